@@ -1,0 +1,4 @@
+//! Kernels for 64-bit ARM.
+
+pub(crate) mod dotprod;
+pub(crate) mod neon;

@@ -1,0 +1,167 @@
+//! Which instructions this CPU has, and the token that proves it.
+
+/// The instruction sets with kernels of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Isa {
+    Scalar,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+    #[cfg(target_arch = "aarch64")]
+    Neon,
+    #[cfg(target_arch = "aarch64")]
+    NeonDotprod,
+    #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+    Simd128,
+}
+
+/// The kernels of one instruction set that this CPU has. All backends give the same bits; they differ in speed.
+///
+/// A token cannot be forged: it comes from [`detect`](Self::detect), [`available`](Self::available) or
+/// [`named`](Self::named), which ask the CPU.
+///
+/// ```
+/// use octaplex_arch::Backend;
+/// let best = Backend::detect();
+/// assert_eq!(Backend::named(best.name()), Some(best));
+/// assert_eq!(best.dot(&[1.0, 2.0], &[3.0, 4.0]), 11.0);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Backend {
+    pub(crate) isa: Isa,
+}
+
+/// Every instruction set this build knows, fastest first.
+const KNOWN: &[Isa] = &[
+    #[cfg(target_arch = "x86_64")]
+    Isa::Avx512,
+    #[cfg(target_arch = "x86_64")]
+    Isa::Avx2,
+    #[cfg(target_arch = "aarch64")]
+    Isa::NeonDotprod,
+    #[cfg(target_arch = "aarch64")]
+    Isa::Neon,
+    #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+    Isa::Simd128,
+    Isa::Scalar,
+];
+
+impl Backend {
+    /// The specification: portable, and always there.
+    pub const SCALAR: Self = Self { isa: Isa::Scalar };
+
+    /// The fastest backend of this CPU.
+    #[must_use]
+    pub fn detect() -> Self {
+        Self::available().next().unwrap_or(Self::SCALAR)
+    }
+
+    /// Every backend of this CPU, fastest first.
+    pub fn available() -> impl Iterator<Item = Self> {
+        KNOWN.iter().filter(|isa| isa.is_available()).map(|&isa| Self { isa })
+    }
+
+    /// The backend of that name; `None` if this CPU or this build lacks it.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::available().find(|backend| backend.name() == name)
+    }
+
+    /// `scalar`, `avx2`, `avx512`, `neon`, `neon-dotprod` or `simd128`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self.isa {
+            Isa::Scalar => "scalar",
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => "avx512",
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => "neon",
+            #[cfg(target_arch = "aarch64")]
+            Isa::NeonDotprod => "neon-dotprod",
+            #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+            Isa::Simd128 => "simd128",
+        }
+    }
+}
+
+impl Isa {
+    fn is_available(self) -> bool {
+        match self {
+            Self::Scalar => true,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => x86_64::has_avx2(),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => x86_64::has_avx512(),
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon => true,
+            #[cfg(target_arch = "aarch64")]
+            Self::NeonDotprod => has_dotprod(),
+            #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+            Self::Simd128 => true,
+        }
+    }
+}
+
+/// Without std there is no portable way to ask an ARM CPU, so the build's target features decide.
+#[cfg(target_arch = "aarch64")]
+fn has_dotprod() -> bool {
+    #[cfg(feature = "std")]
+    return std::arch::is_aarch64_feature_detected!("dotprod");
+    #[cfg(not(feature = "std"))]
+    return cfg!(target_feature = "dotprod");
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86_64 {
+    use core::arch::x86_64::__cpuid_count;
+
+    cpufeatures::new!(avx2, "avx2", "fma");
+    cpufeatures::new!(avx512, "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vbmi");
+
+    /// F16C is bit 29 of leaf 1's ecx; every CPU with AVX2 has it, but the kernels' safety must not rest on that.
+    pub(super) fn has_avx2() -> bool {
+        avx2::get() && __cpuid_count(1, 0).ecx & (1 << 29) != 0
+    }
+
+    /// VNNI is bit 11 of leaf 7's ecx; that the system saves the registers is known from AVX-512F.
+    pub(super) fn has_avx512() -> bool {
+        has_avx2() && avx512::get() && __cpuid_count(7, 0).ecx & (1 << 11) != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::String;
+    use std::vec::Vec;
+
+    #[test]
+    fn scalar_is_always_available() {
+        assert_eq!(Backend::available().last(), Some(Backend::SCALAR));
+        assert_eq!(Backend::named("scalar"), Some(Backend::SCALAR));
+        assert_eq!(Backend::named("sse9"), None);
+    }
+
+    #[test]
+    fn names_are_distinct() {
+        let mut names: Vec<&str> = Backend::available().map(Backend::name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), Backend::available().count());
+    }
+
+    /// `OCTAPLEX_REQUIRE=avx2,avx512` makes a backend's absence an error, so that none is skipped unseen.
+    #[test]
+    fn required_backends_are_available() {
+        let required = std::env::var("OCTAPLEX_REQUIRE").unwrap_or_else(|_| String::from("scalar"));
+        for name in required.split(',') {
+            assert!(
+                Backend::named(name.trim()).is_some(),
+                "OCTAPLEX_REQUIRE asks for {name}, this CPU lacks it"
+            );
+        }
+    }
+}

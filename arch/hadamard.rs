@@ -1,0 +1,189 @@
+//! Hadamard matrices of order 12, 20 and 28, for the widths that are no powers of two.
+//!
+//! Row masks are made at compile time: bit `c` of `ROWS[r]` is set where H\[r]\[c] = -1.
+//!
+//! Paley I (q ≡ 3 mod 4 prime, order q+1): H = I + [[0, 1ᵀ], [-1, Q]] with Q\[a]\[b] = χ(a-b) and χ the Legendre symbol
+//! mod q. It is not symmetric: its inverse is Hᵀ/n. Paley II (q ≡ 1 mod 4, order 2(q+1)): in the symmetric
+//! [[0, 1ᵀ], [1, Q]] each 0 becomes [[1, -1], [-1, -1]] and each ±1 becomes ±[[1, 1], [1, -1]].
+
+const fn is_square(value: usize, q: usize) -> bool {
+    let mut root = 1;
+    while root < q {
+        if root * root % q == value {
+            return true;
+        }
+        root += 1;
+    }
+    false
+}
+
+/// χ(a-b) < 0, for a ≠ b.
+const fn non_residue(a: usize, b: usize, q: usize) -> bool {
+    !is_square((a + q - b) % q, q)
+}
+
+const fn paley_1<const N: usize>() -> [u32; N] {
+    let mut rows = [0; N];
+    let mut r = 0;
+    while r < N {
+        let mut c = 0;
+        while c < N {
+            let minus = match (r, c) {
+                (0, _) => false,
+                (_, 0) => true,
+                _ => r != c && non_residue(r - 1, c - 1, N - 1),
+            };
+            rows[r] |= (minus as u32) << c;
+            c += 1;
+        }
+        r += 1;
+    }
+    rows
+}
+
+const fn paley_2<const N: usize>() -> [u32; N] {
+    let mut rows = [0; N];
+    let q = N / 2 - 1;
+    let mut r = 0;
+    while r < N {
+        let mut c = 0;
+        while c < N {
+            let (block_r, block_c, low_r, low_c) = (r / 2, c / 2, r % 2, c % 2);
+            let minus = if block_r == block_c {
+                low_r + low_c > 0
+            } else {
+                let negative = block_r > 0 && block_c > 0 && non_residue(block_r - 1, block_c - 1, q);
+                (low_r + low_c == 2) != negative
+            };
+            rows[r] |= (minus as u32) << c;
+            c += 1;
+        }
+        r += 1;
+    }
+    rows
+}
+
+/// For each column of an order-N matrix, the sign masks of its N rows: what `x[column]` is xored with on its way
+/// into `y[row]`.
+const fn column_masks<const N: usize>(rows: [u32; N], transpose: bool) -> [[u32; N]; N] {
+    let mut masks = [[0; N]; N];
+    let mut r = 0;
+    while r < N {
+        let mut c = 0;
+        while c < N {
+            let (column, row) = if transpose { (r, c) } else { (c, r) };
+            masks[column][row] = ((rows[r] >> c) & 1) << 31;
+            c += 1;
+        }
+        r += 1;
+    }
+    masks
+}
+
+static H12: [[[u32; 12]; 12]; 2] = [column_masks(paley_1(), false), column_masks(paley_1(), true)];
+static H20: [[[u32; 20]; 20]; 2] = [column_masks(paley_1(), false), column_masks(paley_1(), true)];
+static H28: [[[u32; 28]; 28]; 2] = [column_masks(paley_2(), false), column_masks(paley_2(), true)];
+
+/// The base of a width: `width` = base · 2ⁿ with base 1, 12, 20, 28 or 144 = 12·12; `None` where no Hadamard matrix
+/// of that order is offered.
+#[must_use]
+pub const fn base(width: usize) -> Option<usize> {
+    const BASES: [usize; 5] = [1, 12, 20, 28, 144];
+    let mut i = 0;
+    while i < BASES.len() {
+        let base = BASES[i];
+        if width > 0 && width % base == 0 && (width / base).is_power_of_two() {
+            return Some(base);
+        }
+        i += 1;
+    }
+    None
+}
+
+/// Multiplies each run of `base` coordinates by the base matrix (or its transpose) and returns `base`, the step of
+/// the first butterfly. Widths without a base stay as they are.
+#[inline(always)]
+pub(crate) fn base_pass(x: &mut [f32], transpose: bool) -> usize {
+    let base = base(x.len()).unwrap_or(1);
+    match base {
+        12 => contiguous(&H12[usize::from(transpose)], x),
+        20 => contiguous(&H20[usize::from(transpose)], x),
+        28 => contiguous(&H28[usize::from(transpose)], x),
+        144 => {
+            contiguous(&H12[usize::from(transpose)], x);
+            strided_12(&H12[usize::from(transpose)], x);
+        }
+        _ => {}
+    }
+    base
+}
+
+/// y = Σ ±x\[column], columns ascending, for each run of N.
+#[inline(always)]
+fn contiguous<const N: usize>(columns: &[[u32; N]; N], x: &mut [f32]) {
+    for run in x.as_chunks_mut::<N>().0 {
+        let mut y = [0.0f32; N];
+        for row in 0..N {
+            y[row] = f32::from_bits(run[0].to_bits() ^ columns[0][row]);
+        }
+        for column in 1..N {
+            for row in 0..N {
+                y[row] += f32::from_bits(run[column].to_bits() ^ columns[column][row]);
+            }
+        }
+        *run = y;
+    }
+}
+
+/// The middle factor of 144 = 12·12: the same, on coordinates 12 apart.
+#[inline(always)]
+fn strided_12(columns: &[[u32; 12]; 12], x: &mut [f32]) {
+    for run in x.as_chunks_mut::<144>().0 {
+        let mut y = [0.0f32; 144];
+        for (row, y) in y.as_chunks_mut::<12>().0.iter_mut().enumerate() {
+            for low in 0..12 {
+                y[low] = f32::from_bits(run[low].to_bits() ^ columns[0][row]);
+            }
+            for column in 1..12 {
+                for low in 0..12 {
+                    y[low] += f32::from_bits(run[12 * column + low].to_bits() ^ columns[column][row]);
+                }
+            }
+        }
+        *run = y;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn assert_hadamard<const N: usize>(columns: &[[u32; N]; N]) {
+        for a in 0..N {
+            for b in 0..N {
+                let differing = (0..N).filter(|&row| columns[a][row] != columns[b][row]).count();
+                assert_eq!(differing, if a == b { 0 } else { N / 2 }, "order {N}: columns {a} and {b}");
+            }
+        }
+    }
+
+    #[test]
+    fn columns_are_orthogonal() {
+        for transpose in 0..2 {
+            assert_hadamard(&H12[transpose]);
+            assert_hadamard(&H20[transpose]);
+            assert_hadamard(&H28[transpose]);
+        }
+    }
+
+    #[test]
+    fn offered_widths_have_a_base() {
+        for (width, expected) in
+            [(32, 1), (80, 20), (96, 12), (112, 28), (160, 20), (192, 12), (512, 1), (576, 144)]
+        {
+            assert_eq!(base(width), Some(expected), "width {width}");
+        }
+        assert_eq!(base(100), None);
+        assert_eq!(base(0), None);
+    }
+}

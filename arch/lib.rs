@@ -1,0 +1,266 @@
+//! CPU kernels of [octaplex](https://docs.rs/octaplex). **No stability promise; use `octaplex`.**
+//!
+//! [`Backend`] is a token: it can only be obtained from detection, so holding one proves that the CPU has its
+//! instructions. Each kernel is one safe method; the methods check lengths (a wrong one is a programming error and
+//! panics) and jump to the backend's function. `scalar.rs` is the specification, and every other backend equals it
+//! bit for bit on finite inputs.
+#![no_std]
+
+#[cfg(any(feature = "std", test))]
+extern crate std;
+
+mod detect;
+pub mod hadamard;
+mod layout;
+mod scalar;
+#[macro_use]
+mod forward;
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+mod wasm32;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+
+pub use detect::Backend;
+pub use layout::{Affine, Float, IntQuery, Packing, Rows};
+
+use detect::Isa;
+
+/// The widest vector that kernels with internal buffers take.
+pub const MAX_DIM: usize = 576;
+
+/// The largest weight, in magnitude, that accumulating kernels take: no product or sum leaves `f32`'s range.
+pub const MAX_WEIGHT: f32 = 4_294_967_296.0;
+
+/// Runs a kernel of the backend at hand: the one place where a token turns into instructions.
+macro_rules! dispatch {
+    ($backend:expr, $kernel:ident($($argument:expr),* $(,)?)) => {
+        match $backend.isa {
+            Isa::Scalar => scalar::$kernel($($argument),*),
+            // SAFETY: tokens of this ISA are only made by `detect.rs`, after the CPU was asked for its instructions.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => unsafe { x86_64::avx2::$kernel($($argument),*) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => unsafe { x86_64::avx512::$kernel($($argument),*) },
+            // NEON is part of every aarch64 target with floats.
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => aarch64::neon::$kernel($($argument),*),
+            // SAFETY: as for AVX2: the CPU was asked for its dot-product instructions.
+            #[cfg(target_arch = "aarch64")]
+            Isa::NeonDotprod => unsafe { aarch64::dotprod::$kernel($($argument),*) },
+            // SIMD128 is enabled for the whole build where this variant exists.
+            #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+            Isa::Simd128 => wasm32::simd128::$kernel($($argument),*),
+        }
+    };
+}
+
+impl Backend {
+    /// Σ aᵢ·bᵢ in 16 lanes, then by halves.
+    #[must_use]
+    pub fn dot(self, a: &[f32], b: &[f32]) -> f32 {
+        assert_eq!(a.len(), b.len());
+        dispatch!(self, dot(a, b))
+    }
+
+    /// The largest magnitude; 0 for an empty slice.
+    #[must_use]
+    pub fn max_abs(self, x: &[f32]) -> f32 {
+        dispatch!(self, max_abs(x))
+    }
+
+    /// The smallest and the largest value; (∞, -∞) for an empty slice.
+    #[must_use]
+    pub fn min_max(self, x: &[f32]) -> (f32, f32) {
+        dispatch!(self, min_max(x))
+    }
+
+    /// x ← scale · H·(signs∘x); `signs` are masks, 0 or the sign bit. The width has a [`hadamard::base`].
+    pub fn rotate(self, x: &mut [f32], signs: &[u32], scale: f32) {
+        assert_eq!(x.len(), signs.len());
+        assert!(hadamard::base(x.len()).is_some());
+        dispatch!(self, rotate(x, signs, scale))
+    }
+
+    /// x ← signs∘(scale · Hᵀx).
+    pub fn rotate_inverse(self, x: &mut [f32], signs: &[u32], scale: f32) {
+        assert_eq!(x.len(), signs.len());
+        assert!(hadamard::base(x.len()).is_some());
+        dispatch!(self, rotate_inverse(x, signs, scale))
+    }
+
+    /// y = Σⱼ xⱼ·columnⱼ of a dense matrix, stored column by column.
+    pub fn multiply_columns(self, columns: &[f32], x: &[f32], y: &mut [f32]) {
+        assert_eq!(columns.len(), x.len() * y.len());
+        assert_eq!(x.len(), y.len());
+        dispatch!(self, multiply_columns(columns, x, y))
+    }
+
+    /// code = number of thresholds ≤ x·scale. Thresholds ascend; at most 255.
+    pub fn quantize(self, x: &[f32], scale: f32, thresholds: &[f32], codes: &mut [u8]) {
+        assert_eq!(x.len(), codes.len());
+        assert!(thresholds.len() < 256);
+        dispatch!(self, quantize(x, scale, thresholds, codes))
+    }
+
+    /// out = scale · centroid\[code]; codes above the codebook take its last centroid.
+    pub fn lookup(self, codes: &[u8], centroids: &[i16], scale: f32, out: &mut [f32]) {
+        assert_eq!(codes.len(), out.len());
+        assert!((1..=256).contains(&centroids.len()));
+        dispatch!(self, lookup(codes, centroids, scale, out))
+    }
+
+    /// Packs codes, each below `packing.levels()`, into `packing.bytes(codes.len())` bytes.
+    pub fn pack(self, packing: Packing, codes: &[u8], bytes: &mut [u8]) {
+        assert_eq!(bytes.len(), packing.bytes(codes.len()));
+        dispatch!(self, pack(packing, codes, bytes))
+    }
+
+    /// The inverse of [`pack`](Self::pack). Any bytes are allowed; the codes stay below `packing.levels()`.
+    pub fn unpack(self, packing: Packing, bytes: &[u8], codes: &mut [u8]) {
+        assert_eq!(bytes.len(), packing.bytes(codes.len()));
+        dispatch!(self, unpack(packing, bytes, codes))
+    }
+
+    /// out = rint(x · limit/max|x|); returns the value of one unit, max|x|/limit.
+    pub fn quantize_query(self, x: &[f32], limit: i16, out: &mut [i16]) -> f32 {
+        assert_eq!(x.len(), out.len());
+        assert!(limit > 0);
+        dispatch!(self, quantize_query(x, limit, out))
+    }
+
+    /// score\[query]\[row] = (Σ q·centroid, an exact integer) · (query scale · `scale`) · row scale.
+    /// Centroids are at most ±127 where there are up to 16, ±2047 otherwise.
+    pub fn score_codes(
+        self,
+        rows: &Rows,
+        centroids: &[i16],
+        scale: f32,
+        queries: &[IntQuery],
+        scores: &mut [f32],
+    ) {
+        check_rows(rows, centroids);
+        assert!(queries.iter().all(|query| query.values.len() == rows.dim));
+        assert_eq!(scores.len(), queries.len() * rows.count());
+        dispatch!(self, score_codes(rows, centroids, scale, queries, scores))
+    }
+
+    /// acc\[query] += Σ weight·row scale·`scale`·centroid, with integer weights and sums for each run of 256 rows.
+    /// Weights (\[query]\[row]) are at most [`MAX_WEIGHT`] in magnitude, row scales finite.
+    pub fn accumulate_codes(
+        self,
+        rows: &Rows,
+        centroids: &[i16],
+        scale: f32,
+        weights: &[f32],
+        acc: &mut [f32],
+    ) {
+        check_rows(rows, centroids);
+        assert_eq!(acc.len() % rows.dim, 0);
+        assert_eq!(weights.len(), acc.len() / rows.dim * rows.count());
+        dispatch!(self, accumulate_codes(rows, centroids, scale, weights, acc))
+    }
+
+    /// Reads little-endian floats; finite ones exactly, others to unspecified values.
+    pub fn decode_floats(self, format: Float, bytes: &[u8], out: &mut [f32]) {
+        assert_eq!(bytes.len(), out.len() * format.bytes());
+        dispatch!(self, decode_floats(format, bytes, out))
+    }
+
+    /// Writes little-endian floats, rounded to nearest even.
+    pub fn encode_floats(self, format: Float, x: &[f32], bytes: &mut [u8]) {
+        assert_eq!(bytes.len(), x.len() * format.bytes());
+        dispatch!(self, encode_floats(format, x, bytes))
+    }
+
+    /// score\[query]\[row] = [`dot`](Self::dot) of the query and the row of `dim` floats.
+    pub fn score_floats(
+        self,
+        format: Float,
+        dim: usize,
+        bytes: &[u8],
+        queries: &[&[f32]],
+        scores: &mut [f32],
+    ) {
+        check_widths(dim, dim * format.bytes(), bytes, queries);
+        assert_eq!(scores.len(), queries.len() * (bytes.len() / (dim * format.bytes())));
+        dispatch!(self, score_floats(format, dim, bytes, queries, scores))
+    }
+
+    /// acc\[query] += Σ weight·row, rows ascending; weights are \[query]\[row].
+    pub fn accumulate_floats(
+        self,
+        format: Float,
+        dim: usize,
+        bytes: &[u8],
+        weights: &[f32],
+        acc: &mut [f32],
+    ) {
+        check_widths(dim, dim * format.bytes(), bytes, &[]);
+        assert_eq!(acc.len() % dim, 0);
+        assert_eq!(weights.len(), acc.len() / dim * (bytes.len() / (dim * format.bytes())));
+        if !bytes.is_empty() {
+            dispatch!(self, accumulate_floats(format, dim, bytes, weights, acc))
+        }
+    }
+
+    /// code = clamp(rint((x - zero)/scale), range) + offset; a zero scale gives codes 0.
+    pub fn quantize_affine(
+        self,
+        x: &[f32],
+        zero: f32,
+        scale: f32,
+        offset: i32,
+        range: (i32, i32),
+        codes: &mut [u8],
+    ) {
+        assert_eq!(x.len(), codes.len());
+        assert!(range.0 <= range.1 && range.0 + offset >= 0 && range.1 + offset <= 255);
+        dispatch!(self, quantize_affine(x, zero, scale, offset, range, codes))
+    }
+
+    /// out = (code - offset)·scale + zero, group by group, of one row.
+    pub fn decode_affine(self, layout: &Affine, row: &[u8], out: &mut [f32]) {
+        check_affine(layout, row, &[]);
+        assert_eq!((row.len(), out.len()), (layout.row_bytes(), layout.dim));
+        dispatch!(self, decode_affine(layout, row, out))
+    }
+
+    /// score\[query]\[row] of the `f32` query and the row's decoded values, summed as `scalar.rs` says.
+    pub fn score_affine(self, layout: &Affine, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]) {
+        check_affine(layout, bytes, queries);
+        assert_eq!(scores.len(), queries.len() * (bytes.len() / layout.row_bytes()));
+        dispatch!(self, score_affine(layout, bytes, queries, scores))
+    }
+
+    /// acc\[query] += Σ weight·decoded row, rows ascending; weights are \[query]\[row].
+    pub fn accumulate_affine(self, layout: &Affine, bytes: &[u8], weights: &[f32], acc: &mut [f32]) {
+        check_affine(layout, bytes, &[]);
+        assert_eq!(acc.len() % layout.dim, 0);
+        assert_eq!(weights.len(), acc.len() / layout.dim * (bytes.len() / layout.row_bytes()));
+        if !bytes.is_empty() {
+            dispatch!(self, accumulate_affine(layout, bytes, weights, acc))
+        }
+    }
+}
+
+fn check_rows(rows: &Rows, centroids: &[i16]) {
+    assert!((1..=MAX_DIM).contains(&rows.dim));
+    assert!(rows.stride >= 2 + rows.packing.bytes(rows.dim));
+    assert_eq!(rows.bytes.len() % rows.stride, 0);
+    assert_eq!(centroids.len(), rows.packing.levels());
+}
+
+fn check_widths(dim: usize, row_bytes: usize, bytes: &[u8], queries: &[&[f32]]) {
+    assert!((1..=MAX_DIM).contains(&dim));
+    assert_eq!(bytes.len() % row_bytes, 0);
+    assert!(queries.iter().all(|query| query.len() == dim));
+}
+
+fn check_affine(layout: &Affine, bytes: &[u8], queries: &[&[f32]]) {
+    assert!(layout.group > 0 && layout.group % 16 == 0 && layout.dim % layout.group == 0);
+    assert!((2..=8).contains(&layout.bits));
+    check_widths(layout.dim, layout.row_bytes(), bytes, queries);
+}

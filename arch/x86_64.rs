@@ -1,0 +1,4 @@
+//! Kernels for x86-64.
+
+pub(crate) mod avx2;
+pub(crate) mod avx512;
