@@ -1,0 +1,96 @@
+//! Lloyd-Max codebooks for one coordinate of a random unit vector.
+//!
+//! A vector that was normalised and then rotated at random is uniform on the unit sphere, so each of its
+//! `dim` coordinates has the density `f(x) ∝ (1 - x²)^((dim - 3) / 2)` on `[-1, 1]`, whatever the data were.
+//! One scalar quantiser per pair `(dim, levels)` therefore serves every coordinate of every vector, and it
+//! can be worked out in advance. The codebooks here minimise the mean squared error on exactly that density
+//! (the Lloyd-Max quantiser; for a finite `dim` it is a little narrower than the Gaussian one).
+//!
+//! Centroids are stored as integers and share one scale, so that decoders can sum products of centroids in
+//! integer arithmetic and multiply by the scale once. The largest magnitude is 127 up to 16 levels (a
+//! centroid fits an `i8`) and 2047 from 32 levels on. Rounding to integers is part of the codebook: the
+//! thresholds are the midpoints of the *rounded* centroids, so encoding always picks the nearest value that
+//! decoding can return.
+//!
+//! The tables are written by the test `tests/codebooks.rs`, which also proves that they are up to date.
+//!
+//! ```
+//! use octaplex::codebook::lloyd_max;
+//!
+//! let book = lloyd_max(128, 4).expect("a listed width and level count");
+//! let mut buffer = [0.0; 255];
+//! let count = book.thresholds(&mut buffer);
+//! // The code of a value is the number of thresholds that do not exceed it.
+//! let code = buffer[..count].iter().filter(|&&t| t <= 0.05).count();
+//! assert_eq!(code, 2);
+//! assert!((book.value(code) - 0.0397).abs() < 1e-3);
+//! ```
+
+mod tables;
+
+/// Vector widths that have codebooks, in ascending order.
+pub const WIDTHS: [usize; 11] = [32, 64, 80, 96, 112, 128, 160, 192, 256, 512, 576];
+
+/// Level counts that have codebooks, in ascending order.
+pub const LEVELS: [usize; 13] = [2, 3, 4, 5, 6, 8, 10, 12, 16, 32, 64, 128, 256];
+
+/// The reconstruction values of a scalar quantiser: integer centroids times one scale.
+///
+/// Centroids are strictly increasing and antisymmetric (`centroids[k] == -centroids[levels - 1 - k]`); an
+/// odd number of levels has a centroid at zero.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Codebook {
+    centroids: &'static [i16],
+    scale: f32,
+}
+
+impl Codebook {
+    /// The integer centroids, indexed by code.
+    #[must_use]
+    pub const fn centroids(&self) -> &'static [i16] {
+        self.centroids
+    }
+
+    /// What one integer step is worth.
+    #[must_use]
+    pub const fn scale(&self) -> f32 {
+        self.scale
+    }
+
+    /// The number of codes.
+    #[must_use]
+    pub const fn levels(&self) -> usize {
+        self.centroids.len()
+    }
+
+    /// The value that `code` stands for: its centroid times the scale.
+    ///
+    /// # Panics
+    ///
+    /// If `code` is not below [`levels`](Self::levels).
+    #[must_use]
+    pub fn value(&self, code: usize) -> f32 {
+        f32::from(self.centroids[code]) * self.scale
+    }
+
+    /// Writes the decision points to the front of `out`, ascending, and returns their number, `levels - 1`.
+    ///
+    /// Threshold `k` is the midpoint of centroids `k` and `k + 1` times the scale; the midpoint is exact, so
+    /// only the last product rounds. A value on a threshold belongs to the upper cell: the code of `x` is
+    /// the number of thresholds `t` with `t <= x`. The rest of `out` is left as it was.
+    pub fn thresholds(&self, out: &mut [f32; 255]) -> usize {
+        for (threshold, pair) in out.iter_mut().zip(self.centroids.windows(2)) {
+            *threshold = f32::from(pair[0] + pair[1]) * 0.5 * self.scale;
+        }
+        self.levels() - 1
+    }
+}
+
+/// The Lloyd-Max codebook of `levels` levels for one coordinate of a uniform unit vector in `dim`
+/// dimensions; `None` unless `dim` is one of [`WIDTHS`] and `levels` one of [`LEVELS`].
+#[must_use]
+pub fn lloyd_max(dim: usize, levels: usize) -> Option<Codebook> {
+    let row = WIDTHS.iter().position(|&width| width == dim)?;
+    let column = LEVELS.iter().position(|&count| count == levels)?;
+    Some(tables::LLOYD_MAX[row][column])
+}

@@ -1,0 +1,240 @@
+//! What every codec does: the trait, the prepared query, and checks that codecs share.
+
+pub(crate) mod float;
+pub(crate) mod int;
+pub(crate) mod turboquant;
+
+use crate::spec::MAX_BLOCK_BYTES;
+use crate::{Backend, CodecSpec, Error, MAX_WEIGHT};
+use half::f16;
+use octaplex_arch::IntQuery;
+
+/// Encodes `D`-wide vectors into blocks of bytes, and computes attention's two products on the blocks.
+///
+/// A raw block carries no tag: the [`spec`](Self::spec) says what its bytes mean. Blocks of consecutive tokens,
+/// one after the other, are a page; the products take a page at a time, so that run-time choices cost nothing a
+/// token. On any `Err`, outputs are as they were before the call.
+///
+/// ```
+/// use octaplex::{Codec, Error, TurboQuant};
+///
+/// let codec = TurboQuant::<64>::new(3)?;
+/// let (key, query) = ([0.5; 64], [0.25; 64]);
+/// let mut block = [0; 26];
+/// codec.encode(&key, &mut block)?;
+///
+/// let mut score = [0.0];
+/// codec.score(&[codec.prepare_query(&query)?], &block, &mut score)?;
+/// assert!((score[0] - 8.0).abs() < 0.5); // 64 · 0.5 · 0.25
+/// # Ok::<(), Error>(())
+/// ```
+pub trait Codec<const D: usize>: Send + Sync {
+    /// What the bytes mean.
+    fn spec(&self) -> CodecSpec;
+
+    /// Bytes of a block.
+    fn block_bytes(&self) -> usize;
+
+    /// Encodes one vector. O(D log D).
+    ///
+    /// # Errors
+    /// [`Error::NonFinite`], [`Error::Overflow`] where a stored f16 would be infinite, [`Error::Length`].
+    fn encode(&self, x: &[f32; D], block: &mut [u8]) -> Result<(), Error>;
+
+    /// Encodes vectors into consecutive blocks: the same bytes as [`encode`](Self::encode), all or none.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode); indices count over the whole of `xs`.
+    fn encode_page(&self, xs: &[[f32; D]], blocks: &mut [u8]) -> Result<(), Error> {
+        let bytes = self.block_bytes();
+        Error::expect_length("bytes of blocks", xs.len() * bytes, blocks.len())?;
+        if !xs.iter().all(surely_encodable) {
+            let mut scratch = [0; MAX_BLOCK_BYTES];
+            for (row, x) in xs.iter().enumerate() {
+                self.encode(x, &mut scratch[..bytes]).map_err(|error| at_row(error, row, D))?;
+            }
+        }
+        xs.iter().zip(blocks.chunks_exact_mut(bytes)).try_for_each(|(x, block)| self.encode(x, block))
+    }
+
+    /// Decodes one block. Any bytes are allowed.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] where a stored scale is not finite, [`Error::Length`].
+    fn decode(&self, block: &[u8], x: &mut [f32; D]) -> Result<(), Error>;
+
+    /// Rotates and quantises a query, once for all pages.
+    ///
+    /// # Errors
+    /// [`Error::NonFinite`]; [`Error::Overflow`] for values of 2⁵⁸ and up.
+    fn prepare_query(&self, q: &[f32; D]) -> Result<Query<D>, Error>;
+
+    /// Scores q·k̂ of every query with every block, laid out \[query]\[block]: several queries (the heads that
+    /// share a key under grouped-query attention) take one pass over the blocks.
+    ///
+    /// # Errors
+    /// [`Error::Length`], [`Error::Corrupt`].
+    fn score(&self, queries: &[Query<D>], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error>;
+
+    /// acc\[query] += Σ weight·v̂ over the blocks, *in the codec's own basis*; weights are laid out \[query]\[block].
+    /// Start from zeros, and call [`finish`](Self::finish) once after the last page.
+    ///
+    /// # Errors
+    /// [`Error::Length`], [`Error::NonFinite`] and [`Error::Weight`] for the weights, [`Error::Corrupt`].
+    fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [[f32; D]]) -> Result<(), Error>;
+
+    /// Brings an accumulated output back to the vectors' basis: one inverse rotation an output, not one a token.
+    fn finish(&self, acc: &mut [f32; D]);
+}
+
+/// A query ready to be scored, 6·D + 4 bytes: rotated, and quantised where its codec scores in integers.
+#[derive(Clone, Debug)]
+pub struct Query<const D: usize> {
+    /// In the codec's basis.
+    pub(crate) rotated: [f32; D],
+    /// The same as integers, one unit worth `scale`; zeros where the codec scores in f32.
+    pub(crate) ints: [i16; D],
+    pub(crate) scale: f32,
+}
+
+/// Queries that one pass over the blocks takes.
+const QUERY_BATCH: usize = 8;
+
+impl<const D: usize> Query<D> {
+    /// For codecs that score in f32.
+    pub(crate) fn float(rotated: [f32; D]) -> Self {
+        Self { rotated, ints: [0; D], scale: 0.0 }
+    }
+
+    /// For codecs that score in integers of at most ±`limit`.
+    pub(crate) fn int(rotated: [f32; D], limit: i16, backend: Backend) -> Self {
+        let mut query = Self::float(rotated);
+        query.scale = backend.quantize_query(&query.rotated, limit, &mut query.ints);
+        query
+    }
+
+    /// Calls `score` with eight integer queries and their part of `scores` at a time.
+    pub(crate) fn in_int_batches(
+        queries: &[Self],
+        scores: &mut [f32],
+        score: impl Fn(&[IntQuery], &mut [f32]),
+    ) {
+        let rows = scores.len() / queries.len().max(1);
+        for (queries, scores) in
+            queries.chunks(QUERY_BATCH).zip(scores.chunks_mut((QUERY_BATCH * rows).max(1)))
+        {
+            let mut batch = [IntQuery { values: &[], scale: 0.0 }; QUERY_BATCH];
+            for (slot, query) in batch.iter_mut().zip(queries) {
+                *slot = IntQuery { values: &query.ints, scale: query.scale };
+            }
+            score(&batch[..queries.len()], scores);
+        }
+    }
+
+    /// The same for queries in f32.
+    pub(crate) fn in_float_batches(
+        queries: &[Self],
+        scores: &mut [f32],
+        score: impl Fn(&[&[f32]], &mut [f32]),
+    ) {
+        let rows = scores.len() / queries.len().max(1);
+        for (queries, scores) in
+            queries.chunks(QUERY_BATCH).zip(scores.chunks_mut((QUERY_BATCH * rows).max(1)))
+        {
+            let mut batch: [&[f32]; QUERY_BATCH] = [&[]; QUERY_BATCH];
+            for (slot, query) in batch.iter_mut().zip(queries) {
+                *slot = &query.rotated;
+            }
+            score(&batch[..queries.len()], scores);
+        }
+    }
+}
+
+/// Magnitudes of queries and of stored bf16 and f32 values stay below this (2⁵⁸), so that no product of two, summed
+/// over any width, leaves f32's range.
+pub(crate) const MAX_VALUE: f32 = 288_230_376_151_711_744.0;
+
+/// `Ok` if every value is finite and below `limit` in magnitude.
+pub(crate) fn check_values(x: &[f32], limit: f32) -> Result<(), Error> {
+    if x.iter().all(|x| x.abs() < limit) {
+        return Ok(());
+    }
+    match x.iter().position(|x| !x.is_finite()) {
+        Some(index) => Err(Error::NonFinite { index }),
+        None => Err(Error::Overflow),
+    }
+}
+
+/// ‖x‖ for a finite vector whose sum of squares fits f32.
+pub(crate) fn norm(backend: Backend, x: &[f32]) -> Result<f32, Error> {
+    let energy = backend.dot(x, x);
+    if energy.is_finite() {
+        return Ok(libm::sqrtf(energy));
+    }
+    check_values(x, f32::MAX)?;
+    Err(Error::Overflow)
+}
+
+/// Rounds to f16, to nearest even.
+pub(crate) fn to_f16(x: f32) -> Result<f16, Error> {
+    let rounded = f16::from_f32(x);
+    if rounded.is_finite() { Ok(rounded) } else { Err(Error::Overflow) }
+}
+
+pub(crate) fn read_f16(bytes: &[u8]) -> f16 {
+    f16::from_le_bytes([bytes[0], bytes[1]])
+}
+
+/// The largest finite norm for which no codec's stored scale can overflow, and a cheap sum that proves it: an f16
+/// holds 65504, and no gain exceeds 8.
+fn surely_encodable<const D: usize>(x: &[f32; D]) -> bool {
+    let energy: f32 = x.iter().map(|x| x * x).sum();
+    energy < 4096.0 * 4096.0
+}
+
+pub(crate) fn at_row(error: Error, row: usize, dim: usize) -> Error {
+    match error {
+        Error::NonFinite { index } => Error::NonFinite { index: row * dim + index },
+        other => other,
+    }
+}
+
+/// The number of blocks in a page.
+pub(crate) fn count_blocks(blocks: &[u8], block_bytes: usize) -> Result<usize, Error> {
+    if !blocks.len().is_multiple_of(block_bytes) {
+        return Err(Error::Length {
+            what: "bytes of blocks, a multiple of",
+            expected: block_bytes,
+            actual: blocks.len(),
+        });
+    }
+    Ok(blocks.len() / block_bytes)
+}
+
+/// `Ok` if the first `scales` f16 of every block are finite: an exponent of all ones stands for infinity and NaN.
+pub(crate) fn check_scales(blocks: &[u8], block_bytes: usize, scales: usize) -> Result<(), Error> {
+    let is_finite = |block: &[u8]| block[..2 * scales].as_chunks::<2>().0.iter().all(|b| b[1] & 0x7c != 0x7c);
+    if blocks.chunks_exact(block_bytes).fold(true, |finite, block| finite & is_finite(block)) {
+        return Ok(());
+    }
+    let block = blocks.chunks_exact(block_bytes).position(|block| !is_finite(block));
+    Err(Error::Corrupt { block: block.unwrap_or(0) })
+}
+
+/// Checks the lengths and weights of an `accumulate` call; `Ok` gives the number of blocks.
+pub(crate) fn check_accumulate(
+    weights: &[f32],
+    blocks: &[u8],
+    block_bytes: usize,
+    outputs: usize,
+) -> Result<usize, Error> {
+    let count = count_blocks(blocks, block_bytes)?;
+    Error::expect_length("weights", outputs * count, weights.len())?;
+    if weights.iter().fold(true, |fits, w| fits & (w.abs() <= MAX_WEIGHT)) {
+        return Ok(count);
+    }
+    match weights.iter().position(|w| !w.is_finite()) {
+        Some(index) => Err(Error::NonFinite { index }),
+        None => Err(Error::Weight { index: weights.iter().position(|w| w.abs() > MAX_WEIGHT).unwrap_or(0) }),
+    }
+}

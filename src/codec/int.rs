@@ -1,0 +1,231 @@
+//! Plain integers with a scale for each token or each group of 16, 32 or 64 values: the baseline that inference
+//! engines ship (q4_0 and KIVI are of this kind). With `rotate=true`, the baseline "rotation + q4_0".
+//!
+//! Symmetric: M = 2^(bits-1) - 1, integers -M..=M, scale f16(max|x|/M), code = integer + 2^(bits-1). Asymmetric: zero
+//! f16(min), scale f16((max-min)/(2^bits-1)), code = integer. Integers are rint((x - zero)/scale) with the *rounded*
+//! scale and zero, ties to even, clamped. Two symmetric bits are three levels.
+//!
+//! A block: f16 scale (and zero) of each group, then one stream of codes.
+
+use super::{Codec, MAX_VALUE, Query, check_accumulate, check_scales, check_values, count_blocks, to_f16};
+use crate::codebook::WIDTHS;
+use crate::rotation::Rotation;
+use crate::spec::{Key, Spec, Value, describe_planes, parse_flag, parse_int};
+use crate::{Backend, CodecSpec, Error, Stream};
+use half::f16;
+use octaplex_arch::Affine;
+
+/// `int:bits=4,group=token,asymmetric=false,rotate=false,seed=0`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct IntSpec {
+    /// Bits of a code, 2 to 8.
+    pub bits: u8,
+    /// Values that share a scale: 16, 32 or 64; `None` for all of a token.
+    pub group: Option<u8>,
+    /// Whether a group has a zero as well.
+    pub asymmetric: bool,
+    /// Whether vectors are rotated first (seeded signs and Hadamard transform, one round).
+    pub rotate: bool,
+    /// Seed of the rotation.
+    pub seed: u64,
+}
+
+impl Default for IntSpec {
+    fn default() -> Self {
+        Self { bits: 4, group: None, asymmetric: false, rotate: false, seed: 0 }
+    }
+}
+
+impl IntSpec {
+    /// Bytes of a block of `dim` values; 0 where the group does not divide `dim`.
+    #[must_use]
+    pub const fn block_bytes(&self, dim: usize) -> usize {
+        match self.affine(dim) {
+            Some(affine) => affine.row_bytes(),
+            None => 0,
+        }
+    }
+
+    const fn affine(&self, dim: usize) -> Option<Affine> {
+        let group = match self.group {
+            Some(group) => group as usize,
+            None => dim,
+        };
+        if group == 0 || !dim.is_multiple_of(group) || self.bits < 2 || self.bits > 8 {
+            return None;
+        }
+        let offset = if self.asymmetric { 0 } else { 1 << (self.bits - 1) };
+        Some(Affine { dim, group, bits: self.bits, asymmetric: self.asymmetric, offset })
+    }
+}
+
+const BITS: Key = Key::new("bits", "2..=8");
+const GROUP: Key = Key::new("group", "token, 16, 32, 64");
+
+impl Spec for IntSpec {
+    const NAME: &'static str = "int";
+    const SUMMARY: &'static str = "integers with an f16 scale for each token or group";
+    const KEYS: &'static [Key] = &[
+        BITS,
+        GROUP,
+        Key::new("asymmetric", "false, true"),
+        Key::new("rotate", "false, true"),
+        Key::new("seed", "0..2^64"),
+    ];
+
+    fn set(&mut self, key: usize, value: &str) -> Option<()> {
+        match key {
+            0 => self.bits = parse_int(value, 2..=8)? as u8,
+            1 => {
+                self.group = match value {
+                    "token" => None,
+                    "16" | "32" | "64" => value.parse().ok(),
+                    _ => return None,
+                }
+            }
+            2 => self.asymmetric = parse_flag(value)?,
+            3 => self.rotate = parse_flag(value)?,
+            _ => self.seed = parse_int(value, 0..=u64::MAX)?,
+        }
+        Some(())
+    }
+
+    fn get(&self, key: usize) -> Value {
+        match key {
+            0 => Value::Int(self.bits.into()),
+            1 => self.group.map_or(Value::Word("token"), |group| Value::Int(group.into())),
+            2 => Value::flag(self.asymmetric),
+            3 => Value::flag(self.rotate),
+            _ => Value::Int(self.seed),
+        }
+    }
+
+    fn layout(&self, dim: usize, line: &mut dyn FnMut(usize, &str)) {
+        let Some(affine) = self.affine(dim) else { return };
+        let header =
+            if self.asymmetric { "f16 scale and f16 zero of each group" } else { "f16 scale of each group" };
+        line(affine.header_bytes(), header);
+        describe_planes(affine.packing(), dim, line);
+    }
+}
+
+/// The codec. State: 4·D bytes.
+#[derive(Clone, Debug)]
+pub struct Int<const D: usize> {
+    spec: IntSpec,
+    backend: Backend,
+    rotation: Rotation<D>,
+    affine: Affine,
+}
+
+impl<const D: usize> Int<D> {
+    /// The codec of a spec, for one head.
+    ///
+    /// # Errors
+    /// [`Error::Width`] unless `D` is one of [`WIDTHS`]; [`Error::Value`] for bits or groups outside their range;
+    /// [`Error::Unsupported`] where the group does not divide `D`.
+    pub fn build(spec: IntSpec, backend: Backend, stream: Stream) -> Result<Self, Error> {
+        if !WIDTHS.contains(&D) {
+            return Err(Error::Width { actual: D });
+        }
+        if !(2..=8).contains(&spec.bits) {
+            return Err(BITS.error(0));
+        }
+        if !matches!(spec.group, None | Some(16 | 32 | 64)) {
+            return Err(GROUP.error(0));
+        }
+        let why = "the group does not divide the width; use a smaller group or group=token";
+        let affine = spec.affine(D).ok_or(Error::Unsupported { why })?;
+        let rotation = if spec.rotate { Rotation::wht(1, spec.seed, stream)? } else { Rotation::identity() };
+        Ok(Self { spec, backend, rotation, affine })
+    }
+
+    /// Scale and zero of a group, as stored.
+    fn scale_and_zero(&self, group: &[f32]) -> Result<(f16, f16), Error> {
+        if self.spec.asymmetric {
+            let (min, max) = self.backend.min_max(group);
+            let steps = (1u32 << self.spec.bits) - 1;
+            Ok((to_f16((max - min) / steps as f32)?, to_f16(min)?))
+        } else {
+            let largest = (1u32 << (self.spec.bits - 1)) - 1;
+            Ok((to_f16(self.backend.max_abs(group) / largest as f32)?, f16::ZERO))
+        }
+    }
+
+    /// f16 at the head of a block.
+    fn scales(&self) -> usize {
+        self.affine.header_bytes() / 2
+    }
+}
+
+impl<const D: usize> Codec<D> for Int<D> {
+    fn spec(&self) -> CodecSpec {
+        CodecSpec::Int(self.spec)
+    }
+
+    fn block_bytes(&self) -> usize {
+        self.affine.row_bytes()
+    }
+
+    fn encode(&self, x: &[f32; D], block: &mut [u8]) -> Result<(), Error> {
+        Error::expect_length("bytes of a block", self.block_bytes(), block.len())?;
+        check_values(x, MAX_VALUE)?;
+        let mut z = *x;
+        self.rotation.forward(self.backend, &mut z);
+        let affine = &self.affine;
+        let largest = (1 << (affine.bits - 1)) - 1;
+        let range = if affine.asymmetric { (0, 2 * largest + 1) } else { (-largest, largest) };
+        let mut codes = [0; D];
+        let mut header = [0; 4 * (octaplex_arch::MAX_DIM / 16)];
+        let fields = if affine.asymmetric { 4 } else { 2 };
+        let groups = z.chunks_exact(affine.group).zip(codes.chunks_exact_mut(affine.group));
+        for ((values, codes), header) in groups.zip(header.chunks_exact_mut(fields)) {
+            let (scale, zero) = self.scale_and_zero(values)?;
+            header[..2].copy_from_slice(&scale.to_le_bytes());
+            if affine.asymmetric {
+                header[2..].copy_from_slice(&zero.to_le_bytes());
+            }
+            self.backend.quantize_affine(values, zero.to_f32(), scale.to_f32(), affine.offset, range, codes);
+        }
+        let (head, planes) = block.split_at_mut(affine.header_bytes());
+        head.copy_from_slice(&header[..affine.header_bytes()]);
+        self.backend.pack(affine.packing(), &codes, planes);
+        Ok(())
+    }
+
+    fn decode(&self, block: &[u8], x: &mut [f32; D]) -> Result<(), Error> {
+        Error::expect_length("bytes of a block", self.block_bytes(), block.len())?;
+        check_scales(block, block.len(), self.scales())?;
+        self.backend.decode_affine(&self.affine, block, x);
+        self.rotation.inverse(self.backend, x);
+        Ok(())
+    }
+
+    fn prepare_query(&self, q: &[f32; D]) -> Result<Query<D>, Error> {
+        check_values(q, MAX_VALUE)?;
+        let mut rotated = *q;
+        self.rotation.forward(self.backend, &mut rotated);
+        Ok(Query::float(rotated))
+    }
+
+    fn score(&self, queries: &[Query<D>], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
+        let count = count_blocks(blocks, self.block_bytes())?;
+        Error::expect_length("scores", queries.len() * count, scores.len())?;
+        check_scales(blocks, self.block_bytes(), self.scales())?;
+        Query::in_float_batches(queries, scores, |queries, scores| {
+            self.backend.score_affine(&self.affine, blocks, queries, scores);
+        });
+        Ok(())
+    }
+
+    fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [[f32; D]]) -> Result<(), Error> {
+        check_accumulate(weights, blocks, self.block_bytes(), acc.len())?;
+        check_scales(blocks, self.block_bytes(), self.scales())?;
+        self.backend.accumulate_affine(&self.affine, blocks, weights, acc.as_flattened_mut());
+        Ok(())
+    }
+
+    fn finish(&self, acc: &mut [f32; D]) {
+        self.rotation.inverse(self.backend, acc);
+    }
+}

@@ -1,0 +1,147 @@
+//! Codecs whose width is chosen at run time as well: slices instead of arrays, behind one object-safe trait.
+
+use crate::codebook::WIDTHS;
+use crate::codec::{Codec, at_row};
+use crate::{AnyCodec, Backend, CodecSpec, Error, Stream};
+use alloc::{boxed::Box, vec, vec::Vec};
+
+/// A codec of any kind and width. Vectors are rows of a slice, [`dim`](Self::dim) values each.
+///
+/// ```
+/// use octaplex::{Backend, CodecSpec, Stream};
+/// let spec: CodecSpec = "int:bits=4,group=32".parse()?;
+/// let codec = spec.build_dyn(96, Backend::detect(), Stream::default())?;
+/// let blocks = codec.encode(&[0.5; 2 * 96])?;
+/// assert_eq!(blocks.len(), 2 * codec.block_bytes());
+/// let scores = codec.score(&[1.0; 96], &blocks)?;
+/// assert!(scores.iter().all(|score| (score - 48.0).abs() < 0.1)); // 96 · 1 · 0.5
+/// # Ok::<(), octaplex::Error>(())
+/// ```
+pub trait DynCodec: Send + Sync {
+    /// Width of a vector.
+    fn dim(&self) -> usize;
+
+    /// What the bytes mean.
+    fn spec(&self) -> CodecSpec;
+
+    /// Bytes of a block.
+    fn block_bytes(&self) -> usize;
+
+    /// Encodes rows, in pages of 64 (with the feature `rayon`, on all cores).
+    ///
+    /// # Errors
+    /// As [`Codec::encode_page`].
+    fn encode(&self, rows: &[f32]) -> Result<Vec<u8>, Error>;
+
+    /// Decodes blocks into rows.
+    ///
+    /// # Errors
+    /// As [`Codec::decode`].
+    fn decode(&self, blocks: &[u8]) -> Result<Vec<f32>, Error>;
+
+    /// Scores every row of `queries` with every block, laid out \[query]\[block].
+    ///
+    /// # Errors
+    /// As [`Codec::prepare_query`] and [`Codec::score`].
+    fn score(&self, queries: &[f32], blocks: &[u8]) -> Result<Vec<f32>, Error>;
+
+    /// Σ weight·v̂ over the blocks for every row of `weights` (\[output]\[block]), in the vectors' own basis.
+    ///
+    /// # Errors
+    /// As [`Codec::accumulate`].
+    fn attend(&self, weights: &[f32], blocks: &[u8]) -> Result<Vec<f32>, Error>;
+}
+
+/// Rows encoded in one call.
+const PAGE: usize = 64;
+
+impl<const D: usize> DynCodec for AnyCodec<D> {
+    fn dim(&self) -> usize {
+        D
+    }
+
+    fn spec(&self) -> CodecSpec {
+        Codec::spec(self)
+    }
+
+    fn block_bytes(&self) -> usize {
+        Codec::block_bytes(self)
+    }
+
+    fn encode(&self, rows: &[f32]) -> Result<Vec<u8>, Error> {
+        let rows = as_rows(rows)?;
+        let bytes = Codec::block_bytes(self);
+        let mut blocks = vec![0; rows.len() * bytes];
+        let encode = |(page, (rows, blocks)): (usize, (&[[f32; D]], &mut [u8]))| {
+            self.encode_page(rows, blocks).map_err(|error| at_row(error, page * PAGE, D))
+        };
+        #[cfg(feature = "rayon")]
+        {
+            use rayon::prelude::*;
+            let pages = rows.par_chunks(PAGE).zip(blocks.par_chunks_mut(PAGE * bytes));
+            pages.enumerate().map(encode).collect::<Result<(), Error>>()?;
+        }
+        #[cfg(not(feature = "rayon"))]
+        rows.chunks(PAGE).zip(blocks.chunks_mut(PAGE * bytes)).enumerate().try_for_each(encode)?;
+        Ok(blocks)
+    }
+
+    fn decode(&self, blocks: &[u8]) -> Result<Vec<f32>, Error> {
+        let bytes = Codec::block_bytes(self);
+        let count = crate::codec::count_blocks(blocks, bytes)?;
+        let mut rows = vec![[0.0; D]; count];
+        for (index, (block, row)) in blocks.chunks_exact(bytes).zip(&mut rows).enumerate() {
+            Codec::decode(self, block, row).map_err(|error| match error {
+                Error::Corrupt { .. } => Error::Corrupt { block: index },
+                other => other,
+            })?;
+        }
+        Ok(rows.into_flattened())
+    }
+
+    fn score(&self, queries: &[f32], blocks: &[u8]) -> Result<Vec<f32>, Error> {
+        let queries = as_rows(queries)?;
+        let prepare = |(row, query)| self.prepare_query(query).map_err(|error| at_row(error, row, D));
+        let queries: Vec<_> = queries.iter().enumerate().map(prepare).collect::<Result<_, Error>>()?;
+        let count = crate::codec::count_blocks(blocks, Codec::block_bytes(self))?;
+        let mut scores = vec![0.0; queries.len() * count];
+        Codec::score(self, &queries, blocks, &mut scores)?;
+        Ok(scores)
+    }
+
+    fn attend(&self, weights: &[f32], blocks: &[u8]) -> Result<Vec<f32>, Error> {
+        let count = crate::codec::count_blocks(blocks, Codec::block_bytes(self))?;
+        let mut outputs = vec![[0.0; D]; weights.len() / count.max(1)];
+        self.accumulate(weights, blocks, &mut outputs)?;
+        for output in &mut outputs {
+            self.finish(output);
+        }
+        Ok(outputs.into_flattened())
+    }
+}
+
+fn as_rows<const D: usize>(values: &[f32]) -> Result<&[[f32; D]], Error> {
+    match values.as_chunks() {
+        (rows, []) => Ok(rows),
+        _ => Err(Error::Length { what: "values, a multiple of", expected: D, actual: values.len() }),
+    }
+}
+
+impl CodecSpec {
+    /// The codec of this spec for vectors of `dim` values.
+    ///
+    /// # Errors
+    /// [`Error::Width`] unless `dim` is one of [`WIDTHS`], and what [`AnyCodec::build`] refuses.
+    pub fn build_dyn(self, dim: usize, backend: Backend, stream: Stream) -> Result<Box<dyn DynCodec>, Error> {
+        macro_rules! build {
+            ($($width:literal),*) => {{
+                const { assert!(matches!(WIDTHS, [$($width),*])) };
+                match dim {
+                    $($width => Ok(Box::new(AnyCodec::<$width>::build(self, backend, stream)?)),)*
+                    actual => Err(Error::Width { actual }),
+                }
+            }};
+        }
+        build!(32, 64, 80, 96, 112, 128, 160, 192, 256, 512, 576)
+    }
+}

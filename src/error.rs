@@ -1,0 +1,124 @@
+//! One error type for the whole library.
+
+use crate::spec::{CODECS, Key};
+use core::fmt;
+
+/// What went wrong. Whatever the error, the caller's output is as it was before the call.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Error {
+    /// A NaN or an infinity among the inputs, at this index (counted over all vectors given).
+    NonFinite {
+        /// Index of the first such value.
+        index: usize,
+    },
+    /// A value or a scale leaves the range of its stored format (65520 and up for f16).
+    Overflow,
+    /// A weight is larger than [`MAX_WEIGHT`](crate::MAX_WEIGHT).
+    Weight {
+        /// Index of the first such weight.
+        index: usize,
+    },
+    /// A buffer of the wrong length.
+    Length {
+        /// Which buffer, and in what unit.
+        what: &'static str,
+        /// The length it should have (or be a multiple of).
+        expected: usize,
+        /// The length it has.
+        actual: usize,
+    },
+    /// A width that is not on the list of [`codebook::WIDTHS`](crate::codebook::WIDTHS).
+    Width {
+        /// The width asked for.
+        actual: usize,
+    },
+    /// A stored scale or value is infinite, NaN or out of range: the bytes are not what this codec wrote.
+    Corrupt {
+        /// Index of the block in the slice given.
+        block: usize,
+    },
+    /// A spec names a codec that does not exist.
+    UnknownCodec {
+        /// Byte offset of the name in the spec.
+        at: usize,
+    },
+    /// A spec has a key that its codec does not know, or that has no `=`.
+    UnknownKey {
+        /// Byte offset of the key in the spec.
+        at: usize,
+        /// The codec's name.
+        codec: &'static str,
+        /// What it takes.
+        allowed: &'static [Key],
+    },
+    /// A spec gives a key a value it cannot have.
+    Value {
+        /// Byte offset of the value in the spec; 0 when the spec was not text.
+        at: usize,
+        /// The key.
+        key: &'static str,
+        /// The values it takes.
+        allowed: &'static str,
+    },
+    /// A spec gives a key twice, or two keys that exclude each other.
+    Conflict {
+        /// Byte offset of the second key.
+        at: usize,
+        /// The second key.
+        key: &'static str,
+        /// The key given before it.
+        with: &'static str,
+    },
+    /// A combination that the codec does not offer.
+    Unsupported {
+        /// What is asked for, and what to do instead.
+        why: &'static str,
+    },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::NonFinite { index } => write!(f, "value {index} is NaN or infinite"),
+            Self::Overflow => write!(f, "a value or norm is beyond the range of its stored format"),
+            Self::Weight { index } => write!(f, "weight {index} is larger than 2^32"),
+            Self::Length { what, expected, actual } => write!(f, "{what}: expected {expected}, got {actual}"),
+            Self::Width { actual } => {
+                write!(f, "width {actual} is not offered; the widths are")?;
+                list(f, crate::codebook::WIDTHS.iter())
+            }
+            Self::Corrupt { block } => {
+                write!(f, "block {block} holds an infinite, NaN or out-of-range value")
+            }
+            Self::UnknownCodec { .. } => {
+                write!(f, "no such codec; the codecs are")?;
+                list(f, CODECS.iter().map(|codec| codec.name))
+            }
+            Self::UnknownKey { codec, allowed: [], .. } => write!(f, "{codec} takes no keys"),
+            Self::UnknownKey { codec, allowed, .. } => {
+                write!(f, "{codec} has no such key; it takes")?;
+                list(f, allowed.iter())
+            }
+            Self::Value { key, allowed, .. } => write!(f, "impossible value; {key} takes {allowed}"),
+            Self::Conflict { key, with, .. } if key == with => write!(f, "{key} is given twice"),
+            Self::Conflict { key, with, .. } => write!(f, "{key} and {with} exclude each other"),
+            Self::Unsupported { why } => f.write_str(why),
+        }
+    }
+}
+
+fn list(f: &mut fmt::Formatter<'_>, items: impl Iterator<Item: fmt::Display>) -> fmt::Result {
+    for (i, item) in items.enumerate() {
+        write!(f, "{} {item}", if i == 0 { "" } else { "," })?;
+    }
+    Ok(())
+}
+
+impl core::error::Error for Error {}
+
+impl Error {
+    pub(crate) fn expect_length(what: &'static str, expected: usize, actual: usize) -> Result<(), Self> {
+        if expected == actual { Ok(()) } else { Err(Self::Length { what, expected, actual }) }
+    }
+}

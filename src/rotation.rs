@@ -1,0 +1,159 @@
+//! Random rotations: they spread a vector's energy evenly, so that one scalar codebook fits every coordinate.
+//!
+//! `wht`: R = (H·diag(s)/√D)^rounds with the Hadamard matrix H = Sylvester ⊗ base (base 1, 12, 20, 28 or 12·12; no
+//! width is padded) and seeded signs s, the same in every round. O(D log D) a vector, D words of state.
+//!
+//! `haar`: a dense orthogonal matrix, uniform over the orthogonal group: the Q of a Gaussian matrix by Householder
+//! reflections, columns signed by R's diagonal. O(D²) a vector, 8·D² bytes of state, O(D³) to build.
+
+use crate::stream::{Purpose, Stream};
+use crate::{Backend, Error};
+#[cfg(feature = "alloc")]
+use alloc::{boxed::Box, vec, vec::Vec};
+
+/// Which family of rotations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum RotationKind {
+    /// Seeded signs and the Walsh-Hadamard transform.
+    #[default]
+    Wht,
+    /// A dense random orthogonal matrix; needs the feature `alloc`.
+    Haar,
+}
+
+/// A rotation of `D`-dimensional space.
+#[derive(Clone, Debug)]
+pub(crate) struct Rotation<const D: usize> {
+    /// Sign masks; empty of meaning for `haar`.
+    signs: [u32; D],
+    /// 0: no rotation at all.
+    rounds: u8,
+    /// 1/√D.
+    scale: f32,
+    #[cfg(feature = "alloc")]
+    dense: Option<Dense>,
+}
+
+impl<const D: usize> Rotation<D> {
+    /// Coordinates stay as they are.
+    pub(crate) fn identity() -> Self {
+        Self {
+            signs: [0; D],
+            rounds: 0,
+            scale: 1.0,
+            #[cfg(feature = "alloc")]
+            dense: None,
+        }
+    }
+
+    /// `rounds` rounds of signs and Walsh-Hadamard transform.
+    ///
+    /// # Errors
+    /// [`Error::Width`] where no Hadamard matrix of order `D` is offered.
+    pub(crate) fn wht(rounds: u8, seed: u64, stream: Stream) -> Result<Self, Error> {
+        if octaplex_arch::hadamard::base(D).is_none() {
+            return Err(Error::Width { actual: D });
+        }
+        let signs = stream.random(seed, Purpose::RotationSigns, 0).sign_masks();
+        let scale = (1.0 / libm::sqrt(D as f64)) as f32;
+        Ok(Self { signs, rounds, scale, ..Self::identity() })
+    }
+
+    /// A dense random rotation.
+    #[cfg(feature = "alloc")]
+    pub(crate) fn haar(seed: u64, stream: Stream) -> Result<Self, Error> {
+        Ok(Self { dense: Some(Dense::haar(D, seed, stream)), ..Self::identity() })
+    }
+
+    #[cfg(not(feature = "alloc"))]
+    pub(crate) fn haar(_seed: u64, _stream: Stream) -> Result<Self, Error> {
+        Err(Error::Unsupported { why: "rotation=haar needs the feature alloc; use rotation=wht" })
+    }
+
+    /// x ← R·x.
+    pub(crate) fn forward(&self, backend: Backend, x: &mut [f32; D]) {
+        #[cfg(feature = "alloc")]
+        if let Some(dense) = &self.dense {
+            let input = *x;
+            return backend.multiply_columns(&dense.columns, &input, x);
+        }
+        for _ in 0..self.rounds {
+            backend.rotate(x, &self.signs, self.scale);
+        }
+    }
+
+    /// x ← R⁻¹·x.
+    pub(crate) fn inverse(&self, backend: Backend, x: &mut [f32; D]) {
+        #[cfg(feature = "alloc")]
+        if let Some(dense) = &self.dense {
+            let input = *x;
+            return backend.multiply_columns(&dense.rows, &input, x);
+        }
+        for _ in 0..self.rounds {
+            backend.rotate_inverse(x, &self.signs, self.scale);
+        }
+    }
+}
+
+/// Q and its transpose, rounded to f32. `columns` holds Q column by column, `rows` row by row: the columns of Qᵀ.
+#[cfg(feature = "alloc")]
+#[derive(Clone, Debug)]
+struct Dense {
+    columns: Box<[f32]>,
+    rows: Box<[f32]>,
+}
+
+#[cfg(feature = "alloc")]
+impl Dense {
+    /// Householder: for each column k, x = A[k.., k], α = -sgn(x₀)·‖x‖, v = x - α·e₀, β = 2/v·v,
+    /// A ← A - βv(vᵀA), Q ← Q - β(Qv)vᵀ; at the end column k of Q times sgn(R_kk). All sums in index order, f64.
+    fn haar(dim: usize, seed: u64, stream: Stream) -> Self {
+        let mut random = stream.random(seed, Purpose::RotationMatrix, 0);
+        let mut a: Vec<f64> = Vec::with_capacity(dim * dim);
+        while a.len() < dim * dim {
+            a.extend(random.gaussian_pair());
+        }
+        let mut q = vec![0.0; dim * dim];
+        for k in 0..dim {
+            q[k * dim + k] = 1.0;
+        }
+        let mut v = vec![0.0; dim];
+        let mut products = vec![0.0; dim];
+        for k in 0..dim {
+            let v = &mut v[k..];
+            for (i, v) in v.iter_mut().enumerate() {
+                *v = a[(k + i) * dim + k];
+            }
+            let norm = libm::sqrt(v.iter().map(|x| x * x).sum());
+            v[0] += if v[0] < 0.0 { -norm } else { norm };
+            let beta = 2.0 / v.iter().map(|x| x * x).sum::<f64>();
+            if !beta.is_finite() {
+                continue; // a zero column: nothing to reflect
+            }
+            products.fill(0.0);
+            for (i, v) in v.iter().enumerate() {
+                for (product, a) in products.iter_mut().zip(&a[(k + i) * dim..][..dim]) {
+                    *product += v * a;
+                }
+            }
+            for (i, v) in v.iter().enumerate() {
+                for (a, product) in a[(k + i) * dim..][..dim].iter_mut().zip(&products) {
+                    *a -= beta * v * product;
+                }
+            }
+            for row in q.chunks_exact_mut(dim) {
+                let product: f64 = row[k..].iter().zip(v.iter()).map(|(q, v)| q * v).sum();
+                for (q, v) in row[k..].iter_mut().zip(v.iter()) {
+                    *q -= beta * product * v;
+                }
+            }
+        }
+        let signed = |row: usize, column: usize| {
+            let sign = if a[column * dim + column] < 0.0 { -1.0 } else { 1.0 };
+            (q[row * dim + column] * sign) as f32
+        };
+        let columns = (0..dim * dim).map(|i| signed(i % dim, i / dim)).collect();
+        let rows = (0..dim * dim).map(|i| signed(i / dim, i % dim)).collect();
+        Self { columns, rows }
+    }
+}

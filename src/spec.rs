@@ -1,0 +1,342 @@
+//! `name:key=value,key=value`: what a block's bytes mean, as text and as a value; and codecs chosen at run time.
+//!
+//! The list of codecs stands once, in the `codecs!` call at the end of this file.
+
+use crate::codec::{Codec, Query, float, int, turboquant};
+use crate::{Backend, Error, Stream};
+use core::fmt;
+use core::ops::RangeInclusive;
+use core::str::FromStr;
+use octaplex_arch::Packing;
+
+/// The largest block of any codec: f32 at the widest width.
+pub(crate) const MAX_BLOCK_BYTES: usize = 4 * octaplex_arch::MAX_DIM;
+
+/// A key of a codec's spec.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Key {
+    /// Its name.
+    pub name: &'static str,
+    /// The values it takes, in words.
+    pub values: &'static str,
+    /// How many keys before this one say the same thing in another way.
+    excludes: usize,
+}
+
+impl Key {
+    pub(crate) const fn new(name: &'static str, values: &'static str) -> Self {
+        Self { name, values, excludes: 0 }
+    }
+
+    /// The same key, excluding the `count` keys before it.
+    pub(crate) const fn excludes(self, count: usize) -> Self {
+        Self { excludes: count, ..self }
+    }
+
+    pub(crate) const fn error(self, at: usize) -> Error {
+        Error::Value { at, key: self.name, allowed: self.values }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.name, self.values)
+    }
+}
+
+/// A key's value, for printing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Value {
+    /// The key does not apply here.
+    Absent,
+    Int(u64),
+    Word(&'static str),
+}
+
+impl Value {
+    /// The name of `value` in a list of names.
+    pub(crate) fn word<T: PartialEq>(value: T, names: &[(&'static str, T)]) -> Self {
+        names.iter().find(|(_, v)| *v == value).map_or(Self::Absent, |(name, _)| Self::Word(name))
+    }
+
+    pub(crate) fn flag(value: bool) -> Self {
+        Self::Word(if value { "true" } else { "false" })
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Absent => Ok(()),
+            Self::Int(value) => write!(f, "{value}"),
+            Self::Word(word) => f.write_str(word),
+        }
+    }
+}
+
+/// A whole number in a range, in plain digits.
+pub(crate) fn parse_int(text: &str, range: RangeInclusive<u64>) -> Option<u64> {
+    let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    text.parse().ok().filter(|value| digits && range.contains(value))
+}
+
+/// The meaning of a word in a list of names.
+pub(crate) fn one_of<T: Copy>(text: &str, names: &[(&'static str, T)]) -> Option<T> {
+    names.iter().find(|(name, _)| *name == text).map(|&(_, value)| value)
+}
+
+/// `true` or `false`.
+pub(crate) fn parse_flag(text: &str) -> Option<bool> {
+    text.parse().ok()
+}
+
+/// What a codec's spec type gives to the machinery here.
+pub(crate) trait Spec: Copy + Default {
+    const NAME: &'static str;
+    /// What the codec is, in a few words.
+    const SUMMARY: &'static str;
+    /// In the order in which they are printed.
+    const KEYS: &'static [Key];
+    /// Sets key number `key`; `None` for an impossible value.
+    fn set(&mut self, key: usize, value: &str) -> Option<()>;
+    /// The value of key number `key`.
+    fn get(&self, key: usize) -> Value;
+    /// Calls `line` with the bytes and the meaning of each part of a block, in order.
+    fn layout(&self, dim: usize, line: &mut dyn FnMut(usize, &str));
+}
+
+/// The lines of a block's code planes.
+pub(crate) fn describe_planes(packing: Packing, dim: usize, line: &mut dyn FnMut(usize, &str)) {
+    let raw = packing.raw_bytes(dim);
+    if raw > 0 {
+        line(
+            raw,
+            [
+                "",
+                "raw plane, 1 bit a code",
+                "raw plane, 2 bits a code",
+                "raw plane, 3 bits a code",
+                "raw plane, 4 bits a code",
+                "raw plane, 5 bits a code",
+                "raw plane, 6 bits a code",
+                "raw plane, 7 bits a code",
+                "raw plane, 8 bits a code",
+            ][packing.raw_bits() as usize],
+        );
+    }
+    match packing.radix() {
+        3 => line(packing.bytes(dim) - raw, "base-3 digits, five to a byte"),
+        5 => line(packing.bytes(dim) - raw, "base-5 digits, three to 7 bits"),
+        9 => line(packing.bytes(dim) - raw, "base-9 digits, two to 7 bits"),
+        _ => {}
+    }
+}
+
+/// Parses `key=value,key=value`, which starts at byte `at` of the spec.
+fn parse_keys<S: Spec>(text: &str, mut at: usize) -> Result<S, Error> {
+    let mut spec = S::default();
+    let mut given = 0u32;
+    for part in text.split(',') {
+        let name = part.split('=').next().unwrap_or(part);
+        let unknown = Error::UnknownKey { at, codec: S::NAME, allowed: S::KEYS };
+        let index = S::KEYS.iter().position(|key| key.name == name).ok_or(unknown)?;
+        let key = S::KEYS[index];
+        let value = part[name.len()..].strip_prefix('=').unwrap_or("");
+        spec.set(index, value).ok_or(key.error((at + name.len() + 1).min(at + part.len())))?;
+        for (other, earlier) in S::KEYS.iter().enumerate().filter(|(other, _)| given & (1 << other) != 0) {
+            let (low, high) = (index.min(other), index.max(other));
+            if low == high || low + S::KEYS[high].excludes >= high {
+                return Err(Error::Conflict { at, key: key.name, with: earlier.name });
+            }
+        }
+        given |= 1 << index;
+        at += part.len() + 1;
+    }
+    Ok(spec)
+}
+
+/// Prints the keys that differ from the default; with `all`, every key that applies.
+fn print_keys<S: Spec>(spec: &S, all: bool, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    f.write_str(S::NAME)?;
+    let mut separator = ':';
+    for (index, key) in S::KEYS.iter().enumerate() {
+        let value = spec.get(index);
+        if value != Value::Absent && (all || value != S::default().get(index)) {
+            write!(f, "{separator}{}={value}", key.name)?;
+            separator = ',';
+        }
+    }
+    Ok(())
+}
+
+/// A codec in the list of all codecs.
+#[derive(Clone, Copy, Debug)]
+pub struct CodecInfo {
+    /// Its name in specs.
+    pub name: &'static str,
+    /// What it is, in a few words.
+    pub summary: &'static str,
+    /// The keys of its spec.
+    pub keys: &'static [Key],
+}
+
+macro_rules! codecs {
+    ($($(#[$meta:meta])* $variant:ident: $spec:ty => $codec:ty;)*) => {
+        /// Which codec, with all its parameters: what the bytes of a block mean.
+        ///
+        /// ```
+        /// use octaplex::CodecSpec;
+        /// let spec: CodecSpec = "turboquant:bits=3,seed=7".parse()?;
+        /// assert_eq!(spec.block_bytes(128), 50);
+        /// assert_eq!(spec.to_string(), "turboquant:bits=3,seed=7");
+        /// assert!("turboquant:bits=9".parse::<CodecSpec>().is_err());
+        /// # Ok::<(), octaplex::Error>(())
+        /// ```
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum CodecSpec {
+            $($(#[$meta])* $variant($spec),)*
+        }
+
+        /// Every codec, in the order of the documentation.
+        pub(crate) const CODECS: &[CodecInfo] = &[
+            $(CodecInfo {
+                name: <$spec as Spec>::NAME,
+                summary: <$spec as Spec>::SUMMARY,
+                keys: <$spec as Spec>::KEYS,
+            },)*
+        ];
+
+        impl CodecSpec {
+            /// Bytes of a block of `dim` values; sizes static buffers. 0 for parameters that no codec is built from.
+            #[must_use]
+            pub const fn block_bytes(&self, dim: usize) -> usize {
+                match self { $(Self::$variant(spec) => spec.block_bytes(dim),)* }
+            }
+
+            /// Calls `line` with the bytes and the meaning of each part of a block, in order.
+            pub fn layout(&self, dim: usize, mut line: impl FnMut(usize, &str)) {
+                match self { $(Self::$variant(spec) => spec.layout(dim, &mut line),)* }
+            }
+
+            fn print(&self, all: bool, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self { $(Self::$variant(spec) => print_keys(spec, all, f),)* }
+            }
+        }
+
+        impl FromStr for CodecSpec {
+            type Err = Error;
+
+            fn from_str(text: &str) -> Result<Self, Error> {
+                let (name, keys) = match text.split_once(':') {
+                    Some((name, keys)) => (name, Some(keys)),
+                    None => (text, None),
+                };
+                $(if name == <$spec as Spec>::NAME {
+                    return Ok(Self::$variant(match keys {
+                        Some(keys) => parse_keys(keys, name.len() + 1)?,
+                        None => Default::default(),
+                    }));
+                })*
+                Err(Error::UnknownCodec { at: 0 })
+            }
+        }
+
+        /// Any codec, chosen at run time: one match a page, not a token.
+        #[derive(Clone, Debug)]
+        #[allow(clippy::large_enum_variant)] // boxes need an allocator
+        #[non_exhaustive]
+        pub enum AnyCodec<const D: usize> {
+            $($(#[$meta])* $variant($codec),)*
+        }
+
+        impl<const D: usize> AnyCodec<D> {
+            /// The codec of a spec, for one head.
+            ///
+            /// # Errors
+            /// [`Error::Width`] unless `D` is one of [`codebook::WIDTHS`](crate::codebook::WIDTHS), and what the
+            /// codec's own constructor refuses.
+            pub fn build(spec: CodecSpec, backend: Backend, stream: Stream) -> Result<Self, Error> {
+                Ok(match spec {
+                    $(CodecSpec::$variant(spec) => Self::$variant(<$codec>::build(spec, backend, stream)?),)*
+                })
+            }
+        }
+
+        impl<const D: usize> Codec<D> for AnyCodec<D> {
+            fn spec(&self) -> CodecSpec {
+                match self { $(Self::$variant(codec) => codec.spec(),)* }
+            }
+            fn block_bytes(&self) -> usize {
+                match self { $(Self::$variant(codec) => codec.block_bytes(),)* }
+            }
+            fn encode(&self, x: &[f32; D], block: &mut [u8]) -> Result<(), Error> {
+                match self { $(Self::$variant(codec) => codec.encode(x, block),)* }
+            }
+            fn encode_page(&self, xs: &[[f32; D]], blocks: &mut [u8]) -> Result<(), Error> {
+                match self { $(Self::$variant(codec) => codec.encode_page(xs, blocks),)* }
+            }
+            fn decode(&self, block: &[u8], x: &mut [f32; D]) -> Result<(), Error> {
+                match self { $(Self::$variant(codec) => codec.decode(block, x),)* }
+            }
+            fn prepare_query(&self, q: &[f32; D]) -> Result<Query<D>, Error> {
+                match self { $(Self::$variant(codec) => codec.prepare_query(q),)* }
+            }
+            fn score(&self, queries: &[Query<D>], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
+                match self { $(Self::$variant(codec) => codec.score(queries, blocks, scores),)* }
+            }
+            fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [[f32; D]]) -> Result<(), Error> {
+                match self { $(Self::$variant(codec) => codec.accumulate(weights, blocks, acc),)* }
+            }
+            fn finish(&self, acc: &mut [f32; D]) {
+                match self { $(Self::$variant(codec) => codec.finish(acc),)* }
+            }
+        }
+    };
+}
+
+impl CodecSpec {
+    /// Every codec's name, summary and keys.
+    #[must_use]
+    pub const fn all() -> &'static [CodecInfo] {
+        CODECS
+    }
+
+    /// Bits per value, everything stored counted: 8 · [`block_bytes`](Self::block_bytes) / `dim`.
+    #[must_use]
+    pub fn bits_per_value(&self, dim: usize) -> f64 {
+        8.0 * self.block_bytes(dim) as f64 / dim as f64
+    }
+
+    /// The spec with every key written out, for people; [`Display`](fmt::Display) prints the shortest form.
+    #[must_use]
+    pub fn full(&self) -> impl fmt::Display {
+        struct Full(CodecSpec);
+        impl fmt::Display for Full {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.print(true, f)
+            }
+        }
+        Full(*self)
+    }
+}
+
+/// The shortest text that parses back: keys that differ from the default, in the documented order.
+impl fmt::Display for CodecSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.print(false, f)
+    }
+}
+
+codecs! {
+    /// Random rotation and a Lloyd-Max scalar quantiser.
+    TurboQuant: turboquant::TurboQuantSpec => turboquant::TurboQuant<D>;
+    /// Plain integers with a scale for each token or group.
+    Int: int::IntSpec => int::Int<D>;
+    /// IEEE binary16.
+    F16: float::F16Spec => float::FloatRows<D, float::F16Spec>;
+    /// bfloat16.
+    Bf16: float::Bf16Spec => float::FloatRows<D, float::Bf16Spec>;
+    /// IEEE binary32.
+    F32: float::F32Spec => float::FloatRows<D, float::F32Spec>;
+}

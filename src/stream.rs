@@ -1,0 +1,79 @@
+//! Seeded random numbers: the same seed gives the same signs and matrices on every machine.
+//!
+//! A stream is ChaCha8 with the 32-byte seed
+//! `b"octaplex" ‖ seed u64 ‖ layer u32 ‖ head u32 ‖ role u8 ‖ purpose u8 ‖ sub-block u8 ‖ 0⁵`, little-endian; only
+//! `next_u64` is used. Bytes of every rotated format depend on it.
+
+use rand_chacha::ChaCha8Rng;
+use rand_core::{Rng, SeedableRng};
+
+/// Whether vectors are keys or values; each has random streams of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// Keys.
+    #[default]
+    Keys,
+    /// Values.
+    Values,
+}
+
+/// Which head of which layer a codec serves: vectors of different heads are rotated differently under one seed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Stream {
+    /// Layer, from 0.
+    pub layer: u32,
+    /// Key/value head, from 0.
+    pub head: u32,
+    /// Keys or values.
+    pub role: Role,
+}
+
+/// What the numbers are for; part of the seed, and so of every format.
+#[derive(Clone, Copy)]
+pub(crate) enum Purpose {
+    RotationSigns = 0,
+    #[cfg(feature = "alloc")]
+    RotationMatrix = 1,
+}
+
+impl Stream {
+    pub(crate) fn random(self, seed: u64, purpose: Purpose, sub_block: u8) -> Random {
+        let mut bytes = [0; 32];
+        bytes[..8].copy_from_slice(b"octaplex");
+        bytes[8..16].copy_from_slice(&seed.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.layer.to_le_bytes());
+        bytes[20..24].copy_from_slice(&self.head.to_le_bytes());
+        bytes[24] = self.role as u8;
+        bytes[25] = purpose as u8;
+        bytes[26] = sub_block;
+        Random(ChaCha8Rng::from_seed(bytes))
+    }
+}
+
+/// A stream of random numbers.
+pub(crate) struct Random(ChaCha8Rng);
+
+impl Random {
+    /// Sign masks, 0 or the sign bit: bit `j mod 64` of word `j / 64`, 1 = minus.
+    pub(crate) fn sign_masks<const D: usize>(&mut self) -> [u32; D] {
+        let mut masks = [0; D];
+        for masks in masks.chunks_mut(64) {
+            let word = self.0.next_u64();
+            for (j, mask) in masks.iter_mut().enumerate() {
+                *mask = ((word >> j) as u32 & 1) << 31;
+            }
+        }
+        masks
+    }
+
+    /// Two independent N(0,1) numbers by Box and Muller, in f64 by `libm` on every machine.
+    #[cfg(feature = "alloc")]
+    pub(crate) fn gaussian_pair(&mut self) -> [f64; 2] {
+        const UNIT: f64 = 1.0 / 9_007_199_254_740_992.0; // 2⁻⁵³
+        let u1 = ((self.0.next_u64() >> 11) + 1) as f64 * UNIT;
+        let u2 = (self.0.next_u64() >> 11) as f64 * UNIT;
+        let radius = libm::sqrt(-2.0 * libm::log(u1));
+        let angle = 2.0 * core::f64::consts::PI * u2;
+        [radius * libm::cos(angle), radius * libm::sin(angle)]
+    }
+}
