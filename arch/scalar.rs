@@ -412,7 +412,7 @@ pub(crate) fn decode_floats(format: Float, bytes: &[u8], out: &mut [f32]) {
 #[inline(always)]
 pub(crate) fn f16_to_f32(bits: u16) -> f32 {
     let magnitude = u32::from(bits & 0x7fff) << 13;
-    let value = f32::from_bits(magnitude) * 5.192_296_9e33;
+    let value = f32::from_bits(magnitude) * 5.192_297e33;
     f32::from_bits(value.to_bits() | (u32::from(bits & 0x8000) << 16))
 }
 
