@@ -14,7 +14,7 @@ fn every_backend_equals_the_specification() {
         let runs: Vec<_> = Backend::available()
             .map(|backend| {
                 scope.spawn(move || {
-                    let failed = |&(name, check): &(&str, fn(Backend) -> suite::Outcome)| {
+                    let failed = |&(name, check): &(&str, suite::Check)| {
                         check(backend).err().map(|words| format!("{} {name}: {words}", backend.name()))
                     };
                     suite::KERNELS.iter().filter_map(failed).collect::<Vec<_>>()

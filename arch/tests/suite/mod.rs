@@ -16,8 +16,11 @@ use paint::{Painter, STYLES, Style};
 /// The first mismatch, in words.
 pub(crate) type Outcome = Result<(), String>;
 
+/// Compares a backend with the specification on the edge inputs of one kernel.
+pub(crate) type Check = fn(Backend) -> Outcome;
+
 /// Every kernel by the name of its method, and its check.
-pub(crate) const KERNELS: &[(&str, fn(Backend) -> Outcome)] = &[
+pub(crate) const KERNELS: &[(&str, Check)] = &[
     ("dot", dot),
     ("max_abs", max_abs),
     ("min_max", min_max),

@@ -43,7 +43,7 @@ impl Painter {
 
     /// Below `end`.
     pub(crate) fn below(&mut self, end: usize) -> usize {
-        ((self.next() >> 32) * end as u64 >> 32) as usize
+        (((self.next() >> 32) * end as u64) >> 32) as usize
     }
 
     /// From -limit to limit.
