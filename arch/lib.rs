@@ -260,7 +260,7 @@ fn check_widths(dim: usize, row_bytes: usize, bytes: &[u8], queries: &[&[f32]]) 
 }
 
 fn check_affine(layout: &Affine, bytes: &[u8], queries: &[&[f32]]) {
-    assert!(layout.group > 0 && layout.group % 16 == 0 && layout.dim % layout.group == 0);
+    assert!(layout.group > 0 && layout.group.is_multiple_of(16) && layout.dim.is_multiple_of(layout.group));
     assert!((2..=8).contains(&layout.bits));
     check_widths(layout.dim, layout.row_bytes(), bytes, queries);
 }
