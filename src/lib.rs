@@ -15,6 +15,7 @@ mod spec;
 mod stream;
 
 pub use codec::float::{Bf16Spec, F16Spec, F32Spec, FloatRows};
+pub use codec::hqmq::{ChunkPacking, Hqmq, HqmqSpec, Secondary};
 pub use codec::int::{Int, IntSpec};
 pub use codec::turboquant::{Gain, RotationKind, TurboQuant, TurboQuantSpec};
 pub use codec::{Codec, Query};

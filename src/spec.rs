@@ -2,7 +2,7 @@
 //!
 //! The list of codecs stands once, in the `codecs!` call at the end of this file.
 
-use crate::codec::{Codec, Query, float, int, turboquant};
+use crate::codec::{Codec, Query, float, hqmq, int, turboquant};
 use crate::{Backend, Error, Stream};
 use core::fmt;
 use core::ops::RangeInclusive;
@@ -273,11 +273,20 @@ macro_rules! codecs {
             fn encode(&self, x: &[f32; D], block: &mut [u8]) -> Result<(), Error> {
                 match self { $(Self::$variant(codec) => codec.encode(x, block),)* }
             }
-            fn encode_page(&self, xs: &[[f32; D]], blocks: &mut [u8]) -> Result<(), Error> {
-                match self { $(Self::$variant(codec) => codec.encode_page(xs, blocks),)* }
+            fn page_bytes_max(&self, tokens: usize) -> usize {
+                match self { $(Self::$variant(codec) => codec.page_bytes_max(tokens),)* }
+            }
+            fn encode_page(&self, xs: &[[f32; D]], page: &mut [u8]) -> Result<usize, Error> {
+                match self { $(Self::$variant(codec) => codec.encode_page(xs, page),)* }
+            }
+            fn first_page(&self, bytes: &[u8], tokens: usize) -> Result<(usize, usize), Error> {
+                match self { $(Self::$variant(codec) => codec.first_page(bytes, tokens),)* }
             }
             fn decode(&self, block: &[u8], x: &mut [f32; D]) -> Result<(), Error> {
                 match self { $(Self::$variant(codec) => codec.decode(block, x),)* }
+            }
+            fn decode_page(&self, page: &[u8], xs: &mut [[f32; D]]) -> Result<(), Error> {
+                match self { $(Self::$variant(codec) => codec.decode_page(page, xs),)* }
             }
             fn prepare_query(&self, q: &[f32; D]) -> Result<Query<D>, Error> {
                 match self { $(Self::$variant(codec) => codec.prepare_query(q),)* }
@@ -302,7 +311,8 @@ impl CodecSpec {
         CODECS
     }
 
-    /// Bits per value, everything stored counted: 8 · [`block_bytes`](Self::block_bytes) / `dim`.
+    /// Bits per value, everything stored counted: 8 · [`block_bytes`](Self::block_bytes) / `dim`. Where a page has a
+    /// list of exact values behind its blocks (`med`), its bytes depend on the data and come on top.
     #[must_use]
     pub fn bits_per_value(&self, dim: usize) -> f64 {
         8.0 * self.block_bytes(dim) as f64 / dim as f64
@@ -331,6 +341,8 @@ impl fmt::Display for CodecSpec {
 codecs! {
     /// Random rotation and a Lloyd-Max scalar quantiser.
     TurboQuant: turboquant::TurboQuantSpec => turboquant::TurboQuant<D>;
+    /// Chunks of four values as a radius and a product of quaternions.
+    Hqmq: hqmq::HqmqSpec => hqmq::Hqmq<D>;
     /// Plain integers with a scale for each token or group.
     Int: int::IntSpec => int::Int<D>;
     /// IEEE binary16.

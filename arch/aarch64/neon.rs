@@ -1,5 +1,9 @@
 //! Kernels for NEON, the baseline of 64-bit ARM.
 
+mod quaternion;
+
+pub(crate) use quaternion::*;
+
 use crate::{Affine, Float, IntQuery, Packing, Rows};
 
 forward_to_scalar! {

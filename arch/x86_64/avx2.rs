@@ -1,5 +1,9 @@
 //! Kernels for AVX2.
 
+mod quaternion;
+
+pub(crate) use quaternion::*;
+
 use crate::{Affine, Float, IntQuery, Packing, Rows};
 
 forward_to_scalar! {

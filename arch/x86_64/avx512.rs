@@ -13,8 +13,10 @@
 // AVX-512VBMI implies F and BW, and F implies AVX2, FMA and F16C.
 
 mod codes;
+mod quaternion;
 mod score;
 
+pub(crate) use quaternion::*;
 pub(crate) use score::score_codes;
 
 use crate::{Affine, Float, Packing, Rows};

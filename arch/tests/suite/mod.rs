@@ -4,6 +4,7 @@
 //! WebAssembly. It needs `alloc`, and the including crate declares that.
 
 mod paint;
+mod quaternion;
 
 use alloc::format;
 use alloc::string::String;
@@ -42,6 +43,12 @@ pub(crate) const KERNELS: &[(&str, Check)] = &[
     ("decode_affine", decode_affine),
     ("score_affine", score_affine),
     ("accumulate_affine", accumulate_affine),
+    ("chunk_norms", quaternion::chunk_norms),
+    ("quaternion_encode", quaternion::quaternion_encode),
+    ("pack_chunks", quaternion::pack_chunks),
+    ("decode_quaternions", quaternion::decode_quaternions),
+    ("score_quaternions", quaternion::score_quaternions),
+    ("accumulate_quaternions", quaternion::accumulate_quaternions),
 ];
 
 const WIDTHS: [usize; 11] = [32, 64, 80, 96, 112, 128, 160, 192, 256, 512, 576];
@@ -77,6 +84,15 @@ impl Bits for u8 {
     }
     fn from_paint(paint: u64) -> Self {
         paint as u8
+    }
+}
+
+impl Bits for u16 {
+    fn bits(self) -> u32 {
+        u32::from(self)
+    }
+    fn from_paint(paint: u64) -> Self {
+        paint as u16
     }
 }
 
