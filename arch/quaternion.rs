@@ -177,7 +177,7 @@ pub const INDEX_GRID: usize = 16;
 pub const INDEX_CELLS: usize = INDEX_GRID * INDEX_GRID * INDEX_GRID;
 
 /// Bytes behind the last list of an index, so that kernels may read a few at a time.
-pub const INDEX_PADDING: usize = 64;
+pub const INDEX_PADDING: usize = 256;
 
 /// Which members can be the best for directions in a part of space.
 ///

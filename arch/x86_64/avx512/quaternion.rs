@@ -1,11 +1,13 @@
-//! Chunks as products of quaternions, for AVX-512.
+//! Chunks as products of quaternions: lanes are chunks when encoding and decoding, rows when scoring.
+
+mod search;
+
+pub(crate) use search::{chunk_norms, quaternion_encode};
 
 use crate::quaternion::{ChunkLayout, QuaternionSet};
 
 forward_to_scalar! {
     enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni";
-    chunk_norms(x: &[f32], norms: &mut [f32]);
-    quaternion_encode(set: &QuaternionSet, x: &[f32], norms: &[f32], factor: f32, limit: u8, codes: &mut [u16], radii: &mut [u8]);
     pack_chunks(layout: &ChunkLayout, codes: &[u16], radii: &[u8], row: &mut [u8]);
     decode_quaternions(layout: &ChunkLayout, set: &QuaternionSet, row: &[u8], out: &mut [f32]);
     score_quaternions(layout: &ChunkLayout, set: &QuaternionSet, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]);
