@@ -86,7 +86,7 @@ pub struct ChunkLayout {
     pub chunks: usize,
     /// Members of the set, S: 1 to 255.
     pub members: u8,
-    /// Bits of a radius code, 1 to 8.
+    /// Bits of a radius code, 1 to 6.
     pub radius_bits: u8,
     /// Mixed radix: S is 3·2ⁿ.
     pub radix: bool,
@@ -148,7 +148,7 @@ impl ChunkLayout {
             && self.chunks <= crate::MAX_DIM / 4
             && self.members >= 1
             && self.radius_bits >= 1
-            && self.radius_bits <= 8
+            && self.radius_bits <= 6
             && (!self.radix || self.codes() >> self.raw_bits() == 9)
     }
 }

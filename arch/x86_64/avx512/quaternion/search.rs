@@ -11,7 +11,7 @@ pub(super) type Planes = [__m512; 4];
 /// 16 chunks, zeros behind the last one.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn load_chunks(x: &[f32]) -> Planes {
+pub(super) fn load_chunks(x: &[f32]) -> Planes {
     let part = |i: usize| {
         let rest = x.len().saturating_sub(16 * i);
         let mask = if rest < 16 { (1 << rest) - 1 } else { !0 };
@@ -273,7 +273,7 @@ impl Search {
 
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn to_array(lanes: __m512i) -> [u32; 16] {
+pub(super) fn to_array(lanes: __m512i) -> [u32; 16] {
     let mut array = [0; 16];
     // SAFETY: 16 lanes of 4 bytes are what the array holds.
     unsafe { _mm512_storeu_si512(array.as_mut_ptr().cast(), lanes) };
