@@ -5,6 +5,7 @@
 //! unsigned, so the query's bytes are 128 too large, and the sum starts at -128·Σ member, which all queries share.
 
 use super::super::{load, load_bytes};
+use super::search::to_bytes;
 use super::unpack::Unpack;
 use crate::quaternion::{ChunkLayout, QuaternionSet, TURNS};
 use crate::scalar::quaternion::MAX_CHUNKS;
@@ -16,12 +17,14 @@ const ROWS: usize = 64;
 /// Queries of a pass.
 const QUERIES: usize = 8;
 
-/// A chunk of a query: the twelve inner products that differ by more than sign, and what one unit is worth.
-#[derive(Clone, Copy)]
+/// 16 chunks of a query: the twelve inner products that differ by more than sign, and what one unit is worth.
 struct Turned {
-    ints: [[u8; 16]; MAX_CHUNKS],
-    units: [f32; MAX_CHUNKS],
+    ints: [[u8; 16]; 16],
+    units: [f32; 16],
 }
+
+/// Runs of 16 chunks in the widest vector.
+const STEPS: usize = MAX_CHUNKS / 16;
 
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn score_quaternions(
@@ -35,17 +38,24 @@ pub(crate) fn score_quaternions(
     if count == 0 {
         return;
     }
-    let members = Members::new(set);
+    let (members, unpack, steps) = (Members::new(set), Unpack::new(layout), layout.chunks.div_ceil(16));
     for (queries, scores) in queries.chunks(QUERIES).zip(scores.chunks_mut(QUERIES * count)) {
-        let mut turned =
-            [const { Turned { ints: [[0; 16]; MAX_CHUNKS], units: [0.0; MAX_CHUNKS] } }; QUERIES];
-        for (turned, query) in turned.iter_mut().zip(queries) {
-            turned.fill(query);
+        let mut turned = [const { [const { None }; QUERIES] }; STEPS];
+        for (q, query) in queries.iter().enumerate() {
+            for (turned, query) in turned.iter_mut().zip(query.chunks(64)) {
+                turned[q] = Some(Turned::new(query));
+            }
         }
-        let mut block = Block::new(layout);
         for (b, rows) in bytes.chunks(ROWS * layout.row_bytes()).enumerate() {
-            block.unpack(rows);
-            block.score(&members, &turned[..queries.len()], count, b * ROWS, scores);
+            let mut sums = [[_mm512_setzero_ps(); 4]; QUERIES];
+            for (step, turned) in turned[..steps].iter().enumerate() {
+                let block = Block::new(&unpack, layout.row_bytes(), rows, step);
+                let chunks = (layout.chunks - 16 * step).min(16);
+                block.add_scores(&members, chunks, &turned[..queries.len()], &mut sums);
+            }
+            for (sums, scores) in sums.iter().zip(scores.chunks_mut(count)) {
+                finish(*sums, rows, layout, &mut scores[b * ROWS..]);
+            }
         }
     }
 }
@@ -53,51 +63,40 @@ pub(crate) fn score_quaternions(
 impl Turned {
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn fill(&mut self, query: &[f32]) {
-        let lanes = self.ints.chunks_mut(16).zip(self.units.chunks_mut(16));
-        for (query, (ints, units)) in query.chunks(64).zip(lanes) {
-            let q = super::search::load_chunks(query);
-            let [w, x, y, z] = q;
-            let a = q.map(|c| _mm512_abs_ps(c));
-            let axis = _mm512_max_ps(_mm512_max_ps(a[0], a[1]), _mm512_max_ps(a[2], a[3]));
-            let half = _mm512_set1_ps(0.5);
-            let sum = _mm512_add_ps(_mm512_add_ps(a[0], a[1]), _mm512_add_ps(a[2], a[3]));
-            let max = _mm512_max_ps(axis, _mm512_mul_ps(sum, half));
-            let limit = _mm512_set1_ps(127.0);
-            let factor = _mm512_div_ps(limit, max);
-            let infinite = _mm512_set1_ps(f32::INFINITY);
-            let finite = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(factor, infinite);
-            let unit = _mm512_maskz_div_ps(finite, _mm512_div_ps(max, limit), limit);
-            let mut products = [w, x, y, z, w, w, w, w, w, w, w, w];
-            for (b, product) in products[4..].iter_mut().enumerate() {
-                // Bits of b: whether x, y, z are negative.
-                let pair = if b & 1 == 0 { _mm512_add_ps(w, x) } else { _mm512_sub_ps(w, x) };
-                let other = match b >> 1 {
-                    0 => _mm512_add_ps(y, z),
-                    1 => _mm512_sub_ps(z, y),
-                    2 => _mm512_sub_ps(y, z),
-                    _ => _mm512_sub_ps(_mm512_sub_ps(_mm512_setzero_ps(), y), z),
-                };
-                *product = _mm512_mul_ps(_mm512_add_ps(pair, other), half);
-            }
-            let mut table = [[0u8; 16]; 12];
-            for (product, row) in products.into_iter().zip(&mut table) {
-                let int = _mm512_maskz_cvtps_epi32(finite, _mm512_mul_ps(product, factor));
-                // SAFETY: the row has 16 bytes.
-                unsafe { _mm_storeu_si128(row.as_mut_ptr().cast(), _mm512_cvtepi32_epi8(int)) };
-            }
-            for (chunk, ints) in ints.iter_mut().enumerate() {
-                for (int, row) in ints.iter_mut().zip(&table) {
-                    *int = row[chunk];
-                }
-            }
-            // SAFETY: `units` has 16 values: their number is a multiple of 16.
-            unsafe { _mm512_storeu_ps(units.as_mut_ptr(), unit) };
+    fn new(query: &[f32]) -> Self {
+        let q = super::search::load_chunks(query);
+        let [w, x, y, z] = q;
+        let a = each!(c in q => _mm512_abs_ps(c));
+        let axis = _mm512_max_ps(_mm512_max_ps(a[0], a[1]), _mm512_max_ps(a[2], a[3]));
+        let half = _mm512_set1_ps(0.5);
+        let sum = _mm512_add_ps(_mm512_add_ps(a[0], a[1]), _mm512_add_ps(a[2], a[3]));
+        let max = _mm512_max_ps(axis, _mm512_mul_ps(sum, half));
+        let limit = _mm512_set1_ps(127.0);
+        let factor = _mm512_div_ps(limit, max);
+        let finite = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(factor, _mm512_set1_ps(f32::INFINITY));
+        let unit = _mm512_maskz_div_ps(finite, _mm512_div_ps(max, limit), limit);
+        // The halves with a positive w, x, y, z negative by the bits of their number.
+        let pairs = [_mm512_add_ps(w, x), _mm512_sub_ps(w, x)];
+        let others = [
+            _mm512_add_ps(y, z),
+            _mm512_sub_ps(z, y),
+            _mm512_sub_ps(y, z),
+            _mm512_sub_ps(_mm512_sub_ps(_mm512_setzero_ps(), y), z),
+        ];
+        let mut table = [[0; 16]; 16];
+        for (i, row) in table[..12].iter_mut().enumerate() {
+            let product = match i {
+                0..4 => q[i],
+                _ => _mm512_mul_ps(_mm512_add_ps(pairs[i % 2], others[i / 2 - 2]), half),
+            };
+            *row = to_bytes(_mm512_maskz_cvtps_epi32(finite, _mm512_mul_ps(product, factor)));
         }
+        let mut turned = Self { ints: transpose_16(&table), units: [0.0; 16] };
+        // SAFETY: `units` has 16 values.
+        unsafe { _mm512_storeu_ps(turned.units.as_mut_ptr(), unit) };
+        turned
     }
 }
-
-const _: () = assert!(MAX_CHUNKS % 16 == 0);
 
 /// For every unit p and component c, at 32·c + p, one of the twelve products, or at 16 + … its negative, of which
 /// the 24 units' inner products with a query consist.
@@ -177,73 +176,54 @@ static EVERY_FOURTH: [[u8; 64]; 4] = {
     picks
 };
 
-/// Units, members and radii of 64 rows, chunk by chunk.
-struct Block {
-    unpack: Unpack,
-    chunks: usize,
-    row_bytes: usize,
-    limit: f32,
-    /// \[step of 16 chunks]\[unit, member, radius]\[row mod 16]\[row / 16]\[chunk], then transposed to \[chunk]\[row].
-    planes: [[[[u8; 64]; 16]; 3]; MAX_CHUNKS / 16],
-    scales: [u16; ROWS],
-    rows: usize,
-}
+/// Units, members and radii of 16 chunks of 64 rows: \[chunk]\[row].
+struct Block([[[u8; 64]; 16]; 3]);
 
 impl Block {
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn new(layout: &ChunkLayout) -> Self {
-        Self {
-            unpack: Unpack::new(layout),
-            chunks: layout.chunks,
-            row_bytes: layout.row_bytes(),
-            limit: layout.radius_limit().into(),
-            planes: [[[[0; 64]; 16]; 3]; MAX_CHUNKS / 16],
-            scales: [0; ROWS],
-            rows: 0,
+    fn new(unpack: &Unpack, row_bytes: usize, rows: &[u8], step: usize) -> Self {
+        let mut planes = [[[0; 64]; 16]; 3];
+        for (r, row) in rows.chunks_exact(row_bytes).enumerate() {
+            let codes = unpack.codes(row, step);
+            let mut put = |plane: usize, lanes: __m512i| {
+                let slot = &mut planes[plane][r % 16].as_chunks_mut::<16>().0[r / 16];
+                // SAFETY: the slot has 16 bytes.
+                unsafe { _mm_storeu_si128(slot.as_mut_ptr().cast(), _mm512_cvtepi32_epi8(lanes)) };
+            };
+            put(0, codes.units);
+            put(1, codes.members);
+            put(2, codes.radii);
         }
+        for plane in &mut planes {
+            transpose(plane);
+        }
+        Self(planes)
     }
 
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn unpack(&mut self, rows: &[u8]) {
-        self.rows = rows.len() / self.row_bytes;
-        for (r, row) in rows.chunks_exact(self.row_bytes).enumerate() {
-            self.scales[r] = u16::from_le_bytes([row[0], row[1]]);
-        }
-        for (step, planes) in self.planes[..self.chunks.div_ceil(16)].iter_mut().enumerate() {
-            for (r, row) in rows.chunks_exact(self.row_bytes).enumerate() {
-                let codes = self.unpack.codes(row, step);
-                for (plane, lanes) in planes.iter_mut().zip([codes.units, codes.members, codes.radii]) {
-                    let slot = &mut plane[r % 16].as_chunks_mut::<16>().0[r / 16];
-                    // SAFETY: the slot has 16 bytes.
-                    unsafe { _mm_storeu_si128(slot.as_mut_ptr().cast(), _mm512_cvtepi32_epi8(lanes)) };
-                }
-            }
-            for plane in planes {
-                transpose(plane);
-            }
-        }
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn score(&self, members: &Members, queries: &[Turned], count: usize, start: usize, scores: &mut [f32]) {
-        let mut sums = [[_mm512_setzero_ps(); 4]; QUERIES];
+    fn add_scores(
+        &self,
+        members: &Members,
+        chunks: usize,
+        queries: &[Option<Turned>],
+        sums: &mut [[__m512; 4]],
+    ) {
         let zero = _mm512_setzero_si512();
-        for chunk in 0..self.chunks {
-            let [units, member_plane, radii] = &self.planes[chunk / 16];
-            let s = load(&member_plane[chunk % 16]);
+        for chunk in 0..chunks {
+            let [units, member_plane, radii] = &self.0;
+            let s = load(&member_plane[chunk]);
             let upper = _mm512_movepi8_mask(s);
             let component = |c: usize| members.look_up(c, s, upper);
             let products = quarters(component(0), component(1), component(2), component(3));
-            let offset = products
-                .map(|b| _mm512_sub_epi32(zero, _mm512_dpbusd_epi32(zero, _mm512_set1_epi8(-128), b)));
-            let radii = load(&radii[chunk % 16]);
-            let radii = quarters(radii, zero, zero, zero).map(|r| _mm512_cvtepi32_ps(r));
-            let p = load(&units[chunk % 16]);
-            let at = quarters(p, p, p, p).map(|p| _mm512_add_epi8(p, _mm512_set1_epi32(0x6040_2000)));
-            for (query, sums) in queries.iter().zip(&mut sums) {
+            let offset = each!(b in products => {
+                _mm512_sub_epi32(zero, _mm512_dpbusd_epi32(zero, _mm512_set1_epi8(-128), b))
+            });
+            let radii = each!(r in quarters(load(&radii[chunk]), zero, zero, zero) => _mm512_cvtepi32_ps(r));
+            let p = load(&units[chunk]);
+            let at = each!(p in quarters(p, p, p, p) => _mm512_add_epi8(p, _mm512_set1_epi32(0x6040_2000)));
+            for (query, sums) in queries.iter().flatten().zip(sums.iter_mut()) {
                 // SAFETY: the array holds the 16 bytes that are read.
                 let ints = unsafe { _mm_loadu_si128(query.ints[chunk].as_ptr().cast()) };
                 let both = _mm256_set_m128i(_mm_sub_epi8(_mm_setzero_si128(), ints), ints);
@@ -260,20 +240,28 @@ impl Block {
                 }
             }
         }
-        for (i, sums) in sums[..queries.len()].iter().enumerate() {
-            let scores = &mut scores[i * count + start..][..self.rows];
-            for (part, sum) in natural_order(*sums).into_iter().enumerate() {
-                let rest = self.rows.saturating_sub(16 * part);
-                // SAFETY: `scales` has 64 values, of which 16 are read; the masked store touches no score whose mask
-                // bit is clear, and those that are set are inside the slice.
-                unsafe {
-                    let scales = _mm256_loadu_si256(self.scales.as_ptr().add(16 * part).cast());
-                    let units = _mm512_div_ps(_mm512_cvtph_ps(scales), _mm512_set1_ps(self.limit));
-                    let mask = if rest < 16 { (1 << rest) - 1 } else { !0 };
-                    let at = scores.as_mut_ptr().wrapping_add(16 * part);
-                    _mm512_mask_storeu_ps(at, mask, _mm512_mul_ps(sum, units));
-                }
-            }
+    }
+}
+
+/// Times the rows' scales, to up to 64 scores.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn finish(sums: [__m512; 4], rows: &[u8], layout: &ChunkLayout, scores: &mut [f32]) {
+    let mut units = [0u16; ROWS];
+    for (unit, row) in units.iter_mut().zip(rows.chunks_exact(layout.row_bytes())) {
+        *unit = u16::from_le_bytes([row[0], row[1]]);
+    }
+    let limit = _mm512_set1_ps(layout.radius_limit().into());
+    let count = rows.len() / layout.row_bytes();
+    for (part, (sum, scores)) in
+        natural_order(sums).into_iter().zip(scores[..count].chunks_mut(16)).enumerate()
+    {
+        let mask = if scores.len() < 16 { (1 << scores.len()) - 1 } else { !0 };
+        // SAFETY: `units` has 64 values, of which 16 are read; the mask has as many bits as `scores` has values.
+        unsafe {
+            let units = _mm256_loadu_si256(units.as_ptr().add(16 * part).cast());
+            let units = _mm512_div_ps(_mm512_cvtph_ps(units), limit);
+            _mm512_mask_storeu_ps(scores.as_mut_ptr(), mask, _mm512_mul_ps(sum, units));
         }
     }
 }
@@ -327,4 +315,29 @@ fn transpose(rows: &mut [[u8; 64]; 16]) {
         // SAFETY: the row has 64 bytes.
         unsafe { _mm512_storeu_si512(row.as_mut_ptr().cast(), now) };
     }
+}
+
+/// The same for 16 rows of 16 bytes.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn transpose_16(rows: &[[u8; 16]; 16]) -> [[u8; 16]; 16] {
+    let mut now = [_mm_setzero_si128(); 16];
+    for (now, row) in now.iter_mut().zip(rows) {
+        // SAFETY: the row has 16 bytes.
+        *now = unsafe { _mm_loadu_si128(row.as_ptr().cast()) };
+    }
+    for _ in 0..4 {
+        let mut next = now;
+        for i in 0..8 {
+            next[2 * i] = _mm_unpacklo_epi8(now[i], now[i + 8]);
+            next[2 * i + 1] = _mm_unpackhi_epi8(now[i], now[i + 8]);
+        }
+        now = next;
+    }
+    let mut columns = [[0; 16]; 16];
+    for (now, column) in now.into_iter().zip(&mut columns) {
+        // SAFETY: the column has 16 bytes.
+        unsafe { _mm_storeu_si128(column.as_mut_ptr().cast(), now) };
+    }
+    columns
 }

@@ -51,7 +51,7 @@ fn transpose(rows: [__m512; 4]) -> Planes {
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn chunk_norms(x: &[f32], norms: &mut [f32]) {
     for (x, norms) in x.chunks(64).zip(norms.chunks_mut(16)) {
-        let [w, x, y, z] = load_chunks(x).map(|c| _mm512_mul_ps(c, c));
+        let [w, x, y, z] = each!(c in load_chunks(x) => _mm512_mul_ps(c, c));
         let norm = _mm512_sqrt_ps(_mm512_add_ps(_mm512_add_ps(w, x), _mm512_add_ps(y, z)));
         // SAFETY: the mask has as many bits as `norms` has values.
         unsafe { _mm512_mask_storeu_ps(norms.as_mut_ptr(), tail(norms.len()), norm) };
@@ -82,7 +82,9 @@ pub(crate) fn quaternion_encode(
             Search::new(x.get(64..).unwrap_or(&[]), high, factor, limit),
         ];
         let found = match set.index {
-            Some(index) => searched.map(|search| search.best_of_candidates(set, &index)),
+            Some(index) => {
+                [searched[0].best_of_candidates(set, &index), searched[1].best_of_candidates(set, &index)]
+            }
             None => Search::best_of_all(&searched, set),
         };
         for (i, (search, mut best)) in searched.iter().zip(found).enumerate() {
@@ -163,7 +165,7 @@ impl Search {
         let mut running = [Running::new(); 2];
         let second = both[1].active != 0;
         for (s, member) in set.members.iter().enumerate() {
-            let q = member.map(|c| _mm512_set1_ps(c));
+            let q = each!(c in *member => _mm512_set1_ps(c));
             let s = _mm512_set1_epi32(s as i32);
             running[0].offer(nearest(times_conjugate(&both[0].u, &q)), s, !0);
             if second {
@@ -189,11 +191,12 @@ impl Search {
         let longest = _mm512_reduce_max_epu32(lengths);
         let mut running = Running::new();
         for k in 0..longest {
-            let members = offsets.map(|offset| {
+            let mut members = [0; 16];
+            for (member, offset) in members.iter_mut().zip(offsets) {
                 // SAFETY: every offset is inside the lists with `INDEX_PADDING` bytes, at least 256, behind it, and
                 // `k` is below 256.
-                unsafe { *lists.get_unchecked((offset + k) as usize) }
-            });
+                *member = unsafe { *lists.get_unchecked((offset + k) as usize) };
+            }
             let valid = _mm512_cmpgt_epi32_mask(lengths, _mm512_set1_epi32(k as i32));
             let q = gather_members(set, &members);
             running.offer(nearest(times_conjugate(&self.u, &q)), widen(&members), valid);
@@ -206,7 +209,7 @@ impl Search {
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn cells(&self) -> __m512i {
         let [w, x, y, z] = self.u;
-        let a = self.u.map(|c| _mm512_abs_ps(c));
+        let a = each!(c in self.u => _mm512_abs_ps(c));
         let axis = _mm512_max_ps(_mm512_max_ps(a[0], a[1]), _mm512_max_ps(a[2], a[3]));
         let sum = _mm512_add_ps(_mm512_add_ps(a[0], a[1]), _mm512_add_ps(a[2], a[3]));
         let is_axis = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(_mm512_add_ps(axis, axis), sum);
@@ -233,22 +236,24 @@ impl Search {
         ];
         let half = _mm512_set1_ps(INDEX_GRID as f32 / 2.0);
         let scale = _mm512_div_ps(half, real);
-        let steps = imaginary.map(|c| {
+        let step = |c: __m512| {
             let step = _mm512_cvttps_epi32(_mm512_fmadd_ps(c, scale, half));
             let step = _mm512_max_epi32(step, _mm512_setzero_si512());
             _mm512_min_epi32(step, _mm512_set1_epi32(INDEX_GRID as i32 - 1))
-        });
+        };
         const { assert!(INDEX_GRID == 16) };
-        let high = _mm512_or_si512(_mm512_slli_epi32::<8>(steps[0]), _mm512_slli_epi32::<4>(steps[1]));
-        _mm512_or_si512(high, steps[2])
+        let high = _mm512_or_si512(
+            _mm512_slli_epi32::<8>(step(imaginary[0])),
+            _mm512_slli_epi32::<4>(step(imaginary[1])),
+        );
+        _mm512_or_si512(high, step(imaginary[2]))
     }
 
     /// The codes of the members found.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn best(&self, set: &QuaternionSet, running: &Running) -> Best {
-        let members: [u32; 16] = to_array(running.member);
-        let y = times_conjugate(&self.u, &gather_members(set, &members.map(|s| s as u8)));
+        let y = times_conjugate(&self.u, &gather_members(set, &to_bytes(running.member)));
         let count = _mm512_set1_epi32(set.members.len() as i32);
         let codes = _mm512_add_epi32(_mm512_mullo_epi32(nearest_unit(&y), count), running.member);
         Best { codes: _mm512_maskz_mov_epi32(self.active, codes), ties: running.ties & self.active }
@@ -273,10 +278,20 @@ impl Search {
 
 #[inline]
 #[target_feature(enable = "avx512f")]
-pub(super) fn to_array(lanes: __m512i) -> [u32; 16] {
+fn to_array(lanes: __m512i) -> [u32; 16] {
     let mut array = [0; 16];
     // SAFETY: 16 lanes of 4 bytes are what the array holds.
     unsafe { _mm512_storeu_si512(array.as_mut_ptr().cast(), lanes) };
+    array
+}
+
+/// The low byte of each lane.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) fn to_bytes(lanes: __m512i) -> [u8; 16] {
+    let mut array = [0; 16];
+    // SAFETY: 16 bytes are what the array holds.
+    unsafe { _mm_storeu_si128(array.as_mut_ptr().cast(), _mm512_cvtepi32_epi8(lanes)) };
     array
 }
 
@@ -349,7 +364,7 @@ fn times_conjugate(u: &Planes, q: &Planes) -> Planes {
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn nearest(y: Planes) -> __m512 {
-    let (axis, half) = axis_and_half(&y.map(|c| _mm512_abs_ps(c)));
+    let (axis, half) = axis_and_half(&each!(c in y => _mm512_abs_ps(c)));
     _mm512_max_ps(axis, half)
 }
 
@@ -365,7 +380,7 @@ fn axis_and_half(a: &Planes) -> (__m512, __m512) {
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn nearest_unit(y: &Planes) -> __m512i {
-    let a = y.map(|c| _mm512_abs_ps(c));
+    let a = each!(c in *y => _mm512_abs_ps(c));
     let (axis, half) = axis_and_half(&a);
     let zero = _mm512_setzero_ps();
     let (mut axis_unit, mut half_unit) = (_mm512_setzero_si512(), _mm512_set1_epi32(8));

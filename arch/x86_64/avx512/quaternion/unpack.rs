@@ -1,7 +1,7 @@
 //! From planes to units, members and radii, 16 chunks at a time, and to vectors.
 
 use super::super::{load, load_bytes};
-use super::search::{Planes, gather_members, to_array};
+use super::search::{Planes, gather_members, to_bytes};
 use crate::quaternion::{ChunkLayout, QuaternionSet, UNITS};
 use crate::scalar;
 use core::arch::x86_64::*;
@@ -157,7 +157,7 @@ impl Units {
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn of(&self, units: __m512i) -> Planes {
-        self.0.map(|[low, high]| _mm512_permutex2var_ps(low, units, high))
+        each!([low, high] in self.0 => _mm512_permutex2var_ps(low, units, high))
     }
 }
 
@@ -196,10 +196,9 @@ impl<'a> Decoder<'a> {
         let unit = _mm512_set1_ps(scalar::row_scale(row) / self.limit);
         for (step, out) in out.chunks_mut(64).enumerate() {
             let codes = self.unpack.codes(row, step);
-            let members = to_array(codes.members).map(|s| s as u8);
-            let q = gather_members(self.set, &members);
+            let q = gather_members(self.set, &to_bytes(codes.members));
             let radius = _mm512_mul_ps(_mm512_cvtepi32_ps(codes.radii), unit);
-            let planes = product(&self.units.of(codes.units), &q).map(|c| _mm512_mul_ps(c, radius));
+            let planes = each!(c in product(&self.units.of(codes.units), &q) => _mm512_mul_ps(c, radius));
             for (part, row) in interleave(planes).into_iter().enumerate() {
                 let rest = out.len().saturating_sub(16 * part);
                 let mask = if rest < 16 { (1 << rest) - 1 } else { !0 };
