@@ -218,12 +218,6 @@ pub struct Hqmq<const D: usize> {
 /// Chunks of the widest vector.
 const MAX_CHUNKS: usize = MAX_DIM / 4;
 
-/// A vector in the codec's basis, padded to whole chunks, and the norms of the chunks.
-struct Chunks {
-    values: [f32; MAX_DIM],
-    norms: [f32; MAX_CHUNKS],
-}
-
 impl<const D: usize> Hqmq<D> {
     /// The codec of a spec, for one head.
     ///
@@ -256,24 +250,52 @@ impl<const D: usize> Hqmq<D> {
         flags.then_some(Outliers { block_bytes, flags_at, chunks })
     }
 
-    /// Rotates, pads, and takes the norms.
-    fn chunks(&self, x: &[f32; D], chunks: &mut Chunks) -> Result<(), Error> {
+    /// Calls `f` with the vector in the codec's basis, padded to whole chunks, and the norms of the chunks.
+    fn with_chunks<R>(
+        &self,
+        x: &[f32; D],
+        f: impl FnOnce(&[f32], &mut [f32]) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        if !D.is_multiple_of(4) {
+            return self.with_padded(x, f);
+        }
         let mut z = *x;
         self.rotation.forward(self.backend, &mut z);
-        chunks.values[..D].copy_from_slice(&z);
-        let count = self.layout.chunks;
-        self.backend.chunk_norms(&chunks.values[..4 * count], &mut chunks.norms[..count]);
-        if chunks.norms[..count].iter().fold(true, |finite, norm| finite & norm.is_finite()) {
-            return Ok(());
+        self.with_norms(x, &z, f)
+    }
+
+    #[inline(never)]
+    fn with_padded<R>(
+        &self,
+        x: &[f32; D],
+        f: impl FnOnce(&[f32], &mut [f32]) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        let mut z = *x;
+        self.rotation.forward(self.backend, &mut z);
+        let mut padded = [0.0; MAX_DIM];
+        padded[..D].copy_from_slice(&z);
+        self.with_norms(x, &padded[..4 * self.layout.chunks], f)
+    }
+
+    #[inline]
+    fn with_norms<R>(
+        &self,
+        x: &[f32; D],
+        values: &[f32],
+        f: impl FnOnce(&[f32], &mut [f32]) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        let mut norms = [0.0; MAX_CHUNKS];
+        let norms = &mut norms[..self.layout.chunks];
+        self.backend.chunk_norms(values, norms);
+        if norms.iter().fold(true, |finite, norm| finite & norm.is_finite()) {
+            return f(values, norms);
         }
         check_values(x, f32::MAX)?;
         Err(Error::Overflow)
     }
 
     /// Writes a block but for its flags; chunks whose norm is 0 become zero.
-    fn write(&self, chunks: &Chunks, block: &mut [u8]) -> Result<(), Error> {
-        let count = self.layout.chunks;
-        let (values, norms) = (&chunks.values[..4 * count], &chunks.norms[..count]);
+    fn write(&self, values: &[f32], norms: &[f32], block: &mut [u8]) -> Result<(), Error> {
         let scale = to_f16(self.backend.max_abs(norms))?;
         if scale.to_bits() == 0 {
             block[..self.layout.flags_at()].fill(0);
@@ -281,7 +303,7 @@ impl<const D: usize> Hqmq<D> {
         }
         let limit = self.layout.radius_limit();
         let (mut codes, mut radii) = ([0; MAX_CHUNKS], [0; MAX_CHUNKS]);
-        let (codes, radii) = (&mut codes[..count], &mut radii[..count]);
+        let (codes, radii) = (&mut codes[..norms.len()], &mut radii[..norms.len()]);
         let factor = f32::from(limit) / scale.to_f32();
         self.backend.quaternion_encode(&self.set.view(), values, norms, factor, limit, codes, radii);
         block[..2].copy_from_slice(&scale.to_le_bytes());
@@ -342,23 +364,18 @@ impl<const D: usize> Hqmq<D> {
         Ok(())
     }
 
-    /// Refuses a page that no part of could be written, before any of it is.
-    fn check_page(&self, xs: &[[f32; D]], threshold: f32) -> Result<usize, Error> {
-        let mut chunks = Chunks { values: [0.0; MAX_DIM], norms: [0.0; MAX_CHUNKS] };
-        let mut outliers = 0;
-        for x in xs {
-            self.chunks(x, &mut chunks)?;
-            let count = self.layout.chunks;
-            for (chunk, norm) in chunks.values.as_chunks::<4>().0.iter().zip(&chunks.norms[..count]) {
-                if *norm > threshold {
-                    outliers += 1;
-                    chunk.iter().try_for_each(|value| to_f16(*value).map(drop))?;
-                } else {
-                    to_f16(*norm)?;
-                }
-            }
-        }
-        Ok(outliers)
+    /// Refuses a page that has a vector that cannot be written.
+    fn check_page(&self, xs: &[[f32; D]], threshold: f32) -> Result<(), Error> {
+        xs.iter().try_for_each(|x| {
+            self.with_chunks(x, |values, norms| {
+                values.as_chunks::<4>().0.iter().zip(norms).try_for_each(|(chunk, norm)| {
+                    match *norm > threshold {
+                        true => chunk.iter().try_for_each(|value| to_f16(*value).map(drop)),
+                        false => to_f16(*norm).map(drop),
+                    }
+                })
+            })
+        })
     }
 
     fn encode_with_outliers(
@@ -368,31 +385,31 @@ impl<const D: usize> Hqmq<D> {
         page: &mut [u8],
     ) -> Result<usize, Error> {
         Error::expect_length("bytes of a page", self.page_bytes_max(xs.len()), page.len())?;
-        let mut chunks = Chunks { values: [0.0; MAX_DIM], norms: [0.0; MAX_CHUNKS] };
         for (row, x) in xs.iter().enumerate() {
-            self.chunks(x, &mut chunks).map_err(|error| super::at_row(error, row, D))?;
+            self.with_chunks(x, |_, _| Ok(())).map_err(|error| super::at_row(error, row, D))?;
         }
-        let count = self.layout.chunks;
-        let threshold = Outliers::threshold(self.spec.med, xs.len() * count, |visit| {
-            let mut chunks = Chunks { values: [0.0; MAX_DIM], norms: [0.0; MAX_CHUNKS] };
+        let threshold = Outliers::threshold(self.spec.med, xs.len() * self.layout.chunks, |visit| {
             for x in xs {
-                if self.chunks(x, &mut chunks).is_ok() {
-                    chunks.norms[..count].iter().for_each(|norm| visit(*norm));
-                }
+                let visited = self.with_chunks(x, |_, norms| {
+                    norms.iter().for_each(|norm| visit(*norm));
+                    Ok(())
+                });
+                debug_assert!(visited.is_ok());
             }
         });
         self.check_page(xs, threshold)?;
         let (blocks, list) = page.split_at_mut(xs.len() * outliers.block_bytes);
         let mut list = list.as_chunks_mut().0.iter_mut();
         for (x, block) in xs.iter().zip(blocks.chunks_exact_mut(outliers.block_bytes)) {
-            self.chunks(x, &mut chunks)?;
-            let flags = &mut block[outliers.flags_at..];
-            outliers.take(&chunks.values, &mut chunks.norms[..count], threshold, flags, |bytes| {
-                if let Some(slot) = list.next() {
-                    *slot = bytes;
-                }
+            self.with_chunks(x, |values, norms| {
+                let flags = &mut block[outliers.flags_at..];
+                outliers.take(values, norms, threshold, flags, |bytes| {
+                    if let Some(slot) = list.next() {
+                        *slot = bytes;
+                    }
+                })?;
+                self.write(values, norms, block)
             })?;
-            self.write(&chunks, block)?;
         }
         Ok(outliers.page_bytes(blocks))
     }
@@ -409,9 +426,7 @@ impl<const D: usize> Codec<D> for Hqmq<D> {
 
     fn encode(&self, x: &[f32; D], block: &mut [u8]) -> Result<(), Error> {
         Error::expect_length("bytes of a block", self.block_bytes(), block.len())?;
-        let mut chunks = Chunks { values: [0.0; MAX_DIM], norms: [0.0; MAX_CHUNKS] };
-        self.chunks(x, &mut chunks)?;
-        self.write(&chunks, block)?;
+        self.with_chunks(x, |values, norms| self.write(values, norms, block))?;
         block[self.layout.flags_at()..].fill(0);
         Ok(())
     }

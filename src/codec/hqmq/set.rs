@@ -52,7 +52,7 @@ impl Random {
 
 /// From this many members on, an index beats trying them all.
 #[cfg(feature = "alloc")]
-const WORTH_AN_INDEX: usize = 40;
+const WORTH_AN_INDEX: usize = 16;
 
 impl Set {
     /// The set of a spec whose numbers are in their ranges.

@@ -82,9 +82,7 @@ pub(crate) fn quaternion_encode(
             Search::new(x.get(64..).unwrap_or(&[]), high, factor, limit),
         ];
         let found = match set.index {
-            Some(index) => {
-                [searched[0].best_of_candidates(set, &index), searched[1].best_of_candidates(set, &index)]
-            }
+            Some(index) => Search::best_of_candidates(&searched, set, &index),
             None => Search::best_of_all(&searched, set),
         };
         for (i, (search, mut best)) in searched.iter().zip(found).enumerate() {
@@ -125,6 +123,7 @@ struct Best {
 #[derive(Clone, Copy)]
 struct Running {
     value: __m512,
+    /// Which member, or which candidate.
     member: __m512i,
     ties: u16,
 }
@@ -175,33 +174,27 @@ impl Search {
         [both[0].best(set, &running[0]), both[1].best(set, &running[1])]
     }
 
-    /// Tries the candidates of each chunk's cell.
+    /// Tries the candidates of each chunk's cell, for 32 chunks: two chains of latencies side by side.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn best_of_candidates(self, set: &QuaternionSet, index: &QuaternionIndex) -> Best {
-        let (cells, lists) = index.tables();
-        if self.active == 0 {
-            return Best { codes: _mm512_setzero_si512(), ties: 0 };
-        }
-        let at = self.cells();
-        // SAFETY: `cells` clamps its lanes to the grid, and the table has an entry for each of its cells.
-        let cells = unsafe { gather_cells(self.active, at, cells) };
-        let lengths = _mm512_and_si512(cells, _mm512_set1_epi32(0xff));
-        let offsets: [u32; 16] = to_array(_mm512_srli_epi32::<8>(cells));
-        let longest = _mm512_reduce_max_epu32(lengths);
-        let mut running = Running::new();
-        for k in 0..longest {
-            let mut members = [0; 16];
-            for (member, offset) in members.iter_mut().zip(offsets) {
-                // SAFETY: every offset is inside the lists with `INDEX_PADDING` bytes, at least 256, behind it, and
-                // `k` is below 256.
-                *member = unsafe { *lists.get_unchecked((offset + k) as usize) };
+    fn best_of_candidates(both: &[Self; 2], set: &QuaternionSet, index: &QuaternionIndex) -> [Best; 2] {
+        let lists = index.tables().1;
+        let first = Candidates::new(&both[0], index);
+        let second = Candidates::new(&both[1], index);
+        let mut running = [Running::new(); 2];
+        if both[1].active == 0 {
+            for k in 0.._mm512_reduce_max_epu32(first.lengths) {
+                first.offer(set, lists, &both[0].u, k, &mut running[0]);
             }
-            let valid = _mm512_cmpgt_epi32_mask(lengths, _mm512_set1_epi32(k as i32));
-            let q = gather_members(set, &members);
-            running.offer(nearest(times_conjugate(&self.u, &q)), widen(&members), valid);
+        } else {
+            for k in 0.._mm512_reduce_max_epu32(_mm512_max_epu32(first.lengths, second.lengths)) {
+                first.offer(set, lists, &both[0].u, k, &mut running[0]);
+                second.offer(set, lists, &both[1].u, k, &mut running[1]);
+            }
         }
-        self.best(set, &running)
+        running[0].member = first.members(lists, running[0].member);
+        running[1].member = second.members(lists, running[1].member);
+        [both[0].best(set, &running[0]), both[1].best(set, &running[1])]
     }
 
     /// Cells of the index, each below `INDEX_GRID`³: any rounding is inside its margin, so this may fuse.
@@ -300,6 +293,53 @@ pub(super) fn to_bytes(lanes: __m512i) -> [u8; 16] {
 fn widen(bytes: &[u8; 16]) -> __m512i {
     // SAFETY: the array holds the 16 bytes that are read.
     _mm512_cvtepu8_epi32(unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) })
+}
+
+/// The lists of 16 chunks' cells.
+struct Candidates {
+    offsets: [u32; 16],
+    /// 0 for chunks that are not searched.
+    lengths: __m512i,
+}
+
+impl Candidates {
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn new(search: &Search, index: &QuaternionIndex) -> Self {
+        // SAFETY: `cells` clamps its lanes to the grid, and the table has an entry for each of its cells.
+        let cells = unsafe { gather_cells(search.active, search.cells(), index.tables().0) };
+        Self {
+            offsets: to_array(_mm512_srli_epi32::<8>(cells)),
+            lengths: _mm512_and_si512(cells, _mm512_set1_epi32(0xff)),
+        }
+    }
+
+    /// The `k`-th candidate of each chunk; `k` is below 256.
+    #[inline]
+    fn at(&self, lists: &[u8], k: &[u32; 16]) -> [u8; 16] {
+        let mut members = [0; 16];
+        for ((member, offset), k) in members.iter_mut().zip(self.offsets).zip(k) {
+            debug_assert!((offset + k) as usize <= lists.len());
+            // SAFETY: every offset is inside the lists with `INDEX_PADDING` bytes, 256, behind it, and `k` is below.
+            *member = unsafe { *lists.get_unchecked((offset + k) as usize) };
+        }
+        members
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn offer(&self, set: &QuaternionSet, lists: &[u8], u: &Planes, k: u32, running: &mut Running) {
+        let lanes = _mm512_set1_epi32(k as i32);
+        let q = gather_members(set, &self.at(lists, &[k; 16]));
+        running.offer(nearest(times_conjugate(u, &q)), lanes, _mm512_cmpgt_epi32_mask(self.lengths, lanes));
+    }
+
+    /// From numbers of candidates to members.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn members(&self, lists: &[u8], k: __m512i) -> __m512i {
+        widen(&self.at(lists, &to_array(k)))
+    }
 }
 
 /// table\[at] of lanes in the mask, 0 elsewhere.

@@ -90,6 +90,8 @@ pub(super) fn build(members: &[[f32; 4]]) -> Option<QuaternionIndexTables> {
         let cell = (at[0] * INDEX_GRID + at[1]) * INDEX_GRID + at[2];
         cells[cell] = (start << 8 | (end - start)) as u32;
     });
+    #[cfg(test)]
+    stats(&cells, lists.len());
     lists.extend([0; INDEX_PADDING]);
     Some(QuaternionIndexTables::new(members.len(), cells.try_into().ok()?, lists.into_boxed_slice()))
 }
@@ -126,4 +128,34 @@ fn product(unit: &[f32; 4], q: &[f32; 4]) -> [f32; 4] {
         a * y + c * w + d * x - b * z,
         a * z + d * w + b * y - c * x,
     ]
+}
+
+#[cfg(test)]
+fn stats(cells: &[u32], total: usize) {
+    extern crate std;
+    let used: Vec<u32> = cells.iter().filter(|c| **c >> 8 > 0).map(|c| c & 255).collect();
+    let sum: u32 = used.iter().sum();
+    // expected maximum of 16 draws
+    let mut sorted = used.clone();
+    sorted.sort_unstable();
+    let n = sorted.len() as f64;
+    let mut e = 0.0;
+    for (i, v) in sorted.iter().enumerate() {
+        e += f64::from(*v) * (((i + 1) as f64 / n).powi(16) - (i as f64 / n).powi(16));
+    }
+    std::println!(
+        "cells {} mean {:.2} max {} max16 {e:.2} lists {total}",
+        used.len(),
+        f64::from(sum) / n,
+        sorted.last().unwrap()
+    );
+}
+#[test]
+fn t() {
+    extern crate std;
+    for s in [16, 24, 48, 96, 192, 255] {
+        let spec = crate::HqmqSpec { members: s, packing: crate::ChunkPacking::Index, ..Default::default() };
+        std::println!("S {s}");
+        let _ = crate::Hqmq::<64>::build(spec, crate::Backend::detect(), crate::Stream::default());
+    }
 }
