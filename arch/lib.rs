@@ -29,7 +29,7 @@ pub use detect::Backend;
 pub use layout::{Affine, Float, IntQuery, Packing, Rows};
 
 use detect::Isa;
-use quaternion::{ChunkLayout, QuaternionSet};
+use quaternion::{ChunkLayout, QuaternionSet, RadiusSteps};
 
 /// The widest vector that kernels with internal buffers take.
 pub const MAX_DIM: usize = 576;
@@ -275,23 +275,22 @@ impl Backend {
         dispatch!(self, chunk_norms(x, norms))
     }
 
-    /// radius = min(limit, ⌊norm·factor + ½⌋); code p·S + s = the product of the largest inner product with the chunk,
-    /// the lowest on ties, and 0 where the radius is 0. A chunk whose norm is set to 0 is left out. Norms and factor
-    /// are finite and not negative; a chunk of a positive norm has that norm.
+    /// radius as `steps` says; code p·S + s = the product of the largest inner product with the chunk, the lowest on
+    /// ties, and 0 where the radius is 0. A chunk whose norm is set to 0 is left out. Norms are finite and not negative;
+    /// a chunk of a positive norm has that norm.
     pub fn quaternion_encode(
         self,
         set: &QuaternionSet,
         x: &[f32],
         norms: &[f32],
-        factor: f32,
-        limit: u8,
+        steps: RadiusSteps,
         codes: &mut [u16],
         radii: &mut [u8],
     ) {
         check_set(set);
         assert_eq!(x.len(), 4 * norms.len());
         assert_eq!((codes.len(), radii.len()), (norms.len(), norms.len()));
-        dispatch!(self, quaternion_encode(set, x, norms, factor, limit, codes, radii))
+        dispatch!(self, quaternion_encode(set, x, norms, steps, codes, radii))
     }
 
     /// Writes a row but for its scale and its flags. Codes are below `layout.codes()`, radii at most the limit.

@@ -153,6 +153,15 @@ impl ChunkLayout {
     }
 }
 
+/// How norms become radius codes: min(limit, ⌊norm·factor + ½⌋).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RadiusSteps {
+    /// Steps a unit of the norm; finite, not negative.
+    pub factor: f32,
+    /// The largest code.
+    pub limit: u8,
+}
+
 /// A set of members, at most 255, with what kernels need of it.
 #[derive(Clone, Copy, Debug)]
 pub struct QuaternionSet<'a> {

@@ -1,7 +1,7 @@
 //! Chunks of four values as a radius and a product of quaternions: the specification.
 
 use super::{BitReader, BitWriter, row_scale};
-use crate::quaternion::{ChunkLayout, QuaternionSet, TURNS, UNITS};
+use crate::quaternion::{ChunkLayout, QuaternionSet, RadiusSteps, TURNS, UNITS};
 
 /// Chunks of the widest vector.
 pub(crate) const MAX_CHUNKS: usize = crate::MAX_DIM / 4;
@@ -20,20 +20,19 @@ pub(crate) fn quaternion_encode(
     set: &QuaternionSet,
     x: &[f32],
     norms: &[f32],
-    factor: f32,
-    limit: u8,
+    steps: RadiusSteps,
     codes: &mut [u16],
     radii: &mut [u8],
 ) {
     let coded = codes.iter_mut().zip(radii);
     for ((chunk, norm), (code, radius)) in x.as_chunks::<4>().0.iter().zip(norms).zip(coded) {
-        *radius = radius_code(*norm, factor, limit);
+        *radius = radius_code(*norm, steps);
         *code = if *radius == 0 { 0 } else { best_product(set, chunk) };
     }
 }
 
 #[inline(always)]
-pub(crate) fn radius_code(norm: f32, factor: f32, limit: u8) -> u8 {
+pub(crate) fn radius_code(norm: f32, RadiusSteps { factor, limit }: RadiusSteps) -> u8 {
     let steps = norm * factor + 0.5;
     if steps < f32::from(limit) { steps as u8 } else { limit }
 }

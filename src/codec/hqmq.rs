@@ -16,7 +16,7 @@ use crate::rotation::Rotation;
 use crate::spec::{Key, Spec, Value, one_of, parse_flag, parse_int};
 use crate::{Backend, CodecSpec, Error, Stream};
 use octaplex_arch::MAX_DIM;
-use octaplex_arch::quaternion::ChunkLayout;
+use octaplex_arch::quaternion::{ChunkLayout, RadiusSteps};
 use set::Set;
 
 /// Where the members of the set come from.
@@ -240,7 +240,7 @@ impl<const D: usize> Hqmq<D> {
         let why = "secondary=optimised has sets of s=24, 48, 96 and 192; use secondary=random";
         let layout = spec.layout(D).ok_or(Error::Unsupported { why })?;
         let rotation = if spec.rotate { Rotation::wht(1, spec.seed, stream)? } else { Rotation::identity() };
-        let set = Set::new(&spec, backend, stream)?;
+        let set = Set::new(&spec, stream)?;
         Ok(Self { spec, backend, rotation, layout, set })
     }
 
@@ -304,8 +304,8 @@ impl<const D: usize> Hqmq<D> {
         let limit = self.layout.radius_limit();
         let (mut codes, mut radii) = ([0; MAX_CHUNKS], [0; MAX_CHUNKS]);
         let (codes, radii) = (&mut codes[..norms.len()], &mut radii[..norms.len()]);
-        let factor = f32::from(limit) / scale.to_f32();
-        self.backend.quaternion_encode(&self.set.view(), values, norms, factor, limit, codes, radii);
+        let steps = RadiusSteps { factor: f32::from(limit) / scale.to_f32(), limit };
+        self.backend.quaternion_encode(&self.set.view(), values, norms, steps, codes, radii);
         block[..2].copy_from_slice(&scale.to_le_bytes());
         self.backend.pack_chunks(&self.layout, codes, radii, block);
         Ok(())

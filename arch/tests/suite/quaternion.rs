@@ -5,7 +5,7 @@ use super::{Outcome, QUERY_COUNTS, ROW_COUNTS, same_changes, same_outputs, shift
 use alloc::vec;
 use alloc::vec::Vec;
 use octaplex_arch::Backend;
-use octaplex_arch::quaternion::{ChunkLayout, QuaternionSet, UNITS, quaternion_ints};
+use octaplex_arch::quaternion::{ChunkLayout, QuaternionSet, RadiusSteps, UNITS, quaternion_ints};
 
 const CHUNKS: [usize; 15] = [1, 2, 3, 4, 5, 8, 12, 15, 16, 17, 20, 32, 33, 48, 144];
 const MEMBERS: [usize; 11] = [1, 2, 3, 5, 24, 48, 64, 65, 96, 192, 255];
@@ -93,7 +93,14 @@ pub(super) fn quaternion_encode(backend: Backend) -> Outcome {
                     let factor = if max > 1e-30 { f32::from(limit) / max } else { 1.0 };
                     let case = format_args!("{members} members, {chunks} chunks, {style:?}, limit {limit}");
                     let encode = |backend: Backend, codes: &mut [u16], radii: &mut [u8]| {
-                        backend.quaternion_encode(&set.view(), &x[1..], norms, factor, limit, codes, radii);
+                        backend.quaternion_encode(
+                            &set.view(),
+                            &x[1..],
+                            norms,
+                            RadiusSteps { factor, limit },
+                            codes,
+                            radii,
+                        );
                     };
                     same_outputs(backend, case, chunks, |backend, codes| {
                         encode(backend, codes, &mut vec![0; chunks]);

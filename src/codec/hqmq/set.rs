@@ -3,7 +3,7 @@
 use super::{HqmqSpec, Secondary};
 use crate::codebook::quaternions;
 use crate::stream::Purpose;
-use crate::{Backend, Error, Stream};
+use crate::{Error, Stream};
 #[cfg(feature = "alloc")]
 use alloc::boxed::Box;
 #[cfg(feature = "alloc")]
@@ -56,7 +56,7 @@ const WORTH_AN_INDEX: usize = 16;
 
 impl Set {
     /// The set of a spec whose numbers are in their ranges.
-    pub(super) fn new(spec: &HqmqSpec, _backend: Backend, stream: Stream) -> Result<Self, Error> {
+    pub(super) fn new(spec: &HqmqSpec, stream: Stream) -> Result<Self, Error> {
         let count = usize::from(spec.members);
         let members = match spec.secondary {
             Secondary::Random => {
@@ -94,3 +94,6 @@ impl Set {
         QuaternionSet { members, ints, index }
     }
 }
+
+#[cfg(all(test, feature = "alloc"))]
+mod tests;

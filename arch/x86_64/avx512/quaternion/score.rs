@@ -116,7 +116,7 @@ static TABLE: [[u8; 64]; 2] = {
             let unit = TURNS[c][p] as usize;
             let (product, negative) = if unit < 8 {
                 (unit / 2, unit % 2 == 1)
-            } else if (unit - 8) % 2 == 0 {
+            } else if unit.is_multiple_of(2) {
                 (4 + (unit - 8) / 2, false)
             } else {
                 (4 + (15 - (unit - 8)) / 2, true)

@@ -1,6 +1,6 @@
 //! Chunk norms and the best products, 16 chunks at a time.
 
-use crate::quaternion::{INDEX_GRID, QuaternionIndex, QuaternionSet};
+use crate::quaternion::{INDEX_GRID, QuaternionIndex, QuaternionSet, RadiusSteps};
 use crate::scalar;
 use crate::x86_64::avx512::load;
 use core::arch::x86_64::*;
@@ -69,18 +69,14 @@ pub(crate) fn quaternion_encode(
     set: &QuaternionSet,
     x: &[f32],
     norms: &[f32],
-    factor: f32,
-    limit: u8,
+    steps: RadiusSteps,
     codes: &mut [u16],
     radii: &mut [u8],
 ) {
     let blocks = x.chunks(128).zip(norms.chunks(32)).zip(codes.chunks_mut(32).zip(radii.chunks_mut(32)));
     for ((x, norms), (codes, radii)) in blocks {
         let (low, high) = norms.split_at(norms.len().min(16));
-        let searched = [
-            Search::new(x, low, factor, limit),
-            Search::new(x.get(64..).unwrap_or(&[]), high, factor, limit),
-        ];
+        let searched = [Search::new(x, low, steps), Search::new(x.get(64..).unwrap_or(&[]), high, steps)];
         let found = match set.index {
             Some(index) => Search::best_of_candidates(&searched, set, &index),
             None => Search::best_of_all(&searched, set),
@@ -148,7 +144,7 @@ impl Running {
 impl Search {
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn new(x: &[f32], norms: &[f32], factor: f32, limit: u8) -> Self {
+    fn new(x: &[f32], norms: &[f32], RadiusSteps { factor, limit }: RadiusSteps) -> Self {
         let u = load_chunks(x);
         // SAFETY: the mask has as many bits as `norms` has values.
         let norms = unsafe { _mm512_maskz_loadu_ps(tail(norms.len()), norms.as_ptr()) };

@@ -2,7 +2,7 @@
 //!
 //! In the coordinates g = (x, y, z)/w, the inner product with a codeword c is w·(c₀ + c₁g₁ + c₂g₂ + c₃g₃): one codeword
 //! beats another in a whole box exactly if it does in its eight corners. Boxes are halved from the cube down to the
-//! cells, and each hands those codewords on that no single other one beats everywhere in it. 24·S codewords at the
+//! cells, and each hands those codewords on that no single other one beats everywhere in it. 12·S codewords at the
 //! root, a handful in a cell.
 
 use alloc::{vec, vec::Vec};
@@ -11,16 +11,22 @@ use octaplex_arch::quaternion::{INDEX_CELLS, INDEX_GRID, INDEX_PADDING, Quaterni
 /// What f32 arithmetic here and in the kernels gets wrong, and twenty times that: all numbers are about 1.
 const MARGIN: f32 = 2e-5;
 
-/// A product of a unit and member `s`.
-#[derive(Clone, Copy)]
-struct Codeword {
-    q: [f32; 4],
-    s: u8,
+/// Products of a unit and a member: their components, and the member's number.
+#[derive(Default)]
+struct Codewords {
+    q: [Vec<f32>; 4],
+    s: Vec<u8>,
 }
 
-impl Codeword {
-    fn at(&self, g: [f32; 3]) -> f32 {
-        self.q[0] + (self.q[1] * g[0] + self.q[2] * g[1] + self.q[3] * g[2])
+impl Codewords {
+    fn push(&mut self, q: [f32; 4], s: u8) {
+        self.q.iter_mut().zip(q).for_each(|(components, c)| components.push(c));
+        self.s.push(s);
+    }
+
+    fn clear(&mut self) {
+        self.q.iter_mut().for_each(Vec::clear);
+        self.s.clear();
     }
 }
 
@@ -37,47 +43,87 @@ impl Cell {
         self.center.iter().map(|c| (c.abs() - self.half).max(0.0)).sum::<f32>() <= 1.0 + 4.0 * MARGIN
     }
 
-    /// Whether `winner` beats `other` in all of it.
-    fn is_won(&self, winner: &Codeword, other: &Codeword) -> bool {
-        let d: [f32; 4] = core::array::from_fn(|c| winner.q[c] - other.q[c]);
-        let slope = d[1].abs() + d[2].abs() + d[3].abs();
-        Codeword { q: d, s: 0 }.at(self.center) - (self.half + MARGIN) * slope > MARGIN
-    }
-
-    /// Copies those codewords to `kept` that no other one beats in all of the cell.
-    fn filter(&self, codewords: &[Codeword], kept: &mut Vec<Codeword>) {
-        kept.clear();
-        let mut best = (f32::MIN, 0);
-        for (i, codeword) in codewords.iter().enumerate() {
-            let value = codeword.at(self.center);
-            if value > best.0 {
-                best = (value, i);
+    /// Copies those codewords to `kept` that no single one of some good ones beats in all of the cell.
+    fn filter(&self, codewords: &Codewords, scratch: &mut Scratch, kept: &mut Codewords) {
+        let Codewords { q: [a, b, c, d], s } = codewords;
+        let ([x, y, z], Scratch { values, won, indices }) = (self.center, scratch);
+        values.clear();
+        values
+            .extend(a.iter().zip(b).zip(c.iter().zip(d)).map(|((a, b), (c, d))| a + (b * x + c * y + d * z)));
+        let mut best = 0;
+        for (i, value) in values.iter().enumerate() {
+            if *value > values[best] {
+                best = i;
             }
         }
-        let best = &codewords[best.1];
-        kept.extend(codewords.iter().filter(|codeword| !self.is_won(best, codeword)));
-        if kept.len() <= 48 {
-            let rivals = kept.clone();
-            kept.retain(|codeword| !rivals.iter().any(|rival| self.is_won(rival, codeword)));
+        won.clear();
+        won.resize(s.len(), 0);
+        self.mark_won(best, codewords, values, won);
+        if s.len() <= 64 {
+            for i in 0..s.len() {
+                // What is beaten itself beats nothing that its own winner does not.
+                if won[i] == 0 && i != best {
+                    self.mark_won(i, codewords, values, won);
+                }
+            }
+        }
+        // Without branches: every second guess would be wrong.
+        indices.resize(s.len().max(indices.len()), 0);
+        let mut count = 0;
+        for (i, won) in (0..).zip(won.iter()) {
+            indices[count] = i;
+            count += usize::from(*won == 0);
+        }
+        kept.clear();
+        let indices = &indices[..count];
+        for (to, from) in kept.q.iter_mut().zip(&codewords.q) {
+            to.extend(indices.iter().map(|i| from[*i as usize]));
+        }
+        kept.s.extend(indices.iter().map(|i| s[*i as usize]));
+    }
+
+    /// Marks what `winner` beats in all of the cell. A loop without branches, for the vectoriser.
+    fn mark_won(&self, winner: usize, codewords: &Codewords, values: &[f32], won: &mut [u32]) {
+        let [_, b, c, d] = &codewords.q;
+        let (reach, value) = (self.half + MARGIN, values[winner] - MARGIN);
+        let [x, y, z] = [b[winner], c[winner], d[winner]];
+        let others = b.iter().zip(c).zip(d.iter().zip(values));
+        for (((b, c), (d, other)), won) in others.zip(won) {
+            let slope = (x - b).abs() + (y - c).abs() + (z - d).abs();
+            *won |= u32::from(value - other > reach * slope);
         }
     }
 }
 
-/// O(24·S) a box at the top, less below; a few hundred microseconds.
+/// Inner products at a cell's centre, for w = 1, and what is beaten.
+#[derive(Default)]
+struct Scratch {
+    values: Vec<f32>,
+    won: Vec<u32>,
+    /// Of what is kept.
+    indices: Vec<u16>,
+}
+
+/// O(S) a box at the top, less below; a few hundred microseconds.
 pub(super) fn build(members: &[[f32; 4]]) -> Option<QuaternionIndexTables> {
-    let mut codewords = Vec::with_capacity(24 * members.len());
-    for unit in &UNITS {
-        for (s, member) in members.iter().enumerate() {
-            codewords.push(Codeword { q: product(unit, member), s: s as u8 });
+    let mut codewords = Codewords::default();
+    for (s, member) in members.iter().enumerate() {
+        for unit in &UNITS {
+            // The octahedron is within 45° of 1, and the units alone come within 45° of everything.
+            let q = product(unit, member);
+            if q[0] > -MARGIN {
+                codewords.push(q, s as u8);
+            }
         }
     }
     let everything = members.len() as u32;
     let mut cells = vec![everything; INDEX_CELLS].into_boxed_slice();
     let mut lists: Vec<u8> = (0..members.len()).map(|s| s as u8).collect();
-    let mut levels: [Vec<Codeword>; 5] = Default::default();
-    descend(&codewords, Cell { center: [0.0; 3], half: 1.0 }, [0; 3], &mut levels, &mut |at, codewords| {
+    let mut levels: [Codewords; 5] = Default::default();
+    let root = Cell { center: [0.0; 3], half: 1.0 };
+    descend(&codewords, root, [0; 3], &mut Scratch::default(), &mut levels, &mut |at, codewords| {
         let start = lists.len();
-        lists.extend(codewords.iter().map(|codeword| codeword.s));
+        lists.extend(&codewords.s);
         lists[start..].sort_unstable();
         let mut end = start;
         for i in start..lists.len() {
@@ -90,19 +136,18 @@ pub(super) fn build(members: &[[f32; 4]]) -> Option<QuaternionIndexTables> {
         let cell = (at[0] * INDEX_GRID + at[1]) * INDEX_GRID + at[2];
         cells[cell] = (start << 8 | (end - start)) as u32;
     });
-    #[cfg(test)]
-    stats(&cells, lists.len());
     lists.extend([0; INDEX_PADDING]);
     Some(QuaternionIndexTables::new(members.len(), cells.try_into().ok()?, lists.into_boxed_slice()))
 }
 
 /// Filters codewords down through the boxes; `at` counts in boxes of the current size.
 fn descend(
-    codewords: &[Codeword],
+    codewords: &Codewords,
     cell: Cell,
     at: [usize; 3],
-    levels: &mut [Vec<Codeword>],
-    leaf: &mut impl FnMut([usize; 3], &[Codeword]),
+    scratch: &mut Scratch,
+    levels: &mut [Codewords],
+    leaf: &mut impl FnMut([usize; 3], &Codewords),
 ) {
     if cell.half <= 1.0 / INDEX_GRID as f32 {
         return leaf(at, codewords);
@@ -114,8 +159,8 @@ fn descend(
         let center = core::array::from_fn(|i| cell.center[i] + if up[i] == 1 { half } else { -half });
         let child = Cell { center, half };
         if child.is_needed() {
-            child.filter(codewords, kept);
-            descend(kept, child, core::array::from_fn(|i| 2 * at[i] + up[i]), levels, leaf);
+            child.filter(codewords, scratch, kept);
+            descend(kept, child, core::array::from_fn(|i| 2 * at[i] + up[i]), scratch, levels, leaf);
         }
     }
 }
@@ -128,34 +173,4 @@ fn product(unit: &[f32; 4], q: &[f32; 4]) -> [f32; 4] {
         a * y + c * w + d * x - b * z,
         a * z + d * w + b * y - c * x,
     ]
-}
-
-#[cfg(test)]
-fn stats(cells: &[u32], total: usize) {
-    extern crate std;
-    let used: Vec<u32> = cells.iter().filter(|c| **c >> 8 > 0).map(|c| c & 255).collect();
-    let sum: u32 = used.iter().sum();
-    // expected maximum of 16 draws
-    let mut sorted = used.clone();
-    sorted.sort_unstable();
-    let n = sorted.len() as f64;
-    let mut e = 0.0;
-    for (i, v) in sorted.iter().enumerate() {
-        e += f64::from(*v) * (((i + 1) as f64 / n).powi(16) - (i as f64 / n).powi(16));
-    }
-    std::println!(
-        "cells {} mean {:.2} max {} max16 {e:.2} lists {total}",
-        used.len(),
-        f64::from(sum) / n,
-        sorted.last().unwrap()
-    );
-}
-#[test]
-fn t() {
-    extern crate std;
-    for s in [16, 24, 48, 96, 192, 255] {
-        let spec = crate::HqmqSpec { members: s, packing: crate::ChunkPacking::Index, ..Default::default() };
-        std::println!("S {s}");
-        let _ = crate::Hqmq::<64>::build(spec, crate::Backend::detect(), crate::Stream::default());
-    }
 }
