@@ -1,1 +1,155 @@
-fn main() {}
+//! `octaplex`: compares codecs of key/value caches on real data, and encodes, decodes, scores and benchmarks.
+#![forbid(unsafe_code)]
+
+mod bench;
+mod compare;
+mod convert;
+mod failure;
+mod files;
+mod info;
+mod input;
+mod metrics;
+mod npy;
+mod plot;
+mod progress;
+mod report;
+mod table;
+mod timing;
+
+use clap::{Args, Parser, Subcommand, error::ErrorKind};
+use convert::Coder;
+use failure::Result;
+use octaplex::Backend;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Compress the key/value cache of transformers. Without a command: compare
+#[derive(Parser)]
+#[command(name = "octaplex", version, args_conflicts_with_subcommands = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    compare: compare::Compare,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Compare codecs on keys, values and queries: a table, a page with plots, JSON
+    Compare(compare::Compare),
+    /// Encode f32 rows (raw little-endian or .npy) into raw blocks, one after the other, without a header
+    Encode {
+        #[command(flatten)]
+        coding: Coding,
+        /// Rows to encode; - is standard input
+        input: PathBuf,
+        /// Where the blocks go; - is standard output
+        output: PathBuf,
+    },
+    /// Decode raw blocks into raw little-endian f32 rows
+    Decode {
+        #[command(flatten)]
+        coding: Coding,
+        /// Blocks to decode; - is standard input
+        input: PathBuf,
+        /// Where the rows go; - is standard output
+        output: PathBuf,
+    },
+    /// Score every query with every block: f32, queries × rows
+    Score {
+        #[command(flatten)]
+        coding: Coding,
+        /// Queries, f32 rows (raw little-endian or .npy)
+        #[arg(long, value_name = "FILE")]
+        query: PathBuf,
+        /// Blocks; - is standard input
+        input: PathBuf,
+        /// Where the scores go; - is standard output
+        output: PathBuf,
+    },
+    /// What a spec means and what its bytes are; without a spec, the codecs and their keys
+    Info {
+        /// For example turboquant:bits=3
+        spec: Option<String>,
+        /// Width of a vector
+        #[arg(long, value_name = "D", default_value_t = 128)]
+        dim: usize,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// The instruction sets of this CPU that have kernels
+    Backends,
+    /// Nanoseconds per vector, in cache and in memory, beside an f16 dot product
+    Bench(bench::Bench),
+}
+
+/// What `encode`, `decode` and `score` share.
+#[derive(Args)]
+struct Coding {
+    /// The codec, for example turboquant:bits=3
+    spec: String,
+    /// Width of a vector
+    #[arg(long, value_name = "D")]
+    dim: usize,
+    /// Instructions to use; `octaplex backends` lists them
+    #[arg(long, value_name = "NAME", value_parser = parse_backend)]
+    backend: Option<Backend>,
+}
+
+impl Coding {
+    fn coder(&self) -> Result<Coder> {
+        Coder::new(&self.spec, self.dim, self.backend.unwrap_or_else(Backend::detect))
+    }
+}
+
+fn parse_backend(name: &str) -> std::result::Result<Backend, String> {
+    let names = || Backend::available().map(Backend::name).collect::<Vec<_>>().join(", ");
+    Backend::named(name).ok_or_else(|| format!("this CPU has {}", names()))
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => match error.kind() {
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+                print!("{error}");
+                return ExitCode::SUCCESS;
+            }
+            _ => return complain(&usage_error(&error.to_string())),
+        },
+    };
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => complain(&failure.0),
+    }
+}
+
+fn run(cli: Cli) -> Result<()> {
+    let print = |text: String| files::write(Path::new("-"), text.as_bytes());
+    match cli.command {
+        None => compare::run(&cli.compare),
+        Some(Command::Compare(compare)) => compare::run(&compare),
+        Some(Command::Encode { coding, input, output }) => coding.coder()?.encode(&input, &output),
+        Some(Command::Decode { coding, input, output }) => coding.coder()?.decode(&input, &output),
+        Some(Command::Score { coding, query, input, output }) => coding.coder()?.score(&query, &input, &output),
+        Some(Command::Info { spec: Some(spec), dim, json }) => print(info::spec(&spec, dim, json)?),
+        Some(Command::Info { spec: None, json, .. }) => print(info::codecs(json)),
+        Some(Command::Backends) => print(info::backends()),
+        Some(Command::Bench(bench)) => bench::run(&bench),
+    }
+}
+
+/// One line on standard error, exit code 2.
+fn complain(message: &str) -> ExitCode {
+    eprintln!("octaplex: {message}");
+    ExitCode::from(2)
+}
+
+/// What the parser of arguments says, in one line.
+fn usage_error(text: &str) -> String {
+    let text = text.strip_prefix("error: ").unwrap_or(text);
+    let said = text.lines().take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));
+    let said: Vec<_> = said.map(str::trim).filter(|line| !line.is_empty()).collect();
+    format!("{} (see octaplex --help)", said.join(" "))
+}

@@ -1,0 +1,197 @@
+//! `bench`: nanoseconds a vector on one core, the fastest of many passes. Codecs and the f16 dot product that they
+//! compete with are timed in turns, so that a change of the machine's pace meets both.
+//!
+//! `l2` is 4,096 vectors; `memory` is 1,048,576, made by repeating the same 4,096 blocks. Vectors are Gaussian.
+
+use crate::compare::DEFAULT_CODECS;
+use crate::failure::{At, Result, parse_specs};
+use crate::files;
+use crate::progress::Progress;
+use crate::table::time;
+use crate::timing::{Op, Runner, best, best_f16_dot, runner};
+use clap::Args;
+use octaplex::{Backend, CodecSpec, Stream};
+use serde_json::json;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Arguments of `bench`.
+#[derive(Args)]
+pub(crate) struct Bench {
+    /// Write the rows as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// The codecs, as "SPEC;SPEC"
+    #[arg(long, value_name = "SPECS", default_value = DEFAULT_CODECS, hide_default_value = true)]
+    codecs: String,
+    /// Width of a vector
+    #[arg(long, value_name = "D", default_value_t = 128)]
+    dim: usize,
+    /// Instructions to use; `octaplex backends` lists them
+    #[arg(long, value_name = "NAME", value_parser = crate::parse_backend)]
+    backend: Option<Backend>,
+}
+
+const L2_VECTORS: usize = 4096;
+const MEMORY_VECTORS: usize = 1 << 20;
+
+/// Turns of everything, and what each gets in a turn.
+const L2_TURNS: usize = 20;
+const L2_BUDGET: Duration = Duration::from_millis(6);
+const MEMORY_TURNS: usize = 4;
+const MEMORY_BUDGET: Duration = Duration::from_millis(20);
+
+/// Timed on pages in memory; the others run out of cache anyway, or are bound by arithmetic.
+const MEMORY_OPS: [Op; 4] = [Op::Score, Op::Score8, Op::Accumulate, Op::EncodePage];
+
+/// The name of the uncompressed dot product in rows.
+const BASELINE: &str = "f16-fma";
+
+struct Row {
+    codec: String,
+    op: Op,
+    place: &'static str,
+    ns: f64,
+}
+
+/// Pages of f16 for the baseline.
+struct Baseline {
+    backend: Backend,
+    query: Vec<f32>,
+    page: Vec<u8>,
+    scores: Vec<f32>,
+}
+
+impl Baseline {
+    fn best(&mut self, budget: Duration) -> f64 {
+        best_f16_dot(self.backend, &self.query, &self.page, &mut self.scores, budget)
+    }
+}
+
+pub(crate) fn run(arguments: &Bench) -> Result<()> {
+    let dim = arguments.dim;
+    let backend = arguments.backend.unwrap_or_else(Backend::detect);
+    let specs = parse_specs(&arguments.codecs)?;
+    for (text, spec) in &specs {
+        spec.build_dyn(dim, backend, Stream::default()).at(format_args!("{text} at width {dim}"))?;
+    }
+    let vectors = gaussian(L2_VECTORS * dim);
+    let page = vectors.iter().flat_map(|&x| half::f16::from_f32(x).to_le_bytes()).collect();
+    let scores = vec![0.0; L2_VECTORS];
+    let mut baseline = Baseline { backend, query: vectors[..dim].to_vec(), page, scores };
+
+    let mut progress = Progress::new(L2_TURNS * specs.len() + specs.len());
+    let mut rows = vec![Row { codec: BASELINE.into(), op: Op::Score, place: "l2", ns: f64::INFINITY }];
+    in_cache(&specs, dim, backend, &vectors, &mut baseline, &mut rows, &mut progress)?;
+    rows.push(Row { codec: BASELINE.into(), op: Op::Score, place: "memory", ns: f64::INFINITY });
+    in_memory(&specs, dim, backend, &vectors, &mut baseline, &mut rows, &mut progress)?;
+    drop(progress);
+
+    if let Some(path) = &arguments.json {
+        let rows: Vec<_> = rows
+            .iter()
+            .map(|row| {
+                json!({
+                    "codec": row.codec, "backend": backend.name(), "dim": dim, "op": row.op.name(),
+                    "where": row.place, "ns": row.ns,
+                })
+            })
+            .collect();
+        files::write(path, format!("{:#}\n", json!({"rows": rows})).as_bytes())?;
+    }
+    print(&rows, dim, backend);
+    Ok(())
+}
+
+fn in_cache(
+    specs: &[(String, CodecSpec)],
+    dim: usize,
+    backend: Backend,
+    vectors: &[f32],
+    baseline: &mut Baseline,
+    rows: &mut Vec<Row>,
+    progress: &mut Progress,
+) -> Result<()> {
+    let mut runners: Vec<Box<dyn Runner>> = Vec::new();
+    let first = rows.len();
+    for (text, spec) in specs {
+        runners.push(runner(*spec, dim, backend, vectors).at(text)?);
+        let empty = |op| Row { codec: text.clone(), op, place: "l2", ns: f64::INFINITY };
+        rows.extend(Op::ALL.map(empty));
+    }
+    for _ in 0..L2_TURNS {
+        for (index, (text, _)) in specs.iter().enumerate() {
+            progress.doing(&format!("{text}, in cache"), 1);
+            let ns = baseline.best(L2_BUDGET);
+            rows[first - 1].ns = rows[first - 1].ns.min(ns);
+            for (op, row) in Op::ALL.into_iter().zip(&mut rows[first + index * Op::ALL.len()..]) {
+                row.ns = row.ns.min(best(&mut *runners[index], op, L2_BUDGET).at(text)?);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn in_memory(
+    specs: &[(String, CodecSpec)],
+    dim: usize,
+    backend: Backend,
+    vectors: &[f32],
+    baseline: &mut Baseline,
+    rows: &mut Vec<Row>,
+    progress: &mut Progress,
+) -> Result<()> {
+    let times = MEMORY_VECTORS / L2_VECTORS;
+    baseline.page = baseline.page.repeat(times);
+    baseline.scores = vec![0.0; MEMORY_VECTORS];
+    let first = rows.len() - 1;
+    for (text, spec) in specs {
+        progress.doing(&format!("{text}, in memory"), 1);
+        let mut runner = runner(*spec, dim, backend, vectors).at(text)?;
+        runner.repeat(times);
+        let mut ns = MEMORY_OPS.map(|_| f64::INFINITY);
+        for turn in 0..MEMORY_TURNS {
+            rows[first].ns = rows[first].ns.min(baseline.best(MEMORY_BUDGET));
+            for (op, ns) in MEMORY_OPS.into_iter().zip(&mut ns) {
+                // A pass of encoding takes longer than all others together.
+                if op != Op::EncodePage || turn == 0 {
+                    *ns = ns.min(best(&mut *runner, op, MEMORY_BUDGET).at(text)?);
+                }
+            }
+        }
+        let row = |(op, ns)| Row { codec: text.clone(), op, place: "memory", ns };
+        rows.extend(MEMORY_OPS.into_iter().zip(ns).map(row));
+    }
+    Ok(())
+}
+
+fn print(rows: &[Row], dim: usize, backend: Backend) {
+    println!("ns per vector of width {dim}, one core, {}; score8 is per query", backend.name());
+    for (place, title) in [("l2", "4,096 vectors"), ("memory", "1,048,576 vectors")] {
+        let ops: Vec<_> = Op::ALL.into_iter().filter(|op| place == "l2" || MEMORY_OPS.contains(op)).collect();
+        print!("\n{title:38}");
+        ops.iter().for_each(|op| print!(" {:>11}", op.name()));
+        println!("\n{}", "─".repeat(38 + 12 * ops.len()));
+        let mut codecs: Vec<_> = rows.iter().map(|row| &row.codec).collect();
+        codecs.dedup();
+        codecs.truncate(codecs.iter().rposition(|codec| *codec == BASELINE).unwrap_or(codecs.len()));
+        for codec in codecs {
+            print!("{codec:38}");
+            for &op in &ops {
+                let row = rows.iter().find(|row| (&row.codec, row.op, row.place) == (codec, op, place));
+                print!(" {:>11}", row.map_or("-".into(), |row| time(row.ns)));
+            }
+            println!();
+        }
+    }
+}
+
+/// Gaussian numbers enough for timing: sums of twelve uniform ones.
+fn gaussian(count: usize) -> Vec<f32> {
+    let mut state = 1u64;
+    let mut uniform = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f32 / (1u64 << 24) as f32
+    };
+    (0..count).map(|_| (0..12).map(|_| uniform()).sum::<f32>() - 6.0).collect()
+}

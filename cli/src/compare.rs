@@ -1,0 +1,145 @@
+//! `compare`: every codec on the same keys, values and queries; a table, and files for machines and for browsers.
+
+use crate::failure::{At, Failure, Result, parse_specs};
+use crate::input::Sample;
+use crate::metrics::{Exact, Metrics, measure, role_name};
+use crate::progress::Progress;
+use crate::timing::{Op, best, runner};
+use crate::{files, report, table};
+use clap::Args;
+use octaplex::{Backend, CodecSpec, Role, Stream};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What runs when `--codecs` is not given.
+pub(crate) const DEFAULT_CODECS: &str = "f16; \
+    turboquant:bits=2; turboquant:levels=6; turboquant:bits=3; turboquant:levels=10; turboquant:bits=4; \
+    int:bits=3; int:bits=4; int:bits=4,asymmetric=true; int:bits=4,group=32; \
+    int:bits=2,group=32,asymmetric=true; int:bits=3,rotate=true; int:bits=4,rotate=true";
+
+/// Arguments of `compare`.
+#[derive(Args)]
+pub(crate) struct Compare {
+    /// Tensors k, v and q in a safetensors file, or plain vectors in an .npy one; without it, the bundled sample
+    #[arg(long, value_name = "FILE")]
+    input: Option<PathBuf>,
+    /// The codecs, as "SPEC;SPEC"
+    #[arg(long, value_name = "SPECS")]
+    codecs: Option<String>,
+    /// Write the rows as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// The page with the plots
+    #[arg(long, value_name = "FILE", default_value = "octaplex-report.html")]
+    html: PathBuf,
+    /// Instructions to use; `octaplex backends` lists them
+    #[arg(long, value_name = "NAME", value_parser = crate::parse_backend)]
+    backend: Option<Backend>,
+}
+
+/// A codec in one role.
+pub(crate) struct Row {
+    /// The spec as it was given.
+    pub(crate) codec: String,
+    pub(crate) spec: CodecSpec,
+    pub(crate) role: Role,
+    pub(crate) metrics: Metrics,
+    /// Nanoseconds a vector.
+    pub(crate) encode_ns: f64,
+    pub(crate) decode_ns: f64,
+    pub(crate) score_ns: f64,
+    pub(crate) accumulate_ns: f64,
+}
+
+/// Time given to each operation of each row.
+const BUDGET: Duration = Duration::from_millis(12);
+
+/// Vectors that operations are timed on, at most.
+const TIMED_VECTORS: usize = 4096;
+
+pub(crate) fn run(arguments: &Compare) -> Result<()> {
+    let backend = arguments.backend.unwrap_or_else(Backend::detect);
+    let sample = Sample::load(arguments.input.as_deref())?;
+    let mut specs = parse_specs(arguments.codecs.as_deref().unwrap_or(DEFAULT_CODECS))?;
+    let builds = |spec: CodecSpec| spec.build_dyn(sample.dim, backend, Stream::default());
+    if arguments.codecs.is_none() {
+        // Some of the default ones may not exist at every width; none does at a width that is not offered.
+        let all = std::mem::take(&mut specs);
+        specs = all.into_iter().filter(|(_, spec)| builds(*spec).is_ok()).collect();
+        if specs.is_empty() {
+            return Err(Failure(octaplex::Error::Width { actual: sample.dim }.to_string()));
+        }
+    }
+
+    let mut progress = Progress::new(2 * specs.len() + 1);
+    progress.doing("exact attention", 1);
+    let exact = Exact::new(&sample);
+    let mut rows = Vec::new();
+    for role in [Role::Keys, Role::Values] {
+        for (text, spec) in &specs {
+            progress.doing(&format!("{text}, {}", role_name(role)), 1);
+            let codec = builds(*spec).at(format_args!("{text} at width {}", sample.dim))?;
+            let metrics = measure(&sample, exact.as_ref(), role, &*codec).at(text)?;
+            let timed = sample.heads(role)[0].chunks(TIMED_VECTORS * sample.dim).next().unwrap_or(&[]);
+            let mut runner = runner(*spec, sample.dim, backend, timed).at(text)?;
+            let mut ns = |op| best(&mut *runner, op, BUDGET).at(text);
+            rows.push(Row {
+                codec: text.clone(),
+                spec: *spec,
+                role,
+                metrics,
+                encode_ns: ns(Op::EncodePage)?,
+                decode_ns: ns(Op::Decode)?,
+                score_ns: ns(Op::Score)?,
+                accumulate_ns: ns(Op::Accumulate)?,
+            });
+        }
+    }
+    drop(progress);
+    // By role, then by what is really stored.
+    rows.sort_by(|a, b| {
+        let bits = |row: &Row| row.metrics.bits_per_value;
+        (a.role as u8).cmp(&(b.role as u8)).then(bits(a).total_cmp(&bits(b)))
+    });
+
+    if let Some(path) = &arguments.json {
+        let rows: Vec<_> = rows.iter().map(|row| row_json(row, sample.dim)).collect();
+        files::write(path, format!("{:#}\n", json!({"rows": rows})).as_bytes())?;
+    }
+    files::write(&arguments.html, report::page(&sample, &rows, backend).as_bytes())?;
+    print!("{}", table::compare(&sample, &rows, backend));
+    println!("\nPage with plots: {}", arguments.html.display());
+    Ok(())
+}
+
+fn row_json(row: &Row, dim: usize) -> Value {
+    let metrics = &row.metrics;
+    let attention = metrics.attention.as_ref();
+    json!({
+        "codec": row.codec,
+        "role": role_name(row.role),
+        "bits_per_value": metrics.bits_per_value,
+        "distortion": metrics.distortion,
+        "cosine": metrics.cosine,
+        "score_error": attention.map(|attention| attention.score_error),
+        "attention_kl": attention.map(|attention| attention.kl),
+        "output_error": attention.map(|attention| attention.output_error),
+        "encode_ns": row.encode_ns,
+        "decode_ns": row.decode_ns,
+        "score_ns": row.score_ns,
+        "accumulate_ns": row.accumulate_ns,
+        "dim": dim,
+        "center": "off",
+        "balance": false,
+        "seed": seed(row.spec),
+        "stored_bytes": metrics.stored_bytes,
+    })
+}
+
+/// The seed of a spec; 0 where nothing is random.
+fn seed(spec: CodecSpec) -> u64 {
+    let full = spec.full().to_string();
+    let seed = full.split([':', ',']).find_map(|part| part.strip_prefix("seed="));
+    seed.and_then(|seed| seed.parse().ok()).unwrap_or(0)
+}

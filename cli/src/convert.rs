@@ -1,0 +1,115 @@
+//! `encode`, `decode`, `score`: raw little-endian rows in, raw blocks or rows out, no header anywhere.
+
+use crate::failure::{At, Failure, Result, fail, in_rows, parse_spec};
+use crate::progress::Progress;
+use crate::{files, npy};
+use octaplex::{Backend, DynCodec, Stream};
+use std::path::Path;
+
+/// A codec of the command line.
+pub(crate) struct Coder {
+    codec: Box<dyn DynCodec>,
+}
+
+/// Rows that are worked on between two movements of the progress bar.
+const CHUNK: usize = 1 << 14;
+
+impl Coder {
+    pub(crate) fn new(spec: &str, dim: usize, backend: Backend) -> Result<Self> {
+        let codec = parse_spec(spec)?.build_dyn(dim, backend, Stream::default());
+        Ok(Self { codec: codec.at(format_args!("{spec} at width {dim}"))? })
+    }
+
+    /// f32 rows to blocks.
+    pub(crate) fn encode(&self, input: &Path, output: &Path) -> Result<()> {
+        let dim = self.codec.dim();
+        let rows = read_rows(input, dim)?;
+        let mut progress = Progress::new(rows.len() / dim);
+        let mut blocks = Vec::with_capacity(rows.len() / dim * self.codec.block_bytes());
+        for (index, chunk) in rows.chunks(CHUNK * dim).enumerate() {
+            progress.doing("encode", chunk.len() / dim);
+            let encoded = self.codec.encode(chunk);
+            blocks.extend(encoded.map_err(|error| in_rows(error, index * CHUNK, dim)).at(input.display())?);
+        }
+        files::write(output, &blocks)
+    }
+
+    /// Blocks to f32 rows.
+    pub(crate) fn decode(&self, input: &Path, output: &Path) -> Result<()> {
+        let blocks = self.read_blocks(input)?;
+        let bytes = self.codec.block_bytes();
+        let mut progress = Progress::new(blocks.len() / bytes);
+        let mut out = Vec::with_capacity(blocks.len() / bytes * self.codec.dim() * 4);
+        for (index, chunk) in blocks.chunks(CHUNK * bytes).enumerate() {
+            progress.doing("decode", chunk.len() / bytes);
+            let rows = self.codec.decode(chunk);
+            let rows = rows.map_err(|error| in_rows(error, index * CHUNK, self.codec.dim())).at(input.display())?;
+            out.extend(rows.iter().flat_map(|value| value.to_le_bytes()));
+        }
+        files::write(output, &out)
+    }
+
+    /// Queries and blocks to scores, \[query]\[row].
+    pub(crate) fn score(&self, query: &Path, input: &Path, output: &Path) -> Result<()> {
+        let (dim, bytes) = (self.codec.dim(), self.codec.block_bytes());
+        let queries = read_rows(query, dim)?;
+        let blocks = self.read_blocks(input)?;
+        let (count, rows) = (queries.len() / dim, blocks.len() / bytes);
+        // Checked alone, so that an error names the right file.
+        let checked = self.codec.score(&queries, &[]);
+        checked.map_err(|error| in_rows(error, 0, dim)).at(query.display())?;
+        let mut progress = Progress::new(rows);
+        let mut out = vec![0; count * rows * 4];
+        for (index, chunk) in blocks.chunks(CHUNK * bytes).enumerate() {
+            let length = chunk.len() / bytes;
+            progress.doing("score", length);
+            let scores = self.codec.score(&queries, chunk);
+            let scores = scores.map_err(|error| in_rows(error, index * CHUNK, dim)).at(input.display())?;
+            for (query, scores) in scores.chunks_exact(length).enumerate() {
+                let start = (query * rows + index * CHUNK) * 4;
+                for (bytes, score) in out[start..].as_chunks_mut().0.iter_mut().zip(scores) {
+                    *bytes = score.to_le_bytes();
+                }
+            }
+        }
+        files::write(output, &out)
+    }
+
+    fn read_blocks(&self, input: &Path) -> Result<Vec<u8>> {
+        let blocks = files::read(input)?;
+        let bytes = self.codec.block_bytes();
+        if !blocks.len().is_multiple_of(bytes) {
+            fail!(
+                "{}: {} bytes are no whole number of blocks; a block of {} has {bytes} bytes at width {}",
+                input.display(),
+                blocks.len(),
+                self.codec.spec(),
+                self.codec.dim()
+            );
+        }
+        Ok(blocks)
+    }
+}
+
+/// Rows of f32 from a raw file or an `.npy` one, `dim` values each.
+fn read_rows(path: &Path, dim: usize) -> Result<Vec<f32>> {
+    let bytes = files::read(path)?;
+    if bytes.starts_with(npy::MAGIC) {
+        let (shape, values) = npy::parse(&bytes).at(path.display())?;
+        if shape.last() != Some(&dim) {
+            fail!("{}: the array has shape {shape:?}, its last dimension is not {dim}", path.display());
+        }
+        return Ok(values);
+    }
+    match bytes.as_chunks() {
+        (values, []) if values.len().is_multiple_of(dim) => {
+            Ok(values.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
+        }
+        _ => Err(Failure(format!(
+            "{}: {} bytes are no whole number of rows; a row of {dim} f32 values has {} bytes",
+            path.display(),
+            bytes.len(),
+            4 * dim
+        ))),
+    }
+}

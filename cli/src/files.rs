@@ -1,0 +1,60 @@
+//! Reading whole files, and writing them so that an error leaves none behind.
+
+use crate::failure::{At, Failure, Result};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+/// The bytes of a file, or of standard input for `-`.
+pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    if is_dash(path) {
+        io::stdin().lock().read_to_end(&mut bytes).at("standard input")?;
+        return Ok(bytes);
+    }
+    File::open(path).and_then(|mut file| file.read_to_end(&mut bytes)).map_err(|error| at_path(path, &error))?;
+    Ok(bytes)
+}
+
+/// Writes a file under another name and renames it; `-` is standard output, and devices are written directly.
+pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    if is_dash(path) {
+        let mut out = io::stdout().lock();
+        return out.write_all(bytes).and_then(|()| out.flush()).at("standard output");
+    }
+    let written = match fs::metadata(path) {
+        Ok(metadata) if !metadata.is_file() => fs::write(path, bytes),
+        _ => write_renamed(path, bytes),
+    };
+    written.map_err(|error| at_path(path, &error))
+}
+
+fn write_renamed(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?.to_owned();
+    name.push(format!(".{}.tmp", std::process::id()));
+    let temporary = path.with_file_name(name);
+    let result = write_new(&temporary, bytes).and_then(|()| fs::rename(&temporary, path));
+    if result.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    result
+}
+
+fn write_new(path: &PathBuf, bytes: &[u8]) -> io::Result<()> {
+    OpenOptions::new().write(true).create_new(true).open(path)?.write_all(bytes)
+}
+
+fn is_dash(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// A system error in plain words.
+fn at_path(path: &Path, error: &io::Error) -> Failure {
+    let path = path.display();
+    Failure(match error.kind() {
+        io::ErrorKind::NotFound => format!("{path}: no such file or folder"),
+        io::ErrorKind::PermissionDenied => format!("{path}: permission denied"),
+        io::ErrorKind::IsADirectory => format!("{path}: is a folder, not a file"),
+        _ => format!("{path}: {error}"),
+    })
+}

@@ -1,0 +1,74 @@
+//! What a spec means, which codecs there are, and which backends.
+
+use crate::failure::{At, Result, parse_spec};
+use octaplex::{Backend, CodecSpec, Stream};
+use serde_json::json;
+use std::fmt::Write;
+
+/// The text or JSON about a spec.
+pub(crate) fn spec(text: &str, dim: usize, as_json: bool) -> Result<String> {
+    let spec = parse_spec(text)?;
+    spec.build_dyn(dim, Backend::SCALAR, Stream::default()).at(format_args!("{text} at width {dim}"))?;
+    let mut parts = Vec::new();
+    let mut offset = 0;
+    spec.layout(dim, |bytes, words| {
+        parts.push((offset, bytes, words.to_owned()));
+        offset += bytes;
+    });
+    let (bytes, bits) = (spec.block_bytes(dim), spec.bits_per_value(dim));
+    if as_json {
+        let layout: Vec<_> = parts
+            .iter()
+            .map(|(offset, bytes, words)| json!({"offset": offset, "bytes": bytes, "what": words}))
+            .collect();
+        let value = json!({
+            "spec": spec.to_string(), "full": spec.full().to_string(), "dim": dim, "block_bytes": bytes,
+            "bits_per_value": bits, "layout": layout,
+        });
+        return Ok(format!("{value:#}\n"));
+    }
+    let mut out = format!(
+        "spec            {spec}\nin full         {}\nwidth           {dim}\nblock bytes     {bytes}\nbits per value  {bits}\n",
+        spec.full()
+    );
+    for (offset, bytes, words) in parts {
+        let end = offset + bytes - 1;
+        let range = if bytes == 1 { format!("byte {offset}") } else { format!("bytes {offset}-{end}") };
+        let _ = writeln!(out, "{range:15} {words}");
+    }
+    Ok(out)
+}
+
+/// The list of codecs.
+pub(crate) fn codecs(as_json: bool) -> String {
+    if as_json {
+        let codecs: Vec<_> = CodecSpec::all()
+            .iter()
+            .map(|codec| {
+                let keys = codec.keys.iter().map(|key| json!({"name": key.name, "values": key.values}));
+                json!({"name": codec.name, "summary": codec.summary, "keys": keys.collect::<Vec<_>>()})
+            })
+            .collect();
+        return format!("{:#}\n", json!({"codecs": codecs}));
+    }
+    let mut out = String::new();
+    for codec in CodecSpec::all() {
+        let _ = writeln!(out, "{:14} {}", codec.name, codec.summary);
+        for key in codec.keys {
+            let _ = writeln!(out, "    {key}");
+        }
+    }
+    out.push_str("\nA spec is name:key=value,key=value; keys left out have their defaults.\n");
+    let _ = writeln!(out, "Widths: {:?}.", octaplex::codebook::WIDTHS);
+    out
+}
+
+/// The backends of this CPU, fastest first.
+pub(crate) fn backends() -> String {
+    let default = Backend::detect();
+    let line = |backend: Backend| {
+        let note = if backend == default { "  (default)" } else { "" };
+        format!("{}{note}\n", backend.name())
+    };
+    Backend::available().map(line).collect()
+}

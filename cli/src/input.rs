@@ -1,0 +1,186 @@
+//! Keys, values and queries to measure on: from a safetensors file, an `.npy` file, or the bundled sample.
+
+use crate::failure::{At, Failure, Result, fail};
+use crate::{files, npy};
+use half::{bf16, f16};
+use octaplex::Role;
+use safetensors::{Dtype, SafeTensors, tensor::TensorView};
+use std::path::Path;
+
+/// Cut from a real model's cache; see `cli/data/README.txt`.
+const BUNDLED: &[u8] = include_bytes!("../data/sample.safetensors");
+
+/// What codecs are measured on.
+pub(crate) struct Sample {
+    /// For people.
+    pub(crate) name: String,
+    /// Where the numbers come from, as the file itself says.
+    pub(crate) origin: Option<String>,
+    /// Width of every vector.
+    pub(crate) dim: usize,
+    /// Vectors of a head.
+    pub(crate) tokens: usize,
+    keys: Vec<Vec<f32>>,
+    /// None for plain vectors, which serve as both.
+    values: Option<Vec<Vec<f32>>>,
+    /// None for plain vectors.
+    pub(crate) queries: Option<Queries>,
+}
+
+/// Queries at some of the tokens.
+pub(crate) struct Queries {
+    /// The token of each query: it attends to this token and all before it.
+    pub(crate) positions: Vec<usize>,
+    /// Rows of each query head, layer after layer.
+    pub(crate) heads: Vec<Vec<f32>>,
+    /// Query heads that share a key/value head.
+    pub(crate) group: usize,
+}
+
+impl Sample {
+    /// The rows of each head, layer after layer.
+    pub(crate) fn heads(&self, role: Role) -> &[Vec<f32>] {
+        match (&self.values, role) {
+            (Some(values), Role::Values) => values,
+            _ => &self.keys,
+        }
+    }
+
+    /// One line about the sample.
+    pub(crate) fn describe(&self) -> String {
+        let (heads, tokens, dim) = (self.keys.len(), self.tokens, self.dim);
+        match &self.queries {
+            Some(queries) => format!(
+                "{}: {heads} key/value heads of {tokens} tokens, width {dim}, {} queries",
+                self.name,
+                queries.heads.len() * queries.positions.len()
+            ),
+            None => format!(
+                "{}: {tokens} plain vectors of width {dim}, taken as keys and as values; no queries, so no attention \
+                 columns",
+                self.name
+            ),
+        }
+    }
+
+    /// The file's sample, or the bundled one.
+    pub(crate) fn load(path: Option<&Path>) -> Result<Self> {
+        let Some(path) = path else {
+            return Self::from_safetensors("bundled sample".into(), BUNDLED);
+        };
+        let bytes = files::read(path)?;
+        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        let sample = if bytes.starts_with(npy::MAGIC) {
+            npy::parse(&bytes).and_then(|(shape, values)| Self::from_rows(name, &shape, values))
+        } else {
+            Self::from_safetensors(name, &bytes)
+        };
+        sample.at(path.display())
+    }
+
+    /// Plain vectors.
+    fn from_rows(name: String, shape: &[usize], values: Vec<f32>) -> Result<Self> {
+        let &[.., dim] = shape else { fail!("the array has no dimensions; rows of vectors are needed") };
+        if values.is_empty() {
+            fail!("the array of shape {shape:?} is empty");
+        }
+        if let Some(index) = values.iter().position(|value| !value.is_finite()) {
+            fail!("row {}, column {} is NaN or infinite", index / dim, index % dim);
+        }
+        let tokens = values.len() / dim;
+        Ok(Self { name, origin: None, dim, tokens, keys: vec![values], values: None, queries: None })
+    }
+
+    /// Tensors k and v \[layers, kv_heads, T, D] and q \[layers, q_heads, queries, D], with or without q_pos.
+    fn from_safetensors(name: String, bytes: &[u8]) -> Result<Self> {
+        let Ok(file) = SafeTensors::deserialize(bytes) else {
+            fail!("neither a safetensors nor an .npy file (or a damaged one)");
+        };
+        let tensor = |name: &str| {
+            file.tensor(name).map_err(|_| {
+                let mut names: Vec<_> = file.names().into_iter().collect();
+                names.sort_unstable();
+                Failure(format!("no tensor {name}; k, v and q are needed, the file has {}", names.join(", ")))
+            })
+        };
+        let (k, v, q) = (tensor("k")?, tensor("v")?, tensor("q")?);
+        let shape = |name: &str, tensor: &TensorView| match *tensor.shape() {
+            [a, b, c, d] if a * b * c * d > 0 => Ok([a, b, c, d]),
+            ref other => Err(Failure(format!("{name} has shape {other:?}; [layers, heads, tokens, width] is needed"))),
+        };
+        let [layers, kv_heads, tokens, dim] = shape("k", &k)?;
+        if v.shape() != k.shape() {
+            fail!("v has shape {:?}, k has {:?}; they must be the same", v.shape(), k.shape());
+        }
+        let [q_layers, q_heads, count, q_dim] = shape("q", &q)?;
+        if (q_layers, q_dim) != (layers, dim) || !q_heads.is_multiple_of(kv_heads) {
+            fail!(
+                "q has shape {:?}, which does not go with k's {:?}: layers and width must be the same, and its heads \
+                 a multiple",
+                q.shape(),
+                k.shape()
+            );
+        }
+        let positions = match file.tensor("q_pos") {
+            Ok(positions) => read_positions(&positions, count, tokens)?,
+            Err(_) if count <= tokens => (tokens - count..tokens).collect(),
+            Err(_) => fail!("{count} queries for {tokens} tokens, and no q_pos that says where they are"),
+        };
+        let queries =
+            Queries { positions, heads: read_heads("q", &q, count * dim)?, group: q_heads / kv_heads };
+        let metadata = SafeTensors::read_metadata(bytes).ok().and_then(|(_, metadata)| metadata.metadata().clone());
+        let origin = metadata.and_then(|metadata| {
+            let parts = ["model", "text", "layers", "license"];
+            let known = parts.iter().filter_map(|&key| Some(format!("{key}: {}", metadata.get(key)?)));
+            Some(known.collect::<Vec<_>>().join(", ")).filter(|origin| !origin.is_empty())
+        });
+        Ok(Self {
+            name,
+            origin,
+            dim,
+            tokens,
+            keys: read_heads("k", &k, tokens * dim)?,
+            values: Some(read_heads("v", &v, tokens * dim)?),
+            queries: Some(queries),
+        })
+    }
+}
+
+fn read_positions(tensor: &TensorView, count: usize, tokens: usize) -> Result<Vec<usize>> {
+    let data = tensor.data();
+    let positions: Vec<i64> = match tensor.dtype() {
+        Dtype::I32 => data.as_chunks().0.iter().map(|b| i64::from(i32::from_le_bytes(*b))).collect(),
+        Dtype::I64 => data.as_chunks().0.iter().map(|b| i64::from_le_bytes(*b)).collect(),
+        other => fail!("q_pos is {other:?}; I32 and I64 are read"),
+    };
+    if positions.len() != count {
+        fail!("q_pos has {} positions for {count} queries", positions.len());
+    }
+    let inside = |position: i64| usize::try_from(position).ok().filter(|&position| position < tokens);
+    let checked = positions.iter().map(|&position| {
+        inside(position).ok_or_else(|| Failure(format!("q_pos {position} is outside of the {tokens} tokens")))
+    });
+    checked.collect()
+}
+
+/// The rows of each head, `size` values of a head.
+fn read_heads(name: &str, tensor: &TensorView, size: usize) -> Result<Vec<Vec<f32>>> {
+    let data = tensor.data();
+    let values: Vec<f32> = match tensor.dtype() {
+        Dtype::F16 => data.as_chunks().0.iter().map(|b| f16::from_le_bytes(*b).to_f32()).collect(),
+        Dtype::BF16 => data.as_chunks().0.iter().map(|b| bf16::from_le_bytes(*b).to_f32()).collect(),
+        Dtype::F32 => data.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect(),
+        other => fail!("{name} is {other:?}; F16, BF16 and F32 are read"),
+    };
+    if let Some(index) = values.iter().position(|value| !value.is_finite()) {
+        let &[_, heads, rows, dim] = tensor.shape() else { fail!("{name} has no four dimensions") };
+        let (row, column) = (index / dim, index % dim);
+        let (head, row) = (row / rows, row % rows);
+        fail!(
+            "{name}, layer {}, head {}, row {row}, column {column} is NaN or infinite",
+            head / heads,
+            head % heads
+        );
+    }
+    Ok(values.chunks_exact(size).map(<[f32]>::to_vec).collect())
+}

@@ -1,0 +1,129 @@
+//! The page of `compare`: one HTML file with plots and tables, nothing loaded from elsewhere.
+
+use crate::compare::Row;
+use crate::input::Sample;
+use crate::metrics::AttentionMetrics;
+use crate::plot::{Chart, Point, escape, shape, svg};
+use crate::table::{number, time};
+use octaplex::{Backend, Role};
+use std::fmt::Write;
+
+const STYLE: &str = include_str!("report.css");
+
+/// Rates that the plots show; wider formats are in the tables.
+const WIDEST: f64 = 10.0;
+
+/// The whole page.
+pub(crate) fn page(sample: &Sample, rows: &[Row], backend: Backend) -> String {
+    let mut names: Vec<&str> = Vec::new();
+    for row in rows {
+        if !names.contains(&name(row)) {
+            names.push(name(row));
+        }
+    }
+    let mut out = format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>octaplex: {title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
+         <h1>Compressed keys and values</h1>\n<p>{about}</p>\n<p class=\"soft\">{origin}</p>\n<div class=\"legend\">",
+        title = escape(&sample.name),
+        about = escape(&sample.describe()),
+        origin = escape(sample.origin.as_deref().unwrap_or("")),
+    );
+    for (series, name) in names.iter().enumerate() {
+        let mark = shape(series, 7.0, 7.0);
+        let _ = write!(out, "<span><svg viewBox=\"0 0 14 14\" class=\"s{}\">{mark}</svg>{}</span>", series % 8, escape(name));
+    }
+    out.push_str("</div>\n");
+    for role in [Role::Keys, Role::Values] {
+        let rows: Vec<&Row> = rows.iter().filter(|row| row.role == role).collect();
+        section(&mut out, role, &rows, &names, sample.queries.is_some());
+    }
+    let _ = write!(
+        out,
+        "<footer>\n\
+         <p><b>Bits per value</b> count every stored byte. <b>Distortion</b> is Σ‖x-x̂‖²/Σ‖x‖²; <b>cosine</b> is the mean \
+         over vectors. <b>Score error</b> is the mean |q·k - score|, q·k unscaled, the score computed on compressed bytes.</p>\n\
+         <p><b>KL</b> is that of the attention weights from the exact ones, in nats: the mean over layers, query heads and \
+         queries, each over the tokens up to its own. <b>Output error</b> is Σ‖o-ô‖²/Σ‖o‖² over a head's queries, \
+         the mean over layers and query heads; for keys with exact values, for values with exact weights.</p>\n\
+         <p>Times are nanoseconds per vector on one core with {backend}; vectors are encoded in pages, scores are of one \
+         query. The dashed line is 2<sup>-2·bits</sup>, the least distortion that any code of Gaussian vectors can have.</p>\n\
+         <p>octaplex {version}</p>\n</footer>\n</body>\n</html>\n",
+        backend = backend.name(),
+        version = env!("CARGO_PKG_VERSION"),
+    );
+    out
+}
+
+/// Plots and table of one role.
+fn section(out: &mut String, role: Role, rows: &[&Row], names: &[&str], attention: bool) {
+    let title = if role == Role::Keys { "Keys" } else { "Values" };
+    let _ = write!(out, "<h2>{title}</h2>\n<div class=\"charts\">\n");
+    let mut chart = |title: &str, axis: &str, bound: bool, value: &dyn Fn(&Row) -> f64| {
+        let shown = rows.iter().filter(|row| row.metrics.bits_per_value <= WIDEST);
+        let points = shown.map(|row| point(row, names, value(row))).collect();
+        let svg = svg(&Chart { title, axis, points, bound });
+        if !svg.is_empty() {
+            let _ = write!(out, "<figure><h3>{title}</h3>\n{svg}</figure>\n");
+        }
+    };
+    let of = |get: fn(&AttentionMetrics) -> f64| {
+        move |row: &Row| row.metrics.attention.as_ref().map_or(0.0, get)
+    };
+    chart("Rate and distortion", "distortion", true, &|row| row.metrics.distortion);
+    if attention && role == Role::Keys {
+        chart("Rate and attention weights", "KL divergence, nats", false, &of(|attention| attention.kl));
+    }
+    if attention {
+        chart("Rate and attention output", "output error", false, &of(|attention| attention.output_error));
+    }
+    out.push_str("</div>\n");
+    table(out, role, rows);
+}
+
+fn point(row: &Row, names: &[&str], y: f64) -> Point {
+    let keys = row.codec.split_once(':').map_or(row.codec.as_str(), |(_, keys)| keys);
+    Point {
+        x: row.metrics.bits_per_value,
+        y,
+        label: keys.to_owned(),
+        tip: format!("{}\n{:.3} bits, {}", row.codec, row.metrics.bits_per_value, number(y)),
+        series: names.iter().position(|other| *other == name(row)).unwrap_or(0),
+    }
+}
+
+fn table(out: &mut String, role: Role, rows: &[&Row]) {
+    let columns = match role {
+        Role::Keys => "<th>score error<th>KL<th>output error<th>encode<th>decode<th>score",
+        Role::Values => "<th>output error<th>encode<th>decode<th>accumulate",
+    };
+    let _ = writeln!(
+        out,
+        "<div class=\"scroll\"><table><thead><tr><th>codec<th>bits<th>distortion<th>cosine{columns}</tr></thead><tbody>"
+    );
+    for row in rows {
+        let metrics = &row.metrics;
+        let mut cells = vec![
+            escape(&row.codec),
+            format!("{:.3}", metrics.bits_per_value),
+            number(metrics.distortion),
+            format!("{:.5}", metrics.cosine),
+        ];
+        let of = |get: fn(&AttentionMetrics) -> f64| {
+            metrics.attention.as_ref().map_or("-".into(), |attention| number(get(attention)))
+        };
+        if role == Role::Keys {
+            cells.extend([of(|attention| attention.score_error), of(|attention| attention.kl)]);
+        }
+        cells.extend([of(|attention| attention.output_error), time(row.encode_ns), time(row.decode_ns)]);
+        cells.push(time(if role == Role::Keys { row.score_ns } else { row.accumulate_ns }));
+        let _ = writeln!(out, "<tr><td>{}</tr>", cells.join("<td>"));
+    }
+    out.push_str("</tbody></table></div>\n");
+}
+
+/// The codec's name.
+fn name(row: &Row) -> &str {
+    row.codec.split(':').next().unwrap_or("")
+}
