@@ -86,14 +86,17 @@ impl Area {
 
     fn outside(&self) -> f64 {
         let over = |x: f64| x.max(0.0);
-        over(LEFT + 2.0 - self.left) + over(self.right - WIDTH + 2.0) + over(TOP - self.top)
+        over(LEFT + 2.0 - self.left)
+            + over(self.right - WIDTH + 2.0)
+            + over(TOP - self.top)
             + over(self.bottom - HEIGHT + BOTTOM)
     }
 }
 
 /// The chart as an `<svg>` element; nothing without points.
 pub(crate) fn svg(chart: &Chart) -> String {
-    let points: Vec<&Point> = chart.points.iter().filter(|point| point.y > 0.0 && point.y.is_finite()).collect();
+    let points: Vec<&Point> =
+        chart.points.iter().filter(|point| point.y > 0.0 && point.y.is_finite()).collect();
     if points.is_empty() {
         return String::new();
     }
@@ -163,7 +166,10 @@ fn draw_axes(out: &mut String, chart: &Chart, axes: &Axes) {
                 continue;
             }
             let (y, class) = (axes.y(value), if step == 1 { "grid" } else { "grid minor" });
-            let _ = writeln!(out, "<line class=\"{class}\" x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{right}\" y2=\"{y:.1}\"/>");
+            let _ = writeln!(
+                out,
+                "<line class=\"{class}\" x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{right}\" y2=\"{y:.1}\"/>"
+            );
             if step == 1 || (axes.y.1 - axes.y.0 < 2.5 && [2, 5].contains(&step)) {
                 let _ = writeln!(
                     out,

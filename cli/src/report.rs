@@ -32,7 +32,12 @@ pub(crate) fn page(sample: &Sample, rows: &[Row], backend: Backend) -> String {
     );
     for (series, name) in names.iter().enumerate() {
         let mark = shape(series, 7.0, 7.0);
-        let _ = write!(out, "<span><svg viewBox=\"0 0 14 14\" class=\"s{}\">{mark}</svg>{}</span>", series % 8, escape(name));
+        let _ = write!(
+            out,
+            "<span><svg viewBox=\"0 0 14 14\" class=\"s{}\">{mark}</svg>{}</span>",
+            series % 8,
+            escape(name)
+        );
     }
     out.push_str("</div>\n");
     for role in [Role::Keys, Role::Values] {
@@ -68,9 +73,8 @@ fn section(out: &mut String, role: Role, rows: &[&Row], names: &[&str], attentio
             let _ = write!(out, "<figure><h3>{title}</h3>\n{svg}</figure>\n");
         }
     };
-    let of = |get: fn(&AttentionMetrics) -> f64| {
-        move |row: &Row| row.metrics.attention.as_ref().map_or(0.0, get)
-    };
+    let of =
+        |get: fn(&AttentionMetrics) -> f64| move |row: &Row| row.metrics.attention.as_ref().map_or(0.0, get);
     chart("Rate and distortion", "distortion", true, &|row| row.metrics.distortion);
     if attention && role == Role::Keys {
         chart("Rate and attention weights", "KL divergence, nats", false, &of(|attention| attention.kl));

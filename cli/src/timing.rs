@@ -75,7 +75,12 @@ impl<const D: usize> Typed<D> {
         let rows = rows.as_chunks().0.to_vec();
         let mut blocks = vec![0; rows.len() * codec.block_bytes()];
         codec.encode_page(&rows, &mut blocks)?;
-        let queries = rows.iter().cycle().take(QUERIES).map(|row| codec.prepare_query(row)).collect::<Result<_, _>>()?;
+        let queries = rows
+            .iter()
+            .cycle()
+            .take(QUERIES)
+            .map(|row| codec.prepare_query(row))
+            .collect::<Result<_, _>>()?;
         let scores = vec![0.0; QUERIES * rows.len()];
         let weights = weights(rows.len());
         Ok(Self { codec, rows, blocks, queries, scores, weights })
