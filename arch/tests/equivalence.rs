@@ -35,6 +35,7 @@ fn every_kernel_has_a_check() {
         .lines()
         .filter_map(|line| line.strip_prefix("    pub fn "))
         .filter_map(|line| line.split('(').next())
+        .filter(|&method| method != "f16_dot_fma") // the benchmarks' baseline: no kernel, and not bit-exact
         .collect();
     let checks: Vec<&str> = suite::KERNELS.iter().map(|(name, _)| *name).collect();
     assert_eq!(methods, checks);
