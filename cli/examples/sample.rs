@@ -38,11 +38,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     ];
     for (name, keep) in [("k", tokens), ("q", positions.len()), ("v", tokens)] {
         let tensor = file.tensor(name)?;
-        let &[all_layers, heads, rows, dim] = tensor.shape() else { return Err("four dimensions expected".into()) };
+        let &[all_layers, heads, rows, dim] = tensor.shape() else {
+            return Err("four dimensions expected".into());
+        };
         let head_bytes = tensor.data().len() / (all_layers * heads);
         let mut data = Vec::new();
         for &layer in &layers {
-            let of_layer = tensor.data().chunks_exact(heads * head_bytes).nth(layer).ok_or("no such layer")?;
+            let of_layer =
+                tensor.data().chunks_exact(heads * head_bytes).nth(layer).ok_or("no such layer")?;
             for head in of_layer.chunks_exact(head_bytes) {
                 data.extend_from_slice(head.get(..head_bytes / rows * keep).ok_or("not so many tokens")?);
             }

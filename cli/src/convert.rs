@@ -43,7 +43,8 @@ impl Coder {
         for (index, chunk) in blocks.chunks(CHUNK * bytes).enumerate() {
             progress.doing("decode", chunk.len() / bytes);
             let rows = self.codec.decode(chunk);
-            let rows = rows.map_err(|error| in_rows(error, index * CHUNK, self.codec.dim())).at(input.display())?;
+            let rows =
+                rows.map_err(|error| in_rows(error, index * CHUNK, self.codec.dim())).at(input.display())?;
             out.extend(rows.iter().flat_map(|value| value.to_le_bytes()));
         }
         files::write(output, &out)

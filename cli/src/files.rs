@@ -12,7 +12,9 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
         io::stdin().lock().read_to_end(&mut bytes).at("standard input")?;
         return Ok(bytes);
     }
-    File::open(path).and_then(|mut file| file.read_to_end(&mut bytes)).map_err(|error| at_path(path, &error))?;
+    File::open(path)
+        .and_then(|mut file| file.read_to_end(&mut bytes))
+        .map_err(|error| at_path(path, &error))?;
     Ok(bytes)
 }
 

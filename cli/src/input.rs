@@ -106,7 +106,9 @@ impl Sample {
         let (k, v, q) = (tensor("k")?, tensor("v")?, tensor("q")?);
         let shape = |name: &str, tensor: &TensorView| match *tensor.shape() {
             [a, b, c, d] if a * b * c * d > 0 => Ok([a, b, c, d]),
-            ref other => Err(Failure(format!("{name} has shape {other:?}; [layers, heads, tokens, width] is needed"))),
+            ref other => {
+                Err(Failure(format!("{name} has shape {other:?}; [layers, heads, tokens, width] is needed")))
+            }
         };
         let [layers, kv_heads, tokens, dim] = shape("k", &k)?;
         if v.shape() != k.shape() {
@@ -128,7 +130,8 @@ impl Sample {
         };
         let queries =
             Queries { positions, heads: read_heads("q", &q, count * dim)?, group: q_heads / kv_heads };
-        let metadata = SafeTensors::read_metadata(bytes).ok().and_then(|(_, metadata)| metadata.metadata().clone());
+        let metadata =
+            SafeTensors::read_metadata(bytes).ok().and_then(|(_, metadata)| metadata.metadata().clone());
         let origin = metadata.and_then(|metadata| {
             let parts = ["model", "text", "layers", "license"];
             let known = parts.iter().filter_map(|&key| Some(format!("{key}: {}", metadata.get(key)?)));

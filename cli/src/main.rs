@@ -132,7 +132,9 @@ fn run(cli: Cli) -> Result<()> {
         Some(Command::Compare(compare)) => compare::run(&compare),
         Some(Command::Encode { coding, input, output }) => coding.coder()?.encode(&input, &output),
         Some(Command::Decode { coding, input, output }) => coding.coder()?.decode(&input, &output),
-        Some(Command::Score { coding, query, input, output }) => coding.coder()?.score(&query, &input, &output),
+        Some(Command::Score { coding, query, input, output }) => {
+            coding.coder()?.score(&query, &input, &output)
+        }
         Some(Command::Info { spec: Some(spec), dim, json }) => print(info::spec(&spec, dim, json)?),
         Some(Command::Info { spec: None, json, .. }) => print(info::codecs(json)),
         Some(Command::Backends) => print(info::backends()),

@@ -240,8 +240,8 @@ fn mix(weights: &[f64], values: &[f32], dim: usize) -> Vec<f64> {
 /// Σ‖o-ô‖² / Σ‖o‖²
 fn relative_error(exact: &[Vec<f64>], outputs: &[Vec<f64>]) -> f64 {
     let (exact, outputs) = (exact.iter().flatten(), outputs.iter().flatten());
-    let (noise, energy) = exact.zip(outputs).fold((0.0, 0.0), |(noise, energy), (a, b)| {
-        (noise + (a - b) * (a - b), energy + a * a)
-    });
+    let (noise, energy) = exact
+        .zip(outputs)
+        .fold((0.0, 0.0), |(noise, energy), (a, b)| (noise + (a - b) * (a - b), energy + a * a));
     noise / energy.max(1e-300)
 }

@@ -20,7 +20,8 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<(Vec<usize>, Vec<f32>)> {
     }
     let list = shape.strip_prefix('(').and_then(|shape| shape.split(')').next());
     let numbers = list.map(|list| list.split(',').map(str::trim).filter(|number| !number.is_empty()));
-    let Some(Ok(shape)) = numbers.map(|numbers| numbers.map(str::parse).collect::<std::result::Result<Vec<usize>, _>>())
+    let Some(Ok(shape)) =
+        numbers.map(|numbers| numbers.map(str::parse).collect::<std::result::Result<Vec<usize>, _>>())
     else {
         fail!("damaged shape in the .npy header");
     };
