@@ -92,7 +92,7 @@ pub const fn base(width: usize) -> Option<usize> {
     let mut i = 0;
     while i < BASES.len() {
         let base = BASES[i];
-        if width > 0 && width % base == 0 && (width / base).is_power_of_two() {
+        if width > 0 && width.is_multiple_of(base) && (width / base).is_power_of_two() {
             return Some(base);
         }
         i += 1;

@@ -244,6 +244,23 @@ impl Backend {
             dispatch!(self, accumulate_affine(layout, bytes, weights, acc))
         }
     }
+
+    /// Benchmark baseline, not bit-exact: scores a page of f16 rows, row by row, as an uncompressed cache would, with
+    /// fused multiply-adds where the CPU has them.
+    #[doc(hidden)]
+    pub fn f16_dot_fma(self, query: &[f32], bytes: &[u8], scores: &mut [f32]) {
+        check_widths(query.len(), 2 * query.len(), bytes, &[]);
+        assert_eq!(scores.len(), bytes.len() / (2 * query.len()));
+        match self.isa {
+            // SAFETY: as in `dispatch!`.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => unsafe { x86_64::baseline::f16_dot_fma_avx2(query, bytes, scores) },
+            // SAFETY: as in `dispatch!`.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => unsafe { x86_64::baseline::f16_dot_fma_avx512(query, bytes, scores) },
+            _ => self.score_floats(Float::F16, query.len(), bytes, &[query], scores),
+        }
+    }
 }
 
 fn check_rows(rows: &Rows, centroids: &[i16]) {
@@ -260,7 +277,7 @@ fn check_widths(dim: usize, row_bytes: usize, bytes: &[u8], queries: &[&[f32]]) 
 }
 
 fn check_affine(layout: &Affine, bytes: &[u8], queries: &[&[f32]]) {
-    assert!(layout.group > 0 && layout.group % 16 == 0 && layout.dim % layout.group == 0);
+    assert!(layout.group > 0 && layout.group.is_multiple_of(16) && layout.dim.is_multiple_of(layout.group));
     assert!((2..=8).contains(&layout.bits));
     check_widths(layout.dim, layout.row_bytes(), bytes, queries);
 }

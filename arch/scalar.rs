@@ -411,8 +411,9 @@ pub(crate) fn decode_floats(format: Float, bytes: &[u8], out: &mut [f32]) {
 /// place, then one exact multiplication by 2¹¹² repairs the exponent (and normalises subnormals).
 #[inline(always)]
 pub(crate) fn f16_to_f32(bits: u16) -> f32 {
+    const TWO_112: f32 = f32::from_bits((112 + 127) << 23);
     let magnitude = u32::from(bits & 0x7fff) << 13;
-    let value = f32::from_bits(magnitude) * 5.192_296_9e33;
+    let value = f32::from_bits(magnitude) * TWO_112;
     f32::from_bits(value.to_bits() | (u32::from(bits & 0x8000) << 16))
 }
 

@@ -56,7 +56,13 @@ impl<const D: usize> Rotation<D> {
         }
         let signs = stream.random(seed, Purpose::RotationSigns, 0).sign_masks();
         let scale = (1.0 / libm::sqrt(D as f64)) as f32;
-        Ok(Self { signs, rounds, scale, ..Self::identity() })
+        Ok(Self {
+            signs,
+            rounds,
+            scale,
+            #[cfg(feature = "alloc")]
+            dense: None,
+        })
     }
 
     /// A dense random rotation.

@@ -56,7 +56,7 @@ macro_rules! format {
 }
 
 format!(F16Spec, F16, "f16", "IEEE binary16, values below 65520", "f16 values");
-format!(Bf16Spec, Bf16, "bf16", "bfloat16, values below 2^58", "bf16 values");
+format!(Bf16Spec, Bf16, "bf16", "bfloat16, values that round to less than 2^58", "bf16 values");
 format!(F32Spec, F32, "f32", "IEEE binary32, values below 2^58", "f32 values");
 
 /// Rows of floats in the format `F`: [`F16Spec`], [`Bf16Spec`] or [`F32Spec`].
@@ -78,10 +78,11 @@ impl<const D: usize, F: Format> FloatRows<D, F> {
         Ok(Self { backend, format: PhantomData })
     }
 
-    /// The magnitude from which values are refused: f16 rounds 65520 to infinity.
+    /// The magnitude from which values are refused: f16 rounds 65520 to infinity, bf16 this much to 2⁵⁸.
     const LIMIT: f32 = match F::FLOAT {
         Float::F16 => 65520.0,
-        Float::Bf16 | Float::F32 => MAX_VALUE,
+        Float::Bf16 => MAX_VALUE * (1.0 - 1.0 / 512.0),
+        Float::F32 => MAX_VALUE,
     };
 
     /// `Ok` if every stored value is finite (and below 2⁵⁸), by its exponent.

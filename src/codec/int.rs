@@ -37,7 +37,7 @@ impl Default for IntSpec {
 }
 
 impl IntSpec {
-    /// Bytes of a block of `dim` values; 0 where the group does not divide `dim`.
+    /// Bytes of a block of `dim` values; 0 for impossible bits, or where the group does not divide `dim`.
     #[must_use]
     pub const fn block_bytes(&self, dim: usize) -> usize {
         match self.affine(dim) {
@@ -48,7 +48,8 @@ impl IntSpec {
 
     const fn affine(&self, dim: usize) -> Option<Affine> {
         let group = match self.group {
-            Some(group) => group as usize,
+            Some(group @ (16 | 32 | 64)) => group as usize,
+            Some(_) => return None,
             None => dim,
         };
         if group == 0 || !dim.is_multiple_of(group) || self.bits < 2 || self.bits > 8 {

@@ -74,9 +74,19 @@ impl TurboQuantSpec {
     /// Bytes of a block of `dim` values; 0 for an impossible number of levels.
     #[must_use]
     pub const fn block_bytes(&self, dim: usize) -> usize {
-        match Packing::for_levels(self.levels as usize) {
+        match self.packing() {
             Some(packing) => 2 + packing.bytes(dim),
             None => 0,
+        }
+    }
+
+    /// How codes are packed; `None` for levels without a codebook.
+    const fn packing(&self) -> Option<Packing> {
+        match self.levels {
+            2 | 3 | 4 | 5 | 6 | 8 | 10 | 12 | 16 | 32 | 64 | 128 | 256 => {
+                Packing::for_levels(self.levels as usize)
+            }
+            _ => None,
         }
     }
 }
@@ -127,7 +137,7 @@ impl Spec for TurboQuantSpec {
     }
 
     fn layout(&self, dim: usize, line: &mut dyn FnMut(usize, &str)) {
-        let Some(packing) = Packing::for_levels(self.levels.into()) else { return };
+        let Some(packing) = self.packing() else { return };
         line(2, "f16 norm with its gain");
         crate::spec::describe_planes(packing, dim, line);
     }
@@ -165,7 +175,7 @@ impl<const D: usize> TurboQuant<D> {
             return Err(Error::Width { actual: D });
         }
         let levels = usize::from(spec.levels);
-        let (Some(codebook), Some(packing)) = (lloyd_max(D, levels), Packing::for_levels(levels)) else {
+        let (Some(codebook), Some(packing)) = (lloyd_max(D, levels), spec.packing()) else {
             return Err(BITS.error(0));
         };
         if !(1..=3).contains(&spec.rounds) {

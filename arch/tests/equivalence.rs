@@ -1,0 +1,42 @@
+//! Every available backend equals the specification bit for bit. `OCTAPLEX_REQUIRE=avx2,avx512` makes an absent
+//! backend an error (`detect.rs`).
+
+extern crate alloc;
+
+mod suite;
+
+use octaplex_arch::Backend;
+use std::thread;
+
+#[test]
+fn every_backend_equals_the_specification() {
+    let failures: Vec<String> = thread::scope(|scope| {
+        let runs: Vec<_> = Backend::available()
+            .map(|backend| {
+                scope.spawn(move || {
+                    let failed = |&(name, check): &(&str, suite::Check)| {
+                        check(backend).err().map(|words| format!("{} {name}: {words}", backend.name()))
+                    };
+                    suite::KERNELS.iter().filter_map(failed).collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        runs.into_iter()
+            .flat_map(|run| run.join().unwrap_or_else(|_| vec!["a kernel panicked".into()]))
+            .collect()
+    });
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// A kernel without a check would be a kernel without a specification.
+#[test]
+fn every_kernel_has_a_check() {
+    let methods: Vec<&str> = include_str!("../lib.rs")
+        .lines()
+        .filter_map(|line| line.strip_prefix("    pub fn "))
+        .filter_map(|line| line.split('(').next())
+        .filter(|&method| method != "f16_dot_fma") // the benchmarks' baseline: no kernel, and not bit-exact
+        .collect();
+    let checks: Vec<&str> = suite::KERNELS.iter().map(|(name, _)| *name).collect();
+    assert_eq!(methods, checks);
+}

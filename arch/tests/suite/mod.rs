@@ -1,0 +1,647 @@
+//! Every kernel of a backend against the specification, bit for bit.
+//!
+//! One text for all machines: `equivalence.rs` runs it natively and under emulators, `ci/portable` runs it in
+//! WebAssembly. It needs `alloc`, and the including crate declares that.
+
+mod paint;
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::fmt::Arguments;
+use octaplex_arch::{Affine, Backend, Float, IntQuery, MAX_WEIGHT, Packing, Rows};
+use paint::{Painter, STYLES, Style};
+
+/// The first mismatch, in words.
+pub(crate) type Outcome = Result<(), String>;
+
+/// Compares a backend with the specification on the edge inputs of one kernel.
+pub(crate) type Check = fn(Backend) -> Outcome;
+
+/// Every kernel by the name of its method, and its check.
+pub(crate) const KERNELS: &[(&str, Check)] = &[
+    ("dot", dot),
+    ("max_abs", max_abs),
+    ("min_max", min_max),
+    ("rotate", rotate),
+    ("rotate_inverse", rotate_inverse),
+    ("multiply_columns", multiply_columns),
+    ("quantize", quantize),
+    ("lookup", lookup),
+    ("pack", pack),
+    ("unpack", unpack),
+    ("quantize_query", quantize_query),
+    ("score_codes", score_codes),
+    ("accumulate_codes", accumulate_codes),
+    ("decode_floats", decode_floats),
+    ("encode_floats", encode_floats),
+    ("score_floats", score_floats),
+    ("accumulate_floats", accumulate_floats),
+    ("quantize_affine", quantize_affine),
+    ("decode_affine", decode_affine),
+    ("score_affine", score_affine),
+    ("accumulate_affine", accumulate_affine),
+];
+
+const WIDTHS: [usize; 11] = [32, 64, 80, 96, 112, 128, 160, 192, 256, 512, 576];
+const ODD_LENGTHS: [usize; 10] = [0, 1, 2, 7, 15, 16, 17, 31, 33, 63];
+const ROW_COUNTS: [usize; 10] = [0, 1, 2, 3, 15, 16, 17, 64, 257, 300];
+const QUERY_COUNTS: [usize; 6] = [0, 1, 2, 3, 8, 9];
+
+fn lengths() -> impl Iterator<Item = usize> {
+    ODD_LENGTHS.into_iter().chain(WIDTHS)
+}
+
+fn packings() -> impl Iterator<Item = Packing> {
+    (2..=256).filter_map(Packing::for_levels)
+}
+
+trait Bits: Copy {
+    fn bits(self) -> u32;
+    fn from_paint(paint: u64) -> Self;
+}
+
+impl Bits for f32 {
+    fn bits(self) -> u32 {
+        self.to_bits()
+    }
+    fn from_paint(paint: u64) -> Self {
+        f32::from(paint as u16)
+    }
+}
+
+impl Bits for u8 {
+    fn bits(self) -> u32 {
+        u32::from(self)
+    }
+    fn from_paint(paint: u64) -> Self {
+        paint as u8
+    }
+}
+
+impl Bits for i16 {
+    fn bits(self) -> u32 {
+        self as u32
+    }
+    fn from_paint(paint: u64) -> Self {
+        paint as i16
+    }
+}
+
+/// Moves values off their allocation's alignment: use `[1..]`.
+fn shifted<T: Bits>(values: &[T]) -> Vec<T> {
+    let mut shifted = vec![T::from_paint(0)];
+    shifted.extend_from_slice(values);
+    shifted
+}
+
+/// Runs a kernel that writes `count` outputs, on both backends, into buffers that hold different rubbish.
+fn same_outputs<T: Bits>(
+    backend: Backend,
+    case: Arguments,
+    count: usize,
+    run: impl Fn(Backend, &mut [T]),
+) -> Outcome {
+    let mut painter = Painter::new(&[count]);
+    let mut rubbish = || (0..count).map(|_| T::from_paint(painter.next())).collect::<Vec<T>>();
+    same(backend, case, &rubbish(), &rubbish(), run)
+}
+
+/// Runs a kernel that changes `start`, on both backends.
+fn same_changes<T: Bits>(
+    backend: Backend,
+    case: Arguments,
+    start: &[T],
+    run: impl Fn(Backend, &mut [T]),
+) -> Outcome {
+    same(backend, case, start, start, run)
+}
+
+/// The outputs lie off alignment, between guards that must survive.
+fn same<T: Bits>(
+    backend: Backend,
+    case: Arguments,
+    expected: &[T],
+    actual: &[T],
+    run: impl Fn(Backend, &mut [T]),
+) -> Outcome {
+    const GUARD: usize = 65;
+    let guard: Vec<T> = (0..GUARD as u64).map(|i| T::from_paint(173 * i + 5)).collect();
+    let guarded = |values: &[T]| [&guard, values, &guard].concat();
+    let (mut expected, mut actual) = (guarded(expected), guarded(actual));
+    let inner = GUARD..expected.len() - GUARD;
+    run(Backend::SCALAR, &mut expected[inner.clone()]);
+    run(backend, &mut actual[inner]);
+    match expected.iter().zip(&actual).position(|(e, a)| e.bits() != a.bits()) {
+        None => Ok(()),
+        Some(at) => Err(format!(
+            "{case}: element {} is {:#x}, the specification says {:#x}",
+            at as isize - GUARD as isize,
+            actual[at].bits(),
+            expected[at].bits()
+        )),
+    }
+}
+
+fn dot(backend: Backend) -> Outcome {
+    for n in lengths() {
+        for style in STYLES {
+            let mut painter = Painter::new(&[n]);
+            let (a, b) = (shifted(&painter.floats(style, n)), painter.floats(Style::Wide, n));
+            same_outputs(backend, format_args!("{n} values, {style:?}"), 1, |backend, out| {
+                out[0] = backend.dot(&a[1..], &b);
+            })?;
+        }
+    }
+    Ok(())
+}
+
+fn max_abs(backend: Backend) -> Outcome {
+    for n in lengths() {
+        for style in STYLES {
+            let x = shifted(&Painter::new(&[n]).floats(style, n));
+            same_outputs(backend, format_args!("{n} values, {style:?}"), 1, |backend, out| {
+                out[0] = backend.max_abs(&x[1..]);
+            })?;
+        }
+    }
+    Ok(())
+}
+
+fn min_max(backend: Backend) -> Outcome {
+    for n in lengths() {
+        for style in STYLES {
+            for seed in 0..4 {
+                let x = shifted(&Painter::new(&[n, seed]).floats(style, n));
+                let case = format_args!("{n} values, {style:?}, seed {seed}");
+                same_outputs(backend, case, 2, |backend, out| {
+                    (out[0], out[1]) = backend.min_max(&x[1..]);
+                })?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn rotate(backend: Backend) -> Outcome {
+    rotations(backend, Backend::rotate)
+}
+
+fn rotate_inverse(backend: Backend) -> Outcome {
+    rotations(backend, Backend::rotate_inverse)
+}
+
+fn rotations(backend: Backend, kernel: fn(Backend, &mut [f32], &[u32], f32)) -> Outcome {
+    const SMALL: [usize; 20] =
+        [1, 2, 4, 8, 12, 16, 20, 24, 28, 40, 48, 56, 144, 224, 288, 320, 384, 448, 640, 1024];
+    for n in SMALL.into_iter().chain(WIDTHS) {
+        for style in STYLES {
+            let mut painter = Painter::new(&[n]);
+            let x = painter.floats(style, n);
+            let signs: Vec<u32> = (0..=n).map(|_| painter.next() as u32 & 0x8000_0000).collect();
+            for scale in [1.0, 0.088_388_35, -3.7] {
+                let case = format_args!("width {n}, {style:?}, scale {scale}");
+                same_changes(backend, case, &x, |backend, x| kernel(backend, x, &signs[1..], scale))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn multiply_columns(backend: Backend) -> Outcome {
+    for n in [1, 2, 7, 15, 16, 17, 31, 33, 64, 80, 128, 192] {
+        for style in STYLES {
+            let mut painter = Painter::new(&[n]);
+            let (columns, x) =
+                (shifted(&painter.floats(Style::Wide, n * n)), shifted(&painter.floats(style, n)));
+            same_outputs(backend, format_args!("width {n}, {style:?}"), n, |backend, y| {
+                backend.multiply_columns(&columns[1..], &x[1..], y);
+            })?;
+        }
+    }
+    Ok(())
+}
+
+fn quantize(backend: Backend) -> Outcome {
+    for count in [0i32, 1, 2, 3, 4, 5, 7, 8, 9, 11, 15, 16, 17, 19, 23, 31, 35, 63, 71, 127, 143, 255] {
+        let mut painter = Painter::new(&[count as usize]);
+        // Ascending, with zeros of both signs and equal neighbours among them.
+        let mut thresholds: Vec<f32> = (0..count).map(|i| ((i - count / 2) / 2) as f32 / 8.0).collect();
+        if let Some(zero) = thresholds.iter().position(|t| *t == 0.0) {
+            thresholds[zero] = -0.0;
+        }
+        let thresholds = shifted(&thresholds);
+        let thresholds = &thresholds[1..];
+        for n in lengths() {
+            for style in STYLES {
+                let mut x = painter.floats(style, n);
+                for (i, x) in x.iter_mut().enumerate().filter(|(i, _)| i % 3 == 0 && count > 0) {
+                    // On a threshold, or one step to either side.
+                    let t = thresholds[painter.below(thresholds.len())];
+                    *x = [t, t.next_down(), t.next_up(), -t][i % 4];
+                }
+                let x = shifted(&x);
+                for scale in [1.0, 17.3, 0.0, 1e-20] {
+                    let case = format_args!("{n} values, {style:?}, {count} thresholds, scale {scale}");
+                    same_outputs(backend, case, n, |backend, codes| {
+                        backend.quantize(&x[1..], scale, thresholds, codes);
+                    })?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn lookup(backend: Backend) -> Outcome {
+    for levels in [1, 2, 3, 4, 5, 8, 9, 12, 15, 16, 17, 20, 31, 32, 33, 48, 64, 65, 127, 128, 129, 255, 256] {
+        for n in lengths() {
+            let mut painter = Painter::new(&[levels, n]);
+            let codes = shifted(&painter.bytes(n));
+            let centroids = shifted(&painter.integers(i16::MAX, levels));
+            for scale in [1.0, 0.003_1, -0.0, 1e-42] {
+                let case = format_args!("{n} codes of {levels} levels, scale {scale}");
+                same_outputs(backend, case, n, |backend, out| {
+                    backend.lookup(&codes[1..], &centroids[1..], scale, out);
+                })?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn pack(backend: Backend) -> Outcome {
+    for packing in packings() {
+        for n in lengths() {
+            let mut painter = Painter::new(&[packing.levels(), n]);
+            let random: Vec<u8> = (0..n).map(|_| painter.below(packing.levels()) as u8).collect();
+            let highest = vec![(packing.levels() - 1) as u8; n];
+            for codes in [random, highest] {
+                let codes = shifted(&codes);
+                let case = format_args!("{n} codes of {} levels", packing.levels());
+                same_outputs(backend, case, packing.bytes(n), |backend, bytes| {
+                    backend.pack(packing, &codes[1..], bytes);
+                })?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn unpack(backend: Backend) -> Outcome {
+    for packing in packings() {
+        for n in lengths() {
+            let hostile = Painter::new(&[packing.levels(), n]).bytes(packing.bytes(n));
+            for bytes in [hostile, vec![0xff; packing.bytes(n)]] {
+                let bytes = shifted(&bytes);
+                let case = format_args!("{n} codes of {} levels", packing.levels());
+                same_outputs(backend, case, n, |backend, codes| {
+                    backend.unpack(packing, &bytes[1..], codes);
+                })?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn quantize_query(backend: Backend) -> Outcome {
+    for n in lengths() {
+        for style in STYLES {
+            for limit in [1, 127, 1023] {
+                let mut x = Painter::new(&[n]).floats(style, n);
+                if style == Style::Random {
+                    // The factor becomes 1, and every second value a tie.
+                    x.iter_mut()
+                        .step_by(2)
+                        .enumerate()
+                        .for_each(|(i, x)| *x = (i as i16 % limit) as f32 - 0.5);
+                    x.iter_mut().take(1).for_each(|x| *x = f32::from(limit));
+                }
+                let x = shifted(&x);
+                let case = format_args!("{n} values, {style:?}, limit {limit}");
+                same_outputs(backend, case, 1, |backend, unit| {
+                    unit[0] = backend.quantize_query(&x[1..], limit, &mut vec![0; n]);
+                })?;
+                same_outputs(backend, case, n, |backend, out| {
+                    backend.quantize_query(&x[1..], limit, out);
+                })?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Rows of hostile bytes with finite scales, and a codebook for them.
+struct Page {
+    bytes: Vec<u8>,
+    stride: usize,
+    dim: usize,
+    packing: Packing,
+    centroids: Vec<i16>,
+}
+
+impl Page {
+    fn new(painter: &mut Painter, packing: Packing, dim: usize, count: usize) -> Self {
+        let stride = 2 + packing.bytes(dim) + [0, 1, 6, 37][painter.below(4)];
+        let mut bytes = painter.bytes(1 + stride * count);
+        for row in bytes[1..].chunks_exact_mut(stride) {
+            row[..2].copy_from_slice(&painter.finite_f16());
+            match painter.below(8) {
+                0 => row[2..].fill(0xff),
+                1 => row[..2].fill(0),
+                _ => {}
+            }
+        }
+        let limit = if packing.levels() <= 16 { 127 } else { 2047 };
+        let mut centroids = painter.integers(limit, packing.levels());
+        // The extremes: with them, sums come as near to the end of i32 as the contract allows.
+        (centroids[0], centroids[packing.levels() - 1]) = (-limit, limit);
+        Self { bytes, stride, dim, packing, centroids: shifted(&centroids) }
+    }
+
+    fn rows(&self) -> Rows<'_> {
+        Rows { bytes: &self.bytes[1..], stride: self.stride, dim: self.dim, packing: self.packing }
+    }
+
+    fn centroids(&self) -> &[i16] {
+        &self.centroids[1..]
+    }
+}
+
+/// (packing, dim, rows, queries): every packing and width with a few rows, then every count for some of them.
+fn page_shapes() -> impl Iterator<Item = (Packing, usize, usize, usize)> {
+    let few = packings()
+        .flat_map(|packing| lengths().filter(|dim| *dim > 0).map(move |dim| (packing, dim, 3, 1 + dim % 3)));
+    let many =
+        [2, 4, 5, 8, 12, 16, 20, 32, 256].into_iter().filter_map(Packing::for_levels).flat_map(|packing| {
+            [33, 80, 128].into_iter().flat_map(move |dim| {
+                ROW_COUNTS.into_iter().flat_map(move |rows| {
+                    QUERY_COUNTS.into_iter().map(move |queries| (packing, dim, rows, queries))
+                })
+            })
+        });
+    few.chain(many)
+}
+
+fn score_codes(backend: Backend) -> Outcome {
+    for (packing, dim, count, queries) in page_shapes() {
+        let mut painter = Painter::new(&[packing.levels(), dim, count, queries]);
+        let page = Page::new(&mut painter, packing, dim, count);
+        let limit = if packing.levels() <= 16 { 127 } else { 1023 };
+        let values: Vec<Vec<i16>> = (0..queries)
+            .map(|_| match painter.below(6) {
+                0 => vec![limit; dim + 1],
+                1 => vec![-limit; dim + 1],
+                _ => painter.integers(limit, dim + 1),
+            })
+            .collect();
+        let queries: Vec<IntQuery> = values
+            .iter()
+            .map(|values| IntQuery { values: &values[1..], scale: painter.float() / 100.0 })
+            .collect();
+        let case =
+            format_args!("{} levels, dim {dim}, {count} rows, {} queries", packing.levels(), queries.len());
+        same_outputs(backend, case, queries.len() * count, |backend, scores| {
+            backend.score_codes(&page.rows(), page.centroids(), 0.007_3, &queries, scores);
+        })?;
+    }
+    Ok(())
+}
+
+fn accumulate_codes(backend: Backend) -> Outcome {
+    for (packing, dim, count, queries) in page_shapes() {
+        let mut painter = Painter::new(&[packing.levels(), dim, count, queries]);
+        let page = Page::new(&mut painter, packing, dim, count);
+        let mut weights = Vec::with_capacity(1 + queries * count);
+        weights.push(0.0);
+        for _ in 0..queries {
+            match painter.below(6) {
+                0 => weights.extend(painter.floats(Style::Wide, count).iter().map(|w| w / 256.0)),
+                1 => weights.extend(painter.floats(Style::Zeros, count)),
+                2 => weights.extend(painter.floats(Style::Random, count).iter().map(|w| w * MAX_WEIGHT)),
+                // Products around 2⁻¹⁰⁰, below which a run adds nothing.
+                3 => weights.extend(painter.floats(Style::Random, count).iter().map(|w| w * 1e-34)),
+                _ => weights.extend(painter.floats(Style::Random, count)),
+            }
+        }
+        let acc = painter.floats(Style::Random, queries * dim);
+        let case = format_args!("{} levels, dim {dim}, {count} rows, {queries} queries", packing.levels());
+        same_changes(backend, case, &acc, |backend, acc| {
+            backend.accumulate_codes(&page.rows(), page.centroids(), 0.007_3, &weights[1..], acc);
+        })?;
+    }
+    Ok(())
+}
+
+const FORMATS: [Float; 3] = [Float::F16, Float::Bf16, Float::F32];
+
+/// Finite floats of a format, small enough that no sum of products overflows.
+fn float_bytes(painter: &mut Painter, format: Float, count: usize) -> Vec<u8> {
+    let mut bytes = vec![0];
+    for _ in 0..count {
+        let value = painter.floats(Style::Wide, 1)[0];
+        match format {
+            Float::F16 => bytes.extend(painter.finite_f16()),
+            Float::Bf16 => bytes.extend(&value.to_le_bytes()[2..]),
+            Float::F32 => bytes.extend(value.to_le_bytes()),
+        }
+    }
+    bytes
+}
+
+fn decode_floats(backend: Backend) -> Outcome {
+    for format in FORMATS {
+        for n in lengths() {
+            let bytes = float_bytes(&mut Painter::new(&[n]), format, n);
+            same_outputs(backend, format_args!("{n} of {format:?}"), n, |backend, out| {
+                backend.decode_floats(format, &bytes[1..], out);
+            })?;
+        }
+    }
+    // Every finite value of both short formats.
+    for (format, exponent) in [(Float::F16, 0x7c00), (Float::Bf16, 0x7f80)] {
+        let all: Vec<u8> = (0..=u16::MAX)
+            .filter(|bits| bits & exponent != exponent)
+            .flat_map(|bits| bits.to_le_bytes())
+            .collect();
+        same_outputs(backend, format_args!("all of {format:?}"), all.len() / 2, |backend, out| {
+            backend.decode_floats(format, &all, out);
+        })?;
+    }
+    Ok(())
+}
+
+fn encode_floats(backend: Backend) -> Outcome {
+    for format in FORMATS {
+        for n in lengths() {
+            for style in STYLES {
+                let x = shifted(&Painter::new(&[n]).floats(style, n));
+                let case = format_args!("{n} values to {format:?}, {style:?}");
+                same_outputs(backend, case, n * format.bytes(), |backend, bytes| {
+                    backend.encode_floats(format, &x[1..], bytes);
+                })?;
+            }
+        }
+        // Around every finite value of the short formats: on it, on the tie above it, a step to either side of both.
+        for shift in [13, 16] {
+            let mut x = Vec::new();
+            for bits in (0..u32::MAX >> shift).step_by(if shift == 13 { 7 } else { 1 }) {
+                for offset in [0, 1, (1 << (shift - 1)) - 1, 1 << (shift - 1), (1 << (shift - 1)) + 1] {
+                    let value = f32::from_bits((bits << shift) + offset);
+                    x.extend(value.is_finite().then_some(value));
+                }
+                if x.len() > 4000 {
+                    let case = format_args!("ties of {shift} bits to {format:?}, up to {bits}");
+                    same_outputs(backend, case, x.len() * format.bytes(), |backend, bytes| {
+                        backend.encode_floats(format, &x, bytes);
+                    })?;
+                    x.clear();
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// (dim, rows, queries).
+fn float_shapes() -> impl Iterator<Item = (usize, usize, usize)> {
+    let few = lengths().filter(|dim| *dim > 0).map(|dim| (dim, 3, 2));
+    let many = ROW_COUNTS
+        .into_iter()
+        .flat_map(|rows| QUERY_COUNTS.into_iter().map(move |queries| (80, rows, queries)));
+    few.chain(many)
+}
+
+fn slices(values: &[Vec<f32>]) -> Vec<&[f32]> {
+    values.iter().map(|values| &values[1..]).collect()
+}
+
+fn score_floats(backend: Backend) -> Outcome {
+    for format in FORMATS {
+        for (dim, count, queries) in float_shapes() {
+            let mut painter = Painter::new(&[dim, count, queries]);
+            let bytes = float_bytes(&mut painter, format, dim * count);
+            let queries: Vec<Vec<f32>> = (0..queries).map(|_| painter.floats(Style::Wide, dim + 1)).collect();
+            let queries = slices(&queries);
+            let case = format_args!("{format:?}, dim {dim}, {count} rows, {} queries", queries.len());
+            same_outputs(backend, case, queries.len() * count, |backend, scores| {
+                backend.score_floats(format, dim, &bytes[1..], &queries, scores);
+            })?;
+        }
+    }
+    Ok(())
+}
+
+fn accumulate_floats(backend: Backend) -> Outcome {
+    for format in FORMATS {
+        for (dim, count, queries) in float_shapes() {
+            let mut painter = Painter::new(&[dim, count, queries]);
+            let bytes = float_bytes(&mut painter, format, dim * count);
+            let weights = painter.floats(Style::Random, 1 + queries * count);
+            let acc = painter.floats(Style::Wide, queries * dim);
+            let case = format_args!("{format:?}, dim {dim}, {count} rows, {queries} queries");
+            same_changes(backend, case, &acc, |backend, acc| {
+                backend.accumulate_floats(format, dim, &bytes[1..], &weights[1..], acc);
+            })?;
+        }
+    }
+    Ok(())
+}
+
+fn quantize_affine(backend: Backend) -> Outcome {
+    for (range, offset) in [((0, 3), 0), ((0, 15), 0), ((-8, 7), 8), ((-127, 127), 128), ((100, 200), 0)] {
+        for n in lengths() {
+            for style in STYLES {
+                let x = shifted(&Painter::new(&[n]).floats(style, n));
+                for (zero, scale) in [(0.0, 0.125), (-0.37, 0.013), (0.0, 0.0), (1.0, 1e-40), (0.5, -0.01)] {
+                    let case = format_args!(
+                        "{n} values, {style:?}, {range:?} + {offset}, zero {zero}, scale {scale}"
+                    );
+                    same_outputs(backend, case, n, |backend, codes| {
+                        backend.quantize_affine(&x[1..], zero, scale, offset, range, codes);
+                    })?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn affine_layouts() -> impl Iterator<Item = Affine> {
+    [(32, 32), (64, 16), (80, 16), (96, 48), (128, 32), (128, 64), (160, 160), (576, 64)]
+        .into_iter()
+        .flat_map(|(dim, group)| {
+            (2..=8).flat_map(move |bits| {
+                [(false, 1 << (bits - 1)), (true, 0)].map(|(asymmetric, offset)| Affine {
+                    dim,
+                    group,
+                    bits,
+                    asymmetric,
+                    offset,
+                })
+            })
+        })
+}
+
+/// Rows of hostile codes with finite scales and zeros.
+fn affine_bytes(painter: &mut Painter, layout: &Affine, count: usize) -> Vec<u8> {
+    let mut bytes = painter.bytes(1 + count * layout.row_bytes());
+    for row in bytes[1..].chunks_exact_mut(layout.row_bytes()) {
+        for scale in row[..layout.header_bytes()].as_chunks_mut::<2>().0 {
+            *scale = painter.finite_f16();
+        }
+    }
+    bytes
+}
+
+fn decode_affine(backend: Backend) -> Outcome {
+    for layout in affine_layouts() {
+        let row = affine_bytes(&mut Painter::new(&[layout.dim, layout.group]), &layout, 1);
+        same_outputs(backend, format_args!("{layout:?}"), layout.dim, |backend, out| {
+            backend.decode_affine(&layout, &row[1..], out);
+        })?;
+    }
+    Ok(())
+}
+
+/// Few rows and queries for every layout, every count for two of them.
+fn affine_shapes() -> impl Iterator<Item = (Affine, usize, usize)> {
+    let few = affine_layouts().map(|layout| (layout, 3, 2));
+    let many =
+        affine_layouts().filter(|layout| layout.dim == 80 && layout.bits % 4 == 0).flat_map(|layout| {
+            ROW_COUNTS
+                .into_iter()
+                .flat_map(move |rows| QUERY_COUNTS.into_iter().map(move |queries| (layout, rows, queries)))
+        });
+    few.chain(many)
+}
+
+fn score_affine(backend: Backend) -> Outcome {
+    for (layout, count, queries) in affine_shapes() {
+        let mut painter = Painter::new(&[layout.dim, layout.group, count, queries]);
+        let bytes = affine_bytes(&mut painter, &layout, count);
+        let queries: Vec<Vec<f32>> =
+            (0..queries).map(|_| painter.floats(Style::Wide, layout.dim + 1)).collect();
+        let queries = slices(&queries);
+        let case = format_args!("{layout:?}, {count} rows, {} queries", queries.len());
+        same_outputs(backend, case, queries.len() * count, |backend, scores| {
+            backend.score_affine(&layout, &bytes[1..], &queries, scores);
+        })?;
+    }
+    Ok(())
+}
+
+fn accumulate_affine(backend: Backend) -> Outcome {
+    for (layout, count, queries) in affine_shapes() {
+        let mut painter = Painter::new(&[layout.dim, layout.group, count, queries]);
+        let bytes = affine_bytes(&mut painter, &layout, count);
+        let weights = painter.floats(Style::Random, 1 + queries * count);
+        let acc = painter.floats(Style::Wide, queries * layout.dim);
+        let case = format_args!("{layout:?}, {count} rows, {queries} queries");
+        same_changes(backend, case, &acc, |backend, acc| {
+            backend.accumulate_affine(&layout, &bytes[1..], &weights[1..], acc);
+        })?;
+    }
+    Ok(())
+}

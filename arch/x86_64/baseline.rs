@@ -1,0 +1,64 @@
+//! What compressed scores are compared with: an f16 dot product as fast as this CPU allows, which is what an
+//! uncompressed cache runs. It fuses multiply-adds and has its own order of sums, so it is **not** bit-exact and no
+//! part of the library's results; only benchmarks call it.
+
+use core::arch::x86_64::*;
+
+/// scores\[row] ≈ Σ query·row over rows of f16, row by row, with AVX2, FMA and F16C: eight lanes, four accumulators.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn f16_dot_fma_avx2(query: &[f32], bytes: &[u8], scores: &mut [f32]) {
+    for (row, score) in bytes.chunks_exact(2 * query.len()).zip(scores) {
+        let mut sums = [_mm256_setzero_ps(); 4];
+        let (blocks, tail) = row.as_chunks::<64>();
+        let (query_blocks, query_tail) = query.as_chunks::<32>();
+        for (block, query) in blocks.iter().zip(query_blocks) {
+            let (block, query) = (block.as_chunks::<16>().0, query.as_chunks::<8>().0);
+            for i in 0..4 {
+                // SAFETY: the arrays hold the 16 and 32 bytes that the loads read.
+                let (half, query) = unsafe {
+                    (_mm_loadu_si128(block[i].as_ptr().cast()), _mm256_loadu_ps(query[i].as_ptr()))
+                };
+                sums[i] = _mm256_fmadd_ps(_mm256_cvtph_ps(half), query, sums[i]);
+            }
+        }
+        let sum = _mm256_add_ps(_mm256_add_ps(sums[0], sums[1]), _mm256_add_ps(sums[2], sums[3]));
+        let sum = _mm_add_ps(_mm256_castps256_ps128(sum), _mm256_extractf128_ps::<1>(sum));
+        let sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
+        let sum = _mm_add_ss(sum, _mm_movehdup_ps(sum));
+        *score = _mm_cvtss_f32(sum) + rest(query_tail, tail);
+    }
+}
+
+/// The same in AVX-512: 16 lanes, four accumulators.
+#[target_feature(enable = "avx512f,avx512dq,avx2,fma,f16c")]
+pub(crate) fn f16_dot_fma_avx512(query: &[f32], bytes: &[u8], scores: &mut [f32]) {
+    for (row, score) in bytes.chunks_exact(2 * query.len()).zip(scores) {
+        let mut sums = [_mm512_setzero_ps(); 4];
+        let (blocks, tail) = row.as_chunks::<128>();
+        let (query_blocks, query_tail) = query.as_chunks::<64>();
+        for (block, query) in blocks.iter().zip(query_blocks) {
+            let (block, query) = (block.as_chunks::<32>().0, query.as_chunks::<16>().0);
+            for i in 0..4 {
+                // SAFETY: the arrays hold the 32 and 64 bytes that the loads read.
+                let (half, query) = unsafe {
+                    (_mm256_loadu_si256(block[i].as_ptr().cast()), _mm512_loadu_ps(query[i].as_ptr()))
+                };
+                sums[i] = _mm512_fmadd_ps(_mm512_cvtph_ps(half), query, sums[i]);
+            }
+        }
+        let sum = _mm512_add_ps(_mm512_add_ps(sums[0], sums[1]), _mm512_add_ps(sums[2], sums[3]));
+        *score = _mm512_reduce_add_ps(sum) + rest(query_tail, tail);
+    }
+}
+
+/// What the blocks leave over.
+#[target_feature(enable = "fma,f16c")]
+#[inline]
+fn rest(query: &[f32], bytes: &[u8]) -> f32 {
+    let mut sum = 0.0f32;
+    for (bytes, query) in bytes.as_chunks::<2>().0.iter().zip(query) {
+        let value = _mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(u16::from_le_bytes(*bytes))));
+        sum += _mm_cvtss_f32(value) * query;
+    }
+    sum
+}

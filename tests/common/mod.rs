@@ -1,0 +1,301 @@
+//! What the tests share: codecs behind run-time widths (without `alloc`, so that every build is tested alike),
+//! seeded vectors, and the list of specs that "all codecs" means.
+#![allow(dead_code, unreachable_pub)] // each test binary takes what it needs
+
+use octaplex::codebook::WIDTHS;
+use octaplex::{AnyCodec, Backend, Codec, CodecSpec, Error, Stream};
+use rand_chacha::ChaCha8Rng;
+use rand_core::{Rng, SeedableRng};
+
+/// Specs that reach every branch of every codec. A codec that is not named here still joins, by its default spec:
+/// use [`specs`].
+const SPECS: &[&str] = &[
+    "turboquant:bits=1",
+    "turboquant:bits=2",
+    "turboquant:bits=3",
+    "turboquant",
+    "turboquant:bits=5",
+    "turboquant:bits=6",
+    "turboquant:bits=7",
+    "turboquant:bits=8",
+    "turboquant:levels=3",
+    "turboquant:levels=5",
+    "turboquant:levels=6",
+    "turboquant:levels=10",
+    "turboquant:levels=12",
+    "turboquant:bits=3,gain=norm",
+    "turboquant:bits=2,gain=unbiased",
+    "turboquant:bits=3,rounds=2,seed=7",
+    "turboquant:levels=6,rounds=3,seed=18446744073709551615",
+    "int:bits=2",
+    "int:bits=3",
+    "int",
+    "int:bits=5,group=16",
+    "int:bits=8",
+    "int:bits=2,group=32,asymmetric=true",
+    "int:bits=4,group=16,asymmetric=true",
+    "int:bits=6,asymmetric=true",
+    "int:bits=7,group=64",
+    "int:rotate=true,seed=3",
+    "int:bits=8,asymmetric=true,rotate=true",
+];
+
+/// Every spec of the list, and the default spec of each codec that the list leaves out. Dense rotations are a matter
+/// of `tests/rotation.rs` and the golden files: they cost D² a vector.
+pub fn specs() -> Vec<CodecSpec> {
+    let mut specs: Vec<CodecSpec> = SPECS.iter().map(|text| text.parse().unwrap()).collect();
+    for codec in CodecSpec::all() {
+        if !SPECS.iter().any(|text| text.split(':').next() == Some(codec.name)) {
+            specs.push(codec.name.parse().unwrap());
+        }
+    }
+    specs
+}
+
+/// The name of a spec's codec.
+pub fn name_of(spec: CodecSpec) -> String {
+    spec.to_string().split(':').next().unwrap_or_default().to_owned()
+}
+
+/// A codec whose width is a run-time value: [`Codec`] with slices. Rows are `dim` values each.
+pub trait Rows {
+    fn dim(&self) -> usize;
+    fn block_bytes(&self) -> usize;
+    fn encode(&self, x: &[f32], block: &mut [u8]) -> Result<(), Error>;
+    fn encode_page(&self, xs: &[f32], blocks: &mut [u8]) -> Result<(), Error>;
+    fn decode(&self, block: &[u8], x: &mut [f32]) -> Result<(), Error>;
+    /// Prepares each row of `queries`, then scores.
+    fn score(&self, queries: &[f32], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error>;
+    fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [f32]) -> Result<(), Error>;
+    fn finish(&self, acc: &mut [f32]);
+}
+
+fn rows<const D: usize>(values: &[f32]) -> &[[f32; D]] {
+    let (rows, rest) = values.as_chunks();
+    assert!(rest.is_empty());
+    rows
+}
+
+fn rows_mut<const D: usize>(values: &mut [f32]) -> &mut [[f32; D]] {
+    let (rows, rest) = values.as_chunks_mut();
+    assert!(rest.is_empty());
+    rows
+}
+
+impl<const D: usize> Rows for AnyCodec<D> {
+    fn dim(&self) -> usize {
+        D
+    }
+    fn block_bytes(&self) -> usize {
+        Codec::block_bytes(self)
+    }
+    fn encode(&self, x: &[f32], block: &mut [u8]) -> Result<(), Error> {
+        Codec::encode(self, &rows(x)[0], block)
+    }
+    fn encode_page(&self, xs: &[f32], blocks: &mut [u8]) -> Result<(), Error> {
+        Codec::encode_page(self, rows(xs), blocks)
+    }
+    fn decode(&self, block: &[u8], x: &mut [f32]) -> Result<(), Error> {
+        Codec::decode(self, block, &mut rows_mut(x)[0])
+    }
+    fn score(&self, queries: &[f32], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
+        let prepared: Vec<_> =
+            rows(queries).iter().map(|query| self.prepare_query(query)).collect::<Result<_, _>>()?;
+        Codec::score(self, &prepared, blocks, scores)
+    }
+    fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [f32]) -> Result<(), Error> {
+        Codec::accumulate(self, weights, blocks, rows_mut(acc))
+    }
+    fn finish(&self, acc: &mut [f32]) {
+        for acc in rows_mut(acc) {
+            Codec::finish(self, acc);
+        }
+    }
+}
+
+/// Calls a function that is generic over the width with a width known at run time.
+#[macro_export]
+macro_rules! with_width {
+    ($dim:expr, $d:ident => $body:expr) => {
+        match $dim {
+            32 => {
+                const $d: usize = 32;
+                $body
+            }
+            64 => {
+                const $d: usize = 64;
+                $body
+            }
+            80 => {
+                const $d: usize = 80;
+                $body
+            }
+            96 => {
+                const $d: usize = 96;
+                $body
+            }
+            112 => {
+                const $d: usize = 112;
+                $body
+            }
+            128 => {
+                const $d: usize = 128;
+                $body
+            }
+            160 => {
+                const $d: usize = 160;
+                $body
+            }
+            192 => {
+                const $d: usize = 192;
+                $body
+            }
+            256 => {
+                const $d: usize = 256;
+                $body
+            }
+            512 => {
+                const $d: usize = 512;
+                $body
+            }
+            576 => {
+                const $d: usize = 576;
+                $body
+            }
+            dim => unreachable!("width {dim}"),
+        }
+    };
+}
+
+/// The codec of a spec, or what its constructor refuses.
+pub fn try_build(spec: CodecSpec, dim: usize, backend: Backend) -> Result<Box<dyn Rows>, Error> {
+    with_width!(dim, D => Ok(Box::new(AnyCodec::<D>::build(spec, backend, Stream::default())?)))
+}
+
+/// The codec of a spec for every width that takes it (a group may not divide the width), with its width.
+pub fn build_all(spec: CodecSpec, backend: Backend) -> Vec<Box<dyn Rows>> {
+    let codecs: Vec<_> = WIDTHS.iter().filter_map(|&dim| try_build(spec, dim, backend).ok()).collect();
+    assert!(!codecs.is_empty(), "{spec}: no width takes it");
+    codecs
+}
+
+/// The codec of a spec that is known to be possible.
+pub fn build(spec: &str, dim: usize) -> Box<dyn Rows> {
+    try_build(spec.parse().unwrap(), dim, Backend::detect()).unwrap()
+}
+
+/// Encodes rows one by one.
+pub fn encode_rows(codec: &dyn Rows, rows: &[f32]) -> Vec<u8> {
+    let mut blocks = vec![0; rows.len() / codec.dim() * codec.block_bytes()];
+    codec.encode_page(rows, &mut blocks).unwrap();
+    blocks
+}
+
+/// Decodes blocks one by one.
+pub fn decode_rows(codec: &dyn Rows, blocks: &[u8]) -> Vec<f32> {
+    let mut rows = vec![0.0; blocks.len() / codec.block_bytes() * codec.dim()];
+    let blocks = blocks.chunks_exact(codec.block_bytes());
+    for (block, row) in blocks.zip(rows.chunks_exact_mut(codec.dim())) {
+        codec.decode(block, row).unwrap();
+    }
+    rows
+}
+
+/// Bits, for comparisons that tell 0 from -0.
+pub fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|x| x.to_bits()).collect()
+}
+
+/// Seeded random numbers, the same on every machine.
+pub struct Random(ChaCha8Rng);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self(ChaCha8Rng::seed_from_u64(seed))
+    }
+
+    pub fn word(&mut self) -> u64 {
+        self.0.next_u64()
+    }
+
+    pub fn below(&mut self, limit: usize) -> usize {
+        (self.word() % limit as u64) as usize
+    }
+
+    /// Uniform in [0, 1).
+    pub fn unit(&mut self) -> f64 {
+        (self.word() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Uniform in [-1, 1).
+    pub fn signed(&mut self) -> f32 {
+        (2.0 * self.unit() - 1.0) as f32
+    }
+
+    /// N(0,1), by Box and Muller.
+    pub fn gaussian(&mut self) -> f32 {
+        let radius = libm::sqrt(-2.0 * libm::log(1.0 - self.unit()));
+        (radius * libm::cos(2.0 * std::f64::consts::PI * self.unit())) as f32
+    }
+
+    pub fn gaussians(&mut self, count: usize) -> Vec<f32> {
+        (0..count).map(|_| self.gaussian()).collect()
+    }
+
+    pub fn bytes(&mut self, count: usize) -> Vec<u8> {
+        (0..count).map(|_| self.word() as u8).collect()
+    }
+}
+
+/// Vectors that look for trouble: zeros of both signs, one-hot, constant, alternating, ties, huge ranges, subnormals,
+/// the edges of f16. All finite; some have no encoding.
+pub fn adversarial(dim: usize, random: &mut Random) -> Vec<Vec<f32>> {
+    let mut hot = vec![0.0; dim];
+    hot[random.below(dim)] = -3.5;
+    let mut hot_huge = vec![-0.0; dim];
+    hot_huge[dim - 1] = 60000.0;
+    let zeros: Vec<f32> = (0..dim).map(|i| if i % 3 == 0 { -0.0 } else { 0.0 }).collect();
+    let positive_zeros: Vec<f32> = (0..dim).map(|i| if i % 5 == 0 { -0.0 } else { i as f32 }).collect();
+    let mut vectors = vec![
+        vec![0.0; dim],
+        vec![-0.0; dim],
+        zeros,
+        positive_zeros.clone(),
+        positive_zeros.iter().map(|x| -x).collect(),
+        hot,
+        hot_huge,
+        vec![1.0; dim],
+        (0..dim).map(|i| if i % 2 == 0 { 1.0 } else { -1.0 }).collect(),
+        (0..dim).map(|i| (i as f32 - dim as f32 / 2.0) * 0.5).collect(),
+        (0..dim).map(|i| (i % 16) as f32 * 0.5).collect(),
+        (0..dim).map(|_| random.signed() * libm::exp2f((random.below(40) as f32) - 25.0)).collect(),
+        (0..dim).map(|_| random.signed() * 1e-3 + 100.0).collect(),
+    ];
+    // The edges of f16, of the smallest norm, of f32's subnormals, and of 2⁵⁸.
+    for scale in
+        [65504.0, 65519.0, 65520.0, 1e6, 6e-8, 3e-8, 1.8e-9, 1e-9, 1e-22, 1e-40, 2.8e17, 2.9e17, 1e19, 3e38]
+    {
+        vectors.push((0..dim).map(|_| random.signed() * scale).collect());
+        vectors.push(vec![scale; dim]);
+        vectors.push(vec![scale / libm::sqrtf(dim as f32); dim]);
+    }
+    vectors
+}
+
+/// ChaCha8 of a format's stream (codecs' documentation: "Streams"), written down a second time.
+pub fn stream(seed: u64, stream: Stream, purpose: u8) -> impl FnMut() -> u64 {
+    let mut bytes = b"octaplex".to_vec();
+    bytes.extend(seed.to_le_bytes());
+    bytes.extend(stream.layer.to_le_bytes());
+    bytes.extend(stream.head.to_le_bytes());
+    bytes.extend([u8::from(stream.role == octaplex::Role::Values), purpose, 0, 0, 0, 0, 0, 0]);
+    let mut words = ChaCha8Rng::from_seed(bytes.try_into().unwrap());
+    move || words.next_u64()
+}
+
+/// The signs of a rotation, ±1.
+pub fn signs(seed: u64, head: Stream, dim: usize) -> Vec<f64> {
+    let mut words = stream(seed, head, 0);
+    let words: Vec<u64> = (0..dim.div_ceil(64)).map(|_| words()).collect();
+    (0..dim).map(|j| if words[j / 64] >> (j % 64) & 1 == 1 { -1.0 } else { 1.0 }).collect()
+}

@@ -1,0 +1,489 @@
+//! Laws that hold for every codec, width and input: what the operations say about each other.
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
+
+mod common;
+mod oracle;
+
+use common::{
+    Random, adversarial, bits, build_all, decode_rows, encode_rows, name_of, signs, specs, try_build,
+};
+use half::f16;
+use octaplex::codebook::WIDTHS;
+use octaplex::{AnyCodec, Backend, Codec, CodecSpec, Stream};
+use octaplex_arch::Packing;
+use proptest::prelude::*;
+
+/// Codes as the format says: the raw plane, then digits; bit by bit.
+fn packed(levels: usize, codes: &[u8]) -> Vec<u8> {
+    let raw_bits = levels.trailing_zeros();
+    let radix = u32::try_from(levels >> raw_bits).unwrap();
+    let (mut raw, mut digits) = (Vec::new(), Vec::new());
+    for code in codes {
+        raw.extend((0..raw_bits).map(|bit| code >> bit & 1));
+    }
+    let (group, width) = match radix {
+        3 => (5, 8),
+        5 => (3, 7),
+        9 => (2, 7),
+        _ => (codes.len().max(1), 0),
+    };
+    for group_codes in codes.chunks(group) {
+        let number: u32 =
+            group_codes.iter().rev().fold(0, |number, code| number * radix + (u32::from(*code) >> raw_bits));
+        let short = (0..).find(|&bits| 1 << bits >= radix.pow(group_codes.len() as u32));
+        let width = if group_codes.len() == group { width } else { short.unwrap() };
+        digits.extend((0..width).map(|bit| (number >> bit & 1) as u8));
+    }
+    if radix == 1 {
+        digits.clear();
+    }
+    let bytes = |plane: &[u8]| -> Vec<u8> {
+        plane.chunks(8).map(|bits| bits.iter().rev().fold(0, |byte, bit| byte << 1 | bit)).collect()
+    };
+    [bytes(&raw), bytes(&digits)].concat()
+}
+
+fn packings() -> impl Iterator<Item = (usize, Packing)> {
+    (2..=256).filter_map(|levels| Some((levels, Packing::for_levels(levels)?)))
+}
+
+#[test]
+fn unpack_inverts_pack_for_every_packing() {
+    let mut random = Random::new(2);
+    let counts = (0..=40).chain(WIDTHS);
+    assert_eq!(packings().count(), 8 + 7 + 6 + 5, "radix 1, 3, 5, 9 times a power of two, up to 256 levels");
+    for count in counts {
+        for (levels, packing) in packings() {
+            let codes: Vec<u8> = (0..count).map(|_| random.below(levels) as u8).collect();
+            let expected = packed(levels, &codes);
+            for backend in Backend::available() {
+                let at = format!("{count} codes of {levels} levels, {}", backend.name());
+                let mut bytes = vec![0xa5; packing.bytes(count)];
+                backend.pack(packing, &codes, &mut bytes);
+                assert_eq!(bytes, expected, "{at}");
+                let mut unpacked = vec![0x5a; count];
+                backend.unpack(packing, &bytes, &mut unpacked);
+                assert_eq!(unpacked, codes, "{at}");
+            }
+        }
+    }
+}
+
+#[test]
+fn unpacked_codes_are_below_the_levels_whatever_the_bytes() {
+    let mut random = Random::new(3);
+    for (levels, packing) in packings() {
+        for count in [1, 2, 3, 4, 5, 14, 15, 16, 31, 64, 80, 576] {
+            let garbage = random.bytes(packing.bytes(count));
+            for bytes in [garbage, vec![0xff; packing.bytes(count)]] {
+                for backend in Backend::available() {
+                    let mut codes = vec![0xff; count];
+                    backend.unpack(packing, &bytes, &mut codes);
+                    assert!(codes.iter().all(|code| usize::from(*code) < levels), "{levels} levels");
+                }
+            }
+        }
+    }
+}
+
+/// Rows that every codec takes.
+fn plain_rows(dim: usize, random: &mut Random) -> Vec<f32> {
+    let mut rows = random.gaussians(5 * dim);
+    rows.extend(
+        adversarial(dim, random).into_iter().filter(|x| x.iter().all(|x| x.abs() < 1000.0)).flatten(),
+    );
+    rows
+}
+
+#[test]
+fn a_page_is_its_blocks() {
+    let mut random = Random::new(4);
+    for spec in specs() {
+        for codec in build_all(spec, Backend::detect()) {
+            let dim = codec.dim();
+            let mut rows = plain_rows(dim, &mut random);
+            // Large enough that the page is checked before it is written.
+            rows.extend(random.gaussians(dim).iter().map(|x| x * 1000.0));
+            let mut page = vec![0xee; rows.len() / dim * codec.block_bytes()];
+            codec.encode_page(&rows, &mut page).unwrap();
+            for (i, (row, block)) in rows.chunks(dim).zip(page.chunks(codec.block_bytes())).enumerate() {
+                let mut single = vec![0x11; codec.block_bytes()];
+                codec.encode(row, &mut single).unwrap();
+                assert_eq!(single, block, "{spec} at {dim}, row {i}");
+            }
+        }
+    }
+}
+
+#[test]
+fn several_queries_are_queries_one_at_a_time() {
+    let mut random = Random::new(5);
+    for spec in specs() {
+        for codec in build_all(spec, Backend::detect()) {
+            let dim = codec.dim();
+            let blocks = encode_rows(&*codec, &plain_rows(dim, &mut random));
+            let count = blocks.len() / codec.block_bytes();
+            for queries in [1, 2, 7, 8, 9, 17] {
+                let rows = random.gaussians(queries * dim);
+                let mut together = vec![f32::NAN; queries * count];
+                codec.score(&rows, &blocks, &mut together).unwrap();
+                for (query, together) in rows.chunks(dim).zip(together.chunks(count)) {
+                    let mut alone = vec![f32::NAN; count];
+                    codec.score(query, &blocks, &mut alone).unwrap();
+                    assert_eq!(bits(&alone), bits(together), "{spec} at {dim}, {queries} queries");
+                }
+                let weights: Vec<f32> = (0..queries * count).map(|_| random.signed()).collect();
+                let start = random.gaussians(queries * dim);
+                let mut together = start.clone();
+                codec.accumulate(&weights, &blocks, &mut together).unwrap();
+                for ((weights, start), together) in
+                    weights.chunks(count).zip(start.chunks(dim)).zip(together.chunks(dim))
+                {
+                    let mut alone = start.to_vec();
+                    codec.accumulate(weights, &blocks, &mut alone).unwrap();
+                    assert_eq!(bits(&alone), bits(together), "{spec} at {dim}, {queries} outputs");
+                }
+            }
+        }
+    }
+}
+
+/// Blocks score alone as they do in a page.
+#[test]
+fn scores_do_not_depend_on_the_page() {
+    let mut random = Random::new(6);
+    for spec in specs() {
+        for codec in build_all(spec, Backend::detect()) {
+            let query = random.gaussians(codec.dim());
+            let blocks = encode_rows(&*codec, &random.gaussians(37 * codec.dim()));
+            let mut page = [0.0; 37];
+            codec.score(&query, &blocks, &mut page).unwrap();
+            for (block, score) in blocks.chunks(codec.block_bytes()).zip(page) {
+                let mut alone = [f32::NAN];
+                codec.score(&query, block, &mut alone).unwrap();
+                assert_eq!(alone[0].to_bits(), score.to_bits(), "{spec} at {}", codec.dim());
+            }
+        }
+    }
+}
+
+/// What a codec does to queries and weights, where it computes in integers: (largest integer of a query, of a weight).
+fn integer_limits(spec: CodecSpec) -> Option<(f64, f64)> {
+    match spec {
+        CodecSpec::TurboQuant(spec) if spec.levels <= 16 => Some((127.0, 32767.0)),
+        CodecSpec::TurboQuant(_) => Some((1023.0, 4095.0)),
+        _ => None,
+    }
+}
+
+/// Rounding of f32 sums over a row, relative to the sum of magnitudes.
+const F32_SUM: f64 = 3e-6;
+/// Rounding where products fall below f32's normal range: 576 times 2⁻¹⁴⁹, and to spare.
+const SUBNORMAL: f64 = 1e-41;
+
+fn norm(x: &[f64]) -> f64 {
+    oracle::dot(x, x).sqrt()
+}
+
+#[test]
+fn scores_are_products_with_the_decoded_vectors() {
+    let mut random = Random::new(7);
+    for spec in specs() {
+        for codec in build_all(spec, Backend::detect()) {
+            let dim = codec.dim();
+            let blocks = encode_rows(&*codec, &plain_rows(dim, &mut random));
+            let decoded = oracle::to_f64(&decode_rows(&*codec, &blocks));
+            let query = random.gaussians(dim);
+            let exact_query = oracle::to_f64(&query);
+            let mut scores = vec![f32::NAN; decoded.len() / dim];
+            codec.score(&query, &blocks, &mut scores).unwrap();
+            for (row, (score, decoded)) in scores.iter().zip(decoded.chunks(dim)).enumerate() {
+                let exact = oracle::dot(&exact_query, decoded);
+                // Half a unit of the integer query a coordinate, each with a random sign: six standard deviations.
+                // A unit is the rotated query's largest coordinate over the limit.
+                let unit = integer_limits(spec)
+                    .map_or(0.0, |(limit, _)| exact_query_peak(spec, dim, &exact_query) / limit);
+                let sums = F32_SUM * norm(&exact_query) * norm(decoded) + SUBNORMAL;
+                let bound = 6.0 * unit / 12f64.sqrt() * norm(decoded) + sums;
+                let error = (f64::from(*score) - exact).abs();
+                assert!(
+                    error <= bound,
+                    "{spec} at {dim}, row {row}: {score} is {error} from {exact}, bound {bound}"
+                );
+            }
+        }
+    }
+}
+
+/// The largest coordinate of the rotated query.
+fn exact_query_peak(spec: CodecSpec, dim: usize, query: &[f64]) -> f64 {
+    let CodecSpec::TurboQuant(spec) = spec else { panic!("{spec} has no integer queries") };
+    let signs = signs(spec.seed, Stream::default(), dim);
+    let rotated = oracle::rotate(&oracle::hadamard(dim), &signs, spec.rounds.into(), query);
+    rotated.iter().fold(0.0, |max: f64, x| max.max(x.abs()))
+}
+
+#[test]
+fn accumulated_outputs_are_weighted_sums_of_decoded_vectors() {
+    let mut random = Random::new(8);
+    for spec in specs() {
+        for codec in build_all(spec, Backend::detect()) {
+            let (dim, bytes) = (codec.dim(), codec.block_bytes());
+            // More than one run of 256 rows.
+            let count = 300;
+            let blocks = encode_rows(&*codec, &random.gaussians(count * dim));
+            let decoded = oracle::to_f64(&decode_rows(&*codec, &blocks));
+            let weights: Vec<f32> = (0..count).map(|_| random.signed()).collect();
+            let mut output = vec![0.0; dim];
+            codec.accumulate(&weights, &blocks, &mut output).unwrap();
+            codec.finish(&mut output);
+
+            let mut exact = vec![0.0; dim];
+            let (mut weight_errors, mut magnitude) = (0.0, 0.0);
+            let scale =
+                |row: usize| f16::from_le_bytes([blocks[row * bytes], blocks[row * bytes + 1]]).to_f64();
+            let limits = integer_limits(spec);
+            let largest = if limits.is_none() {
+                0.0
+            } else {
+                (0..count).map(|row| (f64::from(weights[row]) * scale(row)).abs()).fold(0.0, f64::max)
+            };
+            for (row, x) in decoded.chunks(dim).enumerate() {
+                for (exact, x) in exact.iter_mut().zip(x) {
+                    *exact += f64::from(weights[row]) * x;
+                }
+                if let Some((_, limit)) = limits {
+                    // Half a unit of the integer weight for this row's vector of centroids.
+                    weight_errors += 0.5 * largest / limit * norm(x) / scale(row);
+                }
+                magnitude += f64::from(weights[row]).abs() * norm(x);
+            }
+            let error: Vec<f64> = exact.iter().zip(&output).map(|(e, o)| e - f64::from(*o)).collect();
+            let bound = weight_errors + F32_SUM * magnitude;
+            assert!(norm(&error) <= bound, "{spec} at {dim}: off by {}, bound {bound}", norm(&error));
+        }
+    }
+}
+
+#[test]
+fn accumulating_nothing_changes_nothing() {
+    for spec in specs() {
+        for codec in build_all(spec, Backend::detect()) {
+            let mut acc = vec![1.5; codec.dim()];
+            codec.accumulate(&[], &[], &mut acc).unwrap();
+            codec.accumulate(&[], &[], &mut []).unwrap();
+            assert!(acc.iter().all(|acc| *acc == 1.5), "{spec}");
+            codec.score(&acc, &[], &mut []).unwrap();
+            codec.encode_page(&[], &mut []).unwrap();
+        }
+    }
+}
+
+/// Formats that hold their own decoded values: decoding and encoding again gives the same bytes.
+#[test]
+fn decoded_values_encode_to_the_same_bytes() {
+    let stable = [
+        "f16",
+        "bf16",
+        "f32",
+        "int:bits=3",
+        "int",
+        "int:bits=8",
+        "int:bits=5,group=16",
+        "int:bits=4,asymmetric=true",
+    ];
+    let mut random = Random::new(9);
+    for spec in stable {
+        for codec in build_all(spec.parse().unwrap(), Backend::detect()) {
+            let blocks = encode_rows(&*codec, &random.gaussians(20 * codec.dim()));
+            let again = encode_rows(&*codec, &decode_rows(&*codec, &blocks));
+            assert!(again == blocks, "{spec} at {}", codec.dim());
+        }
+    }
+}
+
+/// A sign is the same sign again after decoding, whatever the rotation rounds; the norm may move by a unit of f16.
+#[test]
+fn one_bit_codes_are_stable() {
+    let mut random = Random::new(10);
+    for codec in build_all("turboquant:bits=1".parse().unwrap(), Backend::detect()) {
+        let blocks = encode_rows(&*codec, &random.gaussians(20 * codec.dim()));
+        let again = encode_rows(&*codec, &decode_rows(&*codec, &blocks));
+        for (a, b) in blocks.chunks(codec.block_bytes()).zip(again.chunks(codec.block_bytes())) {
+            assert_eq!(a[2..], b[2..], "width {}", codec.dim());
+            let norm = |block: &[u8]| i32::from(u16::from_le_bytes([block[0], block[1]]));
+            assert!((norm(a) - norm(b)).abs() <= 1, "width {}", codec.dim());
+        }
+    }
+}
+
+/// codecs.md: a zero f16 has zero codes and decodes to zero.
+#[test]
+fn zero_vectors_are_zero_bytes_and_decode_to_zero() {
+    for spec in specs() {
+        for codec in build_all(spec, Backend::detect()) {
+            let mut block = vec![0xee; codec.block_bytes()];
+            codec.encode(&vec![0.0; codec.dim()], &mut block).unwrap();
+            assert!(block.iter().all(|byte| *byte == 0), "{spec} at {}", codec.dim());
+            let mut x = vec![f32::NAN; codec.dim()];
+            codec.decode(&block, &mut x).unwrap();
+            assert!(x.iter().all(|x| *x == 0.0), "{spec} at {}", codec.dim());
+        }
+    }
+}
+
+#[test]
+fn blocks_have_the_bytes_that_the_spec_and_its_layout_say() {
+    for spec in specs() {
+        for codec in build_all(spec, Backend::detect()) {
+            let dim = codec.dim();
+            assert_eq!(spec.block_bytes(dim), codec.block_bytes(), "{spec} at {dim}");
+            let mut lines = 0;
+            spec.layout(dim, |bytes, meaning| {
+                assert!(bytes > 0 && !meaning.is_empty(), "{spec} at {dim}: {bytes} bytes of '{meaning}'");
+                lines += bytes;
+            });
+            assert_eq!(lines, codec.block_bytes(), "{spec} at {dim}: the layout's lines");
+            assert_eq!(spec.bits_per_value(dim), codec.block_bytes() as f64 * 8.0 / dim as f64);
+        }
+    }
+}
+
+/// Everything a codec says about one vector, one query and one weight.
+fn answers<const D: usize>(codec: &impl Codec<D>, x: &[f32; D], q: &[f32; D]) -> (Vec<u8>, Vec<u32>) {
+    let mut block = vec![0; codec.block_bytes()];
+    codec.encode(x, &mut block).unwrap();
+    let (mut decoded, mut score, mut acc) = ([0.0; D], [0.0], [[0.0; D]]);
+    codec.decode(&block, &mut decoded).unwrap();
+    codec.score(&[codec.prepare_query(q).unwrap()], &block, &mut score).unwrap();
+    codec.accumulate(&[0.7], &block, &mut acc).unwrap();
+    codec.finish(&mut acc[0]);
+    (block, [bits(&decoded), bits(&score), bits(&acc[0])].concat())
+}
+
+#[test]
+fn a_codec_chosen_at_run_time_is_the_concrete_codec() {
+    let mut random = Random::new(11);
+    let backend = Backend::detect();
+    let mut x = || -> [f32; 96] { core::array::from_fn(|_| random.gaussian()) };
+    for spec in specs() {
+        let (x, q) = (x(), x());
+        let Ok(any) = AnyCodec::<96>::build(spec, backend, Stream::default()) else { continue };
+        let any_answers = answers(&any, &x, &q);
+        assert_eq!(any.spec(), spec);
+        let concrete = match spec {
+            CodecSpec::TurboQuant(s) => {
+                answers(&octaplex::TurboQuant::<96>::build(s, backend, Stream::default()).unwrap(), &x, &q)
+            }
+            CodecSpec::Int(s) => {
+                answers(&octaplex::Int::<96>::build(s, backend, Stream::default()).unwrap(), &x, &q)
+            }
+            CodecSpec::F16(s) => {
+                answers(&octaplex::FloatRows::<96, _>::build(s, backend, Stream::default()).unwrap(), &x, &q)
+            }
+            CodecSpec::Bf16(s) => {
+                answers(&octaplex::FloatRows::<96, _>::build(s, backend, Stream::default()).unwrap(), &x, &q)
+            }
+            CodecSpec::F32(s) => {
+                answers(&octaplex::FloatRows::<96, _>::build(s, backend, Stream::default()).unwrap(), &x, &q)
+            }
+            // A new codec is compared through `AnyCodec` only until it has an arm here.
+            _ => continue,
+        };
+        assert_eq!(any_answers, concrete, "{spec}");
+    }
+}
+
+#[cfg(feature = "alloc")]
+#[test]
+fn a_codec_of_run_time_width_is_the_same_codec() {
+    let mut random = Random::new(12);
+    for spec in specs() {
+        for codec in build_all(spec, Backend::detect()) {
+            let dim = codec.dim();
+            let rows = random.gaussians(70 * dim); // more than a page of 64
+            let dynamic = spec.build_dyn(dim, Backend::detect(), Stream::default()).unwrap();
+            assert_eq!(
+                (dynamic.dim(), dynamic.spec(), dynamic.block_bytes()),
+                (dim, spec, codec.block_bytes())
+            );
+            let blocks = dynamic.encode(&rows).unwrap();
+            assert!(blocks == encode_rows(&*codec, &rows), "{spec} at {dim}");
+            assert_eq!(bits(&dynamic.decode(&blocks).unwrap()), bits(&decode_rows(&*codec, &blocks)));
+            let mut scores = vec![0.0; 140];
+            codec.score(&rows[..2 * dim], &blocks, &mut scores).unwrap();
+            assert_eq!(
+                bits(&dynamic.score(&rows[..2 * dim], &blocks).unwrap()),
+                bits(&scores),
+                "{spec} at {dim}"
+            );
+            let mut outputs = vec![0.0; 2 * dim];
+            codec.accumulate(&rows[..140], &blocks, &mut outputs).unwrap();
+            codec.finish(&mut outputs);
+            assert_eq!(
+                bits(&dynamic.attend(&rows[..140], &blocks).unwrap()),
+                bits(&outputs),
+                "{spec} at {dim}"
+            );
+        }
+    }
+}
+
+/// Attention on compressed keys and values tends to the textbook's: with f32 rows, to rounding.
+#[test]
+fn attention_on_f32_rows_is_the_textbooks() {
+    let mut random = Random::new(13);
+    let codec = common::build("f32", 64);
+    let (keys, values, query) = (random.gaussians(50 * 64), random.gaussians(50 * 64), random.gaussians(64));
+    let mut logits = vec![0.0; 50];
+    codec.score(&query, &encode_rows(&*codec, &keys), &mut logits).unwrap();
+    let weights: Vec<f64> = logits.iter().map(|score| (f64::from(*score) / 8.0).exp()).collect();
+    let total: f64 = weights.iter().sum();
+    let weights: Vec<f32> = weights.iter().map(|weight| (weight / total) as f32).collect();
+    let mut output = vec![0.0; 64];
+    codec.accumulate(&weights, &encode_rows(&*codec, &values), &mut output).unwrap();
+    codec.finish(&mut output);
+    let rows = |x: &[f32]| -> Vec<Vec<f64>> { oracle::to_f64(x).chunks(64).map(<[f64]>::to_vec).collect() };
+    let exact = oracle::attention(&oracle::to_f64(&query), &rows(&keys), &rows(&values));
+    for (output, exact) in output.iter().zip(exact) {
+        assert!((f64::from(*output) - exact).abs() < 1e-5, "{output} for {exact}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever finite vector: an error, or a block that decodes to finite values no farther away than its norm.
+    #[test]
+    fn any_finite_vector_is_encoded_or_refused(
+        spec in proptest::sample::select(specs()),
+        width in proptest::sample::select(vec![32, 80, 96, 112, 128]),
+        mantissas in proptest::collection::vec(-1.0f32..1.0, 128),
+        exponents in proptest::collection::vec(-30i32..16, 128),
+    ) {
+        let x: Vec<f32> =
+            mantissas.iter().zip(&exponents).map(|(m, e)| m * libm::exp2f(*e as f32)).take(width).collect();
+        let Ok(codec) = try_build(spec, width, Backend::detect()) else { return Ok(()) };
+        let mut block = vec![0; codec.block_bytes()];
+        let Ok(()) = codec.encode(&x, &mut block) else {
+            // Only scales beyond f16 are refused; below this nothing is.
+            prop_assert!(norm(&oracle::to_f64(&x)) > 65504.0 / 20.0, "{spec} refused {x:?}");
+            return Ok(());
+        };
+        let mut decoded = vec![f32::NAN; width];
+        codec.decode(&block, &mut decoded).unwrap();
+        let residual: Vec<f64> = x.iter().zip(&decoded).map(|(x, y)| f64::from(*x) - f64::from(*y)).collect();
+        prop_assert!(decoded.iter().all(|x| x.is_finite()));
+        // 2⁻¹³ a coordinate: scales below f16's normal range are coarse.
+        let limit = 1.5 * norm(&oracle::to_f64(&x)) + 1e-4 * (width as f64).sqrt();
+        prop_assert!(norm(&residual) <= limit, "{spec}: {} of {}", norm(&residual), norm(&oracle::to_f64(&x)));
+    }
+}
+
+/// Two lists of the same thing must not drift apart: each codec is among the specs tested.
+#[test]
+fn every_codec_is_tested() {
+    for codec in CodecSpec::all() {
+        assert!(specs().iter().any(|spec| name_of(*spec) == codec.name), "{}", codec.name);
+    }
+}
