@@ -12,6 +12,7 @@ use crate::timing::{Op, Runner, best, best_cold, best_f16_dot, runner};
 use clap::Args;
 use octaplex::{Backend, CodecSpec, Stream};
 use serde_json::json;
+use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -102,8 +103,7 @@ pub(crate) fn run(arguments: &Bench) -> Result<()> {
             .collect();
         files::write(path, format!("{:#}\n", json!({"rows": rows})).as_bytes())?;
     }
-    print(&rows, dim, backend);
-    Ok(())
+    files::print(table(&rows, dim, backend))
 }
 
 fn in_cache(
@@ -172,25 +172,29 @@ fn in_memory(
     Ok(())
 }
 
-fn print(rows: &[Row], dim: usize, backend: Backend) {
-    println!("ns per vector of width {dim}, one core, {}; score8 is per query", backend.name());
+fn table(rows: &[Row], dim: usize, backend: Backend) -> String {
+    let mut out =
+        format!("ns per vector of width {dim}, one core, {}; score8 is per query\n", backend.name());
     for (place, title) in [("l2", "4,096 vectors"), ("memory", "1,048,576 vectors")] {
         let ops: Vec<_> = Op::ALL.into_iter().filter(|op| place == "l2" || MEMORY_OPS.contains(op)).collect();
-        print!("\n{title:38}");
-        ops.iter().for_each(|op| print!(" {:>11}", op.name()));
-        println!("\n{}", "─".repeat(38 + 12 * ops.len()));
+        let _ = write!(out, "\n{title:38}");
+        for op in &ops {
+            let _ = write!(out, " {:>11}", op.name());
+        }
+        let _ = writeln!(out, "\n{}", "─".repeat(38 + 12 * ops.len()));
         let mut codecs: Vec<_> = rows.iter().map(|row| &row.codec).collect();
         codecs.dedup();
         codecs.truncate(codecs.iter().rposition(|codec| *codec == BASELINE).unwrap_or(codecs.len()));
         for codec in codecs {
-            print!("{codec:38}");
+            let _ = write!(out, "{codec:38}");
             for &op in &ops {
                 let row = rows.iter().find(|row| (&row.codec, row.op, row.place) == (codec, op, place));
-                print!(" {:>11}", row.map_or("-".into(), |row| time(row.ns)));
+                let _ = write!(out, " {:>11}", row.map_or("-".into(), |row| time(row.ns)));
             }
-            println!();
+            out.push('\n');
         }
     }
+    out
 }
 
 /// Gaussian numbers enough for timing: sums of twelve uniform ones.

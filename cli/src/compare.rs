@@ -108,9 +108,8 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
         files::write(path, format!("{:#}\n", json!({"rows": rows})).as_bytes())?;
     }
     files::write(&arguments.html, report::page(&sample, &rows, backend).as_bytes())?;
-    print!("{}", table::compare(&sample, &rows, backend));
-    println!("\nPage with plots: {}", arguments.html.display());
-    Ok(())
+    let table = table::compare(&sample, &rows, backend);
+    files::print(format!("{table}\nPage with plots: {}\n", arguments.html.display()))
 }
 
 fn row_json(row: &Row, dim: usize) -> Value {

@@ -171,21 +171,11 @@ pub(crate) fn best_f16_dot(
 ) -> f64 {
     let rows = scores.len();
     best_pass(rows, budget, || {
-        f16_dot(backend, query, page, scores);
+        backend.f16_dot_fma(query, page, scores);
         std::hint::black_box(&scores);
         Ok(())
     })
     .unwrap_or(f64::INFINITY)
-}
-
-/// The baseline itself.
-fn f16_dot(backend: Backend, query: &[f32], page: &[u8], scores: &mut [f32]) {
-    // To be `backend.f16_dot_fma(query, page, scores)`.
-    let _ = backend;
-    for (row, score) in page.chunks_exact(2 * query.len()).zip(scores) {
-        let row = row.as_chunks().0.iter().map(|b| half::f16::from_le_bytes(*b).to_f32());
-        *score = row.zip(query).map(|(x, q)| x * q).sum();
-    }
 }
 
 /// Nanoseconds a vector of the fastest pass within `budget`, after one that is not counted: caches are warm.
