@@ -4,13 +4,13 @@
 //! `l2` is 4,096 vectors; `memory` is 1,048,576, made by repeating the same 4,096 blocks. Vectors are Gaussian.
 
 use crate::compare::DEFAULT_CODECS;
-use crate::failure::{At, Result, parse_specs};
+use crate::failure::{At, Result, build, parse_specs};
 use crate::files;
 use crate::progress::Progress;
 use crate::table::time;
 use crate::timing::{Op, Runner, best, best_cold, best_f16_dot, runner};
 use clap::Args;
-use octaplex::{Backend, CodecSpec, Stream};
+use octaplex::{Backend, CodecSpec};
 use serde_json::json;
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -18,6 +18,11 @@ use std::time::{Duration, Instant};
 
 /// Arguments of `bench`.
 #[derive(Args)]
+#[command(
+    after_help = "l2: 4,096 vectors. memory: 1,048,576, the same 4,096 blocks repeated. Each number is the \
+    fastest of many passes; codecs take turns with f16-fma, a dot product with plain f16 rows as fast as this CPU \
+    allows, so that ratios within a run are fair. JSON: {\"rows\": [{codec, backend, dim, op, where, ns}]}."
+)]
 pub(crate) struct Bench {
     /// Write the rows as JSON
     #[arg(long, value_name = "FILE")]
@@ -77,14 +82,14 @@ pub(crate) fn run(arguments: &Bench) -> Result<()> {
     let backend = arguments.backend.unwrap_or_else(Backend::detect);
     let specs = parse_specs(&arguments.codecs)?;
     for (text, spec) in &specs {
-        spec.build_dyn(dim, backend, Stream::default()).at(format_args!("{text} at width {dim}"))?;
+        build(text, *spec, dim, backend)?;
     }
     let vectors = gaussian(L2_VECTORS * dim);
     let page = vectors.iter().flat_map(|&x| half::f16::from_f32(x).to_le_bytes()).collect();
     let scores = vec![0.0; L2_VECTORS];
     let mut baseline = Baseline { backend, query: vectors[..dim].to_vec(), page, scores };
 
-    let mut progress = Progress::new(L2_TURNS * specs.len() + specs.len());
+    let mut progress = Progress::shown(L2_TURNS * specs.len() + specs.len());
     let mut rows = vec![Row { codec: BASELINE.into(), op: Op::Score, place: "l2", ns: f64::INFINITY }];
     in_cache(&specs, dim, backend, &vectors, &mut baseline, &mut rows, &mut progress)?;
     rows.push(Row { codec: BASELINE.into(), op: Op::Score, place: "memory", ns: f64::INFINITY });

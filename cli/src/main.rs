@@ -154,6 +154,6 @@ fn complain(message: &str) -> ExitCode {
 fn usage_error(text: &str) -> String {
     let text = text.strip_prefix("error: ").unwrap_or(text);
     let said = text.lines().take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));
-    let said: Vec<_> = said.map(str::trim).filter(|line| !line.is_empty()).collect();
-    format!("{} (see octaplex --help)", said.join(" "))
+    let said: Vec<_> = said.map(str::trim).collect();
+    format!("{} (see octaplex --help)", said.join(" ").trim().replace("  ", "; "))
 }
