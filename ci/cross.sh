@@ -62,10 +62,11 @@ arm64() {
   run_arm64 cortex-a76 neon,neon-dotprod
 }
 
-run_arm64() { # run_arm64 CPU BACKENDS
+# run_arm64 CPU BACKENDS. Examples in the documentation need the compiler's own rustdoc and run natively only.
+run_arm64() {
   say "arm64: tests on $1, which must have $2"
   CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64-static -cpu $1" OCTAPLEX_REQUIRE=$2 RUST_BACKTRACE=0 \
-    "${cargo[@]}" test --quiet "${options[@]}" --features std -p octaplex -p octaplex-arch
+    "${cargo[@]}" test --quiet --tests "${options[@]}" --features std -p octaplex -p octaplex-arch
 }
 
 wasm() {
