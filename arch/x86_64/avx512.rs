@@ -44,13 +44,13 @@ forward_to_scalar! {
     accumulate_affine(layout: &Affine, bytes: &[u8], weights: &[f32], acc: &mut [f32]);
 }
 
-/// The first up to 64 bytes of a slice, zeros behind them.
+/// Up to 32 words, zeros behind them.
 #[inline]
 #[target_feature(enable = "avx512bw")]
-fn load_bytes(bytes: &[u8]) -> __m512i {
-    let mask = if bytes.len() < 64 { (1 << bytes.len()) - 1 } else { !0 };
-    // SAFETY: a masked load touches no byte whose mask bit is clear, and the mask has `bytes.len()` bits at most.
-    unsafe { _mm512_maskz_loadu_epi8(mask, bytes.as_ptr().cast()) }
+fn load_words(words: &[i16]) -> __m512i {
+    let mask = if words.len() < 32 { (1 << words.len()) - 1 } else { !0 };
+    // SAFETY: a masked load touches nothing whose mask bit is clear, and the mask has `words.len()` bits at most.
+    unsafe { _mm512_maskz_loadu_epi16(mask, words.as_ptr()) }
 }
 
 #[inline]
