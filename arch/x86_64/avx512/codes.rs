@@ -1,6 +1,6 @@
 //! From packed codes to codes and centroids, 64 at a time.
 
-use super::load;
+use super::{load, load_words, narrow};
 use crate::{MAX_DIM, Packing, Rows};
 use core::arch::x86_64::*;
 
@@ -473,5 +473,50 @@ impl Bytes {
             }
             c += 1;
         }
+    }
+}
+
+/// A codebook of up to 256 words.
+///
+/// Its low and its high bytes are looked up apart, 64 codes at a time, and `vpunpck` joins them: for 256 centroids
+/// that takes half the look-ups of a table of words.
+pub(super) struct Words {
+    planes: [[__m512i; 4]; 2],
+    len: usize,
+}
+
+impl Words {
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(super) fn new(centroids: &[i16]) -> Self {
+        let mut planes = [[_mm512_setzero_si512(); 4]; 2];
+        for (i, chunk) in centroids.chunks(64).enumerate() {
+            let (low, high) = chunk.split_at(chunk.len().min(32));
+            let (low, high) = (load_words(low), load_words(high));
+            planes[0][i] = narrow(low, high);
+            planes[1][i] = narrow(_mm512_srli_epi16::<8>(low), _mm512_srli_epi16::<8>(high));
+        }
+        Self { planes, len: centroids.len() }
+    }
+
+    /// The centroids of 64 codes below the length, in order.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(super) fn lookup(&self, codes: __m512i) -> [__m512i; 2] {
+        // `vpunpck` works in lanes of 128 bits; with the quadwords dealt out first, its results are in order.
+        let codes = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7), codes);
+        let bytes = |t: &[__m512i; 4]| {
+            if self.len <= 64 {
+                return _mm512_permutexvar_epi8(codes, t[0]);
+            }
+            let lower = _mm512_permutex2var_epi8(t[0], codes, t[1]);
+            if self.len <= 128 {
+                return lower;
+            }
+            let upper = _mm512_permutex2var_epi8(t[2], codes, t[3]);
+            _mm512_mask_blend_epi8(_mm512_movepi8_mask(codes), lower, upper)
+        };
+        let (low, high) = (bytes(&self.planes[0]), bytes(&self.planes[1]));
+        [_mm512_unpacklo_epi8(low, high), _mm512_unpackhi_epi8(low, high)]
     }
 }

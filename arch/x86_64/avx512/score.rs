@@ -1,7 +1,7 @@
 //! Scores of packed rows.
 
 use super::codes::{Block, Bytes, CHUNK, MAX_CHUNKS, Place, ROWS, kind};
-use super::load_words;
+use super::{load_words, narrow, store_first};
 use crate::{IntQuery, Rows};
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
@@ -139,7 +139,7 @@ fn score_one<const KIND: u8>(bytes: &Bytes, rows: &Rows, query: &ByteQuery, scor
             add_four(sums)
         };
         let sums = add_lanes([four(0), four(4), four(8), four(12)]);
-        store(query.finish(sums, block.window(&Place::SCALE).scales()), &mut scores[first..]);
+        store_first(query.finish(sums, block.window(&Place::SCALE).scales()), &mut scores[first..]);
     }
 }
 
@@ -171,25 +171,9 @@ fn score_eight<'q, const KIND: u8>(
             }
             let four = |i: usize| add_four([sums[i], sums[i + 1], sums[i + 2], sums[i + 3]]);
             let sums = add_lanes([four(0), four(4), four(8), four(12)]);
-            store(query.finish(sums, scales), &mut scores[first..]);
+            store_first(query.finish(sums, scales), &mut scores[first..]);
         }
     }
-}
-
-/// The low bytes of 64 words.
-#[inline]
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn narrow(a: __m512i, b: __m512i) -> __m512i {
-    _mm512_inserti64x4::<1>(_mm512_castsi256_si512(_mm512_cvtepi16_epi8(a)), _mm512_cvtepi16_epi8(b))
-}
-
-/// The first `out.len()` of 16 values, at most all.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn store(values: __m512, out: &mut [f32]) {
-    let mask = if out.len() < 16 { (1 << out.len()) - 1 } else { !0 };
-    // SAFETY: a masked store touches no value whose mask bit is clear, and the mask has `out.len()` bits at most.
-    unsafe { _mm512_mask_storeu_ps(out.as_mut_ptr(), mask, values) }
 }
 
 /// The sums of four registers in each lane of 128 bits. With [`add_lanes`], sixteen registers take 15 additions of
