@@ -13,11 +13,13 @@
 // AVX-512VBMI implies F and BW, and F implies AVX2, FMA and F16C.
 
 mod codes;
+mod pack;
 mod quantize;
 mod rotate;
 mod score;
 mod vector;
 
+pub(crate) use pack::{pack, unpack};
 pub(crate) use quantize::{lookup, quantize};
 pub(crate) use rotate::{rotate, rotate_inverse};
 pub(crate) use score::score_codes;
@@ -29,8 +31,6 @@ use core::arch::x86_64::*;
 forward_to_scalar! {
     enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni";
     multiply_columns(columns: &[f32], x: &[f32], y: &mut [f32]);
-    pack(packing: Packing, codes: &[u8], bytes: &mut [u8]);
-    unpack(packing: Packing, bytes: &[u8], codes: &mut [u8]);
     accumulate_codes(rows: &Rows, centroids: &[i16], scale: f32, weights: &[f32], acc: &mut [f32]);
     decode_floats(format: Float, bytes: &[u8], out: &mut [f32]);
     encode_floats(format: Float, x: &[f32], bytes: &mut [u8]);
@@ -147,4 +147,12 @@ fn widen(words: &[i16; 16]) -> __m512 {
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(super) fn narrow(a: __m512i, b: __m512i) -> __m512i {
     _mm512_inserti64x4::<1>(_mm512_castsi256_si512(_mm512_cvtepi16_epi8(a)), _mm512_cvtepi16_epi8(b))
+}
+
+/// The first `bytes.len()` of 64 bytes, at most all. Half a register goes by a plain store: masked ones are slow.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn store_bytes(bytes: &mut [u8], x: __m512i) {
+    // SAFETY: a masked store touches nothing whose mask bit is clear, and the mask has `bytes.len()` bits at most.
+    unsafe { _mm512_mask_storeu_epi8(bytes.as_mut_ptr().cast(), first(bytes.len()), x) }
 }

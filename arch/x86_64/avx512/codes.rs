@@ -190,10 +190,32 @@ impl Unpack {
         Chunk { raw, digits: Place::new(start, self.end), table, valid }
     }
 
-    /// The raw plane's bits of 64 codes; above them, bits of their neighbours.
+    /// 64 codes of one row; beyond its end anything below `levels`.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    pub(super) fn raw(&self, raw: &Window, r: usize) -> __m512i {
+    pub(super) fn codes(&self, row: &Block, chunk: usize) -> __m512i {
+        let chunk = self.chunk(chunk);
+        let quads = _mm512_permutexvar_epi8(self.spread, row.window(&chunk.raw).load(0));
+        let raw = _mm512_multishift_epi64_epi8(self.shift, quads);
+        let digits = match self.packing.radix() {
+            1 => return _mm512_and_si512(raw, self.raw_mask),
+            3 => self.digits::<8>(&chunk, &row.window(&chunk.digits), 0),
+            _ => self.digits::<7>(&chunk, &row.window(&chunk.digits), 0),
+        };
+        self.join(raw, digits)
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn join(&self, raw: __m512i, digits: __m512i) -> __m512i {
+        // raw_mask ? raw : digits
+        _mm512_ternarylogic_epi64::<0xca>(self.raw_mask, raw, digits)
+    }
+
+    /// The raw plane's bits of 64 codes, four at most each; above them, bits of their neighbours.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn raw(&self, raw: &Window, r: usize) -> __m512i {
         _mm512_multishift_epi64_epi8(self.shift, _mm512_permutexvar_epi8(self.spread, raw.load_half(r)))
     }
 
@@ -230,9 +252,7 @@ impl Unpack {
         digits: &Window,
         r: usize,
     ) -> __m512i {
-        let digits = self.digits::<WIDTH>(chunk, digits, r);
-        // raw_mask ? raw : digits
-        _mm512_ternarylogic_epi64::<0xca>(self.raw_mask, self.raw(raw, r), digits)
+        self.join(self.raw(raw, r), self.digits::<WIDTH>(chunk, digits, r))
     }
 }
 
@@ -340,7 +360,7 @@ const fn digit_chunks(levels: usize) -> [DigitChunk; MAX_CHUNKS] {
 static DIGITS: [[DigitChunk; MAX_CHUNKS]; 3] = [digit_chunks(3), digit_chunks(5), digit_chunks(9)];
 
 /// 0, 1, 2 …
-static IDENTITY: [u8; 64] = {
+pub(super) static IDENTITY: [u8; 64] = {
     let mut table = [0; 64];
     let mut i = 0;
     while i < 64 {

@@ -1,7 +1,9 @@
 //! From values to codes and from codes to values.
 
 use super::codes::Words;
-use super::{first, load_codes, load_ps, load_tail, load_words, store_codes, store_ps, store_tail};
+use super::{
+    first, load_codes, load_ps, load_tail, load_words, store_bytes, store_codes, store_ps, store_tail,
+};
 use core::arch::x86_64::*;
 
 /// code = number of thresholds ≤ x·scale, found by halving: thresholds ascend, so `LEVELS` comparisons of log₂ many
@@ -116,7 +118,17 @@ fn sixteen<const BITS: usize>(x: &[f32], scale: f32, thresholds: &[f32], codes: 
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn map(x: &[f32], scale: f32, codes: &mut [u8], find: impl Fn(__m512) -> __m512i) {
     let scale = _mm512_set1_ps(scale);
-    let find = |x| _mm512_cvtepi32_epi8(find(_mm512_mul_ps(x, scale)));
+    let find = |x| find(_mm512_mul_ps(x, scale));
+    // 64 at a time: whoever reads the codes next loads 64 bytes, and would wait for four stores to get to memory.
+    let ((blocks, x), (codes_blocks, codes)) = (x.as_chunks::<64>(), codes.as_chunks_mut::<64>());
+    for (x, codes) in blocks.iter().zip(codes_blocks) {
+        let [a, b, c, d] = core::array::from_fn(|i| find(load_ps(&x.as_chunks().0[i])));
+        // Packs work in lanes of 128 bits: dwords a0 b0 c0 d0 a1 …
+        let packed = _mm512_packus_epi16(_mm512_packus_epi32(a, b), _mm512_packus_epi32(c, d));
+        let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+        store_bytes(codes, _mm512_permutexvar_epi32(order, packed));
+    }
+    let find = |x| _mm512_cvtepi32_epi8(find(x));
     let ((chunks, tail), (codes, codes_tail)) = (x.as_chunks(), codes.as_chunks_mut());
     for (x, codes) in chunks.iter().zip(codes) {
         store_codes(codes, find(load_ps(x)));
