@@ -25,7 +25,7 @@ pub(crate) use rotate::{rotate, rotate_inverse};
 pub(crate) use score::score_codes;
 pub(crate) use vector::{dot, max_abs, min_max, quantize_query};
 
-use crate::{Affine, Float, Packing, Rows};
+use crate::{Affine, Float, Rows};
 use core::arch::x86_64::*;
 
 forward_to_scalar! {
@@ -131,15 +131,6 @@ fn load_codes(codes: &[u8; 16]) -> __m128i {
 fn store_codes(codes: &mut [u8; 16], x: __m128i) {
     // SAFETY: the array holds the 16 bytes that are written.
     unsafe { _mm_storeu_si128(codes.as_mut_ptr().cast(), x) }
-}
-
-/// Sixteen words as floats.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn widen(words: &[i16; 16]) -> __m512 {
-    // SAFETY: the array holds the 32 bytes that are read.
-    let words = unsafe { _mm256_loadu_si256(words.as_ptr().cast()) };
-    _mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(words))
 }
 
 /// The low bytes of 64 words.

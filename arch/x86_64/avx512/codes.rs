@@ -360,7 +360,7 @@ const fn digit_chunks(levels: usize) -> [DigitChunk; MAX_CHUNKS] {
 static DIGITS: [[DigitChunk; MAX_CHUNKS]; 3] = [digit_chunks(3), digit_chunks(5), digit_chunks(9)];
 
 /// 0, 1, 2 …
-pub(super) static IDENTITY: [u8; 64] = {
+static IDENTITY: [u8; 64] = {
     let mut table = [0; 64];
     let mut i = 0;
     while i < 64 {

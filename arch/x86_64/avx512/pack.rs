@@ -1,7 +1,7 @@
 //! Packing codes into planes of bits, and back.
 
-use super::codes::{Block, CHUNK, IDENTITY, Unpack};
-use super::{first, load, load_bytes, store_bytes};
+use super::codes::{Block, CHUNK, Unpack};
+use super::{load, load_bytes, store_bytes};
 use crate::{MAX_DIM, Packing, scalar};
 use core::arch::x86_64::*;
 
@@ -71,7 +71,7 @@ fn pack_bits(bits: u32, codes: &[u8], bytes: &mut [u8]) {
     }
     let mask = _mm512_set1_epi8(((1u32 << bits) - 1) as i8);
     let by_word = _mm512_set1_epi16((1 | 256 << bits) as i16);
-    let by_dword = _mm512_set1_epi32((1 | 65536 << (2 * bits)) as i32);
+    let by_dword = _mm512_set1_epi32(1 | 65536 << (2 * bits));
     let up = _mm_cvtsi32_si128(4 * bits as i32);
     let low = _mm512_set1_epi64(0xffff_ffff);
     let join = load(&JOIN[bits as usize]);

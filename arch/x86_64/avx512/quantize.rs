@@ -103,9 +103,9 @@ fn sixteen<const BITS: usize>(x: &[f32], scale: f32, thresholds: &[f32], codes: 
     let levels: [__m512; BITS] = core::array::from_fn(|level| further(1 << (BITS - 1 - level)));
     map(x, scale, codes, |y| {
         let mut index = _mm512_setzero_si512();
-        for level in 0..BITS {
+        for (level, thresholds) in levels.iter().enumerate() {
             let half = _mm512_set1_epi32(1 << (BITS - 1 - level));
-            let threshold = if level == 0 { middle } else { _mm512_permutexvar_ps(index, levels[level]) };
+            let threshold = if level == 0 { middle } else { _mm512_permutexvar_ps(index, *thresholds) };
             let upper = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(y, threshold);
             index = _mm512_mask_or_epi32(index, upper, index, half);
         }

@@ -1,7 +1,7 @@
 //! Rotations: signs and a Walsh-Hadamard transform, all in registers.
 
 use super::{load_ps, store_ps};
-use crate::{hadamard, scalar};
+use crate::scalar;
 use core::arch::x86_64::*;
 
 /// x ← scale · H·(s∘x).
