@@ -12,6 +12,7 @@
 
 // AVX-512VBMI implies F and BW, and F implies AVX2, FMA and F16C.
 
+mod codebook;
 mod codes;
 mod pack;
 mod quantize;

@@ -1,6 +1,6 @@
-//! From packed codes to codes and centroids, 64 at a time.
+//! From packed codes to bytes, 64 codes at a time.
 
-use super::{load, load_words, narrow};
+use super::load;
 use crate::{MAX_DIM, Packing, Rows};
 use core::arch::x86_64::*;
 
@@ -119,13 +119,13 @@ pub(super) const MAX_CHUNKS: usize = MAX_DIM / CHUNK;
 /// For the raw plane, codes of b bits: eight codes are exactly b bytes. `vpermb` puts b bytes into each quadword and
 /// `vpmultishiftqb` takes the byte at bit b·j of it for code j. Its upper bits belong to the next codes.
 pub(super) struct Unpack {
-    packing: Packing,
+    pub(super) packing: Packing,
     /// Where the planes start in a row, and the digit plane, and where that ends.
-    raw_start: usize,
+    pub(super) raw_start: usize,
     digit_start: usize,
-    end: usize,
-    spread: __m512i,
-    shift: __m512i,
+    pub(super) end: usize,
+    pub(super) spread: __m512i,
+    pub(super) shift: __m512i,
     /// Bits of a byte that come from the raw plane.
     raw_mask: __m512i,
     /// radix · 2^raw in each word.
@@ -137,8 +137,8 @@ pub(super) struct Unpack {
 /// Where a row has 64 codes, and what it takes to get at their digits.
 #[derive(Clone, Copy)]
 pub(super) struct Chunk {
-    raw: Place,
-    digits: Place,
+    pub(super) raw: Place,
+    pub(super) digits: Place,
     table: &'static DigitChunk,
     /// The valid bits of `digits`.
     valid: __m512i,
@@ -215,7 +215,7 @@ impl Unpack {
     /// The raw plane's bits of 64 codes, four at most each; above them, bits of their neighbours.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn raw(&self, raw: &Window, r: usize) -> __m512i {
+    pub(super) fn raw(&self, raw: &Window, r: usize) -> __m512i {
         _mm512_multishift_epi64_epi8(self.shift, _mm512_permutexvar_epi8(self.spread, raw.load_half(r)))
     }
 
@@ -226,7 +226,7 @@ impl Unpack {
     /// one by r · 2^raw takes it, already in its place above the raw bits.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn digits<const WIDTH: u32>(&self, chunk: &Chunk, digits: &Window, r: usize) -> __m512i {
+    pub(super) fn digits<const WIDTH: u32>(&self, chunk: &Chunk, digits: &Window, r: usize) -> __m512i {
         let table = chunk.table;
         let bytes = _mm512_and_si512(digits.load_half(r), chunk.valid);
         let digit = |half: usize| {
@@ -274,7 +274,7 @@ fn mulhi(a: __m512i, b: __m512i) -> __m512i {
 }
 
 /// The quadwords' bytes for codes of 0 to 8 bits.
-static SPREAD: [[u8; 64]; 9] = {
+pub(super) static SPREAD: [[u8; 64]; 9] = {
     let mut table = [[0; 64]; 9];
     let mut bits = 0;
     while bits < 9 {
@@ -358,185 +358,3 @@ const fn digit_chunks(levels: usize) -> [DigitChunk; MAX_CHUNKS] {
 
 /// Radix 3, 5 and 9.
 static DIGITS: [[DigitChunk; MAX_CHUNKS]; 3] = [digit_chunks(3), digit_chunks(5), digit_chunks(9)];
-
-/// 0, 1, 2 …
-static IDENTITY: [u8; 64] = {
-    let mut table = [0; 64];
-    let mut i = 0;
-    while i < 64 {
-        table[i] = i as u8;
-        i += 1;
-    }
-    table
-};
-
-/// A codebook of up to 16 bytes and the way to it: packed codes in, 64 centroids out.
-pub(super) struct Bytes {
-    unpack: Unpack,
-    table: __m512i,
-    kind: u8,
-    chunks: [Chunk; MAX_CHUNKS],
-    count: usize,
-}
-
-/// What a row looks like, and in which order its centroids come: for the one match outside of all loops.
-pub(super) mod kind {
-    /// 4 bits: 64 bytes are 128 codes. The first register of a pair has the low halves (even coordinates), the second
-    /// the high ones, and nothing needs to be spread.
-    pub(crate) const NIBBLES: u8 = 0;
-    /// 1 to 3 bits: 16 codes share a quadword. The first register of a pair has the first eight of each sixteen.
-    pub(crate) const PAIRS: u8 = 1;
-    /// A raw plane and nothing else, coordinates in order.
-    pub(crate) const RAW: u8 = 2;
-    /// Digit groups of a byte.
-    pub(crate) const BYTES: u8 = 3;
-    /// Digit groups of a byte and no raw plane.
-    pub(crate) const TERNARY: u8 = 4;
-    /// Digit groups of seven bits.
-    pub(crate) const SEVENS: u8 = 5;
-}
-
-impl Bytes {
-    /// `flip` is xored onto each centroid: 0x80 adds 128, for unsigned operands.
-    #[inline]
-    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    pub(super) fn new(packing: Packing, dim: usize, centroids: &[i16], flip: u8) -> Self {
-        let mut table = [0u8; 64];
-        for (entry, centroid) in table[..16].iter_mut().zip(centroids) {
-            *entry = *centroid as u8 ^ flip;
-        }
-        // Entry i is centroid i mod levels where that is a power of two, so `Unpack::raw` will do for an index.
-        let period = if packing.radix() == 1 { packing.levels() as u8 } else { 16 };
-        let index = _mm512_and_si512(load(&IDENTITY), _mm512_set1_epi8((period - 1) as i8));
-        // Pairs of registers, unless they would be half empty.
-        let pairs = (dim - 1) % (2 * CHUNK) >= CHUNK;
-        let kind = match (packing.radix(), packing.raw_bits()) {
-            (1, 4) if pairs => kind::NIBBLES,
-            (1, 1..=3) if pairs => kind::PAIRS,
-            (1, _) => kind::RAW,
-            (3, 0) => kind::TERNARY,
-            (3, _) => kind::BYTES,
-            _ => kind::SEVENS,
-        };
-        let mut unpack = Unpack::new(packing, dim, 2);
-        let mut chunks = [unpack.chunk(0); MAX_CHUNKS];
-        let count = if pairs { dim.div_ceil(2 * CHUNK) * 2 } else { dim.div_ceil(CHUNK) };
-        for (i, chunk) in chunks[..count].iter_mut().enumerate() {
-            *chunk = unpack.chunk(i);
-        }
-        if kind == kind::NIBBLES || kind == kind::PAIRS {
-            for i in (0..count).step_by(2) {
-                let start = unpack.raw_start + 8 * i * packing.raw_bits() as usize;
-                chunks[i].raw = Place::new(start, unpack.end.min(start + 16 * packing.raw_bits() as usize));
-            }
-            unpack.spread = load(&SPREAD[2 * packing.raw_bits() as usize]);
-        }
-        Self { unpack, table: _mm512_permutexvar_epi8(index, load(&table)), kind, chunks, count }
-    }
-
-    pub(super) fn kind(&self) -> u8 {
-        self.kind
-    }
-
-    /// Registers a row.
-    pub(super) fn chunks(&self) -> usize {
-        self.count
-    }
-
-    /// Looks the codes of four rows of a block up and hands them over: (chunk, row, 64 centroids). Four rows hide the
-    /// latencies of one another and leave registers for what the caller keeps of them; of sixteen, LLVM spills half.
-    #[inline]
-    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    pub(super) fn each<const KIND: u8>(
-        &self,
-        block: &Block,
-        first: usize,
-        mut f: impl FnMut(usize, usize, __m512i),
-    ) {
-        let lookup = |index| _mm512_permutexvar_epi8(index, self.table);
-        let bits = self.unpack.packing.raw_bits();
-        let mut c = 0;
-        while c < self.count {
-            let chunk = &self.chunks[c];
-            let raw = block.window(&chunk.raw);
-            if KIND == kind::NIBBLES {
-                for r in 0..4 {
-                    let codes = raw.load(first + r);
-                    f(c, r, lookup(codes));
-                    f(c + 1, r, lookup(_mm512_srli_epi16::<4>(codes)));
-                }
-                c += 2;
-                continue;
-            }
-            if KIND == kind::PAIRS {
-                let upper = _mm512_add_epi8(self.unpack.shift, _mm512_set1_epi8(8 * bits as i8));
-                for r in 0..4 {
-                    let quads = _mm512_permutexvar_epi8(self.unpack.spread, raw.load(first + r));
-                    f(c, r, lookup(_mm512_multishift_epi64_epi8(self.unpack.shift, quads)));
-                    f(c + 1, r, lookup(_mm512_multishift_epi64_epi8(upper, quads)));
-                }
-                c += 2;
-                continue;
-            }
-            let digits = block.window(&chunk.digits);
-            for r in 0..4 {
-                f(
-                    c,
-                    r,
-                    lookup(match KIND {
-                        kind::RAW => self.unpack.raw(&raw, first + r),
-                        kind::TERNARY => self.unpack.digits::<8>(chunk, &digits, first + r),
-                        kind::BYTES => self.unpack.mixed::<8>(chunk, &raw, &digits, first + r),
-                        _ => self.unpack.mixed::<7>(chunk, &raw, &digits, first + r),
-                    }),
-                );
-            }
-            c += 1;
-        }
-    }
-}
-
-/// A codebook of up to 256 words.
-///
-/// Its low and its high bytes are looked up apart, 64 codes at a time, and `vpunpck` joins them: for 256 centroids
-/// that takes half the look-ups of a table of words.
-pub(super) struct Words {
-    planes: [[__m512i; 4]; 2],
-    len: usize,
-}
-
-impl Words {
-    #[inline]
-    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    pub(super) fn new(centroids: &[i16]) -> Self {
-        let mut planes = [[_mm512_setzero_si512(); 4]; 2];
-        for (i, chunk) in centroids.chunks(64).enumerate() {
-            let (low, high) = chunk.split_at(chunk.len().min(32));
-            let (low, high) = (load_words(low), load_words(high));
-            planes[0][i] = narrow(low, high);
-            planes[1][i] = narrow(_mm512_srli_epi16::<8>(low), _mm512_srli_epi16::<8>(high));
-        }
-        Self { planes, len: centroids.len() }
-    }
-
-    /// The centroids of 64 codes below the length, in order.
-    #[inline]
-    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    pub(super) fn lookup(&self, codes: __m512i) -> [__m512i; 2] {
-        // `vpunpck` works in lanes of 128 bits; with the quadwords dealt out first, its results are in order.
-        let codes = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7), codes);
-        let bytes = |t: &[__m512i; 4]| {
-            if self.len <= 64 {
-                return _mm512_permutexvar_epi8(codes, t[0]);
-            }
-            let lower = _mm512_permutex2var_epi8(t[0], codes, t[1]);
-            if self.len <= 128 {
-                return lower;
-            }
-            let upper = _mm512_permutex2var_epi8(t[2], codes, t[3]);
-            _mm512_mask_blend_epi8(_mm512_movepi8_mask(codes), lower, upper)
-        };
-        let (low, high) = (bytes(&self.planes[0]), bytes(&self.planes[1]));
-        [_mm512_unpacklo_epi8(low, high), _mm512_unpackhi_epi8(low, high)]
-    }
-}

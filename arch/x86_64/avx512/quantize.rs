@@ -1,6 +1,6 @@
 //! From values to codes and from codes to values.
 
-use super::codes::Words;
+use super::codebook::Words;
 use super::{
     first, load_codes, load_ps, load_tail, load_words, store_bytes, store_codes, store_ps, store_tail,
 };

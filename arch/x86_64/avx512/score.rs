@@ -1,6 +1,7 @@
 //! Scores of packed rows.
 
-use super::codes::{Block, Bytes, CHUNK, MAX_CHUNKS, Place, ROWS, kind};
+use super::codebook::{Bytes, kind};
+use super::codes::{Block, CHUNK, MAX_CHUNKS, Place, ROWS};
 use super::{load_words, narrow, store_first};
 use crate::{IntQuery, Rows};
 use core::arch::x86_64::*;
@@ -133,8 +134,10 @@ fn score_one<const KIND: u8>(bytes: &Bytes, rows: &Rows, query: &ByteQuery, scor
         let block = Block::new(rows, first);
         let four = |first| {
             let mut sums = [_mm512_setzero_si512(); 4];
-            bytes.each::<KIND>(&block, first, |chunk, r, centroids| {
-                sums[r] = _mm512_dpbusd_epi32(sums[r], centroids, query.values[chunk]);
+            bytes.each::<KIND>(&block, first, |chunk, centroids| {
+                for (sum, centroids) in sums.iter_mut().zip(centroids) {
+                    *sum = _mm512_dpbusd_epi32(*sum, centroids, query.values[chunk]);
+                }
             });
             add_four(sums)
         };
@@ -156,8 +159,10 @@ fn score_eight<'q, const KIND: u8>(
     for first in blocks(count) {
         let block = Block::new(rows, first);
         for first in [0, 4, 8, 12] {
-            bytes.each::<KIND>(&block, first, |chunk, r, centroids| {
-                looked_up[chunk][first + r].write(centroids);
+            bytes.each::<KIND>(&block, first, |chunk, centroids| {
+                for (out, centroids) in looked_up[chunk][first..].iter_mut().zip(centroids) {
+                    out.write(centroids);
+                }
             });
         }
         let scales = block.window(&Place::SCALE).scales();
