@@ -12,6 +12,7 @@
 
 // AVX-512VBMI implies F and BW, and F implies AVX2, FMA and F16C.
 
+mod accumulate;
 mod codebook;
 mod codes;
 mod pack;
@@ -20,6 +21,7 @@ mod rotate;
 mod score;
 mod vector;
 
+pub(crate) use accumulate::accumulate_codes;
 pub(crate) use pack::{pack, unpack};
 pub(crate) use quantize::{lookup, quantize};
 pub(crate) use rotate::{rotate, rotate_inverse};
@@ -32,7 +34,6 @@ use core::arch::x86_64::*;
 forward_to_scalar! {
     enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni";
     multiply_columns(columns: &[f32], x: &[f32], y: &mut [f32]);
-    accumulate_codes(rows: &Rows, centroids: &[i16], scale: f32, weights: &[f32], acc: &mut [f32]);
     decode_floats(format: Float, bytes: &[u8], out: &mut [f32]);
     encode_floats(format: Float, x: &[f32], bytes: &mut [u8]);
     score_floats(format: Float, dim: usize, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]);

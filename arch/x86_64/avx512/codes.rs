@@ -10,18 +10,14 @@ pub(super) const CHUNK: usize = 64;
 /// Rows in a block: the block's sums fill a register, one `i32` each.
 pub(super) const ROWS: usize = 16;
 
-/// Rows of one shape, side by side.
+/// Sixteen rows of one shape, at equal distances.
+#[derive(Clone, Copy)]
 pub(super) struct Block<'a> {
     bytes: &'a [u8],
     stride: usize,
 }
 
 impl<'a> Block<'a> {
-    /// `ROWS` rows from `first` on.
-    pub(super) fn new(rows: &Rows<'a>, first: usize) -> Self {
-        Self { bytes: &rows.bytes[first * rows.stride..(first + ROWS) * rows.stride], stride: rows.stride }
-    }
-
     /// One row, in the place of all of them.
     pub(super) fn one(row: &'a [u8]) -> Self {
         Self { bytes: row, stride: 0 }
@@ -32,6 +28,46 @@ impl<'a> Block<'a> {
     pub(super) fn window(&self, place: &Place) -> Window<'a> {
         assert!((ROWS - 1) * self.stride + place.end <= self.bytes.len());
         Window { bytes: &self.bytes[place.start..], stride: self.stride, mask: place.mask }
+    }
+}
+
+/// Rows in blocks; behind the last full one, a copy of the rest with zero rows to fill it.
+pub(super) struct Blocks<'a> {
+    rows: Rows<'a>,
+    tail: Block<'a>,
+}
+
+/// Room for a block of the longest rows.
+pub(super) struct Padded([u8; ROWS * (2 + MAX_DIM)]);
+
+impl Padded {
+    pub(super) const ZEROS: Self = Self([0; ROWS * (2 + MAX_DIM)]);
+}
+
+impl<'a> Blocks<'a> {
+    /// A multiple of `ROWS` rows.
+    pub(super) fn full(rows: &Rows<'a>) -> Self {
+        Self { rows: *rows, tail: Block { bytes: &[], stride: 0 } }
+    }
+
+    /// Any number of rows.
+    pub(super) fn with_tail(rows: &Rows<'a>, padded: &'a mut Padded) -> Self {
+        let stride = 2 + rows.packing.bytes(rows.dim);
+        let bytes = &mut padded.0[..ROWS * stride];
+        let rest = &rows.bytes[rows.count() / ROWS * ROWS * rows.stride..];
+        for (copy, row) in bytes.chunks_exact_mut(stride).zip(rest.chunks_exact(rows.stride)) {
+            copy.copy_from_slice(&row[..stride]);
+        }
+        Self { rows: *rows, tail: Block { bytes, stride } }
+    }
+
+    #[inline]
+    pub(super) fn get(&self, index: usize) -> Block<'a> {
+        let stride = self.rows.stride;
+        match self.rows.bytes.get(index * ROWS * stride..(index + 1) * ROWS * stride) {
+            Some(bytes) => Block { bytes, stride },
+            None => self.tail,
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Scores of packed rows.
 
 use super::codebook::{Bytes, kind};
-use super::codes::{Block, CHUNK, MAX_CHUNKS, Place, ROWS};
+use super::codes::{Blocks, CHUNK, MAX_CHUNKS, Padded, Place, ROWS};
 use super::{load_words, narrow, store_first};
 use crate::{IntQuery, Rows};
 use core::arch::x86_64::*;
@@ -19,8 +19,8 @@ pub(crate) fn score_codes(
     if centroids.len() > 16 {
         return crate::scalar::score_codes(rows, centroids, scale, queries, scores);
     }
-    if rows.count() < ROWS {
-        return score_short(rows, centroids, scale, queries, scores);
+    if rows.bytes.is_empty() {
+        return;
     }
     let bytes = Bytes::new(rows.packing, rows.dim, centroids, 0x80);
     match bytes.kind() {
@@ -30,27 +30,6 @@ pub(crate) fn score_codes(
         kind::BYTES => score_bytes::<{ kind::BYTES }>(&bytes, rows, scale, queries, scores),
         kind::TERNARY => score_bytes::<{ kind::TERNARY }>(&bytes, rows, scale, queries, scores),
         _ => score_bytes::<{ kind::SEVENS }>(&bytes, rows, scale, queries, scores),
-    }
-}
-
-/// Fewer rows than a block has: moves them to where there are enough, zeros behind them.
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn score_short(rows: &Rows, centroids: &[i16], scale: f32, queries: &[IntQuery], scores: &mut [f32]) {
-    let count = rows.count();
-    if count == 0 {
-        return;
-    }
-    let stride = 2 + rows.packing.bytes(rows.dim);
-    let mut bytes = [0; ROWS * (2 + crate::MAX_DIM)];
-    let bytes = &mut bytes[..ROWS * stride];
-    for (copy, row) in bytes.chunks_exact_mut(stride).zip(rows.iter()) {
-        copy.copy_from_slice(&row[..stride]);
-    }
-    let full = Rows { bytes, stride, ..*rows };
-    for (query, scores) in queries.iter().zip(scores.chunks_exact_mut(count)) {
-        let mut padded = [0.0; ROWS];
-        score_codes(&full, centroids, scale, core::slice::from_ref(query), &mut padded);
-        scores.copy_from_slice(&padded[..count]);
     }
 }
 
@@ -112,26 +91,28 @@ fn score_bytes<const KIND: u8>(
     queries: &[IntQuery],
     scores: &mut [f32],
 ) {
+    let mut padded;
+    let blocks = if rows.count() % ROWS == 0 {
+        Blocks::full(rows)
+    } else {
+        padded = Padded::ZEROS;
+        Blocks::with_tail(rows, &mut padded)
+    };
     if let [query] = queries {
-        return score_one::<KIND>(bytes, rows, &ByteQuery::new(query, scale, bytes.kind()), scores);
+        return score_one::<KIND>(bytes, &blocks, &ByteQuery::new(query, scale, bytes.kind()), scores);
     }
     let per_pass = 8 * rows.count();
     for (queries, scores) in queries.chunks(8).zip(scores.chunks_mut(per_pass)) {
         let queries: [Option<ByteQuery>; 8] =
             core::array::from_fn(|q| queries.get(q).map(|query| ByteQuery::new(query, scale, bytes.kind())));
-        score_eight::<KIND>(bytes, rows, queries.iter().flatten(), scores);
+        score_eight::<KIND>(bytes, &blocks, rows.count(), queries.iter().flatten(), scores);
     }
 }
 
-/// Where blocks start. The last one overlaps the one before: the same bits are written twice.
-fn blocks(count: usize) -> impl Iterator<Item = usize> {
-    (0..count).step_by(ROWS).map(move |first| first.min(count - ROWS))
-}
-
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn score_one<const KIND: u8>(bytes: &Bytes, rows: &Rows, query: &ByteQuery, scores: &mut [f32]) {
-    for first in blocks(rows.count()) {
-        let block = Block::new(rows, first);
+fn score_one<const KIND: u8>(bytes: &Bytes, blocks: &Blocks, query: &ByteQuery, scores: &mut [f32]) {
+    for (i, scores) in scores.chunks_mut(ROWS).enumerate() {
+        let block = blocks.get(i);
         let four = |first| {
             let mut sums = [_mm512_setzero_si512(); 4];
             bytes.each::<KIND>(&block, first, |chunk, centroids| {
@@ -142,7 +123,7 @@ fn score_one<const KIND: u8>(bytes: &Bytes, rows: &Rows, query: &ByteQuery, scor
             add_four(sums)
         };
         let sums = add_lanes([four(0), four(4), four(8), four(12)]);
-        store_first(query.finish(sums, block.window(&Place::SCALE).scales()), &mut scores[first..]);
+        store_first(query.finish(sums, block.window(&Place::SCALE).scales()), scores);
     }
 }
 
@@ -150,14 +131,14 @@ fn score_one<const KIND: u8>(bytes: &Bytes, rows: &Rows, query: &ByteQuery, scor
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn score_eight<'q, const KIND: u8>(
     bytes: &Bytes,
-    rows: &Rows,
+    blocks: &Blocks,
+    count: usize,
     queries: impl Iterator<Item = &'q ByteQuery> + Clone,
     scores: &mut [f32],
 ) {
-    let count = rows.count();
     let mut looked_up = [[MaybeUninit::uninit(); ROWS]; MAX_CHUNKS];
-    for first in blocks(count) {
-        let block = Block::new(rows, first);
+    for i in 0..count.div_ceil(ROWS) {
+        let block = blocks.get(i);
         for first in [0, 4, 8, 12] {
             bytes.each::<KIND>(&block, first, |chunk, centroids| {
                 for (out, centroids) in looked_up[chunk][first..].iter_mut().zip(centroids) {
@@ -176,7 +157,7 @@ fn score_eight<'q, const KIND: u8>(
             }
             let four = |i: usize| add_four([sums[i], sums[i + 1], sums[i + 2], sums[i + 3]]);
             let sums = add_lanes([four(0), four(4), four(8), four(12)]);
-            store_first(query.finish(sums, scales), &mut scores[first..]);
+            store_first(query.finish(sums, scales), &mut scores[i * ROWS..]);
         }
     }
 }
