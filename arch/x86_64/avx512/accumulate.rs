@@ -5,7 +5,7 @@
 //! put together at the end of a run of rows. For that the bytes of four rows must lie side by side, coordinate by
 //! coordinate: eight unpack instructions a register of each of the four rows, shared by all queries.
 
-use super::codebook::{Bytes, kind};
+use super::codebook::{Bytes, kind, step};
 use super::codes::{Blocks, MAX_CHUNKS, Padded, Place, ROWS};
 use super::vector::rint;
 use super::{load_tail, store_first};
@@ -13,6 +13,7 @@ use crate::scalar::{PAGE, weight_limit};
 use crate::{Rows, scalar};
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
+use core::ops::Range;
 
 /// Queries in a pass.
 const QUERIES: usize = 8;
@@ -129,6 +130,10 @@ fn accumulate_bytes<const KIND: u8>(
             any_offset |= ints.offset != 0;
             sums[q][..chunks].fill(MaybeUninit::new([zero; 2]));
         }
+        if queries == 1 && !any_offset {
+            accumulate_one::<KIND>(bytes, &blocks, run / ROWS..end.div_ceil(ROWS), &ints[0], scale, acc);
+            continue;
+        }
         plain[..chunks].fill(zero);
 
         for start in (run..end).step_by(TILE) {
@@ -136,9 +141,12 @@ fn accumulate_bytes<const KIND: u8>(
             for b in 0..fours / 4 {
                 let block = blocks.get(start / ROWS + b);
                 for first in [0, 4, 8, 12] {
-                    bytes.each::<KIND>(&block, first, |chunk, rows| {
-                        tile[chunk][b * 4 + first / 4].write(interleave(rows));
-                    });
+                    for c in (0..chunks).step_by(step(KIND)) {
+                        let centroids = bytes.interleaved::<KIND>(&block, c, first);
+                        for (centroids, tile) in centroids.iter().zip(&mut tile[c..c + step(KIND)]) {
+                            tile[b * 4 + first / 4].write(*centroids);
+                        }
+                    }
                 }
             }
             for (q, ints) in ints[..queries].iter().enumerate() {
@@ -192,25 +200,51 @@ fn accumulate_bytes<const KIND: u8>(
     }
 }
 
+/// A run for one query without negative weights: its sums stay in registers.
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn accumulate_one<const KIND: u8>(
+    bytes: &Bytes,
+    blocks: &Blocks,
+    run: Range<usize>,
+    ints: &ByteWeights,
+    scale: f32,
+    acc: &mut [f32],
+) {
+    if ints.unit == 0.0 {
+        return;
+    }
+    let zero = [_mm512_setzero_si512(); 4];
+    let mut totals = [zero; MAX_CHUNKS];
+    for c in (0..bytes.chunks()).step_by(step(KIND)) {
+        let (mut low, mut high) = ([zero; 2], [zero; 2]);
+        let mut weights = ints.low.as_chunks().0.iter().zip(ints.high.as_chunks().0);
+        for block in run.clone() {
+            let block = blocks.get(block);
+            for (first, (l, h)) in [0, 4, 8, 12].into_iter().zip(&mut weights) {
+                let centroids = bytes.interleaved::<KIND>(&block, c, first);
+                let (l, h) = (four(l), four(h));
+                for k in 0..step(KIND) {
+                    for i in 0..4 {
+                        low[k][i] = _mm512_dpbusd_epi32(low[k][i], l, centroids[k][i]);
+                        high[k][i] = _mm512_dpbusd_epi32(high[k][i], h, centroids[k][i]);
+                    }
+                }
+            }
+        }
+        for k in 0..step(KIND) {
+            for i in 0..4 {
+                totals[c + k][i] = _mm512_add_epi32(low[k][i], _mm512_slli_epi32::<8>(high[k][i]));
+            }
+        }
+    }
+    finish::<KIND>(&mut totals[..bytes.chunks()], ints.unit * scale, acc);
+}
+
 /// Four bytes, sixteen times.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn four(bytes: &[u8; 4]) -> __m512i {
     _mm512_set1_epi32(i32::from_le_bytes(*bytes))
-}
-
-/// Four rows' bytes side by side: lane l of register k has the coordinates 16·l + 4·k …, four bytes each.
-#[inline]
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn interleave([a, b, c, d]: [__m512i; 4]) -> Sums {
-    let (ab, cd) = (_mm512_unpacklo_epi8(a, b), _mm512_unpacklo_epi8(c, d));
-    let (ab_upper, cd_upper) = (_mm512_unpackhi_epi8(a, b), _mm512_unpackhi_epi8(c, d));
-    [
-        _mm512_unpacklo_epi16(ab, cd),
-        _mm512_unpackhi_epi16(ab, cd),
-        _mm512_unpacklo_epi16(ab_upper, cd_upper),
-        _mm512_unpackhi_epi16(ab_upper, cd_upper),
-    ]
 }
 
 /// acc += sum·factor, the sums brought into the order of the coordinates.

@@ -89,53 +89,93 @@ impl Bytes {
         self.count
     }
 
-    /// Looks the codes of four rows of a block up and hands them over, 64 centroids a row: (chunk, rows). Four rows
-    /// hide the latencies of one another and leave registers for the caller; of sixteen, LLVM spills half.
+    /// The centroids of four rows of a block, 64 from chunk `c` on; for kinds that come in pairs, those of the next
+    /// chunk as well. Four rows hide the latencies of one another and leave registers for the caller; of sixteen,
+    /// LLVM spills half.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    pub(super) fn each<const KIND: u8>(
-        &self,
-        block: &Block,
-        first: usize,
-        mut f: impl FnMut(usize, [__m512i; 4]),
-    ) {
+    pub(super) fn four<const KIND: u8>(&self, block: &Block, c: usize, first: usize) -> [[__m512i; 4]; 2] {
         let unpack = &self.unpack;
-        let lookup = |index: [__m512i; 4]| index.map(|index| _mm512_permutexvar_epi8(index, self.table));
         let rows = [first, first + 1, first + 2, first + 3];
-        let upper = _mm512_add_epi8(unpack.shift, _mm512_set1_epi8(8 * unpack.packing.raw_bits() as i8));
-        let mut c = 0;
-        while c < self.count {
-            let chunk = &self.chunks[c];
-            let raw = block.window(&chunk.raw);
-            if KIND == kind::NIBBLES || KIND == kind::PAIRS {
-                let codes = rows.map(|r| raw.load(r));
-                let (low, high) = if KIND == kind::NIBBLES {
-                    (codes, codes.map(|codes| _mm512_srli_epi16::<4>(codes)))
-                } else {
-                    let quads = codes.map(|codes| _mm512_permutexvar_epi8(unpack.spread, codes));
-                    let take = |shift| quads.map(|quads| _mm512_multishift_epi64_epi8(shift, quads));
-                    (take(unpack.shift), take(upper))
-                };
-                f(c, lookup(low));
-                f(c + 1, lookup(high));
-                c += 2;
-                continue;
+        let chunk = &self.chunks[c];
+        let raw = block.window(&chunk.raw);
+        match KIND {
+            kind::NIBBLES => self.nibbles(rows.map(|r| raw.load(r))),
+            kind::PAIRS => {
+                let quads = rows.map(|r| _mm512_permutexvar_epi8(unpack.spread, raw.load(r)));
+                let take = |shift| quads.map(|quads| _mm512_multishift_epi64_epi8(shift, quads));
+                let bits = unpack.packing.raw_bits() as i8;
+                let upper = _mm512_add_epi8(unpack.shift, _mm512_set1_epi8(8 * bits));
+                [self.lookup(take(unpack.shift)), self.lookup(take(upper))]
             }
-            let digits = block.window(&chunk.digits);
-            // A loop, since LLVM does not inline a closure of this size into `map`.
-            let mut index = [_mm512_setzero_si512(); 4];
-            for (index, r) in index.iter_mut().zip(rows) {
-                *index = match KIND {
-                    kind::RAW => unpack.raw(&raw, r),
-                    kind::TERNARY => unpack.digits::<8>(chunk, &digits, r),
-                    kind::BYTES => unpack.mixed::<8>(chunk, &raw, &digits, r),
-                    _ => unpack.mixed::<7>(chunk, &raw, &digits, r),
-                };
+            _ => {
+                let digits = block.window(&chunk.digits);
+                // A loop, since LLVM does not inline a closure of this size into `map`.
+                let mut index = [_mm512_setzero_si512(); 4];
+                for (index, r) in index.iter_mut().zip(rows) {
+                    *index = match KIND {
+                        kind::RAW => unpack.raw(&raw, r),
+                        kind::TERNARY => unpack.digits::<8>(chunk, &digits, r),
+                        kind::BYTES => unpack.mixed::<8>(chunk, &raw, &digits, r),
+                        _ => unpack.mixed::<7>(chunk, &raw, &digits, r),
+                    };
+                }
+                [self.lookup(index), index]
             }
-            f(c, lookup(index));
-            c += 1;
         }
     }
+
+    /// The same, the four rows' bytes side by side: see [`interleave`].
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(super) fn interleaved<const KIND: u8>(
+        &self,
+        block: &Block,
+        c: usize,
+        first: usize,
+    ) -> [[__m512i; 4]; 2] {
+        if KIND == kind::NIBBLES {
+            // Two codes to a byte: interleaved as they are, half the work.
+            let raw = block.window(&self.chunks[c].raw);
+            let rows = [first, first + 1, first + 2, first + 3];
+            return self.nibbles(interleave(rows.map(|r| raw.load(r))));
+        }
+        let [centroids, next] = self.four::<KIND>(block, c, first);
+        let next = if step(KIND) == 2 { interleave(next) } else { next };
+        [interleave(centroids), next]
+    }
+
+    /// The table is repeated, so upper halves need no mask.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn nibbles(&self, codes: [__m512i; 4]) -> [[__m512i; 4]; 2] {
+        [self.lookup(codes), self.lookup(codes.map(|codes| _mm512_srli_epi16::<4>(codes)))]
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn lookup(&self, index: [__m512i; 4]) -> [__m512i; 4] {
+        index.map(|index| _mm512_permutexvar_epi8(index, self.table))
+    }
+}
+
+/// Four rows' bytes side by side: lane l of register k has the positions 16·l + 4·k …, four bytes each.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn interleave([a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
+    let (ab, cd) = (_mm512_unpacklo_epi8(a, b), _mm512_unpacklo_epi8(c, d));
+    let (ab_upper, cd_upper) = (_mm512_unpackhi_epi8(a, b), _mm512_unpackhi_epi8(c, d));
+    [
+        _mm512_unpacklo_epi16(ab, cd),
+        _mm512_unpackhi_epi16(ab, cd),
+        _mm512_unpacklo_epi16(ab_upper, cd_upper),
+        _mm512_unpackhi_epi16(ab_upper, cd_upper),
+    ]
+}
+
+/// Chunks that a kind of row gives at a time.
+pub(super) const fn step(kind: u8) -> usize {
+    if kind == kind::NIBBLES || kind == kind::PAIRS { 2 } else { 1 }
 }
 
 /// A codebook of up to 256 words.

@@ -1,6 +1,6 @@
 //! Scores of packed rows.
 
-use super::codebook::{Bytes, kind};
+use super::codebook::{Bytes, kind, step};
 use super::codes::{Blocks, CHUNK, MAX_CHUNKS, Padded, Place, ROWS};
 use super::{load_words, narrow, store_first};
 use crate::{IntQuery, Rows};
@@ -115,11 +115,14 @@ fn score_one<const KIND: u8>(bytes: &Bytes, blocks: &Blocks, query: &ByteQuery, 
         let block = blocks.get(i);
         let four = |first| {
             let mut sums = [_mm512_setzero_si512(); 4];
-            bytes.each::<KIND>(&block, first, |chunk, centroids| {
-                for (sum, centroids) in sums.iter_mut().zip(centroids) {
-                    *sum = _mm512_dpbusd_epi32(*sum, centroids, query.values[chunk]);
+            for c in (0..bytes.chunks()).step_by(step(KIND)) {
+                let centroids = bytes.four::<KIND>(&block, c, first);
+                for (centroids, values) in centroids.iter().zip(&query.values[c..c + step(KIND)]) {
+                    for (sum, centroids) in sums.iter_mut().zip(centroids) {
+                        *sum = _mm512_dpbusd_epi32(*sum, *centroids, *values);
+                    }
                 }
-            });
+            }
             add_four(sums)
         };
         let sums = add_lanes([four(0), four(4), four(8), four(12)]);
@@ -140,18 +143,21 @@ fn score_eight<'q, const KIND: u8>(
     for i in 0..count.div_ceil(ROWS) {
         let block = blocks.get(i);
         for first in [0, 4, 8, 12] {
-            bytes.each::<KIND>(&block, first, |chunk, centroids| {
-                for (out, centroids) in looked_up[chunk][first..].iter_mut().zip(centroids) {
-                    out.write(centroids);
+            for c in (0..bytes.chunks()).step_by(step(KIND)) {
+                let centroids = bytes.four::<KIND>(&block, c, first);
+                for (centroids, out) in centroids.iter().zip(&mut looked_up[c..c + step(KIND)]) {
+                    for (out, centroids) in out[first..].iter_mut().zip(centroids) {
+                        out.write(*centroids);
+                    }
                 }
-            });
+            }
         }
         let scales = block.window(&Place::SCALE).scales();
         for (query, scores) in queries.clone().zip(scores.chunks_exact_mut(count)) {
             let mut sums = [_mm512_setzero_si512(); ROWS];
             for (centroids, values) in looked_up[..bytes.chunks()].iter().zip(&query.values) {
                 for (sum, centroids) in sums.iter_mut().zip(centroids) {
-                    // SAFETY: `each` has just gone through these chunks and all rows.
+                    // SAFETY: written above, for these chunks and all rows.
                     *sum = _mm512_dpbusd_epi32(*sum, unsafe { centroids.assume_init() }, *values);
                 }
             }
