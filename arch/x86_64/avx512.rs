@@ -20,6 +20,7 @@ mod quantize;
 mod rotate;
 mod score;
 mod vector;
+mod wide;
 
 pub(crate) use accumulate::accumulate_codes;
 pub(crate) use pack::{pack, unpack};

@@ -8,7 +8,7 @@
 use super::codebook::{Bytes, kind, step};
 use super::codes::{Blocks, MAX_CHUNKS, Padded, Place, ROWS};
 use super::vector::rint;
-use super::{load_tail, store_first};
+use super::{load_tail, store_codes, store_first};
 use crate::scalar::{PAGE, weight_limit};
 use crate::{Rows, scalar};
 use core::arch::x86_64::*;
@@ -25,7 +25,7 @@ const TILE: usize = 2 * ROWS;
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn accumulate_codes(rows: &Rows, centroids: &[i16], scale: f32, weights: &[f32], acc: &mut [f32]) {
     if centroids.len() > 16 {
-        return scalar::accumulate_codes(rows, centroids, scale, weights, acc);
+        return super::wide::accumulate_codes(rows, centroids, scale, weights, acc);
     }
     let count = rows.count();
     if count == 0 {
@@ -58,37 +58,64 @@ struct ByteWeights {
 impl ByteWeights {
     const NONE: Self = Self { low: [0; PAGE], high: [0; PAGE], offset: 0, unit: 0.0 };
 
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn set(&mut self, weights: &[f32], scales: &[__m512; PAGE / 16]) {
+        let ints = IntWeights::new(weights, scales, weight_limit(16));
+        self.unit = ints.unit;
+        let negative = ints.values.iter().fold(_mm512_setzero_si512(), |any, x| _mm512_or_si512(any, *x));
+        self.offset = if _mm512_movepi32_mask(negative) == 0 { 0 } else { 0x8000 };
+        let offset = _mm512_set1_epi32(self.offset);
+        let (low, high) = (self.low.as_chunks_mut().0, self.high.as_chunks_mut().0);
+        for ((weight, low), high) in ints.values.iter().zip(low).zip(high) {
+            let weight = _mm512_add_epi32(*weight, offset);
+            store_codes(low, _mm512_cvtepi32_epi8(weight));
+            store_codes(high, _mm512_cvtepi32_epi8(_mm512_srli_epi32::<8>(weight)));
+        }
+    }
+}
+
+/// The integer weights of a run of rows.
+pub(super) struct IntWeights {
+    pub(super) values: [__m512i; PAGE / 16],
+    /// Value of a weight's unit; 0 if the run adds nothing.
+    pub(super) unit: f32,
+}
+
+impl IntWeights {
     /// `scalar::quantize_weights`, 16 at a time.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn set(&mut self, weights: &[f32], scales: &[__m512; PAGE / 16], limit: i16) {
+    pub(super) fn new(weights: &[f32], scales: &[__m512; PAGE / 16], limit: i16) -> Self {
         let mut products = [_mm512_setzero_ps(); PAGE / 16];
         let mut max = _mm512_setzero_ps();
-        let mut negative = 0;
-        let blocks = weights.len().div_ceil(16);
         for ((product, weights), scales) in products.iter_mut().zip(weights.chunks(16)).zip(scales) {
             // Behind the end weights are 0, and scales finite.
             *product = _mm512_mul_ps(load_tail(weights), *scales);
             max = _mm512_max_ps(_mm512_abs_ps(*product), max);
-            negative |= _mm512_movepi32_mask(_mm512_castps_si512(*product));
         }
         let max = f32::from_bits(_mm512_reduce_max_epu32(_mm512_castps_si512(max)));
         if max < scalar::SMALLEST_WEIGHT {
-            self.unit = 0.0;
-            return;
+            return Self { values: [_mm512_setzero_si512(); PAGE / 16], unit: 0.0 };
         }
-        self.unit = max / f32::from(limit);
         let factor = _mm512_set1_ps(f32::from(limit) / max);
-        self.offset = if negative == 0 { 0 } else { 0x8000 };
-        let offset = _mm512_set1_epi32(self.offset);
-        let (low, high) = (self.low.as_chunks_mut().0, self.high.as_chunks_mut().0);
-        for ((product, low), high) in products[..blocks].iter().zip(low).zip(high) {
-            let weight = _mm512_cvtps_epi32(rint(_mm512_mul_ps(*product, factor)));
-            let weight = _mm512_add_epi32(weight, offset);
-            super::store_codes(low, _mm512_cvtepi32_epi8(weight));
-            super::store_codes(high, _mm512_cvtepi32_epi8(_mm512_srli_epi32::<8>(weight)));
+        let mut values = [_mm512_setzero_si512(); PAGE / 16];
+        for (value, product) in values.iter_mut().zip(products) {
+            *value = _mm512_cvtps_epi32(rint(_mm512_mul_ps(product, factor)));
         }
+        Self { values, unit: max / f32::from(limit) }
     }
+}
+
+/// The scales of a run of rows.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(super) fn run_scales(blocks: &Blocks, run: Range<usize>) -> [__m512; PAGE / 16] {
+    let mut scales = [_mm512_setzero_ps(); PAGE / 16];
+    for (scales, block) in scales.iter_mut().zip(run) {
+        *scales = blocks.get(block).window(&Place::SCALE).scales();
+    }
+    scales
 }
 
 /// The sums of 64 coordinates, in the order of the interleaved bytes.
@@ -120,13 +147,10 @@ fn accumulate_bytes<const KIND: u8>(
     let mut tile = [[MaybeUninit::<Sums>::uninit(); TILE / 4]; MAX_CHUNKS];
     for run in (0..count).step_by(PAGE) {
         let end = count.min(run + PAGE);
-        let mut scales = [_mm512_setzero_ps(); PAGE / 16];
-        for (i, scales) in scales[..(end - run).div_ceil(ROWS)].iter_mut().enumerate() {
-            *scales = blocks.get(run / ROWS + i).window(&Place::SCALE).scales();
-        }
+        let scales = run_scales(&blocks, run / ROWS..end.div_ceil(ROWS));
         let mut any_offset = false;
         for (q, ints) in ints[..queries].iter_mut().enumerate() {
-            ints.set(&weights[q * count..][run..end], &scales, weight_limit(16));
+            ints.set(&weights[q * count..][run..end], &scales);
             any_offset |= ints.offset != 0;
             sums[q][..chunks].fill(MaybeUninit::new([zero; 2]));
         }
@@ -247,6 +271,14 @@ fn four(bytes: &[u8; 4]) -> __m512i {
     _mm512_set1_epi32(i32::from_le_bytes(*bytes))
 }
 
+/// acc += sum·factor for up to 16 coordinates.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(super) fn add(acc: &mut [f32], sum: __m512i, factor: f32) {
+    let product = _mm512_mul_ps(_mm512_cvtepi32_ps(sum), _mm512_set1_ps(factor));
+    store_first(_mm512_add_ps(load_tail(acc), product), acc);
+}
+
 /// acc += sum·factor, the sums brought into the order of the coordinates.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -260,12 +292,7 @@ fn finish<const KIND: u8>(sums: &mut [Sums], factor: f32, acc: &mut [f32]) {
         *c = _mm512_shuffle_i32x4::<0x88>(ab_upper, cd_upper);
         *d = _mm512_shuffle_i32x4::<0xdd>(ab_upper, cd_upper);
     }
-    let factor = _mm512_set1_ps(factor);
-    let add = |acc: &mut [f32], sum: __m512i| {
-        let product = _mm512_mul_ps(_mm512_cvtepi32_ps(sum), factor);
-        let old = load_tail(acc);
-        store_first(_mm512_add_ps(old, product), acc);
-    };
+    let add = |acc: &mut [f32], sum: __m512i| add(acc, sum, factor);
     if KIND == kind::NIBBLES || KIND == kind::PAIRS {
         for (pair, acc) in sums.as_chunks::<2>().0.iter().zip(acc.chunks_mut(128)) {
             for (i, acc) in acc.chunks_mut(32).enumerate() {

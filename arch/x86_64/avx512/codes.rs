@@ -226,17 +226,16 @@ impl Unpack {
         Chunk { raw, digits: Place::new(start, self.end), table, valid }
     }
 
-    /// 64 codes of one row; beyond its end anything below `levels`.
+    /// 64 codes of row `r`; beyond its end anything below `levels`.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    pub(super) fn codes(&self, row: &Block, chunk: usize) -> __m512i {
-        let chunk = self.chunk(chunk);
-        let quads = _mm512_permutexvar_epi8(self.spread, row.window(&chunk.raw).load(0));
+    pub(super) fn codes(&self, chunk: &Chunk, block: &Block, r: usize) -> __m512i {
+        let quads = _mm512_permutexvar_epi8(self.spread, block.window(&chunk.raw).load(r));
         let raw = _mm512_multishift_epi64_epi8(self.shift, quads);
         let digits = match self.packing.radix() {
             1 => return _mm512_and_si512(raw, self.raw_mask),
-            3 => self.digits::<8>(&chunk, &row.window(&chunk.digits), 0),
-            _ => self.digits::<7>(&chunk, &row.window(&chunk.digits), 0),
+            3 => self.digits::<8>(chunk, &block.window(&chunk.digits), r),
+            _ => self.digits::<7>(chunk, &block.window(&chunk.digits), r),
         };
         self.join(raw, digits)
     }

@@ -109,6 +109,6 @@ pub(crate) fn unpack(packing: Packing, bytes: &[u8], codes: &mut [u8]) {
     let unpack = Unpack::new(packing, codes.len(), 0);
     let row = Block::one(bytes);
     for (i, codes) in codes.chunks_mut(CHUNK).enumerate() {
-        store_bytes(codes, unpack.codes(&row, i));
+        store_bytes(codes, unpack.codes(&unpack.chunk(i), &row, 0));
     }
 }
