@@ -31,14 +31,9 @@ pub(crate) use pack::{pack, unpack};
 pub(crate) use quantize::{lookup, quantize};
 pub(crate) use rotate::{rotate, rotate_inverse};
 pub(crate) use score::score_codes;
-pub(crate) use vector::{dot, max_abs, min_max, quantize_query};
+pub(crate) use vector::{dot, max_abs, min_max, multiply_columns, quantize_query};
 
 use core::arch::x86_64::*;
-
-forward_to_scalar! {
-    enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni";
-    multiply_columns(columns: &[f32], x: &[f32], y: &mut [f32]);
-}
 
 /// Up to 32 words, zeros behind them.
 #[inline]
@@ -152,7 +147,8 @@ fn store_bytes(bytes: &mut [u8], x: __m512i) {
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn halve_rows(rows: &[__m512; 16]) -> __m512 {
     let halves = |a, b| _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xee>(a, b));
-    let quarters = |a, b| _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b));
+    let quarters =
+        |a, b| _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b));
     // Four rows, four lanes of 128 bits: from here on each lane has its own rows.
     let four = |i: usize| quarters(halves(rows[i], rows[i + 4]), halves(rows[i + 8], rows[i + 12]));
     let pairs = |a, b| {

@@ -6,7 +6,7 @@
 //! coordinate: eight unpack instructions a register of each of the four rows, shared by all queries.
 
 use super::codebook::{Bytes, kind, step};
-use super::codes::{Blocks, MAX_CHUNKS, Padded, Place, ROWS};
+use super::codes::{Blocks, MAX_CHUNKS, Place, ROWS};
 use super::vector::rint;
 use super::{load_tail, store_codes, store_first};
 use crate::scalar::{PAGE, weight_limit};
@@ -133,13 +133,8 @@ fn accumulate_bytes<const KIND: u8>(
     let (count, chunks) = (rows.count(), bytes.chunks());
     let queries = weights.len() / count;
     let zero = [_mm512_setzero_si512(); 4];
-    let mut padded;
-    let blocks = if count % ROWS == 0 {
-        Blocks::full(rows)
-    } else {
-        padded = Padded::ZEROS;
-        Blocks::with_tail(rows, &mut padded)
-    };
+    let mut padded = None;
+    let blocks = Blocks::new(rows, &mut padded);
     let mut ints = [const { ByteWeights::NONE }; QUERIES];
     // Sums with the lower and with the upper bytes of the weights.
     let mut sums = [[MaybeUninit::<[Sums; 2]>::uninit(); MAX_CHUNKS]; QUERIES];

@@ -1,19 +1,21 @@
 //! Rows of integers with a scale (and a zero) for each group.
 
-use super::floats::{Decoded, ROWS, add_rows};
+use super::floats::{Decoded, ROWS, add_rows, decode_f16};
 use super::vector::{halve, rint};
-use super::{first, halve_rows, load_ps, load_tail, store_codes, store_first, store_ps};
+use super::{first, halve_rows, load_ps, store_codes, store_first, store_ps};
 use crate::{Affine, MAX_DIM, scalar};
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
 
 /// Takes 16 codes of a row as numbers: `vpermb` puts the two bytes that hold a code into its dword, and a shift its
-/// first bit to the front.
+/// first bit to the front. A table of 16 numbers then needs no mask; larger codes are converted.
 struct Numbers {
     spread: __m512i,
     shift: __m512i,
     mask: __m512i,
     offset: __m512i,
+    table: __m512,
+    /// Bytes of 16 codes.
     step: usize,
 }
 
@@ -25,25 +27,59 @@ impl Numbers {
         let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
         let start = _mm512_mullo_epi32(lanes, _mm512_set1_epi32(bits));
         let byte = _mm512_srli_epi32::<3>(start);
+        let mask = _mm512_set1_epi32((1 << bits) - 1);
+        let offset = _mm512_set1_epi32(layout.offset);
         Self {
-            spread: _mm512_or_si512(byte, _mm512_slli_epi32::<8>(_mm512_add_epi32(byte, _mm512_set1_epi32(1)))),
+            spread: _mm512_or_si512(
+                byte,
+                _mm512_slli_epi32::<8>(_mm512_add_epi32(byte, _mm512_set1_epi32(1))),
+            ),
             shift: _mm512_and_si512(start, _mm512_set1_epi32(7)),
-            mask: _mm512_set1_epi32((1 << bits) - 1),
-            offset: _mm512_set1_epi32(layout.offset),
+            mask,
+            offset,
+            table: _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_and_si512(lanes, mask), offset)),
             step: 2 * usize::from(layout.bits),
         }
     }
 
-    /// Integers code - offset.
+    /// The 16 integers code - offset of up to 16 bytes.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn take(&self, codes: &[u8], i: usize) -> __m512 {
-        let bytes = &codes[i * self.step..][..self.step];
+    fn take<const SMALL: bool>(&self, bytes: &[u8]) -> __m512 {
         // SAFETY: a masked load touches nothing whose mask bit is clear, and the mask has `bytes.len()` bits.
-        let bytes = unsafe { _mm_maskz_loadu_epi8(first(self.step) as u16, bytes.as_ptr().cast()) };
+        let bytes = unsafe { _mm_maskz_loadu_epi8(first(bytes.len()) as u16, bytes.as_ptr().cast()) };
         let spread = _mm512_permutexvar_epi8(self.spread, _mm512_castsi128_si512(bytes));
-        let codes = _mm512_and_si512(_mm512_srlv_epi32(spread, self.shift), self.mask);
-        _mm512_cvtepi32_ps(_mm512_sub_epi32(codes, self.offset))
+        let codes = _mm512_srlv_epi32(spread, self.shift);
+        if SMALL {
+            return _mm512_permutexvar_ps(codes, self.table);
+        }
+        _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_and_si512(codes, self.mask), self.offset))
+    }
+
+    /// All integers of a row.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn take_row(&self, codes: &[u8], mut out: impl FnMut(usize, __m512)) {
+        if self.step <= 8 {
+            for (i, bytes) in codes.chunks_exact(self.step).enumerate() {
+                out(i, self.take::<true>(bytes));
+            }
+        } else {
+            for (i, bytes) in codes.chunks_exact(self.step).enumerate() {
+                out(i, self.take::<false>(bytes));
+            }
+        }
+    }
+}
+
+/// A row's scales, or scales and zeros in turns.
+type Header = [f32; MAX_DIM / 8 + 16];
+
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn header(layout: &Affine, row: &[u8], out: &mut Header) {
+    for (bytes, out) in row[..layout.header_bytes()].chunks(32).zip(out.as_chunks_mut().0) {
+        store_ps(out, decode_f16(bytes));
     }
 }
 
@@ -51,15 +87,19 @@ impl Numbers {
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn decode(layout: &Affine, numbers: &Numbers, row: &[u8], mut out: impl FnMut(usize, __m512)) {
-    let codes = layout.codes(row);
+    let mut scales = [0.0; MAX_DIM / 8 + 16];
+    header(layout, row, &mut scales);
     let steps = layout.group / 16;
-    for group in 0..layout.groups() {
-        let (scale, zero) = layout.scale_and_zero(row, group);
-        let (scale, zero) = (_mm512_set1_ps(scale), _mm512_set1_ps(zero));
-        for i in group * steps..(group + 1) * steps {
-            out(i, _mm512_add_ps(_mm512_mul_ps(numbers.take(codes, i), scale), zero));
+    let (mut group, mut left) = (0, steps);
+    numbers.take_row(layout.codes(row), |i, values| {
+        if left == 0 {
+            (group, left) = (group + 1, steps);
         }
-    }
+        left -= 1;
+        let (scale, zero) =
+            if layout.asymmetric { (scales[2 * group], scales[2 * group + 1]) } else { (scales[group], 0.0) };
+        out(i, _mm512_add_ps(_mm512_mul_ps(values, _mm512_set1_ps(scale)), _mm512_set1_ps(zero)));
+    });
 }
 
 /// See `scalar::decode_affine`.
@@ -79,32 +119,41 @@ pub(crate) fn score_affine(layout: &Affine, bytes: &[u8], queries: &[&[f32]], sc
     }
     let numbers = Numbers::new(layout);
     let steps = layout.group / 16;
-    for (query, scores) in queries.iter().zip(scores.chunks_exact_mut(count)) {
-        let query = query.as_chunks::<16>().0;
-        let mut sums = [0.0; MAX_DIM / 16];
-        if layout.asymmetric {
-            for (sum, query) in sums.iter_mut().zip(query.chunks_exact(steps)) {
-                let zero = _mm512_setzero_ps();
-                *sum = halve(query.iter().fold(zero, |sum, query| _mm512_add_ps(sum, load_ps(query))));
-            }
+    let apart = if layout.asymmetric { 2 } else { 1 };
+    let mut integers: Decoded = [[MaybeUninit::uninit(); MAX_DIM / 16]; ROWS];
+    let mut headers = [[0.0; MAX_DIM / 8 + 16]; ROWS];
+    for (b, rows) in bytes.chunks(ROWS * row_bytes).enumerate() {
+        for ((row, integers), scales) in rows.chunks_exact(row_bytes).zip(&mut integers).zip(&mut headers) {
+            header(layout, row, scales);
+            numbers.take_row(layout.codes(row), |i, values| _ = integers[i].write(values));
         }
-        for (rows, scores) in bytes.chunks(ROWS * row_bytes).zip(scores.chunks_mut(ROWS)) {
+        let rows = rows.len() / row_bytes;
+        for (query, scores) in queries.iter().zip(scores.chunks_exact_mut(count)) {
+            let query = query.as_chunks::<16>().0;
             let mut lanes = [_mm512_setzero_ps(); ROWS];
             let mut zeros = [0.0f32; ROWS];
-            for ((row, lanes), zeros) in rows.chunks_exact(row_bytes).zip(&mut lanes).zip(&mut zeros) {
-                let codes = layout.codes(row);
-                for (group, query) in query.chunks_exact(steps).enumerate() {
-                    let (scale, zero) = layout.scale_and_zero(row, group);
+            for (group, query) in query.chunks_exact(steps).enumerate() {
+                for ((integers, scales), lanes) in integers[..rows].iter().zip(&headers).zip(&mut lanes) {
                     let mut products = _mm512_setzero_ps();
-                    for (i, query) in query.iter().enumerate() {
-                        let values = numbers.take(codes, group * steps + i);
+                    for (query, values) in query.iter().zip(&integers[group * steps..]) {
+                        // SAFETY: `take_row` has just written all of these rows.
+                        let values = unsafe { values.assume_init() };
                         products = _mm512_add_ps(products, _mm512_mul_ps(load_ps(query), values));
                     }
-                    *lanes = _mm512_add_ps(*lanes, _mm512_mul_ps(products, _mm512_set1_ps(scale)));
-                    *zeros += sums[group] * zero;
+                    let scale = _mm512_set1_ps(scales[group * apart]);
+                    *lanes = _mm512_add_ps(*lanes, _mm512_mul_ps(products, scale));
+                }
+                if layout.asymmetric {
+                    let zero = _mm512_setzero_ps();
+                    let sum = query.iter().fold(zero, |sum, query| _mm512_add_ps(sum, load_ps(query)));
+                    let sum = halve(sum);
+                    for (zeros, scales) in zeros[..rows].iter_mut().zip(&headers) {
+                        *zeros += sum * scales[2 * group + 1];
+                    }
                 }
             }
-            store_first(_mm512_add_ps(halve_rows(&lanes), load_ps(&zeros)), scores);
+            let result = _mm512_add_ps(halve_rows(&lanes), load_ps(&zeros));
+            store_first(result, &mut scores[b * ROWS..]);
         }
     }
 }
@@ -138,7 +187,7 @@ pub(crate) fn quantize_affine(
     range: (i32, i32),
     codes: &mut [u8],
 ) {
-    if scale == 0.0 || x.len() % 16 != 0 {
+    if scale == 0.0 || !x.len().is_multiple_of(16) {
         return scalar::quantize_affine(x, zero, scale, offset, range, codes);
     }
     let (zero, scale) = (_mm512_set1_ps(zero), _mm512_set1_ps(scale));

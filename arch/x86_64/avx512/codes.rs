@@ -41,20 +41,18 @@ pub(super) struct Blocks<'a> {
 pub(super) struct Padded([u8; ROWS * (2 + MAX_DIM)]);
 
 impl Padded {
-    pub(super) const ZEROS: Self = Self([0; ROWS * (2 + MAX_DIM)]);
+    const ZEROS: Self = Self([0; ROWS * (2 + MAX_DIM)]);
 }
 
 impl<'a> Blocks<'a> {
-    /// A multiple of `ROWS` rows.
-    pub(super) fn full(rows: &Rows<'a>) -> Self {
-        Self { rows: *rows, tail: Block { bytes: &[], stride: 0 } }
-    }
-
-    /// Any number of rows.
-    pub(super) fn with_tail(rows: &Rows<'a>, padded: &'a mut Padded) -> Self {
+    pub(super) fn new(rows: &Rows<'a>, padded: &'a mut Option<Padded>) -> Self {
+        let full = rows.count() / ROWS * ROWS * rows.stride;
+        let rest = &rows.bytes[full..];
+        if rest.is_empty() {
+            return Self { rows: *rows, tail: Block { bytes: &[], stride: 0 } };
+        }
         let stride = 2 + rows.packing.bytes(rows.dim);
-        let bytes = &mut padded.0[..ROWS * stride];
-        let rest = &rows.bytes[rows.count() / ROWS * ROWS * rows.stride..];
+        let bytes = &mut padded.insert(Padded::ZEROS).0[..ROWS * stride];
         for (copy, row) in bytes.chunks_exact_mut(stride).zip(rest.chunks_exact(rows.stride)) {
             copy.copy_from_slice(&row[..stride]);
         }

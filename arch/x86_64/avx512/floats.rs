@@ -33,6 +33,13 @@ fn decode<const FORMAT: u8>(bytes: &[u8]) -> __m512 {
     }
 }
 
+/// Up to 16 values, zeros behind them.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(super) fn decode_f16(bytes: &[u8]) -> __m512 {
+    decode::<F16>(bytes)
+}
+
 /// Bytes of 16 values.
 const fn step(format: u8) -> usize {
     if format == F32 { 64 } else { 32 }
@@ -85,12 +92,17 @@ fn score<const FORMAT: u8>(dim: usize, bytes: &[u8], queries: &[&[f32]], scores:
     for (i, rows) in bytes.chunks(ROWS * row_bytes).enumerate() {
         decode_rows::<FORMAT>(rows, row_bytes, &mut decoded);
         for (query, scores) in queries.iter().zip(scores.chunks_exact_mut(count)) {
+            let (query, tail) = query.as_chunks();
             let mut sums = [_mm512_setzero_ps(); ROWS];
             for (row, sum) in decoded[..rows.len() / row_bytes].iter().zip(&mut sums) {
-                for (query, x) in query.chunks(16).zip(row) {
+                for (query, x) in query.iter().zip(row) {
                     // SAFETY: `decode_rows` wrote these rows, and as many registers of each as the query has.
-                    let x = unsafe { x.assume_init() };
-                    *sum = _mm512_add_ps(*sum, _mm512_mul_ps(load_tail(query), x));
+                    *sum = _mm512_add_ps(*sum, _mm512_mul_ps(load_ps(query), unsafe { x.assume_init() }));
+                }
+                if !tail.is_empty() {
+                    // SAFETY: as above.
+                    let x = unsafe { row[query.len()].assume_init() };
+                    *sum = _mm512_add_ps(*sum, _mm512_mul_ps(load_tail(tail), x));
                 }
             }
             store_first(halve_rows(&sums), &mut scores[i * ROWS..]);
@@ -102,8 +114,14 @@ fn score<const FORMAT: u8>(dim: usize, bytes: &[u8], queries: &[&[f32]], scores:
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn decode_rows<const FORMAT: u8>(rows: &[u8], row_bytes: usize, decoded: &mut Decoded) {
     for (row, decoded) in rows.chunks_exact(row_bytes).zip(decoded) {
-        for (bytes, decoded) in row.chunks(step(FORMAT)).zip(decoded) {
+        let chunks = row.chunks_exact(step(FORMAT));
+        let tail = chunks.remainder();
+        let full = chunks.len();
+        for (bytes, decoded) in chunks.zip(decoded.iter_mut()) {
             decoded.write(decode::<FORMAT>(bytes));
+        }
+        if !tail.is_empty() {
+            decoded[full].write(decode::<FORMAT>(tail));
         }
     }
 }
@@ -175,9 +193,12 @@ pub(crate) fn decode_floats(format: Float, bytes: &[u8], out: &mut [f32]) {
     if format != Float::F16 {
         return scalar::decode_floats(format, bytes, out);
     }
-    for (bytes, out) in bytes.chunks(32).zip(out.chunks_mut(16)) {
-        store_first(decode::<F16>(bytes), out);
+    let (chunks, tail) = bytes.as_chunks::<32>();
+    let (out, out_tail) = out.as_chunks_mut();
+    for (bytes, out) in chunks.iter().zip(out) {
+        store_ps(out, decode::<F16>(bytes));
     }
+    store_first(decode::<F16>(tail), out_tail);
 }
 
 /// Writes little-endian floats, rounded to nearest even.
@@ -186,10 +207,14 @@ pub(crate) fn encode_floats(format: Float, x: &[f32], bytes: &mut [u8]) {
     if format != Float::F16 {
         return scalar::encode_floats(format, x, bytes);
     }
-    for (x, bytes) in x.chunks(16).zip(bytes.chunks_mut(32)) {
-        let halves = _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(load_tail(x));
-        let mask = first(bytes.len()) as u32;
-        // SAFETY: a masked store touches nothing whose mask bit is clear, and the mask has `bytes.len()` bits.
-        unsafe { _mm256_mask_storeu_epi8(bytes.as_mut_ptr().cast(), mask, halves) }
+    let ((chunks, tail), (bytes, bytes_tail)) = (x.as_chunks(), bytes.as_chunks_mut::<32>());
+    for (x, bytes) in chunks.iter().zip(bytes) {
+        let halves = _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(load_ps(x));
+        // SAFETY: the array holds the 32 bytes that are written.
+        unsafe { _mm256_storeu_si256(bytes.as_mut_ptr().cast(), halves) }
     }
+    let halves = _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(load_tail(tail));
+    let mask = first(bytes_tail.len()) as u32;
+    // SAFETY: a masked store touches nothing whose mask bit is clear, and the mask has `bytes_tail.len()` bits.
+    unsafe { _mm256_mask_storeu_epi8(bytes_tail.as_mut_ptr().cast(), mask, halves) }
 }

@@ -1,7 +1,7 @@
 //! Scores of packed rows.
 
 use super::codebook::{Bytes, kind, step};
-use super::codes::{Blocks, CHUNK, MAX_CHUNKS, Padded, Place, ROWS};
+use super::codes::{Blocks, CHUNK, MAX_CHUNKS, Place, ROWS};
 use super::{load_words, narrow, store_first};
 use crate::{IntQuery, Rows};
 use core::arch::x86_64::*;
@@ -91,13 +91,8 @@ fn score_bytes<const KIND: u8>(
     queries: &[IntQuery],
     scores: &mut [f32],
 ) {
-    let mut padded;
-    let blocks = if rows.count() % ROWS == 0 {
-        Blocks::full(rows)
-    } else {
-        padded = Padded::ZEROS;
-        Blocks::with_tail(rows, &mut padded)
-    };
+    let mut padded = None;
+    let blocks = Blocks::new(rows, &mut padded);
     if let [query] = queries {
         return score_one::<KIND>(bytes, &blocks, &ByteQuery::new(query, scale, bytes.kind()), scores);
     }

@@ -2,7 +2,7 @@
 
 use super::accumulate::{IntWeights, add, run_scales};
 use super::codebook::Words;
-use super::codes::{Blocks, CHUNK, Chunk, MAX_CHUNKS, Padded, Place, ROWS, Unpack};
+use super::codes::{Blocks, CHUNK, Chunk, MAX_CHUNKS, Place, ROWS, Unpack};
 use super::score::{add_four, add_lanes};
 use super::{load_words, store_first};
 use crate::scalar::{PAGE, weight_limit};
@@ -48,13 +48,8 @@ pub(super) fn score_codes(
     if count == 0 {
         return;
     }
-    let mut padded;
-    let blocks = if count % ROWS == 0 {
-        Blocks::full(rows)
-    } else {
-        padded = Padded::ZEROS;
-        Blocks::with_tail(rows, &mut padded)
-    };
+    let mut padded = None;
+    let blocks = Blocks::new(rows, &mut padded);
     let lookup = Lookup::new(rows, centroids);
     for (queries, scores) in queries.chunks(QUERIES).zip(scores.chunks_mut(QUERIES * count)) {
         let mut values = [[MaybeUninit::<[__m512i; 2]>::uninit(); MAX_CHUNKS]; QUERIES];
@@ -101,13 +96,8 @@ pub(super) fn accumulate_codes(rows: &Rows, centroids: &[i16], scale: f32, weigh
     if count == 0 {
         return;
     }
-    let mut padded;
-    let blocks = if count % ROWS == 0 {
-        Blocks::full(rows)
-    } else {
-        padded = Padded::ZEROS;
-        Blocks::with_tail(rows, &mut padded)
-    };
+    let mut padded = None;
+    let blocks = Blocks::new(rows, &mut padded);
     let lookup = Lookup::new(rows, centroids);
     let zero = [_mm512_setzero_si512(); 4];
     for (weights, acc) in weights.chunks(QUERIES * count).zip(acc.chunks_mut(QUERIES * rows.dim)) {
