@@ -6,10 +6,11 @@
 //! coordinate: eight unpack instructions a register of each of the four rows, shared by all queries.
 
 use super::codebook::{Bytes, kind, step};
-use super::codes::{Blocks, MAX_CHUNKS, Place, ROWS};
+use super::codes::{self, MAX_CHUNKS};
 use super::vector::rint;
 use super::{load_tail, store_codes, store_first};
 use crate::scalar::{PAGE, weight_limit};
+use crate::x86_64::rows::{Blocks, ROWS};
 use crate::{Rows, scalar};
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
@@ -113,7 +114,7 @@ impl IntWeights {
 pub(super) fn run_scales(blocks: &Blocks, run: Range<usize>) -> [__m512; PAGE / 16] {
     let mut scales = [_mm512_setzero_ps(); PAGE / 16];
     for (scales, block) in scales.iter_mut().zip(run) {
-        *scales = blocks.get(block).window(&Place::SCALE).scales();
+        *scales = codes::scales(&blocks.get(block));
     }
     scales
 }

@@ -1,8 +1,9 @@
 //! From packed codes to centroids: codebooks that fit registers.
 
-use super::codes::{Block, CHUNK, Chunk, MAX_CHUNKS, Place, SPREAD, Unpack};
+use super::codes::{CHUNK, Chunk, MAX_CHUNKS, Masked, Place, SPREAD, Unpack};
 use super::{load, load_words, narrow};
 use crate::Packing;
+use crate::x86_64::rows::Block;
 use core::arch::x86_64::*;
 
 /// 0, 1, 2 …
@@ -98,7 +99,7 @@ impl Bytes {
         let unpack = &self.unpack;
         let rows = [first, first + 1, first + 2, first + 3];
         let chunk = &self.chunks[c];
-        let raw = block.window(&chunk.raw);
+        let raw = Masked::new(block, &chunk.raw);
         match KIND {
             kind::NIBBLES => self.nibbles(rows.map(|r| raw.load(r))),
             kind::PAIRS => {
@@ -109,7 +110,7 @@ impl Bytes {
                 [self.lookup(take(unpack.shift)), self.lookup(take(upper))]
             }
             _ => {
-                let digits = block.window(&chunk.digits);
+                let digits = Masked::new(block, &chunk.digits);
                 // A loop, since LLVM does not inline a closure of this size into `map`.
                 let mut index = [_mm512_setzero_si512(); 4];
                 for (index, r) in index.iter_mut().zip(rows) {
@@ -136,7 +137,7 @@ impl Bytes {
     ) -> [[__m512i; 4]; 2] {
         if KIND == kind::NIBBLES {
             // Two codes to a byte: interleaved as they are, half the work.
-            let raw = block.window(&self.chunks[c].raw);
+            let raw = Masked::new(block, &self.chunks[c].raw);
             let rows = [first, first + 1, first + 2, first + 3];
             return self.nibbles(interleave(rows.map(|r| raw.load(r))));
         }

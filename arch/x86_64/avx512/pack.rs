@@ -1,7 +1,8 @@
 //! Packing codes into planes of bits, and back.
 
-use super::codes::{Block, CHUNK, Unpack};
+use super::codes::{CHUNK, Unpack};
 use super::{load, load_bytes, store_bytes};
+use crate::x86_64::rows::Block;
 use crate::{MAX_DIM, Packing, scalar};
 use core::arch::x86_64::*;
 

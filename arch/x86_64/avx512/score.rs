@@ -1,8 +1,9 @@
 //! Scores of packed rows.
 
 use super::codebook::{Bytes, kind, step};
-use super::codes::{Blocks, CHUNK, MAX_CHUNKS, Place, ROWS};
+use super::codes::{CHUNK, MAX_CHUNKS, scales};
 use super::{load_words, narrow, store_first};
+use crate::x86_64::rows::{Blocks, ROWS};
 use crate::{IntQuery, Rows};
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
@@ -121,7 +122,7 @@ fn score_one<const KIND: u8>(bytes: &Bytes, blocks: &Blocks, query: &ByteQuery, 
             add_four(sums)
         };
         let sums = add_lanes([four(0), four(4), four(8), four(12)]);
-        store_first(query.finish(sums, block.window(&Place::SCALE).scales()), scores);
+        store_first(query.finish(sums, scales(&block)), scores);
     }
 }
 
@@ -147,7 +148,7 @@ fn score_eight<'q, const KIND: u8>(
                 }
             }
         }
-        let scales = block.window(&Place::SCALE).scales();
+        let scales = scales(&block);
         for (query, scores) in queries.clone().zip(scores.chunks_exact_mut(count)) {
             let mut sums = [_mm512_setzero_si512(); ROWS];
             for (centroids, values) in looked_up[..bytes.chunks()].iter().zip(&query.values) {

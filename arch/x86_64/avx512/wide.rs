@@ -2,10 +2,11 @@
 
 use super::accumulate::{IntWeights, add, run_scales};
 use super::codebook::Words;
-use super::codes::{Blocks, CHUNK, Chunk, MAX_CHUNKS, Place, ROWS, Unpack};
+use super::codes::{CHUNK, Chunk, MAX_CHUNKS, Unpack, scales};
 use super::score::{add_four, add_lanes};
 use super::{load_words, store_first};
 use crate::scalar::{PAGE, weight_limit};
+use crate::x86_64::rows::{Blocks, ROWS};
 use crate::{IntQuery, Rows};
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
@@ -67,7 +68,7 @@ pub(super) fn score_codes(
                     found.write(lookup.words.lookup(lookup.unpack.codes(chunk, &block, r)));
                 }
             }
-            let scales = block.window(&Place::SCALE).scales();
+            let scales = scales(&block);
             for ((query, values), scores) in queries.iter().zip(&values).zip(scores.chunks_exact_mut(count)) {
                 let mut sums = [_mm512_setzero_si512(); ROWS];
                 for (values, found) in values.iter().zip(&found[..lookup.count]) {
