@@ -109,19 +109,20 @@ fn score_bytes<const KIND: u8>(
 fn score_one<const KIND: u8>(bytes: &Bytes, blocks: &Blocks, query: &ByteQuery, scores: &mut [f32]) {
     for (i, scores) in scores.chunks_mut(ROWS).enumerate() {
         let block = blocks.get(i);
-        let four = |first| {
+        let mut fours = [_mm512_setzero_si512(); ROWS / 4];
+        for (i, four) in fours.iter_mut().enumerate() {
             let mut sums = [_mm512_setzero_si512(); 4];
             for c in (0..bytes.chunks()).step_by(step(KIND)) {
-                let centroids = bytes.four::<KIND>(&block, c, first);
+                let centroids = bytes.four::<KIND>(&block, c, 4 * i);
                 for (centroids, values) in centroids.iter().zip(&query.values[c..c + step(KIND)]) {
                     for (sum, centroids) in sums.iter_mut().zip(centroids) {
                         *sum = _mm512_dpbusd_epi32(*sum, *centroids, *values);
                     }
                 }
             }
-            add_four(sums)
-        };
-        let sums = add_lanes([four(0), four(4), four(8), four(12)]);
+            *four = add_four(sums);
+        }
+        let sums = add_lanes(fours);
         store_first(query.finish(sums, scales(&block)), scores);
     }
 }
