@@ -3,7 +3,7 @@
 use super::codes::{CHUNK, Chunk, MAX_CHUNKS, Masked, Place, SPREAD, Unpack};
 use super::{load, load_words, narrow};
 use crate::Packing;
-use crate::x86_64::rows::Block;
+use crate::x86_64::rows::{Block, ROWS};
 use core::arch::x86_64::*;
 
 /// 0, 1, 2 …
@@ -146,6 +146,34 @@ impl Bytes {
         [interleave(centroids), next]
     }
 
+    /// The centroids of sixteen rows, transposed: register j has bytes 4·j … of each row, a row a lane.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(super) fn transposed<const KIND: u8>(&self, block: &Block, c: usize) -> [[__m512i; ROWS]; 2] {
+        let zero = [_mm512_setzero_si512(); ROWS];
+        if KIND == kind::NIBBLES {
+            // Two codes to a byte: transposed as they are, half the work.
+            let raw = Masked::new(block, &self.chunks[c].raw);
+            let mut rows = zero;
+            for (r, row) in rows.iter_mut().enumerate() {
+                *row = raw.load(r);
+            }
+            let (mut low, mut high) = (zero, zero);
+            for ((codes, low), high) in transpose(&rows).iter().zip(&mut low).zip(&mut high) {
+                *low = _mm512_permutexvar_epi8(*codes, self.table);
+                *high = _mm512_permutexvar_epi8(_mm512_srli_epi16::<4>(*codes), self.table);
+            }
+            return [low, high];
+        }
+        let (mut these, mut next) = (zero, zero);
+        for first in (0..ROWS).step_by(4) {
+            let [a, b] = self.four::<KIND>(block, c, first);
+            these[first..first + 4].copy_from_slice(&a);
+            next[first..first + 4].copy_from_slice(&b);
+        }
+        [transpose(&these), if step(KIND) == 2 { transpose(&next) } else { next }]
+    }
+
     /// The table is repeated, so upper halves need no mask.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -172,6 +200,38 @@ fn interleave([a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
         _mm512_unpacklo_epi16(ab_upper, cd_upper),
         _mm512_unpackhi_epi16(ab_upper, cd_upper),
     ]
+}
+
+/// 16 × 16 dwords.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn transpose(rows: &[__m512i; ROWS]) -> [__m512i; ROWS] {
+    let zero = _mm512_setzero_si512();
+    // Inside the lanes of 128 bits: register 4·k + j has dword j of each lane of the rows 4·k ….
+    let mut lanes = [zero; ROWS];
+    for (rows, lanes) in rows.as_chunks::<4>().0.iter().zip(lanes.as_chunks_mut::<4>().0) {
+        let [a, b, c, d] = *rows;
+        let (ab, ab_upper) = (_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+        let (cd, cd_upper) = (_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+        *lanes = [
+            _mm512_unpacklo_epi64(ab, cd),
+            _mm512_unpackhi_epi64(ab, cd),
+            _mm512_unpacklo_epi64(ab_upper, cd_upper),
+            _mm512_unpackhi_epi64(ab_upper, cd_upper),
+        ];
+    }
+    // Then the lanes themselves.
+    let mut columns = [zero; ROWS];
+    for j in 0..4 {
+        let [a, b, c, d] = [lanes[j], lanes[4 + j], lanes[8 + j], lanes[12 + j]];
+        let (ab, ab_upper) = (_mm512_shuffle_i32x4::<0x44>(a, b), _mm512_shuffle_i32x4::<0xee>(a, b));
+        let (cd, cd_upper) = (_mm512_shuffle_i32x4::<0x44>(c, d), _mm512_shuffle_i32x4::<0xee>(c, d));
+        columns[j] = _mm512_shuffle_i32x4::<0x88>(ab, cd);
+        columns[4 + j] = _mm512_shuffle_i32x4::<0xdd>(ab, cd);
+        columns[8 + j] = _mm512_shuffle_i32x4::<0x88>(ab_upper, cd_upper);
+        columns[12 + j] = _mm512_shuffle_i32x4::<0xdd>(ab_upper, cd_upper);
+    }
+    columns
 }
 
 /// Chunks that a kind of row gives at a time.

@@ -6,7 +6,6 @@ use super::{load_words, narrow, store_first};
 use crate::x86_64::rows::{Blocks, ROWS};
 use crate::{IntQuery, Rows};
 use core::arch::x86_64::*;
-use core::mem::MaybeUninit;
 
 /// score\[query]\[row] = (f32(Σ q·c) · (query scale · table scale)) · row scale, the sum an exact integer.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -74,13 +73,6 @@ impl ByteQuery {
             factor: _mm512_set1_ps(query.scale * scale),
         }
     }
-
-    #[inline]
-    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn finish(&self, sums: __m512i, scales: __m512) -> __m512 {
-        let sums = _mm512_sub_epi32(sums, self.excess);
-        _mm512_mul_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sums), self.factor), scales)
-    }
 }
 
 #[inline]
@@ -94,14 +86,26 @@ fn score_bytes<const KIND: u8>(
 ) {
     let mut padded = None;
     let blocks = Blocks::new(rows, &mut padded);
-    if let [query] = queries {
-        return score_one::<KIND>(bytes, &blocks, &ByteQuery::new(query, scale, bytes.kind()), scores);
-    }
-    let per_pass = 8 * rows.count();
-    for (queries, scores) in queries.chunks(8).zip(scores.chunks_mut(per_pass)) {
-        let queries: [Option<ByteQuery>; 8] =
-            core::array::from_fn(|q| queries.get(q).map(|query| ByteQuery::new(query, scale, bytes.kind())));
-        score_eight::<KIND>(bytes, &blocks, rows.count(), queries.iter().flatten(), scores);
+    let count = rows.count();
+    let mut rest = (queries, scores);
+    while !rest.0.is_empty() {
+        // Beyond two, queries are cheaper together, even if a place stays empty.
+        let width = match rest.0.len() {
+            1 | 2 => 1,
+            3 | 4 => rest.0.len(),
+            more => more.min(8),
+        };
+        let (queries, later) = rest.0.split_at(width);
+        let (scores, behind) = rest.1.split_at_mut(width * count);
+        let prepare = |query| ByteQuery::new(query, scale, KIND);
+        match queries {
+            [query] => score_one::<KIND>(bytes, &blocks, &prepare(query), scores),
+            [_, _, _] | [_, _, _, _] => {
+                score_many::<KIND, 4>(bytes, &blocks, count, queries.iter().map(prepare), scores);
+            }
+            _ => score_many::<KIND, 8>(bytes, &blocks, count, queries.iter().map(prepare), scores),
+        }
+        rest = (later, behind);
     }
 }
 
@@ -123,46 +127,70 @@ fn score_one<const KIND: u8>(bytes: &Bytes, blocks: &Blocks, query: &ByteQuery, 
             *four = add_four(sums);
         }
         let sums = add_lanes(fours);
-        store_first(query.finish(sums, scales(&block)), scores);
+        store_first(finish(sums, query.excess, query.factor, scales(&block)), scores);
     }
 }
 
-/// Several queries share the unpacking and the look-up, by way of the first-level cache.
+/// Up to `Q` queries share the unpacking and the look-up. Sixteen rows are transposed, so that a lane has four bytes
+/// of its own row, and a query's four bytes go to all lanes: then no sum needs a reduction, which would take as long
+/// as the products.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn score_eight<'q, const KIND: u8>(
+fn score_many<const KIND: u8, const Q: usize>(
     bytes: &Bytes,
     blocks: &Blocks,
     count: usize,
-    queries: impl Iterator<Item = &'q ByteQuery> + Clone,
+    queries: impl ExactSizeIterator<Item = ByteQuery>,
     scores: &mut [f32],
 ) {
-    let mut looked_up = [[MaybeUninit::uninit(); ROWS]; MAX_CHUNKS];
+    let used = queries.len();
+    let zero = _mm512_setzero_si512();
+    let mut dwords = [[[0i32; Q]; 16]; MAX_CHUNKS];
+    let mut ends = [(zero, _mm512_setzero_ps()); Q];
+    for (q, query) in queries.enumerate() {
+        ends[q] = (query.excess, query.factor);
+        for (values, dwords) in query.values[..bytes.chunks()].iter().zip(&mut dwords) {
+            for (value, dwords) in to_dwords(*values).into_iter().zip(dwords) {
+                dwords[q] = value;
+            }
+        }
+    }
     for i in 0..count.div_ceil(ROWS) {
         let block = blocks.get(i);
-        for first in [0, 4, 8, 12] {
-            for c in (0..bytes.chunks()).step_by(step(KIND)) {
-                let centroids = bytes.four::<KIND>(&block, c, first);
-                for (centroids, out) in centroids.iter().zip(&mut looked_up[c..c + step(KIND)]) {
-                    for (out, centroids) in out[first..].iter_mut().zip(centroids) {
-                        out.write(*centroids);
+        let mut sums = [zero; Q];
+        for c in (0..bytes.chunks()).step_by(step(KIND)) {
+            let columns = bytes.transposed::<KIND>(&block, c);
+            for (columns, dwords) in columns.iter().zip(&dwords[c..c + step(KIND)]) {
+                for (column, dwords) in columns.iter().zip(dwords) {
+                    for (sum, dword) in sums.iter_mut().zip(dwords) {
+                        *sum = _mm512_dpbusd_epi32(*sum, *column, _mm512_set1_epi32(*dword));
                     }
                 }
             }
         }
         let scales = scales(&block);
-        for (query, scores) in queries.clone().zip(scores.chunks_exact_mut(count)) {
-            let mut sums = [_mm512_setzero_si512(); ROWS];
-            for (centroids, values) in looked_up[..bytes.chunks()].iter().zip(&query.values) {
-                for (sum, centroids) in sums.iter_mut().zip(centroids) {
-                    // SAFETY: written above, for these chunks and all rows.
-                    *sum = _mm512_dpbusd_epi32(*sum, unsafe { centroids.assume_init() }, *values);
-                }
-            }
-            let four = |i: usize| add_four([sums[i], sums[i + 1], sums[i + 2], sums[i + 3]]);
-            let sums = add_lanes([four(0), four(4), four(8), four(12)]);
-            store_first(query.finish(sums, scales), &mut scores[i * ROWS..]);
+        for ((sum, (excess, factor)), scores) in
+            sums.into_iter().zip(ends).take(used).zip(scores.chunks_exact_mut(count))
+        {
+            store_first(finish(sum, excess, factor, scales), &mut scores[i * ROWS..]);
         }
     }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn to_dwords(x: __m512i) -> [i32; 16] {
+    let mut dwords = [0; 16];
+    // SAFETY: the array holds the 64 bytes that are written.
+    unsafe { _mm512_storeu_si512(dwords.as_mut_ptr().cast(), x) }
+    dwords
+}
+
+/// (f32(sum) · factor) · row scale.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn finish(sums: __m512i, excess: __m512i, factor: __m512, scales: __m512) -> __m512 {
+    let sums = _mm512_cvtepi32_ps(_mm512_sub_epi32(sums, excess));
+    _mm512_mul_ps(_mm512_mul_ps(sums, factor), scales)
 }
 
 /// The sums of four registers in each lane of 128 bits. With [`add_lanes`], sixteen registers take 15 additions of
