@@ -321,6 +321,9 @@ pub(crate) fn score_codes(
 /// Rows that share one set of integer weights in [`accumulate_codes`].
 pub(crate) const PAGE: usize = 256;
 
+/// 2⁻¹⁰⁰: a run of rows whose products of weight and row scale are all below adds nothing.
+pub(crate) const SMALLEST_WEIGHT: f32 = 7.888_609e-31;
+
 /// The largest integer weight: with it, `PAGE` products of weight and centroid fit an `i32`.
 #[inline(always)]
 pub(crate) fn weight_limit(levels: usize) -> i16 {
@@ -367,8 +370,8 @@ pub(crate) fn quantize_weights(
     }
     let products = &products[..weights.len()];
     let max = max_abs(products);
-    // 2⁻¹⁰⁰. Products are finite: the contract bounds weights by MAX_WEIGHT and asks for finite row scales.
-    if max < 7.888_609e-31 {
+    // Products are finite: the contract bounds weights by MAX_WEIGHT and asks for finite row scales.
+    if max < SMALLEST_WEIGHT {
         return None;
     }
     let factor = f32::from(limit) / max;
