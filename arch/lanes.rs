@@ -10,14 +10,19 @@ mod vector;
 
 pub(crate) use accumulate::accumulate_codes;
 pub(crate) use score::score_codes;
-pub(crate) use vector::{lookup, pack, quantize, rotate, rotate_inverse, unpack};
+pub(crate) use vector::{dot, lookup, pack, quantize, rotate, rotate_inverse, unpack};
 
 /// What an instruction set must offer. Words are of 16 bits; all is little-endian.
 pub(crate) trait Lanes {
     /// A register.
     type V: Copy;
+    /// Words in a table that are looked up faster than loaded one by one.
+    const TABLE: usize;
 
     fn load(bytes: &[u8; 16]) -> Self::V;
+    /// # Safety
+    /// 16 bytes can be read there.
+    unsafe fn load_pointer(bytes: *const u8) -> Self::V;
     fn load_words(words: &[i16; 8]) -> Self::V;
     fn load_floats(floats: &[f32; 4]) -> Self::V;
     fn store_floats(floats: &mut [f32; 4], x: Self::V);
@@ -62,6 +67,10 @@ pub(crate) trait Lanes {
     /// The sum of four `i32`.
     fn sum(x: Self::V) -> i32;
 
+    fn splat_float(x: f32) -> Self::V;
+    fn multiply_floats(a: Self::V, b: Self::V) -> Self::V;
+    /// Counts, in four `i32`, where `x` ≥ `threshold`.
+    fn count_at_least(counts: Self::V, x: Self::V, threshold: Self::V) -> Self::V;
     fn add_floats(a: Self::V, b: Self::V) -> Self::V;
     fn sub_floats(a: Self::V, b: Self::V) -> Self::V;
     /// Elements 0 and 2 of `a` and of `b`, elements 1 and 3 of both.

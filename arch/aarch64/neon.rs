@@ -1,6 +1,6 @@
 //! Kernels for NEON, the baseline of 64-bit ARM.
 
-pub(crate) use crate::lanes::{pack, quantize};
+pub(crate) use crate::lanes::pack;
 
 use crate::lanes::Lanes;
 use crate::{Affine, Float, IntQuery, Packing, Rows};
@@ -9,6 +9,8 @@ use core::arch::asm;
 
 forward_to_lanes! {
     Neon<false>;
+    dot(a: &[f32], b: &[f32]) -> f32;
+    quantize(x: &[f32], scale: f32, thresholds: &[f32], codes: &mut [u8]);
     rotate(x: &mut [f32], signs: &[u32], scale: f32);
     rotate_inverse(x: &mut [f32], signs: &[u32], scale: f32);
     lookup(codes: &[u8], centroids: &[i16], scale: f32, out: &mut [f32]);
@@ -18,7 +20,6 @@ forward_to_lanes! {
 }
 
 forward_to_scalar! {
-    dot(a: &[f32], b: &[f32]) -> f32;
     max_abs(x: &[f32]) -> f32;
     min_max(x: &[f32]) -> (f32, f32);
     multiply_columns(columns: &[f32], x: &[f32], y: &mut [f32]);
@@ -58,10 +59,17 @@ fn floats(x: uint8x16_t) -> float32x4_t {
 
 impl<const DOT: bool> Lanes for Neon<DOT> {
     type V = uint8x16_t;
+    const TABLE: usize = 64;
 
     #[inline(always)]
     fn load(bytes: &[u8; 16]) -> Self::V {
         neon!(vld1q_u8(bytes.as_ptr()))
+    }
+
+    #[inline(always)]
+    unsafe fn load_pointer(bytes: *const u8) -> Self::V {
+        // SAFETY: the caller's; NEON is there as above.
+        unsafe { vld1q_u8(bytes) }
     }
 
     #[inline(always)]
@@ -237,6 +245,25 @@ impl<const DOT: bool> Lanes for Neon<DOT> {
     #[inline(always)]
     fn sum(x: Self::V) -> i32 {
         neon!(vaddvq_s32(sums(x)))
+    }
+
+    #[inline(always)]
+    fn splat_float(x: f32) -> Self::V {
+        neon!(vreinterpretq_u8_f32(vdupq_n_f32(x)))
+    }
+
+    #[inline(always)]
+    fn multiply_floats(a: Self::V, b: Self::V) -> Self::V {
+        neon!(vreinterpretq_u8_f32(vmulq_f32(floats(a), floats(b))))
+    }
+
+    #[inline(always)]
+    fn count_at_least(counts: Self::V, x: Self::V, threshold: Self::V) -> Self::V {
+        // A mask is -1.
+        neon!({
+            let mask = vreinterpretq_s32_u32(vcgeq_f32(floats(x), floats(threshold)));
+            vreinterpretq_u8_s32(vsubq_s32(sums(counts), mask))
+        })
     }
 
     #[inline(always)]

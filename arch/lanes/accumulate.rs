@@ -1,7 +1,7 @@
 //! Weighted sums of looked-up centroids.
 
 use super::Lanes;
-use super::codes::{Bytes, Codes, MAX_REGISTERS, SPARE_BYTES, Segment, Words, kind};
+use super::codes::{Bytes, Codes, MAX_REGISTERS, SPARE, Segment, Words, kind};
 use crate::Rows;
 use crate::scalar::{PAGE, finish_sums, quantize_weights, weight_limit};
 
@@ -42,7 +42,7 @@ fn accumulate_kind<L: Lanes, const KIND: u8>(
         scale,
     };
     let (count, dim) = (rows.count(), rows.dim);
-    let mut spare = SPARE_BYTES;
+    let mut spare = [0; SPARE];
     for (p, page) in rows.pages(PAGE).enumerate() {
         let segments = pass.codes.with_margin(&page, &mut spare);
         let weights = |q: usize| &weights[q * count + p * PAGE..][..page.count()];
@@ -137,8 +137,14 @@ impl<L: Lanes, const KIND: u8> Pass<L, KIND> {
         let mut registers = *sums;
         for i in 0..segment.count.div_ceil(2) {
             // Behind an odd last row comes a row of weight 0.
-            let row = |r: usize| self.words(segment.row(r.min(segment.count - 1)), register);
-            let ([a, b], [c, d]) = (row(2 * i), row(2 * i + 1));
+            let rows = [segment.row(2 * i), segment.row((2 * i + 1).min(segment.count - 1))];
+            let codes =
+                [self.codes.get::<KIND>(rows[0], register), self.codes.get::<KIND>(rows[1], register)];
+            let [[a, b], [c, d]] = if KIND == kind::WORDS {
+                self.words.lookup(codes)
+            } else {
+                [L::extend(self.bytes.lookup(codes[0])), L::extend(self.bytes.lookup(codes[1]))]
+            };
             for (sums, pairs) in registers.iter_mut().zip(pairs) {
                 let weights = L::splat_pair(pairs[i]);
                 [sums[0], sums[1]] = L::add_weighted([sums[0], sums[1]], a, c, weights);
@@ -146,12 +152,6 @@ impl<L: Lanes, const KIND: u8> Pass<L, KIND> {
             }
         }
         *sums = registers;
-    }
-
-    #[inline(always)]
-    fn words(&self, row: &[u8], register: usize) -> [L::V; 2] {
-        let codes = self.codes.get::<KIND>(row, register);
-        if KIND == kind::WORDS { self.words.lookup(codes) } else { L::extend(self.bytes.lookup(codes)) }
     }
 }
 

@@ -23,8 +23,8 @@ pub(super) mod kind {
 /// Registers of 16 codes in the widest row: 40 for 576 codes of one bit.
 pub(super) const MAX_REGISTERS: usize = 40;
 
-/// Bytes that a row may be read beyond its end.
-const MARGIN: usize = 16 + 16;
+/// Bytes that are read beyond a row's end, at most.
+pub(super) const MARGIN: usize = 16 + 16;
 
 /// Takes 16 codes at a time from rows of one shape.
 ///
@@ -33,77 +33,84 @@ const MARGIN: usize = 16 + 16;
 pub(super) struct Codes<L: Lanes> {
     kind: u8,
     raw_bits: usize,
-    seven: bool,
     start: usize,
     spread: [L::V; 2],
     shift: [L::V; 2],
     mask: L::V,
     take: L::V,
-    phases: &'static [Phase],
-    digits: [Digits<L>; MAX_DIM / 16],
+    digits: Digits,
     reach: usize,
     registers: usize,
 }
 
-/// Where a register's digits are.
-struct Digits<L: Lanes> {
-    at: usize,
-    phase: usize,
-    /// The bits of these bytes that belong to the row.
-    valid: L::V,
+/// Where the digits are.
+struct Digits {
+    phases: &'static [Phase],
+    /// Times a register, 256 patterns.
+    patterns: usize,
+    pattern_bytes: usize,
+    seven: bool,
+    start: usize,
+    /// The last byte.
+    last: usize,
+    /// Ones for the digits' bits, around the last byte at place 31.
+    edge: [u8; 48],
 }
 
-impl<L: Lanes> Clone for Digits<L> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<L: Lanes> Copy for Digits<L> {}
-
-impl<L: Lanes> Codes<L> {
-    /// The planes of `dim` codes start at byte `start` of a row.
+impl Digits {
     #[inline(always)]
-    pub(super) fn new(kind: u8, packing: Packing, dim: usize, start: usize) -> Self {
-        let raw_bits = packing.raw_bits() as usize;
-        let digit_start = start + packing.raw_bytes(dim);
+    fn new(packing: Packing, dim: usize, start: usize) -> Self {
         let phases: &[Phase] = match packing.radix() {
             3 => &PHASES_3,
             5 => &PHASES_5,
             9 => &PHASES_9,
             _ => &[],
         };
-        let ones = L::splat(0xff);
-        let mut digits = [Digits { at: digit_start, phase: 0, valid: ones }; MAX_DIM / 16];
-        if let Some(last_phase) = phases.last() {
-            let end = start + packing.bytes(dim);
-            let (mut at, mut phase) = (digit_start, 0);
-            for digits in &mut digits[..dim.div_ceil(16)] {
-                *digits = Digits { at: at + phases[phase].first, phase, valid: ones };
-                // What is behind the row must not get into its last group.
-                if let Some(last @ 0..16) = (end - 1).checked_sub(digits.at) {
-                    let mut valid = [0; 16];
-                    valid[..last].fill(0xff);
-                    valid[last] = last_digit_byte(packing, dim);
-                    digits.valid = L::load(&valid);
-                }
-                phase += 1;
-                if phase == phases.len() {
-                    (at, phase) = (at + last_phase.end, 0);
-                }
-            }
+        let mut edge = [0; 48];
+        edge[..31].fill(0xff);
+        edge[31] = last_digit_byte(packing, dim);
+        Self {
+            phases,
+            patterns: 256usize.div_ceil(phases.len().max(1)),
+            pattern_bytes: phases.last().map_or(0, |phase| phase.end),
+            seven: packing.digit_group().1 == 7,
+            start: start + packing.raw_bytes(dim),
+            last: start + packing.bytes(dim) - 1,
+            edge,
         }
+    }
+
+    /// The phase of a register, and where its bytes start.
+    #[inline(always)]
+    fn place(&self, register: usize) -> (&'static Phase, usize) {
+        let pattern = (register * self.patterns) >> 8;
+        let phase = &self.phases[register - pattern * self.phases.len()];
+        (phase, self.start + pattern * self.pattern_bytes + phase.first)
+    }
+
+    /// What is behind the row must not get into its last group.
+    #[inline(always)]
+    fn valid(&self, at: usize) -> &[u8; 16] {
+        let before = 31 - self.last.saturating_sub(at).min(31);
+        self.edge[before..].first_chunk().unwrap_or(&[0; 16])
+    }
+}
+
+impl<L: Lanes> Codes<L> {
+    /// The planes of `dim` codes start at byte `start` of a row.
+    #[inline(always)]
+    pub(super) fn new(kind: u8, packing: Packing, dim: usize, start: usize) -> Self {
+        let raw_bits = packing.raw_bits() as usize;
         let stride = kind::stride(kind);
         Self {
             kind,
             raw_bits,
-            seven: packing.digit_group().1 == 7,
             start,
             spread: [0, 1].map(|half| L::load(&SPREAD[raw_bits][half])),
             shift: [0, 1].map(|half| L::load_words(&SHIFT[raw_bits][half])),
             mask: L::splat(((1u32 << raw_bits) - 1) as u8),
             take: L::splat((packing.radix() << raw_bits) as u8),
-            phases,
-            digits,
+            digits: Digits::new(packing, dim, start),
             reach: start + packing.bytes(dim) + MARGIN,
             registers: dim.div_ceil(16 * stride) * stride,
         }
@@ -125,21 +132,21 @@ impl<L: Lanes> Codes<L> {
     /// Codes of a register; beyond the row's end anything below `levels`.
     #[inline(always)]
     pub(super) fn get<const KIND: u8>(&self, row: &[u8], register: usize) -> L::V {
-        debug_assert!(row.len() >= self.reach);
+        assert!(register < self.registers && row.len() >= self.reach);
         if let 1 | 2 | 4 = KIND {
             let stride = kind::stride(KIND);
-            let bytes = load_at::<L>(row, self.start + register / stride * 16);
+            let bytes = self.load(row, self.start + register / stride * 16);
             let bits = (register % stride) as u32 * u32::from(KIND);
             return L::and(L::shift_bytes_right(bytes, bits), self.mask);
         }
         match self.raw_bits {
             0 => self.digits(row, register),
-            8 => load_at::<L>(row, self.start + 16 * register),
+            8 => self.load(row, self.start + 16 * register),
             _ => {
-                let bytes = load_at::<L>(row, self.start + 2 * self.raw_bits * register);
+                let bytes = self.load(row, self.start + 2 * self.raw_bits * register);
                 let half = |h: usize| L::multiply_words(L::lookup(bytes, self.spread[h]), self.shift[h]);
                 let raw = L::upper_bytes(half(0), half(1));
-                if self.phases.is_empty() {
+                if self.digits.phases.is_empty() {
                     L::and(self.mask, raw)
                 } else {
                     L::select(self.mask, raw, self.digits(row, register))
@@ -155,12 +162,11 @@ impl<L: Lanes> Codes<L> {
     /// fraction are enough when rounded up by three quarters, and a multiplication by r · 2^raw takes the digit.
     #[inline(always)]
     fn digits(&self, row: &[u8], register: usize) -> L::V {
-        let digits = &self.digits[register];
-        let phase = &self.phases[digits.phase];
-        let bytes = L::and(load_at::<L>(row, digits.at), digits.valid);
+        let (phase, at) = self.digits.place(register);
+        let bytes = L::and(self.load(row, at), L::load(self.digits.valid(at)));
         let half = |h: usize| {
             let mut group = L::lookup(bytes, L::load(&phase.spread[h]));
-            if self.seven {
+            if self.digits.seven {
                 group = L::shift_words_right::<9>(L::multiply_words(group, L::load_words(&phase.shift[h])));
             }
             L::add_words(L::multiply_words(group, L::load_words(&phase.fraction[h])), L::splat_word(192))
@@ -168,9 +174,17 @@ impl<L: Lanes> Codes<L> {
         L::multiply_bytes_high(L::upper_bytes(half(0), half(1)), self.take)
     }
 
+    #[inline(always)]
+    fn load(&self, row: &[u8], at: usize) -> L::V {
+        debug_assert!(at + 16 <= self.reach);
+        // SAFETY: `get` checked that the row has `reach` bytes and that the register is one of the row's. The last of
+        // these starts less than 16 bytes behind the end of a plane, and `MARGIN` bytes follow the planes.
+        unsafe { L::load_pointer(row.as_ptr().add(at)) }
+    }
+
     /// Cuts rows in two: those with `reach` bytes ahead of them, and copies of the last ones, `spare` giving them room.
     #[inline(always)]
-    pub(super) fn with_margin<'a>(&self, rows: &Rows<'a>, spare: &'a mut Spare) -> [Segment<'a>; 2] {
+    pub(super) fn with_margin<'a>(&self, rows: &Rows<'a>, spare: &'a mut [u8; SPARE]) -> [Segment<'a>; 2] {
         let (bytes, stride, count) = (rows.bytes, rows.stride, rows.count());
         let reach = self.reach;
         let ready = bytes.len().checked_sub(reach).map_or(0, |room| count.min(room / stride + 1));
@@ -186,9 +200,7 @@ impl<L: Lanes> Codes<L> {
     }
 }
 
-const SPARE: usize = 3 * (2 + MAX_DIM + 2 * MARGIN);
-pub(super) type Spare = [u8; SPARE];
-pub(super) const SPARE_BYTES: Spare = [0; SPARE];
+pub(super) const SPARE: usize = 3 * (2 + MAX_DIM + 2 * MARGIN);
 
 /// Rows with a margin behind each.
 pub(super) struct Segment<'a> {
@@ -203,11 +215,6 @@ impl<'a> Segment<'a> {
     pub(super) fn row(&self, r: usize) -> &'a [u8] {
         &self.bytes[r * self.stride..][..self.reach]
     }
-}
-
-#[inline(always)]
-fn load_at<L: Lanes>(row: &[u8], at: usize) -> L::V {
-    L::load(row[at..].first_chunk().unwrap_or(&[0; 16]))
 }
 
 /// The bits of the digit plane's last byte that are digits.
@@ -317,7 +324,7 @@ impl<L: Lanes> Bytes<L> {
 /// A codebook of up to 256 words: its low and its high bytes, in blocks of 64.
 pub(super) struct Words<L: Lanes> {
     blocks: [[[L::V; 4]; 2]; 4],
-    count: usize,
+    len: usize,
 }
 
 impl<L: Lanes> Words<L> {
@@ -333,20 +340,30 @@ impl<L: Lanes> Words<L> {
                 blocks[i / 4][plane][i % 4] = L::load(bytes);
             }
         }
-        Self { blocks, count: centroids.len().div_ceil(64) }
+        Self { blocks, len: centroids.len() }
     }
 
-    /// The centroids of 16 codes below the length, in order.
+    /// The centroids of 16 codes below the length, in order, for each of R rows.
     #[inline(always)]
-    pub(super) fn lookup(&self, codes: L::V) -> [L::V; 2] {
-        let both = |block: &[[L::V; 4]; 2], index| block.each_ref().map(|plane| L::lookup_64(plane, index));
-        let mut index = codes;
-        let [mut low, mut high] = both(&self.blocks[0], index);
-        for block in &self.blocks[1..self.count] {
-            index = L::sub_bytes(index, L::splat(64));
-            let [more_low, more_high] = both(block, index);
-            (low, high) = (L::or(low, more_low), L::or(high, more_high));
+    pub(super) fn lookup<const R: usize>(&self, codes: [L::V; R]) -> [[L::V; 2]; R] {
+        let mut found = [[L::splat(0); 2]; R];
+        if self.len <= 16 {
+            for (found, codes) in found.iter_mut().zip(codes) {
+                *found = self.blocks[0].each_ref().map(|plane| L::lookup(plane[0], codes));
+            }
+        } else {
+            for (i, block) in self.blocks[..self.len.div_ceil(64).min(4)].iter().enumerate() {
+                for (found, codes) in found.iter_mut().zip(codes) {
+                    let index = L::sub_bytes(codes, L::splat(64 * i as u8));
+                    for (found, plane) in found.iter_mut().zip(block) {
+                        *found = L::or(*found, L::lookup_64(plane, index));
+                    }
+                }
+            }
         }
-        L::interleave(low, high)
+        for found in &mut found {
+            *found = L::interleave(found[0], found[1]);
+        }
+        found
     }
 }

@@ -1,7 +1,7 @@
 //! Scores: integer dot products of queries and looked-up centroids.
 
 use super::Lanes;
-use super::codes::{Bytes, Codes, MAX_REGISTERS, SPARE_BYTES, Segment, Words, kind};
+use super::codes::{Bytes, Codes, MAX_REGISTERS, SPARE, Segment, Words, kind};
 use crate::scalar::f16_to_f32;
 use crate::{IntQuery, Rows};
 
@@ -69,7 +69,7 @@ fn score_kind<L: Lanes, const KIND: u8>(
         words: Words::new(if KIND == kind::WORDS { centroids } else { &[] }),
         scale,
     };
-    let mut spare = SPARE_BYTES;
+    let mut spare = [0; SPARE];
     let segments = pass.codes.with_margin(rows, &mut spare);
     let count = rows.count();
     let (fours, rest) = queries.as_chunks::<4>();
@@ -86,6 +86,9 @@ fn score_kind<L: Lanes, const KIND: u8>(
         pass.score::<4, 1>(&segments, &[*query], scores);
     }
 }
+
+/// Rows whose scores are finished together.
+const BLOCK: usize = 16;
 
 struct Pass<L: Lanes, const KIND: u8> {
     codes: Codes<L>,
@@ -106,15 +109,31 @@ impl<L: Lanes, const KIND: u8> Pass<L, KIND> {
         let count = segments[0].count + segments[1].count;
         let mut done = 0;
         for segment in segments {
-            for first in (0..segment.count).step_by(R) {
-                // Where fewer than R rows are left, the last one is scored again.
-                let rows = core::array::from_fn(|r| segment.row((first + r).min(segment.count - 1)));
-                let sums = self.dot::<R, Q>(rows, &queries);
+            for first in (0..segment.count).step_by(BLOCK) {
+                let block = BLOCK.min(segment.count - first);
+                let mut sums = [[0; BLOCK]; Q];
+                let mut scales = [0; BLOCK];
+                for r in (0..block).step_by(R) {
+                    // Where fewer than R rows are left, the last one is scored again.
+                    let rows: [&[u8]; R] =
+                        core::array::from_fn(|i| segment.row(first + (r + i).min(block - 1)));
+                    for (i, row_sums) in self.dot(rows, &queries).into_iter().enumerate() {
+                        scales[r + i] = u16::from_le_bytes([rows[i][0], rows[i][1]]);
+                        for (sums, sum) in sums.iter_mut().zip(row_sums) {
+                            sums[r + i] = L::sum(sum);
+                        }
+                    }
+                }
+                let scales = scales.map(f16_to_f32);
                 for (q, query) in queries.iter().enumerate() {
-                    let scores = &mut scores[q * count + done + first..(q + 1) * count];
-                    for (r, score) in scores.iter_mut().take(R.min(segment.count - first)).enumerate() {
-                        let row_scale = f16_to_f32(u16::from_le_bytes([rows[r][0], rows[r][1]]));
-                        *score = (L::sum(sums[r][q]) as f32 * query.factor) * row_scale;
+                    let mut finished = [0.0; BLOCK];
+                    for r in 0..BLOCK {
+                        finished[r] = (sums[q][r] as f32 * query.factor) * scales[r];
+                    }
+                    let scores = &mut scores[q * count + done + first..][..block];
+                    match scores.first_chunk_mut() {
+                        Some(scores) => *scores = finished,
+                        None => scores.copy_from_slice(&finished[..block]),
                     }
                 }
             }
@@ -129,19 +148,22 @@ impl<L: Lanes, const KIND: u8> Pass<L, KIND> {
         queries: &[Query<L>; Q],
     ) -> [[L::V; Q]; R] {
         let mut sums = [[L::splat(0); Q]; R];
-        // Inner loops over the registers of 16 bytes: their shifts become constants.
+        // The inner loop goes over the registers of the same 16 bytes: their shifts become constants.
         let stride = kind::stride(KIND);
-        for register in (0..self.codes.registers()).step_by(stride) {
-            for register in register..register + stride {
-                for (row, sums) in rows.iter().zip(&mut sums) {
-                    let codes = self.codes.get::<KIND>(row, register);
-                    if KIND == kind::WORDS {
-                        let [a, b] = self.words.lookup(codes);
+        let registers = self.codes.registers().min(MAX_REGISTERS);
+        let mut first = 0;
+        while first < registers {
+            for register in first..first + stride {
+                let codes = rows.map(|row| self.codes.get::<KIND>(row, register));
+                if KIND == kind::WORDS {
+                    for ([a, b], sums) in self.words.lookup(codes).into_iter().zip(&mut sums) {
                         for (sum, query) in sums.iter_mut().zip(queries) {
                             let half = L::dot_words(*sum, a, query.values[2 * register]);
                             *sum = L::dot_words(half, b, query.values[2 * register + 1]);
                         }
-                    } else {
+                    }
+                } else {
+                    for (codes, sums) in codes.into_iter().zip(&mut sums) {
                         let centroids = self.bytes.lookup(codes);
                         for (sum, query) in sums.iter_mut().zip(queries) {
                             *sum = L::dot_bytes(*sum, centroids, query.values[register]);
@@ -149,6 +171,7 @@ impl<L: Lanes, const KIND: u8> Pass<L, KIND> {
                     }
                 }
             }
+            first += stride;
         }
         sums
     }

@@ -1,6 +1,6 @@
 //! Kernels for WebAssembly SIMD128.
 
-pub(crate) use crate::lanes::{pack, quantize};
+pub(crate) use crate::lanes::pack;
 
 use crate::lanes::Lanes;
 use crate::{Affine, Float, IntQuery, Packing, Rows};
@@ -8,6 +8,8 @@ use core::arch::wasm32::*;
 
 forward_to_lanes! {
     Simd128;
+    dot(a: &[f32], b: &[f32]) -> f32;
+    quantize(x: &[f32], scale: f32, thresholds: &[f32], codes: &mut [u8]);
     rotate(x: &mut [f32], signs: &[u32], scale: f32);
     rotate_inverse(x: &mut [f32], signs: &[u32], scale: f32);
     lookup(codes: &[u8], centroids: &[i16], scale: f32, out: &mut [f32]);
@@ -17,7 +19,6 @@ forward_to_lanes! {
 }
 
 forward_to_scalar! {
-    dot(a: &[f32], b: &[f32]) -> f32;
     max_abs(x: &[f32]) -> f32;
     min_max(x: &[f32]) -> (f32, f32);
     multiply_columns(columns: &[f32], x: &[f32], y: &mut [f32]);
@@ -54,10 +55,17 @@ impl Lanes16 for [f32; 4] {}
 
 impl Lanes for Simd128 {
     type V = v128;
+    const TABLE: usize = 16;
 
     #[inline(always)]
     fn load(bytes: &[u8; 16]) -> v128 {
         load(bytes)
+    }
+
+    #[inline(always)]
+    unsafe fn load_pointer(bytes: *const u8) -> v128 {
+        // SAFETY: the caller's.
+        unsafe { v128_load(bytes.cast()) }
     }
 
     #[inline(always)]
@@ -210,6 +218,22 @@ impl Lanes for Simd128 {
     fn sum(x: v128) -> i32 {
         let x = i32x4_add(x, i32x4_shuffle::<2, 3, 0, 1>(x, x));
         i32x4_extract_lane::<0>(x) + i32x4_extract_lane::<1>(x)
+    }
+
+    #[inline(always)]
+    fn splat_float(x: f32) -> v128 {
+        f32x4_splat(x)
+    }
+
+    #[inline(always)]
+    fn multiply_floats(a: v128, b: v128) -> v128 {
+        f32x4_mul(a, b)
+    }
+
+    #[inline(always)]
+    fn count_at_least(counts: v128, x: v128, threshold: v128) -> v128 {
+        // A mask is -1.
+        i32x4_sub(counts, f32x4_ge(x, threshold))
     }
 
     #[inline(always)]
