@@ -158,17 +158,22 @@ pub(crate) fn pack(packing: Packing, codes: &[u8], bytes: &mut [u8]) {
         writer.finish();
     }
     if radix > 1 {
-        let (group, width) = packing.digit_group();
-        let mut writer = BitWriter::new(digits);
-        for codes in codes.chunks(group) {
-            let value = codes.iter().rev().fold(0, |v, code| v * radix + (u32::from(*code) >> raw_bits));
-            writer.push(
-                value,
-                if codes.len() == group { width } else { packing.short_group_bits(codes.len()) },
-            );
-        }
-        writer.finish();
+        pack_digits(packing, codes, digits);
     }
+}
+
+/// Writes the digit plane.
+#[inline(always)]
+pub(crate) fn pack_digits(packing: Packing, codes: &[u8], digits: &mut [u8]) {
+    let (raw_bits, radix) = (packing.raw_bits(), packing.radix());
+    let (group, width) = packing.digit_group();
+    let mut writer = BitWriter::new(digits);
+    for codes in codes.chunks(group) {
+        let value = codes.iter().rev().fold(0, |v, code| v * radix + (u32::from(*code) >> raw_bits));
+        let bits = if codes.len() == group { width } else { packing.short_group_bits(codes.len()) };
+        writer.push(value, bits);
+    }
+    writer.finish();
 }
 
 /// The codes that [`pack`] wrote. Any bytes are allowed; a digit group beyond its range gives digits modulo the
