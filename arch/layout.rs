@@ -2,6 +2,10 @@
 
 use half::f16;
 
+mod signs;
+
+pub use signs::{SignQuery, SignRows};
+
 /// How codes of `radix · 2^raw_bits` levels become bits.
 ///
 /// A code splits into `raw_bits` low bits and a digit `code >> raw_bits` below `radix`. Low bits go to the *raw

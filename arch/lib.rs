@@ -24,7 +24,7 @@ mod wasm32;
 mod x86_64;
 
 pub use detect::Backend;
-pub use layout::{Affine, Float, IntQuery, Packing, Rows};
+pub use layout::{Affine, Float, IntQuery, Packing, Rows, SignQuery, SignRows};
 
 use detect::Isa;
 
@@ -263,6 +263,45 @@ impl Backend {
             _ => self.score_floats(Float::F16, query.len(), bytes, &[query], scores),
         }
     }
+}
+
+/// Planes of signs.
+impl Backend {
+    /// bit = x ≥ 0 (-0 is positive), least significant bit first; a whole number of bytes.
+    pub fn pack_signs(self, x: &[f32], plane: &mut [u8]) {
+        assert_eq!(x.len(), 8 * plane.len());
+        dispatch!(self, pack_signs(x, plane))
+    }
+
+    /// out = scale where the bit is set, -scale elsewhere.
+    pub fn unpack_signs(self, plane: &[u8], scale: f32, out: &mut [f32]) {
+        assert_eq!(out.len(), 8 * plane.len());
+        dispatch!(self, unpack_signs(plane, scale, out))
+    }
+
+    /// score\[query]\[row] += (Σ ±q, an exact integer) · (query scale · `scale`) · row scale.
+    pub fn score_signs(self, rows: &SignRows, scale: f32, queries: &[SignQuery], scores: &mut [f32]) {
+        check_sign_rows(rows);
+        assert!(queries.iter().all(|query| query.values.len() == rows.dim));
+        assert_eq!(scores.len(), queries.len() * rows.count());
+        dispatch!(self, score_signs(rows, scale, queries, scores))
+    }
+
+    /// acc\[query] += Σ ±weight·row scale·`scale`, with integer weights and sums for each run of 256 rows. Weights
+    /// (\[query]\[row]) are at most [`MAX_WEIGHT`] in magnitude, row scales finite.
+    pub fn accumulate_signs(self, rows: &SignRows, scale: f32, weights: &[f32], acc: &mut [f32]) {
+        check_sign_rows(rows);
+        assert_eq!(acc.len() % rows.dim, 0);
+        assert_eq!(weights.len(), acc.len() / rows.dim * rows.count());
+        dispatch!(self, accumulate_signs(rows, scale, weights, acc))
+    }
+}
+
+fn check_sign_rows(rows: &SignRows) {
+    assert!((1..=MAX_DIM).contains(&rows.dim) && rows.dim.is_multiple_of(8));
+    assert!(rows.at >= rows.outer.map_or(0, Float::bytes));
+    assert!(rows.stride >= rows.at + 2 + rows.dim / 8);
+    assert_eq!(rows.bytes.len() % rows.stride, 0);
 }
 
 fn check_rows(rows: &Rows, centroids: &[i16]) {

@@ -2,6 +2,10 @@
 
 use crate::{Affine, Float, IntQuery, Packing, Rows};
 
+mod signs;
+
+pub(crate) use signs::*;
+
 forward_to_scalar! {
     dot(a: &[f32], b: &[f32]) -> f32;
     max_abs(x: &[f32]) -> f32;

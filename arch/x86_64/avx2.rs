@@ -2,6 +2,10 @@
 
 use crate::{Affine, Float, IntQuery, Packing, Rows};
 
+mod signs;
+
+pub(crate) use signs::*;
+
 forward_to_scalar! {
     enable = "avx2,fma,f16c";
     dot(a: &[f32], b: &[f32]) -> f32;

@@ -29,6 +29,10 @@ pub(crate) use vector::{dot, max_abs, min_max, quantize_query};
 use crate::{Affine, Float, Rows};
 use core::arch::x86_64::*;
 
+mod signs;
+
+pub(crate) use signs::*;
+
 forward_to_scalar! {
     enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni";
     multiply_columns(columns: &[f32], x: &[f32], y: &mut [f32]);
