@@ -2,8 +2,10 @@
 
 use half::f16;
 
+mod blocks;
 mod signs;
 
+pub use blocks::{BLOCK_BYTES, BLOCK_VALUES, BlockBook};
 pub use signs::{SignQuery, SignRows};
 
 /// How codes of `radix · 2^raw_bits` levels become bits.

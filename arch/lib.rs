@@ -24,7 +24,9 @@ mod wasm32;
 mod x86_64;
 
 pub use detect::Backend;
-pub use layout::{Affine, Float, IntQuery, Packing, Rows, SignQuery, SignRows};
+pub use layout::{
+    Affine, BLOCK_BYTES, BLOCK_VALUES, BlockBook, Float, IntQuery, Packing, Rows, SignQuery, SignRows,
+};
 
 use detect::Isa;
 
@@ -295,6 +297,65 @@ impl Backend {
         assert_eq!(weights.len(), acc.len() / rows.dim * rows.count());
         dispatch!(self, accumulate_signs(rows, scale, weights, acc))
     }
+}
+
+/// Small blocks.
+impl Backend {
+    /// Scales, codes and bit planes of each 32 values; a scale must not round to infinity as an f16.
+    pub fn quantize_blocks(self, book: &BlockBook, x: &[f32], bytes: &mut [u8]) {
+        check_blocks(x.len(), bytes);
+        dispatch!(self, quantize_blocks(book, x, bytes))
+    }
+
+    /// out = scale · centroid\[code]. Scales are finite.
+    pub fn decode_blocks(self, book: &BlockBook, bytes: &[u8], out: &mut [f32]) {
+        check_blocks(out.len(), bytes);
+        dispatch!(self, decode_blocks(book, bytes, out))
+    }
+
+    /// score\[query]\[row] = [`dot`](Self::dot) of the query and the decoded row of `dim` values.
+    pub fn score_blocks(
+        self,
+        book: &BlockBook,
+        dim: usize,
+        bytes: &[u8],
+        queries: &[&[f32]],
+        scores: &mut [f32],
+    ) {
+        let rows = check_block_rows(dim, bytes);
+        assert!(queries.iter().all(|query| query.len() == dim));
+        assert_eq!(scores.len(), queries.len() * rows);
+        dispatch!(self, score_blocks(book, dim, bytes, queries, scores))
+    }
+
+    /// acc\[query] += Σ weight·decoded row, rows ascending; weights are \[query]\[row].
+    pub fn accumulate_blocks(
+        self,
+        book: &BlockBook,
+        dim: usize,
+        bytes: &[u8],
+        weights: &[f32],
+        acc: &mut [f32],
+    ) {
+        let rows = check_block_rows(dim, bytes);
+        assert_eq!(acc.len() % dim, 0);
+        assert_eq!(weights.len(), acc.len() / dim * rows);
+        if !bytes.is_empty() {
+            dispatch!(self, accumulate_blocks(book, dim, bytes, weights, acc))
+        }
+    }
+}
+
+fn check_blocks(values: usize, bytes: &[u8]) {
+    assert!(values.is_multiple_of(BLOCK_VALUES));
+    assert_eq!(bytes.len(), values / BLOCK_VALUES * BLOCK_BYTES);
+}
+
+fn check_block_rows(dim: usize, bytes: &[u8]) -> usize {
+    assert!((BLOCK_VALUES..=MAX_DIM).contains(&dim) && dim.is_multiple_of(BLOCK_VALUES));
+    let row_bytes = dim / BLOCK_VALUES * BLOCK_BYTES;
+    assert_eq!(bytes.len() % row_bytes, 0);
+    bytes.len() / row_bytes
 }
 
 fn check_sign_rows(rows: &SignRows) {

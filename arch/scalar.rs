@@ -12,8 +12,10 @@ use crate::hadamard;
 use crate::{Affine, Float, IntQuery, Packing, Rows};
 use half::{bf16, f16};
 
+mod blocks;
 mod signs;
 
+pub(crate) use blocks::*;
 pub(crate) use signs::*;
 
 /// Lanes of every `f32` sum. Element `i` goes to lane `i % 16`, ascending; then 16 → 8 → 4 → 2 → 1 by halves.

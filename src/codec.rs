@@ -3,6 +3,7 @@
 pub(crate) mod float;
 pub(crate) mod int;
 pub(crate) mod qjl;
+pub(crate) mod tq3_0;
 pub(crate) mod turboquant;
 pub(crate) mod turboquant_qjl;
 

@@ -18,6 +18,7 @@ mod stream;
 pub use codec::float::{Bf16Spec, F16Spec, F32Spec, FloatRows};
 pub use codec::int::{Int, IntSpec};
 pub use codec::qjl::{Qjl, QjlSpec};
+pub use codec::tq3_0::{Tq3, Tq3Spec, Tq3Variant};
 pub use codec::turboquant::{Gain, RotationKind, TurboQuant, TurboQuantSpec};
 pub use codec::turboquant_qjl::{TurboQuantQjl, TurboQuantQjlSpec};
 pub use codec::{Codec, Query};

@@ -2,8 +2,10 @@
 
 use crate::{Affine, Float, IntQuery, Packing, Rows};
 
+mod blocks;
 mod signs;
 
+pub(crate) use blocks::*;
 pub(crate) use signs::*;
 
 forward_to_scalar! {

@@ -29,8 +29,10 @@ pub(crate) use vector::{dot, max_abs, min_max, quantize_query};
 use crate::{Affine, Float, Rows};
 use core::arch::x86_64::*;
 
+mod blocks;
 mod signs;
 
+pub(crate) use blocks::*;
 pub(crate) use signs::*;
 
 forward_to_scalar! {

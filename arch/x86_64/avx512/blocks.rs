@@ -1,0 +1,11 @@
+//! Small blocks.
+
+use crate::BlockBook;
+
+forward_to_scalar! {
+    enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx2,fma,f16c";
+    quantize_blocks(book: &BlockBook, x: &[f32], bytes: &mut [u8]);
+    decode_blocks(book: &BlockBook, bytes: &[u8], out: &mut [f32]);
+    score_blocks(book: &BlockBook, dim: usize, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]);
+    accumulate_blocks(book: &BlockBook, dim: usize, bytes: &[u8], weights: &[f32], acc: &mut [f32]);
+}
