@@ -2,9 +2,11 @@
 
 use half::f16;
 
+mod angles;
 mod blocks;
 mod signs;
 
+pub use angles::{AngleTree, Angles};
 pub use blocks::{BLOCK_BYTES, BLOCK_VALUES, BlockBook};
 pub use signs::{SignQuery, SignRows};
 

@@ -25,7 +25,8 @@ mod x86_64;
 
 pub use detect::Backend;
 pub use layout::{
-    Affine, BLOCK_BYTES, BLOCK_VALUES, BlockBook, Float, IntQuery, Packing, Rows, SignQuery, SignRows,
+    Affine, AngleTree, Angles, BLOCK_BYTES, BLOCK_VALUES, BlockBook, Float, IntQuery, Packing, Rows,
+    SignQuery, SignRows,
 };
 
 use detect::Isa;
@@ -343,6 +344,53 @@ impl Backend {
         if !bytes.is_empty() {
             dispatch!(self, accumulate_blocks(book, dim, bytes, weights, acc))
         }
+    }
+}
+
+/// Trees of polar coordinates.
+impl Backend {
+    /// x\[..roots] ← the roots' radii; codes of level 1, then level 2, …
+    pub fn quantize_angles(self, tree: &AngleTree, x: &mut [f32], codes: &mut [u8]) {
+        check_tree(tree);
+        assert_eq!((x.len(), codes.len()), (tree.dim, tree.codes()));
+        dispatch!(self, quantize_angles(tree, x, codes))
+    }
+
+    /// The coordinates of a row with finite roots. Any other bytes are allowed.
+    pub fn decode_angles(self, tree: &AngleTree, row: &[u8], out: &mut [f32]) {
+        check_tree(tree);
+        assert_eq!((row.len(), out.len()), (tree.row_bytes(), tree.dim));
+        dispatch!(self, decode_angles(tree, row, out))
+    }
+
+    /// score\[query]\[row], a tree of products.
+    pub fn score_angles(self, tree: &AngleTree, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]) {
+        check_tree(tree);
+        check_widths(tree.dim, tree.row_bytes(), bytes, queries);
+        assert_eq!(scores.len(), queries.len() * (bytes.len() / tree.row_bytes()));
+        dispatch!(self, score_angles(tree, bytes, queries, scores))
+    }
+
+    /// acc\[query] += Σ weight·decoded row, rows ascending; weights are \[query]\[row].
+    pub fn accumulate_angles(self, tree: &AngleTree, bytes: &[u8], weights: &[f32], acc: &mut [f32]) {
+        check_tree(tree);
+        check_widths(tree.dim, tree.row_bytes(), bytes, &[]);
+        assert_eq!(acc.len() % tree.dim, 0);
+        assert_eq!(weights.len(), acc.len() / tree.dim * (bytes.len() / tree.row_bytes()));
+        if !bytes.is_empty() {
+            dispatch!(self, accumulate_angles(tree, bytes, weights, acc))
+        }
+    }
+}
+
+fn check_tree(tree: &AngleTree) {
+    assert!((1..=9).contains(&tree.levels.len()) && tree.dim <= MAX_DIM);
+    assert!(tree.roots() > 0 && tree.dim.is_multiple_of(1 << tree.levels.len()));
+    for (level, angles) in tree.levels.iter().enumerate() {
+        assert!((1..=8).contains(&angles.bits));
+        let codes = 1 << angles.bits;
+        assert_eq!((angles.cos.len(), angles.sin.len()), (codes, codes));
+        assert_eq!(angles.tangents.len(), if level == 0 { (codes / 4).max(1) } else { codes } - 1);
     }
 }
 

@@ -12,9 +12,11 @@ use crate::hadamard;
 use crate::{Affine, Float, IntQuery, Packing, Rows};
 use half::{bf16, f16};
 
+mod angles;
 mod blocks;
 mod signs;
 
+pub(crate) use angles::*;
 pub(crate) use blocks::*;
 pub(crate) use signs::*;
 

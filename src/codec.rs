@@ -2,6 +2,7 @@
 
 pub(crate) mod float;
 pub(crate) mod int;
+pub(crate) mod polarquant;
 pub(crate) mod qjl;
 pub(crate) mod tq3_0;
 pub(crate) mod turboquant;
@@ -261,9 +262,13 @@ pub(crate) fn check_scales(blocks: &[u8], block_bytes: usize, scales: usize) -> 
     Err(Error::Corrupt { block: blocks_of().position(|block| !is_finite(block)).unwrap_or(0) })
 }
 
-/// `Ok` if the f16 at byte `at` of every block is finite.
-pub(crate) fn check_f16_at(blocks: &[u8], block_bytes: usize, at: usize) -> Result<(), Error> {
-    let is_finite = |block: &[u8]| block[at + 1] & 0x7c != 0x7c;
+/// `Ok` if the f16 at these bytes of every block are finite.
+pub(crate) fn check_scales_at<const N: usize>(
+    blocks: &[u8],
+    block_bytes: usize,
+    at: [usize; N],
+) -> Result<(), Error> {
+    let is_finite = |block: &[u8]| at.iter().fold(true, |finite, at| finite & (block[at + 1] & 0x7c != 0x7c));
     if blocks.chunks_exact(block_bytes).fold(true, |finite, block| finite & is_finite(block)) {
         return Ok(());
     }

@@ -2,7 +2,7 @@
 //!
 //! The list of codecs stands once, in the `codecs!` call at the end of this file.
 
-use crate::codec::{Codec, Query, float, int, qjl, tq3_0, turboquant, turboquant_qjl};
+use crate::codec::{Codec, Query, float, int, polarquant, qjl, tq3_0, turboquant, turboquant_qjl};
 use crate::{Backend, Error, Stream};
 use core::fmt;
 use core::ops::RangeInclusive;
@@ -339,6 +339,8 @@ codecs! {
     TurboQuantQjl: turboquant_qjl::TurboQuantQjlSpec => turboquant_qjl::TurboQuantQjl<D>;
     /// The signs of a sketch.
     Qjl: qjl::QjlSpec => qjl::Qjl<D>;
+    /// Random rotation and polar coordinates.
+    PolarQuant: polarquant::PolarQuantSpec => polarquant::PolarQuant<D>;
     /// The 14-byte block of a llama.cpp fork.
     Tq3: tq3_0::Tq3Spec => tq3_0::Tq3<D>;
     /// Plain integers with a scale for each token or group.

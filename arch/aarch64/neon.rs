@@ -2,9 +2,11 @@
 
 use crate::{Affine, Float, IntQuery, Packing, Rows};
 
+mod angles;
 mod blocks;
 mod signs;
 
+pub(crate) use angles::*;
 pub(crate) use blocks::*;
 pub(crate) use signs::*;
 

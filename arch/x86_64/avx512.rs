@@ -29,9 +29,11 @@ pub(crate) use vector::{dot, max_abs, min_max, quantize_query};
 use crate::{Affine, Float, Rows};
 use core::arch::x86_64::*;
 
+mod angles;
 mod blocks;
 mod signs;
 
+pub(crate) use angles::*;
 pub(crate) use blocks::*;
 pub(crate) use signs::*;
 

@@ -8,7 +8,7 @@
 //! A block: f16 norm, raw plane of `bits - 1` bits a code, f16 norm of the unit vector's residual, sign plane.
 
 use super::turboquant::{Gain, TurboQuant, TurboQuantSpec};
-use super::{Codec, Query, check_accumulate, check_f16_at, check_scales, count_blocks, read_f16, to_f16};
+use super::{Codec, Query, check_accumulate, check_scales_at, count_blocks, read_f16, to_f16};
 use crate::rotation::RotationKind;
 use crate::sketch::{Sketch, SketchSpec};
 use crate::spec::{Key, Spec, Value, describe_planes, one_of, parse_int};
@@ -151,8 +151,7 @@ impl<const D: usize> TurboQuantQjl<D> {
     }
 
     fn check_scales(&self, blocks: &[u8]) -> Result<(), Error> {
-        check_scales(blocks, self.block_bytes(), 1)?;
-        check_f16_at(blocks, self.block_bytes(), self.residual_at)
+        check_scales_at(blocks, self.block_bytes(), [0, self.residual_at])
     }
 }
 
