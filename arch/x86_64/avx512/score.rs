@@ -185,7 +185,7 @@ fn score_eight<'q, const KIND: u8>(
 /// two shuffles each; sixteen separate reductions would take 64.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn add_four([a, b, c, d]: [__m512i; 4]) -> __m512i {
+pub(super) fn add_four([a, b, c, d]: [__m512i; 4]) -> __m512i {
     let pairs = |a, b| _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
     let (ab, cd) = (pairs(a, b), pairs(c, d));
     _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd))
@@ -194,7 +194,7 @@ fn add_four([a, b, c, d]: [__m512i; 4]) -> __m512i {
 /// Lane 4·i + j of the result is the sum of the lanes of register j of the i-th four.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn add_lanes([a, b, c, d]: [__m512i; 4]) -> __m512i {
+pub(super) fn add_lanes([a, b, c, d]: [__m512i; 4]) -> __m512i {
     let lanes =
         |a, b| _mm512_add_epi32(_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0xdd>(a, b));
     lanes(lanes(a, b), lanes(c, d))
