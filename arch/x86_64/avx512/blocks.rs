@@ -42,18 +42,22 @@ impl Book {
         let scale = i16::from_le_bytes([block[12], block[13]]);
         let scale = _mm512_cvtph_ps(_mm256_set1_epi16(scale));
         let (low, high) = (_mm512_mul_ps(scale, self.low), _mm512_mul_ps(scale, self.high));
-        let half = |half: usize| {
-            let codes = i32::from_le_bytes([0, 1, 2, 3].map(|i| block[4 * half + i]));
+        let mut values = [_mm512_setzero_ps(); 2];
+        for (half, values) in values.iter_mut().enumerate() {
+            let codes = i32::from_le_bytes([
+                block[4 * half],
+                block[4 * half + 1],
+                block[4 * half + 2],
+                block[4 * half + 3],
+            ]);
             let codes = _mm512_srlv_epi32(_mm512_set1_epi32(codes), self.shifts);
-            let values = _mm512_permutevar_ps(low, codes);
+            *values = _mm512_permutevar_ps(low, codes);
             if PLANE {
                 let bits = u16::from_le_bytes([block[8 + 2 * half], block[9 + 2 * half]]);
-                _mm512_mask_permutevar_ps(values, bits, high, codes)
-            } else {
-                values
+                *values = _mm512_mask_permutevar_ps(*values, bits, high, codes);
             }
-        };
-        [half(0), half(1)]
+        }
+        values
     }
 }
 
@@ -157,21 +161,41 @@ fn row<'a>(block: &'a [[u8; BLOCK_BYTES]], per_row: usize, index: usize) -> &'a 
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn score_one<const PLANE: bool>(book: &Book, dim: usize, bytes: &[u8], query: &[f32], scores: &mut [f32]) {
     let per_row = dim / BLOCK_VALUES;
-    let query = query.as_chunks::<16>().0.as_chunks::<2>().0;
-    let lanes = |row: &[[u8; BLOCK_BYTES]]| {
-        let mut sum = _mm512_setzero_ps();
-        for (block, [q0, q1]) in row.iter().zip(query) {
-            let [v0, v1] = book.values::<PLANE>(block);
-            sum = _mm512_add_ps(sum, _mm512_mul_ps(load_ps(q0), v0));
-            sum = _mm512_add_ps(sum, _mm512_mul_ps(load_ps(q1), v1));
-        }
-        sum
-    };
+    let query = query.as_chunks::<BLOCK_VALUES>().0;
     let blocks = bytes.as_chunks::<BLOCK_BYTES>().0;
     for (block, scores) in blocks.chunks(ROWS * per_row).zip(scores.chunks_mut(ROWS)) {
-        let four = |m: usize| quarter([0, 4, 8, 12].map(|r| lanes(row(block, per_row, r + m))));
-        store_tail(scores, halve([four(0), four(1), four(2), four(3)]));
+        let mut sums = [_mm512_setzero_ps(); 4];
+        for (m, sums) in sums.iter_mut().enumerate() {
+            let rows = [
+                row(block, per_row, m),
+                row(block, per_row, m + 4),
+                row(block, per_row, m + 8),
+                row(block, per_row, m + 12),
+            ];
+            *sums = score_four::<PLANE>(book, rows, query);
+        }
+        store_tail(scores, halve(sums));
     }
+}
+
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn score_four<const PLANE: bool>(
+    book: &Book,
+    [a, b, c, d]: [&[[u8; BLOCK_BYTES]]; 4],
+    query: &[[f32; BLOCK_VALUES]],
+) -> __m512 {
+    let mut lanes = [_mm512_setzero_ps(); 4];
+    for ((((query, a), b), c), d) in query.iter().zip(a).zip(b).zip(c).zip(d) {
+        let halves = query.as_chunks().0;
+        let query = [load_ps(&halves[0]), load_ps(&halves[1])];
+        for (lanes, block) in lanes.iter_mut().zip([a, b, c, d]) {
+            for (query, values) in query.into_iter().zip(book.values::<PLANE>(block)) {
+                *lanes = _mm512_add_ps(*lanes, _mm512_mul_ps(query, values));
+            }
+        }
+    }
+    quarter(lanes)
 }
 
 /// Several queries share the decoding, by way of the first-level cache.

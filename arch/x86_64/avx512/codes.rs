@@ -22,6 +22,11 @@ impl<'a> Block<'a> {
         Self { bytes: &rows.bytes[first * rows.stride..(first + ROWS) * rows.stride], stride: rows.stride }
     }
 
+    /// `ROWS` rows of `stride` bytes.
+    pub(super) fn of(bytes: &'a [u8], stride: usize) -> Self {
+        Self { bytes, stride }
+    }
+
     /// One row, in the place of all of them.
     pub(super) fn one(row: &'a [u8]) -> Self {
         Self { bytes: row, stride: 0 }
@@ -88,6 +93,14 @@ impl Window<'_> {
             let row = self.bytes.as_ptr().add(r * self.stride);
             _mm512_zextsi256_si512(_mm256_maskz_loadu_epi8(self.mask as u32, row.cast()))
         }
+    }
+
+    /// The first 8 bytes of the window, which has them.
+    #[inline]
+    pub(super) fn quad(&self, r: usize) -> u64 {
+        debug_assert!(r < ROWS && self.mask & 0xff == 0xff);
+        // SAFETY: as for `load`.
+        unsafe { self.bytes.as_ptr().add(r * self.stride).cast::<u64>().read_unaligned() }
     }
 
     /// The f16 at the start of the window, which has two bytes.

@@ -1,7 +1,8 @@
 //! Planes of signs: a plane's bits are the mask of a register of ones, and `vpdpbusd` adds the query's bytes under it.
 
+use super::codes::{Block, CHUNK, Place, ROWS};
 use super::score::{add_four, add_lanes};
-use super::{first, load_tail, store_tail};
+use super::{first, load_ps, load_tail, store_first, store_tail};
 use crate::{Float, MAX_DIM, SignQuery, SignRows};
 use core::arch::x86_64::*;
 
@@ -9,12 +10,6 @@ forward_to_scalar! {
     enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni";
     accumulate_signs(rows: &SignRows, scale: f32, weights: &[f32], acc: &mut [f32]);
 }
-
-/// Rows in a block: the block's sums fill one register.
-const ROWS: usize = 16;
-
-/// Signs in a register of bytes.
-const CHUNK: usize = 64;
 
 /// bit = x ≥ 0, so that -0 is positive; least significant bit first.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -68,86 +63,86 @@ pub(crate) fn score_signs(rows: &SignRows, scale: f32, queries: &[SignQuery], sc
     let count = rows.count();
     for (query, scores) in queries.iter().zip(scores.chunks_exact_mut(count.max(1))) {
         let query = Padded::new(query, scale);
-        match (rows.dim % CHUNK, rows.dim / CHUNK) {
-            (0, 2) => score_one::<2, 0>(rows, &query, scores),
-            (0, 1) => score_one::<1, 0>(rows, &query, scores),
-            (0, 4) => score_one::<4, 0>(rows, &query, scores),
-            (0, _) => score_one::<0, 0>(rows, &query, scores),
-            (_, 0) => score_one::<0, 2>(rows, &query, scores),
-            _ => score_one::<0, 1>(rows, &query, scores),
+        for (bytes, scores) in rows.bytes.chunks(ROWS * rows.stride).zip(scores.chunks_mut(ROWS)) {
+            let (positive, scales) = match (rows.dim, scores.len()) {
+                (128, ROWS) => full_block::<2, false>(rows, bytes, &query),
+                (64, ROWS) => full_block::<1, false>(rows, bytes, &query),
+                (65.., ROWS) if rows.dim % CHUNK == 0 => full_block::<0, false>(rows, bytes, &query),
+                (65.., ROWS) => full_block::<0, true>(rows, bytes, &query),
+                _ => any_block(rows, bytes, &query),
+            };
+            let sums = _mm512_sub_epi32(_mm512_slli_epi32::<1>(positive), query.total);
+            let products = _mm512_mul_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sums), query.unit), scales);
+            store_first(_mm512_add_ps(load_tail(scores), products), scores);
         }
     }
 }
 
-/// `CHUNKS`: how many whole chunks a row has, 0 for as many as it has. `TAIL`: 0 for no part of a chunk behind them,
-/// 1 for one behind a whole chunk, 2 for nothing but a part.
+/// Σ q of the set bits, and the scales, of 16 rows of `CHUNKS` whole chunks (0: as many as there are), with part of a
+/// chunk behind them or not.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn score_one<const CHUNKS: usize, const TAIL: u8>(rows: &SignRows, query: &Padded, scores: &mut [f32]) {
-    let add = |row: &[u8]| {
-        let plane = rows.plane(row);
-        let (words, rest) = plane.as_chunks::<8>();
-        let words = if CHUNKS == 0 { words } else { &words[..CHUNKS] };
-        let mut sum = _mm512_setzero_si512();
-        for (word, values) in words.iter().zip(&query.values) {
-            let ones = _mm512_maskz_set1_epi8(u64::from_le_bytes(*word), 1);
-            sum = _mm512_dpbusd_epi32(sum, ones, *values);
+fn full_block<const CHUNKS: usize, const TAIL: bool>(
+    rows: &SignRows,
+    bytes: &[u8],
+    query: &Padded,
+) -> (__m512i, __m512) {
+    let block = Block::of(bytes, rows.stride);
+    let start = rows.at + 2;
+    let chunks = if CHUNKS == 0 { rows.dim / CHUNK } else { CHUNKS };
+    let mut sums = [_mm512_setzero_si512(); ROWS];
+    for (chunk, values) in query.values[..chunks].iter().enumerate() {
+        let window = block.window(&Place::new(start + 8 * chunk, start + 8 * chunk + 8));
+        for (r, sum) in sums.iter_mut().enumerate() {
+            *sum = _mm512_dpbusd_epi32(*sum, _mm512_maskz_set1_epi8(window.quad(r), 1), *values);
         }
-        if TAIL > 0 {
-            let word = match plane.last_chunk() {
-                // The last 8 bytes, without those that have been added already.
-                Some(word) if TAIL == 1 => u64::from_le_bytes(*word) >> (64 - 8 * rest.len()),
-                _ => rest.iter().rev().fold(0, |word, byte| (word << 8) | u64::from(*byte)),
-            };
-            sum = _mm512_dpbusd_epi32(sum, _mm512_maskz_set1_epi8(word, 1), query.values[words.len()]);
-        }
-        sum
-    };
-    for (block, scores) in rows.bytes.chunks(ROWS * rows.stride).zip(scores.chunks_mut(ROWS)) {
-        let zero = _mm512_setzero_si512();
-        let positive = if scores.len() == ROWS {
-            let four = |first: usize| {
-                let row = |r| &block[(first + r) * rows.stride..][..rows.stride];
-                add_four([add(row(0)), add(row(1)), add(row(2)), add(row(3))])
-            };
-            add_lanes([four(0), four(4), four(8), four(12)])
-        } else {
-            let mut sums = [zero; ROWS];
-            for (sum, row) in sums.iter_mut().zip(block.chunks_exact(rows.stride)) {
-                *sum = add(row);
-            }
-            let four = |i: usize| add_four([sums[i], sums[i + 1], sums[i + 2], sums[i + 3]]);
-            add_lanes([four(0), four(4), four(8), four(12)])
-        };
-        let sums = _mm512_sub_epi32(_mm512_slli_epi32::<1>(positive), query.total);
-        let products =
-            _mm512_mul_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sums), query.unit), scales(rows, block));
-        store_tail(scores, _mm512_add_ps(load_tail(scores), products));
     }
-}
-
-/// The scales of up to 16 rows.
-#[inline]
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn scales(rows: &SignRows, block: &[u8]) -> __m512 {
-    let halves = |at: usize| {
-        let mut halves = [0u16; ROWS];
-        for (half, row) in halves.iter_mut().zip(block.chunks_exact(rows.stride)) {
-            *half = u16::from_le_bytes([row[at], row[at + 1]]);
+    if TAIL {
+        // The last 8 bytes, without those that have been added already.
+        let end = start + rows.dim / 8;
+        let (window, shift) = (block.window(&Place::new(end - 8, end)), CHUNK - rows.dim % CHUNK);
+        for (r, sum) in sums.iter_mut().enumerate() {
+            let ones = _mm512_maskz_set1_epi8(window.quad(r) >> shift, 1);
+            *sum = _mm512_dpbusd_epi32(*sum, ones, query.values[chunks]);
         }
-        // SAFETY: the array holds the 32 bytes that are read.
-        _mm512_cvtph_ps(unsafe { _mm256_loadu_si256(halves.as_ptr().cast()) })
-    };
-    let scales = halves(rows.at);
-    match rows.outer {
+    }
+    let scales = block.window(&Place::new(rows.at, start)).scales();
+    let scales = match rows.outer {
         None => scales,
-        Some(Float::F32) => {
-            let mut outer = [0.0; ROWS];
-            for (outer, row) in outer.iter_mut().zip(block.chunks_exact(rows.stride)) {
-                *outer = f32::from_le_bytes([row[0], row[1], row[2], row[3]]);
-            }
-            _mm512_mul_ps(load_tail(&outer), scales)
-        }
-        Some(_) => _mm512_mul_ps(halves(0), scales),
+        Some(Float::F32) => _mm512_mul_ps(outer_f32(rows, bytes), scales),
+        Some(_) => _mm512_mul_ps(block.window(&Place::SCALE).scales(), scales),
+    };
+    (add_sixteen(&sums), scales)
+}
+
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn add_sixteen(sums: &[__m512i; ROWS]) -> __m512i {
+    let four = |i: usize| add_four([sums[i], sums[i + 1], sums[i + 2], sums[i + 3]]);
+    add_lanes([four(0), four(4), four(8), four(12)])
+}
+
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn outer_f32(rows: &SignRows, bytes: &[u8]) -> __m512 {
+    let mut outer = [0.0; ROWS];
+    for (outer, row) in outer.iter_mut().zip(bytes.chunks_exact(rows.stride)) {
+        *outer = f32::from_le_bytes([row[0], row[1], row[2], row[3]]);
     }
+    load_ps(&outer)
+}
+
+/// The same for up to 16 rows of any width.
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn any_block(rows: &SignRows, bytes: &[u8], query: &Padded) -> (__m512i, __m512) {
+    let mut sums = [_mm512_setzero_si512(); ROWS];
+    let mut scales = [0.0; ROWS];
+    for ((sum, scale), row) in sums.iter_mut().zip(&mut scales).zip(bytes.chunks_exact(rows.stride)) {
+        *scale = rows.scale(row);
+        for (bytes, values) in rows.plane(row).chunks(8).zip(&query.values) {
+            let mask = bytes.iter().rev().fold(0, |word, byte| (word << 8) | u64::from(*byte));
+            *sum = _mm512_dpbusd_epi32(*sum, _mm512_maskz_set1_epi8(mask, 1), *values);
+        }
+    }
+    (add_sixteen(&sums), load_ps(&scales))
 }
