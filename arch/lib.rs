@@ -308,6 +308,13 @@ impl Backend {
         dispatch!(self, quantize_blocks(book, x, bytes))
     }
 
+    /// Whether all scales are finite.
+    #[must_use]
+    pub fn blocks_are_finite(self, bytes: &[u8]) -> bool {
+        assert!(bytes.len().is_multiple_of(BLOCK_BYTES));
+        dispatch!(self, blocks_are_finite(bytes))
+    }
+
     /// out = scale · centroid\[code]. Scales are finite.
     pub fn decode_blocks(self, book: &BlockBook, bytes: &[u8], out: &mut [f32]) {
         check_blocks(out.len(), bytes);

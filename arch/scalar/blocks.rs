@@ -44,6 +44,38 @@ fn quantize_with<const N: usize, const T: usize>(
     }
 }
 
+/// Small blocks that fill a whole number of registers.
+const RUN: usize = 32 * BLOCK_BYTES;
+
+/// The exponents of a run's scales.
+static EXPONENTS: [u8; RUN] = {
+    let mut mask = [0; RUN];
+    let mut i = BLOCK_BYTES - 1;
+    while i < RUN {
+        mask[i] = 0x7c;
+        i += BLOCK_BYTES;
+    }
+    mask
+};
+
+/// Whether no scale has an exponent of all ones, infinity's and NaN's.
+#[inline(always)]
+pub(crate) fn blocks_are_finite(bytes: &[u8]) -> bool {
+    let (runs, rest) = bytes.as_chunks::<RUN>();
+    // All ones plus the lowest of them carries into the sign bit.
+    let mut carries = [0u8; 64];
+    for run in runs {
+        for (bytes, mask) in run.as_chunks::<64>().0.iter().zip(EXPONENTS.as_chunks::<64>().0) {
+            for lane in 0..64 {
+                carries[lane] |= (bytes[lane] & mask[lane]) + 4;
+            }
+        }
+    }
+    let carries = carries.iter().fold(0, |all, carry| all | carry);
+    let rest = rest.as_chunks::<BLOCK_BYTES>().0.iter().fold(0, |all, block| all | ((block[13] & 0x7c) + 4));
+    (carries | rest) & 0x80 == 0
+}
+
 /// out = scale · centroid\[code].
 #[inline(always)]
 pub(crate) fn decode_blocks(book: &BlockBook, bytes: &[u8], out: &mut [f32]) {

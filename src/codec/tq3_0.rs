@@ -138,11 +138,15 @@ impl<const D: usize> Tq3<D> {
 
     /// `Ok` if every scale is finite.
     fn check_scales(&self, blocks: &[u8]) -> Result<(), Error> {
-        let small = blocks.as_chunks::<BLOCK_BYTES>().0;
-        if small.iter().fold(true, |finite, block| finite & (block[13] & 0x7c != 0x7c)) {
+        if self.backend.blocks_are_finite(blocks) {
             return Ok(());
         }
-        let at = small.iter().position(|block| block[13] & 0x7c == 0x7c).unwrap_or(0);
+        let at = blocks
+            .as_chunks::<BLOCK_BYTES>()
+            .0
+            .iter()
+            .position(|block| block[13] & 0x7c == 0x7c)
+            .unwrap_or(0);
         Err(Error::Corrupt { block: at / (D / BLOCK_VALUES) })
     }
 }

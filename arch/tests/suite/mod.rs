@@ -50,6 +50,7 @@ pub(crate) const KERNELS: &[(&str, Check)] = &[
     ("score_signs", score_signs),
     ("accumulate_signs", accumulate_signs),
     ("quantize_blocks", quantize_blocks),
+    ("blocks_are_finite", blocks_are_finite),
     ("decode_blocks", decode_blocks),
     ("score_blocks", score_blocks),
     ("accumulate_blocks", accumulate_blocks),
@@ -806,6 +807,26 @@ fn small_blocks(painter: &mut Painter, blocks: usize) -> Vec<u8> {
         block[12..].copy_from_slice(&painter.finite_f16());
     }
     bytes
+}
+
+/// One scale that is not finite, anywhere; and other bytes that only look like it.
+fn blocks_are_finite(backend: Backend) -> Outcome {
+    for blocks in [0, 1, 2, 31, 32, 33, 64, 100] {
+        let clean = small_blocks(&mut Painter::new(&[blocks]), blocks);
+        let mut check = |bytes: &[u8], finite: bool, at: usize| match backend.blocks_are_finite(bytes) {
+            found if found == finite => Ok(()),
+            found => Err(format!("{blocks} blocks, scale {at}: {found}")),
+        };
+        check(&clean[1..], true, blocks)?;
+        for at in 0..blocks {
+            for high in [0x7c, 0x7f, 0xfc, 0xff] {
+                let mut bytes = clean.clone();
+                bytes[1 + at * BLOCK_BYTES + 13] = high;
+                check(&bytes[1..], false, at)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 fn decode_blocks(backend: Backend) -> Outcome {

@@ -5,6 +5,11 @@ use super::{load, load_ps, load_tail, store_ps, store_tail};
 use crate::{BLOCK_BYTES, BLOCK_VALUES, BlockBook};
 use core::arch::x86_64::*;
 
+forward_to_scalar! {
+    enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni";
+    blocks_are_finite(bytes: &[u8]) -> bool;
+}
+
 /// Rows in a block of rows: their sums fill one register.
 const ROWS: usize = 16;
 
