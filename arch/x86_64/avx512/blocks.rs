@@ -1,7 +1,7 @@
 //! Small blocks. `vpermilps` reads two bits of each index: with a dword's codes shifted down by 0, 2, 4 … it looks
 //! 16 of them up, and stray high bits do no harm. The bit plane is a mask.
 
-use super::{load, load_ps, load_tail, store_ps, store_tail};
+use super::{load, load_ps, store_ps, store_tail};
 use crate::{BLOCK_BYTES, BLOCK_VALUES, BlockBook};
 use core::arch::x86_64::*;
 
@@ -15,9 +15,6 @@ const ROWS: usize = 16;
 
 /// Queries that share the decoding of a row.
 const QUERIES: usize = 8;
-
-/// Small blocks whose sums [`accumulate_blocks`] keeps in registers.
-const TILE: usize = 4;
 
 /// A codebook in the lanes of registers: `high` where a bit of the plane is set.
 struct Book {
@@ -277,11 +274,11 @@ pub(crate) fn accumulate_blocks(
     let rows = bytes.as_chunks::<BLOCK_BYTES>().0;
     let count = rows.len() / per_row;
     for (weights, acc) in weights.chunks_exact(count).zip(acc.chunks_exact_mut(dim)) {
-        for (tile, acc) in acc.chunks_mut(TILE * BLOCK_VALUES).enumerate() {
-            let blocks = rows.chunks_exact(per_row).map(|row| &row[TILE * tile..]);
+        for (column, acc) in acc.as_chunks_mut::<16>().0.as_chunks_mut::<2>().0.iter_mut().enumerate() {
+            let blocks = rows.iter().skip(column).step_by(per_row);
             match book {
-                BlockBook::TwoBits { .. } => accumulate_tile::<false>(&table, blocks, weights, acc),
-                BlockBook::ThreeBits { .. } => accumulate_tile::<true>(&table, blocks, weights, acc),
+                BlockBook::TwoBits { .. } => accumulate_column::<false>(&table, blocks, weights, acc),
+                BlockBook::ThreeBits { .. } => accumulate_column::<true>(&table, blocks, weights, acc),
             }
         }
     }
@@ -289,26 +286,20 @@ pub(crate) fn accumulate_blocks(
 
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn accumulate_tile<'a, const PLANE: bool>(
+fn accumulate_column<'a, const PLANE: bool>(
     book: &Book,
-    rows: impl Iterator<Item = &'a [[u8; BLOCK_BYTES]]>,
+    blocks: impl Iterator<Item = &'a [u8; BLOCK_BYTES]>,
     weights: &[f32],
-    acc: &mut [f32],
+    acc: &mut [[f32; 16]; 2],
 ) {
-    let mut sums = [[_mm512_setzero_ps(); 2]; TILE];
-    for (sum, acc) in sums.as_flattened_mut().iter_mut().zip(acc.chunks(16)) {
-        *sum = load_tail(acc);
-    }
-    let width = acc.len() / BLOCK_VALUES;
-    for (row, weight) in rows.zip(weights) {
+    let mut sums = [load_ps(&acc[0]), load_ps(&acc[1])];
+    for (block, weight) in blocks.zip(weights) {
         let weight = _mm512_set1_ps(*weight);
-        for (sums, block) in sums.iter_mut().zip(&row[..width]) {
-            for (sum, values) in sums.iter_mut().zip(book.values::<PLANE>(block)) {
-                *sum = _mm512_add_ps(*sum, _mm512_mul_ps(weight, values));
-            }
+        for (sum, values) in sums.iter_mut().zip(book.values::<PLANE>(block)) {
+            *sum = _mm512_add_ps(*sum, _mm512_mul_ps(weight, values));
         }
     }
-    for (sum, acc) in sums.as_flattened().iter().zip(acc.chunks_mut(16)) {
-        store_tail(acc, *sum);
+    for (acc, sum) in acc.iter_mut().zip(sums) {
+        store_ps(acc, sum);
     }
 }
