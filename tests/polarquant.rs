@@ -1,5 +1,5 @@
 //! PolarQuant against its definition with trigonometric functions, and its figures.
-#![allow(clippy::unwrap_used)] // tests fail by panicking
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
 mod common;
 

@@ -3,13 +3,18 @@
 //! `OCTAPLEX_TQ3_0=FOLDER` also compares with the files `input.f32`, `blocks.bin`, `output.f32` and
 //! `variant_3bit/{blocks.bin,output.f32}` of a folder of vectors.
 
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
+
+mod common;
+
+use common::Random;
 use octaplex::{AnyCodec, Backend, Codec, CodecSpec, Error, Stream};
 
 const SPECS: [&str; 2] = ["tq3_0", "tq3_0:variant=3bit"];
 
 fn build<const D: usize>(spec: &str) -> AnyCodec<D> {
-    let spec: CodecSpec = spec.parse().expect("a spec");
-    AnyCodec::build(spec, Backend::detect(), Stream::default()).expect("a codec")
+    let spec: CodecSpec = spec.parse().unwrap();
+    AnyCodec::build(spec, Backend::detect(), Stream::default()).unwrap()
 }
 
 /// The rules in words, one step after the other, for one block.
@@ -63,8 +68,8 @@ fn rules(spec: &str, x: &[f32; 32]) -> ([u8; 14], [f32; 32]) {
 fn codec(spec: &str, x: &[f32; 32]) -> ([u8; 14], [f32; 32]) {
     let (mut block, mut decoded) = ([0; 14], [0.0; 32]);
     let codec = build::<32>(spec);
-    codec.encode(x, &mut block).expect("finite and in range");
-    codec.decode(&block, &mut decoded).expect("a finite scale");
+    codec.encode(x, &mut block).unwrap();
+    codec.decode(&block, &mut decoded).unwrap();
     (block, decoded)
 }
 
@@ -73,7 +78,7 @@ fn bits(x: &[f32; 32]) -> [u32; 32] {
 }
 
 fn unhex(text: &str) -> Vec<u8> {
-    (0..text.len() / 2).map(|i| u8::from_str_radix(&text[2 * i..][..2], 16).expect("hex")).collect()
+    (0..text.len() / 2).map(|i| u8::from_str_radix(&text[2 * i..][..2], 16).unwrap()).collect()
 }
 
 fn floats(bytes: &[u8]) -> [f32; 32] {
@@ -105,8 +110,7 @@ fn a_folder_of_blocks() {
         println!("skipped: OCTAPLEX_TQ3_0 names no folder");
         return;
     };
-    let read =
-        |name: &str| std::fs::read(std::path::Path::new(&folder).join(name)).expect("a file of vectors");
+    let read = |name: &str| std::fs::read(std::path::Path::new(&folder).join(name)).unwrap();
     let inputs = read("input.f32");
     for (spec, prefix) in SPECS.into_iter().zip(["", "variant_3bit/"]) {
         let (blocks, outputs) = (read(&format!("{prefix}blocks.bin")), read(&format!("{prefix}output.f32")));
@@ -122,45 +126,21 @@ fn a_folder_of_blocks() {
     }
 }
 
-/// A splitmix generator.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn uniform(&mut self) -> f64 {
-        (self.next() as f64 + 0.5) / 18_446_744_073_709_551_616.0
-    }
-
-    fn gaussian(&mut self) -> f32 {
-        let radius = libm::sqrt(-2.0 * libm::log(self.uniform()));
-        (radius * libm::cos(2.0 * std::f64::consts::PI * self.uniform())) as f32
-    }
-}
-
 /// Every magnitude, subnormal scales and reciprocals that overflow included, on every backend.
 #[test]
 fn the_rules_hold_at_every_magnitude() {
-    let mut random = Random(1);
+    let mut random = Random::new(1);
     for spec in SPECS {
         for backend in Backend::available() {
-            let spec_value: CodecSpec = spec.parse().expect("a spec");
-            let codec = AnyCodec::<32>::build(spec_value, backend, Stream::default()).expect("a codec");
+            let spec_value: CodecSpec = spec.parse().unwrap();
+            let codec = AnyCodec::<32>::build(spec_value, backend, Stream::default()).unwrap();
             for round in 0..3000 {
-                let exponent = (random.next() % 165) as i32 - 150;
+                let exponent = random.below(165) as i32 - 150;
                 let factor = libm::exp2(f64::from(exponent)) as f32;
                 let x: [f32; 32] = std::array::from_fn(|_| match round % 3 {
                     0 => random.gaussian() * factor,
-                    1 => (random.next() % 5) as f32 * factor - 2.0 * factor,
-                    _ => f32::from_bits(
-                        (random.next() % 30) as u32 * u32::from(random.next().is_multiple_of(4)),
-                    ),
+                    1 => random.below(5) as f32 * factor - 2.0 * factor,
+                    _ => f32::from_bits(random.below(30) as u32 * u32::from(random.below(4) == 0)),
                 });
                 let (mut block, mut decoded) = ([0; 14], [0.0; 32]);
                 let (expected, expected_decoded) = rules(spec, &x);
@@ -168,7 +148,7 @@ fn the_rules_hold_at_every_magnitude() {
                 if half::f16::from_le_bytes([expected[12], expected[13]]).is_finite() {
                     assert_eq!(result, Ok(()));
                     assert_eq!(block, expected, "{spec}, {}: {x:?}", backend.name());
-                    codec.decode(&block, &mut decoded).expect("a finite scale");
+                    codec.decode(&block, &mut decoded).unwrap();
                     assert_eq!(bits(&decoded), bits(&expected_decoded), "{spec}: {x:?}");
                 } else {
                     assert_eq!(result, Err(Error::Overflow));
@@ -182,34 +162,34 @@ fn the_rules_hold_at_every_magnitude() {
 #[test]
 fn rows_are_blocks_in_order() {
     const ROWS: usize = 37;
-    let mut random = Random(2);
+    let mut random = Random::new(2);
     for spec in SPECS {
         let codec = build::<96>(spec);
         assert_eq!(codec.block_bytes(), 42);
         let rows: Vec<[f32; 96]> = (0..ROWS).map(|_| std::array::from_fn(|_| random.gaussian())).collect();
         let mut blocks = vec![0; 42 * ROWS];
-        codec.encode_page(&rows, &mut blocks).expect("finite");
+        codec.encode_page(&rows, &mut blocks).unwrap();
         let mut decoded = vec![[0.0f32; 96]; ROWS];
         for ((row, block), decoded) in rows.iter().zip(blocks.chunks(42)).zip(&mut decoded) {
-            codec.decode(block, decoded).expect("a block");
+            codec.decode(block, decoded).unwrap();
             for part in 0..3 {
                 let x: [f32; 32] = std::array::from_fn(|j| row[32 * part + j]);
                 assert_eq!(block[14 * part..][..14], rules(spec, &x).0);
             }
         }
         let queries: [[f32; 96]; 3] = std::array::from_fn(|_| std::array::from_fn(|_| random.gaussian()));
-        let prepared = queries.map(|query| codec.prepare_query(&query).expect("finite"));
+        let prepared = queries.map(|query| codec.prepare_query(&query).unwrap());
         let mut scores = [0.0; 3 * ROWS];
-        codec.score(&prepared, &blocks, &mut scores).expect("blocks");
+        codec.score(&prepared, &blocks, &mut scores).unwrap();
         for (query, scores) in queries.iter().zip(scores.chunks(ROWS)) {
             for (row, score) in decoded.iter().zip(scores) {
                 let exact: f64 = query.iter().zip(row).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
                 assert!((exact - f64::from(*score)).abs() < 1e-4, "{spec}: {exact} {score}");
             }
         }
-        let weights: [f32; 2 * ROWS] = std::array::from_fn(|_| random.uniform() as f32 / ROWS as f32);
+        let weights: [f32; 2 * ROWS] = std::array::from_fn(|_| random.unit() as f32 / ROWS as f32);
         let mut acc = [[0.0; 96]; 2];
-        codec.accumulate(&weights, &blocks, &mut acc).expect("blocks");
+        codec.accumulate(&weights, &blocks, &mut acc).unwrap();
         for (acc, weights) in acc.iter_mut().zip(weights.chunks(ROWS)) {
             codec.finish(acc);
             for (j, acc) in acc.iter().enumerate() {
@@ -226,13 +206,13 @@ fn rows_are_blocks_in_order() {
 fn distortion_is_that_of_the_fork() {
     for (spec, expected) in SPECS.into_iter().zip([0.189, 0.0315]) {
         let codec = build::<128>(spec);
-        let mut random = Random(3);
+        let mut random = Random::new(3);
         let (mut error, mut energy) = (0.0, 0.0);
         for _ in 0..2000 {
             let x: [f32; 128] = std::array::from_fn(|_| random.gaussian());
             let (mut block, mut decoded) = ([0; 56], [0.0; 128]);
-            codec.encode(&x, &mut block).expect("finite");
-            codec.decode(&block, &mut decoded).expect("a block");
+            codec.encode(&x, &mut block).unwrap();
+            codec.decode(&block, &mut decoded).unwrap();
             for (x, y) in x.iter().zip(decoded) {
                 error += f64::from(x - y) * f64::from(x - y);
                 energy += f64::from(*x) * f64::from(*x);
@@ -258,7 +238,7 @@ fn bad_input_and_bad_bytes_are_errors() {
             assert_eq!(codec.encode(&[large; 64], &mut block), Err(Error::Overflow));
         }
         assert_eq!(block, [7; 28], "an error leaves the block alone");
-        let query = codec.prepare_query(&[1.0; 64]).expect("finite");
+        let query = codec.prepare_query(&[1.0; 64]).unwrap();
         for scale in [0x7c00u16, 0xfc00, 0x7e00, 0xffff] {
             for at in [12, 26] {
                 let mut bytes = [0; 56];
@@ -275,7 +255,7 @@ fn bad_input_and_bad_bytes_are_errors() {
         let zero = if spec == "tq3_0" { 0xaa } else { 0 };
         assert!(block.chunks(14).all(|b| b[..8] == [zero; 8] && b[8..12] == [0xff; 4] && b[12..] == [0, 0]));
     }
-    let spec: CodecSpec = "tq3_0".parse().expect("a spec");
+    let spec: CodecSpec = "tq3_0".parse().unwrap();
     assert!(AnyCodec::<80>::build(spec, Backend::SCALAR, Stream::default()).is_err());
     assert_eq!(spec.block_bytes(128), 56);
 }

@@ -187,7 +187,7 @@ impl<const D: usize> Codec<D> for Tq3<D> {
 
     fn score(&self, queries: &[Query<D>], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
         let count = count_blocks(blocks, self.block_bytes())?;
-        Error::expect_length("scores", queries.len() * count, scores.len())?;
+        Error::expect_length("scores", queries.len().saturating_mul(count), scores.len())?;
         self.check_scales(blocks)?;
         Query::in_float_batches(queries, scores, |queries, scores| {
             self.backend.score_blocks(&self.book, D, blocks, queries, scores);

@@ -3,17 +3,17 @@
 //! One text for all machines: `equivalence.rs` runs it natively and under emulators, `ci/portable` runs it in
 //! WebAssembly. It needs `alloc`, and the including crate declares that.
 
+mod angles;
+mod blocks;
 mod paint;
+mod signs;
 
 use alloc::format;
 use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt::Arguments;
-use octaplex_arch::{
-    Affine, AngleTree, Angles, BLOCK_BYTES, Backend, BlockBook, Float, IntQuery, MAX_WEIGHT, Packing, Rows,
-    SignQuery, SignRows,
-};
+use octaplex_arch::{Affine, Backend, Float, IntQuery, MAX_WEIGHT, Packing, Rows};
 use paint::{Painter, STYLES, Style};
 
 /// The first mismatch, in words.
@@ -45,19 +45,19 @@ pub(crate) const KERNELS: &[(&str, Check)] = &[
     ("decode_affine", decode_affine),
     ("score_affine", score_affine),
     ("accumulate_affine", accumulate_affine),
-    ("pack_signs", pack_signs),
-    ("unpack_signs", unpack_signs),
-    ("score_signs", score_signs),
-    ("accumulate_signs", accumulate_signs),
-    ("quantize_blocks", quantize_blocks),
-    ("blocks_are_finite", blocks_are_finite),
-    ("decode_blocks", decode_blocks),
-    ("score_blocks", score_blocks),
-    ("accumulate_blocks", accumulate_blocks),
-    ("quantize_angles", quantize_angles),
-    ("decode_angles", decode_angles),
-    ("score_angles", score_angles),
-    ("accumulate_angles", accumulate_angles),
+    ("pack_signs", signs::pack_signs),
+    ("unpack_signs", signs::unpack_signs),
+    ("score_signs", signs::score_signs),
+    ("accumulate_signs", signs::accumulate_signs),
+    ("quantize_blocks", blocks::quantize_blocks),
+    ("blocks_are_finite", blocks::blocks_are_finite),
+    ("decode_blocks", blocks::decode_blocks),
+    ("score_blocks", blocks::score_blocks),
+    ("accumulate_blocks", blocks::accumulate_blocks),
+    ("quantize_angles", angles::quantize_angles),
+    ("decode_angles", angles::decode_angles),
+    ("score_angles", angles::score_angles),
+    ("accumulate_angles", angles::accumulate_angles),
 ];
 
 const WIDTHS: [usize; 11] = [32, 64, 80, 96, 112, 128, 160, 192, 256, 512, 576];
@@ -657,354 +657,6 @@ fn accumulate_affine(backend: Backend) -> Outcome {
         let case = format_args!("{layout:?}, {count} rows, {queries} queries");
         same_changes(backend, case, &acc, |backend, acc| {
             backend.accumulate_affine(&layout, &bytes[1..], &weights[1..], acc);
-        })?;
-    }
-    Ok(())
-}
-
-fn pack_signs(backend: Backend) -> Outcome {
-    for n in (0..20).map(|n| 8 * n).chain(WIDTHS) {
-        for style in STYLES {
-            let x = shifted(&Painter::new(&[n]).floats(style, n));
-            same_outputs(backend, format_args!("{n} values, {style:?}"), n / 8, |backend, plane| {
-                backend.pack_signs(&x[1..], plane);
-            })?;
-        }
-    }
-    Ok(())
-}
-
-fn unpack_signs(backend: Backend) -> Outcome {
-    for n in (0..20).map(|n| 8 * n).chain(WIDTHS) {
-        let plane = shifted(&Painter::new(&[n]).bytes(n / 8));
-        for scale in [1.0, -0.003_1, -0.0, 1e-42] {
-            same_outputs(backend, format_args!("{n} values, scale {scale}"), n, |backend, out| {
-                backend.unpack_signs(&plane[1..], scale, out);
-            })?;
-        }
-    }
-    Ok(())
-}
-
-/// Calls `run` with rows of signs of every shape, and a number of queries.
-fn sign_rows(mut run: impl FnMut(&SignRows, usize, &mut Painter) -> Outcome) -> Outcome {
-    let widths = WIDTHS.into_iter().chain([8, 16, 24, 40, 72, 136]).map(|dim| (dim, 3, 1 + dim / 8 % 3));
-    let many = [40, 80, 128].into_iter().flat_map(|dim| {
-        ROW_COUNTS.into_iter().flat_map(move |rows| QUERY_COUNTS.into_iter().map(move |q| (dim, rows, q)))
-    });
-    for (dim, count, queries) in widths.chain(many) {
-        for outer in [None, Some(Float::F16), Some(Float::F32)] {
-            let mut painter = Painter::new(&[dim, count, queries, outer.map_or(0, Float::bytes)]);
-            let at = outer.map_or(0, Float::bytes) + [0, 1, 7, 32][painter.below(4)];
-            let stride = at + 2 + dim / 8 + [0, 1, 6, 37][painter.below(4)];
-            let mut bytes = painter.bytes(1 + stride * count);
-            for row in bytes[1..].chunks_exact_mut(stride) {
-                match outer {
-                    Some(Float::F32) => row[..4].copy_from_slice(&(painter.float() * 100.0).to_le_bytes()),
-                    Some(_) => row[..2].copy_from_slice(&painter.finite_f16()),
-                    None => {}
-                }
-                row[at..at + 2].copy_from_slice(&painter.finite_f16());
-                match painter.below(8) {
-                    0 => row[at + 2..].fill(0xff),
-                    1 => row[at..].fill(0),
-                    _ => {}
-                }
-            }
-            run(&SignRows { bytes: &bytes[1..], stride, dim, at, outer }, queries, &mut painter)?;
-        }
-    }
-    Ok(())
-}
-
-fn score_signs(backend: Backend) -> Outcome {
-    sign_rows(|rows, queries, painter| {
-        let values: Vec<Vec<i8>> = (0..queries)
-            .map(|_| match painter.below(6) {
-                0 => vec![127; rows.dim + 1],
-                1 => vec![-127; rows.dim + 1],
-                _ => painter.integers(127, rows.dim + 1).into_iter().map(|v| v as i8).collect(),
-            })
-            .collect();
-        let queries: Vec<SignQuery> = values
-            .iter()
-            .map(|values| SignQuery { values: &values[1..], scale: painter.float() / 100.0 })
-            .collect();
-        let count = rows.count();
-        let start = painter.floats(Style::Wide, queries.len() * count);
-        let case = format_args!("dim {}, {count} rows, {} queries", rows.dim, queries.len());
-        same_changes(backend, case, &start, |backend, scores| {
-            backend.score_signs(rows, 0.007_3, &queries, scores);
-        })
-    })
-}
-
-fn accumulate_signs(backend: Backend) -> Outcome {
-    sign_rows(|rows, queries, painter| {
-        let count = rows.count();
-        let weights: Vec<f32> = match painter.below(4) {
-            0 => vec![MAX_WEIGHT; queries * count],
-            1 => vec![1e-35; queries * count],
-            _ => painter.floats(Style::Random, queries * count),
-        };
-        let start = painter.floats(Style::Random, queries * rows.dim);
-        let case = format_args!("dim {}, {count} rows, {queries} queries", rows.dim);
-        same_changes(backend, case, &start, |backend, acc| {
-            backend.accumulate_signs(rows, 0.007_3, &weights, acc);
-        })
-    })
-}
-
-const BOOKS: [BlockBook; 2] = [
-    BlockBook::TwoBits { centroids: [-1.51, -0.4528, 0.4528, 1.51], thresholds: [-0.9814, 0.0, 0.9814] },
-    BlockBook::ThreeBits {
-        centroids: [-2.25, -1.5, -0.75, -0.25, 0.125, 0.5, 1.0, 2.0],
-        thresholds: [-1.75, -1.0, -0.5, 0.0, 0.5, 1.0, 1.75],
-    },
-];
-
-fn quantize_blocks(backend: Backend) -> Outcome {
-    for book in &BOOKS {
-        for blocks in [0, 1, 2, 3, 4, 5, 16, 18] {
-            for style in STYLES {
-                let mut painter = Painter::new(&[blocks]);
-                let mut x = painter.floats(style, 32 * blocks);
-                for (i, x) in x.iter_mut().enumerate() {
-                    match (style, i / 32 % 4) {
-                        (Style::Wide, 0) => *x = (*x).clamp(-6e4, 6e4),
-                        (Style::Wide | Style::Huge, _) => *x *= 2f32.powi_exact(-60),
-                        // Ties, and coordinates of the largest magnitude.
-                        (Style::Random, 1) => *x = (*x * 8.0) as i32 as f32,
-                        _ => {}
-                    }
-                }
-                let x = shifted(&x);
-                let case = format_args!("{} levels, {blocks} blocks, {style:?}", book.largest());
-                same_outputs(backend, case, BLOCK_BYTES * blocks, |backend, bytes| {
-                    backend.quantize_blocks(book, &x[1..], bytes);
-                })?;
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Powers of two without std.
-trait PowiExact {
-    fn powi_exact(self, exponent: i32) -> f32;
-}
-
-impl PowiExact for f32 {
-    fn powi_exact(self, exponent: i32) -> f32 {
-        f32::from_bits(((exponent + 127) as u32) << 23)
-    }
-}
-
-/// Blocks of hostile bytes with finite scales.
-fn small_blocks(painter: &mut Painter, blocks: usize) -> Vec<u8> {
-    let mut bytes = painter.bytes(1 + BLOCK_BYTES * blocks);
-    for block in bytes[1..].chunks_exact_mut(BLOCK_BYTES) {
-        block[12..].copy_from_slice(&painter.finite_f16());
-    }
-    bytes
-}
-
-/// One scale that is not finite, anywhere; and other bytes that only look like it.
-fn blocks_are_finite(backend: Backend) -> Outcome {
-    for blocks in [0, 1, 2, 31, 32, 33, 64, 100] {
-        let clean = small_blocks(&mut Painter::new(&[blocks]), blocks);
-        let mut check = |bytes: &[u8], finite: bool, at: usize| match backend.blocks_are_finite(bytes) {
-            found if found == finite => Ok(()),
-            found => Err(format!("{blocks} blocks, scale {at}: {found}")),
-        };
-        check(&clean[1..], true, blocks)?;
-        for at in 0..blocks {
-            for high in [0x7c, 0x7f, 0xfc, 0xff] {
-                let mut bytes = clean.clone();
-                bytes[1 + at * BLOCK_BYTES + 13] = high;
-                check(&bytes[1..], false, at)?;
-            }
-        }
-    }
-    Ok(())
-}
-
-fn decode_blocks(backend: Backend) -> Outcome {
-    for book in &BOOKS {
-        for blocks in [0, 1, 2, 3, 4, 5, 16, 18] {
-            let bytes = small_blocks(&mut Painter::new(&[blocks]), blocks);
-            same_outputs(backend, format_args!("{blocks} blocks"), 32 * blocks, |backend, out| {
-                backend.decode_blocks(book, &bytes[1..], out);
-            })?;
-        }
-    }
-    Ok(())
-}
-
-fn block_shapes() -> impl Iterator<Item = (&'static BlockBook, usize, usize, usize)> {
-    let few = (1..=18).map(|blocks| (32 * blocks, 3, 1 + blocks % 3));
-    let many = [32, 96, 128].into_iter().flat_map(|dim| {
-        ROW_COUNTS.into_iter().flat_map(move |rows| QUERY_COUNTS.into_iter().map(move |q| (dim, rows, q)))
-    });
-    few.chain(many).flat_map(|(dim, rows, queries)| BOOKS.iter().map(move |book| (book, dim, rows, queries)))
-}
-
-fn score_blocks(backend: Backend) -> Outcome {
-    for (book, dim, count, queries) in block_shapes() {
-        let mut painter = Painter::new(&[dim, count, queries]);
-        let bytes = small_blocks(&mut painter, dim / 32 * count);
-        let rows: Vec<Vec<f32>> = (0..queries).map(|_| painter.floats(Style::Wide, dim + 1)).collect();
-        let rows: Vec<&[f32]> = rows.iter().map(|row| &row[1..]).collect();
-        let case = format_args!("dim {dim}, {count} rows, {queries} queries, {}", book.largest());
-        same_outputs(backend, case, queries * count, |backend, scores| {
-            backend.score_blocks(book, dim, &bytes[1..], &rows, scores);
-        })?;
-    }
-    Ok(())
-}
-
-fn accumulate_blocks(backend: Backend) -> Outcome {
-    for (book, dim, count, queries) in block_shapes() {
-        let mut painter = Painter::new(&[dim, count, queries]);
-        let bytes = small_blocks(&mut painter, dim / 32 * count);
-        let weights = painter.floats(Style::Random, queries * count);
-        let start = painter.floats(Style::Wide, queries * dim);
-        let case = format_args!("dim {dim}, {count} rows, {queries} queries, {}", book.largest());
-        same_changes(backend, case, &start, |backend, acc| {
-            backend.accumulate_blocks(book, dim, &bytes[1..], &weights, acc);
-        })?;
-    }
-    Ok(())
-}
-
-/// Codebooks of some bits for each level, of numbers that need not be cosines.
-struct Tree {
-    dim: usize,
-    books: Vec<(u8, Vec<f32>, Vec<f32>, Vec<f32>)>,
-}
-
-impl Tree {
-    fn new(painter: &mut Painter, dim: usize, bits: &[u8]) -> Self {
-        let book = |(level, &bits): (usize, &u8)| {
-            let codes = 1usize << bits;
-            let tangents = if level == 0 { (codes / 4).max(1) } else { codes } - 1;
-            let tangents = (1..=tangents).map(|k| k as f32 / (tangents + 1 - k) as f32).collect();
-            (bits, painter.floats(Style::Random, codes), painter.floats(Style::Random, codes), tangents)
-        };
-        Self { dim, books: bits.iter().enumerate().map(book).collect() }
-    }
-
-    fn run<T>(&self, run: impl FnOnce(&AngleTree) -> T) -> T {
-        let levels: Vec<Angles> = self
-            .books
-            .iter()
-            .map(|(bits, cos, sin, tangents)| Angles { bits: *bits, cos, sin, tangents })
-            .collect();
-        run(&AngleTree { dim: self.dim, levels: &levels })
-    }
-}
-
-fn trees() -> impl Iterator<Item = (usize, Vec<u8>)> {
-    let full = [32, 64, 128, 256, 512]
-        .into_iter()
-        .flat_map(|dim: usize| (1..=8).map(move |bits| (dim, vec![bits; dim.trailing_zeros() as usize])));
-    let four = (1..=36).map(|roots| (16 * roots, vec![4, 2, 2, 2]));
-    let other = [(8, vec![3]), (24, vec![5, 5, 1]), (64, vec![1, 2, 3, 4, 5]), (512, vec![8])];
-    full.chain(four).chain(other)
-}
-
-fn quantize_angles(backend: Backend) -> Outcome {
-    for (dim, bits) in trees() {
-        let mut painter = Painter::new(&[dim, usize::from(bits[0])]);
-        let tree = Tree::new(&mut painter, dim, &bits);
-        for style in STYLES {
-            let mut x = painter.floats(style, dim);
-            // On thresholds and axes, in all quadrants.
-            if style == Style::Random {
-                x.iter_mut().step_by(2).for_each(|x| *x = (*x * 4.0) as i32 as f32);
-                x.iter_mut().skip(1).step_by(4).for_each(|x| *x = (*x * 4.0) as i32 as f32 * -1.0);
-            }
-            // Squares of a page's values fit f32.
-            x.iter_mut().for_each(|x| *x = (*x).clamp(-1e15, 1e15));
-            tree.run(|tree| {
-                let case = format_args!("dim {dim}, bits {bits:?}, {style:?}");
-                same_outputs(backend, case, tree.codes(), |backend, codes| {
-                    backend.quantize_angles(tree, &mut x.clone(), codes);
-                })?;
-                same_outputs(backend, case, tree.roots(), |backend, roots| {
-                    let mut x = x.clone();
-                    backend.quantize_angles(tree, &mut x, &mut vec![0; tree.codes()]);
-                    roots.copy_from_slice(&x[..roots.len()]);
-                })
-            })?;
-        }
-    }
-    Ok(())
-}
-
-/// Rows of hostile bytes with finite roots.
-fn angle_rows(painter: &mut Painter, tree: &AngleTree, count: usize) -> Vec<u8> {
-    let mut bytes = painter.bytes(1 + tree.row_bytes() * count);
-    for row in bytes[1..].chunks_exact_mut(tree.row_bytes()) {
-        for root in row[..2 * tree.roots()].chunks_exact_mut(2) {
-            root.copy_from_slice(&painter.finite_f16());
-        }
-    }
-    bytes
-}
-
-fn decode_angles(backend: Backend) -> Outcome {
-    for (dim, bits) in trees() {
-        let mut painter = Painter::new(&[dim, usize::from(bits[0])]);
-        Tree::new(&mut painter, dim, &bits).run(|tree| {
-            let bytes = angle_rows(&mut painter, tree, 1);
-            same_outputs(backend, format_args!("dim {dim}, bits {bits:?}"), dim, |backend, out| {
-                backend.decode_angles(tree, &bytes[1..], out);
-            })
-        })?;
-    }
-    Ok(())
-}
-
-fn angle_shapes() -> impl Iterator<Item = (usize, Vec<u8>, usize, usize)> {
-    let few = trees().map(|(dim, bits)| (dim, bits, 3, 1 + dim / 16 % 3));
-    let many =
-        [(64, vec![4; 6]), (128, vec![3; 7]), (96, vec![4, 2, 2, 2])].into_iter().flat_map(|(dim, bits)| {
-            [0, 1, 2, 15, 16, 17, 33].into_iter().flat_map(move |rows| {
-                let bits = bits.clone();
-                QUERY_COUNTS.into_iter().map(move |queries| (dim, bits.clone(), rows, queries))
-            })
-        });
-    few.chain(many)
-}
-
-fn score_angles(backend: Backend) -> Outcome {
-    for (dim, bits, count, queries) in angle_shapes() {
-        let mut painter = Painter::new(&[dim, count, queries]);
-        Tree::new(&mut painter, dim, &bits).run(|tree| {
-            let bytes = angle_rows(&mut painter, tree, count);
-            let rows: Vec<Vec<f32>> = (0..queries).map(|_| painter.floats(Style::Wide, dim + 1)).collect();
-            let rows: Vec<&[f32]> = rows.iter().map(|row| &row[1..]).collect();
-            let case = format_args!("dim {dim}, bits {bits:?}, {count} rows, {queries} queries");
-            same_outputs(backend, case, queries * count, |backend, scores| {
-                backend.score_angles(tree, &bytes[1..], &rows, scores);
-            })
-        })?;
-    }
-    Ok(())
-}
-
-fn accumulate_angles(backend: Backend) -> Outcome {
-    for (dim, bits, count, queries) in angle_shapes() {
-        let mut painter = Painter::new(&[dim, count, queries]);
-        Tree::new(&mut painter, dim, &bits).run(|tree| {
-            let bytes = angle_rows(&mut painter, tree, count);
-            let weights = painter.floats(Style::Random, queries * count);
-            let start = painter.floats(Style::Wide, queries * dim);
-            let case = format_args!("dim {dim}, bits {bits:?}, {count} rows, {queries} queries");
-            same_changes(backend, case, &start, |backend, acc| {
-                backend.accumulate_angles(tree, &bytes[1..], &weights, acc);
-            })
         })?;
     }
     Ok(())

@@ -155,7 +155,7 @@ pub(crate) fn score_blocks(
 
 /// A row of at most 16; the last one again where there are fewer.
 #[inline]
-fn row<'a>(block: &'a [[u8; BLOCK_BYTES]], per_row: usize, index: usize) -> &'a [[u8; BLOCK_BYTES]] {
+fn row(block: &[[u8; BLOCK_BYTES]], per_row: usize, index: usize) -> &[[u8; BLOCK_BYTES]] {
     let last = block.len() - per_row;
     &block[(index * per_row).min(last)..][..per_row]
 }

@@ -67,7 +67,7 @@ pub(crate) fn score_signs(rows: &SignRows, scale: f32, queries: &[SignQuery], sc
             let (positive, scales) = match (rows.dim, scores.len()) {
                 (128, ROWS) => full_block::<2, false>(rows, bytes, &query),
                 (64, ROWS) => full_block::<1, false>(rows, bytes, &query),
-                (65.., ROWS) if rows.dim % CHUNK == 0 => full_block::<0, false>(rows, bytes, &query),
+                (65.., ROWS) if rows.dim.is_multiple_of(CHUNK) => full_block::<0, false>(rows, bytes, &query),
                 (65.., ROWS) => full_block::<0, true>(rows, bytes, &query),
                 _ => any_block(rows, bytes, &query),
             };
