@@ -1,7 +1,7 @@
 //! Small blocks. `vpermilps` reads two bits of each index: with a dword's codes shifted down by 0, 2, 4 … it looks
 //! 16 of them up, and stray high bits do no harm. The bit plane is a mask.
 
-use super::{load, load_ps, store_ps, store_tail};
+use super::{halve_four, join_fours, load, load_ps, store_first, store_ps};
 use crate::{BLOCK_BYTES, BLOCK_VALUES, BlockBook};
 use core::arch::x86_64::*;
 
@@ -176,7 +176,7 @@ fn score_one<const PLANE: bool>(book: &Book, dim: usize, bytes: &[u8], query: &[
             ];
             *sums = score_four::<PLANE>(book, rows, query);
         }
-        store_tail(scores, halve(sums));
+        store_first(join_fours(sums), scores);
     }
 }
 
@@ -197,7 +197,7 @@ fn score_four<const PLANE: bool>(
             }
         }
     }
-    quarter(lanes)
+    halve_four(lanes)
 }
 
 /// Several queries share the decoding, by way of the first-level cache.
@@ -228,36 +228,14 @@ fn score_some<const PLANE: bool>(
                         *lanes = _mm512_add_ps(*lanes, product);
                     }
                 }
-                sums[m] = quarter(lanes);
+                sums[m] = halve_four(lanes);
             }
         }
         for (scores, sums) in scores.chunks_exact_mut(count).zip(sums) {
-            store_tail(scores[first * ROWS..].chunks_mut(ROWS).next().unwrap_or_default(), halve(sums));
+            let scores = &mut scores[first * ROWS..count.min((first + 1) * ROWS)];
+            store_first(join_fours(sums), scores);
         }
     }
-}
-
-/// The first two halvings of four registers; register i goes to 128-bit lane i.
-#[inline]
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn quarter([a, b, c, d]: [__m512; 4]) -> __m512 {
-    // 16 → 8: two registers side by side.
-    let eight = |a, b| _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xee>(a, b));
-    let (ab, cd) = (eight(a, b), eight(c, d));
-    _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(ab, cd), _mm512_shuffle_f32x4::<0xdd>(ab, cd))
-}
-
-/// The last two halvings: lane i of register m goes to value 4·i + m.
-#[inline]
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn halve([a, b, c, d]: [__m512; 4]) -> __m512 {
-    let two = |a: __m512, b: __m512| {
-        let (a, b) = (_mm512_castps_pd(a), _mm512_castps_pd(b));
-        let (low, high) = (_mm512_unpacklo_pd(a, b), _mm512_unpackhi_pd(a, b));
-        _mm512_add_ps(_mm512_castpd_ps(low), _mm512_castpd_ps(high))
-    };
-    let (ab, cd) = (two(a, b), two(c, d));
-    _mm512_add_ps(_mm512_shuffle_ps::<0x88>(ab, cd), _mm512_shuffle_ps::<0xdd>(ab, cd))
 }
 
 /// acc\[query] += Σ weight·decoded row, rows ascending.

@@ -1,8 +1,9 @@
 //! Planes of signs: a plane's bits are the mask of a register of ones, and `vpdpbusd` adds the query's bytes under it.
 
-use super::codes::{Block, CHUNK, Place, ROWS};
+use super::codes::{CHUNK, scales, scales_at};
 use super::score::{add_four, add_lanes};
 use super::{first, load_ps, load_tail, store_first, store_tail};
+use crate::x86_64::rows::{Block, ROWS};
 use crate::{Float, MAX_DIM, SignQuery, SignRows};
 use core::arch::x86_64::*;
 
@@ -92,7 +93,7 @@ fn full_block<const CHUNKS: usize, const TAIL: bool>(
     let chunks = if CHUNKS == 0 { rows.dim / CHUNK } else { CHUNKS };
     let mut sums = [_mm512_setzero_si512(); ROWS];
     for (chunk, values) in query.values[..chunks].iter().enumerate() {
-        let window = block.window(&Place::new(start + 8 * chunk, start + 8 * chunk + 8));
+        let window = block.window(start + 8 * chunk, start + 8 * chunk + 8);
         for (r, sum) in sums.iter_mut().enumerate() {
             *sum = _mm512_dpbusd_epi32(*sum, _mm512_maskz_set1_epi8(window.quad(r), 1), *values);
         }
@@ -100,17 +101,17 @@ fn full_block<const CHUNKS: usize, const TAIL: bool>(
     if TAIL {
         // The last 8 bytes, without those that have been added already.
         let end = start + rows.dim / 8;
-        let (window, shift) = (block.window(&Place::new(end - 8, end)), CHUNK - rows.dim % CHUNK);
+        let (window, shift) = (block.window(end - 8, end), CHUNK - rows.dim % CHUNK);
         for (r, sum) in sums.iter_mut().enumerate() {
             let ones = _mm512_maskz_set1_epi8(window.quad(r) >> shift, 1);
             *sum = _mm512_dpbusd_epi32(*sum, ones, query.values[chunks]);
         }
     }
-    let scales = block.window(&Place::new(rows.at, start)).scales();
+    let inner = scales_at(&block, rows.at);
     let scales = match rows.outer {
-        None => scales,
-        Some(Float::F32) => _mm512_mul_ps(outer_f32(rows, bytes), scales),
-        Some(_) => _mm512_mul_ps(block.window(&Place::SCALE).scales(), scales),
+        None => inner,
+        Some(Float::F32) => _mm512_mul_ps(outer_f32(rows, bytes), inner),
+        Some(_) => _mm512_mul_ps(scales(&block), inner),
     };
     (add_sixteen(&sums), scales)
 }
