@@ -12,6 +12,14 @@ use crate::hadamard;
 use crate::{Affine, Float, IntQuery, Packing, Rows};
 use half::{bf16, f16};
 
+mod angles;
+mod blocks;
+mod signs;
+
+pub(crate) use angles::*;
+pub(crate) use blocks::*;
+pub(crate) use signs::*;
+
 /// Lanes of every `f32` sum. Element `i` goes to lane `i % 16`, ascending; then 16 → 8 → 4 → 2 → 1 by halves.
 pub(crate) const LANES: usize = 16;
 
@@ -373,7 +381,12 @@ pub(crate) fn quantize_weights(
     for ((product, weight), row) in products.iter_mut().zip(weights).zip(page.iter()) {
         *product = weight * row_scale(row);
     }
-    let products = &products[..weights.len()];
+    quantize_products(&products[..weights.len()], limit, ints)
+}
+
+/// ints = rint(product · limit/max|product|), and the value of one unit.
+#[inline(always)]
+pub(crate) fn quantize_products(products: &[f32], limit: i16, ints: &mut [i16; PAGE]) -> Option<f32> {
     let max = max_abs(products);
     // Products are finite: the contract bounds weights by MAX_WEIGHT and asks for finite row scales.
     if max < SMALLEST_WEIGHT {

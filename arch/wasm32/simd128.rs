@@ -1,6 +1,13 @@
 //! Kernels for WebAssembly SIMD128.
 
+mod angles;
+mod blocks;
+mod signs;
+
 pub(crate) use crate::lanes::pack;
+pub(crate) use angles::*;
+pub(crate) use blocks::*;
+pub(crate) use signs::*;
 
 use crate::lanes::Lanes;
 use crate::{Affine, Float, IntQuery, Packing, Rows};

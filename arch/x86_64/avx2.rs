@@ -2,6 +2,14 @@
 
 use crate::{Affine, Float, IntQuery, Packing, Rows};
 
+mod angles;
+mod blocks;
+mod signs;
+
+pub(crate) use angles::*;
+pub(crate) use blocks::*;
+pub(crate) use signs::*;
+
 forward_to_scalar! {
     enable = "avx2,fma,f16c";
     dot(a: &[f32], b: &[f32]) -> f32;
