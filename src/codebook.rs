@@ -26,6 +26,7 @@
 //! assert!((book.value(code) - 0.0397).abs() < 1e-3);
 //! ```
 
+pub(crate) mod angles;
 pub(crate) mod quaternions;
 mod tables;
 

@@ -2,7 +2,7 @@
 //!
 //! The list of codecs stands once, in the `codecs!` call at the end of this file.
 
-use crate::codec::{Codec, Query, float, hqmq, int, turboquant};
+use crate::codec::{Codec, Query, float, hqmq, int, polarquant, qjl, tq3_0, turboquant, turboquant_qjl};
 use crate::{Backend, Error, Stream};
 use core::fmt;
 use core::ops::RangeInclusive;
@@ -208,9 +208,13 @@ macro_rules! codecs {
         ];
 
         impl CodecSpec {
-            /// Bytes of a block of `dim` values; sizes static buffers. 0 for parameters that no codec is built from.
+            /// Bytes of a block of `dim` values; sizes static buffers. 0 for parameters that no codec is built from,
+            /// and beyond a width of 2²⁰.
             #[must_use]
             pub const fn block_bytes(&self, dim: usize) -> usize {
+                if dim > 1 << 20 {
+                    return 0;
+                }
                 match self { $(Self::$variant(spec) => spec.block_bytes(dim),)* }
             }
 
@@ -341,8 +345,16 @@ impl fmt::Display for CodecSpec {
 codecs! {
     /// Random rotation and a Lloyd-Max scalar quantiser.
     TurboQuant: turboquant::TurboQuantSpec => turboquant::TurboQuant<D>;
+    /// TurboQuant with one bit less and a sign sketch of the residual.
+    TurboQuantQjl: turboquant_qjl::TurboQuantQjlSpec => turboquant_qjl::TurboQuantQjl<D>;
+    /// The signs of a sketch.
+    Qjl: qjl::QjlSpec => qjl::Qjl<D>;
+    /// Random rotation and polar coordinates.
+    PolarQuant: polarquant::PolarQuantSpec => polarquant::PolarQuant<D>;
     /// Chunks of four values as a radius and a product of quaternions.
     Hqmq: hqmq::HqmqSpec => hqmq::Hqmq<D>;
+    /// The 14-byte block of a llama.cpp fork.
+    Tq3: tq3_0::Tq3Spec => tq3_0::Tq3<D>;
     /// Plain integers with a scale for each token or group.
     Int: int::IntSpec => int::Int<D>;
     /// IEEE binary16.

@@ -3,8 +3,11 @@
 //! One text for all machines: `equivalence.rs` runs it natively and under emulators, `ci/portable` runs it in
 //! WebAssembly. It needs `alloc`, and the including crate declares that.
 
+mod angles;
+mod blocks;
 mod paint;
 mod quaternion;
+mod signs;
 
 use alloc::format;
 use alloc::string::String;
@@ -43,6 +46,19 @@ pub(crate) const KERNELS: &[(&str, Check)] = &[
     ("decode_affine", decode_affine),
     ("score_affine", score_affine),
     ("accumulate_affine", accumulate_affine),
+    ("pack_signs", signs::pack_signs),
+    ("unpack_signs", signs::unpack_signs),
+    ("score_signs", signs::score_signs),
+    ("accumulate_signs", signs::accumulate_signs),
+    ("quantize_blocks", blocks::quantize_blocks),
+    ("blocks_are_finite", blocks::blocks_are_finite),
+    ("decode_blocks", blocks::decode_blocks),
+    ("score_blocks", blocks::score_blocks),
+    ("accumulate_blocks", blocks::accumulate_blocks),
+    ("quantize_angles", angles::quantize_angles),
+    ("decode_angles", angles::decode_angles),
+    ("score_angles", angles::score_angles),
+    ("accumulate_angles", angles::accumulate_angles),
     ("chunk_norms", quaternion::chunk_norms),
     ("quaternion_encode", quaternion::quaternion_encode),
     ("pack_chunks", quaternion::pack_chunks),

@@ -1,13 +1,11 @@
 //! Scores of packed rows.
 
-use super::codes::{Bytes, CHUNK, MAX_CHUNKS, Order};
-use super::{load, load_bytes};
+use super::codebook::{Bytes, kind, step};
+use super::codes::{CHUNK, MAX_CHUNKS, scales};
+use super::{load_words, narrow, store_first};
+use crate::x86_64::rows::{Blocks, ROWS};
 use crate::{IntQuery, Rows};
 use core::arch::x86_64::*;
-use core::mem::MaybeUninit;
-
-/// Rows in a block: the block's sums fill one register.
-const ROWS: usize = 16;
 
 /// score\[query]\[row] = (f32(Σ q·c) · (query scale · table scale)) · row scale, the sum an exact integer.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -19,19 +17,19 @@ pub(crate) fn score_codes(
     scores: &mut [f32],
 ) {
     if centroids.len() > 16 {
-        return crate::scalar::score_codes(rows, centroids, scale, queries, scores);
+        return super::wide::score_codes(rows, centroids, scale, queries, scores);
     }
-    let count = rows.count();
-    if count == 0 {
+    if rows.bytes.is_empty() {
         return;
     }
     let bytes = Bytes::new(rows.packing, rows.dim, centroids, 0x80);
-    if let [query] = queries {
-        score_bytes::<1>(&bytes, rows, scale, core::slice::from_ref(query), scores);
-    } else {
-        for (queries, scores) in queries.chunks(8).zip(scores.chunks_mut(8 * count)) {
-            score_bytes::<8>(&bytes, rows, scale, queries, scores);
-        }
+    match bytes.kind() {
+        kind::NIBBLES => score_bytes::<{ kind::NIBBLES }>(&bytes, rows, scale, queries, scores),
+        kind::PAIRS => score_bytes::<{ kind::PAIRS }>(&bytes, rows, scale, queries, scores),
+        kind::RAW => score_bytes::<{ kind::RAW }>(&bytes, rows, scale, queries, scores),
+        kind::BYTES => score_bytes::<{ kind::BYTES }>(&bytes, rows, scale, queries, scores),
+        kind::TERNARY => score_bytes::<{ kind::TERNARY }>(&bytes, rows, scale, queries, scores),
+        _ => score_bytes::<{ kind::SEVENS }>(&bytes, rows, scale, queries, scores),
     }
 }
 
@@ -46,31 +44,28 @@ struct ByteQuery {
 impl ByteQuery {
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn new(query: &IntQuery, scale: f32, order: Order) -> Self {
+    fn new(query: &IntQuery, scale: f32, kind: u8) -> Self {
         let mut values = [_mm512_setzero_si512(); MAX_CHUNKS];
-        for (chunk, values) in query.values.chunks(CHUNK).zip(&mut values) {
-            let mut bytes = [0; CHUNK];
-            for (byte, value) in bytes.iter_mut().zip(chunk) {
-                *byte = *value as u8;
-            }
-            *values = load(&bytes);
-        }
-        if order == Order::Nibbles {
-            let even = _mm512_set1_epi16(0xff);
-            for pair in values.as_chunks_mut::<2>().0 {
-                // `vpmovwb` keeps the low bytes.
-                let narrow = |a, b| {
-                    let (a, b) = (_mm512_cvtepi16_epi8(a), _mm512_cvtepi16_epi8(b));
-                    _mm512_inserti64x4::<1>(_mm512_castsi256_si512(a), b)
-                };
-                let _ = even;
-                let odd = pair.map(|x| _mm512_srli_epi16::<8>(x));
-                *pair = [narrow(pair[0], pair[1]), narrow(odd[0], odd[1])];
-            }
-        }
         let mut sum = _mm512_setzero_si512();
-        for values in values {
-            sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8(-128), values);
+        for (chunk, values) in query.values.chunks(CHUNK).zip(&mut values) {
+            let (low, high) = chunk.split_at(chunk.len().min(32));
+            *values = narrow(load_words(low), load_words(high));
+            sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8(-128), *values);
+        }
+        for [a, b] in values.as_chunks_mut::<2>().0 {
+            match kind {
+                kind::NIBBLES => {
+                    let odd = |x| _mm512_srli_epi16::<8>(x);
+                    (*a, *b) = (narrow(*a, *b), narrow(odd(*a), odd(*b)));
+                }
+                kind::PAIRS => {
+                    let even = _mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14);
+                    let odd = _mm512_setr_epi64(1, 3, 5, 7, 9, 11, 13, 15);
+                    (*a, *b) =
+                        (_mm512_permutex2var_epi64(*a, even, *b), _mm512_permutex2var_epi64(*a, odd, *b));
+                }
+                _ => {}
+            }
         }
         Self {
             values,
@@ -82,73 +77,137 @@ impl ByteQuery {
 
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn score_bytes<const Q: usize>(
+fn score_bytes<const KIND: u8>(
     bytes: &Bytes,
     rows: &Rows,
     scale: f32,
     queries: &[IntQuery],
     scores: &mut [f32],
 ) {
+    let mut padded = None;
+    let blocks = Blocks::new(rows, &mut padded);
     let count = rows.count();
-    let chunks = match bytes.order() {
-        Order::Natural => rows.dim.div_ceil(CHUNK),
-        Order::Nibbles => rows.dim.div_ceil(2 * CHUNK) * 2,
-    };
-    let queries: [Option<ByteQuery>; Q] =
-        core::array::from_fn(|q| queries.get(q).map(|query| ByteQuery::new(query, scale, bytes.order())));
-    let mut block = [[MaybeUninit::uninit(); ROWS]; MAX_CHUNKS];
-    let block = &mut block[..chunks];
-    if count < ROWS {
-        block.fill([MaybeUninit::new(_mm512_setzero_si512()); ROWS]);
+    let mut rest = (queries, scores);
+    while !rest.0.is_empty() {
+        // Beyond two, queries are cheaper together, even if a place stays empty.
+        let width = match rest.0.len() {
+            1 | 2 => 1,
+            3 | 4 => rest.0.len(),
+            more => more.min(8),
+        };
+        let (queries, later) = rest.0.split_at(width);
+        let (scores, behind) = rest.1.split_at_mut(width * count);
+        let prepare = |query| ByteQuery::new(query, scale, KIND);
+        match queries {
+            [query] => score_one::<KIND>(bytes, &blocks, &prepare(query), scores),
+            [_, _, _] | [_, _, _, _] => {
+                score_many::<KIND, 4>(bytes, &blocks, count, queries.iter().map(prepare), scores);
+            }
+            _ => score_many::<KIND, 8>(bytes, &blocks, count, queries.iter().map(prepare), scores),
+        }
+        rest = (later, behind);
     }
-    for (b, page) in rows.pages(ROWS).enumerate() {
-        bytes.expand(&page, block);
-        let scales = row_scales(&page);
-        for (query, scores) in queries.iter().flatten().zip(scores.chunks_exact_mut(count)) {
-            let mut sums = [_mm512_setzero_si512(); ROWS];
-            for (centroids, values) in block.iter().zip(&query.values) {
-                for (sum, centroids) in sums.iter_mut().zip(centroids) {
-                    // SAFETY: `expand` wrote all rows of a full block; before the only other one, the last, they
-                    // hold zeros or older rows.
-                    *sum = _mm512_dpbusd_epi32(*sum, unsafe { centroids.assume_init() }, *values);
+}
+
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn score_one<const KIND: u8>(bytes: &Bytes, blocks: &Blocks, query: &ByteQuery, scores: &mut [f32]) {
+    for (i, scores) in scores.chunks_mut(ROWS).enumerate() {
+        let block = blocks.get(i);
+        let mut fours = [_mm512_setzero_si512(); ROWS / 4];
+        for (i, four) in fours.iter_mut().enumerate() {
+            let mut sums = [_mm512_setzero_si512(); 4];
+            for c in (0..bytes.chunks()).step_by(step(KIND)) {
+                let centroids = bytes.four::<KIND>(&block, c, 4 * i);
+                for (centroids, values) in centroids.iter().zip(&query.values[c..c + step(KIND)]) {
+                    for (sum, centroids) in sums.iter_mut().zip(centroids) {
+                        *sum = _mm512_dpbusd_epi32(*sum, *centroids, *values);
+                    }
                 }
             }
-            let sums = _mm512_sub_epi32(transpose_add(&sums), query.excess);
-            let result = _mm512_mul_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sums), query.factor), scales);
-            store(result, &mut scores[b * ROWS..]);
+            *four = add_four(sums);
+        }
+        let sums = add_lanes(fours);
+        store_first(finish(sums, query.excess, query.factor, scales(&block)), scores);
+    }
+}
+
+/// Up to `Q` queries share the unpacking and the look-up. Sixteen rows are transposed, so that a lane has four bytes
+/// of its own row, and a query's four bytes go to all lanes: then no sum needs a reduction, which would take as long
+/// as the products.
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn score_many<const KIND: u8, const Q: usize>(
+    bytes: &Bytes,
+    blocks: &Blocks,
+    count: usize,
+    queries: impl ExactSizeIterator<Item = ByteQuery>,
+    scores: &mut [f32],
+) {
+    let used = queries.len();
+    let zero = _mm512_setzero_si512();
+    let mut dwords = [[[0i32; Q]; 16]; MAX_CHUNKS];
+    let mut ends = [(zero, _mm512_setzero_ps()); Q];
+    for (q, query) in queries.enumerate() {
+        ends[q] = (query.excess, query.factor);
+        for (values, dwords) in query.values[..bytes.chunks()].iter().zip(&mut dwords) {
+            for (value, dwords) in to_dwords(*values).into_iter().zip(dwords) {
+                dwords[q] = value;
+            }
+        }
+    }
+    for i in 0..count.div_ceil(ROWS) {
+        let block = blocks.get(i);
+        let mut sums = [zero; Q];
+        for c in (0..bytes.chunks()).step_by(step(KIND)) {
+            let columns = bytes.transposed::<KIND>(&block, c);
+            for (columns, dwords) in columns.iter().zip(&dwords[c..c + step(KIND)]) {
+                for (column, dwords) in columns.iter().zip(dwords) {
+                    for (sum, dword) in sums.iter_mut().zip(dwords) {
+                        *sum = _mm512_dpbusd_epi32(*sum, *column, _mm512_set1_epi32(*dword));
+                    }
+                }
+            }
+        }
+        let scales = scales(&block);
+        for ((sum, (excess, factor)), scores) in
+            sums.into_iter().zip(ends).take(used).zip(scores.chunks_exact_mut(count))
+        {
+            store_first(finish(sum, excess, factor, scales), &mut scores[i * ROWS..]);
         }
     }
 }
 
-/// The f16 scales of up to 16 rows.
-#[inline]
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn row_scales(rows: &Rows) -> __m512 {
-    let mut scales = [0u8; 32];
-    for (scale, row) in scales.as_chunks_mut::<2>().0.iter_mut().zip(rows.iter()) {
-        *scale = [row[0], row[1]];
-    }
-    _mm512_cvtph_ps(_mm512_castsi512_si256(load_bytes(&scales)))
-}
-
-/// The first `out.len()` of 16 values, at most all.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn store(values: __m512, out: &mut [f32]) {
-    let mask = if out.len() < 16 { (1 << out.len()) - 1 } else { !0 };
-    // SAFETY: a masked store touches no value whose mask bit is clear, and the mask has `out.len()` bits at most.
-    unsafe { _mm512_mask_storeu_ps(out.as_mut_ptr(), mask, values) }
+fn to_dwords(x: __m512i) -> [i32; 16] {
+    let mut dwords = [0; 16];
+    // SAFETY: the array holds the 64 bytes that are written.
+    unsafe { _mm512_storeu_si512(dwords.as_mut_ptr().cast(), x) }
+    dwords
 }
 
-/// Lane r of the result is the sum of the lanes of `rows[r]`: 15 additions of two shuffles each, where 16 separate
-/// reductions would take 64.
+/// (f32(sum) · factor) · row scale.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn transpose_add(rows: &[__m512i; ROWS]) -> __m512i {
+fn finish(sums: __m512i, excess: __m512i, factor: __m512, scales: __m512) -> __m512 {
+    let sums = _mm512_cvtepi32_ps(_mm512_sub_epi32(sums, excess));
+    _mm512_mul_ps(_mm512_mul_ps(sums, factor), scales)
+}
+
+/// The sums of four registers in each lane of 128 bits. With [`add_lanes`], sixteen registers take 15 additions of
+/// two shuffles each; sixteen separate reductions would take 64.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(super) fn add_four([a, b, c, d]: [__m512i; 4]) -> __m512i {
     let pairs = |a, b| _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
-    let fours = |a, b| _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+    let (ab, cd) = (pairs(a, b), pairs(c, d));
+    _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd))
+}
+
+/// Lane 4·i + j of the result is the sum of the lanes of register j of the i-th four.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(super) fn add_lanes([a, b, c, d]: [__m512i; 4]) -> __m512i {
     let lanes =
         |a, b| _mm512_add_epi32(_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0xdd>(a, b));
-    let four = |i: usize| fours(pairs(rows[i], rows[i + 1]), pairs(rows[i + 2], rows[i + 3]));
-    lanes(lanes(four(0), four(4)), lanes(four(8), four(12)))
+    lanes(lanes(a, b), lanes(c, d))
 }
