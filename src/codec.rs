@@ -2,6 +2,7 @@
 
 pub(crate) mod float;
 pub(crate) mod int;
+pub(crate) mod octopus;
 pub(crate) mod turboquant;
 
 use crate::spec::MAX_BLOCK_BYTES;

@@ -16,6 +16,7 @@ mod stream;
 
 pub use codec::float::{Bf16Spec, F16Spec, F32Spec, FloatRows};
 pub use codec::int::{Int, IntSpec};
+pub use codec::octopus::{NormFormat, Octopus, OctopusSpec, Rounding, Tail};
 pub use codec::turboquant::{Gain, RotationKind, TurboQuant, TurboQuantSpec};
 pub use codec::{Codec, Query};
 #[cfg(feature = "alloc")]

@@ -214,7 +214,7 @@ impl<const D: usize> TurboQuant<D> {
 }
 
 /// Norms below this (2⁻²⁹) are stored as zero whatever the gain: a zero block.
-const SMALLEST_NORM: f32 = 1.862_645_1e-9;
+pub(crate) const SMALLEST_NORM: f32 = 1.862_645_1e-9;
 
 impl<const D: usize> Codec<D> for TurboQuant<D> {
     fn spec(&self) -> CodecSpec {
