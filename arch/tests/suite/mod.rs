@@ -3,6 +3,7 @@
 //! One text for all machines: `equivalence.rs` runs it natively and under emulators, `ci/portable` runs it in
 //! WebAssembly. It needs `alloc`, and the including crate declares that.
 
+mod octahedral;
 mod paint;
 
 use alloc::format;
@@ -42,6 +43,11 @@ pub(crate) const KERNELS: &[(&str, Check)] = &[
     ("decode_affine", decode_affine),
     ("score_affine", score_affine),
     ("accumulate_affine", accumulate_affine),
+    ("octahedral_encode", octahedral::octahedral_encode),
+    ("octahedral_decode", octahedral::octahedral_decode),
+    ("score_octahedral", octahedral::score_octahedral),
+    ("score_octahedral_floats", octahedral::score_octahedral_floats),
+    ("accumulate_octahedral", octahedral::accumulate_octahedral),
 ];
 
 const WIDTHS: [usize; 11] = [32, 64, 80, 96, 112, 128, 160, 192, 256, 512, 576];
