@@ -28,7 +28,9 @@ pub struct Octahedral<'a> {
     /// Up to 5 bits, what scores and decoded values are made of: 127 times the direction, in integers, by the code of
     /// η (major) and ξ; the fourth byte is zero. From 6 bits on empty: the direction itself is taken.
     pub directions: &'a [[i8; 4]],
-    /// The same integers plus 128, the three components in planes of their own.
+    /// The same integers plus 128, the three components in planes of their own, as kernels look them up: up to 4 bits
+    /// 128 entries, those of all codes over and over or, with 4, of the codes of positive η; with 5 bits the 256 of
+    /// positive codes, η's rank major. The others mirror them.
     pub planes: [&'a [u8]; 3],
     /// What the codes of the radius stand for, ascending.
     pub radii: &'a [f32],

@@ -13,11 +13,13 @@
 // AVX-512VBMI implies F and BW, and F implies AVX2, FMA and F16C.
 
 mod codes;
+mod octahedral;
 mod score;
 
+pub(crate) use octahedral::{accumulate_octahedral, octahedral_decode, score_octahedral};
 pub(crate) use score::score_codes;
 
-use crate::{Affine, Float, IntQuery, Octahedral, Packing, Rows, Search};
+use crate::{Affine, Float, Octahedral, Packing, Rows, Search};
 use core::arch::x86_64::*;
 
 forward_to_scalar! {
@@ -43,10 +45,7 @@ forward_to_scalar! {
     score_affine(layout: &Affine, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]);
     accumulate_affine(layout: &Affine, bytes: &[u8], weights: &[f32], acc: &mut [f32]);
     octahedral_encode(layout: &Octahedral, search: Search, x: &[f32], scale: f32, stream: &mut [u8]);
-    octahedral_decode(layout: &Octahedral, stream: &[u8], scale: f32, out: &mut [f32]);
-    score_octahedral(layout: &Octahedral, stride: usize, bytes: &[u8], queries: &[IntQuery], scores: &mut [f32]);
     score_octahedral_floats(layout: &Octahedral, stride: usize, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]);
-    accumulate_octahedral(layout: &Octahedral, stride: usize, bytes: &[u8], weights: &[f32], acc: &mut [f32]);
 }
 
 /// The first up to 64 bytes of a slice, zeros behind them.

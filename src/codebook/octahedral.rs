@@ -80,12 +80,18 @@ const fn directions<const N: usize>(bits: u8) -> [[i8; 4]; N] {
     table
 }
 
-/// One component of the same, plus 128.
-const fn plane<const N: usize>(directions: &[[i8; 4]; N], component: usize) -> [u8; N] {
+/// One component of the same, plus 128, in the order of [`octaplex_arch::Octahedral::planes`].
+const fn plane<const N: usize>(directions: &[[i8; 4]], component: usize) -> [u8; N] {
     let mut table = [0; N];
+    let codes = directions.len();
     let mut k = 0;
     while k < N {
-        table[k] = (directions[k][component] as i16 + 128) as u8;
+        let code = match codes {
+            1024 => (k / 16 + 16) * 32 + (k % 16 + 16),
+            256 => 128 + k,
+            _ => k % codes,
+        };
+        table[k] = (directions[code][component] as i16 + 128) as u8;
         k += 1;
     }
     table
@@ -100,12 +106,12 @@ pub(crate) struct Directions {
 }
 
 macro_rules! directions {
-    ($bits:literal) => {{
+    ($bits:literal, $entries:literal) => {{
         static LENGTHS: [f32; 1 << (2 * $bits - 2)] = lengths($bits);
         static DIRECTIONS: [[i8; 4]; 1 << (2 * $bits)] = directions($bits);
-        static X: [u8; 1 << (2 * $bits)] = plane(&DIRECTIONS, 0);
-        static Y: [u8; 1 << (2 * $bits)] = plane(&DIRECTIONS, 1);
-        static Z: [u8; 1 << (2 * $bits)] = plane(&DIRECTIONS, 2);
+        static X: [u8; $entries] = plane(&DIRECTIONS, 0);
+        static Y: [u8; $entries] = plane(&DIRECTIONS, 1);
+        static Z: [u8; $entries] = plane(&DIRECTIONS, 2);
         Directions { lengths: &LENGTHS, directions: &DIRECTIONS, planes: [&X, &Y, &Z] }
     }};
     ($bits:literal, exact) => {{
@@ -115,11 +121,11 @@ macro_rules! directions {
 }
 
 static BY_BITS: [Directions; 7] = [
-    directions!(1),
-    directions!(2),
-    directions!(3),
-    directions!(4),
-    directions!(5),
+    directions!(1, 128),
+    directions!(2, 128),
+    directions!(3, 128),
+    directions!(4, 128),
+    directions!(5, 256),
     directions!(6, exact),
     directions!(7, exact),
 ];

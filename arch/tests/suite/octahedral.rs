@@ -48,8 +48,15 @@ impl Codebook {
                 [x, y, z, 0]
             })
             .collect();
-        let planes =
-            [0, 1, 2].map(|c| directions.iter().map(|n| (i16::from(n[c]) + 128) as u8).collect::<Vec<_>>());
+        let code_of = |k: usize| match direction_bits {
+            5 => (k / 16 + 16) * 32 + k % 16 + 16,
+            4 => 128 + k,
+            _ => k % codes,
+        };
+        let entries = [128, 256, 0][usize::from(direction_bits.saturating_sub(4)).min(2)];
+        let planes = [0, 1, 2].map(|c| {
+            (0..entries).map(|k| (i16::from(directions[code_of(k)][c]) + 128) as u8).collect::<Vec<_>>()
+        });
         let count = 1usize << radius_bits;
         let radii = (0..count).map(|k| (k as f32 + 0.5 + painter.float() * 0.4) / count as f32).collect();
         let field_bits = 2 * direction_bits + radius_bits;

@@ -1,0 +1,632 @@
+//! Triplets as octahedral directions and radii.
+//!
+//! Sixteen fields of T bits are 2T bytes, so every group of sixteen starts on a byte, and one pattern of `vpermb` gives
+//! each lane the four bytes that hold its field. Up to 4 bits, the table of all directions has one component in two
+//! registers (`vpermi2b`, 7 bits of index; the half with η < 0 mirrors the other); 5 bits take the quadrant of
+//! positive codes in four. `vpdpbusd` is then q·n for sixteen triplets: tables hold n + 128, which is unsigned, and
+//! the sum starts at -128·Σq.
+
+use super::{load, load_bytes};
+use crate::scalar::{self, LANES, add_row};
+use crate::{Float, IntQuery, Octahedral};
+use core::arch::x86_64::*;
+
+/// Groups of sixteen triplets in the widest row.
+const GROUPS: usize = crate::MAX_DIM.div_ceil(3 * LANES);
+
+/// Rows whose sums are reduced together.
+const BATCH: usize = 16;
+
+/// The bytes of x, y and z in each lane; the fourth belongs to nobody.
+const X: u64 = 0x1111_1111_1111_1111;
+const Y: u64 = X << 1;
+const Z: u64 = X << 2;
+
+/// Gets directions and radii out of a group of sixteen fields; `FIVE`: directions of 5 bits, not fewer; `WIDE`: radii
+/// of 5 or 6 bits.
+struct Fields<const FIVE: bool, const WIDE: bool> {
+    /// For each lane, the four bytes that hold its field.
+    window: __m512i,
+    /// Up to 4 bits, the byte offsets of `vpmultishiftqb`; otherwise shifts of lanes.
+    shifts: __m512i,
+    /// Components of directions plus 128.
+    tables: [[__m512i; 4]; 3],
+    radii: [__m512; 4],
+    /// With directions of 4 bits X, Y and Z, with fewer nothing: where the sign of η is not part of the index.
+    mirrored: u64,
+}
+
+impl<const FIVE: bool, const WIDE: bool> Fields<FIVE, WIDE> {
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn new(layout: &Octahedral) -> Self {
+        let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+        let bits = _mm512_mullo_epi32(lanes, _mm512_set1_epi32(layout.field_bits() as i32));
+        let (bytes, shifts) = (_mm512_srli_epi32::<3>(bits), _mm512_and_si512(bits, _mm512_set1_epi32(7)));
+        let window = _mm512_add_epi8(to_bytes(bytes), _mm512_set1_epi32(0x0302_0100));
+        let offsets = _mm512_set1_epi64(0x2020_2020_0000_0000);
+        let radius = _mm512_set1_epi32(i32::from(2 * layout.direction_bits) << 24);
+        let offsets = _mm512_add_epi8(to_bytes(shifts), _mm512_add_epi8(offsets, radius));
+        let count = layout.radii.len();
+        let part = |k: usize| {
+            let part = load_tail(&layout.radii[k % count..]);
+            _mm512_permutexvar_ps(_mm512_and_si512(lanes, _mm512_set1_epi32(count as i32 - 1)), part)
+        };
+        let radii = if WIDE { [part(0), part(16), part(32), part(48)] } else { [part(0); 4] };
+        let table = |plane: &[u8]| {
+            let at = |k: usize| load_bytes(plane.get(k..).unwrap_or(&[]));
+            [at(0), at(64), at(128), at(192)]
+        };
+        let tables = layout.planes.map(table);
+        let mirrored = if layout.direction_bits == 4 { X | Y | Z } else { 0 };
+        Self { window, shifts: if FIVE { shifts } else { offsets }, tables, radii, mirrored }
+    }
+
+    /// Directions (bytes x, y, z plus 128, and a byte of anything) and radii of sixteen fields.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn decode(&self, bytes: __m512i) -> (__m512i, __m512) {
+        let window = _mm512_permutexvar_epi8(self.window, bytes);
+        if FIVE {
+            let field = _mm512_srlv_epi32(window, self.shifts);
+            (self.directions_5(field), self.radius(_mm512_srli_epi32::<10>(field)))
+        } else {
+            let codes = _mm512_multishift_epi64_epi8(self.shifts, window);
+            (self.directions_4(codes), self.radius(_mm512_srli_epi32::<24>(codes)))
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn directions_4(&self, codes: __m512i) -> __m512i {
+        let [x, y, z] = &self.tables;
+        // With 4 bits, bit 7 is the sign of η: lower codes are looked up mirrored, and y negated: 256 - (128 + y).
+        let mirrored = self.mirrored & !_mm512_movepi8_mask(codes);
+        let codes = _mm512_xor_si512(codes, _mm512_maskz_set1_epi8(mirrored, 0x70));
+        let n = _mm512_mask2_permutex2var_epi8(x[0], codes, X, x[1]);
+        let n = _mm512_mask2_permutex2var_epi8(y[0], n, Y, y[1]);
+        let n = _mm512_mask2_permutex2var_epi8(z[0], n, Z, z[1]);
+        _mm512_mask_sub_epi8(n, mirrored & Y, _mm512_setzero_si512(), n)
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn directions_5(&self, field: __m512i) -> __m512i {
+        let [x, y, z] = &self.tables;
+        let left = _mm512_testn_epi32_mask(field, _mm512_set1_epi32(1 << 4));
+        let down = _mm512_testn_epi32_mask(field, _mm512_set1_epi32(1 << 9));
+        let field = _mm512_mask_xor_epi32(field, left, field, _mm512_set1_epi32(0x0f));
+        let field = _mm512_mask_xor_epi32(field, down, field, _mm512_set1_epi32(0x0f << 5));
+        // Ranks of ξ and η side by side (bits of the first where the third is set, else of the second), in all bytes.
+        let ranks =
+            _mm512_ternarylogic_epi32::<0xca>(_mm512_set1_epi32(0x0f), field, _mm512_srli_epi32::<1>(field));
+        let ranks = to_bytes(ranks);
+        let upper = _mm512_movepi8_mask(ranks);
+        let low = _mm512_mask2_permutex2var_epi8(x[0], ranks, X, x[1]);
+        let low = _mm512_mask2_permutex2var_epi8(y[0], low, Y, y[1]);
+        let low = _mm512_mask2_permutex2var_epi8(z[0], low, Z, z[1]);
+        let high = _mm512_mask2_permutex2var_epi8(x[2], ranks, X, x[3]);
+        let high = _mm512_mask2_permutex2var_epi8(y[2], high, Y, y[3]);
+        let high = _mm512_mask2_permutex2var_epi8(z[2], high, Z, z[3]);
+        let n = _mm512_mask_blend_epi8(upper, low, high);
+        let signs =
+            _mm512_or_si512(_mm512_maskz_set1_epi32(left, 0x00ff), _mm512_maskz_set1_epi32(down, 0xff00));
+        _mm512_sub_epi8(_mm512_xor_si512(n, signs), signs)
+    }
+
+    /// Radii of codes in the low bits of lanes.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn radius(&self, codes: __m512i) -> __m512 {
+        let [a, b, c, d] = self.radii;
+        if !WIDE {
+            return _mm512_permutexvar_ps(codes, a);
+        }
+        let upper = _mm512_test_epi32_mask(codes, _mm512_set1_epi32(32));
+        let (low, high) = (_mm512_permutex2var_ps(a, codes, b), _mm512_permutex2var_ps(c, codes, d));
+        _mm512_mask_blend_ps(upper, low, high)
+    }
+
+    /// x, y and z times the radius.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn vectors(&self, bytes: __m512i) -> [__m512; 3] {
+        let (n, radius) = self.decode(bytes);
+        let n = _mm512_xor_si512(n, _mm512_set1_epi8(-128));
+        let x = _mm512_srai_epi32::<24>(_mm512_slli_epi32::<24>(n));
+        let y = _mm512_srai_epi32::<24>(_mm512_slli_epi32::<16>(n));
+        let z = _mm512_srai_epi32::<24>(_mm512_slli_epi32::<8>(n));
+        [x, y, z].map(|c| _mm512_mul_ps(radius, _mm512_cvtepi32_ps(c)))
+    }
+}
+
+/// Repeats the first byte of every lane.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn to_bytes(x: __m512i) -> __m512i {
+    _mm512_shuffle_epi8(x, _mm512_set4_epi32(0x0c0c_0c0c, 0x0808_0808, 0x0404_0404, 0))
+}
+
+/// Up to 16 values, zeros behind them.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn load_tail(x: &[f32]) -> __m512 {
+    let mask = if x.len() < LANES { (1u16 << x.len()) - 1 } else { !0 };
+    // SAFETY: a masked load touches nothing whose mask bit is clear, and the mask has `x.len()` bits at most.
+    unsafe { _mm512_maskz_loadu_ps(mask, x.as_ptr()) }
+}
+
+/// The bytes of a group, and zeros or whatever follows behind them.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn load_group(bytes: &[u8], at: usize) -> __m512i {
+    let bytes = bytes.get(at..).unwrap_or(&[]);
+    match bytes.first_chunk::<64>() {
+        Some(bytes) => load(bytes),
+        None => load_bytes(bytes),
+    }
+}
+
+/// Σ over the lanes by halves, for sixteen sums at once.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn halve_all(sums: &[__m512; BATCH]) -> __m512 {
+    // Lane l + lane l+8 of two sums: quarters 0, 1 of the first, then of the second.
+    let eight = |a: __m512, b: __m512| {
+        _mm512_add_ps(
+            _mm512_shuffle_f32x4::<0b01_00_01_00>(a, b),
+            _mm512_shuffle_f32x4::<0b11_10_11_10>(a, b),
+        )
+    };
+    // Now a quarter of four lanes for each of four sums.
+    let four = |a: __m512, b: __m512| {
+        _mm512_add_ps(
+            _mm512_shuffle_f32x4::<0b10_00_10_00>(a, b),
+            _mm512_shuffle_f32x4::<0b11_01_11_01>(a, b),
+        )
+    };
+    let two = |a: __m512, b: __m512| {
+        let (a, b) = (_mm512_castps_pd(a), _mm512_castps_pd(b));
+        let (low, high) = (_mm512_unpacklo_pd(a, b), _mm512_unpackhi_pd(a, b));
+        _mm512_add_ps(_mm512_castpd_ps(low), _mm512_castpd_ps(high))
+    };
+    let one = |a: __m512, b: __m512| {
+        _mm512_add_ps(_mm512_shuffle_ps::<0b10_00_10_00>(a, b), _mm512_shuffle_ps::<0b11_01_11_01>(a, b))
+    };
+    let quads = |k: usize| four(eight(sums[k], sums[k + 4]), eight(sums[k + 8], sums[k + 12]));
+    // In quarter i, `quads(k)` has the lanes of sum k + 4i.
+    one(two(quads(0), quads(1)), two(quads(2), quads(3)))
+}
+
+/// Queries that are scored together.
+const QUERIES: usize = 8;
+
+/// A group of a query: bytes x, y, z and 0 in each lane, and what cancels the tables' 128.
+#[derive(Clone, Copy)]
+struct Query {
+    values: __m512i,
+    start: __m512i,
+}
+
+impl Query {
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn none() -> Self {
+        Self { values: _mm512_setzero_si512(), start: _mm512_setzero_si512() }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn new(values: &[i16]) -> Self {
+        let at = |k: usize| _mm512_cvtepi16_epi8(load_words(values.get(k..).unwrap_or(&[])));
+        let bytes = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(at(0)), at(32));
+        let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+        let thrice = _mm512_mullo_epi32(lanes, _mm512_set1_epi32(3));
+        let spread = _mm512_add_epi8(to_bytes(thrice), _mm512_set1_epi32(0x0002_0100));
+        let values = _mm512_maskz_permutexvar_epi8(X | Y | Z, spread, bytes);
+        let zero = _mm512_setzero_si512();
+        let sums = _mm512_dpbusd_epi32(zero, _mm512_set1_epi8(-128), values);
+        Self { values, start: _mm512_sub_epi32(zero, sums) }
+    }
+
+    /// radius·(q·n).
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn products(&self, (n, radius): (__m512i, __m512)) -> __m512 {
+        let dot = _mm512_dpbusd_epi32(self.start, n, self.values);
+        _mm512_mul_ps(_mm512_cvtepi32_ps(dot), radius)
+    }
+}
+
+/// Up to 32 words, zeros behind them.
+#[inline]
+#[target_feature(enable = "avx512bw")]
+fn load_words(words: &[i16]) -> __m512i {
+    let mask = if words.len() < 32 { (1u32 << words.len()) - 1 } else { !0 };
+    // SAFETY: a masked load touches nothing whose mask bit is clear, and the mask has `words.len()` bits at most.
+    unsafe { _mm512_maskz_loadu_epi16(mask, words.as_ptr()) }
+}
+
+/// The scores of a batch of rows, from its sums.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn finish(
+    layout: &Octahedral,
+    sums: __m512,
+    rest: &[i32; BATCH],
+    row_scales: __m512,
+    query_scale: f32,
+    scores: &mut [f32],
+) {
+    let sums = _mm512_mul_ps(sums, _mm512_set1_ps(layout.unit()));
+    let rest = _mm512_mul_ps(_mm512_cvtepi32_ps(load(rest)), _mm512_set1_ps(layout.rest_scale));
+    let scores_of_rows =
+        _mm512_mul_ps(_mm512_mul_ps(_mm512_add_ps(sums, rest), _mm512_set1_ps(query_scale)), row_scales);
+    store_first(scores_of_rows, scores);
+}
+
+/// The first `out.len()` lanes, at most sixteen.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn store_first(x: __m512, out: &mut [f32]) {
+    let mask = if out.len() < LANES { (1u16 << out.len()) - 1 } else { !0 };
+    // SAFETY: a masked store touches nothing whose mask bit is clear, and the mask has `out.len()` bits at most.
+    unsafe { _mm512_mask_storeu_ps(out.as_mut_ptr(), mask, x) }
+}
+
+/// The scales of up to sixteen rows.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn row_scales(layout: &Octahedral, stride: usize, rows: &[u8]) -> __m512 {
+    let mut bits = [0u32; BATCH];
+    if layout.scale == Float::F32 {
+        for (bits, row) in bits.iter_mut().zip(rows.chunks_exact(stride)) {
+            *bits = u32::from_le_bytes([row[0], row[1], row[2], row[3]]);
+        }
+        _mm512_castsi512_ps(load(&bits))
+    } else {
+        for (bits, row) in bits.iter_mut().zip(rows.chunks_exact(stride)) {
+            *bits = u32::from(u16::from_le_bytes([row[0], row[1]]));
+        }
+        _mm512_cvtph_ps(_mm512_cvtepi32_epi16(load(&bits)))
+    }
+}
+
+/// Finds the coordinates left over: the last four bytes of a stream hold all of the last field.
+struct Rest<'a> {
+    /// Where these bytes begin in a row.
+    at: usize,
+    shift: u32,
+    bits: u32,
+    count: usize,
+    centroids: &'a [i16],
+}
+
+impl<'a> Rest<'a> {
+    #[inline]
+    fn new(layout: &Octahedral<'a>) -> Self {
+        let count = layout.dim - (3 * layout.triplets()).min(layout.dim);
+        let end = layout.header_bytes() + layout.stream_bytes();
+        let at = end.saturating_sub(4);
+        let bit = 8 * layout.header_bytes() + layout.triplets() * layout.field_bits();
+        let shift = (bit - (8 * at).min(bit)) as u32;
+        Self { at, shift, bits: layout.rest_bits.into(), count, centroids: layout.rest }
+    }
+
+    #[inline]
+    fn centroids(&self, row: &[u8]) -> [i16; 2] {
+        if self.count == 0 {
+            return [0; 2];
+        }
+        let window = match row[self.at..].first_chunk() {
+            Some(bytes) => u32::from_le_bytes(*bytes),
+            None => row[self.at..].iter().rev().fold(0, |window, byte| window << 8 | u32::from(*byte)),
+        };
+        let code = window >> self.shift;
+        let mask = (1 << self.bits) - 1;
+        let centroid = |code: u32| self.centroids[(code & mask) as usize];
+        [centroid(code), if self.count > 1 { centroid(code >> self.bits) } else { 0 }]
+    }
+
+    /// The same for up to sixteen rows.
+    #[inline]
+    fn batch(&self, stride: usize, rows: &[u8]) -> [[i16; 2]; BATCH] {
+        let mut rests = [[0; 2]; BATCH];
+        for (rests, row) in rests.iter_mut().zip(rows.chunks_exact(stride)) {
+            *rests = self.centroids(row);
+        }
+        rests
+    }
+
+    /// q·centroids of each row.
+    #[inline]
+    fn sums(&self, rows: &[[i16; 2]; BATCH], query: &[i16]) -> [i32; BATCH] {
+        let mut q = [0; 2];
+        q[..self.count].copy_from_slice(&query[query.len() - self.count..]);
+        rows.map(|c| i32::from(q[0]) * i32::from(c[0]) + i32::from(q[1]) * i32::from(c[1]))
+    }
+}
+
+/// Runs a function that is generic over the kinds of [`Fields`].
+macro_rules! by_kind {
+    ($function:ident($layout:ident $(, $argument:expr)*)) => {
+        match ($layout.direction_bits == 5, $layout.radius_bits > 4) {
+            (false, false) => $function::<false, false>($layout $(, $argument)*),
+            (false, true) => $function::<false, true>($layout $(, $argument)*),
+            (true, false) => $function::<true, false>($layout $(, $argument)*),
+            (true, true) => $function::<true, true>($layout $(, $argument)*),
+        }
+    };
+}
+
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn score_octahedral(
+    layout: &Octahedral,
+    stride: usize,
+    bytes: &[u8],
+    queries: &[IntQuery],
+    scores: &mut [f32],
+) {
+    let count = bytes.len() / stride;
+    if count == 0 {
+        return;
+    }
+    if let [query] = queries {
+        return by_kind!(score_one(layout, stride, bytes, query, scores));
+    }
+    for (queries, scores) in queries.chunks(QUERIES).zip(scores.chunks_mut(QUERIES * count)) {
+        by_kind!(score_some(layout, stride, bytes, queries, scores));
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn score_one<const FIVE: bool, const WIDE: bool>(
+    layout: &Octahedral,
+    stride: usize,
+    bytes: &[u8],
+    query: &IntQuery,
+    scores: &mut [f32],
+) {
+    let fields = Fields::<FIVE, WIDE>::new(layout);
+    let rest = Rest::new(layout);
+    let group_bytes = 2 * layout.field_bits();
+    let mut groups = [Query::none(); GROUPS];
+    let split = (3 * layout.triplets()).min(layout.dim);
+    for (group, values) in groups.iter_mut().zip(query.values[..split].chunks(3 * LANES)) {
+        *group = Query::new(values);
+    }
+    let groups = &groups[..layout.triplets().div_ceil(LANES)];
+    let mut sums = [_mm512_setzero_ps(); BATCH];
+    let mut at = layout.header_bytes();
+    for (batch, scores) in bytes.chunks(BATCH * stride).zip(scores.chunks_mut(BATCH)) {
+        for sums in &mut sums[..scores.len()] {
+            let mut sum = _mm512_setzero_ps();
+            for (g, group) in groups.iter().enumerate() {
+                let n = fields.decode(load_group(bytes, at + g * group_bytes));
+                sum = _mm512_add_ps(sum, group.products(n));
+            }
+            *sums = sum;
+            at += stride;
+        }
+        let rests = rest.sums(&rest.batch(stride, batch), query.values);
+        finish(layout, halve_all(&sums), &rests, row_scales(layout, stride, batch), query.scale, scores);
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn score_some<const FIVE: bool, const WIDE: bool>(
+    layout: &Octahedral,
+    stride: usize,
+    bytes: &[u8],
+    queries: &[IntQuery],
+    scores: &mut [f32],
+) {
+    let count = bytes.len() / stride;
+    let fields = Fields::<FIVE, WIDE>::new(layout);
+    let rest = Rest::new(layout);
+    let group_bytes = 2 * layout.field_bits();
+    let split = (3 * layout.triplets()).min(layout.dim);
+    let mut groups = [[Query::none(); GROUPS]; QUERIES];
+    for (groups, query) in groups.iter_mut().zip(queries) {
+        for (group, values) in groups.iter_mut().zip(query.values[..split].chunks(3 * LANES)) {
+            *group = Query::new(values);
+        }
+    }
+    let used = layout.triplets().div_ceil(LANES);
+    let zero = _mm512_setzero_ps();
+    let mut decoded = [[(_mm512_setzero_si512(), zero); GROUPS]; BATCH];
+    for (b, batch) in bytes.chunks(BATCH * stride).enumerate() {
+        let rows = BATCH * b..(BATCH * (b + 1)).min(count);
+        for (row, decoded) in rows.clone().zip(&mut decoded) {
+            for (g, decoded) in decoded[..used].iter_mut().enumerate() {
+                let at = row * stride + layout.header_bytes() + g * group_bytes;
+                *decoded = fields.decode(load_group(bytes, at));
+            }
+        }
+        let rests = rest.batch(stride, batch);
+        let scales = row_scales(layout, stride, batch);
+        for ((groups, query), scores) in groups.iter().zip(queries).zip(scores.chunks_exact_mut(count)) {
+            let mut sums = [zero; BATCH];
+            for (sums, decoded) in sums[..rows.len()].iter_mut().zip(&decoded) {
+                let mut sum = zero;
+                for (group, n) in groups[..used].iter().zip(decoded) {
+                    sum = _mm512_add_ps(sum, group.products(*n));
+                }
+                *sums = sum;
+            }
+            let rests = rest.sums(&rests, query.values);
+            finish(layout, halve_all(&sums), &rests, scales, query.scale, &mut scores[rows.clone()]);
+        }
+    }
+}
+
+/// Where the elements of three registers of triplets come from: number k of register r is component (16r + k) % 3 of
+/// triplet (16r + k) / 3. The first index takes from x and y, the second from the result and z.
+const INTERLEAVE: [[[u32; LANES]; 2]; 3] = {
+    let mut index = [[[0; LANES]; 2]; 3];
+    let mut i = 0;
+    while i < 3 * LANES {
+        let (register, k, component, triplet) = (i / LANES, i % LANES, i % 3, (i / 3) as u32);
+        index[register][0][k] = if component == 1 { 16 + triplet } else { triplet };
+        index[register][1][k] = if component == 2 { 16 + triplet } else { k as u32 };
+        i += 1;
+    }
+    index
+};
+
+/// The reverse: component c of triplet k is element 3k + c of three registers. The first index takes from the first
+/// two of them, the second from the result and the third.
+const DEINTERLEAVE: [[[u32; LANES]; 2]; 3] = {
+    let mut index = [[[0; LANES]; 2]; 3];
+    let mut i = 0;
+    while i < 3 * LANES {
+        let (k, component, element) = (i / 3, i % 3, i as u32);
+        index[component][0][k] = element % 32;
+        index[component][1][k] = if element < 32 { k as u32 } else { element - 16 };
+        i += 1;
+    }
+    index
+};
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn permute_three(from: [__m512; 3], index: &[[[u32; LANES]; 2]; 3]) -> [__m512; 3] {
+    let [a, b, c] = from;
+    let one = |index: &[[u32; LANES]; 2]| {
+        let ab = _mm512_permutex2var_ps(a, load(&index[0]), b);
+        _mm512_permutex2var_ps(ab, load(&index[1]), c)
+    };
+    [one(&index[0]), one(&index[1]), one(&index[2])]
+}
+
+/// Up to sixteen triplets, component by component; zeros where there are none.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn load_triplets(x: &[f32]) -> [__m512; 3] {
+    let part = |k: usize| load_tail(x.get(LANES * k..).unwrap_or(&[]));
+    permute_three([part(0), part(1), part(2)], &DEINTERLEAVE)
+}
+
+/// The first `out.len()` elements of sixteen triplets.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn store_triplets(t: [__m512; 3], out: &mut [f32]) {
+    for (x, out) in permute_three(t, &INTERLEAVE).into_iter().zip(out.chunks_mut(LANES)) {
+        store_first(x, out);
+    }
+}
+
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn octahedral_decode(layout: &Octahedral, stream: &[u8], scale: f32, out: &mut [f32]) {
+    if layout.directions.is_empty() {
+        scalar::octahedral_decode(layout, stream, scale, out);
+    } else {
+        by_kind!(decode(layout, stream, scale, out));
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn decode<const FIVE: bool, const WIDE: bool>(
+    layout: &Octahedral,
+    stream: &[u8],
+    scale: f32,
+    out: &mut [f32],
+) {
+    let fields = Fields::<FIVE, WIDE>::new(layout);
+    let (triplets, rest) = out.split_at_mut((3 * layout.triplets()).min(layout.dim));
+    let factor = _mm512_set1_ps(scale * layout.unit());
+    for (group, out) in triplets.chunks_mut(3 * LANES).enumerate() {
+        let t = fields.vectors(load_group(stream, group * 2 * layout.field_bits()));
+        store_triplets(t.map(|c| _mm512_mul_ps(c, factor)), out);
+    }
+    for (out, centroid) in rest.iter_mut().zip(layout.rest(stream)) {
+        *out = f32::from(centroid) * (scale * layout.rest_scale);
+    }
+}
+
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn accumulate_octahedral(
+    layout: &Octahedral,
+    stride: usize,
+    bytes: &[u8],
+    weights: &[f32],
+    acc: &mut [f32],
+) {
+    if layout.directions.is_empty() {
+        return scalar::accumulate_octahedral(layout, stride, bytes, weights, acc);
+    }
+    let count = bytes.len() / stride;
+    for (weights, acc) in weights.chunks(QUERIES * count).zip(acc.chunks_mut(QUERIES * layout.dim)) {
+        by_kind!(accumulate(layout, stride, bytes, weights, acc));
+    }
+}
+
+/// Rows that are decoded before any is added.
+const ROWS: usize = 8;
+
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn accumulate<const FIVE: bool, const WIDE: bool>(
+    layout: &Octahedral,
+    stride: usize,
+    bytes: &[u8],
+    weights: &[f32],
+    acc: &mut [f32],
+) {
+    let count = bytes.len() / stride;
+    let fields = Fields::<FIVE, WIDE>::new(layout);
+    let rest = Rest::new(layout);
+    let split = (3 * layout.triplets()).min(layout.dim);
+    let groups = layout.triplets().div_ceil(LANES);
+    let zero = _mm512_setzero_ps();
+    let mut sums = [[[zero; 3]; GROUPS]; QUERIES];
+    for (sums, acc) in sums.iter_mut().zip(acc.chunks_exact(layout.dim)) {
+        for (sums, acc) in sums.iter_mut().zip(acc[..split].chunks(3 * LANES)) {
+            *sums = load_triplets(acc);
+        }
+    }
+    for first in (0..count).step_by(ROWS) {
+        let rows = first..(first + ROWS).min(count);
+        let mut vectors = [[[zero; 3]; ROWS]; GROUPS];
+        let mut scales = [0.0; ROWS];
+        let mut rests = [[0; 2]; ROWS];
+        for (r, row) in bytes[rows.start * stride..rows.end * stride].chunks_exact(stride).enumerate() {
+            (scales[r], rests[r]) = (layout.row_scale(row), rest.centroids(row));
+            let at = (first + r) * stride + layout.header_bytes();
+            for (group, vectors) in vectors[..groups].iter_mut().enumerate() {
+                vectors[r] = fields.vectors(load_group(bytes, at + group * 2 * layout.field_bits()));
+            }
+        }
+        for ((weights, sums), acc) in
+            weights.chunks_exact(count).zip(&mut sums).zip(acc.chunks_exact_mut(layout.dim))
+        {
+            let mut scaled = [0.0; ROWS];
+            for ((scaled, weight), scale) in scaled.iter_mut().zip(&weights[rows.clone()]).zip(scales) {
+                *scaled = weight * scale;
+            }
+            let scaled = &scaled[..rows.len()];
+            for (sums, vectors) in sums[..groups].iter_mut().zip(&vectors) {
+                let [mut x, mut y, mut z] = *sums;
+                for (vector, scaled) in vectors.iter().zip(scaled) {
+                    let weight = _mm512_set1_ps(scaled * layout.unit());
+                    x = _mm512_add_ps(x, _mm512_mul_ps(weight, vector[0]));
+                    y = _mm512_add_ps(y, _mm512_mul_ps(weight, vector[1]));
+                    z = _mm512_add_ps(z, _mm512_mul_ps(weight, vector[2]));
+                }
+                *sums = [x, y, z];
+            }
+            for (rest, scaled) in rests.iter().zip(scaled) {
+                let values = rest.map(f32::from);
+                add_row(scaled * layout.rest_scale, &values[..layout.dim - split], &mut acc[split..]);
+            }
+        }
+    }
+    for (sums, acc) in sums.iter().zip(acc.chunks_exact_mut(layout.dim)) {
+        for (sums, acc) in sums.iter().zip(acc[..split].chunks_mut(3 * LANES)) {
+            store_triplets(*sums, acc);
+        }
+    }
+}
