@@ -17,11 +17,6 @@ const GROUPS: usize = crate::MAX_DIM.div_ceil(3 * LANES);
 /// Rows whose sums are reduced together.
 const BATCH: usize = 16;
 
-/// The bytes of x, y and z in each lane; the fourth belongs to nobody.
-const X: u64 = 0x1111_1111_1111_1111;
-const Y: u64 = X << 1;
-const Z: u64 = X << 2;
-
 /// Gets directions and radii out of a group of sixteen fields; `FIVE`: directions of 5 bits, not fewer; `WIDE`: radii
 /// of 5 or 6 bits.
 struct Fields<const FIVE: bool, const WIDE: bool> {
@@ -32,7 +27,7 @@ struct Fields<const FIVE: bool, const WIDE: bool> {
     /// Components of directions plus 128.
     tables: [[__m512i; 4]; 3],
     radii: [__m512; 4],
-    /// With directions of 4 bits X, Y and Z, with fewer nothing: where the sign of η is not part of the index.
+    /// With directions of 4 bits every byte, with fewer none: where the sign of η is not part of the index.
     mirrored: u64,
 }
 
@@ -58,7 +53,7 @@ impl<const FIVE: bool, const WIDE: bool> Fields<FIVE, WIDE> {
             [at(0), at(64), at(128), at(192)]
         };
         let tables = layout.planes.map(table);
-        let mirrored = if layout.direction_bits == 4 { X | Y | Z } else { 0 };
+        let mirrored = if layout.direction_bits == 4 { !0 } else { 0 };
         Self { window, shifts: if FIVE { shifts } else { offsets }, tables, radii, mirrored }
     }
 
@@ -83,10 +78,11 @@ impl<const FIVE: bool, const WIDE: bool> Fields<FIVE, WIDE> {
         // With 4 bits, bit 7 is the sign of η: lower codes are looked up mirrored, and y negated: 256 - (128 + y).
         let mirrored = self.mirrored & !_mm512_movepi8_mask(codes);
         let codes = _mm512_xor_si512(codes, _mm512_maskz_set1_epi8(mirrored, 0x70));
-        let n = _mm512_mask2_permutex2var_epi8(x[0], codes, X, x[1]);
-        let n = _mm512_mask2_permutex2var_epi8(y[0], n, Y, y[1]);
-        let n = _mm512_mask2_permutex2var_epi8(z[0], n, Z, z[1]);
-        _mm512_mask_sub_epi8(n, mirrored & Y, _mm512_setzero_si512(), n)
+        let y = _mm512_permutex2var_epi8(y[0], codes, y[1]);
+        let y = _mm512_mask_sub_epi8(y, mirrored, _mm512_setzero_si512(), y);
+        let x = _mm512_permutex2var_epi8(x[0], codes, x[1]);
+        let z = _mm512_permutex2var_epi8(z[0], codes, z[1]);
+        merge(x, y, z)
     }
 
     #[inline]
@@ -102,13 +98,12 @@ impl<const FIVE: bool, const WIDE: bool> Fields<FIVE, WIDE> {
             _mm512_ternarylogic_epi32::<0xca>(_mm512_set1_epi32(0x0f), field, _mm512_srli_epi32::<1>(field));
         let ranks = to_bytes(ranks);
         let upper = _mm512_movepi8_mask(ranks);
-        let low = _mm512_mask2_permutex2var_epi8(x[0], ranks, X, x[1]);
-        let low = _mm512_mask2_permutex2var_epi8(y[0], low, Y, y[1]);
-        let low = _mm512_mask2_permutex2var_epi8(z[0], low, Z, z[1]);
-        let high = _mm512_mask2_permutex2var_epi8(x[2], ranks, X, x[3]);
-        let high = _mm512_mask2_permutex2var_epi8(y[2], high, Y, y[3]);
-        let high = _mm512_mask2_permutex2var_epi8(z[2], high, Z, z[3]);
-        let n = _mm512_mask_blend_epi8(upper, low, high);
+        let look_up = |table: &[__m512i; 4]| {
+            let low = _mm512_permutex2var_epi8(table[0], ranks, table[1]);
+            let high = _mm512_permutex2var_epi8(table[2], ranks, table[3]);
+            _mm512_mask_blend_epi8(upper, low, high)
+        };
+        let n = merge(look_up(x), look_up(y), look_up(z));
         let signs =
             _mm512_or_si512(_mm512_maskz_set1_epi32(left, 0x00ff), _mm512_maskz_set1_epi32(down, 0xff00));
         _mm512_sub_epi8(_mm512_xor_si512(n, signs), signs)
@@ -140,6 +135,15 @@ impl<const FIVE: bool, const WIDE: bool> Fields<FIVE, WIDE> {
     }
 }
 
+/// The first byte of every lane from x, the second from y, the others from z.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn merge(x: __m512i, y: __m512i, z: __m512i) -> __m512i {
+    // Bits of the second operand where the first is set, else of the third.
+    let yz = _mm512_ternarylogic_epi32::<0xca>(_mm512_set1_epi32(0xff00), y, z);
+    _mm512_ternarylogic_epi32::<0xca>(_mm512_set1_epi32(0xff), x, yz)
+}
+
 /// Repeats the first byte of every lane.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -156,14 +160,15 @@ fn load_tail(x: &[f32]) -> __m512 {
     unsafe { _mm512_maskz_loadu_ps(mask, x.as_ptr()) }
 }
 
-/// The bytes of a group, and zeros or whatever follows behind them.
+/// The bytes of a group, and whatever follows or zeros behind them.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn load_group(bytes: &[u8], at: usize) -> __m512i {
-    let bytes = bytes.get(at..).unwrap_or(&[]);
-    match bytes.first_chunk::<64>() {
-        Some(bytes) => load(bytes),
-        None => load_bytes(bytes),
+    if at + 64 <= bytes.len() {
+        // SAFETY: 64 bytes follow `at`.
+        unsafe { _mm512_loadu_si512(bytes.as_ptr().add(at).cast()) }
+    } else {
+        load_bytes(bytes.get(at..).unwrap_or(&[]))
     }
 }
 
@@ -223,7 +228,7 @@ impl Query {
         let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
         let thrice = _mm512_mullo_epi32(lanes, _mm512_set1_epi32(3));
         let spread = _mm512_add_epi8(to_bytes(thrice), _mm512_set1_epi32(0x0002_0100));
-        let values = _mm512_maskz_permutexvar_epi8(X | Y | Z, spread, bytes);
+        let values = _mm512_maskz_permutexvar_epi8(0x7777_7777_7777_7777, spread, bytes);
         let zero = _mm512_setzero_si512();
         let sums = _mm512_dpbusd_epi32(zero, _mm512_set1_epi8(-128), values);
         Self { values, start: _mm512_sub_epi32(zero, sums) }
@@ -274,21 +279,25 @@ fn store_first(x: __m512, out: &mut [f32]) {
     unsafe { _mm512_mask_storeu_ps(out.as_mut_ptr(), mask, x) }
 }
 
-/// The scales of up to sixteen rows.
+/// The bits of the scales of up to sixteen rows.
+#[inline(always)]
+fn scale_bits(layout: &Octahedral, stride: usize, rows: &[u8]) -> [u32; BATCH] {
+    let mut bits = [0; BATCH];
+    for (bits, row) in bits.iter_mut().zip(rows.chunks_exact(stride)) {
+        *bits = match layout.scale {
+            Float::F32 => u32::from_le_bytes([row[0], row[1], row[2], row[3]]),
+            _ => u32::from_le_bytes([row[0], row[1], 0, 0]),
+        };
+    }
+    bits
+}
+
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn row_scales(layout: &Octahedral, stride: usize, rows: &[u8]) -> __m512 {
-    let mut bits = [0u32; BATCH];
-    if layout.scale == Float::F32 {
-        for (bits, row) in bits.iter_mut().zip(rows.chunks_exact(stride)) {
-            *bits = u32::from_le_bytes([row[0], row[1], row[2], row[3]]);
-        }
-        _mm512_castsi512_ps(load(&bits))
-    } else {
-        for (bits, row) in bits.iter_mut().zip(rows.chunks_exact(stride)) {
-            *bits = u32::from(u16::from_le_bytes([row[0], row[1]]));
-        }
-        _mm512_cvtph_ps(_mm512_cvtepi32_epi16(load(&bits)))
+fn row_scales(layout: &Octahedral, bits: &[u32; BATCH]) -> __m512 {
+    match layout.scale {
+        Float::F32 => _mm512_castsi512_ps(load(bits)),
+        _ => _mm512_cvtph_ps(_mm512_cvtepi32_epi16(load(bits))),
     }
 }
 
@@ -303,7 +312,7 @@ struct Rest<'a> {
 }
 
 impl<'a> Rest<'a> {
-    #[inline]
+    #[inline(always)]
     fn new(layout: &Octahedral<'a>) -> Self {
         let count = layout.dim - (3 * layout.triplets()).min(layout.dim);
         let end = layout.header_bytes() + layout.stream_bytes();
@@ -313,7 +322,7 @@ impl<'a> Rest<'a> {
         Self { at, shift, bits: layout.rest_bits.into(), count, centroids: layout.rest }
     }
 
-    #[inline]
+    #[inline(always)]
     fn centroids(&self, row: &[u8]) -> [i16; 2] {
         if self.count == 0 {
             return [0; 2];
@@ -329,7 +338,7 @@ impl<'a> Rest<'a> {
     }
 
     /// The same for up to sixteen rows.
-    #[inline]
+    #[inline(always)]
     fn batch(&self, stride: usize, rows: &[u8]) -> [[i16; 2]; BATCH] {
         let mut rests = [[0; 2]; BATCH];
         for (rests, row) in rests.iter_mut().zip(rows.chunks_exact(stride)) {
@@ -339,7 +348,7 @@ impl<'a> Rest<'a> {
     }
 
     /// q·centroids of each row.
-    #[inline]
+    #[inline(always)]
     fn sums(&self, rows: &[[i16; 2]; BATCH], query: &[i16]) -> [i32; BATCH] {
         let mut q = [0; 2];
         q[..self.count].copy_from_slice(&query[query.len() - self.count..]);
@@ -410,7 +419,14 @@ fn score_one<const FIVE: bool, const WIDE: bool>(
             at += stride;
         }
         let rests = rest.sums(&rest.batch(stride, batch), query.values);
-        finish(layout, halve_all(&sums), &rests, row_scales(layout, stride, batch), query.scale, scores);
+        finish(
+            layout,
+            halve_all(&sums),
+            &rests,
+            row_scales(layout, &scale_bits(layout, stride, batch)),
+            query.scale,
+            scores,
+        );
     }
 }
 
@@ -446,7 +462,7 @@ fn score_some<const FIVE: bool, const WIDE: bool>(
             }
         }
         let rests = rest.batch(stride, batch);
-        let scales = row_scales(layout, stride, batch);
+        let scales = row_scales(layout, &scale_bits(layout, stride, batch));
         for ((groups, query), scores) in groups.iter().zip(queries).zip(scores.chunks_exact_mut(count)) {
             let mut sums = [zero; BATCH];
             for (sums, decoded) in sums[..rows.len()].iter_mut().zip(&decoded) {
