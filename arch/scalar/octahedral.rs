@@ -8,7 +8,7 @@ use super::{LANES, halve};
 use crate::{IntQuery, Octahedral, Search};
 
 /// Triplets whose |x|+|y|+|z| is below this (2⁻¹⁰⁰) count as zero: (ξ, η) is about (0, 0).
-const SMALLEST: f32 = 7.888_609e-31;
+pub(crate) const SMALLEST: f32 = 7.888_609e-31;
 
 /// Sixteen triplets, component by component.
 type Triplets = [[f32; LANES]; 3];

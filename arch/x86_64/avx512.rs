@@ -16,10 +16,10 @@ mod codes;
 mod octahedral;
 mod score;
 
-pub(crate) use octahedral::{accumulate_octahedral, octahedral_decode, score_octahedral};
+pub(crate) use octahedral::{accumulate_octahedral, octahedral_decode, octahedral_encode, score_octahedral};
 pub(crate) use score::score_codes;
 
-use crate::{Affine, Float, Octahedral, Packing, Rows, Search};
+use crate::{Affine, Float, Octahedral, Packing, Rows};
 use core::arch::x86_64::*;
 
 forward_to_scalar! {
@@ -44,7 +44,6 @@ forward_to_scalar! {
     decode_affine(layout: &Affine, row: &[u8], out: &mut [f32]);
     score_affine(layout: &Affine, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]);
     accumulate_affine(layout: &Affine, bytes: &[u8], weights: &[f32], acc: &mut [f32]);
-    octahedral_encode(layout: &Octahedral, search: Search, x: &[f32], scale: f32, stream: &mut [u8]);
     score_octahedral_floats(layout: &Octahedral, stride: usize, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]);
 }
 
