@@ -15,6 +15,7 @@ mod layout;
 mod octahedral;
 mod scalar;
 #[macro_use]
+#[allow(unused_macros, reason = "where the specification is the only backend")]
 mod forward;
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
@@ -51,6 +52,7 @@ macro_rules! dispatch {
             Isa::Neon => aarch64::neon::$kernel($($argument),*),
             // SAFETY: as for AVX2: the CPU was asked for its dot-product instructions.
             #[cfg(target_arch = "aarch64")]
+            #[allow(unused_unsafe, reason = "kernels that are NEON's own are safe")]
             Isa::NeonDotprod => unsafe { aarch64::dotprod::$kernel($($argument),*) },
             // SIMD128 is enabled for the whole build where this variant exists.
             #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]

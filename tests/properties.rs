@@ -317,7 +317,39 @@ fn one_bit_codes_are_stable() {
     }
 }
 
-/// codecs.md: a zero f16 has zero codes and decodes to zero.
+/// A value on a threshold goes to the upper cell, and so does the sign of either zero: two equal values leave zeros in
+/// half of the rotated coordinates, and +0 and -0 among them.
+#[test]
+fn zeros_after_the_rotation_are_positive() {
+    for width in WIDTHS.into_iter().filter(|width| width.is_power_of_two()) {
+        let mut x = vec![0.0; width];
+        (x[0], x[1]) = (-1.0, 1.0);
+        let rotated = oracle::rotate(
+            &oracle::hadamard(width),
+            &signs(0, Stream::default(), width),
+            1,
+            &oracle::to_f64(&x),
+        );
+        assert_eq!(rotated.iter().filter(|z| **z == 0.0).count(), width / 2);
+        for backend in Backend::available() {
+            for bits in [1, 2, 8] {
+                let codec =
+                    try_build(format!("turboquant:bits={bits}").parse().unwrap(), width, backend).unwrap();
+                let mut block = vec![0; codec.block_bytes()];
+                codec.encode(&x, &mut block).unwrap();
+                let mut codes = vec![0; width];
+                backend.unpack(Packing::bits(bits), &block[2..], &mut codes);
+                for (code, z) in codes.iter().zip(&rotated) {
+                    let upper = 1 << (bits - 1);
+                    assert_eq!(*code >= upper, *z >= 0.0, "code {code} for {z}, {bits} bits at {width}");
+                    assert!(*z != 0.0 || *code == upper, "code {code} for 0, {bits} bits at {width}");
+                }
+            }
+        }
+    }
+}
+
+/// A zero f16 has zero codes and decodes to zero.
 #[test]
 fn zero_vectors_are_zero_bytes_and_decode_to_zero() {
     for spec in specs() {

@@ -62,9 +62,9 @@ fn score(codec: &dyn Rows, queries: &[f32], blocks: &[u8], count: usize) -> Resu
 fn accumulate(codec: &dyn Rows, weights: &[f32], blocks: &[u8]) -> Result<Vec<f32>, Error> {
     let mut acc = vec![FLOAT_PATTERN; codec.dim()];
     let result = codec.accumulate(weights, blocks, &mut acc);
-    if result.is_err() {
-        assert!(acc.iter().all(|acc| *acc == FLOAT_PATTERN), "{result:?} wrote to the output");
-        return Err(result.unwrap_err());
+    if let Err(error) = result {
+        assert!(acc.iter().all(|acc| *acc == FLOAT_PATTERN), "{error:?} wrote to the output");
+        return Err(error);
     }
     codec.finish(&mut acc);
     assert!(acc.iter().all(|acc| acc.is_finite()), "accumulated {acc:?}");

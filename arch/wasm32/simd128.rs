@@ -1,6 +1,10 @@
 //! Kernels for WebAssembly SIMD128.
 
-use crate::{Affine, Float, IntQuery, Octahedral, Packing, Rows, Search};
+mod octahedral;
+
+pub(crate) use octahedral::*;
+
+use crate::{Affine, Float, IntQuery, Packing, Rows};
 
 forward_to_scalar! {
     dot(a: &[f32], b: &[f32]) -> f32;
@@ -24,9 +28,4 @@ forward_to_scalar! {
     decode_affine(layout: &Affine, row: &[u8], out: &mut [f32]);
     score_affine(layout: &Affine, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]);
     accumulate_affine(layout: &Affine, bytes: &[u8], weights: &[f32], acc: &mut [f32]);
-    octahedral_encode(layout: &Octahedral, search: Search, x: &[f32], scale: f32, stream: &mut [u8]);
-    octahedral_decode(layout: &Octahedral, stream: &[u8], scale: f32, out: &mut [f32]);
-    score_octahedral(layout: &Octahedral, stride: usize, bytes: &[u8], queries: &[IntQuery], scores: &mut [f32]);
-    score_octahedral_floats(layout: &Octahedral, stride: usize, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]);
-    accumulate_octahedral(layout: &Octahedral, stride: usize, bytes: &[u8], weights: &[f32], acc: &mut [f32]);
 }

@@ -12,29 +12,30 @@
 
 // AVX-512VBMI implies F and BW, and F implies AVX2, FMA and F16C.
 
+mod codebook;
 mod codes;
 mod octahedral;
+mod pack;
+mod quantize;
+mod rotate;
 mod score;
+mod vector;
 
-pub(crate) use octahedral::{accumulate_octahedral, octahedral_decode, octahedral_encode, score_octahedral};
+pub(crate) use octahedral::{
+    accumulate_octahedral, octahedral_decode, octahedral_encode, score_octahedral, score_octahedral_floats,
+};
+pub(crate) use pack::{pack, unpack};
+pub(crate) use quantize::{lookup, quantize};
+pub(crate) use rotate::{rotate, rotate_inverse};
 pub(crate) use score::score_codes;
+pub(crate) use vector::{dot, max_abs, min_max, quantize_query};
 
-use crate::{Affine, Float, Octahedral, Packing, Rows};
+use crate::{Affine, Float, Rows};
 use core::arch::x86_64::*;
 
 forward_to_scalar! {
     enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni";
-    dot(a: &[f32], b: &[f32]) -> f32;
-    max_abs(x: &[f32]) -> f32;
-    min_max(x: &[f32]) -> (f32, f32);
-    rotate(x: &mut [f32], signs: &[u32], scale: f32);
-    rotate_inverse(x: &mut [f32], signs: &[u32], scale: f32);
     multiply_columns(columns: &[f32], x: &[f32], y: &mut [f32]);
-    quantize(x: &[f32], scale: f32, thresholds: &[f32], codes: &mut [u8]);
-    lookup(codes: &[u8], centroids: &[i16], scale: f32, out: &mut [f32]);
-    pack(packing: Packing, codes: &[u8], bytes: &mut [u8]);
-    unpack(packing: Packing, bytes: &[u8], codes: &mut [u8]);
-    quantize_query(x: &[f32], limit: i16, out: &mut [i16]) -> f32;
     accumulate_codes(rows: &Rows, centroids: &[i16], scale: f32, weights: &[f32], acc: &mut [f32]);
     decode_floats(format: Float, bytes: &[u8], out: &mut [f32]);
     encode_floats(format: Float, x: &[f32], bytes: &mut [u8]);
@@ -44,16 +45,14 @@ forward_to_scalar! {
     decode_affine(layout: &Affine, row: &[u8], out: &mut [f32]);
     score_affine(layout: &Affine, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]);
     accumulate_affine(layout: &Affine, bytes: &[u8], weights: &[f32], acc: &mut [f32]);
-    score_octahedral_floats(layout: &Octahedral, stride: usize, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]);
 }
 
-/// The first up to 64 bytes of a slice, zeros behind them.
+/// Up to 32 words, zeros behind them.
 #[inline]
 #[target_feature(enable = "avx512bw")]
-fn load_bytes(bytes: &[u8]) -> __m512i {
-    let mask = if bytes.len() < 64 { (1 << bytes.len()) - 1 } else { !0 };
-    // SAFETY: a masked load touches no byte whose mask bit is clear, and the mask has `bytes.len()` bits at most.
-    unsafe { _mm512_maskz_loadu_epi8(mask, bytes.as_ptr().cast()) }
+fn load_words(words: &[i16]) -> __m512i {
+    // SAFETY: a masked load touches nothing whose mask bit is clear, and the mask has `words.len()` bits at most.
+    unsafe { _mm512_maskz_loadu_epi16(first(words.len()) as u32, words.as_ptr()) }
 }
 
 #[inline]
@@ -70,3 +69,86 @@ impl Lanes for [i16; 32] {}
 impl Lanes for [u16; 32] {}
 impl Lanes for [i32; 16] {}
 impl Lanes for [u32; 16] {}
+
+/// The lowest `count` bits.
+#[inline]
+fn first(count: usize) -> u64 {
+    if count < 64 { (1 << count) - 1 } else { !0 }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn load_ps(values: &[f32; 16]) -> __m512 {
+    // SAFETY: the array holds the 64 bytes that are read.
+    unsafe { _mm512_loadu_ps(values.as_ptr()) }
+}
+
+/// Up to 16 values, zeros behind them.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn load_tail(values: &[f32]) -> __m512 {
+    // SAFETY: a masked load touches nothing whose mask bit is clear, and the mask has `values.len()` bits at most.
+    unsafe { _mm512_maskz_loadu_ps(first(values.len()) as u16, values.as_ptr()) }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn store_ps(values: &mut [f32; 16], x: __m512) {
+    // SAFETY: the array holds the 64 bytes that are written.
+    unsafe { _mm512_storeu_ps(values.as_mut_ptr(), x) }
+}
+
+/// The first `out.len()` of 16 values, at most all.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn store_first(x: __m512, out: &mut [f32]) {
+    match out.first_chunk_mut() {
+        Some(out) => store_ps(out, x),
+        None => store_tail(out, x),
+    }
+}
+
+/// The first `values.len()` of 16 values, at most all.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn store_tail(values: &mut [f32], x: __m512) {
+    // SAFETY: a masked store touches nothing whose mask bit is clear, and the mask has `values.len()` bits at most.
+    unsafe { _mm512_mask_storeu_ps(values.as_mut_ptr(), first(values.len()) as u16, x) }
+}
+
+/// Up to 64 bytes, zeros behind them.
+#[inline]
+#[target_feature(enable = "avx512bw")]
+fn load_bytes(bytes: &[u8]) -> __m512i {
+    // SAFETY: a masked load touches nothing whose mask bit is clear, and the mask has `bytes.len()` bits at most.
+    unsafe { _mm512_maskz_loadu_epi8(first(bytes.len()), bytes.as_ptr().cast()) }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn load_codes(codes: &[u8; 16]) -> __m128i {
+    // SAFETY: the array holds the 16 bytes that are read.
+    unsafe { _mm_loadu_si128(codes.as_ptr().cast()) }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn store_codes(codes: &mut [u8; 16], x: __m128i) {
+    // SAFETY: the array holds the 16 bytes that are written.
+    unsafe { _mm_storeu_si128(codes.as_mut_ptr().cast(), x) }
+}
+
+/// The low bytes of 64 words.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(super) fn narrow(a: __m512i, b: __m512i) -> __m512i {
+    _mm512_inserti64x4::<1>(_mm512_castsi256_si512(_mm512_cvtepi16_epi8(a)), _mm512_cvtepi16_epi8(b))
+}
+
+/// The first `bytes.len()` of 64 bytes, at most all. Half a register goes by a plain store: masked ones are slow.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn store_bytes(bytes: &mut [u8], x: __m512i) {
+    // SAFETY: a masked store touches nothing whose mask bit is clear, and the mask has `bytes.len()` bits at most.
+    unsafe { _mm512_mask_storeu_epi8(bytes.as_mut_ptr().cast(), first(bytes.len()), x) }
+}

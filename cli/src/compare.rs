@@ -1,13 +1,13 @@
 //! `compare`: every codec on the same keys, values and queries; a table, and files for machines and for browsers.
 
-use crate::failure::{At, Failure, Result, parse_specs};
+use crate::failure::{At, Failure, Result, build, parse_specs};
 use crate::input::Sample;
 use crate::metrics::{Exact, Metrics, measure, role_name};
 use crate::progress::Progress;
 use crate::timing::{Op, best, runner};
 use crate::{files, report, table};
 use clap::Args;
-use octaplex::{Backend, CodecSpec, Role, Stream};
+use octaplex::{Backend, CodecSpec, Role};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,8 +18,26 @@ pub(crate) const DEFAULT_CODECS: &str = "f16; \
     int:bits=3; int:bits=4; int:bits=4,asymmetric=true; int:bits=4,group=32; \
     int:bits=2,group=32,asymmetric=true; int:bits=3,rotate=true; int:bits=4,rotate=true";
 
+/// What goes in and what the numbers mean.
+const HELP: &str = "\
+Input: tensors k, v [layers, kv_heads, tokens, width] and q [layers, q_heads, queries, width] in f16, bf16
+or f32, and q_pos, the token of each query (without it: the last tokens); query head h uses key/value head
+h / (q_heads / kv_heads). An .npy array [..., width] is plain vectors, taken as keys and as values; it has
+no queries, so no columns about scores and attention.
+
+bits_per_value  everything stored counted
+distortion      sum of |x-x^|^2 / sum of |x|^2
+cosine          mean over vectors
+score_error     mean |q.k - score|, q.k not scaled, the score computed on compressed bytes
+attention_kl    nats; weights are softmax(q.k / sqrt(width)) over the tokens up to the query's own; mean
+                over layers, query heads and queries
+output_error    sum of |o-o^|^2 / sum of |o|^2 over a head's queries, mean over layers and query heads;
+                keys: exact values; values: exact weights
+*_ns            per vector on one core: encode in pages of 64, decode one by one, one query's scores";
+
 /// Arguments of `compare`.
 #[derive(Args)]
+#[command(after_help = HELP)]
 pub(crate) struct Compare {
     /// Tensors k, v and q in a safetensors file, or plain vectors in an .npy one; without it, the bundled sample
     #[arg(long, value_name = "FILE")]
@@ -53,7 +71,7 @@ pub(crate) struct Row {
 }
 
 /// Time given to each operation of each row.
-const BUDGET: Duration = Duration::from_millis(12);
+const BUDGET: Duration = Duration::from_millis(20);
 
 /// Vectors that operations are timed on, at most.
 const TIMED_VECTORS: usize = 4096;
@@ -62,24 +80,29 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
     let backend = arguments.backend.unwrap_or_else(Backend::detect);
     let sample = Sample::load(arguments.input.as_deref())?;
     let mut specs = parse_specs(arguments.codecs.as_deref().unwrap_or(DEFAULT_CODECS))?;
-    let builds = |spec: CodecSpec| spec.build_dyn(sample.dim, backend, Stream::default());
+    let mut left_out = Vec::new();
     if arguments.codecs.is_none() {
-        // Some of the default ones may not exist at every width; none does at a width that is not offered.
-        let all = std::mem::take(&mut specs);
-        specs = all.into_iter().filter(|(_, spec)| builds(*spec).is_ok()).collect();
+        // Some of the default ones do not exist at every width.
+        specs.retain(|(text, spec)| {
+            let exists = build(text, *spec, sample.dim, backend).is_ok();
+            if !exists {
+                left_out.push(text.clone());
+            }
+            exists
+        });
         if specs.is_empty() {
             return Err(Failure(octaplex::Error::Width { actual: sample.dim }.to_string()));
         }
     }
 
-    let mut progress = Progress::new(2 * specs.len() + 1);
+    let mut progress = Progress::shown(2 * specs.len() + 1);
     progress.doing("exact attention", 1);
     let exact = Exact::new(&sample);
     let mut rows = Vec::new();
     for role in [Role::Keys, Role::Values] {
         for (text, spec) in &specs {
             progress.doing(&format!("{text}, {}", role_name(role)), 1);
-            let codec = builds(*spec).at(format_args!("{text} at width {}", sample.dim))?;
+            let codec = build(text, *spec, sample.dim, backend)?;
             let metrics = measure(&sample, exact.as_ref(), role, &*codec).at(text)?;
             let timed = sample.heads(role)[0].chunks(TIMED_VECTORS * sample.dim).next().unwrap_or(&[]);
             let mut runner = runner(*spec, sample.dim, backend, timed).at(text)?;
@@ -108,9 +131,11 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
         files::write(path, format!("{:#}\n", json!({"rows": rows})).as_bytes())?;
     }
     files::write(&arguments.html, report::page(&sample, &rows, backend).as_bytes())?;
-    print!("{}", table::compare(&sample, &rows, backend));
-    println!("\nPage with plots: {}", arguments.html.display());
-    Ok(())
+    let mut text = table::compare(&sample, &rows, backend);
+    if !left_out.is_empty() {
+        text += &format!("\nNot offered at width {}, so left out: {}\n", sample.dim, left_out.join("; "));
+    }
+    files::print(format!("{text}\nPage with plots: {}\n", arguments.html.display()))
 }
 
 fn row_json(row: &Row, dim: usize) -> Value {

@@ -1,9 +1,9 @@
 //! `encode`, `decode`, `score`: raw little-endian rows in, raw blocks or rows out, no header anywhere.
 
-use crate::failure::{At, Failure, Result, fail, in_rows, parse_spec};
+use crate::failure::{At, Failure, Result, build, fail, in_rows, parse_spec};
 use crate::progress::Progress;
 use crate::{files, npy};
-use octaplex::{Backend, DynCodec, Stream};
+use octaplex::{Backend, DynCodec};
 use std::path::Path;
 
 /// A codec of the command line.
@@ -16,8 +16,7 @@ const CHUNK: usize = 1 << 14;
 
 impl Coder {
     pub(crate) fn new(spec: &str, dim: usize, backend: Backend) -> Result<Self> {
-        let codec = parse_spec(spec)?.build_dyn(dim, backend, Stream::default());
-        Ok(Self { codec: codec.at(format_args!("{spec} at width {dim}"))? })
+        Ok(Self { codec: build(spec, parse_spec(spec)?, dim, backend)? })
     }
 
     /// f32 rows to blocks.

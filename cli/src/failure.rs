@@ -1,6 +1,6 @@
 //! What goes wrong, as the one line that the user sees; and specs, whose errors point at the offending word.
 
-use octaplex::{CodecSpec, Error};
+use octaplex::{Backend, CodecSpec, DynCodec, Error, Stream};
 use std::fmt::Display;
 
 /// A message in plain words, without a full stop.
@@ -59,6 +59,14 @@ pub(crate) fn parse_specs(text: &str) -> Result<Vec<(String, CodecSpec)>> {
         fail!("--codecs \"{text}\": no spec in it; give \"SPEC;SPEC\"");
     }
     Ok(specs)
+}
+
+/// The codec of a spec, which the user wrote as `text`.
+pub(crate) fn build(text: &str, spec: CodecSpec, dim: usize, backend: Backend) -> Result<Box<dyn DynCodec>> {
+    spec.build_dyn(dim, backend, Stream::default()).map_err(|error| match error {
+        Error::Width { .. } => Failure(error.to_string()),
+        error => Failure(format!("{text} at width {dim}: {error}")),
+    })
 }
 
 /// The same error for a slice that starts at `row`, with a non-finite value's row and column.

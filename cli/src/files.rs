@@ -21,14 +21,22 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
 /// Writes a file under another name and renames it; `-` is standard output, and devices are written directly.
 pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     if is_dash(path) {
-        let mut out = io::stdout().lock();
-        return out.write_all(bytes).and_then(|()| out.flush()).at("standard output");
+        return print(bytes);
     }
     let written = match fs::metadata(path) {
         Ok(metadata) if !metadata.is_file() => fs::write(path, bytes),
         _ => write_renamed(path, bytes),
     };
     written.map_err(|error| at_path(path, &error))
+}
+
+/// Writes to standard output; nothing is wrong if its reader has seen enough.
+pub(crate) fn print(bytes: impl AsRef<[u8]>) -> Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(bytes.as_ref()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).at("standard output"),
+        _ => Ok(()),
+    }
 }
 
 fn write_renamed(path: &Path, bytes: &[u8]) -> io::Result<()> {

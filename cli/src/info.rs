@@ -1,14 +1,14 @@
 //! What a spec means, which codecs there are, and which backends.
 
-use crate::failure::{At, Result, parse_spec};
-use octaplex::{Backend, CodecSpec, Stream};
+use crate::failure::{Result, build, parse_spec};
+use octaplex::{Backend, CodecSpec};
 use serde_json::json;
 use std::fmt::Write;
 
 /// The text or JSON about a spec.
 pub(crate) fn spec(text: &str, dim: usize, as_json: bool) -> Result<String> {
     let spec = parse_spec(text)?;
-    spec.build_dyn(dim, Backend::SCALAR, Stream::default()).at(format_args!("{text} at width {dim}"))?;
+    build(text, spec, dim, Backend::SCALAR)?;
     let mut parts = Vec::new();
     let mut offset = 0;
     spec.layout(dim, |bytes, words| {

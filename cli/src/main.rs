@@ -20,7 +20,7 @@ use clap::{Args, Parser, Subcommand, error::ErrorKind};
 use convert::Coder;
 use failure::Result;
 use octaplex::Backend;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Compress the key/value cache of transformers. Without a command: compare
@@ -113,20 +113,22 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-                print!("{error}");
-                return ExitCode::SUCCESS;
+                return exit_code(files::print(error.to_string()));
             }
             _ => return complain(&usage_error(&error.to_string())),
         },
     };
-    match run(cli) {
+    exit_code(run(cli))
+}
+
+fn exit_code(result: Result<()>) -> ExitCode {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => complain(&failure.0),
     }
 }
 
 fn run(cli: Cli) -> Result<()> {
-    let print = |text: String| files::write(Path::new("-"), text.as_bytes());
     match cli.command {
         None => compare::run(&cli.compare),
         Some(Command::Compare(compare)) => compare::run(&compare),
@@ -135,9 +137,9 @@ fn run(cli: Cli) -> Result<()> {
         Some(Command::Score { coding, query, input, output }) => {
             coding.coder()?.score(&query, &input, &output)
         }
-        Some(Command::Info { spec: Some(spec), dim, json }) => print(info::spec(&spec, dim, json)?),
-        Some(Command::Info { spec: None, json, .. }) => print(info::codecs(json)),
-        Some(Command::Backends) => print(info::backends()),
+        Some(Command::Info { spec: Some(spec), dim, json }) => files::print(info::spec(&spec, dim, json)?),
+        Some(Command::Info { spec: None, json, .. }) => files::print(info::codecs(json)),
+        Some(Command::Backends) => files::print(info::backends()),
         Some(Command::Bench(bench)) => bench::run(&bench),
     }
 }
@@ -152,6 +154,6 @@ fn complain(message: &str) -> ExitCode {
 fn usage_error(text: &str) -> String {
     let text = text.strip_prefix("error: ").unwrap_or(text);
     let said = text.lines().take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));
-    let said: Vec<_> = said.map(str::trim).filter(|line| !line.is_empty()).collect();
-    format!("{} (see octaplex --help)", said.join(" "))
+    let said: Vec<_> = said.map(str::trim).collect();
+    format!("{} (see octaplex --help)", said.join(" ").trim().replace("  ", "; "))
 }

@@ -105,12 +105,13 @@ pub(crate) fn svg(chart: &Chart) -> String {
         "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">\n",
         escape(chart.title)
     );
-    draw_axes(&mut out, chart, &axes);
-    let mut taken: Vec<Area> = points
+    let bound = draw_axes(&mut out, chart, &axes);
+    let marks: Vec<Area> = points
         .iter()
         .map(|point| (axes.x(point.x), axes.y(point.y)))
         .map(|(x, y)| Area { left: x - 6.0, top: y - 6.0, right: x + 6.0, bottom: y + 6.0 })
         .collect();
+    let mut taken = [bound, marks].concat();
     let mut order: Vec<&&Point> = points.iter().collect();
     order.sort_by(|a, b| a.x.total_cmp(&b.x).then(b.y.total_cmp(&a.y)));
     for point in &order {
@@ -146,7 +147,8 @@ pub(crate) fn svg(chart: &Chart) -> String {
     out
 }
 
-fn draw_axes(out: &mut String, chart: &Chart, axes: &Axes) {
+/// Returns what the line of the bound covers.
+fn draw_axes(out: &mut String, chart: &Chart, axes: &Axes) -> Vec<Area> {
     let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
     let mut bits = axes.x.0;
     while bits <= axes.x.1 {
@@ -181,12 +183,32 @@ fn draw_axes(out: &mut String, chart: &Chart, axes: &Axes) {
             }
         }
     }
+    let mut covered = Vec::new();
     if chart.bound {
         let at = |i: u32| axes.x.0 + (axes.x.1 - axes.x.0) * f64::from(i) / 60.0;
         let inside = (0..=60).map(|i| (at(i), (-2.0 * at(i)).exp2()));
         let inside = inside.filter(|(_, y)| (axes.y.0..=axes.y.1).contains(&y.log10()));
-        let line: Vec<_> = inside.map(|(x, y)| format!("{:.1},{:.1}", axes.x(x), axes.y(y))).collect();
+        let inside: Vec<_> = inside.map(|(x, y)| (axes.x(x), axes.y(y))).collect();
+        let line: Vec<_> = inside.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
         let _ = writeln!(out, "<polyline class=\"bound\" points=\"{}\"/>", line.join(" "));
+        let between = inside.windows(2).map(|ends| Area {
+            left: ends[0].0,
+            top: ends[0].1,
+            right: ends[1].0,
+            bottom: ends[1].1,
+        });
+        covered.extend(between);
+        if let Some((x, y)) = inside.get(inside.len() * 2 / 3) {
+            let name = "Shannon bound ";
+            let left = x - name.len() as f64 * LETTER;
+            covered.push(Area { left, top: y - 2.0, right: *x, bottom: y + LINE });
+            let _ = writeln!(
+                out,
+                "<text class=\"tick\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{name}</text>",
+                x - 4.0,
+                y + 8.0
+            );
+        }
     }
     let _ = writeln!(
         out,
@@ -197,6 +219,7 @@ fn draw_axes(out: &mut String, chart: &Chart, axes: &Axes) {
         (TOP + bottom) / 2.0,
         escape(chart.axis)
     );
+    covered
 }
 
 /// Where a label goes: the nearest place around its point that covers least of what is there.

@@ -1,4 +1,4 @@
-//! A progress bar that shows itself after a second, on a terminal only.
+//! A progress bar for what takes over a second, on a terminal only.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::time::{Duration, Instant};
@@ -18,6 +18,14 @@ impl Progress {
             bar.set_style(style);
         }
         Self { bar, hidden_until: Some(Instant::now() + Duration::from_secs(1)), next: 0 }
+    }
+
+    /// A bar for what surely takes longer.
+    pub(crate) fn shown(steps: usize) -> Self {
+        let mut progress = Self::new(steps);
+        progress.bar.set_draw_target(ProgressDrawTarget::stderr());
+        progress.hidden_until = None;
+        progress
     }
 
     /// Ends the step before, and says what the next one is and how many it counts for.

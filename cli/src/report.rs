@@ -31,6 +31,9 @@ pub(crate) fn page(sample: &Sample, rows: &[Row], backend: Backend) -> String {
         origin = escape(sample.origin.as_deref().unwrap_or("")),
     );
     for (series, name) in names.iter().enumerate() {
+        if !rows.iter().any(|row| self::name(row) == *name && is_plotted(row)) {
+            continue;
+        }
         let mark = shape(series, 7.0, 7.0);
         let _ = write!(
             out,
@@ -53,7 +56,8 @@ pub(crate) fn page(sample: &Sample, rows: &[Row], backend: Backend) -> String {
          queries, each over the tokens up to its own. <b>Output error</b> is Σ‖o-ô‖²/Σ‖o‖² over a head's queries, \
          the mean over layers and query heads; for keys with exact values, for values with exact weights.</p>\n\
          <p>Times are nanoseconds per vector on one core with {backend}; vectors are encoded in pages, scores are of one \
-         query. The dashed line is 2<sup>-2·bits</sup>, the least distortion that any code of Gaussian vectors can have.</p>\n\
+         query. The dashed line is 2<sup>-2·bits</sup>, the least distortion that any code of Gaussian vectors can have; \
+         formats of more than {WIDEST} bits are in the tables only.</p>\n\
          <p>octaplex {version}</p>\n</footer>\n</body>\n</html>\n",
         backend = backend.name(),
         version = env!("CARGO_PKG_VERSION"),
@@ -66,7 +70,7 @@ fn section(out: &mut String, role: Role, rows: &[&Row], names: &[&str], attentio
     let title = if role == Role::Keys { "Keys" } else { "Values" };
     let _ = write!(out, "<h2>{title}</h2>\n<div class=\"charts\">\n");
     let mut chart = |title: &str, axis: &str, bound: bool, value: &dyn Fn(&Row) -> f64| {
-        let shown = rows.iter().filter(|row| row.metrics.bits_per_value <= WIDEST);
+        let shown = rows.iter().filter(|row| is_plotted(row));
         let points = shown.map(|row| point(row, names, value(row))).collect();
         let svg = svg(&Chart { title, axis, points, bound });
         if !svg.is_empty() {
@@ -77,6 +81,8 @@ fn section(out: &mut String, role: Role, rows: &[&Row], names: &[&str], attentio
         |get: fn(&AttentionMetrics) -> f64| move |row: &Row| row.metrics.attention.as_ref().map_or(0.0, get);
     chart("Rate and distortion", "distortion", true, &|row| row.metrics.distortion);
     if attention && role == Role::Keys {
+        let scores = "mean error of scores";
+        chart("Rate and scores", scores, false, &of(|attention| attention.score_error));
         chart("Rate and attention weights", "KL divergence, nats", false, &of(|attention| attention.kl));
     }
     if attention {
@@ -125,6 +131,10 @@ fn table(out: &mut String, role: Role, rows: &[&Row]) {
         let _ = writeln!(out, "<tr><td>{}</tr>", cells.join("<td>"));
     }
     out.push_str("</tbody></table></div>\n");
+}
+
+fn is_plotted(row: &Row) -> bool {
+    row.metrics.bits_per_value <= WIDEST
 }
 
 /// The codec's name.

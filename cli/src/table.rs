@@ -7,7 +7,7 @@ use octaplex::{Backend, Role};
 use std::fmt::Write;
 
 /// Characters of a spec that are shown.
-const SPEC: usize = 36;
+const SPEC: usize = 35;
 
 /// Keys, then values, within 110 columns.
 pub(crate) fn compare(sample: &Sample, rows: &[Row], backend: Backend) -> String {
@@ -17,14 +17,14 @@ pub(crate) fn compare(sample: &Sample, rows: &[Row], backend: Backend) -> String
     }
     let _ = writeln!(
         out,
-        "bits: stored bits per value, everything counted · KL: nats, of attention weights · output error: ‖o-ô‖²/‖o‖²\n\
+        "bits: stored bits per value, everything counted · KL: nats, of attention weights · out err: ‖o-ô‖²/‖o‖²\n\
          times: ns per vector, one core, {}",
         backend.name()
     );
     for role in [Role::Keys, Role::Values] {
         let names: &[&str] = match role {
-            Role::Keys => &["score err", "KL", "output err", "encode", "decode", "score"],
-            Role::Values => &["output err", "encode", "decode", "accumulate"],
+            Role::Keys => &["score err", "KL", "out err", "encode", "decode", "score"],
+            Role::Values => &["out err", "encode", "decode", "accumulate"],
         };
         let title = if role == Role::Keys { "KEYS" } else { "VALUES" };
         let mut head = format!("{title:SPEC$} {:>6} {:>10} {:>7}", "bits", "distortion", "cosine");
@@ -50,7 +50,7 @@ pub(crate) fn compare(sample: &Sample, rows: &[Row], backend: Backend) -> String
                 let value = match name {
                     "score err" => attention(|attention| attention.score_error),
                     "KL" => attention(|attention| attention.kl),
-                    "output err" => attention(|attention| attention.output_error),
+                    "out err" => attention(|attention| attention.output_error),
                     "encode" => time(row.encode_ns),
                     "decode" => time(row.decode_ns),
                     "score" => time(row.score_ns),
@@ -65,7 +65,7 @@ pub(crate) fn compare(sample: &Sample, rows: &[Row], backend: Backend) -> String
 }
 
 fn width(name: &str) -> usize {
-    name.len().max(7)
+    name.len().max(6)
 }
 
 /// A spec cut to its column.

@@ -125,6 +125,8 @@ pub fn nearest(codewords: &[f64], x: f64) -> usize {
 pub struct Marginal {
     /// Cumulative mass, first and second moment at the grid's edges.
     sums: Vec<[f64; 3]>,
+    /// Cumulative mass of the density's cube root, which optimal codewords tend to as they grow many.
+    cube_root: Vec<f64>,
     half_width: f64,
 }
 
@@ -135,6 +137,7 @@ impl Marginal {
         let step = 2.0 * half_width / STEPS as f64;
         let mut sums = vec![[0.0; 3]];
         let mut sum = [0.0; 3];
+        let mut cube_root = vec![0.0];
         for i in 0..STEPS {
             let x = -half_width + (i as f64 + 0.5) * step;
             let mass = (1.0 - x * x).max(0.0).powf((dim as f64 - 3.0) / 2.0);
@@ -142,11 +145,12 @@ impl Marginal {
                 *sum += mass * x.powi(power as i32);
             }
             sums.push(sum);
+            cube_root.push(cube_root[i] + mass.cbrt());
         }
         for entry in &mut sums {
             *entry = entry.map(|moment| moment / sum[0]);
         }
-        Self { sums, half_width }
+        Self { sums, cube_root, half_width }
     }
 
     /// Mass, first and second moment below x.
@@ -174,17 +178,13 @@ impl Marginal {
 
     /// The Lloyd-Max codewords: Lloyd's alternation from a start whose density is f^(1/3).
     pub fn lloyd_max(&self, levels: usize) -> Vec<f64> {
-        // Density f has standard deviation σ; f^(1/3) is about as wide as √3·σ.
         let sigma = self.below(1.0)[2].sqrt();
-        let quantile = |p: f64| {
-            let (mut low, mut high) = (-self.half_width, self.half_width);
-            for _ in 0..60 {
-                let middle = (low + high) / 2.0;
-                if self.below(middle)[0] < p { low = middle } else { high = middle }
-            }
-            low
+        let steps = self.cube_root.len() - 1;
+        let start = |i: usize| {
+            let share = (i as f64 + 0.5) / levels as f64 * self.cube_root[steps];
+            let at = self.cube_root.partition_point(|mass| *mass < share);
+            (2.0 * at as f64 / steps as f64 - 1.0) * self.half_width
         };
-        let start = |i: usize| 3.0f64.sqrt() * quantile((i as f64 + 0.5) / levels as f64);
         let mut codewords: Vec<f64> = (0..levels).map(start).collect();
         for _ in 0..4000 {
             let mut moved = 0.0f64;

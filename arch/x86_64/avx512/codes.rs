@@ -1,13 +1,115 @@
-//! From packed codes to codes and centroids, 64 at a time.
+//! From packed codes to bytes, 64 codes at a time.
 
-use super::{load, load_bytes};
+use super::load;
 use crate::{MAX_DIM, Packing, Rows};
 use core::arch::x86_64::*;
-use core::mem::MaybeUninit;
-use core::ops::Range;
 
 /// Codes in a register of bytes.
 pub(super) const CHUNK: usize = 64;
+
+/// Rows in a block: the block's sums fill a register, one `i32` each.
+pub(super) const ROWS: usize = 16;
+
+/// Rows of one shape, side by side.
+pub(super) struct Block<'a> {
+    bytes: &'a [u8],
+    stride: usize,
+}
+
+impl<'a> Block<'a> {
+    /// `ROWS` rows from `first` on.
+    pub(super) fn new(rows: &Rows<'a>, first: usize) -> Self {
+        Self { bytes: &rows.bytes[first * rows.stride..(first + ROWS) * rows.stride], stride: rows.stride }
+    }
+
+    /// One row, in the place of all of them.
+    pub(super) fn one(row: &'a [u8]) -> Self {
+        Self { bytes: row, stride: 0 }
+    }
+
+    /// The place's bytes in each row.
+    #[inline]
+    pub(super) fn window(&self, place: &Place) -> Window<'a> {
+        assert!((ROWS - 1) * self.stride + place.end <= self.bytes.len());
+        Window { bytes: &self.bytes[place.start..], stride: self.stride, mask: place.mask }
+    }
+}
+
+/// Up to 64 bytes of a row.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    start: usize,
+    end: usize,
+    /// A bit for each byte from `start` to `end`.
+    mask: u64,
+}
+
+impl Place {
+    pub(super) const SCALE: Self = Self::new(0, 2);
+
+    /// At most 64 bytes, none if `end` comes before `start`.
+    pub(super) const fn new(start: usize, end: usize) -> Self {
+        let length = end.saturating_sub(start);
+        match length {
+            0 => Self { start: 0, end: 0, mask: 0 },
+            1..64 => Self { start, end, mask: (1 << length) - 1 },
+            _ => Self { start, end: start + 64, mask: !0 },
+        }
+    }
+}
+
+/// A place in each row of a block, checked once for all rows, so that loops over them have no branches and unroll.
+pub(super) struct Window<'a> {
+    bytes: &'a [u8],
+    stride: usize,
+    mask: u64,
+}
+
+impl Window<'_> {
+    /// The bytes, zeros behind them.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(super) fn load(&self, r: usize) -> __m512i {
+        debug_assert!(r < ROWS);
+        // SAFETY: `Block::window` checked that the bytes that the mask lets through are there for each of `ROWS` rows.
+        unsafe {
+            let row = self.bytes.as_ptr().add(r * self.stride);
+            _mm512_maskz_loadu_epi8(self.mask, row.cast())
+        }
+    }
+
+    /// The first 32 bytes, zeros behind them. A narrower load crosses fewer cache lines.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(super) fn load_half(&self, r: usize) -> __m512i {
+        debug_assert!(r < ROWS);
+        // SAFETY: as for `load`.
+        unsafe {
+            let row = self.bytes.as_ptr().add(r * self.stride);
+            _mm512_zextsi256_si512(_mm256_maskz_loadu_epi8(self.mask as u32, row.cast()))
+        }
+    }
+
+    /// The f16 at the start of the window, which has two bytes.
+    #[inline]
+    fn word(&self, r: usize) -> i16 {
+        debug_assert!(r < ROWS && self.mask & 3 == 3);
+        // SAFETY: as for `load`.
+        unsafe { self.bytes.as_ptr().add(r * self.stride).cast::<i16>().read_unaligned() }
+    }
+
+    /// The f16 scales of the rows, sixteen `vpinsrw`: by way of memory, one load of sixteen fresh stores would wait
+    /// for all of them, half a nanosecond a row.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(super) fn scales(&self) -> __m512 {
+        let half = |i: usize| {
+            let word = |r| self.word(i + r);
+            _mm_setr_epi16(word(0), word(1), word(2), word(3), word(4), word(5), word(6), word(7))
+        };
+        _mm512_cvtph_ps(_mm256_set_m128i(half(8), half(0)))
+    }
+}
 
 /// Chunks of the widest vector.
 pub(super) const MAX_CHUNKS: usize = MAX_DIM / CHUNK;
@@ -17,26 +119,29 @@ pub(super) const MAX_CHUNKS: usize = MAX_DIM / CHUNK;
 /// For the raw plane, codes of b bits: eight codes are exactly b bytes. `vpermb` puts b bytes into each quadword and
 /// `vpmultishiftqb` takes the byte at bit b·j of it for code j. Its upper bits belong to the next codes.
 pub(super) struct Unpack {
-    packing: Packing,
+    pub(super) packing: Packing,
     /// Where the planes start in a row, and the digit plane, and where that ends.
-    raw_start: usize,
+    pub(super) raw_start: usize,
     digit_start: usize,
-    end: usize,
-    spread: __m512i,
-    shift: __m512i,
+    pub(super) end: usize,
+    pub(super) spread: __m512i,
+    pub(super) shift: __m512i,
     /// Bits of a byte that come from the raw plane.
     raw_mask: __m512i,
+    /// radix · 2^raw in each word.
+    take: __m512i,
     /// Valid bits of the digit plane's last byte.
     last_mask: u8,
 }
 
-/// The bytes of a row that hold 64 codes. Loops run over the rows of a chunk, so all this stays in registers.
+/// Where a row has 64 codes, and what it takes to get at their digits.
+#[derive(Clone, Copy)]
 pub(super) struct Chunk {
-    raw: Range<usize>,
-    digits: Range<usize>,
-    /// The digit plane's last byte if it is among `digits`.
-    last: u32,
-    table: usize,
+    pub(super) raw: Place,
+    pub(super) digits: Place,
+    table: &'static DigitChunk,
+    /// The valid bits of `digits`.
+    valid: __m512i,
 }
 
 impl Unpack {
@@ -60,72 +165,71 @@ impl Unpack {
             spread: load(&SPREAD[bits]),
             shift: load(&SHIFT[bits]),
             raw_mask: _mm512_set1_epi8(((1u32 << bits) - 1) as i8),
+            take: _mm512_set1_epi16((packing.radix() << packing.raw_bits()) as i16),
             last_mask: 0xff >> (8 * digit_bytes - digit_bits),
         }
     }
 
     /// Codes 64·`chunk` … of a row.
     #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(super) fn chunk(&self, chunk: usize) -> Chunk {
         let step = 8 * self.packing.raw_bits() as usize;
         let start = self.raw_start + chunk * step;
-        let raw = start..self.digit_start.min(start + step);
-        if self.packing.radix() == 1 {
-            return Chunk { raw, digits: 0..0, last: 0, table: 0 };
-        }
-        let start = self.digit_start + self.tables()[chunk].first;
-        let last = self.end - 1 - start;
-        Chunk {
-            raw,
-            digits: start..self.end.min(start + 32),
-            last: if last < 32 { 1 << last } else { 0 },
-            table: chunk,
-        }
+        let raw = Place::new(start, self.digit_start.min(start + step));
+        let table = match self.packing.radix() {
+            3 => &DIGITS[0][chunk],
+            5 => &DIGITS[1][chunk],
+            _ => &DIGITS[2][chunk],
+        };
+        let start = self.digit_start + table.first;
+        let ones = _mm512_set1_epi8(-1);
+        let last =
+            if (start..start + 64).contains(&(self.end - 1)) { 1 << (self.end - 1 - start) } else { 0 };
+        let valid = _mm512_mask_set1_epi8(ones, last, self.last_mask as i8);
+        Chunk { raw, digits: Place::new(start, self.end), table, valid }
     }
 
-    #[inline]
-    fn tables(&self) -> &'static [DigitChunk; MAX_CHUNKS] {
-        match self.packing.radix() {
-            3 => &DIGITS[0],
-            5 => &DIGITS[1],
-            _ => &DIGITS[2],
-        }
-    }
-
-    /// 64 codes; beyond the end of a row anything below `levels`.
+    /// 64 codes of one row; beyond its end anything below `levels`.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    pub(super) fn codes(&self, row: &[u8], chunk: &Chunk) -> __m512i {
-        match self.packing.radix() {
-            1 => _mm512_and_si512(self.raw(row, chunk), self.raw_mask),
-            3 => self.mixed::<8>(row, chunk),
-            _ => self.mixed::<7>(row, chunk),
-        }
+    pub(super) fn codes(&self, row: &Block, chunk: usize) -> __m512i {
+        let chunk = self.chunk(chunk);
+        let quads = _mm512_permutexvar_epi8(self.spread, row.window(&chunk.raw).load(0));
+        let raw = _mm512_multishift_epi64_epi8(self.shift, quads);
+        let digits = match self.packing.radix() {
+            1 => return _mm512_and_si512(raw, self.raw_mask),
+            3 => self.digits::<8>(&chunk, &row.window(&chunk.digits), 0),
+            _ => self.digits::<7>(&chunk, &row.window(&chunk.digits), 0),
+        };
+        self.join(raw, digits)
     }
 
-    /// The raw plane's bits of 64 codes; above them, bits of their neighbours.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    pub(super) fn raw(&self, row: &[u8], chunk: &Chunk) -> __m512i {
-        let bytes = load_bytes(&row[chunk.raw.clone()]);
-        _mm512_multishift_epi64_epi8(self.shift, _mm512_permutexvar_epi8(self.spread, bytes))
+    fn join(&self, raw: __m512i, digits: __m512i) -> __m512i {
+        // raw_mask ? raw : digits
+        _mm512_ternarylogic_epi64::<0xca>(self.raw_mask, raw, digits)
     }
 
-    /// Codes of radix · 2ⁿ levels whose digit groups have `WIDTH` bits.
+    /// The raw plane's bits of 64 codes, four at most each; above them, bits of their neighbours.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(super) fn raw(&self, raw: &Window, r: usize) -> __m512i {
+        _mm512_multishift_epi64_epi8(self.shift, _mm512_permutexvar_epi8(self.spread, raw.load_half(r)))
+    }
+
+    /// The digits of 64 codes, above the raw bits, in groups of `WIDTH` bits; below them, fractions.
     ///
     /// A digit comes without a division: v·⌈2¹⁶/rⁿ⌉ is the fraction 0.d₍ₙ₋₁₎…d₀ in base r with 16 bits, exact enough for n
     /// digits; a multiplication by r^(n-1-k) modulo 2¹⁶ shifts digit k behind the point (both are one constant), and
     /// one by r · 2^raw takes it, already in its place above the raw bits.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    pub(super) fn mixed<const WIDTH: u32>(&self, row: &[u8], chunk: &Chunk) -> __m512i {
-        let table = &self.tables()[chunk.table];
-        let bytes = _mm512_castsi512_si256(load_bytes(&row[chunk.digits.clone()]));
-        let last = (row[self.end - 1] & self.last_mask) as i8;
-        let bytes = _mm512_castsi256_si512(_mm256_mask_set1_epi8(bytes, chunk.last, last));
-        let take = _mm512_set1_epi16((self.packing.radix() << self.packing.raw_bits()) as i16);
-        let mut words = [_mm512_setzero_si512(); 2];
-        for (half, words) in words.iter_mut().enumerate() {
+    pub(super) fn digits<const WIDTH: u32>(&self, chunk: &Chunk, digits: &Window, r: usize) -> __m512i {
+        let table = chunk.table;
+        let bytes = _mm512_and_si512(digits.load_half(r), chunk.valid);
+        let digit = |half: usize| {
             let spread = load(&table.spread[half]);
             let group = if WIDTH == 8 {
                 _mm512_maskz_permutexvar_epi8(0x5555_5555_5555_5555, spread, bytes)
@@ -134,20 +238,43 @@ impl Unpack {
                 let shifted = _mm512_multishift_epi64_epi8(load(&table.shift[half]), quads);
                 _mm512_and_si512(shifted, _mm512_set1_epi16(0x7f))
             };
-            let fraction = _mm512_mullo_epi16(group, load(&table.factor[half]));
-            *words = _mm512_mulhi_epu16(fraction, take);
-        }
-        let digits = _mm512_packus_epi16(words[0], words[1]);
-        if self.packing.raw_bits() == 0 {
-            return digits;
-        }
-        // raw_mask ? raw : digits
-        _mm512_ternarylogic_epi64::<0xca>(self.raw_mask, self.raw(row, chunk), digits)
+            mulhi(_mm512_mullo_epi16(group, load(&table.factor[half])), self.take)
+        };
+        _mm512_packus_epi16(digit(0), digit(1))
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(super) fn mixed<const WIDTH: u32>(
+        &self,
+        chunk: &Chunk,
+        raw: &Window,
+        digits: &Window,
+        r: usize,
+    ) -> __m512i {
+        self.join(self.raw(raw, r), self.digits::<WIDTH>(chunk, digits, r))
     }
 }
 
+/// The upper halves of the products of words. `_mm512_mulhi_epu16` is plain arithmetic to LLVM, which here widens it
+/// to dwords and back: eight instructions for one, and twice the time of a mixed-radix score.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn mulhi(a: __m512i, b: __m512i) -> __m512i {
+    let product;
+    // SAFETY: AVX-512BW, which this function enables, has the instruction; it touches registers only.
+    unsafe {
+        core::arch::asm!(
+            "vpmulhuw {}, {}, {}",
+            out(zmm_reg) product, in(zmm_reg) a, in(zmm_reg) b,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+    }
+    product
+}
+
 /// The quadwords' bytes for codes of 0 to 8 bits.
-static SPREAD: [[u8; 64]; 9] = {
+pub(super) static SPREAD: [[u8; 64]; 9] = {
     let mut table = [[0; 64]; 9];
     let mut bits = 0;
     while bits < 9 {
@@ -231,87 +358,3 @@ const fn digit_chunks(levels: usize) -> [DigitChunk; MAX_CHUNKS] {
 
 /// Radix 3, 5 and 9.
 static DIGITS: [[DigitChunk; MAX_CHUNKS]; 3] = [digit_chunks(3), digit_chunks(5), digit_chunks(9)];
-
-/// 0, 1, 2 …
-static IDENTITY: [u8; 64] = {
-    let mut table = [0; 64];
-    let mut i = 0;
-    while i < 64 {
-        table[i] = i as u8;
-        i += 1;
-    }
-    table
-};
-
-/// A codebook of up to 16 bytes and the way to it: packed codes in, 64 centroids out.
-pub(super) struct Bytes {
-    unpack: Unpack,
-    table: __m512i,
-    order: Order,
-}
-
-/// How the bytes of 64 lanes relate to coordinates.
-#[derive(Clone, Copy, PartialEq)]
-pub(super) enum Order {
-    Natural,
-    /// 128 codes of 4 bits fill a register; the first of a pair of chunks has its low halves (even coordinates), the
-    /// second its high ones. No shuffle is needed then.
-    Nibbles,
-}
-
-impl Bytes {
-    /// `flip` is xored onto each centroid: 0x80 adds 128, for unsigned operands.
-    #[inline]
-    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    pub(super) fn new(packing: Packing, dim: usize, centroids: &[i16], flip: u8) -> Self {
-        let mut table = [0u8; 64];
-        for (entry, centroid) in table[..16].iter_mut().zip(centroids) {
-            *entry = *centroid as u8 ^ flip;
-        }
-        // Entry i is centroid i mod levels where that is a power of two, so `Unpack::raw` will do for an index.
-        let period = if packing.radix() == 1 { packing.levels() as u8 } else { 16 };
-        let index = _mm512_and_si512(load(&IDENTITY), _mm512_set1_epi8((period - 1) as i8));
-        let order = if packing == Packing::bits(4) && (dim - 1) % 128 >= CHUNK {
-            Order::Nibbles
-        } else {
-            Order::Natural
-        };
-        Self {
-            unpack: Unpack::new(packing, dim, 2),
-            table: _mm512_permutexvar_epi8(index, load(&table)),
-            order,
-        }
-    }
-
-    pub(super) fn order(&self) -> Order {
-        self.order
-    }
-
-    /// Looks up all codes of up to 16 rows: `out[chunk][row]`.
-    #[inline]
-    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    pub(super) fn expand(&self, rows: &Rows, out: &mut [[MaybeUninit<__m512i>; 16]]) {
-        let unpack = &self.unpack;
-        let lookup = |index| _mm512_permutexvar_epi8(index, self.table);
-        if self.order == Order::Nibbles {
-            for (pair, out) in out.as_chunks_mut::<2>().0.iter_mut().enumerate() {
-                let bytes = unpack.raw_start + 64 * pair..unpack.end.min(unpack.raw_start + 64 * (pair + 1));
-                for (r, row) in rows.iter().take(16).enumerate() {
-                    let codes = load_bytes(&row[bytes.clone()]);
-                    out[0][r].write(lookup(codes));
-                    out[1][r].write(lookup(_mm512_srli_epi16::<4>(codes)));
-                }
-            }
-            return;
-        }
-        for (chunk, out) in out.iter_mut().enumerate() {
-            let chunk = unpack.chunk(chunk);
-            let rows = rows.iter().zip(out);
-            match unpack.packing.radix() {
-                1 => rows.for_each(|(row, out)| _ = out.write(lookup(unpack.raw(row, &chunk)))),
-                3 => rows.for_each(|(row, out)| _ = out.write(lookup(unpack.mixed::<8>(row, &chunk)))),
-                _ => rows.for_each(|(row, out)| _ = out.write(lookup(unpack.mixed::<7>(row, &chunk)))),
-            }
-        }
-    }
-}

@@ -11,6 +11,11 @@ use crate::scalar::{self, LANES, add_row};
 use crate::{Float, IntQuery, Octahedral, Search};
 use core::arch::x86_64::*;
 
+forward_to_scalar! {
+    enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni";
+    score_octahedral_floats(layout: &Octahedral, stride: usize, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]);
+}
+
 /// Groups of sixteen triplets in the widest row.
 const GROUPS: usize = crate::MAX_DIM.div_ceil(3 * LANES);
 

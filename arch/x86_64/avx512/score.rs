@@ -1,13 +1,11 @@
 //! Scores of packed rows.
 
-use super::codes::{Bytes, CHUNK, MAX_CHUNKS, Order};
-use super::{load, load_bytes};
+use super::codebook::{Bytes, kind};
+use super::codes::{Block, CHUNK, MAX_CHUNKS, Place, ROWS};
+use super::{load_words, narrow, store_first};
 use crate::{IntQuery, Rows};
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
-
-/// Rows in a block: the block's sums fill one register.
-const ROWS: usize = 16;
 
 /// score\[query]\[row] = (f32(Σ q·c) · (query scale · table scale)) · row scale, the sum an exact integer.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -21,17 +19,38 @@ pub(crate) fn score_codes(
     if centroids.len() > 16 {
         return crate::scalar::score_codes(rows, centroids, scale, queries, scores);
     }
+    if rows.count() < ROWS {
+        return score_short(rows, centroids, scale, queries, scores);
+    }
+    let bytes = Bytes::new(rows.packing, rows.dim, centroids, 0x80);
+    match bytes.kind() {
+        kind::NIBBLES => score_bytes::<{ kind::NIBBLES }>(&bytes, rows, scale, queries, scores),
+        kind::PAIRS => score_bytes::<{ kind::PAIRS }>(&bytes, rows, scale, queries, scores),
+        kind::RAW => score_bytes::<{ kind::RAW }>(&bytes, rows, scale, queries, scores),
+        kind::BYTES => score_bytes::<{ kind::BYTES }>(&bytes, rows, scale, queries, scores),
+        kind::TERNARY => score_bytes::<{ kind::TERNARY }>(&bytes, rows, scale, queries, scores),
+        _ => score_bytes::<{ kind::SEVENS }>(&bytes, rows, scale, queries, scores),
+    }
+}
+
+/// Fewer rows than a block has: moves them to where there are enough, zeros behind them.
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn score_short(rows: &Rows, centroids: &[i16], scale: f32, queries: &[IntQuery], scores: &mut [f32]) {
     let count = rows.count();
     if count == 0 {
         return;
     }
-    let bytes = Bytes::new(rows.packing, rows.dim, centroids, 0x80);
-    if let [query] = queries {
-        score_bytes::<1>(&bytes, rows, scale, core::slice::from_ref(query), scores);
-    } else {
-        for (queries, scores) in queries.chunks(8).zip(scores.chunks_mut(8 * count)) {
-            score_bytes::<8>(&bytes, rows, scale, queries, scores);
-        }
+    let stride = 2 + rows.packing.bytes(rows.dim);
+    let mut bytes = [0; ROWS * (2 + crate::MAX_DIM)];
+    let bytes = &mut bytes[..ROWS * stride];
+    for (copy, row) in bytes.chunks_exact_mut(stride).zip(rows.iter()) {
+        copy.copy_from_slice(&row[..stride]);
+    }
+    let full = Rows { bytes, stride, ..*rows };
+    for (query, scores) in queries.iter().zip(scores.chunks_exact_mut(count)) {
+        let mut padded = [0.0; ROWS];
+        score_codes(&full, centroids, scale, core::slice::from_ref(query), &mut padded);
+        scores.copy_from_slice(&padded[..count]);
     }
 }
 
@@ -46,31 +65,28 @@ struct ByteQuery {
 impl ByteQuery {
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn new(query: &IntQuery, scale: f32, order: Order) -> Self {
+    fn new(query: &IntQuery, scale: f32, kind: u8) -> Self {
         let mut values = [_mm512_setzero_si512(); MAX_CHUNKS];
-        for (chunk, values) in query.values.chunks(CHUNK).zip(&mut values) {
-            let mut bytes = [0; CHUNK];
-            for (byte, value) in bytes.iter_mut().zip(chunk) {
-                *byte = *value as u8;
-            }
-            *values = load(&bytes);
-        }
-        if order == Order::Nibbles {
-            let even = _mm512_set1_epi16(0xff);
-            for pair in values.as_chunks_mut::<2>().0 {
-                // `vpmovwb` keeps the low bytes.
-                let narrow = |a, b| {
-                    let (a, b) = (_mm512_cvtepi16_epi8(a), _mm512_cvtepi16_epi8(b));
-                    _mm512_inserti64x4::<1>(_mm512_castsi256_si512(a), b)
-                };
-                let _ = even;
-                let odd = pair.map(|x| _mm512_srli_epi16::<8>(x));
-                *pair = [narrow(pair[0], pair[1]), narrow(odd[0], odd[1])];
-            }
-        }
         let mut sum = _mm512_setzero_si512();
-        for values in values {
-            sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8(-128), values);
+        for (chunk, values) in query.values.chunks(CHUNK).zip(&mut values) {
+            let (low, high) = chunk.split_at(chunk.len().min(32));
+            *values = narrow(load_words(low), load_words(high));
+            sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8(-128), *values);
+        }
+        for [a, b] in values.as_chunks_mut::<2>().0 {
+            match kind {
+                kind::NIBBLES => {
+                    let odd = |x| _mm512_srli_epi16::<8>(x);
+                    (*a, *b) = (narrow(*a, *b), narrow(odd(*a), odd(*b)));
+                }
+                kind::PAIRS => {
+                    let even = _mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14);
+                    let odd = _mm512_setr_epi64(1, 3, 5, 7, 9, 11, 13, 15);
+                    (*a, *b) =
+                        (_mm512_permutex2var_epi64(*a, even, *b), _mm512_permutex2var_epi64(*a, odd, *b));
+                }
+                _ => {}
+            }
         }
         Self {
             values,
@@ -78,77 +94,108 @@ impl ByteQuery {
             factor: _mm512_set1_ps(query.scale * scale),
         }
     }
+
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn finish(&self, sums: __m512i, scales: __m512) -> __m512 {
+        let sums = _mm512_sub_epi32(sums, self.excess);
+        _mm512_mul_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sums), self.factor), scales)
+    }
 }
 
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn score_bytes<const Q: usize>(
+fn score_bytes<const KIND: u8>(
     bytes: &Bytes,
     rows: &Rows,
     scale: f32,
     queries: &[IntQuery],
     scores: &mut [f32],
 ) {
-    let count = rows.count();
-    let chunks = match bytes.order() {
-        Order::Natural => rows.dim.div_ceil(CHUNK),
-        Order::Nibbles => rows.dim.div_ceil(2 * CHUNK) * 2,
-    };
-    let queries: [Option<ByteQuery>; Q] =
-        core::array::from_fn(|q| queries.get(q).map(|query| ByteQuery::new(query, scale, bytes.order())));
-    let mut block = [[MaybeUninit::uninit(); ROWS]; MAX_CHUNKS];
-    let block = &mut block[..chunks];
-    if count < ROWS {
-        block.fill([MaybeUninit::new(_mm512_setzero_si512()); ROWS]);
+    if let [query] = queries {
+        return score_one::<KIND>(bytes, rows, &ByteQuery::new(query, scale, bytes.kind()), scores);
     }
-    for (b, page) in rows.pages(ROWS).enumerate() {
-        bytes.expand(&page, block);
-        let scales = row_scales(&page);
-        for (query, scores) in queries.iter().flatten().zip(scores.chunks_exact_mut(count)) {
-            let mut sums = [_mm512_setzero_si512(); ROWS];
-            for (centroids, values) in block.iter().zip(&query.values) {
+    let per_pass = 8 * rows.count();
+    for (queries, scores) in queries.chunks(8).zip(scores.chunks_mut(per_pass)) {
+        let queries: [Option<ByteQuery>; 8] =
+            core::array::from_fn(|q| queries.get(q).map(|query| ByteQuery::new(query, scale, bytes.kind())));
+        score_eight::<KIND>(bytes, rows, queries.iter().flatten(), scores);
+    }
+}
+
+/// Where blocks start. The last one overlaps the one before: the same bits are written twice.
+fn blocks(count: usize) -> impl Iterator<Item = usize> {
+    (0..count).step_by(ROWS).map(move |first| first.min(count - ROWS))
+}
+
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn score_one<const KIND: u8>(bytes: &Bytes, rows: &Rows, query: &ByteQuery, scores: &mut [f32]) {
+    for first in blocks(rows.count()) {
+        let block = Block::new(rows, first);
+        let four = |first| {
+            let mut sums = [_mm512_setzero_si512(); 4];
+            bytes.each::<KIND>(&block, first, |chunk, centroids| {
                 for (sum, centroids) in sums.iter_mut().zip(centroids) {
-                    // SAFETY: `expand` wrote all rows of a full block; before the only other one, the last, they
-                    // hold zeros or older rows.
+                    *sum = _mm512_dpbusd_epi32(*sum, centroids, query.values[chunk]);
+                }
+            });
+            add_four(sums)
+        };
+        let sums = add_lanes([four(0), four(4), four(8), four(12)]);
+        store_first(query.finish(sums, block.window(&Place::SCALE).scales()), &mut scores[first..]);
+    }
+}
+
+/// Several queries share the unpacking and the look-up, by way of the first-level cache.
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn score_eight<'q, const KIND: u8>(
+    bytes: &Bytes,
+    rows: &Rows,
+    queries: impl Iterator<Item = &'q ByteQuery> + Clone,
+    scores: &mut [f32],
+) {
+    let count = rows.count();
+    let mut looked_up = [[MaybeUninit::uninit(); ROWS]; MAX_CHUNKS];
+    for first in blocks(count) {
+        let block = Block::new(rows, first);
+        for first in [0, 4, 8, 12] {
+            bytes.each::<KIND>(&block, first, |chunk, centroids| {
+                for (out, centroids) in looked_up[chunk][first..].iter_mut().zip(centroids) {
+                    out.write(centroids);
+                }
+            });
+        }
+        let scales = block.window(&Place::SCALE).scales();
+        for (query, scores) in queries.clone().zip(scores.chunks_exact_mut(count)) {
+            let mut sums = [_mm512_setzero_si512(); ROWS];
+            for (centroids, values) in looked_up[..bytes.chunks()].iter().zip(&query.values) {
+                for (sum, centroids) in sums.iter_mut().zip(centroids) {
+                    // SAFETY: `each` has just gone through these chunks and all rows.
                     *sum = _mm512_dpbusd_epi32(*sum, unsafe { centroids.assume_init() }, *values);
                 }
             }
-            let sums = _mm512_sub_epi32(transpose_add(&sums), query.excess);
-            let result = _mm512_mul_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sums), query.factor), scales);
-            store(result, &mut scores[b * ROWS..]);
+            let four = |i: usize| add_four([sums[i], sums[i + 1], sums[i + 2], sums[i + 3]]);
+            let sums = add_lanes([four(0), four(4), four(8), four(12)]);
+            store_first(query.finish(sums, scales), &mut scores[first..]);
         }
     }
 }
 
-/// The f16 scales of up to 16 rows.
+/// The sums of four registers in each lane of 128 bits. With [`add_lanes`], sixteen registers take 15 additions of
+/// two shuffles each; sixteen separate reductions would take 64.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn row_scales(rows: &Rows) -> __m512 {
-    let mut scales = [0u8; 32];
-    for (scale, row) in scales.as_chunks_mut::<2>().0.iter_mut().zip(rows.iter()) {
-        *scale = [row[0], row[1]];
-    }
-    _mm512_cvtph_ps(_mm512_castsi512_si256(load_bytes(&scales)))
-}
-
-/// The first `out.len()` of 16 values, at most all.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn store(values: __m512, out: &mut [f32]) {
-    let mask = if out.len() < 16 { (1 << out.len()) - 1 } else { !0 };
-    // SAFETY: a masked store touches no value whose mask bit is clear, and the mask has `out.len()` bits at most.
-    unsafe { _mm512_mask_storeu_ps(out.as_mut_ptr(), mask, values) }
-}
-
-/// Lane r of the result is the sum of the lanes of `rows[r]`: 15 additions of two shuffles each, where 16 separate
-/// reductions would take 64.
-#[inline]
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn transpose_add(rows: &[__m512i; ROWS]) -> __m512i {
+fn add_four([a, b, c, d]: [__m512i; 4]) -> __m512i {
     let pairs = |a, b| _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
-    let fours = |a, b| _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+    let (ab, cd) = (pairs(a, b), pairs(c, d));
+    _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd))
+}
+
+/// Lane 4·i + j of the result is the sum of the lanes of register j of the i-th four.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn add_lanes([a, b, c, d]: [__m512i; 4]) -> __m512i {
     let lanes =
         |a, b| _mm512_add_epi32(_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0xdd>(a, b));
-    let four = |i: usize| fours(pairs(rows[i], rows[i + 1]), pairs(rows[i + 2], rows[i + 3]));
-    lanes(lanes(four(0), four(4)), lanes(four(8), four(12)))
+    lanes(lanes(a, b), lanes(c, d))
 }

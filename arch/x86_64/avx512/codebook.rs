@@ -1,0 +1,184 @@
+//! From packed codes to centroids: codebooks that fit registers.
+
+use super::codes::{Block, CHUNK, Chunk, MAX_CHUNKS, Place, SPREAD, Unpack};
+use super::{load, load_words, narrow};
+use crate::Packing;
+use core::arch::x86_64::*;
+
+/// 0, 1, 2 …
+static IDENTITY: [u8; 64] = {
+    let mut table = [0; 64];
+    let mut i = 0;
+    while i < 64 {
+        table[i] = i as u8;
+        i += 1;
+    }
+    table
+};
+
+/// A codebook of up to 16 bytes and the way to it: packed codes in, 64 centroids out.
+pub(super) struct Bytes {
+    unpack: Unpack,
+    table: __m512i,
+    kind: u8,
+    chunks: [Chunk; MAX_CHUNKS],
+    count: usize,
+}
+
+/// What a row looks like, and in which order its centroids come: for the one match outside of all loops.
+pub(super) mod kind {
+    /// 4 bits: 64 bytes are 128 codes. The first register of a pair has the low halves (even coordinates), the second
+    /// the high ones, and nothing needs to be spread.
+    pub(crate) const NIBBLES: u8 = 0;
+    /// 1 to 3 bits: 16 codes share a quadword. The first register of a pair has the first eight of each sixteen.
+    pub(crate) const PAIRS: u8 = 1;
+    /// A raw plane and nothing else, coordinates in order.
+    pub(crate) const RAW: u8 = 2;
+    /// Digit groups of a byte.
+    pub(crate) const BYTES: u8 = 3;
+    /// Digit groups of a byte and no raw plane.
+    pub(crate) const TERNARY: u8 = 4;
+    /// Digit groups of seven bits.
+    pub(crate) const SEVENS: u8 = 5;
+}
+
+impl Bytes {
+    /// `flip` is xored onto each centroid: 0x80 adds 128, for unsigned operands.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(super) fn new(packing: Packing, dim: usize, centroids: &[i16], flip: u8) -> Self {
+        let mut table = [0u8; 64];
+        for (entry, centroid) in table[..16].iter_mut().zip(centroids) {
+            *entry = *centroid as u8 ^ flip;
+        }
+        // Entry i is centroid i mod levels where that is a power of two, so `Unpack::raw` will do for an index.
+        let period = if packing.radix() == 1 { packing.levels() as u8 } else { 16 };
+        let index = _mm512_and_si512(load(&IDENTITY), _mm512_set1_epi8((period - 1) as i8));
+        // Pairs of registers, unless they would be half empty.
+        let pairs = (dim - 1) % (2 * CHUNK) >= CHUNK;
+        let kind = match (packing.radix(), packing.raw_bits()) {
+            (1, 4) if pairs => kind::NIBBLES,
+            (1, 1..=3) if pairs => kind::PAIRS,
+            (1, _) => kind::RAW,
+            (3, 0) => kind::TERNARY,
+            (3, _) => kind::BYTES,
+            _ => kind::SEVENS,
+        };
+        let mut unpack = Unpack::new(packing, dim, 2);
+        let mut chunks = [unpack.chunk(0); MAX_CHUNKS];
+        let count = if pairs { dim.div_ceil(2 * CHUNK) * 2 } else { dim.div_ceil(CHUNK) };
+        for (i, chunk) in chunks[..count].iter_mut().enumerate() {
+            *chunk = unpack.chunk(i);
+        }
+        if kind == kind::NIBBLES || kind == kind::PAIRS {
+            for i in (0..count).step_by(2) {
+                let start = unpack.raw_start + 8 * i * packing.raw_bits() as usize;
+                chunks[i].raw = Place::new(start, unpack.end.min(start + 16 * packing.raw_bits() as usize));
+            }
+            unpack.spread = load(&SPREAD[2 * packing.raw_bits() as usize]);
+        }
+        Self { unpack, table: _mm512_permutexvar_epi8(index, load(&table)), kind, chunks, count }
+    }
+
+    pub(super) fn kind(&self) -> u8 {
+        self.kind
+    }
+
+    /// Registers a row.
+    pub(super) fn chunks(&self) -> usize {
+        self.count
+    }
+
+    /// Looks the codes of four rows of a block up and hands them over, 64 centroids a row: (chunk, rows). Four rows
+    /// hide the latencies of one another and leave registers for the caller; of sixteen, LLVM spills half.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(super) fn each<const KIND: u8>(
+        &self,
+        block: &Block,
+        first: usize,
+        mut f: impl FnMut(usize, [__m512i; 4]),
+    ) {
+        let unpack = &self.unpack;
+        let lookup = |index: [__m512i; 4]| index.map(|index| _mm512_permutexvar_epi8(index, self.table));
+        let rows = [first, first + 1, first + 2, first + 3];
+        let upper = _mm512_add_epi8(unpack.shift, _mm512_set1_epi8(8 * unpack.packing.raw_bits() as i8));
+        let mut c = 0;
+        while c < self.count {
+            let chunk = &self.chunks[c];
+            let raw = block.window(&chunk.raw);
+            if KIND == kind::NIBBLES || KIND == kind::PAIRS {
+                let codes = rows.map(|r| raw.load(r));
+                let (low, high) = if KIND == kind::NIBBLES {
+                    (codes, codes.map(|codes| _mm512_srli_epi16::<4>(codes)))
+                } else {
+                    let quads = codes.map(|codes| _mm512_permutexvar_epi8(unpack.spread, codes));
+                    let take = |shift| quads.map(|quads| _mm512_multishift_epi64_epi8(shift, quads));
+                    (take(unpack.shift), take(upper))
+                };
+                f(c, lookup(low));
+                f(c + 1, lookup(high));
+                c += 2;
+                continue;
+            }
+            let digits = block.window(&chunk.digits);
+            // A loop, since LLVM does not inline a closure of this size into `map`.
+            let mut index = [_mm512_setzero_si512(); 4];
+            for (index, r) in index.iter_mut().zip(rows) {
+                *index = match KIND {
+                    kind::RAW => unpack.raw(&raw, r),
+                    kind::TERNARY => unpack.digits::<8>(chunk, &digits, r),
+                    kind::BYTES => unpack.mixed::<8>(chunk, &raw, &digits, r),
+                    _ => unpack.mixed::<7>(chunk, &raw, &digits, r),
+                };
+            }
+            f(c, lookup(index));
+            c += 1;
+        }
+    }
+}
+
+/// A codebook of up to 256 words.
+///
+/// Its low and its high bytes are looked up apart, 64 codes at a time, and `vpunpck` joins them: for 256 centroids
+/// that takes half the look-ups of a table of words.
+pub(super) struct Words {
+    planes: [[__m512i; 4]; 2],
+    len: usize,
+}
+
+impl Words {
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(super) fn new(centroids: &[i16]) -> Self {
+        let mut planes = [[_mm512_setzero_si512(); 4]; 2];
+        for (i, chunk) in centroids.chunks(64).enumerate() {
+            let (low, high) = chunk.split_at(chunk.len().min(32));
+            let (low, high) = (load_words(low), load_words(high));
+            planes[0][i] = narrow(low, high);
+            planes[1][i] = narrow(_mm512_srli_epi16::<8>(low), _mm512_srli_epi16::<8>(high));
+        }
+        Self { planes, len: centroids.len() }
+    }
+
+    /// The centroids of 64 codes below the length, in order.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(super) fn lookup(&self, codes: __m512i) -> [__m512i; 2] {
+        // `vpunpck` works in lanes of 128 bits; with the quadwords dealt out first, its results are in order.
+        let codes = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7), codes);
+        let bytes = |t: &[__m512i; 4]| {
+            if self.len <= 64 {
+                return _mm512_permutexvar_epi8(codes, t[0]);
+            }
+            let lower = _mm512_permutex2var_epi8(t[0], codes, t[1]);
+            if self.len <= 128 {
+                return lower;
+            }
+            let upper = _mm512_permutex2var_epi8(t[2], codes, t[3]);
+            _mm512_mask_blend_epi8(_mm512_movepi8_mask(codes), lower, upper)
+        };
+        let (low, high) = (bytes(&self.planes[0]), bytes(&self.planes[1]));
+        [_mm512_unpacklo_epi8(low, high), _mm512_unpackhi_epi8(low, high)]
+    }
+}

@@ -1,0 +1,106 @@
+#!/usr/bin/env bash
+# Builds and runs octaplex for machines other than this one:
+#   arm64    tests under qemu, on a CPU without and on one with dot-product instructions
+#   wasm     the bit-equality suite with SIMD128, under Node
+#   thumb    the library for a Cortex-M4, without std and without a heap
+# `ci/cross.sh` does all, `ci/cross.sh wasm` one. A target that rustup has is used; where it is missing, Debian's
+# compiler (which carries arm64's standard library and the source to build the others) is installed and used.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+say() { printf '\n== %s\n' "$*"; }
+
+packages=()
+need() { # need PACKAGE COMMAND-OR-FILE
+  command -v "$2" >/dev/null || [[ -e $2 ]] || packages+=("$1")
+}
+
+install_packages() {
+  ((${#packages[@]})) || return 0
+  say "installing ${packages[*]}"
+  local sudo=()
+  [[ $(id -u) == 0 ]] || sudo=(sudo)
+  [[ "${packages[*]}" != *:arm64* ]] || "${sudo[@]}" dpkg --add-architecture arm64
+  "${sudo[@]}" apt-get update -qq
+  "${sudo[@]}" apt-get install -qq -y --no-install-recommends "${packages[@]}"
+  packages=()
+}
+
+has_target() { [[ -d $(rustc --print target-libdir --target "$1") ]]; }
+
+# Sets `cargo` to the command, with its subcommand's options in `options`, that builds for target $1.
+choose_compiler() {
+  cargo=(cargo)
+  options=(--target "$1")
+  if has_target "$1"; then return; fi
+  need rustc-web /usr/bin/rustc
+  case $1 in
+    aarch64-*) need libstd-rust-web-dev:arm64 /usr/lib/rustlib/aarch64-unknown-linux-gnu/lib ;;
+    *)
+      need rust-web-src /usr/lib/rustlib/src/rust/library
+      options+=(-Z build-std=core,alloc)
+      ;;
+  esac
+  cargo=(env RUSTC=/usr/bin/rustc RUSTC_BOOTSTRAP=1 cargo)
+}
+
+# A directory for each: the compilers differ.
+build_in() { export CARGO_TARGET_DIR=$PWD/target/cross/$1; }
+
+arm64() {
+  local target=aarch64-unknown-linux-gnu
+  choose_compiler $target
+  need gcc-aarch64-linux-gnu aarch64-linux-gnu-gcc
+  need libc6-dev-arm64-cross /usr/aarch64-linux-gnu/lib/libc.so
+  need qemu-user-static qemu-aarch64-static
+  install_packages
+  build_in arm64
+  export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
+  # The loader and the C library must be of one version: the cross compiler's only where the system has none.
+  [[ -e /lib/ld-linux-aarch64.so.1 ]] || export QEMU_LD_PREFIX=/usr/aarch64-linux-gnu
+  run_arm64 cortex-a53 neon
+  run_arm64 cortex-a76 neon,neon-dotprod
+}
+
+# run_arm64 CPU BACKENDS. Examples in the documentation need the compiler's own rustdoc and run natively only.
+run_arm64() {
+  say "arm64: tests on $1, which must have $2"
+  CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64-static -cpu $1" OCTAPLEX_REQUIRE=$2 RUST_BACKTRACE=0 \
+    "${cargo[@]}" test --quiet --tests "${options[@]}" --features std -p octaplex -p octaplex-arch
+}
+
+wasm() {
+  local target=wasm32-unknown-unknown
+  choose_compiler $target
+  has_target $target || need lld wasm-ld
+  need nodejs node
+  install_packages
+  build_in wasm
+  has_target $target || export CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER=wasm-ld
+  say "wasm: the suite with simd128"
+  RUSTFLAGS="-C target-feature=+simd128" \
+    "${cargo[@]}" build --quiet --release "${options[@]}" --manifest-path ci/portable/Cargo.toml
+  OCTAPLEX_REQUIRE=simd128 node ci/portable/run.mjs "$CARGO_TARGET_DIR/$target/release/octaplex_portable.wasm"
+}
+
+thumb() {
+  local target=thumbv7em-none-eabihf
+  choose_compiler $target
+  install_packages
+  build_in thumb
+  say "thumb: octaplex without default features"
+  "${cargo[@]}" build --quiet --release "${options[@]}" --no-default-features -p octaplex
+}
+
+machines=("$@")
+((${#machines[@]})) || machines=(arm64 wasm thumb)
+for machine in "${machines[@]}"; do
+  case $machine in
+    arm64 | wasm | thumb) (time -p "$machine") ;;
+    *)
+      echo "usage: ci/cross.sh [arm64] [wasm] [thumb]" >&2
+      exit 2
+      ;;
+  esac
+done
+say "passed: ${machines[*]}"

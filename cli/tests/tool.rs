@@ -1,0 +1,205 @@
+//! The tool as its users see it: exit codes, bytes, JSON fields, and errors of one line.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// A folder of the test's own.
+fn folder(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+fn octaplex(folder: &Path, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_octaplex")).current_dir(folder).args(arguments).output().unwrap()
+}
+
+/// Standard output of a run that must succeed, without anything on standard error.
+fn succeeds(folder: &Path, arguments: &[&str]) -> String {
+    let output = octaplex(folder, arguments);
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), errors.as_str()), (Some(0), ""), "{arguments:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The error of a run that must fail: exit code 2 and one line, which holds all of `words`.
+fn fails(folder: &Path, arguments: &[&str], words: &[&str]) {
+    let output = octaplex(folder, arguments);
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {errors}");
+    assert!(errors.starts_with("octaplex: ") && errors.ends_with('\n'), "{errors}");
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    for word in words {
+        assert!(errors.contains(word), "{arguments:?}: no \"{word}\" in: {errors}");
+    }
+}
+
+/// Rows that are the same on every machine.
+fn values(count: usize) -> Vec<f32> {
+    (0..count).map(|i| ((i * 7919 + i * i * 31) % 2003) as f32 / 1001.0 - 1.0).collect()
+}
+
+fn write_f32(path: &Path, values: &[f32]) {
+    std::fs::write(path, values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>()).unwrap();
+}
+
+fn read_f32(path: &Path) -> Vec<f32> {
+    std::fs::read(path).unwrap().as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+}
+
+fn npy(descr: &str, shape: &str, values: &[f32]) -> Vec<u8> {
+    let mut header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
+    header += &" ".repeat((118 - header.len() % 64) % 64);
+    header.push('\n');
+    let mut file = b"\x93NUMPY\x01\x00".to_vec();
+    file.extend((header.len() as u16).to_le_bytes());
+    file.extend(header.bytes());
+    file.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+    file
+}
+
+#[test]
+fn compare_on_the_bundled_sample() {
+    let folder = folder("compare");
+    let codecs = "turboquant:bits=4,seed=3;int:bits=4,group=32;f32";
+    let text = succeeds(&folder, &["--codecs", codecs, "--json", "rows.json", "--html", "page.html"]);
+    assert!(text.contains("KEYS") && text.contains("VALUES") && text.contains("page.html"), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 110), "{text}");
+
+    let page = std::fs::read_to_string(folder.join("page.html")).unwrap();
+    assert!(page.contains("<svg") && page.contains("group=32") && !page.contains("<script"));
+
+    let json: Value = serde_json::from_slice(&std::fs::read(folder.join("rows.json")).unwrap()).unwrap();
+    let rows = json["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 6);
+    for row in rows {
+        let number = |name: &str| row[name].as_f64().unwrap_or_else(|| panic!("{name} in {row}"));
+        for name in ["encode_ns", "decode_ns", "score_ns", "accumulate_ns"] {
+            assert!(number(name) > 0.0);
+        }
+        assert!(number("cosine") > 0.95 && number("distortion") < 0.05);
+        assert_eq!((number("dim"), &row["center"], &row["balance"]), (128.0, &"off".into(), &false.into()));
+        assert!(number("output_error") < 0.1 && number("attention_kl") < 0.5 && number("score_error") >= 0.0);
+        let bits = 8.0 * number("stored_bytes") / (6.0 * 384.0 * 128.0);
+        assert!((bits - number("bits_per_value")).abs() < 1e-9);
+        if row["role"] == "values" {
+            assert_eq!((number("attention_kl"), number("score_error")), (0.0, 0.0));
+        }
+    }
+    let row = rows.iter().find(|row| row["codec"] == "turboquant:bits=4,seed=3").unwrap();
+    assert_eq!((&row["seed"], &row["bits_per_value"]), (&3.into(), &4.125.into()));
+    let exact = rows.iter().find(|row| row["codec"] == "f32" && row["role"] == "keys").unwrap();
+    assert!(exact["attention_kl"].as_f64().unwrap() < 1e-9 && exact["distortion"] == 0.0);
+}
+
+#[test]
+fn compare_on_plain_vectors() {
+    let folder = folder("plain");
+    std::fs::write(folder.join("x.npy"), npy("<f4", "(2, 8, 64)", &values(1024))).unwrap();
+    let text = succeeds(&folder, &["compare", "--input", "x.npy", "--codecs", "int", "--json", "rows.json"]);
+    assert!(text.contains("16 plain vectors of width 64") && text.contains("octaplex-report.html"), "{text}");
+    assert!(folder.join("octaplex-report.html").exists());
+    let json: Value = serde_json::from_slice(&std::fs::read(folder.join("rows.json")).unwrap()).unwrap();
+    for row in json["rows"].as_array().unwrap() {
+        assert!(
+            row["attention_kl"].is_null() && row["output_error"].is_null() && row["score_error"].is_null()
+        );
+        assert_eq!(row["stored_bytes"], 16 * 34);
+    }
+}
+
+#[test]
+fn files_are_the_same_with_every_backend() {
+    let folder = folder("backends");
+    write_f32(&folder.join("x.f32"), &values(300 * 96));
+    write_f32(&folder.join("q.f32"), &values(5 * 96));
+    std::fs::write(folder.join("x.npy"), npy("<f4", "(300, 96)", &values(300 * 96))).unwrap();
+    let backends = succeeds(&folder, &["backends"]);
+    let names: Vec<_> = backends.lines().filter_map(|line| line.split(' ').next()).collect();
+    let first = names[0];
+    for spec in ["turboquant:levels=6", "int:bits=3,group=32,rotate=true", "f16"] {
+        for name in &names {
+            let common = [spec, "--dim", "96", "--backend", name];
+            let run = |command: &[&str]| succeeds(&folder, &[&command[..1], &common, &command[1..]].concat());
+            run(&["encode", "x.f32", &format!("{name}.blocks")]);
+            run(&["decode", &format!("{name}.blocks"), &format!("{name}.rows")]);
+            run(&["score", "--query", "q.f32", &format!("{name}.blocks"), &format!("{name}.scores")]);
+            for kind in ["blocks", "rows", "scores"] {
+                let read = |name: &str| std::fs::read(folder.join(format!("{name}.{kind}"))).unwrap();
+                assert!(read(name) == read(first), "{spec}: {kind} of {name} and {first} differ");
+            }
+        }
+        succeeds(&folder, &["encode", spec, "--dim", "96", "x.npy", "npy.blocks"]);
+        let read = |name: &str| std::fs::read(folder.join(name)).unwrap();
+        assert!(read("npy.blocks") == read(&format!("{first}.blocks")));
+        // Scores are those of the decoded rows, about.
+        let (rows, scores) = (
+            read_f32(&folder.join(format!("{first}.rows"))),
+            read_f32(&folder.join(format!("{first}.scores"))),
+        );
+        assert_eq!((rows.len(), scores.len()), (300 * 96, 5 * 300));
+        let query = &values(5 * 96)[4 * 96..];
+        let dot: f32 = rows[7 * 96..8 * 96].iter().zip(query).map(|(x, q)| x * q).sum();
+        assert!((dot - scores[4 * 300 + 7]).abs() < 0.2, "{spec}: {dot} and {}", scores[4 * 300 + 7]);
+    }
+}
+
+#[test]
+fn info_says_what_the_bytes_are() {
+    let folder = folder("info");
+    let text = succeeds(&folder, &["info", "turboquant:bits=3", "--dim", "128"]);
+    assert!(text.contains("50") && text.contains("3.125") && text.contains("f16 norm"), "{text}");
+    let json = succeeds(&folder, &["info", "turboquant:seed=0,bits=4", "--dim", "64", "--json"]);
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&json["spec"], &json["block_bytes"]), (&"turboquant".into(), &34.into()));
+    let parts = json["layout"].as_array().unwrap();
+    assert_eq!(parts.iter().map(|part| part["bytes"].as_u64().unwrap()).sum::<u64>(), 34);
+    let list = succeeds(&folder, &["info"]);
+    assert!(list.contains("turboquant") && list.contains("bits=1..=8"), "{list}");
+}
+
+#[test]
+fn errors_are_one_line_and_leave_no_file() {
+    let folder = folder("errors");
+    let mut rows = values(4 * 64);
+    write_f32(&folder.join("x.f32"), &rows);
+    std::fs::write(folder.join("short.f32"), [0; 100]).unwrap();
+    std::fs::write(folder.join("text.safetensors"), "no tensors").unwrap();
+    std::fs::write(folder.join("wide.npy"), npy("<f4", "(2, 100)", &values(200))).unwrap();
+    std::fs::write(folder.join("ints.npy"), npy("<i4", "(2, 64)", &values(128))).unwrap();
+    rows[2 * 64 + 5] = f32::NAN;
+    write_f32(&folder.join("nan.f32"), &rows);
+    std::fs::write(folder.join("nan.npy"), npy("<f4", "(4, 64)", &rows)).unwrap();
+
+    let encode = |spec: &str, dim: &str, input: &str, words: &[&str]| {
+        fails(&folder, &["encode", spec, "--dim", dim, input, "out"], words);
+        assert!(!folder.join("out").exists());
+    };
+    encode("turboqant", "64", "x.f32", &["\"turboqant\"", "turboquant", "int"]);
+    encode("turboquant:bits=0", "64", "x.f32", &["at \"0\"", "bits takes 1..=8"]);
+    encode("int:gruop=32", "64", "x.f32", &["at \"gruop=32\"", "group="]);
+    encode("turboquant", "100", "x.f32", &["width 100", "96", "128"]);
+    encode("turboquant", "sixty", "x.f32", &["'sixty'", "--dim"]);
+    encode("turboquant", "64", "missing.f32", &["missing.f32: no such file"]);
+    encode("turboquant", "64", "short.f32", &["100 bytes", "256 bytes"]);
+    encode("turboquant", "64", "nan.f32", &["row 2, column 5"]);
+    encode("turboquant", "64", "wide.npy", &["[2, 100]", "64"]);
+    encode("turboquant", "64", "ints.npy", &["<i4"]);
+    fails(&folder, &["encode", "turboquant", "--dim", "64", "x.f32", "no/out"], &["no/out"]);
+    fails(&folder, &["decode", "turboquant", "--dim", "64", "short.f32", "out"], &["100 bytes", "34 bytes"]);
+    let score = ["score", "f32", "--dim", "64", "--query", "nan.f32", "x.f32", "out"];
+    fails(&folder, &score, &["nan.f32", "row 2, column 5"]);
+    fails(&folder, &["compare", "--backend", "sse9"], &["'sse9'", "scalar"]);
+    fails(&folder, &["--input", "text.safetensors"], &["text.safetensors", "neither"]);
+    fails(&folder, &["--input", "nan.npy"], &["nan.npy", "row 2, column 5"]);
+    fails(&folder, &["--input", "wide.npy"], &["width 100"]);
+    fails(&folder, &["--codecs", ";"], &["--codecs"]);
+    fails(&folder, &["--codecs", "f16;int:bits=9"], &["at \"9\"", "2..=8"]);
+    fails(&folder, &["info", "int:bits=4,bits=3"], &["at \"bits=3\"", "twice"]);
+    fails(&folder, &["decode"], &["--dim", "required"]);
+    fails(&folder, &["frobnicate"], &["frobnicate"]);
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 7, "no file was left");
+}

@@ -1,0 +1,210 @@
+//! Everything has its room: greps that keep `docs/house.md` true.
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
+
+use octaplex::CodecSpec;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Files below `room` with one of the extensions, as (path from the root, text).
+fn files(room: &str, extensions: &[&str]) -> Vec<(String, String)> {
+    fn walk(directory: &Path, found: &mut Vec<PathBuf>) {
+        let Ok(entries) = fs::read_dir(directory) else { return };
+        for entry in entries {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if path.is_dir() {
+                if !name.starts_with('.')
+                    && !["target", "node_modules", "artifacts", "corpus"].contains(&&*name)
+                {
+                    walk(&path, found);
+                }
+            } else {
+                found.push(path);
+            }
+        }
+    }
+    let mut found = Vec::new();
+    walk(&root().join(room), &mut found);
+    found.sort();
+    let wanted =
+        |path: &PathBuf| path.extension().is_some_and(|e| extensions.iter().any(|wanted| e == *wanted));
+    found
+        .into_iter()
+        .filter(wanted)
+        .map(|path| {
+            let name = path.strip_prefix(root()).unwrap().to_string_lossy().replace('\\', "/");
+            (name, fs::read_to_string(&path).unwrap())
+        })
+        .collect()
+}
+
+/// Every Rust file of the repository but this one, which names what it forbids.
+fn rust_files() -> Vec<(String, String)> {
+    let mut files = files("", &["rs"]);
+    files.retain(|(name, _)| name != "tests/rooms.rs");
+    assert!(
+        files.iter().any(|(name, _)| name == "src/lib.rs")
+            && files.iter().any(|(name, _)| name == "arch/lib.rs")
+    );
+    files
+}
+
+fn code_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    text.lines()
+        .enumerate()
+        .map(|(i, line)| (i + 1, line))
+        .filter(|(_, line)| !line.trim_start().starts_with("//"))
+}
+
+/// Rooms at a foreign boundary: other languages call in, and a heap has to be brought along.
+fn is_boundary(name: &str) -> bool {
+    name.starts_with("bindings/") || name.starts_with("ci/portable/")
+}
+
+#[test]
+fn instructions_live_in_arch() {
+    for (name, text) in rust_files() {
+        if name.starts_with("arch/") || is_boundary(&name) {
+            continue;
+        }
+        for (number, line) in code_lines(&text) {
+            for word in ["core::arch", "std::arch", "target_feature", "asm!"] {
+                assert!(!line.contains(word), "{name}:{number}: {word} belongs into arch/");
+            }
+        }
+    }
+}
+
+#[test]
+fn unsafe_lives_in_arch() {
+    for (name, text) in rust_files() {
+        if name.starts_with("arch/") || is_boundary(&name) {
+            continue;
+        }
+        for (number, line) in code_lines(&text) {
+            let forbids = line.trim() == "#![forbid(unsafe_code)]";
+            let mut words = line.split(|c: char| !c.is_alphanumeric() && c != '_');
+            assert!(forbids || !words.any(|word| word == "unsafe"), "{name}:{number}: {line}");
+        }
+    }
+    for library in ["src/lib.rs", "cli/src/main.rs"] {
+        let text = fs::read_to_string(root().join(library)).unwrap();
+        assert!(text.contains("\n#![forbid(unsafe_code)]\n"), "{library} forbids unsafe code");
+    }
+    assert!(fs::read_to_string(root().join("src/lib.rs")).unwrap().contains("\n#![no_std]\n"));
+}
+
+#[test]
+fn arch_knows_no_codec() {
+    // Names of plain number formats are words of their own.
+    let formats = ["int", "f16", "bf16", "f32"];
+    let names: Vec<&str> =
+        CodecSpec::all().iter().map(|codec| codec.name).filter(|n| !formats.contains(n)).collect();
+    assert!(!names.is_empty());
+    for (name, text) in files("arch", &["rs", "cu", "toml"]) {
+        let text = text.to_lowercase();
+        for codec in &names {
+            assert!(
+                !text.contains(codec) && !text.contains(&codec.replace('-', "_")),
+                "{name} names {codec}"
+            );
+        }
+    }
+}
+
+#[test]
+fn every_codec_is_in_the_readmes_table() {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    for codec in CodecSpec::all() {
+        let row = readme.lines().filter(|line| line.starts_with("| `")).find(|line| {
+            line.split('|').nth(1).is_some_and(|cell| cell.contains(&format!("`{}`", codec.name)))
+        });
+        assert!(row.is_some(), "README.md has no row for `{}`", codec.name);
+    }
+}
+
+#[test]
+fn every_codec_has_a_golden_file() {
+    for codec in CodecSpec::all() {
+        let file = format!("tests/golden/{}.hex", codec.name);
+        assert!(root().join(&file).exists(), "{file} is missing");
+    }
+}
+
+/// One room, one file: a new one in src/ is a decision, and is written here and in docs/house.md.
+#[test]
+fn the_rooms_of_src() {
+    const ROOMS: &[&str] = &[
+        "attention.rs",
+        "bits.rs",
+        "cache.rs",
+        "codebook.rs",
+        "codec.rs",
+        "dynamic.rs",
+        "error.rs",
+        "gpu.rs",
+        "lib.rs",
+        "rotation.rs",
+        "spec.rs",
+        "stream.rs",
+    ];
+    for (name, _) in files("src", &["rs"]) {
+        let room = name.strip_prefix("src/").unwrap();
+        match room.split_once('/') {
+            None => assert!(ROOMS.contains(&room), "{name} is no room of src/"),
+            Some((folder, _)) => {
+                assert!(
+                    ["codebook", "codec", "cache"].contains(&folder),
+                    "{name}: no room of src/ has a folder {folder}/"
+                );
+            }
+        }
+    }
+    assert!(!root().join("src/utils.rs").exists() && files("src", &["rs"]).len() > 5);
+}
+
+/// A file that cannot be read in one sitting has two subjects. Tables are data; test suites may run on.
+#[test]
+fn files_stay_readable() {
+    for (name, text) in rust_files() {
+        let limit = match &*name {
+            // The whole specification in one place, on purpose.
+            "arch/scalar.rs" => 900,
+            name if name.contains("tables") => usize::MAX,
+            name if name.contains("tests/") => 700,
+            _ => 600,
+        };
+        let lines = text.lines().count();
+        assert!(lines <= limit, "{name} has {lines} lines; {limit} is the cap");
+    }
+}
+
+#[test]
+fn nothing_is_left_for_later() {
+    let mut files = files("", &["rs", "md", "toml", "sh", "js", "py", "yml", "yaml", "cu", "c", "h"]);
+    files.retain(|(name, _)| name != "tests/rooms.rs");
+    for (name, text) in files {
+        for (number, line) in text.lines().enumerate() {
+            for word in ["TODO", "FIXME", "XXX", "todo!(", "unimplemented!(", "dbg!("] {
+                assert!(!line.contains(word), "{name}:{}: {word}", number + 1);
+            }
+        }
+    }
+}
+
+/// Tests that nobody would miss: each says what must hold.
+#[test]
+fn every_test_asserts() {
+    for (name, text) in files("tests", &["rs"]) {
+        for test in text.split("#[test]\n").skip(1) {
+            let body = test.split("\n}\n").next().unwrap();
+            let function = body.split("fn ").nth(1).and_then(|f| f.split('(').next()).unwrap_or("?");
+            let asserts = ["assert", "unwrap", "expect", "panic!", "check", "compare", "refused", "replay"];
+            assert!(asserts.iter().any(|word| body.contains(word)), "{name}: {function} asserts nothing");
+        }
+    }
+}
