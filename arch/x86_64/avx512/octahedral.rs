@@ -1,10 +1,11 @@
 //! Triplets as octahedral directions and radii.
 //!
-//! Sixteen fields of T bits are 2T bytes, so every group of sixteen starts on a byte, and one pattern of `vpermb` gives
-//! each lane the four bytes that hold its field. Up to 4 bits, the table of all directions has one component in two
-//! registers (`vpermi2b`, 7 bits of index; the half with η < 0 mirrors the other); 5 bits take the quadrant of
-//! positive codes in four. `vpdpbusd` is then q·n for sixteen triplets: tables hold n + 128, which is unsigned, and
-//! the sum starts at -128·Σq.
+//! 64 fields of T bits are at most 128 bytes: `vpermi2b` brings four neighbouring fields to each quadword, twice, and
+//! `vpmultishiftqb` takes a byte of each, so that a register holds one code of 64 fields. Components of directions are
+//! looked up in 128 entries (`vpermi2b` again): up to 3 bits those of all codes, with 4 those of positive η, which the
+//! others mirror; 5 bits take 256, those of positive codes. Unpacking brings radius code, x, y and z of sixteen fields
+//! together, a lane each, and `vpdpbusd` multiplies them with 0 and the query's three: tables hold n + 128, which is
+//! unsigned, and the sum starts at -128·Σq.
 
 use super::{load, load_bytes};
 use crate::scalar::{self, LANES, add_row};
@@ -22,32 +23,51 @@ const GROUPS: usize = crate::MAX_DIM.div_ceil(3 * LANES);
 /// Rows whose sums are reduced together.
 const BATCH: usize = 16;
 
-/// Gets directions and radii out of a group of sixteen fields; `FIVE`: directions of 5 bits, not fewer; `WIDE`: radii
-/// of 5 or 6 bits.
+/// Groups of sixteen triplets that are decoded together.
+const TOGETHER: usize = 4;
+
+/// Gets directions and radii out of 64 fields; `FIVE`: directions of 5 bits, not fewer; `WIDE`: radii of 5 or 6 bits.
+///
+/// Byte 16q + 4g + k of a register of codes belongs to field 16g + 4q + k, which unpacking takes to lane 4q + k of
+/// group g.
 struct Fields<const FIVE: bool, const WIDE: bool> {
-    /// For each lane, the four bytes that hold its field.
-    window: __m512i,
-    /// Up to 4 bits, the byte offsets of `vpmultishiftqb`; otherwise shifts of lanes.
-    shifts: __m512i,
+    /// The eight bytes that hold fields 4q.. of groups 0 and 2, and the same for groups 1 and 3.
+    windows: [__m512i; 2],
+    /// Bit offsets of the fields in their quadwords.
+    offsets: __m512i,
+    radius_offsets: __m512i,
+    /// With directions of 4 bits the index's bits of η, and all bits, in every byte; with fewer, zeros.
+    flip: __m512i,
+    negate: __m512i,
     /// Components of directions plus 128.
     tables: [[__m512i; 4]; 3],
     radii: [__m512; 4],
-    /// With directions of 4 bits every byte, with fewer none: where the sign of η is not part of the index.
-    mirrored: u64,
 }
 
 impl<const FIVE: bool, const WIDE: bool> Fields<FIVE, WIDE> {
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn new(layout: &Octahedral) -> Self {
-        let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-        let bits = _mm512_mullo_epi32(lanes, _mm512_set1_epi32(layout.field_bits() as i32));
-        let (bytes, shifts) = (_mm512_srli_epi32::<3>(bits), _mm512_and_si512(bits, _mm512_set1_epi32(7)));
-        let window = _mm512_add_epi8(to_bytes(bytes), _mm512_set1_epi32(0x0302_0100));
-        let offsets = _mm512_set1_epi64(0x2020_2020_0000_0000);
-        let radius = _mm512_set1_epi32(i32::from(2 * layout.direction_bits) << 24);
-        let offsets = _mm512_add_epi8(to_bytes(shifts), _mm512_add_epi8(offsets, radius));
+        let bits = layout.field_bits() as i64;
+        let first_fields = _mm512_setr_epi64(0, 32, 4, 36, 8, 40, 12, 44);
+        let first_bits = _mm512_mullo_epi32(first_fields, _mm512_set1_epi64(bits));
+        let eight = _mm512_set_epi64(
+            0x0808_0808_0808_0808,
+            0,
+            0x0808_0808_0808_0808,
+            0,
+            0x0808_0808_0808_0808,
+            0,
+            0x0808_0808_0808_0808,
+            0,
+        );
+        let to_bytes = |x: __m512i| _mm512_shuffle_epi8(x, eight);
+        let window = to_bytes(_mm512_srli_epi64::<3>(first_bits));
+        let window = _mm512_add_epi8(window, _mm512_set1_epi64(0x0706_0504_0302_0100));
+        let offsets = to_bytes(_mm512_and_si512(first_bits, _mm512_set1_epi64(7)));
+        let offsets = _mm512_add_epi8(offsets, _mm512_set1_epi64(bits * 0x0302_0100_0302_0100));
         let count = layout.radii.len();
+        let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
         let part = |k: usize| {
             let part = load_tail(&layout.radii[k % count..]);
             _mm512_permutexvar_ps(_mm512_and_si512(lanes, _mm512_set1_epi32(count as i32 - 1)), part)
@@ -57,61 +77,67 @@ impl<const FIVE: bool, const WIDE: bool> Fields<FIVE, WIDE> {
             let at = |k: usize| plane[k % plane.len()..].first_chunk().map_or(window, |part| load(part));
             [at(0), at(64), at(128), at(192)]
         };
-        let tables = layout.planes.map(table);
-        let mirrored = if layout.direction_bits == 4 { !0 } else { 0 };
-        Self { window, shifts: if FIVE { shifts } else { offsets }, tables, radii, mirrored }
-    }
-
-    /// Directions (bytes x, y, z plus 128, and a byte of anything) and radii of sixteen fields.
-    #[inline]
-    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn decode(&self, bytes: __m512i) -> (__m512i, __m512) {
-        let window = _mm512_permutexvar_epi8(self.window, bytes);
-        if FIVE {
-            let field = _mm512_srlv_epi32(window, self.shifts);
-            (self.directions_5(field), self.radius(_mm512_srli_epi32::<10>(field)))
-        } else {
-            let codes = _mm512_multishift_epi64_epi8(self.shifts, window);
-            (self.directions_4(codes), self.radius(_mm512_srli_epi32::<24>(codes)))
+        let four = layout.direction_bits == 4;
+        Self {
+            windows: [window, _mm512_add_epi8(window, _mm512_set1_epi8(2 * bits as i8))],
+            offsets,
+            radius_offsets: _mm512_add_epi8(offsets, _mm512_set1_epi8(2 * layout.direction_bits as i8)),
+            flip: _mm512_set1_epi8(if four { 0x70 } else { 0 }),
+            negate: _mm512_set1_epi8(if four { -1 } else { 0 }),
+            tables: layout.planes.map(table),
+            radii,
         }
     }
 
+    /// Lanes of radius code (and stray bits above it), x, y and z, these plus 128, of four groups of fields.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn directions_4(&self, codes: __m512i) -> __m512i {
-        let [x, y, z] = &self.tables;
-        // With 4 bits, bit 7 is the sign of η: lower codes are looked up mirrored, and y negated: 256 - (128 + y).
-        let mirrored = self.mirrored & !_mm512_movepi8_mask(codes);
-        let codes = _mm512_xor_si512(codes, _mm512_maskz_set1_epi8(mirrored, 0x70));
-        let y = _mm512_permutex2var_epi8(y[0], codes, y[1]);
-        let y = _mm512_mask_sub_epi8(y, mirrored, _mm512_setzero_si512(), y);
-        let x = _mm512_permutex2var_epi8(x[0], codes, x[1]);
-        let z = _mm512_permutex2var_epi8(z[0], codes, z[1]);
-        merge(x, y, z)
+    fn decode(&self, [low, high]: [__m512i; 2]) -> [__m512i; TOGETHER] {
+        let windows = self.windows.map(|window| _mm512_permutex2var_epi8(low, window, high));
+        let radius = codes(windows, self.radius_offsets);
+        let [x, y, z] = if FIVE { self.directions_5(windows) } else { self.directions_4(windows) };
+        let [low_1, high_1] = [_mm512_unpacklo_epi8(radius, x), _mm512_unpackhi_epi8(radius, x)];
+        let [low_2, high_2] = [_mm512_unpacklo_epi8(y, z), _mm512_unpackhi_epi8(y, z)];
+        [
+            _mm512_unpacklo_epi16(low_1, low_2),
+            _mm512_unpackhi_epi16(low_1, low_2),
+            _mm512_unpacklo_epi16(high_1, high_2),
+            _mm512_unpackhi_epi16(high_1, high_2),
+        ]
     }
 
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn directions_5(&self, field: __m512i) -> __m512i {
-        let [x, y, z] = &self.tables;
-        let left = _mm512_testn_epi32_mask(field, _mm512_set1_epi32(1 << 4));
-        let down = _mm512_testn_epi32_mask(field, _mm512_set1_epi32(1 << 9));
-        let field = _mm512_mask_xor_epi32(field, left, field, _mm512_set1_epi32(0x0f));
-        let field = _mm512_mask_xor_epi32(field, down, field, _mm512_set1_epi32(0x0f << 5));
-        // Ranks of ξ and η side by side (bits of the first where the third is set, else of the second), in all bytes.
-        let ranks =
-            _mm512_ternarylogic_epi32::<0xca>(_mm512_set1_epi32(0x0f), field, _mm512_srli_epi32::<1>(field));
-        let ranks = to_bytes(ranks);
-        let upper = _mm512_movepi8_mask(ranks);
-        let look_up = |table: &[__m512i; 4]| {
-            let low = _mm512_permutex2var_epi8(table[0], ranks, table[1]);
-            let high = _mm512_permutex2var_epi8(table[2], ranks, table[3]);
+    fn directions_4(&self, windows: [__m512i; 2]) -> [__m512i; 3] {
+        let codes = codes(windows, self.offsets);
+        // With 4 bits, bit 7 is the sign of η: lower codes are looked up mirrored, and y negated: 256 - (128 + y).
+        // `vpshufb` gives zero where bit 7 is set, here an entry otherwise.
+        let flip = _mm512_shuffle_epi8(self.flip, codes);
+        let negate = _mm512_shuffle_epi8(self.negate, codes);
+        let codes = _mm512_xor_si512(codes, flip);
+        let [x, y, z] = self.tables.map(|table| _mm512_permutex2var_epi8(table[0], codes, table[1]));
+        [x, _mm512_sub_epi8(_mm512_xor_si512(y, negate), negate), z]
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn directions_5(&self, windows: [__m512i; 2]) -> [__m512i; 3] {
+        let at = |shift: i8| codes(windows, _mm512_add_epi8(self.offsets, _mm512_set1_epi8(shift)));
+        // Four bits of ξ and four of η; then both signs in bit 7 (offsets are taken modulo 64).
+        let code = _mm512_ternarylogic_epi32::<0xca>(_mm512_set1_epi8(0x0f), at(0), at(1));
+        let all = _mm512_set1_epi8(-1);
+        let (left, down) = (_mm512_shuffle_epi8(all, at(-3)), _mm512_shuffle_epi8(all, at(2)));
+        // Xors with the lower half of `left` and the upper one of `down`.
+        let flip = _mm512_ternarylogic_epi32::<0xca>(_mm512_set1_epi8(0x0f), left, down);
+        let code = _mm512_xor_si512(code, flip);
+        let upper = _mm512_movepi8_mask(code);
+        let [x, y, z] = self.tables.map(|table| {
+            let low = _mm512_permutex2var_epi8(table[0], code, table[1]);
+            let high = _mm512_permutex2var_epi8(table[2], code, table[3]);
             _mm512_mask_blend_epi8(upper, low, high)
-        };
-        let n = merge(look_up(x), look_up(y), look_up(z));
-        let signs =
-            _mm512_or_si512(_mm512_maskz_set1_epi32(left, 0x00ff), _mm512_maskz_set1_epi32(down, 0xff00));
-        _mm512_sub_epi8(_mm512_xor_si512(n, signs), signs)
+        });
+        let negated = |x: __m512i, mask: __m512i| _mm512_sub_epi8(_mm512_xor_si512(x, mask), mask);
+        [negated(x, left), negated(y, down), z]
     }
 
     /// Radii of codes in the low bits of lanes.
@@ -127,33 +153,25 @@ impl<const FIVE: bool, const WIDE: bool> Fields<FIVE, WIDE> {
         _mm512_mask_blend_ps(upper, low, high)
     }
 
-    /// x, y and z times the radius.
+    /// x, y and z times the radius, of a group.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn vectors(&self, bytes: __m512i) -> [__m512; 3] {
-        let (n, radius) = self.decode(bytes);
-        let n = _mm512_xor_si512(n, _mm512_set1_epi8(-128));
-        let x = _mm512_srai_epi32::<24>(_mm512_slli_epi32::<24>(n));
-        let y = _mm512_srai_epi32::<24>(_mm512_slli_epi32::<16>(n));
-        let z = _mm512_srai_epi32::<24>(_mm512_slli_epi32::<8>(n));
+    fn vectors(&self, group: __m512i) -> [__m512; 3] {
+        let radius = self.radius(group);
+        let n = _mm512_xor_si512(group, _mm512_set1_epi8(-128));
+        let x = _mm512_srai_epi32::<24>(_mm512_slli_epi32::<16>(n));
+        let y = _mm512_srai_epi32::<24>(_mm512_slli_epi32::<8>(n));
+        let z = _mm512_srai_epi32::<24>(n);
         [x, y, z].map(|c| _mm512_mul_ps(radius, _mm512_cvtepi32_ps(c)))
     }
 }
 
-/// The first byte of every lane from x, the second from y, the others from z.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn merge(x: __m512i, y: __m512i, z: __m512i) -> __m512i {
-    // Bits of the second operand where the first is set, else of the third.
-    let yz = _mm512_ternarylogic_epi32::<0xca>(_mm512_set1_epi32(0xff00), y, z);
-    _mm512_ternarylogic_epi32::<0xca>(_mm512_set1_epi32(0xff), x, yz)
-}
-
-/// Repeats the first byte of every lane.
+/// A byte of each of 64 fields.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn to_bytes(x: __m512i) -> __m512i {
-    _mm512_shuffle_epi8(x, _mm512_set4_epi32(0x0c0c_0c0c, 0x0808_0808, 0x0404_0404, 0))
+fn codes([even, odd]: [__m512i; 2], offsets: __m512i) -> __m512i {
+    let codes = _mm512_multishift_epi64_epi8(offsets, even);
+    _mm512_mask_multishift_epi64_epi8(codes, 0xf0f0_f0f0_f0f0_f0f0, offsets, odd)
 }
 
 /// Up to 16 values, zeros behind them. None are not read: a masked load from nowhere is allowed, but takes the CPU
@@ -169,10 +187,40 @@ fn load_tail(x: &[f32]) -> __m512 {
     unsafe { _mm512_maskz_loadu_ps(mask, x.as_ptr()) }
 }
 
-/// The bytes of a group, and whatever follows or zeros behind them.
+/// Finds the bytes of 64 fields.
+#[derive(Clone, Copy)]
+struct Chunk {
+    /// Where they begin in a row.
+    at: usize,
+    /// Whether there are more than 64 of them.
+    is_long: bool,
+    /// Groups of sixteen fields that are triplets, at most four.
+    groups: usize,
+}
+
+impl Chunk {
+    #[inline(always)]
+    fn all(layout: &Octahedral) -> impl Iterator<Item = Self> {
+        let (header, bits, triplets) = (layout.header_bytes(), layout.field_bits(), layout.triplets());
+        (0..triplets).step_by(TOGETHER * LANES).map(move |first| {
+            let count = (triplets - first).min(TOGETHER * LANES);
+            Self { at: header + first * bits / 8, is_long: count * bits > 512, groups: count.div_ceil(LANES) }
+        })
+    }
+
+    /// The bytes in the row that begins at `row`, and behind them whatever follows or zeros.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn load(self, bytes: &[u8], row: usize) -> [__m512i; 2] {
+        let at = row + self.at;
+        let low = load_at(bytes, at);
+        [low, if self.is_long { load_at(bytes, at + 64) } else { low }]
+    }
+}
+
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn load_group(bytes: &[u8], at: usize) -> __m512i {
+fn load_at(bytes: &[u8], at: usize) -> __m512i {
     if at + 64 <= bytes.len() {
         // SAFETY: 64 bytes follow `at`.
         unsafe { _mm512_loadu_si512(bytes.as_ptr().add(at).cast()) }
@@ -215,7 +263,18 @@ fn halve_all(sums: &[__m512; BATCH]) -> __m512 {
 /// Queries that are scored together.
 const QUERIES: usize = 8;
 
-/// A group of a query: bytes x, y, z and 0 in each lane, and what cancels the tables' 128.
+/// Three bytes to each lane, behind one that is left out.
+const SPREAD: [u8; 64] = {
+    let mut spread = [0; 64];
+    let mut i = 0;
+    while i < 48 {
+        spread[i / 3 * 4 + 1 + i % 3] = i as u8;
+        i += 1;
+    }
+    spread
+};
+
+/// A group of a query: bytes 0, x, y and z in each lane, and what cancels the tables' 128.
 #[derive(Clone, Copy)]
 struct Query {
     values: __m512i,
@@ -234,10 +293,7 @@ impl Query {
     fn new(values: &[i16]) -> Self {
         let at = |k: usize| _mm512_cvtepi16_epi8(load_words(values.get(k..).unwrap_or(&[])));
         let bytes = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(at(0)), at(32));
-        let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-        let thrice = _mm512_mullo_epi32(lanes, _mm512_set1_epi32(3));
-        let spread = _mm512_add_epi8(to_bytes(thrice), _mm512_set1_epi32(0x0002_0100));
-        let values = _mm512_maskz_permutexvar_epi8(0x7777_7777_7777_7777, spread, bytes);
+        let values = _mm512_maskz_permutexvar_epi8(0xeeee_eeee_eeee_eeee, load(&SPREAD), bytes);
         let zero = _mm512_setzero_si512();
         let sums = _mm512_dpbusd_epi32(zero, _mm512_set1_epi8(-128), values);
         Self { values, start: _mm512_sub_epi32(zero, sums) }
@@ -246,8 +302,8 @@ impl Query {
     /// radius·(q·n).
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn products(&self, (n, radius): (__m512i, __m512)) -> __m512 {
-        let dot = _mm512_dpbusd_epi32(self.start, n, self.values);
+    fn products(&self, group: __m512i, radius: __m512) -> __m512 {
+        let dot = _mm512_dpbusd_epi32(self.start, group, self.values);
         _mm512_mul_ps(_mm512_cvtepi32_ps(dot), radius)
     }
 }
@@ -411,24 +467,29 @@ fn score_one<const FIVE: bool, const WIDE: bool>(
 ) {
     let fields = Fields::<FIVE, WIDE>::new(layout);
     let rest = Rest::new(layout);
-    let group_bytes = 2 * layout.field_bits();
-    let mut groups = [Query::none(); GROUPS];
+    let mut queries = [[Query::none(); TOGETHER]; GROUPS.div_ceil(TOGETHER)];
     let split = (3 * layout.triplets()).min(layout.dim);
-    for (group, values) in groups.iter_mut().zip(query.values[..split].chunks(3 * LANES)) {
-        *group = Query::new(values);
+    for (slot, values) in queries.as_flattened_mut().iter_mut().zip(query.values[..split].chunks(3 * LANES)) {
+        *slot = Query::new(values);
     }
-    let groups = &groups[..layout.triplets().div_ceil(LANES)];
-    let mut sums = [_mm512_setzero_ps(); BATCH];
-    let mut at = layout.header_bytes();
-    for (batch, scores) in bytes.chunks(BATCH * stride).zip(scores.chunks_mut(BATCH)) {
-        for sums in &mut sums[..scores.len()] {
-            let mut sum = _mm512_setzero_ps();
-            for (g, group) in groups.iter().enumerate() {
-                let n = fields.decode(load_group(bytes, at + g * group_bytes));
-                sum = _mm512_add_ps(sum, group.products(n));
+    for (b, (batch, scores)) in bytes.chunks(BATCH * stride).zip(scores.chunks_mut(BATCH)).enumerate() {
+        let mut sums = [_mm512_setzero_ps(); BATCH];
+        for (chunk, query) in Chunk::all(layout).zip(&queries) {
+            for (row, slot) in sums[..scores.len()].iter_mut().enumerate() {
+                let groups = fields.decode(chunk.load(bytes, (b * BATCH + row) * stride));
+                let product = |g: usize| query[g].products(groups[g], fields.radius(groups[g]));
+                let mut sum = _mm512_add_ps(*slot, product(0));
+                if chunk.groups > 1 {
+                    sum = _mm512_add_ps(sum, product(1));
+                }
+                if chunk.groups > 2 {
+                    sum = _mm512_add_ps(sum, product(2));
+                }
+                if chunk.groups > 3 {
+                    sum = _mm512_add_ps(sum, product(3));
+                }
+                *slot = sum;
             }
-            *sums = sum;
-            at += stride;
         }
         let rests = rest.sums(&rest.batch(stride, batch), query.values);
         finish(
@@ -454,7 +515,6 @@ fn score_some<const FIVE: bool, const WIDE: bool>(
     let count = bytes.len() / stride;
     let fields = Fields::<FIVE, WIDE>::new(layout);
     let rest = Rest::new(layout);
-    let group_bytes = 2 * layout.field_bits();
     let split = (3 * layout.triplets()).min(layout.dim);
     let mut groups = [[Query::none(); GROUPS]; QUERIES];
     for (groups, query) in groups.iter_mut().zip(queries) {
@@ -468,9 +528,11 @@ fn score_some<const FIVE: bool, const WIDE: bool>(
     for (b, batch) in bytes.chunks(BATCH * stride).enumerate() {
         let rows = BATCH * b..(BATCH * (b + 1)).min(count);
         for (row, decoded) in rows.clone().zip(&mut decoded) {
-            for (g, decoded) in decoded[..used].iter_mut().enumerate() {
-                let at = row * stride + layout.header_bytes() + g * group_bytes;
-                *decoded = fields.decode(load_group(bytes, at));
+            for (chunk, decoded) in Chunk::all(layout).zip(decoded.chunks_mut(TOGETHER)) {
+                let groups = fields.decode(chunk.load(bytes, row * stride));
+                for (decoded, group) in decoded.iter_mut().zip(groups) {
+                    *decoded = (group, fields.radius(group));
+                }
             }
         }
         let rests = rest.batch(stride, batch);
@@ -479,8 +541,8 @@ fn score_some<const FIVE: bool, const WIDE: bool>(
             let mut sums = [zero; BATCH];
             for (sums, decoded) in sums[..rows.len()].iter_mut().zip(&decoded) {
                 let mut sum = zero;
-                for (group, n) in groups[..used].iter().zip(decoded) {
-                    sum = _mm512_add_ps(sum, group.products(*n));
+                for (query, (group, radius)) in groups[..used].iter().zip(decoded) {
+                    sum = _mm512_add_ps(sum, query.products(*group, *radius));
                 }
                 *sums = sum;
             }
@@ -566,9 +628,11 @@ fn decode<const FIVE: bool, const WIDE: bool>(
     let fields = Fields::<FIVE, WIDE>::new(layout);
     let (triplets, rest) = out.split_at_mut((3 * layout.triplets()).min(layout.dim));
     let factor = _mm512_set1_ps(scale * layout.unit());
-    for (group, out) in triplets.chunks_mut(3 * LANES).enumerate() {
-        let t = fields.vectors(load_group(stream, group * 2 * layout.field_bits()));
-        store_triplets(t.map(|c| _mm512_mul_ps(c, factor)), out);
+    for (chunk, out) in Chunk::all(layout).zip(triplets.chunks_mut(TOGETHER * 3 * LANES)) {
+        let chunk = Chunk { at: chunk.at - layout.header_bytes(), ..chunk };
+        for (group, out) in fields.decode(chunk.load(stream, 0)).into_iter().zip(out.chunks_mut(3 * LANES)) {
+            store_triplets(fields.vectors(group).map(|c| _mm512_mul_ps(c, factor)), out);
+        }
     }
     for (out, centroid) in rest.iter_mut().zip(layout.rest(stream)) {
         *out = f32::from(centroid) * (scale * layout.rest_scale);
@@ -623,9 +687,11 @@ fn accumulate<const FIVE: bool, const WIDE: bool>(
         let mut rests = [[0; 2]; ROWS];
         for (r, row) in bytes[rows.start * stride..rows.end * stride].chunks_exact(stride).enumerate() {
             (scales[r], rests[r]) = (layout.row_scale(row), rest.centroids(row));
-            let at = (first + r) * stride + layout.header_bytes();
-            for (group, vectors) in vectors[..groups].iter_mut().enumerate() {
-                vectors[r] = fields.vectors(load_group(bytes, at + group * 2 * layout.field_bits()));
+            for (chunk, vectors) in Chunk::all(layout).zip(vectors.chunks_mut(TOGETHER)) {
+                let groups = fields.decode(chunk.load(bytes, (first + r) * stride));
+                for (vectors, group) in vectors.iter_mut().zip(groups) {
+                    vectors[r] = fields.vectors(group);
+                }
             }
         }
         for ((weights, sums), acc) in
