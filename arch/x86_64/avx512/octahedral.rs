@@ -8,7 +8,7 @@
 //! unsigned, and the sum starts at -128·Σq.
 
 use super::{load, load_bytes};
-use crate::scalar::{self, LANES, add_row};
+use crate::scalar::{self, LANES};
 use crate::{Float, IntQuery, Octahedral, Search};
 use core::arch::x86_64::*;
 
@@ -326,13 +326,13 @@ fn load_words(words: &[i16]) -> __m512i {
 fn finish(
     layout: &Octahedral,
     sums: __m512,
-    rest: &[i32; BATCH],
+    rest: __m512i,
     row_scales: __m512,
     query_scale: f32,
     scores: &mut [f32],
 ) {
     let sums = _mm512_mul_ps(sums, _mm512_set1_ps(layout.unit()));
-    let rest = _mm512_mul_ps(_mm512_cvtepi32_ps(load(rest)), _mm512_set1_ps(layout.rest_scale));
+    let rest = _mm512_mul_ps(_mm512_cvtepi32_ps(rest), _mm512_set1_ps(layout.rest_scale));
     let scores_of_rows =
         _mm512_mul_ps(_mm512_mul_ps(_mm512_add_ps(sums, rest), _mm512_set1_ps(query_scale)), row_scales);
     store_first(scores_of_rows, scores);
@@ -370,57 +370,67 @@ fn row_scales(layout: &Octahedral, bits: &[u32; BATCH]) -> __m512 {
 }
 
 /// Finds the coordinates left over: the last four bytes of a stream hold all of the last field.
-struct Rest<'a> {
+struct Rest {
     /// Where these bytes begin in a row.
     at: usize,
     shift: u32,
     bits: u32,
     count: usize,
-    centroids: &'a [i16],
+    /// 128 words.
+    centroids: [__m512i; 4],
 }
 
-impl<'a> Rest<'a> {
-    #[inline(always)]
-    fn new(layout: &Octahedral<'a>) -> Self {
+impl Rest {
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn new(layout: &Octahedral) -> Self {
         let count = layout.dim - (3 * layout.triplets()).min(layout.dim);
         let end = layout.header_bytes() + layout.stream_bytes();
         let at = end.saturating_sub(4);
         let bit = 8 * layout.header_bytes() + layout.triplets() * layout.field_bits();
         let shift = (bit - (8 * at).min(bit)) as u32;
-        Self { at, shift, bits: layout.rest_bits.into(), count, centroids: layout.rest }
+        let centroids = [0, 32, 64, 96].map(|k| load_words(layout.rest.get(k..).unwrap_or(&[])));
+        Self { at, shift, bits: layout.rest_bits.into(), count, centroids }
     }
 
-    #[inline(always)]
-    fn centroids(&self, row: &[u8]) -> [i16; 2] {
+    /// The centroids of the first and of the second coordinate left over in each of up to sixteen rows; zero where
+    /// there is none.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn centroids(&self, stride: usize, rows: &[u8]) -> [__m512i; 2] {
         if self.count == 0 {
-            return [0; 2];
+            return [_mm512_setzero_si512(); 2];
         }
-        let window = match row[self.at..].first_chunk() {
-            Some(bytes) => u32::from_le_bytes(*bytes),
-            None => row[self.at..].iter().rev().fold(0, |window, byte| window << 8 | u32::from(*byte)),
+        let mut windows = [0; BATCH];
+        for (window, row) in windows.iter_mut().zip(rows.chunks_exact(stride)) {
+            *window = match row[self.at..].first_chunk() {
+                Some(bytes) => u32::from_le_bytes(*bytes),
+                None => u32::from_le_bytes([row[0], row[1], row[2], 0]),
+            };
+        }
+        let mask = _mm512_set1_epi32((1 << self.bits) - 1);
+        let [a, b, c, d] = self.centroids;
+        let centroid = |shift: u32| {
+            let code = _mm512_srl_epi32(load(&windows), _mm_cvtsi32_si128(shift as i32));
+            let code = _mm512_and_si512(code, mask);
+            let upper = _mm512_test_epi32_mask(code, _mm512_set1_epi32(64));
+            let (low, high) = (_mm512_permutex2var_epi16(a, code, b), _mm512_permutex2var_epi16(c, code, d));
+            let words = _mm512_mask_blend_epi32(upper, low, high);
+            _mm512_srai_epi32::<16>(_mm512_slli_epi32::<16>(words))
         };
-        let code = window >> self.shift;
-        let mask = (1 << self.bits) - 1;
-        let centroid = |code: u32| self.centroids[(code & mask) as usize];
-        [centroid(code), if self.count > 1 { centroid(code >> self.bits) } else { 0 }]
+        let second = if self.count > 1 { centroid(self.shift + self.bits) } else { _mm512_setzero_si512() };
+        [centroid(self.shift), second]
     }
 
-    /// The same for up to sixteen rows.
-    #[inline(always)]
-    fn batch(&self, stride: usize, rows: &[u8]) -> [[i16; 2]; BATCH] {
-        let mut rests = [[0; 2]; BATCH];
-        for (rests, row) in rests.iter_mut().zip(rows.chunks_exact(stride)) {
-            *rests = self.centroids(row);
-        }
-        rests
-    }
-
-    /// q·centroids of each row.
-    #[inline(always)]
-    fn sums(&self, rows: &[[i16; 2]; BATCH], query: &[i16]) -> [i32; BATCH] {
-        let mut q = [0; 2];
-        q[..self.count].copy_from_slice(&query[query.len() - self.count..]);
-        rows.map(|c| i32::from(q[0]) * i32::from(c[0]) + i32::from(q[1]) * i32::from(c[1]))
+    /// Σ q·centroid.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn sums(&self, [first, second]: [__m512i; 2], query: &[i16]) -> __m512i {
+        let q = |i: usize| {
+            let value = query[query.len() - self.count..].get(i).copied().unwrap_or(0);
+            _mm512_set1_epi32(value.into())
+        };
+        _mm512_add_epi32(_mm512_mullo_epi32(first, q(0)), _mm512_mullo_epi32(second, q(1)))
     }
 }
 
@@ -491,11 +501,11 @@ fn score_one<const FIVE: bool, const WIDE: bool>(
                 *slot = sum;
             }
         }
-        let rests = rest.sums(&rest.batch(stride, batch), query.values);
+        let rests = rest.sums(rest.centroids(stride, batch), query.values);
         finish(
             layout,
             halve_all(&sums),
-            &rests,
+            rests,
             row_scales(layout, &scale_bits(layout, stride, batch)),
             query.scale,
             scores,
@@ -535,7 +545,7 @@ fn score_some<const FIVE: bool, const WIDE: bool>(
                 }
             }
         }
-        let rests = rest.batch(stride, batch);
+        let rests = rest.centroids(stride, batch);
         let scales = row_scales(layout, &scale_bits(layout, stride, batch));
         for ((groups, query), scores) in groups.iter().zip(queries).zip(scores.chunks_exact_mut(count)) {
             let mut sums = [zero; BATCH];
@@ -546,8 +556,8 @@ fn score_some<const FIVE: bool, const WIDE: bool>(
                 }
                 *sums = sum;
             }
-            let rests = rest.sums(&rests, query.values);
-            finish(layout, halve_all(&sums), &rests, scales, query.scale, &mut scores[rows.clone()]);
+            let rests = rest.sums(rests, query.values);
+            finish(layout, halve_all(&sums), rests, scales, query.scale, &mut scores[rows.clone()]);
         }
     }
 }
@@ -684,9 +694,13 @@ fn accumulate<const FIVE: bool, const WIDE: bool>(
         let rows = first..(first + ROWS).min(count);
         let mut vectors = [[[zero; 3]; ROWS]; GROUPS];
         let mut scales = [0.0; ROWS];
-        let mut rests = [[0; 2]; ROWS];
-        for (r, row) in bytes[rows.start * stride..rows.end * stride].chunks_exact(stride).enumerate() {
-            (scales[r], rests[r]) = (layout.row_scale(row), rest.centroids(row));
+        let batch = &bytes[rows.start * stride..rows.end * stride];
+        let mut rests = [[0.0; LANES]; 2];
+        for (rests, centroids) in rests.iter_mut().zip(rest.centroids(stride, batch)) {
+            store_first(_mm512_cvtepi32_ps(centroids), rests);
+        }
+        for (r, row) in batch.chunks_exact(stride).enumerate() {
+            scales[r] = layout.row_scale(row);
             for (chunk, vectors) in Chunk::all(layout).zip(vectors.chunks_mut(TOGETHER)) {
                 let groups = fields.decode(chunk.load(bytes, (first + r) * stride));
                 for (vectors, group) in vectors.iter_mut().zip(groups) {
@@ -712,9 +726,10 @@ fn accumulate<const FIVE: bool, const WIDE: bool>(
                 }
                 *sums = [x, y, z];
             }
-            for (rest, scaled) in rests.iter().zip(scaled) {
-                let values = rest.map(f32::from);
-                add_row(scaled * layout.rest_scale, &values[..layout.dim - split], &mut acc[split..]);
+            for (acc, rests) in acc[split..].iter_mut().zip(&rests) {
+                for (rest, scaled) in rests.iter().zip(scaled) {
+                    *acc += (scaled * layout.rest_scale) * rest;
+                }
             }
         }
     }
