@@ -472,7 +472,8 @@ pub(crate) fn accumulate_floats(format: Float, dim: usize, bytes: &[u8], weights
     }
 }
 
-/// (min, max) of the values, neither below nor above 0 unless the values are; by compare and select.
+/// (min, max) of the values by compare and select, (∞, -∞) for none; a NaN never wins. Of -0 and +0 the first of a lane
+/// stays, and lanes are compared in ascending order.
 #[inline(always)]
 pub(crate) fn min_max(x: &[f32]) -> (f32, f32) {
     let mut lanes = [(f32::INFINITY, f32::NEG_INFINITY); LANES];

@@ -88,14 +88,17 @@ pub trait Codec<const D: usize>: Send + Sync {
     fn finish(&self, acc: &mut [f32; D]);
 }
 
-/// A query ready to be scored, 6·D + 4 bytes: rotated, and quantised where its codec scores in integers.
+/// A query ready to be scored, 6·D + 8 bytes: rotated, and quantised where its codec scores in integers.
+///
+/// It belongs to the codec that prepared it: another rotation's scores mean nothing.
 #[derive(Clone, Debug)]
 pub struct Query<const D: usize> {
     /// In the codec's basis.
     pub(crate) rotated: [f32; D],
-    /// The same as integers, one unit worth `scale`; zeros where the codec scores in f32.
+    /// The same as integers of at most ±`limit`, one unit worth `scale`; zeros where the codec scores in f32.
     pub(crate) ints: [i16; D],
     pub(crate) scale: f32,
+    limit: i16,
 }
 
 /// Queries that one pass over the blocks takes.
@@ -104,13 +107,14 @@ const QUERY_BATCH: usize = 8;
 impl<const D: usize> Query<D> {
     /// For codecs that score in f32.
     pub(crate) fn float(rotated: [f32; D]) -> Self {
-        Self { rotated, ints: [0; D], scale: 0.0 }
+        Self { rotated, ints: [0; D], scale: 0.0, limit: 0 }
     }
 
     /// For codecs that score in integers of at most ±`limit`.
     pub(crate) fn int(rotated: [f32; D], limit: i16, backend: Backend) -> Self {
         let mut query = Self::float(rotated);
         query.scale = backend.quantize_query(&query.rotated, limit, &mut query.ints);
+        query.limit = limit;
         query
     }
 
@@ -130,6 +134,7 @@ impl<const D: usize> Query<D> {
             }
             score(&batch[..queries.len()], scores);
         }
+        Ok(())
     }
 
     /// The same for queries in f32.
@@ -244,7 +249,7 @@ pub(crate) fn check_accumulate(
     outputs: usize,
 ) -> Result<usize, Error> {
     let count = count_blocks(blocks, block_bytes)?;
-    Error::expect_length("weights", outputs * count, weights.len())?;
+    Error::expect_length("weights", outputs.saturating_mul(count), weights.len())?;
     if weights.iter().fold(true, |fits, w| fits & (w.abs() <= MAX_WEIGHT)) {
         return Ok(count);
     }

@@ -4,6 +4,7 @@ use crate::codebook::WIDTHS;
 use crate::codec::{Codec, at_row};
 use crate::{AnyCodec, Backend, CodecSpec, Error, Stream};
 use alloc::{boxed::Box, vec, vec::Vec};
+use core::any::Any;
 
 /// A codec of any kind and width. Vectors are rows of a slice, [`dim`](Self::dim) values each.
 ///
@@ -50,36 +51,62 @@ pub trait DynCodec: Send + Sync {
     /// # Errors
     /// As [`Codec::accumulate`].
     fn attend(&self, weights: &[f32], blocks: &[u8]) -> Result<Vec<f32>, Error>;
+
+    #[doc(hidden)]
+    fn into_any(self: Box<Self>) -> Box<dyn Any>;
+}
+
+impl dyn DynCodec {
+    /// The same codec with its width in the type, for prepared queries and sums over several pages; `None` if its
+    /// width is not `D`. Its code is the library's own: a caller that goes through here need not compile all codecs
+    /// again, as one that names [`AnyCodec`] does.
+    ///
+    /// ```
+    /// use octaplex::{Backend, Codec, CodecSpec, Stream};
+    /// let build = |dim| CodecSpec::build_dyn("int:bits=8".parse()?, dim, Backend::detect(), Stream::default());
+    /// assert!(build(64)?.typed::<96>().is_none());
+    /// let codec = build(64)?.typed::<64>().expect("the width is 64");
+    /// let query = codec.prepare_query(&[1.0; 64])?;
+    /// # Ok::<(), octaplex::Error>(())
+    /// ```
+    #[must_use]
+    pub fn typed<const D: usize>(self: Box<Self>) -> Option<Box<dyn Codec<D>>> {
+        self.into_any().downcast::<Box<dyn Codec<D>>>().ok().map(|codec| *codec)
+    }
 }
 
 /// Rows encoded in one call.
 const PAGE: usize = 64;
 
-impl<const D: usize> DynCodec for AnyCodec<D> {
+/// A codec behind its width.
+struct Typed<const D: usize>(Box<dyn Codec<D>>);
+
+impl<const D: usize> DynCodec for Typed<D> {
     fn dim(&self) -> usize {
         D
     }
 
     fn spec(&self) -> CodecSpec {
-        Codec::spec(self)
+        self.0.spec()
     }
 
     fn block_bytes(&self) -> usize {
-        Codec::block_bytes(self)
+        self.0.block_bytes()
     }
 
     fn encode(&self, rows: &[f32]) -> Result<Vec<u8>, Error> {
         let rows = as_rows(rows)?;
-        let bytes = Codec::block_bytes(self);
+        let bytes = self.0.block_bytes();
         let mut blocks = vec![0; rows.len() * bytes];
         let encode = |(page, (rows, blocks)): (usize, (&[[f32; D]], &mut [u8]))| {
-            self.encode_page(rows, blocks).map_err(|error| at_row(error, page * PAGE, D))
+            self.0.encode_page(rows, blocks).map_err(|error| at_row(error, page * PAGE, D))
         };
         #[cfg(feature = "rayon")]
         {
             use rayon::prelude::*;
             let pages = rows.par_chunks(PAGE).zip(blocks.par_chunks_mut(PAGE * bytes));
-            pages.enumerate().map(encode).collect::<Result<(), Error>>()?;
+            let results: Vec<_> = pages.enumerate().map(encode).collect();
+            results.into_iter().collect::<Result<(), Error>>()?; // the first page's error, not the fastest one's
         }
         #[cfg(not(feature = "rayon"))]
         rows.chunks(PAGE).zip(blocks.chunks_mut(PAGE * bytes)).enumerate().try_for_each(encode)?;
@@ -87,11 +114,11 @@ impl<const D: usize> DynCodec for AnyCodec<D> {
     }
 
     fn decode(&self, blocks: &[u8]) -> Result<Vec<f32>, Error> {
-        let bytes = Codec::block_bytes(self);
+        let bytes = self.0.block_bytes();
         let count = crate::codec::count_blocks(blocks, bytes)?;
         let mut rows = vec![[0.0; D]; count];
         for (index, (block, row)) in blocks.chunks_exact(bytes).zip(&mut rows).enumerate() {
-            Codec::decode(self, block, row).map_err(|error| match error {
+            self.0.decode(block, row).map_err(|error| match error {
                 Error::Corrupt { .. } => Error::Corrupt { block: index },
                 other => other,
             })?;
@@ -101,22 +128,26 @@ impl<const D: usize> DynCodec for AnyCodec<D> {
 
     fn score(&self, queries: &[f32], blocks: &[u8]) -> Result<Vec<f32>, Error> {
         let queries = as_rows(queries)?;
-        let prepare = |(row, query)| self.prepare_query(query).map_err(|error| at_row(error, row, D));
+        let prepare = |(row, query)| self.0.prepare_query(query).map_err(|error| at_row(error, row, D));
         let queries: Vec<_> = queries.iter().enumerate().map(prepare).collect::<Result<_, Error>>()?;
-        let count = crate::codec::count_blocks(blocks, Codec::block_bytes(self))?;
+        let count = crate::codec::count_blocks(blocks, self.0.block_bytes())?;
         let mut scores = vec![0.0; queries.len() * count];
-        Codec::score(self, &queries, blocks, &mut scores)?;
+        self.0.score(&queries, blocks, &mut scores)?;
         Ok(scores)
     }
 
     fn attend(&self, weights: &[f32], blocks: &[u8]) -> Result<Vec<f32>, Error> {
-        let count = crate::codec::count_blocks(blocks, Codec::block_bytes(self))?;
+        let count = crate::codec::count_blocks(blocks, self.0.block_bytes())?;
         let mut outputs = vec![[0.0; D]; weights.len() / count.max(1)];
-        self.accumulate(weights, blocks, &mut outputs)?;
+        self.0.accumulate(weights, blocks, &mut outputs)?;
         for output in &mut outputs {
-            self.finish(output);
+            self.0.finish(output);
         }
         Ok(outputs.into_flattened())
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        Box::new(self.0)
     }
 }
 
@@ -137,7 +168,10 @@ impl CodecSpec {
             ($($width:literal),*) => {{
                 const { assert!(matches!(WIDTHS, [$($width),*])) };
                 match dim {
-                    $($width => Ok(Box::new(AnyCodec::<$width>::build(self, backend, stream)?)),)*
+                    $($width => {
+                        let codec = AnyCodec::<$width>::build(self, backend, stream)?;
+                        Ok(Box::new(Typed(Box::new(codec))))
+                    })*
                     actual => Err(Error::Width { actual }),
                 }
             }};

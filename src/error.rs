@@ -86,19 +86,19 @@ impl fmt::Display for Error {
             Self::Length { what, expected, actual } => write!(f, "{what}: expected {expected}, got {actual}"),
             Self::Width { actual } => {
                 write!(f, "width {actual} is not offered; the widths are")?;
-                list(f, crate::codebook::WIDTHS.iter())
+                list(f, crate::codebook::WIDTHS.iter(), ",")
             }
             Self::Corrupt { block } => {
                 write!(f, "block {block} holds an infinite, NaN or out-of-range value")
             }
             Self::UnknownCodec { .. } => {
                 write!(f, "no such codec; the codecs are")?;
-                list(f, CODECS.iter().map(|codec| codec.name))
+                list(f, CODECS.iter().map(|codec| codec.name), ",")
             }
             Self::UnknownKey { codec, allowed: [], .. } => write!(f, "{codec} takes no keys"),
             Self::UnknownKey { codec, allowed, .. } => {
                 write!(f, "{codec} has no such key; it takes")?;
-                list(f, allowed.iter())
+                list(f, allowed.iter(), ";")
             }
             Self::Value { key, allowed, .. } => write!(f, "impossible value; {key} takes {allowed}"),
             Self::Conflict { key, with, .. } if key == with => write!(f, "{key} is given twice"),
@@ -108,9 +108,13 @@ impl fmt::Display for Error {
     }
 }
 
-fn list(f: &mut fmt::Formatter<'_>, items: impl Iterator<Item: fmt::Display>) -> fmt::Result {
+fn list(
+    f: &mut fmt::Formatter<'_>,
+    items: impl Iterator<Item: fmt::Display>,
+    separator: &str,
+) -> fmt::Result {
     for (i, item) in items.enumerate() {
-        write!(f, "{} {item}", if i == 0 { "" } else { "," })?;
+        write!(f, "{} {item}", if i == 0 { "" } else { separator })?;
     }
     Ok(())
 }

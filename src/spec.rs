@@ -219,9 +219,13 @@ macro_rules! codecs {
         ];
 
         impl CodecSpec {
-            /// Bytes of a block of `dim` values; sizes static buffers. 0 for parameters that no codec is built from.
+            /// Bytes of a block of `dim` values; sizes static buffers. 0 for parameters that no codec is built from,
+            /// and beyond a width of 2²⁰.
             #[must_use]
             pub const fn block_bytes(&self, dim: usize) -> usize {
+                if dim > 1 << 20 {
+                    return 0;
+                }
                 match self { $(Self::$variant(spec) => spec.block_bytes(dim),)* }
             }
 

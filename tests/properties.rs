@@ -519,3 +519,29 @@ fn every_codec_is_tested() {
         assert!(specs().iter().any(|spec| name_of(*spec) == codec.name), "{}", codec.name);
     }
 }
+
+/// rint((x - zero)/scale) by true division: halves of an f16 scale are exact f32, and go to the even integer.
+#[test]
+fn integers_round_ties_to_even() {
+    let mut random = Random::new(14);
+    for backend in Backend::available() {
+        for (spec, low, high) in [("int:bits=8", -127, 127), ("int:bits=8,asymmetric=true", 0, 255)] {
+            let codec = try_build(spec.parse().unwrap(), 64, backend).unwrap();
+            for _ in 0..50 {
+                let scale = f16::from_f32(0.01 + random.unit() as f32).to_f32();
+                let mut x: Vec<f32> =
+                    (0..64).map(|_| (low + random.below(254) as i32) as f32 * scale + 0.5 * scale).collect();
+                // The ends fix the scale and the zero.
+                (x[0], x[1]) = (low as f32 * scale, high as f32 * scale);
+                let mut block = vec![0; codec.block_bytes()];
+                codec.encode(&x, &mut block).unwrap();
+                let mut decoded = vec![0.0; 64];
+                codec.decode(&block, &mut decoded).unwrap();
+                for (x, decoded) in x.iter().zip(&decoded) {
+                    let expected = (x / scale).round_ties_even().min(high as f32) * scale;
+                    assert_eq!(*decoded, expected, "{spec}, {}: {x} by {scale}", backend.name());
+                }
+            }
+        }
+    }
+}

@@ -16,13 +16,15 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+/// How the numbers come about.
+const HELP: &str = "\
+l2 is 4,096 vectors; memory is 1,048,576, the same 4,096 blocks repeated. Each number is the fastest of
+many passes on one core. Codecs take turns with f16-fma, the dot product with plain f16 rows as fast as
+this CPU allows, so that ratios within a run are fair.";
+
 /// Arguments of `bench`.
 #[derive(Args)]
-#[command(
-    after_help = "l2: 4,096 vectors. memory: 1,048,576, the same 4,096 blocks repeated. Each number is the \
-    fastest of many passes; codecs take turns with f16-fma, a dot product with plain f16 rows as fast as this CPU \
-    allows, so that ratios within a run are fair. JSON: {\"rows\": [{codec, backend, dim, op, where, ns}]}."
-)]
+#[command(after_help = HELP)]
 pub(crate) struct Bench {
     /// Write the rows as JSON
     #[arg(long, value_name = "FILE")]
@@ -123,7 +125,7 @@ fn in_cache(
     let mut runners: Vec<Box<dyn Runner>> = Vec::new();
     let first = rows.len();
     for (text, spec) in specs {
-        runners.push(runner(*spec, dim, backend, vectors).at(text)?);
+        runners.push(runner(build(text, *spec, dim, backend)?, vectors).at(text)?);
         let empty = |op| Row { codec: text.clone(), op, place: "l2", ns: f64::INFINITY };
         rows.extend(Op::ALL.map(empty));
     }
@@ -155,7 +157,7 @@ fn in_memory(
     let first = rows.len() - 1;
     for (text, spec) in specs {
         progress.doing(&format!("{text}, in memory"), 1);
-        let mut runner = runner(*spec, dim, backend, vectors).at(text)?;
+        let mut runner = runner(build(text, *spec, dim, backend)?, vectors).at(text)?;
         runner.repeat(times);
         let mut ns = MEMORY_OPS.map(|_| f64::INFINITY);
         let start = Instant::now();

@@ -105,7 +105,7 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
             let codec = build(text, *spec, sample.dim, backend)?;
             let metrics = measure(&sample, exact.as_ref(), role, &*codec).at(text)?;
             let timed = sample.heads(role)[0].chunks(TIMED_VECTORS * sample.dim).next().unwrap_or(&[]);
-            let mut runner = runner(*spec, sample.dim, backend, timed).at(text)?;
+            let mut runner = runner(codec, timed).at(text)?;
             let mut ns = |op| best(&mut *runner, op, BUDGET).at(text);
             rows.push(Row {
                 codec: text.clone(),

@@ -203,3 +203,58 @@ fn errors_are_one_line_and_leave_no_file() {
     fails(&folder, &["frobnicate"], &["frobnicate"]);
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 7, "no file was left");
 }
+
+/// A safetensors file of tensors (name, dtype, shape, bytes).
+fn safetensors(tensors: &[(&str, &str, Vec<usize>, Vec<u8>)]) -> Vec<u8> {
+    let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
+    for (name, dtype, shape, bytes) in tensors {
+        let offsets = [data.len(), data.len() + bytes.len()];
+        header.insert(
+            (*name).into(),
+            serde_json::json!({"dtype": dtype, "shape": shape, "data_offsets": offsets}),
+        );
+        data.extend(bytes);
+    }
+    let mut header = serde_json::to_vec(&header).unwrap();
+    header.resize(header.len().next_multiple_of(8), b' ');
+    [(header.len() as u64).to_le_bytes().to_vec(), header, data].concat()
+}
+
+#[test]
+fn compare_on_files_of_other_shapes() {
+    let folder = folder("shapes");
+    let f32s = |count| values(count).iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
+    let bf16s = |count| {
+        values(count)
+            .iter()
+            .flat_map(|value| (value.to_bits() >> 16).to_le_bytes()[..2].to_vec())
+            .collect::<Vec<u8>>()
+    };
+    let k = ("k", "F32", vec![1, 2, 8, 32], f32s(512));
+    let v = ("v", "BF16", vec![1, 2, 8, 32], bf16s(512));
+    let q = ("q", "F32", vec![1, 4, 8, 32], f32s(1024));
+    let write = |tensors: &[(&str, &str, Vec<usize>, Vec<u8>)]| {
+        std::fs::write(folder.join("x.safetensors"), safetensors(tensors)).unwrap();
+    };
+    let compare = ["--input", "x.safetensors", "--codecs", "f32", "--json", "x.json"];
+    write(&[k.clone(), v.clone(), q.clone()]);
+    let text = succeeds(&folder, &compare);
+    assert!(text.contains("2 key/value heads of 8 tokens, width 32, 32 queries"), "{text}");
+    let json: Value = serde_json::from_slice(&std::fs::read(folder.join("x.json")).unwrap()).unwrap();
+    assert!(json["rows"].as_array().unwrap().iter().all(|row| row["output_error"].as_f64().unwrap() < 1e-9));
+
+    let positions = |last: i32| ("q_pos", "I32", vec![2], [0, last].map(i32::to_le_bytes).concat());
+    let two = ("q", "F32", vec![1, 4, 2, 32], f32s(256));
+    write(&[k.clone(), v.clone(), two.clone(), positions(7)]);
+    assert!(succeeds(&folder, &compare).contains("8 queries"));
+    write(&[k.clone(), v.clone(), two, positions(8)]);
+    fails(&folder, &compare, &["q_pos 8", "8 tokens"]);
+    write(&[k.clone(), v.clone(), q.clone(), positions(7)]);
+    fails(&folder, &compare, &["q_pos", "8 queries"]);
+    write(&[k.clone(), q.clone()]);
+    fails(&folder, &compare, &["no tensor v", "k, q"]);
+    write(&[k.clone(), v.clone(), ("q", "F32", vec![1, 3, 8, 32], f32s(768))]);
+    fails(&folder, &compare, &["[1, 3, 8, 32]", "multiple"]);
+    write(&[k, ("v", "F32", vec![1, 2, 4, 64], f32s(512)), q]);
+    fails(&folder, &compare, &["v has shape [1, 2, 4, 64]"]);
+}

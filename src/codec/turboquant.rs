@@ -199,6 +199,11 @@ impl<const D: usize> TurboQuant<D> {
         Rows { bytes: blocks, stride: self.block_bytes(), dim: D, packing: self.packing }
     }
 
+    /// The largest integer of a query: with it, sums over the widest vector fit an i32.
+    fn query_limit(&self) -> i16 {
+        if self.codebook.levels() <= 16 { 127 } else { 1023 }
+    }
+
     /// What the norm field of a block says for rotated `z` with these codes.
     fn stored_norm(&self, norm: f32, z: &[f32; D], codes: &[u8; D]) -> f32 {
         if self.spec.gain == Gain::Norm {
@@ -213,8 +218,8 @@ impl<const D: usize> TurboQuant<D> {
     }
 }
 
-/// Norms below this (2⁻²⁹) are stored as zero whatever the gain: a zero block.
-pub(crate) const SMALLEST_NORM: f32 = 1.862_645_1e-9;
+/// Norms below this (2⁻³⁰) are stored as zero whatever the gain, which is at most 20: half the smallest f16 is 2⁻²⁵.
+const SMALLEST_NORM: f32 = f32::from_bits((127 - 30) << 23);
 
 impl<const D: usize> Codec<D> for TurboQuant<D> {
     fn spec(&self) -> CodecSpec {
@@ -263,19 +268,17 @@ impl<const D: usize> Codec<D> for TurboQuant<D> {
         check_values(q, MAX_VALUE)?;
         let mut rotated = *q;
         self.rotation.forward(self.backend, &mut rotated);
-        let limit = if self.codebook.levels() <= 16 { 127 } else { 1023 };
-        Ok(Query::int(rotated, limit, self.backend))
+        Ok(Query::int(rotated, self.query_limit(), self.backend))
     }
 
     fn score(&self, queries: &[Query<D>], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
         let count = count_blocks(blocks, self.block_bytes())?;
-        Error::expect_length("scores", queries.len() * count, scores.len())?;
+        Error::expect_length("scores", queries.len().saturating_mul(count), scores.len())?;
         check_scales(blocks, self.block_bytes(), 1)?;
         let (centroids, scale) = (self.codebook.centroids(), self.codebook.scale());
-        Query::in_int_batches(queries, scores, |queries, scores| {
+        Query::in_int_batches(queries, self.query_limit(), scores, |queries, scores| {
             self.backend.score_codes(&self.rows(blocks), centroids, scale, queries, scores);
-        });
-        Ok(())
+        })
     }
 
     fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [[f32; D]]) -> Result<(), Error> {
