@@ -236,6 +236,9 @@ pub struct Octopus<const D: usize> {
     rest: Option<Codebook>,
 }
 
+/// The largest magnitude of a query's integers.
+const QUERY_LIMIT: i16 = 127;
+
 /// The longest bit stream: 20 bits a triplet at the widest width.
 const MAX_STREAM_BYTES: usize = (octaplex_arch::MAX_DIM.div_ceil(3) * 20).div_ceil(8);
 
@@ -404,24 +407,23 @@ impl<const D: usize> Codec<D> for Octopus<D> {
         check_values(q, MAX_VALUE)?;
         let mut rotated = *q;
         self.rotation.forward(self.backend, &mut rotated);
-        Ok(if self.is_int() { Query::int(rotated, 127, self.backend) } else { Query::float(rotated) })
+        Ok(if self.is_int() { Query::int(rotated, QUERY_LIMIT, self.backend) } else { Query::float(rotated) })
     }
 
     fn score(&self, queries: &[Query<D>], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
         let stride = self.block_bytes();
         let count = count_blocks(blocks, stride)?;
-        Error::expect_length("scores", queries.len() * count, scores.len())?;
+        Error::expect_length("scores", queries.len().saturating_mul(count), scores.len())?;
         self.check_norms(blocks, stride)?;
         let shape = self.shape();
         if self.is_int() {
-            Query::in_int_batches(queries, scores, |queries, scores| {
+            return Query::in_int_batches(queries, QUERY_LIMIT, scores, |queries, scores| {
                 self.backend.score_octahedral(&shape, stride, blocks, queries, scores);
             });
-        } else {
-            Query::in_float_batches(queries, scores, |queries, scores| {
-                self.backend.score_octahedral_floats(&shape, stride, blocks, queries, scores);
-            });
         }
+        Query::in_float_batches(queries, scores, |queries, scores| {
+            self.backend.score_octahedral_floats(&shape, stride, blocks, queries, scores);
+        });
         Ok(())
     }
 

@@ -219,7 +219,7 @@ impl<const D: usize> TurboQuant<D> {
 }
 
 /// Norms below this (2⁻³⁰) are stored as zero whatever the gain, which is at most 20: half the smallest f16 is 2⁻²⁵.
-const SMALLEST_NORM: f32 = f32::from_bits((127 - 30) << 23);
+pub(crate) const SMALLEST_NORM: f32 = f32::from_bits((127 - 30) << 23);
 
 impl<const D: usize> Codec<D> for TurboQuant<D> {
     fn spec(&self) -> CodecSpec {
