@@ -118,12 +118,16 @@ impl<const D: usize> Query<D> {
         query
     }
 
-    /// Calls `score` with eight integer queries and their part of `scores` at a time.
+    /// Calls `score` with eight integer queries of at most ±`limit` and their part of `scores` at a time.
     pub(crate) fn in_int_batches(
         queries: &[Self],
+        limit: i16,
         scores: &mut [f32],
         score: impl Fn(&[IntQuery], &mut [f32]),
-    ) {
+    ) -> Result<(), Error> {
+        if queries.iter().any(|query| query.limit != limit) {
+            return Err(Error::Unsupported { why: "the query was prepared by a codec of another kind" });
+        }
         let rows = scores.len() / queries.len().max(1);
         for (queries, scores) in
             queries.chunks(QUERY_BATCH).zip(scores.chunks_mut((QUERY_BATCH * rows).max(1)))
