@@ -161,17 +161,22 @@ pub(crate) fn pack(packing: Packing, codes: &[u8], bytes: &mut [u8]) {
         writer.finish();
     }
     if radix > 1 {
-        let (group, width) = packing.digit_group();
-        let mut writer = BitWriter::new(digits);
-        for codes in codes.chunks(group) {
-            let value = codes.iter().rev().fold(0, |v, code| v * radix + (u32::from(*code) >> raw_bits));
-            writer.push(
-                value,
-                if codes.len() == group { width } else { packing.short_group_bits(codes.len()) },
-            );
-        }
-        writer.finish();
+        pack_digits(packing, codes, digits);
     }
+}
+
+/// Writes the digit plane.
+#[inline(always)]
+pub(crate) fn pack_digits(packing: Packing, codes: &[u8], digits: &mut [u8]) {
+    let (raw_bits, radix) = (packing.raw_bits(), packing.radix());
+    let (group, width) = packing.digit_group();
+    let mut writer = BitWriter::new(digits);
+    for codes in codes.chunks(group) {
+        let value = codes.iter().rev().fold(0, |v, code| v * radix + (u32::from(*code) >> raw_bits));
+        let bits = if codes.len() == group { width } else { packing.short_group_bits(codes.len()) };
+        writer.push(value, bits);
+    }
+    writer.finish();
 }
 
 /// The codes that [`pack`] wrote. Any bytes are allowed; a digit group beyond its range gives digits modulo the
@@ -324,6 +329,9 @@ pub(crate) fn score_codes(
 /// Rows that share one set of integer weights in [`accumulate_codes`].
 pub(crate) const PAGE: usize = 256;
 
+/// 2⁻¹⁰⁰: a run of rows whose products of weight and row scale are all below adds nothing.
+pub(crate) const SMALLEST_WEIGHT: f32 = 7.888_609e-31;
+
 /// The largest integer weight: with it, `PAGE` products of weight and centroid fit an `i32`.
 #[inline(always)]
 pub(crate) fn weight_limit(levels: usize) -> i16 {
@@ -370,8 +378,8 @@ pub(crate) fn quantize_weights(
     }
     let products = &products[..weights.len()];
     let max = max_abs(products);
-    // 2⁻¹⁰⁰. Products are finite: the contract bounds weights by MAX_WEIGHT and asks for finite row scales.
-    if max < 7.888_609e-31 {
+    // Products are finite: the contract bounds weights by MAX_WEIGHT and asks for finite row scales.
+    if max < SMALLEST_WEIGHT {
         return None;
     }
     let factor = f32::from(limit) / max;
