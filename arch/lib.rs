@@ -12,6 +12,7 @@ extern crate std;
 mod detect;
 pub mod hadamard;
 mod layout;
+mod octahedral;
 mod scalar;
 #[macro_use]
 #[allow(unused_macros, reason = "where the specification is the only backend")]
@@ -30,6 +31,7 @@ pub use layout::{
     Affine, AngleTree, Angles, BLOCK_BYTES, BLOCK_VALUES, BlockBook, Float, IntQuery, Packing, Rows,
     SignQuery, SignRows,
 };
+pub use octahedral::{Octahedral, Search};
 
 use detect::Isa;
 
@@ -252,6 +254,75 @@ impl Backend {
         }
     }
 
+    /// Writes the stream of x·scale: for every triplet the direction that `search` finds, and a radius.
+    pub fn octahedral_encode(
+        self,
+        layout: &Octahedral,
+        search: Search,
+        x: &[f32],
+        scale: f32,
+        stream: &mut [u8],
+    ) {
+        check_octahedral(layout);
+        assert_eq!((x.len(), stream.len()), (layout.dim, layout.stream_bytes()));
+        dispatch!(self, octahedral_encode(layout, search, x, scale, stream))
+    }
+
+    /// out = scale · the vector of a stream. Any bytes are allowed.
+    pub fn octahedral_decode(self, layout: &Octahedral, stream: &[u8], scale: f32, out: &mut [f32]) {
+        check_octahedral(layout);
+        assert_eq!((out.len(), stream.len()), (layout.dim, layout.stream_bytes()));
+        dispatch!(self, octahedral_decode(layout, stream, scale, out))
+    }
+
+    /// score\[query]\[row] for rows `stride` bytes apart, directions of up to 5 bits and queries of at most ±127.
+    pub fn score_octahedral(
+        self,
+        layout: &Octahedral,
+        stride: usize,
+        bytes: &[u8],
+        queries: &[IntQuery],
+        scores: &mut [f32],
+    ) {
+        check_octahedral_rows(layout, stride, bytes);
+        assert!(!layout.directions.is_empty());
+        assert!(queries.iter().all(|query| query.values.len() == layout.dim));
+        assert_eq!(scores.len(), queries.len() * (bytes.len() / stride));
+        dispatch!(self, score_octahedral(layout, stride, bytes, queries, scores))
+    }
+
+    /// The same for queries in `f32` and directions of any number of bits.
+    pub fn score_octahedral_floats(
+        self,
+        layout: &Octahedral,
+        stride: usize,
+        bytes: &[u8],
+        queries: &[&[f32]],
+        scores: &mut [f32],
+    ) {
+        check_octahedral_rows(layout, stride, bytes);
+        assert!(queries.iter().all(|query| query.len() == layout.dim));
+        assert_eq!(scores.len(), queries.len() * (bytes.len() / stride));
+        dispatch!(self, score_octahedral_floats(layout, stride, bytes, queries, scores))
+    }
+
+    /// acc\[query] += Σ weight·row, rows ascending; weights are \[query]\[row].
+    pub fn accumulate_octahedral(
+        self,
+        layout: &Octahedral,
+        stride: usize,
+        bytes: &[u8],
+        weights: &[f32],
+        acc: &mut [f32],
+    ) {
+        check_octahedral_rows(layout, stride, bytes);
+        assert_eq!(acc.len() % layout.dim, 0);
+        assert_eq!(weights.len(), acc.len() / layout.dim * (bytes.len() / stride));
+        if !bytes.is_empty() {
+            dispatch!(self, accumulate_octahedral(layout, stride, bytes, weights, acc))
+        }
+    }
+
     /// Benchmark baseline, not bit-exact: scores a page of f16 rows, row by row, as an uncompressed cache would, with
     /// fused multiply-adds where the CPU has them.
     #[doc(hidden)]
@@ -420,6 +491,28 @@ fn check_sign_rows(rows: &SignRows) {
     assert!(rows.at >= rows.outer.map_or(0, Float::bytes));
     assert!(rows.stride >= rows.at + 2 + rows.dim / 8);
     assert_eq!(rows.bytes.len() % rows.stride, 0);
+}
+
+fn check_octahedral(layout: &Octahedral) {
+    let (directions, radii, rest) = (layout.direction_bits, layout.radius_bits, layout.rest_bits);
+    assert!((1..=MAX_DIM).contains(&layout.dim));
+    assert!((1..=7).contains(&directions) && radii <= 6 && rest <= 7);
+    assert!(2 * usize::from(rest) <= layout.field_bits());
+    assert_eq!(layout.coordinates.len(), 1 << directions);
+    assert_eq!(layout.lengths.len(), 1 << (2 * (directions - 1)));
+    let codes = if directions <= 5 { 1 << (2 * directions) } else { 0 };
+    assert_eq!(layout.directions.len(), codes);
+    let entries = [128, 256, 0][usize::from(directions.saturating_sub(4)).min(2)];
+    assert!(layout.planes.iter().all(|plane| plane.len() == entries));
+    assert_eq!(layout.radii.len(), 1 << radii);
+    assert_eq!(layout.rest.len(), if rest > 0 { 1 << rest } else { 0 });
+    assert_ne!(layout.scale, Float::Bf16);
+}
+
+fn check_octahedral_rows(layout: &Octahedral, stride: usize, bytes: &[u8]) {
+    check_octahedral(layout);
+    assert!(stride >= layout.header_bytes() + layout.stream_bytes());
+    assert_eq!(bytes.len() % stride, 0);
 }
 
 fn check_rows(rows: &Rows, centroids: &[i16]) {

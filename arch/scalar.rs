@@ -19,6 +19,8 @@ mod signs;
 pub(crate) use angles::*;
 pub(crate) use blocks::*;
 pub(crate) use signs::*;
+mod octahedral;
+pub(crate) use octahedral::*;
 
 /// Lanes of every `f32` sum. Element `i` goes to lane `i % 16`, ascending; then 16 → 8 → 4 → 2 → 1 by halves.
 pub(crate) const LANES: usize = 16;

@@ -2,6 +2,7 @@
 
 pub(crate) mod float;
 pub(crate) mod int;
+pub(crate) mod octopus;
 pub(crate) mod polarquant;
 pub(crate) mod qjl;
 pub(crate) mod tq3_0;

@@ -17,6 +17,7 @@ mod stream;
 
 pub use codec::float::{Bf16Spec, F16Spec, F32Spec, FloatRows};
 pub use codec::int::{Int, IntSpec};
+pub use codec::octopus::{NormFormat, Octopus, OctopusSpec, Rounding, Tail};
 pub use codec::polarquant::{Depth, PolarQuant, PolarQuantSpec};
 pub use codec::qjl::{Qjl, QjlSpec};
 pub use codec::tq3_0::{Tq3, Tq3Spec, Tq3Variant};

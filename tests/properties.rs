@@ -168,7 +168,8 @@ fn scores_do_not_depend_on_the_page() {
     }
 }
 
-/// What a codec does to queries and weights, where it computes in integers: (largest integer of a query, of a weight).
+/// What a codec does to queries and weights, where it computes in integers: (largest integer of a query, of a weight;
+/// infinite where weights stay f32).
 fn integer_limits(spec: CodecSpec) -> Option<(f64, f64)> {
     match spec {
         CodecSpec::TurboQuant(spec) if spec.levels <= 16 => Some((127.0, 32767.0)),
@@ -176,6 +177,7 @@ fn integer_limits(spec: CodecSpec) -> Option<(f64, f64)> {
         CodecSpec::TurboQuantQjl(spec) if spec.bits <= 5 => Some((127.0, 32767.0)),
         CodecSpec::TurboQuantQjl(_) => Some((127.0, 4095.0)),
         CodecSpec::Qjl(_) => Some((127.0, 32767.0)),
+        CodecSpec::Octopus(spec) if spec.bdir <= 5 => Some((127.0, f64::INFINITY)),
         _ => None,
     }
 }
@@ -228,6 +230,7 @@ fn exact_query_peak(spec: CodecSpec, dim: usize, query: &[f64]) -> f64 {
     let head = Stream::default();
     match spec {
         CodecSpec::TurboQuant(spec) => peak(&signs(spec.seed, head, dim), spec.rounds, query).0,
+        CodecSpec::Octopus(spec) => peak(&signs(spec.seed, head, dim), spec.rounds, query).0,
         CodecSpec::Qjl(spec) => peak(&sketch_signs(spec.seed, head, dim), spec.sketch.rounds, query).0,
         CodecSpec::TurboQuantQjl(spec) => {
             let (coarse, rotated) = peak(&signs(spec.seed, head, dim), spec.rounds, query);
@@ -256,7 +259,7 @@ fn accumulated_outputs_are_weighted_sums_of_decoded_vectors() {
             let (mut weight_errors, mut magnitude) = (0.0, 0.0);
             let scale =
                 |row: usize| f16::from_le_bytes([blocks[row * bytes], blocks[row * bytes + 1]]).to_f64();
-            let limits = integer_limits(spec);
+            let limits = integer_limits(spec).filter(|(_, weight)| weight.is_finite());
             let largest = if limits.is_none() {
                 0.0
             } else {

@@ -8,6 +8,9 @@ pub(crate) use crate::lanes::pack;
 pub(crate) use angles::*;
 pub(crate) use blocks::*;
 pub(crate) use signs::*;
+mod octahedral;
+
+pub(crate) use octahedral::*;
 
 use crate::lanes::Lanes;
 use crate::{Affine, Float, IntQuery, Packing, Rows};

@@ -22,6 +22,9 @@ mod signs;
 pub(crate) use angles::*;
 pub(crate) use blocks::*;
 pub(crate) use signs::*;
+mod octahedral;
+
+pub(crate) use octahedral::*;
 
 forward_to_scalar! {
     enable = "avx2,fma,f16c";

@@ -19,6 +19,7 @@ mod blocks;
 mod codebook;
 mod codes;
 mod floats;
+mod octahedral;
 mod pack;
 mod quantize;
 mod rotate;
@@ -32,6 +33,9 @@ pub(crate) use affine::{accumulate_affine, decode_affine, quantize_affine, score
 pub(crate) use angles::*;
 pub(crate) use blocks::*;
 pub(crate) use floats::{accumulate_floats, decode_floats, encode_floats, score_floats};
+pub(crate) use octahedral::{
+    accumulate_octahedral, octahedral_decode, octahedral_encode, score_octahedral, score_octahedral_floats,
+};
 pub(crate) use pack::{pack, unpack};
 pub(crate) use quantize::{lookup, quantize};
 pub(crate) use rotate::{rotate, rotate_inverse};

@@ -5,6 +5,7 @@
 
 mod angles;
 mod blocks;
+mod octahedral;
 mod paint;
 mod signs;
 
@@ -58,6 +59,11 @@ pub(crate) const KERNELS: &[(&str, Check)] = &[
     ("decode_angles", angles::decode_angles),
     ("score_angles", angles::score_angles),
     ("accumulate_angles", angles::accumulate_angles),
+    ("octahedral_encode", octahedral::octahedral_encode),
+    ("octahedral_decode", octahedral::octahedral_decode),
+    ("score_octahedral", octahedral::score_octahedral),
+    ("score_octahedral_floats", octahedral::score_octahedral_floats),
+    ("accumulate_octahedral", octahedral::accumulate_octahedral),
 ];
 
 const WIDTHS: [usize; 11] = [32, 64, 80, 96, 112, 128, 160, 192, 256, 512, 576];
