@@ -112,6 +112,10 @@ pub(crate) trait Spec: Copy + Default {
     fn set(&mut self, key: usize, value: &str) -> Option<()>;
     /// The value of key number `key`.
     fn get(&self, key: usize) -> Value;
+    /// Whether a spec without key number `key` says the same.
+    fn is_default(&self, key: usize) -> bool {
+        self.get(key) == Self::default().get(key)
+    }
     /// Calls `line` with the bytes and the meaning of each part of a block, in order.
     fn layout(&self, dim: usize, line: &mut dyn FnMut(usize, &str));
 }
@@ -153,13 +157,13 @@ fn parse_keys<S: Spec>(text: &str, mut at: usize) -> Result<S, Error> {
         let index = S::KEYS.iter().position(|key| key.name == name).ok_or(unknown)?;
         let key = S::KEYS[index];
         let value = part[name.len()..].strip_prefix('=').unwrap_or("");
-        spec.set(index, value).ok_or(key.error((at + name.len() + 1).min(at + part.len())))?;
         for (other, earlier) in S::KEYS.iter().enumerate().filter(|(other, _)| given & (1 << other) != 0) {
             let (low, high) = (index.min(other), index.max(other));
             if low == high || S::KEYS[high].is_excluding(high - low) {
                 return Err(Error::Conflict { at, key: key.name, with: earlier.name });
             }
         }
+        spec.set(index, value).ok_or(key.error((at + name.len() + 1).min(at + part.len())))?;
         given |= 1 << index;
         at += part.len() + 1;
     }
@@ -172,7 +176,7 @@ fn print_keys<S: Spec>(spec: &S, all: bool, f: &mut fmt::Formatter<'_>) -> fmt::
     let mut separator = ':';
     for (index, key) in S::KEYS.iter().enumerate() {
         let value = spec.get(index);
-        if value != Value::Absent && (all || value != S::default().get(index)) {
+        if value != Value::Absent && (all || !spec.is_default(index)) {
             write!(f, "{separator}{}={value}", key.name)?;
             separator = ',';
         }

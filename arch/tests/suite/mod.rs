@@ -46,6 +46,11 @@ pub(crate) const KERNELS: &[(&str, Check)] = &[
     ("decode_affine", decode_affine),
     ("score_affine", score_affine),
     ("accumulate_affine", accumulate_affine),
+    ("octahedral_encode", octahedral::octahedral_encode),
+    ("octahedral_decode", octahedral::octahedral_decode),
+    ("score_octahedral", octahedral::score_octahedral),
+    ("score_octahedral_floats", octahedral::score_octahedral_floats),
+    ("accumulate_octahedral", octahedral::accumulate_octahedral),
     ("pack_signs", signs::pack_signs),
     ("unpack_signs", signs::unpack_signs),
     ("score_signs", signs::score_signs),
@@ -59,11 +64,6 @@ pub(crate) const KERNELS: &[(&str, Check)] = &[
     ("decode_angles", angles::decode_angles),
     ("score_angles", angles::score_angles),
     ("accumulate_angles", angles::accumulate_angles),
-    ("octahedral_encode", octahedral::octahedral_encode),
-    ("octahedral_decode", octahedral::octahedral_decode),
-    ("score_octahedral", octahedral::score_octahedral),
-    ("score_octahedral_floats", octahedral::score_octahedral_floats),
-    ("accumulate_octahedral", octahedral::accumulate_octahedral),
 ];
 
 const WIDTHS: [usize; 11] = [32, 64, 80, 96, 112, 128, 160, 192, 256, 512, 576];
