@@ -5,10 +5,12 @@
 
 mod accumulate;
 mod codes;
+mod octahedral;
 mod score;
 mod vector;
 
 pub(crate) use accumulate::accumulate_codes;
+pub(crate) use octahedral::{Triplets, score_octahedral};
 pub(crate) use score::score_codes;
 pub(crate) use vector::{dot, lookup, pack, quantize, rotate, rotate_inverse, unpack};
 
