@@ -6,6 +6,7 @@
 mod accumulate;
 mod codes;
 mod composed;
+mod octahedral;
 mod score;
 mod vector;
 
@@ -13,6 +14,7 @@ pub(crate) use accumulate::accumulate_codes;
 pub(crate) use composed::{
     accumulate_affine, accumulate_floats, decode_affine, decode_floats, score_affine, score_floats,
 };
+pub(crate) use octahedral::{Triplets, score_octahedral};
 pub(crate) use score::score_codes;
 
 pub(crate) use vector::{dot, lookup, pack, quantize, rotate, rotate_inverse, unpack};

@@ -5,6 +5,7 @@
 //! 5 bits, decoded values and scores take the direction from a table of integers instead.
 
 use super::{LANES, halve};
+use crate::octahedral::MAX_FIELDS;
 use crate::{IntQuery, Octahedral, Search};
 
 /// Triplets whose |x|+|y|+|z| is below this (2⁻¹⁰⁰) count as zero: (ξ, η) is about (0, 0).
@@ -22,7 +23,7 @@ pub(crate) fn octahedral_encode(
     scale: f32,
     stream: &mut [u8],
 ) {
-    let mut fields = [0; Octahedral::MAX_FIELDS];
+    let mut fields = [0; MAX_FIELDS];
     for (x, fields) in x.chunks(3 * LANES).zip(fields.as_chunks_mut::<LANES>().0) {
         let mut t = [[0.0; LANES]; 3];
         for (i, x) in x.iter().enumerate() {
@@ -39,7 +40,7 @@ pub(crate) fn finish_fields(
     layout: &Octahedral,
     x: &[f32],
     scale: f32,
-    fields: &mut [u32; Octahedral::MAX_FIELDS],
+    fields: &mut [u32; MAX_FIELDS],
     stream: &mut [u8],
 ) {
     let triplets = layout.triplets();
@@ -244,7 +245,7 @@ pub(crate) fn score_octahedral(
     for (r, row) in bytes.chunks_exact(stride).enumerate() {
         let stream = layout.stream(row);
         let row_scale = layout.row_scale(row);
-        let mut dots = [([0i8; 4], 0.0); Octahedral::MAX_FIELDS];
+        let mut dots = [([0i8; 4], 0.0); MAX_FIELDS];
         for (index, slot) in dots[..triplets].iter_mut().enumerate() {
             let (code, radius) = layout.split(layout.field(stream, index));
             *slot = (layout.directions[code], layout.radii[radius]);
@@ -286,7 +287,7 @@ pub(crate) fn score_octahedral_floats(
 ) {
     let count = bytes.len() / stride;
     let triplets = layout.triplets();
-    let mut dots = [([0.0; 3], 0.0); Octahedral::MAX_FIELDS];
+    let mut dots = [([0.0; 3], 0.0); MAX_FIELDS];
     for (r, row) in bytes.chunks_exact(stride).enumerate() {
         let stream = layout.stream(row);
         let row_scale = layout.row_scale(row);
