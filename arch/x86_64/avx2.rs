@@ -4,21 +4,24 @@
 //! bytes are multiplications of words, and `vpmaddubsw` with `vpmaddwd` stands in for `vpdpbusd`.
 
 mod accumulate;
+mod affine;
 mod codebook;
 mod codes;
+mod floats;
 mod pack;
 mod quantize;
 mod score;
 mod vector;
 
 pub(crate) use accumulate::accumulate_codes;
+pub(crate) use affine::{accumulate_affine, decode_affine, quantize_affine, score_affine};
+pub(crate) use floats::{accumulate_floats, decode_floats, encode_floats, score_floats};
 pub(crate) use pack::{pack, unpack};
 pub(crate) use quantize::{lookup, quantize};
 pub(crate) use score::score_codes;
 pub(crate) use vector::{dot, min_max, multiply_columns, quantize_query, rotate, rotate_inverse};
 
 use crate::x86_64::rows::Block;
-use crate::{Affine, Float};
 use core::arch::x86_64::*;
 
 mod angles;
@@ -32,14 +35,6 @@ pub(crate) use signs::*;
 forward_to_scalar! {
     enable = "avx2,fma,f16c";
     max_abs(x: &[f32]) -> f32;
-    decode_floats(format: Float, bytes: &[u8], out: &mut [f32]);
-    encode_floats(format: Float, x: &[f32], bytes: &mut [u8]);
-    score_floats(format: Float, dim: usize, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]);
-    accumulate_floats(format: Float, dim: usize, bytes: &[u8], weights: &[f32], acc: &mut [f32]);
-    quantize_affine(x: &[f32], zero: f32, scale: f32, offset: i32, range: (i32, i32), codes: &mut [u8]);
-    decode_affine(layout: &Affine, row: &[u8], out: &mut [f32]);
-    score_affine(layout: &Affine, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]);
-    accumulate_affine(layout: &Affine, bytes: &[u8], weights: &[f32], acc: &mut [f32]);
 }
 
 /// 32 bytes of plain integers.

@@ -1,8 +1,8 @@
 //! Weighted sums of packed rows: centroids as words, those of two rows side by side for `vpmaddwd`.
 
 use super::codebook::Codebook;
-use super::codes::{CHUNK, LOAD, MAX_CHUNKS, Unpack, kind, step};
-use super::{load, load_first, load_ps, rint, scales_of_eight, store_ps};
+use super::codes::{CHUNK, LOAD, Unpack, kind, step};
+use super::{load_first, load_ps, rint, scales_of_eight, store_ps};
 use crate::scalar::{PAGE, weight_limit};
 use crate::x86_64::rows::{Blocks, ROWS};
 use crate::{MAX_DIM, Rows, scalar};
