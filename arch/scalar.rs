@@ -8,6 +8,13 @@
 //!
 //! Lengths have been checked by [`Backend`](crate::Backend) when a kernel is reached.
 
+pub(crate) mod quaternion;
+
+pub(crate) use quaternion::{
+    accumulate_quaternions, chunk_norms, decode_quaternions, pack_chunks, quaternion_encode,
+    score_quaternions,
+};
+
 use crate::hadamard;
 use crate::{Affine, Float, IntQuery, Packing, Rows};
 use half::{bf16, f16};

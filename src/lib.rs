@@ -16,6 +16,7 @@ mod spec;
 mod stream;
 
 pub use codec::float::{Bf16Spec, F16Spec, F32Spec, FloatRows};
+pub use codec::hqmq::{ChunkPacking, Hqmq, HqmqSpec, Secondary};
 pub use codec::int::{Int, IntSpec};
 pub use codec::octopus::{NormFormat, Octopus, OctopusSpec, Rounding, Tail};
 pub use codec::polarquant::{Depth, PolarQuant, PolarQuantSpec};

@@ -2,7 +2,9 @@
 //!
 //! The list of codecs stands once, in the `codecs!` call at the end of this file.
 
-use crate::codec::{Codec, Query, float, int, octopus, polarquant, qjl, tq3_0, turboquant, turboquant_qjl};
+use crate::codec::{
+    Codec, Query, float, hqmq, int, octopus, polarquant, qjl, tq3_0, turboquant, turboquant_qjl,
+};
 use crate::{Backend, Error, Stream};
 use core::fmt;
 use core::ops::RangeInclusive;
@@ -292,11 +294,20 @@ macro_rules! codecs {
             fn encode(&self, x: &[f32; D], block: &mut [u8]) -> Result<(), Error> {
                 match self { $(Self::$variant(codec) => codec.encode(x, block),)* }
             }
-            fn encode_page(&self, xs: &[[f32; D]], blocks: &mut [u8]) -> Result<(), Error> {
-                match self { $(Self::$variant(codec) => codec.encode_page(xs, blocks),)* }
+            fn page_bytes_max(&self, tokens: usize) -> usize {
+                match self { $(Self::$variant(codec) => codec.page_bytes_max(tokens),)* }
+            }
+            fn encode_page(&self, xs: &[[f32; D]], page: &mut [u8]) -> Result<usize, Error> {
+                match self { $(Self::$variant(codec) => codec.encode_page(xs, page),)* }
+            }
+            fn first_page(&self, bytes: &[u8], tokens: usize) -> Result<(usize, usize), Error> {
+                match self { $(Self::$variant(codec) => codec.first_page(bytes, tokens),)* }
             }
             fn decode(&self, block: &[u8], x: &mut [f32; D]) -> Result<(), Error> {
                 match self { $(Self::$variant(codec) => codec.decode(block, x),)* }
+            }
+            fn decode_page(&self, page: &[u8], xs: &mut [[f32; D]]) -> Result<(), Error> {
+                match self { $(Self::$variant(codec) => codec.decode_page(page, xs),)* }
             }
             fn prepare_query(&self, q: &[f32; D]) -> Result<Query<D>, Error> {
                 match self { $(Self::$variant(codec) => codec.prepare_query(q),)* }
@@ -321,7 +332,8 @@ impl CodecSpec {
         CODECS
     }
 
-    /// Bits per value, everything stored counted: 8 · [`block_bytes`](Self::block_bytes) / `dim`.
+    /// Bits per value, everything stored counted: 8 · [`block_bytes`](Self::block_bytes) / `dim`. Where a page has a
+    /// list of exact values behind its blocks (`med`), its bytes depend on the data and come on top.
     #[must_use]
     pub fn bits_per_value(&self, dim: usize) -> f64 {
         8.0 * self.block_bytes(dim) as f64 / dim as f64
@@ -356,6 +368,8 @@ codecs! {
     Qjl: qjl::QjlSpec => qjl::Qjl<D>;
     /// Random rotation and polar coordinates.
     PolarQuant: polarquant::PolarQuantSpec => polarquant::PolarQuant<D>;
+    /// Chunks of four values as a radius and a product of quaternions.
+    Hqmq: hqmq::HqmqSpec => hqmq::Hqmq<D>;
     /// The 14-byte block of a llama.cpp fork.
     Tq3: tq3_0::Tq3Spec => tq3_0::Tq3<D>;
     /// Random rotation; triplets as an octahedral direction and a radius.

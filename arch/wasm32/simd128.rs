@@ -2,11 +2,13 @@
 
 mod angles;
 mod blocks;
+mod quaternion;
 mod signs;
 
 pub(crate) use crate::lanes::pack;
 pub(crate) use angles::*;
 pub(crate) use blocks::*;
+pub(crate) use quaternion::*;
 pub(crate) use signs::*;
 mod octahedral;
 

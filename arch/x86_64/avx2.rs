@@ -26,10 +26,12 @@ use core::arch::x86_64::*;
 
 mod angles;
 mod blocks;
+mod quaternion;
 mod signs;
 
 pub(crate) use angles::*;
 pub(crate) use blocks::*;
+pub(crate) use quaternion::*;
 pub(crate) use signs::*;
 mod octahedral;
 

@@ -22,6 +22,7 @@ mod floats;
 mod octahedral;
 mod pack;
 mod quantize;
+mod quaternion;
 mod rotate;
 mod score;
 mod signs;
@@ -38,6 +39,7 @@ pub(crate) use octahedral::{
 };
 pub(crate) use pack::{pack, unpack};
 pub(crate) use quantize::{lookup, quantize};
+pub(crate) use quaternion::*;
 pub(crate) use rotate::{rotate, rotate_inverse};
 pub(crate) use score::score_codes;
 pub(crate) use signs::*;

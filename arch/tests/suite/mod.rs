@@ -7,6 +7,7 @@ mod angles;
 mod blocks;
 mod octahedral;
 mod paint;
+mod quaternion;
 mod signs;
 
 use alloc::format;
@@ -64,6 +65,12 @@ pub(crate) const KERNELS: &[(&str, Check)] = &[
     ("decode_angles", angles::decode_angles),
     ("score_angles", angles::score_angles),
     ("accumulate_angles", angles::accumulate_angles),
+    ("chunk_norms", quaternion::chunk_norms),
+    ("quaternion_encode", quaternion::quaternion_encode),
+    ("pack_chunks", quaternion::pack_chunks),
+    ("decode_quaternions", quaternion::decode_quaternions),
+    ("score_quaternions", quaternion::score_quaternions),
+    ("accumulate_quaternions", quaternion::accumulate_quaternions),
 ];
 
 const WIDTHS: [usize; 11] = [32, 64, 80, 96, 112, 128, 160, 192, 256, 512, 576];
@@ -99,6 +106,15 @@ impl Bits for u8 {
     }
     fn from_paint(paint: u64) -> Self {
         paint as u8
+    }
+}
+
+impl Bits for u16 {
+    fn bits(self) -> u32 {
+        u32::from(self)
+    }
+    fn from_paint(paint: u64) -> Self {
+        paint as u16
     }
 }
 
