@@ -7,8 +7,8 @@
 //! so scores and weighted sums are free to use whatever lane order is fastest; `f32` sums are not, and follow
 //! `scalar.rs` lane by lane.
 //!
-//! Port reasoning below is for Zen 5, where the numbers were taken: two shuffles, two multiplications and two loads
-//! of 64 bytes a cycle, one store of 64 bytes, four simple operations in all.
+//! Port reasoning below assumes Zen 5, where the numbers were taken, to have two shuffles, two multiplications and two loads
+//! of 64 bytes a cycle, one store of 64 bytes, and four simple operations in all.
 
 // AVX-512VBMI implies F and BW, and F implies AVX2, FMA and F16C.
 
