@@ -5,14 +5,21 @@
 
 mod accumulate;
 mod codes;
+mod composed;
 mod octahedral;
 mod score;
 mod vector;
 
 pub(crate) use accumulate::accumulate_codes;
+pub(crate) use composed::{
+    accumulate_affine, accumulate_floats, decode_affine, decode_floats, score_affine, score_floats,
+};
 pub(crate) use octahedral::{Triplets, score_octahedral};
 pub(crate) use score::score_codes;
+
 pub(crate) use vector::{dot, lookup, pack, quantize, rotate, rotate_inverse, unpack};
+
+use crate::{Float, scalar};
 
 /// What an instruction set must offer. Words are of 16 bits; all is little-endian.
 pub(crate) trait Lanes {
@@ -77,4 +84,10 @@ pub(crate) trait Lanes {
     fn sub_floats(a: Self::V, b: Self::V) -> Self::V;
     /// Elements 0 and 2 of `a` and of `b`, elements 1 and 3 of both.
     fn unzip_floats(a: Self::V, b: Self::V) -> [Self::V; 2];
+
+    /// Little-endian floats.
+    #[inline(always)]
+    fn decode_floats(format: Float, bytes: &[u8], out: &mut [f32]) {
+        scalar::decode_floats(format, bytes, out);
+    }
 }

@@ -6,6 +6,8 @@
 //! bit for bit on finite inputs.
 #![no_std]
 
+#[cfg(feature = "alloc")]
+extern crate alloc;
 #[cfg(any(feature = "std", test))]
 extern crate std;
 
@@ -13,6 +15,7 @@ mod detect;
 pub mod hadamard;
 mod layout;
 mod octahedral;
+pub mod quaternion;
 mod scalar;
 #[macro_use]
 #[allow(unused_macros, reason = "where the specification is the only backend")]
@@ -27,10 +30,14 @@ mod wasm32;
 mod x86_64;
 
 pub use detect::Backend;
-pub use layout::{Affine, Float, IntQuery, Packing, Rows};
+pub use layout::{
+    Affine, AngleTree, Angles, BLOCK_BYTES, BLOCK_VALUES, BlockBook, Float, IntQuery, Packing, Rows,
+    SignQuery, SignRows,
+};
 pub use octahedral::{Octahedral, Search};
 
 use detect::Isa;
+use quaternion::{ChunkLayout, QuaternionSet, RadiusSteps};
 
 /// The widest vector that kernels with internal buffers take.
 pub const MAX_DIM: usize = 576;
@@ -338,6 +345,158 @@ impl Backend {
     }
 }
 
+/// Planes of signs.
+impl Backend {
+    /// bit = x ≥ 0 (-0 is positive), least significant bit first; a whole number of bytes.
+    pub fn pack_signs(self, x: &[f32], plane: &mut [u8]) {
+        assert_eq!(x.len(), 8 * plane.len());
+        dispatch!(self, pack_signs(x, plane))
+    }
+
+    /// out = scale where the bit is set, -scale elsewhere.
+    pub fn unpack_signs(self, plane: &[u8], scale: f32, out: &mut [f32]) {
+        assert_eq!(out.len(), 8 * plane.len());
+        dispatch!(self, unpack_signs(plane, scale, out))
+    }
+
+    /// score\[query]\[row] += (Σ ±q, an exact integer) · (query scale · `scale`) · row scale.
+    pub fn score_signs(self, rows: &SignRows, scale: f32, queries: &[SignQuery], scores: &mut [f32]) {
+        check_sign_rows(rows);
+        assert!(queries.iter().all(|query| query.values.len() == rows.dim));
+        assert_eq!(scores.len(), queries.len() * rows.count());
+        dispatch!(self, score_signs(rows, scale, queries, scores))
+    }
+
+    /// acc\[query] += Σ ±weight·row scale·`scale`, with integer weights and sums for each run of 256 rows. Weights
+    /// (\[query]\[row]) are at most [`MAX_WEIGHT`] in magnitude, row scales finite.
+    pub fn accumulate_signs(self, rows: &SignRows, scale: f32, weights: &[f32], acc: &mut [f32]) {
+        check_sign_rows(rows);
+        assert_eq!(acc.len() % rows.dim, 0);
+        assert_eq!(weights.len(), acc.len() / rows.dim * rows.count());
+        dispatch!(self, accumulate_signs(rows, scale, weights, acc))
+    }
+}
+
+/// Small blocks.
+impl Backend {
+    /// Scales, codes and bit planes of each 32 values; a scale must not round to infinity as an f16.
+    pub fn quantize_blocks(self, book: &BlockBook, x: &[f32], bytes: &mut [u8]) {
+        check_blocks(x.len(), bytes);
+        dispatch!(self, quantize_blocks(book, x, bytes))
+    }
+
+    /// Whether all scales are finite.
+    #[must_use]
+    pub fn blocks_are_finite(self, bytes: &[u8]) -> bool {
+        assert!(bytes.len().is_multiple_of(BLOCK_BYTES));
+        dispatch!(self, blocks_are_finite(bytes))
+    }
+
+    /// out = scale · centroid\[code]. Scales are finite.
+    pub fn decode_blocks(self, book: &BlockBook, bytes: &[u8], out: &mut [f32]) {
+        check_blocks(out.len(), bytes);
+        dispatch!(self, decode_blocks(book, bytes, out))
+    }
+
+    /// score\[query]\[row] = [`dot`](Self::dot) of the query and the decoded row of `dim` values.
+    pub fn score_blocks(
+        self,
+        book: &BlockBook,
+        dim: usize,
+        bytes: &[u8],
+        queries: &[&[f32]],
+        scores: &mut [f32],
+    ) {
+        let rows = check_block_rows(dim, bytes);
+        assert!(queries.iter().all(|query| query.len() == dim));
+        assert_eq!(scores.len(), queries.len() * rows);
+        dispatch!(self, score_blocks(book, dim, bytes, queries, scores))
+    }
+
+    /// acc\[query] += Σ weight·decoded row, rows ascending; weights are \[query]\[row].
+    pub fn accumulate_blocks(
+        self,
+        book: &BlockBook,
+        dim: usize,
+        bytes: &[u8],
+        weights: &[f32],
+        acc: &mut [f32],
+    ) {
+        let rows = check_block_rows(dim, bytes);
+        assert_eq!(acc.len() % dim, 0);
+        assert_eq!(weights.len(), acc.len() / dim * rows);
+        if !bytes.is_empty() {
+            dispatch!(self, accumulate_blocks(book, dim, bytes, weights, acc))
+        }
+    }
+}
+
+/// Trees of polar coordinates.
+impl Backend {
+    /// x\[..roots] ← the roots' radii; codes of level 1, then level 2, …
+    pub fn quantize_angles(self, tree: &AngleTree, x: &mut [f32], codes: &mut [u8]) {
+        check_tree(tree);
+        assert_eq!((x.len(), codes.len()), (tree.dim, tree.codes()));
+        dispatch!(self, quantize_angles(tree, x, codes))
+    }
+
+    /// The coordinates of a row with finite roots. Any other bytes are allowed.
+    pub fn decode_angles(self, tree: &AngleTree, row: &[u8], out: &mut [f32]) {
+        check_tree(tree);
+        assert_eq!((row.len(), out.len()), (tree.row_bytes(), tree.dim));
+        dispatch!(self, decode_angles(tree, row, out))
+    }
+
+    /// score\[query]\[row], a tree of products.
+    pub fn score_angles(self, tree: &AngleTree, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]) {
+        check_tree(tree);
+        check_widths(tree.dim, tree.row_bytes(), bytes, queries);
+        assert_eq!(scores.len(), queries.len() * (bytes.len() / tree.row_bytes()));
+        dispatch!(self, score_angles(tree, bytes, queries, scores))
+    }
+
+    /// acc\[query] += Σ weight·decoded row, rows ascending; weights are \[query]\[row].
+    pub fn accumulate_angles(self, tree: &AngleTree, bytes: &[u8], weights: &[f32], acc: &mut [f32]) {
+        check_tree(tree);
+        check_widths(tree.dim, tree.row_bytes(), bytes, &[]);
+        assert_eq!(acc.len() % tree.dim, 0);
+        assert_eq!(weights.len(), acc.len() / tree.dim * (bytes.len() / tree.row_bytes()));
+        if !bytes.is_empty() {
+            dispatch!(self, accumulate_angles(tree, bytes, weights, acc))
+        }
+    }
+}
+
+fn check_tree(tree: &AngleTree) {
+    assert!((1..=9).contains(&tree.levels.len()) && tree.dim <= MAX_DIM);
+    assert!(tree.roots() > 0 && tree.dim.is_multiple_of(1 << tree.levels.len()));
+    for (level, angles) in tree.levels.iter().enumerate() {
+        assert!((1..=8).contains(&angles.bits));
+        let codes = 1 << angles.bits;
+        assert_eq!((angles.cos.len(), angles.sin.len()), (codes, codes));
+        assert_eq!(angles.tangents.len(), if level == 0 { (codes / 4).max(1) } else { codes } - 1);
+    }
+}
+
+fn check_blocks(values: usize, bytes: &[u8]) {
+    assert!(values.is_multiple_of(BLOCK_VALUES));
+    assert_eq!(bytes.len(), values / BLOCK_VALUES * BLOCK_BYTES);
+}
+
+fn check_block_rows(dim: usize, bytes: &[u8]) -> usize {
+    assert!((BLOCK_VALUES..=MAX_DIM).contains(&dim) && dim.is_multiple_of(BLOCK_VALUES));
+    let row_bytes = dim / BLOCK_VALUES * BLOCK_BYTES;
+    assert_eq!(bytes.len() % row_bytes, 0);
+    bytes.len() / row_bytes
+}
+
+fn check_sign_rows(rows: &SignRows) {
+    assert!((1..=MAX_DIM).contains(&rows.dim) && rows.dim.is_multiple_of(8));
+    assert!(rows.at >= rows.outer.map_or(0, Float::bytes));
+    assert!(rows.stride >= rows.at + 2 + rows.dim / 8);
+    assert_eq!(rows.bytes.len() % rows.stride, 0);
+}
+
 fn check_octahedral(layout: &Octahedral) {
     let (directions, radii, rest) = (layout.direction_bits, layout.radius_bits, layout.rest_bits);
     assert!((1..=MAX_DIM).contains(&layout.dim));
@@ -358,6 +517,91 @@ fn check_octahedral_rows(layout: &Octahedral, stride: usize, bytes: &[u8]) {
     check_octahedral(layout);
     assert!(stride >= layout.header_bytes() + layout.stream_bytes());
     assert_eq!(bytes.len() % stride, 0);
+}
+
+/// Chunks of four values as quaternions.
+impl Backend {
+    /// The Euclidean norm of each chunk of four values.
+    pub fn chunk_norms(self, x: &[f32], norms: &mut [f32]) {
+        assert_eq!(x.len(), 4 * norms.len());
+        dispatch!(self, chunk_norms(x, norms))
+    }
+
+    /// radius as `steps` says; code p·S + s = the product of the largest inner product with the chunk, the lowest on
+    /// ties, and 0 where the radius is 0. A chunk whose norm is set to 0 is left out. Norms are finite and not negative;
+    /// a chunk of a positive norm has that norm.
+    pub fn quaternion_encode(
+        self,
+        set: &QuaternionSet,
+        x: &[f32],
+        norms: &[f32],
+        steps: RadiusSteps,
+        codes: &mut [u16],
+        radii: &mut [u8],
+    ) {
+        check_set(set);
+        assert_eq!(x.len(), 4 * norms.len());
+        assert_eq!((codes.len(), radii.len()), (norms.len(), norms.len()));
+        dispatch!(self, quaternion_encode(set, x, norms, steps, codes, radii))
+    }
+
+    /// Writes a row but for its scale and its flags. Codes are below `layout.codes()`, radii at most the limit.
+    pub fn pack_chunks(self, layout: &ChunkLayout, codes: &[u16], radii: &[u8], row: &mut [u8]) {
+        assert!(layout.is_valid());
+        assert_eq!((codes.len(), radii.len(), row.len()), (layout.chunks, layout.chunks, layout.row_bytes()));
+        dispatch!(self, pack_chunks(layout, codes, radii, row))
+    }
+
+    /// out = radius · (row scale/limit) · unit·member, chunk by chunk. Any bytes with a finite scale are allowed.
+    pub fn decode_quaternions(self, layout: &ChunkLayout, set: &QuaternionSet, row: &[u8], out: &mut [f32]) {
+        check_chunks(layout, set, row);
+        assert_eq!((row.len(), out.len()), (layout.row_bytes(), 4 * layout.chunks));
+        dispatch!(self, decode_quaternions(layout, set, row, out))
+    }
+
+    /// score\[query]\[row], each chunk an integer product of 8-bit numbers: see `scalar.rs`.
+    pub fn score_quaternions(
+        self,
+        layout: &ChunkLayout,
+        set: &QuaternionSet,
+        bytes: &[u8],
+        queries: &[&[f32]],
+        scores: &mut [f32],
+    ) {
+        check_chunks(layout, set, bytes);
+        assert!(queries.iter().all(|query| query.len() == 4 * layout.chunks));
+        assert_eq!(scores.len(), queries.len() * (bytes.len() / layout.row_bytes()));
+        dispatch!(self, score_quaternions(layout, set, bytes, queries, scores))
+    }
+
+    /// acc\[query] += Σ weight·decoded row, rows ascending; weights are \[query]\[row].
+    pub fn accumulate_quaternions(
+        self,
+        layout: &ChunkLayout,
+        set: &QuaternionSet,
+        bytes: &[u8],
+        weights: &[f32],
+        acc: &mut [f32],
+    ) {
+        check_chunks(layout, set, bytes);
+        assert_eq!(acc.len() % (4 * layout.chunks), 0);
+        assert_eq!(weights.len(), acc.len() / (4 * layout.chunks) * (bytes.len() / layout.row_bytes()));
+        if !bytes.is_empty() {
+            dispatch!(self, accumulate_quaternions(layout, set, bytes, weights, acc))
+        }
+    }
+}
+
+fn check_set(set: &QuaternionSet) {
+    let members = set.members.len();
+    assert!((1..=255).contains(&members) && set.ints.len() == members);
+    assert!(set.index.is_none_or(|index| index.members() == members));
+}
+
+fn check_chunks(layout: &ChunkLayout, set: &QuaternionSet, bytes: &[u8]) {
+    check_set(set);
+    assert!(layout.is_valid() && usize::from(layout.members) == set.members.len());
+    assert_eq!(bytes.len() % layout.row_bytes(), 0);
 }
 
 fn check_rows(rows: &Rows, centroids: &[i16]) {

@@ -8,10 +8,24 @@
 //!
 //! Lengths have been checked by [`Backend`](crate::Backend) when a kernel is reached.
 
+pub(crate) mod quaternion;
+
+pub(crate) use quaternion::{
+    accumulate_quaternions, chunk_norms, decode_quaternions, pack_chunks, quaternion_encode,
+    score_quaternions,
+};
+
 use crate::hadamard;
 use crate::{Affine, Float, IntQuery, Packing, Rows};
 use half::{bf16, f16};
 
+mod angles;
+mod blocks;
+mod signs;
+
+pub(crate) use angles::*;
+pub(crate) use blocks::*;
+pub(crate) use signs::*;
 mod octahedral;
 pub(crate) use octahedral::*;
 
@@ -283,7 +297,7 @@ pub(crate) fn quantize_query(x: &[f32], limit: i16, out: &mut [i16]) -> f32 {
         return 0.0;
     }
     for (x, out) in x.iter().zip(out) {
-        *out = rint(x * factor) as i16;
+        *out = rint_i16(x * factor);
     }
     max / f32::from(limit)
 }
@@ -291,8 +305,15 @@ pub(crate) fn quantize_query(x: &[f32], limit: i16, out: &mut [i16]) -> f32 {
 /// Rounds to the nearest integer, ties to even, for |x| < 2²²: the sum with 1.5·2²³ has no fraction bits left.
 #[inline(always)]
 pub(crate) fn rint(x: f32) -> f32 {
-    const MAGIC: f32 = 12_582_912.0;
-    (x + MAGIC) - MAGIC
+    (x + RINT_MAGIC) - RINT_MAGIC
+}
+
+const RINT_MAGIC: f32 = 12_582_912.0;
+
+/// [`rint`] of a value within ±32767: where the fraction bits were, the sum holds the integer in two's complement.
+#[inline(always)]
+pub(crate) fn rint_i16(x: f32) -> i16 {
+    (x + RINT_MAGIC).to_bits() as i16
 }
 
 /// The f16 at the head of a row.
@@ -376,7 +397,12 @@ pub(crate) fn quantize_weights(
     for ((product, weight), row) in products.iter_mut().zip(weights).zip(page.iter()) {
         *product = weight * row_scale(row);
     }
-    let products = &products[..weights.len()];
+    quantize_products(&products[..weights.len()], limit, ints)
+}
+
+/// ints = rint(product · limit/max|product|), and the value of one unit.
+#[inline(always)]
+pub(crate) fn quantize_products(products: &[f32], limit: i16, ints: &mut [i16; PAGE]) -> Option<f32> {
     let max = max_abs(products);
     // Products are finite: the contract bounds weights by MAX_WEIGHT and asks for finite row scales.
     if max < SMALLEST_WEIGHT {
@@ -384,7 +410,7 @@ pub(crate) fn quantize_weights(
     }
     let factor = f32::from(limit) / max;
     for (int, product) in ints.iter_mut().zip(products) {
-        *int = rint(product * factor) as i16;
+        *int = rint_i16(product * factor);
     }
     Some(max / f32::from(limit))
 }
@@ -453,6 +479,20 @@ pub(crate) fn encode_floats(format: Float, x: &[f32], bytes: &mut [u8]) {
 /// score\[query]\[row] = [`dot`] of the query and the row's floats.
 #[inline(always)]
 pub(crate) fn score_floats(format: Float, dim: usize, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]) {
+    score_floats_with(decode_floats, dot, format, dim, bytes, queries, scores);
+}
+
+/// [`score_floats`] with a backend's own steps.
+#[inline(always)]
+pub(crate) fn score_floats_with(
+    decode_floats: impl Fn(Float, &[u8], &mut [f32]),
+    dot: impl Fn(&[f32], &[f32]) -> f32,
+    format: Float,
+    dim: usize,
+    bytes: &[u8],
+    queries: &[&[f32]],
+    scores: &mut [f32],
+) {
     let row_bytes = dim * format.bytes();
     let count = bytes.len() / row_bytes;
     let mut values = [0.0; crate::MAX_DIM];
@@ -467,6 +507,19 @@ pub(crate) fn score_floats(format: Float, dim: usize, bytes: &[u8], queries: &[&
 /// acc\[query]\[j] += weight·x\[j], rows ascending.
 #[inline(always)]
 pub(crate) fn accumulate_floats(format: Float, dim: usize, bytes: &[u8], weights: &[f32], acc: &mut [f32]) {
+    accumulate_floats_with(decode_floats, format, dim, bytes, weights, acc);
+}
+
+/// [`accumulate_floats`] with a backend's own step.
+#[inline(always)]
+pub(crate) fn accumulate_floats_with(
+    decode_floats: impl Fn(Float, &[u8], &mut [f32]),
+    format: Float,
+    dim: usize,
+    bytes: &[u8],
+    weights: &[f32],
+    acc: &mut [f32],
+) {
     let row_bytes = dim * format.bytes();
     let count = bytes.len() / row_bytes;
     let mut values = [0.0; crate::MAX_DIM];
@@ -522,6 +575,17 @@ pub(crate) fn quantize_affine(
 /// x̂ = (code - offset)·scale + zero, group by group.
 #[inline(always)]
 pub(crate) fn decode_affine(layout: &Affine, row: &[u8], out: &mut [f32]) {
+    decode_affine_with(unpack, layout, row, out);
+}
+
+/// [`decode_affine`] with a backend's own step.
+#[inline(always)]
+pub(crate) fn decode_affine_with(
+    unpack: impl Fn(Packing, &[u8], &mut [u8]),
+    layout: &Affine,
+    row: &[u8],
+    out: &mut [f32],
+) {
     let mut codes = [0; crate::MAX_DIM];
     let codes = &mut codes[..layout.dim];
     unpack(layout.packing(), layout.codes(row), codes);
@@ -539,6 +603,18 @@ pub(crate) fn decode_affine(layout: &Affine, row: &[u8], out: &mut [f32]) {
 /// groups ascending, where qsum_g = halve(Σ q in 16 lanes) over the group.
 #[inline(always)]
 pub(crate) fn score_affine(layout: &Affine, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]) {
+    score_affine_with(unpack, layout, bytes, queries, scores);
+}
+
+/// [`score_affine`] with a backend's own step.
+#[inline(always)]
+pub(crate) fn score_affine_with(
+    unpack: impl Fn(Packing, &[u8], &mut [u8]),
+    layout: &Affine,
+    bytes: &[u8],
+    queries: &[&[f32]],
+    scores: &mut [f32],
+) {
     let row_bytes = layout.row_bytes();
     let count = bytes.len() / row_bytes;
     let mut codes = [0; crate::MAX_DIM];
@@ -582,12 +658,24 @@ fn score_affine_row(layout: &Affine, row: &[u8], query: &[f32], values: &[f32]) 
 /// acc\[query]\[j] += weight·x̂\[j] with x̂ of [`decode_affine`], rows ascending.
 #[inline(always)]
 pub(crate) fn accumulate_affine(layout: &Affine, bytes: &[u8], weights: &[f32], acc: &mut [f32]) {
+    accumulate_affine_with(unpack, layout, bytes, weights, acc);
+}
+
+/// [`accumulate_affine`] with a backend's own step.
+#[inline(always)]
+pub(crate) fn accumulate_affine_with(
+    unpack: impl Fn(Packing, &[u8], &mut [u8]),
+    layout: &Affine,
+    bytes: &[u8],
+    weights: &[f32],
+    acc: &mut [f32],
+) {
     let row_bytes = layout.row_bytes();
     let count = bytes.len() / row_bytes;
     let mut values = [0.0; crate::MAX_DIM];
     let values = &mut values[..layout.dim];
     for (r, row) in bytes.chunks_exact(row_bytes).enumerate() {
-        decode_affine(layout, row, values);
+        decode_affine_with(&unpack, layout, row, values);
         for (weights, acc) in weights.chunks_exact(count).zip(acc.chunks_exact_mut(layout.dim)) {
             for (acc, x) in acc.iter_mut().zip(values.iter()) {
                 *acc += weights[r] * x;

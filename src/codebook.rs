@@ -26,8 +26,10 @@
 //! assert!((book.value(code) - 0.0397).abs() < 1e-3);
 //! ```
 
+pub(crate) mod angles;
 pub(crate) mod octahedral;
 mod octahedral_tables;
+pub(crate) mod quaternions;
 mod tables;
 
 pub use octahedral::{octahedral_coordinates, triplet_radii};

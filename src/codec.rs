@@ -1,9 +1,15 @@
 //! What every codec does: the trait, the prepared query, and checks that codecs share.
 
 pub(crate) mod float;
+pub(crate) mod hqmq;
 pub(crate) mod int;
 pub(crate) mod octopus;
+mod outliers;
+pub(crate) mod polarquant;
+pub(crate) mod qjl;
+pub(crate) mod tq3_0;
 pub(crate) mod turboquant;
+pub(crate) mod turboquant_qjl;
 
 use crate::spec::MAX_BLOCK_BYTES;
 use crate::{Backend, CodecSpec, Error, MAX_WEIGHT};
@@ -15,6 +21,11 @@ use octaplex_arch::IntQuery;
 /// A raw block carries no tag: the [`spec`](Self::spec) says what its bytes mean. Blocks of consecutive tokens,
 /// one after the other, are a page; the products take a page at a time, so that run-time choices cost nothing a
 /// token. On any `Err`, outputs are as they were before the call.
+///
+/// Most codecs' pages are their blocks and nothing else. A codec that keeps some values exactly (`med` in specs)
+/// appends a list of them behind the blocks, as long as the data make it: [`page_bytes_max`](Self::page_bytes_max)
+/// bounds it, [`encode_page`](Self::encode_page) says how long it came out, and wherever bytes of blocks are given,
+/// they are one whole page. Blocks from [`encode`](Self::encode) have no such values, and are a page as they stand.
 ///
 /// ```
 /// use octaplex::{Codec, Error, TurboQuant};
@@ -42,20 +53,28 @@ pub trait Codec<const D: usize>: Send + Sync {
     /// [`Error::NonFinite`], [`Error::Overflow`] where a stored f16 would be infinite, [`Error::Length`].
     fn encode(&self, x: &[f32; D], block: &mut [u8]) -> Result<(), Error>;
 
-    /// Encodes vectors into consecutive blocks: the same bytes as [`encode`](Self::encode), all or none.
+    /// The most bytes that a page of `tokens` vectors takes: for most codecs, the bytes that it always takes.
+    fn page_bytes_max(&self, tokens: usize) -> usize {
+        tokens * self.block_bytes()
+    }
+
+    /// Encodes vectors into the front of `page`, [`page_bytes_max`](Self::page_bytes_max) bytes, all or none; returns
+    /// how many bytes it took. For most codecs, the blocks that [`encode`](Self::encode) gives.
     ///
     /// # Errors
     /// As [`encode`](Self::encode); indices count over the whole of `xs`.
-    fn encode_page(&self, xs: &[[f32; D]], blocks: &mut [u8]) -> Result<(), Error> {
-        let bytes = self.block_bytes();
-        Error::expect_length("bytes of blocks", xs.len() * bytes, blocks.len())?;
-        if !xs.iter().all(surely_encodable) {
-            let mut scratch = [0; MAX_BLOCK_BYTES];
-            for (row, x) in xs.iter().enumerate() {
-                self.encode(x, &mut scratch[..bytes]).map_err(|error| at_row(error, row, D))?;
-            }
-        }
-        xs.iter().zip(blocks.chunks_exact_mut(bytes)).try_for_each(|(x, block)| self.encode(x, block))
+    fn encode_page(&self, xs: &[[f32; D]], page: &mut [u8]) -> Result<usize, Error> {
+        encode_blocks(self, xs, page)
+    }
+
+    /// (tokens, bytes) of the page at the head of `bytes`, which holds whole pages of `tokens` vectors each, but for
+    /// the last one, which may be shorter.
+    ///
+    /// # Errors
+    /// [`Error::Length`] where the bytes end inside a page.
+    fn first_page(&self, bytes: &[u8], tokens: usize) -> Result<(usize, usize), Error> {
+        let tokens = count_blocks(bytes, self.block_bytes())?.min(tokens);
+        Ok((tokens, tokens * self.block_bytes()))
     }
 
     /// Decodes one block. Any bytes are allowed.
@@ -63,6 +82,20 @@ pub trait Codec<const D: usize>: Send + Sync {
     /// # Errors
     /// [`Error::Corrupt`] where a stored scale is not finite, [`Error::Length`].
     fn decode(&self, block: &[u8], x: &mut [f32; D]) -> Result<(), Error>;
+
+    /// Decodes a page of `xs.len()` vectors, all or none. Any bytes are allowed.
+    ///
+    /// # Errors
+    /// As [`decode`](Self::decode); [`Error::Length`] where the page is of another length than its flags say.
+    fn decode_page(&self, page: &[u8], xs: &mut [[f32; D]]) -> Result<(), Error> {
+        let bytes = self.block_bytes();
+        Error::expect_length("bytes of blocks", xs.len() * bytes, page.len())?;
+        let mut decoded = [0.0; D];
+        for (row, block) in page.chunks_exact(bytes).enumerate() {
+            self.decode(block, &mut decoded).map_err(|error| in_block(error, row))?;
+        }
+        page.chunks_exact(bytes).zip(xs).try_for_each(|(block, x)| self.decode(block, x))
+    }
 
     /// Rotates and quantises a query, once for all pages.
     ///
@@ -88,7 +121,8 @@ pub trait Codec<const D: usize>: Send + Sync {
     fn finish(&self, acc: &mut [f32; D]);
 }
 
-/// A query ready to be scored, 6·D + 8 bytes: rotated, and quantised where its codec scores in integers.
+/// A query ready to be scored, 7·D + 12 bytes: rotated, quantised where its codec scores in integers, and sketched
+/// where it has a sign sketch.
 ///
 /// It belongs to the codec that prepared it: another rotation's scores mean nothing.
 #[derive(Clone, Debug)]
@@ -99,6 +133,8 @@ pub struct Query<const D: usize> {
     pub(crate) ints: [i16; D],
     pub(crate) scale: f32,
     limit: i16,
+    /// In the basis of a sign sketch, as integers of at most ±127; for codecs that have one.
+    pub(crate) sketch: Option<([i8; D], f32)>,
 }
 
 /// Queries that one pass over the blocks takes.
@@ -107,7 +143,7 @@ const QUERY_BATCH: usize = 8;
 impl<const D: usize> Query<D> {
     /// For codecs that score in f32.
     pub(crate) fn float(rotated: [f32; D]) -> Self {
-        Self { rotated, ints: [0; D], scale: 0.0, limit: 0 }
+        Self { rotated, ints: [0; D], scale: 0.0, limit: 0, sketch: None }
     }
 
     /// For codecs that score in integers of at most ±`limit`.
@@ -137,6 +173,14 @@ impl<const D: usize> Query<D> {
                 *slot = IntQuery { values: &query.ints, scale: query.scale };
             }
             score(&batch[..queries.len()], scores);
+        }
+        Ok(())
+    }
+
+    /// `Ok` if the queries have been sketched.
+    pub(crate) fn check_sketches(queries: &[Self]) -> Result<(), Error> {
+        if queries.iter().any(|query| query.sketch.is_none()) {
+            return Err(Error::Unsupported { why: "the query was prepared by a codec of another kind" });
         }
         Ok(())
     }
@@ -174,6 +218,9 @@ pub(crate) fn check_values(x: &[f32], limit: f32) -> Result<(), Error> {
         None => Err(Error::Overflow),
     }
 }
+
+/// Norms below this (2⁻³⁰) are stored as zero whatever the gain, which is at most 20: half the smallest f16 is 2⁻²⁵.
+pub(crate) const SMALLEST_NORM: f32 = f32::from_bits((127 - 30) << 23);
 
 /// ‖x‖ for a finite vector whose sum of squares fits f32.
 pub(crate) fn norm(backend: Backend, x: &[f32]) -> Result<f32, Error> {
@@ -218,6 +265,31 @@ pub(crate) fn at_row(error: Error, row: usize, dim: usize) -> Error {
     }
 }
 
+/// Encodes vectors into blocks one after the other, all or none.
+pub(crate) fn encode_blocks<const D: usize>(
+    codec: &(impl Codec<D> + ?Sized),
+    xs: &[[f32; D]],
+    page: &mut [u8],
+) -> Result<usize, Error> {
+    let bytes = codec.block_bytes();
+    Error::expect_length("bytes of blocks", xs.len() * bytes, page.len())?;
+    if !xs.iter().all(surely_encodable) {
+        let mut scratch = [0; MAX_BLOCK_BYTES];
+        for (row, x) in xs.iter().enumerate() {
+            codec.encode(x, &mut scratch[..bytes]).map_err(|error| at_row(error, row, D))?;
+        }
+    }
+    xs.iter().zip(page.chunks_exact_mut(bytes)).try_for_each(|(x, block)| codec.encode(x, block))?;
+    Ok(page.len())
+}
+
+pub(crate) fn in_block(error: Error, row: usize) -> Error {
+    match error {
+        Error::Corrupt { .. } => Error::Corrupt { block: row },
+        other => other,
+    }
+}
+
 /// The number of blocks in a page.
 pub(crate) fn count_blocks(blocks: &[u8], block_bytes: usize) -> Result<usize, Error> {
     if !blocks.len().is_multiple_of(block_bytes) {
@@ -243,6 +315,20 @@ pub(crate) fn check_scales(blocks: &[u8], block_bytes: usize, scales: usize) -> 
         return Ok(());
     }
     Err(Error::Corrupt { block: blocks_of().position(|block| !is_finite(block)).unwrap_or(0) })
+}
+
+/// `Ok` if the f16 at these bytes of every block are finite.
+pub(crate) fn check_scales_at<const N: usize>(
+    blocks: &[u8],
+    block_bytes: usize,
+    at: [usize; N],
+) -> Result<(), Error> {
+    let is_finite = |block: &[u8]| at.iter().fold(true, |finite, at| finite & (block[at + 1] & 0x7c != 0x7c));
+    if blocks.chunks_exact(block_bytes).fold(true, |finite, block| finite & is_finite(block)) {
+        return Ok(());
+    }
+    let block = blocks.chunks_exact(block_bytes).position(|block| !is_finite(block));
+    Err(Error::Corrupt { block: block.unwrap_or(0) })
 }
 
 /// Checks the lengths and weights of an `accumulate` call; `Ok` gives the number of blocks.

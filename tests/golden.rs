@@ -44,6 +44,22 @@ const CASES: &[(&str, &[usize])] = &[
     ("turboquant:bits=2,gain=unbiased", &[64]),
     ("turboquant:rounds=3,seed=18446744073709551615", &[96]),
     ("turboquant:bits=2,rotation=haar,seed=7", &[64]),
+    ("turboquant-qjl", &[32, 64, 80, 112, 128]),
+    ("turboquant-qjl:bits=2", &[96]),
+    ("turboquant-qjl:bits=6,sketch_rounds=1,rounds=2,seed=7", &[64]),
+    ("turboquant-qjl:bits=4,sketch=gauss", &[64]),
+    ("qjl", &[32, 64, 80, 96, 112, 128, 160, 192, 256, 512, 576]),
+    ("qjl:sketch_rounds=3,seed=5", &[64]),
+    ("qjl:sketch=gauss", &[96]),
+    ("polarquant", &[32, 64, 128, 256, 512]),
+    ("polarquant:bits=1", &[64]),
+    ("polarquant:bits=2", &[128]),
+    ("polarquant:bits=3,rounds=2,seed=7", &[64]),
+    ("polarquant:bits=6", &[64]),
+    ("polarquant:bits=8", &[128]),
+    ("polarquant:depth=4", &[80, 96, 128, 576]),
+    ("tq3_0", &[32, 64, 96, 128, 160]),
+    ("tq3_0:variant=3bit", &[32, 64, 96, 128, 160]),
     ("octopus", &[32, 64, 80, 96, 112, 128, 160, 192, 256, 512]),
     ("octopus:bits=1", &[64]),
     ("octopus:bits=2", &[80]),
@@ -72,9 +88,9 @@ const CASES: &[(&str, &[usize])] = &[
     ("f32", &[32, 80, 128]),
 ];
 
-/// Without a heap there are no dense rotations.
+/// Without a heap there are no dense matrices.
 fn is_built(spec: &str) -> bool {
-    cfg!(feature = "alloc") || !spec.contains("haar")
+    cfg!(feature = "alloc") || !(spec.contains("haar") || spec.contains("gauss"))
 }
 
 struct Numbers(u32);

@@ -1,12 +1,21 @@
 //! Kernels for NEON, the baseline of 64-bit ARM.
 
-mod octahedral;
+mod angles;
+mod blocks;
+mod quaternion;
+mod signs;
 
 pub(crate) use crate::lanes::pack;
+pub(crate) use angles::*;
+pub(crate) use blocks::*;
+pub(crate) use quaternion::*;
+pub(crate) use signs::*;
+mod octahedral;
+
 pub(crate) use octahedral::*;
 
 use crate::lanes::Lanes;
-use crate::{Affine, Float, IntQuery, Packing, Rows};
+use crate::{Affine, Float, IntQuery, Packing, Rows, scalar};
 use core::arch::aarch64::*;
 use core::arch::asm;
 
@@ -20,6 +29,12 @@ forward_to_lanes! {
     unpack(packing: Packing, bytes: &[u8], codes: &mut [u8]);
     score_codes(rows: &Rows, centroids: &[i16], scale: f32, queries: &[IntQuery], scores: &mut [f32]);
     accumulate_codes(rows: &Rows, centroids: &[i16], scale: f32, weights: &[f32], acc: &mut [f32]);
+    decode_floats(format: Float, bytes: &[u8], out: &mut [f32]);
+    score_floats(format: Float, dim: usize, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]);
+    accumulate_floats(format: Float, dim: usize, bytes: &[u8], weights: &[f32], acc: &mut [f32]);
+    decode_affine(layout: &Affine, row: &[u8], out: &mut [f32]);
+    score_affine(layout: &Affine, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]);
+    accumulate_affine(layout: &Affine, bytes: &[u8], weights: &[f32], acc: &mut [f32]);
 }
 
 forward_to_scalar! {
@@ -27,14 +42,31 @@ forward_to_scalar! {
     min_max(x: &[f32]) -> (f32, f32);
     multiply_columns(columns: &[f32], x: &[f32], y: &mut [f32]);
     quantize_query(x: &[f32], limit: i16, out: &mut [i16]) -> f32;
-    decode_floats(format: Float, bytes: &[u8], out: &mut [f32]);
-    encode_floats(format: Float, x: &[f32], bytes: &mut [u8]);
-    score_floats(format: Float, dim: usize, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]);
-    accumulate_floats(format: Float, dim: usize, bytes: &[u8], weights: &[f32], acc: &mut [f32]);
     quantize_affine(x: &[f32], zero: f32, scale: f32, offset: i32, range: (i32, i32), codes: &mut [u8]);
-    decode_affine(layout: &Affine, row: &[u8], out: &mut [f32]);
-    score_affine(layout: &Affine, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]);
-    accumulate_affine(layout: &Affine, bytes: &[u8], weights: &[f32], acc: &mut [f32]);
+}
+
+/// Base NEON converts f16, but the intrinsics are not stable; NaN alone differs from the specification.
+pub(crate) fn encode_floats(format: Float, x: &[f32], bytes: &mut [u8]) {
+    if format != Float::F16 {
+        return scalar::encode_floats(format, x, bytes);
+    }
+    let ((x, x_tail), (chunks, tail)) = (x.as_chunks::<8>(), bytes.as_chunks_mut::<16>());
+    for (x, bytes) in x.iter().zip(chunks) {
+        let half = |i: usize| Neon::<false>::load_floats(x[i..].first_chunk().unwrap_or(&[0.0; 4]));
+        let (low, high) = (half(0), half(4));
+        let narrow: uint8x16_t;
+        // SAFETY: both instructions are base NEON's and work on registers; rounding is to nearest even, as Rust has it.
+        unsafe {
+            asm!(
+                "fcvtn {n:v}.4h, {a:v}.4s",
+                "fcvtn2 {n:v}.8h, {b:v}.4s",
+                n = out(vreg) narrow, a = in(vreg) low, b = in(vreg) high,
+                options(pure, nomem, nostack, preserves_flags)
+            );
+        }
+        Neon::<false>::store(bytes, narrow);
+    }
+    scalar::encode_floats(format, x_tail, tail);
 }
 
 /// Registers of NEON; `DOT`: with the dot-product instructions, which whoever names the type has asked the CPU for.
@@ -285,5 +317,33 @@ impl<const DOT: bool> Lanes for Neon<DOT> {
             let (a, b) = (floats(a), floats(b));
             [vreinterpretq_u8_f32(vuzp1q_f32(a, b)), vreinterpretq_u8_f32(vuzp2q_f32(a, b))]
         })
+    }
+
+    #[inline(always)]
+    fn decode_floats(format: Float, bytes: &[u8], out: &mut [f32]) {
+        if format != Float::F16 {
+            return scalar::decode_floats(format, bytes, out);
+        }
+        let ((chunks, tail), (out, out_tail)) = (bytes.as_chunks::<16>(), out.as_chunks_mut::<8>());
+        for (bytes, out) in chunks.iter().zip(out) {
+            let halves = Self::load(bytes);
+            let (low, high): (uint8x16_t, uint8x16_t);
+            // SAFETY: both instructions are base NEON's (the intrinsics are not stable) and work on registers.
+            unsafe {
+                asm!(
+                    "fcvtl {a:v}.4s, {h:v}.4h",
+                    "fcvtl2 {b:v}.4s, {h:v}.8h",
+                    h = in(vreg) halves, a = out(vreg) low, b = lateout(vreg) high,
+                    options(pure, nomem, nostack, preserves_flags)
+                );
+            }
+            let (a, b) = out.split_at_mut(4);
+            for (place, floats) in [a, b].into_iter().zip([low, high]) {
+                if let Some(place) = place.first_chunk_mut() {
+                    Self::store_floats(place, floats);
+                }
+            }
+        }
+        scalar::decode_floats(format, tail, out_tail);
     }
 }

@@ -138,8 +138,7 @@ impl<L: Lanes, const KIND: u8> Pass<L, KIND> {
         for i in 0..segment.count.div_ceil(2) {
             // Behind an odd last row comes a row of weight 0.
             let rows = [segment.row(2 * i), segment.row((2 * i + 1).min(segment.count - 1))];
-            let codes =
-                [self.codes.get::<KIND>(rows[0], register), self.codes.get::<KIND>(rows[1], register)];
+            let codes = self.codes.get::<KIND, 2>(rows, register);
             let [[a, b], [c, d]] = if KIND == kind::WORDS {
                 self.words.lookup(codes)
             } else {

@@ -129,30 +129,34 @@ impl<L: Lanes> Codes<L> {
         register / stride * stride * 16 + register % stride
     }
 
-    /// Codes of a register; beyond the row's end anything below `levels`.
+    /// Codes of a register, of R rows; beyond the rows' end anything below `levels`.
     #[inline(always)]
-    pub(super) fn get<const KIND: u8>(&self, row: &[u8], register: usize) -> L::V {
-        assert!(register < self.registers && row.len() >= self.reach);
+    pub(super) fn get<const KIND: u8, const R: usize>(&self, rows: [&[u8]; R], register: usize) -> [L::V; R] {
+        assert!(register < self.registers && rows.iter().all(|row| row.len() >= self.reach));
         if let 1 | 2 | 4 = KIND {
             let stride = kind::stride(KIND);
-            let bytes = self.load(row, self.start + register / stride * 16);
             let bits = (register % stride) as u32 * u32::from(KIND);
-            return L::and(L::shift_bytes_right(bytes, bits), self.mask);
+            return self
+                .load(rows, self.start + register / stride * 16)
+                .map(|bytes| L::and(L::shift_bytes_right(bytes, bits), self.mask));
         }
-        match self.raw_bits {
-            0 => self.digits(row, register),
-            8 => self.load(row, self.start + 16 * register),
-            _ => {
-                let bytes = self.load(row, self.start + 2 * self.raw_bits * register);
-                let half = |h: usize| L::multiply_words(L::lookup(bytes, self.spread[h]), self.shift[h]);
-                let raw = L::upper_bytes(half(0), half(1));
-                if self.digits.phases.is_empty() {
-                    L::and(self.mask, raw)
-                } else {
-                    L::select(self.mask, raw, self.digits(row, register))
-                }
+        // Each row goes through a loop, not a closure: LLVM would not inline one of this size into `map`.
+        let mut codes = self.load(rows, self.start + 2 * self.raw_bits * register);
+        if !matches!(self.raw_bits, 0 | 8) {
+            for codes in &mut codes {
+                let low = L::multiply_words(L::lookup(*codes, self.spread[0]), self.shift[0]);
+                let high = L::multiply_words(L::lookup(*codes, self.spread[1]), self.shift[1]);
+                *codes = L::upper_bytes(low, high);
             }
         }
+        if !self.digits.phases.is_empty() {
+            for (codes, digits) in codes.iter_mut().zip(self.digits(rows, register)) {
+                *codes = L::select(self.mask, *codes, digits);
+            }
+        } else if self.raw_bits < 8 {
+            codes = codes.map(|codes| L::and(codes, self.mask));
+        }
+        codes
     }
 
     /// Digits, above the raw bits; below them, fractions.
@@ -161,25 +165,34 @@ impl<L: Lanes> Codes<L> {
     /// r^(n-1-k) modulo 2¹⁶ (one constant with the former), digit k comes first behind the point. Eight bits of that
     /// fraction are enough when rounded up by three quarters, and a multiplication by r · 2^raw takes the digit.
     #[inline(always)]
-    fn digits(&self, row: &[u8], register: usize) -> L::V {
+    fn digits<const R: usize>(&self, rows: [&[u8]; R], register: usize) -> [L::V; R] {
         let (phase, at) = self.digits.place(register);
-        let bytes = L::and(self.load(row, at), L::load(self.digits.valid(at)));
-        let half = |h: usize| {
-            let mut group = L::lookup(bytes, L::load(&phase.spread[h]));
-            if self.digits.seven {
-                group = L::shift_words_right::<9>(L::multiply_words(group, L::load_words(&phase.shift[h])));
-            }
-            L::add_words(L::multiply_words(group, L::load_words(&phase.fraction[h])), L::splat_word(192))
-        };
-        L::multiply_bytes_high(L::upper_bytes(half(0), half(1)), self.take)
+        let valid = L::load(self.digits.valid(at));
+        let mut digits = self.load(rows, at);
+        for digits in &mut digits {
+            let bytes = L::and(*digits, valid);
+            let (low, high) = (self.fractions(bytes, phase, 0), self.fractions(bytes, phase, 1));
+            *digits = L::multiply_bytes_high(L::upper_bytes(low, high), self.take);
+        }
+        digits
     }
 
     #[inline(always)]
-    fn load(&self, row: &[u8], at: usize) -> L::V {
+    fn fractions(&self, bytes: L::V, phase: &Phase, half: usize) -> L::V {
+        let mut group = L::lookup(bytes, L::load(&phase.spread[half]));
+        if self.digits.seven {
+            let top = L::multiply_words(group, L::load_words(&phase.shift[half]));
+            group = L::shift_words_right::<9>(top);
+        }
+        L::add_words(L::multiply_words(group, L::load_words(&phase.fraction[half])), L::splat_word(192))
+    }
+
+    #[inline(always)]
+    fn load<const R: usize>(&self, rows: [&[u8]; R], at: usize) -> [L::V; R] {
         debug_assert!(at + 16 <= self.reach);
-        // SAFETY: `get` checked that the row has `reach` bytes and that the register is one of the row's. The last of
+        // SAFETY: `get` checked that the rows have `reach` bytes and that the register is one of theirs. The last of
         // these starts less than 16 bytes behind the end of a plane, and `MARGIN` bytes follow the planes.
-        unsafe { L::load_pointer(row.as_ptr().add(at)) }
+        rows.map(|row| unsafe { L::load_pointer(row.as_ptr().add(at)) })
     }
 
     /// Cuts rows in two: those with `reach` bytes ahead of them, and copies of the last ones, `spare` giving them room.

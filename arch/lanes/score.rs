@@ -154,7 +154,7 @@ impl<L: Lanes, const KIND: u8> Pass<L, KIND> {
         let mut first = 0;
         while first < registers {
             for register in first..first + stride {
-                let codes = rows.map(|row| self.codes.get::<KIND>(row, register));
+                let codes = self.codes.get::<KIND, R>(rows, register);
                 if KIND == kind::WORDS {
                     for ([a, b], sums) in self.words.lookup(codes).into_iter().zip(&mut sums) {
                         for (sum, query) in sums.iter_mut().zip(queries) {

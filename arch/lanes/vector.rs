@@ -148,11 +148,13 @@ pub(crate) fn unpack<L: Lanes>(packing: Packing, bytes: &[u8], codes: &mut [u8])
     row[..bytes.len()].copy_from_slice(bytes);
     let (chunks, rest) = codes.as_chunks_mut();
     for (register, codes) in chunks.iter_mut().enumerate() {
-        L::store(codes, way.get::<{ kind::ORDERED }>(&row, register));
+        let [sixteen] = way.get::<{ kind::ORDERED }, 1>([&row], register);
+        L::store(codes, sixteen);
     }
     if !rest.is_empty() {
         let mut last = [0; 16];
-        L::store(&mut last, way.get::<{ kind::ORDERED }>(&row, chunks.len()));
+        let [sixteen] = way.get::<{ kind::ORDERED }, 1>([&row], chunks.len());
+        L::store(&mut last, sixteen);
         rest.copy_from_slice(&last[..rest.len()]);
     }
 }

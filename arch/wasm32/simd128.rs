@@ -1,8 +1,17 @@
 //! Kernels for WebAssembly SIMD128.
 
-mod octahedral;
+mod angles;
+mod blocks;
+mod quaternion;
+mod signs;
 
 pub(crate) use crate::lanes::pack;
+pub(crate) use angles::*;
+pub(crate) use blocks::*;
+pub(crate) use quaternion::*;
+pub(crate) use signs::*;
+mod octahedral;
+
 pub(crate) use octahedral::*;
 
 use crate::lanes::Lanes;
@@ -19,6 +28,12 @@ forward_to_lanes! {
     unpack(packing: Packing, bytes: &[u8], codes: &mut [u8]);
     score_codes(rows: &Rows, centroids: &[i16], scale: f32, queries: &[IntQuery], scores: &mut [f32]);
     accumulate_codes(rows: &Rows, centroids: &[i16], scale: f32, weights: &[f32], acc: &mut [f32]);
+    decode_floats(format: Float, bytes: &[u8], out: &mut [f32]);
+    score_floats(format: Float, dim: usize, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]);
+    accumulate_floats(format: Float, dim: usize, bytes: &[u8], weights: &[f32], acc: &mut [f32]);
+    decode_affine(layout: &Affine, row: &[u8], out: &mut [f32]);
+    score_affine(layout: &Affine, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]);
+    accumulate_affine(layout: &Affine, bytes: &[u8], weights: &[f32], acc: &mut [f32]);
 }
 
 forward_to_scalar! {
@@ -26,14 +41,8 @@ forward_to_scalar! {
     min_max(x: &[f32]) -> (f32, f32);
     multiply_columns(columns: &[f32], x: &[f32], y: &mut [f32]);
     quantize_query(x: &[f32], limit: i16, out: &mut [i16]) -> f32;
-    decode_floats(format: Float, bytes: &[u8], out: &mut [f32]);
     encode_floats(format: Float, x: &[f32], bytes: &mut [u8]);
-    score_floats(format: Float, dim: usize, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]);
-    accumulate_floats(format: Float, dim: usize, bytes: &[u8], weights: &[f32], acc: &mut [f32]);
     quantize_affine(x: &[f32], zero: f32, scale: f32, offset: i32, range: (i32, i32), codes: &mut [u8]);
-    decode_affine(layout: &Affine, row: &[u8], out: &mut [f32]);
-    score_affine(layout: &Affine, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]);
-    accumulate_affine(layout: &Affine, bytes: &[u8], weights: &[f32], acc: &mut [f32]);
 }
 
 /// Registers of SIMD128.

@@ -14,27 +14,35 @@
 
 mod accumulate;
 mod affine;
+mod angles;
+mod blocks;
 mod codebook;
 mod codes;
 mod floats;
 mod octahedral;
 mod pack;
 mod quantize;
+mod quaternion;
 mod rotate;
 mod score;
+mod signs;
 mod vector;
 mod wide;
 
 pub(crate) use accumulate::accumulate_codes;
 pub(crate) use affine::{accumulate_affine, decode_affine, quantize_affine, score_affine};
+pub(crate) use angles::*;
+pub(crate) use blocks::*;
 pub(crate) use floats::{accumulate_floats, decode_floats, encode_floats, score_floats};
 pub(crate) use octahedral::{
     accumulate_octahedral, octahedral_decode, octahedral_encode, score_octahedral, score_octahedral_floats,
 };
 pub(crate) use pack::{pack, unpack};
 pub(crate) use quantize::{lookup, quantize};
+pub(crate) use quaternion::*;
 pub(crate) use rotate::{rotate, rotate_inverse};
 pub(crate) use score::score_codes;
+pub(crate) use signs::*;
 pub(crate) use vector::{dot, max_abs, min_max, multiply_columns, quantize_query};
 
 use core::arch::x86_64::*;
@@ -150,16 +158,28 @@ fn store_bytes(bytes: &mut [u8], x: __m512i) {
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn halve_rows(rows: &[__m512; 16]) -> __m512 {
+    let four = |i: usize| halve_four([rows[i], rows[i + 4], rows[i + 8], rows[i + 12]]);
+    join_fours([four(0), four(1), four(2), four(3)])
+}
+
+/// The first two halvings of four rows: 128-bit lane i has what is left of row i.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn halve_four([a, b, c, d]: [__m512; 4]) -> __m512 {
     let halves = |a, b| _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xee>(a, b));
-    let quarters =
-        |a, b| _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b));
-    // Four rows, four lanes of 128 bits: from here on each lane has its own rows.
-    let four = |i: usize| quarters(halves(rows[i], rows[i + 4]), halves(rows[i + 8], rows[i + 12]));
+    let (ab, cd) = (halves(a, b), halves(c, d));
+    _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(ab, cd), _mm512_shuffle_f32x4::<0xdd>(ab, cd))
+}
+
+/// The last two halvings: lane 4·i + m is the sum of the i-th row of the m-th four.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn join_fours([a, b, c, d]: [__m512; 4]) -> __m512 {
     let pairs = |a, b| {
         let (a, b) = (_mm512_castps_pd(a), _mm512_castps_pd(b));
         let (lower, upper) = (_mm512_unpacklo_pd(a, b), _mm512_unpackhi_pd(a, b));
         _mm512_add_ps(_mm512_castpd_ps(lower), _mm512_castpd_ps(upper))
     };
-    let (ab, cd) = (pairs(four(0), four(1)), pairs(four(2), four(3)));
+    let (ab, cd) = (pairs(a, b), pairs(c, d));
     _mm512_add_ps(_mm512_shuffle_ps::<0x88>(ab, cd), _mm512_shuffle_ps::<0xdd>(ab, cd))
 }

@@ -13,6 +13,11 @@ pub(super) struct Block<'a> {
 }
 
 impl<'a> Block<'a> {
+    /// `ROWS` rows of `stride` bytes.
+    pub(super) fn of(bytes: &'a [u8], stride: usize) -> Self {
+        Self { bytes, stride }
+    }
+
     /// One row, in the place of all of them.
     pub(super) fn one(row: &'a [u8]) -> Self {
         Self { bytes: row, stride: 0 }
@@ -89,5 +94,12 @@ impl Window<'_> {
         assert!(self.length >= 2);
         // SAFETY: two bytes are there.
         unsafe { self.row(r).cast::<i16>().read_unaligned() }
+    }
+    /// The first eight bytes of the window.
+    #[inline]
+    pub(super) fn quad(&self, r: usize) -> u64 {
+        assert!(self.length >= 8);
+        // SAFETY: eight bytes are there.
+        unsafe { self.row(r).cast::<u64>().read_unaligned() }
     }
 }

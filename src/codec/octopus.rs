@@ -14,7 +14,8 @@ use super::{
 };
 use crate::codebook::octahedral::{Directions, directions_of};
 use crate::codebook::{Codebook, WIDTHS, lloyd_max, octahedral_coordinates, triplet_radii};
-use crate::codec::turboquant::{Gain, SMALLEST_NORM};
+use crate::codec::SMALLEST_NORM;
+use crate::codec::turboquant::Gain;
 use crate::rotation::Rotation;
 use crate::spec::{Key, Spec, Value, one_of, parse_int};
 use crate::{Backend, CodecSpec, Error, Stream};
@@ -199,6 +200,15 @@ impl Spec for OctopusSpec {
             (7, _) => Value::word(self.gain, &Gain::NAMES),
             (8, _) => Value::Int(self.rounds.into()),
             _ => Value::Int(self.seed),
+        }
+    }
+
+    fn is_default(&self, key: usize) -> bool {
+        // One of `bdir` and `bnrm` alone leaves the other as in the default (4, 2), which itself prints as `bits`.
+        match key {
+            2 => self.bdir == Self::default().bdir,
+            3 => self.bnrm == Self::default().bnrm,
+            _ => self.get(key) == Self::default().get(key),
         }
     }
 

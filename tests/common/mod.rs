@@ -27,6 +27,22 @@ const SPECS: &[&str] = &[
     "turboquant:bits=2,gain=unbiased",
     "turboquant:bits=3,rounds=2,seed=7",
     "turboquant:levels=6,rounds=3,seed=18446744073709551615",
+    "turboquant-qjl:bits=2",
+    "turboquant-qjl",
+    "turboquant-qjl:bits=6,sketch_rounds=3,seed=5",
+    "turboquant-qjl:bits=8,rounds=2,sketch_rounds=1",
+    "qjl",
+    "qjl:sketch_rounds=1,seed=2",
+    "polarquant:bits=1",
+    "polarquant:bits=2",
+    "polarquant:bits=3,seed=4",
+    "polarquant",
+    "polarquant:bits=5,rounds=3",
+    "polarquant:bits=8",
+    "polarquant:depth=4",
+    "polarquant:depth=4,rounds=2",
+    "tq3_0",
+    "tq3_0:variant=3bit",
     "octopus:bits=1",
     "octopus:bits=2",
     "octopus",
@@ -49,6 +65,13 @@ const SPECS: &[&str] = &[
     "int:bits=6,asymmetric=true",
     "int:bits=7,group=64",
     "int:rotate=true,seed=3",
+    "hqmq",
+    "hqmq:s=1,r=2",
+    "hqmq:s=24,r=3,rotate=true,seed=5",
+    "hqmq:s=48,secondary=optimised",
+    "hqmq:s=96,r=5,packing=index",
+    "hqmq:s=192,r=6",
+    "hqmq:s=255,r=6",
     "int:bits=8,asymmetric=true,rotate=true",
 ];
 
@@ -105,7 +128,7 @@ impl<const D: usize> Rows for AnyCodec<D> {
         Codec::encode(self, &rows(x)[0], block)
     }
     fn encode_page(&self, xs: &[f32], blocks: &mut [u8]) -> Result<(), Error> {
-        Codec::encode_page(self, rows(xs), blocks)
+        Codec::encode_page(self, rows(xs), blocks).map(drop)
     }
     fn decode(&self, block: &[u8], x: &mut [f32]) -> Result<(), Error> {
         Codec::decode(self, block, &mut rows_mut(x)[0])
@@ -307,7 +330,16 @@ pub fn stream(seed: u64, stream: Stream, purpose: u8) -> impl FnMut() -> u64 {
 
 /// The signs of a rotation, ±1.
 pub fn signs(seed: u64, head: Stream, dim: usize) -> Vec<f64> {
-    let mut words = stream(seed, head, 0);
+    signs_for(seed, head, 0, dim)
+}
+
+/// The signs of a sketch, ±1.
+pub fn sketch_signs(seed: u64, head: Stream, dim: usize) -> Vec<f64> {
+    signs_for(seed, head, 2, dim)
+}
+
+fn signs_for(seed: u64, head: Stream, purpose: u8, dim: usize) -> Vec<f64> {
+    let mut words = stream(seed, head, purpose);
     let words: Vec<u64> = (0..dim.div_ceil(64)).map(|_| words()).collect();
     (0..dim).map(|j| if words[j / 64] >> (j % 64) & 1 == 1 { -1.0 } else { 1.0 }).collect()
 }

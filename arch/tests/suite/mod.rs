@@ -3,8 +3,12 @@
 //! One text for all machines: `equivalence.rs` runs it natively and under emulators, `ci/portable` runs it in
 //! WebAssembly. It needs `alloc`, and the including crate declares that.
 
+mod angles;
+mod blocks;
 mod octahedral;
 mod paint;
+mod quaternion;
+mod signs;
 
 use alloc::format;
 use alloc::string::String;
@@ -48,6 +52,25 @@ pub(crate) const KERNELS: &[(&str, Check)] = &[
     ("score_octahedral", octahedral::score_octahedral),
     ("score_octahedral_floats", octahedral::score_octahedral_floats),
     ("accumulate_octahedral", octahedral::accumulate_octahedral),
+    ("pack_signs", signs::pack_signs),
+    ("unpack_signs", signs::unpack_signs),
+    ("score_signs", signs::score_signs),
+    ("accumulate_signs", signs::accumulate_signs),
+    ("quantize_blocks", blocks::quantize_blocks),
+    ("blocks_are_finite", blocks::blocks_are_finite),
+    ("decode_blocks", blocks::decode_blocks),
+    ("score_blocks", blocks::score_blocks),
+    ("accumulate_blocks", blocks::accumulate_blocks),
+    ("quantize_angles", angles::quantize_angles),
+    ("decode_angles", angles::decode_angles),
+    ("score_angles", angles::score_angles),
+    ("accumulate_angles", angles::accumulate_angles),
+    ("chunk_norms", quaternion::chunk_norms),
+    ("quaternion_encode", quaternion::quaternion_encode),
+    ("pack_chunks", quaternion::pack_chunks),
+    ("decode_quaternions", quaternion::decode_quaternions),
+    ("score_quaternions", quaternion::score_quaternions),
+    ("accumulate_quaternions", quaternion::accumulate_quaternions),
 ];
 
 const WIDTHS: [usize; 11] = [32, 64, 80, 96, 112, 128, 160, 192, 256, 512, 576];
@@ -83,6 +106,15 @@ impl Bits for u8 {
     }
     fn from_paint(paint: u64) -> Self {
         paint as u8
+    }
+}
+
+impl Bits for u16 {
+    fn bits(self) -> u32 {
+        u32::from(self)
+    }
+    fn from_paint(paint: u64) -> Self {
+        paint as u16
     }
 }
 

@@ -66,7 +66,14 @@ impl<'a> Masked<'a> {
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(super) fn scales(block: &Block) -> __m512 {
-    let scales = block.window(0, 2);
+    scales_at(block, 0)
+}
+
+/// The f16 at byte `at` of each row.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(super) fn scales_at(block: &Block, at: usize) -> __m512 {
+    let scales = block.window(at, at + 2);
     let half = |i: usize| {
         let word = |r| scales.word(i + r);
         _mm_setr_epi16(word(0), word(1), word(2), word(3), word(4), word(5), word(6), word(7))
