@@ -1,16 +1,26 @@
 //! Triplets as octahedral directions and radii.
 
 use crate::octahedral::{MAX_FIELDS, Quads, score_with};
-use crate::scalar::{LANES, halve};
+use crate::scalar::{LANES, encode_by, halve};
 use crate::{IntQuery, Octahedral, Search};
 use core::arch::x86_64::*;
 
 forward_to_scalar! {
     enable = "avx2,fma,f16c";
-    octahedral_encode(layout: &Octahedral, search: Search, x: &[f32], scale: f32, stream: &mut [u8]);
     octahedral_decode(layout: &Octahedral, stream: &[u8], scale: f32, out: &mut [f32]);
     score_octahedral_floats(layout: &Octahedral, stride: usize, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]);
     accumulate_octahedral(layout: &Octahedral, stride: usize, bytes: &[u8], weights: &[f32], acc: &mut [f32]);
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn octahedral_encode(
+    layout: &Octahedral,
+    search: Search,
+    x: &[f32],
+    scale: f32,
+    stream: &mut [u8],
+) {
+    encode_by::<16>(layout, search, x, scale, stream);
 }
 
 /// Four triplets a register: directions are looked up one by one, and widened to words for `vpmaddwd`.
