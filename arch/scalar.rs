@@ -8,6 +8,10 @@
 //!
 //! Lengths have been checked by [`Backend`](crate::Backend) when a kernel is reached.
 
+pub(crate) mod windows;
+
+pub(crate) use windows::{accumulate_windows, decode_windows, score_windows, viterbi_encode};
+
 use crate::hadamard;
 use crate::{Affine, Float, IntQuery, Packing, Rows};
 use half::{bf16, f16};

@@ -2,7 +2,7 @@
 //!
 //! The list of codecs stands once, in the `codecs!` call at the end of this file.
 
-use crate::codec::{Codec, Query, float, int, polarquant, qjl, tq3_0, turboquant, turboquant_qjl};
+use crate::codec::{Codec, Query, float, int, polarquant, qjl, tq3_0, trellis, turboquant, turboquant_qjl};
 use crate::{Backend, Error, Stream};
 use core::fmt;
 use core::ops::RangeInclusive;
@@ -343,6 +343,8 @@ codecs! {
     PolarQuant: polarquant::PolarQuantSpec => polarquant::PolarQuant<D>;
     /// The 14-byte block of a llama.cpp fork.
     Tq3: tq3_0::Tq3Spec => tq3_0::Tq3<D>;
+    /// Random rotation and a trellis code.
+    Trellis: trellis::TrellisSpec => trellis::Trellis<D>;
     /// Plain integers with a scale for each token or group.
     Int: int::IntSpec => int::Int<D>;
     /// IEEE binary16.

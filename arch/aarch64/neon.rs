@@ -3,11 +3,13 @@
 mod angles;
 mod blocks;
 mod signs;
+mod windows;
 
 pub(crate) use crate::lanes::pack;
 pub(crate) use angles::*;
 pub(crate) use blocks::*;
 pub(crate) use signs::*;
+pub(crate) use windows::*;
 
 use crate::lanes::Lanes;
 use crate::{Affine, Float, IntQuery, Packing, Rows, scalar};

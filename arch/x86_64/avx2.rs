@@ -18,10 +18,12 @@ use core::arch::x86_64::*;
 mod angles;
 mod blocks;
 mod signs;
+mod windows;
 
 pub(crate) use angles::*;
 pub(crate) use blocks::*;
 pub(crate) use signs::*;
+pub(crate) use windows::*;
 
 forward_to_scalar! {
     enable = "avx2,fma,f16c";

@@ -7,6 +7,7 @@ mod angles;
 mod blocks;
 mod paint;
 mod signs;
+mod windows;
 
 use alloc::format;
 use alloc::string::String;
@@ -37,6 +38,10 @@ pub(crate) const KERNELS: &[(&str, Check)] = &[
     ("quantize_query", quantize_query),
     ("score_codes", score_codes),
     ("accumulate_codes", accumulate_codes),
+    ("decode_windows", windows::decode_windows),
+    ("score_windows", windows::score_windows),
+    ("accumulate_windows", windows::accumulate_windows),
+    ("viterbi_encode", windows::viterbi_encode),
     ("decode_floats", decode_floats),
     ("encode_floats", encode_floats),
     ("score_floats", score_floats),
