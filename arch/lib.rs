@@ -13,6 +13,8 @@ mod detect;
 pub mod hadamard;
 mod layout;
 mod scalar;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
+mod search;
 mod windows;
 #[macro_use]
 #[allow(unused_macros, reason = "where the specification is the only backend")]

@@ -7,6 +7,7 @@ mod accumulate;
 mod codebook;
 mod codes;
 mod score;
+mod search;
 
 pub(crate) use accumulate::accumulate_codes;
 pub(crate) use score::score_codes;
@@ -22,6 +23,7 @@ mod windows;
 
 pub(crate) use angles::*;
 pub(crate) use blocks::*;
+pub(crate) use search::viterbi_encode;
 pub(crate) use signs::*;
 pub(crate) use windows::*;
 

@@ -76,13 +76,31 @@ impl Unpack {
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     pub(super) fn new(packing: Packing, dim: usize, head: usize) -> Self {
-        let bits = packing.raw_bits() as usize;
-        let kind = match (packing.radix(), bits) {
-            (1, 1 | 2 | 4) => bits as u8,
+        let kind = match (packing.radix(), packing.raw_bits()) {
+            (1, bits @ (1 | 2 | 4)) => bits as u8,
             (1, _) => kind::STREAM,
             (3, _) => kind::BYTES,
             _ => kind::SEVENS,
         };
+        Self::of_kind(kind, packing, dim, head)
+    }
+
+    /// The same, but coordinates come in order whatever the packing is.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(super) fn in_order(packing: Packing, dim: usize, head: usize) -> Self {
+        let kind = match packing.radix() {
+            1 => kind::STREAM,
+            3 => kind::BYTES,
+            _ => kind::SEVENS,
+        };
+        Self::of_kind(kind, packing, dim, head)
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn of_kind(kind: u8, packing: Packing, dim: usize, head: usize) -> Self {
+        let bits = packing.raw_bits() as usize;
         let row = head + packing.bytes(dim);
         let last_load = row - LOAD;
         let zero = _mm256_setzero_si256();
