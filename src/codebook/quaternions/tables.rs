@@ -1,5 +1,6 @@
 //! Provisional.
 use super::Table;
+#[allow(clippy::excessive_precision, reason = "nine digits name every f32")]
 #[rustfmt::skip]
 pub(super) static TABLES: [Table; 4] = [
 Table { members: &[[0.106800042,-0.211018145,0.96797657,0.0841811299],
