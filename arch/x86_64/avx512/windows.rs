@@ -436,7 +436,7 @@ impl Lookup {
         let (bits, radix) = book.packing().map_or((0, 1), |p| (p.raw_bits() as usize, p.radix()));
         let path_end = 2 + WindowCodebook::path_bytes(dim);
         let kind = match book.centroids().len() {
-            _ if radix != 1 || dim % CHUNK != 0 => LARGE,
+            _ if radix != 1 || !dim.is_multiple_of(CHUNK) => LARGE,
             ..=64 => SMALL,
             65..=128 => MEDIUM,
             _ => LARGE,
