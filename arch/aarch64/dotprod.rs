@@ -4,12 +4,8 @@ use super::neon::Neon;
 use crate::lanes;
 use crate::{IntQuery, Octahedral, Rows};
 
-pub(crate) use super::neon::{
-    accumulate_affine, accumulate_codes, accumulate_floats, accumulate_octahedral, decode_affine,
-    decode_floats, dot, encode_floats, lookup, max_abs, min_max, multiply_columns, octahedral_decode,
-    octahedral_encode, pack, quantize, quantize_affine, quantize_query, rotate, rotate_inverse, score_affine,
-    score_floats, score_octahedral_floats, unpack,
-};
+// The functions below take the place of NEON's.
+pub(crate) use super::neon::*;
 
 #[target_feature(enable = "dotprod")]
 pub(crate) fn score_codes(

@@ -2,17 +2,16 @@
 
 mod angles;
 mod blocks;
+mod octahedral;
 mod quaternion;
 mod signs;
 
 pub(crate) use crate::lanes::pack;
 pub(crate) use angles::*;
 pub(crate) use blocks::*;
+pub(crate) use octahedral::*;
 pub(crate) use quaternion::*;
 pub(crate) use signs::*;
-mod octahedral;
-
-pub(crate) use octahedral::*;
 
 use crate::lanes::Lanes;
 use crate::{Affine, Float, IntQuery, Packing, Rows, scalar};
