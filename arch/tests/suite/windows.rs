@@ -172,7 +172,8 @@ fn same_paths(
     for (row, other) in
         scratch.chunks_exact_mut(book.row_bytes(dim)).zip(other.chunks_exact_mut(book.row_bytes(dim)))
     {
-        (row[..2].fill(0x5a), other[..2].fill(0x5a));
+        row[..2].fill(0x5a);
+        other[..2].fill(0x5a);
     }
     same(backend, case, &scratch, &other, |backend, bytes| {
         run(backend, bytes, &mut vec![Fit::default(); count]);
