@@ -31,6 +31,7 @@ pub(crate) mod octahedral;
 mod octahedral_tables;
 pub(crate) mod quaternions;
 mod tables;
+#[allow(clippy::excessive_precision, reason = "f32 as f64 prints it")]
 mod trellis;
 
 use octaplex_arch::WindowCodebook;
