@@ -1,7 +1,7 @@
 //! HQMQ: stored bytes, exactness of the search, distortion, outliers, and bytes that lie.
 #![allow(clippy::unwrap_used)]
 
-use octaplex::{AnyCodec, Backend, Codec, CodecSpec, Error, Hqmq, HqmqSpec, Stream};
+use octaplex::{Backend, Codec, CodecSpec, Hqmq, HqmqSpec, Stream};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 
