@@ -3,7 +3,7 @@
 //! The list of codecs stands once, in the `codecs!` call at the end of this file.
 
 use crate::codec::{
-    Codec, Query, float, hqmq, int, octopus, polarquant, qjl, tq3_0, turboquant, turboquant_qjl,
+    Codec, Query, float, hqmq, int, octopus, octopus_qjl, polarquant, qjl, tq3_0, turboquant, turboquant_qjl,
 };
 use crate::{Backend, Error, Stream};
 use core::fmt;
@@ -374,6 +374,8 @@ codecs! {
     Tq3: tq3_0::Tq3Spec => tq3_0::Tq3<D>;
     /// Random rotation; triplets as an octahedral direction and a radius.
     Octopus: octopus::OctopusSpec => octopus::Octopus<D>;
+    /// OCTOPUS and a sign sketch of the residual.
+    OctopusQjl: octopus_qjl::OctopusQjlSpec => octopus_qjl::OctopusQjl<D>;
     /// Plain integers with a scale for each token or group.
     Int: int::IntSpec => int::Int<D>;
     /// IEEE binary16.
