@@ -4,6 +4,7 @@ pub(crate) mod float;
 pub(crate) mod hqmq;
 pub(crate) mod int;
 pub(crate) mod octopus;
+pub(crate) mod octopus_qjl;
 mod outliers;
 pub(crate) mod polarquant;
 pub(crate) mod qjl;

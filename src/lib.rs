@@ -19,6 +19,7 @@ pub use codec::float::{Bf16Spec, F16Spec, F32Spec, FloatRows};
 pub use codec::hqmq::{ChunkPacking, Hqmq, HqmqSpec, Secondary};
 pub use codec::int::{Int, IntSpec};
 pub use codec::octopus::{NormFormat, Octopus, OctopusSpec, Rounding, Tail};
+pub use codec::octopus_qjl::{OctopusQjl, OctopusQjlSpec};
 pub use codec::polarquant::{Depth, PolarQuant, PolarQuantSpec};
 pub use codec::qjl::{Qjl, QjlSpec};
 pub use codec::tq3_0::{Tq3, Tq3Spec, Tq3Variant};
