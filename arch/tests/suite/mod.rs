@@ -5,9 +5,11 @@
 
 mod angles;
 mod blocks;
+mod octahedral;
 mod paint;
 mod quaternion;
 mod signs;
+mod windows;
 
 use alloc::format;
 use alloc::string::String;
@@ -38,6 +40,10 @@ pub(crate) const KERNELS: &[(&str, Check)] = &[
     ("quantize_query", quantize_query),
     ("score_codes", score_codes),
     ("accumulate_codes", accumulate_codes),
+    ("decode_windows", windows::decode_windows),
+    ("score_windows", windows::score_windows),
+    ("accumulate_windows", windows::accumulate_windows),
+    ("viterbi_encode", windows::viterbi_encode),
     ("decode_floats", decode_floats),
     ("encode_floats", encode_floats),
     ("score_floats", score_floats),
@@ -46,6 +52,11 @@ pub(crate) const KERNELS: &[(&str, Check)] = &[
     ("decode_affine", decode_affine),
     ("score_affine", score_affine),
     ("accumulate_affine", accumulate_affine),
+    ("octahedral_encode", octahedral::octahedral_encode),
+    ("octahedral_decode", octahedral::octahedral_decode),
+    ("score_octahedral", octahedral::score_octahedral),
+    ("score_octahedral_floats", octahedral::score_octahedral_floats),
+    ("accumulate_octahedral", octahedral::accumulate_octahedral),
     ("pack_signs", signs::pack_signs),
     ("unpack_signs", signs::unpack_signs),
     ("score_signs", signs::score_signs),
