@@ -7,6 +7,7 @@ mod accumulate;
 mod blocks;
 mod codes;
 mod composed;
+mod octahedral;
 mod score;
 mod signs;
 mod vector;
@@ -17,6 +18,7 @@ pub(crate) use composed::{
     accumulate_affine, accumulate_angles, accumulate_floats, decode_affine, decode_angles, decode_floats,
     score_affine, score_angles, score_floats,
 };
+pub(crate) use octahedral::{Triplets, score_octahedral};
 pub(crate) use score::score_codes;
 pub(crate) use signs::score_signs;
 

@@ -6,13 +6,20 @@
 //! bit for bit on finite inputs.
 #![no_std]
 
+#[cfg(feature = "alloc")]
+extern crate alloc;
 #[cfg(any(feature = "std", test))]
 extern crate std;
 
 mod detect;
 pub mod hadamard;
 mod layout;
+mod octahedral;
+pub mod quaternion;
 mod scalar;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
+mod search;
+mod windows;
 #[macro_use]
 #[allow(unused_macros, reason = "where the specification is the only backend")]
 mod forward;
@@ -30,8 +37,11 @@ pub use layout::{
     Affine, AngleTree, Angles, BLOCK_BYTES, BLOCK_VALUES, BlockBook, Float, IntQuery, Packing, Rows,
     SignQuery, SignRows,
 };
+pub use octahedral::{Octahedral, Search};
+pub use windows::{Fit, WindowCodebook};
 
 use detect::Isa;
+use quaternion::{ChunkLayout, QuaternionSet, RadiusSteps};
 
 /// The widest vector that kernels with internal buffers take.
 pub const MAX_DIM: usize = 576;
@@ -170,6 +180,66 @@ impl Backend {
         dispatch!(self, accumulate_codes(rows, centroids, scale, weights, acc))
     }
 
+    /// out = scale · centroid of a row of [`WindowCodebook`] codes.
+    pub fn decode_windows(self, book: &WindowCodebook, row: &[u8], scale: f32, out: &mut [f32]) {
+        check_windows(book, out.len(), row);
+        assert_eq!(row.len(), book.row_bytes(out.len()));
+        dispatch!(self, decode_windows(book, row, scale, out))
+    }
+
+    /// score\[query]\[row] = (Σ q·centroid, an exact integer) · (query scale · `scale`) · row scale, for queries of at
+    /// most ±127.
+    pub fn score_windows(
+        self,
+        book: &WindowCodebook,
+        dim: usize,
+        bytes: &[u8],
+        scale: f32,
+        queries: &[IntQuery],
+        scores: &mut [f32],
+    ) {
+        check_windows(book, dim, bytes);
+        assert!(queries.iter().all(|query| query.values.len() == dim));
+        assert_eq!(scores.len(), queries.len() * (bytes.len() / book.row_bytes(dim)));
+        dispatch!(self, score_windows(book, dim, bytes, scale, queries, scores))
+    }
+
+    /// acc\[query] += Σ weight·row scale·`scale`·centroid, with integer weights and sums for each run of 256 rows.
+    /// Weights (\[query]\[row]) are at most [`MAX_WEIGHT`] in magnitude, row scales finite.
+    pub fn accumulate_windows(
+        self,
+        book: &WindowCodebook,
+        dim: usize,
+        bytes: &[u8],
+        scale: f32,
+        weights: &[f32],
+        acc: &mut [f32],
+    ) {
+        check_windows(book, dim, bytes);
+        assert_eq!(acc.len() % dim, 0);
+        assert_eq!(weights.len(), acc.len() / dim * (bytes.len() / book.row_bytes(dim)));
+        dispatch!(self, accumulate_windows(book, dim, bytes, scale, weights, acc))
+    }
+
+    /// Finds, for each `dim`-wide vector z·scale, the row of least squared error of all rows, by Viterbi's algorithm;
+    /// writes its planes (the two bytes of its scale stay as they are), and how well it fits. z·scale is at most 2²⁰
+    /// in magnitude. O(dim · states · levels) a vector.
+    pub fn viterbi_encode(
+        self,
+        book: &WindowCodebook,
+        dim: usize,
+        z: &[f32],
+        scales: &[f32],
+        bytes: &mut [u8],
+        fits: &mut [Fit],
+    ) {
+        check_windows(book, dim, bytes);
+        let count = fits.len();
+        assert_eq!((z.len(), scales.len()), (count * dim, count));
+        assert_eq!(bytes.len(), count * book.row_bytes(dim));
+        dispatch!(self, viterbi_encode(book, dim, z, scales, bytes, fits))
+    }
+
     /// Reads little-endian floats; finite ones exactly, others to unspecified values.
     pub fn decode_floats(self, format: Float, bytes: &[u8], out: &mut [f32]) {
         assert_eq!(bytes.len(), out.len() * format.bytes());
@@ -249,6 +319,75 @@ impl Backend {
         assert_eq!(weights.len(), acc.len() / layout.dim * (bytes.len() / layout.row_bytes()));
         if !bytes.is_empty() {
             dispatch!(self, accumulate_affine(layout, bytes, weights, acc))
+        }
+    }
+
+    /// Writes the stream of x·scale: for every triplet the direction that `search` finds, and a radius.
+    pub fn octahedral_encode(
+        self,
+        layout: &Octahedral,
+        search: Search,
+        x: &[f32],
+        scale: f32,
+        stream: &mut [u8],
+    ) {
+        check_octahedral(layout);
+        assert_eq!((x.len(), stream.len()), (layout.dim, layout.stream_bytes()));
+        dispatch!(self, octahedral_encode(layout, search, x, scale, stream))
+    }
+
+    /// out = scale · the vector of a stream. Any bytes are allowed.
+    pub fn octahedral_decode(self, layout: &Octahedral, stream: &[u8], scale: f32, out: &mut [f32]) {
+        check_octahedral(layout);
+        assert_eq!((out.len(), stream.len()), (layout.dim, layout.stream_bytes()));
+        dispatch!(self, octahedral_decode(layout, stream, scale, out))
+    }
+
+    /// score\[query]\[row] for rows `stride` bytes apart, directions of up to 5 bits and queries of at most ±127.
+    pub fn score_octahedral(
+        self,
+        layout: &Octahedral,
+        stride: usize,
+        bytes: &[u8],
+        queries: &[IntQuery],
+        scores: &mut [f32],
+    ) {
+        check_octahedral_rows(layout, stride, bytes);
+        assert!(!layout.directions.is_empty());
+        assert!(queries.iter().all(|query| query.values.len() == layout.dim));
+        assert_eq!(scores.len(), queries.len() * (bytes.len() / stride));
+        dispatch!(self, score_octahedral(layout, stride, bytes, queries, scores))
+    }
+
+    /// The same for queries in `f32` and directions of any number of bits.
+    pub fn score_octahedral_floats(
+        self,
+        layout: &Octahedral,
+        stride: usize,
+        bytes: &[u8],
+        queries: &[&[f32]],
+        scores: &mut [f32],
+    ) {
+        check_octahedral_rows(layout, stride, bytes);
+        assert!(queries.iter().all(|query| query.len() == layout.dim));
+        assert_eq!(scores.len(), queries.len() * (bytes.len() / stride));
+        dispatch!(self, score_octahedral_floats(layout, stride, bytes, queries, scores))
+    }
+
+    /// acc\[query] += Σ weight·row, rows ascending; weights are \[query]\[row].
+    pub fn accumulate_octahedral(
+        self,
+        layout: &Octahedral,
+        stride: usize,
+        bytes: &[u8],
+        weights: &[f32],
+        acc: &mut [f32],
+    ) {
+        check_octahedral_rows(layout, stride, bytes);
+        assert_eq!(acc.len() % layout.dim, 0);
+        assert_eq!(weights.len(), acc.len() / layout.dim * (bytes.len() / stride));
+        if !bytes.is_empty() {
+            dispatch!(self, accumulate_octahedral(layout, stride, bytes, weights, acc))
         }
     }
 
@@ -422,11 +561,123 @@ fn check_sign_rows(rows: &SignRows) {
     assert_eq!(rows.bytes.len() % rows.stride, 0);
 }
 
+fn check_octahedral(layout: &Octahedral) {
+    let (directions, radii, rest) = (layout.direction_bits, layout.radius_bits, layout.rest_bits);
+    assert!((1..=MAX_DIM).contains(&layout.dim));
+    assert!((1..=7).contains(&directions) && radii <= 6 && rest <= 7);
+    assert!(2 * usize::from(rest) <= layout.field_bits());
+    assert_eq!(layout.coordinates.len(), 1 << directions);
+    assert_eq!(layout.lengths.len(), 1 << (2 * (directions - 1)));
+    let codes = if directions <= 5 { 1 << (2 * directions) } else { 0 };
+    assert_eq!(layout.directions.len(), codes);
+    let entries = [128, 256, 0][usize::from(directions.saturating_sub(4)).min(2)];
+    assert!(layout.planes.iter().all(|plane| plane.len() == entries));
+    assert_eq!(layout.radii.len(), 1 << radii);
+    assert_eq!(layout.rest.len(), if rest > 0 { 1 << rest } else { 0 });
+    assert_ne!(layout.scale, Float::Bf16);
+}
+
+fn check_octahedral_rows(layout: &Octahedral, stride: usize, bytes: &[u8]) {
+    check_octahedral(layout);
+    assert!(stride >= layout.header_bytes() + layout.stream_bytes());
+    assert_eq!(bytes.len() % stride, 0);
+}
+
+/// Chunks of four values as quaternions.
+impl Backend {
+    /// The Euclidean norm of each chunk of four values.
+    pub fn chunk_norms(self, x: &[f32], norms: &mut [f32]) {
+        assert_eq!(x.len(), 4 * norms.len());
+        dispatch!(self, chunk_norms(x, norms))
+    }
+
+    /// radius as `steps` says; code p·S + s = the product of the largest inner product with the chunk, the lowest on
+    /// ties, and 0 where the radius is 0. A chunk whose norm is set to 0 is left out. Norms are finite and not negative;
+    /// a chunk of a positive norm has that norm.
+    pub fn quaternion_encode(
+        self,
+        set: &QuaternionSet,
+        x: &[f32],
+        norms: &[f32],
+        steps: RadiusSteps,
+        codes: &mut [u16],
+        radii: &mut [u8],
+    ) {
+        check_set(set);
+        assert_eq!(x.len(), 4 * norms.len());
+        assert_eq!((codes.len(), radii.len()), (norms.len(), norms.len()));
+        dispatch!(self, quaternion_encode(set, x, norms, steps, codes, radii))
+    }
+
+    /// Writes a row but for its scale and its flags. Codes are below `layout.codes()`, radii at most the limit.
+    pub fn pack_chunks(self, layout: &ChunkLayout, codes: &[u16], radii: &[u8], row: &mut [u8]) {
+        assert!(layout.is_valid());
+        assert_eq!((codes.len(), radii.len(), row.len()), (layout.chunks, layout.chunks, layout.row_bytes()));
+        dispatch!(self, pack_chunks(layout, codes, radii, row))
+    }
+
+    /// out = radius · (row scale/limit) · unit·member, chunk by chunk. Any bytes with a finite scale are allowed.
+    pub fn decode_quaternions(self, layout: &ChunkLayout, set: &QuaternionSet, row: &[u8], out: &mut [f32]) {
+        check_chunks(layout, set, row);
+        assert_eq!((row.len(), out.len()), (layout.row_bytes(), 4 * layout.chunks));
+        dispatch!(self, decode_quaternions(layout, set, row, out))
+    }
+
+    /// score\[query]\[row], each chunk an integer product of 8-bit numbers: see `scalar.rs`.
+    pub fn score_quaternions(
+        self,
+        layout: &ChunkLayout,
+        set: &QuaternionSet,
+        bytes: &[u8],
+        queries: &[&[f32]],
+        scores: &mut [f32],
+    ) {
+        check_chunks(layout, set, bytes);
+        assert!(queries.iter().all(|query| query.len() == 4 * layout.chunks));
+        assert_eq!(scores.len(), queries.len() * (bytes.len() / layout.row_bytes()));
+        dispatch!(self, score_quaternions(layout, set, bytes, queries, scores))
+    }
+
+    /// acc\[query] += Σ weight·decoded row, rows ascending; weights are \[query]\[row].
+    pub fn accumulate_quaternions(
+        self,
+        layout: &ChunkLayout,
+        set: &QuaternionSet,
+        bytes: &[u8],
+        weights: &[f32],
+        acc: &mut [f32],
+    ) {
+        check_chunks(layout, set, bytes);
+        assert_eq!(acc.len() % (4 * layout.chunks), 0);
+        assert_eq!(weights.len(), acc.len() / (4 * layout.chunks) * (bytes.len() / layout.row_bytes()));
+        if !bytes.is_empty() {
+            dispatch!(self, accumulate_quaternions(layout, set, bytes, weights, acc))
+        }
+    }
+}
+
+fn check_set(set: &QuaternionSet) {
+    let members = set.members.len();
+    assert!((1..=255).contains(&members) && set.ints.len() == members);
+    assert!(set.index.is_none_or(|index| index.members() == members));
+}
+
+fn check_chunks(layout: &ChunkLayout, set: &QuaternionSet, bytes: &[u8]) {
+    check_set(set);
+    assert!(layout.is_valid() && usize::from(layout.members) == set.members.len());
+    assert_eq!(bytes.len() % layout.row_bytes(), 0);
+}
+
 fn check_rows(rows: &Rows, centroids: &[i16]) {
     assert!((1..=MAX_DIM).contains(&rows.dim));
     assert!(rows.stride >= 2 + rows.packing.bytes(rows.dim));
     assert_eq!(rows.bytes.len() % rows.stride, 0);
     assert_eq!(centroids.len(), rows.packing.levels());
+}
+
+fn check_windows(book: &WindowCodebook, dim: usize, bytes: &[u8]) {
+    assert!((16..=MAX_DIM).contains(&dim) && dim.is_multiple_of(16));
+    assert_eq!(bytes.len() % book.row_bytes(dim), 0);
 }
 
 fn check_widths(dim: usize, row_bytes: usize, bytes: &[u8], queries: &[&[f32]]) {

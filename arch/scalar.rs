@@ -8,6 +8,16 @@
 //!
 //! Lengths have been checked by [`Backend`](crate::Backend) when a kernel is reached.
 
+pub(crate) mod quaternion;
+
+pub(crate) use quaternion::{
+    accumulate_quaternions, chunk_norms, decode_quaternions, pack_chunks, quaternion_encode,
+    score_quaternions,
+};
+pub(crate) mod windows;
+
+pub(crate) use windows::{accumulate_windows, decode_windows, score_windows, viterbi_encode};
+
 use crate::hadamard;
 use crate::{Affine, Float, IntQuery, Packing, Rows};
 use half::{bf16, f16};
@@ -19,6 +29,8 @@ mod signs;
 pub(crate) use angles::*;
 pub(crate) use blocks::*;
 pub(crate) use signs::*;
+mod octahedral;
+pub(crate) use octahedral::*;
 
 /// Lanes of every `f32` sum. Element `i` goes to lane `i % 16`, ascending; then 16 → 8 → 4 → 2 → 1 by halves.
 pub(crate) const LANES: usize = 16;

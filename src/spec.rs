@@ -2,7 +2,7 @@
 //!
 //! The list of codecs stands once, in the `codecs!` call at the end of this file.
 
-use crate::codec::{Codec, Query, float, int, polarquant, qjl, tq3_0, turboquant, turboquant_qjl};
+use crate::codec::{self, Codec, Query};
 use crate::{Backend, Error, Stream};
 use core::fmt;
 use core::ops::RangeInclusive;
@@ -19,18 +19,29 @@ pub struct Key {
     pub name: &'static str,
     /// The values it takes, in words.
     pub values: &'static str,
-    /// How many keys before this one say the same thing in another way.
+    /// How many keys say the same thing in another way: those that come before the `excludes_not` just before it.
     excludes: usize,
+    excludes_not: usize,
 }
 
 impl Key {
     pub(crate) const fn new(name: &'static str, values: &'static str) -> Self {
-        Self { name, values, excludes: 0 }
+        Self { name, values, excludes: 0, excludes_not: 0 }
     }
 
     /// The same key, excluding the `count` keys before it.
     pub(crate) const fn excludes(self, count: usize) -> Self {
         Self { excludes: count, ..self }
+    }
+
+    /// The same key, excluding `count` keys before it, after skipping `skipped` of them.
+    pub(crate) const fn excludes_but(self, count: usize, skipped: usize) -> Self {
+        Self { excludes: count, excludes_not: skipped, ..self }
+    }
+
+    /// Whether this key excludes the one `distance` keys before it.
+    const fn is_excluding(&self, distance: usize) -> bool {
+        distance > self.excludes_not && distance - self.excludes_not <= self.excludes
     }
 
     pub(crate) const fn error(self, at: usize) -> Error {
@@ -101,6 +112,10 @@ pub(crate) trait Spec: Copy + Default {
     fn set(&mut self, key: usize, value: &str) -> Option<()>;
     /// The value of key number `key`.
     fn get(&self, key: usize) -> Value;
+    /// Whether a spec without key number `key` says the same.
+    fn is_default(&self, key: usize) -> bool {
+        self.get(key) == Self::default().get(key)
+    }
     /// Calls `line` with the bytes and the meaning of each part of a block, in order.
     fn layout(&self, dim: usize, line: &mut dyn FnMut(usize, &str));
 }
@@ -142,13 +157,13 @@ fn parse_keys<S: Spec>(text: &str, mut at: usize) -> Result<S, Error> {
         let index = S::KEYS.iter().position(|key| key.name == name).ok_or(unknown)?;
         let key = S::KEYS[index];
         let value = part[name.len()..].strip_prefix('=').unwrap_or("");
-        spec.set(index, value).ok_or(key.error((at + name.len() + 1).min(at + part.len())))?;
         for (other, earlier) in S::KEYS.iter().enumerate().filter(|(other, _)| given & (1 << other) != 0) {
             let (low, high) = (index.min(other), index.max(other));
-            if low == high || low + S::KEYS[high].excludes >= high {
+            if low == high || S::KEYS[high].is_excluding(high - low) {
                 return Err(Error::Conflict { at, key: key.name, with: earlier.name });
             }
         }
+        spec.set(index, value).ok_or(key.error((at + name.len() + 1).min(at + part.len())))?;
         given |= 1 << index;
         at += part.len() + 1;
     }
@@ -161,7 +176,7 @@ fn print_keys<S: Spec>(spec: &S, all: bool, f: &mut fmt::Formatter<'_>) -> fmt::
     let mut separator = ':';
     for (index, key) in S::KEYS.iter().enumerate() {
         let value = spec.get(index);
-        if value != Value::Absent && (all || value != S::default().get(index)) {
+        if value != Value::Absent && (all || !spec.is_default(index)) {
             write!(f, "{separator}{}={value}", key.name)?;
             separator = ',';
         }
@@ -277,11 +292,20 @@ macro_rules! codecs {
             fn encode(&self, x: &[f32; D], block: &mut [u8]) -> Result<(), Error> {
                 match self { $(Self::$variant(codec) => codec.encode(x, block),)* }
             }
-            fn encode_page(&self, xs: &[[f32; D]], blocks: &mut [u8]) -> Result<(), Error> {
-                match self { $(Self::$variant(codec) => codec.encode_page(xs, blocks),)* }
+            fn page_bytes_max(&self, tokens: usize) -> usize {
+                match self { $(Self::$variant(codec) => codec.page_bytes_max(tokens),)* }
+            }
+            fn encode_page(&self, xs: &[[f32; D]], page: &mut [u8]) -> Result<usize, Error> {
+                match self { $(Self::$variant(codec) => codec.encode_page(xs, page),)* }
+            }
+            fn first_page(&self, bytes: &[u8], tokens: usize) -> Result<(usize, usize), Error> {
+                match self { $(Self::$variant(codec) => codec.first_page(bytes, tokens),)* }
             }
             fn decode(&self, block: &[u8], x: &mut [f32; D]) -> Result<(), Error> {
                 match self { $(Self::$variant(codec) => codec.decode(block, x),)* }
+            }
+            fn decode_page(&self, page: &[u8], xs: &mut [[f32; D]]) -> Result<(), Error> {
+                match self { $(Self::$variant(codec) => codec.decode_page(page, xs),)* }
             }
             fn prepare_query(&self, q: &[f32; D]) -> Result<Query<D>, Error> {
                 match self { $(Self::$variant(codec) => codec.prepare_query(q),)* }
@@ -306,7 +330,8 @@ impl CodecSpec {
         CODECS
     }
 
-    /// Bits per value, everything stored counted: 8 · [`block_bytes`](Self::block_bytes) / `dim`.
+    /// Bits per value, everything stored counted: 8 · [`block_bytes`](Self::block_bytes) / `dim`. Where a page has a
+    /// list of exact values behind its blocks (`med`), its bytes depend on the data and come on top.
     #[must_use]
     pub fn bits_per_value(&self, dim: usize) -> f64 {
         8.0 * self.block_bytes(dim) as f64 / dim as f64
@@ -333,22 +358,30 @@ impl fmt::Display for CodecSpec {
 }
 
 codecs! {
+    /// Random rotation and a trellis code.
+    Trellis: codec::trellis::TrellisSpec => codec::trellis::Trellis<D>;
     /// Random rotation and a Lloyd-Max scalar quantiser.
-    TurboQuant: turboquant::TurboQuantSpec => turboquant::TurboQuant<D>;
+    TurboQuant: codec::turboquant::TurboQuantSpec => codec::turboquant::TurboQuant<D>;
     /// TurboQuant with one bit less and a sign sketch of the residual.
-    TurboQuantQjl: turboquant_qjl::TurboQuantQjlSpec => turboquant_qjl::TurboQuantQjl<D>;
+    TurboQuantQjl: codec::turboquant_qjl::TurboQuantQjlSpec => codec::turboquant_qjl::TurboQuantQjl<D>;
     /// The signs of a sketch.
-    Qjl: qjl::QjlSpec => qjl::Qjl<D>;
+    Qjl: codec::qjl::QjlSpec => codec::qjl::Qjl<D>;
+    /// Random rotation; triplets as an octahedral direction and a radius.
+    Octopus: codec::octopus::OctopusSpec => codec::octopus::Octopus<D>;
+    /// OCTOPUS and a sign sketch of the residual.
+    OctopusQjl: codec::octopus_qjl::OctopusQjlSpec => codec::octopus_qjl::OctopusQjl<D>;
     /// Random rotation and polar coordinates.
-    PolarQuant: polarquant::PolarQuantSpec => polarquant::PolarQuant<D>;
+    PolarQuant: codec::polarquant::PolarQuantSpec => codec::polarquant::PolarQuant<D>;
+    /// Chunks of four values as a radius and a product of quaternions.
+    Hqmq: codec::hqmq::HqmqSpec => codec::hqmq::Hqmq<D>;
     /// The 14-byte block of a llama.cpp fork.
-    Tq3: tq3_0::Tq3Spec => tq3_0::Tq3<D>;
+    Tq3: codec::tq3_0::Tq3Spec => codec::tq3_0::Tq3<D>;
     /// Plain integers with a scale for each token or group.
-    Int: int::IntSpec => int::Int<D>;
+    Int: codec::int::IntSpec => codec::int::Int<D>;
     /// IEEE binary16.
-    F16: float::F16Spec => float::FloatRows<D, float::F16Spec>;
+    F16: codec::float::F16Spec => codec::float::FloatRows<D, codec::float::F16Spec>;
     /// bfloat16.
-    Bf16: float::Bf16Spec => float::FloatRows<D, float::Bf16Spec>;
+    Bf16: codec::float::Bf16Spec => codec::float::FloatRows<D, codec::float::Bf16Spec>;
     /// IEEE binary32.
-    F32: float::F32Spec => float::FloatRows<D, float::F32Spec>;
+    F32: codec::float::F32Spec => codec::float::FloatRows<D, codec::float::F32Spec>;
 }

@@ -2,15 +2,10 @@
 
 use super::neon::Neon;
 use crate::lanes;
-use crate::{IntQuery, Rows, SignQuery, SignRows};
+use crate::{IntQuery, Octahedral, Rows, SignQuery, SignRows};
 
-pub(crate) use super::neon::{
-    accumulate_affine, accumulate_angles, accumulate_blocks, accumulate_codes, accumulate_floats,
-    accumulate_signs, blocks_are_finite, decode_affine, decode_angles, decode_blocks, decode_floats, dot,
-    encode_floats, lookup, max_abs, min_max, multiply_columns, pack, pack_signs, quantize, quantize_affine,
-    quantize_angles, quantize_blocks, quantize_query, rotate, rotate_inverse, score_affine, score_angles,
-    score_blocks, score_floats, unpack, unpack_signs,
-};
+// The functions below take the place of NEON's.
+pub(crate) use super::neon::*;
 
 #[target_feature(enable = "dotprod")]
 pub(crate) fn score_codes(
@@ -21,6 +16,17 @@ pub(crate) fn score_codes(
     scores: &mut [f32],
 ) {
     lanes::score_codes::<Neon<true>>(rows, centroids, scale, queries, scores);
+}
+
+#[target_feature(enable = "dotprod")]
+pub(crate) fn score_octahedral(
+    layout: &Octahedral,
+    stride: usize,
+    bytes: &[u8],
+    queries: &[IntQuery],
+    scores: &mut [f32],
+) {
+    lanes::score_octahedral::<Neon<true>>(layout, stride, bytes, queries, scores);
 }
 
 #[target_feature(enable = "dotprod")]

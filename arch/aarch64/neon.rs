@@ -1,6 +1,13 @@
 //! Kernels for NEON, the baseline of 64-bit ARM.
 
+mod octahedral;
+mod quaternion;
+mod windows;
+
 pub(crate) use crate::lanes::pack;
+pub(crate) use octahedral::*;
+pub(crate) use quaternion::*;
+pub(crate) use windows::*;
 
 use crate::lanes::Lanes;
 use crate::{Affine, AngleTree, BlockBook, Float, IntQuery, Packing, Rows, SignQuery, SignRows, scalar};

@@ -1,6 +1,13 @@
 //! Kernels for WebAssembly SIMD128.
 
+mod octahedral;
+mod quaternion;
+mod windows;
+
 pub(crate) use crate::lanes::pack;
+pub(crate) use octahedral::*;
+pub(crate) use quaternion::*;
+pub(crate) use windows::*;
 
 use crate::lanes::Lanes;
 use crate::{Affine, AngleTree, BlockBook, Float, IntQuery, Packing, Rows, SignQuery, SignRows};

@@ -43,6 +43,21 @@ const SPECS: &[&str] = &[
     "polarquant:depth=4,rounds=2",
     "tq3_0",
     "tq3_0:variant=3bit",
+    "octopus:bits=1",
+    "octopus:bits=2",
+    "octopus",
+    "octopus:bits=4",
+    "octopus:bits=5",
+    "octopus:bits=4,split=even",
+    "octopus:bits=5,split=even",
+    "octopus:bdir=1,bnrm=0",
+    "octopus:bdir=7,bnrm=6",
+    "octopus:bits=2,rounding=full",
+    "octopus:rounding=local3,tail=paper,norm=f32,gain=norm",
+    "octopus:rounding=scalar,gain=unbiased,rounds=2,seed=7",
+    "octopus-qjl:bits=2,gain=norm",
+    "octopus-qjl",
+    "octopus-qjl:bits=5,split=even,norm=f32,tail=paper,sketch_rounds=3,seed=5",
     "int:bits=2",
     "int:bits=3",
     "int",
@@ -53,6 +68,13 @@ const SPECS: &[&str] = &[
     "int:bits=6,asymmetric=true",
     "int:bits=7,group=64",
     "int:rotate=true,seed=3",
+    "hqmq",
+    "hqmq:s=1,r=2",
+    "hqmq:s=24,r=3,rotate=true,seed=5",
+    "hqmq:s=48,secondary=optimised",
+    "hqmq:s=96,r=5,packing=index",
+    "hqmq:s=192,r=6",
+    "hqmq:s=255,r=6",
     "int:bits=8,asymmetric=true,rotate=true",
 ];
 
@@ -109,7 +131,7 @@ impl<const D: usize> Rows for AnyCodec<D> {
         Codec::encode(self, &rows(x)[0], block)
     }
     fn encode_page(&self, xs: &[f32], blocks: &mut [u8]) -> Result<(), Error> {
-        Codec::encode_page(self, rows(xs), blocks)
+        Codec::encode_page(self, rows(xs), blocks).map(drop)
     }
     fn decode(&self, block: &[u8], x: &mut [f32]) -> Result<(), Error> {
         Codec::decode(self, block, &mut rows_mut(x)[0])

@@ -5,8 +5,11 @@
 
 mod angles;
 mod blocks;
+mod octahedral;
 mod paint;
+mod quaternion;
 mod signs;
+mod windows;
 
 use alloc::format;
 use alloc::string::String;
@@ -37,6 +40,10 @@ pub(crate) const KERNELS: &[(&str, Check)] = &[
     ("quantize_query", quantize_query),
     ("score_codes", score_codes),
     ("accumulate_codes", accumulate_codes),
+    ("decode_windows", windows::decode_windows),
+    ("score_windows", windows::score_windows),
+    ("accumulate_windows", windows::accumulate_windows),
+    ("viterbi_encode", windows::viterbi_encode),
     ("decode_floats", decode_floats),
     ("encode_floats", encode_floats),
     ("score_floats", score_floats),
@@ -45,6 +52,11 @@ pub(crate) const KERNELS: &[(&str, Check)] = &[
     ("decode_affine", decode_affine),
     ("score_affine", score_affine),
     ("accumulate_affine", accumulate_affine),
+    ("octahedral_encode", octahedral::octahedral_encode),
+    ("octahedral_decode", octahedral::octahedral_decode),
+    ("score_octahedral", octahedral::score_octahedral),
+    ("score_octahedral_floats", octahedral::score_octahedral_floats),
+    ("accumulate_octahedral", octahedral::accumulate_octahedral),
     ("pack_signs", signs::pack_signs),
     ("unpack_signs", signs::unpack_signs),
     ("score_signs", signs::score_signs),
@@ -58,6 +70,12 @@ pub(crate) const KERNELS: &[(&str, Check)] = &[
     ("decode_angles", angles::decode_angles),
     ("score_angles", angles::score_angles),
     ("accumulate_angles", angles::accumulate_angles),
+    ("chunk_norms", quaternion::chunk_norms),
+    ("quaternion_encode", quaternion::quaternion_encode),
+    ("pack_chunks", quaternion::pack_chunks),
+    ("decode_quaternions", quaternion::decode_quaternions),
+    ("score_quaternions", quaternion::score_quaternions),
+    ("accumulate_quaternions", quaternion::accumulate_quaternions),
 ];
 
 const WIDTHS: [usize; 11] = [32, 64, 80, 96, 112, 128, 160, 192, 256, 512, 576];
@@ -93,6 +111,15 @@ impl Bits for u8 {
     }
     fn from_paint(paint: u64) -> Self {
         paint as u8
+    }
+}
+
+impl Bits for u16 {
+    fn bits(self) -> u32 {
+        u32::from(self)
+    }
+    fn from_paint(paint: u64) -> Self {
+        paint as u16
     }
 }
 
