@@ -9,6 +9,7 @@ mod outliers;
 pub(crate) mod polarquant;
 pub(crate) mod qjl;
 pub(crate) mod tq3_0;
+pub(crate) mod trellis;
 pub(crate) mod turboquant;
 pub(crate) mod turboquant_qjl;
 

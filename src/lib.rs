@@ -23,6 +23,7 @@ pub use codec::octopus_qjl::{OctopusQjl, OctopusQjlSpec};
 pub use codec::polarquant::{Depth, PolarQuant, PolarQuantSpec};
 pub use codec::qjl::{Qjl, QjlSpec};
 pub use codec::tq3_0::{Tq3, Tq3Spec, Tq3Variant};
+pub use codec::trellis::{Trellis, TrellisSpec};
 pub use codec::turboquant::{Gain, RotationKind, TurboQuant, TurboQuantSpec};
 pub use codec::turboquant_qjl::{TurboQuantQjl, TurboQuantQjlSpec};
 pub use codec::{Codec, Query};

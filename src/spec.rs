@@ -3,7 +3,8 @@
 //! The list of codecs stands once, in the `codecs!` call at the end of this file.
 
 use crate::codec::{
-    Codec, Query, float, hqmq, int, octopus, octopus_qjl, polarquant, qjl, tq3_0, turboquant, turboquant_qjl,
+    Codec, Query, float, hqmq, int, octopus, octopus_qjl, polarquant, qjl, tq3_0, trellis, turboquant,
+    turboquant_qjl,
 };
 use crate::{Backend, Error, Stream};
 use core::fmt;
@@ -376,6 +377,8 @@ codecs! {
     Octopus: octopus::OctopusSpec => octopus::Octopus<D>;
     /// OCTOPUS and a sign sketch of the residual.
     OctopusQjl: octopus_qjl::OctopusQjlSpec => octopus_qjl::OctopusQjl<D>;
+    /// Random rotation and a trellis code.
+    Trellis: trellis::TrellisSpec => trellis::Trellis<D>;
     /// Plain integers with a scale for each token or group.
     Int: int::IntSpec => int::Int<D>;
     /// IEEE binary16.

@@ -2,14 +2,10 @@
 
 use super::neon::Neon;
 use crate::lanes;
-use crate::{IntQuery, Octahedral, Rows};
+use crate::{IntQuery, Octahedral, Rows, SignQuery, SignRows};
 
-pub(crate) use super::neon::{
-    accumulate_affine, accumulate_codes, accumulate_floats, accumulate_octahedral, decode_affine,
-    decode_floats, dot, encode_floats, lookup, max_abs, min_max, multiply_columns, octahedral_decode,
-    octahedral_encode, pack, quantize, quantize_affine, quantize_query, rotate, rotate_inverse, score_affine,
-    score_floats, score_octahedral_floats, unpack,
-};
+// The functions below take the place of NEON's.
+pub(crate) use super::neon::*;
 
 #[target_feature(enable = "dotprod")]
 pub(crate) fn score_codes(
@@ -31,4 +27,9 @@ pub(crate) fn score_octahedral(
     scores: &mut [f32],
 ) {
     lanes::score_octahedral::<Neon<true>>(layout, stride, bytes, queries, scores);
+}
+
+#[target_feature(enable = "dotprod")]
+pub(crate) fn score_signs(rows: &SignRows, scale: f32, queries: &[SignQuery], scores: &mut [f32]) {
+    lanes::score_signs::<Neon<true>>(rows, scale, queries, scores);
 }

@@ -11,6 +11,7 @@ mod floats;
 mod pack;
 mod quantize;
 mod score;
+mod search;
 mod vector;
 
 pub(crate) use accumulate::accumulate_codes;
@@ -28,6 +29,7 @@ mod angles;
 mod blocks;
 mod quaternion;
 mod signs;
+mod windows;
 
 pub(crate) use angles::*;
 pub(crate) use blocks::*;
@@ -36,6 +38,8 @@ pub(crate) use signs::*;
 mod octahedral;
 
 pub(crate) use octahedral::*;
+pub(crate) use search::viterbi_encode;
+pub(crate) use windows::*;
 
 forward_to_scalar! {
     enable = "avx2,fma,f16c";

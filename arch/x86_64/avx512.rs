@@ -7,8 +7,8 @@
 //! so scores and weighted sums are free to use whatever lane order is fastest; `f32` sums are not, and follow
 //! `scalar.rs` lane by lane.
 //!
-//! Port reasoning below is for Zen 5, where the numbers were taken: two shuffles, two multiplications and two loads
-//! of 64 bytes a cycle, one store of 64 bytes, four simple operations in all.
+//! Port reasoning below assumes Zen 5, where the numbers were taken, to have two shuffles, two multiplications and two loads
+//! of 64 bytes a cycle, one store of 64 bytes, and four simple operations in all.
 
 // AVX-512VBMI implies F and BW, and F implies AVX2, FMA and F16C.
 
@@ -25,9 +25,11 @@ mod quantize;
 mod quaternion;
 mod rotate;
 mod score;
+mod search;
 mod signs;
 mod vector;
 mod wide;
+mod windows;
 
 pub(crate) use accumulate::accumulate_codes;
 pub(crate) use affine::{accumulate_affine, decode_affine, quantize_affine, score_affine};
@@ -42,8 +44,10 @@ pub(crate) use quantize::{lookup, quantize};
 pub(crate) use quaternion::*;
 pub(crate) use rotate::{rotate, rotate_inverse};
 pub(crate) use score::score_codes;
+pub(crate) use search::viterbi_encode;
 pub(crate) use signs::*;
 pub(crate) use vector::{dot, max_abs, min_max, multiply_columns, quantize_query};
+pub(crate) use windows::{accumulate_windows, decode_windows, score_windows};
 
 use core::arch::x86_64::*;
 
@@ -65,10 +69,12 @@ fn load<T: Lanes>(values: &T) -> __m512i {
 /// Arrays that fill a register.
 trait Lanes {}
 impl Lanes for [u8; 64] {}
+impl Lanes for [i8; 64] {}
 impl Lanes for [i16; 32] {}
 impl Lanes for [u16; 32] {}
 impl Lanes for [i32; 16] {}
 impl Lanes for [u32; 16] {}
+impl Lanes for [u64; 8] {}
 
 /// The lowest `count` bits.
 #[inline]

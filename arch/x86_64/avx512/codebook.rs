@@ -55,8 +55,8 @@ impl Bytes {
         // Entry i is centroid i mod levels where that is a power of two, so `Unpack::raw` will do for an index.
         let period = if packing.radix() == 1 { packing.levels() as u8 } else { 16 };
         let index = _mm512_and_si512(load(&IDENTITY), _mm512_set1_epi8((period - 1) as i8));
-        // Pairs of registers, unless they would be half empty.
-        let pairs = (dim - 1) % (2 * CHUNK) >= CHUNK;
+        // Pairs of registers, even if the last one is half empty: they take fewer instructions than one in order.
+        let pairs = dim.div_ceil(2 * CHUNK) * 2 <= MAX_CHUNKS;
         let kind = match (packing.radix(), packing.raw_bits()) {
             (1, 4) if pairs => kind::NIBBLES,
             (1, 1..=3) if pairs => kind::PAIRS,
@@ -67,7 +67,7 @@ impl Bytes {
         };
         let mut unpack = Unpack::new(packing, dim, 2);
         let mut chunks = [unpack.chunk(0); MAX_CHUNKS];
-        let count = if pairs { dim.div_ceil(2 * CHUNK) * 2 } else { dim.div_ceil(CHUNK) };
+        let count = if step(kind) == 2 { dim.div_ceil(2 * CHUNK) * 2 } else { dim.div_ceil(CHUNK) };
         for (i, chunk) in chunks[..count].iter_mut().enumerate() {
             *chunk = unpack.chunk(i);
         }

@@ -97,7 +97,7 @@ pub(super) struct Unpack {
     pub(super) spread: __m512i,
     pub(super) shift: __m512i,
     /// Bits of a byte that come from the raw plane.
-    raw_mask: __m512i,
+    pub(super) raw_mask: __m512i,
     /// radix · 2^raw in each word.
     take: __m512i,
     /// Valid bits of the digit plane's last byte.
