@@ -258,7 +258,7 @@ pub(super) static SPREAD: [[u8; 64]; 9] = {
 };
 
 /// The bit offsets of the eight codes in their quadword.
-static SHIFT: [[u8; 64]; 9] = {
+pub(super) static SHIFT: [[u8; 64]; 9] = {
     let mut table = [[0; 64]; 9];
     let mut bits = 0;
     while bits < 9 {

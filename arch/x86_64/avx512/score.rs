@@ -52,19 +52,10 @@ impl ByteQuery {
             *values = narrow(load_words(low), load_words(high));
             sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8(-128), *values);
         }
-        for [a, b] in values.as_chunks_mut::<2>().0 {
-            match kind {
-                kind::NIBBLES => {
-                    let odd = |x| _mm512_srli_epi16::<8>(x);
-                    (*a, *b) = (narrow(*a, *b), narrow(odd(*a), odd(*b)));
-                }
-                kind::PAIRS => {
-                    let even = _mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14);
-                    let odd = _mm512_setr_epi64(1, 3, 5, 7, 9, 11, 13, 15);
-                    (*a, *b) =
-                        (_mm512_permutex2var_epi64(*a, even, *b), _mm512_permutex2var_epi64(*a, odd, *b));
-                }
-                _ => {}
+        if step(kind) == 2 {
+            for [a, b] in values.as_chunks_mut::<2>().0 {
+                let odd = |x| _mm512_srli_epi16::<8>(x);
+                (*a, *b) = (narrow(*a, *b), narrow(odd(*a), odd(*b)));
             }
         }
         Self {
