@@ -276,6 +276,9 @@ macro_rules! codecs {
             /// [`Error::Width`] unless `D` is one of [`codebook::WIDTHS`](crate::codebook::WIDTHS), and what the
             /// codec's own constructor refuses.
             pub fn build(spec: CodecSpec, backend: Backend, stream: Stream) -> Result<Self, Error> {
+                if !crate::codebook::WIDTHS.contains(&D) {
+                    return Err(Error::Width { actual: D });
+                }
                 Ok(match spec {
                     $(CodecSpec::$variant(spec) => Self::$variant(<$codec>::build(spec, backend, stream)?),)*
                 })

@@ -173,6 +173,7 @@ fn scores_do_not_depend_on_the_page() {
 fn integer_limits(spec: CodecSpec) -> Option<(f64, f64)> {
     match spec {
         CodecSpec::TurboQuant(spec) if spec.levels <= 16 => Some((127.0, 32767.0)),
+        CodecSpec::Trellis(_) => Some((127.0, 32767.0)),
         CodecSpec::TurboQuant(_) => Some((1023.0, 4095.0)),
         CodecSpec::TurboQuantQjl(spec) if spec.bits <= 5 => Some((127.0, 32767.0)),
         CodecSpec::TurboQuantQjl(_) => Some((127.0, 4095.0)),
@@ -248,6 +249,7 @@ fn exact_query_peak(spec: CodecSpec, dim: usize, query: &[f64]) -> f64 {
     let head = Stream::default();
     match spec {
         CodecSpec::TurboQuant(spec) => peak(&signs(spec.seed, head, dim), spec.rounds, query).0,
+        CodecSpec::Trellis(spec) => peak(&signs(spec.seed, head, dim), spec.rounds, query).0,
         CodecSpec::Octopus(spec) => peak(&signs(spec.seed, head, dim), spec.rounds, query).0,
         CodecSpec::Qjl(spec) => peak(&sketch_signs(spec.seed, head, dim), spec.sketch.rounds, query).0,
         CodecSpec::OctopusQjl(spec) => {

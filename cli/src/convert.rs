@@ -11,6 +11,9 @@ pub(crate) struct Coder {
     codec: Box<dyn DynCodec>,
 }
 
+/// (tokens, bytes) of each page.
+type Pages = Vec<(usize, usize)>;
+
 /// Rows that are worked on between two movements of the progress bar.
 const CHUNK: usize = 1 << 14;
 
@@ -80,7 +83,7 @@ impl Coder {
     }
 
     /// A file of blocks, and runs of whole pages that it consists of, as (rows, bytes).
-    fn read_blocks(&self, input: &Path) -> Result<(Vec<u8>, Vec<(usize, usize)>)> {
+    fn read_blocks(&self, input: &Path) -> Result<(Vec<u8>, Pages)> {
         let blocks = files::read(input)?;
         let (mut runs, mut rest) = (Vec::new(), &blocks[..]);
         while !rest.is_empty() {

@@ -137,11 +137,13 @@ impl<const D: usize> OctopusQjl<D> {
 
     fn check_scales(&self, blocks: &[u8]) -> Result<(), Error> {
         let stride = self.block_bytes();
-        self.coarse.check_norms(blocks, stride)?;
         let is_norm = |block: &[u8]| read_f16(&block[self.residual_at..]).to_f32().abs() < MAX_RESIDUAL;
-        match blocks.chunks_exact(stride).position(|block| !is_norm(block)) {
-            Some(block) => Err(Error::Corrupt { block }),
-            None => Ok(()),
+        let residual = blocks.chunks_exact(stride).position(|block| !is_norm(block));
+        // The first block that is wrong, whichever of its scales it is.
+        match (self.coarse.check_norms(blocks, stride), residual) {
+            (Err(Error::Corrupt { block: a }), Some(b)) => Err(Error::Corrupt { block: a.min(b) }),
+            (Ok(()), Some(block)) => Err(Error::Corrupt { block }),
+            (norms, _) => norms,
         }
     }
 }
