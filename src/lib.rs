@@ -15,6 +15,7 @@ mod sketch;
 mod spec;
 mod stream;
 
+pub use codec::additive::{Additive, AdditiveSpec};
 pub use codec::float::{Bf16Spec, F16Spec, F32Spec, FloatRows};
 pub use codec::hqmq::{ChunkPacking, Hqmq, HqmqSpec, Secondary};
 pub use codec::int::{Int, IntSpec};

@@ -379,6 +379,8 @@ codecs! {
     Hqmq: codec::hqmq::HqmqSpec => codec::hqmq::Hqmq<D>;
     /// The 14-byte block of a llama.cpp fork.
     Tq3: codec::tq3_0::Tq3Spec => codec::tq3_0::Tq3<D>;
+    /// The HQMQ paper's ablation: sums of two random directions.
+    Additive: codec::additive::AdditiveSpec => codec::additive::Additive<D>;
     /// Plain integers with a scale for each token or group.
     Int: codec::int::IntSpec => codec::int::Int<D>;
     /// IEEE binary16.

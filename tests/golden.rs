@@ -94,6 +94,8 @@ const CASES: &[(&str, &[usize])] = &[
     ("hqmq:s=48,secondary=optimised", &[64]),
     ("hqmq:secondary=optimised", &[64]),
     ("hqmq:s=192,secondary=optimised,rotate=true", &[64]),
+    ("additive", &[64]),
+    ("additive:k=24,r=3,seed=1", &[128]),
     ("int", &[32, 64, 80, 96, 112, 128, 160, 192, 256, 512, 576]),
     ("int:bits=2", &[64]),
     ("int:bits=3", &[80]),

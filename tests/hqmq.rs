@@ -1,7 +1,9 @@
 //! HQMQ: bit accounting, distortion, outliers of a page, padding, and bytes that lie.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
-use octaplex::{Backend, ChunkPacking, Codec, CodecSpec, Error, Hqmq, HqmqSpec, Secondary, Stream};
+use octaplex::{
+    Additive, Backend, ChunkPacking, Codec, CodecSpec, Error, Hqmq, HqmqSpec, Int, Secondary, Stream,
+};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 
@@ -189,6 +191,62 @@ fn outliers_are_kept_exactly() {
     outliers_are_exact::<128>("hqmq:r=6,med=3");
     outliers_are_exact::<80>("hqmq:s=24,med=3,secondary=optimised");
     outliers_are_exact::<45>("hqmq:s=192,med=3,packing=index");
+}
+
+/// Integers keep the same outliers, and the rest of a token its own scale.
+#[test]
+fn integers_keep_outliers_too() {
+    let build = |text: &str| match text.parse().unwrap() {
+        CodecSpec::Int(spec) => Int::<128>::build(spec, Backend::detect(), Stream::default()),
+        other => panic!("{other}"),
+    };
+    let mut source = Source::new(6);
+    let xs = with_outliers::<128>(&mut source, 64);
+    let mut errors =
+        ["int:bits=4", "int:bits=4,med=3", "int:bits=4,group=32,med=3,rotate=true"].map(|text| {
+            let codec = build(text).unwrap();
+            let mut page = vec![0xaa; codec.page_bytes_max(64)];
+            let used = codec.encode_page(&xs, &mut page).unwrap();
+            let mut decoded = vec![[0.0; 128]; 64];
+            codec.decode_page(&page[..used], &mut decoded).unwrap();
+            let (q, mut scores, mut acc) = (source.vector::<128>(), [0.0; 64], [[0.0; 128]]);
+            codec.score(&[codec.prepare_query(&q).unwrap()], &page[..used], &mut scores).unwrap();
+            codec.accumulate(&[0.25; 64], &page[..used], &mut acc).unwrap();
+            codec.finish(&mut acc[0]);
+            for (y, score) in decoded.iter().zip(scores) {
+                let exact: f64 = q.iter().zip(y).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
+                assert!((f64::from(score) - exact).abs() < 0.01, "{text}: {score} for {exact}");
+            }
+            for (i, acc) in acc[0].iter().enumerate() {
+                let exact = decoded.iter().map(|y| 0.25 * f64::from(y[i])).sum::<f64>();
+                assert!((f64::from(*acc) - exact).abs() < 0.01, "{text}: {acc} for {exact}");
+            }
+            let small = |i: usize| !(i / 4).is_multiple_of(9);
+            let pairs = xs.iter().zip(&decoded).flat_map(|(x, y)| x.iter().zip(y)).enumerate();
+            pairs.filter(|(i, _)| small(i % 128)).map(|(_, (x, y))| f64::from(x - y).powi(2)).sum::<f64>()
+        });
+    errors[0] /= errors[1];
+    assert!(errors[0] > 50.0, "the small values gain a factor of {}", errors[0]);
+    assert!(matches!(build("int:asymmetric=true,med=3"), Err(Error::Unsupported { .. })));
+}
+
+/// The paper's ablation at its own rates, distortions of Gaussian vectors: products beat sums at matched codes.
+#[test]
+fn products_beat_sums() {
+    let CodecSpec::Additive(spec) = "additive:k=24,r=3".parse().unwrap() else { panic!() };
+    let sums = Additive::<128>::build(spec, Backend::detect(), Stream::default()).unwrap();
+    let (mut source, mut block) = (Source::new(7), vec![0; sums.block_bytes()]);
+    let (mut error, mut energy) = (0.0, 0.0);
+    for _ in 0..50 {
+        let (x, mut y) = (source.vector::<128>(), [0.0; 128]);
+        sums.encode(&x, &mut block).unwrap();
+        sums.decode(&block, &mut y).unwrap();
+        error += x.iter().zip(y).map(|(x, y)| f64::from(x - y).powi(2)).sum::<f64>();
+        energy += x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
+    }
+    let (sums, products) = (error / energy, distortion(&codec::<128>("hqmq:s=24,r=3"), 200));
+    println!("additive k=24, r=3: {sums:.4}; hqmq s=24, r=3: {products:.4}");
+    assert!(sums > 1.5 * products, "{sums}, {products}");
 }
 
 /// Half of all chunks is the most there can be, and the list has room for that.
