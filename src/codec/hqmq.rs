@@ -36,18 +36,26 @@ impl Secondary {
 /// How direction codes become bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ChunkPacking {
-    /// Mixed radix, within .02 bits of the fractional log2(24·S) a code, where S is 3·2ⁿ; whole bits elsewhere.
+    /// Mixed radix, within .02 bits of the fractional log2(24·S) a code; for S = 3·2ⁿ, where specs have it by default.
     #[default]
     Radix,
-    /// ⌈log2 24·S⌉ bits a code, for any S.
+    /// ⌈log2 24·S⌉ bits a code, for any S; the default of specs elsewhere.
     Index,
 }
 
 impl ChunkPacking {
     const NAMES: [(&'static str, Self); 2] = [("radix", Self::Radix), ("index", Self::Index)];
 
-    const fn fits(members: u8) -> bool {
-        members.is_multiple_of(3) && (members / 3).is_power_of_two()
+    /// What a spec that does not say has.
+    const fn default_for(members: u8) -> Self {
+        match members.is_multiple_of(3) && (members / 3).is_power_of_two() {
+            true => Self::Radix,
+            false => Self::Index,
+        }
+    }
+
+    const fn fits(self, members: u8) -> bool {
+        matches!(self, Self::Index) || matches!(Self::default_for(members), Self::Radix)
     }
 }
 
@@ -60,7 +68,8 @@ pub struct HqmqSpec {
     pub radius_bits: u8,
     /// Where the members come from.
     pub secondary: Secondary,
-    /// How direction codes become bits.
+    /// How direction codes become bits. `Radix` needs S = 3·2ⁿ; specs that do not say have it there, and `Index`
+    /// elsewhere.
     pub packing: ChunkPacking,
     /// Chunks whose norm is above this many times the page's median stay exact; 0: none.
     pub med: u8,
@@ -96,25 +105,30 @@ impl HqmqSpec {
     }
 
     const fn layout(&self, dim: usize) -> Option<ChunkLayout> {
-        let radix = matches!(self.packing, ChunkPacking::Radix) && ChunkPacking::fits(self.members);
         let in_range = self.members >= 1 && self.radius_bits >= 2 && self.radius_bits <= 6;
         let has_set =
             matches!(self.secondary, Secondary::Random) || matches!(self.members, 24 | 48 | 96 | 192);
-        if !in_range || !has_set || dim == 0 || dim > MAX_DIM {
+        if !in_range || !has_set || !self.packing.fits(self.members) || dim == 0 || dim > MAX_DIM {
             return None;
         }
         Some(ChunkLayout {
             chunks: dim.div_ceil(4),
             members: self.members,
             radius_bits: self.radius_bits,
-            radix,
+            radix: matches!(self.packing, ChunkPacking::Radix),
             flags: self.med > 0,
         })
     }
 }
 
+const NO_SUCH_SET: &str = "secondary=optimised has sets of s=24, 48, 96 and 192; use secondary=random";
+const NO_RADIX: &str = "packing=radix is for s=3, 6, 12, 24, 48, 96 and 192; use packing=index";
+
 const MEMBERS: Key = Key::new("s", "1..=255");
 const RADIUS: Key = Key::new("r", "2..=6");
+const PACKING: Key = Key::new("packing", "radix, index");
+/// Its place among the keys.
+const PACKING_INDEX: usize = 3;
 
 impl Spec for HqmqSpec {
     const NAME: &'static str = "hqmq";
@@ -123,7 +137,7 @@ impl Spec for HqmqSpec {
         MEMBERS,
         RADIUS,
         Key::new("secondary", "random, optimised"),
-        Key::new("packing", "radix, index"),
+        PACKING,
         Key::new("med", "0..=255"),
         Key::new("rotate", "false, true"),
         Key::new("seed", "0..2^64"),
@@ -134,7 +148,7 @@ impl Spec for HqmqSpec {
             0 => self.members = parse_int(value, 1..=255)? as u8,
             1 => self.radius_bits = parse_int(value, 2..=6)? as u8,
             2 => self.secondary = one_of(value, &Secondary::NAMES)?,
-            3 => self.packing = one_of(value, &ChunkPacking::NAMES)?,
+            PACKING_INDEX => self.packing = one_of(value, &ChunkPacking::NAMES)?,
             4 => self.med = parse_int(value, 0..=255)? as u8,
             5 => self.rotate = parse_flag(value)?,
             _ => self.seed = parse_int(value, 0..=u64::MAX)?,
@@ -147,11 +161,25 @@ impl Spec for HqmqSpec {
             0 => Value::Int(self.members.into()),
             1 => Value::Int(self.radius_bits.into()),
             2 => Value::word(self.secondary, &Secondary::NAMES),
-            3 => Value::word(self.packing, &ChunkPacking::NAMES),
+            PACKING_INDEX => Value::word(self.packing, &ChunkPacking::NAMES),
             4 => Value::Int(self.med.into()),
             5 => Value::flag(self.rotate),
             _ => Value::Int(self.seed),
         }
+    }
+
+    fn is_default(&self, key: usize) -> bool {
+        match key {
+            PACKING_INDEX => self.packing == ChunkPacking::default_for(self.members),
+            _ => self.get(key) == Self::default().get(key),
+        }
+    }
+
+    fn complete(mut self, given: u32) -> Self {
+        if given & (1 << PACKING_INDEX) == 0 {
+            self.packing = ChunkPacking::default_for(self.members);
+        }
+        self
     }
 
     fn layout(&self, dim: usize, line: &mut dyn FnMut(usize, &str)) {
@@ -210,7 +238,7 @@ impl<const D: usize> Hqmq<D> {
     ///
     /// # Errors
     /// [`Error::Value`] for numbers outside their range, [`Error::Unsupported`] for an optimised set of
-    /// another size, [`Error::Width`] for widths above 576, and with `rotate` for those without a Hadamard matrix.
+    /// another size and for mixed radix where S is not 3·2ⁿ, [`Error::Width`] for widths above 576, and with `rotate` for those without a Hadamard matrix.
     pub fn build(spec: HqmqSpec, backend: Backend, stream: Stream) -> Result<Self, Error> {
         if D == 0 || D > MAX_DIM {
             return Err(Error::Width { actual: D });
@@ -221,8 +249,10 @@ impl<const D: usize> Hqmq<D> {
         if !(2..=6).contains(&spec.radius_bits) {
             return Err(RADIUS.error(0));
         }
-        let why = "secondary=optimised has sets of s=24, 48, 96 and 192; use secondary=random";
-        let layout = spec.layout(D).ok_or(Error::Unsupported { why })?;
+        if !spec.packing.fits(spec.members) {
+            return Err(Error::Unsupported { why: NO_RADIX });
+        }
+        let layout = spec.layout(D).ok_or(Error::Unsupported { why: NO_SUCH_SET })?;
         let rotation = if spec.rotate { Rotation::wht(1, spec.seed, stream)? } else { Rotation::identity() };
         let set = Set::new(&spec, stream)?;
         Ok(Self { spec, backend, rotation, layout, set })

@@ -81,7 +81,7 @@ impl Spec for IntSpec {
         BITS,
         GROUP,
         Key::new("asymmetric", "false, true"),
-        Key::new("med", "0 (off), 1..=255; asymmetric=false"),
+        Key::new("med", "0..=255"),
         Key::new("rotate", "false, true"),
         Key::new("seed", "0..2^64"),
     ];
