@@ -247,6 +247,25 @@ impl Backend {
         }
     }
 
+    /// x ← (x + `offset`)·`scale`; returns the largest result, -∞ for none.
+    #[must_use]
+    pub fn scale_logits(self, x: &mut [f32], offset: f32, scale: f32) -> f32 {
+        dispatch!(self, scale_logits(x, offset, scale))
+    }
+
+    /// x ← `cap`·tanh(x/`cap`), absolute error below 2·10⁻⁷·`cap`. The cap is positive.
+    pub fn soft_cap(self, x: &mut [f32], cap: f32) {
+        assert!(cap > 0.0);
+        dispatch!(self, soft_cap(x, cap))
+    }
+
+    /// x ← e^(x - `max`), relative error below 1.5·10⁻⁷, 0 from -87 down; returns the sum, 16 lanes, then by halves.
+    /// No x is above `max`; -∞ gives 0.
+    #[must_use]
+    pub fn exp_weights(self, x: &mut [f32], max: f32) -> f32 {
+        dispatch!(self, exp_weights(x, max))
+    }
+
     /// Benchmark baseline, not bit-exact: scores a page of f16 rows, row by row, as an uncompressed cache would, with
     /// fused multiply-adds where the CPU has them.
     #[doc(hidden)]

@@ -12,6 +12,9 @@ use crate::hadamard;
 use crate::{Affine, Float, IntQuery, Packing, Rows};
 use half::{bf16, f16};
 
+mod softmax;
+pub(crate) use softmax::*;
+
 /// Lanes of every `f32` sum. Element `i` goes to lane `i % 16`, ascending; then 16 → 8 → 4 → 2 → 1 by halves.
 pub(crate) const LANES: usize = 16;
 

@@ -1,5 +1,9 @@
 //! Kernels for NEON, the baseline of 64-bit ARM.
 
+mod softmax;
+
+pub(crate) use softmax::*;
+
 use crate::{Affine, Float, IntQuery, Packing, Rows};
 
 forward_to_scalar! {

@@ -1,5 +1,9 @@
 //! Kernels for WebAssembly SIMD128.
 
+mod softmax;
+
+pub(crate) use softmax::*;
+
 use crate::{Affine, Float, IntQuery, Packing, Rows};
 
 forward_to_scalar! {

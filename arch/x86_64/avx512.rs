@@ -18,12 +18,14 @@ mod pack;
 mod quantize;
 mod rotate;
 mod score;
+mod softmax;
 mod vector;
 
 pub(crate) use pack::{pack, unpack};
 pub(crate) use quantize::{lookup, quantize};
 pub(crate) use rotate::{rotate, rotate_inverse};
 pub(crate) use score::score_codes;
+pub(crate) use softmax::*;
 pub(crate) use vector::{dot, max_abs, min_max, quantize_query};
 
 use crate::{Affine, Float, Rows};

@@ -4,6 +4,7 @@
 //! WebAssembly. It needs `alloc`, and the including crate declares that.
 
 mod paint;
+mod softmax;
 
 use alloc::format;
 use alloc::string::String;
@@ -42,6 +43,9 @@ pub(crate) const KERNELS: &[(&str, Check)] = &[
     ("decode_affine", decode_affine),
     ("score_affine", score_affine),
     ("accumulate_affine", accumulate_affine),
+    ("scale_logits", softmax::scale_logits),
+    ("soft_cap", softmax::soft_cap),
+    ("exp_weights", softmax::exp_weights),
 ];
 
 const WIDTHS: [usize; 11] = [32, 64, 80, 96, 112, 128, 160, 192, 256, 512, 576];

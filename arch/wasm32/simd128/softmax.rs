@@ -1,0 +1,7 @@
+//! From scores to weights.
+
+forward_to_scalar! {
+    scale_logits(x: &mut [f32], offset: f32, scale: f32) -> f32;
+    soft_cap(x: &mut [f32], cap: f32);
+    exp_weights(x: &mut [f32], max: f32) -> f32;
+}
