@@ -5,6 +5,8 @@
 #[cfg(feature = "alloc")]
 extern crate alloc;
 
+mod attention;
+mod cache;
 pub mod codebook;
 mod codec;
 #[cfg(feature = "alloc")]
@@ -14,6 +16,12 @@ mod rotation;
 mod spec;
 mod stream;
 
+pub use attention::Attend;
+pub use cache::{
+    CacheConfig, Center, Fixed, Layer, LayerCache, LayerConfig, RowCodec, Stats, Storage, Tensor,
+};
+#[cfg(feature = "alloc")]
+pub use cache::{KvCache, Shared, SharedLayer};
 pub use codec::float::{Bf16Spec, F16Spec, F32Spec, FloatRows};
 pub use codec::int::{Int, IntSpec};
 pub use codec::turboquant::{Gain, RotationKind, TurboQuant, TurboQuantSpec};

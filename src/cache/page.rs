@@ -1,0 +1,331 @@
+//! Where everything lies: the one place that computes sizes; and the two kinds of memory a layer lives in.
+//!
+//! ```text
+//! front   head 0: sinks K, sinks V, window K, window V (f16 rows), balance, prefix centre;  head 1: …
+//! page    header (16 bytes: position u64, zeros);  head 0: centre f16, key blocks, value blocks;  head 1: …
+//! ```
+//!
+//! A page is written once, when it closes, and never changed: forks share it.
+
+use super::config::{Center, LayerConfig};
+use core::ops::Range;
+
+#[cfg(feature = "alloc")]
+use alloc::{collections::VecDeque, sync::Arc, vec, vec::Vec};
+
+/// Bytes before the heads of a page. Position u64; then zeros, kept for keys whose channels have rates of their own.
+pub(crate) const HEADER: usize = 16;
+
+/// Tokens that have one maximum, one sum and one output: the unit of work of attention. Parts are combined in order,
+/// so this number is part of what results mean.
+pub(crate) const SPLIT: usize = 4096;
+
+/// Queries that share one pass over the keys.
+pub(crate) const BATCH: usize = 8;
+
+/// Sizes in bytes, counts in tokens.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Layout {
+    pub(crate) heads: usize,
+    pub(crate) key_dim: usize,
+    pub(crate) value_dim: usize,
+    /// Tokens of a page.
+    pub(crate) page: usize,
+    pub(crate) sinks: usize,
+    /// Places in the exact window: a whole number of pages, so that no page wraps.
+    pub(crate) ring: usize,
+    /// Page slots in caller-given memory.
+    pub(crate) slots: usize,
+    pub(crate) key_block: usize,
+    pub(crate) value_block: usize,
+    pub(crate) centre_bytes: usize,
+    balance_bytes: usize,
+    prefix_bytes: usize,
+    pub(crate) head_page: usize,
+    pub(crate) page_bytes: usize,
+    head_front: usize,
+    pub(crate) front_bytes: usize,
+}
+
+impl Layout {
+    pub(crate) const fn new(config: &LayerConfig) -> Self {
+        let LayerConfig { kv_heads: heads, key_dim, value_dim, page, sink_tokens: sinks, .. } = *config;
+        let ring = config.recent_window.div_ceil(page) * page + page;
+        let (key_block, value_block) =
+            (config.keys.block_bytes(key_dim), config.values.block_bytes(value_dim));
+        let centre_bytes = if matches!(config.centers(), Center::Page) { 2 * key_dim } else { 0 };
+        let prefix_bytes = if matches!(config.centers(), Center::Prefix) { 2 * key_dim } else { 0 };
+        // Sums of squares of queries in f32 until the balance is decided, then the balance in f16.
+        let balance_bytes = if config.balances() { 4 * key_dim } else { 0 };
+        let head_page = centre_bytes + page * (key_block + value_block);
+        let head_front = (sinks + ring) * 2 * (key_dim + value_dim) + balance_bytes + prefix_bytes;
+        let paged = config.capacity.saturating_sub(sinks + config.recent_window) / page;
+        let slots = match config.sliding_window {
+            // A spare one, to see whether pages can be encoded before the oldest give up theirs.
+            Some(window) if window.div_ceil(page) + 2 < paged => window.div_ceil(page) + 2,
+            _ => paged,
+        };
+        Self {
+            heads,
+            key_dim,
+            value_dim,
+            page,
+            sinks,
+            ring,
+            slots,
+            key_block,
+            value_block,
+            centre_bytes,
+            balance_bytes,
+            prefix_bytes,
+            head_page,
+            page_bytes: HEADER + heads * head_page,
+            head_front,
+            front_bytes: heads * head_front,
+        }
+    }
+
+    /// Values that one unit of attention works in.
+    pub(crate) const fn unit_scratch(&self, rows: usize) -> usize {
+        let rows = if rows < BATCH { rows } else { BATCH };
+        rows * (self.key_dim + 3 * self.value_dim + self.score_tokens() + self.exact_tokens())
+    }
+
+    /// Values of a part's result, and those that working on one takes, beyond a unit's own.
+    #[cfg(feature = "rayon")]
+    pub(crate) const fn part_scratch(&self, rows: usize) -> (usize, usize) {
+        (2 * BATCH + rows * self.value_dim, rows * self.score_tokens())
+    }
+
+    /// Tokens whose scores are held at once.
+    pub(crate) const fn score_tokens(&self) -> usize {
+        let pages = self.slots * self.page;
+        let most = if pages > self.exact_tokens() { pages } else { self.exact_tokens() };
+        if most < SPLIT { most } else { SPLIT }
+    }
+
+    pub(crate) const fn exact_tokens(&self) -> usize {
+        let tokens = self.sinks + self.ring;
+        if tokens < SPLIT { tokens } else { SPLIT }
+    }
+
+    /// Values that appending works in: a balance and a prefix centre for each head, and a page of rows.
+    pub(crate) const fn append_scratch(&self) -> usize {
+        self.heads * 2 * self.key_dim + self.page_of_rows()
+    }
+
+    pub(crate) const fn page_of_rows(&self) -> usize {
+        self.page * if self.key_dim > self.value_dim { self.key_dim } else { self.value_dim }
+    }
+
+    /// Of one head, within the front.
+    fn front(&self, head: usize, from: usize, len: usize) -> Range<usize> {
+        let start = head * self.head_front + from;
+        start..start + len
+    }
+
+    /// `count` sinks' keys.
+    pub(crate) fn sink_keys(&self, head: usize, token: usize, count: usize) -> Range<usize> {
+        self.front(head, 2 * token * self.key_dim, 2 * count * self.key_dim)
+    }
+
+    pub(crate) fn sink_values(&self, head: usize, token: usize, count: usize) -> Range<usize> {
+        let from = 2 * (self.sinks * self.key_dim + token * self.value_dim);
+        self.front(head, from, 2 * count * self.value_dim)
+    }
+
+    /// The window's keys in places `place..place + count`.
+    pub(crate) fn window_keys(&self, head: usize, place: usize, count: usize) -> Range<usize> {
+        let from = 2 * (self.sinks * (self.key_dim + self.value_dim) + place * self.key_dim);
+        self.front(head, from, 2 * count * self.key_dim)
+    }
+
+    pub(crate) fn window_values(&self, head: usize, place: usize, count: usize) -> Range<usize> {
+        let before = self.sinks * (self.key_dim + self.value_dim) + self.ring * self.key_dim;
+        self.front(head, 2 * (before + place * self.value_dim), 2 * count * self.value_dim)
+    }
+
+    /// Sums of squares in f32, or the balance in f16 at the start of it; empty where keys are not balanced.
+    pub(crate) fn balance(&self, head: usize) -> Range<usize> {
+        let from = self.head_front - self.balance_bytes - self.prefix_bytes;
+        self.front(head, from, self.balance_bytes)
+    }
+
+    /// The centre of all pages; empty where there is none.
+    pub(crate) fn prefix(&self, head: usize) -> Range<usize> {
+        self.front(head, self.head_front - self.prefix_bytes, self.prefix_bytes)
+    }
+
+    /// A head's part of a page.
+    pub(crate) fn head_of_page(&self, head: usize) -> Range<usize> {
+        let start = HEADER + head * self.head_page;
+        start..start + self.head_page
+    }
+}
+
+/// The memory of a layer: a front of fixed size, and pages in the order of their tokens.
+pub trait Storage: Send + Sync {
+    #[doc(hidden)]
+    fn front(&self) -> &[u8];
+    #[doc(hidden)]
+    fn front_mut(&mut self) -> &mut [u8];
+    /// Number of pages.
+    #[doc(hidden)]
+    fn pages(&self) -> usize;
+    #[doc(hidden)]
+    fn page(&self, index: usize) -> &[u8];
+    /// Pages that can be written before some are removed.
+    #[doc(hidden)]
+    fn free(&self) -> usize;
+    /// The front; and the memory of page `pages() + index`, which is no part of the cache until it is committed.
+    /// `index` is below [`free`](Self::free).
+    #[doc(hidden)]
+    fn front_and_draft(&mut self, index: usize) -> (&[u8], &mut [u8]);
+    /// Adds the first `count` drafts, and forgets the others.
+    #[doc(hidden)]
+    fn commit(&mut self, count: usize);
+    /// Removes pages.
+    #[doc(hidden)]
+    fn remove(&mut self, range: Range<usize>);
+}
+
+/// Memory of the caller: `&mut [u8]`, an array, a `Vec`.
+#[derive(Debug)]
+pub struct Fixed<S> {
+    bytes: S,
+    front: usize,
+    page: usize,
+    slots: usize,
+    /// The slot of the first page; the others follow in a circle.
+    first: usize,
+    len: usize,
+}
+
+impl<S: AsRef<[u8]> + AsMut<[u8]>> Fixed<S> {
+    pub(crate) fn new(layout: &Layout, bytes: S) -> Self {
+        Self {
+            bytes,
+            front: layout.front_bytes,
+            page: layout.page_bytes,
+            slots: layout.slots,
+            first: 0,
+            len: 0,
+        }
+    }
+
+    fn slot(&self, index: usize) -> Range<usize> {
+        let start = self.front + (self.first + index) % self.slots.max(1) * self.page;
+        start..start + self.page
+    }
+}
+
+impl<S: AsRef<[u8]> + AsMut<[u8]> + Send + Sync> Storage for Fixed<S> {
+    fn front(&self) -> &[u8] {
+        &self.bytes.as_ref()[..self.front]
+    }
+
+    fn front_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes.as_mut()[..self.front]
+    }
+
+    fn pages(&self) -> usize {
+        self.len
+    }
+
+    fn page(&self, index: usize) -> &[u8] {
+        &self.bytes.as_ref()[self.slot(index)]
+    }
+
+    fn free(&self) -> usize {
+        self.slots - self.len
+    }
+
+    fn front_and_draft(&mut self, index: usize) -> (&[u8], &mut [u8]) {
+        let slot = self.slot(self.len + index);
+        let (front, pages) = self.bytes.as_mut().split_at_mut(self.front);
+        (front, &mut pages[slot.start - self.front..slot.end - self.front])
+    }
+
+    fn commit(&mut self, count: usize) {
+        self.len += count;
+    }
+
+    fn remove(&mut self, range: Range<usize>) {
+        if range.start == 0 {
+            self.first = (self.first + range.end) % self.slots.max(1);
+        } else {
+            for index in range.end..self.len {
+                let (from, to) = (self.slot(index), self.slot(index - range.len()));
+                self.bytes.as_mut().copy_within(from, to.start);
+            }
+        }
+        self.len -= range.len();
+    }
+}
+
+/// Pages on the heap, each allocated when it closes and shared by all forks that have it.
+#[cfg(feature = "alloc")]
+#[derive(Clone, Debug)]
+pub struct Shared {
+    front: Vec<u8>,
+    page: usize,
+    pages: VecDeque<Arc<[u8]>>,
+    drafts: Vec<Arc<[u8]>>,
+}
+
+#[cfg(feature = "alloc")]
+impl Shared {
+    pub(crate) fn new(layout: &Layout) -> Self {
+        Self {
+            front: vec![0; layout.front_bytes],
+            page: layout.page_bytes,
+            pages: VecDeque::new(),
+            drafts: Vec::new(),
+        }
+    }
+
+    /// Whether both have the page in the same memory.
+    #[cfg(test)]
+    pub(crate) fn shares(&self, other: &Self, index: usize) -> bool {
+        Arc::ptr_eq(&self.pages[index], &other.pages[index])
+    }
+}
+
+#[cfg(feature = "alloc")]
+impl Storage for Shared {
+    fn front(&self) -> &[u8] {
+        &self.front
+    }
+
+    fn front_mut(&mut self) -> &mut [u8] {
+        &mut self.front
+    }
+
+    fn pages(&self) -> usize {
+        self.pages.len()
+    }
+
+    fn page(&self, index: usize) -> &[u8] {
+        &self.pages[index]
+    }
+
+    fn free(&self) -> usize {
+        usize::MAX
+    }
+
+    fn front_and_draft(&mut self, index: usize) -> (&[u8], &mut [u8]) {
+        while self.drafts.len() <= index {
+            self.drafts.push(core::iter::repeat_n(0, self.page).collect());
+        }
+        (&self.front, Arc::make_mut(&mut self.drafts[index]))
+    }
+
+    fn commit(&mut self, count: usize) {
+        self.pages.extend(self.drafts.drain(..count));
+        self.drafts.clear();
+    }
+
+    fn remove(&mut self, range: Range<usize>) {
+        self.pages.drain(range);
+    }
+}
