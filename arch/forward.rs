@@ -20,3 +20,14 @@ macro_rules! forward_to_scalar {
         )*
     };
 }
+
+/// Compiles kernels of `lanes.rs` for one kind of registers.
+macro_rules! forward_to_lanes {
+    ($lanes:ty; $($kernel:ident($($argument:ident: $kind:ty),*) $(-> $result:ty)?;)*) => {
+        $(
+            pub(crate) fn $kernel($($argument: $kind),*) $(-> $result)? {
+                $crate::lanes::$kernel::<$lanes>($($argument),*)
+            }
+        )*
+    };
+}

@@ -80,9 +80,12 @@ const fn column_masks<const N: usize>(rows: [u32; N], transpose: bool) -> [[u32;
     masks
 }
 
-static H12: [[[u32; 12]; 12]; 2] = [column_masks(paley_1(), false), column_masks(paley_1(), true)];
-static H20: [[[u32; 20]; 20]; 2] = [column_masks(paley_1(), false), column_masks(paley_1(), true)];
-static H28: [[[u32; 28]; 28]; 2] = [column_masks(paley_2(), false), column_masks(paley_2(), true)];
+/// Column masks of H and of Hᵀ.
+pub(crate) static H12: [[[u32; 12]; 12]; 2] = [column_masks(paley_1(), false), column_masks(paley_1(), true)];
+/// Column masks of H and of Hᵀ.
+pub(crate) static H20: [[[u32; 20]; 20]; 2] = [column_masks(paley_1(), false), column_masks(paley_1(), true)];
+/// Column masks of H and of Hᵀ.
+pub(crate) static H28: [[[u32; 28]; 28]; 2] = [column_masks(paley_2(), false), column_masks(paley_2(), true)];
 
 /// The base of a width: `width` = base · 2ⁿ with base 1, 12, 20, 28 or 144 = 12·12; `None` where no Hadamard matrix
 /// of that order is offered.

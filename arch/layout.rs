@@ -2,6 +2,14 @@
 
 use half::f16;
 
+mod angles;
+mod blocks;
+mod signs;
+
+pub use angles::{AngleTree, Angles};
+pub use blocks::{BLOCK_BYTES, BLOCK_VALUES, BlockBook};
+pub use signs::{SignQuery, SignRows};
+
 /// How codes of `radix · 2^raw_bits` levels become bits.
 ///
 /// A code splits into `raw_bits` low bits and a digit `code >> raw_bits` below `radix`. Low bits go to the *raw

@@ -12,19 +12,26 @@ extern crate std;
 mod detect;
 pub mod hadamard;
 mod layout;
+mod octahedral;
 mod scalar;
 #[macro_use]
 #[allow(unused_macros, reason = "where the specification is the only backend")]
 mod forward;
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
+#[cfg(any(target_arch = "aarch64", all(target_arch = "wasm32", target_feature = "simd128")))]
+mod lanes;
 #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
 mod wasm32;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
 pub use detect::Backend;
-pub use layout::{Affine, Float, IntQuery, Packing, Rows};
+pub use layout::{
+    Affine, AngleTree, Angles, BLOCK_BYTES, BLOCK_VALUES, BlockBook, Float, IntQuery, Packing, Rows,
+    SignQuery, SignRows,
+};
+pub use octahedral::{Octahedral, Search};
 
 use detect::Isa;
 
@@ -266,6 +273,75 @@ impl Backend {
         dispatch!(self, exp_weights(x, max))
     }
 
+    /// Writes the stream of x·scale: for every triplet the direction that `search` finds, and a radius.
+    pub fn octahedral_encode(
+        self,
+        layout: &Octahedral,
+        search: Search,
+        x: &[f32],
+        scale: f32,
+        stream: &mut [u8],
+    ) {
+        check_octahedral(layout);
+        assert_eq!((x.len(), stream.len()), (layout.dim, layout.stream_bytes()));
+        dispatch!(self, octahedral_encode(layout, search, x, scale, stream))
+    }
+
+    /// out = scale · the vector of a stream. Any bytes are allowed.
+    pub fn octahedral_decode(self, layout: &Octahedral, stream: &[u8], scale: f32, out: &mut [f32]) {
+        check_octahedral(layout);
+        assert_eq!((out.len(), stream.len()), (layout.dim, layout.stream_bytes()));
+        dispatch!(self, octahedral_decode(layout, stream, scale, out))
+    }
+
+    /// score\[query]\[row] for rows `stride` bytes apart, directions of up to 5 bits and queries of at most ±127.
+    pub fn score_octahedral(
+        self,
+        layout: &Octahedral,
+        stride: usize,
+        bytes: &[u8],
+        queries: &[IntQuery],
+        scores: &mut [f32],
+    ) {
+        check_octahedral_rows(layout, stride, bytes);
+        assert!(!layout.directions.is_empty());
+        assert!(queries.iter().all(|query| query.values.len() == layout.dim));
+        assert_eq!(scores.len(), queries.len() * (bytes.len() / stride));
+        dispatch!(self, score_octahedral(layout, stride, bytes, queries, scores))
+    }
+
+    /// The same for queries in `f32` and directions of any number of bits.
+    pub fn score_octahedral_floats(
+        self,
+        layout: &Octahedral,
+        stride: usize,
+        bytes: &[u8],
+        queries: &[&[f32]],
+        scores: &mut [f32],
+    ) {
+        check_octahedral_rows(layout, stride, bytes);
+        assert!(queries.iter().all(|query| query.len() == layout.dim));
+        assert_eq!(scores.len(), queries.len() * (bytes.len() / stride));
+        dispatch!(self, score_octahedral_floats(layout, stride, bytes, queries, scores))
+    }
+
+    /// acc\[query] += Σ weight·row, rows ascending; weights are \[query]\[row].
+    pub fn accumulate_octahedral(
+        self,
+        layout: &Octahedral,
+        stride: usize,
+        bytes: &[u8],
+        weights: &[f32],
+        acc: &mut [f32],
+    ) {
+        check_octahedral_rows(layout, stride, bytes);
+        assert_eq!(acc.len() % layout.dim, 0);
+        assert_eq!(weights.len(), acc.len() / layout.dim * (bytes.len() / stride));
+        if !bytes.is_empty() {
+            dispatch!(self, accumulate_octahedral(layout, stride, bytes, weights, acc))
+        }
+    }
+
     /// Benchmark baseline, not bit-exact: scores a page of f16 rows, row by row, as an uncompressed cache would, with
     /// fused multiply-adds where the CPU has them.
     #[doc(hidden)]
@@ -282,6 +358,180 @@ impl Backend {
             _ => self.score_floats(Float::F16, query.len(), bytes, &[query], scores),
         }
     }
+}
+
+/// Planes of signs.
+impl Backend {
+    /// bit = x ≥ 0 (-0 is positive), least significant bit first; a whole number of bytes.
+    pub fn pack_signs(self, x: &[f32], plane: &mut [u8]) {
+        assert_eq!(x.len(), 8 * plane.len());
+        dispatch!(self, pack_signs(x, plane))
+    }
+
+    /// out = scale where the bit is set, -scale elsewhere.
+    pub fn unpack_signs(self, plane: &[u8], scale: f32, out: &mut [f32]) {
+        assert_eq!(out.len(), 8 * plane.len());
+        dispatch!(self, unpack_signs(plane, scale, out))
+    }
+
+    /// score\[query]\[row] += (Σ ±q, an exact integer) · (query scale · `scale`) · row scale.
+    pub fn score_signs(self, rows: &SignRows, scale: f32, queries: &[SignQuery], scores: &mut [f32]) {
+        check_sign_rows(rows);
+        assert!(queries.iter().all(|query| query.values.len() == rows.dim));
+        assert_eq!(scores.len(), queries.len() * rows.count());
+        dispatch!(self, score_signs(rows, scale, queries, scores))
+    }
+
+    /// acc\[query] += Σ ±weight·row scale·`scale`, with integer weights and sums for each run of 256 rows. Weights
+    /// (\[query]\[row]) are at most [`MAX_WEIGHT`] in magnitude, row scales finite.
+    pub fn accumulate_signs(self, rows: &SignRows, scale: f32, weights: &[f32], acc: &mut [f32]) {
+        check_sign_rows(rows);
+        assert_eq!(acc.len() % rows.dim, 0);
+        assert_eq!(weights.len(), acc.len() / rows.dim * rows.count());
+        dispatch!(self, accumulate_signs(rows, scale, weights, acc))
+    }
+}
+
+/// Small blocks.
+impl Backend {
+    /// Scales, codes and bit planes of each 32 values; a scale must not round to infinity as an f16.
+    pub fn quantize_blocks(self, book: &BlockBook, x: &[f32], bytes: &mut [u8]) {
+        check_blocks(x.len(), bytes);
+        dispatch!(self, quantize_blocks(book, x, bytes))
+    }
+
+    /// Whether all scales are finite.
+    #[must_use]
+    pub fn blocks_are_finite(self, bytes: &[u8]) -> bool {
+        assert!(bytes.len().is_multiple_of(BLOCK_BYTES));
+        dispatch!(self, blocks_are_finite(bytes))
+    }
+
+    /// out = scale · centroid\[code]. Scales are finite.
+    pub fn decode_blocks(self, book: &BlockBook, bytes: &[u8], out: &mut [f32]) {
+        check_blocks(out.len(), bytes);
+        dispatch!(self, decode_blocks(book, bytes, out))
+    }
+
+    /// score\[query]\[row] = [`dot`](Self::dot) of the query and the decoded row of `dim` values.
+    pub fn score_blocks(
+        self,
+        book: &BlockBook,
+        dim: usize,
+        bytes: &[u8],
+        queries: &[&[f32]],
+        scores: &mut [f32],
+    ) {
+        let rows = check_block_rows(dim, bytes);
+        assert!(queries.iter().all(|query| query.len() == dim));
+        assert_eq!(scores.len(), queries.len() * rows);
+        dispatch!(self, score_blocks(book, dim, bytes, queries, scores))
+    }
+
+    /// acc\[query] += Σ weight·decoded row, rows ascending; weights are \[query]\[row].
+    pub fn accumulate_blocks(
+        self,
+        book: &BlockBook,
+        dim: usize,
+        bytes: &[u8],
+        weights: &[f32],
+        acc: &mut [f32],
+    ) {
+        let rows = check_block_rows(dim, bytes);
+        assert_eq!(acc.len() % dim, 0);
+        assert_eq!(weights.len(), acc.len() / dim * rows);
+        if !bytes.is_empty() {
+            dispatch!(self, accumulate_blocks(book, dim, bytes, weights, acc))
+        }
+    }
+}
+
+/// Trees of polar coordinates.
+impl Backend {
+    /// x\[..roots] ← the roots' radii; codes of level 1, then level 2, …
+    pub fn quantize_angles(self, tree: &AngleTree, x: &mut [f32], codes: &mut [u8]) {
+        check_tree(tree);
+        assert_eq!((x.len(), codes.len()), (tree.dim, tree.codes()));
+        dispatch!(self, quantize_angles(tree, x, codes))
+    }
+
+    /// The coordinates of a row with finite roots. Any other bytes are allowed.
+    pub fn decode_angles(self, tree: &AngleTree, row: &[u8], out: &mut [f32]) {
+        check_tree(tree);
+        assert_eq!((row.len(), out.len()), (tree.row_bytes(), tree.dim));
+        dispatch!(self, decode_angles(tree, row, out))
+    }
+
+    /// score\[query]\[row], a tree of products.
+    pub fn score_angles(self, tree: &AngleTree, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]) {
+        check_tree(tree);
+        check_widths(tree.dim, tree.row_bytes(), bytes, queries);
+        assert_eq!(scores.len(), queries.len() * (bytes.len() / tree.row_bytes()));
+        dispatch!(self, score_angles(tree, bytes, queries, scores))
+    }
+
+    /// acc\[query] += Σ weight·decoded row, rows ascending; weights are \[query]\[row].
+    pub fn accumulate_angles(self, tree: &AngleTree, bytes: &[u8], weights: &[f32], acc: &mut [f32]) {
+        check_tree(tree);
+        check_widths(tree.dim, tree.row_bytes(), bytes, &[]);
+        assert_eq!(acc.len() % tree.dim, 0);
+        assert_eq!(weights.len(), acc.len() / tree.dim * (bytes.len() / tree.row_bytes()));
+        if !bytes.is_empty() {
+            dispatch!(self, accumulate_angles(tree, bytes, weights, acc))
+        }
+    }
+}
+
+fn check_tree(tree: &AngleTree) {
+    assert!((1..=9).contains(&tree.levels.len()) && tree.dim <= MAX_DIM);
+    assert!(tree.roots() > 0 && tree.dim.is_multiple_of(1 << tree.levels.len()));
+    for (level, angles) in tree.levels.iter().enumerate() {
+        assert!((1..=8).contains(&angles.bits));
+        let codes = 1 << angles.bits;
+        assert_eq!((angles.cos.len(), angles.sin.len()), (codes, codes));
+        assert_eq!(angles.tangents.len(), if level == 0 { (codes / 4).max(1) } else { codes } - 1);
+    }
+}
+
+fn check_blocks(values: usize, bytes: &[u8]) {
+    assert!(values.is_multiple_of(BLOCK_VALUES));
+    assert_eq!(bytes.len(), values / BLOCK_VALUES * BLOCK_BYTES);
+}
+
+fn check_block_rows(dim: usize, bytes: &[u8]) -> usize {
+    assert!((BLOCK_VALUES..=MAX_DIM).contains(&dim) && dim.is_multiple_of(BLOCK_VALUES));
+    let row_bytes = dim / BLOCK_VALUES * BLOCK_BYTES;
+    assert_eq!(bytes.len() % row_bytes, 0);
+    bytes.len() / row_bytes
+}
+
+fn check_sign_rows(rows: &SignRows) {
+    assert!((1..=MAX_DIM).contains(&rows.dim) && rows.dim.is_multiple_of(8));
+    assert!(rows.at >= rows.outer.map_or(0, Float::bytes));
+    assert!(rows.stride >= rows.at + 2 + rows.dim / 8);
+    assert_eq!(rows.bytes.len() % rows.stride, 0);
+}
+
+fn check_octahedral(layout: &Octahedral) {
+    let (directions, radii, rest) = (layout.direction_bits, layout.radius_bits, layout.rest_bits);
+    assert!((1..=MAX_DIM).contains(&layout.dim));
+    assert!((1..=7).contains(&directions) && radii <= 6 && rest <= 7);
+    assert!(2 * usize::from(rest) <= layout.field_bits());
+    assert_eq!(layout.coordinates.len(), 1 << directions);
+    assert_eq!(layout.lengths.len(), 1 << (2 * (directions - 1)));
+    let codes = if directions <= 5 { 1 << (2 * directions) } else { 0 };
+    assert_eq!(layout.directions.len(), codes);
+    let entries = [128, 256, 0][usize::from(directions.saturating_sub(4)).min(2)];
+    assert!(layout.planes.iter().all(|plane| plane.len() == entries));
+    assert_eq!(layout.radii.len(), 1 << radii);
+    assert_eq!(layout.rest.len(), if rest > 0 { 1 << rest } else { 0 });
+    assert_ne!(layout.scale, Float::Bf16);
+}
+
+fn check_octahedral_rows(layout: &Octahedral, stride: usize, bytes: &[u8]) {
+    check_octahedral(layout);
+    assert!(stride >= layout.header_bytes() + layout.stream_bytes());
+    assert_eq!(bytes.len() % stride, 0);
 }
 
 fn check_rows(rows: &Rows, centroids: &[i16]) {

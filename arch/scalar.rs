@@ -14,6 +14,15 @@ use half::{bf16, f16};
 
 mod softmax;
 pub(crate) use softmax::*;
+mod angles;
+mod blocks;
+mod signs;
+
+pub(crate) use angles::*;
+pub(crate) use blocks::*;
+pub(crate) use signs::*;
+mod octahedral;
+pub(crate) use octahedral::*;
 
 /// Lanes of every `f32` sum. Element `i` goes to lane `i % 16`, ascending; then 16 → 8 → 4 → 2 → 1 by halves.
 pub(crate) const LANES: usize = 16;
@@ -161,17 +170,22 @@ pub(crate) fn pack(packing: Packing, codes: &[u8], bytes: &mut [u8]) {
         writer.finish();
     }
     if radix > 1 {
-        let (group, width) = packing.digit_group();
-        let mut writer = BitWriter::new(digits);
-        for codes in codes.chunks(group) {
-            let value = codes.iter().rev().fold(0, |v, code| v * radix + (u32::from(*code) >> raw_bits));
-            writer.push(
-                value,
-                if codes.len() == group { width } else { packing.short_group_bits(codes.len()) },
-            );
-        }
-        writer.finish();
+        pack_digits(packing, codes, digits);
     }
+}
+
+/// Writes the digit plane.
+#[inline(always)]
+pub(crate) fn pack_digits(packing: Packing, codes: &[u8], digits: &mut [u8]) {
+    let (raw_bits, radix) = (packing.raw_bits(), packing.radix());
+    let (group, width) = packing.digit_group();
+    let mut writer = BitWriter::new(digits);
+    for codes in codes.chunks(group) {
+        let value = codes.iter().rev().fold(0, |v, code| v * radix + (u32::from(*code) >> raw_bits));
+        let bits = if codes.len() == group { width } else { packing.short_group_bits(codes.len()) };
+        writer.push(value, bits);
+    }
+    writer.finish();
 }
 
 /// The codes that [`pack`] wrote. Any bytes are allowed; a digit group beyond its range gives digits modulo the
@@ -278,7 +292,7 @@ pub(crate) fn quantize_query(x: &[f32], limit: i16, out: &mut [i16]) -> f32 {
         return 0.0;
     }
     for (x, out) in x.iter().zip(out) {
-        *out = rint(x * factor) as i16;
+        *out = rint_i16(x * factor);
     }
     max / f32::from(limit)
 }
@@ -286,8 +300,15 @@ pub(crate) fn quantize_query(x: &[f32], limit: i16, out: &mut [i16]) -> f32 {
 /// Rounds to the nearest integer, ties to even, for |x| < 2²²: the sum with 1.5·2²³ has no fraction bits left.
 #[inline(always)]
 pub(crate) fn rint(x: f32) -> f32 {
-    const MAGIC: f32 = 12_582_912.0;
-    (x + MAGIC) - MAGIC
+    (x + RINT_MAGIC) - RINT_MAGIC
+}
+
+const RINT_MAGIC: f32 = 12_582_912.0;
+
+/// [`rint`] of a value within ±32767: where the fraction bits were, the sum holds the integer in two's complement.
+#[inline(always)]
+pub(crate) fn rint_i16(x: f32) -> i16 {
+    (x + RINT_MAGIC).to_bits() as i16
 }
 
 /// The f16 at the head of a row.
@@ -323,6 +344,9 @@ pub(crate) fn score_codes(
 
 /// Rows that share one set of integer weights in [`accumulate_codes`].
 pub(crate) const PAGE: usize = 256;
+
+/// 2⁻¹⁰⁰: a run of rows whose products of weight and row scale are all below adds nothing.
+pub(crate) const SMALLEST_WEIGHT: f32 = 7.888_609e-31;
 
 /// The largest integer weight: with it, `PAGE` products of weight and centroid fit an `i32`.
 #[inline(always)]
@@ -368,15 +392,20 @@ pub(crate) fn quantize_weights(
     for ((product, weight), row) in products.iter_mut().zip(weights).zip(page.iter()) {
         *product = weight * row_scale(row);
     }
-    let products = &products[..weights.len()];
+    quantize_products(&products[..weights.len()], limit, ints)
+}
+
+/// ints = rint(product · limit/max|product|), and the value of one unit.
+#[inline(always)]
+pub(crate) fn quantize_products(products: &[f32], limit: i16, ints: &mut [i16; PAGE]) -> Option<f32> {
     let max = max_abs(products);
-    // 2⁻¹⁰⁰. Products are finite: the contract bounds weights by MAX_WEIGHT and asks for finite row scales.
-    if max < 7.888_609e-31 {
+    // Products are finite: the contract bounds weights by MAX_WEIGHT and asks for finite row scales.
+    if max < SMALLEST_WEIGHT {
         return None;
     }
     let factor = f32::from(limit) / max;
     for (int, product) in ints.iter_mut().zip(products) {
-        *int = rint(product * factor) as i16;
+        *int = rint_i16(product * factor);
     }
     Some(max / f32::from(limit))
 }
@@ -445,6 +474,20 @@ pub(crate) fn encode_floats(format: Float, x: &[f32], bytes: &mut [u8]) {
 /// score\[query]\[row] = [`dot`] of the query and the row's floats.
 #[inline(always)]
 pub(crate) fn score_floats(format: Float, dim: usize, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]) {
+    score_floats_with(decode_floats, dot, format, dim, bytes, queries, scores);
+}
+
+/// [`score_floats`] with a backend's own steps.
+#[inline(always)]
+pub(crate) fn score_floats_with(
+    decode_floats: impl Fn(Float, &[u8], &mut [f32]),
+    dot: impl Fn(&[f32], &[f32]) -> f32,
+    format: Float,
+    dim: usize,
+    bytes: &[u8],
+    queries: &[&[f32]],
+    scores: &mut [f32],
+) {
     let row_bytes = dim * format.bytes();
     let count = bytes.len() / row_bytes;
     let mut values = [0.0; crate::MAX_DIM];
@@ -459,6 +502,19 @@ pub(crate) fn score_floats(format: Float, dim: usize, bytes: &[u8], queries: &[&
 /// acc\[query]\[j] += weight·x\[j], rows ascending.
 #[inline(always)]
 pub(crate) fn accumulate_floats(format: Float, dim: usize, bytes: &[u8], weights: &[f32], acc: &mut [f32]) {
+    accumulate_floats_with(decode_floats, format, dim, bytes, weights, acc);
+}
+
+/// [`accumulate_floats`] with a backend's own step.
+#[inline(always)]
+pub(crate) fn accumulate_floats_with(
+    decode_floats: impl Fn(Float, &[u8], &mut [f32]),
+    format: Float,
+    dim: usize,
+    bytes: &[u8],
+    weights: &[f32],
+    acc: &mut [f32],
+) {
     let row_bytes = dim * format.bytes();
     let count = bytes.len() / row_bytes;
     let mut values = [0.0; crate::MAX_DIM];
@@ -472,7 +528,8 @@ pub(crate) fn accumulate_floats(format: Float, dim: usize, bytes: &[u8], weights
     }
 }
 
-/// (min, max) of the values, neither below nor above 0 unless the values are; by compare and select.
+/// (min, max) of the values by compare and select, (∞, -∞) for none; a NaN never wins. Of -0 and +0 the first of a lane
+/// stays, and lanes are compared in ascending order.
 #[inline(always)]
 pub(crate) fn min_max(x: &[f32]) -> (f32, f32) {
     let mut lanes = [(f32::INFINITY, f32::NEG_INFINITY); LANES];
@@ -513,6 +570,17 @@ pub(crate) fn quantize_affine(
 /// x̂ = (code - offset)·scale + zero, group by group.
 #[inline(always)]
 pub(crate) fn decode_affine(layout: &Affine, row: &[u8], out: &mut [f32]) {
+    decode_affine_with(unpack, layout, row, out);
+}
+
+/// [`decode_affine`] with a backend's own step.
+#[inline(always)]
+pub(crate) fn decode_affine_with(
+    unpack: impl Fn(Packing, &[u8], &mut [u8]),
+    layout: &Affine,
+    row: &[u8],
+    out: &mut [f32],
+) {
     let mut codes = [0; crate::MAX_DIM];
     let codes = &mut codes[..layout.dim];
     unpack(layout.packing(), layout.codes(row), codes);
@@ -530,6 +598,18 @@ pub(crate) fn decode_affine(layout: &Affine, row: &[u8], out: &mut [f32]) {
 /// groups ascending, where qsum_g = halve(Σ q in 16 lanes) over the group.
 #[inline(always)]
 pub(crate) fn score_affine(layout: &Affine, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]) {
+    score_affine_with(unpack, layout, bytes, queries, scores);
+}
+
+/// [`score_affine`] with a backend's own step.
+#[inline(always)]
+pub(crate) fn score_affine_with(
+    unpack: impl Fn(Packing, &[u8], &mut [u8]),
+    layout: &Affine,
+    bytes: &[u8],
+    queries: &[&[f32]],
+    scores: &mut [f32],
+) {
     let row_bytes = layout.row_bytes();
     let count = bytes.len() / row_bytes;
     let mut codes = [0; crate::MAX_DIM];
@@ -573,12 +653,24 @@ fn score_affine_row(layout: &Affine, row: &[u8], query: &[f32], values: &[f32]) 
 /// acc\[query]\[j] += weight·x̂\[j] with x̂ of [`decode_affine`], rows ascending.
 #[inline(always)]
 pub(crate) fn accumulate_affine(layout: &Affine, bytes: &[u8], weights: &[f32], acc: &mut [f32]) {
+    accumulate_affine_with(unpack, layout, bytes, weights, acc);
+}
+
+/// [`accumulate_affine`] with a backend's own step.
+#[inline(always)]
+pub(crate) fn accumulate_affine_with(
+    unpack: impl Fn(Packing, &[u8], &mut [u8]),
+    layout: &Affine,
+    bytes: &[u8],
+    weights: &[f32],
+    acc: &mut [f32],
+) {
     let row_bytes = layout.row_bytes();
     let count = bytes.len() / row_bytes;
     let mut values = [0.0; crate::MAX_DIM];
     let values = &mut values[..layout.dim];
     for (r, row) in bytes.chunks_exact(row_bytes).enumerate() {
-        decode_affine(layout, row, values);
+        decode_affine_with(&unpack, layout, row, values);
         for (weights, acc) in weights.chunks_exact(count).zip(acc.chunks_exact_mut(layout.dim)) {
             for (acc, x) in acc.iter_mut().zip(values.iter()) {
                 *acc += weights[r] * x;

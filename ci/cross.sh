@@ -3,6 +3,7 @@
 #   arm64    tests under qemu, on a CPU without and on one with dot-product instructions
 #   wasm     the bit-equality suite with SIMD128, under Node
 #   thumb    the library for a Cortex-M4, without std and without a heap
+#   same     one file, encoded and scored on each of them: the same bytes
 # `ci/cross.sh` does all, `ci/cross.sh wasm` one. A target that rustup has is used; where it is missing, Debian's
 # compiler (which carries arm64's standard library and the source to build the others) is installed and used.
 set -euo pipefail
@@ -58,15 +59,21 @@ arm64() {
   export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
   # The loader and the C library must be of one version: the cross compiler's only where the system has none.
   [[ -e /lib/ld-linux-aarch64.so.1 ]] || export QEMU_LD_PREFIX=/usr/aarch64-linux-gnu
-  run_arm64 cortex-a53 neon
-  run_arm64 cortex-a76 neon,neon-dotprod
+  # All tests on a CPU with dot products; on one without, those that compare backends: emulation is slow.
+  run_arm64 cortex-a76 neon,neon-dotprod -p octaplex -p octaplex-arch
+  run_arm64 cortex-a53 neon -p octaplex-arch
+  run_arm64 cortex-a53 neon -p octaplex --test golden --test backends
+  say "arm64: the tool"
+  "${cargo[@]}" build --quiet --release "${options[@]}" -p octaplex-cli
 }
 
-# run_arm64 CPU BACKENDS. Examples in the documentation need the compiler's own rustdoc and run natively only.
+# run_arm64 CPU BACKENDS WHAT... Examples in the documentation need the compiler's own rustdoc and run natively only.
 run_arm64() {
-  say "arm64: tests on $1, which must have $2"
+  say "arm64: ${*:3} on $1, which must have $2"
+  local tests=(--tests)
+  [[ "$*" != *--test* ]] || tests=()
   CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64-static -cpu $1" OCTAPLEX_REQUIRE=$2 RUST_BACKTRACE=0 \
-    "${cargo[@]}" test --quiet --tests "${options[@]}" --features std -p octaplex -p octaplex-arch
+    "${cargo[@]}" test --quiet "${tests[@]}" "${options[@]}" --features std "${@:3}"
 }
 
 wasm() {
@@ -92,13 +99,59 @@ thumb() {
   "${cargo[@]}" build --quiet --release "${options[@]}" --no-default-features -p octaplex
 }
 
+# Encodes and scores one file on every machine and backend, and compares with this machine's specification.
+same() {
+  say "same: one file on every machine"
+  local folder=$PWD/target/cross/same octaplex=$PWD/target/release/octaplex
+  local arm=$PWD/target/cross/arm64/aarch64-unknown-linux-gnu/release/octaplex
+  local module=$PWD/target/cross/wasm/wasm32-unknown-unknown/release/octaplex_portable.wasm
+  (unset CARGO_TARGET_DIR; cargo build --quiet --release --locked -p octaplex-cli)
+  mkdir -p "$folder"
+  # Rows of normal-looking values, a few large coordinates, one constant row, one zero row.
+  node -e '
+    let state = 1;
+    const uniform = () => (state = (Math.imul(state, 1664525) + 1013904223) >>> 0) / 2 ** 32;
+    const x = Float32Array.from({ length: 192 * 640 }, (_, i) => uniform() + uniform() + uniform() - 1.5 + (i % 37 ? 0 : 8));
+    x.fill(0.5, 0, 640).fill(0, 640, 1280);
+    process.stdout.write(new Uint8Array(x.buffer));
+  ' > "$folder/rows.f32"
+  local backends spec dim machine
+  mapfile -t backends < <("$octaplex" backends | awk '{print $1}')
+  while read -r spec dim; do
+    head -c $((4 * dim * 3)) "$folder/rows.f32" > "$folder/query.f32"
+    head -c $((4 * dim * 128)) "$folder/rows.f32" > "$folder/in.f32"
+    "$octaplex" encode "$spec" --dim "$dim" --backend scalar "$folder/in.f32" "$folder/expected"
+    "$octaplex" score "$spec" --dim "$dim" --backend scalar --query "$folder/query.f32" "$folder/expected" "$folder/expected.f32"
+    compare() { # compare MACHINE: its blocks and scores with the expected ones
+      cmp "$folder/blocks" "$folder/expected" && cmp "$folder/scores.f32" "$folder/expected.f32" \
+        || { echo "$1 differs: $spec, width $dim" >&2; exit 1; }
+    }
+    run() { # run MACHINE COMMAND...: encodes and scores with a build of the tool
+      "${@:2}" encode "$spec" --dim "$dim" "${backend[@]}" "$folder/in.f32" "$folder/blocks"
+      "${@:2}" score "$spec" --dim "$dim" "${backend[@]}" --query "$folder/query.f32" "$folder/blocks" "$folder/scores.f32"
+      compare "$1"
+    }
+    for machine in "${backends[@]}"; do
+      backend=(--backend "$machine")
+      run "$machine" "$octaplex"
+    done
+    backend=()
+    run "cortex-a53" qemu-aarch64-static -cpu cortex-a53 "$arm"
+    run "cortex-a76" qemu-aarch64-static -cpu cortex-a76 "$arm"
+    node ci/portable/run.mjs "$module" encode "$spec" "$dim" "$folder/in.f32" "$folder/blocks"
+    node ci/portable/run.mjs "$module" score "$spec" "$dim" "$folder/query.f32" "$folder/blocks" "$folder/scores.f32"
+    compare "WebAssembly"
+    echo "$spec, width $dim: ${backends[*]} cortex-a53 cortex-a76 WebAssembly agree"
+  done < ci/same.txt
+}
+
 machines=("$@")
-((${#machines[@]})) || machines=(arm64 wasm thumb)
+((${#machines[@]})) || machines=(arm64 wasm thumb same)
 for machine in "${machines[@]}"; do
   case $machine in
-    arm64 | wasm | thumb) (time -p "$machine") ;;
+    arm64 | wasm | thumb | same) (time -p "$machine") ;;
     *)
-      echo "usage: ci/cross.sh [arm64] [wasm] [thumb]" >&2
+      echo "usage: ci/cross.sh [arm64] [wasm] [thumb] [same]" >&2
       exit 2
       ;;
   esac

@@ -26,7 +26,12 @@
 //! assert!((book.value(code) - 0.0397).abs() < 1e-3);
 //! ```
 
+pub(crate) mod angles;
+pub(crate) mod octahedral;
+mod octahedral_tables;
 mod tables;
+
+pub use octahedral::{octahedral_coordinates, triplet_radii};
 
 /// Vector widths that have codebooks, in ascending order.
 pub const WIDTHS: [usize; 11] = [32, 64, 80, 96, 112, 128, 160, 192, 256, 512, 576];

@@ -2,7 +2,12 @@
 
 pub(crate) mod float;
 pub(crate) mod int;
+pub(crate) mod octopus;
+pub(crate) mod polarquant;
+pub(crate) mod qjl;
+pub(crate) mod tq3_0;
 pub(crate) mod turboquant;
+pub(crate) mod turboquant_qjl;
 
 use crate::spec::MAX_BLOCK_BYTES;
 use crate::{Backend, CodecSpec, Error, MAX_WEIGHT};
@@ -87,14 +92,20 @@ pub trait Codec<const D: usize>: Send + Sync {
     fn finish(&self, acc: &mut [f32; D]);
 }
 
-/// A query ready to be scored, 6·D + 4 bytes: rotated, and quantised where its codec scores in integers.
+/// A query ready to be scored, 7·D + 12 bytes: rotated, quantised where its codec scores in integers, and sketched
+/// where it has a sign sketch.
+///
+/// It belongs to the codec that prepared it: another rotation's scores mean nothing.
 #[derive(Clone, Debug)]
 pub struct Query<const D: usize> {
     /// In the codec's basis.
     pub(crate) rotated: [f32; D],
-    /// The same as integers, one unit worth `scale`; zeros where the codec scores in f32.
+    /// The same as integers of at most ±`limit`, one unit worth `scale`; zeros where the codec scores in f32.
     pub(crate) ints: [i16; D],
     pub(crate) scale: f32,
+    limit: i16,
+    /// In the basis of a sign sketch, as integers of at most ±127; for codecs that have one.
+    pub(crate) sketch: Option<([i8; D], f32)>,
 }
 
 /// Queries that one pass over the blocks takes.
@@ -103,22 +114,27 @@ const QUERY_BATCH: usize = 8;
 impl<const D: usize> Query<D> {
     /// For codecs that score in f32.
     pub(crate) fn float(rotated: [f32; D]) -> Self {
-        Self { rotated, ints: [0; D], scale: 0.0 }
+        Self { rotated, ints: [0; D], scale: 0.0, limit: 0, sketch: None }
     }
 
     /// For codecs that score in integers of at most ±`limit`.
     pub(crate) fn int(rotated: [f32; D], limit: i16, backend: Backend) -> Self {
         let mut query = Self::float(rotated);
         query.scale = backend.quantize_query(&query.rotated, limit, &mut query.ints);
+        query.limit = limit;
         query
     }
 
-    /// Calls `score` with eight integer queries and their part of `scores` at a time.
+    /// Calls `score` with eight integer queries of at most ±`limit` and their part of `scores` at a time.
     pub(crate) fn in_int_batches(
         queries: &[Self],
+        limit: i16,
         scores: &mut [f32],
         score: impl Fn(&[IntQuery], &mut [f32]),
-    ) {
+    ) -> Result<(), Error> {
+        if queries.iter().any(|query| query.limit != limit) {
+            return Err(Error::Unsupported { why: "the query was prepared by a codec of another kind" });
+        }
         let rows = scores.len() / queries.len().max(1);
         for (queries, scores) in
             queries.chunks(QUERY_BATCH).zip(scores.chunks_mut((QUERY_BATCH * rows).max(1)))
@@ -129,6 +145,15 @@ impl<const D: usize> Query<D> {
             }
             score(&batch[..queries.len()], scores);
         }
+        Ok(())
+    }
+
+    /// `Ok` if the queries have been sketched.
+    pub(crate) fn check_sketches(queries: &[Self]) -> Result<(), Error> {
+        if queries.iter().any(|query| query.sketch.is_none()) {
+            return Err(Error::Unsupported { why: "the query was prepared by a codec of another kind" });
+        }
+        Ok(())
     }
 
     /// The same for queries in f32.
@@ -164,6 +189,9 @@ pub(crate) fn check_values(x: &[f32], limit: f32) -> Result<(), Error> {
         None => Err(Error::Overflow),
     }
 }
+
+/// Norms below this (2⁻³⁰) are stored as zero whatever the gain, which is at most 20: half the smallest f16 is 2⁻²⁵.
+pub(crate) const SMALLEST_NORM: f32 = f32::from_bits((127 - 30) << 23);
 
 /// ‖x‖ for a finite vector whose sum of squares fits f32.
 pub(crate) fn norm(backend: Backend, x: &[f32]) -> Result<f32, Error> {
@@ -235,6 +263,20 @@ pub(crate) fn check_scales(blocks: &[u8], block_bytes: usize, scales: usize) -> 
     Err(Error::Corrupt { block: blocks_of().position(|block| !is_finite(block)).unwrap_or(0) })
 }
 
+/// `Ok` if the f16 at these bytes of every block are finite.
+pub(crate) fn check_scales_at<const N: usize>(
+    blocks: &[u8],
+    block_bytes: usize,
+    at: [usize; N],
+) -> Result<(), Error> {
+    let is_finite = |block: &[u8]| at.iter().fold(true, |finite, at| finite & (block[at + 1] & 0x7c != 0x7c));
+    if blocks.chunks_exact(block_bytes).fold(true, |finite, block| finite & is_finite(block)) {
+        return Ok(());
+    }
+    let block = blocks.chunks_exact(block_bytes).position(|block| !is_finite(block));
+    Err(Error::Corrupt { block: block.unwrap_or(0) })
+}
+
 /// Checks the lengths and weights of an `accumulate` call; `Ok` gives the number of blocks.
 pub(crate) fn check_accumulate(
     weights: &[f32],
@@ -243,7 +285,7 @@ pub(crate) fn check_accumulate(
     outputs: usize,
 ) -> Result<usize, Error> {
     let count = count_blocks(blocks, block_bytes)?;
-    Error::expect_length("weights", outputs * count, weights.len())?;
+    Error::expect_length("weights", outputs.saturating_mul(count), weights.len())?;
     if weights.iter().fold(true, |fits, w| fits & (w.abs() <= MAX_WEIGHT)) {
         return Ok(count);
     }

@@ -105,7 +105,8 @@ impl<const D: usize> DynCodec for Typed<D> {
         {
             use rayon::prelude::*;
             let pages = rows.par_chunks(PAGE).zip(blocks.par_chunks_mut(PAGE * bytes));
-            pages.enumerate().map(encode).collect::<Result<(), Error>>()?;
+            let results: Vec<_> = pages.enumerate().map(encode).collect();
+            results.into_iter().collect::<Result<(), Error>>()?; // the first page's error, not the fastest one's
         }
         #[cfg(not(feature = "rayon"))]
         rows.chunks(PAGE).zip(blocks.chunks_mut(PAGE * bytes)).enumerate().try_for_each(encode)?;

@@ -13,6 +13,7 @@ mod codec;
 mod dynamic;
 mod error;
 mod rotation;
+mod sketch;
 mod spec;
 mod stream;
 
@@ -24,11 +25,17 @@ pub use cache::{
 pub use cache::{KvCache, Shared, SharedLayer};
 pub use codec::float::{Bf16Spec, F16Spec, F32Spec, FloatRows};
 pub use codec::int::{Int, IntSpec};
+pub use codec::octopus::{NormFormat, Octopus, OctopusSpec, Rounding, Tail};
+pub use codec::polarquant::{Depth, PolarQuant, PolarQuantSpec};
+pub use codec::qjl::{Qjl, QjlSpec};
+pub use codec::tq3_0::{Tq3, Tq3Spec, Tq3Variant};
 pub use codec::turboquant::{Gain, RotationKind, TurboQuant, TurboQuantSpec};
+pub use codec::turboquant_qjl::{TurboQuantQjl, TurboQuantQjlSpec};
 pub use codec::{Codec, Query};
 #[cfg(feature = "alloc")]
 pub use dynamic::DynCodec;
 pub use error::Error;
 pub use octaplex_arch::{Backend, MAX_WEIGHT};
+pub use sketch::{SketchKind, SketchSpec};
 pub use spec::{AnyCodec, CodecSpec, Key};
 pub use stream::{Role, Stream};

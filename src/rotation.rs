@@ -51,10 +51,14 @@ impl<const D: usize> Rotation<D> {
     /// # Errors
     /// [`Error::Width`] where no Hadamard matrix of order `D` is offered.
     pub(crate) fn wht(rounds: u8, seed: u64, stream: Stream) -> Result<Self, Error> {
+        Self::wht_with(rounds, stream.random(seed, Purpose::RotationSigns, 0).sign_masks())
+    }
+
+    /// The same with given sign masks.
+    pub(crate) fn wht_with(rounds: u8, signs: [u32; D]) -> Result<Self, Error> {
         if octaplex_arch::hadamard::base(D).is_none() {
             return Err(Error::Width { actual: D });
         }
-        let signs = stream.random(seed, Purpose::RotationSigns, 0).sign_masks();
         let scale = (1.0 / libm::sqrt(D as f64)) as f32;
         Ok(Self {
             signs,

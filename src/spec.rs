@@ -2,7 +2,7 @@
 //!
 //! The list of codecs stands once, in the `codecs!` call at the end of this file.
 
-use crate::codec::{Codec, Query, float, int, turboquant};
+use crate::codec::{Codec, Query, float, int, octopus, polarquant, qjl, tq3_0, turboquant, turboquant_qjl};
 use crate::{Backend, Error, Stream};
 use core::fmt;
 use core::ops::RangeInclusive;
@@ -19,18 +19,29 @@ pub struct Key {
     pub name: &'static str,
     /// The values it takes, in words.
     pub values: &'static str,
-    /// How many keys before this one say the same thing in another way.
+    /// How many keys say the same thing in another way: those that come before the `excludes_not` just before it.
     excludes: usize,
+    excludes_not: usize,
 }
 
 impl Key {
     pub(crate) const fn new(name: &'static str, values: &'static str) -> Self {
-        Self { name, values, excludes: 0 }
+        Self { name, values, excludes: 0, excludes_not: 0 }
     }
 
     /// The same key, excluding the `count` keys before it.
     pub(crate) const fn excludes(self, count: usize) -> Self {
         Self { excludes: count, ..self }
+    }
+
+    /// The same key, excluding `count` keys before it, after skipping `skipped` of them.
+    pub(crate) const fn excludes_but(self, count: usize, skipped: usize) -> Self {
+        Self { excludes: count, excludes_not: skipped, ..self }
+    }
+
+    /// Whether this key excludes the one `distance` keys before it.
+    const fn is_excluding(&self, distance: usize) -> bool {
+        distance > self.excludes_not && distance - self.excludes_not <= self.excludes
     }
 
     pub(crate) const fn error(self, at: usize) -> Error {
@@ -145,7 +156,7 @@ fn parse_keys<S: Spec>(text: &str, mut at: usize) -> Result<S, Error> {
         spec.set(index, value).ok_or(key.error((at + name.len() + 1).min(at + part.len())))?;
         for (other, earlier) in S::KEYS.iter().enumerate().filter(|(other, _)| given & (1 << other) != 0) {
             let (low, high) = (index.min(other), index.max(other));
-            if low == high || low + S::KEYS[high].excludes >= high {
+            if low == high || S::KEYS[high].is_excluding(high - low) {
                 return Err(Error::Conflict { at, key: key.name, with: earlier.name });
             }
         }
@@ -208,9 +219,13 @@ macro_rules! codecs {
         ];
 
         impl CodecSpec {
-            /// Bytes of a block of `dim` values; sizes static buffers. 0 for parameters that no codec is built from.
+            /// Bytes of a block of `dim` values; sizes static buffers. 0 for parameters that no codec is built from,
+            /// and beyond a width of 2²⁰.
             #[must_use]
             pub const fn block_bytes(&self, dim: usize) -> usize {
+                if dim > 1 << 20 {
+                    return 0;
+                }
                 match self { $(Self::$variant(spec) => spec.block_bytes(dim),)* }
             }
 
@@ -331,6 +346,16 @@ impl fmt::Display for CodecSpec {
 codecs! {
     /// Random rotation and a Lloyd-Max scalar quantiser.
     TurboQuant: turboquant::TurboQuantSpec => turboquant::TurboQuant<D>;
+    /// TurboQuant with one bit less and a sign sketch of the residual.
+    TurboQuantQjl: turboquant_qjl::TurboQuantQjlSpec => turboquant_qjl::TurboQuantQjl<D>;
+    /// The signs of a sketch.
+    Qjl: qjl::QjlSpec => qjl::Qjl<D>;
+    /// Random rotation and polar coordinates.
+    PolarQuant: polarquant::PolarQuantSpec => polarquant::PolarQuant<D>;
+    /// The 14-byte block of a llama.cpp fork.
+    Tq3: tq3_0::Tq3Spec => tq3_0::Tq3<D>;
+    /// Random rotation; triplets as an octahedral direction and a radius.
+    Octopus: octopus::OctopusSpec => octopus::Octopus<D>;
     /// Plain integers with a scale for each token or group.
     Int: int::IntSpec => int::Int<D>;
     /// IEEE binary16.

@@ -34,6 +34,9 @@ pub(crate) enum Purpose {
     RotationSigns = 0,
     #[cfg(feature = "alloc")]
     RotationMatrix = 1,
+    SketchSigns = 2,
+    #[cfg(feature = "alloc")]
+    SketchMatrix = 3,
 }
 
 impl Stream {

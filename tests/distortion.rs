@@ -66,6 +66,13 @@ fn documented_distortions() {
         ("turboquant:bits=3,gain=unbiased", ".0345"),
         ("turboquant:bits=4,gain=norm,rounds=2", ".00930"),
         ("turboquant:bits=3,gain=norm,rounds=3,seed=11", ".0340"),
+        ("turboquant-qjl:bits=3", ".0660"),
+        ("polarquant:bits=2", ".220"),
+        ("polarquant:bits=3", ".0569"),
+        ("polarquant:bits=4", ".0144"),
+        ("polarquant:depth=4", ".0322"),
+        ("tq3_0", ".189"),
+        ("tq3_0:variant=3bit", ".0315"),
         ("int:bits=2", ".589"),
         ("int:bits=3", ".0751"),
         ("int:bits=4", ".0138"),
@@ -137,6 +144,9 @@ fn documented_score_errors() {
         ("turboquant:bits=3,gain=norm", "1.67"),
         ("turboquant:bits=4,gain=norm", ".87"),
         ("turboquant:bits=3,gain=unbiased", "1.69"),
+        ("turboquant-qjl:bits=2", "4.10"),
+        ("turboquant-qjl:bits=3", "2.32"),
+        ("turboquant-qjl:bits=4", "1.25"),
     ] {
         assert_near(spec, score_error(spec, 43), expected, tolerance::SCORE);
     }

@@ -44,6 +44,35 @@ const CASES: &[(&str, &[usize])] = &[
     ("turboquant:bits=2,gain=unbiased", &[64]),
     ("turboquant:rounds=3,seed=18446744073709551615", &[96]),
     ("turboquant:bits=2,rotation=haar,seed=7", &[64]),
+    ("turboquant-qjl", &[32, 64, 80, 112, 128]),
+    ("turboquant-qjl:bits=2", &[96]),
+    ("turboquant-qjl:bits=6,sketch_rounds=1,rounds=2,seed=7", &[64]),
+    ("turboquant-qjl:bits=4,sketch=gauss", &[64]),
+    ("qjl", &[32, 64, 80, 96, 112, 128, 160, 192, 256, 512, 576]),
+    ("qjl:sketch_rounds=3,seed=5", &[64]),
+    ("qjl:sketch=gauss", &[96]),
+    ("polarquant", &[32, 64, 128, 256, 512]),
+    ("polarquant:bits=1", &[64]),
+    ("polarquant:bits=2", &[128]),
+    ("polarquant:bits=3,rounds=2,seed=7", &[64]),
+    ("polarquant:bits=6", &[64]),
+    ("polarquant:bits=8", &[128]),
+    ("polarquant:depth=4", &[80, 96, 128, 576]),
+    ("tq3_0", &[32, 64, 96, 128, 160]),
+    ("tq3_0:variant=3bit", &[32, 64, 96, 128, 160]),
+    ("octopus", &[32, 64, 80, 96, 112, 128, 160, 192, 256, 512]),
+    ("octopus:bits=1", &[64]),
+    ("octopus:bits=2", &[80]),
+    ("octopus:bits=4", &[128]),
+    ("octopus:bits=5", &[96]),
+    ("octopus:bits=1,split=even", &[64]),
+    ("octopus:bits=5,split=even", &[64]),
+    ("octopus:bdir=5,bnrm=6", &[112]),
+    ("octopus:bdir=7,bnrm=0", &[64]),
+    ("octopus:bits=2,rounding=full", &[64]),
+    ("octopus:rounding=scalar,gain=norm", &[80]),
+    ("octopus:rounding=local3,tail=paper,norm=f32,gain=norm", &[128]),
+    ("octopus:gain=unbiased,rounds=2,seed=7", &[64]),
     ("int", &[32, 64, 80, 96, 112, 128, 160, 192, 256, 512, 576]),
     ("int:bits=2", &[64]),
     ("int:bits=3", &[80]),
@@ -59,9 +88,9 @@ const CASES: &[(&str, &[usize])] = &[
     ("f32", &[32, 80, 128]),
 ];
 
-/// Without a heap there are no dense rotations.
+/// Without a heap there are no dense matrices.
 fn is_built(spec: &str) -> bool {
-    cfg!(feature = "alloc") || !spec.contains("haar")
+    cfg!(feature = "alloc") || !(spec.contains("haar") || spec.contains("gauss"))
 }
 
 struct Numbers(u32);

@@ -149,6 +149,7 @@ fn the_rooms_of_src() {
         "gpu.rs",
         "lib.rs",
         "rotation.rs",
+        "sketch.rs",
         "spec.rs",
         "stream.rs",
     ];

@@ -138,6 +138,8 @@ fn the_ends_of_the_stored_formats() {
         ("int:bits=8", 127.0 * 65520.0),
         ("int:bits=8,asymmetric=true", 255.0 * 65520.0),
         ("turboquant:gain=norm", 65520.0),
+        ("turboquant-qjl:bits=8", 65520.0),
+        ("polarquant:bits=7", 65520.0),
     ] {
         let codec = build(spec, 32);
         assert_eq!(encode(&*codec, &one(first_refused)), Err(Error::Overflow), "{spec}");
@@ -300,6 +302,10 @@ fn infinite_scales_are_corrupt_wherever_they_are() {
         ("int:asymmetric=true", 2),
         ("int:group=16", 4),
         ("int:group=32,asymmetric=true", 4),
+        ("qjl", 1),
+        ("turboquant-qjl", 1),
+        ("polarquant", 1),
+        ("polarquant:depth=4", 4),
         ("f16", 64),
         ("bf16", 64),
     ] {

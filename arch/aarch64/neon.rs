@@ -1,31 +1,349 @@
 //! Kernels for NEON, the baseline of 64-bit ARM.
 
+mod angles;
+mod blocks;
+mod signs;
 mod softmax;
 
+pub(crate) use crate::lanes::pack;
+pub(crate) use angles::*;
+pub(crate) use blocks::*;
+pub(crate) use signs::*;
 pub(crate) use softmax::*;
+mod octahedral;
 
-use crate::{Affine, Float, IntQuery, Packing, Rows};
+pub(crate) use octahedral::*;
 
-forward_to_scalar! {
+use crate::lanes::Lanes;
+use crate::{Affine, Float, IntQuery, Packing, Rows, scalar};
+use core::arch::aarch64::*;
+use core::arch::asm;
+
+forward_to_lanes! {
+    Neon<false>;
     dot(a: &[f32], b: &[f32]) -> f32;
-    max_abs(x: &[f32]) -> f32;
-    min_max(x: &[f32]) -> (f32, f32);
+    quantize(x: &[f32], scale: f32, thresholds: &[f32], codes: &mut [u8]);
     rotate(x: &mut [f32], signs: &[u32], scale: f32);
     rotate_inverse(x: &mut [f32], signs: &[u32], scale: f32);
-    multiply_columns(columns: &[f32], x: &[f32], y: &mut [f32]);
-    quantize(x: &[f32], scale: f32, thresholds: &[f32], codes: &mut [u8]);
     lookup(codes: &[u8], centroids: &[i16], scale: f32, out: &mut [f32]);
-    pack(packing: Packing, codes: &[u8], bytes: &mut [u8]);
     unpack(packing: Packing, bytes: &[u8], codes: &mut [u8]);
-    quantize_query(x: &[f32], limit: i16, out: &mut [i16]) -> f32;
     score_codes(rows: &Rows, centroids: &[i16], scale: f32, queries: &[IntQuery], scores: &mut [f32]);
     accumulate_codes(rows: &Rows, centroids: &[i16], scale: f32, weights: &[f32], acc: &mut [f32]);
     decode_floats(format: Float, bytes: &[u8], out: &mut [f32]);
-    encode_floats(format: Float, x: &[f32], bytes: &mut [u8]);
     score_floats(format: Float, dim: usize, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]);
     accumulate_floats(format: Float, dim: usize, bytes: &[u8], weights: &[f32], acc: &mut [f32]);
-    quantize_affine(x: &[f32], zero: f32, scale: f32, offset: i32, range: (i32, i32), codes: &mut [u8]);
     decode_affine(layout: &Affine, row: &[u8], out: &mut [f32]);
     score_affine(layout: &Affine, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]);
     accumulate_affine(layout: &Affine, bytes: &[u8], weights: &[f32], acc: &mut [f32]);
+}
+
+forward_to_scalar! {
+    max_abs(x: &[f32]) -> f32;
+    min_max(x: &[f32]) -> (f32, f32);
+    multiply_columns(columns: &[f32], x: &[f32], y: &mut [f32]);
+    quantize_query(x: &[f32], limit: i16, out: &mut [i16]) -> f32;
+    quantize_affine(x: &[f32], zero: f32, scale: f32, offset: i32, range: (i32, i32), codes: &mut [u8]);
+}
+
+/// Base NEON converts f16, but the intrinsics are not stable; NaN alone differs from the specification.
+pub(crate) fn encode_floats(format: Float, x: &[f32], bytes: &mut [u8]) {
+    if format != Float::F16 {
+        return scalar::encode_floats(format, x, bytes);
+    }
+    let ((x, x_tail), (chunks, tail)) = (x.as_chunks::<8>(), bytes.as_chunks_mut::<16>());
+    for (x, bytes) in x.iter().zip(chunks) {
+        let half = |i: usize| Neon::<false>::load_floats(x[i..].first_chunk().unwrap_or(&[0.0; 4]));
+        let (low, high) = (half(0), half(4));
+        let narrow: uint8x16_t;
+        // SAFETY: both instructions are base NEON's and work on registers; rounding is to nearest even, as Rust has it.
+        unsafe {
+            asm!(
+                "fcvtn {n:v}.4h, {a:v}.4s",
+                "fcvtn2 {n:v}.8h, {b:v}.4s",
+                n = out(vreg) narrow, a = in(vreg) low, b = in(vreg) high,
+                options(pure, nomem, nostack, preserves_flags)
+            );
+        }
+        Neon::<false>::store(bytes, narrow);
+    }
+    scalar::encode_floats(format, x_tail, tail);
+}
+
+/// Registers of NEON; `DOT`: with the dot-product instructions, which whoever names the type has asked the CPU for.
+pub(super) struct Neon<const DOT: bool>;
+
+/// Intrinsics in a place that cannot carry `#[target_feature]`, a trait.
+macro_rules! neon {
+    ($($body:tt)*) => {{
+        // SAFETY: NEON is part of every aarch64 target with floats. Loads and stores have arrays of 16 bytes.
+        unsafe { $($body)* }
+    }};
+}
+
+fn words(x: uint8x16_t) -> int16x8_t {
+    neon!(vreinterpretq_s16_u8(x))
+}
+
+fn sums(x: uint8x16_t) -> int32x4_t {
+    neon!(vreinterpretq_s32_u8(x))
+}
+
+fn floats(x: uint8x16_t) -> float32x4_t {
+    neon!(vreinterpretq_f32_u8(x))
+}
+
+impl<const DOT: bool> Lanes for Neon<DOT> {
+    type V = uint8x16_t;
+    const TABLE: usize = 64;
+
+    #[inline(always)]
+    fn load(bytes: &[u8; 16]) -> Self::V {
+        neon!(vld1q_u8(bytes.as_ptr()))
+    }
+
+    #[inline(always)]
+    unsafe fn load_pointer(bytes: *const u8) -> Self::V {
+        // SAFETY: the caller's; NEON is there as above.
+        unsafe { vld1q_u8(bytes) }
+    }
+
+    #[inline(always)]
+    fn load_words(words: &[i16; 8]) -> Self::V {
+        neon!(vreinterpretq_u8_s16(vld1q_s16(words.as_ptr())))
+    }
+
+    #[inline(always)]
+    fn load_floats(floats: &[f32; 4]) -> Self::V {
+        neon!(vreinterpretq_u8_f32(vld1q_f32(floats.as_ptr())))
+    }
+
+    #[inline(always)]
+    fn store(bytes: &mut [u8; 16], x: Self::V) {
+        neon!(vst1q_u8(bytes.as_mut_ptr(), x))
+    }
+
+    #[inline(always)]
+    fn store_words(out: &mut [i16; 8], x: Self::V) {
+        neon!(vst1q_s16(out.as_mut_ptr(), words(x)))
+    }
+
+    #[inline(always)]
+    fn store_sums(out: &mut [i32; 4], x: Self::V) {
+        neon!(vst1q_s32(out.as_mut_ptr(), sums(x)))
+    }
+
+    #[inline(always)]
+    fn store_floats(out: &mut [f32; 4], x: Self::V) {
+        neon!(vst1q_f32(out.as_mut_ptr(), floats(x)))
+    }
+
+    #[inline(always)]
+    fn splat(byte: u8) -> Self::V {
+        neon!(vdupq_n_u8(byte))
+    }
+
+    #[inline(always)]
+    fn splat_word(word: u16) -> Self::V {
+        neon!(vreinterpretq_u8_u16(vdupq_n_u16(word)))
+    }
+
+    #[inline(always)]
+    fn splat_pair(words: u32) -> Self::V {
+        neon!(vreinterpretq_u8_u32(vdupq_n_u32(words)))
+    }
+
+    #[inline(always)]
+    fn and(a: Self::V, b: Self::V) -> Self::V {
+        neon!(vandq_u8(a, b))
+    }
+
+    #[inline(always)]
+    fn or(a: Self::V, b: Self::V) -> Self::V {
+        neon!(vorrq_u8(a, b))
+    }
+
+    #[inline(always)]
+    fn select(mask: Self::V, a: Self::V, b: Self::V) -> Self::V {
+        neon!(vbslq_u8(mask, a, b))
+    }
+
+    #[inline(always)]
+    fn min_bytes(a: Self::V, b: Self::V) -> Self::V {
+        neon!(vminq_u8(a, b))
+    }
+
+    #[inline(always)]
+    fn sub_bytes(a: Self::V, b: Self::V) -> Self::V {
+        neon!(vsubq_u8(a, b))
+    }
+
+    #[inline(always)]
+    fn shift_bytes_right(x: Self::V, bits: u32) -> Self::V {
+        neon!(vshlq_u8(x, vdupq_n_s8(-(bits as i8))))
+    }
+
+    #[inline(always)]
+    fn add_words(a: Self::V, b: Self::V) -> Self::V {
+        neon!(vreinterpretq_u8_s16(vaddq_s16(words(a), words(b))))
+    }
+
+    #[inline(always)]
+    fn multiply_words(a: Self::V, b: Self::V) -> Self::V {
+        neon!(vreinterpretq_u8_s16(vmulq_s16(words(a), words(b))))
+    }
+
+    #[inline(always)]
+    fn shift_words_right<const BITS: i32>(x: Self::V) -> Self::V {
+        neon!(vreinterpretq_u8_u16(vshrq_n_u16::<BITS>(vreinterpretq_u16_u8(x))))
+    }
+
+    #[inline(always)]
+    fn multiply_bytes_high(a: Self::V, b: Self::V) -> Self::V {
+        neon!({
+            let low = vmull_u8(vget_low_u8(a), vget_low_u8(b));
+            vuzp2q_u8(vreinterpretq_u8_u16(low), vreinterpretq_u8_u16(vmull_high_u8(a, b)))
+        })
+    }
+
+    #[inline(always)]
+    fn upper_bytes(a: Self::V, b: Self::V) -> Self::V {
+        neon!(vuzp2q_u8(a, b))
+    }
+
+    #[inline(always)]
+    fn interleave(low: Self::V, high: Self::V) -> [Self::V; 2] {
+        neon!([vzip1q_u8(low, high), vzip2q_u8(low, high)])
+    }
+
+    #[inline(always)]
+    fn extend(bytes: Self::V) -> [Self::V; 2] {
+        neon!({
+            let bytes = vreinterpretq_s8_u8(bytes);
+            [vmovl_s8(vget_low_s8(bytes)), vmovl_high_s8(bytes)].map(|words| vreinterpretq_u8_s16(words))
+        })
+    }
+
+    #[inline(always)]
+    fn lookup(table: Self::V, index: Self::V) -> Self::V {
+        neon!(vqtbl1q_u8(table, index))
+    }
+
+    #[inline(always)]
+    fn lookup_64(&[a, b, c, d]: &[Self::V; 4], index: Self::V) -> Self::V {
+        neon!(vqtbl4q_u8(uint8x16x4_t(a, b, c, d), index))
+    }
+
+    #[inline(always)]
+    fn dot_bytes(total: Self::V, a: Self::V, b: Self::V) -> Self::V {
+        if DOT {
+            let mut total = total;
+            // SAFETY: whoever names `Neon<true>` has asked the CPU for this instruction, which only works on registers.
+            unsafe {
+                asm!(
+                    ".arch_extension dotprod",
+                    "sdot {total:v}.4s, {a:v}.16b, {b:v}.16b",
+                    total = inout(vreg) total, a = in(vreg) a, b = in(vreg) b,
+                    options(pure, nomem, nostack, preserves_flags)
+                );
+            }
+            return total;
+        }
+        // Two products of ±127 fit a word.
+        neon!({
+            let (a, b) = (vreinterpretq_s8_u8(a), vreinterpretq_s8_u8(b));
+            let products = vmlal_high_s8(vmull_s8(vget_low_s8(a), vget_low_s8(b)), a, b);
+            vreinterpretq_u8_s32(vpadalq_s16(sums(total), products))
+        })
+    }
+
+    #[inline(always)]
+    fn dot_words(total: Self::V, a: Self::V, b: Self::V) -> Self::V {
+        neon!({
+            let (a, b) = (words(a), words(b));
+            let total = vmlal_s16(sums(total), vget_low_s16(a), vget_low_s16(b));
+            vreinterpretq_u8_s32(vmlal_high_s16(total, a, b))
+        })
+    }
+
+    #[inline(always)]
+    fn add_weighted([low, high]: [Self::V; 2], a: Self::V, b: Self::V, weights: Self::V) -> [Self::V; 2] {
+        neon!({
+            let (a, b, weights) = (words(a), words(b), words(weights));
+            let low = vmlal_laneq_s16::<0>(sums(low), vget_low_s16(a), weights);
+            let low = vmlal_laneq_s16::<1>(low, vget_low_s16(b), weights);
+            let high = vmlal_high_laneq_s16::<0>(sums(high), a, weights);
+            let high = vmlal_high_laneq_s16::<1>(high, b, weights);
+            [vreinterpretq_u8_s32(low), vreinterpretq_u8_s32(high)]
+        })
+    }
+
+    #[inline(always)]
+    fn sum(x: Self::V) -> i32 {
+        neon!(vaddvq_s32(sums(x)))
+    }
+
+    #[inline(always)]
+    fn splat_float(x: f32) -> Self::V {
+        neon!(vreinterpretq_u8_f32(vdupq_n_f32(x)))
+    }
+
+    #[inline(always)]
+    fn multiply_floats(a: Self::V, b: Self::V) -> Self::V {
+        neon!(vreinterpretq_u8_f32(vmulq_f32(floats(a), floats(b))))
+    }
+
+    #[inline(always)]
+    fn count_at_least(counts: Self::V, x: Self::V, threshold: Self::V) -> Self::V {
+        // A mask is -1.
+        neon!({
+            let mask = vreinterpretq_s32_u32(vcgeq_f32(floats(x), floats(threshold)));
+            vreinterpretq_u8_s32(vsubq_s32(sums(counts), mask))
+        })
+    }
+
+    #[inline(always)]
+    fn add_floats(a: Self::V, b: Self::V) -> Self::V {
+        neon!(vreinterpretq_u8_f32(vaddq_f32(floats(a), floats(b))))
+    }
+
+    #[inline(always)]
+    fn sub_floats(a: Self::V, b: Self::V) -> Self::V {
+        neon!(vreinterpretq_u8_f32(vsubq_f32(floats(a), floats(b))))
+    }
+
+    #[inline(always)]
+    fn unzip_floats(a: Self::V, b: Self::V) -> [Self::V; 2] {
+        neon!({
+            let (a, b) = (floats(a), floats(b));
+            [vreinterpretq_u8_f32(vuzp1q_f32(a, b)), vreinterpretq_u8_f32(vuzp2q_f32(a, b))]
+        })
+    }
+
+    #[inline(always)]
+    fn decode_floats(format: Float, bytes: &[u8], out: &mut [f32]) {
+        if format != Float::F16 {
+            return scalar::decode_floats(format, bytes, out);
+        }
+        let ((chunks, tail), (out, out_tail)) = (bytes.as_chunks::<16>(), out.as_chunks_mut::<8>());
+        for (bytes, out) in chunks.iter().zip(out) {
+            let halves = Self::load(bytes);
+            let (low, high): (uint8x16_t, uint8x16_t);
+            // SAFETY: both instructions are base NEON's (the intrinsics are not stable) and work on registers.
+            unsafe {
+                asm!(
+                    "fcvtl {a:v}.4s, {h:v}.4h",
+                    "fcvtl2 {b:v}.4s, {h:v}.8h",
+                    h = in(vreg) halves, a = out(vreg) low, b = lateout(vreg) high,
+                    options(pure, nomem, nostack, preserves_flags)
+                );
+            }
+            let (a, b) = out.split_at_mut(4);
+            for (place, floats) in [a, b].into_iter().zip([low, high]) {
+                if let Some(place) = place.first_chunk_mut() {
+                    Self::store_floats(place, floats);
+                }
+            }
+        }
+        scalar::decode_floats(format, tail, out_tail);
+    }
 }

@@ -1,31 +1,265 @@
 //! Kernels for WebAssembly SIMD128.
 
+mod angles;
+mod blocks;
+mod signs;
 mod softmax;
 
+pub(crate) use crate::lanes::pack;
+pub(crate) use angles::*;
+pub(crate) use blocks::*;
+pub(crate) use signs::*;
 pub(crate) use softmax::*;
+mod octahedral;
 
+pub(crate) use octahedral::*;
+
+use crate::lanes::Lanes;
 use crate::{Affine, Float, IntQuery, Packing, Rows};
+use core::arch::wasm32::*;
 
-forward_to_scalar! {
+forward_to_lanes! {
+    Simd128;
     dot(a: &[f32], b: &[f32]) -> f32;
-    max_abs(x: &[f32]) -> f32;
-    min_max(x: &[f32]) -> (f32, f32);
+    quantize(x: &[f32], scale: f32, thresholds: &[f32], codes: &mut [u8]);
     rotate(x: &mut [f32], signs: &[u32], scale: f32);
     rotate_inverse(x: &mut [f32], signs: &[u32], scale: f32);
-    multiply_columns(columns: &[f32], x: &[f32], y: &mut [f32]);
-    quantize(x: &[f32], scale: f32, thresholds: &[f32], codes: &mut [u8]);
     lookup(codes: &[u8], centroids: &[i16], scale: f32, out: &mut [f32]);
-    pack(packing: Packing, codes: &[u8], bytes: &mut [u8]);
     unpack(packing: Packing, bytes: &[u8], codes: &mut [u8]);
-    quantize_query(x: &[f32], limit: i16, out: &mut [i16]) -> f32;
     score_codes(rows: &Rows, centroids: &[i16], scale: f32, queries: &[IntQuery], scores: &mut [f32]);
     accumulate_codes(rows: &Rows, centroids: &[i16], scale: f32, weights: &[f32], acc: &mut [f32]);
     decode_floats(format: Float, bytes: &[u8], out: &mut [f32]);
-    encode_floats(format: Float, x: &[f32], bytes: &mut [u8]);
     score_floats(format: Float, dim: usize, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]);
     accumulate_floats(format: Float, dim: usize, bytes: &[u8], weights: &[f32], acc: &mut [f32]);
-    quantize_affine(x: &[f32], zero: f32, scale: f32, offset: i32, range: (i32, i32), codes: &mut [u8]);
     decode_affine(layout: &Affine, row: &[u8], out: &mut [f32]);
     score_affine(layout: &Affine, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]);
     accumulate_affine(layout: &Affine, bytes: &[u8], weights: &[f32], acc: &mut [f32]);
+}
+
+forward_to_scalar! {
+    max_abs(x: &[f32]) -> f32;
+    min_max(x: &[f32]) -> (f32, f32);
+    multiply_columns(columns: &[f32], x: &[f32], y: &mut [f32]);
+    quantize_query(x: &[f32], limit: i16, out: &mut [i16]) -> f32;
+    encode_floats(format: Float, x: &[f32], bytes: &mut [u8]);
+    quantize_affine(x: &[f32], zero: f32, scale: f32, offset: i32, range: (i32, i32), codes: &mut [u8]);
+}
+
+/// Registers of SIMD128.
+struct Simd128;
+
+fn load<T: Lanes16>(array: &T) -> v128 {
+    // SAFETY: `Lanes16` are plain numbers of 16 bytes in all.
+    unsafe { v128_load(core::ptr::from_ref(array).cast()) }
+}
+
+fn store<T: Lanes16>(array: &mut T, x: v128) {
+    // SAFETY: as for `load`.
+    unsafe { v128_store(core::ptr::from_mut(array).cast(), x) }
+}
+
+/// Arrays that fill a register.
+trait Lanes16 {}
+impl Lanes16 for [u8; 16] {}
+impl Lanes16 for [i16; 8] {}
+impl Lanes16 for [i32; 4] {}
+impl Lanes16 for [f32; 4] {}
+
+impl Lanes for Simd128 {
+    type V = v128;
+    const TABLE: usize = 16;
+
+    #[inline(always)]
+    fn load(bytes: &[u8; 16]) -> v128 {
+        load(bytes)
+    }
+
+    #[inline(always)]
+    unsafe fn load_pointer(bytes: *const u8) -> v128 {
+        // SAFETY: the caller's.
+        unsafe { v128_load(bytes.cast()) }
+    }
+
+    #[inline(always)]
+    fn load_words(words: &[i16; 8]) -> v128 {
+        load(words)
+    }
+
+    #[inline(always)]
+    fn load_floats(floats: &[f32; 4]) -> v128 {
+        load(floats)
+    }
+
+    #[inline(always)]
+    fn store(bytes: &mut [u8; 16], x: v128) {
+        store(bytes, x);
+    }
+
+    #[inline(always)]
+    fn store_words(words: &mut [i16; 8], x: v128) {
+        store(words, x);
+    }
+
+    #[inline(always)]
+    fn store_sums(sums: &mut [i32; 4], x: v128) {
+        store(sums, x);
+    }
+
+    #[inline(always)]
+    fn store_floats(floats: &mut [f32; 4], x: v128) {
+        store(floats, x);
+    }
+
+    #[inline(always)]
+    fn splat(byte: u8) -> v128 {
+        u8x16_splat(byte)
+    }
+
+    #[inline(always)]
+    fn splat_word(word: u16) -> v128 {
+        u16x8_splat(word)
+    }
+
+    #[inline(always)]
+    fn splat_pair(words: u32) -> v128 {
+        u32x4_splat(words)
+    }
+
+    #[inline(always)]
+    fn and(a: v128, b: v128) -> v128 {
+        v128_and(a, b)
+    }
+
+    #[inline(always)]
+    fn or(a: v128, b: v128) -> v128 {
+        v128_or(a, b)
+    }
+
+    #[inline(always)]
+    fn select(mask: v128, a: v128, b: v128) -> v128 {
+        v128_bitselect(a, b, mask)
+    }
+
+    #[inline(always)]
+    fn min_bytes(a: v128, b: v128) -> v128 {
+        u8x16_min(a, b)
+    }
+
+    #[inline(always)]
+    fn sub_bytes(a: v128, b: v128) -> v128 {
+        u8x16_sub(a, b)
+    }
+
+    #[inline(always)]
+    fn shift_bytes_right(x: v128, bits: u32) -> v128 {
+        u8x16_shr(x, bits)
+    }
+
+    #[inline(always)]
+    fn add_words(a: v128, b: v128) -> v128 {
+        i16x8_add(a, b)
+    }
+
+    #[inline(always)]
+    fn multiply_words(a: v128, b: v128) -> v128 {
+        i16x8_mul(a, b)
+    }
+
+    #[inline(always)]
+    fn shift_words_right<const BITS: i32>(x: v128) -> v128 {
+        u16x8_shr(x, BITS as u32)
+    }
+
+    #[inline(always)]
+    fn multiply_bytes_high(a: v128, b: v128) -> v128 {
+        Self::upper_bytes(u16x8_extmul_low_u8x16(a, b), u16x8_extmul_high_u8x16(a, b))
+    }
+
+    #[inline(always)]
+    fn upper_bytes(a: v128, b: v128) -> v128 {
+        u8x16_shuffle::<1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31>(a, b)
+    }
+
+    #[inline(always)]
+    fn interleave(low: v128, high: v128) -> [v128; 2] {
+        [
+            u8x16_shuffle::<0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23>(low, high),
+            u8x16_shuffle::<8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31>(low, high),
+        ]
+    }
+
+    #[inline(always)]
+    fn extend(bytes: v128) -> [v128; 2] {
+        [i16x8_extend_low_i8x16(bytes), i16x8_extend_high_i8x16(bytes)]
+    }
+
+    #[inline(always)]
+    fn lookup(table: v128, index: v128) -> v128 {
+        u8x16_swizzle(table, index)
+    }
+
+    #[inline(always)]
+    fn lookup_64(&[a, b, c, d]: &[v128; 4], index: v128) -> v128 {
+        let from = |start| u8x16_sub(index, u8x16_splat(start));
+        let low = v128_or(u8x16_swizzle(a, index), u8x16_swizzle(b, from(16)));
+        v128_or(low, v128_or(u8x16_swizzle(c, from(32)), u8x16_swizzle(d, from(48))))
+    }
+
+    #[inline(always)]
+    fn dot_bytes(sums: v128, a: v128, b: v128) -> v128 {
+        let ([a, b], [c, d]) = (Self::extend(a), Self::extend(b));
+        i32x4_add(sums, i32x4_add(i32x4_dot_i16x8(a, c), i32x4_dot_i16x8(b, d)))
+    }
+
+    #[inline(always)]
+    fn dot_words(sums: v128, a: v128, b: v128) -> v128 {
+        i32x4_add(sums, i32x4_dot_i16x8(a, b))
+    }
+
+    #[inline(always)]
+    fn add_weighted([low, high]: [v128; 2], a: v128, b: v128, weights: v128) -> [v128; 2] {
+        let pairs_low = i16x8_shuffle::<0, 8, 1, 9, 2, 10, 3, 11>(a, b);
+        let pairs_high = i16x8_shuffle::<4, 12, 5, 13, 6, 14, 7, 15>(a, b);
+        [
+            i32x4_add(low, i32x4_dot_i16x8(pairs_low, weights)),
+            i32x4_add(high, i32x4_dot_i16x8(pairs_high, weights)),
+        ]
+    }
+
+    #[inline(always)]
+    fn sum(x: v128) -> i32 {
+        let x = i32x4_add(x, i32x4_shuffle::<2, 3, 0, 1>(x, x));
+        i32x4_extract_lane::<0>(x) + i32x4_extract_lane::<1>(x)
+    }
+
+    #[inline(always)]
+    fn splat_float(x: f32) -> v128 {
+        f32x4_splat(x)
+    }
+
+    #[inline(always)]
+    fn multiply_floats(a: v128, b: v128) -> v128 {
+        f32x4_mul(a, b)
+    }
+
+    #[inline(always)]
+    fn count_at_least(counts: v128, x: v128, threshold: v128) -> v128 {
+        // A mask is -1.
+        i32x4_sub(counts, f32x4_ge(x, threshold))
+    }
+
+    #[inline(always)]
+    fn add_floats(a: v128, b: v128) -> v128 {
+        f32x4_add(a, b)
+    }
+
+    #[inline(always)]
+    fn sub_floats(a: v128, b: v128) -> v128 {
+        f32x4_sub(a, b)
+    }
+
+    #[inline(always)]
+    fn unzip_floats(a: v128, b: v128) -> [v128; 2] {
+        [i32x4_shuffle::<0, 2, 4, 6>(a, b), i32x4_shuffle::<1, 3, 5, 7>(a, b)]
+    }
 }

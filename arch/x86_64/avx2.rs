@@ -1,10 +1,32 @@
-//! Kernels for AVX2.
+//! Kernels for AVX2, with F16C (and FMA only where a product is exact).
+//!
+//! The same algorithms as in the AVX-512 backend, with what there is: `vpshufb` looks up sixteen bytes, shifts of
+//! bytes are multiplications of words, and `vpmaddubsw` with `vpmaddwd` stands in for `vpdpbusd`.
 
+mod accumulate;
+mod codebook;
+mod codes;
+mod score;
+
+pub(crate) use accumulate::accumulate_codes;
+pub(crate) use score::score_codes;
+
+use crate::x86_64::rows::Block;
+use crate::{Affine, Float, Packing, Rows};
+use core::arch::x86_64::*;
+
+mod angles;
+mod blocks;
+mod signs;
 mod softmax;
 
+pub(crate) use angles::*;
+pub(crate) use blocks::*;
+pub(crate) use signs::*;
 pub(crate) use softmax::*;
+mod octahedral;
 
-use crate::{Affine, Float, IntQuery, Packing, Rows};
+pub(crate) use octahedral::*;
 
 forward_to_scalar! {
     enable = "avx2,fma,f16c";
@@ -19,8 +41,6 @@ forward_to_scalar! {
     pack(packing: Packing, codes: &[u8], bytes: &mut [u8]);
     unpack(packing: Packing, bytes: &[u8], codes: &mut [u8]);
     quantize_query(x: &[f32], limit: i16, out: &mut [i16]) -> f32;
-    score_codes(rows: &Rows, centroids: &[i16], scale: f32, queries: &[IntQuery], scores: &mut [f32]);
-    accumulate_codes(rows: &Rows, centroids: &[i16], scale: f32, weights: &[f32], acc: &mut [f32]);
     decode_floats(format: Float, bytes: &[u8], out: &mut [f32]);
     encode_floats(format: Float, x: &[f32], bytes: &mut [u8]);
     score_floats(format: Float, dim: usize, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]);
@@ -29,4 +49,79 @@ forward_to_scalar! {
     decode_affine(layout: &Affine, row: &[u8], out: &mut [f32]);
     score_affine(layout: &Affine, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]);
     accumulate_affine(layout: &Affine, bytes: &[u8], weights: &[f32], acc: &mut [f32]);
+}
+
+/// 32 bytes of plain integers.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn load<T: Lanes + ?Sized>(values: &T) -> __m256i {
+    assert!(size_of_val(values) >= 32);
+    // SAFETY: the values are as many bytes as are read, and `Lanes` have no padding.
+    unsafe { _mm256_loadu_si256(core::ptr::from_ref(values).cast()) }
+}
+
+/// Arrays of plain integers.
+trait Lanes {}
+impl Lanes for [u8; 32] {}
+impl Lanes for [i8; 32] {}
+impl Lanes for [u16; 16] {}
+impl Lanes for [i16] {}
+
+/// The first `values.len()` of 8 values, at most all.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn store_first(values: &mut [f32], x: __m256) {
+    match values.first_chunk_mut() {
+        Some(values) => store_ps(values, x),
+        None => {
+            let mut all = [0.0; 8];
+            store_ps(&mut all, x);
+            values.copy_from_slice(&all[..values.len()]);
+        }
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn store_ps(values: &mut [f32; 8], x: __m256) {
+    // SAFETY: the array holds the 32 bytes that are written.
+    unsafe { _mm256_storeu_ps(values.as_mut_ptr(), x) }
+}
+
+/// The f16 scales of eight rows of a block.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn scales_of_eight(block: &Block, first: usize) -> __m256 {
+    let scales = block.window(0, 2);
+    let word = |r| scales.word(first + r);
+    _mm256_cvtph_ps(_mm_setr_epi16(word(0), word(1), word(2), word(3), word(4), word(5), word(6), word(7)))
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn load_ps(values: &[f32; 8]) -> __m256 {
+    // SAFETY: the array holds the 32 bytes that are read.
+    unsafe { _mm256_loadu_ps(values.as_ptr()) }
+}
+
+/// Up to 8 values, zeros behind them.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn load_first(values: &[f32]) -> __m256 {
+    match values.first_chunk() {
+        Some(values) => load_ps(values),
+        None => {
+            let mut all = [0.0; 8];
+            all[..values.len()].copy_from_slice(values);
+            load_ps(&all)
+        }
+    }
+}
+
+/// Rounds as `scalar::rint` does, by the same two additions.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn rint(x: __m256) -> __m256 {
+    let magic = _mm256_set1_ps(12_582_912.0);
+    _mm256_sub_ps(_mm256_add_ps(x, magic), magic)
 }

@@ -12,38 +12,40 @@
 
 // AVX-512VBMI implies F and BW, and F implies AVX2, FMA and F16C.
 
+mod accumulate;
+mod affine;
+mod angles;
+mod blocks;
 mod codebook;
 mod codes;
+mod floats;
+mod octahedral;
 mod pack;
 mod quantize;
 mod rotate;
 mod score;
+mod signs;
 mod softmax;
 mod vector;
+mod wide;
 
+pub(crate) use accumulate::accumulate_codes;
+pub(crate) use affine::{accumulate_affine, decode_affine, quantize_affine, score_affine};
+pub(crate) use angles::*;
+pub(crate) use blocks::*;
+pub(crate) use floats::{accumulate_floats, decode_floats, encode_floats, score_floats};
+pub(crate) use octahedral::{
+    accumulate_octahedral, octahedral_decode, octahedral_encode, score_octahedral, score_octahedral_floats,
+};
 pub(crate) use pack::{pack, unpack};
 pub(crate) use quantize::{lookup, quantize};
 pub(crate) use rotate::{rotate, rotate_inverse};
 pub(crate) use score::score_codes;
+pub(crate) use signs::*;
 pub(crate) use softmax::*;
-pub(crate) use vector::{dot, max_abs, min_max, quantize_query};
+pub(crate) use vector::{dot, max_abs, min_max, multiply_columns, quantize_query};
 
-use crate::{Affine, Float, Rows};
 use core::arch::x86_64::*;
-
-forward_to_scalar! {
-    enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni";
-    multiply_columns(columns: &[f32], x: &[f32], y: &mut [f32]);
-    accumulate_codes(rows: &Rows, centroids: &[i16], scale: f32, weights: &[f32], acc: &mut [f32]);
-    decode_floats(format: Float, bytes: &[u8], out: &mut [f32]);
-    encode_floats(format: Float, x: &[f32], bytes: &mut [u8]);
-    score_floats(format: Float, dim: usize, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]);
-    accumulate_floats(format: Float, dim: usize, bytes: &[u8], weights: &[f32], acc: &mut [f32]);
-    quantize_affine(x: &[f32], zero: f32, scale: f32, offset: i32, range: (i32, i32), codes: &mut [u8]);
-    decode_affine(layout: &Affine, row: &[u8], out: &mut [f32]);
-    score_affine(layout: &Affine, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]);
-    accumulate_affine(layout: &Affine, bytes: &[u8], weights: &[f32], acc: &mut [f32]);
-}
 
 /// Up to 32 words, zeros behind them.
 #[inline]
@@ -149,4 +151,35 @@ pub(super) fn narrow(a: __m512i, b: __m512i) -> __m512i {
 fn store_bytes(bytes: &mut [u8], x: __m512i) {
     // SAFETY: a masked store touches nothing whose mask bit is clear, and the mask has `bytes.len()` bits at most.
     unsafe { _mm512_mask_storeu_epi8(bytes.as_mut_ptr().cast(), first(bytes.len()), x) }
+}
+
+/// Lane r of the result is the sum of the lanes of `rows[r]` in the order of `scalar::halve`: 15 additions of two
+/// shuffles each instead of 64 of one.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn halve_rows(rows: &[__m512; 16]) -> __m512 {
+    let four = |i: usize| halve_four([rows[i], rows[i + 4], rows[i + 8], rows[i + 12]]);
+    join_fours([four(0), four(1), four(2), four(3)])
+}
+
+/// The first two halvings of four rows: 128-bit lane i has what is left of row i.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn halve_four([a, b, c, d]: [__m512; 4]) -> __m512 {
+    let halves = |a, b| _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xee>(a, b));
+    let (ab, cd) = (halves(a, b), halves(c, d));
+    _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(ab, cd), _mm512_shuffle_f32x4::<0xdd>(ab, cd))
+}
+
+/// The last two halvings: lane 4·i + m is the sum of the i-th row of the m-th four.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn join_fours([a, b, c, d]: [__m512; 4]) -> __m512 {
+    let pairs = |a, b| {
+        let (a, b) = (_mm512_castps_pd(a), _mm512_castps_pd(b));
+        let (lower, upper) = (_mm512_unpacklo_pd(a, b), _mm512_unpackhi_pd(a, b));
+        _mm512_add_ps(_mm512_castpd_ps(lower), _mm512_castpd_ps(upper))
+    };
+    let (ab, cd) = (pairs(a, b), pairs(c, d));
+    _mm512_add_ps(_mm512_shuffle_ps::<0x88>(ab, cd), _mm512_shuffle_ps::<0xdd>(ab, cd))
 }

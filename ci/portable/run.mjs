@@ -1,14 +1,18 @@
-// Runs the suite's WebAssembly module: node run.mjs MODULE. OCTAPLEX_REQUIRE=simd128 makes its absence an error.
-import { readFile } from "node:fs/promises";
+// Drives the WebAssembly module of the library:
+//   node run.mjs MODULE                                the bit-equality suite; OCTAPLEX_REQUIRE=simd128 makes its absence an error
+//   node run.mjs MODULE encode SPEC DIM IN OUT         as `octaplex encode`
+//   node run.mjs MODULE score SPEC DIM QUERY IN OUT    as `octaplex score`
+import { readFile, writeFile } from "node:fs/promises";
 
 let lines = [];
+let emitted = new Uint8Array();
+const bytes = (at, length) => new Uint8Array(instance.exports.memory.buffer, at, length).slice();
 const host = {
-  print(text, length) {
-    const bytes = new Uint8Array(instance.exports.memory.buffer, text, length);
-    lines.push(new TextDecoder().decode(bytes.slice()));
-  },
+  print: (text, length) => lines.push(new TextDecoder().decode(bytes(text, length))),
+  emit: (at, length) => (emitted = bytes(at, length)),
 };
-const { instance } = await WebAssembly.instantiate(await readFile(process.argv[2]), { host });
+const [, , path, task, ...options] = process.argv;
+const { instance } = await WebAssembly.instantiate(await readFile(path), { host });
 
 function said(call) {
   lines = [];
@@ -19,15 +23,36 @@ function said(call) {
   }
 }
 
-const [, backends] = said(instance.exports.backends);
-console.log(`backends: ${backends.join(" ")}`);
-const missing = (process.env.OCTAPLEX_REQUIRE ?? "scalar").split(",").filter((name) => !backends.includes(name));
-if (missing.length > 0) {
-  console.error(`OCTAPLEX_REQUIRE asks for ${missing.join(" ")}, this build lacks it`);
-  process.exitCode = 1;
+function suite() {
+  const [, backends] = said(instance.exports.backends);
+  console.log(`backends: ${backends.join(" ")}`);
+  const required = (process.env.OCTAPLEX_REQUIRE ?? "scalar").split(",");
+  const missing = required.filter((name) => !backends.includes(name));
+  if (missing.length > 0) {
+    console.error(`OCTAPLEX_REQUIRE asks for ${missing.join(" ")}, this build lacks it`);
+    process.exitCode = 1;
+  }
+  const [failures, differences] = said(instance.exports.run_suite);
+  differences.forEach((difference) => console.error(difference));
+  console.log(failures === 0 ? "every kernel equals the specification" : `${failures} kernels differ`);
+  if (failures !== 0) process.exitCode = 1;
 }
 
-const [failures, differences] = said(instance.exports.run_suite);
-differences.forEach((difference) => console.error(difference));
-console.log(failures === 0 ? "every kernel equals the specification" : `${failures} kernels differ`);
-if (failures !== 0) process.exitCode = 1;
+/// The address and the length of bytes, copied into the module's memory.
+function give(data) {
+  const at = instance.exports.room(data.length);
+  new Uint8Array(instance.exports.memory.buffer, at, data.length).set(data);
+  return [at, data.length];
+}
+
+async function convert(spec, dim, inputs, output) {
+  const files = await Promise.all(inputs.map((input) => readFile(input)));
+  const text = give(new TextEncoder().encode(spec));
+  const given = files.map(give);
+  const [failed, words] = said(() => instance.exports[task](...text, Number(dim), ...given.flat()));
+  if (failed) throw new Error(words.join("\n"));
+  await writeFile(output, emitted);
+}
+
+if (task === undefined) suite();
+else await convert(options[0], options[1], options.slice(2, -1), options.at(-1));

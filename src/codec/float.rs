@@ -138,7 +138,7 @@ impl<const D: usize, F: Format> Codec<D> for FloatRows<D, F> {
 
     fn score(&self, queries: &[Query<D>], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
         let count = count_blocks(blocks, self.block_bytes())?;
-        Error::expect_length("scores", queries.len() * count, scores.len())?;
+        Error::expect_length("scores", queries.len().saturating_mul(count), scores.len())?;
         self.check(blocks)?;
         Query::in_float_batches(queries, scores, |queries, scores| {
             self.backend.score_floats(F::FLOAT, D, blocks, queries, scores);

@@ -211,7 +211,7 @@ impl<const D: usize> Codec<D> for Int<D> {
 
     fn score(&self, queries: &[Query<D>], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
         let count = count_blocks(blocks, self.block_bytes())?;
-        Error::expect_length("scores", queries.len() * count, scores.len())?;
+        Error::expect_length("scores", queries.len().saturating_mul(count), scores.len())?;
         check_scales(blocks, self.block_bytes(), self.scales())?;
         Query::in_float_batches(queries, scores, |queries, scores| {
             self.backend.score_affine(&self.affine, blocks, queries, scores);

@@ -7,9 +7,9 @@
 //!
 //! A block: f16 norm, raw plane of codes, digit plane (levels that are no power of two).
 
-use super::MAX_VALUE;
 use super::{
-    Codec, Query, check_accumulate, check_scales, check_values, count_blocks, norm, read_f16, to_f16,
+    Codec, MAX_VALUE, Query, SMALLEST_NORM, check_accumulate, check_scales, check_values, count_blocks, norm,
+    read_f16, to_f16,
 };
 use crate::codebook::{Codebook, WIDTHS, lloyd_max};
 use crate::rotation::Rotation;
@@ -155,6 +155,14 @@ pub struct TurboQuant<const D: usize> {
     thresholds: [f32; 255],
 }
 
+/// A vector on its way into a block.
+struct Quantized<const D: usize> {
+    norm: f32,
+    /// Rotated, not normalised.
+    z: [f32; D],
+    codes: [u8; D],
+}
+
 impl<const D: usize> TurboQuant<D> {
     /// `bits` bits a value, everything else by default, on the fastest backend of this CPU.
     ///
@@ -195,8 +203,95 @@ impl<const D: usize> TurboQuant<D> {
         Ok(Self { spec, backend, rotation, codebook, packing, thresholds })
     }
 
-    fn rows<'a>(&self, blocks: &'a [u8]) -> Rows<'a> {
-        Rows { bytes: blocks, stride: self.block_bytes(), dim: D, packing: self.packing }
+    pub(super) fn backend(&self) -> Backend {
+        self.backend
+    }
+
+    fn rows<'a>(&self, blocks: &'a [u8], stride: usize) -> Rows<'a> {
+        Rows { bytes: blocks, stride, dim: D, packing: self.packing }
+    }
+
+    /// Encodes, and gives the unit vector's residual in the rotated basis; `true` for a block of zeros, whose
+    /// residual is left alone.
+    pub(super) fn encode_with_residual(
+        &self,
+        x: &[f32; D],
+        block: &mut [u8],
+        residual: &mut [f32; D],
+    ) -> Result<bool, Error> {
+        let Some(Quantized { norm, z, codes }) = self.quantize(x)? else {
+            block.fill(0);
+            return Ok(true);
+        };
+        let mut centroids = [0.0; D];
+        self.backend.lookup(&codes, self.codebook.centroids(), self.codebook.scale(), &mut centroids);
+        let inverse = 1.0 / norm;
+        for ((residual, z), centroid) in residual.iter_mut().zip(z).zip(centroids) {
+            *residual = z * inverse - centroid;
+        }
+        self.write(self.stored_norm(norm, &z, &codes), &codes, block)
+    }
+
+    /// Norm, rotated vector and codes; `None` for a vector so small that its block is zeros.
+    fn quantize(&self, x: &[f32; D]) -> Result<Option<Quantized<D>>, Error> {
+        let norm = norm(self.backend, x)?;
+        if norm < SMALLEST_NORM {
+            return Ok(None);
+        }
+        let mut z = *x;
+        self.rotation.forward(self.backend, &mut z);
+        let mut codes = [0; D];
+        let thresholds = &self.thresholds[..self.codebook.levels() - 1];
+        self.backend.quantize(&z, 1.0 / norm, thresholds, &mut codes);
+        Ok(Some(Quantized { norm, z, codes }))
+    }
+
+    /// Writes a block; `true` if its norm rounds to zero, and all of it is zeros.
+    fn write(&self, norm: f32, codes: &[u8; D], block: &mut [u8]) -> Result<bool, Error> {
+        let stored = to_f16(norm)?;
+        let (head, planes) = block.split_at_mut(2);
+        head.copy_from_slice(&stored.to_le_bytes());
+        let zero = stored.to_bits() == 0;
+        if zero {
+            planes.fill(0);
+        } else {
+            self.backend.pack(self.packing, codes, planes);
+        }
+        Ok(zero)
+    }
+
+    /// Decodes a block with a finite norm, in the rotated basis.
+    pub(super) fn decode_rotated(&self, block: &[u8], x: &mut [f32; D]) {
+        let mut codes = [0; D];
+        self.backend.unpack(self.packing, &block[2..], &mut codes);
+        let norm = read_f16(block).to_f32();
+        self.backend.lookup(&codes, self.codebook.centroids(), norm * self.codebook.scale(), x);
+    }
+
+    /// Scores rows that begin with a block.
+    pub(super) fn score_rows(
+        &self,
+        queries: &[Query<D>],
+        rows: &[u8],
+        stride: usize,
+        scores: &mut [f32],
+    ) -> Result<(), Error> {
+        let (centroids, scale) = (self.codebook.centroids(), self.codebook.scale());
+        Query::in_int_batches(queries, self.query_limit(), scores, |queries, scores| {
+            self.backend.score_codes(&self.rows(rows, stride), centroids, scale, queries, scores);
+        })
+    }
+
+    /// Accumulates rows that begin with a block.
+    pub(super) fn accumulate_rows(&self, weights: &[f32], rows: &[u8], stride: usize, acc: &mut [[f32; D]]) {
+        let (rows, scale) = (self.rows(rows, stride), self.codebook.scale());
+        let centroids = self.codebook.centroids();
+        self.backend.accumulate_codes(&rows, centroids, scale, weights, acc.as_flattened_mut());
+    }
+
+    /// The largest integer of a query: with it, sums over the widest vector fit an i32.
+    fn query_limit(&self) -> i16 {
+        if self.codebook.levels() <= 16 { 127 } else { 1023 }
     }
 
     /// What the norm field of a block says for rotated `z` with these codes.
@@ -213,9 +308,6 @@ impl<const D: usize> TurboQuant<D> {
     }
 }
 
-/// Norms below this (2⁻²⁹) are stored as zero whatever the gain: a zero block.
-const SMALLEST_NORM: f32 = 1.862_645_1e-9;
-
 impl<const D: usize> Codec<D> for TurboQuant<D> {
     fn spec(&self) -> CodecSpec {
         CodecSpec::TurboQuant(self.spec)
@@ -227,34 +319,22 @@ impl<const D: usize> Codec<D> for TurboQuant<D> {
 
     fn encode(&self, x: &[f32; D], block: &mut [u8]) -> Result<(), Error> {
         Error::expect_length("bytes of a block", self.block_bytes(), block.len())?;
-        let norm = norm(self.backend, x)?;
-        if norm < SMALLEST_NORM {
-            block.fill(0);
-            return Ok(());
-        }
-        let mut z = *x;
-        self.rotation.forward(self.backend, &mut z);
-        let mut codes = [0; D];
-        let thresholds = &self.thresholds[..self.codebook.levels() - 1];
-        self.backend.quantize(&z, 1.0 / norm, thresholds, &mut codes);
-        let stored = to_f16(self.stored_norm(norm, &z, &codes))?;
-        let (head, planes) = block.split_at_mut(2);
-        head.copy_from_slice(&stored.to_le_bytes());
-        if stored.to_bits() == 0 {
-            planes.fill(0);
-        } else {
-            self.backend.pack(self.packing, &codes, planes);
-        }
+        match self.quantize(x)? {
+            Some(Quantized { norm, z, codes }) => {
+                self.write(self.stored_norm(norm, &z, &codes), &codes, block)?
+            }
+            None => {
+                block.fill(0);
+                true
+            }
+        };
         Ok(())
     }
 
     fn decode(&self, block: &[u8], x: &mut [f32; D]) -> Result<(), Error> {
         Error::expect_length("bytes of a block", self.block_bytes(), block.len())?;
         check_scales(block, block.len(), 1)?;
-        let mut codes = [0; D];
-        self.backend.unpack(self.packing, &block[2..], &mut codes);
-        let norm = read_f16(block).to_f32();
-        self.backend.lookup(&codes, self.codebook.centroids(), norm * self.codebook.scale(), x);
+        self.decode_rotated(block, x);
         self.rotation.inverse(self.backend, x);
         Ok(())
     }
@@ -263,26 +343,20 @@ impl<const D: usize> Codec<D> for TurboQuant<D> {
         check_values(q, MAX_VALUE)?;
         let mut rotated = *q;
         self.rotation.forward(self.backend, &mut rotated);
-        let limit = if self.codebook.levels() <= 16 { 127 } else { 1023 };
-        Ok(Query::int(rotated, limit, self.backend))
+        Ok(Query::int(rotated, self.query_limit(), self.backend))
     }
 
     fn score(&self, queries: &[Query<D>], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
         let count = count_blocks(blocks, self.block_bytes())?;
-        Error::expect_length("scores", queries.len() * count, scores.len())?;
+        Error::expect_length("scores", queries.len().saturating_mul(count), scores.len())?;
         check_scales(blocks, self.block_bytes(), 1)?;
-        let (centroids, scale) = (self.codebook.centroids(), self.codebook.scale());
-        Query::in_int_batches(queries, scores, |queries, scores| {
-            self.backend.score_codes(&self.rows(blocks), centroids, scale, queries, scores);
-        });
-        Ok(())
+        self.score_rows(queries, blocks, self.block_bytes(), scores)
     }
 
     fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [[f32; D]]) -> Result<(), Error> {
         check_accumulate(weights, blocks, self.block_bytes(), acc.len())?;
         check_scales(blocks, self.block_bytes(), 1)?;
-        let (centroids, scale) = (self.codebook.centroids(), self.codebook.scale());
-        self.backend.accumulate_codes(&self.rows(blocks), centroids, scale, weights, acc.as_flattened_mut());
+        self.accumulate_rows(weights, blocks, self.block_bytes(), acc);
         Ok(())
     }
 

@@ -27,6 +27,34 @@ const SPECS: &[&str] = &[
     "turboquant:bits=2,gain=unbiased",
     "turboquant:bits=3,rounds=2,seed=7",
     "turboquant:levels=6,rounds=3,seed=18446744073709551615",
+    "turboquant-qjl:bits=2",
+    "turboquant-qjl",
+    "turboquant-qjl:bits=6,sketch_rounds=3,seed=5",
+    "turboquant-qjl:bits=8,rounds=2,sketch_rounds=1",
+    "qjl",
+    "qjl:sketch_rounds=1,seed=2",
+    "polarquant:bits=1",
+    "polarquant:bits=2",
+    "polarquant:bits=3,seed=4",
+    "polarquant",
+    "polarquant:bits=5,rounds=3",
+    "polarquant:bits=8",
+    "polarquant:depth=4",
+    "polarquant:depth=4,rounds=2",
+    "tq3_0",
+    "tq3_0:variant=3bit",
+    "octopus:bits=1",
+    "octopus:bits=2",
+    "octopus",
+    "octopus:bits=4",
+    "octopus:bits=5",
+    "octopus:bits=4,split=even",
+    "octopus:bits=5,split=even",
+    "octopus:bdir=1,bnrm=0",
+    "octopus:bdir=7,bnrm=6",
+    "octopus:bits=2,rounding=full",
+    "octopus:rounding=local3,tail=paper,norm=f32,gain=norm",
+    "octopus:rounding=scalar,gain=unbiased,rounds=2,seed=7",
     "int:bits=2",
     "int:bits=3",
     "int",
@@ -295,7 +323,16 @@ pub fn stream(seed: u64, stream: Stream, purpose: u8) -> impl FnMut() -> u64 {
 
 /// The signs of a rotation, ±1.
 pub fn signs(seed: u64, head: Stream, dim: usize) -> Vec<f64> {
-    let mut words = stream(seed, head, 0);
+    signs_for(seed, head, 0, dim)
+}
+
+/// The signs of a sketch, ±1.
+pub fn sketch_signs(seed: u64, head: Stream, dim: usize) -> Vec<f64> {
+    signs_for(seed, head, 2, dim)
+}
+
+fn signs_for(seed: u64, head: Stream, purpose: u8, dim: usize) -> Vec<f64> {
+    let mut words = stream(seed, head, purpose);
     let words: Vec<u64> = (0..dim.div_ceil(64)).map(|_| words()).collect();
     (0..dim).map(|j| if words[j / 64] >> (j % 64) & 1 == 1 { -1.0 } else { 1.0 }).collect()
 }

@@ -3,7 +3,11 @@
 //! One text for all machines: `equivalence.rs` runs it natively and under emulators, `ci/portable` runs it in
 //! WebAssembly. It needs `alloc`, and the including crate declares that.
 
+mod angles;
+mod blocks;
+mod octahedral;
 mod paint;
+mod signs;
 mod softmax;
 
 use alloc::format;
@@ -43,6 +47,24 @@ pub(crate) const KERNELS: &[(&str, Check)] = &[
     ("decode_affine", decode_affine),
     ("score_affine", score_affine),
     ("accumulate_affine", accumulate_affine),
+    ("pack_signs", signs::pack_signs),
+    ("unpack_signs", signs::unpack_signs),
+    ("score_signs", signs::score_signs),
+    ("accumulate_signs", signs::accumulate_signs),
+    ("quantize_blocks", blocks::quantize_blocks),
+    ("blocks_are_finite", blocks::blocks_are_finite),
+    ("decode_blocks", blocks::decode_blocks),
+    ("score_blocks", blocks::score_blocks),
+    ("accumulate_blocks", blocks::accumulate_blocks),
+    ("quantize_angles", angles::quantize_angles),
+    ("decode_angles", angles::decode_angles),
+    ("score_angles", angles::score_angles),
+    ("accumulate_angles", angles::accumulate_angles),
+    ("octahedral_encode", octahedral::octahedral_encode),
+    ("octahedral_decode", octahedral::octahedral_decode),
+    ("score_octahedral", octahedral::score_octahedral),
+    ("score_octahedral_floats", octahedral::score_octahedral_floats),
+    ("accumulate_octahedral", octahedral::accumulate_octahedral),
     ("scale_logits", softmax::scale_logits),
     ("soft_cap", softmax::soft_cap),
     ("exp_weights", softmax::exp_weights),

@@ -1,8 +1,9 @@
 //! From packed codes to centroids: codebooks that fit registers.
 
-use super::codes::{Block, CHUNK, Chunk, MAX_CHUNKS, Place, SPREAD, Unpack};
+use super::codes::{CHUNK, Chunk, MAX_CHUNKS, Masked, Place, SPREAD, Unpack};
 use super::{load, load_words, narrow};
 use crate::Packing;
+use crate::x86_64::rows::{Block, ROWS};
 use core::arch::x86_64::*;
 
 /// 0, 1, 2 …
@@ -89,53 +90,153 @@ impl Bytes {
         self.count
     }
 
-    /// Looks the codes of four rows of a block up and hands them over, 64 centroids a row: (chunk, rows). Four rows
-    /// hide the latencies of one another and leave registers for the caller; of sixteen, LLVM spills half.
+    /// The centroids of four rows of a block, 64 from chunk `c` on; for kinds that come in pairs, those of the next
+    /// chunk as well. Four rows hide the latencies of one another and leave registers for the caller; of sixteen,
+    /// LLVM spills half.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    pub(super) fn each<const KIND: u8>(
-        &self,
-        block: &Block,
-        first: usize,
-        mut f: impl FnMut(usize, [__m512i; 4]),
-    ) {
+    pub(super) fn four<const KIND: u8>(&self, block: &Block, c: usize, first: usize) -> [[__m512i; 4]; 2] {
         let unpack = &self.unpack;
-        let lookup = |index: [__m512i; 4]| index.map(|index| _mm512_permutexvar_epi8(index, self.table));
         let rows = [first, first + 1, first + 2, first + 3];
-        let upper = _mm512_add_epi8(unpack.shift, _mm512_set1_epi8(8 * unpack.packing.raw_bits() as i8));
-        let mut c = 0;
-        while c < self.count {
-            let chunk = &self.chunks[c];
-            let raw = block.window(&chunk.raw);
-            if KIND == kind::NIBBLES || KIND == kind::PAIRS {
-                let codes = rows.map(|r| raw.load(r));
-                let (low, high) = if KIND == kind::NIBBLES {
-                    (codes, codes.map(|codes| _mm512_srli_epi16::<4>(codes)))
-                } else {
-                    let quads = codes.map(|codes| _mm512_permutexvar_epi8(unpack.spread, codes));
-                    let take = |shift| quads.map(|quads| _mm512_multishift_epi64_epi8(shift, quads));
-                    (take(unpack.shift), take(upper))
-                };
-                f(c, lookup(low));
-                f(c + 1, lookup(high));
-                c += 2;
-                continue;
+        let chunk = &self.chunks[c];
+        let raw = Masked::new(block, &chunk.raw);
+        match KIND {
+            kind::NIBBLES => self.nibbles(rows.map(|r| raw.load(r))),
+            kind::PAIRS => {
+                let quads = rows.map(|r| _mm512_permutexvar_epi8(unpack.spread, raw.load(r)));
+                let take = |shift| quads.map(|quads| _mm512_multishift_epi64_epi8(shift, quads));
+                let bits = unpack.packing.raw_bits() as i8;
+                let upper = _mm512_add_epi8(unpack.shift, _mm512_set1_epi8(8 * bits));
+                [self.lookup(take(unpack.shift)), self.lookup(take(upper))]
             }
-            let digits = block.window(&chunk.digits);
-            // A loop, since LLVM does not inline a closure of this size into `map`.
-            let mut index = [_mm512_setzero_si512(); 4];
-            for (index, r) in index.iter_mut().zip(rows) {
-                *index = match KIND {
-                    kind::RAW => unpack.raw(&raw, r),
-                    kind::TERNARY => unpack.digits::<8>(chunk, &digits, r),
-                    kind::BYTES => unpack.mixed::<8>(chunk, &raw, &digits, r),
-                    _ => unpack.mixed::<7>(chunk, &raw, &digits, r),
-                };
+            _ => {
+                let digits = Masked::new(block, &chunk.digits);
+                // A loop, since LLVM does not inline a closure of this size into `map`.
+                let mut index = [_mm512_setzero_si512(); 4];
+                for (index, r) in index.iter_mut().zip(rows) {
+                    *index = match KIND {
+                        kind::RAW => unpack.raw(&raw, r),
+                        kind::TERNARY => unpack.digits::<8>(chunk, &digits, r),
+                        kind::BYTES => unpack.mixed::<8>(chunk, &raw, &digits, r),
+                        _ => unpack.mixed::<7>(chunk, &raw, &digits, r),
+                    };
+                }
+                [self.lookup(index), index]
             }
-            f(c, lookup(index));
-            c += 1;
         }
     }
+
+    /// The same, the four rows' bytes side by side: see [`interleave`].
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(super) fn interleaved<const KIND: u8>(
+        &self,
+        block: &Block,
+        c: usize,
+        first: usize,
+    ) -> [[__m512i; 4]; 2] {
+        if KIND == kind::NIBBLES {
+            // Two codes to a byte: interleaved as they are, half the work.
+            let raw = Masked::new(block, &self.chunks[c].raw);
+            let rows = [first, first + 1, first + 2, first + 3];
+            return self.nibbles(interleave(rows.map(|r| raw.load(r))));
+        }
+        let [centroids, next] = self.four::<KIND>(block, c, first);
+        let next = if step(KIND) == 2 { interleave(next) } else { next };
+        [interleave(centroids), next]
+    }
+
+    /// The centroids of sixteen rows, transposed: register j has bytes 4·j … of each row, a row a lane.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(super) fn transposed<const KIND: u8>(&self, block: &Block, c: usize) -> [[__m512i; ROWS]; 2] {
+        let zero = [_mm512_setzero_si512(); ROWS];
+        if KIND == kind::NIBBLES {
+            // Two codes to a byte: transposed as they are, half the work.
+            let raw = Masked::new(block, &self.chunks[c].raw);
+            let mut rows = zero;
+            for (r, row) in rows.iter_mut().enumerate() {
+                *row = raw.load(r);
+            }
+            let (mut low, mut high) = (zero, zero);
+            for ((codes, low), high) in transpose(&rows).iter().zip(&mut low).zip(&mut high) {
+                *low = _mm512_permutexvar_epi8(*codes, self.table);
+                *high = _mm512_permutexvar_epi8(_mm512_srli_epi16::<4>(*codes), self.table);
+            }
+            return [low, high];
+        }
+        let (mut these, mut next) = (zero, zero);
+        for first in (0..ROWS).step_by(4) {
+            let [a, b] = self.four::<KIND>(block, c, first);
+            these[first..first + 4].copy_from_slice(&a);
+            next[first..first + 4].copy_from_slice(&b);
+        }
+        [transpose(&these), if step(KIND) == 2 { transpose(&next) } else { next }]
+    }
+
+    /// The table is repeated, so upper halves need no mask.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn nibbles(&self, codes: [__m512i; 4]) -> [[__m512i; 4]; 2] {
+        [self.lookup(codes), self.lookup(codes.map(|codes| _mm512_srli_epi16::<4>(codes)))]
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn lookup(&self, index: [__m512i; 4]) -> [__m512i; 4] {
+        index.map(|index| _mm512_permutexvar_epi8(index, self.table))
+    }
+}
+
+/// Four rows' bytes side by side: lane l of register k has the positions 16·l + 4·k …, four bytes each.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn interleave([a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
+    let (ab, cd) = (_mm512_unpacklo_epi8(a, b), _mm512_unpacklo_epi8(c, d));
+    let (ab_upper, cd_upper) = (_mm512_unpackhi_epi8(a, b), _mm512_unpackhi_epi8(c, d));
+    [
+        _mm512_unpacklo_epi16(ab, cd),
+        _mm512_unpackhi_epi16(ab, cd),
+        _mm512_unpacklo_epi16(ab_upper, cd_upper),
+        _mm512_unpackhi_epi16(ab_upper, cd_upper),
+    ]
+}
+
+/// 16 × 16 dwords.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn transpose(rows: &[__m512i; ROWS]) -> [__m512i; ROWS] {
+    let zero = _mm512_setzero_si512();
+    // Inside the lanes of 128 bits: register 4·k + j has dword j of each lane of the rows 4·k ….
+    let mut lanes = [zero; ROWS];
+    for (rows, lanes) in rows.as_chunks::<4>().0.iter().zip(lanes.as_chunks_mut::<4>().0) {
+        let [a, b, c, d] = *rows;
+        let (ab, ab_upper) = (_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+        let (cd, cd_upper) = (_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+        *lanes = [
+            _mm512_unpacklo_epi64(ab, cd),
+            _mm512_unpackhi_epi64(ab, cd),
+            _mm512_unpacklo_epi64(ab_upper, cd_upper),
+            _mm512_unpackhi_epi64(ab_upper, cd_upper),
+        ];
+    }
+    // Then the lanes themselves.
+    let mut columns = [zero; ROWS];
+    for j in 0..4 {
+        let [a, b, c, d] = [lanes[j], lanes[4 + j], lanes[8 + j], lanes[12 + j]];
+        let (ab, ab_upper) = (_mm512_shuffle_i32x4::<0x44>(a, b), _mm512_shuffle_i32x4::<0xee>(a, b));
+        let (cd, cd_upper) = (_mm512_shuffle_i32x4::<0x44>(c, d), _mm512_shuffle_i32x4::<0xee>(c, d));
+        columns[j] = _mm512_shuffle_i32x4::<0x88>(ab, cd);
+        columns[4 + j] = _mm512_shuffle_i32x4::<0xdd>(ab, cd);
+        columns[8 + j] = _mm512_shuffle_i32x4::<0x88>(ab_upper, cd_upper);
+        columns[12 + j] = _mm512_shuffle_i32x4::<0xdd>(ab_upper, cd_upper);
+    }
+    columns
+}
+
+/// Chunks that a kind of row gives at a time.
+pub(super) const fn step(kind: u8) -> usize {
+    if kind == kind::NIBBLES || kind == kind::PAIRS { 2 } else { 1 }
 }
 
 /// A codebook of up to 256 words.

@@ -1,39 +1,12 @@
 //! From packed codes to bytes, 64 codes at a time.
 
 use super::load;
-use crate::{MAX_DIM, Packing, Rows};
+use crate::x86_64::rows::{Block, Window};
+use crate::{MAX_DIM, Packing};
 use core::arch::x86_64::*;
 
 /// Codes in a register of bytes.
 pub(super) const CHUNK: usize = 64;
-
-/// Rows in a block: the block's sums fill a register, one `i32` each.
-pub(super) const ROWS: usize = 16;
-
-/// Rows of one shape, side by side.
-pub(super) struct Block<'a> {
-    bytes: &'a [u8],
-    stride: usize,
-}
-
-impl<'a> Block<'a> {
-    /// `ROWS` rows from `first` on.
-    pub(super) fn new(rows: &Rows<'a>, first: usize) -> Self {
-        Self { bytes: &rows.bytes[first * rows.stride..(first + ROWS) * rows.stride], stride: rows.stride }
-    }
-
-    /// One row, in the place of all of them.
-    pub(super) fn one(row: &'a [u8]) -> Self {
-        Self { bytes: row, stride: 0 }
-    }
-
-    /// The place's bytes in each row.
-    #[inline]
-    pub(super) fn window(&self, place: &Place) -> Window<'a> {
-        assert!((ROWS - 1) * self.stride + place.end <= self.bytes.len());
-        Window { bytes: &self.bytes[place.start..], stride: self.stride, mask: place.mask }
-    }
-}
 
 /// Up to 64 bytes of a row.
 #[derive(Clone, Copy)]
@@ -45,8 +18,6 @@ pub(super) struct Place {
 }
 
 impl Place {
-    pub(super) const SCALE: Self = Self::new(0, 2);
-
     /// At most 64 bytes, none if `end` comes before `start`.
     pub(super) const fn new(start: usize, end: usize) -> Self {
         let length = end.saturating_sub(start);
@@ -58,57 +29,56 @@ impl Place {
     }
 }
 
-/// A place in each row of a block, checked once for all rows, so that loops over them have no branches and unroll.
-pub(super) struct Window<'a> {
-    bytes: &'a [u8],
-    stride: usize,
+/// A place in each row of a block.
+pub(super) struct Masked<'a> {
+    window: Window<'a>,
     mask: u64,
 }
 
-impl Window<'_> {
+impl<'a> Masked<'a> {
+    #[inline]
+    pub(super) fn new(block: &Block<'a>, place: &Place) -> Self {
+        let window = block.window(place.start, place.end);
+        Self { window, mask: place.mask }
+    }
+
     /// The bytes, zeros behind them.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(super) fn load(&self, r: usize) -> __m512i {
-        debug_assert!(r < ROWS);
-        // SAFETY: `Block::window` checked that the bytes that the mask lets through are there for each of `ROWS` rows.
-        unsafe {
-            let row = self.bytes.as_ptr().add(r * self.stride);
-            _mm512_maskz_loadu_epi8(self.mask, row.cast())
-        }
+        // SAFETY: `Place::new` gave the mask a bit for each byte of the window.
+        unsafe { _mm512_maskz_loadu_epi8(self.mask, self.window.row(r).cast()) }
     }
 
     /// The first 32 bytes, zeros behind them. A narrower load crosses fewer cache lines.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(super) fn load_half(&self, r: usize) -> __m512i {
-        debug_assert!(r < ROWS);
         // SAFETY: as for `load`.
         unsafe {
-            let row = self.bytes.as_ptr().add(r * self.stride);
-            _mm512_zextsi256_si512(_mm256_maskz_loadu_epi8(self.mask as u32, row.cast()))
+            _mm512_zextsi256_si512(_mm256_maskz_loadu_epi8(self.mask as u32, self.window.row(r).cast()))
         }
     }
+}
 
-    /// The f16 at the start of the window, which has two bytes.
-    #[inline]
-    fn word(&self, r: usize) -> i16 {
-        debug_assert!(r < ROWS && self.mask & 3 == 3);
-        // SAFETY: as for `load`.
-        unsafe { self.bytes.as_ptr().add(r * self.stride).cast::<i16>().read_unaligned() }
-    }
+/// The f16 scales of a block's rows, sixteen `vpinsrw`: by way of memory, one load of sixteen fresh stores would wait
+/// for all of them, half a nanosecond a row.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(super) fn scales(block: &Block) -> __m512 {
+    scales_at(block, 0)
+}
 
-    /// The f16 scales of the rows, sixteen `vpinsrw`: by way of memory, one load of sixteen fresh stores would wait
-    /// for all of them, half a nanosecond a row.
-    #[inline]
-    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    pub(super) fn scales(&self) -> __m512 {
-        let half = |i: usize| {
-            let word = |r| self.word(i + r);
-            _mm_setr_epi16(word(0), word(1), word(2), word(3), word(4), word(5), word(6), word(7))
-        };
-        _mm512_cvtph_ps(_mm256_set_m128i(half(8), half(0)))
-    }
+/// The f16 at byte `at` of each row.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(super) fn scales_at(block: &Block, at: usize) -> __m512 {
+    let scales = block.window(at, at + 2);
+    let half = |i: usize| {
+        let word = |r| scales.word(i + r);
+        _mm_setr_epi16(word(0), word(1), word(2), word(3), word(4), word(5), word(6), word(7))
+    };
+    _mm512_cvtph_ps(_mm256_set_m128i(half(8), half(0)))
 }
 
 /// Chunks of the widest vector.
@@ -190,17 +160,16 @@ impl Unpack {
         Chunk { raw, digits: Place::new(start, self.end), table, valid }
     }
 
-    /// 64 codes of one row; beyond its end anything below `levels`.
+    /// 64 codes of row `r`; beyond its end anything below `levels`.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    pub(super) fn codes(&self, row: &Block, chunk: usize) -> __m512i {
-        let chunk = self.chunk(chunk);
-        let quads = _mm512_permutexvar_epi8(self.spread, row.window(&chunk.raw).load(0));
+    pub(super) fn codes(&self, chunk: &Chunk, block: &Block, r: usize) -> __m512i {
+        let quads = _mm512_permutexvar_epi8(self.spread, Masked::new(block, &chunk.raw).load(r));
         let raw = _mm512_multishift_epi64_epi8(self.shift, quads);
         let digits = match self.packing.radix() {
             1 => return _mm512_and_si512(raw, self.raw_mask),
-            3 => self.digits::<8>(&chunk, &row.window(&chunk.digits), 0),
-            _ => self.digits::<7>(&chunk, &row.window(&chunk.digits), 0),
+            3 => self.digits::<8>(chunk, &Masked::new(block, &chunk.digits), r),
+            _ => self.digits::<7>(chunk, &Masked::new(block, &chunk.digits), r),
         };
         self.join(raw, digits)
     }
@@ -215,7 +184,7 @@ impl Unpack {
     /// The raw plane's bits of 64 codes, four at most each; above them, bits of their neighbours.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    pub(super) fn raw(&self, raw: &Window, r: usize) -> __m512i {
+    pub(super) fn raw(&self, raw: &Masked, r: usize) -> __m512i {
         _mm512_multishift_epi64_epi8(self.shift, _mm512_permutexvar_epi8(self.spread, raw.load_half(r)))
     }
 
@@ -226,7 +195,7 @@ impl Unpack {
     /// one by r · 2^raw takes it, already in its place above the raw bits.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    pub(super) fn digits<const WIDTH: u32>(&self, chunk: &Chunk, digits: &Window, r: usize) -> __m512i {
+    pub(super) fn digits<const WIDTH: u32>(&self, chunk: &Chunk, digits: &Masked, r: usize) -> __m512i {
         let table = chunk.table;
         let bytes = _mm512_and_si512(digits.load_half(r), chunk.valid);
         let digit = |half: usize| {
@@ -248,8 +217,8 @@ impl Unpack {
     pub(super) fn mixed<const WIDTH: u32>(
         &self,
         chunk: &Chunk,
-        raw: &Window,
-        digits: &Window,
+        raw: &Masked,
+        digits: &Masked,
         r: usize,
     ) -> __m512i {
         self.join(self.raw(raw, r), self.digits::<WIDTH>(chunk, digits, r))

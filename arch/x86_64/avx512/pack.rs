@@ -1,7 +1,8 @@
 //! Packing codes into planes of bits, and back.
 
-use super::codes::{Block, CHUNK, Unpack};
+use super::codes::{CHUNK, Unpack};
 use super::{load, load_bytes, store_bytes};
+use crate::x86_64::rows::Block;
 use crate::{MAX_DIM, Packing, scalar};
 use core::arch::x86_64::*;
 
@@ -109,6 +110,6 @@ pub(crate) fn unpack(packing: Packing, bytes: &[u8], codes: &mut [u8]) {
     let unpack = Unpack::new(packing, codes.len(), 0);
     let row = Block::one(bytes);
     for (i, codes) in codes.chunks_mut(CHUNK).enumerate() {
-        store_bytes(codes, unpack.codes(&row, i));
+        store_bytes(codes, unpack.codes(&unpack.chunk(i), &row, 0));
     }
 }

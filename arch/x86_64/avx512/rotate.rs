@@ -1,6 +1,7 @@
 //! Rotations: signs and a Walsh-Hadamard transform, all in registers.
 
-use super::{load_ps, store_ps};
+use super::{first, load_ps, store_ps};
+use crate::hadamard::{H12, H20, H28};
 use crate::scalar;
 use core::arch::x86_64::*;
 
@@ -13,6 +14,13 @@ pub(crate) fn rotate(x: &mut [f32], signs: &[u32], scale: f32) {
         64 => sylvester::<4, false>(x, signs, scale),
         128 => sylvester::<8, false>(x, signs, scale),
         256 => sylvester::<16, false>(x, signs, scale),
+        48 => based::<12, 4, false>(&H12, x, signs, scale),
+        96 => based::<12, 8, false>(&H12, x, signs, scale),
+        192 => based::<12, 16, false>(&H12, x, signs, scale),
+        80 => based::<20, 4, false>(&H20, x, signs, scale),
+        160 => based::<20, 8, false>(&H20, x, signs, scale),
+        112 => based::<28, 4, false>(&H28, x, signs, scale),
+        224 => based::<28, 8, false>(&H28, x, signs, scale),
         _ => scalar::rotate(x, signs, scale),
     }
 }
@@ -26,6 +34,13 @@ pub(crate) fn rotate_inverse(x: &mut [f32], signs: &[u32], scale: f32) {
         64 => sylvester::<4, true>(x, signs, scale),
         128 => sylvester::<8, true>(x, signs, scale),
         256 => sylvester::<16, true>(x, signs, scale),
+        48 => based::<12, 4, true>(&H12, x, signs, scale),
+        96 => based::<12, 8, true>(&H12, x, signs, scale),
+        192 => based::<12, 16, true>(&H12, x, signs, scale),
+        80 => based::<20, 4, true>(&H20, x, signs, scale),
+        160 => based::<20, 8, true>(&H20, x, signs, scale),
+        112 => based::<28, 4, true>(&H28, x, signs, scale),
+        224 => based::<28, 8, true>(&H28, x, signs, scale),
         _ => scalar::rotate_inverse(x, signs, scale),
     }
 }
@@ -85,5 +100,83 @@ fn between_registers<const N: usize>(v: &mut [__m512; N]) {
             }
         }
         step *= 2;
+    }
+}
+
+/// N runs of B coordinates, each multiplied by a matrix of order B in one register (or two), then butterflies between
+/// the runs. A column times a coordinate is exact, so it may be fused with its addition, and one instruction with a
+/// broadcast operand does what would take three.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn based<const B: usize, const N: usize, const INVERSE: bool>(
+    matrices: &[[[u32; B]; B]; 2],
+    x: &mut [f32],
+    signs: &[u32],
+    scale: f32,
+) {
+    if !INVERSE {
+        scalar::apply_signs(x, signs);
+    }
+    let zero = _mm512_setzero_ps();
+    let one = |masks: &[u32]| _mm512_xor_ps(_mm512_set1_ps(1.0), _mm512_castsi512_ps(load_u32(masks)));
+    let runs = &x.as_chunks::<B>().0[..N];
+    let (mut lower, mut upper) = ([zero; N], [zero; N]);
+    for (c, masks) in matrices[usize::from(INVERSE)].iter().enumerate() {
+        let column = [one(&masks[..B.min(16)]), one(&masks[B.min(16)..])];
+        for i in 0..N {
+            let coordinate = _mm512_set1_ps(runs[i][c]);
+            // A sum starts with ±x, not with 0 ± x, which differs for zeros.
+            if c == 0 {
+                lower[i] = _mm512_mul_ps(coordinate, column[0]);
+                upper[i] = _mm512_mul_ps(coordinate, column[1]);
+            } else {
+                lower[i] = _mm512_fmadd_ps(coordinate, column[0], lower[i]);
+                upper[i] = _mm512_fmadd_ps(coordinate, column[1], upper[i]);
+            }
+        }
+    }
+    between_registers(&mut lower);
+    if B > 16 {
+        between_registers(&mut upper);
+    }
+    let out = x.as_chunks_mut::<B>().0.iter_mut().zip(signs.as_chunks::<B>().0);
+    for ((x, signs), (lower, upper)) in out.zip(lower.into_iter().zip(upper)) {
+        let finish = |x: &mut [f32], signs: &[u32], v| {
+            let v = _mm512_mul_ps(v, _mm512_set1_ps(scale));
+            let signs = if INVERSE { _mm512_castsi512_ps(load_u32(signs)) } else { zero };
+            store_lanes(x, _mm512_xor_ps(v, signs));
+        };
+        finish(&mut x[..B.min(16)], &signs[..B.min(16)], lower);
+        if B > 16 {
+            finish(&mut x[16..], &signs[16..], upper);
+        }
+    }
+}
+
+/// Up to 16 words, zeros behind them.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn load_u32(words: &[u32]) -> __m512i {
+    // SAFETY: a masked load touches nothing whose mask bit is clear, and the mask has `words.len()` bits at most.
+    unsafe { _mm512_maskz_loadu_epi32(first(words.len()) as u16, words.as_ptr().cast()) }
+}
+
+/// The first 4, 12 or 16 lanes. Loads cannot take their bytes from a masked store that is still under way, and a
+/// rotation is always followed by loads.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn store_lanes(x: &mut [f32], v: __m512) {
+    if let Some(x) = x.first_chunk_mut() {
+        return store_ps(x, v);
+    }
+    let mut last = _mm512_castps512_ps128(v);
+    if x.len() == 12 {
+        // SAFETY: there are twelve values, and eight of them are written.
+        unsafe { _mm256_storeu_ps(x.as_mut_ptr(), _mm512_castps512_ps256(v)) }
+        last = _mm512_extractf32x4_ps::<2>(v);
+    }
+    if let Some(x) = x.last_chunk_mut::<4>() {
+        // SAFETY: the array holds the 16 bytes that are written.
+        unsafe { _mm_storeu_ps(x.as_mut_ptr(), last) }
     }
 }

@@ -1,11 +1,11 @@
 //! Scores of packed rows.
 
-use super::codebook::{Bytes, kind};
-use super::codes::{Block, CHUNK, MAX_CHUNKS, Place, ROWS};
+use super::codebook::{Bytes, kind, step};
+use super::codes::{CHUNK, MAX_CHUNKS, scales};
 use super::{load_words, narrow, store_first};
+use crate::x86_64::rows::{Blocks, ROWS};
 use crate::{IntQuery, Rows};
 use core::arch::x86_64::*;
-use core::mem::MaybeUninit;
 
 /// score\[query]\[row] = (f32(Σ q·c) · (query scale · table scale)) · row scale, the sum an exact integer.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -17,10 +17,10 @@ pub(crate) fn score_codes(
     scores: &mut [f32],
 ) {
     if centroids.len() > 16 {
-        return crate::scalar::score_codes(rows, centroids, scale, queries, scores);
+        return super::wide::score_codes(rows, centroids, scale, queries, scores);
     }
-    if rows.count() < ROWS {
-        return score_short(rows, centroids, scale, queries, scores);
+    if rows.bytes.is_empty() {
+        return;
     }
     let bytes = Bytes::new(rows.packing, rows.dim, centroids, 0x80);
     match bytes.kind() {
@@ -30,27 +30,6 @@ pub(crate) fn score_codes(
         kind::BYTES => score_bytes::<{ kind::BYTES }>(&bytes, rows, scale, queries, scores),
         kind::TERNARY => score_bytes::<{ kind::TERNARY }>(&bytes, rows, scale, queries, scores),
         _ => score_bytes::<{ kind::SEVENS }>(&bytes, rows, scale, queries, scores),
-    }
-}
-
-/// Fewer rows than a block has: moves them to where there are enough, zeros behind them.
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn score_short(rows: &Rows, centroids: &[i16], scale: f32, queries: &[IntQuery], scores: &mut [f32]) {
-    let count = rows.count();
-    if count == 0 {
-        return;
-    }
-    let stride = 2 + rows.packing.bytes(rows.dim);
-    let mut bytes = [0; ROWS * (2 + crate::MAX_DIM)];
-    let bytes = &mut bytes[..ROWS * stride];
-    for (copy, row) in bytes.chunks_exact_mut(stride).zip(rows.iter()) {
-        copy.copy_from_slice(&row[..stride]);
-    }
-    let full = Rows { bytes, stride, ..*rows };
-    for (query, scores) in queries.iter().zip(scores.chunks_exact_mut(count)) {
-        let mut padded = [0.0; ROWS];
-        score_codes(&full, centroids, scale, core::slice::from_ref(query), &mut padded);
-        scores.copy_from_slice(&padded[..count]);
     }
 }
 
@@ -94,13 +73,6 @@ impl ByteQuery {
             factor: _mm512_set1_ps(query.scale * scale),
         }
     }
-
-    #[inline]
-    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn finish(&self, sums: __m512i, scales: __m512) -> __m512 {
-        let sums = _mm512_sub_epi32(sums, self.excess);
-        _mm512_mul_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sums), self.factor), scales)
-    }
 }
 
 #[inline]
@@ -112,80 +84,120 @@ fn score_bytes<const KIND: u8>(
     queries: &[IntQuery],
     scores: &mut [f32],
 ) {
-    if let [query] = queries {
-        return score_one::<KIND>(bytes, rows, &ByteQuery::new(query, scale, bytes.kind()), scores);
-    }
-    let per_pass = 8 * rows.count();
-    for (queries, scores) in queries.chunks(8).zip(scores.chunks_mut(per_pass)) {
-        let queries: [Option<ByteQuery>; 8] =
-            core::array::from_fn(|q| queries.get(q).map(|query| ByteQuery::new(query, scale, bytes.kind())));
-        score_eight::<KIND>(bytes, rows, queries.iter().flatten(), scores);
-    }
-}
-
-/// Where blocks start. The last one overlaps the one before: the same bits are written twice.
-fn blocks(count: usize) -> impl Iterator<Item = usize> {
-    (0..count).step_by(ROWS).map(move |first| first.min(count - ROWS))
-}
-
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn score_one<const KIND: u8>(bytes: &Bytes, rows: &Rows, query: &ByteQuery, scores: &mut [f32]) {
-    for first in blocks(rows.count()) {
-        let block = Block::new(rows, first);
-        let four = |first| {
-            let mut sums = [_mm512_setzero_si512(); 4];
-            bytes.each::<KIND>(&block, first, |chunk, centroids| {
-                for (sum, centroids) in sums.iter_mut().zip(centroids) {
-                    *sum = _mm512_dpbusd_epi32(*sum, centroids, query.values[chunk]);
-                }
-            });
-            add_four(sums)
-        };
-        let sums = add_lanes([four(0), four(4), four(8), four(12)]);
-        store_first(query.finish(sums, block.window(&Place::SCALE).scales()), &mut scores[first..]);
-    }
-}
-
-/// Several queries share the unpacking and the look-up, by way of the first-level cache.
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn score_eight<'q, const KIND: u8>(
-    bytes: &Bytes,
-    rows: &Rows,
-    queries: impl Iterator<Item = &'q ByteQuery> + Clone,
-    scores: &mut [f32],
-) {
+    let mut padded = None;
+    let blocks = Blocks::new(rows, &mut padded);
     let count = rows.count();
-    let mut looked_up = [[MaybeUninit::uninit(); ROWS]; MAX_CHUNKS];
-    for first in blocks(count) {
-        let block = Block::new(rows, first);
-        for first in [0, 4, 8, 12] {
-            bytes.each::<KIND>(&block, first, |chunk, centroids| {
-                for (out, centroids) in looked_up[chunk][first..].iter_mut().zip(centroids) {
-                    out.write(centroids);
-                }
-            });
+    let mut rest = (queries, scores);
+    while !rest.0.is_empty() {
+        // Beyond two, queries are cheaper together, even if a place stays empty.
+        let width = match rest.0.len() {
+            1 | 2 => 1,
+            3 | 4 => rest.0.len(),
+            more => more.min(8),
+        };
+        let (queries, later) = rest.0.split_at(width);
+        let (scores, behind) = rest.1.split_at_mut(width * count);
+        let prepare = |query| ByteQuery::new(query, scale, KIND);
+        match queries {
+            [query] => score_one::<KIND>(bytes, &blocks, &prepare(query), scores),
+            [_, _, _] | [_, _, _, _] => {
+                score_many::<KIND, 4>(bytes, &blocks, count, queries.iter().map(prepare), scores);
+            }
+            _ => score_many::<KIND, 8>(bytes, &blocks, count, queries.iter().map(prepare), scores),
         }
-        let scales = block.window(&Place::SCALE).scales();
-        for (query, scores) in queries.clone().zip(scores.chunks_exact_mut(count)) {
-            let mut sums = [_mm512_setzero_si512(); ROWS];
-            for (centroids, values) in looked_up[..bytes.chunks()].iter().zip(&query.values) {
-                for (sum, centroids) in sums.iter_mut().zip(centroids) {
-                    // SAFETY: `each` has just gone through these chunks and all rows.
-                    *sum = _mm512_dpbusd_epi32(*sum, unsafe { centroids.assume_init() }, *values);
+        rest = (later, behind);
+    }
+}
+
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn score_one<const KIND: u8>(bytes: &Bytes, blocks: &Blocks, query: &ByteQuery, scores: &mut [f32]) {
+    for (i, scores) in scores.chunks_mut(ROWS).enumerate() {
+        let block = blocks.get(i);
+        let mut fours = [_mm512_setzero_si512(); ROWS / 4];
+        for (i, four) in fours.iter_mut().enumerate() {
+            let mut sums = [_mm512_setzero_si512(); 4];
+            for c in (0..bytes.chunks()).step_by(step(KIND)) {
+                let centroids = bytes.four::<KIND>(&block, c, 4 * i);
+                for (centroids, values) in centroids.iter().zip(&query.values[c..c + step(KIND)]) {
+                    for (sum, centroids) in sums.iter_mut().zip(centroids) {
+                        *sum = _mm512_dpbusd_epi32(*sum, *centroids, *values);
+                    }
                 }
             }
-            let four = |i: usize| add_four([sums[i], sums[i + 1], sums[i + 2], sums[i + 3]]);
-            let sums = add_lanes([four(0), four(4), four(8), four(12)]);
-            store_first(query.finish(sums, scales), &mut scores[first..]);
+            *four = add_four(sums);
+        }
+        let sums = add_lanes(fours);
+        store_first(finish(sums, query.excess, query.factor, scales(&block)), scores);
+    }
+}
+
+/// Up to `Q` queries share the unpacking and the look-up. Sixteen rows are transposed, so that a lane has four bytes
+/// of its own row, and a query's four bytes go to all lanes: then no sum needs a reduction, which would take as long
+/// as the products.
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn score_many<const KIND: u8, const Q: usize>(
+    bytes: &Bytes,
+    blocks: &Blocks,
+    count: usize,
+    queries: impl ExactSizeIterator<Item = ByteQuery>,
+    scores: &mut [f32],
+) {
+    let used = queries.len();
+    let zero = _mm512_setzero_si512();
+    let mut dwords = [[[0i32; Q]; 16]; MAX_CHUNKS];
+    let mut ends = [(zero, _mm512_setzero_ps()); Q];
+    for (q, query) in queries.enumerate() {
+        ends[q] = (query.excess, query.factor);
+        for (values, dwords) in query.values[..bytes.chunks()].iter().zip(&mut dwords) {
+            for (value, dwords) in to_dwords(*values).into_iter().zip(dwords) {
+                dwords[q] = value;
+            }
         }
     }
+    for i in 0..count.div_ceil(ROWS) {
+        let block = blocks.get(i);
+        let mut sums = [zero; Q];
+        for c in (0..bytes.chunks()).step_by(step(KIND)) {
+            let columns = bytes.transposed::<KIND>(&block, c);
+            for (columns, dwords) in columns.iter().zip(&dwords[c..c + step(KIND)]) {
+                for (column, dwords) in columns.iter().zip(dwords) {
+                    for (sum, dword) in sums.iter_mut().zip(dwords) {
+                        *sum = _mm512_dpbusd_epi32(*sum, *column, _mm512_set1_epi32(*dword));
+                    }
+                }
+            }
+        }
+        let scales = scales(&block);
+        for ((sum, (excess, factor)), scores) in
+            sums.into_iter().zip(ends).take(used).zip(scores.chunks_exact_mut(count))
+        {
+            store_first(finish(sum, excess, factor, scales), &mut scores[i * ROWS..]);
+        }
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn to_dwords(x: __m512i) -> [i32; 16] {
+    let mut dwords = [0; 16];
+    // SAFETY: the array holds the 64 bytes that are written.
+    unsafe { _mm512_storeu_si512(dwords.as_mut_ptr().cast(), x) }
+    dwords
+}
+
+/// (f32(sum) · factor) · row scale.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn finish(sums: __m512i, excess: __m512i, factor: __m512, scales: __m512) -> __m512 {
+    let sums = _mm512_cvtepi32_ps(_mm512_sub_epi32(sums, excess));
+    _mm512_mul_ps(_mm512_mul_ps(sums, factor), scales)
 }
 
 /// The sums of four registers in each lane of 128 bits. With [`add_lanes`], sixteen registers take 15 additions of
 /// two shuffles each; sixteen separate reductions would take 64.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn add_four([a, b, c, d]: [__m512i; 4]) -> __m512i {
+pub(super) fn add_four([a, b, c, d]: [__m512i; 4]) -> __m512i {
     let pairs = |a, b| _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
     let (ab, cd) = (pairs(a, b), pairs(c, d));
     _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd))
@@ -194,7 +206,7 @@ fn add_four([a, b, c, d]: [__m512i; 4]) -> __m512i {
 /// Lane 4·i + j of the result is the sum of the lanes of register j of the i-th four.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn add_lanes([a, b, c, d]: [__m512i; 4]) -> __m512i {
+pub(super) fn add_lanes([a, b, c, d]: [__m512i; 4]) -> __m512i {
     let lanes =
         |a, b| _mm512_add_epi32(_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0xdd>(a, b));
     lanes(lanes(a, b), lanes(c, d))

@@ -1,6 +1,6 @@
 //! Sums, extremes and roundings of plain vectors.
 
-use super::{first, load_ps, load_tail};
+use super::{first, load_ps, load_tail, store_first, store_ps};
 use core::arch::x86_64::*;
 
 /// Lanes 8 to 15 onto 0 to 7, and so on down to one: the order that `scalar::halve` prescribes.
@@ -104,4 +104,32 @@ pub(crate) fn quantize_query(x: &[f32], limit: i16, out: &mut [i16]) -> f32 {
         _mm256_mask_storeu_epi16(out_tail.as_mut_ptr(), mask, round(load_tail(tail)));
     }
     max / f32::from(limit)
+}
+
+/// y = Σⱼ xⱼ·columnⱼ, columns ascending, with the sums of 128 rows in registers.
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn multiply_columns(columns: &[f32], x: &[f32], y: &mut [f32]) {
+    let dim = x.len();
+    let (blocks, rest) = y.as_chunks_mut::<128>();
+    let after = 128 * blocks.len();
+    for (i, y) in blocks.iter_mut().enumerate() {
+        let mut sums = [_mm512_setzero_ps(); 8];
+        for (column, x) in columns.chunks_exact(dim).zip(x) {
+            let column = column[128 * i..128 * (i + 1)].as_chunks().0;
+            for (sum, m) in sums.iter_mut().zip(column) {
+                *sum = _mm512_add_ps(*sum, _mm512_mul_ps(_mm512_set1_ps(*x), load_ps(m)));
+            }
+        }
+        for (y, sum) in y.as_chunks_mut().0.iter_mut().zip(sums) {
+            store_ps(y, sum);
+        }
+    }
+    for (i, y) in rest.chunks_mut(16).enumerate() {
+        let mut sum = _mm512_setzero_ps();
+        for (column, x) in columns.chunks_exact(dim).zip(x) {
+            let m = load_tail(&column[after + 16 * i..][..y.len()]);
+            sum = _mm512_add_ps(sum, _mm512_mul_ps(_mm512_set1_ps(*x), m));
+        }
+        store_first(sum, y);
+    }
 }

@@ -1,0 +1,317 @@
+//! Weighted sums of packed rows.
+//!
+//! The specification's weights are 16-bit integers, its centroids (of up to 16 levels) 8-bit ones. A weight splits
+//! into an upper and a lower byte, and `vpdpbusd` adds four rows' products at once; the sums, exact in any order, are
+//! put together at the end of a run of rows. For that the bytes of four rows must lie side by side, coordinate by
+//! coordinate: eight unpack instructions a register of each of the four rows, shared by all queries.
+
+use super::codebook::{Bytes, kind, step};
+use super::codes::{self, MAX_CHUNKS};
+use super::vector::rint;
+use super::{load_tail, store_codes, store_first};
+use crate::scalar::{PAGE, weight_limit};
+use crate::x86_64::rows::{Blocks, ROWS};
+use crate::{Rows, scalar};
+use core::arch::x86_64::*;
+use core::mem::MaybeUninit;
+use core::ops::Range;
+
+/// Queries in a pass.
+const QUERIES: usize = 8;
+
+/// Rows whose interleaved centroids are kept in the first-level cache while the queries go through them.
+const TILE: usize = 2 * ROWS;
+
+/// acc\[query] += Σ weight·row scale·table scale·centroid, with integer weights for each run of `PAGE` rows.
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn accumulate_codes(rows: &Rows, centroids: &[i16], scale: f32, weights: &[f32], acc: &mut [f32]) {
+    if centroids.len() > 16 {
+        return super::wide::accumulate_codes(rows, centroids, scale, weights, acc);
+    }
+    let count = rows.count();
+    if count == 0 {
+        return;
+    }
+    let bytes = Bytes::new(rows.packing, rows.dim, centroids, 0);
+    for (weights, acc) in weights.chunks(QUERIES * count).zip(acc.chunks_mut(QUERIES * rows.dim)) {
+        match bytes.kind() {
+            kind::NIBBLES => accumulate_bytes::<{ kind::NIBBLES }>(&bytes, rows, scale, weights, acc),
+            kind::PAIRS => accumulate_bytes::<{ kind::PAIRS }>(&bytes, rows, scale, weights, acc),
+            kind::RAW => accumulate_bytes::<{ kind::RAW }>(&bytes, rows, scale, weights, acc),
+            kind::BYTES => accumulate_bytes::<{ kind::BYTES }>(&bytes, rows, scale, weights, acc),
+            kind::TERNARY => accumulate_bytes::<{ kind::TERNARY }>(&bytes, rows, scale, weights, acc),
+            _ => accumulate_bytes::<{ kind::SEVENS }>(&bytes, rows, scale, weights, acc),
+        }
+    }
+}
+
+/// A run's weights of one query, as the bytes that `vpdpbusd` multiplies.
+struct ByteWeights {
+    /// Of weight + offset. Behind a run's end these belong to zero rows.
+    low: [u8; PAGE],
+    high: [u8; PAGE],
+    /// What makes all weights unsigned: 0 if they are, 2¹⁵ if not.
+    offset: i32,
+    /// Value of a weight's unit; 0 if the run adds nothing.
+    unit: f32,
+}
+
+impl ByteWeights {
+    const NONE: Self = Self { low: [0; PAGE], high: [0; PAGE], offset: 0, unit: 0.0 };
+
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn set(&mut self, weights: &[f32], scales: &[__m512; PAGE / 16]) {
+        let ints = IntWeights::new(weights, scales, weight_limit(16));
+        self.unit = ints.unit;
+        let negative = ints.values.iter().fold(_mm512_setzero_si512(), |any, x| _mm512_or_si512(any, *x));
+        self.offset = if _mm512_movepi32_mask(negative) == 0 { 0 } else { 0x8000 };
+        let offset = _mm512_set1_epi32(self.offset);
+        let (low, high) = (self.low.as_chunks_mut().0, self.high.as_chunks_mut().0);
+        for ((weight, low), high) in ints.values.iter().zip(low).zip(high) {
+            let weight = _mm512_add_epi32(*weight, offset);
+            store_codes(low, _mm512_cvtepi32_epi8(weight));
+            store_codes(high, _mm512_cvtepi32_epi8(_mm512_srli_epi32::<8>(weight)));
+        }
+    }
+}
+
+/// The integer weights of a run of rows.
+pub(super) struct IntWeights {
+    pub(super) values: [__m512i; PAGE / 16],
+    /// Value of a weight's unit; 0 if the run adds nothing.
+    pub(super) unit: f32,
+}
+
+impl IntWeights {
+    /// `scalar::quantize_weights`, 16 at a time.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(super) fn new(weights: &[f32], scales: &[__m512; PAGE / 16], limit: i16) -> Self {
+        let mut products = [_mm512_setzero_ps(); PAGE / 16];
+        let mut max = _mm512_setzero_ps();
+        for ((product, weights), scales) in products.iter_mut().zip(weights.chunks(16)).zip(scales) {
+            // Behind the end weights are 0, and scales finite.
+            *product = _mm512_mul_ps(load_tail(weights), *scales);
+            max = _mm512_max_ps(_mm512_abs_ps(*product), max);
+        }
+        let max = f32::from_bits(_mm512_reduce_max_epu32(_mm512_castps_si512(max)));
+        if max < scalar::SMALLEST_WEIGHT {
+            return Self { values: [_mm512_setzero_si512(); PAGE / 16], unit: 0.0 };
+        }
+        let factor = _mm512_set1_ps(f32::from(limit) / max);
+        let mut values = [_mm512_setzero_si512(); PAGE / 16];
+        for (value, product) in values.iter_mut().zip(products) {
+            *value = _mm512_cvtps_epi32(rint(_mm512_mul_ps(product, factor)));
+        }
+        Self { values, unit: max / f32::from(limit) }
+    }
+}
+
+/// The scales of a run of rows.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(super) fn run_scales(blocks: &Blocks, run: Range<usize>) -> [__m512; PAGE / 16] {
+    let mut scales = [_mm512_setzero_ps(); PAGE / 16];
+    for (scales, block) in scales.iter_mut().zip(run) {
+        *scales = codes::scales(&blocks.get(block));
+    }
+    scales
+}
+
+/// The sums of 64 coordinates, in the order of the interleaved bytes.
+type Sums = [__m512i; 4];
+
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn accumulate_bytes<const KIND: u8>(
+    bytes: &Bytes,
+    rows: &Rows,
+    scale: f32,
+    weights: &[f32],
+    acc: &mut [f32],
+) {
+    let (count, chunks) = (rows.count(), bytes.chunks());
+    let queries = weights.len() / count;
+    let zero = [_mm512_setzero_si512(); 4];
+    let mut padded = None;
+    let blocks = Blocks::new(rows, &mut padded);
+    let mut ints = [const { ByteWeights::NONE }; QUERIES];
+    // Sums with the lower and with the upper bytes of the weights.
+    let mut sums = [[MaybeUninit::<[Sums; 2]>::uninit(); MAX_CHUNKS]; QUERIES];
+    let mut plain = [zero; MAX_CHUNKS];
+    let mut tile = [[MaybeUninit::<Sums>::uninit(); TILE / 4]; MAX_CHUNKS];
+    for run in (0..count).step_by(PAGE) {
+        let end = count.min(run + PAGE);
+        let scales = run_scales(&blocks, run / ROWS..end.div_ceil(ROWS));
+        let mut any_offset = false;
+        for (q, ints) in ints[..queries].iter_mut().enumerate() {
+            ints.set(&weights[q * count..][run..end], &scales);
+            any_offset |= ints.offset != 0;
+            sums[q][..chunks].fill(MaybeUninit::new([zero; 2]));
+        }
+        if queries == 1 && !any_offset {
+            accumulate_one::<KIND>(bytes, &blocks, run / ROWS..end.div_ceil(ROWS), &ints[0], scale, acc);
+            continue;
+        }
+        plain[..chunks].fill(zero);
+
+        for start in (run..end).step_by(TILE) {
+            let fours = (end.min(start + TILE) - start).div_ceil(ROWS) * (ROWS / 4);
+            for b in 0..fours / 4 {
+                let block = blocks.get(start / ROWS + b);
+                for first in [0, 4, 8, 12] {
+                    for c in (0..chunks).step_by(step(KIND)) {
+                        let centroids = bytes.interleaved::<KIND>(&block, c, first);
+                        for (centroids, tile) in centroids.iter().zip(&mut tile[c..c + step(KIND)]) {
+                            tile[b * 4 + first / 4].write(*centroids);
+                        }
+                    }
+                }
+            }
+            for (q, ints) in ints[..queries].iter().enumerate() {
+                for (tile, sums) in tile[..chunks].iter().zip(&mut sums[q]) {
+                    // SAFETY: set at the start of the run, for each of `queries` and `chunks`.
+                    let [mut low, mut high] = unsafe { sums.assume_init() };
+                    let at = (start - run) / 4..;
+                    let weights =
+                        (ints.low.as_chunks().0[at.clone()].iter()).zip(&ints.high.as_chunks().0[at]);
+                    for (tile, (l, h)) in tile[..fours].iter().zip(weights) {
+                        // SAFETY: written above, for each of `chunks` and `fours`.
+                        let centroids = unsafe { tile.assume_init_ref() };
+                        let (l, h) = (four(l), four(h));
+                        for i in 0..4 {
+                            low[i] = _mm512_dpbusd_epi32(low[i], l, centroids[i]);
+                            high[i] = _mm512_dpbusd_epi32(high[i], h, centroids[i]);
+                        }
+                    }
+                    sums.write([low, high]);
+                }
+            }
+            if any_offset {
+                for (tile, plain) in tile[..chunks].iter().zip(&mut plain) {
+                    for tile in &tile[..fours] {
+                        // SAFETY: as above.
+                        let centroids = unsafe { tile.assume_init_ref() };
+                        for i in 0..4 {
+                            plain[i] = _mm512_dpbusd_epi32(plain[i], _mm512_set1_epi8(1), centroids[i]);
+                        }
+                    }
+                }
+            }
+        }
+
+        for (q, (ints, acc)) in ints.iter().zip(acc.chunks_exact_mut(rows.dim)).enumerate() {
+            if ints.unit == 0.0 {
+                continue;
+            }
+            let offset = _mm512_set1_epi32(ints.offset);
+            let mut totals = [zero; MAX_CHUNKS];
+            for ((total, sums), plain) in totals[..chunks].iter_mut().zip(&sums[q]).zip(&plain) {
+                // SAFETY: set at the start of the run, as `q` is below `queries`.
+                let [low, high] = unsafe { sums.assume_init() };
+                for i in 0..4 {
+                    let sum = _mm512_add_epi32(low[i], _mm512_slli_epi32::<8>(high[i]));
+                    total[i] = _mm512_sub_epi32(sum, _mm512_mullo_epi32(plain[i], offset));
+                }
+            }
+            finish::<KIND>(&mut totals[..chunks], ints.unit * scale, acc);
+        }
+    }
+}
+
+/// A run for one query without negative weights: its sums stay in registers.
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn accumulate_one<const KIND: u8>(
+    bytes: &Bytes,
+    blocks: &Blocks,
+    run: Range<usize>,
+    ints: &ByteWeights,
+    scale: f32,
+    acc: &mut [f32],
+) {
+    if ints.unit == 0.0 {
+        return;
+    }
+    let zero = [_mm512_setzero_si512(); 4];
+    let mut totals = [zero; MAX_CHUNKS];
+    for c in (0..bytes.chunks()).step_by(step(KIND)) {
+        let (mut low, mut high) = ([zero; 2], [zero; 2]);
+        let mut weights = ints.low.as_chunks().0.iter().zip(ints.high.as_chunks().0);
+        for block in run.clone() {
+            let block = blocks.get(block);
+            for (first, (l, h)) in [0, 4, 8, 12].into_iter().zip(&mut weights) {
+                let centroids = bytes.interleaved::<KIND>(&block, c, first);
+                let (l, h) = (four(l), four(h));
+                for k in 0..step(KIND) {
+                    for i in 0..4 {
+                        low[k][i] = _mm512_dpbusd_epi32(low[k][i], l, centroids[k][i]);
+                        high[k][i] = _mm512_dpbusd_epi32(high[k][i], h, centroids[k][i]);
+                    }
+                }
+            }
+        }
+        for k in 0..step(KIND) {
+            for i in 0..4 {
+                totals[c + k][i] = _mm512_add_epi32(low[k][i], _mm512_slli_epi32::<8>(high[k][i]));
+            }
+        }
+    }
+    finish::<KIND>(&mut totals[..bytes.chunks()], ints.unit * scale, acc);
+}
+
+/// Four bytes, sixteen times.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn four(bytes: &[u8; 4]) -> __m512i {
+    _mm512_set1_epi32(i32::from_le_bytes(*bytes))
+}
+
+/// acc += sum·factor for up to 16 coordinates.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(super) fn add(acc: &mut [f32], sum: __m512i, factor: f32) {
+    let product = _mm512_mul_ps(_mm512_cvtepi32_ps(sum), _mm512_set1_ps(factor));
+    store_first(_mm512_add_ps(load_tail(acc), product), acc);
+}
+
+/// acc += sum·factor, the sums brought into the order of the coordinates.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn finish<const KIND: u8>(sums: &mut [Sums], factor: f32, acc: &mut [f32]) {
+    for [a, b, c, d] in sums.iter_mut() {
+        // A transposition of 4 × 4 lanes.
+        let pairs = |x, y| (_mm512_shuffle_i32x4::<0x44>(x, y), _mm512_shuffle_i32x4::<0xee>(x, y));
+        let ((ab, ab_upper), (cd, cd_upper)) = (pairs(*a, *b), pairs(*c, *d));
+        *a = _mm512_shuffle_i32x4::<0x88>(ab, cd);
+        *b = _mm512_shuffle_i32x4::<0xdd>(ab, cd);
+        *c = _mm512_shuffle_i32x4::<0x88>(ab_upper, cd_upper);
+        *d = _mm512_shuffle_i32x4::<0xdd>(ab_upper, cd_upper);
+    }
+    let add = |acc: &mut [f32], sum: __m512i| add(acc, sum, factor);
+    if KIND == kind::NIBBLES || KIND == kind::PAIRS {
+        for (pair, acc) in sums.as_chunks::<2>().0.iter().zip(acc.chunks_mut(128)) {
+            for (i, acc) in acc.chunks_mut(32).enumerate() {
+                let (x, y) = (pair[0][i], pair[1][i]);
+                let (lower, upper) = if KIND == kind::NIBBLES {
+                    let index = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+                    let further = _mm512_add_epi32(index, _mm512_set1_epi32(8));
+                    (_mm512_permutex2var_epi32(x, index, y), _mm512_permutex2var_epi32(x, further, y))
+                } else {
+                    (_mm512_shuffle_i32x4::<0x44>(x, y), _mm512_shuffle_i32x4::<0xee>(x, y))
+                };
+                let (low, high) = acc.split_at_mut(acc.len().min(16));
+                add(low, lower);
+                if !high.is_empty() {
+                    add(high, upper);
+                }
+            }
+        }
+    } else {
+        for (sums, acc) in sums.iter().zip(acc.chunks_mut(64)) {
+            for (sum, acc) in sums.iter().zip(acc.chunks_mut(16)) {
+                add(acc, *sum);
+            }
+        }
+    }
+}

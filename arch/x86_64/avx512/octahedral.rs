@@ -1,0 +1,1046 @@
+//! Triplets as octahedral directions and radii.
+//!
+//! 64 fields of T bits are at most 128 bytes: `vpermi2b` brings four neighbouring fields to each quadword, twice, and
+//! `vpmultishiftqb` takes a byte of each, so that a register holds one code of 64 fields. Components of directions are
+//! looked up in 128 entries (`vpermi2b` again): up to 3 bits those of all codes, with 4 those of positive η, which the
+//! others mirror; 5 bits take 256, those of positive codes. Unpacking brings radius code, x, y and z of sixteen fields
+//! together, a lane each, and `vpdpbusd` multiplies them with 0 and the query's three: tables hold n + 128, which is
+//! unsigned, and the sum starts at -128·Σq.
+
+use super::{load, load_bytes};
+use crate::scalar::{self, LANES};
+use crate::{Float, IntQuery, Octahedral, Search};
+use core::arch::x86_64::*;
+
+forward_to_scalar! {
+    enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni";
+    score_octahedral_floats(layout: &Octahedral, stride: usize, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]);
+}
+
+/// Groups of sixteen triplets in the widest row.
+const GROUPS: usize = crate::MAX_DIM.div_ceil(3 * LANES);
+
+/// Rows whose sums are reduced together.
+const BATCH: usize = 16;
+
+/// Groups of sixteen triplets that are decoded together.
+const TOGETHER: usize = 4;
+
+/// Gets directions and radii out of 64 fields; `FIVE`: directions of 5 bits, not fewer; `WIDE`: radii of 5 or 6 bits.
+///
+/// Byte 16q + 4g + k of a register of codes belongs to field 16g + 4q + k, which unpacking takes to lane 4q + k of
+/// group g.
+struct Fields<const FIVE: bool, const WIDE: bool> {
+    /// The eight bytes that hold fields 4q.. of groups 0 and 2, and the same for groups 1 and 3.
+    windows: [__m512i; 2],
+    /// Bit offsets of the fields in their quadwords.
+    offsets: __m512i,
+    radius_offsets: __m512i,
+    /// With directions of 4 bits the index's bits of η, and all bits, in every byte; with fewer, zeros.
+    flip: __m512i,
+    negate: __m512i,
+    /// Components of directions plus 128.
+    tables: [[__m512i; 4]; 3],
+    radii: [__m512; 4],
+}
+
+impl<const FIVE: bool, const WIDE: bool> Fields<FIVE, WIDE> {
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn new(layout: &Octahedral) -> Self {
+        let bits = layout.field_bits() as i64;
+        let first_fields = _mm512_setr_epi64(0, 32, 4, 36, 8, 40, 12, 44);
+        let first_bits = _mm512_mullo_epi32(first_fields, _mm512_set1_epi64(bits));
+        let eight = _mm512_set_epi64(
+            0x0808_0808_0808_0808,
+            0,
+            0x0808_0808_0808_0808,
+            0,
+            0x0808_0808_0808_0808,
+            0,
+            0x0808_0808_0808_0808,
+            0,
+        );
+        let to_bytes = |x: __m512i| _mm512_shuffle_epi8(x, eight);
+        let window = to_bytes(_mm512_srli_epi64::<3>(first_bits));
+        let window = _mm512_add_epi8(window, _mm512_set1_epi64(0x0706_0504_0302_0100));
+        let offsets = to_bytes(_mm512_and_si512(first_bits, _mm512_set1_epi64(7)));
+        let offsets = _mm512_add_epi8(offsets, _mm512_set1_epi64(bits * 0x0302_0100_0302_0100));
+        let count = layout.radii.len();
+        let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+        let part = |k: usize| {
+            let part = load_tail(&layout.radii[k % count..]);
+            _mm512_permutexvar_ps(_mm512_and_si512(lanes, _mm512_set1_epi32(count as i32 - 1)), part)
+        };
+        let radii = if WIDE { [part(0), part(16), part(32), part(48)] } else { [part(0); 4] };
+        let table = |plane: &[u8]| {
+            let at = |k: usize| plane[k % plane.len()..].first_chunk().map_or(window, |part| load(part));
+            [at(0), at(64), at(128), at(192)]
+        };
+        let four = layout.direction_bits == 4;
+        Self {
+            windows: [window, _mm512_add_epi8(window, _mm512_set1_epi8(2 * bits as i8))],
+            offsets,
+            radius_offsets: _mm512_add_epi8(offsets, _mm512_set1_epi8(2 * layout.direction_bits as i8)),
+            flip: _mm512_set1_epi8(if four { 0x70 } else { 0 }),
+            negate: _mm512_set1_epi8(if four { -1 } else { 0 }),
+            tables: layout.planes.map(table),
+            radii,
+        }
+    }
+
+    /// Lanes of radius code (and stray bits above it), x, y and z, these plus 128, of four groups of fields.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn decode(&self, [low, high]: [__m512i; 2]) -> [__m512i; TOGETHER] {
+        let windows = self.windows.map(|window| _mm512_permutex2var_epi8(low, window, high));
+        let radius = codes(windows, self.radius_offsets);
+        let [x, y, z] = if FIVE { self.directions_5(windows) } else { self.directions_4(windows) };
+        let [low_1, high_1] = [_mm512_unpacklo_epi8(radius, x), _mm512_unpackhi_epi8(radius, x)];
+        let [low_2, high_2] = [_mm512_unpacklo_epi8(y, z), _mm512_unpackhi_epi8(y, z)];
+        [
+            _mm512_unpacklo_epi16(low_1, low_2),
+            _mm512_unpackhi_epi16(low_1, low_2),
+            _mm512_unpacklo_epi16(high_1, high_2),
+            _mm512_unpackhi_epi16(high_1, high_2),
+        ]
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn directions_4(&self, windows: [__m512i; 2]) -> [__m512i; 3] {
+        let codes = codes(windows, self.offsets);
+        // With 4 bits, bit 7 is the sign of η: lower codes are looked up mirrored, and y negated: 256 - (128 + y).
+        // `vpshufb` gives zero where bit 7 is set, here an entry otherwise.
+        let flip = _mm512_shuffle_epi8(self.flip, codes);
+        let negate = _mm512_shuffle_epi8(self.negate, codes);
+        let codes = _mm512_xor_si512(codes, flip);
+        let [x, y, z] = self.tables.map(|table| _mm512_permutex2var_epi8(table[0], codes, table[1]));
+        [x, _mm512_sub_epi8(_mm512_xor_si512(y, negate), negate), z]
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn directions_5(&self, windows: [__m512i; 2]) -> [__m512i; 3] {
+        let at = |shift: i8| codes(windows, _mm512_add_epi8(self.offsets, _mm512_set1_epi8(shift)));
+        // Four bits of ξ and four of η; then both signs in bit 7 (offsets are taken modulo 64).
+        let code = _mm512_ternarylogic_epi32::<0xca>(_mm512_set1_epi8(0x0f), at(0), at(1));
+        let all = _mm512_set1_epi8(-1);
+        let (left, down) = (_mm512_shuffle_epi8(all, at(-3)), _mm512_shuffle_epi8(all, at(2)));
+        // Xors with the lower half of `left` and the upper one of `down`.
+        let flip = _mm512_ternarylogic_epi32::<0xca>(_mm512_set1_epi8(0x0f), left, down);
+        let code = _mm512_xor_si512(code, flip);
+        let upper = _mm512_movepi8_mask(code);
+        let [x, y, z] = self.tables.map(|table| {
+            let low = _mm512_permutex2var_epi8(table[0], code, table[1]);
+            let high = _mm512_permutex2var_epi8(table[2], code, table[3]);
+            _mm512_mask_blend_epi8(upper, low, high)
+        });
+        let negated = |x: __m512i, mask: __m512i| _mm512_sub_epi8(_mm512_xor_si512(x, mask), mask);
+        [negated(x, left), negated(y, down), z]
+    }
+
+    /// Radii of codes in the low bits of lanes.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn radius(&self, codes: __m512i) -> __m512 {
+        let [a, b, c, d] = self.radii;
+        if !WIDE {
+            return _mm512_permutexvar_ps(codes, a);
+        }
+        let upper = _mm512_test_epi32_mask(codes, _mm512_set1_epi32(32));
+        let (low, high) = (_mm512_permutex2var_ps(a, codes, b), _mm512_permutex2var_ps(c, codes, d));
+        _mm512_mask_blend_ps(upper, low, high)
+    }
+
+    /// x, y and z times the radius, of a group.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn vectors(&self, group: __m512i) -> [__m512; 3] {
+        let radius = self.radius(group);
+        let n = _mm512_xor_si512(group, _mm512_set1_epi8(-128));
+        let x = _mm512_srai_epi32::<24>(_mm512_slli_epi32::<16>(n));
+        let y = _mm512_srai_epi32::<24>(_mm512_slli_epi32::<8>(n));
+        let z = _mm512_srai_epi32::<24>(n);
+        [x, y, z].map(|c| _mm512_mul_ps(radius, _mm512_cvtepi32_ps(c)))
+    }
+}
+
+/// A byte of each of 64 fields.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn codes([even, odd]: [__m512i; 2], offsets: __m512i) -> __m512i {
+    let codes = _mm512_multishift_epi64_epi8(offsets, even);
+    _mm512_mask_multishift_epi64_epi8(codes, 0xf0f0_f0f0_f0f0_f0f0, offsets, odd)
+}
+
+/// Up to 16 values, zeros behind them. None are not read: a masked load from nowhere is allowed, but takes the CPU
+/// hundreds of cycles.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn load_tail(x: &[f32]) -> __m512 {
+    if x.is_empty() {
+        return _mm512_setzero_ps();
+    }
+    let mask = if x.len() < LANES { (1u16 << x.len()) - 1 } else { !0 };
+    // SAFETY: a masked load touches nothing whose mask bit is clear, and the mask has `x.len()` bits at most.
+    unsafe { _mm512_maskz_loadu_ps(mask, x.as_ptr()) }
+}
+
+/// Finds the bytes of 64 fields.
+#[derive(Clone, Copy)]
+struct Chunk {
+    /// Where they begin in a row.
+    at: usize,
+    /// Whether there are more than 64 of them.
+    is_long: bool,
+    /// Groups of sixteen fields that are triplets, at most four.
+    groups: usize,
+}
+
+impl Chunk {
+    #[inline(always)]
+    fn all(layout: &Octahedral) -> impl Iterator<Item = Self> {
+        let (header, bits, triplets) = (layout.header_bytes(), layout.field_bits(), layout.triplets());
+        (0..triplets).step_by(TOGETHER * LANES).map(move |first| {
+            let count = (triplets - first).min(TOGETHER * LANES);
+            Self { at: header + first * bits / 8, is_long: count * bits > 512, groups: count.div_ceil(LANES) }
+        })
+    }
+
+    /// The bytes in the row that begins at `row`, and behind them whatever follows or zeros.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn load(self, bytes: &[u8], row: usize) -> [__m512i; 2] {
+        let at = row + self.at;
+        let low = load_at(bytes, at);
+        [low, if self.is_long { load_at(bytes, at + 64) } else { low }]
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn load_at(bytes: &[u8], at: usize) -> __m512i {
+    if at + 64 <= bytes.len() {
+        // SAFETY: 64 bytes follow `at`.
+        unsafe { _mm512_loadu_si512(bytes.as_ptr().add(at).cast()) }
+    } else {
+        load_bytes(&bytes[at.min(bytes.len() - 1)..])
+    }
+}
+
+/// Σ over the lanes by halves, for sixteen sums at once.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn halve_all(sums: &[__m512; BATCH]) -> __m512 {
+    // Lane l + lane l+8 of two sums: quarters 0, 1 of the first, then of the second.
+    let eight = |a: __m512, b: __m512| {
+        _mm512_add_ps(
+            _mm512_shuffle_f32x4::<0b01_00_01_00>(a, b),
+            _mm512_shuffle_f32x4::<0b11_10_11_10>(a, b),
+        )
+    };
+    // Now a quarter of four lanes for each of four sums.
+    let four = |a: __m512, b: __m512| {
+        _mm512_add_ps(
+            _mm512_shuffle_f32x4::<0b10_00_10_00>(a, b),
+            _mm512_shuffle_f32x4::<0b11_01_11_01>(a, b),
+        )
+    };
+    let two = |a: __m512, b: __m512| {
+        let (a, b) = (_mm512_castps_pd(a), _mm512_castps_pd(b));
+        let (low, high) = (_mm512_unpacklo_pd(a, b), _mm512_unpackhi_pd(a, b));
+        _mm512_add_ps(_mm512_castpd_ps(low), _mm512_castpd_ps(high))
+    };
+    let one = |a: __m512, b: __m512| {
+        _mm512_add_ps(_mm512_shuffle_ps::<0b10_00_10_00>(a, b), _mm512_shuffle_ps::<0b11_01_11_01>(a, b))
+    };
+    let quads = |k: usize| four(eight(sums[k], sums[k + 4]), eight(sums[k + 8], sums[k + 12]));
+    // In quarter i, `quads(k)` has the lanes of sum k + 4i.
+    one(two(quads(0), quads(1)), two(quads(2), quads(3)))
+}
+
+/// Queries that are scored together.
+const QUERIES: usize = 8;
+
+/// Three bytes to each lane, behind one that is left out.
+const SPREAD: [u8; 64] = {
+    let mut spread = [0; 64];
+    let mut i = 0;
+    while i < 48 {
+        spread[i / 3 * 4 + 1 + i % 3] = i as u8;
+        i += 1;
+    }
+    spread
+};
+
+/// A group of a query: bytes 0, x, y and z in each lane, and what cancels the tables' 128.
+#[derive(Clone, Copy)]
+struct Query {
+    values: __m512i,
+    start: __m512i,
+}
+
+impl Query {
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn none() -> Self {
+        Self { values: _mm512_setzero_si512(), start: _mm512_setzero_si512() }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn new(values: &[i16]) -> Self {
+        let at = |k: usize| _mm512_cvtepi16_epi8(load_words(values.get(k..).unwrap_or(&[])));
+        let bytes = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(at(0)), at(32));
+        let values = _mm512_maskz_permutexvar_epi8(0xeeee_eeee_eeee_eeee, load(&SPREAD), bytes);
+        let zero = _mm512_setzero_si512();
+        let sums = _mm512_dpbusd_epi32(zero, _mm512_set1_epi8(-128), values);
+        Self { values, start: _mm512_sub_epi32(zero, sums) }
+    }
+
+    /// radius·(q·n).
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn products(&self, group: __m512i, radius: __m512) -> __m512 {
+        let dot = _mm512_dpbusd_epi32(self.start, group, self.values);
+        _mm512_mul_ps(_mm512_cvtepi32_ps(dot), radius)
+    }
+}
+
+/// Up to 32 words, zeros behind them.
+#[inline]
+#[target_feature(enable = "avx512bw")]
+fn load_words(words: &[i16]) -> __m512i {
+    if words.is_empty() {
+        return _mm512_setzero_si512();
+    }
+    let mask = if words.len() < 32 { (1u32 << words.len()) - 1 } else { !0 };
+    // SAFETY: a masked load touches nothing whose mask bit is clear, and the mask has `words.len()` bits at most.
+    unsafe { _mm512_maskz_loadu_epi16(mask, words.as_ptr()) }
+}
+
+/// The scores of a batch of rows, from its sums.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn finish(
+    layout: &Octahedral,
+    sums: __m512,
+    rest: __m512i,
+    row_scales: __m512,
+    query_scale: f32,
+    scores: &mut [f32],
+) {
+    let sums = _mm512_mul_ps(sums, _mm512_set1_ps(layout.unit()));
+    let rest = _mm512_mul_ps(_mm512_cvtepi32_ps(rest), _mm512_set1_ps(layout.rest_scale));
+    let scores_of_rows =
+        _mm512_mul_ps(_mm512_mul_ps(_mm512_add_ps(sums, rest), _mm512_set1_ps(query_scale)), row_scales);
+    store_first(scores_of_rows, scores);
+}
+
+/// The first `out.len()` lanes, at most sixteen.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn store_first(x: __m512, out: &mut [f32]) {
+    let mask = if out.len() < LANES { (1u16 << out.len()) - 1 } else { !0 };
+    // SAFETY: a masked store touches nothing whose mask bit is clear, and the mask has `out.len()` bits at most.
+    unsafe { _mm512_mask_storeu_ps(out.as_mut_ptr(), mask, x) }
+}
+
+/// The bits of the scales of up to sixteen rows.
+#[inline(always)]
+fn scale_bits(layout: &Octahedral, stride: usize, rows: &[u8]) -> [u32; BATCH] {
+    let mut bits = [0; BATCH];
+    for (bits, row) in bits.iter_mut().zip(rows.chunks_exact(stride)) {
+        *bits = match layout.scale {
+            Float::F32 => u32::from_le_bytes([row[0], row[1], row[2], row[3]]),
+            _ => u32::from_le_bytes([row[0], row[1], 0, 0]),
+        };
+    }
+    bits
+}
+
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn row_scales(layout: &Octahedral, bits: &[u32; BATCH]) -> __m512 {
+    match layout.scale {
+        Float::F32 => _mm512_castsi512_ps(load(bits)),
+        _ => _mm512_cvtph_ps(_mm512_cvtepi32_epi16(load(bits))),
+    }
+}
+
+/// Finds the coordinates left over: the last four bytes of a stream hold all of the last field.
+struct Rest {
+    /// Where these bytes begin in a row.
+    at: usize,
+    shift: u32,
+    bits: u32,
+    count: usize,
+    /// 128 words.
+    centroids: [__m512i; 4],
+}
+
+impl Rest {
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn new(layout: &Octahedral) -> Self {
+        let count = layout.dim - (3 * layout.triplets()).min(layout.dim);
+        let end = layout.header_bytes() + layout.stream_bytes();
+        let at = end.saturating_sub(4);
+        let bit = 8 * layout.header_bytes() + layout.triplets() * layout.field_bits();
+        let shift = (bit - (8 * at).min(bit)) as u32;
+        let centroids = [0, 32, 64, 96].map(|k| load_words(layout.rest.get(k..).unwrap_or(&[])));
+        Self { at, shift, bits: layout.rest_bits.into(), count, centroids }
+    }
+
+    /// The centroids of the first and of the second coordinate left over in each of up to sixteen rows; zero where
+    /// there is none.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn centroids(&self, stride: usize, rows: &[u8]) -> [__m512i; 2] {
+        if self.count == 0 {
+            return [_mm512_setzero_si512(); 2];
+        }
+        let mut windows = [0; BATCH];
+        for (window, row) in windows.iter_mut().zip(rows.chunks_exact(stride)) {
+            *window = match row[self.at..].first_chunk() {
+                Some(bytes) => u32::from_le_bytes(*bytes),
+                None => u32::from_le_bytes([row[0], row[1], row[2], 0]),
+            };
+        }
+        let mask = _mm512_set1_epi32((1 << self.bits) - 1);
+        let [a, b, c, d] = self.centroids;
+        let centroid = |shift: u32| {
+            let code = _mm512_srl_epi32(load(&windows), _mm_cvtsi32_si128(shift as i32));
+            let code = _mm512_and_si512(code, mask);
+            let upper = _mm512_test_epi32_mask(code, _mm512_set1_epi32(64));
+            let (low, high) = (_mm512_permutex2var_epi16(a, code, b), _mm512_permutex2var_epi16(c, code, d));
+            let words = _mm512_mask_blend_epi32(upper, low, high);
+            _mm512_srai_epi32::<16>(_mm512_slli_epi32::<16>(words))
+        };
+        let second = if self.count > 1 { centroid(self.shift + self.bits) } else { _mm512_setzero_si512() };
+        [centroid(self.shift), second]
+    }
+
+    /// Σ q·centroid.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn sums(&self, [first, second]: [__m512i; 2], query: &[i16]) -> __m512i {
+        let q = |i: usize| {
+            let value = query[query.len() - self.count..].get(i).copied().unwrap_or(0);
+            _mm512_set1_epi32(value.into())
+        };
+        _mm512_add_epi32(_mm512_mullo_epi32(first, q(0)), _mm512_mullo_epi32(second, q(1)))
+    }
+}
+
+/// Runs a function that is generic over the kinds of [`Fields`].
+macro_rules! by_kind {
+    ($function:ident($layout:ident $(, $argument:expr)*)) => {
+        match ($layout.direction_bits == 5, $layout.radius_bits > 4) {
+            (false, false) => $function::<false, false>($layout $(, $argument)*),
+            (false, true) => $function::<false, true>($layout $(, $argument)*),
+            (true, false) => $function::<true, false>($layout $(, $argument)*),
+            (true, true) => $function::<true, true>($layout $(, $argument)*),
+        }
+    };
+}
+
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn score_octahedral(
+    layout: &Octahedral,
+    stride: usize,
+    bytes: &[u8],
+    queries: &[IntQuery],
+    scores: &mut [f32],
+) {
+    let count = bytes.len() / stride;
+    if count == 0 {
+        return;
+    }
+    if let [query] = queries {
+        return by_kind!(score_one(layout, stride, bytes, query, scores));
+    }
+    for (queries, scores) in queries.chunks(QUERIES).zip(scores.chunks_mut(QUERIES * count)) {
+        by_kind!(score_some(layout, stride, bytes, queries, scores));
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn score_one<const FIVE: bool, const WIDE: bool>(
+    layout: &Octahedral,
+    stride: usize,
+    bytes: &[u8],
+    query: &IntQuery,
+    scores: &mut [f32],
+) {
+    let fields = Fields::<FIVE, WIDE>::new(layout);
+    let rest = Rest::new(layout);
+    let mut queries = [[Query::none(); TOGETHER]; GROUPS.div_ceil(TOGETHER)];
+    let split = (3 * layout.triplets()).min(layout.dim);
+    for (slot, values) in queries.as_flattened_mut().iter_mut().zip(query.values[..split].chunks(3 * LANES)) {
+        *slot = Query::new(values);
+    }
+    for (b, (batch, scores)) in bytes.chunks(BATCH * stride).zip(scores.chunks_mut(BATCH)).enumerate() {
+        let mut sums = [_mm512_setzero_ps(); BATCH];
+        for (chunk, query) in Chunk::all(layout).zip(&queries) {
+            for (row, slot) in sums[..scores.len()].iter_mut().enumerate() {
+                let groups = fields.decode(chunk.load(bytes, (b * BATCH + row) * stride));
+                let product = |g: usize| query[g].products(groups[g], fields.radius(groups[g]));
+                let mut sum = _mm512_add_ps(*slot, product(0));
+                if chunk.groups > 1 {
+                    sum = _mm512_add_ps(sum, product(1));
+                }
+                if chunk.groups > 2 {
+                    sum = _mm512_add_ps(sum, product(2));
+                }
+                if chunk.groups > 3 {
+                    sum = _mm512_add_ps(sum, product(3));
+                }
+                *slot = sum;
+            }
+        }
+        let rests = rest.sums(rest.centroids(stride, batch), query.values);
+        finish(
+            layout,
+            halve_all(&sums),
+            rests,
+            row_scales(layout, &scale_bits(layout, stride, batch)),
+            query.scale,
+            scores,
+        );
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn score_some<const FIVE: bool, const WIDE: bool>(
+    layout: &Octahedral,
+    stride: usize,
+    bytes: &[u8],
+    queries: &[IntQuery],
+    scores: &mut [f32],
+) {
+    let count = bytes.len() / stride;
+    let fields = Fields::<FIVE, WIDE>::new(layout);
+    let rest = Rest::new(layout);
+    let split = (3 * layout.triplets()).min(layout.dim);
+    let mut groups = [[Query::none(); GROUPS]; QUERIES];
+    for (groups, query) in groups.iter_mut().zip(queries) {
+        for (group, values) in groups.iter_mut().zip(query.values[..split].chunks(3 * LANES)) {
+            *group = Query::new(values);
+        }
+    }
+    let used = layout.triplets().div_ceil(LANES);
+    let zero = _mm512_setzero_ps();
+    let mut decoded = [[(_mm512_setzero_si512(), zero); GROUPS]; BATCH];
+    for (b, batch) in bytes.chunks(BATCH * stride).enumerate() {
+        let rows = BATCH * b..(BATCH * (b + 1)).min(count);
+        for (row, decoded) in rows.clone().zip(&mut decoded) {
+            for (chunk, decoded) in Chunk::all(layout).zip(decoded.chunks_mut(TOGETHER)) {
+                let groups = fields.decode(chunk.load(bytes, row * stride));
+                for (decoded, group) in decoded.iter_mut().zip(groups) {
+                    *decoded = (group, fields.radius(group));
+                }
+            }
+        }
+        let rests = rest.centroids(stride, batch);
+        let scales = row_scales(layout, &scale_bits(layout, stride, batch));
+        for ((groups, query), scores) in groups.iter().zip(queries).zip(scores.chunks_exact_mut(count)) {
+            let mut sums = [zero; BATCH];
+            for (sums, decoded) in sums[..rows.len()].iter_mut().zip(&decoded) {
+                let mut sum = zero;
+                for (query, (group, radius)) in groups[..used].iter().zip(decoded) {
+                    sum = _mm512_add_ps(sum, query.products(*group, *radius));
+                }
+                *sums = sum;
+            }
+            let rests = rest.sums(rests, query.values);
+            finish(layout, halve_all(&sums), rests, scales, query.scale, &mut scores[rows.clone()]);
+        }
+    }
+}
+
+/// Where the elements of three registers of triplets come from: number k of register r is component (16r + k) % 3 of
+/// triplet (16r + k) / 3. The first index takes from x and y, the second from the result and z.
+const INTERLEAVE: [[[u32; LANES]; 2]; 3] = {
+    let mut index = [[[0; LANES]; 2]; 3];
+    let mut i = 0;
+    while i < 3 * LANES {
+        let (register, k, component, triplet) = (i / LANES, i % LANES, i % 3, (i / 3) as u32);
+        index[register][0][k] = if component == 1 { 16 + triplet } else { triplet };
+        index[register][1][k] = if component == 2 { 16 + triplet } else { k as u32 };
+        i += 1;
+    }
+    index
+};
+
+/// The reverse: component c of triplet k is element 3k + c of three registers. The first index takes from the first
+/// two of them, the second from the result and the third.
+const DEINTERLEAVE: [[[u32; LANES]; 2]; 3] = {
+    let mut index = [[[0; LANES]; 2]; 3];
+    let mut i = 0;
+    while i < 3 * LANES {
+        let (k, component, element) = (i / 3, i % 3, i as u32);
+        index[component][0][k] = element % 32;
+        index[component][1][k] = if element < 32 { k as u32 } else { element - 16 };
+        i += 1;
+    }
+    index
+};
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn permute_three(from: [__m512; 3], index: &[[[u32; LANES]; 2]; 3]) -> [__m512; 3] {
+    let [a, b, c] = from;
+    let one = |index: &[[u32; LANES]; 2]| {
+        let ab = _mm512_permutex2var_ps(a, load(&index[0]), b);
+        _mm512_permutex2var_ps(ab, load(&index[1]), c)
+    };
+    [one(&index[0]), one(&index[1]), one(&index[2])]
+}
+
+/// Up to sixteen triplets, component by component; zeros where there are none.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn load_triplets(x: &[f32]) -> [__m512; 3] {
+    let part = |k: usize| load_tail(x.get(LANES * k..).unwrap_or(&[]));
+    permute_three([part(0), part(1), part(2)], &DEINTERLEAVE)
+}
+
+/// The first `out.len()` elements of sixteen triplets.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn store_triplets(t: [__m512; 3], out: &mut [f32]) {
+    for (x, out) in permute_three(t, &INTERLEAVE).into_iter().zip(out.chunks_mut(LANES)) {
+        store_first(x, out);
+    }
+}
+
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn octahedral_decode(layout: &Octahedral, stream: &[u8], scale: f32, out: &mut [f32]) {
+    if layout.directions.is_empty() {
+        scalar::octahedral_decode(layout, stream, scale, out);
+    } else {
+        by_kind!(decode(layout, stream, scale, out));
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn decode<const FIVE: bool, const WIDE: bool>(
+    layout: &Octahedral,
+    stream: &[u8],
+    scale: f32,
+    out: &mut [f32],
+) {
+    let fields = Fields::<FIVE, WIDE>::new(layout);
+    let (triplets, rest) = out.split_at_mut((3 * layout.triplets()).min(layout.dim));
+    let factor = _mm512_set1_ps(scale * layout.unit());
+    for (chunk, out) in Chunk::all(layout).zip(triplets.chunks_mut(TOGETHER * 3 * LANES)) {
+        let chunk = Chunk { at: chunk.at - layout.header_bytes(), ..chunk };
+        for (group, out) in fields.decode(chunk.load(stream, 0)).into_iter().zip(out.chunks_mut(3 * LANES)) {
+            store_triplets(fields.vectors(group).map(|c| _mm512_mul_ps(c, factor)), out);
+        }
+    }
+    for (out, centroid) in rest.iter_mut().zip(layout.rest(stream)) {
+        *out = f32::from(centroid) * (scale * layout.rest_scale);
+    }
+}
+
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn accumulate_octahedral(
+    layout: &Octahedral,
+    stride: usize,
+    bytes: &[u8],
+    weights: &[f32],
+    acc: &mut [f32],
+) {
+    if layout.directions.is_empty() {
+        return scalar::accumulate_octahedral(layout, stride, bytes, weights, acc);
+    }
+    let count = bytes.len() / stride;
+    for (weights, acc) in weights.chunks(QUERIES * count).zip(acc.chunks_mut(QUERIES * layout.dim)) {
+        by_kind!(accumulate(layout, stride, bytes, weights, acc));
+    }
+}
+
+/// Rows that are decoded before any is added.
+const ROWS: usize = 8;
+
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn accumulate<const FIVE: bool, const WIDE: bool>(
+    layout: &Octahedral,
+    stride: usize,
+    bytes: &[u8],
+    weights: &[f32],
+    acc: &mut [f32],
+) {
+    let count = bytes.len() / stride;
+    let fields = Fields::<FIVE, WIDE>::new(layout);
+    let rest = Rest::new(layout);
+    let split = (3 * layout.triplets()).min(layout.dim);
+    let groups = layout.triplets().div_ceil(LANES);
+    let zero = _mm512_setzero_ps();
+    let mut sums = [[[zero; 3]; GROUPS]; QUERIES];
+    for (sums, acc) in sums.iter_mut().zip(acc.chunks_exact(layout.dim)) {
+        for (sums, acc) in sums.iter_mut().zip(acc[..split].chunks(3 * LANES)) {
+            *sums = load_triplets(acc);
+        }
+    }
+    for first in (0..count).step_by(ROWS) {
+        let rows = first..(first + ROWS).min(count);
+        let mut vectors = [[[zero; 3]; ROWS]; GROUPS];
+        let mut scales = [0.0; ROWS];
+        let batch = &bytes[rows.start * stride..rows.end * stride];
+        let mut rests = [[0.0; LANES]; 2];
+        for (rests, centroids) in rests.iter_mut().zip(rest.centroids(stride, batch)) {
+            store_first(_mm512_cvtepi32_ps(centroids), rests);
+        }
+        for (r, row) in batch.chunks_exact(stride).enumerate() {
+            scales[r] = layout.row_scale(row);
+            for (chunk, vectors) in Chunk::all(layout).zip(vectors.chunks_mut(TOGETHER)) {
+                let groups = fields.decode(chunk.load(bytes, (first + r) * stride));
+                for (vectors, group) in vectors.iter_mut().zip(groups) {
+                    vectors[r] = fields.vectors(group);
+                }
+            }
+        }
+        for ((weights, sums), acc) in
+            weights.chunks_exact(count).zip(&mut sums).zip(acc.chunks_exact_mut(layout.dim))
+        {
+            let mut scaled = [0.0; ROWS];
+            for ((scaled, weight), scale) in scaled.iter_mut().zip(&weights[rows.clone()]).zip(scales) {
+                *scaled = weight * scale;
+            }
+            let scaled = &scaled[..rows.len()];
+            for (sums, vectors) in sums[..groups].iter_mut().zip(&vectors) {
+                let [mut x, mut y, mut z] = *sums;
+                for (vector, scaled) in vectors.iter().zip(scaled) {
+                    let weight = _mm512_set1_ps(scaled * layout.unit());
+                    x = _mm512_add_ps(x, _mm512_mul_ps(weight, vector[0]));
+                    y = _mm512_add_ps(y, _mm512_mul_ps(weight, vector[1]));
+                    z = _mm512_add_ps(z, _mm512_mul_ps(weight, vector[2]));
+                }
+                *sums = [x, y, z];
+            }
+            for (acc, rests) in acc[split..].iter_mut().zip(&rests) {
+                for (rest, scaled) in rests.iter().zip(scaled) {
+                    *acc += (scaled * layout.rest_scale) * rest;
+                }
+            }
+        }
+    }
+    for (sums, acc) in sums.iter().zip(acc.chunks_exact_mut(layout.dim)) {
+        for (sums, acc) in sums.iter().zip(acc[..split].chunks_mut(3 * LANES)) {
+            store_triplets(*sums, acc);
+        }
+    }
+}
+
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn octahedral_encode(
+    layout: &Octahedral,
+    search: Search,
+    x: &[f32],
+    scale: f32,
+    stream: &mut [u8],
+) {
+    match (search, layout.direction_bits) {
+        (Search::All, _) => scalar::octahedral_encode(layout, search, x, scale, stream),
+        (_, ..=4) => encode::<true>(layout, search, x, scale, stream),
+        _ => encode::<false>(layout, search, x, scale, stream),
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn encode<const SMALL: bool>(layout: &Octahedral, search: Search, x: &[f32], scale: f32, stream: &mut [u8]) {
+    let mut fields = [0; Octahedral::MAX_FIELDS];
+    let encoder = Encoder::<SMALL>::new(layout, search);
+    for (x, fields) in x.chunks(3 * LANES).zip(fields.as_chunks_mut::<LANES>().0) {
+        let t = load_triplets(x).map(|c| _mm512_mul_ps(c, _mm512_set1_ps(scale)));
+        store(fields, encoder.fields(search, t));
+    }
+    scalar::finish_fields(layout, x, scale, &mut fields, stream);
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn store(out: &mut [u32; LANES], x: __m512i) {
+    // SAFETY: the array holds the 64 bytes that are written.
+    unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), x) }
+}
+
+/// What encoding looks up; `SMALL`: directions of up to 4 bits, whose tables fit registers.
+struct Encoder<'a, const SMALL: bool> {
+    layout: &'a Octahedral<'a>,
+    /// Up to sixteen positive decision points of ξ and η, ascending, then infinity.
+    points: __m512,
+    /// The first sixteen centroids, and of directions of 5 bits the others.
+    centroids: [__m512; 2],
+    lengths: [__m512; 4],
+    /// Decision points of the radius, then infinity.
+    radii: [__m512; 4],
+}
+
+impl<'a, const SMALL: bool> Encoder<'a, SMALL> {
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn new(layout: &'a Octahedral, search: Search) -> Self {
+        let part = |x: &[f32], k: usize| load_tail(x.get(k..).unwrap_or(&[]));
+        let half = layout.coordinates.len() / 2;
+        let upper = &layout.coordinates[half..];
+        let points = match search {
+            Search::Bracket => or_infinity(load_tail(&upper[..half.min(LANES)]), half),
+            _ => midpoints(upper, 0),
+        };
+        Self {
+            layout,
+            points,
+            centroids: [part(layout.coordinates, 0), part(layout.coordinates, 16)],
+            lengths: [0, 16, 32, 48].map(|k| part(layout.lengths, k)),
+            radii: [0, 16, 32, 48].map(|k| midpoints(layout.radii, k)),
+        }
+    }
+
+    /// Sixteen fields.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn fields(&self, search: Search, t: [__m512; 3]) -> __m512i {
+        let (xi, eta) = octahedral_map(t);
+        let (i, j) = (self.count_points(search, xi), self.count_points(search, eta));
+        let (codes, best) = match search {
+            Search::Bracket => {
+                let one = _mm512_set1_epi32(1);
+                let below =
+                    |count: __m512i| _mm512_max_epi32(_mm512_sub_epi32(count, one), _mm512_setzero_si512());
+                self.best_direction(t, [below(i), self.clamp(i)], [below(j), self.clamp(j)])
+            }
+            Search::Neighbours => {
+                let one = _mm512_set1_epi32(1);
+                let around = |code: __m512i| {
+                    let below = _mm512_max_epi32(_mm512_sub_epi32(code, one), _mm512_setzero_si512());
+                    [below, code, self.clamp(_mm512_add_epi32(code, one))]
+                };
+                self.best_direction(t, around(i), around(j))
+            }
+            Search::Nearest | Search::All => {
+                let [x, y, z] = t.map(|c| _mm512_mul_ps(c, c));
+                (self.join(i, j), _mm512_sqrt_ps(_mm512_add_ps(_mm512_add_ps(x, y), z)))
+            }
+        };
+        let shift = _mm_cvtsi32_si128(2 * i32::from(self.layout.direction_bits));
+        _mm512_or_si512(codes, _mm512_sll_epi32(self.count_radii(best), shift))
+    }
+
+    /// At most the last code.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn clamp(&self, code: __m512i) -> __m512i {
+        _mm512_min_epi32(code, _mm512_set1_epi32(self.layout.coordinates.len() as i32 - 1))
+    }
+
+    /// The direction's code.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn join(&self, i: __m512i, j: __m512i) -> __m512i {
+        let shift = _mm_cvtsi32_si128(self.layout.direction_bits.into());
+        _mm512_or_si512(i, _mm512_sll_epi32(j, shift))
+    }
+
+    /// How many decision points (centroids to bracket, midpoints for nearest codes) are at most `x`. They mirror each
+    /// other: so many positive ones for |x|, in the case of a negative `x` those below |x|.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn count_points(&self, search: Search, x: __m512) -> __m512i {
+        let negative = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(x, _mm512_setzero_ps());
+        let bits = _mm512_castps_si512(_mm512_abs_ps(x));
+        let bits = _mm512_mask_sub_epi32(bits, negative, bits, _mm512_set1_epi32(1));
+        let magnitude = _mm512_castsi512_ps(bits);
+        let half = self.layout.coordinates.len() as i32 / 2;
+        let mut count = _mm512_setzero_si512();
+        let mut step = half / 2;
+        loop {
+            let probe = _mm512_add_epi32(count, _mm512_set1_epi32(step.max(1) - 1));
+            let reached = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(magnitude, self.point(search, half, probe));
+            count = _mm512_mask_add_epi32(count, reached, count, _mm512_set1_epi32(step.max(1)));
+            if step == 0 {
+                break;
+            }
+            step /= 2;
+        }
+        let middle = _mm512_set1_epi32(half);
+        let lower = if search == Search::Bracket { middle } else { _mm512_set1_epi32(half - 1) };
+        _mm512_mask_sub_epi32(_mm512_add_epi32(middle, count), negative, lower, count)
+    }
+
+    /// Positive decision point number `index`, below `half`.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn point(&self, search: Search, half: i32, index: __m512i) -> __m512 {
+        if SMALL || half <= 16 {
+            return _mm512_permutexvar_ps(index, self.points);
+        }
+        let index = _mm512_add_epi32(index, _mm512_set1_epi32(half));
+        let point = self.gather(self.layout.coordinates, index);
+        if search == Search::Bracket {
+            return point;
+        }
+        let next =
+            self.gather(self.layout.coordinates, self.clamp(_mm512_add_epi32(index, _mm512_set1_epi32(1))));
+        // The last centroid has no midpoint above it; values of up to 1 never reach 2.
+        let is_last = _mm512_cmpeq_epi32_mask(index, _mm512_set1_epi32(2 * half - 1));
+        let middle = _mm512_mul_ps(_mm512_add_ps(point, next), _mm512_set1_ps(0.5));
+        _mm512_mask_mov_ps(middle, is_last, _mm512_set1_ps(f32::INFINITY))
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn gather(&self, table: &[f32], index: __m512i) -> __m512 {
+        let inside = _mm512_cmplt_epu32_mask(index, _mm512_set1_epi32(table.len() as i32));
+        // SAFETY: only lanes whose index is below the table's length are read.
+        unsafe { _mm512_mask_i32gather_ps::<4>(_mm512_setzero_ps(), inside, index, table.as_ptr()) }
+    }
+
+    /// How many midpoints of radii are at most `x`.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn count_radii(&self, x: __m512) -> __m512i {
+        let [a, b, c, d] = self.radii;
+        let wide = self.layout.radius_bits > 4;
+        let mut count = _mm512_setzero_si512();
+        let mut step = 1 << self.layout.radius_bits >> 1;
+        while step > 0 {
+            let probe = _mm512_add_epi32(count, _mm512_set1_epi32(step - 1));
+            let mut point = _mm512_permutexvar_ps(probe, a);
+            if wide {
+                let upper = _mm512_test_epi32_mask(probe, _mm512_set1_epi32(32));
+                let (low, high) = (_mm512_permutex2var_ps(a, probe, b), _mm512_permutex2var_ps(c, probe, d));
+                point = _mm512_mask_blend_ps(upper, low, high);
+            }
+            let reached = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(x, point);
+            count = _mm512_mask_add_epi32(count, reached, count, _mm512_set1_epi32(step));
+            step /= 2;
+        }
+        count
+    }
+
+    /// What codes of ξ or η stand for.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn centroid(&self, code: __m512i) -> __m512 {
+        match self.layout.direction_bits {
+            _ if SMALL => _mm512_permutexvar_ps(code, self.centroids[0]),
+            5 => _mm512_permutex2var_ps(self.centroids[0], code, self.centroids[1]),
+            _ => self.gather(self.layout.coordinates, code),
+        }
+    }
+
+    /// Ranks among the positive centroids.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn rank(&self, code: __m512i) -> __m512i {
+        let half = self.layout.coordinates.len() as i32 / 2;
+        let upper = _mm512_test_epi32_mask(code, _mm512_set1_epi32(half));
+        let flip = _mm512_mask_mov_epi32(_mm512_set1_epi32(half - 1), upper, _mm512_set1_epi32(half));
+        _mm512_xor_si512(code, flip)
+    }
+
+    /// 1/‖(x, y, z)‖ of ranks j and i.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn length(&self, i: __m512i, j: __m512i) -> __m512 {
+        let shift = _mm_cvtsi32_si128(i32::from(self.layout.direction_bits) - 1);
+        let index = _mm512_or_si512(i, _mm512_sll_epi32(j, shift));
+        if !SMALL {
+            return self.gather(self.layout.lengths, index);
+        }
+        let [a, b, c, d] = self.lengths;
+        let upper = _mm512_test_epi32_mask(index, _mm512_set1_epi32(32));
+        let (low, high) = (_mm512_permutex2var_ps(a, index, b), _mm512_permutex2var_ps(c, index, d));
+        _mm512_mask_blend_ps(upper, low, high)
+    }
+
+    /// The code of the best direction and its projection; codes ascend, and equals of an earlier one lose.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn best_direction<const N: usize>(
+        &self,
+        t: [__m512; 3],
+        columns: [__m512i; N],
+        rows: [__m512i; N],
+    ) -> (__m512i, __m512) {
+        let one = _mm512_set1_ps(1.0);
+        let side = |code: __m512i| {
+            let c = self.centroid(code);
+            let a = _mm512_abs_ps(c);
+            (c, a, _mm512_sub_ps(one, a), self.rank(code))
+        };
+        let (across, up) = (columns.map(side), rows.map(side));
+        let (mut best, mut code) = (_mm512_set1_ps(f32::NEG_INFINITY), _mm512_setzero_si512());
+        for (j, (eta, b, one_less_b, rank_j)) in rows.into_iter().zip(up) {
+            for (i, (xi, _, one_less_a, rank_i)) in columns.into_iter().zip(across) {
+                let z = _mm512_sub_ps(one_less_a, b);
+                let folded = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(z, _mm512_setzero_ps());
+                let x = _mm512_mask_mov_ps(xi, folded, copy_sign(one_less_b, xi));
+                let y = _mm512_mask_mov_ps(eta, folded, copy_sign(one_less_a, eta));
+                let length = self.length(rank_i, rank_j);
+                let [x, y, z] = [x, y, z].map(|c| _mm512_mul_ps(c, length));
+                let xy = _mm512_add_ps(_mm512_mul_ps(t[0], x), _mm512_mul_ps(t[1], y));
+                let projection = _mm512_add_ps(xy, _mm512_mul_ps(t[2], z));
+                let better = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(projection, best);
+                best = _mm512_mask_mov_ps(best, better, projection);
+                code = _mm512_mask_mov_epi32(code, better, self.join(i, j));
+            }
+        }
+        (code, best)
+    }
+}
+
+/// The magnitude of one with the sign of the other.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn copy_sign(magnitude: __m512, sign: __m512) -> __m512 {
+    let mask = _mm512_set1_epi32(i32::MIN);
+    let bits =
+        _mm512_ternarylogic_epi32::<0xca>(mask, _mm512_castps_si512(sign), _mm512_castps_si512(magnitude));
+    _mm512_castsi512_ps(bits)
+}
+
+/// (ξ, η) of sixteen triplets.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn octahedral_map([x, y, z]: [__m512; 3]) -> (__m512, __m512) {
+    let (zero, one) = (_mm512_setzero_ps(), _mm512_set1_ps(1.0));
+    let sum = _mm512_add_ps(_mm512_add_ps(_mm512_abs_ps(x), _mm512_abs_ps(y)), _mm512_abs_ps(z));
+    let counts = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(sum, _mm512_set1_ps(scalar::SMALLEST));
+    let inverse = _mm512_div_ps(one, _mm512_mask_mov_ps(one, counts, sum));
+    let (p, q) = (_mm512_mul_ps(x, inverse), _mm512_mul_ps(y, inverse));
+    let fold = |p: __m512, q: __m512| {
+        let folded = _mm512_sub_ps(one, _mm512_abs_ps(q));
+        let minus = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(p, zero);
+        _mm512_mask_xor_ps(folded, minus, folded, _mm512_set1_ps(-0.0))
+    };
+    let lower = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(z, zero);
+    (_mm512_mask_mov_ps(p, lower, fold(p, q)), _mm512_mask_mov_ps(q, lower, fold(q, p)))
+}
+
+/// The first `count` lanes, infinity in the others.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn or_infinity(x: __m512, count: usize) -> __m512 {
+    let mask = if count < LANES { (1u16 << count) - 1 } else { !0 };
+    _mm512_mask_mov_ps(_mm512_set1_ps(f32::INFINITY), mask, x)
+}
+
+/// Midpoints of neighbours from number `first` on, sixteen or fewer, then infinity.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn midpoints(centroids: &[f32], first: usize) -> __m512 {
+    let (low, high) = (centroids.get(first..).unwrap_or(&[]), centroids.get(first + 1..).unwrap_or(&[]));
+    let sums = _mm512_add_ps(load_tail(low), load_tail(high));
+    or_infinity(_mm512_mul_ps(sums, _mm512_set1_ps(0.5)), high.len())
+}

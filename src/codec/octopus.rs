@@ -1,0 +1,442 @@
+//! OCTOPUS: norm, random rotation, triplets of coordinates as an octahedral direction and a radius.
+//!
+//! OCTOPUS (Boss, Voleti, Donné, Vainer), Algorithm 1. Deviations: the norm is f16 by default and carries the
+//! least-squares gain (`norm=f32,gain=norm` is the published one); codebooks come from the closed-form marginals, not
+//! from samples; `local2` tries the centroids that bracket a coordinate, four candidates instead of the published nine
+//! with the same choices; coordinates left over by D mod 3 are coded on their own (`tail=paper` fills up a triplet);
+//! the published split (b+1, b-1) spends 3b+1 bits a triplet, `split=even`, (b+1, b), is better at its own rate.
+//!
+//! A block: the norm, then one bit stream of ⌈D/3⌉ fields; see [`octaplex_arch::Octahedral`].
+
+use super::{
+    Codec, MAX_VALUE, Query, check_accumulate, check_scales, check_values, count_blocks, norm, read_f16,
+    to_f16,
+};
+use crate::codebook::octahedral::{Directions, directions_of};
+use crate::codebook::{Codebook, WIDTHS, lloyd_max, octahedral_coordinates, triplet_radii};
+use crate::codec::SMALLEST_NORM;
+use crate::codec::turboquant::Gain;
+use crate::rotation::Rotation;
+use crate::spec::{Key, Spec, Value, one_of, parse_int};
+use crate::{Backend, CodecSpec, Error, Stream};
+use octaplex_arch::{Float, Octahedral, Search};
+
+/// Which directions the encoder tries for a triplet. All decode alike.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Rounding {
+    /// The centroids that bracket each coordinate, at most four: chooses as `Local3` does, in half the time.
+    #[default]
+    Local2,
+    /// Each coordinate's nearest centroid and its neighbours, nine: the published encoder.
+    Local3,
+    /// Each coordinate's nearest centroid, and the triplet's own radius.
+    Scalar,
+    /// Every direction: 4^bdir candidates.
+    Full,
+}
+
+impl Rounding {
+    const NAMES: [(&'static str, Self); 4] =
+        [("local2", Self::Local2), ("local3", Self::Local3), ("scalar", Self::Scalar), ("full", Self::Full)];
+
+    const fn search(self) -> Search {
+        match self {
+            Self::Local2 => Search::Bracket,
+            Self::Local3 => Search::Neighbours,
+            Self::Scalar => Search::Nearest,
+            Self::Full => Search::All,
+        }
+    }
+}
+
+/// What becomes of the one or two coordinates that are left over where D is no multiple of three.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Tail {
+    /// TurboQuant's codebook for each, ⌈(2·bdir + bnrm)/3⌉ bits.
+    #[default]
+    Scalar,
+    /// A triplet filled up with zeros, as published: five to seven times the distortion for D mod 3 = 1.
+    Paper,
+}
+
+impl Tail {
+    const NAMES: [(&'static str, Self); 2] = [("scalar", Self::Scalar), ("paper", Self::Paper)];
+}
+
+/// How a block stores its norm.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum NormFormat {
+    /// Two bytes.
+    #[default]
+    F16,
+    /// Four bytes, as published.
+    F32,
+}
+
+impl NormFormat {
+    const NAMES: [(&'static str, Self); 2] = [("f16", Self::F16), ("f32", Self::F32)];
+
+    const fn bytes(self) -> usize {
+        match self {
+            Self::F16 => 2,
+            Self::F32 => 4,
+        }
+    }
+}
+
+/// `octopus:bits=3,split=paper,bdir=…,bnrm=…,rounding=local2,tail=scalar,norm=f16,gain=mse,rounds=1,seed=0`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct OctopusSpec {
+    /// Bits of each of a direction's two coordinates, 1 to 7; `bits=b` is b+1.
+    pub bdir: u8,
+    /// Bits of a triplet's radius, 0 to 6; `bits=b` is b-1, with `split=even` b.
+    pub bnrm: u8,
+    /// Which directions the encoder tries.
+    pub rounding: Rounding,
+    /// Coordinates left over.
+    pub tail: Tail,
+    /// How the norm is stored.
+    pub norm: NormFormat,
+    /// What the stored norm is.
+    pub gain: Gain,
+    /// Rounds of signs and Hadamard transform, 1 to 3.
+    pub rounds: u8,
+    /// Seed of the rotation.
+    pub seed: u64,
+}
+
+impl Default for OctopusSpec {
+    fn default() -> Self {
+        Self {
+            bdir: 4,
+            bnrm: 2,
+            rounding: Rounding::Local2,
+            tail: Tail::Scalar,
+            norm: NormFormat::F16,
+            gain: Gain::Mse,
+            rounds: 1,
+            seed: 0,
+        }
+    }
+}
+
+const BDIR: Key = Key::new("bdir", "1..=7").excludes(2);
+const BNRM: Key = Key::new("bnrm", "0..=6").excludes_but(2, 1);
+const ROUNDS: Key = Key::new("rounds", "1..=3");
+const SPLITS: [(&str, u8); 2] = [("paper", 2), ("even", 1)];
+
+impl OctopusSpec {
+    const fn is_valid(&self) -> bool {
+        self.bdir >= 1 && self.bdir <= 7 && self.bnrm <= 6
+    }
+
+    /// Bits of a triplet.
+    pub(crate) const fn field_bits(&self) -> usize {
+        2 * self.bdir as usize + self.bnrm as usize
+    }
+
+    /// Bytes of a block of `dim` values; 0 for impossible numbers of bits.
+    #[must_use]
+    pub const fn block_bytes(&self, dim: usize) -> usize {
+        if !self.is_valid() {
+            return 0;
+        }
+        self.norm.bytes() + (dim.div_ceil(3) * self.field_bits()).div_ceil(8)
+    }
+
+    /// bdir - bnrm, where `bits` and `split` say both.
+    fn split(&self) -> Option<u8> {
+        let split = self.bdir.checked_sub(self.bnrm).filter(|split| (1..=2).contains(split));
+        split.filter(|_| (2..=6).contains(&self.bdir))
+    }
+}
+
+impl Spec for OctopusSpec {
+    const NAME: &'static str = "octopus";
+    const SUMMARY: &'static str = "random rotation; triplets as an octahedral direction and a radius";
+    const KEYS: &'static [Key] = &[
+        Key::new("bits", "1..=5"),
+        Key::new("split", "paper, even"),
+        BDIR,
+        BNRM,
+        Key::new("rounding", "local2, local3, scalar, full"),
+        Key::new("tail", "scalar, paper"),
+        Key::new("norm", "f16, f32"),
+        Key::new("gain", "mse, norm, unbiased"),
+        ROUNDS,
+        Key::new("seed", "0..2^64"),
+    ];
+
+    fn set(&mut self, key: usize, value: &str) -> Option<()> {
+        match key {
+            0 => {
+                let split = self.bdir - self.bnrm; // the parser never mixes these keys with `bdir` and `bnrm`
+                self.bdir = parse_int(value, 1..=5)? as u8 + 1;
+                self.bnrm = self.bdir - split;
+            }
+            1 => self.bnrm = self.bdir - one_of(value, &SPLITS)?,
+            2 => self.bdir = parse_int(value, 1..=7)? as u8,
+            3 => self.bnrm = parse_int(value, 0..=6)? as u8,
+            4 => self.rounding = one_of(value, &Rounding::NAMES)?,
+            5 => self.tail = one_of(value, &Tail::NAMES)?,
+            6 => self.norm = one_of(value, &NormFormat::NAMES)?,
+            7 => self.gain = one_of(value, &Gain::NAMES)?,
+            8 => self.rounds = parse_int(value, 1..=3)? as u8,
+            _ => self.seed = parse_int(value, 0..=u64::MAX)?,
+        }
+        Some(())
+    }
+
+    fn get(&self, key: usize) -> Value {
+        match (key, self.split()) {
+            (0, Some(_)) => Value::Int(u64::from(self.bdir) - 1),
+            (1, Some(split)) => Value::word(split, &SPLITS),
+            (0 | 1, None) | (2 | 3, Some(_)) => Value::Absent,
+            (2, None) => Value::Int(self.bdir.into()),
+            (3, None) => Value::Int(self.bnrm.into()),
+            (4, _) => Value::word(self.rounding, &Rounding::NAMES),
+            (5, _) => Value::word(self.tail, &Tail::NAMES),
+            (6, _) => Value::word(self.norm, &NormFormat::NAMES),
+            (7, _) => Value::word(self.gain, &Gain::NAMES),
+            (8, _) => Value::Int(self.rounds.into()),
+            _ => Value::Int(self.seed),
+        }
+    }
+
+    fn layout(&self, dim: usize, line: &mut dyn FnMut(usize, &str)) {
+        if !self.is_valid() {
+            return;
+        }
+        match self.norm {
+            NormFormat::F16 => line(2, "f16 norm with its gain"),
+            NormFormat::F32 => line(4, "f32 norm with its gain"),
+        }
+        let bytes = self.block_bytes(dim) - self.norm.bytes();
+        match (self.tail, dim % 3) {
+            (_, 0) => line(bytes, "bit stream of triplets: direction codes, radius code"),
+            (Tail::Scalar, _) => {
+                line(bytes, "bit stream of triplets: direction codes, radius code; last the codes left over")
+            }
+            (Tail::Paper, _) => {
+                line(bytes, "bit stream of triplets, the last filled up: direction codes, radius code")
+            }
+        }
+    }
+}
+
+/// The codec; see the [module's words](OctopusSpec) for its keys. State: 4·D bytes of signs and 768 bytes of
+/// centroids.
+#[derive(Clone, Debug)]
+pub struct Octopus<const D: usize> {
+    spec: OctopusSpec,
+    backend: Backend,
+    rotation: Rotation<D>,
+    directions: &'static Directions,
+    coordinates: [f32; 128],
+    radii: [f32; 64],
+    rest: Option<Codebook>,
+}
+
+/// The largest magnitude of a query's integers.
+const QUERY_LIMIT: i16 = 127;
+
+/// The longest bit stream: 20 bits a triplet at the widest width.
+const MAX_STREAM_BYTES: usize = (octaplex_arch::MAX_DIM.div_ceil(3) * 20).div_ceil(8);
+
+impl<const D: usize> Octopus<D> {
+    /// The published split for `bits` bits, (bits+1, bits-1), everything else by default, on the fastest backend of
+    /// this CPU. The true rate is about bits + 1/3 + 1/D·16 bits a value: see [`CodecSpec::bits_per_value`].
+    ///
+    /// # Errors
+    /// [`Error::Value`] unless `bits` is 1 to 5, [`Error::Width`] unless `D` is one of [`WIDTHS`].
+    pub fn new(bits: u8) -> Result<Self, Error> {
+        if !(1..=5).contains(&bits) {
+            return Err(OctopusSpec::KEYS[0].error(0));
+        }
+        let spec = OctopusSpec { bdir: bits + 1, bnrm: bits - 1, ..Default::default() };
+        Self::build(spec, Backend::detect(), Stream::default())
+    }
+
+    /// The codec of a spec, for one head.
+    ///
+    /// # Errors
+    /// [`Error::Value`] for bits or rounds outside their range, [`Error::Width`] unless `D` is one of [`WIDTHS`].
+    pub fn build(spec: OctopusSpec, backend: Backend, stream: Stream) -> Result<Self, Error> {
+        if !WIDTHS.contains(&D) {
+            return Err(Error::Width { actual: D });
+        }
+        let (Some(upper), Some(directions)) = (octahedral_coordinates(spec.bdir), directions_of(spec.bdir))
+        else {
+            return Err(BDIR.error(0));
+        };
+        let Some(radius_units) = triplet_radii(D, spec.bnrm) else {
+            return Err(BNRM.error(0));
+        };
+        if !(1..=3).contains(&spec.rounds) {
+            return Err(ROUNDS.error(0));
+        }
+        let mut coordinates = [0.0; 128];
+        let (lower_half, upper_half) = coordinates[..2 * upper.len()].split_at_mut(upper.len());
+        for ((below, above), c) in lower_half.iter_mut().rev().zip(upper_half).zip(upper) {
+            *above = f32::from(*c) / 32768.0;
+            *below = -*above;
+        }
+        let mut radii = [0.0; 64];
+        for (radius, units) in radii.iter_mut().zip(radius_units) {
+            *radius = f32::from(*units) / 65536.0;
+        }
+        let rest = match spec.tail {
+            Tail::Scalar if !D.is_multiple_of(3) => lloyd_max(D, 1 << spec.field_bits().div_ceil(3)),
+            _ => None,
+        };
+        let rotation = Rotation::wht(spec.rounds, spec.seed, stream)?;
+        Ok(Self { spec, backend, rotation, directions, coordinates, radii, rest })
+    }
+
+    pub(crate) fn shape(&self) -> Octahedral<'_> {
+        Octahedral {
+            dim: D,
+            scale: match self.spec.norm {
+                NormFormat::F16 => Float::F16,
+                NormFormat::F32 => Float::F32,
+            },
+            direction_bits: self.spec.bdir,
+            radius_bits: self.spec.bnrm,
+            rest_bits: self.rest.map_or(0, |book| book.levels().trailing_zeros() as u8),
+            coordinates: &self.coordinates[..1 << self.spec.bdir],
+            lengths: self.directions.lengths,
+            directions: self.directions.directions,
+            planes: self.directions.planes,
+            radii: &self.radii[..1 << self.spec.bnrm],
+            rest: self.rest.map_or(&[], |book| book.centroids()),
+            rest_scale: self.rest.map_or(0.0, |book| book.scale()),
+        }
+    }
+
+    /// Whether scores are sums of integers.
+    fn is_int(&self) -> bool {
+        !self.directions.directions.is_empty()
+    }
+
+    /// What the norm field of a block says for rotated `z` with this stream.
+    fn stored_norm(&self, norm: f32, z: &[f32; D], stream: &[u8]) -> f32 {
+        if self.spec.gain == Gain::Norm {
+            return norm;
+        }
+        let mut decoded = [0.0; D];
+        self.backend.octahedral_decode(&self.shape(), stream, 1.0, &mut decoded);
+        let correlation = self.backend.dot(z, &decoded) / norm;
+        let energy = self.backend.dot(&decoded, &decoded);
+        self.spec.gain.stored(norm, correlation, energy)
+    }
+
+    /// `Ok` if every block's norm is one that `encode` could have written.
+    fn check_norms(&self, blocks: &[u8], stride: usize) -> Result<(), Error> {
+        match self.spec.norm {
+            NormFormat::F16 => check_scales(blocks, stride, 1),
+            NormFormat::F32 => {
+                let is_norm = |block: &[u8]| read_f32(block).abs() < MAX_VALUE;
+                match blocks.chunks_exact(stride).position(|block| !is_norm(block)) {
+                    Some(block) => Err(Error::Corrupt { block }),
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+}
+
+fn read_f32(bytes: &[u8]) -> f32 {
+    f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+}
+
+impl<const D: usize> Codec<D> for Octopus<D> {
+    fn spec(&self) -> CodecSpec {
+        CodecSpec::Octopus(self.spec)
+    }
+
+    fn block_bytes(&self) -> usize {
+        self.spec.block_bytes(D)
+    }
+
+    fn encode(&self, x: &[f32; D], block: &mut [u8]) -> Result<(), Error> {
+        Error::expect_length("bytes of a block", self.block_bytes(), block.len())?;
+        let norm = norm(self.backend, x)?;
+        if norm < SMALLEST_NORM {
+            block.fill(0);
+            return Ok(());
+        }
+        let mut z = *x;
+        self.rotation.forward(self.backend, &mut z);
+        let mut stream = [0; MAX_STREAM_BYTES];
+        let (head, rest) = block.split_at_mut(self.spec.norm.bytes());
+        let stream = &mut stream[..rest.len()];
+        self.backend.octahedral_encode(&self.shape(), self.spec.rounding.search(), &z, 1.0 / norm, stream);
+        let stored = self.stored_norm(norm, &z, stream);
+        let is_zero = match self.spec.norm {
+            NormFormat::F16 => {
+                let stored = to_f16(stored)?;
+                head.copy_from_slice(&stored.to_le_bytes());
+                stored.to_bits() == 0
+            }
+            NormFormat::F32 if stored.abs() < MAX_VALUE => {
+                head.copy_from_slice(&stored.to_le_bytes());
+                stored == 0.0
+            }
+            NormFormat::F32 => return Err(Error::Overflow),
+        };
+        if is_zero {
+            rest.fill(0);
+        } else {
+            rest.copy_from_slice(stream);
+        }
+        Ok(())
+    }
+
+    fn decode(&self, block: &[u8], x: &mut [f32; D]) -> Result<(), Error> {
+        Error::expect_length("bytes of a block", self.block_bytes(), block.len())?;
+        self.check_norms(block, block.len())?;
+        let norm = match self.spec.norm {
+            NormFormat::F16 => read_f16(block).to_f32(),
+            NormFormat::F32 => read_f32(block),
+        };
+        self.backend.octahedral_decode(&self.shape(), &block[self.spec.norm.bytes()..], norm, x);
+        self.rotation.inverse(self.backend, x);
+        Ok(())
+    }
+
+    fn prepare_query(&self, q: &[f32; D]) -> Result<Query<D>, Error> {
+        check_values(q, MAX_VALUE)?;
+        let mut rotated = *q;
+        self.rotation.forward(self.backend, &mut rotated);
+        Ok(if self.is_int() { Query::int(rotated, QUERY_LIMIT, self.backend) } else { Query::float(rotated) })
+    }
+
+    fn score(&self, queries: &[Query<D>], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
+        let stride = self.block_bytes();
+        let count = count_blocks(blocks, stride)?;
+        Error::expect_length("scores", queries.len().saturating_mul(count), scores.len())?;
+        self.check_norms(blocks, stride)?;
+        let shape = self.shape();
+        if self.is_int() {
+            return Query::in_int_batches(queries, QUERY_LIMIT, scores, |queries, scores| {
+                self.backend.score_octahedral(&shape, stride, blocks, queries, scores);
+            });
+        }
+        Query::in_float_batches(queries, scores, |queries, scores| {
+            self.backend.score_octahedral_floats(&shape, stride, blocks, queries, scores);
+        });
+        Ok(())
+    }
+
+    fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [[f32; D]]) -> Result<(), Error> {
+        let stride = self.block_bytes();
+        check_accumulate(weights, blocks, stride, acc.len())?;
+        self.check_norms(blocks, stride)?;
+        self.backend.accumulate_octahedral(&self.shape(), stride, blocks, weights, acc.as_flattened_mut());
+        Ok(())
+    }
+
+    fn finish(&self, acc: &mut [f32; D]) {
+        self.rotation.inverse(self.backend, acc);
+    }
+}

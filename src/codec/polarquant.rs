@@ -1,0 +1,269 @@
+//! PolarQuant: random rotation, then polar coordinates level by level, angles from fixed codebooks.
+//!
+//! PolarQuant (Han, Kacham, Karbasi, Mirrokni, Zandieh). Deviations: the rotation is a seeded Walsh-Hadamard transform;
+//! no trigonometric function is evaluated (codes come from comparisons with tangents, values and scores from trees of
+//! products with tabulated cosines and sines). `depth=full` recurses to one radius, the norm; `depth=4` is the
+//! published form of four levels with angles of 4, 2, 2, 2 bits and a radius for each 16 coordinates.
+//!
+//! A block: f16 radii, then one stream of codes, level 1 first. With `depth=4` level 1 has a stream of its own.
+
+use super::{
+    Codec, MAX_VALUE, Query, SMALLEST_NORM, check_accumulate, check_scales, check_values, count_blocks, norm,
+    to_f16,
+};
+use crate::codebook::WIDTHS;
+use crate::codebook::angles::{LEVELS, angles};
+use crate::rotation::Rotation;
+use crate::spec::{Key, Spec, Value, one_of, parse_int};
+use crate::{Backend, CodecSpec, Error, Stream};
+use octaplex_arch::{AngleTree, Angles};
+
+/// How far the recursion goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Depth {
+    /// To one radius; for widths that are powers of two.
+    #[default]
+    Full,
+    /// Four levels, angles of 4, 2, 2, 2 bits; for widths that 16 divides.
+    Four,
+}
+
+impl Depth {
+    const NAMES: [(&'static str, Self); 2] = [("full", Self::Full), ("4", Self::Four)];
+}
+
+/// `polarquant:bits=4,depth=full,rounds=1,seed=0`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PolarQuantSpec {
+    /// Bits of an angle, 1 to 8; 4 (level 1's) with [`Depth::Four`].
+    pub bits: u8,
+    /// How far the recursion goes.
+    pub depth: Depth,
+    /// Rounds of signs and Hadamard transform, 1 to 3.
+    pub rounds: u8,
+    /// Seed of the rotation.
+    pub seed: u64,
+}
+
+impl Default for PolarQuantSpec {
+    fn default() -> Self {
+        Self { bits: 4, depth: Depth::Full, rounds: 1, seed: 0 }
+    }
+}
+
+impl PolarQuantSpec {
+    /// Bytes of a block of `dim` values; 0 for an impossible combination.
+    #[must_use]
+    pub const fn block_bytes(&self, dim: usize) -> usize {
+        match self.depth {
+            Depth::Full if dim.is_power_of_two() && dim > 1 && self.bits >= 1 && self.bits <= 8 => {
+                2 + ((dim - 1) * self.bits as usize).div_ceil(8)
+            }
+            // A radius, 8 codes of 4 bits and 7 of 2 for each 16 values.
+            Depth::Four if dim.is_multiple_of(16) && self.bits == Self::FOUR_BITS[0] => {
+                dim / 16 * 6 + (dim / 16 * 14).div_ceil(8)
+            }
+            _ => 0,
+        }
+    }
+
+    /// Angle bits of the four-level form.
+    const FOUR_BITS: [u8; 4] = [4, 2, 2, 2];
+}
+
+const BITS: Key = Key::new("bits", "1..=8");
+const ROUNDS: Key = Key::new("rounds", "1..=3");
+
+impl Spec for PolarQuantSpec {
+    const NAME: &'static str = "polarquant";
+    const SUMMARY: &'static str = "random rotation and polar coordinates, angles from fixed codebooks";
+    const KEYS: &'static [Key] = &[BITS, Key::new("depth", "full, 4"), ROUNDS, Key::new("seed", "0..2^64")];
+
+    fn set(&mut self, key: usize, value: &str) -> Option<()> {
+        match key {
+            0 => self.bits = parse_int(value, 1..=8)? as u8,
+            1 => self.depth = one_of(value, &Depth::NAMES)?,
+            2 => self.rounds = parse_int(value, 1..=3)? as u8,
+            _ => self.seed = parse_int(value, 0..=u64::MAX)?,
+        }
+        Some(())
+    }
+
+    fn get(&self, key: usize) -> Value {
+        match key {
+            0 => Value::Int(self.bits.into()),
+            1 => Value::word(self.depth, &Depth::NAMES),
+            2 => Value::Int(self.rounds.into()),
+            _ => Value::Int(self.seed),
+        }
+    }
+
+    fn layout(&self, dim: usize, line: &mut dyn FnMut(usize, &str)) {
+        let bytes = self.block_bytes(dim);
+        match (bytes, self.depth) {
+            (0, _) => {}
+            (_, Depth::Full) => {
+                line(2, "f16 norm");
+                line(bytes - 2, "codes of the angles, level 1 first");
+            }
+            (_, Depth::Four) => {
+                line(dim / 8, "f16 radius of each 16 values");
+                line(dim / 4, "4-bit codes of level 1");
+                line(bytes - dim / 8 - dim / 4, "2-bit codes of levels 2, 3 and 4");
+            }
+        }
+    }
+}
+
+/// The codec. State: 4·D bytes of signs.
+#[derive(Clone, Debug)]
+pub struct PolarQuant<const D: usize> {
+    spec: PolarQuantSpec,
+    backend: Backend,
+    rotation: Rotation<D>,
+    levels: [Angles<'static>; LEVELS],
+    /// Levels in use.
+    depth: usize,
+}
+
+impl<const D: usize> PolarQuant<D> {
+    /// Full recursion with `bits` bits an angle, everything else by default, on the fastest backend of this CPU.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build).
+    pub fn new(bits: u8) -> Result<Self, Error> {
+        Self::build(PolarQuantSpec { bits, ..Default::default() }, Backend::detect(), Stream::default())
+    }
+
+    /// The codec of a spec, for one head.
+    ///
+    /// # Errors
+    /// [`Error::Width`] unless `D` is one of [`WIDTHS`], [`Error::Value`] for bits or rounds outside their range,
+    /// [`Error::Unsupported`] for full depth of a width that is no power of two, and for `depth=4` of one that 16
+    /// does not divide, or with other bits.
+    pub fn build(spec: PolarQuantSpec, backend: Backend, stream: Stream) -> Result<Self, Error> {
+        if !WIDTHS.contains(&D) {
+            return Err(Error::Width { actual: D });
+        }
+        if !(1..=8).contains(&spec.bits) {
+            return Err(BITS.error(0));
+        }
+        if !(1..=3).contains(&spec.rounds) {
+            return Err(ROUNDS.error(0));
+        }
+        let depth = match spec.depth {
+            Depth::Full if !D.is_power_of_two() => {
+                return Err(Error::Unsupported {
+                    why: "depth=full needs a width that is a power of two; use depth=4",
+                });
+            }
+            Depth::Full => D.trailing_zeros() as usize,
+            Depth::Four if spec.bits != PolarQuantSpec::FOUR_BITS[0] => {
+                return Err(Error::Unsupported {
+                    why: "depth=4 has angles of 4, 2, 2, 2 bits; leave bits out",
+                });
+            }
+            Depth::Four if !D.is_multiple_of(16) => {
+                return Err(Error::Unsupported { why: "depth=4 needs a width that 16 divides" });
+            }
+            Depth::Four => PolarQuantSpec::FOUR_BITS.len(),
+        };
+        let mut levels = [angles(1, spec.bits); LEVELS];
+        for (level, slot) in levels.iter_mut().enumerate().take(depth) {
+            let bits = match spec.depth {
+                Depth::Full => spec.bits,
+                Depth::Four => PolarQuantSpec::FOUR_BITS[level],
+            };
+            *slot = angles(level + 1, bits);
+        }
+        let rotation = Rotation::wht(spec.rounds, spec.seed, stream)?;
+        Ok(Self { spec, backend, rotation, levels, depth })
+    }
+
+    fn tree(&self) -> AngleTree<'_> {
+        AngleTree { dim: D, levels: &self.levels[..self.depth] }
+    }
+
+    fn check_scales(&self, blocks: &[u8]) -> Result<(), Error> {
+        check_scales(blocks, self.block_bytes(), self.tree().roots())
+    }
+}
+
+impl<const D: usize> Codec<D> for PolarQuant<D> {
+    fn spec(&self) -> CodecSpec {
+        CodecSpec::PolarQuant(self.spec)
+    }
+
+    fn block_bytes(&self) -> usize {
+        self.spec.block_bytes(D)
+    }
+
+    fn encode(&self, x: &[f32; D], block: &mut [u8]) -> Result<(), Error> {
+        Error::expect_length("bytes of a block", self.block_bytes(), block.len())?;
+        let norm = norm(self.backend, x)?;
+        let tree = self.tree();
+        let mut radii = *x;
+        let mut codes = [0; D];
+        let mut head = [0; 2 * octaplex_arch::MAX_DIM / 16];
+        let head = &mut head[..2 * tree.roots()];
+        if norm >= SMALLEST_NORM {
+            self.rotation.forward(self.backend, &mut radii);
+            self.backend.quantize_angles(&tree, &mut radii, &mut codes[..tree.codes()]);
+            if self.spec.depth == Depth::Full {
+                radii[0] = norm;
+            }
+            for (radius, head) in radii.iter().zip(head.as_chunks_mut::<2>().0) {
+                *head = to_f16(*radius)?.to_le_bytes();
+            }
+        }
+        if head.iter().all(|byte| *byte == 0) {
+            block.fill(0);
+            return Ok(());
+        }
+        let (scales, mut planes) = block.split_at_mut(head.len());
+        scales.copy_from_slice(head);
+        let mut codes = &codes[..];
+        for (count, packing) in tree.streams() {
+            let (plane, rest) = planes.split_at_mut(packing.bytes(count));
+            self.backend.pack(packing, &codes[..count], plane);
+            (codes, planes) = (&codes[count..], rest);
+        }
+        Ok(())
+    }
+
+    fn decode(&self, block: &[u8], x: &mut [f32; D]) -> Result<(), Error> {
+        Error::expect_length("bytes of a block", self.block_bytes(), block.len())?;
+        self.check_scales(block)?;
+        self.backend.decode_angles(&self.tree(), block, x);
+        self.rotation.inverse(self.backend, x);
+        Ok(())
+    }
+
+    fn prepare_query(&self, q: &[f32; D]) -> Result<Query<D>, Error> {
+        check_values(q, MAX_VALUE)?;
+        let mut rotated = *q;
+        self.rotation.forward(self.backend, &mut rotated);
+        Ok(Query::float(rotated))
+    }
+
+    fn score(&self, queries: &[Query<D>], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
+        let count = count_blocks(blocks, self.block_bytes())?;
+        Error::expect_length("scores", queries.len().saturating_mul(count), scores.len())?;
+        self.check_scales(blocks)?;
+        Query::in_float_batches(queries, scores, |queries, scores| {
+            self.backend.score_angles(&self.tree(), blocks, queries, scores);
+        });
+        Ok(())
+    }
+
+    fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [[f32; D]]) -> Result<(), Error> {
+        check_accumulate(weights, blocks, self.block_bytes(), acc.len())?;
+        self.check_scales(blocks)?;
+        self.backend.accumulate_angles(&self.tree(), blocks, weights, acc.as_flattened_mut());
+        Ok(())
+    }
+
+    fn finish(&self, acc: &mut [f32; D]) {
+        self.rotation.inverse(self.backend, acc);
+    }
+}

@@ -1,0 +1,210 @@
+//! TQ3_0: the 14-byte block of 32 values of the llama.cpp fork of that name, byte for byte.
+//!
+//! A row is its blocks one after the other, as llama.cpp lays it out. In a block: 8 bytes of 2-bit codes, 4 bytes of a
+//! bit plane, an f16 scale. Each 32 values are multiplied by fixed signs and transformed (Walsh-Hadamard, orthonormal);
+//! the scale is their largest magnitude over the largest centroid.
+//!
+//! The bytes do not say what the plane is, and builds of the fork disagree. `original`: codes of 2 bits, and a plane of
+//! residual signs that no decoder reads. `3bit`, the later meaning: the codes' high bits.
+//!
+//! Deviations: input that is not finite is refused, and so is a scale beyond f16.
+
+use super::{Codec, MAX_VALUE, Query, check_accumulate, check_values, count_blocks, to_f16};
+use crate::codebook::WIDTHS;
+use crate::spec::{Key, Spec, Value, one_of};
+use crate::{Backend, CodecSpec, Error, Stream};
+use octaplex_arch::{BLOCK_BYTES, BLOCK_VALUES, BlockBook};
+
+/// What the bit plane means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Tq3Variant {
+    /// Signs of the residuals, which no decoder reads: a 2-bit code at 3.5 bits a value.
+    #[default]
+    Original,
+    /// The high bit of a 3-bit code.
+    ThreeBit,
+}
+
+impl Tq3Variant {
+    const NAMES: [(&'static str, Self); 2] = [("original", Self::Original), ("3bit", Self::ThreeBit)];
+
+    const fn book(self) -> BlockBook {
+        match self {
+            Self::Original => BlockBook::TwoBits {
+                centroids: [-1.510, -0.4528, 0.4528, 1.510],
+                thresholds: [-0.9814, 0.0, 0.9814],
+            },
+            Self::ThreeBit => BlockBook::ThreeBits {
+                centroids: [-2.1573, -1.3336, -0.7434, -0.2428, 0.2428, 0.7434, 1.3336, 2.1573],
+                thresholds: [-1.7455, -1.0385, -0.4931, 0.0, 0.4931, 1.0385, 1.7455],
+            },
+        }
+    }
+}
+
+/// `tq3_0:variant=original`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Tq3Spec {
+    /// What the bit plane means.
+    pub variant: Tq3Variant,
+}
+
+impl Tq3Spec {
+    /// Bytes of a block of `dim` values; 0 where 32 does not divide `dim`.
+    #[must_use]
+    pub const fn block_bytes(&self, dim: usize) -> usize {
+        if dim.is_multiple_of(BLOCK_VALUES) { dim / BLOCK_VALUES * BLOCK_BYTES } else { 0 }
+    }
+}
+
+impl Spec for Tq3Spec {
+    const NAME: &'static str = "tq3_0";
+    const SUMMARY: &'static str = "the 14-byte block of 32 values of a llama.cpp fork";
+    const KEYS: &'static [Key] = &[Key::new("variant", "original, 3bit")];
+
+    fn set(&mut self, _key: usize, value: &str) -> Option<()> {
+        self.variant = one_of(value, &Tq3Variant::NAMES)?;
+        Some(())
+    }
+
+    fn get(&self, _key: usize) -> Value {
+        Value::word(self.variant, &Tq3Variant::NAMES)
+    }
+
+    fn layout(&self, dim: usize, line: &mut dyn FnMut(usize, &str)) {
+        let plane = match self.variant {
+            Tq3Variant::Original => "signs of the residuals, which no decoder reads",
+            Tq3Variant::ThreeBit => "high bits of the codes",
+        };
+        for _ in 0..self.block_bytes(dim) / BLOCK_BYTES {
+            line(8, "2 bits a code");
+            line(4, plane);
+            line(2, "f16 scale");
+        }
+    }
+}
+
+/// The fixed signs, as masks.
+const SIGNS: [u32; BLOCK_VALUES] = {
+    let text = b"+-++--+-++-+-+--+--++-+--+++--+-";
+    let mut signs = [0; BLOCK_VALUES];
+    let mut j = 0;
+    while j < BLOCK_VALUES {
+        signs[j] = ((text[j] == b'-') as u32) << 31;
+        j += 1;
+    }
+    signs
+};
+
+/// 1/√32.
+const SCALE: f32 = 0.176_776_69;
+
+/// The codec. It has no state.
+#[derive(Clone, Debug)]
+pub struct Tq3<const D: usize> {
+    spec: Tq3Spec,
+    backend: Backend,
+    book: BlockBook,
+}
+
+impl<const D: usize> Tq3<D> {
+    /// The original variant, on the fastest backend of this CPU.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build).
+    pub fn new() -> Result<Self, Error> {
+        Self::build(Tq3Spec::default(), Backend::detect(), Stream::default())
+    }
+
+    /// The codec of a spec; nothing is random here, so the stream changes nothing.
+    ///
+    /// # Errors
+    /// [`Error::Width`] unless `D` is one of [`WIDTHS`]; [`Error::Unsupported`] where 32 does not divide it.
+    pub fn build(spec: Tq3Spec, backend: Backend, _stream: Stream) -> Result<Self, Error> {
+        if !WIDTHS.contains(&D) {
+            return Err(Error::Width { actual: D });
+        }
+        if !D.is_multiple_of(BLOCK_VALUES) {
+            return Err(Error::Unsupported { why: "tq3_0 needs a width that 32 divides" });
+        }
+        Ok(Self { spec, backend, book: spec.variant.book() })
+    }
+
+    fn rotate(&self, x: &mut [f32; D]) {
+        for x in x.as_chunks_mut::<BLOCK_VALUES>().0 {
+            self.backend.rotate(x, &SIGNS, SCALE);
+        }
+    }
+
+    /// `Ok` if every scale is finite.
+    fn check_scales(&self, blocks: &[u8]) -> Result<(), Error> {
+        if self.backend.blocks_are_finite(blocks) {
+            return Ok(());
+        }
+        let at = blocks
+            .as_chunks::<BLOCK_BYTES>()
+            .0
+            .iter()
+            .position(|block| block[13] & 0x7c == 0x7c)
+            .unwrap_or(0);
+        Err(Error::Corrupt { block: at / (D / BLOCK_VALUES) })
+    }
+}
+
+impl<const D: usize> Codec<D> for Tq3<D> {
+    fn spec(&self) -> CodecSpec {
+        CodecSpec::Tq3(self.spec)
+    }
+
+    fn block_bytes(&self) -> usize {
+        self.spec.block_bytes(D)
+    }
+
+    fn encode(&self, x: &[f32; D], block: &mut [u8]) -> Result<(), Error> {
+        Error::expect_length("bytes of a block", self.block_bytes(), block.len())?;
+        check_values(x, MAX_VALUE)?;
+        let mut z = *x;
+        self.rotate(&mut z);
+        to_f16(self.backend.max_abs(&z) / self.book.largest())?;
+        self.backend.quantize_blocks(&self.book, &z, block);
+        Ok(())
+    }
+
+    fn decode(&self, block: &[u8], x: &mut [f32; D]) -> Result<(), Error> {
+        Error::expect_length("bytes of a block", self.block_bytes(), block.len())?;
+        self.check_scales(block)?;
+        self.backend.decode_blocks(&self.book, block, x);
+        self.finish(x);
+        Ok(())
+    }
+
+    fn prepare_query(&self, q: &[f32; D]) -> Result<Query<D>, Error> {
+        check_values(q, MAX_VALUE)?;
+        let mut rotated = *q;
+        self.rotate(&mut rotated);
+        Ok(Query::float(rotated))
+    }
+
+    fn score(&self, queries: &[Query<D>], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
+        let count = count_blocks(blocks, self.block_bytes())?;
+        Error::expect_length("scores", queries.len().saturating_mul(count), scores.len())?;
+        self.check_scales(blocks)?;
+        Query::in_float_batches(queries, scores, |queries, scores| {
+            self.backend.score_blocks(&self.book, D, blocks, queries, scores);
+        });
+        Ok(())
+    }
+
+    fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [[f32; D]]) -> Result<(), Error> {
+        check_accumulate(weights, blocks, self.block_bytes(), acc.len())?;
+        self.check_scales(blocks)?;
+        self.backend.accumulate_blocks(&self.book, D, blocks, weights, acc.as_flattened_mut());
+        Ok(())
+    }
+
+    fn finish(&self, acc: &mut [f32; D]) {
+        for acc in acc.as_chunks_mut::<BLOCK_VALUES>().0 {
+            self.backend.rotate_inverse(acc, &SIGNS, SCALE);
+        }
+    }
+}
