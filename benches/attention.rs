@@ -1,9 +1,9 @@
 //! The cache's speed on one core: attention beside the same function on f16, eight query heads beside one, appending,
 //! and time over length. Everything takes turns, and each number is the fastest of many, so that ratios within a run
-//! are fair. `cargo bench --bench attention`; words after `--` choose sections: attend, heads, append, length.
+//! are fair. `cargo bench --bench attention`; words after `--` choose sections: attend, page, heads, append, length.
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use octaplex::{Attend, Backend, Center, CodecSpec, KvCache, LayerConfig, SharedLayer};
+use octaplex::{Attend, Backend, Center, CodecSpec, KvCache, LayerConfig, SharedLayer, Stream};
 use std::time::{Duration, Instant};
 
 const D: usize = 128;
@@ -157,12 +157,43 @@ fn length() {
     }
 }
 
+/// What the codecs' own calls take on one page that lies in the first-level cache: the floor under attention.
+fn page() {
+    println!("one page of 64 in cache, ns a token: score, accumulate");
+    for spec in ["f16", "turboquant", "int", "trellis:m=4"] {
+        let Ok(spec) = spec.parse::<CodecSpec>() else { continue };
+        let codec = spec.build_dyn(D, Backend::detect(), Stream::default()).unwrap().typed::<D>().unwrap();
+        let rows = gaussian(64 * D);
+        let mut blocks = vec![0; 64 * codec.block_bytes()];
+        codec.encode_page(rows.as_chunks().0, &mut blocks).unwrap();
+        let query = [codec.prepare_query(rows.first_chunk().unwrap()).unwrap()];
+        let (mut scores, mut acc) = ([0.0; 64], [[0.0; D]]);
+        let mut best = [f64::INFINITY; 2];
+        for _ in 0..300 {
+            let start = Instant::now();
+            for _ in 0..100 {
+                codec.score(&query, std::hint::black_box(&blocks), &mut scores).unwrap();
+            }
+            best[0] = best[0].min(start.elapsed().as_nanos() as f64 / 6400.0);
+            let start = Instant::now();
+            for _ in 0..100 {
+                codec.accumulate(&scores, std::hint::black_box(&blocks), &mut acc).unwrap();
+            }
+            best[1] = best[1].min(start.elapsed().as_nanos() as f64 / 6400.0);
+        }
+        println!("  {:45} {:6.2} {:6.2}", spec.to_string(), best[0], best[1]);
+    }
+}
+
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
     let wanted = |section: &str| words.is_empty() || words.iter().any(|word| word == section);
     println!("{}", Backend::detect().name());
     if wanted("attend") {
         attend(131_072);
+    }
+    if wanted("page") {
+        page();
     }
     if wanted("heads") {
         heads(32_768);

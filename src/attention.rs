@@ -62,9 +62,9 @@ struct Run<'a> {
 }
 
 impl<'a> View<'a> {
-    fn pages(&self, range: Range<usize>) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+    fn pages(&self, range: Range<usize>) -> impl Iterator<Item = (usize, &'a [u8])> + use<'a> {
         let store = self.store;
-        range.map(move |index| store.page(index))
+        range.map(move |index| (index, store.page(index)))
     }
 
     /// (centre, keys, values) of a head of a page.
@@ -292,19 +292,25 @@ impl Unit<'_> {
     ) -> Result<Totals, Error> {
         let (view, layout, rows) = (self.view, self.view.layout, self.rows());
         let seen = || {
-            view.pages(range.clone()).filter(|page| {
+            view.pages(range.clone()).filter(|(_, page)| {
                 let first = position(page);
                 self.sees(first..first + layout.page)
             })
         };
+        // Pages lie apart, and a page takes about as long as memory: the next one is on its way meanwhile.
+        let last = range.end - 1;
+        let next = |index: usize| (index < last).then(|| view.head(view.store.page(index + 1), self.head));
         let mut totals = Totals::EMPTY;
         let per_page = rows * layout.page;
-        let mut keys = seen().map(|page| view.head(page, self.head).1);
+        let mut keys = seen().map(|(index, page)| {
+            next(index).into_iter().for_each(|(_, keys, _)| view.backend.prefetch(keys));
+            view.head(page, self.head).1
+        });
         view.keys.score_pages(balanced, &mut keys, all_scores)?;
         let prefix = &view.store.front()[layout.prefix(self.head)];
         let mut offsets = [0.0; BATCH];
         view.offsets(balanced, prefix, &mut offsets);
-        for (page, scores) in seen().zip(all_scores.chunks_exact_mut(per_page)) {
+        for ((_, page), scores) in seen().zip(all_scores.chunks_exact_mut(per_page)) {
             if layout.centre_bytes > 0 {
                 view.offsets(balanced, view.head(page, self.head).0, &mut offsets);
             }
@@ -314,12 +320,13 @@ impl Unit<'_> {
             }
         }
         part.fill(0.0);
-        for (page, weights) in seen().zip(all_scores.chunks_exact_mut(per_page)) {
+        for ((index, page), weights) in seen().zip(all_scores.chunks_exact_mut(per_page)) {
             let mut any = false;
             for (row, weights) in weights.chunks_exact_mut(layout.page).enumerate() {
                 any |= add_weights(view.backend, &mut totals, row, weights);
             }
             if any {
+                next(index).into_iter().for_each(|(_, _, values)| view.backend.prefetch(values));
                 view.values.accumulate(weights, view.head(page, self.head).2, part)?;
             }
         }
@@ -631,7 +638,7 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
         let mut offsets = [0.0; BATCH];
         view.offsets(scratch.balanced, prefix, &mut offsets);
         let mut at = view.sinks;
-        for (index, page) in view.pages(0..self.store.pages()).enumerate() {
+        for (index, page) in view.pages(0..self.store.pages()) {
             let (centre, keys, _) = view.head(page, head);
             let part = &mut scratch.scores[..rows * layout.page];
             let scored = view.keys.score_pages(scratch.balanced, &mut core::iter::once(keys), part);
