@@ -4,16 +4,23 @@
 //! in any order, so scores and weighted sums take coordinates as they come out of the bytes.
 
 mod accumulate;
+mod blocks;
 mod codes;
 mod composed;
+mod octahedral;
 mod score;
+mod signs;
 mod vector;
 
 pub(crate) use accumulate::accumulate_codes;
+pub(crate) use blocks::{accumulate_blocks, decode_blocks, score_blocks};
 pub(crate) use composed::{
-    accumulate_affine, accumulate_floats, decode_affine, decode_floats, score_affine, score_floats,
+    accumulate_affine, accumulate_angles, accumulate_floats, decode_affine, decode_angles, decode_floats,
+    score_affine, score_angles, score_floats,
 };
+pub(crate) use octahedral::{Triplets, score_octahedral};
 pub(crate) use score::score_codes;
+pub(crate) use signs::score_signs;
 
 pub(crate) use vector::{dot, lookup, pack, quantize, rotate, rotate_inverse, unpack};
 

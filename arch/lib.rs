@@ -6,6 +6,8 @@
 //! bit for bit on finite inputs.
 #![no_std]
 
+#[cfg(feature = "alloc")]
+extern crate alloc;
 #[cfg(any(feature = "std", test))]
 extern crate std;
 
@@ -13,6 +15,7 @@ mod detect;
 pub mod hadamard;
 mod layout;
 mod octahedral;
+pub mod quaternion;
 mod scalar;
 #[macro_use]
 #[allow(unused_macros, reason = "where the specification is the only backend")]
@@ -34,6 +37,7 @@ pub use layout::{
 pub use octahedral::{Octahedral, Search};
 
 use detect::Isa;
+use quaternion::{ChunkLayout, QuaternionSet, RadiusSteps};
 
 /// The widest vector that kernels with internal buffers take.
 pub const MAX_DIM: usize = 576;
@@ -176,6 +180,13 @@ impl Backend {
     pub fn decode_floats(self, format: Float, bytes: &[u8], out: &mut [f32]) {
         assert_eq!(bytes.len(), out.len() * format.bytes());
         dispatch!(self, decode_floats(format, bytes, out))
+    }
+
+    /// The largest bits of little-endian floats without their signs: all are finite if this is below infinity's.
+    #[must_use]
+    pub fn largest_bits(self, format: Float, bytes: &[u8]) -> u32 {
+        assert_eq!(bytes.len() % format.bytes(), 0);
+        dispatch!(self, largest_bits(format, bytes))
     }
 
     /// Writes little-endian floats, rounded to nearest even.
@@ -550,6 +561,91 @@ fn check_octahedral_rows(layout: &Octahedral, stride: usize, bytes: &[u8]) {
     check_octahedral(layout);
     assert!(stride >= layout.header_bytes() + layout.stream_bytes());
     assert_eq!(bytes.len() % stride, 0);
+}
+
+/// Chunks of four values as quaternions.
+impl Backend {
+    /// The Euclidean norm of each chunk of four values.
+    pub fn chunk_norms(self, x: &[f32], norms: &mut [f32]) {
+        assert_eq!(x.len(), 4 * norms.len());
+        dispatch!(self, chunk_norms(x, norms))
+    }
+
+    /// radius as `steps` says; code p·S + s = the product of the largest inner product with the chunk, the lowest on
+    /// ties, and 0 where the radius is 0. A chunk whose norm is set to 0 is left out. Norms are finite and not negative;
+    /// a chunk of a positive norm has that norm.
+    pub fn quaternion_encode(
+        self,
+        set: &QuaternionSet,
+        x: &[f32],
+        norms: &[f32],
+        steps: RadiusSteps,
+        codes: &mut [u16],
+        radii: &mut [u8],
+    ) {
+        check_set(set);
+        assert_eq!(x.len(), 4 * norms.len());
+        assert_eq!((codes.len(), radii.len()), (norms.len(), norms.len()));
+        dispatch!(self, quaternion_encode(set, x, norms, steps, codes, radii))
+    }
+
+    /// Writes a row but for its scale and its flags. Codes are below `layout.codes()`, radii at most the limit.
+    pub fn pack_chunks(self, layout: &ChunkLayout, codes: &[u16], radii: &[u8], row: &mut [u8]) {
+        assert!(layout.is_valid());
+        assert_eq!((codes.len(), radii.len(), row.len()), (layout.chunks, layout.chunks, layout.row_bytes()));
+        dispatch!(self, pack_chunks(layout, codes, radii, row))
+    }
+
+    /// out = radius · (row scale/limit) · unit·member, chunk by chunk. Any bytes with a finite scale are allowed.
+    pub fn decode_quaternions(self, layout: &ChunkLayout, set: &QuaternionSet, row: &[u8], out: &mut [f32]) {
+        check_chunks(layout, set, row);
+        assert_eq!((row.len(), out.len()), (layout.row_bytes(), 4 * layout.chunks));
+        dispatch!(self, decode_quaternions(layout, set, row, out))
+    }
+
+    /// score\[query]\[row], each chunk an integer product of 8-bit numbers: see `scalar.rs`.
+    pub fn score_quaternions(
+        self,
+        layout: &ChunkLayout,
+        set: &QuaternionSet,
+        bytes: &[u8],
+        queries: &[&[f32]],
+        scores: &mut [f32],
+    ) {
+        check_chunks(layout, set, bytes);
+        assert!(queries.iter().all(|query| query.len() == 4 * layout.chunks));
+        assert_eq!(scores.len(), queries.len() * (bytes.len() / layout.row_bytes()));
+        dispatch!(self, score_quaternions(layout, set, bytes, queries, scores))
+    }
+
+    /// acc\[query] += Σ weight·decoded row, rows ascending; weights are \[query]\[row].
+    pub fn accumulate_quaternions(
+        self,
+        layout: &ChunkLayout,
+        set: &QuaternionSet,
+        bytes: &[u8],
+        weights: &[f32],
+        acc: &mut [f32],
+    ) {
+        check_chunks(layout, set, bytes);
+        assert_eq!(acc.len() % (4 * layout.chunks), 0);
+        assert_eq!(weights.len(), acc.len() / (4 * layout.chunks) * (bytes.len() / layout.row_bytes()));
+        if !bytes.is_empty() {
+            dispatch!(self, accumulate_quaternions(layout, set, bytes, weights, acc))
+        }
+    }
+}
+
+fn check_set(set: &QuaternionSet) {
+    let members = set.members.len();
+    assert!((1..=255).contains(&members) && set.ints.len() == members);
+    assert!(set.index.is_none_or(|index| index.members() == members));
+}
+
+fn check_chunks(layout: &ChunkLayout, set: &QuaternionSet, bytes: &[u8]) {
+    check_set(set);
+    assert!(layout.is_valid() && usize::from(layout.members) == set.members.len());
+    assert_eq!(bytes.len() % layout.row_bytes(), 0);
 }
 
 fn check_rows(rows: &Rows, centroids: &[i16]) {

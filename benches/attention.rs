@@ -164,7 +164,7 @@ fn page() {
         let Ok(spec) = spec.parse::<CodecSpec>() else { continue };
         let codec = spec.build_dyn(D, Backend::detect(), Stream::default()).unwrap().typed::<D>().unwrap();
         let rows = gaussian(64 * D);
-        let mut blocks = vec![0; 64 * codec.block_bytes()];
+        let mut blocks = vec![0; codec.page_bytes_max(64)];
         codec.encode_page(rows.as_chunks().0, &mut blocks).unwrap();
         let query = [codec.prepare_query(rows.first_chunk().unwrap()).unwrap()];
         let (mut scores, mut acc) = ([0.0; 64], [[0.0; D]]);

@@ -69,9 +69,7 @@ impl<'a> View<'a> {
 
     /// (centre, keys, values) of a head of a page.
     fn head(&self, page: &'a [u8], head: usize) -> (&'a [u8], &'a [u8], &'a [u8]) {
-        let (centre, blocks) = page[self.layout.head_of_page(head)].split_at(self.layout.centre_bytes);
-        let (keys, values) = blocks.split_at(self.layout.page * self.layout.key_block);
-        (centre, keys, values)
+        self.layout.head(page, head)
     }
 
     fn exact(&self) -> usize {
@@ -306,7 +304,7 @@ impl Unit<'_> {
             next(index).into_iter().for_each(|(_, keys, _)| view.backend.prefetch(keys));
             view.head(page, self.head).1
         });
-        view.keys.score_pages(balanced, &mut keys, all_scores)?;
+        view.keys.score_pages(balanced, layout.page, &mut keys, all_scores)?;
         let prefix = &view.store.front()[layout.prefix(self.head)];
         let mut offsets = [0.0; BATCH];
         view.offsets(balanced, prefix, &mut offsets);
@@ -641,7 +639,8 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
         for (index, page) in view.pages(0..self.store.pages()) {
             let (centre, keys, _) = view.head(page, head);
             let part = &mut scratch.scores[..rows * layout.page];
-            let scored = view.keys.score_pages(scratch.balanced, &mut core::iter::once(keys), part);
+            let scored =
+                view.keys.score_pages(scratch.balanced, layout.page, &mut core::iter::once(keys), part);
             scored.map_err(|error| in_page(error, index, layout.page))?;
             if !centre.is_empty() {
                 view.offsets(scratch.balanced, centre, &mut offsets);

@@ -206,7 +206,7 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
             evicted_tokens: state.evicted,
             decoded_tokens: state.decoded,
             bytes: exact * layout.heads * 2 * width
-                + pages * layout.page_bytes
+                + (0..pages).map(|index| page::page_length(self.store.page(index))).sum::<usize>()
                 + side(layout.balance(0))
                 + side(layout.prefix(0)),
             values: tokens * layout.heads * width,

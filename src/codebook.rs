@@ -29,6 +29,7 @@
 pub(crate) mod angles;
 pub(crate) mod octahedral;
 mod octahedral_tables;
+pub(crate) mod quaternions;
 mod tables;
 
 pub use octahedral::{octahedral_coordinates, triplet_radii};

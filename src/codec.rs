@@ -1,8 +1,10 @@
 //! What every codec does: the trait, the prepared query, and checks that codecs share.
 
 pub(crate) mod float;
+pub(crate) mod hqmq;
 pub(crate) mod int;
 pub(crate) mod octopus;
+mod outliers;
 pub(crate) mod polarquant;
 pub(crate) mod qjl;
 pub(crate) mod tq3_0;
@@ -19,6 +21,11 @@ use octaplex_arch::IntQuery;
 /// A raw block carries no tag: the [`spec`](Self::spec) says what its bytes mean. Blocks of consecutive tokens,
 /// one after the other, are a page; the products take a page at a time, so that run-time choices cost nothing a
 /// token. On any `Err`, outputs are as they were before the call.
+///
+/// Most codecs' pages are their blocks and nothing else. A codec that keeps some values exactly (`med` in specs)
+/// appends a list of them behind the blocks, as long as the data make it: [`page_bytes_max`](Self::page_bytes_max)
+/// bounds it, [`encode_page`](Self::encode_page) says how long it came out, and wherever bytes of blocks are given,
+/// they are one whole page. Blocks from [`encode`](Self::encode) have no such values, and are a page as they stand.
 ///
 /// ```
 /// use octaplex::{Codec, Error, TurboQuant};
@@ -46,20 +53,28 @@ pub trait Codec<const D: usize>: Send + Sync {
     /// [`Error::NonFinite`], [`Error::Overflow`] where a stored f16 would be infinite, [`Error::Length`].
     fn encode(&self, x: &[f32; D], block: &mut [u8]) -> Result<(), Error>;
 
-    /// Encodes vectors into consecutive blocks: the same bytes as [`encode`](Self::encode), all or none.
+    /// The most bytes that a page of `tokens` vectors takes: for most codecs, the bytes that it always takes.
+    fn page_bytes_max(&self, tokens: usize) -> usize {
+        tokens * self.block_bytes()
+    }
+
+    /// Encodes vectors into the front of `page`, [`page_bytes_max`](Self::page_bytes_max) bytes, all or none; returns
+    /// how many bytes it took. For most codecs, the blocks that [`encode`](Self::encode) gives.
     ///
     /// # Errors
     /// As [`encode`](Self::encode); indices count over the whole of `xs`.
-    fn encode_page(&self, xs: &[[f32; D]], blocks: &mut [u8]) -> Result<(), Error> {
-        let bytes = self.block_bytes();
-        Error::expect_length("bytes of blocks", xs.len() * bytes, blocks.len())?;
-        if !xs.iter().all(surely_encodable) {
-            let mut scratch = [0; MAX_BLOCK_BYTES];
-            for (row, x) in xs.iter().enumerate() {
-                self.encode(x, &mut scratch[..bytes]).map_err(|error| at_row(error, row, D))?;
-            }
-        }
-        xs.iter().zip(blocks.chunks_exact_mut(bytes)).try_for_each(|(x, block)| self.encode(x, block))
+    fn encode_page(&self, xs: &[[f32; D]], page: &mut [u8]) -> Result<usize, Error> {
+        encode_blocks(self, xs, page)
+    }
+
+    /// (tokens, bytes) of the page at the head of `bytes`, which holds whole pages of `tokens` vectors each, but for
+    /// the last one, which may be shorter.
+    ///
+    /// # Errors
+    /// [`Error::Length`] where the bytes end inside a page.
+    fn first_page(&self, bytes: &[u8], tokens: usize) -> Result<(usize, usize), Error> {
+        let tokens = count_blocks(bytes, self.block_bytes())?.min(tokens);
+        Ok((tokens, tokens * self.block_bytes()))
     }
 
     /// Decodes one block. Any bytes are allowed.
@@ -67,6 +82,20 @@ pub trait Codec<const D: usize>: Send + Sync {
     /// # Errors
     /// [`Error::Corrupt`] where a stored scale is not finite, [`Error::Length`].
     fn decode(&self, block: &[u8], x: &mut [f32; D]) -> Result<(), Error>;
+
+    /// Decodes a page of `xs.len()` vectors, all or none. Any bytes are allowed.
+    ///
+    /// # Errors
+    /// As [`decode`](Self::decode); [`Error::Length`] where the page is of another length than its flags say.
+    fn decode_page(&self, page: &[u8], xs: &mut [[f32; D]]) -> Result<(), Error> {
+        let bytes = self.block_bytes();
+        Error::expect_length("bytes of blocks", xs.len() * bytes, page.len())?;
+        let mut decoded = [0.0; D];
+        for (row, block) in page.chunks_exact(bytes).enumerate() {
+            self.decode(block, &mut decoded).map_err(|error| in_block(error, row))?;
+        }
+        page.chunks_exact(bytes).zip(xs).try_for_each(|(block, x)| self.decode(block, x))
+    }
 
     /// Rotates and quantises a query, once for all pages.
     ///
@@ -232,6 +261,31 @@ fn surely_encodable<const D: usize>(x: &[f32; D]) -> bool {
 pub(crate) fn at_row(error: Error, row: usize, dim: usize) -> Error {
     match error {
         Error::NonFinite { index } => Error::NonFinite { index: row * dim + index },
+        other => other,
+    }
+}
+
+/// Encodes vectors into blocks one after the other, all or none.
+pub(crate) fn encode_blocks<const D: usize>(
+    codec: &(impl Codec<D> + ?Sized),
+    xs: &[[f32; D]],
+    page: &mut [u8],
+) -> Result<usize, Error> {
+    let bytes = codec.block_bytes();
+    Error::expect_length("bytes of blocks", xs.len() * bytes, page.len())?;
+    if !xs.iter().all(surely_encodable) {
+        let mut scratch = [0; MAX_BLOCK_BYTES];
+        for (row, x) in xs.iter().enumerate() {
+            codec.encode(x, &mut scratch[..bytes]).map_err(|error| at_row(error, row, D))?;
+        }
+    }
+    xs.iter().zip(page.chunks_exact_mut(bytes)).try_for_each(|(x, block)| codec.encode(x, block))?;
+    Ok(page.len())
+}
+
+pub(crate) fn in_block(error: Error, row: usize) -> Error {
+    match error {
+        Error::Corrupt { .. } => Error::Corrupt { block: row },
         other => other,
     }
 }

@@ -28,11 +28,19 @@ pub trait DynCodec: Send + Sync {
     /// Bytes of a block.
     fn block_bytes(&self) -> usize;
 
-    /// Encodes rows, in pages of 64 (with the feature `rayon`, on all cores).
+    /// Encodes rows, in pages of 64 (with the feature `rayon`, on all cores). For most codecs that is one block after
+    /// the other; those that keep outliers (`med`) append them to each page.
     ///
     /// # Errors
     /// As [`Codec::encode_page`].
     fn encode(&self, rows: &[f32]) -> Result<Vec<u8>, Error>;
+
+    /// The longest run of whole pages at the head of `blocks` that has at most `rows` rows, as (rows, bytes): where
+    /// one may cut what [`encode`](Self::encode) returned.
+    ///
+    /// # Errors
+    /// [`Error::Length`] where the bytes end inside a page.
+    fn split(&self, blocks: &[u8], rows: usize) -> Result<(usize, usize), Error>;
 
     /// Decodes blocks into rows.
     ///
@@ -96,32 +104,52 @@ impl<const D: usize> DynCodec for Typed<D> {
 
     fn encode(&self, rows: &[f32]) -> Result<Vec<u8>, Error> {
         let rows = as_rows(rows)?;
-        let bytes = self.0.block_bytes();
-        let mut blocks = vec![0; rows.len() * bytes];
+        let page_bytes = self.0.page_bytes_max(PAGE);
+        let full = rows.len() / PAGE;
+        let mut blocks = vec![0; full * page_bytes + self.0.page_bytes_max(rows.len() % PAGE)];
         let encode = |(page, (rows, blocks)): (usize, (&[[f32; D]], &mut [u8]))| {
             self.0.encode_page(rows, blocks).map_err(|error| at_row(error, page * PAGE, D))
         };
         #[cfg(feature = "rayon")]
-        {
+        let used: Vec<usize> = {
             use rayon::prelude::*;
-            let pages = rows.par_chunks(PAGE).zip(blocks.par_chunks_mut(PAGE * bytes));
+            let pages = rows.par_chunks(PAGE).zip(blocks.par_chunks_mut(page_bytes));
             let results: Vec<_> = pages.enumerate().map(encode).collect();
-            results.into_iter().collect::<Result<(), Error>>()?; // the first page's error, not the fastest one's
-        }
+            results.into_iter().collect::<Result<_, Error>>()? // the first page's error, not the fastest one's
+        };
         #[cfg(not(feature = "rayon"))]
-        rows.chunks(PAGE).zip(blocks.chunks_mut(PAGE * bytes)).enumerate().try_for_each(encode)?;
+        let used: Vec<usize> = {
+            let pages = rows.chunks(PAGE).zip(blocks.chunks_mut(page_bytes));
+            pages.enumerate().map(encode).collect::<Result<_, Error>>()?
+        };
+        let mut end = 0;
+        for (page, used) in used.into_iter().enumerate() {
+            blocks.copy_within(page * page_bytes..page * page_bytes + used, end);
+            end += used;
+        }
+        blocks.truncate(end);
         Ok(blocks)
     }
 
+    fn split(&self, blocks: &[u8], rows: usize) -> Result<(usize, usize), Error> {
+        let mut taken = (0, 0);
+        while taken.1 < blocks.len() {
+            let page = self.0.first_page(&blocks[taken.1..], PAGE)?;
+            if taken.0 + page.0 > rows {
+                break;
+            }
+            taken = (taken.0 + page.0, taken.1 + page.1);
+        }
+        Ok(taken)
+    }
+
     fn decode(&self, blocks: &[u8]) -> Result<Vec<f32>, Error> {
-        let bytes = self.0.block_bytes();
-        let count = crate::codec::count_blocks(blocks, bytes)?;
-        let mut rows = vec![[0.0; D]; count];
-        for (index, (block, row)) in blocks.chunks_exact(bytes).zip(&mut rows).enumerate() {
-            self.0.decode(block, row).map_err(|error| match error {
-                Error::Corrupt { .. } => Error::Corrupt { block: index },
-                other => other,
-            })?;
+        let mut rows = Vec::new();
+        for (start, page) in self.pages(blocks)? {
+            let from = rows.len();
+            rows.resize(from + page.0, [0.0; D]);
+            let decoded = self.0.decode_page(&blocks[start..][..page.1], &mut rows[from..]);
+            decoded.map_err(|error| after(error, from))?;
         }
         Ok(rows.into_flattened())
     }
@@ -130,16 +158,44 @@ impl<const D: usize> DynCodec for Typed<D> {
         let queries = as_rows(queries)?;
         let prepare = |(row, query)| self.0.prepare_query(query).map_err(|error| at_row(error, row, D));
         let queries: Vec<_> = queries.iter().enumerate().map(prepare).collect::<Result<_, Error>>()?;
-        let count = crate::codec::count_blocks(blocks, self.0.block_bytes())?;
+        let pages = self.pages(blocks)?;
+        let count: usize = pages.iter().map(|(_, page)| page.0).sum();
         let mut scores = vec![0.0; queries.len() * count];
-        self.0.score(&queries, blocks, &mut scores)?;
+        if let [(_, (_, bytes))] = pages[..] {
+            self.0.score(&queries, &blocks[..bytes], &mut scores)?;
+            return Ok(scores);
+        }
+        let (mut from, mut part) = (0, Vec::new());
+        for (start, (rows, bytes)) in pages {
+            part.clear();
+            part.resize(queries.len() * rows, 0.0);
+            let scored = self.0.score(&queries, &blocks[start..][..bytes], &mut part);
+            scored.map_err(|error| after(error, from))?;
+            for (query, part) in part.chunks_exact(rows).enumerate() {
+                scores[query * count + from..][..rows].copy_from_slice(part);
+            }
+            from += rows;
+        }
         Ok(scores)
     }
 
     fn attend(&self, weights: &[f32], blocks: &[u8]) -> Result<Vec<f32>, Error> {
-        let count = crate::codec::count_blocks(blocks, self.0.block_bytes())?;
+        let pages = self.pages(blocks)?;
+        let count: usize = pages.iter().map(|(_, page)| page.0).sum();
+        Error::expect_length(
+            "weights, a multiple of the blocks",
+            weights.len() / count.max(1) * count,
+            weights.len(),
+        )?;
         let mut outputs = vec![[0.0; D]; weights.len() / count.max(1)];
-        self.0.accumulate(weights, blocks, &mut outputs)?;
+        let (mut from, mut part) = (0, Vec::new());
+        for (start, (rows, bytes)) in pages {
+            part.clear();
+            part.extend(weights.chunks_exact(count).flat_map(|weights| &weights[from..from + rows]));
+            let attended = self.0.accumulate(&part, &blocks[start..][..bytes], &mut outputs);
+            attended.map_err(|error| after(error, from))?;
+            from += rows;
+        }
         for output in &mut outputs {
             self.0.finish(output);
         }
@@ -148,6 +204,30 @@ impl<const D: usize> DynCodec for Typed<D> {
 
     fn into_any(self: Box<Self>) -> Box<dyn Any> {
         Box::new(self.0)
+    }
+}
+
+impl<const D: usize> Typed<D> {
+    /// The pages of `blocks`: where each begins, its rows and bytes. Codecs whose pages are their blocks and nothing
+    /// else have one.
+    #[allow(clippy::type_complexity)]
+    fn pages(&self, blocks: &[u8]) -> Result<Vec<(usize, (usize, usize))>, Error> {
+        let tokens = if self.0.page_bytes_max(2) == 2 * self.0.block_bytes() { usize::MAX } else { PAGE };
+        let (mut pages, mut start) = (Vec::new(), 0);
+        while start < blocks.len() {
+            let page = self.0.first_page(&blocks[start..], tokens)?;
+            pages.push((start, page));
+            start += page.1;
+        }
+        Ok(pages)
+    }
+}
+
+/// The same error for blocks that have `rows` before them.
+fn after(error: Error, rows: usize) -> Error {
+    match error {
+        Error::Corrupt { block } => Error::Corrupt { block: rows + block },
+        other => other,
     }
 }
 

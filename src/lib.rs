@@ -24,6 +24,7 @@ pub use cache::{
 #[cfg(feature = "alloc")]
 pub use cache::{KvCache, Shared, SharedLayer};
 pub use codec::float::{Bf16Spec, F16Spec, F32Spec, FloatRows};
+pub use codec::hqmq::{ChunkPacking, Hqmq, HqmqSpec, Secondary};
 pub use codec::int::{Int, IntSpec};
 pub use codec::octopus::{NormFormat, Octopus, OctopusSpec, Rounding, Tail};
 pub use codec::polarquant::{Depth, PolarQuant, PolarQuantSpec};

@@ -2,7 +2,9 @@
 //!
 //! The list of codecs stands once, in the `codecs!` call at the end of this file.
 
-use crate::codec::{Codec, Query, float, int, octopus, polarquant, qjl, tq3_0, turboquant, turboquant_qjl};
+use crate::codec::{
+    Codec, Query, float, hqmq, int, octopus, polarquant, qjl, tq3_0, turboquant, turboquant_qjl,
+};
 use crate::{Backend, Error, Stream};
 use core::fmt;
 use core::ops::RangeInclusive;
@@ -112,6 +114,10 @@ pub(crate) trait Spec: Copy + Default {
     fn set(&mut self, key: usize, value: &str) -> Option<()>;
     /// The value of key number `key`.
     fn get(&self, key: usize) -> Value;
+    /// Whether a spec without key number `key` says the same.
+    fn is_default(&self, key: usize) -> bool {
+        self.get(key) == Self::default().get(key)
+    }
     /// Calls `line` with the bytes and the meaning of each part of a block, in order.
     fn layout(&self, dim: usize, line: &mut dyn FnMut(usize, &str));
 }
@@ -153,13 +159,13 @@ fn parse_keys<S: Spec>(text: &str, mut at: usize) -> Result<S, Error> {
         let index = S::KEYS.iter().position(|key| key.name == name).ok_or(unknown)?;
         let key = S::KEYS[index];
         let value = part[name.len()..].strip_prefix('=').unwrap_or("");
-        spec.set(index, value).ok_or(key.error((at + name.len() + 1).min(at + part.len())))?;
         for (other, earlier) in S::KEYS.iter().enumerate().filter(|(other, _)| given & (1 << other) != 0) {
             let (low, high) = (index.min(other), index.max(other));
             if low == high || S::KEYS[high].is_excluding(high - low) {
                 return Err(Error::Conflict { at, key: key.name, with: earlier.name });
             }
         }
+        spec.set(index, value).ok_or(key.error((at + name.len() + 1).min(at + part.len())))?;
         given |= 1 << index;
         at += part.len() + 1;
     }
@@ -172,7 +178,7 @@ fn print_keys<S: Spec>(spec: &S, all: bool, f: &mut fmt::Formatter<'_>) -> fmt::
     let mut separator = ':';
     for (index, key) in S::KEYS.iter().enumerate() {
         let value = spec.get(index);
-        if value != Value::Absent && (all || value != S::default().get(index)) {
+        if value != Value::Absent && (all || !spec.is_default(index)) {
             write!(f, "{separator}{}={value}", key.name)?;
             separator = ',';
         }
@@ -288,11 +294,20 @@ macro_rules! codecs {
             fn encode(&self, x: &[f32; D], block: &mut [u8]) -> Result<(), Error> {
                 match self { $(Self::$variant(codec) => codec.encode(x, block),)* }
             }
-            fn encode_page(&self, xs: &[[f32; D]], blocks: &mut [u8]) -> Result<(), Error> {
-                match self { $(Self::$variant(codec) => codec.encode_page(xs, blocks),)* }
+            fn page_bytes_max(&self, tokens: usize) -> usize {
+                match self { $(Self::$variant(codec) => codec.page_bytes_max(tokens),)* }
+            }
+            fn encode_page(&self, xs: &[[f32; D]], page: &mut [u8]) -> Result<usize, Error> {
+                match self { $(Self::$variant(codec) => codec.encode_page(xs, page),)* }
+            }
+            fn first_page(&self, bytes: &[u8], tokens: usize) -> Result<(usize, usize), Error> {
+                match self { $(Self::$variant(codec) => codec.first_page(bytes, tokens),)* }
             }
             fn decode(&self, block: &[u8], x: &mut [f32; D]) -> Result<(), Error> {
                 match self { $(Self::$variant(codec) => codec.decode(block, x),)* }
+            }
+            fn decode_page(&self, page: &[u8], xs: &mut [[f32; D]]) -> Result<(), Error> {
+                match self { $(Self::$variant(codec) => codec.decode_page(page, xs),)* }
             }
             fn prepare_query(&self, q: &[f32; D]) -> Result<Query<D>, Error> {
                 match self { $(Self::$variant(codec) => codec.prepare_query(q),)* }
@@ -317,7 +332,19 @@ impl CodecSpec {
         CODECS
     }
 
-    /// Bits per value, everything stored counted: 8 · [`block_bytes`](Self::block_bytes) / `dim`.
+    /// The most bytes that a page of `tokens` vectors of `dim` values takes; sizes static buffers. Most codecs always
+    /// take that many, [`block_bytes`](Self::block_bytes) each.
+    #[must_use]
+    pub const fn page_bytes_max(&self, dim: usize, tokens: usize) -> usize {
+        let outliers = match self {
+            Self::Hqmq(spec) if spec.med > 0 => hqmq::outlier_bytes_max(dim, tokens),
+            _ => 0,
+        };
+        tokens * self.block_bytes(dim) + outliers
+    }
+
+    /// Bits per value, everything stored counted: 8 · [`block_bytes`](Self::block_bytes) / `dim`. Where a page has a
+    /// list of exact values behind its blocks (`med`), its bytes depend on the data and come on top.
     #[must_use]
     pub fn bits_per_value(&self, dim: usize) -> f64 {
         8.0 * self.block_bytes(dim) as f64 / dim as f64
@@ -352,6 +379,8 @@ codecs! {
     Qjl: qjl::QjlSpec => qjl::Qjl<D>;
     /// Random rotation and polar coordinates.
     PolarQuant: polarquant::PolarQuantSpec => polarquant::PolarQuant<D>;
+    /// Chunks of four values as a radius and a product of quaternions.
+    Hqmq: hqmq::HqmqSpec => hqmq::Hqmq<D>;
     /// The 14-byte block of a llama.cpp fork.
     Tq3: tq3_0::Tq3Spec => tq3_0::Tq3<D>;
     /// Random rotation; triplets as an octahedral direction and a radius.

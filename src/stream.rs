@@ -37,6 +37,7 @@ pub(crate) enum Purpose {
     SketchSigns = 2,
     #[cfg(feature = "alloc")]
     SketchMatrix = 3,
+    Quaternions = 4,
 }
 
 impl Stream {
@@ -67,6 +68,24 @@ impl Random {
             }
         }
         masks
+    }
+
+    /// A unit quaternion, uniform on the sphere, by Marsaglia: (a, b) until a² + b² < 1, then (c, d) until
+    /// 0 < c² + d² < 1, all from [-1, 1), then (a, b, cf, df) with f = √((1-a²-b²)/(c²+d²)), rounded to f32.
+    pub(crate) fn unit_quaternion(&mut self) -> [f32; 4] {
+        const UNIT: f64 = 1.0 / 4_503_599_627_370_496.0; // 2⁻⁵²
+        let mut disc = |has_zero: bool| loop {
+            let a = (self.0.next_u64() >> 11) as f64 * UNIT - 1.0;
+            let b = (self.0.next_u64() >> 11) as f64 * UNIT - 1.0;
+            let square = a * a + b * b;
+            if square < 1.0 && (has_zero || square > 0.0) {
+                return (a, b, square);
+            }
+        };
+        let (a, b, low) = disc(true);
+        let (c, d, high) = disc(false);
+        let f = libm::sqrt((1.0 - low) / high);
+        [a as f32, b as f32, (c * f) as f32, (d * f) as f32]
     }
 
     /// Two independent N(0,1) numbers by Box and Muller, in f64 by `libm` on every machine.

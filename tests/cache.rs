@@ -259,7 +259,13 @@ fn check(cache: &mut KvCache, model: &Model, random: &mut Random, seed: u64) {
 
 #[test]
 fn scores_and_sums_give_what_attend_gives() {
-    for (keys, values) in [("turboquant", "turboquant:bits=3"), ("int:asymmetric=true", "f16")] {
+    let pairs = [
+        ("turboquant", "turboquant:bits=3"),
+        ("int:asymmetric=true", "f16"),
+        ("hqmq:med=1", "turboquant"),
+        ("hqmq", "hqmq:med=2"),
+    ];
+    for (keys, values) in pairs {
         for (center, balance) in [(Center::Off, false), (Center::Page, true), (Center::Prefix, true)] {
             let mut random = Random::new(3);
             let each = LayerConfig {
@@ -296,6 +302,36 @@ fn scores_and_sums_give_what_attend_gives() {
             }
         }
     }
+}
+
+#[test]
+fn pages_of_any_size_are_cut_and_closed_again() {
+    let mut random = Random::new(31);
+    let (keys, values) = (spec("hqmq:s=192,r=6,med=1"), spec("hqmq:s=192,r=6,med=2"));
+    let config = LayerConfig { keys, values, ..LayerConfig::new(2, 64, 1000) };
+    let mut memory = vec![0; config.required_bytes()];
+    let mut scratch = vec![0.0; config.scratch_len(2)];
+    let mut fixed = LayerCache::<64, 64, _>::new(&config, Backend::detect(), &mut memory[..]).unwrap();
+    let mut cache = KvCache::new([config], Backend::detect()).unwrap();
+    let mut model = Model::new(config);
+    for (count, position) in [(400, 100), (300, 260), (70, 1000), (500, 520)] {
+        let rows = random.gaussians(2 * count * 64);
+        model.append(&rows, &rows);
+        cache.append(0, &rows, &rows).unwrap();
+        fixed.append(&rows, &rows, &mut scratch).unwrap();
+        cache.truncate(position).unwrap();
+        fixed.truncate(position).unwrap();
+        model.tokens.retain(|token| token.position < position);
+        model.next = model.next.min(position);
+        let queries = random.gaussians(2 * 64);
+        let output = attend(&mut cache, &queries, &Attend::default());
+        close(&output, &model.attend(&queries, &Attend::default()), 0.25, "after cutting a page");
+        let mut other = [0.0; 128];
+        fixed.attend(&queries, &Attend::default(), &mut other, &mut scratch).unwrap();
+        assert_eq!(bits(&output), bits(&other));
+        assert_eq!(fixed.stats(), cache.stats());
+    }
+    assert_eq!(cache.stats().decoded_tokens, 32 + 4);
 }
 
 #[test]

@@ -210,7 +210,9 @@ fn scores_are_products_with_the_decoded_vectors() {
                 let unit = integer_limits(spec)
                     .map_or(0.0, |(limit, _)| exact_query_peak(spec, dim, &exact_query) / limit);
                 let sums = F32_SUM * norm(&exact_query) * norm(decoded) + SUBNORMAL;
-                let bound = 6.0 * unit / 12f64.sqrt() * norm(decoded) + sums;
+                let bound = 6.0 * unit / 12f64.sqrt() * norm(decoded)
+                    + 6.0 * chunk_deviation(spec, dim, &exact_query, decoded)
+                    + sums;
                 let error = (f64::from(*score) - exact).abs();
                 assert!(
                     error <= bound,
@@ -219,6 +221,20 @@ fn scores_are_products_with_the_decoded_vectors() {
             }
         }
     }
+}
+
+/// Standard deviation of a score of quaternions: both the query's chunk and the member are rounded to 1/127 of their
+/// largest inner product with a unit, at most their norm.
+fn chunk_deviation(spec: CodecSpec, dim: usize, query: &[f64], decoded: &[f64]) -> f64 {
+    let CodecSpec::Hqmq(spec) = spec else { return 0.0 };
+    let rotated = |x: &[f64]| match spec.rotate {
+        true => oracle::rotate(&oracle::hadamard(dim), &signs(spec.seed, Stream::default(), dim), 1, x),
+        false => x.to_vec(),
+    };
+    let (query, decoded) = (rotated(query), rotated(decoded));
+    let products = query.chunks(4).zip(decoded.chunks(4)).map(|(q, k)| norm(q) * norm(k));
+    let products: Vec<f64> = products.collect();
+    norm(&products) * (2.0 / 12f64).sqrt() / 127.0
 }
 
 /// The largest coordinate of the rotated query; where a codec rounds it twice, the sum of both.

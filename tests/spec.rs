@@ -25,7 +25,13 @@ fn parse(text: &str) -> Result<CodecSpec, Error> {
 }
 
 /// Pairs of keys that say the same thing in two ways.
-const CONFLICTS: &[(&str, &str, &str)] = &[("turboquant", "bits", "levels")];
+const CONFLICTS: &[(&str, &str, &str)] = &[
+    ("turboquant", "bits", "levels"),
+    ("octopus", "bits", "bdir"),
+    ("octopus", "bits", "bnrm"),
+    ("octopus", "split", "bdir"),
+    ("octopus", "split", "bnrm"),
+];
 
 fn conflict(codec: &str, a: &str, b: &str) -> bool {
     CONFLICTS.iter().any(|&(name, x, y)| name == codec && ((a, b) == (x, y) || (a, b) == (y, x)))

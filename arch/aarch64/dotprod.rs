@@ -2,15 +2,9 @@
 
 use super::neon::Neon;
 use crate::lanes;
-use crate::{IntQuery, Rows};
+use crate::{IntQuery, Octahedral, Rows, SignQuery, SignRows};
 
-pub(crate) use super::neon::{
-    accumulate_affine, accumulate_codes, accumulate_floats, decode_affine, decode_floats, dot, encode_floats,
-    lookup, max_abs, min_max, multiply_columns, pack, quantize, quantize_affine, quantize_query, rotate,
-    rotate_inverse, score_affine, score_floats, unpack,
-};
-
-pub(crate) use super::neon::{exp_weights, scale_logits, soft_cap};
+pub(crate) use super::neon::*;
 
 #[target_feature(enable = "dotprod")]
 pub(crate) fn score_codes(
@@ -21,4 +15,20 @@ pub(crate) fn score_codes(
     scores: &mut [f32],
 ) {
     lanes::score_codes::<Neon<true>>(rows, centroids, scale, queries, scores);
+}
+
+#[target_feature(enable = "dotprod")]
+pub(crate) fn score_octahedral(
+    layout: &Octahedral,
+    stride: usize,
+    bytes: &[u8],
+    queries: &[IntQuery],
+    scores: &mut [f32],
+) {
+    lanes::score_octahedral::<Neon<true>>(layout, stride, bytes, queries, scores);
+}
+
+#[target_feature(enable = "dotprod")]
+pub(crate) fn score_signs(rows: &SignRows, scale: f32, queries: &[SignQuery], scores: &mut [f32]) {
+    lanes::score_signs::<Neon<true>>(rows, scale, queries, scores);
 }

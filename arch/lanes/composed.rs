@@ -1,7 +1,7 @@
 //! The specification's text around faster steps: unpacking, dot products, f16.
 
 use super::{Lanes, dot, unpack};
-use crate::{Affine, Float, scalar};
+use crate::{Affine, AngleTree, Float, scalar};
 
 #[inline(always)]
 pub(crate) fn decode_floats<L: Lanes>(format: Float, bytes: &[u8], out: &mut [f32]) {
@@ -43,4 +43,19 @@ pub(crate) fn score_affine<L: Lanes>(layout: &Affine, bytes: &[u8], queries: &[&
 #[inline(always)]
 pub(crate) fn accumulate_affine<L: Lanes>(layout: &Affine, bytes: &[u8], weights: &[f32], acc: &mut [f32]) {
     scalar::accumulate_affine_with(unpack::<L>, layout, bytes, weights, acc);
+}
+
+#[inline(always)]
+pub(crate) fn decode_angles<L: Lanes>(tree: &AngleTree, row: &[u8], out: &mut [f32]) {
+    scalar::decode_angles_with(unpack::<L>, tree, row, out);
+}
+
+#[inline(always)]
+pub(crate) fn score_angles<L: Lanes>(tree: &AngleTree, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]) {
+    scalar::score_angles_with(unpack::<L>, tree, bytes, queries, scores);
+}
+
+#[inline(always)]
+pub(crate) fn accumulate_angles<L: Lanes>(tree: &AngleTree, bytes: &[u8], weights: &[f32], acc: &mut [f32]) {
+    scalar::accumulate_angles_with(unpack::<L>, tree, bytes, weights, acc);
 }

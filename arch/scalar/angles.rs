@@ -1,7 +1,7 @@
 //! Trees of polar coordinates: encoding by comparisons, decoding and scoring as products from tables.
 
 use super::{f16_to_f32, unpack};
-use crate::{AngleTree, Angles, MAX_DIM};
+use crate::{AngleTree, Angles, MAX_DIM, Packing};
 
 /// x\[..roots] ← the roots' radii; codes of level 1, then level 2, …
 #[inline(always)]
@@ -60,7 +60,7 @@ fn further_codes(angles: &Angles, x: &[f32], codes: &mut [u8]) {
 
 /// Codes of all levels.
 #[inline(always)]
-fn unpack_angles(tree: &AngleTree, row: &[u8], codes: &mut [u8]) {
+fn unpack_angles(unpack: impl Fn(Packing, &[u8], &mut [u8]), tree: &AngleTree, row: &[u8], codes: &mut [u8]) {
     let (mut at, mut done) = (2 * tree.roots(), 0);
     for (count, packing) in tree.streams() {
         let bytes = packing.bytes(count);
@@ -90,9 +90,19 @@ fn root(row: &[u8], index: usize) -> f32 {
 /// From the roots down: r → (r·cos, r·sin).
 #[inline(always)]
 pub(crate) fn decode_angles(tree: &AngleTree, row: &[u8], out: &mut [f32]) {
+    decode_angles_with(unpack, tree, row, out);
+}
+
+#[inline(always)]
+pub(crate) fn decode_angles_with(
+    unpack: impl Fn(Packing, &[u8], &mut [u8]),
+    tree: &AngleTree,
+    row: &[u8],
+    out: &mut [f32],
+) {
     let mut codes = [0; MAX_DIM];
     let (mut cos, mut sin) = ([0.0; MAX_DIM], [0.0; MAX_DIM]);
-    unpack_angles(tree, row, &mut codes);
+    unpack_angles(&unpack, tree, row, &mut codes);
     look_up_angles(tree, &codes, &mut cos, &mut sin);
     let mut nodes = tree.roots();
     for (index, out) in out[..nodes].iter_mut().enumerate() {
@@ -114,12 +124,23 @@ pub(crate) fn decode_angles(tree: &AngleTree, row: &[u8], out: &mut [f32]) {
 /// first product.
 #[inline(always)]
 pub(crate) fn score_angles(tree: &AngleTree, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]) {
+    score_angles_with(unpack, tree, bytes, queries, scores);
+}
+
+#[inline(always)]
+pub(crate) fn score_angles_with(
+    unpack: impl Fn(Packing, &[u8], &mut [u8]),
+    tree: &AngleTree,
+    bytes: &[u8],
+    queries: &[&[f32]],
+    scores: &mut [f32],
+) {
     let row_bytes = tree.row_bytes();
     let count = bytes.len() / row_bytes;
     let mut codes = [0; MAX_DIM];
     let (mut cos, mut sin) = ([0.0; MAX_DIM], [0.0; MAX_DIM]);
     for (r, row) in bytes.chunks_exact(row_bytes).enumerate() {
-        unpack_angles(tree, row, &mut codes);
+        unpack_angles(&unpack, tree, row, &mut codes);
         look_up_angles(tree, &codes, &mut cos, &mut sin);
         for (q, query) in queries.iter().enumerate() {
             let mut sums = [0.0; MAX_DIM / 2];
@@ -151,12 +172,23 @@ fn combine(x: &[f32], cos: &[f32], sin: &[f32], out: &mut [f32]) {
 /// acc\[query] += Σ weight·decoded row, rows ascending.
 #[inline(always)]
 pub(crate) fn accumulate_angles(tree: &AngleTree, bytes: &[u8], weights: &[f32], acc: &mut [f32]) {
+    accumulate_angles_with(unpack, tree, bytes, weights, acc);
+}
+
+#[inline(always)]
+pub(crate) fn accumulate_angles_with(
+    unpack: impl Fn(Packing, &[u8], &mut [u8]),
+    tree: &AngleTree,
+    bytes: &[u8],
+    weights: &[f32],
+    acc: &mut [f32],
+) {
     let row_bytes = tree.row_bytes();
     let count = bytes.len() / row_bytes;
     let mut values = [0.0; MAX_DIM];
     let values = &mut values[..tree.dim];
     for (r, row) in bytes.chunks_exact(row_bytes).enumerate() {
-        decode_angles(tree, row, values);
+        decode_angles_with(&unpack, tree, row, values);
         for (weights, acc) in weights.chunks_exact(count).zip(acc.chunks_exact_mut(tree.dim)) {
             for (acc, x) in acc.iter_mut().zip(values.iter()) {
                 *acc += weights[r] * x;

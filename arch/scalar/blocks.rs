@@ -110,12 +110,25 @@ pub(crate) fn score_blocks(
     queries: &[&[f32]],
     scores: &mut [f32],
 ) {
+    score_blocks_with(decode_blocks, dot, book, dim, bytes, queries, scores);
+}
+
+#[inline(always)]
+pub(crate) fn score_blocks_with(
+    decode: impl Fn(&BlockBook, &[u8], &mut [f32]),
+    dot: impl Fn(&[f32], &[f32]) -> f32,
+    book: &BlockBook,
+    dim: usize,
+    bytes: &[u8],
+    queries: &[&[f32]],
+    scores: &mut [f32],
+) {
     let row_bytes = dim / BLOCK_VALUES * BLOCK_BYTES;
     let count = bytes.len() / row_bytes;
     let mut values = [0.0; crate::MAX_DIM];
     let values = &mut values[..dim];
     for (r, row) in bytes.chunks_exact(row_bytes).enumerate() {
-        decode_blocks(book, row, values);
+        decode(book, row, values);
         for (q, query) in queries.iter().enumerate() {
             scores[q * count + r] = dot(query, values);
         }
@@ -131,12 +144,24 @@ pub(crate) fn accumulate_blocks(
     weights: &[f32],
     acc: &mut [f32],
 ) {
+    accumulate_blocks_with(decode_blocks, book, dim, bytes, weights, acc);
+}
+
+#[inline(always)]
+pub(crate) fn accumulate_blocks_with(
+    decode: impl Fn(&BlockBook, &[u8], &mut [f32]),
+    book: &BlockBook,
+    dim: usize,
+    bytes: &[u8],
+    weights: &[f32],
+    acc: &mut [f32],
+) {
     let row_bytes = dim / BLOCK_VALUES * BLOCK_BYTES;
     let count = bytes.len() / row_bytes;
     let mut values = [0.0; crate::MAX_DIM];
     let values = &mut values[..dim];
     for (r, row) in bytes.chunks_exact(row_bytes).enumerate() {
-        decode_blocks(book, row, values);
+        decode(book, row, values);
         for (weights, acc) in weights.chunks_exact(count).zip(acc.chunks_exact_mut(dim)) {
             for (acc, x) in acc.iter_mut().zip(values.iter()) {
                 *acc += weights[r] * x;

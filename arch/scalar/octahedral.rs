@@ -5,13 +5,14 @@
 //! 5 bits, decoded values and scores take the direction from a table of integers instead.
 
 use super::{LANES, halve};
+use crate::octahedral::MAX_FIELDS;
 use crate::{IntQuery, Octahedral, Search};
 
 /// Triplets whose |x|+|y|+|z| is below this (2⁻¹⁰⁰) count as zero: (ξ, η) is about (0, 0).
 pub(crate) const SMALLEST: f32 = 7.888_609e-31;
 
-/// Sixteen triplets, component by component.
-type Triplets = [[f32; LANES]; 3];
+/// N triplets, component by component.
+type Triplets<const N: usize> = [[f32; N]; 3];
 
 /// Writes the fields of x·scale. All bytes of the stream are written.
 #[inline(always)]
@@ -22,9 +23,21 @@ pub(crate) fn octahedral_encode(
     scale: f32,
     stream: &mut [u8],
 ) {
-    let mut fields = [0; Octahedral::MAX_FIELDS];
-    for (x, fields) in x.chunks(3 * LANES).zip(fields.as_chunks_mut::<LANES>().0) {
-        let mut t = [[0.0; LANES]; 3];
+    encode_by::<4>(layout, search, x, scale, stream);
+}
+
+/// The same, N triplets at a time: which number, bytes do not depend on.
+#[inline(always)]
+pub(crate) fn encode_by<const N: usize>(
+    layout: &Octahedral,
+    search: Search,
+    x: &[f32],
+    scale: f32,
+    stream: &mut [u8],
+) {
+    let mut fields = [0; MAX_FIELDS];
+    for (x, fields) in x.chunks(3 * N).zip(fields.as_chunks_mut::<N>().0) {
+        let mut t = [[0.0; N]; 3];
         for (i, x) in x.iter().enumerate() {
             t[i % 3][i / 3] = x * scale;
         }
@@ -39,7 +52,7 @@ pub(crate) fn finish_fields(
     layout: &Octahedral,
     x: &[f32],
     scale: f32,
-    fields: &mut [u32; Octahedral::MAX_FIELDS],
+    fields: &mut [u32; MAX_FIELDS],
     stream: &mut [u8],
 ) {
     let triplets = layout.triplets();
@@ -77,79 +90,147 @@ fn pack_fields(bits: usize, fields: &[u32], stream: &mut [u8]) {
     }
 }
 
-/// The fields of sixteen triplets.
+/// The fields of N triplets.
 #[inline(always)]
-fn encode_triplets(layout: &Octahedral, search: Search, t: &Triplets, fields: &mut [u32; LANES]) {
+fn encode_triplets<const N: usize>(
+    layout: &Octahedral,
+    search: Search,
+    t: &Triplets<N>,
+    fields: &mut [u32; N],
+) {
     let (xi, eta) = octahedral_map(t);
     let centroids = layout.coordinates;
-    let last = centroids.len() - 1;
-    let (mut best, mut codes) = ([0.0; LANES], [0u32; LANES]);
-    match search {
+    let last = centroids.len() as u32 - 1;
+    let (codes, best) = match search {
         Search::Nearest => {
             let (i, j) = (count_thresholds(centroids, &xi), count_thresholds(centroids, &eta));
-            for lane in 0..LANES {
+            let (mut codes, mut radii) = ([0; N], [0.0; N]);
+            for lane in 0..N {
                 codes[lane] = i[lane] | j[lane] << layout.direction_bits;
-                best[lane] = libm::sqrtf(
-                    (t[0][lane] * t[0][lane] + t[1][lane] * t[1][lane]) + t[2][lane] * t[2][lane],
-                );
+                let [x, y, z] = [t[0][lane], t[1][lane], t[2][lane]];
+                radii[lane] = libm::sqrtf((x * x + y * y) + z * z);
             }
+            (codes, radii)
         }
         Search::Bracket => {
             let (i, j) = (count_centroids(centroids, &xi), count_centroids(centroids, &eta));
-            let bounds = |count: u32| (count.saturating_sub(1) as usize, (count as usize).min(last));
-            for lane in 0..LANES {
-                let (columns, rows) = (bounds(i[lane]), bounds(j[lane]));
-                (codes[lane], best[lane]) = best_direction(layout, t, lane, columns, rows);
-            }
+            let around = |counts| {
+                [each(counts, |count| count.saturating_sub(1)), each(counts, |count| count.min(last))]
+            };
+            best_direction(layout, t, &around(&i), &around(&j))
         }
         Search::Neighbours => {
             let (i, j) = (count_thresholds(centroids, &xi), count_thresholds(centroids, &eta));
-            let bounds = |code: u32| (code.saturating_sub(1) as usize, (code as usize + 1).min(last));
-            for lane in 0..LANES {
-                let (columns, rows) = (bounds(i[lane]), bounds(j[lane]));
-                (codes[lane], best[lane]) = best_direction(layout, t, lane, columns, rows);
-            }
+            let around = |codes| {
+                [each(codes, |code| code.saturating_sub(1)), *codes, each(codes, |code| (code + 1).min(last))]
+            };
+            best_direction(layout, t, &around(&i), &around(&j))
         }
         Search::All => {
-            for lane in 0..LANES {
-                (codes[lane], best[lane]) = best_direction(layout, t, lane, (0, last), (0, last));
+            let (mut codes, mut best) = ([0; N], [f32::NEG_INFINITY; N]);
+            for (j, i) in (0..=last).flat_map(|j| (0..=last).map(move |i| (j, i))) {
+                let (column, row) = (Side::new(layout, &[i; N]), Side::new(layout, &[j; N]));
+                try_direction(layout, t, &column, &row, &mut codes, &mut best);
             }
+            (codes, best)
         }
-    }
+    };
     let radii = count_thresholds(layout.radii, &best);
-    for lane in 0..LANES {
+    for lane in 0..N {
         fields[lane] = codes[lane] | radii[lane] << (2 * layout.direction_bits);
     }
 }
 
-/// The direction among codes `columns.0..=columns.1` of ξ and `rows` of η that has the largest projection, the lowest
-/// code among equals, and that projection.
 #[inline(always)]
-fn best_direction(
-    layout: &Octahedral,
-    t: &Triplets,
-    lane: usize,
-    columns: (usize, usize),
-    rows: (usize, usize),
-) -> (u32, f32) {
-    let (mut best, mut code) = (f32::NEG_INFINITY, 0);
-    for j in rows.0..=rows.1 {
-        for i in columns.0..=columns.1 {
-            let n = exact_direction(layout, i, j);
-            let projection = (t[0][lane] * n[0] + t[1][lane] * n[1]) + t[2][lane] * n[2];
-            if projection > best {
-                (best, code) = (projection, (i | j << layout.direction_bits) as u32);
-            }
-        }
+fn each<const N: usize>(codes: &[u32; N], f: impl Fn(u32) -> u32) -> [u32; N] {
+    let mut out = [0; N];
+    for lane in 0..N {
+        out[lane] = f(codes[lane]);
     }
-    (code, best)
+    out
 }
 
-/// (ξ, η) of sixteen triplets.
+/// Codes of ξ or η, their centroids and ranks among the positive centroids.
+struct Side<const N: usize> {
+    codes: [u32; N],
+    centroids: [f32; N],
+    ranks: [u32; N],
+}
+
+impl<const N: usize> Side<N> {
+    #[inline(always)]
+    fn new(layout: &Octahedral, codes: &[u32; N]) -> Self {
+        let half = layout.coordinates.len() as u32 / 2;
+        let mut centroids = [0.0; N];
+        for lane in 0..N {
+            centroids[lane] = layout.coordinates[codes[lane] as usize & (layout.coordinates.len() - 1)];
+        }
+        let rank = |code: u32| if code < half { half - 1 - code } else { code - half };
+        Self { codes: *codes, centroids, ranks: each(codes, rank) }
+    }
+}
+
+/// The directions among columns (codes of ξ) and rows (of η), both ascending, that have the largest projections, the
+/// lowest codes among equals, and these projections.
 #[inline(always)]
-fn octahedral_map(t: &Triplets) -> ([f32; LANES], [f32; LANES]) {
-    let (mut xi, mut eta) = ([0.0; LANES], [0.0; LANES]);
-    for lane in 0..LANES {
+fn best_direction<const N: usize, const M: usize>(
+    layout: &Octahedral,
+    t: &Triplets<N>,
+    columns: &[[u32; N]; M],
+    rows: &[[u32; N]; M],
+) -> ([u32; N], [f32; N]) {
+    let (mut codes, mut best) = ([0; N], [f32::NEG_INFINITY; N]);
+    let columns = columns.each_ref().map(|codes| Side::new(layout, codes));
+    for row in rows {
+        let row = Side::new(layout, row);
+        for column in &columns {
+            try_direction(layout, t, column, &row, &mut codes, &mut best);
+        }
+    }
+    (codes, best)
+}
+
+/// Takes the directions of these codes where their projections are larger than the best so far.
+#[inline(always)]
+fn try_direction<const N: usize>(
+    layout: &Octahedral,
+    t: &Triplets<N>,
+    column: &Side<N>,
+    row: &Side<N>,
+    codes: &mut [u32; N],
+    best: &mut [f32; N],
+) {
+    let half = layout.coordinates.len() / 2;
+    let mut lengths = [0.0; N];
+    for lane in 0..N {
+        let index = row.ranks[lane] as usize * half + column.ranks[lane] as usize;
+        lengths[lane] = layout.lengths[index & (layout.lengths.len() - 1)];
+    }
+    for lane in 0..N {
+        let n = unit_vector(column.centroids[lane], row.centroids[lane], lengths[lane]);
+        let projection = (t[0][lane] * n[0] + t[1][lane] * n[1]) + t[2][lane] * n[2];
+        let is_better = projection > best[lane];
+        let code = column.codes[lane] | row.codes[lane] << layout.direction_bits;
+        codes[lane] = if is_better { code } else { codes[lane] };
+        best[lane] = if is_better { projection } else { best[lane] };
+    }
+}
+
+/// The unfolded point of (ξ, η) times its length's reciprocal.
+#[inline(always)]
+fn unit_vector(xi: f32, eta: f32, length: f32) -> [f32; 3] {
+    let (a, b) = (xi.abs(), eta.abs());
+    let z = (1.0 - a) - b;
+    let x = if z < 0.0 { (1.0 - b).copysign(xi) } else { xi };
+    let y = if z < 0.0 { (1.0 - a).copysign(eta) } else { eta };
+    [x * length, y * length, z * length]
+}
+
+/// (ξ, η) of N triplets.
+#[inline(always)]
+fn octahedral_map<const N: usize>(t: &Triplets<N>) -> ([f32; N], [f32; N]) {
+    let (mut xi, mut eta) = ([0.0; N], [0.0; N]);
+    for lane in 0..N {
         let [x, y, z] = [t[0][lane], t[1][lane], t[2][lane]];
         let sum = (x.abs() + y.abs()) + z.abs();
         let inverse = 1.0 / if sum >= SMALLEST { sum } else { 1.0 };
@@ -165,11 +246,11 @@ fn octahedral_map(t: &Triplets) -> ([f32; LANES], [f32; LANES]) {
 
 /// For each value, how many midpoints of neighbouring centroids are at most as large.
 #[inline(always)]
-fn count_thresholds(centroids: &[f32], values: &[f32; LANES]) -> [u32; LANES] {
-    let mut counts = [0; LANES];
+fn count_thresholds<const N: usize>(centroids: &[f32], values: &[f32; N]) -> [u32; N] {
+    let mut counts = [0; N];
     for pair in centroids.windows(2) {
         let threshold = (pair[0] + pair[1]) * 0.5;
-        for lane in 0..LANES {
+        for lane in 0..N {
             counts[lane] += u32::from(values[lane] >= threshold);
         }
     }
@@ -178,10 +259,10 @@ fn count_thresholds(centroids: &[f32], values: &[f32; LANES]) -> [u32; LANES] {
 
 /// For each value, how many centroids are at most as large.
 #[inline(always)]
-fn count_centroids(centroids: &[f32], values: &[f32; LANES]) -> [u32; LANES] {
-    let mut counts = [0; LANES];
+fn count_centroids<const N: usize>(centroids: &[f32], values: &[f32; N]) -> [u32; N] {
+    let mut counts = [0; N];
     for centroid in centroids {
-        for lane in 0..LANES {
+        for lane in 0..N {
             counts[lane] += u32::from(values[lane] >= *centroid);
         }
     }
@@ -191,15 +272,10 @@ fn count_centroids(centroids: &[f32], values: &[f32; LANES]) -> [u32; LANES] {
 /// The unit vector of codes (i, j) of (ξ, η).
 #[inline(always)]
 fn exact_direction(layout: &Octahedral, i: usize, j: usize) -> [f32; 3] {
-    let (xi, eta) = (layout.coordinates[i], layout.coordinates[j]);
-    let (a, b) = (xi.abs(), eta.abs());
-    let z = (1.0 - a) - b;
-    let x = if z < 0.0 { (1.0 - b).copysign(xi) } else { xi };
-    let y = if z < 0.0 { (1.0 - a).copysign(eta) } else { eta };
     let half = layout.coordinates.len() / 2;
     let rank = |code: usize| if code < half { half - 1 - code } else { code - half };
     let length = layout.lengths[rank(j) * half + rank(i)];
-    [x * length, y * length, z * length]
+    unit_vector(layout.coordinates[i], layout.coordinates[j], length)
 }
 
 /// The direction of a code in units of [`Octahedral::unit`].
@@ -244,7 +320,7 @@ pub(crate) fn score_octahedral(
     for (r, row) in bytes.chunks_exact(stride).enumerate() {
         let stream = layout.stream(row);
         let row_scale = layout.row_scale(row);
-        let mut dots = [([0i8; 4], 0.0); Octahedral::MAX_FIELDS];
+        let mut dots = [([0i8; 4], 0.0); MAX_FIELDS];
         for (index, slot) in dots[..triplets].iter_mut().enumerate() {
             let (code, radius) = layout.split(layout.field(stream, index));
             *slot = (layout.directions[code], layout.radii[radius]);
@@ -286,7 +362,7 @@ pub(crate) fn score_octahedral_floats(
 ) {
     let count = bytes.len() / stride;
     let triplets = layout.triplets();
-    let mut dots = [([0.0; 3], 0.0); Octahedral::MAX_FIELDS];
+    let mut dots = [([0.0; 3], 0.0); MAX_FIELDS];
     for (r, row) in bytes.chunks_exact(stride).enumerate() {
         let stream = layout.stream(row);
         let row_scale = layout.row_scale(row);

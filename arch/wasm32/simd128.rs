@@ -1,21 +1,16 @@
 //! Kernels for WebAssembly SIMD128.
 
-mod angles;
-mod blocks;
-mod signs;
+mod octahedral;
+mod quaternion;
 mod softmax;
 
 pub(crate) use crate::lanes::pack;
-pub(crate) use angles::*;
-pub(crate) use blocks::*;
-pub(crate) use signs::*;
-pub(crate) use softmax::*;
-mod octahedral;
-
 pub(crate) use octahedral::*;
+pub(crate) use quaternion::*;
+pub(crate) use softmax::*;
 
 use crate::lanes::Lanes;
-use crate::{Affine, Float, IntQuery, Packing, Rows};
+use crate::{Affine, AngleTree, BlockBook, Float, IntQuery, Packing, Rows, SignQuery, SignRows};
 use core::arch::wasm32::*;
 
 forward_to_lanes! {
@@ -34,6 +29,13 @@ forward_to_lanes! {
     decode_affine(layout: &Affine, row: &[u8], out: &mut [f32]);
     score_affine(layout: &Affine, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]);
     accumulate_affine(layout: &Affine, bytes: &[u8], weights: &[f32], acc: &mut [f32]);
+    score_signs(rows: &SignRows, scale: f32, queries: &[SignQuery], scores: &mut [f32]);
+    decode_blocks(book: &BlockBook, bytes: &[u8], out: &mut [f32]);
+    score_blocks(book: &BlockBook, dim: usize, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]);
+    accumulate_blocks(book: &BlockBook, dim: usize, bytes: &[u8], weights: &[f32], acc: &mut [f32]);
+    decode_angles(tree: &AngleTree, row: &[u8], out: &mut [f32]);
+    score_angles(tree: &AngleTree, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]);
+    accumulate_angles(tree: &AngleTree, bytes: &[u8], weights: &[f32], acc: &mut [f32]);
 }
 
 forward_to_scalar! {
@@ -43,6 +45,12 @@ forward_to_scalar! {
     quantize_query(x: &[f32], limit: i16, out: &mut [i16]) -> f32;
     encode_floats(format: Float, x: &[f32], bytes: &mut [u8]);
     quantize_affine(x: &[f32], zero: f32, scale: f32, offset: i32, range: (i32, i32), codes: &mut [u8]);
+    pack_signs(x: &[f32], plane: &mut [u8]);
+    unpack_signs(plane: &[u8], scale: f32, out: &mut [f32]);
+    accumulate_signs(rows: &SignRows, scale: f32, weights: &[f32], acc: &mut [f32]);
+    quantize_blocks(book: &BlockBook, x: &[f32], bytes: &mut [u8]);
+    blocks_are_finite(bytes: &[u8]) -> bool;
+    quantize_angles(tree: &AngleTree, x: &mut [f32], codes: &mut [u8]);
 }
 
 /// Registers of SIMD128.

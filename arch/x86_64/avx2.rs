@@ -4,24 +4,35 @@
 //! bytes are multiplications of words, and `vpmaddubsw` with `vpmaddwd` stands in for `vpdpbusd`.
 
 mod accumulate;
+mod affine;
 mod codebook;
 mod codes;
+mod floats;
+mod pack;
+mod quantize;
 mod score;
+mod vector;
 
 pub(crate) use accumulate::accumulate_codes;
+pub(crate) use affine::{accumulate_affine, decode_affine, quantize_affine, score_affine};
+pub(crate) use floats::{accumulate_floats, decode_floats, encode_floats, score_floats};
+pub(crate) use pack::{pack, unpack};
+pub(crate) use quantize::{lookup, quantize};
 pub(crate) use score::score_codes;
+pub(crate) use vector::{dot, min_max, multiply_columns, quantize_query, rotate, rotate_inverse};
 
 use crate::x86_64::rows::Block;
-use crate::{Affine, Float, Packing, Rows};
 use core::arch::x86_64::*;
 
 mod angles;
 mod blocks;
+mod quaternion;
 mod signs;
 mod softmax;
 
 pub(crate) use angles::*;
 pub(crate) use blocks::*;
+pub(crate) use quaternion::*;
 pub(crate) use signs::*;
 pub(crate) use softmax::*;
 mod octahedral;
@@ -30,25 +41,7 @@ pub(crate) use octahedral::*;
 
 forward_to_scalar! {
     enable = "avx2,fma,f16c";
-    dot(a: &[f32], b: &[f32]) -> f32;
     max_abs(x: &[f32]) -> f32;
-    min_max(x: &[f32]) -> (f32, f32);
-    rotate(x: &mut [f32], signs: &[u32], scale: f32);
-    rotate_inverse(x: &mut [f32], signs: &[u32], scale: f32);
-    multiply_columns(columns: &[f32], x: &[f32], y: &mut [f32]);
-    quantize(x: &[f32], scale: f32, thresholds: &[f32], codes: &mut [u8]);
-    lookup(codes: &[u8], centroids: &[i16], scale: f32, out: &mut [f32]);
-    pack(packing: Packing, codes: &[u8], bytes: &mut [u8]);
-    unpack(packing: Packing, bytes: &[u8], codes: &mut [u8]);
-    quantize_query(x: &[f32], limit: i16, out: &mut [i16]) -> f32;
-    decode_floats(format: Float, bytes: &[u8], out: &mut [f32]);
-    encode_floats(format: Float, x: &[f32], bytes: &mut [u8]);
-    score_floats(format: Float, dim: usize, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]);
-    accumulate_floats(format: Float, dim: usize, bytes: &[u8], weights: &[f32], acc: &mut [f32]);
-    quantize_affine(x: &[f32], zero: f32, scale: f32, offset: i32, range: (i32, i32), codes: &mut [u8]);
-    decode_affine(layout: &Affine, row: &[u8], out: &mut [f32]);
-    score_affine(layout: &Affine, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]);
-    accumulate_affine(layout: &Affine, bytes: &[u8], weights: &[f32], acc: &mut [f32]);
 }
 
 /// 32 bytes of plain integers.
@@ -124,4 +117,9 @@ fn load_first(values: &[f32]) -> __m256 {
 fn rint(x: __m256) -> __m256 {
     let magic = _mm256_set1_ps(12_582_912.0);
     _mm256_sub_ps(_mm256_add_ps(x, magic), magic)
+}
+
+#[inline]
+fn first_chunks(values: &mut [f32; 16]) -> &mut [[f32; 8]] {
+    values.as_chunks_mut().0
 }

@@ -7,8 +7,8 @@
 //! so scores and weighted sums are free to use whatever lane order is fastest; `f32` sums are not, and follow
 //! `scalar.rs` lane by lane.
 //!
-//! Port reasoning below is for Zen 5, where the numbers were taken: two shuffles, two multiplications and two loads
-//! of 64 bytes a cycle, one store of 64 bytes, four simple operations in all.
+//! Port reasoning below assumes Zen 5, where the numbers were taken, to have two shuffles, two multiplications and two loads
+//! of 64 bytes a cycle, one store of 64 bytes, and four simple operations in all.
 
 // AVX-512VBMI implies F and BW, and F implies AVX2, FMA and F16C.
 
@@ -22,6 +22,7 @@ mod floats;
 mod octahedral;
 mod pack;
 mod quantize;
+mod quaternion;
 mod rotate;
 mod score;
 mod signs;
@@ -39,6 +40,7 @@ pub(crate) use octahedral::{
 };
 pub(crate) use pack::{pack, unpack};
 pub(crate) use quantize::{lookup, quantize};
+pub(crate) use quaternion::*;
 pub(crate) use rotate::{rotate, rotate_inverse};
 pub(crate) use score::score_codes;
 pub(crate) use signs::*;

@@ -104,7 +104,9 @@ impl<const D: usize> Runner for Typed<D> {
             Op::EncodePage => {
                 for blocks in blocks.chunks_mut(rows.len() * bytes) {
                     let pages = rows.chunks(PAGE).zip(blocks.chunks_mut(PAGE * bytes));
-                    pages.into_iter().try_for_each(|(rows, blocks)| codec.encode_page(rows, blocks))?;
+                    pages
+                        .into_iter()
+                        .try_for_each(|(rows, blocks)| codec.encode_page(rows, blocks).map(drop))?;
                 }
                 Ok(())
             }

@@ -2,8 +2,11 @@
 //!
 //! ```text
 //! front   head 0: sinks K, sinks V, window K, window V (f16 rows), balance, prefix centre;  head 1: …
-//! page    header (16 bytes: position u64, zeros);  head 0: centre f16, key blocks, value blocks;  head 1: …
+//! page    header (16 bytes: position u64, length u32, zeros)
+//!         head 0: centre f16, key blocks, value blocks;  head 1: …
 //! ```
+//!
+//! Codecs whose pages have no fixed size (`med` in specs) add two lengths, u32 each, behind the centre.
 //!
 //! A page is written once, when it closes, and never changed: forks share it.
 
@@ -13,7 +16,7 @@ use core::ops::Range;
 #[cfg(feature = "alloc")]
 use alloc::{collections::VecDeque, sync::Arc, vec, vec::Vec};
 
-/// Bytes before the heads of a page. Position u64; then zeros, kept for keys whose channels have rates of their own.
+/// Bytes before the heads of a page. Position u64, length of the page u32; then zeros, kept for keys whose channels have rates of their own.
 pub(crate) const HEADER: usize = 16;
 
 /// Tokens that have one maximum, one sum and one output: the unit of work of attention. Parts are combined in order,
@@ -36,8 +39,10 @@ pub(crate) struct Layout {
     pub(crate) ring: usize,
     /// Page slots in caller-given memory.
     pub(crate) slots: usize,
-    pub(crate) key_block: usize,
-    pub(crate) value_block: usize,
+    /// Bytes that a page's keys and values take at most, and always unless `varies`.
+    pub(crate) key_page: usize,
+    pub(crate) value_page: usize,
+    pub(crate) varies: bool,
     pub(crate) centre_bytes: usize,
     balance_bytes: usize,
     prefix_bytes: usize,
@@ -57,7 +62,10 @@ impl Layout {
         let prefix_bytes = if matches!(config.centers(), Center::Prefix) { 2 * key_dim } else { 0 };
         // Sums of squares of queries in f32 until the balance is decided, then the balance in f16.
         let balance_bytes = if config.balances() { 4 * key_dim } else { 0 };
-        let head_page = centre_bytes + page * (key_block + value_block);
+        let key_page = config.keys.page_bytes_max(key_dim, page);
+        let value_page = config.values.page_bytes_max(value_dim, page);
+        let varies = key_page > page * key_block || value_page > page * value_block;
+        let head_page = centre_bytes + if varies { 8 } else { 0 } + key_page + value_page;
         let head_front = (sinks + ring) * 2 * (key_dim + value_dim) + balance_bytes + prefix_bytes;
         let paged = config.capacity.saturating_sub(sinks + config.recent_window) / page;
         let slots = match config.sliding_window {
@@ -73,8 +81,9 @@ impl Layout {
             sinks,
             ring,
             slots,
-            key_block,
-            value_block,
+            key_page,
+            value_page,
+            varies,
             centre_bytes,
             balance_bytes,
             prefix_bytes,
@@ -156,11 +165,77 @@ impl Layout {
         self.front(head, self.head_front - self.prefix_bytes, self.prefix_bytes)
     }
 
-    /// A head's part of a page.
-    pub(crate) fn head_of_page(&self, head: usize) -> Range<usize> {
-        let start = HEADER + head * self.head_page;
-        start..start + self.head_page
+    /// A head of a page: centre, keys, values. Lengths in it have been checked.
+    pub(crate) fn head<'a>(&self, page: &'a [u8], head: usize) -> (&'a [u8], &'a [u8], &'a [u8]) {
+        let mut rest = &page[HEADER..];
+        if !self.varies {
+            rest = &rest[head * self.head_page..];
+            let (centre, rest) = rest.split_at(self.centre_bytes);
+            return (centre, &rest[..self.key_page], &rest[self.key_page..][..self.value_page]);
+        }
+        let mut left = head;
+        loop {
+            let (centre, tail) = rest.split_at(self.centre_bytes);
+            let (keys, values) = (read_u32(tail), read_u32(&tail[4..]));
+            let (blocks, tail) = tail[8..].split_at(keys + values);
+            if left == 0 {
+                let (keys, values) = blocks.split_at(keys);
+                return (centre, keys, values);
+            }
+            (rest, left) = (tail, left - 1);
+        }
     }
+
+    /// Whether the lengths in a page add up to its own.
+    pub(crate) fn is_sound(&self, page: &[u8]) -> bool {
+        if page.len() < HEADER || read_u32(&page[8..]) != page.len() {
+            return false;
+        }
+        if !self.varies {
+            return page.len() == self.page_bytes;
+        }
+        let mut rest = &page[HEADER..];
+        for _ in 0..self.heads {
+            let Some(lengths) = rest.get(self.centre_bytes..self.centre_bytes + 8) else { return false };
+            let (keys, values) = (read_u32(lengths), read_u32(&lengths[4..]));
+            let start = self.centre_bytes + 8;
+            if keys > self.key_page || values > self.value_page || start + keys + values > rest.len() {
+                return false;
+            }
+            rest = &rest[start + keys + values..];
+        }
+        rest.is_empty()
+    }
+
+    /// Moves the heads of a page, each as long as it can be, together, and says in its header how long it is.
+    pub(crate) fn pack(&self, page: &mut [u8]) {
+        let mut end = HEADER;
+        for head in 0..self.heads {
+            let start = HEADER + head * self.head_page;
+            if !self.varies {
+                end = start + self.head_page;
+                continue;
+            }
+            let lengths = start + self.centre_bytes;
+            let (keys, values) = (read_u32(&page[lengths..]), read_u32(&page[lengths + 4..]));
+            let key_end = lengths + 8 + keys;
+            page.copy_within(start..key_end, end);
+            end += key_end - start;
+            let values_at = lengths + 8 + self.key_page;
+            page.copy_within(values_at..values_at + values, end);
+            end += values;
+        }
+        page[8..12].copy_from_slice(&(end as u32).to_le_bytes());
+    }
+}
+
+/// The length that a page says it has.
+pub(crate) fn page_length(page: &[u8]) -> usize {
+    read_u32(&page[8..])
+}
+
+fn read_u32(bytes: &[u8]) -> usize {
+    u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) as usize
 }
 
 /// The memory of a layer: a front of fixed size, and pages in the order of their tokens.
@@ -321,8 +396,10 @@ impl Storage for Shared {
     }
 
     fn commit(&mut self, count: usize) {
-        self.pages.extend(self.drafts.drain(..count));
-        self.drafts.clear();
+        for draft in self.drafts.drain(..).take(count) {
+            let length = page_length(&draft);
+            self.pages.push_back(if length < draft.len() { Arc::from(&draft[..length]) } else { draft });
+        }
     }
 
     fn remove(&mut self, range: Range<usize>) {

@@ -20,7 +20,13 @@ pub trait RowCodec: Send + Sync {
     ///
     /// # Errors
     /// As there.
-    fn encode_page(&self, rows: &[f32], blocks: &mut [u8]) -> Result<(), Error>;
+    fn encode_page(&self, rows: &[f32], page: &mut [u8]) -> Result<usize, Error>;
+
+    /// As [`Codec::encode`].
+    ///
+    /// # Errors
+    /// As there.
+    fn encode(&self, row: &[f32], block: &mut [u8]) -> Result<(), Error>;
 
     /// As [`Codec::decode`].
     ///
@@ -28,7 +34,7 @@ pub trait RowCodec: Send + Sync {
     /// As there.
     fn decode(&self, block: &[u8], row: &mut [f32]) -> Result<(), Error>;
 
-    /// Prepares at most eight queries once, and scores the pages one after the other: scores are laid out
+    /// Prepares at most eight queries once, and scores the pages of `tokens` each, one after the other: scores are laid out
     /// \[page]\[query]\[block].
     ///
     /// # Errors
@@ -36,6 +42,7 @@ pub trait RowCodec: Send + Sync {
     fn score_pages<'a>(
         &self,
         queries: &[f32],
+        tokens: usize,
         pages: &mut dyn Iterator<Item = &'a [u8]>,
         scores: &mut [f32],
     ) -> Result<(), Error>;
@@ -80,6 +87,7 @@ fn row_mut<const D: usize>(values: &mut [f32]) -> Result<&mut [f32; D], Error> {
 fn score_pages<'a, const D: usize>(
     codec: &dyn Codec<D>,
     queries: &[f32],
+    tokens: usize,
     pages: &mut dyn Iterator<Item = &'a [u8]>,
     mut scores: &mut [f32],
 ) -> Result<(), Error> {
@@ -100,8 +108,7 @@ fn score_pages<'a, const D: usize>(
     }
     let prepared = &prepared[..queries.len()];
     for blocks in pages {
-        let count = prepared.len() * (blocks.len() / codec.block_bytes());
-        let (page, rest) = scores.split_at_mut(count);
+        let (page, rest) = scores.split_at_mut(prepared.len() * tokens);
         codec.score(prepared, blocks, page)?;
         scores = rest;
     }
@@ -120,8 +127,11 @@ macro_rules! row_codec {
             fn block_bytes(&$self) -> usize {
                 $codec.block_bytes()
             }
-            fn encode_page(&$self, values: &[f32], blocks: &mut [u8]) -> Result<(), Error> {
-                $codec.encode_page(rows(values)?, blocks)
+            fn encode_page(&$self, values: &[f32], page: &mut [u8]) -> Result<usize, Error> {
+                $codec.encode_page(rows(values)?, page)
+            }
+            fn encode(&$self, row: &[f32], block: &mut [u8]) -> Result<(), Error> {
+                rows(row)?.iter().try_for_each(|row| $codec.encode(row, block))
             }
             fn decode(&$self, block: &[u8], row: &mut [f32]) -> Result<(), Error> {
                 $codec.decode(block, row_mut(row)?)
@@ -129,10 +139,11 @@ macro_rules! row_codec {
             fn score_pages<'a>(
                 &$self,
                 queries: &[f32],
+                tokens: usize,
                 pages: &mut dyn Iterator<Item = &'a [u8]>,
                 scores: &mut [f32],
             ) -> Result<(), Error> {
-                score_pages::<D>($codec, queries, pages, scores)
+                score_pages::<D>($codec, queries, tokens, pages, scores)
             }
             fn accumulate(&$self, weights: &[f32], blocks: &[u8], acc: &mut [f32]) -> Result<(), Error> {
                 $codec.accumulate(weights, blocks, rows_mut(acc)?)
@@ -169,8 +180,11 @@ mod boxed {
         fn block_bytes(&self) -> usize {
             (**self).block_bytes()
         }
-        fn encode_page(&self, rows: &[f32], blocks: &mut [u8]) -> Result<(), Error> {
-            (**self).encode_page(rows, blocks)
+        fn encode_page(&self, rows: &[f32], page: &mut [u8]) -> Result<usize, Error> {
+            (**self).encode_page(rows, page)
+        }
+        fn encode(&self, row: &[f32], block: &mut [u8]) -> Result<(), Error> {
+            (**self).encode(row, block)
         }
         fn decode(&self, block: &[u8], row: &mut [f32]) -> Result<(), Error> {
             (**self).decode(block, row)
@@ -178,10 +192,11 @@ mod boxed {
         fn score_pages<'a>(
             &self,
             queries: &[f32],
+            tokens: usize,
             pages: &mut dyn Iterator<Item = &'a [u8]>,
             scores: &mut [f32],
         ) -> Result<(), Error> {
-            (**self).score_pages(queries, pages, scores)
+            (**self).score_pages(queries, tokens, pages, scores)
         }
         fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [f32]) -> Result<(), Error> {
             (**self).accumulate(weights, blocks, acc)

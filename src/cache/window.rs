@@ -199,10 +199,14 @@ impl Encoder<'_> {
         if layout.heads > 1 && rows.len() >= layout.heads * one {
             use rayon::prelude::*;
             let heads = heads.par_chunks_mut(layout.head_page).zip(rows.par_chunks_mut(one)).enumerate();
-            return heads.try_for_each(|(head, (page, rows))| encode(head, page, rows));
+            heads.try_for_each(|(head, (page, rows))| encode(head, page, rows))?;
+            layout.pack(page);
+            return Ok(());
         }
-        let heads = heads.chunks_exact_mut(layout.head_page).enumerate();
-        heads.into_iter().try_for_each(|(head, page)| encode(head, page, &mut rows[..one]))
+        let mut heads = heads.chunks_exact_mut(layout.head_page).enumerate();
+        heads.try_for_each(|(head, page)| encode(head, page, &mut rows[..one]))?;
+        layout.pack(page);
+        Ok(())
     }
 
     fn encode_head(
@@ -215,7 +219,8 @@ impl Encoder<'_> {
     ) -> Result<(), Error> {
         let Window { layout, backend, .. } = self.window;
         let (centre, blocks) = page.split_at_mut(layout.centre_bytes);
-        let (key_blocks, value_blocks) = blocks.split_at_mut(layout.page * layout.key_block);
+        let (lengths, blocks) = blocks.split_at_mut(if layout.varies { 8 } else { 0 });
+        let (key_blocks, value_blocks) = blocks.split_at_mut(layout.key_page);
         let rows = &mut scratch[..layout.page * layout.key_dim];
         self.window.gather(self.input.0, head, self.start, rows);
         if !layout.balance(head).is_empty() {
@@ -230,10 +235,14 @@ impl Encoder<'_> {
             center::store_mean(rows, layout.key_dim, centre)?;
             center::subtract(backend, rows, centre);
         }
-        self.codecs.0.encode_page(rows, key_blocks)?;
+        let keys = self.codecs.0.encode_page(rows, key_blocks)?;
         let rows = &mut scratch[..layout.page * layout.value_dim];
         self.window.gather(self.input.1, head, self.start, rows);
-        self.codecs.1.encode_page(rows, value_blocks)
+        let values = self.codecs.1.encode_page(rows, value_blocks)?;
+        for (length, bytes) in [keys, values].into_iter().zip(lengths.as_chunks_mut::<4>().0) {
+            *bytes = (length as u32).to_le_bytes();
+        }
+        Ok(())
     }
 }
 
@@ -316,12 +325,12 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
     /// and balancing make of a key is known only then; a key whose norm is near the end of f16 may be refused late.)
     fn try_rows(&self, side: Side, codec: &dyn RowCodec) -> Result<(), Error> {
         let (mut row, mut block) = ([0.0; MAX_DIM], [0; MAX_BLOCK_BYTES]);
-        let (row, block) = (&mut row[..side.dim], &mut block[..codec.block_bytes()]);
+        let row = &mut row[..side.dim];
         for token in 0..side.input.len() / side.dim {
             side.input.read(self.backend, token * side.dim, side.dim, row);
             // No codec refuses a smaller norm; see `Codec::encode_page`.
             if self.backend.dot(row, row) >= 1024.0 * 1024.0 {
-                codec.encode_page(row, block)?;
+                codec.encode(row, &mut block[..codec.block_bytes()])?;
             }
         }
         Ok(())
@@ -543,14 +552,12 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
     /// Decodes a token of a page into the window.
     fn restore(&mut self, page: usize, head: usize, token: usize, write: bool) -> Result<(), Error> {
         let (layout, backend) = (self.layout, self.backend);
-        let bytes = &self.store.page(page)[layout.head_of_page(head)];
-        let (centre, blocks) = bytes.split_at(layout.centre_bytes);
-        let (keys, values) = blocks.split_at(layout.page * layout.key_block);
+        let (centre, keys, values) = layout.head(self.store.page(page), head);
         let (mut key, mut value, mut other) = ([0.0; MAX_DIM], [0.0; MAX_DIM], [0.0; MAX_DIM]);
         let (key, value) = (&mut key[..layout.key_dim], &mut value[..layout.value_dim]);
         let other = &mut other[..layout.key_dim];
-        self.keys.decode(&keys[token * layout.key_block..][..layout.key_block], key)?;
-        self.values.decode(&values[token * layout.value_block..][..layout.value_block], value)?;
+        decode(&self.keys, keys, token, layout.page, key)?;
+        decode(&self.values, values, token, layout.page, value)?;
         for centre in [centre, &self.store.front()[layout.prefix(head)]] {
             if !centre.is_empty() {
                 backend.decode_floats(Float::F16, centre, other);
@@ -594,4 +601,23 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
         self.store.front_mut().fill(0);
         self.state = State::new(&self.layout);
     }
+}
+
+/// Decodes one token of a page. Where pages are more than their blocks, as a sum with one weight that is not 0.
+fn decode(
+    codec: &dyn RowCodec,
+    page: &[u8],
+    token: usize,
+    tokens: usize,
+    row: &mut [f32],
+) -> Result<(), Error> {
+    let block = codec.block_bytes();
+    if page.len() == tokens * block {
+        return codec.decode(&page[token * block..][..block], row);
+    }
+    let mut weights = [0.0; 256];
+    weights[token] = 1.0;
+    codec.accumulate(&weights[..tokens], page, row)?;
+    codec.finish(row);
+    Ok(())
 }

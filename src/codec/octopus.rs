@@ -203,6 +203,15 @@ impl Spec for OctopusSpec {
         }
     }
 
+    fn is_default(&self, key: usize) -> bool {
+        // One of `bdir` and `bnrm` alone leaves the other as in the default (4, 2), which itself prints as `bits`.
+        match key {
+            2 => self.bdir == Self::default().bdir,
+            3 => self.bnrm == Self::default().bnrm,
+            _ => self.get(key) == Self::default().get(key),
+        }
+    }
+
     fn layout(&self, dim: usize, line: &mut dyn FnMut(usize, &str)) {
         if !self.is_valid() {
             return;

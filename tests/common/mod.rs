@@ -65,6 +65,13 @@ const SPECS: &[&str] = &[
     "int:bits=6,asymmetric=true",
     "int:bits=7,group=64",
     "int:rotate=true,seed=3",
+    "hqmq",
+    "hqmq:s=1,r=2",
+    "hqmq:s=24,r=3,rotate=true,seed=5",
+    "hqmq:s=48,secondary=optimised",
+    "hqmq:s=96,r=5,packing=index",
+    "hqmq:s=192,r=6",
+    "hqmq:s=255,r=6",
     "int:bits=8,asymmetric=true,rotate=true",
 ];
 
@@ -121,7 +128,7 @@ impl<const D: usize> Rows for AnyCodec<D> {
         Codec::encode(self, &rows(x)[0], block)
     }
     fn encode_page(&self, xs: &[f32], blocks: &mut [u8]) -> Result<(), Error> {
-        Codec::encode_page(self, rows(xs), blocks)
+        Codec::encode_page(self, rows(xs), blocks).map(drop)
     }
     fn decode(&self, block: &[u8], x: &mut [f32]) -> Result<(), Error> {
         Codec::decode(self, block, &mut rows_mut(x)[0])

@@ -7,6 +7,7 @@ mod angles;
 mod blocks;
 mod octahedral;
 mod paint;
+mod quaternion;
 mod signs;
 mod softmax;
 
@@ -47,6 +48,11 @@ pub(crate) const KERNELS: &[(&str, Check)] = &[
     ("decode_affine", decode_affine),
     ("score_affine", score_affine),
     ("accumulate_affine", accumulate_affine),
+    ("octahedral_encode", octahedral::octahedral_encode),
+    ("octahedral_decode", octahedral::octahedral_decode),
+    ("score_octahedral", octahedral::score_octahedral),
+    ("score_octahedral_floats", octahedral::score_octahedral_floats),
+    ("accumulate_octahedral", octahedral::accumulate_octahedral),
     ("pack_signs", signs::pack_signs),
     ("unpack_signs", signs::unpack_signs),
     ("score_signs", signs::score_signs),
@@ -60,13 +66,15 @@ pub(crate) const KERNELS: &[(&str, Check)] = &[
     ("decode_angles", angles::decode_angles),
     ("score_angles", angles::score_angles),
     ("accumulate_angles", angles::accumulate_angles),
-    ("octahedral_encode", octahedral::octahedral_encode),
-    ("octahedral_decode", octahedral::octahedral_decode),
-    ("score_octahedral", octahedral::score_octahedral),
-    ("score_octahedral_floats", octahedral::score_octahedral_floats),
-    ("accumulate_octahedral", octahedral::accumulate_octahedral),
+    ("chunk_norms", quaternion::chunk_norms),
+    ("quaternion_encode", quaternion::quaternion_encode),
+    ("pack_chunks", quaternion::pack_chunks),
+    ("decode_quaternions", quaternion::decode_quaternions),
+    ("score_quaternions", quaternion::score_quaternions),
+    ("accumulate_quaternions", quaternion::accumulate_quaternions),
     ("scale_logits", softmax::scale_logits),
     ("soft_cap", softmax::soft_cap),
+    ("largest_bits", softmax::largest_bits),
     ("exp_weights", softmax::exp_weights),
 ];
 
@@ -103,6 +111,15 @@ impl Bits for u8 {
     }
     fn from_paint(paint: u64) -> Self {
         paint as u8
+    }
+}
+
+impl Bits for u16 {
+    fn bits(self) -> u32 {
+        u32::from(self)
+    }
+    fn from_paint(paint: u64) -> Self {
+        paint as u16
     }
 }
 

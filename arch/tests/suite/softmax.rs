@@ -3,7 +3,7 @@
 use super::paint::{Painter, STYLES, Style};
 use super::{Outcome, lengths, same_changes, same_outputs};
 use alloc::vec::Vec;
-use octaplex_arch::Backend;
+use octaplex_arch::{Backend, Float};
 
 const LONG: [usize; 2] = [64, 4096];
 
@@ -37,6 +37,18 @@ pub(super) fn soft_cap(backend: Backend) -> Outcome {
                     backend.soft_cap(x, cap);
                 })?;
             }
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn largest_bits(backend: Backend) -> Outcome {
+    for n in lengths().chain(LONG) {
+        for format in [Float::F16, Float::Bf16, Float::F32] {
+            let bytes = Painter::new(&[n]).bytes(n * format.bytes());
+            same_outputs(backend, format_args!("{n} of {format:?}"), 1, |backend, out| {
+                out[0] = f32::from_bits(backend.largest_bits(format, &bytes));
+            })?;
         }
     }
     Ok(())

@@ -1,8 +1,8 @@
 //! Weighted sums of packed rows: centroids as words, those of two rows side by side for `vpmaddwd`.
 
 use super::codebook::Codebook;
-use super::codes::{CHUNK, LOAD, MAX_CHUNKS, Unpack, kind, step};
-use super::{load, load_first, load_ps, rint, scales_of_eight, store_ps};
+use super::codes::{CHUNK, LOAD, Unpack, kind, step};
+use super::{load_first, load_ps, rint, scales_of_eight, store_ps};
 use crate::scalar::{PAGE, weight_limit};
 use crate::x86_64::rows::{Blocks, ROWS};
 use crate::{MAX_DIM, Rows, scalar};
@@ -95,10 +95,10 @@ fn accumulate<const KIND: u8>(
                 sums[..queries].fill([[zero; 4]; 4]);
                 for (b, first) in (run / ROWS..end.div_ceil(ROWS)).zip((0..).step_by(ROWS)) {
                     let block = blocks.get(b);
-                    let windows = unpack.windows(&block, c);
+                    let windows = unpack.windows::<KIND>(&block, c);
                     for r in (0..ROWS).step_by(2) {
-                        let these = unpack.codes::<KIND>(&windows, c, r);
-                        let next = unpack.codes::<KIND>(&windows, c, r + 1);
+                        let these = unpack.codes::<KIND>(&windows, r);
+                        let next = unpack.codes::<KIND>(&windows, r + 1);
                         for k in 0..step(KIND) {
                             let (a, b) = (codebook.words(these[k]), codebook.words(next[k]));
                             let pairs = [
@@ -120,7 +120,7 @@ fn accumulate<const KIND: u8>(
                 for (sums, totals) in sums[..queries].iter().zip(&mut totals) {
                     for (k, sums) in sums[..step(KIND)].iter().enumerate() {
                         for (i, sum) in in_order(*sums).into_iter().enumerate() {
-                            if let Some(j) = unpack.coordinate(c + k, i, 2)
+                            if let Some(j) = unpack.coordinate(c + k, i)
                                 && j < rows.dim
                             {
                                 totals[j] = sum;

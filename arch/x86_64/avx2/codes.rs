@@ -4,6 +4,7 @@ use super::load;
 use crate::x86_64::rows::{Block, Window};
 use crate::{MAX_DIM, Packing};
 use core::arch::x86_64::*;
+use core::mem::MaybeUninit;
 
 /// Codes in a register of bytes.
 pub(super) const CHUNK: usize = 32;
@@ -49,13 +50,21 @@ pub(super) struct Unpack {
     low_bits: __m256i,
     /// radix · 2^raw in each word.
     take: __m256i,
-    places: [Place; MAX_CHUNKS],
+    head: usize,
+    digit_start: usize,
+    /// Where the last load of a row starts.
+    last_load: usize,
+    /// Valid bits of a row's last byte.
+    last_mask: u8,
+    /// How many of `places` are set.
+    set: usize,
+    places: [MaybeUninit<Place>; MAX_CHUNKS],
 }
 
 /// Where 32 codes are: the loads of the two lanes, and what goes to their words. Two registers of words each, which
 /// `vpackuswb` brings into order.
 #[derive(Clone, Copy)]
-struct Place {
+pub(super) struct Place {
     raw: [usize; 2],
     raw_spread: [__m256i; 2],
     digits: [usize; 2],
@@ -67,8 +76,19 @@ struct Place {
 
 /// The place, in a block of rows.
 pub(super) struct Windows<'a> {
+    place: &'a Place,
     raw: [Window<'a>; 2],
     digits: [Window<'a>; 2],
+}
+
+impl<'a> Windows<'a> {
+    #[inline]
+    pub(super) fn at<const KIND: u8>(place: &'a Place, block: &Block<'a>) -> Self {
+        // Not by `map`, which is not always inlined, and takes as long as four rows then.
+        let two = |[a, b]: [usize; 2]| [block.window(a, a + LOAD), block.window(b, b + LOAD)];
+        let raw = two(place.raw);
+        Self { place, raw, digits: if KIND >= kind::SEVENS { two(place.digits) } else { raw } }
+    }
 }
 
 impl Unpack {
@@ -76,66 +96,40 @@ impl Unpack {
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     pub(super) fn new(packing: Packing, dim: usize, head: usize) -> Self {
-        let bits = packing.raw_bits() as usize;
-        let kind = match (packing.radix(), bits) {
-            (1, 1 | 2 | 4) => bits as u8,
+        let kind = match (packing.radix(), packing.raw_bits()) {
+            (1, bits @ (1 | 2 | 4)) => bits as u8,
             (1, _) => kind::STREAM,
             (3, _) => kind::BYTES,
             _ => kind::SEVENS,
         };
-        let row = head + packing.bytes(dim);
-        let last_load = row - LOAD;
-        let zero = _mm256_setzero_si256();
-        let mut places = [Place {
-            raw: [0; 2],
-            raw_spread: [zero; 2],
-            digits: [0; 2],
-            digit_spread: [zero; 2],
-            valid: zero,
-            table: &DIGITS[0][0],
-        }; MAX_CHUNKS];
-        let tables = match packing.radix() {
-            3 => &DIGITS[0],
-            5 => &DIGITS[1],
-            _ => &DIGITS[2],
+        let mut unpack = Self::of_kind(kind, packing, dim, head);
+        while unpack.set < unpack.count / step(kind) {
+            unpack.places[unpack.set].write(unpack.place(unpack.set));
+            unpack.set += 1;
+        }
+        unpack
+    }
+
+    /// The same with coordinates in order, and places not set: for a single row, which asks for each but once.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(super) fn in_order(packing: Packing, dim: usize, head: usize) -> Self {
+        let kind = match packing.radix() {
+            1 => kind::STREAM,
+            3 => kind::BYTES,
+            _ => kind::SEVENS,
         };
-        // Loads that would end behind the row end with it; their indices grow by as much.
-        let fit = |starts: [usize; 2], spread: &[[u8; 32]; 2]| {
-            let loads = starts.map(|start| start.min(last_load));
-            let late = |lane: usize| _mm_set1_epi8((starts[lane] - loads[lane]).min(64) as i8);
-            let late = _mm256_set_m128i(late(1), late(0));
-            // From 16 on, indices are behind the row, where zeros are: `vpshufb` gives them for the uppermost bit.
-            let grown = |spread| {
-                let index = _mm256_add_epi8(load(spread), late);
-                _mm256_adds_epu8(index, _mm256_set1_epi8(0x70))
-            };
-            (loads, [grown(&spread[0]), grown(&spread[1])])
-        };
-        let count = if kind == 1 || kind == 2 || kind == 4 {
-            let units = packing.bytes(dim).div_ceil(LOAD);
-            for (unit, place) in places[..units].iter_mut().enumerate() {
-                place.raw[0] = (head + unit * LOAD).min(last_load);
-            }
-            units * step(kind)
-        } else {
-            let (digit_start, last_mask) = digit_plane(packing, dim, head);
-            for (c, place) in places[..dim.div_ceil(CHUNK)].iter_mut().enumerate() {
-                let starts = [0, 1].map(|lane| head + 2 * bits * (2 * c + lane));
-                (place.raw, place.raw_spread) = fit(starts, &SPREAD[bits]);
-                if kind == kind::STREAM {
-                    continue;
-                }
-                place.table = &tables[c];
-                let starts = place.table.first.map(|first| digit_start + first);
-                (place.digits, place.digit_spread) = fit(starts, &place.table.spread);
-                // The padding of the plane's last byte is in a row's last load, and there it is last.
-                let valid = |lane: usize| {
-                    let last = if place.digits[lane] == last_load { last_mask } else { 0xff };
-                    _mm_insert_epi8::<15>(_mm_set1_epi8(-1), i32::from(last))
-                };
-                place.valid = _mm256_set_m128i(valid(1), valid(0));
-            }
-            dim.div_ceil(CHUNK)
+        Self::of_kind(kind, packing, dim, head)
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn of_kind(kind: u8, packing: Packing, dim: usize, head: usize) -> Self {
+        let bits = packing.raw_bits() as usize;
+        let (digit_start, last_mask) = digit_plane(packing, dim, head);
+        let count = match kind {
+            1 | 2 | 4 => packing.bytes(dim).div_ceil(LOAD) * step(kind),
+            _ => dim.div_ceil(CHUNK),
         };
         Self {
             kind,
@@ -145,8 +139,63 @@ impl Unpack {
             down: _mm_cvtsi32_si128(16 - bits as i32),
             low_bits: _mm256_set1_epi16((1i16 << bits).wrapping_sub(1)),
             take: _mm256_set1_epi16((packing.radix() << bits) as i16),
-            places,
+            head,
+            digit_start,
+            last_load: head + packing.bytes(dim) - LOAD,
+            last_mask,
+            set: 0,
+            places: [MaybeUninit::uninit(); MAX_CHUNKS],
         }
+    }
+
+    /// Where the `i`-th load (or pair of loads) of a row is.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(super) fn place(&self, i: usize) -> Place {
+        let zero = _mm256_setzero_si256();
+        let mut place = Place {
+            raw: [(self.head + i * LOAD).min(self.last_load); 2],
+            raw_spread: [zero; 2],
+            digits: [0; 2],
+            digit_spread: [zero; 2],
+            valid: zero,
+            table: &DIGITS[0][0],
+        };
+        if matches!(self.kind, 1 | 2 | 4) {
+            return place;
+        }
+        // Loads that would end behind the row end with it; their indices grow by as much.
+        let fit = |starts: [usize; 2], spread: &[[u8; 32]; 2]| {
+            let loads = starts.map(|start| start.min(self.last_load));
+            let late = |lane: usize| _mm_set1_epi8((starts[lane] - loads[lane]).min(64) as i8);
+            let late = _mm256_set_m128i(late(1), late(0));
+            // From 16 on, indices are behind the row, where zeros are: `vpshufb` gives them for the uppermost bit.
+            let grown = |spread| {
+                let index = _mm256_add_epi8(load(spread), late);
+                _mm256_adds_epu8(index, _mm256_set1_epi8(0x70))
+            };
+            (loads, [grown(&spread[0]), grown(&spread[1])])
+        };
+        let bits = self.packing.raw_bits() as usize;
+        let starts = [0, 1].map(|lane| self.head + 2 * bits * (2 * i + lane));
+        (place.raw, place.raw_spread) = fit(starts, &SPREAD[bits]);
+        if self.kind == kind::STREAM {
+            return place;
+        }
+        place.table = match self.packing.radix() {
+            3 => &DIGITS[0][i],
+            5 => &DIGITS[1][i],
+            _ => &DIGITS[2][i],
+        };
+        let starts = place.table.first.map(|first| self.digit_start + first);
+        (place.digits, place.digit_spread) = fit(starts, &place.table.spread);
+        // The padding of the plane's last byte is in a row's last load, and there it is last.
+        let valid = |lane: usize| {
+            let last = if place.digits[lane] == self.last_load { self.last_mask } else { 0xff };
+            _mm_insert_epi8::<15>(_mm_set1_epi8(-1), i32::from(last))
+        };
+        place.valid = _mm256_set_m128i(valid(1), valid(0));
+        place
     }
 
     pub(super) fn kind(&self) -> u8 {
@@ -159,12 +208,13 @@ impl Unpack {
     }
 
     /// Which coordinate byte `i` of register `c` belongs to.
-    pub(super) fn coordinate(&self, c: usize, i: usize, head: usize) -> Option<usize> {
+    pub(super) fn coordinate(&self, c: usize, i: usize) -> Option<usize> {
         if self.kind == kind::STREAM || self.kind >= kind::SEVENS {
             return Some(c * CHUNK + i);
         }
         let (unit, k) = (c / step(self.kind), c % step(self.kind));
-        let byte = (self.places[unit].raw[0] + i % LOAD).checked_sub(head)?;
+        let load = (self.head + unit * LOAD).min(self.last_load);
+        let byte = (load + i % LOAD).checked_sub(self.head)?;
         // A load that was moved back has bytes of the one before.
         if byte < unit * LOAD {
             return None;
@@ -172,18 +222,19 @@ impl Unpack {
         Some(byte * (8 / usize::from(self.kind)) + i / LOAD * step(self.kind) + k)
     }
 
+    /// The load of register `c`, in each row of a block.
     #[inline]
-    pub(super) fn windows<'a>(&self, block: &Block<'a>, c: usize) -> Windows<'a> {
-        let place = &self.places[c / step(self.kind)];
-        let window = |start| block.window(start, start + LOAD);
-        Windows { raw: place.raw.map(window), digits: place.digits.map(window) }
+    pub(super) fn windows<'a, const KIND: u8>(&'a self, block: &Block<'a>, c: usize) -> Windows<'a> {
+        let place = &self.places[..self.set][c / step(KIND)];
+        // SAFETY: `new` has set this many.
+        Windows::at::<KIND>(unsafe { place.assume_init_ref() }, block)
     }
 
-    /// The codes in registers `c` … of row `r`, as many as a step gives.
+    /// The codes of row `r`, as many registers as a step gives.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) fn codes<const KIND: u8>(&self, windows: &Windows, c: usize, r: usize) -> [__m256i; 4] {
-        let place = &self.places[c / step(KIND)];
+    pub(super) fn codes<const KIND: u8>(&self, windows: &Windows, r: usize) -> [__m256i; 4] {
+        let place = windows.place;
         let zero = _mm256_setzero_si256();
         if KIND == 1 || KIND == 2 || KIND == 4 {
             let bytes = _mm256_broadcastsi128_si256(load_16(&windows.raw[0], r));

@@ -66,7 +66,7 @@ impl All<'_> {
             for (c, values) in values[..self.unpack.count()].iter_mut().enumerate() {
                 let mut bytes = [0i8; CHUNK];
                 for (i, byte) in bytes.iter_mut().enumerate() {
-                    if let Some(j) = self.unpack.coordinate(c, i, 2) {
+                    if let Some(j) = self.unpack.coordinate(c, i) {
                         *byte = query.values.get(j).map_or(0, |value| *value as i8);
                     }
                 }
@@ -78,9 +78,9 @@ impl All<'_> {
         self.each_four(scores, |block: &Block, first| {
             let mut sums = [[zero; 4]; Q];
             for c in (0..self.unpack.count()).step_by(step(KIND)) {
-                let windows = self.unpack.windows(block, c);
+                let windows = self.unpack.windows::<KIND>(block, c);
                 for r in 0..4 {
-                    let codes = self.unpack.codes::<KIND>(&windows, c, first + r);
+                    let codes = self.unpack.codes::<KIND>(&windows, first + r);
                     for (k, codes) in codes[..step(KIND)].iter().enumerate() {
                         let centroids = self.codebook.bytes(*codes);
                         for (values, sums) in values.iter().zip(&mut sums) {
@@ -117,9 +117,9 @@ impl All<'_> {
         self.each_four(scores, |block: &Block, first| {
             let mut sums = [[zero; 4]; 2];
             for c in 0..self.unpack.count() {
-                let windows = self.unpack.windows(block, c);
+                let windows = self.unpack.windows::<KIND>(block, c);
                 for r in 0..4 {
-                    let centroids = self.codebook.words(self.unpack.codes::<KIND>(&windows, c, first + r)[0]);
+                    let centroids = self.codebook.words(self.unpack.codes::<KIND>(&windows, first + r)[0]);
                     for (values, sums) in values.iter().zip(&mut sums) {
                         for (centroids, values) in centroids.iter().zip(&values[c]) {
                             sums[r] = _mm256_add_epi32(sums[r], _mm256_madd_epi16(*centroids, *values));

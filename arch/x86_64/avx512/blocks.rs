@@ -160,23 +160,56 @@ fn row(block: &[[u8; BLOCK_BYTES]], per_row: usize, index: usize) -> &[[u8; BLOC
     &block[(index * per_row).min(last)..][..per_row]
 }
 
+#[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn score_one<const PLANE: bool>(book: &Book, dim: usize, bytes: &[u8], query: &[f32], scores: &mut [f32]) {
-    let per_row = dim / BLOCK_VALUES;
-    let query = query.as_chunks::<BLOCK_VALUES>().0;
     let blocks = bytes.as_chunks::<BLOCK_BYTES>().0;
-    for (block, scores) in blocks.chunks(ROWS * per_row).zip(scores.chunks_mut(ROWS)) {
+    let query = query.as_chunks::<BLOCK_VALUES>().0;
+    match dim / BLOCK_VALUES {
+        2 => score_rows::<PLANE, 2>(book, blocks.as_chunks().0, query, scores),
+        3 => score_rows::<PLANE, 3>(book, blocks.as_chunks().0, query, scores),
+        4 => score_rows::<PLANE, 4>(book, blocks.as_chunks().0, query, scores),
+        8 => score_rows::<PLANE, 8>(book, blocks.as_chunks().0, query, scores),
+        per_row => {
+            for (block, scores) in blocks.chunks(ROWS * per_row).zip(scores.chunks_mut(ROWS)) {
+                let row = |index| row(block, per_row, index);
+                let mut sums = [_mm512_setzero_ps(); 4];
+                for (m, sums) in sums.iter_mut().enumerate() {
+                    *sums = score_four::<PLANE>(book, [row(m), row(m + 4), row(m + 8), row(m + 12)], query);
+                }
+                store_first(join_fours(sums), scores);
+            }
+        }
+    }
+}
+
+/// Rows of a length that the compiler knows: without checks and branches, a quarter faster.
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn score_rows<const PLANE: bool, const PER_ROW: usize>(
+    book: &Book,
+    rows: &[[[u8; BLOCK_BYTES]; PER_ROW]],
+    query: &[[f32; BLOCK_VALUES]],
+    scores: &mut [f32],
+) {
+    let Some(query) = query.first_chunk::<PER_ROW>() else { return };
+    let (blocks, rest) = rows.as_chunks::<ROWS>();
+    let (full, short) = scores.split_at_mut(ROWS * blocks.len());
+    for (block, scores) in blocks.iter().zip(full.as_chunks_mut().0) {
         let mut sums = [_mm512_setzero_ps(); 4];
         for (m, sums) in sums.iter_mut().enumerate() {
-            let rows = [
-                row(block, per_row, m),
-                row(block, per_row, m + 4),
-                row(block, per_row, m + 8),
-                row(block, per_row, m + 12),
-            ];
+            let rows = [&block[m][..], &block[m + 4], &block[m + 8], &block[m + 12]];
             *sums = score_four::<PLANE>(book, rows, query);
         }
-        store_first(join_fours(sums), scores);
+        store_ps(scores, join_fours(sums));
+    }
+    if let Some(last) = rest.len().checked_sub(1) {
+        let mut sums = [_mm512_setzero_ps(); 4];
+        for (m, sums) in sums.iter_mut().enumerate() {
+            // The last row again where there are fewer.
+            let row = |r: usize| &rest[r.min(last)][..];
+            *sums = score_four::<PLANE>(book, [row(m), row(m + 4), row(m + 8), row(m + 12)], query);
+        }
+        store_first(join_fours(sums), short);
     }
 }
 

@@ -8,6 +8,7 @@
 //! unsigned, and the sum starts at -128·Σq.
 
 use super::{load, load_bytes};
+use crate::octahedral::MAX_FIELDS;
 use crate::scalar::{self, LANES};
 use crate::{Float, IntQuery, Octahedral, Search};
 use core::arch::x86_64::*;
@@ -758,7 +759,7 @@ pub(crate) fn octahedral_encode(
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn encode<const SMALL: bool>(layout: &Octahedral, search: Search, x: &[f32], scale: f32, stream: &mut [u8]) {
-    let mut fields = [0; Octahedral::MAX_FIELDS];
+    let mut fields = [0; MAX_FIELDS];
     let encoder = Encoder::<SMALL>::new(layout, search);
     for (x, fields) in x.chunks(3 * LANES).zip(fields.as_chunks_mut::<LANES>().0) {
         let t = load_triplets(x).map(|c| _mm512_mul_ps(c, _mm512_set1_ps(scale)));

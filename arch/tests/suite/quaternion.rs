@@ -1,0 +1,233 @@
+//! Chunks as products of quaternions.
+
+use super::paint::{Painter, STYLES, Style};
+use super::{Outcome, QUERY_COUNTS, ROW_COUNTS, same_changes, same_outputs, shifted, slices};
+use alloc::vec;
+use alloc::vec::Vec;
+use octaplex_arch::Backend;
+use octaplex_arch::quaternion::{ChunkLayout, QuaternionSet, RadiusSteps, UNITS, quaternion_ints};
+
+const CHUNKS: [usize; 15] = [1, 2, 3, 4, 5, 8, 12, 15, 16, 17, 20, 32, 33, 48, 144];
+const MEMBERS: [usize; 11] = [1, 2, 3, 5, 24, 48, 64, 65, 96, 192, 255];
+
+pub(super) fn chunk_norms(backend: Backend) -> Outcome {
+    for chunks in CHUNKS {
+        for style in STYLES {
+            let x = shifted(&Painter::new(&[chunks]).floats(style, 4 * chunks));
+            same_outputs(backend, format_args!("{chunks} chunks, {style:?}"), chunks, |backend, norms| {
+                backend.chunk_norms(&x[1..], norms);
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// Unit quaternions (to f32's precision), with twins, opposites and neighbours in the group among them: ties.
+struct Set {
+    members: Vec<[f32; 4]>,
+    ints: Vec<[i8; 4]>,
+}
+
+impl Set {
+    fn new(painter: &mut Painter, count: usize) -> Self {
+        let mut members: Vec<[f32; 4]> = Vec::new();
+        while members.len() < count {
+            let mut q = [0.0; 4].map(|_: f32| painter.float());
+            let square: f32 = q.iter().map(|c| c * c).sum();
+            if !(0.01..=1.0).contains(&square) {
+                continue;
+            }
+            // Newton's step for 1/sqrt: no square root in core.
+            let mut scale = 1.0;
+            for _ in 0..12 {
+                scale *= 1.5 - 0.5 * square * scale * scale;
+            }
+            q = q.map(|c| c * scale);
+            if let Some(last) = members.last().filter(|_| painter.below(8) == 0) {
+                q = [
+                    *last,
+                    last.map(|c| -c),
+                    UNITS[painter.below(24)],
+                    [last[1], -last[0], last[3], -last[2]],
+                ][painter.below(4)];
+            }
+            members.push(q);
+        }
+        Self { ints: members.iter().map(|q| quaternion_ints(*q)).collect(), members }
+    }
+
+    fn view(&self) -> QuaternionSet<'_> {
+        QuaternionSet { members: &self.members, ints: &self.ints, index: None }
+    }
+}
+
+pub(super) fn quaternion_encode(backend: Backend) -> Outcome {
+    for members in MEMBERS {
+        let mut painter = Painter::new(&[members]);
+        let set = Set::new(&mut painter, members);
+        for chunks in CHUNKS {
+            for style in STYLES {
+                let mut x = painter.floats(style, 4 * chunks);
+                for chunk in x.as_chunks_mut::<4>().0 {
+                    // A product itself, the middle of two members, a plane of symmetry, nothing.
+                    let (a, b) = (set.members[painter.below(members)], set.members[painter.below(members)]);
+                    match painter.below(12) {
+                        0 => *chunk = a,
+                        1 => *chunk = core::array::from_fn(|i| a[i] + b[i]),
+                        2 => *chunk = [chunk[0], chunk[0], -chunk[0], chunk[3]],
+                        3 => *chunk = [chunk[0], 0.0, -0.0, 0.0],
+                        4 => *chunk = [0.0; 4],
+                        _ => {}
+                    }
+                }
+                let x = shifted(&x);
+                let mut norms = vec![0.0; chunks];
+                Backend::SCALAR.chunk_norms(&x[1..], &mut norms);
+                if chunks > 2 {
+                    norms[painter.below(chunks)] = 0.0;
+                }
+                let norms = shifted(&norms);
+                let norms = &norms[1..];
+                let max = norms.iter().fold(0.0, |max: f32, norm| max.max(*norm));
+                for limit in [3, 15, 63, 255] {
+                    let factor = if max > 1e-30 { f32::from(limit) / max } else { 1.0 };
+                    let case = format_args!("{members} members, {chunks} chunks, {style:?}, limit {limit}");
+                    let encode = |backend: Backend, codes: &mut [u16], radii: &mut [u8]| {
+                        backend.quaternion_encode(
+                            &set.view(),
+                            &x[1..],
+                            norms,
+                            RadiusSteps { factor, limit },
+                            codes,
+                            radii,
+                        );
+                    };
+                    same_outputs(backend, case, chunks, |backend, codes| {
+                        encode(backend, codes, &mut vec![0; chunks]);
+                    })?;
+                    same_outputs(backend, case, chunks, |backend, radii| {
+                        encode(backend, &mut vec![0; chunks], radii);
+                    })?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Every number of members, packing and radius with a few chunks, and all chunk counts for some.
+fn layouts() -> impl Iterator<Item = ChunkLayout> {
+    let all = MEMBERS.into_iter().flat_map(|members| {
+        [5, 17, 32].into_iter().flat_map(move |chunks| {
+            (2..=6).flat_map(move |radius_bits| {
+                [false, true].map(move |radix| ChunkLayout {
+                    chunks,
+                    members: members as u8,
+                    radius_bits,
+                    radix,
+                    flags: radius_bits % 2 == 1,
+                })
+            })
+        })
+    });
+    let more =
+        CHUNKS.into_iter().flat_map(|chunks| {
+            [(24, true), (96, true), (96, false), (192, true), (192, false)]
+                .map(|(members, radix)| ChunkLayout { chunks, members, radius_bits: 4, radix, flags: false })
+        });
+    all.chain(more).filter(ChunkLayout::is_valid)
+}
+
+pub(super) fn pack_chunks(backend: Backend) -> Outcome {
+    for layout in layouts() {
+        let mut painter = Painter::new(&[layout.chunks, layout.members.into()]);
+        let random: Vec<u16> =
+            (0..layout.chunks).map(|_| painter.below(layout.codes() as usize) as u16).collect();
+        let highest = vec![(layout.codes() - 1) as u16; layout.chunks];
+        for codes in [random, highest] {
+            let radii: Vec<u8> =
+                painter.bytes(layout.chunks).iter().map(|radius| radius & layout.radius_limit()).collect();
+            let start = painter.bytes(layout.row_bytes());
+            same_changes(backend, format_args!("{layout:?}"), &start, |backend, row| {
+                backend.pack_chunks(&layout, &codes, &radii, row);
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// Rows of hostile bytes with finite scales.
+fn rows(painter: &mut Painter, layout: &ChunkLayout, count: usize) -> Vec<u8> {
+    let mut bytes = painter.bytes(1 + count * layout.row_bytes());
+    for row in bytes[1..].chunks_exact_mut(layout.row_bytes()) {
+        row[..2].copy_from_slice(&painter.finite_f16());
+        match painter.below(8) {
+            0 => row[2..].fill(0xff),
+            1 => row[2..].fill(0),
+            _ => {}
+        }
+    }
+    bytes
+}
+
+pub(super) fn decode_quaternions(backend: Backend) -> Outcome {
+    for layout in layouts() {
+        let mut painter = Painter::new(&[layout.chunks, layout.members.into()]);
+        let set = Set::new(&mut painter, layout.members.into());
+        let bytes = rows(&mut painter, &layout, 3);
+        for row in bytes[1..].chunks_exact(layout.row_bytes()) {
+            same_outputs(backend, format_args!("{layout:?}"), 4 * layout.chunks, |backend, out| {
+                backend.decode_quaternions(&layout, &set.view(), row, out);
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// A few rows and queries for every layout, every count for some.
+fn shapes() -> impl Iterator<Item = (ChunkLayout, usize, usize)> {
+    let few = layouts().map(|layout| (layout, 3, 2));
+    let many = layouts().filter(|layout| layout.chunks == 20 && layout.radius_bits == 4).flat_map(|layout| {
+        ROW_COUNTS
+            .into_iter()
+            .flat_map(move |rows| QUERY_COUNTS.into_iter().map(move |queries| (layout, rows, queries)))
+    });
+    let tails = layouts().filter(|layout| layout.chunks == 32 && layout.radius_bits == 4);
+    few.chain(many).chain(tails.flat_map(|layout| [63, 65, 130].map(|rows| (layout, rows, 2))))
+}
+
+pub(super) fn score_quaternions(backend: Backend) -> Outcome {
+    for (layout, count, queries) in shapes() {
+        let mut painter = Painter::new(&[layout.chunks, layout.members.into(), count, queries]);
+        let set = Set::new(&mut painter, layout.members.into());
+        let bytes = rows(&mut painter, &layout, count);
+        let width = 4 * layout.chunks;
+        let queries: Vec<Vec<f32>> = (0..queries)
+            .map(|i| {
+                painter
+                    .floats([Style::Random, Style::Wide, Style::Subnormal, Style::OneHot][i % 4], width + 1)
+            })
+            .collect();
+        let queries = slices(&queries);
+        let case = format_args!("{layout:?}, {count} rows, {} queries", queries.len());
+        same_outputs(backend, case, queries.len() * count, |backend, scores| {
+            backend.score_quaternions(&layout, &set.view(), &bytes[1..], &queries, scores);
+        })?;
+    }
+    Ok(())
+}
+
+pub(super) fn accumulate_quaternions(backend: Backend) -> Outcome {
+    for (layout, count, queries) in shapes() {
+        let mut painter = Painter::new(&[layout.chunks, layout.members.into(), count, queries]);
+        let set = Set::new(&mut painter, layout.members.into());
+        let bytes = rows(&mut painter, &layout, count);
+        let weights = painter.floats(Style::Random, 1 + queries * count);
+        let acc = painter.floats(Style::Wide, queries * 4 * layout.chunks);
+        let case = format_args!("{layout:?}, {count} rows, {queries} queries");
+        same_changes(backend, case, &acc, |backend, acc| {
+            backend.accumulate_quaternions(&layout, &set.view(), &bytes[1..], &weights[1..], acc);
+        })?;
+    }
+    Ok(())
+}

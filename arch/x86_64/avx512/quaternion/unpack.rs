@@ -1,0 +1,279 @@
+//! From planes to units, members and radii, 16 chunks at a time, and to vectors.
+
+use super::super::{load, load_bytes};
+use super::search::{Planes, gather_members, to_bytes};
+use crate::quaternion::{ChunkLayout, QuaternionSet, UNITS};
+use crate::scalar;
+use core::arch::x86_64::*;
+
+/// Codes of 16 chunks in 32-bit lanes.
+#[derive(Clone, Copy)]
+pub(super) struct Codes {
+    pub(super) units: __m512i,
+    pub(super) members: __m512i,
+    pub(super) radii: __m512i,
+}
+
+/// Takes 16 chunks at a time from rows of one shape. 16 codes of b bits are 2b bytes, so that each step starts on a
+/// byte; a code is inside the three or four bytes from its first one on.
+pub(super) struct Unpack {
+    layout: ChunkLayout,
+    raw_bits: u32,
+    raw_bytes: __m512i,
+    raw_shift: __m512i,
+    raw_mask: __m512i,
+    radius_bytes: __m512i,
+    radius_shift: __m512i,
+    radius_mask: __m512i,
+    /// ⌈2²²/S⌉: exact for codes below 24·255.
+    reciprocal: __m512i,
+    count: __m512i,
+    last: __m512i,
+}
+
+impl Unpack {
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(super) fn new(layout: &ChunkLayout) -> Self {
+        let lane = load(&const { ascending() });
+        let bit_of = |bits: u32| _mm512_mullo_epi32(lane, _mm512_set1_epi32(bits as i32));
+        // Byte indices b, b+1, b+2, b+3 in each lane.
+        let bytes_of = |bit: __m512i| {
+            let byte = _mm512_srli_epi32::<3>(bit);
+            let four = _mm512_mullo_epi32(byte, _mm512_set1_epi32(0x0101_0101));
+            _mm512_add_epi8(four, _mm512_set1_epi32(0x0302_0100))
+        };
+        let raw_bits = layout.raw_bits();
+        let (raw, radius) = (bit_of(raw_bits), bit_of(layout.radius_bits.into()));
+        let seven = _mm512_set1_epi32(7);
+        Self {
+            layout: *layout,
+            raw_bits,
+            raw_bytes: bytes_of(raw),
+            raw_shift: _mm512_and_si512(raw, seven),
+            raw_mask: _mm512_set1_epi32((1 << raw_bits) - 1),
+            radius_bytes: bytes_of(radius),
+            radius_shift: _mm512_and_si512(radius, seven),
+            radius_mask: _mm512_set1_epi32((1 << layout.radius_bits) - 1),
+            reciprocal: _mm512_set1_epi32((1u32 << 22).div_ceil(layout.members.into()) as i32),
+            count: _mm512_set1_epi32(layout.members.into()),
+            last: _mm512_set1_epi32(layout.codes() as i32 - 1),
+        }
+    }
+
+    /// Chunks 16·`step` … of a row; behind its end, some code.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(super) fn codes(&self, row: &[u8], step: usize) -> Codes {
+        let layout = &self.layout;
+        let field = |plane: &[u8], start: usize, bytes, shift, mask| {
+            let source = load_bytes(&plane[start..plane.len().min(start + 64)]);
+            let four = _mm512_permutexvar_epi8(bytes, source);
+            _mm512_and_si512(_mm512_srlv_epi32(four, shift), mask)
+        };
+        let raw_plane = &row[2..layout.digits_at()];
+        let at = 2 * step * self.raw_bits as usize;
+        let mut codes = field(raw_plane, at, self.raw_bytes, self.raw_shift, self.raw_mask);
+        if layout.radix {
+            let nines = self.digits(&row[layout.digits_at()..layout.radii_at()], step);
+            codes = _mm512_or_si512(codes, _mm512_sll_epi32(nines, _mm_cvtsi32_si128(self.raw_bits as i32)));
+        } else {
+            codes = _mm512_min_epu32(codes, self.last);
+        }
+        let radius_plane = &row[layout.radii_at()..layout.flags_at()];
+        let at = 2 * step * usize::from(layout.radius_bits);
+        let radii = field(radius_plane, at, self.radius_bytes, self.radius_shift, self.radius_mask);
+        let units = _mm512_srli_epi32::<22>(_mm512_mullo_epi32(codes, self.reciprocal));
+        let members = _mm512_sub_epi32(codes, _mm512_mullo_epi32(units, self.count));
+        Codes { units, members, radii }
+    }
+
+    /// Base-9 digits.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn digits(&self, plane: &[u8], step: usize) -> __m512i {
+        let table = &DIGITS[step];
+        let source = load_bytes(&plane[table.first..plane.len().min(table.first + 64)]);
+        let digit = |bytes: &[u32; 16], factors: &[u32; 16]| {
+            let byte = _mm512_maskz_permutexvar_epi8(0x1111_1111_1111_1111, load(bytes), source);
+            let above = _mm512_srli_epi32::<16>(_mm512_mullo_epi32(byte, load(factors)));
+            let third = _mm512_srli_epi32::<9>(_mm512_mullo_epi32(above, _mm512_set1_epi32(171)));
+            _mm512_sub_epi32(above, _mm512_add_epi32(third, _mm512_slli_epi32::<1>(third)))
+        };
+        let low = digit(&table.bytes[0], &table.factors[0]);
+        let high = digit(&table.bytes[1], &table.factors[1]);
+        _mm512_add_epi32(low, _mm512_add_epi32(high, _mm512_slli_epi32::<1>(high)))
+    }
+}
+
+const fn ascending() -> [u32; 16] {
+    let mut lanes = [0; 16];
+    let mut i = 0;
+    while i < 16 {
+        lanes[i] = i as u32;
+        i += 1;
+    }
+    lanes
+}
+
+/// Where the two base-3 digits of 16 chunks are, and what brings them to the lowest place: ⌈2¹⁶/3ⁿ⌉, exact for a byte.
+struct DigitStep {
+    /// The plane's byte that the others count from.
+    first: usize,
+    bytes: [[u32; 16]; 2],
+    factors: [[u32; 16]; 2],
+}
+
+static DIGITS: [DigitStep; scalar::quaternion::MAX_CHUNKS.div_ceil(16)] = {
+    const NONE: DigitStep = DigitStep { first: 0, bytes: [[0; 16]; 2], factors: [[0; 16]; 2] };
+    let mut steps = [NONE; scalar::quaternion::MAX_CHUNKS.div_ceil(16)];
+    let mut step = 0;
+    while step < steps.len() {
+        steps[step].first = 32 * step / 5;
+        let mut i = 0;
+        while i < 32 {
+            let digit = 32 * step + i;
+            steps[step].bytes[i % 2][i / 2] = (digit / 5 - steps[step].first) as u32;
+            steps[step].factors[i % 2][i / 2] = [65536u32, 21846, 7282, 2428, 810][digit % 5];
+            i += 1;
+        }
+        step += 1;
+    }
+    steps
+};
+
+/// Components of the units, ready to be looked up.
+struct Units([[__m512; 2]; 4]);
+
+impl Units {
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn new() -> Self {
+        let half = |c: usize, half: usize| _mm512_castsi512_ps(load(&UNIT_BITS[c][half]));
+        let both = |c: usize| [half(c, 0), half(c, 1)];
+        Self([both(0), both(1), both(2), both(3)])
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn of(&self, units: __m512i) -> Planes {
+        each!([low, high] in self.0 => _mm512_permutex2var_ps(low, units, high))
+    }
+}
+
+static UNIT_BITS: [[[u32; 16]; 2]; 4] = {
+    let mut bits = [[[0; 16]; 2]; 4];
+    let mut p = 0;
+    while p < 24 {
+        let mut c = 0;
+        while c < 4 {
+            bits[c][p / 16][p % 16] = UNITS[p][c].to_bits();
+            c += 1;
+        }
+        p += 1;
+    }
+    bits
+};
+
+/// Decodes rows.
+struct Decoder<'a> {
+    unpack: Unpack,
+    units: Units,
+    set: &'a QuaternionSet<'a>,
+    limit: f32,
+}
+
+impl<'a> Decoder<'a> {
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn new(layout: &ChunkLayout, set: &'a QuaternionSet<'a>) -> Self {
+        Self { unpack: Unpack::new(layout), units: Units::new(), set, limit: layout.radius_limit().into() }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn decode(&self, row: &[u8], out: &mut [f32]) {
+        let unit = _mm512_set1_ps(scalar::row_scale(row) / self.limit);
+        for (step, out) in out.chunks_mut(64).enumerate() {
+            let codes = self.unpack.codes(row, step);
+            let q = gather_members(self.set, &to_bytes(codes.members));
+            let radius = _mm512_mul_ps(_mm512_cvtepi32_ps(codes.radii), unit);
+            let planes = each!(c in product(&self.units.of(codes.units), &q) => _mm512_mul_ps(c, radius));
+            for (part, row) in interleave(planes).into_iter().enumerate() {
+                let rest = out.len().saturating_sub(16 * part);
+                let mask = if rest < 16 { (1 << rest) - 1 } else { !0 };
+                // SAFETY: a masked store touches no value whose mask bit is clear, and those that are set are inside
+                // `out`.
+                unsafe { _mm512_mask_storeu_ps(out.as_mut_ptr().wrapping_add(16 * part), mask, row) };
+            }
+        }
+    }
+}
+
+/// unit·q.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn product(unit: &Planes, q: &Planes) -> Planes {
+    let ([a, b, c, d], [w, x, y, z]) = (*unit, *q);
+    let m = |a, b| _mm512_mul_ps(a, b);
+    let plus = |a, b| _mm512_add_ps(a, b);
+    let minus = |a, b| _mm512_sub_ps(a, b);
+    [
+        minus(minus(m(a, w), m(b, x)), plus(m(c, y), m(d, z))),
+        plus(plus(m(a, x), m(b, w)), minus(m(c, z), m(d, y))),
+        plus(plus(m(a, y), m(c, w)), minus(m(d, x), m(b, z))),
+        plus(plus(m(a, z), m(d, w)), minus(m(b, y), m(c, x))),
+    ]
+}
+
+/// From components to 16 quaternions, one after the other.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn interleave([w, x, y, z]: Planes) -> [__m512; 4] {
+    let pd = |a| _mm512_castps_pd(a);
+    let (wx_low, wx_high) = (pd(_mm512_unpacklo_ps(w, x)), pd(_mm512_unpackhi_ps(w, x)));
+    let (yz_low, yz_high) = (pd(_mm512_unpacklo_ps(y, z)), pd(_mm512_unpackhi_ps(y, z)));
+    // Register i holds chunks i, 4 + i, 8 + i, 12 + i.
+    let ps = |a| _mm512_castpd_ps(a);
+    let [a, b, c, d] = [
+        ps(_mm512_unpacklo_pd(wx_low, yz_low)),
+        ps(_mm512_unpackhi_pd(wx_low, yz_low)),
+        ps(_mm512_unpacklo_pd(wx_high, yz_high)),
+        ps(_mm512_unpackhi_pd(wx_high, yz_high)),
+    ];
+    let (ab_low, ab_high) = (_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xee>(a, b));
+    let (cd_low, cd_high) = (_mm512_shuffle_f32x4::<0x44>(c, d), _mm512_shuffle_f32x4::<0xee>(c, d));
+    [
+        _mm512_shuffle_f32x4::<0x88>(ab_low, cd_low),
+        _mm512_shuffle_f32x4::<0xdd>(ab_low, cd_low),
+        _mm512_shuffle_f32x4::<0x88>(ab_high, cd_high),
+        _mm512_shuffle_f32x4::<0xdd>(ab_high, cd_high),
+    ]
+}
+
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn decode_quaternions(layout: &ChunkLayout, set: &QuaternionSet, row: &[u8], out: &mut [f32]) {
+    Decoder::new(layout, set).decode(row, out);
+}
+
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn accumulate_quaternions(
+    layout: &ChunkLayout,
+    set: &QuaternionSet,
+    bytes: &[u8],
+    weights: &[f32],
+    acc: &mut [f32],
+) {
+    let (count, width) = (bytes.len() / layout.row_bytes(), 4 * layout.chunks);
+    let decoder = Decoder::new(layout, set);
+    let mut values = [0.0; crate::MAX_DIM];
+    let values = &mut values[..width];
+    for (r, row) in bytes.chunks_exact(layout.row_bytes()).enumerate() {
+        decoder.decode(row, values);
+        for (weights, acc) in weights.chunks_exact(count).zip(acc.chunks_exact_mut(width)) {
+            for (acc, x) in acc.iter_mut().zip(values.iter()) {
+                *acc += weights[r] * x;
+            }
+        }
+    }
+}

@@ -1,0 +1,529 @@
+//! HQMQ: chunks of four values, each as a radius and the product of a Hurwitz unit and a member of a set.
+//!
+//! Hurwitz Quaternion Multiplicative Quantization (Swain, Han, Weidele, Martino, Cox, Torralba), Algorithm 1 and
+//! appendix U.1. Deviations: unit quaternions come from Marsaglia's method instead of normalised Gaussians; a
+//! radius code of 0 always has direction code 0; sets optimised under the group's symmetry stand beside random ones;
+//! indices are packed in mixed radix; the page is the batch of Med3x.
+//!
+//! A block: f16 scale (the largest chunk norm), raw plane and digit plane of the direction codes, plane of the radius
+//! codes, and with `med` a plane of flags. See `docs/hqmq.md`.
+
+mod set;
+
+use super::outliers::Outliers;
+use super::{Codec, MAX_VALUE, Query, check_accumulate, check_scales, check_values, count_blocks, to_f16};
+use crate::rotation::Rotation;
+use crate::spec::{Key, Spec, Value, one_of, parse_flag, parse_int};
+use crate::{Backend, CodecSpec, Error, Stream};
+use octaplex_arch::MAX_DIM;
+use octaplex_arch::quaternion::{ChunkLayout, RadiusSteps};
+use set::Set;
+
+/// Where the members of the set come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Secondary {
+    /// Random unit quaternions, other ones for each seed, layer, head and role.
+    #[default]
+    Random,
+    /// A set trained once for the uniform density on the sphere, the same everywhere: 24, 48, 96 or 192 members.
+    Optimised,
+}
+
+impl Secondary {
+    const NAMES: [(&'static str, Self); 2] = [("random", Self::Random), ("optimised", Self::Optimised)];
+}
+
+/// How direction codes become bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ChunkPacking {
+    /// Mixed radix, within .02 bits of the fractional log2(24·S) a code: where S is 3·2ⁿ.
+    #[default]
+    Radix,
+    /// ⌈log2 24·S⌉ bits a code, for any S.
+    Index,
+}
+
+impl ChunkPacking {
+    const NAMES: [(&'static str, Self); 2] = [("radix", Self::Radix), ("index", Self::Index)];
+
+    const fn fits(members: u8) -> bool {
+        members.is_multiple_of(3) && (members / 3).is_power_of_two()
+    }
+}
+
+/// The most bytes that outliers add to a page.
+pub(crate) const fn outlier_bytes_max(dim: usize, tokens: usize) -> usize {
+    super::outliers::bytes_max(dim.div_ceil(4), tokens)
+}
+
+/// `hqmq:s=96,r=4,secondary=random,packing=radix,med=0,rotate=false,seed=0`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct HqmqSpec {
+    /// Members of the set, S: 1 to 255.
+    pub members: u8,
+    /// Bits of a radius code, 2 to 6.
+    pub radius_bits: u8,
+    /// Where the members come from.
+    pub secondary: Secondary,
+    /// How direction codes become bits.
+    pub packing: ChunkPacking,
+    /// Chunks whose norm is above this many times the page's median stay exact; 0: none.
+    pub med: u8,
+    /// Whether vectors are rotated first (seeded signs and Hadamard transform, one round).
+    pub rotate: bool,
+    /// Seed of the set and the rotation.
+    pub seed: u64,
+}
+
+impl Default for HqmqSpec {
+    fn default() -> Self {
+        Self {
+            members: 96,
+            radius_bits: 4,
+            secondary: Secondary::Random,
+            packing: ChunkPacking::Radix,
+            med: 0,
+            rotate: false,
+            seed: 0,
+        }
+    }
+}
+
+impl HqmqSpec {
+    /// Bytes of a block of `dim` values, flags among them; the outliers of a page come on top. 0 for parameters that no
+    /// codec is built from.
+    #[must_use]
+    pub const fn block_bytes(&self, dim: usize) -> usize {
+        match self.layout(dim) {
+            Some(layout) => layout.row_bytes(),
+            None => 0,
+        }
+    }
+
+    const fn layout(&self, dim: usize) -> Option<ChunkLayout> {
+        let radix = matches!(self.packing, ChunkPacking::Radix);
+        let in_range = self.members >= 1 && self.radius_bits >= 2 && self.radius_bits <= 6;
+        let has_set =
+            matches!(self.secondary, Secondary::Random) || matches!(self.members, 24 | 48 | 96 | 192);
+        if !in_range || !has_set || (radix && !ChunkPacking::fits(self.members)) || dim == 0 || dim > MAX_DIM
+        {
+            return None;
+        }
+        Some(ChunkLayout {
+            chunks: dim.div_ceil(4),
+            members: self.members,
+            radius_bits: self.radius_bits,
+            radix,
+            flags: self.med > 0,
+        })
+    }
+}
+
+const MEMBERS: Key = Key::new("s", "1..=255");
+const RADIUS: Key = Key::new("r", "2..=6");
+
+impl Spec for HqmqSpec {
+    const NAME: &'static str = "hqmq";
+    const SUMMARY: &'static str = "chunks of four values as a radius and a product of quaternions";
+    const KEYS: &'static [Key] = &[
+        MEMBERS,
+        RADIUS,
+        Key::new("secondary", "random, optimised (s=24, 48, 96, 192)"),
+        Key::new("packing", "radix (s=3·2^k), index"),
+        Key::new("med", "0 (off), 1..=255"),
+        Key::new("rotate", "false, true"),
+        Key::new("seed", "0..2^64"),
+    ];
+
+    fn set(&mut self, key: usize, value: &str) -> Option<()> {
+        match key {
+            0 => {
+                self.members = parse_int(value, 1..=255)? as u8;
+                if !ChunkPacking::fits(self.members) {
+                    self.packing = ChunkPacking::Index;
+                }
+            }
+            1 => self.radius_bits = parse_int(value, 2..=6)? as u8,
+            2 => self.secondary = one_of(value, &Secondary::NAMES)?,
+            3 => {
+                self.packing = one_of(value, &ChunkPacking::NAMES)?;
+                if self.packing == ChunkPacking::Radix && !ChunkPacking::fits(self.members) {
+                    return None;
+                }
+            }
+            4 => self.med = parse_int(value, 0..=255)? as u8,
+            5 => self.rotate = parse_flag(value)?,
+            _ => self.seed = parse_int(value, 0..=u64::MAX)?,
+        }
+        Some(())
+    }
+
+    fn get(&self, key: usize) -> Value {
+        match key {
+            0 => Value::Int(self.members.into()),
+            1 => Value::Int(self.radius_bits.into()),
+            2 => Value::word(self.secondary, &Secondary::NAMES),
+            // Only whole bits are possible: nothing to choose.
+            3 if !ChunkPacking::fits(self.members) => Value::Absent,
+            3 => Value::word(self.packing, &ChunkPacking::NAMES),
+            4 => Value::Int(self.med.into()),
+            5 => Value::flag(self.rotate),
+            _ => Value::Int(self.seed),
+        }
+    }
+
+    fn layout(&self, dim: usize, line: &mut dyn FnMut(usize, &str)) {
+        let Some(layout) = self.layout(dim) else { return };
+        line(2, "f16 scale, the largest chunk norm");
+        line(layout.digits_at() - 2, "raw plane of the direction codes");
+        if layout.radix {
+            line(
+                layout.radii_at() - layout.digits_at(),
+                "base-9 digits as two base-3 digits, five to a byte",
+            );
+        }
+        line(layout.flags_at() - layout.radii_at(), "plane of the radius codes");
+        if layout.flags {
+            line(
+                layout.row_bytes() - layout.flags_at(),
+                "flags, 1 bit a chunk; 8 bytes an outlier behind the page",
+            );
+        }
+    }
+}
+
+/// The codec. State: 20·S bytes of a random set and its index (up to 40 KiB; both need `alloc` to live on the heap, and
+/// without it the set is part of this value and has no index), nothing for an optimised set; 4·D bytes of signs.
+///
+/// `D` may be any width up to 576: where it is not divisible by four, the last chunk is padded with zeros, and the
+/// padding is counted in the bits (6.7% at 45). `rotate=true` needs a width with a Hadamard matrix.
+///
+/// ```
+/// use octaplex::{Backend, Codec, CodecSpec, Error, Hqmq, Stream};
+///
+/// let CodecSpec::Hqmq(spec) = "hqmq:s=24,r=3".parse()? else { unreachable!() };
+/// let codec = Hqmq::<45>::build(spec, Backend::detect(), Stream::default())?;
+/// assert_eq!(codec.block_bytes(), 2 + 9 + 5 + 5); // 12 chunks: raw plane, digits, radii
+/// let x = [1.0; 45];
+/// let (mut block, mut decoded) = ([0; 21], [0.0; 45]);
+/// codec.encode(&x, &mut block)?;
+/// codec.decode(&block, &mut decoded)?;
+/// assert!(decoded.iter().all(|value| (value - 1.0).abs() < 0.6));
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Hqmq<const D: usize> {
+    spec: HqmqSpec,
+    backend: Backend,
+    rotation: Rotation<D>,
+    layout: ChunkLayout,
+    set: Set,
+}
+
+/// Chunks of the widest vector.
+const MAX_CHUNKS: usize = MAX_DIM / 4;
+
+impl<const D: usize> Hqmq<D> {
+    /// The codec of a spec, for one head.
+    ///
+    /// # Errors
+    /// [`Error::Value`] for numbers outside their range, [`Error::Unsupported`] for an optimised set or a mixed radix of
+    /// another size, [`Error::Width`] for widths above 576, and with `rotate` for those without a Hadamard matrix.
+    pub fn build(spec: HqmqSpec, backend: Backend, stream: Stream) -> Result<Self, Error> {
+        if D == 0 || D > MAX_DIM {
+            return Err(Error::Width { actual: D });
+        }
+        if spec.members == 0 {
+            return Err(MEMBERS.error(0));
+        }
+        if !(2..=6).contains(&spec.radius_bits) {
+            return Err(RADIUS.error(0));
+        }
+        if spec.packing == ChunkPacking::Radix && !ChunkPacking::fits(spec.members) {
+            return Err(Error::Unsupported { why: "packing=radix needs s=3·2^k; use packing=index" });
+        }
+        let why = "secondary=optimised has sets of s=24, 48, 96 and 192; use secondary=random";
+        let layout = spec.layout(D).ok_or(Error::Unsupported { why })?;
+        let rotation = if spec.rotate { Rotation::wht(1, spec.seed, stream)? } else { Rotation::identity() };
+        let set = Set::new(&spec, stream)?;
+        Ok(Self { spec, backend, rotation, layout, set })
+    }
+
+    fn outliers(&self) -> Option<Outliers> {
+        let ChunkLayout { chunks, flags, .. } = self.layout;
+        let (block_bytes, flags_at) = (self.layout.row_bytes(), self.layout.flags_at());
+        flags.then_some(Outliers { block_bytes, flags_at, chunks })
+    }
+
+    /// Calls `f` with the vector in the codec's basis, padded to whole chunks, and the norms of the chunks.
+    fn with_chunks<R>(
+        &self,
+        x: &[f32; D],
+        f: impl FnOnce(&[f32], &mut [f32]) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        if !D.is_multiple_of(4) {
+            return self.with_padded(x, f);
+        }
+        let mut z = *x;
+        self.rotation.forward(self.backend, &mut z);
+        self.with_norms(x, &z, f)
+    }
+
+    #[inline(never)]
+    fn with_padded<R>(
+        &self,
+        x: &[f32; D],
+        f: impl FnOnce(&[f32], &mut [f32]) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        let mut z = *x;
+        self.rotation.forward(self.backend, &mut z);
+        let mut padded = [0.0; MAX_DIM];
+        padded[..D].copy_from_slice(&z);
+        self.with_norms(x, &padded[..4 * self.layout.chunks], f)
+    }
+
+    #[inline]
+    fn with_norms<R>(
+        &self,
+        x: &[f32; D],
+        values: &[f32],
+        f: impl FnOnce(&[f32], &mut [f32]) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        let mut norms = [0.0; MAX_CHUNKS];
+        let norms = &mut norms[..self.layout.chunks];
+        self.backend.chunk_norms(values, norms);
+        if norms.iter().fold(true, |finite, norm| finite & norm.is_finite()) {
+            return f(values, norms);
+        }
+        check_values(x, f32::MAX)?;
+        Err(Error::Overflow)
+    }
+
+    /// Writes a block but for its flags; chunks whose norm is 0 become zero.
+    fn write(&self, values: &[f32], norms: &[f32], block: &mut [u8]) -> Result<(), Error> {
+        let scale = to_f16(self.backend.max_abs(norms))?;
+        if scale.to_bits() == 0 {
+            block[..self.layout.flags_at()].fill(0);
+            return Ok(());
+        }
+        let limit = self.layout.radius_limit();
+        let (mut codes, mut radii) = ([0; MAX_CHUNKS], [0; MAX_CHUNKS]);
+        let (codes, radii) = (&mut codes[..norms.len()], &mut radii[..norms.len()]);
+        let steps = RadiusSteps { factor: f32::from(limit) / scale.to_f32(), limit };
+        self.backend.quaternion_encode(&self.set.view(), values, norms, steps, codes, radii);
+        block[..2].copy_from_slice(&scale.to_le_bytes());
+        self.backend.pack_chunks(&self.layout, codes, radii, block);
+        Ok(())
+    }
+
+    /// Decodes blocks one by one into the codec's basis.
+    fn decode_block(&self, block: &[u8], x: &mut [f32; D]) {
+        let (layout, set) = (&self.layout, &self.set.view());
+        if D.is_multiple_of(4) {
+            self.backend.decode_quaternions(layout, set, block, x);
+        } else {
+            let mut padded = [0.0; MAX_DIM];
+            self.backend.decode_quaternions(layout, set, block, &mut padded[..4 * layout.chunks]);
+            x.copy_from_slice(&padded[..D]);
+        }
+    }
+
+    /// Queries in whole chunks, `score` on each few of them and their scores.
+    fn in_batches(&self, queries: &[Query<D>], scores: &mut [f32], score: impl Fn(&[&[f32]], &mut [f32])) {
+        if D.is_multiple_of(4) {
+            return Query::in_float_batches(queries, scores, score);
+        }
+        let rows = scores.len() / queries.len().max(1);
+        for (query, scores) in queries.iter().zip(scores.chunks_mut(rows.max(1))) {
+            let mut padded = [0.0; MAX_DIM];
+            padded[..D].copy_from_slice(&query.rotated);
+            score(&[&padded[..4 * self.layout.chunks]], scores);
+        }
+    }
+
+    fn score_blocks(&self, queries: &[Query<D>], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
+        check_scales(blocks, self.block_bytes(), 1)?;
+        let set = self.set.view();
+        self.in_batches(queries, scores, |queries, scores| {
+            self.backend.score_quaternions(&self.layout, &set, blocks, queries, scores);
+        });
+        Ok(())
+    }
+
+    fn accumulate_blocks(&self, weights: &[f32], blocks: &[u8], acc: &mut [[f32; D]]) -> Result<(), Error> {
+        check_accumulate(weights, blocks, self.block_bytes(), acc.len())?;
+        check_scales(blocks, self.block_bytes(), 1)?;
+        let (layout, set) = (&self.layout, &self.set.view());
+        if D.is_multiple_of(4) {
+            self.backend.accumulate_quaternions(layout, set, blocks, weights, acc.as_flattened_mut());
+            return Ok(());
+        }
+        let rows = (blocks.len() / self.block_bytes()).max(1);
+        for (weights, acc) in weights.chunks(rows).zip(acc) {
+            let mut padded = [0.0; MAX_DIM];
+            padded[..D].copy_from_slice(acc);
+            let padded = &mut padded[..4 * layout.chunks];
+            self.backend.accumulate_quaternions(layout, set, blocks, weights, padded);
+            acc.copy_from_slice(&padded[..D]);
+        }
+        Ok(())
+    }
+
+    /// Refuses a page that has a vector that cannot be written.
+    fn check_page(&self, xs: &[[f32; D]], threshold: f32) -> Result<(), Error> {
+        xs.iter().try_for_each(|x| {
+            self.with_chunks(x, |values, norms| {
+                values.as_chunks::<4>().0.iter().zip(norms).try_for_each(|(chunk, norm)| {
+                    match *norm > threshold {
+                        true => chunk.iter().try_for_each(|value| to_f16(*value).map(drop)),
+                        false => to_f16(*norm).map(drop),
+                    }
+                })
+            })
+        })
+    }
+
+    fn encode_with_outliers(
+        &self,
+        outliers: Outliers,
+        xs: &[[f32; D]],
+        page: &mut [u8],
+    ) -> Result<usize, Error> {
+        Error::expect_length("bytes of a page", self.page_bytes_max(xs.len()), page.len())?;
+        for (row, x) in xs.iter().enumerate() {
+            self.with_chunks(x, |_, _| Ok(())).map_err(|error| super::at_row(error, row, D))?;
+        }
+        let threshold = Outliers::threshold(self.spec.med, xs.len() * self.layout.chunks, |visit| {
+            for x in xs {
+                let visited = self.with_chunks(x, |_, norms| {
+                    norms.iter().for_each(|norm| visit(*norm));
+                    Ok(())
+                });
+                debug_assert!(visited.is_ok());
+            }
+        });
+        self.check_page(xs, threshold)?;
+        let (blocks, list) = page.split_at_mut(xs.len() * outliers.block_bytes);
+        let mut list = list.as_chunks_mut().0.iter_mut();
+        for (x, block) in xs.iter().zip(blocks.chunks_exact_mut(outliers.block_bytes)) {
+            self.with_chunks(x, |values, norms| {
+                let flags = &mut block[outliers.flags_at..];
+                outliers.take(values, norms, threshold, flags, |bytes| {
+                    if let Some(slot) = list.next() {
+                        *slot = bytes;
+                    }
+                })?;
+                self.write(values, norms, block)
+            })?;
+        }
+        Ok(outliers.page_bytes(blocks))
+    }
+}
+
+impl<const D: usize> Codec<D> for Hqmq<D> {
+    fn spec(&self) -> CodecSpec {
+        CodecSpec::Hqmq(self.spec)
+    }
+
+    fn block_bytes(&self) -> usize {
+        self.layout.row_bytes()
+    }
+
+    fn encode(&self, x: &[f32; D], block: &mut [u8]) -> Result<(), Error> {
+        Error::expect_length("bytes of a block", self.block_bytes(), block.len())?;
+        self.with_chunks(x, |values, norms| self.write(values, norms, block))?;
+        block[self.layout.flags_at()..].fill(0);
+        Ok(())
+    }
+
+    fn page_bytes_max(&self, tokens: usize) -> usize {
+        match self.outliers() {
+            Some(outliers) => outliers.page_bytes_max(tokens),
+            None => tokens * self.block_bytes(),
+        }
+    }
+
+    fn encode_page(&self, xs: &[[f32; D]], page: &mut [u8]) -> Result<usize, Error> {
+        if let Some(outliers) = self.outliers() {
+            return self.encode_with_outliers(outliers, xs, page);
+        }
+        super::encode_blocks(self, xs, page)
+    }
+
+    fn first_page(&self, bytes: &[u8], tokens: usize) -> Result<(usize, usize), Error> {
+        if let Some(outliers) = self.outliers() {
+            return outliers.first_page(bytes, tokens);
+        }
+        let tokens = count_blocks(bytes, self.block_bytes())?.min(tokens);
+        Ok((tokens, tokens * self.block_bytes()))
+    }
+
+    fn decode(&self, block: &[u8], x: &mut [f32; D]) -> Result<(), Error> {
+        Error::expect_length("bytes of a block", self.block_bytes(), block.len())?;
+        if block[self.layout.flags_at()..].iter().any(|flags| *flags != 0) {
+            return Err(Error::Unsupported {
+                why: "a block's outliers are behind its page; decode the whole page",
+            });
+        }
+        check_scales(block, block.len(), 1)?;
+        self.decode_block(block, x);
+        self.rotation.inverse(self.backend, x);
+        Ok(())
+    }
+
+    fn decode_page(&self, page: &[u8], xs: &mut [[f32; D]]) -> Result<(), Error> {
+        let blocks = match self.outliers() {
+            Some(outliers) => outliers.split(page, xs.len())?.blocks,
+            None => {
+                Error::expect_length("bytes of blocks", xs.len() * self.block_bytes(), page.len())?;
+                page
+            }
+        };
+        check_scales(blocks, self.block_bytes(), 1)?;
+        for (block, x) in blocks.chunks_exact(self.block_bytes()).zip(xs.iter_mut()) {
+            self.decode_block(block, x);
+        }
+        if let Some(outliers) = self.outliers() {
+            outliers.split(page, xs.len())?.for_each(|row, chunk, values| {
+                for (x, value) in xs[row][4 * chunk..].iter_mut().zip(values) {
+                    *x += value;
+                }
+            });
+        }
+        xs.iter_mut().for_each(|x| self.rotation.inverse(self.backend, x));
+        Ok(())
+    }
+
+    fn prepare_query(&self, q: &[f32; D]) -> Result<Query<D>, Error> {
+        check_values(q, MAX_VALUE)?;
+        let mut rotated = *q;
+        self.rotation.forward(self.backend, &mut rotated);
+        Ok(Query::float(rotated))
+    }
+
+    fn score(&self, queries: &[Query<D>], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
+        if let Some(outliers) = self.outliers() {
+            let page = outliers.split_for(blocks, "scores", scores.len(), queries.len())?;
+            self.score_blocks(queries, page.blocks, scores)?;
+            Query::in_float_batches(queries, scores, |queries, scores| page.add_scores(queries, scores));
+            return Ok(());
+        }
+        let count = count_blocks(blocks, self.block_bytes())?;
+        Error::expect_length("scores", queries.len() * count, scores.len())?;
+        self.score_blocks(queries, blocks, scores)
+    }
+
+    fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [[f32; D]]) -> Result<(), Error> {
+        if let Some(outliers) = self.outliers() {
+            let page = outliers.split_for(blocks, "weights", weights.len(), acc.len())?;
+            self.accumulate_blocks(weights, page.blocks, acc)?;
+            page.accumulate(weights, acc);
+            return Ok(());
+        }
+        self.accumulate_blocks(weights, blocks, acc)
+    }
+
+    fn finish(&self, acc: &mut [f32; D]) {
+        self.rotation.inverse(self.backend, acc);
+    }
+}

@@ -1,0 +1,176 @@
+//! Builds the index: which members can win in each cell of the grid.
+//!
+//! In the coordinates g = (x, y, z)/w, the inner product with a codeword c is w·(c₀ + c₁g₁ + c₂g₂ + c₃g₃): one codeword
+//! beats another in a whole box exactly if it does in its eight corners. Boxes are halved from the cube down to the
+//! cells, and each hands those codewords on that no single other one beats everywhere in it. 12·S codewords at the
+//! root, a handful in a cell.
+
+use alloc::{vec, vec::Vec};
+use octaplex_arch::quaternion::{INDEX_CELLS, INDEX_GRID, INDEX_PADDING, QuaternionIndexTables, UNITS};
+
+/// What f32 arithmetic here and in the kernels gets wrong, and twenty times that: all numbers are about 1.
+const MARGIN: f32 = 2e-5;
+
+/// Products of a unit and a member: their components, and the member's number.
+#[derive(Default)]
+struct Codewords {
+    q: [Vec<f32>; 4],
+    s: Vec<u8>,
+}
+
+impl Codewords {
+    fn push(&mut self, q: [f32; 4], s: u8) {
+        self.q.iter_mut().zip(q).for_each(|(components, c)| components.push(c));
+        self.s.push(s);
+    }
+
+    fn clear(&mut self) {
+        self.q.iter_mut().for_each(Vec::clear);
+        self.s.clear();
+    }
+}
+
+/// A cube around `center`.
+#[derive(Clone, Copy)]
+struct Cell {
+    center: [f32; 3],
+    half: f32,
+}
+
+impl Cell {
+    /// Whether any of it is in the octahedron |g₁|+|g₂|+|g₃| ≤ 1.
+    fn is_needed(&self) -> bool {
+        self.center.iter().map(|c| (c.abs() - self.half).max(0.0)).sum::<f32>() <= 1.0 + 4.0 * MARGIN
+    }
+
+    /// Copies those codewords to `kept` that no single one of some good ones beats in all of the cell.
+    fn filter(&self, codewords: &Codewords, scratch: &mut Scratch, kept: &mut Codewords) {
+        let Codewords { q: [a, b, c, d], s } = codewords;
+        let ([x, y, z], Scratch { values, won, indices }) = (self.center, scratch);
+        values.clear();
+        values
+            .extend(a.iter().zip(b).zip(c.iter().zip(d)).map(|((a, b), (c, d))| a + (b * x + c * y + d * z)));
+        let mut best = 0;
+        for (i, value) in values.iter().enumerate() {
+            if *value > values[best] {
+                best = i;
+            }
+        }
+        won.clear();
+        won.resize(s.len(), 0);
+        self.mark_won(best, codewords, values, won);
+        if s.len() <= 64 {
+            for i in 0..s.len() {
+                // What is beaten itself beats nothing that its own winner does not.
+                if won[i] == 0 && i != best {
+                    self.mark_won(i, codewords, values, won);
+                }
+            }
+        }
+        // Without branches: every second guess would be wrong.
+        indices.resize(s.len().max(indices.len()), 0);
+        let mut count = 0;
+        for (i, won) in (0..).zip(won.iter()) {
+            indices[count] = i;
+            count += usize::from(*won == 0);
+        }
+        kept.clear();
+        let indices = &indices[..count];
+        for (to, from) in kept.q.iter_mut().zip(&codewords.q) {
+            to.extend(indices.iter().map(|i| from[*i as usize]));
+        }
+        kept.s.extend(indices.iter().map(|i| s[*i as usize]));
+    }
+
+    /// Marks what `winner` beats in all of the cell. A loop without branches, for the vectoriser.
+    fn mark_won(&self, winner: usize, codewords: &Codewords, values: &[f32], won: &mut [u32]) {
+        let [_, b, c, d] = &codewords.q;
+        let (reach, value) = (self.half + MARGIN, values[winner] - MARGIN);
+        let [x, y, z] = [b[winner], c[winner], d[winner]];
+        let others = b.iter().zip(c).zip(d.iter().zip(values));
+        for (((b, c), (d, other)), won) in others.zip(won) {
+            let slope = (x - b).abs() + (y - c).abs() + (z - d).abs();
+            *won |= u32::from(value - other > reach * slope);
+        }
+    }
+}
+
+/// Inner products at a cell's centre, for w = 1, and what is beaten.
+#[derive(Default)]
+struct Scratch {
+    values: Vec<f32>,
+    won: Vec<u32>,
+    /// Of what is kept.
+    indices: Vec<u16>,
+}
+
+/// O(S) a box at the top, less below; a few hundred microseconds.
+pub(super) fn build(members: &[[f32; 4]]) -> Option<QuaternionIndexTables> {
+    let mut codewords = Codewords::default();
+    for (s, member) in members.iter().enumerate() {
+        for unit in &UNITS {
+            // The octahedron is within 45° of 1, and the units alone come within 45° of everything.
+            let q = product(unit, member);
+            if q[0] > -MARGIN {
+                codewords.push(q, s as u8);
+            }
+        }
+    }
+    let everything = members.len() as u32;
+    let mut cells = vec![everything; INDEX_CELLS].into_boxed_slice();
+    let mut lists: Vec<u8> = (0..members.len()).map(|s| s as u8).collect();
+    let mut levels: [Codewords; 5] = Default::default();
+    let root = Cell { center: [0.0; 3], half: 1.0 };
+    descend(&codewords, root, [0; 3], &mut Scratch::default(), &mut levels, &mut |at, codewords| {
+        let start = lists.len();
+        lists.extend(&codewords.s);
+        lists[start..].sort_unstable();
+        let mut end = start;
+        for i in start..lists.len() {
+            if i == start || lists[i] != lists[end - 1] {
+                lists[end] = lists[i];
+                end += 1;
+            }
+        }
+        lists.truncate(end);
+        let cell = (at[0] * INDEX_GRID + at[1]) * INDEX_GRID + at[2];
+        cells[cell] = (start << 8 | (end - start)) as u32;
+    });
+    lists.extend([0; INDEX_PADDING]);
+    Some(QuaternionIndexTables::new(members.len(), cells.try_into().ok()?, lists.into_boxed_slice()))
+}
+
+/// Filters codewords down through the boxes; `at` counts in boxes of the current size.
+fn descend(
+    codewords: &Codewords,
+    cell: Cell,
+    at: [usize; 3],
+    scratch: &mut Scratch,
+    levels: &mut [Codewords],
+    leaf: &mut impl FnMut([usize; 3], &Codewords),
+) {
+    if cell.half <= 1.0 / INDEX_GRID as f32 {
+        return leaf(at, codewords);
+    }
+    let Some((kept, levels)) = levels.split_first_mut() else { return };
+    let half = cell.half / 2.0;
+    for octant in 0..8 {
+        let up = [octant >> 2 & 1, octant >> 1 & 1, octant & 1];
+        let center = core::array::from_fn(|i| cell.center[i] + if up[i] == 1 { half } else { -half });
+        let child = Cell { center, half };
+        if child.is_needed() {
+            child.filter(codewords, scratch, kept);
+            descend(kept, child, core::array::from_fn(|i| 2 * at[i] + up[i]), scratch, levels, leaf);
+        }
+    }
+}
+
+fn product(unit: &[f32; 4], q: &[f32; 4]) -> [f32; 4] {
+    let ([a, b, c, d], [w, x, y, z]) = (*unit, *q);
+    [
+        a * w - b * x - c * y - d * z,
+        a * x + b * w + c * z - d * y,
+        a * y + c * w + d * x - b * z,
+        a * z + d * w + b * y - c * x,
+    ]
+}

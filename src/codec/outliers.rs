@@ -1,0 +1,210 @@
+//! Chunks that a page keeps exactly: a flag for every chunk of four values in its block, and the flagged chunks, four
+//! f16 each, behind the page's blocks.
+//!
+//! A chunk is an outlier if its norm is above C times the lower median of all the page's chunk norms; where that
+//! median is 0, no chunk is. At most half of all chunks lie above their median, and that half is the list's bound:
+//! it cannot overflow, and nothing is clipped. A flagged chunk decodes to its four f16 plus what its block says,
+//! which encoders leave at zero.
+
+use super::Error;
+use half::f16;
+
+/// Bytes of an outlier.
+const BYTES: usize = 8;
+
+/// Where a codec's blocks have their flags.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outliers {
+    pub(crate) block_bytes: usize,
+    /// Byte of a block at which its flags start; they end with the block.
+    pub(crate) flags_at: usize,
+    /// Chunks in a block.
+    pub(crate) chunks: usize,
+}
+
+/// The most bytes that the outliers of a page take.
+pub(crate) const fn bytes_max(chunks: usize, tokens: usize) -> usize {
+    tokens * chunks / 2 * BYTES
+}
+
+/// A page, taken apart.
+#[derive(Clone, Copy)]
+pub(crate) struct Page<'a> {
+    outliers: Outliers,
+    pub(crate) blocks: &'a [u8],
+    list: &'a [u8],
+}
+
+impl Outliers {
+    pub(crate) fn page_bytes_max(&self, tokens: usize) -> usize {
+        tokens * self.block_bytes + bytes_max(self.chunks, tokens)
+    }
+
+    /// Number of outliers of a block.
+    fn count(&self, block: &[u8]) -> usize {
+        block[self.flags_at..].iter().map(|flags| flags.count_ones() as usize).sum()
+    }
+
+    /// The length of a page that holds these blocks.
+    pub(crate) fn page_bytes(&self, blocks: &[u8]) -> usize {
+        blocks.len()
+            + blocks.chunks_exact(self.block_bytes).map(|block| self.count(block)).sum::<usize>() * BYTES
+    }
+
+    /// See [`Codec::first_page`](super::Codec::first_page).
+    pub(crate) fn first_page(&self, bytes: &[u8], tokens: usize) -> Result<(usize, usize), Error> {
+        let mut taken = (0, 0);
+        while taken.0 < tokens && taken.1 < bytes.len() {
+            let block = bytes[taken.0 * self.block_bytes..].get(..self.block_bytes);
+            let end = taken.1 + self.block_bytes + block.map_or(0, |block| self.count(block) * BYTES);
+            if block.is_none() || end > bytes.len() {
+                let what = "bytes of pages, at least";
+                return Err(Error::Length { what, expected: end, actual: bytes.len() });
+            }
+            taken = (taken.0 + 1, end);
+        }
+        Ok(taken)
+    }
+
+    /// Takes a page of `tokens` vectors apart.
+    ///
+    /// # Errors
+    /// [`Error::Length`] where it is not as long as its flags say, [`Error::Corrupt`] for flags of chunks that do not
+    /// exist, and for outliers that are not finite.
+    pub(crate) fn split<'a>(&self, page: &'a [u8], tokens: usize) -> Result<Page<'a>, Error> {
+        let what = "bytes of a page";
+        let Some((blocks, list)) = page.split_at_checked(tokens.saturating_mul(self.block_bytes)) else {
+            return Err(Error::Length { what, expected: tokens * self.block_bytes, actual: page.len() });
+        };
+        Error::expect_length(what, self.page_bytes(blocks), page.len())?;
+        let spare = match self.chunks % 8 {
+            0 => 0,
+            used => 0xff << used,
+        };
+        let is_beyond = |block: &[u8]| block.last().is_some_and(|flags| flags & spare != 0);
+        if let Some(block) = blocks.chunks_exact(self.block_bytes).position(is_beyond) {
+            return Err(Error::Corrupt { block });
+        }
+        let page = Page { outliers: *self, blocks, list };
+        let mut corrupt = None;
+        page.for_each(|row, _, values| {
+            if corrupt.is_none() && !values.iter().all(|value| value.is_finite()) {
+                corrupt = Some(row);
+            }
+        });
+        match corrupt {
+            Some(block) => Err(Error::Corrupt { block }),
+            None => Ok(page),
+        }
+    }
+
+    /// The same for the page of a call that has `rows` results for each of `times` queries or outputs.
+    pub(crate) fn split_for<'a>(
+        &self,
+        page: &'a [u8],
+        what: &'static str,
+        results: usize,
+        times: usize,
+    ) -> Result<Page<'a>, Error> {
+        if times == 0 || !results.is_multiple_of(times) {
+            let expected = if times == 0 { 0 } else { results - results % times };
+            Error::expect_length(what, expected, results)?;
+            return Ok(Page { outliers: *self, blocks: &[], list: &[] });
+        }
+        self.split(page, results / times)
+    }
+
+    /// C times the lower median of the norms that `visit` passes to its argument, in the same order each time; infinite
+    /// where there are none, or the median is 0. The norms are finite.
+    pub(crate) fn threshold(multiplier: u8, count: usize, visit: impl Fn(&mut dyn FnMut(f32))) -> f32 {
+        // Bits of floats that are not negative ascend with their values: a radix search, a byte at a time.
+        let mut rank = count.saturating_sub(1) / 2;
+        let mut prefix = 0u32;
+        for shift in [24, 16, 8, 0] {
+            let mut histogram = [0u32; 256];
+            visit(&mut |norm| {
+                let bits = norm.to_bits();
+                if (bits ^ prefix) as u64 >> (shift + 8) == 0 {
+                    histogram[(bits >> shift) as usize & 0xff] += 1;
+                }
+            });
+            let mut digit = 0;
+            while digit < 255 && histogram[digit] as usize <= rank {
+                rank -= histogram[digit] as usize;
+                digit += 1;
+            }
+            prefix |= (digit as u32) << shift;
+        }
+        let median = f32::from_bits(prefix);
+        if count == 0 || median == 0.0 { f32::INFINITY } else { median * f32::from(multiplier) }
+    }
+
+    /// Writes the flags of the chunks above the threshold, and their values at `at`; returns the list's new end.
+    /// Norms of outliers become 0.
+    pub(crate) fn take(
+        &self,
+        values: &[f32],
+        norms: &mut [f32],
+        threshold: f32,
+        flags: &mut [u8],
+        mut push: impl FnMut([u8; BYTES]),
+    ) -> Result<(), Error> {
+        flags.fill(0);
+        for (c, (chunk, norm)) in values.as_chunks::<4>().0.iter().zip(norms).enumerate() {
+            if *norm > threshold {
+                *norm = 0.0;
+                flags[c / 8] |= 1 << (c % 8);
+                let mut bytes = [0; BYTES];
+                for (bytes, value) in bytes.as_chunks_mut::<2>().0.iter_mut().zip(chunk) {
+                    *bytes = super::to_f16(*value)?.to_le_bytes();
+                }
+                push(bytes);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Page<'_> {
+    /// Calls `f` with (row, chunk, its values) of each outlier, in order.
+    pub(crate) fn for_each(&self, mut f: impl FnMut(usize, usize, [f32; 4])) {
+        let mut list = self.list.as_chunks::<BYTES>().0.iter();
+        for (row, block) in self.blocks.chunks_exact(self.outliers.block_bytes).enumerate() {
+            for (byte, &flags) in block[self.outliers.flags_at..].iter().enumerate() {
+                let mut flags = flags;
+                while flags != 0 {
+                    let chunk = 8 * byte + flags.trailing_zeros() as usize;
+                    if let Some(bytes) = list.next() {
+                        let half = |i: usize| f16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]]).to_f32();
+                        f(row, chunk, [half(0), half(1), half(2), half(3)]);
+                    }
+                    flags &= flags - 1;
+                }
+            }
+        }
+    }
+
+    /// score\[query]\[row] += query · outlier, ((w+x)+(y+z)) of the products, outliers in order. Queries have the page's
+    /// width, padded with zeros.
+    pub(crate) fn add_scores(&self, queries: &[&[f32]], scores: &mut [f32]) {
+        let rows = self.blocks.len() / self.outliers.block_bytes;
+        self.for_each(|row, chunk, [w, x, y, z]| {
+            for (query, scores) in queries.iter().zip(scores.chunks_exact_mut(rows)) {
+                let at = |i: usize| query.get(4 * chunk + i).copied().unwrap_or(0.0);
+                scores[row] += (at(0) * w + at(1) * x) + (at(2) * y + at(3) * z);
+            }
+        });
+    }
+
+    /// acc\[output] += weight · outlier, outliers in order.
+    pub(crate) fn accumulate<const D: usize>(&self, weights: &[f32], acc: &mut [[f32; D]]) {
+        let rows = self.blocks.len() / self.outliers.block_bytes;
+        self.for_each(|row, chunk, values| {
+            for (weights, acc) in weights.chunks_exact(rows).zip(acc.iter_mut()) {
+                for (acc, value) in acc[4 * chunk..].iter_mut().zip(values) {
+                    *acc += weights[row] * value;
+                }
+            }
+        });
+    }
+}
