@@ -26,6 +26,7 @@ mod config;
 mod layers;
 pub(crate) mod page;
 pub(crate) mod rows;
+mod snapshot;
 mod window;
 
 pub use config::{CacheConfig, Center, LayerConfig};

@@ -358,12 +358,6 @@ impl Shared {
             drafts: Vec::new(),
         }
     }
-
-    /// Whether both have the page in the same memory.
-    #[cfg(test)]
-    pub(crate) fn shares(&self, other: &Self, index: usize) -> bool {
-        Arc::ptr_eq(&self.pages[index], &other.pages[index])
-    }
 }
 
 #[cfg(feature = "alloc")]

@@ -549,12 +549,53 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
         Ok(())
     }
 
-    /// Decodes a token of a page into the window.
-    fn restore(&mut self, page: usize, head: usize, token: usize, write: bool) -> Result<(), Error> {
-        let (layout, backend) = (self.layout, self.backend);
+    /// What the cache has for token `number` of [`positions`](Self::positions): a key and a value, decoded. Attention
+    /// needs no such copy; this is for tools.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for heads and tokens that are not there, [`Error::Length`], [`Error::Corrupt`].
+    pub fn decode(
+        &self,
+        head: usize,
+        number: usize,
+        key: &mut [f32],
+        value: &mut [f32],
+    ) -> Result<(), Error> {
+        let (layout, state) = (&self.layout, &self.state);
+        Error::expect_length("values of a key", layout.key_dim, key.len())?;
+        Error::expect_length("values of a value", layout.value_dim, value.len())?;
+        let sinks = state.next.min(layout.sinks);
+        let paged = self.store.pages() * layout.page;
+        if head >= layout.heads || number >= self.tokens() {
+            return Err(Error::Unsupported { why: "the layer has fewer heads or tokens" });
+        }
+        let [keys, values] = match number {
+            _ if number < sinks => [layout.sink_keys(head, number, 1), layout.sink_values(head, number, 1)],
+            _ if number < sinks + paged => {
+                let token = number - sinks;
+                return self.decode_paged(token / layout.page, head, token % layout.page, key, value);
+            }
+            _ => {
+                let place = (state.place + number - sinks - paged) % layout.ring;
+                [layout.window_keys(head, place, 1), layout.window_values(head, place, 1)]
+            }
+        };
+        self.backend.decode_floats(Float::F16, &self.store.front()[keys], key);
+        self.backend.decode_floats(Float::F16, &self.store.front()[values], value);
+        Ok(())
+    }
+
+    fn decode_paged(
+        &self,
+        page: usize,
+        head: usize,
+        token: usize,
+        key: &mut [f32],
+        value: &mut [f32],
+    ) -> Result<(), Error> {
+        let (layout, backend) = (&self.layout, self.backend);
         let (centre, keys, values) = layout.head(self.store.page(page), head);
-        let (mut key, mut value, mut other) = ([0.0; MAX_DIM], [0.0; MAX_DIM], [0.0; MAX_DIM]);
-        let (key, value) = (&mut key[..layout.key_dim], &mut value[..layout.value_dim]);
+        let mut other = [0.0; MAX_DIM];
         let other = &mut other[..layout.key_dim];
         decode(&self.keys, keys, token, layout.page, key)?;
         decode(&self.values, values, token, layout.page, value)?;
@@ -569,6 +610,15 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
             center::read_balance(backend, memory, other);
             center::multiply(key, other);
         }
+        Ok(())
+    }
+
+    /// Decodes a token of a page into the window.
+    fn restore(&mut self, page: usize, head: usize, token: usize, write: bool) -> Result<(), Error> {
+        let (layout, backend) = (self.layout, self.backend);
+        let (mut key, mut value) = ([0.0; MAX_DIM], [0.0; MAX_DIM]);
+        let (key, value) = (&mut key[..layout.key_dim], &mut value[..layout.value_dim]);
+        self.decode_paged(page, head, token, key, value)?;
         for x in key.iter_mut().chain(value.iter_mut()) {
             *x = x.clamp(-65504.0, 65504.0);
         }
