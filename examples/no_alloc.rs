@@ -34,12 +34,10 @@ fn main() -> Result<(), Error> {
     Ok(())
 }
 
-/// What a board's reset handler jumps to; its runtime crate brings the vector table and the memory map.
+/// Kept in the image for a board's reset handler to call; its runtime crate brings vector table and memory map.
 #[cfg(target_os = "none")]
-#[unsafe(no_mangle)]
-pub extern "C" fn octaplex_example(memory: &mut [u8; BYTES], scratch: &mut [f32; SCRATCH]) -> f32 {
-    attend_once(memory, scratch).unwrap_or(f32::NAN)
-}
+#[used]
+static FIRMWARE: fn(&mut [u8; BYTES], &mut [f32; SCRATCH]) -> Result<f32, Error> = attend_once;
 
 #[cfg(target_os = "none")]
 #[panic_handler]

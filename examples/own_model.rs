@@ -67,9 +67,14 @@ fn main() -> Result<(), Error> {
     compressed.attend(&query, &mut output)?;
 
     let square = |values: &mut dyn Iterator<Item = f32>| values.map(|x| x * x).sum::<f32>();
-    let error = square(&mut exact.iter().zip(&output).map(|(a, b)| a - b)) / square(&mut exact.iter().copied());
+    let error =
+        square(&mut exact.iter().zip(&output).map(|(a, b)| a - b)) / square(&mut exact.iter().copied());
     let bytes = compressed.0.stats().bytes;
-    println!("{} bytes instead of {}; error of the output {error:.4}", bytes, 4 * (plain.keys.len() + plain.values.len()));
+    println!(
+        "{} bytes instead of {}; error of the output {error:.4}",
+        bytes,
+        4 * (plain.keys.len() + plain.values.len())
+    );
     assert!(error < 0.05);
     Ok(())
 }

@@ -14,7 +14,9 @@ fn rows(layer: usize, heads: usize, positions: std::ops::Range<usize>) -> Vec<f3
     let mut rows = Vec::new();
     for head in 0..heads {
         for position in positions.clone() {
-            rows.extend((0..D).map(|i| ((layer * 7 + head * 3 + i + 1) as f32 * position as f32 * 0.01).sin()));
+            rows.extend(
+                (0..D).map(|i| ((layer * 7 + head * 3 + i + 1) as f32 * position as f32 * 0.01).sin()),
+            );
         }
     }
     rows
