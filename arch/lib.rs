@@ -17,6 +17,9 @@ mod layout;
 mod octahedral;
 pub mod quaternion;
 mod scalar;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
+mod search;
+mod windows;
 #[macro_use]
 #[allow(unused_macros, reason = "where the specification is the only backend")]
 mod forward;
@@ -35,6 +38,7 @@ pub use layout::{
     SignQuery, SignRows,
 };
 pub use octahedral::{Octahedral, Search};
+pub use windows::{Fit, WindowCodebook};
 
 use detect::Isa;
 use quaternion::{ChunkLayout, QuaternionSet, RadiusSteps};
@@ -174,6 +178,66 @@ impl Backend {
         assert_eq!(acc.len() % rows.dim, 0);
         assert_eq!(weights.len(), acc.len() / rows.dim * rows.count());
         dispatch!(self, accumulate_codes(rows, centroids, scale, weights, acc))
+    }
+
+    /// out = scale · centroid of a row of [`WindowCodebook`] codes.
+    pub fn decode_windows(self, book: &WindowCodebook, row: &[u8], scale: f32, out: &mut [f32]) {
+        check_windows(book, out.len(), row);
+        assert_eq!(row.len(), book.row_bytes(out.len()));
+        dispatch!(self, decode_windows(book, row, scale, out))
+    }
+
+    /// score\[query]\[row] = (Σ q·centroid, an exact integer) · (query scale · `scale`) · row scale, for queries of at
+    /// most ±127.
+    pub fn score_windows(
+        self,
+        book: &WindowCodebook,
+        dim: usize,
+        bytes: &[u8],
+        scale: f32,
+        queries: &[IntQuery],
+        scores: &mut [f32],
+    ) {
+        check_windows(book, dim, bytes);
+        assert!(queries.iter().all(|query| query.values.len() == dim));
+        assert_eq!(scores.len(), queries.len() * (bytes.len() / book.row_bytes(dim)));
+        dispatch!(self, score_windows(book, dim, bytes, scale, queries, scores))
+    }
+
+    /// acc\[query] += Σ weight·row scale·`scale`·centroid, with integer weights and sums for each run of 256 rows.
+    /// Weights (\[query]\[row]) are at most [`MAX_WEIGHT`] in magnitude, row scales finite.
+    pub fn accumulate_windows(
+        self,
+        book: &WindowCodebook,
+        dim: usize,
+        bytes: &[u8],
+        scale: f32,
+        weights: &[f32],
+        acc: &mut [f32],
+    ) {
+        check_windows(book, dim, bytes);
+        assert_eq!(acc.len() % dim, 0);
+        assert_eq!(weights.len(), acc.len() / dim * (bytes.len() / book.row_bytes(dim)));
+        dispatch!(self, accumulate_windows(book, dim, bytes, scale, weights, acc))
+    }
+
+    /// Finds, for each `dim`-wide vector z·scale, the row of least squared error of all rows, by Viterbi's algorithm;
+    /// writes its planes (the two bytes of its scale stay as they are), and how well it fits. z·scale is at most 2²⁰
+    /// in magnitude. O(dim · states · levels) a vector.
+    pub fn viterbi_encode(
+        self,
+        book: &WindowCodebook,
+        dim: usize,
+        z: &[f32],
+        scales: &[f32],
+        bytes: &mut [u8],
+        fits: &mut [Fit],
+    ) {
+        check_windows(book, dim, bytes);
+        let count = fits.len();
+        assert_eq!((z.len(), scales.len()), (count * dim, count));
+        assert_eq!(bytes.len(), count * book.row_bytes(dim));
+        dispatch!(self, viterbi_encode(book, dim, z, scales, bytes, fits))
     }
 
     /// Reads little-endian floats; finite ones exactly, others to unspecified values.
@@ -653,6 +717,11 @@ fn check_rows(rows: &Rows, centroids: &[i16]) {
     assert!(rows.stride >= 2 + rows.packing.bytes(rows.dim));
     assert_eq!(rows.bytes.len() % rows.stride, 0);
     assert_eq!(centroids.len(), rows.packing.levels());
+}
+
+fn check_windows(book: &WindowCodebook, dim: usize, bytes: &[u8]) {
+    assert!((16..=MAX_DIM).contains(&dim) && dim.is_multiple_of(16));
+    assert_eq!(bytes.len() % book.row_bytes(dim), 0);
 }
 
 fn check_widths(dim: usize, row_bytes: usize, bytes: &[u8], queries: &[&[f32]]) {

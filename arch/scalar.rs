@@ -14,6 +14,9 @@ pub(crate) use quaternion::{
     accumulate_quaternions, chunk_norms, decode_quaternions, pack_chunks, quaternion_encode,
     score_quaternions,
 };
+pub(crate) mod windows;
+
+pub(crate) use windows::{accumulate_windows, decode_windows, score_windows, viterbi_encode};
 
 use crate::hadamard;
 use crate::{Affine, Float, IntQuery, Packing, Rows};

@@ -10,7 +10,7 @@ use crate::cache::page::{BATCH, Layout, SPLIT, Storage};
 use crate::cache::rows::RowCodec;
 use crate::cache::{Layer, center, position};
 use crate::codec::check_values;
-use crate::{Backend, Error, MAX_WEIGHT};
+use crate::{Backend, Error};
 use core::ops::Range;
 use octaplex_arch::{Float, MAX_DIM};
 
@@ -37,47 +37,47 @@ pub struct Attend<'a> {
 }
 
 /// Queries beyond this are refused: with it no logit leaves f32's range.
-const MAX_QUERY: f32 = 1_125_899_906_842_624.0;
+pub(crate) const MAX_QUERY: f32 = 1_125_899_906_842_624.0;
 const MAX_SCALE: f32 = 1_099_511_627_776.0;
 
 /// A layer, whatever its types.
 pub(crate) struct View<'a> {
     layout: &'a Layout,
     backend: Backend,
-    keys: &'a dyn RowCodec,
-    values: &'a dyn RowCodec,
+    pub(crate) keys: &'a dyn RowCodec,
+    pub(crate) values: &'a dyn RowCodec,
     store: &'a dyn Storage,
     /// Tokens in the sinks and in the window, and where that begins.
-    sinks: usize,
+    pub(crate) sinks: usize,
     window: usize,
     start: usize,
     place: usize,
 }
 
 /// Some exact tokens: their first position, and rows.
-struct Run<'a> {
+pub(crate) struct Run<'a> {
     position: usize,
-    keys: &'a [u8],
-    values: &'a [u8],
+    pub(crate) keys: &'a [u8],
+    pub(crate) values: &'a [u8],
 }
 
 impl<'a> View<'a> {
-    fn pages(&self, range: Range<usize>) -> impl Iterator<Item = (usize, &'a [u8])> + use<'a> {
+    pub(crate) fn pages(&self, range: Range<usize>) -> impl Iterator<Item = (usize, &'a [u8])> + use<'a> {
         let store = self.store;
         range.map(move |index| (index, store.page(index)))
     }
 
     /// (centre, keys, values) of a head of a page.
-    fn head(&self, page: &'a [u8], head: usize) -> (&'a [u8], &'a [u8], &'a [u8]) {
+    pub(crate) fn head(&self, page: &'a [u8], head: usize) -> (&'a [u8], &'a [u8], &'a [u8]) {
         self.layout.head(page, head)
     }
 
-    fn exact(&self) -> usize {
+    pub(crate) fn exact(&self) -> usize {
         self.sinks + self.window
     }
 
     /// Exact tokens, by their number: sinks, then the window, which may go round the end of its ring.
-    fn runs(&self, head: usize, numbers: Range<usize>) -> [Run<'a>; 3] {
+    pub(crate) fn runs(&self, head: usize, numbers: Range<usize>) -> [Run<'a>; 3] {
         let (layout, front) = (self.layout, self.store.front());
         let sinks = numbers.start.min(self.sinks)..numbers.end.min(self.sinks);
         let window = numbers.start.max(self.sinks) - self.sinks..numbers.end.max(self.sinks) - self.sinks;
@@ -105,7 +105,7 @@ impl<'a> View<'a> {
     }
 
     /// Queries in the domain of the pages' keys: multiplied by the balance.
-    fn balanced(&self, head: usize, queries: &[f32], balanced: &mut [f32]) {
+    pub(crate) fn balanced(&self, head: usize, queries: &[f32], balanced: &mut [f32]) {
         balanced.copy_from_slice(queries);
         let memory = &self.store.front()[self.layout.balance(head)];
         if center::is_decided(memory) {
@@ -117,7 +117,7 @@ impl<'a> View<'a> {
     }
 
     /// q·centre of each query.
-    fn offsets(&self, queries: &[f32], centre: &[u8], offsets: &mut [f32; BATCH]) {
+    pub(crate) fn offsets(&self, queries: &[f32], centre: &[u8], offsets: &mut [f32; BATCH]) {
         offsets.fill(0.0);
         if !centre.is_empty() {
             let mut rows: [&[f32]; BATCH] = [&[]; BATCH];
@@ -210,17 +210,17 @@ struct Resolved<'a> {
 }
 
 /// The memory of one unit.
-struct Scratch<'a> {
-    balanced: &'a mut [f32],
-    scores: &'a mut [f32],
-    runs: &'a mut [f32],
-    part: &'a mut [f32],
-    paged: &'a mut [f32],
-    exact: &'a mut [f32],
+pub(crate) struct Scratch<'a> {
+    pub(crate) balanced: &'a mut [f32],
+    pub(crate) scores: &'a mut [f32],
+    pub(crate) runs: &'a mut [f32],
+    pub(crate) part: &'a mut [f32],
+    pub(crate) paged: &'a mut [f32],
+    pub(crate) exact: &'a mut [f32],
 }
 
 impl<'a> Scratch<'a> {
-    fn new(layout: &Layout, rows: usize, memory: &'a mut [f32]) -> Self {
+    pub(crate) fn new(layout: &Layout, rows: usize, memory: &'a mut [f32]) -> Self {
         let (balanced, memory) = memory.split_at_mut(rows * layout.key_dim);
         let (scores, memory) = memory.split_at_mut(rows * layout.score_tokens());
         let (runs, memory) = memory.split_at_mut(rows * layout.exact_tokens());
@@ -589,156 +589,5 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
         let window = options.window.or(self.config.sliding_window);
         let scale = options.scale.unwrap_or((1.0 / libm::sqrt(self.config.key_dim as f64)) as f32);
         Ok(Resolved { options: Attend { window, ..*options }, scale, group, queries, position, next })
-    }
-
-    /// Tokens that a row of [`scores`](Self::scores) has: sinks, pages, window, in this order.
-    #[must_use]
-    pub fn tokens(&self) -> usize {
-        self.view().exact() + self.store.pages() * self.layout.page
-    }
-
-    /// The scores q·k̂ of one key/value head, for engines with a softmax of their own: `queries` \[queries]\[width],
-    /// `scores` \[queries]\[[`tokens`](Self::tokens)], unscaled, nothing masked.
-    ///
-    /// # Errors
-    /// As [`attend`](Self::attend).
-    pub fn scores(
-        &self,
-        head: usize,
-        queries: &[f32],
-        scores: &mut [f32],
-        scratch: &mut [f32],
-    ) -> Result<(), Error> {
-        let (layout, tokens) = (&self.layout, self.tokens());
-        let count = queries.len() / layout.key_dim;
-        self.check_part(head, count, layout.key_dim, queries, scratch)?;
-        Error::expect_length("scores", count * tokens, scores.len())?;
-        check_values(queries, MAX_QUERY)?;
-        let batches = queries.chunks(BATCH * layout.key_dim);
-        for (queries, scores) in batches.zip(scores.chunks_mut((BATCH * tokens).max(1))) {
-            self.score_batch(head, queries, scores, scratch)?;
-        }
-        Ok(())
-    }
-
-    fn score_batch(
-        &self,
-        head: usize,
-        queries: &[f32],
-        scores: &mut [f32],
-        memory: &mut [f32],
-    ) -> Result<(), Error> {
-        let (layout, view, tokens) = (&self.layout, self.view(), self.tokens());
-        let rows = queries.len() / layout.key_dim;
-        let scratch = Scratch::new(layout, rows, memory);
-        view.balanced(head, queries, scratch.balanced);
-        let prefix = &self.store.front()[layout.prefix(head)];
-        let mut offsets = [0.0; BATCH];
-        view.offsets(scratch.balanced, prefix, &mut offsets);
-        let mut at = view.sinks;
-        for (index, page) in view.pages(0..self.store.pages()) {
-            let (centre, keys, _) = view.head(page, head);
-            let part = &mut scratch.scores[..rows * layout.page];
-            let scored =
-                view.keys.score_pages(scratch.balanced, layout.page, &mut core::iter::once(keys), part);
-            scored.map_err(|error| in_page(error, index, layout.page))?;
-            if !centre.is_empty() {
-                view.offsets(scratch.balanced, centre, &mut offsets);
-            }
-            for (row, part) in part.chunks_exact_mut(layout.page).enumerate() {
-                let _ = self.backend.scale_logits(part, offsets[row], 1.0);
-                scores[row * tokens + at..][..layout.page].copy_from_slice(part);
-            }
-            at += layout.page;
-        }
-        let mut each: [&[f32]; BATCH] = [&[]; BATCH];
-        each.iter_mut().zip(queries.chunks_exact(layout.key_dim)).for_each(|(slot, query)| *slot = query);
-        for first in (0..view.exact()).step_by(SPLIT) {
-            let numbers = first..view.exact().min(first + SPLIT);
-            let mut number = first;
-            for run in view.runs(head, numbers) {
-                let len = run.keys.len() / (2 * layout.key_dim);
-                let part = &mut scratch.runs[..rows * len];
-                self.backend.score_floats(Float::F16, layout.key_dim, run.keys, &each[..rows], part);
-                // Sinks come before the pages, the window after them.
-                let at = if number < view.sinks { number } else { at + number - view.sinks };
-                for (row, part) in part.chunks_exact(len.max(1)).enumerate() {
-                    scores[row * tokens + at..][..len].copy_from_slice(part);
-                }
-                number += len;
-            }
-        }
-        Ok(())
-    }
-
-    /// Σ weight·v̂ of one key/value head: `weights` \[outputs]\[[`tokens`](Self::tokens)], `output`
-    /// \[outputs]\[width].
-    ///
-    /// # Errors
-    /// As [`Codec::accumulate`](crate::Codec::accumulate).
-    pub fn accumulate(
-        &self,
-        head: usize,
-        weights: &[f32],
-        output: &mut [f32],
-        scratch: &mut [f32],
-    ) -> Result<(), Error> {
-        let (layout, view, tokens) = (&self.layout, self.view(), self.tokens());
-        let count = output.len() / layout.value_dim;
-        self.check_part(head, count, layout.value_dim, output, scratch)?;
-        Error::expect_length("weights", count * tokens, weights.len())?;
-        check_values(weights, MAX_WEIGHT)?;
-        let rows = weights.chunks_exact(tokens.max(1));
-        for (weights, output) in rows.zip(output.chunks_exact_mut(layout.value_dim)) {
-            let scratch = Scratch::new(layout, 1, scratch);
-            let (sinks, rest) = weights.split_at(view.sinks);
-            let (paged, window) = rest.split_at(self.store.pages() * layout.page);
-            scratch.paged.fill(0.0);
-            for (index, weights) in paged.chunks_exact(layout.page).enumerate() {
-                let values = view.head(self.store.page(index), head).2;
-                let added = view.values.accumulate(weights, values, scratch.paged);
-                added.map_err(|error| in_page(error, index, layout.page))?;
-            }
-            view.values.finish(scratch.paged);
-            scratch.exact.fill(0.0);
-            let runs = view.runs(head, 0..view.exact());
-            let (before, after) = window.split_at(runs[1].values.len() / (2 * layout.value_dim));
-            for (run, weights) in runs.iter().zip([sinks, before, after]) {
-                let (dim, exact) = (layout.value_dim, &mut *scratch.exact);
-                self.backend.accumulate_floats(Float::F16, dim, run.values, weights, exact);
-            }
-            for ((output, paged), exact) in output.iter_mut().zip(&*scratch.paged).zip(&*scratch.exact) {
-                *output = paged + exact;
-            }
-        }
-        Ok(())
-    }
-
-    /// What [`scores`](Self::scores) and [`accumulate`](Self::accumulate) ask for.
-    fn check_part(
-        &self,
-        head: usize,
-        count: usize,
-        dim: usize,
-        rows: &[f32],
-        scratch: &[f32],
-    ) -> Result<(), Error> {
-        if head >= self.config.kv_heads {
-            return Err(Error::Unsupported { why: "the layer has fewer heads" });
-        }
-        Error::expect_length("values of rows", count * dim, rows.len())?;
-        let expected = self.layout.unit_scratch(count.max(1));
-        if scratch.len() < expected {
-            return Err(Error::Length { what: "values of scratch", expected, actual: scratch.len() });
-        }
-        Ok(())
-    }
-}
-
-/// The same error, its block counted over all pages.
-fn in_page(error: Error, page: usize, tokens: usize) -> Error {
-    match error {
-        Error::Corrupt { block } => Error::Corrupt { block: page * tokens + block },
-        other => other,
     }
 }

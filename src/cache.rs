@@ -25,14 +25,16 @@ mod config;
 #[cfg(feature = "alloc")]
 mod layers;
 pub(crate) mod page;
+mod parts;
 pub(crate) mod rows;
 mod snapshot;
+mod tensor;
 mod window;
 
 pub use config::{CacheConfig, Center, LayerConfig};
 pub use page::{Fixed, Storage};
 pub use rows::RowCodec;
-pub use window::Tensor;
+pub use tensor::Tensor;
 
 use crate::{AnyCodec, Backend, Error, Role, Stream};
 use core::ops::Range;

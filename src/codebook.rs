@@ -31,6 +31,10 @@ pub(crate) mod octahedral;
 mod octahedral_tables;
 pub(crate) mod quaternions;
 mod tables;
+#[allow(clippy::excessive_precision, reason = "f32 as f64 prints it")]
+mod trellis;
+
+use octaplex_arch::WindowCodebook;
 
 pub use octahedral::{octahedral_coordinates, triplet_radii};
 
@@ -99,4 +103,53 @@ pub fn lloyd_max(dim: usize, levels: usize) -> Option<Codebook> {
     let row = WIDTHS.iter().position(|&width| width == dim)?;
     let column = LEVELS.iter().position(|&count| count == levels)?;
     Some(tables::LLOYD_MAX[row][column])
+}
+
+/// The numbers of states that trellis codebooks have, in ascending order.
+pub const TRELLIS_STATES: [usize; 5] = [4, 8, 16, 32, 64];
+
+/// The numbers of centroids that a window of a trellis codebook chooses from, in ascending order.
+pub const TRELLIS_LEVELS: [usize; 8] = [1, 2, 3, 4, 6, 8, 12, 16];
+
+/// The centroids of a trellis code: integers of at most ±127, `kappa` of them to one standard deviation of a
+/// coordinate. They serve every width.
+///
+/// The tables are written by `cargo run --release --example train_trellis`; `docs/trellis.md` says how.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TrellisBook {
+    windows: WindowCodebook<'static>,
+    kappa: f32,
+}
+
+impl TrellisBook {
+    /// The centroids by window and code, as kernels take them.
+    #[must_use]
+    pub const fn windows(&self) -> &WindowCodebook<'static> {
+        &self.windows
+    }
+
+    /// Integer steps to one standard deviation.
+    #[must_use]
+    pub const fn kappa(&self) -> f32 {
+        self.kappa
+    }
+}
+
+const fn trellis_book(history: u32, levels: usize, kappa: f32, centroids: &'static [i8]) -> TrellisBook {
+    TrellisBook { windows: WindowCodebook::new(history, levels, centroids), kappa }
+}
+
+/// The trellis codebook of `states` states with `levels` centroids a window; `None` unless they are one of
+/// [`TRELLIS_STATES`] and one of [`TRELLIS_LEVELS`].
+///
+/// ```
+/// let book = octaplex::codebook::trellis(8, 4).expect("listed numbers");
+/// assert_eq!(book.windows().centroids().len(), 16 * 4); // a window is 4 bits: 3 of the state, and the newest
+/// ```
+#[must_use]
+pub fn trellis(states: usize, levels: usize) -> Option<TrellisBook> {
+    trellis::TRELLIS
+        .iter()
+        .find(|book| book.windows.states() == states && book.windows.levels() == levels)
+        .copied()
 }

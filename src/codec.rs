@@ -4,10 +4,12 @@ pub(crate) mod float;
 pub(crate) mod hqmq;
 pub(crate) mod int;
 pub(crate) mod octopus;
+pub(crate) mod octopus_qjl;
 mod outliers;
 pub(crate) mod polarquant;
 pub(crate) mod qjl;
 pub(crate) mod tq3_0;
+pub(crate) mod trellis;
 pub(crate) mod turboquant;
 pub(crate) mod turboquant_qjl;
 

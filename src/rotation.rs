@@ -92,6 +92,14 @@ impl<const D: usize> Rotation<D> {
         }
     }
 
+    /// x ← √D·R·x: the last round's butterflies are not scaled. For `wht`.
+    pub(crate) fn forward_unscaled(&self, backend: Backend, x: &mut [f32; D]) {
+        for round in 1..=self.rounds {
+            let scale = if round == self.rounds { 1.0 } else { self.scale };
+            backend.rotate(x, &self.signs, scale);
+        }
+    }
+
     /// x ← R⁻¹·x.
     pub(crate) fn inverse(&self, backend: Backend, x: &mut [f32; D]) {
         #[cfg(feature = "alloc")]

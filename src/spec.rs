@@ -2,9 +2,7 @@
 //!
 //! The list of codecs stands once, in the `codecs!` call at the end of this file.
 
-use crate::codec::{
-    Codec, Query, float, hqmq, int, octopus, polarquant, qjl, tq3_0, turboquant, turboquant_qjl,
-};
+use crate::codec::{self, Codec, Query};
 use crate::{Backend, Error, Stream};
 use core::fmt;
 use core::ops::RangeInclusive;
@@ -278,6 +276,9 @@ macro_rules! codecs {
             /// [`Error::Width`] unless `D` is one of [`codebook::WIDTHS`](crate::codebook::WIDTHS), and what the
             /// codec's own constructor refuses.
             pub fn build(spec: CodecSpec, backend: Backend, stream: Stream) -> Result<Self, Error> {
+                if !crate::codebook::WIDTHS.contains(&D) {
+                    return Err(Error::Width { actual: D });
+                }
                 Ok(match spec {
                     $(CodecSpec::$variant(spec) => Self::$variant(<$codec>::build(spec, backend, stream)?),)*
                 })
@@ -337,7 +338,7 @@ impl CodecSpec {
     #[must_use]
     pub const fn page_bytes_max(&self, dim: usize, tokens: usize) -> usize {
         let outliers = match self {
-            Self::Hqmq(spec) if spec.med > 0 => hqmq::outlier_bytes_max(dim, tokens),
+            Self::Hqmq(spec) if spec.med > 0 => crate::codec::hqmq::outlier_bytes_max(dim, tokens),
             _ => 0,
         };
         tokens * self.block_bytes(dim) + outliers
@@ -371,26 +372,30 @@ impl fmt::Display for CodecSpec {
 }
 
 codecs! {
+    /// Random rotation and a trellis code.
+    Trellis: codec::trellis::TrellisSpec => codec::trellis::Trellis<D>;
     /// Random rotation and a Lloyd-Max scalar quantiser.
-    TurboQuant: turboquant::TurboQuantSpec => turboquant::TurboQuant<D>;
+    TurboQuant: codec::turboquant::TurboQuantSpec => codec::turboquant::TurboQuant<D>;
     /// TurboQuant with one bit less and a sign sketch of the residual.
-    TurboQuantQjl: turboquant_qjl::TurboQuantQjlSpec => turboquant_qjl::TurboQuantQjl<D>;
+    TurboQuantQjl: codec::turboquant_qjl::TurboQuantQjlSpec => codec::turboquant_qjl::TurboQuantQjl<D>;
     /// The signs of a sketch.
-    Qjl: qjl::QjlSpec => qjl::Qjl<D>;
-    /// Random rotation and polar coordinates.
-    PolarQuant: polarquant::PolarQuantSpec => polarquant::PolarQuant<D>;
-    /// Chunks of four values as a radius and a product of quaternions.
-    Hqmq: hqmq::HqmqSpec => hqmq::Hqmq<D>;
-    /// The 14-byte block of a llama.cpp fork.
-    Tq3: tq3_0::Tq3Spec => tq3_0::Tq3<D>;
+    Qjl: codec::qjl::QjlSpec => codec::qjl::Qjl<D>;
     /// Random rotation; triplets as an octahedral direction and a radius.
-    Octopus: octopus::OctopusSpec => octopus::Octopus<D>;
+    Octopus: codec::octopus::OctopusSpec => codec::octopus::Octopus<D>;
+    /// OCTOPUS and a sign sketch of the residual.
+    OctopusQjl: codec::octopus_qjl::OctopusQjlSpec => codec::octopus_qjl::OctopusQjl<D>;
+    /// Random rotation and polar coordinates.
+    PolarQuant: codec::polarquant::PolarQuantSpec => codec::polarquant::PolarQuant<D>;
+    /// Chunks of four values as a radius and a product of quaternions.
+    Hqmq: codec::hqmq::HqmqSpec => codec::hqmq::Hqmq<D>;
+    /// The 14-byte block of a llama.cpp fork.
+    Tq3: codec::tq3_0::Tq3Spec => codec::tq3_0::Tq3<D>;
     /// Plain integers with a scale for each token or group.
-    Int: int::IntSpec => int::Int<D>;
+    Int: codec::int::IntSpec => codec::int::Int<D>;
     /// IEEE binary16.
-    F16: float::F16Spec => float::FloatRows<D, float::F16Spec>;
+    F16: codec::float::F16Spec => codec::float::FloatRows<D, codec::float::F16Spec>;
     /// bfloat16.
-    Bf16: float::Bf16Spec => float::FloatRows<D, float::Bf16Spec>;
+    Bf16: codec::float::Bf16Spec => codec::float::FloatRows<D, codec::float::Bf16Spec>;
     /// IEEE binary32.
-    F32: float::F32Spec => float::FloatRows<D, float::F32Spec>;
+    F32: codec::float::F32Spec => codec::float::FloatRows<D, codec::float::F32Spec>;
 }

@@ -27,6 +27,14 @@ use std::path::PathBuf;
 
 /// (spec, widths), canonical specs; a codec that is not listed has its default spec at two widths. Few and small: the files are read in other languages too.
 const CASES: &[(&str, &[usize])] = &[
+    ("trellis", &[32, 64, 80, 96, 112, 128, 160, 192, 256, 512, 576]),
+    ("trellis:m=1", &[64]),
+    ("trellis:m=2,states=4", &[96]),
+    ("trellis:m=3,states=16,gain=norm", &[64]),
+    ("trellis:m=6,gain=unbiased", &[80]),
+    ("trellis:m=8,states=32", &[128]),
+    ("trellis:m=12,rounds=2,seed=7", &[64]),
+    ("trellis:m=16,states=64", &[64]),
     ("turboquant", &[32, 64, 80, 96, 112, 128, 160, 192, 256, 512, 576]),
     ("turboquant:bits=1", &[64, 112]),
     ("turboquant:bits=2", &[80, 128]),
@@ -73,6 +81,9 @@ const CASES: &[(&str, &[usize])] = &[
     ("octopus:rounding=scalar,gain=norm", &[80]),
     ("octopus:rounding=local3,tail=paper,norm=f32,gain=norm", &[128]),
     ("octopus:gain=unbiased,rounds=2,seed=7", &[64]),
+    ("octopus-qjl", &[32, 64, 80, 96, 112, 128]),
+    ("octopus-qjl:bits=2,norm=f32,gain=norm,seed=7,sketch_rounds=1", &[64]),
+    ("octopus-qjl:bits=5,sketch=gauss", &[64]),
     ("int", &[32, 64, 80, 96, 112, 128, 160, 192, 256, 512, 576]),
     ("int:bits=2", &[64]),
     ("int:bits=3", &[80]),

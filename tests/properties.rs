@@ -173,11 +173,14 @@ fn scores_do_not_depend_on_the_page() {
 fn integer_limits(spec: CodecSpec) -> Option<(f64, f64)> {
     match spec {
         CodecSpec::TurboQuant(spec) if spec.levels <= 16 => Some((127.0, 32767.0)),
+        CodecSpec::Trellis(_) => Some((127.0, 32767.0)),
         CodecSpec::TurboQuant(_) => Some((1023.0, 4095.0)),
         CodecSpec::TurboQuantQjl(spec) if spec.bits <= 5 => Some((127.0, 32767.0)),
         CodecSpec::TurboQuantQjl(_) => Some((127.0, 4095.0)),
         CodecSpec::Qjl(_) => Some((127.0, 32767.0)),
         CodecSpec::Octopus(spec) if spec.bdir <= 5 => Some((127.0, f64::INFINITY)),
+        // Exact weights on the octahedral stage, 32767 on the sketch.
+        CodecSpec::OctopusQjl(_) => Some((127.0, 32767.0)),
         _ => None,
     }
 }
@@ -246,8 +249,15 @@ fn exact_query_peak(spec: CodecSpec, dim: usize, query: &[f64]) -> f64 {
     let head = Stream::default();
     match spec {
         CodecSpec::TurboQuant(spec) => peak(&signs(spec.seed, head, dim), spec.rounds, query).0,
+        CodecSpec::Trellis(spec) => peak(&signs(spec.seed, head, dim), spec.rounds, query).0,
         CodecSpec::Octopus(spec) => peak(&signs(spec.seed, head, dim), spec.rounds, query).0,
         CodecSpec::Qjl(spec) => peak(&sketch_signs(spec.seed, head, dim), spec.sketch.rounds, query).0,
+        CodecSpec::OctopusQjl(spec) => {
+            let octopus = spec.octopus;
+            let (coarse, rotated) = peak(&signs(octopus.seed, head, dim), octopus.rounds, query);
+            let coarse = if octopus.bdir <= 5 { coarse } else { 0.0 };
+            coarse + peak(&sketch_signs(octopus.seed, head, dim), spec.sketch.rounds, &rotated).0
+        }
         CodecSpec::TurboQuantQjl(spec) => {
             let (coarse, rotated) = peak(&signs(spec.seed, head, dim), spec.rounds, query);
             coarse + peak(&sketch_signs(spec.seed, head, dim), spec.sketch.rounds, &rotated).0
@@ -273,8 +283,12 @@ fn accumulated_outputs_are_weighted_sums_of_decoded_vectors() {
 
             let mut exact = vec![0.0; dim];
             let (mut weight_errors, mut magnitude) = (0.0, 0.0);
-            let scale =
-                |row: usize| f16::from_le_bytes([blocks[row * bytes], blocks[row * bytes + 1]]).to_f64();
+            let scale = |row: usize| match spec {
+                CodecSpec::OctopusQjl(spec) if spec.octopus.norm == octaplex::NormFormat::F32 => {
+                    f64::from(f32::from_le_bytes(*blocks[row * bytes..].first_chunk().unwrap()))
+                }
+                _ => f16::from_le_bytes([blocks[row * bytes], blocks[row * bytes + 1]]).to_f64(),
+            };
             let limits = integer_limits(spec).filter(|(_, weight)| weight.is_finite());
             let largest = if limits.is_none() {
                 0.0
@@ -288,7 +302,7 @@ fn accumulated_outputs_are_weighted_sums_of_decoded_vectors() {
                 if let Some((_, limit)) = limits {
                     // Half a unit of the integer weight for this row's vector of centroids.
                     weight_errors += 0.5 * largest / limit * norm(x) / scale(row);
-                    if matches!(spec, CodecSpec::TurboQuantQjl(_)) {
+                    if matches!(spec, CodecSpec::TurboQuantQjl(_) | CodecSpec::OctopusQjl(_)) {
                         // The signs have integer weights of their own: c·‖s‖ is √(π/2), a residual's norm below 1.
                         weight_errors += 0.5 * largest / limit * 1.2534;
                     }
@@ -448,6 +462,12 @@ fn a_codec_chosen_at_run_time_is_the_concrete_codec() {
             }
             CodecSpec::TurboQuantQjl(s) => {
                 answers(&octaplex::TurboQuantQjl::<96>::build(s, backend, Stream::default()).unwrap(), &x, &q)
+            }
+            CodecSpec::Octopus(s) => {
+                answers(&octaplex::Octopus::<96>::build(s, backend, Stream::default()).unwrap(), &x, &q)
+            }
+            CodecSpec::OctopusQjl(s) => {
+                answers(&octaplex::OctopusQjl::<96>::build(s, backend, Stream::default()).unwrap(), &x, &q)
             }
             CodecSpec::Qjl(s) => {
                 answers(&octaplex::Qjl::<96>::build(s, backend, Stream::default()).unwrap(), &x, &q)

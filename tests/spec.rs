@@ -31,6 +31,10 @@ const CONFLICTS: &[(&str, &str, &str)] = &[
     ("octopus", "bits", "bnrm"),
     ("octopus", "split", "bdir"),
     ("octopus", "split", "bnrm"),
+    ("octopus-qjl", "bits", "bdir"),
+    ("octopus-qjl", "bits", "bnrm"),
+    ("octopus-qjl", "split", "bdir"),
+    ("octopus-qjl", "split", "bnrm"),
 ];
 
 fn conflict(codec: &str, a: &str, b: &str) -> bool {

@@ -139,6 +139,8 @@ fn the_ends_of_the_stored_formats() {
         ("int:bits=8,asymmetric=true", 255.0 * 65520.0),
         ("turboquant:gain=norm", 65520.0),
         ("turboquant-qjl:bits=8", 65520.0),
+        ("octopus:gain=norm", 65520.0),
+        ("octopus-qjl:gain=norm", 65520.0),
         ("polarquant:bits=7", 65520.0),
     ] {
         let codec = build(spec, 32);
@@ -244,8 +246,9 @@ fn read(codec: &dyn Rows, blocks: &[u8], random: &mut Random) -> bool {
             assert_eq!(error, Error::Corrupt { block: 0 });
             let first = Error::Corrupt { block: index };
             if sound {
-                assert_eq!(score(codec, &random.gaussians(codec.dim()), blocks, count), Err(first));
-                assert_eq!(accumulate(codec, &vec![1.0; count], blocks), Err(first));
+                let at = format!("width {}, {} bytes a block", codec.dim(), codec.block_bytes());
+                assert_eq!(score(codec, &random.gaussians(codec.dim()), blocks, count), Err(first), "{at}");
+                assert_eq!(accumulate(codec, &vec![1.0; count], blocks), Err(first), "{at}");
             }
             sound = false;
         }
@@ -304,6 +307,8 @@ fn infinite_scales_are_corrupt_wherever_they_are() {
         ("int:group=32,asymmetric=true", 4),
         ("qjl", 1),
         ("turboquant-qjl", 1),
+        ("octopus", 1),
+        ("octopus-qjl", 1),
         ("polarquant", 1),
         ("polarquant:depth=4", 4),
         ("f16", 64),

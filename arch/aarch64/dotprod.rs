@@ -4,6 +4,7 @@ use super::neon::Neon;
 use crate::lanes;
 use crate::{IntQuery, Octahedral, Rows, SignQuery, SignRows};
 
+// The functions below take the place of NEON's.
 pub(crate) use super::neon::*;
 
 #[target_feature(enable = "dotprod")]

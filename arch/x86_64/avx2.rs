@@ -11,6 +11,7 @@ mod floats;
 mod pack;
 mod quantize;
 mod score;
+mod search;
 mod vector;
 
 pub(crate) use accumulate::accumulate_codes;
@@ -29,6 +30,7 @@ mod blocks;
 mod quaternion;
 mod signs;
 mod softmax;
+mod windows;
 
 pub(crate) use angles::*;
 pub(crate) use blocks::*;
@@ -38,6 +40,8 @@ pub(crate) use softmax::*;
 mod octahedral;
 
 pub(crate) use octahedral::*;
+pub(crate) use search::viterbi_encode;
+pub(crate) use windows::*;
 
 forward_to_scalar! {
     enable = "avx2,fma,f16c";

@@ -25,10 +25,13 @@ mod quantize;
 mod quaternion;
 mod rotate;
 mod score;
+mod search;
 mod signs;
 mod softmax;
 mod vector;
 mod wide;
+mod window_pairs;
+mod windows;
 
 pub(crate) use accumulate::accumulate_codes;
 pub(crate) use affine::{accumulate_affine, decode_affine, quantize_affine, score_affine};
@@ -43,9 +46,11 @@ pub(crate) use quantize::{lookup, quantize};
 pub(crate) use quaternion::*;
 pub(crate) use rotate::{rotate, rotate_inverse};
 pub(crate) use score::score_codes;
+pub(crate) use search::viterbi_encode;
 pub(crate) use signs::*;
 pub(crate) use softmax::*;
 pub(crate) use vector::{dot, max_abs, min_max, multiply_columns, quantize_query};
+pub(crate) use windows::{accumulate_windows, decode_windows, score_windows};
 
 use core::arch::x86_64::*;
 
@@ -67,10 +72,12 @@ fn load<T: Lanes>(values: &T) -> __m512i {
 /// Arrays that fill a register.
 trait Lanes {}
 impl Lanes for [u8; 64] {}
+impl Lanes for [i8; 64] {}
 impl Lanes for [i16; 32] {}
 impl Lanes for [u16; 32] {}
 impl Lanes for [i32; 16] {}
 impl Lanes for [u32; 16] {}
+impl Lanes for [u64; 8] {}
 
 /// The lowest `count` bits.
 #[inline]

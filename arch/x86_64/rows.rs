@@ -47,12 +47,16 @@ impl Padded {
 
 impl<'a> Blocks<'a> {
     pub(super) fn new(rows: &Rows<'a>, padded: &'a mut Option<Padded>) -> Self {
+        Self::with(rows, 2 + rows.packing.bytes(rows.dim), padded)
+    }
+
+    /// Of each row, the first `stride` bytes matter.
+    pub(super) fn with(rows: &Rows<'a>, stride: usize, padded: &'a mut Option<Padded>) -> Self {
         let full = rows.count() / ROWS * ROWS * rows.stride;
         let rest = &rows.bytes[full..];
         if rest.is_empty() {
             return Self { rows: *rows, tail: Block { bytes: &[], stride: 0 } };
         }
-        let stride = 2 + rows.packing.bytes(rows.dim);
         let bytes = &mut padded.insert(Padded::ZEROS).0[..ROWS * stride];
         for (copy, row) in bytes.chunks_exact_mut(stride).zip(rest.chunks_exact(rows.stride)) {
             copy.copy_from_slice(&row[..stride]);
@@ -79,7 +83,7 @@ pub(super) struct Window<'a> {
     length: usize,
 }
 
-impl Window<'_> {
+impl<'a> Window<'a> {
     /// `length` bytes of row `r` can be read from here.
     #[inline]
     pub(super) fn row(&self, r: usize) -> *const u8 {
@@ -95,6 +99,15 @@ impl Window<'_> {
         // SAFETY: two bytes are there.
         unsafe { self.row(r).cast::<i16>().read_unaligned() }
     }
+
+    /// The first `N` bytes of the window.
+    #[inline]
+    pub(super) fn first<const N: usize>(&self, r: usize) -> &'a [u8; N] {
+        assert!(self.length >= N);
+        // SAFETY: so many bytes are there, as long as the rows are borrowed.
+        unsafe { &*self.row(r).cast::<[u8; N]>() }
+    }
+
     /// The first eight bytes of the window.
     #[inline]
     pub(super) fn quad(&self, r: usize) -> u64 {

@@ -11,6 +11,9 @@ pub(crate) struct Coder {
     codec: Box<dyn DynCodec>,
 }
 
+/// (tokens, bytes) of each page.
+type Pages = Vec<(usize, usize)>;
+
 /// Rows that are worked on between two movements of the progress bar.
 const CHUNK: usize = 1 << 14;
 
@@ -35,59 +38,69 @@ impl Coder {
 
     /// Blocks to f32 rows.
     pub(crate) fn decode(&self, input: &Path, output: &Path) -> Result<()> {
-        let blocks = self.read_blocks(input)?;
-        let bytes = self.codec.block_bytes();
-        let mut progress = Progress::new(blocks.len() / bytes);
-        let mut out = Vec::with_capacity(blocks.len() / bytes * self.codec.dim() * 4);
-        for (index, chunk) in blocks.chunks(CHUNK * bytes).enumerate() {
-            progress.doing("decode", chunk.len() / bytes);
-            let rows = self.codec.decode(chunk);
-            let rows =
-                rows.map_err(|error| in_rows(error, index * CHUNK, self.codec.dim())).at(input.display())?;
-            out.extend(rows.iter().flat_map(|value| value.to_le_bytes()));
+        let (blocks, runs) = self.read_blocks(input)?;
+        let count = runs.iter().map(|(rows, _)| rows).sum();
+        let mut progress = Progress::new(count);
+        let mut out = Vec::with_capacity(count * self.codec.dim() * 4);
+        let (mut rest, mut before) = (&blocks[..], 0);
+        for (rows, bytes) in runs {
+            progress.doing("decode", rows);
+            let (run, later) = rest.split_at(bytes);
+            let decoded = self.codec.decode(run);
+            let decoded = decoded.map_err(|error| in_rows(error, before, self.codec.dim()));
+            out.extend(decoded.at(input.display())?.iter().flat_map(|value| value.to_le_bytes()));
+            (rest, before) = (later, before + rows);
         }
         files::write(output, &out)
     }
 
     /// Queries and blocks to scores, \[query]\[row].
     pub(crate) fn score(&self, query: &Path, input: &Path, output: &Path) -> Result<()> {
-        let (dim, bytes) = (self.codec.dim(), self.codec.block_bytes());
+        let dim = self.codec.dim();
         let queries = read_rows(query, dim)?;
-        let blocks = self.read_blocks(input)?;
-        let (count, rows) = (queries.len() / dim, blocks.len() / bytes);
+        let (blocks, runs) = self.read_blocks(input)?;
+        let count: usize = runs.iter().map(|(rows, _)| rows).sum();
         // Checked alone, so that an error names the right file.
         let checked = self.codec.score(&queries, &[]);
         checked.map_err(|error| in_rows(error, 0, dim)).at(query.display())?;
-        let mut progress = Progress::new(rows);
-        let mut out = vec![0; count * rows * 4];
-        for (index, chunk) in blocks.chunks(CHUNK * bytes).enumerate() {
-            let length = chunk.len() / bytes;
-            progress.doing("score", length);
-            let scores = self.codec.score(&queries, chunk);
-            let scores = scores.map_err(|error| in_rows(error, index * CHUNK, dim)).at(input.display())?;
-            for (query, scores) in scores.chunks_exact(length).enumerate() {
-                let start = (query * rows + index * CHUNK) * 4;
+        let mut progress = Progress::new(count);
+        let mut out = vec![0; queries.len() / dim * count * 4];
+        let (mut rest, mut before) = (&blocks[..], 0);
+        for (rows, bytes) in runs {
+            progress.doing("score", rows);
+            let (run, later) = rest.split_at(bytes);
+            let scores = self.codec.score(&queries, run);
+            let scores = scores.map_err(|error| in_rows(error, before, dim)).at(input.display())?;
+            for (query, scores) in scores.chunks_exact(rows).enumerate() {
+                let start = (query * count + before) * 4;
                 for (bytes, score) in out[start..].as_chunks_mut().0.iter_mut().zip(scores) {
                     *bytes = score.to_le_bytes();
                 }
             }
+            (rest, before) = (later, before + rows);
         }
         files::write(output, &out)
     }
 
-    fn read_blocks(&self, input: &Path) -> Result<Vec<u8>> {
+    /// A file of blocks, and runs of whole pages that it consists of, as (rows, bytes).
+    fn read_blocks(&self, input: &Path) -> Result<(Vec<u8>, Pages)> {
         let blocks = files::read(input)?;
-        let bytes = self.codec.block_bytes();
-        if !blocks.len().is_multiple_of(bytes) {
-            fail!(
-                "{}: {} bytes are no whole number of blocks; a block of {} has {bytes} bytes at width {}",
-                input.display(),
-                blocks.len(),
-                self.codec.spec(),
-                self.codec.dim()
-            );
+        let (mut runs, mut rest) = (Vec::new(), &blocks[..]);
+        while !rest.is_empty() {
+            let Ok(run) = self.codec.split(rest, CHUNK) else {
+                fail!(
+                    "{}: {} bytes are no whole number of blocks; a block of {} has {} bytes at width {}",
+                    input.display(),
+                    blocks.len(),
+                    self.codec.spec(),
+                    self.codec.block_bytes(),
+                    self.codec.dim()
+                );
+            };
+            rest = &rest[run.1..];
+            runs.push(run);
         }
-        Ok(blocks)
+        Ok((blocks, runs))
     }
 }
 

@@ -64,7 +64,9 @@ const QUERIES: usize = 8;
 struct Typed<const D: usize> {
     codec: Box<dyn Codec<D>>,
     rows: Vec<[f32; D]>,
+    /// Pages of all rows, the same one after the other.
     blocks: Vec<u8>,
+    page_bytes: usize,
     queries: Vec<Query<D>>,
     scores: Vec<f32>,
     weights: Vec<f32>,
@@ -73,8 +75,8 @@ struct Typed<const D: usize> {
 impl<const D: usize> Typed<D> {
     fn new(codec: Box<dyn Codec<D>>, rows: &[f32]) -> Result<Self, Error> {
         let rows = rows.as_chunks().0.to_vec();
-        let mut blocks = vec![0; rows.len() * codec.block_bytes()];
-        codec.encode_page(&rows, &mut blocks)?;
+        let blocks = page(&*codec, &rows)?;
+        let page_bytes = blocks.len();
         let queries = rows
             .iter()
             .cycle()
@@ -83,8 +85,22 @@ impl<const D: usize> Typed<D> {
             .collect::<Result<_, _>>()?;
         let scores = vec![0.0; QUERIES * rows.len()];
         let weights = weights(rows.len());
-        Ok(Self { codec, rows, blocks, queries, scores, weights })
+        Ok(Self { codec, rows, blocks, page_bytes, queries, scores, weights })
     }
+}
+
+impl<const D: usize> Typed<D> {
+    fn times(&self) -> usize {
+        self.blocks.len() / self.page_bytes.max(1)
+    }
+}
+
+/// One page of all rows.
+fn page<const D: usize>(codec: &dyn Codec<D>, rows: &[[f32; D]]) -> Result<Vec<u8>, Error> {
+    let mut page = vec![0; codec.page_bytes_max(rows.len())];
+    let bytes = codec.encode_page(rows, &mut page)?;
+    page.truncate(bytes);
+    Ok(page)
 }
 
 /// Weights as of attention: positive, of different sizes, with sum 1 or so.
@@ -94,23 +110,29 @@ fn weights(count: usize) -> Vec<f32> {
 
 impl<const D: usize> Runner for Typed<D> {
     fn pass(&mut self, op: Op) -> Result<(), Error> {
-        let Self { codec, rows, blocks, queries, scores, weights } = self;
+        let times = self.times();
+        let Self { codec, rows, blocks, page_bytes, queries, scores, weights } = self;
         let bytes = codec.block_bytes();
+        let mut pages = blocks.chunks_exact(*page_bytes);
         match op {
             Op::Encode => {
-                let mut blocks = blocks.chunks_exact_mut(bytes);
-                rows.iter().cycle().zip(&mut blocks).try_for_each(|(row, block)| codec.encode(row, block))
+                let mut block = vec![0; bytes];
+                rows.iter().cycle().take(times * rows.len()).try_for_each(|row| {
+                    codec.encode(row, &mut block)?;
+                    std::hint::black_box(&block);
+                    Ok(())
+                })
             }
             Op::EncodePage => {
-                for blocks in blocks.chunks_mut(rows.len() * bytes) {
-                    let pages = rows.chunks(PAGE).zip(blocks.chunks_mut(PAGE * bytes));
-                    pages
-                        .into_iter()
-                        .try_for_each(|(rows, blocks)| codec.encode_page(rows, blocks).map(drop))?;
-                }
-                Ok(())
+                let mut page = vec![0; codec.page_bytes_max(PAGE)];
+                (0..times).flat_map(|_| rows.chunks(PAGE)).try_for_each(|rows| {
+                    codec.encode_page(rows, &mut page[..codec.page_bytes_max(rows.len())])?;
+                    std::hint::black_box(&page);
+                    Ok(())
+                })
             }
-            Op::Decode => {
+            // Where blocks are all there is, one by one; outliers need the page.
+            Op::Decode if *page_bytes == rows.len() * bytes => {
                 let mut x = [0.0; D];
                 blocks.chunks_exact(bytes).try_for_each(|block| {
                     codec.decode(block, &mut x)?;
@@ -118,14 +140,21 @@ impl<const D: usize> Runner for Typed<D> {
                     Ok(())
                 })
             }
-            Op::Score => {
-                let count = blocks.len() / bytes;
-                codec.score(&queries[..1], blocks, &mut scores[..count])
+            Op::Decode => {
+                let mut xs = vec![[0.0; D]; rows.len()];
+                pages.try_for_each(|page| {
+                    codec.decode_page(page, &mut xs)?;
+                    std::hint::black_box(&xs);
+                    Ok(())
+                })
             }
-            Op::Score8 => codec.score(queries, blocks, scores),
+            Op::Score => {
+                pages.try_for_each(|page| codec.score(&queries[..1], page, &mut scores[..rows.len()]))
+            }
+            Op::Score8 => pages.try_for_each(|page| codec.score(queries, page, scores)),
             Op::Accumulate => {
                 let mut acc = [[0.0; D]];
-                codec.accumulate(weights, blocks, &mut acc)?;
+                pages.try_for_each(|page| codec.accumulate(weights, page, &mut acc))?;
                 std::hint::black_box(&acc);
                 Ok(())
             }
@@ -133,13 +162,11 @@ impl<const D: usize> Runner for Typed<D> {
     }
 
     fn vectors(&self) -> usize {
-        self.blocks.len() / self.codec.block_bytes()
+        self.times() * self.rows.len()
     }
 
     fn repeat(&mut self, times: usize) {
         self.blocks = self.blocks.repeat(times);
-        self.scores.resize(QUERIES * self.vectors(), 0.0);
-        self.weights = weights(self.vectors());
     }
 }
 

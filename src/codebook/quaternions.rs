@@ -1,5 +1,6 @@
 //! Sets of unit quaternions, optimised under the symmetry of the 24 Hurwitz units.
 
+#[allow(clippy::excessive_precision, reason = "nine digits name every f32")]
 mod tables;
 
 /// A set as kernels read it.

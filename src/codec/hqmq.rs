@@ -36,7 +36,7 @@ impl Secondary {
 /// How direction codes become bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ChunkPacking {
-    /// Mixed radix, within .02 bits of the fractional log2(24·S) a code: where S is 3·2ⁿ.
+    /// Mixed radix, within .02 bits of the fractional log2(24·S) a code, where S is 3·2ⁿ; whole bits elsewhere.
     #[default]
     Radix,
     /// ⌈log2 24·S⌉ bits a code, for any S.
@@ -101,12 +101,11 @@ impl HqmqSpec {
     }
 
     const fn layout(&self, dim: usize) -> Option<ChunkLayout> {
-        let radix = matches!(self.packing, ChunkPacking::Radix);
+        let radix = matches!(self.packing, ChunkPacking::Radix) && ChunkPacking::fits(self.members);
         let in_range = self.members >= 1 && self.radius_bits >= 2 && self.radius_bits <= 6;
         let has_set =
             matches!(self.secondary, Secondary::Random) || matches!(self.members, 24 | 48 | 96 | 192);
-        if !in_range || !has_set || (radix && !ChunkPacking::fits(self.members)) || dim == 0 || dim > MAX_DIM
-        {
+        if !in_range || !has_set || dim == 0 || dim > MAX_DIM {
             return None;
         }
         Some(ChunkLayout {
@@ -128,29 +127,19 @@ impl Spec for HqmqSpec {
     const KEYS: &'static [Key] = &[
         MEMBERS,
         RADIUS,
-        Key::new("secondary", "random, optimised (s=24, 48, 96, 192)"),
-        Key::new("packing", "radix (s=3·2^k), index"),
-        Key::new("med", "0 (off), 1..=255"),
+        Key::new("secondary", "random, optimised"),
+        Key::new("packing", "radix, index"),
+        Key::new("med", "0..=255"),
         Key::new("rotate", "false, true"),
         Key::new("seed", "0..2^64"),
     ];
 
     fn set(&mut self, key: usize, value: &str) -> Option<()> {
         match key {
-            0 => {
-                self.members = parse_int(value, 1..=255)? as u8;
-                if !ChunkPacking::fits(self.members) {
-                    self.packing = ChunkPacking::Index;
-                }
-            }
+            0 => self.members = parse_int(value, 1..=255)? as u8,
             1 => self.radius_bits = parse_int(value, 2..=6)? as u8,
             2 => self.secondary = one_of(value, &Secondary::NAMES)?,
-            3 => {
-                self.packing = one_of(value, &ChunkPacking::NAMES)?;
-                if self.packing == ChunkPacking::Radix && !ChunkPacking::fits(self.members) {
-                    return None;
-                }
-            }
+            3 => self.packing = one_of(value, &ChunkPacking::NAMES)?,
             4 => self.med = parse_int(value, 0..=255)? as u8,
             5 => self.rotate = parse_flag(value)?,
             _ => self.seed = parse_int(value, 0..=u64::MAX)?,
@@ -163,8 +152,6 @@ impl Spec for HqmqSpec {
             0 => Value::Int(self.members.into()),
             1 => Value::Int(self.radius_bits.into()),
             2 => Value::word(self.secondary, &Secondary::NAMES),
-            // Only whole bits are possible: nothing to choose.
-            3 if !ChunkPacking::fits(self.members) => Value::Absent,
             3 => Value::word(self.packing, &ChunkPacking::NAMES),
             4 => Value::Int(self.med.into()),
             5 => Value::flag(self.rotate),
@@ -227,7 +214,7 @@ impl<const D: usize> Hqmq<D> {
     /// The codec of a spec, for one head.
     ///
     /// # Errors
-    /// [`Error::Value`] for numbers outside their range, [`Error::Unsupported`] for an optimised set or a mixed radix of
+    /// [`Error::Value`] for numbers outside their range, [`Error::Unsupported`] for an optimised set of
     /// another size, [`Error::Width`] for widths above 576, and with `rotate` for those without a Hadamard matrix.
     pub fn build(spec: HqmqSpec, backend: Backend, stream: Stream) -> Result<Self, Error> {
         if D == 0 || D > MAX_DIM {
@@ -238,9 +225,6 @@ impl<const D: usize> Hqmq<D> {
         }
         if !(2..=6).contains(&spec.radius_bits) {
             return Err(RADIUS.error(0));
-        }
-        if spec.packing == ChunkPacking::Radix && !ChunkPacking::fits(spec.members) {
-            return Err(Error::Unsupported { why: "packing=radix needs s=3·2^k; use packing=index" });
         }
         let why = "secondary=optimised has sets of s=24, 48, 96 and 192; use secondary=random";
         let layout = spec.layout(D).ok_or(Error::Unsupported { why })?;

@@ -76,11 +76,15 @@ pub enum NormFormat {
 impl NormFormat {
     const NAMES: [(&'static str, Self); 2] = [("f16", Self::F16), ("f32", Self::F32)];
 
-    const fn bytes(self) -> usize {
+    pub(super) const fn float(self) -> Float {
         match self {
-            Self::F16 => 2,
-            Self::F32 => 4,
+            Self::F16 => Float::F16,
+            Self::F32 => Float::F32,
         }
+    }
+
+    const fn bytes(self) -> usize {
+        self.float().bytes()
     }
 }
 
@@ -126,7 +130,7 @@ const ROUNDS: Key = Key::new("rounds", "1..=3");
 const SPLITS: [(&str, u8); 2] = [("paper", 2), ("even", 1)];
 
 impl OctopusSpec {
-    const fn is_valid(&self) -> bool {
+    pub(super) const fn is_valid(&self) -> bool {
         self.bdir >= 1 && self.bdir <= 7 && self.bnrm <= 6
     }
 
@@ -305,10 +309,7 @@ impl<const D: usize> Octopus<D> {
     pub(crate) fn shape(&self) -> Octahedral<'_> {
         Octahedral {
             dim: D,
-            scale: match self.spec.norm {
-                NormFormat::F16 => Float::F16,
-                NormFormat::F32 => Float::F32,
-            },
+            scale: self.spec.norm.float(),
             direction_bits: self.spec.bdir,
             radius_bits: self.spec.bnrm,
             rest_bits: self.rest.map_or(0, |book| book.levels().trailing_zeros() as u8),
@@ -327,25 +328,116 @@ impl<const D: usize> Octopus<D> {
         !self.directions.directions.is_empty()
     }
 
-    /// What the norm field of a block says for rotated `z` with this stream.
-    fn stored_norm(&self, norm: f32, z: &[f32; D], stream: &[u8]) -> f32 {
-        if self.spec.gain == Gain::Norm {
-            return norm;
-        }
-        let mut decoded = [0.0; D];
-        self.backend.octahedral_decode(&self.shape(), stream, 1.0, &mut decoded);
-        let correlation = self.backend.dot(z, &decoded) / norm;
-        let energy = self.backend.dot(&decoded, &decoded);
-        self.spec.gain.stored(norm, correlation, energy)
+    pub(super) fn backend(&self) -> Backend {
+        self.backend
     }
 
-    /// `Ok` if every block's norm is one that `encode` could have written.
-    fn check_norms(&self, blocks: &[u8], stride: usize) -> Result<(), Error> {
+    pub(super) fn norm_format(&self) -> NormFormat {
+        self.spec.norm
+    }
+
+    /// Encodes a block, and gives what is left of the vector, in units of the stored norm and in the rotated basis, if
+    /// asked for; `true` for a block of zeros, whose residual is left alone.
+    pub(super) fn encode_with_residual(
+        &self,
+        x: &[f32; D],
+        block: &mut [u8],
+        residual: Option<&mut [f32; D]>,
+    ) -> Result<bool, Error> {
+        let norm = norm(self.backend, x)?;
+        if norm < SMALLEST_NORM {
+            block.fill(0);
+            return Ok(true);
+        }
+        let mut z = *x;
+        self.rotation.forward(self.backend, &mut z);
+        let mut stream = [0; MAX_STREAM_BYTES];
+        let (head, rest) = block.split_at_mut(self.spec.norm.bytes());
+        let stream = &mut stream[..rest.len()];
+        self.backend.octahedral_encode(&self.shape(), self.spec.rounding.search(), &z, 1.0 / norm, stream);
+        let mut decoded = [0.0; D];
+        if self.spec.gain != Gain::Norm || residual.is_some() {
+            self.backend.octahedral_decode(&self.shape(), stream, 1.0, &mut decoded);
+        }
+        let stored = match self.spec.gain {
+            Gain::Norm => norm,
+            gain => {
+                let correlation = self.backend.dot(&z, &decoded) / norm;
+                gain.stored(norm, correlation, self.backend.dot(&decoded, &decoded))
+            }
+        };
+        let stored = match self.spec.norm {
+            NormFormat::F16 => {
+                let stored = to_f16(stored)?;
+                head.copy_from_slice(&stored.to_le_bytes());
+                stored.to_f32()
+            }
+            NormFormat::F32 if stored.abs() < MAX_VALUE => {
+                head.copy_from_slice(&stored.to_le_bytes());
+                stored
+            }
+            NormFormat::F32 => return Err(Error::Overflow),
+        };
+        if stored == 0.0 {
+            block.fill(0); // the sign of the zero as well
+            return Ok(true);
+        }
+        rest.copy_from_slice(stream);
+        if let Some(residual) = residual {
+            let inverse = 1.0 / stored;
+            for ((residual, z), decoded) in residual.iter_mut().zip(z).zip(decoded) {
+                *residual = z * inverse - decoded;
+            }
+        }
+        Ok(false)
+    }
+
+    /// The norm of a block.
+    pub(super) fn read_norm(&self, block: &[u8]) -> f32 {
         match self.spec.norm {
-            NormFormat::F16 => check_scales(blocks, stride, 1),
+            NormFormat::F16 => read_f16(block).to_f32(),
+            NormFormat::F32 => read_f32(block),
+        }
+    }
+
+    /// Decodes a block with a finite norm, in the rotated basis.
+    pub(super) fn decode_rotated(&self, block: &[u8], x: &mut [f32; D]) {
+        let stream = &block[self.spec.norm.bytes()..];
+        self.backend.octahedral_decode(&self.shape(), stream, self.read_norm(block), x);
+    }
+
+    /// Scores rows that begin with a block.
+    pub(super) fn score_rows(
+        &self,
+        queries: &[Query<D>],
+        rows: &[u8],
+        stride: usize,
+        scores: &mut [f32],
+    ) -> Result<(), Error> {
+        let shape = self.shape();
+        if self.is_int() {
+            return Query::in_int_batches(queries, QUERY_LIMIT, scores, |queries, scores| {
+                self.backend.score_octahedral(&shape, stride, rows, queries, scores);
+            });
+        }
+        Query::in_float_batches(queries, scores, |queries, scores| {
+            self.backend.score_octahedral_floats(&shape, stride, rows, queries, scores);
+        });
+        Ok(())
+    }
+
+    /// Accumulates rows that begin with a block.
+    pub(super) fn accumulate_rows(&self, weights: &[f32], rows: &[u8], stride: usize, acc: &mut [[f32; D]]) {
+        self.backend.accumulate_octahedral(&self.shape(), stride, rows, weights, acc.as_flattened_mut());
+    }
+
+    /// `Ok` if the norm at the head of every row is one that `encode` could have written.
+    pub(super) fn check_norms(&self, rows: &[u8], stride: usize) -> Result<(), Error> {
+        match self.spec.norm {
+            NormFormat::F16 => check_scales(rows, stride, 1),
             NormFormat::F32 => {
-                let is_norm = |block: &[u8]| read_f32(block).abs() < MAX_VALUE;
-                match blocks.chunks_exact(stride).position(|block| !is_norm(block)) {
+                let is_norm = |row: &[u8]| read_f32(row).abs() < MAX_VALUE;
+                match rows.chunks_exact(stride).position(|row| !is_norm(row)) {
                     Some(block) => Err(Error::Corrupt { block }),
                     None => Ok(()),
                 }
@@ -369,46 +461,13 @@ impl<const D: usize> Codec<D> for Octopus<D> {
 
     fn encode(&self, x: &[f32; D], block: &mut [u8]) -> Result<(), Error> {
         Error::expect_length("bytes of a block", self.block_bytes(), block.len())?;
-        let norm = norm(self.backend, x)?;
-        if norm < SMALLEST_NORM {
-            block.fill(0);
-            return Ok(());
-        }
-        let mut z = *x;
-        self.rotation.forward(self.backend, &mut z);
-        let mut stream = [0; MAX_STREAM_BYTES];
-        let (head, rest) = block.split_at_mut(self.spec.norm.bytes());
-        let stream = &mut stream[..rest.len()];
-        self.backend.octahedral_encode(&self.shape(), self.spec.rounding.search(), &z, 1.0 / norm, stream);
-        let stored = self.stored_norm(norm, &z, stream);
-        let is_zero = match self.spec.norm {
-            NormFormat::F16 => {
-                let stored = to_f16(stored)?;
-                head.copy_from_slice(&stored.to_le_bytes());
-                stored.to_bits() == 0
-            }
-            NormFormat::F32 if stored.abs() < MAX_VALUE => {
-                head.copy_from_slice(&stored.to_le_bytes());
-                stored == 0.0
-            }
-            NormFormat::F32 => return Err(Error::Overflow),
-        };
-        if is_zero {
-            rest.fill(0);
-        } else {
-            rest.copy_from_slice(stream);
-        }
-        Ok(())
+        self.encode_with_residual(x, block, None).map(|_| ())
     }
 
     fn decode(&self, block: &[u8], x: &mut [f32; D]) -> Result<(), Error> {
         Error::expect_length("bytes of a block", self.block_bytes(), block.len())?;
         self.check_norms(block, block.len())?;
-        let norm = match self.spec.norm {
-            NormFormat::F16 => read_f16(block).to_f32(),
-            NormFormat::F32 => read_f32(block),
-        };
-        self.backend.octahedral_decode(&self.shape(), &block[self.spec.norm.bytes()..], norm, x);
+        self.decode_rotated(block, x);
         self.rotation.inverse(self.backend, x);
         Ok(())
     }
@@ -425,23 +484,14 @@ impl<const D: usize> Codec<D> for Octopus<D> {
         let count = count_blocks(blocks, stride)?;
         Error::expect_length("scores", queries.len().saturating_mul(count), scores.len())?;
         self.check_norms(blocks, stride)?;
-        let shape = self.shape();
-        if self.is_int() {
-            return Query::in_int_batches(queries, QUERY_LIMIT, scores, |queries, scores| {
-                self.backend.score_octahedral(&shape, stride, blocks, queries, scores);
-            });
-        }
-        Query::in_float_batches(queries, scores, |queries, scores| {
-            self.backend.score_octahedral_floats(&shape, stride, blocks, queries, scores);
-        });
-        Ok(())
+        self.score_rows(queries, blocks, stride, scores)
     }
 
     fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [[f32; D]]) -> Result<(), Error> {
         let stride = self.block_bytes();
         check_accumulate(weights, blocks, stride, acc.len())?;
         self.check_norms(blocks, stride)?;
-        self.backend.accumulate_octahedral(&self.shape(), stride, blocks, weights, acc.as_flattened_mut());
+        self.accumulate_rows(weights, blocks, stride, acc);
         Ok(())
     }
 

@@ -7,7 +7,6 @@
 //! which encoders leave at zero.
 
 use super::Error;
-use half::f16;
 
 /// Bytes of an outlier.
 const BYTES: usize = 8;
@@ -86,16 +85,14 @@ impl Outliers {
             return Err(Error::Corrupt { block });
         }
         let page = Page { outliers: *self, blocks, list };
-        let mut corrupt = None;
-        page.for_each(|row, _, values| {
-            if corrupt.is_none() && !values.iter().all(|value| value.is_finite()) {
-                corrupt = Some(row);
-            }
-        });
-        match corrupt {
-            Some(block) => Err(Error::Corrupt { block }),
-            None => Ok(page),
+        if list.as_chunks::<2>().0.iter().fold(true, |finite, half| finite & (half[1] & 0x7c != 0x7c)) {
+            return Ok(page);
         }
+        let mut corrupt = 0;
+        page.for_each(|row, _, values| {
+            corrupt = if values.iter().all(|x| x.abs() < 65536.0) { corrupt } else { row }
+        });
+        Err(Error::Corrupt { block: corrupt })
     }
 
     /// The same for the page of a call that has `rows` results for each of `times` queries or outputs.
@@ -165,6 +162,13 @@ impl Outliers {
     }
 }
 
+/// f16 to f32, exact; infinities and NaN become 65536 and more.
+fn widen(bits: u16) -> f32 {
+    const TWO_112: f32 = f32::from_bits((112 + 127) << 23);
+    let magnitude = f32::from_bits(u32::from(bits & 0x7fff) << 13) * TWO_112;
+    f32::from_bits(magnitude.to_bits() | u32::from(bits & 0x8000) << 16)
+}
+
 impl Page<'_> {
     /// Calls `f` with (row, chunk, its values) of each outlier, in order.
     pub(crate) fn for_each(&self, mut f: impl FnMut(usize, usize, [f32; 4])) {
@@ -175,8 +179,8 @@ impl Page<'_> {
                 while flags != 0 {
                     let chunk = 8 * byte + flags.trailing_zeros() as usize;
                     if let Some(bytes) = list.next() {
-                        let half = |i: usize| f16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]]).to_f32();
-                        f(row, chunk, [half(0), half(1), half(2), half(3)]);
+                        let value = |i: usize| widen(u16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]]));
+                        f(row, chunk, [value(0), value(1), value(2), value(3)]);
                     }
                     flags &= flags - 1;
                 }
@@ -190,8 +194,12 @@ impl Page<'_> {
         let rows = self.blocks.len() / self.outliers.block_bytes;
         self.for_each(|row, chunk, [w, x, y, z]| {
             for (query, scores) in queries.iter().zip(scores.chunks_exact_mut(rows)) {
-                let at = |i: usize| query.get(4 * chunk + i).copied().unwrap_or(0.0);
-                scores[row] += (at(0) * w + at(1) * x) + (at(2) * y + at(3) * z);
+                let q = match query[4 * chunk..].first_chunk::<4>() {
+                    Some(q) => *q,
+                    // The last chunk of a width that is not divisible by four.
+                    None => core::array::from_fn(|i| query.get(4 * chunk + i).copied().unwrap_or(0.0)),
+                };
+                scores[row] += (q[0] * w + q[1] * x) + (q[2] * y + q[3] * z);
             }
         });
     }

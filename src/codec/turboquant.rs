@@ -93,7 +93,7 @@ impl TurboQuantSpec {
 
 const BITS: Key = Key::new("bits", "1..=8");
 const LEVELS: Key = Key::new("levels", "3, 5, 6, 10, 12").excludes(1);
-const ROUNDS: Key = Key::new("rounds", "1..=3");
+pub(crate) const ROUNDS: Key = Key::new("rounds", "1..=3");
 
 impl Spec for TurboQuantSpec {
     const NAME: &'static str = "turboquant";

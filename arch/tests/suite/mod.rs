@@ -10,6 +10,7 @@ mod paint;
 mod quaternion;
 mod signs;
 mod softmax;
+mod windows;
 
 use alloc::format;
 use alloc::string::String;
@@ -40,6 +41,10 @@ pub(crate) const KERNELS: &[(&str, Check)] = &[
     ("quantize_query", quantize_query),
     ("score_codes", score_codes),
     ("accumulate_codes", accumulate_codes),
+    ("decode_windows", windows::decode_windows),
+    ("score_windows", windows::score_windows),
+    ("accumulate_windows", windows::accumulate_windows),
+    ("viterbi_encode", windows::viterbi_encode),
     ("decode_floats", decode_floats),
     ("encode_floats", encode_floats),
     ("score_floats", score_floats),

@@ -102,12 +102,18 @@ impl Unpack {
             (3, _) => kind::BYTES,
             _ => kind::SEVENS,
         };
-        let mut unpack = Self::of_kind(kind, packing, dim, head);
-        while unpack.set < unpack.count / step(kind) {
-            unpack.places[unpack.set].write(unpack.place(unpack.set));
-            unpack.set += 1;
+        Self::of_kind(kind, packing, dim, head).with_places()
+    }
+
+    /// Sets all places, for many rows.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(super) fn with_places(mut self) -> Self {
+        while self.set < self.count / step(self.kind) {
+            self.places[self.set].write(self.place(self.set));
+            self.set += 1;
         }
-        unpack
+        self
     }
 
     /// The same with coordinates in order, and places not set: for a single row, which asks for each but once.
@@ -226,7 +232,7 @@ impl Unpack {
     #[inline]
     pub(super) fn windows<'a, const KIND: u8>(&'a self, block: &Block<'a>, c: usize) -> Windows<'a> {
         let place = &self.places[..self.set][c / step(KIND)];
-        // SAFETY: `new` has set this many.
+        // SAFETY: `with_places` has set this many.
         Windows::at::<KIND>(unsafe { place.assume_init_ref() }, block)
     }
 

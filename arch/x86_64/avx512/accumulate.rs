@@ -289,21 +289,16 @@ fn finish<const KIND: u8>(sums: &mut [Sums], factor: f32, acc: &mut [f32]) {
         *d = _mm512_shuffle_i32x4::<0xdd>(ab_upper, cd_upper);
     }
     let add = |acc: &mut [f32], sum: __m512i| add(acc, sum, factor);
-    if KIND == kind::NIBBLES || KIND == kind::PAIRS {
+    if step(KIND) == 2 {
         for (pair, acc) in sums.as_chunks::<2>().0.iter().zip(acc.chunks_mut(128)) {
             for (i, acc) in acc.chunks_mut(32).enumerate() {
                 let (x, y) = (pair[0][i], pair[1][i]);
-                let (lower, upper) = if KIND == kind::NIBBLES {
-                    let index = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-                    let further = _mm512_add_epi32(index, _mm512_set1_epi32(8));
-                    (_mm512_permutex2var_epi32(x, index, y), _mm512_permutex2var_epi32(x, further, y))
-                } else {
-                    (_mm512_shuffle_i32x4::<0x44>(x, y), _mm512_shuffle_i32x4::<0xee>(x, y))
-                };
+                let index = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+                let further = _mm512_add_epi32(index, _mm512_set1_epi32(8));
                 let (low, high) = acc.split_at_mut(acc.len().min(16));
-                add(low, lower);
+                add(low, _mm512_permutex2var_epi32(x, index, y));
                 if !high.is_empty() {
-                    add(high, upper);
+                    add(high, _mm512_permutex2var_epi32(x, further, y));
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! From packed codes to centroids: codebooks that fit registers.
 
-use super::codes::{CHUNK, Chunk, MAX_CHUNKS, Masked, Place, SPREAD, Unpack};
+use super::codes::{CHUNK, Chunk, MAX_CHUNKS, Masked, Place, SHIFT, SPREAD, Unpack};
 use super::{load, load_words, narrow};
 use crate::Packing;
 use crate::x86_64::rows::{Block, ROWS};
@@ -21,6 +21,8 @@ static IDENTITY: [u8; 64] = {
 pub(super) struct Bytes {
     unpack: Unpack,
     table: __m512i,
+    /// For a field of two codes, the upper one's centroid.
+    upper: __m512i,
     kind: u8,
     chunks: [Chunk; MAX_CHUNKS],
     count: usize,
@@ -31,7 +33,8 @@ pub(super) mod kind {
     /// 4 bits: 64 bytes are 128 codes. The first register of a pair has the low halves (even coordinates), the second
     /// the high ones, and nothing needs to be spread.
     pub(crate) const NIBBLES: u8 = 0;
-    /// 1 to 3 bits: 16 codes share a quadword. The first register of a pair has the first eight of each sixteen.
+    /// 1 to 3 bits: a byte gets a field of two codes, which is an index of at most six bits, all that `vpermb` looks
+    /// at; one table has the lower code's centroids, the other the upper one's. The order is that of nibbles.
     pub(crate) const PAIRS: u8 = 1;
     /// A raw plane and nothing else, coordinates in order.
     pub(crate) const RAW: u8 = 2;
@@ -54,9 +57,12 @@ impl Bytes {
         }
         // Entry i is centroid i mod levels where that is a power of two, so `Unpack::raw` will do for an index.
         let period = if packing.radix() == 1 { packing.levels() as u8 } else { 16 };
-        let index = _mm512_and_si512(load(&IDENTITY), _mm512_set1_epi8((period - 1) as i8));
-        // Pairs of registers, unless they would be half empty.
-        let pairs = (dim - 1) % (2 * CHUNK) >= CHUNK;
+        let level = _mm512_set1_epi8((period - 1) as i8);
+        let index = _mm512_and_si512(load(&IDENTITY), level);
+        let bits = _mm_cvtsi32_si128(packing.raw_bits() as i32);
+        let upper_index = _mm512_and_si512(_mm512_srl_epi16(load(&IDENTITY), bits), level);
+        // Pairs of registers, even if the last one is half empty: they take fewer instructions than one in order.
+        let pairs = dim.div_ceil(2 * CHUNK) * 2 <= MAX_CHUNKS;
         let kind = match (packing.radix(), packing.raw_bits()) {
             (1, 4) if pairs => kind::NIBBLES,
             (1, 1..=3) if pairs => kind::PAIRS,
@@ -67,7 +73,7 @@ impl Bytes {
         };
         let mut unpack = Unpack::new(packing, dim, 2);
         let mut chunks = [unpack.chunk(0); MAX_CHUNKS];
-        let count = if pairs { dim.div_ceil(2 * CHUNK) * 2 } else { dim.div_ceil(CHUNK) };
+        let count = if step(kind) == 2 { dim.div_ceil(2 * CHUNK) * 2 } else { dim.div_ceil(CHUNK) };
         for (i, chunk) in chunks[..count].iter_mut().enumerate() {
             *chunk = unpack.chunk(i);
         }
@@ -76,9 +82,11 @@ impl Bytes {
                 let start = unpack.raw_start + 8 * i * packing.raw_bits() as usize;
                 chunks[i].raw = Place::new(start, unpack.end.min(start + 16 * packing.raw_bits() as usize));
             }
-            unpack.spread = load(&SPREAD[2 * packing.raw_bits() as usize]);
+            let field = 2 * packing.raw_bits() as usize;
+            (unpack.spread, unpack.shift) = (load(&SPREAD[field]), load(&SHIFT[field]));
         }
-        Self { unpack, table: _mm512_permutexvar_epi8(index, load(&table)), kind, chunks, count }
+        let [table, upper] = [index, upper_index].map(|index| _mm512_permutexvar_epi8(index, load(&table)));
+        Self { unpack, table, upper, kind, chunks, count }
     }
 
     pub(super) fn kind(&self) -> u8 {
@@ -101,14 +109,7 @@ impl Bytes {
         let chunk = &self.chunks[c];
         let raw = Masked::new(block, &chunk.raw);
         match KIND {
-            kind::NIBBLES => self.nibbles(rows.map(|r| raw.load(r))),
-            kind::PAIRS => {
-                let quads = rows.map(|r| _mm512_permutexvar_epi8(unpack.spread, raw.load(r)));
-                let take = |shift| quads.map(|quads| _mm512_multishift_epi64_epi8(shift, quads));
-                let bits = unpack.packing.raw_bits() as i8;
-                let upper = _mm512_add_epi8(unpack.shift, _mm512_set1_epi8(8 * bits));
-                [self.lookup(take(unpack.shift)), self.lookup(take(upper))]
-            }
+            kind::NIBBLES | kind::PAIRS => self.halves::<KIND>(rows.map(|r| self.fields::<KIND>(&raw, r))),
             _ => {
                 let digits = Masked::new(block, &chunk.digits);
                 // A loop, since LLVM does not inline a closure of this size into `map`.
@@ -135,15 +136,14 @@ impl Bytes {
         c: usize,
         first: usize,
     ) -> [[__m512i; 4]; 2] {
-        if KIND == kind::NIBBLES {
+        if step(KIND) == 2 {
             // Two codes to a byte: interleaved as they are, half the work.
             let raw = Masked::new(block, &self.chunks[c].raw);
             let rows = [first, first + 1, first + 2, first + 3];
-            return self.nibbles(interleave(rows.map(|r| raw.load(r))));
+            return self.halves::<KIND>(interleave(rows.map(|r| self.fields::<KIND>(&raw, r))));
         }
-        let [centroids, next] = self.four::<KIND>(block, c, first);
-        let next = if step(KIND) == 2 { interleave(next) } else { next };
-        [interleave(centroids), next]
+        let [centroids, unused] = self.four::<KIND>(block, c, first);
+        [interleave(centroids), unused]
     }
 
     /// The centroids of sixteen rows, transposed: register j has bytes 4·j … of each row, a row a lane.
@@ -151,34 +151,56 @@ impl Bytes {
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(super) fn transposed<const KIND: u8>(&self, block: &Block, c: usize) -> [[__m512i; ROWS]; 2] {
         let zero = [_mm512_setzero_si512(); ROWS];
-        if KIND == kind::NIBBLES {
+        let mut rows = zero;
+        if step(KIND) == 2 {
             // Two codes to a byte: transposed as they are, half the work.
             let raw = Masked::new(block, &self.chunks[c].raw);
-            let mut rows = zero;
             for (r, row) in rows.iter_mut().enumerate() {
-                *row = raw.load(r);
+                *row = self.fields::<KIND>(&raw, r);
             }
             let (mut low, mut high) = (zero, zero);
-            for ((codes, low), high) in transpose(&rows).iter().zip(&mut low).zip(&mut high) {
-                *low = _mm512_permutexvar_epi8(*codes, self.table);
-                *high = _mm512_permutexvar_epi8(_mm512_srli_epi16::<4>(*codes), self.table);
+            for ((fields, low), high) in transpose(&rows).iter().zip(&mut low).zip(&mut high) {
+                [*low, *high] = self.half::<KIND>(*fields);
             }
             return [low, high];
         }
-        let (mut these, mut next) = (zero, zero);
         for first in (0..ROWS).step_by(4) {
-            let [a, b] = self.four::<KIND>(block, c, first);
-            these[first..first + 4].copy_from_slice(&a);
-            next[first..first + 4].copy_from_slice(&b);
+            rows[first..first + 4].copy_from_slice(&self.four::<KIND>(block, c, first)[0]);
         }
-        [transpose(&these), if step(KIND) == 2 { transpose(&next) } else { next }]
+        [transpose(&rows), zero]
     }
 
-    /// The table is repeated, so upper halves need no mask.
+    /// A field of two codes in each byte of row `r`; above it, bits of other fields.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn nibbles(&self, codes: [__m512i; 4]) -> [[__m512i; 4]; 2] {
-        [self.lookup(codes), self.lookup(codes.map(|codes| _mm512_srli_epi16::<4>(codes)))]
+    fn fields<const KIND: u8>(&self, raw: &Masked, r: usize) -> __m512i {
+        if KIND == kind::NIBBLES {
+            return raw.load(r);
+        }
+        _mm512_multishift_epi64_epi8(
+            self.unpack.shift,
+            _mm512_permutexvar_epi8(self.unpack.spread, raw.load(r)),
+        )
+    }
+
+    /// The centroids of the lower and of the upper codes. Tables are repeated, so no index needs a mask.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn half<const KIND: u8>(&self, fields: __m512i) -> [__m512i; 2] {
+        let lower = _mm512_permutexvar_epi8(fields, self.table);
+        let upper = if KIND == kind::NIBBLES {
+            _mm512_permutexvar_epi8(_mm512_srli_epi16::<4>(fields), self.table)
+        } else {
+            _mm512_permutexvar_epi8(fields, self.upper)
+        };
+        [lower, upper]
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn halves<const KIND: u8>(&self, fields: [__m512i; 4]) -> [[__m512i; 4]; 2] {
+        let [a, b, c, d] = fields.map(|fields| self.half::<KIND>(fields));
+        [[a[0], b[0], c[0], d[0]], [a[1], b[1], c[1], d[1]]]
     }
 
     #[inline]

@@ -97,7 +97,7 @@ pub(super) struct Unpack {
     pub(super) spread: __m512i,
     pub(super) shift: __m512i,
     /// Bits of a byte that come from the raw plane.
-    raw_mask: __m512i,
+    pub(super) raw_mask: __m512i,
     /// radix · 2^raw in each word.
     take: __m512i,
     /// Valid bits of the digit plane's last byte.
@@ -258,7 +258,7 @@ pub(super) static SPREAD: [[u8; 64]; 9] = {
 };
 
 /// The bit offsets of the eight codes in their quadword.
-static SHIFT: [[u8; 64]; 9] = {
+pub(super) static SHIFT: [[u8; 64]; 9] = {
     let mut table = [[0; 64]; 9];
     let mut bits = 0;
     while bits < 9 {

@@ -34,17 +34,17 @@ pub(crate) fn score_codes(
 }
 
 /// A query in the order of the looked-up bytes.
-struct ByteQuery {
-    values: [__m512i; MAX_CHUNKS],
+pub(super) struct ByteQuery {
+    pub(super) values: [__m512i; MAX_CHUNKS],
     /// 128 · Σ q: what the offset of the centroids adds to each sum.
-    excess: __m512i,
-    factor: __m512,
+    pub(super) excess: __m512i,
+    pub(super) factor: __m512,
 }
 
 impl ByteQuery {
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn new(query: &IntQuery, scale: f32, kind: u8) -> Self {
+    pub(super) fn new(query: &IntQuery, scale: f32, kind: u8) -> Self {
         let mut values = [_mm512_setzero_si512(); MAX_CHUNKS];
         let mut sum = _mm512_setzero_si512();
         for (chunk, values) in query.values.chunks(CHUNK).zip(&mut values) {
@@ -52,19 +52,10 @@ impl ByteQuery {
             *values = narrow(load_words(low), load_words(high));
             sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8(-128), *values);
         }
-        for [a, b] in values.as_chunks_mut::<2>().0 {
-            match kind {
-                kind::NIBBLES => {
-                    let odd = |x| _mm512_srli_epi16::<8>(x);
-                    (*a, *b) = (narrow(*a, *b), narrow(odd(*a), odd(*b)));
-                }
-                kind::PAIRS => {
-                    let even = _mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14);
-                    let odd = _mm512_setr_epi64(1, 3, 5, 7, 9, 11, 13, 15);
-                    (*a, *b) =
-                        (_mm512_permutex2var_epi64(*a, even, *b), _mm512_permutex2var_epi64(*a, odd, *b));
-                }
-                _ => {}
+        if step(kind) == 2 {
+            for [a, b] in values.as_chunks_mut::<2>().0 {
+                let odd = |x| _mm512_srli_epi16::<8>(x);
+                (*a, *b) = (narrow(*a, *b), narrow(odd(*a), odd(*b)));
             }
         }
         Self {
@@ -188,7 +179,7 @@ fn to_dwords(x: __m512i) -> [i32; 16] {
 /// (f32(sum) · factor) · row scale.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn finish(sums: __m512i, excess: __m512i, factor: __m512, scales: __m512) -> __m512 {
+pub(super) fn finish(sums: __m512i, excess: __m512i, factor: __m512, scales: __m512) -> __m512 {
     let sums = _mm512_cvtepi32_ps(_mm512_sub_epi32(sums, excess));
     _mm512_mul_ps(_mm512_mul_ps(sums, factor), scales)
 }
