@@ -99,6 +99,8 @@ thumb() {
   build_in thumb
   say "thumb: octaplex without default features"
   "${cargo[@]}" build --quiet --release "${options[@]}" --no-default-features -p octaplex
+  # A cache in static memory; without a linker script the image is built, not run.
+  "${cargo[@]}" rustc --quiet --release "${options[@]}" --no-default-features -p octaplex --example no_alloc -- --emit=obj
 }
 
 # Encodes and scores one file on every machine and backend, and compares with this machine's specification.
