@@ -13,7 +13,7 @@ const LOWEST: f32 = -87.0;
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {
     const LOG2_E: f32 = core::f32::consts::LOG2_E;
-    const LN2_HI: f32 = 0.693_359_375;
+    const LN2_HI: f32 = 355.0 / 512.0;
     const LN2_LO: f32 = -2.121_944_4e-4;
     // 1.5·2²³: a sum with it has no fraction bits left, and n in its lowest bits.
     const MAGIC: f32 = 12_582_912.0;
