@@ -338,6 +338,17 @@ impl CodecSpec {
         CODECS
     }
 
+    /// The most bytes that a page of `tokens` vectors of `dim` values takes; sizes static buffers. Most codecs always
+    /// take that many, [`block_bytes`](Self::block_bytes) each.
+    #[must_use]
+    pub const fn page_bytes_max(&self, dim: usize, tokens: usize) -> usize {
+        let outliers = match self {
+            Self::Hqmq(spec) if spec.med > 0 => crate::codec::hqmq::outlier_bytes_max(dim, tokens),
+            _ => 0,
+        };
+        tokens * self.block_bytes(dim) + outliers
+    }
+
     /// Bits per value, everything stored counted: 8 · [`block_bytes`](Self::block_bytes) / `dim`. Where a page has a
     /// list of exact values behind its blocks (`med`), its bytes depend on the data and come on top.
     #[must_use]

@@ -25,6 +25,11 @@ pub(crate) struct Outliers {
     pub(crate) chunks: usize,
 }
 
+/// The most bytes that the outliers of a page take.
+pub(crate) const fn bytes_max(chunks: usize, tokens: usize) -> usize {
+    tokens * chunks / 2 * BYTES
+}
+
 /// A page, taken apart.
 #[derive(Clone, Copy)]
 pub(crate) struct Page<'a> {
@@ -35,7 +40,7 @@ pub(crate) struct Page<'a> {
 
 impl Outliers {
     pub(crate) fn page_bytes_max(&self, tokens: usize) -> usize {
-        tokens * self.block_bytes + tokens * self.chunks / 2 * BYTES
+        tokens * self.block_bytes + bytes_max(self.chunks, tokens)
     }
 
     /// Number of outliers of a block.
