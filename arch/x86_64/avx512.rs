@@ -29,6 +29,7 @@ mod search;
 mod signs;
 mod vector;
 mod wide;
+mod window_fours;
 mod window_pairs;
 mod windows;
 

@@ -14,6 +14,7 @@ use super::codes::{CHUNK, Chunk, MAX_CHUNKS, Masked, Place, Unpack, scales};
 use super::load;
 use super::score::{ByteQuery, add_four, add_lanes, finish};
 use super::store_first;
+use super::window_fours;
 use super::window_pairs::{self, load_16, load_32};
 use crate::scalar::windows::scaled_rows;
 use crate::scalar::{PAGE, finish_sums, quantize_weights, weight_limit};
@@ -215,7 +216,8 @@ pub(crate) fn score_windows(
         return;
     }
     if let [query] = queries
-        && window_pairs::score(book, rows, scale, query, scores)
+        && (window_fours::score(book, rows, scale, query, scores)
+            || window_pairs::score(book, rows, scale, query, scores))
     {
         return;
     }
