@@ -111,7 +111,7 @@ fn tables<const M: usize>(book: &WindowCodebook) -> [__m256i; M] {
     for (table, centroids) in tables.iter_mut().zip(book.centroids().chunks_exact(book.windows())) {
         let mut bytes = [0i8; 32];
         for (i, byte) in bytes.iter_mut().enumerate() {
-            *byte = centroids[i % 16 >> (3 - book.history())];
+            *byte = centroids[(i % 16) >> (3 - book.history())];
         }
         *table = load(&bytes);
     }

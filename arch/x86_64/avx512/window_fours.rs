@@ -97,7 +97,8 @@ fn score_as<const BITS: usize>(
     query: &IntQuery,
     scores: &mut [f32],
 ) {
-    let half = |i: usize| narrow(load_words(&query.values[i..i + 32]), load_words(&query.values[i + 32..i + 64]));
+    let half =
+        |i: usize| narrow(load_words(&query.values[i..i + 32]), load_words(&query.values[i + 32..i + 64]));
     let (low, high) = (half(0), half(64));
     let bias = _mm512_set1_epi8(-128);
     let excess = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(_mm512_setzero_si512(), bias, low), bias, high);
@@ -136,7 +137,8 @@ fn score_as<const BITS: usize>(
                     };
                     index = _mm512_ternarylogic_epi64::<0xca>(look_up.window_bits, index, codes);
                 }
-                *sum = _mm512_dpbusd_epi32(*sum, _mm512_permutexvar_epi8(index, look_up.table), look_up.query);
+                *sum =
+                    _mm512_dpbusd_epi32(*sum, _mm512_permutexvar_epi8(index, look_up.table), look_up.query);
             }
         }
         let [a, b] = sums.map(|sums| add_four(sums));
@@ -177,7 +179,8 @@ impl LookUp {
         let mut order = [0; 64];
         for (i, place) in order.iter_mut().enumerate() {
             let i = i as u8;
-            let (window, code) = if below > 0 { (i >> 2, i & 3) } else { (i & ((2 << history) - 1), i >> (history + 1)) };
+            let (window, code) =
+                if below > 0 { (i >> 2, i & 3) } else { (i & ((2 << history) - 1), i >> (history + 1)) };
             *place = code << own | window >> spare;
         }
         let last = book.centroids().len() as i8 - 1;
