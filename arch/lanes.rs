@@ -12,6 +12,7 @@ mod quaternion;
 mod score;
 mod signs;
 mod vector;
+mod windows;
 
 pub(crate) use accumulate::accumulate_codes;
 pub(crate) use blocks::{accumulate_blocks, decode_blocks, score_blocks};
@@ -25,6 +26,7 @@ pub(crate) use quaternion::{
 };
 pub(crate) use score::score_codes;
 pub(crate) use signs::score_signs;
+pub(crate) use windows::{accumulate_windows, decode_windows, score_windows, viterbi_encode};
 
 pub(crate) use vector::{dot, lookup, pack, quantize, rotate, rotate_inverse, unpack};
 
