@@ -350,25 +350,35 @@ fn store_first(x: __m512, out: &mut [f32]) {
     unsafe { _mm512_mask_storeu_ps(out.as_mut_ptr(), mask, x) }
 }
 
-/// The bits of the scales of up to sixteen rows.
-#[inline(always)]
-fn scale_bits(layout: &Octahedral, stride: usize, rows: &[u8]) -> [u32; BATCH] {
-    let mut bits = [0; BATCH];
-    for (bits, row) in bits.iter_mut().zip(rows.chunks_exact(stride)) {
-        *bits = match layout.scale {
-            Float::F32 => u32::from_le_bytes([row[0], row[1], row[2], row[3]]),
-            _ => u32::from_le_bytes([row[0], row[1], 0, 0]),
-        };
-    }
-    bits
-}
-
+/// Four bytes of each of up to sixteen rows, from `at` on; rows of less than four bytes are filled up with zeros.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn row_scales(layout: &Octahedral, bits: &[u32; BATCH]) -> __m512 {
+fn windows(stride: usize, rows: &[u8], at: usize) -> __m512i {
+    if at + 4 > stride {
+        let mut windows = [0; BATCH];
+        for (window, row) in windows.iter_mut().zip(rows.chunks_exact(stride)) {
+            *window = row[at..].iter().rev().fold(0, |window, byte| window << 8 | u32::from(*byte));
+        }
+        return load(&windows);
+    }
+    let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    let present = _mm512_cmplt_epi32_mask(lanes, _mm512_set1_epi32((rows.len() / stride) as i32));
+    let offsets = _mm512_mullo_epi32(lanes, _mm512_set1_epi32(stride as i32));
+    // SAFETY: of each row that is there, four bytes from `at` on, which are inside it.
+    unsafe {
+        let base = rows.as_ptr().add(at).cast();
+        _mm512_mask_i32gather_epi32::<1>(_mm512_setzero_si512(), present, offsets, base)
+    }
+}
+
+/// The scales of up to sixteen rows.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn row_scales(layout: &Octahedral, stride: usize, rows: &[u8]) -> __m512 {
+    let bits = windows(stride, rows, 0);
     match layout.scale {
-        Float::F32 => _mm512_castsi512_ps(load(bits)),
-        _ => _mm512_cvtph_ps(_mm512_cvtepi32_epi16(load(bits))),
+        Float::F32 => _mm512_castsi512_ps(bits),
+        _ => _mm512_cvtph_ps(_mm512_cvtepi32_epi16(bits)),
     }
 }
 
@@ -404,17 +414,11 @@ impl Rest {
         if self.count == 0 {
             return [_mm512_setzero_si512(); 2];
         }
-        let mut windows = [0; BATCH];
-        for (window, row) in windows.iter_mut().zip(rows.chunks_exact(stride)) {
-            *window = match row[self.at..].first_chunk() {
-                Some(bytes) => u32::from_le_bytes(*bytes),
-                None => u32::from_le_bytes([row[0], row[1], row[2], 0]),
-            };
-        }
+        let windows = windows(stride, rows, self.at);
         let mask = _mm512_set1_epi32((1 << self.bits) - 1);
         let [a, b, c, d] = self.centroids;
         let centroid = |shift: u32| {
-            let code = _mm512_srl_epi32(load(&windows), _mm_cvtsi32_si128(shift as i32));
+            let code = _mm512_srl_epi32(windows, _mm_cvtsi32_si128(shift as i32));
             let code = _mm512_and_si512(code, mask);
             let upper = _mm512_test_epi32_mask(code, _mm512_set1_epi32(64));
             let (low, high) = (_mm512_permutex2var_epi16(a, code, b), _mm512_permutex2var_epi16(c, code, d));
@@ -505,14 +509,7 @@ fn score_one<const FIVE: bool, const WIDE: bool>(
             }
         }
         let rests = rest.sums(rest.centroids(stride, batch), query.values);
-        finish(
-            layout,
-            halve_all(&sums),
-            rests,
-            row_scales(layout, &scale_bits(layout, stride, batch)),
-            query.scale,
-            scores,
-        );
+        finish(layout, halve_all(&sums), rests, row_scales(layout, stride, batch), query.scale, scores);
     }
 }
 
@@ -549,7 +546,7 @@ fn score_some<const FIVE: bool, const WIDE: bool>(
             }
         }
         let rests = rest.centroids(stride, batch);
-        let scales = row_scales(layout, &scale_bits(layout, stride, batch));
+        let scales = row_scales(layout, stride, batch);
         for ((groups, query), scores) in groups.iter().zip(queries).zip(scores.chunks_exact_mut(count)) {
             let mut sums = [zero; BATCH];
             for (sums, decoded) in sums[..rows.len()].iter_mut().zip(&decoded) {
