@@ -34,6 +34,7 @@ const CASES: &[(&str, &[usize])] = &[
     ("trellis:m=6,gain=unbiased", &[80]),
     ("trellis:m=8,states=32", &[128]),
     ("trellis:m=12,rounds=2,seed=7", &[64]),
+    ("trellis:m=8,states=64", &[64]),
     ("trellis:m=16,states=64", &[64]),
     ("turboquant", &[32, 64, 80, 96, 112, 128, 160, 192, 256, 512, 576]),
     ("turboquant:bits=1", &[64, 112]),

@@ -1,4 +1,5 @@
 //! The sign sketch: its bias, its errors, its layout.
+#![cfg(feature = "alloc")] // dense sketches live on the heap
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
 mod common;

@@ -246,7 +246,7 @@ fn read(codec: &dyn Rows, blocks: &[u8], random: &mut Random) -> bool {
             assert_eq!(error, Error::Corrupt { block: 0 });
             let first = Error::Corrupt { block: index };
             if sound {
-                let at = format!("{} at {}", codec.spec(), codec.dim());
+                let at = format!("width {}, {} bytes a block", codec.dim(), codec.block_bytes());
                 assert_eq!(score(codec, &random.gaussians(codec.dim()), blocks, count), Err(first), "{at}");
                 assert_eq!(accumulate(codec, &vec![1.0; count], blocks), Err(first), "{at}");
             }

@@ -29,6 +29,7 @@ mod search;
 mod signs;
 mod vector;
 mod wide;
+mod window_pairs;
 mod windows;
 
 pub(crate) use accumulate::accumulate_codes;

@@ -83,7 +83,7 @@ pub(super) struct Window<'a> {
     length: usize,
 }
 
-impl Window<'_> {
+impl<'a> Window<'a> {
     /// `length` bytes of row `r` can be read from here.
     #[inline]
     pub(super) fn row(&self, r: usize) -> *const u8 {
@@ -102,10 +102,10 @@ impl Window<'_> {
 
     /// The first `N` bytes of the window.
     #[inline]
-    pub(super) fn first<const N: usize>(&self, r: usize) -> [u8; N] {
+    pub(super) fn first<const N: usize>(&self, r: usize) -> &'a [u8; N] {
         assert!(self.length >= N);
-        // SAFETY: so many bytes are there.
-        unsafe { self.row(r).cast::<[u8; N]>().read() }
+        // SAFETY: so many bytes are there, as long as the rows are borrowed.
+        unsafe { &*self.row(r).cast::<[u8; N]>() }
     }
 
     /// The first eight bytes of the window.

@@ -138,14 +138,18 @@ impl<const D: usize> OctopusQjl<D> {
 
     fn check_scales(&self, blocks: &[u8]) -> Result<(), Error> {
         let stride = self.block_bytes();
-        self.coarse.check_norms(blocks, stride)?;
         // The upper byte of an f16 orders magnitudes.
         let is_norm = |block: &[u8]| block[self.residual_at + 1] & 0x7f < MAX_RESIDUAL_BITS;
+        let norms = self.coarse.check_norms(blocks, stride);
         if blocks.chunks_exact(stride).fold(true, |all, block| all & is_norm(block)) {
-            return Ok(());
+            return norms;
         }
-        let block = blocks.chunks_exact(stride).position(|block| !is_norm(block));
-        Err(Error::Corrupt { block: block.unwrap_or(0) })
+        // The first block that is wrong, whichever of its scales it is.
+        let residual = blocks.chunks_exact(stride).position(|block| !is_norm(block)).unwrap_or(0);
+        match norms {
+            Err(Error::Corrupt { block }) => Err(Error::Corrupt { block: block.min(residual) }),
+            _ => Err(Error::Corrupt { block: residual }),
+        }
     }
 }
 

@@ -337,7 +337,7 @@ impl<'a> Lookup<'a> {
     fn windows(&self, block: &Block, chunk: usize, r: usize) -> __m256i {
         let start = 4 * chunk + 1;
         let at = start.min(self.last_load);
-        let path: [u8; LOAD] = block.window(at, at + LOAD).first(r);
+        let path: &[u8; LOAD] = block.window(at, at + LOAD).first(r);
         // SAFETY: the array has sixteen bytes.
         let mut path = unsafe { _mm_loadu_si128(path.as_ptr().cast()) };
         if chunk == 0 {

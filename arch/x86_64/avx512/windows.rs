@@ -14,6 +14,7 @@ use super::codes::{CHUNK, Chunk, MAX_CHUNKS, Masked, Place, Unpack, scales};
 use super::load;
 use super::score::{ByteQuery, add_four, add_lanes, finish};
 use super::store_first;
+use super::window_pairs::{self, load_16, load_32};
 use crate::scalar::windows::scaled_rows;
 use crate::scalar::{PAGE, finish_sums, quantize_weights, weight_limit};
 use crate::windows::{MAX_CENTROIDS, WindowCodebook};
@@ -208,12 +209,17 @@ pub(crate) fn score_windows(
     queries: &[IntQuery],
     scores: &mut [f32],
 ) {
-    let lookup = &Lookup::new(book, dim);
     let rows = &scaled_rows(bytes, book.row_bytes(dim), dim);
     let count = rows.count();
     if count == 0 {
         return;
     }
+    if let [query] = queries
+        && window_pairs::score(book, rows, scale, query, scores)
+    {
+        return;
+    }
+    let lookup = &Lookup::new(book, dim);
     let mut padded = None;
     let blocks = Blocks::with(rows, rows.stride, &mut padded);
     for (queries, scores) in queries.chunks(QUERIES).zip(scores.chunks_mut(QUERIES * count)) {
@@ -234,17 +240,18 @@ fn score<const KIND: u8, const RAW: usize>(
         let query = lookup.query::<KIND, RAW>(query, scale);
         for (i, scores) in scores.chunks_mut(ROWS).enumerate() {
             let block = blocks.get(i);
-            let four = |r| {
+            let mut fours = [_mm512_setzero_si512(); ROWS / 4];
+            for (i, four) in fours.iter_mut().enumerate() {
                 let mut sums = [_mm512_setzero_si512(); 4];
                 for (chunk, values) in query.values[..lookup.chunks].iter().enumerate() {
-                    let centroids = lookup.centroids::<KIND, RAW>(&block, chunk, r);
+                    let centroids = lookup.centroids::<KIND, RAW>(&block, chunk, 4 * i);
                     for (sum, centroids) in sums.iter_mut().zip(centroids) {
                         *sum = _mm512_dpbusd_epi32(*sum, centroids, *values);
                     }
                 }
-                add_four(sums)
-            };
-            let sums = add_lanes([four(0), four(4), four(8), four(12)]);
+                *four = add_four(sums);
+            }
+            let sums = add_lanes(fours);
             store_first(finish(sums, query.excess, query.factor, scales(&block)), scores);
         }
         return;
@@ -398,26 +405,12 @@ fn in_order<const KIND: u8, const RAW: usize>(sums: &[__m512i; 4]) -> [i32; CHUN
     out
 }
 
-#[inline]
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn load_16(bytes: &[u8; 16]) -> __m128i {
-    // SAFETY: the array has 16 bytes.
-    unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
-}
-
 /// Zeros behind the bytes.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn load_24(bytes: &[u8; 24]) -> __m256i {
     // SAFETY: the mask has 24 bits, and a masked load touches nothing whose bit is clear.
     unsafe { _mm256_maskz_loadu_epi8(0xff_ffff, bytes.as_ptr().cast()) }
-}
-
-#[inline]
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn load_32(bytes: &[u8; 32]) -> __m256i {
-    // SAFETY: the array has 32 bytes.
-    unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
 }
 
 /// Fewer than 64 bytes, zeros behind them.
@@ -517,9 +510,9 @@ impl Lookup {
             let codes = match RAW {
                 0 => windows,
                 1 => _mm512_set1_epi64(raw.quad(r) as i64),
-                2 => _mm512_broadcast_i32x4(load_16(&raw.first(r))),
-                3 => _mm512_permutexvar_epi8(load(&THREES), _mm512_castsi256_si512(load_24(&raw.first(r)))),
-                _ => _mm512_broadcast_i64x4(load_32(&raw.first(r))),
+                2 => _mm512_broadcast_i32x4(load_16(raw.first(r))),
+                3 => _mm512_permutexvar_epi8(load(&THREES), _mm512_castsi256_si512(load_24(raw.first(r)))),
+                _ => _mm512_broadcast_i64x4(load_32(raw.first(r))),
             };
             let codes = _mm512_multishift_epi64_epi8(self.raw_shifts, codes);
             // Bits of the window below, of the code above; what is above both does not count.
