@@ -10,8 +10,10 @@
 pub(crate) use decode::{accumulate_octahedral, octahedral_decode};
 pub(crate) use encode::octahedral_encode;
 
+use super::codes::scales;
 use super::{load, load_bytes};
 use crate::scalar::{self, LANES};
+use crate::x86_64::rows::Block;
 use crate::{Float, IntQuery, Octahedral};
 use core::arch::x86_64::*;
 
@@ -95,18 +97,48 @@ impl<const FIVE: bool, const WIDE: bool> Fields<FIVE, WIDE> {
     /// Lanes of radius code (and stray bits above it), x, y and z, these plus 128, of four groups of fields.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn decode(&self, [low, high]: [__m512i; 2]) -> [__m512i; TOGETHER] {
-        let windows = self.windows.map(|window| _mm512_permutex2var_epi8(low, window, high));
-        let radius = codes(windows, self.radius_offsets);
-        let [x, y, z] = if FIVE { self.directions_5(windows) } else { self.directions_4(windows) };
-        let [low_1, high_1] = [_mm512_unpacklo_epi8(radius, x), _mm512_unpackhi_epi8(radius, x)];
-        let [low_2, high_2] = [_mm512_unpacklo_epi8(y, z), _mm512_unpackhi_epi8(y, z)];
-        [
-            _mm512_unpacklo_epi16(low_1, low_2),
-            _mm512_unpackhi_epi16(low_1, low_2),
-            _mm512_unpacklo_epi16(high_1, high_2),
-            _mm512_unpackhi_epi16(high_1, high_2),
-        ]
+    fn decode(&self, bytes: [__m512i; 2]) -> [__m512i; TOGETHER] {
+        let [groups] = self.decode_rows::<true, 1>([bytes]);
+        groups
+    }
+
+    /// The same for several rows, step by step; without `LONG` the first 64 bytes hold all fields.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn decode_rows<const LONG: bool, const N: usize>(
+        &self,
+        bytes: [[__m512i; 2]; N],
+    ) -> [[__m512i; TOGETHER]; N] {
+        // Loops, no `map`: its closures are not always inlined into functions with target features.
+        let zero = _mm512_setzero_si512();
+        let mut windows = [[zero; 2]; N];
+        for (windows, [low, high]) in windows.iter_mut().zip(bytes) {
+            for (window, index) in windows.iter_mut().zip(self.windows) {
+                *window = match LONG {
+                    true => _mm512_permutex2var_epi8(low, index, high),
+                    false => _mm512_permutexvar_epi8(index, low),
+                };
+            }
+        }
+        let (mut radii, mut directions) = ([zero; N], [[zero; 3]; N]);
+        for (radii, windows) in radii.iter_mut().zip(windows) {
+            *radii = codes(windows, self.radius_offsets);
+        }
+        for (directions, windows) in directions.iter_mut().zip(windows) {
+            *directions = if FIVE { self.directions_5(windows) } else { self.directions_4(windows) };
+        }
+        let mut groups = [[zero; TOGETHER]; N];
+        for ((groups, radius), [x, y, z]) in groups.iter_mut().zip(radii).zip(directions) {
+            let [low_1, high_1] = [_mm512_unpacklo_epi8(radius, x), _mm512_unpackhi_epi8(radius, x)];
+            let [low_2, high_2] = [_mm512_unpacklo_epi8(y, z), _mm512_unpackhi_epi8(y, z)];
+            *groups = [
+                _mm512_unpacklo_epi16(low_1, low_2),
+                _mm512_unpackhi_epi16(low_1, low_2),
+                _mm512_unpacklo_epi16(high_1, high_2),
+                _mm512_unpackhi_epi16(high_1, high_2),
+            ];
+        }
+        groups
     }
 
     #[inline]
@@ -361,6 +393,11 @@ fn windows(stride: usize, rows: &[u8], at: usize) -> __m512i {
         }
         return load(&windows);
     }
+    if rows.len() == BATCH * stride {
+        // A gather would take as long as a third of the scores.
+        let block = Block::of(rows, stride).window(at, at + 4);
+        return load(&core::array::from_fn(|r| u32::from_le_bytes(*block.first(r))));
+    }
     let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     let present = _mm512_cmplt_epi32_mask(lanes, _mm512_set1_epi32((rows.len() / stride) as i32));
     let offsets = _mm512_mullo_epi32(lanes, _mm512_set1_epi32(stride as i32));
@@ -375,6 +412,9 @@ fn windows(stride: usize, rows: &[u8], at: usize) -> __m512i {
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn row_scales(layout: &Octahedral, stride: usize, rows: &[u8]) -> __m512 {
+    if layout.scale != Float::F32 && rows.len() == BATCH * stride {
+        return scales(&Block::of(rows, stride));
+    }
     let bits = windows(stride, rows, 0);
     match layout.scale {
         Float::F32 => _mm512_castsi512_ps(bits),
@@ -492,24 +532,102 @@ fn score_one<const FIVE: bool, const WIDE: bool>(
     for (b, (batch, scores)) in bytes.chunks(BATCH * stride).zip(scores.chunks_mut(BATCH)).enumerate() {
         let mut sums = [_mm512_setzero_ps(); BATCH];
         for (chunk, query) in Chunk::all(layout).zip(&queries) {
-            for (row, slot) in sums[..scores.len()].iter_mut().enumerate() {
-                let groups = fields.decode(chunk.load(bytes, (b * BATCH + row) * stride));
-                let product = |g: usize| query[g].products(groups[g], fields.radius(groups[g]));
-                let mut sum = _mm512_add_ps(*slot, product(0));
-                if chunk.groups > 1 {
-                    sum = _mm512_add_ps(sum, product(1));
-                }
-                if chunk.groups > 2 {
-                    sum = _mm512_add_ps(sum, product(2));
-                }
-                if chunk.groups > 3 {
-                    sum = _mm512_add_ps(sum, product(3));
-                }
-                *slot = sum;
+            let rows = Rows { bytes, stride, first: b * BATCH, count: scores.len(), chunk };
+            let sums = &mut sums;
+            match (WIDE, chunk.is_long, chunk.groups) {
+                (false, false, ..=2) => add_products::<FIVE, WIDE, false, 2>(&fields, &rows, query, sums),
+                (false, false, 3) => add_products::<FIVE, WIDE, false, 3>(&fields, &rows, query, sums),
+                (false, true, 3) => add_products::<FIVE, WIDE, true, 3>(&fields, &rows, query, sums),
+                _ => add_products::<FIVE, WIDE, true, TOGETHER>(&fields, &rows, query, sums),
             }
         }
         let rests = rest.sums(rest.centroids(stride, batch), query.values);
         finish(layout, halve_all(&sums), rests, row_scales(layout, stride, batch), query.scale, scores);
+    }
+}
+
+/// A chunk of some rows of a page.
+struct Rows<'a> {
+    bytes: &'a [u8],
+    stride: usize,
+    first: usize,
+    /// At most sixteen, at least one.
+    count: usize,
+    chunk: Chunk,
+}
+
+impl Rows<'_> {
+    /// Rows `row` and the next ones; the last one again where there are fewer.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn load<const LONG: bool>(&self, row: usize) -> [[__m512i; 2]; TURNS] {
+        let mut at = [self.first * self.stride + self.chunk.at; TURNS];
+        for (r, at) in at.iter_mut().enumerate() {
+            *at += (row + r).min(self.count - 1) * self.stride;
+        }
+        let mut loaded = [[_mm512_setzero_si512(); 2]; TURNS];
+        if at[TURNS - 1] + if LONG { 128 } else { 64 } <= self.bytes.len() {
+            for (loaded, at) in loaded.iter_mut().zip(at) {
+                // SAFETY: no row begins behind the last one, which has so many bytes.
+                unsafe {
+                    let from = self.bytes.as_ptr().add(at);
+                    *loaded = [_mm512_loadu_si512(from.cast()); 2];
+                    if LONG {
+                        loaded[1] = _mm512_loadu_si512(from.add(64).cast());
+                    }
+                }
+            }
+        } else {
+            for (loaded, at) in loaded.iter_mut().zip(at) {
+                *loaded = [load_at(self.bytes, at); 2];
+                if LONG {
+                    loaded[1] = load_at(self.bytes, at + 64);
+                }
+            }
+        }
+        loaded
+    }
+}
+
+/// Rows whose steps take turns: one row is a long chain of dependent instructions, and of whole rows in program order
+/// the CPU's queues hold two or three.
+const TURNS: usize = 4;
+
+/// sums\[row] += radius·(q·n) of the `GROUPS` groups of a chunk, `LONG` if more than 64 bytes hold them; groups beyond
+/// the last have queries of zero. A function of its own: what it looks up stays in registers over the rows.
+#[inline(never)]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn add_products<const FIVE: bool, const WIDE: bool, const LONG: bool, const GROUPS: usize>(
+    fields: &Fields<FIVE, WIDE>,
+    rows: &Rows,
+    query: &[Query; TOGETHER],
+    sums: &mut [__m512; BATCH],
+) {
+    for (turn, sums) in
+        sums.as_chunks_mut::<TURNS>().0.iter_mut().enumerate().take(rows.count.div_ceil(TURNS))
+    {
+        let groups = fields.decode_rows::<LONG, TURNS>(rows.load::<LONG>(TURNS * turn));
+        for (g, query) in query.iter().enumerate().take(GROUPS) {
+            for (sum, groups) in sums.iter_mut().zip(&groups) {
+                *sum = _mm512_add_ps(*sum, query.products(groups[g], fields.radius(groups[g])));
+            }
+        }
+    }
+}
+
+/// sums\[row] = Σ radius·(q·n) of the first `COUNT` groups; groups beyond the last have queries of zero.
+#[inline(never)]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn sum_products<const COUNT: usize>(
+    queries: &[Query; GROUPS],
+    decoded: &[[(__m512i, __m512); GROUPS]; BATCH],
+    sums: &mut [__m512],
+) {
+    for (sum, decoded) in sums.iter_mut().zip(decoded) {
+        *sum = _mm512_setzero_ps();
+        for (query, (group, radius)) in queries.iter().zip(decoded).take(COUNT) {
+            *sum = _mm512_add_ps(*sum, query.products(*group, *radius));
+        }
     }
 }
 
@@ -549,12 +667,12 @@ fn score_some<const FIVE: bool, const WIDE: bool>(
         let scales = row_scales(layout, stride, batch);
         for ((groups, query), scores) in groups.iter().zip(queries).zip(scores.chunks_exact_mut(count)) {
             let mut sums = [zero; BATCH];
-            for (sums, decoded) in sums[..rows.len()].iter_mut().zip(&decoded) {
-                let mut sum = zero;
-                for (query, (group, radius)) in groups[..used].iter().zip(decoded) {
-                    sum = _mm512_add_ps(sum, query.products(*group, *radius));
-                }
-                *sums = sum;
+            let sums_of_rows = &mut sums[..rows.len()];
+            match used {
+                ..=2 => sum_products::<2>(groups, &decoded, sums_of_rows),
+                3 => sum_products::<3>(groups, &decoded, sums_of_rows),
+                4 => sum_products::<4>(groups, &decoded, sums_of_rows),
+                _ => sum_products::<GROUPS>(groups, &decoded, sums_of_rows),
             }
             let rests = rest.sums(rests, query.values);
             finish(layout, halve_all(&sums), rests, scales, query.scale, &mut scores[rows.clone()]);
