@@ -22,6 +22,8 @@ use crate::hadamard;
 use crate::{Affine, Float, IntQuery, Packing, Rows};
 use half::{bf16, f16};
 
+mod softmax;
+pub(crate) use softmax::*;
 mod angles;
 mod blocks;
 mod signs;
@@ -455,6 +457,27 @@ pub(crate) fn f16_to_f32(bits: u16) -> f32 {
     let magnitude = u32::from(bits & 0x7fff) << 13;
     let value = f32::from_bits(magnitude) * TWO_112;
     f32::from_bits(value.to_bits() | (u32::from(bits & 0x8000) << 16))
+}
+
+/// The largest bits of the floats without their signs: of the largest magnitude, or beyond infinity's for a NaN.
+#[inline(always)]
+pub(crate) fn largest_bits(format: Float, bytes: &[u8]) -> u32 {
+    let mut largest = 0;
+    match format {
+        Float::F16 | Float::Bf16 => {
+            let mut halves = 0u16;
+            for b in bytes.as_chunks::<2>().0 {
+                halves = halves.max(u16::from_le_bytes(*b) & 0x7fff);
+            }
+            largest = u32::from(halves);
+        }
+        Float::F32 => {
+            for b in bytes.as_chunks::<4>().0 {
+                largest = largest.max(u32::from_le_bytes(*b) & 0x7fff_ffff);
+            }
+        }
+    }
+    largest
 }
 
 /// Writes little-endian floats, rounded to nearest even.

@@ -38,6 +38,22 @@ pub enum Error {
         /// Index of the block in the slice given.
         block: usize,
     },
+    /// A cache has no room for the tokens.
+    Full {
+        /// Tokens that fit.
+        capacity: usize,
+        /// Tokens there would be.
+        needed: usize,
+    },
+    /// Attention on a cache without tokens.
+    Empty,
+    /// Bytes that are no snapshot of this kind, version or configuration, or damaged.
+    Snapshot {
+        /// Byte offset.
+        at: usize,
+        /// What is wrong there.
+        why: &'static str,
+    },
     /// A spec names a codec that does not exist.
     UnknownCodec {
         /// Byte offset of the name in the spec.
@@ -91,6 +107,11 @@ impl fmt::Display for Error {
             Self::Corrupt { block } => {
                 write!(f, "block {block} holds an infinite, NaN or out-of-range value")
             }
+            Self::Full { capacity, needed } => {
+                write!(f, "the cache is full: it holds {capacity} tokens, and there would be {needed}")
+            }
+            Self::Empty => f.write_str("the cache has no tokens to attend to"),
+            Self::Snapshot { at, why } => write!(f, "snapshot, byte {at}: {why}"),
             Self::UnknownCodec { .. } => {
                 write!(f, "no such codec; the codecs are")?;
                 list(f, CODECS.iter().map(|codec| codec.name), ",")

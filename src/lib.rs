@@ -1,10 +1,17 @@
-#![doc = include_str!("../README.md")]
+// The README's examples are tests, and one of them needs a heap.
+#![cfg_attr(feature = "alloc", doc = include_str!("../README.md"))]
+#![cfg_attr(
+    not(feature = "alloc"),
+    doc = "The compressed key/value cache of transformer attention: see README.md."
+)]
 #![no_std]
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "alloc")]
 extern crate alloc;
 
+mod attention;
+mod cache;
 pub mod codebook;
 mod codec;
 #[cfg(feature = "alloc")]
@@ -15,6 +22,13 @@ mod sketch;
 mod spec;
 mod stream;
 
+pub use attention::Attend;
+pub use cache::{
+    CacheConfig, Center, Fixed, Layer, LayerCache, LayerConfig, RowCodec, Stats, Storage, Tensor,
+};
+#[cfg(feature = "alloc")]
+pub use cache::{KvCache, Shared, SharedLayer};
+pub use codec::additive::{Additive, AdditiveSpec};
 pub use codec::float::{Bf16Spec, F16Spec, F32Spec, FloatRows};
 pub use codec::hqmq::{ChunkPacking, Hqmq, HqmqSpec, Secondary};
 pub use codec::int::{Int, IntSpec};

@@ -2,11 +2,13 @@
 
 mod octahedral;
 mod quaternion;
+mod softmax;
 mod windows;
 
 pub(crate) use crate::lanes::pack;
 pub(crate) use octahedral::*;
 pub(crate) use quaternion::*;
+pub(crate) use softmax::*;
 pub(crate) use windows::*;
 
 use crate::lanes::Lanes;

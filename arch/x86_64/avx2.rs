@@ -29,12 +29,14 @@ mod angles;
 mod blocks;
 mod quaternion;
 mod signs;
+mod softmax;
 mod windows;
 
 pub(crate) use angles::*;
 pub(crate) use blocks::*;
 pub(crate) use quaternion::*;
 pub(crate) use signs::*;
+pub(crate) use softmax::*;
 mod octahedral;
 
 pub(crate) use octahedral::*;

@@ -27,6 +27,7 @@ mod rotate;
 mod score;
 mod search;
 mod signs;
+mod softmax;
 mod vector;
 mod wide;
 mod window_pairs;
@@ -47,6 +48,7 @@ pub(crate) use rotate::{rotate, rotate_inverse};
 pub(crate) use score::score_codes;
 pub(crate) use search::viterbi_encode;
 pub(crate) use signs::*;
+pub(crate) use softmax::*;
 pub(crate) use vector::{dot, max_abs, min_max, multiply_columns, quantize_query};
 pub(crate) use windows::{accumulate_windows, decode_windows, score_windows};
 

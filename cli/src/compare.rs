@@ -2,12 +2,12 @@
 
 use crate::failure::{At, Failure, Result, build, parse_specs};
 use crate::input::Sample;
-use crate::metrics::{Exact, Metrics, measure, role_name};
+use crate::metrics::{Exact, Keys, Metrics, measure, role_name};
 use crate::progress::Progress;
 use crate::timing::{Op, best, runner};
 use crate::{files, report, table};
 use clap::Args;
-use octaplex::{Backend, CodecSpec, Role};
+use octaplex::{Backend, Center, CodecSpec, Role};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -46,6 +46,15 @@ pub(crate) struct Compare {
     /// The codecs, as "SPEC;SPEC"
     #[arg(long, value_name = "SPECS")]
     codecs: Option<String>,
+    /// Subtract from keys: off, prefix (one mean of the first 128 tokens) or page (each page's own)
+    #[arg(long, value_name = "WHAT", default_value = "off", value_parser = parse_center)]
+    center: Center,
+    /// Tokens of a page that has a centre: 64, 128 or 256
+    #[arg(long, value_name = "TOKENS", default_value_t = 64, value_parser = parse_page)]
+    page: usize,
+    /// Balance the channels of keys, from the first 256 tokens and half of the queries; measured on the other half
+    #[arg(long)]
+    balance: bool,
     /// Write the rows as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -55,6 +64,30 @@ pub(crate) struct Compare {
     /// Instructions to use; `octaplex backends` lists them
     #[arg(long, value_name = "NAME", value_parser = crate::parse_backend)]
     backend: Option<Backend>,
+}
+
+pub(crate) fn parse_center(text: &str) -> std::result::Result<Center, String> {
+    match text {
+        "off" => Ok(Center::Off),
+        "prefix" => Ok(Center::Prefix),
+        "page" => Ok(Center::Page),
+        _ => Err("off, prefix or page".into()),
+    }
+}
+
+pub(crate) fn center_name(center: Center) -> &'static str {
+    match center {
+        Center::Off => "off",
+        Center::Prefix => "prefix",
+        Center::Page => "page",
+    }
+}
+
+pub(crate) fn parse_page(text: &str) -> std::result::Result<usize, String> {
+    match text.parse() {
+        Ok(page @ (64 | 128 | 256)) => Ok(page),
+        _ => Err("64, 128 or 256".into()),
+    }
 }
 
 /// A codec in one role.
@@ -96,6 +129,7 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
         }
     }
 
+    let prepared = Keys { center: arguments.center, page: arguments.page, balance: arguments.balance };
     let mut progress = Progress::shown(2 * specs.len() + 1);
     progress.doing("exact attention", 1);
     let exact = Exact::new(&sample);
@@ -104,7 +138,7 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
         for (text, spec) in &specs {
             progress.doing(&format!("{text}, {}", role_name(role)), 1);
             let codec = build(text, *spec, sample.dim, backend)?;
-            let metrics = measure(&sample, exact.as_ref(), role, &*codec).at(text)?;
+            let metrics = measure(&sample, exact.as_ref(), role, &*codec, prepared, backend).at(text)?;
             let timed = sample.heads(role)[0].chunks(TIMED_VECTORS * sample.dim).next().unwrap_or(&[]);
             let mut runner = runner(codec, timed).at(text)?;
             let mut ns = |op| best(&mut *runner, op, BUDGET).at(text);
@@ -128,20 +162,26 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
     });
 
     if let Some(path) = &arguments.json {
-        let rows: Vec<_> = rows.iter().map(|row| row_json(row, sample.dim)).collect();
+        let rows: Vec<_> = rows.iter().map(|row| row_json(row, sample.dim, prepared)).collect();
         files::write(path, format!("{:#}\n", json!({"rows": rows})).as_bytes())?;
     }
     files::write(&arguments.html, report::page(&sample, &rows, backend).as_bytes())?;
     let mut text = table::compare(&sample, &rows, backend);
+    if !prepared.is_plain() {
+        let balance = if prepared.balance { ", balanced" } else { "" };
+        let center = center_name(prepared.center);
+        text += &format!("\nKeys in pages of {}: centre {center}{balance}; counted in bits\n", prepared.page);
+    }
     if !left_out.is_empty() {
         text += &format!("\nNot offered at width {}, so left out: {}\n", sample.dim, left_out.join("; "));
     }
     files::print(format!("{text}\nPage with plots: {}\n", arguments.html.display()))
 }
 
-fn row_json(row: &Row, dim: usize) -> Value {
+fn row_json(row: &Row, dim: usize, prepared: Keys) -> Value {
     let metrics = &row.metrics;
     let attention = metrics.attention.as_ref();
+    let prepared = if row.role == Role::Keys { prepared } else { Keys::PLAIN };
     json!({
         "codec": row.codec,
         "role": role_name(row.role),
@@ -156,8 +196,9 @@ fn row_json(row: &Row, dim: usize) -> Value {
         "score_ns": row.score_ns,
         "accumulate_ns": row.accumulate_ns,
         "dim": dim,
-        "center": "off",
-        "balance": false,
+        "center": center_name(prepared.center),
+        "page": prepared.page,
+        "balance": prepared.balance,
         "seed": seed(row.spec),
         "stored_bytes": metrics.stored_bytes,
     })

@@ -1,6 +1,7 @@
 //! `octaplex`: compares codecs of key/value caches on real data, and encodes, decodes, scores and benchmarks.
 #![forbid(unsafe_code)]
 
+mod attend;
 mod bench;
 mod compare;
 mod convert;
@@ -37,6 +38,8 @@ struct Cli {
 enum Command {
     /// Compare codecs on keys, values and queries: a table, a page with plots, JSON
     Compare(compare::Compare),
+    /// Attention through a whole cache (sinks, pages, exact window), token by token, beside exact attention
+    Attend(attend::AttendArguments),
     /// Encode f32 rows (raw little-endian or .npy) into raw blocks, one after the other, without a header
     Encode {
         #[command(flatten)]
@@ -131,6 +134,7 @@ fn exit_code(result: Result<()>) -> ExitCode {
 fn run(cli: Cli) -> Result<()> {
     match cli.command {
         None => compare::run(&cli.compare),
+        Some(Command::Attend(arguments)) => attend::run(&arguments),
         Some(Command::Compare(compare)) => compare::run(&compare),
         Some(Command::Encode { coding, input, output }) => coding.coder()?.encode(&input, &output),
         Some(Command::Decode { coding, input, output }) => coding.coder()?.decode(&input, &output),

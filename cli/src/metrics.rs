@@ -10,19 +10,20 @@
 
 use crate::failure::{Failure, Result};
 use crate::input::Sample;
-use octaplex::{DynCodec, Error, Role};
+use octaplex::{Backend, Center, CodecSpec, DynCodec, Error, LayerConfig, Role, SharedLayer};
+use std::cell::RefCell;
 
 /// What exact attention gives, computed once.
 pub(crate) struct Exact {
     /// Of each query head.
-    heads: Vec<ExactHead>,
+    pub(crate) heads: Vec<ExactHead>,
 }
 
 /// Rows of queries; a row has as many tokens as the query sees.
-struct ExactHead {
+pub(crate) struct ExactHead {
     scores: Vec<Vec<f64>>,
     weights: Vec<Vec<f64>>,
-    outputs: Vec<Vec<f64>>,
+    pub(crate) outputs: Vec<Vec<f64>>,
 }
 
 /// Averages over a whole sample.
@@ -46,33 +47,122 @@ pub(crate) struct AttentionMetrics {
     pub(crate) output_error: f64,
 }
 
+/// How keys are prepared before they are encoded.
+#[derive(Clone, Copy)]
+pub(crate) struct Keys {
+    pub(crate) center: Center,
+    /// Tokens of a page that has a centre.
+    pub(crate) page: usize,
+    pub(crate) balance: bool,
+}
+
+impl Keys {
+    /// As they are.
+    pub(crate) const PLAIN: Self = Self { center: Center::Off, page: 64, balance: false };
+
+    pub(crate) fn is_plain(self) -> bool {
+        self.center == Center::Off && !self.balance
+    }
+}
+
+/// Keys whose channels are balanced: the deviations come from so many of the first tokens.
+const BALANCED_FROM: usize = 256;
+
 /// Vectors of a head as a cache would hold them: what the tool measures goes through here.
-struct Store<'a> {
-    codec: &'a dyn DynCodec,
-    blocks: Vec<u8>,
+enum Store<'a> {
+    Blocks {
+        codec: &'a dyn DynCodec,
+        blocks: Vec<u8>,
+    },
+    /// A layer of one head whose tokens are all in pages.
+    Cache {
+        layer: Box<SharedLayer>,
+        scratch: RefCell<Vec<f32>>,
+    },
 }
 
 impl<'a> Store<'a> {
     fn new(codec: &'a dyn DynCodec, rows: &[f32]) -> std::result::Result<Self, Error> {
-        Ok(Self { codec, blocks: codec.encode(rows)? })
+        Ok(Self::Blocks { codec, blocks: codec.encode(rows)? })
     }
 
+    /// Keys in a cache, balanced from the first of them and from `queries`.
+    fn cached(
+        codec: &dyn DynCodec,
+        keys: Keys,
+        rows: &[f32],
+        queries: &[f32],
+        backend: Backend,
+    ) -> std::result::Result<Self, Error> {
+        let (dim, tokens) = (codec.dim(), rows.len() / codec.dim());
+        let config = LayerConfig {
+            keys: codec.spec(),
+            values: CodecSpec::F16(Default::default()),
+            page: keys.page,
+            sink_tokens: 0,
+            recent_window: 0,
+            center: keys.center,
+            balance: keys.balance,
+            ..LayerConfig::new(1, dim, tokens.max(keys.page))
+        };
+        let mut layer = Box::new(SharedLayer::on_heap(&config, backend)?);
+        let mut scratch = vec![0.0; config.scratch_len(8)];
+        if keys.balance {
+            layer.calibrate(0, &rows[..rows.len().min(BALANCED_FROM * dim)], queries)?;
+        }
+        layer.append(rows, rows, &mut scratch)?;
+        Ok(Self::Cache { layer, scratch: RefCell::new(scratch) })
+    }
+
+    /// Everything that keys take: blocks, centres, headers of pages, balance.
     fn bytes(&self) -> usize {
-        self.blocks.len()
+        match self {
+            Self::Blocks { blocks, .. } => blocks.len(),
+            Self::Cache { layer, .. } => {
+                let (stats, config) = (layer.stats(), layer.config());
+                // The values beside them are f16.
+                stats.bytes - stats.tokens * 2 * config.value_dim
+            }
+        }
     }
 
     fn decode(&self) -> std::result::Result<Vec<f32>, Error> {
-        self.codec.decode(&self.blocks)
+        match self {
+            Self::Blocks { codec, blocks } => codec.decode(blocks),
+            Self::Cache { layer, .. } => {
+                let dim = layer.config().key_dim;
+                let (mut rows, mut value) = (vec![0.0; layer.tokens() * dim], vec![0.0; dim]);
+                for (token, key) in rows.chunks_exact_mut(dim).enumerate() {
+                    layer.decode(0, token, key, &mut value)?;
+                }
+                Ok(rows)
+            }
+        }
     }
 
     /// \[query]\[token]
     fn score(&self, queries: &[f32]) -> std::result::Result<Vec<f32>, Error> {
-        self.codec.score(queries, &self.blocks)
+        match self {
+            Self::Blocks { codec, blocks } => codec.score(queries, blocks),
+            Self::Cache { layer, scratch } => {
+                let count = queries.len() / layer.config().key_dim;
+                let mut scores = vec![0.0; count * layer.tokens()];
+                layer.scores(0, queries, &mut scores, &mut scratch.borrow_mut())?;
+                Ok(scores)
+            }
+        }
     }
 
     /// Weights \[output]\[token] to outputs.
     fn attend(&self, weights: &[f32]) -> std::result::Result<Vec<f32>, Error> {
-        self.codec.attend(weights, &self.blocks)
+        match self {
+            Self::Blocks { codec, blocks } => codec.attend(weights, blocks),
+            Self::Cache { layer, scratch } => {
+                let mut outputs = vec![0.0; weights.len() / layer.tokens() * layer.config().value_dim];
+                layer.accumulate(0, weights, &mut outputs, &mut scratch.borrow_mut())?;
+                Ok(outputs)
+            }
+        }
     }
 }
 
@@ -104,6 +194,8 @@ pub(crate) fn measure(
     exact: Option<&Exact>,
     role: Role,
     codec: &dyn DynCodec,
+    prepared: Keys,
+    backend: Backend,
 ) -> Result<Metrics> {
     let mut metrics = Metrics::default();
     let mut attention = AttentionMetrics::default();
@@ -111,7 +203,15 @@ pub(crate) fn measure(
     let (mut vectors, mut heads, mut queries_seen) = (0usize, 0usize, 0usize);
     for (index, rows) in sample.heads(role).iter().enumerate() {
         let failed = |error| Failure(format!("{} of head {index}: {error}", role_name(role)));
-        let store = Store::new(codec, rows).map_err(failed)?;
+        let store = match role {
+            Role::Keys if !prepared.is_plain() => {
+                Store::cached(codec, prepared, rows, &calibration(sample, index), backend)
+            }
+            _ => Store::new(codec, rows),
+        };
+        let store = store.map_err(failed)?;
+        // Balanced keys are measured with the other half of the queries.
+        let step = if role == Role::Keys && prepared.balance { 2 } else { 1 };
         metrics.stored_bytes += store.bytes();
         let decoded = store.decode().map_err(failed)?;
         for (x, y) in rows.chunks_exact(sample.dim).zip(decoded.chunks_exact(sample.dim)) {
@@ -127,13 +227,13 @@ pub(crate) fn measure(
                 let added = match role {
                     Role::Keys => {
                         let values = &sample.heads(Role::Values)[index];
-                        add_keys(&mut attention, &store, &queries.heads[head], values, exact, sample)
+                        add_keys(&mut attention, &store, (&queries.heads[head], step), values, exact, sample)
                     }
                     Role::Values => add_values(&mut attention, &store, exact, sample),
                 };
                 added.map_err(failed)?;
                 heads += 1;
-                queries_seen += queries.positions.len();
+                queries_seen += (queries.positions.len() / step).max(1);
             }
         }
     }
@@ -155,14 +255,14 @@ pub(crate) fn measure(
 fn add_keys(
     sum: &mut AttentionMetrics,
     store: &Store,
-    queries: &[f32],
+    (queries, step): (&[f32], usize),
     values: &[f32],
     exact: &ExactHead,
     sample: &Sample,
 ) -> std::result::Result<(), Error> {
     let scores = store.score(queries)?;
-    let mut outputs = Vec::with_capacity(exact.outputs.len());
-    for (query, scores) in scores.chunks_exact(sample.tokens).enumerate() {
+    let (mut outputs, mut exact_outputs) = (Vec::new(), Vec::new());
+    for (query, scores) in scores.chunks_exact(sample.tokens).enumerate().skip(step - 1).step_by(step) {
         let truth = &exact.scores[query];
         let scores: Vec<f64> = scores[..truth.len()].iter().map(|&score| f64::from(score)).collect();
         let error = truth.iter().zip(&scores).map(|(a, b)| (a - b).abs()).sum::<f64>();
@@ -170,9 +270,17 @@ fn add_keys(
         sum.pairs += truth.len();
         sum.kl += divergence(truth, &scores, sample.dim);
         outputs.push(mix(&softmax(&scores, sample.dim), values, sample.dim));
+        exact_outputs.push(exact.outputs[query].clone());
     }
-    sum.output_error += relative_error(&exact.outputs, &outputs);
+    sum.output_error += relative_error(&exact_outputs, &outputs);
     Ok(())
+}
+
+/// The queries, every second one, of all query heads that share a key/value head.
+fn calibration(sample: &Sample, index: usize) -> Vec<f32> {
+    let Some(queries) = &sample.queries else { return Vec::new() };
+    let heads = &queries.heads[index * queries.group..(index + 1) * queries.group];
+    heads.iter().flat_map(|rows| rows.chunks_exact(sample.dim).step_by(2)).flatten().copied().collect()
 }
 
 /// Adds a query head's errors with compressed values; keys, and so weights, are exact.
@@ -238,7 +346,7 @@ fn mix(weights: &[f64], values: &[f32], dim: usize) -> Vec<f64> {
 }
 
 /// Σ‖o-ô‖² / Σ‖o‖²
-fn relative_error(exact: &[Vec<f64>], outputs: &[Vec<f64>]) -> f64 {
+pub(crate) fn relative_error(exact: &[Vec<f64>], outputs: &[Vec<f64>]) -> f64 {
     let (exact, outputs) = (exact.iter().flatten(), outputs.iter().flatten());
     let (noise, energy) = exact
         .zip(outputs)

@@ -1,0 +1,112 @@
+//! From scores to weights: scaling, soft caps, and the exponential function.
+
+use super::{LANES, halve};
+
+/// Below this, eˣ is taken as 0: e⁻⁸⁷ is the last power whose f32 is a normal number with room to spare.
+const LOWEST: f32 = -87.0;
+
+/// eˣ for x ≤ 0, relative error below 1.5·10⁻⁷; 0 for x ≤ -87, for -∞ and for NaN.
+///
+/// x = n·ln 2 + r with n = rint(x·log2 e) and |r| ≤ ln 2/2. ln 2 is cut in two (Cody and Waite): n has seven bits and
+/// `LN2_HI` has nine, so their product is exact. Then a polynomial of degree 7 in r, by Horner's rule and without
+/// fused operations, and 2ⁿ straight into the exponent.
+#[inline(always)]
+pub(crate) fn exp(x: f32) -> f32 {
+    const LOG2_E: f32 = core::f32::consts::LOG2_E;
+    const LN2_HI: f32 = 355.0 / 512.0;
+    const LN2_LO: f32 = -2.121_944_4e-4;
+    // 1.5·2²³: a sum with it has no fraction bits left, and n in its lowest bits.
+    const MAGIC: f32 = 12_582_912.0;
+    let shifted = x * LOG2_E + MAGIC;
+    let n = shifted - MAGIC;
+    let r = (x - n * LN2_HI) - n * LN2_LO;
+    let p = 1.987_569_1e-4;
+    let p = p * r + 1.398_2e-3;
+    let p = p * r + 8.333_452e-3;
+    let p = p * r + 4.166_579_6e-2;
+    let p = p * r + 1.666_666_5e-1;
+    let p = p * r + 0.5;
+    let y = (p * (r * r) + r) + 1.0;
+    let power = f32::from_bits((shifted.to_bits() << 23).wrapping_add(1.0f32.to_bits()));
+    if x > LOWEST { y * power } else { 0.0 }
+}
+
+/// x ← (x + offset)·scale; returns the largest result, -∞ for none.
+#[inline(always)]
+pub(crate) fn scale_logits(x: &mut [f32], offset: f32, scale: f32) -> f32 {
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    let (chunks, tail) = x.as_chunks_mut::<LANES>();
+    for chunk in chunks {
+        for lane in 0..LANES {
+            chunk[lane] = (chunk[lane] + offset) * scale;
+            lanes[lane] = if chunk[lane] > lanes[lane] { chunk[lane] } else { lanes[lane] };
+        }
+    }
+    for x in tail {
+        *x = (*x + offset) * scale;
+        lanes[0] = if *x > lanes[0] { *x } else { lanes[0] };
+    }
+    lanes.into_iter().fold(f32::NEG_INFINITY, |max, x| if x > max { x } else { max })
+}
+
+/// x ← cap·tanh(x/cap), tanh t = ±(1 - e)/(1 + e) with e = e^(-2|t|): absolute error below 2·10⁻⁷·cap.
+#[inline(always)]
+pub(crate) fn soft_cap(x: &mut [f32], cap: f32) {
+    let factor = -2.0 / cap;
+    for x in x {
+        let e = exp(x.abs() * factor);
+        *x = (cap * ((1.0 - e) / (1.0 + e))).copysign(*x);
+    }
+}
+
+/// x ← e^(x - max), and the sum in 16 lanes, then by halves.
+#[inline(always)]
+pub(crate) fn exp_weights(x: &mut [f32], max: f32) -> f32 {
+    let mut lanes = [0.0; LANES];
+    let (chunks, tail) = x.as_chunks_mut::<LANES>();
+    for chunk in chunks {
+        for lane in 0..LANES {
+            chunk[lane] = exp(chunk[lane] - max);
+            lanes[lane] += chunk[lane];
+        }
+    }
+    for (lane, x) in tail.iter_mut().enumerate() {
+        *x = exp(*x - max);
+        lanes[lane] += *x;
+    }
+    halve(lanes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{exp, soft_cap};
+
+    #[test]
+    fn exp_is_within_its_error() {
+        let mut worst = 0.0f64;
+        for bits in (0..0x42ae_0000u32).step_by(97) {
+            let x = -f32::from_bits(bits);
+            let exact = libm::exp(f64::from(x));
+            worst = worst.max((f64::from(exp(x)) / exact - 1.0).abs());
+        }
+        assert!(worst < 1.5e-7, "{worst:e}");
+        assert_eq!(exp(0.0), 1.0);
+        assert_eq!(exp(-0.0), 1.0);
+        for x in [-87.0, -88.0, -1e30, f32::NEG_INFINITY, f32::NAN] {
+            assert_eq!(exp(x).to_bits(), 0, "{x}");
+        }
+    }
+
+    #[test]
+    fn caps_are_within_their_error() {
+        for cap in [1.0f32, 30.0, 50.0] {
+            for i in -4000..4000 {
+                let x = i as f32 * 0.05;
+                let exact = f64::from(cap) * libm::tanh(f64::from(x) / f64::from(cap));
+                let mut y = [x];
+                soft_cap(&mut y, cap);
+                assert!((f64::from(y[0]) - exact).abs() < 2e-7 * f64::from(cap), "{x} capped at {cap}");
+            }
+        }
+    }
+}

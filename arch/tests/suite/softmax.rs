@@ -1,0 +1,71 @@
+//! From scores to weights.
+
+use super::paint::{Painter, STYLES, Style};
+use super::{Outcome, lengths, same_changes, same_outputs};
+use alloc::vec::Vec;
+use octaplex_arch::{Backend, Float};
+
+const LONG: [usize; 2] = [64, 4096];
+
+/// The kernel changes its slice and returns a number: first the one, then the other is compared.
+fn same_both(backend: Backend, start: &[f32], run: impl Fn(Backend, &mut [f32]) -> f32) -> Outcome {
+    let case = format_args!("{} values", start.len());
+    same_changes(backend, case, start, |backend, x| {
+        let _ = run(backend, x);
+    })?;
+    same_outputs(backend, case, 1, |backend, out| out[0] = run(backend, &mut start.to_vec()))
+}
+
+pub(super) fn scale_logits(backend: Backend) -> Outcome {
+    for n in lengths().chain(LONG) {
+        for style in STYLES {
+            let x = Painter::new(&[n]).floats(style, n);
+            for (offset, scale) in [(0.0, 1.0), (0.37, 0.088_388_35), (-3.0e5, -2.5)] {
+                same_both(backend, &x, |backend, x| backend.scale_logits(x, offset, scale))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn soft_cap(backend: Backend) -> Outcome {
+    for n in lengths().chain(LONG) {
+        for style in STYLES {
+            let x: Vec<f32> = Painter::new(&[n]).floats(style, n).iter().map(|x| x * 100.0).collect();
+            for cap in [1.0, 50.0] {
+                same_changes(backend, format_args!("{n} values, {style:?}"), &x, |backend, x| {
+                    backend.soft_cap(x, cap);
+                })?;
+            }
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn largest_bits(backend: Backend) -> Outcome {
+    for n in lengths().chain(LONG) {
+        for format in [Float::F16, Float::Bf16, Float::F32] {
+            let bytes = Painter::new(&[n]).bytes(n * format.bytes());
+            same_outputs(backend, format_args!("{n} of {format:?}"), 1, |backend, out| {
+                out[0] = f32::from_bits(backend.largest_bits(format, &bytes));
+            })?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn exp_weights(backend: Backend) -> Outcome {
+    for n in lengths().chain(LONG) {
+        for style in STYLES {
+            let mut painter = Painter::new(&[n]);
+            let mut x = painter.floats(style, n);
+            if style == Style::Random {
+                x.iter_mut().for_each(|x| *x *= 60.0);
+            }
+            let max = x.iter().fold(0.0f32, |max, x| max.max(*x));
+            x.iter_mut().step_by(7).for_each(|x| *x = f32::NEG_INFINITY);
+            same_both(backend, &x, |backend, x| backend.exp_weights(x, max))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,207 @@
+//! The cache's speed on one core: attention beside the same function on f16, eight query heads beside one, appending,
+//! and time over length. Everything takes turns, and each number is the fastest of many, so that ratios within a run
+//! are fair. `cargo bench --bench attention`; words after `--` choose sections: attend, page, heads, append, length.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use octaplex::{Attend, Backend, Center, CodecSpec, KvCache, LayerConfig, SharedLayer, Stream};
+use std::time::{Duration, Instant};
+
+const D: usize = 128;
+
+/// Gaussian numbers enough for timing: sums of twelve uniform ones.
+fn gaussian(count: usize) -> Vec<f32> {
+    let mut state = 1u64;
+    let mut uniform = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f32 / (1u64 << 24) as f32
+    };
+    (0..count).map(|_| (0..12).map(|_| uniform()).sum::<f32>() - 6.0).collect()
+}
+
+fn config(keys: &str, values: &str, tokens: usize) -> LayerConfig {
+    let (keys, values): (CodecSpec, CodecSpec) = (keys.parse().unwrap(), values.parse().unwrap());
+    LayerConfig { keys, values, ..LayerConfig::new(1, D, tokens + 300) }
+}
+
+/// A layer with this many tokens.
+fn filled(config: LayerConfig, tokens: usize) -> SharedLayer {
+    let mut cache = KvCache::new([config], Backend::detect()).unwrap();
+    let rows = gaussian(4096 * D);
+    let mut left = tokens;
+    while left > 0 {
+        let count = left.min(4096);
+        cache.append(0, &rows[..count * D], &rows[..count * D]).unwrap();
+        left -= count;
+    }
+    cache.layers()[0].clone()
+}
+
+/// A layer, and what one call of attend on it takes.
+struct Runner {
+    name: String,
+    layer: SharedLayer,
+    queries: Vec<f32>,
+    output: Vec<f32>,
+    scratch: Vec<f32>,
+    best: Duration,
+}
+
+impl Runner {
+    fn new(name: &str, layer: SharedLayer, heads: usize) -> Self {
+        let scratch = vec![0.0; layer.config().scratch_len(heads)];
+        Self {
+            name: name.into(),
+            layer,
+            queries: gaussian(heads * D),
+            output: vec![0.0; heads * D],
+            scratch,
+            best: Duration::MAX,
+        }
+    }
+
+    fn run(&mut self) {
+        let start = Instant::now();
+        self.layer.attend(&self.queries, &Attend::default(), &mut self.output, &mut self.scratch).unwrap();
+        self.best = self.best.min(start.elapsed());
+        std::hint::black_box(&self.output);
+    }
+
+    fn ns_per_token(&self) -> f64 {
+        self.best.as_nanos() as f64 / self.layer.stats().tokens as f64
+    }
+}
+
+fn take_turns(runners: &mut [Runner], seconds: f64) {
+    let start = Instant::now();
+    while start.elapsed().as_secs_f64() < seconds {
+        runners.iter_mut().for_each(Runner::run);
+    }
+}
+
+/// Pairs of codecs that exist in this build.
+fn pairs() -> Vec<(&'static str, &'static str)> {
+    let all = [
+        ("f16", "f16"),
+        ("turboquant:bits=4", "turboquant:bits=4"),
+        ("turboquant:bits=3", "turboquant:bits=3"),
+        ("trellis:m=4", "trellis:m=4"),
+        ("trellis:m=4", "turboquant:bits=4"),
+        ("int", "int"),
+    ];
+    all.into_iter()
+        .filter(|(k, v)| k.parse::<CodecSpec>().is_ok() && v.parse::<CodecSpec>().is_ok())
+        .collect()
+}
+
+fn attend(tokens: usize) {
+    println!("attend, one head, width {D}, {tokens} tokens, one query");
+    let mut runners: Vec<Runner> = pairs()
+        .into_iter()
+        .map(|(k, v)| Runner::new(&format!("{k} / {v}"), filled(config(k, v, tokens), tokens), 1))
+        .collect();
+    let off = LayerConfig { center: Center::Off, ..config("turboquant", "turboquant", tokens) };
+    runners.push(Runner::new("turboquant / turboquant, no centre", filled(off, tokens), 1));
+    let long = LayerConfig { page: 256, ..config("turboquant", "turboquant", tokens) };
+    runners.push(Runner::new("turboquant / turboquant, pages of 256", filled(long, tokens), 1));
+    take_turns(&mut runners, 6.0);
+    let f16 = runners[0].ns_per_token();
+    for runner in &runners {
+        let ns = runner.ns_per_token();
+        println!("  {:45} {ns:6.2} ns a token   {:5.2} times as fast as f16", runner.name, f16 / ns);
+    }
+}
+
+fn heads(tokens: usize) {
+    println!("attend, {tokens} tokens, eight query heads beside one");
+    for (k, v) in pairs() {
+        let layer = filled(config(k, v, tokens), tokens);
+        let mut runners = [Runner::new("one", layer.clone(), 1), Runner::new("eight", layer, 8)];
+        take_turns(&mut runners, 1.5);
+        let [one, eight] = runners.map(|runner| runner.ns_per_token());
+        println!("  {:45} {one:6.2} ns, {eight:6.2} ns: {:4.2} times", format!("{k} / {v}"), eight / one);
+    }
+}
+
+fn append(tokens: usize) {
+    println!("append and encode, ns a token and head, one by one and {tokens} at once");
+    let rows = gaussian(tokens * D);
+    for (k, v) in pairs() {
+        for balance in [false, true] {
+            let config = LayerConfig { balance, ..config(k, v, tokens) };
+            let mut best = [f64::INFINITY; 2];
+            for _ in 0..6 {
+                for (at_once, best) in [false, true].into_iter().zip(&mut best) {
+                    let mut cache = KvCache::new([config], Backend::detect()).unwrap();
+                    cache.reserve(1);
+                    let start = Instant::now();
+                    for rows in rows.chunks_exact(if at_once { tokens * D } else { D }) {
+                        cache.append(0, rows, rows).unwrap();
+                    }
+                    *best = best.min(start.elapsed().as_nanos() as f64 / tokens as f64);
+                }
+            }
+            let name = format!("{k} / {v}{}", if balance { ", balanced" } else { "" });
+            println!("  {name:45} {:6.0} {:6.0}", best[0], best[1]);
+        }
+    }
+}
+
+fn length() {
+    println!("attend over length, turboquant 4 bits, ns a token");
+    for shift in 10..21 {
+        let tokens = 1 << shift;
+        let layer = filled(config("turboquant", "turboquant", tokens), tokens);
+        let mut runners = [Runner::new("", layer, 1)];
+        take_turns(&mut runners, 0.3);
+        println!("  {tokens:9} {:6.2}", runners[0].ns_per_token());
+    }
+}
+
+/// What the codecs' own calls take on one page that lies in the first-level cache: the floor under attention.
+fn page() {
+    println!("one page of 64 in cache, ns a token: score, accumulate");
+    for spec in ["f16", "turboquant", "int", "trellis:m=4"] {
+        let Ok(spec) = spec.parse::<CodecSpec>() else { continue };
+        let codec = spec.build_dyn(D, Backend::detect(), Stream::default()).unwrap().typed::<D>().unwrap();
+        let rows = gaussian(64 * D);
+        let mut blocks = vec![0; codec.page_bytes_max(64)];
+        codec.encode_page(rows.as_chunks().0, &mut blocks).unwrap();
+        let query = [codec.prepare_query(rows.first_chunk().unwrap()).unwrap()];
+        let (mut scores, mut acc) = ([0.0; 64], [[0.0; D]]);
+        let mut best = [f64::INFINITY; 2];
+        for _ in 0..300 {
+            let start = Instant::now();
+            for _ in 0..100 {
+                codec.score(&query, std::hint::black_box(&blocks), &mut scores).unwrap();
+            }
+            best[0] = best[0].min(start.elapsed().as_nanos() as f64 / 6400.0);
+            let start = Instant::now();
+            for _ in 0..100 {
+                codec.accumulate(&scores, std::hint::black_box(&blocks), &mut acc).unwrap();
+            }
+            best[1] = best[1].min(start.elapsed().as_nanos() as f64 / 6400.0);
+        }
+        println!("  {:45} {:6.2} {:6.2}", spec.to_string(), best[0], best[1]);
+    }
+}
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
+    let wanted = |section: &str| words.is_empty() || words.iter().any(|word| word == section);
+    println!("{}", Backend::detect().name());
+    if wanted("attend") {
+        attend(131_072);
+    }
+    if wanted("page") {
+        page();
+    }
+    if wanted("heads") {
+        heads(32_768);
+    }
+    if wanted("append") {
+        append(4096);
+    }
+    if wanted("length") {
+        length();
+    }
+}

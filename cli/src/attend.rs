@@ -1,0 +1,145 @@
+//! `attend`: a whole cache as an engine runs it, token by token, beside exact attention.
+
+use crate::compare::{center_name, parse_center, parse_page};
+use crate::failure::{At, Result, fail, parse_spec};
+use crate::files;
+use crate::input::Sample;
+use crate::metrics::{Exact, relative_error};
+use clap::Args;
+use octaplex::{Attend, Backend, Center, LayerConfig, Role, SharedLayer, Stats};
+use serde_json::json;
+use std::path::PathBuf;
+use std::time::Instant;
+
+/// What the numbers mean.
+const HELP: &str = "\
+Each key/value head of the sample gets a cache; tokens are appended in order, and the queries at a token
+attend as soon as it is there. output_error is the sum of |o-o^|^2 / sum of |o|^2 over a head's queries,
+the mean over layers and query heads. bits_per_value is that of the full cache at the end, exact rows,
+centres, headers of pages and balance counted.";
+
+/// Arguments of `attend`.
+#[derive(Args)]
+#[command(after_help = HELP)]
+pub(crate) struct AttendArguments {
+    /// Codec of keys
+    #[arg(long, value_name = "SPEC")]
+    k: String,
+    /// Codec of values
+    #[arg(long, value_name = "SPEC")]
+    v: String,
+    /// Tensors k, v and q in a safetensors file; without it, the bundled sample
+    #[arg(long, value_name = "FILE")]
+    input: Option<PathBuf>,
+    /// Subtract from keys: off, prefix or page
+    #[arg(long, value_name = "WHAT", default_value = "page", value_parser = parse_center)]
+    center: Center,
+    /// Tokens of a page: 64, 128 or 256
+    #[arg(long, value_name = "TOKENS", default_value_t = 64, value_parser = parse_page)]
+    page: usize,
+    /// Balance the channels of keys, from what the cache has seen when its first page closes
+    #[arg(long)]
+    balance: bool,
+    /// First tokens that stay exact
+    #[arg(long, value_name = "TOKENS", default_value_t = 4)]
+    sinks: usize,
+    /// Newest tokens that stay exact
+    #[arg(long, value_name = "TOKENS", default_value_t = 64)]
+    window: usize,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Instructions to use; `octaplex backends` lists them
+    #[arg(long, value_name = "NAME", value_parser = crate::parse_backend)]
+    backend: Option<Backend>,
+}
+
+pub(crate) fn run(arguments: &AttendArguments) -> Result<()> {
+    let backend = arguments.backend.unwrap_or_else(Backend::detect);
+    let sample = Sample::load(arguments.input.as_deref())?;
+    let (Some(queries), Some(exact)) = (&sample.queries, Exact::new(&sample)) else {
+        fail!("{} has no queries, so nothing attends", sample.name);
+    };
+    let (dim, tokens) = (sample.dim, sample.tokens);
+    let config = LayerConfig {
+        keys: parse_spec(&arguments.k)?,
+        values: parse_spec(&arguments.v)?,
+        page: arguments.page,
+        sink_tokens: arguments.sinks,
+        recent_window: arguments.window,
+        center: arguments.center,
+        balance: arguments.balance,
+        ..LayerConfig::new(1, dim, tokens.max(arguments.sinks + arguments.window + arguments.page))
+    };
+    let mut scratch = vec![0.0; config.scratch_len(queries.group)];
+    let (mut error, mut bytes, mut values, mut seconds) = (0.0, 0, 0, 0.0);
+    let (keys, all_values) = (sample.heads(Role::Keys), sample.heads(Role::Values));
+    for (index, (keys, head_values)) in keys.iter().zip(all_values).enumerate() {
+        let place = format!("head {index}");
+        let mut layer = SharedLayer::on_heap(&config, backend).at(&place)?;
+        let heads = index * queries.group..(index + 1) * queries.group;
+        let mut outputs = vec![vec![vec![0.0; dim]; queries.positions.len()]; queries.group];
+        let mut order: Vec<usize> = (0..queries.positions.len()).collect();
+        order.sort_by_key(|&query| queries.positions[query]);
+        for query in order {
+            let range = layer.next_position() * dim..(queries.positions[query] + 1) * dim;
+            if !range.is_empty() {
+                layer.append(&keys[range.clone()], &head_values[range], &mut scratch).at(&place)?;
+            }
+            let rows: Vec<f32> = heads
+                .clone()
+                .flat_map(|head| &queries.heads[head][query * dim..(query + 1) * dim])
+                .copied()
+                .collect();
+            let mut output = vec![0.0; rows.len()];
+            let start = Instant::now();
+            layer.attend(&rows, &Attend::default(), &mut output, &mut scratch).at(&place)?;
+            seconds += start.elapsed().as_secs_f64();
+            layer.observe(&rows).at(&place)?;
+            for (head, row) in output.chunks_exact(dim).enumerate() {
+                outputs[head][query] = row.iter().map(|&x| f64::from(x)).collect();
+            }
+        }
+        let rest = layer.next_position() * dim..tokens * dim;
+        layer.append(&keys[rest.clone()], &head_values[rest], &mut scratch).at(&place)?;
+        let stats: Stats = layer.stats();
+        bytes += stats.bytes;
+        values += stats.values;
+        for (head, outputs) in heads.zip(&outputs) {
+            error += relative_error(&exact.heads[head].outputs, outputs);
+        }
+    }
+    let count = exact.heads.len();
+    let error = error / count as f64;
+    let bits = 8.0 * bytes as f64 / values as f64;
+    let ns = seconds * 1e9 / (count * queries.positions.len()) as f64;
+    let text = if arguments.json {
+        let center = center_name(arguments.center);
+        format!(
+            "{:#}\n",
+            json!({
+                "k": config.keys.to_string(), "v": config.values.to_string(), "center": center,
+                "page": config.page, "balance": config.balance, "sinks": config.sink_tokens,
+                "window": config.recent_window, "bits_per_value": bits, "output_error": error,
+                "ns_per_query": ns, "tokens": tokens, "dim": dim, "stored_bytes": bytes,
+            })
+        )
+    } else {
+        format!(
+            "{}\nkeys {}, centre {}{}; values {}; pages of {}, {} sinks, window {}\n\n\
+             bits per value   {bits:.3}  (sinks, window, centres, headers counted)\n\
+             output error     {error:.3e}\ntime             {:.1} us a query head and query, {}\n",
+            sample.describe(),
+            config.keys,
+            center_name(arguments.center),
+            if arguments.balance { ", balanced" } else { "" },
+            config.values,
+            config.page,
+            config.sink_tokens,
+            config.recent_window,
+            ns / 1000.0,
+            backend.name(),
+        )
+    };
+    files::print(text)
+}

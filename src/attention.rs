@@ -1,0 +1,598 @@
+//! Attention on a layer: online softmax over sinks, pages and exact window.
+//!
+//! Tokens are cut into *parts*: [`SPLIT`] tokens' worth of pages, or as many exact ones (sinks first). A part gives, for
+//! each query, the largest logit m, the sum l of exp(logit - m), and the output Σ exp(logit - m)·v̂. Parts are
+//! added in order, pages and exact tokens apart (pages add up in their codec's basis), the exact ones' total last.
+//! What a part is does not depend on threads or on how many queries share a pass, so neither do the results: the same
+//! bits everywhere.
+
+use crate::cache::page::{BATCH, HEADER, Layout, SPLIT, Storage};
+use crate::cache::rows::RowCodec;
+use crate::cache::{Layer, center, position};
+use crate::codec::check_values;
+use crate::{Backend, Error};
+use core::ops::Range;
+use octaplex_arch::{Float, MAX_DIM};
+
+/// How to attend. `Attend::default()`: scale 1/√width, causal, everything visible.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Attend<'a> {
+    /// Queries of the block, for each query head; 1 by default.
+    pub queries: Option<usize>,
+    /// logit = scale · q·k; 1/√(key width) by default.
+    pub scale: Option<f32>,
+    /// logit = cap · tanh(logit/cap), before the bias.
+    pub soft_cap: Option<f32>,
+    /// A query sees this many positions, its own included; by default the layer's sliding window, or all.
+    pub window: Option<usize>,
+    /// Whether the sinks are seen from beyond the window as well.
+    pub keep_sinks: bool,
+    /// A learned logit of each query head that takes weight and gives nothing; or none.
+    pub sink_logits: &'a [f32],
+    /// Added to the logits: \[positions], or \[query heads]\[positions]; -∞ hides a token.
+    pub bias: &'a [f32],
+    /// Position of the first query of the block, whose queries have consecutive positions and see no later token. By
+    /// default the block is at the end: its last query has the position of the newest token.
+    pub position: Option<usize>,
+}
+
+/// Queries beyond this are refused: with it no logit leaves f32's range.
+pub(crate) const MAX_QUERY: f32 = 1_125_899_906_842_624.0;
+const MAX_SCALE: f32 = 1_099_511_627_776.0;
+
+/// A layer, whatever its types.
+pub(crate) struct View<'a> {
+    layout: &'a Layout,
+    backend: Backend,
+    pub(crate) keys: &'a dyn RowCodec,
+    pub(crate) values: &'a dyn RowCodec,
+    store: &'a dyn Storage,
+    /// Tokens in the sinks and in the window, and where that begins.
+    pub(crate) sinks: usize,
+    window: usize,
+    start: usize,
+    place: usize,
+}
+
+/// Some exact tokens: their first position, and rows.
+pub(crate) struct Run<'a> {
+    position: usize,
+    pub(crate) keys: &'a [u8],
+    pub(crate) values: &'a [u8],
+}
+
+impl<'a> View<'a> {
+    pub(crate) fn pages(&self, range: Range<usize>) -> impl Iterator<Item = (usize, &'a [u8])> + use<'a> {
+        let store = self.store;
+        range.map(move |index| (index, store.page(index)))
+    }
+
+    /// (centre, keys, values) of a head of a page.
+    pub(crate) fn head(&self, page: &'a [u8], head: usize) -> (&'a [u8], &'a [u8], &'a [u8]) {
+        self.layout.head(page, head)
+    }
+
+    pub(crate) fn exact(&self) -> usize {
+        self.sinks + self.window
+    }
+
+    /// Exact tokens, by their number: sinks, then the window, which may go round the end of its ring.
+    pub(crate) fn runs(&self, head: usize, numbers: Range<usize>) -> [Run<'a>; 3] {
+        let (layout, front) = (self.layout, self.store.front());
+        let sinks = numbers.start.min(self.sinks)..numbers.end.min(self.sinks);
+        let window = numbers.start.max(self.sinks) - self.sinks..numbers.end.max(self.sinks) - self.sinks;
+        let place = (self.place + window.start) % layout.ring;
+        let first = window.len().min(layout.ring - place);
+        let run = |position, keys: Range<usize>, values: Range<usize>| Run {
+            position,
+            keys: &front[keys],
+            values: &front[values],
+        };
+        let position = self.start + window.start;
+        [
+            run(
+                sinks.start,
+                layout.sink_keys(head, sinks.start, sinks.len()),
+                layout.sink_values(head, sinks.start, sinks.len()),
+            ),
+            run(position, layout.window_keys(head, place, first), layout.window_values(head, place, first)),
+            run(
+                position + first,
+                layout.window_keys(head, 0, window.len() - first),
+                layout.window_values(head, 0, window.len() - first),
+            ),
+        ]
+    }
+
+    /// Queries in the domain of the pages' keys: multiplied by the balance.
+    pub(crate) fn balanced(&self, head: usize, queries: &[f32], balanced: &mut [f32]) {
+        balanced.copy_from_slice(queries);
+        let memory = &self.store.front()[self.layout.balance(head)];
+        if center::is_decided(memory) {
+            let mut balance = [0.0; MAX_DIM];
+            let balance = &mut balance[..self.layout.key_dim];
+            center::read_balance(self.backend, memory, balance);
+            center::multiply(balanced, balance);
+        }
+    }
+
+    /// q·centre of each query.
+    pub(crate) fn offsets(&self, queries: &[f32], centre: &[u8], offsets: &mut [f32; BATCH]) {
+        offsets.fill(0.0);
+        if !centre.is_empty() {
+            let mut rows: [&[f32]; BATCH] = [&[]; BATCH];
+            let count = queries.len() / self.layout.key_dim;
+            rows.iter_mut()
+                .zip(queries.chunks_exact(self.layout.key_dim))
+                .for_each(|(row, query)| *row = query);
+            let dim = self.layout.key_dim;
+            self.backend.score_floats(Float::F16, dim, centre, &rows[..count], &mut offsets[..count]);
+        }
+    }
+}
+
+/// Maxima and sums of a batch of queries.
+#[derive(Clone, Copy)]
+struct Totals {
+    max: [f32; BATCH],
+    sum: [f32; BATCH],
+}
+
+impl Totals {
+    const EMPTY: Self = Self { max: [f32::NEG_INFINITY; BATCH], sum: [0.0; BATCH] };
+
+    /// Values of totals in memory.
+    #[cfg(feature = "rayon")]
+    const LEN: usize = 2 * BATCH;
+
+    #[cfg(feature = "rayon")]
+    fn write(&self, memory: &mut [f32]) {
+        memory[..BATCH].copy_from_slice(&self.max);
+        memory[BATCH..].copy_from_slice(&self.sum);
+    }
+
+    /// Totals, and the output behind them.
+    #[cfg(feature = "rayon")]
+    fn read(memory: &[f32]) -> (Self, &[f32]) {
+        let mut totals = Self::EMPTY;
+        totals.max.copy_from_slice(&memory[..BATCH]);
+        totals.sum.copy_from_slice(&memory[BATCH..Self::LEN]);
+        (totals, &memory[Self::LEN..])
+    }
+
+    /// Adds another part's totals and outputs.
+    fn add(&mut self, backend: Backend, acc: &mut [f32], other: &Self, other_acc: &[f32], dim: usize) {
+        for (row, (acc, other_acc)) in acc.chunks_exact_mut(dim).zip(other_acc.chunks_exact(dim)).enumerate()
+        {
+            if other.max[row] == f32::NEG_INFINITY {
+                continue;
+            }
+            if self.max[row] == f32::NEG_INFINITY {
+                acc.copy_from_slice(other_acc);
+                (self.max[row], self.sum[row]) = (other.max[row], other.sum[row]);
+                continue;
+            }
+            let max = if other.max[row] > self.max[row] { other.max[row] } else { self.max[row] };
+            let mut factors = [self.max[row], other.max[row]];
+            let _ = backend.exp_weights(&mut factors, max);
+            let [old, new] = factors;
+            self.max[row] = max;
+            self.sum[row] = self.sum[row] * old + other.sum[row] * new;
+            for (acc, other) in acc.iter_mut().zip(other_acc) {
+                *acc = *acc * old + other * new;
+            }
+        }
+    }
+}
+
+/// At most [`BATCH`] queries of one key/value head.
+#[derive(Clone, Copy)]
+struct Unit<'a> {
+    view: &'a View<'a>,
+    options: &'a Resolved<'a>,
+    head: usize,
+    /// Number of the first row among the head's.
+    row: usize,
+    queries: &'a [f32],
+}
+
+/// Options with everything filled in.
+struct Resolved<'a> {
+    options: Attend<'a>,
+    scale: f32,
+    /// Query heads of a key/value head, and queries of a block.
+    group: usize,
+    queries: usize,
+    /// Position of the first query.
+    position: usize,
+    /// Tokens' positions are below this.
+    next: usize,
+}
+
+/// The memory of one unit.
+pub(crate) struct Scratch<'a> {
+    pub(crate) balanced: &'a mut [f32],
+    pub(crate) scores: &'a mut [f32],
+    pub(crate) runs: &'a mut [f32],
+    pub(crate) part: &'a mut [f32],
+    pub(crate) paged: &'a mut [f32],
+    pub(crate) exact: &'a mut [f32],
+}
+
+impl<'a> Scratch<'a> {
+    pub(crate) fn new(layout: &Layout, rows: usize, memory: &'a mut [f32]) -> Self {
+        let (balanced, memory) = memory.split_at_mut(rows * layout.key_dim);
+        let (scores, memory) = memory.split_at_mut(rows * layout.score_tokens());
+        let (runs, memory) = memory.split_at_mut(rows * layout.exact_tokens());
+        let (part, memory) = memory.split_at_mut(rows * layout.value_dim);
+        let (paged, memory) = memory.split_at_mut(rows * layout.value_dim);
+        Self { balanced, scores, runs, part, paged, exact: &mut memory[..rows * layout.value_dim] }
+    }
+}
+
+impl Unit<'_> {
+    fn rows(&self) -> usize {
+        self.queries.len() / self.view.layout.key_dim
+    }
+
+    /// The positions that a row sees.
+    fn visible(&self, row: usize) -> Range<usize> {
+        let position = self.options.position + (self.row + row) % self.options.queries;
+        let first = self.options.options.window.map_or(0, |window| (position + 1).saturating_sub(window));
+        first..position + 1
+    }
+
+    /// Whether any row sees any of these positions.
+    fn sees(&self, positions: Range<usize>) -> bool {
+        (0..self.rows()).any(|row| {
+            let visible = self.visible(row);
+            visible.start < positions.end && positions.start < visible.end
+        })
+    }
+
+    /// From scores of tokens at consecutive positions to logits; returns the largest.
+    fn logits(&self, row: usize, offset: f32, first: usize, is_sink: bool, x: &mut [f32]) -> f32 {
+        let Resolved { options, scale, .. } = self.options;
+        let backend = self.view.backend;
+        let max = backend.scale_logits(x, offset, *scale);
+        let visible = self.visible(row);
+        let start = if is_sink && options.keep_sinks { 0 } else { visible.start };
+        let all = start <= first && first + x.len() <= visible.end;
+        if all && options.soft_cap.is_none() && options.bias.is_empty() {
+            return max;
+        }
+        if let Some(cap) = options.soft_cap {
+            backend.soft_cap(x, cap);
+        }
+        if !options.bias.is_empty() {
+            let head = if options.bias.len() == self.options.next {
+                0
+            } else {
+                self.head * self.options.group + (self.row + row) / self.options.queries
+            };
+            let bias = &options.bias[head * self.options.next + first..];
+            x.iter_mut().zip(bias).for_each(|(x, bias)| *x += bias);
+        }
+        let hidden = start.saturating_sub(first).min(x.len());
+        let end = visible.end.saturating_sub(first).clamp(hidden, x.len());
+        x[..hidden].fill(f32::NEG_INFINITY);
+        x[end..].fill(f32::NEG_INFINITY);
+        backend.min_max(&x[hidden..end]).1
+    }
+
+    /// One part of the pages, into `scratch.part`, in the codec's basis.
+    fn pages(
+        &self,
+        range: Range<usize>,
+        balanced: &[f32],
+        all_scores: &mut [f32],
+        part: &mut [f32],
+    ) -> Result<Totals, Error> {
+        let (view, layout, rows) = (self.view, self.view.layout, self.rows());
+        let seen = || {
+            view.pages(range.clone()).filter(|(_, page)| {
+                let first = position(page);
+                self.sees(first..first + layout.page)
+            })
+        };
+        // Pages lie apart, and a page takes about as long as memory: the next one is on its way meanwhile.
+        let last = range.end - 1;
+        let next = |index: usize| (index < last).then(|| view.store.page(index + 1));
+        let mut totals = Totals::EMPTY;
+        let per_page = rows * layout.page;
+        let mut keys = seen().map(|(index, page)| {
+            if let Some(page) = next(index) {
+                let (centre, keys, _) = view.head(page, self.head);
+                [&page[..HEADER], centre, keys].iter().for_each(|bytes| view.backend.prefetch(bytes));
+            }
+            view.head(page, self.head).1
+        });
+        view.keys.score_pages(balanced, layout.page, &mut keys, all_scores)?;
+        let prefix = &view.store.front()[layout.prefix(self.head)];
+        let mut offsets = [0.0; BATCH];
+        view.offsets(balanced, prefix, &mut offsets);
+        for ((_, page), scores) in seen().zip(all_scores.chunks_exact_mut(per_page)) {
+            if layout.centre_bytes > 0 {
+                view.offsets(balanced, view.head(page, self.head).0, &mut offsets);
+            }
+            for (row, scores) in scores.chunks_exact_mut(layout.page).enumerate() {
+                let max = self.logits(row, offsets[row], position(page), false, scores);
+                totals.max[row] = if max > totals.max[row] { max } else { totals.max[row] };
+            }
+        }
+        part.fill(0.0);
+        for ((index, page), weights) in seen().zip(all_scores.chunks_exact_mut(per_page)) {
+            let mut any = false;
+            for (row, weights) in weights.chunks_exact_mut(layout.page).enumerate() {
+                any |= add_weights(view.backend, &mut totals, row, weights);
+            }
+            if any {
+                if let Some(page) = next(index) {
+                    view.backend.prefetch(view.head(page, self.head).2);
+                }
+                view.values.accumulate(weights, view.head(page, self.head).2, part)?;
+            }
+        }
+        Ok(totals)
+    }
+
+    /// One part of the exact tokens, into `scratch.part`.
+    fn exact(&self, numbers: Range<usize>, scratch: &mut Scratch) -> Totals {
+        let (view, layout, rows) = (self.view, self.view.layout, self.rows());
+        let (backend, count) = (view.backend, numbers.len());
+        let runs = view.runs(self.head, numbers);
+        let mut queries: [&[f32]; BATCH] = [&[]; BATCH];
+        let each = self.queries.chunks_exact(layout.key_dim);
+        queries.iter_mut().zip(each).for_each(|(slot, query)| *slot = query);
+        let scores = &mut scratch.scores[..rows * count];
+        let mut totals = Totals::EMPTY;
+        let mut from = 0;
+        for (number, run) in runs.iter().enumerate() {
+            let len = run.keys.len() / (2 * layout.key_dim);
+            let part = &mut scratch.runs[..rows * len];
+            backend.score_floats(Float::F16, layout.key_dim, run.keys, &queries[..rows], part);
+            for (row, part) in part.chunks_exact_mut(len.max(1)).enumerate() {
+                let max = self.logits(row, 0.0, run.position, number == 0, part);
+                totals.max[row] = if max > totals.max[row] { max } else { totals.max[row] };
+                scores[row * count + from..][..len].copy_from_slice(part);
+            }
+            from += len;
+        }
+        for (row, weights) in scores.chunks_exact_mut(count).enumerate() {
+            add_weights(backend, &mut totals, row, weights);
+        }
+        scratch.part.fill(0.0);
+        let mut from = 0;
+        for run in &runs {
+            let len = run.keys.len() / (2 * layout.key_dim);
+            let part = &mut scratch.runs[..rows * len];
+            for (row, part) in part.chunks_exact_mut(len.max(1)).enumerate() {
+                part.copy_from_slice(&scores[row * count + from..][..len]);
+            }
+            backend.accumulate_floats(Float::F16, layout.value_dim, run.values, part, scratch.part);
+            from += len;
+        }
+        totals
+    }
+
+    /// Pages of a part.
+    fn pages_per_part(&self) -> usize {
+        SPLIT / self.view.layout.page
+    }
+
+    /// All parts, into outputs.
+    fn attend(&self, output: &mut [f32], memory: &mut [f32]) -> Result<(), Error> {
+        let (view, layout) = (self.view, self.view.layout);
+        let (memory, more) = memory.split_at_mut(layout.unit_scratch(self.rows()));
+        let mut scratch = Scratch::new(layout, self.rows(), memory);
+        view.balanced(self.head, self.queries, scratch.balanced);
+        let (pages, per_part) = (view.store.pages(), self.pages_per_part());
+        let parts = pages.div_ceil(per_part);
+        let mut paged = Totals::EMPTY;
+        scratch.paged.fill(0.0);
+        #[cfg(not(feature = "rayon"))]
+        let _ = more;
+        #[cfg(feature = "rayon")]
+        {
+            let (result, worker) = layout.part_scratch(self.rows());
+            if parts > 1 && more.len() >= parts * result + 2 * worker {
+                let (results, work) = more.split_at_mut(parts * result);
+                self.parallel_parts(scratch.balanced, (results, result), (work, worker))?;
+                for result in results.chunks_exact(result) {
+                    let (totals, part) = Totals::read(result);
+                    paged.add(view.backend, scratch.paged, &totals, part, layout.value_dim);
+                }
+                self.finish(paged, output, &mut scratch);
+                return Ok(());
+            }
+        }
+        for part in 0..parts {
+            let range = part * per_part..pages.min((part + 1) * per_part);
+            let totals = self.pages(range, scratch.balanced, scratch.scores, scratch.part)?;
+            paged.add(view.backend, scratch.paged, &totals, scratch.part, layout.value_dim);
+        }
+        self.finish(paged, output, &mut scratch);
+        Ok(())
+    }
+
+    /// Every part of the pages, each into its own result; as many at once as `work` has room for.
+    #[cfg(feature = "rayon")]
+    fn parallel_parts(
+        &self,
+        balanced: &[f32],
+        (results, result): (&mut [f32], usize),
+        (work, worker): (&mut [f32], usize),
+    ) -> Result<(), Error> {
+        use rayon::prelude::*;
+        let (pages, per_part) = (self.view.store.pages(), self.pages_per_part());
+        let parts = results.len() / result;
+        let each = parts.div_ceil(work.len() / worker);
+        let groups = results.par_chunks_mut(each * result).zip(work.par_chunks_mut(worker)).enumerate();
+        groups.into_par_iter().try_for_each(|(group, (results, scores))| {
+            for (index, result) in results.chunks_exact_mut(result).enumerate() {
+                let first = (group * each + index) * per_part;
+                let (totals, part) = result.split_at_mut(Totals::LEN);
+                let found = self.pages(first..pages.min(first + per_part), balanced, scores, part)?;
+                found.write(totals);
+            }
+            Ok(())
+        })
+    }
+
+    /// The exact tokens, and everything together. `scratch.paged` holds the pages' sum.
+    fn finish(&self, mut totals: Totals, output: &mut [f32], scratch: &mut Scratch) {
+        let (view, layout, dim) = (self.view, self.view.layout, self.view.layout.value_dim);
+        view.values.finish(scratch.paged);
+        let mut exact = Totals::EMPTY;
+        scratch.exact.fill(0.0);
+        for first in (0..view.exact()).step_by(SPLIT) {
+            let part = self.exact(first..view.exact().min(first + layout.exact_tokens()), scratch);
+            exact.add(view.backend, scratch.exact, &part, scratch.part, dim);
+        }
+        totals.add(view.backend, scratch.paged, &exact, scratch.exact, dim);
+        for (row, (output, sum)) in
+            output.chunks_exact_mut(dim).zip(scratch.paged.chunks_exact(dim)).enumerate()
+        {
+            let head = self.head * self.options.group + (self.row + row) / self.options.queries;
+            let (mut total, mut factor) = (totals.sum[row], 1.0);
+            if let Some(&sink) = self.options.options.sink_logits.get(head) {
+                let mut factors = [totals.max[row], sink];
+                let max = if sink > totals.max[row] { sink } else { totals.max[row] };
+                let _ = view.backend.exp_weights(&mut factors, max);
+                factor = factors[0];
+                total = total * factor + factors[1];
+            }
+            // A query that sees nothing gives zeros.
+            let scale = if total > 0.0 { factor / total } else { 0.0 };
+            output.iter_mut().zip(sum).for_each(|(output, sum)| *output = sum * scale);
+        }
+    }
+}
+
+/// Turns a row's logits into weights and adds them up; says whether any is not zero.
+fn add_weights(backend: Backend, totals: &mut Totals, row: usize, weights: &mut [f32]) -> bool {
+    if totals.max[row] == f32::NEG_INFINITY {
+        weights.fill(0.0);
+        return false;
+    }
+    let sum = backend.exp_weights(weights, totals.max[row]);
+    totals.sum[row] += sum;
+    sum > 0.0
+}
+
+impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
+    pub(crate) fn view(&self) -> View<'_> {
+        View {
+            layout: &self.layout,
+            backend: self.backend,
+            keys: &self.keys,
+            values: &self.values,
+            store: &self.store,
+            sinks: self.state.next.min(self.layout.sinks),
+            window: self.state.next.saturating_sub(self.state.start),
+            start: self.state.start,
+            place: self.state.place,
+        }
+    }
+
+    /// Attention of one query or a block of them: `queries` \[query heads]\[queries]\[key width], `output`
+    /// \[query heads]\[queries]\[value width]. Query head h uses key/value head h / (query heads / key/value heads);
+    /// heads that share one take one pass over its bytes. `scratch` has
+    /// [`scratch_len`](crate::LayerConfig::scratch_len) values; with the feature `rayon`, more
+    /// (`LayerConfig::parallel_scratch_len`) allows more threads.
+    ///
+    /// The same bits on every machine, for every number of threads and of queries given at once.
+    ///
+    /// # Errors
+    /// [`Error::Empty`]; [`Error::NonFinite`], [`Error::Overflow`] for queries of 2⁵⁰ and up; [`Error::Length`];
+    /// [`Error::Corrupt`] for blocks that no codec wrote. The output is then unspecified, the cache as it was.
+    pub fn attend(
+        &self,
+        queries: &[f32],
+        options: &Attend,
+        output: &mut [f32],
+        scratch: &mut [f32],
+    ) -> Result<(), Error> {
+        let heads = self.config.kv_heads;
+        let (layout, view) = (&self.layout, self.view());
+        let per_head = queries.len() / (heads * layout.key_dim);
+        Error::expect_length("values of queries", per_head * heads * layout.key_dim, queries.len())?;
+        Error::expect_length("values of the output", per_head * heads * layout.value_dim, output.len())?;
+        if per_head == 0 {
+            return Ok(());
+        }
+        check_values(queries, MAX_QUERY)?;
+        if view.exact() + self.store.pages() == 0 {
+            return Err(Error::Empty);
+        }
+        let resolved = self.resolve(options, per_head)?;
+        let needed = layout.unit_scratch(per_head);
+        if scratch.len() < needed {
+            return Err(Error::Length { what: "values of scratch", expected: needed, actual: scratch.len() });
+        }
+        let attend_head = |head: usize, queries: &[f32], output: &mut [f32], memory: &mut [f32]| {
+            let batches = queries.chunks(BATCH * layout.key_dim).enumerate();
+            let mut batches = batches.zip(output.chunks_mut(BATCH * layout.value_dim));
+            batches.try_for_each(|((batch, queries), output)| {
+                let unit = Unit { view: &view, options: &resolved, head, row: batch * BATCH, queries };
+                unit.attend(output, memory)
+            })
+        };
+        let (query_len, output_len) = (per_head * layout.key_dim, per_head * layout.value_dim);
+        #[cfg(feature = "rayon")]
+        if scratch.len() / heads >= needed {
+            use rayon::prelude::*;
+            let memory = scratch.len() / heads;
+            return queries
+                .par_chunks(query_len)
+                .zip(output.par_chunks_mut(output_len))
+                .zip(scratch.par_chunks_mut(memory))
+                .enumerate()
+                .try_for_each(|(head, ((queries, output), memory))| {
+                    attend_head(head, queries, output, memory)
+                });
+        }
+        let heads = queries.chunks(query_len).zip(output.chunks_mut(output_len)).enumerate();
+        heads
+            .into_iter()
+            .try_for_each(|(head, (queries, output))| attend_head(head, queries, output, scratch))
+    }
+
+    /// Checks the options and fills in what they leave open.
+    fn resolve<'a>(&self, options: &Attend<'a>, per_head: usize) -> Result<Resolved<'a>, Error> {
+        let (next, queries) = (self.state.next, options.queries.unwrap_or(1));
+        if queries == 0 || !per_head.is_multiple_of(queries) {
+            return Err(Error::Length {
+                what: "queries of a key/value head, a multiple of the block's",
+                expected: queries,
+                actual: per_head,
+            });
+        }
+        let group = per_head / queries;
+        let query_heads = group * self.config.kv_heads;
+        for number in [options.scale, options.soft_cap].into_iter().flatten() {
+            check_values(&[number], MAX_SCALE)?;
+        }
+        if options.soft_cap.is_some_and(|cap| cap < 1e-6) || options.window == Some(0) {
+            return Err(Error::Unsupported { why: "soft caps and windows are positive" });
+        }
+        if !options.sink_logits.is_empty() {
+            Error::expect_length("sink logits", query_heads, options.sink_logits.len())?;
+            check_values(options.sink_logits, f32::INFINITY)?;
+        }
+        if !options.bias.is_empty() && options.bias.len() != next {
+            Error::expect_length("bias values", query_heads * next, options.bias.len())?;
+        }
+        if let Some(index) = options.bias.iter().position(|x| x.is_nan() || *x == f32::INFINITY) {
+            return Err(Error::NonFinite { index });
+        }
+        let position = match options.position {
+            Some(position) => position,
+            None if queries <= next => next - queries,
+            None => return Err(Error::Length { what: "queries, at most", expected: next, actual: queries }),
+        };
+        let window = options.window.or(self.config.sliding_window);
+        let scale = options.scale.unwrap_or((1.0 / libm::sqrt(self.config.key_dim as f64)) as f32);
+        Ok(Resolved { options: Attend { window, ..*options }, scale, group, queries, position, next })
+    }
+}

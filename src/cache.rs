@@ -1,0 +1,239 @@
+//! The cache: keys and values over time, compressed, and attention on them.
+//!
+//! One [`Layer`] holds the tokens of one attention layer, all key/value heads of it. The life of a token:
+//!
+//! ```text
+//!  append ─┬─► sinks          the first 4 tokens, f16, for ever
+//!          │
+//!          └─► window         the newest tokens, f16, exact: at least recent_window of them
+//!                │            and up to a page more
+//!                │ a page's worth too many: the oldest page closes
+//!                ▼
+//!              divide by the balance (once decided) ─► subtract the page's mean ─► encode_page
+//!                │
+//!                ▼
+//!              page           header │ per head: centre f16, key blocks, value blocks
+//!                │            never changed again: forks share it, snapshots copy it, evict drops it
+//!                ▼
+//!  attend ◄─── score = q·centre + q·k̂ on the bytes; softmax; sums of v̂ on the bytes
+//! ```
+//!
+//! The first page that closes decides the balance. Positions never change: keys carry their rotary embedding.
+
+pub(crate) mod center;
+mod config;
+#[cfg(feature = "alloc")]
+mod layers;
+pub(crate) mod page;
+mod parts;
+pub(crate) mod rows;
+mod snapshot;
+mod tensor;
+mod window;
+
+pub use config::{CacheConfig, Center, LayerConfig};
+pub use page::{Fixed, Storage};
+pub use rows::RowCodec;
+pub use tensor::Tensor;
+
+use crate::{AnyCodec, Backend, Error, Role, Stream};
+use core::ops::Range;
+use page::Layout;
+
+#[cfg(feature = "alloc")]
+pub use {
+    layers::{KvCache, SharedLayer},
+    page::Shared,
+};
+
+/// One attention layer in bytes that the caller brings (`&mut [u8]`, an array, a `Vec`): no allocator is needed.
+///
+/// ```
+/// use octaplex::{Attend, Backend, Error, LayerCache, LayerConfig};
+///
+/// let config = LayerConfig::new(1, 64, 1000); // one head of width 64, 1,000 tokens
+/// let mut memory = vec![0; config.required_bytes()];
+/// let mut scratch = vec![0.0; config.scratch_len(1)];
+/// let mut cache = LayerCache::<64, 64, _>::new(&config, Backend::detect(), &mut memory)?;
+/// for token in 0..300 {
+///     let row = [token as f32 / 300.0; 64];
+///     cache.append(&row, &row, &mut scratch)?;
+/// }
+/// let mut output = [0.0; 64];
+/// cache.attend(&[0.1; 64], &Attend::default(), &mut output, &mut scratch)?;
+/// assert_eq!(cache.stats().tokens, 300);
+/// # Ok::<(), Error>(())
+/// ```
+pub type LayerCache<const DK: usize, const DV: usize, S> = Layer<AnyCodec<DK>, AnyCodec<DV>, Fixed<S>>;
+
+/// The tokens of one attention layer: see [`LayerCache`] for one of known widths in the caller's memory, and `KvCache`
+/// for all layers of a model.
+#[derive(Clone, Debug)]
+pub struct Layer<K, V, S> {
+    pub(crate) config: LayerConfig,
+    pub(crate) layout: Layout,
+    pub(crate) state: State,
+    pub(crate) backend: Backend,
+    pub(crate) keys: K,
+    pub(crate) values: V,
+    pub(crate) store: S,
+}
+
+/// Where the tokens are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct State {
+    /// Position of the next token.
+    pub(crate) next: usize,
+    /// Position of the window's first token, and its place in the ring.
+    pub(crate) start: usize,
+    pub(crate) place: usize,
+    /// Tokens that were evicted, or decoded into the window, so far.
+    pub(crate) evicted: usize,
+    pub(crate) decoded: usize,
+    /// Queries seen by each key/value head while its balance is open.
+    pub(crate) queries: u64,
+    pub(crate) has_prefix: bool,
+}
+
+impl State {
+    fn new(layout: &Layout) -> Self {
+        Self { next: 0, start: layout.sinks, place: 0, evicted: 0, decoded: 0, queries: 0, has_prefix: false }
+    }
+}
+
+/// What a cache holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Stats {
+    /// Tokens that attention can see: sinks, pages and exact window.
+    pub tokens: usize,
+    /// Of these, in pages.
+    pub paged_tokens: usize,
+    /// The position of the next token.
+    pub next_position: usize,
+    /// Tokens dropped by eviction.
+    pub evicted_tokens: usize,
+    /// Tokens that [`truncate`](Layer::truncate) decoded back into the window.
+    pub decoded_tokens: usize,
+    /// Bytes in use: rows, pages with centres and headers, balance.
+    pub bytes: usize,
+    /// Values that these bytes stand for: tokens · heads · (key width + value width).
+    pub values: usize,
+}
+
+impl Stats {
+    /// Everything in use counted.
+    #[must_use]
+    pub fn bits_per_value(&self) -> f64 {
+        8.0 * self.bytes as f64 / self.values.max(1) as f64
+    }
+}
+
+impl<const DK: usize, const DV: usize, S: AsRef<[u8]> + AsMut<[u8]> + Send + Sync> LayerCache<DK, DV, S> {
+    /// An empty cache in `bytes`, [`required_bytes`](LayerConfig::required_bytes) of them or more, whatever they
+    /// hold.
+    ///
+    /// # Errors
+    /// [`Error::Width`] if the configuration has other widths, [`Error::Unsupported`] for impossible configurations,
+    /// [`Error::Length`], and what the codecs' constructors refuse.
+    pub fn new(config: &LayerConfig, backend: Backend, bytes: S) -> Result<Self, Error> {
+        config.check()?;
+        for (actual, expected) in [(config.key_dim, DK), (config.value_dim, DV)] {
+            if actual != expected {
+                return Err(Error::Width { actual });
+            }
+        }
+        let keys = AnyCodec::build(config.keys, backend, config.stream(Role::Keys))?;
+        let values = AnyCodec::build(config.values, backend, config.stream(Role::Values))?;
+        let (expected, actual) = (config.required_bytes(), bytes.as_ref().len());
+        if actual < expected {
+            return Err(Error::Length { what: "bytes of the cache", expected, actual });
+        }
+        let layout = Layout::new(config);
+        let mut layer = Layer {
+            config: *config,
+            layout,
+            state: State::new(&layout),
+            backend,
+            keys,
+            values,
+            store: Fixed::new(&layout, bytes),
+        };
+        layer.clear();
+        Ok(layer)
+    }
+}
+
+impl LayerConfig {
+    /// All heads of a layer are rotated alike: one codec serves them.
+    pub(crate) fn stream(&self, role: Role) -> Stream {
+        Stream { layer: self.layer, head: 0, role }
+    }
+}
+
+impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
+    /// As it was made.
+    #[must_use]
+    pub fn config(&self) -> &LayerConfig {
+        &self.config
+    }
+
+    /// The position of the next token.
+    #[must_use]
+    pub fn next_position(&self) -> usize {
+        self.state.next
+    }
+
+    /// The positions of the tokens that the cache holds, ascending: sinks, pages, window.
+    pub fn positions(&self) -> impl Iterator<Item = usize> + '_ {
+        let (state, page) = (&self.state, self.layout.page);
+        let pages = (0..self.store.pages()).flat_map(move |index| {
+            let start = self.page_position(index);
+            start..start + page
+        });
+        (0..state.next.min(self.layout.sinks)).chain(pages).chain(state.start..state.next.max(state.start))
+    }
+
+    /// What the cache holds.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let (layout, state) = (&self.layout, &self.state);
+        let pages = self.store.pages();
+        let exact = state.next.min(layout.sinks) + state.next.saturating_sub(state.start);
+        let width = layout.key_dim + layout.value_dim;
+        let side = |range: Range<usize>| if range.is_empty() { 0 } else { 2 * layout.heads * layout.key_dim };
+        let tokens = exact + pages * layout.page;
+        Stats {
+            tokens,
+            paged_tokens: pages * layout.page,
+            next_position: state.next,
+            evicted_tokens: state.evicted,
+            decoded_tokens: state.decoded,
+            bytes: exact * layout.heads * 2 * width
+                + (0..pages).map(|index| page::page_length(self.store.page(index))).sum::<usize>()
+                + side(layout.balance(0))
+                + side(layout.prefix(0)),
+            values: tokens * layout.heads * width,
+        }
+    }
+
+    /// Refuses: keys carry the rotary embedding of their positions, and a compressed key cannot be rotated again.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`], always.
+    pub fn shift(&mut self, _positions: Range<usize>, _by: isize) -> Result<(), Error> {
+        Err(Error::Unsupported {
+            why: "positions cannot be shifted: keys carry their rotary embedding; evict a range, or append again",
+        })
+    }
+
+    /// The position of a page's first token.
+    pub(crate) fn page_position(&self, index: usize) -> usize {
+        position(self.store.page(index))
+    }
+}
+
+/// The position of a page's first token.
+pub(crate) fn position(page: &[u8]) -> usize {
+    let bytes = page.first_chunk().copied().unwrap_or_default();
+    u64::from_le_bytes(bytes) as usize
+}

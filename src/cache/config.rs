@@ -1,0 +1,188 @@
+//! What a cache keeps and how: one layer's configuration, and a model's.
+
+use super::page::Layout;
+use crate::codebook::WIDTHS;
+use crate::codec::turboquant::TurboQuantSpec;
+use crate::{CodecSpec, Error, Gain, RotationKind};
+
+/// What is subtracted from keys before they are encoded. One vector added to all keys of a head changes every logit of
+/// a query by the same amount, which softmax does not see; so the centre costs no accuracy, only bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Center {
+    /// Nothing.
+    Off,
+    /// One centre a head: the mean of the first 128 keys (or of as many as there are when the first page closes).
+    Prefix,
+    /// Each page's own mean, 16/(tokens of a page) bits a value.
+    #[default]
+    Page,
+}
+
+/// The cache of one attention layer. All fields may be changed after [`new`](Self::new).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LayerConfig {
+    /// The layer's number, from 0: layers are rotated differently.
+    pub layer: u32,
+    /// Key/value heads.
+    pub kv_heads: usize,
+    /// Width of a key.
+    pub key_dim: usize,
+    /// Width of a value.
+    pub value_dim: usize,
+    /// The codec of keys.
+    pub keys: CodecSpec,
+    /// The codec of values.
+    pub values: CodecSpec,
+    /// Tokens of a page: 64, 128 or 256.
+    pub page: usize,
+    /// The first tokens, kept exact for ever: they get most of the attention.
+    pub sink_tokens: usize,
+    /// At least this many of the newest tokens are kept exact in f16; up to a page more while that fills.
+    pub recent_window: usize,
+    /// What is subtracted from keys. Keys in `f16`, `bf16` or `f32` are stored as they are, whatever this says.
+    pub center: Center,
+    /// Whether keys are divided, and queries multiplied, by a diagonal that makes the channels' errors count alike.
+    pub balance: bool,
+    /// Queries see this many tokens, and pages that none will see again are dropped.
+    pub sliding_window: Option<usize>,
+    /// Tokens that fit.
+    pub capacity: usize,
+}
+
+impl LayerConfig {
+    /// Four bits for keys and values, pages of 64, four sinks, 64 recent tokens, keys centred page by page.
+    #[must_use]
+    pub const fn new(kv_heads: usize, head_dim: usize, capacity: usize) -> Self {
+        let four_bits = CodecSpec::TurboQuant(TurboQuantSpec {
+            levels: 16,
+            gain: Gain::Mse,
+            rounds: 1,
+            rotation: RotationKind::Wht,
+            seed: 0,
+        });
+        Self {
+            layer: 0,
+            kv_heads,
+            key_dim: head_dim,
+            value_dim: head_dim,
+            keys: four_bits,
+            values: four_bits,
+            page: 64,
+            sink_tokens: 4,
+            recent_window: 64,
+            center: Center::Page,
+            balance: false,
+            sliding_window: None,
+            capacity,
+        }
+    }
+
+    /// Bytes that [`LayerCache`](crate::LayerCache) needs for a full cache. Every size is computed in
+    /// `Layout`, from block sizes that specs know at compile time.
+    #[must_use]
+    pub const fn required_bytes(&self) -> usize {
+        let layout = Layout::new(self);
+        layout.slots.saturating_mul(layout.page_bytes).saturating_add(layout.front_bytes)
+    }
+
+    /// Values of scratch memory that appending and attending with `queries` rows (query heads x queries of a block)
+    /// need.
+    #[must_use]
+    pub const fn scratch_len(&self, queries: usize) -> usize {
+        let layout = Layout::new(self);
+        let rows = match self.kv_heads {
+            0 => 0,
+            heads => queries.div_ceil(heads),
+        };
+        let (attend, append) = (layout.unit_scratch(rows), layout.append_scratch());
+        if attend > append { attend } else { append }
+    }
+
+    /// The same for `threads` threads: over heads, and over parts of 4,096 tokens.
+    #[cfg(feature = "rayon")]
+    #[must_use]
+    pub const fn parallel_scratch_len(&self, queries: usize, threads: usize) -> usize {
+        let layout = Layout::new(self);
+        let rows = match self.kv_heads {
+            0 => 0,
+            heads => queries.div_ceil(heads),
+        };
+        let rows = if rows < super::page::BATCH { rows } else { super::page::BATCH };
+        let (result, worker) = layout.part_scratch(rows);
+        let parts = (layout.slots * layout.page).div_ceil(super::page::SPLIT);
+        let head = layout.unit_scratch(rows) + parts * result + threads * worker;
+        let (attend, append) =
+            (self.kv_heads * head, layout.append_scratch() + self.kv_heads * layout.page_of_rows());
+        if attend > append { attend } else { append }
+    }
+
+    /// Keys are exact: nothing to centre or balance.
+    pub(crate) const fn has_float_keys(&self) -> bool {
+        matches!(self.keys, CodecSpec::F16(_) | CodecSpec::Bf16(_) | CodecSpec::F32(_))
+    }
+
+    pub(crate) const fn centers(&self) -> Center {
+        if self.has_float_keys() { Center::Off } else { self.center }
+    }
+
+    pub(crate) const fn balances(&self) -> bool {
+        self.balance && !self.has_float_keys()
+    }
+
+    /// `Ok` if a cache can be built like this.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let refuse = |why| Err(Error::Unsupported { why });
+        for actual in [self.key_dim, self.value_dim] {
+            if !WIDTHS.contains(&actual) {
+                return Err(Error::Width { actual });
+            }
+        }
+        if !matches!(self.page, 64 | 128 | 256) {
+            return refuse("pages have 64, 128 or 256 tokens");
+        }
+        if self.kv_heads == 0 || self.kv_heads > 1 << 16 {
+            return refuse("a layer has 1 to 65,536 key/value heads");
+        }
+        if self.sink_tokens > 1 << 16 || self.recent_window > 1 << 24 || self.capacity as u64 > 1 << 40 {
+            return refuse("at most 65,536 sinks, 2^24 recent tokens and a capacity of 2^40 tokens");
+        }
+        if self.capacity < self.sink_tokens + self.recent_window + self.page {
+            return refuse("the capacity must hold the sinks, the recent window and a page");
+        }
+        if self.sliding_window == Some(0) {
+            return refuse("a sliding window of 0 tokens sees nothing");
+        }
+        Ok(())
+    }
+}
+
+/// The cache of a whole model; [`layers`](Self::layers) turns it into one [`LayerConfig`] a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CacheConfig {
+    /// Attention layers.
+    pub layers: usize,
+    /// The first and the last so many layers are kept in f16.
+    pub boundary_layers: usize,
+    /// What all layers share; its number is ignored.
+    pub each: LayerConfig,
+}
+
+impl CacheConfig {
+    /// [`LayerConfig::new`] in every layer.
+    #[must_use]
+    pub const fn new(layers: usize, kv_heads: usize, head_dim: usize, capacity: usize) -> Self {
+        Self { layers, boundary_layers: 0, each: LayerConfig::new(kv_heads, head_dim, capacity) }
+    }
+
+    /// The configuration of each layer, to be changed at will before a cache is made of them.
+    pub fn layers(&self) -> impl Iterator<Item = LayerConfig> + '_ {
+        (0..self.layers).map(|layer| {
+            let mut config = LayerConfig { layer: layer as u32, ..self.each };
+            if layer < self.boundary_layers || layer + self.boundary_layers >= self.layers {
+                config.keys = CodecSpec::F16(Default::default());
+                config.values = config.keys;
+            }
+            config
+        })
+    }
+}

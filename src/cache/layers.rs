@@ -1,0 +1,222 @@
+//! All layers of a model, on the heap.
+
+use super::page::{Layout, Shared};
+use super::rows::{self, RowCodec};
+use super::{Layer, LayerConfig, State, Stats, Tensor};
+use crate::{Attend, Backend, Error, Role};
+use alloc::{sync::Arc, vec::Vec};
+use core::ops::Range;
+
+/// A layer of a [`KvCache`].
+pub type SharedLayer = Layer<Arc<dyn RowCodec>, Arc<dyn RowCodec>, Shared>;
+
+impl SharedLayer {
+    /// An empty cache that grows on the heap.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] and [`Error::Width`] for impossible configurations, and what the codecs' constructors
+    /// refuse.
+    pub fn on_heap(config: &LayerConfig, backend: Backend) -> Result<Self, Error> {
+        config.check()?;
+        let layout = Layout::new(config);
+        Ok(Self {
+            config: *config,
+            layout,
+            state: State::new(&layout),
+            backend,
+            keys: rows::build(config.keys, config.key_dim, backend, config.stream(Role::Keys))?,
+            values: rows::build(config.values, config.value_dim, backend, config.stream(Role::Values))?,
+            store: Shared::new(&layout),
+        })
+    }
+}
+
+/// The key/value cache of a model: layers of any widths and codecs, and the memory to work in.
+///
+/// ```
+/// use octaplex::{Attend, Backend, CacheConfig, Error, KvCache};
+///
+/// let config = CacheConfig::new(2, 2, 64, 4096); // two layers, two heads of width 64, 4,096 tokens
+/// let mut cache = KvCache::new(config.layers(), Backend::detect())?;
+/// let rows = vec![0.5; 2 * 200 * 64]; // [heads][tokens][width]
+/// for layer in 0..2 {
+///     cache.append(layer, &rows, &rows)?;
+/// }
+/// let fork = cache.fork(); // shares all pages
+/// let mut output = vec![0.0; 4 * 64]; // four query heads
+/// cache.attend(0, &vec![0.1; 4 * 64], &Attend::default(), &mut output)?;
+/// assert!(output.iter().all(|x| (x - 0.5).abs() < 0.15));
+/// assert_eq!(fork.stats().tokens, 2 * 200);
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Debug)]
+pub struct KvCache {
+    pub(crate) layers: Vec<SharedLayer>,
+    scratch: Vec<f32>,
+}
+
+impl KvCache {
+    /// Empty, one layer for each configuration.
+    ///
+    /// # Errors
+    /// As [`SharedLayer::on_heap`].
+    pub fn new(layers: impl IntoIterator<Item = LayerConfig>, backend: Backend) -> Result<Self, Error> {
+        let layers = layers.into_iter().map(|config| SharedLayer::on_heap(&config, backend));
+        Ok(Self::from_layers(layers.collect::<Result<_, Error>>()?))
+    }
+
+    pub(crate) fn from_layers(layers: Vec<SharedLayer>) -> Self {
+        Self { layers, scratch: Vec::new() }
+    }
+
+    /// The layers.
+    #[must_use]
+    pub fn layers(&self) -> &[SharedLayer] {
+        &self.layers
+    }
+
+    /// One of them.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a number that is too high.
+    pub fn layer_mut(&mut self, layer: usize) -> Result<&mut SharedLayer, Error> {
+        self.layers.get_mut(layer).ok_or(Error::Unsupported { why: "the cache has fewer layers" })
+    }
+
+    /// Allocates what calls with so many query rows (query heads · queries of a block) work in: then they allocate
+    /// nothing. Without it the first call does.
+    pub fn reserve(&mut self, queries: usize) {
+        for layer in &self.layers {
+            let needed = scratch_len(&layer.config, queries);
+            if self.scratch.len() < needed {
+                self.scratch.resize(needed, 0.0);
+            }
+        }
+    }
+
+    fn layer(&mut self, layer: usize, queries: usize) -> Result<(&mut SharedLayer, &mut [f32]), Error> {
+        let layer =
+            self.layers.get_mut(layer).ok_or(Error::Unsupported { why: "the cache has fewer layers" })?;
+        let needed = scratch_len(&layer.config, queries);
+        if self.scratch.len() < needed {
+            self.scratch.resize(needed, 0.0);
+        }
+        Ok((layer, &mut self.scratch[..needed]))
+    }
+
+    /// Adds tokens to a layer: [`Layer::append`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn append<'a>(
+        &mut self,
+        layer: usize,
+        keys: impl Into<Tensor<'a>>,
+        values: impl Into<Tensor<'a>>,
+    ) -> Result<(), Error> {
+        let (layer, scratch) = self.layer(layer, 0)?;
+        layer.append(keys, values, scratch)
+    }
+
+    /// Attention on a layer: [`Layer::attend`]. While its balance is open, the queries count towards it.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn attend(
+        &mut self,
+        layer: usize,
+        queries: &[f32],
+        options: &Attend,
+        output: &mut [f32],
+    ) -> Result<(), Error> {
+        let rows = self.layers.get(layer).map_or(0, |layer| queries.len() / layer.config.key_dim);
+        let (layer, scratch) = self.layer(layer, rows)?;
+        layer.attend(queries, options, output, scratch)?;
+        layer.observe(queries)
+    }
+
+    /// [`Layer::scores`] of a layer.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn scores(
+        &mut self,
+        layer: usize,
+        head: usize,
+        queries: &[f32],
+        scores: &mut [f32],
+    ) -> Result<(), Error> {
+        let rows = self.layers.get(layer).map_or(0, |layer| queries.len() / layer.config.key_dim);
+        let (layer, scratch) = self.layer(layer, rows * self.heads(layer))?;
+        layer.scores(head, queries, scores, scratch)
+    }
+
+    /// [`Layer::accumulate`] on a layer.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn accumulate(
+        &mut self,
+        layer: usize,
+        head: usize,
+        weights: &[f32],
+        output: &mut [f32],
+    ) -> Result<(), Error> {
+        let rows = self.layers.get(layer).map_or(0, |layer| output.len() / layer.config.value_dim);
+        let (layer, scratch) = self.layer(layer, rows * self.heads(layer))?;
+        layer.accumulate(head, weights, output, scratch)
+    }
+
+    fn heads(&self, layer: usize) -> usize {
+        self.layers.get(layer).map_or(0, |layer| layer.config.kv_heads)
+    }
+
+    /// Forgets the tokens from `position` on, in every layer: [`Layer::truncate`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn truncate(&mut self, position: usize) -> Result<(), Error> {
+        self.layers.iter_mut().try_for_each(|layer| layer.truncate(position))
+    }
+
+    /// Drops whole pages in every layer: [`Layer::evict`]. Returns the tokens dropped, all layers together.
+    pub fn evict(&mut self, positions: Range<usize>) -> usize {
+        self.layers.iter_mut().map(|layer| layer.evict(positions.clone())).sum()
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.layers.iter_mut().for_each(Layer::clear);
+    }
+
+    /// A second cache with the same tokens, which goes its own way: closed pages are shared, what is still exact (sinks
+    /// and window) is copied. For prompts with a common beginning.
+    #[must_use]
+    pub fn fork(&self) -> Self {
+        Self::from_layers(self.layers.clone())
+    }
+
+    /// All layers together; tokens are counted in each.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.layers.iter().map(Layer::stats).fold(Stats::default(), |sum, layer| Stats {
+            tokens: sum.tokens + layer.tokens,
+            paged_tokens: sum.paged_tokens + layer.paged_tokens,
+            next_position: sum.next_position.max(layer.next_position),
+            evicted_tokens: sum.evicted_tokens + layer.evicted_tokens,
+            decoded_tokens: sum.decoded_tokens + layer.decoded_tokens,
+            bytes: sum.bytes + layer.bytes,
+            values: sum.values + layer.values,
+        })
+    }
+}
+
+/// Memory for all threads there are.
+fn scratch_len(config: &LayerConfig, queries: usize) -> usize {
+    let alone = config.scratch_len(queries);
+    #[cfg(feature = "rayon")]
+    if rayon::current_num_threads() > 1 {
+        return alone.max(config.parallel_scratch_len(queries, rayon::current_num_threads()));
+    }
+    alone
+}

@@ -1,0 +1,162 @@
+//! Attention's two products on a layer, for engines that have a softmax of their own.
+
+use super::Layer;
+use super::page::{BATCH, SPLIT, Storage};
+use super::rows::RowCodec;
+use crate::attention::{MAX_QUERY, Scratch};
+use crate::codec::check_values;
+use crate::{Error, MAX_WEIGHT};
+use octaplex_arch::Float;
+
+impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
+    /// Tokens that a row of [`scores`](Self::scores) has: sinks, pages, window, in this order.
+    #[must_use]
+    pub fn tokens(&self) -> usize {
+        self.view().exact() + self.store.pages() * self.layout.page
+    }
+
+    /// The scores q·k̂ of one key/value head, for engines with a softmax of their own: `queries` \[queries]\[width],
+    /// `scores` \[queries]\[[`tokens`](Self::tokens)], unscaled, nothing masked.
+    ///
+    /// # Errors
+    /// As [`attend`](Self::attend).
+    pub fn scores(
+        &self,
+        head: usize,
+        queries: &[f32],
+        scores: &mut [f32],
+        scratch: &mut [f32],
+    ) -> Result<(), Error> {
+        let (layout, tokens) = (&self.layout, self.tokens());
+        let count = queries.len() / layout.key_dim;
+        self.check_part(head, count, layout.key_dim, queries, scratch)?;
+        Error::expect_length("scores", count * tokens, scores.len())?;
+        check_values(queries, MAX_QUERY)?;
+        let batches = queries.chunks(BATCH * layout.key_dim);
+        for (queries, scores) in batches.zip(scores.chunks_mut((BATCH * tokens).max(1))) {
+            self.score_batch(head, queries, scores, scratch)?;
+        }
+        Ok(())
+    }
+
+    fn score_batch(
+        &self,
+        head: usize,
+        queries: &[f32],
+        scores: &mut [f32],
+        memory: &mut [f32],
+    ) -> Result<(), Error> {
+        let (layout, view, tokens) = (&self.layout, self.view(), self.tokens());
+        let rows = queries.len() / layout.key_dim;
+        let scratch = Scratch::new(layout, rows, memory);
+        view.balanced(head, queries, scratch.balanced);
+        let prefix = &self.store.front()[layout.prefix(head)];
+        let mut offsets = [0.0; BATCH];
+        view.offsets(scratch.balanced, prefix, &mut offsets);
+        let mut at = view.sinks;
+        for (index, page) in view.pages(0..self.store.pages()) {
+            let (centre, keys, _) = view.head(page, head);
+            let part = &mut scratch.scores[..rows * layout.page];
+            let scored =
+                view.keys.score_pages(scratch.balanced, layout.page, &mut core::iter::once(keys), part);
+            scored.map_err(|error| in_page(error, index, layout.page))?;
+            if !centre.is_empty() {
+                view.offsets(scratch.balanced, centre, &mut offsets);
+            }
+            for (row, part) in part.chunks_exact_mut(layout.page).enumerate() {
+                let _ = self.backend.scale_logits(part, offsets[row], 1.0);
+                scores[row * tokens + at..][..layout.page].copy_from_slice(part);
+            }
+            at += layout.page;
+        }
+        let mut each: [&[f32]; BATCH] = [&[]; BATCH];
+        each.iter_mut().zip(queries.chunks_exact(layout.key_dim)).for_each(|(slot, query)| *slot = query);
+        for first in (0..view.exact()).step_by(SPLIT) {
+            let numbers = first..view.exact().min(first + SPLIT);
+            let mut number = first;
+            for run in view.runs(head, numbers) {
+                let len = run.keys.len() / (2 * layout.key_dim);
+                let part = &mut scratch.runs[..rows * len];
+                self.backend.score_floats(Float::F16, layout.key_dim, run.keys, &each[..rows], part);
+                // Sinks come before the pages, the window after them.
+                let at = if number < view.sinks { number } else { at + number - view.sinks };
+                for (row, part) in part.chunks_exact(len.max(1)).enumerate() {
+                    scores[row * tokens + at..][..len].copy_from_slice(part);
+                }
+                number += len;
+            }
+        }
+        Ok(())
+    }
+
+    /// Σ weight·v̂ of one key/value head: `weights` \[outputs]\[[`tokens`](Self::tokens)], `output`
+    /// \[outputs]\[width].
+    ///
+    /// # Errors
+    /// As [`Codec::accumulate`](crate::Codec::accumulate).
+    pub fn accumulate(
+        &self,
+        head: usize,
+        weights: &[f32],
+        output: &mut [f32],
+        scratch: &mut [f32],
+    ) -> Result<(), Error> {
+        let (layout, view, tokens) = (&self.layout, self.view(), self.tokens());
+        let count = output.len() / layout.value_dim;
+        self.check_part(head, count, layout.value_dim, output, scratch)?;
+        Error::expect_length("weights", count * tokens, weights.len())?;
+        check_values(weights, MAX_WEIGHT)?;
+        let rows = weights.chunks_exact(tokens.max(1));
+        for (weights, output) in rows.zip(output.chunks_exact_mut(layout.value_dim)) {
+            let scratch = Scratch::new(layout, 1, scratch);
+            let (sinks, rest) = weights.split_at(view.sinks);
+            let (paged, window) = rest.split_at(self.store.pages() * layout.page);
+            scratch.paged.fill(0.0);
+            for (index, weights) in paged.chunks_exact(layout.page).enumerate() {
+                let values = view.head(self.store.page(index), head).2;
+                let added = view.values.accumulate(weights, values, scratch.paged);
+                added.map_err(|error| in_page(error, index, layout.page))?;
+            }
+            view.values.finish(scratch.paged);
+            scratch.exact.fill(0.0);
+            let runs = view.runs(head, 0..view.exact());
+            let (before, after) = window.split_at(runs[1].values.len() / (2 * layout.value_dim));
+            for (run, weights) in runs.iter().zip([sinks, before, after]) {
+                let (dim, exact) = (layout.value_dim, &mut *scratch.exact);
+                self.backend.accumulate_floats(Float::F16, dim, run.values, weights, exact);
+            }
+            for ((output, paged), exact) in output.iter_mut().zip(&*scratch.paged).zip(&*scratch.exact) {
+                *output = paged + exact;
+            }
+        }
+        Ok(())
+    }
+
+    /// What [`scores`](Self::scores) and [`accumulate`](Self::accumulate) ask for.
+    fn check_part(
+        &self,
+        head: usize,
+        count: usize,
+        dim: usize,
+        rows: &[f32],
+        scratch: &[f32],
+    ) -> Result<(), Error> {
+        if head >= self.config.kv_heads {
+            return Err(Error::Unsupported { why: "the layer has fewer heads" });
+        }
+        Error::expect_length("values of rows", count * dim, rows.len())?;
+        let expected = self.layout.unit_scratch(count.max(1));
+        if scratch.len() < expected {
+            return Err(Error::Length { what: "values of scratch", expected, actual: scratch.len() });
+        }
+        Ok(())
+    }
+}
+
+/// The same error, its block counted over all pages.
+fn in_page(error: Error, page: usize, tokens: usize) -> Error {
+    match error {
+        Error::Corrupt { block } => Error::Corrupt { block: page * tokens + block },
+        other => other,
+    }
+}

@@ -1,0 +1,509 @@
+//! A layer as bytes, to keep and to move: `docs/formats.md` has the table.
+//!
+//! Everything is little-endian. Each section (header, exact tokens, every page) is followed by its CRC-32. Loading
+//! checks everything before the cache changes, and trusts no length.
+
+use super::page::{Layout, Storage, page_length};
+use super::rows::RowCodec;
+use super::{Center, Layer, LayerConfig, State, center, position};
+use crate::{CodecSpec, Error};
+use core::fmt::{self, Write};
+use core::ops::Range;
+
+const LAYER: &[u8; 8] = b"octalayr";
+const PAGE: &[u8; 8] = b"octapage";
+const VERSION: u32 = 1;
+
+fn damaged<T>(at: usize, why: &'static str) -> Result<T, Error> {
+    Err(Error::Snapshot { at, why })
+}
+
+/// Calls `write` with pieces, and keeps the checksum.
+struct Writer<'a> {
+    write: &'a mut dyn FnMut(&[u8]),
+    crc: crc32fast::Hasher,
+}
+
+impl<'a> Writer<'a> {
+    fn new(write: &'a mut dyn FnMut(&[u8])) -> Self {
+        Self { write, crc: crc32fast::Hasher::new() }
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        (self.write)(bytes);
+        self.crc.update(bytes);
+    }
+
+    fn u32(&mut self, value: usize) {
+        self.bytes(&(value as u32).to_le_bytes());
+    }
+
+    fn u64(&mut self, value: usize) {
+        self.bytes(&(value as u64).to_le_bytes());
+    }
+
+    /// Ends a section.
+    fn checksum(&mut self) {
+        let crc = core::mem::take(&mut self.crc).finalize();
+        (self.write)(&crc.to_le_bytes());
+    }
+}
+
+/// Bytes that may be anything.
+struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    section: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, at: 0, section: 0 }
+    }
+
+    fn take(&mut self, count: usize) -> Result<&'a [u8], Error> {
+        let end = self.at.checked_add(count).filter(|end| *end <= self.bytes.len());
+        let Some(end) = end else { return damaged(self.at, "the bytes end here") };
+        let taken = &self.bytes[self.at..end];
+        self.at = end;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Error> {
+        Ok(self.take(N)?.first_chunk().copied().unwrap_or([0; N]))
+    }
+
+    fn u32(&mut self) -> Result<usize, Error> {
+        Ok(u32::from_le_bytes(self.array()?) as usize)
+    }
+
+    fn u64(&mut self) -> Result<usize, Error> {
+        let at = self.at;
+        match usize::try_from(u64::from_le_bytes(self.array()?)) {
+            Ok(value) if value <= usize::MAX / 4 => Ok(value),
+            _ => damaged(at, "a number beyond what this machine can hold"),
+        }
+    }
+
+    fn checksum(&mut self) -> Result<(), Error> {
+        let computed = crc32fast::hash(&self.bytes[self.section..self.at]);
+        let at = self.at;
+        if u32::from_le_bytes(self.array()?) != computed {
+            return damaged(at, "the checksum of the bytes before it is another one");
+        }
+        self.section = self.at;
+        Ok(())
+    }
+
+    fn spec(&mut self) -> Result<CodecSpec, Error> {
+        let length = self.u32()?;
+        let at = self.at;
+        let text = self.take(length.min(4096))?;
+        match core::str::from_utf8(text).ok().and_then(|text| text.parse().ok()) {
+            Some(spec) => Ok(spec),
+            None => damaged(at, "a codec that this version does not know"),
+        }
+    }
+}
+
+/// The text of a spec, on the stack.
+struct Text {
+    bytes: [u8; 256],
+    len: usize,
+}
+
+impl Write for Text {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let end = self.len + text.len();
+        self.bytes.get_mut(self.len..end).ok_or(fmt::Error)?.copy_from_slice(text.as_bytes());
+        self.len = end;
+        Ok(())
+    }
+}
+
+fn write_spec(writer: &mut Writer, spec: CodecSpec) {
+    let mut text = Text { bytes: [0; 256], len: 0 };
+    // The longest spec has half as many characters.
+    let _ = write!(text, "{spec}");
+    writer.u32(text.len);
+    writer.bytes(&text.bytes[..text.len]);
+}
+
+impl LayerConfig {
+    fn write(&self, writer: &mut Writer) {
+        writer.u32(self.layer as usize);
+        for number in [self.kv_heads, self.key_dim, self.value_dim, self.page, self.sink_tokens] {
+            writer.u32(number);
+        }
+        writer.u32(self.recent_window);
+        writer.bytes(&[self.center as u8, u8::from(self.balance), 0, 0]);
+        writer.u64(self.sliding_window.unwrap_or(0));
+        writer.u64(self.capacity);
+        write_spec(writer, self.keys);
+        write_spec(writer, self.values);
+    }
+
+    fn read(reader: &mut Reader) -> Result<Self, Error> {
+        let layer = reader.u32()? as u32;
+        let [kv_heads, key_dim, value_dim, page, sink_tokens, recent_window] =
+            [reader.u32()?, reader.u32()?, reader.u32()?, reader.u32()?, reader.u32()?, reader.u32()?];
+        let at = reader.at;
+        let (center, balance) = match reader.array()? {
+            [center @ 0..3, balance @ 0..2, 0, 0] => {
+                ([Center::Off, Center::Prefix, Center::Page][usize::from(center)], balance == 1)
+            }
+            _ => return damaged(at, "a centre or a balance of another kind"),
+        };
+        let sliding_window = Some(reader.u64()?).filter(|window| *window > 0);
+        let capacity = reader.u64()?;
+        let (keys, values) = (reader.spec()?, reader.spec()?);
+        let config = Self {
+            layer,
+            kv_heads,
+            key_dim,
+            value_dim,
+            keys,
+            values,
+            page,
+            sink_tokens,
+            recent_window,
+            center,
+            balance,
+            sliding_window,
+            capacity,
+        };
+        config.check()?;
+        Ok(config)
+    }
+}
+
+impl State {
+    fn write(&self, writer: &mut Writer) {
+        for number in [self.next, self.start, self.place, self.evicted, self.decoded, self.queries as usize] {
+            writer.u64(number);
+        }
+        writer.u32(usize::from(self.has_prefix));
+    }
+
+    /// Reads a state that goes with the layout.
+    fn read(reader: &mut Reader, layout: &Layout) -> Result<Self, Error> {
+        let at = reader.at;
+        let [next, start, place, evicted, decoded, queries] =
+            [reader.u64()?, reader.u64()?, reader.u64()?, reader.u64()?, reader.u64()?, reader.u64()?];
+        let has_prefix = reader.u32()?;
+        let window = next.saturating_sub(start);
+        let fits = window <= layout.ring && place < layout.ring && place.is_multiple_of(layout.page);
+        let starts = start >= layout.sinks && (next >= layout.sinks || start == layout.sinks);
+        if !fits || !starts || next.max(layout.sinks) < start || has_prefix > 1 {
+            return damaged(at, "a state that no cache of this configuration can be in");
+        }
+        let has_prefix = has_prefix == 1;
+        Ok(Self { next, start, place, evicted, decoded, queries: queries as u64, has_prefix })
+    }
+}
+
+/// The exact tokens' memory and what else a head has, piece by piece. Runs of a window do not depend on where its ring
+/// begins.
+fn front_pieces(layout: &Layout, state: &State, mut piece: impl FnMut(Range<usize>, bool)) {
+    let sinks = state.next.min(layout.sinks);
+    let window = state.next.saturating_sub(state.start);
+    let first = window.min(layout.ring - state.place);
+    for head in 0..layout.heads {
+        piece(layout.sink_keys(head, 0, sinks), true);
+        piece(layout.sink_values(head, 0, sinks), true);
+        piece(layout.window_keys(head, state.place, first), true);
+        piece(layout.window_keys(head, 0, window - first), true);
+        piece(layout.window_values(head, state.place, first), true);
+        piece(layout.window_values(head, 0, window - first), true);
+        piece(layout.balance(head), false);
+        piece(layout.prefix(head), true);
+    }
+}
+
+fn is_finite_f16(bytes: &[u8]) -> bool {
+    bytes.as_chunks::<2>().0.iter().fold(true, |finite, b| finite & (b[1] & 0x7c != 0x7c))
+}
+
+/// A head's balance memory as a cache leaves it: finite sums that are not negative, or a positive balance.
+fn is_balance(memory: &[u8], dim: usize) -> bool {
+    if center::is_decided(memory) {
+        let values = memory[..2 * dim].as_chunks::<2>().0.iter();
+        return values.into_iter().all(|b| {
+            let bits = u16::from_le_bytes(*b);
+            // From 2⁻⁸ to 2⁸.
+            (0x1c00..=0x5c00).contains(&bits)
+        });
+    }
+    memory.as_chunks::<4>().0.iter().all(|b| {
+        let sum = f32::from_le_bytes(*b);
+        sum.is_finite() && sum >= 0.0
+    })
+}
+
+impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
+    /// Calls `write` with the snapshot, piece after piece: a file, a socket, a `Vec`.
+    pub fn save(&self, write: &mut dyn FnMut(&[u8])) {
+        let mut writer = Writer::new(write);
+        writer.bytes(LAYER);
+        writer.u32(VERSION as usize);
+        self.config.write(&mut writer);
+        self.state.write(&mut writer);
+        writer.u64(self.store.pages());
+        writer.checksum();
+        front_pieces(&self.layout, &self.state, |piece, _| writer.bytes(&self.store.front()[piece]));
+        writer.checksum();
+        for index in 0..self.store.pages() {
+            let page = self.store.page(index);
+            writer.bytes(&page[..page_length(page)]);
+            writer.checksum();
+        }
+    }
+
+    /// Takes over what a snapshot holds, of a cache with the same configuration (its capacity may differ).
+    ///
+    /// # Errors
+    /// [`Error::Snapshot`] for bytes that are no such snapshot, are damaged or cut off; [`Error::Full`]. The cache is
+    /// then as it was.
+    pub fn load(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.read(bytes, false)?;
+        self.clear();
+        self.read(bytes, true)
+    }
+
+    fn read(&mut self, bytes: &[u8], apply: bool) -> Result<(), Error> {
+        let layout = self.layout;
+        let mut reader = Reader::new(bytes);
+        let config = read_header(&mut reader)?;
+        if (LayerConfig { capacity: self.config.capacity, ..config }) != self.config {
+            return damaged(12, "a cache of another configuration");
+        }
+        let state = State::read(&mut reader, &layout)?;
+        let at = reader.at;
+        let pages = reader.u64()?;
+        reader.checksum()?;
+        let exact = state.next.min(layout.sinks) + state.next.saturating_sub(state.start);
+        let tokens = pages.saturating_mul(layout.page).saturating_add(exact);
+        if tokens > self.config.capacity || pages > layout.slots {
+            return Err(Error::Full { capacity: self.config.capacity, needed: tokens });
+        }
+        if pages.saturating_mul(layout.page) > state.start {
+            return damaged(at, "more pages than there have been tokens");
+        }
+        let mut found = Ok(());
+        front_pieces(&layout, &state, |piece, is_f16| {
+            if found.is_ok() {
+                found = self.read_piece(&mut reader, piece, is_f16, apply);
+            }
+        });
+        found?;
+        reader.checksum()?;
+        let mut end = layout.sinks;
+        for index in 0..pages {
+            let at = reader.at;
+            let page = read_page(&mut reader, &layout)?;
+            reader.checksum()?;
+            if position(page) < end || position(page) + layout.page > state.start {
+                return damaged(at, "a page out of order");
+            }
+            end = position(page) + layout.page;
+            if apply {
+                let (_, draft) = self.store.front_and_draft(index);
+                draft[..page.len()].copy_from_slice(page);
+            }
+        }
+        if reader.at != bytes.len() {
+            return damaged(reader.at, "bytes behind the end");
+        }
+        if apply {
+            self.store.commit(pages);
+            self.state = state;
+        }
+        Ok(())
+    }
+
+    fn read_piece(
+        &mut self,
+        reader: &mut Reader,
+        piece: Range<usize>,
+        is_f16: bool,
+        apply: bool,
+    ) -> Result<(), Error> {
+        let at = reader.at;
+        let bytes = reader.take(piece.len())?;
+        let sound = if is_f16 { is_finite_f16(bytes) } else { is_balance(bytes, self.layout.key_dim) };
+        if !sound {
+            return damaged(at, "a value that is not finite");
+        }
+        if apply {
+            self.store.front_mut()[piece].copy_from_slice(bytes);
+        }
+        Ok(())
+    }
+
+    /// What a page's bytes depend on, apart from the page: codecs, shape, balance and prefix centre.
+    fn fingerprint(&self) -> u32 {
+        let mut ignore = |_: &[u8]| {};
+        let mut writer = Writer::new(&mut ignore);
+        LayerConfig { sink_tokens: 0, recent_window: 0, sliding_window: None, capacity: 0, ..self.config }
+            .write(&mut writer);
+        for head in 0..self.layout.heads {
+            let balance = &self.store.front()[self.layout.balance(head)];
+            writer.bytes(if center::is_decided(balance) { balance } else { &[] });
+            writer.bytes(&self.store.front()[self.layout.prefix(head)]);
+        }
+        writer.crc.finalize()
+    }
+
+    /// One page alone, to be sent to a cache of the same configuration (and the same balance, if there is one). Page
+    /// `index` of `stats().paged_tokens / page`.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a page that is not there.
+    pub fn save_page(&self, index: usize, write: &mut dyn FnMut(&[u8])) -> Result<(), Error> {
+        if index >= self.store.pages() {
+            return Err(Error::Unsupported { why: "the layer has fewer pages" });
+        }
+        let page = self.store.page(index);
+        let mut writer = Writer::new(write);
+        writer.bytes(PAGE);
+        writer.u32(VERSION as usize);
+        writer.u32(self.fingerprint() as usize);
+        writer.bytes(&page[..page_length(page)]);
+        writer.checksum();
+        Ok(())
+    }
+
+    /// Adds a page from [`save_page`](Self::save_page) behind the others. The exact window must be empty, and the
+    /// page's position not before its own; the next token comes after the page.
+    ///
+    /// # Errors
+    /// [`Error::Snapshot`], [`Error::Full`]; the cache is then as it was.
+    pub fn load_page(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        let layout = self.layout;
+        let mut reader = Reader::new(bytes);
+        if reader.array()? != *PAGE || reader.u32()? != VERSION as usize {
+            return damaged(0, "no page, or one of a later version");
+        }
+        if reader.u32()? != self.fingerprint() as usize {
+            return damaged(12, "a page of a cache with another configuration or balance");
+        }
+        let page = read_page(&mut reader, &layout)?;
+        reader.checksum()?;
+        if reader.at != bytes.len() {
+            return damaged(reader.at, "bytes behind the end");
+        }
+        if self.state.next != self.state.start || position(page) < self.state.start {
+            return damaged(16, "a page that does not follow this cache's tokens");
+        }
+        let needed = self.tokens() + layout.page;
+        if needed > self.config.capacity || self.store.free() == 0 {
+            return Err(Error::Full { capacity: self.config.capacity, needed });
+        }
+        let (_, draft) = self.store.front_and_draft(0);
+        draft[..page.len()].copy_from_slice(page);
+        self.store.commit(1);
+        self.state.start = position(page) + layout.page;
+        self.state.next = self.state.start;
+        Ok(())
+    }
+}
+
+/// The magic, the version and the configuration.
+fn read_header(reader: &mut Reader) -> Result<LayerConfig, Error> {
+    if reader.array()? != *LAYER {
+        return damaged(0, "no snapshot of a layer");
+    }
+    if reader.u32()? != VERSION as usize {
+        return damaged(8, "a snapshot of a later version");
+    }
+    LayerConfig::read(reader)
+}
+
+/// A page whose lengths and centres are sound.
+fn read_page<'a>(reader: &mut Reader<'a>, layout: &Layout) -> Result<&'a [u8], Error> {
+    let at = reader.at;
+    let head = reader.take(super::page::HEADER)?;
+    let length = page_length(head);
+    if length < head.len() || length > layout.page_bytes {
+        return damaged(at + 8, "a page of impossible length");
+    }
+    reader.at = at;
+    let page = reader.take(length)?;
+    let position = u64::from_le_bytes(page.first_chunk().copied().unwrap_or_default());
+    if position > (usize::MAX / 4) as u64 || !layout.is_sound(page) {
+        return damaged(at, "a page whose lengths do not add up");
+    }
+    for head in 0..layout.heads {
+        if !is_finite_f16(layout.head(page, head).0) {
+            return damaged(at, "a centre that is not finite");
+        }
+    }
+    Ok(page)
+}
+
+#[cfg(feature = "alloc")]
+mod heap {
+    use super::*;
+    use crate::cache::layers::{KvCache, SharedLayer};
+    use crate::{Backend, Error};
+    use alloc::vec::Vec;
+
+    const CACHE: &[u8; 8] = b"octacach";
+
+    impl SharedLayer {
+        /// The cache that a snapshot describes.
+        ///
+        /// # Errors
+        /// As [`load`](Self::load); also for an exact window so long that memory for it would dwarf the snapshot:
+        /// make that cache first, and load into it.
+        pub fn from_snapshot(bytes: &[u8], backend: Backend) -> Result<Self, Error> {
+            let config = read_header(&mut Reader::new(bytes))?;
+            let layout = Layout::new(&config);
+            if layout.front_bytes > (1 << 24) + 256 * bytes.len() {
+                return damaged(12, "an exact window far larger than the snapshot");
+            }
+            let mut layer = Self::on_heap(&config, backend)?;
+            layer.read(bytes, false)?;
+            layer.read(bytes, true)?;
+            Ok(layer)
+        }
+    }
+
+    impl KvCache {
+        /// A snapshot of all layers.
+        #[must_use]
+        pub fn save(&self) -> Vec<u8> {
+            let mut bytes = CACHE.to_vec();
+            bytes.extend(VERSION.to_le_bytes());
+            bytes.extend((self.layers.len() as u32).to_le_bytes());
+            for layer in &self.layers {
+                let at = bytes.len();
+                bytes.extend([0; 8]);
+                layer.save(&mut |piece| bytes.extend_from_slice(piece));
+                let length = (bytes.len() - at - 8) as u64;
+                bytes[at..at + 8].copy_from_slice(&length.to_le_bytes());
+            }
+            bytes
+        }
+
+        /// The cache that a snapshot describes.
+        ///
+        /// # Errors
+        /// [`Error::Snapshot`], and what [`KvCache::new`] refuses.
+        pub fn load(bytes: &[u8], backend: Backend) -> Result<Self, Error> {
+            let mut reader = Reader::new(bytes);
+            if reader.array()? != *CACHE || reader.u32()? != VERSION as usize {
+                return damaged(0, "no snapshot of a cache, or one of a later version");
+            }
+            let mut layers = Vec::new();
+            for _ in 0..reader.u32()? {
+                let length = reader.u64()?;
+                layers.push(SharedLayer::from_snapshot(reader.take(length)?, backend)?);
+            }
+            if reader.at != bytes.len() {
+                return damaged(reader.at, "bytes behind the end");
+            }
+            Ok(Self::from_layers(layers))
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Rows that come in, in any float type.
+
+use crate::codec::check_values;
+use crate::{Backend, Error};
+use half::{bf16, f16};
+use octaplex_arch::{Float, MAX_DIM};
+
+/// Rows to append, head by head: \[heads]\[tokens]\[width].
+#[derive(Clone, Copy, Debug)]
+pub enum Tensor<'a> {
+    /// In f32.
+    F32(&'a [f32]),
+    /// In f16.
+    F16(&'a [f16]),
+    /// In bf16.
+    Bf16(&'a [bf16]),
+}
+
+impl<'a> From<&'a [f32]> for Tensor<'a> {
+    fn from(values: &'a [f32]) -> Self {
+        Self::F32(values)
+    }
+}
+
+impl<'a> From<&'a [f16]> for Tensor<'a> {
+    fn from(values: &'a [f16]) -> Self {
+        Self::F16(values)
+    }
+}
+
+impl<'a> From<&'a [bf16]> for Tensor<'a> {
+    fn from(values: &'a [bf16]) -> Self {
+        Self::Bf16(values)
+    }
+}
+
+#[cfg(feature = "alloc")]
+impl<'a> From<&'a alloc::vec::Vec<f32>> for Tensor<'a> {
+    fn from(values: &'a alloc::vec::Vec<f32>) -> Self {
+        Self::F32(values)
+    }
+}
+
+impl<'a, const N: usize> From<&'a [f32; N]> for Tensor<'a> {
+    fn from(values: &'a [f32; N]) -> Self {
+        Self::F32(values)
+    }
+}
+
+/// f16 rounds this to infinity.
+pub(crate) const LIMIT: f32 = 65520.0;
+
+impl Tensor<'_> {
+    /// Number of values.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::F32(values) => values.len(),
+            Self::F16(values) => values.len(),
+            Self::Bf16(values) => values.len(),
+        }
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// `Ok` if f16 can hold all values.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let refused = |found: Option<(usize, f32)>| match found {
+            None => Ok(()),
+            Some((_, x)) if x.is_finite() => Err(Error::Overflow),
+            Some((index, _)) => Err(Error::NonFinite { index }),
+        };
+        let fits = |x: f32| x.abs() < LIMIT;
+        match self {
+            Self::F32(values) => check_values(values, LIMIT),
+            Self::F16(values) => {
+                refused(values.iter().map(|x| x.to_f32()).enumerate().find(|(_, x)| !fits(*x)))
+            }
+            Self::Bf16(values) => {
+                refused(values.iter().map(|x| x.to_f32()).enumerate().find(|(_, x)| !fits(*x)))
+            }
+        }
+    }
+
+    /// Writes values `from..from + bytes.len() / 2` as f16.
+    pub(crate) fn write(&self, backend: Backend, from: usize, bytes: &mut [u8]) {
+        let range = from..from + bytes.len() / 2;
+        match self {
+            Self::F32(values) => backend.encode_floats(Float::F16, &values[range], bytes),
+            Self::F16(values) => {
+                for (x, bytes) in values[range].iter().zip(bytes.as_chunks_mut::<2>().0) {
+                    *bytes = x.to_le_bytes();
+                }
+            }
+            Self::Bf16(values) => {
+                for (x, bytes) in values[range].iter().zip(bytes.as_chunks_mut::<2>().0) {
+                    *bytes = f16::from_f32(x.to_f32()).to_le_bytes();
+                }
+            }
+        }
+    }
+
+    /// Values `from..from + out.len()`, rounded to f16, `dim` at a time.
+    pub(crate) fn read(&self, backend: Backend, from: usize, dim: usize, out: &mut [f32]) {
+        let mut bytes = [0; 2 * MAX_DIM];
+        for (row, out) in out.chunks_exact_mut(dim).enumerate() {
+            self.write(backend, from + row * dim, &mut bytes[..2 * dim]);
+            backend.decode_floats(Float::F16, &bytes[..2 * dim], out);
+        }
+    }
+}

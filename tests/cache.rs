@@ -1,0 +1,542 @@
+//! The cache against a plain f32 model of it: append, attend, truncate, evict, fork, in any order.
+#![cfg(feature = "alloc")]
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
+
+mod common;
+
+use common::{Random, bits};
+use half::f16;
+use octaplex::{
+    Attend, Backend, CacheConfig, Center, CodecSpec, Error, KvCache, LayerCache, LayerConfig, Tensor,
+};
+
+/// A token of the model: its position, and a row for each head.
+#[derive(Clone)]
+struct Token {
+    position: usize,
+    keys: Vec<Vec<f32>>,
+    values: Vec<Vec<f32>>,
+}
+
+/// What the cache should hold, uncompressed.
+#[derive(Clone)]
+struct Model {
+    config: LayerConfig,
+    tokens: Vec<Token>,
+    next: usize,
+}
+
+fn softmax(logits: &[f64]) -> Vec<f64> {
+    let max = logits.iter().fold(f64::NEG_INFINITY, |max, x| max.max(*x));
+    let weights: Vec<f64> = logits.iter().map(|x| (x - max).exp()).collect();
+    let sum: f64 = weights.iter().sum();
+    weights.iter().map(|w| w / sum).collect()
+}
+
+fn dot(a: &[f32], b: &[f32]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
+}
+
+impl Model {
+    fn new(config: LayerConfig) -> Self {
+        Self { config, tokens: vec![], next: 0 }
+    }
+
+    /// Rows \[heads]\[count]\[width], rounded to f16 as the cache's exact rows are.
+    fn append(&mut self, keys: &[f32], values: &[f32]) {
+        let count = keys.len() / (self.config.kv_heads * self.config.key_dim);
+        let round = |x: &f32| f16::from_f32(*x).to_f32();
+        let rows = |values: &[f32], dim: usize, token: usize| -> Vec<Vec<f32>> {
+            let heads = values.chunks_exact(count * dim);
+            heads.map(|rows| rows[token * dim..(token + 1) * dim].iter().map(round).collect()).collect()
+        };
+        for token in 0..count {
+            self.tokens.push(Token {
+                position: self.next,
+                keys: rows(keys, self.config.key_dim, token),
+                values: rows(values, self.config.value_dim, token),
+            });
+            self.next += 1;
+        }
+    }
+
+    /// Forgets what the cache has forgotten; returns the positions.
+    fn sync(&mut self, cache: &KvCache) -> Vec<usize> {
+        let held: Vec<usize> = cache.layers()[0].positions().collect();
+        assert!(held.is_sorted() && held.len() == cache.layers()[0].tokens());
+        let is_held = |token: &Token| held.binary_search(&token.position).is_ok();
+        let dropped =
+            self.tokens.iter().filter(|token| !is_held(token)).map(|token| token.position).collect();
+        self.tokens.retain(is_held);
+        assert_eq!(held.len(), self.tokens.len());
+        dropped
+    }
+
+    fn attend(&self, queries: &[f32], options: &Attend) -> Vec<f32> {
+        let (dk, dv, n) = (self.config.key_dim, self.config.value_dim, options.queries.unwrap_or(1));
+        let heads = queries.len() / dk / n;
+        let group = heads / self.config.kv_heads;
+        let first = options.position.unwrap_or(self.next - n);
+        let scale = options.scale.map_or(1.0 / (dk as f64).sqrt(), f64::from);
+        let mut output = Vec::new();
+        for (row, query) in queries.chunks_exact(dk).enumerate() {
+            let (head, position) = (row / n, first + row % n);
+            let mut logits = Vec::new();
+            for token in &self.tokens {
+                let mut logit = dot(query, &token.keys[head / group]) * scale;
+                if let Some(cap) = options.soft_cap {
+                    logit = f64::from(cap) * (logit / f64::from(cap)).tanh();
+                }
+                if !options.bias.is_empty() {
+                    let row = if options.bias.len() == self.next { 0 } else { head };
+                    logit += f64::from(options.bias[row * self.next + token.position]);
+                }
+                let window = options.window.or(self.config.sliding_window).unwrap_or(usize::MAX);
+                let kept = options.keep_sinks && token.position < self.config.sink_tokens;
+                let visible = token.position <= position && (position - token.position < window || kept);
+                logits.push(if visible { logit } else { f64::NEG_INFINITY });
+            }
+            logits.extend(options.sink_logits.get(head).map(|x| f64::from(*x)));
+            let weights = softmax(&logits);
+            for column in 0..dv {
+                let terms = self.tokens.iter().zip(&weights);
+                let sum: f64 =
+                    terms.map(|(token, w)| w * f64::from(token.values[head / group][column])).sum();
+                output.push(if sum.is_nan() { 0.0 } else { sum as f32 });
+            }
+        }
+        output
+    }
+}
+
+fn close(actual: &[f32], expected: &[f32], tolerance: f32, what: &str) {
+    assert_eq!(actual.len(), expected.len());
+    let energy = expected.iter().map(|x| x * x).sum::<f32>().sqrt() + 1e-3;
+    let error = actual.iter().zip(expected).map(|(a, b)| (a - b) * (a - b)).sum::<f32>().sqrt();
+    assert!(error <= tolerance * energy, "{what}: error {error}, norm {energy}");
+}
+
+fn spec(text: &str) -> CodecSpec {
+    text.parse().unwrap()
+}
+
+/// A layer whose pages lose nothing, so that the model is exact.
+fn exact(random: &mut Random) -> LayerConfig {
+    let widths = [(64, 64), (32, 64), (96, 32), (80, 80)];
+    let (key_dim, value_dim) = widths[random.below(4)];
+    let sliding_window = [None, None, Some(100), Some(300)][random.below(4)];
+    LayerConfig {
+        layer: random.below(9) as u32,
+        kv_heads: 1 + random.below(3),
+        key_dim,
+        value_dim,
+        keys: spec(["f32", "int:bits=8,group=16"][random.below(2)]),
+        values: spec(["f16", "f32"][random.below(2)]),
+        page: [64, 128][random.below(2)],
+        sink_tokens: [0, 4, 7][random.below(3)],
+        recent_window: [0, 1, 64, 100][random.below(4)],
+        center: [Center::Off, Center::Prefix, Center::Page][random.below(3)],
+        balance: random.below(2) == 0,
+        sliding_window,
+        capacity: 1500,
+    }
+}
+
+fn attend(cache: &mut KvCache, queries: &[f32], options: &Attend) -> Vec<f32> {
+    let config = *cache.layers()[0].config();
+    let mut output = vec![f32::NAN; queries.len() / config.key_dim * config.value_dim];
+    cache.attend(0, queries, options, &mut output).unwrap();
+    output
+}
+
+#[test]
+fn random_operations_match_the_model() {
+    for seed in 0..60 {
+        let mut random = Random::new(seed);
+        let config = exact(&mut random);
+        let mut cache = KvCache::new([config], Backend::detect()).unwrap();
+        let mut model = Model::new(config);
+        let mut others: Vec<(KvCache, Model)> = Vec::new();
+        for _ in 0..24 {
+            match random.below(10) {
+                0..5 => {
+                    let count = [1, 3, 64, 70, 200][random.below(5)];
+                    let keys = random.gaussians(config.kv_heads * count * config.key_dim);
+                    let values = random.gaussians(config.kv_heads * count * config.value_dim);
+                    match cache.append(0, &keys, &values) {
+                        Ok(()) => {
+                            model.append(&keys, &values);
+                            let visible =
+                                config.sliding_window.map_or(0, |window| model.next.saturating_sub(window));
+                            let next = model.sync(&cache).last().map_or(0, |last| last + 1);
+                            assert!(
+                                next <= visible,
+                                "tokens up to {next} are gone, from {visible} on they are seen"
+                            );
+                        }
+                        Err(error) => {
+                            assert!(matches!(error, Error::Full { .. }), "{error}");
+                            assert_eq!(cache.layers()[0].next_position(), model.next);
+                        }
+                    }
+                }
+                5 => {
+                    let back = [1, 10, 64, 150][random.below(4)];
+                    let position = model.next.saturating_sub(back);
+                    cache.truncate(position).unwrap();
+                    model.tokens.retain(|token| token.position < position);
+                    model.next = position;
+                }
+                6 if config.sliding_window.is_none() => {
+                    let start = random.below(model.next + 1);
+                    let range = start..start + random.below(300);
+                    let before = cache.stats().tokens;
+                    let evicted = cache.evict(range.clone());
+                    assert_eq!(cache.stats().tokens, before - evicted);
+                    assert_eq!(evicted % config.page, 0);
+                    let dropped = model.sync(&cache);
+                    assert_eq!(dropped.len(), evicted);
+                    assert!(
+                        dropped.iter().all(|position| range.contains(position)),
+                        "{dropped:?}, {range:?}"
+                    );
+                    let page_inside = |from: usize| range.start <= from && from + config.page <= range.end;
+                    let starts = (0..cache.layers()[0].stats().paged_tokens).step_by(config.page);
+                    let held: Vec<usize> = cache.layers()[0].positions().skip(config.sink_tokens).collect();
+                    assert!(starts.map(|index| held[index]).all(|from| !page_inside(from)));
+                }
+                7 => others.push((cache.fork(), model.clone())),
+                8 if !others.is_empty() => {
+                    let other = random.below(others.len());
+                    std::mem::swap(&mut others[other].0, &mut cache);
+                    std::mem::swap(&mut others[other].1, &mut model);
+                }
+                _ => {}
+            }
+            check(&mut cache, &model, &mut random, seed);
+        }
+    }
+}
+
+fn check(cache: &mut KvCache, model: &Model, random: &mut Random, seed: u64) {
+    let config = model.config;
+    assert_eq!(cache.layers()[0].next_position(), model.next);
+    if model.next == 0 {
+        return;
+    }
+    let n = [1, 1, 5][random.below(3)].min(model.next);
+    let heads = config.kv_heads * [1, 3, 8][random.below(3)];
+    let queries = random.gaussians(heads * n * config.key_dim);
+    let sink_logits = random.gaussians(heads);
+    let rows = [1, heads][random.below(2)];
+    let bias = random.gaussians(rows * model.next);
+    let mut options = Attend { queries: Some(n), ..Attend::default() };
+    let mut pick = |chance| random.below(chance) == 0;
+    if pick(3) {
+        options.scale = Some(0.2);
+    }
+    if pick(3) {
+        options.soft_cap = Some(2.0);
+    }
+    if pick(3) {
+        options.sink_logits = &sink_logits;
+    }
+    if pick(3) {
+        options.bias = &bias;
+    }
+    if pick(3) && config.sliding_window.is_none() {
+        options.window = Some(90);
+    }
+    options.keep_sinks = pick(2);
+    if cache.layers()[0].tokens() == 0 {
+        let mut output = vec![0.0; heads * n * config.value_dim];
+        assert_eq!(cache.attend(0, &queries, &options, &mut output), Err(Error::Empty));
+        return;
+    }
+    let (actual, expected) = (attend(cache, &queries, &options), model.attend(&queries, &options));
+    close(&actual, &expected, 0.02, &format!("seed {seed}, {config:?}, {options:?}"));
+}
+
+#[test]
+fn scores_and_sums_give_what_attend_gives() {
+    let pairs = [
+        ("turboquant", "turboquant:bits=3"),
+        ("int:asymmetric=true", "f16"),
+        ("hqmq:med=1", "turboquant"),
+        ("hqmq", "hqmq:med=2"),
+    ];
+    for (keys, values) in pairs {
+        for (center, balance) in [(Center::Off, false), (Center::Page, true), (Center::Prefix, true)] {
+            let mut random = Random::new(3);
+            let each = LayerConfig {
+                keys: spec(keys),
+                values: spec(values),
+                center,
+                balance,
+                ..LayerConfig::new(2, 64, 6000)
+            };
+            let mut cache = KvCache::new([each], Backend::detect()).unwrap();
+            let count = 5000;
+            let rows: Vec<f32> = random.gaussians(2 * count * 64).iter().map(|x| x + 1.5).collect();
+            cache.append(0, &rows, &rows).unwrap();
+            let queries = random.gaussians(4 * 64);
+            let output = attend(&mut cache, &queries, &Attend::default());
+            for (head, query) in queries.chunks_exact(64).enumerate() {
+                let mut scores = vec![0.0; count];
+                cache.scores(0, head / 2, query, &mut scores).unwrap();
+                let exact: Vec<f32> = rows[head / 2 * count * 64..][..count * 64]
+                    .chunks_exact(64)
+                    .map(|key| dot(query, key) as f32)
+                    .collect();
+                let error = scores.iter().zip(&exact).map(|(a, b)| (a - b).abs()).sum::<f32>();
+                assert!(
+                    error / (count as f32) < 1.6,
+                    "{keys}: mean error of scores {}",
+                    error / count as f32
+                );
+                let logits: Vec<f64> = scores.iter().map(|x| f64::from(*x) / 8.0).collect();
+                let weights: Vec<f32> = softmax(&logits).iter().map(|w| *w as f32).collect();
+                let mut sum = vec![0.0; 64];
+                cache.accumulate(0, head / 2, &weights, &mut sum).unwrap();
+                close(&output[head * 64..][..64], &sum, 1e-4, keys);
+            }
+        }
+    }
+}
+
+#[test]
+fn pages_of_any_size_are_cut_and_closed_again() {
+    let mut random = Random::new(31);
+    let (keys, values) = (spec("hqmq:s=192,r=6,med=1"), spec("hqmq:s=192,r=6,med=2"));
+    let config = LayerConfig { keys, values, ..LayerConfig::new(2, 64, 1000) };
+    let mut memory = vec![0; config.required_bytes()];
+    let mut scratch = vec![0.0; config.scratch_len(2)];
+    let mut fixed = LayerCache::<64, 64, _>::new(&config, Backend::detect(), &mut memory[..]).unwrap();
+    let mut cache = KvCache::new([config], Backend::detect()).unwrap();
+    let mut model = Model::new(config);
+    for (count, position) in [(400, 100), (300, 260), (70, 1000), (500, 520)] {
+        let rows = random.gaussians(2 * count * 64);
+        model.append(&rows, &rows);
+        cache.append(0, &rows, &rows).unwrap();
+        fixed.append(&rows, &rows, &mut scratch).unwrap();
+        cache.truncate(position).unwrap();
+        fixed.truncate(position).unwrap();
+        model.tokens.retain(|token| token.position < position);
+        model.next = model.next.min(position);
+        let queries = random.gaussians(2 * 64);
+        let output = attend(&mut cache, &queries, &Attend::default());
+        close(&output, &model.attend(&queries, &Attend::default()), 0.25, "after cutting a page");
+        let mut other = [0.0; 128];
+        fixed.attend(&queries, &Attend::default(), &mut other, &mut scratch).unwrap();
+        assert_eq!(bits(&output), bits(&other));
+        assert_eq!(fixed.stats(), cache.stats());
+    }
+    assert_eq!(cache.stats().decoded_tokens, 32 + 4);
+}
+
+#[test]
+fn one_token_at_a_time_or_all_at_once() {
+    let mut random = Random::new(11);
+    for center in [Center::Off, Center::Prefix, Center::Page] {
+        let each = LayerConfig { balance: true, center, ..LayerConfig::new(2, 64, 1000) };
+        let rows = random.gaussians(2 * 500 * 64);
+        let new = || KvCache::new([each], Backend::detect()).unwrap();
+        let (mut at_once, mut one_by_one) = (new(), new());
+        at_once.append(0, &rows, &rows).unwrap();
+        for token in 0..500 {
+            let row: Vec<f32> =
+                rows.chunks_exact(500 * 64).flat_map(|head| &head[token * 64..][..64]).copied().collect();
+            one_by_one.append(0, &row, &row).unwrap();
+        }
+        let queries = random.gaussians(4 * 64);
+        let outputs =
+            [&mut at_once, &mut one_by_one].map(|cache| attend(cache, &queries, &Attend::default()));
+        assert_eq!(bits(&outputs[0]), bits(&outputs[1]), "{center:?}");
+    }
+}
+
+#[test]
+fn every_backend_and_every_batch_gives_the_same_bits() {
+    let mut random = Random::new(5);
+    let each = LayerConfig { balance: true, ..LayerConfig::new(2, 64, 9000) };
+    let rows = random.gaussians(2 * 8500 * 64);
+    let queries = random.gaussians(2 * 12 * 64);
+    let mut expected: Option<Vec<u32>> = None;
+    for backend in Backend::available() {
+        let mut cache = KvCache::new([each], backend).unwrap();
+        cache.append(0, &rows, &rows).unwrap();
+        let output = attend(&mut cache, &queries, &Attend::default());
+        let output = bits(&output);
+        assert_eq!(expected.get_or_insert_with(|| output.clone()), &output, "{}", backend.name());
+        if backend.name() == Backend::detect().name() {
+            // One query head of each key/value head at a time.
+            for head in 0..12 {
+                let pair = [&queries[head * 64..][..64], &queries[(12 + head) * 64..][..64]].concat();
+                let alone = bits(&attend(&mut cache, &pair, &Attend::default()));
+                assert_eq!(alone[..64], output[head * 64..][..64]);
+                assert_eq!(alone[64..], output[(12 + head) * 64..][..64]);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_layer_in_the_callers_memory() {
+    let config = LayerConfig { sliding_window: Some(200), ..LayerConfig::new(2, 64, 500) };
+    let mut random = Random::new(9);
+    let mut memory = random.bytes(config.required_bytes());
+    let mut scratch = vec![f32::NAN; config.scratch_len(4)];
+    let mut fixed = LayerCache::<64, 64, _>::new(&config, Backend::detect(), &mut memory[..]).unwrap();
+    let mut shared = KvCache::new([config], Backend::detect()).unwrap();
+    for count in [1, 100, 300, 64, 1, 700, 5] {
+        let rows = random.gaussians(2 * count * 64);
+        fixed.append(&rows, &rows, &mut scratch).unwrap();
+        shared.append(0, &rows, &rows).unwrap();
+        let queries = random.gaussians(4 * 64);
+        let mut output = [0.0; 4 * 64];
+        fixed.attend(&queries, &Attend::default(), &mut output, &mut scratch).unwrap();
+        assert_eq!(bits(&output), bits(&attend(&mut shared, &queries, &Attend::default())));
+        assert_eq!(fixed.stats(), shared.stats());
+    }
+    assert!(fixed.stats().evicted_tokens > 700, "{:?}", fixed.stats());
+    let short = vec![0; config.required_bytes() - 1];
+    let refused = LayerCache::<64, 64, _>::new(&config, Backend::detect(), short);
+    assert!(matches!(refused, Err(Error::Length { .. })));
+    let refused = LayerCache::<64, 32, _>::new(&config, Backend::detect(), vec![0; config.required_bytes()]);
+    assert!(matches!(refused, Err(Error::Width { actual: 64 })));
+}
+
+#[test]
+fn bad_input_changes_nothing() {
+    let config = LayerConfig::new(2, 64, 300);
+    let mut cache = KvCache::new([config], Backend::detect()).unwrap();
+    let mut random = Random::new(2);
+    let rows = random.gaussians(2 * 250 * 64);
+    let queries = random.gaussians(2 * 64);
+    assert_eq!(cache.attend(0, &queries, &Attend::default(), &mut [0.0; 128]), Err(Error::Empty));
+    cache.append(0, &rows, &rows).unwrap();
+    let before = bits(&attend(&mut cache, &queries, &Attend::default()));
+    let stats = cache.stats();
+
+    let mut bad = random.gaussians(2 * 30 * 64);
+    let good = bad.clone();
+    bad[1000] = f32::NAN;
+    assert_eq!(cache.append(0, &bad, &good), Err(Error::NonFinite { index: 1000 }));
+    assert_eq!(cache.append(0, &good, &bad), Err(Error::NonFinite { index: 1000 }));
+    bad[1000] = 65520.0;
+    assert_eq!(cache.append(0, &bad, &good), Err(Error::Overflow));
+    assert_eq!(cache.append(0, &good, &bad), Err(Error::Overflow));
+    // A key that f16 holds, with a norm that it does not.
+    bad[1000..1100].fill(60000.0);
+    bad.iter_mut().skip(1).step_by(2).for_each(|x| *x = -*x);
+    assert_eq!(cache.append(0, &bad, &good), Err(Error::Overflow));
+    let many = random.gaussians(2 * 51 * 64);
+    assert_eq!(cache.append(0, &many, &many), Err(Error::Full { capacity: 300, needed: 301 }));
+    assert!(matches!(cache.append(0, &good[1..], &good), Err(Error::Length { .. })));
+    assert!(matches!(cache.append(0, &good, &many), Err(Error::Length { .. })));
+    assert!(matches!(cache.append(1, &good, &good), Err(Error::Unsupported { .. })));
+    assert!(matches!(cache.layer_mut(0).unwrap().shift(0..10, 5), Err(Error::Unsupported { .. })));
+    let bad_query = vec![f32::INFINITY; 128];
+    let refused = cache.attend(0, &bad_query, &Attend::default(), &mut [0.0; 128]);
+    assert_eq!(refused, Err(Error::NonFinite { index: 0 }));
+    for options in [
+        Attend { queries: Some(2), ..Attend::default() },
+        Attend { scale: Some(f32::NAN), ..Attend::default() },
+        Attend { soft_cap: Some(-1.0), ..Attend::default() },
+        Attend { sink_logits: &[1.0], ..Attend::default() },
+        Attend { bias: &[1.0], ..Attend::default() },
+        Attend { window: Some(0), ..Attend::default() },
+    ] {
+        assert!(cache.attend(0, &queries, &options, &mut [0.0; 128]).is_err(), "{options:?}");
+    }
+    assert_eq!(before, bits(&attend(&mut cache, &queries, &Attend::default())));
+    assert_eq!(stats, cache.stats());
+
+    for bad in [
+        LayerConfig { page: 100, ..config },
+        LayerConfig { kv_heads: 0, ..config },
+        LayerConfig { capacity: 100, ..config },
+        LayerConfig { key_dim: 65, ..config },
+        LayerConfig { sliding_window: Some(0), ..config },
+        LayerConfig { keys: spec("int:group=64"), key_dim: 96, ..config },
+    ] {
+        assert!(KvCache::new([bad], Backend::detect()).is_err(), "{bad:?}");
+    }
+}
+
+#[test]
+fn every_float_type_comes_in() {
+    let config = LayerConfig::new(1, 64, 400);
+    let rows = Random::new(4).gaussians(300 * 64);
+    let half: Vec<f16> = rows.iter().map(|x| f16::from_f32(*x)).collect();
+    let brain: Vec<half::bf16> = rows.iter().map(|x| half::bf16::from_f32(*x)).collect();
+    let wide: Vec<f32> = brain.iter().map(|x| x.to_f32()).collect();
+    let output = |rows: Tensor| {
+        let mut cache = KvCache::new([config], Backend::detect()).unwrap();
+        cache.append(0, rows, rows).unwrap();
+        bits(&attend(&mut cache, &[0.3; 64], &Attend::default()))
+    };
+    assert_eq!(output(Tensor::F32(&rows)), output(Tensor::F16(&half)));
+    assert_eq!(output(Tensor::F32(&wide)), output(Tensor::Bf16(&brain)));
+}
+
+#[test]
+fn centre_and_balance_are_counted_and_help() {
+    let mut random = Random::new(8);
+    // Large constants, and channels whose keys and queries vary on opposite scales.
+    let constants: Vec<f32> = random.gaussians(64).iter().map(|x| 30.0 * x).collect();
+    let sizes: Vec<f32> = (0..64).map(|c| if c % 4 == 0 { 8.0 } else { 0.5 }).collect();
+    let keys: Vec<f32> =
+        (0..600 * 64).map(|i| constants[i % 64] + sizes[i % 64] * random.gaussian()).collect();
+    let queries: Vec<f32> = (0..64 * 64).map(|i| random.gaussian() / sizes[i % 64]).collect();
+    let error = |config: LayerConfig| {
+        let config = LayerConfig { sink_tokens: 0, recent_window: 0, ..config };
+        let mut cache = KvCache::new([config], Backend::detect()).unwrap();
+        cache.layer_mut(0).unwrap().observe(&queries).unwrap();
+        cache.append(0, &keys[..576 * 64], &keys[..576 * 64]).unwrap();
+        let mut scores = vec![0.0; 64 * 576];
+        cache.scores(0, 0, &queries, &mut scores).unwrap();
+        let mut sum = 0.0;
+        for (scores, query) in scores.chunks_exact(576).zip(queries.chunks_exact(64)) {
+            let exact: Vec<f64> = keys[..576 * 64].chunks_exact(64).map(|key| dot(query, key)).collect();
+            let errors: Vec<f64> = exact.iter().zip(scores).map(|(a, b)| a - f64::from(*b)).collect();
+            let mean = errors.iter().sum::<f64>() / 576.0;
+            sum += errors.iter().map(|e| (e - mean).powi(2)).sum::<f64>();
+        }
+        (sum, cache.stats().bytes)
+    };
+    let base = LayerConfig::new(1, 64, 1000);
+    let (plain, plain_bytes) = error(LayerConfig { center: Center::Off, ..base });
+    let (prefix, prefix_bytes) = error(LayerConfig { center: Center::Prefix, ..base });
+    let (page, page_bytes) = error(base);
+    let (balanced, balanced_bytes) = error(LayerConfig { balance: true, ..base });
+    assert!(
+        prefix < plain / 20.0 && page < plain / 20.0 && balanced < page / 2.0,
+        "{plain} {prefix} {page} {balanced}"
+    );
+    assert_eq!(prefix_bytes - plain_bytes, 2 * 64);
+    assert_eq!(page_bytes - plain_bytes, 9 * 2 * 64);
+    assert_eq!(balanced_bytes - page_bytes, 2 * 64);
+}
+
+#[test]
+fn calibration() {
+    let mut random = Random::new(21);
+    let config = LayerConfig { balance: true, ..LayerConfig::new(1, 64, 1000) };
+    let mut cache = KvCache::new([config], Backend::detect()).unwrap();
+    let rows = random.gaussians(200 * 64);
+    let layer = cache.layer_mut(0).unwrap();
+    assert!(layer.calibrate(1, &rows, &[]).is_err());
+    layer.calibrate(0, &rows, &rows).unwrap();
+    assert!(matches!(layer.calibrate(0, &rows, &rows), Err(Error::Unsupported { .. })));
+    cache.append(0, &rows, &rows).unwrap();
+    let mut plain = KvCache::new([LayerConfig::new(1, 64, 1000)], Backend::detect()).unwrap();
+    assert!(plain.layer_mut(0).unwrap().calibrate(0, &rows, &rows).is_err());
+}
+
+#[test]
+fn boundary_layers_are_exact() {
+    let config = CacheConfig { boundary_layers: 1, ..CacheConfig::new(4, 1, 64, 1000) };
+    let specs: Vec<String> = config.layers().map(|layer| layer.keys.to_string()).collect();
+    assert_eq!(specs, ["f16", "turboquant", "turboquant", "f16"]);
+}

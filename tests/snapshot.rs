@@ -1,0 +1,218 @@
+//! Snapshots: the same bits after saving and loading, a golden file, and a hundred thousand damaged ones.
+//! `OCTAPLEX_BLESS=1 cargo test --test snapshot` rewrites the golden file.
+#![cfg(feature = "alloc")]
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
+
+mod common;
+
+use common::{Random, bits};
+use octaplex::{Attend, Backend, CacheConfig, Center, Error, KvCache, LayerCache, LayerConfig, SharedLayer};
+
+/// Numbers that need no floats to make: the golden file is read elsewhere too.
+fn rows(seed: u32, count: usize) -> Vec<f32> {
+    let mut state = 2_463_534_242u32.wrapping_add(seed);
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        ((state >> 16) as f32 - 32768.0) / 8192.0
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+fn output(cache: &mut KvCache, layer: usize, queries: &[f32]) -> Vec<u32> {
+    let config = cache.layers()[layer].config();
+    let mut output = vec![0.0; queries.len() / config.key_dim * config.value_dim];
+    cache.attend(layer, queries, &Attend::default(), &mut output).unwrap();
+    bits(&output)
+}
+
+/// A cache with everything in it: sinks, pages, a window that has gone round, balance, a hole.
+fn cache(center: Center) -> KvCache {
+    let each = LayerConfig {
+        keys: "turboquant:bits=3".parse().unwrap(),
+        values: "hqmq:s=24,r=3,med=2".parse().unwrap(),
+        center,
+        balance: true,
+        recent_window: 16,
+        ..LayerConfig::new(2, 32, 700)
+    };
+    let config = CacheConfig { boundary_layers: 1, each, ..CacheConfig::new(3, 2, 32, 700) };
+    let mut cache = KvCache::new(config.layers(), Backend::detect()).unwrap();
+    for layer in 0..3 {
+        cache.layer_mut(layer).unwrap().observe(&rows(9, 4 * 32)).unwrap();
+        cache.append(layer, &rows(layer as u32, 2 * 300 * 32), &rows(7, 2 * 300 * 32)).unwrap();
+    }
+    cache.evict(60..140);
+    cache
+}
+
+#[test]
+fn the_same_bits_after_saving_and_loading() {
+    for center in [Center::Off, Center::Prefix, Center::Page] {
+        let mut before = cache(center);
+        let bytes = before.save();
+        let mut after = KvCache::load(&bytes, Backend::detect()).unwrap();
+        assert_eq!(after.stats(), before.stats());
+        assert_eq!(after.save(), bytes);
+        for step in 0..3 {
+            for layer in 0..3 {
+                let queries = rows(step, 4 * 32);
+                assert_eq!(output(&mut before, layer, &queries), output(&mut after, layer, &queries));
+                let more = rows(step + 50, 2 * 70 * 32);
+                before.append(layer, &more, &more).unwrap();
+                after.append(layer, &more, &more).unwrap();
+            }
+        }
+        // Into the caller's memory, which had other tokens.
+        let layer = &before.layers()[1];
+        let mut bytes = Vec::new();
+        layer.save(&mut |piece| bytes.extend_from_slice(piece));
+        let config = *layer.config();
+        let mut scratch = vec![0.0; config.scratch_len(2)];
+        let mut fixed =
+            LayerCache::<32, 32, _>::new(&config, Backend::detect(), vec![0; config.required_bytes()])
+                .unwrap();
+        fixed.append(&rows(1, 2 * 500 * 32), &rows(2, 2 * 500 * 32), &mut scratch).unwrap();
+        fixed.load(&bytes).unwrap();
+        let queries = rows(3, 2 * 32);
+        let mut out = [0.0; 64];
+        fixed.attend(&queries, &Attend::default(), &mut out, &mut scratch).unwrap();
+        assert_eq!(bits(&out), output(&mut before, 1, &queries));
+        let other = LayerConfig { page: 128, ..config };
+        let mut other =
+            LayerCache::<32, 32, _>::new(&other, Backend::detect(), vec![0; other.required_bytes()]).unwrap();
+        assert!(matches!(other.load(&bytes), Err(Error::Snapshot { .. })));
+    }
+}
+
+#[test]
+fn pages_travel_alone() {
+    let config = LayerConfig { recent_window: 0, sink_tokens: 0, ..LayerConfig::new(2, 32, 700) };
+    let mut from = KvCache::new([config], Backend::detect()).unwrap();
+    let mut to = KvCache::new([config], Backend::detect()).unwrap();
+    let tokens = rows(3, 2 * 192 * 32);
+    from.append(0, &tokens, &tokens).unwrap();
+    for page in 0..3 {
+        let mut bytes = Vec::new();
+        from.layers()[0].save_page(page, &mut |piece| bytes.extend_from_slice(piece)).unwrap();
+        let layer = to.layer_mut(0).unwrap();
+        for cut in [0, 7, 20, bytes.len() - 1] {
+            assert!(layer.load_page(&bytes[..cut]).is_err());
+        }
+        layer.load_page(&bytes).unwrap();
+        assert!(layer.load_page(&bytes).is_err(), "twice");
+    }
+    assert!(from.layers()[0].save_page(3, &mut |_| ()).is_err());
+    let queries = rows(5, 2 * 32);
+    assert_eq!(output(&mut from, 0, &queries), output(&mut to, 0, &queries));
+    let other = LayerConfig { center: Center::Off, ..config };
+    let mut other = SharedLayer::on_heap(&other, Backend::detect()).unwrap();
+    let mut bytes = Vec::new();
+    from.layers()[0].save_page(0, &mut |piece| bytes.extend_from_slice(piece)).unwrap();
+    assert!(matches!(other.load_page(&bytes), Err(Error::Snapshot { .. })));
+}
+
+#[test]
+fn golden_snapshot() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/snapshots/version1.snapshot");
+    let bytes = cache(Center::Page).save();
+    if std::env::var_os("OCTAPLEX_BLESS").is_some() {
+        std::fs::write(path, &bytes).unwrap();
+    }
+    let golden = std::fs::read(path).unwrap();
+    assert!(golden == bytes, "the snapshot of the same cache has other bytes than {path}");
+    for backend in Backend::available() {
+        let mut loaded = KvCache::load(&golden, backend).unwrap();
+        assert_eq!(loaded.stats().tokens, cache(Center::Page).stats().tokens);
+        let queries = rows(11, 2 * 32);
+        assert_eq!(output(&mut loaded, 1, &queries), output(&mut cache(Center::Page), 1, &queries));
+    }
+}
+
+/// A layer's sections end with checksums: gives damaged bytes correct ones, where the walk still finds their ends.
+fn repair(bytes: &mut [u8], sections: &[(usize, usize)]) {
+    for &(start, end) in sections {
+        let crc = crc32(&bytes[start..end]);
+        bytes[end..end + 4].copy_from_slice(&crc.to_le_bytes());
+    }
+}
+
+fn crc32(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!0u32, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg()))
+    })
+}
+
+/// Where sections lie: every place whose four bytes are the checksum of what came since the last one.
+fn sections(bytes: &[u8]) -> Vec<(usize, usize)> {
+    let (mut found, mut start, mut crc) = (Vec::new(), 0, !0u32);
+    for at in 0..bytes.len() - 3 {
+        if at > start && !crc == u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        {
+            found.push((start, at));
+            (start, crc) = (at + 4, !0);
+        } else if at >= start {
+            let byte = crc ^ u32::from(bytes[at]);
+            crc = (0..8).fold(byte, |crc, _| (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg()));
+        }
+    }
+    found
+}
+
+#[test]
+fn a_hundred_thousand_damaged_snapshots() {
+    let config = LayerConfig {
+        keys: "turboquant:bits=2".parse().unwrap(),
+        values: "hqmq:s=24,r=2,med=2".parse().unwrap(),
+        balance: true,
+        recent_window: 4,
+        sink_tokens: 2,
+        ..LayerConfig::new(1, 32, 500)
+    };
+    let mut layer = SharedLayer::on_heap(&config, Backend::detect()).unwrap();
+    let mut scratch = vec![0.0; config.scratch_len(1)];
+    layer.append(&rows(1, 150 * 32), &rows(2, 150 * 32), &mut scratch).unwrap();
+    let mut bytes = Vec::new();
+    layer.save(&mut |piece| bytes.extend_from_slice(piece));
+    let sections = sections(&bytes);
+    assert_eq!(sections.len(), 2 + 2, "header, exact tokens, two pages");
+
+    let mut random = Random::new(77);
+    let (mut loaded, mut attended) = (0, 0);
+    let mut target = layer.clone();
+    for round in 0..100_000 {
+        let mut damaged = bytes.clone();
+        // Headers get most of the damage: that is where lengths are.
+        for _ in 0..1 + random.below(3) {
+            let (start, end) = sections[random.below(sections.len())];
+            let length = if random.below(3) > 0 { (end - start).min(150) } else { end - start };
+            let at = start + random.below(length);
+            damaged[at] = match random.below(3) {
+                0 => random.word() as u8,
+                1 => damaged[at] ^ (1 << random.below(8)),
+                _ => [0, 1, 0x7f, 0x80, 0xff][random.below(5)],
+            };
+        }
+        if round % 8 > 0 {
+            repair(&mut damaged, &sections);
+        }
+        if round % 16 == 1 {
+            damaged.truncate(random.below(damaged.len()));
+        }
+        // Making a cache takes longer than refusing one: a tenth of them.
+        let found = if round % 10 == 0 {
+            SharedLayer::from_snapshot(&damaged, Backend::detect()).ok()
+        } else {
+            target.load(&damaged).ok().map(|()| target.clone())
+        };
+        let Some(layer) = found else { continue };
+        loaded += 1;
+        let dim = layer.config().value_dim;
+        let queries = vec![0.5; layer.config().kv_heads * layer.config().key_dim];
+        let mut output = vec![0.0; layer.config().kv_heads * dim];
+        let mut scratch = vec![0.0; layer.config().scratch_len(layer.config().kv_heads)];
+        let done = layer.attend(&queries, &Attend::default(), &mut output, &mut scratch);
+        attended += usize::from(done.is_ok());
+        assert!(done.is_err() || output.iter().all(|x| x.is_finite()), "round {round}");
+    }
+    assert!(loaded > 1000 && attended > 1000, "{loaded} loaded, {attended} attended");
+}
