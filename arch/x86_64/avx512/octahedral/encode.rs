@@ -140,15 +140,16 @@ impl<'a, const SMALL: bool> Encoder<'a, SMALL> {
         let mut step = half / 2;
         if SMALL {
             count = count_reached(&self.few_points[..8], magnitude);
-        }
-        while !SMALL {
-            let probe = _mm512_add_epi32(count, _mm512_set1_epi32(step.max(1) - 1));
-            let reached = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(magnitude, self.point(search, half, probe));
-            count = _mm512_mask_add_epi32(count, reached, count, _mm512_set1_epi32(step.max(1)));
-            if step == 0 {
-                break;
+        } else {
+            loop {
+                let probe = _mm512_add_epi32(count, _mm512_set1_epi32(step.max(1) - 1));
+                let reached = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(magnitude, self.point(search, half, probe));
+                count = _mm512_mask_add_epi32(count, reached, count, _mm512_set1_epi32(step.max(1)));
+                if step == 0 {
+                    break;
+                }
+                step /= 2;
             }
-            step /= 2;
         }
         let middle = _mm512_set1_epi32(half);
         let lower = if search == Search::Bracket { middle } else { _mm512_set1_epi32(half - 1) };
