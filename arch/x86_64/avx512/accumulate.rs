@@ -20,7 +20,7 @@ use core::ops::Range;
 const QUERIES: usize = 8;
 
 /// Rows whose interleaved centroids are kept in the first-level cache while the queries go through them.
-const TILE: usize = 2 * ROWS;
+const TILE: usize = 4 * ROWS;
 
 /// acc\[query] += Σ weight·row scale·table scale·centroid, with integer weights for each run of `PAGE` rows.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
