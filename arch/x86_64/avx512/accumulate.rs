@@ -47,22 +47,22 @@ pub(crate) fn accumulate_codes(rows: &Rows, centroids: &[i16], scale: f32, weigh
 }
 
 /// A run's weights of one query, as the bytes that `vpdpbusd` multiplies.
-struct ByteWeights {
+pub(super) struct ByteWeights {
     /// Of weight + offset. Behind a run's end these belong to zero rows.
-    low: [u8; PAGE],
-    high: [u8; PAGE],
+    pub(super) low: [u8; PAGE],
+    pub(super) high: [u8; PAGE],
     /// What makes all weights unsigned: 0 if they are, 2¹⁵ if not.
-    offset: i32,
+    pub(super) offset: i32,
     /// Value of a weight's unit; 0 if the run adds nothing.
-    unit: f32,
+    pub(super) unit: f32,
 }
 
 impl ByteWeights {
-    const NONE: Self = Self { low: [0; PAGE], high: [0; PAGE], offset: 0, unit: 0.0 };
+    pub(super) const NONE: Self = Self { low: [0; PAGE], high: [0; PAGE], offset: 0, unit: 0.0 };
 
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn set(&mut self, weights: &[f32], scales: &[__m512; PAGE / 16]) {
+    pub(super) fn set(&mut self, weights: &[f32], scales: &[__m512; PAGE / 16]) {
         let ints = IntWeights::new(weights, scales, weight_limit(16));
         self.unit = ints.unit;
         self.offset = if ints.negative { 0x8000 } else { 0 };
@@ -143,7 +143,7 @@ pub(super) fn run_scales(blocks: &Blocks, run: Range<usize>) -> [__m512; PAGE / 
 }
 
 /// The sums of 64 coordinates, in the order of the interleaved bytes.
-type Sums = [__m512i; 4];
+pub(super) type Sums = [__m512i; 4];
 
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -334,7 +334,7 @@ fn accumulate_one<const KIND: u8>(
 /// Four bytes, sixteen times.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn four(bytes: &[u8; 4]) -> __m512i {
+pub(super) fn four(bytes: &[u8; 4]) -> __m512i {
     _mm512_set1_epi32(i32::from_le_bytes(*bytes))
 }
 
@@ -349,18 +349,26 @@ pub(super) fn add(acc: &mut [f32], sum: __m512i, factor: f32) {
     }
 }
 
+/// Sums of four rows' interleaved bytes, brought into the order of the bytes: a transposition of 4 × 4 lanes.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(super) fn in_order([a, b, c, d]: Sums) -> Sums {
+    let pairs = |x, y| (_mm512_shuffle_i32x4::<0x44>(x, y), _mm512_shuffle_i32x4::<0xee>(x, y));
+    let ((ab, ab_upper), (cd, cd_upper)) = (pairs(a, b), pairs(c, d));
+    [
+        _mm512_shuffle_i32x4::<0x88>(ab, cd),
+        _mm512_shuffle_i32x4::<0xdd>(ab, cd),
+        _mm512_shuffle_i32x4::<0x88>(ab_upper, cd_upper),
+        _mm512_shuffle_i32x4::<0xdd>(ab_upper, cd_upper),
+    ]
+}
+
 /// acc += sum·factor, the sums brought into the order of the coordinates.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn finish<const KIND: u8>(sums: &mut [Sums], factor: f32, acc: &mut [f32]) {
-    for [a, b, c, d] in sums.iter_mut() {
-        // A transposition of 4 × 4 lanes.
-        let pairs = |x, y| (_mm512_shuffle_i32x4::<0x44>(x, y), _mm512_shuffle_i32x4::<0xee>(x, y));
-        let ((ab, ab_upper), (cd, cd_upper)) = (pairs(*a, *b), pairs(*c, *d));
-        *a = _mm512_shuffle_i32x4::<0x88>(ab, cd);
-        *b = _mm512_shuffle_i32x4::<0xdd>(ab, cd);
-        *c = _mm512_shuffle_i32x4::<0x88>(ab_upper, cd_upper);
-        *d = _mm512_shuffle_i32x4::<0xdd>(ab_upper, cd_upper);
+    for sums in sums.iter_mut() {
+        *sums = in_order(*sums);
     }
     let add = |acc: &mut [f32], sum: __m512i| add(acc, sum, factor);
     if step(KIND) == 2 {

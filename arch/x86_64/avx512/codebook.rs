@@ -223,7 +223,7 @@ impl Bytes {
 /// Four rows' bytes side by side: lane l of register k has the positions 16·l + 4·k …, four bytes each.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn interleave([a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
+pub(super) fn interleave([a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
     let (ab, cd) = (_mm512_unpacklo_epi8(a, b), _mm512_unpacklo_epi8(c, d));
     let (ab_upper, cd_upper) = (_mm512_unpackhi_epi8(a, b), _mm512_unpackhi_epi8(c, d));
     [

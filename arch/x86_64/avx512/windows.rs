@@ -10,7 +10,8 @@
 //! A single query goes to `window_fours.rs` and `window_pairs.rs` where they have a shorter way. The path search is in
 //! `search.rs`.
 
-use super::codebook::kind::RAW as NATURAL;
+use super::accumulate::{ByteWeights, Sums, four, in_order, run_scales};
+use super::codebook::{interleave, kind::RAW as NATURAL};
 use super::codes::{CHUNK, Chunk, MAX_CHUNKS, Masked, Place, Unpack, scales};
 use super::load;
 use super::score::{ByteQuery, add_four, add_lanes, finish};
@@ -18,7 +19,7 @@ use super::store_first;
 use super::window_fours;
 use super::window_pairs::{self, load_16, load_32};
 use crate::scalar::windows::scaled_rows;
-use crate::scalar::{PAGE, finish_sums, quantize_weights, weight_limit};
+use crate::scalar::{PAGE, finish_sums};
 use crate::windows::{MAX_STATES, WindowCodebook};
 use crate::x86_64::rows::{Block, Blocks, ROWS};
 use crate::{IntQuery, Rows};
@@ -313,14 +314,20 @@ pub(crate) fn accumulate_windows(
     for (weights, acc) in weights.chunks(QUERIES * count).zip(acc.chunks_mut(QUERIES * dim)) {
         for (p, page) in bytes.chunks(PAGE * stride).enumerate() {
             let rows = &scaled_rows(page, stride, dim);
-            let mut ints = [[0; PAGE]; QUERIES];
-            let mut units = [None; QUERIES];
-            for ((weights, ints), unit) in weights.chunks_exact(count).zip(&mut ints).zip(&mut units) {
-                let weights = &weights[p * PAGE..][..rows.count()];
-                let unit_value = quantize_weights(rows, weights, weight_limit(book.levels()), ints);
-                *unit = unit_value.map(|unit| unit * scale);
+            let mut padded = None;
+            let blocks = &Blocks::with(rows, stride, &mut padded);
+            let scales = run_scales(blocks, 0..rows.count().div_ceil(ROWS));
+            let mut ints = [const { MaybeUninit::uninit() }; QUERIES];
+            let mut used = 0;
+            for (weights, ints) in weights.chunks_exact(count).zip(&mut ints) {
+                let ints = ints.write(ByteWeights::NONE);
+                ints.set(&weights[p * PAGE..][..rows.count()], &scales);
+                ints.unit *= scale;
+                used += 1;
             }
-            for_kind!(lookup, sum_page(rows, &ints, &units, acc));
+            // SAFETY: as many were written.
+            let ints = unsafe { core::slice::from_raw_parts(ints.as_ptr().cast(), used) };
+            for_kind!(lookup, sum_page(blocks, rows, ints, acc));
         }
     }
 }
@@ -329,80 +336,71 @@ pub(crate) fn accumulate_windows(
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn sum_page<const KIND: u8, const RAW: usize>(
     lookup: &Lookup,
+    blocks: &Blocks,
     rows: &Rows,
-    ints: &[[i16; PAGE]; QUERIES],
-    units: &[Option<f32>; QUERIES],
+    ints: &[ByteWeights],
     acc: &mut [f32],
 ) {
-    let queries = acc.len() / rows.dim;
+    let zero = [_mm512_setzero_si512(); 4];
     let bias = _mm512_set1_epi8(BIAS);
-    let mut padded = None;
-    let blocks = Blocks::with(rows, rows.stride, &mut padded);
+    let any_offset = ints.iter().any(|ints| ints.offset != 0);
     for chunk in 0..lookup.chunks {
-        // Sums of coordinates (in each quarter of a register) 0..4, 4..8 of the chunk's lower half, then of the upper.
-        let mut sums = [[_mm512_setzero_si512(); 4]; QUERIES];
+        // Of each query, with the lower and with the upper bytes of its weights; and without any.
+        let mut sums = [[zero; 2]; QUERIES];
+        let mut plain = zero;
         for first in (0..rows.count()).step_by(ROWS) {
             let block = blocks.get(first / ROWS);
-            let mut pairs = [[_mm512_setzero_si512(); 4]; ROWS / 2];
-            for (four, pairs) in pairs.as_chunks_mut::<2>().0.iter_mut().enumerate() {
-                let centroids = lookup.centroids::<KIND, RAW>(&block, chunk, 4 * four);
-                let [a, b, c, d] = centroids.map(|centroids| _mm512_xor_si512(centroids, bias));
-                *pairs = [interleave(a, b), interleave(c, d)];
-            }
-            for ((sums, ints), unit) in sums[..queries].iter_mut().zip(ints).zip(units) {
-                if unit.is_none() {
-                    continue;
+            let mut fours = [zero; ROWS / 4];
+            for (i, four) in fours.iter_mut().enumerate() {
+                let mut centroids = lookup.centroids::<KIND, RAW>(&block, chunk, 4 * i);
+                for centroids in &mut centroids {
+                    *centroids = _mm512_xor_si512(*centroids, bias);
                 }
-                for (pair, weights) in pairs.iter().zip(ints[first..].as_chunks::<2>().0) {
-                    let weights = i32::from(weights[1]) << 16 | i32::from(weights[0] as u16);
-                    let weights = _mm512_set1_epi32(weights);
-                    for (sum, values) in sums.iter_mut().zip(pair) {
-                        *sum = _mm512_dpwssd_epi32(*sum, *values, weights);
+                *four = interleave(centroids);
+            }
+            for ([low, high], ints) in sums.iter_mut().zip(ints) {
+                let bytes = |bytes: &[u8; PAGE], i: usize| four(&bytes.as_chunks().0[first / 4 + i]);
+                for (i, centroids) in fours.iter().enumerate() {
+                    let (l, h) = (bytes(&ints.low, i), bytes(&ints.high, i));
+                    for k in 0..4 {
+                        low[k] = _mm512_dpbusd_epi32(low[k], l, centroids[k]);
+                        high[k] = _mm512_dpbusd_epi32(high[k], h, centroids[k]);
+                    }
+                }
+            }
+            if any_offset {
+                for (plain, k) in plain.iter_mut().zip(0..) {
+                    for centroids in &fours {
+                        *plain = _mm512_dpbusd_epi32(*plain, _mm512_set1_epi8(1), centroids[k]);
                     }
                 }
             }
         }
-        for ((sums, unit), acc) in sums.iter().zip(units).zip(acc.chunks_exact_mut(rows.dim)) {
-            if let Some(unit) = unit {
-                let acc = &mut acc[chunk * CHUNK..];
-                let width = acc.len().min(CHUNK);
-                finish_sums(&in_order::<KIND, RAW>(sums)[..width], *unit, &mut acc[..width]);
+        for (([low, high], ints), acc) in sums.iter().zip(ints).zip(acc.chunks_exact_mut(rows.dim)) {
+            if ints.unit == 0.0 {
+                continue;
             }
+            let offset = _mm512_set1_epi32(ints.offset);
+            let mut totals = zero;
+            for k in 0..4 {
+                let total = _mm512_add_epi32(low[k], _mm512_slli_epi32::<8>(high[k]));
+                totals[k] = _mm512_sub_epi32(total, _mm512_mullo_epi32(plain[k], offset));
+            }
+            let acc = &mut acc[chunk * CHUNK..];
+            let width = acc.len().min(CHUNK);
+            finish_sums(&coordinates::<KIND, RAW>(totals)[..width], ints.unit, &mut acc[..width]);
         }
     }
 }
 
-/// The words of two rows of bytes, alternating: (lower half low, lower half high, upper half low, upper half high) in
-/// the order of `unpack`.
+/// Sums of interleaved bytes by coordinate.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn interleave(a: __m512i, b: __m512i) -> [__m512i; 4] {
-    let halves = |x| {
-        let upper = _mm512_extracti64x4_epi64::<1>(x);
-        [_mm512_cvtepi8_epi16(_mm512_castsi512_si256(x)), _mm512_cvtepi8_epi16(upper)]
-    };
-    let ([a0, a1], [b0, b1]) = (halves(a), halves(b));
-    [
-        _mm512_unpacklo_epi16(a0, b0),
-        _mm512_unpackhi_epi16(a0, b0),
-        _mm512_unpacklo_epi16(a1, b1),
-        _mm512_unpackhi_epi16(a1, b1),
-    ]
-}
-
-/// Sums in the order of [`interleave`] by coordinate.
-#[inline]
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn in_order<const KIND: u8, const RAW: usize>(sums: &[__m512i; 4]) -> [i32; CHUNK] {
-    let first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
-    let second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
+fn coordinates<const KIND: u8, const RAW: usize>(sums: Sums) -> [i32; CHUNK] {
     let mut lanes = [[0i32; 8]; 8];
-    for (lanes, sums) in lanes.as_chunks_mut::<4>().0.iter_mut().zip(sums.as_chunks::<2>().0) {
-        for (lanes, index) in lanes.as_chunks_mut::<2>().0.iter_mut().zip([first, second]) {
-            let order = _mm512_permutex2var_epi32(sums[0], index, sums[1]);
-            // SAFETY: the array has 16 integers.
-            unsafe { _mm512_storeu_si512(lanes.as_mut_ptr().cast(), order) };
-        }
+    for (lanes, sums) in lanes.as_chunks_mut::<2>().0.iter_mut().zip(in_order(sums)) {
+        // SAFETY: the array has 16 integers.
+        unsafe { _mm512_storeu_si512(lanes.as_mut_ptr().cast(), sums) }
     }
     let mut out = [0; CHUNK];
     for (out, lane) in out.as_chunks_mut::<8>().0.iter_mut().zip(LANES[const { order(KIND, RAW) }]) {
