@@ -295,9 +295,9 @@ impl Unit<'_> {
                 self.sees(first..first + layout.page)
             })
         };
-        // Pages lie apart, and a page takes about as long as memory: the next one is on its way meanwhile.
-        let last = range.end - 1;
-        let next = |index: usize| (index < last).then(|| view.store.page(index + 1));
+        // Pages lie apart, and a page takes about as long as memory: those of the next 128 tokens are on their way.
+        let (last, ahead) = (range.end - 1, if layout.page < 128 { 128 / layout.page } else { 1 });
+        let next = |index: usize| (index + ahead <= last).then(|| view.store.page(index + ahead));
         let mut totals = Totals::EMPTY;
         let per_page = rows * layout.page;
         let mut keys = seen().map(|(index, page)| {
