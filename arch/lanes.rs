@@ -11,6 +11,7 @@ mod octahedral;
 mod score;
 mod signs;
 mod vector;
+mod window_eights;
 mod windows;
 
 pub(crate) use accumulate::accumulate_codes;
