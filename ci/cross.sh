@@ -2,7 +2,7 @@
 # Builds and runs octaplex for machines other than this one:
 #   arm64    tests under qemu, on a CPU without and on one with dot-product instructions
 #   wasm     the bit-equality suite with SIMD128, under Node
-#   thumb    the library for a Cortex-M4, without std and without a heap
+#   thumb    the library for a Cortex-M4, without std and without a heap, and a cache on an emulated one
 #   same     one file, encoded and scored on each of them: the same bytes
 # `ci/cross.sh` does all, `ci/cross.sh wasm` one. A target that rustup has is used; where it is missing, Debian's
 # compiler (which carries arm64's standard library and the source to build the others) is installed and used.
@@ -95,12 +95,23 @@ wasm() {
 thumb() {
   local target=thumbv7em-none-eabihf
   choose_compiler $target
+  need qemu-system-arm qemu-system-arm
+  need lld ld.lld
   install_packages
   build_in thumb
   say "thumb: octaplex without default features"
   "${cargo[@]}" build --quiet --release "${options[@]}" --no-default-features -p octaplex
-  # A cache in static memory; without a linker script the image is built, not run.
-  "${cargo[@]}" rustc --quiet --release "${options[@]}" --no-default-features -p octaplex --example no_alloc -- --emit=obj
+  say "thumb: the example no_alloc on an emulated board, and here"
+  local image=$CARGO_TARGET_DIR/$target/release/no_alloc
+  (
+    cd examples/no_alloc
+    export CARGO_TARGET_THUMBV7EM_NONE_EABIHF_RUSTFLAGS="-C link-arg=-Tlink.x -C linker=ld.lld -L $PWD"
+    "${cargo[@]}" build --quiet --release --locked "${options[@]}"
+    CARGO_TARGET_DIR=$PWD/target cargo run --quiet --release --locked
+  ) >"$CARGO_TARGET_DIR/here"
+  timeout 300 qemu-system-arm -M mps2-an386 -cpu cortex-m4 -nographic \
+    -semihosting-config enable=on,target=native -kernel "$image" </dev/null | tee "$CARGO_TARGET_DIR/board"
+  diff "$CARGO_TARGET_DIR/here" "$CARGO_TARGET_DIR/board"
 }
 
 # Encodes and scores one file on every machine and backend, and compares with this machine's specification.

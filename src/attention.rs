@@ -494,7 +494,7 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
     /// \[query heads]\[queries]\[value width]. Query head h uses key/value head h / (query heads / key/value heads);
     /// heads that share one take one pass over its bytes. `scratch` has
     /// [`scratch_len`](crate::LayerConfig::scratch_len) values; with the feature `rayon`, more
-    /// ([`parallel_scratch_len`](crate::LayerConfig::parallel_scratch_len)) allows more threads.
+    /// (`LayerConfig::parallel_scratch_len`) allows more threads.
     ///
     /// The same bits on every machine, for every number of threads and of queries given at once.
     ///

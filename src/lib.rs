@@ -1,4 +1,9 @@
-#![doc = include_str!("../README.md")]
+// The README's examples are tests, and one of them needs a heap.
+#![cfg_attr(feature = "alloc", doc = include_str!("../README.md"))]
+#![cfg_attr(
+    not(feature = "alloc"),
+    doc = "The compressed key/value cache of transformer attention: see README.md."
+)]
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -113,7 +113,7 @@ fn pages_travel_alone() {
 
 #[test]
 fn golden_snapshot() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/cache.snapshot");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/snapshots/version1.snapshot");
     let bytes = cache(Center::Page).save();
     if std::env::var_os("OCTAPLEX_BLESS").is_some() {
         std::fs::write(path, &bytes).unwrap();

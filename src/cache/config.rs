@@ -78,7 +78,7 @@ impl LayerConfig {
     }
 
     /// Bytes that [`LayerCache`](crate::LayerCache) needs for a full cache. Every size is computed in
-    /// [`Layout`], from block sizes that specs know at compile time.
+    /// `Layout`, from block sizes that specs know at compile time.
     #[must_use]
     pub const fn required_bytes(&self) -> usize {
         let layout = Layout::new(self);

@@ -45,7 +45,7 @@ impl SharedLayer {
 /// let fork = cache.fork(); // shares all pages
 /// let mut output = vec![0.0; 4 * 64]; // four query heads
 /// cache.attend(0, &vec![0.1; 4 * 64], &Attend::default(), &mut output)?;
-/// assert!((output[0] - 0.5).abs() < 0.05);
+/// assert!(output.iter().all(|x| (x - 0.5).abs() < 0.15));
 /// assert_eq!(fork.stats().tokens, 2 * 200);
 /// # Ok::<(), Error>(())
 /// ```

@@ -39,11 +39,11 @@ pub trait RowCodec: Send + Sync {
     ///
     /// # Errors
     /// As [`Codec::prepare_query`] and [`Codec::score`].
-    fn score_pages<'a>(
+    fn score_pages(
         &self,
         queries: &[f32],
         tokens: usize,
-        pages: &mut dyn Iterator<Item = &'a [u8]>,
+        pages: &mut dyn Iterator<Item = &[u8]>,
         scores: &mut [f32],
     ) -> Result<(), Error>;
 
@@ -84,11 +84,11 @@ fn row_mut<const D: usize>(values: &mut [f32]) -> Result<&mut [f32; D], Error> {
 }
 
 /// A function, not a method of each type, so that it is compiled once a width.
-fn score_pages<'a, const D: usize>(
+fn score_pages<const D: usize>(
     codec: &dyn Codec<D>,
     queries: &[f32],
     tokens: usize,
-    pages: &mut dyn Iterator<Item = &'a [u8]>,
+    pages: &mut dyn Iterator<Item = &[u8]>,
     mut scores: &mut [f32],
 ) -> Result<(), Error> {
     let queries = rows(queries)?;
@@ -136,11 +136,11 @@ macro_rules! row_codec {
             fn decode(&$self, block: &[u8], row: &mut [f32]) -> Result<(), Error> {
                 $codec.decode(block, row_mut(row)?)
             }
-            fn score_pages<'a>(
+            fn score_pages(
                 &$self,
                 queries: &[f32],
                 tokens: usize,
-                pages: &mut dyn Iterator<Item = &'a [u8]>,
+                pages: &mut dyn Iterator<Item = &[u8]>,
                 scores: &mut [f32],
             ) -> Result<(), Error> {
                 score_pages::<D>($codec, queries, tokens, pages, scores)
@@ -189,11 +189,11 @@ mod boxed {
         fn decode(&self, block: &[u8], row: &mut [f32]) -> Result<(), Error> {
             (**self).decode(block, row)
         }
-        fn score_pages<'a>(
+        fn score_pages(
             &self,
             queries: &[f32],
             tokens: usize,
-            pages: &mut dyn Iterator<Item = &'a [u8]>,
+            pages: &mut dyn Iterator<Item = &[u8]>,
             scores: &mut [f32],
         ) -> Result<(), Error> {
             (**self).score_pages(queries, tokens, pages, scores)

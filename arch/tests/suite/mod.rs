@@ -46,6 +46,7 @@ pub(crate) const KERNELS: &[(&str, Check)] = &[
     ("accumulate_windows", windows::accumulate_windows),
     ("viterbi_encode", windows::viterbi_encode),
     ("decode_floats", decode_floats),
+    ("largest_bits", softmax::largest_bits),
     ("encode_floats", encode_floats),
     ("score_floats", score_floats),
     ("accumulate_floats", accumulate_floats),
@@ -53,6 +54,9 @@ pub(crate) const KERNELS: &[(&str, Check)] = &[
     ("decode_affine", decode_affine),
     ("score_affine", score_affine),
     ("accumulate_affine", accumulate_affine),
+    ("scale_logits", softmax::scale_logits),
+    ("soft_cap", softmax::soft_cap),
+    ("exp_weights", softmax::exp_weights),
     ("octahedral_encode", octahedral::octahedral_encode),
     ("octahedral_decode", octahedral::octahedral_decode),
     ("score_octahedral", octahedral::score_octahedral),
@@ -77,10 +81,6 @@ pub(crate) const KERNELS: &[(&str, Check)] = &[
     ("decode_quaternions", quaternion::decode_quaternions),
     ("score_quaternions", quaternion::score_quaternions),
     ("accumulate_quaternions", quaternion::accumulate_quaternions),
-    ("scale_logits", softmax::scale_logits),
-    ("soft_cap", softmax::soft_cap),
-    ("largest_bits", softmax::largest_bits),
-    ("exp_weights", softmax::exp_weights),
 ];
 
 const WIDTHS: [usize; 11] = [32, 64, 80, 96, 112, 128, 160, 192, 256, 512, 576];
