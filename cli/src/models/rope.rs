@@ -22,7 +22,7 @@ impl Rope {
             }
         }
         let turned = gguf.optional_count(&key("dimension_count")).unwrap_or(head_dim);
-        if turned > head_dim || turned % 2 != 0 {
+        if turned > head_dim || !turned.is_multiple_of(2) {
             return gguf.refuse(format!("{turned} channels of {head_dim} are turned by position"));
         }
         let base = f64::from(gguf.number(&key("freq_base")).unwrap_or(10_000.0));

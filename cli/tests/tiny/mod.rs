@@ -3,12 +3,12 @@
 use half::f16;
 use std::path::Path;
 
-pub const WIDTH: usize = 64;
-pub const HEADS: usize = 4;
-pub const KV_HEADS: usize = 2;
-pub const DIM: usize = 32;
-pub const FEED: usize = 96;
-pub const LAYERS: usize = 2;
+const WIDTH: usize = 64;
+const HEADS: usize = 4;
+const KV_HEADS: usize = 2;
+const DIM: usize = 32;
+const FEED: usize = 96;
+const LAYERS: usize = 2;
 const EPSILON: f64 = 1e-5;
 const BASE: f64 = 10_000.0;
 
@@ -22,8 +22,8 @@ struct Tensor {
     kind: u32,
 }
 
-pub struct Tiny {
-    pub architecture: &'static str,
+pub(crate) struct Tiny {
+    pub(crate) architecture: &'static str,
     tensors: Vec<Tensor>,
     tokens: Vec<String>,
 }
@@ -64,7 +64,7 @@ fn byte_name(byte: u8) -> char {
 }
 
 impl Tiny {
-    pub fn new(architecture: &'static str, seed: u64) -> Self {
+    pub(crate) fn new(architecture: &'static str, seed: u64) -> Self {
         let mut tokens: Vec<String> = (0..=255).map(|byte| byte_name(byte).to_string()).collect();
         tokens.extend(["QZ".into(), "<|endoftext|>".into()]);
         let mut tiny = Self { architecture, tensors: Vec::new(), tokens };
@@ -118,7 +118,7 @@ impl Tiny {
     }
 
     /// The file's bytes.
-    pub fn bytes(&self) -> Vec<u8> {
+    pub(crate) fn bytes(&self) -> Vec<u8> {
         let key = |name: &str| format!("{}.{name}", self.architecture);
         let mut file = b"GGUF".to_vec();
         file.extend(3u32.to_le_bytes());
@@ -188,7 +188,7 @@ impl Tiny {
         file
     }
 
-    pub fn write(&self, path: &Path) {
+    pub(crate) fn write(&self, path: &Path) {
         std::fs::write(path, self.bytes()).unwrap();
     }
 
@@ -232,7 +232,7 @@ impl Tiny {
     }
 
     /// Logits after each token.
-    pub fn logits(&self, tokens: &[u8]) -> Vec<Vec<f64>> {
+    pub(crate) fn logits(&self, tokens: &[u8]) -> Vec<Vec<f64>> {
         let mut caches = vec![(Vec::<Vec<f64>>::new(), Vec::<Vec<f64>>::new()); LAYERS];
         let logits = tokens.iter().enumerate().map(|(position, &token)| {
             let embedding = self.vector("token_embd.weight");
@@ -273,7 +273,7 @@ impl Tiny {
     }
 
     /// exp of the mean loss of all tokens but the first.
-    pub fn perplexity(&self, tokens: &[u8]) -> f64 {
+    pub(crate) fn perplexity(&self, tokens: &[u8]) -> f64 {
         let logits = self.logits(tokens);
         let loss = logits.iter().zip(&tokens[1..]).map(|(logits, &next)| {
             logits.iter().map(|x| x.exp()).sum::<f64>().ln() - logits[usize::from(next)]
