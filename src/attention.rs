@@ -6,7 +6,7 @@
 //! What a part is does not depend on threads or on how many queries share a pass, so neither do the results: the same
 //! bits everywhere.
 
-use crate::cache::page::{BATCH, Layout, SPLIT, Storage};
+use crate::cache::page::{BATCH, HEADER, Layout, SPLIT, Storage};
 use crate::cache::rows::RowCodec;
 use crate::cache::{Layer, center, position};
 use crate::codec::check_values;
@@ -297,11 +297,14 @@ impl Unit<'_> {
         };
         // Pages lie apart, and a page takes about as long as memory: the next one is on its way meanwhile.
         let last = range.end - 1;
-        let next = |index: usize| (index < last).then(|| view.head(view.store.page(index + 1), self.head));
+        let next = |index: usize| (index < last).then(|| view.store.page(index + 1));
         let mut totals = Totals::EMPTY;
         let per_page = rows * layout.page;
         let mut keys = seen().map(|(index, page)| {
-            next(index).into_iter().for_each(|(_, keys, _)| view.backend.prefetch(keys));
+            if let Some(page) = next(index) {
+                let (centre, keys, _) = view.head(page, self.head);
+                [&page[..HEADER], centre, keys].iter().for_each(|bytes| view.backend.prefetch(bytes));
+            }
             view.head(page, self.head).1
         });
         view.keys.score_pages(balanced, layout.page, &mut keys, all_scores)?;
@@ -324,7 +327,9 @@ impl Unit<'_> {
                 any |= add_weights(view.backend, &mut totals, row, weights);
             }
             if any {
-                next(index).into_iter().for_each(|(_, _, values)| view.backend.prefetch(values));
+                if let Some(page) = next(index) {
+                    view.backend.prefetch(view.head(page, self.head).2);
+                }
                 view.values.accumulate(weights, view.head(page, self.head).2, part)?;
             }
         }

@@ -1,5 +1,6 @@
 //! What every codec does: the trait, the prepared query, and checks that codecs share.
 
+pub(crate) mod additive;
 pub(crate) mod float;
 pub(crate) mod hqmq;
 pub(crate) mod int;
@@ -75,8 +76,7 @@ pub trait Codec<const D: usize>: Send + Sync {
     /// # Errors
     /// [`Error::Length`] where the bytes end inside a page.
     fn first_page(&self, bytes: &[u8], tokens: usize) -> Result<(usize, usize), Error> {
-        let tokens = count_blocks(bytes, self.block_bytes())?.min(tokens);
-        Ok((tokens, tokens * self.block_bytes()))
+        first_blocks(bytes, self.block_bytes(), tokens)
     }
 
     /// Decodes one block. Any bytes are allowed.
@@ -90,13 +90,7 @@ pub trait Codec<const D: usize>: Send + Sync {
     /// # Errors
     /// As [`decode`](Self::decode); [`Error::Length`] where the page is of another length than its flags say.
     fn decode_page(&self, page: &[u8], xs: &mut [[f32; D]]) -> Result<(), Error> {
-        let bytes = self.block_bytes();
-        Error::expect_length("bytes of blocks", xs.len() * bytes, page.len())?;
-        let mut decoded = [0.0; D];
-        for (row, block) in page.chunks_exact(bytes).enumerate() {
-            self.decode(block, &mut decoded).map_err(|error| in_block(error, row))?;
-        }
-        page.chunks_exact(bytes).zip(xs).try_for_each(|(block, x)| self.decode(block, x))
+        decode_blocks(self, page, xs)
     }
 
     /// Rotates and quantises a query, once for all pages.
@@ -140,7 +134,7 @@ pub struct Query<const D: usize> {
 }
 
 /// Queries that one pass over the blocks takes.
-const QUERY_BATCH: usize = 8;
+pub(crate) const QUERY_BATCH: usize = 8;
 
 impl<const D: usize> Query<D> {
     /// For codecs that score in f32.
@@ -283,6 +277,27 @@ pub(crate) fn encode_blocks<const D: usize>(
     }
     xs.iter().zip(page.chunks_exact_mut(bytes)).try_for_each(|(x, block)| codec.encode(x, block))?;
     Ok(page.len())
+}
+
+/// Decodes blocks one after the other, all or none.
+pub(crate) fn decode_blocks<const D: usize>(
+    codec: &(impl Codec<D> + ?Sized),
+    page: &[u8],
+    xs: &mut [[f32; D]],
+) -> Result<(), Error> {
+    let bytes = codec.block_bytes();
+    Error::expect_length("bytes of blocks", xs.len() * bytes, page.len())?;
+    let mut decoded = [0.0; D];
+    for (row, block) in page.chunks_exact(bytes).enumerate() {
+        codec.decode(block, &mut decoded).map_err(|error| in_block(error, row))?;
+    }
+    page.chunks_exact(bytes).zip(xs).try_for_each(|(block, x)| codec.decode(block, x))
+}
+
+/// Up to `tokens` blocks at the head of `bytes`, and their bytes.
+pub(crate) fn first_blocks(bytes: &[u8], block_bytes: usize, tokens: usize) -> Result<(usize, usize), Error> {
+    let tokens = count_blocks(bytes, block_bytes)?.min(tokens);
+    Ok((tokens, tokens * block_bytes))
 }
 
 pub(crate) fn in_block(error: Error, row: usize) -> Error {

@@ -28,6 +28,7 @@ pub use cache::{
 };
 #[cfg(feature = "alloc")]
 pub use cache::{KvCache, Shared, SharedLayer};
+pub use codec::additive::{Additive, AdditiveSpec};
 pub use codec::float::{Bf16Spec, F16Spec, F32Spec, FloatRows};
 pub use codec::hqmq::{ChunkPacking, Hqmq, HqmqSpec, Secondary};
 pub use codec::int::{Int, IntSpec};

@@ -116,6 +116,11 @@ pub(crate) trait Spec: Copy + Default {
     fn is_default(&self, key: usize) -> bool {
         self.get(key) == Self::default().get(key)
     }
+    /// The spec once all keys are set, for defaults that depend on other keys; bit i of `given` says that key number i
+    /// was given.
+    fn complete(self, _given: u32) -> Self {
+        self
+    }
     /// Calls `line` with the bytes and the meaning of each part of a block, in order.
     fn layout(&self, dim: usize, line: &mut dyn FnMut(usize, &str));
 }
@@ -167,7 +172,7 @@ fn parse_keys<S: Spec>(text: &str, mut at: usize) -> Result<S, Error> {
         given |= 1 << index;
         at += part.len() + 1;
     }
-    Ok(spec)
+    Ok(spec.complete(given))
 }
 
 /// Prints the keys that differ from the default; with `all`, every key that applies.
@@ -390,6 +395,8 @@ codecs! {
     Hqmq: codec::hqmq::HqmqSpec => codec::hqmq::Hqmq<D>;
     /// The 14-byte block of a llama.cpp fork.
     Tq3: codec::tq3_0::Tq3Spec => codec::tq3_0::Tq3<D>;
+    /// The HQMQ paper's ablation: sums of two random directions.
+    Additive: codec::additive::AdditiveSpec => codec::additive::Additive<D>;
     /// Plain integers with a scale for each token or group.
     Int: codec::int::IntSpec => codec::int::Int<D>;
     /// IEEE binary16.

@@ -6,6 +6,7 @@
 //! follow it, until the next case, are:
 //!
 //! - `block HEX`: the encoded bytes of vector 0, 1, 2 … of the case, one line each.
+//! - `list HEX`: what the page has behind its blocks, if anything (exact outliers, `med`).
 //! - `decode HEX`: FNV-1a 64 of the decoded vectors, one after the other, as little-endian f32.
 //! - `score HEX HEX …`: the bits of the scores, f32, big-endian hex: query 0 with every block, then query 1.
 //! - `accumulate HEX`: FNV-1a 64 of two outputs after `finish`, as little-endian f32: accumulated from zeros with weight
@@ -85,6 +86,20 @@ const CASES: &[(&str, &[usize])] = &[
     ("octopus-qjl", &[32, 64, 80, 96, 112, 128]),
     ("octopus-qjl:bits=2,norm=f32,gain=norm,seed=7,sketch_rounds=1", &[64]),
     ("octopus-qjl:bits=5,sketch=gauss", &[64]),
+    ("hqmq", &[32, 64, 80, 96, 112, 128, 160, 192, 256, 512, 576]),
+    ("hqmq:s=24,r=3", &[128]),
+    ("hqmq:s=192,r=6", &[128]),
+    ("hqmq:s=1,r=2", &[64]),
+    ("hqmq:s=255,r=5,seed=9", &[80]),
+    ("hqmq:packing=index", &[96]),
+    ("hqmq:s=24,secondary=optimised", &[64]),
+    ("hqmq:s=48,secondary=optimised", &[64]),
+    ("hqmq:secondary=optimised", &[64]),
+    ("hqmq:s=192,secondary=optimised,rotate=true", &[64]),
+    ("hqmq:med=1", &[64]),
+    ("hqmq:s=33,r=6,med=1,rotate=true", &[80]),
+    ("additive", &[64]),
+    ("additive:k=24,r=3,seed=1", &[128]),
     ("int", &[32, 64, 80, 96, 112, 128, 160, 192, 256, 512, 576]),
     ("int:bits=2", &[64]),
     ("int:bits=3", &[80]),
@@ -95,6 +110,8 @@ const CASES: &[(&str, &[usize])] = &[
     ("int:group=32,asymmetric=true", &[128]),
     ("int:bits=2,asymmetric=true", &[64]),
     ("int:rotate=true,seed=3", &[80, 96, 128]),
+    ("int:med=1", &[64]),
+    ("int:bits=3,group=16,med=1,rotate=true", &[80]),
     ("f16", &[32, 80, 128]),
     ("bf16", &[32, 80, 128]),
     ("f32", &[32, 80, 128]),
@@ -132,24 +149,31 @@ fn case(spec: &str, dim: usize, backend: Backend) -> String {
         rows.extend(vec![0.75; dim]);
     }
     let count = rows.len() / dim;
-    let mut blocks = vec![0xaa; count * codec.block_bytes()];
-    codec.encode_page(&rows, &mut blocks).unwrap();
+    let page = codec.page(&rows).unwrap();
+    let (blocks, list) = page.split_at(count * codec.block_bytes());
     let mut text = format!("case {spec} {dim}\n");
-    for block in blocks.chunks(codec.block_bytes()) {
-        text.push_str("block ");
-        block.iter().for_each(|byte| write!(text, "{byte:02x}").unwrap());
+    let mut line = |name: &str, bytes: &[u8]| {
+        write!(text, "{name} ").unwrap();
+        bytes.iter().for_each(|byte| write!(text, "{byte:02x}").unwrap());
         text.push('\n');
+    };
+    blocks.chunks(codec.block_bytes()).for_each(|block| line("block", block));
+    if !list.is_empty() {
+        line("list", list);
     }
     let mut decoded = vec![0.0; rows.len()];
-    for (block, x) in blocks.chunks(codec.block_bytes()).zip(decoded.chunks_mut(dim)) {
-        codec.decode(block, x).unwrap();
+    codec.decode_page(&page, &mut decoded).unwrap();
+    if list.is_empty() {
+        for (block, x) in blocks.chunks(codec.block_bytes()).zip(decoded.chunks_mut(dim)) {
+            codec.decode(block, x).unwrap();
+        }
     }
     let mut scores = vec![0.0; 2 * count];
-    codec.score(&[numbers.vector(dim), numbers.vector(dim)].concat(), &blocks, &mut scores).unwrap();
+    codec.score(&[numbers.vector(dim), numbers.vector(dim)].concat(), &page, &mut scores).unwrap();
     let mut weights: Vec<f32> = (0..count).map(|block| 1.0 / (1 + block) as f32).collect();
     weights.extend((0..count).map(|block| -1.0 / (2 + block) as f32));
     let mut outputs = vec![0.0; 2 * dim];
-    codec.accumulate(&weights, &blocks, &mut outputs).unwrap();
+    codec.accumulate(&weights, &page, &mut outputs).unwrap();
     codec.finish(&mut outputs);
     writeln!(text, "decode {:016x}", fnv(&decoded)).unwrap();
     let scores: Vec<String> = scores.iter().map(|score| format!("{:08x}", score.to_bits())).collect();

@@ -208,6 +208,9 @@ fn short_forms_as_documented() {
         ("turboquant:bits=03", "turboquant:bits=3"),
         ("int:group=token,asymmetric=true", "int:asymmetric=true"),
         ("int:rotate=true,group=32,bits=2", "int:bits=2,group=32,rotate=true"),
+        ("hqmq:packing=index,s=100", "hqmq:s=100"),
+        ("hqmq:packing=index,s=48", "hqmq:s=48,packing=index"),
+        ("additive:seed=0,r=4,k=016", "additive"),
         ("f16", "f16"),
     ] {
         assert_eq!(parse(given).unwrap().to_string(), short, "{given}");
@@ -218,7 +221,7 @@ fn short_forms_as_documented() {
     );
     assert_eq!(
         parse("int").unwrap().full().to_string(),
-        "int:bits=4,group=token,asymmetric=false,rotate=false,seed=0"
+        "int:bits=4,group=token,asymmetric=false,med=0,rotate=false,seed=0"
     );
 }
 

@@ -10,7 +10,7 @@
 
 mod set;
 
-use super::outliers::Outliers;
+use super::outliers::{Chunked, LONE_BLOCK, Outliers};
 use super::{Codec, MAX_VALUE, Query, check_accumulate, check_scales, check_values, count_blocks, to_f16};
 use crate::rotation::Rotation;
 use crate::spec::{Key, Spec, Value, one_of, parse_flag, parse_int};
@@ -36,18 +36,26 @@ impl Secondary {
 /// How direction codes become bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ChunkPacking {
-    /// Mixed radix, within .02 bits of the fractional log2(24·S) a code, where S is 3·2ⁿ; whole bits elsewhere.
+    /// Mixed radix, within .02 bits of the fractional log2(24·S) a code; for S = 3·2ⁿ, where specs have it by default.
     #[default]
     Radix,
-    /// ⌈log2 24·S⌉ bits a code, for any S.
+    /// ⌈log2 24·S⌉ bits a code, for any S; the default of specs elsewhere.
     Index,
 }
 
 impl ChunkPacking {
     const NAMES: [(&'static str, Self); 2] = [("radix", Self::Radix), ("index", Self::Index)];
 
-    const fn fits(members: u8) -> bool {
-        members.is_multiple_of(3) && (members / 3).is_power_of_two()
+    /// What a spec that does not say has.
+    const fn default_for(members: u8) -> Self {
+        match members.is_multiple_of(3) && (members / 3).is_power_of_two() {
+            true => Self::Radix,
+            false => Self::Index,
+        }
+    }
+
+    const fn fits(self, members: u8) -> bool {
+        matches!(self, Self::Index) || matches!(Self::default_for(members), Self::Radix)
     }
 }
 
@@ -65,7 +73,8 @@ pub struct HqmqSpec {
     pub radius_bits: u8,
     /// Where the members come from.
     pub secondary: Secondary,
-    /// How direction codes become bits.
+    /// How direction codes become bits. `Radix` needs S = 3·2ⁿ; specs that do not say have it there, and `Index`
+    /// elsewhere.
     pub packing: ChunkPacking,
     /// Chunks whose norm is above this many times the page's median stay exact; 0: none.
     pub med: u8,
@@ -101,25 +110,30 @@ impl HqmqSpec {
     }
 
     const fn layout(&self, dim: usize) -> Option<ChunkLayout> {
-        let radix = matches!(self.packing, ChunkPacking::Radix) && ChunkPacking::fits(self.members);
         let in_range = self.members >= 1 && self.radius_bits >= 2 && self.radius_bits <= 6;
         let has_set =
             matches!(self.secondary, Secondary::Random) || matches!(self.members, 24 | 48 | 96 | 192);
-        if !in_range || !has_set || dim == 0 || dim > MAX_DIM {
+        if !in_range || !has_set || !self.packing.fits(self.members) || dim == 0 || dim > MAX_DIM {
             return None;
         }
         Some(ChunkLayout {
             chunks: dim.div_ceil(4),
             members: self.members,
             radius_bits: self.radius_bits,
-            radix,
+            radix: matches!(self.packing, ChunkPacking::Radix),
             flags: self.med > 0,
         })
     }
 }
 
+const NO_SUCH_SET: &str = "secondary=optimised has sets of s=24, 48, 96 and 192; use secondary=random";
+const NO_RADIX: &str = "packing=radix is for s=3, 6, 12, 24, 48, 96 and 192; use packing=index";
+
 const MEMBERS: Key = Key::new("s", "1..=255");
 const RADIUS: Key = Key::new("r", "2..=6");
+const PACKING: Key = Key::new("packing", "radix, index");
+/// Its place among the keys.
+const PACKING_INDEX: usize = 3;
 
 impl Spec for HqmqSpec {
     const NAME: &'static str = "hqmq";
@@ -128,7 +142,7 @@ impl Spec for HqmqSpec {
         MEMBERS,
         RADIUS,
         Key::new("secondary", "random, optimised"),
-        Key::new("packing", "radix, index"),
+        PACKING,
         Key::new("med", "0..=255"),
         Key::new("rotate", "false, true"),
         Key::new("seed", "0..2^64"),
@@ -139,7 +153,7 @@ impl Spec for HqmqSpec {
             0 => self.members = parse_int(value, 1..=255)? as u8,
             1 => self.radius_bits = parse_int(value, 2..=6)? as u8,
             2 => self.secondary = one_of(value, &Secondary::NAMES)?,
-            3 => self.packing = one_of(value, &ChunkPacking::NAMES)?,
+            PACKING_INDEX => self.packing = one_of(value, &ChunkPacking::NAMES)?,
             4 => self.med = parse_int(value, 0..=255)? as u8,
             5 => self.rotate = parse_flag(value)?,
             _ => self.seed = parse_int(value, 0..=u64::MAX)?,
@@ -152,11 +166,25 @@ impl Spec for HqmqSpec {
             0 => Value::Int(self.members.into()),
             1 => Value::Int(self.radius_bits.into()),
             2 => Value::word(self.secondary, &Secondary::NAMES),
-            3 => Value::word(self.packing, &ChunkPacking::NAMES),
+            PACKING_INDEX => Value::word(self.packing, &ChunkPacking::NAMES),
             4 => Value::Int(self.med.into()),
             5 => Value::flag(self.rotate),
             _ => Value::Int(self.seed),
         }
+    }
+
+    fn is_default(&self, key: usize) -> bool {
+        match key {
+            PACKING_INDEX => self.packing == ChunkPacking::default_for(self.members),
+            _ => self.get(key) == Self::default().get(key),
+        }
+    }
+
+    fn complete(mut self, given: u32) -> Self {
+        if given & (1 << PACKING_INDEX) == 0 {
+            self.packing = ChunkPacking::default_for(self.members);
+        }
+        self
     }
 
     fn layout(&self, dim: usize, line: &mut dyn FnMut(usize, &str)) {
@@ -179,8 +207,8 @@ impl Spec for HqmqSpec {
     }
 }
 
-/// The codec. State: 20·S bytes of a random set and its index (up to 40 KiB; both need `alloc` to live on the heap, and
-/// without it the set is part of this value and has no index), nothing for an optimised set; 4·D bytes of signs.
+/// The codec. State: 4·D bytes of signs; on the heap, an index of 20 to 27 KB where S ≥ 16, and 5 KB of a
+/// random set (an optimised one is static). Without `alloc` there is no index, and the random set is part of this value.
 ///
 /// `D` may be any width up to 576: where it is not divisible by four, the last chunk is padded with zeros, and the
 /// padding is counted in the bits (6.7% at 45). `rotate=true` needs a width with a Hadamard matrix.
@@ -215,7 +243,7 @@ impl<const D: usize> Hqmq<D> {
     ///
     /// # Errors
     /// [`Error::Value`] for numbers outside their range, [`Error::Unsupported`] for an optimised set of
-    /// another size, [`Error::Width`] for widths above 576, and with `rotate` for those without a Hadamard matrix.
+    /// another size and for mixed radix where S is not 3·2ⁿ, [`Error::Width`] for widths above 576, and with `rotate` for those without a Hadamard matrix.
     pub fn build(spec: HqmqSpec, backend: Backend, stream: Stream) -> Result<Self, Error> {
         if D == 0 || D > MAX_DIM {
             return Err(Error::Width { actual: D });
@@ -226,8 +254,10 @@ impl<const D: usize> Hqmq<D> {
         if !(2..=6).contains(&spec.radius_bits) {
             return Err(RADIUS.error(0));
         }
-        let why = "secondary=optimised has sets of s=24, 48, 96 and 192; use secondary=random";
-        let layout = spec.layout(D).ok_or(Error::Unsupported { why })?;
+        if !spec.packing.fits(spec.members) {
+            return Err(Error::Unsupported { why: NO_RADIX });
+        }
+        let layout = spec.layout(D).ok_or(Error::Unsupported { why: NO_SUCH_SET })?;
         let rotation = if spec.rotate { Rotation::wht(1, spec.seed, stream)? } else { Rotation::identity() };
         let set = Set::new(&spec, stream)?;
         Ok(Self { spec, backend, rotation, layout, set })
@@ -239,26 +269,12 @@ impl<const D: usize> Hqmq<D> {
         flags.then_some(Outliers { block_bytes, flags_at, chunks })
     }
 
-    /// Calls `f` with the vector in the codec's basis, padded to whole chunks, and the norms of the chunks.
-    fn with_chunks<R>(
-        &self,
-        x: &[f32; D],
-        f: impl FnOnce(&[f32], &mut [f32]) -> Result<R, Error>,
-    ) -> Result<R, Error> {
-        if !D.is_multiple_of(4) {
-            return self.with_padded(x, f);
-        }
-        let mut z = *x;
-        self.rotation.forward(self.backend, &mut z);
-        self.with_norms(x, &z, f)
-    }
-
     #[inline(never)]
-    fn with_padded<R>(
+    fn with_padded(
         &self,
         x: &[f32; D],
-        f: impl FnOnce(&[f32], &mut [f32]) -> Result<R, Error>,
-    ) -> Result<R, Error> {
+        f: impl FnMut(&[f32], &mut [f32]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let mut z = *x;
         self.rotation.forward(self.backend, &mut z);
         let mut padded = [0.0; MAX_DIM];
@@ -267,12 +283,12 @@ impl<const D: usize> Hqmq<D> {
     }
 
     #[inline]
-    fn with_norms<R>(
+    fn with_norms(
         &self,
         x: &[f32; D],
         values: &[f32],
-        f: impl FnOnce(&[f32], &mut [f32]) -> Result<R, Error>,
-    ) -> Result<R, Error> {
+        mut f: impl FnMut(&[f32], &mut [f32]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let mut norms = [0.0; MAX_CHUNKS];
         let norms = &mut norms[..self.layout.chunks];
         self.backend.chunk_norms(values, norms);
@@ -281,23 +297,6 @@ impl<const D: usize> Hqmq<D> {
         }
         check_values(x, f32::MAX)?;
         Err(Error::Overflow)
-    }
-
-    /// Writes a block but for its flags; chunks whose norm is 0 become zero.
-    fn write(&self, values: &[f32], norms: &[f32], block: &mut [u8]) -> Result<(), Error> {
-        let scale = to_f16(self.backend.max_abs(norms))?;
-        if scale.to_bits() == 0 {
-            block[..self.layout.flags_at()].fill(0);
-            return Ok(());
-        }
-        let limit = self.layout.radius_limit();
-        let (mut codes, mut radii) = ([0; MAX_CHUNKS], [0; MAX_CHUNKS]);
-        let (codes, radii) = (&mut codes[..norms.len()], &mut radii[..norms.len()]);
-        let steps = RadiusSteps { factor: f32::from(limit) / scale.to_f32(), limit };
-        self.backend.quaternion_encode(&self.set.view(), values, norms, steps, codes, radii);
-        block[..2].copy_from_slice(&scale.to_le_bytes());
-        self.backend.pack_chunks(&self.layout, codes, radii, block);
-        Ok(())
     }
 
     /// Decodes blocks one by one into the codec's basis.
@@ -352,55 +351,36 @@ impl<const D: usize> Hqmq<D> {
         }
         Ok(())
     }
+}
 
-    /// Refuses a page that has a vector that cannot be written.
-    fn check_page(&self, xs: &[[f32; D]], threshold: f32) -> Result<(), Error> {
-        xs.iter().try_for_each(|x| {
-            self.with_chunks(x, |values, norms| {
-                values.as_chunks::<4>().0.iter().zip(norms).try_for_each(|(chunk, norm)| {
-                    match *norm > threshold {
-                        true => chunk.iter().try_for_each(|value| to_f16(*value).map(drop)),
-                        false => to_f16(*norm).map(drop),
-                    }
-                })
-            })
-        })
+impl<const D: usize> Chunked<D> for Hqmq<D> {
+    fn with_chunks(
+        &self,
+        x: &[f32; D],
+        f: impl FnMut(&[f32], &mut [f32]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        if !D.is_multiple_of(4) {
+            return self.with_padded(x, f);
+        }
+        let mut z = *x;
+        self.rotation.forward(self.backend, &mut z);
+        self.with_norms(x, &z, f)
     }
 
-    fn encode_with_outliers(
-        &self,
-        outliers: Outliers,
-        xs: &[[f32; D]],
-        page: &mut [u8],
-    ) -> Result<usize, Error> {
-        Error::expect_length("bytes of a page", self.page_bytes_max(xs.len()), page.len())?;
-        for (row, x) in xs.iter().enumerate() {
-            self.with_chunks(x, |_, _| Ok(())).map_err(|error| super::at_row(error, row, D))?;
+    fn write(&self, values: &[f32], norms: &[f32], block: &mut [u8]) -> Result<(), Error> {
+        let scale = to_f16(self.backend.max_abs(norms))?;
+        if scale.to_bits() == 0 {
+            block[..self.layout.flags_at()].fill(0);
+            return Ok(());
         }
-        let threshold = Outliers::threshold(self.spec.med, xs.len() * self.layout.chunks, |visit| {
-            for x in xs {
-                let visited = self.with_chunks(x, |_, norms| {
-                    norms.iter().for_each(|norm| visit(*norm));
-                    Ok(())
-                });
-                debug_assert!(visited.is_ok());
-            }
-        });
-        self.check_page(xs, threshold)?;
-        let (blocks, list) = page.split_at_mut(xs.len() * outliers.block_bytes);
-        let mut list = list.as_chunks_mut().0.iter_mut();
-        for (x, block) in xs.iter().zip(blocks.chunks_exact_mut(outliers.block_bytes)) {
-            self.with_chunks(x, |values, norms| {
-                let flags = &mut block[outliers.flags_at..];
-                outliers.take(values, norms, threshold, flags, |bytes| {
-                    if let Some(slot) = list.next() {
-                        *slot = bytes;
-                    }
-                })?;
-                self.write(values, norms, block)
-            })?;
-        }
-        Ok(outliers.page_bytes(blocks))
+        let limit = self.layout.radius_limit();
+        let (mut codes, mut radii) = ([0; MAX_CHUNKS], [0; MAX_CHUNKS]);
+        let (codes, radii) = (&mut codes[..norms.len()], &mut radii[..norms.len()]);
+        let steps = RadiusSteps { factor: f32::from(limit) / scale.to_f32(), limit };
+        self.backend.quaternion_encode(&self.set.view(), values, norms, steps, codes, radii);
+        block[..2].copy_from_slice(&scale.to_le_bytes());
+        self.backend.pack_chunks(&self.layout, codes, radii, block);
+        Ok(())
     }
 }
 
@@ -429,7 +409,7 @@ impl<const D: usize> Codec<D> for Hqmq<D> {
 
     fn encode_page(&self, xs: &[[f32; D]], page: &mut [u8]) -> Result<usize, Error> {
         if let Some(outliers) = self.outliers() {
-            return self.encode_with_outliers(outliers, xs, page);
+            return outliers.encode_page(self, self.spec.med, xs, page);
         }
         super::encode_blocks(self, xs, page)
     }
@@ -438,16 +418,13 @@ impl<const D: usize> Codec<D> for Hqmq<D> {
         if let Some(outliers) = self.outliers() {
             return outliers.first_page(bytes, tokens);
         }
-        let tokens = count_blocks(bytes, self.block_bytes())?.min(tokens);
-        Ok((tokens, tokens * self.block_bytes()))
+        super::first_blocks(bytes, self.block_bytes(), tokens)
     }
 
     fn decode(&self, block: &[u8], x: &mut [f32; D]) -> Result<(), Error> {
         Error::expect_length("bytes of a block", self.block_bytes(), block.len())?;
         if block[self.layout.flags_at()..].iter().any(|flags| *flags != 0) {
-            return Err(Error::Unsupported {
-                why: "a block's outliers are behind its page; decode the whole page",
-            });
+            return Err(Error::Unsupported { why: LONE_BLOCK });
         }
         check_scales(block, block.len(), 1)?;
         self.decode_block(block, x);
@@ -456,24 +433,13 @@ impl<const D: usize> Codec<D> for Hqmq<D> {
     }
 
     fn decode_page(&self, page: &[u8], xs: &mut [[f32; D]]) -> Result<(), Error> {
-        let blocks = match self.outliers() {
-            Some(outliers) => outliers.split(page, xs.len())?.blocks,
-            None => {
-                Error::expect_length("bytes of blocks", xs.len() * self.block_bytes(), page.len())?;
-                page
-            }
-        };
-        check_scales(blocks, self.block_bytes(), 1)?;
-        for (block, x) in blocks.chunks_exact(self.block_bytes()).zip(xs.iter_mut()) {
+        let Some(outliers) = self.outliers() else { return super::decode_blocks(self, page, xs) };
+        let page = outliers.split(page, xs.len())?;
+        check_scales(page.blocks, self.block_bytes(), 1)?;
+        for (block, x) in page.blocks.chunks_exact(self.block_bytes()).zip(xs.iter_mut()) {
             self.decode_block(block, x);
         }
-        if let Some(outliers) = self.outliers() {
-            outliers.split(page, xs.len())?.for_each(|row, chunk, values| {
-                for (x, value) in xs[row][4 * chunk..].iter_mut().zip(values) {
-                    *x += value;
-                }
-            });
-        }
+        page.add_to(xs);
         xs.iter_mut().for_each(|x| self.rotation.inverse(self.backend, x));
         Ok(())
     }

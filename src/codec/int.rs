@@ -5,9 +5,13 @@
 //! f16(min), scale f16((max-min)/(2^bits-1)), code = integer. Integers are rint((x - zero)/scale) with the *rounded*
 //! scale and zero, ties to even, clamped. Two symmetric bits are three levels.
 //!
-//! A block: f16 scale (and zero) of each group, then one stream of codes.
+//! A block: f16 scale (and zero) of each group, then one stream of codes, then with `med` a plane of flags.
 
-use super::{Codec, MAX_VALUE, Query, check_accumulate, check_scales, check_values, count_blocks, to_f16};
+use super::outliers::{Chunked, LONE_BLOCK, Outliers};
+use super::{
+    Codec, MAX_VALUE, QUERY_BATCH, Query, check_accumulate, check_scales, check_values, count_blocks,
+    decode_blocks, encode_blocks, first_blocks, to_f16,
+};
 use crate::codebook::WIDTHS;
 use crate::rotation::Rotation;
 use crate::spec::{Key, Spec, Value, describe_planes, parse_flag, parse_int};
@@ -15,7 +19,7 @@ use crate::{Backend, CodecSpec, Error, Stream};
 use half::f16;
 use octaplex_arch::Affine;
 
-/// `int:bits=4,group=token,asymmetric=false,rotate=false,seed=0`
+/// `int:bits=4,group=token,asymmetric=false,med=0,rotate=false,seed=0`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct IntSpec {
     /// Bits of a code, 2 to 8.
@@ -24,6 +28,8 @@ pub struct IntSpec {
     pub group: Option<u8>,
     /// Whether a group has a zero as well.
     pub asymmetric: bool,
+    /// Chunks of four values whose norm is above this many times the page's median stay exact; 0: none.
+    pub med: u8,
     /// Whether vectors are rotated first (seeded signs and Hadamard transform, one round).
     pub rotate: bool,
     /// Seed of the rotation.
@@ -32,7 +38,7 @@ pub struct IntSpec {
 
 impl Default for IntSpec {
     fn default() -> Self {
-        Self { bits: 4, group: None, asymmetric: false, rotate: false, seed: 0 }
+        Self { bits: 4, group: None, asymmetric: false, med: 0, rotate: false, seed: 0 }
     }
 }
 
@@ -41,9 +47,14 @@ impl IntSpec {
     #[must_use]
     pub const fn block_bytes(&self, dim: usize) -> usize {
         match self.affine(dim) {
-            Some(affine) => affine.row_bytes(),
+            Some(affine) => affine.row_bytes() + self.flag_bytes(dim),
             None => 0,
         }
+    }
+
+    /// Bytes of a flag for each chunk of four values.
+    const fn flag_bytes(&self, dim: usize) -> usize {
+        if self.med == 0 { 0 } else { dim.div_ceil(32) }
     }
 
     const fn affine(&self, dim: usize) -> Option<Affine> {
@@ -70,6 +81,7 @@ impl Spec for IntSpec {
         BITS,
         GROUP,
         Key::new("asymmetric", "false, true"),
+        Key::new("med", "0..=255"),
         Key::new("rotate", "false, true"),
         Key::new("seed", "0..2^64"),
     ];
@@ -85,7 +97,8 @@ impl Spec for IntSpec {
                 }
             }
             2 => self.asymmetric = parse_flag(value)?,
-            3 => self.rotate = parse_flag(value)?,
+            3 => self.med = parse_int(value, 0..=255)? as u8,
+            4 => self.rotate = parse_flag(value)?,
             _ => self.seed = parse_int(value, 0..=u64::MAX)?,
         }
         Some(())
@@ -96,7 +109,8 @@ impl Spec for IntSpec {
             0 => Value::Int(self.bits.into()),
             1 => self.group.map_or(Value::Word("token"), |group| Value::Int(group.into())),
             2 => Value::flag(self.asymmetric),
-            3 => Value::flag(self.rotate),
+            3 => Value::Int(self.med.into()),
+            4 => Value::flag(self.rotate),
             _ => Value::Int(self.seed),
         }
     }
@@ -107,6 +121,9 @@ impl Spec for IntSpec {
             if self.asymmetric { "f16 scale and f16 zero of each group" } else { "f16 scale of each group" };
         line(affine.header_bytes(), header);
         describe_planes(affine.packing(), dim, line);
+        if self.med > 0 {
+            line(self.flag_bytes(dim), "flags, 1 bit a chunk of four; 8 bytes an outlier behind the page");
+        }
     }
 }
 
@@ -135,6 +152,11 @@ impl<const D: usize> Int<D> {
         if !matches!(spec.group, None | Some(16 | 32 | 64)) {
             return Err(GROUP.error(0));
         }
+        if spec.med > 0 && spec.asymmetric {
+            return Err(Error::Unsupported {
+                why: "med needs asymmetric=false: outliers must count as zero",
+            });
+        }
         let why = "the group does not divide the width; use a smaller group or group=token";
         let affine = spec.affine(D).ok_or(Error::Unsupported { why })?;
         let rotation = if spec.rotate { Rotation::wht(1, spec.seed, stream)? } else { Rotation::identity() };
@@ -153,26 +175,8 @@ impl<const D: usize> Int<D> {
         }
     }
 
-    /// f16 at the head of a block.
-    fn scales(&self) -> usize {
-        self.affine.header_bytes() / 2
-    }
-}
-
-impl<const D: usize> Codec<D> for Int<D> {
-    fn spec(&self) -> CodecSpec {
-        CodecSpec::Int(self.spec)
-    }
-
-    fn block_bytes(&self) -> usize {
-        self.affine.row_bytes()
-    }
-
-    fn encode(&self, x: &[f32; D], block: &mut [u8]) -> Result<(), Error> {
-        Error::expect_length("bytes of a block", self.block_bytes(), block.len())?;
-        check_values(x, MAX_VALUE)?;
-        let mut z = *x;
-        self.rotation.forward(self.backend, &mut z);
+    /// Writes a vector in the codec's basis.
+    fn encode_row(&self, z: &[f32; D], row: &mut [u8]) -> Result<(), Error> {
         let affine = &self.affine;
         let largest = (1 << (affine.bits - 1)) - 1;
         let range = if affine.asymmetric { (0, 2 * largest + 1) } else { (-largest, largest) };
@@ -188,17 +192,118 @@ impl<const D: usize> Codec<D> for Int<D> {
             }
             self.backend.quantize_affine(values, zero.to_f32(), scale.to_f32(), affine.offset, range, codes);
         }
-        let (head, planes) = block.split_at_mut(affine.header_bytes());
+        let (head, planes) = row.split_at_mut(affine.header_bytes());
         head.copy_from_slice(&header[..affine.header_bytes()]);
         self.backend.pack(affine.packing(), &codes, planes);
         Ok(())
     }
 
+    fn outliers(&self) -> Option<Outliers> {
+        let (block_bytes, flags_at) = (self.block_bytes(), self.affine.row_bytes());
+        (self.spec.med > 0).then_some(Outliers { block_bytes, flags_at, chunks: D / 4 })
+    }
+
+    /// The rows of blocks without their flags.
+    fn rows<'a>(&self, blocks: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+        let row_bytes = self.affine.row_bytes();
+        blocks.chunks_exact(self.block_bytes()).map(move |block| &block[..row_bytes])
+    }
+
+    /// f16 at the head of a block.
+    fn scales(&self) -> usize {
+        self.affine.header_bytes() / 2
+    }
+}
+
+impl<const D: usize> Chunked<D> for Int<D> {
+    fn with_chunks(
+        &self,
+        x: &[f32; D],
+        mut f: impl FnMut(&[f32], &mut [f32]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        check_values(x, MAX_VALUE)?;
+        let mut z = *x;
+        self.rotation.forward(self.backend, &mut z);
+        let mut norms = [0.0; octaplex_arch::MAX_DIM / 4];
+        let norms = &mut norms[..D / 4];
+        self.backend.chunk_norms(&z, norms);
+        match norms.iter().fold(true, |finite, norm| finite & norm.is_finite()) {
+            true => f(&z, norms),
+            false => Err(Error::Overflow),
+        }
+    }
+
+    fn write(&self, values: &[f32], norms: &[f32], block: &mut [u8]) -> Result<(), Error> {
+        let mut z = [0.0; D];
+        let chunks = z.as_chunks_mut::<4>().0.iter_mut().zip(values.as_chunks::<4>().0);
+        for ((z, values), _) in chunks.zip(norms).filter(|(_, norm)| **norm > 0.0) {
+            *z = *values;
+        }
+        self.encode_row(&z, &mut block[..self.affine.row_bytes()])
+    }
+}
+
+impl<const D: usize> Codec<D> for Int<D> {
+    fn spec(&self) -> CodecSpec {
+        CodecSpec::Int(self.spec)
+    }
+
+    fn block_bytes(&self) -> usize {
+        self.affine.row_bytes() + self.spec.flag_bytes(D)
+    }
+
+    fn encode(&self, x: &[f32; D], block: &mut [u8]) -> Result<(), Error> {
+        Error::expect_length("bytes of a block", self.block_bytes(), block.len())?;
+        check_values(x, MAX_VALUE)?;
+        let mut z = *x;
+        self.rotation.forward(self.backend, &mut z);
+        self.encode_row(&z, &mut block[..self.affine.row_bytes()])?;
+        block[self.affine.row_bytes()..].fill(0);
+        Ok(())
+    }
+
+    fn page_bytes_max(&self, tokens: usize) -> usize {
+        match self.outliers() {
+            Some(outliers) => outliers.page_bytes_max(tokens),
+            None => tokens * self.block_bytes(),
+        }
+    }
+
+    fn encode_page(&self, xs: &[[f32; D]], page: &mut [u8]) -> Result<usize, Error> {
+        match self.outliers() {
+            Some(outliers) => outliers.encode_page(self, self.spec.med, xs, page),
+            None => encode_blocks(self, xs, page),
+        }
+    }
+
+    fn first_page(&self, bytes: &[u8], tokens: usize) -> Result<(usize, usize), Error> {
+        match self.outliers() {
+            Some(outliers) => outliers.first_page(bytes, tokens),
+            None => first_blocks(bytes, self.block_bytes(), tokens),
+        }
+    }
+
     fn decode(&self, block: &[u8], x: &mut [f32; D]) -> Result<(), Error> {
         Error::expect_length("bytes of a block", self.block_bytes(), block.len())?;
+        let (row, flags) = block.split_at(self.affine.row_bytes());
+        if flags.iter().any(|flags| *flags != 0) {
+            return Err(Error::Unsupported { why: LONE_BLOCK });
+        }
         check_scales(block, block.len(), self.scales())?;
-        self.backend.decode_affine(&self.affine, block, x);
+        self.backend.decode_affine(&self.affine, row, x);
         self.rotation.inverse(self.backend, x);
+        Ok(())
+    }
+
+    fn decode_page(&self, page: &[u8], xs: &mut [[f32; D]]) -> Result<(), Error> {
+        let Some(outliers) = self.outliers() else { return decode_blocks(self, page, xs) };
+        let page = outliers.split(page, xs.len())?;
+        check_scales(page.blocks, self.block_bytes(), self.scales())?;
+        for (row, x) in self.rows(page.blocks).zip(xs.iter_mut()) {
+            self.backend.decode_affine(&self.affine, row, x);
+        }
+        page.add_to(xs);
+        xs.iter_mut().for_each(|x| self.rotation.inverse(self.backend, x));
         Ok(())
     }
 
@@ -210,6 +315,21 @@ impl<const D: usize> Codec<D> for Int<D> {
     }
 
     fn score(&self, queries: &[Query<D>], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
+        if let Some(outliers) = self.outliers() {
+            let page = outliers.split_for(blocks, "scores", scores.len(), queries.len())?;
+            check_scales(page.blocks, self.block_bytes(), self.scales())?;
+            Query::in_float_batches(queries, scores, |queries, scores| {
+                let count = scores.len() / queries.len();
+                let mut row_scores = [0.0; QUERY_BATCH];
+                for (r, row) in self.rows(page.blocks).enumerate() {
+                    let row_scores = &mut row_scores[..queries.len()];
+                    self.backend.score_affine(&self.affine, row, queries, row_scores);
+                    row_scores.iter().enumerate().for_each(|(q, score)| scores[q * count + r] = *score);
+                }
+                page.add_scores(queries, scores);
+            });
+            return Ok(());
+        }
         let count = count_blocks(blocks, self.block_bytes())?;
         Error::expect_length("scores", queries.len().saturating_mul(count), scores.len())?;
         check_scales(blocks, self.block_bytes(), self.scales())?;
@@ -220,6 +340,18 @@ impl<const D: usize> Codec<D> for Int<D> {
     }
 
     fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [[f32; D]]) -> Result<(), Error> {
+        if let Some(outliers) = self.outliers() {
+            let page = outliers.split_for(blocks, "weights", weights.len(), acc.len())?;
+            let count = check_accumulate(weights, page.blocks, self.block_bytes(), acc.len())?;
+            check_scales(page.blocks, self.block_bytes(), self.scales())?;
+            for (r, row) in self.rows(page.blocks).enumerate() {
+                for (weights, acc) in weights.chunks_exact(count).zip(acc.iter_mut()) {
+                    self.backend.accumulate_affine(&self.affine, row, &weights[r..r + 1], acc);
+                }
+            }
+            page.accumulate(weights, acc);
+            return Ok(());
+        }
         check_accumulate(weights, blocks, self.block_bytes(), acc.len())?;
         check_scales(blocks, self.block_bytes(), self.scales())?;
         self.backend.accumulate_affine(&self.affine, blocks, weights, acc.as_flattened_mut());

@@ -6,7 +6,11 @@
 //! it cannot overflow, and nothing is clipped. A flagged chunk decodes to its four f16 plus what its block says,
 //! which encoders leave at zero.
 
-use super::Error;
+use super::{Error, at_row, to_f16};
+use crate::spec::MAX_BLOCK_BYTES;
+
+/// Why a flagged block cannot be decoded alone.
+pub(crate) const LONE_BLOCK: &str = "a block's outliers are behind its page; decode the whole page";
 
 /// Bytes of an outlier.
 const BYTES: usize = 8;
@@ -111,55 +115,136 @@ impl Outliers {
         self.split(page, results / times)
     }
 
-    /// C times the lower median of the norms that `visit` passes to its argument, in the same order each time; infinite
-    /// where there are none, or the median is 0. The norms are finite.
-    pub(crate) fn threshold(multiplier: u8, count: usize, visit: impl Fn(&mut dyn FnMut(f32))) -> f32 {
-        // Bits of floats that are not negative ascend with their values: a radix search, a byte at a time.
-        let mut rank = count.saturating_sub(1) / 2;
-        let mut prefix = 0u32;
-        for shift in [24, 16, 8, 0] {
-            let mut histogram = [0u32; 256];
-            visit(&mut |norm| {
-                let bits = norm.to_bits();
-                if (bits ^ prefix) as u64 >> (shift + 8) == 0 {
-                    histogram[(bits >> shift) as usize & 0xff] += 1;
-                }
+    /// Encodes a page; see [`Codec::encode_page`](super::Codec::encode_page).
+    pub(crate) fn encode_page<const D: usize>(
+        &self,
+        codec: &impl Chunked<D>,
+        multiplier: u8,
+        xs: &[[f32; D]],
+        page: &mut [u8],
+    ) -> Result<usize, Error> {
+        Error::expect_length("bytes of a page", self.page_bytes_max(xs.len()), page.len())?;
+        let mut largest = 0.0f32;
+        for (row, x) in xs.iter().enumerate() {
+            let read = codec.with_chunks(x, |_, norms| {
+                largest = norms.iter().fold(largest, |largest, norm| largest.max(*norm));
+                Ok(())
             });
-            let mut digit = 0;
-            while digit < 255 && histogram[digit] as usize <= rank {
-                rank -= histogram[digit] as usize;
-                digit += 1;
-            }
-            prefix |= (digit as u32) << shift;
+            read.map_err(|error| at_row(error, row, D))?;
         }
-        let median = f32::from_bits(prefix);
-        if count == 0 || median == 0.0 { f32::INFINITY } else { median * f32::from(multiplier) }
+        let threshold = threshold(multiplier, xs.len() * self.chunks, |visit| {
+            for x in xs {
+                let visited = codec.with_chunks(x, |_, norms| {
+                    norms.iter().for_each(|norm| visit(*norm));
+                    Ok(())
+                });
+                debug_assert!(visited.is_ok(), "the same vector was read before");
+            }
+        });
+        if largest >= SURELY_F16 {
+            // Once for nothing, so that a vector that cannot be written leaves the page as it was.
+            let mut scratch = [0; MAX_BLOCK_BYTES];
+            for x in xs {
+                self.encode_block(codec, x, threshold, &mut scratch[..self.block_bytes], |_| {})?;
+            }
+        }
+        let (blocks, list) = page.split_at_mut(xs.len() * self.block_bytes);
+        let mut list = list.as_chunks_mut().0.iter_mut();
+        for (x, block) in xs.iter().zip(blocks.chunks_exact_mut(self.block_bytes)) {
+            self.encode_block(codec, x, threshold, block, |values| {
+                if let Some(slot) = list.next() {
+                    *slot = values;
+                }
+            })?;
+        }
+        Ok(self.page_bytes(blocks))
     }
 
-    /// Writes the flags of the chunks above the threshold, and their values at `at`; returns the list's new end.
-    /// Norms of outliers become 0.
-    pub(crate) fn take(
+    /// A block with its flags, and its outliers to `push`.
+    fn encode_block<const D: usize>(
         &self,
-        values: &[f32],
-        norms: &mut [f32],
+        codec: &impl Chunked<D>,
+        x: &[f32; D],
         threshold: f32,
-        flags: &mut [u8],
+        block: &mut [u8],
         mut push: impl FnMut([u8; BYTES]),
     ) -> Result<(), Error> {
-        flags.fill(0);
-        for (c, (chunk, norm)) in values.as_chunks::<4>().0.iter().zip(norms).enumerate() {
-            if *norm > threshold {
-                *norm = 0.0;
-                flags[c / 8] |= 1 << (c % 8);
-                let mut bytes = [0; BYTES];
-                for (bytes, value) in bytes.as_chunks_mut::<2>().0.iter_mut().zip(chunk) {
-                    *bytes = super::to_f16(*value)?.to_le_bytes();
+        codec.with_chunks(x, |values, norms| {
+            let flags = &mut block[self.flags_at..];
+            flags.fill(0);
+            for (c, (chunk, norm)) in values.as_chunks::<4>().0.iter().zip(norms.iter_mut()).enumerate() {
+                if *norm > threshold {
+                    *norm = 0.0;
+                    flags[c / 8] |= 1 << (c % 8);
+                    let mut bytes = [0; BYTES];
+                    for (bytes, value) in bytes.as_chunks_mut::<2>().0.iter_mut().zip(chunk) {
+                        *bytes = to_f16(*value)?.to_le_bytes();
+                    }
+                    push(bytes);
                 }
-                push(bytes);
             }
-        }
-        Ok(())
+            codec.write(values, norms, block)
+        })
     }
+}
+
+/// Where all norms are below this, every scale and outlier fits an f16.
+const SURELY_F16: f32 = 32768.0;
+
+/// C times the lower median of `count` norms, which `visit` passes to its argument; infinite where there are none, or
+/// the median is 0. The norms are finite and not negative.
+#[cfg(feature = "alloc")]
+fn threshold(multiplier: u8, count: usize, visit: impl Fn(&mut dyn FnMut(f32))) -> f32 {
+    let mut norms = alloc::vec::Vec::with_capacity(count);
+    visit(&mut |norm| norms.push(norm.to_bits()));
+    if norms.is_empty() {
+        return f32::INFINITY;
+    }
+    // Bits of floats that are not negative ascend with their values.
+    let middle = (norms.len() - 1) / 2;
+    times_median(multiplier, f32::from_bits(*norms.select_nth_unstable(middle).1))
+}
+
+/// The same without a heap: a radix search, a byte at a time, that visits four times.
+#[cfg(not(feature = "alloc"))]
+fn threshold(multiplier: u8, count: usize, visit: impl Fn(&mut dyn FnMut(f32))) -> f32 {
+    let (mut rank, mut prefix) = (count.saturating_sub(1) / 2, 0u32);
+    for shift in [24, 16, 8, 0] {
+        let mut histogram = [0usize; 256];
+        visit(&mut |norm| {
+            let bits = norm.to_bits();
+            if u64::from(bits ^ prefix) >> (shift + 8) == 0 {
+                histogram[(bits >> shift) as usize & 0xff] += 1;
+            }
+        });
+        let mut digit = 0;
+        while digit < 255 && histogram[digit] <= rank {
+            rank -= histogram[digit];
+            digit += 1;
+        }
+        prefix |= (digit as u32) << shift;
+    }
+    if count == 0 { f32::INFINITY } else { times_median(multiplier, f32::from_bits(prefix)) }
+}
+
+fn times_median(multiplier: u8, median: f32) -> f32 {
+    if median == 0.0 { f32::INFINITY } else { median * f32::from(multiplier) }
+}
+
+/// What a codec that keeps outliers does with a vector.
+pub(crate) trait Chunked<const D: usize> {
+    /// Calls `f` with the vector in the codec's basis, padded to whole chunks, and the norms of the chunks.
+    ///
+    /// # Errors
+    /// [`Error::NonFinite`] and [`Error::Overflow`] where a norm is not finite, and those of `f`.
+    fn with_chunks(
+        &self,
+        x: &[f32; D],
+        f: impl FnMut(&[f32], &mut [f32]) -> Result<(), Error>,
+    ) -> Result<(), Error>;
+
+    /// Writes a block but for its flags. Chunks whose norm is 0 count as zero.
+    fn write(&self, values: &[f32], norms: &[f32], block: &mut [u8]) -> Result<(), Error>;
 }
 
 /// f16 to f32, exact; infinities and NaN become 65536 and more.
@@ -186,6 +271,13 @@ impl Page<'_> {
                 }
             }
         }
+    }
+
+    /// x\[row] += outlier.
+    pub(crate) fn add_to<const D: usize>(&self, xs: &mut [[f32; D]]) {
+        self.for_each(|row, chunk, values| {
+            xs[row][4 * chunk..].iter_mut().zip(values).for_each(|(x, value)| *x += value);
+        });
     }
 
     /// score\[query]\[row] += query · outlier, ((w+x)+(y+z)) of the products, outliers in order. Queries have the page's

@@ -75,6 +75,8 @@ const SPECS: &[&str] = &[
     "hqmq:s=96,r=5,packing=index",
     "hqmq:s=192,r=6",
     "hqmq:s=255,r=6",
+    "additive",
+    "additive:k=17,r=2,seed=3",
     "int:bits=8,asymmetric=true,rotate=true",
 ];
 
@@ -101,6 +103,9 @@ pub trait Rows {
     fn block_bytes(&self) -> usize;
     fn encode(&self, x: &[f32], block: &mut [u8]) -> Result<(), Error>;
     fn encode_page(&self, xs: &[f32], blocks: &mut [u8]) -> Result<(), Error>;
+    /// A page of any codec, with what it keeps behind its blocks.
+    fn page(&self, xs: &[f32]) -> Result<Vec<u8>, Error>;
+    fn decode_page(&self, page: &[u8], xs: &mut [f32]) -> Result<(), Error>;
     fn decode(&self, block: &[u8], x: &mut [f32]) -> Result<(), Error>;
     /// Prepares each row of `queries`, then scores.
     fn score(&self, queries: &[f32], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error>;
@@ -132,6 +137,16 @@ impl<const D: usize> Rows for AnyCodec<D> {
     }
     fn encode_page(&self, xs: &[f32], blocks: &mut [u8]) -> Result<(), Error> {
         Codec::encode_page(self, rows(xs), blocks).map(drop)
+    }
+    fn page(&self, xs: &[f32]) -> Result<Vec<u8>, Error> {
+        let mut page = vec![0xaa; self.page_bytes_max(xs.len() / D)];
+        let used = Codec::encode_page(self, rows(xs), &mut page)?;
+        assert!(page[used..].iter().all(|byte| *byte == 0xaa), "bytes behind the page were touched");
+        page.truncate(used);
+        Ok(page)
+    }
+    fn decode_page(&self, page: &[u8], xs: &mut [f32]) -> Result<(), Error> {
+        Codec::decode_page(self, page, rows_mut(xs))
     }
     fn decode(&self, block: &[u8], x: &mut [f32]) -> Result<(), Error> {
         Codec::decode(self, block, &mut rows_mut(x)[0])

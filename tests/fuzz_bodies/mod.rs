@@ -45,7 +45,9 @@ fn values(key: &Key) -> Vec<String> {
         "0..2^64" => ["0", "1", "18446744073709551615"].map(str::to_owned).into(),
         range if range.contains("..=") => {
             let (low, high) = range.split_once("..=").unwrap();
-            (low.parse::<u64>().unwrap()..=high.parse().unwrap()).map(|x| x.to_string()).collect()
+            let (low, high): (u64, u64) = (low.parse().unwrap(), high.parse().unwrap());
+            // Not all of a thousand: large ones take long.
+            (low..=high.min(low + 255)).map(|x| x.to_string()).collect()
         }
         list => list.split(", ").map(str::to_owned).collect(),
     }
@@ -79,6 +81,11 @@ fn build(spec: CodecSpec, width: usize, backend: Backend) -> Option<Box<dyn DynC
     spec.build_dyn(width, backend, Stream::default()).ok()
 }
 
+/// Whether the length of a page depends on its data.
+fn keeps_outliers(spec: CodecSpec) -> bool {
+    spec.to_string().contains("med=")
+}
+
 fn is_finite(x: &[f32]) -> bool {
     x.iter().all(|x| x.is_finite())
 }
@@ -91,12 +98,15 @@ pub fn roundtrip(data: &[u8]) {
     let rows = input.floats(2 * width);
     let Ok(blocks) = codec.encode(&rows) else {
         // Refused as a page: one of its vectors is refused.
-        assert!(rows.chunks(width).any(|row| codec.encode(row).is_err()), "{spec}");
+        let one_is = rows.chunks(width).any(|row| codec.encode(row).is_err());
+        assert!(one_is || keeps_outliers(spec), "{spec}");
         return;
     };
-    assert_eq!(blocks.len(), 2 * codec.block_bytes());
-    let singly: Vec<u8> = rows.chunks(width).flat_map(|row| codec.encode(row).unwrap()).collect();
-    assert!(blocks == singly, "{spec} at {width}: a page is not its blocks");
+    if !keeps_outliers(spec) {
+        assert_eq!(blocks.len(), 2 * codec.block_bytes());
+        let singly: Vec<u8> = rows.chunks(width).flat_map(|row| codec.encode(row).unwrap()).collect();
+        assert!(blocks == singly, "{spec} at {width}: a page is not its blocks");
+    }
     assert!(is_finite(&rows));
     assert!(is_finite(&codec.decode(&blocks).unwrap()), "{spec} at {width}");
     assert!(is_finite(&codec.attend(&[0.5, -4_294_967_296.0], &blocks).unwrap()), "{spec} at {width}");
@@ -112,19 +122,21 @@ pub fn decode(data: &[u8]) {
     let Some(codec) = build(spec, width, Backend::detect()) else { return };
     let query = input.finite_floats(width);
     let blocks = input.0;
-    let count = blocks.len() / codec.block_bytes();
     match codec.decode(blocks) {
         Ok(rows) => {
-            assert_eq!(rows.len(), count * width);
+            let count = rows.len() / width;
+            assert!(count == blocks.len() / codec.block_bytes() || keeps_outliers(spec), "{spec} at {width}");
             assert!(is_finite(&rows), "{spec} at {width}");
             assert!(is_finite(&codec.score(&query, blocks).unwrap()), "{spec} at {width}");
             assert!(is_finite(&codec.attend(&vec![1.0; count], blocks).unwrap()), "{spec} at {width}");
         }
         Err(error) => {
+            let count = blocks.len() / codec.block_bytes();
             let wrong_length = !blocks.len().is_multiple_of(codec.block_bytes());
-            assert_eq!(wrong_length, matches!(error, Error::Length { .. }), "{spec} at {width}: {error}");
+            let is_length = matches!(error, Error::Length { .. });
+            assert!(wrong_length == is_length || keeps_outliers(spec), "{spec} at {width}: {error}");
             assert_eq!(codec.score(&query, blocks), Err(error), "{spec} at {width}");
-            if !wrong_length {
+            if !is_length && !keeps_outliers(spec) {
                 assert_eq!(codec.attend(&vec![1.0; count], blocks), Err(error), "{spec} at {width}");
             }
         }

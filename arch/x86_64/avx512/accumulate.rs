@@ -6,7 +6,7 @@
 //! coordinate: eight unpack instructions a register of each of the four rows, shared by all queries.
 
 use super::codebook::{Bytes, kind, step};
-use super::codes::{self, MAX_CHUNKS};
+use super::codes::{self, CHUNK, MAX_CHUNKS};
 use super::vector::rint;
 use super::{load_tail, store_codes, store_first};
 use crate::scalar::{PAGE, weight_limit};
@@ -64,11 +64,12 @@ impl ByteWeights {
     fn set(&mut self, weights: &[f32], scales: &[__m512; PAGE / 16]) {
         let ints = IntWeights::new(weights, scales, weight_limit(16));
         self.unit = ints.unit;
-        let negative = ints.values.iter().fold(_mm512_setzero_si512(), |any, x| _mm512_or_si512(any, *x));
+        let values = &ints.values[..weights.len().div_ceil(16)];
+        let negative = values.iter().fold(_mm512_setzero_si512(), |any, x| _mm512_or_si512(any, *x));
         self.offset = if _mm512_movepi32_mask(negative) == 0 { 0 } else { 0x8000 };
         let offset = _mm512_set1_epi32(self.offset);
         let (low, high) = (self.low.as_chunks_mut().0, self.high.as_chunks_mut().0);
-        for ((weight, low), high) in ints.values.iter().zip(low).zip(high) {
+        for ((weight, low), high) in values.iter().zip(low).zip(high) {
             let weight = _mm512_add_epi32(*weight, offset);
             store_codes(low, _mm512_cvtepi32_epi8(weight));
             store_codes(high, _mm512_cvtepi32_epi8(_mm512_srli_epi32::<8>(weight)));
@@ -88,12 +89,13 @@ impl IntWeights {
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(super) fn new(weights: &[f32], scales: &[__m512; PAGE / 16], limit: i16) -> Self {
-        let mut products = [_mm512_setzero_ps(); PAGE / 16];
+        // Behind the end weights are 0, and scales finite.
+        let products = || {
+            weights.chunks(16).zip(scales).map(|(weights, scales)| _mm512_mul_ps(load_tail(weights), *scales))
+        };
         let mut max = _mm512_setzero_ps();
-        for ((product, weights), scales) in products.iter_mut().zip(weights.chunks(16)).zip(scales) {
-            // Behind the end weights are 0, and scales finite.
-            *product = _mm512_mul_ps(load_tail(weights), *scales);
-            max = _mm512_max_ps(_mm512_abs_ps(*product), max);
+        for product in products() {
+            max = _mm512_max_ps(_mm512_abs_ps(product), max);
         }
         let max = f32::from_bits(_mm512_reduce_max_epu32(_mm512_castps_si512(max)));
         if max < scalar::SMALLEST_WEIGHT {
@@ -101,7 +103,7 @@ impl IntWeights {
         }
         let factor = _mm512_set1_ps(f32::from(limit) / max);
         let mut values = [_mm512_setzero_si512(); PAGE / 16];
-        for (value, product) in values.iter_mut().zip(products) {
+        for (value, product) in values.iter_mut().zip(products()) {
             *value = _mm512_cvtps_epi32(rint(_mm512_mul_ps(product, factor)));
         }
         Self { values, unit: max / f32::from(limit) }
@@ -131,92 +133,107 @@ fn accumulate_bytes<const KIND: u8>(
     weights: &[f32],
     acc: &mut [f32],
 ) {
-    let (count, chunks) = (rows.count(), bytes.chunks());
+    let count = rows.count();
     let queries = weights.len() / count;
-    let zero = [_mm512_setzero_si512(); 4];
     let mut padded = None;
     let blocks = Blocks::new(rows, &mut padded);
+    for run in (0..count).step_by(PAGE) {
+        let run = run..count.min(run + PAGE);
+        let scales = run_scales(&blocks, run.start / ROWS..run.end.div_ceil(ROWS));
+        if queries == 1 {
+            let mut ints = ByteWeights::NONE;
+            ints.set(&weights[run.clone()], &scales);
+            if ints.offset == 0 {
+                accumulate_one::<KIND>(bytes, &blocks, run, &ints, scale, acc);
+                continue;
+            }
+        }
+        accumulate_many::<KIND>(bytes, &blocks, run, (weights, count, &scales), scale, acc);
+    }
+}
+
+/// A run for up to eight queries, whose weights are those of all `count` rows.
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn accumulate_many<const KIND: u8>(
+    bytes: &Bytes,
+    blocks: &Blocks,
+    run: Range<usize>,
+    (weights, count, scales): (&[f32], usize, &[__m512; PAGE / 16]),
+    scale: f32,
+    acc: &mut [f32],
+) {
+    let (chunks, queries) = (bytes.chunks(), weights.len() / count);
+    let zero = [_mm512_setzero_si512(); 4];
     let mut ints = [const { ByteWeights::NONE }; QUERIES];
     // Sums with the lower and with the upper bytes of the weights.
     let mut sums = [[MaybeUninit::<[Sums; 2]>::uninit(); MAX_CHUNKS]; QUERIES];
     let mut plain = [zero; MAX_CHUNKS];
     let mut tile = [[MaybeUninit::<Sums>::uninit(); TILE / 4]; MAX_CHUNKS];
-    for run in (0..count).step_by(PAGE) {
-        let end = count.min(run + PAGE);
-        let scales = run_scales(&blocks, run / ROWS..end.div_ceil(ROWS));
-        let mut any_offset = false;
-        for (q, ints) in ints[..queries].iter_mut().enumerate() {
-            ints.set(&weights[q * count..][run..end], &scales);
-            any_offset |= ints.offset != 0;
-            sums[q][..chunks].fill(MaybeUninit::new([zero; 2]));
+    let mut any_offset = false;
+    for (q, ints) in ints[..queries].iter_mut().enumerate() {
+        ints.set(&weights[q * count..][run.clone()], scales);
+        any_offset |= ints.offset != 0;
+        sums[q][..chunks].fill(MaybeUninit::new([zero; 2]));
+    }
+    for start in (run.clone()).step_by(TILE) {
+        let fours = (run.end.min(start + TILE) - start).div_ceil(ROWS) * (ROWS / 4);
+        for b in 0..fours / 4 {
+            let block = blocks.get(start / ROWS + b);
+            for first in [0, 4, 8, 12] {
+                for c in (0..chunks).step_by(step(KIND)) {
+                    let centroids = bytes.interleaved::<KIND>(&block, c, first);
+                    for (centroids, tile) in centroids.iter().zip(&mut tile[c..c + step(KIND)]) {
+                        tile[b * 4 + first / 4].write(*centroids);
+                    }
+                }
+            }
         }
-        if queries == 1 && !any_offset {
-            accumulate_one::<KIND>(bytes, &blocks, run / ROWS..end.div_ceil(ROWS), &ints[0], scale, acc);
+        for (q, ints) in ints[..queries].iter().enumerate() {
+            for (tile, sums) in tile[..chunks].iter().zip(&mut sums[q]) {
+                // SAFETY: set at the start of the run, for each of `queries` and `chunks`.
+                let [mut low, mut high] = unsafe { sums.assume_init() };
+                let at = (start - run.start) / 4..;
+                let weights = (ints.low.as_chunks().0[at.clone()].iter()).zip(&ints.high.as_chunks().0[at]);
+                for (tile, (l, h)) in tile[..fours].iter().zip(weights) {
+                    // SAFETY: written above, for each of `chunks` and `fours`.
+                    let centroids = unsafe { tile.assume_init_ref() };
+                    let (l, h) = (four(l), four(h));
+                    for i in 0..4 {
+                        low[i] = _mm512_dpbusd_epi32(low[i], l, centroids[i]);
+                        high[i] = _mm512_dpbusd_epi32(high[i], h, centroids[i]);
+                    }
+                }
+                sums.write([low, high]);
+            }
+        }
+        if any_offset {
+            for (tile, plain) in tile[..chunks].iter().zip(&mut plain) {
+                for tile in &tile[..fours] {
+                    // SAFETY: as above.
+                    let centroids = unsafe { tile.assume_init_ref() };
+                    for i in 0..4 {
+                        plain[i] = _mm512_dpbusd_epi32(plain[i], _mm512_set1_epi8(1), centroids[i]);
+                    }
+                }
+            }
+        }
+    }
+
+    for (q, (ints, acc)) in ints.iter().zip(acc.chunks_exact_mut(acc.len() / queries)).enumerate() {
+        if ints.unit == 0.0 {
             continue;
         }
-        plain[..chunks].fill(zero);
-
-        for start in (run..end).step_by(TILE) {
-            let fours = (end.min(start + TILE) - start).div_ceil(ROWS) * (ROWS / 4);
-            for b in 0..fours / 4 {
-                let block = blocks.get(start / ROWS + b);
-                for first in [0, 4, 8, 12] {
-                    for c in (0..chunks).step_by(step(KIND)) {
-                        let centroids = bytes.interleaved::<KIND>(&block, c, first);
-                        for (centroids, tile) in centroids.iter().zip(&mut tile[c..c + step(KIND)]) {
-                            tile[b * 4 + first / 4].write(*centroids);
-                        }
-                    }
-                }
-            }
-            for (q, ints) in ints[..queries].iter().enumerate() {
-                for (tile, sums) in tile[..chunks].iter().zip(&mut sums[q]) {
-                    // SAFETY: set at the start of the run, for each of `queries` and `chunks`.
-                    let [mut low, mut high] = unsafe { sums.assume_init() };
-                    let at = (start - run) / 4..;
-                    let weights =
-                        (ints.low.as_chunks().0[at.clone()].iter()).zip(&ints.high.as_chunks().0[at]);
-                    for (tile, (l, h)) in tile[..fours].iter().zip(weights) {
-                        // SAFETY: written above, for each of `chunks` and `fours`.
-                        let centroids = unsafe { tile.assume_init_ref() };
-                        let (l, h) = (four(l), four(h));
-                        for i in 0..4 {
-                            low[i] = _mm512_dpbusd_epi32(low[i], l, centroids[i]);
-                            high[i] = _mm512_dpbusd_epi32(high[i], h, centroids[i]);
-                        }
-                    }
-                    sums.write([low, high]);
-                }
-            }
-            if any_offset {
-                for (tile, plain) in tile[..chunks].iter().zip(&mut plain) {
-                    for tile in &tile[..fours] {
-                        // SAFETY: as above.
-                        let centroids = unsafe { tile.assume_init_ref() };
-                        for i in 0..4 {
-                            plain[i] = _mm512_dpbusd_epi32(plain[i], _mm512_set1_epi8(1), centroids[i]);
-                        }
-                    }
-                }
+        let offset = _mm512_set1_epi32(ints.offset);
+        let mut totals = [zero; MAX_CHUNKS];
+        for ((total, sums), plain) in totals[..chunks].iter_mut().zip(&sums[q]).zip(&plain) {
+            // SAFETY: set at the start of the run, as `q` is below `queries`.
+            let [low, high] = unsafe { sums.assume_init() };
+            for i in 0..4 {
+                let sum = _mm512_add_epi32(low[i], _mm512_slli_epi32::<8>(high[i]));
+                total[i] = _mm512_sub_epi32(sum, _mm512_mullo_epi32(plain[i], offset));
             }
         }
-
-        for (q, (ints, acc)) in ints.iter().zip(acc.chunks_exact_mut(rows.dim)).enumerate() {
-            if ints.unit == 0.0 {
-                continue;
-            }
-            let offset = _mm512_set1_epi32(ints.offset);
-            let mut totals = [zero; MAX_CHUNKS];
-            for ((total, sums), plain) in totals[..chunks].iter_mut().zip(&sums[q]).zip(&plain) {
-                // SAFETY: set at the start of the run, as `q` is below `queries`.
-                let [low, high] = unsafe { sums.assume_init() };
-                for i in 0..4 {
-                    let sum = _mm512_add_epi32(low[i], _mm512_slli_epi32::<8>(high[i]));
-                    total[i] = _mm512_sub_epi32(sum, _mm512_mullo_epi32(plain[i], offset));
-                }
-            }
-            finish::<KIND>(&mut totals[..chunks], ints.unit * scale, acc);
-        }
+        finish::<KIND>(&mut totals[..chunks], ints.unit * scale, acc);
     }
 }
 
@@ -234,11 +251,10 @@ fn accumulate_one<const KIND: u8>(
         return;
     }
     let zero = [_mm512_setzero_si512(); 4];
-    let mut totals = [zero; MAX_CHUNKS];
     for c in (0..bytes.chunks()).step_by(step(KIND)) {
         let (mut low, mut high) = ([zero; 2], [zero; 2]);
         let mut weights = ints.low.as_chunks().0.iter().zip(ints.high.as_chunks().0);
-        for block in run.clone() {
+        for block in run.start / ROWS..run.end.div_ceil(ROWS) {
             let block = blocks.get(block);
             for (first, (l, h)) in [0, 4, 8, 12].into_iter().zip(&mut weights) {
                 let centroids = bytes.interleaved::<KIND>(&block, c, first);
@@ -251,13 +267,14 @@ fn accumulate_one<const KIND: u8>(
                 }
             }
         }
+        let mut totals = [zero; 2];
         for k in 0..step(KIND) {
             for i in 0..4 {
-                totals[c + k][i] = _mm512_add_epi32(low[k][i], _mm512_slli_epi32::<8>(high[k][i]));
+                totals[k][i] = _mm512_add_epi32(low[k][i], _mm512_slli_epi32::<8>(high[k][i]));
             }
         }
+        finish::<KIND>(&mut totals[..step(KIND)], ints.unit * scale, &mut acc[c * CHUNK..]);
     }
-    finish::<KIND>(&mut totals[..bytes.chunks()], ints.unit * scale, acc);
 }
 
 /// Four bytes, sixteen times.

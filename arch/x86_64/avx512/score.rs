@@ -6,6 +6,7 @@ use super::{load_words, narrow, store_first};
 use crate::x86_64::rows::{Blocks, ROWS};
 use crate::{IntQuery, Rows};
 use core::arch::x86_64::*;
+use core::mem::MaybeUninit;
 
 /// score\[query]\[row] = (f32(Σ q·c) · (query scale · table scale)) · row scale, the sum an exact integer.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -46,24 +47,28 @@ impl ByteQuery {
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(super) fn new(query: &IntQuery, scale: f32, kind: u8) -> Self {
         let mut values = [_mm512_setzero_si512(); MAX_CHUNKS];
-        let mut sum = _mm512_setzero_si512();
-        for (chunk, values) in query.values.chunks(CHUNK).zip(&mut values) {
-            let (low, high) = chunk.split_at(chunk.len().min(32));
-            *values = narrow(load_words(low), load_words(high));
-            sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8(-128), *values);
-        }
-        if step(kind) == 2 {
-            for [a, b] in values.as_chunks_mut::<2>().0 {
-                let odd = |x| _mm512_srli_epi16::<8>(x);
-                (*a, *b) = (narrow(*a, *b), narrow(odd(*a), odd(*b)));
-            }
-        }
-        Self {
-            values,
-            excess: _mm512_set1_epi32(_mm512_reduce_add_epi32(sum)),
-            factor: _mm512_set1_ps(query.scale * scale),
+        let excess = query_bytes(query, kind, &mut values);
+        Self { values, excess, factor: _mm512_set1_ps(query.scale * scale) }
+    }
+}
+
+/// Writes a query's bytes over the zeros in `values`; gives what the offset of the centroids adds to each sum.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn query_bytes(query: &IntQuery, kind: u8, values: &mut [__m512i; MAX_CHUNKS]) -> __m512i {
+    let mut sum = _mm512_setzero_si512();
+    for (chunk, values) in query.values.chunks(CHUNK).zip(values.iter_mut()) {
+        let (low, high) = chunk.split_at(chunk.len().min(32));
+        *values = narrow(load_words(low), load_words(high));
+        sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8(-128), *values);
+    }
+    if step(kind) == 2 {
+        for [a, b] in values.as_chunks_mut::<2>().0 {
+            let odd = |x| _mm512_srli_epi16::<8>(x);
+            (*a, *b) = (narrow(*a, *b), narrow(odd(*a), odd(*b)));
         }
     }
+    _mm512_set1_epi32(_mm512_reduce_add_epi32(sum))
 }
 
 #[inline]
@@ -88,13 +93,14 @@ fn score_bytes<const KIND: u8>(
         };
         let (queries, later) = rest.0.split_at(width);
         let (scores, behind) = rest.1.split_at_mut(width * count);
-        let prepare = |query| ByteQuery::new(query, scale, KIND);
         match queries {
-            [query] => score_one::<KIND>(bytes, &blocks, &prepare(query), scores),
-            [_, _, _] | [_, _, _, _] => {
-                score_many::<KIND, 4>(bytes, &blocks, count, queries.iter().map(prepare), scores);
+            [query] => {
+                score_one::<KIND>(bytes, &blocks, &ByteQuery::new(query, scale, KIND), scores);
             }
-            _ => score_many::<KIND, 8>(bytes, &blocks, count, queries.iter().map(prepare), scores),
+            [_, _, _] | [_, _, _, _] => {
+                score_many::<KIND, 4>(bytes, &blocks, count, scale, queries, scores);
+            }
+            _ => score_many::<KIND, 8>(bytes, &blocks, count, scale, queries, scores),
         }
         rest = (later, behind);
     }
@@ -130,20 +136,23 @@ fn score_many<const KIND: u8, const Q: usize>(
     bytes: &Bytes,
     blocks: &Blocks,
     count: usize,
-    queries: impl ExactSizeIterator<Item = ByteQuery>,
+    scale: f32,
+    queries: &[IntQuery],
     scores: &mut [f32],
 ) {
-    let used = queries.len();
     let zero = _mm512_setzero_si512();
-    let mut dwords = [[[0i32; Q]; 16]; MAX_CHUNKS];
+    // A page is only some dozen rows: what is not needed is not even set to zero.
+    let mut dwords = [[MaybeUninit::<[i32; 16]>::uninit(); Q]; MAX_CHUNKS];
     let mut ends = [(zero, _mm512_setzero_ps()); Q];
-    for (q, query) in queries.enumerate() {
-        ends[q] = (query.excess, query.factor);
-        for (values, dwords) in query.values[..bytes.chunks()].iter().zip(&mut dwords) {
-            for (value, dwords) in to_dwords(*values).into_iter().zip(dwords) {
-                dwords[q] = value;
-            }
+    for (q, query) in queries.iter().enumerate() {
+        let mut values = [zero; MAX_CHUNKS];
+        ends[q] = (query_bytes(query, KIND, &mut values), _mm512_set1_ps(query.scale * scale));
+        for (values, dwords) in values[..bytes.chunks()].iter().zip(&mut dwords) {
+            dwords[q].write(to_dwords(*values));
         }
+    }
+    for dwords in &mut dwords[..bytes.chunks()] {
+        dwords[queries.len()..].fill(MaybeUninit::new([0; 16]));
     }
     for i in 0..count.div_ceil(ROWS) {
         let block = blocks.get(i);
@@ -151,16 +160,18 @@ fn score_many<const KIND: u8, const Q: usize>(
         for c in (0..bytes.chunks()).step_by(step(KIND)) {
             let columns = bytes.transposed::<KIND>(&block, c);
             for (columns, dwords) in columns.iter().zip(&dwords[c..c + step(KIND)]) {
-                for (column, dwords) in columns.iter().zip(dwords) {
-                    for (sum, dword) in sums.iter_mut().zip(dwords) {
-                        *sum = _mm512_dpbusd_epi32(*sum, *column, _mm512_set1_epi32(*dword));
+                for (at, column) in columns.iter().enumerate() {
+                    for (sum, dwords) in sums.iter_mut().zip(dwords) {
+                        // SAFETY: written above for each of `Q` queries and `chunks`.
+                        let dword = unsafe { dwords.assume_init_ref() }[at];
+                        *sum = _mm512_dpbusd_epi32(*sum, *column, _mm512_set1_epi32(dword));
                     }
                 }
             }
         }
         let scales = scales(&block);
         for ((sum, (excess, factor)), scores) in
-            sums.into_iter().zip(ends).take(used).zip(scores.chunks_exact_mut(count))
+            sums.into_iter().zip(ends).take(queries.len()).zip(scores.chunks_exact_mut(count))
         {
             store_first(finish(sum, excess, factor, scales), &mut scores[i * ROWS..]);
         }

@@ -66,7 +66,7 @@ impl Set {
                 Members::Random(random)
             }
             Secondary::Optimised => {
-                let why = "secondary=optimised has sets of s=24, 48, 96 and 192; use secondary=random";
+                let why = super::NO_SUCH_SET;
                 Members::Table(quaternions::table(count).ok_or(Error::Unsupported { why })?)
             }
         };

@@ -1,0 +1,285 @@
+//! Chunks of four values as a radius and the sum of two random unit quaternions: the HQMQ paper's ablation (appendix Q),
+//! "additive VQ with random fixed codebooks". A baseline, slow and bad, so that the paper's claim can be checked.
+//!
+//! The paper defines it as c ≈ c₁\[i] + c₂\[j] and no further. Here both books hold k unit quaternions of the stream that
+//! HQMQ's sets come from (sub-blocks 1 and 2), and (i, j) is the pair whose sum is nearest to the chunk's direction u:
+//! the largest <u-a, b> + <u, a>, the lowest code i·k + j on ties. Radii are HQMQ's.
+//!
+//! A block: f16 scale, ⌈log2 k²⌉ bits a code, then the radius codes.
+
+use super::{
+    Codec, MAX_VALUE, Query, check_accumulate, check_scales, check_values, count_blocks, read_f16, to_f16,
+};
+use crate::spec::{Key, Spec, Value, parse_int};
+use crate::stream::Purpose;
+use crate::{Backend, CodecSpec, Error, Stream};
+#[cfg(feature = "alloc")]
+use alloc::boxed::Box;
+use octaplex_arch::MAX_DIM;
+
+/// `additive:k=16,r=4,seed=0`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AdditiveSpec {
+    /// Entries of each book, 16 to 1024.
+    pub entries: u16,
+    /// Bits of a radius code, 2 to 6.
+    pub radius_bits: u8,
+    /// Seed of the books.
+    pub seed: u64,
+}
+
+impl Default for AdditiveSpec {
+    fn default() -> Self {
+        Self { entries: 16, radius_bits: 4, seed: 0 }
+    }
+}
+
+impl AdditiveSpec {
+    /// Bytes of a block of `dim` values; 0 for parameters that no codec is built from.
+    #[must_use]
+    pub const fn block_bytes(&self, dim: usize) -> usize {
+        if !self.is_valid() || dim == 0 || dim > MAX_DIM {
+            return 0;
+        }
+        self.radii_at(dim) + (dim.div_ceil(4) * self.radius_bits as usize).div_ceil(8)
+    }
+
+    const fn is_valid(&self) -> bool {
+        self.entries >= 16 && self.entries <= 1024 && self.radius_bits >= 2 && self.radius_bits <= 6
+    }
+
+    const fn code_bits(&self) -> u32 {
+        let codes = self.entries as u32 * self.entries as u32;
+        u32::BITS - (codes - 1).leading_zeros()
+    }
+
+    const fn radii_at(&self, dim: usize) -> usize {
+        2 + (dim.div_ceil(4) * self.code_bits() as usize).div_ceil(8)
+    }
+}
+
+const ENTRIES: Key = Key::new("k", "16..=1024");
+const RADIUS: Key = Key::new("r", "2..=6");
+
+impl Spec for AdditiveSpec {
+    const NAME: &'static str = "additive";
+    const SUMMARY: &'static str =
+        "chunks of four values as a radius and a sum of two random directions; a baseline";
+    const KEYS: &'static [Key] = &[ENTRIES, RADIUS, Key::new("seed", "0..2^64")];
+
+    fn set(&mut self, key: usize, value: &str) -> Option<()> {
+        match key {
+            0 => self.entries = parse_int(value, 16..=1024)? as u16,
+            1 => self.radius_bits = parse_int(value, 2..=6)? as u8,
+            _ => self.seed = parse_int(value, 0..=u64::MAX)?,
+        }
+        Some(())
+    }
+
+    fn get(&self, key: usize) -> Value {
+        match key {
+            0 => Value::Int(self.entries.into()),
+            1 => Value::Int(self.radius_bits.into()),
+            _ => Value::Int(self.seed),
+        }
+    }
+
+    fn layout(&self, dim: usize, line: &mut dyn FnMut(usize, &str)) {
+        if self.block_bytes(dim) > 0 {
+            line(2, "f16 scale, the largest chunk norm");
+            line(self.radii_at(dim) - 2, "plane of the direction codes");
+            line(self.block_bytes(dim) - self.radii_at(dim), "plane of the radius codes");
+        }
+    }
+}
+
+/// Both books, one after the other.
+#[cfg(feature = "alloc")]
+type Books = Box<[[f32; 4]]>;
+/// Both books of up to 64 entries, one after the other.
+#[cfg(not(feature = "alloc"))]
+type Books = [[f32; 4]; 128];
+
+/// The codec. O(D·k²) a vector to encode: 50 ms at k = 1024. State: 32·k bytes; without `alloc`, k is at most 64.
+#[derive(Clone, Debug)]
+pub struct Additive<const D: usize> {
+    spec: AdditiveSpec,
+    backend: Backend,
+    books: Books,
+}
+
+/// Chunks of the widest vector.
+const MAX_CHUNKS: usize = MAX_DIM / 4;
+
+impl<const D: usize> Additive<D> {
+    /// The codec of a spec, for one head.
+    ///
+    /// # Errors
+    /// [`Error::Value`] for numbers outside their range, [`Error::Width`] unless `D` is divisible by four and at most
+    /// 576, [`Error::Unsupported`] for more than 64 entries without `alloc`.
+    pub fn build(spec: AdditiveSpec, backend: Backend, stream: Stream) -> Result<Self, Error> {
+        if D == 0 || D > MAX_DIM || !D.is_multiple_of(4) {
+            return Err(Error::Width { actual: D });
+        }
+        if !(16..=1024).contains(&spec.entries) {
+            return Err(ENTRIES.error(0));
+        }
+        if !(2..=6).contains(&spec.radius_bits) {
+            return Err(RADIUS.error(0));
+        }
+        let entries = usize::from(spec.entries);
+        #[cfg(feature = "alloc")]
+        let mut books: Books = alloc::vec![[0.0; 4]; 2 * entries].into_boxed_slice();
+        #[cfg(not(feature = "alloc"))]
+        let mut books: Books = [[0.0; 4]; 128];
+        if books.len() < 2 * entries {
+            return Err(Error::Unsupported { why: "books of more than 64 entries need the feature alloc" });
+        }
+        for (book, sub_block) in books.chunks_exact_mut(entries).zip([1, 2]) {
+            let mut random = stream.random(spec.seed, Purpose::Quaternions, sub_block);
+            book.fill_with(|| random.unit_quaternion());
+        }
+        Ok(Self { spec, backend, books })
+    }
+
+    /// The first and the second book.
+    fn books(&self) -> (&[[f32; 4]], &[[f32; 4]]) {
+        let entries = usize::from(self.spec.entries);
+        (&self.books[..entries], &self.books[entries..2 * entries])
+    }
+
+    /// The code of the sum nearest to a direction.
+    fn nearest(&self, u: [f32; 4]) -> u32 {
+        let (first, second) = self.books();
+        let (mut best, mut code) = (f32::NEG_INFINITY, 0);
+        for (i, a) in first.iter().enumerate() {
+            let rest: [f32; 4] = core::array::from_fn(|c| u[c] - a[c]);
+            let start = inner(u, *a);
+            for (j, b) in second.iter().enumerate() {
+                let value = inner(rest, *b) + start;
+                if value > best {
+                    (best, code) = (value, i * second.len() + j);
+                }
+            }
+        }
+        code as u32
+    }
+
+    /// A block whose scale is finite.
+    fn decode_block(&self, block: &[u8], x: &mut [f32; D]) {
+        let (first, second) = self.books();
+        let limit = (1u32 << self.spec.radius_bits) - 1;
+        let unit = read_f16(block).to_f32() / limit as f32;
+        for (c, x) in x.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+            let code = bits(&block[2..], c * self.spec.code_bits() as usize, self.spec.code_bits());
+            let at = c * usize::from(self.spec.radius_bits);
+            let radius =
+                bits(&block[self.spec.radii_at(D)..], at, self.spec.radius_bits.into()) as f32 * unit;
+            // Codes that no encoder writes are the last one.
+            let code = (code as usize).min(first.len() * second.len() - 1);
+            let (a, b) = (first[code / second.len()], second[code % second.len()]);
+            *x = core::array::from_fn(|i| radius * (a[i] + b[i]));
+        }
+    }
+}
+
+fn inner(a: [f32; 4], b: [f32; 4]) -> f32 {
+    (a[0] * b[0] + a[1] * b[1]) + (a[2] * b[2] + a[3] * b[3])
+}
+
+/// `width` bits from bit `at` of a little-endian stream on.
+fn bits(plane: &[u8], at: usize, width: u32) -> u32 {
+    let mut word = [0; 4];
+    for (to, from) in word.iter_mut().zip(&plane[at / 8..]) {
+        *to = *from;
+    }
+    (u32::from_le_bytes(word) >> (at % 8)) & ((1 << width) - 1)
+}
+
+/// Sets the bits that [`bits`] reads, which are zero.
+fn put_bits(plane: &mut [u8], at: usize, value: u32) {
+    for (to, from) in plane[at / 8..].iter_mut().zip((value << (at % 8)).to_le_bytes()) {
+        *to |= from;
+    }
+}
+
+impl<const D: usize> Codec<D> for Additive<D> {
+    fn spec(&self) -> CodecSpec {
+        CodecSpec::Additive(self.spec)
+    }
+
+    fn block_bytes(&self) -> usize {
+        self.spec.block_bytes(D)
+    }
+
+    fn encode(&self, x: &[f32; D], block: &mut [u8]) -> Result<(), Error> {
+        Error::expect_length("bytes of a block", self.block_bytes(), block.len())?;
+        let mut norms = [0.0; MAX_CHUNKS];
+        let norms = &mut norms[..D / 4];
+        self.backend.chunk_norms(x, norms);
+        if !norms.iter().all(|norm| norm.is_finite()) {
+            check_values(x, f32::MAX)?;
+            return Err(Error::Overflow);
+        }
+        let scale = to_f16(self.backend.max_abs(norms))?;
+        block.fill(0);
+        if scale.to_bits() == 0 {
+            return Ok(());
+        }
+        let limit = ((1u32 << self.spec.radius_bits) - 1) as f32;
+        let factor = limit / scale.to_f32();
+        let (codes, radii) = block.split_at_mut(self.spec.radii_at(D));
+        codes[..2].copy_from_slice(&scale.to_le_bytes());
+        for (c, (chunk, norm)) in x.as_chunks::<4>().0.iter().zip(norms).enumerate() {
+            let steps = *norm * factor + 0.5;
+            let radius = if steps < limit { steps as u32 } else { limit as u32 };
+            if radius > 0 {
+                let code = self.nearest(chunk.map(|x| x / *norm));
+                put_bits(&mut codes[2..], c * self.spec.code_bits() as usize, code);
+                put_bits(radii, c * usize::from(self.spec.radius_bits), radius);
+            }
+        }
+        Ok(())
+    }
+
+    fn decode(&self, block: &[u8], x: &mut [f32; D]) -> Result<(), Error> {
+        Error::expect_length("bytes of a block", self.block_bytes(), block.len())?;
+        check_scales(block, block.len(), 1)?;
+        self.decode_block(block, x);
+        Ok(())
+    }
+
+    fn prepare_query(&self, q: &[f32; D]) -> Result<Query<D>, Error> {
+        check_values(q, MAX_VALUE)?;
+        Ok(Query::float(*q))
+    }
+
+    fn score(&self, queries: &[Query<D>], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
+        let count = count_blocks(blocks, self.block_bytes())?;
+        Error::expect_length("scores", queries.len().saturating_mul(count), scores.len())?;
+        check_scales(blocks, self.block_bytes(), 1)?;
+        let mut x = [0.0; D];
+        for (row, block) in blocks.chunks_exact(self.block_bytes()).enumerate() {
+            self.decode_block(block, &mut x);
+            for (query, scores) in queries.iter().zip(scores.chunks_exact_mut(count)) {
+                scores[row] = self.backend.dot(&query.rotated, &x);
+            }
+        }
+        Ok(())
+    }
+
+    fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [[f32; D]]) -> Result<(), Error> {
+        let count = check_accumulate(weights, blocks, self.block_bytes(), acc.len())?;
+        check_scales(blocks, self.block_bytes(), 1)?;
+        let mut x = [0.0; D];
+        for (row, block) in blocks.chunks_exact(self.block_bytes()).enumerate() {
+            self.decode_block(block, &mut x);
+            for (weights, acc) in weights.chunks_exact(count).zip(acc.iter_mut()) {
+                acc.iter_mut().zip(x).for_each(|(acc, x)| *acc += weights[row] * x);
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(&self, _acc: &mut [f32; D]) {}
+}
