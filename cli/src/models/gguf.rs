@@ -3,7 +3,7 @@
 use crate::failure::{Failure, Result, fail};
 use candle_core::quantized::gguf_file::{Content, Value};
 use candle_core::quantized::{QMatMul, QTensor};
-use candle_core::{Device, Tensor};
+use candle_core::{Device, Storage, Tensor};
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
@@ -170,11 +170,16 @@ pub(crate) struct Dense {
 }
 
 impl Dense {
-    /// x·Wᵀ for rows of the matrix' width.
-    pub(crate) fn apply(&self, x: &[f32]) -> Result<Vec<f32>> {
+    /// What `read` makes of x·Wᵀ, for rows of the matrix' width; the product is large, and not copied.
+    pub(crate) fn apply<T>(&self, x: &[f32], read: impl FnOnce(&[f32]) -> T) -> Result<T> {
         let product = || {
             let x = Tensor::from_slice(x, (x.len() / self.inputs, self.inputs), &Device::Cpu)?;
-            x.matmul(&self.weight.t()?)?.flatten_all()?.to_vec1()
+            let product = x.matmul(&self.weight.t()?)?;
+            let (storage, _) = product.storage_and_layout();
+            match &*storage {
+                Storage::Cpu(storage) => Ok(read(storage.as_slice()?)),
+                _ => candle_core::bail!("the product is not in memory"),
+            }
         };
         product().map_err(|error| Failure(first_line(&error)))
     }

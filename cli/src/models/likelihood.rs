@@ -121,16 +121,17 @@ impl<'a> Reference<'a> {
             for ((reference, hidden), targets) in blocks.zip(window[1..].chunks(ROWS)) {
                 let rows = targets.len();
                 let both = [reference, &hidden[..rows * width]].concat();
-                let logits = self.output.apply(&both)?;
-                let vocabulary = logits.len() / (2 * rows);
-                let (reference, logits) = logits.split_at(rows * vocabulary);
-                let pairs = reference.par_chunks_exact(vocabulary).zip(logits.par_chunks_exact(vocabulary));
-                let predictions = pairs.zip(targets).map(|((reference, logits), &target)| {
-                    Predictions::of(reference, logits, target as usize, backend)
-                });
-                for predictions in predictions.collect::<Vec<_>>() {
-                    sum.add(predictions);
-                }
+                let predictions = self.output.apply(&both, |logits| {
+                    let vocabulary = logits.len() / (2 * rows);
+                    let (reference, logits) = logits.split_at(rows * vocabulary);
+                    let pairs =
+                        reference.par_chunks_exact(vocabulary).zip(logits.par_chunks_exact(vocabulary));
+                    let predictions = pairs.zip(targets).map(|((reference, logits), &target)| {
+                        Predictions::of(reference, logits, target as usize, backend)
+                    });
+                    predictions.collect::<Vec<_>>()
+                })?;
+                predictions.into_iter().for_each(|predictions| sum.add(predictions));
             }
         }
         Ok(sum)
@@ -156,7 +157,7 @@ impl Predictions {
     /// One prediction.
     fn of(reference: &[f32], logits: &[f32], target: usize, backend: Backend) -> Self {
         let best = |x: &[f32]| {
-            let max = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let max = backend.min_max(x).1;
             (x.iter().position(|x| *x == max), max)
         };
         let ((top, max), (other_top, other_max)) = (best(reference), best(logits));
