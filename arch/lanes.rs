@@ -11,6 +11,7 @@ mod octahedral;
 mod score;
 mod signs;
 mod vector;
+mod windows;
 
 pub(crate) use accumulate::accumulate_codes;
 pub(crate) use blocks::{accumulate_blocks, decode_blocks, score_blocks};
@@ -21,6 +22,7 @@ pub(crate) use composed::{
 pub(crate) use octahedral::{Triplets, score_octahedral};
 pub(crate) use score::score_codes;
 pub(crate) use signs::score_signs;
+pub(crate) use windows::{accumulate_windows, decode_windows, score_windows, viterbi_encode};
 
 pub(crate) use vector::{dot, lookup, pack, quantize, rotate, rotate_inverse, unpack};
 

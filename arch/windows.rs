@@ -4,10 +4,7 @@ use crate::Packing;
 
 /// The most states a path search keeps apart.
 pub(crate) const MAX_STATES: usize = 64;
-/// The most codes a window chooses from.
-pub(crate) const MAX_LEVELS: usize = 16;
-/// The largest codebook.
-pub(crate) const MAX_CENTROIDS: usize = 2 * MAX_STATES * MAX_LEVELS;
+
 /// Centroids that depend on a code and on a window of `history + 1` path bits: the current coordinate's and those of
 /// the `history` coordinates before it (zeros before the first).
 ///

@@ -134,7 +134,7 @@ fn the_rules_hold_at_every_magnitude() {
         for backend in Backend::available() {
             let spec_value: CodecSpec = spec.parse().unwrap();
             let codec = AnyCodec::<32>::build(spec_value, backend, Stream::default()).unwrap();
-            for round in 0..3000 {
+            for round in 0..4096 {
                 let exponent = random.below(165) as i32 - 150;
                 let factor = libm::exp2(f64::from(exponent)) as f32;
                 let x: [f32; 32] = std::array::from_fn(|_| match round % 3 {

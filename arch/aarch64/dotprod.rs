@@ -2,7 +2,7 @@
 
 use super::neon::Neon;
 use crate::lanes;
-use crate::{IntQuery, Octahedral, Rows, SignQuery, SignRows};
+use crate::{IntQuery, Octahedral, Rows, SignQuery, SignRows, WindowCodebook};
 
 // The functions below take the place of NEON's.
 pub(crate) use super::neon::*;
@@ -32,4 +32,16 @@ pub(crate) fn score_octahedral(
 #[target_feature(enable = "dotprod")]
 pub(crate) fn score_signs(rows: &SignRows, scale: f32, queries: &[SignQuery], scores: &mut [f32]) {
     lanes::score_signs::<Neon<true>>(rows, scale, queries, scores);
+}
+
+#[target_feature(enable = "dotprod")]
+pub(crate) fn score_windows(
+    book: &WindowCodebook,
+    dim: usize,
+    bytes: &[u8],
+    scale: f32,
+    queries: &[IntQuery],
+    scores: &mut [f32],
+) {
+    lanes::score_windows::<Neon<true>>(book, dim, bytes, scale, queries, scores);
 }

@@ -89,6 +89,7 @@ macro_rules! neon {
         unsafe { $($body)* }
     }};
 }
+use neon;
 
 fn words(x: uint8x16_t) -> int16x8_t {
     neon!(vreinterpretq_s16_u8(x))

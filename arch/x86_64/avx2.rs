@@ -13,6 +13,7 @@ mod quantize;
 mod score;
 mod search;
 mod vector;
+mod window_eights;
 
 pub(crate) use accumulate::accumulate_codes;
 pub(crate) use affine::{accumulate_affine, decode_affine, quantize_affine, score_affine};

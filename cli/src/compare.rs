@@ -15,7 +15,7 @@ use std::time::Duration;
 /// What runs when `--codecs` is not given.
 pub(crate) const DEFAULT_CODECS: &str = "f16; \
     trellis:m=2; trellis; trellis:m=8; turboquant:bits=2; turboquant:bits=3; turboquant; \
-    turboquant-qjl:bits=4; octopus; octopus:split=even; octopus-qjl; polarquant:bits=3; polarquant; \
+    turboquant-qjl:bits=4; qjl; octopus; octopus:split=even; octopus-qjl; polarquant:bits=3; polarquant; \
     hqmq:s=24,r=3; hqmq:secondary=optimised; hqmq:r=6,med=3; tq3_0; tq3_0:variant=3bit; \
     int:bits=3; int; int:asymmetric=true; int:group=32; int:rotate=true";
 

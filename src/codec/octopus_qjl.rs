@@ -96,8 +96,9 @@ pub struct OctopusQjl<const D: usize> {
     residual_at: usize,
 }
 
-/// Norms of residuals stay below this: a unit vector's residual is about as long as the vector at most.
-const MAX_RESIDUAL: f32 = 16.0;
+/// Norms of residuals stay below 16, of which this is the upper byte: a unit vector's residual is about as long as the
+/// vector at most.
+const MAX_RESIDUAL_BITS: u8 = 0x4c;
 
 impl<const D: usize> OctopusQjl<D> {
     /// The published split for `bits` bits and a sketch, everything else by default, on the fastest backend of this
@@ -137,13 +138,17 @@ impl<const D: usize> OctopusQjl<D> {
 
     fn check_scales(&self, blocks: &[u8]) -> Result<(), Error> {
         let stride = self.block_bytes();
-        let is_norm = |block: &[u8]| read_f16(&block[self.residual_at..]).to_f32().abs() < MAX_RESIDUAL;
-        let residual = blocks.chunks_exact(stride).position(|block| !is_norm(block));
+        // The upper byte of an f16 orders magnitudes.
+        let is_norm = |block: &[u8]| block[self.residual_at + 1] & 0x7f < MAX_RESIDUAL_BITS;
+        let norms = self.coarse.check_norms(blocks, stride);
+        if blocks.chunks_exact(stride).fold(true, |all, block| all & is_norm(block)) {
+            return norms;
+        }
         // The first block that is wrong, whichever of its scales it is.
-        match (self.coarse.check_norms(blocks, stride), residual) {
-            (Err(Error::Corrupt { block: a }), Some(b)) => Err(Error::Corrupt { block: a.min(b) }),
-            (Ok(()), Some(block)) => Err(Error::Corrupt { block }),
-            (norms, _) => norms,
+        let residual = blocks.chunks_exact(stride).position(|block| !is_norm(block)).unwrap_or(0);
+        match norms {
+            Err(Error::Corrupt { block }) => Err(Error::Corrupt { block: block.min(residual) }),
+            _ => Err(Error::Corrupt { block: residual }),
         }
     }
 }

@@ -1,9 +1,10 @@
 //! Windowed codebooks on AVX2: rows of centroids, 32 at a time. A word with the byte of eight path bits and the byte
 //! before is multiplied up until the window is on top, and shifted down; codes come as in `codes.rs`. Tables of up to 256
 //! entries are looked up by `vpshufb`, sixteen entries each, and a tree of blends; larger ones one by one.
+//! Scores of the commonest shapes have a shorter way, in `window_eights.rs`.
 
 use super::codes::{CHUNK, LOAD, Unpack, kind};
-use super::{load, scales_of_eight, store_first, store_ps};
+use super::{load, scales_of_eight, store_first, store_ps, window_eights};
 use crate::scalar::windows::scaled_rows;
 use crate::scalar::{self, PAGE, finish_sums, quantize_weights, weight_limit};
 use crate::windows::WindowCodebook;
@@ -53,14 +54,17 @@ pub(crate) fn decode_windows(book: &WindowCodebook, row: &[u8], scale: f32, out:
 
 /// Runs a function for what the codes are made of.
 macro_rules! for_kind {
-    ($lookup:expr, $function:ident($($argument:expr),*)) => {
+    ($lookup:expr, $function:ident$(<$queries:ident>)?($($argument:expr),*)) => {
         match $lookup.kind() {
-            NONE => $function::<NONE>($lookup, $($argument),*),
-            kind::BYTES => $function::<{ kind::BYTES }>($lookup, $($argument),*),
-            _ => $function::<{ kind::STREAM }>($lookup, $($argument),*),
+            NONE => $function::<NONE $(, $queries)?>($lookup, $($argument),*),
+            kind::BYTES => $function::<{ kind::BYTES } $(, $queries)?>($lookup, $($argument),*),
+            _ => $function::<{ kind::STREAM } $(, $queries)?>($lookup, $($argument),*),
         }
     };
 }
+
+/// A single query.
+const ONE: usize = 1;
 
 /// No codes at all.
 const NONE: u8 = 255;
@@ -79,19 +83,26 @@ pub(crate) fn score_windows(
     if rows.stride < LOAD || rows.bytes.is_empty() {
         return scalar::score_windows(book, dim, bytes, scale, queries, scores);
     }
+    if window_eights::score(book, rows, scale, queries, scores) {
+        return;
+    }
     let lookup = &Lookup::new(book, dim);
     let mut padded = None;
     let blocks = Blocks::with(rows, rows.stride, &mut padded);
     let count = rows.count();
     for (queries, scores) in queries.chunks(QUERIES).zip(scores.chunks_mut(QUERIES * count)) {
-        for_kind!(lookup, score(&blocks, count, scale, queries, scores));
+        if queries.len() == 1 {
+            for_kind!(lookup, score<ONE>(&blocks, count, scale, queries, scores));
+        } else {
+            for_kind!(lookup, score<QUERIES>(&blocks, count, scale, queries, scores));
+        }
     }
 }
 
 /// `vpmaddubsw` wants an unsigned operand: it gets the query's magnitudes, and the centroids their signs. Sums of two
 /// products stay below 2¹⁵, as both are at most 127.
 #[target_feature(enable = "avx2,fma,f16c")]
-fn score<const KIND: u8>(
+fn score<const KIND: u8, const Q: usize>(
     lookup: &Lookup,
     blocks: &Blocks,
     count: usize,
@@ -100,7 +111,8 @@ fn score<const KIND: u8>(
     scores: &mut [f32],
 ) {
     let zero = _mm256_setzero_si256();
-    let mut values = [[[zero; 2]; CHUNKS]; QUERIES];
+    let used = if Q == 1 { 1 } else { queries.len() };
+    let mut values = [[[zero; 2]; CHUNKS]; Q];
     for (query, values) in queries.iter().zip(&mut values) {
         for (ints, values) in query.values.chunks(CHUNK).zip(values) {
             let mut bytes = [0i8; CHUNK];
@@ -114,20 +126,20 @@ fn score<const KIND: u8>(
     let ones = _mm256_set1_epi16(1);
     for first in (0..count).step_by(ROWS) {
         let block = blocks.get(first / ROWS);
-        let mut totals = [[0i32; ROWS]; QUERIES];
+        let mut totals = [[0i32; ROWS]; Q];
         for four in 0..ROWS / 4 {
-            let mut sums = [[zero; 4]; QUERIES];
+            let mut sums = [[zero; 4]; Q];
             for c in 0..lookup.chunks {
                 for r in 0..4 {
                     let centroids = lookup.centroids::<KIND>(&block, c, 4 * four + r);
-                    for (values, sums) in values[..queries.len()].iter().zip(&mut sums) {
+                    for (values, sums) in values[..used].iter().zip(&mut sums) {
                         let [magnitudes, signed] = values[c];
                         let products = _mm256_maddubs_epi16(magnitudes, _mm256_sign_epi8(centroids, signed));
                         sums[r] = _mm256_add_epi32(sums[r], _mm256_madd_epi16(products, ones));
                     }
                 }
             }
-            for ([a, b, c, d], totals) in sums[..queries.len()].iter().zip(&mut totals) {
+            for ([a, b, c, d], totals) in sums[..used].iter().zip(&mut totals) {
                 let pairs = _mm256_hadd_epi32(_mm256_hadd_epi32(*a, *b), _mm256_hadd_epi32(*c, *d));
                 let sums = _mm_add_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256::<1>(pairs));
                 let totals = &mut totals.as_chunks_mut::<4>().0[four];

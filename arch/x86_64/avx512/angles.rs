@@ -1,9 +1,9 @@
 //! Trees of polar coordinates, sixteen rows at a time: a lane is a row, and each node of the tree is one register.
 
 use super::codes::scales_at;
-use super::{load_tail, store_first, unpack};
+use super::{load_ps, load_tail, store_first, store_ps, unpack};
 use crate::x86_64::rows::{Block, ROWS};
-use crate::{AngleTree, Angles, MAX_DIM};
+use crate::{AngleTree, Angles, MAX_DIM, scalar};
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
 
@@ -11,7 +11,6 @@ forward_to_scalar! {
     enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni";
     quantize_angles(tree: &AngleTree, x: &mut [f32], codes: &mut [u8]);
     decode_angles(tree: &AngleTree, row: &[u8], out: &mut [f32]);
-    accumulate_angles(tree: &AngleTree, bytes: &[u8], weights: &[f32], acc: &mut [f32]);
 }
 
 /// Codes whose transposition is one step.
@@ -29,22 +28,10 @@ pub(crate) fn score_angles(tree: &AngleTree, bytes: &[u8], queries: &[&[f32]], s
     let row_bytes = tree.row_bytes();
     let count = bytes.len() / row_bytes;
     let mut padded = [0; ROWS * MAX_ROW];
-    // Made once: they are larger than what a block of rows reads and writes.
-    let mut room = Room {
-        codes: [[0; MAX_CODES]; ROWS],
-        by_node: [[0; ROWS]; MAX_CODES],
-        directions: [const { MaybeUninit::uninit() }; MAX_DIM],
-    };
+    let mut room = Room::new();
     let mut sums = [_mm512_setzero_ps(); MAX_DIM / 2];
     for (first, rows) in bytes.chunks(ROWS * row_bytes).enumerate() {
-        let rows = if rows.len() == ROWS * row_bytes {
-            rows
-        } else {
-            // Fewer rows than lanes: zero rows behind them.
-            let padded = &mut padded[..ROWS * row_bytes];
-            padded[..rows.len()].copy_from_slice(rows);
-            padded
-        };
+        let rows = full(rows, row_bytes, &mut padded);
         let directions = room.look_up(tree, rows);
         let block = Block::of(rows, row_bytes);
         for (q, query) in queries.iter().enumerate() {
@@ -58,6 +45,93 @@ pub(crate) fn score_angles(tree: &AngleTree, bytes: &[u8], queries: &[&[f32]], s
     }
 }
 
+/// Sixteen rows: these, and where they are fewer, copies with zero rows behind them.
+fn full<'a>(rows: &'a [u8], row_bytes: usize, padded: &'a mut [u8; ROWS * MAX_ROW]) -> &'a [u8] {
+    if rows.len() == ROWS * row_bytes {
+        return rows;
+    }
+    let padded = &mut padded[..ROWS * row_bytes];
+    padded[..rows.len()].copy_from_slice(rows);
+    padded
+}
+
+/// acc\[query] += Σ weight·decoded row, rows ascending. Values are decoded with a row in each lane, from the roots down,
+/// and turned round, sixteen coordinates of sixteen rows at a time.
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn accumulate_angles(tree: &AngleTree, bytes: &[u8], weights: &[f32], acc: &mut [f32]) {
+    if !tree.dim.is_multiple_of(ROWS) {
+        return scalar::accumulate_angles(tree, bytes, weights, acc);
+    }
+    let row_bytes = tree.row_bytes();
+    let count = bytes.len() / row_bytes;
+    let mut padded = [0; ROWS * MAX_ROW];
+    let mut room = Room::new();
+    let mut values = [_mm512_setzero_ps(); MAX_DIM];
+    for (first, rows) in bytes.chunks(ROWS * row_bytes).enumerate() {
+        let range = ROWS * first..count.min(ROWS * (first + 1));
+        let rows = full(rows, row_bytes, &mut padded);
+        decode_rows(tree, &Block::of(rows, row_bytes), room.look_up(tree, rows), &mut values);
+        for (chunk, values) in values[..tree.dim].as_chunks::<ROWS>().0.iter().enumerate() {
+            let rows = turn(values);
+            for (weights, acc) in weights.chunks_exact(count).zip(acc.chunks_exact_mut(tree.dim)) {
+                let acc = &mut acc.as_chunks_mut::<ROWS>().0[chunk];
+                let mut sum = load_ps(acc);
+                for (row, weight) in rows.iter().zip(&weights[range.clone()]) {
+                    sum = _mm512_add_ps(sum, _mm512_mul_ps(_mm512_set1_ps(*weight), *row));
+                }
+                store_ps(acc, sum);
+            }
+        }
+    }
+}
+
+/// r → (r·cos, r·sin), from the roots down.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn decode_rows(tree: &AngleTree, block: &Block, directions: &[Direction], values: &mut [__m512; MAX_DIM]) {
+    let (mut nodes, mut done) = (tree.roots(), tree.codes());
+    for (index, value) in values[..nodes].iter_mut().enumerate() {
+        *value = scales_at(block, 2 * index);
+    }
+    while nodes < tree.dim {
+        done -= nodes;
+        for (i, [cos, sin]) in directions[done..done + nodes].iter().enumerate().rev() {
+            let radius = values[i];
+            values[2 * i] = _mm512_mul_ps(radius, *cos);
+            values[2 * i + 1] = _mm512_mul_ps(radius, *sin);
+        }
+        nodes *= 2;
+    }
+}
+
+/// Lane l of register i becomes lane i of register l.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn turn(x: &[__m512; ROWS]) -> [__m512; ROWS] {
+    let (mut a, mut b) = (*x, *x);
+    // Pairs of neighbours, then fours: lane 4l + k of register 4i + j is element 4l + j of register 4i + k …
+    for i in (0..ROWS).step_by(2) {
+        (a[i], a[i + 1]) = (_mm512_unpacklo_ps(x[i], x[i + 1]), _mm512_unpackhi_ps(x[i], x[i + 1]));
+    }
+    for i in (0..ROWS).step_by(4) {
+        for k in 0..2 {
+            let (low, high) = (_mm512_castps_pd(a[i + k]), _mm512_castps_pd(a[i + 2 + k]));
+            b[i + 2 * k] = _mm512_castpd_ps(_mm512_unpacklo_pd(low, high));
+            b[i + 2 * k + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(low, high));
+        }
+    }
+    // … then quarters of registers 4 and 8 apart.
+    for i in [0, 1, 2, 3, 8, 9, 10, 11] {
+        a[i] = _mm512_shuffle_f32x4::<0x88>(b[i], b[i + 4]);
+        a[i + 4] = _mm512_shuffle_f32x4::<0xdd>(b[i], b[i + 4]);
+    }
+    for i in 0..8 {
+        b[i] = _mm512_shuffle_f32x4::<0x88>(a[i], a[i + 8]);
+        b[i + 8] = _mm512_shuffle_f32x4::<0xdd>(a[i], a[i + 8]);
+    }
+    b
+}
+
 /// Cosines and sines of a node, of sixteen rows.
 type Direction = [__m512; 2];
 
@@ -69,6 +143,15 @@ struct Room {
 }
 
 impl Room {
+    /// Made once a call: it is larger than what a block of rows reads and writes.
+    const fn new() -> Self {
+        Self {
+            codes: [[0; MAX_CODES]; ROWS],
+            by_node: [[0; ROWS]; MAX_CODES],
+            directions: [const { MaybeUninit::uninit() }; MAX_DIM],
+        }
+    }
+
     /// The directions of all nodes.
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn look_up(&mut self, tree: &AngleTree, rows: &[u8]) -> &[Direction] {

@@ -9,10 +9,12 @@
 
 pub(crate) use decode::{accumulate_octahedral, octahedral_decode};
 pub(crate) use encode::octahedral_encode;
+pub(crate) use score::score_octahedral;
 
 use super::{load, load_bytes};
 use crate::scalar::{self, LANES};
-use crate::{Float, IntQuery, Octahedral};
+use crate::x86_64::rows::Block;
+use crate::{Float, Octahedral};
 use core::arch::x86_64::*;
 
 forward_to_scalar! {
@@ -95,18 +97,48 @@ impl<const FIVE: bool, const WIDE: bool> Fields<FIVE, WIDE> {
     /// Lanes of radius code (and stray bits above it), x, y and z, these plus 128, of four groups of fields.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn decode(&self, [low, high]: [__m512i; 2]) -> [__m512i; TOGETHER] {
-        let windows = self.windows.map(|window| _mm512_permutex2var_epi8(low, window, high));
-        let radius = codes(windows, self.radius_offsets);
-        let [x, y, z] = if FIVE { self.directions_5(windows) } else { self.directions_4(windows) };
-        let [low_1, high_1] = [_mm512_unpacklo_epi8(radius, x), _mm512_unpackhi_epi8(radius, x)];
-        let [low_2, high_2] = [_mm512_unpacklo_epi8(y, z), _mm512_unpackhi_epi8(y, z)];
-        [
-            _mm512_unpacklo_epi16(low_1, low_2),
-            _mm512_unpackhi_epi16(low_1, low_2),
-            _mm512_unpacklo_epi16(high_1, high_2),
-            _mm512_unpackhi_epi16(high_1, high_2),
-        ]
+    fn decode(&self, bytes: [__m512i; 2]) -> [__m512i; TOGETHER] {
+        let [groups] = self.decode_rows::<true, 1>([bytes]);
+        groups
+    }
+
+    /// The same for several rows, step by step; without `LONG` the first 64 bytes hold all fields.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn decode_rows<const LONG: bool, const N: usize>(
+        &self,
+        bytes: [[__m512i; 2]; N],
+    ) -> [[__m512i; TOGETHER]; N] {
+        // Loops, no `map`: its closures are not always inlined into functions with target features.
+        let zero = _mm512_setzero_si512();
+        let mut windows = [[zero; 2]; N];
+        for (windows, [low, high]) in windows.iter_mut().zip(bytes) {
+            for (window, index) in windows.iter_mut().zip(self.windows) {
+                *window = match LONG {
+                    true => _mm512_permutex2var_epi8(low, index, high),
+                    false => _mm512_permutexvar_epi8(index, low),
+                };
+            }
+        }
+        let (mut radii, mut directions) = ([zero; N], [[zero; 3]; N]);
+        for (radii, windows) in radii.iter_mut().zip(windows) {
+            *radii = codes(windows, self.radius_offsets);
+        }
+        for (directions, windows) in directions.iter_mut().zip(windows) {
+            *directions = if FIVE { self.directions_5(windows) } else { self.directions_4(windows) };
+        }
+        let mut groups = [[zero; TOGETHER]; N];
+        for ((groups, radius), [x, y, z]) in groups.iter_mut().zip(radii).zip(directions) {
+            let [low_1, high_1] = [_mm512_unpacklo_epi8(radius, x), _mm512_unpackhi_epi8(radius, x)];
+            let [low_2, high_2] = [_mm512_unpacklo_epi8(y, z), _mm512_unpackhi_epi8(y, z)];
+            *groups = [
+                _mm512_unpacklo_epi16(low_1, low_2),
+                _mm512_unpackhi_epi16(low_1, low_2),
+                _mm512_unpacklo_epi16(high_1, high_2),
+                _mm512_unpackhi_epi16(high_1, high_2),
+            ];
+        }
+        groups
     }
 
     #[inline]
@@ -232,84 +264,8 @@ fn load_at(bytes: &[u8], at: usize) -> __m512i {
     }
 }
 
-/// Σ over the lanes by halves, for sixteen sums at once.
-#[inline]
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn halve_all(sums: &[__m512; BATCH]) -> __m512 {
-    // Lane l + lane l+8 of two sums: quarters 0, 1 of the first, then of the second.
-    let eight = |a: __m512, b: __m512| {
-        _mm512_add_ps(
-            _mm512_shuffle_f32x4::<0b01_00_01_00>(a, b),
-            _mm512_shuffle_f32x4::<0b11_10_11_10>(a, b),
-        )
-    };
-    // Now a quarter of four lanes for each of four sums.
-    let four = |a: __m512, b: __m512| {
-        _mm512_add_ps(
-            _mm512_shuffle_f32x4::<0b10_00_10_00>(a, b),
-            _mm512_shuffle_f32x4::<0b11_01_11_01>(a, b),
-        )
-    };
-    let two = |a: __m512, b: __m512| {
-        let (a, b) = (_mm512_castps_pd(a), _mm512_castps_pd(b));
-        let (low, high) = (_mm512_unpacklo_pd(a, b), _mm512_unpackhi_pd(a, b));
-        _mm512_add_ps(_mm512_castpd_ps(low), _mm512_castpd_ps(high))
-    };
-    let one = |a: __m512, b: __m512| {
-        _mm512_add_ps(_mm512_shuffle_ps::<0b10_00_10_00>(a, b), _mm512_shuffle_ps::<0b11_01_11_01>(a, b))
-    };
-    let quads = |k: usize| four(eight(sums[k], sums[k + 4]), eight(sums[k + 8], sums[k + 12]));
-    // In quarter i, `quads(k)` has the lanes of sum k + 4i.
-    one(two(quads(0), quads(1)), two(quads(2), quads(3)))
-}
-
 /// Queries that are scored together.
 const QUERIES: usize = 8;
-
-/// Three bytes to each lane, behind one that is left out.
-const SPREAD: [u8; 64] = {
-    let mut spread = [0; 64];
-    let mut i = 0;
-    while i < 48 {
-        spread[i / 3 * 4 + 1 + i % 3] = i as u8;
-        i += 1;
-    }
-    spread
-};
-
-/// A group of a query: bytes 0, x, y and z in each lane, and what cancels the tables' 128.
-#[derive(Clone, Copy)]
-struct Query {
-    values: __m512i,
-    start: __m512i,
-}
-
-impl Query {
-    #[inline]
-    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn none() -> Self {
-        Self { values: _mm512_setzero_si512(), start: _mm512_setzero_si512() }
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn new(values: &[i16]) -> Self {
-        let at = |k: usize| _mm512_cvtepi16_epi8(load_words(values.get(k..).unwrap_or(&[])));
-        let bytes = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(at(0)), at(32));
-        let values = _mm512_maskz_permutexvar_epi8(0xeeee_eeee_eeee_eeee, load(&SPREAD), bytes);
-        let zero = _mm512_setzero_si512();
-        let sums = _mm512_dpbusd_epi32(zero, _mm512_set1_epi8(-128), values);
-        Self { values, start: _mm512_sub_epi32(zero, sums) }
-    }
-
-    /// radius·(q·n).
-    #[inline]
-    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn products(&self, group: __m512i, radius: __m512) -> __m512 {
-        let dot = _mm512_dpbusd_epi32(self.start, group, self.values);
-        _mm512_mul_ps(_mm512_cvtepi32_ps(dot), radius)
-    }
-}
 
 /// Up to 32 words, zeros behind them.
 #[inline]
@@ -323,24 +279,6 @@ fn load_words(words: &[i16]) -> __m512i {
     unsafe { _mm512_maskz_loadu_epi16(mask, words.as_ptr()) }
 }
 
-/// The scores of a batch of rows, from its sums.
-#[inline]
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn finish(
-    layout: &Octahedral,
-    sums: __m512,
-    rest: __m512i,
-    row_scales: __m512,
-    query_scale: f32,
-    scores: &mut [f32],
-) {
-    let sums = _mm512_mul_ps(sums, _mm512_set1_ps(layout.unit()));
-    let rest = _mm512_mul_ps(_mm512_cvtepi32_ps(rest), _mm512_set1_ps(layout.rest_scale));
-    let scores_of_rows =
-        _mm512_mul_ps(_mm512_mul_ps(_mm512_add_ps(sums, rest), _mm512_set1_ps(query_scale)), row_scales);
-    store_first(scores_of_rows, scores);
-}
-
 /// The first `out.len()` lanes, at most sixteen.
 #[inline]
 #[target_feature(enable = "avx512f")]
@@ -350,25 +288,29 @@ fn store_first(x: __m512, out: &mut [f32]) {
     unsafe { _mm512_mask_storeu_ps(out.as_mut_ptr(), mask, x) }
 }
 
-/// The bits of the scales of up to sixteen rows.
-#[inline(always)]
-fn scale_bits(layout: &Octahedral, stride: usize, rows: &[u8]) -> [u32; BATCH] {
-    let mut bits = [0; BATCH];
-    for (bits, row) in bits.iter_mut().zip(rows.chunks_exact(stride)) {
-        *bits = match layout.scale {
-            Float::F32 => u32::from_le_bytes([row[0], row[1], row[2], row[3]]),
-            _ => u32::from_le_bytes([row[0], row[1], 0, 0]),
-        };
-    }
-    bits
-}
-
+/// Four bytes of each of up to sixteen rows, from `at` on; rows of less than four bytes are filled up with zeros.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn row_scales(layout: &Octahedral, bits: &[u32; BATCH]) -> __m512 {
-    match layout.scale {
-        Float::F32 => _mm512_castsi512_ps(load(bits)),
-        _ => _mm512_cvtph_ps(_mm512_cvtepi32_epi16(load(bits))),
+fn windows(stride: usize, rows: &[u8], at: usize) -> __m512i {
+    if at + 4 > stride {
+        let mut windows = [0; BATCH];
+        for (window, row) in windows.iter_mut().zip(rows.chunks_exact(stride)) {
+            *window = row[at..].iter().rev().fold(0, |window, byte| window << 8 | u32::from(*byte));
+        }
+        return load(&windows);
+    }
+    if rows.len() == BATCH * stride {
+        // A gather would take as long as a third of the scores.
+        let block = Block::of(rows, stride).window(at, at + 4);
+        return load(&core::array::from_fn(|r| u32::from_le_bytes(*block.first(r))));
+    }
+    let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    let present = _mm512_cmplt_epi32_mask(lanes, _mm512_set1_epi32((rows.len() / stride) as i32));
+    let offsets = _mm512_mullo_epi32(lanes, _mm512_set1_epi32(stride as i32));
+    // SAFETY: of each row that is there, four bytes from `at` on, which are inside it.
+    unsafe {
+        let base = rows.as_ptr().add(at).cast();
+        _mm512_mask_i32gather_epi32::<1>(_mm512_setzero_si512(), present, offsets, base)
     }
 }
 
@@ -404,17 +346,11 @@ impl Rest {
         if self.count == 0 {
             return [_mm512_setzero_si512(); 2];
         }
-        let mut windows = [0; BATCH];
-        for (window, row) in windows.iter_mut().zip(rows.chunks_exact(stride)) {
-            *window = match row[self.at..].first_chunk() {
-                Some(bytes) => u32::from_le_bytes(*bytes),
-                None => u32::from_le_bytes([row[0], row[1], row[2], 0]),
-            };
-        }
+        let windows = windows(stride, rows, self.at);
         let mask = _mm512_set1_epi32((1 << self.bits) - 1);
         let [a, b, c, d] = self.centroids;
         let centroid = |shift: u32| {
-            let code = _mm512_srl_epi32(load(&windows), _mm_cvtsi32_si128(shift as i32));
+            let code = _mm512_srl_epi32(windows, _mm_cvtsi32_si128(shift as i32));
             let code = _mm512_and_si512(code, mask);
             let upper = _mm512_test_epi32_mask(code, _mm512_set1_epi32(64));
             let (low, high) = (_mm512_permutex2var_epi16(a, code, b), _mm512_permutex2var_epi16(c, code, d));
@@ -449,122 +385,7 @@ macro_rules! by_kind {
     };
 }
 
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(crate) fn score_octahedral(
-    layout: &Octahedral,
-    stride: usize,
-    bytes: &[u8],
-    queries: &[IntQuery],
-    scores: &mut [f32],
-) {
-    let count = bytes.len() / stride;
-    if count == 0 {
-        return;
-    }
-    if let [query] = queries {
-        return by_kind!(score_one(layout, stride, bytes, query, scores));
-    }
-    for (queries, scores) in queries.chunks(QUERIES).zip(scores.chunks_mut(QUERIES * count)) {
-        by_kind!(score_some(layout, stride, bytes, queries, scores));
-    }
-}
-
-#[inline]
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn score_one<const FIVE: bool, const WIDE: bool>(
-    layout: &Octahedral,
-    stride: usize,
-    bytes: &[u8],
-    query: &IntQuery,
-    scores: &mut [f32],
-) {
-    let fields = Fields::<FIVE, WIDE>::new(layout);
-    let rest = Rest::new(layout);
-    let mut queries = [[Query::none(); TOGETHER]; GROUPS.div_ceil(TOGETHER)];
-    let split = (3 * layout.triplets()).min(layout.dim);
-    for (slot, values) in queries.as_flattened_mut().iter_mut().zip(query.values[..split].chunks(3 * LANES)) {
-        *slot = Query::new(values);
-    }
-    for (b, (batch, scores)) in bytes.chunks(BATCH * stride).zip(scores.chunks_mut(BATCH)).enumerate() {
-        let mut sums = [_mm512_setzero_ps(); BATCH];
-        for (chunk, query) in Chunk::all(layout).zip(&queries) {
-            for (row, slot) in sums[..scores.len()].iter_mut().enumerate() {
-                let groups = fields.decode(chunk.load(bytes, (b * BATCH + row) * stride));
-                let product = |g: usize| query[g].products(groups[g], fields.radius(groups[g]));
-                let mut sum = _mm512_add_ps(*slot, product(0));
-                if chunk.groups > 1 {
-                    sum = _mm512_add_ps(sum, product(1));
-                }
-                if chunk.groups > 2 {
-                    sum = _mm512_add_ps(sum, product(2));
-                }
-                if chunk.groups > 3 {
-                    sum = _mm512_add_ps(sum, product(3));
-                }
-                *slot = sum;
-            }
-        }
-        let rests = rest.sums(rest.centroids(stride, batch), query.values);
-        finish(
-            layout,
-            halve_all(&sums),
-            rests,
-            row_scales(layout, &scale_bits(layout, stride, batch)),
-            query.scale,
-            scores,
-        );
-    }
-}
-
-#[inline]
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn score_some<const FIVE: bool, const WIDE: bool>(
-    layout: &Octahedral,
-    stride: usize,
-    bytes: &[u8],
-    queries: &[IntQuery],
-    scores: &mut [f32],
-) {
-    let count = bytes.len() / stride;
-    let fields = Fields::<FIVE, WIDE>::new(layout);
-    let rest = Rest::new(layout);
-    let split = (3 * layout.triplets()).min(layout.dim);
-    let mut groups = [[Query::none(); GROUPS]; QUERIES];
-    for (groups, query) in groups.iter_mut().zip(queries) {
-        for (group, values) in groups.iter_mut().zip(query.values[..split].chunks(3 * LANES)) {
-            *group = Query::new(values);
-        }
-    }
-    let used = layout.triplets().div_ceil(LANES);
-    let zero = _mm512_setzero_ps();
-    let mut decoded = [[(_mm512_setzero_si512(), zero); GROUPS]; BATCH];
-    for (b, batch) in bytes.chunks(BATCH * stride).enumerate() {
-        let rows = BATCH * b..(BATCH * (b + 1)).min(count);
-        for (row, decoded) in rows.clone().zip(&mut decoded) {
-            for (chunk, decoded) in Chunk::all(layout).zip(decoded.chunks_mut(TOGETHER)) {
-                let groups = fields.decode(chunk.load(bytes, row * stride));
-                for (decoded, group) in decoded.iter_mut().zip(groups) {
-                    *decoded = (group, fields.radius(group));
-                }
-            }
-        }
-        let rests = rest.centroids(stride, batch);
-        let scales = row_scales(layout, &scale_bits(layout, stride, batch));
-        for ((groups, query), scores) in groups.iter().zip(queries).zip(scores.chunks_exact_mut(count)) {
-            let mut sums = [zero; BATCH];
-            for (sums, decoded) in sums[..rows.len()].iter_mut().zip(&decoded) {
-                let mut sum = zero;
-                for (query, (group, radius)) in groups[..used].iter().zip(decoded) {
-                    sum = _mm512_add_ps(sum, query.products(*group, *radius));
-                }
-                *sums = sum;
-            }
-            let rests = rest.sums(rests, query.values);
-            finish(layout, halve_all(&sums), rests, scales, query.scale, &mut scores[rows.clone()]);
-        }
-    }
-}
-
 // Behind `by_kind`, which they use.
 mod decode;
 mod encode;
+mod score;

@@ -294,7 +294,7 @@ impl Pairs {
 /// At most 64 bytes, zeros behind them.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn load_signed(bytes: &[i8]) -> __m512i {
+pub(super) fn load_signed(bytes: &[i8]) -> __m512i {
     // SAFETY: the mask has at most `bytes.len()` bits, and a masked load touches nothing whose bit is clear.
     unsafe { _mm512_maskz_loadu_epi8(super::first(bytes.len()), bytes.as_ptr()) }
 }

@@ -7,17 +7,19 @@
 //! shuffled: it is the query that is put into the lanes' order, once a page. The byte for a coordinate has its window below and
 //! its code above: the index of a table in one register (`vpermb`) or two (`vpermi2b`).
 //!
-//! The path search is in `search.rs`.
+//! A single query goes to `window_fours.rs` and `window_pairs.rs` where they have a shorter way. The path search is in
+//! `search.rs`.
 
 use super::codebook::kind::RAW as NATURAL;
 use super::codes::{CHUNK, Chunk, MAX_CHUNKS, Masked, Place, Unpack, scales};
 use super::load;
 use super::score::{ByteQuery, add_four, add_lanes, finish};
 use super::store_first;
+use super::window_fours;
 use super::window_pairs::{self, load_16, load_32};
 use crate::scalar::windows::scaled_rows;
 use crate::scalar::{PAGE, finish_sums, quantize_weights, weight_limit};
-use crate::windows::{MAX_CENTROIDS, WindowCodebook};
+use crate::windows::{MAX_STATES, WindowCodebook};
 use crate::x86_64::rows::{Block, Blocks, ROWS};
 use crate::{IntQuery, Rows};
 use core::arch::x86_64::*;
@@ -25,6 +27,9 @@ use core::mem::MaybeUninit;
 
 /// Queries that share a pass over the rows.
 const QUERIES: usize = 8;
+
+/// The largest codebook: 16 codes.
+const MAX_CENTROIDS: usize = 2 * MAX_STATES * 16;
 
 /// How indices are found: by bits alone, for a table in one register; in two; in any other way.
 const SMALL: u8 = 0;
@@ -215,7 +220,8 @@ pub(crate) fn score_windows(
         return;
     }
     if let [query] = queries
-        && window_pairs::score(book, rows, scale, query, scores)
+        && (window_fours::score(book, rows, scale, query, scores)
+            || window_pairs::score(book, rows, scale, query, scores))
     {
         return;
     }

@@ -44,11 +44,15 @@ struct Encoder<'a, const SMALL: bool> {
     layout: &'a Octahedral<'a>,
     /// Up to sixteen positive decision points of ξ and η, ascending, then infinity.
     points: __m512,
+    /// The same, one by one: with few of them, comparing with all is faster than a search whose steps wait for each
+    /// other.
+    few_points: [f32; LANES],
     /// The first sixteen centroids, and of directions of 5 bits the others.
     centroids: [__m512; 2],
     lengths: [__m512; 4],
     /// Decision points of the radius, then infinity.
     radii: [__m512; 4],
+    few_radii: [f32; LANES],
 }
 
 impl<'a, const SMALL: bool> Encoder<'a, SMALL> {
@@ -62,12 +66,18 @@ impl<'a, const SMALL: bool> Encoder<'a, SMALL> {
             Search::Bracket => or_infinity(load_tail(&upper[..half.min(LANES)]), half),
             _ => midpoints(upper, 0),
         };
+        let radii = [0, 16, 32, 48].map(|k| midpoints(layout.radii, k));
+        let (mut few_points, mut few_radii) = ([0.0; LANES], [0.0; LANES]);
+        store_first(points, &mut few_points);
+        store_first(radii[0], &mut few_radii);
         Self {
             layout,
             points,
+            few_points,
             centroids: [part(layout.coordinates, 0), part(layout.coordinates, 16)],
             lengths: [0, 16, 32, 48].map(|k| part(layout.lengths, k)),
-            radii: [0, 16, 32, 48].map(|k| midpoints(layout.radii, k)),
+            radii,
+            few_radii,
         }
     }
 
@@ -128,14 +138,18 @@ impl<'a, const SMALL: bool> Encoder<'a, SMALL> {
         let half = self.layout.coordinates.len() as i32 / 2;
         let mut count = _mm512_setzero_si512();
         let mut step = half / 2;
-        loop {
-            let probe = _mm512_add_epi32(count, _mm512_set1_epi32(step.max(1) - 1));
-            let reached = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(magnitude, self.point(search, half, probe));
-            count = _mm512_mask_add_epi32(count, reached, count, _mm512_set1_epi32(step.max(1)));
-            if step == 0 {
-                break;
+        if SMALL {
+            count = count_reached(&self.few_points[..8], magnitude);
+        } else {
+            loop {
+                let probe = _mm512_add_epi32(count, _mm512_set1_epi32(step.max(1) - 1));
+                let reached = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(magnitude, self.point(search, half, probe));
+                count = _mm512_mask_add_epi32(count, reached, count, _mm512_set1_epi32(step.max(1)));
+                if step == 0 {
+                    break;
+                }
+                step /= 2;
             }
-            step /= 2;
         }
         let middle = _mm512_set1_epi32(half);
         let lower = if search == Search::Bracket { middle } else { _mm512_set1_epi32(half - 1) };
@@ -146,7 +160,7 @@ impl<'a, const SMALL: bool> Encoder<'a, SMALL> {
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn point(&self, search: Search, half: i32, index: __m512i) -> __m512 {
-        if SMALL || half <= 16 {
+        if half <= 16 {
             return _mm512_permutexvar_ps(index, self.points);
         }
         let index = _mm512_add_epi32(index, _mm512_set1_epi32(half));
@@ -176,6 +190,9 @@ impl<'a, const SMALL: bool> Encoder<'a, SMALL> {
     fn count_radii(&self, x: __m512) -> __m512i {
         let [a, b, c, d] = self.radii;
         let wide = self.layout.radius_bits > 4;
+        if self.layout.radius_bits <= 3 {
+            return count_reached(&self.few_radii[..(1 << self.layout.radius_bits) - 1], x);
+        }
         let mut count = _mm512_setzero_si512();
         let mut step = 1 << self.layout.radius_bits >> 1;
         while step > 0 {
@@ -263,6 +280,18 @@ impl<'a, const SMALL: bool> Encoder<'a, SMALL> {
         }
         (code, best)
     }
+}
+
+/// How many of the points are at most `x`.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn count_reached(points: &[f32], x: __m512) -> __m512i {
+    let mut count = _mm512_setzero_si512();
+    for point in points {
+        let reached = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(x, _mm512_set1_ps(*point));
+        count = _mm512_mask_add_epi32(count, reached, count, _mm512_set1_epi32(1));
+    }
+    count
 }
 
 /// The magnitude of one with the sign of the other.
