@@ -8,6 +8,7 @@ mod blocks;
 mod codes;
 mod composed;
 mod octahedral;
+mod quaternion;
 mod score;
 mod signs;
 mod vector;
@@ -21,6 +22,9 @@ pub(crate) use composed::{
     score_affine, score_angles, score_floats,
 };
 pub(crate) use octahedral::{Triplets, score_octahedral};
+pub(crate) use quaternion::{
+    Quaternions, accumulate_quaternions, decode_quaternions, quaternion_encode, score_quaternions,
+};
 pub(crate) use score::score_codes;
 pub(crate) use signs::score_signs;
 pub(crate) use windows::{accumulate_windows, decode_windows, score_windows, viterbi_encode};

@@ -212,20 +212,17 @@ pub struct QuaternionIndexTables {
 
 #[cfg(feature = "alloc")]
 impl QuaternionIndexTables {
-    /// A cell is its list's offset · 256 + length, at least 1; `lists` has [`INDEX_PADDING`] more bytes at its end.
+    /// See [`QuaternionIndex::new`].
     ///
     /// # Panics
-    /// Where a list leaves `lists`, or names a member that a set of `members` does not have.
+    /// As there.
     #[must_use]
     pub fn new(
         members: usize,
         cells: alloc::boxed::Box<[u32; INDEX_CELLS]>,
         lists: alloc::boxed::Box<[u8]>,
     ) -> Self {
-        let end = lists.len().saturating_sub(INDEX_PADDING);
-        let is_inside =
-            |cell: &u32| *cell & 0xff != 0 && (*cell >> 8) as usize + (*cell & 0xff) as usize <= end;
-        assert!(cells.iter().all(is_inside) && lists.iter().all(|s| usize::from(*s) < members));
+        let _checked = QuaternionIndex::new(members, &cells, &lists);
         Self { cells, lists, members }
     }
 
@@ -243,6 +240,27 @@ impl QuaternionIndexTables {
 }
 
 impl<'a> QuaternionIndex<'a> {
+    /// A cell is its list's offset · 256 + length, at least 1; `lists` has [`INDEX_PADDING`] more bytes at its end.
+    ///
+    /// # Panics
+    /// Where a list leaves `lists`, or names a member that a set of `members` does not have.
+    #[must_use]
+    pub const fn new(members: usize, cells: &'a [u32; INDEX_CELLS], lists: &'a [u8]) -> Self {
+        let end = lists.len().saturating_sub(INDEX_PADDING);
+        let mut i = 0;
+        while i < INDEX_CELLS {
+            let (start, length) = ((cells[i] >> 8) as usize, (cells[i] & 0xff) as usize);
+            assert!(length > 0 && start + length <= end, "a list is not inside the lists");
+            i += 1;
+        }
+        let mut i = 0;
+        while i < lists.len() {
+            assert!((lists[i] as usize) < members, "a list names a member that does not exist");
+            i += 1;
+        }
+        Self { cells, lists, members }
+    }
+
     /// Number of members of the set it was built for.
     #[must_use]
     pub fn members(&self) -> usize {

@@ -196,7 +196,7 @@ fn main() {
         page();
     }
     if wanted("heads") {
-        heads(32_768);
+        heads(131_072);
     }
     if wanted("append") {
         append(4096);

@@ -2,6 +2,7 @@
 
 use super::neon::Neon;
 use crate::lanes;
+use crate::quaternion::{ChunkLayout, QuaternionSet};
 use crate::{IntQuery, Octahedral, Rows, SignQuery, SignRows, WindowCodebook};
 
 // The functions below take the place of NEON's.
@@ -27,6 +28,17 @@ pub(crate) fn score_octahedral(
     scores: &mut [f32],
 ) {
     lanes::score_octahedral::<Neon<true>>(layout, stride, bytes, queries, scores);
+}
+
+#[target_feature(enable = "dotprod")]
+pub(crate) fn score_quaternions(
+    layout: &ChunkLayout,
+    set: &QuaternionSet,
+    bytes: &[u8],
+    queries: &[&[f32]],
+    scores: &mut [f32],
+) {
+    lanes::score_quaternions::<Neon<true>>(layout, set, bytes, queries, scores);
 }
 
 #[target_feature(enable = "dotprod")]

@@ -7,7 +7,7 @@ use crate::{IntQuery, Octahedral};
 
 /// What these kernels need besides.
 pub(crate) trait Triplets: Lanes {
-    /// Σ of the products of four neighbouring signed bytes, within ±127 and the fourth zero, in each of four `i32`.
+    /// Σ of the products of four neighbouring signed bytes, within ±127, in each of four `i32`.
     fn dot_quads(a: Self::V, b: Self::V) -> Self::V;
     /// Four `i32` as floats.
     fn to_floats(x: Self::V) -> Self::V;

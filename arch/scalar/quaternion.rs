@@ -158,7 +158,7 @@ pub(crate) fn product(unit: &[f32; 4], q: &[f32; 4]) -> [f32; 4] {
 
 /// The value of one step of the radius.
 #[inline(always)]
-fn radius_unit(layout: &ChunkLayout, row: &[u8]) -> f32 {
+pub(crate) fn radius_unit(layout: &ChunkLayout, row: &[u8]) -> f32 {
     row_scale(row) / f32::from(layout.radius_limit())
 }
 

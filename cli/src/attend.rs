@@ -14,9 +14,10 @@ use std::time::Instant;
 /// What the numbers mean.
 const HELP: &str = "\
 Each key/value head of the sample gets a cache; tokens are appended in order, and the queries at a token
-attend as soon as it is there. output_error is the sum of |o-o^|^2 / sum of |o|^2 over a head's queries,
-the mean over layers and query heads. bits_per_value is that of the full cache at the end, exact rows,
-centres, headers of pages and balance counted.";
+attend as soon as it is there. attention_kl: nats, the mean over layers, query heads and queries.
+output_error: the sum of |o-o^|^2 / sum of |o|^2 over a head's queries, the mean over layers and query
+heads. bits_per_value is that of the full cache at the end, exact rows, centres, headers of pages and
+balance counted.";
 
 /// Arguments of `attend`.
 #[derive(Args)]
@@ -46,9 +47,9 @@ pub(crate) struct AttendArguments {
     /// Newest tokens that stay exact
     #[arg(long, value_name = "TOKENS", default_value_t = 64)]
     window: usize,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    /// Write the numbers as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
     /// Instructions to use; `octaplex backends` lists them
     #[arg(long, value_name = "NAME", value_parser = crate::parse_backend)]
     backend: Option<Backend>,
@@ -72,7 +73,8 @@ pub(crate) fn run(arguments: &AttendArguments) -> Result<()> {
         ..LayerConfig::new(1, dim, tokens.max(arguments.sinks + arguments.window + arguments.page))
     };
     let mut scratch = vec![0.0; config.scratch_len(queries.group)];
-    let (mut error, mut bytes, mut values, mut seconds) = (0.0, 0, 0, 0.0);
+    let (mut error, mut kl, mut bytes, mut values, mut seconds) = (0.0, 0.0, 0, 0, 0.0);
+    let mut scores = vec![0.0; queries.group * tokens];
     let (keys, all_values) = (sample.heads(Role::Keys), sample.heads(Role::Values));
     for (index, (keys, head_values)) in keys.iter().zip(all_values).enumerate() {
         let place = format!("head {index}");
@@ -96,6 +98,12 @@ pub(crate) fn run(arguments: &AttendArguments) -> Result<()> {
             layer.attend(&rows, &Attend::default(), &mut output, &mut scratch).at(&place)?;
             seconds += start.elapsed().as_secs_f64();
             layer.observe(&rows).at(&place)?;
+            let seen = layer.tokens();
+            let scores = &mut scores[..queries.group * seen];
+            layer.scores(0, &rows, scores, &mut scratch).at(&place)?;
+            for (head, scores) in heads.clone().zip(scores.chunks_exact(seen)) {
+                kl += exact.heads[head].divergence(query, scores, dim);
+            }
             for (head, row) in output.chunks_exact(dim).enumerate() {
                 outputs[head][query] = row.iter().map(|&x| f64::from(x)).collect();
             }
@@ -110,36 +118,33 @@ pub(crate) fn run(arguments: &AttendArguments) -> Result<()> {
         }
     }
     let count = exact.heads.len();
-    let error = error / count as f64;
+    let queries = count * queries.positions.len();
+    let (error, kl) = (error / count as f64, kl / queries as f64);
     let bits = 8.0 * bytes as f64 / values as f64;
-    let ns = seconds * 1e9 / (count * queries.positions.len()) as f64;
-    let text = if arguments.json {
-        let center = center_name(arguments.center);
-        format!(
-            "{:#}\n",
-            json!({
-                "k": config.keys.to_string(), "v": config.values.to_string(), "center": center,
-                "page": config.page, "balance": config.balance, "sinks": config.sink_tokens,
-                "window": config.recent_window, "bits_per_value": bits, "output_error": error,
-                "ns_per_query": ns, "tokens": tokens, "dim": dim, "stored_bytes": bytes,
-            })
-        )
-    } else {
-        format!(
-            "{}\nkeys {}, centre {}{}; values {}; pages of {}, {} sinks, window {}\n\n\
-             bits per value   {bits:.3}  (sinks, window, centres, headers counted)\n\
-             output error     {error:.3e}\ntime             {:.1} us a query head and query, {}\n",
-            sample.describe(),
-            config.keys,
-            center_name(arguments.center),
-            if arguments.balance { ", balanced" } else { "" },
-            config.values,
-            config.page,
-            config.sink_tokens,
-            config.recent_window,
-            ns / 1000.0,
-            backend.name(),
-        )
-    };
-    files::print(text)
+    let ns = seconds * 1e9 / queries as f64;
+    let center = center_name(arguments.center);
+    if let Some(path) = &arguments.json {
+        let row = json!({
+            "k": config.keys.to_string(), "v": config.values.to_string(), "center": center,
+            "page": config.page, "balance": config.balance, "sinks": config.sink_tokens,
+            "window": config.recent_window, "bits_per_value": bits, "attention_kl": kl,
+            "output_error": error, "ns_per_query": ns, "tokens": tokens, "dim": dim, "stored_bytes": bytes,
+        });
+        files::write(path, format!("{row:#}\n").as_bytes())?;
+    }
+    files::print(format!(
+        "{}\nkeys {}, centre {center}{}; values {}; pages of {}, {} sinks, window {}\n\n\
+         bits per value   {bits:.3}  (sinks, window, centres, headers counted)\n\
+         attention KL     {kl:.3e} nats\noutput error     {error:.3e}\n\
+         time             {:.1} us a query head and query, {}\n",
+        sample.describe(),
+        config.keys,
+        if arguments.balance { ", balanced" } else { "" },
+        config.values,
+        config.page,
+        config.sink_tokens,
+        config.recent_window,
+        ns / 1000.0,
+        backend.name(),
+    ))
 }

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// How the numbers come about.
 const HELP: &str = "\
 l2 is 4,096 vectors; memory is 1,048,576, the same 4,096 blocks repeated. Each number is the fastest of
-many passes on one core. Codecs take turns with f16-fma, the dot product with plain f16 rows as fast as
+many passes on one core; build is one codec's construction, for one head. Codecs take turns with f16-fma, the dot product with plain f16 rows as fast as
 this CPU allows, so that ratios within a run are fair.";
 
 /// Arguments of `bench`.
@@ -55,12 +55,15 @@ const MEMORY_LIMIT: Duration = Duration::from_millis(1500);
 /// Timed on pages in memory; the others take vectors or blocks one by one.
 const MEMORY_OPS: [Op; 4] = [Op::Score, Op::Score8, Op::Accumulate, Op::EncodePage];
 
+/// Construction of a codec, beside the names of operations.
+const BUILD: &str = "build";
+
 /// The name of the uncompressed dot product in rows.
 const BASELINE: &str = "f16-fma";
 
 struct Row {
     codec: String,
-    op: Op,
+    op: &'static str,
     place: &'static str,
     ns: f64,
 }
@@ -92,9 +95,9 @@ pub(crate) fn run(arguments: &Bench) -> Result<()> {
     let mut baseline = Baseline { backend, query: vectors[..dim].to_vec(), page, scores };
 
     let mut progress = Progress::shown(L2_TURNS * specs.len() + specs.len());
-    let mut rows = vec![Row { codec: BASELINE.into(), op: Op::Score, place: "l2", ns: f64::INFINITY }];
+    let mut rows = vec![Row { codec: BASELINE.into(), op: Op::Score.name(), place: "l2", ns: f64::INFINITY }];
     in_cache(&specs, dim, backend, &vectors, &mut baseline, &mut rows, &mut progress)?;
-    rows.push(Row { codec: BASELINE.into(), op: Op::Score, place: "memory", ns: f64::INFINITY });
+    rows.push(Row { codec: BASELINE.into(), op: Op::Score.name(), place: "memory", ns: f64::INFINITY });
     in_memory(&specs, dim, backend, &vectors, &mut baseline, &mut rows, &mut progress)?;
     drop(progress);
 
@@ -103,7 +106,7 @@ pub(crate) fn run(arguments: &Bench) -> Result<()> {
             .iter()
             .map(|row| {
                 json!({
-                    "codec": row.codec, "backend": backend.name(), "dim": dim, "op": row.op.name(),
+                    "codec": row.codec, "backend": backend.name(), "dim": dim, "op": row.op,
                     "where": row.place, "ns": row.ns,
                 })
             })
@@ -127,16 +130,21 @@ fn in_cache(
     for (text, spec) in specs {
         runners.push(runner(build(text, *spec, dim, backend)?, vectors).at(text)?);
         let empty = |op| Row { codec: text.clone(), op, place: "l2", ns: f64::INFINITY };
-        rows.extend(Op::ALL.map(empty));
+        rows.extend(Op::ALL.map(Op::name).into_iter().chain([BUILD]).map(empty));
     }
     for _ in 0..L2_TURNS {
-        for (index, (text, _)) in specs.iter().enumerate() {
+        for (index, (text, spec)) in specs.iter().enumerate() {
             progress.doing(&format!("{text}, in cache"), 1);
             let ns = baseline.best(L2_BUDGET);
             rows[first - 1].ns = rows[first - 1].ns.min(ns);
-            for (op, row) in Op::ALL.into_iter().zip(&mut rows[first + index * Op::ALL.len()..]) {
+            let start = Instant::now();
+            build(text, *spec, dim, backend)?;
+            let built = start.elapsed().as_nanos() as f64;
+            let rows = &mut rows[first + index * (Op::ALL.len() + 1)..];
+            for (op, row) in Op::ALL.into_iter().zip(&mut *rows) {
                 row.ns = row.ns.min(best(&mut *runners[index], op, L2_BUDGET).at(text)?);
             }
+            rows[Op::ALL.len()].ns = rows[Op::ALL.len()].ns.min(built);
         }
     }
     Ok(())
@@ -173,7 +181,7 @@ fn in_memory(
                 }
             }
         }
-        let row = |(op, ns)| Row { codec: text.clone(), op, place: "memory", ns };
+        let row = |(op, ns): (Op, f64)| Row { codec: text.clone(), op: op.name(), place: "memory", ns };
         rows.extend(MEMORY_OPS.into_iter().zip(ns).map(row));
     }
     Ok(())
@@ -183,10 +191,13 @@ fn table(rows: &[Row], dim: usize, backend: Backend) -> String {
     let mut out =
         format!("ns per vector of width {dim}, one core, {}; score8 is per query\n", backend.name());
     for (place, title) in [("l2", "4,096 vectors"), ("memory", "1,048,576 vectors")] {
-        let ops: Vec<_> = Op::ALL.into_iter().filter(|op| place == "l2" || MEMORY_OPS.contains(op)).collect();
+        let ops: Vec<_> = match place {
+            "l2" => Op::ALL.iter().map(|op| op.name()).chain([BUILD]).collect(),
+            _ => Op::ALL.iter().filter(|op| MEMORY_OPS.contains(op)).map(|op| op.name()).collect(),
+        };
         let _ = write!(out, "\n{title:38}");
         for op in &ops {
-            let _ = write!(out, " {:>11}", op.name());
+            let _ = write!(out, " {op:>11}");
         }
         let _ = writeln!(out, "\n{}", "─".repeat(38 + 12 * ops.len()));
         let mut codecs: Vec<_> = rows.iter().map(|row| &row.codec).collect();

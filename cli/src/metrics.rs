@@ -26,6 +26,14 @@ pub(crate) struct ExactHead {
     pub(crate) outputs: Vec<Vec<f64>>,
 }
 
+impl ExactHead {
+    /// KL divergence, in nats, of the attention weights that a query's `scores` give from the exact ones.
+    pub(crate) fn divergence(&self, query: usize, scores: &[f32], dim: usize) -> f64 {
+        let scores: Vec<f64> = scores.iter().map(|&score| f64::from(score)).collect();
+        divergence(&self.scores[query], &scores, dim)
+    }
+}
+
 /// Averages over a whole sample.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Metrics {

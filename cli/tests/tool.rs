@@ -96,6 +96,39 @@ fn compare_on_the_bundled_sample() {
 }
 
 #[test]
+fn centred_and_balanced_keys() {
+    let folder = folder("centred");
+    let row = |options: &[&str]| {
+        let mut arguments =
+            vec!["compare", "--codecs", "trellis", "--json", "rows.json", "--html", "page.html"];
+        arguments.extend(options);
+        succeeds(&folder, &arguments);
+        let json: Value = serde_json::from_slice(&std::fs::read(folder.join("rows.json")).unwrap()).unwrap();
+        json["rows"].as_array().unwrap().iter().find(|row| row["role"] == "keys").unwrap().clone()
+    };
+    let rows = [
+        row(&[]),
+        row(&["--center", "prefix"]),
+        row(&["--center", "page"]),
+        row(&["--center", "page", "--balance"]),
+    ];
+    let kl = |row: &Value| row["attention_kl"].as_f64().unwrap();
+    assert!(rows.windows(2).all(|pair| kl(&pair[1]) < kl(&pair[0])), "{rows:?}");
+    assert_eq!(rows[3]["center"], "page");
+    // A page's centre and header are paid for: 16/64 bits a value, and 16 bytes a page.
+    let bits = |row: &Value| row["bits_per_value"].as_f64().unwrap();
+    assert_eq!(bits(&rows[2]) - bits(&rows[0]), 16.0 / 64.0 + 8.0 * 16.0 / (64.0 * 128.0));
+
+    let text =
+        succeeds(&folder, &["attend", "--k", "trellis", "--v", "trellis", "--balance", "--json", "a.json"]);
+    let json: Value = serde_json::from_slice(&std::fs::read(folder.join("a.json")).unwrap()).unwrap();
+    assert!(text.contains("attention KL") && kl(&json) > 0.0 && kl(&json) < kl(&rows[3]), "{text}");
+    assert!(json["output_error"].as_f64().unwrap() < 0.05);
+    fails(&folder, &["attend", "--k", "trellis", "--v", "nothing"], &["nothing"]);
+    fails(&folder, &["attend", "--k", "trellis", "--v", "f16", "--page", "65"], &["65"]);
+}
+
+#[test]
 fn compare_on_plain_vectors() {
     let folder = folder("plain");
     std::fs::write(folder.join("x.npy"), npy("<f4", "(2, 8, 64)", &values(1024))).unwrap();

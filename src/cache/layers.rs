@@ -174,9 +174,16 @@ impl KvCache {
     /// Forgets the tokens from `position` on, in every layer: [`Layer::truncate`].
     ///
     /// # Errors
-    /// As there.
+    /// As there; all layers are then as they were.
     pub fn truncate(&mut self, position: usize) -> Result<(), Error> {
-        self.layers.iter_mut().try_for_each(|layer| layer.truncate(position))
+        if self.layers.iter().all(|layer| position >= layer.state.start) {
+            // Within every exact window, where nothing is decoded and nothing fails.
+            return self.layers.iter_mut().try_for_each(|layer| layer.truncate(position));
+        }
+        let mut layers = self.layers.clone();
+        layers.iter_mut().try_for_each(|layer| layer.truncate(position))?;
+        self.layers = layers;
+        Ok(())
     }
 
     /// Drops whole pages in every layer: [`Layer::evict`]. Returns the tokens dropped, all layers together.

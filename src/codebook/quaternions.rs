@@ -3,6 +3,8 @@
 #[allow(clippy::excessive_precision, reason = "nine digits name every f32")]
 mod tables;
 
+use octaplex_arch::quaternion::{INDEX_CELLS, QuaternionIndex, QuaternionSet};
+
 /// A set as kernels read it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Table {
@@ -11,7 +13,35 @@ pub(crate) struct Table {
     pub(crate) ints: &'static [[i8; 4]],
 }
 
+/// An index of 4,096 cells, four bytes each, and their lists: what `src/codec/hqmq/set/index.rs` builds for the set.
+macro_rules! index {
+    ($members:literal, $file:literal) => {{
+        const FILE: &[u8] = include_bytes!($file);
+        static CELLS: [u32; INDEX_CELLS] = cells(FILE);
+        QuaternionIndex::new($members, &CELLS, FILE.split_at(4 * INDEX_CELLS).1)
+    }};
+}
+
+static INDEXES: [QuaternionIndex<'static>; 4] = [
+    index!(24, "quaternions/index_24.bin"),
+    index!(48, "quaternions/index_48.bin"),
+    index!(96, "quaternions/index_96.bin"),
+    index!(192, "quaternions/index_192.bin"),
+];
+
+const fn cells(file: &[u8]) -> [u32; INDEX_CELLS] {
+    let mut cells = [0; INDEX_CELLS];
+    let mut i = 0;
+    while i < INDEX_CELLS {
+        cells[i] = u32::from_le_bytes([file[4 * i], file[4 * i + 1], file[4 * i + 2], file[4 * i + 3]]);
+        i += 1;
+    }
+    cells
+}
+
 /// The optimised set of that many members: 24, 48, 96 or 192.
-pub(crate) fn table(count: usize) -> Option<Table> {
-    tables::TABLES.iter().find(|table| table.members.len() == count).copied()
+pub(crate) fn optimised(count: usize) -> Option<QuaternionSet<'static>> {
+    let sets = tables::TABLES.iter().zip(&INDEXES);
+    let (Table { members, ints }, index) = sets.into_iter().find(|(set, _)| set.members.len() == count)?;
+    Some(QuaternionSet { members, ints, index: Some(*index) })
 }

@@ -207,8 +207,9 @@ impl Spec for HqmqSpec {
     }
 }
 
-/// The codec. State: 4·D bytes of signs; on the heap, an index of 20 to 27 KB where S ≥ 16, and 5 KB of a
-/// random set (an optimised one is static). Without `alloc` there is no index, and the random set is part of this value.
+/// The codec. State: 4·D bytes of signs. An optimised set and its index are static. A random set takes 5 KB on the heap,
+/// and from S = 16 on an index of 20 to 27 KB, built in less than a millisecond; without `alloc`, this value has room
+/// for the 5 KB, and random sets have no index.
 ///
 /// `D` may be any width up to 576: where it is not divisible by four, the last chunk is padded with zeros, and the
 /// padding is counted in the bits (6.7% at 45). `rotate=true` needs a width with a Hadamard matrix.

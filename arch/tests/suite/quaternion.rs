@@ -5,7 +5,10 @@ use super::{Outcome, QUERY_COUNTS, ROW_COUNTS, same_changes, same_outputs, shift
 use alloc::vec;
 use alloc::vec::Vec;
 use octaplex_arch::Backend;
-use octaplex_arch::quaternion::{ChunkLayout, QuaternionSet, RadiusSteps, UNITS, quaternion_ints};
+use octaplex_arch::quaternion::{
+    ChunkLayout, INDEX_CELLS, INDEX_PADDING, QuaternionIndex, QuaternionSet, RadiusSteps, UNITS,
+    quaternion_ints,
+};
 
 const CHUNKS: [usize; 15] = [1, 2, 3, 4, 5, 8, 12, 15, 16, 17, 20, 32, 33, 48, 144];
 const MEMBERS: [usize; 11] = [1, 2, 3, 5, 24, 48, 64, 65, 96, 192, 255];
@@ -59,14 +62,22 @@ impl Set {
     fn view(&self) -> QuaternionSet<'_> {
         QuaternionSet { members: &self.members, ints: &self.ints, index: None }
     }
+
+    /// Lists of an index that says nothing: every cell has all members.
+    fn every_member(&self) -> Vec<u8> {
+        let all = (0..self.members.len()).map(|s| s as u8);
+        all.chain([0; INDEX_PADDING]).collect()
+    }
 }
 
 pub(super) fn quaternion_encode(backend: Backend) -> Outcome {
     for members in MEMBERS {
         let mut painter = Painter::new(&[members]);
         let set = Set::new(&mut painter, members);
+        let (cells, lists) = ([members as u32; INDEX_CELLS], set.every_member());
+        let index = QuaternionIndex::new(members, &cells, &lists);
         for chunks in CHUNKS {
-            for style in STYLES {
+            for (style, index) in STYLES.into_iter().zip([None, Some(index)].into_iter().cycle()) {
                 let mut x = painter.floats(style, 4 * chunks);
                 for chunk in x.as_chunks_mut::<4>().0 {
                     // A product itself, the middle of two members, a plane of symmetry, nothing.
@@ -94,7 +105,7 @@ pub(super) fn quaternion_encode(backend: Backend) -> Outcome {
                     let case = format_args!("{members} members, {chunks} chunks, {style:?}, limit {limit}");
                     let encode = |backend: Backend, codes: &mut [u16], radii: &mut [u8]| {
                         backend.quaternion_encode(
-                            &set.view(),
+                            &QuaternionSet { index, ..set.view() },
                             &x[1..],
                             norms,
                             RadiusSteps { factor, limit },

@@ -20,7 +20,7 @@ forward_to_scalar! {
 impl Triplets for Simd128 {
     #[inline(always)]
     fn dot_quads(a: v128, b: v128) -> v128 {
-        // Sums of two products, x and y, then z and 0.
+        // Sums of two products.
         let low = i32x4_dot_i16x8(i16x8_extend_low_i8x16(a), i16x8_extend_low_i8x16(b));
         let high = i32x4_dot_i16x8(i16x8_extend_high_i8x16(a), i16x8_extend_high_i8x16(b));
         i32x4_add(i32x4_shuffle::<0, 2, 4, 6>(low, high), i32x4_shuffle::<1, 3, 5, 7>(low, high))

@@ -8,11 +8,12 @@
 use super::codebook::{Bytes, kind, step};
 use super::codes::{self, CHUNK, MAX_CHUNKS};
 use super::vector::rint;
-use super::{load_tail, store_codes, store_first};
+use super::{load_ps, load_tail, store_codes, store_ps, store_tail};
 use crate::scalar::{PAGE, weight_limit};
 use crate::x86_64::rows::{Blocks, ROWS};
 use crate::{Rows, scalar};
 use core::arch::x86_64::*;
+use core::array;
 use core::mem::MaybeUninit;
 use core::ops::Range;
 
@@ -20,7 +21,7 @@ use core::ops::Range;
 const QUERIES: usize = 8;
 
 /// Rows whose interleaved centroids are kept in the first-level cache while the queries go through them.
-const TILE: usize = 2 * ROWS;
+const TILE: usize = 4 * ROWS;
 
 /// acc\[query] += Σ weight·row scale·table scale·centroid, with integer weights for each run of `PAGE` rows.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -64,49 +65,69 @@ impl ByteWeights {
     fn set(&mut self, weights: &[f32], scales: &[__m512; PAGE / 16]) {
         let ints = IntWeights::new(weights, scales, weight_limit(16));
         self.unit = ints.unit;
-        let values = &ints.values[..weights.len().div_ceil(16)];
-        let negative = values.iter().fold(_mm512_setzero_si512(), |any, x| _mm512_or_si512(any, *x));
-        self.offset = if _mm512_movepi32_mask(negative) == 0 { 0 } else { 0x8000 };
+        self.offset = if ints.negative { 0x8000 } else { 0 };
         let offset = _mm512_set1_epi32(self.offset);
         let (low, high) = (self.low.as_chunks_mut().0, self.high.as_chunks_mut().0);
-        for ((weight, low), high) in values.iter().zip(low).zip(high) {
-            let weight = _mm512_add_epi32(*weight, offset);
+        for (i, (low, high)) in low.iter_mut().zip(high).enumerate().take(ints.count()) {
+            let weight = _mm512_add_epi32(ints.get(i), offset);
             store_codes(low, _mm512_cvtepi32_epi8(weight));
             store_codes(high, _mm512_cvtepi32_epi8(_mm512_srli_epi32::<8>(weight)));
         }
     }
 }
 
-/// The integer weights of a run of rows.
-pub(super) struct IntWeights {
-    pub(super) values: [__m512i; PAGE / 16],
+/// `scalar::quantize_weights` for a run of rows, 16 at a time.
+pub(super) struct IntWeights<'a> {
+    weights: &'a [f32],
+    scales: &'a [__m512; PAGE / 16],
+    factor: __m512,
     /// Value of a weight's unit; 0 if the run adds nothing.
     pub(super) unit: f32,
+    /// Whether any weight may be negative.
+    negative: bool,
 }
 
-impl IntWeights {
-    /// `scalar::quantize_weights`, 16 at a time.
+impl<'a> IntWeights<'a> {
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    pub(super) fn new(weights: &[f32], scales: &[__m512; PAGE / 16], limit: i16) -> Self {
-        // Behind the end weights are 0, and scales finite.
-        let products = || {
-            weights.chunks(16).zip(scales).map(|(weights, scales)| _mm512_mul_ps(load_tail(weights), *scales))
-        };
-        let mut max = _mm512_setzero_ps();
-        for product in products() {
+    pub(super) fn new(weights: &'a [f32], scales: &'a [__m512; PAGE / 16], limit: i16) -> Self {
+        let factor = _mm512_setzero_ps();
+        let mut ints = Self { weights, scales, factor, unit: 0.0, negative: false };
+        let (mut max, mut any) = (factor, factor);
+        for i in 0..ints.count() {
+            let product = ints.product(i);
             max = _mm512_max_ps(_mm512_abs_ps(product), max);
+            any = _mm512_or_ps(any, product);
         }
         let max = f32::from_bits(_mm512_reduce_max_epu32(_mm512_castps_si512(max)));
-        if max < scalar::SMALLEST_WEIGHT {
-            return Self { values: [_mm512_setzero_si512(); PAGE / 16], unit: 0.0 };
+        if max >= scalar::SMALLEST_WEIGHT {
+            ints.negative = _mm512_movepi32_mask(_mm512_castps_si512(any)) != 0;
+            ints.factor = _mm512_set1_ps(f32::from(limit) / max);
+            ints.unit = max / f32::from(limit);
         }
-        let factor = _mm512_set1_ps(f32::from(limit) / max);
-        let mut values = [_mm512_setzero_si512(); PAGE / 16];
-        for (value, product) in values.iter_mut().zip(products()) {
-            *value = _mm512_cvtps_epi32(rint(_mm512_mul_ps(product, factor)));
-        }
-        Self { values, unit: max / f32::from(limit) }
+        ints
+    }
+
+    /// Registers of sixteen weights.
+    #[inline]
+    pub(super) fn count(&self) -> usize {
+        self.weights.len().div_ceil(16)
+    }
+
+    /// Behind the end weights are 0, and scales finite.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn product(&self, i: usize) -> __m512 {
+        let weights = &self.weights[16 * i..];
+        let weights = weights.first_chunk().map_or_else(|| load_tail(weights), |weights| load_ps(weights));
+        _mm512_mul_ps(weights, self.scales[i])
+    }
+
+    /// The integers of weights 16·i and so on; below `count`.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(super) fn get(&self, i: usize) -> __m512i {
+        _mm512_cvtps_epi32(rint(_mm512_mul_ps(self.product(i), self.factor)))
     }
 }
 
@@ -188,22 +209,17 @@ fn accumulate_many<const KIND: u8>(
                 }
             }
         }
-        for (q, ints) in ints[..queries].iter().enumerate() {
-            for (tile, sums) in tile[..chunks].iter().zip(&mut sums[q]) {
-                // SAFETY: set at the start of the run, for each of `queries` and `chunks`.
-                let [mut low, mut high] = unsafe { sums.assume_init() };
-                let at = (start - run.start) / 4..;
-                let weights = (ints.low.as_chunks().0[at.clone()].iter()).zip(&ints.high.as_chunks().0[at]);
-                for (tile, (l, h)) in tile[..fours].iter().zip(weights) {
-                    // SAFETY: written above, for each of `chunks` and `fours`.
-                    let centroids = unsafe { tile.assume_init_ref() };
-                    let (l, h) = (four(l), four(h));
-                    for i in 0..4 {
-                        low[i] = _mm512_dpbusd_epi32(low[i], l, centroids[i]);
-                        high[i] = _mm512_dpbusd_epi32(high[i], h, centroids[i]);
-                    }
-                }
-                sums.write([low, high]);
+        let (pairs, last) = ints[..queries].as_chunks::<2>();
+        let at = (start - run.start) / 4;
+        // SAFETY: the tile is written above, for each of `chunks` and `fours`, and the sums are set at the start of the
+        // run, for each of `queries` and `chunks`.
+        unsafe {
+            for (ints, sums) in pairs.iter().zip(sums.as_chunks_mut().0) {
+                add_products(&tile[..chunks], fours, at, ints, sums);
+            }
+            if let [ints] = last {
+                let (ints, sums) = (array::from_ref(ints), array::from_mut(&mut sums[queries - 1]));
+                add_products(&tile[..chunks], fours, at, ints, sums);
             }
         }
         if any_offset {
@@ -234,6 +250,44 @@ fn accumulate_many<const KIND: u8>(
             }
         }
         finish::<KIND>(&mut totals[..chunks], ints.unit * scale, acc);
+    }
+}
+
+/// Adds a tile's products with the weights of `N` queries. Two take one load of each centroid, and hide the latency of
+/// one another.
+///
+/// # Safety
+/// Of each chunk, the first `fours` of the tile and the sums are set.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+unsafe fn add_products<const N: usize>(
+    tile: &[[MaybeUninit<Sums>; TILE / 4]],
+    fours: usize,
+    at: usize,
+    ints: &[ByteWeights; N],
+    sums: &mut [[MaybeUninit<[Sums; 2]>; MAX_CHUNKS]; N],
+) {
+    let zero = [_mm512_setzero_si512(); 4];
+    for (c, tile) in tile.iter().enumerate() {
+        let mut totals = [[zero; 2]; N];
+        for (total, sums) in totals.iter_mut().zip(&*sums) {
+            // SAFETY: promised by the caller.
+            *total = unsafe { sums[c].assume_init() };
+        }
+        for (i, tile) in tile[..fours].iter().enumerate() {
+            // SAFETY: promised by the caller.
+            let centroids = unsafe { tile.assume_init_ref() };
+            for ([low, high], ints) in totals.iter_mut().zip(ints) {
+                let (l, h) = (four(&ints.low.as_chunks().0[at + i]), four(&ints.high.as_chunks().0[at + i]));
+                for k in 0..4 {
+                    low[k] = _mm512_dpbusd_epi32(low[k], l, centroids[k]);
+                    high[k] = _mm512_dpbusd_epi32(high[k], h, centroids[k]);
+                }
+            }
+        }
+        for (total, sums) in totals.into_iter().zip(&mut *sums) {
+            sums[c].write(total);
+        }
     }
 }
 
@@ -289,7 +343,10 @@ fn four(bytes: &[u8; 4]) -> __m512i {
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(super) fn add(acc: &mut [f32], sum: __m512i, factor: f32) {
     let product = _mm512_mul_ps(_mm512_cvtepi32_ps(sum), _mm512_set1_ps(factor));
-    store_first(_mm512_add_ps(load_tail(acc), product), acc);
+    match acc.first_chunk_mut() {
+        Some(acc) => store_ps(acc, _mm512_add_ps(load_ps(acc), product)),
+        None => store_tail(acc, _mm512_add_ps(load_tail(acc), product)),
+    }
 }
 
 /// acc += sum·factor, the sums brought into the order of the coordinates.

@@ -5,6 +5,7 @@ use super::{load, load_words, narrow};
 use crate::Packing;
 use crate::x86_64::rows::{Block, ROWS};
 use core::arch::x86_64::*;
+use core::mem::MaybeUninit;
 
 /// 0, 1, 2 …
 static IDENTITY: [u8; 64] = {
@@ -24,7 +25,8 @@ pub(super) struct Bytes {
     /// For a field of two codes, the upper one's centroid.
     upper: __m512i,
     kind: u8,
-    chunks: [Chunk; MAX_CHUNKS],
+    /// The first `count` are set. (A call scores a page of some dozen rows; setting all would take longer than a row.)
+    chunks: [MaybeUninit<Chunk>; MAX_CHUNKS],
     count: usize,
 }
 
@@ -72,16 +74,18 @@ impl Bytes {
             _ => kind::SEVENS,
         };
         let mut unpack = Unpack::new(packing, dim, 2);
-        let mut chunks = [unpack.chunk(0); MAX_CHUNKS];
+        let mut chunks = [const { MaybeUninit::uninit() }; MAX_CHUNKS];
         let count = if step(kind) == 2 { dim.div_ceil(2 * CHUNK) * 2 } else { dim.div_ceil(CHUNK) };
-        for (i, chunk) in chunks[..count].iter_mut().enumerate() {
-            *chunk = unpack.chunk(i);
-        }
-        if kind == kind::NIBBLES || kind == kind::PAIRS {
-            for i in (0..count).step_by(2) {
+        let pair = step(kind) == 2;
+        for (i, slot) in chunks[..count].iter_mut().enumerate() {
+            let mut chunk = unpack.chunk(i);
+            if pair && i % 2 == 0 {
                 let start = unpack.raw_start + 8 * i * packing.raw_bits() as usize;
-                chunks[i].raw = Place::new(start, unpack.end.min(start + 16 * packing.raw_bits() as usize));
+                chunk.raw = Place::new(start, unpack.end.min(start + 16 * packing.raw_bits() as usize));
             }
+            slot.write(chunk);
+        }
+        if pair {
             let field = 2 * packing.raw_bits() as usize;
             (unpack.spread, unpack.shift) = (load(&SPREAD[field]), load(&SHIFT[field]));
         }
@@ -98,6 +102,12 @@ impl Bytes {
         self.count
     }
 
+    #[inline]
+    fn chunk(&self, c: usize) -> &Chunk {
+        // SAFETY: `new` set the first `count`.
+        unsafe { self.chunks[..self.count][c].assume_init_ref() }
+    }
+
     /// The centroids of four rows of a block, 64 from chunk `c` on; for kinds that come in pairs, those of the next
     /// chunk as well. Four rows hide the latencies of one another and leave registers for the caller; of sixteen,
     /// LLVM spills half.
@@ -106,7 +116,7 @@ impl Bytes {
     pub(super) fn four<const KIND: u8>(&self, block: &Block, c: usize, first: usize) -> [[__m512i; 4]; 2] {
         let unpack = &self.unpack;
         let rows = [first, first + 1, first + 2, first + 3];
-        let chunk = &self.chunks[c];
+        let chunk = self.chunk(c);
         let raw = Masked::new(block, &chunk.raw);
         match KIND {
             kind::NIBBLES | kind::PAIRS => self.halves::<KIND>(rows.map(|r| self.fields::<KIND>(&raw, r))),
@@ -138,7 +148,7 @@ impl Bytes {
     ) -> [[__m512i; 4]; 2] {
         if step(KIND) == 2 {
             // Two codes to a byte: interleaved as they are, half the work.
-            let raw = Masked::new(block, &self.chunks[c].raw);
+            let raw = Masked::new(block, &self.chunk(c).raw);
             let rows = [first, first + 1, first + 2, first + 3];
             return self.halves::<KIND>(interleave(rows.map(|r| self.fields::<KIND>(&raw, r))));
         }
@@ -154,7 +164,7 @@ impl Bytes {
         let mut rows = zero;
         if step(KIND) == 2 {
             // Two codes to a byte: transposed as they are, half the work.
-            let raw = Masked::new(block, &self.chunks[c].raw);
+            let raw = Masked::new(block, &self.chunk(c).raw);
             for (r, row) in rows.iter_mut().enumerate() {
                 *row = self.fields::<KIND>(&raw, r);
             }

@@ -112,8 +112,8 @@ pub(super) fn accumulate_codes(rows: &Rows, centroids: &[i16], scale: f32, weigh
                 let weights = &weights[q * count..][run..end];
                 let ints = IntWeights::new(weights, &scales, weight_limit(centroids.len()));
                 *unit = ints.unit;
-                for (pairs, ints) in pairs.as_chunks_mut().0.iter_mut().zip(ints.values) {
-                    store_pairs(pairs, _mm512_cvtepi32_epi16(ints));
+                for (i, pairs) in pairs.as_chunks_mut().0.iter_mut().enumerate().take(ints.count()) {
+                    store_pairs(pairs, _mm512_cvtepi32_epi16(ints.get(i)));
                 }
                 sums[q][..lookup.count].fill(MaybeUninit::new(zero));
             }

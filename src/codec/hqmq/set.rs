@@ -13,18 +13,11 @@ use octaplex_arch::quaternion::{QuaternionSet, quaternion_ints};
 #[cfg(feature = "alloc")]
 mod index;
 
-/// A set, and its index where one is worth building.
-#[derive(Clone, Debug)]
-pub(super) struct Set {
-    members: Members,
-    #[cfg(feature = "alloc")]
-    index: Option<QuaternionIndexTables>,
-}
-
+/// A set, and its index where there is one.
 #[derive(Clone, Debug)]
 #[cfg_attr(not(feature = "alloc"), allow(clippy::large_enum_variant))] // boxes need an allocator
-enum Members {
-    Table(quaternions::Table),
+pub(super) enum Set {
+    Optimised(QuaternionSet<'static>),
     #[cfg(feature = "alloc")]
     Random(Box<Random>),
     #[cfg(not(feature = "alloc"))]
@@ -32,66 +25,67 @@ enum Members {
 }
 
 #[derive(Clone, Debug)]
-struct Random {
+pub(super) struct Random {
     count: usize,
     members: [[f32; 4]; 255],
     ints: [[i8; 4]; 255],
-}
-
-impl Random {
-    fn new(count: usize, seed: u64, stream: Stream) -> Self {
-        let mut random = stream.random(seed, Purpose::Quaternions, 0);
-        let mut set = Self { count, members: [[0.0; 4]; 255], ints: [[0; 4]; 255] };
-        for (member, ints) in set.members.iter_mut().zip(&mut set.ints).take(count) {
-            *member = random.unit_quaternion();
-            *ints = quaternion_ints(*member);
-        }
-        set
-    }
+    #[cfg(feature = "alloc")]
+    index: Option<QuaternionIndexTables>,
 }
 
 /// From this many members on, an index beats trying them all.
 #[cfg(feature = "alloc")]
 const WORTH_AN_INDEX: usize = 16;
 
-impl Set {
-    /// The set of a spec whose numbers are in their ranges.
-    pub(super) fn new(spec: &HqmqSpec, stream: Stream) -> Result<Self, Error> {
-        let count = usize::from(spec.members);
-        let members = match spec.secondary {
-            Secondary::Random => {
-                let random = Random::new(count, spec.seed, stream);
-                #[cfg(feature = "alloc")]
-                let random = Box::new(random);
-                Members::Random(random)
-            }
-            Secondary::Optimised => {
-                let why = super::NO_SUCH_SET;
-                Members::Table(quaternions::table(count).ok_or(Error::Unsupported { why })?)
-            }
+impl Random {
+    fn new(count: usize, seed: u64, stream: Stream) -> Self {
+        let mut random = stream.random(seed, Purpose::Quaternions, 0);
+        let mut set = Self {
+            count,
+            members: [[0.0; 4]; 255],
+            ints: [[0; 4]; 255],
+            #[cfg(feature = "alloc")]
+            index: None,
         };
-        #[cfg(feature = "alloc")]
-        {
-            let mut set = Self { members, index: None };
-            if count >= WORTH_AN_INDEX {
-                set.index = index::build(set.view().members);
-            }
-            Ok(set)
+        for (member, ints) in set.members.iter_mut().zip(&mut set.ints).take(count) {
+            *member = random.unit_quaternion();
+            *ints = quaternion_ints(*member);
         }
-        #[cfg(not(feature = "alloc"))]
-        Ok(Self { members })
+        #[cfg(feature = "alloc")]
+        if count >= WORTH_AN_INDEX {
+            set.index = index::build(&set.members[..count]);
+        }
+        set
     }
 
-    pub(super) fn view(&self) -> QuaternionSet<'_> {
-        let (members, ints) = match &self.members {
-            Members::Table(table) => (table.members, table.ints),
-            Members::Random(random) => (&random.members[..random.count], &random.ints[..random.count]),
-        };
+    fn view(&self) -> QuaternionSet<'_> {
         #[cfg(feature = "alloc")]
         let index = self.index.as_ref().map(|index| index.index());
         #[cfg(not(feature = "alloc"))]
         let index = None;
-        QuaternionSet { members, ints, index }
+        QuaternionSet { members: &self.members[..self.count], ints: &self.ints[..self.count], index }
+    }
+}
+
+impl Set {
+    /// The set of a spec whose numbers are in their ranges.
+    pub(super) fn new(spec: &HqmqSpec, stream: Stream) -> Result<Self, Error> {
+        let count = usize::from(spec.members);
+        if spec.secondary == Secondary::Optimised {
+            let set = quaternions::optimised(count).ok_or(Error::Unsupported { why: super::NO_SUCH_SET })?;
+            return Ok(Self::Optimised(set));
+        }
+        let random = Random::new(count, spec.seed, stream);
+        #[cfg(feature = "alloc")]
+        let random = Box::new(random);
+        Ok(Self::Random(random))
+    }
+
+    pub(super) fn view(&self) -> QuaternionSet<'_> {
+        match self {
+            Self::Optimised(set) => *set,
+            Self::Random(random) => random.view(),
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use crate::quaternion::{ChunkLayout, QuaternionSet, TURNS};
 use crate::scalar::{self, quaternion::MAX_CHUNKS};
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
+use core::ops::Range;
 
 /// Rows of a block.
 const ROWS: usize = 64;
@@ -53,9 +54,9 @@ pub(crate) fn score_quaternions(
         }
         for (b, rows) in bytes.chunks(ROWS * layout.row_bytes()).enumerate() {
             let mut sums = [[_mm512_setzero_ps(); 4]; QUERIES];
+            block.fill(layout, rows);
             for (step, turned) in turned[..steps].iter().enumerate() {
-                block.fill(layout, rows, step);
-                let chunks = (layout.chunks - 16 * step).min(16);
+                let chunks = 16 * step..layout.chunks.min(16 * step + 16);
                 // SAFETY: the first `queries.len()` of each of the first `steps` were written above: a query has four
                 // values a chunk, so that its runs of 64 are as many as there are steps.
                 unsafe { block.add_scores(&splitter, &members, chunks, &turned[..queries.len()], &mut sums) };
@@ -183,21 +184,15 @@ static EVERY_FOURTH: [[u8; 64]; 4] = {
     picks
 };
 
-/// Columns of bytes: 16 at a time, transposed from 64 rows.
-type Columns = [[u8; 64]; 16];
+/// Bytes of the widest row before its flags: 13 + 6 bits a chunk.
+const MAX_ROW: usize = 2 + (MAX_CHUNKS * 13).div_ceil(8) + (MAX_CHUNKS * 6).div_ceil(8);
 
-/// Units, members and radii of 16 chunks of 64 rows, a register for each chunk.
-///
-/// Fields are cut out of transposed columns of bytes: a chunk's field starts at the same bit of every row, so that one
-/// shift serves 64 rows.
+/// 64 rows, transposed to columns of a byte each. A chunk's field starts at the same bit of every row, so that one shift
+/// cuts it out of all of them.
 struct Block {
-    /// Up to 26 bytes a row.
-    raw: [Columns; 2],
-    digits: Columns,
-    radii: Columns,
-    /// Where the columns of the step begin in each of the three.
-    starts: [usize; 3],
-    step: usize,
+    columns: [MaybeUninit<[u8; 64]>; MAX_ROW + 16],
+    /// Columns that are written, from the first one on.
+    filled: usize,
 }
 
 /// How codes of a layout become units and members.
@@ -302,75 +297,69 @@ fn look_up_256(table: &[[u8; 64]; 4], at: __m512i) -> __m512i {
     _mm512_mask_mov_epi8(low, _mm512_movepi8_mask(at), high)
 }
 
-/// `width` bits, up to 8, from bit `bit` of the columns on.
-#[inline]
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn field(columns: &[[u8; 64]], bit: usize, width: u32) -> __m512i {
-    let (at, shift) = (bit / 8, bit as u32 % 8);
-    let mask = _mm512_set1_epi8(((1u32 << width) - 1) as i8);
-    let low = _mm512_srl_epi16(load(&columns[at]), _mm_cvtsi32_si128(shift as i32));
-    if shift + width <= 8 {
-        return _mm512_and_si512(low, mask);
-    }
-    let high = _mm512_sll_epi16(load(&columns[at + 1]), _mm_cvtsi32_si128(8 - shift as i32));
-    // The low byte's bits where there are any, the high one's above.
-    let both = _mm512_ternarylogic_epi32::<0xca>(_mm512_set1_epi8((0xffu32 >> shift) as i8), low, high);
-    _mm512_and_si512(both, mask)
-}
-
 impl Block {
     #[inline]
     fn new() -> Self {
-        let columns = [[0; 64]; 16];
-        Self { raw: [columns; 2], digits: columns, radii: columns, starts: [0; 3], step: 0 }
+        Self { columns: [MaybeUninit::uninit(); MAX_ROW + 16], filled: 0 }
     }
 
-    /// Fills the columns of 16 chunks from up to 64 rows.
+    /// Takes up to 64 rows, but for their flags.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn fill(&mut self, layout: &ChunkLayout, rows: &[u8], step: usize) {
-        self.step = step;
-        let raw = 2 * layout.raw_bits() as usize;
-        let raw_at = 2 + step * raw;
-        let [raw_start, digit_start, radius_start] = &mut self.starts;
-        *raw_start = columns_from(rows, layout, raw_at, &mut self.raw[0]);
-        if *raw_start + raw > 16 {
-            // The second sixteen follow the first, as far as the row has them.
-            let next = raw_at - *raw_start + 16;
-            let skipped = columns_from(rows, layout, next, &mut self.raw[1]);
-            self.raw[1].copy_within(skipped.., 0);
+    fn fill(&mut self, layout: &ChunkLayout, rows: &[u8]) {
+        let (row_bytes, end) = (layout.row_bytes(), layout.flags_at());
+        for at in (0..end).step_by(16) {
+            // Where a row ends earlier, its last 16 bytes.
+            let at = at.min(row_bytes - 16);
+            columns_from(rows, row_bytes, at, &mut self.columns[at..]);
         }
-        if layout.radix {
-            *digit_start = columns_from(rows, layout, layout.digits_at() + 32 * step / 5, &mut self.digits);
+        self.filled = end;
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn column(&self, at: usize) -> __m512i {
+        assert!(at < self.filled);
+        // SAFETY: `fill` wrote all columns below `filled`.
+        load(unsafe { self.columns[at].assume_init_ref() })
+    }
+
+    /// `width` bits, up to 8, from bit `bit` of the rows on.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn field(&self, bit: usize, width: u32) -> __m512i {
+        let (at, shift) = (bit / 8, bit as u32 % 8);
+        let mask = _mm512_set1_epi8(((1u32 << width) - 1) as i8);
+        let low = _mm512_srl_epi16(self.column(at), _mm_cvtsi32_si128(shift as i32));
+        if shift + width <= 8 {
+            return _mm512_and_si512(low, mask);
         }
-        let radius_at = layout.radii_at() + 2 * step * usize::from(layout.radius_bits);
-        *radius_start = columns_from(rows, layout, radius_at, &mut self.radii);
+        let high = _mm512_sll_epi16(self.column(at + 1), _mm_cvtsi32_si128(8 - shift as i32));
+        // The low byte's bits where there are any, the high one's above.
+        let both = _mm512_ternarylogic_epi32::<0xca>(_mm512_set1_epi8((0xffu32 >> shift) as i8), low, high);
+        _mm512_and_si512(both, mask)
     }
 
     /// Units, members and radii of a chunk, a byte for each row.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn chunk(&self, splitter: &Splitter, chunk: usize) -> [__m512i; 3] {
-        let layout = &splitter.layout;
-        let columns = self.raw.as_flattened();
-        let bits = splitter.raw_bits;
-        let bit = 8 * self.starts[0] + chunk * bits as usize;
-        let low = field(columns, bit, bits.min(8));
-        let high = if bits > 8 { field(columns, bit + 8, bits - 8) } else { _mm512_setzero_si512() };
+        let (layout, bits) = (&splitter.layout, splitter.raw_bits);
+        let bit = 8 * 2 + chunk * bits as usize;
+        let low = self.field(bit, bits.min(8));
+        let high = if bits > 8 { self.field(bit + 8, bits - 8) } else { _mm512_setzero_si512() };
         let (units, members) = if layout.radix {
-            let digit = 32 * self.step + 2 * chunk;
-            let (at, place) = (digit / 5 - 32 * self.step / 5 + self.starts[1], digit % 5);
-            let mut nine = look_up_256(&DIGITS[place], load(&self.digits[at]));
+            let (at, place) = (layout.digits_at() + 2 * chunk / 5, 2 * chunk % 5);
+            let mut nine = look_up_256(&DIGITS[place], self.column(at));
             if place == 4 {
-                nine = _mm512_add_epi8(nine, look_up_256(&DIGITS[5], load(&self.digits[at + 1])));
+                nine = _mm512_add_epi8(nine, look_up_256(&DIGITS[5], self.column(at + 1)));
             }
             splitter.split_mixed(nine, low, high)
         } else {
             splitter.split(low, high)
         };
         let radius_bits = layout.radius_bits.into();
-        let radii =
-            field(&self.radii, 8 * self.starts[2] + chunk * usize::from(layout.radius_bits), radius_bits);
+        let radii = self.field(8 * layout.radii_at() + chunk * radius_bits as usize, radius_bits);
         [units, members, radii]
     }
 
@@ -382,13 +371,13 @@ impl Block {
         &self,
         splitter: &Splitter,
         members: &Members,
-        chunks: usize,
+        chunks: Range<usize>,
         queries: &[MaybeUninit<Turned>],
         sums: &mut [[__m512; 4]],
     ) {
         let zero = _mm512_setzero_si512();
-        for chunk in 0..chunks {
-            let [p, s, radii] = self.chunk(splitter, chunk);
+        for (chunk, at) in chunks.enumerate() {
+            let [p, s, radii] = self.chunk(splitter, at);
             let upper = _mm512_movepi8_mask(s);
             let component = |c: usize| members.look_up(c, s, upper);
             let products = quarters(component(0), component(1), component(2), component(3));
@@ -470,17 +459,15 @@ fn natural_order([a, b, c, d]: [__m512; 4]) -> [__m512; 4] {
     ]
 }
 
-/// Transposes the 16 bytes from byte `at` on of up to 64 rows; rows that are not there repeat the last one. Where a row
-/// ends earlier, the columns are its last 16, and the first one wanted is at the index returned.
+/// Transposes the 16 bytes from byte `at` on of up to 64 rows, which have them; rows that are not there repeat the last
+/// one.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn columns_from(rows: &[u8], layout: &ChunkLayout, at: usize, columns: &mut Columns) -> usize {
-    let row_bytes = layout.row_bytes();
+fn columns_from(rows: &[u8], row_bytes: usize, at: usize, columns: &mut [MaybeUninit<[u8; 64]>]) {
     let count = rows.len() / row_bytes;
-    let start = at.min(row_bytes - 16);
+    assert!(at + 16 <= row_bytes && count > 0);
     let sixteen = |r: usize| {
-        let from = r.min(count - 1) * row_bytes + start;
-        debug_assert!(from + 16 <= rows.len());
+        let from = r.min(count - 1) * row_bytes + at;
         // SAFETY: the row is one of `count`, and the 16 bytes end inside it.
         unsafe { _mm_loadu_si128(rows.as_ptr().add(from).cast()) }
     };
@@ -504,7 +491,6 @@ fn columns_from(rows: &[u8], layout: &ChunkLayout, at: usize, columns: &mut Colu
         // SAFETY: the column has 64 bytes.
         unsafe { _mm512_storeu_si512(column.as_mut_ptr().cast(), now) };
     }
-    at - start
 }
 
 /// Transposes 16 rows of 16 bytes.

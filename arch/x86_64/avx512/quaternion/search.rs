@@ -358,7 +358,7 @@ pub(super) fn gather_members(set: &QuaternionSet, members: &[u8; 16]) -> Planes 
     let quad = |i: usize| {
         let one = |lane: usize| {
             debug_assert!(usize::from(members[4 * lane + i]) < set.members.len());
-            // SAFETY: members of lists and codes are below the set's length: `QuaternionIndexTables::new` checks the
+            // SAFETY: members of lists and codes are below the set's length: `QuaternionIndex::new` checks the
             // first, and the others are remainders.
             unsafe { _mm_loadu_ps(set.members.get_unchecked(usize::from(members[4 * lane + i])).as_ptr()) }
         };

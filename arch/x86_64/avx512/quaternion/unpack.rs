@@ -1,7 +1,7 @@
 //! From planes to units, members and radii, 16 chunks at a time, and to vectors.
 
 use super::super::{load, load_bytes};
-use super::search::{Planes, gather_members, to_bytes};
+use super::search::{Planes, gather_members, load_chunks, to_bytes};
 use crate::quaternion::{ChunkLayout, QuaternionSet, UNITS};
 use crate::scalar;
 use core::arch::x86_64::*;
@@ -190,23 +190,71 @@ impl<'a> Decoder<'a> {
         Self { unpack: Unpack::new(layout), units: Units::new(), set, limit: layout.radius_limit().into() }
     }
 
+    /// The value of one step of a row's radii.
+    #[inline]
+    fn unit(&self, row: &[u8]) -> f32 {
+        scalar::row_scale(row) / self.limit
+    }
+
+    /// Chunks 16·`step` … of a row.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn planes(&self, row: &[u8], unit: f32, step: usize) -> Planes {
+        let codes = self.unpack.codes(row, step);
+        let q = gather_members(self.set, &to_bytes(codes.members));
+        let radius = _mm512_mul_ps(_mm512_cvtepi32_ps(codes.radii), _mm512_set1_ps(unit));
+        each!(c in product(&self.units.of(codes.units), &q) => _mm512_mul_ps(c, radius))
+    }
+
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn decode(&self, row: &[u8], out: &mut [f32]) {
-        let unit = _mm512_set1_ps(scalar::row_scale(row) / self.limit);
+        let unit = self.unit(row);
         for (step, out) in out.chunks_mut(64).enumerate() {
-            let codes = self.unpack.codes(row, step);
-            let q = gather_members(self.set, &to_bytes(codes.members));
-            let radius = _mm512_mul_ps(_mm512_cvtepi32_ps(codes.radii), unit);
-            let planes = each!(c in product(&self.units.of(codes.units), &q) => _mm512_mul_ps(c, radius));
-            for (part, row) in interleave(planes).into_iter().enumerate() {
-                let rest = out.len().saturating_sub(16 * part);
-                let mask = if rest < 16 { (1 << rest) - 1 } else { !0 };
-                // SAFETY: a masked store touches no value whose mask bit is clear, and those that are set are inside
-                // `out`.
-                unsafe { _mm512_mask_storeu_ps(out.as_mut_ptr().wrapping_add(16 * part), mask, row) };
+            store_chunks(out, self.planes(row, unit, step));
+        }
+    }
+
+    /// Adds to run `step` of Q outputs, which lie `width` values apart in `acc`; their weights `count` apart. The sums
+    /// stay in registers, as components, while the rows go by.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn accumulate<const Q: usize>(
+        &self,
+        bytes: &[u8],
+        (weights, count): (&[f32], usize),
+        (acc, width): (&mut [f32], usize),
+        step: usize,
+    ) {
+        let run = |q: usize| q * width + 64 * step..q * width + width.min(64 * (step + 1));
+        let mut sums = [[_mm512_setzero_ps(); 4]; Q];
+        for (q, sums) in sums.iter_mut().enumerate() {
+            *sums = load_chunks(&acc[run(q)]);
+        }
+        for (r, row) in bytes.chunks_exact(self.unpack.layout.row_bytes()).enumerate() {
+            let planes = self.planes(row, self.unit(row), step);
+            for (q, sums) in sums.iter_mut().enumerate() {
+                let weight = _mm512_set1_ps(weights[q * count + r]);
+                for (sum, x) in sums.iter_mut().zip(&planes) {
+                    *sum = _mm512_add_ps(*sum, _mm512_mul_ps(weight, *x));
+                }
             }
         }
+        for (q, sums) in sums.into_iter().enumerate() {
+            store_chunks(&mut acc[run(q)], sums);
+        }
+    }
+}
+
+/// Stores up to 16 chunks.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn store_chunks(out: &mut [f32], planes: Planes) {
+    for (part, row) in interleave(planes).into_iter().enumerate() {
+        let rest = out.len().saturating_sub(16 * part);
+        let mask = if rest < 16 { (1 << rest) - 1 } else { !0 };
+        // SAFETY: a masked store touches no value whose mask bit is clear, and those that are set are inside `out`.
+        unsafe { _mm512_mask_storeu_ps(out.as_mut_ptr().wrapping_add(16 * part), mask, row) };
     }
 }
 
@@ -251,6 +299,9 @@ fn interleave([w, x, y, z]: Planes) -> [__m512; 4] {
     ]
 }
 
+/// Rows that stay in the nearest cache while all their chunks are read.
+const ROWS: usize = 256;
+
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn decode_quaternions(layout: &ChunkLayout, set: &QuaternionSet, row: &[u8], out: &mut [f32]) {
     Decoder::new(layout, set).decode(row, out);
@@ -266,14 +317,25 @@ pub(crate) fn accumulate_quaternions(
 ) {
     let (count, width) = (bytes.len() / layout.row_bytes(), 4 * layout.chunks);
     let decoder = Decoder::new(layout, set);
-    let mut values = [0.0; crate::MAX_DIM];
-    let values = &mut values[..width];
-    for (r, row) in bytes.chunks_exact(layout.row_bytes()).enumerate() {
-        decoder.decode(row, values);
-        for (weights, acc) in weights.chunks_exact(count).zip(acc.chunks_exact_mut(width)) {
-            for (acc, x) in acc.iter_mut().zip(values.iter()) {
-                *acc += weights[r] * x;
+    let outputs = acc.len() / width;
+    let mut q = 0;
+    while q < outputs {
+        let taken = match outputs - q {
+            1 => 1,
+            2 | 3 => 2,
+            _ => 4,
+        };
+        for (block, rows) in bytes.chunks(ROWS * layout.row_bytes()).enumerate() {
+            let weights = (&weights[q * count + block * ROWS..], count);
+            for step in 0..layout.chunks.div_ceil(16) {
+                let acc = (&mut acc[q * width..], width);
+                match taken {
+                    1 => decoder.accumulate::<1>(rows, weights, acc, step),
+                    2 => decoder.accumulate::<2>(rows, weights, acc, step),
+                    _ => decoder.accumulate::<4>(rows, weights, acc, step),
+                }
             }
         }
+        q += taken;
     }
 }

@@ -5,7 +5,7 @@
 //! cells, and each hands those codewords on that no single other one beats everywhere in it. 12·S codewords at the
 //! root, a handful in a cell.
 
-use alloc::{vec, vec::Vec};
+use alloc::{boxed::Box, vec, vec::Vec};
 use octaplex_arch::quaternion::{INDEX_CELLS, INDEX_GRID, INDEX_PADDING, QuaternionIndexTables, UNITS};
 
 /// What f32 arithmetic here and in the kernels gets wrong, and twenty times that: all numbers are about 1.
@@ -106,6 +106,12 @@ struct Scratch {
 
 /// O(S) a box at the top, less below; a few hundred microseconds.
 pub(super) fn build(members: &[[f32; 4]]) -> Option<QuaternionIndexTables> {
+    let (cells, lists) = tables(members);
+    Some(QuaternionIndexTables::new(members.len(), cells.try_into().ok()?, lists.into_boxed_slice()))
+}
+
+/// Cells and lists, as [`QuaternionIndexTables::new`] takes them.
+pub(super) fn tables(members: &[[f32; 4]]) -> (Box<[u32]>, Vec<u8>) {
     let mut codewords = Codewords::default();
     for (s, member) in members.iter().enumerate() {
         for unit in &UNITS {
@@ -137,7 +143,7 @@ pub(super) fn build(members: &[[f32; 4]]) -> Option<QuaternionIndexTables> {
         cells[cell] = (start << 8 | (end - start)) as u32;
     });
     lists.extend([0; INDEX_PADDING]);
-    Some(QuaternionIndexTables::new(members.len(), cells.try_into().ok()?, lists.into_boxed_slice()))
+    (cells, lists)
 }
 
 /// Filters codewords down through the boxes; `at` counts in boxes of the current size.

@@ -1,6 +1,7 @@
 //! The index against trying every member: the same codes, ties and roundings included.
 
 use super::{HqmqSpec, Secondary, Set};
+use crate::codebook::quaternions;
 use crate::stream::Purpose;
 use crate::{Backend, ChunkPacking, Stream};
 use alloc::{format, vec, vec::Vec};
@@ -121,9 +122,39 @@ fn the_index_finds_what_trying_all_finds() {
     }
 }
 
+/// `OCTAPLEX_BLESS=1 cargo test --lib the_static_indexes` rewrites the files, once the sets have changed.
+#[test]
+fn the_static_indexes_are_what_building_gives() {
+    extern crate std;
+    for members in [24, 48, 96, 192] {
+        let Some(table) = quaternions::optimised(members) else { unreachable!() };
+        let (cells, lists) = super::index::tables(table.members);
+        let bytes: Vec<u8> = cells.iter().flat_map(|cell| cell.to_le_bytes()).chain(lists).collect();
+        let path = format!("{}/src/codebook/quaternions/index_{members}.bin", env!("CARGO_MANIFEST_DIR"));
+        if std::env::var_os("OCTAPLEX_BLESS").is_some_and(|bless| bless == "1") {
+            assert!(std::fs::write(&path, &bytes).is_ok(), "{path}");
+        }
+        assert!(std::fs::read(&path).is_ok_and(|file| file == bytes), "{path} is another index");
+    }
+}
+
+/// What a set takes on the heap: less than 64 KiB if it is random, nothing if it is optimised.
+#[test]
+fn sets_are_small() {
+    for set in sets() {
+        match set {
+            Set::Optimised(_) => assert!(size_of_val(&set) <= 128, "{} bytes", size_of_val(&set)),
+            Set::Random(random) => {
+                let bytes = size_of_val(&*random) + random.index.as_ref().map_or(0, |index| index.bytes());
+                assert!(bytes < 40 * 1024, "{bytes} bytes for {} members", random.count);
+            }
+        }
+    }
+}
+
 /// Ten million directions: `cargo test --release -- --ignored ten_million`.
 #[test]
-#[ignore = "a minute in a release build, many in others"]
+#[ignore = "seconds in a release build, minutes in others"]
 fn ten_million_directions() {
     for (i, set) in sets().enumerate() {
         compare(&set, 1_000_000, 100 + i as u64, Backend::detect(), Backend::detect());

@@ -1,0 +1,34 @@
+//! Attention takes its memory from the caller: nothing is allocated on the way.
+#![cfg(all(feature = "alloc", not(feature = "rayon")))] // threads take memory
+#![allow(missing_docs, clippy::unwrap_used)] // tests fail by panicking
+
+mod common;
+
+use common::Random;
+use octaplex::{Attend, Backend, Error, KvCache, LayerConfig};
+
+#[test]
+fn attend_and_append_allocate_nothing_but_pages() {
+    for (keys, values) in [("turboquant", "turboquant:bits=3"), ("trellis", "octopus"), ("hqmq", "f16")] {
+        let (keys, values) = (keys.parse().unwrap(), values.parse().unwrap());
+        let config = LayerConfig { keys, values, balance: true, ..LayerConfig::new(2, 64, 2000) };
+        let mut cache = KvCache::new([config], Backend::detect()).unwrap();
+        cache.reserve(8);
+        let mut random = Random::new(3);
+        let (rows, queries) = (random.gaussians(2 * 1000 * 64), random.gaussians(8 * 64));
+        let mut output = vec![0.0; 8 * 64];
+        cache.append(0, &rows, &rows).unwrap();
+        let mut results = [const { Ok::<(), Error>(()) }; 3];
+        let attends = allocation_counter::measure(|| {
+            results[0] = cache.attend(0, &queries, &Attend::default(), &mut output);
+        });
+        assert_eq!(attends.count_total, 0, "attend");
+        // A token that closes no page: there is room for it.
+        let appends = allocation_counter::measure(|| {
+            results[1] = cache.append(0, &rows[..2 * 64], &rows[..2 * 64]);
+            results[2] = cache.truncate(1000);
+        });
+        assert_eq!(appends.count_total, 0, "append, truncate");
+        results.into_iter().for_each(|result| result.unwrap());
+    }
+}
