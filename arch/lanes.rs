@@ -12,6 +12,7 @@ mod quaternion;
 mod score;
 mod signs;
 mod vector;
+mod window_eights;
 mod windows;
 
 pub(crate) use accumulate::accumulate_codes;

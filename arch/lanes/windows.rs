@@ -4,6 +4,7 @@
 
 use super::Lanes;
 use super::codes::{Codes, SPARE, Segment, kind};
+use super::window_eights::Eights;
 use crate::scalar::windows::scaled_rows;
 use crate::scalar::{PAGE, f16_to_f32, finish_sums, quantize_weights, weight_limit};
 use crate::search::{self, Floats};
@@ -176,6 +177,9 @@ pub(crate) fn score_windows<L: Lanes>(
     let count = rows.count();
     if count == 0 {
         return;
+    }
+    if let Some(eights) = Eights::<L>::new(book, dim) {
+        return eights.score(rows, scale, queries, scores);
     }
     let lookup = Lookup::<L>::new(book, dim);
     let mut spare = [0; SPARE];

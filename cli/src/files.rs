@@ -59,7 +59,7 @@ fn is_dash(path: &Path) -> bool {
 }
 
 /// A system error in plain words.
-fn at_path(path: &Path, error: &io::Error) -> Failure {
+pub(crate) fn at_path(path: &Path, error: &io::Error) -> Failure {
     let path = path.display();
     Failure(match error.kind() {
         io::ErrorKind::NotFound => format!("{path}: no such file or folder"),

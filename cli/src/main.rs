@@ -10,6 +10,8 @@ mod files;
 mod info;
 mod input;
 mod metrics;
+#[cfg(feature = "models")]
+mod models;
 mod npy;
 mod plot;
 mod progress;
@@ -85,6 +87,18 @@ enum Command {
     Backends,
     /// Nanoseconds per vector, in cache and in memory, beside an f16 dot product
     Bench(bench::Bench),
+    /// A language model reads a text with a compressed cache: perplexity, KL divergence, bytes, beside f16
+    #[cfg(feature = "models")]
+    Perplexity(models::perplexity::Perplexity),
+    /// A language model writes with a compressed cache: speed, and bytes as they grow
+    #[cfg(feature = "models")]
+    Generate(models::generate::Generate),
+    /// A language model finds values hidden in a long text, with a compressed cache
+    #[cfg(feature = "models")]
+    Needle(models::needle::Needle),
+    /// Perplexity and KL divergence of many codecs: a table, a page with plots; resumable
+    #[cfg(feature = "models")]
+    Sweep(models::sweep::Sweep),
 }
 
 /// What `encode`, `decode` and `score` share.
@@ -145,6 +159,14 @@ fn run(cli: Cli) -> Result<()> {
         Some(Command::Info { spec: None, json, .. }) => files::print(info::codecs(json)),
         Some(Command::Backends) => files::print(info::backends()),
         Some(Command::Bench(bench)) => bench::run(&bench),
+        #[cfg(feature = "models")]
+        Some(Command::Perplexity(perplexity)) => models::perplexity::run(&perplexity),
+        #[cfg(feature = "models")]
+        Some(Command::Generate(generate)) => models::generate::run(&generate),
+        #[cfg(feature = "models")]
+        Some(Command::Needle(needle)) => models::needle::run(&needle),
+        #[cfg(feature = "models")]
+        Some(Command::Sweep(sweep)) => models::sweep::run(&sweep),
     }
 }
 

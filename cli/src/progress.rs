@@ -37,6 +37,18 @@ impl Progress {
         }
         self.bar.set_message(what.to_owned());
     }
+
+    /// Says what the steps from now on belong to.
+    #[cfg(feature = "models")]
+    pub(crate) fn about(&self, what: &str) {
+        self.bar.set_message(what.to_owned());
+    }
+
+    /// Ends a step.
+    #[cfg(feature = "models")]
+    pub(crate) fn step(&self) {
+        self.bar.inc(1);
+    }
 }
 
 impl Drop for Progress {

@@ -154,7 +154,7 @@ fn sets_are_small() {
 
 /// Ten million directions: `cargo test --release -- --ignored ten_million`.
 #[test]
-#[ignore = "a minute in a release build, many in others"]
+#[ignore = "seconds in a release build, minutes in others"]
 fn ten_million_directions() {
     for (i, set) in sets().enumerate() {
         compare(&set, 1_000_000, 100 + i as u64, Backend::detect(), Backend::detect());

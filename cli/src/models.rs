@@ -1,0 +1,13 @@
+//! Language models with the cache in their loop: how well they predict, write and remember on compressed bytes.
+
+mod attention;
+mod forward;
+pub(crate) mod generate;
+mod gguf;
+mod likelihood;
+pub(crate) mod needle;
+mod options;
+pub(crate) mod perplexity;
+mod rope;
+pub(crate) mod sweep;
+mod text;

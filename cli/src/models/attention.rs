@@ -1,0 +1,211 @@
+//! Where a model's attention gets its keys and values from: a cache of this library, or plain f32.
+
+use super::forward::Shape;
+use crate::failure::{At, Failure, Result};
+use crate::models::gguf::first_line;
+use candle_core::{Device, Tensor};
+use octaplex::{Attend, CodecSpec, KvCache, LayerConfig, Stats};
+use std::time::{Duration, Instant};
+
+/// Attention with a memory. Rows are \[heads]\[tokens]\[width], after the rotary embedding.
+pub(crate) trait Attention {
+    /// Tokens that it has in every layer.
+    fn tokens(&self) -> usize;
+
+    /// Takes in the next tokens of a layer, and answers their queries: each sees the tokens up to its own.
+    fn attend(
+        &mut self,
+        layer: usize,
+        queries: &[f32],
+        keys: &[f32],
+        values: &[f32],
+        outputs: &mut [f32],
+    ) -> Result<()>;
+}
+
+/// The cache of this library: what it has compressed is all that queries see.
+pub(crate) struct Cached {
+    cache: KvCache,
+    shape: Shape,
+    /// Tokens appended at once; by default as many as see the same pages.
+    block: Option<usize>,
+    time: Duration,
+}
+
+/// Tokens of the first block whose keys and queries decide the balance, where the first page closes before any query
+/// was seen.
+const CALIBRATION: usize = 256;
+
+impl Cached {
+    pub(crate) fn new(cache: KvCache, shape: &Shape, block: Option<usize>) -> Self {
+        Self { cache, shape: *shape, block, time: Duration::ZERO }
+    }
+
+    /// The same tokens; from now on apart.
+    pub(crate) fn fork(&self) -> Self {
+        Self { cache: self.cache.fork(), shape: self.shape, block: self.block, time: Duration::ZERO }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.cache.clear();
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        self.cache.stats()
+    }
+
+    /// Time spent in the cache so far.
+    pub(crate) fn time(&self) -> Duration {
+        self.time
+    }
+
+    /// Bits of a value in pages, which is what a long context tends to: everything but the exact tokens and the balance.
+    pub(crate) fn page_bits(&self) -> f64 {
+        let (mut bytes, mut values) = (0, 0);
+        for layer in self.cache.layers() {
+            let (config, stats) = (layer.config(), layer.stats());
+            let a_token = config.kv_heads * (config.key_dim + config.value_dim);
+            let aside = if config.balance { 2 * config.kv_heads * config.key_dim } else { 0 };
+            bytes += stats.bytes.saturating_sub(2 * a_token * (stats.tokens - stats.paged_tokens) + aside);
+            values += a_token * stats.paged_tokens;
+        }
+        8.0 * bytes as f64 / values.max(1) as f64
+    }
+
+    /// The end of the block that starts with token `from`. In blocks from one closing page to the next, every query sees
+    /// the pages that it would see if tokens came one by one.
+    fn block_end(&self, config: &LayerConfig, from: usize) -> usize {
+        if let Some(block) = self.block {
+            return from + block;
+        }
+        let first = config.sink_tokens + config.recent_window + config.page - 1;
+        if from < first { first } else { first + ((from - first) / config.page + 1) * config.page }
+    }
+
+    /// Decides the balance where the first page closes within this block.
+    fn calibrate(&mut self, layer: usize, queries: &[f32], keys: &[f32]) -> Result<()> {
+        let Shape { head_dim, heads, kv_heads, .. } = self.shape;
+        let layer = self.cache.layer_mut(layer).at("cache")?;
+        let config = *layer.config();
+        let tokens = keys.len() / (kv_heads * head_dim);
+        let closes = tokens >= config.sink_tokens + config.recent_window + config.page;
+        let exact = matches!(config.keys, CodecSpec::F16(_) | CodecSpec::Bf16(_) | CodecSpec::F32(_));
+        if !config.balance || exact || layer.next_position() > 0 || !closes {
+            return Ok(());
+        }
+        let count = tokens.min(CALIBRATION) * head_dim;
+        for head in 0..kv_heads {
+            let group = heads / kv_heads;
+            let of_group = queries.chunks_exact(tokens * head_dim).skip(head * group).take(group);
+            let queries: Vec<f32> = of_group.flat_map(|queries| &queries[..count]).copied().collect();
+            layer.calibrate(head, &keys[head * tokens * head_dim..][..count], &queries).at("balance")?;
+        }
+        Ok(())
+    }
+}
+
+/// Tokens `range` of each head.
+fn cut(rows: &[f32], tokens: usize, width: usize, range: std::ops::Range<usize>) -> Vec<f32> {
+    let heads = rows.chunks_exact(tokens * width);
+    heads.flat_map(|head| &head[range.start * width..range.end * width]).copied().collect()
+}
+
+impl Attention for Cached {
+    fn tokens(&self) -> usize {
+        self.cache.layers().last().map_or(0, |layer| layer.next_position())
+    }
+
+    fn attend(
+        &mut self,
+        layer: usize,
+        queries: &[f32],
+        keys: &[f32],
+        values: &[f32],
+        outputs: &mut [f32],
+    ) -> Result<()> {
+        let start = Instant::now();
+        let Shape { head_dim, kv_heads, .. } = self.shape;
+        let tokens = keys.len() / (kv_heads * head_dim);
+        let place = format!("cache, layer {layer}");
+        let config = *self.cache.layers()[layer].config();
+        let before = self.cache.layers()[layer].next_position();
+        let mut done = 0;
+        while done < tokens {
+            let range = done..tokens.min(self.block_end(&config, before + done) - before);
+            let count = range.len();
+            let queries = cut(queries, tokens, head_dim, range.clone());
+            let keys = cut(keys, tokens, head_dim, range.clone());
+            self.calibrate(layer, &queries, &keys)?;
+            let values = cut(values, tokens, head_dim, range.clone());
+            self.cache.append(layer, &keys, &values).at(&place)?;
+            let mut output = vec![0.0; queries.len()];
+            let options = Attend { queries: Some(count), ..Attend::default() };
+            self.cache.attend(layer, &queries, &options, &mut output).at(&place)?;
+            let heads = outputs.chunks_exact_mut(tokens * head_dim);
+            for (whole, part) in heads.zip(output.chunks_exact(count * head_dim)) {
+                whole[range.start * head_dim..range.end * head_dim].copy_from_slice(part);
+            }
+            done = range.end;
+        }
+        self.time += start.elapsed();
+        Ok(())
+    }
+}
+
+/// Keys and values in f32, attention as the textbook has it: what the f16 cache is measured against. It sees one prompt.
+pub(crate) struct Exact {
+    shape: Shape,
+}
+
+impl Exact {
+    pub(crate) fn new(shape: &Shape) -> Self {
+        Self { shape: *shape }
+    }
+}
+
+impl Attention for Exact {
+    fn tokens(&self) -> usize {
+        0
+    }
+
+    fn attend(
+        &mut self,
+        _layer: usize,
+        queries: &[f32],
+        keys: &[f32],
+        values: &[f32],
+        outputs: &mut [f32],
+    ) -> Result<()> {
+        let Shape { head_dim, heads, kv_heads, .. } = self.shape;
+        let tokens = keys.len() / (kv_heads * head_dim);
+        let rows = |rows: &[f32], head: usize| {
+            let head = &rows[head * tokens * head_dim..][..tokens * head_dim];
+            Tensor::from_slice(head, (tokens, head_dim), &Device::Cpu)
+        };
+        let product = |a: &Tensor, b: &Tensor| a.matmul(b)?.flatten_all()?.to_vec1::<f32>();
+        for (head, output) in outputs.chunks_exact_mut(tokens * head_dim).enumerate() {
+            let shared = head / (heads / kv_heads);
+            let attend = || {
+                let mut weights = product(&rows(queries, head)?, &rows(keys, shared)?.t()?)?;
+                for (token, row) in weights.chunks_exact_mut(tokens).enumerate() {
+                    softmax(&mut row[..=token], 1.0 / (head_dim as f32).sqrt());
+                    row[token + 1..].fill(0.0);
+                }
+                let weights = Tensor::from_vec(weights, (tokens, tokens), &Device::Cpu)?;
+                product(&weights, &rows(values, shared)?)
+            };
+            output.copy_from_slice(&attend().map_err(|error| Failure(first_line(&error)))?);
+        }
+        Ok(())
+    }
+}
+
+fn softmax(scores: &mut [f32], scale: f32) {
+    let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let mut sum = 0.0;
+    for score in &mut *scores {
+        *score = ((*score - max) * scale).exp();
+        sum += *score;
+    }
+    scores.iter_mut().for_each(|weight| *weight /= sum);
+}

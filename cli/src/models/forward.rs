@@ -1,0 +1,239 @@
+//! The forward pass of Llama, Qwen2 and Qwen3: layer by layer over all tokens given, so that a weight is decoded once.
+
+use super::attention::Attention;
+use super::gguf::{Dense, Gguf, Matrix};
+use super::rope::Rope;
+use super::text::Text;
+use crate::failure::{Result, fail};
+use octaplex::codebook::WIDTHS;
+use rayon::prelude::*;
+use std::path::Path;
+
+/// The sizes of a model.
+#[derive(Clone, Copy)]
+pub(crate) struct Shape {
+    pub(crate) layers: usize,
+    pub(crate) width: usize,
+    pub(crate) heads: usize,
+    pub(crate) kv_heads: usize,
+    pub(crate) head_dim: usize,
+    /// Tokens that it was trained for.
+    pub(crate) context: usize,
+    epsilon: f32,
+}
+
+/// x·Wᵀ + b.
+struct Linear {
+    weight: Matrix,
+    bias: Option<Vec<f32>>,
+}
+
+struct Layer {
+    attention_norm: Vec<f32>,
+    queries: Linear,
+    keys: Linear,
+    values: Linear,
+    /// Of each head, before the rotary embedding (Qwen3).
+    query_norm: Option<Vec<f32>>,
+    key_norm: Option<Vec<f32>>,
+    output: Linear,
+    feed_norm: Vec<f32>,
+    gate: Linear,
+    up: Linear,
+    down: Linear,
+}
+
+/// A language model.
+pub(crate) struct Model {
+    pub(crate) name: String,
+    pub(crate) shape: Shape,
+    pub(crate) text: Text,
+    embedding: Matrix,
+    layers: Vec<Layer>,
+    norm: Vec<f32>,
+    /// None: the embedding, transposed.
+    output: Option<Matrix>,
+    rope: Rope,
+}
+
+const ARCHITECTURES: &[&str] = &["llama", "qwen2", "qwen3"];
+
+impl Model {
+    pub(crate) fn load(path: &Path) -> Result<Self> {
+        let mut gguf = Gguf::open(path)?;
+        let architecture = gguf.text("general.architecture").unwrap_or("").to_owned();
+        if !ARCHITECTURES.contains(&architecture.as_str()) {
+            let known = ARCHITECTURES.join(", ");
+            return gguf.refuse(format!("unknown architecture \"{architecture}\"; these are known: {known}"));
+        }
+        let key = |name: &str| format!("{architecture}.{name}");
+        let width = gguf.count(&key("embedding_length"))?;
+        let heads = gguf.count(&key("attention.head_count"))?;
+        let kv_heads = gguf.optional_count(&key("attention.head_count_kv")).unwrap_or(heads);
+        let head_dim = gguf.optional_count(&key("attention.key_length")).unwrap_or(width / heads);
+        let value_dim = gguf.optional_count(&key("attention.value_length")).unwrap_or(head_dim);
+        if kv_heads == 0 || !heads.is_multiple_of(kv_heads) || head_dim != value_dim {
+            return gguf.refuse(format!("{heads} query heads, {kv_heads} key/value heads of {head_dim}"));
+        }
+        if !WIDTHS.contains(&head_dim) {
+            return gguf.refuse(octaplex::Error::Width { actual: head_dim });
+        }
+        if gguf.optional_count(&key("expert_count")).unwrap_or(0) > 0 {
+            return gguf.refuse("a mixture of experts, which is not supported");
+        }
+        let shape = Shape {
+            layers: gguf.count(&key("block_count"))?,
+            width,
+            heads,
+            kv_heads,
+            head_dim,
+            context: gguf.count(&key("context_length"))?,
+            epsilon: gguf.number(&key("attention.layer_norm_rms_epsilon")).unwrap_or(1e-5),
+        };
+        let feed = gguf.count(&key("feed_forward_length"))?;
+        let vocabulary = match gguf.content.tensor_infos.get("token_embd.weight") {
+            Some(info) => info.shape.dims()[0],
+            None => return gguf.refuse("a damaged GGUF file: no tensor token_embd.weight"),
+        };
+        let text = Text::new(&gguf, vocabulary)?;
+        let rope = Rope::new(&mut gguf, &architecture, head_dim)?;
+        let layers = (0..shape.layers).map(|number| Layer::load(&mut gguf, &shape, feed, number));
+        let layers = layers.collect::<Result<Vec<_>>>()?;
+        let name = gguf.text("general.name").unwrap_or("a model without a name");
+        Ok(Self {
+            name: format!("{name} ({architecture})"),
+            shape,
+            text,
+            embedding: gguf.matrix("token_embd.weight", vocabulary, width)?,
+            layers,
+            norm: gguf.vector("output_norm.weight", width)?,
+            output: match gguf.has("output.weight") {
+                true => Some(gguf.matrix("output.weight", vocabulary, width)?),
+                false => None,
+            },
+            rope,
+        })
+    }
+
+    /// In a line.
+    pub(crate) fn describe(&self) -> String {
+        let Shape { layers, heads, kv_heads, head_dim, .. } = self.shape;
+        format!("{}: {layers} layers, {heads} query and {kv_heads} key/value heads of {head_dim}", self.name)
+    }
+
+    /// Refuses more tokens than the model was trained for.
+    pub(crate) fn check_context(&self, tokens: usize) -> Result<()> {
+        if tokens > self.shape.context {
+            fail!("{tokens} tokens are more than the {} that the model was made for", self.shape.context);
+        }
+        Ok(())
+    }
+
+    /// The next tokens' hidden states after the last norm, \[tokens]\[width].
+    pub(crate) fn forward(
+        &self,
+        tokens: &[u32],
+        attention: &mut impl Attention,
+        mut after_layer: impl FnMut(),
+    ) -> Result<Vec<f32>> {
+        let Shape { heads, kv_heads, head_dim, epsilon, .. } = self.shape;
+        let (count, position) = (tokens.len(), attention.tokens());
+        let mut x = self.embedding.rows(tokens)?;
+        for (number, layer) in self.layers.iter().enumerate() {
+            let normed = norm(&x, &layer.attention_norm, epsilon);
+            let turned = |linear: &Linear, heads, norm_weight: &Option<Vec<f32>>| -> Result<Vec<f32>> {
+                let mut rows = transpose(&linear.apply(&normed)?, count, heads, head_dim);
+                if let Some(weight) = norm_weight {
+                    rows = norm(&rows, weight, epsilon);
+                }
+                self.rope.turn(&mut rows, head_dim, count, position);
+                Ok(rows)
+            };
+            let queries = turned(&layer.queries, heads, &layer.query_norm)?;
+            let keys = turned(&layer.keys, kv_heads, &layer.key_norm)?;
+            let values = transpose(&layer.values.apply(&normed)?, count, kv_heads, head_dim);
+            let mut mixed = vec![0.0; queries.len()];
+            attention.attend(number, &queries, &keys, &values, &mut mixed)?;
+            let mixed = transpose(&mixed, heads, count, head_dim);
+            add(&mut x, &layer.output.apply(&mixed)?);
+            let normed = norm(&x, &layer.feed_norm, epsilon);
+            let (mut gate, up) = (layer.gate.apply(&normed)?, layer.up.apply(&normed)?);
+            gate.par_chunks_mut(4096).zip(up.par_chunks(4096)).for_each(|(gate, up)| {
+                gate.iter_mut().zip(up).for_each(|(gate, up)| *gate = *gate / (1.0 + (-*gate).exp()) * up);
+            });
+            add(&mut x, &layer.down.apply(&gate)?);
+            after_layer();
+        }
+        Ok(norm(&x, &self.norm, epsilon))
+    }
+
+    /// Logits of the next token, \[rows]\[vocabulary].
+    pub(crate) fn logits(&self, hidden: &[f32]) -> Result<Vec<f32>> {
+        self.output.as_ref().unwrap_or(&self.embedding).apply(hidden)
+    }
+
+    /// The matrix that makes logits, decoded for many rows.
+    pub(crate) fn dense_output(&self) -> Result<Dense> {
+        self.output.as_ref().unwrap_or(&self.embedding).dense()
+    }
+}
+
+impl Layer {
+    fn load(gguf: &mut Gguf, shape: &Shape, feed: usize, number: usize) -> Result<Self> {
+        let Shape { width, heads, kv_heads, head_dim, .. } = *shape;
+        let name = |part: &str| format!("blk.{number}.{part}");
+        let mut linear = |part: &str, outputs: usize, inputs: usize| -> Result<Linear> {
+            let weight = gguf.matrix(&name(&format!("{part}.weight")), outputs, inputs)?;
+            Ok(Linear { weight, bias: gguf.optional_vector(&name(&format!("{part}.bias")), outputs)? })
+        };
+        Ok(Self {
+            queries: linear("attn_q", heads * head_dim, width)?,
+            keys: linear("attn_k", kv_heads * head_dim, width)?,
+            values: linear("attn_v", kv_heads * head_dim, width)?,
+            output: linear("attn_output", width, heads * head_dim)?,
+            gate: linear("ffn_gate", feed, width)?,
+            up: linear("ffn_up", feed, width)?,
+            down: linear("ffn_down", width, feed)?,
+            attention_norm: gguf.vector(&name("attn_norm.weight"), width)?,
+            feed_norm: gguf.vector(&name("ffn_norm.weight"), width)?,
+            query_norm: gguf.optional_vector(&name("attn_q_norm.weight"), head_dim)?,
+            key_norm: gguf.optional_vector(&name("attn_k_norm.weight"), head_dim)?,
+        })
+    }
+}
+
+impl Linear {
+    fn apply(&self, x: &[f32]) -> Result<Vec<f32>> {
+        let mut rows = self.weight.apply(x)?;
+        if let Some(bias) = &self.bias {
+            rows.chunks_exact_mut(bias.len()).for_each(|row| add(row, bias));
+        }
+        Ok(rows)
+    }
+}
+
+fn add(x: &mut [f32], y: &[f32]) {
+    x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
+}
+
+/// Each row divided by its root mean square, and multiplied by the weight.
+fn norm(x: &[f32], weight: &[f32], epsilon: f32) -> Vec<f32> {
+    let mut normed = x.to_vec();
+    for row in normed.chunks_exact_mut(weight.len()) {
+        let squares: f64 = row.iter().map(|&x| f64::from(x) * f64::from(x)).sum();
+        let scale = 1.0 / (squares / weight.len() as f64 + f64::from(epsilon)).sqrt();
+        row.iter_mut().zip(weight).for_each(|(x, weight)| *x = *x * scale as f32 * weight);
+    }
+    normed
+}
+
+/// \[a]\[b]\[width] to \[b]\[a]\[width].
+fn transpose(x: &[f32], a: usize, b: usize, width: usize) -> Vec<f32> {
+    let mut out = Vec::with_capacity(x.len());
+    for j in 0..b {
+        for i in 0..a {
+            out.extend_from_slice(&x[(i * b + j) * width..][..width]);
+        }
+    }
+    out
+}

@@ -1,0 +1,196 @@
+//! `generate`: a model writes, its cache compressed; how fast, and how the cache grows.
+
+use super::attention::Cached;
+use super::forward::Model;
+use super::options::{CodecOptions, ModelOptions};
+use crate::failure::{Result, fail};
+use crate::files;
+use crate::progress::Progress;
+use clap::Args;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// What is written where.
+const HELP: &str = "\
+Always the likeliest token, so the same text every time. It goes to standard output as it is written; then
+come its speed and the bytes of the cache as they grew. With --beside-f16 a second cache in f16 takes the
+same tokens in turn, so that both times are of the same minutes: decoding only, the prompt is not in them.";
+
+/// Arguments of `generate`.
+#[derive(Args)]
+#[command(after_help = HELP)]
+pub(crate) struct Generate {
+    #[command(flatten)]
+    model: ModelOptions,
+    #[command(flatten)]
+    codecs: CodecOptions,
+    /// What the model continues; <|im_start|> and the like are tokens of their own
+    #[arg(long, value_name = "TEXT", required_unless_present = "text", conflicts_with = "text")]
+    prompt: Option<String>,
+    /// Continue the start of this file instead
+    #[arg(long, value_name = "FILE", requires = "tokens")]
+    text: Option<PathBuf>,
+    /// Tokens of it
+    #[arg(long, value_name = "N")]
+    tokens: Option<usize>,
+    /// Tokens to write, at most
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    new: usize,
+    /// A cache in f16 beside this one
+    #[arg(long)]
+    beside_f16: bool,
+    /// Write speed and bytes as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// A cache, and the time it has taken.
+struct Run {
+    cache: Cached,
+    /// A token's time in the cache alone, and all of it, each token's own.
+    in_cache: Vec<Duration>,
+    whole: Vec<Duration>,
+}
+
+impl Run {
+    /// A cache with the prompt in it, and the logits after it.
+    fn start(
+        arguments: &Generate,
+        codecs: &CodecOptions,
+        model: &Model,
+        prompt: &[u32],
+    ) -> Result<(Self, Vec<f32>)> {
+        let progress = Progress::new(model.shape.layers);
+        progress.about("reading the prompt");
+        let mut cache = arguments.model.cache(model, codecs, prompt.len() + arguments.new)?;
+        let hidden = model.forward(prompt, &mut cache, || progress.step())?;
+        let logits = model.logits(&hidden[hidden.len() - model.shape.width..])?;
+        Ok((Self { cache, in_cache: Vec::new(), whole: Vec::new() }, logits))
+    }
+
+    /// Logits after one more token.
+    fn step(&mut self, model: &Model, token: u32) -> Result<Vec<f32>> {
+        let (start, before) = (Instant::now(), self.cache.time());
+        let hidden = model.forward(&[token], &mut self.cache, || ())?;
+        let logits = model.logits(&hidden);
+        self.in_cache.push(self.cache.time() - before);
+        self.whole.push(start.elapsed());
+        logits
+    }
+}
+
+/// The median in milliseconds: a busy machine disturbs it less than a mean.
+fn median(times: &[Duration]) -> f64 {
+    let mut times: Vec<f64> = times.iter().map(|time| time.as_secs_f64() * 1e3).collect();
+    times.sort_by(f64::total_cmp);
+    times.get(times.len() / 2).copied().unwrap_or(0.0)
+}
+
+/// The likeliest token.
+pub(crate) fn likeliest(logits: &[f32]) -> u32 {
+    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    logits.iter().position(|logit| *logit == max).unwrap_or(0) as u32
+}
+
+/// Where growth is noted.
+const EVERY: usize = 64;
+
+pub(crate) fn run(arguments: &Generate) -> Result<()> {
+    let model = arguments.model.load()?;
+    let prompt = match (&arguments.prompt, &arguments.text, arguments.tokens) {
+        (Some(prompt), _, _) => model.text.encode(prompt)?,
+        (None, Some(text), Some(tokens)) => model.text.of_file(text, tokens)?,
+        _ => fail!("give --prompt, or --text and --tokens"),
+    };
+    if prompt.is_empty() {
+        fail!("the prompt is empty");
+    }
+    model.check_context(prompt.len() + arguments.new)?;
+    let (mut main, mut logits) = Run::start(arguments, &arguments.codecs, &model, &prompt)?;
+    let mut beside = match arguments.beside_f16 {
+        true => Some(Run::start(arguments, &CodecOptions::f16(), &model, &prompt)?.0),
+        false => None,
+    };
+    if let Some(text) = &arguments.prompt {
+        files::print(text)?;
+    }
+    let mut growth = vec![grown(&main.cache, &model)];
+    let (mut written, mut pending) = (0, Vec::new());
+    while written < arguments.new {
+        let token = likeliest(&logits);
+        if model.text.is_last(token) {
+            break;
+        }
+        pending.push(token);
+        let text = model.text.decode(&pending);
+        if !text.ends_with('\u{fffd}') {
+            files::print(&text)?;
+            pending.clear();
+        }
+        logits = main.step(&model, token)?;
+        if let Some(beside) = &mut beside {
+            beside.step(&model, token)?;
+        }
+        written += 1;
+        if written % EVERY == 0 {
+            growth.push(grown(&main.cache, &model));
+        }
+    }
+    if written % EVERY != 0 {
+        growth.push(grown(&main.cache, &model));
+    }
+    finish(arguments, &model, &main, beside.as_ref(), &growth)
+}
+
+/// Tokens, bytes, and what f16 would take.
+fn grown(cache: &Cached, model: &Model) -> (usize, usize, usize) {
+    let (stats, layers) = (cache.stats(), model.shape.layers);
+    (stats.tokens / layers, stats.bytes, 2 * stats.values)
+}
+
+fn finish(
+    arguments: &Generate,
+    model: &Model,
+    main: &Run,
+    beside: Option<&Run>,
+    growth: &[(usize, usize, usize)],
+) -> Result<()> {
+    let mut text = format!(
+        "\n\n{}\n{}; {}\n\n    tokens     KV bytes      in f16\n",
+        model.describe(),
+        arguments.codecs.describe(),
+        arguments.model.describe()
+    );
+    for (tokens, bytes, f16) in growth {
+        text += &format!(
+            "{tokens:>10} {bytes:>12} {f16:>11}   {:.2} times smaller\n",
+            *f16 as f64 / *bytes as f64
+        );
+    }
+    let speed = |name: &str, run: &Run| {
+        let (whole, in_cache) = (median(&run.whole), median(&run.in_cache));
+        format!(
+            "{name}{:.1} tokens/s; a token (median) {whole:.2} ms, {in_cache:.2} of it in the cache\n",
+            1e3 / whole
+        )
+    };
+    if !main.whole.is_empty() {
+        text += &format!("\n{}", speed("", main));
+        text += &beside.map_or(String::new(), |beside| speed("f16 cache: ", beside));
+    }
+    if let Some(path) = &arguments.json {
+        let times =
+            |run: &Run| json!({"ms_per_token": median(&run.whole), "ms_in_cache": median(&run.in_cache)});
+        let rows = growth
+            .iter()
+            .map(|(tokens, bytes, f16)| json!({"tokens": tokens, "kv_bytes": bytes, "kv_bytes_f16": f16}));
+        let mut json = arguments.model.json(model, &arguments.codecs);
+        json["growth"] = rows.collect();
+        json["written"] = main.whole.len().into();
+        json["time"] = times(main);
+        json["time_f16"] = beside.map_or(Value::Null, times);
+        files::write(path, format!("{json:#}\n").as_bytes())?;
+    }
+    files::print(text)
+}

@@ -1,0 +1,119 @@
+//! `perplexity`: a model reads a text with a compressed cache, beside the same with f16.
+
+use super::forward::Model;
+use super::likelihood::{Outcome, Reference};
+use super::options::{CodecOptions, ModelOptions};
+use crate::failure::{Result, fail};
+use crate::files;
+use crate::progress::Progress;
+use clap::Args;
+use serde_json::json;
+use std::path::PathBuf;
+use std::time::Instant;
+
+/// What the numbers mean.
+const HELP: &str = "\
+The text is cut into windows; each is read from an empty cache, and every token but a window's first is
+predicted from those before it. Keys and values reach attention through the cache alone: what it has
+compressed is what the model reads.
+
+perplexity      exp of the mean -ln p(token), nats
+kl_mean, kl_p99 KL divergence of the next token's distribution from that with the f16 cache, nats
+top1_agreement  share of positions where both caches make the same token the likeliest
+kv_bytes        of the cache at the end of a window, everything counted
+bits_per_value  of the whole cache; in pages: without the exact tokens, what a long context tends to";
+
+/// Arguments of `perplexity`.
+#[derive(Args)]
+#[command(after_help = HELP)]
+pub(crate) struct Perplexity {
+    #[command(flatten)]
+    model: ModelOptions,
+    #[command(flatten)]
+    codecs: CodecOptions,
+    /// A text in UTF-8, read from its start
+    #[arg(long, value_name = "FILE")]
+    text: PathBuf,
+    /// Tokens of a window
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    tokens: usize,
+    /// Windows, one after the other
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    windows: usize,
+    /// Also run attention in f32, without any cache
+    #[arg(long)]
+    exact: bool,
+    /// Write the results as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// What `--tokens` and `--windows` may be.
+pub(crate) fn check_windows(model: &Model, tokens: usize, windows: usize) -> Result<()> {
+    if tokens < 2 || windows == 0 || tokens.checked_mul(windows).is_none() {
+        fail!("--tokens {tokens} --windows {windows}: at least one window of 2 tokens");
+    }
+    model.check_context(tokens)?;
+    Ok(())
+}
+
+pub(crate) fn run(arguments: &Perplexity) -> Result<()> {
+    let Perplexity { model: options, codecs, text, tokens, windows, .. } = arguments;
+    let start = Instant::now();
+    let model = options.load()?;
+    check_windows(&model, *tokens, *windows)?;
+    let words = model.text.of_file(text, tokens * windows)?;
+    let runs = if arguments.exact { 3 } else { 2 };
+    let progress = Progress::shown(runs * Reference::steps(&model, *windows));
+    let reference = Reference::new(&model, options, &words, *windows, &progress)?;
+    let outcome = reference.measure(codecs, &progress)?;
+    let exact = match arguments.exact {
+        true => Some(reference.exact_perplexity(&progress)?),
+        false => None,
+    };
+    drop(progress);
+    if let Some(path) = &arguments.json {
+        let mut json = options.json(&model, codecs);
+        if let (Some(json), Some(found)) = (json.as_object_mut(), outcome.json().as_object()) {
+            json.extend(found.clone());
+            json.insert("window_tokens".into(), (*tokens).into());
+            json.insert("windows".into(), (*windows).into());
+            json.insert("perplexity_f32".into(), json!(exact));
+        }
+        files::write(path, format!("{json:#}\n").as_bytes())?;
+    }
+    let about = format!(
+        "{}\n{}; {windows} windows of {tokens} tokens\n{}; {}",
+        model.describe(),
+        text.display(),
+        codecs.describe(),
+        options.describe()
+    );
+    let exact =
+        exact.map_or(String::new(), |exact| format!("\nperplexity without a cache, in f32: {exact:.4}\n"));
+    files::print(format!("{about}\n\n{}{exact}\n{:.0} s\n", table(&outcome), start.elapsed().as_secs_f64()))
+}
+
+fn table(outcome: &Outcome) -> String {
+    let change = 100.0 * (outcome.perplexity / outcome.perplexity_f16 - 1.0);
+    let smaller = outcome.kv_bytes_f16 as f64 / outcome.kv_bytes as f64;
+    format!(
+        "                  f16 cache   compressed\n\
+         perplexity     {:>12.4} {:>12.4}   {change:+.2}%\n\
+         KV bytes       {:>12} {:>12}   {smaller:.2} times smaller\n\
+         bits per value {:>12} {:>12.3}   in pages {:.3}\n\
+         KL divergence, nats: mean {:.5}, 99th percentile {:.4}\n\
+         the same likeliest token: {:.2}% of {} predictions\n",
+        outcome.perplexity_f16,
+        outcome.perplexity,
+        outcome.kv_bytes_f16,
+        outcome.kv_bytes,
+        16,
+        outcome.bits_per_value,
+        outcome.bits_per_value_pages,
+        outcome.kl_mean,
+        outcome.kl_p99,
+        100.0 * outcome.top1_agreement,
+        outcome.tokens,
+    )
+}

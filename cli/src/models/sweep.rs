@@ -1,0 +1,267 @@
+//! `sweep`: many caches on the same text, each row kept as soon as it is there.
+
+mod page;
+
+use super::likelihood::{Outcome, Reference};
+use super::options::{CodecOptions, ModelOptions};
+use super::perplexity::check_windows;
+use crate::failure::{At, Failure, Result, fail, parse_spec};
+use crate::files;
+use crate::progress::Progress;
+use crate::table::number;
+use clap::{Args, ValueEnum};
+use octaplex::Center;
+use serde_json::Value;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::PathBuf;
+
+/// What runs when `--codecs` is not given.
+const DEFAULT_CODECS: &str = "f16; trellis:m=2; trellis; trellis:m=8; turboquant:bits=2; turboquant:bits=3; turboquant; \
+    turboquant-qjl:bits=4; octopus:bits=2; octopus; octopus:bits=4; octopus-qjl; polarquant:bits=3; polarquant; \
+    hqmq:s=24,r=3; hqmq; hqmq:r=6,med=3/hqmq; tq3_0; tq3_0:variant=3bit; int:bits=3; int; int:asymmetric=true; \
+    int:bits=3,group=32; int:group=32; int:group=32,asymmetric=true";
+
+/// What a sweep is.
+const HELP: &str = "\
+Every codec with every way to prepare keys, on the same windows of the text: see `octaplex perplexity --help` for
+the numbers. The f16 cache runs once. Each result is added to --rows, a file of JSON lines, at once; a sweep that is
+started again skips what it finds there.";
+
+/// Arguments of `sweep`.
+#[derive(Args)]
+#[command(after_help = HELP)]
+pub(crate) struct Sweep {
+    #[command(flatten)]
+    model: ModelOptions,
+    /// A text in UTF-8, read from its start
+    #[arg(long, value_name = "FILE")]
+    text: PathBuf,
+    /// Tokens of a window
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    tokens: usize,
+    /// Windows, one after the other
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    windows: usize,
+    /// The codecs: "SPEC;SPEC;…", one for keys and values or KEYS/VALUES
+    #[arg(long, value_name = "SPECS")]
+    codecs: Option<String>,
+    /// How keys are prepared
+    #[arg(long, value_name = "HOW,HOW,…", value_delimiter = ',', default_value = "plain,page,balanced")]
+    keys: Vec<Preparation>,
+    /// Where rows are kept
+    #[arg(long, value_name = "FILE", default_value = "octaplex-sweep.jsonl")]
+    rows: PathBuf,
+    /// The page with the plots
+    #[arg(long, value_name = "FILE", default_value = "octaplex-sweep.html")]
+    html: PathBuf,
+}
+
+/// What is done to keys before they are encoded.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Preparation {
+    /// As they are
+    Plain,
+    /// Centred page by page
+    Page,
+    /// Centred page by page, and balanced
+    Balanced,
+}
+
+impl Preparation {
+    const ALL: [Self; 3] = [Self::Plain, Self::Page, Self::Balanced];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Page => "page",
+            Self::Balanced => "balanced",
+        }
+    }
+}
+
+/// One cache and what it does.
+struct Row {
+    /// As it was given.
+    codec: String,
+    keys: Preparation,
+    outcome: Outcome,
+}
+
+/// A codec as it was given, and what it means.
+type Case = (String, Preparation, CodecOptions);
+
+fn cases(sweep: &Sweep) -> Result<Vec<Case>> {
+    let mut cases = Vec::new();
+    for text in sweep.codecs.as_deref().unwrap_or(DEFAULT_CODECS).split(';').map(str::trim) {
+        if text.is_empty() {
+            continue;
+        }
+        let (keys, values) = text.split_once('/').unwrap_or((text, text));
+        let (k, v) = (parse_spec(keys)?, parse_spec(values)?);
+        for &how in &sweep.keys {
+            let center = if how == Preparation::Plain { Center::Off } else { Center::Page };
+            let codecs = CodecOptions { k, v, center, balance: how == Preparation::Balanced };
+            if !codecs.is_f16() || how == sweep.keys[0] {
+                cases.push((text.to_owned(), how, codecs));
+            }
+        }
+    }
+    if cases.is_empty() {
+        fail!("--codecs: no spec in it; give \"SPEC;SPEC\"");
+    }
+    Ok(cases)
+}
+
+pub(crate) fn run(sweep: &Sweep) -> Result<()> {
+    let Sweep { model: options, text, tokens, windows, .. } = sweep;
+    let cases = cases(sweep)?;
+    let model = options.load()?;
+    check_windows(&model, *tokens, *windows)?;
+    let words = model.text.of_file(text, tokens * windows)?;
+    let fingerprint = crc(&words);
+    let key = |case: &Case| {
+        let mut key = options.json(&model, &case.2);
+        key["keys"] = case.1.name().into();
+        key["window_tokens"] = (*tokens).into();
+        key["windows"] = (*windows).into();
+        key["text"] = fingerprint.clone().into();
+        key
+    };
+    // A cache that cannot be built is an error now, not hours later.
+    for case in &cases {
+        options.cache(&model, &case.2, *tokens)?;
+    }
+    let kept = kept_rows(sweep)?;
+    let find = |key: &Value| kept.iter().find_map(|row| outcome_of(row, key));
+    let missing = cases.iter().filter(|case| find(&key(case)).is_none()).count();
+    let steps = Reference::steps(&model, *windows);
+    let progress = Progress::shown((missing + usize::from(missing > 0)) * steps);
+    let mut reference = None;
+    let mut rows = Vec::new();
+    for case in &cases {
+        let mut row = key(case);
+        let outcome = match find(&row) {
+            Some(outcome) => outcome,
+            None => {
+                let reference = match &reference {
+                    Some(reference) => reference,
+                    None => &*reference.insert(Reference::new(&model, options, &words, *windows, &progress)?),
+                };
+                let outcome = reference.measure(&case.2, &progress)?;
+                if let (Some(row), Some(found)) = (row.as_object_mut(), outcome.json().as_object()) {
+                    row.extend(found.clone());
+                }
+                keep(sweep, &row)?;
+                outcome
+            }
+        };
+        rows.push(Row { codec: case.0.clone(), keys: case.1, outcome });
+    }
+    drop(progress);
+    rows.sort_by(|a, b| {
+        let rank = |row: &Row| (row.keys as u8, row.outcome.bits_per_value);
+        rank(a).0.cmp(&rank(b).0).then(rank(a).1.total_cmp(&rank(b).1))
+    });
+    let about = format!(
+        "{}\n{}, {windows} windows of {tokens} tokens; {}",
+        model.describe(),
+        text.display(),
+        options.describe()
+    );
+    files::write(&sweep.html, page::page(&model.name, &about, &rows).as_bytes())?;
+    files::print(format!(
+        "{}\nRows: {}\nPage with plots: {}\n",
+        table(&about, &rows),
+        sweep.rows.display(),
+        sweep.html.display()
+    ))
+}
+
+/// Which text it was: a checksum of its tokens.
+fn crc(tokens: &[u32]) -> String {
+    let mut hash = 0xcbf2_9ce4_8422_2325u64;
+    for byte in tokens.iter().flat_map(|token| token.to_le_bytes()) {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    format!("{hash:016x}")
+}
+
+fn kept_rows(sweep: &Sweep) -> Result<Vec<Value>> {
+    if !sweep.rows.exists() {
+        return Ok(Vec::new());
+    }
+    let text = String::from_utf8_lossy(&files::read(&sweep.rows)?).into_owned();
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    let count = text.lines().count();
+    let rows = lines.filter_map(|(number, line)| match serde_json::from_str(line) {
+        Ok(row) => Some(Ok(row)),
+        // The last line of a sweep that was interrupted.
+        Err(_) if number + 1 == count && !text.ends_with('\n') => None,
+        Err(error) => Some(Err(Failure(format!("{}, line {}: {error}", sweep.rows.display(), number + 1)))),
+    });
+    rows.collect()
+}
+
+/// The outcome in a row, if all that `key` says is in it.
+fn outcome_of(row: &Value, key: &Value) -> Option<Outcome> {
+    let key = key.as_object()?;
+    if key.iter().any(|(name, value)| row.get(name) != Some(value)) {
+        return None;
+    }
+    Outcome::from_json(row)
+}
+
+fn keep(sweep: &Sweep, row: &Value) -> Result<()> {
+    let place = sweep.rows.display();
+    let mut file = OpenOptions::new().create(true).append(true).open(&sweep.rows).at(&place)?;
+    // On a line of its own, whatever an interrupted sweep left.
+    let before = files::read(&sweep.rows)?;
+    let start = if before.is_empty() || before.ends_with(b"\n") { "" } else { "\n" };
+    file.write_all(format!("{start}{row}\n").as_bytes()).at(&place)
+}
+
+/// The columns of a row after codec and preparation.
+fn cells(outcome: &Outcome) -> [String; 7] {
+    [
+        format!("{:.3}", outcome.bits_per_value),
+        format!("{:.3}", outcome.bits_per_value_pages),
+        format!("{:.3}", outcome.perplexity),
+        format!("{:+.2}%", 100.0 * (outcome.perplexity / outcome.perplexity_f16 - 1.0)),
+        number(outcome.kl_mean),
+        number(outcome.kl_p99),
+        format!("{:.2}%", 100.0 * outcome.top1_agreement),
+    ]
+}
+
+const COLUMNS: [&str; 7] = ["bits", "in pages", "perplexity", "change", "KL mean", "KL p99", "top-1"];
+
+fn table(about: &str, rows: &[Row]) -> String {
+    let line = |codec: &str, keys: &str, cells: &[String]| {
+        let cells: Vec<_> = cells.iter().map(|cell| format!(" {cell:>10}")).collect();
+        format!("{codec:34} {keys:9}{}\n", cells.concat())
+    };
+    let mut text = format!("{about}\n\n{}", line("CODEC", "KEYS", &COLUMNS.map(str::to_owned)));
+    for row in rows {
+        text += &line(&row.codec, row.keys.name(), &cells(&row.outcome));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_row_is_found_again_only_with_the_same_key() {
+        let outcome = json!({
+            "tokens": 9, "perplexity": 2.0, "perplexity_f16": 1.5, "kl_mean": 0.1, "kl_p99": 0.2,
+            "top1_agreement": 0.9, "kv_bytes": 10, "kv_bytes_f16": 20, "bits_per_value": 8.0,
+            "bits_per_value_pages": 7.0, "k": "trellis", "page": 64,
+        });
+        assert!(outcome_of(&outcome, &json!({"k": "trellis", "page": 64})).is_some_and(|o| o.kv_bytes == 10));
+        assert!(outcome_of(&outcome, &json!({"k": "trellis", "page": 128})).is_none());
+        assert!(outcome_of(&json!({"k": "trellis"}), &json!({"k": "trellis"})).is_none());
+    }
+}

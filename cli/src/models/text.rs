@@ -1,0 +1,99 @@
+//! Text and tokens: the byte-level tokenizer that a GGUF file carries.
+
+use super::gguf::{Gguf, first_line};
+use crate::failure::{Failure, Result, fail};
+use candle_core::quantized::tokenizer::TokenizerFromGguf;
+use std::path::Path;
+use tokenizers::pre_tokenizers::PreTokenizerWrapper;
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::pre_tokenizers::digits::Digits;
+use tokenizers::pre_tokenizers::sequence::Sequence;
+use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
+use tokenizers::{SplitDelimiterBehavior, Tokenizer};
+
+/// Text to tokens and back.
+pub(crate) struct Text {
+    tokenizer: Tokenizer,
+    /// Put before every text by models that were trained so.
+    first: Option<u32>,
+    /// Ends what a model writes.
+    last: Vec<u32>,
+}
+
+/// Llama 3 splits words like Qwen2, and digits in groups of up to three.
+const LLAMA3: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+impl Text {
+    /// The tokenizer of a model that has an embedding for so many tokens.
+    pub(crate) fn new(gguf: &Gguf, vocabulary: usize) -> Result<Self> {
+        match gguf.text("tokenizer.ggml.model") {
+            Some("gpt2") => {}
+            Some(other) => {
+                return gguf
+                    .refuse(format!("its tokenizer is \"{other}\"; byte-level ones (gpt2) are supported"));
+            }
+            None => return gguf.refuse("no tokenizer in it"),
+        }
+        let tokenizer = Tokenizer::from_gguf(&gguf.content);
+        let mut tokenizer =
+            tokenizer.or_else(|error| gguf.refuse(format!("its tokenizer: {}", first_line(&error))))?;
+        let bytes = |words: bool| PreTokenizerWrapper::ByteLevel(ByteLevel::new(false, true, words));
+        // How text is cut into words is not in the file, only its name.
+        let words = match gguf.text("tokenizer.ggml.pre") {
+            Some("qwen2") => None,
+            Some("smollm") => Some(vec![PreTokenizerWrapper::Digits(Digits::new(true)), bytes(true)]),
+            Some("gpt-2" | "default") | None => Some(vec![bytes(true)]),
+            Some("llama3" | "llama-v3" | "llama-bpe") => {
+                let pattern = SplitPattern::Regex(LLAMA3.into());
+                let split = Split::new(pattern, SplitDelimiterBehavior::Isolated, false);
+                let split = split.map_err(|error| Failure(first_line(&error)))?;
+                Some(vec![PreTokenizerWrapper::Split(split), bytes(false)])
+            }
+            Some(other) => {
+                return gguf.refuse(format!(
+                    "its tokenizer cuts words by \"{other}\"; qwen2, smollm, gpt-2 and llama-bpe are supported"
+                ));
+            }
+        };
+        if let Some(words) = words {
+            tokenizer.with_pre_tokenizer(Some(Sequence::new(words)));
+        }
+        if tokenizer.get_vocab_size(true) > vocabulary {
+            let tokens = tokenizer.get_vocab_size(true);
+            return gguf.refuse(format!("{tokens} tokens, but an embedding of {vocabulary}"));
+        }
+        let token = |key: &str| gguf.optional_count(key).map(|token| token as u32);
+        let starts = gguf.value("tokenizer.ggml.add_bos_token").and_then(|value| value.to_bool().ok());
+        let first = token("tokenizer.ggml.bos_token_id").filter(|_| starts == Some(true));
+        let ends = ["<|endoftext|>", "<|im_end|>", "<|eot_id|>"];
+        let last = ends.iter().filter_map(|end| tokenizer.token_to_id(end));
+        let last = last.chain(token("tokenizer.ggml.eos_token_id")).collect();
+        Ok(Self { tokenizer, first, last })
+    }
+
+    pub(crate) fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        let encoding = self.tokenizer.encode_fast(text, false);
+        let encoding = encoding.map_err(|error| Failure(first_line(&error)))?;
+        Ok(self.first.into_iter().chain(encoding.get_ids().iter().copied()).collect())
+    }
+
+    pub(crate) fn decode(&self, tokens: &[u32]) -> String {
+        self.tokenizer.decode(tokens, true).unwrap_or_default()
+    }
+
+    pub(crate) fn is_last(&self, token: u32) -> bool {
+        self.last.contains(&token)
+    }
+
+    /// The first `count` tokens of a file.
+    pub(crate) fn of_file(&self, path: &Path, count: usize) -> Result<Vec<u32>> {
+        let bytes = crate::files::read(path)?;
+        let Ok(text) = String::from_utf8(bytes) else { fail!("{}: not text in UTF-8", path.display()) };
+        let mut tokens = self.encode(&text)?;
+        if tokens.len() < count {
+            fail!("{}: {} tokens, but {count} are needed", path.display(), tokens.len());
+        }
+        tokens.truncate(count);
+        Ok(tokens)
+    }
+}

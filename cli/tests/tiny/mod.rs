@@ -1,0 +1,288 @@
+//! Language models of two layers with random weights: as GGUF files, and as an oracle in f64, token by token.
+
+use half::f16;
+use std::path::Path;
+
+const WIDTH: usize = 64;
+const HEADS: usize = 4;
+const KV_HEADS: usize = 2;
+const DIM: usize = 32;
+const FEED: usize = 96;
+const LAYERS: usize = 2;
+const EPSILON: f64 = 1e-5;
+const BASE: f64 = 10_000.0;
+
+/// A tensor as the model has it: after it was stored in Q8_0, or in f32.
+struct Tensor {
+    name: String,
+    /// (outputs, inputs); vectors have one output.
+    shape: (usize, usize),
+    values: Vec<f64>,
+    bytes: Vec<u8>,
+    kind: u32,
+}
+
+pub(crate) struct Tiny {
+    pub(crate) architecture: &'static str,
+    tensors: Vec<Tensor>,
+    tokens: Vec<String>,
+}
+
+/// Numbers in -1..1, the same everywhere.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> f32 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    }
+}
+
+/// Blocks of 32: an f16 scale and signed bytes.
+fn q8_0(values: &[f32]) -> (Vec<u8>, Vec<f64>) {
+    let (mut bytes, mut decoded) = (Vec::new(), Vec::new());
+    for block in values.chunks(32) {
+        let scale = f16::from_f32(block.iter().fold(0.0f32, |max, x| max.max(x.abs())) / 127.0);
+        bytes.extend(scale.to_le_bytes());
+        for x in block {
+            let code = (x / scale.to_f32()).round() as i8;
+            bytes.push(code as u8);
+            decoded.push(f64::from(code) * f64::from(scale.to_f32()));
+        }
+    }
+    (bytes, decoded)
+}
+
+/// GPT-2's names of bytes.
+fn byte_name(byte: u8) -> char {
+    let shown = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
+    if shown(byte) {
+        return char::from(byte);
+    }
+    let before = (0..byte).filter(|byte| !shown(*byte)).count() as u32;
+    char::from_u32(256 + before).unwrap()
+}
+
+impl Tiny {
+    pub(crate) fn new(architecture: &'static str, seed: u64) -> Self {
+        let mut tokens: Vec<String> = (0..=255).map(|byte| byte_name(byte).to_string()).collect();
+        tokens.extend(["QZ".into(), "<|endoftext|>".into()]);
+        let mut tiny = Self { architecture, tensors: Vec::new(), tokens };
+        let mut random = Random(seed);
+        let vocabulary = tiny.tokens.len();
+        let mut matrix = |tiny: &mut Self, name: String, outputs: usize, inputs: usize, size: f32| {
+            let values: Vec<f32> = (0..outputs * inputs).map(|_| random.next() * size).collect();
+            let (bytes, values) = q8_0(&values);
+            tiny.tensors.push(Tensor { name, shape: (outputs, inputs), values, bytes, kind: 8 });
+        };
+        matrix(&mut tiny, "token_embd.weight".into(), vocabulary, WIDTH, 1.0);
+        if architecture != "llama" {
+            matrix(&mut tiny, "output.weight".into(), vocabulary, WIDTH, 0.5);
+        }
+        for layer in 0..LAYERS {
+            let name = |part: &str| format!("blk.{layer}.{part}.weight");
+            for (part, outputs, inputs) in [
+                ("attn_q", HEADS * DIM, WIDTH),
+                ("attn_k", KV_HEADS * DIM, WIDTH),
+                ("attn_v", KV_HEADS * DIM, WIDTH),
+                ("attn_output", WIDTH, HEADS * DIM),
+                ("ffn_gate", FEED, WIDTH),
+                ("ffn_up", FEED, WIDTH),
+                ("ffn_down", WIDTH, FEED),
+            ] {
+                matrix(&mut tiny, name(part), outputs, inputs, 0.4);
+            }
+        }
+        let mut vector = |tiny: &mut Self, name: String, length: usize, middle: f32| {
+            let values: Vec<f32> = (0..length).map(|_| middle + 0.3 * random.next()).collect();
+            let bytes = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+            let values = values.into_iter().map(f64::from).collect();
+            tiny.tensors.push(Tensor { name, shape: (1, length), values, bytes, kind: 0 });
+        };
+        vector(&mut tiny, "output_norm.weight".into(), WIDTH, 1.0);
+        for layer in 0..LAYERS {
+            let name = |part: &str| format!("blk.{layer}.{part}");
+            vector(&mut tiny, name("attn_norm.weight"), WIDTH, 1.0);
+            vector(&mut tiny, name("ffn_norm.weight"), WIDTH, 1.0);
+            if architecture == "qwen2" {
+                vector(&mut tiny, name("attn_q.bias"), HEADS * DIM, 0.0);
+                vector(&mut tiny, name("attn_k.bias"), KV_HEADS * DIM, 2.0);
+                vector(&mut tiny, name("attn_v.bias"), KV_HEADS * DIM, 0.0);
+            }
+            if architecture == "qwen3" {
+                vector(&mut tiny, name("attn_q_norm.weight"), DIM, 1.0);
+                vector(&mut tiny, name("attn_k_norm.weight"), DIM, 1.0);
+            }
+        }
+        tiny
+    }
+
+    /// The file's bytes.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        let key = |name: &str| format!("{}.{name}", self.architecture);
+        let mut file = b"GGUF".to_vec();
+        file.extend(3u32.to_le_bytes());
+        file.extend((self.tensors.len() as u64).to_le_bytes());
+        let counts = [
+            ("block_count", LAYERS),
+            ("context_length", 2048),
+            ("embedding_length", WIDTH),
+            ("feed_forward_length", FEED),
+            ("attention.head_count", HEADS),
+            ("attention.head_count_kv", KV_HEADS),
+            ("attention.key_length", DIM),
+            ("attention.value_length", DIM),
+        ];
+        let floats = [("attention.layer_norm_rms_epsilon", EPSILON), ("rope.freq_base", BASE)];
+        let words = ["smollm", "qwen2", "llama-bpe"];
+        let words =
+            words[["llama", "qwen2", "qwen3"].iter().position(|a| *a == self.architecture).unwrap_or(0)];
+        let texts = [
+            ("general.architecture", self.architecture),
+            ("general.name", "Tiny"),
+            ("tokenizer.ggml.model", "gpt2"),
+            ("tokenizer.ggml.pre", words),
+        ];
+        file.extend(((counts.len() + floats.len() + texts.len() + 2) as u64).to_le_bytes());
+        let text = |file: &mut Vec<u8>, text: &str| {
+            file.extend((text.len() as u64).to_le_bytes());
+            file.extend(text.bytes());
+        };
+        for (name, value) in counts {
+            text(&mut file, &key(name));
+            file.extend(4u32.to_le_bytes());
+            file.extend((value as u32).to_le_bytes());
+        }
+        for (name, value) in floats {
+            text(&mut file, &key(name));
+            file.extend(6u32.to_le_bytes());
+            file.extend((value as f32).to_le_bytes());
+        }
+        for (name, value) in texts {
+            text(&mut file, name);
+            file.extend(8u32.to_le_bytes());
+            text(&mut file, value);
+        }
+        for (name, values) in [("tokens", self.tokens.clone()), ("merges", vec!["Q Z".to_owned()])] {
+            text(&mut file, &format!("tokenizer.ggml.{name}"));
+            file.extend(9u32.to_le_bytes());
+            file.extend(8u32.to_le_bytes());
+            file.extend((values.len() as u64).to_le_bytes());
+            values.iter().for_each(|value| text(&mut file, value));
+        }
+        let mut offset = 0u64;
+        for tensor in &self.tensors {
+            text(&mut file, &tensor.name);
+            let (outputs, inputs) = (tensor.shape.0 as u64, tensor.shape.1 as u64);
+            let dims: &[u64] = if tensor.kind == 0 { &[inputs] } else { &[inputs, outputs] };
+            file.extend((dims.len() as u32).to_le_bytes());
+            dims.iter().for_each(|dim| file.extend(dim.to_le_bytes()));
+            file.extend(tensor.kind.to_le_bytes());
+            file.extend(offset.to_le_bytes());
+            offset += tensor.bytes.len().next_multiple_of(32) as u64;
+        }
+        for tensor in &self.tensors {
+            file.resize(file.len().next_multiple_of(32), 0);
+            file.extend(&tensor.bytes);
+        }
+        file
+    }
+
+    pub(crate) fn write(&self, path: &Path) {
+        std::fs::write(path, self.bytes()).unwrap();
+    }
+
+    fn find(&self, name: &str) -> Option<&Tensor> {
+        self.tensors.iter().find(|tensor| tensor.name == name)
+    }
+
+    fn vector(&self, name: &str) -> &[f64] {
+        &self.find(name).unwrap().values
+    }
+
+    fn product(&self, name: &str, x: &[f64]) -> Vec<f64> {
+        let weights = self.vector(&format!("{name}.weight")).chunks_exact(x.len());
+        let mut y: Vec<f64> = weights.map(|row| row.iter().zip(x).map(|(w, x)| w * x).sum()).collect();
+        if let Some(bias) = self.find(&format!("{name}.bias")) {
+            y.iter_mut().zip(&bias.values).for_each(|(y, bias)| *y += bias);
+        }
+        y
+    }
+
+    /// Channels of each head turned by position, after the head's norm.
+    fn turned(&self, mut x: Vec<f64>, norm_name: &str, position: usize) -> Vec<f64> {
+        for head in x.chunks_exact_mut(DIM) {
+            if let Some(weight) = self.find(norm_name) {
+                head.copy_from_slice(&norm(head, &weight.values));
+            }
+            for pair in 0..DIM / 2 {
+                let (i, j) = if self.architecture == "llama" {
+                    (2 * pair, 2 * pair + 1)
+                } else {
+                    (pair, pair + DIM / 2)
+                };
+                let angle = position as f64 * BASE.powf(-2.0 * pair as f64 / DIM as f64);
+                (head[i], head[j]) = (
+                    head[i] * angle.cos() - head[j] * angle.sin(),
+                    head[i] * angle.sin() + head[j] * angle.cos(),
+                );
+            }
+        }
+        x
+    }
+
+    /// Logits after each token.
+    pub(crate) fn logits(&self, tokens: &[u8]) -> Vec<Vec<f64>> {
+        let mut caches = vec![(Vec::<Vec<f64>>::new(), Vec::<Vec<f64>>::new()); LAYERS];
+        let logits = tokens.iter().enumerate().map(|(position, &token)| {
+            let embedding = self.vector("token_embd.weight");
+            let mut x = embedding[usize::from(token) * WIDTH..][..WIDTH].to_vec();
+            for (layer, (keys, values)) in caches.iter_mut().enumerate() {
+                let name = |part: &str| format!("blk.{layer}.{part}");
+                let normed = norm(&x, self.vector(&name("attn_norm.weight")));
+                let queries = self.product(&name("attn_q"), &normed);
+                let queries = self.turned(queries, &name("attn_q_norm.weight"), position);
+                let key = self.product(&name("attn_k"), &normed);
+                keys.push(self.turned(key, &name("attn_k_norm.weight"), position));
+                values.push(self.product(&name("attn_v"), &normed));
+                let mut mixed = Vec::new();
+                for (head, query) in queries.chunks_exact(DIM).enumerate() {
+                    let at = head / (HEADS / KV_HEADS) * DIM;
+                    let dot = |key: &Vec<f64>| query.iter().zip(&key[at..]).map(|(q, k)| q * k).sum::<f64>();
+                    let weights: Vec<f64> =
+                        keys.iter().map(|key| (dot(key) / (DIM as f64).sqrt()).exp()).collect();
+                    let sum: f64 = weights.iter().sum();
+                    mixed.extend((at..at + DIM).map(|channel| {
+                        weights.iter().zip(&*values).map(|(w, v)| w / sum * v[channel]).sum::<f64>()
+                    }));
+                }
+                let out = self.product(&name("attn_output"), &mixed);
+                x.iter_mut().zip(out).for_each(|(x, y)| *x += y);
+                let normed = norm(&x, self.vector(&name("ffn_norm.weight")));
+                let up = self.product(&name("ffn_up"), &normed);
+                let gated = self.product(&name("ffn_gate"), &normed).into_iter().zip(up);
+                let gated: Vec<f64> = gated.map(|(gate, up)| gate / (1.0 + (-gate).exp()) * up).collect();
+                let out = self.product(&name("ffn_down"), &gated);
+                x.iter_mut().zip(out).for_each(|(x, y)| *x += y);
+            }
+            let x = norm(&x, self.vector("output_norm.weight"));
+            let output = if self.find("output.weight").is_some() { "output" } else { "token_embd" };
+            self.product(output, &x)
+        });
+        logits.collect()
+    }
+
+    /// exp of the mean loss of all tokens but the first.
+    pub(crate) fn perplexity(&self, tokens: &[u8]) -> f64 {
+        let logits = self.logits(tokens);
+        let loss = logits.iter().zip(&tokens[1..]).map(|(logits, &next)| {
+            logits.iter().map(|x| x.exp()).sum::<f64>().ln() - logits[usize::from(next)]
+        });
+        (loss.sum::<f64>() / (tokens.len() - 1) as f64).exp()
+    }
+}
+
+fn norm(x: &[f64], weight: &[f64]) -> Vec<f64> {
+    let mean = x.iter().map(|x| x * x).sum::<f64>() / x.len() as f64;
+    x.iter().zip(weight).map(|(x, weight)| x / (mean + EPSILON).sqrt() * weight).collect()
+}
