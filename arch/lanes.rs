@@ -8,6 +8,7 @@ mod blocks;
 mod codes;
 mod composed;
 mod octahedral;
+mod octahedral_encode;
 mod quaternion;
 mod score;
 mod signs;
@@ -21,7 +22,8 @@ pub(crate) use composed::{
     accumulate_affine, accumulate_angles, accumulate_floats, decode_affine, decode_angles, decode_floats,
     score_affine, score_angles, score_floats,
 };
-pub(crate) use octahedral::{Triplets, score_octahedral};
+pub(crate) use octahedral::{Triplets, accumulate_octahedral, octahedral_decode, score_octahedral};
+pub(crate) use octahedral_encode::octahedral_encode;
 pub(crate) use quaternion::{
     Quaternions, accumulate_quaternions, decode_quaternions, quaternion_encode, score_quaternions,
 };

@@ -87,7 +87,7 @@ pub(crate) fn score_with(
             }
         }
         for (r, row) in bytes.chunks_exact(stride).enumerate() {
-            layout.look_up(bytes, r * stride, &mut directions, &mut radii);
+            layout.look_up(bytes, r * stride + layout.header_bytes(), &mut directions, &mut radii);
             let mut rest = [0; 2];
             for (rest, centroid) in rest.iter_mut().zip(layout.rest(layout.stream(row))) {
                 *rest = i32::from(centroid);
@@ -159,31 +159,36 @@ impl Octahedral<'_> {
         (window >> (bit % 8)) & ((1 << self.field_bits()) - 1)
     }
 
-    /// Integer directions and radii of the row that begins at byte `row` of a page, field after field.
+    /// Integer directions and radii of the fields that begin at byte `first` of a page, field after field; behind the
+    /// last one up to three of no meaning.
     #[inline(always)]
     pub(crate) fn look_up(
         &self,
         page: &[u8],
-        row: usize,
+        first: usize,
         directions: &mut Quads,
         radii: &mut [f32; MAX_FIELDS],
     ) {
         let (bits, direction_bits) = (self.field_bits(), 2 * u32::from(self.direction_bits));
-        // Masks and `min` tell the compiler that no index is out of bounds; they change nothing.
+        // Masks tell the compiler that no index is out of bounds; they change nothing.
         let (last_direction, last_radius) = (self.directions.len() - 1, self.radii.len() - 1);
-        let first = row + self.header_bytes();
-        let mut bit = 0;
-        for (direction, radius) in directions.iter_mut().zip(radii).take(self.triplets()) {
+        let fours = directions.as_chunks_mut::<4>().0.iter_mut().zip(radii.as_chunks_mut::<4>().0);
+        for (i, (directions, radii)) in fours.enumerate().take(self.triplets().div_ceil(4)) {
+            // Four fields of up to 16 bits begin at a byte's first bit or, if they have less than 64 in all, its fifth.
+            let bit = 4 * i * bits;
             let at = first + bit / 8;
             // Bytes that follow the row do no harm.
-            let window = match page.get(at..at + 4).and_then(|bytes| bytes.first_chunk()) {
-                Some(bytes) => u32::from_le_bytes(*bytes),
-                None => page[at..].iter().rev().fold(0, |window, byte| window << 8 | u32::from(*byte)),
+            let window = match page.get(at..at + 8).and_then(|bytes| bytes.first_chunk()) {
+                Some(bytes) => u64::from_le_bytes(*bytes),
+                None => page[at..].iter().rev().fold(0, |window, byte| window << 8 | u64::from(*byte)),
             };
-            let field = (window >> (bit % 8)) as usize;
-            *direction = self.directions[field & last_direction].map(|component| component as u8);
-            *radius = self.radii[(field >> direction_bits) & last_radius];
-            bit += bits;
+            let mut window = window >> (bit % 8);
+            for (direction, radius) in directions.iter_mut().zip(radii) {
+                let field = window as usize;
+                *direction = self.directions[field & last_direction].map(|component| component as u8);
+                *radius = self.radii[(field >> direction_bits) & last_radius];
+                window >>= bits;
+            }
         }
     }
 

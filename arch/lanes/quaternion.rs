@@ -11,8 +11,6 @@ use crate::scalar::quaternion::{
 pub(crate) trait Quaternions: Triplets {
     /// The larger of two floats, none of them NaN.
     fn max_floats(a: Self::V, b: Self::V) -> Self::V;
-    /// Ones where a > b.
-    fn greater(a: Self::V, b: Self::V) -> Self::V;
     /// Ones where a = b.
     fn equal(a: Self::V, b: Self::V) -> Self::V;
     /// Four words of 32 bits, the first one lowest.

@@ -33,11 +33,6 @@ impl<const DOT: bool> Quaternions for Neon<DOT> {
     }
 
     #[inline(always)]
-    fn greater(a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
-        on_floats!(vreinterpretq_u8_u32, vcgtq_f32(a, b))
-    }
-
-    #[inline(always)]
     fn equal(a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
         on_floats!(vreinterpretq_u8_u32, vceqq_f32(a, b))
     }

@@ -25,11 +25,6 @@ impl Quaternions for Simd128 {
     }
 
     #[inline(always)]
-    fn greater(a: v128, b: v128) -> v128 {
-        f32x4_gt(a, b)
-    }
-
-    #[inline(always)]
     fn equal(a: v128, b: v128) -> v128 {
         f32x4_eq(a, b)
     }
