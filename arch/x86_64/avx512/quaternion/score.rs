@@ -164,6 +164,9 @@ impl Members {
         if self.count <= 128 {
             return low;
         }
+        if self.count <= 192 {
+            return _mm512_mask_permutexvar_epi8(low, upper, members, plane[2]);
+        }
         _mm512_mask_mov_epi8(low, upper, _mm512_permutex2var_epi8(plane[2], members, plane[3]))
     }
 }
@@ -244,18 +247,11 @@ impl Splitter {
     /// are 3·unit + the member's upper digit, and the raw bits below are the member's lower bits.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn split_mixed(&self, nine: __m512i, low: __m512i, high: __m512i) -> (__m512i, __m512i) {
-        let below = self.raw_bits - 3;
-        let count = _mm_cvtsi32_si128(below as i32);
-        let three = _mm512_or_si512(
-            _mm512_and_si512(_mm512_srl_epi16(low, count), _mm512_set1_epi8((0xffu32 >> below) as i8)),
-            _mm512_sll_epi16(high, _mm_cvtsi32_si128(8 - below as i32)),
-        );
-        let upper =
-            _mm512_or_si512(_mm512_slli_epi16::<3>(nine), _mm512_and_si512(three, _mm512_set1_epi8(7)));
+    fn split_mixed(&self, nine: __m512i, three: __m512i, lower: __m512i) -> (__m512i, __m512i) {
+        let upper = _mm512_or_si512(_mm512_slli_epi16::<3>(nine), three);
         let look_up =
             |table: &[[u8; 64]; 2]| _mm512_permutex2var_epi8(load(&table[0]), upper, load(&table[1]));
-        let lower = _mm512_and_si512(low, _mm512_set1_epi8((1 << below) - 1));
+        let count = _mm_cvtsi32_si128(self.raw_bits as i32 - 3);
         (look_up(&THIRDS), _mm512_or_si512(_mm512_sll_epi16(look_up(&MODULO_3), count), lower))
     }
 }
@@ -346,17 +342,17 @@ impl Block {
     fn chunk(&self, splitter: &Splitter, chunk: usize) -> [__m512i; 3] {
         let (layout, bits) = (&splitter.layout, splitter.raw_bits);
         let bit = 8 * 2 + chunk * bits as usize;
-        let low = self.field(bit, bits.min(8));
-        let high = if bits > 8 { self.field(bit + 8, bits - 8) } else { _mm512_setzero_si512() };
         let (units, members) = if layout.radix {
             let (at, place) = (layout.digits_at() + 2 * chunk / 5, 2 * chunk % 5);
             let mut nine = look_up_256(&DIGITS[place], self.column(at));
             if place == 4 {
                 nine = _mm512_add_epi8(nine, look_up_256(&DIGITS[5], self.column(at + 1)));
             }
-            splitter.split_mixed(nine, low, high)
+            let below = bits - 3;
+            splitter.split_mixed(nine, self.field(bit + below as usize, 3), self.field(bit, below))
         } else {
-            splitter.split(low, high)
+            let high = if bits > 8 { self.field(bit + 8, bits - 8) } else { _mm512_setzero_si512() };
+            splitter.split(self.field(bit, bits.min(8)), high)
         };
         let radius_bits = layout.radius_bits.into();
         let radii = self.field(8 * layout.radii_at() + chunk * radius_bits as usize, radius_bits);
