@@ -241,9 +241,9 @@ impl Unit<'_> {
 
     /// The positions that a row sees.
     fn visible(&self, row: usize) -> Range<usize> {
-        let position = self.options.position + (self.row + row) % self.options.queries;
-        let first = self.options.options.window.map_or(0, |window| (position + 1).saturating_sub(window));
-        first..position + 1
+        let position = self.options.position.saturating_add((self.row + row) % self.options.queries);
+        let end = position.saturating_add(1);
+        self.options.options.window.map_or(0, |window| end.saturating_sub(window))..end
     }
 
     /// Whether any row sees any of these positions.
@@ -586,7 +586,7 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
             check_values(options.sink_logits, f32::INFINITY)?;
         }
         if !options.bias.is_empty() && options.bias.len() != next {
-            Error::expect_length("bias values", query_heads * next, options.bias.len())?;
+            Error::expect_length("bias values", query_heads.saturating_mul(next), options.bias.len())?;
         }
         if let Some(index) = options.bias.iter().position(|x| x.is_nan() || *x == f32::INFINITY) {
             return Err(Error::NonFinite { index });
