@@ -40,6 +40,10 @@ pub struct Attend<'a> {
 pub(crate) const MAX_QUERY: f32 = 1_125_899_906_842_624.0;
 const MAX_SCALE: f32 = 1_099_511_627_776.0;
 
+/// Pairs of token and query, a few nanoseconds each, that are worth waking threads for.
+#[cfg(feature = "rayon")]
+const PARALLEL_FROM: usize = 16_384;
+
 /// A layer, whatever its types.
 pub(crate) struct View<'a> {
     layout: &'a Layout,
@@ -237,9 +241,9 @@ impl Unit<'_> {
 
     /// The positions that a row sees.
     fn visible(&self, row: usize) -> Range<usize> {
-        let position = self.options.position + (self.row + row) % self.options.queries;
-        let first = self.options.options.window.map_or(0, |window| (position + 1).saturating_sub(window));
-        first..position + 1
+        let position = self.options.position.saturating_add((self.row + row) % self.options.queries);
+        let end = position.saturating_add(1);
+        self.options.options.window.map_or(0, |window| end.saturating_sub(window))..end
     }
 
     /// Whether any row sees any of these positions.
@@ -395,7 +399,8 @@ impl Unit<'_> {
         #[cfg(feature = "rayon")]
         {
             let (result, worker) = layout.part_scratch(self.rows());
-            if parts > 1 && more.len() >= parts * result + 2 * worker {
+            let work = pages * layout.page * self.rows();
+            if parts > 1 && work >= PARALLEL_FROM && more.len() >= parts * result + 2 * worker {
                 let (results, work) = more.split_at_mut(parts * result);
                 self.parallel_parts(scratch.balanced, (results, result), (work, worker))?;
                 for result in results.chunks_exact(result) {
@@ -540,7 +545,7 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
         };
         let (query_len, output_len) = (per_head * layout.key_dim, per_head * layout.value_dim);
         #[cfg(feature = "rayon")]
-        if scratch.len() / heads >= needed {
+        if scratch.len() / heads >= needed && self.tokens() * per_head * heads >= PARALLEL_FROM {
             use rayon::prelude::*;
             let memory = scratch.len() / heads;
             return queries
@@ -581,7 +586,7 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
             check_values(options.sink_logits, f32::INFINITY)?;
         }
         if !options.bias.is_empty() && options.bias.len() != next {
-            Error::expect_length("bias values", query_heads * next, options.bias.len())?;
+            Error::expect_length("bias values", query_heads.saturating_mul(next), options.bias.len())?;
         }
         if let Some(index) = options.bias.iter().position(|x| x.is_nan() || *x == f32::INFINITY) {
             return Err(Error::NonFinite { index });

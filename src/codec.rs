@@ -6,7 +6,7 @@ pub(crate) mod hqmq;
 pub(crate) mod int;
 pub(crate) mod octopus;
 pub(crate) mod octopus_qjl;
-mod outliers;
+pub(crate) mod outliers;
 pub(crate) mod polarquant;
 pub(crate) mod qjl;
 pub(crate) mod tq3_0;

@@ -342,10 +342,12 @@ impl CodecSpec {
     /// take that many, [`block_bytes`](Self::block_bytes) each.
     #[must_use]
     pub const fn page_bytes_max(&self, dim: usize, tokens: usize) -> usize {
-        let outliers = match self {
-            Self::Hqmq(spec) if spec.med > 0 => crate::codec::hqmq::outlier_bytes_max(dim, tokens),
-            _ => 0,
+        let has_outliers = match self {
+            Self::Hqmq(spec) => spec.med > 0,
+            Self::Int(spec) => spec.med > 0,
+            _ => false,
         };
+        let outliers = if has_outliers { codec::outliers::bytes_max(dim.div_ceil(4), tokens) } else { 0 };
         tokens * self.block_bytes(dim) + outliers
     }
 

@@ -263,6 +263,7 @@ fn scores_and_sums_give_what_attend_gives() {
         ("turboquant", "turboquant:bits=3"),
         ("int:asymmetric=true", "f16"),
         ("hqmq:med=1", "turboquant"),
+        ("int:bits=5,med=2", "int:med=1"),
         ("hqmq", "hqmq:med=2"),
     ];
     for (keys, values) in pairs {
@@ -560,4 +561,72 @@ fn boundary_layers_are_exact() {
     let config = CacheConfig { boundary_layers: 1, ..CacheConfig::new(4, 1, 64, 1000) };
     let specs: Vec<String> = config.layers().map(|layer| layer.keys.to_string()).collect();
     assert_eq!(specs, ["f16", "turboquant", "turboquant", "f16"]);
+}
+
+#[test]
+fn extreme_arguments_are_no_panic() {
+    let config = LayerConfig { recent_window: 0, sink_tokens: 0, ..LayerConfig::new(1, 32, 4000) };
+    let mut cache = KvCache::new([config], Backend::detect()).unwrap();
+    // Nothing weighted is nothing.
+    let mut output = [7.0; 32];
+    cache.accumulate(0, 0, &[], &mut output).unwrap();
+    assert_eq!(output, [0.0; 32]);
+    cache.append(0, &[0.5; 100 * 32], &[0.5; 100 * 32]).unwrap();
+    let mut last = [0.0; 2 * 32];
+    let queries = Attend { queries: Some(2), ..Attend::default() };
+    cache.attend(0, &[0.1; 2 * 32], &Attend { position: Some(99), ..queries }, &mut last).unwrap();
+    let mut output = [0.0; 2 * 32];
+    let options = Attend { position: Some(usize::MAX), ..queries };
+    cache.attend(0, &[0.1; 2 * 32], &options, &mut output).unwrap();
+    assert_eq!(bits(&output), bits(&last), "a query far behind the end sees what the last one sees");
+}
+
+#[test]
+fn a_sliding_layer_takes_no_more_pages_than_it_has_room_for() {
+    let from = LayerConfig { recent_window: 0, sink_tokens: 0, ..LayerConfig::new(1, 32, 4000) };
+    let to = LayerConfig { sliding_window: Some(128), ..from };
+    let mut from = KvCache::new([from], Backend::detect()).unwrap();
+    from.append(0, &[0.5; 640 * 32], &[0.5; 640 * 32]).unwrap();
+    let mut to = KvCache::new([to], Backend::detect()).unwrap();
+    let mut taken = 0;
+    for page in 0..10 {
+        let mut bytes = Vec::new();
+        from.layers()[0].save_page(page, &mut |piece| bytes.extend_from_slice(piece)).unwrap();
+        match to.layer_mut(0).unwrap().load_page(&bytes) {
+            Ok(()) => taken += 1,
+            Err(error) => assert!(matches!(error, Error::Full { .. }), "{error}"),
+        }
+    }
+    assert_eq!(taken, 3);
+    let mut output = [0.0; 32];
+    to.attend(0, &[0.1; 32], &Attend { window: Some(640), ..Attend::default() }, &mut output).unwrap();
+    assert!(output.iter().all(|x| (x - 0.5).abs() < 0.15), "{output:?}");
+}
+
+#[test]
+fn a_refused_page_leaves_a_full_sliding_layer_as_it_was() {
+    // Four pages see all of the window, and there is no room for a fifth.
+    let config = LayerConfig {
+        recent_window: 0,
+        sink_tokens: 0,
+        sliding_window: Some(256),
+        keys: spec("f16"),
+        values: spec("turboquant:bits=4"),
+        ..LayerConfig::new(1, 32, 319)
+    };
+    let config = LayerConfig { keys: spec("turboquant:bits=4"), ..config };
+    let mut scratch = vec![0.0; config.scratch_len(1)];
+    let memory = vec![0; config.required_bytes()];
+    let mut cache = LayerCache::<32, 32, _>::new(&config, Backend::detect(), memory).unwrap();
+    for token in 0..319 {
+        // Keys that a codec takes; less their mean, the last is too long for it.
+        let sign = if token == 318 { -1.0 } else { 1.0 };
+        cache.append(&[sign * 11_000.0; 32], &[token as f32; 32], &mut scratch).unwrap();
+    }
+    let mut before = Vec::new();
+    cache.save(&mut |piece| before.extend_from_slice(piece));
+    assert!(cache.append(&[11_000.0; 32], &[0.0; 32], &mut scratch).is_err());
+    let mut after = Vec::new();
+    cache.save(&mut |piece| after.extend_from_slice(piece));
+    assert!(before == after, "the refused append changed the cache");
 }

@@ -129,6 +129,7 @@ fn the_list_holds_half_of_all_chunks() {
             let bytes = page(&codec, &xs);
             assert_eq!(bytes.len(), tokens * codec.block_bytes() + 8 * (chunks / 2));
             assert_eq!(bytes.len(), codec.page_bytes_max(tokens));
+            assert_eq!(bytes.len(), codec.spec().page_bytes_max(64, tokens));
         }
     }
 }

@@ -216,3 +216,55 @@ fn a_hundred_thousand_damaged_snapshots() {
     }
     assert!(loaded > 1000 && attended > 1000, "{loaded} loaded, {attended} attended");
 }
+
+/// A layer's snapshot with other bytes at `at`, and checksums that are right.
+fn changed(bytes: &[u8], at: usize, new: &[u8]) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    let sections = sections(&bytes);
+    bytes[at..at + new.len()].copy_from_slice(new);
+    repair(&mut bytes, &sections);
+    bytes
+}
+
+#[test]
+fn states_that_no_cache_can_be_in_are_refused() {
+    for center in [Center::Off, Center::Prefix, Center::Page] {
+        let cache = cache(center);
+        let layer = &cache.layers()[1];
+        let config = *layer.config();
+        let mut bytes = Vec::new();
+        layer.save(&mut |piece| bytes.extend_from_slice(piece));
+        // Magic, version, twelve numbers of the configuration; then its two codecs, six numbers of the state.
+        let specs = config.keys.to_string().len() + config.values.to_string().len();
+        let has_prefix = 12 + 48 + 8 + specs + 48;
+        let load = |bytes: &[u8]| SharedLayer::from_snapshot(bytes, Backend::detect());
+        assert!(load(&changed(&bytes, 0, b"octa")).is_ok());
+        // A prefix where there is none, or none where pages were centred by it.
+        let other = u32::from(center != Center::Prefix).to_le_bytes();
+        assert!(
+            matches!(load(&changed(&bytes, has_prefix, &other)), Err(Error::Snapshot { .. })),
+            "{center:?}"
+        );
+        // Pages that were balanced, and a balance still open: its memory is the end of the first head's, or lies
+        // before the prefix centre.
+        let exact = layer.tokens() - layer.stats().paged_tokens;
+        let head = 2 * exact * (config.key_dim + config.value_dim) + 4 * config.key_dim;
+        let end = sections(&bytes)[1].0 + head;
+        assert_eq!(bytes[end - 4..end], (-1.0f32).to_le_bytes());
+        assert!(
+            matches!(load(&changed(&bytes, end - 4, &[0; 4])), Err(Error::Snapshot { .. })),
+            "{center:?}"
+        );
+    }
+}
+
+/// A few hundred bytes a layer must not become gigabytes.
+#[test]
+fn many_empty_layers_with_long_windows_are_refused() {
+    let each = LayerConfig { recent_window: 28_000, ..LayerConfig::new(1, 64, 30_000) };
+    let save =
+        |layers: usize| KvCache::new(std::iter::repeat_n(each, layers), Backend::detect()).unwrap().save();
+    assert_eq!(KvCache::load(&save(10), Backend::detect()).unwrap().layers().len(), 10);
+    let refused = KvCache::load(&save(50), Backend::detect());
+    assert!(matches!(refused, Err(Error::Snapshot { .. })));
+}

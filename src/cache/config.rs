@@ -152,6 +152,15 @@ impl LayerConfig {
         if self.sliding_window == Some(0) {
             return refuse("a sliding window of 0 tokens sees nothing");
         }
+        // In 64 bits, before `Layout` computes with those of the machine: a page's length is stored in 32.
+        let (heads, width) = (self.kv_heads as u64, (self.key_dim + self.value_dim) as u64);
+        let exact = (self.sink_tokens + self.recent_window + 2 * self.page) as u64;
+        let sides = [(self.keys, self.key_dim), (self.values, self.value_dim)];
+        let paged = sides.map(|(codec, dim)| codec.page_bytes_max(dim, self.page) as u64).iter().sum::<u64>();
+        let front = heads * (exact + 3) * 2 * width;
+        if heads * (paged + 2 * width + 8) > (1 << 31) - 64 || front > isize::MAX as u64 {
+            return refuse("a page takes less than 2 GiB, and the exact tokens fit the machine's memory");
+        }
         Ok(())
     }
 }

@@ -218,11 +218,13 @@ impl KvCache {
     }
 }
 
-/// Memory for all threads there are.
+/// Memory for all threads there are; beyond 2²² tokens, for threads over heads. (A capacity may be far from what a cache
+/// ever holds, and may come from a snapshot that lies.)
 fn scratch_len(config: &LayerConfig, queries: usize) -> usize {
     let alone = config.scratch_len(queries);
     #[cfg(feature = "rayon")]
     if rayon::current_num_threads() > 1 {
+        let config = LayerConfig { capacity: config.capacity.min(1 << 22), ..*config };
         return alone.max(config.parallel_scratch_len(queries, rayon::current_num_threads()));
     }
     alone

@@ -70,8 +70,9 @@ impl Layout {
         let paged = config.capacity.saturating_sub(sinks + config.recent_window) / page;
         let slots = match config.sliding_window {
             // A spare one, to see whether pages can be encoded before the oldest give up theirs.
-            Some(window) if window.div_ceil(page) + 2 < paged => window.div_ceil(page) + 2,
-            _ => paged,
+            Some(window) if window.div_ceil(page) + 1 < paged => window.div_ceil(page) + 2,
+            Some(_) => paged + 1,
+            None => paged,
         };
         Self {
             heads,
@@ -92,6 +93,11 @@ impl Layout {
             head_front,
             front_bytes: heads * head_front,
         }
+    }
+
+    /// Pages that a layer may hold: a sliding window's spare slot stays free.
+    pub(crate) const fn most_pages(&self, config: &LayerConfig) -> usize {
+        self.slots - config.sliding_window.is_some() as usize
     }
 
     /// Values that one unit of attention works in.

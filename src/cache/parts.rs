@@ -106,6 +106,9 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
         self.check_part(head, count, layout.value_dim, output, scratch)?;
         Error::expect_length("weights", count * tokens, weights.len())?;
         check_values(weights, MAX_WEIGHT)?;
+        if tokens == 0 {
+            output.fill(0.0);
+        }
         let rows = weights.chunks_exact(tokens.max(1));
         for (weights, output) in rows.zip(output.chunks_exact_mut(layout.value_dim)) {
             let scratch = Scratch::new(layout, 1, scratch);

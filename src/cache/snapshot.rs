@@ -220,6 +220,16 @@ fn front_pieces(layout: &Layout, state: &State, mut piece: impl FnMut(Range<usiz
     }
 }
 
+/// What a piece of the front may hold.
+#[derive(Clone, Copy)]
+enum Piece {
+    Floats,
+    /// Open or decided.
+    Balance,
+    /// There are pages, so it was decided.
+    DecidedBalance,
+}
+
 fn is_finite_f16(bytes: &[u8]) -> bool {
     bytes.as_chunks::<2>().0.iter().fold(true, |finite, b| finite & (b[1] & 0x7c != 0x7c))
 }
@@ -283,16 +293,25 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
         reader.checksum()?;
         let exact = state.next.min(layout.sinks) + state.next.saturating_sub(state.start);
         let tokens = pages.saturating_mul(layout.page).saturating_add(exact);
-        if tokens > self.config.capacity || pages > layout.slots {
+        if tokens > self.config.capacity || pages > layout.most_pages(&self.config) {
             return Err(Error::Full { capacity: self.config.capacity, needed: tokens });
         }
         if pages.saturating_mul(layout.page) > state.start {
             return damaged(at, "more pages than there have been tokens");
         }
+        let centred = !layout.prefix(0).is_empty();
+        if if centred { pages > 0 && !state.has_prefix } else { state.has_prefix } {
+            return damaged(at, "a prefix centre that does not go with the pages");
+        }
         let mut found = Ok(());
         front_pieces(&layout, &state, |piece, is_f16| {
             if found.is_ok() {
-                found = self.read_piece(&mut reader, piece, is_f16, apply);
+                let kind = match (is_f16, pages) {
+                    (true, _) => Piece::Floats,
+                    (false, 0) => Piece::Balance,
+                    (false, _) => Piece::DecidedBalance,
+                };
+                found = self.read_piece(&mut reader, piece, kind, apply);
             }
         });
         found?;
@@ -325,14 +344,19 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
         &mut self,
         reader: &mut Reader,
         piece: Range<usize>,
-        is_f16: bool,
+        kind: Piece,
         apply: bool,
     ) -> Result<(), Error> {
         let at = reader.at;
         let bytes = reader.take(piece.len())?;
-        let sound = if is_f16 { is_finite_f16(bytes) } else { is_balance(bytes, self.layout.key_dim) };
-        if !sound {
-            return damaged(at, "a value that is not finite");
+        let is_decided = bytes.is_empty() || center::is_decided(bytes);
+        let is_sound = match kind {
+            Piece::Floats => is_finite_f16(bytes),
+            Piece::Balance => is_balance(bytes, self.layout.key_dim),
+            Piece::DecidedBalance => is_decided && is_balance(bytes, self.layout.key_dim),
+        };
+        if !is_sound {
+            return damaged(at, "a value that is not finite, or a balance that does not go with the pages");
         }
         if apply {
             self.store.front_mut()[piece].copy_from_slice(bytes);
@@ -349,7 +373,8 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
         for head in 0..self.layout.heads {
             let balance = &self.store.front()[self.layout.balance(head)];
             writer.bytes(if center::is_decided(balance) { balance } else { &[] });
-            writer.bytes(&self.store.front()[self.layout.prefix(head)]);
+            let prefix = &self.store.front()[self.layout.prefix(head)];
+            writer.bytes(if self.state.has_prefix { prefix } else { &[] });
         }
         writer.crc.finalize()
     }
@@ -396,7 +421,7 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
             return damaged(16, "a page that does not follow this cache's tokens");
         }
         let needed = self.tokens() + layout.page;
-        if needed > self.config.capacity || self.store.free() == 0 {
+        if needed > self.config.capacity || self.store.pages() >= layout.most_pages(&self.config) {
             return Err(Error::Full { capacity: self.config.capacity, needed });
         }
         let (_, draft) = self.store.front_and_draft(0);
@@ -489,16 +514,23 @@ mod heap {
         /// The cache that a snapshot describes.
         ///
         /// # Errors
-        /// [`Error::Snapshot`], and what [`KvCache::new`] refuses.
+        /// [`Error::Snapshot`], also for exact windows whose memory would dwarf the snapshot; and what
+        /// [`KvCache::new`] refuses.
         pub fn load(bytes: &[u8], backend: Backend) -> Result<Self, Error> {
             let mut reader = Reader::new(bytes);
             if reader.array()? != *CACHE || reader.u32()? != VERSION as usize {
                 return damaged(0, "no snapshot of a cache, or one of a later version");
             }
-            let mut layers = Vec::new();
+            let (mut layers, mut memory) = (Vec::new(), 0);
             for _ in 0..reader.u32()? {
                 let length = reader.u64()?;
-                layers.push(SharedLayer::from_snapshot(reader.take(length)?, backend)?);
+                let at = reader.at;
+                let layer = SharedLayer::from_snapshot(reader.take(length)?, backend)?;
+                memory += layer.layout.front_bytes;
+                if memory > (1 << 28) + 256 * bytes.len() {
+                    return damaged(at, "exact windows far larger than the snapshot");
+                }
+                layers.push(layer);
             }
             if reader.at != bytes.len() {
                 return damaged(reader.at, "bytes behind the end");

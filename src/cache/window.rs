@@ -249,7 +249,7 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
             if dry && fits {
                 continue;
             }
-            if !dry {
+            if !dry && !fits {
                 self.store.remove(0..plan.evicted);
             }
             for index in 0..pages {
@@ -265,6 +265,9 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
                     return Err(error);
                 }
             }
+        }
+        if fits {
+            self.store.remove(0..plan.evicted);
         }
         self.store.commit(pages);
         for head in 0..layout.heads {

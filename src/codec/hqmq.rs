@@ -59,11 +59,6 @@ impl ChunkPacking {
     }
 }
 
-/// The most bytes that outliers add to a page.
-pub(crate) const fn outlier_bytes_max(dim: usize, tokens: usize) -> usize {
-    super::outliers::bytes_max(dim.div_ceil(4), tokens)
-}
-
 /// `hqmq:s=96,r=4,secondary=random,packing=radix,med=0,rotate=false,seed=0`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HqmqSpec {

@@ -92,7 +92,7 @@ impl Model {
         };
         let feed = gguf.count(&key("feed_forward_length"))?;
         let vocabulary = match gguf.content.tensor_infos.get("token_embd.weight") {
-            Some(info) => info.shape.dims()[0],
+            Some(info) => info.shape.dims().first().copied().unwrap_or(0),
             None => return gguf.refuse("a damaged GGUF file: no tensor token_embd.weight"),
         };
         let text = Text::new(&gguf, vocabulary)?;

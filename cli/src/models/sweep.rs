@@ -119,7 +119,7 @@ pub(crate) fn run(sweep: &Sweep) -> Result<()> {
     let model = options.load()?;
     check_windows(&model, *tokens, *windows)?;
     let words = model.text.of_file(text, tokens * windows)?;
-    let fingerprint = crc(&words);
+    let fingerprint = hash(&words);
     let key = |case: &Case| {
         let mut key = options.json(&model, &case.2);
         key["keys"] = case.1.name().into();
@@ -178,8 +178,8 @@ pub(crate) fn run(sweep: &Sweep) -> Result<()> {
     ))
 }
 
-/// Which text it was: a checksum of its tokens.
-fn crc(tokens: &[u32]) -> String {
+/// Which text it was: the FNV-1a hash of its tokens.
+fn hash(tokens: &[u32]) -> String {
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
     for byte in tokens.iter().flat_map(|token| token.to_le_bytes()) {
         hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
