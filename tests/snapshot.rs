@@ -177,7 +177,7 @@ fn a_hundred_thousand_damaged_snapshots() {
     assert_eq!(sections.len(), 2 + 2, "header, exact tokens, two pages");
 
     let mut random = Random::new(77);
-    let (mut loaded, mut attended) = (0, 0);
+    let (mut loaded, mut attended, mut went_on) = (0, 0, 0);
     let mut target = layer.clone();
     for round in 0..100_000 {
         let mut damaged = bytes.clone();
@@ -204,7 +204,7 @@ fn a_hundred_thousand_damaged_snapshots() {
         } else {
             target.load(&damaged).ok().map(|()| target.clone())
         };
-        let Some(layer) = found else { continue };
+        let Some(mut layer) = found else { continue };
         loaded += 1;
         let dim = layer.config().value_dim;
         let queries = vec![0.5; layer.config().kv_heads * layer.config().key_dim];
@@ -213,8 +213,29 @@ fn a_hundred_thousand_damaged_snapshots() {
         let done = layer.attend(&queries, &Attend::default(), &mut output, &mut scratch);
         attended += usize::from(done.is_ok());
         assert!(done.is_err() || output.iter().all(|x| x.is_finite()), "round {round}");
+
+        // A third of what was loaded goes on like any other cache: cut, grown, read.
+        if round % 3 > 0 {
+            continue;
+        }
+        let config = *layer.config();
+        let position = layer.next_position().saturating_sub(random.below(200));
+        let _ = layer.truncate(position);
+        let more = rows(round, 80 * config.kv_heads * config.key_dim.max(config.value_dim));
+        let rows_of = |width: usize| &more[..80 * config.kv_heads * width];
+        let grown = layer.append(rows_of(config.key_dim), rows_of(config.value_dim), &mut scratch);
+        went_on += usize::from(grown.is_ok());
+        let (mut key, mut value) = (vec![0.0; config.key_dim], vec![0.0; dim]);
+        if layer.decode(0, random.below(layer.tokens().max(1)), &mut key, &mut value).is_ok() {
+            assert!(key.iter().chain(&value).all(|x| x.is_finite()), "round {round}");
+        }
+        let done = layer.attend(&queries, &Attend::default(), &mut output, &mut scratch);
+        assert!(done.is_err() || output.iter().all(|x| x.is_finite()), "round {round}, later");
     }
-    assert!(loaded > 1000 && attended > 1000, "{loaded} loaded, {attended} attended");
+    assert!(
+        loaded > 1000 && attended > 1000 && went_on > 300,
+        "{loaded} loaded, {attended} attended, {went_on} went on"
+    );
 }
 
 /// A layer's snapshot with other bytes at `at`, and checksums that are right.
