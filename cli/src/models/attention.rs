@@ -65,7 +65,9 @@ impl Cached {
         for layer in self.cache.layers() {
             let (config, stats) = (layer.config(), layer.stats());
             let a_token = config.kv_heads * (config.key_dim + config.value_dim);
-            let aside = if config.balance { 2 * config.kv_heads * config.key_dim } else { 0 };
+            let is_exact = matches!(config.keys, CodecSpec::F16(_) | CodecSpec::Bf16(_) | CodecSpec::F32(_));
+            let balanced = config.balance && !is_exact;
+            let aside = if balanced { 2 * config.kv_heads * config.key_dim } else { 0 };
             bytes += stats.bytes.saturating_sub(2 * a_token * (stats.tokens - stats.paged_tokens) + aside);
             values += a_token * stats.paged_tokens;
         }
