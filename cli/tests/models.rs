@@ -2,43 +2,13 @@
 #![cfg(feature = "models")]
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod common;
 mod tiny;
 
+use common::{fails, folder, octaplex, succeeds};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 use tiny::Tiny;
-
-/// A folder of the test's own.
-fn folder(name: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("models").join(name);
-    let _ = std::fs::remove_dir_all(&folder);
-    std::fs::create_dir_all(&folder).unwrap();
-    folder
-}
-
-fn octaplex(folder: &Path, arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_octaplex")).current_dir(folder).args(arguments).output().unwrap()
-}
-
-/// Standard output of a run that must succeed, without anything on standard error.
-fn succeeds(folder: &Path, arguments: &[&str]) -> String {
-    let output = octaplex(folder, arguments);
-    let errors = String::from_utf8(output.stderr).unwrap();
-    assert_eq!((output.status.code(), errors.as_str()), (Some(0), ""), "{arguments:?}");
-    String::from_utf8(output.stdout).unwrap()
-}
-
-/// The error of a run that must fail: exit code 2 and one line, which holds all of `words`.
-fn fails(folder: &Path, arguments: &[&str], words: &[&str]) {
-    let output = octaplex(folder, arguments);
-    let errors = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {errors}");
-    assert!(errors.starts_with("octaplex: ") && errors.lines().count() == 1, "{errors}");
-    for word in words {
-        assert!(errors.contains(word), "{arguments:?}: no \"{word}\" in: {errors}");
-    }
-}
 
 fn json(path: &Path) -> Value {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
