@@ -1,4 +1,4 @@
-//! Scores of windowed codebooks for rows of 128 coordinates, up to 16 states and codes of at most three bits.
+//! Scores and weighted sums of windowed codebooks for rows of 128 coordinates, up to 16 states and codes of at most three bits.
 //!
 //! Rows r and r + 4 share a register, and each byte of it has eight neighbouring coordinates, one for each of eight look-ups,
 //! as the path plane has them; or four, where codes have two bits and their plane has them so. The window's four newest
@@ -6,6 +6,7 @@
 //! brought to the top of its byte, where `vpblendvb` asks for it. It is the query that is put into that order, once a page.
 
 use super::{load, scales_of_eight, store_first};
+use crate::scalar::{PAGE, finish_sums};
 use crate::windows::WindowCodebook;
 use crate::x86_64::rows::{Block, Blocks, ROWS};
 use crate::{IntQuery, Rows};
@@ -17,7 +18,7 @@ const DIM: usize = 128;
 /// Bytes of a row's path plane.
 const PATH: usize = DIM / 8;
 /// Queries that share a pass over the rows.
-const QUERIES: usize = 8;
+pub(super) const QUERIES: usize = 8;
 /// Registers of a pair of rows.
 const EACH: usize = 8;
 /// The most tables: three bits of a code, and one of the window.
@@ -25,6 +26,24 @@ const TABLES: usize = 16;
 
 /// A query in the look-ups' order: magnitudes, and the values whose signs go to the centroids.
 type Values = [[__m256i; 2]; EACH];
+
+/// Runs a function for a shape, if it is of these.
+macro_rules! for_shape {
+    ($book:expr, $rows:expr, $function:ident($($argument:expr),*)) => {{
+        match ($rows.dim, $book.levels(), $book.states()) {
+            (DIM, 1, ..=8) => $function::<0, false>($book, $rows, $($argument),*),
+            (DIM, 2, ..=8) => $function::<1, false>($book, $rows, $($argument),*),
+            (DIM, 4, ..=8) => $function::<2, false>($book, $rows, $($argument),*),
+            (DIM, 8, ..=8) => $function::<3, false>($book, $rows, $($argument),*),
+            (DIM, 1, 16) => $function::<0, true>($book, $rows, $($argument),*),
+            (DIM, 2, 16) => $function::<1, true>($book, $rows, $($argument),*),
+            (DIM, 4, 16) => $function::<2, true>($book, $rows, $($argument),*),
+            (DIM, 8, 16) => $function::<3, true>($book, $rows, $($argument),*),
+            _ => return false,
+        }
+        true
+    }};
+}
 
 /// Scores queries if the shape is of these; `false` if not.
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -35,21 +54,19 @@ pub(super) fn score(
     queries: &[IntQuery],
     scores: &mut [f32],
 ) -> bool {
-    if rows.dim != DIM {
-        return false;
-    }
-    match (book.levels(), book.states()) {
-        (1, ..=8) => score_as::<0, false>(book, rows, scale, queries, scores),
-        (2, ..=8) => score_as::<1, false>(book, rows, scale, queries, scores),
-        (4, ..=8) => score_as::<2, false>(book, rows, scale, queries, scores),
-        (8, ..=8) => score_as::<3, false>(book, rows, scale, queries, scores),
-        (1, 16) => score_as::<0, true>(book, rows, scale, queries, scores),
-        (2, 16) => score_as::<1, true>(book, rows, scale, queries, scores),
-        (4, 16) => score_as::<2, true>(book, rows, scale, queries, scores),
-        (8, 16) => score_as::<3, true>(book, rows, scale, queries, scores),
-        _ => return false,
-    }
-    true
+    for_shape!(book, rows, score_as(scale, queries, scores))
+}
+
+/// Sums up to eight queries over up to 256 rows if the shape is of these; `false` if not.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn sum_page(
+    book: &WindowCodebook,
+    rows: &Rows,
+    ints: &[[i16; PAGE]; QUERIES],
+    units: &[Option<f32>; QUERIES],
+    acc: &mut [f32],
+) -> bool {
+    for_shape!(book, rows, sum_as(ints, units, acc))
 }
 
 /// Codes of `BITS` bits, windows of five bits if `FIVE`, of up to four if not.
@@ -126,6 +143,73 @@ fn score_some<const BITS: usize, const FIVE: bool>(
     }
 }
 
+#[target_feature(enable = "avx2,fma,f16c")]
+fn sum_as<const BITS: usize, const FIVE: bool>(
+    book: &WindowCodebook,
+    rows: &Rows,
+    ints: &[[i16; PAGE]; QUERIES],
+    units: &[Option<f32>; QUERIES],
+    acc: &mut [f32],
+) {
+    let tables = tables::<BITS, FIVE>(book);
+    let zero = _mm256_setzero_si256();
+    let mut padded = None;
+    let blocks = Blocks::with(rows, rows.stride, &mut padded);
+    let queries = acc.len() / DIM;
+    // Of each look-up, bytes 0 to 8 of a row, the others.
+    let mut sums = [[[zero; 2]; EACH]; QUERIES];
+    for first in (0..rows.count()).step_by(8) {
+        let (block, r) = (blocks.get(first / ROWS), first % ROWS);
+        let mut pairs = [[[zero; 2]; EACH]; 4];
+        for (pairs, planes) in pairs.iter_mut().zip(&four_planes::<BITS>(&block, r)) {
+            for (pair, found) in pairs.iter_mut().zip(centroids::<BITS, FIVE>(&tables, planes)) {
+                let (a, b) = (_mm256_castsi256_si128(found), _mm256_extracti128_si256::<1>(found));
+                *pair = [
+                    _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(a, b)),
+                    _mm256_cvtepi8_epi16(_mm_unpackhi_epi8(a, b)),
+                ];
+            }
+        }
+        for ((sums, ints), unit) in sums[..queries].iter_mut().zip(ints).zip(units) {
+            if unit.is_none() {
+                continue;
+            }
+            let mut weights = [zero; 4];
+            for (i, weights) in weights.iter_mut().enumerate() {
+                let (a, b) = (ints[first + i], ints[first + i + 4]);
+                *weights = _mm256_set1_epi32(i32::from(b) << 16 | i32::from(a as u16));
+            }
+            for (k, sums) in sums.iter_mut().enumerate() {
+                for (half, sum) in sums.iter_mut().enumerate() {
+                    for (pairs, weights) in pairs.iter().zip(weights) {
+                        *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(pairs[k][half], weights));
+                    }
+                }
+            }
+        }
+    }
+    for ((sums, unit), acc) in sums.iter().zip(units).zip(acc.chunks_exact_mut(DIM)) {
+        let Some(unit) = unit else { continue };
+        let mut in_order = [0; DIM];
+        for (k, sums) in sums.iter().enumerate() {
+            let mut lanes = [0; 16];
+            for (lanes, sum) in lanes.as_chunks_mut::<8>().0.iter_mut().zip(sums) {
+                // SAFETY: the array has eight integers.
+                unsafe { _mm256_storeu_si256(lanes.as_mut_ptr().cast(), *sum) };
+            }
+            for (i, sum) in lanes.into_iter().enumerate() {
+                in_order[coordinate::<BITS>(k, i)] = sum;
+            }
+        }
+        finish_sums(&in_order, *unit, acc);
+    }
+}
+
+/// Which coordinate the `k`-th look-up finds for byte `i` of a row.
+fn coordinate<const BITS: usize>(k: usize, i: usize) -> usize {
+    if BITS == 2 { k / 4 * 64 + i * 4 + k % 4 } else { i * 8 + k }
+}
+
 /// (f32(sum) · factor) · row scale of eight rows.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -167,8 +251,7 @@ fn values<const BITS: usize>(query: &IntQuery) -> Values {
     for (k, values) in values.iter_mut().enumerate() {
         let mut bytes = [0i8; 32];
         for (i, byte) in bytes.iter_mut().enumerate() {
-            let coordinate = if BITS == 2 { k / 4 * 64 + i % 16 * 4 + k % 4 } else { i % 16 * 8 + k };
-            *byte = query.values[coordinate] as i8;
+            *byte = query.values[coordinate::<BITS>(k, i % 16)] as i8;
         }
         *values = [_mm256_abs_epi8(load(&bytes)), load(&bytes)];
     }
