@@ -389,7 +389,7 @@ fn look_up<const BITS: usize, const FIVE: bool, const K: usize>(
         1 => choose::<2, false>(tables, index, chosen),
         2 => choose::<4, false>(tables, index, chosen),
         // `vpshufb` and `vpblendvb` share two of four ports: with many tables, some look-ups do without half of the latter.
-        3 if K % 4 == 0 => choose::<8, false>(tables, index, chosen),
+        3 if K.is_multiple_of(4) => choose::<8, false>(tables, index, chosen),
         3 => choose::<8, true>(tables, index, chosen),
         _ => choose::<16, true>(tables, index, chosen),
     }
