@@ -448,7 +448,7 @@ pub(super) fn load_16(window: &Window, r: usize) -> __m512i {
 /// Of `N` bytes of row `r` and of row `r + 4`, 32 each from `at` on.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn load_halves<const N: usize>(window: &Window, at: usize, r: usize) -> __m512i {
+pub(super) fn load_halves<const N: usize>(window: &Window, at: usize, r: usize) -> __m512i {
     assert!(at + 32 <= N);
     let [a, b] = [r, r + 4].map(|r| window.first::<N>(r).as_ptr().wrapping_add(at));
     // SAFETY: 32 bytes are there. The second load's mask has only the upper half's bits: it touches nothing before `b`.
