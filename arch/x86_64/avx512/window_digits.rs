@@ -189,7 +189,7 @@ fn score_as<const RAW: usize, const HISTORY: u32, const TABLES: usize>(
     let query = Query::new(query, scale);
     let values = const { coordinates() }.map(|coordinates| query.bytes(&coordinates));
     let orders = const { orders::<TABLES>(RAW, HISTORY) };
-    let tables = [arrange(book, HISTORY, &orders[0]), arrange(book, HISTORY, &orders[1])];
+    let tables = [arrange(book, -128, HISTORY, &orders[0]), arrange(book, -128, HISTORY, &orders[1])];
     let digit_tables = const { [digits(RAW, HISTORY, 0), digits(RAW, HISTORY, 1)] };
     let digit_tables = digit_tables.map(|table| table.map(|bytes| load(&bytes)));
     let (bit_bytes, digit_bytes, digit_bits) = (load(&BIT_BYTES), load(&DIGIT_BYTES), load(&DIGIT_BITS));

@@ -306,12 +306,14 @@ pub(crate) fn accumulate_windows(
     weights: &[f32],
     acc: &mut [f32],
 ) {
-    let lookup = &Lookup::new(book, dim);
     let stride = book.row_bytes(dim);
     let count = bytes.len() / stride;
-    if count == 0 {
+    if count == 0
+        || weights.len() == count && window_halves::accumulate(book, dim, bytes, scale, weights, acc)
+    {
         return;
     }
+    let lookup = &Lookup::new(book, dim);
     for (weights, acc) in weights.chunks(QUERIES * count).zip(acc.chunks_mut(QUERIES * dim)) {
         for (p, page) in bytes.chunks(PAGE * stride).enumerate() {
             let rows = &scaled_rows(page, stride, dim);
