@@ -148,7 +148,7 @@ const fn orders<const TABLES: usize>(raw: usize, history: u32) -> [[Places; TABL
         let window = above & ((2 << history) - 1);
         let low = above >> (history + 1) & ((1 << raw) - 1);
         let digit = index >> digit_at(raw, history, layout) & 3;
-        let code = digit % 3 << raw | low;
+        let code = ((digit % 3) << raw) | low;
         orders[layout][index / 64][index % 64] = (code << (history + 1) | window) as u8;
         i += 1;
     }
