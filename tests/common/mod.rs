@@ -1,6 +1,6 @@
 //! What the tests share: codecs behind run-time widths (without `alloc`, so that every build is tested alike),
 //! seeded vectors, and the list of specs that "all codecs" means.
-#![allow(dead_code, unreachable_pub)] // each test binary takes what it needs
+#![allow(dead_code, unreachable_pub, unused_imports)] // each test binary takes what it needs
 
 pub mod vectors;
 

@@ -25,7 +25,7 @@ fn codecs<const D: usize>(
 }
 
 /// About 100,000 Gaussian vectors and 10,000 with ties, of three widths. The number of vectors.
-pub fn random_vectors_agree() -> usize {
+pub(crate) fn random_vectors_agree() -> usize {
     let mut random = Random::new(72);
     specs()
         .map(|spec| {
@@ -66,7 +66,7 @@ fn random_rows<const D: usize>(spec: TrellisSpec, count: usize, random: &mut Ran
 
 /// Zeros, one-hot, constants, ties, subnormals, what overflows: the same bytes or the same refusal. The number of vectors
 /// that are encoded, and of all.
-pub fn adversarial_vectors_agree() -> [usize; 2] {
+pub(crate) fn adversarial_vectors_agree() -> [usize; 2] {
     let mut random = Random::new(73);
     let mut counts = [0; 2];
     for spec in specs() {
