@@ -61,6 +61,9 @@ pub(crate) struct Compare {
     /// The page with the plots
     #[arg(long, value_name = "FILE", default_value = "octaplex-report.html")]
     html: PathBuf,
+    /// One plot of the values' rate and distortion, as a picture
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
     /// Instructions to use; `octaplex backends` lists them
     #[arg(long, value_name = "NAME", value_parser = crate::parse_backend)]
     backend: Option<Backend>,
@@ -164,6 +167,9 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
     if let Some(path) = &arguments.json {
         let rows: Vec<_> = rows.iter().map(|row| row_json(row, sample.dim, prepared)).collect();
         files::write(path, format!("{:#}\n", json!({"rows": rows})).as_bytes())?;
+    }
+    if let Some(path) = &arguments.svg {
+        files::write(path, report::chart(&sample, &rows).as_bytes())?;
     }
     files::write(&arguments.html, report::page(&sample, &rows, backend).as_bytes())?;
     let mut text = table::compare(&sample, &rows, backend);

@@ -93,6 +93,29 @@ impl Area {
     }
 }
 
+/// The chart as a picture of its own: with colours, a background, and what each series is.
+pub(crate) fn picture(chart: &Chart, series: &[&str]) -> String {
+    let inner = svg(chart);
+    let Some((start, rest)) = inner.split_once('\n') else {
+        return String::new();
+    };
+    let width = series.iter().map(|name| name.chars().count()).max().unwrap_or(0) as f64 * LETTER + 14.0;
+    let mut legend = String::new();
+    for (number, name) in series.iter().enumerate() {
+        let (x, y) = (WIDTH - RIGHT - width, TOP + 12.0 + number as f64 * (LINE + 3.0));
+        let (class, mark, left, base) = (number % SERIES, shape(number, x, y), x + 11.0, y + 4.0);
+        let name = escape(name);
+        let _ = writeln!(
+            legend,
+            "<g class=\"s{class}\">{mark}<text x=\"{left:.1}\" y=\"{base:.1}\">{name}</text></g>"
+        );
+    }
+    let start = start.replacen("<svg ", "<svg xmlns=\"http://www.w3.org/2000/svg\" ", 1);
+    let style = include_str!("report.css");
+    let back = format!("<rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"var(--card)\"/>");
+    format!("{start}\n<style>\n{style}</style>\n{back}\n{}", rest.replace("</svg>", &(legend + "</svg>")))
+}
+
 /// The chart as an `<svg>` element; nothing without points.
 pub(crate) fn svg(chart: &Chart) -> String {
     let points: Vec<&Point> =
@@ -248,7 +271,8 @@ fn place(label: &str, x: f64, y: f64, taken: &[Area]) -> Area {
 
 /// A series' mark, centred.
 pub(crate) fn shape(series: usize, x: f64, y: f64) -> String {
-    match series % 4 {
+    // Where colours repeat, shapes do not.
+    match (series + series / SERIES) % 4 {
         0 => format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"5\"/>"),
         1 => format!("<rect x=\"{:.1}\" y=\"{:.1}\" width=\"9\" height=\"9\"/>", x - 4.5, y - 4.5),
         2 => format!("<path d=\"M{x:.1} {:.1}l5.6 10h-11.2z\"/>", y - 6.0),

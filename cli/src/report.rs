@@ -3,7 +3,7 @@
 use crate::compare::Row;
 use crate::input::Sample;
 use crate::metrics::AttentionMetrics;
-use crate::plot::{Chart, Point, escape, shape, svg};
+use crate::plot::{Chart, Point, escape, picture, shape, svg};
 use crate::table::{number, time};
 use octaplex::{Backend, Role};
 use std::fmt::Write;
@@ -63,6 +63,20 @@ pub(crate) fn page(sample: &Sample, rows: &[Row], backend: Backend) -> String {
         version = env!("CARGO_PKG_VERSION"),
     );
     out
+}
+
+/// One picture: rate and distortion of values, which have few outliers, a colour and shape for each codec.
+pub(crate) fn chart(sample: &Sample, rows: &[Row]) -> String {
+    let rows: Vec<&Row> = rows.iter().filter(|row| row.role == Role::Values && is_plotted(row)).collect();
+    let mut names: Vec<&str> = Vec::new();
+    for row in &rows {
+        if !names.contains(&name(row)) {
+            names.push(name(row));
+        }
+    }
+    let points = rows.iter().map(|row| point(row, &names, row.metrics.distortion)).collect();
+    let axis = "distortion of values";
+    picture(&Chart { title: &sample.name, axis, points, bound: true }, &names)
 }
 
 /// Plots and table of one role.

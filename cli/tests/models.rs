@@ -118,6 +118,7 @@ fn a_sweep_goes_on_where_it_stopped() {
     let (folder, _) = model("sweep", "qwen2");
     let sweep = |codecs: &str| {
         let options = ["--tokens", "200", "--windows", "2", "--keys", "plain,balanced", "--codecs", codecs];
+        let options = [&options[..], &["--svg", "plot.svg"]].concat();
         succeeds(&folder, &[&["sweep"], &MODEL[..], &options].concat())
     };
     let rows = || std::fs::read_to_string(folder.join("octaplex-sweep.jsonl")).unwrap();
@@ -134,6 +135,13 @@ fn a_sweep_goes_on_where_it_stopped() {
     assert!(shown.contains("trellis/turboquant:bits=5") && shown.contains("balanced"), "{shown}");
     let page = std::fs::read_to_string(folder.join("octaplex-sweep.html")).unwrap();
     assert!(page.contains("<svg") && page.contains("Keys as they are") && !page.contains("<script"));
+    let plot = std::fs::read_to_string(folder.join("plot.svg")).unwrap();
+    assert!(
+        plot.contains(">trellis/turboquant:bits=5</text>")
+            && plot.contains("xmlns")
+            && plot.contains("balanced")
+    );
+    assert!(!plot.contains("page by page</text>"), "no rows, no legend");
 }
 
 #[test]

@@ -35,12 +35,15 @@ fn npy(descr: &str, shape: &str, values: &[f32]) -> Vec<u8> {
 fn compare_on_the_bundled_sample() {
     let folder = folder("compare");
     let codecs = "turboquant:bits=4,seed=3;int:bits=4,group=32;f32";
-    let text = succeeds(&folder, &["--codecs", codecs, "--json", "rows.json", "--html", "page.html"]);
+    let options = ["--codecs", codecs, "--json", "rows.json", "--html", "page.html", "--svg", "plot.svg"];
+    let text = succeeds(&folder, &options);
     assert!(text.contains("KEYS") && text.contains("VALUES") && text.contains("page.html"), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 110), "{text}");
 
     let page = std::fs::read_to_string(folder.join("page.html")).unwrap();
     assert!(page.contains("<svg") && page.contains("group=32") && !page.contains("<script"));
+    let plot = std::fs::read_to_string(folder.join("plot.svg")).unwrap();
+    assert!(plot.contains(">turboquant</text>") && plot.contains("group=32") && plot.contains("xmlns"));
 
     let json: Value = serde_json::from_slice(&std::fs::read(folder.join("rows.json")).unwrap()).unwrap();
     let rows = json["rows"].as_array().unwrap();

@@ -55,6 +55,9 @@ pub(crate) struct Sweep {
     /// The page with the plots
     #[arg(long, value_name = "FILE", default_value = "octaplex-sweep.html")]
     html: PathBuf,
+    /// One plot of rate and KL over all rows, as a picture
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
 }
 
 /// What is done to keys before they are encoded.
@@ -170,6 +173,9 @@ pub(crate) fn run(sweep: &Sweep) -> Result<()> {
         options.describe()
     );
     files::write(&sweep.html, page::page(&model.name, &about, &rows).as_bytes())?;
+    if let Some(path) = &sweep.svg {
+        files::write(path, page::chart(&model.name, &rows).as_bytes())?;
+    }
     files::print(format!(
         "{}\nRows: {}\nPage with plots: {}\n",
         table(&about, &rows),

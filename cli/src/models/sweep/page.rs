@@ -1,7 +1,7 @@
 //! The page of a sweep: plots and tables for each way to prepare keys, nothing loaded from elsewhere.
 
 use super::{COLUMNS, Outcome, Preparation, Row, cells};
-use crate::plot::{Chart, Point, SERIES, escape, shape, svg};
+use crate::plot::{Chart, Point, SERIES, escape, picture, shape, svg};
 use crate::table::number;
 use std::fmt::Write;
 
@@ -13,6 +13,30 @@ const WIDEST: f64 = 12.0;
 /// The codec's name.
 fn name(row: &Row) -> &str {
     row.codec.split([':', '/']).next().unwrap_or("")
+}
+
+/// One picture of all rows: rate in pages and mean KL, a colour and shape for each way to prepare keys.
+pub(super) fn chart(model: &str, rows: &[Row]) -> String {
+    let shown: Vec<&Row> = rows.iter().filter(|row| row.outcome.bits_per_value_pages <= WIDEST).collect();
+    let mut ways = Preparation::ALL.to_vec();
+    ways.retain(|keys| shown.iter().any(|row| row.keys == *keys));
+    let points = shown.iter().map(|row| Point {
+        x: row.outcome.bits_per_value_pages,
+        label: row.codec.clone(),
+        series: ways.iter().position(|keys| row.keys == *keys).unwrap_or(0),
+        ..point(row, &[], row.outcome.kl_mean)
+    });
+    let axis = "KL divergence of the next token from the f16 cache, nats";
+    let chart = Chart { title: model, axis, points: points.collect(), bound: false };
+    picture(&chart, &ways.iter().map(|keys| title(*keys)).collect::<Vec<_>>())
+}
+
+fn title(keys: Preparation) -> &'static str {
+    match keys {
+        Preparation::Plain => "Keys as they are",
+        Preparation::Page => "Keys centred page by page",
+        Preparation::Balanced => "Keys centred page by page and balanced",
+    }
 }
 
 /// The whole page.
@@ -60,12 +84,7 @@ pub(super) fn page(model: &str, about: &str, rows: &[Row]) -> String {
 
 /// Plots and table of one way to prepare keys.
 fn section(out: &mut String, keys: Preparation, rows: &[&Row], names: &[&str]) {
-    let title = match keys {
-        Preparation::Plain => "Keys as they are",
-        Preparation::Page => "Keys centred page by page",
-        Preparation::Balanced => "Keys centred page by page and balanced",
-    };
-    let _ = write!(out, "<h2>{title}</h2>\n<div class=\"charts\">\n");
+    let _ = write!(out, "<h2>{}</h2>\n<div class=\"charts\">\n", title(keys));
     let mut chart = |title: &str, axis: &str, value: &dyn Fn(&Outcome) -> f64| {
         let shown = rows.iter().filter(|row| row.outcome.bits_per_value <= WIDEST);
         let points = shown.map(|row| point(row, names, value(&row.outcome))).collect();
