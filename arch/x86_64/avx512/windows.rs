@@ -7,7 +7,7 @@
 //! shuffled: it is the query that is put into the lanes' order, once a page. The byte for a coordinate has its window below and
 //! its code above: the index of a table in one register (`vpermb`) or two (`vpermi2b`).
 //!
-//! A single query goes to `window_fours.rs` and `window_pairs.rs` where they have a shorter way. The path search is in
+//! A single query goes to `window_halves.rs` and `window_pairs.rs` where they have a shorter way. The path search is in
 //! `search.rs`.
 
 use super::accumulate::{ByteWeights, Sums, four, in_order, run_scales};
@@ -16,7 +16,7 @@ use super::codes::{CHUNK, Chunk, MAX_CHUNKS, Masked, Place, Unpack, scales};
 use super::load;
 use super::score::{ByteQuery, add_four, add_lanes, finish};
 use super::store_first;
-use super::window_fours;
+use super::window_halves;
 use super::window_pairs::{self, load_16, load_32};
 use crate::scalar::windows::scaled_rows;
 use crate::scalar::{PAGE, finish_sums};
@@ -221,7 +221,7 @@ pub(crate) fn score_windows(
         return;
     }
     if let [query] = queries
-        && (window_fours::score(book, rows, scale, query, scores)
+        && (window_halves::score(book, rows, scale, query, scores)
             || window_pairs::score(book, rows, scale, query, scores))
     {
         return;
