@@ -30,6 +30,7 @@ mod signs;
 mod softmax;
 mod vector;
 mod wide;
+mod window_digits;
 mod window_halves;
 mod window_pairs;
 mod windows;

@@ -1,4 +1,5 @@
-//! Scores of windowed codebooks for rows of 128 coordinates, codes of raw bits and up to 256 centroids.
+//! Scores, and sums in `sums.rs`, of windowed codebooks for rows of 128 coordinates, codes of raw bits and up to 256
+//! centroids.
 //!
 //! Two rows share a register: a look-up finds 64 centroids, 32 of each row, and four look-ups find all. The path bits
 //! that a quadword needs, with the byte before, come from one `vpermt2b` of two planes, and windows from
@@ -225,14 +226,44 @@ const fn first_equal(values: [usize; 4]) -> [usize; 4] {
     first
 }
 
-/// How a look-up finds its indices and the centroids, 128 more, and its query.
+/// How a look-up finds its indices, and the centroids.
 struct LookUp<const TABLES: usize> {
     path_shifts: __m512i,
     code_shifts: __m512i,
     window_bits: __m512i,
     table: [__m512i; TABLES],
-    query: __m512i,
 }
+
+/// The way from rows to centroids.
+struct Halves<const BITS: usize, const HISTORY: u32, const TABLES: usize> {
+    look_ups: [LookUp<TABLES>; 4],
+    path_bytes: __m512i,
+    code_bytes: [__m512i; 2],
+}
+
+/// Runs a function for the shape of a codebook; `false` if it has none.
+macro_rules! for_shape {
+    ($book:expr, $function:ident($($argument:expr),*)) => {
+        match ($book.levels(), $book.history()) {
+            (1, ..=3) => $function::<0, 3, 2>($($argument),*),
+            (1, _) => $function::<0, 6, 2>($($argument),*),
+            (2, ..=3) => $function::<1, 3, 2>($($argument),*),
+            (2, 4 | 5) => $function::<1, 5, 2>($($argument),*),
+            (2, _) => $function::<1, 6, 4>($($argument),*),
+            (4, ..=3) => $function::<2, 3, 2>($($argument),*),
+            (4, 4) => $function::<2, 4, 2>($($argument),*),
+            (4, 5) => $function::<2, 5, 4>($($argument),*),
+            (8, ..=3) => $function::<3, 3, 2>($($argument),*),
+            (8, 4) => $function::<3, 4, 4>($($argument),*),
+            (16, 2) => $function::<4, 2, 2>($($argument),*),
+            (16, 3) => $function::<4, 3, 4>($($argument),*),
+            _ => return false,
+        }
+    };
+}
+
+mod sums;
+pub(super) use sums::accumulate;
 
 /// Scores one query if the shape is of these; `false` if not.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -246,21 +277,7 @@ pub(super) fn score(
     if rows.dim != DIM {
         return false;
     }
-    match (book.levels(), book.history()) {
-        (1, ..=3) => score_as::<0, 3, 2>(book, rows, scale, query, scores),
-        (1, _) => score_as::<0, 6, 2>(book, rows, scale, query, scores),
-        (2, ..=3) => score_as::<1, 3, 2>(book, rows, scale, query, scores),
-        (2, 4 | 5) => score_as::<1, 5, 2>(book, rows, scale, query, scores),
-        (2, _) => score_as::<1, 6, 4>(book, rows, scale, query, scores),
-        (4, ..=3) => score_as::<2, 3, 2>(book, rows, scale, query, scores),
-        (4, 4) => score_as::<2, 4, 2>(book, rows, scale, query, scores),
-        (4, 5) => score_as::<2, 5, 4>(book, rows, scale, query, scores),
-        (8, ..=3) => score_as::<3, 3, 2>(book, rows, scale, query, scores),
-        (8, 4) => score_as::<3, 4, 4>(book, rows, scale, query, scores),
-        (16, 2) => score_as::<4, 2, 2>(book, rows, scale, query, scores),
-        (16, 3) => score_as::<4, 3, 4>(book, rows, scale, query, scores),
-        _ => return false,
-    }
+    for_shape!(book, score_as(book, rows, scale, query, scores));
     true
 }
 
@@ -272,65 +289,88 @@ fn score_as<const BITS: usize, const HISTORY: u32, const TABLES: usize>(
     query: &IntQuery,
     scores: &mut [f32],
 ) {
+    let halves = Halves::<BITS, HISTORY, TABLES>::new(book, -128);
     let query = Query::new(query, scale);
-    let look_ups = [0, 1, 2, 3].map(|p| LookUp::<TABLES>::new::<BITS, HISTORY>(book, p, &query));
-    let (steps, shared) = (const { steps(BITS, HISTORY) }, const { Shared::of(BITS, HISTORY) });
-    let path_bytes = load(&const { path_bytes(BITS) });
-    let code_bytes = [
-        load(&const { code_bytes(BITS, 0, if BITS == 3 { PATH } else { 0 }) }),
-        load(&const { code_bytes(BITS, 1, PATH) }),
-    ];
-
-    let zero = _mm512_setzero_si512();
+    let values = const { coordinates(BITS) }.map(|coordinates| query.bytes(&coordinates));
     let mut padded = None;
     let blocks = Blocks::with(rows, rows.stride, &mut padded);
     for (i, scores) in scores.chunks_mut(ROWS).enumerate() {
         let block = blocks.get(i).apart(2 + PATH + BITS * PATH);
+        let mut sums = [[_mm512_setzero_si512(); 4]; 2];
+        for (half, sums) in sums.iter_mut().enumerate() {
+            let mut planes = [[_mm512_setzero_si512(); 3]; 4];
+            for (r, planes) in (8 * half..).zip(&mut planes) {
+                *planes = halves.planes(&block, r);
+            }
+            for p in 0..4 {
+                for (sum, planes) in sums.iter_mut().zip(&planes) {
+                    *sum = _mm512_dpbusd_epi32(*sum, halves.centroids(planes, p), values[p]);
+                }
+            }
+        }
+        query.finish(sums, &block, scores);
+    }
+}
+
+impl<const BITS: usize, const HISTORY: u32, const TABLES: usize> Halves<BITS, HISTORY, TABLES> {
+    const STEPS: [Step; 4] = steps(BITS, HISTORY);
+    const SHARED: Shared = Shared::of(BITS, HISTORY);
+
+    /// The way to centroids on which `flip` is xored.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn new(book: &WindowCodebook, flip: i8) -> Self {
+        Self {
+            look_ups: [0, 1, 2, 3].map(|p| LookUp::new::<BITS, HISTORY>(book, flip, p)),
+            path_bytes: load(&const { path_bytes(BITS) }),
+            code_bytes: [
+                load(&const { code_bytes(BITS, 0, if BITS == 3 { PATH } else { 0 }) }),
+                load(&const { code_bytes(BITS, 1, PATH) }),
+            ],
+        }
+    }
+
+    /// The path bits and the codes, in two registers, of rows `r` and `r + 4` side by side.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn planes(&self, block: &Block, r: usize) -> [__m512i; 3] {
         let path = block.window(2, 2 + PATH);
+        let path = permute(load_16(&path, r), self.path_bytes, load_16(&path, r + 4));
         let codes = if BITS == 3 {
             block.window(2, 2 + 4 * PATH)
         } else {
             block.window(2 + PATH, 2 + PATH + BITS * PATH)
         };
-        let mut sums = [[zero; 4]; 2];
-        for (half, sums) in sums.iter_mut().enumerate() {
-            let (mut paths, mut planes) = ([zero; 4], [[zero; 2]; 4]);
-            for (i, (path_bits, code_bits)) in paths.iter_mut().zip(&mut planes).enumerate() {
-                // Rows r and r + 4 side by side.
-                let r = 8 * half + i;
-                *path_bits = permute(load_16(&path, r), path_bytes, load_16(&path, r + 4));
-                *code_bits = match BITS {
-                    0 => [zero; 2],
-                    1 => [permute(load_16(&codes, r), code_bytes[0], load_16(&codes, r + 4)); 2],
-                    2 => [load_halves::<32>(&codes, 0, r); 2],
-                    3 => {
-                        let (a, b) = (load(codes.first::<64>(r)), load(codes.first::<64>(r + 4)));
-                        code_bytes.map(|bytes| permute(a, bytes, b))
-                    }
-                    _ => [load_halves::<64>(&codes, 0, r), load_halves::<64>(&codes, 32, r)],
-                };
+        let [a, b] = match BITS {
+            0 => [path; 2],
+            1 => [permute(load_16(&codes, r), self.code_bytes[0], load_16(&codes, r + 4)); 2],
+            2 => [load_halves::<32>(&codes, 0, r); 2],
+            3 => {
+                let (a, b) = (load(codes.first::<64>(r)), load(codes.first::<64>(r + 4)));
+                [permute(a, self.code_bytes[0], b), permute(a, self.code_bytes[1], b)]
             }
-            for (p, step) in steps.iter().enumerate() {
-                for ((sum, path), codes) in sums.iter_mut().zip(paths).zip(planes) {
-                    let windows =
-                        _mm512_multishift_epi64_epi8(look_ups[shared.path_shifts[p]].path_shifts, path);
-                    let mut index = shift(windows, step.window.1);
-                    if BITS > 0 {
-                        let mut codes = codes[p / 2];
-                        if BITS % 2 == 1 {
-                            let shifts = look_ups[shared.code_shifts[p]].code_shifts;
-                            codes = _mm512_multishift_epi64_epi8(shifts, codes);
-                        }
-                        let window_bits = look_ups[shared.window_bits[p]].window_bits;
-                        let codes = shift(codes, step.code.1);
-                        index = _mm512_ternarylogic_epi64::<0xca>(window_bits, index, codes);
-                    }
-                    let centroids = find(&look_ups[shared.table[p]].table, index);
-                    *sum = _mm512_dpbusd_epi32(*sum, centroids, look_ups[p].query);
-                }
+            _ => [load_halves::<64>(&codes, 0, r), load_halves::<64>(&codes, 32, r)],
+        };
+        [path, a, b]
+    }
+
+    /// The centroids of a look-up.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn centroids(&self, planes: &[__m512i; 3], p: usize) -> __m512i {
+        let (step, shared, look_ups) = (&Self::STEPS[p], &Self::SHARED, &self.look_ups);
+        let windows = _mm512_multishift_epi64_epi8(look_ups[shared.path_shifts[p]].path_shifts, planes[0]);
+        let mut index = shift(windows, step.window.1);
+        if BITS > 0 {
+            let mut codes = planes[1 + p / 2];
+            if BITS % 2 == 1 {
+                codes = _mm512_multishift_epi64_epi8(look_ups[shared.code_shifts[p]].code_shifts, codes);
             }
+            let codes = shift(codes, step.code.1);
+            let window_bits = look_ups[shared.window_bits[p]].window_bits;
+            index = _mm512_ternarylogic_epi64::<0xca>(window_bits, index, codes);
         }
-        query.finish(sums, &block, scores);
+        find(&look_ups[shared.table[p]].table, index)
     }
 }
 
@@ -394,17 +434,19 @@ fn shift(x: __m512i, by: i8) -> __m512i {
     }
 }
 
-/// The centroids, 128 more, in the order of indices (code << (history + 1) | window) of this history or a longer one.
+/// The centroids, with `flip` xored on them, in the order of indices code << (history + 1) | window; `history` is the
+/// codebook's or a longer one.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(super) fn arrange<const TABLES: usize>(
     book: &WindowCodebook,
+    flip: i8,
     history: u32,
     order: &[[u8; 64]; TABLES],
 ) -> [__m512i; TABLES] {
     let mut chunks = [_mm512_setzero_si512(); TABLES];
     for (chunk, centroids) in chunks.iter_mut().zip(book.centroids().chunks(64)) {
-        *chunk = _mm512_xor_si512(load_signed(centroids), _mm512_set1_epi8(-128));
+        *chunk = _mm512_xor_si512(load_signed(centroids), _mm512_set1_epi8(flip));
     }
     // A shorter history is the upper bits of a window.
     let spare = history - book.history();
@@ -448,7 +490,7 @@ pub(super) fn load_16(window: &Window, r: usize) -> __m512i {
 /// Of `N` bytes of row `r` and of row `r + 4`, 32 each from `at` on.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn load_halves<const N: usize>(window: &Window, at: usize, r: usize) -> __m512i {
+pub(super) fn load_halves<const N: usize>(window: &Window, at: usize, r: usize) -> __m512i {
     assert!(at + 32 <= N);
     let [a, b] = [r, r + 4].map(|r| window.first::<N>(r).as_ptr().wrapping_add(at));
     // SAFETY: 32 bytes are there. The second load's mask has only the upper half's bits: it touches nothing before `b`.
@@ -469,17 +511,16 @@ fn load_signed(bytes: &[i8]) -> __m512i {
 impl<const TABLES: usize> LookUp<TABLES> {
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn new<const BITS: usize, const HISTORY: u32>(book: &WindowCodebook, p: usize, query: &Query) -> Self {
+    fn new<const BITS: usize, const HISTORY: u32>(book: &WindowCodebook, flip: i8, p: usize) -> Self {
         let step = const { steps(BITS, HISTORY) }[p];
         let [path, codes] = const { first_bits(BITS) }.map(|places| load(&places[p]));
         let less = |x, by: i8| _mm512_sub_epi8(x, _mm512_set1_epi8(by));
-        let table = arrange(book, HISTORY, &const { orders::<TABLES>(BITS, HISTORY) }[p]);
+        let table = arrange(book, flip, HISTORY, &const { orders::<TABLES>(BITS, HISTORY) }[p]);
         Self {
             path_shifts: less(path, HISTORY as i8 + step.window.0),
             code_shifts: less(codes, step.code.0),
             window_bits: _mm512_set1_epi8((((2u32 << HISTORY) - 1) << step.window_at(BITS, p)) as i8),
             table,
-            query: query.bytes(&const { coordinates(BITS) }[p]),
         }
     }
 }
