@@ -80,6 +80,12 @@ pub(crate) trait Lanes {
     fn lookup(table: Self::V, index: Self::V) -> Self::V;
     /// Bytes of the table, 0 for an index above 63.
     fn lookup_64(table: &[Self::V; 4], index: Self::V) -> Self::V;
+    /// Bytes of the first N registers (1, 2, 4, 8 or 16) of a table, for an index within them.
+    fn lookup_within<const N: usize>(table: &[Self::V; 16], index: Self::V) -> Self::V;
+    /// Bytes dealt out to registers one by one.
+    fn deal_2(bytes: &[u8; 32]) -> [Self::V; 2];
+    fn deal_3(bytes: &[u8; 48]) -> [Self::V; 3];
+    fn deal_4(bytes: &[u8; 64]) -> [Self::V; 4];
 
     /// Adds 16 products of signed bytes, within ±127, to four `i32`.
     fn dot_bytes(sums: Self::V, a: Self::V, b: Self::V) -> Self::V;

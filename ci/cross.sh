@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds and runs octaplex for machines other than this one:
 #   arm64    tests under qemu, on a CPU without and on one with dot-product instructions
-#   wasm     the bit-equality suite with SIMD128, under Node
+#   wasm     the bit-equality suite with SIMD128, and the trellis codec on 110,000 vectors, under Node
 #   thumb    the library for a Cortex-M4, without std and without a heap, and a cache on an emulated one
 #   same     one file, encoded and scored on each of them: the same bytes
 # `ci/cross.sh` does all, `ci/cross.sh wasm` one. A target that rustup has is used; where it is missing, Debian's
@@ -64,6 +64,7 @@ arm64() {
   for cpu in cortex-a76:neon,neon-dotprod cortex-a53:neon; do
     run_arm64 "${cpu%:*}" "${cpu#*:}" -p octaplex-arch
     run_arm64 "${cpu%:*}" "${cpu#*:}" -p octaplex --test golden --test backends
+    run_arm64 "${cpu%:*}" "${cpu#*:}" -p octaplex --test trellis -- adversarial
   done
   say "arm64: the tool"
   "${cargo[@]}" build --quiet --release "${options[@]}" -p octaplex-cli
@@ -89,7 +90,9 @@ wasm() {
   say "wasm: the suite with simd128"
   RUSTFLAGS="-C target-feature=+simd128" \
     "${cargo[@]}" build --quiet --release "${options[@]}" --manifest-path ci/portable/Cargo.toml
-  OCTAPLEX_REQUIRE=simd128 node ci/portable/run.mjs "$CARGO_TARGET_DIR/$target/release/octaplex_portable.wasm"
+  local module=$CARGO_TARGET_DIR/$target/release/octaplex_portable.wasm
+  OCTAPLEX_REQUIRE=simd128 node ci/portable/run.mjs "$module"
+  OCTAPLEX_REQUIRE=simd128 node ci/portable/run.mjs "$module" trellis
 }
 
 thumb() {

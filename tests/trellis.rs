@@ -1,10 +1,12 @@
 //! The trellis codec: its tables, its search against a textbook one, its distortion.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
+#[path = "trellis/backends.rs"]
+mod backends;
 mod common;
 mod oracle;
 
-use common::{Random, adversarial, build, decode_rows, encode_rows, signs, try_build};
+use common::{Random, build, decode_rows, encode_rows, signs, try_build, vectors};
 use octaplex::codebook::{TRELLIS_LEVELS, TRELLIS_STATES, trellis};
 use octaplex::{Backend, Codec, CodecSpec, Stream, Trellis, TrellisSpec};
 
@@ -221,66 +223,16 @@ fn more_costs_buy_less_distortion() {
     assert!(by_levels.is_sorted_by(|fewer, more| *more < 0.8 * fewer), "{by_levels:?}");
 }
 
-/// The other backends of this CPU.
-fn others() -> impl Iterator<Item = Backend> {
-    Backend::available().filter(|backend| *backend != Backend::SCALAR)
+#[test]
+fn every_backend_treats_random_vectors_alike() {
+    let vectors = backends::random_vectors_agree();
+    assert!(vectors >= 110_000, "{vectors}");
 }
 
-/// 100,000 Gaussian vectors and 10,000 with ties, in pages (the last one not full), and some of each one by one.
 #[test]
-fn every_backend_encodes_random_vectors_to_the_same_bytes() {
-    let mut random = Random::new(72);
-    let mut encoded = 0;
-    for (states, levels) in pairs() {
-        for dim in [32, 64] {
-            let spec: CodecSpec = format!("trellis:m={levels},states={states}").parse().unwrap();
-            let mut rows = random.gaussians(1251 * dim);
-            // Few different whole numbers and halves.
-            for i in 0..128 {
-                rows.extend((0..dim).map(|j| [1.0, -0.5, 0.0, 2.0][(random.below(1 + i % 8) + j / 16) % 4]));
-            }
-            encoded += rows.len() / dim;
-            let scalar = try_build(spec, dim, Backend::SCALAR).unwrap();
-            let expected = encode_rows(&*scalar, &rows);
-            for backend in others() {
-                let codec = try_build(spec, dim, backend).unwrap();
-                let name = backend.name();
-                assert!(encode_rows(&*codec, &rows) == expected, "{spec} at {dim}, {name}: pages");
-                let mut block = vec![0; codec.block_bytes()];
-                for (x, expected) in rows.chunks(dim).zip(expected.chunks(block.len())).rev().step_by(20) {
-                    codec.encode(x, &mut block).unwrap();
-                    assert!(block == expected, "{spec} at {dim}, {name}: {x:?}");
-                }
-            }
-        }
-    }
-    assert!(encoded >= 110_000);
-}
-
-/// Zeros, one-hot, constants, ties, subnormals, what overflows: the same bytes or the same refusal, 4,400 vectors.
-#[test]
-fn every_backend_encodes_adversarial_vectors_to_the_same_bytes() {
-    let mut random = Random::new(73);
-    let mut encoded = 0;
-    for (states, levels) in pairs() {
-        for dim in [64, 128] {
-            let spec: CodecSpec = format!("trellis:m={levels},states={states}").parse().unwrap();
-            let scalar = try_build(spec, dim, Backend::SCALAR).unwrap();
-            let vectors = adversarial(dim, &mut random);
-            let (mut expected, mut block) = (vec![0; scalar.block_bytes()], vec![0; scalar.block_bytes()]);
-            for (i, x) in vectors.iter().enumerate() {
-                let outcome = scalar.encode(x, &mut expected);
-                encoded += usize::from(outcome.is_ok());
-                for backend in others() {
-                    let codec = try_build(spec, dim, backend).unwrap();
-                    block.copy_from_slice(&expected);
-                    assert_eq!(codec.encode(x, &mut block), outcome, "{spec} at {dim}: vector {i}");
-                    assert!(block == expected, "{spec} at {dim}, {}: vector {i}", backend.name());
-                }
-            }
-        }
-    }
-    assert!(encoded > 1000, "{encoded}");
+fn every_backend_treats_adversarial_vectors_alike() {
+    let [encoded, all] = backends::adversarial_vectors_agree();
+    assert!(all >= 4400 && encoded >= 1000, "{encoded} of {all}");
 }
 
 /// The search's survivors and everything else that encoding one vector keeps, in a thread of 16 KiB of stack, which is also

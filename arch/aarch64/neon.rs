@@ -85,7 +85,7 @@ pub(super) struct Neon<const DOT: bool>;
 /// Intrinsics in a place that cannot carry `#[target_feature]`, a trait.
 macro_rules! neon {
     ($($body:tt)*) => {{
-        // SAFETY: NEON is part of every aarch64 target with floats. Loads and stores have arrays of 16 bytes.
+        // SAFETY: NEON is part of every aarch64 target with floats. Loads and stores have arrays of their size.
         unsafe { $($body)* }
     }};
 }
@@ -242,6 +242,48 @@ impl<const DOT: bool> Lanes for Neon<DOT> {
     #[inline(always)]
     fn lookup_64(&[a, b, c, d]: &[Self::V; 4], index: Self::V) -> Self::V {
         neon!(vqtbl4q_u8(uint8x16x4_t(a, b, c, d), index))
+    }
+
+    #[inline(always)]
+    fn lookup_within<const N: usize>(table: &[Self::V; 16], index: Self::V) -> Self::V {
+        match N {
+            1 => return Self::lookup(table[0], index),
+            2 => return neon!(vqtbl2q_u8(uint8x16x2_t(table[0], table[1]), index)),
+            _ => {}
+        }
+        let (blocks, _) = table[..N].as_chunks::<4>();
+        let mut found = Self::lookup_64(&blocks[0], index);
+        let mut index = index;
+        for &[a, b, c, d] in &blocks[1..] {
+            // An index of another block leaves what is found.
+            index = Self::sub_bytes(index, Self::splat(64));
+            found = neon!(vqtbx4q_u8(found, uint8x16x4_t(a, b, c, d), index));
+        }
+        found
+    }
+
+    #[inline(always)]
+    fn deal_2(bytes: &[u8; 32]) -> [Self::V; 2] {
+        neon!({
+            let uint8x16x2_t(a, b) = vld2q_u8(bytes.as_ptr());
+            [a, b]
+        })
+    }
+
+    #[inline(always)]
+    fn deal_3(bytes: &[u8; 48]) -> [Self::V; 3] {
+        neon!({
+            let uint8x16x3_t(a, b, c) = vld3q_u8(bytes.as_ptr());
+            [a, b, c]
+        })
+    }
+
+    #[inline(always)]
+    fn deal_4(bytes: &[u8; 64]) -> [Self::V; 4] {
+        neon!({
+            let uint8x16x4_t(a, b, c, d) = vld4q_u8(bytes.as_ptr());
+            [a, b, c, d]
+        })
     }
 
     #[inline(always)]

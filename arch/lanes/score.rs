@@ -4,6 +4,7 @@ use super::Lanes;
 use super::codes::{Bytes, Codes, MAX_REGISTERS, SPARE, Segment, Words, kind};
 use crate::scalar::f16_to_f32;
 use crate::{IntQuery, Rows};
+use core::ops::Range;
 
 /// A query, its values in the order in which the codes come.
 struct Query<L: Lanes> {
@@ -88,7 +89,32 @@ fn score_kind<L: Lanes, const KIND: u8>(
 }
 
 /// Rows whose scores are finished together.
-const BLOCK: usize = 16;
+pub(super) const BLOCK: usize = 16;
+
+/// Scores of the rows `ours` of `count`, up to a block of them, for each query: their integer sums by the query's factor
+/// and the rows' scales.
+#[inline(always)]
+pub(super) fn finish_block<const Q: usize>(
+    sums: &[[i32; BLOCK]; Q],
+    scales: [u16; BLOCK],
+    factors: [f32; Q],
+    count: usize,
+    ours: Range<usize>,
+    scores: &mut [f32],
+) {
+    let scales = scales.map(f16_to_f32);
+    for (q, (sums, factor)) in sums.iter().zip(factors).enumerate() {
+        let mut finished = [0.0; BLOCK];
+        for r in 0..BLOCK {
+            finished[r] = (sums[r] as f32 * factor) * scales[r];
+        }
+        let scores = &mut scores[q * count + ours.start..][..ours.len()];
+        match scores.first_chunk_mut() {
+            Some(scores) => *scores = finished,
+            None => scores.copy_from_slice(&finished[..ours.len()]),
+        }
+    }
+}
 
 struct Pass<L: Lanes, const KIND: u8> {
     codes: Codes<L>,
@@ -124,18 +150,9 @@ impl<L: Lanes, const KIND: u8> Pass<L, KIND> {
                         }
                     }
                 }
-                let scales = scales.map(f16_to_f32);
-                for (q, query) in queries.iter().enumerate() {
-                    let mut finished = [0.0; BLOCK];
-                    for r in 0..BLOCK {
-                        finished[r] = (sums[q][r] as f32 * query.factor) * scales[r];
-                    }
-                    let scores = &mut scores[q * count + done + first..][..block];
-                    match scores.first_chunk_mut() {
-                        Some(scores) => *scores = finished,
-                        None => scores.copy_from_slice(&finished[..block]),
-                    }
-                }
+                let factors = queries.each_ref().map(|query| query.factor);
+                let ours = done + first..done + first + block;
+                finish_block(&sums, scales, factors, count, ours, scores);
             }
             done += segment.count;
         }

@@ -1,10 +1,11 @@
-//! Scores of windowed codebooks for rows of 128 coordinates, codes of at most two bits and up to 8 states: eight neighbouring
-//! coordinates in each byte, one for each of eight look-ups, as the path plane has them. A window of four bits is a
-//! shift away (where it begins in the byte before, of the two bytes' inner halves), a code another one; together
-//! they are the index. It is the query that is put into that order, once a page.
+//! Scores of windowed codebooks for rows of 128 coordinates, codes of whole bits and up to 16 states (with codes of four
+//! bits, up to 8): eight neighbouring coordinates in each byte, one for each of eight look-ups, as the path plane has them.
+//! A window is a shift away (where it begins in the byte before, of the two bytes' inner halves), and so is a code, once
+//! the bytes of its plane are dealt out one by one, as many as eight codes take; together they are the index. It is the
+//! query that is put into that order, once a page.
 
 use super::Lanes;
-use crate::scalar::f16_to_f32;
+use super::score::{BLOCK, finish_block};
 use crate::windows::WindowCodebook;
 use crate::{IntQuery, Rows};
 
@@ -18,65 +19,84 @@ const EACH: usize = 8;
 /// What turns bytes by one, with a zero in the first place.
 static BEFORE: [u8; 16] = [255, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14];
 
-/// How to find the centroids of a row.
-pub(super) struct Eights<L: Lanes> {
-    levels: usize,
-    /// `code << 4 | window`, windows of four bits, of which a shorter history needs the upper ones.
-    table: [L::V; 4],
-    before: L::V,
+/// How to find the centroids of a row: codes of BITS bits, windows of WINDOW bits (4 or 5).
+struct Eights<L: Lanes, const BITS: usize, const WINDOW: usize> {
+    /// `code << WINDOW | window`; a shorter history needs the upper bits of the windows.
+    table: [L::V; 16],
 }
 
-impl<L: Lanes> Eights<L> {
-    /// `None` for other shapes.
+/// The bytes of a row, one register of them for each place.
+struct Planes<L: Lanes> {
+    path: L::V,
+    /// Half of a byte of the path, and half of the one before.
+    inner: L::V,
+    /// As many as eight codes take.
+    codes: [L::V; 4],
+}
+
+/// Scores, if the rows have such a shape.
+#[inline(always)]
+pub(super) fn score<L: Lanes>(
+    book: &WindowCodebook,
+    rows: &Rows,
+    scale: f32,
+    queries: &[IntQuery],
+    scores: &mut [f32],
+) -> bool {
+    if rows.dim != DIM {
+        return false;
+    }
+    match (book.levels(), book.states()) {
+        (1, ..=8) => Eights::<L, 0, 4>::new(book).score(rows, scale, queries, scores),
+        (2, ..=8) => Eights::<L, 1, 4>::new(book).score(rows, scale, queries, scores),
+        (4, ..=8) => Eights::<L, 2, 4>::new(book).score(rows, scale, queries, scores),
+        (8, ..=8) => Eights::<L, 3, 4>::new(book).score(rows, scale, queries, scores),
+        (16, ..=8) => Eights::<L, 4, 4>::new(book).score(rows, scale, queries, scores),
+        (1, 16) => Eights::<L, 0, 5>::new(book).score(rows, scale, queries, scores),
+        (2, 16) => Eights::<L, 1, 5>::new(book).score(rows, scale, queries, scores),
+        (4, 16) => Eights::<L, 2, 5>::new(book).score(rows, scale, queries, scores),
+        (8, 16) => Eights::<L, 3, 5>::new(book).score(rows, scale, queries, scores),
+        _ => return false,
+    }
+    true
+}
+
+impl<L: Lanes, const BITS: usize, const WINDOW: usize> Eights<L, BITS, WINDOW> {
+    /// Path bits of a window that are other coordinates'.
+    const HISTORY: usize = WINDOW - 1;
+
     #[inline(always)]
-    pub(super) fn new(book: &WindowCodebook, dim: usize) -> Option<Self> {
-        let levels = book.levels();
-        if dim != DIM || book.states() > 8 || !matches!(levels, 1 | 2 | 4) {
-            return None;
+    fn new(book: &WindowCodebook) -> Self {
+        let mut bytes = [[0; 16]; 16];
+        let unused = Self::HISTORY - book.history() as usize;
+        for (i, byte) in bytes.as_flattened_mut()[..1 << (BITS + WINDOW)].iter_mut().enumerate() {
+            *byte = book.centroids()[i >> unused] as u8;
         }
-        let mut table = [L::splat(0); 4];
-        for (table, centroids) in table.iter_mut().zip(book.centroids().chunks_exact(book.windows())) {
-            let mut bytes = [0; 16];
-            for (i, byte) in bytes.iter_mut().enumerate() {
-                *byte = centroids[i >> (3 - book.history())] as u8;
-            }
-            *table = L::load(&bytes);
-        }
-        Some(Self { levels, table, before: L::load(&BEFORE) })
+        Self { table: bytes.map(|bytes| L::load(&bytes)) }
     }
 
     #[inline(always)]
-    pub(super) fn score(&self, rows: &Rows, scale: f32, queries: &[IntQuery], scores: &mut [f32]) {
-        match self.levels {
-            1 => self.score_as::<1>(rows, scale, queries, scores),
-            2 => self.score_as::<2>(rows, scale, queries, scores),
-            _ => self.score_as::<4>(rows, scale, queries, scores),
-        }
-    }
-
-    #[inline(always)]
-    fn score_as<const M: usize>(&self, rows: &Rows, scale: f32, queries: &[IntQuery], scores: &mut [f32]) {
+    fn score(&self, rows: &Rows, scale: f32, queries: &[IntQuery], scores: &mut [f32]) {
         let count = rows.count();
         let (fours, ones) = queries.as_chunks::<4>();
         let (four_scores, one_scores) = scores.split_at_mut(4 * fours.len() * count);
         for (queries, scores) in fours.iter().zip(four_scores.chunks_exact_mut(4 * count)) {
-            self.score_with::<M, 4>(rows, scale, queries, scores);
+            self.score_with(rows, scale, queries, scores);
         }
         for (query, scores) in ones.iter().zip(one_scores.chunks_exact_mut(count)) {
-            self.score_with::<M, 1>(rows, scale, &[*query], scores);
+            self.score_with(rows, scale, &[*query], scores);
         }
     }
 
     /// Q queries that share the look-ups.
     #[inline(always)]
-    fn score_with<const M: usize, const Q: usize>(
+    fn score_with<const Q: usize>(
         &self,
         rows: &Rows,
         scale: f32,
         queries: &[IntQuery; Q],
         scores: &mut [f32],
     ) {
-        let count = rows.count();
         let mut values = [[L::splat(0); EACH]; Q];
         for (values, query) in values.iter_mut().zip(queries) {
             for (i, value) in values.iter_mut().enumerate() {
@@ -87,62 +107,102 @@ impl<L: Lanes> Eights<L> {
                 *value = L::load(&bytes);
             }
         }
-        for (r, row) in rows.bytes.chunks_exact(rows.stride).enumerate() {
-            let mut sums = [L::splat(0); Q];
-            for (i, centroids) in self.centroids::<M>(row).into_iter().enumerate() {
-                for (sum, values) in sums.iter_mut().zip(&values) {
-                    *sum = L::dot_bytes(*sum, centroids, values[i]);
+        let factors = queries.each_ref().map(|query| query.scale * scale);
+        let mut first = 0;
+        for block in rows.bytes.chunks(BLOCK * rows.stride) {
+            let mut block_sums = [[0; BLOCK]; Q];
+            let mut scales = [0; BLOCK];
+            for (r, row) in block.chunks_exact(rows.stride).enumerate() {
+                let planes = Self::planes(row);
+                // One by one: each has its own shifts, and a loop would not always be unrolled.
+                let mut sums = [L::splat(0); Q];
+                sums = self.add(0, &planes, &values, sums);
+                sums = self.add(1, &planes, &values, sums);
+                sums = self.add(2, &planes, &values, sums);
+                sums = self.add(3, &planes, &values, sums);
+                sums = self.add(4, &planes, &values, sums);
+                sums = self.add(5, &planes, &values, sums);
+                sums = self.add(6, &planes, &values, sums);
+                sums = self.add(7, &planes, &values, sums);
+                scales[r % BLOCK] = u16::from_le_bytes([row[0], row[1]]);
+                for (block_sums, sum) in block_sums.iter_mut().zip(sums) {
+                    block_sums[r % BLOCK] = L::sum(sum);
                 }
             }
-            let row_scale = f16_to_f32(u16::from_le_bytes([row[0], row[1]]));
-            for (q, (query, sum)) in queries.iter().zip(sums).enumerate() {
-                scores[q * count + r] = (L::sum(sum) as f32 * (query.scale * scale)) * row_scale;
-            }
+            let ours = first..first + block.len() / rows.stride;
+            first = ours.end;
+            finish_block(&block_sums, scales, factors, rows.count(), ours, scores);
         }
     }
 
-    /// The first, second, … coordinate of each byte.
     #[inline(always)]
-    fn centroids<const M: usize>(&self, row: &[u8]) -> [L::V; EACH] {
-        let load = |start: usize| row[start..].first_chunk().map_or(L::splat(0), |bytes| L::load(bytes));
-        let path = load(2);
-        // Half of a byte, and half of the one before.
-        let before = L::shift_bytes_right(L::lookup(path, self.before), 4);
+    fn planes(row: &[u8]) -> Planes<L> {
+        let (path, rest) = row[2..].split_at(PATH);
+        let path = path.first_chunk().map_or(L::splat(0), |bytes| L::load(bytes));
+        let before = L::shift_bytes_right(L::lookup(path, L::load(&BEFORE)), 4);
         let inner = L::or(L::multiply_words(L::and(path, L::splat(15)), L::splat_word(16)), before);
-        // Codes of the first coordinates, of the last ones.
-        let codes = match M {
-            2 => [load(2 + PATH); 2],
-            4 => {
-                let (a, b) = (load(2 + PATH), load(2 + 2 * PATH));
-                let up = |x| L::multiply_words(x, L::splat_word(256));
-                [L::upper_bytes(up(a), up(b)), L::upper_bytes(a, b)]
-            }
-            _ => [path; 2],
-        };
-        // One by one, so that each becomes its own shifts.
-        let at = |i: usize| self.look_up::<M>(i, if i < 3 { inner } else { path }, codes[i / 4]);
-        [at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7)]
+        let mut codes = [path; 4];
+        match BITS {
+            1 => codes[0] = rest.first_chunk().map_or(path, |bytes| L::load(bytes)),
+            2 => codes[..2].copy_from_slice(&rest.first_chunk().map_or([path; 2], |bytes| L::deal_2(bytes))),
+            3 => codes[..3].copy_from_slice(&rest.first_chunk().map_or([path; 3], |bytes| L::deal_3(bytes))),
+            4 => codes = rest.first_chunk().map_or([path; 4], |bytes| L::deal_4(bytes)),
+            _ => {}
+        }
+        Planes { path, inner, codes }
+    }
+
+    /// Adds the products of coordinate `i` of each byte.
+    #[inline(always)]
+    fn add<const Q: usize>(
+        &self,
+        i: usize,
+        planes: &Planes<L>,
+        values: &[[L::V; EACH]; Q],
+        mut sums: [L::V; Q],
+    ) -> [L::V; Q] {
+        let centroids = self.look_up(i, planes);
+        for (sum, values) in sums.iter_mut().zip(values) {
+            *sum = L::dot_bytes(*sum, centroids, values[i]);
+        }
+        sums
     }
 
     /// Coordinate `i` of each byte.
     #[inline(always)]
-    fn look_up<const M: usize>(&self, i: usize, path: L::V, codes: L::V) -> L::V {
-        let windows = match i {
-            0..3 => L::shift_bytes_right(path, i as u32 + 1),
-            3 => path,
-            _ => L::shift_bytes_right(path, i as u32 - 3),
-        };
-        let index_bits = L::splat((16 * M - 1) as u8);
-        if M == 1 {
-            return L::lookup(self.table[0], L::and(windows, index_bits));
+    fn look_up(&self, i: usize, Planes { path, inner, codes }: &Planes<L>) -> L::V {
+        let (from, down) =
+            if i < Self::HISTORY { (*inner, 4 + i - Self::HISTORY) } else { (*path, i - Self::HISTORY) };
+        let mut index = if down == 0 { from } else { L::shift_bytes_right(from, down as u32) };
+        if BITS > 0 {
+            let (byte, bit) = (BITS * i / 8, BITS * i % 8);
+            let mut code = Self::move_code(codes[byte], bit as isize);
+            if bit + BITS > 8 {
+                // The rest of it is in the next byte.
+                let upper = Self::move_code(codes[(byte + 1) % 4], bit as isize - 8);
+                code = L::select(L::splat((0xff << (WINDOW + 8 - bit)) as u8), upper, code);
+            }
+            index = L::select(L::splat((0xff << WINDOW) as u8), code, index);
         }
-        // Shifts of words move bits into the next byte: below the code's, where they are masked.
-        let codes = match if M == 4 { 2 * (i % 4) } else { i } {
-            4 => codes,
-            at @ 0..4 => L::multiply_words(codes, L::splat_word(1 << (4 - at))),
-            at => L::shift_bytes_right(codes, at as u32 - 4),
-        };
-        let above = L::splat((16 * M - 16) as u8);
-        L::lookup_64(&self.table, L::and(L::select(above, codes, windows), index_bits))
+        if BITS + WINDOW < 8 {
+            index = L::and(index, L::splat((1 << (BITS + WINDOW)) - 1));
+        }
+        match BITS + WINDOW {
+            4 => L::lookup_within::<1>(&self.table, index),
+            5 => L::lookup_within::<2>(&self.table, index),
+            6 => L::lookup_within::<4>(&self.table, index),
+            7 => L::lookup_within::<8>(&self.table, index),
+            _ => L::lookup_within::<16>(&self.table, index),
+        }
+    }
+
+    /// Moves a bit to where codes begin in an index. Shifts of words move bits into the next byte: below them.
+    #[inline(always)]
+    fn move_code(codes: L::V, bit: isize) -> L::V {
+        match WINDOW as isize - bit {
+            0 => codes,
+            up @ 1.. => L::multiply_words(codes, L::splat_word(1 << up)),
+            down => L::shift_bytes_right(codes, -down as u32),
+        }
     }
 }

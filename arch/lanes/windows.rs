@@ -4,7 +4,7 @@
 
 use super::Lanes;
 use super::codes::{Codes, SPARE, Segment, kind};
-use super::window_eights::Eights;
+use super::window_eights;
 use crate::scalar::windows::scaled_rows;
 use crate::scalar::{PAGE, f16_to_f32, finish_sums, quantize_weights, weight_limit};
 use crate::search::{self, Floats};
@@ -178,8 +178,8 @@ pub(crate) fn score_windows<L: Lanes>(
     if count == 0 {
         return;
     }
-    if let Some(eights) = Eights::<L>::new(book, dim) {
-        return eights.score(rows, scale, queries, scores);
+    if window_eights::score::<L>(book, rows, scale, queries, scores) {
+        return;
     }
     let lookup = Lookup::<L>::new(book, dim);
     let mut spare = [0; SPARE];

@@ -75,6 +75,13 @@ impl Lanes16 for [i16; 8] {}
 impl Lanes16 for [i32; 4] {}
 impl Lanes16 for [f32; 4] {}
 
+impl Simd128 {
+    #[inline(always)]
+    fn even_bytes(a: v128, b: v128) -> v128 {
+        u8x16_shuffle::<0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30>(a, b)
+    }
+}
+
 impl Lanes for Simd128 {
     type V = v128;
     const TABLE: usize = 16;
@@ -213,6 +220,56 @@ impl Lanes for Simd128 {
         let from = |start| u8x16_sub(index, u8x16_splat(start));
         let low = v128_or(u8x16_swizzle(a, index), u8x16_swizzle(b, from(16)));
         v128_or(low, v128_or(u8x16_swizzle(c, from(32)), u8x16_swizzle(d, from(48))))
+    }
+
+    #[inline(always)]
+    fn lookup_within<const N: usize>(table: &[v128; 16], index: v128) -> v128 {
+        // No loop: it would not be unrolled.
+        let part = |i: usize| u8x16_swizzle(table[i], u8x16_sub(index, u8x16_splat(16 * i as u8)));
+        let parts = |i: usize| v128_or(v128_or(part(i), part(i + 1)), v128_or(part(i + 2), part(i + 3)));
+        match N {
+            1 => u8x16_swizzle(table[0], index),
+            2 => v128_or(part(0), part(1)),
+            4 => parts(0),
+            8 => v128_or(parts(0), parts(4)),
+            _ => v128_or(v128_or(parts(0), parts(4)), v128_or(parts(8), parts(12))),
+        }
+    }
+
+    #[inline(always)]
+    fn deal_2(bytes: &[u8; 32]) -> [v128; 2] {
+        let (parts, _) = bytes.as_chunks::<16>();
+        let [a, b] = [0, 1].map(|i| load(&parts[i]));
+        [Self::even_bytes(a, b), Self::upper_bytes(a, b)]
+    }
+
+    #[inline(always)]
+    fn deal_3(bytes: &[u8; 48]) -> [v128; 3] {
+        let (parts, _) = bytes.as_chunks::<16>();
+        let [a, b, c] = [0, 1, 2].map(|i| load(&parts[i]));
+        // Of the first two registers, then of the third.
+        let x = u8x16_shuffle::<0, 3, 6, 9, 12, 15, 18, 21, 24, 27, 30, 0, 0, 0, 0, 0>(a, b);
+        let y = u8x16_shuffle::<1, 4, 7, 10, 13, 16, 19, 22, 25, 28, 31, 0, 0, 0, 0, 0>(a, b);
+        let z = u8x16_shuffle::<2, 5, 8, 11, 14, 17, 20, 23, 26, 29, 0, 0, 0, 0, 0, 0>(a, b);
+        [
+            u8x16_shuffle::<0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 17, 20, 23, 26, 29>(x, c),
+            u8x16_shuffle::<0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 18, 21, 24, 27, 30>(y, c),
+            u8x16_shuffle::<0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 19, 22, 25, 28, 31>(z, c),
+        ]
+    }
+
+    #[inline(always)]
+    fn deal_4(bytes: &[u8; 64]) -> [v128; 4] {
+        let (parts, _) = bytes.as_chunks::<16>();
+        let [a, b, c, d] = [0, 1, 2, 3].map(|i| load(&parts[i]));
+        let (low, high) = (Self::even_bytes(a, b), Self::even_bytes(c, d));
+        let (low_odd, high_odd) = (Self::upper_bytes(a, b), Self::upper_bytes(c, d));
+        [
+            Self::even_bytes(low, high),
+            Self::even_bytes(low_odd, high_odd),
+            Self::upper_bytes(low, high),
+            Self::upper_bytes(low_odd, high_odd),
+        ]
     }
 
     #[inline(always)]

@@ -30,7 +30,8 @@ mod signs;
 mod softmax;
 mod vector;
 mod wide;
-mod window_fours;
+mod window_digits;
+mod window_halves;
 mod window_pairs;
 mod windows;
 

@@ -23,6 +23,13 @@ impl<'a> Block<'a> {
         Self { bytes: row, stride: 0 }
     }
 
+    /// The same, where the distance is known: then the rows' addresses are constants.
+    #[inline]
+    pub(super) fn apart(self, stride: usize) -> Self {
+        assert!(self.stride == stride);
+        Self { stride, ..self }
+    }
+
     /// Bytes `start` to `end` of each row, and whatever follows: a pointer to the first row's, valid to `end` for each
     /// of `ROWS` rows, `stride` bytes apart.
     #[inline]

@@ -72,7 +72,7 @@ pub(super) fn decode_windows(backend: Backend) -> Outcome {
 fn pages(mut check: impl FnMut(&WindowCodebook, usize, usize, usize, &mut Painter) -> Outcome) -> Outcome {
     books(&WIDTHS, |book, dim, painter| check(book, dim, 3, 1 + dim % 3, painter))?;
     books(&[80, 128], |book, dim, painter| {
-        if book.states() != 8 {
+        if !matches!(book.states(), 8 | 16) {
             return Ok(());
         }
         for count in ROW_COUNTS {

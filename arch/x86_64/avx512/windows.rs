@@ -7,8 +7,8 @@
 //! shuffled: it is the query that is put into the lanes' order, once a page. The byte for a coordinate has its window below and
 //! its code above: the index of a table in one register (`vpermb`) or two (`vpermi2b`).
 //!
-//! A single query goes to `window_fours.rs` and `window_pairs.rs` where they have a shorter way. The path search is in
-//! `search.rs`.
+//! A single query goes to `window_halves.rs`, `window_digits.rs` and `window_pairs.rs` where they have a shorter way. The
+//! path search is in `search.rs`.
 
 use super::accumulate::{ByteWeights, Sums, four, in_order, run_scales};
 use super::codebook::{interleave, kind::RAW as NATURAL};
@@ -16,8 +16,8 @@ use super::codes::{CHUNK, Chunk, MAX_CHUNKS, Masked, Place, Unpack, scales};
 use super::load;
 use super::score::{ByteQuery, add_four, add_lanes, finish};
 use super::store_first;
-use super::window_fours;
 use super::window_pairs::{self, load_16, load_32};
+use super::{window_digits, window_halves};
 use crate::scalar::windows::scaled_rows;
 use crate::scalar::{PAGE, finish_sums};
 use crate::windows::{MAX_STATES, WindowCodebook};
@@ -221,7 +221,8 @@ pub(crate) fn score_windows(
         return;
     }
     if let [query] = queries
-        && (window_fours::score(book, rows, scale, query, scores)
+        && (window_halves::score(book, rows, scale, query, scores)
+            || window_digits::score(book, rows, scale, query, scores)
             || window_pairs::score(book, rows, scale, query, scores))
     {
         return;
@@ -305,12 +306,14 @@ pub(crate) fn accumulate_windows(
     weights: &[f32],
     acc: &mut [f32],
 ) {
-    let lookup = &Lookup::new(book, dim);
     let stride = book.row_bytes(dim);
     let count = bytes.len() / stride;
-    if count == 0 {
+    if count == 0
+        || weights.len() == count && window_halves::accumulate(book, dim, bytes, scale, weights, acc)
+    {
         return;
     }
+    let lookup = &Lookup::new(book, dim);
     for (weights, acc) in weights.chunks(QUERIES * count).zip(acc.chunks_mut(QUERIES * dim)) {
         for (p, page) in bytes.chunks(PAGE * stride).enumerate() {
             let rows = &scaled_rows(page, stride, dim);

@@ -1,5 +1,5 @@
-//! The library where there is no std: the bit-equality suite, encoding and scoring as a WebAssembly module, driven by
-//! `run.mjs`.
+//! The library where there is no std: the bit-equality suite, the trellis codec's test of backends, encoding and scoring as
+//! a WebAssembly module, driven by `run.mjs`.
 #![no_std]
 
 extern crate alloc;
@@ -7,6 +7,11 @@ extern crate alloc;
 mod heap;
 #[path = "../../../arch/tests/suite/mod.rs"]
 mod suite;
+#[path = "../../../tests/trellis/backends.rs"]
+mod trellis;
+#[path = "../../../tests/common/vectors.rs"]
+#[allow(dead_code)] // other tests take the rest
+mod vectors;
 
 use alloc::{boxed::Box, format, string::ToString, vec, vec::Vec};
 use core::panic::PanicInfo;
@@ -44,6 +49,17 @@ pub extern "C" fn run_suite() -> u32 {
         }
     }
     failures
+}
+
+/// Compares the trellis codec on every backend with the specification, and says on how many vectors; traps at the first
+/// difference.
+#[unsafe(no_mangle)]
+pub extern "C" fn run_trellis() -> u32 {
+    let random = trellis::random_vectors_agree();
+    let [encoded, all] = trellis::adversarial_vectors_agree();
+    assert!(random >= 110_000 && all >= 4400 && encoded >= 1000, "{random} random, {encoded} of {all} adversarial");
+    say(&format!("{random} random and {all} adversarial vectors"));
+    0
 }
 
 /// Room for `len` bytes that the host fills; it stays the host's.
