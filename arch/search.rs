@@ -123,7 +123,7 @@ pub(crate) type Columns<T> = [[<T as Floats>::F; REGISTERS]; 8];
 /// See `scalar::viterbi_encode`.
 ///
 /// Stack: 16 bytes a lane and coordinate for the decisions of many vectors (of [`MAX_DIM`]; up to 32 states touch half of
-/// what their `dim` needs), and up to 10 KiB.
+/// what their `dim` needs), and up to 10 KiB; 8 KiB more on AVX2, for tables of words.
 #[inline(always)]
 pub(crate) fn viterbi_encode<T: Floats>(
     book: &WindowCodebook,
