@@ -363,7 +363,9 @@ impl<const D: usize> Octopus<D> {
             Gain::Norm => norm,
             gain => {
                 let correlation = self.backend.dot(&z, &decoded) / norm;
-                gain.stored(norm, correlation, self.backend.dot(&decoded, &decoded))
+                let stored = gain.stored(norm, correlation, self.backend.dot(&decoded, &decoded));
+                // In units of a much smaller norm the residual would be longer than its field may say.
+                if residual.is_some() && stored < norm / 8.0 { norm } else { stored }
             }
         };
         let stored = match self.spec.norm {
