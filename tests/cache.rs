@@ -483,6 +483,17 @@ fn bad_input_changes_nothing() {
         LayerConfig { keys: spec("int:group=64"), key_dim: 96, ..config },
     ] {
         assert!(KvCache::new([bad], Backend::detect()).is_err(), "{bad:?}");
+        assert_eq!((bad.required_bytes(), bad.scratch_len(4)), (0, 0), "{bad:?}");
+    }
+    for bad in [
+        LayerConfig { page: 0, ..config },
+        LayerConfig { kv_heads: usize::MAX, ..config },
+        LayerConfig { recent_window: usize::MAX, ..config },
+        LayerConfig { key_dim: usize::MAX, ..config },
+        LayerConfig { capacity: usize::MAX, ..config },
+    ] {
+        assert!(KvCache::new([bad], Backend::detect()).is_err(), "{bad:?}");
+        assert_eq!((bad.required_bytes(), bad.scratch_len(4)), (0, 0), "{bad:?}");
     }
 }
 
