@@ -497,6 +497,54 @@ fn bad_input_changes_nothing() {
     }
 }
 
+/// What `append` has taken, its page can be made of: no later token is refused on account of an earlier one.
+#[test]
+fn keys_are_refused_when_they_come_or_never() {
+    let one = |value: f32| {
+        let mut row = [0.0; 64];
+        row[5] = value;
+        row
+    };
+    for balance in [false, true] {
+        for center in [Center::Off, Center::Prefix, Center::Page] {
+            for keys in ["turboquant", "int:bits=2", "hqmq:s=24,r=3", "trellis:m=1,states=4"] {
+                let config = LayerConfig {
+                    keys: spec(keys),
+                    values: spec("f16"),
+                    center,
+                    balance,
+                    recent_window: 16,
+                    ..LayerConfig::new(1, 64, 1000)
+                };
+                let mut cache = KvCache::new([config], Backend::detect()).unwrap();
+                // Keys that hardly vary in one channel, which queries find important: divided by 2⁻⁸.
+                cache.layer_mut(0).unwrap().observe(&[30.0; 64]).unwrap();
+                let mut refused = 0;
+                for token in 0..400 {
+                    let value = match token % 40 {
+                        _ if token < 100 => 30.0 + token as f32 / 4096.0,
+                        39 => [20_000.0, 31_000.0, -31_000.0, 50_000.0, 65_000.0][token / 40 % 5],
+                        n => 300.0 * (n as f32 - 20.0),
+                    };
+                    let before = cache.stats();
+                    if let Err(error) = cache.append(0, &one(value), &[1.0; 64]) {
+                        assert_eq!(error, Error::Overflow);
+                        assert_eq!(cache.stats(), before);
+                        refused += 1;
+                        // What closes pages is never what is refused.
+                        cache.append(0, &one(30.0), &[1.0; 64]).unwrap_or_else(|error| {
+                            panic!("{keys}, {center:?}, balance {balance}, token {token}: {error}")
+                        });
+                    }
+                }
+                assert!(cache.stats().paged_tokens >= 300 && refused < 400, "{keys}: {refused}");
+                let output = attend(&mut cache, &[0.1; 64], &Attend::default());
+                assert!(output.iter().all(|x| (x - 1.0).abs() < 1e-3), "{keys}: {output:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn every_float_type_comes_in() {
     let config = LayerConfig::new(1, 64, 400);
