@@ -214,7 +214,8 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
     }
 
     /// Refuses rows that their codec cannot encode now, when they come, and not when their page closes. Centred rows
-    /// are tried twice as long: a page's mean may point the other way.
+    /// are tried twice as long: a page's mean may point the other way. (A page may still refuse, near the end of f16,
+    /// where its codec fits a difference of rows much worse than the rows.)
     fn try_rows(
         &self,
         side: Side,
