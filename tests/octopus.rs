@@ -419,7 +419,8 @@ fn residuals_much_longer_than_what_is_coded() {
             codec.finish(&mut x);
             let (mut block, mut decoded) = (vec![0; codec.block_bytes()], [0.0; 64]);
             codec.encode(&x, &mut block).expect("a finite vector of moderate length");
-            codec.decode(&block, &mut decoded).unwrap_or_else(|error| panic!("{spec}, {others}: {error}"));
+            let result = codec.decode(&block, &mut decoded);
+            assert_eq!(result, Ok(()), "{spec}, {others}");
             let mut score = [0.0];
             codec.score(&[codec.prepare_query(&x).expect("a query")], &block, &mut score).expect("a block");
             let energy = dot(&x, &x);
