@@ -105,10 +105,12 @@ impl<const M: usize> Columns<M> {
             return _mm512_permutexvar_ps(windows, column[0]);
         }
         let mut found = _mm512_permutex2var_ps(column[0], windows, column[1]);
-        for (i, pair) in column.as_chunks::<2>().0.iter().enumerate().take(count / 32).skip(1) {
+        // Not `enumerate().take().skip()`, which LLVM calls for each item.
+        for i in 1..count / 32 {
             let block = _mm512_srli_epi32::<5>(windows);
             let here = _mm512_cmpeq_epi32_mask(block, _mm512_set1_epi32(i as i32));
-            found = _mm512_mask_mov_ps(found, here, _mm512_permutex2var_ps(pair[0], windows, pair[1]));
+            let other = _mm512_permutex2var_ps(column[2 * i], windows, column[2 * i + 1]);
+            found = _mm512_mask_mov_ps(found, here, other);
         }
         found
     }
