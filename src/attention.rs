@@ -6,11 +6,12 @@
 //! What a part is does not depend on threads or on how many queries share a pass, so neither do the results: the same
 //! bits everywhere.
 
+use crate::Error;
+use crate::backend::Kernels;
 use crate::cache::page::{BATCH, HEADER, Layout, SPLIT, Storage};
 use crate::cache::rows::RowCodec;
 use crate::cache::{Layer, center, position};
 use crate::codec::check_values;
-use crate::{Backend, Error};
 use core::ops::Range;
 use octaplex_arch::{Float, MAX_DIM};
 
@@ -51,7 +52,7 @@ const PARALLEL_FROM: usize = 16_384;
 /// A layer, whatever its types.
 pub(crate) struct View<'a> {
     layout: &'a Layout,
-    backend: Backend,
+    backend: Kernels,
     pub(crate) keys: &'a dyn RowCodec,
     pub(crate) values: &'a dyn RowCodec,
     store: &'a dyn Storage,
@@ -169,7 +170,7 @@ impl Totals {
     }
 
     /// Adds another part's totals and outputs.
-    fn add(&mut self, backend: Backend, acc: &mut [f32], other: &Self, other_acc: &[f32], dim: usize) {
+    fn add(&mut self, backend: Kernels, acc: &mut [f32], other: &Self, other_acc: &[f32], dim: usize) {
         for (row, (acc, other_acc)) in acc.chunks_exact_mut(dim).zip(other_acc.chunks_exact(dim)).enumerate()
         {
             if other.max[row] == f32::NEG_INFINITY {
@@ -479,7 +480,7 @@ impl Unit<'_> {
 }
 
 /// Turns a row's logits into weights and adds them up; says whether any is not zero.
-fn add_weights(backend: Backend, totals: &mut Totals, row: usize, weights: &mut [f32]) -> bool {
+fn add_weights(backend: Kernels, totals: &mut Totals, row: usize, weights: &mut [f32]) -> bool {
     if totals.max[row] == f32::NEG_INFINITY {
         weights.fill(0.0);
         return false;

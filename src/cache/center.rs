@@ -5,7 +5,8 @@
 //! Where keys divided by it could be longer than 2¹⁴, which f16 hardly holds, s_c is at least max|k_c|·√D/2¹⁴.
 //! Keys are divided by it and queries multiplied, before the codec's rotation. It is decided once.
 
-use crate::{Backend, Error};
+use crate::Error;
+use crate::backend::Kernels;
 use half::f16;
 use octaplex_arch::{Float, MAX_DIM};
 
@@ -29,7 +30,7 @@ pub(crate) fn store_mean(rows: &[f32], dim: usize, bytes: &mut [u8]) -> Result<(
 }
 
 /// rows ← rows - centre.
-pub(crate) fn subtract(backend: Backend, rows: &mut [f32], centre: &[u8]) {
+pub(crate) fn subtract(backend: Kernels, rows: &mut [f32], centre: &[u8]) {
     let mut values = [0.0; MAX_DIM];
     let values = &mut values[..centre.len() / 2];
     backend.decode_floats(Float::F16, centre, values);
@@ -122,7 +123,7 @@ pub(crate) fn is_decided(memory: &[u8]) -> bool {
 }
 
 /// Writes a balance.
-pub(crate) fn decide(backend: Backend, memory: &mut [u8], balance: &[f32]) {
+pub(crate) fn decide(backend: Kernels, memory: &mut [u8], balance: &[f32]) {
     memory.fill(0);
     backend.encode_floats(Float::F16, balance, &mut memory[..2 * balance.len()]);
     let end = memory.len();
@@ -130,7 +131,7 @@ pub(crate) fn decide(backend: Backend, memory: &mut [u8], balance: &[f32]) {
 }
 
 /// Reads a balance that has been decided.
-pub(crate) fn read_balance(backend: Backend, memory: &[u8], balance: &mut [f32]) {
+pub(crate) fn read_balance(backend: Kernels, memory: &[u8], balance: &mut [f32]) {
     backend.decode_floats(Float::F16, &memory[..2 * balance.len()], balance);
 }
 

@@ -5,9 +5,10 @@ use super::page::{HEADER, Layout, Storage};
 use super::rows::RowCodec;
 use super::tensor::{LIMIT, Tensor};
 use super::{Center, Layer, State};
+use crate::Error;
+use crate::backend::Kernels;
 use crate::codec::check_values;
 use crate::spec::MAX_BLOCK_BYTES;
-use crate::{Backend, Error};
 use core::ops::Range;
 use octaplex_arch::{Float, MAX_DIM};
 
@@ -37,7 +38,7 @@ struct Side<'a> {
 struct Window<'a> {
     layout: &'a Layout,
     state: &'a State,
-    backend: Backend,
+    backend: Kernels,
     front: &'a [u8],
 }
 
