@@ -141,7 +141,6 @@ fn the_rooms_of_src() {
     const ROOMS: &[&str] = &[
         "attention.rs",
         "backend.rs",
-        "bits.rs",
         "cache.rs",
         "codebook.rs",
         "codec.rs",
