@@ -10,7 +10,7 @@ use crate::windows::{Fit, MAX_STATES, WindowCodebook};
 use core::mem::MaybeUninit;
 
 /// What an instruction set must offer. Costs are never negative, nor NaN.
-pub(crate) trait Floats {
+pub(crate) trait Floats: Sized {
     /// A register of floats, or of integers.
     type F: Copy;
     /// Its lanes, 4 or 8.
@@ -35,20 +35,95 @@ pub(crate) trait Floats {
     fn twice(x: Self::F) -> [Self::F; 2];
     /// The upper half of the lanes in the place of the lower one.
     fn upper(x: Self::F) -> Self::F;
+
+    /// Coordinates that [`columns`](Self::columns) takes at a time, an even number, 8 at most.
+    const COLUMNS: usize = 2;
+
+    /// y = z·scale from coordinate `start` on, one vector a lane; lanes without one repeat the last.
+    #[inline(always)]
+    fn columns(y: &mut Columns<Self>, dim: usize, start: usize, z: &[f32], scales: &[f32]) {
+        let mut lanes = [[0.0; 16]; 2];
+        for v in 0..REGISTERS * Self::WIDTH {
+            let from = v.min(scales.len() - 1);
+            let pair = &z[from * dim + start..][..2];
+            (lanes[0][v % 16], lanes[1][v % 16]) = (pair[0] * scales[from], pair[1] * scales[from]);
+        }
+        for (y, lanes) in y.iter_mut().zip(lanes) {
+            *y = [Self::load(&lanes), Self::load(&lanes[Self::WIDTH..])];
+        }
+    }
+
+    /// The lowest of each lane's cheapest states.
+    #[inline(always)]
+    fn cheapest(costs: &[[Self::F; REGISTERS]]) -> [u32; 16] {
+        let mut lanes = [[0.0; 16]; MAX_STATES];
+        for (lanes, registers) in lanes.iter_mut().zip(costs) {
+            Self::store(lanes, registers[0]);
+            Self::store(&mut lanes[Self::WIDTH..], registers[1]);
+        }
+        let mut state = [0u32; 16];
+        for lane in 0..REGISTERS * Self::WIDTH {
+            for n in 1..costs.len() {
+                if lanes[n][lane] < lanes[state[lane] as usize % MAX_STATES][lane] {
+                    state[lane] = n as u32;
+                }
+            }
+        }
+        state
+    }
+
+    /// Walks back over the decisions of one word, from the states behind it to those before it: the path bits of each
+    /// lane, the first lowest. State bit `top` is the oldest.
+    #[inline(always)]
+    fn trace_back(decisions: &[Decisions<Self>; WORD], top: u32, state: &mut [u32; 16]) -> [u32; 16] {
+        let mut words = [0u32; 16];
+        for decision in decisions.iter().rev() {
+            let mut halves = [[0u32; 16]; 2];
+            for (r, registers) in decision.iter().enumerate() {
+                Self::store_bits(&mut halves[0][r * Self::WIDTH..], registers[0]);
+                if top > 4 {
+                    Self::store_bits(&mut halves[1][r * Self::WIDTH..], registers[1]);
+                }
+            }
+            for lane in 0..REGISTERS * Self::WIDTH {
+                words[lane] = words[lane] << 1 | state[lane] & 1;
+                let half = if state[lane] < 32 { halves[0][lane] } else { halves[1][lane] };
+                state[lane] = state[lane] >> 1 | (half >> (state[lane] & 31) & 1) << top;
+            }
+        }
+        words
+    }
+
+    /// The codes that a path leads to; see `scalar::choose_codes`.
+    #[inline(always)]
+    fn choose<const M: usize>(
+        rows: &Rows<M>,
+        book: &WindowCodebook,
+        z: &[f32],
+        scale: f32,
+        path: &Path,
+        codes: &mut [u8; MAX_DIM],
+    ) -> Fit {
+        rows.choose(book, z, scale, path, codes)
+    }
 }
 
 /// Registers of vectors that a search takes at a time.
-const REGISTERS: usize = 2;
+pub(crate) const REGISTERS: usize = 2;
 
 /// Coordinates whose path bits share a word.
-const WORD: usize = 16;
+pub(crate) const WORD: usize = 16;
 
-type Path = [u16; MAX_DIM / WORD];
+/// The path bits of a row.
+pub(crate) type Path = [u16; MAX_DIM / WORD];
+
+/// The registers of up to eight coordinates.
+pub(crate) type Columns<T> = [[<T as Floats>::F; REGISTERS]; 8];
 
 /// See `scalar::viterbi_encode`.
 ///
 /// Stack: 16 bytes a lane and coordinate for the decisions of many vectors (of [`MAX_DIM`]; up to 32 states touch half of
-/// what their `dim` needs), and up to 10 KiB.
+/// what their `dim` needs), and up to 10 KiB; 8 KiB more on AVX2, for tables of words.
 #[inline(always)]
 pub(crate) fn viterbi_encode<T: Floats>(
     book: &WindowCodebook,
@@ -95,14 +170,22 @@ fn encode<T: Floats, const M: usize>(
         }
         let vectors = z.chunks_exact(dim).zip(scales).zip(&paths).zip(bytes.chunks_exact_mut(row_bytes));
         for ((((z, scale), path), row), fit) in vectors.zip(fits) {
-            *fit = rows.write_row(book, z, *scale, path, row, &pack);
+            let (plane, planes) = row[2..].split_at_mut(WindowCodebook::path_bytes(dim));
+            for (plane, word) in plane.as_chunks_mut::<2>().0.iter_mut().zip(path) {
+                *plane = word.to_le_bytes();
+            }
+            let mut codes = [0u8; MAX_DIM];
+            *fit = T::choose(&rows, book, z, *scale, path, &mut codes);
+            if M > 1 {
+                pack(&codes[..dim], planes);
+            }
         }
     }
 }
 
 /// The centroids of each window as the search numbers them: those of n and n + states, the two ways into state n, side
 /// by side.
-struct Rows<const M: usize>([[[f32; M]; 2]; MAX_STATES]);
+pub(crate) struct Rows<const M: usize>([[[f32; M]; 2]; MAX_STATES]);
 
 impl<const M: usize> Rows<M> {
     #[inline(always)]
@@ -118,25 +201,19 @@ impl<const M: usize> Rows<M> {
         Self(rows)
     }
 
-    /// Writes a path and the codes it leads to; see `scalar::choose_codes`.
     #[inline(always)]
-    fn write_row(
+    fn choose(
         &self,
         book: &WindowCodebook,
         z: &[f32],
         scale: f32,
         path: &Path,
-        row: &mut [u8],
-        pack: &impl Fn(&[u8], &mut [u8]),
+        codes: &mut [u8; MAX_DIM],
     ) -> Fit {
-        let (plane, planes) = row[2..].split_at_mut(WindowCodebook::path_bytes(z.len()));
-        let mut codes = [0u8; MAX_DIM];
         let (mut correlation, mut energy) = ([0.0; LANES], [0.0; LANES]);
         let mut bits = 0;
-        let words = plane.as_chunks_mut::<2>().0.iter_mut().zip(path);
         let vectors = z.as_chunks::<16>().0.iter().zip(codes.as_chunks_mut::<16>().0);
-        for ((plane, word), (z, codes)) in words.zip(vectors) {
-            *plane = word.to_le_bytes();
+        for (word, (z, codes)) in path.iter().zip(vectors) {
             let mut centroids = [0.0; 16];
             for (i, (z, code)) in z.iter().zip(codes).enumerate() {
                 // The state with the new bit lowest, and the bit that leaves it.
@@ -156,9 +233,6 @@ impl<const M: usize> Rows<M> {
                 energy[i] += centroids[i] * centroids[i];
             }
         }
-        if M > 1 {
-            pack(&codes[..z.len()], planes);
-        }
         // Sums of integers below 2²⁴ are exact in any order.
         Fit { correlation: halve(correlation), energy: halve(energy) }
     }
@@ -177,7 +251,7 @@ fn errors<T: Floats, const M: usize>(y: &[T::F; REGISTERS], row: &[f32; M]) -> [
 }
 
 /// A register for each register of vectors, and for each 32 states.
-type Decisions<T> = [[<T as Floats>::F; 2]; REGISTERS];
+pub(crate) type Decisions<T> = [[<T as Floats>::F; 2]; REGISTERS];
 
 /// The paths of up to two registers of vectors.
 #[inline(always)]
@@ -196,50 +270,19 @@ fn search_many<T: Floats, const M: usize>(
     let mut old = [[T::splat(f32::INFINITY); REGISTERS]; MAX_STATES];
     old[0] = [T::splat(0.0); REGISTERS];
     let mut new = old;
-    for (t, decisions) in decisions.as_chunks_mut::<2>().0.iter_mut().enumerate() {
-        // z·scale, one vector a lane; lanes without one repeat the last.
-        let mut y = [[0.0; 16]; 2];
-        for v in 0..REGISTERS * T::WIDTH {
-            let from = v.min(scales.len() - 1);
-            let pair = &z[from * dim + 2 * t..][..2];
-            (y[0][v % 16], y[1][v % 16]) = (pair[0] * scales[from], pair[1] * scales[from]);
-        }
-        let y = y.map(|y| [T::load(&y), T::load(&y[T::WIDTH..])]);
-        decisions[0].write(step::<T, M>(&y[0], rows, &old, &mut new));
-        decisions[1].write(step::<T, M>(&y[1], rows, &new, &mut old));
-    }
-    let mut state = [0u32; 16];
-    let mut costs = [[0.0; 16]; MAX_STATES];
-    for (costs, registers) in costs.iter_mut().zip(&old[..states]) {
-        T::store(costs, registers[0]);
-        T::store(&mut costs[T::WIDTH..], registers[1]);
-    }
-    for lane in 0..REGISTERS * T::WIDTH {
-        for n in 1..states {
-            if costs[n][lane] < costs[state[lane] as usize % MAX_STATES][lane] {
-                state[lane] = n as u32;
-            }
+    let mut y = [[T::splat(0.0); REGISTERS]; 8];
+    for (t, decisions) in decisions.chunks_exact_mut(T::COLUMNS).enumerate() {
+        T::columns(&mut y, dim, t * T::COLUMNS, z, scales);
+        for (y, decisions) in y.as_chunks::<2>().0.iter().zip(decisions.as_chunks_mut::<2>().0) {
+            decisions[0].write(step::<T, M>(&y[0], rows, &old, &mut new));
+            decisions[1].write(step::<T, M>(&y[1], rows, &new, &mut old));
         }
     }
-    let top = book.history() - 1;
+    // SAFETY: the loop above has written each element: it goes by 2 or 8, and `dim` is a multiple of 16.
+    let decisions = unsafe { core::slice::from_raw_parts(decisions.as_ptr().cast::<Decisions<T>>(), dim) };
+    let mut state = T::cheapest(&old[..states]);
     for (word, decisions) in decisions.as_chunks::<WORD>().0.iter().enumerate().rev() {
-        let mut words = [0u32; 16];
-        for decision in decisions.iter().rev() {
-            // SAFETY: the loop above has written each element.
-            let decision = unsafe { decision.assume_init() };
-            let mut halves = [[0u32; 16]; 2];
-            for (r, registers) in decision.iter().enumerate() {
-                T::store_bits(&mut halves[0][r * T::WIDTH..], registers[0]);
-                if states > 32 {
-                    T::store_bits(&mut halves[1][r * T::WIDTH..], registers[1]);
-                }
-            }
-            for lane in 0..REGISTERS * T::WIDTH {
-                words[lane] = words[lane] << 1 | state[lane] & 1;
-                let half = if state[lane] < 32 { halves[0][lane] } else { halves[1][lane] };
-                state[lane] = state[lane] >> 1 | (half >> (state[lane] & 31) & 1) << top;
-            }
-        }
+        let words = T::trace_back(decisions, book.history() - 1, &mut state);
         for (path, bits) in paths.iter_mut().zip(words) {
             path[word] = bits as u16;
         }

@@ -91,8 +91,14 @@ fn store_ps(values: &mut [f32; 8], x: __m256) {
 #[target_feature(enable = "avx2,fma,f16c")]
 fn scales_of_eight(block: &Block, first: usize) -> __m256 {
     let scales = block.window(0, 2);
-    let word = |r| scales.word(first + r);
-    _mm256_cvtph_ps(_mm_setr_epi16(word(0), word(1), word(2), word(3), word(4), word(5), word(6), word(7)))
+    // In general registers, which have nothing else to do here.
+    let mut quads = [0; 2];
+    for (i, quad) in quads.iter_mut().enumerate() {
+        for r in 0..4 {
+            *quad |= i64::from(scales.word(first + 4 * i + r) as u16) << (16 * r);
+        }
+    }
+    _mm256_cvtph_ps(_mm_set_epi64x(quads[1], quads[0]))
 }
 
 #[inline]

@@ -4,7 +4,8 @@
 //! Scores of the commonest shapes have a shorter way, in `window_eights.rs`.
 
 use super::codes::{CHUNK, LOAD, Unpack, kind};
-use super::{load, scales_of_eight, store_first, store_ps, window_eights};
+use super::window_eights::{self, QUERIES};
+use super::{load, scales_of_eight, store_first, store_ps};
 use crate::scalar::windows::scaled_rows;
 use crate::scalar::{self, PAGE, finish_sums, quantize_weights, weight_limit};
 use crate::windows::WindowCodebook;
@@ -14,8 +15,6 @@ use core::arch::x86_64::*;
 
 /// Chunks of the widest row.
 const CHUNKS: usize = MAX_DIM / CHUNK;
-/// Queries that share a pass over the rows.
-const QUERIES: usize = 8;
 /// Entries of a table that is looked up by registers.
 const TABLE: usize = 256;
 
@@ -176,7 +175,7 @@ pub(crate) fn accumulate_windows(
     if stride < LOAD || bytes.is_empty() {
         return scalar::accumulate_windows(book, dim, bytes, scale, weights, acc);
     }
-    let lookup = &Lookup::new(book, dim);
+    let mut lookup = None;
     let count = bytes.len() / stride;
     for (weights, acc) in weights.chunks(QUERIES * count).zip(acc.chunks_mut(QUERIES * dim)) {
         for (p, page) in bytes.chunks(PAGE * stride).enumerate() {
@@ -188,6 +187,10 @@ pub(crate) fn accumulate_windows(
                 let value = quantize_weights(rows, weights, weight_limit(book.levels()), ints);
                 *unit = value.map(|value| value * scale);
             }
+            if window_eights::sum_page(book, rows, &ints, &units, acc) {
+                continue;
+            }
+            let lookup = lookup.get_or_insert_with(|| Lookup::new(book, dim));
             for_kind!(lookup, sum_page(rows, &ints, &units, acc));
         }
     }
