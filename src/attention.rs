@@ -6,11 +6,12 @@
 //! What a part is does not depend on threads or on how many queries share a pass, so neither do the results: the same
 //! bits everywhere.
 
+use crate::Error;
+use crate::backend::Kernels;
 use crate::cache::page::{BATCH, HEADER, Layout, SPLIT, Storage};
 use crate::cache::rows::RowCodec;
 use crate::cache::{Layer, center, position};
 use crate::codec::check_values;
-use crate::{Backend, Error};
 use core::ops::Range;
 use octaplex_arch::{Float, MAX_DIM};
 
@@ -19,9 +20,9 @@ use octaplex_arch::{Float, MAX_DIM};
 pub struct Attend<'a> {
     /// Queries of the block, for each query head; 1 by default.
     pub queries: Option<usize>,
-    /// logit = scale · q·k; 1/√(key width) by default.
+    /// logit = scale · q·k; 1/√(key width) by default; below 2⁴⁰ in magnitude.
     pub scale: Option<f32>,
-    /// logit = cap · tanh(logit/cap), before the bias.
+    /// logit = cap · tanh(logit/cap), before the bias; from 10⁻⁶ to 2⁴⁰.
     pub soft_cap: Option<f32>,
     /// A query sees this many positions, its own included; by default the layer's sliding window, or all.
     pub window: Option<usize>,
@@ -29,16 +30,20 @@ pub struct Attend<'a> {
     pub keep_sinks: bool,
     /// A learned logit of each query head that takes weight and gives nothing; or none.
     pub sink_logits: &'a [f32],
-    /// Added to the logits: \[positions], or \[query heads]\[positions]; -∞ hides a token.
+    /// Added to the logits: \[positions], or \[query heads]\[positions]; -∞ hides a token. Below 2¹²⁶.
     pub bias: &'a [f32],
     /// Position of the first query of the block, whose queries have consecutive positions and see no later token. By
     /// default the block is at the end: its last query has the position of the newest token.
     pub position: Option<usize>,
 }
 
-/// Queries beyond this are refused: with it no logit leaves f32's range.
+/// Queries, and queries times the scale, stay below this (2⁵⁰), so that no logit leaves f32's range, whatever bytes the
+/// pages hold. Balanced, a query is below 2⁵⁸ and its norm below 2⁶³; no row scores more with it than one with an f32
+/// norm, below 2⁵⁸, and a sketch, at most 2⁵ of these norms long: less than 2¹²⁷.
 pub(crate) const MAX_QUERY: f32 = 1_125_899_906_842_624.0;
 const MAX_SCALE: f32 = 1_099_511_627_776.0;
+/// What is added to logits stays below this (2¹²⁶): so does its sum with any of them.
+const MAX_BIAS: f32 = 8.507_059e37;
 
 /// Pairs of token and query, a few nanoseconds each, that are worth waking threads for.
 #[cfg(feature = "rayon")]
@@ -47,7 +52,7 @@ const PARALLEL_FROM: usize = 16_384;
 /// A layer, whatever its types.
 pub(crate) struct View<'a> {
     layout: &'a Layout,
-    backend: Backend,
+    backend: Kernels,
     pub(crate) keys: &'a dyn RowCodec,
     pub(crate) values: &'a dyn RowCodec,
     store: &'a dyn Storage,
@@ -165,7 +170,7 @@ impl Totals {
     }
 
     /// Adds another part's totals and outputs.
-    fn add(&mut self, backend: Backend, acc: &mut [f32], other: &Self, other_acc: &[f32], dim: usize) {
+    fn add(&mut self, backend: Kernels, acc: &mut [f32], other: &Self, other_acc: &[f32], dim: usize) {
         for (row, (acc, other_acc)) in acc.chunks_exact_mut(dim).zip(other_acc.chunks_exact(dim)).enumerate()
         {
             if other.max[row] == f32::NEG_INFINITY {
@@ -475,7 +480,7 @@ impl Unit<'_> {
 }
 
 /// Turns a row's logits into weights and adds them up; says whether any is not zero.
-fn add_weights(backend: Backend, totals: &mut Totals, row: usize, weights: &mut [f32]) -> bool {
+fn add_weights(backend: Kernels, totals: &mut Totals, row: usize, weights: &mut [f32]) -> bool {
     if totals.max[row] == f32::NEG_INFINITY {
         weights.fill(0.0);
         return false;
@@ -509,8 +514,10 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
     /// The same bits on every machine, for every number of threads and of queries given at once.
     ///
     /// # Errors
-    /// [`Error::Empty`]; [`Error::NonFinite`], [`Error::Overflow`] for queries of 2⁵⁰ and up; [`Error::Length`];
-    /// [`Error::Corrupt`] for blocks that no codec wrote. The output is then unspecified, the cache as it was.
+    /// [`Error::Empty`]; [`Error::NonFinite`]; [`Error::Overflow`] for queries of 2⁵⁰ and up, times the scale if that
+    /// is above 1, and for biases of 2¹²⁶ and up; [`Error::Unsupported`] for other options out of range;
+    /// [`Error::Length`]; [`Error::Corrupt`] for blocks that no codec wrote. The output is then unspecified, the cache
+    /// as it was.
     pub fn attend(
         &self,
         queries: &[f32],
@@ -526,11 +533,13 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
         if per_head == 0 {
             return Ok(());
         }
-        check_values(queries, MAX_QUERY)?;
         if view.exact() + self.store.pages() == 0 {
+            check_values(queries, MAX_QUERY)?;
             return Err(Error::Empty);
         }
         let resolved = self.resolve(options, per_head)?;
+        let scale = resolved.scale.abs();
+        check_values(queries, if scale > 1.0 { MAX_QUERY / scale } else { MAX_QUERY })?;
         let needed = layout.unit_scratch(per_head);
         if scratch.len() < needed {
             return Err(Error::Length { what: "values of scratch", expected: needed, actual: scratch.len() });
@@ -575,11 +584,15 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
         }
         let group = per_head / queries;
         let query_heads = group * self.config.kv_heads;
-        for number in [options.scale, options.soft_cap].into_iter().flatten() {
-            check_values(&[number], MAX_SCALE)?;
+        let refuse = |why| Err(Error::Unsupported { why });
+        if options.scale.is_some_and(|scale| scale.is_nan() || scale.abs() >= MAX_SCALE) {
+            return refuse("the scale of logits is a number below 2^40 in magnitude");
         }
-        if options.soft_cap.is_some_and(|cap| cap < 1e-6) || options.window == Some(0) {
-            return Err(Error::Unsupported { why: "soft caps and windows are positive" });
+        if options.soft_cap.is_some_and(|cap| !(1e-6..MAX_SCALE).contains(&cap)) {
+            return refuse("soft caps are from 1e-6 to 2^40");
+        }
+        if options.window == Some(0) {
+            return refuse("a window of 0 tokens sees nothing");
         }
         if !options.sink_logits.is_empty() {
             Error::expect_length("sink logits", query_heads, options.sink_logits.len())?;
@@ -588,8 +601,10 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
         if !options.bias.is_empty() && options.bias.len() != next {
             Error::expect_length("bias values", query_heads.saturating_mul(next), options.bias.len())?;
         }
-        if let Some(index) = options.bias.iter().position(|x| x.is_nan() || *x == f32::INFINITY) {
-            return Err(Error::NonFinite { index });
+        match options.bias.iter().position(|x| x.is_nan() || *x >= MAX_BIAS) {
+            Some(index) if options.bias[index].is_finite() => return Err(Error::Overflow),
+            Some(index) => return Err(Error::NonFinite { index }),
+            None => {}
         }
         let position = match options.position {
             Some(position) => position,

@@ -36,6 +36,7 @@ pub use page::{Fixed, Storage};
 pub use rows::RowCodec;
 pub use tensor::Tensor;
 
+use crate::backend::Kernels;
 use crate::{AnyCodec, Backend, Error, Role, Stream};
 use core::ops::Range;
 use page::Layout;
@@ -73,7 +74,7 @@ pub struct Layer<K, V, S> {
     pub(crate) config: LayerConfig,
     pub(crate) layout: Layout,
     pub(crate) state: State,
-    pub(crate) backend: Backend,
+    pub(crate) backend: Kernels,
     pub(crate) keys: K,
     pub(crate) values: V,
     pub(crate) store: S,
@@ -153,7 +154,7 @@ impl<const DK: usize, const DV: usize, S: AsRef<[u8]> + AsMut<[u8]> + Send + Syn
             config: *config,
             layout,
             state: State::new(&layout),
-            backend,
+            backend: backend.kernels(),
             keys,
             values,
             store: Fixed::new(&layout, bytes),

@@ -14,8 +14,9 @@ pub(crate) mod trellis;
 pub(crate) mod turboquant;
 pub(crate) mod turboquant_qjl;
 
+use crate::backend::Kernels;
 use crate::spec::MAX_BLOCK_BYTES;
-use crate::{Backend, CodecSpec, Error, MAX_WEIGHT};
+use crate::{CodecSpec, Error, MAX_WEIGHT};
 use half::f16;
 use octaplex_arch::IntQuery;
 
@@ -143,7 +144,7 @@ impl<const D: usize> Query<D> {
     }
 
     /// For codecs that score in integers of at most ±`limit`.
-    pub(crate) fn int(rotated: [f32; D], limit: i16, backend: Backend) -> Self {
+    pub(crate) fn int(rotated: [f32; D], limit: i16, backend: Kernels) -> Self {
         let mut query = Self::float(rotated);
         query.scale = backend.quantize_query(&query.rotated, limit, &mut query.ints);
         query.limit = limit;
@@ -219,7 +220,7 @@ pub(crate) fn check_values(x: &[f32], limit: f32) -> Result<(), Error> {
 pub(crate) const SMALLEST_NORM: f32 = f32::from_bits((127 - 30) << 23);
 
 /// ‖x‖ for a finite vector whose sum of squares fits f32.
-pub(crate) fn norm(backend: Backend, x: &[f32]) -> Result<f32, Error> {
+pub(crate) fn norm(backend: Kernels, x: &[f32]) -> Result<f32, Error> {
     let energy = backend.dot(x, x);
     if energy.is_finite() {
         return Ok(libm::sqrtf(energy));

@@ -3,7 +3,7 @@
 use crate::spec::{CODECS, Key};
 use core::fmt;
 
-/// What went wrong. Whatever the error, the caller's output is as it was before the call.
+/// What went wrong. The caller's output is as it was before the call, but for attention's (see `Layer::attend`).
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Error {
@@ -12,7 +12,8 @@ pub enum Error {
         /// Index of the first such value.
         index: usize,
     },
-    /// A value or a scale leaves the range of its stored format (65520 and up for f16).
+    /// A value or a scale leaves the range of its stored format (65520 and up for f16), or a query or a bias that of
+    /// scores (the method says which).
     Overflow,
     /// A weight is larger than [`MAX_WEIGHT`](crate::MAX_WEIGHT).
     Weight {
@@ -97,7 +98,10 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::NonFinite { index } => write!(f, "value {index} is NaN or infinite"),
-            Self::Overflow => write!(f, "a value or norm is beyond the range of its stored format"),
+            Self::Overflow => write!(
+                f,
+                "a number is too large: a value or norm for its stored format (f16 ends below 65520), or a query"
+            ),
             Self::Weight { index } => write!(f, "weight {index} is larger than 2^32"),
             Self::Length { what, expected, actual } => write!(f, "{what}: expected {expected}, got {actual}"),
             Self::Width { actual } => {

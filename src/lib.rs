@@ -11,6 +11,7 @@
 extern crate alloc;
 
 mod attention;
+mod backend;
 mod cache;
 pub mod codebook;
 mod codec;
@@ -23,6 +24,7 @@ mod spec;
 mod stream;
 
 pub use attention::Attend;
+pub use backend::Backend;
 pub use cache::{
     CacheConfig, Center, Fixed, Layer, LayerCache, LayerConfig, RowCodec, Stats, Storage, Tensor,
 };
@@ -44,7 +46,7 @@ pub use codec::{Codec, Query};
 #[cfg(feature = "alloc")]
 pub use dynamic::DynCodec;
 pub use error::Error;
-pub use octaplex_arch::{Backend, MAX_WEIGHT};
+pub use octaplex_arch::MAX_WEIGHT;
 pub use sketch::{SketchKind, SketchSpec};
 pub use spec::{AnyCodec, CodecSpec, Key};
 pub use stream::{Role, Stream};

@@ -6,8 +6,9 @@
 //! `haar`: a dense orthogonal matrix, uniform over the orthogonal group: the Q of a Gaussian matrix by Householder
 //! reflections, columns signed by R's diagonal. O(D²) a vector, 8·D² bytes of state, O(D³) to build.
 
+use crate::Error;
+use crate::backend::Kernels;
 use crate::stream::{Purpose, Stream};
-use crate::{Backend, Error};
 #[cfg(feature = "alloc")]
 use alloc::{boxed::Box, vec, vec::Vec};
 
@@ -81,7 +82,7 @@ impl<const D: usize> Rotation<D> {
     }
 
     /// x ← R·x.
-    pub(crate) fn forward(&self, backend: Backend, x: &mut [f32; D]) {
+    pub(crate) fn forward(&self, backend: Kernels, x: &mut [f32; D]) {
         #[cfg(feature = "alloc")]
         if let Some(dense) = &self.dense {
             let input = *x;
@@ -93,7 +94,7 @@ impl<const D: usize> Rotation<D> {
     }
 
     /// x ← √D·R·x: the last round's butterflies are not scaled. For `wht`.
-    pub(crate) fn forward_unscaled(&self, backend: Backend, x: &mut [f32; D]) {
+    pub(crate) fn forward_unscaled(&self, backend: Kernels, x: &mut [f32; D]) {
         for round in 1..=self.rounds {
             let scale = if round == self.rounds { 1.0 } else { self.scale };
             backend.rotate(x, &self.signs, scale);
@@ -101,7 +102,7 @@ impl<const D: usize> Rotation<D> {
     }
 
     /// x ← R⁻¹·x.
-    pub(crate) fn inverse(&self, backend: Backend, x: &mut [f32; D]) {
+    pub(crate) fn inverse(&self, backend: Kernels, x: &mut [f32; D]) {
         #[cfg(feature = "alloc")]
         if let Some(dense) = &self.dense {
             let input = *x;

@@ -9,6 +9,7 @@
 //! One Hadamard round maps a one-hot vector to D equal magnitudes, which is not what a random rotation does: its
 //! estimates of <r, r> come out 1.2533 times too large. Two rounds are the default.
 
+use crate::backend::Kernels;
 use crate::codec::Query;
 use crate::rotation::Rotation;
 use crate::spec::{Key, Value, one_of, parse_int};
@@ -75,7 +76,7 @@ impl SketchSpec {
 /// The transform T and its constant.
 #[derive(Clone, Debug)]
 pub(crate) struct Sketch<const D: usize> {
-    backend: Backend,
+    backend: Kernels,
     transform: Transform<D>,
     /// c, for vectors given by their norm.
     scale: f32,
@@ -110,7 +111,7 @@ impl<const D: usize> Sketch<D> {
             SketchKind::Wht => {
                 let signs = stream.random(seed, Purpose::SketchSigns, 0).sign_masks();
                 let transform = Transform::Wht(Rotation::wht_with(spec.rounds, signs)?);
-                Ok(Self { backend, transform, scale: orthonormal_scale(D) as f32 })
+                Ok(Self { backend: backend.kernels(), transform, scale: orthonormal_scale(D) as f32 })
             }
             SketchKind::Gauss if spec.rounds != SketchSpec::default().rounds => {
                 Err(Error::Unsupported { why: "sketch=gauss is one dense matrix; leave sketch_rounds out" })
@@ -119,7 +120,7 @@ impl<const D: usize> Sketch<D> {
             SketchKind::Gauss => {
                 let transform = gaussian(D, seed, stream);
                 let scale = libm::sqrt(core::f64::consts::FRAC_PI_2) / D as f64;
-                Ok(Self { backend, transform, scale: scale as f32 })
+                Ok(Self { backend: backend.kernels(), transform, scale: scale as f32 })
             }
             #[cfg(not(feature = "alloc"))]
             SketchKind::Gauss => {

@@ -7,7 +7,8 @@ mod common;
 use common::{Random, bits};
 use half::f16;
 use octaplex::{
-    Attend, Backend, CacheConfig, Center, CodecSpec, Error, KvCache, LayerCache, LayerConfig, Tensor,
+    AnyCodec, Attend, Backend, CacheConfig, Center, Codec, CodecSpec, Error, KvCache, LayerCache,
+    LayerConfig, Stream, Tensor,
 };
 
 /// A token of the model: its position, and a row for each head.
@@ -483,6 +484,65 @@ fn bad_input_changes_nothing() {
         LayerConfig { keys: spec("int:group=64"), key_dim: 96, ..config },
     ] {
         assert!(KvCache::new([bad], Backend::detect()).is_err(), "{bad:?}");
+        assert_eq!((bad.required_bytes(), bad.scratch_len(4)), (0, 0), "{bad:?}");
+    }
+    for bad in [
+        LayerConfig { page: 0, ..config },
+        LayerConfig { kv_heads: usize::MAX, ..config },
+        LayerConfig { recent_window: usize::MAX, ..config },
+        LayerConfig { key_dim: usize::MAX, ..config },
+        LayerConfig { capacity: usize::MAX, ..config },
+    ] {
+        assert!(KvCache::new([bad], Backend::detect()).is_err(), "{bad:?}");
+        assert_eq!((bad.required_bytes(), bad.scratch_len(4)), (0, 0), "{bad:?}");
+    }
+}
+
+/// What `append` has taken, its page can be made of: no later token is refused on account of an earlier one.
+#[test]
+fn keys_are_refused_when_they_come_or_never() {
+    let one = |value: f32| {
+        let mut row = [0.0; 64];
+        row[5] = value;
+        row
+    };
+    for balance in [false, true] {
+        for center in [Center::Off, Center::Prefix, Center::Page] {
+            for keys in ["turboquant", "int:bits=2", "hqmq:s=24,r=3", "trellis:m=1,states=4"] {
+                let config = LayerConfig {
+                    keys: spec(keys),
+                    values: spec("f16"),
+                    center,
+                    balance,
+                    recent_window: 16,
+                    ..LayerConfig::new(1, 64, 1000)
+                };
+                let mut cache = KvCache::new([config], Backend::detect()).unwrap();
+                // Keys that hardly vary in one channel, which queries find important: divided by 2⁻⁸.
+                cache.layer_mut(0).unwrap().observe(&[30.0; 64]).unwrap();
+                let mut refused = 0;
+                for token in 0..400 {
+                    let value = match token % 40 {
+                        _ if token < 100 => 30.0 + token as f32 / 4096.0,
+                        39 => [20_000.0, 31_000.0, -31_000.0, 50_000.0, 65_000.0][token / 40 % 5],
+                        n => 300.0 * (n as f32 - 20.0),
+                    };
+                    let before = cache.stats();
+                    if let Err(error) = cache.append(0, &one(value), &[1.0; 64]) {
+                        assert_eq!(error, Error::Overflow);
+                        assert_eq!(cache.stats(), before);
+                        refused += 1;
+                        // What closes pages is never what is refused.
+                        cache.append(0, &one(30.0), &[1.0; 64]).unwrap_or_else(|error| {
+                            panic!("{keys}, {center:?}, balance {balance}, token {token}: {error}")
+                        });
+                    }
+                }
+                assert!(cache.stats().paged_tokens >= 300 && refused < 400, "{keys}: {refused}");
+                let output = attend(&mut cache, &[0.1; 64], &Attend::default());
+                assert!(output.iter().all(|x| (x - 1.0).abs() < 1e-3), "{keys}: {output:?}");
+            }
+        }
     }
 }
 
@@ -610,22 +670,27 @@ fn a_refused_page_leaves_a_full_sliding_layer_as_it_was() {
         recent_window: 0,
         sink_tokens: 0,
         sliding_window: Some(256),
-        keys: spec("f16"),
-        values: spec("turboquant:bits=4"),
         ..LayerConfig::new(1, 32, 319)
     };
-    let config = LayerConfig { keys: spec("turboquant:bits=4"), ..config };
+    // Keys that the code fits well, also twice as long; less their mean, the last is one large coordinate in the
+    // codec's basis, which is clipped, and the gain that makes up for it leaves f16.
+    let codec = AnyCodec::<32>::build(config.keys, Backend::detect(), Stream::default()).unwrap();
+    let key = |sign: f32| {
+        let mut key = [4243.0; 32];
+        key[0] = sign * 18_000.0;
+        codec.finish(&mut key);
+        key
+    };
     let mut scratch = vec![0.0; config.scratch_len(1)];
     let memory = vec![0; config.required_bytes()];
     let mut cache = LayerCache::<32, 32, _>::new(&config, Backend::detect(), memory).unwrap();
     for token in 0..319 {
-        // Keys that a codec takes; less their mean, the last is too long for it.
         let sign = if token == 318 { -1.0 } else { 1.0 };
-        cache.append(&[sign * 11_000.0; 32], &[token as f32; 32], &mut scratch).unwrap();
+        cache.append(&key(sign), &[token as f32; 32], &mut scratch).unwrap();
     }
     let mut before = Vec::new();
     cache.save(&mut |piece| before.extend_from_slice(piece));
-    assert!(cache.append(&[11_000.0; 32], &[0.0; 32], &mut scratch).is_err());
+    assert_eq!(cache.append(&key(1.0), &[0.0; 32], &mut scratch), Err(Error::Overflow));
     let mut after = Vec::new();
     cache.save(&mut |piece| after.extend_from_slice(piece));
     assert!(before == after, "the refused append changed the cache");

@@ -404,6 +404,34 @@ fn hostile_bytes_decode_to_something_or_an_error() {
     }
 }
 
+/// Vectors that a coarse code fits badly, and a sketch of what is left over: any block decodes again.
+#[test]
+fn residuals_much_longer_than_what_is_coded() {
+    let mut random = Gaussian(77);
+    for spec in ["octopus-qjl:bdir=1,bnrm=0", "octopus-qjl:bdir=1,bnrm=0,norm=f32", "octopus-qjl:bits=1"] {
+        let codec = codec::<64>(spec);
+        for (others, norm) in [(0.0, 1.0), (1e-4, 1.0), (1e-3, 3e4), (1e-2, 1e-3), (0.1, 50.0), (0.3, 1.0)] {
+            // In the rotated basis, most of each triplet is in its third coordinate.
+            let mut x: [f32; 64] = random.vector();
+            for (i, x) in x.iter_mut().enumerate() {
+                *x *= norm / 8.0 * if i % 3 == 2 { 1.0 } else { others };
+            }
+            codec.finish(&mut x);
+            let (mut block, mut decoded) = (vec![0; codec.block_bytes()], [0.0; 64]);
+            codec.encode(&x, &mut block).expect("a finite vector of moderate length");
+            let result = codec.decode(&block, &mut decoded);
+            assert_eq!(result, Ok(()), "{spec}, {others}");
+            let mut score = [0.0];
+            codec.score(&[codec.prepare_query(&x).expect("a query")], &block, &mut score).expect("a block");
+            let energy = dot(&x, &x);
+            assert!(
+                (f64::from(score[0]) / energy - 1.0).abs() < 0.5,
+                "{spec}, {others}: {score:?} for {energy}"
+            );
+        }
+    }
+}
+
 #[test]
 fn bad_input_is_an_error_and_leaves_outputs_alone() {
     for spec in ["octopus", "octopus:norm=f32"] {

@@ -66,7 +66,7 @@ fn blocks_have_the_documented_bytes() {
         let spec: CodecSpec = text.parse().unwrap();
         assert_eq!(spec.to_string(), text);
         for dim in dims {
-            assert!(common::try_build(spec, *dim, Backend::SCALAR).is_err(), "{spec} at {dim}");
+            assert!(common::try_build(spec, *dim, octaplex::Backend::SCALAR).is_err(), "{spec} at {dim}");
             assert_eq!(spec.block_bytes(*dim), 0);
         }
     }

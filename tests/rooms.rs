@@ -140,7 +140,7 @@ fn every_codec_has_a_golden_file() {
 fn the_rooms_of_src() {
     const ROOMS: &[&str] = &[
         "attention.rs",
-        "bits.rs",
+        "backend.rs",
         "cache.rs",
         "codebook.rs",
         "codec.rs",

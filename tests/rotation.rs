@@ -86,7 +86,7 @@ fn rotations_equal_the_dense_matrix_both_ways() {
         let x = random.gaussians(width);
         let exact = oracle::rotate(&h, &signs, 1, &oracle::to_f64(&x));
         let norm = oracle::dot(&exact, &exact).sqrt();
-        for backend in Backend::available() {
+        for backend in octaplex_arch::Backend::available() {
             let scale = (1.0 / (width as f64).sqrt()) as f32;
             let mut y = x.clone();
             backend.rotate(&mut y, &masks(&signs), scale);

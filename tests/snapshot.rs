@@ -111,6 +111,81 @@ fn pages_travel_alone() {
     assert!(matches!(other.load_page(&bytes), Err(Error::Snapshot { .. })));
 }
 
+/// Keys as large as bytes can say, queries as large as they may be: the right answer or an `Error`, and no logit that
+/// is infinite, whose weights would be NaN.
+#[test]
+fn the_largest_keys_and_queries_give_no_nan() {
+    const TWO_58: f32 = 288_230_376_151_711_744.0;
+    const TWO_50: f32 = 1_125_899_906_842_624.0;
+    let below = |x: f32| f32::from_bits(x.to_bits() - 1);
+    for (keys, word, rest) in [
+        ("f32", below(TWO_58).to_le_bytes(), None),
+        ("octopus:norm=f32", below(TWO_58).to_le_bytes(), Some(0xff)),
+        ("octopus-qjl:norm=f32", below(TWO_58).to_le_bytes(), Some(0x4b)),
+        ("int:bits=8", [0xff, 0x7b, 0xff, 0xff], Some(0xff)),
+    ] {
+        let config = LayerConfig {
+            keys: keys.parse().unwrap(),
+            values: "f16".parse().unwrap(),
+            recent_window: 0,
+            sink_tokens: 0,
+            center: Center::Off,
+            balance: true,
+            ..LayerConfig::new(1, 32, 200)
+        };
+        let mut scratch = vec![0.0; config.scratch_len(1)];
+        let new = || {
+            let mut layer = SharedLayer::on_heap(&config, Backend::detect()).unwrap();
+            if keys != "f32" {
+                // A balance of 2⁸: keys that vary much, queries that are zero.
+                let wild: Vec<f32> = (0..64 * 32).map(|i| [500.0, -500.0][i / 32 % 2]).collect();
+                layer.calibrate(0, &wild, &[0.0; 32]).unwrap();
+            }
+            layer
+        };
+        let mut layer = new();
+        layer.append(&rows(1, 64 * 32), &[1.0; 64 * 32], &mut scratch).unwrap();
+        let mut page = Vec::new();
+        layer.save_page(0, &mut |piece| page.extend_from_slice(piece)).unwrap();
+        let block = config.keys.block_bytes(32);
+        for block in page[32..].chunks_exact_mut(block).take(64) {
+            match rest {
+                Some(byte) => block.fill(byte),
+                None => block.as_chunks_mut().0.fill(word),
+            }
+            block[..4].copy_from_slice(&word);
+        }
+        let end = page.len() - 4;
+        let crc = crc32(&page[..end]);
+        page[end..].copy_from_slice(&crc.to_le_bytes());
+        let mut layer = new();
+        layer.load_page(&page).unwrap_or_else(|error| panic!("{keys}: {error}"));
+
+        let mut refused = 0;
+        for scale in [None, Some(1.0), Some(-1.0), Some(1e12), Some(1e-12)] {
+            for bias in [0.0, 8e37, -3e38, 9e37] {
+                for query in [1e3, -1e3, below(TWO_50), -below(TWO_50)] {
+                    let bias = [bias; 64];
+                    let options = Attend { scale, bias: &bias, ..Attend::default() };
+                    let mut output = [f32::NAN; 32];
+                    match layer.attend(&[query; 32], &options, &mut output, &mut scratch) {
+                        // All values are 1.
+                        Ok(()) => assert!(
+                            output.iter().all(|x| (x - 1.0).abs() < 1e-3),
+                            "{keys}, {options:?}, {query}: {output:?}"
+                        ),
+                        Err(error) => {
+                            assert_eq!(error, Error::Overflow, "{keys}");
+                            refused += 1;
+                        }
+                    }
+                }
+            }
+        }
+        assert_eq!(refused, 5 * 4 + 3 * 2, "{keys}: a bias beyond 2¹²⁶, or 10¹² times the largest query");
+    }
+}
+
 #[test]
 fn golden_snapshot() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/snapshots/version1.snapshot");

@@ -62,6 +62,7 @@ pub(crate) fn run(arguments: &AttendArguments) -> Result<()> {
         fail!("{} has no queries, so nothing attends", sample.name);
     };
     let (dim, tokens) = (sample.dim, sample.tokens);
+    let kept = arguments.sinks.saturating_add(arguments.window);
     let config = LayerConfig {
         keys: parse_spec(&arguments.k)?,
         values: parse_spec(&arguments.v)?,
@@ -70,7 +71,7 @@ pub(crate) fn run(arguments: &AttendArguments) -> Result<()> {
         recent_window: arguments.window,
         center: arguments.center,
         balance: arguments.balance,
-        ..LayerConfig::new(1, dim, tokens.max(arguments.sinks + arguments.window + arguments.page))
+        ..LayerConfig::new(1, dim, tokens.max(kept.saturating_add(arguments.page)))
     };
     let mut scratch = vec![0.0; config.scratch_len(queries.group)];
     let (mut error, mut kl, mut bytes, mut values, mut seconds) = (0.0, 0.0, 0, 0, 0.0);

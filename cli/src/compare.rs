@@ -1,6 +1,6 @@
 //! `compare`: every codec on the same keys, values and queries; a table, and files for machines and for browsers.
 
-use crate::failure::{At, Failure, Result, build, parse_specs};
+use crate::failure::{At, Failure, Result, build, fail, parse_specs};
 use crate::input::Sample;
 use crate::metrics::{Exact, Keys, Metrics, measure, role_name};
 use crate::progress::Progress;
@@ -132,6 +132,9 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
         }
     }
 
+    if arguments.balance && sample.queries.as_ref().is_some_and(|queries| queries.positions.len() < 2) {
+        fail!("--balance takes every second query and measures on the others; the file has one");
+    }
     let prepared = Keys { center: arguments.center, page: arguments.page, balance: arguments.balance };
     let mut progress = Progress::shown(2 * specs.len() + 1);
     progress.doing("exact attention", 1);

@@ -125,6 +125,11 @@ fn parse_backend(name: &str) -> std::result::Result<Backend, String> {
     Backend::named(name).ok_or_else(|| format!("this CPU has {}", names()))
 }
 
+/// The kernels behind a backend: for a baseline and for logits, which no codec has anything to do with.
+fn kernels(backend: Backend) -> octaplex_arch::Backend {
+    octaplex_arch::Backend::named(backend.name()).unwrap_or(octaplex_arch::Backend::SCALAR)
+}
+
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,

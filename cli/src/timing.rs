@@ -196,9 +196,9 @@ pub(crate) fn best_f16_dot(
     scores: &mut [f32],
     budget: Duration,
 ) -> f64 {
-    let rows = scores.len();
+    let (rows, kernels) = (scores.len(), crate::kernels(backend));
     best_pass(rows, budget, || {
-        backend.f16_dot_fma(query, page, scores);
+        kernels.f16_dot_fma(query, page, scores);
         std::hint::black_box(&scores);
         Ok(())
     })

@@ -2,9 +2,11 @@
 //!
 //! Balance: s_c = √((σ_c + 10⁻⁶)/(rms_c + 10⁻⁶)), σ_c the deviation of key channel c around its page's mean, rms_c of
 //! channel c over all queries that the head has seen (1 if it has seen none); clamped to [2⁻⁸, 2⁸] and rounded to f16.
+//! Where keys divided by it could be longer than 2¹⁴, which f16 hardly holds, s_c is at least max|k_c|·√D/2¹⁴.
 //! Keys are divided by it and queries multiplied, before the codec's rotation. It is decided once.
 
-use crate::{Backend, Error};
+use crate::Error;
+use crate::backend::Kernels;
 use half::f16;
 use octaplex_arch::{Float, MAX_DIM};
 
@@ -28,7 +30,7 @@ pub(crate) fn store_mean(rows: &[f32], dim: usize, bytes: &mut [u8]) -> Result<(
 }
 
 /// rows ← rows - centre.
-pub(crate) fn subtract(backend: Backend, rows: &mut [f32], centre: &[u8]) {
+pub(crate) fn subtract(backend: Kernels, rows: &mut [f32], centre: &[u8]) {
     let mut values = [0.0; MAX_DIM];
     let values = &mut values[..centre.len() / 2];
     backend.decode_floats(Float::F16, centre, values);
@@ -60,12 +62,17 @@ pub(crate) fn multiply(rows: &mut [f32], balance: &[f32]) {
 /// Squares of keys around their pages' means.
 pub(crate) struct Spread {
     squares: [f64; MAX_DIM],
+    /// The largest magnitude of each channel.
+    largest: [f32; MAX_DIM],
     count: usize,
 }
 
+/// The longest that keys may be once they are divided by the balance.
+const LONGEST: f64 = 16384.0;
+
 impl Spread {
     pub(crate) fn new() -> Self {
-        Self { squares: [0.0; MAX_DIM], count: 0 }
+        Self { squares: [0.0; MAX_DIM], largest: [0.0; MAX_DIM], count: 0 }
     }
 
     /// Adds one page.
@@ -75,6 +82,9 @@ impl Spread {
         for row in rows.chunks_exact(dim) {
             for (sum, x) in sums.iter_mut().zip(row) {
                 *sum += f64::from(*x);
+            }
+            for (largest, x) in self.largest.iter_mut().zip(row) {
+                *largest = if x.abs() > *largest { x.abs() } else { *largest };
             }
         }
         for row in rows.chunks_exact(dim) {
@@ -88,10 +98,18 @@ impl Spread {
 
     /// The balance, from the mean squares of queries, as f32 of its f16.
     pub(crate) fn balance(&self, queries: impl Iterator<Item = f64>, balance: &mut [f32]) {
-        for ((square, query), s) in self.squares.iter().zip(queries).zip(balance) {
+        for ((square, query), s) in self.squares.iter().zip(queries).zip(&mut *balance) {
             let sigma = libm::sqrt(square / self.count.max(1) as f64);
             let exact = libm::sqrt((sigma + 1e-6) / (libm::sqrt(query) + 1e-6)) as f32;
             *s = f16::from_f32(exact.clamp(1.0 / 256.0, 256.0)).to_f32();
+        }
+        let square = |x: f64| x * x;
+        let longest = self.largest.iter().zip(&*balance).map(|(x, s)| square(f64::from(*x) / f64::from(*s)));
+        if longest.sum::<f64>() > square(LONGEST) {
+            let factor = libm::sqrt(balance.len() as f64) / LONGEST;
+            for (s, largest) in balance.iter_mut().zip(self.largest) {
+                *s = s.max(f16::from_f32((f64::from(largest) * factor) as f32).to_f32());
+            }
         }
     }
 }
@@ -105,7 +123,7 @@ pub(crate) fn is_decided(memory: &[u8]) -> bool {
 }
 
 /// Writes a balance.
-pub(crate) fn decide(backend: Backend, memory: &mut [u8], balance: &[f32]) {
+pub(crate) fn decide(backend: Kernels, memory: &mut [u8], balance: &[f32]) {
     memory.fill(0);
     backend.encode_floats(Float::F16, balance, &mut memory[..2 * balance.len()]);
     let end = memory.len();
@@ -113,7 +131,7 @@ pub(crate) fn decide(backend: Backend, memory: &mut [u8], balance: &[f32]) {
 }
 
 /// Reads a balance that has been decided.
-pub(crate) fn read_balance(backend: Backend, memory: &[u8], balance: &mut [f32]) {
+pub(crate) fn read_balance(backend: Kernels, memory: &[u8], balance: &mut [f32]) {
     backend.decode_floats(Float::F16, &memory[..2 * balance.len()], balance);
 }
 

@@ -77,23 +77,27 @@ impl LayerConfig {
         }
     }
 
-    /// Bytes that [`LayerCache`](crate::LayerCache) needs for a full cache. Every size is computed in
-    /// `Layout`, from block sizes that specs know at compile time.
+    /// Bytes that [`LayerCache`](crate::LayerCache) needs for a full cache; 0 for an impossible configuration, which
+    /// its constructor refuses with the reason. Every size is computed in `Layout`, from block sizes that specs know at
+    /// compile time.
     #[must_use]
     pub const fn required_bytes(&self) -> usize {
+        if !self.is_possible() {
+            return 0;
+        }
         let layout = Layout::new(self);
         layout.slots.saturating_mul(layout.page_bytes).saturating_add(layout.front_bytes)
     }
 
     /// Values of scratch memory that appending and attending with `queries` rows (query heads x queries of a block)
-    /// need.
+    /// need; 0 for an impossible configuration.
     #[must_use]
     pub const fn scratch_len(&self, queries: usize) -> usize {
+        if !self.is_possible() {
+            return 0;
+        }
         let layout = Layout::new(self);
-        let rows = match self.kv_heads {
-            0 => 0,
-            heads => queries.div_ceil(heads),
-        };
+        let rows = queries.div_ceil(self.kv_heads);
         let (attend, append) = (layout.unit_scratch(rows), layout.append_scratch());
         if attend > append { attend } else { append }
     }
@@ -102,11 +106,11 @@ impl LayerConfig {
     #[cfg(feature = "rayon")]
     #[must_use]
     pub const fn parallel_scratch_len(&self, queries: usize, threads: usize) -> usize {
+        if !self.is_possible() {
+            return 0;
+        }
         let layout = Layout::new(self);
-        let rows = match self.kv_heads {
-            0 => 0,
-            heads => queries.div_ceil(heads),
-        };
+        let rows = queries.div_ceil(self.kv_heads);
         let rows = if rows < super::page::BATCH { rows } else { super::page::BATCH };
         let (result, worker) = layout.part_scratch(rows);
         let parts = (layout.slots * layout.page).div_ceil(super::page::SPLIT);
@@ -129,13 +133,23 @@ impl LayerConfig {
         self.balance && !self.has_float_keys()
     }
 
-    /// `Ok` if a cache can be built like this.
-    pub(crate) fn check(&self) -> Result<(), Error> {
-        let refuse = |why| Err(Error::Unsupported { why });
-        for actual in [self.key_dim, self.value_dim] {
-            if !WIDTHS.contains(&actual) {
-                return Err(Error::Width { actual });
-            }
+    /// Whether sizes can be computed.
+    const fn is_possible(&self) -> bool {
+        self.check().is_ok()
+            && self.keys.block_bytes(self.key_dim) > 0
+            && self.values.block_bytes(self.value_dim) > 0
+    }
+
+    /// `Ok` if a cache can be built like this, its codecs aside.
+    pub(crate) const fn check(&self) -> Result<(), Error> {
+        const fn refuse(why: &'static str) -> Result<(), Error> {
+            Err(Error::Unsupported { why })
+        }
+        if !is_width(self.key_dim) {
+            return Err(Error::Width { actual: self.key_dim });
+        }
+        if !is_width(self.value_dim) {
+            return Err(Error::Width { actual: self.value_dim });
         }
         if !matches!(self.page, 64 | 128 | 256) {
             return refuse("pages have 64, 128 or 256 tokens");
@@ -149,20 +163,31 @@ impl LayerConfig {
         if self.capacity < self.sink_tokens + self.recent_window + self.page {
             return refuse("the capacity must hold the sinks, the recent window and a page");
         }
-        if self.sliding_window == Some(0) {
+        if matches!(self.sliding_window, Some(0)) {
             return refuse("a sliding window of 0 tokens sees nothing");
         }
         // In 64 bits, before `Layout` computes with those of the machine: a page's length is stored in 32.
         let (heads, width) = (self.kv_heads as u64, (self.key_dim + self.value_dim) as u64);
         let exact = (self.sink_tokens + self.recent_window + 2 * self.page) as u64;
-        let sides = [(self.keys, self.key_dim), (self.values, self.value_dim)];
-        let paged = sides.map(|(codec, dim)| codec.page_bytes_max(dim, self.page) as u64).iter().sum::<u64>();
+        let paged = self.keys.page_bytes_max(self.key_dim, self.page) as u64
+            + self.values.page_bytes_max(self.value_dim, self.page) as u64;
         let front = heads * (exact + 3) * 2 * width;
         if heads * (paged + 2 * width + 8) > (1 << 31) - 64 || front > isize::MAX as u64 {
             return refuse("a page takes less than 2 GiB, and the exact tokens fit the machine's memory");
         }
         Ok(())
     }
+}
+
+const fn is_width(dim: usize) -> bool {
+    let mut i = 0;
+    while i < WIDTHS.len() {
+        if WIDTHS[i] == dim {
+            return true;
+        }
+        i += 1;
+    }
+    false
 }
 
 /// The cache of a whole model; [`layers`](Self::layers) turns it into one [`LayerConfig`] a layer.

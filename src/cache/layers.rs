@@ -23,7 +23,7 @@ impl SharedLayer {
             config: *config,
             layout,
             state: State::new(&layout),
-            backend,
+            backend: backend.kernels(),
             keys: rows::build(config.keys, config.key_dim, backend, config.stream(Role::Keys))?,
             values: rows::build(config.values, config.value_dim, backend, config.stream(Role::Values))?,
             store: Shared::new(&layout),

@@ -1,7 +1,8 @@
 //! Rows that come in, in any float type.
 
+use crate::Error;
+use crate::backend::Kernels;
 use crate::codec::check_values;
-use crate::{Backend, Error};
 use half::{bf16, f16};
 use octaplex_arch::{Float, MAX_DIM};
 
@@ -87,7 +88,7 @@ impl Tensor<'_> {
     }
 
     /// Writes values `from..from + bytes.len() / 2` as f16.
-    pub(crate) fn write(&self, backend: Backend, from: usize, bytes: &mut [u8]) {
+    pub(crate) fn write(&self, backend: Kernels, from: usize, bytes: &mut [u8]) {
         let range = from..from + bytes.len() / 2;
         match self {
             Self::F32(values) => backend.encode_floats(Float::F16, &values[range], bytes),
@@ -105,7 +106,7 @@ impl Tensor<'_> {
     }
 
     /// Values `from..from + out.len()`, rounded to f16, `dim` at a time.
-    pub(crate) fn read(&self, backend: Backend, from: usize, dim: usize, out: &mut [f32]) {
+    pub(crate) fn read(&self, backend: Kernels, from: usize, dim: usize, out: &mut [f32]) {
         let mut bytes = [0; 2 * MAX_DIM];
         for (row, out) in out.chunks_exact_mut(dim).enumerate() {
             self.write(backend, from + row * dim, &mut bytes[..2 * dim]);

@@ -4,10 +4,11 @@ use super::center::{self, Spread};
 use super::page::{HEADER, Layout, Storage};
 use super::rows::RowCodec;
 use super::tensor::{LIMIT, Tensor};
-use super::{Layer, State};
+use super::{Center, Layer, State};
+use crate::Error;
+use crate::backend::Kernels;
 use crate::codec::check_values;
 use crate::spec::MAX_BLOCK_BYTES;
-use crate::{Backend, Error};
 use core::ops::Range;
 use octaplex_arch::{Float, MAX_DIM};
 
@@ -37,7 +38,7 @@ struct Side<'a> {
 struct Window<'a> {
     layout: &'a Layout,
     state: &'a State,
-    backend: Backend,
+    backend: Kernels,
     front: &'a [u8],
 }
 
@@ -142,8 +143,9 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
     /// many at a time give the same cache. `scratch` has [`scratch_len`](crate::LayerConfig::scratch_len) values.
     ///
     /// # Errors
-    /// [`Error::Full`]; [`Error::NonFinite`]; [`Error::Overflow`] for values that f16 cannot hold, or keys whose norm
-    /// the codec cannot; [`Error::Length`]. The cache is then as it was.
+    /// [`Error::Full`]; [`Error::NonFinite`]; [`Error::Overflow`] for values that f16 cannot hold, or rows whose norm
+    /// the codec cannot (where keys are centred, twice their norm: it ends below 32,752 for most); [`Error::Length`].
+    /// The cache is then as it was.
     pub fn append<'a>(
         &mut self,
         keys: impl Into<Tensor<'a>>,
@@ -171,8 +173,8 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
         keys.input.check()?;
         values.input.check()?;
         let plan = self.plan(count)?;
-        self.try_rows(keys, &self.keys)?;
-        self.try_rows(values, &self.values)?;
+        self.try_rows(keys, &self.keys, self.config.centers() != Center::Off, Layout::balance)?;
+        self.try_rows(values, &self.values, false, |_, _| 0..0)?;
         if plan.closing > 0 {
             self.close(&plan, keys, values, scratch)?;
         } else if plan.evicted > 0 {
@@ -212,16 +214,41 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
         Ok(Plan { count, next, closing, skipped, evicted })
     }
 
-    /// Refuses rows that their codec cannot encode now, when they come, and not when their page closes. (What centring
-    /// and balancing make of a key is known only then; a key whose norm is near the end of f16 may be refused late.)
-    fn try_rows(&self, side: Side, codec: &dyn RowCodec) -> Result<(), Error> {
-        let (mut row, mut block) = ([0.0; MAX_DIM], [0; MAX_BLOCK_BYTES]);
-        let row = &mut row[..side.dim];
-        for token in 0..side.input.len() / side.dim {
-            side.input.read(self.backend, token * side.dim, side.dim, row);
-            // No codec refuses a smaller norm; see `Codec::encode_page`.
-            if self.backend.dot(row, row) >= 1024.0 * 1024.0 {
-                codec.encode(row, &mut block[..codec.block_bytes()])?;
+    /// Refuses rows that their codec cannot encode now, when they come, and not when their page closes. Centred rows
+    /// are tried twice as long: a page's mean may point the other way. (A page may still refuse, near the end of f16,
+    /// where its codec fits a difference of rows much worse than the rows.)
+    fn try_rows(
+        &self,
+        side: Side,
+        codec: &dyn RowCodec,
+        centred: bool,
+        balance_at: fn(&Layout, usize) -> Range<usize>,
+    ) -> Result<(), Error> {
+        let (mut row, mut block, mut balance) = ([0.0; MAX_DIM], [0; MAX_BLOCK_BYTES], [0.0; MAX_DIM]);
+        let (row, balance) = (&mut row[..side.dim], &mut balance[..side.dim]);
+        // No codec refuses a smaller norm; see `Codec::encode_page`.
+        let sure = if centred { 512.0 } else { 1024.0 };
+        let tokens = side.input.len() / (self.layout.heads * side.dim);
+        for head in 0..self.layout.heads {
+            let memory = &self.store.front()[balance_at(&self.layout, head)];
+            let balanced = center::is_decided(memory);
+            let mut least = 1.0;
+            if balanced {
+                center::read_balance(self.backend, memory, balance);
+                least = self.backend.min_max(balance).0;
+            }
+            for token in head * tokens..(head + 1) * tokens {
+                side.input.read(self.backend, token * side.dim, side.dim, row);
+                if self.backend.dot(row, row) < sure * sure * (least * least) {
+                    continue;
+                }
+                if balanced {
+                    center::divide(row, balance);
+                }
+                if self.backend.dot(row, row) >= sure * sure {
+                    row.iter_mut().for_each(|x| *x *= if centred { 2.0 } else { 1.0 });
+                    codec.encode(row, &mut block[..codec.block_bytes()])?;
+                }
             }
         }
         Ok(())

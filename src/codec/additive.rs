@@ -10,6 +10,7 @@
 use super::{
     Codec, MAX_VALUE, Query, check_accumulate, check_scales, check_values, count_blocks, read_f16, to_f16,
 };
+use crate::backend::Kernels;
 use crate::spec::{Key, Spec, Value, parse_int};
 use crate::stream::Purpose;
 use crate::{Backend, CodecSpec, Error, Stream};
@@ -104,7 +105,7 @@ type Books = [[f32; 4]; 128];
 #[derive(Clone, Debug)]
 pub struct Additive<const D: usize> {
     spec: AdditiveSpec,
-    backend: Backend,
+    backend: Kernels,
     books: Books,
 }
 
@@ -139,7 +140,7 @@ impl<const D: usize> Additive<D> {
             let mut random = stream.random(spec.seed, Purpose::Quaternions, sub_block);
             book.fill_with(|| random.unit_quaternion());
         }
-        Ok(Self { spec, backend, books })
+        Ok(Self { spec, backend: backend.kernels(), books })
     }
 
     /// The first and the second book.

@@ -1,6 +1,7 @@
 //! Plain floats: `f16`, `bf16`, `f32`. No rotation, no scale; scores and outputs in f32 with the fixed order of sums.
 
 use super::{Codec, MAX_VALUE, Query, check_accumulate, check_values, count_blocks};
+use crate::backend::Kernels;
 use crate::codebook::WIDTHS;
 use crate::spec::{Key, Spec, Value};
 use crate::{Backend, CodecSpec, Error, Stream};
@@ -62,7 +63,7 @@ format!(F32Spec, F32, "f32", "IEEE binary32, values below 2^58", "f32 values");
 /// Rows of floats in the format `F`: [`F16Spec`], [`Bf16Spec`] or [`F32Spec`].
 #[derive(Clone, Debug)]
 pub struct FloatRows<const D: usize, F> {
-    backend: Backend,
+    backend: Kernels,
     format: PhantomData<F>,
 }
 
@@ -75,7 +76,7 @@ impl<const D: usize, F: Format> FloatRows<D, F> {
         if !WIDTHS.contains(&D) {
             return Err(Error::Width { actual: D });
         }
-        Ok(Self { backend, format: PhantomData })
+        Ok(Self { backend: backend.kernels(), format: PhantomData })
     }
 
     /// The magnitude from which values are refused: f16 rounds 65520 to infinity, bf16 this much to 2⁵⁸.

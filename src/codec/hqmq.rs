@@ -12,6 +12,7 @@ mod set;
 
 use super::outliers::{Chunked, LONE_BLOCK, Outliers};
 use super::{Codec, MAX_VALUE, Query, check_accumulate, check_scales, check_values, count_blocks, to_f16};
+use crate::backend::Kernels;
 use crate::rotation::Rotation;
 use crate::spec::{Key, Spec, Value, one_of, parse_flag, parse_int};
 use crate::{Backend, CodecSpec, Error, Stream};
@@ -225,7 +226,7 @@ impl Spec for HqmqSpec {
 #[derive(Clone, Debug)]
 pub struct Hqmq<const D: usize> {
     spec: HqmqSpec,
-    backend: Backend,
+    backend: Kernels,
     rotation: Rotation<D>,
     layout: ChunkLayout,
     set: Set,
@@ -256,7 +257,7 @@ impl<const D: usize> Hqmq<D> {
         let layout = spec.layout(D).ok_or(Error::Unsupported { why: NO_SUCH_SET })?;
         let rotation = if spec.rotate { Rotation::wht(1, spec.seed, stream)? } else { Rotation::identity() };
         let set = Set::new(&spec, stream)?;
-        Ok(Self { spec, backend, rotation, layout, set })
+        Ok(Self { spec, backend: backend.kernels(), rotation, layout, set })
     }
 
     fn outliers(&self) -> Option<Outliers> {

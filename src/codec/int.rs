@@ -12,6 +12,7 @@ use super::{
     Codec, MAX_VALUE, QUERY_BATCH, Query, check_accumulate, check_scales, check_values, count_blocks,
     decode_blocks, encode_blocks, first_blocks, to_f16,
 };
+use crate::backend::Kernels;
 use crate::codebook::WIDTHS;
 use crate::rotation::Rotation;
 use crate::spec::{Key, Spec, Value, describe_planes, parse_flag, parse_int};
@@ -131,7 +132,7 @@ impl Spec for IntSpec {
 #[derive(Clone, Debug)]
 pub struct Int<const D: usize> {
     spec: IntSpec,
-    backend: Backend,
+    backend: Kernels,
     rotation: Rotation<D>,
     affine: Affine,
 }
@@ -160,7 +161,7 @@ impl<const D: usize> Int<D> {
         let why = "the group does not divide the width; use a smaller group or group=token";
         let affine = spec.affine(D).ok_or(Error::Unsupported { why })?;
         let rotation = if spec.rotate { Rotation::wht(1, spec.seed, stream)? } else { Rotation::identity() };
-        Ok(Self { spec, backend, rotation, affine })
+        Ok(Self { spec, backend: backend.kernels(), rotation, affine })
     }
 
     /// Scale and zero of a group, as stored.

@@ -12,6 +12,7 @@ use super::{
     Codec, MAX_VALUE, Query, check_accumulate, check_scales, check_values, count_blocks, norm, read_f16,
     to_f16,
 };
+use crate::backend::Kernels;
 use crate::codebook::octahedral::{Directions, directions_of};
 use crate::codebook::{Codebook, WIDTHS, lloyd_max, octahedral_coordinates, triplet_radii};
 use crate::codec::SMALLEST_NORM;
@@ -242,7 +243,7 @@ impl Spec for OctopusSpec {
 #[derive(Clone, Debug)]
 pub struct Octopus<const D: usize> {
     spec: OctopusSpec,
-    backend: Backend,
+    backend: Kernels,
     rotation: Rotation<D>,
     directions: &'static Directions,
     coordinates: [f32; 128],
@@ -303,7 +304,7 @@ impl<const D: usize> Octopus<D> {
             _ => None,
         };
         let rotation = Rotation::wht(spec.rounds, spec.seed, stream)?;
-        Ok(Self { spec, backend, rotation, directions, coordinates, radii, rest })
+        Ok(Self { spec, backend: backend.kernels(), rotation, directions, coordinates, radii, rest })
     }
 
     pub(crate) fn shape(&self) -> Octahedral<'_> {
@@ -328,7 +329,7 @@ impl<const D: usize> Octopus<D> {
         !self.directions.directions.is_empty()
     }
 
-    pub(super) fn backend(&self) -> Backend {
+    pub(super) fn backend(&self) -> Kernels {
         self.backend
     }
 
@@ -363,7 +364,9 @@ impl<const D: usize> Octopus<D> {
             Gain::Norm => norm,
             gain => {
                 let correlation = self.backend.dot(&z, &decoded) / norm;
-                gain.stored(norm, correlation, self.backend.dot(&decoded, &decoded))
+                let stored = gain.stored(norm, correlation, self.backend.dot(&decoded, &decoded));
+                // In units of a much smaller norm the residual would be longer than its field may say.
+                if residual.is_some() && stored < norm / 8.0 { norm } else { stored }
             }
         };
         let stored = match self.spec.norm {

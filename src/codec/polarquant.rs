@@ -11,6 +11,7 @@ use super::{
     Codec, MAX_VALUE, Query, SMALLEST_NORM, check_accumulate, check_scales, check_values, count_blocks, norm,
     to_f16,
 };
+use crate::backend::Kernels;
 use crate::codebook::WIDTHS;
 use crate::codebook::angles::{LEVELS, angles};
 use crate::rotation::Rotation;
@@ -119,7 +120,7 @@ impl Spec for PolarQuantSpec {
 #[derive(Clone, Debug)]
 pub struct PolarQuant<const D: usize> {
     spec: PolarQuantSpec,
-    backend: Backend,
+    backend: Kernels,
     rotation: Rotation<D>,
     levels: [Angles<'static>; LEVELS],
     /// Levels in use.
@@ -177,7 +178,7 @@ impl<const D: usize> PolarQuant<D> {
             *slot = angles(level + 1, bits);
         }
         let rotation = Rotation::wht(spec.rounds, spec.seed, stream)?;
-        Ok(Self { spec, backend, rotation, levels, depth })
+        Ok(Self { spec, backend: backend.kernels(), rotation, levels, depth })
     }
 
     fn tree(&self) -> AngleTree<'_> {

@@ -9,6 +9,7 @@ use super::{
     Codec, MAX_VALUE, Query, SMALLEST_NORM, check_accumulate, check_scales, check_values, count_blocks, norm,
     read_f16, to_f16,
 };
+use crate::backend::Kernels;
 use crate::codebook::WIDTHS;
 use crate::sketch::{Sketch, SketchSpec};
 use crate::spec::{Key, Spec, Value, parse_int};
@@ -62,7 +63,7 @@ impl Spec for QjlSpec {
 #[derive(Clone, Debug)]
 pub struct Qjl<const D: usize> {
     spec: QjlSpec,
-    backend: Backend,
+    backend: Kernels,
     sketch: Sketch<D>,
 }
 
@@ -85,7 +86,7 @@ impl<const D: usize> Qjl<D> {
             return Err(Error::Width { actual: D });
         }
         let sketch = Sketch::build(spec.sketch, spec.seed, backend, stream)?;
-        Ok(Self { spec, backend, sketch })
+        Ok(Self { spec, backend: backend.kernels(), sketch })
     }
 
     fn rows<'a>(&self, blocks: &'a [u8]) -> SignRows<'a> {

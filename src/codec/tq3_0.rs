@@ -10,6 +10,7 @@
 //! Deviations: input that is not finite is refused, and so is a scale beyond f16.
 
 use super::{Codec, MAX_VALUE, Query, check_accumulate, check_values, count_blocks, to_f16};
+use crate::backend::Kernels;
 use crate::codebook::WIDTHS;
 use crate::spec::{Key, Spec, Value, one_of};
 use crate::{Backend, CodecSpec, Error, Stream};
@@ -103,7 +104,7 @@ const SCALE: f32 = 0.176_776_69;
 #[derive(Clone, Debug)]
 pub struct Tq3<const D: usize> {
     spec: Tq3Spec,
-    backend: Backend,
+    backend: Kernels,
     book: BlockBook,
 }
 
@@ -127,7 +128,7 @@ impl<const D: usize> Tq3<D> {
         if !D.is_multiple_of(BLOCK_VALUES) {
             return Err(Error::Unsupported { why: "tq3_0 needs a width that 32 divides" });
         }
-        Ok(Self { spec, backend, book: spec.variant.book() })
+        Ok(Self { spec, backend: backend.kernels(), book: spec.variant.book() })
     }
 
     fn rotate(&self, x: &mut [f32; D]) {

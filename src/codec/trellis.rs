@@ -12,6 +12,7 @@ use super::{
     Codec, MAX_VALUE, Query, SMALLEST_NORM, at_row, check_accumulate, check_scales, check_values,
     count_blocks, norm, read_f16, to_f16,
 };
+use crate::backend::Kernels;
 use crate::codebook::{TRELLIS_LEVELS, TRELLIS_STATES, TrellisBook, WIDTHS, trellis};
 use crate::rotation::Rotation;
 use crate::spec::{Key, Spec, Value, describe_planes, one_of, parse_int};
@@ -126,7 +127,7 @@ impl Spec for TrellisSpec {
 #[derive(Clone, Debug)]
 pub struct Trellis<const D: usize> {
     spec: TrellisSpec,
-    backend: Backend,
+    backend: Kernels,
     rotation: Rotation<D>,
     book: TrellisBook,
     /// Value of one integer step in a coordinate of a rotated unit vector, 1/(κ√D).
@@ -171,7 +172,7 @@ impl<const D: usize> Trellis<D> {
         }
         let rotation = Rotation::wht(spec.rounds, spec.seed, stream)?;
         let unit = (1.0 / (f64::from(book.kappa()) * libm::sqrt(D as f64))) as f32;
-        Ok(Self { spec, backend, rotation, book, unit })
+        Ok(Self { spec, backend: backend.kernels(), rotation, book, unit })
     }
 
     /// What the norm field of a block says.

@@ -11,6 +11,7 @@ use super::{
     Codec, MAX_VALUE, Query, SMALLEST_NORM, check_accumulate, check_scales, check_values, count_blocks, norm,
     read_f16, to_f16,
 };
+use crate::backend::Kernels;
 use crate::codebook::{Codebook, WIDTHS, lloyd_max};
 use crate::rotation::Rotation;
 use crate::spec::{Key, Spec, Value, one_of, parse_int};
@@ -148,7 +149,7 @@ impl Spec for TurboQuantSpec {
 #[derive(Clone, Debug)]
 pub struct TurboQuant<const D: usize> {
     spec: TurboQuantSpec,
-    backend: Backend,
+    backend: Kernels,
     rotation: Rotation<D>,
     codebook: Codebook,
     packing: Packing,
@@ -200,10 +201,10 @@ impl<const D: usize> TurboQuant<D> {
         };
         let mut thresholds = [0.0; 255];
         codebook.thresholds(&mut thresholds);
-        Ok(Self { spec, backend, rotation, codebook, packing, thresholds })
+        Ok(Self { spec, backend: backend.kernels(), rotation, codebook, packing, thresholds })
     }
 
-    pub(super) fn backend(&self) -> Backend {
+    pub(super) fn backend(&self) -> Kernels {
         self.backend
     }
 

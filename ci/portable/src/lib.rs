@@ -113,7 +113,7 @@ pub unsafe extern "C" fn score(
 
 fn codec(spec: &[u8], dim: usize) -> Result<Box<dyn DynCodec>, octaplex::Error> {
     let spec: CodecSpec = str::from_utf8(spec).unwrap_or_default().parse()?;
-    spec.build_dyn(dim, Backend::detect(), Stream::default())
+    spec.build_dyn(dim, octaplex::Backend::detect(), Stream::default())
 }
 
 fn floats(bytes: &[u8]) -> Vec<f32> {

@@ -46,6 +46,8 @@ struct Layer {
 /// A language model.
 pub(crate) struct Model {
     pub(crate) name: String,
+    /// Of the file: it tells the same model's quantisations apart.
+    pub(crate) bytes: u64,
     pub(crate) shape: Shape,
     pub(crate) text: Text,
     embedding: Matrix,
@@ -102,6 +104,7 @@ impl Model {
         let name = gguf.text("general.name").unwrap_or("a model without a name");
         Ok(Self {
             name: format!("{name} ({architecture})"),
+            bytes: gguf.bytes,
             shape,
             text,
             embedding: gguf.matrix("token_embd.weight", vocabulary, width)?,

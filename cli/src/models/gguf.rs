@@ -13,6 +13,7 @@ use std::sync::Arc;
 pub(crate) struct Gguf {
     name: String,
     file: BufReader<File>,
+    pub(crate) bytes: u64,
     pub(crate) content: Content,
 }
 
@@ -47,7 +48,7 @@ impl Gguf {
                 fail!("{name}: a truncated GGUF file: {tensor} ends at byte {end}, the file at {length}");
             }
         }
-        Ok(Self { name, file, content })
+        Ok(Self { name, file, bytes: length, content })
     }
 
     /// The same failure, with the file's name before it.

@@ -6,7 +6,7 @@ use super::gguf::Dense;
 use super::options::{CodecOptions, ModelOptions};
 use crate::failure::Result;
 use crate::progress::Progress;
-use octaplex::Backend;
+use octaplex_arch::Backend;
 use rayon::prelude::*;
 use serde_json::{Value, json};
 
@@ -113,7 +113,7 @@ impl<'a> Reference<'a> {
 
     /// Every position but a window's last predicts the token after it.
     fn compare(&self, hidden: &[Vec<f32>]) -> Result<Predictions> {
-        let (width, backend) = (self.model.shape.width, self.options.backend());
+        let (width, backend) = (self.model.shape.width, crate::kernels(self.options.backend()));
         let mut sum = Predictions::default();
         for ((window, reference), hidden) in self.windows.iter().zip(&self.hidden).zip(hidden) {
             let predicting = (window.len() - 1) * width;

@@ -86,17 +86,18 @@ impl Haystack {
                 (name, (0..8).map(|_| char::from(letters[random.below(letters.len())])).collect::<String>())
             })
             .collect();
-        let sentences = needles
-            .iter()
-            .map(|(name, value)| model.text.encode(&format!("\nThe magic value for {name} is {value}.\n")));
+        let sentences = needles.iter().map(|(name, value)| {
+            model.text.encode_part(&format!("\nThe magic value for {name} is {value}.\n"))
+        });
         let sentences = sentences.collect::<Result<Vec<_>>>()?;
         let hay = length.saturating_sub(sentences.iter().map(Vec::len).sum());
         if hay > text.len() || hay < needles.len() {
             fail!("{} tokens of text for a context of {length}", text.len());
         }
-        let (mut tokens, mut from) = (Vec::new(), 0);
+        let before = model.text.before();
+        let (mut tokens, mut from) = (text[..before].to_vec(), before);
         for (index, sentence) in sentences.iter().enumerate() {
-            let to = hay * index / (sentences.len() - 1);
+            let to = before + (hay - before) * index / (sentences.len() - 1);
             tokens.extend(&text[from..to]);
             tokens.extend(sentence);
             from = to;
@@ -110,7 +111,7 @@ impl Haystack {
         let mut found = Vec::new();
         for (name, value) in &self.needles {
             let mut cache = cache.fork();
-            let mut next = model.text.encode(&format!(
+            let mut next = model.text.encode_part(&format!(
                 "\nQuestion: What is the magic value for {name}?\nAnswer: The magic value for {name} is"
             ))?;
             let mut answer = Vec::new();

@@ -108,7 +108,7 @@ impl ModelOptions {
                 ..LayerConfig::new(
                     shape.kv_heads,
                     shape.head_dim,
-                    tokens.max(self.sinks + self.window) + self.page,
+                    tokens.max(self.sinks.saturating_add(self.window)).saturating_add(self.page),
                 )
             },
         };
@@ -129,7 +129,7 @@ impl ModelOptions {
     /// What a row of results was measured with.
     pub(crate) fn json(&self, model: &Model, codecs: &CodecOptions) -> Value {
         json!({
-            "model": model.name, "k": codecs.k.to_string(), "v": codecs.v.to_string(),
+            "model": model.name, "model_bytes": model.bytes, "k": codecs.k.to_string(), "v": codecs.v.to_string(),
             "center": center_name(codecs.center), "balance": codecs.balance, "page": self.page,
             "sinks": self.sinks, "window": self.window, "boundary": self.boundary, "block": self.block,
         })

@@ -212,7 +212,12 @@ fn kept_rows(sweep: &Sweep) -> Result<Vec<Value>> {
 /// The outcome in a row, if all that `key` says is in it.
 fn outcome_of(row: &Value, key: &Value) -> Option<Outcome> {
     let key = key.as_object()?;
-    if key.iter().any(|(name, value)| row.get(name) != Some(value)) {
+    // Rows that do not say how large the model's file was are taken for this model's.
+    let is_other = |(name, value): (&String, &Value)| match row.get(name) {
+        Some(found) => found != value,
+        None => name != "model_bytes",
+    };
+    if key.iter().any(is_other) {
         return None;
     }
     Outcome::from_json(row)
@@ -268,6 +273,11 @@ mod tests {
         });
         assert!(outcome_of(&outcome, &json!({"k": "trellis", "page": 64})).is_some_and(|o| o.kv_bytes == 10));
         assert!(outcome_of(&outcome, &json!({"k": "trellis", "page": 128})).is_none());
+        assert!(outcome_of(&outcome, &json!({"k": "trellis", "sinks": 4})).is_none());
+        assert!(outcome_of(&outcome, &json!({"k": "trellis", "model_bytes": 5})).is_some());
+        let mut sized = outcome.clone();
+        sized["model_bytes"] = 4.into();
+        assert!(outcome_of(&sized, &json!({"k": "trellis", "model_bytes": 5})).is_none());
         assert!(outcome_of(&json!({"k": "trellis"}), &json!({"k": "trellis"})).is_none());
     }
 }

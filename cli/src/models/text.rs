@@ -71,10 +71,20 @@ impl Text {
         Ok(Self { tokenizer, first, last })
     }
 
+    /// A text from its start, with what the model wants before it.
     pub(crate) fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        Ok(self.first.into_iter().chain(self.encode_part(text)?).collect())
+    }
+
+    /// A text in the middle of another.
+    pub(crate) fn encode_part(&self, text: &str) -> Result<Vec<u32>> {
         let encoding = self.tokenizer.encode_fast(text, false);
-        let encoding = encoding.map_err(|error| Failure(first_line(&error)))?;
-        Ok(self.first.into_iter().chain(encoding.get_ids().iter().copied()).collect())
+        Ok(encoding.map_err(|error| Failure(first_line(&error)))?.get_ids().to_vec())
+    }
+
+    /// Tokens before every text.
+    pub(crate) fn before(&self) -> usize {
+        usize::from(self.first.is_some())
     }
 
     pub(crate) fn decode(&self, tokens: &[u32]) -> String {

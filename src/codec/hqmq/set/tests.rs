@@ -1,9 +1,10 @@
 //! The index against trying every member: the same codes, ties and roundings included.
 
 use super::{HqmqSpec, Secondary, Set};
+use crate::backend::Kernels as Backend;
 use crate::codebook::quaternions;
 use crate::stream::Purpose;
-use crate::{Backend, ChunkPacking, Stream};
+use crate::{ChunkPacking, Stream};
 use alloc::{format, vec, vec::Vec};
 use octaplex_arch::quaternion::{QuaternionSet, RadiusSteps, UNITS};
 use rand_core::{Rng, SeedableRng};

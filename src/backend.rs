@@ -1,0 +1,51 @@
+//! Which instructions the library runs on: a choice, without the kernels behind it.
+
+pub(crate) use octaplex_arch::Backend as Kernels;
+
+/// The instruction set that a codec or a cache runs on. All give the same bits; they differ in speed.
+///
+/// A value cannot be forged: it comes from [`detect`](Self::detect), [`available`](Self::available) or
+/// [`named`](Self::named), which ask the CPU.
+///
+/// ```
+/// use octaplex::Backend;
+/// let best = Backend::detect();
+/// assert_eq!(Backend::named(best.name()), Some(best));
+/// assert_eq!(Backend::available().last(), Some(Backend::SCALAR));
+/// assert_eq!(Backend::named("sse9"), None);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Backend(Kernels);
+
+impl Backend {
+    /// Portable code, on every CPU: what all others equal bit for bit.
+    pub const SCALAR: Self = Self(Kernels::SCALAR);
+
+    /// The fastest of this CPU. On ARM, dot-product instructions are looked for only with the feature `std`, or where
+    /// the build requires them.
+    #[must_use]
+    pub fn detect() -> Self {
+        Self(Kernels::detect())
+    }
+
+    /// Every one of this CPU, the fastest first.
+    pub fn available() -> impl Iterator<Item = Self> {
+        Kernels::available().map(Self)
+    }
+
+    /// The one of that name; `None` if this CPU or this build lacks it.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Kernels::named(name).map(Self)
+    }
+
+    /// `scalar`, `avx2`, `avx512`, `neon`, `neon-dotprod` or `simd128`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        self.0.name()
+    }
+
+    pub(crate) const fn kernels(self) -> Kernels {
+        self.0
+    }
+}
