@@ -93,27 +93,31 @@ impl Area {
     }
 }
 
-/// The chart as a picture of its own: with colours, a background, and what each series is.
+/// The chart as a picture of its own: with colours, a background, and under it what each series is.
 pub(crate) fn picture(chart: &Chart, series: &[&str]) -> String {
     let inner = svg(chart);
-    let Some((start, rest)) = inner.split_once('\n') else {
+    let Some((_, rest)) = inner.split_once('\n') else {
         return String::new();
     };
-    let width = series.iter().map(|name| name.chars().count()).max().unwrap_or(0) as f64 * LETTER + 14.0;
-    let mut legend = String::new();
+    let (mut legend, mut x, mut y) = (String::new(), LEFT + 6.0, HEIGHT + 10.0);
     for (number, name) in series.iter().enumerate() {
-        let (x, y) = (WIDTH - RIGHT - width, TOP + 12.0 + number as f64 * (LINE + 3.0));
+        let width = name.chars().count() as f64 * LETTER + 36.0;
+        if x + width > WIDTH {
+            (x, y) = (LEFT + 6.0, y + LINE + 4.0);
+        }
         let (class, mark, left, base) = (number % SERIES, shape(number, x, y), x + 11.0, y + 4.0);
         let name = escape(name);
         let _ = writeln!(
             legend,
             "<g class=\"s{class}\">{mark}<text x=\"{left:.1}\" y=\"{base:.1}\">{name}</text></g>"
         );
+        x += width;
     }
-    let start = start.replacen("<svg ", "<svg xmlns=\"http://www.w3.org/2000/svg\" ", 1);
-    let style = include_str!("report.css");
-    let back = format!("<rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"var(--card)\"/>");
-    format!("{start}\n<style>\n{style}</style>\n{back}\n{}", rest.replace("</svg>", &(legend + "</svg>")))
+    let (height, title, style) = (y + LINE, escape(chart.title), include_str!("report.css"));
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{title}\">\n\
+         <style>\n{style}</style>\n<rect width=\"{WIDTH}\" height=\"{height}\" fill=\"var(--card)\"/>\n{legend}{rest}"
+    )
 }
 
 /// The chart as an `<svg>` element; nothing without points.
