@@ -15,12 +15,7 @@ const WIDEST: f64 = 10.0;
 
 /// The whole page.
 pub(crate) fn page(sample: &Sample, rows: &[Row], backend: Backend) -> String {
-    let mut names: Vec<&str> = Vec::new();
-    for row in rows {
-        if !names.contains(&name(row)) {
-            names.push(name(row));
-        }
-    }
+    let names = names(rows.iter());
     let mut out = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
@@ -68,12 +63,7 @@ pub(crate) fn page(sample: &Sample, rows: &[Row], backend: Backend) -> String {
 /// One picture: rate and distortion of values, which have few outliers, a colour and shape for each codec.
 pub(crate) fn chart(sample: &Sample, rows: &[Row]) -> String {
     let rows: Vec<&Row> = rows.iter().filter(|row| row.role == Role::Values && is_plotted(row)).collect();
-    let mut names: Vec<&str> = Vec::new();
-    for row in &rows {
-        if !names.contains(&name(row)) {
-            names.push(name(row));
-        }
-    }
+    let names = names(rows.iter().copied());
     let points = rows.iter().map(|row| point(row, &names, row.metrics.distortion)).collect();
     let axis = "distortion of values";
     picture(&Chart { title: &sample.name, axis, points, bound: true }, &names)
@@ -154,4 +144,15 @@ fn is_plotted(row: &Row) -> bool {
 /// The codec's name.
 fn name(row: &Row) -> &str {
     row.codec.split(':').next().unwrap_or("")
+}
+
+/// The codecs' names, each once, in order of appearance.
+fn names<'a>(rows: impl Iterator<Item = &'a Row>) -> Vec<&'a str> {
+    let mut names = Vec::new();
+    for row in rows {
+        if !names.contains(&name(row)) {
+            names.push(name(row));
+        }
+    }
+    names
 }
