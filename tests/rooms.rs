@@ -164,6 +164,33 @@ fn every_codec_has_a_golden_file() {
     }
 }
 
+/// The tests are one binary; a file that it does not name is not run.
+#[test]
+fn every_file_of_tests_is_in_the_suite() {
+    let suite = fs::read_to_string(root().join("tests/suite.rs")).unwrap();
+    for (name, _) in files("tests", &["rs"]) {
+        let module = name.strip_prefix("tests/").unwrap().trim_end_matches(".rs");
+        assert!(
+            module == "suite" || module.contains('/') || suite.contains(&format!("\nmod {module};\n")),
+            "{name} is not in tests/suite.rs"
+        );
+    }
+}
+
+/// The declared compiler is the one that is named: CI builds with it.
+#[test]
+fn one_minimum_of_rust() {
+    let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    let declared =
+        manifest.split("\nrust-version = \"").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
+    for (file, words) in [("README.md", "A clone needs Rust "), ("docs/house.md", "**MSRV ")] {
+        let text = fs::read_to_string(root().join(file)).unwrap();
+        let named = text.split(words).nth(1).unwrap();
+        let digits = named.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap();
+        assert_eq!(&named[..digits], declared, "{file}");
+    }
+}
+
 /// One room, one file: a new one in src/ is a decision, and is written here and in docs/house.md.
 #[test]
 fn the_rooms_of_src() {
@@ -177,6 +204,7 @@ fn the_rooms_of_src() {
         "error.rs",
         "gpu.rs",
         "lib.rs",
+        "math.rs",
         "rotation.rs",
         "sketch.rs",
         "spec.rs",

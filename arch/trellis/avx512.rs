@@ -48,7 +48,8 @@ const POWERS: usize = 0;
 const TERNARY: usize = 1;
 const MIXED: usize = 2;
 
-/// Index of the lanes' order.
+/// Index of the lanes' order. Called where the tables are indexed, not in a `const` block there: compilers before 1.95
+/// look into an index for constant references and find a cycle.
 const fn order(kind: u8, form: usize) -> usize {
     if kind == LARGE { 0 } else { form }
 }
@@ -197,7 +198,7 @@ pub(crate) fn decode_windows(book: &WindowCodebook, row: &[u8], scale: f32, out:
 
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn decode<const KIND: u8, const RAW: usize>(lookup: &Lookup, row: &[u8], scale: f32, out: &mut [f32]) {
-    let (scale, lanes) = (_mm512_set1_ps(scale), load(&LANES[const { order(KIND, RAW) }]));
+    let (scale, lanes) = (_mm512_set1_ps(scale), load(&LANES[order(KIND, RAW)]));
     let block = Block::one(row);
     for (chunk, out) in out.chunks_mut(CHUNK).enumerate() {
         let [centroids, ..] = lookup.centroids::<KIND, RAW>(&block, chunk, 0);
@@ -410,7 +411,7 @@ fn coordinates<const KIND: u8, const RAW: usize>(sums: Sums) -> [i32; CHUNK] {
         unsafe { _mm512_storeu_si512(lanes.as_mut_ptr().cast(), sums) }
     }
     let mut out = [0; CHUNK];
-    for (out, lane) in out.as_chunks_mut::<8>().0.iter_mut().zip(LANES[const { order(KIND, RAW) }]) {
+    for (out, lane) in out.as_chunks_mut::<8>().0.iter_mut().zip(LANES[order(KIND, RAW)]) {
         *out = lanes[lane as usize];
     }
     out
@@ -598,7 +599,7 @@ impl Lookup {
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn query<const KIND: u8, const RAW: usize>(&self, query: &IntQuery, scale: f32) -> ByteQuery {
         let mut query = ByteQuery::new(query, scale, NATURAL);
-        let groups = load(&GROUPS[const { order(KIND, RAW) }]);
+        let groups = load(&GROUPS[order(KIND, RAW)]);
         for values in &mut query.values[..self.chunks] {
             *values = _mm512_permutexvar_epi64(groups, *values);
         }
