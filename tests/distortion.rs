@@ -8,9 +8,9 @@
 mod common;
 mod oracle;
 
-use common::{Random, Rows, build, decode_rows, encode_rows, signs};
+use common::{Random, Steps, build, decode_rows, encode_rows, signs};
 use octaplex::codebook::{LEVELS, WIDTHS};
-use octaplex::{CodecSpec, Stream};
+use octaplex::{Codec, CodecSpec, Stream};
 use oracle::Marginal;
 
 /// The one table of tolerances, relative unless said otherwise.
@@ -33,7 +33,7 @@ const D: usize = 128;
 const VECTORS: usize = 8192;
 const QUERIES: usize = 16;
 
-fn distortion(codec: &dyn Rows, x: &[f32]) -> f64 {
+fn distortion(codec: &dyn Codec, x: &[f32]) -> f64 {
     let decoded = decode_rows(codec, &encode_rows(codec, x));
     oracle::distortion(&oracle::to_f64(x), &oracle::to_f64(&decoded))
 }
@@ -126,7 +126,7 @@ fn score_pairs(spec: &str, seed: u64) -> Vec<(f64, f64)> {
     let (mut random, codec) = (Random::new(seed), build(spec, D));
     let (keys, queries) = (random.gaussians(VECTORS * D), random.gaussians(QUERIES * D));
     let mut scores = vec![0.0; QUERIES * VECTORS];
-    codec.score(&queries, &encode_rows(&*codec, &keys), &mut scores).unwrap();
+    codec.prepare_and_score(&queries, &encode_rows(&*codec, &keys), &mut scores).unwrap();
     let keys = oracle::to_f64(&keys);
     let exact = queries.chunks(D).flat_map(|q| {
         let q = oracle::to_f64(q);

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Random, build};
+use common::{Random, Steps, build};
 use octaplex::CodecSpec;
 use octaplex_arch::{AngleTree, Angles, Backend};
 use std::f64::consts::{FRAC_PI_2, PI};
@@ -31,7 +31,7 @@ fn distortion_is_that_of_the_definition() {
             let mut score = [0.0];
             codec.encode(&x, &mut block).unwrap();
             codec.decode(&block, &mut decoded).unwrap();
-            codec.score(&query, &block, &mut score).unwrap();
+            codec.prepare_and_score(&query, &block, &mut score).unwrap();
             let residual: Vec<f32> = x.iter().zip(&decoded).map(|(a, b)| a - b).collect();
             error += dot(&residual, &residual);
             energy += dot(&x, &x);

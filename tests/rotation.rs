@@ -6,9 +6,9 @@
 mod common;
 mod oracle;
 
-use common::{Random, build, signs};
+use common::{Any, Random, build, signs};
 use octaplex::codebook::WIDTHS;
-use octaplex::{AnyCodec, Backend, CodecSpec, Role, Stream};
+use octaplex::{Backend, CodecSpec, Role, Stream};
 use oracle::{Marginal, Matrix};
 
 #[test]
@@ -155,11 +155,11 @@ fn every_head_has_a_rotation_of_its_own() {
         Stream { role: Role::Values, ..Stream::default() },
     ];
     for head in heads {
-        let codec = AnyCodec::<128>::build(spec, Backend::detect(), head).unwrap();
+        let codec = Any::<128>::build(spec, Backend::detect(), head).unwrap();
         let x: Vec<f64> = (0..128).map(|i| f64::from(i) - 60.0).collect();
         let rotated = oracle::rotate(&oracle::hadamard(128), &signs(4, head, 128), 1, &x);
         let mut y: [f32; 128] = core::array::from_fn(|i| rotated[i] as f32);
-        octaplex::Codec::finish(&codec, &mut y);
+        codec.finish(&mut y);
         for (y, x) in y.iter().zip(&x) {
             assert!((f64::from(*y) - x).abs() < 1e-4, "{head:?}: {y} for {x}");
         }

@@ -192,7 +192,7 @@ fn unknown_codecs_are_refused_with_those_that_exist() {
         "f-16",
     ] {
         let error = parse(wrong).expect_err(wrong);
-        assert_eq!(error, Error::UnknownCodec { at: 0 }, "{wrong:?}");
+        assert_eq!(error, Error::UnknownCodec { at: 0, allowed: CodecSpec::all() }, "{wrong:?}");
         for codec in CodecSpec::all() {
             assert!(error.to_string().contains(codec.name), "{error} lacks {}", codec.name);
         }
@@ -283,7 +283,7 @@ proptest! {
         match parse(&text) {
             Ok(spec) => check_round_trips(spec),
             Err(
-                Error::UnknownCodec { at }
+                Error::UnknownCodec { at, .. }
                 | Error::UnknownKey { at, .. }
                 | Error::Value { at, .. }
                 | Error::Conflict { at, .. },

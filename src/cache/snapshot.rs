@@ -13,7 +13,7 @@ use core::ops::Range;
 
 const LAYER: &[u8; 8] = b"octalayr";
 /// Of a layer whose codecs have no spec: nothing loads it.
-const OWN_CODECS: &[u8; 8] = b"OCTAPLXX";
+const OWN_CODECS: &[u8; 8] = b"octaown\0";
 const PAGE: &[u8; 8] = b"octapage";
 const VERSION: u32 = 1;
 

@@ -7,7 +7,7 @@ use crate::vectors::{Random, adversarial};
 use alloc::vec;
 use alloc::vec::Vec;
 use octaplex::codebook::{TRELLIS_LEVELS, TRELLIS_STATES};
-use octaplex::{Backend, Codec, Query, Stream, Trellis, TrellisSpec};
+use octaplex::{Backend, Query, Stream, Trellis, TrellisSpec};
 
 /// Every number of states with every number of levels.
 fn specs() -> impl Iterator<Item = TrellisSpec> {
