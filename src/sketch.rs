@@ -34,6 +34,7 @@ pub enum SketchKind {
 
 /// `sketch=wht,sketch_rounds=2`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct SketchSpec {
     /// The family.
     pub kind: SketchKind,

@@ -292,3 +292,17 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn bits_of_the_trellis_are_another_name_of_m() {
+    for (bits, m) in [(1, 1), (2, 2), (3, 4), (4, 8), (5, 16)] {
+        let spec = parse(&format!("trellis:bits={bits},states=4")).unwrap();
+        assert_eq!(Ok(spec), parse(&format!("trellis:m={m},states=4")));
+        assert_eq!(spec, CodecSpec::Trellis(octaplex::TrellisSpec::new(m, 4)));
+        assert_eq!(parse(&format!("trellis:bits={bits}")), Ok(octaplex::TrellisSpec::bits(bits).into()));
+        assert!(!spec.full().to_string().contains("bits"));
+    }
+    assert_eq!(parse("trellis:bits=3").unwrap().to_string(), "trellis");
+    assert!(matches!(parse("trellis:bits=3,m=4"), Err(Error::Conflict { .. })));
+    assert!(matches!(parse("trellis:bits=6"), Err(Error::Value { key: "bits", .. })));
+}

@@ -240,7 +240,7 @@ fn every_backend_treats_adversarial_vectors_alike() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_small_machine_encodes_in_16_kib() {
-    let spec = TrellisSpec { m: 4, states: 8, ..Default::default() };
+    let spec = TrellisSpec::new(4, 8);
     let codec = Trellis::<128>::build(spec, Backend::SCALAR, Stream::default()).unwrap();
     let x: [f32; 128] = Random::new(74).gaussians(128).try_into().unwrap();
     let mut expected = [0; 50];

@@ -335,11 +335,11 @@ fn impossible_specs_are_refused() {
     let backend = Backend::detect();
     let turboquant = |spec| TurboQuant::<64>::build(spec, backend, Stream::default()).map(|_| ());
     for levels in [0, 1, 7, 9, 11, 18, 20, 24, 255, 257, 512, 65535] {
-        let spec = TurboQuantSpec { levels, ..Default::default() };
+        let spec = TurboQuantSpec::default().levels(levels);
         assert!(matches!(turboquant(spec), Err(Error::Value { .. })), "{levels} levels");
     }
     for rounds in [0, 4, 255] {
-        let spec = TurboQuantSpec { rounds, ..Default::default() };
+        let spec = TurboQuantSpec::default().rounds(rounds);
         assert!(matches!(turboquant(spec), Err(Error::Value { key: "rounds", .. })), "{rounds} rounds");
     }
     for bits in [0, 9, 15, 16, 17, 32, 255] {
@@ -347,15 +347,15 @@ fn impossible_specs_are_refused() {
     }
     let int = |spec| Int::<80>::build(spec, backend, Stream::default()).map(|_| ());
     for bits in [0, 1, 9, 32, 33, 255] {
-        let spec = IntSpec { bits, ..Default::default() };
+        let spec = IntSpec::new(bits);
         assert!(matches!(int(spec), Err(Error::Value { key: "bits", .. })), "{bits} bits");
     }
     for group in [0, 1, 8, 15, 48, 80, 255] {
-        let spec = IntSpec { group: Some(group), ..Default::default() };
+        let spec = IntSpec::default().group(Some(group));
         assert!(matches!(int(spec), Err(Error::Value { key: "group", .. })), "group {group}");
     }
     for group in [32, 64] {
-        let spec = IntSpec { group: Some(group), ..Default::default() };
+        let spec = IntSpec::default().group(Some(group));
         assert!(matches!(int(spec), Err(Error::Unsupported { .. })), "group {group} of 80");
     }
     for spec in specs() {
@@ -383,12 +383,12 @@ fn impossible_specs_are_refused() {
 fn sizes_of_impossible_specs_are_numbers() {
     for dim in [0, 1, 3, 17, 21, 100, 1 << 20] {
         for levels in [0, 1, 7, 24, 65535] {
-            let spec = CodecSpec::TurboQuant(TurboQuantSpec { levels, ..Default::default() });
+            let spec = CodecSpec::TurboQuant(TurboQuantSpec::default().levels(levels));
             assert_eq!(spec.block_bytes(dim), 0, "{spec} at {dim}");
             spec.layout(dim, |_, _| panic!("{spec} has no layout"));
         }
         for (bits, group) in [(0, None), (255, Some(0)), (8, Some(7)), (4, Some(48)), (1, Some(255))] {
-            let spec = CodecSpec::Int(IntSpec { bits, group, ..Default::default() });
+            let spec = CodecSpec::Int(IntSpec::new(bits).group(group));
             spec.layout(dim, |_, _| {});
             assert_eq!(spec.block_bytes(dim), 0, "{spec} at {dim}");
         }

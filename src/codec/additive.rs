@@ -23,6 +23,7 @@ use octaplex_arch::MAX_DIM;
 
 /// `additive:k=16,r=4,seed=0`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct AdditiveSpec {
     /// Entries of each book, 16 to 1024.
     pub entries: u16,

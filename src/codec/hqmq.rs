@@ -69,6 +69,7 @@ impl ChunkPacking {
 
 /// `hqmq:s=96,r=4,secondary=random,packing=radix,med=0,rotate=false,seed=0`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct HqmqSpec {
     /// Members of the set, S: 1 to 255.
     pub members: u8,

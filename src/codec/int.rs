@@ -26,6 +26,7 @@ use octaplex_arch::Affine;
 
 /// `int:bits=4,group=token,asymmetric=false,med=0,rotate=false,seed=0`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct IntSpec {
     /// Bits of a code, 2 to 8.
     pub bits: u8,

@@ -94,6 +94,7 @@ impl NormFormat {
 
 /// `octopus:bits=3,split=paper,bdir=…,bnrm=…,rounding=local2,tail=scalar,norm=f16,gain=mse,rounds=1,seed=0`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct OctopusSpec {
     /// Bits of each of a direction's two coordinates, 1 to 7; `bits=b` is b+1.
     pub bdir: u8,

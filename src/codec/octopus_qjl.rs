@@ -20,6 +20,7 @@ use octaplex_arch::SignRows;
 /// `octopus-qjl:bits=3,split=paper,…,gain=mse,rounds=1,seed=0,sketch=wht,sketch_rounds=2`: the keys of `octopus`, and
 /// the sketch's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct OctopusQjlSpec {
     /// The octahedral stage.
     pub octopus: OctopusSpec,

@@ -36,6 +36,7 @@ impl Depth {
 
 /// `polarquant:bits=4,depth=full,rounds=1,seed=0`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct PolarQuantSpec {
     /// Bits of an angle, 1 to 8; 4 (level 1's) with [`Depth::Four`].
     pub bits: u8,

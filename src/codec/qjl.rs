@@ -20,6 +20,7 @@ use octaplex_arch::SignRows;
 
 /// `qjl:sketch=wht,sketch_rounds=2,seed=0`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct QjlSpec {
     /// The sketch.
     pub sketch: SketchSpec,

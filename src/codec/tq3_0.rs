@@ -48,6 +48,7 @@ impl Tq3Variant {
 
 /// `tq3_0:variant=original`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Tq3Spec {
     /// What the bit plane means.
     pub variant: Tq3Variant,

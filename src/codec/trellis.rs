@@ -23,10 +23,11 @@ use crate::typed::Typed;
 use crate::{Backend, Error, Gain, Stream};
 use octaplex_arch::{Fit, MAX_DIM, Packing, WindowCodebook};
 
-/// `trellis:m=4,states=8,gain=mse,rounds=1,seed=0`
+/// `trellis:m=4,states=8,gain=mse,rounds=1,seed=0`; `bits=3` is another name of `m=4`, `bits=b` of m = 2^(b-1).
 ///
 /// A value takes 1 + log2 m bits, and a block two bytes more for its norm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct TrellisSpec {
     /// Centroids that a coordinate chooses from once its path is known: 1, 2, 3, 4, 6, 8, 12 or 16.
     pub m: u8,
@@ -51,6 +52,12 @@ impl TrellisSpec {
     #[must_use]
     pub const fn new(m: u8, states: u8) -> Self {
         Self { m, states, gain: Gain::Mse, rounds: 1, seed: 0 }
+    }
+
+    /// `bits` bits a value, 1 to 5, everything else by default.
+    #[must_use]
+    pub const fn bits(bits: u8) -> Self {
+        Self::new(if bits >= 1 && bits <= 5 { 1 << (bits - 1) } else { 0 }, 8)
     }
 
     /// The same with another norm stored.
@@ -83,7 +90,9 @@ impl TrellisSpec {
     }
 }
 
-const M: Key = Key::new("m", "1, 2, 3, 4, 6, 8, 12, 16");
+/// Another name of `m` = 2^(bits-1).
+const BITS: Key = Key::new("bits", "1..=5");
+const M: Key = Key::new("m", "1, 2, 3, 4, 6, 8, 12, 16").excludes(1);
 const STATES: Key = Key::new("states", "4, 8, 16, 32, 64");
 
 /// One of the listed numbers, in plain digits.
@@ -96,14 +105,15 @@ impl Spec for TrellisSpec {
     const NAME: &'static str = "trellis";
     const SUMMARY: &'static str = "random rotation and a trellis code";
     const KEYS: &'static [Key] =
-        &[M, STATES, Key::new("gain", "mse, norm, unbiased"), ROUNDS, Key::new("seed", "0..2^64")];
+        &[BITS, M, STATES, Key::new("gain", "mse, norm, unbiased"), ROUNDS, Key::new("seed", "0..2^64")];
 
     fn set(&mut self, key: usize, value: &str) -> Option<()> {
         match key {
-            0 => self.m = listed(value, &TRELLIS_LEVELS)?,
-            1 => self.states = listed(value, &TRELLIS_STATES)?,
-            2 => self.gain = one_of(value, &Gain::NAMES)?,
-            3 => self.rounds = parse_int(value, 1..=3)? as u8,
+            0 => self.m = 1 << (parse_int(value, 1..=5)? - 1),
+            1 => self.m = listed(value, &TRELLIS_LEVELS)?,
+            2 => self.states = listed(value, &TRELLIS_STATES)?,
+            3 => self.gain = one_of(value, &Gain::NAMES)?,
+            4 => self.rounds = parse_int(value, 1..=3)? as u8,
             _ => self.seed = parse_int(value, 0..=u64::MAX)?,
         }
         Some(())
@@ -111,10 +121,11 @@ impl Spec for TrellisSpec {
 
     fn get(&self, key: usize) -> Value {
         match key {
-            0 => Value::Int(self.m.into()),
-            1 => Value::Int(self.states.into()),
-            2 => Value::word(self.gain, &Gain::NAMES),
-            3 => Value::Int(self.rounds.into()),
+            0 => Value::Absent, // always printed as `m`
+            1 => Value::Int(self.m.into()),
+            2 => Value::Int(self.states.into()),
+            3 => Value::word(self.gain, &Gain::NAMES),
+            4 => Value::Int(self.rounds.into()),
             _ => Value::Int(self.seed),
         }
     }

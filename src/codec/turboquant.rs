@@ -55,6 +55,7 @@ impl RotationKind {
 
 /// `turboquant:bits=4,levels=…,gain=mse,rounds=1,rotation=wht,seed=0`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct TurboQuantSpec {
     /// Centroids of the codebook: 2, 4, 8 … 256, or 3, 5, 6, 10, 12.
     pub levels: u16,

@@ -20,6 +20,7 @@ use octaplex_arch::{Float, Packing, SignRows};
 
 /// `turboquant-qjl:bits=3,sketch=wht,sketch_rounds=2,rounds=1,rotation=wht,seed=0`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct TurboQuantQjlSpec {
     /// Bits of a value, 2 to 8: `bits - 1` and the sketch.
     pub bits: u8,
