@@ -9,9 +9,9 @@
 use crate::Error;
 use crate::backend::Kernels;
 use crate::cache::page::{BATCH, HEADER, Layout, SPLIT, Storage};
-use crate::cache::rows::RowCodec;
+use crate::cache::rows::score_pages;
 use crate::cache::{Layer, center, position};
-use crate::codec::check_values;
+use crate::codec::{Codec, check_values};
 use core::ops::Range;
 use octaplex_arch::{Float, MAX_DIM};
 
@@ -53,8 +53,8 @@ const PARALLEL_FROM: usize = 16_384;
 pub(crate) struct View<'a> {
     layout: &'a Layout,
     backend: Kernels,
-    pub(crate) keys: &'a dyn RowCodec,
-    pub(crate) values: &'a dyn RowCodec,
+    pub(crate) keys: &'a dyn Codec,
+    pub(crate) values: &'a dyn Codec,
     store: &'a dyn Storage,
     /// Tokens in the sinks and in the window, and where that begins.
     pub(crate) sinks: usize,
@@ -316,7 +316,7 @@ impl Unit<'_> {
             }
             view.head(page, self.head).1
         });
-        view.keys.score_pages(balanced, layout.page, &mut keys, all_scores)?;
+        score_pages(view.keys, balanced, layout.page, &mut keys, all_scores)?;
         let prefix = &view.store.front()[layout.prefix(self.head)];
         let mut offsets = [0.0; BATCH];
         view.offsets(balanced, prefix, &mut offsets);
@@ -490,7 +490,7 @@ fn add_weights(backend: Kernels, totals: &mut Totals, row: usize, weights: &mut 
     sum > 0.0
 }
 
-impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
+impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     pub(crate) fn view(&self) -> View<'_> {
         View {
             layout: &self.layout,

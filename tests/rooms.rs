@@ -200,6 +200,7 @@ fn the_rooms_of_src() {
         "cache.rs",
         "codebook.rs",
         "codec.rs",
+        "codecs.rs",
         "dynamic.rs",
         "error.rs",
         "gpu.rs",
@@ -209,6 +210,7 @@ fn the_rooms_of_src() {
         "sketch.rs",
         "spec.rs",
         "stream.rs",
+        "typed.rs",
     ];
     for (name, _) in files("src", &["rs"]) {
         let room = name.strip_prefix("src/").unwrap();

@@ -3,7 +3,7 @@
 use super::page::Layout;
 use crate::codebook::WIDTHS;
 use crate::codec::turboquant::TurboQuantSpec;
-use crate::{CodecSpec, Error, Gain, RotationKind};
+use crate::{CodecSpec, Error};
 
 /// What is subtracted from keys before they are encoded. One vector added to all keys of a head changes every logit of
 /// a query by the same amount, which softmax does not see; so the centre costs no accuracy, only bits.
@@ -53,13 +53,7 @@ impl LayerConfig {
     /// Four bits for keys and values, pages of 64, four sinks, 64 recent tokens, keys centred page by page.
     #[must_use]
     pub const fn new(kv_heads: usize, head_dim: usize, capacity: usize) -> Self {
-        let four_bits = CodecSpec::TurboQuant(TurboQuantSpec {
-            levels: 16,
-            gain: Gain::Mse,
-            rounds: 1,
-            rotation: RotationKind::Wht,
-            seed: 0,
-        });
+        let four_bits = CodecSpec::TurboQuant(TurboQuantSpec::new(4));
         Self {
             layer: 0,
             kv_heads,
@@ -85,8 +79,7 @@ impl LayerConfig {
         if !self.is_possible() {
             return 0;
         }
-        let layout = Layout::new(self);
-        layout.slots.saturating_mul(layout.page_bytes).saturating_add(layout.front_bytes)
+        Layout::new(self).fixed_bytes()
     }
 
     /// Values of scratch memory that appending and attending with `queries` rows (query heads x queries of a block)
