@@ -5,13 +5,8 @@
 
 mod common;
 
-use common::{Random, bits};
-use octaplex::{
-    AnyCodec, Attend, Backend, CacheConfig, Center, Error, KvCache, LayerCache, LayerConfig, SharedLayer,
-};
-
-/// Any codec at a width known to the compiler.
-type Any<const D: usize> = octaplex::Typed<AnyCodec, D>;
+use common::{Any, Random, bits};
+use octaplex::{Attend, Backend, CacheConfig, Center, Error, KvCache, LayerCache, LayerConfig, SharedLayer};
 
 /// Numbers that need no floats to make: the golden file is read elsewhere too.
 fn rows(seed: u32, count: usize) -> Vec<f32> {
