@@ -204,6 +204,18 @@ pub trait Build: Codec + Sized {
 const ANOTHER_CODEC: Error =
     Error::Unsupported { why: "the spec is another codec's than the type; name AnyCodec for any" };
 
+impl<C: Build, const D: usize> Typed<C, D> {
+    /// The codec of a spec, for one head.
+    ///
+    /// # Errors
+    /// [`Error::Width`] where the codec does not offer the width `D` (most take those of
+    /// [`codebook::WIDTHS`](crate::codebook::WIDTHS)), [`Error::Value`] for numbers of the spec outside their range,
+    /// [`Error::Unsupported`] for combinations that the codec does not offer at this width.
+    pub fn build(spec: C::Spec, backend: Backend, stream: Stream) -> Result<Self, Error> {
+        Self::new_with(C::build(spec, D, backend, stream)?)
+    }
+}
+
 impl<C: Build, const D: usize> Build for Typed<C, D> {
     type Spec = C::Spec;
 

@@ -1,9 +1,8 @@
 //! Codecs whose width the compiler knows: arrays in, arrays out. What they do is compiled once, behind
 //! [`Codec`](crate::Codec); here is nothing but the width.
 
+use crate::Error;
 use crate::codec::Codec;
-use crate::codecs::Build;
-use crate::{Backend, Error, Stream};
 
 /// A codec of vectors of `D` values: `TurboQuant<D>` and the others are names for it.
 ///
@@ -31,18 +30,6 @@ impl<const D: usize> Query<D> {
 
 /// Queries that one call scores: those that a kernel takes at a time.
 const BATCH: usize = crate::codec::query::QUERY_BATCH;
-
-impl<C: Build, const D: usize> Typed<C, D> {
-    /// The codec of a spec, for one head.
-    ///
-    /// # Errors
-    /// [`Error::Width`] where the codec does not offer the width `D` (most take those of
-    /// [`codebook::WIDTHS`](crate::codebook::WIDTHS)), [`Error::Value`] for numbers of the spec outside their range,
-    /// [`Error::Unsupported`] for combinations that the codec does not offer at this width.
-    pub fn build(spec: C::Spec, backend: Backend, stream: Stream) -> Result<Self, Error> {
-        C::build(spec, D, backend, stream).map(Self)
-    }
-}
 
 impl<C: Codec, const D: usize> Typed<C, D> {
     /// A codec of one's own with arrays in its methods.

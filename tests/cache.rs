@@ -2,15 +2,11 @@
 #![cfg(feature = "alloc")]
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
-use crate::common::{Random, bits};
+use crate::common::{Any, Random, bits};
 use half::f16;
 use octaplex::{
-    AnyCodec, Attend, Backend, CacheConfig, Center, CodecSpec, Error, KvCache, LayerCache, LayerConfig,
-    Stream, Tensor,
+    Attend, Backend, CacheConfig, Center, CodecSpec, Error, KvCache, LayerCache, LayerConfig, Stream, Tensor,
 };
-
-/// Any codec at a width known to the compiler.
-type Any<const D: usize> = octaplex::Typed<AnyCodec, D>;
 
 /// A token of the model: its position, and a row for each head.
 #[derive(Clone)]

@@ -3,13 +3,8 @@
 #![cfg(feature = "alloc")]
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
-use crate::common::{Random, bits};
-use octaplex::{
-    AnyCodec, Attend, Backend, CacheConfig, Center, Error, KvCache, LayerCache, LayerConfig, SharedLayer,
-};
-
-/// Any codec at a width known to the compiler.
-type Any<const D: usize> = octaplex::Typed<AnyCodec, D>;
+use crate::common::{Any, Random, bits};
+use octaplex::{Attend, Backend, CacheConfig, Center, Error, KvCache, LayerCache, LayerConfig, SharedLayer};
 
 /// Numbers that need no floats to make: the golden file is read elsewhere too.
 fn rows(seed: u32, count: usize) -> Vec<f32> {
