@@ -3,15 +3,17 @@
 //! Tokens are cut into *parts*: [`SPLIT`] tokens' worth of pages, or as many exact ones (sinks first). A part gives, for
 //! each query, the largest logit m, the sum l of exp(logit - m), and the output Σ exp(logit - m)·v̂. Parts are
 //! added in order, pages and exact tokens apart (pages add up in their codec's basis), the exact ones' total last.
-//! What a part is does not depend on threads or on how many queries share a pass, so neither do the results: the same
-//! bits everywhere.
+//! A page's part is that of its position, so that what a part is depends neither on threads, nor on how many queries
+//! share a pass, nor on whether pages that none of them sees are still there: nor do the results, the same bits
+//! everywhere.
 
 use crate::Error;
 use crate::backend::Kernels;
-use crate::cache::page::{BATCH, HEADER, Layout, SPLIT, Storage};
+use crate::cache::page::{BATCH, HEADER, Layout, SPLIT, Storage, in_page};
 use crate::cache::rows::RowCodec;
-use crate::cache::{Layer, center, position};
+use crate::cache::{Layer, State, center, position};
 use crate::codec::check_values;
+use core::cell::Cell;
 use core::ops::Range;
 use octaplex_arch::{Float, MAX_DIM};
 
@@ -61,6 +63,7 @@ pub(crate) struct View<'a> {
     window: usize,
     start: usize,
     place: usize,
+    balanced: bool,
 }
 
 /// Some exact tokens: their first position, and rows.
@@ -117,7 +120,7 @@ impl<'a> View<'a> {
     pub(crate) fn balanced(&self, head: usize, queries: &[f32], balanced: &mut [f32]) {
         balanced.copy_from_slice(queries);
         let memory = &self.store.front()[self.layout.balance(head)];
-        if center::is_decided(memory) {
+        if self.balanced {
             let mut balance = [0.0; MAX_DIM];
             let balance = &mut balance[..self.layout.key_dim];
             center::read_balance(self.backend, memory, balance);
@@ -309,14 +312,17 @@ impl Unit<'_> {
         let next = |index: usize| (index + ahead <= last).then(|| view.store.page(index + ahead));
         let mut totals = Totals::EMPTY;
         let per_page = rows * layout.page;
+        let scored = Cell::new(range.start);
         let mut keys = seen().map(|(index, page)| {
+            scored.set(index);
             if let Some(page) = next(index) {
                 let (centre, keys, _) = view.head(page, self.head);
                 [&page[..HEADER], centre, keys].iter().for_each(|bytes| view.backend.prefetch(bytes));
             }
             view.head(page, self.head).1
         });
-        view.keys.score_pages(balanced, layout.page, &mut keys, all_scores)?;
+        let result = view.keys.score_pages(balanced, layout.page, &mut keys, all_scores);
+        result.map_err(|error| in_page(error, scored.get(), layout.page))?;
         let prefix = &view.store.front()[layout.prefix(self.head)];
         let mut offsets = [0.0; BATCH];
         view.offsets(balanced, prefix, &mut offsets);
@@ -339,7 +345,8 @@ impl Unit<'_> {
                 if let Some(page) = next(index) {
                     view.backend.prefetch(view.head(page, self.head).2);
                 }
-                view.values.accumulate(weights, view.head(page, self.head).2, part)?;
+                let added = view.values.accumulate(weights, view.head(page, self.head).2, part);
+                added.map_err(|error| in_page(error, index, layout.page))?;
             }
         }
         Ok(totals)
@@ -384,9 +391,18 @@ impl Unit<'_> {
         totals
     }
 
-    /// Pages of a part.
-    fn pages_per_part(&self) -> usize {
-        SPLIT / self.view.layout.page
+    /// The pages of each part, in order.
+    fn parts(&self) -> impl Iterator<Item = Range<usize>> {
+        let (store, sinks) = (self.view.store, self.view.layout.sinks);
+        let part = move |index: usize| position(store.page(index)).saturating_sub(sinks) / SPLIT;
+        let mut next = 0;
+        core::iter::from_fn(move || {
+            let first = next;
+            while next < store.pages() && part(next) == part(first) {
+                next += 1;
+            }
+            (next > first).then_some(first..next)
+        })
     }
 
     /// All parts, into outputs.
@@ -395,8 +411,6 @@ impl Unit<'_> {
         let (memory, more) = memory.split_at_mut(layout.unit_scratch(self.rows()));
         let mut scratch = Scratch::new(layout, self.rows(), memory);
         view.balanced(self.head, self.queries, scratch.balanced);
-        let (pages, per_part) = (view.store.pages(), self.pages_per_part());
-        let parts = pages.div_ceil(per_part);
         let mut paged = Totals::EMPTY;
         scratch.paged.fill(0.0);
         #[cfg(not(feature = "rayon"))]
@@ -404,7 +418,8 @@ impl Unit<'_> {
         #[cfg(feature = "rayon")]
         {
             let (result, worker) = layout.part_scratch(self.rows());
-            let work = pages * layout.page * self.rows();
+            let work = view.store.pages() * layout.page * self.rows();
+            let parts = self.parts().count();
             if parts > 1 && work >= PARALLEL_FROM && more.len() >= parts * result + 2 * worker {
                 let (results, work) = more.split_at_mut(parts * result);
                 self.parallel_parts(scratch.balanced, (results, result), (work, worker))?;
@@ -416,8 +431,7 @@ impl Unit<'_> {
                 return Ok(());
             }
         }
-        for part in 0..parts {
-            let range = part * per_part..pages.min((part + 1) * per_part);
+        for range in self.parts() {
             let totals = self.pages(range, scratch.balanced, scratch.scores, scratch.part)?;
             paged.add(view.backend, scratch.paged, &totals, scratch.part, layout.value_dim);
         }
@@ -434,16 +448,14 @@ impl Unit<'_> {
         (work, worker): (&mut [f32], usize),
     ) -> Result<(), Error> {
         use rayon::prelude::*;
-        let (pages, per_part) = (self.view.store.pages(), self.pages_per_part());
         let parts = results.len() / result;
         let each = parts.div_ceil(work.len() / worker);
         let groups = results.par_chunks_mut(each * result).zip(work.par_chunks_mut(worker)).enumerate();
         groups.into_par_iter().try_for_each(|(group, (results, scores))| {
-            for (index, result) in results.chunks_exact_mut(result).enumerate() {
-                let first = (group * each + index) * per_part;
+            let ranges = self.parts().skip(group * each);
+            for (result, range) in results.chunks_exact_mut(result).zip(ranges) {
                 let (totals, part) = result.split_at_mut(Totals::LEN);
-                let found = self.pages(first..pages.min(first + per_part), balanced, scores, part)?;
-                found.write(totals);
+                self.pages(range, balanced, scores, part)?.write(totals);
             }
             Ok(())
         })
@@ -499,9 +511,10 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
             values: &self.values,
             store: &self.store,
             sinks: self.state.next.min(self.layout.sinks),
-            window: self.state.next.saturating_sub(self.state.start),
+            window: self.state.window(),
             start: self.state.start,
-            place: self.state.place,
+            place: self.state.place_of(&self.layout, self.state.start),
+            balanced: self.is_balanced(),
         }
     }
 
@@ -514,7 +527,8 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
     /// The same bits on every machine, for every number of threads and of queries given at once.
     ///
     /// # Errors
-    /// [`Error::Empty`]; [`Error::NonFinite`]; [`Error::Overflow`] for queries of 2⁵⁰ and up, times the scale if that
+    /// [`Error::Empty`]; [`Error::Dropped`] for a block of queries that begins further back than `max_rollback` of a
+    /// layer with a sliding window, which has dropped what they would see; [`Error::NonFinite`]; [`Error::Overflow`] for queries of 2⁵⁰ and up, times the scale if that
     /// is above 1, and for biases of 2¹²⁶ and up; [`Error::Unsupported`] for other options out of range;
     /// [`Error::Length`]; [`Error::Corrupt`] for blocks that no codec wrote. The output is then unspecified, the cache
     /// as it was.
@@ -612,6 +626,13 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
             None => return Err(Error::Length { what: "queries, at most", expected: next, actual: queries }),
         };
         let window = options.window.or(self.config.sliding_window);
+        let end = position.saturating_add(1);
+        if let (Some(window), Some(sliding)) = (window, self.config.sliding_window)
+            && end > self.layout.sinks
+        {
+            let visible = end.saturating_sub(window.min(sliding)).max(self.layout.sinks);
+            State::check_held(visible, self.state.floor.min(self.state.start), next.saturating_sub(end))?;
+        }
         let scale = options.scale.unwrap_or((1.0 / libm::sqrt(self.config.key_dim as f64)) as f32);
         Ok(Resolved { options: Attend { window, ..*options }, scale, group, queries, position, next })
     }

@@ -29,6 +29,26 @@ pub enum Error {
         /// The length it has.
         actual: usize,
     },
+    /// Rows of a layer that do not come out even.
+    Rows {
+        /// Which: keys, values, queries, output.
+        what: &'static str,
+        /// Heads that they are of.
+        heads: usize,
+        /// Width of a row.
+        width: usize,
+        /// Rows of each head, where something else says how many; `None` for any number.
+        each: Option<usize>,
+        /// Values given.
+        actual: usize,
+    },
+    /// Query heads that do not divide into key/value heads.
+    Heads {
+        /// Query heads given.
+        queries: usize,
+        /// Key/value heads of the layer.
+        kv_heads: usize,
+    },
     /// A width that is not on the list of [`codebook::WIDTHS`](crate::codebook::WIDTHS).
     Width {
         /// The width asked for.
@@ -45,6 +65,16 @@ pub enum Error {
         capacity: usize,
         /// Tokens there would be.
         needed: usize,
+    },
+    /// Tokens that would be seen were dropped behind a layer's sliding window: a rollback longer than its
+    /// `max_rollback`, or a block of queries that begins too far back.
+    Dropped {
+        /// The first position that would be seen, sinks aside.
+        visible: usize,
+        /// The first position that the layer still has.
+        held: usize,
+        /// A `max_rollback` that would have kept them.
+        max_rollback: usize,
     },
     /// Attention on a cache without tokens.
     Empty,
@@ -104,6 +134,19 @@ impl fmt::Display for Error {
             ),
             Self::Weight { index } => write!(f, "weight {index} is larger than 2^32"),
             Self::Length { what, expected, actual } => write!(f, "{what}: expected {expected}, got {actual}"),
+            Self::Rows { what, heads, width, each: None, actual } => write!(
+                f,
+                "{what}: {heads} heads of width {width} want a multiple of {} values, got {actual}",
+                heads * width
+            ),
+            Self::Rows { what, heads, width, each: Some(each), actual } => write!(
+                f,
+                "{what}: {heads} heads of width {width} with {each} rows each want {} values, got {actual}",
+                heads.saturating_mul(width).saturating_mul(each)
+            ),
+            Self::Heads { queries, kv_heads } => {
+                write!(f, "{queries} query heads do not divide into {kv_heads} key/value heads")
+            }
             Self::Width { actual } => {
                 write!(f, "width {actual} is not offered; the widths are")?;
                 list(f, crate::codebook::WIDTHS.iter(), ",")
@@ -114,6 +157,11 @@ impl fmt::Display for Error {
             Self::Full { capacity, needed } => {
                 write!(f, "the cache is full: it holds {capacity} tokens, and there would be {needed}")
             }
+            Self::Dropped { visible, held, max_rollback } => write!(
+                f,
+                "tokens from position {visible} on would be seen, and the sliding window has dropped those before {held}: \
+                 configure a max_rollback of {max_rollback}, or clear the layer and append again"
+            ),
             Self::Empty => f.write_str("the cache has no tokens to attend to"),
             Self::Snapshot { at, why } => write!(f, "snapshot, byte {at}: {why}"),
             Self::UnknownCodec { .. } => {

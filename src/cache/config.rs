@@ -41,16 +41,25 @@ pub struct LayerConfig {
     pub recent_window: usize,
     /// What is subtracted from keys. Keys in `f16`, `bf16` or `f32` are stored as they are, whatever this says.
     pub center: Center,
-    /// Whether keys are divided, and queries multiplied, by a diagonal that makes the channels' errors count alike.
+    /// Whether keys are divided, and queries multiplied, by a diagonal that makes the channels' errors count alike: true
+    /// by default. A head whose channels differ by no more than chance keeps a diagonal of ones, which changes no bit;
+    /// `docs/formats.md` has the rule. It costs 2 bytes a channel, once.
     pub balance: bool,
-    /// Queries see this many tokens, and pages that none will see again are dropped.
+    /// Queries see this many tokens, their own included, and pages that none will see again are dropped.
     pub sliding_window: Option<usize>,
-    /// Tokens that fit.
+    /// So many tokens can be taken back by [`truncate`](crate::Layer::truncate) without a trace: the layer then has the
+    /// bits of one that never had them, and no token that a sliding window shows is gone. 64 by default; rejected
+    /// drafts are what it is for. Counted from the furthest position that the layer has reached. It costs exact rows, up
+    /// to this many tokens and a page more; 0 costs none.
+    pub max_rollback: usize,
+    /// Tokens that the layer holds at most, in sinks, pages and window. A sliding layer that is to take any number of
+    /// tokens wants sinks + page + the larger of `sliding_window + max_rollback` and `recent_window`.
     pub capacity: usize,
 }
 
 impl LayerConfig {
-    /// Four bits for keys and values, pages of 64, four sinks, 64 recent tokens, keys centred page by page.
+    /// Four bits for keys and values, pages of 64, four sinks, 64 recent tokens, rollbacks of 64; keys centred page by
+    /// page and balanced.
     #[must_use]
     pub const fn new(kv_heads: usize, head_dim: usize, capacity: usize) -> Self {
         let four_bits = CodecSpec::TurboQuant(TurboQuantSpec {
@@ -71,8 +80,9 @@ impl LayerConfig {
             sink_tokens: 4,
             recent_window: 64,
             center: Center::Page,
-            balance: false,
+            balance: true,
             sliding_window: None,
+            max_rollback: 64,
             capacity,
         }
     }
@@ -157,8 +167,14 @@ impl LayerConfig {
         if self.kv_heads == 0 || self.kv_heads > 1 << 16 {
             return refuse("a layer has 1 to 65,536 key/value heads");
         }
-        if self.sink_tokens > 1 << 16 || self.recent_window > 1 << 24 || self.capacity as u64 > 1 << 40 {
-            return refuse("at most 65,536 sinks, 2^24 recent tokens and a capacity of 2^40 tokens");
+        if self.sink_tokens > 1 << 16
+            || self.recent_window > 1 << 24
+            || self.max_rollback > 1 << 24
+            || self.capacity as u64 > 1 << 40
+        {
+            return refuse(
+                "at most 65,536 sinks, 2^24 recent tokens, rollbacks of 2^24 and a capacity of 2^40 tokens",
+            );
         }
         if self.capacity < self.sink_tokens + self.recent_window + self.page {
             return refuse("the capacity must hold the sinks, the recent window and a page");
@@ -168,7 +184,7 @@ impl LayerConfig {
         }
         // In 64 bits, before `Layout` computes with those of the machine: a page's length is stored in 32.
         let (heads, width) = (self.kv_heads as u64, (self.key_dim + self.value_dim) as u64);
-        let exact = (self.sink_tokens + self.recent_window + 2 * self.page) as u64;
+        let exact = (self.sink_tokens + self.recent_window + self.max_rollback + 2 * self.page) as u64;
         let paged = self.keys.page_bytes_max(self.key_dim, self.page) as u64
             + self.values.page_bytes_max(self.value_dim, self.page) as u64;
         let front = heads * (exact + 3) * 2 * width;

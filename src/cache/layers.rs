@@ -104,6 +104,14 @@ impl KvCache {
         Ok((layer, &mut self.scratch[..needed]))
     }
 
+    /// Decides a layer's balance from a prompt's keys and queries: [`Layer::calibrate`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn calibrate(&mut self, layer: usize, keys: &[f32], queries: &[f32]) -> Result<(), Error> {
+        self.layer_mut(layer)?.calibrate(keys, queries)
+    }
+
     /// Adds tokens to a layer: [`Layer::append`].
     ///
     /// # Errors
@@ -118,7 +126,7 @@ impl KvCache {
         layer.append(keys, values, scratch)
     }
 
-    /// Attention on a layer: [`Layer::attend`]. While its balance is open, the queries count towards it.
+    /// Attention on a layer: [`Layer::attend`].
     ///
     /// # Errors
     /// As there.
@@ -131,8 +139,7 @@ impl KvCache {
     ) -> Result<(), Error> {
         let rows = self.layers.get(layer).map_or(0, |layer| queries.len() / layer.config.key_dim);
         let (layer, scratch) = self.layer(layer, rows)?;
-        layer.attend(queries, options, output, scratch)?;
-        layer.observe(queries)
+        layer.attend(queries, options, output, scratch)
     }
 
     /// [`Layer::scores`] of a layer.
@@ -176,14 +183,11 @@ impl KvCache {
     /// # Errors
     /// As there; all layers are then as they were.
     pub fn truncate(&mut self, position: usize) -> Result<(), Error> {
-        if self.layers.iter().all(|layer| position >= layer.state.start) {
-            // Within every exact window, where nothing is decoded and nothing fails.
-            return self.layers.iter_mut().try_for_each(|layer| layer.truncate(position));
+        for layer in &self.layers {
+            layer.check_truncate(position)?;
         }
-        let mut layers = self.layers.clone();
-        layers.iter_mut().try_for_each(|layer| layer.truncate(position))?;
-        self.layers = layers;
-        Ok(())
+        // What can fail has been tried in every layer.
+        self.layers.iter_mut().try_for_each(|layer| layer.truncate(position))
     }
 
     /// Drops whole pages in every layer: [`Layer::evict`]. Returns the tokens dropped, all layers together.
@@ -209,6 +213,7 @@ impl KvCache {
         self.layers.iter().map(Layer::stats).fold(Stats::default(), |sum, layer| Stats {
             tokens: sum.tokens + layer.tokens,
             paged_tokens: sum.paged_tokens + layer.paged_tokens,
+            exact_tokens: sum.exact_tokens + layer.exact_tokens,
             next_position: sum.next_position.max(layer.next_position),
             evicted_tokens: sum.evicted_tokens + layer.evicted_tokens,
             decoded_tokens: sum.decoded_tokens + layer.decoded_tokens,

@@ -1,7 +1,7 @@
 //! Where everything lies: the one place that computes sizes; and the two kinds of memory a layer lives in.
 //!
 //! ```text
-//! front   head 0: sinks K, sinks V, window K, window V (f16 rows), balance, prefix centre;  head 1: …
+//! front   head 0: sinks K, sinks V, ring K, ring V (f16 rows), balance, prefix centre;  head 1: …
 //! page    header (16 bytes: position u64, length u32, zeros)
 //!         head 0: centre f16, key blocks, value blocks;  head 1: …
 //! ```
@@ -11,6 +11,7 @@
 //! A page is written once, when it closes, and never changed: forks share it.
 
 use super::config::{Center, LayerConfig};
+use crate::Error;
 use core::ops::Range;
 
 #[cfg(feature = "alloc")]
@@ -35,7 +36,10 @@ pub(crate) struct Layout {
     /// Tokens of a page.
     pub(crate) page: usize,
     pub(crate) sinks: usize,
-    /// Places in the exact window: a whole number of pages, so that no page wraps.
+    /// Tokens of the exact window, at most.
+    window: usize,
+    /// Places for the exact window, and for the rows of closed pages that a rollback may open again: a whole number of
+    /// pages, so that no page wraps.
     pub(crate) ring: usize,
     /// Page slots in caller-given memory.
     pub(crate) slots: usize,
@@ -55,13 +59,12 @@ pub(crate) struct Layout {
 impl Layout {
     pub(crate) const fn new(config: &LayerConfig) -> Self {
         let LayerConfig { kv_heads: heads, key_dim, value_dim, page, sink_tokens: sinks, .. } = *config;
-        let ring = config.recent_window.div_ceil(page) * page + page;
+        let ring = (config.recent_window + config.max_rollback).div_ceil(page) * page + page;
         let (key_block, value_block) =
             (config.keys.block_bytes(key_dim), config.values.block_bytes(value_dim));
         let centre_bytes = if matches!(config.centers(), Center::Page) { 2 * key_dim } else { 0 };
         let prefix_bytes = if matches!(config.centers(), Center::Prefix) { 2 * key_dim } else { 0 };
-        // Sums of squares of queries in f32 until the balance is decided, then the balance in f16.
-        let balance_bytes = if config.balances() { 4 * key_dim } else { 0 };
+        let balance_bytes = if config.balances() { 2 * key_dim } else { 0 };
         let key_page = config.keys.page_bytes_max(key_dim, page);
         let value_page = config.values.page_bytes_max(value_dim, page);
         let varies = key_page > page * key_block || value_page > page * value_block;
@@ -69,9 +72,12 @@ impl Layout {
         let head_front = (sinks + ring) * 2 * (key_dim + value_dim) + balance_bytes + prefix_bytes;
         let paged = config.capacity.saturating_sub(sinks + config.recent_window) / page;
         let slots = match config.sliding_window {
-            // A spare one, to see whether pages can be encoded before the oldest give up theirs.
-            Some(window) if window.div_ceil(page) + 1 < paged => window.div_ceil(page) + 2,
-            Some(_) => paged + 1,
+            // What the window shows after the longest rollback; and a spare one, to see whether pages can be encoded
+            // before the oldest give up theirs.
+            Some(window) => {
+                let seen = window.saturating_add(config.max_rollback).div_ceil(page) + 1;
+                if seen < paged { seen + 1 } else { paged + 1 }
+            }
             None => paged,
         };
         Self {
@@ -80,6 +86,7 @@ impl Layout {
             value_dim,
             page,
             sinks,
+            window: config.recent_window + page,
             ring,
             slots,
             key_page,
@@ -119,8 +126,9 @@ impl Layout {
         if most < SPLIT { most } else { SPLIT }
     }
 
+    /// Exact tokens whose scores are held at once.
     pub(crate) const fn exact_tokens(&self) -> usize {
-        let tokens = self.sinks + self.ring;
+        let tokens = self.sinks + self.window;
         if tokens < SPLIT { tokens } else { SPLIT }
     }
 
@@ -160,7 +168,7 @@ impl Layout {
         self.front(head, 2 * (before + place * self.value_dim), 2 * count * self.value_dim)
     }
 
-    /// Sums of squares in f32, or the balance in f16 at the start of it; empty where keys are not balanced.
+    /// The balance in f16; empty where keys are not balanced.
     pub(crate) fn balance(&self, head: usize) -> Range<usize> {
         let from = self.head_front - self.balance_bytes - self.prefix_bytes;
         self.front(head, from, self.balance_bytes)
@@ -232,6 +240,14 @@ impl Layout {
             end += values;
         }
         page[8..12].copy_from_slice(&(end as u32).to_le_bytes());
+    }
+}
+
+/// The same error, its block counted over all pages of so many tokens.
+pub(crate) fn in_page(error: Error, page: usize, tokens: usize) -> Error {
+    match error {
+        Error::Corrupt { block } => Error::Corrupt { block: page * tokens + block },
+        other => other,
     }
 }
 

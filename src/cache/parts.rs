@@ -1,7 +1,7 @@
 //! Attention's two products on a layer, for engines that have a softmax of their own.
 
 use super::Layer;
-use super::page::{BATCH, SPLIT, Storage};
+use super::page::{BATCH, SPLIT, Storage, in_page};
 use super::rows::RowCodec;
 use crate::attention::{MAX_QUERY, Scratch};
 use crate::codec::check_values;
@@ -93,7 +93,7 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
     /// \[outputs]\[width].
     ///
     /// # Errors
-    /// As [`Codec::accumulate`](crate::Codec::accumulate).
+    /// As [`Codec::accumulate`](crate::Codec::accumulate); the block of [`Error::Corrupt`] is counted over all pages.
     pub fn accumulate(
         &self,
         head: usize,
@@ -153,13 +153,5 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
             return Err(Error::Length { what: "values of scratch", expected, actual: scratch.len() });
         }
         Ok(())
-    }
-}
-
-/// The same error, its block counted over all pages.
-fn in_page(error: Error, page: usize, tokens: usize) -> Error {
-    match error {
-        Error::Corrupt { block } => Error::Corrupt { block: page * tokens + block },
-        other => other,
     }
 }
