@@ -40,15 +40,18 @@ mod parts;
 mod rollback;
 pub(crate) mod rows;
 mod snapshot;
+pub(crate) mod storage;
 mod tensor;
+pub(crate) mod view;
 mod window;
 
 pub use config::{CacheConfig, Center, LayerConfig};
-pub use page::{Fixed, Storage};
 pub use rows::RowCodec;
+pub use storage::{Fixed, Storage};
 pub use tensor::Tensor;
 
 use crate::backend::Kernels;
+use crate::codec::check_values;
 use crate::{AnyCodec, Backend, Error, Role, Stream};
 use core::ops::Range;
 use page::Layout;
@@ -56,7 +59,7 @@ use page::Layout;
 #[cfg(feature = "alloc")]
 pub use {
     layers::{KvCache, SharedLayer},
-    page::Shared,
+    storage::Shared,
 };
 
 /// One attention layer in bytes that the caller brings (`&mut [u8]`, an array, a `Vec`): no allocator is needed.
@@ -290,6 +293,40 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
         Err(Error::Unsupported {
             why: "positions cannot be shifted: keys carry their rotary embedding; evict a range, or append again",
         })
+    }
+
+    /// `Ok` if all values of rows, \[heads]\[rows]\[width], are below the limit in magnitude; the error says which is not.
+    pub(crate) fn check_rows(
+        &self,
+        what: &'static str,
+        (rows, width): (usize, usize),
+        values: &[f32],
+        limit: f32,
+    ) -> Result<(), Error> {
+        if check_values(values, limit).is_ok() {
+            return Ok(());
+        }
+        let found = values.iter().position(|x| x.is_nan() || x.abs() >= limit);
+        let at = found.unwrap_or(0);
+        Err(self.row_error(what, (rows, width), at, values.get(at).map(|x| x.is_finite())))
+    }
+
+    /// The error of a value, finite or not, or of the norm of its row.
+    pub(crate) fn row_error(
+        &self,
+        what: &'static str,
+        (rows, width): (usize, usize),
+        at: usize,
+        value: Option<bool>,
+    ) -> Error {
+        Error::Row {
+            layer: self.config.layer,
+            what,
+            head: at / (rows * width).max(1),
+            row: at / width % rows.max(1),
+            channel: value.map(|_| at % width),
+            finite: value.unwrap_or(true),
+        }
     }
 
     /// The position of a page's first token.

@@ -29,6 +29,43 @@ pub enum Error {
         /// The length it has.
         actual: usize,
     },
+    /// A row that a layer cannot take: keys or values to append, or queries.
+    Row {
+        /// The layer's number in its configuration.
+        layer: u32,
+        /// Which: keys, values, queries.
+        what: &'static str,
+        /// Head, among those that the rows are of.
+        head: usize,
+        /// Number of the row in its head.
+        row: usize,
+        /// The value of it that is too large (`Some`), or the row's norm (`None`).
+        channel: Option<usize>,
+        /// Whether that is a number. Keys and values are to be below 65520, where f16 ends, with norms that their
+        /// codec holds (f16's for most; half of it where keys are centred); queries, and queries times the scale, below
+        /// 2⁵⁰.
+        finite: bool,
+    },
+    /// A layer, head or page that is not there.
+    Missing {
+        /// Which.
+        what: &'static str,
+        /// Its number.
+        number: usize,
+        /// How many there are.
+        count: usize,
+    },
+    /// A capacity that is too small for what a layer keeps exact.
+    Capacity {
+        /// The configuration's.
+        capacity: usize,
+        /// Its sinks.
+        sinks: usize,
+        /// Its recent window.
+        window: usize,
+        /// Tokens of its pages.
+        page: usize,
+    },
     /// Rows of a layer that do not come out even.
     Rows {
         /// Which: keys, values, queries, output.
@@ -134,6 +171,29 @@ impl fmt::Display for Error {
             ),
             Self::Weight { index } => write!(f, "weight {index} is larger than 2^32"),
             Self::Length { what, expected, actual } => write!(f, "{what}: expected {expected}, got {actual}"),
+            Self::Row { layer, what, head, row, channel, finite } => {
+                write!(f, "layer {layer}, {what}: head {head}, row {row}, ")?;
+                match channel {
+                    Some(channel) if finite => write!(f, "value {channel} is too large"),
+                    Some(channel) => write!(f, "value {channel} is NaN or infinite"),
+                    None => f.write_str("its norm is too large for the codec"),
+                }?;
+                match what {
+                    "queries" if finite => {
+                        f.write_str(": queries, and queries times the scale, are below 2^50")
+                    }
+                    _ if finite => f.write_str(": f16 ends below 65520"),
+                    _ => Ok(()),
+                }
+            }
+            Self::Missing { what, number, count } => {
+                write!(f, "there is no {what} {number}: there are {count}, counted from 0")
+            }
+            Self::Capacity { capacity, sinks, window, page } => write!(
+                f,
+                "capacity {capacity}: sinks {sinks} + window {window} + page {page} need {}",
+                sinks + window + page
+            ),
             Self::Rows { what, heads, width, each: None, actual } => write!(
                 f,
                 "{what}: {heads} heads of width {width} want a multiple of {} values, got {actual}",

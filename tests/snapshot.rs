@@ -1,11 +1,9 @@
 //! Snapshots: the same bits after saving and loading, a golden file, and a hundred thousand damaged ones.
-//! `OCTAPLEX_BLESS=1 cargo test --test snapshot` rewrites the golden file.
+//! `OCTAPLEX_BLESS=1 cargo test --test suite snapshot` rewrites the golden file.
 #![cfg(feature = "alloc")]
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
-mod common;
-
-use common::{Random, bits};
+use crate::common::{Random, bits};
 use octaplex::{Attend, Backend, CacheConfig, Center, Error, KvCache, LayerCache, LayerConfig, SharedLayer};
 
 /// Numbers that need no floats to make: the golden file is read elsewhere too.
@@ -189,7 +187,10 @@ fn the_largest_keys_and_queries_give_no_nan() {
                             "{keys}, {options:?}, {query}: {output:?}"
                         ),
                         Err(error) => {
-                            assert_eq!(error, Error::Overflow, "{keys}");
+                            assert!(
+                                matches!(error, Error::Overflow | Error::Row { what: "queries", .. }),
+                                "{keys}"
+                            );
                             refused += 1;
                         }
                     }
@@ -225,7 +226,7 @@ fn repair(bytes: &mut [u8], sections: &[(usize, usize)]) {
     }
 }
 
-fn crc32(bytes: &[u8]) -> u32 {
+pub(crate) fn crc32(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0u32, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg()))
     })

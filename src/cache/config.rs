@@ -1,6 +1,5 @@
 //! What a cache keeps and how: one layer's configuration, and a model's.
 
-use super::page::Layout;
 use crate::codebook::WIDTHS;
 use crate::codec::turboquant::TurboQuantSpec;
 use crate::{CodecSpec, Error, Gain, RotationKind};
@@ -87,49 +86,6 @@ impl LayerConfig {
         }
     }
 
-    /// Bytes that [`LayerCache`](crate::LayerCache) needs for a full cache; 0 for an impossible configuration, which
-    /// its constructor refuses with the reason. Every size is computed in `Layout`, from block sizes that specs know at
-    /// compile time.
-    #[must_use]
-    pub const fn required_bytes(&self) -> usize {
-        if !self.is_possible() {
-            return 0;
-        }
-        let layout = Layout::new(self);
-        layout.slots.saturating_mul(layout.page_bytes).saturating_add(layout.front_bytes)
-    }
-
-    /// Values of scratch memory that appending and attending with `queries` rows (query heads x queries of a block)
-    /// need; 0 for an impossible configuration.
-    #[must_use]
-    pub const fn scratch_len(&self, queries: usize) -> usize {
-        if !self.is_possible() {
-            return 0;
-        }
-        let layout = Layout::new(self);
-        let rows = queries.div_ceil(self.kv_heads);
-        let (attend, append) = (layout.unit_scratch(rows), layout.append_scratch());
-        if attend > append { attend } else { append }
-    }
-
-    /// The same for `threads` threads: over heads, and over parts of 4,096 tokens.
-    #[cfg(feature = "rayon")]
-    #[must_use]
-    pub const fn parallel_scratch_len(&self, queries: usize, threads: usize) -> usize {
-        if !self.is_possible() {
-            return 0;
-        }
-        let layout = Layout::new(self);
-        let rows = queries.div_ceil(self.kv_heads);
-        let rows = if rows < super::page::BATCH { rows } else { super::page::BATCH };
-        let (result, worker) = layout.part_scratch(rows);
-        let parts = (layout.slots * layout.page).div_ceil(super::page::SPLIT);
-        let head = layout.unit_scratch(rows) + parts * result + threads * worker;
-        let (attend, append) =
-            (self.kv_heads * head, layout.append_scratch() + self.kv_heads * layout.page_of_rows());
-        if attend > append { attend } else { append }
-    }
-
     /// Keys are exact: nothing to centre or balance.
     pub(crate) const fn has_float_keys(&self) -> bool {
         matches!(self.keys, CodecSpec::F16(_) | CodecSpec::Bf16(_) | CodecSpec::F32(_))
@@ -141,13 +97,6 @@ impl LayerConfig {
 
     pub(crate) const fn balances(&self) -> bool {
         self.balance && !self.has_float_keys()
-    }
-
-    /// Whether sizes can be computed.
-    const fn is_possible(&self) -> bool {
-        self.check().is_ok()
-            && self.keys.block_bytes(self.key_dim) > 0
-            && self.values.block_bytes(self.value_dim) > 0
     }
 
     /// `Ok` if a cache can be built like this, its codecs aside.
@@ -177,7 +126,12 @@ impl LayerConfig {
             );
         }
         if self.capacity < self.sink_tokens + self.recent_window + self.page {
-            return refuse("the capacity must hold the sinks, the recent window and a page");
+            return Err(Error::Capacity {
+                capacity: self.capacity,
+                sinks: self.sink_tokens,
+                window: self.recent_window,
+                page: self.page,
+            });
         }
         if matches!(self.sliding_window, Some(0)) {
             return refuse("a sliding window of 0 tokens sees nothing");

@@ -1,7 +1,8 @@
 //! All layers of a model, on the heap.
 
-use super::page::{Layout, Shared};
+use super::page::Layout;
 use super::rows::{self, RowCodec};
+use super::storage::Shared;
 use super::{Layer, LayerConfig, State, Stats, Tensor};
 use crate::{Attend, Backend, Error, Role};
 use alloc::{sync::Arc, vec::Vec};
@@ -78,9 +79,10 @@ impl KvCache {
     /// One of them.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for a number that is too high.
+    /// [`Error::Missing`] for a number that is too high.
     pub fn layer_mut(&mut self, layer: usize) -> Result<&mut SharedLayer, Error> {
-        self.layers.get_mut(layer).ok_or(Error::Unsupported { why: "the cache has fewer layers" })
+        let count = self.layers.len();
+        self.layers.get_mut(layer).ok_or(Error::Missing { what: "layer", number: layer, count })
     }
 
     /// Allocates what calls with so many query rows (query heads · queries of a block) work in: then they allocate
@@ -95,8 +97,8 @@ impl KvCache {
     }
 
     fn layer(&mut self, layer: usize, queries: usize) -> Result<(&mut SharedLayer, &mut [f32]), Error> {
-        let layer =
-            self.layers.get_mut(layer).ok_or(Error::Unsupported { why: "the cache has fewer layers" })?;
+        let missing = Error::Missing { what: "layer", number: layer, count: self.layers.len() };
+        let layer = self.layers.get_mut(layer).ok_or(missing)?;
         let needed = scratch_len(&layer.config, queries);
         if self.scratch.len() < needed {
             self.scratch.resize(needed, 0.0);

@@ -1,9 +1,10 @@
 //! Attention's two products on a layer, for engines that have a softmax of their own.
 
 use super::Layer;
-use super::page::{BATCH, SPLIT, Storage, in_page};
+use super::page::{BATCH, SPLIT, in_page};
 use super::rows::RowCodec;
-use crate::attention::{MAX_QUERY, Scratch};
+use super::storage::Storage;
+use super::view::{MAX_QUERY, Scratch};
 use crate::codec::check_values;
 use crate::{Error, MAX_WEIGHT};
 use octaplex_arch::Float;
@@ -145,7 +146,7 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
         scratch: &[f32],
     ) -> Result<(), Error> {
         if head >= self.config.kv_heads {
-            return Err(Error::Unsupported { why: "the layer has fewer heads" });
+            return Err(Error::Missing { what: "head", number: head, count: self.config.kv_heads });
         }
         Error::expect_length("values of rows", count * dim, rows.len())?;
         let expected = self.layout.unit_scratch(count.max(1));

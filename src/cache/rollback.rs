@@ -1,7 +1,8 @@
 //! How tokens leave: rollback, eviction, and what pages decode to.
 
-use super::page::{Storage, in_page};
+use super::page::in_page;
 use super::rows::RowCodec;
+use super::storage::Storage;
 use super::{Layer, MAX_POSITION, State, center};
 use crate::Error;
 use core::ops::Range;
@@ -95,7 +96,7 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
     /// needs no such copy; this is for tools.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for heads and tokens that are not there, [`Error::Length`], [`Error::Corrupt`].
+    /// [`Error::Missing`] for heads and tokens that are not there, [`Error::Length`], [`Error::Corrupt`].
     pub fn decode(
         &self,
         head: usize,
@@ -108,8 +109,10 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
         Error::expect_length("values of a value", layout.value_dim, value.len())?;
         let sinks = state.next.min(layout.sinks);
         let paged = self.store.pages() * layout.page;
-        if head >= layout.heads || number >= self.tokens() {
-            return Err(Error::Unsupported { why: "the layer has fewer heads or tokens" });
+        for (what, number, count) in [("head", head, layout.heads), ("token", number, self.tokens())] {
+            if number >= count {
+                return Err(Error::Missing { what, number, count });
+            }
         }
         let [keys, values] = match number {
             _ if number < sinks => [layout.sink_keys(head, number, 1), layout.sink_values(head, number, 1)],

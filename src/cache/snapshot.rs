@@ -3,8 +3,9 @@
 //! Everything is little-endian. Each section (header, exact tokens, every page) is followed by its CRC-32. Loading
 //! checks everything before the cache changes, and trusts no length.
 
-use super::page::{Layout, Storage, page_length};
+use super::page::{Layout, page_length};
 use super::rows::RowCodec;
+use super::storage::Storage;
 use super::{Center, Layer, LayerConfig, MAX_POSITION, State, position};
 use crate::{CodecSpec, Error};
 use core::fmt::{self, Write};
@@ -371,10 +372,10 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
     /// with the balance and the prefix centre that it was encoded with. Page `index` of `stats().paged_tokens / page`.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for a page that is not there.
+    /// [`Error::Missing`] for a page that is not there.
     pub fn save_page(&self, index: usize, write: &mut dyn FnMut(&[u8])) -> Result<(), Error> {
         if index >= self.store.pages() {
-            return Err(Error::Unsupported { why: "the layer has fewer pages" });
+            return Err(Error::Missing { what: "page", number: index, count: self.store.pages() });
         }
         let page = self.store.page(index);
         let mut writer = Writer::new(write);

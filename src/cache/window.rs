@@ -1,13 +1,13 @@
 //! How tokens come in: the exact window, and pages that close behind it.
 
 use super::center::{self, Spread};
-use super::page::{HEADER, Layout, Storage};
+use super::page::{HEADER, Layout};
 use super::rows::RowCodec;
+use super::storage::Storage;
 use super::tensor::{LIMIT, Tensor};
 use super::{Center, Layer, MAX_POSITION, State};
 use crate::Error;
 use crate::backend::Kernels;
-use crate::codec::check_values;
 use crate::spec::MAX_BLOCK_BYTES;
 use core::ops::Range;
 use octaplex_arch::{Float, MAX_DIM};
@@ -147,8 +147,8 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
     /// many at a time give the same bytes. `scratch` has [`scratch_len`](crate::LayerConfig::scratch_len) values.
     ///
     /// # Errors
-    /// [`Error::Full`]; [`Error::NonFinite`]; [`Error::Overflow`] for values that f16 cannot hold, or rows whose norm
-    /// the codec cannot (where keys are centred, twice their norm: it ends below 32,752 for most); [`Error::Length`].
+    /// [`Error::Full`]; [`Error::Row`] for values that f16 cannot hold, or rows whose norm the codec cannot (where keys
+    /// are centred, twice their norm: it ends below 32,752 for most); [`Error::Rows`]; [`Error::Length`] for scratch.
     /// The cache is then as it was.
     pub fn append<'a>(
         &mut self,
@@ -175,11 +175,14 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
         if count == 0 {
             return Ok(());
         }
-        keys.input.check()?;
-        values.input.check()?;
+        for (what, side) in [("keys", keys), ("values", values)] {
+            if let Some((at, finite)) = side.input.first_unfit() {
+                return Err(self.row_error(what, (count, side.dim), at, Some(finite)));
+            }
+        }
         let plan = self.plan(count)?;
-        self.try_rows(keys, &self.keys, self.config.centers() != Center::Off, Layout::balance)?;
-        self.try_rows(values, &self.values, false, |_, _| 0..0)?;
+        self.try_rows("keys", keys, &self.keys, self.config.centers() != Center::Off, Layout::balance)?;
+        self.try_rows("values", values, &self.values, false, |_, _| 0..0)?;
         if plan.closing > 0 {
             self.close(&plan, keys, values, scratch)?;
         } else if plan.evicted > 0 {
@@ -236,6 +239,7 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
     /// where its codec fits a difference of rows much worse than the rows.)
     fn try_rows(
         &self,
+        what: &'static str,
         side: Side,
         codec: &dyn RowCodec,
         centred: bool,
@@ -264,7 +268,8 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
                 }
                 if self.backend.dot(row, row) >= sure * sure {
                     row.iter_mut().for_each(|x| *x *= if centred { 2.0 } else { 1.0 });
-                    codec.encode(row, &mut block[..codec.block_bytes()])?;
+                    let encoded = codec.encode(row, &mut block[..codec.block_bytes()]);
+                    encoded.map_err(|_| self.row_error(what, (tokens, side.dim), token * side.dim, None))?;
                 }
             }
         }
@@ -404,7 +409,7 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
     ///
     /// # Errors
     /// [`Error::Unsupported`] in a layer that does not balance keys, or once a page has closed;
-    /// [`Error::Length`], [`Error::NonFinite`], [`Error::Overflow`]. The layer is then as it was.
+    /// [`Error::Rows`], [`Error::Row`]. The layer is then as it was.
     pub fn calibrate(&mut self, keys: &[f32], queries: &[f32]) -> Result<(), Error> {
         let (layout, dim) = (self.layout, self.layout.key_dim);
         let refuse = |why| Err(Error::Unsupported { why });
@@ -424,7 +429,7 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
             if !each.is_multiple_of(dim) || *each * layout.heads != rows.len() {
                 return Err(rows_error(what, &layout, dim, None, rows.len()));
             }
-            check_values(rows, LIMIT)?;
+            self.check_rows(what, (*each / dim, dim), rows, LIMIT)?;
         }
         for head in 0..layout.heads {
             let [keys, queries] =

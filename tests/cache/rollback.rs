@@ -1,8 +1,8 @@
 //! Rejected drafts: a rollback within `max_rollback` leaves the bits of a cache that never drafted, a longer one never
 //! loses a visible token without saying so.
 
-use super::common::{Random, bits};
 use super::{attend, spec};
+use crate::common::{Random, bits};
 use octaplex::{Attend, Backend, Center, Error, KvCache, LayerConfig};
 
 const DIM: usize = 32;
