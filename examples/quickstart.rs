@@ -26,13 +26,12 @@ fn main() -> Result<(), Error> {
     // Keys and values in 4 bits, keys centred page by page; change any field, of all layers or of one.
     let mut config = CacheConfig::new(LAYERS, HEADS, D, 8192);
     config.each.values = "turboquant:bits=3".parse()?;
-    config.each.balance = true;
     let mut cache = KvCache::new(config.layers(), Backend::detect())?;
     cache.reserve(QUERY_HEADS); // from here on, attention allocates nothing
 
-    // The prompt: all its tokens in one call a layer. Queries that come first also decide the balance.
+    // The prompt: all its tokens in one call a layer. Its queries tell the balance which channels of keys count.
     for layer in 0..LAYERS {
-        cache.layer_mut(layer)?.observe(&rows(layer, QUERY_HEADS, 0..1000))?;
+        cache.calibrate(layer, &rows(layer, HEADS, 0..1000), &rows(layer, QUERY_HEADS, 0..1000))?;
         cache.append(layer, &rows(layer, HEADS, 0..1000), &rows(layer, HEADS, 0..1000))?;
     }
     let prompt = cache.fork(); // shares every closed page

@@ -3,17 +3,21 @@
 //! Tokens are cut into *parts*: [`SPLIT`] tokens' worth of pages, or as many exact ones (sinks first). A part gives, for
 //! each query, the largest logit m, the sum l of exp(logit - m), and the output Σ exp(logit - m)·v̂. Parts are
 //! added in order, pages and exact tokens apart (pages add up in their codec's basis), the exact ones' total last.
-//! What a part is does not depend on threads or on how many queries share a pass, so neither do the results: the same
-//! bits everywhere.
+//! A page's part is that of its position, so that what a part is depends neither on threads, nor on how many queries
+//! share a pass, nor on whether pages that none of them sees are still there: nor do the results, the same bits
+//! everywhere.
 
 use crate::Error;
 use crate::backend::Kernels;
-use crate::cache::page::{BATCH, HEADER, Layout, SPLIT, Storage};
+use crate::cache::page::{BATCH, HEADER, SPLIT, in_page};
 use crate::cache::rows::score_pages;
-use crate::cache::{Layer, center, position};
+use crate::cache::storage::Storage;
+use crate::cache::view::{MAX_QUERY, Scratch, View};
+use crate::cache::{Layer, State, position};
 use crate::codec::{Codec, check_values};
+use core::cell::Cell;
 use core::ops::Range;
-use octaplex_arch::{Float, MAX_DIM};
+use octaplex_arch::Float;
 
 /// How to attend. `Attend::default()`: scale 1/√width, causal, everything visible.
 #[derive(Clone, Copy, Debug, Default)]
@@ -37,10 +41,6 @@ pub struct Attend<'a> {
     pub position: Option<usize>,
 }
 
-/// Queries, and queries times the scale, stay below this (2⁵⁰), so that no logit leaves f32's range, whatever bytes the
-/// pages hold. Balanced, a query is below 2⁵⁸ and its norm below 2⁶³; no row scores more with it than one with an f32
-/// norm, below 2⁵⁸, and a sketch, at most 2⁵ of these norms long: less than 2¹²⁷.
-pub(crate) const MAX_QUERY: f32 = 1_125_899_906_842_624.0;
 const MAX_SCALE: f32 = 1_099_511_627_776.0;
 /// What is added to logits stays below this (2¹²⁶): so does its sum with any of them.
 const MAX_BIAS: f32 = 8.507_059e37;
@@ -48,97 +48,6 @@ const MAX_BIAS: f32 = 8.507_059e37;
 /// Pairs of token and query, a few nanoseconds each, that are worth waking threads for.
 #[cfg(feature = "rayon")]
 const PARALLEL_FROM: usize = 16_384;
-
-/// A layer, whatever its types.
-pub(crate) struct View<'a> {
-    layout: &'a Layout,
-    backend: Kernels,
-    pub(crate) keys: &'a dyn Codec,
-    pub(crate) values: &'a dyn Codec,
-    store: &'a dyn Storage,
-    /// Tokens in the sinks and in the window, and where that begins.
-    pub(crate) sinks: usize,
-    window: usize,
-    start: usize,
-    place: usize,
-}
-
-/// Some exact tokens: their first position, and rows.
-pub(crate) struct Run<'a> {
-    position: usize,
-    pub(crate) keys: &'a [u8],
-    pub(crate) values: &'a [u8],
-}
-
-impl<'a> View<'a> {
-    pub(crate) fn pages(&self, range: Range<usize>) -> impl Iterator<Item = (usize, &'a [u8])> + use<'a> {
-        let store = self.store;
-        range.map(move |index| (index, store.page(index)))
-    }
-
-    /// (centre, keys, values) of a head of a page.
-    pub(crate) fn head(&self, page: &'a [u8], head: usize) -> (&'a [u8], &'a [u8], &'a [u8]) {
-        self.layout.head(page, head)
-    }
-
-    pub(crate) fn exact(&self) -> usize {
-        self.sinks + self.window
-    }
-
-    /// Exact tokens, by their number: sinks, then the window, which may go round the end of its ring.
-    pub(crate) fn runs(&self, head: usize, numbers: Range<usize>) -> [Run<'a>; 3] {
-        let (layout, front) = (self.layout, self.store.front());
-        let sinks = numbers.start.min(self.sinks)..numbers.end.min(self.sinks);
-        let window = numbers.start.max(self.sinks) - self.sinks..numbers.end.max(self.sinks) - self.sinks;
-        let place = (self.place + window.start) % layout.ring;
-        let first = window.len().min(layout.ring - place);
-        let run = |position, keys: Range<usize>, values: Range<usize>| Run {
-            position,
-            keys: &front[keys],
-            values: &front[values],
-        };
-        let position = self.start + window.start;
-        [
-            run(
-                sinks.start,
-                layout.sink_keys(head, sinks.start, sinks.len()),
-                layout.sink_values(head, sinks.start, sinks.len()),
-            ),
-            run(position, layout.window_keys(head, place, first), layout.window_values(head, place, first)),
-            run(
-                position + first,
-                layout.window_keys(head, 0, window.len() - first),
-                layout.window_values(head, 0, window.len() - first),
-            ),
-        ]
-    }
-
-    /// Queries in the domain of the pages' keys: multiplied by the balance.
-    pub(crate) fn balanced(&self, head: usize, queries: &[f32], balanced: &mut [f32]) {
-        balanced.copy_from_slice(queries);
-        let memory = &self.store.front()[self.layout.balance(head)];
-        if center::is_decided(memory) {
-            let mut balance = [0.0; MAX_DIM];
-            let balance = &mut balance[..self.layout.key_dim];
-            center::read_balance(self.backend, memory, balance);
-            center::multiply(balanced, balance);
-        }
-    }
-
-    /// q·centre of each query.
-    pub(crate) fn offsets(&self, queries: &[f32], centre: &[u8], offsets: &mut [f32; BATCH]) {
-        offsets.fill(0.0);
-        if !centre.is_empty() {
-            let mut rows: [&[f32]; BATCH] = [&[]; BATCH];
-            let count = queries.len() / self.layout.key_dim;
-            rows.iter_mut()
-                .zip(queries.chunks_exact(self.layout.key_dim))
-                .for_each(|(row, query)| *row = query);
-            let dim = self.layout.key_dim;
-            self.backend.score_floats(Float::F16, dim, centre, &rows[..count], &mut offsets[..count]);
-        }
-    }
-}
 
 /// Maxima and sums of a batch of queries.
 #[derive(Clone, Copy)]
@@ -218,27 +127,6 @@ struct Resolved<'a> {
     next: usize,
 }
 
-/// The memory of one unit.
-pub(crate) struct Scratch<'a> {
-    pub(crate) balanced: &'a mut [f32],
-    pub(crate) scores: &'a mut [f32],
-    pub(crate) runs: &'a mut [f32],
-    pub(crate) part: &'a mut [f32],
-    pub(crate) paged: &'a mut [f32],
-    pub(crate) exact: &'a mut [f32],
-}
-
-impl<'a> Scratch<'a> {
-    pub(crate) fn new(layout: &Layout, rows: usize, memory: &'a mut [f32]) -> Self {
-        let (balanced, memory) = memory.split_at_mut(rows * layout.key_dim);
-        let (scores, memory) = memory.split_at_mut(rows * layout.score_tokens());
-        let (runs, memory) = memory.split_at_mut(rows * layout.exact_tokens());
-        let (part, memory) = memory.split_at_mut(rows * layout.value_dim);
-        let (paged, memory) = memory.split_at_mut(rows * layout.value_dim);
-        Self { balanced, scores, runs, part, paged, exact: &mut memory[..rows * layout.value_dim] }
-    }
-}
-
 impl Unit<'_> {
     fn rows(&self) -> usize {
         self.queries.len() / self.view.layout.key_dim
@@ -309,14 +197,17 @@ impl Unit<'_> {
         let next = |index: usize| (index + ahead <= last).then(|| view.store.page(index + ahead));
         let mut totals = Totals::EMPTY;
         let per_page = rows * layout.page;
+        let scored = Cell::new(range.start);
         let mut keys = seen().map(|(index, page)| {
+            scored.set(index);
             if let Some(page) = next(index) {
                 let (centre, keys, _) = view.head(page, self.head);
                 [&page[..HEADER], centre, keys].iter().for_each(|bytes| view.backend.prefetch(bytes));
             }
             view.head(page, self.head).1
         });
-        score_pages(view.keys, balanced, layout.page, &mut keys, all_scores)?;
+        let result = score_pages(view.keys, balanced, layout.page, &mut keys, all_scores);
+        result.map_err(|error| in_page(error, scored.get(), layout.page))?;
         let prefix = &view.store.front()[layout.prefix(self.head)];
         let mut offsets = [0.0; BATCH];
         view.offsets(balanced, prefix, &mut offsets);
@@ -339,7 +230,8 @@ impl Unit<'_> {
                 if let Some(page) = next(index) {
                     view.backend.prefetch(view.head(page, self.head).2);
                 }
-                view.values.accumulate(weights, view.head(page, self.head).2, part)?;
+                let added = view.values.accumulate(weights, view.head(page, self.head).2, part);
+                added.map_err(|error| in_page(error, index, layout.page))?;
             }
         }
         Ok(totals)
@@ -384,9 +276,18 @@ impl Unit<'_> {
         totals
     }
 
-    /// Pages of a part.
-    fn pages_per_part(&self) -> usize {
-        SPLIT / self.view.layout.page
+    /// The pages of each part, in order.
+    fn parts(&self) -> impl Iterator<Item = Range<usize>> {
+        let (store, sinks) = (self.view.store, self.view.layout.sinks);
+        let part = move |index: usize| position(store.page(index)).saturating_sub(sinks) / SPLIT;
+        let mut next = 0;
+        core::iter::from_fn(move || {
+            let first = next;
+            while next < store.pages() && part(next) == part(first) {
+                next += 1;
+            }
+            (next > first).then_some(first..next)
+        })
     }
 
     /// All parts, into outputs.
@@ -395,8 +296,6 @@ impl Unit<'_> {
         let (memory, more) = memory.split_at_mut(layout.unit_scratch(self.rows()));
         let mut scratch = Scratch::new(layout, self.rows(), memory);
         view.balanced(self.head, self.queries, scratch.balanced);
-        let (pages, per_part) = (view.store.pages(), self.pages_per_part());
-        let parts = pages.div_ceil(per_part);
         let mut paged = Totals::EMPTY;
         scratch.paged.fill(0.0);
         #[cfg(not(feature = "rayon"))]
@@ -404,7 +303,8 @@ impl Unit<'_> {
         #[cfg(feature = "rayon")]
         {
             let (result, worker) = layout.part_scratch(self.rows());
-            let work = pages * layout.page * self.rows();
+            let work = view.store.pages() * layout.page * self.rows();
+            let parts = self.parts().count();
             if parts > 1 && work >= PARALLEL_FROM && more.len() >= parts * result + 2 * worker {
                 let (results, work) = more.split_at_mut(parts * result);
                 self.parallel_parts(scratch.balanced, (results, result), (work, worker))?;
@@ -416,8 +316,7 @@ impl Unit<'_> {
                 return Ok(());
             }
         }
-        for part in 0..parts {
-            let range = part * per_part..pages.min((part + 1) * per_part);
+        for range in self.parts() {
             let totals = self.pages(range, scratch.balanced, scratch.scores, scratch.part)?;
             paged.add(view.backend, scratch.paged, &totals, scratch.part, layout.value_dim);
         }
@@ -434,16 +333,14 @@ impl Unit<'_> {
         (work, worker): (&mut [f32], usize),
     ) -> Result<(), Error> {
         use rayon::prelude::*;
-        let (pages, per_part) = (self.view.store.pages(), self.pages_per_part());
         let parts = results.len() / result;
         let each = parts.div_ceil(work.len() / worker);
         let groups = results.par_chunks_mut(each * result).zip(work.par_chunks_mut(worker)).enumerate();
         groups.into_par_iter().try_for_each(|(group, (results, scores))| {
-            for (index, result) in results.chunks_exact_mut(result).enumerate() {
-                let first = (group * each + index) * per_part;
+            let ranges = self.parts().skip(group * each);
+            for (result, range) in results.chunks_exact_mut(result).zip(ranges) {
                 let (totals, part) = result.split_at_mut(Totals::LEN);
-                let found = self.pages(first..pages.min(first + per_part), balanced, scores, part)?;
-                found.write(totals);
+                self.pages(range, balanced, scores, part)?.write(totals);
             }
             Ok(())
         })
@@ -491,20 +388,6 @@ fn add_weights(backend: Kernels, totals: &mut Totals, row: usize, weights: &mut 
 }
 
 impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
-    pub(crate) fn view(&self) -> View<'_> {
-        View {
-            layout: &self.layout,
-            backend: self.backend,
-            keys: &self.keys,
-            values: &self.values,
-            store: &self.store,
-            sinks: self.state.next.min(self.layout.sinks),
-            window: self.state.next.saturating_sub(self.state.start),
-            start: self.state.start,
-            place: self.state.place,
-        }
-    }
-
     /// Attention of one query or a block of them: `queries` \[query heads]\[queries]\[key width], `output`
     /// \[query heads]\[queries]\[value width]. Query head h uses key/value head h / (query heads / key/value heads);
     /// heads that share one take one pass over its bytes. `scratch` has
@@ -514,8 +397,10 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     /// The same bits on every machine, for every number of threads and of queries given at once.
     ///
     /// # Errors
-    /// [`Error::Empty`]; [`Error::NonFinite`]; [`Error::Overflow`] for queries of 2⁵⁰ and up, times the scale if that
-    /// is above 1, and for biases of 2¹²⁶ and up; [`Error::Unsupported`] for other options out of range;
+    /// [`Error::Empty`]; [`Error::Dropped`] for a block of queries that begins further back than `max_rollback` of a
+    /// layer with a sliding window, which has dropped what they would see; [`Error::Row`] for queries that are not below 2⁵⁰, times the scale if that is above 1;
+    /// [`Error::NonFinite`] and [`Error::Overflow`] for biases, below 2¹²⁶, and sink logits; [`Error::Rows`],
+    /// [`Error::Heads`]; [`Error::Unsupported`] for other options out of range;
     /// [`Error::Length`]; [`Error::Corrupt`] for blocks that no codec wrote. The output is then unspecified, the cache
     /// as it was.
     pub fn attend(
@@ -527,19 +412,34 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     ) -> Result<(), Error> {
         let heads = self.config.kv_heads;
         let (layout, view) = (&self.layout, self.view());
-        let per_head = queries.len() / (heads * layout.key_dim);
-        Error::expect_length("values of queries", per_head * heads * layout.key_dim, queries.len())?;
-        Error::expect_length("values of the output", per_head * heads * layout.value_dim, output.len())?;
+        let block = options.queries.unwrap_or(1);
+        if block == 0 {
+            return Err(Error::Unsupported { why: "a block has at least 1 query a head" });
+        }
+        let query_heads = queries.len() / block.saturating_mul(layout.key_dim);
+        if !queries.len().is_multiple_of(block.saturating_mul(layout.key_dim)) {
+            let (what, width, actual) = ("queries", layout.key_dim, queries.len());
+            return Err(Error::Rows { what, heads: block, width, each: None, actual });
+        }
+        if !query_heads.is_multiple_of(heads) {
+            return Err(Error::Heads { queries: query_heads, kv_heads: heads });
+        }
+        if output.len() != query_heads * block * layout.value_dim {
+            let (what, width, actual) = ("output", layout.value_dim, output.len());
+            return Err(Error::Rows { what, heads: query_heads, width, each: Some(block), actual });
+        }
+        let per_head = query_heads / heads * block;
         if per_head == 0 {
             return Ok(());
         }
         if view.exact() + self.store.pages() == 0 {
-            check_values(queries, MAX_QUERY)?;
+            self.check_rows("queries", (block, layout.key_dim), queries, MAX_QUERY)?;
             return Err(Error::Empty);
         }
         let resolved = self.resolve(options, per_head)?;
         let scale = resolved.scale.abs();
-        check_values(queries, if scale > 1.0 { MAX_QUERY / scale } else { MAX_QUERY })?;
+        let limit = if scale > 1.0 { MAX_QUERY / scale } else { MAX_QUERY };
+        self.check_rows("queries", (block, layout.key_dim), queries, limit)?;
         let needed = layout.unit_scratch(per_head);
         if scratch.len() < needed {
             return Err(Error::Length { what: "values of scratch", expected: needed, actual: scratch.len() });
@@ -575,13 +475,6 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     /// Checks the options and fills in what they leave open.
     fn resolve<'a>(&self, options: &Attend<'a>, per_head: usize) -> Result<Resolved<'a>, Error> {
         let (next, queries) = (self.state.next, options.queries.unwrap_or(1));
-        if queries == 0 || !per_head.is_multiple_of(queries) {
-            return Err(Error::Length {
-                what: "queries of a key/value head, a multiple of the block's",
-                expected: queries,
-                actual: per_head,
-            });
-        }
         let group = per_head / queries;
         let query_heads = group * self.config.kv_heads;
         let refuse = |why| Err(Error::Unsupported { why });
@@ -612,6 +505,13 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
             None => return Err(Error::Length { what: "queries, at most", expected: next, actual: queries }),
         };
         let window = options.window.or(self.config.sliding_window);
+        let end = position.saturating_add(1);
+        if let (Some(window), Some(sliding)) = (window, self.config.sliding_window)
+            && end > self.layout.sinks
+        {
+            let visible = end.saturating_sub(window.min(sliding)).max(self.layout.sinks);
+            State::check_held(visible, self.state.floor.min(self.state.start), next.saturating_sub(end))?;
+        }
         let scale = options.scale.unwrap_or((1.0 / libm::sqrt(self.config.key_dim as f64)) as f32);
         Ok(Resolved { options: Attend { window, ..*options }, scale, group, queries, position, next })
     }

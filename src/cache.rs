@@ -9,7 +9,7 @@
 //!                │            and up to a page more
 //!                │ a page's worth too many: the oldest page closes
 //!                ▼
-//!              divide by the balance (once decided) ─► subtract the page's mean ─► encode_page
+//!              divide by the balance ─► subtract the page's mean ─► encode_page
 //!                │
 //!                ▼
 //!              page           header │ per head: centre f16, key blocks, value blocks
@@ -18,7 +18,18 @@
 //!  attend ◄─── score = q·centre + q·k̂ on the bytes; softmax; sums of v̂ on the bytes
 //! ```
 //!
-//! The first page that closes decides the balance. Positions never change: keys carry their rotary embedding.
+//! The ring that holds the window holds closed pages' rows as well, for as long as a rollback of `max_rollback` tokens
+//! would open these pages again:
+//!
+//! ```text
+//!  positions   sinks │ pages ……………………………… │ pages whose rows are in the ring │ window          │
+//!              0       sinks                 kept                              start             next
+//!              ◄── floor: dropped behind a sliding window
+//! ```
+//!
+//! `start` follows from `kept` and `next` alone ([`LayerConfig::closed`]), so that going back to a position finds the
+//! pages closed that were closed there. The first page that closes decides the balance and the prefix centre; opened
+//! again, it takes them back. Positions never change: keys carry their rotary embedding.
 
 pub(crate) mod center;
 mod config;
@@ -26,17 +37,20 @@ mod config;
 mod layers;
 pub(crate) mod page;
 mod parts;
+mod rollback;
 pub(crate) mod rows;
 mod snapshot;
+pub(crate) mod storage;
 mod tensor;
+pub(crate) mod view;
 mod window;
 
 pub use config::{CacheConfig, Center, LayerConfig};
-pub use page::{Fixed, Storage};
+pub use storage::{Fixed, Storage};
 pub use tensor::Tensor;
 
 use crate::backend::Kernels;
-use crate::codec::{Codec, MAX_BLOCK_BYTES};
+use crate::codec::{Codec, MAX_BLOCK_BYTES, check_values};
 use crate::codecs::Build;
 use crate::{Backend, Error, Role, Stream};
 use core::ops::Range;
@@ -45,7 +59,7 @@ use page::Layout;
 #[cfg(feature = "alloc")]
 pub use {
     layers::{KvCache, SharedLayer},
-    page::Shared,
+    storage::Shared,
 };
 
 /// One attention layer in bytes that the caller brings (`&mut [u8]`, an array, a `Vec`): no allocator is needed. `K` and
@@ -91,22 +105,64 @@ pub struct Layer<K, V, S> {
 pub(crate) struct State {
     /// Position of the next token.
     pub(crate) next: usize,
-    /// Position of the window's first token, and its place in the ring.
+    /// Position of the window's first token.
     pub(crate) start: usize,
+    /// Position of the first token whose row is in the ring, and its place there.
+    pub(crate) kept: usize,
     pub(crate) place: usize,
+    /// Tokens before this position, sinks aside, were dropped behind the sliding window.
+    pub(crate) floor: usize,
     /// Tokens that were evicted, or decoded into the window, so far.
     pub(crate) evicted: usize,
     pub(crate) decoded: usize,
-    /// Queries seen by each key/value head while its balance is open.
-    pub(crate) queries: u64,
-    pub(crate) has_prefix: bool,
+    /// Whether the balance was decided by [`Layer::calibrate`], for good.
+    pub(crate) calibrated: bool,
 }
 
 impl State {
     fn new(layout: &Layout) -> Self {
-        Self { next: 0, start: layout.sinks, place: 0, evicted: 0, decoded: 0, queries: 0, has_prefix: false }
+        Self {
+            next: 0,
+            start: layout.sinks,
+            kept: layout.sinks,
+            place: 0,
+            floor: 0,
+            evicted: 0,
+            decoded: 0,
+            calibrated: false,
+        }
+    }
+
+    /// The place in the ring of a token from `kept` on.
+    pub(crate) fn place_of(&self, layout: &Layout, position: usize) -> usize {
+        (self.place + position - self.kept) % layout.ring
+    }
+
+    /// Whether a page has closed, and decided what the first one decides.
+    pub(crate) fn has_closed(&self, layout: &Layout) -> bool {
+        self.start > layout.sinks
+    }
+
+    /// Tokens in the window.
+    pub(crate) fn window(&self) -> usize {
+        self.next.saturating_sub(self.start)
+    }
+
+    /// Tokens whose rows are in the ring.
+    pub(crate) fn in_ring(&self) -> usize {
+        self.next.saturating_sub(self.kept)
+    }
+
+    /// `Ok` if nothing from position `visible` on was dropped behind a sliding window; a rollback of `back` tokens is
+    /// what it takes to see that far.
+    pub(crate) fn check_held(visible: usize, held: usize, back: usize) -> Result<(), Error> {
+        if visible < held { Err(Error::Dropped { visible, held, max_rollback: back }) } else { Ok(()) }
     }
 }
+
+/// Positions, and what is counted in tokens, end here, so that sums of them stay within the machine's numbers and a state
+/// that was loaded can always be saved and loaded again.
+pub(crate) const MAX_POSITION: usize = usize::MAX / 4;
 
 /// What a cache holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -115,13 +171,16 @@ pub struct Stats {
     pub tokens: usize,
     /// Of these, in pages.
     pub paged_tokens: usize,
+    /// Tokens with an exact row: sinks, the window, and those of closed pages that a rollback may open again.
+    pub exact_tokens: usize,
     /// The position of the next token.
     pub next_position: usize,
-    /// Tokens dropped by eviction.
+    /// Tokens dropped by eviction, or behind a sliding window.
     pub evicted_tokens: usize,
     /// Tokens that [`truncate`](Layer::truncate) decoded back into the window.
     pub decoded_tokens: usize,
-    /// Bytes in use: rows, pages with centres and headers, balance.
+    /// Bytes in use: exact rows (also those of closed pages that a rollback may open again), pages with centres and
+    /// headers, balance.
     pub bytes: usize,
     /// Values that these bytes stand for: tokens · heads · (key width + value width).
     pub values: usize,
@@ -198,6 +257,12 @@ impl<K: Codec, V: Codec, S: AsRef<[u8]> + AsMut<[u8]> + Send + Sync> LayerCache<
 }
 
 impl LayerConfig {
+    /// Pages that have closed of a window that began at `from`, when the next token is at `next`: what tells which
+    /// tokens are exact, and nothing else does.
+    pub(crate) const fn closed(&self, from: usize, next: usize) -> usize {
+        next.saturating_sub(from + self.recent_window) / self.page
+    }
+
     /// All heads of a layer are rotated alike: one codec serves them.
     pub(crate) fn stream(&self, role: Role) -> Stream {
         Stream { layer: self.layer, head: 0, role }
@@ -256,17 +321,19 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     pub fn stats(&self) -> Stats {
         let (layout, state) = (&self.layout, &self.state);
         let pages = self.store.pages();
-        let exact = state.next.min(layout.sinks) + state.next.saturating_sub(state.start);
+        let sinks = state.next.min(layout.sinks);
+        let exact = sinks + state.window();
         let width = layout.key_dim + layout.value_dim;
         let side = |range: Range<usize>| if range.is_empty() { 0 } else { 2 * layout.heads * layout.key_dim };
         let tokens = exact + pages * layout.page;
         Stats {
             tokens,
             paged_tokens: pages * layout.page,
+            exact_tokens: sinks + state.in_ring(),
             next_position: state.next,
             evicted_tokens: state.evicted,
             decoded_tokens: state.decoded,
-            bytes: exact * layout.heads * 2 * width
+            bytes: (sinks + state.in_ring()) * layout.heads * 2 * width
                 + (0..pages).map(|index| page::page_length(self.store.page(index))).sum::<usize>()
                 + side(layout.balance(0))
                 + side(layout.prefix(0)),
@@ -282,6 +349,40 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         Err(Error::Unsupported {
             why: "positions cannot be shifted: keys carry their rotary embedding; evict a range, or append again",
         })
+    }
+
+    /// `Ok` if all values of rows, \[heads]\[rows]\[width], are below the limit in magnitude; the error says which is not.
+    pub(crate) fn check_rows(
+        &self,
+        what: &'static str,
+        (rows, width): (usize, usize),
+        values: &[f32],
+        limit: f32,
+    ) -> Result<(), Error> {
+        if check_values(values, limit).is_ok() {
+            return Ok(());
+        }
+        let found = values.iter().position(|x| x.is_nan() || x.abs() >= limit);
+        let at = found.unwrap_or(0);
+        Err(self.row_error(what, (rows, width), at, values.get(at).map(|x| x.is_finite())))
+    }
+
+    /// The error of a value, finite or not, or of the norm of its row.
+    pub(crate) fn row_error(
+        &self,
+        what: &'static str,
+        (rows, width): (usize, usize),
+        at: usize,
+        value: Option<bool>,
+    ) -> Error {
+        Error::Row {
+            layer: self.config.layer,
+            what,
+            head: at / (rows * width).max(1),
+            row: at / width % rows.max(1),
+            channel: value.map(|_| at % width),
+            finite: value.unwrap_or(true),
+        }
     }
 
     /// The position of a page's first token.

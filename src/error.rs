@@ -29,6 +29,63 @@ pub enum Error {
         /// The length it has.
         actual: usize,
     },
+    /// A row that a layer cannot take: keys or values to append, or queries.
+    Row {
+        /// The layer's number in its configuration.
+        layer: u32,
+        /// Which: keys, values, queries.
+        what: &'static str,
+        /// Head, among those that the rows are of.
+        head: usize,
+        /// Number of the row in its head.
+        row: usize,
+        /// The value of it that is too large (`Some`), or the row's norm (`None`).
+        channel: Option<usize>,
+        /// Whether that is a number. Keys and values are to be below 65520, where f16 ends, with norms that their
+        /// codec holds (f16's for most; half of it where keys are centred); queries, and queries times the scale, below
+        /// 2⁵⁰.
+        finite: bool,
+    },
+    /// A layer, head or page that is not there.
+    Missing {
+        /// Which.
+        what: &'static str,
+        /// Its number.
+        number: usize,
+        /// How many there are.
+        count: usize,
+    },
+    /// A capacity that is too small for what a layer keeps exact.
+    Capacity {
+        /// The configuration's.
+        capacity: usize,
+        /// Its sinks.
+        sinks: usize,
+        /// Its recent window.
+        window: usize,
+        /// Tokens of its pages.
+        page: usize,
+    },
+    /// Rows of a layer that do not come out even.
+    Rows {
+        /// Which: keys, values, queries, output.
+        what: &'static str,
+        /// Heads that they are of.
+        heads: usize,
+        /// Width of a row.
+        width: usize,
+        /// Rows of each head, where something else says how many; `None` for any number.
+        each: Option<usize>,
+        /// Values given.
+        actual: usize,
+    },
+    /// Query heads that do not divide into key/value heads.
+    Heads {
+        /// Query heads given.
+        queries: usize,
+        /// Key/value heads of the layer.
+        kv_heads: usize,
+    },
     /// A width that is not on the list of [`codebook::WIDTHS`](crate::codebook::WIDTHS).
     Width {
         /// The width asked for.
@@ -45,6 +102,16 @@ pub enum Error {
         capacity: usize,
         /// Tokens there would be.
         needed: usize,
+    },
+    /// Tokens that would be seen were dropped behind a layer's sliding window: a rollback longer than its
+    /// `max_rollback`, or a block of queries that begins too far back.
+    Dropped {
+        /// The first position that would be seen, sinks aside.
+        visible: usize,
+        /// The first position that the layer still has.
+        held: usize,
+        /// A `max_rollback` that would have kept them.
+        max_rollback: usize,
     },
     /// Attention on a cache without tokens.
     Empty,
@@ -106,6 +173,42 @@ impl fmt::Display for Error {
             ),
             Self::Weight { index } => write!(f, "weight {index} is larger than 2^32"),
             Self::Length { what, expected, actual } => write!(f, "{what}: expected {expected}, got {actual}"),
+            Self::Row { layer, what, head, row, channel, finite } => {
+                write!(f, "layer {layer}, {what}: head {head}, row {row}, ")?;
+                match channel {
+                    Some(channel) if finite => write!(f, "value {channel} is too large"),
+                    Some(channel) => write!(f, "value {channel} is NaN or infinite"),
+                    None => f.write_str("its norm is too large for the codec"),
+                }?;
+                match what {
+                    "queries" if finite => {
+                        f.write_str(": queries, and queries times the scale, are below 2^50")
+                    }
+                    _ if finite => f.write_str(": f16 ends below 65520"),
+                    _ => Ok(()),
+                }
+            }
+            Self::Missing { what, number, count } => {
+                write!(f, "there is no {what} {number}: there are {count}, counted from 0")
+            }
+            Self::Capacity { capacity, sinks, window, page } => write!(
+                f,
+                "capacity {capacity}: sinks {sinks} + window {window} + page {page} need {}",
+                sinks + window + page
+            ),
+            Self::Rows { what, heads, width, each: None, actual } => write!(
+                f,
+                "{what}: {heads} heads of width {width} want a multiple of {} values, got {actual}",
+                heads * width
+            ),
+            Self::Rows { what, heads, width, each: Some(each), actual } => write!(
+                f,
+                "{what}: {heads} heads of width {width} with {each} rows each want {} values, got {actual}",
+                heads.saturating_mul(width).saturating_mul(each)
+            ),
+            Self::Heads { queries, kv_heads } => {
+                write!(f, "{queries} query heads do not divide into {kv_heads} key/value heads")
+            }
             Self::Width { actual } => {
                 write!(f, "width {actual} is not offered; the widths are")?;
                 list(f, crate::codebook::WIDTHS.iter(), ",")
@@ -116,6 +219,11 @@ impl fmt::Display for Error {
             Self::Full { capacity, needed } => {
                 write!(f, "the cache is full: it holds {capacity} tokens, and there would be {needed}")
             }
+            Self::Dropped { visible, held, max_rollback } => write!(
+                f,
+                "tokens from position {visible} on would be seen, and the sliding window has dropped those before {held}: \
+                 configure a max_rollback of {max_rollback}, or clear the layer and append again"
+            ),
             Self::Empty => f.write_str("the cache has no tokens to attend to"),
             Self::Snapshot { at, why } => write!(f, "snapshot, byte {at}: {why}"),
             Self::UnknownCodec { allowed, .. } => {

@@ -2,6 +2,10 @@
 #![cfg(feature = "alloc")]
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
+mod balance;
+mod errors;
+mod rollback;
+
 use crate::common::{Any, Random, bits};
 use half::f16;
 use octaplex::{
@@ -22,6 +26,8 @@ struct Model {
     config: LayerConfig,
     tokens: Vec<Token>,
     next: usize,
+    /// The furthest that it has reached.
+    furthest: usize,
 }
 
 fn softmax(logits: &[f64]) -> Vec<f64> {
@@ -37,7 +43,7 @@ fn dot(a: &[f32], b: &[f32]) -> f64 {
 
 impl Model {
     fn new(config: LayerConfig) -> Self {
-        Self { config, tokens: vec![], next: 0 }
+        Self { config, tokens: vec![], next: 0, furthest: 0 }
     }
 
     /// Rows \[heads]\[count]\[width], rounded to f16 as the cache's exact rows are.
@@ -56,18 +62,34 @@ impl Model {
             });
             self.next += 1;
         }
+        self.furthest = self.furthest.max(self.next);
     }
 
-    /// Forgets what the cache has forgotten; returns the positions.
-    fn sync(&mut self, cache: &KvCache) -> Vec<usize> {
+    fn truncate(&mut self, position: usize) {
+        self.tokens.retain(|token| token.position < position);
+        self.next = self.next.min(position);
+    }
+
+    /// The cache holds nothing else, and everything that a query may see: all of a layer without a sliding window.
+    fn check_held(&self, cache: &KvCache) {
         let held: Vec<usize> = cache.layers()[0].positions().collect();
         assert!(held.is_sorted() && held.len() == cache.layers()[0].tokens());
-        let is_held = |token: &Token| held.binary_search(&token.position).is_ok();
-        let dropped =
-            self.tokens.iter().filter(|token| !is_held(token)).map(|token| token.position).collect();
-        self.tokens.retain(is_held);
-        assert_eq!(held.len(), self.tokens.len());
-        dropped
+        assert!(held.iter().all(|position| self.tokens.iter().any(|token| token.position == *position)));
+        let visible = self.config.sliding_window.map_or(0, |window| self.next.saturating_sub(window));
+        for token in &self.tokens {
+            let seen = token.position < self.config.sink_tokens || token.position >= visible;
+            let position = token.position;
+            assert!(!seen || held.binary_search(&position).is_ok(), "{position} is gone, {:?}", self.config);
+        }
+    }
+
+    /// Forgets what the cache has evicted; returns the positions.
+    fn forget_evicted(&mut self, cache: &KvCache) -> Vec<usize> {
+        let held: Vec<usize> = cache.layers()[0].positions().collect();
+        let (kept, dropped) =
+            self.tokens.drain(..).partition(|token| held.binary_search(&token.position).is_ok());
+        self.tokens = kept;
+        dropped.into_iter().map(|token: Token| token.position).collect()
     }
 
     fn attend(&self, queries: &[f32], options: &Attend) -> Vec<f32> {
@@ -136,6 +158,7 @@ fn exact(random: &mut Random) -> LayerConfig {
         center: [Center::Off, Center::Prefix, Center::Page][random.below(3)],
         balance: random.below(2) == 0,
         sliding_window,
+        max_rollback: [0, 5, 64, 200][random.below(4)],
         capacity: 1500,
     }
 }
@@ -164,13 +187,6 @@ fn random_operations_match_the_model() {
                     match cache.append(0, &keys, &values) {
                         Ok(()) => {
                             model.append(&keys, &values);
-                            let visible =
-                                config.sliding_window.map_or(0, |window| model.next.saturating_sub(window));
-                            let next = model.sync(&cache).last().map_or(0, |last| last + 1);
-                            assert!(
-                                next <= visible,
-                                "tokens up to {next} are gone, from {visible} on they are seen"
-                            );
                         }
                         Err(error) => {
                             assert!(matches!(error, Error::Full { .. }), "{error}");
@@ -181,9 +197,14 @@ fn random_operations_match_the_model() {
                 5 => {
                     let back = [1, 10, 64, 150][random.below(4)];
                     let position = model.next.saturating_sub(back);
-                    cache.truncate(position).unwrap();
-                    model.tokens.retain(|token| token.position < position);
-                    model.next = position;
+                    match cache.truncate(position) {
+                        Ok(()) => model.truncate(position),
+                        Err(error) => {
+                            assert!(matches!(error, Error::Dropped { .. }), "{error}");
+                            assert!(config.sliding_window.is_some());
+                            assert!(position + config.max_rollback < model.furthest, "{error}");
+                        }
+                    }
                 }
                 6 if config.sliding_window.is_none() => {
                     let start = random.below(model.next + 1);
@@ -192,7 +213,7 @@ fn random_operations_match_the_model() {
                     let evicted = cache.evict(range.clone());
                     assert_eq!(cache.stats().tokens, before - evicted);
                     assert_eq!(evicted % config.page, 0);
-                    let dropped = model.sync(&cache);
+                    let dropped = model.forget_evicted(&cache);
                     assert_eq!(dropped.len(), evicted);
                     assert!(
                         dropped.iter().all(|position| range.contains(position)),
@@ -219,10 +240,15 @@ fn random_operations_match_the_model() {
 fn check(cache: &mut KvCache, model: &Model, random: &mut Random, seed: u64) {
     let config = model.config;
     assert_eq!(cache.layers()[0].next_position(), model.next);
+    model.check_held(cache);
     if model.next == 0 {
         return;
     }
-    let n = [1, 1, 5][random.below(3)].min(model.next);
+    let mut n = [1, 1, 5][random.below(3)].min(model.next);
+    if config.sliding_window.is_some() {
+        // A block's first query sees further back than its last.
+        n = n.min(config.max_rollback + 1);
+    }
     let heads = config.kv_heads * [1, 3, 8][random.below(3)];
     let queries = random.gaussians(heads * n * config.key_dim);
     let sink_logits = random.gaussians(heads);
@@ -321,8 +347,7 @@ fn pages_of_any_size_are_cut_and_closed_again() {
         fixed.append(&rows, &rows, &mut scratch).unwrap();
         cache.truncate(position).unwrap();
         fixed.truncate(position).unwrap();
-        model.tokens.retain(|token| token.position < position);
-        model.next = model.next.min(position);
+        model.truncate(position);
         let queries = random.gaussians(2 * 64);
         let output = attend(&mut cache, &queries, &Attend::default());
         close(&output, &model.attend(&queries, &Attend::default()), 0.25, "after cutting a page");
@@ -444,24 +469,26 @@ fn bad_input_changes_nothing() {
     let mut bad = random.gaussians(2 * 30 * 64);
     let good = bad.clone();
     bad[1000] = f32::NAN;
-    assert_eq!(cache.append(0, &bad, &good), Err(Error::NonFinite { index: 1000 }));
-    assert_eq!(cache.append(0, &good, &bad), Err(Error::NonFinite { index: 1000 }));
+    let row = |what, finite| Error::Row { layer: 0, what, head: 0, row: 15, channel: Some(40), finite };
+    assert_eq!(cache.append(0, &bad, &good), Err(row("keys", false)));
+    assert_eq!(cache.append(0, &good, &bad), Err(row("values", false)));
     bad[1000] = 65520.0;
-    assert_eq!(cache.append(0, &bad, &good), Err(Error::Overflow));
-    assert_eq!(cache.append(0, &good, &bad), Err(Error::Overflow));
+    assert_eq!(cache.append(0, &bad, &good), Err(row("keys", true)));
+    assert_eq!(cache.append(0, &good, &bad), Err(row("values", true)));
     // A key that f16 holds, with a norm that it does not.
     bad[1000..1100].fill(60000.0);
     bad.iter_mut().skip(1).step_by(2).for_each(|x| *x = -*x);
-    assert_eq!(cache.append(0, &bad, &good), Err(Error::Overflow));
+    let norm = Error::Row { layer: 0, what: "keys", head: 0, row: 15, channel: None, finite: true };
+    assert_eq!(cache.append(0, &bad, &good), Err(norm));
     let many = random.gaussians(2 * 51 * 64);
     assert_eq!(cache.append(0, &many, &many), Err(Error::Full { capacity: 300, needed: 301 }));
-    assert!(matches!(cache.append(0, &good[1..], &good), Err(Error::Length { .. })));
-    assert!(matches!(cache.append(0, &good, &many), Err(Error::Length { .. })));
-    assert!(matches!(cache.append(1, &good, &good), Err(Error::Unsupported { .. })));
+    assert!(matches!(cache.append(0, &good[1..], &good), Err(Error::Rows { .. })));
+    assert!(matches!(cache.append(0, &good, &many), Err(Error::Rows { .. })));
+    assert_eq!(cache.append(1, &good, &good), Err(Error::Missing { what: "layer", number: 1, count: 1 }));
     assert!(matches!(cache.layer_mut(0).unwrap().shift(0..10, 5), Err(Error::Unsupported { .. })));
     let bad_query = vec![f32::INFINITY; 128];
     let refused = cache.attend(0, &bad_query, &Attend::default(), &mut [0.0; 128]);
-    assert_eq!(refused, Err(Error::NonFinite { index: 0 }));
+    assert!(matches!(refused, Err(Error::Row { what: "queries", head: 0, row: 0, channel: Some(0), .. })));
     for options in [
         Attend { queries: Some(2), ..Attend::default() },
         Attend { scale: Some(f32::NAN), ..Attend::default() },
@@ -519,7 +546,11 @@ fn keys_are_refused_when_they_come_or_never() {
                 };
                 let mut cache = KvCache::new([config], Backend::detect()).unwrap();
                 // Keys that hardly vary in one channel, which queries find important: divided by 2⁻⁸.
-                cache.layer_mut(0).unwrap().observe(&[30.0; 64]).unwrap();
+                if balance {
+                    let keys: Vec<f32> =
+                        (0..128 * 64).map(|i| [1.0, -1.0][i % 7 % 2] * (i % 64 != 5) as u8 as f32).collect();
+                    cache.calibrate(0, &keys, &[30.0; 64 * 64]).unwrap();
+                }
                 let mut refused = 0;
                 for token in 0..400 {
                     let value = match token % 40 {
@@ -529,7 +560,7 @@ fn keys_are_refused_when_they_come_or_never() {
                     };
                     let before = cache.stats();
                     if let Err(error) = cache.append(0, &one(value), &[1.0; 64]) {
-                        assert_eq!(error, Error::Overflow);
+                        assert!(matches!(error, Error::Row { what: "keys", row: 0, .. }), "{error}");
                         assert_eq!(cache.stats(), before);
                         refused += 1;
                         // What closes pages is never what is refused.
@@ -574,7 +605,9 @@ fn centre_and_balance_are_counted_and_help() {
     let error = |config: LayerConfig| {
         let config = LayerConfig { sink_tokens: 0, recent_window: 0, ..config };
         let mut cache = KvCache::new([config], Backend::detect()).unwrap();
-        cache.layer_mut(0).unwrap().observe(&queries).unwrap();
+        if config.balance {
+            cache.calibrate(0, &keys, &queries).unwrap();
+        }
         cache.append(0, &keys[..576 * 64], &keys[..576 * 64]).unwrap();
         let mut scores = vec![0.0; 64 * 576];
         cache.scores(0, 0, &queries, &mut scores).unwrap();
@@ -587,7 +620,7 @@ fn centre_and_balance_are_counted_and_help() {
         }
         (sum, cache.stats().bytes)
     };
-    let base = LayerConfig::new(1, 64, 1000);
+    let base = LayerConfig { balance: false, ..LayerConfig::new(1, 64, 1000) };
     let (plain, plain_bytes) = error(LayerConfig { center: Center::Off, ..base });
     let (prefix, prefix_bytes) = error(LayerConfig { center: Center::Prefix, ..base });
     let (page, page_bytes) = error(base);
@@ -608,12 +641,16 @@ fn calibration() {
     let mut cache = KvCache::new([config], Backend::detect()).unwrap();
     let rows = random.gaussians(200 * 64);
     let layer = cache.layer_mut(0).unwrap();
-    assert!(layer.calibrate(1, &rows, &[]).is_err());
-    layer.calibrate(0, &rows, &rows).unwrap();
-    assert!(matches!(layer.calibrate(0, &rows, &rows), Err(Error::Unsupported { .. })));
+    assert!(layer.calibrate(&rows[1..], &[]).is_err());
+    assert!(layer.calibrate(&rows, &rows[1..]).is_err());
+    layer.calibrate(&rows, &rows).unwrap();
+    layer.calibrate(&rows, &[]).unwrap();
     cache.append(0, &rows, &rows).unwrap();
-    let mut plain = KvCache::new([LayerConfig::new(1, 64, 1000)], Backend::detect()).unwrap();
-    assert!(plain.layer_mut(0).unwrap().calibrate(0, &rows, &rows).is_err());
+    assert!(matches!(cache.calibrate(0, &rows, &rows), Err(Error::Unsupported { .. })));
+    assert!(cache.calibrate(1, &rows, &rows).is_err());
+    let plain = LayerConfig { balance: false, ..LayerConfig::new(1, 64, 1000) };
+    let mut plain = KvCache::new([plain], Backend::detect()).unwrap();
+    assert!(plain.calibrate(0, &rows, &rows).is_err());
 }
 
 #[test]
@@ -644,7 +681,7 @@ fn extreme_arguments_are_no_panic() {
 #[test]
 fn a_sliding_layer_takes_no_more_pages_than_it_has_room_for() {
     let from = LayerConfig { recent_window: 0, sink_tokens: 0, ..LayerConfig::new(1, 32, 4000) };
-    let to = LayerConfig { sliding_window: Some(128), ..from };
+    let to = LayerConfig { sliding_window: Some(128), max_rollback: 0, ..from };
     let mut from = KvCache::new([from], Backend::detect()).unwrap();
     from.append(0, &[0.5; 640 * 32], &[0.5; 640 * 32]).unwrap();
     let mut to = KvCache::new([to], Backend::detect()).unwrap();
@@ -670,6 +707,8 @@ fn a_refused_page_leaves_a_full_sliding_layer_as_it_was() {
         recent_window: 0,
         sink_tokens: 0,
         sliding_window: Some(256),
+        max_rollback: 0,
+        balance: false,
         ..LayerConfig::new(1, 32, 319)
     };
     // Keys that the code fits well, also twice as long; less their mean, the last is one large coordinate in the

@@ -38,7 +38,7 @@ pub(crate) struct AttendArguments {
     /// Tokens of a page: 64, 128 or 256
     #[arg(long, value_name = "TOKENS", default_value_t = 64, value_parser = parse_page)]
     page: usize,
-    /// Balance the channels of keys, from what the cache has seen when its first page closes
+    /// Balance the channels of keys, from those that are there when the first page closes
     #[arg(long)]
     balance: bool,
     /// First tokens that stay exact
@@ -71,6 +71,7 @@ pub(crate) fn run(arguments: &AttendArguments) -> Result<()> {
         recent_window: arguments.window,
         center: arguments.center,
         balance: arguments.balance,
+        max_rollback: 0,
         ..LayerConfig::new(1, dim, tokens.max(kept.saturating_add(arguments.page)))
     };
     let mut scratch = vec![0.0; config.scratch_len(queries.group)];
@@ -98,7 +99,6 @@ pub(crate) fn run(arguments: &AttendArguments) -> Result<()> {
             let start = Instant::now();
             layer.attend(&rows, &Attend::default(), &mut output, &mut scratch).at(&place)?;
             seconds += start.elapsed().as_secs_f64();
-            layer.observe(&rows).at(&place)?;
             let seen = layer.tokens();
             let scores = &mut scores[..queries.group * seen];
             layer.scores(0, &rows, scores, &mut scratch).at(&place)?;

@@ -112,12 +112,13 @@ impl<'a> Store<'a> {
             recent_window: 0,
             center: keys.center,
             balance: keys.balance,
+            max_rollback: 0,
             ..LayerConfig::new(1, dim, tokens.max(keys.page))
         };
         let mut layer = Box::new(SharedLayer::on_heap(&config, backend)?);
         let mut scratch = vec![0.0; config.scratch_len(8)];
         if keys.balance {
-            layer.calibrate(0, &rows[..rows.len().min(BALANCED_FROM * dim)], queries)?;
+            layer.calibrate(&rows[..rows.len().min(BALANCED_FROM * dim)], queries)?;
         }
         layer.append(rows, rows, &mut scratch)?;
         Ok(Self::Cache { layer, scratch: RefCell::new(scratch) })

@@ -1,6 +1,5 @@
 //! What a cache keeps and how: one layer's configuration, and a model's.
 
-use super::page::Layout;
 use crate::codebook::WIDTHS;
 use crate::codec::turboquant::TurboQuantSpec;
 use crate::{CodecSpec, Error};
@@ -41,16 +40,25 @@ pub struct LayerConfig {
     pub recent_window: usize,
     /// What is subtracted from keys. Keys in `f16`, `bf16` or `f32` are stored as they are, whatever this says.
     pub center: Center,
-    /// Whether keys are divided, and queries multiplied, by a diagonal that makes the channels' errors count alike.
+    /// Whether keys are divided, and queries multiplied, by a diagonal that makes the channels' errors count alike: true
+    /// by default. A head whose channels differ by no more than chance keeps a diagonal of ones, which changes no bit;
+    /// `docs/formats.md` has the rule. It costs 2 bytes a channel, once.
     pub balance: bool,
-    /// Queries see this many tokens, and pages that none will see again are dropped.
+    /// Queries see this many tokens, their own included, and pages that none will see again are dropped.
     pub sliding_window: Option<usize>,
-    /// Tokens that fit.
+    /// So many tokens can be taken back by [`truncate`](crate::Layer::truncate) without a trace: the layer then has the
+    /// bits of one that never had them, and no token that a sliding window shows is gone. 64 by default; rejected
+    /// drafts are what it is for. Counted from the furthest position that the layer has reached. It costs exact rows, up
+    /// to this many tokens and a page more; 0 costs none.
+    pub max_rollback: usize,
+    /// Tokens that the layer holds at most, in sinks, pages and window. A sliding layer that is to take any number of
+    /// tokens wants sinks + page + the larger of `sliding_window + max_rollback` and `recent_window`.
     pub capacity: usize,
 }
 
 impl LayerConfig {
-    /// Four bits for keys and values, pages of 64, four sinks, 64 recent tokens, keys centred page by page.
+    /// Four bits for keys and values, pages of 64, four sinks, 64 recent tokens, rollbacks of 64; keys centred page by
+    /// page and balanced.
     #[must_use]
     pub const fn new(kv_heads: usize, head_dim: usize, capacity: usize) -> Self {
         let four_bits = CodecSpec::TurboQuant(TurboQuantSpec::new(4));
@@ -65,52 +73,11 @@ impl LayerConfig {
             sink_tokens: 4,
             recent_window: 64,
             center: Center::Page,
-            balance: false,
+            balance: true,
             sliding_window: None,
+            max_rollback: 64,
             capacity,
         }
-    }
-
-    /// Bytes that [`LayerCache`](crate::LayerCache) needs for a full cache; 0 for an impossible configuration, which
-    /// its constructor refuses with the reason. Every size is computed in `Layout`, from block sizes that specs know at
-    /// compile time.
-    #[must_use]
-    pub const fn required_bytes(&self) -> usize {
-        if !self.is_possible() {
-            return 0;
-        }
-        Layout::new(self).fixed_bytes()
-    }
-
-    /// Values of scratch memory that appending and attending with `queries` rows (query heads x queries of a block)
-    /// need; 0 for an impossible configuration.
-    #[must_use]
-    pub const fn scratch_len(&self, queries: usize) -> usize {
-        if !self.is_possible() {
-            return 0;
-        }
-        let layout = Layout::new(self);
-        let rows = queries.div_ceil(self.kv_heads);
-        let (attend, append) = (layout.unit_scratch(rows), layout.append_scratch());
-        if attend > append { attend } else { append }
-    }
-
-    /// The same for `threads` threads: over heads, and over parts of 4,096 tokens.
-    #[cfg(feature = "rayon")]
-    #[must_use]
-    pub const fn parallel_scratch_len(&self, queries: usize, threads: usize) -> usize {
-        if !self.is_possible() {
-            return 0;
-        }
-        let layout = Layout::new(self);
-        let rows = queries.div_ceil(self.kv_heads);
-        let rows = if rows < super::page::BATCH { rows } else { super::page::BATCH };
-        let (result, worker) = layout.part_scratch(rows);
-        let parts = (layout.slots * layout.page).div_ceil(super::page::SPLIT);
-        let head = layout.unit_scratch(rows) + parts * result + threads * worker;
-        let (attend, append) =
-            (self.kv_heads * head, layout.append_scratch() + self.kv_heads * layout.page_of_rows());
-        if attend > append { attend } else { append }
     }
 
     /// Keys are exact: nothing to centre or balance.
@@ -124,13 +91,6 @@ impl LayerConfig {
 
     pub(crate) const fn balances(&self) -> bool {
         self.balance && !self.has_float_keys()
-    }
-
-    /// Whether sizes can be computed.
-    const fn is_possible(&self) -> bool {
-        self.check().is_ok()
-            && self.keys.block_bytes(self.key_dim) > 0
-            && self.values.block_bytes(self.value_dim) > 0
     }
 
     /// `Ok` if a cache can be built like this, its codecs aside.
@@ -150,18 +110,29 @@ impl LayerConfig {
         if self.kv_heads == 0 || self.kv_heads > 1 << 16 {
             return refuse("a layer has 1 to 65,536 key/value heads");
         }
-        if self.sink_tokens > 1 << 16 || self.recent_window > 1 << 24 || self.capacity as u64 > 1 << 40 {
-            return refuse("at most 65,536 sinks, 2^24 recent tokens and a capacity of 2^40 tokens");
+        if self.sink_tokens > 1 << 16
+            || self.recent_window > 1 << 24
+            || self.max_rollback > 1 << 24
+            || self.capacity as u64 > 1 << 40
+        {
+            return refuse(
+                "at most 65,536 sinks, 2^24 recent tokens, rollbacks of 2^24 and a capacity of 2^40 tokens",
+            );
         }
         if self.capacity < self.sink_tokens + self.recent_window + self.page {
-            return refuse("the capacity must hold the sinks, the recent window and a page");
+            return Err(Error::Capacity {
+                capacity: self.capacity,
+                sinks: self.sink_tokens,
+                window: self.recent_window,
+                page: self.page,
+            });
         }
         if matches!(self.sliding_window, Some(0)) {
             return refuse("a sliding window of 0 tokens sees nothing");
         }
         // In 64 bits, before `Layout` computes with those of the machine: a page's length is stored in 32.
         let (heads, width) = (self.kv_heads as u64, (self.key_dim + self.value_dim) as u64);
-        let exact = (self.sink_tokens + self.recent_window + 2 * self.page) as u64;
+        let exact = (self.sink_tokens + self.recent_window + self.max_rollback + 2 * self.page) as u64;
         let paged = self.keys.page_bytes_max(self.key_dim, self.page) as u64
             + self.values.page_bytes_max(self.value_dim, self.page) as u64;
         let front = heads * (exact + 3) * 2 * width;

@@ -1,6 +1,7 @@
 //! All layers of a model, on the heap.
 
-use super::page::{Layout, Shared};
+use super::page::Layout;
+use super::storage::Shared;
 use super::{Layer, LayerConfig, State, Stats, Tensor};
 use crate::codec::Codec;
 use crate::{Attend, Backend, CodecSpec, Error, Role};
@@ -109,9 +110,10 @@ impl KvCache {
     /// One of them.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for a number that is too high.
+    /// [`Error::Missing`] for a number that is too high.
     pub fn layer_mut(&mut self, layer: usize) -> Result<&mut SharedLayer, Error> {
-        self.layers.get_mut(layer).ok_or(Error::Unsupported { why: "the cache has fewer layers" })
+        let count = self.layers.len();
+        self.layers.get_mut(layer).ok_or(Error::Missing { what: "layer", number: layer, count })
     }
 
     /// Allocates what calls with so many query rows (query heads · queries of a block) work in: then they allocate
@@ -126,13 +128,21 @@ impl KvCache {
     }
 
     fn layer(&mut self, layer: usize, queries: usize) -> Result<(&mut SharedLayer, &mut [f32]), Error> {
-        let layer =
-            self.layers.get_mut(layer).ok_or(Error::Unsupported { why: "the cache has fewer layers" })?;
+        let missing = Error::Missing { what: "layer", number: layer, count: self.layers.len() };
+        let layer = self.layers.get_mut(layer).ok_or(missing)?;
         let needed = scratch_len(&layer.config, queries);
         if self.scratch.len() < needed {
             self.scratch.resize(needed, 0.0);
         }
         Ok((layer, &mut self.scratch[..needed]))
+    }
+
+    /// Decides a layer's balance from a prompt's keys and queries: [`Layer::calibrate`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn calibrate(&mut self, layer: usize, keys: &[f32], queries: &[f32]) -> Result<(), Error> {
+        self.layer_mut(layer)?.calibrate(keys, queries)
     }
 
     /// Adds tokens to a layer: [`Layer::append`].
@@ -149,7 +159,7 @@ impl KvCache {
         layer.append(keys, values, scratch)
     }
 
-    /// Attention on a layer: [`Layer::attend`]. While its balance is open, the queries count towards it.
+    /// Attention on a layer: [`Layer::attend`].
     ///
     /// # Errors
     /// As there.
@@ -162,8 +172,7 @@ impl KvCache {
     ) -> Result<(), Error> {
         let rows = self.layers.get(layer).map_or(0, |layer| queries.len() / layer.config.key_dim);
         let (layer, scratch) = self.layer(layer, rows)?;
-        layer.attend(queries, options, output, scratch)?;
-        layer.observe(queries)
+        layer.attend(queries, options, output, scratch)
     }
 
     /// [`Layer::scores`] of a layer.
@@ -207,14 +216,11 @@ impl KvCache {
     /// # Errors
     /// As there; all layers are then as they were.
     pub fn truncate(&mut self, position: usize) -> Result<(), Error> {
-        if self.layers.iter().all(|layer| position >= layer.state.start) {
-            // Within every exact window, where nothing is decoded and nothing fails.
-            return self.layers.iter_mut().try_for_each(|layer| layer.truncate(position));
+        for layer in &self.layers {
+            layer.check_truncate(position)?;
         }
-        let mut layers = self.layers.clone();
-        layers.iter_mut().try_for_each(|layer| layer.truncate(position))?;
-        self.layers = layers;
-        Ok(())
+        // What can fail has been tried in every layer.
+        self.layers.iter_mut().try_for_each(|layer| layer.truncate(position))
     }
 
     /// Drops whole pages in every layer: [`Layer::evict`]. Returns the tokens dropped, all layers together.
@@ -240,6 +246,7 @@ impl KvCache {
         self.layers.iter().map(Layer::stats).fold(Stats::default(), |sum, layer| Stats {
             tokens: sum.tokens + layer.tokens,
             paged_tokens: sum.paged_tokens + layer.paged_tokens,
+            exact_tokens: sum.exact_tokens + layer.exact_tokens,
             next_position: sum.next_position.max(layer.next_position),
             evicted_tokens: sum.evicted_tokens + layer.evicted_tokens,
             decoded_tokens: sum.decoded_tokens + layer.decoded_tokens,

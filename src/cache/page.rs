@@ -1,7 +1,7 @@
-//! Where everything lies: the one place that computes sizes; and the two kinds of memory a layer lives in.
+//! Where everything lies: the one place that computes sizes.
 //!
 //! ```text
-//! front   head 0: sinks K, sinks V, window K, window V (f16 rows), balance, prefix centre;  head 1: …
+//! front   head 0: sinks K, sinks V, ring K, ring V (f16 rows), balance, prefix centre;  head 1: …
 //! page    header (16 bytes: position u64, length u32, zeros)
 //!         head 0: centre f16, key blocks, value blocks;  head 1: …
 //! ```
@@ -11,10 +11,8 @@
 //! A page is written once, when it closes, and never changed: forks share it.
 
 use super::config::{Center, LayerConfig};
+use crate::Error;
 use core::ops::Range;
-
-#[cfg(feature = "alloc")]
-use alloc::{collections::VecDeque, sync::Arc, vec, vec::Vec};
 
 /// Bytes before the heads of a page. Position u64, length of the page u32; then zeros, kept for keys whose channels have rates of their own.
 pub(crate) const HEADER: usize = 16;
@@ -35,7 +33,10 @@ pub(crate) struct Layout {
     /// Tokens of a page.
     pub(crate) page: usize,
     pub(crate) sinks: usize,
-    /// Places in the exact window: a whole number of pages, so that no page wraps.
+    /// Tokens of the exact window, at most.
+    window: usize,
+    /// Places for the exact window, and for the rows of closed pages that a rollback may open again: a whole number of
+    /// pages, so that no page wraps.
     pub(crate) ring: usize,
     /// Page slots in caller-given memory.
     pub(crate) slots: usize,
@@ -69,19 +70,21 @@ impl Layout {
         (value_block, value_page): (usize, usize),
     ) -> Self {
         let LayerConfig { kv_heads: heads, key_dim, value_dim, page, sink_tokens: sinks, .. } = *config;
-        let ring = config.recent_window.div_ceil(page) * page + page;
+        let ring = (config.recent_window + config.max_rollback).div_ceil(page) * page + page;
         let centre_bytes = if matches!(config.centers(), Center::Page) { 2 * key_dim } else { 0 };
         let prefix_bytes = if matches!(config.centers(), Center::Prefix) { 2 * key_dim } else { 0 };
-        // Sums of squares of queries in f32 until the balance is decided, then the balance in f16.
-        let balance_bytes = if config.balances() { 4 * key_dim } else { 0 };
+        let balance_bytes = if config.balances() { 2 * key_dim } else { 0 };
         let varies = key_page > page * key_block || value_page > page * value_block;
         let head_page = centre_bytes + if varies { 8 } else { 0 } + key_page + value_page;
         let head_front = (sinks + ring) * 2 * (key_dim + value_dim) + balance_bytes + prefix_bytes;
         let paged = config.capacity.saturating_sub(sinks + config.recent_window) / page;
         let slots = match config.sliding_window {
-            // A spare one, to see whether pages can be encoded before the oldest give up theirs.
-            Some(window) if window.div_ceil(page) + 1 < paged => window.div_ceil(page) + 2,
-            Some(_) => paged + 1,
+            // What the window shows after the longest rollback; and a spare one, to see whether pages can be encoded
+            // before the oldest give up theirs.
+            Some(window) => {
+                let seen = window.saturating_add(config.max_rollback).div_ceil(page) + 1;
+                if seen < paged { seen + 1 } else { paged + 1 }
+            }
             None => paged,
         };
         Self {
@@ -90,6 +93,7 @@ impl Layout {
             value_dim,
             page,
             sinks,
+            window: config.recent_window + page,
             ring,
             slots,
             key_page,
@@ -134,8 +138,9 @@ impl Layout {
         if most < SPLIT { most } else { SPLIT }
     }
 
+    /// Exact tokens whose scores are held at once.
     pub(crate) const fn exact_tokens(&self) -> usize {
-        let tokens = self.sinks + self.ring;
+        let tokens = self.sinks + self.window;
         if tokens < SPLIT { tokens } else { SPLIT }
     }
 
@@ -175,7 +180,7 @@ impl Layout {
         self.front(head, 2 * (before + place * self.value_dim), 2 * count * self.value_dim)
     }
 
-    /// Sums of squares in f32, or the balance in f16 at the start of it; empty where keys are not balanced.
+    /// The balance in f16; empty where keys are not balanced.
     pub(crate) fn balance(&self, head: usize) -> Range<usize> {
         let from = self.head_front - self.balance_bytes - self.prefix_bytes;
         self.front(head, from, self.balance_bytes)
@@ -250,6 +255,66 @@ impl Layout {
     }
 }
 
+impl LayerConfig {
+    /// Bytes that [`LayerCache`](crate::LayerCache) needs for a full cache; 0 for an impossible configuration, which
+    /// its constructor refuses with the reason. Every size is computed in `Layout`, from block sizes that specs know at
+    /// compile time.
+    #[must_use]
+    pub const fn required_bytes(&self) -> usize {
+        if !self.is_possible() {
+            return 0;
+        }
+        let layout = Layout::new(self);
+        layout.slots.saturating_mul(layout.page_bytes).saturating_add(layout.front_bytes)
+    }
+
+    /// Values of scratch memory that appending and attending with `queries` rows (query heads x queries of a block)
+    /// need; 0 for an impossible configuration.
+    #[must_use]
+    pub const fn scratch_len(&self, queries: usize) -> usize {
+        if !self.is_possible() {
+            return 0;
+        }
+        let layout = Layout::new(self);
+        let rows = queries.div_ceil(self.kv_heads);
+        let (attend, append) = (layout.unit_scratch(rows), layout.append_scratch());
+        if attend > append { attend } else { append }
+    }
+
+    /// The same for `threads` threads: over heads, and over parts of 4,096 tokens.
+    #[cfg(feature = "rayon")]
+    #[must_use]
+    pub const fn parallel_scratch_len(&self, queries: usize, threads: usize) -> usize {
+        if !self.is_possible() {
+            return 0;
+        }
+        let layout = Layout::new(self);
+        let rows = queries.div_ceil(self.kv_heads);
+        let rows = if rows < BATCH { rows } else { BATCH };
+        let (result, worker) = layout.part_scratch(rows);
+        let parts = (layout.slots * layout.page).div_ceil(SPLIT);
+        let head = layout.unit_scratch(rows) + parts * result + threads * worker;
+        let (attend, append) =
+            (self.kv_heads * head, layout.append_scratch() + self.kv_heads * layout.page_of_rows());
+        if attend > append { attend } else { append }
+    }
+
+    /// Whether sizes can be computed.
+    const fn is_possible(&self) -> bool {
+        self.check().is_ok()
+            && self.keys.block_bytes(self.key_dim) > 0
+            && self.values.block_bytes(self.value_dim) > 0
+    }
+}
+
+/// The same error, its block counted over all pages of so many tokens.
+pub(crate) fn in_page(error: Error, page: usize, tokens: usize) -> Error {
+    match error {
+        Error::Corrupt { block } => Error::Corrupt { block: page * tokens + block },
+        other => other,
+    }
+}
+
 /// The length that a page says it has.
 pub(crate) fn page_length(page: &[u8]) -> usize {
     read_u32(&page[8..])
@@ -257,167 +322,4 @@ pub(crate) fn page_length(page: &[u8]) -> usize {
 
 fn read_u32(bytes: &[u8]) -> usize {
     u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) as usize
-}
-
-/// The memory of a layer: a front of fixed size, and pages in the order of their tokens.
-pub trait Storage: Send + Sync {
-    #[doc(hidden)]
-    fn front(&self) -> &[u8];
-    #[doc(hidden)]
-    fn front_mut(&mut self) -> &mut [u8];
-    /// Number of pages.
-    #[doc(hidden)]
-    fn pages(&self) -> usize;
-    #[doc(hidden)]
-    fn page(&self, index: usize) -> &[u8];
-    /// Pages that can be written before some are removed.
-    #[doc(hidden)]
-    fn free(&self) -> usize;
-    /// The front; and the memory of page `pages() + index`, which is no part of the cache until it is committed.
-    /// `index` is below [`free`](Self::free).
-    #[doc(hidden)]
-    fn front_and_draft(&mut self, index: usize) -> (&[u8], &mut [u8]);
-    /// Adds the first `count` drafts, and forgets the others.
-    #[doc(hidden)]
-    fn commit(&mut self, count: usize);
-    /// Removes pages.
-    #[doc(hidden)]
-    fn remove(&mut self, range: Range<usize>);
-}
-
-/// Memory of the caller: `&mut [u8]`, an array, a `Vec`.
-#[derive(Debug)]
-pub struct Fixed<S> {
-    bytes: S,
-    front: usize,
-    page: usize,
-    slots: usize,
-    /// The slot of the first page; the others follow in a circle.
-    first: usize,
-    len: usize,
-}
-
-impl<S: AsRef<[u8]> + AsMut<[u8]>> Fixed<S> {
-    pub(crate) fn new(layout: &Layout, bytes: S) -> Self {
-        Self {
-            bytes,
-            front: layout.front_bytes,
-            page: layout.page_bytes,
-            slots: layout.slots,
-            first: 0,
-            len: 0,
-        }
-    }
-
-    fn slot(&self, index: usize) -> Range<usize> {
-        let start = self.front + (self.first + index) % self.slots.max(1) * self.page;
-        start..start + self.page
-    }
-}
-
-impl<S: AsRef<[u8]> + AsMut<[u8]> + Send + Sync> Storage for Fixed<S> {
-    fn front(&self) -> &[u8] {
-        &self.bytes.as_ref()[..self.front]
-    }
-
-    fn front_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes.as_mut()[..self.front]
-    }
-
-    fn pages(&self) -> usize {
-        self.len
-    }
-
-    fn page(&self, index: usize) -> &[u8] {
-        &self.bytes.as_ref()[self.slot(index)]
-    }
-
-    fn free(&self) -> usize {
-        self.slots - self.len
-    }
-
-    fn front_and_draft(&mut self, index: usize) -> (&[u8], &mut [u8]) {
-        let slot = self.slot(self.len + index);
-        let (front, pages) = self.bytes.as_mut().split_at_mut(self.front);
-        (front, &mut pages[slot.start - self.front..slot.end - self.front])
-    }
-
-    fn commit(&mut self, count: usize) {
-        self.len += count;
-    }
-
-    fn remove(&mut self, range: Range<usize>) {
-        if range.start == 0 {
-            self.first = (self.first + range.end) % self.slots.max(1);
-        } else {
-            for index in range.end..self.len {
-                let (from, to) = (self.slot(index), self.slot(index - range.len()));
-                self.bytes.as_mut().copy_within(from, to.start);
-            }
-        }
-        self.len -= range.len();
-    }
-}
-
-/// Pages on the heap, each allocated when it closes and shared by all forks that have it.
-#[cfg(feature = "alloc")]
-#[derive(Clone, Debug)]
-pub struct Shared {
-    front: Vec<u8>,
-    page: usize,
-    pages: VecDeque<Arc<[u8]>>,
-    drafts: Vec<Arc<[u8]>>,
-}
-
-#[cfg(feature = "alloc")]
-impl Shared {
-    pub(crate) fn new(layout: &Layout) -> Self {
-        Self {
-            front: vec![0; layout.front_bytes],
-            page: layout.page_bytes,
-            pages: VecDeque::new(),
-            drafts: Vec::new(),
-        }
-    }
-}
-
-#[cfg(feature = "alloc")]
-impl Storage for Shared {
-    fn front(&self) -> &[u8] {
-        &self.front
-    }
-
-    fn front_mut(&mut self) -> &mut [u8] {
-        &mut self.front
-    }
-
-    fn pages(&self) -> usize {
-        self.pages.len()
-    }
-
-    fn page(&self, index: usize) -> &[u8] {
-        &self.pages[index]
-    }
-
-    fn free(&self) -> usize {
-        usize::MAX
-    }
-
-    fn front_and_draft(&mut self, index: usize) -> (&[u8], &mut [u8]) {
-        while self.drafts.len() <= index {
-            self.drafts.push(core::iter::repeat_n(0, self.page).collect());
-        }
-        (&self.front, Arc::make_mut(&mut self.drafts[index]))
-    }
-
-    fn commit(&mut self, count: usize) {
-        for draft in self.drafts.drain(..).take(count) {
-            let length = page_length(&draft);
-            self.pages.push_back(if length < draft.len() { Arc::from(&draft[..length]) } else { draft });
-        }
-    }
-
-    fn remove(&mut self, range: Range<usize>) {
-        self.pages.drain(range);
-    }
 }

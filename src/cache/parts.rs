@@ -1,10 +1,10 @@
 //! Attention's two products on a layer, for engines that have a softmax of their own.
 
 use super::Layer;
-use super::page::{BATCH, SPLIT, Storage};
-
+use super::page::{BATCH, SPLIT, in_page};
 use super::rows::score_pages;
-use crate::attention::{MAX_QUERY, Scratch};
+use super::storage::Storage;
+use super::view::{MAX_QUERY, Scratch};
 use crate::codec::{Codec, check_values};
 use crate::{Error, MAX_WEIGHT};
 use octaplex_arch::Float;
@@ -94,7 +94,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     /// \[outputs]\[width].
     ///
     /// # Errors
-    /// As [`Codec::accumulate`](crate::Codec::accumulate).
+    /// As [`Codec::accumulate`](crate::Codec::accumulate); the block of [`Error::Corrupt`] is counted over all pages.
     pub fn accumulate(
         &self,
         head: usize,
@@ -146,7 +146,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         scratch: &[f32],
     ) -> Result<(), Error> {
         if head >= self.config.kv_heads {
-            return Err(Error::Unsupported { why: "the layer has fewer heads" });
+            return Err(Error::Missing { what: "head", number: head, count: self.config.kv_heads });
         }
         Error::expect_length("values of rows", count * dim, rows.len())?;
         let expected = self.layout.unit_scratch(count.max(1));
@@ -154,13 +154,5 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
             return Err(Error::Length { what: "values of scratch", expected, actual: scratch.len() });
         }
         Ok(())
-    }
-}
-
-/// The same error, its block counted over all pages.
-fn in_page(error: Error, page: usize, tokens: usize) -> Error {
-    match error {
-        Error::Corrupt { block } => Error::Corrupt { block: page * tokens + block },
-        other => other,
     }
 }

@@ -3,9 +3,9 @@
 //! Everything is little-endian. Each section (header, exact tokens, every page) is followed by its CRC-32. Loading
 //! checks everything before the cache changes, and trusts no length.
 
-use super::page::{Layout, Storage, page_length};
-
-use super::{Center, Layer, LayerConfig, State, center, position};
+use super::page::{Layout, page_length};
+use super::storage::Storage;
+use super::{Center, Layer, LayerConfig, MAX_POSITION, State, position};
 use crate::codec::Codec;
 use crate::{CodecSpec, Error};
 use core::fmt::{self, Write};
@@ -15,7 +15,7 @@ const LAYER: &[u8; 8] = b"octalayr";
 /// Of a layer whose codecs have no spec: nothing loads it.
 const OWN_CODECS: &[u8; 8] = b"octaown\0";
 const PAGE: &[u8; 8] = b"octapage";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 fn damaged<T>(at: usize, why: &'static str) -> Result<T, Error> {
     Err(Error::Snapshot { at, why })
@@ -83,7 +83,7 @@ impl<'a> Reader<'a> {
     fn u64(&mut self) -> Result<usize, Error> {
         let at = self.at;
         match usize::try_from(u64::from_le_bytes(self.array()?)) {
-            Ok(value) if value <= usize::MAX / 4 => Ok(value),
+            Ok(value) if value <= MAX_POSITION => Ok(value),
             _ => damaged(at, "a number beyond what this machine can hold"),
         }
     }
@@ -139,6 +139,7 @@ impl LayerConfig {
             writer.u32(number);
         }
         writer.u32(self.recent_window);
+        writer.u32(self.max_rollback);
         writer.bytes(&[self.center as u8, u8::from(self.balance), 0, 0]);
         writer.u64(self.sliding_window.unwrap_or(0));
         writer.u64(self.capacity);
@@ -148,8 +149,9 @@ impl LayerConfig {
 
     fn read(reader: &mut Reader) -> Result<Self, Error> {
         let layer = reader.u32()? as u32;
-        let [kv_heads, key_dim, value_dim, page, sink_tokens, recent_window] =
-            [reader.u32()?, reader.u32()?, reader.u32()?, reader.u32()?, reader.u32()?, reader.u32()?];
+        let [kv_heads, key_dim, value_dim, page] =
+            [reader.u32()?, reader.u32()?, reader.u32()?, reader.u32()?];
+        let [sink_tokens, recent_window, max_rollback] = [reader.u32()?, reader.u32()?, reader.u32()?];
         let at = reader.at;
         let (center, balance) = match reader.array()? {
             [center @ 0..3, balance @ 0..2, 0, 0] => {
@@ -173,6 +175,7 @@ impl LayerConfig {
             center,
             balance,
             sliding_window,
+            max_rollback,
             capacity,
         };
         config.check()?;
@@ -182,75 +185,77 @@ impl LayerConfig {
 
 impl State {
     fn write(&self, writer: &mut Writer) {
-        for number in [self.next, self.start, self.place, self.evicted, self.decoded, self.queries as usize] {
+        for number in [self.next, self.start, self.kept, self.place, self.floor, self.evicted, self.decoded] {
             writer.u64(number);
         }
-        writer.u32(usize::from(self.has_prefix));
+        writer.u32(usize::from(self.calibrated));
     }
 
-    /// Reads a state that goes with the layout.
-    fn read(reader: &mut Reader, layout: &Layout) -> Result<Self, Error> {
+    /// Reads a state that a layer of this configuration can be in.
+    fn read(reader: &mut Reader, layout: &Layout, config: &LayerConfig) -> Result<Self, Error> {
         let at = reader.at;
-        let [next, start, place, evicted, decoded, queries] =
-            [reader.u64()?, reader.u64()?, reader.u64()?, reader.u64()?, reader.u64()?, reader.u64()?];
-        let has_prefix = reader.u32()?;
-        let window = next.saturating_sub(start);
-        let fits = window <= layout.ring && place < layout.ring && place.is_multiple_of(layout.page);
-        let starts = start >= layout.sinks && (next >= layout.sinks || start == layout.sinks);
-        if !fits || !starts || next.max(layout.sinks) < start || has_prefix > 1 {
+        let [next, start, kept, place] = [reader.u64()?, reader.u64()?, reader.u64()?, reader.u64()?];
+        let [floor, evicted, decoded] = [reader.u64()?, reader.u64()?, reader.u64()?];
+        let calibrated = reader.u32()?;
+        let state = Self { next, start, kept, place, floor, evicted, decoded, calibrated: calibrated == 1 };
+        let places =
+            state.in_ring() <= layout.ring && place < layout.ring && place.is_multiple_of(layout.page);
+        let begins = kept >= layout.sinks && kept <= next.max(layout.sinks);
+        let follows = start == kept.saturating_add(config.closed(kept, next).saturating_mul(layout.page));
+        if !places || !begins || !follows || floor > start || calibrated > usize::from(config.balances()) {
             return damaged(at, "a state that no cache of this configuration can be in");
         }
-        let has_prefix = has_prefix == 1;
-        Ok(Self { next, start, place, evicted, decoded, queries: queries as u64, has_prefix })
+        Ok(state)
     }
 }
 
 /// The exact tokens' memory and what else a head has, piece by piece. Runs of a window do not depend on where its ring
 /// begins.
-fn front_pieces(layout: &Layout, state: &State, mut piece: impl FnMut(Range<usize>, bool)) {
+fn front_pieces(layout: &Layout, state: &State, mut piece: impl FnMut(Range<usize>, Piece)) {
     let sinks = state.next.min(layout.sinks);
-    let window = state.next.saturating_sub(state.start);
+    let window = state.in_ring();
     let first = window.min(layout.ring - state.place);
     for head in 0..layout.heads {
-        piece(layout.sink_keys(head, 0, sinks), true);
-        piece(layout.sink_values(head, 0, sinks), true);
-        piece(layout.window_keys(head, state.place, first), true);
-        piece(layout.window_keys(head, 0, window - first), true);
-        piece(layout.window_values(head, state.place, first), true);
-        piece(layout.window_values(head, 0, window - first), true);
-        piece(layout.balance(head), false);
-        piece(layout.prefix(head), true);
+        piece(layout.sink_keys(head, 0, sinks), Piece::Floats);
+        piece(layout.sink_values(head, 0, sinks), Piece::Floats);
+        piece(layout.window_keys(head, state.place, first), Piece::Floats);
+        piece(layout.window_keys(head, 0, window - first), Piece::Floats);
+        piece(layout.window_values(head, state.place, first), Piece::Floats);
+        piece(layout.window_values(head, 0, window - first), Piece::Floats);
+        let closed = state.has_closed(layout);
+        piece(layout.balance(head), if closed || state.calibrated { Piece::Balance } else { Piece::Open });
+        piece(layout.prefix(head), if closed { Piece::Floats } else { Piece::Open });
     }
 }
 
 /// What a piece of the front may hold.
 #[derive(Clone, Copy)]
 enum Piece {
+    /// Finite f16.
     Floats,
-    /// Open or decided.
+    /// f16 from 2⁻⁸ to 2⁸.
     Balance,
-    /// There are pages, so it was decided.
-    DecidedBalance,
+    /// Zeros: not decided yet.
+    Open,
+}
+
+impl Piece {
+    fn is_sound(self, bytes: &[u8]) -> bool {
+        match self {
+            Self::Floats => is_finite_f16(bytes),
+            Self::Balance => is_balance(bytes),
+            Self::Open => bytes.iter().all(|byte| *byte == 0),
+        }
+    }
 }
 
 fn is_finite_f16(bytes: &[u8]) -> bool {
     bytes.as_chunks::<2>().0.iter().fold(true, |finite, b| finite & (b[1] & 0x7c != 0x7c))
 }
 
-/// A head's balance memory as a cache leaves it: finite sums that are not negative, or a positive balance.
-fn is_balance(memory: &[u8], dim: usize) -> bool {
-    if center::is_decided(memory) {
-        let values = memory[..2 * dim].as_chunks::<2>().0.iter();
-        return values.into_iter().all(|b| {
-            let bits = u16::from_le_bytes(*b);
-            // From 2⁻⁸ to 2⁸.
-            (0x1c00..=0x5c00).contains(&bits)
-        });
-    }
-    memory.as_chunks::<4>().0.iter().all(|b| {
-        let sum = f32::from_le_bytes(*b);
-        sum.is_finite() && sum >= 0.0
-    })
+/// Whether all are from 2⁻⁸ to 2⁸, or as large as keys that f16 holds can make them.
+fn is_balance(bytes: &[u8]) -> bool {
+    bytes.as_chunks::<2>().0.iter().all(|b| (0x1c00..=0x5c00).contains(&u16::from_le_bytes(*b)))
 }
 
 impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
@@ -300,30 +305,17 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         if (LayerConfig { capacity: self.config.capacity, ..config }) != self.config {
             return damaged(12, "a cache of another configuration");
         }
-        let state = State::read(&mut reader, &layout)?;
-        let at = reader.at;
+        let state = State::read(&mut reader, &layout, &self.config)?;
         let pages = reader.u64()?;
         reader.checksum()?;
-        let exact = state.next.min(layout.sinks) + state.next.saturating_sub(state.start);
+        let exact = state.next.min(layout.sinks) + state.window();
         let tokens = pages.saturating_mul(layout.page).saturating_add(exact);
         if tokens > self.config.capacity || pages > layout.most_pages(&self.config) {
             return Err(Error::Full { capacity: self.config.capacity, needed: tokens });
         }
-        if pages.saturating_mul(layout.page) > state.start {
-            return damaged(at, "more pages than there have been tokens");
-        }
-        let centred = !layout.prefix(0).is_empty();
-        if if centred { pages > 0 && !state.has_prefix } else { state.has_prefix } {
-            return damaged(at, "a prefix centre that does not go with the pages");
-        }
         let mut found = Ok(());
-        front_pieces(&layout, &state, |piece, is_f16| {
+        front_pieces(&layout, &state, |piece, kind| {
             if found.is_ok() {
-                let kind = match (is_f16, pages) {
-                    (true, _) => Piece::Floats,
-                    (false, 0) => Piece::Balance,
-                    (false, _) => Piece::DecidedBalance,
-                };
                 found = self.read_piece(&mut reader, piece, kind, apply);
             }
         });
@@ -362,13 +354,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     ) -> Result<(), Error> {
         let at = reader.at;
         let bytes = reader.take(piece.len())?;
-        let is_decided = bytes.is_empty() || center::is_decided(bytes);
-        let is_sound = match kind {
-            Piece::Floats => is_finite_f16(bytes),
-            Piece::Balance => is_balance(bytes, self.layout.key_dim),
-            Piece::DecidedBalance => is_decided && is_balance(bytes, self.layout.key_dim),
-        };
-        if !is_sound {
+        if !kind.is_sound(bytes) {
             return damaged(at, "a value that is not finite, or a balance that does not go with the pages");
         }
         if apply {
@@ -377,43 +363,49 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         Ok(())
     }
 
-    /// What a page's bytes depend on, apart from the page: codecs, shape, balance and prefix centre.
+    /// What a page's bytes depend on, apart from the balance, the prefix centre and the page: codecs and shape.
     fn fingerprint(&self) -> u32 {
         let mut ignore = |_: &[u8]| {};
         let mut writer = Writer::new(&mut ignore);
-        LayerConfig { sink_tokens: 0, recent_window: 0, sliding_window: None, capacity: 0, ..self.config }
-            .write(&mut writer);
-        for head in 0..self.layout.heads {
-            let balance = &self.store.front()[self.layout.balance(head)];
-            writer.bytes(if center::is_decided(balance) { balance } else { &[] });
-            let prefix = &self.store.front()[self.layout.prefix(head)];
-            writer.bytes(if self.state.has_prefix { prefix } else { &[] });
-        }
+        let aside =
+            LayerConfig { sink_tokens: 0, recent_window: 0, max_rollback: 0, capacity: 0, ..self.config };
+        LayerConfig { sliding_window: None, ..aside }.write(&mut writer);
         writer.crc.finalize()
     }
 
-    /// One page alone, to be sent to a cache of the same configuration (and the same balance, if there is one). Page
-    /// `index` of `stats().paged_tokens / page`.
+    /// Each head's balance and prefix centre.
+    fn decided_pieces(&self) -> impl Iterator<Item = [(Range<usize>, Piece); 2]> + use<K, V, S> {
+        let layout = self.layout;
+        (0..layout.heads)
+            .map(move |head| [(layout.balance(head), Piece::Balance), (layout.prefix(head), Piece::Floats)])
+    }
+
+    /// One page alone, to be sent to a cache of the same configuration (sinks, windows, rollback and capacity may differ),
+    /// with the balance and the prefix centre that it was encoded with. Page `index` of `stats().paged_tokens / page`.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for a page that is not there, and for codecs of one's own.
+    /// [`Error::Missing`] for a page that is not there, [`Error::Unsupported`] for codecs of one's own.
     pub fn save_page(&self, index: usize, write: &mut dyn FnMut(&[u8])) -> Result<(), Error> {
         self.check_codecs()?;
         if index >= self.store.pages() {
-            return Err(Error::Unsupported { why: "the layer has fewer pages" });
+            return Err(Error::Missing { what: "page", number: index, count: self.store.pages() });
         }
         let page = self.store.page(index);
         let mut writer = Writer::new(write);
         writer.bytes(PAGE);
         writer.u32(VERSION as usize);
         writer.u32(self.fingerprint() as usize);
+        for (piece, _) in self.decided_pieces().flatten() {
+            writer.bytes(&self.store.front()[piece]);
+        }
         writer.bytes(&page[..page_length(page)]);
         writer.checksum();
         Ok(())
     }
 
     /// Adds a page from [`save_page`](Self::save_page) behind the others. The exact window must be empty, and the
-    /// page's position not before its own; the next token comes after the page.
+    /// page's position not before its own; the next token comes after the page. A layer that has decided nothing yet takes
+    /// over the page's balance and prefix centre; another must have the same. A rollback behind the page's end decodes it.
     ///
     /// # Errors
     /// [`Error::Snapshot`], [`Error::Full`]; the cache is then as it was.
@@ -425,7 +417,17 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
             return damaged(0, "no page, or one of a later version");
         }
         if reader.u32()? != self.fingerprint() as usize {
-            return damaged(12, "a page of a cache with another configuration or balance");
+            return damaged(12, "a page of a cache with another configuration");
+        }
+        let front = reader.at;
+        for [(balance, kind), (prefix, floats)] in self.decided_pieces() {
+            let closed = self.state.has_closed(&layout);
+            for (piece, kind, decided) in [(balance, kind, self.is_balanced()), (prefix, floats, closed)] {
+                let (at, bytes) = (reader.at, reader.take(piece.len())?);
+                if !kind.is_sound(bytes) || decided && bytes != &self.store.front()[piece] {
+                    return damaged(at, "a page with another balance or prefix centre than this cache's");
+                }
+            }
         }
         let page = read_page(&mut reader, &layout)?;
         reader.checksum()?;
@@ -433,17 +435,22 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
             return damaged(reader.at, "bytes behind the end");
         }
         if self.state.next != self.state.start || position(page) < self.state.start {
-            return damaged(16, "a page that does not follow this cache's tokens");
+            return damaged(front, "a page that does not follow this cache's tokens");
         }
         let needed = self.tokens() + layout.page;
         if needed > self.config.capacity || self.store.pages() >= layout.most_pages(&self.config) {
             return Err(Error::Full { capacity: self.config.capacity, needed });
         }
+        reader.at = front;
+        for (piece, _) in self.decided_pieces().flatten() {
+            let bytes = reader.take(piece.len())?;
+            self.store.front_mut()[piece].copy_from_slice(bytes);
+        }
         let (_, draft) = self.store.front_and_draft(0);
         draft[..page.len()].copy_from_slice(page);
         self.store.commit(1);
-        self.state.start = position(page) + layout.page;
-        self.state.next = self.state.start;
+        let end = position(page) + layout.page;
+        (self.state.kept, self.state.start, self.state.next) = (end, end, end);
         Ok(())
     }
 }
@@ -464,13 +471,11 @@ fn read_page<'a>(reader: &mut Reader<'a>, layout: &Layout) -> Result<&'a [u8], E
     let at = reader.at;
     let head = reader.take(super::page::HEADER)?;
     let length = page_length(head);
-    if length < head.len() || length > layout.page_bytes {
-        return damaged(at + 8, "a page of impossible length");
-    }
     reader.at = at;
     let page = reader.take(length)?;
     let position = u64::from_le_bytes(page.first_chunk().copied().unwrap_or_default());
-    if position > (usize::MAX / 4) as u64 || !layout.is_sound(page) {
+    // A page ends before the last position.
+    if position > (MAX_POSITION - layout.page) as u64 || !layout.is_sound(page) {
         return damaged(at, "a page whose lengths do not add up");
     }
     for head in 0..layout.heads {

@@ -1,8 +1,6 @@
 //! Rows that come in, in any float type.
 
-use crate::Error;
 use crate::backend::Kernels;
-use crate::codec::check_values;
 use half::{bf16, f16};
 use octaplex_arch::{Float, MAX_DIM};
 
@@ -68,22 +66,19 @@ impl Tensor<'_> {
         self.len() == 0
     }
 
-    /// `Ok` if f16 can hold all values.
-    pub(crate) fn check(&self) -> Result<(), Error> {
-        let refused = |found: Option<(usize, f32)>| match found {
-            None => Ok(()),
-            Some((_, x)) if x.is_finite() => Err(Error::Overflow),
-            Some((index, _)) => Err(Error::NonFinite { index }),
-        };
-        let fits = |x: f32| x.abs() < LIMIT;
+    /// The first value that f16 cannot hold, if there is one, and whether it is finite.
+    pub(crate) fn first_unfit(&self) -> Option<(usize, bool)> {
+        fn first(values: impl Iterator<Item = f32>) -> Option<(usize, bool)> {
+            values
+                .enumerate()
+                .find(|(_, x)| x.is_nan() || x.abs() >= LIMIT)
+                .map(|(at, x)| (at, x.is_finite()))
+        }
         match self {
-            Self::F32(values) => check_values(values, LIMIT),
-            Self::F16(values) => {
-                refused(values.iter().map(|x| x.to_f32()).enumerate().find(|(_, x)| !fits(*x)))
-            }
-            Self::Bf16(values) => {
-                refused(values.iter().map(|x| x.to_f32()).enumerate().find(|(_, x)| !fits(*x)))
-            }
+            Self::F32(values) if values.iter().all(|x| x.abs() < LIMIT) => None,
+            Self::F32(values) => first(values.iter().copied()),
+            Self::F16(values) => first(values.iter().map(|x| x.to_f32())),
+            Self::Bf16(values) => first(values.iter().map(|x| x.to_f32())),
         }
     }
 

@@ -1,13 +1,13 @@
-//! How tokens come in and leave: the exact window, closing pages, truncation, eviction.
+//! How tokens come in: the exact window, and pages that close behind it.
 
 use super::center::{self, Spread};
-use super::page::{HEADER, Layout, Storage};
-
+use super::page::{HEADER, Layout};
+use super::storage::Storage;
 use super::tensor::{LIMIT, Tensor};
-use super::{Center, Layer, State};
+use super::{Center, Layer, MAX_POSITION, State};
 use crate::Error;
 use crate::backend::Kernels;
-use crate::codec::{Codec, MAX_BLOCK_BYTES, SURE_NORM, check_values};
+use crate::codec::{Codec, MAX_BLOCK_BYTES, SURE_NORM};
 use core::ops::Range;
 use octaplex_arch::{Float, MAX_DIM};
 
@@ -19,10 +19,14 @@ struct Plan {
     next: usize,
     /// Pages that close.
     closing: usize,
-    /// How many of these no query will see, so that they are not even encoded.
+    /// How many of these no query will see, also after the longest rollback, so that they are not even encoded.
     skipped: usize,
-    /// Pages that no query will see any more.
+    /// Pages that no query will see any more, also after the longest rollback.
     evicted: usize,
+    /// The position before which nothing will be seen any more.
+    floor: usize,
+    /// The first position whose row stays in the ring.
+    kept: usize,
 }
 
 /// Keys or values.
@@ -49,7 +53,7 @@ impl Window<'_> {
         let old = state.next.saturating_sub(start).min(count);
         let (from_window, from_input) = rows.split_at_mut(old * dim);
         if old > 0 {
-            let place = (state.place + start - state.start) % layout.ring;
+            let place = state.place_of(layout, start);
             let bytes = &self.front[(side.window)(layout, head, place, old)];
             self.backend.decode_floats(Float::F16, bytes, from_window);
         }
@@ -139,11 +143,11 @@ impl Encoder<'_> {
 
 impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     /// Adds tokens: keys and values in any float type, \[kv_heads]\[tokens]\[width]. Tokens appended one by one or
-    /// many at a time give the same cache. `scratch` has [`scratch_len`](crate::LayerConfig::scratch_len) values.
+    /// many at a time give the same bytes. `scratch` has [`scratch_len`](crate::LayerConfig::scratch_len) values.
     ///
     /// # Errors
-    /// [`Error::Full`]; [`Error::NonFinite`]; [`Error::Overflow`] for values that f16 cannot hold, or rows whose norm
-    /// the codec cannot (where keys are centred, twice their norm: it ends below 32,752 for most); [`Error::Length`].
+    /// [`Error::Full`]; [`Error::Row`] for values that f16 cannot hold, or rows whose norm the codec cannot (where keys
+    /// are centred, twice their norm: it ends below 32,752 for most); [`Error::Rows`]; [`Error::Length`] for scratch.
     /// The cache is then as it was.
     pub fn append<'a>(
         &mut self,
@@ -160,20 +164,24 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         let values =
             Side { input: values.into(), dim: layout.value_dim, window: window(crate::Role::Values) };
         let count = keys.input.len() / (layout.heads * layout.key_dim);
-        Error::expect_length("values of keys", count * layout.heads * layout.key_dim, keys.input.len())?;
-        Error::expect_length(
-            "values of values",
-            count * layout.heads * layout.value_dim,
-            values.input.len(),
-        )?;
+        let wrong = |what, side: Side, each| Err(rows_error(what, &layout, side.dim, each, side.input.len()));
+        if count * layout.heads * layout.key_dim != keys.input.len() {
+            return wrong("keys", keys, None);
+        }
+        if count * layout.heads * layout.value_dim != values.input.len() {
+            return wrong("values", values, Some(count));
+        }
         if count == 0 {
             return Ok(());
         }
-        keys.input.check()?;
-        values.input.check()?;
+        for (what, side) in [("keys", keys), ("values", values)] {
+            if let Some((at, finite)) = side.input.first_unfit() {
+                return Err(self.row_error(what, (count, side.dim), at, Some(finite)));
+            }
+        }
         let plan = self.plan(count)?;
-        self.try_rows(keys, &self.keys, self.config.centers() != Center::Off, Layout::balance)?;
-        self.try_rows(values, &self.values, false, |_, _| 0..0)?;
+        self.try_rows("keys", keys, &self.keys, self.config.centers() != Center::Off, Layout::balance)?;
+        self.try_rows("values", values, &self.values, false, |_, _| 0..0)?;
         if plan.closing > 0 {
             self.close(&plan, keys, values, scratch)?;
         } else if plan.evicted > 0 {
@@ -184,8 +192,10 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         let state = &mut self.state;
         state.next = plan.next;
         state.start += plan.closing * layout.page;
-        state.place = (state.place + plan.closing * layout.page) % layout.ring;
-        state.evicted += (plan.skipped + plan.evicted) * layout.page;
+        state.place = state.place_of(&layout, plan.kept);
+        state.kept = plan.kept;
+        state.floor = plan.floor;
+        state.evicted = (state.evicted + (plan.skipped + plan.evicted) * layout.page).min(MAX_POSITION);
         Ok(())
     }
 
@@ -194,13 +204,18 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     }
 
     fn plan(&self, count: usize) -> Result<Plan, Error> {
-        let (layout, state, page) = (&self.layout, &self.state, self.layout.page);
-        let next = state.next + count;
+        let (layout, state, page, config) = (&self.layout, &self.state, self.layout.page, &self.config);
+        let next = state.next.saturating_add(count);
+        if next > MAX_POSITION {
+            return Err(Error::Full { capacity: MAX_POSITION, needed: next });
+        }
         let window = next.saturating_sub(state.start);
-        let recent = self.config.recent_window;
-        let closing = if window >= recent + page { (window - recent) / page } else { 0 };
-        // Queries from now on see positions from here on.
-        let visible = self.config.sliding_window.map_or(0, |window| next.saturating_sub(window));
+        let closing = config.closed(state.start, next);
+        // The layer may go back to here, and no further: these pages are closed for good.
+        let back = next.saturating_sub(config.max_rollback);
+        let kept = state.kept + config.closed(state.kept, back) * page;
+        // Queries from then on see positions from here on.
+        let visible = config.sliding_window.map_or(0, |window| back.saturating_sub(window));
         let unseen = |start: usize| start + page <= visible;
         let skipped = (0..closing).take_while(|i| unseen(state.start + i * page)).count();
         let pages = self.store.pages();
@@ -210,7 +225,12 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         if tokens > self.config.capacity {
             return Err(Error::Full { capacity: self.config.capacity, needed: tokens });
         }
-        Ok(Plan { count, next, closing, skipped, evicted })
+        let floor = match (skipped, evicted) {
+            (0, 0) => state.floor,
+            (0, _) => self.page_position(evicted - 1) + page,
+            _ => state.start + skipped * page,
+        };
+        Ok(Plan { count, next, closing, skipped, evicted, floor, kept })
     }
 
     /// Refuses rows that their codec cannot encode now, when they come, and not when their page closes. Centred rows
@@ -218,6 +238,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     /// where its codec fits a difference of rows much worse than the rows.)
     fn try_rows(
         &self,
+        what: &'static str,
         side: Side,
         codec: &dyn Codec,
         centred: bool,
@@ -229,7 +250,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         let tokens = side.input.len() / (self.layout.heads * side.dim);
         for head in 0..self.layout.heads {
             let memory = &self.store.front()[balance_at(&self.layout, head)];
-            let balanced = center::is_decided(memory);
+            let balanced = !memory.is_empty() && self.is_balanced();
             let mut least = 1.0;
             if balanced {
                 center::read_balance(self.backend, memory, balance);
@@ -245,7 +266,8 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
                 }
                 if self.backend.dot(row, row) >= sure * sure {
                     row.iter_mut().for_each(|x| *x *= if centred { 2.0 } else { 1.0 });
-                    codec.encode(row, &mut block[..codec.block_bytes()])?;
+                    let encoded = codec.encode(row, &mut block[..codec.block_bytes()]);
+                    encoded.map_err(|_| self.row_error(what, (tokens, side.dim), token * side.dim, None))?;
                 }
             }
         }
@@ -261,10 +283,9 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         }
         let (balances, scratch) = scratch.split_at_mut(layout.heads * layout.key_dim);
         let (prefixes, rows) = scratch.split_at_mut(layout.heads * layout.key_dim);
-        let mut opened = [false; 2];
         for head in 0..layout.heads {
             let at = head * layout.key_dim..(head + 1) * layout.key_dim;
-            opened = self.decide(plan, keys, head, &mut balances[at.clone()], &mut prefixes[at], rows)?;
+            self.decide(keys, head, &mut balances[at.clone()], &mut prefixes[at], rows)?;
         }
         let pages = plan.closing - plan.skipped;
         // Where the new pages have no room beside those they replace, they are encoded twice: the first time to see
@@ -295,59 +316,56 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
             self.store.remove(0..plan.evicted);
         }
         self.store.commit(pages);
+        // What was decided before is written again, with the same bytes.
         for head in 0..layout.heads {
             let at = head * layout.key_dim..(head + 1) * layout.key_dim;
-            if opened[0] && !center::is_decided(&self.store.front()[layout.balance(head)]) {
-                let memory = &mut self.store.front_mut()[layout.balance(head)];
-                center::decide(self.backend, memory, &balances[at.clone()]);
-            }
-            if opened[1] {
-                let memory = &mut self.store.front_mut()[layout.prefix(head)];
-                self.backend.encode_floats(Float::F16, &prefixes[at], memory);
-                self.state.has_prefix = true;
+            for (place, values) in [(layout.balance(head), &*balances), (layout.prefix(head), &*prefixes)] {
+                if !place.is_empty() {
+                    let memory = &mut self.store.front_mut()[place];
+                    self.backend.encode_floats(Float::F16, &values[at.clone()], memory);
+                }
             }
         }
         Ok(())
     }
 
-    /// Reads a head's balance and prefix centre, or finds them from the keys that are there when the first page
-    /// closes; says whether each is used.
+    /// Reads a head's balance and prefix centre, or finds them from the keys that fill the window when the first page
+    /// closes: the same ones, whether they come one by one or in a prompt with thousands behind them.
     fn decide(
         &self,
-        plan: &Plan,
         keys: Side,
         head: usize,
         balance: &mut [f32],
         prefix: &mut [f32],
         rows: &mut [f32],
-    ) -> Result<[bool; 2], Error> {
+    ) -> Result<(), Error> {
         let (layout, state, dim) = (&self.layout, &self.state, self.layout.key_dim);
         let front = self.store.front();
+        let (decided, full) = (state.has_closed(layout), self.config.recent_window + layout.page);
         let memory = &front[layout.balance(head)];
-        let present = (plan.next - state.start).min(self.config.recent_window + layout.page);
-        if center::is_decided(memory) {
+        if memory.is_empty() {
+            balance.fill(1.0);
+        } else if self.is_balanced() {
             center::read_balance(self.backend, memory, balance);
-        } else if !memory.is_empty() {
+        } else {
             let mut spread = Spread::new();
-            for from in (0..present).step_by(layout.page) {
-                let rows = &mut rows[..(present - from).min(layout.page) * dim];
+            for from in (0..full).step_by(layout.page) {
+                let rows = &mut rows[..(full - from).min(layout.page) * dim];
                 self.window().gather(keys, head, state.start + from, rows);
                 spread.add(rows, dim);
             }
-            spread.balance(center::mean_squares(memory, state.queries), balance);
+            spread.balance(&[], balance);
         }
         let memory = &front[layout.prefix(head)];
-        if state.has_prefix {
+        if !memory.is_empty() && decided {
             self.backend.decode_floats(Float::F16, memory, prefix);
         } else if !memory.is_empty() {
             let mut sums = [0.0f32; MAX_DIM];
-            let count = present.min(128);
+            let count = full.min(128);
             for token in 0..count {
                 let row = &mut rows[..dim];
                 self.window().gather(keys, head, state.start + token, row);
-                if !layout.balance(head).is_empty() {
-                    center::divide(row, balance);
-                }
+                center::divide(row, balance);
                 sums.iter_mut().zip(&*row).for_each(|(sum, x)| *sum += x);
             }
             let mut bytes = [0; 2 * MAX_DIM];
@@ -355,232 +373,84 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
             center::store_mean(&sums[..dim], dim, &mut bytes[..2 * dim])?;
             self.backend.decode_floats(Float::F16, &bytes[..2 * dim], prefix);
         }
-        Ok([!layout.balance(head).is_empty(), !layout.prefix(head).is_empty() && !state.has_prefix])
+        Ok(())
     }
 
-    /// Writes what stays exact: sinks, and the tokens of the window.
+    /// Writes what stays exact: sinks, the tokens of the window, and those that a rollback may bring back to it.
     fn write(&mut self, plan: &Plan, side: Side, sinks: fn(&Layout, usize, usize, usize) -> Range<usize>) {
         let (layout, state, dim) = (self.layout, self.state, side.dim);
         let front = self.store.front_mut();
-        let start = state.start + plan.closing * layout.page;
         for head in 0..layout.heads {
             let row = |token: usize| (head * plan.count + token - state.next) * dim;
             for token in state.next..plan.next.min(layout.sinks) {
                 side.input.write(self.backend, row(token), &mut front[sinks(&layout, head, token, 1)]);
             }
-            for token in state.next.max(start)..plan.next {
-                let place = (state.place + token - state.start) % layout.ring;
+            for token in state.next.max(plan.kept)..plan.next {
+                let place = state.place_of(&layout, token);
                 let bytes = &mut front[(side.window)(&layout, head, place, 1)];
                 side.input.write(self.backend, row(token), bytes);
             }
         }
     }
 
-    /// Adds the queries, \[query heads]\[queries]\[width], to what the balance will be decided from. Until the first
-    /// page closes; later, or without `balance`, it does nothing.
-    ///
-    /// # Errors
-    /// [`Error::Length`], [`Error::NonFinite`].
-    pub fn observe(&mut self, queries: &[f32]) -> Result<(), Error> {
-        let layout = self.layout;
-        let per_head = queries.len() / (layout.heads * layout.key_dim) * layout.key_dim;
-        Error::expect_length("values of queries", per_head * layout.heads, queries.len())?;
-        check_values(queries, f32::INFINITY)?;
-        let mut open = false;
-        for (head, queries) in queries.chunks_exact(per_head.max(1)).enumerate() {
-            let memory = &mut self.store.front_mut()[layout.balance(head)];
-            if !memory.is_empty() && !center::is_decided(memory) {
-                center::observe(memory, queries, layout.key_dim);
-                open = true;
-            }
-        }
-        self.state.queries += if open { (per_head / layout.key_dim) as u64 } else { 0 };
-        Ok(())
+    /// Whether keys are divided by a balance that is decided.
+    pub(crate) fn is_balanced(&self) -> bool {
+        self.config.balances() && (self.state.calibrated || self.state.has_closed(&self.layout))
     }
 
-    /// Decides a head's balance now, from these keys and queries (\[tokens]\[width] each; no queries: from the keys
-    /// alone).
+    /// Decides the balance of all heads from keys, \[kv_heads]\[tokens]\[width], and the queries that will meet such keys,
+    /// \[query heads]\[queries]\[width]: a prompt's, before they are appended. Without it the first page that closes decides it
+    /// from keys alone. Queries are worth it: they say which channels' errors count, and with them the error of scores
+    /// was .6 of an unbalanced cache's on two models, without them .9. No queries: as from keys alone, but of these keys.
+    ///
+    /// Rollbacks leave this decision alone; [`clear`](Self::clear) forgets it.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] without `balance`, or once it is decided; [`Error::Length`], [`Error::NonFinite`].
-    pub fn calibrate(&mut self, head: usize, keys: &[f32], queries: &[f32]) -> Result<(), Error> {
+    /// [`Error::Unsupported`] in a layer that does not balance keys, or once a page has closed;
+    /// [`Error::Rows`], [`Error::Row`]. The layer is then as it was.
+    pub fn calibrate(&mut self, keys: &[f32], queries: &[f32]) -> Result<(), Error> {
         let (layout, dim) = (self.layout, self.layout.key_dim);
         let refuse = |why| Err(Error::Unsupported { why });
-        if head >= layout.heads {
-            return refuse("the layer has fewer heads");
+        if !self.config.balances() {
+            return refuse(
+                "this layer does not balance keys: set balance, and a codec that is not plain floats",
+            );
         }
-        let memory = layout.balance(head);
-        if memory.is_empty() {
-            return refuse("this cache does not balance keys; set balance in its configuration");
-        }
-        if center::is_decided(&self.store.front()[memory.clone()]) || self.store.pages() > 0 {
+        if self.state.has_closed(&layout) {
             return refuse(
                 "the balance is decided: keys are encoded with it; calibrate before the first page closes",
             );
         }
-        for rows in [keys, queries] {
-            Error::expect_length("values, a multiple of the width", rows.len() / dim * dim, rows.len())?;
-            check_values(rows, LIMIT)?;
-        }
-        let mut spread = Spread::new();
-        keys.chunks(layout.page * dim).for_each(|page| spread.add(page, dim));
-        let mut means = [0.0f64; MAX_DIM];
-        for query in queries.chunks_exact(dim) {
-            means.iter_mut().zip(query).for_each(|(sum, x)| *sum += f64::from(*x) * f64::from(*x));
-        }
-        let count = queries.len() / dim;
-        let means = means.iter().map(|sum| if count == 0 { 1.0 } else { sum / count as f64 });
-        let mut balance = [0.0; MAX_DIM];
-        spread.balance(means, &mut balance[..dim]);
-        center::decide(self.backend, &mut self.store.front_mut()[memory], &balance[..dim]);
-        Ok(())
-    }
-
-    /// Forgets the tokens from `position` on, as after rejected speculation. Exact within the exact window; further
-    /// back, the page that is cut is decoded into the window (and encoded a second time when it closes again), and
-    /// [`Stats::decoded_tokens`](crate::Stats) counts these tokens. Beyond the end, nothing happens.
-    ///
-    /// # Errors
-    /// [`Error::Corrupt`] if that page cannot be decoded; the cache is then as it was.
-    pub fn truncate(&mut self, position: usize) -> Result<(), Error> {
-        let (layout, state) = (self.layout, self.state);
-        if position >= state.next {
-            return Ok(());
-        }
-        if position >= state.start {
-            self.state.next = position;
-            return Ok(());
-        }
-        let pages = self.store.pages();
-        let kept = (0..pages).take_while(|&i| self.page_position(i) + layout.page <= position).count();
-        let cut = kept < pages && self.page_position(kept) < position;
-        let start = if cut { self.page_position(kept) } else { position.max(layout.sinks) };
-        let count = if cut { position - start } else { 0 };
-        // Everything is decoded once before the first byte of the window changes.
-        for write in [false, true] {
-            for (head, token) in (0..layout.heads).flat_map(|head| (0..count).map(move |token| (head, token)))
-            {
-                self.restore(kept, head, token, write)?;
+        let mut each = [0; 2];
+        for ((what, rows), each) in [("keys", keys), ("queries", queries)].into_iter().zip(&mut each) {
+            *each = rows.len() / layout.heads;
+            if !each.is_multiple_of(dim) || *each * layout.heads != rows.len() {
+                return Err(rows_error(what, &layout, dim, None, rows.len()));
             }
+            self.check_rows(what, (*each / dim, dim), rows, LIMIT)?;
         }
-        self.store.remove(kept..pages);
-        self.state = State { next: position, start, place: 0, decoded: state.decoded + count, ..state };
+        for head in 0..layout.heads {
+            let [keys, queries] =
+                [(keys, each[0]), (queries, each[1])].map(|(rows, each)| &rows[head * each..][..each]);
+            let mut spread = Spread::new();
+            keys.chunks(layout.page * dim).for_each(|page| spread.add(page, dim));
+            let mut balance = [0.0; MAX_DIM];
+            spread.balance(queries, &mut balance[..dim]);
+            let memory = &mut self.store.front_mut()[layout.balance(head)];
+            self.backend.encode_floats(Float::F16, &balance[..dim], memory);
+        }
+        self.state.calibrated = true;
         Ok(())
-    }
-
-    /// What the cache has for token `number` of [`positions`](Self::positions): a key and a value, decoded. Attention
-    /// needs no such copy; this is for tools.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] for heads and tokens that are not there, [`Error::Length`], [`Error::Corrupt`].
-    pub fn decode(
-        &self,
-        head: usize,
-        number: usize,
-        key: &mut [f32],
-        value: &mut [f32],
-    ) -> Result<(), Error> {
-        let (layout, state) = (&self.layout, &self.state);
-        Error::expect_length("values of a key", layout.key_dim, key.len())?;
-        Error::expect_length("values of a value", layout.value_dim, value.len())?;
-        let sinks = state.next.min(layout.sinks);
-        let paged = self.store.pages() * layout.page;
-        if head >= layout.heads || number >= self.tokens() {
-            return Err(Error::Unsupported { why: "the layer has fewer heads or tokens" });
-        }
-        let [keys, values] = match number {
-            _ if number < sinks => [layout.sink_keys(head, number, 1), layout.sink_values(head, number, 1)],
-            _ if number < sinks + paged => {
-                let token = number - sinks;
-                return self.decode_paged(token / layout.page, head, token % layout.page, key, value);
-            }
-            _ => {
-                let place = (state.place + number - sinks - paged) % layout.ring;
-                [layout.window_keys(head, place, 1), layout.window_values(head, place, 1)]
-            }
-        };
-        self.backend.decode_floats(Float::F16, &self.store.front()[keys], key);
-        self.backend.decode_floats(Float::F16, &self.store.front()[values], value);
-        Ok(())
-    }
-
-    fn decode_paged(
-        &self,
-        page: usize,
-        head: usize,
-        token: usize,
-        key: &mut [f32],
-        value: &mut [f32],
-    ) -> Result<(), Error> {
-        let (layout, backend) = (&self.layout, self.backend);
-        let (centre, keys, values) = layout.head(self.store.page(page), head);
-        let mut other = [0.0; MAX_DIM];
-        let other = &mut other[..layout.key_dim];
-        decode(&self.keys, keys, token, layout.page, key)?;
-        decode(&self.values, values, token, layout.page, value)?;
-        for centre in [centre, &self.store.front()[layout.prefix(head)]] {
-            if !centre.is_empty() {
-                backend.decode_floats(Float::F16, centre, other);
-                key.iter_mut().zip(&*other).for_each(|(x, c)| *x += c);
-            }
-        }
-        let memory = &self.store.front()[layout.balance(head)];
-        if !memory.is_empty() {
-            center::read_balance(backend, memory, other);
-            center::multiply(key, other);
-        }
-        Ok(())
-    }
-
-    /// Decodes a token of a page into the window.
-    fn restore(&mut self, page: usize, head: usize, token: usize, write: bool) -> Result<(), Error> {
-        let (layout, backend) = (self.layout, self.backend);
-        let (mut key, mut value) = ([0.0; MAX_DIM], [0.0; MAX_DIM]);
-        let (key, value) = (&mut key[..layout.key_dim], &mut value[..layout.value_dim]);
-        self.decode_paged(page, head, token, key, value)?;
-        for x in key.iter_mut().chain(value.iter_mut()) {
-            *x = x.clamp(-65504.0, 65504.0);
-        }
-        if write {
-            let front = self.store.front_mut();
-            backend.encode_floats(Float::F16, key, &mut front[layout.window_keys(head, token, 1)]);
-            backend.encode_floats(Float::F16, value, &mut front[layout.window_values(head, token, 1)]);
-        }
-        Ok(())
-    }
-
-    /// Drops the whole pages that lie within the positions, and returns how many tokens that were. Sinks and the exact
-    /// window stay; the other tokens keep their positions.
-    pub fn evict(&mut self, positions: Range<usize>) -> usize {
-        let page = self.layout.page;
-        let inside = |&i: &usize| {
-            let start = self.page_position(i);
-            positions.start <= start && start + page <= positions.end
-        };
-        let first = (0..self.store.pages()).position(|i| inside(&i)).unwrap_or(0);
-        let count = (first..self.store.pages()).take_while(inside).count();
-        self.store.remove(first..first + count);
-        self.state.evicted += count * page;
-        count * page
-    }
-
-    /// Forgets everything, the balance included.
-    pub fn clear(&mut self) {
-        self.store.remove(0..self.store.pages());
-        self.store.front_mut().fill(0);
-        self.state = State::new(&self.layout);
     }
 }
 
-/// Decodes one token of a page. Where pages are more than their blocks, as a sum with one weight that is not 0.
-fn decode(codec: &dyn Codec, page: &[u8], token: usize, tokens: usize, row: &mut [f32]) -> Result<(), Error> {
-    let block = codec.block_bytes();
-    if page.len() == tokens * block {
-        return codec.decode(&page[token * block..][..block], row);
-    }
-    let mut weights = [0.0; 256];
-    weights[token] = 1.0;
-    codec.accumulate(&weights[..tokens], page, row)?;
-    codec.finish(row);
-    Ok(())
+/// Rows of all heads whose number is wrong.
+fn rows_error(
+    what: &'static str,
+    layout: &Layout,
+    width: usize,
+    each: Option<usize>,
+    actual: usize,
+) -> Error {
+    Error::Rows { what, heads: layout.heads, width, each, actual }
 }

@@ -68,7 +68,7 @@ impl Cached {
             let is_exact = matches!(config.keys, CodecSpec::F16(_) | CodecSpec::Bf16(_) | CodecSpec::F32(_));
             let balanced = config.balance && !is_exact;
             let aside = if balanced { 2 * config.kv_heads * config.key_dim } else { 0 };
-            bytes += stats.bytes.saturating_sub(2 * a_token * (stats.tokens - stats.paged_tokens) + aside);
+            bytes += stats.bytes.saturating_sub(2 * a_token * stats.exact_tokens + aside);
             values += a_token * stats.paged_tokens;
         }
         8.0 * bytes as f64 / values.max(1) as f64
@@ -86,7 +86,7 @@ impl Cached {
 
     /// Decides the balance where the first page closes within this block.
     fn calibrate(&mut self, layer: usize, queries: &[f32], keys: &[f32]) -> Result<()> {
-        let Shape { head_dim, heads, kv_heads, .. } = self.shape;
+        let Shape { head_dim, kv_heads, .. } = self.shape;
         let layer = self.cache.layer_mut(layer).at("cache")?;
         let config = *layer.config();
         let tokens = keys.len() / (kv_heads * head_dim);
@@ -95,14 +95,9 @@ impl Cached {
         if !config.balance || exact || layer.next_position() > 0 || !closes {
             return Ok(());
         }
-        let count = tokens.min(CALIBRATION) * head_dim;
-        for head in 0..kv_heads {
-            let group = heads / kv_heads;
-            let of_group = queries.chunks_exact(tokens * head_dim).skip(head * group).take(group);
-            let queries: Vec<f32> = of_group.flat_map(|queries| &queries[..count]).copied().collect();
-            layer.calibrate(head, &keys[head * tokens * head_dim..][..count], &queries).at("balance")?;
-        }
-        Ok(())
+        let first = 0..tokens.min(CALIBRATION);
+        let [keys, queries] = [keys, queries].map(|rows| cut(rows, tokens, head_dim, first.clone()));
+        layer.calibrate(&keys, &queries).at("balance")
     }
 }
 

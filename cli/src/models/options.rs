@@ -105,6 +105,7 @@ impl ModelOptions {
                 recent_window: self.window,
                 center: codecs.center,
                 balance: codecs.balance,
+                max_rollback: 0,
                 ..LayerConfig::new(
                     shape.kv_heads,
                     shape.head_dim,

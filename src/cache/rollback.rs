@@ -1,0 +1,225 @@
+//! How tokens leave: rollback, eviction, and what pages decode to.
+
+use super::page::in_page;
+use super::storage::Storage;
+use super::{Layer, MAX_POSITION, State, center};
+use crate::Error;
+use crate::codec::Codec;
+use core::ops::Range;
+use octaplex_arch::{Float, MAX_DIM};
+
+/// What a rollback leaves.
+pub(crate) struct Cut {
+    /// The window's first position.
+    start: usize,
+    /// Pages.
+    pages: usize,
+    /// Tokens of the page behind them, which are decoded into the window.
+    decoded: usize,
+}
+
+impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
+    /// Forgets the tokens from `position` on, as after rejected drafts; beyond the end, nothing happens.
+    ///
+    /// Up to [`max_rollback`](crate::LayerConfig::max_rollback) tokens behind the furthest position that the layer has
+    /// reached, it is then the layer that never had them: the same bits come from [`attend`](Self::attend), now and
+    /// later, because pages that closed meanwhile open again. Further back, what is exact stays so, but where a page that
+    /// is closed for good is cut, its first tokens are decoded into the window (and encoded a second time when it
+    /// closes again); [`Stats::decoded_tokens`](crate::Stats) counts these.
+    ///
+    /// # Errors
+    /// [`Error::Dropped`] if the layer has a sliding window that would show tokens it has dropped: a rollback longer than
+    /// `max_rollback` only. [`Error::Corrupt`] if a page that is cut cannot be decoded. The layer is then as it was.
+    pub fn truncate(&mut self, position: usize) -> Result<(), Error> {
+        let Some(cut) = self.check_truncate(position)? else { return Ok(()) };
+        let (layout, state) = (self.layout, self.state);
+        for token in 0..cut.decoded {
+            self.restore(cut.pages, token)?;
+        }
+        self.store.remove(cut.pages..self.store.pages());
+        let (kept, place) = if cut.start < state.kept { (cut.start, 0) } else { (state.kept, state.place) };
+        let decoded = (state.decoded + cut.decoded).min(MAX_POSITION);
+        let floor = state.floor.min(cut.start);
+        self.state = State { next: position, start: cut.start, kept, place, floor, decoded, ..state };
+        if !self.state.has_closed(&layout) {
+            self.forget_first_page();
+        }
+        Ok(())
+    }
+
+    /// What [`truncate`](Self::truncate) will do, or refuses: whatever can fail is tried here. `None` for nothing.
+    pub(crate) fn check_truncate(&self, position: usize) -> Result<Option<Cut>, Error> {
+        let (layout, state) = (&self.layout, &self.state);
+        if position >= state.next {
+            return Ok(None);
+        }
+        if let Some(window) = self.config.sliding_window
+            && position > layout.sinks
+        {
+            let held = state.floor.min(state.kept);
+            let visible = position.saturating_sub(window).max(layout.sinks);
+            State::check_held(visible, held, state.next - position)?;
+        }
+        let pages =
+            |until: usize| (0..self.store.pages()).take_while(|&i| self.page_position(i) < until).count();
+        if position >= state.kept {
+            let start = state.kept + self.config.closed(state.kept, position) * layout.page;
+            return Ok(Some(Cut { start, pages: pages(start), decoded: 0 }));
+        }
+        let whole = pages((position + 1).saturating_sub(layout.page));
+        if whole == self.store.pages() || self.page_position(whole) >= position {
+            return Ok(Some(Cut { start: position.max(layout.sinks), pages: whole, decoded: 0 }));
+        }
+        let start = self.page_position(whole);
+        let (mut key, mut value) = ([0.0; MAX_DIM], [0.0; MAX_DIM]);
+        for (head, token) in
+            (0..layout.heads).flat_map(|head| (0..position - start).map(move |token| (head, token)))
+        {
+            let (key, value) = (&mut key[..layout.key_dim], &mut value[..layout.value_dim]);
+            self.decode_paged(whole, head, token, key, value)?;
+        }
+        Ok(Some(Cut { start, pages: whole, decoded: position - start }))
+    }
+
+    /// No page has closed any more: what the first one decides is open again.
+    fn forget_first_page(&mut self) {
+        let layout = self.layout;
+        for head in 0..layout.heads {
+            if !self.state.calibrated {
+                self.store.front_mut()[layout.balance(head)].fill(0);
+            }
+            self.store.front_mut()[layout.prefix(head)].fill(0);
+        }
+    }
+
+    /// What the cache has for token `number` of [`positions`](Self::positions): a key and a value, decoded. Attention
+    /// needs no such copy; this is for tools.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] for heads and tokens that are not there, [`Error::Length`], [`Error::Corrupt`].
+    pub fn decode(
+        &self,
+        head: usize,
+        number: usize,
+        key: &mut [f32],
+        value: &mut [f32],
+    ) -> Result<(), Error> {
+        let (layout, state) = (&self.layout, &self.state);
+        Error::expect_length("values of a key", layout.key_dim, key.len())?;
+        Error::expect_length("values of a value", layout.value_dim, value.len())?;
+        let sinks = state.next.min(layout.sinks);
+        let paged = self.store.pages() * layout.page;
+        for (what, number, count) in [("head", head, layout.heads), ("token", number, self.tokens())] {
+            if number >= count {
+                return Err(Error::Missing { what, number, count });
+            }
+        }
+        let [keys, values] = match number {
+            _ if number < sinks => [layout.sink_keys(head, number, 1), layout.sink_values(head, number, 1)],
+            _ if number < sinks + paged => {
+                let token = number - sinks;
+                return self.decode_paged(token / layout.page, head, token % layout.page, key, value);
+            }
+            _ => {
+                let place = state.place_of(layout, state.start + number - sinks - paged);
+                [layout.window_keys(head, place, 1), layout.window_values(head, place, 1)]
+            }
+        };
+        self.backend.decode_floats(Float::F16, &self.store.front()[keys], key);
+        self.backend.decode_floats(Float::F16, &self.store.front()[values], value);
+        Ok(())
+    }
+
+    fn decode_paged(
+        &self,
+        page: usize,
+        head: usize,
+        token: usize,
+        key: &mut [f32],
+        value: &mut [f32],
+    ) -> Result<(), Error> {
+        let (layout, backend) = (&self.layout, self.backend);
+        let (centre, keys, values) = layout.head(self.store.page(page), head);
+        let mut other = [0.0; MAX_DIM];
+        let other = &mut other[..layout.key_dim];
+        for (codec, blocks, row) in
+            [(&self.keys as &dyn Codec, keys, &mut *key), (&self.values, values, value)]
+        {
+            decode(codec, blocks, token, layout.page, row)
+                .map_err(|error| in_page(error, page, layout.page))?;
+        }
+        for centre in [centre, &self.store.front()[layout.prefix(head)]] {
+            if !centre.is_empty() {
+                backend.decode_floats(Float::F16, centre, other);
+                key.iter_mut().zip(&*other).for_each(|(x, c)| *x += c);
+            }
+        }
+        let memory = &self.store.front()[layout.balance(head)];
+        if !memory.is_empty() {
+            center::read_balance(backend, memory, other);
+            center::multiply(key, other);
+        }
+        Ok(())
+    }
+
+    /// Decodes a token of a page into the ring, whose first place is that of the page's first token.
+    fn restore(&mut self, page: usize, token: usize) -> Result<(), Error> {
+        let (layout, backend) = (self.layout, self.backend);
+        let (mut key, mut value) = ([0.0; MAX_DIM], [0.0; MAX_DIM]);
+        let (key, value) = (&mut key[..layout.key_dim], &mut value[..layout.value_dim]);
+        for head in 0..layout.heads {
+            self.decode_paged(page, head, token, key, value)?;
+            for x in key.iter_mut().chain(value.iter_mut()) {
+                *x = x.clamp(-65504.0, 65504.0);
+            }
+            let front = self.store.front_mut();
+            backend.encode_floats(Float::F16, key, &mut front[layout.window_keys(head, token, 1)]);
+            backend.encode_floats(Float::F16, value, &mut front[layout.window_values(head, token, 1)]);
+        }
+        Ok(())
+    }
+
+    /// Drops the whole pages that lie within the positions, and returns how many tokens that were. Sinks and the exact
+    /// window stay; the other tokens keep their positions. No rollback brings dropped tokens back, or opens a page
+    /// before them again.
+    pub fn evict(&mut self, positions: Range<usize>) -> usize {
+        let page = self.layout.page;
+        let inside = |&i: &usize| {
+            let start = self.page_position(i);
+            positions.start <= start && start + page <= positions.end
+        };
+        let first = (0..self.store.pages()).position(|i| inside(&i)).unwrap_or(0);
+        let count = (first..self.store.pages()).take_while(inside).count();
+        if count > 0 {
+            let end = self.page_position(first + count - 1) + page;
+            let state = &mut self.state;
+            let kept = state.kept.max(end);
+            (state.place, state.kept) = (state.place_of(&self.layout, kept), kept);
+        }
+        self.store.remove(first..first + count);
+        self.state.evicted = (self.state.evicted + count * page).min(MAX_POSITION);
+        count * page
+    }
+
+    /// Forgets everything, the balance included.
+    pub fn clear(&mut self) {
+        self.store.remove(0..self.store.pages());
+        self.store.front_mut().fill(0);
+        self.state = State::new(&self.layout);
+    }
+}
+
+/// Decodes one token of a page. Where pages are more than their blocks, as a sum with one weight that is not 0.
+fn decode(codec: &dyn Codec, page: &[u8], token: usize, tokens: usize, row: &mut [f32]) -> Result<(), Error> {
+    let block = codec.block_bytes();
+    if page.len() == tokens * block {
+        let decoded = codec.decode(&page[token * block..][..block], row);
+        return decoded.map_err(|error| in_page(error, token, 1));
+    }
+    let mut weights = [0.0; 256];
+    weights[token] = 1.0;
+    row.fill(0.0);
+    codec.accumulate(&weights[..tokens], page, row)?;
+    codec.finish(row);
+    Ok(())
+}

@@ -1,0 +1,119 @@
+//! What the balance is decided from, and what it cannot do: cost anything where channels are alike.
+
+use super::{attend, spec};
+use crate::common::{Random, bits};
+use octaplex::{Attend, Backend, Center, KvCache, LayerConfig};
+
+const DIM: usize = 64;
+const TOKENS: usize = 400;
+
+fn pages(cache: &KvCache) -> Vec<u8> {
+    let layer = &cache.layers()[0];
+    let mut bytes = Vec::new();
+    for page in 0..layer.stats().paged_tokens / 64 {
+        let from = bytes.len();
+        layer.save_page(page, &mut |piece| bytes.extend_from_slice(piece)).unwrap();
+        // Without the fingerprint, the balance and the checksum, which a cache without balance does not have.
+        let balance = if layer.config().balance { 2 * 2 * DIM } else { 0 };
+        bytes.drain(from..from + 16 + balance);
+        bytes.truncate(bytes.len() - 4);
+    }
+    bytes
+}
+
+/// Two heads: channels of the first are alike, of the second as `spread` says.
+fn keys(spread: impl Fn(usize) -> f32, seed: u64) -> Vec<f32> {
+    let mut random = Random::new(seed);
+    let mut keys = random.gaussians(2 * TOKENS * DIM);
+    for (i, x) in keys[TOKENS * DIM..].iter_mut().enumerate() {
+        *x *= spread(i % DIM);
+    }
+    keys
+}
+
+fn filled(config: LayerConfig, keys: &[f32]) -> KvCache {
+    let mut cache = KvCache::new([config], Backend::detect()).unwrap();
+    cache.append(0, keys, keys).unwrap();
+    cache
+}
+
+#[test]
+fn equal_channels_are_as_they_were_without_it() {
+    for codec in ["turboquant", "trellis", "int", "hqmq"] {
+        for center in [Center::Off, Center::Prefix, Center::Page] {
+            for seed in 0..4 {
+                let on = LayerConfig { keys: spec(codec), center, ..LayerConfig::new(2, DIM, 1000) };
+                assert!(on.balance, "it is the default");
+                let off = LayerConfig { balance: false, ..on };
+                let keys = keys(|_| 3.0, seed);
+                let (mut on, mut off) = (filled(on, &keys), filled(off, &keys));
+                if center != Center::Prefix {
+                    assert!(pages(&on) == pages(&off), "{codec}, {center:?}");
+                }
+                let queries = Random::new(9).gaussians(4 * DIM);
+                let outputs =
+                    [&mut on, &mut off].map(|cache| bits(&attend(cache, &queries, &Attend::default())));
+                assert_eq!(outputs[0], outputs[1], "{codec}, {center:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_large_channel_is_balanced() {
+    let error = |balance: bool, calibrated: bool| {
+        let config =
+            LayerConfig { balance, sink_tokens: 0, recent_window: 0, ..LayerConfig::new(2, DIM, 1000) };
+        let keys = keys(|channel| if channel == 7 { 40.0 } else { 1.0 }, 3);
+        let mut cache = KvCache::new([config], Backend::detect()).unwrap();
+        let query = Random::new(5).gaussians(DIM);
+        if calibrated {
+            let queries = Random::new(6).gaussians(2 * 100 * DIM);
+            cache.calibrate(0, &keys, &queries).unwrap();
+        }
+        cache.append(0, &keys, &keys).unwrap();
+        let mut scores = vec![0.0; cache.layers()[0].tokens()];
+        cache.scores(0, 1, &query, &mut scores).unwrap();
+        let exact: Vec<f64> =
+            keys[TOKENS * DIM..].chunks_exact(DIM).map(|key| super::dot(&query, key)).collect();
+        // Pages only: what is open is exact.
+        scores.iter().zip(&exact).map(|(a, b)| (f64::from(*a) - b).powi(2)).sum::<f64>()
+    };
+    let (off, on, calibrated) = (error(false, false), error(true, false), error(true, true));
+    assert!(on < 0.6 * off && calibrated < 0.6 * on, "{off}, {on}, {calibrated}");
+}
+
+/// Queries attended in between, and how a prompt comes in, do not change a byte.
+#[test]
+fn it_is_decided_from_the_sequence_alone() {
+    let keys = keys(|channel| 1.0 + channel as f32, 4);
+    let config = LayerConfig { center: Center::Prefix, ..LayerConfig::new(2, DIM, 1000) };
+    let whole = filled(config, &keys);
+    for step in [1, 7, 64, 131, 133] {
+        let mut cache = KvCache::new([config], Backend::detect()).unwrap();
+        for from in (0..TOKENS).step_by(step) {
+            let to = TOKENS.min(from + step);
+            let rows: Vec<f32> = keys
+                .chunks_exact(TOKENS * DIM)
+                .flat_map(|head| &head[from * DIM..to * DIM])
+                .copied()
+                .collect();
+            cache.append(0, &rows, &rows).unwrap();
+            attend(&mut cache, &Random::new(from as u64).gaussians(4 * DIM), &Attend::default());
+        }
+        assert!(cache.save() == whole.save(), "{step} at a time");
+    }
+}
+
+/// A few queries say too little to go by: they leave what the keys alone decide.
+#[test]
+fn thirty_two_queries_are_enough() {
+    let keys = keys(|channel| 1.0 + channel as f32, 5);
+    let config = LayerConfig::new(2, DIM, 1000);
+    let calibrated = |queries: usize| {
+        let mut cache = KvCache::new([config], Backend::detect()).unwrap();
+        cache.calibrate(0, &keys, &Random::new(8).gaussians(2 * queries * DIM)).unwrap();
+        cache.save()
+    };
+    assert!(calibrated(0) == calibrated(31) && calibrated(31) != calibrated(32));
+}

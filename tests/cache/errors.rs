@@ -1,0 +1,110 @@
+//! Errors say what was expected and why, and leave everything as it was.
+
+use super::spec;
+use octaplex::{Attend, Backend, Error, KvCache, LayerConfig};
+
+#[test]
+fn errors_say_which_and_why() {
+    let config = LayerConfig { layer: 3, ..LayerConfig::new(2, 64, 1000) };
+    let mut cache = KvCache::new([config], Backend::detect()).unwrap();
+    let rows = vec![0.5; 2 * 10 * 64];
+    let mut bad = rows.clone();
+    cache.append(0, &rows, &rows).unwrap();
+    let mut output = vec![0.0; 8 * 64];
+    let one = Attend::default();
+    let three = Attend { queries: Some(3), ..one };
+    let small = LayerConfig::new(2, 64, 128);
+    let mut said = vec![
+        cache.append(0, &rows[..100], &rows),
+        cache.append(0, &rows, &rows[..128]),
+        cache.attend(0, &rows[..7 * 64], &one, &mut output),
+        cache.attend(0, &rows[..7 * 64], &three, &mut output),
+        cache.attend(0, &rows[..100], &one, &mut output),
+        cache.attend(0, &rows[..4 * 64], &one, &mut output),
+        KvCache::new([small], Backend::detect()).map(drop),
+        cache.append(1, &rows, &rows),
+        cache.scores(0, 2, &rows[..64], &mut output),
+    ];
+    bad[64 * 13 + 5] = f32::NAN;
+    said.push(cache.append(0, &bad, &rows));
+    said.push(cache.attend(0, &bad[..16 * 64], &one, &mut vec![0.0; 16 * 64]));
+    bad[64 * 13 + 5] = -65520.0;
+    said.push(cache.append(0, &rows, &bad));
+    bad[64 * 13..][..64].fill(60_000.0);
+    said.push(cache.append(0, &bad, &rows));
+    bad[64 * 13 + 5] = 1e16;
+    said.push(cache.attend(0, &bad[..16 * 64], &one, &mut vec![0.0; 16 * 64]));
+    let said: Vec<String> = said.into_iter().map(|result| result.unwrap_err().to_string()).collect();
+    let expected = [
+        "keys: 2 heads of width 64 want a multiple of 128 values, got 100",
+        "values: 2 heads of width 64 with 10 rows each want 1280 values, got 128",
+        "7 query heads do not divide into 2 key/value heads",
+        "queries: 3 heads of width 64 want a multiple of 192 values, got 448",
+        "queries: 1 heads of width 64 want a multiple of 64 values, got 100",
+        "output: 4 heads of width 64 with 1 rows each want 256 values, got 512",
+        "capacity 128: sinks 4 + window 64 + page 64 need 132",
+        "there is no layer 1: there are 1, counted from 0",
+        "there is no head 2: there are 2, counted from 0",
+        "layer 3, keys: head 1, row 3, value 5 is NaN or infinite",
+        "layer 3, queries: head 13, row 0, value 5 is NaN or infinite",
+        "layer 3, values: head 1, row 3, value 5 is too large: f16 ends below 65520",
+        "layer 3, keys: head 1, row 3, its norm is too large for the codec: f16 ends below 65520",
+        "layer 3, queries: head 13, row 0, value 5 is too large: queries, and queries times the scale, are below 2^50",
+    ];
+    assert_eq!(said, expected);
+    assert_eq!(cache.stats().tokens, 10);
+}
+
+/// A block that no codec wrote, counted over all pages, wherever it is met; and no layer is cut where one cannot be.
+#[test]
+fn damaged_blocks_are_counted_over_all_pages() {
+    let config = LayerConfig {
+        recent_window: 0,
+        sink_tokens: 0,
+        max_rollback: 0,
+        balance: false,
+        keys: spec("turboquant"),
+        values: spec("turboquant:bits=3"),
+        ..LayerConfig::new(1, 32, 700)
+    };
+    for damaged_values in [false, true] {
+        let mut cache = KvCache::new([config, config], Backend::detect()).unwrap();
+        let rows: Vec<f32> = (0..192 * 32).map(|i| ((i * 37 % 101) as f32 - 50.0) / 25.0).collect();
+        for layer in 0..2 {
+            for page in rows.chunks_exact(64 * 32) {
+                cache.append(layer, page, page).unwrap();
+            }
+        }
+        let mut damaged = KvCache::new([config, config], Backend::detect()).unwrap();
+        for layer in 0..2 {
+            for page in 0..3 {
+                let mut bytes = Vec::new();
+                cache.layers()[layer].save_page(page, &mut |piece| bytes.extend_from_slice(piece)).unwrap();
+                if (layer, page) == (1, 1) {
+                    // Magic, version, fingerprint, the page's header, its centre: then key blocks, value blocks.
+                    let (key, value) = (config.keys.block_bytes(32), config.values.block_bytes(32));
+                    let (start, block) =
+                        if damaged_values { (16 + 16 + 64 + 64 * key, value) } else { (16 + 16 + 64, key) };
+                    bytes[start + 5 * block..][..block].fill(0xff);
+                    let end = bytes.len() - 4;
+                    let crc = crate::snapshot::crc32(&bytes[..end]);
+                    bytes[end..].copy_from_slice(&crc.to_le_bytes());
+                }
+                damaged.layer_mut(layer).unwrap().load_page(&bytes).unwrap();
+            }
+        }
+        let corrupt = Err(Error::Corrupt { block: 64 + 5 });
+        let (mut output, query) = (vec![0.0; 32], vec![0.1; 32]);
+        assert_eq!(damaged.attend(1, &query, &Attend::default(), &mut output), corrupt);
+        let scores = damaged.scores(1, 0, &query, &mut [0.0; 192]);
+        assert_eq!(scores, if damaged_values { Ok(()) } else { corrupt });
+        let sums = damaged.accumulate(1, 0, &[0.1; 192], &mut output);
+        assert_eq!(sums, if damaged_values { corrupt } else { Ok(()) });
+        let before = damaged.save();
+        assert_eq!(damaged.truncate(100), corrupt);
+        assert!(damaged.save() == before, "one layer was cut and the other not");
+        // Tokens before the damaged one can be had.
+        damaged.truncate(64 + 5).unwrap();
+        assert_eq!(damaged.layers()[0].next_position(), 69);
+    }
+}
