@@ -21,7 +21,7 @@ build() { # build TARGET PROGRAM LIBRARY
 flash() { # Code and constants that a linker keeps, from the library's one entry.
   build thumbv7em-none-eabihf "$1" staticlib
   local folder=$CARGO_TARGET_DIR/thumbv7em-none-eabihf/release
-  ld.lld --gc-sections --entry octaplex_run -o "$folder/$1.elf" "$folder/libsizes.a"
+  ld.lld -m armelf --gc-sections --entry octaplex_run --undefined octaplex_run -o "$folder/$1.elf" "$folder/libsizes.a"
   size "$folder/$1.elf" | awk 'NR == 2 { print $1 + $2 }'
 }
 

@@ -99,10 +99,22 @@ impl Codebook {
 /// The Lloyd-Max codebook of `levels` levels for one coordinate of a uniform unit vector in `dim`
 /// dimensions; `None` unless `dim` is one of [`WIDTHS`] and `levels` one of [`LEVELS`].
 #[must_use]
+#[inline]
 pub fn lloyd_max(dim: usize, levels: usize) -> Option<Codebook> {
-    let row = WIDTHS.iter().position(|&width| width == dim)?;
-    let column = LEVELS.iter().position(|&count| count == levels)?;
-    Some(tables::LLOYD_MAX[row][column])
+    // A table a width, so that a program which knows its width links that one alone.
+    macro_rules! of_width {
+        ($($width:literal: $row:literal),*) => {{
+            const { assert!(matches!(WIDTHS, [$($width),*])) };
+            match dim {
+                $($width => &const { tables::LLOYD_MAX[$row] },)*
+                _ => return None,
+            }
+        }};
+    }
+    let row: &[Codebook; LEVELS.len()] = of_width!(
+        32: 0, 64: 1, 80: 2, 96: 3, 112: 4, 128: 5, 160: 6, 192: 7, 256: 8, 512: 9, 576: 10
+    );
+    Some(row[LEVELS.iter().position(|&count| count == levels)?])
 }
 
 /// The numbers of states that trellis codebooks have, in ascending order.

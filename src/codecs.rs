@@ -220,11 +220,17 @@ impl<C: Build, const D: usize> Build for Typed<C, D> {
     type Spec = C::Spec;
 
     fn build(spec: C::Spec, dim: usize, backend: Backend, stream: Stream) -> Result<Self, Error> {
-        Self::new_with(C::build(spec, dim, backend, stream)?)
+        if dim != D {
+            return Err(Error::Width { actual: dim });
+        }
+        Self::new_with(C::build(spec, D, backend, stream)?) // D, which the compiler knows: it drops what others need
     }
 
     fn from_spec(spec: CodecSpec, dim: usize, backend: Backend, stream: Stream) -> Result<Self, Error> {
-        Self::new_with(C::from_spec(spec, dim, backend, stream)?)
+        if dim != D {
+            return Err(Error::Width { actual: dim });
+        }
+        Self::new_with(C::from_spec(spec, D, backend, stream)?)
     }
 }
 

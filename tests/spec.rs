@@ -26,6 +26,7 @@ fn parse(text: &str) -> Result<CodecSpec, Error> {
 
 /// Pairs of keys that say the same thing in two ways.
 const CONFLICTS: &[(&str, &str, &str)] = &[
+    ("trellis", "bits", "m"),
     ("turboquant", "bits", "levels"),
     ("octopus", "bits", "bdir"),
     ("octopus", "bits", "bnrm"),

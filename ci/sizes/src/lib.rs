@@ -2,7 +2,9 @@
 #![no_std]
 #![allow(unsafe_code, missing_docs)] // the entry is found by its name
 
-use octaplex::{Attend, Backend, Error, LayerConfig};
+use octaplex::Error;
+#[cfg(not(feature = "codec"))]
+use octaplex::{Attend, Backend, LayerConfig};
 
 #[cfg(feature = "any")]
 type Keys = octaplex::Typed<octaplex::AnyCodec, 32>;
@@ -10,11 +12,12 @@ type Keys = octaplex::Typed<octaplex::AnyCodec, 32>;
 type Keys = octaplex::Trellis<32>;
 #[cfg(any(feature = "cache", feature = "codec"))]
 type Keys = octaplex::TurboQuant<32>;
-#[cfg(not(feature = "any"))]
+#[cfg(any(feature = "cache", feature = "two"))]
 type Values = octaplex::TurboQuant<32>;
 #[cfg(feature = "any")]
 type Values = Keys;
 
+#[cfg(not(feature = "codec"))]
 const CONFIG: LayerConfig = {
     #[allow(unused_mut)]
     let mut config = LayerConfig::new(1, 32, 512);
@@ -35,8 +38,6 @@ fn run(memory: &mut [u8], scratch: &mut [f32], rows: &[f32], output: &mut [f32])
 
 #[cfg(feature = "codec")]
 fn run(memory: &mut [u8], scratch: &mut [f32], rows: &[f32], output: &mut [f32]) -> Result<(), Error> {
-    let (_, _) = (CONFIG, Attend::default());
-    let _: Option<Values> = None;
     let codec = Keys::new(4)?;
     let rows = rows.as_chunks::<32>().0;
     let bytes = codec.encode_page(rows, memory)?;
