@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 # Cargo unpacks octaplex-arch once for each target folder and version and would check an older text the next time.
 mkdir -p target
-folder=$(mktemp -d -p "$PWD/target" package.XXXXXX)
+folder=$PWD/target/package.$$
 trap 'rm -rf "$folder"' EXIT
 cargo package -p octaplex-arch -p octaplex --locked --target-dir "$folder"
 for name in octaplex-arch octaplex octaplex-cli; do
