@@ -3,6 +3,7 @@
 #   arm64    tests under qemu, on a CPU without and on one with dot-product instructions
 #   wasm     the bit-equality suite with SIMD128, and the trellis codec on 110,000 vectors, under Node
 #   thumb    the library for a Cortex-M4, without std and without a heap, and a cache on an emulated one
+#   lints    clippy and rustdoc for arm64 and WebAssembly, whose kernels the native ones do not see
 #   same     one file, encoded and scored on each of them: the same bytes
 # `ci/cross.sh` does all, `ci/cross.sh wasm` one. A target that rustup has is used; where it is missing, Debian's
 # compiler (which carries arm64's standard library and the source to build the others) is installed and used.
@@ -116,6 +117,27 @@ thumb() {
   diff "$CARGO_TARGET_DIR/here" "$CARGO_TARGET_DIR/board"
 }
 
+lints() {
+  local target flags clippy
+  for target in aarch64-unknown-linux-gnu wasm32-unknown-unknown; do
+    choose_compiler $target
+    clippy=(cargo clippy)
+    if ! has_target $target; then
+      need rust-web-clippy /usr/bin/clippy-driver
+      clippy=("${cargo[@]:0:${#cargo[@]}-1}" RUSTDOC=/usr/bin/rustdoc /usr/bin/cargo-clippy clippy)
+      cargo=("${cargo[@]:0:${#cargo[@]}-1}" RUSTDOC=/usr/bin/rustdoc cargo)
+    fi
+    install_packages
+    build_in "lints-$target"
+    flags="-D warnings"
+    [[ $target != wasm32-* ]] || flags+=" -C target-feature=+simd128"
+    say "lints: clippy for $target"
+    RUSTFLAGS=$flags "${clippy[@]}" --quiet --locked "${options[@]}" -p octaplex-arch -p octaplex -- -D warnings
+    say "lints: rustdoc for $target"
+    RUSTFLAGS=$flags RUSTDOCFLAGS=$flags "${cargo[@]}" doc --quiet --no-deps --locked "${options[@]}" -p octaplex-arch -p octaplex
+  done
+}
+
 # Encodes and scores one file on every machine and backend, and compares with this machine's specification.
 same() {
   say "same: one file on every machine"
@@ -163,12 +185,12 @@ same() {
 }
 
 machines=("$@")
-((${#machines[@]})) || machines=(arm64 wasm thumb same)
+((${#machines[@]})) || machines=(arm64 wasm thumb lints same)
 for machine in "${machines[@]}"; do
   case $machine in
-    arm64 | wasm | thumb | same) (time -p "$machine") ;;
+    arm64 | wasm | thumb | lints | same) (time -p "$machine") ;;
     *)
-      echo "usage: ci/cross.sh [arm64] [wasm] [thumb] [same]" >&2
+      echo "usage: ci/cross.sh [arm64] [wasm] [thumb] [lints] [same]" >&2
       exit 2
       ;;
   esac

@@ -4,6 +4,7 @@
     not(feature = "alloc"),
     doc = "The compressed key/value cache of transformer attention: see README.md."
 )]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![no_std]
 #![forbid(unsafe_code)]
 

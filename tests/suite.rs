@@ -25,6 +25,7 @@ mod qjl;
 mod quaternions;
 mod rooms;
 mod rotation;
+mod small;
 mod snapshot;
 mod spec;
 mod tq3_0;

@@ -125,7 +125,7 @@ impl Tiny {
         file.extend((self.tensors.len() as u64).to_le_bytes());
         let counts = [
             ("block_count", LAYERS),
-            ("context_length", 2048),
+            ("context_length", 4096),
             ("embedding_length", WIDTH),
             ("feed_forward_length", FEED),
             ("attention.head_count", HEADS),

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Looks for undefined behaviour, on the nightly compiler:
+#   miri      the specification, a cache and its snapshots, interpreted; Miri knows no vector instructions
+#   address   every kernel of every backend of this CPU, compiled with AddressSanitizer
+# `ci/memory.sh` does both, `ci/memory.sh miri` one.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+host=$(rustc -vV | sed -n 's/^host: //p')
+nightly() {
+  rustc +nightly --version >/dev/null 2>&1 || rustup toolchain install nightly --profile minimal
+  [[ $# == 0 ]] || rustup component add --toolchain nightly "$@"
+}
+
+miri() {
+  nightly miri rust-src
+  export CARGO_TARGET_DIR=$PWD/target/memory/miri MIRIFLAGS=-Zmiri-disable-isolation
+  unset OCTAPLEX_REQUIRE # none but the specification can be interpreted
+  # Interpreting is a thousand times slower: tests/small.rs is made for it.
+  cargo +nightly miri test --quiet --locked -p octaplex-arch --lib -- --skip exp_is_within_its_error
+  # Nor does it know the instructions that libm takes square roots with.
+  cargo +nightly miri test --quiet --locked -p octaplex --features libm/force-soft-floats --test suite -- small:: spec::
+}
+
+address() {
+  nightly
+  export CARGO_TARGET_DIR=$PWD/target/memory/address
+  # A target of its own name keeps build scripts out of it. Documentation's examples add nothing here.
+  RUSTFLAGS=-Zsanitizer=address \
+    cargo +nightly test --quiet --locked --target "$host" -p octaplex-arch --lib --tests
+}
+
+checks=("$@")
+((${#checks[@]})) || checks=(miri address)
+for check in "${checks[@]}"; do
+  case $check in
+    miri | address) printf '\n== %s\n' "$check" && (time -p "$check") ;;
+    *)
+      echo "usage: ci/memory.sh [miri] [address]" >&2
+      exit 2
+      ;;
+  esac
+done

@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# The three packages: what is in them builds by itself, and is what a user of the crate needs.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# Cargo unpacks octaplex-arch once for each target folder and version and would check an older text the next time.
+mkdir -p target
+folder=$PWD/target/package.$$
+trap 'rm -rf "$folder"' EXIT
+cargo package -p octaplex-arch -p octaplex --locked --target-dir "$folder"
+for name in octaplex-arch octaplex octaplex-cli; do
+  list=$(cargo package -p "$name" --locked --list)
+  for file in README.md LICENSE-APACHE LICENSE-MIT; do
+    grep -qx "$file" <<<"$list" || { echo "$name has no $file" >&2; exit 1; }
+  done
+  # What only the repository can run or needs stays there.
+  if grep -E '(^|/)(tests|benches|fuzz|ci|golden)/|house\.md' <<<"$list"; then
+    echo "$name: these do not belong into a package" >&2
+    exit 1
+  fi
+done
+# Pictures and links in the pages of crates.io and docs.rs have no repository around them.
+if grep -nE '\]\((docs|tests|examples)/' README.md; then
+  echo "README.md: relative links lead nowhere on docs.rs" >&2
+  exit 1
+fi

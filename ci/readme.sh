@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# Runs every command of README.md, as it stands there: the blocks marked `sh`, and commands within a line. Its Rust blocks
+# are tests of the documentation.
+#
+# Files that a reader has to download are replaced by small ones of the same names: models by the two-layer model of the
+# tool's tests, texts by letters in its alphabet. Words in capitals stand for a reader's choice: SPEC is trellis, D is 128.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+folder=$PWD/target/readme
+rm -rf "$folder"
+mkdir -p "$folder"
+
+# Cargo finds the workspace from within it; the commands' files stay in this folder.
+mapfile -t names < <(grep -oE '[A-Za-z0-9_.-]+\.(gguf|txt)' README.md | sort -u)
+cargo run --quiet --locked -p octaplex-cli --example tiny_model -- "$folder/model" "$folder/text"
+for name in "${names[@]}"; do
+  case $name in
+    *.gguf) cp "$folder/model" "$folder/$name" ;;
+    *.txt) cp "$folder/text" "$folder/$name" ;;
+  esac
+done
+cd "$folder"
+
+run() { # run TITLE TEXT
+  printf '\n-- README.md: %s\n%s\n' "$1" "$2"
+  bash -euo pipefail -c "$2" </dev/null
+}
+
+# Blocks, one shell each.
+blocks=0
+block=
+inside=false
+while IFS= read -r line; do
+  case $inside:$line in
+    false:'```sh') inside=true block= ;;
+    true:'```')
+      inside=false blocks=$((blocks + 1))
+      run "block $blocks" "$block"
+      ;;
+    true:*) block+=$line$'\n' ;;
+  esac
+done <../../README.md
+
+# Commands within a line: code that begins with the tool, cargo or a variable for it.
+tool() { cargo run --quiet --release --locked -p octaplex-cli -- "$@"; }
+export -f tool
+inline=0
+while IFS= read -r command; do
+  inline=$((inline + 1))
+  case $command in
+    *'--target wasm32'*) # ci/cross.sh has the compiler for it, and builds with these flags
+      grep -qF -- '-C target-feature=+simd128' ../../ci/cross.sh && continue
+      echo "ci/cross.sh does not build: $command" >&2
+      exit 1
+      ;;
+  esac
+  command=${command//SPEC/trellis}
+  command=${command//--dim D/--dim 128}
+  run "line" "octaplex() { tool \"\$@\"; }; $command"
+done < <(sed '/^```/,/^```/d' ../../README.md | grep -oE '`(octaplex|cargo|RUSTFLAGS=[^`]*cargo) [^`]+`' | tr -d '`' | sort -u)
+
+((blocks >= 2 && inline >= 3)) || { echo "README.md has $blocks blocks and $inline lines of commands: too few to be true" >&2; exit 1; }
+printf '\nREADME.md: %s blocks and %s commands ran\n' "$blocks" "$inline"

@@ -1,0 +1,59 @@
+//! A cache's life in little, for every kind of codec: small enough for an interpreter that looks for undefined behaviour
+//! (`ci/memory.sh`), which is a thousand times slower.
+#![cfg(feature = "alloc")]
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
+
+use crate::common::bits;
+use octaplex::{Attend, Backend, KvCache, LayerConfig};
+
+const DIM: usize = 32;
+const KINDS: [[&str; 2]; 6] = [
+    ["turboquant", "trellis:m=2"],
+    ["octopus", "int:bits=3"],
+    ["polarquant:bits=3", "hqmq:s=24,r=3,med=2"],
+    ["turboquant-qjl:bits=3", "tq3_0"],
+    ["qjl", "additive"],
+    ["octopus-qjl", "bf16"],
+];
+
+/// 0, ±1, ±2 … sevenths: every row differs.
+fn rows(count: usize) -> Vec<f32> {
+    (0..count * DIM).map(|i| ((i * 31 % 97) as f32 - 48.0) / 7.0).collect()
+}
+
+fn attend(cache: &mut KvCache) -> Vec<u32> {
+    let mut output = [0.0; 2 * DIM];
+    cache.attend(0, &rows(2), &Attend::default(), &mut output).unwrap();
+    assert!(output.iter().all(|x| x.is_finite()));
+    bits(&output)
+}
+
+#[test]
+fn a_cache_lives() {
+    for [keys, values] in KINDS {
+        let mut config = LayerConfig::new(1, DIM, 80);
+        (config.keys, config.values) = (keys.parse().unwrap(), values.parse().unwrap());
+        (config.sink_tokens, config.recent_window) = (1, 4);
+        let mut cache = KvCache::new([config], Backend::detect()).unwrap();
+        // A page closes within this; its keys and values are then compressed.
+        cache.append(0, &rows(72), &rows(72)).unwrap();
+        let before = attend(&mut cache);
+
+        let fork = cache.fork();
+        cache.append(0, &rows(2), &rows(2)).unwrap();
+        assert_ne!(attend(&mut cache), before, "{keys}: two more tokens");
+        cache.truncate(72).unwrap();
+        assert_eq!(attend(&mut cache), before, "{keys}: without them again");
+
+        let mut bytes = fork.save();
+        let mut loaded = KvCache::load(&bytes, Backend::detect()).unwrap();
+        assert_eq!(attend(&mut loaded), before, "{keys}: after saving and loading");
+        for damaged in (0..bytes.len()).step_by(bytes.len() / 5) {
+            bytes[damaged] ^= 0x40;
+            assert!(KvCache::load(&bytes, Backend::detect()).is_err(), "{keys}: byte {damaged}");
+            assert!(KvCache::load(&bytes[..damaged], Backend::detect()).is_err(), "{keys}: cut at {damaged}");
+            bytes[damaged] ^= 0x40;
+        }
+        assert_eq!(cache.evict(0..80), 64, "{keys}: the page goes");
+    }
+}
