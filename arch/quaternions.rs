@@ -4,7 +4,7 @@
 pub(crate) mod avx512;
 pub mod layout;
 pub(crate) mod scalar;
-#[cfg(any(target_arch = "aarch64", all(target_arch = "wasm32", target_feature = "simd128")))]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
 pub(crate) mod wide;
 
 use crate::Backend;

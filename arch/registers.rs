@@ -16,7 +16,6 @@ use crate::Float;
 use crate::vectors::scalar;
 
 /// What an instruction set must offer. Words are of 16 bits; all is little-endian.
-#[cfg_attr(target_arch = "x86_64", expect(dead_code))]
 pub(crate) trait Registers {
     /// A register.
     type V: Copy;

@@ -9,7 +9,7 @@ pub(crate) mod baseline;
 pub mod hadamard;
 pub(crate) mod layout;
 pub(crate) mod scalar;
-#[cfg(any(target_arch = "aarch64", all(target_arch = "wasm32", target_feature = "simd128")))]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
 pub(crate) mod wide;
 
 use crate::detect::Isa;
