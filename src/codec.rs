@@ -223,7 +223,7 @@ pub(crate) const SMALLEST_NORM: f32 = f32::from_bits((127 - 30) << 23);
 pub(crate) fn norm(backend: Kernels, x: &[f32]) -> Result<f32, Error> {
     let energy = backend.dot(x, x);
     if energy.is_finite() {
-        return Ok(libm::sqrtf(energy));
+        return Ok(backend.sqrt(energy));
     }
     check_values(x, f32::MAX)?;
     Err(Error::Overflow)

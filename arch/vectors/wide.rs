@@ -25,7 +25,7 @@ pub(crate) fn rotate_inverse<L: Registers>(x: &mut [f32], signs: &[u32], scale: 
 /// As in the specification; butterflies within 16 coordinates stay in registers.
 #[inline(always)]
 pub(crate) fn transform<L: Registers>(x: &mut [f32], transpose: bool) {
-    if x.len() % 16 != 0 || !x.len().is_power_of_two() {
+    if !x.len().is_multiple_of(16) || !x.len().is_power_of_two() {
         let base = hadamard::base_pass(x, transpose);
         return butterflies(x, base);
     }

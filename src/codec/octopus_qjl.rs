@@ -167,7 +167,7 @@ impl<const D: usize> Codec<D> for OctopusQjl<D> {
         let mut residual = [0.0; D];
         let (coarse, fine) = block.split_at_mut(self.residual_at);
         let zero = self.coarse.encode_with_residual(x, coarse, Some(&mut residual))?;
-        let norm = to_f16(libm::sqrtf(self.coarse.backend().dot(&residual, &residual)))?;
+        let norm = to_f16(self.coarse.backend().sqrt(self.coarse.backend().dot(&residual, &residual)))?;
         if zero || norm.to_bits() == 0 {
             fine.fill(0);
             return Ok(());
