@@ -1,4 +1,5 @@
-//! Kernels for AVX2, with F16C (and FMA only where a product is exact).
+//! Registers of AVX2: what hand-written kernels share, and an alphabet of 128 bits for the text for registers.
+//! With F16C (and FMA only where a product is exact).
 //!
 //! The same algorithms as in the AVX-512 backend, with what there is: `vpshufb` looks up sixteen bytes, shifts of
 //! bytes are multiplications of words, and `vpmaddubsw` with `vpmaddwd` stands in for `vpdpbusd`.
