@@ -4,7 +4,8 @@
 pub(crate) mod avx512;
 pub(crate) mod layout;
 pub(crate) mod scalar;
-#[cfg(any(target_arch = "aarch64", all(target_arch = "wasm32", target_feature = "simd128")))]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
+#[cfg_attr(target_arch = "x86_64", allow(dead_code, unused_imports, reason = "not all of it runs there"))]
 pub(crate) mod wide;
 
 use crate::detect::Isa;
@@ -26,7 +27,7 @@ impl Backend {
         check_tree(tree);
         assert_eq!((row.len(), out.len()), (tree.row_bytes(), tree.dim));
         dispatch!(
-            self, avx2: scalar, avx512: scalar, registers: wide;
+            self, avx2: wide, avx512: scalar, registers: wide;
             decode_angles(tree: &AngleTree, row: &[u8], out: &mut [f32])
         )
     }
@@ -37,7 +38,7 @@ impl Backend {
         check_widths(tree.dim, tree.row_bytes(), bytes, queries);
         assert_eq!(scores.len(), queries.len() * (bytes.len() / tree.row_bytes()));
         dispatch!(
-            self, avx2: scalar, avx512: avx512, registers: wide;
+            self, avx2: wide, avx512: avx512, registers: wide;
             score_angles(tree: &AngleTree, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32])
         )
     }
@@ -50,7 +51,7 @@ impl Backend {
         assert_eq!(weights.len(), acc.len() / tree.dim * (bytes.len() / tree.row_bytes()));
         if !bytes.is_empty() {
             dispatch!(
-                self, avx2: scalar, avx512: avx512, registers: wide;
+                self, avx2: wide, avx512: avx512, registers: wide;
                 accumulate_angles(tree: &AngleTree, bytes: &[u8], weights: &[f32], acc: &mut [f32])
             )
         }

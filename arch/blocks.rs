@@ -6,7 +6,8 @@ pub(crate) mod avx2;
 pub(crate) mod avx512;
 pub(crate) mod layout;
 pub(crate) mod scalar;
-#[cfg(any(target_arch = "aarch64", all(target_arch = "wasm32", target_feature = "simd128")))]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
+#[cfg_attr(target_arch = "x86_64", allow(dead_code, unused_imports, reason = "not all of it runs there"))]
 pub(crate) mod wide;
 
 use crate::detect::Isa;

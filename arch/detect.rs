@@ -8,6 +8,9 @@ pub(crate) enum Isa {
     Avx2,
     #[cfg(target_arch = "x86_64")]
     Avx512,
+    /// The text for registers throughout, as ARM and WebAssembly run it, with AVX2's.
+    #[cfg(all(target_arch = "x86_64", feature = "wide"))]
+    Wide,
     #[cfg(target_arch = "aarch64")]
     Neon,
     #[cfg(target_arch = "aarch64")]
@@ -38,6 +41,8 @@ const KNOWN: &[Isa] = &[
     Isa::Avx512,
     #[cfg(target_arch = "x86_64")]
     Isa::Avx2,
+    #[cfg(all(target_arch = "x86_64", feature = "wide"))]
+    Isa::Wide,
     #[cfg(target_arch = "aarch64")]
     Isa::NeonDotprod,
     #[cfg(target_arch = "aarch64")]
@@ -68,7 +73,7 @@ impl Backend {
         Self::available().find(|backend| backend.name() == name)
     }
 
-    /// `scalar`, `avx2`, `avx512`, `neon`, `neon-dotprod` or `simd128`.
+    /// `scalar`, `avx2`, `avx512`, `neon`, `neon-dotprod` or `simd128`; `wide` with the feature of that name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self.isa {
@@ -77,6 +82,8 @@ impl Backend {
             Isa::Avx2 => "avx2",
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => "avx512",
+            #[cfg(all(target_arch = "x86_64", feature = "wide"))]
+            Isa::Wide => "wide",
             #[cfg(target_arch = "aarch64")]
             Isa::Neon => "neon",
             #[cfg(target_arch = "aarch64")]
@@ -93,6 +100,8 @@ impl Isa {
             Self::Scalar => true,
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => x86_64::has_avx2(),
+            #[cfg(all(target_arch = "x86_64", feature = "wide"))]
+            Self::Wide => x86_64::has_avx2(),
             #[cfg(target_arch = "x86_64")]
             Self::Avx512 => x86_64::has_avx512(),
             #[cfg(target_arch = "aarch64")]

@@ -22,6 +22,15 @@ macro_rules! dispatch {
                 // instructions.
                 unsafe { enter($($argument),*) }
             }
+            #[cfg(all(target_arch = "x86_64", feature = "wide"))]
+            Isa::Wide => {
+                #[target_feature(enable = "avx2,fma,f16c")]
+                fn enter($($argument: $kind),*) $(-> $result)? {
+                    text!($registers, $crate::registers::avx2::Avx2, $kernel($($argument),*))
+                }
+                // SAFETY: as above: such tokens need AVX2.
+                unsafe { enter($($argument),*) }
+            }
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => {
                 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]

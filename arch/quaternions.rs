@@ -4,7 +4,8 @@
 pub(crate) mod avx512;
 pub mod layout;
 pub(crate) mod scalar;
-#[cfg(any(target_arch = "aarch64", all(target_arch = "wasm32", target_feature = "simd128")))]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
+#[cfg_attr(target_arch = "x86_64", allow(dead_code, unused_imports, reason = "not all of it runs there"))]
 pub(crate) mod wide;
 
 use crate::Backend;
@@ -37,7 +38,7 @@ impl Backend {
         assert_eq!(x.len(), 4 * norms.len());
         assert_eq!((codes.len(), radii.len()), (norms.len(), norms.len()));
         dispatch!(
-            self, avx2: scalar, avx512: avx512, registers: wide;
+            self, avx2: wide, avx512: avx512, registers: wide;
             quaternion_encode(set: &QuaternionSet, x: &[f32], norms: &[f32], steps: RadiusSteps, codes: &mut [u16], radii: &mut [u8])
         )
     }
@@ -57,7 +58,7 @@ impl Backend {
         check_chunks(layout, set, row);
         assert_eq!((row.len(), out.len()), (layout.row_bytes(), 4 * layout.chunks));
         dispatch!(
-            self, avx2: scalar, avx512: avx512, registers: wide;
+            self, avx2: wide, avx512: avx512, registers: wide;
             decode_quaternions(layout: &ChunkLayout, set: &QuaternionSet, row: &[u8], out: &mut [f32])
         )
     }
@@ -75,7 +76,7 @@ impl Backend {
         assert!(queries.iter().all(|query| query.len() == 4 * layout.chunks));
         assert_eq!(scores.len(), queries.len() * (bytes.len() / layout.row_bytes()));
         dispatch!(
-            self, avx2: scalar, avx512: avx512, registers: dots;
+            self, avx2: wide, avx512: avx512, registers: dots;
             score_quaternions(layout: &ChunkLayout, set: &QuaternionSet, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32])
         )
     }
@@ -94,7 +95,7 @@ impl Backend {
         assert_eq!(weights.len(), acc.len() / (4 * layout.chunks) * (bytes.len() / layout.row_bytes()));
         if !bytes.is_empty() {
             dispatch!(
-                self, avx2: scalar, avx512: avx512, registers: wide;
+                self, avx2: wide, avx512: avx512, registers: wide;
                 accumulate_quaternions(layout: &ChunkLayout, set: &QuaternionSet, bytes: &[u8], weights: &[f32], acc: &mut [f32])
             )
         }

@@ -16,7 +16,7 @@ use crate::Float;
 use crate::vectors::scalar;
 
 /// What an instruction set must offer. Words are of 16 bits; all is little-endian.
-#[cfg_attr(target_arch = "x86_64", expect(dead_code))]
+#[cfg_attr(target_arch = "x86_64", allow(dead_code, reason = "not all of it is used there"))]
 pub(crate) trait Registers {
     /// A register.
     type V: Copy;

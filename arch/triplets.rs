@@ -8,7 +8,8 @@ pub(crate) mod layout;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
 pub(crate) mod look_up;
 pub(crate) mod scalar;
-#[cfg(any(target_arch = "aarch64", all(target_arch = "wasm32", target_feature = "simd128")))]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
+#[cfg_attr(target_arch = "x86_64", allow(dead_code, unused_imports, reason = "not all of it runs there"))]
 pub(crate) mod wide;
 
 use crate::detect::Isa;
@@ -37,7 +38,7 @@ impl Backend {
         check_octahedral(layout);
         assert_eq!((out.len(), stream.len()), (layout.dim, layout.stream_bytes()));
         dispatch!(
-            self, avx2: scalar, avx512: avx512, registers: wide;
+            self, avx2: wide, avx512: avx512, registers: wide;
             octahedral_decode(layout: &Octahedral, stream: &[u8], scale: f32, out: &mut [f32])
         )
     }
@@ -93,7 +94,7 @@ impl Backend {
         assert_eq!(weights.len(), acc.len() / layout.dim * (bytes.len() / stride));
         if !bytes.is_empty() {
             dispatch!(
-                self, avx2: scalar, avx512: avx512, registers: wide;
+                self, avx2: wide, avx512: avx512, registers: wide;
                 accumulate_octahedral(layout: &Octahedral, stride: usize, bytes: &[u8], weights: &[f32], acc: &mut [f32])
             )
         }

@@ -4,12 +4,14 @@
 pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
-#[cfg(target_arch = "x86_64")]
-pub(crate) mod baseline;
+#[cfg(all(target_arch = "x86_64", feature = "baseline"))]
+mod baseline;
 pub mod hadamard;
 pub(crate) mod layout;
 pub(crate) mod scalar;
-#[cfg(any(target_arch = "aarch64", all(target_arch = "wasm32", target_feature = "simd128")))]
+mod sqrt;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
+#[cfg_attr(target_arch = "x86_64", allow(dead_code, unused_imports, reason = "not all of it runs there"))]
 pub(crate) mod wide;
 
 use crate::detect::Isa;
@@ -21,6 +23,12 @@ impl Backend {
     pub fn dot(self, a: &[f32], b: &[f32]) -> f32 {
         assert_eq!(a.len(), b.len());
         dispatch!(self, avx2: avx2, avx512: avx512, registers: wide; dot(a: &[f32], b: &[f32]) -> f32)
+    }
+
+    /// √x, rounded to nearest, NaN below zero.
+    #[must_use]
+    pub fn sqrt(self, x: f32) -> f32 {
+        dispatch!(self, avx2: scalar, avx512: scalar, registers: scalar; sqrt(x: f32) -> f32)
     }
 
     /// The largest magnitude; 0 for an empty slice.
@@ -188,6 +196,7 @@ impl Backend {
 
     /// Benchmark baseline, not bit-exact: scores a page of f16 rows, row by row, as an uncompressed cache would, with
     /// fused multiply-adds where the CPU has them.
+    #[cfg(feature = "baseline")]
     #[doc(hidden)]
     pub fn f16_dot_fma(self, query: &[f32], bytes: &[u8], scores: &mut [f32]) {
         check_widths(query.len(), 2 * query.len(), bytes, &[]);

@@ -4,8 +4,7 @@ use crate::codes::scalar::unpack;
 use crate::vectors::scalar::{LANES, halve, rint};
 use crate::{Affine, Packing};
 
-/// code = clamp(rint((x - zero)/scale) + offset, lowest, highest), ties to even; a zero scale gives code 0 plus
-/// nothing: all codes 0.
+/// code = clamp(rint((x - zero)/scale) + offset, lowest, highest), ties to even; a zero scale gives code 0.
 #[inline(always)]
 pub(crate) fn quantize_affine(
     x: &[f32],

@@ -1,7 +1,7 @@
 //! Trees of polar coordinates: encoding by comparisons, decoding and scoring as products from tables.
 
 use crate::codes::scalar::unpack;
-use crate::vectors::scalar::f16_to_f32;
+use crate::vectors::scalar::{f16_to_f32, sqrt};
 use crate::{AngleTree, Angles, MAX_DIM, Packing};
 
 /// x\[..roots] ← the roots' radii; codes of level 1, then level 2, …
@@ -17,7 +17,7 @@ pub(crate) fn quantize_angles(tree: &AngleTree, x: &mut [f32], codes: &mut [u8])
         }
         for i in 0..nodes {
             let (a, b) = (x[2 * i], x[2 * i + 1]);
-            x[i] = libm::sqrtf(a * a + b * b);
+            x[i] = sqrt(a * a + b * b);
         }
         done += nodes;
         nodes /= 2;

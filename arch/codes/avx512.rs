@@ -1,4 +1,4 @@
-//! Rows of codes, for AVX-512.
+//! Rows of codes, for AVX-512. Centroids of up to 16 levels are looked up as bytes, those of more as words.
 
 pub(crate) mod accumulate;
 pub(crate) mod codebook;
@@ -8,7 +8,32 @@ pub(crate) mod score;
 pub(crate) mod unpack;
 mod words;
 
-pub(crate) use accumulate::accumulate_codes;
+use crate::{IntQuery, Rows};
 pub(crate) use pack::{pack, unpack};
 pub(crate) use quantize::{lookup, quantize};
-pub(crate) use score::score_codes;
+
+/// See `scalar::score_codes`.
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn score_codes(
+    rows: &Rows,
+    centroids: &[i16],
+    scale: f32,
+    queries: &[IntQuery],
+    scores: &mut [f32],
+) {
+    if centroids.len() > 16 {
+        words::score_codes(rows, centroids, scale, queries, scores)
+    } else {
+        score::score_codes(rows, centroids, scale, queries, scores)
+    }
+}
+
+/// See `scalar::accumulate_codes`.
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn accumulate_codes(rows: &Rows, centroids: &[i16], scale: f32, weights: &[f32], acc: &mut [f32]) {
+    if centroids.len() > 16 {
+        words::accumulate_codes(rows, centroids, scale, weights, acc)
+    } else {
+        accumulate::accumulate_codes(rows, centroids, scale, weights, acc)
+    }
+}

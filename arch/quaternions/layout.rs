@@ -6,7 +6,6 @@
 //! of one member needs one multiplication: <u, unit·member> = <u·member*, unit> (* conjugates), and the best unit for
 //! y = u·member* has the inner product max(‖y‖∞, ‖y‖₁/2).
 
-use super::scalar;
 use crate::vectors;
 
 /// The Hurwitz units: ±1, ±i, ±j, ±k, then 8 + b: ½(±1±i±j±k), where bit c of b makes component c negative.
@@ -271,32 +270,7 @@ impl<'a> QuaternionIndex<'a> {
     }
 
     /// The table of cells, and the lists: offsets and lengths are inside them, with the padding to spare.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     pub(crate) fn tables(&self) -> (&'a [u32; INDEX_CELLS], &'a [u8]) {
         (self.cells, self.lists)
     }
-
-    /// The candidates for a chunk.
-    #[inline(always)]
-    pub(crate) fn candidates(&self, u: &[f32; 4]) -> &'a [u8] {
-        let cell = self.cells[cell_of(u)];
-        &self.lists[(cell >> 8) as usize..][..(cell & 0xff) as usize]
-    }
-}
-
-/// The cell of a direction: multiplied from the left by the inverse of its nearest unit, then divided by w.
-#[inline(always)]
-fn cell_of(u: &[f32; 4]) -> usize {
-    let [a, b, c, d] = UNITS[scalar::nearest_unit(u).1];
-    let [w, x, y, z] = *u;
-    let scale = 1.0 / ((a * w + b * x) + (c * y + d * z));
-    let step = |numerator: f32| {
-        let at = (numerator * scale + 1.0) * (INDEX_GRID as f32 / 2.0);
-        // The cast saturates: a rounding beyond the cube, or a NaN, stays in the table.
-        (at as usize).min(INDEX_GRID - 1)
-    };
-    let x_step = step((a * x - b * w) + (d * y - c * z));
-    let y_step = step((a * y - c * w) + (b * z - d * x));
-    let z_step = step((a * z - d * w) + (c * x - b * y));
-    (x_step * INDEX_GRID + y_step) * INDEX_GRID + z_step
 }

@@ -1,9 +1,9 @@
 //! Chunks of four values as a radius and a product of quaternions: the specification.
 
-use super::layout::{ChunkLayout, QuaternionSet, RadiusSteps, TURNS, UNITS};
+use super::layout::{ChunkLayout, INDEX_GRID, QuaternionIndex, QuaternionSet, RadiusSteps, TURNS, UNITS};
 use crate::codes::scalar::{BitReader, BitWriter};
 use crate::vectors;
-use crate::vectors::scalar::row_scale;
+use crate::vectors::scalar::{row_scale, sqrt};
 
 /// Chunks of the widest vector.
 pub(crate) const MAX_CHUNKS: usize = crate::MAX_DIM / 4;
@@ -12,7 +12,7 @@ pub(crate) const MAX_CHUNKS: usize = crate::MAX_DIM / 4;
 #[inline(always)]
 pub(crate) fn chunk_norms(x: &[f32], norms: &mut [f32]) {
     for ([w, x, y, z], norm) in x.as_chunks::<4>().0.iter().zip(norms) {
-        *norm = libm::sqrtf((w * w + x * x) + (y * y + z * z));
+        *norm = sqrt((w * w + x * x) + (y * y + z * z));
     }
 }
 
@@ -272,4 +272,31 @@ pub(crate) fn accumulate_quaternions(
             }
         }
     }
+}
+
+impl<'a> QuaternionIndex<'a> {
+    /// The candidates for a chunk.
+    #[inline(always)]
+    pub(crate) fn candidates(&self, u: &[f32; 4]) -> &'a [u8] {
+        let (cells, lists) = self.tables();
+        let cell = cells[cell_of(u)];
+        &lists[(cell >> 8) as usize..][..(cell & 0xff) as usize]
+    }
+}
+
+/// The cell of a direction: multiplied from the left by the inverse of its nearest unit, then divided by w.
+#[inline(always)]
+fn cell_of(u: &[f32; 4]) -> usize {
+    let [a, b, c, d] = UNITS[nearest_unit(u).1];
+    let [w, x, y, z] = *u;
+    let scale = 1.0 / ((a * w + b * x) + (c * y + d * z));
+    let step = |numerator: f32| {
+        let at = (numerator * scale + 1.0) * (INDEX_GRID as f32 / 2.0);
+        // The cast saturates: a rounding beyond the cube, or a NaN, stays in the table.
+        (at as usize).min(INDEX_GRID - 1)
+    };
+    let x_step = step((a * x - b * w) + (d * y - c * z));
+    let y_step = step((a * y - c * w) + (b * z - d * x));
+    let z_step = step((a * z - d * w) + (c * x - b * y));
+    (x_step * INDEX_GRID + y_step) * INDEX_GRID + z_step
 }

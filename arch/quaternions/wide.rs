@@ -16,6 +16,7 @@ fn transpose<L: Registers>([a, b, c, d]: [L::V; 4]) -> [L::V; 4] {
     [first, second, third, fourth]
 }
 
+#[inline(always)]
 pub(crate) fn quaternion_encode<L: Registers>(
     set: &QuaternionSet,
     x: &[f32],
@@ -130,11 +131,13 @@ impl Parts {
 }
 
 impl Unpack {
+    #[inline(always)]
     fn new(layout: &ChunkLayout) -> Self {
         let reciprocal = (1u32 << 22).div_ceil(layout.members.into());
         Self { layout: *layout, reciprocal, bytes: [0; ROOM] }
     }
 
+    #[inline(always)]
     fn parts(&mut self, row: &[u8], parts: &mut Parts) {
         let layout = &self.layout;
         self.bytes[..row.len()].copy_from_slice(row);
@@ -238,6 +241,7 @@ fn decode_parts<L: Registers>(set: &QuaternionSet, parts: &Parts, unit: f32, out
     }
 }
 
+#[inline(always)]
 pub(crate) fn decode_quaternions<L: Registers>(
     layout: &ChunkLayout,
     set: &QuaternionSet,
@@ -249,6 +253,7 @@ pub(crate) fn decode_quaternions<L: Registers>(
     decode_parts::<L>(set, &parts, radius_unit(layout, row), out);
 }
 
+#[inline(always)]
 pub(crate) fn accumulate_quaternions<L: Registers>(
     layout: &ChunkLayout,
     set: &QuaternionSet,
@@ -278,6 +283,7 @@ struct Turned {
 }
 
 impl Turned {
+    #[inline(always)]
     fn fill(&mut self, query: &[f32]) {
         let places = self.chunks.iter_mut().zip(&mut self.units);
         for (q, (chunk, unit)) in query.as_chunks::<4>().0.iter().zip(places) {
@@ -299,6 +305,7 @@ struct FourParts {
     radii: [f32; 4],
 }
 
+#[inline(always)]
 pub(crate) fn score_quaternions<L: Registers>(
     layout: &ChunkLayout,
     set: &QuaternionSet,

@@ -1,8 +1,10 @@
-//! Kernels for AVX2, with F16C (and FMA only where a product is exact).
+//! Registers of AVX2: what hand-written kernels share, and an alphabet of 128 bits for the text for registers.
+//! With F16C (and FMA only where a product is exact).
 //!
 //! The same algorithms as in the AVX-512 backend, with what there is: `vpshufb` looks up sixteen bytes, shifts of
 //! bytes are multiplications of words, and `vpmaddubsw` with `vpmaddwd` stands in for `vpdpbusd`.
 
+use super::Registers;
 use crate::rows::Block;
 use core::arch::x86_64::*;
 
@@ -90,4 +92,406 @@ pub(crate) fn rint(x: __m256) -> __m256 {
 #[inline]
 pub(crate) fn first_chunks(values: &mut [f32; 16]) -> &mut [[f32; 8]] {
     values.as_chunks_mut().0
+}
+
+/// Registers of 128 bits, with AVX2's instructions; to be named where its features are enabled, and nowhere else.
+pub(crate) struct Avx2;
+
+/// Intrinsics in a place that cannot carry `#[target_feature]`, a trait.
+macro_rules! avx2 {
+    ($($body:tt)*) => {{
+        // SAFETY: whoever names `Avx2` has asked the CPU for AVX2. Loads and stores have arrays of their size.
+        unsafe { $($body)* }
+    }};
+}
+
+#[inline(always)]
+fn floats(x: __m128i) -> __m128 {
+    avx2!(_mm_castsi128_ps(x))
+}
+
+#[inline(always)]
+fn bits(x: __m128) -> __m128i {
+    avx2!(_mm_castps_si128(x))
+}
+
+/// A byte shuffle by constants; -1 gives 0.
+macro_rules! shuffle {
+    ($x:expr; $($index:expr),*) => { _mm_shuffle_epi8($x, _mm_setr_epi8($($index),*)) };
+}
+
+impl Registers for Avx2 {
+    type V = __m128i;
+    const TABLE: usize = 64;
+
+    #[inline(always)]
+    fn load(bytes: &[u8; 16]) -> __m128i {
+        avx2!(_mm_loadu_si128(bytes.as_ptr().cast()))
+    }
+
+    #[inline(always)]
+    unsafe fn load_pointer(bytes: *const u8) -> __m128i {
+        // SAFETY: the caller's; AVX2 is there as above.
+        unsafe { _mm_loadu_si128(bytes.cast()) }
+    }
+
+    #[inline(always)]
+    fn load_words(words: &[i16; 8]) -> __m128i {
+        avx2!(_mm_loadu_si128(words.as_ptr().cast()))
+    }
+
+    #[inline(always)]
+    fn load_floats(floats: &[f32; 4]) -> __m128i {
+        avx2!(_mm_castps_si128(_mm_loadu_ps(floats.as_ptr())))
+    }
+
+    #[inline(always)]
+    fn store(bytes: &mut [u8; 16], x: __m128i) {
+        avx2!(_mm_storeu_si128(bytes.as_mut_ptr().cast(), x))
+    }
+
+    #[inline(always)]
+    fn store_words(words: &mut [i16; 8], x: __m128i) {
+        avx2!(_mm_storeu_si128(words.as_mut_ptr().cast(), x))
+    }
+
+    #[inline(always)]
+    fn store_sums(sums: &mut [i32; 4], x: __m128i) {
+        avx2!(_mm_storeu_si128(sums.as_mut_ptr().cast(), x))
+    }
+
+    #[inline(always)]
+    fn store_floats(out: &mut [f32; 4], x: __m128i) {
+        avx2!(_mm_storeu_ps(out.as_mut_ptr(), floats(x)))
+    }
+
+    #[inline(always)]
+    fn splat(byte: u8) -> __m128i {
+        avx2!(_mm_set1_epi8(byte as i8))
+    }
+
+    #[inline(always)]
+    fn splat_word(word: u16) -> __m128i {
+        avx2!(_mm_set1_epi16(word as i16))
+    }
+
+    #[inline(always)]
+    fn splat_pair(words: u32) -> __m128i {
+        avx2!(_mm_set1_epi32(words as i32))
+    }
+
+    #[inline(always)]
+    fn and(a: __m128i, b: __m128i) -> __m128i {
+        avx2!(_mm_and_si128(a, b))
+    }
+
+    #[inline(always)]
+    fn or(a: __m128i, b: __m128i) -> __m128i {
+        avx2!(_mm_or_si128(a, b))
+    }
+
+    #[inline(always)]
+    fn xor(a: __m128i, b: __m128i) -> __m128i {
+        avx2!(_mm_xor_si128(a, b))
+    }
+
+    #[inline(always)]
+    fn select(mask: __m128i, a: __m128i, b: __m128i) -> __m128i {
+        avx2!(_mm_or_si128(_mm_and_si128(mask, a), _mm_andnot_si128(mask, b)))
+    }
+
+    #[inline(always)]
+    fn min_bytes(a: __m128i, b: __m128i) -> __m128i {
+        avx2!(_mm_min_epu8(a, b))
+    }
+
+    #[inline(always)]
+    fn sub_bytes(a: __m128i, b: __m128i) -> __m128i {
+        avx2!(_mm_sub_epi8(a, b))
+    }
+
+    #[inline(always)]
+    fn shift_bytes_right(x: __m128i, bits: u32) -> __m128i {
+        avx2!({
+            let shifted = _mm_srl_epi16(x, _mm_cvtsi32_si128(bits as i32));
+            _mm_and_si128(shifted, _mm_set1_epi8((0xffu32 >> bits) as i8))
+        })
+    }
+
+    #[inline(always)]
+    fn add_words(a: __m128i, b: __m128i) -> __m128i {
+        avx2!(_mm_add_epi16(a, b))
+    }
+
+    #[inline(always)]
+    fn multiply_words(a: __m128i, b: __m128i) -> __m128i {
+        avx2!(_mm_mullo_epi16(a, b))
+    }
+
+    #[inline(always)]
+    fn shift_words_right<const BITS: i32>(x: __m128i) -> __m128i {
+        avx2!(_mm_srli_epi16::<BITS>(x))
+    }
+
+    #[inline(always)]
+    fn multiply_bytes_high(a: __m128i, b: __m128i) -> __m128i {
+        let (a, b) = (Self::interleave(a, Self::splat(0)), Self::interleave(b, Self::splat(0)));
+        Self::upper_bytes(Self::multiply_words(a[0], b[0]), Self::multiply_words(a[1], b[1]))
+    }
+
+    #[inline(always)]
+    fn upper_bytes(a: __m128i, b: __m128i) -> __m128i {
+        avx2!(_mm_packus_epi16(_mm_srli_epi16::<8>(a), _mm_srli_epi16::<8>(b)))
+    }
+
+    #[inline(always)]
+    fn interleave(low: __m128i, high: __m128i) -> [__m128i; 2] {
+        avx2!([_mm_unpacklo_epi8(low, high), _mm_unpackhi_epi8(low, high)])
+    }
+
+    #[inline(always)]
+    fn extend(bytes: __m128i) -> [__m128i; 2] {
+        avx2!([_mm_cvtepi8_epi16(bytes), _mm_cvtepi8_epi16(_mm_unpackhi_epi64(bytes, bytes))])
+    }
+
+    /// An index above 15 gets its highest bit set, for which the shuffle gives 0.
+    #[inline(always)]
+    fn lookup(table: __m128i, index: __m128i) -> __m128i {
+        avx2!(_mm_shuffle_epi8(table, _mm_adds_epu8(index, _mm_set1_epi8(0x70))))
+    }
+
+    #[inline(always)]
+    fn lookup_64(&[a, b, c, d]: &[__m128i; 4], index: __m128i) -> __m128i {
+        let from = |start| Self::sub_bytes(index, Self::splat(start));
+        let low = Self::or(Self::lookup(a, index), Self::lookup(b, from(16)));
+        Self::or(low, Self::or(Self::lookup(c, from(32)), Self::lookup(d, from(48))))
+    }
+
+    /// A tree of choices by the index's upper bits, each in the place of the highest one.
+    #[inline(always)]
+    fn lookup_within<const N: usize>(table: &[__m128i; 16], index: __m128i) -> __m128i {
+        avx2!({
+            // Above 127 the shuffle would give 0.
+            let low = if N > 8 { _mm_and_si128(index, _mm_set1_epi8(15)) } else { index };
+            let (by_16, by_32) = (_mm_slli_epi16::<3>(index), _mm_slli_epi16::<2>(index));
+            let one = |i: usize| _mm_shuffle_epi8(table[i], low);
+            let two = |i: usize| _mm_blendv_epi8(one(i), one(i + 1), by_16);
+            let four = |i: usize| _mm_blendv_epi8(two(i), two(i + 2), by_32);
+            let eight = |i: usize| _mm_blendv_epi8(four(i), four(i + 4), _mm_slli_epi16::<1>(index));
+            match N {
+                1 => one(0),
+                2 => two(0),
+                4 => four(0),
+                8 => eight(0),
+                _ => _mm_blendv_epi8(eight(0), eight(8), index),
+            }
+        })
+    }
+
+    #[inline(always)]
+    fn deal_2(bytes: &[u8; 32]) -> [__m128i; 2] {
+        let (parts, _) = bytes.as_chunks::<16>();
+        let (a, b) = (Self::load(&parts[0]), Self::load(&parts[1]));
+        avx2!({
+            let low = _mm_set1_epi16(0xff);
+            let even = _mm_packus_epi16(_mm_and_si128(a, low), _mm_and_si128(b, low));
+            [even, Self::upper_bytes(a, b)]
+        })
+    }
+
+    #[inline(always)]
+    fn deal_3(bytes: &[u8; 48]) -> [__m128i; 3] {
+        let (parts, _) = bytes.as_chunks::<16>();
+        let (a, b, c) = (Self::load(&parts[0]), Self::load(&parts[1]), Self::load(&parts[2]));
+        avx2!({
+            let or = |x, y, z| _mm_or_si128(_mm_or_si128(x, y), z);
+            [
+                or(
+                    shuffle!(a; 0, 3, 6, 9, 12, 15, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1),
+                    shuffle!(b; -1, -1, -1, -1, -1, -1, 2, 5, 8, 11, 14, -1, -1, -1, -1, -1),
+                    shuffle!(c; -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 1, 4, 7, 10, 13),
+                ),
+                or(
+                    shuffle!(a; 1, 4, 7, 10, 13, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1),
+                    shuffle!(b; -1, -1, -1, -1, -1, 0, 3, 6, 9, 12, 15, -1, -1, -1, -1, -1),
+                    shuffle!(c; -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 2, 5, 8, 11, 14),
+                ),
+                or(
+                    shuffle!(a; 2, 5, 8, 11, 14, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1),
+                    shuffle!(b; -1, -1, -1, -1, -1, 1, 4, 7, 10, 13, -1, -1, -1, -1, -1, -1),
+                    shuffle!(c; -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 0, 3, 6, 9, 12, 15),
+                ),
+            ]
+        })
+    }
+
+    #[inline(always)]
+    fn deal_4(bytes: &[u8; 64]) -> [__m128i; 4] {
+        let (parts, _) = bytes.as_chunks::<16>();
+        avx2!({
+            // Fours together in each register, then a transposition of dwords.
+            let fours = |i: usize| shuffle!(Self::load(&parts[i]); 0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+            let (a, b, c, d) = (fours(0), fours(1), fours(2), fours(3));
+            let (ab, cd) = (_mm_unpacklo_epi32(a, b), _mm_unpacklo_epi32(c, d));
+            let (ab_high, cd_high) = (_mm_unpackhi_epi32(a, b), _mm_unpackhi_epi32(c, d));
+            [
+                _mm_unpacklo_epi64(ab, cd),
+                _mm_unpackhi_epi64(ab, cd),
+                _mm_unpacklo_epi64(ab_high, cd_high),
+                _mm_unpackhi_epi64(ab_high, cd_high),
+            ]
+        })
+    }
+
+    #[inline(always)]
+    fn dot_bytes(sums: __m128i, a: __m128i, b: __m128i) -> __m128i {
+        Self::add_ints(sums, Self::dot_quads(a, b))
+    }
+
+    #[inline(always)]
+    fn dot_words(sums: __m128i, a: __m128i, b: __m128i) -> __m128i {
+        avx2!(_mm_add_epi32(sums, _mm_madd_epi16(a, b)))
+    }
+
+    #[inline(always)]
+    fn add_weighted([low, high]: [__m128i; 2], a: __m128i, b: __m128i, weights: __m128i) -> [__m128i; 2] {
+        avx2!([
+            _mm_add_epi32(low, _mm_madd_epi16(_mm_unpacklo_epi16(a, b), weights)),
+            _mm_add_epi32(high, _mm_madd_epi16(_mm_unpackhi_epi16(a, b), weights)),
+        ])
+    }
+
+    #[inline(always)]
+    fn sum(x: __m128i) -> i32 {
+        avx2!({
+            let pairs = _mm_add_epi32(x, _mm_unpackhi_epi64(x, x));
+            _mm_cvtsi128_si32(_mm_add_epi32(pairs, _mm_shuffle_epi32::<1>(pairs)))
+        })
+    }
+
+    #[inline(always)]
+    fn splat_float(x: f32) -> __m128i {
+        avx2!(bits(_mm_set1_ps(x)))
+    }
+
+    #[inline(always)]
+    fn multiply_floats(a: __m128i, b: __m128i) -> __m128i {
+        avx2!(bits(_mm_mul_ps(floats(a), floats(b))))
+    }
+
+    #[inline(always)]
+    fn count_at_least(counts: __m128i, x: __m128i, threshold: __m128i) -> __m128i {
+        // A mask is -1.
+        avx2!(_mm_sub_epi32(counts, bits(_mm_cmpge_ps(floats(x), floats(threshold)))))
+    }
+
+    #[inline(always)]
+    fn add_floats(a: __m128i, b: __m128i) -> __m128i {
+        avx2!(bits(_mm_add_ps(floats(a), floats(b))))
+    }
+
+    #[inline(always)]
+    fn sub_floats(a: __m128i, b: __m128i) -> __m128i {
+        avx2!(bits(_mm_sub_ps(floats(a), floats(b))))
+    }
+
+    #[inline(always)]
+    fn divide_floats(a: __m128i, b: __m128i) -> __m128i {
+        avx2!(bits(_mm_div_ps(floats(a), floats(b))))
+    }
+
+    #[inline(always)]
+    fn sqrt_floats(x: __m128i) -> __m128i {
+        avx2!(bits(_mm_sqrt_ps(floats(x))))
+    }
+
+    #[inline(always)]
+    fn min_floats(a: __m128i, b: __m128i) -> __m128i {
+        avx2!(bits(_mm_min_ps(floats(a), floats(b))))
+    }
+
+    #[inline(always)]
+    fn max_floats(a: __m128i, b: __m128i) -> __m128i {
+        avx2!(bits(_mm_max_ps(floats(a), floats(b))))
+    }
+
+    #[inline(always)]
+    fn greater(a: __m128i, b: __m128i) -> __m128i {
+        avx2!(bits(_mm_cmpgt_ps(floats(a), floats(b))))
+    }
+
+    #[inline(always)]
+    fn equal(a: __m128i, b: __m128i) -> __m128i {
+        avx2!(bits(_mm_cmpeq_ps(floats(a), floats(b))))
+    }
+
+    #[inline(always)]
+    fn unzip_floats(a: __m128i, b: __m128i) -> [__m128i; 2] {
+        avx2!({
+            let (a, b) = (floats(a), floats(b));
+            [bits(_mm_shuffle_ps::<0x88>(a, b)), bits(_mm_shuffle_ps::<0xdd>(a, b))]
+        })
+    }
+
+    /// Two products of ±127 fit a word.
+    #[inline(always)]
+    fn dot_quads(a: __m128i, b: __m128i) -> __m128i {
+        avx2!({
+            let pairs = _mm_maddubs_epi16(_mm_abs_epi8(a), _mm_sign_epi8(b, a));
+            _mm_madd_epi16(pairs, _mm_set1_epi16(1))
+        })
+    }
+
+    #[inline(always)]
+    fn to_floats(x: __m128i) -> __m128i {
+        avx2!(bits(_mm_cvtepi32_ps(x)))
+    }
+
+    #[inline(always)]
+    fn load_triplets(x: &[f32; 12]) -> [__m128i; 3] {
+        // x y z x, y z x y, z x y z.
+        let (rows, _) = x.as_chunks::<4>();
+        avx2!({
+            let [a, b, c] = [&rows[0], &rows[1], &rows[2]].map(|row| _mm_loadu_ps(row.as_ptr()));
+            // Lanes of a register that are not its component's are left to the next step.
+            let xs = _mm_blend_ps::<0b0010>(_mm_blend_ps::<0b0100>(a, b), c);
+            let ys = _mm_blend_ps::<0b0100>(_mm_blend_ps::<0b1001>(a, b), c);
+            let zs = _mm_blend_ps::<0b1001>(_mm_blend_ps::<0b0010>(a, b), c);
+            [
+                bits(_mm_shuffle_ps::<0b01_10_11_00>(xs, xs)),
+                bits(_mm_shuffle_ps::<0b10_11_00_01>(ys, ys)),
+                bits(_mm_shuffle_ps::<0b11_00_01_10>(zs, zs)),
+            ]
+        })
+    }
+
+    #[inline(always)]
+    fn add_ints(a: __m128i, b: __m128i) -> __m128i {
+        avx2!(_mm_add_epi32(a, b))
+    }
+
+    #[inline(always)]
+    fn multiply_ints(a: __m128i, b: __m128i) -> __m128i {
+        avx2!(_mm_mullo_epi32(a, b))
+    }
+
+    #[inline(always)]
+    fn min_ints(a: __m128i, b: __m128i) -> __m128i {
+        avx2!(_mm_min_epi32(a, b))
+    }
+
+    #[inline(always)]
+    fn max_ints(a: __m128i, b: __m128i) -> __m128i {
+        avx2!(_mm_max_epi32(a, b))
+    }
+
+    #[inline(always)]
+    fn signs(x: __m128i) -> __m128i {
+        avx2!(_mm_srai_epi32::<31>(x))
+    }
+
+    #[inline(always)]
+    fn load_four([a, b, c, d]: [u32; 4]) -> __m128i {
+        avx2!(_mm_setr_epi32(a as i32, b as i32, c as i32, d as i32))
+    }
 }

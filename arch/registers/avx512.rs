@@ -1,4 +1,4 @@
-//! Kernels for AVX-512 (F, BW, DQ, VL, VBMI, VNNI).
+//! What kernels for AVX-512 share (F, BW, DQ, VL, VBMI, VNNI).
 //!
 //! Three instructions carry most of this backend. `vpermb` looks 64 bytes up in a table of 64 bytes: every codebook of
 //! up to 16 centroids fits one register, with room to repeat it so that stray high bits of an index do no harm.
@@ -7,7 +7,7 @@
 //! so scores and weighted sums are free to use whatever lane order is fastest; `f32` sums are not, and follow
 //! `scalar.rs` lane by lane.
 //!
-//! Port reasoning below assumes Zen 5, where the numbers were taken, to have two shuffles, two multiplications and two loads
+//! Counts of ports are those of Zen 5, where the numbers were taken: two shuffles, two multiplications and two loads
 //! of 64 bytes a cycle, one store of 64 bytes, and four simple operations in all.
 
 use core::arch::x86_64::*;

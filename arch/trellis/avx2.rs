@@ -1,7 +1,7 @@
 //! Windowed codebooks on AVX2: rows of centroids, 32 at a time. A word with the byte of eight path bits and the byte
 //! before is multiplied up until the window is on top, and shifted down; codes come as in `codes.rs`. Tables of up to 256
 //! entries are looked up by `vpshufb`, sixteen entries each, and a tree of blends; larger ones one by one.
-//! Scores of the commonest shapes have a shorter way, in `window_eights.rs`.
+//! Scores of the commonest shapes have a shorter way, in `eights.rs`.
 
 mod eights;
 mod search;

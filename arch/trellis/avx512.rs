@@ -7,7 +7,7 @@
 //! shuffled: it is the query that is put into the lanes' order, once a page. The byte for a coordinate has its window below and
 //! its code above: the index of a table in one register (`vpermb`) or two (`vpermi2b`).
 //!
-//! A single query goes to `window_halves.rs`, `window_digits.rs` and `window_pairs.rs` where they have a shorter way. The
+//! A single query goes to `halves.rs`, `digits.rs` and `pairs.rs` where they have a shorter way. The
 //! path search is in `search.rs`.
 
 mod digits;

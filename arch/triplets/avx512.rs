@@ -204,8 +204,7 @@ fn codes([even, odd]: [__m512i; 2], offsets: __m512i) -> __m512i {
     _mm512_mask_multishift_epi64_epi8(codes, 0xf0f0_f0f0_f0f0_f0f0, offsets, odd)
 }
 
-/// Up to 16 values, zeros behind them. None are not read: a masked load from nowhere is allowed, but takes the CPU
-/// hundreds of cycles.
+/// Up to 16 values, zeros behind them. An empty slice is not loaded: a fully masked load costs hundreds of cycles.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn load_tail(x: &[f32]) -> __m512 {

@@ -26,7 +26,7 @@ pub(crate) fn octahedral_encode(
     encode_by::<4>(layout, search, x, scale, stream);
 }
 
-/// The same, N triplets at a time: which number, bytes do not depend on.
+/// The same, N triplets at a time; N does not affect the bytes.
 #[inline(always)]
 pub(crate) fn encode_by<const N: usize>(
     layout: &Octahedral,
@@ -108,7 +108,7 @@ fn encode_triplets<const N: usize>(
             for lane in 0..N {
                 codes[lane] = i[lane] | j[lane] << layout.direction_bits;
                 let [x, y, z] = [t[0][lane], t[1][lane], t[2][lane]];
-                radii[lane] = libm::sqrtf((x * x + y * y) + z * z);
+                radii[lane] = crate::vectors::scalar::sqrt((x * x + y * y) + z * z);
             }
             (codes, radii)
         }

@@ -101,6 +101,7 @@ fn store_twelve<L: Registers>(x: [L::V; 3], out: &mut [f32]) {
     }
 }
 
+#[inline(always)]
 pub(crate) fn octahedral_decode<L: Registers>(
     layout: &Octahedral,
     stream: &[u8],
@@ -123,6 +124,7 @@ pub(crate) fn octahedral_decode<L: Registers>(
     }
 }
 
+#[inline(always)]
 pub(crate) fn accumulate_octahedral<L: Registers>(
     layout: &Octahedral,
     stride: usize,

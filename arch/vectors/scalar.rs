@@ -10,6 +10,7 @@
 
 mod softmax;
 
+pub(crate) use super::sqrt::sqrt;
 pub(crate) use softmax::*;
 
 use super::hadamard;

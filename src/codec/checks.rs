@@ -48,7 +48,7 @@ pub(crate) fn check_values(x: &[f32], limit: f32) -> Result<(), Error> {
 pub(crate) fn norm(backend: Kernels, x: &[f32]) -> Result<f32, Error> {
     let energy = backend.dot(x, x);
     if energy.is_finite() {
-        return Ok(libm::sqrtf(energy));
+        return Ok(backend.sqrt(energy));
     }
     check_values(x, f32::MAX)?;
     Err(Error::Overflow)

@@ -230,7 +230,7 @@ impl Codec for Core {
         let (coarse, fine) = block.split_at_mut(self.residual_at);
         with_scratch(self.dim(), |residual| {
             let zero = self.coarse.encode_with_residual(x, coarse, Some(residual))?;
-            let norm = to_f16(libm::sqrtf(self.coarse.backend().dot(residual, residual)))?;
+            let norm = to_f16(self.coarse.backend().sqrt(self.coarse.backend().dot(residual, residual)))?;
             if zero || norm.to_bits() == 0 {
                 fine.fill(0);
                 return Ok(());

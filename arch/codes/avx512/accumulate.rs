@@ -6,8 +6,8 @@
 //! coordinate: eight unpack instructions a register of each of the four rows, shared by all queries.
 
 use super::codebook::{Bytes, kind, step};
+use super::unpack;
 use super::unpack::{CHUNK, MAX_CHUNKS};
-use super::{unpack, words};
 use crate::Rows;
 use crate::codes::scalar;
 use crate::codes::scalar::{PAGE, weight_limit};
@@ -28,9 +28,6 @@ const TILE: usize = 4 * ROWS;
 /// acc\[query] += Σ weight·row scale·table scale·centroid, with integer weights for each run of `PAGE` rows.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn accumulate_codes(rows: &Rows, centroids: &[i16], scale: f32, weights: &[f32], acc: &mut [f32]) {
-    if centroids.len() > 16 {
-        return words::accumulate_codes(rows, centroids, scale, weights, acc);
-    }
     let count = rows.count();
     if count == 0 {
         return;

@@ -2,7 +2,6 @@
 
 use super::codebook::{Bytes, kind, step};
 use super::unpack::{CHUNK, MAX_CHUNKS, scales};
-use super::words;
 use crate::registers::avx512::{load_words, narrow, store_first};
 use crate::rows::{Blocks, ROWS};
 use crate::{IntQuery, Rows};
@@ -18,9 +17,6 @@ pub(crate) fn score_codes(
     queries: &[IntQuery],
     scores: &mut [f32],
 ) {
-    if centroids.len() > 16 {
-        return words::score_codes(rows, centroids, scale, queries, scores);
-    }
     if rows.bytes.is_empty() {
         return;
     }

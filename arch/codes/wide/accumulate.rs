@@ -27,6 +27,7 @@ pub(crate) fn accumulate_codes<L: Registers>(
     }
 }
 
+#[inline(always)]
 fn accumulate_kind<L: Registers, const KIND: u8>(
     rows: &Rows,
     centroids: &[i16],
@@ -79,6 +80,7 @@ type Pairs = [u32; PAGE / 2 + 1];
 
 impl<L: Registers, const KIND: u8> Pass<L, KIND> {
     /// Adds a page to Q queries' sums and returns Q.
+    #[inline(always)]
     fn add<const Q: usize>(
         &self,
         page: &Rows,

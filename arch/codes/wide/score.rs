@@ -57,6 +57,7 @@ pub(crate) fn score_codes<L: Registers>(
     }
 }
 
+#[inline(always)]
 fn score_kind<L: Registers, const KIND: u8>(
     rows: &Rows,
     centroids: &[i16],
@@ -125,6 +126,7 @@ struct Pass<L: Registers, const KIND: u8> {
 
 impl<L: Registers, const KIND: u8> Pass<L, KIND> {
     /// Q queries that share the look-ups, R rows at a time.
+    #[inline(always)]
     fn score<const R: usize, const Q: usize>(
         &self,
         segments: &[Segment; 2],

@@ -231,6 +231,7 @@ impl<'a> Segment<'a> {
 }
 
 /// The bits of the digit plane's last byte that are digits.
+#[inline(always)]
 fn last_digit_byte(packing: Packing, dim: usize) -> u8 {
     let (group, width) = packing.digit_group();
     let rest = match dim % group {

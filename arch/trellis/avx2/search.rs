@@ -1,7 +1,7 @@
 //! The path search on AVX2: the steps of `search.rs`. What surrounds them (columns of vectors, the walk back, the choice of
 //! codes) is here too: element by element it took longer than the search itself, as its branches cannot be predicted.
 
-use crate::registers::avx2::{load_ps, store_ps};
+use crate::registers::avx2::{Avx2, load_ps, store_ps};
 use crate::trellis::layout::MAX_STATES;
 use crate::trellis::search;
 use crate::trellis::search::{Columns, Decisions, Floats, Path, REGISTERS, Rows, WORD};
@@ -27,14 +27,10 @@ pub(crate) fn viterbi_encode(
     });
 }
 
-/// Registers of AVX2; to be named where its features are enabled, and nowhere else.
-struct Avx2;
-
 /// Intrinsics in a place that cannot carry `#[target_feature]`, a trait.
 macro_rules! avx2 {
     ($($body:tt)*) => {{
-        // SAFETY: only `viterbi_encode` above uses `Avx2`, and whoever calls it has asked the CPU for AVX2. Loads and
-        // stores have as many elements as a register.
+        // SAFETY: whoever names `Avx2` has asked the CPU for AVX2. Loads and stores have as many elements as a register.
         unsafe { $($body)* }
     }};
 }

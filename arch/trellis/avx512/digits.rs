@@ -1,7 +1,7 @@
 //! Scores of windowed codebooks for rows of 128 coordinates, codes of base-3 digits and up to two raw bits, and up to
 //! 256 centroids.
 //!
-//! As in `window_halves.rs`, two rows share a register. Each byte of it has a group of five coordinates, whose digits
+//! As in `halves.rs`, two rows share a register. Each byte of it has a group of five coordinates, whose digits
 //! share a byte of the row, and there is one look-up for each of the five. Two tables of that byte, of 256 entries, give
 //! all five digits where indices want them, the last one after a shift; there is no arithmetic. The rest is found as in
 //! that file, except raw codes of two bits: those of eight groups do not fit a quadword, so each look-up collects the

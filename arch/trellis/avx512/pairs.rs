@@ -1,5 +1,5 @@
 //! Scores of windowed codebooks where rows are whole units of 128 coordinates and an index needs seven bits at most. (For
-//! one unit, `window_halves.rs` is shorter.)
+//! one unit, `halves.rs` is shorter.)
 //!
 //! A lane of eight bytes has sixteen coordinates, in two registers: the first eight of each lane, the other eight. Both
 //! come from the same quadwords, by two `vpmultishiftqb` each for the windows and for the codes, as these take any

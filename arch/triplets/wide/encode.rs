@@ -13,6 +13,7 @@ use crate::{Octahedral, Search};
 /// The most positive centroids, and the most radii.
 const POINTS: usize = 64;
 
+#[inline(always)]
 pub(crate) fn octahedral_encode<L: Registers>(
     layout: &Octahedral,
     search: Search,
@@ -73,6 +74,7 @@ struct Side<L: Registers> {
 }
 
 impl<L: Registers> Clone for Side<L> {
+    #[inline(always)]
     fn clone(&self) -> Self {
         *self
     }
@@ -80,6 +82,7 @@ impl<L: Registers> Clone for Side<L> {
 impl<L: Registers> Copy for Side<L> {}
 
 /// Writes the midpoints of neighbours.
+#[inline(always)]
 fn midpoints(centroids: &[f32], points: &mut [f32; POINTS]) {
     for (point, pair) in points.iter_mut().zip(centroids.windows(2)) {
         *point = (pair[0] + pair[1]) * 0.5;
