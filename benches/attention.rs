@@ -162,17 +162,18 @@ fn page() {
     println!("one page of 64 in cache, ns a token: score, accumulate");
     for spec in ["f16", "turboquant", "int", "trellis:m=4"] {
         let Ok(spec) = spec.parse::<CodecSpec>() else { continue };
-        let codec = spec.build_dyn(D, Backend::detect(), Stream::default()).unwrap().typed::<D>().unwrap();
+        let codec = spec.build_dyn(D, Backend::detect(), Stream::default()).unwrap();
         let rows = gaussian(64 * D);
         let mut blocks = vec![0; codec.page_bytes_max(64)];
-        codec.encode_page(rows.as_chunks().0, &mut blocks).unwrap();
-        let query = [codec.prepare_query(rows.first_chunk().unwrap()).unwrap()];
-        let (mut scores, mut acc) = ([0.0; 64], [[0.0; D]]);
+        codec.encode_page(&rows, &mut blocks).unwrap();
+        let mut query = vec![0.0; codec.query_len()];
+        codec.prepare_query(&rows[..D], &mut query).unwrap();
+        let (mut scores, mut acc) = ([0.0; 64], [0.0; D]);
         let mut best = [f64::INFINITY; 2];
         for _ in 0..300 {
             let start = Instant::now();
             for _ in 0..100 {
-                codec.score(&query, std::hint::black_box(&blocks), &mut scores).unwrap();
+                codec.score(&[&query], std::hint::black_box(&blocks), &mut scores).unwrap();
             }
             best[0] = best[0].min(start.elapsed().as_nanos() as f64 / 6400.0);
             let start = Instant::now();

@@ -10,11 +10,11 @@
 use crate::Error;
 use crate::backend::Kernels;
 use crate::cache::page::{BATCH, HEADER, SPLIT, in_page};
-use crate::cache::rows::RowCodec;
+use crate::cache::rows::score_pages;
 use crate::cache::storage::Storage;
 use crate::cache::view::{MAX_QUERY, Scratch, View};
 use crate::cache::{Layer, State, position};
-use crate::codec::check_values;
+use crate::codec::{Codec, check_values};
 use core::cell::Cell;
 use core::ops::Range;
 use octaplex_arch::Float;
@@ -206,7 +206,7 @@ impl Unit<'_> {
             }
             view.head(page, self.head).1
         });
-        let result = view.keys.score_pages(balanced, layout.page, &mut keys, all_scores);
+        let result = score_pages(view.keys, balanced, layout.page, &mut keys, all_scores);
         result.map_err(|error| in_page(error, scored.get(), layout.page))?;
         let prefix = &view.store.front()[layout.prefix(self.head)];
         let mut offsets = [0.0; BATCH];
@@ -387,7 +387,7 @@ fn add_weights(backend: Kernels, totals: &mut Totals, row: usize, weights: &mut 
     sum > 0.0
 }
 
-impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
+impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     /// Attention of one query or a block of them: `queries` \[query heads]\[queries]\[key width], `output`
     /// \[query heads]\[queries]\[value width]. Query head h uses key/value head h / (query heads / key/value heads);
     /// heads that share one take one pass over its bytes. `scratch` has

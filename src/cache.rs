@@ -46,13 +46,13 @@ pub(crate) mod view;
 mod window;
 
 pub use config::{CacheConfig, Center, LayerConfig};
-pub use rows::RowCodec;
 pub use storage::{Fixed, Storage};
 pub use tensor::Tensor;
 
 use crate::backend::Kernels;
-use crate::codec::check_values;
-use crate::{AnyCodec, Backend, Error, Role, Stream};
+use crate::codec::{Codec, MAX_BLOCK_BYTES, check_values};
+use crate::codecs::Build;
+use crate::{Backend, Error, Role, Stream};
 use core::ops::Range;
 use page::Layout;
 
@@ -62,15 +62,18 @@ pub use {
     storage::Shared,
 };
 
-/// One attention layer in bytes that the caller brings (`&mut [u8]`, an array, a `Vec`): no allocator is needed.
+/// One attention layer in bytes that the caller brings (`&mut [u8]`, an array, a `Vec`): no allocator is needed. `K` and
+/// `V` are the codecs of keys and values: [`TurboQuant<D>`](crate::TurboQuant) and the others, which alone are then
+/// part of the program, or [`AnyCodec`](crate::AnyCodec) for what the configuration says at run time.
 ///
 /// ```
-/// use octaplex::{Attend, Backend, Error, LayerCache, LayerConfig};
+/// use octaplex::{Attend, Backend, Error, LayerCache, LayerConfig, TurboQuant};
 ///
 /// let config = LayerConfig::new(1, 64, 1000); // one head of width 64, 1,000 tokens
 /// let mut memory = vec![0; config.required_bytes()];
 /// let mut scratch = vec![0.0; config.scratch_len(1)];
-/// let mut cache = LayerCache::<64, 64, _>::new(&config, Backend::detect(), &mut memory)?;
+/// type Codec = TurboQuant<64>;
+/// let mut cache = LayerCache::<Codec, Codec, _>::new(&config, Backend::detect(), &mut memory)?;
 /// for token in 0..300 {
 ///     let row = [token as f32 / 300.0; 64];
 ///     cache.append(&row, &row, &mut scratch)?;
@@ -80,9 +83,9 @@ pub use {
 /// assert_eq!(cache.stats().tokens, 300);
 /// # Ok::<(), Error>(())
 /// ```
-pub type LayerCache<const DK: usize, const DV: usize, S> = Layer<AnyCodec<DK>, AnyCodec<DV>, Fixed<S>>;
+pub type LayerCache<K, V, S> = Layer<K, V, Fixed<S>>;
 
-/// The tokens of one attention layer: see [`LayerCache`] for one of known widths in the caller's memory, and `KvCache`
+/// The tokens of one attention layer: see [`LayerCache`] for one of known codecs in the caller's memory, and `KvCache`
 /// for all layers of a model.
 #[derive(Clone, Debug)]
 pub struct Layer<K, V, S> {
@@ -92,6 +95,8 @@ pub struct Layer<K, V, S> {
     pub(crate) backend: Kernels,
     pub(crate) keys: K,
     pub(crate) values: V,
+    /// Whether the codecs are other ones than the configuration names.
+    pub(crate) own_codecs: bool,
     pub(crate) store: S,
 }
 
@@ -197,27 +202,53 @@ impl Stats {
     }
 }
 
-impl<const DK: usize, const DV: usize, S: AsRef<[u8]> + AsMut<[u8]> + Send + Sync> LayerCache<DK, DV, S> {
+impl<K: Build, V: Build, S: AsRef<[u8]> + AsMut<[u8]> + Send + Sync> LayerCache<K, V, S> {
     /// An empty cache in `bytes`, [`required_bytes`](LayerConfig::required_bytes) of them or more, whatever they
-    /// hold.
+    /// hold, with codecs as the configuration says.
     ///
     /// # Errors
-    /// [`Error::Width`] if the configuration has other widths, [`Error::Unsupported`] for impossible configurations,
-    /// [`Error::Length`], and what the codecs' constructors refuse.
+    /// [`Error::Width`] if the configuration has other widths than the codecs' types, [`Error::Unsupported`] if it has
+    /// other codecs or is impossible, [`Error::Length`], and what the codecs' constructors refuse.
     pub fn new(config: &LayerConfig, backend: Backend, bytes: S) -> Result<Self, Error> {
         config.check()?;
-        for (actual, expected) in [(config.key_dim, DK), (config.value_dim, DV)] {
-            if actual != expected {
-                return Err(Error::Width { actual });
-            }
-        }
-        let keys = AnyCodec::build(config.keys, backend, config.stream(Role::Keys))?;
-        let values = AnyCodec::build(config.values, backend, config.stream(Role::Values))?;
-        let (expected, actual) = (config.required_bytes(), bytes.as_ref().len());
+        let keys = K::from_spec(config.keys, config.key_dim, backend, config.stream(Role::Keys))?;
+        let values = V::from_spec(config.values, config.value_dim, backend, config.stream(Role::Values))?;
+        Self::in_bytes(config, Layout::new(config), keys, values, backend, bytes)
+    }
+}
+
+impl<K: Codec, V: Codec, S: AsRef<[u8]> + AsMut<[u8]> + Send + Sync> LayerCache<K, V, S> {
+    /// The same with codecs of one's own, whatever the configuration says of codecs; all heads share them. The bytes
+    /// needed are [`required_bytes_with`](LayerConfig::required_bytes_with) these codecs. Snapshots name codecs by their
+    /// specs, so that nothing loads one of such a cache.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), but for the codecs' constructors.
+    pub fn with_codecs(
+        config: &LayerConfig,
+        keys: K,
+        values: V,
+        backend: Backend,
+        bytes: S,
+    ) -> Result<Self, Error> {
+        let layout = config.layout_with(&keys, &values)?;
+        let mut layer = Self::in_bytes(config, layout, keys, values, backend, bytes)?;
+        layer.own_codecs = true;
+        Ok(layer)
+    }
+
+    fn in_bytes(
+        config: &LayerConfig,
+        layout: Layout,
+        keys: K,
+        values: V,
+        backend: Backend,
+        bytes: S,
+    ) -> Result<Self, Error> {
+        let (expected, actual) = (layout.fixed_bytes(), bytes.as_ref().len());
         if actual < expected {
             return Err(Error::Length { what: "bytes of the cache", expected, actual });
         }
-        let layout = Layout::new(config);
         let mut layer = Layer {
             config: *config,
             layout,
@@ -225,6 +256,7 @@ impl<const DK: usize, const DV: usize, S: AsRef<[u8]> + AsMut<[u8]> + Send + Syn
             backend: backend.kernels(),
             keys,
             values,
+            own_codecs: false,
             store: Fixed::new(&layout, bytes),
         };
         layer.clear();
@@ -243,9 +275,33 @@ impl LayerConfig {
     pub(crate) fn stream(&self, role: Role) -> Stream {
         Stream { layer: self.layer, head: 0, role }
     }
+
+    /// Bytes that a [`LayerCache`] with these codecs needs for a full cache.
+    ///
+    /// # Errors
+    /// As [`LayerCache::with_codecs`].
+    pub fn required_bytes_with(&self, keys: &dyn Codec, values: &dyn Codec) -> Result<usize, Error> {
+        Ok(self.layout_with(keys, values)?.fixed_bytes())
+    }
+
+    /// Where things lie with codecs that the configuration does not name.
+    pub(crate) fn layout_with(&self, keys: &dyn Codec, values: &dyn Codec) -> Result<Layout, Error> {
+        self.check()?;
+        for (codec, dim) in [(keys, self.key_dim), (values, self.value_dim)] {
+            if codec.dim() != dim {
+                return Err(Error::Width { actual: codec.dim() });
+            }
+            if !(1..=MAX_BLOCK_BYTES).contains(&codec.block_bytes()) || codec.query_len() > 2 * dim {
+                let why = "a block has 1 to 2,304 bytes, a prepared query at most two words a value";
+                return Err(Error::Unsupported { why });
+            }
+        }
+        let sizes = |codec: &dyn Codec| (codec.block_bytes(), codec.page_bytes_max(self.page));
+        Ok(Layout::with_codecs(self, sizes(keys), sizes(values)))
+    }
 }
 
-impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
+impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     /// As it was made.
     #[must_use]
     pub fn config(&self) -> &LayerConfig {

@@ -1,6 +1,6 @@
 //! One error type for the whole library.
 
-use crate::spec::{CODECS, Key};
+use crate::spec::{CodecInfo, Key};
 use core::fmt;
 
 /// What went wrong. The caller's output is as it was before the call, but for attention's (see `Layer::attend`).
@@ -126,6 +126,8 @@ pub enum Error {
     UnknownCodec {
         /// Byte offset of the name in the spec.
         at: usize,
+        /// The codecs that exist.
+        allowed: &'static [CodecInfo],
     },
     /// A spec has a key that its codec does not know, or that has no `=`.
     UnknownKey {
@@ -224,9 +226,9 @@ impl fmt::Display for Error {
             ),
             Self::Empty => f.write_str("the cache has no tokens to attend to"),
             Self::Snapshot { at, why } => write!(f, "snapshot, byte {at}: {why}"),
-            Self::UnknownCodec { .. } => {
+            Self::UnknownCodec { allowed, .. } => {
                 write!(f, "no such codec; the codecs are")?;
-                list(f, CODECS.iter().map(|codec| codec.name), ",")
+                list(f, allowed.iter().map(|codec| codec.name), ",")
             }
             Self::UnknownKey { codec, allowed: [], .. } => write!(f, "{codec} takes no keys"),
             Self::UnknownKey { codec, allowed, .. } => {

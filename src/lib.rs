@@ -17,6 +17,7 @@ mod backend;
 mod cache;
 pub mod codebook;
 mod codec;
+mod codecs;
 #[cfg(feature = "alloc")]
 mod dynamic;
 mod error;
@@ -26,14 +27,14 @@ mod rotation;
 mod sketch;
 mod spec;
 mod stream;
+mod typed;
 
 pub use attention::Attend;
 pub use backend::Backend;
-pub use cache::{
-    CacheConfig, Center, Fixed, Layer, LayerCache, LayerConfig, RowCodec, Stats, Storage, Tensor,
-};
+pub use cache::{CacheConfig, Center, Fixed, Layer, LayerCache, LayerConfig, Stats, Storage, Tensor};
 #[cfg(feature = "alloc")]
 pub use cache::{KvCache, Shared, SharedLayer};
+pub use codec::Codec;
 pub use codec::additive::{Additive, AdditiveSpec};
 pub use codec::float::{Bf16Spec, F16Spec, F32Spec, FloatRows};
 pub use codec::hqmq::{ChunkPacking, Hqmq, HqmqSpec, Secondary};
@@ -46,11 +47,12 @@ pub use codec::tq3_0::{Tq3, Tq3Spec, Tq3Variant};
 pub use codec::trellis::{Trellis, TrellisSpec};
 pub use codec::turboquant::{Gain, RotationKind, TurboQuant, TurboQuantSpec};
 pub use codec::turboquant_qjl::{TurboQuantQjl, TurboQuantQjlSpec};
-pub use codec::{Codec, Query};
-#[cfg(feature = "alloc")]
-pub use dynamic::DynCodec;
+pub use codecs::{AnyCodec, Build, CodecSpec};
 pub use error::Error;
+/// Half-precision floats, which caches take and codecs store; the crate `half`'s.
+pub use half::{bf16, f16};
 pub use octaplex_arch::MAX_WEIGHT;
 pub use sketch::{SketchKind, SketchSpec};
-pub use spec::{AnyCodec, CodecSpec, Key};
+pub use spec::{CodecInfo, Key};
 pub use stream::{Role, Stream};
+pub use typed::{Query, Typed};

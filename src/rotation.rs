@@ -1,7 +1,8 @@
 //! Random rotations: they spread a vector's energy evenly, so that one scalar codebook fits every coordinate.
 //!
 //! `wht`: R = (H·diag(s)/√D)^rounds with the Hadamard matrix H = Sylvester ⊗ base (base 1, 12, 20, 28 or 12·12; no
-//! width is padded) and seeded signs s, the same in every round. O(D log D) a vector, D words of state.
+//! width is padded) and seeded signs s, the same in every round. O(D log D) a vector, 2.3 KiB of state at any width (masks
+//! as the kernel takes them: signs kept as bits would cost more to spread than the state is worth).
 //!
 //! `haar`: a dense orthogonal matrix, uniform over the orthogonal group: the Q of a Gaussian matrix by Householder
 //! reflections, columns signed by R's diagonal. O(D²) a vector, 8·D² bytes of state, O(D³) to build.
@@ -11,6 +12,7 @@ use crate::backend::Kernels;
 use crate::stream::{Purpose, Stream};
 #[cfg(feature = "alloc")]
 use alloc::{boxed::Box, vec, vec::Vec};
+use octaplex_arch::MAX_DIM;
 
 /// Which family of rotations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -22,24 +24,26 @@ pub enum RotationKind {
     Haar,
 }
 
-/// A rotation of `D`-dimensional space.
+/// A rotation of `dim`-dimensional space.
 #[derive(Clone, Debug)]
-pub(crate) struct Rotation<const D: usize> {
-    /// Sign masks; empty of meaning for `haar`.
-    signs: [u32; D],
+pub(crate) struct Rotation {
+    /// Sign masks, of which `dim` are used; zeros for `haar`.
+    signs: [u32; MAX_DIM],
+    dim: usize,
     /// 0: no rotation at all.
     rounds: u8,
-    /// 1/√D.
+    /// 1/√dim.
     scale: f32,
     #[cfg(feature = "alloc")]
     dense: Option<Dense>,
 }
 
-impl<const D: usize> Rotation<D> {
+impl Rotation {
     /// Coordinates stay as they are.
-    pub(crate) fn identity() -> Self {
+    pub(crate) fn identity(dim: usize) -> Self {
         Self {
-            signs: [0; D],
+            signs: [0; MAX_DIM],
+            dim,
             rounds: 0,
             scale: 1.0,
             #[cfg(feature = "alloc")]
@@ -47,71 +51,89 @@ impl<const D: usize> Rotation<D> {
         }
     }
 
-    /// `rounds` rounds of signs and Walsh-Hadamard transform.
+    /// `rounds` rounds of seeded signs and Walsh-Hadamard transform.
     ///
     /// # Errors
-    /// [`Error::Width`] where no Hadamard matrix of order `D` is offered.
-    pub(crate) fn wht(rounds: u8, seed: u64, stream: Stream) -> Result<Self, Error> {
-        Self::wht_with(rounds, stream.random(seed, Purpose::RotationSigns, 0).sign_masks())
-    }
-
-    /// The same with given sign masks.
-    pub(crate) fn wht_with(rounds: u8, signs: [u32; D]) -> Result<Self, Error> {
-        if octaplex_arch::hadamard::base(D).is_none() {
-            return Err(Error::Width { actual: D });
+    /// [`Error::Width`] where no Hadamard matrix of order `dim` is offered.
+    pub(crate) fn wht(
+        dim: usize,
+        rounds: u8,
+        seed: u64,
+        purpose: Purpose,
+        stream: Stream,
+    ) -> Result<Self, Error> {
+        if dim > MAX_DIM || octaplex_arch::hadamard::base(dim).is_none() {
+            return Err(Error::Width { actual: dim });
         }
-        let scale = (1.0 / libm::sqrt(D as f64)) as f32;
-        Ok(Self {
-            signs,
-            rounds,
-            scale,
-            #[cfg(feature = "alloc")]
-            dense: None,
-        })
+        let scale = (1.0 / libm::sqrt(dim as f64)) as f32;
+        let mut rotation = Self { rounds, scale, ..Self::identity(dim) };
+        stream.random(seed, purpose, 0).fill_sign_masks(&mut rotation.signs[..dim]);
+        Ok(rotation)
     }
 
     /// A dense random rotation.
     #[cfg(feature = "alloc")]
-    pub(crate) fn haar(seed: u64, stream: Stream) -> Result<Self, Error> {
-        Ok(Self { dense: Some(Dense::haar(D, seed, stream)), ..Self::identity() })
+    pub(crate) fn haar(dim: usize, seed: u64, stream: Stream) -> Result<Self, Error> {
+        Ok(Self { dense: Some(Dense::haar(dim, seed, stream)), ..Self::identity(dim) })
     }
 
     #[cfg(not(feature = "alloc"))]
-    pub(crate) fn haar(_seed: u64, _stream: Stream) -> Result<Self, Error> {
+    pub(crate) fn haar(_dim: usize, _seed: u64, _stream: Stream) -> Result<Self, Error> {
         Err(Error::Unsupported { why: "rotation=haar needs the feature alloc; use rotation=wht" })
     }
 
+    /// The width.
+    pub(crate) fn dim(&self) -> usize {
+        self.dim
+    }
+
+    fn signs(&self) -> &[u32] {
+        &self.signs[..self.dim]
+    }
+
     /// x ← R·x.
-    pub(crate) fn forward(&self, backend: Kernels, x: &mut [f32; D]) {
+    pub(crate) fn forward(&self, backend: Kernels, x: &mut [f32]) {
         #[cfg(feature = "alloc")]
         if let Some(dense) = &self.dense {
-            let input = *x;
-            return backend.multiply_columns(&dense.columns, &input, x);
+            return multiply_columns(backend, &dense.columns, x);
         }
         for _ in 0..self.rounds {
-            backend.rotate(x, &self.signs, self.scale);
+            backend.rotate(x, self.signs(), self.scale);
         }
     }
 
-    /// x ← √D·R·x: the last round's butterflies are not scaled. For `wht`.
-    pub(crate) fn forward_unscaled(&self, backend: Kernels, x: &mut [f32; D]) {
+    /// x ← √dim·R·x: the last round's butterflies are not scaled. For `wht`.
+    pub(crate) fn forward_unscaled(&self, backend: Kernels, x: &mut [f32]) {
         for round in 1..=self.rounds {
             let scale = if round == self.rounds { 1.0 } else { self.scale };
-            backend.rotate(x, &self.signs, scale);
+            backend.rotate(x, self.signs(), scale);
         }
     }
 
     /// x ← R⁻¹·x.
-    pub(crate) fn inverse(&self, backend: Kernels, x: &mut [f32; D]) {
+    pub(crate) fn inverse(&self, backend: Kernels, x: &mut [f32]) {
         #[cfg(feature = "alloc")]
         if let Some(dense) = &self.dense {
-            let input = *x;
-            return backend.multiply_columns(&dense.rows, &input, x);
+            return multiply_columns(backend, &dense.rows, x);
         }
         for _ in 0..self.rounds {
-            backend.rotate_inverse(x, &self.signs, self.scale);
+            backend.rotate_inverse(x, self.signs(), self.scale);
         }
     }
+
+    /// The same for each whole row.
+    pub(crate) fn inverse_rows(&self, backend: Kernels, rows: &mut [f32]) {
+        rows.chunks_exact_mut(self.dim).for_each(|x| self.inverse(backend, x));
+    }
+}
+
+/// x ← M·x, for a matrix given column by column.
+#[cfg(feature = "alloc")]
+pub(crate) fn multiply_columns(backend: Kernels, columns: &[f32], x: &mut [f32]) {
+    let mut input = [0.0; MAX_DIM];
+    let input = &mut input[..x.len()];
+    input.copy_from_slice(x);
+    backend.multiply_columns(columns, input, x);
 }
 
 /// Q and its transpose, rounded to f32. `columns` holds Q column by column, `rows` row by row: the columns of Qᵀ.

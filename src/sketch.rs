@@ -10,14 +10,17 @@
 //! estimates of <r, r> come out 1.2533 times too large. Two rounds are the default.
 
 use crate::backend::Kernels;
-use crate::codec::Query;
+use crate::codec::query::QueryFormat;
+use crate::codec::scratch::with_scratch;
 use crate::rotation::Rotation;
+#[cfg(feature = "alloc")]
+use crate::rotation::multiply_columns;
 use crate::spec::{Key, Value, one_of, parse_int};
 use crate::stream::Purpose;
 use crate::{Backend, Error, Stream};
 #[cfg(feature = "alloc")]
 use alloc::{boxed::Box, vec::Vec};
-use octaplex_arch::{SignQuery, SignRows};
+use octaplex_arch::{MAX_DIM, SignRows};
 
 /// Which family of sketches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -31,6 +34,7 @@ pub enum SketchKind {
 
 /// `sketch=wht,sketch_rounds=2`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct SketchSpec {
     /// The family.
     pub kind: SketchKind,
@@ -40,11 +44,29 @@ pub struct SketchSpec {
 
 impl Default for SketchSpec {
     fn default() -> Self {
-        Self { kind: SketchKind::Wht, rounds: 2 }
+        Self::new()
     }
 }
 
 impl SketchSpec {
+    /// Everything by default.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { kind: SketchKind::Wht, rounds: 2 }
+    }
+
+    /// The same of another family.
+    #[must_use]
+    pub const fn kind(self, kind: SketchKind) -> Self {
+        Self { kind, ..self }
+    }
+
+    /// The same with 1 to 3 rounds of signs and Hadamard transform.
+    #[must_use]
+    pub const fn rounds(self, rounds: u8) -> Self {
+        Self { rounds, ..self }
+    }
+
     const NAMES: [(&'static str, SketchKind); 2] = [("wht", SketchKind::Wht), ("gauss", SketchKind::Gauss)];
     const ROUNDS: Key = Key::new("sketch_rounds", "1..=3");
 
@@ -75,17 +97,17 @@ impl SketchSpec {
 
 /// The transform T and its constant.
 #[derive(Clone, Debug)]
-pub(crate) struct Sketch<const D: usize> {
+pub(crate) struct Sketch {
     backend: Kernels,
-    transform: Transform<D>,
+    transform: Transform,
     /// c, for vectors given by their norm.
     scale: f32,
 }
 
 #[derive(Clone, Debug)]
 #[allow(clippy::large_enum_variant)] // boxes need an allocator
-enum Transform<const D: usize> {
-    Wht(Rotation<D>),
+enum Transform {
+    Wht(Rotation),
     /// S column by column, and row by row.
     #[cfg(feature = "alloc")]
     Gauss {
@@ -94,12 +116,13 @@ enum Transform<const D: usize> {
     },
 }
 
-impl<const D: usize> Sketch<D> {
+impl Sketch {
     /// # Errors
     /// [`Error::Value`] for rounds outside 1 to 3; [`Error::Width`] where no Hadamard matrix is offered;
     /// [`Error::Unsupported`] for a dense sketch of several rounds, or without `alloc`.
     pub(crate) fn build(
         spec: SketchSpec,
+        dim: usize,
         seed: u64,
         backend: Backend,
         stream: Stream,
@@ -109,17 +132,17 @@ impl<const D: usize> Sketch<D> {
         }
         match spec.kind {
             SketchKind::Wht => {
-                let signs = stream.random(seed, Purpose::SketchSigns, 0).sign_masks();
-                let transform = Transform::Wht(Rotation::wht_with(spec.rounds, signs)?);
-                Ok(Self { backend: backend.kernels(), transform, scale: orthonormal_scale(D) as f32 })
+                let rotation = Rotation::wht(dim, spec.rounds, seed, Purpose::SketchSigns, stream)?;
+                let scale = orthonormal_scale(dim) as f32;
+                Ok(Self { backend: backend.kernels(), transform: Transform::Wht(rotation), scale })
             }
             SketchKind::Gauss if spec.rounds != SketchSpec::default().rounds => {
                 Err(Error::Unsupported { why: "sketch=gauss is one dense matrix; leave sketch_rounds out" })
             }
             #[cfg(feature = "alloc")]
             SketchKind::Gauss => {
-                let transform = gaussian(D, seed, stream);
-                let scale = libm::sqrt(core::f64::consts::FRAC_PI_2) / D as f64;
+                let transform = gaussian(dim, seed, stream);
+                let scale = libm::sqrt(core::f64::consts::FRAC_PI_2) / dim as f64;
                 Ok(Self { backend: backend.kernels(), transform, scale: scale as f32 })
             }
             #[cfg(not(feature = "alloc"))]
@@ -130,79 +153,76 @@ impl<const D: usize> Sketch<D> {
     }
 
     /// x ← T·x.
-    fn forward(&self, x: &mut [f32; D]) {
+    fn forward(&self, x: &mut [f32]) {
         match &self.transform {
             Transform::Wht(rotation) => rotation.forward(self.backend, x),
             #[cfg(feature = "alloc")]
-            Transform::Gauss { columns, .. } => {
-                let input = *x;
-                self.backend.multiply_columns(columns, &input, x);
-            }
+            Transform::Gauss { columns, .. } => multiply_columns(self.backend, columns, x),
         }
     }
 
     /// x ← Tᵀ·x.
-    pub(crate) fn transposed(&self, x: &mut [f32; D]) {
+    pub(crate) fn transposed(&self, x: &mut [f32]) {
         match &self.transform {
             Transform::Wht(rotation) => rotation.inverse(self.backend, x),
             #[cfg(feature = "alloc")]
-            Transform::Gauss { rows, .. } => {
-                let input = *x;
-                self.backend.multiply_columns(rows, &input, x);
-            }
+            Transform::Gauss { rows, .. } => multiply_columns(self.backend, rows, x),
         }
     }
 
-    /// Writes the sign plane of `residual`.
-    pub(crate) fn encode(&self, residual: &[f32; D], plane: &mut [u8]) {
-        let mut sketched = *residual;
-        self.forward(&mut sketched);
-        self.backend.pack_signs(&sketched, plane);
+    /// Writes the sign plane of `residual`, and leaves its transform there.
+    pub(crate) fn encode(&self, residual: &mut [f32], plane: &mut [u8]) {
+        self.forward(residual);
+        self.backend.pack_signs(residual, plane);
     }
 
     /// c·norm·Tᵀs, the reconstruction whose products with a query are the estimates.
-    pub(crate) fn decode(&self, plane: &[u8], norm: f32, x: &mut [f32; D]) {
+    pub(crate) fn decode(&self, plane: &[u8], norm: f32, x: &mut [f32]) {
         self.backend.unpack_signs(plane, norm * self.scale, x);
         self.transposed(x);
     }
 
-    /// Sketches the query, given in the basis in which vectors are sketched.
-    pub(crate) fn prepare(&self, basis: &[f32; D], query: &mut Query<D>) {
-        let mut sketched = *basis;
-        self.forward(&mut sketched);
-        let mut ints = [0; D];
-        let scale = self.backend.quantize_query(&sketched, 127, &mut ints);
-        query.sketch = Some((ints.map(|int| int as i8), scale));
+    /// Sketches the query, given in the basis in which vectors are sketched; leaves its transform there.
+    pub(crate) fn prepare(&self, format: &QueryFormat, basis: &mut [f32], query: &mut [f32]) {
+        self.forward(basis);
+        let (scale, values) = format.sketch_mut(query);
+        let mut ints = [0; MAX_DIM];
+        let ints = &mut ints[..basis.len()];
+        *scale = self.backend.quantize_query(basis, 127, ints);
+        values.iter_mut().zip(ints).for_each(|(value, int)| *value = *int as i8);
     }
 
-    /// Adds the estimates to `scores`, \[query]\[row]. All queries have been sketched.
-    pub(crate) fn score(&self, queries: &[Query<D>], rows: &SignRows, scores: &mut [f32]) {
-        const BATCH: usize = 8;
-        let count = rows.count();
-        for (queries, scores) in queries.chunks(BATCH).zip(scores.chunks_mut((BATCH * count).max(1))) {
-            let mut batch = [SignQuery { values: &[], scale: 0.0 }; BATCH];
-            for (slot, (values, scale)) in batch.iter_mut().zip(queries.iter().flat_map(|q| &q.sketch)) {
-                *slot = SignQuery { values, scale: *scale };
-            }
-            self.backend.score_signs(rows, self.scale, &batch[..queries.len()], scores);
-        }
+    /// Adds the estimates to `scores`, \[query]\[row].
+    pub(crate) fn score(
+        &self,
+        format: &QueryFormat,
+        queries: &[&[f32]],
+        rows: &SignRows,
+        scores: &mut [f32],
+    ) -> Result<(), Error> {
+        format.in_sketch_batches(queries, scores, |queries, scores| {
+            self.backend.score_signs(rows, self.scale, queries, scores);
+        })
     }
 
     /// acc\[query] += Σ weight·c·row scale·s, *in the sketch's basis*: [`transposed`](Self::transposed) brings it back.
-    pub(crate) fn accumulate_sketched(&self, weights: &[f32], rows: &SignRows, acc: &mut [[f32; D]]) {
-        self.backend.accumulate_signs(rows, self.scale, weights, acc.as_flattened_mut());
+    pub(crate) fn accumulate_sketched(&self, weights: &[f32], rows: &SignRows, acc: &mut [f32]) {
+        self.backend.accumulate_signs(rows, self.scale, weights, acc);
     }
 
     /// The same in the basis in which vectors are sketched: one transform a call and query.
-    pub(crate) fn accumulate(&self, weights: &[f32], rows: &SignRows, acc: &mut [[f32; D]]) {
+    pub(crate) fn accumulate(&self, weights: &[f32], rows: &SignRows, acc: &mut [f32]) -> Result<(), Error> {
         let count = rows.count();
-        for (acc, weights) in acc.iter_mut().zip(weights.chunks_exact(count.max(1))) {
-            let mut sum = [[0.0; D]];
-            self.accumulate_sketched(weights, rows, &mut sum);
-            let [sum] = &mut sum;
-            self.transposed(sum);
-            acc.iter_mut().zip(sum).for_each(|(acc, sum)| *acc += *sum);
-        }
+        let dim = rows.dim;
+        with_scratch(dim, |sum| {
+            for (acc, weights) in acc.chunks_exact_mut(dim).zip(weights.chunks_exact(count.max(1))) {
+                sum.fill(0.0);
+                self.accumulate_sketched(weights, rows, sum);
+                self.transposed(sum);
+                acc.iter_mut().zip(&*sum).for_each(|(acc, sum)| *acc += *sum);
+            }
+            Ok(())
+        })
     }
 }
 
@@ -219,7 +239,7 @@ fn orthonormal_scale(dim: usize) -> f64 {
 
 /// S, D×D, row-major from its stream, rounded to f32.
 #[cfg(feature = "alloc")]
-fn gaussian<const D: usize>(dim: usize, seed: u64, stream: Stream) -> Transform<D> {
+fn gaussian(dim: usize, seed: u64, stream: Stream) -> Transform {
     let mut random = stream.random(seed, Purpose::SketchMatrix, 0);
     let mut matrix: Vec<f32> = Vec::with_capacity(dim * dim);
     while matrix.len() < dim * dim {

@@ -1,16 +1,10 @@
-//! `name:key=value,key=value`: what a block's bytes mean, as text and as a value; and codecs chosen at run time.
-//!
-//! The list of codecs stands once, in the `codecs!` call at the end of this file.
+//! `name:key=value,key=value`: how a codec's parameters are written as text. What they mean is in the codecs' files,
+//! which codecs there are in `codecs.rs`.
 
-use crate::codec::{self, Codec, Query};
-use crate::{Backend, Error, Stream};
+use crate::Error;
 use core::fmt;
 use core::ops::RangeInclusive;
-use core::str::FromStr;
 use octaplex_arch::Packing;
-
-/// The largest block of any codec: f32 at the widest width.
-pub(crate) const MAX_BLOCK_BYTES: usize = 4 * octaplex_arch::MAX_DIM;
 
 /// A key of a codec's spec.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -153,7 +147,7 @@ pub(crate) fn describe_planes(packing: Packing, dim: usize, line: &mut dyn FnMut
 }
 
 /// Parses `key=value,key=value`, which starts at byte `at` of the spec.
-fn parse_keys<S: Spec>(text: &str, mut at: usize) -> Result<S, Error> {
+pub(crate) fn parse_keys<S: Spec>(text: &str, mut at: usize) -> Result<S, Error> {
     let mut spec = S::default();
     let mut given = 0u32;
     for part in text.split(',') {
@@ -176,7 +170,7 @@ fn parse_keys<S: Spec>(text: &str, mut at: usize) -> Result<S, Error> {
 }
 
 /// Prints the keys that differ from the default; with `all`, every key that applies.
-fn print_keys<S: Spec>(spec: &S, all: bool, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+pub(crate) fn print_keys<S: Spec>(spec: &S, all: bool, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     f.write_str(S::NAME)?;
     let mut separator = ':';
     for (index, key) in S::KEYS.iter().enumerate() {
@@ -190,7 +184,7 @@ fn print_keys<S: Spec>(spec: &S, all: bool, f: &mut fmt::Formatter<'_>) -> fmt::
 }
 
 /// A codec in the list of all codecs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CodecInfo {
     /// Its name in specs.
     pub name: &'static str,
@@ -198,213 +192,4 @@ pub struct CodecInfo {
     pub summary: &'static str,
     /// The keys of its spec.
     pub keys: &'static [Key],
-}
-
-macro_rules! codecs {
-    ($($(#[$meta:meta])* $variant:ident: $spec:ty => $codec:ty;)*) => {
-        /// Which codec, with all its parameters: what the bytes of a block mean.
-        ///
-        /// ```
-        /// use octaplex::CodecSpec;
-        /// let spec: CodecSpec = "turboquant:bits=3,seed=7".parse()?;
-        /// assert_eq!(spec.block_bytes(128), 50);
-        /// assert_eq!(spec.to_string(), "turboquant:bits=3,seed=7");
-        /// assert!("turboquant:bits=9".parse::<CodecSpec>().is_err());
-        /// # Ok::<(), octaplex::Error>(())
-        /// ```
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        #[non_exhaustive]
-        pub enum CodecSpec {
-            $($(#[$meta])* $variant($spec),)*
-        }
-
-        /// Every codec, in the order of the documentation.
-        pub(crate) const CODECS: &[CodecInfo] = &[
-            $(CodecInfo {
-                name: <$spec as Spec>::NAME,
-                summary: <$spec as Spec>::SUMMARY,
-                keys: <$spec as Spec>::KEYS,
-            },)*
-        ];
-
-        impl CodecSpec {
-            /// Bytes of a block of `dim` values; sizes static buffers. 0 for parameters that no codec is built from,
-            /// and beyond a width of 2²⁰.
-            #[must_use]
-            pub const fn block_bytes(&self, dim: usize) -> usize {
-                if dim > 1 << 20 {
-                    return 0;
-                }
-                match self { $(Self::$variant(spec) => spec.block_bytes(dim),)* }
-            }
-
-            /// Calls `line` with the bytes and the meaning of each part of a block, in order.
-            pub fn layout(&self, dim: usize, mut line: impl FnMut(usize, &str)) {
-                match self { $(Self::$variant(spec) => spec.layout(dim, &mut line),)* }
-            }
-
-            fn print(&self, all: bool, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                match self { $(Self::$variant(spec) => print_keys(spec, all, f),)* }
-            }
-        }
-
-        impl FromStr for CodecSpec {
-            type Err = Error;
-
-            fn from_str(text: &str) -> Result<Self, Error> {
-                let (name, keys) = match text.split_once(':') {
-                    Some((name, keys)) => (name, Some(keys)),
-                    None => (text, None),
-                };
-                $(if name == <$spec as Spec>::NAME {
-                    return Ok(Self::$variant(match keys {
-                        Some(keys) => parse_keys(keys, name.len() + 1)?,
-                        None => Default::default(),
-                    }));
-                })*
-                Err(Error::UnknownCodec { at: 0 })
-            }
-        }
-
-        /// Any codec, chosen at run time: one match a page, not a token.
-        #[derive(Clone, Debug)]
-        #[allow(clippy::large_enum_variant)] // boxes need an allocator
-        #[non_exhaustive]
-        pub enum AnyCodec<const D: usize> {
-            $($(#[$meta])* $variant($codec),)*
-        }
-
-        impl<const D: usize> AnyCodec<D> {
-            /// The codec of a spec, for one head.
-            ///
-            /// # Errors
-            /// [`Error::Width`] unless `D` is one of [`codebook::WIDTHS`](crate::codebook::WIDTHS), and what the
-            /// codec's own constructor refuses.
-            pub fn build(spec: CodecSpec, backend: Backend, stream: Stream) -> Result<Self, Error> {
-                if !crate::codebook::WIDTHS.contains(&D) {
-                    return Err(Error::Width { actual: D });
-                }
-                Ok(match spec {
-                    $(CodecSpec::$variant(spec) => Self::$variant(<$codec>::build(spec, backend, stream)?),)*
-                })
-            }
-        }
-
-        impl<const D: usize> Codec<D> for AnyCodec<D> {
-            fn spec(&self) -> CodecSpec {
-                match self { $(Self::$variant(codec) => codec.spec(),)* }
-            }
-            fn block_bytes(&self) -> usize {
-                match self { $(Self::$variant(codec) => codec.block_bytes(),)* }
-            }
-            fn encode(&self, x: &[f32; D], block: &mut [u8]) -> Result<(), Error> {
-                match self { $(Self::$variant(codec) => codec.encode(x, block),)* }
-            }
-            fn page_bytes_max(&self, tokens: usize) -> usize {
-                match self { $(Self::$variant(codec) => codec.page_bytes_max(tokens),)* }
-            }
-            fn encode_page(&self, xs: &[[f32; D]], page: &mut [u8]) -> Result<usize, Error> {
-                match self { $(Self::$variant(codec) => codec.encode_page(xs, page),)* }
-            }
-            fn first_page(&self, bytes: &[u8], tokens: usize) -> Result<(usize, usize), Error> {
-                match self { $(Self::$variant(codec) => codec.first_page(bytes, tokens),)* }
-            }
-            fn decode(&self, block: &[u8], x: &mut [f32; D]) -> Result<(), Error> {
-                match self { $(Self::$variant(codec) => codec.decode(block, x),)* }
-            }
-            fn decode_page(&self, page: &[u8], xs: &mut [[f32; D]]) -> Result<(), Error> {
-                match self { $(Self::$variant(codec) => codec.decode_page(page, xs),)* }
-            }
-            fn prepare_query(&self, q: &[f32; D]) -> Result<Query<D>, Error> {
-                match self { $(Self::$variant(codec) => codec.prepare_query(q),)* }
-            }
-            fn score(&self, queries: &[Query<D>], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
-                match self { $(Self::$variant(codec) => codec.score(queries, blocks, scores),)* }
-            }
-            fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [[f32; D]]) -> Result<(), Error> {
-                match self { $(Self::$variant(codec) => codec.accumulate(weights, blocks, acc),)* }
-            }
-            fn finish(&self, acc: &mut [f32; D]) {
-                match self { $(Self::$variant(codec) => codec.finish(acc),)* }
-            }
-        }
-    };
-}
-
-impl CodecSpec {
-    /// Every codec's name, summary and keys.
-    #[must_use]
-    pub const fn all() -> &'static [CodecInfo] {
-        CODECS
-    }
-
-    /// The most bytes that a page of `tokens` vectors of `dim` values takes; sizes static buffers. Most codecs always
-    /// take that many, [`block_bytes`](Self::block_bytes) each.
-    #[must_use]
-    pub const fn page_bytes_max(&self, dim: usize, tokens: usize) -> usize {
-        let has_outliers = match self {
-            Self::Hqmq(spec) => spec.med > 0,
-            Self::Int(spec) => spec.med > 0,
-            _ => false,
-        };
-        let outliers = if has_outliers { codec::outliers::bytes_max(dim.div_ceil(4), tokens) } else { 0 };
-        tokens * self.block_bytes(dim) + outliers
-    }
-
-    /// Bits per value, everything stored counted: 8 · [`block_bytes`](Self::block_bytes) / `dim`. Where a page has a
-    /// list of exact values behind its blocks (`med`), its bytes depend on the data and come on top.
-    #[must_use]
-    pub fn bits_per_value(&self, dim: usize) -> f64 {
-        8.0 * self.block_bytes(dim) as f64 / dim as f64
-    }
-
-    /// The spec with every key written out, for people; [`Display`](fmt::Display) prints the shortest form.
-    #[must_use]
-    pub fn full(&self) -> impl fmt::Display {
-        struct Full(CodecSpec);
-        impl fmt::Display for Full {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                self.0.print(true, f)
-            }
-        }
-        Full(*self)
-    }
-}
-
-/// The shortest text that parses back: keys that differ from the default, in the documented order.
-impl fmt::Display for CodecSpec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.print(false, f)
-    }
-}
-
-codecs! {
-    /// Random rotation and a trellis code.
-    Trellis: codec::trellis::TrellisSpec => codec::trellis::Trellis<D>;
-    /// Random rotation and a Lloyd-Max scalar quantiser.
-    TurboQuant: codec::turboquant::TurboQuantSpec => codec::turboquant::TurboQuant<D>;
-    /// TurboQuant with one bit less and a sign sketch of the residual.
-    TurboQuantQjl: codec::turboquant_qjl::TurboQuantQjlSpec => codec::turboquant_qjl::TurboQuantQjl<D>;
-    /// The signs of a sketch.
-    Qjl: codec::qjl::QjlSpec => codec::qjl::Qjl<D>;
-    /// Random rotation; triplets as an octahedral direction and a radius.
-    Octopus: codec::octopus::OctopusSpec => codec::octopus::Octopus<D>;
-    /// OCTOPUS and a sign sketch of the residual.
-    OctopusQjl: codec::octopus_qjl::OctopusQjlSpec => codec::octopus_qjl::OctopusQjl<D>;
-    /// Random rotation and polar coordinates.
-    PolarQuant: codec::polarquant::PolarQuantSpec => codec::polarquant::PolarQuant<D>;
-    /// Chunks of four values as a radius and a product of quaternions.
-    Hqmq: codec::hqmq::HqmqSpec => codec::hqmq::Hqmq<D>;
-    /// The 14-byte block of a llama.cpp fork.
-    Tq3: codec::tq3_0::Tq3Spec => codec::tq3_0::Tq3<D>;
-    /// The HQMQ paper's ablation: sums of two random directions.
-    Additive: codec::additive::AdditiveSpec => codec::additive::Additive<D>;
-    /// Plain integers with a scale for each token or group.
-    Int: codec::int::IntSpec => codec::int::Int<D>;
-    /// IEEE binary16.
-    F16: codec::float::F16Spec => codec::float::FloatRows<D, codec::float::F16Spec>;
-    /// bfloat16.
-    Bf16: codec::float::Bf16Spec => codec::float::FloatRows<D, codec::float::Bf16Spec>;
-    /// IEEE binary32.
-    F32: codec::float::F32Spec => codec::float::FloatRows<D, codec::float::F32Spec>;
 }

@@ -61,15 +61,13 @@ pub(crate) struct Random(ChaCha8Rng);
 
 impl Random {
     /// Sign masks, 0 or the sign bit: bit `j mod 64` of word `j / 64`, 1 = minus.
-    pub(crate) fn sign_masks<const D: usize>(&mut self) -> [u32; D] {
-        let mut masks = [0; D];
+    pub(crate) fn fill_sign_masks(&mut self, masks: &mut [u32]) {
         for masks in masks.chunks_mut(64) {
             let word = self.0.next_u64();
             for (j, mask) in masks.iter_mut().enumerate() {
                 *mask = ((word >> j) as u32 & 1) << 31;
             }
         }
-        masks
     }
 
     /// A unit quaternion, uniform on the sphere, by Marsaglia: (a, b) until a² + b² < 1, then (c, d) until

@@ -2,9 +2,8 @@
 //! widths, on random and on adversarial vectors. Single kernels are compared in `arch/tests`.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
-use crate::common;
-use crate::common::{Random, Rows, adversarial, bits, build_all, specs, try_build};
-use octaplex::{Backend, CodecSpec, Error};
+use crate::common::{Random, Steps, adversarial, bits, build_all, specs, try_build};
+use octaplex::{Backend, Codec, CodecSpec, Error};
 
 /// `OCTAPLEX_REQUIRE=avx2,avx512` makes the absence of a backend a failure, so that none is skipped unseen.
 #[test]
@@ -24,13 +23,13 @@ fn required_backends_are_available() {
 #[derive(PartialEq, Debug)]
 struct Answers {
     encoded: Vec<(Result<(), Error>, Vec<u8>)>,
-    page: (Result<(), Error>, Vec<u8>),
+    page: (Result<usize, Error>, Vec<u8>),
     decoded: Vec<(Result<(), Error>, Vec<u32>)>,
     scores: Vec<(Result<(), Error>, Vec<u32>)>,
     outputs: Vec<(Result<(), Error>, Vec<u32>)>,
 }
 
-fn answers(codec: &dyn Rows, vectors: &[Vec<f32>], hostile: &[u8]) -> Answers {
+fn answers(codec: &dyn Codec, vectors: &[Vec<f32>], hostile: &[u8]) -> Answers {
     let bytes = codec.block_bytes();
     let encoded: Vec<_> = vectors
         .iter()
@@ -65,7 +64,7 @@ fn answers(codec: &dyn Rows, vectors: &[Vec<f32>], hostile: &[u8]) -> Answers {
         ] {
             let rows = queries.len() / codec.dim();
             let mut scored = vec![0.5; rows * count];
-            scores.push((codec.score(&queries, blocks, &mut scored), bits(&scored)));
+            scores.push((codec.prepare_and_score(&queries, blocks, &mut scored), bits(&scored)));
             let weights: Vec<f32> =
                 (0..rows * count).map(|i| random.signed() * [1.0, 0.0, 1e-9, 1e9, -0.0][i % 5]).collect();
             let mut acc = random.gaussians(rows * codec.dim());
@@ -138,7 +137,7 @@ fn alignment_and_counts_do_not_matter() {
         for backend in Backend::available() {
             let codec = try_build(spec, 64, backend).unwrap();
             let rows = random.gaussians(33 * 64);
-            let expected = common::encode_rows(&*try_build(spec, 64, Backend::SCALAR).unwrap(), &rows);
+            let expected = crate::common::encode_rows(&*try_build(spec, 64, Backend::SCALAR).unwrap(), &rows);
             for count in [0, 1, 2, 3, 15, 16, 17, 31, 33] {
                 let offset = count % 7 + 1;
                 let mut memory = vec![0x77; offset + count * codec.block_bytes()];

@@ -6,11 +6,10 @@ mod balance;
 mod errors;
 mod rollback;
 
-use crate::common::{Random, bits};
+use crate::common::{Any, Random, bits};
 use half::f16;
 use octaplex::{
-    AnyCodec, Attend, Backend, CacheConfig, Center, Codec, CodecSpec, Error, KvCache, LayerCache,
-    LayerConfig, Stream, Tensor,
+    Attend, Backend, CacheConfig, Center, CodecSpec, Error, KvCache, LayerCache, LayerConfig, Stream, Tensor,
 };
 
 /// A token of the model: its position, and a row for each head.
@@ -337,7 +336,8 @@ fn pages_of_any_size_are_cut_and_closed_again() {
     let config = LayerConfig { keys, values, ..LayerConfig::new(2, 64, 1000) };
     let mut memory = vec![0; config.required_bytes()];
     let mut scratch = vec![0.0; config.scratch_len(2)];
-    let mut fixed = LayerCache::<64, 64, _>::new(&config, Backend::detect(), &mut memory[..]).unwrap();
+    let mut fixed =
+        LayerCache::<Any<64>, Any<64>, _>::new(&config, Backend::detect(), &mut memory[..]).unwrap();
     let mut cache = KvCache::new([config], Backend::detect()).unwrap();
     let mut model = Model::new(config);
     for (count, position) in [(400, 100), (300, 260), (70, 1000), (500, 520)] {
@@ -432,7 +432,8 @@ fn a_layer_in_the_callers_memory() {
     let mut random = Random::new(9);
     let mut memory = random.bytes(config.required_bytes());
     let mut scratch = vec![f32::NAN; config.scratch_len(4)];
-    let mut fixed = LayerCache::<64, 64, _>::new(&config, Backend::detect(), &mut memory[..]).unwrap();
+    let mut fixed =
+        LayerCache::<Any<64>, Any<64>, _>::new(&config, Backend::detect(), &mut memory[..]).unwrap();
     let mut shared = KvCache::new([config], Backend::detect()).unwrap();
     for count in [1, 100, 300, 64, 1, 700, 5] {
         let rows = random.gaussians(2 * count * 64);
@@ -446,9 +447,10 @@ fn a_layer_in_the_callers_memory() {
     }
     assert!(fixed.stats().evicted_tokens > 700, "{:?}", fixed.stats());
     let short = vec![0; config.required_bytes() - 1];
-    let refused = LayerCache::<64, 64, _>::new(&config, Backend::detect(), short);
+    let refused = LayerCache::<Any<64>, Any<64>, _>::new(&config, Backend::detect(), short);
     assert!(matches!(refused, Err(Error::Length { .. })));
-    let refused = LayerCache::<64, 32, _>::new(&config, Backend::detect(), vec![0; config.required_bytes()]);
+    let refused =
+        LayerCache::<Any<64>, Any<32>, _>::new(&config, Backend::detect(), vec![0; config.required_bytes()]);
     assert!(matches!(refused, Err(Error::Width { actual: 64 })));
 }
 
@@ -711,7 +713,7 @@ fn a_refused_page_leaves_a_full_sliding_layer_as_it_was() {
     };
     // Keys that the code fits well, also twice as long; less their mean, the last is one large coordinate in the
     // codec's basis, which is clipped, and the gain that makes up for it leaves f16.
-    let codec = AnyCodec::<32>::build(config.keys, Backend::detect(), Stream::default()).unwrap();
+    let codec = Any::<32>::build(config.keys, Backend::detect(), Stream::default()).unwrap();
     let key = |sign: f32| {
         let mut key = [4243.0; 32];
         key[0] = sign * 18_000.0;
@@ -720,7 +722,7 @@ fn a_refused_page_leaves_a_full_sliding_layer_as_it_was() {
     };
     let mut scratch = vec![0.0; config.scratch_len(1)];
     let memory = vec![0; config.required_bytes()];
-    let mut cache = LayerCache::<32, 32, _>::new(&config, Backend::detect(), memory).unwrap();
+    let mut cache = LayerCache::<Any<32>, Any<32>, _>::new(&config, Backend::detect(), memory).unwrap();
     for token in 0..319 {
         let sign = if token == 318 { -1.0 } else { 1.0 };
         cache.append(&key(sign), &[token as f32; 32], &mut scratch).unwrap();

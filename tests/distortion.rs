@@ -5,11 +5,10 @@
 //! distortion is below 0.2%.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
-use crate::common::{Random, Rows, build, decode_rows, encode_rows, signs};
-use crate::oracle;
+use crate::common::{Random, Steps, build, decode_rows, encode_rows, signs};
 use crate::oracle::Marginal;
 use octaplex::codebook::{LEVELS, WIDTHS};
-use octaplex::{CodecSpec, Stream};
+use octaplex::{Codec, CodecSpec, Stream};
 
 /// The one table of tolerances, relative unless said otherwise.
 mod tolerance {
@@ -31,9 +30,9 @@ const D: usize = 128;
 const VECTORS: usize = 8192;
 const QUERIES: usize = 16;
 
-fn distortion(codec: &dyn Rows, x: &[f32]) -> f64 {
+fn distortion(codec: &dyn Codec, x: &[f32]) -> f64 {
     let decoded = decode_rows(codec, &encode_rows(codec, x));
-    oracle::distortion(&oracle::to_f64(x), &oracle::to_f64(&decoded))
+    crate::oracle::distortion(&crate::oracle::to_f64(x), &crate::oracle::to_f64(&decoded))
 }
 
 /// Asserts |measured/expected - 1| ≤ tolerance, with half a unit of the last printed digit of `expected` on top.
@@ -124,11 +123,11 @@ fn score_pairs(spec: &str, seed: u64) -> Vec<(f64, f64)> {
     let (mut random, codec) = (Random::new(seed), build(spec, D));
     let (keys, queries) = (random.gaussians(VECTORS * D), random.gaussians(QUERIES * D));
     let mut scores = vec![0.0; QUERIES * VECTORS];
-    codec.score(&queries, &encode_rows(&*codec, &keys), &mut scores).unwrap();
-    let keys = oracle::to_f64(&keys);
+    codec.prepare_and_score(&queries, &encode_rows(&*codec, &keys), &mut scores).unwrap();
+    let keys = crate::oracle::to_f64(&keys);
     let exact = queries.chunks(D).flat_map(|q| {
-        let q = oracle::to_f64(q);
-        keys.chunks(D).map(move |k| oracle::dot(&q, k)).collect::<Vec<_>>()
+        let q = crate::oracle::to_f64(q);
+        keys.chunks(D).map(move |k| crate::oracle::dot(&q, k)).collect::<Vec<_>>()
     });
     exact.zip(scores).map(|(exact, score)| (exact, f64::from(score))).collect()
 }
@@ -137,8 +136,8 @@ fn score_pairs(spec: &str, seed: u64) -> Vec<(f64, f64)> {
 fn score_error(spec: &str, seed: u64) -> f64 {
     let mut random = Random::new(seed);
     random.gaussians(VECTORS * D);
-    let queries = oracle::to_f64(&random.gaussians(QUERIES * D));
-    let mean_norm = queries.chunks(D).map(|q| oracle::dot(q, q).sqrt()).sum::<f64>() / QUERIES as f64;
+    let queries = crate::oracle::to_f64(&random.gaussians(QUERIES * D));
+    let mean_norm = queries.chunks(D).map(|q| crate::oracle::dot(q, q).sqrt()).sum::<f64>() / QUERIES as f64;
     let pairs = score_pairs(spec, seed);
     let error = pairs.iter().map(|(exact, score)| (exact - score).abs()).sum::<f64>() / pairs.len() as f64;
     // E‖q‖ of a 128-wide Gaussian: √2·Γ(64.5)/Γ(64).
@@ -197,13 +196,13 @@ fn turboquant_equals_the_oracle_at_every_width() {
     let mut random = Random::new(45);
     for dim in WIDTHS {
         let marginal = Marginal::new(dim);
-        let hadamard = oracle::hadamard(dim);
+        let hadamard = crate::oracle::hadamard(dim);
         let signs = signs(0, Stream::default(), dim);
         let x = random.gaussians(60_000 / dim * dim);
-        let exact = oracle::to_f64(&x);
+        let exact = crate::oracle::to_f64(&x);
         let rotated: Vec<Vec<f64>> =
-            exact.chunks(dim).map(|x| oracle::rotate(&hadamard, &signs, 1, x)).collect();
-        let energy = oracle::dot(&exact, &exact);
+            exact.chunks(dim).map(|x| crate::oracle::rotate(&hadamard, &signs, 1, x)).collect();
+        let energy = crate::oracle::dot(&exact, &exact);
         for levels in LEVELS {
             let rate = if levels.is_power_of_two() {
                 format!("bits={}", levels.ilog2())
@@ -214,9 +213,9 @@ fn turboquant_equals_the_oracle_at_every_width() {
             let codewords = marginal.lloyd_max(levels);
             let mut residual = 0.0;
             for x in &rotated {
-                let norm = oracle::dot(x, x).sqrt();
+                let norm = crate::oracle::dot(x, x).sqrt();
                 for x in x {
-                    let error = x - norm * codewords[oracle::nearest(&codewords, x / norm)];
+                    let error = x - norm * codewords[crate::oracle::nearest(&codewords, x / norm)];
                     residual += error * error;
                 }
             }
@@ -241,7 +240,7 @@ fn int_equals_the_oracle_at_every_width() {
     let mut random = Random::new(46);
     for dim in WIDTHS {
         let x = random.gaussians(24_000 / dim * dim);
-        let exact = oracle::to_f64(&x);
+        let exact = crate::oracle::to_f64(&x);
         for bits in 2..=8 {
             for asymmetric in [false, true] {
                 for group in [16, 32, 64, dim] {
@@ -253,9 +252,9 @@ fn int_equals_the_oracle_at_every_width() {
                     let measured = distortion(&*build(&spec, dim), &x);
                     let decoded: Vec<f64> = exact
                         .chunks(dim)
-                        .flat_map(|x| oracle::integers(x, bits, group, asymmetric))
+                        .flat_map(|x| crate::oracle::integers(x, bits, group, asymmetric))
                         .collect();
-                    let expected = oracle::distortion(&exact, &decoded);
+                    let expected = crate::oracle::distortion(&exact, &decoded);
                     assert!(
                         (measured / expected - 1.0).abs() < tolerance::DISTORTION,
                         "{spec} at {dim}: measured {measured}, the oracle has {expected}"

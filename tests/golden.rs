@@ -18,8 +18,8 @@
 //! 200 bytes) has one vector from it. The two queries come next from the same numbers.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
-use crate::common::{name_of, try_build};
-use octaplex::{Backend, CodecSpec};
+use crate::common::{Steps, name_of, try_build};
+use octaplex::{Backend, Codec, CodecSpec};
 use std::fmt::Write;
 use std::fs;
 use std::path::PathBuf;
@@ -167,7 +167,9 @@ fn case(spec: &str, dim: usize, backend: Backend) -> String {
         }
     }
     let mut scores = vec![0.0; 2 * count];
-    codec.score(&[numbers.vector(dim), numbers.vector(dim)].concat(), &page, &mut scores).unwrap();
+    codec
+        .prepare_and_score(&[numbers.vector(dim), numbers.vector(dim)].concat(), &page, &mut scores)
+        .unwrap();
     let mut weights: Vec<f32> = (0..count).map(|block| 1.0 / (1 + block) as f32).collect();
     weights.extend((0..count).map(|block| -1.0 / (2 + block) as f32));
     let mut outputs = vec![0.0; 2 * dim];

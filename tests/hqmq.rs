@@ -1,7 +1,7 @@
 //! HQMQ: bit accounting, distortion, padding, specs. Outliers have a file of their own.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
-use octaplex::{Additive, Backend, ChunkPacking, Codec, CodecSpec, Error, Hqmq, HqmqSpec, Secondary, Stream};
+use octaplex::{Additive, Backend, ChunkPacking, CodecSpec, Error, Hqmq, HqmqSpec, Secondary, Stream};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 
@@ -89,7 +89,7 @@ fn bit_accounting_of_table_21() {
         let bits = fraction + f64::from(radius_bits);
         let paper = [fraction, bits, bits / 4.0, bits / 4.0 + 16.0 / 128.0].map(round);
         assert_eq!(paper, [index, chunk, value, with_scale], "s{members}_r{radius_bits}");
-        let spec = HqmqSpec { members, radius_bits, ..Default::default() };
+        let spec = HqmqSpec::new(members, radius_bits).packing(ChunkPacking::Radix);
         assert_eq!(CodecSpec::Hqmq(spec).bits_per_value(128), stored, "s{members}_r{radius_bits}");
     }
 }
@@ -184,13 +184,9 @@ fn specs_say_what_is_possible() {
         assert!(matches!(text.parse::<CodecSpec>(), Err(Error::Value { .. })), "{text}");
     }
     let build = |spec| Hqmq::<64>::build(spec, Backend::detect(), Stream::default()).map(drop);
-    let base = HqmqSpec::default();
-    let wrong = HqmqSpec { members: 12, secondary: Secondary::Optimised, ..base };
+    let wrong = HqmqSpec::new(12, 4).secondary(Secondary::Optimised);
     assert!(matches!(build(wrong), Err(Error::Unsupported { .. })));
     assert_eq!(wrong.block_bytes(64), 0);
-    assert!(matches!(
-        build(HqmqSpec { members: 0, packing: ChunkPacking::Index, ..base }),
-        Err(Error::Value { .. })
-    ));
-    assert!(matches!(build(HqmqSpec { radius_bits: 9, ..base }), Err(Error::Value { .. })));
+    assert!(matches!(build(HqmqSpec::new(0, 4).packing(ChunkPacking::Index)), Err(Error::Value { .. })));
+    assert!(matches!(build(HqmqSpec::new(96, 9)), Err(Error::Value { .. })));
 }

@@ -1,7 +1,9 @@
 //! OCTOPUS against its definition: sizes, distortions, scores, the paper's tables, hostile bytes.
 
 use octaplex::codebook::{octahedral_coordinates, triplet_radii};
-use octaplex::{AnyCodec, Backend, Codec, CodecSpec, Error, Stream};
+use octaplex::{AnyCodec, Backend, CodecSpec, Error, Stream, Typed};
+
+type Any<const D: usize> = Typed<AnyCodec, D>;
 
 /// Normally distributed numbers.
 struct Gaussian(u64);
@@ -25,9 +27,9 @@ impl Gaussian {
     }
 }
 
-fn codec<const D: usize>(spec: &str) -> AnyCodec<D> {
+fn codec<const D: usize>(spec: &str) -> Any<D> {
     let spec = spec.parse().expect("a spec");
-    AnyCodec::build(spec, Backend::detect(), Stream::default()).expect("a codec")
+    Any::build(spec, Backend::detect(), Stream::default()).expect("a codec")
 }
 
 /// What the paper's tables report, over `keys` Gaussian keys and `queries` Gaussian queries.

@@ -1,9 +1,8 @@
 //! Pages that keep outliers (`med`), of every codec that does: exact values, lengths, bytes that lie.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
-use crate::common;
-use crate::common::{Random, bits, try_build};
-use octaplex::{AnyCodec, Backend, Codec, CodecSpec, Error, Hqmq, Int, Stream};
+use crate::common::{Any, Random, Steps, bits, try_build};
+use octaplex::{Backend, Codec, CodecSpec, Error, Hqmq, Int, Stream, Typed};
 
 /// Both codecs, with whole chunks of flags and without, with and without a rotation.
 const SPECS: [(&str, usize); 7] = [
@@ -16,12 +15,12 @@ const SPECS: [(&str, usize); 7] = [
     ("int:bits=2,med=255", 576),
 ];
 
-fn codec<const D: usize>(text: &str) -> AnyCodec<D> {
-    AnyCodec::build(text.parse().unwrap(), Backend::detect(), Stream::default()).unwrap()
+fn codec<const D: usize>(text: &str) -> Any<D> {
+    Any::build(text.parse().unwrap(), Backend::detect(), Stream::default()).unwrap()
 }
 
 /// The whole page, with the proof that nothing behind it was touched.
-fn page<const D: usize>(codec: &impl Codec<D>, xs: &[[f32; D]]) -> Vec<u8> {
+fn page<const D: usize>(codec: &Typed<impl Codec, D>, xs: &[[f32; D]]) -> Vec<u8> {
     let mut page = vec![0xaa; codec.page_bytes_max(xs.len())];
     let used = codec.encode_page(xs, &mut page).unwrap();
     assert!(page[used..].iter().all(|byte| *byte == 0xaa), "bytes behind the page were touched");
@@ -45,7 +44,7 @@ fn median<const D: usize>(xs: &[[f32; D]]) -> f32 {
     norms[(norms.len() - 1) / 2]
 }
 
-fn check_exactness<const D: usize>(codec: &impl Codec<D>) {
+fn check_exactness<const D: usize>(codec: &Typed<impl Codec, D>) {
     let mut random = Random::new(5);
     for tokens in [1, 2, 7, 64] {
         let values = with_outliers(D, tokens, &mut random);
@@ -118,7 +117,8 @@ fn integers_gain_from_outliers_that_are_kept() {
 /// Half of all chunks is the most there can be, and the list has room for that.
 #[test]
 fn the_list_holds_half_of_all_chunks() {
-    for codec in [codec::<64>("hqmq:med=1"), codec::<64>("int:med=1")] {
+    for text in ["hqmq:med=1", "int:med=1"] {
+        let (codec, spec) = (codec::<64>(text), text.parse::<CodecSpec>().unwrap());
         for tokens in [1, 3, 8] {
             let chunks = 16 * tokens;
             // Norms 1, 2, 3 …: exactly the upper half is above the lower median.
@@ -128,7 +128,7 @@ fn the_list_holds_half_of_all_chunks() {
             let bytes = page(&codec, &xs);
             assert_eq!(bytes.len(), tokens * codec.block_bytes() + 8 * (chunks / 2));
             assert_eq!(bytes.len(), codec.page_bytes_max(tokens));
-            assert_eq!(bytes.len(), codec.spec().page_bytes_max(64, tokens));
+            assert_eq!(bytes.len(), spec.page_bytes_max(64, tokens));
         }
     }
 }
@@ -164,7 +164,7 @@ fn unusual_pages() {
 }
 
 /// The error of all that reads a page of six, with the proof that the outputs stayed.
-fn refused(codec: &AnyCodec<80>, bytes: &[u8]) -> Error {
+fn refused(codec: &Any<80>, bytes: &[u8]) -> Error {
     let query = [codec.prepare_query(&[1.0; 80]).unwrap()];
     let (mut decoded, mut scores, mut acc) = (vec![[7.0; 80]; 6], [7.0; 6], [[7.0; 80]]);
     let errors = [
@@ -215,14 +215,14 @@ fn lies_are_errors_and_outputs_stay() {
 }
 
 /// Bits of all that a page gives, or its error.
-fn read(codec: &dyn common::Rows, page: &[u8], tokens: usize) -> [Result<Vec<u32>, Error>; 3] {
+fn read(codec: &dyn Codec, page: &[u8], tokens: usize) -> [Result<Vec<u32>, Error>; 3] {
     let (dim, mut random) = (codec.dim(), Random::new(77));
     let mut decoded = vec![0.5; tokens * dim];
     let mut scores = vec![0.5; 3 * tokens];
     let mut outputs = random.gaussians(3 * dim);
     let results = [
         codec.decode_page(page, &mut decoded),
-        codec.score(&random.gaussians(3 * dim), page, &mut scores),
+        codec.prepare_and_score(&random.gaussians(3 * dim), page, &mut scores),
         codec.accumulate(&random.gaussians(3 * tokens), page, &mut outputs),
     ];
     let outputs = [&decoded, &scores, &outputs];

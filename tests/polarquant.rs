@@ -1,8 +1,7 @@
 //! PolarQuant against its definition with trigonometric functions, and its figures.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
-use crate::common;
-use crate::common::{Random, build};
+use crate::common::{Random, Steps, build};
 use octaplex::CodecSpec;
 use octaplex_arch::{AngleTree, Angles, Backend};
 use std::f64::consts::{FRAC_PI_2, PI};
@@ -30,7 +29,7 @@ fn distortion_is_that_of_the_definition() {
             let mut score = [0.0];
             codec.encode(&x, &mut block).unwrap();
             codec.decode(&block, &mut decoded).unwrap();
-            codec.score(&query, &block, &mut score).unwrap();
+            codec.prepare_and_score(&query, &block, &mut score).unwrap();
             let residual: Vec<f32> = x.iter().zip(&decoded).map(|(a, b)| a - b).collect();
             error += dot(&residual, &residual);
             energy += dot(&x, &x);
@@ -65,7 +64,10 @@ fn blocks_have_the_documented_bytes() {
         let spec: CodecSpec = text.parse().unwrap();
         assert_eq!(spec.to_string(), text);
         for dim in dims {
-            assert!(common::try_build(spec, *dim, octaplex::Backend::SCALAR).is_err(), "{spec} at {dim}");
+            assert!(
+                crate::common::try_build(spec, *dim, octaplex::Backend::SCALAR).is_err(),
+                "{spec} at {dim}"
+            );
             assert_eq!(spec.block_bytes(*dim), 0);
         }
     }

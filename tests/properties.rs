@@ -1,15 +1,13 @@
 //! Laws that hold for every codec, width and input: what the operations say about each other.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
-use crate::common;
 use crate::common::{
-    Random, adversarial, bits, build_all, decode_rows, encode_rows, name_of, signs, sketch_signs, specs,
-    try_build,
+    Any, Random, Steps, adversarial, bits, build_all, decode_rows, encode_rows, name_of, signs, sketch_signs,
+    specs, try_build,
 };
-use crate::oracle;
 use half::f16;
 use octaplex::codebook::WIDTHS;
-use octaplex::{AnyCodec, Backend, Codec, CodecSpec, Stream};
+use octaplex::{Backend, Codec, CodecSpec, Stream, Typed};
 use octaplex_arch::{Backend as Kernels, Packing};
 use proptest::prelude::*;
 
@@ -126,10 +124,10 @@ fn several_queries_are_queries_one_at_a_time() {
             for queries in [1, 2, 7, 8, 9, 17] {
                 let rows = random.gaussians(queries * dim);
                 let mut together = vec![f32::NAN; queries * count];
-                codec.score(&rows, &blocks, &mut together).unwrap();
+                codec.prepare_and_score(&rows, &blocks, &mut together).unwrap();
                 for (query, together) in rows.chunks(dim).zip(together.chunks(count)) {
                     let mut alone = vec![f32::NAN; count];
-                    codec.score(query, &blocks, &mut alone).unwrap();
+                    codec.prepare_and_score(query, &blocks, &mut alone).unwrap();
                     assert_eq!(bits(&alone), bits(together), "{spec} at {dim}, {queries} queries");
                 }
                 let weights: Vec<f32> = (0..queries * count).map(|_| random.signed()).collect();
@@ -157,10 +155,10 @@ fn scores_do_not_depend_on_the_page() {
             let query = random.gaussians(codec.dim());
             let blocks = encode_rows(&*codec, &random.gaussians(37 * codec.dim()));
             let mut page = [0.0; 37];
-            codec.score(&query, &blocks, &mut page).unwrap();
+            codec.prepare_and_score(&query, &blocks, &mut page).unwrap();
             for (block, score) in blocks.chunks(codec.block_bytes()).zip(page) {
                 let mut alone = [f32::NAN];
-                codec.score(&query, block, &mut alone).unwrap();
+                codec.prepare_and_score(&query, block, &mut alone).unwrap();
                 assert_eq!(alone[0].to_bits(), score.to_bits(), "{spec} at {}", codec.dim());
             }
         }
@@ -190,7 +188,7 @@ const F32_SUM: f64 = 3e-6;
 const SUBNORMAL: f64 = 1e-41;
 
 fn norm(x: &[f64]) -> f64 {
-    oracle::dot(x, x).sqrt()
+    crate::oracle::dot(x, x).sqrt()
 }
 
 #[test]
@@ -200,13 +198,13 @@ fn scores_are_products_with_the_decoded_vectors() {
         for codec in build_all(spec, Backend::detect()) {
             let dim = codec.dim();
             let blocks = encode_rows(&*codec, &plain_rows(dim, &mut random));
-            let decoded = oracle::to_f64(&decode_rows(&*codec, &blocks));
+            let decoded = crate::oracle::to_f64(&decode_rows(&*codec, &blocks));
             let query = random.gaussians(dim);
-            let exact_query = oracle::to_f64(&query);
+            let exact_query = crate::oracle::to_f64(&query);
             let mut scores = vec![f32::NAN; decoded.len() / dim];
-            codec.score(&query, &blocks, &mut scores).unwrap();
+            codec.prepare_and_score(&query, &blocks, &mut scores).unwrap();
             for (row, (score, decoded)) in scores.iter().zip(decoded.chunks(dim)).enumerate() {
-                let exact = oracle::dot(&exact_query, decoded);
+                let exact = crate::oracle::dot(&exact_query, decoded);
                 // Half a unit of the integer query a coordinate, each with a random sign: six standard deviations.
                 // A unit is the rotated query's largest coordinate over the limit.
                 let unit = integer_limits(spec)
@@ -230,7 +228,12 @@ fn scores_are_products_with_the_decoded_vectors() {
 fn chunk_deviation(spec: CodecSpec, dim: usize, query: &[f64], decoded: &[f64]) -> f64 {
     let CodecSpec::Hqmq(spec) = spec else { return 0.0 };
     let rotated = |x: &[f64]| match spec.rotate {
-        true => oracle::rotate(&oracle::hadamard(dim), &signs(spec.seed, Stream::default(), dim), 1, x),
+        true => crate::oracle::rotate(
+            &crate::oracle::hadamard(dim),
+            &signs(spec.seed, Stream::default(), dim),
+            1,
+            x,
+        ),
         false => x.to_vec(),
     };
     let (query, decoded) = (rotated(query), rotated(decoded));
@@ -242,7 +245,7 @@ fn chunk_deviation(spec: CodecSpec, dim: usize, query: &[f64], decoded: &[f64]) 
 /// The largest coordinate of the rotated query; where a codec rounds it twice, the sum of both.
 fn exact_query_peak(spec: CodecSpec, dim: usize, query: &[f64]) -> f64 {
     let peak = |signs: &[f64], rounds: u8, query: &[f64]| {
-        let rotated = oracle::rotate(&oracle::hadamard(dim), signs, rounds.into(), query);
+        let rotated = crate::oracle::rotate(&crate::oracle::hadamard(dim), signs, rounds.into(), query);
         (rotated.iter().fold(0.0, |max: f64, x| max.max(x.abs())), rotated)
     };
     let head = Stream::default();
@@ -274,7 +277,7 @@ fn accumulated_outputs_are_weighted_sums_of_decoded_vectors() {
             // More than one run of 256 rows.
             let count = 300;
             let blocks = encode_rows(&*codec, &random.gaussians(count * dim));
-            let decoded = oracle::to_f64(&decode_rows(&*codec, &blocks));
+            let decoded = crate::oracle::to_f64(&decode_rows(&*codec, &blocks));
             let weights: Vec<f32> = (0..count).map(|_| random.signed()).collect();
             let mut output = vec![0.0; dim];
             codec.accumulate(&weights, &blocks, &mut output).unwrap();
@@ -323,7 +326,7 @@ fn accumulating_nothing_changes_nothing() {
             codec.accumulate(&[], &[], &mut acc).unwrap();
             codec.accumulate(&[], &[], &mut []).unwrap();
             assert!(acc.iter().all(|acc| *acc == 1.5), "{spec}");
-            codec.score(&acc, &[], &mut []).unwrap();
+            codec.prepare_and_score(&acc, &[], &mut []).unwrap();
             codec.encode_page(&[], &mut []).unwrap();
         }
     }
@@ -374,11 +377,11 @@ fn zeros_after_the_rotation_are_positive() {
     for width in WIDTHS.into_iter().filter(|width| width.is_power_of_two()) {
         let mut x = vec![0.0; width];
         (x[0], x[1]) = (-1.0, 1.0);
-        let rotated = oracle::rotate(
-            &oracle::hadamard(width),
+        let rotated = crate::oracle::rotate(
+            &crate::oracle::hadamard(width),
             &signs(0, Stream::default(), width),
             1,
-            &oracle::to_f64(&x),
+            &crate::oracle::to_f64(&x),
         );
         assert_eq!(rotated.iter().filter(|z| **z == 0.0).count(), width / 2);
         for backend in Backend::available() {
@@ -434,7 +437,7 @@ fn blocks_have_the_bytes_that_the_spec_and_its_layout_say() {
 }
 
 /// Everything a codec says about one vector, one query and one weight.
-fn answers<const D: usize>(codec: &impl Codec<D>, x: &[f32; D], q: &[f32; D]) -> (Vec<u8>, Vec<u32>) {
+fn answers<const D: usize>(codec: &Typed<impl Codec, D>, x: &[f32; D], q: &[f32; D]) -> (Vec<u8>, Vec<u32>) {
     let mut block = vec![0; codec.block_bytes()];
     codec.encode(x, &mut block).unwrap();
     let (mut decoded, mut score, mut acc) = ([0.0; D], [0.0], [[0.0; D]]);
@@ -452,9 +455,8 @@ fn a_codec_chosen_at_run_time_is_the_concrete_codec() {
     let mut x = || -> [f32; 96] { core::array::from_fn(|_| random.gaussian()) };
     for spec in specs() {
         let (x, q) = (x(), x());
-        let Ok(any) = AnyCodec::<96>::build(spec, backend, Stream::default()) else { continue };
+        let Ok(any) = Any::<96>::build(spec, backend, Stream::default()) else { continue };
         let any_answers = answers(&any, &x, &q);
-        assert_eq!(any.spec(), spec);
         let concrete = match spec {
             CodecSpec::TurboQuant(s) => {
                 answers(&octaplex::TurboQuant::<96>::build(s, backend, Stream::default()).unwrap(), &x, &q)
@@ -480,15 +482,21 @@ fn a_codec_chosen_at_run_time_is_the_concrete_codec() {
             CodecSpec::Int(s) => {
                 answers(&octaplex::Int::<96>::build(s, backend, Stream::default()).unwrap(), &x, &q)
             }
-            CodecSpec::F16(s) => {
-                answers(&octaplex::FloatRows::<96, _>::build(s, backend, Stream::default()).unwrap(), &x, &q)
-            }
-            CodecSpec::Bf16(s) => {
-                answers(&octaplex::FloatRows::<96, _>::build(s, backend, Stream::default()).unwrap(), &x, &q)
-            }
-            CodecSpec::F32(s) => {
-                answers(&octaplex::FloatRows::<96, _>::build(s, backend, Stream::default()).unwrap(), &x, &q)
-            }
+            CodecSpec::F16(s) => answers(
+                &octaplex::FloatRows::<96, octaplex::F16Spec>::build(s, backend, Stream::default()).unwrap(),
+                &x,
+                &q,
+            ),
+            CodecSpec::Bf16(s) => answers(
+                &octaplex::FloatRows::<96, octaplex::Bf16Spec>::build(s, backend, Stream::default()).unwrap(),
+                &x,
+                &q,
+            ),
+            CodecSpec::F32(s) => answers(
+                &octaplex::FloatRows::<96, octaplex::F32Spec>::build(s, backend, Stream::default()).unwrap(),
+                &x,
+                &q,
+            ),
             // A new codec is compared through `AnyCodec` only until it has an arm here.
             _ => continue,
         };
@@ -506,16 +514,16 @@ fn a_codec_of_run_time_width_is_the_same_codec() {
             let rows = random.gaussians(70 * dim); // more than a page of 64
             let dynamic = spec.build_dyn(dim, Backend::detect(), Stream::default()).unwrap();
             assert_eq!(
-                (dynamic.dim(), dynamic.spec(), dynamic.block_bytes()),
-                (dim, spec, codec.block_bytes())
+                (dynamic.dim(), dynamic.block_bytes(), dynamic.query_len()),
+                (dim, codec.block_bytes(), codec.query_len())
             );
-            let blocks = dynamic.encode(&rows).unwrap();
+            let blocks = dynamic.encode_rows(&rows).unwrap();
             assert!(blocks == encode_rows(&*codec, &rows), "{spec} at {dim}");
-            assert_eq!(bits(&dynamic.decode(&blocks).unwrap()), bits(&decode_rows(&*codec, &blocks)));
+            assert_eq!(bits(&dynamic.decode_rows(&blocks).unwrap()), bits(&decode_rows(&*codec, &blocks)));
             let mut scores = vec![0.0; 140];
-            codec.score(&rows[..2 * dim], &blocks, &mut scores).unwrap();
+            codec.prepare_and_score(&rows[..2 * dim], &blocks, &mut scores).unwrap();
             assert_eq!(
-                bits(&dynamic.score(&rows[..2 * dim], &blocks).unwrap()),
+                bits(&dynamic.score_rows(&rows[..2 * dim], &blocks).unwrap()),
                 bits(&scores),
                 "{spec} at {dim}"
             );
@@ -523,7 +531,7 @@ fn a_codec_of_run_time_width_is_the_same_codec() {
             codec.accumulate(&rows[..140], &blocks, &mut outputs).unwrap();
             codec.finish(&mut outputs);
             assert_eq!(
-                bits(&dynamic.attend(&rows[..140], &blocks).unwrap()),
+                bits(&dynamic.attend_rows(&rows[..140], &blocks).unwrap()),
                 bits(&outputs),
                 "{spec} at {dim}"
             );
@@ -535,18 +543,19 @@ fn a_codec_of_run_time_width_is_the_same_codec() {
 #[test]
 fn attention_on_f32_rows_is_the_textbooks() {
     let mut random = Random::new(13);
-    let codec = common::build("f32", 64);
+    let codec = crate::common::build("f32", 64);
     let (keys, values, query) = (random.gaussians(50 * 64), random.gaussians(50 * 64), random.gaussians(64));
     let mut logits = vec![0.0; 50];
-    codec.score(&query, &encode_rows(&*codec, &keys), &mut logits).unwrap();
+    codec.prepare_and_score(&query, &encode_rows(&*codec, &keys), &mut logits).unwrap();
     let weights: Vec<f64> = logits.iter().map(|score| (f64::from(*score) / 8.0).exp()).collect();
     let total: f64 = weights.iter().sum();
     let weights: Vec<f32> = weights.iter().map(|weight| (weight / total) as f32).collect();
     let mut output = vec![0.0; 64];
     codec.accumulate(&weights, &encode_rows(&*codec, &values), &mut output).unwrap();
     codec.finish(&mut output);
-    let rows = |x: &[f32]| -> Vec<Vec<f64>> { oracle::to_f64(x).chunks(64).map(<[f64]>::to_vec).collect() };
-    let exact = oracle::attention(&oracle::to_f64(&query), &rows(&keys), &rows(&values));
+    let rows =
+        |x: &[f32]| -> Vec<Vec<f64>> { crate::oracle::to_f64(x).chunks(64).map(<[f64]>::to_vec).collect() };
+    let exact = crate::oracle::attention(&crate::oracle::to_f64(&query), &rows(&keys), &rows(&values));
     for (output, exact) in output.iter().zip(exact) {
         assert!((f64::from(*output) - exact).abs() < 1e-5, "{output} for {exact}");
     }
@@ -569,7 +578,7 @@ proptest! {
         let mut block = vec![0; codec.block_bytes()];
         let Ok(()) = codec.encode(&x, &mut block) else {
             // Only scales beyond f16 are refused; below this nothing is.
-            prop_assert!(norm(&oracle::to_f64(&x)) > 65504.0 / 20.0, "{spec} refused {x:?}");
+            prop_assert!(norm(&crate::oracle::to_f64(&x)) > 65504.0 / 20.0, "{spec} refused {x:?}");
             return Ok(());
         };
         let mut decoded = vec![f32::NAN; width];
@@ -577,8 +586,8 @@ proptest! {
         let residual: Vec<f64> = x.iter().zip(&decoded).map(|(x, y)| f64::from(*x) - f64::from(*y)).collect();
         prop_assert!(decoded.iter().all(|x| x.is_finite()));
         // 2⁻¹³ a coordinate: scales below f16's normal range are coarse.
-        let limit = 1.5 * norm(&oracle::to_f64(&x)) + 1e-4 * (width as f64).sqrt();
-        prop_assert!(norm(&residual) <= limit, "{spec}: {} of {}", norm(&residual), norm(&oracle::to_f64(&x)));
+        let limit = 1.5 * norm(&crate::oracle::to_f64(&x)) + 1e-4 * (width as f64).sqrt();
+        prop_assert!(norm(&residual) <= limit, "{spec}: {} of {}", norm(&residual), norm(&crate::oracle::to_f64(&x)));
     }
 }
 

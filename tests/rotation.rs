@@ -3,21 +3,19 @@
 //! The library's rotation is reached where it is public: `finish` is the inverse, and `octaplex_arch` has both ways.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
-use crate::common;
-use crate::common::{Random, build, signs};
-use crate::oracle;
+use crate::common::{Any, Random, build, signs};
 use crate::oracle::{Marginal, Matrix};
 use octaplex::codebook::WIDTHS;
-use octaplex::{AnyCodec, Backend, CodecSpec, Role, Stream};
+use octaplex::{Backend, CodecSpec, Role, Stream};
 
 #[test]
 fn the_oracles_bases_are_hadamard_matrices() {
     for base in [
-        oracle::paley_1(3),
-        oracle::paley_1(11),
-        oracle::paley_1(19),
-        oracle::paley_2(5),
-        oracle::paley_2(13),
+        crate::oracle::paley_1(3),
+        crate::oracle::paley_1(11),
+        crate::oracle::paley_1(19),
+        crate::oracle::paley_2(5),
+        crate::oracle::paley_2(13),
     ] {
         let order = base.order();
         assert!(base.rows.iter().flatten().all(|x| x.abs() == 1.0), "order {order}: entries are ±1");
@@ -25,18 +23,18 @@ fn the_oracles_bases_are_hadamard_matrices() {
         assert_eq!(base.transpose().orthogonality_error(order as f64), 0.0, "order {order}, columns");
     }
     // The first rows of the textbook's order 12: a border of ones, and the quadratic residues 1, 3, 4, 5, 9 mod 11.
-    let h12 = oracle::paley_1(11);
+    let h12 = crate::oracle::paley_1(11);
     assert_eq!(h12.rows[0], [1.0; 12]);
     assert_eq!(h12.rows[1], [-1., 1., -1., 1., -1., -1., -1., 1., 1., 1., -1., 1.]);
     assert_ne!(h12, h12.transpose(), "Paley I is not symmetric");
-    assert_eq!(oracle::paley_2(13), oracle::paley_2(13).transpose(), "Paley II is symmetric");
-    assert_eq!(oracle::sylvester(4).rows[3], [1.0, -1.0, -1.0, 1.0]);
+    assert_eq!(crate::oracle::paley_2(13), crate::oracle::paley_2(13).transpose(), "Paley II is symmetric");
+    assert_eq!(crate::oracle::sylvester(4).rows[3], [1.0, -1.0, -1.0, 1.0]);
 }
 
 #[test]
 fn the_oracles_matrices_are_hadamard_matrices_of_every_width() {
     for width in WIDTHS {
-        let h = oracle::hadamard(width);
+        let h = crate::oracle::hadamard(width);
         assert_eq!(h.order(), width);
         assert_eq!(h.orthogonality_error(width as f64), 0.0, "width {width}");
     }
@@ -44,10 +42,10 @@ fn the_oracles_matrices_are_hadamard_matrices_of_every_width() {
 
 #[test]
 fn the_oracles_quantisers_are_textbook() {
-    assert_eq!(oracle::nearest(&[-1.0, 0.0, 2.0], 0.9), 1);
-    assert_eq!(oracle::nearest(&[-1.0, 0.0, 2.0], 1.0), 1, "ties go to the lowest");
-    assert_eq!(oracle::integers(&[-7.0, 3.4, 0.5, 2.5], 4, 4, false), [-7.0, 3.0, 0.0, 2.0]);
-    assert_eq!(oracle::integers(&[1.0, 2.0, 3.1, 4.0], 2, 4, true), [1.0, 2.0, 3.0, 4.0]);
+    assert_eq!(crate::oracle::nearest(&[-1.0, 0.0, 2.0], 0.9), 1);
+    assert_eq!(crate::oracle::nearest(&[-1.0, 0.0, 2.0], 1.0), 1, "ties go to the lowest");
+    assert_eq!(crate::oracle::integers(&[-7.0, 3.4, 0.5, 2.5], 4, 4, false), [-7.0, 3.0, 0.0, 2.0]);
+    assert_eq!(crate::oracle::integers(&[1.0, 2.0, 3.1, 4.0], 2, 4, true), [1.0, 2.0, 3.0, 4.0]);
     // Max's table for the Gaussian, which a coordinate in many dimensions tends to.
     let marginal = Marginal::new(100_000);
     for (levels, distortion) in [(2, 0.3634), (4, 0.1175), (8, 0.03454), (16, 0.009497), (5, 0.0799)] {
@@ -65,9 +63,13 @@ fn the_oracles_quantisers_are_textbook() {
 #[test]
 fn the_oracles_attention_is_attention() {
     let (keys, values) = (vec![vec![0.0; 4]; 2], vec![vec![1.0, 0.0, 0.0, 4.0], vec![3.0, 0.0, 0.0, 0.0]]);
-    assert_eq!(oracle::attention(&[5.0; 4], &keys, &values), [2.0, 0.0, 0.0, 2.0], "equal logits: the mean");
+    assert_eq!(
+        crate::oracle::attention(&[5.0; 4], &keys, &values),
+        [2.0, 0.0, 0.0, 2.0],
+        "equal logits: the mean"
+    );
     let keys = vec![vec![1.0; 4], vec![-1.0; 4]];
-    let output = oracle::attention(&[50.0; 4], &keys, &values);
+    let output = crate::oracle::attention(&[50.0; 4], &keys, &values);
     assert!((output[0] - 1.0).abs() < 1e-9, "a far larger logit: its value");
 }
 
@@ -80,11 +82,11 @@ fn masks(signs: &[f64]) -> Vec<u32> {
 fn rotations_equal_the_dense_matrix_both_ways() {
     let mut random = Random::new(1);
     for width in WIDTHS {
-        let h = oracle::hadamard(width);
+        let h = crate::oracle::hadamard(width);
         let signs = signs(random.word(), Stream::default(), width);
         let x = random.gaussians(width);
-        let exact = oracle::rotate(&h, &signs, 1, &oracle::to_f64(&x));
-        let norm = oracle::dot(&exact, &exact).sqrt();
+        let exact = crate::oracle::rotate(&h, &signs, 1, &crate::oracle::to_f64(&x));
+        let norm = crate::oracle::dot(&exact, &exact).sqrt();
         for backend in octaplex_arch::Backend::available() {
             let scale = (1.0 / (width as f64).sqrt()) as f32;
             let mut y = x.clone();
@@ -109,7 +111,7 @@ fn inverse_matrix(spec: &str, width: usize) -> Matrix {
             let mut x = vec![0.0; width];
             x[c] = 1.0;
             codec.finish(&mut x);
-            oracle::to_f64(&x)
+            crate::oracle::to_f64(&x)
         })
         .collect();
     Matrix { rows: columns }.transpose()
@@ -123,7 +125,7 @@ fn largest_difference(a: &Matrix, b: &Matrix) -> f64 {
 #[test]
 fn codecs_rotate_by_the_seeds_signs_and_hadamards_matrix() {
     for width in WIDTHS {
-        let h = oracle::hadamard(width);
+        let h = crate::oracle::hadamard(width);
         for (spec, seed, rounds) in [
             ("turboquant", 0, 1),
             ("turboquant:rounds=2,seed=9", 9, 2),
@@ -134,7 +136,7 @@ fn codecs_rotate_by_the_seeds_signs_and_hadamards_matrix() {
             let signs = signs(seed, Stream::default(), width);
             // R⁻¹ of the forward rotation of x is x.
             let x: Vec<f64> = (0..width).map(|i| ((i * 7 + 3) % 11) as f64 - 5.0).collect();
-            let rotated = oracle::rotate(&h, &signs, rounds, &x);
+            let rotated = crate::oracle::rotate(&h, &signs, rounds, &x);
             let mut y: Vec<f32> = rotated.iter().map(|&y| y as f32).collect();
             codec.finish(&mut y);
             for (y, x) in y.iter().zip(&x) {
@@ -154,11 +156,11 @@ fn every_head_has_a_rotation_of_its_own() {
         Stream { role: Role::Values, ..Stream::default() },
     ];
     for head in heads {
-        let codec = AnyCodec::<128>::build(spec, Backend::detect(), head).unwrap();
+        let codec = Any::<128>::build(spec, Backend::detect(), head).unwrap();
         let x: Vec<f64> = (0..128).map(|i| f64::from(i) - 60.0).collect();
-        let rotated = oracle::rotate(&oracle::hadamard(128), &signs(4, head, 128), 1, &x);
+        let rotated = crate::oracle::rotate(&crate::oracle::hadamard(128), &signs(4, head, 128), 1, &x);
         let mut y: [f32; 128] = core::array::from_fn(|i| rotated[i] as f32);
-        octaplex::Codec::finish(&codec, &mut y);
+        codec.finish(&mut y);
         for (y, x) in y.iter().zip(&x) {
             assert!((f64::from(*y) - x).abs() < 1e-4, "{head:?}: {y} for {x}");
         }
@@ -187,13 +189,13 @@ fn gram_schmidt(a: &Matrix) -> Matrix {
         let column = &mut rest[0];
         for _ in 0..2 {
             for q in done.iter() {
-                let projection = oracle::dot(q, column);
+                let projection = crate::oracle::dot(q, column);
                 for (x, q) in column.iter_mut().zip(q) {
                     *x -= projection * q;
                 }
             }
         }
-        let norm = oracle::dot(column, column).sqrt();
+        let norm = crate::oracle::dot(column, column).sqrt();
         column.iter_mut().for_each(|x| *x /= norm);
     }
     Matrix { rows: columns }.transpose()
@@ -209,7 +211,7 @@ fn haar_rotations_are_the_q_of_the_seeds_gaussians() {
         if width > 192 {
             continue; // Gram and Schmidt take D³
         }
-        let mut words = common::stream(2, Stream::default(), 1);
+        let mut words = crate::common::stream(2, Stream::default(), 1);
         let mut unit = || (words() >> 11) as f64;
         let mut gaussians = Vec::new();
         while gaussians.len() < width * width {

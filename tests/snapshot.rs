@@ -3,7 +3,7 @@
 #![cfg(feature = "alloc")]
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
-use crate::common::{Random, bits};
+use crate::common::{Any, Random, bits};
 use octaplex::{Attend, Backend, CacheConfig, Center, Error, KvCache, LayerCache, LayerConfig, SharedLayer};
 
 /// Numbers that need no floats to make: the golden file is read elsewhere too.
@@ -69,9 +69,12 @@ fn the_same_bits_after_saving_and_loading() {
         layer.save(&mut |piece| bytes.extend_from_slice(piece));
         let config = *layer.config();
         let mut scratch = vec![0.0; config.scratch_len(2)];
-        let mut fixed =
-            LayerCache::<32, 32, _>::new(&config, Backend::detect(), vec![0; config.required_bytes()])
-                .unwrap();
+        let mut fixed = LayerCache::<Any<32>, Any<32>, _>::new(
+            &config,
+            Backend::detect(),
+            vec![0; config.required_bytes()],
+        )
+        .unwrap();
         fixed.append(&rows(1, 2 * 500 * 32), &rows(2, 2 * 500 * 32), &mut scratch).unwrap();
         fixed.load(&bytes).unwrap();
         let queries = rows(3, 2 * 32);
@@ -79,8 +82,12 @@ fn the_same_bits_after_saving_and_loading() {
         fixed.attend(&queries, &Attend::default(), &mut out, &mut scratch).unwrap();
         assert_eq!(bits(&out), output(&mut before, 1, &queries));
         let other = LayerConfig { page: 128, ..config };
-        let mut other =
-            LayerCache::<32, 32, _>::new(&other, Backend::detect(), vec![0; other.required_bytes()]).unwrap();
+        let mut other = LayerCache::<Any<32>, Any<32>, _>::new(
+            &other,
+            Backend::detect(),
+            vec![0; other.required_bytes()],
+        )
+        .unwrap();
         assert!(matches!(other.load(&bytes), Err(Error::Snapshot { .. })));
     }
 }

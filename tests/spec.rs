@@ -192,7 +192,7 @@ fn unknown_codecs_are_refused_with_those_that_exist() {
         "f-16",
     ] {
         let error = parse(wrong).expect_err(wrong);
-        assert_eq!(error, Error::UnknownCodec { at: 0 }, "{wrong:?}");
+        assert_eq!(error, Error::UnknownCodec { at: 0, allowed: CodecSpec::all() }, "{wrong:?}");
         for codec in CodecSpec::all() {
             assert!(error.to_string().contains(codec.name), "{error} lacks {}", codec.name);
         }
@@ -283,7 +283,7 @@ proptest! {
         match parse(&text) {
             Ok(spec) => check_round_trips(spec),
             Err(
-                Error::UnknownCodec { at }
+                Error::UnknownCodec { at, .. }
                 | Error::UnknownKey { at, .. }
                 | Error::Value { at, .. }
                 | Error::Conflict { at, .. },
@@ -291,4 +291,18 @@ proptest! {
             Err(error) => prop_assert!(false, "{:?}: {}", text, error),
         }
     }
+}
+
+#[test]
+fn bits_of_the_trellis_are_another_name_of_m() {
+    for (bits, m) in [(1, 1), (2, 2), (3, 4), (4, 8), (5, 16)] {
+        let spec = parse(&format!("trellis:bits={bits},states=4")).unwrap();
+        assert_eq!(Ok(spec), parse(&format!("trellis:m={m},states=4")));
+        assert_eq!(spec, CodecSpec::Trellis(octaplex::TrellisSpec::new(m, 4)));
+        assert_eq!(parse(&format!("trellis:bits={bits}")), Ok(octaplex::TrellisSpec::bits(bits).into()));
+        assert!(!spec.full().to_string().contains("bits"));
+    }
+    assert_eq!(parse("trellis:bits=3").unwrap().to_string(), "trellis");
+    assert!(matches!(parse("trellis:bits=3,m=4"), Err(Error::Conflict { .. })));
+    assert!(matches!(parse("trellis:bits=6"), Err(Error::Value { key: "bits", .. })));
 }

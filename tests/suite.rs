@@ -18,6 +18,7 @@ mod octahedral_codebooks;
 mod octopus;
 mod oracle;
 mod outliers;
+mod own_codec;
 mod polarquant;
 mod properties;
 mod qjl;

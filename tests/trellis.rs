@@ -4,7 +4,6 @@
 mod backends;
 
 use crate::common::{Random, build, decode_rows, encode_rows, signs, try_build};
-use crate::oracle;
 use octaplex::codebook::{TRELLIS_LEVELS, TRELLIS_STATES, trellis};
 use octaplex::{Backend, Codec, CodecSpec, Stream, Trellis, TrellisSpec};
 
@@ -120,7 +119,7 @@ fn read_block(book: &Textbook, block: &[u8], dim: usize) -> Vec<f64> {
 fn blocks_say_what_the_definition_says_and_the_search_finds_the_least_error() {
     let mut random = Random::new(70);
     for dim in [32, 80, 128] {
-        let h = oracle::hadamard(dim);
+        let h = crate::oracle::hadamard(dim);
         for (states, levels) in pairs() {
             let book = Textbook::new(states, levels);
             let codec = build(&format!("trellis:m={levels},states={states},gain=norm"), dim);
@@ -130,14 +129,14 @@ fn blocks_say_what_the_definition_says_and_the_search_finds_the_least_error() {
             // Outputs are accumulated in the rotated basis.
             let mut acc = vec![0.0; dim];
             codec.accumulate(&[1.0], &block, &mut acc).unwrap();
-            let x = oracle::to_f64(&x);
-            let norm = oracle::dot(&x, &x).sqrt();
+            let x = crate::oracle::to_f64(&x);
+            let norm = crate::oracle::dot(&x, &x).sqrt();
             let deviation = norm / (dim as f64).sqrt();
             for (acc, centroid) in acc.iter().zip(&centroids) {
                 let what = format!("{states} x {levels} at {dim}");
                 assert!((f64::from(*acc) - deviation * centroid).abs() < 2e-3 * deviation, "{what}: {acc}");
             }
-            let z = oracle::rotate(&h, &signs(0, Stream::default(), dim), 1, &x);
+            let z = crate::oracle::rotate(&h, &signs(0, Stream::default(), dim), 1, &x);
             let y: Vec<f64> = z.iter().map(|z| z / deviation).collect();
             let error: f64 = y.iter().zip(&centroids).map(|(y, c)| (y - c) * (y - c)).sum();
             let least = book.least_error(&y);
@@ -153,7 +152,7 @@ fn distortion(spec: &str, dim: usize, vectors: usize) -> f64 {
     let x = Random::new(71).gaussians(vectors * dim);
     let codec = build(spec, dim);
     let decoded = decode_rows(&*codec, &encode_rows(&*codec, &x));
-    oracle::distortion(&oracle::to_f64(&x), &oracle::to_f64(&decoded))
+    crate::oracle::distortion(&crate::oracle::to_f64(&x), &crate::oracle::to_f64(&decoded))
 }
 
 /// The formats' documentation, gain norm: D = 64, 128, 256. At most 1% worse; the sampling noise is 0.2%. A code that
@@ -238,7 +237,7 @@ fn every_backend_treats_adversarial_vectors_alike() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_small_machine_encodes_in_16_kib() {
-    let spec = TrellisSpec { m: 4, states: 8, ..Default::default() };
+    let spec = TrellisSpec::new(4, 8);
     let codec = Trellis::<128>::build(spec, Backend::SCALAR, Stream::default()).unwrap();
     let x: [f32; 128] = Random::new(74).gaussians(128).try_into().unwrap();
     let mut expected = [0; 50];

@@ -2,15 +2,15 @@
 //! a typed error with outputs untouched, or finite results.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
-use crate::common::{Random, Rows, adversarial, build, build_all, encode_rows, specs};
+use crate::common::{Any, Random, Steps, adversarial, build, build_all, encode_rows, specs};
 use octaplex::codebook::WIDTHS;
-use octaplex::{AnyCodec, Backend, CodecSpec, Error, Int, IntSpec, Stream, TurboQuant, TurboQuantSpec};
+use octaplex::{Backend, Codec, CodecSpec, Error, Int, IntSpec, Stream, TurboQuant, TurboQuantSpec};
 
 const PATTERN: u8 = 0xa7;
 const FLOAT_PATTERN: f32 = -1234.5;
 
 /// What happened, with the proof that an error left the output alone.
-fn encode(codec: &dyn Rows, x: &[f32]) -> Result<Vec<u8>, Error> {
+fn encode(codec: &dyn Codec, x: &[f32]) -> Result<Vec<u8>, Error> {
     let mut block = vec![PATTERN; codec.block_bytes()];
     let result = codec.encode(x, &mut block);
     if result.is_err() {
@@ -18,7 +18,7 @@ fn encode(codec: &dyn Rows, x: &[f32]) -> Result<Vec<u8>, Error> {
     }
     let mut page = vec![PATTERN; 3 * codec.block_bytes()];
     let good = vec![1.0; codec.dim()];
-    let page_result = codec.encode_page(&[&good, x, &good].concat(), &mut page);
+    let page_result = codec.encode_page(&[&good, x, &good].concat(), &mut page).map(drop);
     match (result, page_result) {
         (Ok(()), Ok(())) => assert_eq!(page[codec.block_bytes()..][..codec.block_bytes()], block),
         (Err(error), Err(page_error)) => {
@@ -35,7 +35,7 @@ fn encode(codec: &dyn Rows, x: &[f32]) -> Result<Vec<u8>, Error> {
     result.map(|()| block)
 }
 
-fn decode(codec: &dyn Rows, block: &[u8]) -> Result<Vec<f32>, Error> {
+fn decode(codec: &dyn Codec, block: &[u8]) -> Result<Vec<f32>, Error> {
     let mut x = vec![FLOAT_PATTERN; codec.dim()];
     let result = codec.decode(block, &mut x);
     if result.is_err() {
@@ -46,9 +46,9 @@ fn decode(codec: &dyn Rows, block: &[u8]) -> Result<Vec<f32>, Error> {
     result.map(|()| x)
 }
 
-fn score(codec: &dyn Rows, queries: &[f32], blocks: &[u8], count: usize) -> Result<Vec<f32>, Error> {
+fn score(codec: &dyn Codec, queries: &[f32], blocks: &[u8], count: usize) -> Result<Vec<f32>, Error> {
     let mut scores = vec![FLOAT_PATTERN; count];
-    let result = codec.score(queries, blocks, &mut scores);
+    let result = codec.prepare_and_score(queries, blocks, &mut scores);
     if result.is_err() {
         assert!(scores.iter().all(|score| *score == FLOAT_PATTERN), "{result:?} wrote to the scores");
     } else {
@@ -57,7 +57,7 @@ fn score(codec: &dyn Rows, queries: &[f32], blocks: &[u8], count: usize) -> Resu
     result.map(|()| scores)
 }
 
-fn accumulate(codec: &dyn Rows, weights: &[f32], blocks: &[u8]) -> Result<Vec<f32>, Error> {
+fn accumulate(codec: &dyn Codec, weights: &[f32], blocks: &[u8]) -> Result<Vec<f32>, Error> {
     let mut acc = vec![FLOAT_PATTERN; codec.dim()];
     let result = codec.accumulate(weights, blocks, &mut acc);
     if let Err(error) = result {
@@ -188,7 +188,10 @@ fn wrong_lengths_are_refused() {
                 assert!(
                     matches!(error, Err(Error::Length { expected, actual, .. }) if (expected, actual) == (bytes, wrong))
                 );
-                assert!(is_length(codec.encode_page(&[&x[..], &x, &x].concat(), &mut block)), "{spec}: page");
+                assert!(
+                    is_length(codec.encode_page(&[&x[..], &x, &x].concat(), &mut block).map(drop)),
+                    "{spec}: page"
+                );
                 assert!(block.iter().all(|byte| *byte == PATTERN));
                 assert!(
                     matches!(decode(&*codec, &block), Err(Error::Length { .. })),
@@ -236,7 +239,7 @@ fn weights_that_are_no_weights_are_refused() {
 }
 
 /// All that can be done with blocks of any bytes.
-fn read(codec: &dyn Rows, blocks: &[u8], random: &mut Random) -> bool {
+fn read(codec: &dyn Codec, blocks: &[u8], random: &mut Random) -> bool {
     let count = blocks.len() / codec.block_bytes();
     let mut sound = true;
     for (index, block) in blocks.chunks(codec.block_bytes()).enumerate() {
@@ -330,11 +333,11 @@ fn impossible_specs_are_refused() {
     let backend = Backend::detect();
     let turboquant = |spec| TurboQuant::<64>::build(spec, backend, Stream::default()).map(|_| ());
     for levels in [0, 1, 7, 9, 11, 18, 20, 24, 255, 257, 512, 65535] {
-        let spec = TurboQuantSpec { levels, ..Default::default() };
+        let spec = TurboQuantSpec::default().levels(levels);
         assert!(matches!(turboquant(spec), Err(Error::Value { .. })), "{levels} levels");
     }
     for rounds in [0, 4, 255] {
-        let spec = TurboQuantSpec { rounds, ..Default::default() };
+        let spec = TurboQuantSpec::default().rounds(rounds);
         assert!(matches!(turboquant(spec), Err(Error::Value { key: "rounds", .. })), "{rounds} rounds");
     }
     for bits in [0, 9, 15, 16, 17, 32, 255] {
@@ -342,20 +345,20 @@ fn impossible_specs_are_refused() {
     }
     let int = |spec| Int::<80>::build(spec, backend, Stream::default()).map(|_| ());
     for bits in [0, 1, 9, 32, 33, 255] {
-        let spec = IntSpec { bits, ..Default::default() };
+        let spec = IntSpec::new(bits);
         assert!(matches!(int(spec), Err(Error::Value { key: "bits", .. })), "{bits} bits");
     }
     for group in [0, 1, 8, 15, 48, 80, 255] {
-        let spec = IntSpec { group: Some(group), ..Default::default() };
+        let spec = IntSpec::default().group(Some(group));
         assert!(matches!(int(spec), Err(Error::Value { key: "group", .. })), "group {group}");
     }
     for group in [32, 64] {
-        let spec = IntSpec { group: Some(group), ..Default::default() };
+        let spec = IntSpec::default().group(Some(group));
         assert!(matches!(int(spec), Err(Error::Unsupported { .. })), "group {group} of 80");
     }
     for spec in specs() {
         fn refused<const D: usize>(spec: CodecSpec) {
-            let error = AnyCodec::<D>::build(spec, Backend::detect(), Stream::default()).map(|_| ());
+            let error = Any::<D>::build(spec, Backend::detect(), Stream::default()).map(|_| ());
             assert_eq!(error, Err(Error::Width { actual: D }), "{spec}");
         }
         refused::<1>(spec);
@@ -370,10 +373,7 @@ fn impossible_specs_are_refused() {
         }
     }
     let haar = "turboquant:rotation=haar,rounds=2".parse().unwrap();
-    assert!(matches!(
-        AnyCodec::<64>::build(haar, backend, Stream::default()),
-        Err(Error::Unsupported { .. })
-    ));
+    assert!(matches!(Any::<64>::build(haar, backend, Stream::default()), Err(Error::Unsupported { .. })));
 }
 
 /// Sizes of specs that no codec is built from do not panic either.
@@ -381,12 +381,12 @@ fn impossible_specs_are_refused() {
 fn sizes_of_impossible_specs_are_numbers() {
     for dim in [0, 1, 3, 17, 21, 100, 1 << 20] {
         for levels in [0, 1, 7, 24, 65535] {
-            let spec = CodecSpec::TurboQuant(TurboQuantSpec { levels, ..Default::default() });
+            let spec = CodecSpec::TurboQuant(TurboQuantSpec::default().levels(levels));
             assert_eq!(spec.block_bytes(dim), 0, "{spec} at {dim}");
             spec.layout(dim, |_, _| panic!("{spec} has no layout"));
         }
         for (bits, group) in [(0, None), (255, Some(0)), (8, Some(7)), (4, Some(48)), (1, Some(255))] {
-            let spec = CodecSpec::Int(IntSpec { bits, group, ..Default::default() });
+            let spec = CodecSpec::Int(IntSpec::new(bits).group(group));
             spec.layout(dim, |_, _| {});
             assert_eq!(spec.block_bytes(dim), 0, "{spec} at {dim}");
         }
@@ -400,22 +400,26 @@ fn codecs_of_run_time_width_refuse_the_same() {
     for spec in specs() {
         let codec = spec.build_dyn(64, Backend::detect(), Stream::default()).unwrap();
         let mut rows = random.gaussians(130 * 64);
-        let blocks = codec.encode(&rows).unwrap();
-        assert!(matches!(codec.encode(&rows[1..]), Err(Error::Length { expected: 64, .. })));
-        assert!(matches!(codec.decode(&blocks[1..]), Err(Error::Length { .. })));
-        assert!(matches!(codec.score(&rows[1..], &blocks), Err(Error::Length { .. })));
-        assert!(matches!(codec.score(&rows[..64], &blocks[1..]), Err(Error::Length { .. })));
-        assert!(matches!(codec.attend(&rows[..131], &blocks), Err(Error::Length { .. })));
-        assert!(matches!(codec.attend(&rows[..1], &[]), Err(Error::Length { .. })));
-        assert_eq!(codec.attend(&[], &[]), Ok(vec![]));
+        let blocks = codec.encode_rows(&rows).unwrap();
+        assert!(matches!(codec.encode_rows(&rows[1..]), Err(Error::Length { expected: 64, .. })));
+        assert!(matches!(codec.decode_rows(&blocks[1..]), Err(Error::Length { .. })));
+        assert!(matches!(codec.score_rows(&rows[1..], &blocks), Err(Error::Length { .. })));
+        assert!(matches!(codec.score_rows(&rows[..64], &blocks[1..]), Err(Error::Length { .. })));
+        assert!(matches!(codec.attend_rows(&rows[..131], &blocks), Err(Error::Length { .. })));
+        assert!(matches!(codec.attend_rows(&rows[..1], &[]), Err(Error::Length { .. })));
+        assert_eq!(codec.attend_rows(&[], &[]), Ok(vec![]));
         rows[100 * 64 + 5] = f32::NAN;
-        assert_eq!(codec.encode(&rows), Err(Error::NonFinite { index: 100 * 64 + 5 }), "{spec}");
-        assert_eq!(codec.score(&rows, &blocks[..0]), Err(Error::NonFinite { index: 100 * 64 + 5 }), "{spec}");
+        assert_eq!(codec.encode_rows(&rows), Err(Error::NonFinite { index: 100 * 64 + 5 }), "{spec}");
+        assert_eq!(
+            codec.score_rows(&rows, &blocks[..0]),
+            Err(Error::NonFinite { index: 100 * 64 + 5 }),
+            "{spec}"
+        );
         let mut blocks = blocks;
         let bytes = codec.block_bytes();
         blocks[7 * bytes..8 * bytes].fill(0xff);
-        assert_eq!(codec.decode(&blocks), Err(Error::Corrupt { block: 7 }), "{spec}");
-        assert_eq!(codec.score(&rows[..64], &blocks), Err(Error::Corrupt { block: 7 }), "{spec}");
-        assert_eq!(codec.attend(&[1.0; 130], &blocks), Err(Error::Corrupt { block: 7 }), "{spec}");
+        assert_eq!(codec.decode_rows(&blocks), Err(Error::Corrupt { block: 7 }), "{spec}");
+        assert_eq!(codec.score_rows(&rows[..64], &blocks), Err(Error::Corrupt { block: 7 }), "{spec}");
+        assert_eq!(codec.attend_rows(&[1.0; 130], &blocks), Err(Error::Corrupt { block: 7 }), "{spec}");
     }
 }

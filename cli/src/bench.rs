@@ -8,7 +8,7 @@ use crate::failure::{At, Result, build, parse_specs};
 use crate::files;
 use crate::progress::Progress;
 use crate::table::time;
-use crate::timing::{Op, Runner, best, best_cold, best_f16_dot, runner};
+use crate::timing::{Op, Runner, best, best_cold, best_f16_dot};
 use clap::Args;
 use octaplex::{Backend, CodecSpec};
 use serde_json::json;
@@ -125,10 +125,10 @@ fn in_cache(
     rows: &mut Vec<Row>,
     progress: &mut Progress,
 ) -> Result<()> {
-    let mut runners: Vec<Box<dyn Runner>> = Vec::new();
+    let mut runners: Vec<Runner> = Vec::new();
     let first = rows.len();
     for (text, spec) in specs {
-        runners.push(runner(build(text, *spec, dim, backend)?, vectors).at(text)?);
+        runners.push(Runner::new(build(text, *spec, dim, backend)?, vectors).at(text)?);
         let empty = |op| Row { codec: text.clone(), op, place: "l2", ns: f64::INFINITY };
         rows.extend(Op::ALL.map(Op::name).into_iter().chain([BUILD]).map(empty));
     }
@@ -142,7 +142,7 @@ fn in_cache(
             let built = start.elapsed().as_nanos() as f64;
             let rows = &mut rows[first + index * (Op::ALL.len() + 1)..];
             for (op, row) in Op::ALL.into_iter().zip(&mut *rows) {
-                row.ns = row.ns.min(best(&mut *runners[index], op, L2_BUDGET).at(text)?);
+                row.ns = row.ns.min(best(&mut runners[index], op, L2_BUDGET).at(text)?);
             }
             rows[Op::ALL.len()].ns = rows[Op::ALL.len()].ns.min(built);
         }
@@ -165,7 +165,7 @@ fn in_memory(
     let first = rows.len() - 1;
     for (text, spec) in specs {
         progress.doing(&format!("{text}, in memory"), 1);
-        let mut runner = runner(build(text, *spec, dim, backend)?, vectors).at(text)?;
+        let mut runner = Runner::new(build(text, *spec, dim, backend)?, vectors).at(text)?;
         runner.repeat(times);
         let mut ns = MEMORY_OPS.map(|_| f64::INFINITY);
         let start = Instant::now();
@@ -177,7 +177,7 @@ fn in_memory(
             for (op, ns) in MEMORY_OPS.into_iter().zip(&mut ns) {
                 // One pass of encoding takes longer than all others together.
                 if op != Op::EncodePage || turn == 0 {
-                    *ns = ns.min(best_cold(&mut *runner, op, MEMORY_BUDGET).at(text)?);
+                    *ns = ns.min(best_cold(&mut runner, op, MEMORY_BUDGET).at(text)?);
                 }
             }
         }

@@ -4,7 +4,7 @@ use crate::failure::{At, Failure, Result, build, fail, parse_specs};
 use crate::input::Sample;
 use crate::metrics::{Exact, Keys, Metrics, measure, role_name};
 use crate::progress::Progress;
-use crate::timing::{Op, best, runner};
+use crate::timing::{Op, Runner, best};
 use crate::{files, report, table};
 use clap::Args;
 use octaplex::{Backend, Center, CodecSpec, Role};
@@ -144,10 +144,11 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
         for (text, spec) in &specs {
             progress.doing(&format!("{text}, {}", role_name(role)), 1);
             let codec = build(text, *spec, sample.dim, backend)?;
-            let metrics = measure(&sample, exact.as_ref(), role, &*codec, prepared, backend).at(text)?;
+            let metrics =
+                measure(&sample, exact.as_ref(), role, (*spec, &*codec), prepared, backend).at(text)?;
             let timed = sample.heads(role)[0].chunks(TIMED_VECTORS * sample.dim).next().unwrap_or(&[]);
-            let mut runner = runner(codec, timed).at(text)?;
-            let mut ns = |op| best(&mut *runner, op, BUDGET).at(text);
+            let mut runner = Runner::new(codec, timed).at(text)?;
+            let mut ns = |op| best(&mut runner, op, BUDGET).at(text);
             rows.push(Row {
                 codec: text.clone(),
                 spec: *spec,

@@ -3,12 +3,13 @@
 use crate::failure::{At, Failure, Result, build, fail, in_rows, parse_spec};
 use crate::progress::Progress;
 use crate::{files, npy};
-use octaplex::{Backend, DynCodec};
+use octaplex::{Backend, Codec, CodecSpec};
 use std::path::Path;
 
 /// A codec of the command line.
 pub(crate) struct Coder {
-    codec: Box<dyn DynCodec>,
+    spec: CodecSpec,
+    codec: Box<dyn Codec>,
 }
 
 /// (tokens, bytes) of each page.
@@ -19,7 +20,8 @@ const CHUNK: usize = 1 << 14;
 
 impl Coder {
     pub(crate) fn new(spec: &str, dim: usize, backend: Backend) -> Result<Self> {
-        Ok(Self { codec: build(spec, parse_spec(spec)?, dim, backend)? })
+        let parsed = parse_spec(spec)?;
+        Ok(Self { spec: parsed, codec: build(spec, parsed, dim, backend)? })
     }
 
     /// f32 rows to blocks.
@@ -30,7 +32,7 @@ impl Coder {
         let mut blocks = Vec::with_capacity(rows.len() / dim * self.codec.block_bytes());
         for (index, chunk) in rows.chunks(CHUNK * dim).enumerate() {
             progress.doing("encode", chunk.len() / dim);
-            let encoded = self.codec.encode(chunk);
+            let encoded = self.codec.encode_rows(chunk);
             blocks.extend(encoded.map_err(|error| in_rows(error, index * CHUNK, dim)).at(input.display())?);
         }
         files::write(output, &blocks)
@@ -46,7 +48,7 @@ impl Coder {
         for (rows, bytes) in runs {
             progress.doing("decode", rows);
             let (run, later) = rest.split_at(bytes);
-            let decoded = self.codec.decode(run);
+            let decoded = self.codec.decode_rows(run);
             let decoded = decoded.map_err(|error| in_rows(error, before, self.codec.dim()));
             out.extend(decoded.at(input.display())?.iter().flat_map(|value| value.to_le_bytes()));
             (rest, before) = (later, before + rows);
@@ -61,7 +63,7 @@ impl Coder {
         let (blocks, runs) = self.read_blocks(input)?;
         let count: usize = runs.iter().map(|(rows, _)| rows).sum();
         // Checked alone, so that an error names the right file.
-        let checked = self.codec.score(&queries, &[]);
+        let checked = self.codec.score_rows(&queries, &[]);
         checked.map_err(|error| in_rows(error, 0, dim)).at(query.display())?;
         let mut progress = Progress::new(count);
         let mut out = vec![0; queries.len() / dim * count * 4];
@@ -69,7 +71,7 @@ impl Coder {
         for (rows, bytes) in runs {
             progress.doing("score", rows);
             let (run, later) = rest.split_at(bytes);
-            let scores = self.codec.score(&queries, run);
+            let scores = self.codec.score_rows(&queries, run);
             let scores = scores.map_err(|error| in_rows(error, before, dim)).at(input.display())?;
             for (query, scores) in scores.chunks_exact(rows).enumerate() {
                 let start = (query * count + before) * 4;
@@ -87,12 +89,12 @@ impl Coder {
         let blocks = files::read(input)?;
         let (mut runs, mut rest) = (Vec::new(), &blocks[..]);
         while !rest.is_empty() {
-            let Ok(run) = self.codec.split(rest, CHUNK) else {
+            let Ok(run) = self.codec.split_rows(rest, CHUNK) else {
                 fail!(
                     "{}: {} bytes are no whole number of blocks; a block of {} has {} bytes at width {}",
                     input.display(),
                     blocks.len(),
-                    self.codec.spec(),
+                    self.spec,
                     self.codec.block_bytes(),
                     self.codec.dim()
                 );

@@ -1,6 +1,6 @@
 //! What goes wrong, as the one line that the user sees; and specs, whose errors point at the offending word.
 
-use octaplex::{Backend, CodecSpec, DynCodec, Error, Stream};
+use octaplex::{Backend, Codec, CodecSpec, Error, Stream};
 use std::fmt::Display;
 
 /// A message in plain words, without a full stop.
@@ -37,7 +37,7 @@ impl Display for Failure {
 pub(crate) fn parse_spec(text: &str) -> Result<CodecSpec> {
     text.parse().map_err(|error| {
         let word = match error {
-            Error::UnknownCodec { at }
+            Error::UnknownCodec { at, .. }
             | Error::UnknownKey { at, .. }
             | Error::Value { at, .. }
             | Error::Conflict { at, .. } => text.get(at..).unwrap_or(""),
@@ -62,7 +62,7 @@ pub(crate) fn parse_specs(text: &str) -> Result<Vec<(String, CodecSpec)>> {
 }
 
 /// The codec of a spec, which the user wrote as `text`.
-pub(crate) fn build(text: &str, spec: CodecSpec, dim: usize, backend: Backend) -> Result<Box<dyn DynCodec>> {
+pub(crate) fn build(text: &str, spec: CodecSpec, dim: usize, backend: Backend) -> Result<Box<dyn Codec>> {
     spec.build_dyn(dim, backend, Stream::default()).map_err(|error| match error {
         Error::Width { .. } => Failure(error.to_string()),
         error => Failure(format!("{text} at width {dim}: {error}")),

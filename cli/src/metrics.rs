@@ -10,7 +10,7 @@
 
 use crate::failure::{Failure, Result};
 use crate::input::Sample;
-use octaplex::{Backend, Center, CodecSpec, DynCodec, Error, LayerConfig, Role, SharedLayer};
+use octaplex::{Backend, Center, Codec, CodecSpec, Error, LayerConfig, Role, SharedLayer};
 use std::cell::RefCell;
 
 /// What exact attention gives, computed once.
@@ -79,7 +79,7 @@ const BALANCED_FROM: usize = 256;
 /// Vectors of a head as a cache would hold them: what the tool measures goes through here.
 enum Store<'a> {
     Blocks {
-        codec: &'a dyn DynCodec,
+        codec: &'a dyn Codec,
         blocks: Vec<u8>,
     },
     /// A layer of one head whose tokens are all in pages.
@@ -90,21 +90,22 @@ enum Store<'a> {
 }
 
 impl<'a> Store<'a> {
-    fn new(codec: &'a dyn DynCodec, rows: &[f32]) -> std::result::Result<Self, Error> {
-        Ok(Self::Blocks { codec, blocks: codec.encode(rows)? })
+    fn new(codec: &'a dyn Codec, rows: &[f32]) -> std::result::Result<Self, Error> {
+        Ok(Self::Blocks { codec, blocks: codec.encode_rows(rows)? })
     }
 
     /// Keys in a cache, balanced from the first of them and from `queries`.
     fn cached(
-        codec: &dyn DynCodec,
+        spec: CodecSpec,
+        dim: usize,
         keys: Keys,
         rows: &[f32],
         queries: &[f32],
         backend: Backend,
     ) -> std::result::Result<Self, Error> {
-        let (dim, tokens) = (codec.dim(), rows.len() / codec.dim());
+        let tokens = rows.len() / dim;
         let config = LayerConfig {
-            keys: codec.spec(),
+            keys: spec,
             values: CodecSpec::F16(Default::default()),
             page: keys.page,
             sink_tokens: 0,
@@ -137,7 +138,7 @@ impl<'a> Store<'a> {
 
     fn decode(&self) -> std::result::Result<Vec<f32>, Error> {
         match self {
-            Self::Blocks { codec, blocks } => codec.decode(blocks),
+            Self::Blocks { codec, blocks } => codec.decode_rows(blocks),
             Self::Cache { layer, .. } => {
                 let dim = layer.config().key_dim;
                 let (mut rows, mut value) = (vec![0.0; layer.tokens() * dim], vec![0.0; dim]);
@@ -152,7 +153,7 @@ impl<'a> Store<'a> {
     /// \[query]\[token]
     fn score(&self, queries: &[f32]) -> std::result::Result<Vec<f32>, Error> {
         match self {
-            Self::Blocks { codec, blocks } => codec.score(queries, blocks),
+            Self::Blocks { codec, blocks } => codec.score_rows(queries, blocks),
             Self::Cache { layer, scratch } => {
                 let count = queries.len() / layer.config().key_dim;
                 let mut scores = vec![0.0; count * layer.tokens()];
@@ -165,7 +166,7 @@ impl<'a> Store<'a> {
     /// Weights \[output]\[token] to outputs.
     fn attend(&self, weights: &[f32]) -> std::result::Result<Vec<f32>, Error> {
         match self {
-            Self::Blocks { codec, blocks } => codec.attend(weights, blocks),
+            Self::Blocks { codec, blocks } => codec.attend_rows(weights, blocks),
             Self::Cache { layer, scratch } => {
                 let mut outputs = vec![0.0; weights.len() / layer.tokens() * layer.config().value_dim];
                 layer.accumulate(0, weights, &mut outputs, &mut scratch.borrow_mut())?;
@@ -202,7 +203,7 @@ pub(crate) fn measure(
     sample: &Sample,
     exact: Option<&Exact>,
     role: Role,
-    codec: &dyn DynCodec,
+    (spec, codec): (CodecSpec, &dyn Codec),
     prepared: Keys,
     backend: Backend,
 ) -> Result<Metrics> {
@@ -214,7 +215,7 @@ pub(crate) fn measure(
         let failed = |error| Failure(format!("{} of head {index}: {error}", role_name(role)));
         let store = match role {
             Role::Keys if !prepared.is_plain() => {
-                Store::cached(codec, prepared, rows, &calibration(sample, index), backend)
+                Store::cached(spec, sample.dim, prepared, rows, &calibration(sample, index), backend)
             }
             _ => Store::new(codec, rows),
         };

@@ -2,7 +2,7 @@
 
 use crate::codebook::WIDTHS;
 use crate::codec::turboquant::TurboQuantSpec;
-use crate::{CodecSpec, Error, Gain, RotationKind};
+use crate::{CodecSpec, Error};
 
 /// What is subtracted from keys before they are encoded. One vector added to all keys of a head changes every logit of
 /// a query by the same amount, which softmax does not see; so the centre costs no accuracy, only bits.
@@ -61,13 +61,7 @@ impl LayerConfig {
     /// page and balanced.
     #[must_use]
     pub const fn new(kv_heads: usize, head_dim: usize, capacity: usize) -> Self {
-        let four_bits = CodecSpec::TurboQuant(TurboQuantSpec {
-            levels: 16,
-            gain: Gain::Mse,
-            rounds: 1,
-            rotation: RotationKind::Wht,
-            seed: 0,
-        });
+        let four_bits = CodecSpec::TurboQuant(TurboQuantSpec::new(4));
         Self {
             layer: 0,
             kv_heads,

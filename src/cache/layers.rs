@@ -1,15 +1,15 @@
 //! All layers of a model, on the heap.
 
 use super::page::{Layout, page_length};
-use super::rows::{self, RowCodec};
 use super::storage::Shared;
 use super::{Layer, LayerConfig, State, Stats, Tensor};
-use crate::{Attend, Backend, Error, Role};
+use crate::codec::Codec;
+use crate::{Attend, Backend, CodecSpec, Error, Role};
 use alloc::{sync::Arc, vec::Vec};
 use core::ops::Range;
 
 /// A layer of a [`KvCache`].
-pub type SharedLayer = Layer<Arc<dyn RowCodec>, Arc<dyn RowCodec>, Shared>;
+pub type SharedLayer = Layer<Arc<dyn Codec>, Arc<dyn Codec>, Shared>;
 
 impl SharedLayer {
     /// An empty cache that grows on the heap.
@@ -19,16 +19,45 @@ impl SharedLayer {
     /// refuse.
     pub fn on_heap(config: &LayerConfig, backend: Backend) -> Result<Self, Error> {
         config.check()?;
-        let layout = Layout::new(config);
-        Ok(Self {
+        let build = |spec: CodecSpec, dim, role| {
+            spec.build_dyn(dim, backend, config.stream(role)).map(Arc::<dyn Codec>::from)
+        };
+        let keys = build(config.keys, config.key_dim, Role::Keys)?;
+        let values = build(config.values, config.value_dim, Role::Values)?;
+        Ok(Self::empty(config, Layout::new(config), keys, values, backend))
+    }
+
+    /// The same with codecs of one's own, whatever the configuration says of codecs; all heads share them.
+    ///
+    /// # Errors
+    /// As [`LayerCache::with_codecs`](crate::LayerCache::with_codecs).
+    pub fn on_heap_with(
+        config: &LayerConfig,
+        keys: Arc<dyn Codec>,
+        values: Arc<dyn Codec>,
+        backend: Backend,
+    ) -> Result<Self, Error> {
+        let layout = config.layout_with(&keys, &values)?;
+        Ok(Self { own_codecs: true, ..Self::empty(config, layout, keys, values, backend) })
+    }
+
+    fn empty(
+        config: &LayerConfig,
+        layout: Layout,
+        keys: Arc<dyn Codec>,
+        values: Arc<dyn Codec>,
+        backend: Backend,
+    ) -> Self {
+        Self {
             config: *config,
             layout,
             state: State::new(&layout),
             backend: backend.kernels(),
-            keys: rows::build(config.keys, config.key_dim, backend, config.stream(Role::Keys))?,
-            values: rows::build(config.values, config.value_dim, backend, config.stream(Role::Values))?,
+            keys,
+            values,
+            own_codecs: false,
             store: Shared::new(&layout),
-        })
+        }
     }
 }
 
@@ -66,7 +95,9 @@ impl KvCache {
         Ok(Self::from_layers(layers.collect::<Result<_, Error>>()?))
     }
 
-    pub(crate) fn from_layers(layers: Vec<SharedLayer>) -> Self {
+    /// These layers, which may have codecs of one's own.
+    #[must_use]
+    pub fn from_layers(layers: Vec<SharedLayer>) -> Self {
         Self { layers, scratch: Vec::new() }
     }
 

@@ -55,15 +55,25 @@ pub(crate) struct Layout {
 
 impl Layout {
     pub(crate) const fn new(config: &LayerConfig) -> Self {
+        let LayerConfig { key_dim, value_dim, page, keys, values, .. } = config;
+        Self::with_codecs(
+            config,
+            (keys.block_bytes(*key_dim), keys.page_bytes_max(*key_dim, *page)),
+            (values.block_bytes(*value_dim), values.page_bytes_max(*value_dim, *page)),
+        )
+    }
+
+    /// For codecs whose blocks and pages take so many bytes.
+    pub(crate) const fn with_codecs(
+        config: &LayerConfig,
+        (key_block, key_page): (usize, usize),
+        (value_block, value_page): (usize, usize),
+    ) -> Self {
         let LayerConfig { kv_heads: heads, key_dim, value_dim, page, sink_tokens: sinks, .. } = *config;
         let ring = (config.recent_window + config.max_rollback).div_ceil(page) * page + page;
-        let (key_block, value_block) =
-            (config.keys.block_bytes(key_dim), config.values.block_bytes(value_dim));
         let centre_bytes = if matches!(config.centers(), Center::Page) { 2 * key_dim } else { 0 };
         let prefix_bytes = if matches!(config.centers(), Center::Prefix) { 2 * key_dim } else { 0 };
         let balance_bytes = if config.balances() { 2 * key_dim } else { 0 };
-        let key_page = config.keys.page_bytes_max(key_dim, page);
-        let value_page = config.values.page_bytes_max(value_dim, page);
         let varies = key_page > page * key_block || value_page > page * value_block;
         let head_page = centre_bytes + if varies { 8 } else { 0 } + key_page + value_page;
         let head_front = (sinks + ring) * 2 * (key_dim + value_dim) + balance_bytes + prefix_bytes;
@@ -97,6 +107,11 @@ impl Layout {
             head_front,
             front_bytes: heads * head_front,
         }
+    }
+
+    /// Bytes of a full cache in the caller's memory.
+    pub(crate) const fn fixed_bytes(&self) -> usize {
+        self.slots.saturating_mul(self.page_bytes).saturating_add(self.front_bytes)
     }
 
     /// Pages that a layer may hold: a sliding window's spare slot stays free.

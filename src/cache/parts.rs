@@ -2,14 +2,14 @@
 
 use super::Layer;
 use super::page::{BATCH, SPLIT, in_page};
-use super::rows::RowCodec;
+use super::rows::score_pages;
 use super::storage::Storage;
 use super::view::{MAX_QUERY, Scratch};
-use crate::codec::check_values;
+use crate::codec::{Codec, check_values};
 use crate::{Error, MAX_WEIGHT};
 use octaplex_arch::Float;
 
-impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
+impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     /// Tokens that a row of [`scores`](Self::scores) has: sinks, pages, window, in this order.
     #[must_use]
     pub fn tokens(&self) -> usize {
@@ -59,7 +59,7 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
             let (centre, keys, _) = view.head(page, head);
             let part = &mut scratch.scores[..rows * layout.page];
             let scored =
-                view.keys.score_pages(scratch.balanced, layout.page, &mut core::iter::once(keys), part);
+                score_pages(view.keys, scratch.balanced, layout.page, &mut core::iter::once(keys), part);
             scored.map_err(|error| in_page(error, index, layout.page))?;
             if !centre.is_empty() {
                 view.offsets(scratch.balanced, centre, &mut offsets);

@@ -1,10 +1,10 @@
 //! How tokens leave: rollback, eviction, and what pages decode to.
 
 use super::page::in_page;
-use super::rows::RowCodec;
 use super::storage::Storage;
 use super::{Layer, MAX_POSITION, State, center};
 use crate::Error;
+use crate::codec::Codec;
 use core::ops::Range;
 use octaplex_arch::{Float, MAX_DIM};
 
@@ -18,7 +18,7 @@ pub(crate) struct Cut {
     decoded: usize,
 }
 
-impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
+impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     /// Forgets the tokens from `position` on, as after rejected drafts; beyond the end, nothing happens.
     ///
     /// Up to [`max_rollback`](crate::LayerConfig::max_rollback) tokens behind the furthest position that the layer has
@@ -143,7 +143,7 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
         let mut other = [0.0; MAX_DIM];
         let other = &mut other[..layout.key_dim];
         for (codec, blocks, row) in
-            [(&self.keys as &dyn RowCodec, keys, &mut *key), (&self.values, values, value)]
+            [(&self.keys as &dyn Codec, keys, &mut *key), (&self.values, values, value)]
         {
             decode(codec, blocks, token, layout.page, row)
                 .map_err(|error| in_page(error, page, layout.page))?;
@@ -210,13 +210,7 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
 }
 
 /// Decodes one token of a page. Where pages are more than their blocks, as a sum with one weight that is not 0.
-fn decode(
-    codec: &dyn RowCodec,
-    page: &[u8],
-    token: usize,
-    tokens: usize,
-    row: &mut [f32],
-) -> Result<(), Error> {
+fn decode(codec: &dyn Codec, page: &[u8], token: usize, tokens: usize, row: &mut [f32]) -> Result<(), Error> {
     let block = codec.block_bytes();
     if page.len() == tokens * block {
         let decoded = codec.decode(&page[token * block..][..block], row);

@@ -4,14 +4,16 @@
 //! checks everything before the cache changes, and trusts no length.
 
 use super::page::{Layout, page_length};
-use super::rows::RowCodec;
 use super::storage::Storage;
 use super::{Center, Layer, LayerConfig, MAX_POSITION, State, position};
+use crate::codec::Codec;
 use crate::{CodecSpec, Error};
 use core::fmt::{self, Write};
 use core::ops::Range;
 
 const LAYER: &[u8; 8] = b"octalayr";
+/// Of a layer whose codecs have no spec: nothing loads it.
+const OWN_CODECS: &[u8; 8] = b"octaown\0";
 const PAGE: &[u8; 8] = b"octapage";
 const VERSION: u32 = 2;
 
@@ -256,11 +258,12 @@ fn is_balance(bytes: &[u8]) -> bool {
     bytes.as_chunks::<2>().0.iter().all(|b| (0x1c00..=0x5c00).contains(&u16::from_le_bytes(*b)))
 }
 
-impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
-    /// Calls `write` with the snapshot, piece after piece: a file, a socket, a `Vec`.
+impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
+    /// Calls `write` with the snapshot, piece after piece: a file, a socket, a `Vec`. One of a layer with codecs of
+    /// one's own is refused by every `load`: it could not say what its bytes mean.
     pub fn save(&self, write: &mut dyn FnMut(&[u8])) {
         let mut writer = Writer::new(write);
-        writer.bytes(LAYER);
+        writer.bytes(if self.own_codecs { OWN_CODECS } else { LAYER });
         writer.u32(VERSION as usize);
         self.config.write(&mut writer);
         self.state.write(&mut writer);
@@ -286,7 +289,16 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
         self.read(bytes, true)
     }
 
+    /// `Ok` unless the codecs are other ones than the configuration names.
+    fn check_codecs(&self) -> Result<(), Error> {
+        if self.own_codecs {
+            return Err(Error::Unsupported { why: "a codec without a spec has no snapshots" });
+        }
+        Ok(())
+    }
+
     fn read(&mut self, bytes: &[u8], apply: bool) -> Result<(), Error> {
+        self.check_codecs()?;
         let layout = self.layout;
         let mut reader = Reader::new(bytes);
         let config = read_header(&mut reader)?;
@@ -372,8 +384,9 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
     /// with the balance and the prefix centre that it was encoded with. Page `index` of `stats().paged_tokens / page`.
     ///
     /// # Errors
-    /// [`Error::Missing`] for a page that is not there.
+    /// [`Error::Missing`] for a page that is not there, [`Error::Unsupported`] for codecs of one's own.
     pub fn save_page(&self, index: usize, write: &mut dyn FnMut(&[u8])) -> Result<(), Error> {
+        self.check_codecs()?;
         if index >= self.store.pages() {
             return Err(Error::Missing { what: "page", number: index, count: self.store.pages() });
         }
@@ -397,6 +410,7 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
     /// # Errors
     /// [`Error::Snapshot`], [`Error::Full`]; the cache is then as it was.
     pub fn load_page(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.check_codecs()?;
         let layout = self.layout;
         let mut reader = Reader::new(bytes);
         if reader.array()? != *PAGE || reader.u32()? != VERSION as usize {

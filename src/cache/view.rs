@@ -1,10 +1,10 @@
 //! A layer as attention and its two products read it, whatever its types; and the memory that they work in.
 
 use super::page::{BATCH, Layout};
-use super::rows::RowCodec;
 use super::storage::Storage;
 use super::{Layer, center};
 use crate::backend::Kernels;
+use crate::codec::Codec;
 use core::ops::Range;
 use octaplex_arch::{Float, MAX_DIM};
 
@@ -22,8 +22,8 @@ pub(crate) const MAX_QUERY: f32 = 1_125_899_906_842_624.0;
 pub(crate) struct View<'a> {
     pub(crate) layout: &'a Layout,
     pub(crate) backend: Kernels,
-    pub(crate) keys: &'a dyn RowCodec,
-    pub(crate) values: &'a dyn RowCodec,
+    pub(crate) keys: &'a dyn Codec,
+    pub(crate) values: &'a dyn Codec,
     pub(crate) store: &'a dyn Storage,
     /// Tokens in the sinks and in the window, and where that begins.
     pub(crate) sinks: usize,
@@ -131,7 +131,7 @@ impl<'a> Scratch<'a> {
     }
 }
 
-impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
+impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     pub(crate) fn view(&self) -> View<'_> {
         View {
             layout: &self.layout,

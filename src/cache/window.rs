@@ -2,13 +2,12 @@
 
 use super::center::{self, Spread};
 use super::page::{HEADER, Layout};
-use super::rows::RowCodec;
 use super::storage::Storage;
 use super::tensor::{LIMIT, Tensor};
 use super::{Center, Layer, MAX_POSITION, State};
 use crate::Error;
 use crate::backend::Kernels;
-use crate::spec::MAX_BLOCK_BYTES;
+use crate::codec::{Codec, MAX_BLOCK_BYTES, SURE_NORM};
 use core::ops::Range;
 use octaplex_arch::{Float, MAX_DIM};
 
@@ -67,7 +66,7 @@ impl Window<'_> {
 /// Encodes a page that closes.
 struct Encoder<'a> {
     window: Window<'a>,
-    codecs: (&'a dyn RowCodec, &'a dyn RowCodec),
+    codecs: (&'a dyn Codec, &'a dyn Codec),
     input: (Side<'a>, Side<'a>),
     /// Position of its first token.
     start: usize,
@@ -142,7 +141,7 @@ impl Encoder<'_> {
     }
 }
 
-impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
+impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     /// Adds tokens: keys and values in any float type, \[kv_heads]\[tokens]\[width]. Tokens appended one by one or
     /// many at a time give the same bytes. `scratch` has [`scratch_len`](crate::LayerConfig::scratch_len) values.
     ///
@@ -241,14 +240,13 @@ impl<K: RowCodec, V: RowCodec, S: Storage> Layer<K, V, S> {
         &self,
         what: &'static str,
         side: Side,
-        codec: &dyn RowCodec,
+        codec: &dyn Codec,
         centred: bool,
         balance_at: fn(&Layout, usize) -> Range<usize>,
     ) -> Result<(), Error> {
         let (mut row, mut block, mut balance) = ([0.0; MAX_DIM], [0; MAX_BLOCK_BYTES], [0.0; MAX_DIM]);
         let (row, balance) = (&mut row[..side.dim], &mut balance[..side.dim]);
-        // No codec refuses a smaller norm; see `Codec::encode_page`.
-        let sure = if centred { 512.0 } else { 1024.0 };
+        let sure = if centred { 0.5 * SURE_NORM } else { SURE_NORM };
         let tokens = side.input.len() / (self.layout.heads * side.dim);
         for head in 0..self.layout.heads {
             let memory = &self.store.front()[balance_at(&self.layout, head)];

@@ -7,19 +7,23 @@
 //!
 //! A block: f16 scale, ⌈log2 k²⌉ bits a code, then the radius codes.
 
+use super::query::{Body, QueryFormat};
+use super::scratch::with_scratch;
 use super::{
-    Codec, MAX_VALUE, Query, check_accumulate, check_scales, check_values, count_blocks, read_f16, to_f16,
+    Codec, check_accumulate, check_block, check_scales, check_score, check_values, read_f16, to_f16,
 };
 use crate::backend::Kernels;
 use crate::spec::{Key, Spec, Value, parse_int};
 use crate::stream::Purpose;
-use crate::{Backend, CodecSpec, Error, Stream};
+use crate::typed::Typed;
+use crate::{Backend, Error, Stream};
 #[cfg(feature = "alloc")]
 use alloc::boxed::Box;
 use octaplex_arch::MAX_DIM;
 
 /// `additive:k=16,r=4,seed=0`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct AdditiveSpec {
     /// Entries of each book, 16 to 1024.
     pub entries: u16,
@@ -31,11 +35,23 @@ pub struct AdditiveSpec {
 
 impl Default for AdditiveSpec {
     fn default() -> Self {
-        Self { entries: 16, radius_bits: 4, seed: 0 }
+        Self::new(16, 4)
     }
 }
 
 impl AdditiveSpec {
+    /// Books of `entries` entries, 16 to 1024, and radius codes of `radius_bits` bits, 2 to 6.
+    #[must_use]
+    pub const fn new(entries: u16, radius_bits: u8) -> Self {
+        Self { entries, radius_bits, seed: 0 }
+    }
+
+    /// The same with another seed.
+    #[must_use]
+    pub const fn seed(self, seed: u64) -> Self {
+        Self { seed, ..self }
+    }
+
     /// Bytes of a block of `dim` values; 0 for parameters that no codec is built from.
     #[must_use]
     pub const fn block_bytes(&self, dim: usize) -> usize {
@@ -101,26 +117,45 @@ type Books = Box<[[f32; 4]]>;
 #[cfg(not(feature = "alloc"))]
 type Books = [[f32; 4]; 128];
 
-/// The codec. O(D·k²) a vector to encode: 50 ms at k = 1024. State: 32·k bytes; without `alloc`, k is at most 64.
+/// Sums of two random directions, for vectors of `D` values, divisible by four and at most 576; keys: [`AdditiveSpec`].
+/// O(D·k²) a vector to encode: 50 ms at k = 1024. State: 32·k bytes; without `alloc`, k is at most 64.
+///
+/// The HQMQ paper's ablation (appendix Q), which says no more than c ≈ c₁\[i] + c₂\[j]: what else there is to it is
+/// this library's reading, in `docs/formats.md`.
+///
+/// ```
+/// use octaplex::{Additive, AdditiveSpec, Backend, Error, Stream};
+///
+/// let codec = Additive::<32>::build(AdditiveSpec::default(), Backend::detect(), Stream::default())?;
+/// let mut block = [0; 14];
+/// codec.encode(&[0.5; 32], &mut block)?;
+/// # Ok::<(), Error>(())
+/// ```
+pub type Additive<const D: usize> = Typed<Core, D>;
+
+/// The codec at a width known at run time.
 #[derive(Clone, Debug)]
-pub struct Additive<const D: usize> {
+pub struct Core {
     spec: AdditiveSpec,
+    dim: usize,
     backend: Kernels,
     books: Books,
 }
 
-/// Chunks of the widest vector.
-const MAX_CHUNKS: usize = MAX_DIM / 4;
-
-impl<const D: usize> Additive<D> {
+impl Core {
     /// The codec of a spec, for one head.
     ///
     /// # Errors
-    /// [`Error::Value`] for numbers outside their range, [`Error::Width`] unless `D` is divisible by four and at most
+    /// [`Error::Value`] for numbers outside their range, [`Error::Width`] unless `dim` is divisible by four and at most
     /// 576, [`Error::Unsupported`] for more than 64 entries without `alloc`.
-    pub fn build(spec: AdditiveSpec, backend: Backend, stream: Stream) -> Result<Self, Error> {
-        if D == 0 || D > MAX_DIM || !D.is_multiple_of(4) {
-            return Err(Error::Width { actual: D });
+    pub(crate) fn build(
+        spec: AdditiveSpec,
+        dim: usize,
+        backend: Backend,
+        stream: Stream,
+    ) -> Result<Self, Error> {
+        if dim == 0 || dim > MAX_DIM || !dim.is_multiple_of(4) {
+            return Err(Error::Width { actual: dim });
         }
         if !(16..=1024).contains(&spec.entries) {
             return Err(ENTRIES.error(0));
@@ -140,7 +175,7 @@ impl<const D: usize> Additive<D> {
             let mut random = stream.random(spec.seed, Purpose::Quaternions, sub_block);
             book.fill_with(|| random.unit_quaternion());
         }
-        Ok(Self { spec, backend: backend.kernels(), books })
+        Ok(Self { spec, dim, backend: backend.kernels(), books })
     }
 
     /// The first and the second book.
@@ -166,8 +201,12 @@ impl<const D: usize> Additive<D> {
         code as u32
     }
 
+    fn format(&self) -> QueryFormat {
+        QueryFormat::new(self.dim, Body::Float)
+    }
+
     /// A block whose scale is finite.
-    fn decode_block(&self, block: &[u8], x: &mut [f32; D]) {
+    fn decode_block(&self, block: &[u8], x: &mut [f32]) {
         let (first, second) = self.books();
         let limit = (1u32 << self.spec.radius_bits) - 1;
         let unit = read_f16(block).to_f32() / limit as f32;
@@ -175,7 +214,7 @@ impl<const D: usize> Additive<D> {
             let code = bits(&block[2..], c * self.spec.code_bits() as usize, self.spec.code_bits());
             let at = c * usize::from(self.spec.radius_bits);
             let radius =
-                bits(&block[self.spec.radii_at(D)..], at, self.spec.radius_bits.into()) as f32 * unit;
+                bits(&block[self.spec.radii_at(self.dim)..], at, self.spec.radius_bits.into()) as f32 * unit;
             // Codes that no encoder writes are the last one.
             let code = (code as usize).min(first.len() * second.len() - 1);
             let (a, b) = (first[code / second.len()], second[code % second.len()]);
@@ -204,83 +243,88 @@ fn put_bits(plane: &mut [u8], at: usize, value: u32) {
     }
 }
 
-impl<const D: usize> Codec<D> for Additive<D> {
-    fn spec(&self) -> CodecSpec {
-        CodecSpec::Additive(self.spec)
+impl Codec for Core {
+    fn dim(&self) -> usize {
+        self.dim
     }
 
     fn block_bytes(&self) -> usize {
-        self.spec.block_bytes(D)
+        self.spec.block_bytes(self.dim)
     }
 
-    fn encode(&self, x: &[f32; D], block: &mut [u8]) -> Result<(), Error> {
-        Error::expect_length("bytes of a block", self.block_bytes(), block.len())?;
-        let mut norms = [0.0; MAX_CHUNKS];
-        let norms = &mut norms[..D / 4];
-        self.backend.chunk_norms(x, norms);
-        if !norms.iter().all(|norm| norm.is_finite()) {
-            check_values(x, f32::MAX)?;
-            return Err(Error::Overflow);
-        }
-        let scale = to_f16(self.backend.max_abs(norms))?;
-        block.fill(0);
-        if scale.to_bits() == 0 {
-            return Ok(());
-        }
-        let limit = ((1u32 << self.spec.radius_bits) - 1) as f32;
-        let factor = limit / scale.to_f32();
-        let (codes, radii) = block.split_at_mut(self.spec.radii_at(D));
-        codes[..2].copy_from_slice(&scale.to_le_bytes());
-        for (c, (chunk, norm)) in x.as_chunks::<4>().0.iter().zip(norms).enumerate() {
-            let steps = *norm * factor + 0.5;
-            let radius = if steps < limit { steps as u32 } else { limit as u32 };
-            if radius > 0 {
-                let code = self.nearest(chunk.map(|x| x / *norm));
-                put_bits(&mut codes[2..], c * self.spec.code_bits() as usize, code);
-                put_bits(radii, c * usize::from(self.spec.radius_bits), radius);
+    fn encode(&self, x: &[f32], block: &mut [u8]) -> Result<(), Error> {
+        check_block(self.dim, x, self.block_bytes(), block)?;
+        with_scratch(self.dim / 4, |norms| {
+            self.backend.chunk_norms(x, norms);
+            if !norms.iter().all(|norm| norm.is_finite()) {
+                check_values(x, f32::MAX)?;
+                return Err(Error::Overflow);
             }
-        }
-        Ok(())
+            let scale = to_f16(self.backend.max_abs(norms))?;
+            block.fill(0);
+            if scale.to_bits() == 0 {
+                return Ok(());
+            }
+            let limit = ((1u32 << self.spec.radius_bits) - 1) as f32;
+            let factor = limit / scale.to_f32();
+            let (codes, radii) = block.split_at_mut(self.spec.radii_at(self.dim));
+            codes[..2].copy_from_slice(&scale.to_le_bytes());
+            for (c, (chunk, norm)) in x.as_chunks::<4>().0.iter().zip(norms).enumerate() {
+                let steps = *norm * factor + 0.5;
+                let radius = if steps < limit { steps as u32 } else { limit as u32 };
+                if radius > 0 {
+                    let code = self.nearest(chunk.map(|x| x / *norm));
+                    put_bits(&mut codes[2..], c * self.spec.code_bits() as usize, code);
+                    put_bits(radii, c * usize::from(self.spec.radius_bits), radius);
+                }
+            }
+            Ok(())
+        })
     }
 
-    fn decode(&self, block: &[u8], x: &mut [f32; D]) -> Result<(), Error> {
-        Error::expect_length("bytes of a block", self.block_bytes(), block.len())?;
+    fn decode(&self, block: &[u8], x: &mut [f32]) -> Result<(), Error> {
+        check_block(self.dim, x, self.block_bytes(), block)?;
         check_scales(block, block.len(), 1)?;
         self.decode_block(block, x);
         Ok(())
     }
 
-    fn prepare_query(&self, q: &[f32; D]) -> Result<Query<D>, Error> {
-        check_values(q, MAX_VALUE)?;
-        Ok(Query::float(*q))
+    fn query_len(&self) -> usize {
+        self.format().len()
     }
 
-    fn score(&self, queries: &[Query<D>], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
-        let count = count_blocks(blocks, self.block_bytes())?;
-        Error::expect_length("scores", queries.len().saturating_mul(count), scores.len())?;
-        check_scales(blocks, self.block_bytes(), 1)?;
-        let mut x = [0.0; D];
-        for (row, block) in blocks.chunks_exact(self.block_bytes()).enumerate() {
-            self.decode_block(block, &mut x);
-            for (query, scores) in queries.iter().zip(scores.chunks_exact_mut(count)) {
-                scores[row] = self.backend.dot(&query.rotated, &x);
-            }
-        }
+    fn prepare_query(&self, q: &[f32], query: &mut [f32]) -> Result<(), Error> {
+        self.format().check_prepare(q, query)?;
+        self.format().write(self.backend, q, query);
         Ok(())
     }
 
-    fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [[f32; D]]) -> Result<(), Error> {
-        let count = check_accumulate(weights, blocks, self.block_bytes(), acc.len())?;
+    fn score(&self, queries: &[&[f32]], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
+        let count = check_score(queries, blocks, self.block_bytes(), scores)?;
         check_scales(blocks, self.block_bytes(), 1)?;
-        let mut x = [0.0; D];
-        for (row, block) in blocks.chunks_exact(self.block_bytes()).enumerate() {
-            self.decode_block(block, &mut x);
-            for (weights, acc) in weights.chunks_exact(count).zip(acc.iter_mut()) {
-                acc.iter_mut().zip(x).for_each(|(acc, x)| *acc += weights[row] * x);
+        self.format().check(queries)?;
+        with_scratch(self.dim, |x| {
+            for (row, block) in blocks.chunks_exact(self.block_bytes()).enumerate() {
+                self.decode_block(block, x);
+                for (query, scores) in queries.iter().zip(scores.chunks_exact_mut(count)) {
+                    scores[row] = self.backend.dot(&query[1..], x);
+                }
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
-    fn finish(&self, _acc: &mut [f32; D]) {}
+    fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [f32]) -> Result<(), Error> {
+        let count = check_accumulate(weights, blocks, self.block_bytes(), acc, self.dim)?;
+        check_scales(blocks, self.block_bytes(), 1)?;
+        with_scratch(self.dim, |x| {
+            for (row, block) in blocks.chunks_exact(self.block_bytes()).enumerate() {
+                self.decode_block(block, x);
+                for (weights, acc) in weights.chunks_exact(count).zip(acc.chunks_exact_mut(self.dim)) {
+                    acc.iter_mut().zip(&*x).for_each(|(acc, x)| *acc += weights[row] * *x);
+                }
+            }
+            Ok(())
+        })
+    }
 }

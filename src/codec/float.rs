@@ -1,10 +1,12 @@
 //! Plain floats: `f16`, `bf16`, `f32`. No rotation, no scale; scores and outputs in f32 with the fixed order of sums.
 
-use super::{Codec, MAX_VALUE, Query, check_accumulate, check_values, count_blocks};
+use super::query::{Body, QueryFormat};
+use super::{Codec, MAX_VALUE, check_accumulate, check_block, check_score, check_values};
 use crate::backend::Kernels;
 use crate::codebook::WIDTHS;
 use crate::spec::{Key, Spec, Value};
-use crate::{Backend, CodecSpec, Error, Stream};
+use crate::typed::Typed;
+use crate::{Backend, Error, Stream};
 use core::marker::PhantomData;
 use octaplex_arch::Float;
 
@@ -13,9 +15,6 @@ pub trait Format: Copy + Default + Send + Sync + core::fmt::Debug {
     /// The stored format.
     #[doc(hidden)]
     const FLOAT: Float;
-    /// Its spec.
-    #[doc(hidden)]
-    fn spec(self) -> CodecSpec;
 }
 
 macro_rules! format {
@@ -34,9 +33,6 @@ macro_rules! format {
 
         impl Format for $spec {
             const FLOAT: Float = Float::$variant;
-            fn spec(self) -> CodecSpec {
-                CodecSpec::$variant(self)
-            }
         }
 
         impl Spec for $spec {
@@ -60,23 +56,28 @@ format!(F16Spec, F16, "f16", "IEEE binary16, values below 65520", "f16 values");
 format!(Bf16Spec, Bf16, "bf16", "bfloat16, values that round to less than 2^58", "bf16 values");
 format!(F32Spec, F32, "f32", "IEEE binary32, values below 2^58", "f32 values");
 
-/// Rows of floats in the format `F`: [`F16Spec`], [`Bf16Spec`] or [`F32Spec`].
+/// Vectors of `D` floats in the format `F`: [`F16Spec`], [`Bf16Spec`] or [`F32Spec`]. It has no state, and everything
+/// it does is O(D).
+pub type FloatRows<const D: usize, F> = Typed<Core<F>, D>;
+
+/// The codec at a width known at run time.
 #[derive(Clone, Debug)]
-pub struct FloatRows<const D: usize, F> {
+pub struct Core<F> {
     backend: Kernels,
+    dim: usize,
     format: PhantomData<F>,
 }
 
-impl<const D: usize, F: Format> FloatRows<D, F> {
+impl<F: Format> Core<F> {
     /// The codec; nothing is random here, so the stream changes nothing.
     ///
     /// # Errors
-    /// [`Error::Width`] unless `D` is one of [`WIDTHS`].
-    pub fn build(_spec: F, backend: Backend, _stream: Stream) -> Result<Self, Error> {
-        if !WIDTHS.contains(&D) {
-            return Err(Error::Width { actual: D });
+    /// [`Error::Width`] unless `dim` is one of [`WIDTHS`].
+    pub(crate) fn build(_spec: F, dim: usize, backend: Backend, _stream: Stream) -> Result<Self, Error> {
+        if !WIDTHS.contains(&dim) {
+            return Err(Error::Width { actual: dim });
         }
-        Ok(Self { backend: backend.kernels(), format: PhantomData })
+        Ok(Self { backend: backend.kernels(), dim, format: PhantomData })
     }
 
     /// The magnitude from which values are refused: f16 rounds 65520 to infinity, bf16 this much to 2⁵⁸.
@@ -85,6 +86,10 @@ impl<const D: usize, F: Format> FloatRows<D, F> {
         Float::Bf16 => MAX_VALUE * (1.0 - 1.0 / 512.0),
         Float::F32 => MAX_VALUE,
     };
+
+    fn format(&self) -> QueryFormat {
+        QueryFormat::new(self.dim, Body::Float)
+    }
 
     /// `Ok` if every stored value is finite (and below 2⁵⁸), by its exponent.
     fn check(&self, blocks: &[u8]) -> Result<(), Error> {
@@ -105,50 +110,51 @@ impl<const D: usize, F: Format> FloatRows<D, F> {
     }
 }
 
-impl<const D: usize, F: Format> Codec<D> for FloatRows<D, F> {
-    fn spec(&self) -> CodecSpec {
-        F::default().spec()
+impl<F: Format> Codec for Core<F> {
+    fn dim(&self) -> usize {
+        self.dim
     }
 
     fn block_bytes(&self) -> usize {
-        D * F::FLOAT.bytes()
+        self.dim * F::FLOAT.bytes()
     }
 
-    fn encode(&self, x: &[f32; D], block: &mut [u8]) -> Result<(), Error> {
-        Error::expect_length("bytes of a block", self.block_bytes(), block.len())?;
+    fn encode(&self, x: &[f32], block: &mut [u8]) -> Result<(), Error> {
+        check_block(self.dim, x, self.block_bytes(), block)?;
         check_values(x, Self::LIMIT)?;
         self.backend.encode_floats(F::FLOAT, x, block);
         Ok(())
     }
 
-    fn decode(&self, block: &[u8], x: &mut [f32; D]) -> Result<(), Error> {
-        Error::expect_length("bytes of a block", self.block_bytes(), block.len())?;
+    fn decode(&self, block: &[u8], x: &mut [f32]) -> Result<(), Error> {
+        check_block(self.dim, x, self.block_bytes(), block)?;
         self.check(block)?;
         self.backend.decode_floats(F::FLOAT, block, x);
         Ok(())
     }
 
-    fn prepare_query(&self, q: &[f32; D]) -> Result<Query<D>, Error> {
-        check_values(q, MAX_VALUE)?;
-        Ok(Query::float(*q))
+    fn query_len(&self) -> usize {
+        self.format().len()
     }
 
-    fn score(&self, queries: &[Query<D>], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
-        let count = count_blocks(blocks, self.block_bytes())?;
-        Error::expect_length("scores", queries.len().saturating_mul(count), scores.len())?;
-        self.check(blocks)?;
-        Query::in_float_batches(queries, scores, |queries, scores| {
-            self.backend.score_floats(F::FLOAT, D, blocks, queries, scores);
-        });
+    fn prepare_query(&self, q: &[f32], query: &mut [f32]) -> Result<(), Error> {
+        self.format().check_prepare(q, query)?;
+        self.format().write(self.backend, q, query);
         Ok(())
     }
 
-    fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [[f32; D]]) -> Result<(), Error> {
-        check_accumulate(weights, blocks, self.block_bytes(), acc.len())?;
+    fn score(&self, queries: &[&[f32]], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
+        check_score(queries, blocks, self.block_bytes(), scores)?;
         self.check(blocks)?;
-        self.backend.accumulate_floats(F::FLOAT, D, blocks, weights, acc.as_flattened_mut());
-        Ok(())
+        self.format().in_float_batches(queries, scores, |queries, scores| {
+            self.backend.score_floats(F::FLOAT, self.dim, blocks, queries, scores);
+        })
     }
 
-    fn finish(&self, _acc: &mut [f32; D]) {}
+    fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [f32]) -> Result<(), Error> {
+        check_accumulate(weights, blocks, self.block_bytes(), acc, self.dim)?;
+        self.check(blocks)?;
+        self.backend.accumulate_floats(F::FLOAT, self.dim, blocks, weights, acc);
+        Ok(())
+    }
 }

@@ -10,12 +10,19 @@
 
 mod set;
 
-use super::outliers::{Chunked, LONE_BLOCK, Outliers};
-use super::{Codec, MAX_VALUE, Query, check_accumulate, check_scales, check_values, count_blocks, to_f16};
+use super::outliers::{Chunked, LONE_BLOCK, Outliers, WithChunks};
+use super::query::{Body, QueryFormat};
+use super::scratch::with_scratch;
+use super::{
+    Codec, check_accumulate, check_block, check_scales, check_score, check_values, count_rows, decode_blocks,
+    encode_blocks, first_blocks, to_f16,
+};
 use crate::backend::Kernels;
 use crate::rotation::Rotation;
 use crate::spec::{Key, Spec, Value, one_of, parse_flag, parse_int};
-use crate::{Backend, CodecSpec, Error, Stream};
+use crate::stream::Purpose;
+use crate::typed::Typed;
+use crate::{Backend, Error, Stream};
 use octaplex_arch::MAX_DIM;
 use octaplex_arch::quaternion::{ChunkLayout, RadiusSteps};
 use set::Set;
@@ -62,6 +69,7 @@ impl ChunkPacking {
 
 /// `hqmq:s=96,r=4,secondary=random,packing=radix,med=0,rotate=false,seed=0`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct HqmqSpec {
     /// Members of the set, S: 1 to 255.
     pub members: u8,
@@ -82,30 +90,67 @@ pub struct HqmqSpec {
 
 impl Default for HqmqSpec {
     fn default() -> Self {
+        Self::new(96, 4)
+    }
+}
+
+impl HqmqSpec {
+    /// A set of `members` members, 1 to 255, and radius codes of `radius_bits` bits, 2 to 6; everything else by default,
+    /// the packing among it.
+    #[must_use]
+    pub const fn new(members: u8, radius_bits: u8) -> Self {
         Self {
-            members: 96,
-            radius_bits: 4,
+            members,
+            radius_bits,
             secondary: Secondary::Random,
-            packing: ChunkPacking::Radix,
+            packing: ChunkPacking::default_for(members),
             med: 0,
             rotate: false,
             seed: 0,
         }
     }
-}
 
-impl HqmqSpec {
+    /// The same with members from elsewhere.
+    #[must_use]
+    pub const fn secondary(self, secondary: Secondary) -> Self {
+        Self { secondary, ..self }
+    }
+
+    /// The same with another packing.
+    #[must_use]
+    pub const fn packing(self, packing: ChunkPacking) -> Self {
+        Self { packing, ..self }
+    }
+
+    /// The same with chunks above this many times the page's median kept exactly; 0: none.
+    #[must_use]
+    pub const fn med(self, med: u8) -> Self {
+        Self { med, ..self }
+    }
+
+    /// The same with or without a rotation.
+    #[must_use]
+    pub const fn rotate(self, rotate: bool) -> Self {
+        Self { rotate, ..self }
+    }
+
+    /// The same with another seed.
+    #[must_use]
+    pub const fn seed(self, seed: u64) -> Self {
+        Self { seed, ..self }
+    }
+
     /// Bytes of a block of `dim` values, flags among them; the outliers of a page come on top. 0 for parameters that no
     /// codec is built from.
     #[must_use]
     pub const fn block_bytes(&self, dim: usize) -> usize {
-        match self.layout(dim) {
+        match self.chunk_layout(dim) {
             Some(layout) => layout.row_bytes(),
             None => 0,
         }
     }
 
-    const fn layout(&self, dim: usize) -> Option<ChunkLayout> {
+    const fn chunk_layout(&self, dim: usize) -> Option<ChunkLayout> {
         let in_range = self.members >= 1 && self.radius_bits >= 2 && self.radius_bits <= 6;
         let has_set =
             matches!(self.secondary, Secondary::Random) || matches!(self.members, 24 | 48 | 96 | 192);
@@ -184,7 +229,7 @@ impl Spec for HqmqSpec {
     }
 
     fn layout(&self, dim: usize, line: &mut dyn FnMut(usize, &str)) {
-        let Some(layout) = self.layout(dim) else { return };
+        let Some(layout) = self.chunk_layout(dim) else { return };
         line(2, "f16 scale, the largest chunk norm");
         line(layout.digits_at() - 2, "raw plane of the direction codes");
         if layout.radix {
@@ -203,18 +248,20 @@ impl Spec for HqmqSpec {
     }
 }
 
-/// The codec. State: 4·D bytes of signs. An optimised set and its index are static. A random set takes 5 KB on the heap,
-/// and from S = 16 on an index of 20 to 27 KB, built in less than a millisecond; without `alloc`, this value has room
-/// for the 5 KB, and random sets have no index.
+/// HQMQ for vectors of `D` values; keys: [`HqmqSpec`]. State: 2.3 KiB of signs. An optimised set and its index are static.
+/// A random set takes 5 KB on the heap, and from S = 16 on an index of 20 to 27 KB, built in less than a millisecond;
+/// without `alloc`, this value has room for the 5 KB, and random sets have no index.
+///
+/// Decoding and a score are O(D), encoding O(D) with an index and O(D·S) without. The method is HQMQ (Swain, Han, Weidele,
+/// Martino, Cox, Torralba, Algorithm 1); `docs/hqmq.md` has every deviation.
 ///
 /// `D` may be any width up to 576: where it is not divisible by four, the last chunk is padded with zeros, and the
 /// padding is counted in the bits (6.7% at 45). `rotate=true` needs a width with a Hadamard matrix.
 ///
 /// ```
-/// use octaplex::{Backend, Codec, CodecSpec, Error, Hqmq, Stream};
+/// use octaplex::{Backend, Error, Hqmq, HqmqSpec, Stream};
 ///
-/// let CodecSpec::Hqmq(spec) = "hqmq:s=24,r=3".parse()? else { unreachable!() };
-/// let codec = Hqmq::<45>::build(spec, Backend::detect(), Stream::default())?;
+/// let codec = Hqmq::<45>::build(HqmqSpec::new(24, 3), Backend::detect(), Stream::default())?;
 /// assert_eq!(codec.block_bytes(), 2 + 9 + 5 + 5); // 12 chunks: raw plane, digits, radii
 /// let x = [1.0; 45];
 /// let (mut block, mut decoded) = ([0; 21], [0.0; 45]);
@@ -223,11 +270,14 @@ impl Spec for HqmqSpec {
 /// assert!(decoded.iter().all(|value| (value - 1.0).abs() < 0.6));
 /// # Ok::<(), Error>(())
 /// ```
+pub type Hqmq<const D: usize> = Typed<Core, D>;
+
+/// The codec at a width known at run time.
 #[derive(Clone, Debug)]
-pub struct Hqmq<const D: usize> {
+pub struct Core {
     spec: HqmqSpec,
     backend: Kernels,
-    rotation: Rotation<D>,
+    rotation: Rotation,
     layout: ChunkLayout,
     set: Set,
 }
@@ -235,15 +285,16 @@ pub struct Hqmq<const D: usize> {
 /// Chunks of the widest vector.
 const MAX_CHUNKS: usize = MAX_DIM / 4;
 
-impl<const D: usize> Hqmq<D> {
+impl Core {
     /// The codec of a spec, for one head.
     ///
     /// # Errors
-    /// [`Error::Value`] for numbers outside their range, [`Error::Unsupported`] for an optimised set of
-    /// another size and for mixed radix where S is not 3·2ⁿ, [`Error::Width`] for widths above 576, and with `rotate` for those without a Hadamard matrix.
-    pub fn build(spec: HqmqSpec, backend: Backend, stream: Stream) -> Result<Self, Error> {
-        if D == 0 || D > MAX_DIM {
-            return Err(Error::Width { actual: D });
+    /// [`Error::Value`] for numbers outside their range, [`Error::Unsupported`] for an optimised set of another size and
+    /// for mixed radix where S is not 3·2ⁿ, [`Error::Width`] for widths above 576, and with `rotate` for those
+    /// without a Hadamard matrix.
+    pub(crate) fn build(spec: HqmqSpec, dim: usize, backend: Backend, stream: Stream) -> Result<Self, Error> {
+        if dim == 0 || dim > MAX_DIM {
+            return Err(Error::Width { actual: dim });
         }
         if spec.members == 0 {
             return Err(MEMBERS.error(0));
@@ -254,10 +305,22 @@ impl<const D: usize> Hqmq<D> {
         if !spec.packing.fits(spec.members) {
             return Err(Error::Unsupported { why: NO_RADIX });
         }
-        let layout = spec.layout(D).ok_or(Error::Unsupported { why: NO_SUCH_SET })?;
-        let rotation = if spec.rotate { Rotation::wht(1, spec.seed, stream)? } else { Rotation::identity() };
+        let layout = spec.chunk_layout(dim).ok_or(Error::Unsupported { why: NO_SUCH_SET })?;
+        let rotation = match spec.rotate {
+            true => Rotation::wht(dim, 1, spec.seed, Purpose::RotationSigns, stream)?,
+            false => Rotation::identity(dim),
+        };
         let set = Set::new(&spec, stream)?;
         Ok(Self { spec, backend: backend.kernels(), rotation, layout, set })
+    }
+
+    fn format(&self) -> QueryFormat {
+        QueryFormat::new(self.dim(), Body::Float)
+    }
+
+    /// Values of a vector in whole chunks.
+    fn padded(&self) -> usize {
+        4 * self.layout.chunks
     }
 
     fn outliers(&self) -> Option<Outliers> {
@@ -266,102 +329,75 @@ impl<const D: usize> Hqmq<D> {
         flags.then_some(Outliers { block_bytes, flags_at, chunks })
     }
 
-    #[inline(never)]
-    fn with_padded(
-        &self,
-        x: &[f32; D],
-        f: impl FnMut(&[f32], &mut [f32]) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        let mut z = *x;
-        self.rotation.forward(self.backend, &mut z);
-        let mut padded = [0.0; MAX_DIM];
-        padded[..D].copy_from_slice(&z);
-        self.with_norms(x, &padded[..4 * self.layout.chunks], f)
-    }
-
-    #[inline]
-    fn with_norms(
-        &self,
-        x: &[f32; D],
-        values: &[f32],
-        mut f: impl FnMut(&[f32], &mut [f32]) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        let mut norms = [0.0; MAX_CHUNKS];
-        let norms = &mut norms[..self.layout.chunks];
-        self.backend.chunk_norms(values, norms);
-        if norms.iter().fold(true, |finite, norm| finite & norm.is_finite()) {
-            return f(values, norms);
-        }
-        check_values(x, f32::MAX)?;
-        Err(Error::Overflow)
-    }
-
-    /// Decodes blocks one by one into the codec's basis.
-    fn decode_block(&self, block: &[u8], x: &mut [f32; D]) {
+    /// Decodes a block into the codec's basis.
+    fn decode_block(&self, block: &[u8], x: &mut [f32]) -> Result<(), Error> {
         let (layout, set) = (&self.layout, &self.set.view());
-        if D.is_multiple_of(4) {
+        if x.len() == self.padded() {
             self.backend.decode_quaternions(layout, set, block, x);
-        } else {
-            let mut padded = [0.0; MAX_DIM];
-            self.backend.decode_quaternions(layout, set, block, &mut padded[..4 * layout.chunks]);
-            x.copy_from_slice(&padded[..D]);
-        }
-    }
-
-    /// Queries in whole chunks, `score` on each few of them and their scores.
-    fn in_batches(&self, queries: &[Query<D>], scores: &mut [f32], score: impl Fn(&[&[f32]], &mut [f32])) {
-        if D.is_multiple_of(4) {
-            return Query::in_float_batches(queries, scores, score);
-        }
-        let rows = scores.len() / queries.len().max(1);
-        for (query, scores) in queries.iter().zip(scores.chunks_mut(rows.max(1))) {
-            let mut padded = [0.0; MAX_DIM];
-            padded[..D].copy_from_slice(&query.rotated);
-            score(&[&padded[..4 * self.layout.chunks]], scores);
-        }
-    }
-
-    fn score_blocks(&self, queries: &[Query<D>], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
-        check_scales(blocks, self.block_bytes(), 1)?;
-        let set = self.set.view();
-        self.in_batches(queries, scores, |queries, scores| {
-            self.backend.score_quaternions(&self.layout, &set, blocks, queries, scores);
-        });
-        Ok(())
-    }
-
-    fn accumulate_blocks(&self, weights: &[f32], blocks: &[u8], acc: &mut [[f32; D]]) -> Result<(), Error> {
-        check_accumulate(weights, blocks, self.block_bytes(), acc.len())?;
-        check_scales(blocks, self.block_bytes(), 1)?;
-        let (layout, set) = (&self.layout, &self.set.view());
-        if D.is_multiple_of(4) {
-            self.backend.accumulate_quaternions(layout, set, blocks, weights, acc.as_flattened_mut());
             return Ok(());
         }
-        let rows = (blocks.len() / self.block_bytes()).max(1);
-        for (weights, acc) in weights.chunks(rows).zip(acc) {
-            let mut padded = [0.0; MAX_DIM];
-            padded[..D].copy_from_slice(acc);
-            let padded = &mut padded[..4 * layout.chunks];
-            self.backend.accumulate_quaternions(layout, set, blocks, weights, padded);
-            acc.copy_from_slice(&padded[..D]);
+        with_scratch(self.padded(), |padded| {
+            self.backend.decode_quaternions(layout, set, block, padded);
+            x.copy_from_slice(&padded[..x.len()]);
+            Ok(())
+        })
+    }
+
+    fn score_blocks(&self, queries: &[&[f32]], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
+        check_scales(blocks, self.block_bytes(), 1)?;
+        let (layout, set, format) = (&self.layout, &self.set.view(), self.format());
+        if self.dim() == self.padded() {
+            return format.in_float_batches(queries, scores, |queries, scores| {
+                self.backend.score_quaternions(layout, set, blocks, queries, scores);
+            });
         }
-        Ok(())
+        format.check(queries)?;
+        let rows = scores.len() / queries.len().max(1);
+        with_scratch(self.padded(), |padded| {
+            for (query, scores) in queries.iter().zip(scores.chunks_mut(rows.max(1))) {
+                padded[..self.dim()].copy_from_slice(&query[1..]);
+                self.backend.score_quaternions(layout, set, blocks, &[padded], scores);
+            }
+            Ok(())
+        })
+    }
+
+    fn accumulate_blocks(&self, weights: &[f32], blocks: &[u8], acc: &mut [f32]) -> Result<(), Error> {
+        let (dim, bytes) = (self.dim(), self.block_bytes());
+        check_accumulate(weights, blocks, bytes, acc, dim)?;
+        check_scales(blocks, bytes, 1)?;
+        let (layout, set) = (&self.layout, &self.set.view());
+        if dim == self.padded() {
+            self.backend.accumulate_quaternions(layout, set, blocks, weights, acc);
+            return Ok(());
+        }
+        let rows = (blocks.len() / bytes).max(1);
+        with_scratch(self.padded(), |padded| {
+            for (weights, acc) in weights.chunks(rows).zip(acc.chunks_exact_mut(dim)) {
+                padded.fill(0.0);
+                padded[..dim].copy_from_slice(acc);
+                self.backend.accumulate_quaternions(layout, set, blocks, weights, padded);
+                acc.copy_from_slice(&padded[..dim]);
+            }
+            Ok(())
+        })
     }
 }
 
-impl<const D: usize> Chunked<D> for Hqmq<D> {
-    fn with_chunks(
-        &self,
-        x: &[f32; D],
-        f: impl FnMut(&[f32], &mut [f32]) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        if !D.is_multiple_of(4) {
-            return self.with_padded(x, f);
-        }
-        let mut z = *x;
-        self.rotation.forward(self.backend, &mut z);
-        self.with_norms(x, &z, f)
+impl Chunked for Core {
+    fn with_chunks(&self, x: &[f32], f: WithChunks<'_>) -> Result<(), Error> {
+        let (dim, padded) = (self.dim(), self.padded());
+        with_scratch(padded + self.layout.chunks, |memory| {
+            let (z, norms) = memory.split_at_mut(padded);
+            z[..dim].copy_from_slice(x);
+            self.rotation.forward(self.backend, &mut z[..dim]);
+            self.backend.chunk_norms(z, norms);
+            if norms.iter().fold(true, |finite, norm| finite & norm.is_finite()) {
+                return f(z, norms);
+            }
+            check_values(x, f32::MAX)?;
+            Err(Error::Overflow)
+        })
     }
 
     fn write(&self, values: &[f32], norms: &[f32], block: &mut [u8]) -> Result<(), Error> {
@@ -381,19 +417,30 @@ impl<const D: usize> Chunked<D> for Hqmq<D> {
     }
 }
 
-impl<const D: usize> Codec<D> for Hqmq<D> {
-    fn spec(&self) -> CodecSpec {
-        CodecSpec::Hqmq(self.spec)
+impl Codec for Core {
+    fn dim(&self) -> usize {
+        self.rotation.dim()
     }
 
     fn block_bytes(&self) -> usize {
         self.layout.row_bytes()
     }
 
-    fn encode(&self, x: &[f32; D], block: &mut [u8]) -> Result<(), Error> {
-        Error::expect_length("bytes of a block", self.block_bytes(), block.len())?;
-        self.with_chunks(x, |values, norms| self.write(values, norms, block))?;
+    fn encode(&self, x: &[f32], block: &mut [u8]) -> Result<(), Error> {
+        check_block(self.dim(), x, self.block_bytes(), block)?;
+        self.with_chunks(x, &mut |values, norms| self.write(values, norms, block))?;
         block[self.layout.flags_at()..].fill(0);
+        Ok(())
+    }
+
+    fn decode(&self, block: &[u8], x: &mut [f32]) -> Result<(), Error> {
+        check_block(self.dim(), x, self.block_bytes(), block)?;
+        if block[self.layout.flags_at()..].iter().any(|flags| *flags != 0) {
+            return Err(Error::Unsupported { why: LONE_BLOCK });
+        }
+        check_scales(block, block.len(), 1)?;
+        self.decode_block(block, x)?;
+        self.rotation.inverse(self.backend, x);
         Ok(())
     }
 
@@ -404,73 +451,62 @@ impl<const D: usize> Codec<D> for Hqmq<D> {
         }
     }
 
-    fn encode_page(&self, xs: &[[f32; D]], page: &mut [u8]) -> Result<usize, Error> {
-        if let Some(outliers) = self.outliers() {
-            return outliers.encode_page(self, self.spec.med, xs, page);
+    fn encode_page(&self, rows: &[f32], page: &mut [u8]) -> Result<usize, Error> {
+        match self.outliers() {
+            Some(outliers) => outliers.encode_page(self, self.spec.med, rows, page),
+            None => encode_blocks(self, rows, page),
         }
-        super::encode_blocks(self, xs, page)
     }
 
     fn first_page(&self, bytes: &[u8], tokens: usize) -> Result<(usize, usize), Error> {
-        if let Some(outliers) = self.outliers() {
-            return outliers.first_page(bytes, tokens);
+        match self.outliers() {
+            Some(outliers) => outliers.first_page(bytes, tokens),
+            None => first_blocks(bytes, self.block_bytes(), tokens),
         }
-        super::first_blocks(bytes, self.block_bytes(), tokens)
     }
 
-    fn decode(&self, block: &[u8], x: &mut [f32; D]) -> Result<(), Error> {
-        Error::expect_length("bytes of a block", self.block_bytes(), block.len())?;
-        if block[self.layout.flags_at()..].iter().any(|flags| *flags != 0) {
-            return Err(Error::Unsupported { why: LONE_BLOCK });
-        }
-        check_scales(block, block.len(), 1)?;
-        self.decode_block(block, x);
-        self.rotation.inverse(self.backend, x);
-        Ok(())
-    }
-
-    fn decode_page(&self, page: &[u8], xs: &mut [[f32; D]]) -> Result<(), Error> {
-        let Some(outliers) = self.outliers() else { return super::decode_blocks(self, page, xs) };
-        let page = outliers.split(page, xs.len())?;
+    fn decode_page(&self, page: &[u8], rows: &mut [f32]) -> Result<(), Error> {
+        let Some(outliers) = self.outliers() else { return decode_blocks(self, page, rows) };
+        let dim = self.dim();
+        let page = outliers.split(page, count_rows(rows, dim)?)?;
         check_scales(page.blocks, self.block_bytes(), 1)?;
-        for (block, x) in page.blocks.chunks_exact(self.block_bytes()).zip(xs.iter_mut()) {
-            self.decode_block(block, x);
-        }
-        page.add_to(xs);
-        xs.iter_mut().for_each(|x| self.rotation.inverse(self.backend, x));
+        let blocks = page.blocks.chunks_exact(self.block_bytes());
+        blocks.zip(rows.chunks_exact_mut(dim)).try_for_each(|(block, x)| self.decode_block(block, x))?;
+        page.add_to(dim, rows);
+        self.rotation.inverse_rows(self.backend, rows);
         Ok(())
     }
 
-    fn prepare_query(&self, q: &[f32; D]) -> Result<Query<D>, Error> {
-        check_values(q, MAX_VALUE)?;
-        let mut rotated = *q;
-        self.rotation.forward(self.backend, &mut rotated);
-        Ok(Query::float(rotated))
+    fn query_len(&self) -> usize {
+        self.format().len()
     }
 
-    fn score(&self, queries: &[Query<D>], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
-        if let Some(outliers) = self.outliers() {
-            let page = outliers.split_for(blocks, "scores", scores.len(), queries.len())?;
-            self.score_blocks(queries, page.blocks, scores)?;
-            Query::in_float_batches(queries, scores, |queries, scores| page.add_scores(queries, scores));
-            return Ok(());
-        }
-        let count = count_blocks(blocks, self.block_bytes())?;
-        Error::expect_length("scores", queries.len() * count, scores.len())?;
-        self.score_blocks(queries, blocks, scores)
+    fn prepare_query(&self, q: &[f32], query: &mut [f32]) -> Result<(), Error> {
+        self.format().check_prepare(q, query)?;
+        self.format().write_rotated(self.backend, &self.rotation, q, query);
+        Ok(())
     }
 
-    fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [[f32; D]]) -> Result<(), Error> {
-        if let Some(outliers) = self.outliers() {
-            let page = outliers.split_for(blocks, "weights", weights.len(), acc.len())?;
-            self.accumulate_blocks(weights, page.blocks, acc)?;
-            page.accumulate(weights, acc);
-            return Ok(());
-        }
-        self.accumulate_blocks(weights, blocks, acc)
+    fn score(&self, queries: &[&[f32]], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
+        let Some(outliers) = self.outliers() else {
+            check_score(queries, blocks, self.block_bytes(), scores)?;
+            return self.score_blocks(queries, blocks, scores);
+        };
+        let page = outliers.split_for(blocks, "scores", scores.len(), queries.len())?;
+        self.score_blocks(queries, page.blocks, scores)?;
+        self.format().in_float_batches(queries, scores, |queries, scores| page.add_scores(queries, scores))
     }
 
-    fn finish(&self, acc: &mut [f32; D]) {
-        self.rotation.inverse(self.backend, acc);
+    fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [f32]) -> Result<(), Error> {
+        let Some(outliers) = self.outliers() else { return self.accumulate_blocks(weights, blocks, acc) };
+        let dim = self.dim();
+        let page = outliers.split_for(blocks, "weights", weights.len(), count_rows(acc, dim)?)?;
+        self.accumulate_blocks(weights, page.blocks, acc)?;
+        page.accumulate(weights, dim, acc);
+        Ok(())
+    }
+
+    fn finish(&self, acc: &mut [f32]) {
+        self.rotation.inverse_rows(self.backend, acc);
     }
 }

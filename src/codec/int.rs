@@ -7,21 +7,26 @@
 //!
 //! A block: f16 scale (and zero) of each group, then one stream of codes, then with `med` a plane of flags.
 
-use super::outliers::{Chunked, LONE_BLOCK, Outliers};
+use super::outliers::{Chunked, LONE_BLOCK, Outliers, WithChunks};
+use super::query::{Body, QUERY_BATCH, QueryFormat};
+use super::scratch::{bytes_of, with_scratch, words_for};
 use super::{
-    Codec, MAX_VALUE, QUERY_BATCH, Query, check_accumulate, check_scales, check_values, count_blocks,
+    Codec, MAX_VALUE, check_accumulate, check_block, check_scales, check_score, check_values, count_rows,
     decode_blocks, encode_blocks, first_blocks, to_f16,
 };
 use crate::backend::Kernels;
 use crate::codebook::WIDTHS;
 use crate::rotation::Rotation;
 use crate::spec::{Key, Spec, Value, describe_planes, parse_flag, parse_int};
-use crate::{Backend, CodecSpec, Error, Stream};
+use crate::stream::Purpose;
+use crate::typed::Typed;
+use crate::{Backend, Error, Stream};
 use half::f16;
 use octaplex_arch::Affine;
 
 /// `int:bits=4,group=token,asymmetric=false,med=0,rotate=false,seed=0`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct IntSpec {
     /// Bits of a code, 2 to 8.
     pub bits: u8,
@@ -39,11 +44,47 @@ pub struct IntSpec {
 
 impl Default for IntSpec {
     fn default() -> Self {
-        Self { bits: 4, group: None, asymmetric: false, med: 0, rotate: false, seed: 0 }
+        Self::new(4)
     }
 }
 
 impl IntSpec {
+    /// `bits` bits a value, 2 to 8, everything else by default.
+    #[must_use]
+    pub const fn new(bits: u8) -> Self {
+        Self { bits, group: None, asymmetric: false, med: 0, rotate: false, seed: 0 }
+    }
+
+    /// The same with a scale for each 16, 32 or 64 values; `None` for all of a token.
+    #[must_use]
+    pub const fn group(self, group: Option<u8>) -> Self {
+        Self { group, ..self }
+    }
+
+    /// The same with or without a zero for each group.
+    #[must_use]
+    pub const fn asymmetric(self, asymmetric: bool) -> Self {
+        Self { asymmetric, ..self }
+    }
+
+    /// The same with chunks above this many times the page's median kept exactly; 0: none.
+    #[must_use]
+    pub const fn med(self, med: u8) -> Self {
+        Self { med, ..self }
+    }
+
+    /// The same with or without a rotation.
+    #[must_use]
+    pub const fn rotate(self, rotate: bool) -> Self {
+        Self { rotate, ..self }
+    }
+
+    /// The same with another seed.
+    #[must_use]
+    pub const fn seed(self, seed: u64) -> Self {
+        Self { seed, ..self }
+    }
+
     /// Bytes of a block of `dim` values; 0 for impossible bits, or where the group does not divide `dim`.
     #[must_use]
     pub const fn block_bytes(&self, dim: usize) -> usize {
@@ -128,24 +169,40 @@ impl Spec for IntSpec {
     }
 }
 
-/// The codec. State: 4·D bytes.
+/// Plain integers for vectors of `D` values; keys: [`IntSpec`]. State: 2.3 KiB.
+///
+/// Everything is O(D), with `rotate=true` O(D log D); scores are in f32. The baseline that engines ship.
+///
+/// ```
+/// use octaplex::{Backend, Error, Int, IntSpec, Stream};
+///
+/// let codec = Int::<64>::build(IntSpec::new(4).group(Some(32)), Backend::detect(), Stream::default())?;
+/// let (mut block, mut decoded) = ([0; 36], [0.0; 64]);
+/// codec.encode(&[0.5; 64], &mut block)?;
+/// codec.decode(&block, &mut decoded)?;
+/// assert!(decoded.iter().all(|x| (x - 0.5).abs() < 1e-3));
+/// # Ok::<(), Error>(())
+/// ```
+pub type Int<const D: usize> = Typed<Core, D>;
+
+/// The codec at a width known at run time.
 #[derive(Clone, Debug)]
-pub struct Int<const D: usize> {
+pub struct Core {
     spec: IntSpec,
     backend: Kernels,
-    rotation: Rotation<D>,
+    rotation: Rotation,
     affine: Affine,
 }
 
-impl<const D: usize> Int<D> {
+impl Core {
     /// The codec of a spec, for one head.
     ///
     /// # Errors
-    /// [`Error::Width`] unless `D` is one of [`WIDTHS`]; [`Error::Value`] for bits or groups outside their range;
-    /// [`Error::Unsupported`] where the group does not divide `D`.
-    pub fn build(spec: IntSpec, backend: Backend, stream: Stream) -> Result<Self, Error> {
-        if !WIDTHS.contains(&D) {
-            return Err(Error::Width { actual: D });
+    /// [`Error::Width`] unless `dim` is one of [`WIDTHS`]; [`Error::Value`] for bits or groups outside their range;
+    /// [`Error::Unsupported`] where the group does not divide `dim`.
+    pub(crate) fn build(spec: IntSpec, dim: usize, backend: Backend, stream: Stream) -> Result<Self, Error> {
+        if !WIDTHS.contains(&dim) {
+            return Err(Error::Width { actual: dim });
         }
         if !(2..=8).contains(&spec.bits) {
             return Err(BITS.error(0));
@@ -159,9 +216,16 @@ impl<const D: usize> Int<D> {
             });
         }
         let why = "the group does not divide the width; use a smaller group or group=token";
-        let affine = spec.affine(D).ok_or(Error::Unsupported { why })?;
-        let rotation = if spec.rotate { Rotation::wht(1, spec.seed, stream)? } else { Rotation::identity() };
+        let affine = spec.affine(dim).ok_or(Error::Unsupported { why })?;
+        let rotation = match spec.rotate {
+            true => Rotation::wht(dim, 1, spec.seed, Purpose::RotationSigns, stream)?,
+            false => Rotation::identity(dim),
+        };
         Ok(Self { spec, backend: backend.kernels(), rotation, affine })
+    }
+
+    fn format(&self) -> QueryFormat {
+        QueryFormat::new(self.dim(), Body::Float)
     }
 
     /// Scale and zero of a group, as stored.
@@ -176,12 +240,11 @@ impl<const D: usize> Int<D> {
         }
     }
 
-    /// Writes a vector in the codec's basis.
-    fn encode_row(&self, z: &[f32; D], row: &mut [u8]) -> Result<(), Error> {
+    /// Writes a vector in the codec's basis; `codes` is memory for its codes.
+    fn encode_row(&self, z: &[f32], codes: &mut [u8], row: &mut [u8]) -> Result<(), Error> {
         let affine = &self.affine;
         let largest = (1 << (affine.bits - 1)) - 1;
         let range = if affine.asymmetric { (0, 2 * largest + 1) } else { (-largest, largest) };
-        let mut codes = [0; D];
         let mut header = [0; 4 * (octaplex_arch::MAX_DIM / 16)];
         let fields = if affine.asymmetric { 4 } else { 2 };
         let groups = z.chunks_exact(affine.group).zip(codes.chunks_exact_mut(affine.group));
@@ -195,13 +258,13 @@ impl<const D: usize> Int<D> {
         }
         let (head, planes) = row.split_at_mut(affine.header_bytes());
         head.copy_from_slice(&header[..affine.header_bytes()]);
-        self.backend.pack(affine.packing(), &codes, planes);
+        self.backend.pack(affine.packing(), codes, planes);
         Ok(())
     }
 
     fn outliers(&self) -> Option<Outliers> {
         let (block_bytes, flags_at) = (self.block_bytes(), self.affine.row_bytes());
-        (self.spec.med > 0).then_some(Outliers { block_bytes, flags_at, chunks: D / 4 })
+        (self.spec.med > 0).then_some(Outliers { block_bytes, flags_at, chunks: self.dim() / 4 })
     }
 
     /// The rows of blocks without their flags.
@@ -216,76 +279,60 @@ impl<const D: usize> Int<D> {
     }
 }
 
-impl<const D: usize> Chunked<D> for Int<D> {
-    fn with_chunks(
-        &self,
-        x: &[f32; D],
-        mut f: impl FnMut(&[f32], &mut [f32]) -> Result<(), Error>,
-    ) -> Result<(), Error> {
+impl Chunked for Core {
+    fn with_chunks(&self, x: &[f32], f: WithChunks<'_>) -> Result<(), Error> {
         check_values(x, MAX_VALUE)?;
-        let mut z = *x;
-        self.rotation.forward(self.backend, &mut z);
-        let mut norms = [0.0; octaplex_arch::MAX_DIM / 4];
-        let norms = &mut norms[..D / 4];
-        self.backend.chunk_norms(&z, norms);
-        match norms.iter().fold(true, |finite, norm| finite & norm.is_finite()) {
-            true => f(&z, norms),
-            false => Err(Error::Overflow),
-        }
+        let dim = self.dim();
+        with_scratch(dim + dim / 4, |memory| {
+            let (z, norms) = memory.split_at_mut(dim);
+            z.copy_from_slice(x);
+            self.rotation.forward(self.backend, z);
+            self.backend.chunk_norms(z, norms);
+            match norms.iter().fold(true, |finite, norm| finite & norm.is_finite()) {
+                true => f(z, norms),
+                false => Err(Error::Overflow),
+            }
+        })
     }
 
     fn write(&self, values: &[f32], norms: &[f32], block: &mut [u8]) -> Result<(), Error> {
-        let mut z = [0.0; D];
-        let chunks = z.as_chunks_mut::<4>().0.iter_mut().zip(values.as_chunks::<4>().0);
-        for ((z, values), _) in chunks.zip(norms).filter(|(_, norm)| **norm > 0.0) {
-            *z = *values;
-        }
-        self.encode_row(&z, &mut block[..self.affine.row_bytes()])
+        let dim = self.dim();
+        with_scratch(dim + words_for(dim), |memory| {
+            let (z, codes) = memory.split_at_mut(dim);
+            let chunks = z.as_chunks_mut::<4>().0.iter_mut().zip(values.as_chunks::<4>().0);
+            for ((z, values), _) in chunks.zip(norms).filter(|(_, norm)| **norm > 0.0) {
+                *z = *values;
+            }
+            self.encode_row(z, bytes_of(codes, dim), &mut block[..self.affine.row_bytes()])
+        })
     }
 }
 
-impl<const D: usize> Codec<D> for Int<D> {
-    fn spec(&self) -> CodecSpec {
-        CodecSpec::Int(self.spec)
+impl Codec for Core {
+    fn dim(&self) -> usize {
+        self.affine.dim
     }
 
     fn block_bytes(&self) -> usize {
-        self.affine.row_bytes() + self.spec.flag_bytes(D)
+        self.affine.row_bytes() + self.spec.flag_bytes(self.dim())
     }
 
-    fn encode(&self, x: &[f32; D], block: &mut [u8]) -> Result<(), Error> {
-        Error::expect_length("bytes of a block", self.block_bytes(), block.len())?;
+    fn encode(&self, x: &[f32], block: &mut [u8]) -> Result<(), Error> {
+        let dim = self.dim();
+        check_block(dim, x, self.block_bytes(), block)?;
         check_values(x, MAX_VALUE)?;
-        let mut z = *x;
-        self.rotation.forward(self.backend, &mut z);
-        self.encode_row(&z, &mut block[..self.affine.row_bytes()])?;
+        with_scratch(dim + words_for(dim), |memory| {
+            let (z, codes) = memory.split_at_mut(dim);
+            z.copy_from_slice(x);
+            self.rotation.forward(self.backend, z);
+            self.encode_row(z, bytes_of(codes, dim), &mut block[..self.affine.row_bytes()])
+        })?;
         block[self.affine.row_bytes()..].fill(0);
         Ok(())
     }
 
-    fn page_bytes_max(&self, tokens: usize) -> usize {
-        match self.outliers() {
-            Some(outliers) => outliers.page_bytes_max(tokens),
-            None => tokens * self.block_bytes(),
-        }
-    }
-
-    fn encode_page(&self, xs: &[[f32; D]], page: &mut [u8]) -> Result<usize, Error> {
-        match self.outliers() {
-            Some(outliers) => outliers.encode_page(self, self.spec.med, xs, page),
-            None => encode_blocks(self, xs, page),
-        }
-    }
-
-    fn first_page(&self, bytes: &[u8], tokens: usize) -> Result<(usize, usize), Error> {
-        match self.outliers() {
-            Some(outliers) => outliers.first_page(bytes, tokens),
-            None => first_blocks(bytes, self.block_bytes(), tokens),
-        }
-    }
-
-    fn decode(&self, block: &[u8], x: &mut [f32; D]) -> Result<(), Error> {
-        Error::expect_length("bytes of a block", self.block_bytes(), block.len())?;
+    fn decode(&self, block: &[u8], x: &mut [f32]) -> Result<(), Error> {
+        check_block(self.dim(), x, self.block_bytes(), block)?;
         let (row, flags) = block.split_at(self.affine.row_bytes());
         if flags.iter().any(|flags| *flags != 0) {
             return Err(Error::Unsupported { why: LONE_BLOCK });
@@ -296,30 +343,56 @@ impl<const D: usize> Codec<D> for Int<D> {
         Ok(())
     }
 
-    fn decode_page(&self, page: &[u8], xs: &mut [[f32; D]]) -> Result<(), Error> {
-        let Some(outliers) = self.outliers() else { return decode_blocks(self, page, xs) };
-        let page = outliers.split(page, xs.len())?;
+    fn page_bytes_max(&self, tokens: usize) -> usize {
+        match self.outliers() {
+            Some(outliers) => outliers.page_bytes_max(tokens),
+            None => tokens * self.block_bytes(),
+        }
+    }
+
+    fn encode_page(&self, rows: &[f32], page: &mut [u8]) -> Result<usize, Error> {
+        match self.outliers() {
+            Some(outliers) => outliers.encode_page(self, self.spec.med, rows, page),
+            None => encode_blocks(self, rows, page),
+        }
+    }
+
+    fn first_page(&self, bytes: &[u8], tokens: usize) -> Result<(usize, usize), Error> {
+        match self.outliers() {
+            Some(outliers) => outliers.first_page(bytes, tokens),
+            None => first_blocks(bytes, self.block_bytes(), tokens),
+        }
+    }
+
+    fn decode_page(&self, page: &[u8], rows: &mut [f32]) -> Result<(), Error> {
+        let Some(outliers) = self.outliers() else { return decode_blocks(self, page, rows) };
+        let dim = self.dim();
+        let page = outliers.split(page, count_rows(rows, dim)?)?;
         check_scales(page.blocks, self.block_bytes(), self.scales())?;
-        for (row, x) in self.rows(page.blocks).zip(xs.iter_mut()) {
+        for (row, x) in self.rows(page.blocks).zip(rows.chunks_exact_mut(dim)) {
             self.backend.decode_affine(&self.affine, row, x);
         }
-        page.add_to(xs);
-        xs.iter_mut().for_each(|x| self.rotation.inverse(self.backend, x));
+        page.add_to(dim, rows);
+        self.rotation.inverse_rows(self.backend, rows);
         Ok(())
     }
 
-    fn prepare_query(&self, q: &[f32; D]) -> Result<Query<D>, Error> {
-        check_values(q, MAX_VALUE)?;
-        let mut rotated = *q;
-        self.rotation.forward(self.backend, &mut rotated);
-        Ok(Query::float(rotated))
+    fn query_len(&self) -> usize {
+        self.format().len()
     }
 
-    fn score(&self, queries: &[Query<D>], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
+    fn prepare_query(&self, q: &[f32], query: &mut [f32]) -> Result<(), Error> {
+        self.format().check_prepare(q, query)?;
+        self.format().write_rotated(self.backend, &self.rotation, q, query);
+        Ok(())
+    }
+
+    fn score(&self, queries: &[&[f32]], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
+        let format = self.format();
         if let Some(outliers) = self.outliers() {
             let page = outliers.split_for(blocks, "scores", scores.len(), queries.len())?;
             check_scales(page.blocks, self.block_bytes(), self.scales())?;
-            Query::in_float_batches(queries, scores, |queries, scores| {
+            return format.in_float_batches(queries, scores, |queries, scores| {
                 let count = scores.len() / queries.len();
                 let mut row_scores = [0.0; QUERY_BATCH];
                 for (r, row) in self.rows(page.blocks).enumerate() {
@@ -329,37 +402,35 @@ impl<const D: usize> Codec<D> for Int<D> {
                 }
                 page.add_scores(queries, scores);
             });
-            return Ok(());
         }
-        let count = count_blocks(blocks, self.block_bytes())?;
-        Error::expect_length("scores", queries.len().saturating_mul(count), scores.len())?;
+        check_score(queries, blocks, self.block_bytes(), scores)?;
         check_scales(blocks, self.block_bytes(), self.scales())?;
-        Query::in_float_batches(queries, scores, |queries, scores| {
+        format.in_float_batches(queries, scores, |queries, scores| {
             self.backend.score_affine(&self.affine, blocks, queries, scores);
-        });
-        Ok(())
+        })
     }
 
-    fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [[f32; D]]) -> Result<(), Error> {
+    fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [f32]) -> Result<(), Error> {
+        let (dim, bytes) = (self.dim(), self.block_bytes());
         if let Some(outliers) = self.outliers() {
-            let page = outliers.split_for(blocks, "weights", weights.len(), acc.len())?;
-            let count = check_accumulate(weights, page.blocks, self.block_bytes(), acc.len())?;
-            check_scales(page.blocks, self.block_bytes(), self.scales())?;
+            let page = outliers.split_for(blocks, "weights", weights.len(), count_rows(acc, dim)?)?;
+            let count = check_accumulate(weights, page.blocks, bytes, acc, dim)?;
+            check_scales(page.blocks, bytes, self.scales())?;
             for (r, row) in self.rows(page.blocks).enumerate() {
-                for (weights, acc) in weights.chunks_exact(count).zip(acc.iter_mut()) {
+                for (weights, acc) in weights.chunks_exact(count).zip(acc.chunks_exact_mut(dim)) {
                     self.backend.accumulate_affine(&self.affine, row, &weights[r..r + 1], acc);
                 }
             }
-            page.accumulate(weights, acc);
+            page.accumulate(weights, dim, acc);
             return Ok(());
         }
-        check_accumulate(weights, blocks, self.block_bytes(), acc.len())?;
-        check_scales(blocks, self.block_bytes(), self.scales())?;
-        self.backend.accumulate_affine(&self.affine, blocks, weights, acc.as_flattened_mut());
+        check_accumulate(weights, blocks, bytes, acc, dim)?;
+        check_scales(blocks, bytes, self.scales())?;
+        self.backend.accumulate_affine(&self.affine, blocks, weights, acc);
         Ok(())
     }
 
-    fn finish(&self, acc: &mut [f32; D]) {
-        self.rotation.inverse(self.backend, acc);
+    fn finish(&self, acc: &mut [f32]) {
+        self.rotation.inverse_rows(self.backend, acc);
     }
 }

@@ -8,18 +8,21 @@
 //!
 //! A block: the norm, then one bit stream of ⌈D/3⌉ fields; see [`octaplex_arch::Octahedral`].
 
+use super::query::{Body, QueryFormat};
+use super::scratch::{bytes_of, with_scratch, words_for};
 use super::{
-    Codec, MAX_VALUE, Query, check_accumulate, check_scales, check_values, count_blocks, norm, read_f16,
-    to_f16,
+    Codec, MAX_VALUE, SMALLEST_NORM, check_accumulate, check_block, check_scales, check_score, norm,
+    read_f16, to_f16,
 };
 use crate::backend::Kernels;
 use crate::codebook::octahedral::{Directions, directions_of};
 use crate::codebook::{Codebook, WIDTHS, lloyd_max, octahedral_coordinates, triplet_radii};
-use crate::codec::SMALLEST_NORM;
 use crate::codec::turboquant::Gain;
 use crate::rotation::Rotation;
 use crate::spec::{Key, Spec, Value, one_of, parse_int};
-use crate::{Backend, CodecSpec, Error, Stream};
+use crate::stream::Purpose;
+use crate::typed::Typed;
+use crate::{Backend, Error, Stream};
 use octaplex_arch::{Float, Octahedral, Search};
 
 /// Which directions the encoder tries for a triplet. All decode alike.
@@ -91,6 +94,7 @@ impl NormFormat {
 
 /// `octopus:bits=3,split=paper,bdir=…,bnrm=…,rounding=local2,tail=scalar,norm=f16,gain=mse,rounds=1,seed=0`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct OctopusSpec {
     /// Bits of each of a direction's two coordinates, 1 to 7; `bits=b` is b+1.
     pub bdir: u8,
@@ -112,16 +116,7 @@ pub struct OctopusSpec {
 
 impl Default for OctopusSpec {
     fn default() -> Self {
-        Self {
-            bdir: 4,
-            bnrm: 2,
-            rounding: Rounding::Local2,
-            tail: Tail::Scalar,
-            norm: NormFormat::F16,
-            gain: Gain::Mse,
-            rounds: 1,
-            seed: 0,
-        }
+        Self::new(3)
     }
 }
 
@@ -131,6 +126,63 @@ const ROUNDS: Key = Key::new("rounds", "1..=3");
 const SPLITS: [(&str, u8); 2] = [("paper", 2), ("even", 1)];
 
 impl OctopusSpec {
+    /// The published split for `bits` bits, 1 to 5, (bits+1, bits-1); everything else by default.
+    #[must_use]
+    pub const fn new(bits: u8) -> Self {
+        Self {
+            bdir: bits.saturating_add(1),
+            bnrm: bits.saturating_sub(1),
+            rounding: Rounding::Local2,
+            tail: Tail::Scalar,
+            norm: NormFormat::F16,
+            gain: Gain::Mse,
+            rounds: 1,
+            seed: 0,
+        }
+    }
+
+    /// The same with `bdir` bits for each coordinate of a direction, 1 to 7, and `bnrm` for a radius, 0 to 6.
+    #[must_use]
+    pub const fn split_bits(self, bdir: u8, bnrm: u8) -> Self {
+        Self { bdir, bnrm, ..self }
+    }
+
+    /// The same with another search of the encoder.
+    #[must_use]
+    pub const fn rounding(self, rounding: Rounding) -> Self {
+        Self { rounding, ..self }
+    }
+
+    /// The same with another code of the coordinates left over.
+    #[must_use]
+    pub const fn tail(self, tail: Tail) -> Self {
+        Self { tail, ..self }
+    }
+
+    /// The same with the norm in another format.
+    #[must_use]
+    pub const fn norm(self, norm: NormFormat) -> Self {
+        Self { norm, ..self }
+    }
+
+    /// The same with another norm stored.
+    #[must_use]
+    pub const fn gain(self, gain: Gain) -> Self {
+        Self { gain, ..self }
+    }
+
+    /// The same with 1 to 3 rounds of signs and Hadamard transform.
+    #[must_use]
+    pub const fn rounds(self, rounds: u8) -> Self {
+        Self { rounds, ..self }
+    }
+
+    /// The same with another seed.
+    #[must_use]
+    pub const fn seed(self, seed: u64) -> Self {
+        Self { seed, ..self }
+    }
+
     pub(super) const fn is_valid(&self) -> bool {
         self.bdir >= 1 && self.bdir <= 7 && self.bnrm <= 6
     }
@@ -238,13 +290,31 @@ impl Spec for OctopusSpec {
     }
 }
 
-/// The codec; see the [module's words](OctopusSpec) for its keys. State: 4·D bytes of signs and 768 bytes of
-/// centroids.
+/// OCTOPUS for vectors of `D` values; keys: [`OctopusSpec`]. State: 2.3 KiB of signs and 768 bytes of centroids.
+///
+/// Encoding and decoding are O(D log D), a score O(D) in integers. The method is OCTOPUS (Boss, Voleti, Donné, Vainer,
+/// Algorithm 1) with an f16 norm that carries the least-squares gain, and codebooks from the closed-form marginals;
+/// `docs/formats.md` has every deviation. The true rate is about bits + 1/3 + 16/D bits a value: see
+/// [`CodecSpec::bits_per_value`](crate::CodecSpec::bits_per_value).
+///
+/// ```
+/// use octaplex::{Error, Octopus};
+///
+/// let codec = Octopus::<96>::new(3)?;
+/// let (mut block, mut decoded) = (vec![0; codec.block_bytes()], [0.0; 96]);
+/// codec.encode(&[0.5; 96], &mut block)?;
+/// codec.decode(&block, &mut decoded)?;
+/// assert!(decoded.iter().all(|x| (x - 0.5).abs() < 0.4));
+/// # Ok::<(), Error>(())
+/// ```
+pub type Octopus<const D: usize> = Typed<Core, D>;
+
+/// The codec at a width known at run time.
 #[derive(Clone, Debug)]
-pub struct Octopus<const D: usize> {
+pub struct Core {
     spec: OctopusSpec,
     backend: Kernels,
-    rotation: Rotation<D>,
+    rotation: Rotation,
     directions: &'static Directions,
     coordinates: [f32; 128],
     radii: [f32; 64],
@@ -254,12 +324,9 @@ pub struct Octopus<const D: usize> {
 /// The largest magnitude of a query's integers.
 const QUERY_LIMIT: i16 = 127;
 
-/// The longest bit stream: 20 bits a triplet at the widest width.
-const MAX_STREAM_BYTES: usize = (octaplex_arch::MAX_DIM.div_ceil(3) * 20).div_ceil(8);
-
 impl<const D: usize> Octopus<D> {
     /// The published split for `bits` bits, (bits+1, bits-1), everything else by default, on the fastest backend of
-    /// this CPU. The true rate is about bits + 1/3 + 1/D·16 bits a value: see [`CodecSpec::bits_per_value`].
+    /// this CPU.
     ///
     /// # Errors
     /// [`Error::Value`] unless `bits` is 1 to 5, [`Error::Width`] unless `D` is one of [`WIDTHS`].
@@ -267,23 +334,29 @@ impl<const D: usize> Octopus<D> {
         if !(1..=5).contains(&bits) {
             return Err(OctopusSpec::KEYS[0].error(0));
         }
-        let spec = OctopusSpec { bdir: bits + 1, bnrm: bits - 1, ..Default::default() };
-        Self::build(spec, Backend::detect(), Stream::default())
+        Self::build(OctopusSpec::new(bits), Backend::detect(), Stream::default())
     }
+}
 
+impl Core {
     /// The codec of a spec, for one head.
     ///
     /// # Errors
-    /// [`Error::Value`] for bits or rounds outside their range, [`Error::Width`] unless `D` is one of [`WIDTHS`].
-    pub fn build(spec: OctopusSpec, backend: Backend, stream: Stream) -> Result<Self, Error> {
-        if !WIDTHS.contains(&D) {
-            return Err(Error::Width { actual: D });
+    /// [`Error::Value`] for bits or rounds outside their range, [`Error::Width`] unless `dim` is one of [`WIDTHS`].
+    pub(crate) fn build(
+        spec: OctopusSpec,
+        dim: usize,
+        backend: Backend,
+        stream: Stream,
+    ) -> Result<Self, Error> {
+        if !WIDTHS.contains(&dim) {
+            return Err(Error::Width { actual: dim });
         }
         let (Some(upper), Some(directions)) = (octahedral_coordinates(spec.bdir), directions_of(spec.bdir))
         else {
             return Err(BDIR.error(0));
         };
-        let Some(radius_units) = triplet_radii(D, spec.bnrm) else {
+        let Some(radius_units) = triplet_radii(dim, spec.bnrm) else {
             return Err(BNRM.error(0));
         };
         if !(1..=3).contains(&spec.rounds) {
@@ -300,16 +373,16 @@ impl<const D: usize> Octopus<D> {
             *radius = f32::from(*units) / 65536.0;
         }
         let rest = match spec.tail {
-            Tail::Scalar if !D.is_multiple_of(3) => lloyd_max(D, 1 << spec.field_bits().div_ceil(3)),
+            Tail::Scalar if !dim.is_multiple_of(3) => lloyd_max(dim, 1 << spec.field_bits().div_ceil(3)),
             _ => None,
         };
-        let rotation = Rotation::wht(spec.rounds, spec.seed, stream)?;
+        let rotation = Rotation::wht(dim, spec.rounds, spec.seed, Purpose::RotationSigns, stream)?;
         Ok(Self { spec, backend: backend.kernels(), rotation, directions, coordinates, radii, rest })
     }
 
     pub(crate) fn shape(&self) -> Octahedral<'_> {
         Octahedral {
-            dim: D,
+            dim: self.dim(),
             scale: self.spec.norm.float(),
             direction_bits: self.spec.bdir,
             radius_bits: self.spec.bnrm,
@@ -337,62 +410,90 @@ impl<const D: usize> Octopus<D> {
         self.spec.norm
     }
 
+    /// Prepared queries.
+    pub(super) fn format(&self) -> QueryFormat {
+        QueryFormat::new(self.dim(), if self.is_int() { Body::Int(QUERY_LIMIT) } else { Body::Float })
+    }
+
     /// Encodes a block, and gives what is left of the vector, in units of the stored norm and in the rotated basis, if
     /// asked for; `true` for a block of zeros, whose residual is left alone.
     pub(super) fn encode_with_residual(
         &self,
-        x: &[f32; D],
+        x: &[f32],
         block: &mut [u8],
-        residual: Option<&mut [f32; D]>,
+        residual: Option<&mut [f32]>,
     ) -> Result<bool, Error> {
         let norm = norm(self.backend, x)?;
         if norm < SMALLEST_NORM {
             block.fill(0);
             return Ok(true);
         }
-        let mut z = *x;
-        self.rotation.forward(self.backend, &mut z);
-        let mut stream = [0; MAX_STREAM_BYTES];
-        let (head, rest) = block.split_at_mut(self.spec.norm.bytes());
-        let stream = &mut stream[..rest.len()];
-        self.backend.octahedral_encode(&self.shape(), self.spec.rounding.search(), &z, 1.0 / norm, stream);
-        let mut decoded = [0.0; D];
-        if self.spec.gain != Gain::Norm || residual.is_some() {
-            self.backend.octahedral_decode(&self.shape(), stream, 1.0, &mut decoded);
-        }
-        let stored = match self.spec.gain {
-            Gain::Norm => norm,
-            gain => {
-                let correlation = self.backend.dot(&z, &decoded) / norm;
-                let stored = gain.stored(norm, correlation, self.backend.dot(&decoded, &decoded));
-                // In units of a much smaller norm the residual would be longer than its field may say.
-                if residual.is_some() && stored < norm / 8.0 { norm } else { stored }
+        let (dim, mut zero, mut residual) = (self.dim(), false, residual);
+        let stream_bytes = block.len() - self.spec.norm.bytes();
+        with_scratch(2 * dim + words_for(stream_bytes), |memory| {
+            let (z, memory) = memory.split_at_mut(dim);
+            let (decoded, stream) = memory.split_at_mut(dim);
+            let stream = bytes_of(stream, stream_bytes);
+            z.copy_from_slice(x);
+            self.rotation.forward(self.backend, z);
+            self.backend.octahedral_encode(&self.shape(), self.spec.rounding.search(), z, 1.0 / norm, stream);
+            if self.spec.gain != Gain::Norm || residual.is_some() {
+                self.backend.octahedral_decode(&self.shape(), stream, 1.0, decoded);
             }
-        };
-        let stored = match self.spec.norm {
+            let stored = match self.spec.gain {
+                Gain::Norm => norm,
+                gain => {
+                    let correlation = self.backend.dot(z, decoded) / norm;
+                    let stored = gain.stored(norm, correlation, self.backend.dot(decoded, decoded));
+                    // In units of a much smaller norm the residual would be longer than its field may say.
+                    if residual.is_some() && stored < norm / 8.0 { norm } else { stored }
+                }
+            };
+            let stored = self.write_norm(stored, block)?;
+            if stored == 0.0 {
+                block.fill(0); // the sign of the zero as well
+                zero = true;
+                return Ok(());
+            }
+            block[self.spec.norm.bytes()..].copy_from_slice(stream);
+            if let Some(residual) = residual.as_deref_mut() {
+                let inverse = 1.0 / stored;
+                for ((residual, z), decoded) in residual.iter_mut().zip(z).zip(decoded) {
+                    *residual = *z * inverse - *decoded;
+                }
+            }
+            Ok(())
+        })?;
+        Ok(zero)
+    }
+
+    /// Writes the norm at the head of a block; gives it as it reads back.
+    fn write_norm(&self, norm: f32, block: &mut [u8]) -> Result<f32, Error> {
+        match self.spec.norm {
             NormFormat::F16 => {
-                let stored = to_f16(stored)?;
-                head.copy_from_slice(&stored.to_le_bytes());
-                stored.to_f32()
+                let stored = to_f16(norm)?;
+                block[..2].copy_from_slice(&stored.to_le_bytes());
+                Ok(stored.to_f32())
             }
-            NormFormat::F32 if stored.abs() < MAX_VALUE => {
-                head.copy_from_slice(&stored.to_le_bytes());
-                stored
+            NormFormat::F32 if norm.abs() < MAX_VALUE => {
+                block[..4].copy_from_slice(&norm.to_le_bytes());
+                Ok(norm)
             }
-            NormFormat::F32 => return Err(Error::Overflow),
-        };
-        if stored == 0.0 {
-            block.fill(0); // the sign of the zero as well
-            return Ok(true);
+            NormFormat::F32 => Err(Error::Overflow),
         }
-        rest.copy_from_slice(stream);
-        if let Some(residual) = residual {
-            let inverse = 1.0 / stored;
-            for ((residual, z), decoded) in residual.iter_mut().zip(z).zip(decoded) {
-                *residual = z * inverse - decoded;
-            }
-        }
-        Ok(false)
+    }
+
+    /// Rotates a query and leaves that in `rotated`.
+    pub(super) fn prepare_rotated(
+        &self,
+        format: &QueryFormat,
+        q: &[f32],
+        rotated: &mut [f32],
+        query: &mut [f32],
+    ) {
+        rotated.copy_from_slice(q);
+        self.rotation.forward(self.backend, rotated);
+        format.write(self.backend, rotated, query);
     }
 
     /// The norm of a block.
@@ -404,7 +505,7 @@ impl<const D: usize> Octopus<D> {
     }
 
     /// Decodes a block with a finite norm, in the rotated basis.
-    pub(super) fn decode_rotated(&self, block: &[u8], x: &mut [f32; D]) {
+    pub(super) fn decode_rotated(&self, block: &[u8], x: &mut [f32]) {
         let stream = &block[self.spec.norm.bytes()..];
         self.backend.octahedral_decode(&self.shape(), stream, self.read_norm(block), x);
     }
@@ -412,26 +513,26 @@ impl<const D: usize> Octopus<D> {
     /// Scores rows that begin with a block.
     pub(super) fn score_rows(
         &self,
-        queries: &[Query<D>],
+        format: &QueryFormat,
+        queries: &[&[f32]],
         rows: &[u8],
         stride: usize,
         scores: &mut [f32],
     ) -> Result<(), Error> {
         let shape = self.shape();
         if self.is_int() {
-            return Query::in_int_batches(queries, QUERY_LIMIT, scores, |queries, scores| {
+            return format.in_int_batches(queries, scores, |queries, scores| {
                 self.backend.score_octahedral(&shape, stride, rows, queries, scores);
             });
         }
-        Query::in_float_batches(queries, scores, |queries, scores| {
+        format.in_float_batches(queries, scores, |queries, scores| {
             self.backend.score_octahedral_floats(&shape, stride, rows, queries, scores);
-        });
-        Ok(())
+        })
     }
 
     /// Accumulates rows that begin with a block.
-    pub(super) fn accumulate_rows(&self, weights: &[f32], rows: &[u8], stride: usize, acc: &mut [[f32; D]]) {
-        self.backend.accumulate_octahedral(&self.shape(), stride, rows, weights, acc.as_flattened_mut());
+    pub(super) fn accumulate_rows(&self, weights: &[f32], rows: &[u8], stride: usize, acc: &mut [f32]) {
+        self.backend.accumulate_octahedral(&self.shape(), stride, rows, weights, acc);
     }
 
     /// `Ok` if the norm at the head of every row is one that `encode` could have written.
@@ -453,52 +554,57 @@ fn read_f32(bytes: &[u8]) -> f32 {
     f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
 }
 
-impl<const D: usize> Codec<D> for Octopus<D> {
-    fn spec(&self) -> CodecSpec {
-        CodecSpec::Octopus(self.spec)
+impl Codec for Core {
+    fn dim(&self) -> usize {
+        self.rotation.dim()
     }
 
     fn block_bytes(&self) -> usize {
-        self.spec.block_bytes(D)
+        self.spec.block_bytes(self.dim())
     }
 
-    fn encode(&self, x: &[f32; D], block: &mut [u8]) -> Result<(), Error> {
-        Error::expect_length("bytes of a block", self.block_bytes(), block.len())?;
-        self.encode_with_residual(x, block, None).map(|_| ())
+    fn encode(&self, x: &[f32], block: &mut [u8]) -> Result<(), Error> {
+        check_block(self.dim(), x, self.block_bytes(), block)?;
+        self.encode_with_residual(x, block, None).map(drop)
     }
 
-    fn decode(&self, block: &[u8], x: &mut [f32; D]) -> Result<(), Error> {
-        Error::expect_length("bytes of a block", self.block_bytes(), block.len())?;
+    fn decode(&self, block: &[u8], x: &mut [f32]) -> Result<(), Error> {
+        check_block(self.dim(), x, self.block_bytes(), block)?;
         self.check_norms(block, block.len())?;
         self.decode_rotated(block, x);
         self.rotation.inverse(self.backend, x);
         Ok(())
     }
 
-    fn prepare_query(&self, q: &[f32; D]) -> Result<Query<D>, Error> {
-        check_values(q, MAX_VALUE)?;
-        let mut rotated = *q;
-        self.rotation.forward(self.backend, &mut rotated);
-        Ok(if self.is_int() { Query::int(rotated, QUERY_LIMIT, self.backend) } else { Query::float(rotated) })
+    fn query_len(&self) -> usize {
+        self.format().len()
     }
 
-    fn score(&self, queries: &[Query<D>], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
+    fn prepare_query(&self, q: &[f32], query: &mut [f32]) -> Result<(), Error> {
+        let format = self.format();
+        format.check_prepare(q, query)?;
+        with_scratch(self.dim(), |rotated| {
+            self.prepare_rotated(&format, q, rotated, query);
+            Ok(())
+        })
+    }
+
+    fn score(&self, queries: &[&[f32]], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
         let stride = self.block_bytes();
-        let count = count_blocks(blocks, stride)?;
-        Error::expect_length("scores", queries.len().saturating_mul(count), scores.len())?;
+        check_score(queries, blocks, stride, scores)?;
         self.check_norms(blocks, stride)?;
-        self.score_rows(queries, blocks, stride, scores)
+        self.score_rows(&self.format(), queries, blocks, stride, scores)
     }
 
-    fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [[f32; D]]) -> Result<(), Error> {
+    fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [f32]) -> Result<(), Error> {
         let stride = self.block_bytes();
-        check_accumulate(weights, blocks, stride, acc.len())?;
+        check_accumulate(weights, blocks, stride, acc, self.dim())?;
         self.check_norms(blocks, stride)?;
         self.accumulate_rows(weights, blocks, stride, acc);
         Ok(())
     }
 
-    fn finish(&self, acc: &mut [f32; D]) {
-        self.rotation.inverse(self.backend, acc);
+    fn finish(&self, acc: &mut [f32]) {
+        self.rotation.inverse_rows(self.backend, acc);
     }
 }

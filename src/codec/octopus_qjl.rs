@@ -7,16 +7,20 @@
 //!
 //! A block: a block of `octopus`, f16 norm of the residual, sign plane.
 
-use super::octopus::{Octopus, OctopusSpec};
-use super::{Codec, Query, check_accumulate, count_blocks, read_f16, to_f16};
+use super::octopus::{self, OctopusSpec};
+use super::query::QueryFormat;
+use super::scratch::with_scratch;
+use super::{Codec, check_accumulate, check_block, check_score, read_f16, to_f16};
 use crate::sketch::{Sketch, SketchSpec};
 use crate::spec::{Key, Spec, Value};
-use crate::{Backend, CodecSpec, Error, Stream};
+use crate::typed::Typed;
+use crate::{Backend, Error, Stream};
 use octaplex_arch::SignRows;
 
 /// `octopus-qjl:bits=3,split=paper,…,gain=mse,rounds=1,seed=0,sketch=wht,sketch_rounds=2`: the keys of `octopus`, and
 /// the sketch's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct OctopusQjlSpec {
     /// The octahedral stage.
     pub octopus: OctopusSpec,
@@ -25,6 +29,24 @@ pub struct OctopusQjlSpec {
 }
 
 impl OctopusQjlSpec {
+    /// The published split for `bits` bits, 1 to 5, and a sketch; everything else by default.
+    #[must_use]
+    pub const fn new(bits: u8) -> Self {
+        Self { octopus: OctopusSpec::new(bits), sketch: SketchSpec::new() }
+    }
+
+    /// The same with another octahedral stage.
+    #[must_use]
+    pub const fn octopus(self, octopus: OctopusSpec) -> Self {
+        Self { octopus, ..self }
+    }
+
+    /// The same with another sketch.
+    #[must_use]
+    pub const fn sketch(self, sketch: SketchSpec) -> Self {
+        Self { sketch, ..self }
+    }
+
     /// Bytes of a block of `dim` values; 0 for impossible numbers of bits.
     #[must_use]
     pub const fn block_bytes(&self, dim: usize) -> usize {
@@ -86,12 +108,30 @@ impl Spec for OctopusQjlSpec {
     }
 }
 
-/// The codec. State: that of `octopus`, and 4·D bytes (8·D² with `sketch=gauss`).
+/// OCTOPUS and a sign sketch of its residual, for vectors of `D` values; keys: [`OctopusQjlSpec`]. State: that of
+/// [`Octopus`](crate::Octopus), and 2.3 KiB of signs (8·D² bytes with `sketch=gauss`).
+///
+/// OCTOPUS (Boss, Voleti, Donné, Vainer), section 3.6; what it costs is what its two stages cost. The true rate is about
+/// bits + 1 + 1/3 + 32/D bits a value: see [`CodecSpec::bits_per_value`](crate::CodecSpec::bits_per_value).
+///
+/// ```
+/// use octaplex::{Error, OctopusQjl};
+///
+/// let codec = OctopusQjl::<96>::new(3)?;
+/// let mut block = vec![0; codec.block_bytes()];
+/// codec.encode(&[0.5; 96], &mut block)?;
+/// let mut score = [0.0];
+/// codec.score(&[codec.prepare_query(&[0.25; 96])?], &block, &mut score)?;
+/// assert!((score[0] - 12.0).abs() < 1.0); // 96 · 0.5 · 0.25
+/// # Ok::<(), Error>(())
+/// ```
+pub type OctopusQjl<const D: usize> = Typed<Core, D>;
+
+/// The codec at a width known at run time.
 #[derive(Clone, Debug)]
-pub struct OctopusQjl<const D: usize> {
-    spec: OctopusQjlSpec,
-    coarse: Octopus<D>,
-    sketch: Sketch<D>,
+pub struct Core {
+    coarse: octopus::Core,
+    sketch: Sketch,
     /// Where the residual's norm is.
     residual_at: usize,
 }
@@ -102,7 +142,7 @@ const MAX_RESIDUAL_BITS: u8 = 0x4c;
 
 impl<const D: usize> OctopusQjl<D> {
     /// The published split for `bits` bits and a sketch, everything else by default, on the fastest backend of this
-    /// CPU. The true rate is about bits + 1 + 1/3 + 32/D bits a value: see [`CodecSpec::bits_per_value`].
+    /// CPU.
     ///
     /// # Errors
     /// [`Error::Value`] unless `bits` is 1 to 5, [`Error::Width`] unless `D` is a listed width.
@@ -110,27 +150,36 @@ impl<const D: usize> OctopusQjl<D> {
         if !(1..=5).contains(&bits) {
             return Err(OCTOPUS[0].error(0));
         }
-        let octopus = OctopusSpec { bdir: bits + 1, bnrm: bits - 1, ..Default::default() };
-        let spec = OctopusQjlSpec { octopus, ..Default::default() };
-        Self::build(spec, Backend::detect(), Stream::default())
+        Self::build(OctopusQjlSpec::new(bits), Backend::detect(), Stream::default())
     }
+}
 
+impl Core {
     /// The codec of a spec, for one head.
     ///
     /// # Errors
-    /// [`Error::Value`] for bits or rounds outside their range, [`Error::Width`] unless `D` is a listed width,
+    /// [`Error::Value`] for bits or rounds outside their range, [`Error::Width`] unless `dim` is a listed width,
     /// [`Error::Unsupported`] for a dense sketch of several rounds, or without `alloc`.
-    pub fn build(spec: OctopusQjlSpec, backend: Backend, stream: Stream) -> Result<Self, Error> {
-        let coarse = Octopus::build(spec.octopus, backend, stream)?;
-        let sketch = Sketch::build(spec.sketch, spec.octopus.seed, backend, stream)?;
-        Ok(Self { spec, coarse, sketch, residual_at: spec.octopus.block_bytes(D) })
+    pub(crate) fn build(
+        spec: OctopusQjlSpec,
+        dim: usize,
+        backend: Backend,
+        stream: Stream,
+    ) -> Result<Self, Error> {
+        let coarse = octopus::Core::build(spec.octopus, dim, backend, stream)?;
+        let sketch = Sketch::build(spec.sketch, dim, spec.octopus.seed, backend, stream)?;
+        Ok(Self { coarse, sketch, residual_at: spec.octopus.block_bytes(dim) })
+    }
+
+    fn format(&self) -> QueryFormat {
+        self.coarse.format().sketched()
     }
 
     fn signs<'a>(&self, blocks: &'a [u8]) -> SignRows<'a> {
         SignRows {
             bytes: blocks,
             stride: self.block_bytes(),
-            dim: D,
+            dim: self.dim(),
             at: self.residual_at,
             outer: Some(self.coarse.norm_format().float()),
         }
@@ -153,72 +202,76 @@ impl<const D: usize> OctopusQjl<D> {
     }
 }
 
-impl<const D: usize> Codec<D> for OctopusQjl<D> {
-    fn spec(&self) -> CodecSpec {
-        CodecSpec::OctopusQjl(self.spec)
+impl Codec for Core {
+    fn dim(&self) -> usize {
+        self.coarse.dim()
     }
 
     fn block_bytes(&self) -> usize {
-        self.residual_at + 2 + SketchSpec::bytes(D)
+        self.residual_at + 2 + SketchSpec::bytes(self.dim())
     }
 
-    fn encode(&self, x: &[f32; D], block: &mut [u8]) -> Result<(), Error> {
-        Error::expect_length("bytes of a block", self.block_bytes(), block.len())?;
-        let mut residual = [0.0; D];
+    fn encode(&self, x: &[f32], block: &mut [u8]) -> Result<(), Error> {
+        check_block(self.dim(), x, self.block_bytes(), block)?;
         let (coarse, fine) = block.split_at_mut(self.residual_at);
-        let zero = self.coarse.encode_with_residual(x, coarse, Some(&mut residual))?;
-        let norm = to_f16(libm::sqrtf(self.coarse.backend().dot(&residual, &residual)))?;
-        if zero || norm.to_bits() == 0 {
-            fine.fill(0);
-            return Ok(());
-        }
-        let (head, plane) = fine.split_at_mut(2);
-        head.copy_from_slice(&norm.to_le_bytes());
-        self.sketch.encode(&residual, plane);
-        Ok(())
+        with_scratch(self.dim(), |residual| {
+            let zero = self.coarse.encode_with_residual(x, coarse, Some(residual))?;
+            let norm = to_f16(libm::sqrtf(self.coarse.backend().dot(residual, residual)))?;
+            if zero || norm.to_bits() == 0 {
+                fine.fill(0);
+                return Ok(());
+            }
+            let (head, plane) = fine.split_at_mut(2);
+            head.copy_from_slice(&norm.to_le_bytes());
+            self.sketch.encode(residual, plane);
+            Ok(())
+        })
     }
 
-    fn decode(&self, block: &[u8], x: &mut [f32; D]) -> Result<(), Error> {
-        Error::expect_length("bytes of a block", self.block_bytes(), block.len())?;
+    fn decode(&self, block: &[u8], x: &mut [f32]) -> Result<(), Error> {
+        check_block(self.dim(), x, self.block_bytes(), block)?;
         self.check_scales(block)?;
         let (coarse, fine) = block.split_at(self.residual_at);
         let norm = self.coarse.read_norm(coarse) * read_f16(fine).to_f32();
-        let mut residual = [0.0; D];
-        self.sketch.decode(&fine[2..], norm, &mut residual);
-        self.coarse.decode_rotated(coarse, x);
-        x.iter_mut().zip(residual).for_each(|(x, r)| *x += r);
-        self.coarse.finish(x);
-        Ok(())
+        with_scratch(self.dim(), |residual| {
+            self.sketch.decode(&fine[2..], norm, residual);
+            self.coarse.decode_rotated(coarse, x);
+            x.iter_mut().zip(&*residual).for_each(|(x, r)| *x += r);
+            self.coarse.finish(x);
+            Ok(())
+        })
     }
 
-    fn prepare_query(&self, q: &[f32; D]) -> Result<Query<D>, Error> {
-        let mut query = self.coarse.prepare_query(q)?;
-        let rotated = query.rotated;
-        self.sketch.prepare(&rotated, &mut query);
-        Ok(query)
+    fn query_len(&self) -> usize {
+        self.format().len()
     }
 
-    fn score(&self, queries: &[Query<D>], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
-        let stride = self.block_bytes();
-        let count = count_blocks(blocks, stride)?;
-        Error::expect_length("scores", queries.len().saturating_mul(count), scores.len())?;
+    fn prepare_query(&self, q: &[f32], query: &mut [f32]) -> Result<(), Error> {
+        let format = self.format();
+        format.check_prepare(q, query)?;
+        with_scratch(self.dim(), |rotated| {
+            self.coarse.prepare_rotated(&format, q, rotated, query);
+            self.sketch.prepare(&format, rotated, query);
+            Ok(())
+        })
+    }
+
+    fn score(&self, queries: &[&[f32]], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
+        check_score(queries, blocks, self.block_bytes(), scores)?;
         self.check_scales(blocks)?;
-        Query::check_sketches(queries)?;
-        self.coarse.score_rows(queries, blocks, stride, scores)?;
-        self.sketch.score(queries, &self.signs(blocks), scores);
-        Ok(())
+        let format = self.format();
+        self.coarse.score_rows(&format, queries, blocks, self.block_bytes(), scores)?;
+        self.sketch.score(&format, queries, &self.signs(blocks), scores)
     }
 
-    fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [[f32; D]]) -> Result<(), Error> {
-        let stride = self.block_bytes();
-        check_accumulate(weights, blocks, stride, acc.len())?;
+    fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [f32]) -> Result<(), Error> {
+        check_accumulate(weights, blocks, self.block_bytes(), acc, self.dim())?;
         self.check_scales(blocks)?;
-        self.coarse.accumulate_rows(weights, blocks, stride, acc);
-        self.sketch.accumulate(weights, &self.signs(blocks), acc);
-        Ok(())
+        self.coarse.accumulate_rows(weights, blocks, self.block_bytes(), acc);
+        self.sketch.accumulate(weights, &self.signs(blocks), acc)
     }
 
-    fn finish(&self, acc: &mut [f32; D]) {
+    fn finish(&self, acc: &mut [f32]) {
         self.coarse.finish(acc);
     }
 }

@@ -6,8 +6,7 @@
 //! it cannot overflow, and nothing is clipped. A flagged chunk decodes to its four f16 plus what its block says,
 //! which encoders leave at zero.
 
-use super::{Error, at_row, to_f16};
-use crate::spec::MAX_BLOCK_BYTES;
+use super::{Codec, Error, MAX_BLOCK_BYTES, at_row, count_rows, to_f16};
 
 /// Why a flagged block cannot be decoded alone.
 pub(crate) const LONE_BLOCK: &str = "a block's outliers are behind its page; decode the whole page";
@@ -116,25 +115,27 @@ impl Outliers {
     }
 
     /// Encodes a page; see [`Codec::encode_page`](super::Codec::encode_page).
-    pub(crate) fn encode_page<const D: usize>(
+    pub(crate) fn encode_page(
         &self,
-        codec: &impl Chunked<D>,
+        codec: &dyn Chunked,
         multiplier: u8,
-        xs: &[[f32; D]],
+        rows: &[f32],
         page: &mut [u8],
     ) -> Result<usize, Error> {
-        Error::expect_length("bytes of a page", self.page_bytes_max(xs.len()), page.len())?;
+        let dim = codec.dim();
+        let (tokens, xs) = (count_rows(rows, dim)?, || rows.chunks_exact(dim));
+        Error::expect_length("bytes of a page", self.page_bytes_max(tokens), page.len())?;
         let mut largest = 0.0f32;
-        for (row, x) in xs.iter().enumerate() {
-            let read = codec.with_chunks(x, |_, norms| {
+        for (row, x) in xs().enumerate() {
+            let read = codec.with_chunks(x, &mut |_, norms| {
                 largest = norms.iter().fold(largest, |largest, norm| largest.max(*norm));
                 Ok(())
             });
-            read.map_err(|error| at_row(error, row, D))?;
+            read.map_err(|error| at_row(error, row, dim))?;
         }
-        let threshold = threshold(multiplier, xs.len() * self.chunks, |visit| {
-            for x in xs {
-                let visited = codec.with_chunks(x, |_, norms| {
+        let threshold = threshold(multiplier, tokens * self.chunks, |visit| {
+            for x in xs() {
+                let visited = codec.with_chunks(x, &mut |_, norms| {
                     norms.iter().for_each(|norm| visit(*norm));
                     Ok(())
                 });
@@ -144,13 +145,13 @@ impl Outliers {
         if largest >= SURELY_F16 {
             // Once for nothing, so that a vector that cannot be written leaves the page as it was.
             let mut scratch = [0; MAX_BLOCK_BYTES];
-            for x in xs {
+            for x in xs() {
                 self.encode_block(codec, x, threshold, &mut scratch[..self.block_bytes], |_| {})?;
             }
         }
-        let (blocks, list) = page.split_at_mut(xs.len() * self.block_bytes);
+        let (blocks, list) = page.split_at_mut(tokens * self.block_bytes);
         let mut list = list.as_chunks_mut().0.iter_mut();
-        for (x, block) in xs.iter().zip(blocks.chunks_exact_mut(self.block_bytes)) {
+        for (x, block) in xs().zip(blocks.chunks_exact_mut(self.block_bytes)) {
             self.encode_block(codec, x, threshold, block, |values| {
                 if let Some(slot) = list.next() {
                     *slot = values;
@@ -161,15 +162,15 @@ impl Outliers {
     }
 
     /// A block with its flags, and its outliers to `push`.
-    fn encode_block<const D: usize>(
+    fn encode_block(
         &self,
-        codec: &impl Chunked<D>,
-        x: &[f32; D],
+        codec: &dyn Chunked,
+        x: &[f32],
         threshold: f32,
         block: &mut [u8],
         mut push: impl FnMut([u8; BYTES]),
     ) -> Result<(), Error> {
-        codec.with_chunks(x, |values, norms| {
+        codec.with_chunks(x, &mut |values, norms| {
             let flags = &mut block[self.flags_at..];
             flags.fill(0);
             for (c, (chunk, norm)) in values.as_chunks::<4>().0.iter().zip(norms.iter_mut()).enumerate() {
@@ -231,17 +232,16 @@ fn times_median(multiplier: u8, median: f32) -> f32 {
     if median == 0.0 { f32::INFINITY } else { median * f32::from(multiplier) }
 }
 
+/// What is done with a vector's values and the norms of its chunks.
+pub(crate) type WithChunks<'a> = &'a mut dyn FnMut(&[f32], &mut [f32]) -> Result<(), Error>;
+
 /// What a codec that keeps outliers does with a vector.
-pub(crate) trait Chunked<const D: usize> {
+pub(crate) trait Chunked: Codec {
     /// Calls `f` with the vector in the codec's basis, padded to whole chunks, and the norms of the chunks.
     ///
     /// # Errors
     /// [`Error::NonFinite`] and [`Error::Overflow`] where a norm is not finite, and those of `f`.
-    fn with_chunks(
-        &self,
-        x: &[f32; D],
-        f: impl FnMut(&[f32], &mut [f32]) -> Result<(), Error>,
-    ) -> Result<(), Error>;
+    fn with_chunks(&self, x: &[f32], f: WithChunks<'_>) -> Result<(), Error>;
 
     /// Writes a block but for its flags. Chunks whose norm is 0 count as zero.
     fn write(&self, values: &[f32], norms: &[f32], block: &mut [u8]) -> Result<(), Error>;
@@ -274,9 +274,9 @@ impl Page<'_> {
     }
 
     /// x\[row] += outlier.
-    pub(crate) fn add_to<const D: usize>(&self, xs: &mut [[f32; D]]) {
+    pub(crate) fn add_to(&self, dim: usize, xs: &mut [f32]) {
         self.for_each(|row, chunk, values| {
-            xs[row][4 * chunk..].iter_mut().zip(values).for_each(|(x, value)| *x += value);
+            xs[row * dim..][..dim][4 * chunk..].iter_mut().zip(values).for_each(|(x, value)| *x += value);
         });
     }
 
@@ -297,10 +297,10 @@ impl Page<'_> {
     }
 
     /// acc\[output] += weight · outlier, outliers in order.
-    pub(crate) fn accumulate<const D: usize>(&self, weights: &[f32], acc: &mut [[f32; D]]) {
+    pub(crate) fn accumulate(&self, weights: &[f32], dim: usize, acc: &mut [f32]) {
         let rows = self.blocks.len() / self.outliers.block_bytes;
         self.for_each(|row, chunk, values| {
-            for (weights, acc) in weights.chunks_exact(rows).zip(acc.iter_mut()) {
+            for (weights, acc) in weights.chunks_exact(rows).zip(acc.chunks_exact_mut(dim)) {
                 for (acc, value) in acc[4 * chunk..].iter_mut().zip(values) {
                     *acc += weights[row] * value;
                 }

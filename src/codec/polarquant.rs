@@ -7,16 +7,17 @@
 //!
 //! A block: f16 radii, then one stream of codes, level 1 first. With `depth=4` level 1 has a stream of its own.
 
-use super::{
-    Codec, MAX_VALUE, Query, SMALLEST_NORM, check_accumulate, check_scales, check_values, count_blocks, norm,
-    to_f16,
-};
+use super::query::{Body, QueryFormat};
+use super::scratch::{bytes_of, with_scratch, words_for};
+use super::{Codec, SMALLEST_NORM, check_accumulate, check_block, check_scales, check_score, norm, to_f16};
 use crate::backend::Kernels;
 use crate::codebook::WIDTHS;
 use crate::codebook::angles::{LEVELS, angles};
 use crate::rotation::Rotation;
 use crate::spec::{Key, Spec, Value, one_of, parse_int};
-use crate::{Backend, CodecSpec, Error, Stream};
+use crate::stream::Purpose;
+use crate::typed::Typed;
+use crate::{Backend, Error, Stream};
 use octaplex_arch::{AngleTree, Angles};
 
 /// How far the recursion goes.
@@ -35,6 +36,7 @@ impl Depth {
 
 /// `polarquant:bits=4,depth=full,rounds=1,seed=0`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct PolarQuantSpec {
     /// Bits of an angle, 1 to 8; 4 (level 1's) with [`Depth::Four`].
     pub bits: u8,
@@ -48,11 +50,35 @@ pub struct PolarQuantSpec {
 
 impl Default for PolarQuantSpec {
     fn default() -> Self {
-        Self { bits: 4, depth: Depth::Full, rounds: 1, seed: 0 }
+        Self::new(4)
     }
 }
 
 impl PolarQuantSpec {
+    /// `bits` bits an angle, 1 to 8, everything else by default.
+    #[must_use]
+    pub const fn new(bits: u8) -> Self {
+        Self { bits, depth: Depth::Full, rounds: 1, seed: 0 }
+    }
+
+    /// The same with another depth.
+    #[must_use]
+    pub const fn depth(self, depth: Depth) -> Self {
+        Self { depth, ..self }
+    }
+
+    /// The same with 1 to 3 rounds of signs and Hadamard transform.
+    #[must_use]
+    pub const fn rounds(self, rounds: u8) -> Self {
+        Self { rounds, ..self }
+    }
+
+    /// The same with another seed.
+    #[must_use]
+    pub const fn seed(self, seed: u64) -> Self {
+        Self { seed, ..self }
+    }
+
     /// Bytes of a block of `dim` values; 0 for an impossible combination.
     #[must_use]
     pub const fn block_bytes(&self, dim: usize) -> usize {
@@ -116,12 +142,30 @@ impl Spec for PolarQuantSpec {
     }
 }
 
-/// The codec. State: 4·D bytes of signs.
+/// PolarQuant for vectors of `D` values; keys: [`PolarQuantSpec`]. State: 2.3 KiB of signs.
+///
+/// Encoding, decoding and a query are O(D log D), a score O(D) in f32. The method is PolarQuant (Han, Kacham, Karbasi,
+/// Mirrokni, Zandieh) with a seeded Walsh-Hadamard rotation and without trigonometry; `docs/formats.md` has every
+/// deviation.
+///
+/// ```
+/// use octaplex::{Error, PolarQuant};
+///
+/// let codec = PolarQuant::<64>::new(4)?;
+/// let (mut block, mut decoded) = (vec![0; codec.block_bytes()], [0.0; 64]);
+/// codec.encode(&[0.5; 64], &mut block)?;
+/// codec.decode(&block, &mut decoded)?;
+/// assert!(decoded.iter().all(|x| (x - 0.5).abs() < 0.4));
+/// # Ok::<(), Error>(())
+/// ```
+pub type PolarQuant<const D: usize> = Typed<Core, D>;
+
+/// The codec at a width known at run time.
 #[derive(Clone, Debug)]
-pub struct PolarQuant<const D: usize> {
+pub struct Core {
     spec: PolarQuantSpec,
     backend: Kernels,
-    rotation: Rotation<D>,
+    rotation: Rotation,
     levels: [Angles<'static>; LEVELS],
     /// Levels in use.
     depth: usize,
@@ -131,20 +175,27 @@ impl<const D: usize> PolarQuant<D> {
     /// Full recursion with `bits` bits an angle, everything else by default, on the fastest backend of this CPU.
     ///
     /// # Errors
-    /// As [`build`](Self::build).
+    /// As [`build`](Typed::build); [`Error::Unsupported`] where `D` is no power of two.
     pub fn new(bits: u8) -> Result<Self, Error> {
-        Self::build(PolarQuantSpec { bits, ..Default::default() }, Backend::detect(), Stream::default())
+        Self::build(PolarQuantSpec::new(bits), Backend::detect(), Stream::default())
     }
+}
 
+impl Core {
     /// The codec of a spec, for one head.
     ///
     /// # Errors
-    /// [`Error::Width`] unless `D` is one of [`WIDTHS`], [`Error::Value`] for bits or rounds outside their range,
+    /// [`Error::Width`] unless `dim` is one of [`WIDTHS`], [`Error::Value`] for bits or rounds outside their range,
     /// [`Error::Unsupported`] for full depth of a width that is no power of two, and for `depth=4` of one that 16
     /// does not divide, or with other bits.
-    pub fn build(spec: PolarQuantSpec, backend: Backend, stream: Stream) -> Result<Self, Error> {
-        if !WIDTHS.contains(&D) {
-            return Err(Error::Width { actual: D });
+    pub(crate) fn build(
+        spec: PolarQuantSpec,
+        dim: usize,
+        backend: Backend,
+        stream: Stream,
+    ) -> Result<Self, Error> {
+        if !WIDTHS.contains(&dim) {
+            return Err(Error::Width { actual: dim });
         }
         if !(1..=8).contains(&spec.bits) {
             return Err(BITS.error(0));
@@ -153,18 +204,18 @@ impl<const D: usize> PolarQuant<D> {
             return Err(ROUNDS.error(0));
         }
         let depth = match spec.depth {
-            Depth::Full if !D.is_power_of_two() => {
+            Depth::Full if !dim.is_power_of_two() => {
                 return Err(Error::Unsupported {
                     why: "depth=full needs a width that is a power of two; use depth=4",
                 });
             }
-            Depth::Full => D.trailing_zeros() as usize,
+            Depth::Full => dim.trailing_zeros() as usize,
             Depth::Four if spec.bits != PolarQuantSpec::FOUR_BITS[0] => {
                 return Err(Error::Unsupported {
                     why: "depth=4 has angles of 4, 2, 2, 2 bits; leave bits out",
                 });
             }
-            Depth::Four if !D.is_multiple_of(16) => {
+            Depth::Four if !dim.is_multiple_of(16) => {
                 return Err(Error::Unsupported { why: "depth=4 needs a width that 16 divides" });
             }
             Depth::Four => PolarQuantSpec::FOUR_BITS.len(),
@@ -177,12 +228,16 @@ impl<const D: usize> PolarQuant<D> {
             };
             *slot = angles(level + 1, bits);
         }
-        let rotation = Rotation::wht(spec.rounds, spec.seed, stream)?;
+        let rotation = Rotation::wht(dim, spec.rounds, spec.seed, Purpose::RotationSigns, stream)?;
         Ok(Self { spec, backend: backend.kernels(), rotation, levels, depth })
     }
 
     fn tree(&self) -> AngleTree<'_> {
-        AngleTree { dim: D, levels: &self.levels[..self.depth] }
+        AngleTree { dim: self.dim(), levels: &self.levels[..self.depth] }
+    }
+
+    fn format(&self) -> QueryFormat {
+        QueryFormat::new(self.dim(), Body::Float)
     }
 
     fn check_scales(&self, blocks: &[u8]) -> Result<(), Error> {
@@ -190,81 +245,86 @@ impl<const D: usize> PolarQuant<D> {
     }
 }
 
-impl<const D: usize> Codec<D> for PolarQuant<D> {
-    fn spec(&self) -> CodecSpec {
-        CodecSpec::PolarQuant(self.spec)
+impl Codec for Core {
+    fn dim(&self) -> usize {
+        self.rotation.dim()
     }
 
     fn block_bytes(&self) -> usize {
-        self.spec.block_bytes(D)
+        self.spec.block_bytes(self.dim())
     }
 
-    fn encode(&self, x: &[f32; D], block: &mut [u8]) -> Result<(), Error> {
-        Error::expect_length("bytes of a block", self.block_bytes(), block.len())?;
+    fn encode(&self, x: &[f32], block: &mut [u8]) -> Result<(), Error> {
+        let dim = self.dim();
+        check_block(dim, x, self.block_bytes(), block)?;
         let norm = norm(self.backend, x)?;
         let tree = self.tree();
-        let mut radii = *x;
-        let mut codes = [0; D];
         let mut head = [0; 2 * octaplex_arch::MAX_DIM / 16];
         let head = &mut head[..2 * tree.roots()];
-        if norm >= SMALLEST_NORM {
-            self.rotation.forward(self.backend, &mut radii);
-            self.backend.quantize_angles(&tree, &mut radii, &mut codes[..tree.codes()]);
-            if self.spec.depth == Depth::Full {
-                radii[0] = norm;
+        with_scratch(dim + words_for(dim), |memory| {
+            let (radii, codes) = memory.split_at_mut(dim);
+            let codes = &mut bytes_of(codes, dim)[..tree.codes()];
+            if norm >= SMALLEST_NORM {
+                radii.copy_from_slice(x);
+                self.rotation.forward(self.backend, radii);
+                self.backend.quantize_angles(&tree, radii, codes);
+                if self.spec.depth == Depth::Full {
+                    radii[0] = norm;
+                }
+                for (radius, head) in radii.iter().zip(head.as_chunks_mut::<2>().0) {
+                    *head = to_f16(*radius)?.to_le_bytes();
+                }
             }
-            for (radius, head) in radii.iter().zip(head.as_chunks_mut::<2>().0) {
-                *head = to_f16(*radius)?.to_le_bytes();
+            if head.iter().all(|byte| *byte == 0) {
+                block.fill(0);
+                return Ok(());
             }
-        }
-        if head.iter().all(|byte| *byte == 0) {
-            block.fill(0);
-            return Ok(());
-        }
-        let (scales, mut planes) = block.split_at_mut(head.len());
-        scales.copy_from_slice(head);
-        let mut codes = &codes[..];
-        for (count, packing) in tree.streams() {
-            let (plane, rest) = planes.split_at_mut(packing.bytes(count));
-            self.backend.pack(packing, &codes[..count], plane);
-            (codes, planes) = (&codes[count..], rest);
-        }
-        Ok(())
+            let (scales, mut planes) = block.split_at_mut(head.len());
+            scales.copy_from_slice(head);
+            let mut codes = &codes[..];
+            for (count, packing) in tree.streams() {
+                let (plane, rest) = planes.split_at_mut(packing.bytes(count));
+                self.backend.pack(packing, &codes[..count], plane);
+                (codes, planes) = (&codes[count..], rest);
+            }
+            Ok(())
+        })
     }
 
-    fn decode(&self, block: &[u8], x: &mut [f32; D]) -> Result<(), Error> {
-        Error::expect_length("bytes of a block", self.block_bytes(), block.len())?;
+    fn decode(&self, block: &[u8], x: &mut [f32]) -> Result<(), Error> {
+        check_block(self.dim(), x, self.block_bytes(), block)?;
         self.check_scales(block)?;
         self.backend.decode_angles(&self.tree(), block, x);
         self.rotation.inverse(self.backend, x);
         Ok(())
     }
 
-    fn prepare_query(&self, q: &[f32; D]) -> Result<Query<D>, Error> {
-        check_values(q, MAX_VALUE)?;
-        let mut rotated = *q;
-        self.rotation.forward(self.backend, &mut rotated);
-        Ok(Query::float(rotated))
+    fn query_len(&self) -> usize {
+        self.format().len()
     }
 
-    fn score(&self, queries: &[Query<D>], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
-        let count = count_blocks(blocks, self.block_bytes())?;
-        Error::expect_length("scores", queries.len().saturating_mul(count), scores.len())?;
+    fn prepare_query(&self, q: &[f32], query: &mut [f32]) -> Result<(), Error> {
+        self.format().check_prepare(q, query)?;
+        self.format().write_rotated(self.backend, &self.rotation, q, query);
+        Ok(())
+    }
+
+    fn score(&self, queries: &[&[f32]], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
+        check_score(queries, blocks, self.block_bytes(), scores)?;
         self.check_scales(blocks)?;
-        Query::in_float_batches(queries, scores, |queries, scores| {
+        self.format().in_float_batches(queries, scores, |queries, scores| {
             self.backend.score_angles(&self.tree(), blocks, queries, scores);
-        });
-        Ok(())
+        })
     }
 
-    fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [[f32; D]]) -> Result<(), Error> {
-        check_accumulate(weights, blocks, self.block_bytes(), acc.len())?;
+    fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [f32]) -> Result<(), Error> {
+        check_accumulate(weights, blocks, self.block_bytes(), acc, self.dim())?;
         self.check_scales(blocks)?;
-        self.backend.accumulate_angles(&self.tree(), blocks, weights, acc.as_flattened_mut());
+        self.backend.accumulate_angles(&self.tree(), blocks, weights, acc);
         Ok(())
     }
 
-    fn finish(&self, acc: &mut [f32; D]) {
-        self.rotation.inverse(self.backend, acc);
+    fn finish(&self, acc: &mut [f32]) {
+        self.rotation.inverse_rows(self.backend, acc);
     }
 }

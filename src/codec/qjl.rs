@@ -5,19 +5,22 @@
 //!
 //! A block: f16 norm, sign plane.
 
+use super::query::{Body, QueryFormat};
+use super::scratch::with_scratch;
 use super::{
-    Codec, MAX_VALUE, Query, SMALLEST_NORM, check_accumulate, check_scales, check_values, count_blocks, norm,
-    read_f16, to_f16,
+    Codec, SMALLEST_NORM, check_accumulate, check_block, check_scales, check_score, norm, read_f16, to_f16,
 };
 use crate::backend::Kernels;
 use crate::codebook::WIDTHS;
 use crate::sketch::{Sketch, SketchSpec};
 use crate::spec::{Key, Spec, Value, parse_int};
-use crate::{Backend, CodecSpec, Error, Stream};
+use crate::typed::Typed;
+use crate::{Backend, Error, Stream};
 use octaplex_arch::SignRows;
 
 /// `qjl:sketch=wht,sketch_rounds=2,seed=0`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct QjlSpec {
     /// The sketch.
     pub sketch: SketchSpec,
@@ -26,6 +29,24 @@ pub struct QjlSpec {
 }
 
 impl QjlSpec {
+    /// Everything by default.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { sketch: SketchSpec::new(), seed: 0 }
+    }
+
+    /// The same with another sketch.
+    #[must_use]
+    pub const fn sketch(self, sketch: SketchSpec) -> Self {
+        Self { sketch, ..self }
+    }
+
+    /// The same with another seed.
+    #[must_use]
+    pub const fn seed(self, seed: u64) -> Self {
+        Self { seed, ..self }
+    }
+
     /// Bytes of a block of `dim` values.
     #[must_use]
     pub const fn block_bytes(&self, dim: usize) -> usize {
@@ -59,12 +80,30 @@ impl Spec for QjlSpec {
     }
 }
 
-/// The codec. State: 4·D bytes (and 8·D² with `sketch=gauss`).
+/// QJL for vectors of `D` values; keys: [`QjlSpec`]. State: 2.3 KiB of signs (and 8·D² bytes with `sketch=gauss`).
+///
+/// The published estimator (Zandieh, Daliri, Han) with an orthonormal sketch by default. Encoding is O(D log D), D² with
+/// `gauss`.
+///
+/// ```
+/// use octaplex::{Error, Qjl};
+///
+/// let codec = Qjl::<128>::new()?;
+/// let mut block = [0; 18];
+/// codec.encode(&[1.0; 128], &mut block)?;
+/// let mut score = [0.0];
+/// codec.score(&[codec.prepare_query(&[1.0; 128])?], &block, &mut score)?;
+/// assert!((score[0] - 128.0).abs() < 40.0); // one bit a value: unbiased, and noisy
+/// # Ok::<(), Error>(())
+/// ```
+pub type Qjl<const D: usize> = Typed<Core, D>;
+
+/// The codec at a width known at run time.
 #[derive(Clone, Debug)]
-pub struct Qjl<const D: usize> {
-    spec: QjlSpec,
+pub struct Core {
+    dim: usize,
     backend: Kernels,
-    sketch: Sketch<D>,
+    sketch: Sketch,
 }
 
 impl<const D: usize> Qjl<D> {
@@ -75,36 +114,42 @@ impl<const D: usize> Qjl<D> {
     pub fn new() -> Result<Self, Error> {
         Self::build(QjlSpec::default(), Backend::detect(), Stream::default())
     }
+}
 
+impl Core {
     /// The codec of a spec, for one head.
     ///
     /// # Errors
-    /// [`Error::Width`] unless `D` is one of [`WIDTHS`]; [`Error::Value`] for rounds outside their range;
+    /// [`Error::Width`] unless `dim` is one of [`WIDTHS`]; [`Error::Value`] for rounds outside their range;
     /// [`Error::Unsupported`] for a dense sketch of several rounds, or without `alloc`.
-    pub fn build(spec: QjlSpec, backend: Backend, stream: Stream) -> Result<Self, Error> {
-        if !WIDTHS.contains(&D) {
-            return Err(Error::Width { actual: D });
+    pub(crate) fn build(spec: QjlSpec, dim: usize, backend: Backend, stream: Stream) -> Result<Self, Error> {
+        if !WIDTHS.contains(&dim) {
+            return Err(Error::Width { actual: dim });
         }
-        let sketch = Sketch::build(spec.sketch, spec.seed, backend, stream)?;
-        Ok(Self { spec, backend: backend.kernels(), sketch })
+        let sketch = Sketch::build(spec.sketch, dim, spec.seed, backend, stream)?;
+        Ok(Self { dim, backend: backend.kernels(), sketch })
+    }
+
+    fn format(&self) -> QueryFormat {
+        QueryFormat::new(self.dim, Body::None).sketched()
     }
 
     fn rows<'a>(&self, blocks: &'a [u8]) -> SignRows<'a> {
-        SignRows { bytes: blocks, stride: self.block_bytes(), dim: D, at: 0, outer: None }
+        SignRows { bytes: blocks, stride: self.block_bytes(), dim: self.dim, at: 0, outer: None }
     }
 }
 
-impl<const D: usize> Codec<D> for Qjl<D> {
-    fn spec(&self) -> CodecSpec {
-        CodecSpec::Qjl(self.spec)
+impl Codec for Core {
+    fn dim(&self) -> usize {
+        self.dim
     }
 
     fn block_bytes(&self) -> usize {
-        self.spec.block_bytes(D)
+        2 + SketchSpec::bytes(self.dim)
     }
 
-    fn encode(&self, x: &[f32; D], block: &mut [u8]) -> Result<(), Error> {
-        Error::expect_length("bytes of a block", self.block_bytes(), block.len())?;
+    fn encode(&self, x: &[f32], block: &mut [u8]) -> Result<(), Error> {
+        check_block(self.dim, x, self.block_bytes(), block)?;
         let norm = norm(self.backend, x)?;
         let stored = to_f16(norm)?;
         if norm < SMALLEST_NORM || stored.to_bits() == 0 {
@@ -113,42 +158,52 @@ impl<const D: usize> Codec<D> for Qjl<D> {
         }
         let (head, plane) = block.split_at_mut(2);
         head.copy_from_slice(&stored.to_le_bytes());
-        self.sketch.encode(x, plane);
-        Ok(())
+        with_scratch(self.dim, |sketched| {
+            sketched.copy_from_slice(x);
+            self.sketch.encode(sketched, plane);
+            Ok(())
+        })
     }
 
-    fn decode(&self, block: &[u8], x: &mut [f32; D]) -> Result<(), Error> {
-        Error::expect_length("bytes of a block", self.block_bytes(), block.len())?;
+    fn decode(&self, block: &[u8], x: &mut [f32]) -> Result<(), Error> {
+        check_block(self.dim, x, self.block_bytes(), block)?;
         check_scales(block, block.len(), 1)?;
         self.sketch.decode(&block[2..], read_f16(block).to_f32(), x);
         Ok(())
     }
 
-    fn prepare_query(&self, q: &[f32; D]) -> Result<Query<D>, Error> {
-        check_values(q, MAX_VALUE)?;
-        let mut query = Query::float(*q);
-        self.sketch.prepare(q, &mut query);
-        Ok(query)
+    fn query_len(&self) -> usize {
+        self.format().len()
     }
 
-    fn score(&self, queries: &[Query<D>], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
-        let count = count_blocks(blocks, self.block_bytes())?;
-        Error::expect_length("scores", queries.len().saturating_mul(count), scores.len())?;
+    fn prepare_query(&self, q: &[f32], query: &mut [f32]) -> Result<(), Error> {
+        let format = self.format();
+        format.check_prepare(q, query)?;
+        format.write(self.backend, q, query);
+        with_scratch(self.dim, |basis| {
+            basis.copy_from_slice(q);
+            self.sketch.prepare(&format, basis, query);
+            Ok(())
+        })
+    }
+
+    fn score(&self, queries: &[&[f32]], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
+        check_score(queries, blocks, self.block_bytes(), scores)?;
         check_scales(blocks, self.block_bytes(), 1)?;
-        Query::check_sketches(queries)?;
+        let format = self.format();
+        format.check(queries)?;
         scores.fill(0.0);
-        self.sketch.score(queries, &self.rows(blocks), scores);
-        Ok(())
+        self.sketch.score(&format, queries, &self.rows(blocks), scores)
     }
 
-    fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [[f32; D]]) -> Result<(), Error> {
-        check_accumulate(weights, blocks, self.block_bytes(), acc.len())?;
+    fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [f32]) -> Result<(), Error> {
+        check_accumulate(weights, blocks, self.block_bytes(), acc, self.dim)?;
         check_scales(blocks, self.block_bytes(), 1)?;
         self.sketch.accumulate_sketched(weights, &self.rows(blocks), acc);
         Ok(())
     }
 
-    fn finish(&self, acc: &mut [f32; D]) {
-        self.sketch.transposed(acc);
+    fn finish(&self, acc: &mut [f32]) {
+        acc.chunks_exact_mut(self.dim).for_each(|acc| self.sketch.transposed(acc));
     }
 }

@@ -9,11 +9,14 @@
 //!
 //! Deviations: input that is not finite is refused, and so is a scale beyond f16.
 
-use super::{Codec, MAX_VALUE, Query, check_accumulate, check_values, count_blocks, to_f16};
+use super::query::{Body, QueryFormat};
+use super::scratch::with_scratch;
+use super::{Codec, MAX_VALUE, check_accumulate, check_block, check_score, check_values, to_f16};
 use crate::backend::Kernels;
 use crate::codebook::WIDTHS;
 use crate::spec::{Key, Spec, Value, one_of};
-use crate::{Backend, CodecSpec, Error, Stream};
+use crate::typed::Typed;
+use crate::{Backend, Error, Stream};
 use octaplex_arch::{BLOCK_BYTES, BLOCK_VALUES, BlockBook};
 
 /// What the bit plane means.
@@ -45,12 +48,19 @@ impl Tq3Variant {
 
 /// `tq3_0:variant=original`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Tq3Spec {
     /// What the bit plane means.
     pub variant: Tq3Variant,
 }
 
 impl Tq3Spec {
+    /// One of the two meanings.
+    #[must_use]
+    pub const fn new(variant: Tq3Variant) -> Self {
+        Self { variant }
+    }
+
     /// Bytes of a block of `dim` values; 0 where 32 does not divide `dim`.
     #[must_use]
     pub const fn block_bytes(&self, dim: usize) -> usize {
@@ -100,10 +110,22 @@ const SIGNS: [u32; BLOCK_VALUES] = {
 /// 1/√32.
 const SCALE: f32 = 0.176_776_69;
 
-/// The codec. It has no state.
+/// TQ3_0 for vectors of `D` values, divisible by 32; keys: [`Tq3Spec`]. It has no state, and everything it does is O(D).
+///
+/// ```
+/// use octaplex::{Error, Tq3};
+///
+/// let codec = Tq3::<64>::new()?;
+/// let mut blocks = [0; 28];
+/// codec.encode(&[0.5; 64], &mut blocks)?;
+/// # Ok::<(), Error>(())
+/// ```
+pub type Tq3<const D: usize> = Typed<Core, D>;
+
+/// The codec at a width known at run time.
 #[derive(Clone, Debug)]
-pub struct Tq3<const D: usize> {
-    spec: Tq3Spec,
+pub struct Core {
+    dim: usize,
     backend: Kernels,
     book: BlockBook,
 }
@@ -112,29 +134,35 @@ impl<const D: usize> Tq3<D> {
     /// The original variant, on the fastest backend of this CPU.
     ///
     /// # Errors
-    /// As [`build`](Self::build).
+    /// [`Error::Width`] unless `D` is one of [`WIDTHS`]; [`Error::Unsupported`] where 32 does not divide it.
     pub fn new() -> Result<Self, Error> {
         Self::build(Tq3Spec::default(), Backend::detect(), Stream::default())
     }
+}
 
+impl Core {
     /// The codec of a spec; nothing is random here, so the stream changes nothing.
     ///
     /// # Errors
-    /// [`Error::Width`] unless `D` is one of [`WIDTHS`]; [`Error::Unsupported`] where 32 does not divide it.
-    pub fn build(spec: Tq3Spec, backend: Backend, _stream: Stream) -> Result<Self, Error> {
-        if !WIDTHS.contains(&D) {
-            return Err(Error::Width { actual: D });
+    /// [`Error::Width`] unless `dim` is one of [`WIDTHS`]; [`Error::Unsupported`] where 32 does not divide it.
+    pub(crate) fn build(spec: Tq3Spec, dim: usize, backend: Backend, _stream: Stream) -> Result<Self, Error> {
+        if !WIDTHS.contains(&dim) {
+            return Err(Error::Width { actual: dim });
         }
-        if !D.is_multiple_of(BLOCK_VALUES) {
+        if !dim.is_multiple_of(BLOCK_VALUES) {
             return Err(Error::Unsupported { why: "tq3_0 needs a width that 32 divides" });
         }
-        Ok(Self { spec, backend: backend.kernels(), book: spec.variant.book() })
+        Ok(Self { dim, backend: backend.kernels(), book: spec.variant.book() })
     }
 
-    fn rotate(&self, x: &mut [f32; D]) {
+    fn rotate(&self, x: &mut [f32]) {
         for x in x.as_chunks_mut::<BLOCK_VALUES>().0 {
             self.backend.rotate(x, &SIGNS, SCALE);
         }
+    }
+
+    fn format(&self) -> QueryFormat {
+        QueryFormat::new(self.dim, Body::Float)
     }
 
     /// `Ok` if every scale is finite.
@@ -148,62 +176,66 @@ impl<const D: usize> Tq3<D> {
             .iter()
             .position(|block| block[13] & 0x7c == 0x7c)
             .unwrap_or(0);
-        Err(Error::Corrupt { block: at / (D / BLOCK_VALUES) })
+        Err(Error::Corrupt { block: at / (self.dim / BLOCK_VALUES) })
     }
 }
 
-impl<const D: usize> Codec<D> for Tq3<D> {
-    fn spec(&self) -> CodecSpec {
-        CodecSpec::Tq3(self.spec)
+impl Codec for Core {
+    fn dim(&self) -> usize {
+        self.dim
     }
 
     fn block_bytes(&self) -> usize {
-        self.spec.block_bytes(D)
+        self.dim / BLOCK_VALUES * BLOCK_BYTES
     }
 
-    fn encode(&self, x: &[f32; D], block: &mut [u8]) -> Result<(), Error> {
-        Error::expect_length("bytes of a block", self.block_bytes(), block.len())?;
+    fn encode(&self, x: &[f32], block: &mut [u8]) -> Result<(), Error> {
+        check_block(self.dim, x, self.block_bytes(), block)?;
         check_values(x, MAX_VALUE)?;
-        let mut z = *x;
-        self.rotate(&mut z);
-        to_f16(self.backend.max_abs(&z) / self.book.largest())?;
-        self.backend.quantize_blocks(&self.book, &z, block);
-        Ok(())
+        with_scratch(self.dim, |z| {
+            z.copy_from_slice(x);
+            self.rotate(z);
+            to_f16(self.backend.max_abs(z) / self.book.largest())?;
+            self.backend.quantize_blocks(&self.book, z, block);
+            Ok(())
+        })
     }
 
-    fn decode(&self, block: &[u8], x: &mut [f32; D]) -> Result<(), Error> {
-        Error::expect_length("bytes of a block", self.block_bytes(), block.len())?;
+    fn decode(&self, block: &[u8], x: &mut [f32]) -> Result<(), Error> {
+        check_block(self.dim, x, self.block_bytes(), block)?;
         self.check_scales(block)?;
         self.backend.decode_blocks(&self.book, block, x);
         self.finish(x);
         Ok(())
     }
 
-    fn prepare_query(&self, q: &[f32; D]) -> Result<Query<D>, Error> {
-        check_values(q, MAX_VALUE)?;
-        let mut rotated = *q;
-        self.rotate(&mut rotated);
-        Ok(Query::float(rotated))
+    fn query_len(&self) -> usize {
+        self.format().len()
     }
 
-    fn score(&self, queries: &[Query<D>], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
-        let count = count_blocks(blocks, self.block_bytes())?;
-        Error::expect_length("scores", queries.len().saturating_mul(count), scores.len())?;
-        self.check_scales(blocks)?;
-        Query::in_float_batches(queries, scores, |queries, scores| {
-            self.backend.score_blocks(&self.book, D, blocks, queries, scores);
-        });
+    fn prepare_query(&self, q: &[f32], query: &mut [f32]) -> Result<(), Error> {
+        self.format().check_prepare(q, query)?;
+        self.format().write(self.backend, q, query);
+        self.rotate(&mut query[1..]);
         Ok(())
     }
 
-    fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [[f32; D]]) -> Result<(), Error> {
-        check_accumulate(weights, blocks, self.block_bytes(), acc.len())?;
+    fn score(&self, queries: &[&[f32]], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
+        check_score(queries, blocks, self.block_bytes(), scores)?;
         self.check_scales(blocks)?;
-        self.backend.accumulate_blocks(&self.book, D, blocks, weights, acc.as_flattened_mut());
+        self.format().in_float_batches(queries, scores, |queries, scores| {
+            self.backend.score_blocks(&self.book, self.dim, blocks, queries, scores);
+        })
+    }
+
+    fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [f32]) -> Result<(), Error> {
+        check_accumulate(weights, blocks, self.block_bytes(), acc, self.dim)?;
+        self.check_scales(blocks)?;
+        self.backend.accumulate_blocks(&self.book, self.dim, blocks, weights, acc);
         Ok(())
     }
 
-    fn finish(&self, acc: &mut [f32; D]) {
+    fn finish(&self, acc: &mut [f32]) {
         for acc in acc.as_chunks_mut::<BLOCK_VALUES>().0 {
             self.backend.rotate_inverse(acc, &SIGNS, SCALE);
         }

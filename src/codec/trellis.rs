@@ -7,22 +7,27 @@
 //! quantiser: M. W. Marcellin and T. R. Fischer, "Trellis coded quantization of memoryless and Gauss-Markov
 //! sources", IEEE Transactions on Communications 38(1), 1990; its tables are trained for the unit sphere.
 
+use super::query::{Body, QueryFormat};
+use super::scratch::with_scratch;
 use super::turboquant::ROUNDS;
 use super::{
-    Codec, MAX_VALUE, Query, SMALLEST_NORM, at_row, check_accumulate, check_scales, check_values,
-    count_blocks, norm, read_f16, to_f16,
+    Codec, SMALLEST_NORM, at_row, check_accumulate, check_block, check_scales, check_score, count_rows, norm,
+    read_f16, surely_encodable, to_f16,
 };
 use crate::backend::Kernels;
 use crate::codebook::{TRELLIS_LEVELS, TRELLIS_STATES, TrellisBook, WIDTHS, trellis};
 use crate::rotation::Rotation;
 use crate::spec::{Key, Spec, Value, describe_planes, one_of, parse_int};
-use crate::{Backend, CodecSpec, Error, Gain, Stream};
+use crate::stream::Purpose;
+use crate::typed::Typed;
+use crate::{Backend, Error, Gain, Stream};
 use octaplex_arch::{Fit, MAX_DIM, Packing, WindowCodebook};
 
-/// `trellis:m=4,states=8,gain=mse,rounds=1,seed=0`
+/// `trellis:m=4,states=8,gain=mse,rounds=1,seed=0`; `bits=3` is another name of `m=4`, `bits=b` of m = 2^(b-1).
 ///
 /// A value takes 1 + log2 m bits, and a block two bytes more for its norm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct TrellisSpec {
     /// Centroids that a coordinate chooses from once its path is known: 1, 2, 3, 4, 6, 8, 12 or 16.
     pub m: u8,
@@ -38,11 +43,41 @@ pub struct TrellisSpec {
 
 impl Default for TrellisSpec {
     fn default() -> Self {
-        Self { m: 4, states: 8, gain: Gain::Mse, rounds: 1, seed: 0 }
+        Self::new(4, 8)
     }
 }
 
 impl TrellisSpec {
+    /// `m` centroids, 1 + log2 `m` bits a value, and `states` states; everything else by default.
+    #[must_use]
+    pub const fn new(m: u8, states: u8) -> Self {
+        Self { m, states, gain: Gain::Mse, rounds: 1, seed: 0 }
+    }
+
+    /// `bits` bits a value, 1 to 5, everything else by default.
+    #[must_use]
+    pub const fn bits(bits: u8) -> Self {
+        Self::new(if bits >= 1 && bits <= 5 { 1 << (bits - 1) } else { 0 }, 8)
+    }
+
+    /// The same with another norm stored.
+    #[must_use]
+    pub const fn gain(self, gain: Gain) -> Self {
+        Self { gain, ..self }
+    }
+
+    /// The same with 1 to 3 rounds of signs and Hadamard transform.
+    #[must_use]
+    pub const fn rounds(self, rounds: u8) -> Self {
+        Self { rounds, ..self }
+    }
+
+    /// The same with another seed.
+    #[must_use]
+    pub const fn seed(self, seed: u64) -> Self {
+        Self { seed, ..self }
+    }
+
     /// Bytes of a block of `dim` values; 0 for an `m` that no codec is built from.
     #[must_use]
     pub const fn block_bytes(&self, dim: usize) -> usize {
@@ -55,7 +90,9 @@ impl TrellisSpec {
     }
 }
 
-const M: Key = Key::new("m", "1, 2, 3, 4, 6, 8, 12, 16");
+/// Another name of `m` = 2^(bits-1).
+const BITS: Key = Key::new("bits", "1..=5");
+const M: Key = Key::new("m", "1, 2, 3, 4, 6, 8, 12, 16").excludes(1);
 const STATES: Key = Key::new("states", "4, 8, 16, 32, 64");
 
 /// One of the listed numbers, in plain digits.
@@ -68,14 +105,15 @@ impl Spec for TrellisSpec {
     const NAME: &'static str = "trellis";
     const SUMMARY: &'static str = "random rotation and a trellis code";
     const KEYS: &'static [Key] =
-        &[M, STATES, Key::new("gain", "mse, norm, unbiased"), ROUNDS, Key::new("seed", "0..2^64")];
+        &[BITS, M, STATES, Key::new("gain", "mse, norm, unbiased"), ROUNDS, Key::new("seed", "0..2^64")];
 
     fn set(&mut self, key: usize, value: &str) -> Option<()> {
         match key {
-            0 => self.m = listed(value, &TRELLIS_LEVELS)?,
-            1 => self.states = listed(value, &TRELLIS_STATES)?,
-            2 => self.gain = one_of(value, &Gain::NAMES)?,
-            3 => self.rounds = parse_int(value, 1..=3)? as u8,
+            0 => self.m = 1 << (parse_int(value, 1..=5)? - 1),
+            1 => self.m = listed(value, &TRELLIS_LEVELS)?,
+            2 => self.states = listed(value, &TRELLIS_STATES)?,
+            3 => self.gain = one_of(value, &Gain::NAMES)?,
+            4 => self.rounds = parse_int(value, 1..=3)? as u8,
             _ => self.seed = parse_int(value, 0..=u64::MAX)?,
         }
         Some(())
@@ -83,10 +121,11 @@ impl Spec for TrellisSpec {
 
     fn get(&self, key: usize) -> Value {
         match key {
-            0 => Value::Int(self.m.into()),
-            1 => Value::Int(self.states.into()),
-            2 => Value::word(self.gain, &Gain::NAMES),
-            3 => Value::Int(self.rounds.into()),
+            0 => Value::Absent, // always printed as `m`
+            1 => Value::Int(self.m.into()),
+            2 => Value::Int(self.states.into()),
+            3 => Value::word(self.gain, &Gain::NAMES),
+            4 => Value::Int(self.rounds.into()),
             _ => Value::Int(self.seed),
         }
     }
@@ -103,14 +142,16 @@ impl Spec for TrellisSpec {
     }
 }
 
-/// The codec of a [`TrellisSpec`]. State: 4·D bytes of signs and some words; the tables are static.
+/// The trellis codec for vectors of `D` values; keys: [`TrellisSpec`]. State: 2.3 KiB of signs and some words; the tables
+/// are static.
 ///
-/// [`encode`](Codec::encode) takes 8·D + 2 KiB of stack at most beside its input and output (5.6 KiB in all on a
-/// machine without SIMD, whatever `D` is); [`encode_page`](Codec::encode_page) works on 16 vectors at a time, on
+/// Encoding is O(D log D + D·states), decoding O(D log D), a score O(D) in integers.
+/// [`encode`](Typed::encode) takes 8·D + 2 KiB of stack at most beside its input and output (5.6 KiB in all on a
+/// machine without SIMD, whatever `D` is); [`encode_page`](Typed::encode_page) works on 16 vectors at a time, on
 /// 64·D bytes of stack and the search's decisions (64·D bytes up to 32 states, 128·D for 64).
 ///
 /// ```
-/// use octaplex::{Codec, Error, Trellis};
+/// use octaplex::{Error, Trellis};
 ///
 /// let codec = Trellis::<128>::new(4, 8)?; // 3 bits a value, 8 states
 /// let key: [f32; 128] = core::array::from_fn(|i| ((i * i) % 17) as f32 - 8.0);
@@ -124,13 +165,16 @@ impl Spec for TrellisSpec {
 /// assert!(residual < 0.03 * key.iter().map(|&x| square(x)).sum::<f32>());
 /// # Ok::<(), Error>(())
 /// ```
+pub type Trellis<const D: usize> = Typed<Core, D>;
+
+/// The codec at a width known at run time.
 #[derive(Clone, Debug)]
-pub struct Trellis<const D: usize> {
+pub struct Core {
     spec: TrellisSpec,
     backend: Kernels,
-    rotation: Rotation<D>,
+    rotation: Rotation,
     book: TrellisBook,
-    /// Value of one integer step in a coordinate of a rotated unit vector, 1/(κ√D).
+    /// Value of one integer step in a coordinate of a rotated unit vector, 1/(κ√dim).
     unit: f32,
 }
 
@@ -150,18 +194,24 @@ impl<const D: usize> Trellis<D> {
     /// [`Error::Value`] unless `m` is 1, 2, 3, 4, 6, 8, 12 or 16 and `states` 4, 8, 16, 32 or 64, [`Error::Width`]
     /// unless `D` is one of [`WIDTHS`].
     pub fn new(m: u8, states: u8) -> Result<Self, Error> {
-        let spec = TrellisSpec { m, states, ..Default::default() };
-        Self::build(spec, Backend::detect(), Stream::default())
+        Self::build(TrellisSpec::new(m, states), Backend::detect(), Stream::default())
     }
+}
 
+impl Core {
     /// The codec of a spec, for one head.
     ///
     /// # Errors
-    /// [`Error::Value`] for `m`, states or rounds outside their lists, [`Error::Width`] unless `D` is one of
+    /// [`Error::Value`] for `m`, states or rounds outside their lists, [`Error::Width`] unless `dim` is one of
     /// [`WIDTHS`].
-    pub fn build(spec: TrellisSpec, backend: Backend, stream: Stream) -> Result<Self, Error> {
-        if !WIDTHS.contains(&D) {
-            return Err(Error::Width { actual: D });
+    pub(crate) fn build(
+        spec: TrellisSpec,
+        dim: usize,
+        backend: Backend,
+        stream: Stream,
+    ) -> Result<Self, Error> {
+        if !WIDTHS.contains(&dim) {
+            return Err(Error::Width { actual: dim });
         }
         if !TRELLIS_LEVELS.contains(&spec.m.into()) {
             return Err(M.error(0));
@@ -170,9 +220,13 @@ impl<const D: usize> Trellis<D> {
         if !(1..=3).contains(&spec.rounds) {
             return Err(ROUNDS.error(0));
         }
-        let rotation = Rotation::wht(spec.rounds, spec.seed, stream)?;
-        let unit = (1.0 / (f64::from(book.kappa()) * libm::sqrt(D as f64))) as f32;
+        let rotation = Rotation::wht(dim, spec.rounds, spec.seed, Purpose::RotationSigns, stream)?;
+        let unit = (1.0 / (f64::from(book.kappa()) * libm::sqrt(dim as f64))) as f32;
         Ok(Self { spec, backend: backend.kernels(), rotation, book, unit })
+    }
+
+    fn format(&self) -> QueryFormat {
+        QueryFormat::new(self.dim(), Body::Int(QUERY_LIMIT))
     }
 
     /// What the norm field of a block says.
@@ -186,19 +240,19 @@ impl<const D: usize> Trellis<D> {
         if norm < SMALLEST_NORM { 0.0 } else { self.book.kappa() / norm }
     }
 
-    /// Encodes up to [`BATCH`] vectors, whose blocks cannot overflow.
-    fn encode_batch(&self, xs: &[[f32; D]], blocks: &mut [u8]) -> Result<(), Error> {
-        let count = xs.len();
-        let mut z = [[0.0; D]; BATCH];
+    /// Encodes up to [`BATCH`] vectors, whose blocks cannot overflow, in `z`.
+    fn encode_batch(&self, rows: &[f32], z: &mut [f32], blocks: &mut [u8]) -> Result<(), Error> {
+        let dim = self.dim();
         let (mut norms, mut scales, mut fits) = ([0.0; BATCH], [0.0; BATCH], [Fit::default(); BATCH]);
-        for (v, x) in xs.iter().enumerate() {
-            norms[v] = norm(self.backend, x)?;
+        let (count, z) = (rows.len() / dim, &mut z[..rows.len()]);
+        z.copy_from_slice(rows);
+        for (v, z) in z.chunks_exact_mut(dim).enumerate() {
+            norms[v] = norm(self.backend, z)?;
             scales[v] = self.scale(norms[v]);
-            z[v] = *x;
-            self.rotation.forward_unscaled(self.backend, &mut z[v]);
+            self.rotation.forward_unscaled(self.backend, z);
         }
-        let (z, fits) = (z[..count].as_flattened(), &mut fits[..count]);
-        self.backend.viterbi_encode(self.book.windows(), D, z, &scales[..count], blocks, fits);
+        let fits = &mut fits[..count];
+        self.backend.viterbi_encode(self.book.windows(), dim, z, &scales[..count], blocks, fits);
         for (v, block) in blocks.chunks_exact_mut(self.block_bytes()).enumerate() {
             let stored = to_f16(self.stored_norm(norms[v], fits[v]))?;
             finish_block(norms[v], stored, block);
@@ -216,52 +270,55 @@ fn finish_block(norm: f32, stored: half::f16, block: &mut [u8]) {
     }
 }
 
-/// Vectors below this norm are encodable with any gain: an f16 holds 65504, and no gain
-/// comes near 64 (a code of unit vectors is never as short as 1/64).
-const SURE_NORM: f32 = 1024.0;
-
-impl<const D: usize> Codec<D> for Trellis<D> {
-    fn spec(&self) -> CodecSpec {
-        CodecSpec::Trellis(self.spec)
+impl Codec for Core {
+    fn dim(&self) -> usize {
+        self.rotation.dim()
     }
 
     fn block_bytes(&self) -> usize {
-        self.spec.block_bytes(D)
+        self.spec.block_bytes(self.dim())
     }
 
-    fn encode(&self, x: &[f32; D], block: &mut [u8]) -> Result<(), Error> {
-        let bytes = self.block_bytes();
-        Error::expect_length("bytes of a block", bytes, block.len())?;
+    fn encode(&self, x: &[f32], block: &mut [u8]) -> Result<(), Error> {
+        let (dim, bytes) = (self.dim(), self.block_bytes());
+        check_block(dim, x, bytes, block)?;
         let norm = norm(self.backend, x)?;
-        let mut z = *x;
-        self.rotation.forward_unscaled(self.backend, &mut z);
         let mut scratch = [0; MAX_TRELLIS_BYTES];
+        let scratch = &mut scratch[..bytes];
         let mut fit = [Fit::default()];
-        let scale = [self.scale(norm)];
-        self.backend.viterbi_encode(self.book.windows(), D, &z, &scale, &mut scratch[..bytes], &mut fit);
+        with_scratch(dim, |z| {
+            z.copy_from_slice(x);
+            self.rotation.forward_unscaled(self.backend, z);
+            let scale = [self.scale(norm)];
+            self.backend.viterbi_encode(self.book.windows(), dim, z, &scale, scratch, &mut fit);
+            Ok(())
+        })?;
         let stored = to_f16(self.stored_norm(norm, fit[0]))?;
-        finish_block(norm, stored, &mut scratch[..bytes]);
-        block.copy_from_slice(&scratch[..bytes]);
+        finish_block(norm, stored, scratch);
+        block.copy_from_slice(scratch);
         Ok(())
     }
 
-    fn encode_page(&self, xs: &[[f32; D]], blocks: &mut [u8]) -> Result<usize, Error> {
-        let bytes = self.block_bytes();
-        Error::expect_length("bytes of blocks", xs.len() * bytes, blocks.len())?;
+    fn encode_page(&self, rows: &[f32], blocks: &mut [u8]) -> Result<usize, Error> {
+        let (dim, bytes) = (self.dim(), self.block_bytes());
+        let count = count_rows(rows, dim)?;
+        Error::expect_length("bytes of blocks", count * bytes, blocks.len())?;
         // All or none: a first pass proves that nothing can fail, by the norms alone if they are small.
-        for (row, x) in xs.iter().enumerate() {
-            if !norm(self.backend, x).is_ok_and(|norm| norm < SURE_NORM) {
+        for (row, x) in rows.chunks_exact(dim).enumerate() {
+            if !surely_encodable(x) {
                 self.encode(x, &mut [0; MAX_TRELLIS_BYTES][..bytes])
-                    .map_err(|error| at_row(error, row, D))?;
+                    .map_err(|error| at_row(error, row, dim))?;
             }
         }
-        let batches = xs.chunks(BATCH).zip(blocks.chunks_mut(BATCH * bytes));
-        batches.into_iter().try_for_each(|(xs, blocks)| self.encode_batch(xs, blocks))?;
-        Ok(xs.len() * bytes)
+        with_scratch(count.min(BATCH) * dim, |z| {
+            let mut batches = rows.chunks(BATCH * dim).zip(blocks.chunks_mut(BATCH * bytes));
+            batches.try_for_each(|(rows, blocks)| self.encode_batch(rows, z, blocks))
+        })?;
+        Ok(count * bytes)
     }
 
-    fn decode(&self, block: &[u8], x: &mut [f32; D]) -> Result<(), Error> {
-        Error::expect_length("bytes of a block", self.block_bytes(), block.len())?;
+    fn decode(&self, block: &[u8], x: &mut [f32]) -> Result<(), Error> {
+        check_block(self.dim(), x, self.block_bytes(), block)?;
         check_scales(block, block.len(), 1)?;
         let norm = read_f16(block).to_f32();
         self.backend.decode_windows(self.book.windows(), block, norm * self.unit, x);
@@ -269,31 +326,37 @@ impl<const D: usize> Codec<D> for Trellis<D> {
         Ok(())
     }
 
-    fn prepare_query(&self, q: &[f32; D]) -> Result<Query<D>, Error> {
-        check_values(q, MAX_VALUE)?;
-        let mut rotated = *q;
-        self.rotation.forward(self.backend, &mut rotated);
-        Ok(Query::int(rotated, QUERY_LIMIT, self.backend))
+    fn query_len(&self) -> usize {
+        self.format().len()
     }
 
-    fn score(&self, queries: &[Query<D>], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
-        let count = count_blocks(blocks, self.block_bytes())?;
-        Error::expect_length("scores", queries.len() * count, scores.len())?;
-        check_scales(blocks, self.block_bytes(), 1)?;
-        Query::in_int_batches(queries, QUERY_LIMIT, scores, |queries, scores| {
-            self.backend.score_windows(self.book.windows(), D, blocks, self.unit, queries, scores);
+    fn prepare_query(&self, q: &[f32], query: &mut [f32]) -> Result<(), Error> {
+        let format = self.format();
+        format.check_prepare(q, query)?;
+        with_scratch(self.dim(), |rotated| {
+            rotated.copy_from_slice(q);
+            self.rotation.forward(self.backend, rotated);
+            format.write(self.backend, rotated, query);
+            Ok(())
         })
     }
 
-    fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [[f32; D]]) -> Result<(), Error> {
-        check_accumulate(weights, blocks, self.block_bytes(), acc.len())?;
+    fn score(&self, queries: &[&[f32]], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
+        check_score(queries, blocks, self.block_bytes(), scores)?;
         check_scales(blocks, self.block_bytes(), 1)?;
-        let (book, acc) = (self.book.windows(), acc.as_flattened_mut());
-        self.backend.accumulate_windows(book, D, blocks, self.unit, weights, acc);
+        self.format().in_int_batches(queries, scores, |queries, scores| {
+            self.backend.score_windows(self.book.windows(), self.dim(), blocks, self.unit, queries, scores);
+        })
+    }
+
+    fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [f32]) -> Result<(), Error> {
+        check_accumulate(weights, blocks, self.block_bytes(), acc, self.dim())?;
+        check_scales(blocks, self.block_bytes(), 1)?;
+        self.backend.accumulate_windows(self.book.windows(), self.dim(), blocks, self.unit, weights, acc);
         Ok(())
     }
 
-    fn finish(&self, acc: &mut [f32; D]) {
-        self.rotation.inverse(self.backend, acc);
+    fn finish(&self, acc: &mut [f32]) {
+        self.rotation.inverse_rows(self.backend, acc);
     }
 }

@@ -7,15 +7,18 @@
 //!
 //! A block: f16 norm, raw plane of codes, digit plane (levels that are no power of two).
 
+use super::query::{Body, QueryFormat};
+use super::scratch::{bytes_of, with_scratch, words_for};
 use super::{
-    Codec, MAX_VALUE, Query, SMALLEST_NORM, check_accumulate, check_scales, check_values, count_blocks, norm,
-    read_f16, to_f16,
+    Codec, SMALLEST_NORM, check_accumulate, check_block, check_scales, check_score, norm, read_f16, to_f16,
 };
 use crate::backend::Kernels;
 use crate::codebook::{Codebook, WIDTHS, lloyd_max};
 use crate::rotation::Rotation;
 use crate::spec::{Key, Spec, Value, one_of, parse_int};
-use crate::{Backend, CodecSpec, Error, Stream};
+use crate::stream::Purpose;
+use crate::typed::Typed;
+use crate::{Backend, Error, Stream};
 use octaplex_arch::{Packing, Rows};
 
 pub use crate::rotation::RotationKind;
@@ -52,6 +55,7 @@ impl RotationKind {
 
 /// `turboquant:bits=4,levels=…,gain=mse,rounds=1,rotation=wht,seed=0`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct TurboQuantSpec {
     /// Centroids of the codebook: 2, 4, 8 … 256, or 3, 5, 6, 10, 12.
     pub levels: u16,
@@ -67,11 +71,48 @@ pub struct TurboQuantSpec {
 
 impl Default for TurboQuantSpec {
     fn default() -> Self {
-        Self { levels: 16, gain: Gain::Mse, rounds: 1, rotation: RotationKind::Wht, seed: 0 }
+        Self::new(4)
     }
 }
 
 impl TurboQuantSpec {
+    /// `bits` bits a value, 1 to 8, everything else by default.
+    #[must_use]
+    pub const fn new(bits: u8) -> Self {
+        let levels = if bits < 16 { 1 << bits } else { 0 };
+        Self { levels, gain: Gain::Mse, rounds: 1, rotation: RotationKind::Wht, seed: 0 }
+    }
+
+    /// The same with so many centroids: 2, 4, 8 … 256, or 3, 5, 6, 10, 12.
+    #[must_use]
+    pub const fn levels(self, levels: u16) -> Self {
+        Self { levels, ..self }
+    }
+
+    /// The same with another norm stored.
+    #[must_use]
+    pub const fn gain(self, gain: Gain) -> Self {
+        Self { gain, ..self }
+    }
+
+    /// The same with 1 to 3 rounds of signs and Hadamard transform.
+    #[must_use]
+    pub const fn rounds(self, rounds: u8) -> Self {
+        Self { rounds, ..self }
+    }
+
+    /// The same with another family of rotations.
+    #[must_use]
+    pub const fn rotation(self, rotation: RotationKind) -> Self {
+        Self { rotation, ..self }
+    }
+
+    /// The same with another seed.
+    #[must_use]
+    pub const fn seed(self, seed: u64) -> Self {
+        Self { seed, ..self }
+    }
+
     /// Bytes of a block of `dim` values; 0 for an impossible number of levels.
     #[must_use]
     pub const fn block_bytes(&self, dim: usize) -> usize {
@@ -144,24 +185,37 @@ impl Spec for TurboQuantSpec {
     }
 }
 
-/// The codec; see the [module's words](TurboQuantSpec) for its keys. State: 4·D bytes of signs and 1 KiB of
-/// thresholds (and 8·D² bytes with `rotation=haar`).
+/// TurboQuant for vectors of `D` values; keys: [`TurboQuantSpec`]. State: 2.3 KiB of signs and 1 KiB of thresholds (and
+/// 8·D² bytes with `rotation=haar`).
+///
+/// Encoding and decoding are O(D log D) (D² with `haar`), a score O(D) in integers. The method is TurboQuant's MSE form
+/// (Zandieh, Daliri, Hadian, Mirrokni, Algorithm 1) with a seeded Walsh-Hadamard rotation, an f16 norm that carries
+/// the least-squares gain, and integer centroids; `docs/formats.md` has every deviation.
+///
+/// ```
+/// use octaplex::{Error, TurboQuant};
+///
+/// let codec = TurboQuant::<64>::new(3)?;
+/// let (key, query) = ([0.5; 64], [0.25; 64]);
+/// let mut block = [0; 26];
+/// codec.encode(&key, &mut block)?;
+///
+/// let mut score = [0.0];
+/// codec.score(&[codec.prepare_query(&query)?], &block, &mut score)?;
+/// assert!((score[0] - 8.0).abs() < 0.5); // 64 · 0.5 · 0.25
+/// # Ok::<(), Error>(())
+/// ```
+pub type TurboQuant<const D: usize> = Typed<Core, D>;
+
+/// The codec at a width known at run time.
 #[derive(Clone, Debug)]
-pub struct TurboQuant<const D: usize> {
+pub struct Core {
     spec: TurboQuantSpec,
     backend: Kernels,
-    rotation: Rotation<D>,
+    rotation: Rotation,
     codebook: Codebook,
     packing: Packing,
     thresholds: [f32; 255],
-}
-
-/// A vector on its way into a block.
-struct Quantized<const D: usize> {
-    norm: f32,
-    /// Rotated, not normalised.
-    z: [f32; D],
-    codes: [u8; D],
 }
 
 impl<const D: usize> TurboQuant<D> {
@@ -170,34 +224,40 @@ impl<const D: usize> TurboQuant<D> {
     /// # Errors
     /// [`Error::Value`] unless `bits` is 1 to 8, [`Error::Width`] unless `D` is one of [`WIDTHS`].
     pub fn new(bits: u8) -> Result<Self, Error> {
-        let levels = 1u16.checked_shl(bits.into()).unwrap_or(0);
-        Self::build(TurboQuantSpec { levels, ..Default::default() }, Backend::detect(), Stream::default())
+        Self::build(TurboQuantSpec::new(bits), Backend::detect(), Stream::default())
     }
+}
 
+impl Core {
     /// The codec of a spec, for one head.
     ///
     /// # Errors
-    /// [`Error::Value`] for levels or rounds outside their range, [`Error::Width`] unless `D` is one of [`WIDTHS`],
+    /// [`Error::Value`] for levels or rounds outside their range, [`Error::Width`] unless `dim` is one of [`WIDTHS`],
     /// [`Error::Unsupported`] for a dense rotation of several rounds, or without `alloc`.
-    pub fn build(spec: TurboQuantSpec, backend: Backend, stream: Stream) -> Result<Self, Error> {
-        if !WIDTHS.contains(&D) {
-            return Err(Error::Width { actual: D });
+    pub(crate) fn build(
+        spec: TurboQuantSpec,
+        dim: usize,
+        backend: Backend,
+        stream: Stream,
+    ) -> Result<Self, Error> {
+        if !WIDTHS.contains(&dim) {
+            return Err(Error::Width { actual: dim });
         }
         let levels = usize::from(spec.levels);
-        let (Some(codebook), Some(packing)) = (lloyd_max(D, levels), spec.packing()) else {
+        let (Some(codebook), Some(packing)) = (lloyd_max(dim, levels), spec.packing()) else {
             return Err(BITS.error(0));
         };
         if !(1..=3).contains(&spec.rounds) {
             return Err(ROUNDS.error(0));
         }
         let rotation = match spec.rotation {
-            RotationKind::Wht => Rotation::wht(spec.rounds, spec.seed, stream)?,
+            RotationKind::Wht => Rotation::wht(dim, spec.rounds, spec.seed, Purpose::RotationSigns, stream)?,
             RotationKind::Haar if spec.rounds != 1 => {
                 return Err(Error::Unsupported {
                     why: "rotation=haar is one dense rotation; leave rounds out",
                 });
             }
-            RotationKind::Haar => Rotation::haar(spec.seed, stream)?,
+            RotationKind::Haar => Rotation::haar(dim, spec.seed, stream)?,
         };
         let mut thresholds = [0.0; 255];
         codebook.thresholds(&mut thresholds);
@@ -208,160 +268,171 @@ impl<const D: usize> TurboQuant<D> {
         self.backend
     }
 
+    /// Prepared queries; the largest integer is such that sums over the widest vector fit an i32.
+    pub(super) fn format(&self) -> QueryFormat {
+        let limit = if self.codebook.levels() <= 16 { 127 } else { 1023 };
+        QueryFormat::new(self.dim(), Body::Int(limit))
+    }
+
     fn rows<'a>(&self, blocks: &'a [u8], stride: usize) -> Rows<'a> {
-        Rows { bytes: blocks, stride, dim: D, packing: self.packing }
+        Rows { bytes: blocks, stride, dim: self.dim(), packing: self.packing }
     }
 
     /// Encodes, and gives the unit vector's residual in the rotated basis; `true` for a block of zeros, whose
     /// residual is left alone.
     pub(super) fn encode_with_residual(
         &self,
-        x: &[f32; D],
+        x: &[f32],
         block: &mut [u8],
-        residual: &mut [f32; D],
+        residual: Option<&mut [f32]>,
     ) -> Result<bool, Error> {
-        let Some(Quantized { norm, z, codes }) = self.quantize(x)? else {
+        let (dim, backend) = (self.dim(), self.backend);
+        let norm = norm(backend, x)?;
+        if norm < SMALLEST_NORM {
             block.fill(0);
             return Ok(true);
-        };
-        let mut centroids = [0.0; D];
-        self.backend.lookup(&codes, self.codebook.centroids(), self.codebook.scale(), &mut centroids);
-        let inverse = 1.0 / norm;
-        for ((residual, z), centroid) in residual.iter_mut().zip(z).zip(centroids) {
-            *residual = z * inverse - centroid;
         }
-        self.write(self.stored_norm(norm, &z, &codes), &codes, block)
-    }
-
-    /// Norm, rotated vector and codes; `None` for a vector so small that its block is zeros.
-    fn quantize(&self, x: &[f32; D]) -> Result<Option<Quantized<D>>, Error> {
-        let norm = norm(self.backend, x)?;
-        if norm < SMALLEST_NORM {
-            return Ok(None);
-        }
-        let mut z = *x;
-        self.rotation.forward(self.backend, &mut z);
-        let mut codes = [0; D];
-        let thresholds = &self.thresholds[..self.codebook.levels() - 1];
-        self.backend.quantize(&z, 1.0 / norm, thresholds, &mut codes);
-        Ok(Some(Quantized { norm, z, codes }))
-    }
-
-    /// Writes a block; `true` if its norm rounds to zero, and all of it is zeros.
-    fn write(&self, norm: f32, codes: &[u8; D], block: &mut [u8]) -> Result<bool, Error> {
-        let stored = to_f16(norm)?;
-        let (head, planes) = block.split_at_mut(2);
-        head.copy_from_slice(&stored.to_le_bytes());
-        let zero = stored.to_bits() == 0;
-        if zero {
-            planes.fill(0);
-        } else {
-            self.backend.pack(self.packing, codes, planes);
-        }
+        let (mut zero, mut residual) = (false, residual);
+        with_scratch(2 * dim + words_for(dim), |memory| {
+            let (z, memory) = memory.split_at_mut(dim);
+            let (centroids, codes) = memory.split_at_mut(dim);
+            let codes = bytes_of(codes, dim);
+            z.copy_from_slice(x);
+            self.rotation.forward(backend, z);
+            let thresholds = &self.thresholds[..self.codebook.levels() - 1];
+            backend.quantize(z, 1.0 / norm, thresholds, codes);
+            let stored = to_f16(self.stored_norm(norm, z, codes, centroids))?;
+            let (head, planes) = block.split_at_mut(2);
+            head.copy_from_slice(&stored.to_le_bytes());
+            zero = stored.to_bits() == 0;
+            if zero {
+                planes.fill(0);
+            } else {
+                backend.pack(self.packing, codes, planes);
+            }
+            if let Some(residual) = residual.as_deref_mut() {
+                let (book, scale) = (self.codebook.centroids(), self.codebook.scale());
+                backend.lookup(codes, book, scale, centroids);
+                let inverse = 1.0 / norm;
+                for ((residual, z), centroid) in residual.iter_mut().zip(z).zip(centroids) {
+                    *residual = *z * inverse - *centroid;
+                }
+            }
+            Ok(())
+        })?;
         Ok(zero)
     }
 
     /// Decodes a block with a finite norm, in the rotated basis.
-    pub(super) fn decode_rotated(&self, block: &[u8], x: &mut [f32; D]) {
-        let mut codes = [0; D];
-        self.backend.unpack(self.packing, &block[2..], &mut codes);
-        let norm = read_f16(block).to_f32();
-        self.backend.lookup(&codes, self.codebook.centroids(), norm * self.codebook.scale(), x);
+    pub(super) fn decode_rotated(&self, block: &[u8], x: &mut [f32]) -> Result<(), Error> {
+        let dim = self.dim();
+        with_scratch(words_for(dim), |codes| {
+            let codes = bytes_of(codes, dim);
+            self.backend.unpack(self.packing, &block[2..], codes);
+            let norm = read_f16(block).to_f32();
+            self.backend.lookup(codes, self.codebook.centroids(), norm * self.codebook.scale(), x);
+            Ok(())
+        })
+    }
+
+    /// Rotates a query and leaves that in `rotated`.
+    pub(super) fn prepare_rotated(
+        &self,
+        format: &QueryFormat,
+        q: &[f32],
+        rotated: &mut [f32],
+        query: &mut [f32],
+    ) {
+        rotated.copy_from_slice(q);
+        self.rotation.forward(self.backend, rotated);
+        format.write(self.backend, rotated, query);
     }
 
     /// Scores rows that begin with a block.
     pub(super) fn score_rows(
         &self,
-        queries: &[Query<D>],
+        format: &QueryFormat,
+        queries: &[&[f32]],
         rows: &[u8],
         stride: usize,
         scores: &mut [f32],
     ) -> Result<(), Error> {
         let (centroids, scale) = (self.codebook.centroids(), self.codebook.scale());
-        Query::in_int_batches(queries, self.query_limit(), scores, |queries, scores| {
+        format.in_int_batches(queries, scores, |queries, scores| {
             self.backend.score_codes(&self.rows(rows, stride), centroids, scale, queries, scores);
         })
     }
 
     /// Accumulates rows that begin with a block.
-    pub(super) fn accumulate_rows(&self, weights: &[f32], rows: &[u8], stride: usize, acc: &mut [[f32; D]]) {
+    pub(super) fn accumulate_rows(&self, weights: &[f32], rows: &[u8], stride: usize, acc: &mut [f32]) {
         let (rows, scale) = (self.rows(rows, stride), self.codebook.scale());
-        let centroids = self.codebook.centroids();
-        self.backend.accumulate_codes(&rows, centroids, scale, weights, acc.as_flattened_mut());
+        self.backend.accumulate_codes(&rows, self.codebook.centroids(), scale, weights, acc);
     }
 
-    /// The largest integer of a query: with it, sums over the widest vector fit an i32.
-    fn query_limit(&self) -> i16 {
-        if self.codebook.levels() <= 16 { 127 } else { 1023 }
-    }
-
-    /// What the norm field of a block says for rotated `z` with these codes.
-    fn stored_norm(&self, norm: f32, z: &[f32; D], codes: &[u8; D]) -> f32 {
+    /// What the norm field of a block says for rotated `z` with these codes, whose centroids go to `centroids`.
+    fn stored_norm(&self, norm: f32, z: &[f32], codes: &[u8], centroids: &mut [f32]) -> f32 {
         if self.spec.gain == Gain::Norm {
             return norm;
         }
-        let mut centroids = [0.0; D];
-        self.backend.lookup(codes, self.codebook.centroids(), 1.0, &mut centroids);
+        self.backend.lookup(codes, self.codebook.centroids(), 1.0, centroids);
         let scale = self.codebook.scale();
-        let correlation = self.backend.dot(z, &centroids) / norm * scale;
-        let energy = self.backend.dot(&centroids, &centroids) * scale * scale;
+        let correlation = self.backend.dot(z, centroids) / norm * scale;
+        let energy = self.backend.dot(centroids, centroids) * scale * scale;
         self.spec.gain.stored(norm, correlation, energy)
     }
 }
 
-impl<const D: usize> Codec<D> for TurboQuant<D> {
-    fn spec(&self) -> CodecSpec {
-        CodecSpec::TurboQuant(self.spec)
+impl Codec for Core {
+    fn dim(&self) -> usize {
+        self.rotation.dim()
     }
 
     fn block_bytes(&self) -> usize {
-        2 + self.packing.bytes(D)
+        2 + self.packing.bytes(self.dim())
     }
 
-    fn encode(&self, x: &[f32; D], block: &mut [u8]) -> Result<(), Error> {
-        Error::expect_length("bytes of a block", self.block_bytes(), block.len())?;
-        match self.quantize(x)? {
-            Some(Quantized { norm, z, codes }) => {
-                self.write(self.stored_norm(norm, &z, &codes), &codes, block)?
-            }
-            None => {
-                block.fill(0);
-                true
-            }
-        };
-        Ok(())
+    fn encode(&self, x: &[f32], block: &mut [u8]) -> Result<(), Error> {
+        check_block(self.dim(), x, self.block_bytes(), block)?;
+        self.encode_with_residual(x, block, None).map(drop)
     }
 
-    fn decode(&self, block: &[u8], x: &mut [f32; D]) -> Result<(), Error> {
-        Error::expect_length("bytes of a block", self.block_bytes(), block.len())?;
+    fn decode(&self, block: &[u8], x: &mut [f32]) -> Result<(), Error> {
+        check_block(self.dim(), x, self.block_bytes(), block)?;
         check_scales(block, block.len(), 1)?;
-        self.decode_rotated(block, x);
+        self.decode_rotated(block, x)?;
         self.rotation.inverse(self.backend, x);
         Ok(())
     }
 
-    fn prepare_query(&self, q: &[f32; D]) -> Result<Query<D>, Error> {
-        check_values(q, MAX_VALUE)?;
-        let mut rotated = *q;
-        self.rotation.forward(self.backend, &mut rotated);
-        Ok(Query::int(rotated, self.query_limit(), self.backend))
+    fn query_len(&self) -> usize {
+        self.format().len()
     }
 
-    fn score(&self, queries: &[Query<D>], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
-        let count = count_blocks(blocks, self.block_bytes())?;
-        Error::expect_length("scores", queries.len().saturating_mul(count), scores.len())?;
-        check_scales(blocks, self.block_bytes(), 1)?;
-        self.score_rows(queries, blocks, self.block_bytes(), scores)
+    fn prepare_query(&self, q: &[f32], query: &mut [f32]) -> Result<(), Error> {
+        let format = self.format();
+        format.check_prepare(q, query)?;
+        with_scratch(self.dim(), |rotated| {
+            self.prepare_rotated(&format, q, rotated, query);
+            Ok(())
+        })
     }
 
-    fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [[f32; D]]) -> Result<(), Error> {
-        check_accumulate(weights, blocks, self.block_bytes(), acc.len())?;
-        check_scales(blocks, self.block_bytes(), 1)?;
-        self.accumulate_rows(weights, blocks, self.block_bytes(), acc);
+    fn score(&self, queries: &[&[f32]], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
+        let stride = self.block_bytes();
+        check_score(queries, blocks, stride, scores)?;
+        check_scales(blocks, stride, 1)?;
+        self.score_rows(&self.format(), queries, blocks, stride, scores)
+    }
+
+    fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [f32]) -> Result<(), Error> {
+        let stride = self.block_bytes();
+        check_accumulate(weights, blocks, stride, acc, self.dim())?;
+        check_scales(blocks, stride, 1)?;
+        self.accumulate_rows(weights, blocks, stride, acc);
         Ok(())
     }
 
-    fn finish(&self, acc: &mut [f32; D]) {
-        self.rotation.inverse(self.backend, acc);
+    fn finish(&self, acc: &mut [f32]) {
+        self.rotation.inverse_rows(self.backend, acc);
     }
 }

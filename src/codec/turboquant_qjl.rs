@@ -7,16 +7,20 @@
 //!
 //! A block: f16 norm, raw plane of `bits - 1` bits a code, f16 norm of the unit vector's residual, sign plane.
 
-use super::turboquant::{Gain, TurboQuant, TurboQuantSpec};
-use super::{Codec, Query, check_accumulate, check_scales_at, count_blocks, read_f16, to_f16};
+use super::query::QueryFormat;
+use super::scratch::with_scratch;
+use super::turboquant::{self, Gain, TurboQuantSpec};
+use super::{Codec, check_accumulate, check_block, check_scales_at, check_score, read_f16, to_f16};
 use crate::rotation::RotationKind;
 use crate::sketch::{Sketch, SketchSpec};
 use crate::spec::{Key, Spec, Value, describe_planes, one_of, parse_int};
-use crate::{Backend, CodecSpec, Error, Stream};
+use crate::typed::Typed;
+use crate::{Backend, Error, Stream};
 use octaplex_arch::{Float, Packing, SignRows};
 
 /// `turboquant-qjl:bits=3,sketch=wht,sketch_rounds=2,rounds=1,rotation=wht,seed=0`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct TurboQuantQjlSpec {
     /// Bits of a value, 2 to 8: `bits - 1` and the sketch.
     pub bits: u8,
@@ -32,11 +36,41 @@ pub struct TurboQuantQjlSpec {
 
 impl Default for TurboQuantQjlSpec {
     fn default() -> Self {
-        Self { bits: 3, sketch: SketchSpec::default(), rounds: 1, rotation: RotationKind::Wht, seed: 0 }
+        Self::new(3)
     }
 }
 
 impl TurboQuantQjlSpec {
+    /// `bits` bits a value, 2 to 8, one of them the sketch's; everything else by default.
+    #[must_use]
+    pub const fn new(bits: u8) -> Self {
+        Self { bits, sketch: SketchSpec::new(), rounds: 1, rotation: RotationKind::Wht, seed: 0 }
+    }
+
+    /// The same with another sketch.
+    #[must_use]
+    pub const fn sketch(self, sketch: SketchSpec) -> Self {
+        Self { sketch, ..self }
+    }
+
+    /// The same with 1 to 3 rounds of signs and Hadamard transform.
+    #[must_use]
+    pub const fn rounds(self, rounds: u8) -> Self {
+        Self { rounds, ..self }
+    }
+
+    /// The same with another family of rotations.
+    #[must_use]
+    pub const fn rotation(self, rotation: RotationKind) -> Self {
+        Self { rotation, ..self }
+    }
+
+    /// The same with another seed.
+    #[must_use]
+    pub const fn seed(self, seed: u64) -> Self {
+        Self { seed, ..self }
+    }
+
     /// Bytes of a block of `dim` values; 0 for impossible bits.
     #[must_use]
     pub const fn block_bytes(&self, dim: usize) -> usize {
@@ -99,13 +133,31 @@ impl Spec for TurboQuantQjlSpec {
     }
 }
 
-/// The codec. State: that of `turboquant`, and 4·D bytes (8·D² with `sketch=gauss`).
+/// TurboQuant and a sign sketch of its residual, for vectors of `D` values; keys: [`TurboQuantQjlSpec`]. State: that of
+/// [`TurboQuant`](crate::TurboQuant), and 2.3 KiB of signs (8·D² bytes with `sketch=gauss`).
+///
+/// TurboQuant's inner-product form (Zandieh, Daliri, Hadian, Mirrokni, Algorithm 2); what it costs is what its two
+/// stages cost.
+///
+/// ```
+/// use octaplex::{Error, TurboQuantQjl};
+///
+/// let codec = TurboQuantQjl::<64>::new(4)?;
+/// let mut block = [0; 36];
+/// codec.encode(&[0.5; 64], &mut block)?;
+/// let mut score = [0.0];
+/// codec.score(&[codec.prepare_query(&[0.25; 64])?], &block, &mut score)?;
+/// assert!((score[0] - 8.0).abs() < 1.0); // 64 · 0.5 · 0.25
+/// # Ok::<(), Error>(())
+/// ```
+pub type TurboQuantQjl<const D: usize> = Typed<Core, D>;
+
+/// The codec at a width known at run time.
 #[derive(Clone, Debug)]
-pub struct TurboQuantQjl<const D: usize> {
-    spec: TurboQuantQjlSpec,
+pub struct Core {
     /// The MSE stage.
-    coarse: TurboQuant<D>,
-    sketch: Sketch<D>,
+    coarse: turboquant::Core,
+    sketch: Sketch,
     residual_at: usize,
 }
 
@@ -116,35 +168,44 @@ impl<const D: usize> TurboQuantQjl<D> {
     /// # Errors
     /// [`Error::Value`] unless `bits` is 2 to 8, [`Error::Width`] unless `D` is a listed width.
     pub fn new(bits: u8) -> Result<Self, Error> {
-        Self::build(TurboQuantQjlSpec { bits, ..Default::default() }, Backend::detect(), Stream::default())
+        Self::build(TurboQuantQjlSpec::new(bits), Backend::detect(), Stream::default())
     }
+}
 
+impl Core {
     /// The codec of a spec, for one head.
     ///
     /// # Errors
-    /// [`Error::Value`] for bits or rounds outside their range, [`Error::Width`] unless `D` is a listed width,
+    /// [`Error::Value`] for bits or rounds outside their range, [`Error::Width`] unless `dim` is a listed width,
     /// [`Error::Unsupported`] for dense matrices of several rounds, or without `alloc`.
-    pub fn build(spec: TurboQuantQjlSpec, backend: Backend, stream: Stream) -> Result<Self, Error> {
+    pub(crate) fn build(
+        spec: TurboQuantQjlSpec,
+        dim: usize,
+        backend: Backend,
+        stream: Stream,
+    ) -> Result<Self, Error> {
         if !(2..=8).contains(&spec.bits) {
             return Err(BITS.error(0));
         }
-        let coarse = TurboQuantSpec {
-            levels: 1 << (spec.bits - 1),
-            gain: Gain::Norm,
-            rounds: spec.rounds,
-            rotation: spec.rotation,
-            seed: spec.seed,
-        };
-        let coarse = TurboQuant::build(coarse, backend, stream)?;
-        let sketch = Sketch::build(spec.sketch, spec.seed, backend, stream)?;
-        Ok(Self { spec, coarse, sketch, residual_at: spec.residual_at(D) })
+        let coarse = TurboQuantSpec::new(spec.bits - 1)
+            .gain(Gain::Norm)
+            .rounds(spec.rounds)
+            .rotation(spec.rotation)
+            .seed(spec.seed);
+        let coarse = turboquant::Core::build(coarse, dim, backend, stream)?;
+        let sketch = Sketch::build(spec.sketch, dim, spec.seed, backend, stream)?;
+        Ok(Self { coarse, sketch, residual_at: spec.residual_at(dim) })
+    }
+
+    fn format(&self) -> QueryFormat {
+        self.coarse.format().sketched()
     }
 
     fn signs<'a>(&self, blocks: &'a [u8]) -> SignRows<'a> {
         SignRows {
             bytes: blocks,
             stride: self.block_bytes(),
-            dim: D,
+            dim: self.dim(),
             at: self.residual_at,
             outer: Some(Float::F16),
         }
@@ -155,70 +216,76 @@ impl<const D: usize> TurboQuantQjl<D> {
     }
 }
 
-impl<const D: usize> Codec<D> for TurboQuantQjl<D> {
-    fn spec(&self) -> CodecSpec {
-        CodecSpec::TurboQuantQjl(self.spec)
+impl Codec for Core {
+    fn dim(&self) -> usize {
+        self.coarse.dim()
     }
 
     fn block_bytes(&self) -> usize {
-        self.residual_at + 2 + SketchSpec::bytes(D)
+        self.residual_at + 2 + SketchSpec::bytes(self.dim())
     }
 
-    fn encode(&self, x: &[f32; D], block: &mut [u8]) -> Result<(), Error> {
-        Error::expect_length("bytes of a block", self.block_bytes(), block.len())?;
-        let mut residual = [0.0; D];
+    fn encode(&self, x: &[f32], block: &mut [u8]) -> Result<(), Error> {
+        check_block(self.dim(), x, self.block_bytes(), block)?;
         let (coarse, fine) = block.split_at_mut(self.residual_at);
-        let zero = self.coarse.encode_with_residual(x, coarse, &mut residual)?;
-        let norm = to_f16(libm::sqrtf(self.coarse.backend().dot(&residual, &residual)))?;
-        if zero || norm.to_bits() == 0 {
-            fine.fill(0);
-            return Ok(());
-        }
-        let (head, plane) = fine.split_at_mut(2);
-        head.copy_from_slice(&norm.to_le_bytes());
-        self.sketch.encode(&residual, plane);
-        Ok(())
+        with_scratch(self.dim(), |residual| {
+            let zero = self.coarse.encode_with_residual(x, coarse, Some(residual))?;
+            let norm = to_f16(libm::sqrtf(self.coarse.backend().dot(residual, residual)))?;
+            if zero || norm.to_bits() == 0 {
+                fine.fill(0);
+                return Ok(());
+            }
+            let (head, plane) = fine.split_at_mut(2);
+            head.copy_from_slice(&norm.to_le_bytes());
+            self.sketch.encode(residual, plane);
+            Ok(())
+        })
     }
 
-    fn decode(&self, block: &[u8], x: &mut [f32; D]) -> Result<(), Error> {
-        Error::expect_length("bytes of a block", self.block_bytes(), block.len())?;
+    fn decode(&self, block: &[u8], x: &mut [f32]) -> Result<(), Error> {
+        check_block(self.dim(), x, self.block_bytes(), block)?;
         self.check_scales(block)?;
         let (coarse, fine) = block.split_at(self.residual_at);
         let norm = read_f16(coarse).to_f32() * read_f16(fine).to_f32();
-        let mut residual = [0.0; D];
-        self.sketch.decode(&fine[2..], norm, &mut residual);
-        self.coarse.decode_rotated(coarse, x);
-        x.iter_mut().zip(residual).for_each(|(x, r)| *x += r);
-        self.coarse.finish(x);
-        Ok(())
+        with_scratch(self.dim(), |residual| {
+            self.sketch.decode(&fine[2..], norm, residual);
+            self.coarse.decode_rotated(coarse, x)?;
+            x.iter_mut().zip(&*residual).for_each(|(x, r)| *x += r);
+            self.coarse.finish(x);
+            Ok(())
+        })
     }
 
-    fn prepare_query(&self, q: &[f32; D]) -> Result<Query<D>, Error> {
-        let mut query = self.coarse.prepare_query(q)?;
-        let rotated = query.rotated;
-        self.sketch.prepare(&rotated, &mut query);
-        Ok(query)
+    fn query_len(&self) -> usize {
+        self.format().len()
     }
 
-    fn score(&self, queries: &[Query<D>], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
-        let count = count_blocks(blocks, self.block_bytes())?;
-        Error::expect_length("scores", queries.len().saturating_mul(count), scores.len())?;
+    fn prepare_query(&self, q: &[f32], query: &mut [f32]) -> Result<(), Error> {
+        let format = self.format();
+        format.check_prepare(q, query)?;
+        with_scratch(self.dim(), |rotated| {
+            self.coarse.prepare_rotated(&format, q, rotated, query);
+            self.sketch.prepare(&format, rotated, query);
+            Ok(())
+        })
+    }
+
+    fn score(&self, queries: &[&[f32]], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
+        check_score(queries, blocks, self.block_bytes(), scores)?;
         self.check_scales(blocks)?;
-        Query::check_sketches(queries)?;
-        self.coarse.score_rows(queries, blocks, self.block_bytes(), scores)?;
-        self.sketch.score(queries, &self.signs(blocks), scores);
-        Ok(())
+        let format = self.format();
+        self.coarse.score_rows(&format, queries, blocks, self.block_bytes(), scores)?;
+        self.sketch.score(&format, queries, &self.signs(blocks), scores)
     }
 
-    fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [[f32; D]]) -> Result<(), Error> {
-        check_accumulate(weights, blocks, self.block_bytes(), acc.len())?;
+    fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [f32]) -> Result<(), Error> {
+        check_accumulate(weights, blocks, self.block_bytes(), acc, self.dim())?;
         self.check_scales(blocks)?;
         self.coarse.accumulate_rows(weights, blocks, self.block_bytes(), acc);
-        self.sketch.accumulate(weights, &self.signs(blocks), acc);
-        Ok(())
+        self.sketch.accumulate(weights, &self.signs(blocks), acc)
     }
 
-    fn finish(&self, acc: &mut [f32; D]) {
+    fn finish(&self, acc: &mut [f32]) {
         self.coarse.finish(acc);
     }
 }

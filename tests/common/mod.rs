@@ -7,7 +7,7 @@ pub mod vectors;
 pub use vectors::{Random, adversarial};
 
 use octaplex::codebook::WIDTHS;
-use octaplex::{AnyCodec, Backend, Codec, CodecSpec, Error, Stream};
+use octaplex::{AnyCodec, Backend, Codec, CodecSpec, Error, Stream, Typed};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 
@@ -101,155 +101,59 @@ pub fn name_of(spec: CodecSpec) -> String {
     spec.to_string().split(':').next().unwrap_or_default().to_owned()
 }
 
-/// A codec whose width is a run-time value: [`Codec`] with slices. Rows are `dim` values each.
-pub trait Rows {
-    fn dim(&self) -> usize;
-    fn block_bytes(&self) -> usize;
-    fn encode(&self, x: &[f32], block: &mut [u8]) -> Result<(), Error>;
-    fn encode_page(&self, xs: &[f32], blocks: &mut [u8]) -> Result<(), Error>;
+/// Any codec at a width known to the compiler.
+pub type Any<const D: usize> = Typed<AnyCodec, D>;
+
+/// What tests ask of any codec in one step.
+pub trait Steps: Codec {
     /// A page of any codec, with what it keeps behind its blocks.
-    fn page(&self, xs: &[f32]) -> Result<Vec<u8>, Error>;
-    fn decode_page(&self, page: &[u8], xs: &mut [f32]) -> Result<(), Error>;
-    fn decode(&self, block: &[u8], x: &mut [f32]) -> Result<(), Error>;
-    /// Prepares each row of `queries`, then scores.
-    fn score(&self, queries: &[f32], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error>;
-    fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [f32]) -> Result<(), Error>;
-    fn finish(&self, acc: &mut [f32]);
-}
-
-fn rows<const D: usize>(values: &[f32]) -> &[[f32; D]] {
-    let (rows, rest) = values.as_chunks();
-    assert!(rest.is_empty());
-    rows
-}
-
-fn rows_mut<const D: usize>(values: &mut [f32]) -> &mut [[f32; D]] {
-    let (rows, rest) = values.as_chunks_mut();
-    assert!(rest.is_empty());
-    rows
-}
-
-impl<const D: usize> Rows for AnyCodec<D> {
-    fn dim(&self) -> usize {
-        D
-    }
-    fn block_bytes(&self) -> usize {
-        Codec::block_bytes(self)
-    }
-    fn encode(&self, x: &[f32], block: &mut [u8]) -> Result<(), Error> {
-        Codec::encode(self, &rows(x)[0], block)
-    }
-    fn encode_page(&self, xs: &[f32], blocks: &mut [u8]) -> Result<(), Error> {
-        Codec::encode_page(self, rows(xs), blocks).map(drop)
-    }
     fn page(&self, xs: &[f32]) -> Result<Vec<u8>, Error> {
-        let mut page = vec![0xaa; self.page_bytes_max(xs.len() / D)];
-        let used = Codec::encode_page(self, rows(xs), &mut page)?;
+        let mut page = vec![0xaa; self.page_bytes_max(xs.len() / self.dim())];
+        let used = self.encode_page(xs, &mut page)?;
         assert!(page[used..].iter().all(|byte| *byte == 0xaa), "bytes behind the page were touched");
         page.truncate(used);
         Ok(page)
     }
-    fn decode_page(&self, page: &[u8], xs: &mut [f32]) -> Result<(), Error> {
-        Codec::decode_page(self, page, rows_mut(xs))
-    }
-    fn decode(&self, block: &[u8], x: &mut [f32]) -> Result<(), Error> {
-        Codec::decode(self, block, &mut rows_mut(x)[0])
-    }
-    fn score(&self, queries: &[f32], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
-        let prepared: Vec<_> =
-            rows(queries).iter().map(|query| self.prepare_query(query)).collect::<Result<_, _>>()?;
-        Codec::score(self, &prepared, blocks, scores)
-    }
-    fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [f32]) -> Result<(), Error> {
-        Codec::accumulate(self, weights, blocks, rows_mut(acc))
-    }
-    fn finish(&self, acc: &mut [f32]) {
-        for acc in rows_mut(acc) {
-            Codec::finish(self, acc);
-        }
+
+    /// Prepares each row of `queries`, then scores.
+    fn prepare_and_score(&self, queries: &[f32], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
+        let mut words = vec![0.0; queries.len() / self.dim() * self.query_len()];
+        let rows = queries.chunks_exact(self.dim());
+        rows.zip(words.chunks_exact_mut(self.query_len()))
+            .try_for_each(|(query, words)| self.prepare_query(query, words))?;
+        let queries: Vec<&[f32]> = words.chunks_exact(self.query_len()).collect();
+        self.score(&queries, blocks, scores)
     }
 }
 
-/// Calls a function that is generic over the width with a width known at run time.
-#[macro_export]
-macro_rules! with_width {
-    ($dim:expr, $d:ident => $body:expr) => {
-        match $dim {
-            32 => {
-                const $d: usize = 32;
-                $body
-            }
-            64 => {
-                const $d: usize = 64;
-                $body
-            }
-            80 => {
-                const $d: usize = 80;
-                $body
-            }
-            96 => {
-                const $d: usize = 96;
-                $body
-            }
-            112 => {
-                const $d: usize = 112;
-                $body
-            }
-            128 => {
-                const $d: usize = 128;
-                $body
-            }
-            160 => {
-                const $d: usize = 160;
-                $body
-            }
-            192 => {
-                const $d: usize = 192;
-                $body
-            }
-            256 => {
-                const $d: usize = 256;
-                $body
-            }
-            512 => {
-                const $d: usize = 512;
-                $body
-            }
-            576 => {
-                const $d: usize = 576;
-                $body
-            }
-            dim => unreachable!("width {dim}"),
-        }
-    };
-}
+impl<C: Codec + ?Sized> Steps for C {}
 
 /// The codec of a spec, or what its constructor refuses.
-pub fn try_build(spec: CodecSpec, dim: usize, backend: Backend) -> Result<Box<dyn Rows>, Error> {
-    with_width!(dim, D => Ok(Box::new(AnyCodec::<D>::build(spec, backend, Stream::default())?)))
+pub fn try_build(spec: CodecSpec, dim: usize, backend: Backend) -> Result<Box<dyn Codec>, Error> {
+    Ok(Box::new(AnyCodec::build(spec, dim, backend, Stream::default())?))
 }
 
 /// The codec of a spec for every width that takes it (a group may not divide the width), with its width.
-pub fn build_all(spec: CodecSpec, backend: Backend) -> Vec<Box<dyn Rows>> {
+pub fn build_all(spec: CodecSpec, backend: Backend) -> Vec<Box<dyn Codec>> {
     let codecs: Vec<_> = WIDTHS.iter().filter_map(|&dim| try_build(spec, dim, backend).ok()).collect();
     assert!(!codecs.is_empty(), "{spec}: no width takes it");
     codecs
 }
 
 /// The codec of a spec that is known to be possible.
-pub fn build(spec: &str, dim: usize) -> Box<dyn Rows> {
+pub fn build(spec: &str, dim: usize) -> Box<dyn Codec> {
     try_build(spec.parse().unwrap(), dim, Backend::detect()).unwrap()
 }
 
 /// Encodes rows one by one.
-pub fn encode_rows(codec: &dyn Rows, rows: &[f32]) -> Vec<u8> {
+pub fn encode_rows(codec: &dyn Codec, rows: &[f32]) -> Vec<u8> {
     let mut blocks = vec![0; rows.len() / codec.dim() * codec.block_bytes()];
     codec.encode_page(rows, &mut blocks).unwrap();
     blocks
 }
 
 /// Decodes blocks one by one.
-pub fn decode_rows(codec: &dyn Rows, blocks: &[u8]) -> Vec<f32> {
+pub fn decode_rows(codec: &dyn Codec, blocks: &[u8]) -> Vec<f32> {
     let mut rows = vec![0.0; blocks.len() / codec.block_bytes() * codec.dim()];
     let blocks = blocks.chunks_exact(codec.block_bytes());
     for (block, row) in blocks.zip(rows.chunks_exact_mut(codec.dim())) {

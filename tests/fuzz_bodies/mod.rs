@@ -5,7 +5,7 @@
 //! rest is data. Data runs out into zeros.
 #![allow(dead_code, unreachable_pub)] // each binary takes what it needs
 
-use octaplex::{Backend, CodecSpec, DynCodec, Error, Key, Stream, codebook::WIDTHS};
+use octaplex::{Backend, Codec, CodecSpec, Error, Key, Stream, codebook::WIDTHS};
 
 /// Data from the fuzzer.
 struct Input<'a>(&'a [u8]);
@@ -77,7 +77,7 @@ fn choose(input: &mut Input) -> Option<(CodecSpec, usize)> {
     }
 }
 
-fn build(spec: CodecSpec, width: usize, backend: Backend) -> Option<Box<dyn DynCodec>> {
+fn build(spec: CodecSpec, width: usize, backend: Backend) -> Option<Box<dyn Codec>> {
     spec.build_dyn(width, backend, Stream::default()).ok()
 }
 
@@ -96,21 +96,21 @@ pub fn roundtrip(data: &[u8]) {
     let Some((spec, width)) = choose(&mut input) else { return };
     let Some(codec) = build(spec, width, Backend::detect()) else { return };
     let rows = input.floats(2 * width);
-    let Ok(blocks) = codec.encode(&rows) else {
+    let Ok(blocks) = codec.encode_rows(&rows) else {
         // Refused as a page: one of its vectors is refused.
-        let one_is = rows.chunks(width).any(|row| codec.encode(row).is_err());
+        let one_is = rows.chunks(width).any(|row| codec.encode_rows(row).is_err());
         assert!(one_is || keeps_outliers(spec), "{spec}");
         return;
     };
     if !keeps_outliers(spec) {
         assert_eq!(blocks.len(), 2 * codec.block_bytes());
-        let singly: Vec<u8> = rows.chunks(width).flat_map(|row| codec.encode(row).unwrap()).collect();
+        let singly: Vec<u8> = rows.chunks(width).flat_map(|row| codec.encode_rows(row).unwrap()).collect();
         assert!(blocks == singly, "{spec} at {width}: a page is not its blocks");
     }
     assert!(is_finite(&rows));
-    assert!(is_finite(&codec.decode(&blocks).unwrap()), "{spec} at {width}");
-    assert!(is_finite(&codec.attend(&[0.5, -4_294_967_296.0], &blocks).unwrap()), "{spec} at {width}");
-    if let Ok(scores) = codec.score(&rows, &blocks) {
+    assert!(is_finite(&codec.decode_rows(&blocks).unwrap()), "{spec} at {width}");
+    assert!(is_finite(&codec.attend_rows(&[0.5, -4_294_967_296.0], &blocks).unwrap()), "{spec} at {width}");
+    if let Ok(scores) = codec.score_rows(&rows, &blocks) {
         assert!(is_finite(&scores), "{spec} at {width}: {scores:?}");
     }
 }
@@ -122,30 +122,30 @@ pub fn decode(data: &[u8]) {
     let Some(codec) = build(spec, width, Backend::detect()) else { return };
     let query = input.finite_floats(width);
     let blocks = input.0;
-    match codec.decode(blocks) {
+    match codec.decode_rows(blocks) {
         Ok(rows) => {
             let count = rows.len() / width;
             assert!(count == blocks.len() / codec.block_bytes() || keeps_outliers(spec), "{spec} at {width}");
             assert!(is_finite(&rows), "{spec} at {width}");
-            assert!(is_finite(&codec.score(&query, blocks).unwrap()), "{spec} at {width}");
-            assert!(is_finite(&codec.attend(&vec![1.0; count], blocks).unwrap()), "{spec} at {width}");
+            assert!(is_finite(&codec.score_rows(&query, blocks).unwrap()), "{spec} at {width}");
+            assert!(is_finite(&codec.attend_rows(&vec![1.0; count], blocks).unwrap()), "{spec} at {width}");
         }
         Err(error) => {
             let count = blocks.len() / codec.block_bytes();
             let wrong_length = !blocks.len().is_multiple_of(codec.block_bytes());
             let is_length = matches!(error, Error::Length { .. });
             assert!(wrong_length == is_length || keeps_outliers(spec), "{spec} at {width}: {error}");
-            assert_eq!(codec.score(&query, blocks), Err(error), "{spec} at {width}");
+            assert_eq!(codec.score_rows(&query, blocks), Err(error), "{spec} at {width}");
             if !is_length && !keeps_outliers(spec) {
-                assert_eq!(codec.attend(&vec![1.0; count], blocks), Err(error), "{spec} at {width}");
+                assert_eq!(codec.attend_rows(&vec![1.0; count], blocks), Err(error), "{spec} at {width}");
             }
         }
     }
     // The same, whole blocks of it.
     let rest = input.bytes(3 * codec.block_bytes());
-    if let Ok(rows) = codec.decode(&rest) {
+    if let Ok(rows) = codec.decode_rows(&rest) {
         assert!(is_finite(&rows), "{spec} at {width}");
-        assert!(is_finite(&codec.score(&query, &rest).unwrap()), "{spec} at {width}");
+        assert!(is_finite(&codec.score_rows(&query, &rest).unwrap()), "{spec} at {width}");
     }
 }
 
@@ -160,22 +160,22 @@ pub fn backends(data: &[u8]) {
     let Some(scalar) = build(spec, width, Backend::SCALAR) else { return };
     let rows = input.floats(width);
     let queries = input.finite_floats(3 * width);
-    let mut blocks = scalar.encode(&rows).unwrap_or_default();
+    let mut blocks = scalar.encode_rows(&rows).unwrap_or_default();
     blocks.extend(input.bytes(2 * scalar.block_bytes()));
     let weights = input.finite_floats(3 * (blocks.len() / scalar.block_bytes()));
     for backend in Backend::available() {
         let Some(codec) = build(spec, width, backend) else { panic!("{spec}: not on {}", backend.name()) };
         let at = format!("{spec} at {width}, {}", backend.name());
-        assert_eq!(codec.encode(&rows), scalar.encode(&rows), "{at}: encode");
-        assert_eq!(bits(codec.decode(&blocks)), bits(scalar.decode(&blocks)), "{at}: decode");
+        assert_eq!(codec.encode_rows(&rows), scalar.encode_rows(&rows), "{at}: encode");
+        assert_eq!(bits(codec.decode_rows(&blocks)), bits(scalar.decode_rows(&blocks)), "{at}: decode");
         assert_eq!(
-            bits(codec.score(&queries, &blocks)),
-            bits(scalar.score(&queries, &blocks)),
+            bits(codec.score_rows(&queries, &blocks)),
+            bits(scalar.score_rows(&queries, &blocks)),
             "{at}: score"
         );
         assert_eq!(
-            bits(codec.attend(&weights, &blocks)),
-            bits(scalar.attend(&weights, &blocks)),
+            bits(codec.attend_rows(&weights, &blocks)),
+            bits(scalar.attend_rows(&weights, &blocks)),
             "{at}: attend"
         );
     }

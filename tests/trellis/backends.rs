@@ -7,12 +7,12 @@ use crate::common::vectors::{Random, adversarial};
 use alloc::vec;
 use alloc::vec::Vec;
 use octaplex::codebook::{TRELLIS_LEVELS, TRELLIS_STATES};
-use octaplex::{Backend, Codec, Query, Stream, Trellis, TrellisSpec};
+use octaplex::{Backend, Query, Stream, Trellis, TrellisSpec};
 
 /// Every number of states with every number of levels.
 fn specs() -> impl Iterator<Item = TrellisSpec> {
     let pairs = TRELLIS_STATES.into_iter().flat_map(|states| TRELLIS_LEVELS.map(|m| (states, m)));
-    pairs.map(|(states, m)| TrellisSpec { m: m as u8, states: states as u8, ..Default::default() })
+    pairs.map(|(states, m)| TrellisSpec::new(m as u8, states as u8))
 }
 
 /// The codec on the specification, and on each other backend.

@@ -16,7 +16,7 @@ mod vectors;
 use alloc::{boxed::Box, format, string::ToString, vec, vec::Vec};
 use core::panic::PanicInfo;
 use core::slice;
-use octaplex::{CodecSpec, DynCodec, Stream};
+use octaplex::{CodecSpec, Codec, Stream};
 use octaplex_arch::Backend;
 
 #[link(wasm_import_module = "host")]
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn encode(
 ) -> u32 {
     // SAFETY: the caller's promise.
     let (spec, rows) = unsafe { (slice::from_raw_parts(spec, spec_len), slice::from_raw_parts(rows, rows_len)) };
-    finish(codec(spec, dim).and_then(|codec| codec.encode(&floats(rows))))
+    finish(codec(spec, dim).and_then(|codec| codec.encode_rows(&floats(rows))))
 }
 
 /// Scores f32 query rows with blocks and emits the f32 scores, query after query; 0 when all went well.
@@ -107,11 +107,11 @@ pub unsafe extern "C" fn score(
             slice::from_raw_parts(blocks, blocks_len),
         )
     };
-    let scores = codec(spec, dim).and_then(|codec| codec.score(&floats(queries), blocks));
+    let scores = codec(spec, dim).and_then(|codec| codec.score_rows(&floats(queries), blocks));
     finish(scores.map(|scores| scores.iter().flat_map(|score| score.to_le_bytes()).collect()))
 }
 
-fn codec(spec: &[u8], dim: usize) -> Result<Box<dyn DynCodec>, octaplex::Error> {
+fn codec(spec: &[u8], dim: usize) -> Result<Box<dyn Codec>, octaplex::Error> {
     let spec: CodecSpec = str::from_utf8(spec).unwrap_or_default().parse()?;
     spec.build_dyn(dim, octaplex::Backend::detect(), Stream::default())
 }

@@ -3,11 +3,14 @@
 #![cfg_attr(target_os = "none", no_std)]
 #![cfg_attr(target_os = "none", no_main)]
 
-use octaplex::{Attend, Backend, Error, LayerCache, LayerConfig};
+use octaplex::{Attend, Backend, Error, LayerCache, LayerConfig, TurboQuant};
 
 const D: usize = 32;
 
-/// One layer of one head, 512 tokens; sizes are known when the firmware is built.
+/// The codec of keys and of values: the only one that is linked.
+type Codec = TurboQuant<D>;
+
+/// One layer of one head, 512 tokens, four bits a value; sizes are known when the firmware is built.
 const CONFIG: LayerConfig = LayerConfig::new(1, D, 512);
 const BYTES: usize = CONFIG.required_bytes();
 const SCRATCH: usize = CONFIG.scratch_len(1);
@@ -20,7 +23,7 @@ struct Memory {
 
 /// Fills the cache with 400 tokens, attends once, and returns the output.
 fn attend_once(memory: &mut Memory) -> Result<[f32; D], Error> {
-    let mut cache = LayerCache::<D, D, _>::new(&CONFIG, Backend::detect(), &mut memory.cache[..])?;
+    let mut cache = LayerCache::<Codec, Codec, _>::new(&CONFIG, Backend::detect(), &mut memory.cache[..])?;
     for token in 0..400usize {
         let row: [f32; D] = core::array::from_fn(|i| ((token * 31 + i * 17) % 29) as f32 / 29.0 - 0.5);
         cache.append(&row, &row, &mut memory.scratch)?;

@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# What octaplex takes in a small program: flash of a Cortex-M4 (code and constants) and gzipped WebAssembly, for the
+# programs of `ci/sizes`. Fails where one is more than 10% above `ci/sizes.txt`; `ci/sizes.sh --bless` writes that
+# table. Compilers are chosen as `ci/cross.sh` does.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+here=$PWD table=$PWD/ci/sizes.txt
+export CARGO_TARGET_DIR=$here/target/cross/sizes
+
+build() { # build TARGET PROGRAM LIBRARY
+  local cargo=(cargo) options=(--target "$1")
+  if ! [[ -d $(rustc --print target-libdir --target "$1") ]]; then
+    [[ -d /usr/lib/rustlib/src/rust/library ]] || { echo "rustup target add $1, or apt-get install rust-web-src" >&2; exit 1; }
+    cargo=(env RUSTC=/usr/bin/rustc RUSTC_BOOTSTRAP=1 cargo)
+    options+=(-Z build-std=core)
+    export CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER=wasm-ld
+  fi
+  "${cargo[@]}" rustc --quiet --release --locked "${options[@]}" --manifest-path ci/sizes/Cargo.toml --features "$2" --crate-type "$3"
+}
+
+flash() { # Code and constants that a linker keeps, from the library's one entry.
+  build thumbv7em-none-eabihf "$1" staticlib
+  local folder=$CARGO_TARGET_DIR/thumbv7em-none-eabihf/release
+  ld.lld --gc-sections --entry octaplex_run -o "$folder/$1.elf" "$folder/libsizes.a"
+  size "$folder/$1.elf" | awk 'NR == 2 { print $1 + $2 }'
+}
+
+wasm() {
+  build wasm32-unknown-unknown "$1" cdylib
+  gzip -9 -n -c "$CARGO_TARGET_DIR/wasm32-unknown-unknown/release/sizes.wasm" | wc -c
+}
+
+new=$(mktemp)
+trap 'rm -f "$new"' EXIT
+printf '%-8s %8s %8s   bytes: Cortex-M4 flash, gzipped WebAssembly\n' program flash wasm >"$new"
+for program in codec cache two any; do
+  printf '%-8s %8s %8s\n' "$program" "$(flash "$program")" "$(wasm "$program")" >>"$new"
+done
+cat "$new"
+if [[ ${1:-} == --bless ]]; then
+  cp "$new" "$table"
+  exit
+fi
+awk 'FNR > 1 && NR == FNR { flash[$1] = $2; wasm[$1] = $3; next }
+  FNR > 1 && ($2 > 1.1 * flash[$1] || $3 > 1.1 * wasm[$1]) { print $1 " has grown by more than a tenth"; bad = 1 }
+  END { exit bad }' "$table" "$new"

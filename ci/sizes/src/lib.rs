@@ -1,0 +1,76 @@
+//! Programs of nothing but octaplex, whose sizes `ci/sizes.sh` measures.
+#![no_std]
+#![allow(unsafe_code, missing_docs)] // the entry is found by its name
+
+use octaplex::{Attend, Backend, Error, LayerConfig};
+
+#[cfg(feature = "any")]
+type Keys = octaplex::Typed<octaplex::AnyCodec, 32>;
+#[cfg(feature = "two")]
+type Keys = octaplex::Trellis<32>;
+#[cfg(any(feature = "cache", feature = "codec"))]
+type Keys = octaplex::TurboQuant<32>;
+#[cfg(not(feature = "any"))]
+type Values = octaplex::TurboQuant<32>;
+#[cfg(feature = "any")]
+type Values = Keys;
+
+const CONFIG: LayerConfig = {
+    #[allow(unused_mut)]
+    let mut config = LayerConfig::new(1, 32, 512);
+    #[cfg(feature = "two")]
+    {
+        config.keys = octaplex::CodecSpec::Trellis(octaplex::TrellisSpec::new(4, 8));
+    }
+    config
+};
+
+/// Appends rows and attends, or encodes them and scores.
+#[cfg(not(feature = "codec"))]
+fn run(memory: &mut [u8], scratch: &mut [f32], rows: &[f32], output: &mut [f32]) -> Result<(), Error> {
+    let mut cache = octaplex::LayerCache::<Keys, Values, _>::new(&CONFIG, Backend::detect(), memory)?;
+    cache.append(rows, rows, scratch)?;
+    cache.attend(&rows[..32], &Attend::default(), output, scratch)
+}
+
+#[cfg(feature = "codec")]
+fn run(memory: &mut [u8], scratch: &mut [f32], rows: &[f32], output: &mut [f32]) -> Result<(), Error> {
+    let (_, _) = (CONFIG, Attend::default());
+    let _: Option<Values> = None;
+    let codec = Keys::new(4)?;
+    let rows = rows.as_chunks::<32>().0;
+    let bytes = codec.encode_page(rows, memory)?;
+    codec.score(&[codec.prepare_query(&rows[0])?], &memory[..bytes], scratch)?;
+    let mut sum = [[0.0; 32]];
+    codec.accumulate(scratch, &memory[..bytes], &mut sum)?;
+    codec.finish(&mut sum[0]);
+    output.copy_from_slice(&sum[0]);
+    Ok(())
+}
+
+/// # Safety
+/// The pointers are valid for so many values.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn octaplex_run(
+    memory: *mut u8,
+    bytes: usize,
+    values: *mut f32,
+    scratch: usize,
+    rows: usize,
+) -> bool {
+    // SAFETY: the caller's promise; scratch, rows and output lie one behind the other.
+    let (memory, values) = unsafe {
+        (
+            core::slice::from_raw_parts_mut(memory, bytes),
+            core::slice::from_raw_parts_mut(values, scratch + rows + 32),
+        )
+    };
+    let (scratch, values) = values.split_at_mut(scratch);
+    let (rows, output) = values.split_at_mut(rows);
+    run(memory, scratch, rows, output).is_ok()
+}
+
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo) -> ! {
+    loop {}
+}

@@ -1,0 +1,173 @@
+//! Prepared queries of this library's codecs: a tag, then floats, or integers with their scale, then a sketch. They are
+//! words of f32 in the caller's memory, so that one kind of memory serves every codec.
+//!
+//! ```text
+//! word 0     tag: what follows
+//! Float      dim floats
+//! Int        scale, dim i16 of at most ±limit
+//! sketched   scale, dim i8
+//! ```
+
+use crate::Error;
+use crate::backend::Kernels;
+use crate::rotation::Rotation;
+use octaplex_arch::{IntQuery, SignQuery};
+
+/// Queries that one pass over the blocks takes.
+pub(crate) const QUERY_BATCH: usize = 8;
+
+/// What scores of rows are computed from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Body {
+    /// From the sketch alone.
+    None,
+    Float,
+    /// Integers of at most ± this.
+    Int(i16),
+}
+
+/// What a codec's prepared queries consist of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QueryFormat {
+    pub(crate) dim: usize,
+    pub(crate) body: Body,
+    pub(crate) sketch: bool,
+}
+
+const WRONG_KIND: Error = Error::Unsupported { why: "the query was prepared by a codec of another kind" };
+
+impl QueryFormat {
+    pub(crate) const fn new(dim: usize, body: Body) -> Self {
+        Self { dim, body, sketch: false }
+    }
+
+    /// The same, and a sketch.
+    pub(crate) const fn sketched(self) -> Self {
+        Self { sketch: true, ..self }
+    }
+
+    /// Words of a query.
+    pub(crate) const fn len(&self) -> usize {
+        self.sketch_at() + if self.sketch { 1 + self.dim.div_ceil(4) } else { 0 }
+    }
+
+    const fn sketch_at(&self) -> usize {
+        match self.body {
+            Body::None => 1,
+            Body::Float => 1 + self.dim,
+            Body::Int(_) => 2 + self.dim.div_ceil(2),
+        }
+    }
+
+    /// "oq", and the kind.
+    fn tag(&self) -> u32 {
+        let body = match self.body {
+            Body::None => 0x4000,
+            Body::Float => 0,
+            Body::Int(limit) => u32::from(limit.unsigned_abs()),
+        };
+        0x6f71_0000 | u32::from(self.sketch) << 15 | body
+    }
+
+    /// `Ok` if the queries are of this kind.
+    pub(crate) fn check(&self, queries: &[&[f32]]) -> Result<(), Error> {
+        let is_mine = |query: &&[f32]| query.len() == self.len() && query[0].to_bits() == self.tag();
+        if queries.iter().all(is_mine) { Ok(()) } else { Err(WRONG_KIND) }
+    }
+
+    /// Checks the lengths of a call that prepares a query.
+    pub(crate) fn check_prepare(&self, q: &[f32], query: &[f32]) -> Result<(), Error> {
+        Error::expect_length("values of a query", self.dim, q.len())?;
+        Error::expect_length("words of a prepared query", self.len(), query.len())?;
+        super::check_values(q, super::MAX_VALUE)
+    }
+
+    /// Writes a query, given in the codec's basis.
+    pub(crate) fn write(&self, backend: Kernels, rotated: &[f32], query: &mut [f32]) {
+        query[0] = f32::from_bits(self.tag());
+        match self.body {
+            Body::None => {}
+            Body::Float => query[1..][..self.dim].copy_from_slice(rotated),
+            Body::Int(limit) => {
+                let (scale, ints) = query[1..self.sketch_at()].split_at_mut(1);
+                let ints: &mut [i16] = bytemuck::cast_slice_mut(ints);
+                scale[0] = backend.quantize_query(rotated, limit, &mut ints[..self.dim]);
+            }
+        }
+    }
+
+    /// Writes a query of floats, rotated where it lies.
+    pub(crate) fn write_rotated(&self, backend: Kernels, rotation: &Rotation, q: &[f32], query: &mut [f32]) {
+        self.write(backend, q, query);
+        rotation.forward(backend, &mut query[1..][..self.dim]);
+    }
+
+    /// The sketch's scale and integers, to be written.
+    pub(crate) fn sketch_mut<'a>(&self, query: &'a mut [f32]) -> (&'a mut f32, &'a mut [i8]) {
+        let (scale, ints) = query[self.sketch_at()..].split_at_mut(1);
+        (&mut scale[0], &mut bytemuck::cast_slice_mut(ints)[..self.dim])
+    }
+
+    /// Calls `score` with eight queries in f32 and their part of `scores` at a time.
+    pub(crate) fn in_float_batches(
+        &self,
+        queries: &[&[f32]],
+        scores: &mut [f32],
+        mut score: impl FnMut(&[&[f32]], &mut [f32]),
+    ) -> Result<(), Error> {
+        self.check(queries)?;
+        each_batch(queries, scores, |queries, scores| {
+            let mut batch: [&[f32]; QUERY_BATCH] = [&[]; QUERY_BATCH];
+            for (slot, query) in batch.iter_mut().zip(queries) {
+                *slot = &query[1..][..self.dim];
+            }
+            score(&batch[..queries.len()], scores);
+        });
+        Ok(())
+    }
+
+    /// The same for queries in integers.
+    pub(crate) fn in_int_batches(
+        &self,
+        queries: &[&[f32]],
+        scores: &mut [f32],
+        mut score: impl FnMut(&[IntQuery], &mut [f32]),
+    ) -> Result<(), Error> {
+        self.check(queries)?;
+        each_batch(queries, scores, |queries, scores| {
+            let mut batch = [IntQuery { values: &[], scale: 0.0 }; QUERY_BATCH];
+            for (slot, query) in batch.iter_mut().zip(queries) {
+                let ints: &[i16] = bytemuck::cast_slice(&query[2..self.sketch_at()]);
+                *slot = IntQuery { values: &ints[..self.dim], scale: query[1] };
+            }
+            score(&batch[..queries.len()], scores);
+        });
+        Ok(())
+    }
+
+    /// The same for sketches.
+    pub(crate) fn in_sketch_batches(
+        &self,
+        queries: &[&[f32]],
+        scores: &mut [f32],
+        mut score: impl FnMut(&[SignQuery], &mut [f32]),
+    ) -> Result<(), Error> {
+        self.check(queries)?;
+        each_batch(queries, scores, |queries, scores| {
+            let mut batch = [SignQuery { values: &[], scale: 0.0 }; QUERY_BATCH];
+            for (slot, query) in batch.iter_mut().zip(queries) {
+                let words = &query[self.sketch_at()..];
+                let ints: &[i8] = bytemuck::cast_slice(&words[1..]);
+                *slot = SignQuery { values: &ints[..self.dim], scale: words[0] };
+            }
+            score(&batch[..queries.len()], scores);
+        });
+        Ok(())
+    }
+}
+
+fn each_batch(queries: &[&[f32]], scores: &mut [f32], mut score: impl FnMut(&[&[f32]], &mut [f32])) {
+    let rows = scores.len() / queries.len().max(1);
+    let scores = scores.chunks_mut((QUERY_BATCH * rows).max(1));
+    queries.chunks(QUERY_BATCH).zip(scores).for_each(|(queries, scores)| score(queries, scores));
+}

@@ -1,0 +1,49 @@
+//! Room on the stack for values whose number is known at run time only.
+
+use crate::Error;
+use octaplex_arch::MAX_DIM;
+
+/// The most values there is room for: eight prepared queries of the widest vectors.
+pub(crate) const MAX_SCRATCH: usize = 16 * MAX_DIM;
+
+/// Calls `f` with `len` zeros on the stack, in a frame of about that size: a board with narrow vectors does not pay for
+/// the widest. `f` is compiled once, whatever the sizes.
+///
+/// # Errors
+/// Those of `f`; [`Error::Unsupported`] beyond [`MAX_SCRATCH`].
+#[inline]
+pub(crate) fn with_scratch(
+    len: usize,
+    mut f: impl FnMut(&mut [f32]) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let f: Body<'_> = &mut |memory| f(&mut memory[..len]);
+    match len {
+        0..=80 => frame::<80>(f),
+        81..=160 => frame::<160>(f),
+        161..=320 => frame::<320>(f),
+        321..=704 => frame::<704>(f),
+        705..=1440 => frame::<1440>(f),
+        1441..=2304 => frame::<2304>(f),
+        2305..=4608 => frame::<4608>(f),
+        4609..=MAX_SCRATCH => frame::<MAX_SCRATCH>(f),
+        _ => Err(Error::Unsupported { why: "vectors are too wide for the stack" }),
+    }
+}
+
+type Body<'a> = &'a mut dyn FnMut(&mut [f32]) -> Result<(), Error>;
+
+/// Never inlined: all frames would become one.
+#[inline(never)]
+fn frame<const N: usize>(f: Body<'_>) -> Result<(), Error> {
+    f(&mut [0.0; N])
+}
+
+/// The first `len` bytes of some words.
+pub(crate) fn bytes_of(words: &mut [f32], len: usize) -> &mut [u8] {
+    &mut bytemuck::cast_slice_mut(words)[..len]
+}
+
+/// Words that hold so many bytes.
+pub(crate) const fn words_for(bytes: usize) -> usize {
+    bytes.div_ceil(4)
+}

@@ -1,0 +1,307 @@
+//! Which codecs there are: the list of all of them, once (`codecs!` at the end of this file); specs of any, and codecs
+//! chosen at run time.
+
+use crate::codebook::WIDTHS;
+use crate::codec::{
+    Codec, additive, float, hqmq, int, octopus, octopus_qjl, outliers, polarquant, qjl, tq3_0, trellis,
+    turboquant, turboquant_qjl,
+};
+use crate::spec::{CodecInfo, Spec, parse_keys, print_keys};
+use crate::typed::{Typed, forward_codec};
+use crate::{Backend, Error, Stream};
+use core::fmt;
+use core::str::FromStr;
+
+macro_rules! codecs {
+    ($($(#[$meta:meta])* $variant:ident: $spec:ty => $codec:ty;)*) => {
+        /// Which codec, with all its parameters: what the bytes of a block mean.
+        ///
+        /// ```
+        /// use octaplex::CodecSpec;
+        /// let spec: CodecSpec = "turboquant:bits=3,seed=7".parse()?;
+        /// assert_eq!(spec.block_bytes(128), 50);
+        /// assert_eq!(spec.to_string(), "turboquant:bits=3,seed=7");
+        /// assert!("turboquant:bits=9".parse::<CodecSpec>().is_err());
+        /// # Ok::<(), octaplex::Error>(())
+        /// ```
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum CodecSpec {
+            $($(#[$meta])* $variant($spec),)*
+        }
+
+        /// Every codec, in the order of the documentation.
+        pub(crate) const CODECS: &[CodecInfo] = &[
+            $(CodecInfo {
+                name: <$spec as Spec>::NAME,
+                summary: <$spec as Spec>::SUMMARY,
+                keys: <$spec as Spec>::KEYS,
+            },)*
+        ];
+
+        impl CodecSpec {
+            /// Bytes of a block of `dim` values; sizes static buffers. 0 for parameters that no codec is built from,
+            /// and beyond a width of 2²⁰.
+            #[must_use]
+            pub const fn block_bytes(&self, dim: usize) -> usize {
+                if dim > 1 << 20 {
+                    return 0;
+                }
+                match self { $(Self::$variant(spec) => spec.block_bytes(dim),)* }
+            }
+
+            /// Calls `line` with the bytes and the meaning of each part of a block, in order.
+            pub fn layout(&self, dim: usize, mut line: impl FnMut(usize, &str)) {
+                match self { $(Self::$variant(spec) => spec.layout(dim, &mut line),)* }
+            }
+
+            fn print(&self, all: bool, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self { $(Self::$variant(spec) => print_keys(spec, all, f),)* }
+            }
+        }
+
+        impl FromStr for CodecSpec {
+            type Err = Error;
+
+            fn from_str(text: &str) -> Result<Self, Error> {
+                let (name, keys) = match text.split_once(':') {
+                    Some((name, keys)) => (name, Some(keys)),
+                    None => (text, None),
+                };
+                $(if name == <$spec as Spec>::NAME {
+                    return Ok(Self::$variant(match keys {
+                        Some(keys) => parse_keys(keys, name.len() + 1)?,
+                        None => Default::default(),
+                    }));
+                })*
+                Err(Error::UnknownCodec { at: 0, allowed: CODECS })
+            }
+        }
+
+        $(
+            impl From<$spec> for CodecSpec {
+                fn from(spec: $spec) -> Self {
+                    Self::$variant(spec)
+                }
+            }
+
+            impl Build for $codec {
+                type Spec = $spec;
+
+                fn build(spec: $spec, dim: usize, backend: Backend, stream: Stream) -> Result<Self, Error> {
+                    <$codec>::build(spec, dim, backend, stream)
+                }
+
+                fn from_spec(
+                    spec: CodecSpec,
+                    dim: usize,
+                    backend: Backend,
+                    stream: Stream,
+                ) -> Result<Self, Error> {
+                    match spec {
+                        CodecSpec::$variant(spec) => <$codec>::build(spec, dim, backend, stream),
+                        _ => Err(ANOTHER_CODEC),
+                    }
+                }
+            }
+        )*
+
+        /// Any codec of any width, chosen at run time without a heap: one match a page, not a token. It links them all;
+        /// a program that knows its codec names that one.
+        ///
+        /// ```
+        /// use octaplex::{AnyCodec, Backend, Codec, Error, Stream};
+        ///
+        /// let codec = AnyCodec::build("int:bits=8".parse()?, 96, Backend::detect(), Stream::default())?;
+        /// let mut block = [0; 98];
+        /// codec.encode(&[0.5; 96], &mut block)?;
+        /// # Ok::<(), Error>(())
+        /// ```
+        #[derive(Clone, Debug)]
+        #[allow(clippy::large_enum_variant)] // boxes need an allocator
+        #[non_exhaustive]
+        pub enum AnyCodec {
+            $($(#[$meta])* #[doc(hidden)] $variant($codec),)*
+        }
+
+        impl AnyCodec {
+            /// The codec of a spec, for one head.
+            ///
+            /// # Errors
+            /// [`Error::Width`] unless `dim` is one of [`WIDTHS`], and what the codec's own constructor refuses.
+            pub fn build(spec: CodecSpec, dim: usize, backend: Backend, stream: Stream) -> Result<Self, Error> {
+                if !WIDTHS.contains(&dim) {
+                    return Err(Error::Width { actual: dim });
+                }
+                Ok(match spec {
+                    $(CodecSpec::$variant(spec) => Self::$variant(<$codec>::build(spec, dim, backend, stream)?),)*
+                })
+            }
+
+            fn as_codec(&self) -> &dyn Codec {
+                match self { $(Self::$variant(codec) => codec,)* }
+            }
+        }
+
+        #[cfg(feature = "alloc")]
+        impl CodecSpec {
+            /// The codec of this spec for vectors of `dim` values, on the heap and no larger than it must be; see
+            /// [`dyn Codec`](trait.Codec.html) for what can be done with it.
+            ///
+            /// # Errors
+            /// As [`AnyCodec::build`].
+            pub fn build_dyn(
+                self,
+                dim: usize,
+                backend: Backend,
+                stream: Stream,
+            ) -> Result<alloc::boxed::Box<dyn Codec>, Error> {
+                if !WIDTHS.contains(&dim) {
+                    return Err(Error::Width { actual: dim });
+                }
+                Ok(match self {
+                    $(Self::$variant(spec) => {
+                        alloc::boxed::Box::new(<$codec>::build(spec, dim, backend, stream)?)
+                    })*
+                })
+            }
+        }
+    };
+}
+
+forward_codec!(() AnyCodec, self => self.as_codec());
+
+impl Build for AnyCodec {
+    type Spec = CodecSpec;
+
+    fn build(spec: CodecSpec, dim: usize, backend: Backend, stream: Stream) -> Result<Self, Error> {
+        Self::build(spec, dim, backend, stream)
+    }
+
+    fn from_spec(spec: CodecSpec, dim: usize, backend: Backend, stream: Stream) -> Result<Self, Error> {
+        Self::build(spec, dim, backend, stream)
+    }
+}
+
+/// Codecs that are made from a spec: what a cache needs of its codecs' types.
+pub trait Build: Codec + Sized {
+    /// The codec's own spec.
+    type Spec;
+
+    /// The codec for vectors of `dim` values of one head.
+    ///
+    /// # Errors
+    /// What the codec refuses.
+    fn build(spec: Self::Spec, dim: usize, backend: Backend, stream: Stream) -> Result<Self, Error>;
+
+    /// The same from any spec.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for another codec's.
+    fn from_spec(spec: CodecSpec, dim: usize, backend: Backend, stream: Stream) -> Result<Self, Error>;
+}
+
+const ANOTHER_CODEC: Error =
+    Error::Unsupported { why: "the spec is another codec's than the type; name AnyCodec for any" };
+
+impl<C: Build, const D: usize> Typed<C, D> {
+    /// The codec of a spec, for one head.
+    ///
+    /// # Errors
+    /// [`Error::Width`] where the codec does not offer the width `D` (most take those of
+    /// [`codebook::WIDTHS`](crate::codebook::WIDTHS)), [`Error::Value`] for numbers of the spec outside their range,
+    /// [`Error::Unsupported`] for combinations that the codec does not offer at this width.
+    pub fn build(spec: C::Spec, backend: Backend, stream: Stream) -> Result<Self, Error> {
+        Self::new_with(C::build(spec, D, backend, stream)?)
+    }
+}
+
+impl<C: Build, const D: usize> Build for Typed<C, D> {
+    type Spec = C::Spec;
+
+    fn build(spec: C::Spec, dim: usize, backend: Backend, stream: Stream) -> Result<Self, Error> {
+        Self::new_with(C::build(spec, dim, backend, stream)?)
+    }
+
+    fn from_spec(spec: CodecSpec, dim: usize, backend: Backend, stream: Stream) -> Result<Self, Error> {
+        Self::new_with(C::from_spec(spec, dim, backend, stream)?)
+    }
+}
+
+impl CodecSpec {
+    /// Every codec's name, summary and keys.
+    #[must_use]
+    pub const fn all() -> &'static [CodecInfo] {
+        CODECS
+    }
+
+    /// The most bytes that a page of `tokens` vectors of `dim` values takes; sizes static buffers. Most codecs always
+    /// take that many, [`block_bytes`](Self::block_bytes) each.
+    #[must_use]
+    pub const fn page_bytes_max(&self, dim: usize, tokens: usize) -> usize {
+        let has_outliers = match self {
+            Self::Hqmq(spec) => spec.med > 0,
+            Self::Int(spec) => spec.med > 0,
+            _ => false,
+        };
+        let outliers = if has_outliers { outliers::bytes_max(dim.div_ceil(4), tokens) } else { 0 };
+        tokens * self.block_bytes(dim) + outliers
+    }
+
+    /// Bits per value, everything stored counted: 8 · [`block_bytes`](Self::block_bytes) / `dim`. Where a page has a
+    /// list of exact values behind its blocks (`med`), its bytes depend on the data and come on top.
+    #[must_use]
+    pub fn bits_per_value(&self, dim: usize) -> f64 {
+        8.0 * self.block_bytes(dim) as f64 / dim as f64
+    }
+
+    /// The spec with every key written out, for people; [`Display`](fmt::Display) prints the shortest form.
+    #[must_use]
+    pub fn full(&self) -> impl fmt::Display {
+        struct Full(CodecSpec);
+        impl fmt::Display for Full {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.print(true, f)
+            }
+        }
+        Full(*self)
+    }
+}
+
+/// The shortest text that parses back: keys that differ from the default, in the documented order.
+impl fmt::Display for CodecSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.print(false, f)
+    }
+}
+
+codecs! {
+    /// Random rotation and a trellis code.
+    Trellis: trellis::TrellisSpec => trellis::Core;
+    /// Random rotation and a Lloyd-Max scalar quantiser.
+    TurboQuant: turboquant::TurboQuantSpec => turboquant::Core;
+    /// TurboQuant with one bit less and a sign sketch of the residual.
+    TurboQuantQjl: turboquant_qjl::TurboQuantQjlSpec => turboquant_qjl::Core;
+    /// The signs of a sketch.
+    Qjl: qjl::QjlSpec => qjl::Core;
+    /// Random rotation; triplets as an octahedral direction and a radius.
+    Octopus: octopus::OctopusSpec => octopus::Core;
+    /// OCTOPUS and a sign sketch of the residual.
+    OctopusQjl: octopus_qjl::OctopusQjlSpec => octopus_qjl::Core;
+    /// Random rotation and polar coordinates.
+    PolarQuant: polarquant::PolarQuantSpec => polarquant::Core;
+    /// Chunks of four values as a radius and a product of quaternions.
+    Hqmq: hqmq::HqmqSpec => hqmq::Core;
+    /// The 14-byte block of a llama.cpp fork.
+    Tq3: tq3_0::Tq3Spec => tq3_0::Core;
+    /// The HQMQ paper's ablation: sums of two random directions.
+    Additive: additive::AdditiveSpec => additive::Core;
+    /// Plain integers with a scale for each token or group.
+    Int: int::IntSpec => int::Core;
+    /// IEEE binary16.
+    F16: float::F16Spec => float::Core<float::F16Spec>;
+    /// bfloat16.
+    Bf16: float::Bf16Spec => float::Core<float::Bf16Spec>;
+    /// IEEE binary32.
+    F32: float::F32Spec => float::Core<float::F32Spec>;
+}
