@@ -182,12 +182,20 @@ pub struct Stats {
     /// Bytes in use: exact rows (also those of closed pages that a rollback may open again), pages with centres and
     /// headers, balance.
     pub bytes: usize,
+    /// Of these bytes, those in pages that another fork holds as well.
+    pub shared_bytes: usize,
     /// Values that these bytes stand for: tokens · heads · (key width + value width).
     pub values: usize,
 }
 
 impl Stats {
-    /// Everything in use counted.
+    /// Bytes that nothing else holds: what dropping this fork alone would free.
+    #[must_use]
+    pub fn own_bytes(&self) -> usize {
+        self.bytes - self.shared_bytes
+    }
+
+    /// Everything in use counted, pages that are shared in full.
     #[must_use]
     pub fn bits_per_value(&self) -> f64 {
         8.0 * self.bytes as f64 / self.values.max(1) as f64
@@ -337,17 +345,25 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
                 + (0..pages).map(|index| page::page_length(self.store.page(index))).sum::<usize>()
                 + side(layout.balance(0))
                 + side(layout.prefix(0)),
+            shared_bytes: (0..pages)
+                .filter(|index| self.store.is_shared(*index))
+                .map(|index| page::page_length(self.store.page(index)))
+                .sum(),
             values: tokens * layout.heads * width,
         }
     }
 
-    /// Refuses: keys carry the rotary embedding of their positions, and a compressed key cannot be rotated again.
+    /// Refuses: keys carry the rotary embedding of their positions, and a compressed key cannot be rotated again. Engines
+    /// that shift positions to make room call [`evict`](Self::evict) instead, and keep counting: positions may have gaps,
+    /// and only differences of positions matter to a rotary embedding.
     ///
     /// # Errors
     /// [`Error::Unsupported`], always.
     pub fn shift(&mut self, _positions: Range<usize>, _by: isize) -> Result<(), Error> {
         Err(Error::Unsupported {
-            why: "positions cannot be shifted: keys carry their rotary embedding; evict a range, or append again",
+            why: "positions cannot be shifted, keys carry their rotary embedding: evict the range and go on with the \
+                  positions as they are (attention skips the gap), or clear the layer and append keys of the new \
+                  positions",
         })
     }
 

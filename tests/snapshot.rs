@@ -441,3 +441,24 @@ fn many_empty_layers_with_long_windows_are_refused() {
     let refused = KvCache::load(&save(50), Backend::detect());
     assert!(matches!(refused, Err(Error::Snapshot { .. })));
 }
+
+/// To a writer and from a reader: the same bytes as slices, nothing read behind the end, and no memory for bytes that
+/// are not there.
+#[cfg(feature = "std")]
+#[test]
+fn writers_and_readers() {
+    let cache = cache(Center::Page);
+    let mut file = Vec::new();
+    cache.save_to(&mut file).unwrap();
+    assert!(file == cache.save());
+    file.push(7);
+    let mut reader = &file[..];
+    let loaded = KvCache::load_from(&mut reader, Backend::detect()).unwrap();
+    assert!(loaded.save() == file[..file.len() - 1] && reader == [7]);
+    for cut in [0, 10, 20, 100, file.len() / 2, file.len() - 2] {
+        assert!(KvCache::load_from(&mut &file[..cut], Backend::detect()).is_err(), "{cut}");
+    }
+    file[16..24].fill(0xff);
+    let error = KvCache::load_from(&mut &file[..], Backend::detect()).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::InvalidData, "{error}");
+}

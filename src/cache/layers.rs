@@ -1,6 +1,6 @@
 //! All layers of a model, on the heap.
 
-use super::page::Layout;
+use super::page::{Layout, page_length};
 use super::storage::Shared;
 use super::{Layer, LayerConfig, State, Stats, Tensor};
 use crate::codec::Codec;
@@ -175,6 +175,43 @@ impl KvCache {
         layer.attend(queries, options, output, scratch)
     }
 
+    /// [`attend`](Self::attend) without the cache's own scratch memory, so that threads can attend to layers, or to one
+    /// layer, at once: each with a `scratch` of its own, which grows to what is needed and can be used again for any layer.
+    ///
+    /// ```
+    /// # use octaplex::{Attend, Backend, CacheConfig, Error, KvCache};
+    /// # let mut cache = KvCache::new(CacheConfig::new(2, 1, 64, 1000).layers(), Backend::detect())?;
+    /// # for layer in 0..2 { cache.append(layer, &[0.5; 64], &[0.5; 64])?; }
+    /// let outputs = std::thread::scope(|scope| {
+    ///     let attend = |layer| {
+    ///         let mut output = [0.0; 64];
+    ///         cache.attend_with(layer, &[0.1; 64], &Attend::default(), &mut output, &mut Vec::new()).map(|()| output)
+    ///     };
+    ///     [0, 1].map(|layer| scope.spawn(move || attend(layer))).map(|thread| thread.join().unwrap())
+    /// });
+    /// assert!(outputs.iter().all(|output| output.is_ok()));
+    /// # Ok::<(), Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`attend`](Self::attend).
+    pub fn attend_with(
+        &self,
+        layer: usize,
+        queries: &[f32],
+        options: &Attend,
+        output: &mut [f32],
+        scratch: &mut Vec<f32>,
+    ) -> Result<(), Error> {
+        let missing = Error::Missing { what: "layer", number: layer, count: self.layers.len() };
+        let layer = self.layers.get(layer).ok_or(missing)?;
+        let needed = scratch_len(&layer.config, queries.len() / layer.config.key_dim);
+        if scratch.len() < needed {
+            scratch.resize(needed, 0.0);
+        }
+        layer.attend(queries, options, output, scratch)
+    }
+
     /// [`Layer::scores`] of a layer.
     ///
     /// # Errors
@@ -240,6 +277,31 @@ impl KvCache {
         Self::from_layers(self.layers.clone())
     }
 
+    /// Bytes that these caches hold together, pages that several of them share counted once: what forks cost.
+    ///
+    /// ```
+    /// use octaplex::{Backend, Error, KvCache, LayerConfig};
+    ///
+    /// let mut cache = KvCache::new([LayerConfig::new(1, 64, 1000)], Backend::detect())?;
+    /// cache.append(0, &[0.5; 900 * 64], &[0.5; 900 * 64])?;
+    /// let fork = cache.fork();
+    /// let (one, both) = (cache.stats(), KvCache::bytes_together([&cache, &fork]));
+    /// assert_eq!(both, one.bytes + fork.stats().own_bytes());
+    /// # Ok::<(), Error>(())
+    /// ```
+    #[must_use]
+    pub fn bytes_together<'a>(caches: impl IntoIterator<Item = &'a Self>) -> usize {
+        let (mut bytes, mut pages) = (0, Vec::new());
+        for layer in caches.into_iter().flat_map(|cache| &cache.layers) {
+            let all = layer.store.all_pages();
+            bytes += layer.stats().bytes - all.iter().map(|page| page_length(page)).sum::<usize>();
+            pages.extend(all.iter().map(|page| (page.as_ptr(), page_length(page))));
+        }
+        pages.sort_unstable();
+        pages.dedup();
+        bytes + pages.iter().map(|(_, length)| length).sum::<usize>()
+    }
+
     /// All layers together; tokens are counted in each.
     #[must_use]
     pub fn stats(&self) -> Stats {
@@ -251,6 +313,7 @@ impl KvCache {
             evicted_tokens: sum.evicted_tokens + layer.evicted_tokens,
             decoded_tokens: sum.decoded_tokens + layer.decoded_tokens,
             bytes: sum.bytes + layer.bytes,
+            shared_bytes: sum.shared_bytes + layer.shared_bytes,
             values: sum.values + layer.values,
         })
     }

@@ -18,6 +18,11 @@ pub trait Storage: Send + Sync {
     fn pages(&self) -> usize;
     #[doc(hidden)]
     fn page(&self, index: usize) -> &[u8];
+    /// Whether another fork holds the page as well.
+    #[doc(hidden)]
+    fn is_shared(&self, _index: usize) -> bool {
+        false
+    }
     /// Pages that can be written before some are removed.
     #[doc(hidden)]
     fn free(&self) -> usize;
@@ -127,6 +132,10 @@ impl Shared {
             drafts: Vec::new(),
         }
     }
+
+    pub(crate) fn all_pages(&self) -> &VecDeque<Arc<[u8]>> {
+        &self.pages
+    }
 }
 
 #[cfg(feature = "alloc")]
@@ -145,6 +154,10 @@ impl Storage for Shared {
 
     fn page(&self, index: usize) -> &[u8] {
         &self.pages[index]
+    }
+
+    fn is_shared(&self, index: usize) -> bool {
+        Arc::strong_count(&self.pages[index]) > 1
     }
 
     fn free(&self) -> usize {

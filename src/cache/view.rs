@@ -8,9 +8,14 @@ use crate::codec::Codec;
 use core::ops::Range;
 use octaplex_arch::{Float, MAX_DIM};
 
-/// Queries, and queries times the scale, stay below this (2⁵⁰), so that no logit leaves f32's range, whatever bytes the
-/// pages hold. Balanced, a query is below 2⁵⁸ and its norm below 2⁶³; no row scores more with it than one with an f32
-/// norm, below 2⁵⁸, and a sketch, at most 2⁵ of these norms long: less than 2¹²⁷.
+/// What queries, and queries times the scale, stay below (2⁵⁰), so that no logit leaves f32's range, whatever bytes the
+/// pages hold:
+///
+/// | number | below |
+/// |---|---|
+/// | a query's values, times the balance (2⁸) | 2⁵⁸ |
+/// | its norm, at most √576 times that | 2⁶³ |
+/// | its score with a row of f32 norm (2⁵⁸), or a sketch 2⁵ times as long | 2¹²⁷ |
 pub(crate) const MAX_QUERY: f32 = 1_125_899_906_842_624.0;
 
 /// A layer, whatever its types.

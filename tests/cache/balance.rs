@@ -80,7 +80,7 @@ fn a_large_channel_is_balanced() {
         scores.iter().zip(&exact).map(|(a, b)| (f64::from(*a) - b).powi(2)).sum::<f64>()
     };
     let (off, on, calibrated) = (error(false, false), error(true, false), error(true, true));
-    assert!(on < 0.6 * off && calibrated < 0.6 * on, "{off}, {on}, {calibrated}");
+    assert!(on < 0.6 * off && calibrated < 0.7 * on, "{off}, {on}, {calibrated}");
 }
 
 /// Queries attended in between, and how a prompt comes in, do not change a byte.

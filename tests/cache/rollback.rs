@@ -218,3 +218,32 @@ fn no_rollback_brings_evicted_tokens_back() {
     let held: Vec<usize> = cache.layers()[0].positions().collect();
     assert_eq!(held, (0..132).chain(196..240).collect::<Vec<_>>());
 }
+
+/// What forks share is counted once, and layers can be attended from several threads.
+#[test]
+fn forks_share_and_threads_attend() {
+    let rows = Rows::new(7);
+    let mut cache = KvCache::new([config(None, 64), config(Some(256), 64)], Backend::detect()).unwrap();
+    for layer in 0..2 {
+        cache.append(layer, &rows.tokens[..500 * DIM], &rows.tokens[..500 * DIM]).unwrap();
+    }
+    assert_eq!(cache.stats().shared_bytes, 0);
+    let alone = KvCache::bytes_together([&cache]);
+    assert_eq!(alone, cache.stats().bytes);
+    let mut fork = cache.fork();
+    assert!(fork.stats().shared_bytes > 0 && cache.stats().shared_bytes == fork.stats().shared_bytes);
+    assert_eq!(KvCache::bytes_together([&cache, &fork]), alone + fork.stats().own_bytes());
+    let outputs = std::thread::scope(|scope| {
+        let attend = |layer| {
+            let mut output = [0.0; DIM];
+            cache
+                .attend_with(layer, &rows.query, &Attend::default(), &mut output, &mut Vec::new())
+                .map(|()| bits(&output))
+        };
+        [0, 1].map(|layer| scope.spawn(move || attend(layer))).map(|thread| thread.join().unwrap())
+    });
+    assert_eq!(outputs[0], Ok(seen(&mut fork, &rows.query)));
+    assert!(outputs[1].is_ok() && outputs[1] != outputs[0]);
+    drop(fork);
+    assert_eq!(cache.stats().shared_bytes, 0);
+}
