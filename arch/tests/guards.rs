@@ -28,7 +28,7 @@ mod unix {
             for (backend, side) in fast.iter().flat_map(|b| [(*b, Side::End), (*b, Side::Start)]) {
                 scope.spawn(move || {
                     SIDE.set(side);
-                    for (name, check) in suite::KERNELS {
+                    for (name, check) in suite::checks() {
                         println!("{} {name}, guards at the {side:?}", backend.name());
                         assert_eq!(check(backend), Ok(()), "{} {name}", backend.name());
                     }
