@@ -24,7 +24,7 @@ fn encode_page<const D: usize>(
 }
 
 fn all_codecs() -> impl Iterator<Item = (&'static str, Backend)> {
-    CodecSpec::all().flat_map(|codec| Backend::available().map(move |backend| (codec.name, backend)))
+    CodecSpec::all().iter().flat_map(|codec| Backend::available().map(move |backend| (codec.name, backend)))
 }
 
 /// A vector that the rotation of seed 0 takes to `rest` times the sum of all axes, but for the first, which has `first`.
@@ -202,7 +202,7 @@ fn unbiased_gains_fall_back_below_an_eighth() {
                 assert!((stored * correlation - 1.0).abs() < 1e-3, "{stored} for {correlation}");
             }
         }
-        assert!(0.1245 < below && below < 0.125_1 && 0.124_9 < above && above < 0.1255, "{below} {above}");
+        assert!(0.123 < below && below < 0.125_1 && 0.124_9 < above && above < 0.127, "{below} {above}");
     }
 }
 
@@ -227,7 +227,7 @@ fn sketched_octopus_leaves_out_gains_below_an_eighth() {
                 assert_eq!(stored(&*guarded, &x), free);
             }
         }
-        assert!(0.1245 < below && below < 0.125 && 0.125 <= above && above < 0.1255, "{below} {above}");
+        assert!(0.123 < below && below < 0.125 && 0.125 <= above && above < 0.127, "{below} {above}");
     }
 }
 
