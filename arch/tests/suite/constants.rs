@@ -228,6 +228,15 @@ fn smallest_triplet(backend: Backend) -> Outcome {
             expect((x, search), &stream, &expected)?;
         }
     }
+    // A coordinate left over that lies on a threshold takes the upper code.
+    let rest = Octahedral { dim: 100, rest_bits: 2, rest: &[-3, -1, 1, 3], rest_scale: 1.0, ..layout };
+    for (x, code) in [(0.0, 2), (-1e-45, 1), (2.0, 3), (2.0f32.next_down(), 2)] {
+        let mut values = [0.5; 100];
+        values[99] = x;
+        let mut stream = [0; 17];
+        backend.octahedral_encode(&rest, Search::Nearest, &values, 1.0, &mut stream);
+        expect(x, &[stream[16] >> 4], &[code])?;
+    }
     Ok(())
 }
 
@@ -260,6 +269,15 @@ fn nearest_unit(backend: Backend) -> Outcome {
         ([1.0, 1.0, 1.0, -1.0], 16),
     ] {
         expect(chunk, &encode_chunks(backend, chunk, 10.0).0, &[code; 21])?;
+    }
+    // Of equal products the lowest code wins, be its member the first or the last: code = unit · 2 + member.
+    let one = [1.0, 0.0, 0.0, 0.0];
+    for (first, code) in [(one, 0), (one.map(|c: f32| -c), 1)] {
+        let set = QuaternionSet { members: &[first, one], ints: &[[127, 0, 0, 0]; 2], index: None };
+        let (x, mut codes) = ([1.0, 0.5, -0.25, 0.25].repeat(21), [9; 21]);
+        let steps = RadiusSteps { factor: 1.0, limit: 15 };
+        backend.quaternion_encode(&set, &x, &[1.0; 21], steps, &mut codes, &mut [0; 21]);
+        expect(first, &codes, &[code; 21])?;
     }
     Ok(())
 }

@@ -449,10 +449,8 @@ fn score_codes(backend: Backend) -> Outcome {
                 _ => painter.integers(limit, dim),
             })
             .collect();
-        let queries: Vec<IntQuery> = values
-            .iter()
-            .map(|values| IntQuery { values: &values, scale: painter.float() / 100.0 })
-            .collect();
+        let queries: Vec<IntQuery> =
+            values.iter().map(|values| IntQuery { values, scale: painter.float() / 100.0 }).collect();
         let case =
             format_args!("{} levels, dim {dim}, {count} rows, {} queries", packing.levels(), queries.len());
         same_outputs(backend, case, queries.len() * count, |backend, scores| {

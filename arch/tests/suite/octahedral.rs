@@ -216,10 +216,8 @@ pub(super) fn score_octahedral(backend: Backend) -> Outcome {
                 _ => painter.integers(127, dim),
             })
             .collect();
-        let queries: Vec<IntQuery> = values
-            .iter()
-            .map(|values| IntQuery { values: &values, scale: painter.float() / 100.0 })
-            .collect();
+        let queries: Vec<IntQuery> =
+            values.iter().map(|values| IntQuery { values, scale: painter.float() / 100.0 }).collect();
         let case = format!("{}, {count} rows, {} queries", book.name(), queries.len());
         same_outputs(backend, format_args!("{case}"), queries.len() * count, |backend, scores| {
             backend.score_octahedral(&book.layout(), stride, &bytes, &queries, scores);

@@ -70,10 +70,8 @@ pub(super) fn score_signs(backend: Backend) -> Outcome {
                 _ => painter.integers(127, rows.dim).iter().map(|v| *v as i8).collect(),
             })
             .collect();
-        let queries: Vec<SignQuery> = values
-            .iter()
-            .map(|values| SignQuery { values: &values, scale: painter.float() / 100.0 })
-            .collect();
+        let queries: Vec<SignQuery> =
+            values.iter().map(|values| SignQuery { values, scale: painter.float() / 100.0 }).collect();
         let count = rows.count();
         let start = painter.floats(Style::Wide, queries.len() * count);
         let case = format_args!("dim {}, {count} rows, {} queries", rows.dim, queries.len());
