@@ -410,7 +410,7 @@ impl Page {
         let mut centroids = painter.integers(limit, packing.levels());
         // The extremes: with them, sums come as near to the end of i32 as the contract allows.
         (centroids[0], centroids[packing.levels() - 1]) = (-limit, limit);
-        Self { bytes, stride, dim, packing, centroids: centroids }
+        Self { bytes, stride, dim, packing, centroids }
     }
 
     fn rows(&self) -> Rows<'_> {
