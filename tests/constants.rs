@@ -1,7 +1,7 @@
 //! Every named constant of the codecs that decides bytes or errors: just below, at and just above it, on every backend.
 
 #![cfg(feature = "alloc")]
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::type_complexity, clippy::manual_range_contains)]
 
 use half::f16;
 use octaplex::{Backend, Codec, CodecSpec, DynCodec, Error, MAX_WEIGHT, Stream};
