@@ -8,6 +8,7 @@ mod backends;
 mod cache;
 mod codebooks;
 mod common;
+mod constants;
 mod distortion;
 mod fuzz_bodies;
 mod fuzz_replay;

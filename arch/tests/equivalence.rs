@@ -3,6 +3,8 @@
 
 extern crate alloc;
 
+#[path = "rooms/painted.rs"]
+mod room;
 mod suite;
 
 use octaplex_arch::Backend;
@@ -17,7 +19,7 @@ fn every_backend_equals_the_specification() {
                     let failed = |&(name, check): &(&str, suite::Check)| {
                         check(backend).err().map(|words| format!("{} {name}: {words}", backend.name()))
                     };
-                    suite::KERNELS.iter().filter_map(failed).collect::<Vec<_>>()
+                    suite::checks().filter_map(failed).collect::<Vec<_>>()
                 })
             })
             .collect();

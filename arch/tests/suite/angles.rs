@@ -1,13 +1,14 @@
 //! Trees of polar coordinates.
 
 use super::paint::{Painter, STYLES, Style};
-use super::{Outcome, QUERY_COUNTS, same_changes, same_outputs};
+use super::{Outcome, QUERY_COUNTS, filled, same_changes, same_outputs};
+use crate::room::Room;
 use alloc::vec;
 use alloc::vec::Vec;
 use octaplex_arch::{AngleTree, Angles, Backend};
 
 /// Bits, cosines, sines, tangents.
-type Book = (u8, Vec<f32>, Vec<f32>, Vec<f32>);
+type Book = (u8, Room<f32>, Room<f32>, Room<f32>);
 
 /// Codebooks of some bits for each level, of numbers that need not be cosines.
 struct Tree {
@@ -65,7 +66,7 @@ pub(super) fn quantize_angles(backend: Backend) -> Outcome {
                 })?;
                 same_outputs(backend, case, tree.roots(), |backend, roots| {
                     let mut x = x.clone();
-                    backend.quantize_angles(tree, &mut x, &mut vec![0; tree.codes()]);
+                    backend.quantize_angles(tree, &mut x, &mut filled(0, tree.codes()));
                     roots.copy_from_slice(&x[..roots.len()]);
                 })
             })?;
@@ -75,9 +76,9 @@ pub(super) fn quantize_angles(backend: Backend) -> Outcome {
 }
 
 /// Rows of hostile bytes with finite roots.
-fn angle_rows(painter: &mut Painter, tree: &AngleTree, count: usize) -> Vec<u8> {
-    let mut bytes = painter.bytes(1 + tree.row_bytes() * count);
-    for row in bytes[1..].chunks_exact_mut(tree.row_bytes()) {
+fn angle_rows(painter: &mut Painter, tree: &AngleTree, count: usize) -> Room<u8> {
+    let mut bytes = painter.bytes(tree.row_bytes() * count);
+    for row in bytes.chunks_exact_mut(tree.row_bytes()) {
         for root in row[..2 * tree.roots()].chunks_exact_mut(2) {
             root.copy_from_slice(&painter.finite_f16());
         }
@@ -91,7 +92,7 @@ pub(super) fn decode_angles(backend: Backend) -> Outcome {
         Tree::new(&mut painter, dim, &bits).run(|tree| {
             let bytes = angle_rows(&mut painter, tree, 1);
             same_outputs(backend, format_args!("dim {dim}, bits {bits:?}"), dim, |backend, out| {
-                backend.decode_angles(tree, &bytes[1..], out);
+                backend.decode_angles(tree, &bytes, out);
             })
         })?;
     }
@@ -115,11 +116,11 @@ pub(super) fn score_angles(backend: Backend) -> Outcome {
         let mut painter = Painter::new(&[dim, count, queries]);
         Tree::new(&mut painter, dim, &bits).run(|tree| {
             let bytes = angle_rows(&mut painter, tree, count);
-            let rows: Vec<Vec<f32>> = (0..queries).map(|_| painter.floats(Style::Wide, dim + 1)).collect();
-            let rows: Vec<&[f32]> = rows.iter().map(|row| &row[1..]).collect();
+            let rows: Vec<Room<f32>> = (0..queries).map(|_| painter.floats(Style::Wide, dim)).collect();
+            let rows: Vec<&[f32]> = rows.iter().map(|row| &row[..]).collect();
             let case = format_args!("dim {dim}, bits {bits:?}, {count} rows, {queries} queries");
             same_outputs(backend, case, queries * count, |backend, scores| {
-                backend.score_angles(tree, &bytes[1..], &rows, scores);
+                backend.score_angles(tree, &bytes, &rows, scores);
             })
         })?;
     }
@@ -135,7 +136,7 @@ pub(super) fn accumulate_angles(backend: Backend) -> Outcome {
             let start = painter.floats(Style::Wide, queries * dim);
             let case = format_args!("dim {dim}, bits {bits:?}, {count} rows, {queries} queries");
             same_changes(backend, case, &start, |backend, acc| {
-                backend.accumulate_angles(tree, &bytes[1..], &weights, acc);
+                backend.accumulate_angles(tree, &bytes, &weights, acc);
             })
         })?;
     }

@@ -1,7 +1,8 @@
 //! Small blocks.
 
 use super::paint::{Painter, STYLES, Style};
-use super::{Outcome, QUERY_COUNTS, ROW_COUNTS, same_changes, same_outputs, shifted};
+use super::{Outcome, QUERY_COUNTS, ROW_COUNTS, same_changes, same_outputs};
+use crate::room::Room;
 use alloc::format;
 use alloc::vec::Vec;
 use octaplex_arch::{BLOCK_BYTES, Backend, BlockBook};
@@ -29,10 +30,9 @@ pub(super) fn quantize_blocks(backend: Backend) -> Outcome {
                         _ => {}
                     }
                 }
-                let x = shifted(&x);
                 let case = format_args!("{} levels, {blocks} blocks, {style:?}", book.largest());
                 same_outputs(backend, case, BLOCK_BYTES * blocks, |backend, bytes| {
-                    backend.quantize_blocks(book, &x[1..], bytes);
+                    backend.quantize_blocks(book, &x, bytes);
                 })?;
             }
         }
@@ -52,9 +52,9 @@ impl PowiExact for f32 {
 }
 
 /// Blocks of hostile bytes with finite scales.
-fn small_blocks(painter: &mut Painter, blocks: usize) -> Vec<u8> {
-    let mut bytes = painter.bytes(1 + BLOCK_BYTES * blocks);
-    for block in bytes[1..].chunks_exact_mut(BLOCK_BYTES) {
+fn small_blocks(painter: &mut Painter, blocks: usize) -> Room<u8> {
+    let mut bytes = painter.bytes(BLOCK_BYTES * blocks);
+    for block in bytes.chunks_exact_mut(BLOCK_BYTES) {
         block[12..].copy_from_slice(&painter.finite_f16());
     }
     bytes
@@ -68,12 +68,12 @@ pub(super) fn blocks_are_finite(backend: Backend) -> Outcome {
             found if found == finite => Ok(()),
             found => Err(format!("{blocks} blocks, scale {at}: {found}")),
         };
-        check(&clean[1..], true, blocks)?;
+        check(&clean, true, blocks)?;
         for at in 0..blocks {
             for high in [0x7c, 0x7f, 0xfc, 0xff] {
                 let mut bytes = clean.clone();
-                bytes[1 + at * BLOCK_BYTES + 13] = high;
-                check(&bytes[1..], false, at)?;
+                bytes[at * BLOCK_BYTES + 13] = high;
+                check(&bytes, false, at)?;
             }
         }
     }
@@ -85,7 +85,7 @@ pub(super) fn decode_blocks(backend: Backend) -> Outcome {
         for blocks in [0, 1, 2, 3, 4, 5, 16, 18] {
             let bytes = small_blocks(&mut Painter::new(&[blocks]), blocks);
             same_outputs(backend, format_args!("{blocks} blocks"), 32 * blocks, |backend, out| {
-                backend.decode_blocks(book, &bytes[1..], out);
+                backend.decode_blocks(book, &bytes, out);
             })?;
         }
     }
@@ -104,11 +104,11 @@ pub(super) fn score_blocks(backend: Backend) -> Outcome {
     for (book, dim, count, queries) in block_shapes() {
         let mut painter = Painter::new(&[dim, count, queries]);
         let bytes = small_blocks(&mut painter, dim / 32 * count);
-        let rows: Vec<Vec<f32>> = (0..queries).map(|_| painter.floats(Style::Wide, dim + 1)).collect();
-        let rows: Vec<&[f32]> = rows.iter().map(|row| &row[1..]).collect();
+        let rows: Vec<Room<f32>> = (0..queries).map(|_| painter.floats(Style::Wide, dim)).collect();
+        let rows: Vec<&[f32]> = rows.iter().map(|row| &row[..]).collect();
         let case = format_args!("dim {dim}, {count} rows, {queries} queries, {}", book.largest());
         same_outputs(backend, case, queries * count, |backend, scores| {
-            backend.score_blocks(book, dim, &bytes[1..], &rows, scores);
+            backend.score_blocks(book, dim, &bytes, &rows, scores);
         })?;
     }
     Ok(())
@@ -122,7 +122,7 @@ pub(super) fn accumulate_blocks(backend: Backend) -> Outcome {
         let start = painter.floats(Style::Wide, queries * dim);
         let case = format_args!("dim {dim}, {count} rows, {queries} queries, {}", book.largest());
         same_changes(backend, case, &start, |backend, acc| {
-            backend.accumulate_blocks(book, dim, &bytes[1..], &weights, acc);
+            backend.accumulate_blocks(book, dim, &bytes, &weights, acc);
         })?;
     }
     Ok(())

@@ -5,6 +5,7 @@
 
 mod angles;
 mod blocks;
+mod constants;
 mod octahedral;
 mod paint;
 mod quaternion;
@@ -12,10 +13,11 @@ mod signs;
 mod softmax;
 mod windows;
 
+use crate::room::Room;
 use alloc::format;
 use alloc::string::String;
-use alloc::vec;
 use alloc::vec::Vec;
+pub(crate) use constants::CONSTANTS;
 use core::fmt::Arguments;
 use octaplex_arch::{Affine, Backend, Float, IntQuery, MAX_WEIGHT, Packing, Rows};
 use paint::{Painter, STYLES, Style};
@@ -84,6 +86,11 @@ pub(crate) const KERNELS: &[(&str, Check)] = &[
     ("accumulate_quaternions", quaternion::accumulate_quaternions),
 ];
 
+/// Every kernel, and every constant.
+pub(crate) fn checks() -> impl Iterator<Item = &'static (&'static str, Check)> {
+    KERNELS.iter().chain(CONSTANTS)
+}
+
 const WIDTHS: [usize; 11] = [32, 64, 80, 96, 112, 128, 160, 192, 256, 512, 576];
 const ODD_LENGTHS: [usize; 10] = [0, 1, 2, 7, 15, 16, 17, 31, 33, 63];
 const ROW_COUNTS: [usize; 10] = [0, 1, 2, 3, 15, 16, 17, 64, 257, 300];
@@ -97,7 +104,8 @@ fn packings() -> impl Iterator<Item = Packing> {
     (2..=256).filter_map(Packing::for_levels)
 }
 
-trait Bits: Copy {
+/// What buffers hold.
+pub(crate) trait Bits: Copy {
     fn bits(self) -> u32;
     fn from_paint(paint: u64) -> Self;
 }
@@ -111,38 +119,43 @@ impl Bits for f32 {
     }
 }
 
-impl Bits for u8 {
+macro_rules! integers {
+    ($($integer:ty),*) => {$(
+        impl Bits for $integer {
+            fn bits(self) -> u32 {
+                self as u32
+            }
+            fn from_paint(paint: u64) -> Self {
+                paint as $integer
+            }
+        }
+    )*};
+}
+integers!(u8, i8, u16, i16, u32);
+
+impl<T: Bits> Bits for [T; 4] {
     fn bits(self) -> u32 {
-        u32::from(self)
+        self.iter().fold(0, |bits: u32, value| bits.rotate_left(8) ^ value.bits())
     }
     fn from_paint(paint: u64) -> Self {
-        paint as u8
+        [T::from_paint(paint); 4]
     }
 }
 
-impl Bits for u16 {
-    fn bits(self) -> u32 {
-        u32::from(self)
-    }
-    fn from_paint(paint: u64) -> Self {
-        paint as u16
+impl<T: Bits> FromIterator<T> for Room<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(values: I) -> Self {
+        Self::new(&values.into_iter().collect::<Vec<T>>())
     }
 }
 
-impl Bits for i16 {
-    fn bits(self) -> u32 {
-        self as u32
-    }
-    fn from_paint(paint: u64) -> Self {
-        paint as i16
+impl<T: Bits> Clone for Room<T> {
+    fn clone(&self) -> Self {
+        Self::new(self)
     }
 }
 
-/// Moves values off their allocation's alignment: use `[1..]`.
-fn shifted<T: Bits>(values: &[T]) -> Vec<T> {
-    let mut shifted = vec![T::from_paint(0)];
-    shifted.extend_from_slice(values);
-    shifted
+fn filled<T: Bits>(value: T, count: usize) -> Room<T> {
+    (0..count).map(|_| value).collect()
 }
 
 /// Runs a kernel that writes `count` outputs, on both backends, into buffers that hold different rubbish.
@@ -167,7 +180,7 @@ fn same_changes<T: Bits>(
     same(backend, case, start, start, run)
 }
 
-/// The outputs lie off alignment, between guards that must survive.
+/// What lies beside the outputs must survive.
 fn same<T: Bits>(
     backend: Backend,
     case: Arguments,
@@ -175,18 +188,16 @@ fn same<T: Bits>(
     actual: &[T],
     run: impl Fn(Backend, &mut [T]),
 ) -> Outcome {
-    const GUARD: usize = 65;
-    let guard: Vec<T> = (0..GUARD as u64).map(|i| T::from_paint(173 * i + 5)).collect();
-    let guarded = |values: &[T]| [&guard, values, &guard].concat();
-    let (mut expected, mut actual) = (guarded(expected), guarded(actual));
-    let inner = GUARD..expected.len() - GUARD;
-    run(Backend::SCALAR, &mut expected[inner.clone()]);
-    run(backend, &mut actual[inner]);
-    match expected.iter().zip(&actual).position(|(e, a)| e.bits() != a.bits()) {
+    let (mut expected, mut actual) = (Room::new(expected), Room::new(actual));
+    run(Backend::SCALAR, &mut expected);
+    run(backend, &mut actual);
+    if !actual.is_intact() {
+        return Err(format!("{case}: something was written beside the output"));
+    }
+    match expected.iter().zip(actual.iter()).position(|(e, a)| e.bits() != a.bits()) {
         None => Ok(()),
         Some(at) => Err(format!(
-            "{case}: element {} is {:#x}, the specification says {:#x}",
-            at as isize - GUARD as isize,
+            "{case}: element {at} is {:#x}, the specification says {:#x}",
             actual[at].bits(),
             expected[at].bits()
         )),
@@ -197,9 +208,9 @@ fn dot(backend: Backend) -> Outcome {
     for n in lengths() {
         for style in STYLES {
             let mut painter = Painter::new(&[n]);
-            let (a, b) = (shifted(&painter.floats(style, n)), painter.floats(Style::Wide, n));
+            let (a, b) = (painter.floats(style, n), painter.floats(Style::Wide, n));
             same_outputs(backend, format_args!("{n} values, {style:?}"), 1, |backend, out| {
-                out[0] = backend.dot(&a[1..], &b);
+                out[0] = backend.dot(&a, &b);
             })?;
         }
     }
@@ -210,7 +221,7 @@ fn sqrt(backend: Backend) -> Outcome {
     for style in STYLES {
         let x = Painter::new(&[64]).floats(style, 64);
         same_outputs(backend, format_args!("{style:?}"), 64, |backend, out| {
-            for (out, x) in out.iter_mut().zip(&x) {
+            for (out, x) in out.iter_mut().zip(x.iter()) {
                 *out = backend.sqrt(x.abs());
             }
         })?;
@@ -230,9 +241,9 @@ fn sqrt(backend: Backend) -> Outcome {
 fn max_abs(backend: Backend) -> Outcome {
     for n in lengths() {
         for style in STYLES {
-            let x = shifted(&Painter::new(&[n]).floats(style, n));
+            let x = Painter::new(&[n]).floats(style, n);
             same_outputs(backend, format_args!("{n} values, {style:?}"), 1, |backend, out| {
-                out[0] = backend.max_abs(&x[1..]);
+                out[0] = backend.max_abs(&x);
             })?;
         }
     }
@@ -243,10 +254,10 @@ fn min_max(backend: Backend) -> Outcome {
     for n in lengths() {
         for style in STYLES {
             for seed in 0..4 {
-                let x = shifted(&Painter::new(&[n, seed]).floats(style, n));
+                let x = Painter::new(&[n, seed]).floats(style, n);
                 let case = format_args!("{n} values, {style:?}, seed {seed}");
                 same_outputs(backend, case, 2, |backend, out| {
-                    (out[0], out[1]) = backend.min_max(&x[1..]);
+                    (out[0], out[1]) = backend.min_max(&x);
                 })?;
             }
         }
@@ -269,10 +280,10 @@ fn rotations(backend: Backend, kernel: fn(Backend, &mut [f32], &[u32], f32)) -> 
         for style in STYLES {
             let mut painter = Painter::new(&[n]);
             let x = painter.floats(style, n);
-            let signs: Vec<u32> = (0..=n).map(|_| painter.next() as u32 & 0x8000_0000).collect();
+            let signs: Room<u32> = (0..n).map(|_| painter.next() as u32 & 0x8000_0000).collect();
             for scale in [1.0, 0.088_388_35, -3.7] {
                 let case = format_args!("width {n}, {style:?}, scale {scale}");
-                same_changes(backend, case, &x, |backend, x| kernel(backend, x, &signs[1..], scale))?;
+                same_changes(backend, case, &x, |backend, x| kernel(backend, x, &signs, scale))?;
             }
         }
     }
@@ -283,10 +294,9 @@ fn multiply_columns(backend: Backend) -> Outcome {
     for n in [1, 2, 7, 15, 16, 17, 31, 33, 64, 80, 128, 192] {
         for style in STYLES {
             let mut painter = Painter::new(&[n]);
-            let (columns, x) =
-                (shifted(&painter.floats(Style::Wide, n * n)), shifted(&painter.floats(style, n)));
+            let (columns, x) = (painter.floats(Style::Wide, n * n), painter.floats(style, n));
             same_outputs(backend, format_args!("width {n}, {style:?}"), n, |backend, y| {
-                backend.multiply_columns(&columns[1..], &x[1..], y);
+                backend.multiply_columns(&columns, &x, y);
             })?;
         }
     }
@@ -297,12 +307,11 @@ fn quantize(backend: Backend) -> Outcome {
     for count in [0i32, 1, 2, 3, 4, 5, 7, 8, 9, 11, 15, 16, 17, 19, 23, 31, 35, 63, 71, 127, 143, 255] {
         let mut painter = Painter::new(&[count as usize]);
         // Ascending, with zeros of both signs and equal neighbours among them.
-        let mut thresholds: Vec<f32> = (0..count).map(|i| ((i - count / 2) / 2) as f32 / 8.0).collect();
+        let mut thresholds: Room<f32> = (0..count).map(|i| ((i - count / 2) / 2) as f32 / 8.0).collect();
         if let Some(zero) = thresholds.iter().position(|t| *t == 0.0) {
             thresholds[zero] = -0.0;
         }
-        let thresholds = shifted(&thresholds);
-        let thresholds = &thresholds[1..];
+        let thresholds = &thresholds;
         for n in lengths() {
             for style in STYLES {
                 let mut x = painter.floats(style, n);
@@ -311,11 +320,10 @@ fn quantize(backend: Backend) -> Outcome {
                     let t = thresholds[painter.below(thresholds.len())];
                     *x = [t, t.next_down(), t.next_up(), -t][i % 4];
                 }
-                let x = shifted(&x);
                 for scale in [1.0, 17.3, 0.0, 1e-20] {
                     let case = format_args!("{n} values, {style:?}, {count} thresholds, scale {scale}");
                     same_outputs(backend, case, n, |backend, codes| {
-                        backend.quantize(&x[1..], scale, thresholds, codes);
+                        backend.quantize(&x, scale, thresholds, codes);
                     })?;
                 }
             }
@@ -328,12 +336,12 @@ fn lookup(backend: Backend) -> Outcome {
     for levels in [1, 2, 3, 4, 5, 8, 9, 12, 15, 16, 17, 20, 31, 32, 33, 48, 64, 65, 127, 128, 129, 255, 256] {
         for n in lengths() {
             let mut painter = Painter::new(&[levels, n]);
-            let codes = shifted(&painter.bytes(n));
-            let centroids = shifted(&painter.integers(i16::MAX, levels));
+            let codes = painter.bytes(n);
+            let centroids = painter.integers(i16::MAX, levels);
             for scale in [1.0, 0.003_1, -0.0, 1e-42] {
                 let case = format_args!("{n} codes of {levels} levels, scale {scale}");
                 same_outputs(backend, case, n, |backend, out| {
-                    backend.lookup(&codes[1..], &centroids[1..], scale, out);
+                    backend.lookup(&codes, &centroids, scale, out);
                 })?;
             }
         }
@@ -345,13 +353,12 @@ fn pack(backend: Backend) -> Outcome {
     for packing in packings() {
         for n in lengths() {
             let mut painter = Painter::new(&[packing.levels(), n]);
-            let random: Vec<u8> = (0..n).map(|_| painter.below(packing.levels()) as u8).collect();
-            let highest = vec![(packing.levels() - 1) as u8; n];
+            let random: Room<u8> = (0..n).map(|_| painter.below(packing.levels()) as u8).collect();
+            let highest = filled((packing.levels() - 1) as u8, n);
             for codes in [random, highest] {
-                let codes = shifted(&codes);
                 let case = format_args!("{n} codes of {} levels", packing.levels());
                 same_outputs(backend, case, packing.bytes(n), |backend, bytes| {
-                    backend.pack(packing, &codes[1..], bytes);
+                    backend.pack(packing, &codes, bytes);
                 })?;
             }
         }
@@ -363,11 +370,10 @@ fn unpack(backend: Backend) -> Outcome {
     for packing in packings() {
         for n in lengths() {
             let hostile = Painter::new(&[packing.levels(), n]).bytes(packing.bytes(n));
-            for bytes in [hostile, vec![0xff; packing.bytes(n)]] {
-                let bytes = shifted(&bytes);
+            for bytes in [hostile, filled(0xff, packing.bytes(n))] {
                 let case = format_args!("{n} codes of {} levels", packing.levels());
                 same_outputs(backend, case, n, |backend, codes| {
-                    backend.unpack(packing, &bytes[1..], codes);
+                    backend.unpack(packing, &bytes, codes);
                 })?;
             }
         }
@@ -388,13 +394,12 @@ fn quantize_query(backend: Backend) -> Outcome {
                         .for_each(|(i, x)| *x = (i as i16 % limit) as f32 - 0.5);
                     x.iter_mut().take(1).for_each(|x| *x = f32::from(limit));
                 }
-                let x = shifted(&x);
                 let case = format_args!("{n} values, {style:?}, limit {limit}");
                 same_outputs(backend, case, 1, |backend, unit| {
-                    unit[0] = backend.quantize_query(&x[1..], limit, &mut vec![0; n]);
+                    unit[0] = backend.quantize_query(&x, limit, &mut filled(0, n));
                 })?;
                 same_outputs(backend, case, n, |backend, out| {
-                    backend.quantize_query(&x[1..], limit, out);
+                    backend.quantize_query(&x, limit, out);
                 })?;
             }
         }
@@ -404,18 +409,18 @@ fn quantize_query(backend: Backend) -> Outcome {
 
 /// Rows of hostile bytes with finite scales, and a codebook for them.
 struct Page {
-    bytes: Vec<u8>,
+    bytes: Room<u8>,
     stride: usize,
     dim: usize,
     packing: Packing,
-    centroids: Vec<i16>,
+    centroids: Room<i16>,
 }
 
 impl Page {
     fn new(painter: &mut Painter, packing: Packing, dim: usize, count: usize) -> Self {
         let stride = 2 + packing.bytes(dim) + [0, 1, 6, 37][painter.below(4)];
-        let mut bytes = painter.bytes(1 + stride * count);
-        for row in bytes[1..].chunks_exact_mut(stride) {
+        let mut bytes = painter.bytes(stride * count);
+        for row in bytes.chunks_exact_mut(stride) {
             row[..2].copy_from_slice(&painter.finite_f16());
             match painter.below(8) {
                 0 => row[2..].fill(0xff),
@@ -427,15 +432,15 @@ impl Page {
         let mut centroids = painter.integers(limit, packing.levels());
         // The extremes: with them, sums come as near to the end of i32 as the contract allows.
         (centroids[0], centroids[packing.levels() - 1]) = (-limit, limit);
-        Self { bytes, stride, dim, packing, centroids: shifted(&centroids) }
+        Self { bytes, stride, dim, packing, centroids }
     }
 
     fn rows(&self) -> Rows<'_> {
-        Rows { bytes: &self.bytes[1..], stride: self.stride, dim: self.dim, packing: self.packing }
+        Rows { bytes: &self.bytes, stride: self.stride, dim: self.dim, packing: self.packing }
     }
 
     fn centroids(&self) -> &[i16] {
-        &self.centroids[1..]
+        &self.centroids
     }
 }
 
@@ -459,17 +464,15 @@ fn score_codes(backend: Backend) -> Outcome {
         let mut painter = Painter::new(&[packing.levels(), dim, count, queries]);
         let page = Page::new(&mut painter, packing, dim, count);
         let limit = if packing.levels() <= 16 { 127 } else { 1023 };
-        let values: Vec<Vec<i16>> = (0..queries)
+        let values: Vec<Room<i16>> = (0..queries)
             .map(|_| match painter.below(6) {
-                0 => vec![limit; dim + 1],
-                1 => vec![-limit; dim + 1],
-                _ => painter.integers(limit, dim + 1),
+                0 => filled(limit, dim),
+                1 => filled(-limit, dim),
+                _ => painter.integers(limit, dim),
             })
             .collect();
-        let queries: Vec<IntQuery> = values
-            .iter()
-            .map(|values| IntQuery { values: &values[1..], scale: painter.float() / 100.0 })
-            .collect();
+        let queries: Vec<IntQuery> =
+            values.iter().map(|values| IntQuery { values, scale: painter.float() / 100.0 }).collect();
         let case =
             format_args!("{} levels, dim {dim}, {count} rows, {} queries", packing.levels(), queries.len());
         same_outputs(backend, case, queries.len() * count, |backend, scores| {
@@ -483,22 +486,22 @@ fn accumulate_codes(backend: Backend) -> Outcome {
     for (packing, dim, count, queries) in page_shapes() {
         let mut painter = Painter::new(&[packing.levels(), dim, count, queries]);
         let page = Page::new(&mut painter, packing, dim, count);
-        let mut weights = Vec::with_capacity(1 + queries * count);
-        weights.push(0.0);
+        let mut weights = Vec::with_capacity(queries * count);
         for _ in 0..queries {
             match painter.below(6) {
                 0 => weights.extend(painter.floats(Style::Wide, count).iter().map(|w| w / 256.0)),
-                1 => weights.extend(painter.floats(Style::Zeros, count)),
+                1 => weights.extend_from_slice(&painter.floats(Style::Zeros, count)),
                 2 => weights.extend(painter.floats(Style::Random, count).iter().map(|w| w * MAX_WEIGHT)),
                 // Products around 2⁻¹⁰⁰, below which a run adds nothing.
                 3 => weights.extend(painter.floats(Style::Random, count).iter().map(|w| w * 1e-34)),
-                _ => weights.extend(painter.floats(Style::Random, count)),
+                _ => weights.extend_from_slice(&painter.floats(Style::Random, count)),
             }
         }
+        let weights = Room::new(&weights);
         let acc = painter.floats(Style::Random, queries * dim);
         let case = format_args!("{} levels, dim {dim}, {count} rows, {queries} queries", packing.levels());
         same_changes(backend, case, &acc, |backend, acc| {
-            backend.accumulate_codes(&page.rows(), page.centroids(), 0.007_3, &weights[1..], acc);
+            backend.accumulate_codes(&page.rows(), page.centroids(), 0.007_3, &weights, acc);
         })?;
     }
     Ok(())
@@ -507,8 +510,8 @@ fn accumulate_codes(backend: Backend) -> Outcome {
 const FORMATS: [Float; 3] = [Float::F16, Float::Bf16, Float::F32];
 
 /// Finite floats of a format, small enough that no sum of products overflows.
-fn float_bytes(painter: &mut Painter, format: Float, count: usize) -> Vec<u8> {
-    let mut bytes = vec![0];
+fn float_bytes(painter: &mut Painter, format: Float, count: usize) -> Room<u8> {
+    let mut bytes = Vec::new();
     for _ in 0..count {
         let value = painter.floats(Style::Wide, 1)[0];
         match format {
@@ -517,7 +520,7 @@ fn float_bytes(painter: &mut Painter, format: Float, count: usize) -> Vec<u8> {
             Float::F32 => bytes.extend(value.to_le_bytes()),
         }
     }
-    bytes
+    Room::new(&bytes)
 }
 
 fn decode_floats(backend: Backend) -> Outcome {
@@ -525,13 +528,13 @@ fn decode_floats(backend: Backend) -> Outcome {
         for n in lengths() {
             let bytes = float_bytes(&mut Painter::new(&[n]), format, n);
             same_outputs(backend, format_args!("{n} of {format:?}"), n, |backend, out| {
-                backend.decode_floats(format, &bytes[1..], out);
+                backend.decode_floats(format, &bytes, out);
             })?;
         }
     }
     // Every finite value of both short formats.
     for (format, exponent) in [(Float::F16, 0x7c00), (Float::Bf16, 0x7f80)] {
-        let all: Vec<u8> = (0..=u16::MAX)
+        let all: Room<u8> = (0..=u16::MAX)
             .filter(|bits| bits & exponent != exponent)
             .flat_map(|bits| bits.to_le_bytes())
             .collect();
@@ -546,10 +549,10 @@ fn encode_floats(backend: Backend) -> Outcome {
     for format in FORMATS {
         for n in lengths() {
             for style in STYLES {
-                let x = shifted(&Painter::new(&[n]).floats(style, n));
+                let x = Painter::new(&[n]).floats(style, n);
                 let case = format_args!("{n} values to {format:?}, {style:?}");
                 same_outputs(backend, case, n * format.bytes(), |backend, bytes| {
-                    backend.encode_floats(format, &x[1..], bytes);
+                    backend.encode_floats(format, &x, bytes);
                 })?;
             }
         }
@@ -583,8 +586,8 @@ fn float_shapes() -> impl Iterator<Item = (usize, usize, usize)> {
     few.chain(many)
 }
 
-fn slices(values: &[Vec<f32>]) -> Vec<&[f32]> {
-    values.iter().map(|values| &values[1..]).collect()
+fn slices(values: &[Room<f32>]) -> Vec<&[f32]> {
+    values.iter().map(|values| &values[..]).collect()
 }
 
 fn score_floats(backend: Backend) -> Outcome {
@@ -592,11 +595,11 @@ fn score_floats(backend: Backend) -> Outcome {
         for (dim, count, queries) in float_shapes() {
             let mut painter = Painter::new(&[dim, count, queries]);
             let bytes = float_bytes(&mut painter, format, dim * count);
-            let queries: Vec<Vec<f32>> = (0..queries).map(|_| painter.floats(Style::Wide, dim + 1)).collect();
+            let queries: Vec<Room<f32>> = (0..queries).map(|_| painter.floats(Style::Wide, dim)).collect();
             let queries = slices(&queries);
             let case = format_args!("{format:?}, dim {dim}, {count} rows, {} queries", queries.len());
             same_outputs(backend, case, queries.len() * count, |backend, scores| {
-                backend.score_floats(format, dim, &bytes[1..], &queries, scores);
+                backend.score_floats(format, dim, &bytes, &queries, scores);
             })?;
         }
     }
@@ -608,11 +611,11 @@ fn accumulate_floats(backend: Backend) -> Outcome {
         for (dim, count, queries) in float_shapes() {
             let mut painter = Painter::new(&[dim, count, queries]);
             let bytes = float_bytes(&mut painter, format, dim * count);
-            let weights = painter.floats(Style::Random, 1 + queries * count);
+            let weights = painter.floats(Style::Random, queries * count);
             let acc = painter.floats(Style::Wide, queries * dim);
             let case = format_args!("{format:?}, dim {dim}, {count} rows, {queries} queries");
             same_changes(backend, case, &acc, |backend, acc| {
-                backend.accumulate_floats(format, dim, &bytes[1..], &weights[1..], acc);
+                backend.accumulate_floats(format, dim, &bytes, &weights, acc);
             })?;
         }
     }
@@ -623,13 +626,13 @@ fn quantize_affine(backend: Backend) -> Outcome {
     for (range, offset) in [((0, 3), 0), ((0, 15), 0), ((-8, 7), 8), ((-127, 127), 128), ((100, 200), 0)] {
         for n in lengths() {
             for style in STYLES {
-                let x = shifted(&Painter::new(&[n]).floats(style, n));
+                let x = Painter::new(&[n]).floats(style, n);
                 for (zero, scale) in [(0.0, 0.125), (-0.37, 0.013), (0.0, 0.0), (1.0, 1e-40), (0.5, -0.01)] {
                     let case = format_args!(
                         "{n} values, {style:?}, {range:?} + {offset}, zero {zero}, scale {scale}"
                     );
                     same_outputs(backend, case, n, |backend, codes| {
-                        backend.quantize_affine(&x[1..], zero, scale, offset, range, codes);
+                        backend.quantize_affine(&x, zero, scale, offset, range, codes);
                     })?;
                 }
             }
@@ -655,21 +658,21 @@ fn affine_layouts() -> impl Iterator<Item = Affine> {
 }
 
 /// Rows of hostile codes with finite scales and zeros.
-fn affine_bytes(painter: &mut Painter, layout: &Affine, count: usize) -> Vec<u8> {
-    let mut bytes = painter.bytes(1 + count * layout.row_bytes());
-    for row in bytes[1..].chunks_exact_mut(layout.row_bytes()) {
+fn affine_bytes(painter: &mut Painter, layout: &Affine, count: usize) -> Room<u8> {
+    let mut bytes = painter.bytes(count * layout.row_bytes());
+    for row in bytes.chunks_exact_mut(layout.row_bytes()) {
         for scale in row[..layout.header_bytes()].as_chunks_mut::<2>().0 {
             *scale = painter.finite_f16();
         }
     }
-    bytes
+    Room::new(&bytes)
 }
 
 fn decode_affine(backend: Backend) -> Outcome {
     for layout in affine_layouts() {
         let row = affine_bytes(&mut Painter::new(&[layout.dim, layout.group]), &layout, 1);
         same_outputs(backend, format_args!("{layout:?}"), layout.dim, |backend, out| {
-            backend.decode_affine(&layout, &row[1..], out);
+            backend.decode_affine(&layout, &row, out);
         })?;
     }
     Ok(())
@@ -691,12 +694,11 @@ fn score_affine(backend: Backend) -> Outcome {
     for (layout, count, queries) in affine_shapes() {
         let mut painter = Painter::new(&[layout.dim, layout.group, count, queries]);
         let bytes = affine_bytes(&mut painter, &layout, count);
-        let queries: Vec<Vec<f32>> =
-            (0..queries).map(|_| painter.floats(Style::Wide, layout.dim + 1)).collect();
+        let queries: Vec<Room<f32>> = (0..queries).map(|_| painter.floats(Style::Wide, layout.dim)).collect();
         let queries = slices(&queries);
         let case = format_args!("{layout:?}, {count} rows, {} queries", queries.len());
         same_outputs(backend, case, queries.len() * count, |backend, scores| {
-            backend.score_affine(&layout, &bytes[1..], &queries, scores);
+            backend.score_affine(&layout, &bytes, &queries, scores);
         })?;
     }
     Ok(())
@@ -706,11 +708,11 @@ fn accumulate_affine(backend: Backend) -> Outcome {
     for (layout, count, queries) in affine_shapes() {
         let mut painter = Painter::new(&[layout.dim, layout.group, count, queries]);
         let bytes = affine_bytes(&mut painter, &layout, count);
-        let weights = painter.floats(Style::Random, 1 + queries * count);
+        let weights = painter.floats(Style::Random, queries * count);
         let acc = painter.floats(Style::Wide, queries * layout.dim);
         let case = format_args!("{layout:?}, {count} rows, {queries} queries");
         same_changes(backend, case, &acc, |backend, acc| {
-            backend.accumulate_affine(&layout, &bytes[1..], &weights[1..], acc);
+            backend.accumulate_affine(&layout, &bytes, &weights, acc);
         })?;
     }
     Ok(())

@@ -1,9 +1,9 @@
 //! Checks of the kernels for octahedral directions.
 
 use super::paint::{Painter, STYLES, Style};
-use super::{Outcome, QUERY_COUNTS, ROW_COUNTS, WIDTHS, same_changes, same_outputs, shifted};
+use super::{Outcome, QUERY_COUNTS, ROW_COUNTS, WIDTHS, filled, same_changes, same_outputs};
+use crate::room::Room;
 use alloc::format;
-use alloc::vec;
 use alloc::vec::Vec;
 use octaplex_arch::{Backend, Float, IntQuery, MAX_WEIGHT, Octahedral, Search};
 
@@ -12,12 +12,12 @@ struct Codebook {
     dim: usize,
     scale: Float,
     bits: (u8, u8, u8),
-    coordinates: Vec<f32>,
-    lengths: Vec<f32>,
-    directions: Vec<[i8; 4]>,
-    planes: [Vec<u8>; 3],
-    radii: Vec<f32>,
-    rest: Vec<i16>,
+    coordinates: Room<f32>,
+    lengths: Room<f32>,
+    directions: Room<[i8; 4]>,
+    planes: [Room<u8>; 3],
+    radii: Room<f32>,
+    rest: Room<i16>,
 }
 
 impl Codebook {
@@ -27,7 +27,7 @@ impl Codebook {
         let part = 32768 / half;
         let upper: Vec<f32> =
             (0..half).map(|k| (k * part + 1 + painter.below(part - 1)) as f32 / 32768.0).collect();
-        let coordinates: Vec<f32> = upper.iter().rev().map(|c| -c).chain(upper.iter().copied()).collect();
+        let coordinates: Room<f32> = upper.iter().rev().map(|c| -c).chain(upper.iter().copied()).collect();
         let unfold = |xi: f32, eta: f32| {
             let z = (1.0 - xi.abs()) - eta.abs();
             let folded = [(1.0 - eta.abs()).copysign(xi), (1.0 - xi.abs()).copysign(eta), z];
@@ -41,7 +41,7 @@ impl Codebook {
         };
         let lengths = (0..half * half).map(|k| length(unfold(upper[k % half], upper[k / half]))).collect();
         let codes = if direction_bits <= 5 { 4 * half * half } else { 0 };
-        let directions: Vec<[i8; 4]> = (0..codes)
+        let directions: Room<[i8; 4]> = (0..codes)
             .map(|code| {
                 let point = unfold(coordinates[code % (2 * half)], coordinates[code / (2 * half)]);
                 let [x, y, z] = point.map(|c| (c * length(point) * 127.0) as i8);
@@ -55,14 +55,14 @@ impl Codebook {
         };
         let entries = [128, 256, 0][usize::from(direction_bits.saturating_sub(4)).min(2)];
         let planes = [0, 1, 2].map(|c| {
-            (0..entries).map(|k| (i16::from(directions[code_of(k)][c]) + 128) as u8).collect::<Vec<_>>()
+            (0..entries).map(|k| (i16::from(directions[code_of(k)][c]) + 128) as u8).collect::<Room<_>>()
         });
         let count = 1usize << radius_bits;
         let radii = (0..count).map(|k| (k as f32 + 0.5 + painter.float() * 0.4) / count as f32).collect();
         let field_bits = 2 * direction_bits + radius_bits;
         let rest_bits = if painter.below(3) == 0 { 0 } else { field_bits.div_ceil(3) };
         let rest = match rest_bits {
-            0 => Vec::new(),
+            0 => filled(0, 0),
             bits => {
                 let mut rest = painter.integers(if bits <= 4 { 127 } else { 2047 }, 1 << bits);
                 rest.sort_unstable();
@@ -96,10 +96,10 @@ impl Codebook {
         format!("dim {}, bits {:?}", self.dim, self.bits)
     }
 
-    /// Rows of hostile bytes with finite scales; use `[1..]`.
-    fn page(&self, painter: &mut Painter, stride: usize, count: usize) -> Vec<u8> {
-        let mut bytes = painter.bytes(1 + stride * count);
-        for row in bytes[1..].chunks_exact_mut(stride) {
+    /// Rows of hostile bytes with finite scales.
+    fn page(&self, painter: &mut Painter, stride: usize, count: usize) -> Room<u8> {
+        let mut bytes = painter.bytes(stride * count);
+        for row in bytes.chunks_exact_mut(stride) {
             match self.scale {
                 Float::F32 => row[..4].copy_from_slice(&painter.floats(Style::Wide, 1)[0].to_le_bytes()),
                 _ => row[..2].copy_from_slice(&painter.finite_f16()),
@@ -151,7 +151,6 @@ pub(super) fn octahedral_encode(backend: Backend) -> Outcome {
                             _ => t.fill(0.0),
                         }
                     }
-                    let x = shifted(&x);
                     let scale = [1.0, 0.731][painter.below(2)];
                     let case = format!("{}, {style:?}, {search:?}", book.name());
                     same_outputs(
@@ -159,7 +158,7 @@ pub(super) fn octahedral_encode(backend: Backend) -> Outcome {
                         format_args!("{case}"),
                         layout.stream_bytes(),
                         |backend, stream| {
-                            backend.octahedral_encode(&layout, search, &x[1..], scale, stream);
+                            backend.octahedral_encode(&layout, search, &x, scale, stream);
                         },
                     )?;
                 }
@@ -175,12 +174,11 @@ pub(super) fn octahedral_decode(backend: Backend) -> Outcome {
             let mut painter = Painter::new(&[direction.into(), radius.into(), dim]);
             let book = Codebook::new(&mut painter, dim, direction, radius);
             let layout = book.layout();
-            for bytes in [painter.bytes(layout.stream_bytes()), vec![0xff; layout.stream_bytes()]] {
-                let bytes = shifted(&bytes);
+            for bytes in [painter.bytes(layout.stream_bytes()), filled(0xff, layout.stream_bytes())] {
                 for scale in [1.0, -7.3e-5, 3e12] {
                     let case = format!("{}, scale {scale}", book.name());
                     same_outputs(backend, format_args!("{case}"), dim, |backend, out| {
-                        backend.octahedral_decode(&layout, &bytes[1..], scale, out);
+                        backend.octahedral_decode(&layout, &bytes, scale, out);
                     })?;
                 }
             }
@@ -211,20 +209,18 @@ pub(super) fn score_octahedral(backend: Backend) -> Outcome {
         let book = Codebook::new(&mut painter, dim, direction, radius);
         let stride = book.stride(&mut painter);
         let bytes = book.page(&mut painter, stride, count);
-        let values: Vec<Vec<i16>> = (0..queries)
+        let values: Vec<Room<i16>> = (0..queries)
             .map(|_| match painter.below(6) {
-                0 => vec![127; dim + 1],
-                1 => vec![-127; dim + 1],
-                _ => painter.integers(127, dim + 1),
+                0 => filled(127, dim),
+                1 => filled(-127, dim),
+                _ => painter.integers(127, dim),
             })
             .collect();
-        let queries: Vec<IntQuery> = values
-            .iter()
-            .map(|values| IntQuery { values: &values[1..], scale: painter.float() / 100.0 })
-            .collect();
+        let queries: Vec<IntQuery> =
+            values.iter().map(|values| IntQuery { values, scale: painter.float() / 100.0 }).collect();
         let case = format!("{}, {count} rows, {} queries", book.name(), queries.len());
         same_outputs(backend, format_args!("{case}"), queries.len() * count, |backend, scores| {
-            backend.score_octahedral(&book.layout(), stride, &bytes[1..], &queries, scores);
+            backend.score_octahedral(&book.layout(), stride, &bytes, &queries, scores);
         })?;
     }
     Ok(())
@@ -237,11 +233,11 @@ pub(super) fn score_octahedral_floats(backend: Backend) -> Outcome {
         let stride = book.stride(&mut painter);
         let bytes = book.page(&mut painter, stride, count);
         let style = STYLES[painter.below(STYLES.len())];
-        let queries: Vec<Vec<f32>> = (0..queries).map(|_| shifted(&painter.floats(style, dim))).collect();
-        let queries: Vec<&[f32]> = queries.iter().map(|query| &query[1..]).collect();
+        let queries: Vec<Room<f32>> = (0..queries).map(|_| painter.floats(style, dim)).collect();
+        let queries: Vec<&[f32]> = queries.iter().map(|query| &query[..]).collect();
         let case = format!("{}, {count} rows, {} queries, {style:?}", book.name(), queries.len());
         same_outputs(backend, format_args!("{case}"), queries.len() * count, |backend, scores| {
-            backend.score_octahedral_floats(&book.layout(), stride, &bytes[1..], &queries, scores);
+            backend.score_octahedral_floats(&book.layout(), stride, &bytes, &queries, scores);
         })?;
     }
     Ok(())
@@ -253,19 +249,19 @@ pub(super) fn accumulate_octahedral(backend: Backend) -> Outcome {
         let book = Codebook::new(&mut painter, dim, direction, radius);
         let stride = book.stride(&mut painter);
         let bytes = book.page(&mut painter, stride, count);
-        let mut weights = Vec::with_capacity(1 + queries * count);
-        weights.push(0.0);
+        let mut weights = Vec::with_capacity(queries * count);
         for _ in 0..queries {
             match painter.below(4) {
-                0 => weights.extend(painter.floats(Style::Zeros, count)),
+                0 => weights.extend_from_slice(&painter.floats(Style::Zeros, count)),
                 1 => weights.extend(painter.floats(Style::Random, count).iter().map(|w| w * MAX_WEIGHT)),
-                _ => weights.extend(painter.floats(Style::Random, count)),
+                _ => weights.extend_from_slice(&painter.floats(Style::Random, count)),
             }
         }
+        let weights = Room::new(&weights);
         let acc = painter.floats(Style::Random, queries * dim);
         let case = format!("{}, {count} rows, {queries} queries", book.name());
         same_changes(backend, format_args!("{case}"), &acc, |backend, acc| {
-            backend.accumulate_octahedral(&book.layout(), stride, &bytes[1..], &weights[1..], acc);
+            backend.accumulate_octahedral(&book.layout(), stride, &bytes, &weights, acc);
         })?;
     }
     Ok(())

@@ -1,8 +1,8 @@
 //! Chunks as products of quaternions.
 
 use super::paint::{Painter, STYLES, Style};
-use super::{Outcome, QUERY_COUNTS, ROW_COUNTS, same_changes, same_outputs, shifted, slices};
-use alloc::vec;
+use super::{Outcome, QUERY_COUNTS, ROW_COUNTS, filled, same_changes, same_outputs, slices};
+use crate::room::Room;
 use alloc::vec::Vec;
 use octaplex_arch::Backend;
 use octaplex_arch::quaternion::{
@@ -16,9 +16,9 @@ const MEMBERS: [usize; 11] = [1, 2, 3, 5, 24, 48, 64, 65, 96, 192, 255];
 pub(super) fn chunk_norms(backend: Backend) -> Outcome {
     for chunks in CHUNKS {
         for style in STYLES {
-            let x = shifted(&Painter::new(&[chunks]).floats(style, 4 * chunks));
+            let x = Painter::new(&[chunks]).floats(style, 4 * chunks);
             same_outputs(backend, format_args!("{chunks} chunks, {style:?}"), chunks, |backend, norms| {
-                backend.chunk_norms(&x[1..], norms);
+                backend.chunk_norms(&x, norms);
             })?;
         }
     }
@@ -27,8 +27,8 @@ pub(super) fn chunk_norms(backend: Backend) -> Outcome {
 
 /// Unit quaternions (to f32's precision), with twins, opposites and neighbours in the group among them: ties.
 struct Set {
-    members: Vec<[f32; 4]>,
-    ints: Vec<[i8; 4]>,
+    members: Room<[f32; 4]>,
+    ints: Room<[i8; 4]>,
 }
 
 impl Set {
@@ -56,7 +56,7 @@ impl Set {
             }
             members.push(q);
         }
-        Self { ints: members.iter().map(|q| quaternion_ints(*q)).collect(), members }
+        Self { ints: members.iter().map(|q| quaternion_ints(*q)).collect(), members: Room::new(&members) }
     }
 
     fn view(&self) -> QuaternionSet<'_> {
@@ -64,7 +64,7 @@ impl Set {
     }
 
     /// Lists of an index that says nothing: every cell has all members.
-    fn every_member(&self) -> Vec<u8> {
+    fn every_member(&self) -> Room<u8> {
         let all = (0..self.members.len()).map(|s| s as u8);
         all.chain([0; INDEX_PADDING]).collect()
     }
@@ -91,14 +91,12 @@ pub(super) fn quaternion_encode(backend: Backend) -> Outcome {
                         _ => {}
                     }
                 }
-                let x = shifted(&x);
-                let mut norms = vec![0.0; chunks];
-                Backend::SCALAR.chunk_norms(&x[1..], &mut norms);
+                let mut norms = filled(0.0, chunks);
+                Backend::SCALAR.chunk_norms(&x, &mut norms);
                 if chunks > 2 {
                     norms[painter.below(chunks)] = 0.0;
                 }
-                let norms = shifted(&norms);
-                let norms = &norms[1..];
+                let norms = &norms;
                 let max = norms.iter().fold(0.0, |max: f32, norm| max.max(*norm));
                 for limit in [3, 15, 63, 255] {
                     let factor = if max > 1e-30 { f32::from(limit) / max } else { 1.0 };
@@ -106,7 +104,7 @@ pub(super) fn quaternion_encode(backend: Backend) -> Outcome {
                     let encode = |backend: Backend, codes: &mut [u16], radii: &mut [u8]| {
                         backend.quaternion_encode(
                             &QuaternionSet { index, ..set.view() },
-                            &x[1..],
+                            &x,
                             norms,
                             RadiusSteps { factor, limit },
                             codes,
@@ -114,10 +112,10 @@ pub(super) fn quaternion_encode(backend: Backend) -> Outcome {
                         );
                     };
                     same_outputs(backend, case, chunks, |backend, codes| {
-                        encode(backend, codes, &mut vec![0; chunks]);
+                        encode(backend, codes, &mut filled(0, chunks));
                     })?;
                     same_outputs(backend, case, chunks, |backend, radii| {
-                        encode(backend, &mut vec![0; chunks], radii);
+                        encode(backend, &mut filled(0, chunks), radii);
                     })?;
                 }
             }
@@ -152,11 +150,11 @@ fn layouts() -> impl Iterator<Item = ChunkLayout> {
 pub(super) fn pack_chunks(backend: Backend) -> Outcome {
     for layout in layouts() {
         let mut painter = Painter::new(&[layout.chunks, layout.members.into()]);
-        let random: Vec<u16> =
+        let random: Room<u16> =
             (0..layout.chunks).map(|_| painter.below(layout.codes() as usize) as u16).collect();
-        let highest = vec![(layout.codes() - 1) as u16; layout.chunks];
+        let highest = filled((layout.codes() - 1) as u16, layout.chunks);
         for codes in [random, highest] {
-            let radii: Vec<u8> =
+            let radii: Room<u8> =
                 painter.bytes(layout.chunks).iter().map(|radius| radius & layout.radius_limit()).collect();
             let start = painter.bytes(layout.row_bytes());
             same_changes(backend, format_args!("{layout:?}"), &start, |backend, row| {
@@ -168,9 +166,9 @@ pub(super) fn pack_chunks(backend: Backend) -> Outcome {
 }
 
 /// Rows of hostile bytes with finite scales.
-fn rows(painter: &mut Painter, layout: &ChunkLayout, count: usize) -> Vec<u8> {
-    let mut bytes = painter.bytes(1 + count * layout.row_bytes());
-    for row in bytes[1..].chunks_exact_mut(layout.row_bytes()) {
+fn rows(painter: &mut Painter, layout: &ChunkLayout, count: usize) -> Room<u8> {
+    let mut bytes = painter.bytes(count * layout.row_bytes());
+    for row in bytes.chunks_exact_mut(layout.row_bytes()) {
         row[..2].copy_from_slice(&painter.finite_f16());
         match painter.below(8) {
             0 => row[2..].fill(0xff),
@@ -186,7 +184,7 @@ pub(super) fn decode_quaternions(backend: Backend) -> Outcome {
         let mut painter = Painter::new(&[layout.chunks, layout.members.into()]);
         let set = Set::new(&mut painter, layout.members.into());
         let bytes = rows(&mut painter, &layout, 3);
-        for row in bytes[1..].chunks_exact(layout.row_bytes()) {
+        for row in bytes.chunks_exact(layout.row_bytes()) {
             same_outputs(backend, format_args!("{layout:?}"), 4 * layout.chunks, |backend, out| {
                 backend.decode_quaternions(&layout, &set.view(), row, out);
             })?;
@@ -213,16 +211,15 @@ pub(super) fn score_quaternions(backend: Backend) -> Outcome {
         let set = Set::new(&mut painter, layout.members.into());
         let bytes = rows(&mut painter, &layout, count);
         let width = 4 * layout.chunks;
-        let queries: Vec<Vec<f32>> = (0..queries)
+        let queries: Vec<Room<f32>> = (0..queries)
             .map(|i| {
-                painter
-                    .floats([Style::Random, Style::Wide, Style::Subnormal, Style::OneHot][i % 4], width + 1)
+                painter.floats([Style::Random, Style::Wide, Style::Subnormal, Style::OneHot][i % 4], width)
             })
             .collect();
         let queries = slices(&queries);
         let case = format_args!("{layout:?}, {count} rows, {} queries", queries.len());
         same_outputs(backend, case, queries.len() * count, |backend, scores| {
-            backend.score_quaternions(&layout, &set.view(), &bytes[1..], &queries, scores);
+            backend.score_quaternions(&layout, &set.view(), &bytes, &queries, scores);
         })?;
     }
     Ok(())
@@ -233,11 +230,11 @@ pub(super) fn accumulate_quaternions(backend: Backend) -> Outcome {
         let mut painter = Painter::new(&[layout.chunks, layout.members.into(), count, queries]);
         let set = Set::new(&mut painter, layout.members.into());
         let bytes = rows(&mut painter, &layout, count);
-        let weights = painter.floats(Style::Random, 1 + queries * count);
+        let weights = painter.floats(Style::Random, queries * count);
         let acc = painter.floats(Style::Wide, queries * 4 * layout.chunks);
         let case = format_args!("{layout:?}, {count} rows, {queries} queries");
         same_changes(backend, case, &acc, |backend, acc| {
-            backend.accumulate_quaternions(&layout, &set.view(), &bytes[1..], &weights[1..], acc);
+            backend.accumulate_quaternions(&layout, &set.view(), &bytes, &weights, acc);
         })?;
     }
     Ok(())

@@ -1,17 +1,17 @@
 //! Planes of signs.
 
 use super::paint::{Painter, STYLES, Style};
-use super::{Outcome, QUERY_COUNTS, ROW_COUNTS, WIDTHS, same_changes, same_outputs, shifted};
-use alloc::vec;
+use super::{Outcome, QUERY_COUNTS, ROW_COUNTS, WIDTHS, filled, same_changes, same_outputs};
+use crate::room::Room;
 use alloc::vec::Vec;
 use octaplex_arch::{Backend, Float, MAX_WEIGHT, SignQuery, SignRows};
 
 pub(super) fn pack_signs(backend: Backend) -> Outcome {
     for n in (0..20).map(|n| 8 * n).chain(WIDTHS) {
         for style in STYLES {
-            let x = shifted(&Painter::new(&[n]).floats(style, n));
+            let x = Painter::new(&[n]).floats(style, n);
             same_outputs(backend, format_args!("{n} values, {style:?}"), n / 8, |backend, plane| {
-                backend.pack_signs(&x[1..], plane);
+                backend.pack_signs(&x, plane);
             })?;
         }
     }
@@ -20,10 +20,10 @@ pub(super) fn pack_signs(backend: Backend) -> Outcome {
 
 pub(super) fn unpack_signs(backend: Backend) -> Outcome {
     for n in (0..20).map(|n| 8 * n).chain(WIDTHS) {
-        let plane = shifted(&Painter::new(&[n]).bytes(n / 8));
+        let plane = Painter::new(&[n]).bytes(n / 8);
         for scale in [1.0, -0.003_1, -0.0, 1e-42] {
             same_outputs(backend, format_args!("{n} values, scale {scale}"), n, |backend, out| {
-                backend.unpack_signs(&plane[1..], scale, out);
+                backend.unpack_signs(&plane, scale, out);
             })?;
         }
     }
@@ -41,8 +41,8 @@ fn sign_rows(mut run: impl FnMut(&SignRows, usize, &mut Painter) -> Outcome) -> 
             let mut painter = Painter::new(&[dim, count, queries, outer.map_or(0, Float::bytes)]);
             let at = outer.map_or(0, Float::bytes) + [0, 1, 7, 32][painter.below(4)];
             let stride = at + 2 + dim / 8 + [0, 1, 6, 37][painter.below(4)];
-            let mut bytes = painter.bytes(1 + stride * count);
-            for row in bytes[1..].chunks_exact_mut(stride) {
+            let mut bytes = painter.bytes(stride * count);
+            for row in bytes.chunks_exact_mut(stride) {
                 match outer {
                     Some(Float::F32) => row[..4].copy_from_slice(&(painter.float() * 100.0).to_le_bytes()),
                     Some(_) => row[..2].copy_from_slice(&painter.finite_f16()),
@@ -55,7 +55,7 @@ fn sign_rows(mut run: impl FnMut(&SignRows, usize, &mut Painter) -> Outcome) -> 
                     _ => {}
                 }
             }
-            run(&SignRows { bytes: &bytes[1..], stride, dim, at, outer }, queries, &mut painter)?;
+            run(&SignRows { bytes: &bytes, stride, dim, at, outer }, queries, &mut painter)?;
         }
     }
     Ok(())
@@ -63,17 +63,15 @@ fn sign_rows(mut run: impl FnMut(&SignRows, usize, &mut Painter) -> Outcome) -> 
 
 pub(super) fn score_signs(backend: Backend) -> Outcome {
     sign_rows(|rows, queries, painter| {
-        let values: Vec<Vec<i8>> = (0..queries)
+        let values: Vec<Room<i8>> = (0..queries)
             .map(|_| match painter.below(6) {
-                0 => vec![127; rows.dim + 1],
-                1 => vec![-127; rows.dim + 1],
-                _ => painter.integers(127, rows.dim + 1).into_iter().map(|v| v as i8).collect(),
+                0 => filled(127, rows.dim),
+                1 => filled(-127, rows.dim),
+                _ => painter.integers(127, rows.dim).iter().map(|v| *v as i8).collect(),
             })
             .collect();
-        let queries: Vec<SignQuery> = values
-            .iter()
-            .map(|values| SignQuery { values: &values[1..], scale: painter.float() / 100.0 })
-            .collect();
+        let queries: Vec<SignQuery> =
+            values.iter().map(|values| SignQuery { values, scale: painter.float() / 100.0 }).collect();
         let count = rows.count();
         let start = painter.floats(Style::Wide, queries.len() * count);
         let case = format_args!("dim {}, {count} rows, {} queries", rows.dim, queries.len());
@@ -86,9 +84,9 @@ pub(super) fn score_signs(backend: Backend) -> Outcome {
 pub(super) fn accumulate_signs(backend: Backend) -> Outcome {
     sign_rows(|rows, queries, painter| {
         let count = rows.count();
-        let weights: Vec<f32> = match painter.below(4) {
-            0 => vec![MAX_WEIGHT; queries * count],
-            1 => vec![1e-35; queries * count],
+        let weights: Room<f32> = match painter.below(4) {
+            0 => filled(MAX_WEIGHT, queries * count),
+            1 => filled(1e-35, queries * count),
             _ => painter.floats(Style::Random, queries * count),
         };
         let start = painter.floats(Style::Random, queries * rows.dim);

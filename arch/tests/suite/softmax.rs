@@ -2,6 +2,7 @@
 
 use super::paint::{Painter, STYLES, Style};
 use super::{Outcome, lengths, same_changes, same_outputs};
+use crate::room::Room;
 use alloc::vec::Vec;
 use octaplex_arch::{Backend, Float};
 
@@ -13,7 +14,7 @@ fn same_both(backend: Backend, start: &[f32], run: impl Fn(Backend, &mut [f32]) 
     same_changes(backend, case, start, |backend, x| {
         let _ = run(backend, x);
     })?;
-    same_outputs(backend, case, 1, |backend, out| out[0] = run(backend, &mut start.to_vec()))
+    same_outputs(backend, case, 1, |backend, out| out[0] = run(backend, &mut Room::new(start)))
 }
 
 pub(super) fn scale_logits(backend: Backend) -> Outcome {

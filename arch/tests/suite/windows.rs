@@ -1,9 +1,9 @@
 //! Windowed codebooks: every number of states and levels.
 
 use super::{
-    Bits, Outcome, Painter, QUERY_COUNTS, ROW_COUNTS, Style, WIDTHS, same, same_changes, same_outputs,
-    shifted,
+    Bits, Outcome, Painter, QUERY_COUNTS, ROW_COUNTS, Style, WIDTHS, filled, same, same_changes, same_outputs,
 };
+use crate::room::Room;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt::Arguments;
@@ -13,18 +13,18 @@ const HISTORIES: [u32; 5] = [2, 3, 4, 5, 6];
 const LEVELS: [usize; 8] = [1, 2, 3, 4, 6, 8, 12, 16];
 
 /// Codebooks of random centroids (extremes, and equal ones, among them).
-fn codebook(painter: &mut Painter, history: u32, levels: usize) -> Vec<i8> {
+fn codebook(painter: &mut Painter, history: u32, levels: usize) -> Room<i8> {
     let windows = 2 << history;
-    let mut centroids = vec![0; windows * levels];
+    let mut centroids = filled(0, windows * levels);
     for window in 0..windows {
-        let mut row: Vec<i8> = painter
+        let mut row: Room<i8> = painter
             .integers(if window % 3 == 0 { 12 } else { 127 }, levels)
             .iter()
             .map(|c| *c as i8)
             .collect();
         row.sort_unstable();
-        for (code, centroid) in row.into_iter().enumerate() {
-            centroids[code * windows + window] = centroid;
+        for (code, centroid) in row.iter().enumerate() {
+            centroids[code * windows + window] = *centroid;
         }
     }
     centroids[0] = -127;
@@ -45,10 +45,10 @@ fn books(dims: &[usize], mut check: impl FnMut(&WindowCodebook, usize, &mut Pain
     Ok(())
 }
 
-/// Rows of hostile bytes with finite scales; use `[1..]`.
-fn rows(painter: &mut Painter, row_bytes: usize, count: usize) -> Vec<u8> {
-    let mut bytes = painter.bytes(1 + row_bytes * count);
-    for (r, row) in bytes[1..].chunks_exact_mut(row_bytes).enumerate() {
+/// Rows of hostile bytes with finite scales.
+fn rows(painter: &mut Painter, row_bytes: usize, count: usize) -> Room<u8> {
+    let mut bytes = painter.bytes(row_bytes * count);
+    for (r, row) in bytes.chunks_exact_mut(row_bytes).enumerate() {
         if r % 5 == 1 {
             row.fill(0xff);
         }
@@ -60,7 +60,7 @@ fn rows(painter: &mut Painter, row_bytes: usize, count: usize) -> Vec<u8> {
 pub(super) fn decode_windows(backend: Backend) -> Outcome {
     books(&WIDTHS, |book, dim, painter| {
         let rows = rows(painter, book.row_bytes(dim), 3);
-        for (row, scale) in rows[1..].chunks_exact(book.row_bytes(dim)).zip([1.0, 0.003_1, -0.0]) {
+        for (row, scale) in rows.chunks_exact(book.row_bytes(dim)).zip([1.0, 0.003_1, -0.0]) {
             let case = format_args!("{} states, {} levels, dim {dim}", book.states(), book.levels());
             same_outputs(backend, case, dim, |backend, out| backend.decode_windows(book, row, scale, out))?;
         }
@@ -89,7 +89,7 @@ fn pages(mut check: impl FnMut(&WindowCodebook, usize, usize, usize, &mut Painte
 pub(super) fn score_windows(backend: Backend) -> Outcome {
     pages(|book, dim, count, queries, painter| {
         let bytes = rows(painter, book.row_bytes(dim), count);
-        let values: Vec<Vec<i16>> = (0..queries).map(|_| painter.integers(127, dim)).collect();
+        let values: Vec<Room<i16>> = (0..queries).map(|_| painter.integers(127, dim)).collect();
         let queries: Vec<IntQuery> =
             values.iter().map(|values| IntQuery { values, scale: painter.float() }).collect();
         let case = format_args!(
@@ -99,7 +99,7 @@ pub(super) fn score_windows(backend: Backend) -> Outcome {
             queries.len()
         );
         same_outputs(backend, case, queries.len() * count, |backend, scores| {
-            backend.score_windows(book, dim, &bytes[1..], 0.013, &queries, scores);
+            backend.score_windows(book, dim, &bytes, 0.013, &queries, scores);
         })
     })
 }
@@ -107,9 +107,9 @@ pub(super) fn score_windows(backend: Backend) -> Outcome {
 pub(super) fn accumulate_windows(backend: Backend) -> Outcome {
     pages(|book, dim, count, queries, painter| {
         let bytes = rows(painter, book.row_bytes(dim), count);
-        let mut weights = painter.floats(Style::Random, 1 + queries * count);
+        let mut weights = painter.floats(Style::Random, queries * count);
         if queries > 1 {
-            weights[1..=count].fill(0.0); // a query to which nothing is added
+            weights[..count].fill(0.0); // a query to which nothing is added
         }
         let mut acc = painter.floats(Style::Wide, queries * dim);
         acc.iter_mut().take(dim).for_each(|a| *a = -0.0);
@@ -119,22 +119,22 @@ pub(super) fn accumulate_windows(backend: Backend) -> Outcome {
             book.levels()
         );
         same_changes(backend, case, &acc, |backend, acc| {
-            backend.accumulate_windows(book, dim, &bytes[1..], 0.013, &weights[1..], acc);
+            backend.accumulate_windows(book, dim, &bytes, 0.013, &weights, acc);
         })
     })
 }
 
 /// One vector of z, in units of integer centroids.
-fn vector(painter: &mut Painter, kind: usize, dim: usize) -> Vec<f32> {
+fn vector(painter: &mut Painter, kind: usize, dim: usize) -> Room<f32> {
     match kind {
         // Ties: halves and whole numbers lie on thresholds and midway between paths.
         0 => painter.integers(254, dim).iter().map(|y| f32::from(*y) / 2.0).collect(),
-        1 => vec![0.0; dim],
+        1 => filled(0.0, dim),
         2 => painter.floats(Style::OneHot, dim).iter().map(|y| y * 1000.0).collect(),
         3 => painter.floats(Style::Constant, dim).iter().map(|y| y * 40.0).collect(),
         4 => painter.floats(Style::Zeros, dim),
         5 => painter.floats(Style::Subnormal, dim),
-        6 => vec![f32::from(painter.integer(127)); dim],
+        6 => filled(f32::from(painter.integer(127)), dim),
         _ => {
             // Nearly Gaussian.
             (0..dim).map(|_| (0..6).map(|_| painter.float()).sum::<f32>() * 28.0).collect()
@@ -150,17 +150,17 @@ fn same_paths(
     scales: &[f32],
     case: Arguments,
 ) -> Outcome {
-    let (z, scales) = (shifted(z), shifted(scales));
+    let (z, scales) = (Room::new(z), Room::new(scales));
     let run = |backend: Backend, bytes: &mut [u8], fits: &mut [Fit]| {
-        backend.viterbi_encode(book, dim, &z[1..], &scales[1..], bytes, fits);
+        backend.viterbi_encode(book, dim, &z, &scales, bytes, fits);
     };
-    let (count, bytes) = (scales.len() - 1, (scales.len() - 1) * book.row_bytes(dim));
-    let mut scratch = vec![0; bytes];
+    let (count, bytes) = (scales.len(), scales.len() * book.row_bytes(dim));
+    let mut scratch = filled(0, bytes);
     same(
         backend,
         case,
-        &vec![f32::from_paint(3); 2 * count],
-        &vec![f32::from_paint(9); 2 * count],
+        &filled(f32::from_paint(3), 2 * count),
+        &filled(f32::from_paint(9), 2 * count),
         |backend, out| {
             let mut fits = vec![Fit::default(); count];
             run(backend, &mut scratch.clone(), &mut fits);
@@ -170,7 +170,7 @@ fn same_paths(
         },
     )?;
     // The scales' bytes stay as they are; the others do not depend on what was there.
-    let mut other = vec![0xff; bytes];
+    let mut other = filled(0xff, bytes);
     for (row, other) in
         scratch.chunks_exact_mut(book.row_bytes(dim)).zip(other.chunks_exact_mut(book.row_bytes(dim)))
     {

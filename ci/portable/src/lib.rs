@@ -5,6 +5,8 @@
 extern crate alloc;
 
 mod heap;
+#[path = "../../../arch/tests/rooms/painted.rs"]
+mod room;
 #[path = "../../../arch/tests/suite/mod.rs"]
 mod suite;
 #[path = "../../../tests/trellis/backends.rs"]
@@ -41,7 +43,7 @@ pub extern "C" fn backends() {
 pub extern "C" fn run_suite() -> u32 {
     let mut failures = 0;
     for backend in Backend::available() {
-        for (kernel, check) in suite::KERNELS {
+        for (kernel, check) in suite::checks() {
             if let Err(mismatch) = check(backend) {
                 failures += 1;
                 say(&format!("{} {kernel}: {mismatch}", backend.name()));

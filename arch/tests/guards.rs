@@ -1,0 +1,60 @@
+//! Every kernel × every backend × every shape of the suite, with all inputs, tables and outputs against pages that may
+//! not be touched: first ending at one, then beginning behind one. A kernel that reads or writes beside its slices
+//! kills this process; `-- --nocapture` says which one.
+
+#[cfg(unix)]
+extern crate alloc;
+#[cfg(unix)]
+#[path = "rooms/guarded.rs"]
+mod room;
+#[cfg(unix)]
+mod suite;
+
+#[cfg(unix)]
+mod unix {
+    use crate::room::{Room, SIDE, Side};
+    use crate::suite;
+    use octaplex_arch::Backend;
+    use std::io::Write;
+    use std::slice::from_raw_parts;
+    use std::thread;
+
+    #[test]
+    fn kernels_touch_nothing_but_their_slices() {
+        // Every check runs the specification as well; alone it runs where there is nothing else.
+        let backends: Vec<_> = Backend::available().collect();
+        let fast = &backends[..(backends.len() - 1).max(1)];
+        thread::scope(|scope| {
+            for (backend, side) in fast.iter().flat_map(|b| [(*b, Side::End), (*b, Side::Start)]) {
+                scope.spawn(move || {
+                    SIDE.set(side);
+                    for (name, check) in suite::checks() {
+                        println!("{} {name}, guards at the {side:?}", backend.name());
+                        assert_eq!(check(backend), Ok(()), "{} {name}", backend.name());
+                    }
+                });
+            }
+        });
+    }
+
+    /// The system refuses to read one byte more than a buffer has, on the side where its guard is.
+    #[test]
+    fn the_guards_are_there() {
+        for side in [Side::End, Side::Start] {
+            SIDE.set(side);
+            let room = Room::new(&[1u8, 2, 3]);
+            let (_reader, mut writer) = std::io::pipe().expect("a pipe");
+            let start = if side == Side::End { room.as_ptr() } else { room.as_ptr().wrapping_sub(1) };
+            assert_eq!(writer.write(&room).expect("a buffer can be read"), 3);
+            // SAFETY: the bytes are only passed to the system, which looks at them and answers EFAULT.
+            let error = writer.write(unsafe { from_raw_parts(start, 4) });
+            assert_eq!(error.ok().filter(|count| *count == 4), None, "{side:?}");
+        }
+    }
+}
+
+/// Elsewhere this file has no tests: that is said, rather than passed over.
+#[cfg(not(unix))]
+#[test]
+#[ignore = "guard pages are made by mmap, which this system lacks"]
+fn kernels_touch_nothing_but_their_slices() {}

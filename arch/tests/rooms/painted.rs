@@ -1,0 +1,44 @@
+//! Buffers off alignment, in the middle of paint: a kernel that writes beside its output changes the paint.
+
+use crate::suite::Bits;
+use alloc::vec::Vec;
+use core::ops::{Deref, DerefMut};
+
+const PAINT: usize = 65;
+
+pub(crate) struct Room<T>(Vec<T>);
+
+impl<T: Bits> Room<T> {
+    pub(crate) fn new(values: &[T]) -> Self {
+        let mut room = Vec::with_capacity(values.len() + 2 * PAINT);
+        room.extend((0..PAINT).map(paint::<T>));
+        room.extend_from_slice(values);
+        room.extend((0..PAINT).map(paint::<T>));
+        Self(room)
+    }
+
+    /// Whether nothing beside the values changed.
+    pub(crate) fn is_intact(&self) -> bool {
+        let is_paint = |(i, value): (usize, &T)| value.bits() == paint::<T>(i).bits();
+        let (before, rest) = self.0.split_at(PAINT);
+        before.iter().enumerate().all(is_paint) && rest[self.len()..].iter().enumerate().all(is_paint)
+    }
+}
+
+fn paint<T: Bits>(i: usize) -> T {
+    T::from_paint(173 * i as u64 + 5)
+}
+
+impl<T> Deref for Room<T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
+        &self.0[PAINT..self.0.len() - PAINT]
+    }
+}
+
+impl<T> DerefMut for Room<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        let end = self.0.len() - PAINT;
+        &mut self.0[PAINT..end]
+    }
+}

@@ -1,0 +1,400 @@
+//! Every constant and every tie of the specification that decides a bit: just below, at and just above it, with results
+//! that are written down here or follow from the words of the contract, on every backend.
+
+use super::{Bits, Check, Outcome, filled};
+use alloc::format;
+use alloc::vec;
+use alloc::vec::Vec;
+use octaplex_arch::quaternion::{ChunkLayout, QuaternionSet, RadiusSteps};
+use octaplex_arch::{
+    AngleTree, Angles, BLOCK_BYTES, Backend, BlockBook, Float, Octahedral, Packing, Rows, Search, SignRows,
+    WindowCodebook,
+};
+
+pub(crate) const CONSTANTS: &[(&str, Check)] = &[
+    ("sums have 16 lanes and are halved", lanes),
+    ("accumulated weights are integers of a run", integer_weights),
+    ("a query too small for its integers", smallest_query),
+    ("rounding is to even", rounding),
+    ("exp's cut-off and polynomial", exponential),
+    ("the smallest triplet", smallest_triplet),
+    ("the nearest unit quaternion", nearest_unit),
+    ("the radius of a chunk", radius),
+    ("a chunk of a query too small for its integers", smallest_chunk),
+    ("thresholds belong to the upper cell", thresholds),
+    ("blocks with the smallest scales", small_blocks),
+    ("axes belong to the quadrant that they begin", axes),
+];
+
+/// 2^exponent.
+fn power(exponent: i32) -> f32 {
+    f32::from_bits(((exponent + 127) as u32) << 23)
+}
+
+fn expect<T: Bits>(case: impl core::fmt::Debug, actual: &[T], expected: &[T]) -> Outcome {
+    let bits = |values: &[T]| values.iter().map(|value| value.bits()).collect::<Vec<_>>();
+    if bits(actual) == bits(expected) {
+        return Ok(());
+    }
+    Err(format!("{case:?}: {:x?}, not {:x?}", bits(actual), bits(expected)))
+}
+
+fn lanes(backend: Backend) -> Outcome {
+    // 1 + 2⁻²⁴ is 1, and 2⁻²⁴ + 2⁻²⁴ + 1 is more: two small values count where they meet before they meet the 1.
+    for (a, b, meet) in [(8, 24, true), (16, 48, false), (1, 17, true), (1, 9, true), (2, 3, false)] {
+        let mut x = [0.0; 64];
+        (x[0], x[a], x[b]) = (1.0, power(-24), power(-24));
+        let sum = if meet { 1.0 + power(-23) } else { 1.0 };
+        expect((a, b), &[backend.dot(&x, &[1.0; 64])], &[sum])?;
+        let row: Vec<u8> = x.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let mut score = [0.0];
+        backend.score_floats(Float::F32, 64, &row, &[&[1.0; 64]], &mut score);
+        expect((a, b), &score, &[sum])?;
+    }
+    Ok(())
+}
+
+/// Rows of scale 1 whose codes all mean 127, or, with an infinite number of levels, whose signs are all positive: the
+/// sum for one weight a row, and the largest integer weight.
+fn sum_rows(backend: Backend, kind: &str, dim: usize, weights: &[f32], acc: &mut [f32]) -> f32 {
+    let count = weights.len() * dim / acc.len();
+    let rows = |stride: usize, fill: u8| {
+        let mut bytes = vec![fill; stride * count];
+        bytes.chunks_exact_mut(stride).for_each(|row| row[..2].copy_from_slice(&0x3c00u16.to_le_bytes()));
+        bytes
+    };
+    match kind {
+        "signs" => {
+            let stride = 2 + dim / 8;
+            let rows = SignRows { bytes: &rows(stride, 0xff), stride, dim, at: 0, outer: None };
+            backend.accumulate_signs(&rows, 127.0, weights, acc);
+            32767.0
+        }
+        "windows" => {
+            let book = WindowCodebook::new(3, 4, &[127; 64]);
+            let bytes = rows(book.row_bytes(dim), 0xff);
+            backend.accumulate_windows(&book, dim, &bytes, 1.0, weights, acc);
+            32767.0
+        }
+        levels => {
+            let levels = levels.parse().unwrap_or_default();
+            let packing = Packing::for_levels(levels).unwrap_or(Packing::bits(1));
+            let stride = 2 + packing.bytes(dim);
+            let rows = Rows { bytes: &rows(stride, 0), stride, dim, packing };
+            backend.accumulate_codes(&rows, &vec![127; levels], 1.0, weights, acc);
+            if levels <= 16 { 32767.0 } else { 4095.0 }
+        }
+    }
+}
+
+/// Runs of 256 rows; none where all weights are below 2⁻¹⁰⁰; at most ±32767, or ±4095 from 17 levels on.
+fn integer_weights(backend: Backend) -> Outcome {
+    let smallest = power(-100);
+    let mut cases: Vec<Vec<f32>> = [smallest.next_down(), smallest, smallest.next_up(), -smallest, 0.0]
+        .map(|weight| vec![0.0, weight])
+        .to_vec();
+    // Against the largest, the others are half a unit or a little more; 256 rows share it, the next has its own.
+    cases.extend([0.5, 0.500_1, 1.5].map(|unit| vec![1.0, unit / 32767.0, unit / 4095.0, -unit / 4095.0]));
+    for count in [255, 256, 257, 513] {
+        for heavy in [0, 254, 255, 256, 511, 512] {
+            cases.extend((heavy < count).then(|| {
+                let mut weights = vec![1e-6; count];
+                weights[heavy] = 1.0;
+                weights
+            }));
+        }
+    }
+    for kind in ["signs", "windows", "2", "3", "4", "8", "16", "20", "32", "256"] {
+        for (dim, queries, weights) in
+            cases.iter().flat_map(|weights| [(32, 1, weights), (128, 1, weights), (128, 3, weights)])
+        {
+            let all = weights.repeat(queries);
+            let mut acc = vec![0.0; dim * queries];
+            let limit = sum_rows(backend, kind, dim, &all, &mut acc);
+            let mut sum = 0.0f32;
+            for run in weights.chunks(256) {
+                let max = run.iter().fold(0.0f32, |max, weight| max.max(weight.abs()));
+                if max >= smallest {
+                    let ints = run.iter().map(|weight| rint(weight * (limit / max)) as i32 * 127);
+                    let scale = if kind == "signs" { max / limit * 127.0 } else { max / limit };
+                    let ints: i32 = ints.sum();
+                    sum += if kind == "signs" { ints / 127 } else { ints } as f32 * scale;
+                }
+            }
+            let case = format!("{kind}, dim {dim}, {queries} queries, {} rows, {sum}", weights.len());
+            expect(case, &acc, &vec![sum; dim * queries])?;
+        }
+    }
+    Ok(())
+}
+
+/// To the nearest integer, ties to even.
+fn rint(x: f32) -> f32 {
+    let below = x as i32 as f32 - f32::from(x < 0.0 && x != x as i32 as f32);
+    let (rest, is_odd) = (x - below, below as i32 & 1 == 1);
+    below + f32::from(rest > 0.5 || (rest == 0.5 && is_odd))
+}
+
+/// The smallest x whose quotient limit/x is finite.
+fn smallest_divisor(limit: f32) -> f32 {
+    let mut x = limit / f32::MAX;
+    while (limit / x.next_down()).is_finite() {
+        x = x.next_down();
+    }
+    while (limit / x).is_infinite() {
+        x = x.next_up();
+    }
+    x
+}
+
+fn smallest_query(backend: Backend) -> Outcome {
+    for limit in [1, 127, 1023] {
+        let smallest = smallest_divisor(limit.into());
+        for (max, fits) in [(smallest.next_down(), false), (smallest, true), (smallest.next_up(), true)] {
+            let mut ints = [7; 33];
+            let unit = backend.quantize_query(&[max; 33], limit, &mut ints);
+            expect(limit, &ints, &[if fits { limit } else { 0 }; 33])?;
+            expect(limit, &[unit], &[if fits { max / f32::from(limit) } else { 0.0 }])?;
+        }
+    }
+    Ok(())
+}
+
+fn rounding(backend: Backend) -> Outcome {
+    let x = [127.0, 0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 0.500_000_06, 1.499_999_9, -126.5];
+    let mut ints = [0; 10];
+    let _ = backend.quantize_query(&x, 127, &mut ints);
+    expect("query", &ints, &[127, 0, 2, 2, 0, -2, -2, 1, 1, -126])?;
+    let x = [-9.0, -0.500_1, -0.5, 0.5, 0.500_1, 1.5, 2.5, 14.5, 15.4, 15.6, 1e9];
+    for (scale, codes) in [(1.0, [0, 0, 0, 0, 1, 2, 2, 14, 15, 15, 15]), (0.0, [0; 11])] {
+        let mut actual = [9; 11];
+        backend.quantize_affine(&x, 0.0, scale, 0, (0, 15), &mut actual);
+        expect(scale, &actual, &codes)?;
+    }
+    Ok(())
+}
+
+fn exponential(backend: Backend) -> Outcome {
+    for (x, bits) in [
+        ((-87.0f32).next_down(), 0),
+        (-87.0, 0),
+        ((-87.0f32).next_up(), 0x00b3_36e0),
+        (f32::NEG_INFINITY, 0),
+        (-0.0, 0x3f80_0000),
+        (-1.0, 0x3ebc_5ab2),
+    ] {
+        let mut all = [x; 37];
+        let _ = backend.exp_weights(&mut all, 0.0);
+        expect(x, &all, &[f32::from_bits(bits); 37])?;
+    }
+    let hash = |values: &[f32]| {
+        values.iter().fold(0x811c_9dc5u32, |hash, x| (hash ^ x.to_bits()).wrapping_mul(0x0100_0193))
+    };
+    let mut x: Vec<f32> = (0..4096).map(|i| i as f32 * -0.021_3).collect();
+    let mut capped = x.clone();
+    let sum = backend.exp_weights(&mut x, 0.0);
+    expect("exp", &[hash(&x), sum.to_bits()], &[0x574f_2577, 0x423d_ccef])?;
+    backend.soft_cap(&mut capped, 30.0);
+    expect("soft cap", &[hash(&capped)], &[0xea60_b8c5])
+}
+
+/// |x|+|y|+|z| below 2⁻¹⁰⁰ counts as zero, whose octahedral coordinates are (0, 0).
+fn smallest_triplet(backend: Backend) -> Outcome {
+    let plane = [128; 128];
+    let layout = Octahedral {
+        dim: 99,
+        scale: Float::F16,
+        direction_bits: 2,
+        radius_bits: 0,
+        rest_bits: 0,
+        coordinates: &[-0.75, -0.25, 0.25, 0.75],
+        lengths: &[1.632_993, 1.264_911, 1.264_911, 1.632_993],
+        directions: &[[0; 4]; 16],
+        planes: [&plane; 3],
+        radii: &[1.0],
+        rest: &[],
+        rest_scale: 0.0,
+    };
+    let smallest = power(-100);
+    let nearest = [(smallest.next_down(), 2), (smallest, 3), (smallest.next_up(), 3)];
+    for (x, xi) in nearest.into_iter().chain(nearest.map(|(x, xi)| (-x, 3 - xi))) {
+        // η is 0, on the threshold between codes 1 and 2; of two equal projections the lower code wins.
+        for (search, eta) in [(Search::Nearest, 2), (Search::Bracket, 1)] {
+            let mut stream = [0; 17];
+            backend.octahedral_encode(&layout, search, &[x, 0.0, 0.0].repeat(33), 1.0, &mut stream);
+            let code = xi | eta << 2;
+            let mut expected = [code | code << 4; 17];
+            expected[16] = code;
+            expect((x, search), &stream, &expected)?;
+        }
+    }
+    // A coordinate left over that lies on a threshold takes the upper code.
+    let rest = Octahedral { dim: 100, rest_bits: 2, rest: &[-3, -1, 1, 3], rest_scale: 1.0, ..layout };
+    for (x, code) in [(0.0, 2), (-1e-45, 1), (2.0, 3), (2.0f32.next_down(), 2)] {
+        let mut values = [0.5; 100];
+        values[99] = x;
+        let mut stream = [0; 17];
+        backend.octahedral_encode(&rest, Search::Nearest, &values, 1.0, &mut stream);
+        expect(x, &[stream[16] >> 4], &[code])?;
+    }
+    Ok(())
+}
+
+/// Codes and radii of 21 equal chunks, with 1 as the only member.
+fn encode_chunks(backend: Backend, chunk: [f32; 4], factor: f32) -> (Vec<u16>, Vec<u8>) {
+    let set = QuaternionSet { members: &[[1.0, 0.0, 0.0, 0.0]], ints: &[[127, 0, 0, 0]], index: None };
+    let (mut norms, mut codes, mut radii) = ([0.0; 21], vec![0; 21], vec![0; 21]);
+    let x = chunk.repeat(21);
+    backend.chunk_norms(&x, &mut norms);
+    let steps = RadiusSteps { factor, limit: 15 };
+    backend.quaternion_encode(&set, &x, &norms, steps, &mut codes, &mut radii);
+    (codes, radii)
+}
+
+fn nearest_unit(backend: Backend) -> Outcome {
+    for (chunk, code) in [
+        // The axis where it equals half the sum, the lowest of several.
+        ([1.0, 1.0, 0.0, 0.0], 0),
+        ([0.0, -1.0, 1.0, 0.0], 3),
+        ([0.0, 0.0, -1.0, -1.0], 5),
+        ([-0.0, 1.0, 1.0, 0.0], 2),
+        ([1.0, 1.0f32.next_up(), 0.0, 0.0], 2),
+        ([1.0, 0.5, -0.25, 0.25], 0),
+        // Half the sum is 1, then 1 + 2⁻²³.
+        ([1.0, 1.0, power(-24), 0.0], 0),
+        ([1.0, 1.0, power(-22), 0.0], 8),
+        // Components that are negative, and -0, which is not.
+        ([1.0, 1.0, 1.0, -0.0], 8),
+        ([-1.0, 1.0, 1.0, 1.0], 9),
+        ([1.0, 1.0, 1.0, -1.0], 16),
+    ] {
+        expect(chunk, &encode_chunks(backend, chunk, 10.0).0, &[code; 21])?;
+    }
+    // Of equal products the lowest code wins, be its member the first or the last: code = unit · 2 + member.
+    let one = [1.0, 0.0, 0.0, 0.0];
+    for (first, code) in [(one, 0), (one.map(|c: f32| -c), 1)] {
+        let set = QuaternionSet { members: &[first, one], ints: &[[127, 0, 0, 0]; 2], index: None };
+        let (x, mut codes) = ([1.0, 0.5, -0.25, 0.25].repeat(21), [9; 21]);
+        let steps = RadiusSteps { factor: 1.0, limit: 15 };
+        backend.quaternion_encode(&set, &x, &[1.0; 21], steps, &mut codes, &mut [0; 21]);
+        expect(first, &codes, &[code; 21])?;
+    }
+    Ok(())
+}
+
+fn radius(backend: Backend) -> Outcome {
+    for (norm, radius) in [
+        (0.499_999_94, 0),
+        (0.5, 1),
+        (1.499_999_9, 1),
+        (1.5, 2),
+        (14.499_999, 14),
+        (14.5, 15),
+        (15.5, 15),
+        (1e15, 15),
+    ] {
+        let (codes, radii) = encode_chunks(backend, [0.0, -norm, 0.0, 0.0], 1.0);
+        expect(norm, &radii, &[radius; 21])?;
+        expect(norm, &codes, &[if radius > 0 { 3 } else { 0 }; 21])?;
+    }
+    Ok(())
+}
+
+fn smallest_chunk(backend: Backend) -> Outcome {
+    let layout = ChunkLayout { chunks: 5, members: 1, radius_bits: 4, radix: false, flags: false };
+    let set = QuaternionSet { members: &[[1.0, 0.0, 0.0, 0.0]], ints: &[[127, 0, 0, 0]], index: None };
+    let mut row = vec![0; layout.row_bytes()];
+    row[..2].copy_from_slice(&0x3c00u16.to_le_bytes());
+    row[layout.radii_at()..].fill(0xff);
+    let smallest = smallest_divisor(127.0);
+    for (w, fits) in [(smallest.next_down(), false), (smallest, true), (smallest.next_up(), true)] {
+        let mut query = [0.0; 20];
+        query[16] = w;
+        let mut scores = [7.0; 70];
+        backend.score_quaternions(&layout, &set, &row.repeat(70), &[&query], &mut scores);
+        let score = (127 * 127 * 15) as f32 * ((w / 127.0) / 127.0) * (1.0 / 15.0);
+        expect(w, &scores, &[if fits { score } else { 0.0 }; 70])?;
+    }
+    Ok(())
+}
+
+fn thresholds(backend: Backend) -> Outcome {
+    let x = [-0.5f32.next_up(), -0.5, -0.25, -0.0, 0.0, 0.25, 0.5f32.next_down(), 0.5];
+    let cells = [0, 1, 1, 2, 2, 2, 2, 3];
+    let mut codes = [0; 8];
+    backend.quantize(&x, 1.0, &[-0.5, 0.0, 0.5], &mut codes);
+    expect("codes", &codes, &cells)?;
+    let mut plane = [0];
+    backend.pack_signs(&[-0.0, 0.0, -1e-45, 1e-45, 1.0, -1.0, 2.0, -2.0], &mut plane);
+    expect("signs", &plane, &[0b0101_1011])?;
+
+    // The largest value makes the scale 1, and the quotients the values.
+    let mut values = [0.0; 32];
+    values[..8].copy_from_slice(&x);
+    values[31] = 2.0;
+    let book = BlockBook::TwoBits { centroids: [-2.0, -0.25, 0.25, 2.0], thresholds: [-0.5, 0.0, 0.5] };
+    let mut block = [0; BLOCK_BYTES];
+    backend.quantize_blocks(&book, &values, &mut block);
+    let codes: Vec<u8> = (0..8).map(|j| block[j / 4] >> (2 * (j % 4)) & 3).collect();
+    expect("block", &codes, &cells)?;
+    expect("residuals: x - centroid ≥ 0", &block[8..9], &[0b0110_0101])?;
+    expect("scale", &block[12..], &0x3c00u16.to_le_bytes())
+}
+
+/// 1/scale is infinite from 2⁻¹²⁸ down: zeros then take the last code. Scales from 65520 on are the caller's to refuse.
+fn small_blocks(backend: Backend) -> Outcome {
+    let smallest = f32::from_bits(0x0020_0000);
+    for (scale, code) in [(0.0, 2), (smallest.next_down(), 3), (smallest, 3), (smallest.next_up(), 2)] {
+        let mut x = [0.0; 64];
+        (x[5], x[37]) = (2.0 * scale, 2.0 * scale);
+        let book = BlockBook::TwoBits { centroids: [-2.0, -0.25, 0.25, 2.0], thresholds: [-0.5, 0.0, 0.5] };
+        let mut blocks = [0; 2 * BLOCK_BYTES];
+        backend.quantize_blocks(&book, &x, &mut blocks);
+        expect(scale, &[blocks[0], blocks[BLOCK_BYTES]], &[code * 0x55; 2])?;
+    }
+    for (exponent, finite) in [(0x7b, true), (0x7c, false), (0xfb, true), (0xfc, false)] {
+        let mut blocks = filled(0xff, 33 * BLOCK_BYTES);
+        blocks.chunks_exact_mut(BLOCK_BYTES).for_each(|block| block[13] = exponent);
+        expect(exponent, &[u8::from(backend.blocks_are_finite(&blocks))], &[u8::from(finite)])?;
+    }
+    Ok(())
+}
+
+fn axes(backend: Backend) -> Outcome {
+    let just = 1.0f32.next_down();
+    let pairs = [
+        ([1.0, 0.0], 0),
+        ([1.0, -0.0], 0),
+        ([1.0, just], 0),
+        ([1.0, 1.0], 1),
+        ([just, 1.0], 1),
+        ([0.0, 1.0], 2),
+        ([-0.0, 1.0], 2),
+        ([-1.0, 1.0], 3),
+        ([-1.0, 0.0], 4),
+        ([-1.0, -0.0], 4),
+        ([-1.0, -1.0], 5),
+        ([0.0, -1.0], 6),
+        ([-0.0, -1.0], 6),
+        ([1.0, -1.0], 7),
+        ([0.0, 0.0], 1),
+        ([-0.0, -0.0], 1),
+    ];
+    let mut x: Vec<f32> = pairs.iter().flat_map(|(pair, _)| *pair).collect();
+    let angles = Angles { bits: 3, cos: &[0.0; 8], sin: &[0.0; 8], tangents: &[1.0] };
+    let mut codes = [9; 16];
+    backend.quantize_angles(&AngleTree { dim: 32, levels: &[angles] }, &mut x, &mut codes);
+    expect("first level", &codes, &pairs.map(|(_, code)| code))?;
+
+    // Radii of pairs on the first axis are their coordinates.
+    let radii = [(1.0, just, 0), (1.0, 1.0, 1), (1.0, 2.0f32.next_down(), 1), (1.0, 2.0, 2), (0.0, 1.0, 2)];
+    let first = Angles { bits: 1, cos: &[0.0; 2], sin: &[0.0; 2], tangents: &[] };
+    let second = Angles { bits: 2, cos: &[0.0; 4], sin: &[0.0; 4], tangents: &[1.0, 2.0, f32::MAX] };
+    for (a, b, code) in radii {
+        let mut x = [a, 0.0, b, 0.0].repeat(8);
+        let mut codes = [9; 24];
+        backend.quantize_angles(&AngleTree { dim: 32, levels: &[first, second] }, &mut x, &mut codes);
+        expect((a, b), &codes[16..], &[code + u8::from(a == 0.0); 8])?;
+    }
+    Ok(())
+}
