@@ -73,6 +73,11 @@ impl Keys {
     }
 }
 
+/// Stored as they are: never centred, never balanced, and nothing is paid for it.
+pub(crate) fn is_float(spec: CodecSpec) -> bool {
+    matches!(spec, CodecSpec::F16(_) | CodecSpec::Bf16(_) | CodecSpec::F32(_))
+}
+
 /// Keys whose channels are balanced: the deviations come from so many of the first tokens.
 const BALANCED_FROM: usize = 256;
 
@@ -212,7 +217,7 @@ pub(crate) fn measure(
     for (index, rows) in sample.heads(role).iter().enumerate() {
         let failed = |error| Failure(format!("{} of head {index}: {error}", role_name(role)));
         let store = match role {
-            Role::Keys if !prepared.is_plain() => {
+            Role::Keys if !prepared.is_plain() && !is_float(codec.spec()) => {
                 Store::cached(codec, prepared, rows, &calibration(sample, index), backend)
             }
             _ => Store::new(codec, rows),

@@ -101,6 +101,21 @@ fn centred_and_balanced_keys() {
     fails(&folder, &["attend", "--k", "trellis", "--v", "f16", "--page", "65"], &["65"]);
 }
 
+/// They are stored as they are, whatever is asked of keys, and pay for nothing else.
+#[test]
+fn float_keys_are_neither_centred_nor_balanced() {
+    let folder = folder("floats");
+    let options = ["--codecs", "f16;bf16;f32", "--json", "rows.json", "--html", "page.html"];
+    for prepared in [&["--center", "page", "--balance"][..], &["--center", "prefix"]] {
+        succeeds(&folder, &[&["compare"], &options[..], prepared].concat());
+        let json: Value = serde_json::from_slice(&std::fs::read(folder.join("rows.json")).unwrap()).unwrap();
+        for row in json["rows"].as_array().unwrap() {
+            let bits = if row["codec"] == "f32" { 32.0 } else { 16.0 };
+            assert_eq!(row["bits_per_value"], bits, "{row}");
+        }
+    }
+}
+
 #[test]
 fn compare_on_plain_vectors() {
     let folder = folder("plain");
