@@ -1,9 +1,9 @@
 //! The page of `compare`: one HTML file with plots and tables, nothing loaded from elsewhere.
 
-use crate::compare::Row;
 use crate::input::Sample;
 use crate::metrics::AttentionMetrics;
 use crate::plot::{Chart, Point, escape, picture, shape, svg};
+use crate::row::Row;
 use crate::table::{number, time};
 use octaplex::{Backend, Role};
 use std::fmt::Write;

@@ -1,7 +1,8 @@
 //! Nanoseconds a vector of each operation, on one core, with the width known at compile time and queries prepared.
 
-use octaplex::Backend;
-use octaplex::{Codec, DynCodec, Error, Query};
+use crate::backend::kernels;
+use crate::codecs;
+use octaplex::{Backend, Codec, Error, Query};
 use std::time::{Duration, Instant};
 
 /// What is timed.
@@ -171,7 +172,7 @@ impl<const D: usize> Runner for Typed<D> {
 }
 
 /// The codec on these rows, its width known at compile time.
-pub(crate) fn runner(codec: Box<dyn DynCodec>, rows: &[f32]) -> Result<Box<dyn Runner>, Error> {
+pub(crate) fn runner(codec: codecs::Codec, rows: &[f32]) -> Result<Box<dyn Runner>, Error> {
     macro_rules! runner {
         ($($width:literal),*) => {{
             const { assert!(matches!(octaplex::codebook::WIDTHS, [$($width),*])) };
@@ -196,7 +197,7 @@ pub(crate) fn best_f16_dot(
     scores: &mut [f32],
     budget: Duration,
 ) -> f64 {
-    let (rows, kernels) = (scores.len(), crate::kernels(backend));
+    let (rows, kernels) = (scores.len(), kernels(backend));
     best_pass(rows, budget, || {
         kernels.f16_dot_fma(query, page, scores);
         std::hint::black_box(&scores);
