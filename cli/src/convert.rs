@@ -107,8 +107,11 @@ impl Coding {
 
     /// Rows of f32 from a raw file or an `.npy` one.
     fn read_rows(&self, path: &Path) -> Result<Rows> {
-        // A wrong spec first: it needs no file.
-        parse_spec(&self.spec)?;
+        // A wrong spec or width first: they need no file.
+        match self.dim {
+            Some(dim) => drop(self.codec(dim)?),
+            None => drop(parse_spec(&self.spec)?),
+        }
         let place = path.display();
         let bytes = files::read(path)?;
         if bytes.starts_with(npy::MAGIC) {
