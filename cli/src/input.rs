@@ -121,12 +121,15 @@ impl Sample {
             fail!("v has shape {:?}, k has {:?}; they must be the same", v.shape(), k.shape());
         }
         let [q_layers, q_heads, count, q_dim] = shape("q", &q)?;
-        if (q_layers, q_dim) != (layers, dim) || !q_heads.is_multiple_of(kv_heads) {
+        if (q_layers, q_dim) != (layers, dim) {
+            let (q, k) = (q.shape(), k.shape());
             fail!(
-                "q has shape {:?}, which does not go with k's {:?}: layers and width must be the same, and its heads \
-                 a multiple",
-                q.shape(),
-                k.shape()
+                "q has shape {q:?}, k {k:?}: [{layers}, heads, queries, {dim}] is expected, the same layers and width"
+            );
+        }
+        if !q_heads.is_multiple_of(kv_heads) {
+            fail!(
+                "{q_heads} query heads (q) do not divide into {kv_heads} key/value heads (k): a multiple is expected"
             );
         }
         let positions = match file.tensor("q_pos") {

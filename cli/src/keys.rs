@@ -41,7 +41,7 @@ pub(crate) struct KeyOptions {
     /// Subtract from keys: off, prefix (one mean of the first 128 tokens) or page (each page's own) [default: page]
     #[arg(long, value_name = "WHAT", value_parser = parse_center)]
     center: Option<Center>,
-    /// Balance the channels of keys; --balance=false leaves them [default: true]
+    /// Balance the channels of keys; --balance=false leaves them [default: true, false with --center off]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     balance: Option<bool>,
 }
@@ -66,10 +66,11 @@ impl KeyOptions {
                 fail!("--keys raw leaves keys as they are; drop it, or --center and --balance")
             }
             How::Raw => Ok(Keys::RAW),
-            How::Cache => Ok(Keys {
-                center: self.center.unwrap_or(Keys::CACHE.center),
-                balance: self.balance.unwrap_or(Keys::CACHE.balance),
-            }),
+            How::Cache => {
+                let center = self.center.unwrap_or(Keys::CACHE.center);
+                let balance = if center == Center::Off { false } else { Keys::CACHE.balance };
+                Ok(Keys { center, balance: self.balance.unwrap_or(balance) })
+            }
         }
     }
 }

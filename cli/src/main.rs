@@ -34,9 +34,17 @@ use failure::{Result, fail};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+/// Where to begin.
+const HELP: &str = "\
+Examples:
+  octaplex                          every codec on the bundled sample
+  octaplex --input kv.safetensors   on your own keys, values and queries
+  octaplex info                     the codecs, and what they can be told
+  octaplex compare --help           what the figures mean";
+
 /// Compress the key/value cache of transformers. Without a command: compare
 #[derive(Parser)]
-#[command(name = "octaplex", version, args_conflicts_with_subcommands = true, max_term_width = 100)]
+#[command(name = "octaplex", version, args_conflicts_with_subcommands = true, max_term_width = 100, after_help = HELP)]
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,

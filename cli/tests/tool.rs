@@ -102,7 +102,7 @@ fn centred_and_balanced_keys() {
     let spelt = row(&["--center", "page", "--balance"]);
     assert_eq!((kl(&spelt), &spelt["attention_kl_raw"]), (kl(&rows[3]), &rows[3]["attention_kl_raw"]));
     assert_eq!(rows[0]["attention_kl_raw"], rows[0]["attention_kl"]);
-    let raw = row(&["--center", "off", "--balance=false"]);
+    let raw = row(&["--center", "off"]);
     assert_eq!((kl(&raw), &raw["bits_per_value"]), (kl(&rows[0]), &3.125.into()));
     fails(&folder, &["--keys", "raw", "--balance"], &["--keys raw", "--balance"]);
     // A page's centre and header are paid for: 16/64 bits a value, and 16 bytes a page.
@@ -284,6 +284,15 @@ fn compare_on_files_of_other_shapes() {
     let json: Value = serde_json::from_slice(&std::fs::read(folder.join("x.json")).unwrap()).unwrap();
     assert!(json["rows"].as_array().unwrap().iter().all(|row| row["output_error"].as_f64().unwrap() < 1e-9));
 
+    let wide = ("q", "F32", vec![1, 4, 4, 64], f32s(1024));
+    write(&[k.clone(), v.clone(), wide]);
+    fails(&folder, &compare, &["q has shape [1, 4, 4, 64]", "[1, heads, queries, 32]"]);
+
+    // Eight tokens fill no page, and the table says so.
+    write(&[k.clone(), v.clone(), q.clone()]);
+    let text = succeeds(&folder, &["--input", "x.safetensors", "--codecs", "int"]);
+    assert!(text.contains("The last 8 of 8 tokens fill no page of 64"), "{text}");
+
     let positions = |last: i32| ("q_pos", "I32", vec![2], [0, last].map(i32::to_le_bytes).concat());
     let two = ("q", "F32", vec![1, 4, 2, 32], f32s(256));
     write(&[k.clone(), v.clone(), two.clone(), positions(7)]);
@@ -295,7 +304,7 @@ fn compare_on_files_of_other_shapes() {
     write(&[k.clone(), q.clone()]);
     fails(&folder, &compare, &["no tensor v", "k, q"]);
     write(&[k.clone(), v.clone(), ("q", "F32", vec![1, 3, 8, 32], f32s(768))]);
-    fails(&folder, &compare, &["[1, 3, 8, 32]", "multiple"]);
+    fails(&folder, &compare, &["3 query heads", "2 key/value heads", "multiple"]);
     write(&[k, ("v", "F32", vec![1, 2, 4, 64], f32s(512)), q]);
     fails(&folder, &compare, &["v has shape [1, 2, 4, 64]"]);
 }
