@@ -116,19 +116,23 @@ fn has_dotprod() -> bool {
 
 #[cfg(target_arch = "x86_64")]
 mod x86_64 {
-    use core::arch::x86_64::__cpuid_count;
-
     cpufeatures::new!(avx2, "avx2", "fma");
     cpufeatures::new!(avx512, "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vbmi");
 
     /// F16C is bit 29 of leaf 1's ecx; every CPU with AVX2 has it, but the kernels' safety must not rest on that.
     pub(super) fn has_avx2() -> bool {
-        avx2::get() && __cpuid_count(1, 0).ecx & (1 << 29) != 0
+        avx2::get() && ecx(1) & (1 << 29) != 0
     }
 
     /// VNNI is bit 11 of leaf 7's ecx; that the system saves the registers is known from AVX-512F.
     pub(super) fn has_avx512() -> bool {
-        has_avx2() && avx512::get() && __cpuid_count(7, 0).ecx & (1 << 11) != 0
+        has_avx2() && avx512::get() && ecx(7) & (1 << 11) != 0
+    }
+
+    #[allow(unused_unsafe)] // an unsafe function before Rust 1.95
+    fn ecx(leaf: u32) -> u32 {
+        // SAFETY: x86-64 without SGX has `cpuid`, and a CPU with AVX2, which callers have found, has leaf 7.
+        unsafe { core::arch::x86_64::__cpuid_count(leaf, 0) }.ecx
     }
 }
 

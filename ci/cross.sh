@@ -63,8 +63,7 @@ arm64() {
   # not depend on the instructions is tested natively; emulation is slow.
   for cpu in cortex-a76:neon,neon-dotprod cortex-a53:neon; do
     run_arm64 "${cpu%:*}" "${cpu#*:}" -p octaplex-arch
-    run_arm64 "${cpu%:*}" "${cpu#*:}" -p octaplex --test golden --test backends
-    run_arm64 "${cpu%:*}" "${cpu#*:}" -p octaplex --test trellis -- adversarial
+    run_arm64 "${cpu%:*}" "${cpu#*:}" -p octaplex --test suite -- golden:: backends:: adversarial
   done
   say "arm64: the tool"
   "${cargo[@]}" build --quiet --release "${options[@]}" -p octaplex-cli

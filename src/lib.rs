@@ -18,6 +18,8 @@ mod codec;
 #[cfg(feature = "alloc")]
 mod dynamic;
 mod error;
+#[cfg(feature = "alloc")]
+mod math;
 mod rotation;
 mod sketch;
 mod spec;

@@ -4,6 +4,8 @@
 //! `b"octaplex" ‖ seed u64 ‖ layer u32 ‖ head u32 ‖ role u8 ‖ purpose u8 ‖ sub-block u8 ‖ 0⁵`, little-endian; only
 //! `next_u64` is used. Bytes of every rotated format depend on it.
 
+#[cfg(feature = "alloc")]
+use crate::math;
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 
@@ -88,14 +90,14 @@ impl Random {
         [a as f32, b as f32, (c * f) as f32, (d * f) as f32]
     }
 
-    /// Two independent N(0,1) numbers by Box and Muller, in f64 by `libm` on every machine.
+    /// Two independent N(0,1) numbers by Box and Muller, in f64 by [`crate::math`].
     #[cfg(feature = "alloc")]
     pub(crate) fn gaussian_pair(&mut self) -> [f64; 2] {
         const UNIT: f64 = 1.0 / 9_007_199_254_740_992.0; // 2⁻⁵³
         let u1 = ((self.0.next_u64() >> 11) + 1) as f64 * UNIT;
         let u2 = (self.0.next_u64() >> 11) as f64 * UNIT;
-        let radius = libm::sqrt(-2.0 * libm::log(u1));
-        let angle = 2.0 * core::f64::consts::PI * u2;
-        [radius * libm::cos(angle), radius * libm::sin(angle)]
+        let radius = libm::sqrt(-2.0 * math::ln(u1));
+        let [sin, cos] = math::sin_cos(2.0 * core::f64::consts::PI * u2);
+        [radius * cos, radius * sin]
     }
 }

@@ -2,9 +2,7 @@
 #![cfg(all(feature = "alloc", not(feature = "rayon")))] // threads take memory
 #![allow(missing_docs, clippy::unwrap_used)] // tests fail by panicking
 
-mod common;
-
-use common::Random;
+use crate::common::Random;
 use octaplex::{Attend, Backend, Error, KvCache, LayerConfig};
 
 #[test]

@@ -2,9 +2,8 @@
 //! widths, on random and on adversarial vectors. Single kernels are compared in `arch/tests`.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
-mod common;
-
-use common::{Random, Rows, adversarial, bits, build_all, specs, try_build};
+use crate::common;
+use crate::common::{Random, Rows, adversarial, bits, build_all, specs, try_build};
 use octaplex::{Backend, CodecSpec, Error};
 
 /// `OCTAPLEX_REQUIRE=avx2,avx512` makes the absence of a backend a failure, so that none is skipped unseen.

@@ -2,9 +2,7 @@
 #![cfg(feature = "alloc")]
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
-mod common;
-
-use common::{Random, bits};
+use crate::common::{Random, bits};
 use half::f16;
 use octaplex::{
     AnyCodec, Attend, Backend, CacheConfig, Center, Codec, CodecSpec, Error, KvCache, LayerCache,

@@ -5,13 +5,11 @@
 //! distortion is below 0.2%.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
-mod common;
-mod oracle;
-
-use common::{Random, Rows, build, decode_rows, encode_rows, signs};
+use crate::common::{Random, Rows, build, decode_rows, encode_rows, signs};
+use crate::oracle;
+use crate::oracle::Marginal;
 use octaplex::codebook::{LEVELS, WIDTHS};
 use octaplex::{CodecSpec, Stream};
-use oracle::Marginal;
 
 /// The one table of tolerances, relative unless said otherwise.
 mod tolerance {

@@ -2,10 +2,8 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 #![cfg(feature = "alloc")] // the bodies choose widths at run time
 
-mod common;
-mod fuzz_bodies;
-
-use common::Random;
+use crate::common::Random;
+use crate::fuzz_bodies;
 use std::fs;
 use std::path::Path;
 

@@ -1,5 +1,5 @@
 //! Bytes are the API: every codec has a file of golden bytes in `tests/golden/`, and every backend gives them.
-//! `OCTAPLEX_BLESS=1 cargo test --test golden` rewrites the files; a changed byte is a breaking change.
+//! `OCTAPLEX_BLESS=1 cargo test --test suite golden` rewrites the files; a changed byte is a breaking change.
 //!
 //! # The files
 //! Text, for readers in any language. `#` starts a comment line. A line `case SPEC DIM` opens a case; the lines that
@@ -18,9 +18,7 @@
 //! 200 bytes) has one vector from it. The two queries come next from the same numbers.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
-mod common;
-
-use common::{name_of, try_build};
+use crate::common::{name_of, try_build};
 use octaplex::{Backend, CodecSpec};
 use std::fmt::Write;
 use std::fs;

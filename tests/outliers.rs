@@ -1,9 +1,8 @@
 //! Pages that keep outliers (`med`), of every codec that does: exact values, lengths, bytes that lie.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
-mod common;
-
-use common::{Random, bits, try_build};
+use crate::common;
+use crate::common::{Random, bits, try_build};
 use octaplex::{AnyCodec, Backend, Codec, CodecSpec, Error, Hqmq, Int, Stream};
 
 /// Both codecs, with whole chunks of flags and without, with and without a rotation.

@@ -1,9 +1,8 @@
 //! PolarQuant against its definition with trigonometric functions, and its figures.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
-mod common;
-
-use common::{Random, build};
+use crate::common;
+use crate::common::{Random, build};
 use octaplex::CodecSpec;
 use octaplex_arch::{AngleTree, Angles, Backend};
 use std::f64::consts::{FRAC_PI_2, PI};

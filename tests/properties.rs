@@ -1,13 +1,12 @@
 //! Laws that hold for every codec, width and input: what the operations say about each other.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
-mod common;
-mod oracle;
-
-use common::{
+use crate::common;
+use crate::common::{
     Random, adversarial, bits, build_all, decode_rows, encode_rows, name_of, signs, sketch_signs, specs,
     try_build,
 };
+use crate::oracle;
 use half::f16;
 use octaplex::codebook::WIDTHS;
 use octaplex::{AnyCodec, Backend, Codec, CodecSpec, Stream};

@@ -2,9 +2,7 @@
 #![cfg(feature = "alloc")] // dense sketches live on the heap
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
-mod common;
-
-use common::Random;
+use crate::common::Random;
 use octaplex::{AnyCodec, Backend, Codec, CodecSpec, Stream};
 
 fn build<const D: usize>(spec: &str) -> AnyCodec<D> {

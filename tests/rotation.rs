@@ -3,13 +3,12 @@
 //! The library's rotation is reached where it is public: `finish` is the inverse, and `octaplex_arch` has both ways.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
-mod common;
-mod oracle;
-
-use common::{Random, build, signs};
+use crate::common;
+use crate::common::{Random, build, signs};
+use crate::oracle;
+use crate::oracle::{Marginal, Matrix};
 use octaplex::codebook::WIDTHS;
 use octaplex::{AnyCodec, Backend, CodecSpec, Role, Stream};
-use oracle::{Marginal, Matrix};
 
 #[test]
 fn the_oracles_bases_are_hadamard_matrices() {

@@ -1,11 +1,9 @@
 //! Snapshots: the same bits after saving and loading, a golden file, and a hundred thousand damaged ones.
-//! `OCTAPLEX_BLESS=1 cargo test --test snapshot` rewrites the golden file.
+//! `OCTAPLEX_BLESS=1 cargo test --test suite snapshot` rewrites the golden file.
 #![cfg(feature = "alloc")]
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
-mod common;
-
-use common::{Random, bits};
+use crate::common::{Random, bits};
 use octaplex::{Attend, Backend, CacheConfig, Center, Error, KvCache, LayerCache, LayerConfig, SharedLayer};
 
 /// Numbers that need no floats to make: the golden file is read elsewhere too.

@@ -5,9 +5,7 @@
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
-mod common;
-
-use common::Random;
+use crate::common::Random;
 use octaplex::{AnyCodec, Backend, Codec, CodecSpec, Error, Stream};
 
 const SPECS: [&str; 2] = ["tq3_0", "tq3_0:variant=3bit"];

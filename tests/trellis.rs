@@ -1,12 +1,10 @@
 //! The trellis codec: its tables, its search against a textbook one, its distortion.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
-#[path = "trellis/backends.rs"]
 mod backends;
-mod common;
-mod oracle;
 
-use common::{Random, build, decode_rows, encode_rows, signs, try_build, vectors};
+use crate::common::{Random, build, decode_rows, encode_rows, signs, try_build};
+use crate::oracle;
 use octaplex::codebook::{TRELLIS_LEVELS, TRELLIS_STATES, trellis};
 use octaplex::{Backend, Codec, CodecSpec, Stream, Trellis, TrellisSpec};
 

@@ -2,9 +2,7 @@
 //! a typed error with outputs untouched, or finite results.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
-mod common;
-
-use common::{Random, Rows, adversarial, build, build_all, encode_rows, specs};
+use crate::common::{Random, Rows, adversarial, build, build_all, encode_rows, specs};
 use octaplex::codebook::WIDTHS;
 use octaplex::{AnyCodec, Backend, CodecSpec, Error, Int, IntSpec, Stream, TurboQuant, TurboQuantSpec};
 

@@ -3,7 +3,7 @@
 
 extern crate alloc;
 
-use crate::vectors::{Random, adversarial};
+use crate::common::vectors::{Random, adversarial};
 use alloc::vec;
 use alloc::vec::Vec;
 use octaplex::codebook::{TRELLIS_LEVELS, TRELLIS_STATES};

@@ -1,4 +1,0 @@
-//! Kernels for 64-bit ARM.
-
-pub(crate) mod dotprod;
-pub(crate) mod neon;

@@ -1,0 +1,72 @@
+//! Rows of integers with a scale, and perhaps a zero, for each group.
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx512;
+pub(crate) mod layout;
+pub(crate) mod scalar;
+#[cfg(any(target_arch = "aarch64", all(target_arch = "wasm32", target_feature = "simd128")))]
+pub(crate) mod wide;
+
+use crate::detect::Isa;
+use crate::{Affine, Backend, check_widths};
+
+impl Backend {
+    /// code = clamp(rint((x - zero)/scale), range) + offset; a zero scale gives codes 0.
+    pub fn quantize_affine(
+        self,
+        x: &[f32],
+        zero: f32,
+        scale: f32,
+        offset: i32,
+        range: (i32, i32),
+        codes: &mut [u8],
+    ) {
+        assert_eq!(x.len(), codes.len());
+        assert!(range.0 <= range.1 && range.0 + offset >= 0 && range.1 + offset <= 255);
+        dispatch!(
+            self, avx2: avx2, avx512: avx512, registers: scalar;
+            quantize_affine(x: &[f32], zero: f32, scale: f32, offset: i32, range: (i32, i32), codes: &mut [u8])
+        )
+    }
+
+    /// out = (code - offset)·scale + zero, group by group, of one row.
+    pub fn decode_affine(self, layout: &Affine, row: &[u8], out: &mut [f32]) {
+        check_affine(layout, row, &[]);
+        assert_eq!((row.len(), out.len()), (layout.row_bytes(), layout.dim));
+        dispatch!(
+            self, avx2: avx2, avx512: avx512, registers: wide;
+            decode_affine(layout: &Affine, row: &[u8], out: &mut [f32])
+        )
+    }
+
+    /// score\[query]\[row] of the `f32` query and the row's decoded values, summed as `scalar.rs` says.
+    pub fn score_affine(self, layout: &Affine, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]) {
+        check_affine(layout, bytes, queries);
+        assert_eq!(scores.len(), queries.len() * (bytes.len() / layout.row_bytes()));
+        dispatch!(
+            self, avx2: avx2, avx512: avx512, registers: wide;
+            score_affine(layout: &Affine, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32])
+        )
+    }
+
+    /// acc\[query] += Σ weight·decoded row, rows ascending; weights are \[query]\[row].
+    pub fn accumulate_affine(self, layout: &Affine, bytes: &[u8], weights: &[f32], acc: &mut [f32]) {
+        check_affine(layout, bytes, &[]);
+        assert_eq!(acc.len() % layout.dim, 0);
+        assert_eq!(weights.len(), acc.len() / layout.dim * (bytes.len() / layout.row_bytes()));
+        if !bytes.is_empty() {
+            dispatch!(
+                self, avx2: avx2, avx512: avx512, registers: wide;
+                accumulate_affine(layout: &Affine, bytes: &[u8], weights: &[f32], acc: &mut [f32])
+            )
+        }
+    }
+}
+
+fn check_affine(layout: &Affine, bytes: &[u8], queries: &[&[f32]]) {
+    assert!(layout.group > 0 && layout.group.is_multiple_of(16) && layout.dim.is_multiple_of(layout.group));
+    assert!((2..=8).contains(&layout.bits));
+    check_widths(layout.dim, layout.row_bytes(), bytes, queries);
+}

@@ -1,0 +1,189 @@
+//! Rows of integers with a scale (and a zero) for each group.
+
+use super::scalar;
+use crate::registers::avx2::{load_ps, rint, store_ps};
+use crate::vectors::avx2::floats::{Decoded, ROWS, add_rows, decode_floats};
+use crate::vectors::avx2::{add_products, halve, load_lanes};
+use crate::{Affine, Float, MAX_DIM};
+use core::arch::x86_64::*;
+
+/// Scales of a row, or scales and zeros in turns.
+type Header = [f32; MAX_DIM / 8];
+
+/// Takes the integers of a row: a code's two bytes go to its dword, and a shift brings its first bit to the front.
+struct Numbers {
+    spread: [__m256i; 2],
+    shift: __m256i,
+    mask: __m256i,
+    offset: __m256i,
+    /// Bytes of eight codes.
+    step: usize,
+}
+
+impl Numbers {
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn new(layout: &Affine) -> Self {
+        let bits = i32::from(layout.bits);
+        let lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+        let start = _mm256_mullo_epi32(lanes, _mm256_set1_epi32(bits));
+        let byte = _mm256_srli_epi32::<3>(start);
+        let next = _mm256_slli_epi32::<8>(_mm256_add_epi32(byte, _mm256_set1_epi32(1)));
+        let spread = _mm256_or_si256(byte, next);
+        Self {
+            spread: [spread, _mm256_add_epi8(spread, _mm256_set1_epi8(bits as i8))],
+            shift: _mm256_and_si256(start, _mm256_set1_epi32(7)),
+            mask: _mm256_set1_epi32((1 << bits) - 1),
+            offset: _mm256_set1_epi32(layout.offset),
+            step: usize::from(layout.bits),
+        }
+    }
+
+    /// All integers of a row, as numbers. Loads of sixteen bytes that would end behind the row end with it.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn take_row(&self, layout: &Affine, row: &[u8], out: &mut [f32]) {
+        let mut short = [0; 16];
+        let row = if row.len() < 16 {
+            short[..row.len()].copy_from_slice(row);
+            &short
+        } else {
+            row
+        };
+        let starts = (layout.header_bytes()..).step_by(2 * self.step).take(layout.dim / 16);
+        for (start, out) in starts.zip(out.as_chunks_mut::<16>().0) {
+            let at = start.min(row.len() - 16);
+            let late = _mm256_set1_epi8((start - at) as i8);
+            let bytes: &[u8] = &row[at..at + 16];
+            // SAFETY: the slice has the 16 bytes that are read.
+            let bytes = _mm256_broadcastsi128_si256(unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) });
+            for (spread, out) in self.spread.iter().zip(out.as_chunks_mut().0) {
+                let dwords = _mm256_shuffle_epi8(bytes, _mm256_add_epi8(*spread, late));
+                let codes = _mm256_and_si256(_mm256_srlv_epi32(dwords, self.shift), self.mask);
+                store_ps(out, _mm256_cvtepi32_ps(_mm256_sub_epi32(codes, self.offset)));
+            }
+        }
+    }
+}
+
+/// The scales and zeros of a row.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn header(layout: &Affine, row: &[u8], out: &mut Header) {
+    let bytes = &row[..layout.header_bytes()];
+    decode_floats(Float::F16, bytes, &mut out[..bytes.len() / 2]);
+}
+
+/// (scale, zero) of a group.
+#[inline]
+fn scale_and_zero(layout: &Affine, header: &Header, group: usize) -> (f32, f32) {
+    if layout.asymmetric { (header[2 * group], header[2 * group + 1]) } else { (header[group], 0.0) }
+}
+
+/// x̂ = (code - offset)·scale + zero, group by group.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn decode(layout: &Affine, numbers: &Numbers, row: &[u8], out: &mut [f32]) {
+    let mut scales = [0.0; MAX_DIM / 8];
+    header(layout, row, &mut scales);
+    numbers.take_row(layout, row, out);
+    for (group, values) in out[..layout.dim].chunks_exact_mut(layout.group).enumerate() {
+        let (scale, zero) = scale_and_zero(layout, &scales, group);
+        for value in values {
+            *value = *value * scale + zero;
+        }
+    }
+}
+
+/// See `scalar::decode_affine`.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn decode_affine(layout: &Affine, row: &[u8], out: &mut [f32]) {
+    decode(layout, &Numbers::new(layout), row, out);
+}
+
+/// See `scalar::score_affine`. The sums of a query's groups are the same for all rows.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn score_affine(layout: &Affine, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]) {
+    let row_bytes = layout.row_bytes();
+    let count = bytes.len() / row_bytes;
+    let numbers = Numbers::new(layout);
+    let zero = _mm256_setzero_ps();
+    let (mut integers, mut scales) = ([0.0; MAX_DIM], [0.0; MAX_DIM / 8]);
+    for (queries, scores) in queries.chunks(8).zip(scores.chunks_mut((8 * count).max(1))) {
+        let mut sums = [[0.0; MAX_DIM / 16]; 8];
+        for (query, sums) in queries.iter().zip(&mut sums) {
+            for (query, sum) in query.chunks_exact(layout.group).zip(sums) {
+                let mut lanes = [zero; 2];
+                for query in query.as_chunks::<16>().0 {
+                    let query = load_lanes(query);
+                    lanes = [_mm256_add_ps(lanes[0], query[0]), _mm256_add_ps(lanes[1], query[1])];
+                }
+                *sum = halve(lanes);
+            }
+        }
+        for (r, row) in bytes.chunks_exact(row_bytes).enumerate() {
+            header(layout, row, &mut scales);
+            numbers.take_row(layout, row, &mut integers);
+            for (q, query) in queries.iter().enumerate() {
+                let mut lanes = [zero; 2];
+                let mut zeros = 0.0f32;
+                let groups = query.chunks_exact(layout.group).zip(integers.chunks_exact(layout.group));
+                for (group, (query, values)) in groups.enumerate() {
+                    let (scale, zero_point) = scale_and_zero(layout, &scales, group);
+                    let mut products = [zero; 2];
+                    for (query, values) in query.as_chunks::<16>().0.iter().zip(values.as_chunks::<16>().0) {
+                        add_products(&mut products, load_lanes(query), load_lanes(values));
+                    }
+                    add_products(&mut lanes, products, [_mm256_set1_ps(scale); 2]);
+                    if layout.asymmetric {
+                        zeros += sums[q][group] * zero_point;
+                    }
+                }
+                scores[q * count + r] = halve(lanes) + zeros;
+            }
+        }
+    }
+}
+
+/// acc\[query] += weight·x̂, rows ascending.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn accumulate_affine(layout: &Affine, bytes: &[u8], weights: &[f32], acc: &mut [f32]) {
+    let row_bytes = layout.row_bytes();
+    let count = bytes.len() / row_bytes;
+    let numbers = Numbers::new(layout);
+    let mut decoded: Decoded = [[0.0; MAX_DIM]; ROWS];
+    for (i, rows) in bytes.chunks(ROWS * row_bytes).enumerate() {
+        for (row, decoded) in rows.chunks_exact(row_bytes).zip(&mut decoded) {
+            decode(layout, &numbers, row, decoded);
+        }
+        let rows = rows.len() / row_bytes;
+        for (weights, acc) in weights.chunks_exact(count).zip(acc.chunks_exact_mut(layout.dim)) {
+            add_rows(&decoded, &weights[i * ROWS..][..rows], acc);
+        }
+    }
+}
+
+/// See `scalar::quantize_affine`.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn quantize_affine(
+    x: &[f32],
+    zero: f32,
+    scale: f32,
+    offset: i32,
+    range: (i32, i32),
+    codes: &mut [u8],
+) {
+    if scale == 0.0 || !x.len().is_multiple_of(8) {
+        return scalar::quantize_affine(x, zero, scale, offset, range, codes);
+    }
+    let (zero, scale) = (_mm256_set1_ps(zero), _mm256_set1_ps(scale));
+    let (low, high) = (_mm256_set1_ps(range.0 as f32), _mm256_set1_ps(range.1 as f32));
+    for (x, codes) in x.as_chunks().0.iter().zip(codes.as_chunks_mut::<8>().0) {
+        let y = _mm256_div_ps(_mm256_sub_ps(load_ps(x), zero), scale);
+        // `max(low, y)` is `low > y ? low : y`.
+        let y = _mm256_min_ps(high, _mm256_max_ps(low, y));
+        let code = _mm256_add_epi32(_mm256_cvtps_epi32(rint(y)), _mm256_set1_epi32(offset));
+        let words = _mm_packus_epi32(_mm256_castsi256_si128(code), _mm256_extracti128_si256::<1>(code));
+        *codes = _mm_cvtsi128_si64(_mm_packus_epi16(words, words)).to_le_bytes();
+    }
+}

@@ -1,0 +1,69 @@
+//! Trees of polar coordinates.
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx512;
+pub(crate) mod layout;
+pub(crate) mod scalar;
+#[cfg(any(target_arch = "aarch64", all(target_arch = "wasm32", target_feature = "simd128")))]
+pub(crate) mod wide;
+
+use crate::detect::Isa;
+use crate::{AngleTree, Backend, MAX_DIM, check_widths};
+
+impl Backend {
+    /// x\[..roots] ← the roots' radii; codes of level 1, then level 2, …
+    pub fn quantize_angles(self, tree: &AngleTree, x: &mut [f32], codes: &mut [u8]) {
+        check_tree(tree);
+        assert_eq!((x.len(), codes.len()), (tree.dim, tree.codes()));
+        dispatch!(
+            self, avx2: scalar, avx512: scalar, registers: scalar;
+            quantize_angles(tree: &AngleTree, x: &mut [f32], codes: &mut [u8])
+        )
+    }
+
+    /// The coordinates of a row with finite roots. Any other bytes are allowed.
+    pub fn decode_angles(self, tree: &AngleTree, row: &[u8], out: &mut [f32]) {
+        check_tree(tree);
+        assert_eq!((row.len(), out.len()), (tree.row_bytes(), tree.dim));
+        dispatch!(
+            self, avx2: scalar, avx512: scalar, registers: wide;
+            decode_angles(tree: &AngleTree, row: &[u8], out: &mut [f32])
+        )
+    }
+
+    /// score\[query]\[row], a tree of products.
+    pub fn score_angles(self, tree: &AngleTree, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]) {
+        check_tree(tree);
+        check_widths(tree.dim, tree.row_bytes(), bytes, queries);
+        assert_eq!(scores.len(), queries.len() * (bytes.len() / tree.row_bytes()));
+        dispatch!(
+            self, avx2: scalar, avx512: avx512, registers: wide;
+            score_angles(tree: &AngleTree, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32])
+        )
+    }
+
+    /// acc\[query] += Σ weight·decoded row, rows ascending; weights are \[query]\[row].
+    pub fn accumulate_angles(self, tree: &AngleTree, bytes: &[u8], weights: &[f32], acc: &mut [f32]) {
+        check_tree(tree);
+        check_widths(tree.dim, tree.row_bytes(), bytes, &[]);
+        assert_eq!(acc.len() % tree.dim, 0);
+        assert_eq!(weights.len(), acc.len() / tree.dim * (bytes.len() / tree.row_bytes()));
+        if !bytes.is_empty() {
+            dispatch!(
+                self, avx2: scalar, avx512: avx512, registers: wide;
+                accumulate_angles(tree: &AngleTree, bytes: &[u8], weights: &[f32], acc: &mut [f32])
+            )
+        }
+    }
+}
+
+fn check_tree(tree: &AngleTree) {
+    assert!((1..=9).contains(&tree.levels.len()) && tree.dim <= MAX_DIM);
+    assert!(tree.roots() > 0 && tree.dim.is_multiple_of(1 << tree.levels.len()));
+    for (level, angles) in tree.levels.iter().enumerate() {
+        assert!((1..=8).contains(&angles.bits));
+        let codes = 1 << angles.bits;
+        assert_eq!((angles.cos.len(), angles.sin.len()), (codes, codes));
+        assert_eq!(angles.tangents.len(), if level == 0 { (codes / 4).max(1) } else { codes } - 1);
+    }
+}

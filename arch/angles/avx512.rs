@@ -1,0 +1,284 @@
+//! Trees of polar coordinates, sixteen rows at a time: a lane is a row, and each node of the tree is one register.
+
+use super::scalar;
+use crate::codes::avx512::unpack;
+use crate::codes::avx512::unpack::scales_at;
+use crate::registers::avx512::{load_ps, load_tail, store_first, store_ps};
+use crate::rows::{Block, ROWS};
+use crate::{AngleTree, Angles, MAX_DIM, registers};
+use core::arch::x86_64::*;
+use core::mem::MaybeUninit;
+
+/// Codes whose transposition is one step.
+const CHUNK: usize = 64;
+
+/// Codes of the widest row.
+const MAX_CODES: usize = MAX_DIM.next_multiple_of(CHUNK);
+
+/// Bytes of the longest row: half as many roots as coordinates, and a byte for each code.
+const MAX_ROW: usize = MAX_DIM / 2 * 3;
+
+/// score\[query]\[row], from the query's coordinates up: (a, b) → a·cos + b·sin; then Σ root·radius, ascending.
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn score_angles(tree: &AngleTree, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]) {
+    let row_bytes = tree.row_bytes();
+    let count = bytes.len() / row_bytes;
+    let mut padded = [0; ROWS * MAX_ROW];
+    let mut room = Room::new();
+    let mut sums = [_mm512_setzero_ps(); MAX_DIM / 2];
+    for (first, rows) in bytes.chunks(ROWS * row_bytes).enumerate() {
+        let rows = full(rows, row_bytes, &mut padded);
+        let directions = room.look_up(tree, rows);
+        let block = Block::of(rows, row_bytes);
+        for (q, query) in queries.iter().enumerate() {
+            let scores = &mut scores[q * count..(q + 1) * count];
+            let end = count.min(ROWS * (first + 1));
+            store_first(
+                score_rows(tree, &block, directions, query, &mut sums),
+                &mut scores[ROWS * first..end],
+            );
+        }
+    }
+}
+
+/// Sixteen rows: these, and where they are fewer, copies with zero rows behind them.
+fn full<'a>(rows: &'a [u8], row_bytes: usize, padded: &'a mut [u8; ROWS * MAX_ROW]) -> &'a [u8] {
+    if rows.len() == ROWS * row_bytes {
+        return rows;
+    }
+    let padded = &mut padded[..ROWS * row_bytes];
+    padded[..rows.len()].copy_from_slice(rows);
+    padded
+}
+
+/// acc\[query] += Σ weight·decoded row, rows ascending. Values are decoded with a row in each lane, from the roots down,
+/// and turned round, sixteen coordinates of sixteen rows at a time.
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn accumulate_angles(tree: &AngleTree, bytes: &[u8], weights: &[f32], acc: &mut [f32]) {
+    if !tree.dim.is_multiple_of(ROWS) {
+        return scalar::accumulate_angles(tree, bytes, weights, acc);
+    }
+    let row_bytes = tree.row_bytes();
+    let count = bytes.len() / row_bytes;
+    let mut padded = [0; ROWS * MAX_ROW];
+    let mut room = Room::new();
+    let mut values = [_mm512_setzero_ps(); MAX_DIM];
+    for (first, rows) in bytes.chunks(ROWS * row_bytes).enumerate() {
+        let range = ROWS * first..count.min(ROWS * (first + 1));
+        let rows = full(rows, row_bytes, &mut padded);
+        decode_rows(tree, &Block::of(rows, row_bytes), room.look_up(tree, rows), &mut values);
+        for (chunk, values) in values[..tree.dim].as_chunks::<ROWS>().0.iter().enumerate() {
+            let rows = turn(values);
+            for (weights, acc) in weights.chunks_exact(count).zip(acc.chunks_exact_mut(tree.dim)) {
+                let acc = &mut acc.as_chunks_mut::<ROWS>().0[chunk];
+                let mut sum = load_ps(acc);
+                for (row, weight) in rows.iter().zip(&weights[range.clone()]) {
+                    sum = _mm512_add_ps(sum, _mm512_mul_ps(_mm512_set1_ps(*weight), *row));
+                }
+                store_ps(acc, sum);
+            }
+        }
+    }
+}
+
+/// r → (r·cos, r·sin), from the roots down.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn decode_rows(tree: &AngleTree, block: &Block, directions: &[Direction], values: &mut [__m512; MAX_DIM]) {
+    let (mut nodes, mut done) = (tree.roots(), tree.codes());
+    for (index, value) in values[..nodes].iter_mut().enumerate() {
+        *value = scales_at(block, 2 * index);
+    }
+    while nodes < tree.dim {
+        done -= nodes;
+        for (i, [cos, sin]) in directions[done..done + nodes].iter().enumerate().rev() {
+            let radius = values[i];
+            values[2 * i] = _mm512_mul_ps(radius, *cos);
+            values[2 * i + 1] = _mm512_mul_ps(radius, *sin);
+        }
+        nodes *= 2;
+    }
+}
+
+/// Lane l of register i becomes lane i of register l.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn turn(x: &[__m512; ROWS]) -> [__m512; ROWS] {
+    let (mut a, mut b) = (*x, *x);
+    // Pairs of neighbours, then fours: lane 4l + k of register 4i + j is element 4l + j of register 4i + k …
+    for i in (0..ROWS).step_by(2) {
+        (a[i], a[i + 1]) = (_mm512_unpacklo_ps(x[i], x[i + 1]), _mm512_unpackhi_ps(x[i], x[i + 1]));
+    }
+    for i in (0..ROWS).step_by(4) {
+        for k in 0..2 {
+            let (low, high) = (_mm512_castps_pd(a[i + k]), _mm512_castps_pd(a[i + 2 + k]));
+            b[i + 2 * k] = _mm512_castpd_ps(_mm512_unpacklo_pd(low, high));
+            b[i + 2 * k + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(low, high));
+        }
+    }
+    // … then quarters of registers 4 and 8 apart.
+    for i in [0, 1, 2, 3, 8, 9, 10, 11] {
+        a[i] = _mm512_shuffle_f32x4::<0x88>(b[i], b[i + 4]);
+        a[i + 4] = _mm512_shuffle_f32x4::<0xdd>(b[i], b[i + 4]);
+    }
+    for i in 0..8 {
+        b[i] = _mm512_shuffle_f32x4::<0x88>(a[i], a[i + 8]);
+        b[i + 8] = _mm512_shuffle_f32x4::<0xdd>(a[i], a[i + 8]);
+    }
+    b
+}
+
+/// Cosines and sines of a node, of sixteen rows.
+type Direction = [__m512; 2];
+
+/// What blocks of rows share.
+struct Room {
+    codes: [[u8; MAX_CODES]; ROWS],
+    by_node: [[u8; ROWS]; MAX_CODES],
+    directions: [MaybeUninit<Direction>; MAX_DIM],
+}
+
+impl Room {
+    /// Made once a call: it is larger than what a block of rows reads and writes.
+    const fn new() -> Self {
+        Self {
+            codes: [[0; MAX_CODES]; ROWS],
+            by_node: [[0; ROWS]; MAX_CODES],
+            directions: [const { MaybeUninit::uninit() }; MAX_DIM],
+        }
+    }
+
+    /// The directions of all nodes.
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn look_up(&mut self, tree: &AngleTree, rows: &[u8]) -> &[Direction] {
+        for (row, codes) in rows.chunks_exact(tree.row_bytes()).zip(&mut self.codes) {
+            let (mut at, mut done) = (2 * tree.roots(), 0);
+            for (count, packing) in tree.streams() {
+                let bytes = packing.bytes(count);
+                unpack(packing, &row[at..at + bytes], &mut codes[done..done + count]);
+                (at, done) = (at + bytes, done + count);
+            }
+        }
+        for (chunk, by_node) in self.by_node.as_chunks_mut::<CHUNK>().0.iter_mut().enumerate() {
+            if chunk * CHUNK < tree.codes() {
+                transpose(&self.codes, chunk, by_node);
+            }
+        }
+        let (mut nodes, mut done) = (tree.dim / 2, 0);
+        for angles in tree.levels {
+            let tables = Tables::new(angles);
+            for (direction, codes) in
+                self.directions[done..done + nodes].iter_mut().zip(&self.by_node[done..])
+            {
+                // SAFETY: the array holds the 16 bytes that are read.
+                let codes = unsafe { _mm_loadu_si128(codes.as_ptr().cast()) };
+                direction.write(tables.look_up(_mm512_cvtepu8_epi32(codes)));
+            }
+            (nodes, done) = (nodes / 2, done + nodes);
+        }
+        let written: *const [MaybeUninit<Direction>] = &raw const self.directions[..done];
+        // SAFETY: the levels have `done` nodes in all, and each has been written.
+        unsafe { &*(written as *const [Direction]) }
+    }
+}
+
+/// Codes 64·`chunk` … of sixteen rows, by code: four interleavings of the upper and the lower half of the registers.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn transpose(codes: &[[u8; MAX_CODES]; ROWS], chunk: usize, by_node: &mut [[u8; ROWS]; CHUNK]) {
+    let mut registers = [_mm512_setzero_si512(); ROWS];
+    for (register, codes) in registers.iter_mut().zip(codes) {
+        *register = registers::avx512::load_bytes(&codes[chunk * CHUNK..][..CHUNK]);
+    }
+    for _ in 0..4 {
+        let mut mixed = registers;
+        for i in 0..ROWS / 2 {
+            let (a, b) = (registers[i], registers[i + ROWS / 2]);
+            (mixed[2 * i], mixed[2 * i + 1]) = (_mm512_unpacklo_epi8(a, b), _mm512_unpackhi_epi8(a, b));
+        }
+        registers = mixed;
+    }
+    // 128-bit lane l of register i has code 16·l + i.
+    for (i, register) in registers.into_iter().enumerate() {
+        let lanes = [
+            _mm512_castsi512_si128(register),
+            _mm512_extracti32x4_epi32::<1>(register),
+            _mm512_extracti32x4_epi32::<2>(register),
+            _mm512_extracti32x4_epi32::<3>(register),
+        ];
+        for (l, lane) in lanes.into_iter().enumerate() {
+            // SAFETY: the array holds the 16 bytes that are written.
+            unsafe { _mm_storeu_si128(by_node[16 * l + i].as_mut_ptr().cast(), lane) }
+        }
+    }
+}
+
+/// A codebook in registers: up to 32 cosines and sines. Larger ones are gathered.
+struct Tables<'a> {
+    angles: Angles<'a>,
+    cos: [__m512; 2],
+    sin: [__m512; 2],
+}
+
+impl<'a> Tables<'a> {
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn new(angles: &Angles<'a>) -> Self {
+        let halves = |table: &[f32]| {
+            let (low, high) = table.split_at(table.len().min(16));
+            [load_tail(low), load_tail(&high[..high.len().min(16)])]
+        };
+        Self { angles: *angles, cos: halves(angles.cos), sin: halves(angles.sin) }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn look_up(&self, codes: __m512i) -> Direction {
+        match self.angles.bits {
+            1..=4 => [_mm512_permutexvar_ps(codes, self.cos[0]), _mm512_permutexvar_ps(codes, self.sin[0])],
+            5 => [
+                _mm512_permutex2var_ps(self.cos[0], codes, self.cos[1]),
+                _mm512_permutex2var_ps(self.sin[0], codes, self.sin[1]),
+            ],
+            _ => {
+                let (cos, sin) = (self.angles.cos, self.angles.sin);
+                let codes = _mm512_min_epu32(codes, _mm512_set1_epi32(cos.len().min(sin.len()) as i32 - 1));
+                // SAFETY: the codes are below the tables' lengths.
+                unsafe {
+                    [
+                        _mm512_i32gather_ps::<4>(codes, cos.as_ptr()),
+                        _mm512_i32gather_ps::<4>(codes, sin.as_ptr()),
+                    ]
+                }
+            }
+        }
+    }
+}
+
+/// The scores of sixteen rows.
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn score_rows(
+    tree: &AngleTree,
+    block: &Block,
+    directions: &[Direction],
+    query: &[f32],
+    sums: &mut [__m512; MAX_DIM / 2],
+) -> __m512 {
+    let (mut nodes, mut rest) = (tree.dim / 2, directions);
+    for ((sum, pair), [cos, sin]) in sums.iter_mut().zip(query.as_chunks::<2>().0).zip(rest) {
+        let (a, b) = (_mm512_set1_ps(pair[0]), _mm512_set1_ps(pair[1]));
+        *sum = _mm512_add_ps(_mm512_mul_ps(a, *cos), _mm512_mul_ps(b, *sin));
+    }
+    for _ in 1..tree.levels.len() {
+        rest = &rest[nodes..];
+        nodes /= 2;
+        for (i, [cos, sin]) in rest[..nodes].iter().enumerate() {
+            sums[i] = _mm512_add_ps(_mm512_mul_ps(sums[2 * i], *cos), _mm512_mul_ps(sums[2 * i + 1], *sin));
+        }
+    }
+    let mut score = _mm512_mul_ps(scales_at(block, 0), sums[0]);
+    for (root, sum) in sums.iter().enumerate().take(tree.roots()).skip(1) {
+        score = _mm512_add_ps(score, _mm512_mul_ps(scales_at(block, 2 * root), *sum));
+    }
+    score
+}

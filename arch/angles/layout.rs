@@ -1,0 +1,60 @@
+//! Rows of angles: polar coordinates, level by level.
+
+use crate::codes::layout::Packing;
+
+/// A codebook of angles: code k stands for the direction (`cos[k]`, `sin[k]`).
+#[derive(Clone, Copy, Debug)]
+pub struct Angles<'a> {
+    /// Bits of a code.
+    pub bits: u8,
+    /// 2^bits cosines.
+    pub cos: &'a [f32],
+    /// 2^bits sines.
+    pub sin: &'a [f32],
+    /// Tangents between neighbouring directions, ascending: on the first level those inside the first quadrant (none
+    /// for one and two bits), on the others 2^bits - 1.
+    pub tangents: &'a [f32],
+}
+
+/// A tree of polar coordinates. Level 1 turns neighbouring coordinates (2i, 2i+1) into a radius and an angle in [0, 2π),
+/// each further level neighbouring radii into a radius and an angle in [0, π/2]; what is left are the roots.
+///
+/// A row: the roots as f16, then the codes, level after level: one bit stream for each run of levels with equal bits.
+#[derive(Clone, Copy, Debug)]
+pub struct AngleTree<'a> {
+    /// Coordinates of a row, a multiple of 2^levels.
+    pub dim: usize,
+    /// The levels, first one first.
+    pub levels: &'a [Angles<'a>],
+}
+
+impl<'a> AngleTree<'a> {
+    /// Number of roots.
+    #[must_use]
+    pub const fn roots(&self) -> usize {
+        self.dim >> self.levels.len()
+    }
+
+    /// Number of codes.
+    #[must_use]
+    pub const fn codes(&self) -> usize {
+        self.dim - self.roots()
+    }
+
+    /// The bit streams: (codes, how they are packed).
+    pub fn streams(&self) -> impl Iterator<Item = (usize, Packing)> + use<'a> {
+        let mut nodes = self.dim;
+        self.levels.chunk_by(|a, b| a.bits == b.bits).map(move |run| {
+            let above = nodes >> run.len();
+            let codes = nodes - above;
+            nodes = above;
+            (codes, Packing::bits(run[0].bits))
+        })
+    }
+
+    /// Bytes of a row.
+    #[must_use]
+    pub fn row_bytes(&self) -> usize {
+        2 * self.roots() + self.streams().map(|(codes, packing)| packing.bytes(codes)).sum::<usize>()
+    }
+}

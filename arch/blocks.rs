@@ -1,0 +1,93 @@
+//! Small blocks that each have a scale.
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx512;
+pub(crate) mod layout;
+pub(crate) mod scalar;
+#[cfg(any(target_arch = "aarch64", all(target_arch = "wasm32", target_feature = "simd128")))]
+pub(crate) mod wide;
+
+use crate::detect::Isa;
+use crate::{BLOCK_BYTES, BLOCK_VALUES, Backend, BlockBook, MAX_DIM};
+
+impl Backend {
+    /// Scales, codes and bit planes of each 32 values; a scale must not round to infinity as an f16.
+    pub fn quantize_blocks(self, book: &BlockBook, x: &[f32], bytes: &mut [u8]) {
+        check_blocks(x.len(), bytes);
+        dispatch!(
+            self, avx2: scalar, avx512: avx512, registers: scalar;
+            quantize_blocks(book: &BlockBook, x: &[f32], bytes: &mut [u8])
+        )
+    }
+
+    /// Whether all scales are finite.
+    #[must_use]
+    pub fn blocks_are_finite(self, bytes: &[u8]) -> bool {
+        assert!(bytes.len().is_multiple_of(BLOCK_BYTES));
+        dispatch!(
+            self, avx2: scalar, avx512: scalar, registers: scalar;
+            blocks_are_finite(bytes: &[u8]) -> bool
+        )
+    }
+
+    /// out = scale · centroid\[code]. Scales are finite.
+    pub fn decode_blocks(self, book: &BlockBook, bytes: &[u8], out: &mut [f32]) {
+        check_blocks(out.len(), bytes);
+        dispatch!(
+            self, avx2: avx2, avx512: avx512, registers: wide;
+            decode_blocks(book: &BlockBook, bytes: &[u8], out: &mut [f32])
+        )
+    }
+
+    /// score\[query]\[row] = [`dot`](Self::dot) of the query and the decoded row of `dim` values.
+    pub fn score_blocks(
+        self,
+        book: &BlockBook,
+        dim: usize,
+        bytes: &[u8],
+        queries: &[&[f32]],
+        scores: &mut [f32],
+    ) {
+        let rows = check_block_rows(dim, bytes);
+        assert!(queries.iter().all(|query| query.len() == dim));
+        assert_eq!(scores.len(), queries.len() * rows);
+        dispatch!(
+            self, avx2: avx2, avx512: avx512, registers: wide;
+            score_blocks(book: &BlockBook, dim: usize, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32])
+        )
+    }
+
+    /// acc\[query] += Σ weight·decoded row, rows ascending; weights are \[query]\[row].
+    pub fn accumulate_blocks(
+        self,
+        book: &BlockBook,
+        dim: usize,
+        bytes: &[u8],
+        weights: &[f32],
+        acc: &mut [f32],
+    ) {
+        let rows = check_block_rows(dim, bytes);
+        assert_eq!(acc.len() % dim, 0);
+        assert_eq!(weights.len(), acc.len() / dim * rows);
+        if !bytes.is_empty() {
+            dispatch!(
+                self, avx2: avx2, avx512: avx512, registers: wide;
+                accumulate_blocks(book: &BlockBook, dim: usize, bytes: &[u8], weights: &[f32], acc: &mut [f32])
+            )
+        }
+    }
+}
+
+fn check_blocks(values: usize, bytes: &[u8]) {
+    assert!(values.is_multiple_of(BLOCK_VALUES));
+    assert_eq!(bytes.len(), values / BLOCK_VALUES * BLOCK_BYTES);
+}
+
+fn check_block_rows(dim: usize, bytes: &[u8]) -> usize {
+    assert!((BLOCK_VALUES..=MAX_DIM).contains(&dim) && dim.is_multiple_of(BLOCK_VALUES));
+    let row_bytes = dim / BLOCK_VALUES * BLOCK_BYTES;
+    assert_eq!(bytes.len() % row_bytes, 0);
+    bytes.len() / row_bytes
+}

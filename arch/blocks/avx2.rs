@@ -1,0 +1,201 @@
+//! Small blocks. `vpermilps` reads two bits of each index: with a dword's codes shifted down by 0, 2, 4 … it looks
+//! eight of them up, and stray high bits do no harm. The bit plane, shifted up, selects by its sign bits.
+
+use crate::{BLOCK_BYTES, BLOCK_VALUES, BlockBook};
+use core::arch::x86_64::*;
+
+/// A codebook in the lanes of registers: `high` where a bit of the plane is set.
+struct Book {
+    low: __m256,
+    high: __m256,
+    /// Of the codes in the lower and the upper half of a dword.
+    down: [__m256i; 2],
+    /// From a dword of the plane's bits.
+    up: [__m256i; 4],
+}
+
+impl Book {
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn new(book: &BlockBook) -> Self {
+        let four = |c: &[f32]| _mm256_setr_ps(c[0], c[1], c[2], c[3], c[0], c[1], c[2], c[3]);
+        let (low, high) = match book {
+            BlockBook::TwoBits { centroids, .. } => (four(centroids), four(centroids)),
+            BlockBook::ThreeBits { centroids, .. } => (four(&centroids[..4]), four(&centroids[4..])),
+        };
+        let down = _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14);
+        let up = _mm256_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24);
+        let less = |bits: i32| _mm256_sub_epi32(up, _mm256_set1_epi32(bits));
+        Self {
+            low,
+            high,
+            down: [down, _mm256_add_epi32(down, _mm256_set1_epi32(16))],
+            up: [up, less(8), less(16), less(24)],
+        }
+    }
+
+    /// The values of a small block.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn values<const PLANE: bool>(&self, block: &[u8; BLOCK_BYTES]) -> [__m256; 4] {
+        let dword = |at: usize| i32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
+        let scale = _mm_set1_epi16(i16::from_le_bytes([block[12], block[13]]));
+        let scale = _mm256_cvtph_ps(scale);
+        let (low, high) = (_mm256_mul_ps(scale, self.low), _mm256_mul_ps(scale, self.high));
+        let plane = _mm256_set1_epi32(dword(8));
+        let halves = [_mm256_set1_epi32(dword(0)), _mm256_set1_epi32(dword(4))];
+        let mut values = [_mm256_setzero_ps(); 4];
+        for (i, values) in values.iter_mut().enumerate() {
+            let codes = _mm256_srlv_epi32(halves[i / 2], self.down[i % 2]);
+            *values = _mm256_permutevar_ps(low, codes);
+            if PLANE {
+                let select = _mm256_castsi256_ps(_mm256_sllv_epi32(plane, self.up[i]));
+                *values = _mm256_blendv_ps(*values, _mm256_permutevar_ps(high, codes), select);
+            }
+        }
+        values
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn load(values: &[f32; 8]) -> __m256 {
+    // SAFETY: the array holds the 32 bytes that are read.
+    unsafe { _mm256_loadu_ps(values.as_ptr()) }
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn store(values: &mut [f32; 8], x: __m256) {
+    // SAFETY: the array holds the 32 bytes that are written.
+    unsafe { _mm256_storeu_ps(values.as_mut_ptr(), x) }
+}
+
+/// out = scale · centroid\[code].
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn decode_blocks(book: &BlockBook, bytes: &[u8], out: &mut [f32]) {
+    match book {
+        BlockBook::TwoBits { .. } => decode::<false>(&Book::new(book), bytes, out),
+        BlockBook::ThreeBits { .. } => decode::<true>(&Book::new(book), bytes, out),
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn decode<const PLANE: bool>(book: &Book, bytes: &[u8], out: &mut [f32]) {
+    let blocks = bytes.as_chunks::<BLOCK_BYTES>().0;
+    for (block, out) in blocks.iter().zip(out.as_chunks_mut::<BLOCK_VALUES>().0) {
+        let values = book.values::<PLANE>(block);
+        for (out, values) in out.as_chunks_mut().0.iter_mut().zip(values) {
+            store(out, values);
+        }
+    }
+}
+
+/// score\[query]\[row] = `dot` of the query and the decoded row.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn score_blocks(
+    book: &BlockBook,
+    dim: usize,
+    bytes: &[u8],
+    queries: &[&[f32]],
+    scores: &mut [f32],
+) {
+    let table = Book::new(book);
+    let count = bytes.len() / (dim / BLOCK_VALUES * BLOCK_BYTES);
+    if let [query] = queries {
+        return match book {
+            BlockBook::TwoBits { .. } => score_one::<false>(&table, dim, bytes, query, scores),
+            BlockBook::ThreeBits { .. } => score_one::<true>(&table, dim, bytes, query, scores),
+        };
+    }
+    let mut values = [0.0; crate::MAX_DIM];
+    let values = &mut values[..dim];
+    for (r, row) in bytes.chunks_exact(dim / BLOCK_VALUES * BLOCK_BYTES).enumerate() {
+        match book {
+            BlockBook::TwoBits { .. } => decode::<false>(&table, row, values),
+            BlockBook::ThreeBits { .. } => decode::<true>(&table, row, values),
+        }
+        for (q, query) in queries.iter().enumerate() {
+            let mut lanes = [_mm256_setzero_ps(); 2];
+            let halves = query.as_chunks::<8>().0.as_chunks::<2>().0;
+            for (query, values) in halves.iter().zip(values.as_chunks::<8>().0.as_chunks::<2>().0) {
+                for ((lanes, query), values) in lanes.iter_mut().zip(query).zip(values) {
+                    *lanes = _mm256_add_ps(*lanes, _mm256_mul_ps(load(query), load(values)));
+                }
+            }
+            scores[q * count + r] = halve(lanes);
+        }
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn score_one<const PLANE: bool>(book: &Book, dim: usize, bytes: &[u8], query: &[f32], scores: &mut [f32]) {
+    let rows = bytes.as_chunks::<BLOCK_BYTES>().0.chunks_exact(dim / BLOCK_VALUES);
+    let query = query.as_chunks::<8>().0.as_chunks::<4>().0;
+    for (row, score) in rows.zip(scores) {
+        let mut lanes = [_mm256_setzero_ps(); 2];
+        for (block, query) in row.iter().zip(query) {
+            let values = book.values::<PLANE>(block);
+            for i in 0..4 {
+                lanes[i % 2] = _mm256_add_ps(lanes[i % 2], _mm256_mul_ps(load(&query[i]), values[i]));
+            }
+        }
+        *score = halve(lanes);
+    }
+}
+
+/// 16 lanes by halves.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn halve([low, high]: [__m256; 2]) -> f32 {
+    let eight = _mm256_add_ps(low, high);
+    let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+    let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+}
+
+/// acc\[query] += Σ weight·decoded row, rows ascending.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn accumulate_blocks(
+    book: &BlockBook,
+    dim: usize,
+    bytes: &[u8],
+    weights: &[f32],
+    acc: &mut [f32],
+) {
+    let table = Book::new(book);
+    let per_row = dim / BLOCK_VALUES;
+    let rows = bytes.as_chunks::<BLOCK_BYTES>().0;
+    let count = rows.len() / per_row;
+    for (weights, acc) in weights.chunks_exact(count).zip(acc.chunks_exact_mut(dim)) {
+        for (column, acc) in acc.as_chunks_mut::<8>().0.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+            let blocks = rows.iter().skip(column).step_by(per_row);
+            match book {
+                BlockBook::TwoBits { .. } => accumulate_column::<false>(&table, blocks, weights, acc),
+                BlockBook::ThreeBits { .. } => accumulate_column::<true>(&table, blocks, weights, acc),
+            }
+        }
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn accumulate_column<'a, const PLANE: bool>(
+    book: &Book,
+    blocks: impl Iterator<Item = &'a [u8; BLOCK_BYTES]>,
+    weights: &[f32],
+    acc: &mut [[f32; 8]; 4],
+) {
+    let mut sums = [load(&acc[0]), load(&acc[1]), load(&acc[2]), load(&acc[3])];
+    for (block, weight) in blocks.zip(weights) {
+        let weight = _mm256_set1_ps(*weight);
+        for (sum, values) in sums.iter_mut().zip(book.values::<PLANE>(block)) {
+            *sum = _mm256_add_ps(*sum, _mm256_mul_ps(weight, values));
+        }
+    }
+    for (acc, sum) in acc.iter_mut().zip(sums) {
+        store(acc, sum);
+    }
+}

@@ -1,0 +1,98 @@
+//! Rows of codes, each of which stands for a centroid; and single vectors on their way to codes and back.
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx512;
+pub(crate) mod layout;
+pub(crate) mod scalar;
+#[cfg(any(target_arch = "aarch64", all(target_arch = "wasm32", target_feature = "simd128")))]
+pub(crate) mod wide;
+
+use crate::detect::Isa;
+use crate::{Backend, IntQuery, MAX_DIM, Packing, Rows};
+
+impl Backend {
+    /// code = number of thresholds ≤ x·scale. Thresholds ascend; at most 255.
+    pub fn quantize(self, x: &[f32], scale: f32, thresholds: &[f32], codes: &mut [u8]) {
+        assert_eq!(x.len(), codes.len());
+        assert!(thresholds.len() < 256);
+        dispatch!(
+            self, avx2: avx2, avx512: avx512, registers: wide;
+            quantize(x: &[f32], scale: f32, thresholds: &[f32], codes: &mut [u8])
+        )
+    }
+
+    /// out = scale · centroid\[code]; codes above the codebook take its last centroid.
+    pub fn lookup(self, codes: &[u8], centroids: &[i16], scale: f32, out: &mut [f32]) {
+        assert_eq!(codes.len(), out.len());
+        assert!((1..=256).contains(&centroids.len()));
+        dispatch!(
+            self, avx2: avx2, avx512: avx512, registers: wide;
+            lookup(codes: &[u8], centroids: &[i16], scale: f32, out: &mut [f32])
+        )
+    }
+
+    /// Packs codes, each below `packing.levels()`, into `packing.bytes(codes.len())` bytes.
+    pub fn pack(self, packing: Packing, codes: &[u8], bytes: &mut [u8]) {
+        assert_eq!(bytes.len(), packing.bytes(codes.len()));
+        dispatch!(
+            self, avx2: avx2, avx512: avx512, registers: wide;
+            pack(packing: Packing, codes: &[u8], bytes: &mut [u8])
+        )
+    }
+
+    /// The inverse of [`pack`](Self::pack). Any bytes are allowed; the codes stay below `packing.levels()`.
+    pub fn unpack(self, packing: Packing, bytes: &[u8], codes: &mut [u8]) {
+        assert_eq!(bytes.len(), packing.bytes(codes.len()));
+        dispatch!(
+            self, avx2: avx2, avx512: avx512, registers: wide;
+            unpack(packing: Packing, bytes: &[u8], codes: &mut [u8])
+        )
+    }
+
+    /// score\[query]\[row] = (Σ q·centroid, an exact integer) · (query scale · `scale`) · row scale.
+    /// Centroids are at most ±127 where there are up to 16, ±2047 otherwise.
+    pub fn score_codes(
+        self,
+        rows: &Rows,
+        centroids: &[i16],
+        scale: f32,
+        queries: &[IntQuery],
+        scores: &mut [f32],
+    ) {
+        check_rows(rows, centroids);
+        assert!(queries.iter().all(|query| query.values.len() == rows.dim));
+        assert_eq!(scores.len(), queries.len() * rows.count());
+        dispatch!(
+            self, avx2: avx2, avx512: avx512, registers: dots;
+            score_codes(rows: &Rows, centroids: &[i16], scale: f32, queries: &[IntQuery], scores: &mut [f32])
+        )
+    }
+
+    /// acc\[query] += Σ weight·row scale·`scale`·centroid, with integer weights and sums for each run of 256 rows.
+    /// Weights (\[query]\[row]) are at most [`MAX_WEIGHT`] in magnitude, row scales finite.
+    pub fn accumulate_codes(
+        self,
+        rows: &Rows,
+        centroids: &[i16],
+        scale: f32,
+        weights: &[f32],
+        acc: &mut [f32],
+    ) {
+        check_rows(rows, centroids);
+        assert_eq!(acc.len() % rows.dim, 0);
+        assert_eq!(weights.len(), acc.len() / rows.dim * rows.count());
+        dispatch!(
+            self, avx2: avx2, avx512: avx512, registers: wide;
+            accumulate_codes(rows: &Rows, centroids: &[i16], scale: f32, weights: &[f32], acc: &mut [f32])
+        )
+    }
+}
+
+fn check_rows(rows: &Rows, centroids: &[i16]) {
+    assert!((1..=MAX_DIM).contains(&rows.dim));
+    assert!(rows.stride >= 2 + rows.packing.bytes(rows.dim));
+    assert_eq!(rows.bytes.len() % rows.stride, 0);
+    assert_eq!(centroids.len(), rows.packing.levels());
+}

@@ -1,0 +1,95 @@
+//! Packing codes into planes of bits, and back.
+
+use super::unpack::{CHUNK, LOAD, Unpack, Windows, kind, step};
+use crate::codes::scalar;
+use crate::registers::avx2::load;
+use crate::rows::Block;
+use crate::{MAX_DIM, Packing};
+use core::arch::x86_64::*;
+
+/// Writes the raw plane; digits are left to the specification.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn pack(packing: Packing, codes: &[u8], bytes: &mut [u8]) {
+    if packing.radix() > 1 || packing.raw_bits() == 8 || codes.len() > MAX_DIM {
+        return scalar::pack(packing, codes, bytes);
+    }
+    let bits = packing.raw_bits();
+    let mask = _mm256_set1_epi8(((1u32 << bits) - 1) as i8);
+    let by_word = _mm256_set1_epi16((1 | 256 << bits) as i16);
+    let by_dword = _mm256_set1_epi32(1 | 65536 << (2 * bits));
+    let up = _mm_cvtsi32_si128(4 * bits as i32);
+    let low = _mm256_set1_epi64x(0xffff_ffff);
+    let join = load(&JOIN[bits as usize]);
+    // Each lane's bytes are stored with zeros behind them, which the next lane's cover.
+    let mut out = [0; MAX_DIM + LOAD];
+    let mut filled = 0;
+    for codes in codes.chunks(CHUNK) {
+        let codes = match codes.first_chunk::<CHUNK>() {
+            Some(codes) => load(codes),
+            None => {
+                let mut all = [0u8; CHUNK];
+                all[..codes.len()].copy_from_slice(codes);
+                load(&all)
+            }
+        };
+        let words = _mm256_maddubs_epi16(by_word, _mm256_and_si256(codes, mask));
+        let dwords = _mm256_madd_epi16(words, by_dword);
+        let upper = _mm256_sll_epi64(_mm256_srli_epi64::<32>(dwords), up);
+        let quads = _mm256_or_si256(upper, _mm256_and_si256(dwords, low));
+        let joined = _mm256_shuffle_epi8(quads, join);
+        for lane in [_mm256_castsi256_si128(joined), _mm256_extracti128_si256::<1>(joined)] {
+            let out: &mut [u8] = &mut out[filled..filled + LOAD];
+            // SAFETY: the slice has the 16 bytes that are written.
+            unsafe { _mm_storeu_si128(out.as_mut_ptr().cast(), lane) }
+            filled += 2 * bits as usize;
+        }
+    }
+    bytes.copy_from_slice(&out[..bytes.len()]);
+}
+
+/// Two quadwords of `bits` bytes each, moved together in each lane.
+static JOIN: [[u8; 32]; 8] = {
+    let mut table = [[0x80; 32]; 8];
+    let mut bits = 1;
+    while bits < 8 {
+        let mut i = 0;
+        while i < 2 * bits {
+            table[bits][i] = (i / bits * 8 + i % bits) as u8;
+            table[bits][16 + i] = table[bits][i];
+            i += 1;
+        }
+        bits += 1;
+    }
+    table
+};
+
+/// The codes that `pack` wrote.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn unpack(packing: Packing, bytes: &[u8], codes: &mut [u8]) {
+    if bytes.len() < LOAD || codes.len() > MAX_DIM {
+        return scalar::unpack(packing, bytes, codes);
+    }
+    let unpack = Unpack::in_order(packing, codes.len(), 0);
+    match unpack.kind() {
+        kind::STREAM => each::<{ kind::STREAM }>(&unpack, bytes, codes),
+        kind::BYTES => each::<{ kind::BYTES }>(&unpack, bytes, codes),
+        _ => each::<{ kind::SEVENS }>(&unpack, bytes, codes),
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn each<const KIND: u8>(unpack: &Unpack, bytes: &[u8], codes: &mut [u8]) {
+    const { assert!(step(KIND) == 1) };
+    let row = Block::one(bytes);
+    for (c, codes) in codes.chunks_mut(CHUNK).enumerate() {
+        let found = unpack.codes::<KIND>(&Windows::at::<KIND>(&unpack.place(c), &row), 0)[0];
+        let mut all = [0; CHUNK];
+        // SAFETY: the array holds the 32 bytes that are written.
+        unsafe { _mm256_storeu_si256(all.as_mut_ptr().cast(), found) }
+        match codes.first_chunk_mut() {
+            Some(codes) => *codes = all,
+            None => codes.copy_from_slice(&all[..codes.len()]),
+        }
+    }
+}

@@ -1,0 +1,405 @@
+//! From packed codes to bytes, 32 codes at a time.
+
+use crate::registers::avx2::load;
+use crate::rows::{Block, Window};
+use crate::{MAX_DIM, Packing};
+use core::arch::x86_64::*;
+use core::mem::MaybeUninit;
+
+/// Codes in a register of bytes.
+pub(crate) const CHUNK: usize = 32;
+
+/// Registers of the widest vector: with one bit a code, units of four.
+pub(crate) const MAX_CHUNKS: usize = MAX_DIM.div_ceil(128) * 4;
+
+/// Bytes of a load. Shorter rows are left to the specification, so that a load can always end with its row.
+pub(crate) const LOAD: usize = 16;
+
+/// What a row looks like: for the one match outside of all loops. Kinds 1, 2 and 4 stand for codes of so many bits: 16
+/// bytes are 4/bits registers, the k-th with the k-th code of the lower half of each byte in its lower lane, and of
+/// the upper half in its upper lane.
+pub(crate) mod kind {
+    /// Any other number of bits, coordinates in order.
+    pub(crate) const STREAM: u8 = 0;
+    /// Digit groups of a byte, coordinates in order.
+    pub(crate) const BYTES: u8 = 8;
+    /// Digit groups of seven bits, coordinates in order.
+    pub(crate) const SEVENS: u8 = 7;
+}
+
+/// Registers that one step of a loop over a row gives.
+pub(crate) const fn step(kind: u8) -> usize {
+    match kind {
+        1 => 4,
+        2 => 2,
+        _ => 1,
+    }
+}
+
+/// Takes codes from rows of one shape.
+///
+/// AVX2 has no variable shifts of bytes or words. For codes across bytes, `vpshufb` puts the two bytes with a code into
+/// a word, `vpmullw` shifts it up to the top and a plain shift takes it down.
+pub(crate) struct Unpack {
+    kind: u8,
+    count: usize,
+    packing: Packing,
+    /// 2^(16 - bits - first bit) for each code's word.
+    up: __m256i,
+    down: __m128i,
+    low_bits: __m256i,
+    /// radix · 2^raw in each word.
+    take: __m256i,
+    head: usize,
+    digit_start: usize,
+    /// Where the last load of a row starts.
+    last_load: usize,
+    /// Valid bits of a row's last byte.
+    last_mask: u8,
+    /// How many of `places` are set.
+    set: usize,
+    places: [MaybeUninit<Place>; MAX_CHUNKS],
+}
+
+/// Where 32 codes are: the loads of the two lanes, and what goes to their words. Two registers of words each, which
+/// `vpackuswb` brings into order.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    raw: [usize; 2],
+    raw_spread: [__m256i; 2],
+    digits: [usize; 2],
+    digit_spread: [__m256i; 2],
+    /// The valid bits of the digit plane.
+    valid: __m256i,
+    table: &'static DigitChunk,
+}
+
+/// The place, in a block of rows.
+pub(crate) struct Windows<'a> {
+    place: &'a Place,
+    raw: [Window<'a>; 2],
+    digits: [Window<'a>; 2],
+}
+
+impl<'a> Windows<'a> {
+    #[inline]
+    pub(crate) fn at<const KIND: u8>(place: &'a Place, block: &Block<'a>) -> Self {
+        // Not by `map`, which is not always inlined, and takes as long as four rows then.
+        let two = |[a, b]: [usize; 2]| [block.window(a, a + LOAD), block.window(b, b + LOAD)];
+        let raw = two(place.raw);
+        Self { place, raw, digits: if KIND >= kind::SEVENS { two(place.digits) } else { raw } }
+    }
+}
+
+impl Unpack {
+    /// The planes start at `head` in a row and end with it.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(crate) fn new(packing: Packing, dim: usize, head: usize) -> Self {
+        let kind = match (packing.radix(), packing.raw_bits()) {
+            (1, bits @ (1 | 2 | 4)) => bits as u8,
+            (1, _) => kind::STREAM,
+            (3, _) => kind::BYTES,
+            _ => kind::SEVENS,
+        };
+        Self::of_kind(kind, packing, dim, head).with_places()
+    }
+
+    /// Sets all places, for many rows.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(crate) fn with_places(mut self) -> Self {
+        while self.set < self.count / step(self.kind) {
+            self.places[self.set].write(self.place(self.set));
+            self.set += 1;
+        }
+        self
+    }
+
+    /// The same with coordinates in order, and places not set: for a single row, which asks for each but once.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(crate) fn in_order(packing: Packing, dim: usize, head: usize) -> Self {
+        let kind = match packing.radix() {
+            1 => kind::STREAM,
+            3 => kind::BYTES,
+            _ => kind::SEVENS,
+        };
+        Self::of_kind(kind, packing, dim, head)
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn of_kind(kind: u8, packing: Packing, dim: usize, head: usize) -> Self {
+        let bits = packing.raw_bits() as usize;
+        let (digit_start, last_mask) = digit_plane(packing, dim, head);
+        let count = match kind {
+            1 | 2 | 4 => packing.bytes(dim).div_ceil(LOAD) * step(kind),
+            _ => dim.div_ceil(CHUNK),
+        };
+        Self {
+            kind,
+            count,
+            packing,
+            up: load(&UP[bits]),
+            down: _mm_cvtsi32_si128(16 - bits as i32),
+            low_bits: _mm256_set1_epi16((1i16 << bits).wrapping_sub(1)),
+            take: _mm256_set1_epi16((packing.radix() << bits) as i16),
+            head,
+            digit_start,
+            last_load: head + packing.bytes(dim) - LOAD,
+            last_mask,
+            set: 0,
+            places: [MaybeUninit::uninit(); MAX_CHUNKS],
+        }
+    }
+
+    /// Where the `i`-th load (or pair of loads) of a row is.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(crate) fn place(&self, i: usize) -> Place {
+        let zero = _mm256_setzero_si256();
+        let mut place = Place {
+            raw: [(self.head + i * LOAD).min(self.last_load); 2],
+            raw_spread: [zero; 2],
+            digits: [0; 2],
+            digit_spread: [zero; 2],
+            valid: zero,
+            table: &DIGITS[0][0],
+        };
+        if matches!(self.kind, 1 | 2 | 4) {
+            return place;
+        }
+        // Loads that would end behind the row end with it; their indices grow by as much.
+        let fit = |starts: [usize; 2], spread: &[[u8; 32]; 2]| {
+            let loads = starts.map(|start| start.min(self.last_load));
+            let late = |lane: usize| _mm_set1_epi8((starts[lane] - loads[lane]).min(64) as i8);
+            let late = _mm256_set_m128i(late(1), late(0));
+            // From 16 on, indices are behind the row, where zeros are: `vpshufb` gives them for the uppermost bit.
+            let grown = |spread| {
+                let index = _mm256_add_epi8(load(spread), late);
+                _mm256_adds_epu8(index, _mm256_set1_epi8(0x70))
+            };
+            (loads, [grown(&spread[0]), grown(&spread[1])])
+        };
+        let bits = self.packing.raw_bits() as usize;
+        let starts = [0, 1].map(|lane| self.head + 2 * bits * (2 * i + lane));
+        (place.raw, place.raw_spread) = fit(starts, &SPREAD[bits]);
+        if self.kind == kind::STREAM {
+            return place;
+        }
+        place.table = match self.packing.radix() {
+            3 => &DIGITS[0][i],
+            5 => &DIGITS[1][i],
+            _ => &DIGITS[2][i],
+        };
+        let starts = place.table.first.map(|first| self.digit_start + first);
+        (place.digits, place.digit_spread) = fit(starts, &place.table.spread);
+        // The padding of the plane's last byte is in a row's last load, and there it is last.
+        let valid = |lane: usize| {
+            let last = if place.digits[lane] == self.last_load { self.last_mask } else { 0xff };
+            _mm_insert_epi8::<15>(_mm_set1_epi8(-1), i32::from(last))
+        };
+        place.valid = _mm256_set_m128i(valid(1), valid(0));
+        place
+    }
+
+    pub(crate) fn kind(&self) -> u8 {
+        self.kind
+    }
+
+    /// Registers of a row.
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Which coordinate byte `i` of register `c` belongs to.
+    pub(crate) fn coordinate(&self, c: usize, i: usize) -> Option<usize> {
+        if self.kind == kind::STREAM || self.kind >= kind::SEVENS {
+            return Some(c * CHUNK + i);
+        }
+        let (unit, k) = (c / step(self.kind), c % step(self.kind));
+        let load = (self.head + unit * LOAD).min(self.last_load);
+        let byte = (load + i % LOAD).checked_sub(self.head)?;
+        // A load that was moved back has bytes of the one before.
+        if byte < unit * LOAD {
+            return None;
+        }
+        Some(byte * (8 / usize::from(self.kind)) + i / LOAD * step(self.kind) + k)
+    }
+
+    /// The load of register `c`, in each row of a block.
+    #[inline]
+    pub(crate) fn windows<'a, const KIND: u8>(&'a self, block: &Block<'a>, c: usize) -> Windows<'a> {
+        let place = &self.places[..self.set][c / step(KIND)];
+        // SAFETY: `with_places` has set this many.
+        Windows::at::<KIND>(unsafe { place.assume_init_ref() }, block)
+    }
+
+    /// The codes of row `r`, as many registers as a step gives.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(crate) fn codes<const KIND: u8>(&self, windows: &Windows, r: usize) -> [__m256i; 4] {
+        let place = windows.place;
+        let zero = _mm256_setzero_si256();
+        if KIND == 1 || KIND == 2 || KIND == 4 {
+            let bytes = _mm256_broadcastsi128_si256(load_16(&windows.raw[0], r));
+            let v = _mm256_srlv_epi64(bytes, _mm256_setr_epi64x(0, 0, 4, 4));
+            let mask = _mm256_set1_epi8((1i8 << KIND) - 1);
+            return match KIND {
+                1 => [
+                    _mm256_and_si256(v, mask),
+                    _mm256_and_si256(_mm256_srli_epi16::<1>(v), mask),
+                    _mm256_and_si256(_mm256_srli_epi16::<2>(v), mask),
+                    _mm256_and_si256(_mm256_srli_epi16::<3>(v), mask),
+                ],
+                2 => {
+                    [_mm256_and_si256(v, mask), _mm256_and_si256(_mm256_srli_epi16::<2>(v), mask), zero, zero]
+                }
+                _ => [_mm256_and_si256(v, mask), zero, zero, zero],
+            };
+        }
+        let two = |windows: &[Window; 2]| _mm256_set_m128i(load_16(&windows[1], r), load_16(&windows[0], r));
+        let raw = two(&windows.raw);
+        let raw = |half: usize| {
+            let words = _mm256_mullo_epi16(_mm256_shuffle_epi8(raw, place.raw_spread[half]), self.up);
+            _mm256_srl_epi16(words, self.down)
+        };
+        if KIND == kind::STREAM {
+            return [_mm256_packus_epi16(raw(0), raw(1)), zero, zero, zero];
+        }
+        // Digits as in the AVX-512 kernels: a fraction, one multiplication that shifts its digit behind the point and
+        // one that takes it.
+        let bytes = _mm256_and_si256(two(&windows.digits), place.valid);
+        let digit = |half: usize| {
+            let mut group = _mm256_shuffle_epi8(bytes, place.digit_spread[half]);
+            if KIND == kind::SEVENS {
+                group = _mm256_srli_epi16::<9>(_mm256_mullo_epi16(group, load(&place.table.up[half])));
+            } else {
+                group = _mm256_and_si256(group, _mm256_set1_epi16(0xff));
+            }
+            mulhi(_mm256_mullo_epi16(group, load(&place.table.factor[half])), self.take)
+        };
+        let word = |half| {
+            if self.packing.raw_bits() == 0 {
+                return digit(half);
+            }
+            _mm256_or_si256(_mm256_andnot_si256(self.low_bits, digit(half)), raw(half))
+        };
+        [_mm256_packus_epi16(word(0), word(1)), zero, zero, zero]
+    }
+}
+
+/// Where the digit plane starts, and the valid bits of its last byte.
+fn digit_plane(packing: Packing, dim: usize, head: usize) -> (usize, u8) {
+    let (group, width) = packing.digit_group();
+    let bits = match dim % group {
+        0 => dim / group * width as usize,
+        rest => dim / group * width as usize + packing.short_group_bits(rest) as usize,
+    };
+    (head + packing.raw_bytes(dim), 0xff >> (8 * bits.div_ceil(8) - bits))
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn load_16(window: &Window, r: usize) -> __m128i {
+    // SAFETY: the windows that `Unpack::windows` makes have `LOAD` bytes.
+    unsafe { _mm_loadu_si128(window.row(r).cast()) }
+}
+
+/// The upper halves of the products of words; see the AVX-512 kernels for why by name.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn mulhi(a: __m256i, b: __m256i) -> __m256i {
+    let product;
+    // SAFETY: AVX2, which this function enables, has the instruction; it touches registers only.
+    unsafe {
+        core::arch::asm!(
+            "vpmulhuw {}, {}, {}",
+            out(ymm_reg) product, in(ymm_reg) a, in(ymm_reg) b,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+    }
+    product
+}
+
+/// For codes of 0 to 8 bits, the two bytes of each code's word, counted from the first of a lane's sixteen codes.
+static SPREAD: [[[u8; 32]; 2]; 9] = {
+    let mut table = [[[0; 32]; 2]; 9];
+    let mut bits = 0;
+    while bits < 9 {
+        let mut i = 0;
+        while i < 32 {
+            table[bits][0][i] = (bits * (i % 16 / 2) / 8 + i % 2) as u8;
+            table[bits][1][i] = (bits * (i % 16 / 2 + 8) / 8 + i % 2) as u8;
+            i += 1;
+        }
+        bits += 1;
+    }
+    table
+};
+
+static UP: [[u16; 16]; 9] = {
+    let mut table = [[0; 16]; 9];
+    let mut bits = 1;
+    while bits < 9 {
+        let mut i = 0;
+        while i < 16 {
+            table[bits][i] = 1 << (16 - bits - bits * (i % 8) % 8);
+            i += 1;
+        }
+        bits += 1;
+    }
+    table
+};
+
+/// Where the digits of 32 codes are.
+#[derive(Clone, Copy)]
+struct DigitChunk {
+    /// First byte of each lane's codes.
+    first: [usize; 2],
+    spread: [[u8; 32]; 2],
+    /// For groups of seven bits: what moves each to the top of its word.
+    up: [[u16; 16]; 2],
+    factor: [[u16; 16]; 2],
+}
+
+const fn digit_chunk(packing: Packing, chunk: usize) -> DigitChunk {
+    let radix = packing.radix();
+    let (group, width) = packing.digit_group();
+    let width = width as usize;
+    let mut table =
+        DigitChunk { first: [0; 2], spread: [[0; 32]; 2], up: [[0; 16]; 2], factor: [[0; 16]; 2] };
+    let mut i = 0;
+    while i < CHUNK {
+        let (lane, half, word) = (i / 16, i / 8 % 2, i / 16 * 8 + i % 8);
+        let code = chunk * CHUNK + i;
+        if i % 16 == 0 {
+            table.first[lane] = code / group * width / 8;
+        }
+        let bit = code / group * width - 8 * table.first[lane];
+        table.spread[half][2 * word] = (bit / 8) as u8;
+        table.spread[half][2 * word + 1] = (bit / 8 + 1) as u8;
+        table.up[half][word] = 1 << (9 - bit % 8);
+        let unit = 65536u32.div_ceil(radix.pow(group as u32));
+        table.factor[half][word] = (unit * radix.pow((group - 1 - code % group) as u32)) as u16;
+        i += 1;
+    }
+    table
+}
+
+const DIGIT_CHUNKS: usize = MAX_DIM / CHUNK;
+
+const fn digit_chunks(levels: usize) -> [DigitChunk; DIGIT_CHUNKS] {
+    let Some(packing) = Packing::for_levels(levels) else { unreachable!() };
+    let mut chunks = [digit_chunk(packing, 0); DIGIT_CHUNKS];
+    let mut chunk = 1;
+    while chunk < DIGIT_CHUNKS {
+        chunks[chunk] = digit_chunk(packing, chunk);
+        chunk += 1;
+    }
+    chunks
+}
+
+/// Radix 3, 5 and 9.
+static DIGITS: [[DigitChunk; DIGIT_CHUNKS]; 3] = [digit_chunks(3), digit_chunks(5), digit_chunks(9)];

@@ -1,0 +1,317 @@
+//! From packed codes to centroids: codebooks that fit registers.
+
+use super::unpack::{CHUNK, Chunk, MAX_CHUNKS, Masked, Place, SHIFT, SPREAD, Unpack};
+use crate::Packing;
+use crate::registers::avx512::{load, load_words, narrow};
+use crate::rows::{Block, ROWS};
+use core::arch::x86_64::*;
+use core::mem::MaybeUninit;
+
+/// 0, 1, 2 …
+static IDENTITY: [u8; 64] = {
+    let mut table = [0; 64];
+    let mut i = 0;
+    while i < 64 {
+        table[i] = i as u8;
+        i += 1;
+    }
+    table
+};
+
+/// A codebook of up to 16 bytes and the way to it: packed codes in, 64 centroids out.
+pub(crate) struct Bytes {
+    unpack: Unpack,
+    table: __m512i,
+    /// For a field of two codes, the upper one's centroid.
+    upper: __m512i,
+    kind: u8,
+    /// The first `count` are set. (A call scores a page of some dozen rows; setting all would take longer than a row.)
+    chunks: [MaybeUninit<Chunk>; MAX_CHUNKS],
+    count: usize,
+}
+
+/// What a row looks like, and in which order its centroids come: for the one match outside of all loops.
+pub(crate) mod kind {
+    /// 4 bits: 64 bytes are 128 codes. The first register of a pair has the low halves (even coordinates), the second
+    /// the high ones, and nothing needs to be spread.
+    pub(crate) const NIBBLES: u8 = 0;
+    /// 1 to 3 bits: a byte gets a field of two codes, which is an index of at most six bits, all that `vpermb` looks
+    /// at; one table has the lower code's centroids, the other the upper one's. The order is that of nibbles.
+    pub(crate) const PAIRS: u8 = 1;
+    /// A raw plane and nothing else, coordinates in order.
+    pub(crate) const RAW: u8 = 2;
+    /// Digit groups of a byte.
+    pub(crate) const BYTES: u8 = 3;
+    /// Digit groups of a byte and no raw plane.
+    pub(crate) const TERNARY: u8 = 4;
+    /// Digit groups of seven bits.
+    pub(crate) const SEVENS: u8 = 5;
+}
+
+impl Bytes {
+    /// `flip` is xored onto each centroid: 0x80 adds 128, for unsigned operands.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(crate) fn new(packing: Packing, dim: usize, centroids: &[i16], flip: u8) -> Self {
+        let mut table = [0u8; 64];
+        for (entry, centroid) in table[..16].iter_mut().zip(centroids) {
+            *entry = *centroid as u8 ^ flip;
+        }
+        // Entry i is centroid i mod levels where that is a power of two, so `Unpack::raw` will do for an index.
+        let period = if packing.radix() == 1 { packing.levels() as u8 } else { 16 };
+        let level = _mm512_set1_epi8((period - 1) as i8);
+        let index = _mm512_and_si512(load(&IDENTITY), level);
+        let bits = _mm_cvtsi32_si128(packing.raw_bits() as i32);
+        let upper_index = _mm512_and_si512(_mm512_srl_epi16(load(&IDENTITY), bits), level);
+        // Pairs of registers, even if the last one is half empty: they take fewer instructions than one in order.
+        let pairs = dim.div_ceil(2 * CHUNK) * 2 <= MAX_CHUNKS;
+        let kind = match (packing.radix(), packing.raw_bits()) {
+            (1, 4) if pairs => kind::NIBBLES,
+            (1, 1..=3) if pairs => kind::PAIRS,
+            (1, _) => kind::RAW,
+            (3, 0) => kind::TERNARY,
+            (3, _) => kind::BYTES,
+            _ => kind::SEVENS,
+        };
+        let mut unpack = Unpack::new(packing, dim, 2);
+        let mut chunks = [const { MaybeUninit::uninit() }; MAX_CHUNKS];
+        let count = if step(kind) == 2 { dim.div_ceil(2 * CHUNK) * 2 } else { dim.div_ceil(CHUNK) };
+        let pair = step(kind) == 2;
+        for (i, slot) in chunks[..count].iter_mut().enumerate() {
+            let mut chunk = unpack.chunk(i);
+            if pair && i % 2 == 0 {
+                let start = unpack.raw_start + 8 * i * packing.raw_bits() as usize;
+                chunk.raw = Place::new(start, unpack.end.min(start + 16 * packing.raw_bits() as usize));
+            }
+            slot.write(chunk);
+        }
+        if pair {
+            let field = 2 * packing.raw_bits() as usize;
+            (unpack.spread, unpack.shift) = (load(&SPREAD[field]), load(&SHIFT[field]));
+        }
+        let [table, upper] = [index, upper_index].map(|index| _mm512_permutexvar_epi8(index, load(&table)));
+        Self { unpack, table, upper, kind, chunks, count }
+    }
+
+    pub(crate) fn kind(&self) -> u8 {
+        self.kind
+    }
+
+    /// Registers a row.
+    pub(crate) fn chunks(&self) -> usize {
+        self.count
+    }
+
+    #[inline]
+    fn chunk(&self, c: usize) -> &Chunk {
+        // SAFETY: `new` set the first `count`.
+        unsafe { self.chunks[..self.count][c].assume_init_ref() }
+    }
+
+    /// The centroids of four rows of a block, 64 from chunk `c` on; for kinds that come in pairs, those of the next
+    /// chunk as well. Four rows hide the latencies of one another and leave registers for the caller; of sixteen,
+    /// LLVM spills half.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(crate) fn four<const KIND: u8>(&self, block: &Block, c: usize, first: usize) -> [[__m512i; 4]; 2] {
+        let unpack = &self.unpack;
+        let rows = [first, first + 1, first + 2, first + 3];
+        let chunk = self.chunk(c);
+        let raw = Masked::new(block, &chunk.raw);
+        match KIND {
+            kind::NIBBLES | kind::PAIRS => self.halves::<KIND>(rows.map(|r| self.fields::<KIND>(&raw, r))),
+            _ => {
+                let digits = Masked::new(block, &chunk.digits);
+                // A loop, since LLVM does not inline a closure of this size into `map`.
+                let mut index = [_mm512_setzero_si512(); 4];
+                for (index, r) in index.iter_mut().zip(rows) {
+                    *index = match KIND {
+                        kind::RAW => unpack.raw(&raw, r),
+                        kind::TERNARY => unpack.digits::<8>(chunk, &digits, r),
+                        kind::BYTES => unpack.mixed::<8>(chunk, &raw, &digits, r),
+                        _ => unpack.mixed::<7>(chunk, &raw, &digits, r),
+                    };
+                }
+                [self.lookup(index), index]
+            }
+        }
+    }
+
+    /// The same, the four rows' bytes side by side: see [`interleave`].
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(crate) fn interleaved<const KIND: u8>(
+        &self,
+        block: &Block,
+        c: usize,
+        first: usize,
+    ) -> [[__m512i; 4]; 2] {
+        if step(KIND) == 2 {
+            // Two codes to a byte: interleaved as they are, half the work.
+            let raw = Masked::new(block, &self.chunk(c).raw);
+            let rows = [first, first + 1, first + 2, first + 3];
+            return self.halves::<KIND>(interleave(rows.map(|r| self.fields::<KIND>(&raw, r))));
+        }
+        let [centroids, unused] = self.four::<KIND>(block, c, first);
+        [interleave(centroids), unused]
+    }
+
+    /// The centroids of sixteen rows, transposed: register j has bytes 4·j … of each row, a row a lane.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(crate) fn transposed<const KIND: u8>(&self, block: &Block, c: usize) -> [[__m512i; ROWS]; 2] {
+        let zero = [_mm512_setzero_si512(); ROWS];
+        let mut rows = zero;
+        if step(KIND) == 2 {
+            // Two codes to a byte: transposed as they are, half the work.
+            let raw = Masked::new(block, &self.chunk(c).raw);
+            for (r, row) in rows.iter_mut().enumerate() {
+                *row = self.fields::<KIND>(&raw, r);
+            }
+            let (mut low, mut high) = (zero, zero);
+            for ((fields, low), high) in transpose(&rows).iter().zip(&mut low).zip(&mut high) {
+                [*low, *high] = self.half::<KIND>(*fields);
+            }
+            return [low, high];
+        }
+        for first in (0..ROWS).step_by(4) {
+            rows[first..first + 4].copy_from_slice(&self.four::<KIND>(block, c, first)[0]);
+        }
+        [transpose(&rows), zero]
+    }
+
+    /// A field of two codes in each byte of row `r`; above it, bits of other fields.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn fields<const KIND: u8>(&self, raw: &Masked, r: usize) -> __m512i {
+        if KIND == kind::NIBBLES {
+            return raw.load(r);
+        }
+        _mm512_multishift_epi64_epi8(
+            self.unpack.shift,
+            _mm512_permutexvar_epi8(self.unpack.spread, raw.load(r)),
+        )
+    }
+
+    /// The centroids of the lower and of the upper codes. Tables are repeated, so no index needs a mask.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn half<const KIND: u8>(&self, fields: __m512i) -> [__m512i; 2] {
+        let lower = _mm512_permutexvar_epi8(fields, self.table);
+        let upper = if KIND == kind::NIBBLES {
+            _mm512_permutexvar_epi8(_mm512_srli_epi16::<4>(fields), self.table)
+        } else {
+            _mm512_permutexvar_epi8(fields, self.upper)
+        };
+        [lower, upper]
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn halves<const KIND: u8>(&self, fields: [__m512i; 4]) -> [[__m512i; 4]; 2] {
+        let [a, b, c, d] = fields.map(|fields| self.half::<KIND>(fields));
+        [[a[0], b[0], c[0], d[0]], [a[1], b[1], c[1], d[1]]]
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn lookup(&self, index: [__m512i; 4]) -> [__m512i; 4] {
+        index.map(|index| _mm512_permutexvar_epi8(index, self.table))
+    }
+}
+
+/// Four rows' bytes side by side: lane l of register k has the positions 16·l + 4·k …, four bytes each.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn interleave([a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
+    let (ab, cd) = (_mm512_unpacklo_epi8(a, b), _mm512_unpacklo_epi8(c, d));
+    let (ab_upper, cd_upper) = (_mm512_unpackhi_epi8(a, b), _mm512_unpackhi_epi8(c, d));
+    [
+        _mm512_unpacklo_epi16(ab, cd),
+        _mm512_unpackhi_epi16(ab, cd),
+        _mm512_unpacklo_epi16(ab_upper, cd_upper),
+        _mm512_unpackhi_epi16(ab_upper, cd_upper),
+    ]
+}
+
+/// 16 × 16 dwords.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn transpose(rows: &[__m512i; ROWS]) -> [__m512i; ROWS] {
+    let zero = _mm512_setzero_si512();
+    // Inside the lanes of 128 bits: register 4·k + j has dword j of each lane of the rows 4·k ….
+    let mut lanes = [zero; ROWS];
+    for (rows, lanes) in rows.as_chunks::<4>().0.iter().zip(lanes.as_chunks_mut::<4>().0) {
+        let [a, b, c, d] = *rows;
+        let (ab, ab_upper) = (_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+        let (cd, cd_upper) = (_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+        *lanes = [
+            _mm512_unpacklo_epi64(ab, cd),
+            _mm512_unpackhi_epi64(ab, cd),
+            _mm512_unpacklo_epi64(ab_upper, cd_upper),
+            _mm512_unpackhi_epi64(ab_upper, cd_upper),
+        ];
+    }
+    // Then the lanes themselves.
+    let mut columns = [zero; ROWS];
+    for j in 0..4 {
+        let [a, b, c, d] = [lanes[j], lanes[4 + j], lanes[8 + j], lanes[12 + j]];
+        let (ab, ab_upper) = (_mm512_shuffle_i32x4::<0x44>(a, b), _mm512_shuffle_i32x4::<0xee>(a, b));
+        let (cd, cd_upper) = (_mm512_shuffle_i32x4::<0x44>(c, d), _mm512_shuffle_i32x4::<0xee>(c, d));
+        columns[j] = _mm512_shuffle_i32x4::<0x88>(ab, cd);
+        columns[4 + j] = _mm512_shuffle_i32x4::<0xdd>(ab, cd);
+        columns[8 + j] = _mm512_shuffle_i32x4::<0x88>(ab_upper, cd_upper);
+        columns[12 + j] = _mm512_shuffle_i32x4::<0xdd>(ab_upper, cd_upper);
+    }
+    columns
+}
+
+/// Chunks that a kind of row gives at a time.
+pub(crate) const fn step(kind: u8) -> usize {
+    if kind == kind::NIBBLES || kind == kind::PAIRS { 2 } else { 1 }
+}
+
+/// A codebook of up to 256 words.
+///
+/// Its low and its high bytes are looked up apart, 64 codes at a time, and `vpunpck` joins them: for 256 centroids
+/// that takes half the look-ups of a table of words.
+pub(crate) struct Words {
+    planes: [[__m512i; 4]; 2],
+    len: usize,
+}
+
+impl Words {
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(crate) fn new(centroids: &[i16]) -> Self {
+        let mut planes = [[_mm512_setzero_si512(); 4]; 2];
+        for (i, chunk) in centroids.chunks(64).enumerate() {
+            let (low, high) = chunk.split_at(chunk.len().min(32));
+            let (low, high) = (load_words(low), load_words(high));
+            planes[0][i] = narrow(low, high);
+            planes[1][i] = narrow(_mm512_srli_epi16::<8>(low), _mm512_srli_epi16::<8>(high));
+        }
+        Self { planes, len: centroids.len() }
+    }
+
+    /// The centroids of 64 codes below the length, in order.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(crate) fn lookup(&self, codes: __m512i) -> [__m512i; 2] {
+        // `vpunpck` works in lanes of 128 bits; with the quadwords dealt out first, its results are in order.
+        let codes = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7), codes);
+        let bytes = |t: &[__m512i; 4]| {
+            if self.len <= 64 {
+                return _mm512_permutexvar_epi8(codes, t[0]);
+            }
+            let lower = _mm512_permutex2var_epi8(t[0], codes, t[1]);
+            if self.len <= 128 {
+                return lower;
+            }
+            let upper = _mm512_permutex2var_epi8(t[2], codes, t[3]);
+            _mm512_mask_blend_epi8(_mm512_movepi8_mask(codes), lower, upper)
+        };
+        let (low, high) = (bytes(&self.planes[0]), bytes(&self.planes[1]));
+        [_mm512_unpacklo_epi8(low, high), _mm512_unpackhi_epi8(low, high)]
+    }
+}

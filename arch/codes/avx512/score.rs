@@ -1,0 +1,216 @@
+//! Scores of packed rows.
+
+use super::codebook::{Bytes, kind, step};
+use super::unpack::{CHUNK, MAX_CHUNKS, scales};
+use super::words;
+use crate::registers::avx512::{load_words, narrow, store_first};
+use crate::rows::{Blocks, ROWS};
+use crate::{IntQuery, Rows};
+use core::arch::x86_64::*;
+use core::mem::MaybeUninit;
+
+/// score\[query]\[row] = (f32(Σ q·c) · (query scale · table scale)) · row scale, the sum an exact integer.
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn score_codes(
+    rows: &Rows,
+    centroids: &[i16],
+    scale: f32,
+    queries: &[IntQuery],
+    scores: &mut [f32],
+) {
+    if centroids.len() > 16 {
+        return words::score_codes(rows, centroids, scale, queries, scores);
+    }
+    if rows.bytes.is_empty() {
+        return;
+    }
+    let bytes = Bytes::new(rows.packing, rows.dim, centroids, 0x80);
+    match bytes.kind() {
+        kind::NIBBLES => score_bytes::<{ kind::NIBBLES }>(&bytes, rows, scale, queries, scores),
+        kind::PAIRS => score_bytes::<{ kind::PAIRS }>(&bytes, rows, scale, queries, scores),
+        kind::RAW => score_bytes::<{ kind::RAW }>(&bytes, rows, scale, queries, scores),
+        kind::BYTES => score_bytes::<{ kind::BYTES }>(&bytes, rows, scale, queries, scores),
+        kind::TERNARY => score_bytes::<{ kind::TERNARY }>(&bytes, rows, scale, queries, scores),
+        _ => score_bytes::<{ kind::SEVENS }>(&bytes, rows, scale, queries, scores),
+    }
+}
+
+/// A query in the order of the looked-up bytes.
+pub(crate) struct ByteQuery {
+    pub(crate) values: [__m512i; MAX_CHUNKS],
+    /// 128 · Σ q: what the offset of the centroids adds to each sum.
+    pub(crate) excess: __m512i,
+    pub(crate) factor: __m512,
+}
+
+impl ByteQuery {
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(crate) fn new(query: &IntQuery, scale: f32, kind: u8) -> Self {
+        let mut values = [_mm512_setzero_si512(); MAX_CHUNKS];
+        let excess = query_bytes(query, kind, &mut values);
+        Self { values, excess, factor: _mm512_set1_ps(query.scale * scale) }
+    }
+}
+
+/// Writes a query's bytes over the zeros in `values`; gives what the offset of the centroids adds to each sum.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn query_bytes(query: &IntQuery, kind: u8, values: &mut [__m512i; MAX_CHUNKS]) -> __m512i {
+    let mut sum = _mm512_setzero_si512();
+    for (chunk, values) in query.values.chunks(CHUNK).zip(values.iter_mut()) {
+        let (low, high) = chunk.split_at(chunk.len().min(32));
+        *values = narrow(load_words(low), load_words(high));
+        sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8(-128), *values);
+    }
+    if step(kind) == 2 {
+        for [a, b] in values.as_chunks_mut::<2>().0 {
+            let odd = |x| _mm512_srli_epi16::<8>(x);
+            (*a, *b) = (narrow(*a, *b), narrow(odd(*a), odd(*b)));
+        }
+    }
+    _mm512_set1_epi32(_mm512_reduce_add_epi32(sum))
+}
+
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn score_bytes<const KIND: u8>(
+    bytes: &Bytes,
+    rows: &Rows,
+    scale: f32,
+    queries: &[IntQuery],
+    scores: &mut [f32],
+) {
+    let mut padded = None;
+    let blocks = Blocks::new(rows, &mut padded);
+    let count = rows.count();
+    let mut rest = (queries, scores);
+    while !rest.0.is_empty() {
+        // Beyond two, queries are cheaper together, even if a place stays empty.
+        let width = match rest.0.len() {
+            1 | 2 => 1,
+            3 | 4 => rest.0.len(),
+            more => more.min(8),
+        };
+        let (queries, later) = rest.0.split_at(width);
+        let (scores, behind) = rest.1.split_at_mut(width * count);
+        match queries {
+            [query] => {
+                score_one::<KIND>(bytes, &blocks, &ByteQuery::new(query, scale, KIND), scores);
+            }
+            [_, _, _] | [_, _, _, _] => {
+                score_many::<KIND, 4>(bytes, &blocks, count, scale, queries, scores);
+            }
+            _ => score_many::<KIND, 8>(bytes, &blocks, count, scale, queries, scores),
+        }
+        rest = (later, behind);
+    }
+}
+
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn score_one<const KIND: u8>(bytes: &Bytes, blocks: &Blocks, query: &ByteQuery, scores: &mut [f32]) {
+    for (i, scores) in scores.chunks_mut(ROWS).enumerate() {
+        let block = blocks.get(i);
+        let mut fours = [_mm512_setzero_si512(); ROWS / 4];
+        for (i, four) in fours.iter_mut().enumerate() {
+            let mut sums = [_mm512_setzero_si512(); 4];
+            for c in (0..bytes.chunks()).step_by(step(KIND)) {
+                let centroids = bytes.four::<KIND>(&block, c, 4 * i);
+                for (centroids, values) in centroids.iter().zip(&query.values[c..c + step(KIND)]) {
+                    for (sum, centroids) in sums.iter_mut().zip(centroids) {
+                        *sum = _mm512_dpbusd_epi32(*sum, *centroids, *values);
+                    }
+                }
+            }
+            *four = add_four(sums);
+        }
+        let sums = add_lanes(fours);
+        store_first(finish(sums, query.excess, query.factor, scales(&block)), scores);
+    }
+}
+
+/// Up to `Q` queries share the unpacking and the look-up. Sixteen rows are transposed, so that a lane has four bytes
+/// of its own row, and a query's four bytes go to all lanes: then no sum needs a reduction, which would take as long
+/// as the products.
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn score_many<const KIND: u8, const Q: usize>(
+    bytes: &Bytes,
+    blocks: &Blocks,
+    count: usize,
+    scale: f32,
+    queries: &[IntQuery],
+    scores: &mut [f32],
+) {
+    let zero = _mm512_setzero_si512();
+    // A page is only some dozen rows: what is not needed is not even set to zero.
+    let mut dwords = [[MaybeUninit::<[i32; 16]>::uninit(); Q]; MAX_CHUNKS];
+    let mut ends = [(zero, _mm512_setzero_ps()); Q];
+    for (q, query) in queries.iter().enumerate() {
+        let mut values = [zero; MAX_CHUNKS];
+        ends[q] = (query_bytes(query, KIND, &mut values), _mm512_set1_ps(query.scale * scale));
+        for (values, dwords) in values[..bytes.chunks()].iter().zip(&mut dwords) {
+            dwords[q].write(to_dwords(*values));
+        }
+    }
+    for dwords in &mut dwords[..bytes.chunks()] {
+        dwords[queries.len()..].fill(MaybeUninit::new([0; 16]));
+    }
+    for i in 0..count.div_ceil(ROWS) {
+        let block = blocks.get(i);
+        let mut sums = [zero; Q];
+        for c in (0..bytes.chunks()).step_by(step(KIND)) {
+            let columns = bytes.transposed::<KIND>(&block, c);
+            for (columns, dwords) in columns.iter().zip(&dwords[c..c + step(KIND)]) {
+                for (at, column) in columns.iter().enumerate() {
+                    for (sum, dwords) in sums.iter_mut().zip(dwords) {
+                        // SAFETY: written above for each of `Q` queries and `chunks`.
+                        let dword = unsafe { dwords.assume_init_ref() }[at];
+                        *sum = _mm512_dpbusd_epi32(*sum, *column, _mm512_set1_epi32(dword));
+                    }
+                }
+            }
+        }
+        let scales = scales(&block);
+        for ((sum, (excess, factor)), scores) in
+            sums.into_iter().zip(ends).take(queries.len()).zip(scores.chunks_exact_mut(count))
+        {
+            store_first(finish(sum, excess, factor, scales), &mut scores[i * ROWS..]);
+        }
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn to_dwords(x: __m512i) -> [i32; 16] {
+    let mut dwords = [0; 16];
+    // SAFETY: the array holds the 64 bytes that are written.
+    unsafe { _mm512_storeu_si512(dwords.as_mut_ptr().cast(), x) }
+    dwords
+}
+
+/// (f32(sum) · factor) · row scale.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn finish(sums: __m512i, excess: __m512i, factor: __m512, scales: __m512) -> __m512 {
+    let sums = _mm512_cvtepi32_ps(_mm512_sub_epi32(sums, excess));
+    _mm512_mul_ps(_mm512_mul_ps(sums, factor), scales)
+}
+
+/// The sums of four registers in each lane of 128 bits. With [`add_lanes`], sixteen registers take 15 additions of
+/// two shuffles each; sixteen separate reductions would take 64.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn add_four([a, b, c, d]: [__m512i; 4]) -> __m512i {
+    let pairs = |a, b| _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+    let (ab, cd) = (pairs(a, b), pairs(c, d));
+    _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd))
+}
+
+/// Lane 4·i + j of the result is the sum of the lanes of register j of the i-th four.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn add_lanes([a, b, c, d]: [__m512i; 4]) -> __m512i {
+    let lanes =
+        |a, b| _mm512_add_epi32(_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0xdd>(a, b));
+    lanes(lanes(a, b), lanes(c, d))
+}

@@ -1,0 +1,329 @@
+//! From packed codes to bytes, 64 codes at a time.
+
+use crate::registers::avx512::load;
+use crate::rows::{Block, Window};
+use crate::{MAX_DIM, Packing};
+use core::arch::x86_64::*;
+
+/// Codes in a register of bytes.
+pub(crate) const CHUNK: usize = 64;
+
+/// Up to 64 bytes of a row.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    start: usize,
+    end: usize,
+    /// A bit for each byte from `start` to `end`.
+    mask: u64,
+}
+
+impl Place {
+    /// At most 64 bytes, none if `end` comes before `start`.
+    pub(crate) const fn new(start: usize, end: usize) -> Self {
+        let length = end.saturating_sub(start);
+        match length {
+            0 => Self { start: 0, end: 0, mask: 0 },
+            1..64 => Self { start, end, mask: (1 << length) - 1 },
+            _ => Self { start, end: start + 64, mask: !0 },
+        }
+    }
+}
+
+/// A place in each row of a block.
+pub(crate) struct Masked<'a> {
+    window: Window<'a>,
+    mask: u64,
+}
+
+impl<'a> Masked<'a> {
+    #[inline]
+    pub(crate) fn new(block: &Block<'a>, place: &Place) -> Self {
+        let window = block.window(place.start, place.end);
+        Self { window, mask: place.mask }
+    }
+
+    /// The bytes, zeros behind them.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(crate) fn load(&self, r: usize) -> __m512i {
+        // SAFETY: `Place::new` gave the mask a bit for each byte of the window.
+        unsafe { _mm512_maskz_loadu_epi8(self.mask, self.window.row(r).cast()) }
+    }
+
+    /// The first 32 bytes, zeros behind them. A narrower load crosses fewer cache lines.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(crate) fn load_half(&self, r: usize) -> __m512i {
+        // SAFETY: as for `load`.
+        unsafe {
+            _mm512_zextsi256_si512(_mm256_maskz_loadu_epi8(self.mask as u32, self.window.row(r).cast()))
+        }
+    }
+}
+
+/// The f16 scales of a block's rows, sixteen `vpinsrw`: by way of memory, one load of sixteen fresh stores would wait
+/// for all of them, half a nanosecond a row.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn scales(block: &Block) -> __m512 {
+    scales_at(block, 0)
+}
+
+/// The f16 at byte `at` of each row.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn scales_at(block: &Block, at: usize) -> __m512 {
+    let scales = block.window(at, at + 2);
+    let half = |i: usize| {
+        let word = |r| scales.word(i + r);
+        _mm_setr_epi16(word(0), word(1), word(2), word(3), word(4), word(5), word(6), word(7))
+    };
+    _mm512_cvtph_ps(_mm256_set_m128i(half(8), half(0)))
+}
+
+/// Chunks of the widest vector.
+pub(crate) const MAX_CHUNKS: usize = MAX_DIM / CHUNK;
+
+/// Takes 64 codes at a time from rows of one shape.
+///
+/// For the raw plane, codes of b bits: eight codes are exactly b bytes. `vpermb` puts b bytes into each quadword and
+/// `vpmultishiftqb` takes the byte at bit b·j of it for code j. Its upper bits belong to the next codes.
+pub(crate) struct Unpack {
+    pub(crate) packing: Packing,
+    /// Where the planes start in a row, and the digit plane, and where that ends.
+    pub(crate) raw_start: usize,
+    digit_start: usize,
+    pub(crate) end: usize,
+    pub(crate) spread: __m512i,
+    pub(crate) shift: __m512i,
+    /// Bits of a byte that come from the raw plane.
+    pub(crate) raw_mask: __m512i,
+    /// radix · 2^raw in each word.
+    take: __m512i,
+    /// Valid bits of the digit plane's last byte.
+    last_mask: u8,
+}
+
+/// Where a row has 64 codes, and what it takes to get at their digits.
+#[derive(Clone, Copy)]
+pub(crate) struct Chunk {
+    pub(crate) raw: Place,
+    pub(crate) digits: Place,
+    table: &'static DigitChunk,
+    /// The valid bits of `digits`.
+    valid: __m512i,
+}
+
+impl Unpack {
+    /// The planes start at `head` in a row.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(crate) fn new(packing: Packing, dim: usize, head: usize) -> Self {
+        let bits = packing.raw_bits() as usize;
+        let (group, width) = packing.digit_group();
+        let digit_bits = match dim % group {
+            0 => dim / group * width as usize,
+            rest => dim / group * width as usize + packing.short_group_bits(rest) as usize,
+        };
+        let digit_bytes = digit_bits.div_ceil(8);
+        let digit_start = head + packing.raw_bytes(dim);
+        Self {
+            packing,
+            raw_start: head,
+            digit_start,
+            end: digit_start + digit_bytes,
+            spread: load(&SPREAD[bits]),
+            shift: load(&SHIFT[bits]),
+            raw_mask: _mm512_set1_epi8(((1u32 << bits) - 1) as i8),
+            take: _mm512_set1_epi16((packing.radix() << packing.raw_bits()) as i16),
+            last_mask: 0xff >> (8 * digit_bytes - digit_bits),
+        }
+    }
+
+    /// Codes 64·`chunk` … of a row.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(crate) fn chunk(&self, chunk: usize) -> Chunk {
+        let step = 8 * self.packing.raw_bits() as usize;
+        let start = self.raw_start + chunk * step;
+        let raw = Place::new(start, self.digit_start.min(start + step));
+        let table = match self.packing.radix() {
+            3 => &DIGITS[0][chunk],
+            5 => &DIGITS[1][chunk],
+            _ => &DIGITS[2][chunk],
+        };
+        let start = self.digit_start + table.first;
+        let ones = _mm512_set1_epi8(-1);
+        let last =
+            if (start..start + 64).contains(&(self.end - 1)) { 1 << (self.end - 1 - start) } else { 0 };
+        let valid = _mm512_mask_set1_epi8(ones, last, self.last_mask as i8);
+        Chunk { raw, digits: Place::new(start, self.end), table, valid }
+    }
+
+    /// 64 codes of row `r`; beyond its end anything below `levels`.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(crate) fn codes(&self, chunk: &Chunk, block: &Block, r: usize) -> __m512i {
+        let quads = _mm512_permutexvar_epi8(self.spread, Masked::new(block, &chunk.raw).load(r));
+        let raw = _mm512_multishift_epi64_epi8(self.shift, quads);
+        let digits = match self.packing.radix() {
+            1 => return _mm512_and_si512(raw, self.raw_mask),
+            3 => self.digits::<8>(chunk, &Masked::new(block, &chunk.digits), r),
+            _ => self.digits::<7>(chunk, &Masked::new(block, &chunk.digits), r),
+        };
+        self.join(raw, digits)
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn join(&self, raw: __m512i, digits: __m512i) -> __m512i {
+        // raw_mask ? raw : digits
+        _mm512_ternarylogic_epi64::<0xca>(self.raw_mask, raw, digits)
+    }
+
+    /// The raw plane's bits of 64 codes, four at most each; above them, bits of their neighbours.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(crate) fn raw(&self, raw: &Masked, r: usize) -> __m512i {
+        _mm512_multishift_epi64_epi8(self.shift, _mm512_permutexvar_epi8(self.spread, raw.load_half(r)))
+    }
+
+    /// The digits of 64 codes, above the raw bits, in groups of `WIDTH` bits; below them, fractions.
+    ///
+    /// A digit comes without a division: v·⌈2¹⁶/rⁿ⌉ is the fraction 0.d₍ₙ₋₁₎…d₀ in base r with 16 bits, exact enough for n
+    /// digits; a multiplication by r^(n-1-k) modulo 2¹⁶ shifts digit k behind the point (both are one constant), and
+    /// one by r · 2^raw takes it, already in its place above the raw bits.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(crate) fn digits<const WIDTH: u32>(&self, chunk: &Chunk, digits: &Masked, r: usize) -> __m512i {
+        let table = chunk.table;
+        let bytes = _mm512_and_si512(digits.load_half(r), chunk.valid);
+        let digit = |half: usize| {
+            let spread = load(&table.spread[half]);
+            let group = if WIDTH == 8 {
+                _mm512_maskz_permutexvar_epi8(0x5555_5555_5555_5555, spread, bytes)
+            } else {
+                let quads = _mm512_permutexvar_epi8(spread, bytes);
+                let shifted = _mm512_multishift_epi64_epi8(load(&table.shift[half]), quads);
+                _mm512_and_si512(shifted, _mm512_set1_epi16(0x7f))
+            };
+            mulhi(_mm512_mullo_epi16(group, load(&table.factor[half])), self.take)
+        };
+        _mm512_packus_epi16(digit(0), digit(1))
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(crate) fn mixed<const WIDTH: u32>(
+        &self,
+        chunk: &Chunk,
+        raw: &Masked,
+        digits: &Masked,
+        r: usize,
+    ) -> __m512i {
+        self.join(self.raw(raw, r), self.digits::<WIDTH>(chunk, digits, r))
+    }
+}
+
+/// The upper halves of the products of words. `_mm512_mulhi_epu16` is plain arithmetic to LLVM, which here widens it
+/// to dwords and back: eight instructions for one, and twice the time of a mixed-radix score.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn mulhi(a: __m512i, b: __m512i) -> __m512i {
+    let product;
+    // SAFETY: AVX-512BW, which this function enables, has the instruction; it touches registers only.
+    unsafe {
+        core::arch::asm!(
+            "vpmulhuw {}, {}, {}",
+            out(zmm_reg) product, in(zmm_reg) a, in(zmm_reg) b,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+    }
+    product
+}
+
+/// The quadwords' bytes for codes of 0 to 8 bits.
+pub(crate) static SPREAD: [[u8; 64]; 9] = {
+    let mut table = [[0; 64]; 9];
+    let mut bits = 0;
+    while bits < 9 {
+        let mut i = 0;
+        while i < 64 {
+            table[bits][i] = (bits * (i / 8) + i % 8) as u8 & 63;
+            i += 1;
+        }
+        bits += 1;
+    }
+    table
+};
+
+/// The bit offsets of the eight codes in their quadword.
+pub(crate) static SHIFT: [[u8; 64]; 9] = {
+    let mut table = [[0; 64]; 9];
+    let mut bits = 0;
+    while bits < 9 {
+        let mut i = 0;
+        while i < 64 {
+            table[bits][i] = (bits * (i % 8)) as u8;
+            i += 1;
+        }
+        bits += 1;
+    }
+    table
+};
+
+/// Where the digits of 64 codes are, in two registers of words that `vpackuswb` brings into natural order.
+#[derive(Clone, Copy)]
+struct DigitChunk {
+    /// First byte of the plane that this chunk needs.
+    first: usize,
+    spread: [[u8; 64]; 2],
+    shift: [[u8; 64]; 2],
+    factor: [[u16; 32]; 2],
+}
+
+const fn digit_chunk(packing: Packing, chunk: usize) -> DigitChunk {
+    let radix = packing.radix();
+    let (group, width) = packing.digit_group();
+    let width = width as usize;
+    let first = chunk * CHUNK / group * width / 8;
+    let mut table = DigitChunk { first, spread: [[0; 64]; 2], shift: [[0; 64]; 2], factor: [[0; 32]; 2] };
+    let mut i = 0;
+    while i < CHUNK {
+        // packus: words of lane l of the first register, then of the second.
+        let (half, word) = (i / 8 % 2, i / 16 * 8 + i % 8);
+        let code = chunk * CHUNK + i;
+        let bit = code / group * width - 8 * first;
+        // Four codes share a quadword; it starts with the first one's byte.
+        let first_of_four = (code - code % 4) / group * width - 8 * first;
+        let base = first_of_four / 8;
+        if width == 8 {
+            table.spread[half][2 * word] = (bit / 8) as u8;
+        } else {
+            let mut byte = 0;
+            while byte < 8 {
+                table.spread[half][word / 4 * 8 + byte] = (base + byte) as u8;
+                byte += 1;
+            }
+            table.shift[half][2 * word] = (bit - 8 * base) as u8;
+        }
+        let unit = 65536u32.div_ceil(radix.pow(group as u32));
+        table.factor[half][word] = (unit * radix.pow((group - 1 - code % group) as u32)) as u16;
+        i += 1;
+    }
+    table
+}
+
+const fn digit_chunks(levels: usize) -> [DigitChunk; MAX_CHUNKS] {
+    let Some(packing) = Packing::for_levels(levels) else { unreachable!() };
+    let mut chunks = [digit_chunk(packing, 0); MAX_CHUNKS];
+    let mut chunk = 1;
+    while chunk < MAX_CHUNKS {
+        chunks[chunk] = digit_chunk(packing, chunk);
+        chunk += 1;
+    }
+    chunks
+}
+
+/// Radix 3, 5 and 9.
+static DIGITS: [[DigitChunk; MAX_CHUNKS]; 3] = [digit_chunks(3), digit_chunks(5), digit_chunks(9)];

@@ -1,0 +1,250 @@
+//! The specification: rows of codes, and how codes become bits.
+
+use crate::vectors::scalar::{max_abs, rint_i16, row_scale};
+use crate::{IntQuery, Packing, Rows};
+
+/// code = number of thresholds ≤ x·scale; the thresholds ascend, so a value on one goes to the upper cell.
+#[inline(always)]
+pub(crate) fn quantize(x: &[f32], scale: f32, thresholds: &[f32], codes: &mut [u8]) {
+    for (x, code) in x.iter().zip(codes) {
+        let y = x * scale;
+        *code = thresholds.iter().filter(|&&t| y >= t).count() as u8;
+    }
+}
+
+/// out = scale · centroid[code]; codes above the codebook take its last centroid.
+#[inline(always)]
+pub(crate) fn lookup(codes: &[u8], centroids: &[i16], scale: f32, out: &mut [f32]) {
+    for (code, out) in codes.iter().zip(out) {
+        *out = centroid(centroids, *code) as f32 * scale;
+    }
+}
+
+#[inline(always)]
+pub(crate) fn centroid(centroids: &[i16], code: u8) -> i16 {
+    centroids[usize::from(code).min(centroids.len() - 1)]
+}
+
+/// Writes the raw plane, then the digit plane; see [`Packing`].
+#[inline(always)]
+pub(crate) fn pack(packing: Packing, codes: &[u8], bytes: &mut [u8]) {
+    let (raw, digits) = bytes.split_at_mut(packing.raw_bytes(codes.len()));
+    let (raw_bits, radix) = (packing.raw_bits(), packing.radix());
+    if raw_bits > 0 {
+        let mut writer = BitWriter::new(raw);
+        for code in codes {
+            writer.push(u32::from(*code) & ((1 << raw_bits) - 1), raw_bits);
+        }
+        writer.finish();
+    }
+    if radix > 1 {
+        pack_digits(packing, codes, digits);
+    }
+}
+
+/// Writes the digit plane.
+#[inline(always)]
+pub(crate) fn pack_digits(packing: Packing, codes: &[u8], digits: &mut [u8]) {
+    let (raw_bits, radix) = (packing.raw_bits(), packing.radix());
+    let (group, width) = packing.digit_group();
+    let mut writer = BitWriter::new(digits);
+    for codes in codes.chunks(group) {
+        let value = codes.iter().rev().fold(0, |v, code| v * radix + (u32::from(*code) >> raw_bits));
+        let bits = if codes.len() == group { width } else { packing.short_group_bits(codes.len()) };
+        writer.push(value, bits);
+    }
+    writer.finish();
+}
+
+/// The codes that [`pack`] wrote. Any bytes are allowed; a digit group beyond its range gives digits modulo the
+/// radix.
+#[inline(always)]
+pub(crate) fn unpack(packing: Packing, bytes: &[u8], codes: &mut [u8]) {
+    let (raw, digits) = bytes.split_at(packing.raw_bytes(codes.len()));
+    let (raw_bits, radix) = (packing.raw_bits(), packing.radix());
+    if raw_bits > 0 {
+        let mut reader = BitReader::new(raw);
+        for code in codes.iter_mut() {
+            *code = reader.take(raw_bits) as u8;
+        }
+    } else {
+        codes.fill(0);
+    }
+    if radix > 1 {
+        let (group, width) = packing.digit_group();
+        let mut reader = BitReader::new(digits);
+        for codes in codes.chunks_mut(group) {
+            let bits = if codes.len() == group { width } else { packing.short_group_bits(codes.len()) };
+            let mut value = reader.take(bits);
+            for code in codes {
+                *code |= ((value % radix) << raw_bits) as u8;
+                value /= radix;
+            }
+        }
+    }
+}
+
+/// Little-endian, least significant bit first.
+pub(crate) struct BitWriter<'a> {
+    bytes: core::slice::IterMut<'a, u8>,
+    buffer: u32,
+    filled: u32,
+}
+
+impl<'a> BitWriter<'a> {
+    #[inline(always)]
+    pub(crate) fn new(bytes: &'a mut [u8]) -> Self {
+        Self { bytes: bytes.iter_mut(), buffer: 0, filled: 0 }
+    }
+
+    #[inline(always)]
+    pub(crate) fn push(&mut self, value: u32, bits: u32) {
+        self.buffer |= value << self.filled;
+        self.filled += bits;
+        while self.filled >= 8 {
+            self.flush_byte();
+        }
+    }
+
+    #[inline(always)]
+    fn flush_byte(&mut self) {
+        if let Some(byte) = self.bytes.next() {
+            *byte = self.buffer as u8;
+        }
+        self.buffer >>= 8;
+        self.filled = self.filled.saturating_sub(8);
+    }
+
+    /// Writes the last, partly filled byte; its unused bits are zero.
+    #[inline(always)]
+    pub(crate) fn finish(mut self) {
+        if self.filled > 0 {
+            self.flush_byte();
+        }
+    }
+}
+
+pub(crate) struct BitReader<'a> {
+    bytes: core::slice::Iter<'a, u8>,
+    buffer: u32,
+    filled: u32,
+}
+
+impl<'a> BitReader<'a> {
+    #[inline(always)]
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes: bytes.iter(), buffer: 0, filled: 0 }
+    }
+
+    #[inline(always)]
+    pub(crate) fn take(&mut self, bits: u32) -> u32 {
+        while self.filled < bits {
+            self.buffer |= u32::from(self.bytes.next().copied().unwrap_or(0)) << self.filled;
+            self.filled += 8;
+        }
+        let value = self.buffer & ((1 << bits) - 1);
+        self.buffer >>= bits;
+        self.filled -= bits;
+        value
+    }
+}
+
+/// score\[query]\[row] = (f32(Σ q·c) · (query scale · table scale)) · row scale, the sum an exact integer.
+#[inline(always)]
+pub(crate) fn score_codes(
+    rows: &Rows,
+    centroids: &[i16],
+    scale: f32,
+    queries: &[IntQuery],
+    scores: &mut [f32],
+) {
+    let count = rows.count();
+    let mut codes = [0; crate::MAX_DIM];
+    let codes = &mut codes[..rows.dim];
+    for (r, row) in rows.iter().enumerate() {
+        unpack(rows.packing, rows.planes(row), codes);
+        let row_scale = row_scale(row);
+        for (q, query) in queries.iter().enumerate() {
+            let mut sum = 0i32;
+            for (code, value) in codes.iter().zip(query.values) {
+                sum += i32::from(*value) * i32::from(centroid(centroids, *code));
+            }
+            scores[q * count + r] = (sum as f32 * (query.scale * scale)) * row_scale;
+        }
+    }
+}
+
+/// Rows that share one set of integer weights in [`accumulate_codes`].
+pub(crate) const PAGE: usize = 256;
+
+/// 2⁻¹⁰⁰: a run of rows whose products of weight and row scale are all below adds nothing.
+pub(crate) const SMALLEST_WEIGHT: f32 = 7.888_609e-31;
+
+/// The largest integer weight: with it, `PAGE` products of weight and centroid fit an `i32`.
+#[inline(always)]
+pub(crate) fn weight_limit(levels: usize) -> i16 {
+    if levels <= 16 { 32767 } else { 4095 }
+}
+
+/// acc\[query] += Σ weight·row scale·table scale·centroid, in integers: for each run of [`PAGE`] rows, the products
+/// weight·row scale are quantised against their largest, the sums over rows are exact `i32`, and one `f32`
+/// multiply-add a coordinate closes the run. A run whose largest product is below 2⁻¹⁰⁰ adds nothing.
+#[inline(always)]
+pub(crate) fn accumulate_codes(rows: &Rows, centroids: &[i16], scale: f32, weights: &[f32], acc: &mut [f32]) {
+    let (count, dim) = (rows.count(), rows.dim);
+    let mut codes = [0; crate::MAX_DIM];
+    for (weights, acc) in weights.chunks_exact(count.max(1)).zip(acc.chunks_exact_mut(dim)) {
+        for (page, weights) in rows.pages(PAGE).zip(weights.chunks(PAGE)) {
+            let mut ints = [0; PAGE];
+            let Some(unit) = quantize_weights(&page, weights, weight_limit(centroids.len()), &mut ints)
+            else {
+                continue;
+            };
+            let mut sums = [0i32; crate::MAX_DIM];
+            for (row, weight) in page.iter().zip(ints) {
+                unpack(page.packing, page.planes(row), &mut codes[..dim]);
+                for (sum, code) in sums.iter_mut().zip(&codes[..dim]) {
+                    *sum += i32::from(weight) * i32::from(centroid(centroids, *code));
+                }
+            }
+            finish_sums(&sums[..dim], unit * scale, acc);
+        }
+    }
+}
+
+/// The integer weights of a run of rows and the value of one unit; `None` where the run adds nothing.
+#[inline(always)]
+pub(crate) fn quantize_weights(
+    page: &Rows,
+    weights: &[f32],
+    limit: i16,
+    ints: &mut [i16; PAGE],
+) -> Option<f32> {
+    let mut products = [0.0; PAGE];
+    for ((product, weight), row) in products.iter_mut().zip(weights).zip(page.iter()) {
+        *product = weight * row_scale(row);
+    }
+    quantize_products(&products[..weights.len()], limit, ints)
+}
+
+/// ints = rint(product · limit/max|product|), and the value of one unit.
+#[inline(always)]
+pub(crate) fn quantize_products(products: &[f32], limit: i16, ints: &mut [i16; PAGE]) -> Option<f32> {
+    let max = max_abs(products);
+    // Products are finite: the contract bounds weights by MAX_WEIGHT and asks for finite row scales.
+    if max < SMALLEST_WEIGHT {
+        return None;
+    }
+    let factor = f32::from(limit) / max;
+    for (int, product) in ints.iter_mut().zip(products) {
+        *int = rint_i16(product * factor);
+    }
+    Some(max / f32::from(limit))
+}
+
+#[inline(always)]
+pub(crate) fn finish_sums(sums: &[i32], factor: f32, acc: &mut [f32]) {
+    for (acc, sum) in acc.iter_mut().zip(sums) {
+        *acc += *sum as f32 * factor;
+    }
+}

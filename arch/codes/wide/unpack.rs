@@ -1,0 +1,382 @@
+//! From packed codes to bytes, 16 codes at a time, and on to centroids.
+
+use crate::registers::Registers;
+use crate::{MAX_DIM, Packing, Rows};
+use core::marker::PhantomData;
+
+/// How the codes of a row come, for the one match outside of all loops. 4, 2 and 1 stand for packings of so many bits:
+/// 16 bytes are 16·8/bits codes, and register k of them has every (8/bits)-th code, from code k on; a shift and a
+/// mask, and nothing moves from lane to lane. Others come in order.
+pub(crate) mod kind {
+    pub(crate) const ORDERED: u8 = 0;
+    pub(crate) const WORDS: u8 = 8;
+
+    /// Codes from one code of a register to its next.
+    pub(crate) const fn stride(kind: u8) -> usize {
+        match kind {
+            1 | 2 | 4 => 8 / kind as usize,
+            _ => 1,
+        }
+    }
+}
+
+/// Registers of 16 codes in the widest row: 40 for 576 codes of one bit.
+pub(crate) const MAX_REGISTERS: usize = 40;
+
+/// Bytes that are read beyond a row's end, at most.
+pub(crate) const MARGIN: usize = 16 + 16;
+
+/// Takes 16 codes at a time from rows of one shape.
+///
+/// The raw plane: 16 codes of b bits are 2·b bytes. A look-up puts the two bytes around each code into a word, a
+/// multiplication by a power of two moves the code to the start of the upper byte.
+pub(crate) struct Codes<L: Registers> {
+    kind: u8,
+    raw_bits: usize,
+    start: usize,
+    spread: [L::V; 2],
+    shift: [L::V; 2],
+    mask: L::V,
+    take: L::V,
+    digits: Digits,
+    reach: usize,
+    registers: usize,
+}
+
+/// Where the digits are.
+struct Digits {
+    phases: &'static [Phase],
+    /// Times a register, 256 patterns.
+    patterns: usize,
+    pattern_bytes: usize,
+    seven: bool,
+    start: usize,
+    /// The last byte.
+    last: usize,
+    /// Ones for the digits' bits, around the last byte at place 31.
+    edge: [u8; 48],
+}
+
+impl Digits {
+    #[inline(always)]
+    fn new(packing: Packing, dim: usize, start: usize) -> Self {
+        let phases: &[Phase] = match packing.radix() {
+            3 => &PHASES_3,
+            5 => &PHASES_5,
+            9 => &PHASES_9,
+            _ => &[],
+        };
+        let mut edge = [0; 48];
+        edge[..31].fill(0xff);
+        edge[31] = last_digit_byte(packing, dim);
+        Self {
+            phases,
+            patterns: 256usize.div_ceil(phases.len().max(1)),
+            pattern_bytes: phases.last().map_or(0, |phase| phase.end),
+            seven: packing.digit_group().1 == 7,
+            start: start + packing.raw_bytes(dim),
+            last: start + packing.bytes(dim) - 1,
+            edge,
+        }
+    }
+
+    /// The phase of a register, and where its bytes start.
+    #[inline(always)]
+    fn place(&self, register: usize) -> (&'static Phase, usize) {
+        let pattern = (register * self.patterns) >> 8;
+        let phase = &self.phases[register - pattern * self.phases.len()];
+        (phase, self.start + pattern * self.pattern_bytes + phase.first)
+    }
+
+    /// What is behind the row must not get into its last group.
+    #[inline(always)]
+    fn valid(&self, at: usize) -> &[u8; 16] {
+        let before = 31 - self.last.saturating_sub(at).min(31);
+        self.edge[before..].first_chunk().unwrap_or(&[0; 16])
+    }
+}
+
+impl<L: Registers> Codes<L> {
+    /// The planes of `dim` codes start at byte `start` of a row.
+    #[inline(always)]
+    pub(crate) fn new(kind: u8, packing: Packing, dim: usize, start: usize) -> Self {
+        let raw_bits = packing.raw_bits() as usize;
+        let stride = kind::stride(kind);
+        Self {
+            kind,
+            raw_bits,
+            start,
+            spread: [0, 1].map(|half| L::load(&SPREAD[raw_bits][half])),
+            shift: [0, 1].map(|half| L::load_words(&SHIFT[raw_bits][half])),
+            mask: L::splat(((1u32 << raw_bits) - 1) as u8),
+            take: L::splat((packing.radix() << raw_bits) as u8),
+            digits: Digits::new(packing, dim, start),
+            reach: start + packing.bytes(dim) + MARGIN,
+            registers: dim.div_ceil(16 * stride) * stride,
+        }
+    }
+
+    /// Registers of codes in a row.
+    #[inline(always)]
+    pub(crate) fn registers(&self) -> usize {
+        self.registers
+    }
+
+    /// The coordinate in lane 0 of a register; the next ones are `kind::stride` apart.
+    #[inline(always)]
+    pub(crate) fn first_coordinate(&self, register: usize) -> usize {
+        let stride = kind::stride(self.kind);
+        register / stride * stride * 16 + register % stride
+    }
+
+    /// Codes of a register, of R rows; beyond the rows' end anything below `levels`.
+    #[inline(always)]
+    pub(crate) fn get<const KIND: u8, const R: usize>(&self, rows: [&[u8]; R], register: usize) -> [L::V; R] {
+        assert!(register < self.registers && rows.iter().all(|row| row.len() >= self.reach));
+        if let 1 | 2 | 4 = KIND {
+            let stride = kind::stride(KIND);
+            let bits = (register % stride) as u32 * u32::from(KIND);
+            return self
+                .load(rows, self.start + register / stride * 16)
+                .map(|bytes| L::and(L::shift_bytes_right(bytes, bits), self.mask));
+        }
+        // Each row goes through a loop, not a closure: LLVM would not inline one of this size into `map`.
+        let mut codes = self.load(rows, self.start + 2 * self.raw_bits * register);
+        if !matches!(self.raw_bits, 0 | 8) {
+            for codes in &mut codes {
+                let low = L::multiply_words(L::lookup(*codes, self.spread[0]), self.shift[0]);
+                let high = L::multiply_words(L::lookup(*codes, self.spread[1]), self.shift[1]);
+                *codes = L::upper_bytes(low, high);
+            }
+        }
+        if !self.digits.phases.is_empty() {
+            for (codes, digits) in codes.iter_mut().zip(self.digits(rows, register)) {
+                *codes = L::select(self.mask, *codes, digits);
+            }
+        } else if self.raw_bits < 8 {
+            codes = codes.map(|codes| L::and(codes, self.mask));
+        }
+        codes
+    }
+
+    /// Digits, above the raw bits; below them, fractions.
+    ///
+    /// Without a division: v·⌈2¹⁶/rⁿ⌉ is v/rⁿ as a fraction of 16 bits, exact enough for n digits; times
+    /// r^(n-1-k) modulo 2¹⁶ (one constant with the former), digit k comes first behind the point. Eight bits of that
+    /// fraction are enough when rounded up by three quarters, and a multiplication by r · 2^raw takes the digit.
+    #[inline(always)]
+    fn digits<const R: usize>(&self, rows: [&[u8]; R], register: usize) -> [L::V; R] {
+        let (phase, at) = self.digits.place(register);
+        let valid = L::load(self.digits.valid(at));
+        let mut digits = self.load(rows, at);
+        for digits in &mut digits {
+            let bytes = L::and(*digits, valid);
+            let (low, high) = (self.fractions(bytes, phase, 0), self.fractions(bytes, phase, 1));
+            *digits = L::multiply_bytes_high(L::upper_bytes(low, high), self.take);
+        }
+        digits
+    }
+
+    #[inline(always)]
+    fn fractions(&self, bytes: L::V, phase: &Phase, half: usize) -> L::V {
+        let mut group = L::lookup(bytes, L::load(&phase.spread[half]));
+        if self.digits.seven {
+            let top = L::multiply_words(group, L::load_words(&phase.shift[half]));
+            group = L::shift_words_right::<9>(top);
+        }
+        L::add_words(L::multiply_words(group, L::load_words(&phase.fraction[half])), L::splat_word(192))
+    }
+
+    #[inline(always)]
+    fn load<const R: usize>(&self, rows: [&[u8]; R], at: usize) -> [L::V; R] {
+        debug_assert!(at + 16 <= self.reach);
+        // SAFETY: `get` checked that the rows have `reach` bytes and that the register is one of theirs. The last of
+        // these starts less than 16 bytes behind the end of a plane, and `MARGIN` bytes follow the planes.
+        rows.map(|row| unsafe { L::load_pointer(row.as_ptr().add(at)) })
+    }
+
+    /// Cuts rows in two: those with `reach` bytes ahead of them, and copies of the last ones, `spare` giving them room.
+    #[inline(always)]
+    pub(crate) fn with_margin<'a>(&self, rows: &Rows<'a>, spare: &'a mut [u8; SPARE]) -> [Segment<'a>; 2] {
+        let (bytes, stride, count) = (rows.bytes, rows.stride, rows.count());
+        let reach = self.reach;
+        let ready = bytes.len().checked_sub(reach).map_or(0, |room| count.min(room / stride + 1));
+        let rest = &bytes[ready * stride..];
+        // With a stride of `reach` or more nothing is left; otherwise less than `reach` + `stride`.
+        let kept = rest.len().min(SPARE - reach);
+        spare[..kept].copy_from_slice(&rest[..kept]);
+        spare[kept..kept + reach].fill(0);
+        [
+            Segment { bytes, stride, reach, count: ready },
+            Segment { bytes: spare, stride, reach, count: count - ready },
+        ]
+    }
+}
+
+pub(crate) const SPARE: usize = 3 * (2 + MAX_DIM + 2 * MARGIN);
+
+/// Rows with a margin behind each.
+pub(crate) struct Segment<'a> {
+    bytes: &'a [u8],
+    stride: usize,
+    reach: usize,
+    pub(crate) count: usize,
+}
+
+impl<'a> Segment<'a> {
+    #[inline(always)]
+    pub(crate) fn row(&self, r: usize) -> &'a [u8] {
+        &self.bytes[r * self.stride..][..self.reach]
+    }
+}
+
+/// The bits of the digit plane's last byte that are digits.
+fn last_digit_byte(packing: Packing, dim: usize) -> u8 {
+    let (group, width) = packing.digit_group();
+    let rest = match dim % group {
+        0 => 0,
+        rest => packing.short_group_bits(rest) as usize,
+    };
+    let bits = dim / group * width as usize + rest;
+    0xff >> (bits.next_multiple_of(8) - bits)
+}
+
+/// For raw codes of b bits: the two bytes around code i, by their places.
+static SPREAD: [[[u8; 16]; 2]; 9] = {
+    let mut table = [[[0; 16]; 2]; 9];
+    let mut at = 0;
+    while at < 9 * 16 {
+        let (bits, code) = (at / 16, at % 16);
+        let byte = (bits * code / 8) as u8;
+        table[bits][code / 8][code % 8 * 2] = byte;
+        table[bits][code / 8][code % 8 * 2 + 1] = byte + 1;
+        at += 1;
+    }
+    table
+};
+
+/// What moves code i to bit 8 of its word.
+static SHIFT: [[[i16; 8]; 2]; 9] = {
+    let mut table = [[[0; 8]; 2]; 9];
+    let mut at = 0;
+    while at < 9 * 16 {
+        let (bits, code) = (at / 16, at % 16);
+        table[bits][code / 8][code % 8] = 1 << (8 - bits * code % 8);
+        at += 1;
+    }
+    table
+};
+
+/// Where 16 digits lie. The pattern returns when a register starts with a group's first digit, on a byte.
+struct Phase {
+    /// First byte, from the start of the pattern, and (in the last phase) the pattern's bytes.
+    first: usize,
+    end: usize,
+    /// The byte of each digit's group, or both bytes of a group of seven bits.
+    spread: [[u8; 16]; 2],
+    /// What moves a group of seven bits to the top of its word.
+    shift: [[i16; 8]; 2],
+    /// What moves a digit behind the point.
+    fraction: [[i16; 8]; 2],
+}
+
+const NO_PHASE: Phase =
+    Phase { first: 0, end: 0, spread: [[0xff; 16]; 2], shift: [[0; 8]; 2], fraction: [[0; 8]; 2] };
+static PHASES_3: [Phase; 5] = phases(3);
+static PHASES_5: [Phase; 3] = phases(5);
+static PHASES_9: [Phase; 1] = phases(9);
+
+const fn phases<const N: usize>(radix: u32) -> [Phase; N] {
+    let (group, width) = match radix {
+        3 => (5, 8),
+        5 => (3, 7),
+        _ => (2, 7),
+    };
+    let unit = 65536u32.div_ceil(radix.pow(group as u32));
+    let mut phases = [const { NO_PHASE }; N];
+    let mut digit = 0;
+    while digit < 16 * N {
+        let (phase, code) = (&mut phases[digit / 16], digit % 16);
+        let bit = digit / group * width;
+        if code == 0 {
+            phase.first = bit / 8;
+        }
+        phase.end = (bit + width) / 8;
+        let (half, lane) = (code / 8, code % 8);
+        let byte = (bit / 8 - phase.first) as u8;
+        phase.spread[half][2 * lane] = byte;
+        if width == 7 {
+            phase.spread[half][2 * lane + 1] = byte + 1;
+            phase.shift[half][lane] = 1 << (9 - bit % 8);
+        }
+        phase.fraction[half][lane] = (unit * radix.pow((group - 1 - digit % group) as u32)) as u16 as i16;
+        digit += 1;
+    }
+    phases
+}
+
+/// A codebook of up to 16 centroids of a byte.
+pub(crate) struct Bytes<L: Registers>(L::V, PhantomData<L>);
+
+impl<L: Registers> Bytes<L> {
+    #[inline(always)]
+    pub(crate) fn new(centroids: &[i16]) -> Self {
+        let mut table = [0; 16];
+        for (entry, centroid) in table.iter_mut().zip(centroids) {
+            *entry = *centroid as u8;
+        }
+        Self(L::load(&table), PhantomData)
+    }
+
+    #[inline(always)]
+    pub(crate) fn lookup(&self, codes: L::V) -> L::V {
+        L::lookup(self.0, codes)
+    }
+}
+
+/// A codebook of up to 256 words: its low and its high bytes, in blocks of 64.
+pub(crate) struct Words<L: Registers> {
+    blocks: [[[L::V; 4]; 2]; 4],
+    len: usize,
+}
+
+impl<L: Registers> Words<L> {
+    #[inline(always)]
+    pub(crate) fn new(centroids: &[i16]) -> Self {
+        let mut blocks = [[[L::splat(0); 4]; 2]; 4];
+        for (i, chunk) in centroids.chunks(16).enumerate() {
+            let mut planes = [[0; 16]; 2];
+            for (j, centroid) in chunk.iter().enumerate() {
+                [planes[0][j], planes[1][j]] = centroid.to_le_bytes();
+            }
+            for (plane, bytes) in planes.iter().enumerate() {
+                blocks[i / 4][plane][i % 4] = L::load(bytes);
+            }
+        }
+        Self { blocks, len: centroids.len() }
+    }
+
+    /// The centroids of 16 codes below the length, in order, for each of R rows.
+    #[inline(always)]
+    pub(crate) fn lookup<const R: usize>(&self, codes: [L::V; R]) -> [[L::V; 2]; R] {
+        let mut found = [[L::splat(0); 2]; R];
+        if self.len <= 16 {
+            for (found, codes) in found.iter_mut().zip(codes) {
+                *found = self.blocks[0].each_ref().map(|plane| L::lookup(plane[0], codes));
+            }
+        } else {
+            for (i, block) in self.blocks[..self.len.div_ceil(64).min(4)].iter().enumerate() {
+                for (found, codes) in found.iter_mut().zip(codes) {
+                    let index = L::sub_bytes(codes, L::splat(64 * i as u8));
+                    for (found, plane) in found.iter_mut().zip(block) {
+                        *found = L::or(*found, L::lookup_64(plane, index));
+                    }
+                }
+            }
+        }
+        for found in &mut found {
+            *found = L::interleave(found[0], found[1]);
+        }
+        found
+    }
+}

@@ -1,0 +1,68 @@
+//! Where a token turns into instructions.
+
+/// Runs a kernel of the backend at hand: one match, an arm for each instruction set.
+///
+/// `avx2`, `avx512` and `registers` name the text that each runs, a module of the kernel's folder. `scalar`: the
+/// specification, compiled for the instruction set at hand, where LLVM vectorises it as well as intrinsics would.
+/// `wide`: the text for registers. `dots`: the same, and once more for ARM's dot products of bytes.
+macro_rules! dispatch {
+    (
+        $backend:expr, avx2: $avx2:ident, avx512: $avx512:ident, registers: $registers:ident;
+        $kernel:ident($($argument:ident: $kind:ty),*) $(-> $result:ty)?
+    ) => {
+        match $backend.isa {
+            Isa::Scalar => scalar::$kernel($($argument),*),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => {
+                #[target_feature(enable = "avx2,fma,f16c")]
+                fn enter($($argument: $kind),*) $(-> $result)? {
+                    text!($avx2, $crate::registers::avx2::Avx2, $kernel($($argument),*))
+                }
+                // SAFETY: tokens of this ISA are only made by `detect.rs`, after the CPU was asked for its
+                // instructions.
+                unsafe { enter($($argument),*) }
+            }
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => {
+                #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+                fn enter($($argument: $kind),*) $(-> $result)? {
+                    text!($avx512, $crate::registers::avx2::Avx2, $kernel($($argument),*))
+                }
+                // SAFETY: as above.
+                unsafe { enter($($argument),*) }
+            }
+            // NEON is part of every aarch64 target with floats.
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => text!($registers, $crate::registers::neon::Neon<false>, $kernel($($argument),*)),
+            #[cfg(target_arch = "aarch64")]
+            Isa::NeonDotprod => with_dots!($registers, $kernel($($argument: $kind),*) $(-> $result)?),
+            // SIMD128 is enabled for the whole build where this variant exists.
+            #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+            Isa::Simd128 => text!($registers, $crate::registers::simd128::Simd128, $kernel($($argument),*)),
+        }
+    };
+}
+
+/// A call of one of a kernel's texts.
+#[allow(unused_macros, reason = "where the specification is the only backend")]
+macro_rules! text {
+    (wide, $registers:ty, $kernel:ident($($argument:ident),*)) => { wide::$kernel::<$registers>($($argument),*) };
+    (dots, $registers:ty, $kernel:ident($($argument:ident),*)) => { wide::$kernel::<$registers>($($argument),*) };
+    ($text:ident, $registers:ty, $kernel:ident($($argument:ident),*)) => { $text::$kernel($($argument),*) };
+}
+
+/// A call of the text for registers on an ARM CPU that has dot products of bytes.
+#[cfg(target_arch = "aarch64")]
+macro_rules! with_dots {
+    (dots, $kernel:ident($($argument:ident: $kind:ty),*) $(-> $result:ty)?) => {{
+        #[target_feature(enable = "dotprod")]
+        fn enter($($argument: $kind),*) $(-> $result)? {
+            wide::$kernel::<$crate::registers::neon::Neon<true>>($($argument),*)
+        }
+        // SAFETY: tokens of this ISA are only made by `detect.rs`, after the CPU was asked for the instructions.
+        unsafe { enter($($argument),*) }
+    }};
+    ($registers:ident, $kernel:ident($($argument:ident: $kind:ty),*) $(-> $result:ty)?) => {
+        text!($registers, $crate::registers::neon::Neon<false>, $kernel($($argument),*))
+    };
+}

@@ -1,0 +1,114 @@
+//! Chunks of four values as quaternions.
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx512;
+pub mod layout;
+pub(crate) mod scalar;
+#[cfg(any(target_arch = "aarch64", all(target_arch = "wasm32", target_feature = "simd128")))]
+pub(crate) mod wide;
+
+use crate::Backend;
+use crate::detect::Isa;
+use layout::{ChunkLayout, QuaternionSet, RadiusSteps};
+
+impl Backend {
+    /// The Euclidean norm of each chunk of four values.
+    pub fn chunk_norms(self, x: &[f32], norms: &mut [f32]) {
+        assert_eq!(x.len(), 4 * norms.len());
+        dispatch!(
+            self, avx2: scalar, avx512: avx512, registers: scalar;
+            chunk_norms(x: &[f32], norms: &mut [f32])
+        )
+    }
+
+    /// radius as `steps` says; code p·S + s = the product of the largest inner product with the chunk, the lowest on
+    /// ties, and 0 where the radius is 0. A chunk whose norm is set to 0 is left out. Norms are finite and not negative;
+    /// a chunk of a positive norm has that norm.
+    pub fn quaternion_encode(
+        self,
+        set: &QuaternionSet,
+        x: &[f32],
+        norms: &[f32],
+        steps: RadiusSteps,
+        codes: &mut [u16],
+        radii: &mut [u8],
+    ) {
+        check_set(set);
+        assert_eq!(x.len(), 4 * norms.len());
+        assert_eq!((codes.len(), radii.len()), (norms.len(), norms.len()));
+        dispatch!(
+            self, avx2: scalar, avx512: avx512, registers: wide;
+            quaternion_encode(set: &QuaternionSet, x: &[f32], norms: &[f32], steps: RadiusSteps, codes: &mut [u16], radii: &mut [u8])
+        )
+    }
+
+    /// Writes a row but for its scale and its flags. Codes are below `layout.codes()`, radii at most the limit.
+    pub fn pack_chunks(self, layout: &ChunkLayout, codes: &[u16], radii: &[u8], row: &mut [u8]) {
+        assert!(layout.is_valid());
+        assert_eq!((codes.len(), radii.len(), row.len()), (layout.chunks, layout.chunks, layout.row_bytes()));
+        dispatch!(
+            self, avx2: scalar, avx512: avx512, registers: scalar;
+            pack_chunks(layout: &ChunkLayout, codes: &[u16], radii: &[u8], row: &mut [u8])
+        )
+    }
+
+    /// out = radius · (row scale/limit) · unit·member, chunk by chunk. Any bytes with a finite scale are allowed.
+    pub fn decode_quaternions(self, layout: &ChunkLayout, set: &QuaternionSet, row: &[u8], out: &mut [f32]) {
+        check_chunks(layout, set, row);
+        assert_eq!((row.len(), out.len()), (layout.row_bytes(), 4 * layout.chunks));
+        dispatch!(
+            self, avx2: scalar, avx512: avx512, registers: wide;
+            decode_quaternions(layout: &ChunkLayout, set: &QuaternionSet, row: &[u8], out: &mut [f32])
+        )
+    }
+
+    /// score\[query]\[row], each chunk an integer product of 8-bit numbers: see `scalar.rs`.
+    pub fn score_quaternions(
+        self,
+        layout: &ChunkLayout,
+        set: &QuaternionSet,
+        bytes: &[u8],
+        queries: &[&[f32]],
+        scores: &mut [f32],
+    ) {
+        check_chunks(layout, set, bytes);
+        assert!(queries.iter().all(|query| query.len() == 4 * layout.chunks));
+        assert_eq!(scores.len(), queries.len() * (bytes.len() / layout.row_bytes()));
+        dispatch!(
+            self, avx2: scalar, avx512: avx512, registers: dots;
+            score_quaternions(layout: &ChunkLayout, set: &QuaternionSet, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32])
+        )
+    }
+
+    /// acc\[query] += Σ weight·decoded row, rows ascending; weights are \[query]\[row].
+    pub fn accumulate_quaternions(
+        self,
+        layout: &ChunkLayout,
+        set: &QuaternionSet,
+        bytes: &[u8],
+        weights: &[f32],
+        acc: &mut [f32],
+    ) {
+        check_chunks(layout, set, bytes);
+        assert_eq!(acc.len() % (4 * layout.chunks), 0);
+        assert_eq!(weights.len(), acc.len() / (4 * layout.chunks) * (bytes.len() / layout.row_bytes()));
+        if !bytes.is_empty() {
+            dispatch!(
+                self, avx2: scalar, avx512: avx512, registers: wide;
+                accumulate_quaternions(layout: &ChunkLayout, set: &QuaternionSet, bytes: &[u8], weights: &[f32], acc: &mut [f32])
+            )
+        }
+    }
+}
+
+fn check_set(set: &QuaternionSet) {
+    let members = set.members.len();
+    assert!((1..=255).contains(&members) && set.ints.len() == members);
+    assert!(set.index.is_none_or(|index| index.members() == members));
+}
+
+fn check_chunks(layout: &ChunkLayout, set: &QuaternionSet, bytes: &[u8]) {
+    check_set(set);
+    assert!(layout.is_valid() && usize::from(layout.members) == set.members.len());
+    assert_eq!(bytes.len() % layout.row_bytes(), 0);
+}

@@ -1,0 +1,137 @@
+//! From codes and radii to planes: multiply-adds and shifts join neighbours until eight codes of b bits are b bytes of
+//! a quadword (or of a pair), and `vpermb` moves those together.
+
+use crate::quaternions::layout::ChunkLayout;
+use crate::registers::avx512::{load, load_bytes};
+use core::arch::x86_64::*;
+
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn pack_chunks(layout: &ChunkLayout, codes: &[u16], radii: &[u8], row: &mut [u8]) {
+    let raw_bits = layout.raw_bits();
+    let (digits_at, radii_at, flags_at) = (layout.digits_at(), layout.radii_at(), layout.flags_at());
+    let raw = &mut row[2..digits_at];
+    let compress = load(&COMPRESS_PAIRS[raw_bits as usize]);
+    for (codes, bytes) in codes.chunks(32).zip(raw.chunks_mut(4 * raw_bits as usize)) {
+        let low = _mm512_and_si512(load_codes(codes), _mm512_set1_epi16((1 << raw_bits) - 1));
+        store(bytes, _mm512_permutexvar_epi8(compress, join_codes(low, raw_bits)));
+    }
+    if layout.radix {
+        // Thirty codes are sixty digits, twelve bytes.
+        let mut codes = codes;
+        let mut bytes = &mut row[digits_at..radii_at];
+        while !codes.is_empty() {
+            let count = if codes.len() > 32 { 30 } else { codes.len() };
+            let (now, later) = bytes.split_at_mut((2 * count).div_ceil(5));
+            store(now, join_digits(_mm512_srl_epi16(load_codes(&codes[..count]), count_of(raw_bits))));
+            (codes, bytes) = (&codes[count..], later);
+        }
+    }
+    let bits = layout.radius_bits;
+    let compress = load(&COMPRESS_QUADS[usize::from(bits)]);
+    for (radii, bytes) in radii.chunks(64).zip(row[radii_at..flags_at].chunks_mut(8 * usize::from(bits))) {
+        store(bytes, _mm512_permutexvar_epi8(compress, join_radii(load_bytes(radii), bits.into())));
+    }
+}
+
+/// Up to 32 codes, zeros behind them.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn load_codes(codes: &[u16]) -> __m512i {
+    let mask = if codes.len() < 32 { (1 << codes.len()) - 1 } else { !0 };
+    // SAFETY: a masked load touches no value whose mask bit is clear, and the mask has `codes.len()` bits at most.
+    unsafe { _mm512_maskz_loadu_epi16(mask, codes.as_ptr().cast()) }
+}
+
+/// The first up to 64 of `bytes` from a register.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn store(bytes: &mut [u8], value: __m512i) {
+    let mask = if bytes.len() < 64 { (1 << bytes.len()) - 1 } else { !0 };
+    // SAFETY: a masked store touches no byte whose mask bit is clear, and the mask has `bytes.len()` bits at most.
+    unsafe { _mm512_mask_storeu_epi8(bytes.as_mut_ptr().cast(), mask, value) }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn count_of(bits: u32) -> __m128i {
+    _mm_cvtsi32_si128(bits as i32)
+}
+
+/// Eight codes of up to 13 bits each to the low bytes of each 128 bits.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn join_codes(codes: __m512i, bits: u32) -> __m512i {
+    let pairs = _mm512_madd_epi16(codes, _mm512_set1_epi32((1 << bits) << 16 | 1));
+    let low = _mm512_and_si512(pairs, _mm512_set1_epi64(0xffff_ffff));
+    let fours = _mm512_or_si512(low, _mm512_sll_epi64(_mm512_srli_epi64::<32>(pairs), count_of(2 * bits)));
+    // The upper four codes, shifted up by the lower ones' bits: what fits beside them, and what is left.
+    let upper = _mm512_sll_epi64(_mm512_unpackhi_epi64(fours, fours), count_of(4 * bits));
+    let beside = _mm512_or_si512(fours, upper);
+    let left = _mm512_srl_epi64(fours, count_of(64 - 4 * bits));
+    _mm512_mask_mov_epi64(beside, 0xaa, left)
+}
+
+/// Eight radii of up to 6 bits each to the low bytes of each quadword.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn join_radii(radii: __m512i, bits: u32) -> __m512i {
+    let pairs = _mm512_maddubs_epi16(radii, _mm512_set1_epi16((1 << bits) << 8 | 1));
+    let fours = _mm512_madd_epi16(pairs, _mm512_set1_epi32((1 << (2 * bits)) << 16 | 1));
+    let low = _mm512_and_si512(fours, _mm512_set1_epi64(0xffff_ffff));
+    _mm512_or_si512(low, _mm512_sll_epi64(_mm512_srli_epi64::<32>(fours), count_of(4 * bits)))
+}
+
+/// Base-9 digits in 32 words, as bytes of five base-3 digits.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn join_digits(nines: __m512i) -> __m512i {
+    // A third of 0..=8 is 11/32 of it, rounded down; the lower digit and 256 times the upper one are n + 253·upper.
+    let upper = _mm512_srli_epi16::<5>(_mm512_mullo_epi16(nines, _mm512_set1_epi16(11)));
+    let digits = _mm512_add_epi16(nines, _mm512_mullo_epi16(upper, _mm512_set1_epi16(253)));
+    let four = _mm512_permutexvar_epi8(load(&FIRST_FOUR), digits);
+    let fifth = _mm512_maskz_permutexvar_epi8(0x1111_1111_1111, load(&FIFTH), digits);
+    let sums = _mm512_dpbusd_epi32(_mm512_setzero_si512(), four, _mm512_set1_epi32(0x1b09_0301));
+    let sums = _mm512_dpbusd_epi32(sums, fifth, _mm512_set1_epi32(81));
+    _mm512_zextsi128_si512(_mm512_cvtepi32_epi8(sums))
+}
+
+/// Byte 4j + i: digit 5j + i. The thirteenth byte has only four digits, and no fifth one is picked for it.
+static FIRST_FOUR: [u8; 64] = {
+    let mut picks = [0; 64];
+    let mut i = 0;
+    while i < 64 {
+        picks[i] = (i / 4 * 5 + i % 4) as u8;
+        i += 1;
+    }
+    picks
+};
+
+static FIFTH: [u8; 64] = {
+    let mut picks = [0; 64];
+    let mut i = 0;
+    while i < 64 {
+        picks[i] = (i / 4 * 5 + 4) as u8;
+        i += 1;
+    }
+    picks
+};
+
+/// Row b: the low b bytes of each 128 bits, together.
+static COMPRESS_PAIRS: [[u8; 64]; 14] = compress(16);
+
+/// Row b: the low b bytes of each quadword, together.
+static COMPRESS_QUADS: [[u8; 64]; 14] = compress(8);
+
+const fn compress(step: usize) -> [[u8; 64]; 14] {
+    let mut rows = [[0; 64]; 14];
+    let mut bits = 1;
+    while bits < 14 {
+        let mut i = 0;
+        while i < 64 / step * bits && i < 64 {
+            rows[bits][i] = (i / bits * step + i % bits) as u8;
+            i += 1;
+        }
+        bits += 1;
+    }
+    rows
+}

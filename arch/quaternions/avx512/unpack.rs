@@ -1,0 +1,342 @@
+//! From planes to units, members and radii, 16 chunks at a time, and to vectors.
+
+use super::search::{Planes, gather_members, load_chunks, to_bytes};
+use crate::quaternions::layout::{ChunkLayout, QuaternionSet, UNITS};
+use crate::quaternions::scalar;
+use crate::registers::avx512::{load, load_bytes};
+use crate::vectors;
+use core::arch::x86_64::*;
+
+/// Codes of 16 chunks in 32-bit lanes.
+#[derive(Clone, Copy)]
+pub(crate) struct Codes {
+    pub(crate) units: __m512i,
+    pub(crate) members: __m512i,
+    pub(crate) radii: __m512i,
+}
+
+/// Takes 16 chunks at a time from rows of one shape. 16 codes of b bits are 2b bytes, so that each step starts on a
+/// byte; a code is inside the three or four bytes from its first one on.
+pub(crate) struct Unpack {
+    layout: ChunkLayout,
+    raw_bits: u32,
+    raw_bytes: __m512i,
+    raw_shift: __m512i,
+    raw_mask: __m512i,
+    radius_bytes: __m512i,
+    radius_shift: __m512i,
+    radius_mask: __m512i,
+    /// ⌈2²²/S⌉: exact for codes below 24·255.
+    reciprocal: __m512i,
+    count: __m512i,
+    last: __m512i,
+}
+
+impl Unpack {
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(crate) fn new(layout: &ChunkLayout) -> Self {
+        let lane = load(&const { ascending() });
+        let bit_of = |bits: u32| _mm512_mullo_epi32(lane, _mm512_set1_epi32(bits as i32));
+        // Byte indices b, b+1, b+2, b+3 in each lane.
+        let bytes_of = |bit: __m512i| {
+            let byte = _mm512_srli_epi32::<3>(bit);
+            let four = _mm512_mullo_epi32(byte, _mm512_set1_epi32(0x0101_0101));
+            _mm512_add_epi8(four, _mm512_set1_epi32(0x0302_0100))
+        };
+        let raw_bits = layout.raw_bits();
+        let (raw, radius) = (bit_of(raw_bits), bit_of(layout.radius_bits.into()));
+        let seven = _mm512_set1_epi32(7);
+        Self {
+            layout: *layout,
+            raw_bits,
+            raw_bytes: bytes_of(raw),
+            raw_shift: _mm512_and_si512(raw, seven),
+            raw_mask: _mm512_set1_epi32((1 << raw_bits) - 1),
+            radius_bytes: bytes_of(radius),
+            radius_shift: _mm512_and_si512(radius, seven),
+            radius_mask: _mm512_set1_epi32((1 << layout.radius_bits) - 1),
+            reciprocal: _mm512_set1_epi32((1u32 << 22).div_ceil(layout.members.into()) as i32),
+            count: _mm512_set1_epi32(layout.members.into()),
+            last: _mm512_set1_epi32(layout.codes() as i32 - 1),
+        }
+    }
+
+    /// Chunks 16·`step` … of a row; behind its end, some code.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(crate) fn codes(&self, row: &[u8], step: usize) -> Codes {
+        let layout = &self.layout;
+        let field = |plane: &[u8], start: usize, bytes, shift, mask| {
+            let source = load_bytes(&plane[start..plane.len().min(start + 64)]);
+            let four = _mm512_permutexvar_epi8(bytes, source);
+            _mm512_and_si512(_mm512_srlv_epi32(four, shift), mask)
+        };
+        let raw_plane = &row[2..layout.digits_at()];
+        let at = 2 * step * self.raw_bits as usize;
+        let mut codes = field(raw_plane, at, self.raw_bytes, self.raw_shift, self.raw_mask);
+        if layout.radix {
+            let nines = self.digits(&row[layout.digits_at()..layout.radii_at()], step);
+            codes = _mm512_or_si512(codes, _mm512_sll_epi32(nines, _mm_cvtsi32_si128(self.raw_bits as i32)));
+        } else {
+            codes = _mm512_min_epu32(codes, self.last);
+        }
+        let radius_plane = &row[layout.radii_at()..layout.flags_at()];
+        let at = 2 * step * usize::from(layout.radius_bits);
+        let radii = field(radius_plane, at, self.radius_bytes, self.radius_shift, self.radius_mask);
+        let units = _mm512_srli_epi32::<22>(_mm512_mullo_epi32(codes, self.reciprocal));
+        let members = _mm512_sub_epi32(codes, _mm512_mullo_epi32(units, self.count));
+        Codes { units, members, radii }
+    }
+
+    /// Base-9 digits.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn digits(&self, plane: &[u8], step: usize) -> __m512i {
+        let table = &DIGITS[step];
+        let source = load_bytes(&plane[table.first..plane.len().min(table.first + 64)]);
+        let digit = |bytes: &[u32; 16], factors: &[u32; 16]| {
+            let byte = _mm512_maskz_permutexvar_epi8(0x1111_1111_1111_1111, load(bytes), source);
+            let above = _mm512_srli_epi32::<16>(_mm512_mullo_epi32(byte, load(factors)));
+            let third = _mm512_srli_epi32::<9>(_mm512_mullo_epi32(above, _mm512_set1_epi32(171)));
+            _mm512_sub_epi32(above, _mm512_add_epi32(third, _mm512_slli_epi32::<1>(third)))
+        };
+        let low = digit(&table.bytes[0], &table.factors[0]);
+        let high = digit(&table.bytes[1], &table.factors[1]);
+        _mm512_add_epi32(low, _mm512_add_epi32(high, _mm512_slli_epi32::<1>(high)))
+    }
+}
+
+const fn ascending() -> [u32; 16] {
+    let mut lanes = [0; 16];
+    let mut i = 0;
+    while i < 16 {
+        lanes[i] = i as u32;
+        i += 1;
+    }
+    lanes
+}
+
+/// Where the two base-3 digits of 16 chunks are, and what brings them to the lowest place: ⌈2¹⁶/3ⁿ⌉, exact for a byte.
+struct DigitStep {
+    /// The plane's byte that the others count from.
+    first: usize,
+    bytes: [[u32; 16]; 2],
+    factors: [[u32; 16]; 2],
+}
+
+static DIGITS: [DigitStep; scalar::MAX_CHUNKS.div_ceil(16)] = {
+    const NONE: DigitStep = DigitStep { first: 0, bytes: [[0; 16]; 2], factors: [[0; 16]; 2] };
+    let mut steps = [NONE; scalar::MAX_CHUNKS.div_ceil(16)];
+    let mut step = 0;
+    while step < steps.len() {
+        steps[step].first = 32 * step / 5;
+        let mut i = 0;
+        while i < 32 {
+            let digit = 32 * step + i;
+            steps[step].bytes[i % 2][i / 2] = (digit / 5 - steps[step].first) as u32;
+            steps[step].factors[i % 2][i / 2] = [65536u32, 21846, 7282, 2428, 810][digit % 5];
+            i += 1;
+        }
+        step += 1;
+    }
+    steps
+};
+
+/// Components of the units, ready to be looked up.
+struct Units([[__m512; 2]; 4]);
+
+impl Units {
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn new() -> Self {
+        let half = |c: usize, half: usize| _mm512_castsi512_ps(load(&UNIT_BITS[c][half]));
+        let both = |c: usize| [half(c, 0), half(c, 1)];
+        Self([both(0), both(1), both(2), both(3)])
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn of(&self, units: __m512i) -> Planes {
+        each!([low, high] in self.0 => _mm512_permutex2var_ps(low, units, high))
+    }
+}
+
+static UNIT_BITS: [[[u32; 16]; 2]; 4] = {
+    let mut bits = [[[0; 16]; 2]; 4];
+    let mut p = 0;
+    while p < 24 {
+        let mut c = 0;
+        while c < 4 {
+            bits[c][p / 16][p % 16] = UNITS[p][c].to_bits();
+            c += 1;
+        }
+        p += 1;
+    }
+    bits
+};
+
+/// Decodes rows.
+struct Decoder<'a> {
+    unpack: Unpack,
+    units: Units,
+    set: &'a QuaternionSet<'a>,
+    limit: f32,
+}
+
+impl<'a> Decoder<'a> {
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn new(layout: &ChunkLayout, set: &'a QuaternionSet<'a>) -> Self {
+        Self { unpack: Unpack::new(layout), units: Units::new(), set, limit: layout.radius_limit().into() }
+    }
+
+    /// The value of one step of a row's radii.
+    #[inline]
+    fn unit(&self, row: &[u8]) -> f32 {
+        vectors::scalar::row_scale(row) / self.limit
+    }
+
+    /// Chunks 16·`step` … of a row.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn planes(&self, row: &[u8], unit: f32, step: usize) -> Planes {
+        let codes = self.unpack.codes(row, step);
+        let q = gather_members(self.set, &to_bytes(codes.members));
+        let radius = _mm512_mul_ps(_mm512_cvtepi32_ps(codes.radii), _mm512_set1_ps(unit));
+        each!(c in product(&self.units.of(codes.units), &q) => _mm512_mul_ps(c, radius))
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn decode(&self, row: &[u8], out: &mut [f32]) {
+        let unit = self.unit(row);
+        for (step, out) in out.chunks_mut(64).enumerate() {
+            store_chunks(out, self.planes(row, unit, step));
+        }
+    }
+
+    /// Adds to run `step` of Q outputs, which lie `width` values apart in `acc`; their weights `count` apart. The sums
+    /// stay in registers, as components, while the rows go by.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn accumulate<const Q: usize>(
+        &self,
+        bytes: &[u8],
+        (weights, count): (&[f32], usize),
+        (acc, width): (&mut [f32], usize),
+        step: usize,
+    ) {
+        let run = |q: usize| q * width + 64 * step..q * width + width.min(64 * (step + 1));
+        let mut sums = [[_mm512_setzero_ps(); 4]; Q];
+        for (q, sums) in sums.iter_mut().enumerate() {
+            *sums = load_chunks(&acc[run(q)]);
+        }
+        for (r, row) in bytes.chunks_exact(self.unpack.layout.row_bytes()).enumerate() {
+            let planes = self.planes(row, self.unit(row), step);
+            for (q, sums) in sums.iter_mut().enumerate() {
+                let weight = _mm512_set1_ps(weights[q * count + r]);
+                for (sum, x) in sums.iter_mut().zip(&planes) {
+                    *sum = _mm512_add_ps(*sum, _mm512_mul_ps(weight, *x));
+                }
+            }
+        }
+        for (q, sums) in sums.into_iter().enumerate() {
+            store_chunks(&mut acc[run(q)], sums);
+        }
+    }
+}
+
+/// Stores up to 16 chunks.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn store_chunks(out: &mut [f32], planes: Planes) {
+    for (part, row) in interleave(planes).into_iter().enumerate() {
+        let rest = out.len().saturating_sub(16 * part);
+        let mask = if rest < 16 { (1 << rest) - 1 } else { !0 };
+        // SAFETY: a masked store touches no value whose mask bit is clear, and those that are set are inside `out`.
+        unsafe { _mm512_mask_storeu_ps(out.as_mut_ptr().wrapping_add(16 * part), mask, row) };
+    }
+}
+
+/// unit·q.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn product(unit: &Planes, q: &Planes) -> Planes {
+    let ([a, b, c, d], [w, x, y, z]) = (*unit, *q);
+    let m = |a, b| _mm512_mul_ps(a, b);
+    let plus = |a, b| _mm512_add_ps(a, b);
+    let minus = |a, b| _mm512_sub_ps(a, b);
+    [
+        minus(minus(m(a, w), m(b, x)), plus(m(c, y), m(d, z))),
+        plus(plus(m(a, x), m(b, w)), minus(m(c, z), m(d, y))),
+        plus(plus(m(a, y), m(c, w)), minus(m(d, x), m(b, z))),
+        plus(plus(m(a, z), m(d, w)), minus(m(b, y), m(c, x))),
+    ]
+}
+
+/// From components to 16 quaternions, one after the other.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn interleave([w, x, y, z]: Planes) -> [__m512; 4] {
+    let pd = |a| _mm512_castps_pd(a);
+    let (wx_low, wx_high) = (pd(_mm512_unpacklo_ps(w, x)), pd(_mm512_unpackhi_ps(w, x)));
+    let (yz_low, yz_high) = (pd(_mm512_unpacklo_ps(y, z)), pd(_mm512_unpackhi_ps(y, z)));
+    // Register i holds chunks i, 4 + i, 8 + i, 12 + i.
+    let ps = |a| _mm512_castpd_ps(a);
+    let [a, b, c, d] = [
+        ps(_mm512_unpacklo_pd(wx_low, yz_low)),
+        ps(_mm512_unpackhi_pd(wx_low, yz_low)),
+        ps(_mm512_unpacklo_pd(wx_high, yz_high)),
+        ps(_mm512_unpackhi_pd(wx_high, yz_high)),
+    ];
+    let (ab_low, ab_high) = (_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xee>(a, b));
+    let (cd_low, cd_high) = (_mm512_shuffle_f32x4::<0x44>(c, d), _mm512_shuffle_f32x4::<0xee>(c, d));
+    [
+        _mm512_shuffle_f32x4::<0x88>(ab_low, cd_low),
+        _mm512_shuffle_f32x4::<0xdd>(ab_low, cd_low),
+        _mm512_shuffle_f32x4::<0x88>(ab_high, cd_high),
+        _mm512_shuffle_f32x4::<0xdd>(ab_high, cd_high),
+    ]
+}
+
+/// Rows that stay in the nearest cache while all their chunks are read.
+const ROWS: usize = 256;
+
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn decode_quaternions(layout: &ChunkLayout, set: &QuaternionSet, row: &[u8], out: &mut [f32]) {
+    Decoder::new(layout, set).decode(row, out);
+}
+
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn accumulate_quaternions(
+    layout: &ChunkLayout,
+    set: &QuaternionSet,
+    bytes: &[u8],
+    weights: &[f32],
+    acc: &mut [f32],
+) {
+    let (count, width) = (bytes.len() / layout.row_bytes(), 4 * layout.chunks);
+    let decoder = Decoder::new(layout, set);
+    let outputs = acc.len() / width;
+    let mut q = 0;
+    while q < outputs {
+        let taken = match outputs - q {
+            1 => 1,
+            2 | 3 => 2,
+            _ => 4,
+        };
+        for (block, rows) in bytes.chunks(ROWS * layout.row_bytes()).enumerate() {
+            let weights = (&weights[q * count + block * ROWS..], count);
+            for step in 0..layout.chunks.div_ceil(16) {
+                let acc = (&mut acc[q * width..], width);
+                match taken {
+                    1 => decoder.accumulate::<1>(rows, weights, acc, step),
+                    2 => decoder.accumulate::<2>(rows, weights, acc, step),
+                    _ => decoder.accumulate::<4>(rows, weights, acc, step),
+                }
+            }
+        }
+        q += taken;
+    }
+}

@@ -1,0 +1,302 @@
+//! Directions in four dimensions as products of quaternions: the group of 24 Hurwitz units, rows of coded chunks,
+//! and an index that finds the best product without trying all.
+//!
+//! A *member* is a unit quaternion of a set of S. Code p·S + s stands for unit `p` times member `s` (Hamilton's
+//! product, components in the order 1, i, j, k). The group is closed, so the inner product of u with all 24 products
+//! of one member needs one multiplication: <u, unit·member> = <u·member*, unit> (* conjugates), and the best unit for
+//! y = u·member* has the inner product max(‖y‖∞, ‖y‖₁/2).
+
+use super::scalar;
+use crate::vectors;
+
+/// The Hurwitz units: ±1, ±i, ±j, ±k, then 8 + b: ½(±1±i±j±k), where bit c of b makes component c negative.
+pub const UNITS: [[f32; 4]; 24] = {
+    let mut units = [[0.0; 4]; 24];
+    let mut p = 0;
+    while p < 24 {
+        let mut c = 0;
+        while c < 4 {
+            units[p][c] = DOUBLE_UNITS[p][c] as f32 * 0.5;
+            c += 1;
+        }
+        p += 1;
+    }
+    units
+};
+
+/// Twice the units, in integers.
+const DOUBLE_UNITS: [[i8; 4]; 24] = {
+    let mut units = [[0; 4]; 24];
+    let mut p = 0;
+    while p < 8 {
+        units[p][p / 2] = if p % 2 == 0 { 2 } else { -2 };
+        p += 1;
+    }
+    while p < 24 {
+        let mut c = 0;
+        while c < 4 {
+            units[p][c] = if (p - 8) >> c & 1 == 0 { 1 } else { -1 };
+            c += 1;
+        }
+        p += 1;
+    }
+    units
+};
+
+/// `TURNS[c][p]`: which unit is unit `p` times the `c`-th of 1, i, j, k. Component c of unit*·q is <q, that unit>.
+pub(crate) const TURNS: [[u8; 24]; 4] = {
+    let mut turns = [[0; 24]; 4];
+    let mut c = 0;
+    while c < 4 {
+        let mut p = 0;
+        while p < 24 {
+            let product = multiply_doubles(DOUBLE_UNITS[p], DOUBLE_UNITS[2 * c]);
+            let mut found = 0;
+            while !same(DOUBLE_UNITS[found], product) {
+                found += 1;
+            }
+            turns[c][p] = found as u8;
+            p += 1;
+        }
+        c += 1;
+    }
+    turns
+};
+
+const fn multiply_doubles(a: [i8; 4], b: [i8; 4]) -> [i8; 4] {
+    [
+        (a[0] * b[0] - a[1] * b[1] - a[2] * b[2] - a[3] * b[3]) / 2,
+        (a[0] * b[1] + a[1] * b[0] + a[2] * b[3] - a[3] * b[2]) / 2,
+        (a[0] * b[2] - a[1] * b[3] + a[2] * b[0] + a[3] * b[1]) / 2,
+        (a[0] * b[3] + a[1] * b[2] - a[2] * b[1] + a[3] * b[0]) / 2,
+    ]
+}
+
+const fn same(a: [i8; 4], b: [i8; 4]) -> bool {
+    a[0] == b[0] && a[1] == b[1] && a[2] == b[2] && a[3] == b[3]
+}
+
+/// Where the parts of a row of coded chunks lie: an f16 scale, the raw plane of direction codes, their digit plane,
+/// the plane of radius codes, the plane of flags. Planes are little-endian bit streams, least significant bit
+/// first, and start on a byte.
+///
+/// In mixed radix, 24·S = 9·2^k: the low k bits of a code go to the raw plane, and the base-9 digit above them as two
+/// base-3 digits, the lower first, to the digit plane, five to a byte; the last byte holds what is left. Otherwise a
+/// code is ⌈log2 24·S⌉ whole bits of the raw plane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ChunkLayout {
+    /// Chunks of four values in a row.
+    pub chunks: usize,
+    /// Members of the set, S: 1 to 255.
+    pub members: u8,
+    /// Bits of a radius code, 1 to 6.
+    pub radius_bits: u8,
+    /// Mixed radix: S is 3·2ⁿ.
+    pub radix: bool,
+    /// Whether a plane with a bit a chunk is stored, for the caller's use.
+    pub flags: bool,
+}
+
+impl ChunkLayout {
+    /// Number of codes, 24·S.
+    #[must_use]
+    pub const fn codes(&self) -> u32 {
+        24 * self.members as u32
+    }
+
+    /// Bits of a code in the raw plane.
+    #[must_use]
+    pub const fn raw_bits(&self) -> u32 {
+        if self.radix {
+            self.codes().trailing_zeros()
+        } else {
+            u32::BITS - (self.codes() - 1).leading_zeros()
+        }
+    }
+
+    /// The largest radius code.
+    #[must_use]
+    pub const fn radius_limit(&self) -> u8 {
+        (0xff_u32 >> (8 - self.radius_bits)) as u8
+    }
+
+    /// Byte at which the digit plane starts.
+    #[must_use]
+    pub const fn digits_at(&self) -> usize {
+        2 + (self.chunks * self.raw_bits() as usize).div_ceil(8)
+    }
+
+    /// Byte at which the radius plane starts.
+    #[must_use]
+    pub const fn radii_at(&self) -> usize {
+        self.digits_at() + if self.radix { (2 * self.chunks).div_ceil(5) } else { 0 }
+    }
+
+    /// Byte at which the flags start.
+    #[must_use]
+    pub const fn flags_at(&self) -> usize {
+        self.radii_at() + (self.chunks * self.radius_bits as usize).div_ceil(8)
+    }
+
+    /// Bytes of a row.
+    #[must_use]
+    pub const fn row_bytes(&self) -> usize {
+        self.flags_at() + if self.flags { self.chunks.div_ceil(8) } else { 0 }
+    }
+
+    /// Whether the numbers are in their ranges.
+    #[must_use]
+    pub const fn is_valid(&self) -> bool {
+        self.chunks >= 1
+            && self.chunks <= crate::MAX_DIM / 4
+            && self.members >= 1
+            && self.radius_bits >= 1
+            && self.radius_bits <= 6
+            && (!self.radix || self.codes() >> self.raw_bits() == 9)
+    }
+}
+
+/// How norms become radius codes: min(limit, ⌊norm·factor + ½⌋).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RadiusSteps {
+    /// Steps a unit of the norm; finite, not negative.
+    pub factor: f32,
+    /// The largest code.
+    pub limit: u8,
+}
+
+/// A set of members, at most 255, with what kernels need of it.
+#[derive(Clone, Copy, Debug)]
+pub struct QuaternionSet<'a> {
+    /// Unit quaternions.
+    pub members: &'a [[f32; 4]],
+    /// The same times 127, rounded: for scores.
+    pub ints: &'a [[i8; 4]],
+    /// Finds candidates for the best code; without it, every member is tried.
+    pub index: Option<QuaternionIndex<'a>>,
+}
+
+/// A member times 127, rounded to nearest, ties to even.
+#[must_use]
+pub fn quaternion_ints(member: [f32; 4]) -> [i8; 4] {
+    member.map(|c| vectors::scalar::rint(c * 127.0) as i8)
+}
+
+/// Steps of the index's grid along each axis.
+pub const INDEX_GRID: usize = 16;
+
+/// Entries of an index's table of cells.
+pub const INDEX_CELLS: usize = INDEX_GRID * INDEX_GRID * INDEX_GRID;
+
+/// Bytes behind the last list of an index, so that kernels may read a few at a time.
+pub const INDEX_PADDING: usize = 256;
+
+/// Which members can be the best for directions in a part of space.
+///
+/// Turning a direction by the inverse of its nearest unit brings it to w ≥ |x|+|y|+|z|, an octahedron in the
+/// coordinates g = (x, y, z)/w. A grid of [`INDEX_GRID`]³ cells divides the cube \[-1, 1]³ around it, the last axis
+/// fastest, and a cell lists, in ascending order, every member that can win anywhere in it. The lists are the work of
+/// whoever builds them; with a margin for rounding, only speed depends on the index, never the result.
+#[derive(Clone, Copy, Debug)]
+pub struct QuaternionIndex<'a> {
+    cells: &'a [u32; INDEX_CELLS],
+    lists: &'a [u8],
+    members: usize,
+}
+
+/// The tables behind a [`QuaternionIndex`].
+#[cfg(feature = "alloc")]
+#[derive(Clone, Debug)]
+pub struct QuaternionIndexTables {
+    cells: alloc::boxed::Box<[u32; INDEX_CELLS]>,
+    lists: alloc::boxed::Box<[u8]>,
+    members: usize,
+}
+
+#[cfg(feature = "alloc")]
+impl QuaternionIndexTables {
+    /// See [`QuaternionIndex::new`].
+    ///
+    /// # Panics
+    /// As there.
+    #[must_use]
+    pub fn new(
+        members: usize,
+        cells: alloc::boxed::Box<[u32; INDEX_CELLS]>,
+        lists: alloc::boxed::Box<[u8]>,
+    ) -> Self {
+        let _checked = QuaternionIndex::new(members, &cells, &lists);
+        Self { cells, lists, members }
+    }
+
+    /// The index, to give to kernels.
+    #[must_use]
+    pub fn index(&self) -> QuaternionIndex<'_> {
+        QuaternionIndex { cells: &self.cells, lists: &self.lists, members: self.members }
+    }
+
+    /// Bytes of the tables.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        core::mem::size_of_val(&*self.cells) + self.lists.len()
+    }
+}
+
+impl<'a> QuaternionIndex<'a> {
+    /// A cell is its list's offset · 256 + length, at least 1; `lists` has [`INDEX_PADDING`] more bytes at its end.
+    ///
+    /// # Panics
+    /// Where a list leaves `lists`, or names a member that a set of `members` does not have.
+    #[must_use]
+    pub const fn new(members: usize, cells: &'a [u32; INDEX_CELLS], lists: &'a [u8]) -> Self {
+        let end = lists.len().saturating_sub(INDEX_PADDING);
+        let mut i = 0;
+        while i < INDEX_CELLS {
+            let (start, length) = ((cells[i] >> 8) as usize, (cells[i] & 0xff) as usize);
+            assert!(length > 0 && start + length <= end, "a list is not inside the lists");
+            i += 1;
+        }
+        let mut i = 0;
+        while i < lists.len() {
+            assert!((lists[i] as usize) < members, "a list names a member that does not exist");
+            i += 1;
+        }
+        Self { cells, lists, members }
+    }
+
+    /// Number of members of the set it was built for.
+    #[must_use]
+    pub fn members(&self) -> usize {
+        self.members
+    }
+
+    /// The table of cells, and the lists: offsets and lengths are inside them, with the padding to spare.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    pub(crate) fn tables(&self) -> (&'a [u32; INDEX_CELLS], &'a [u8]) {
+        (self.cells, self.lists)
+    }
+
+    /// The candidates for a chunk.
+    #[inline(always)]
+    pub(crate) fn candidates(&self, u: &[f32; 4]) -> &'a [u8] {
+        let cell = self.cells[cell_of(u)];
+        &self.lists[(cell >> 8) as usize..][..(cell & 0xff) as usize]
+    }
+}
+
+/// The cell of a direction: multiplied from the left by the inverse of its nearest unit, then divided by w.
+#[inline(always)]
+fn cell_of(u: &[f32; 4]) -> usize {
+    let [a, b, c, d] = UNITS[scalar::nearest_unit(u).1];
+    let [w, x, y, z] = *u;
+    let scale = 1.0 / ((a * w + b * x) + (c * y + d * z));
+    let step = |numerator: f32| {
+        let at = (numerator * scale + 1.0) * (INDEX_GRID as f32 / 2.0);
+        // The cast saturates: a rounding beyond the cube, or a NaN, stays in the table.
+        (at as usize).min(INDEX_GRID - 1)
+    };
+    let x_step = step((a * x - b * w) + (d * y - c * z));
+    let y_step = step((a * y - c * w) + (b * z - d * x));
+    let z_step = step((a * z - d * w) + (c * x - b * y));
+    (x_step * INDEX_GRID + y_step) * INDEX_GRID + z_step
+}

@@ -1,0 +1,275 @@
+//! Chunks of four values as a radius and a product of quaternions: the specification.
+
+use super::layout::{ChunkLayout, QuaternionSet, RadiusSteps, TURNS, UNITS};
+use crate::codes::scalar::{BitReader, BitWriter};
+use crate::vectors;
+use crate::vectors::scalar::row_scale;
+
+/// Chunks of the widest vector.
+pub(crate) const MAX_CHUNKS: usize = crate::MAX_DIM / 4;
+
+/// √((w²+x²) + (y²+z²)) of each chunk.
+#[inline(always)]
+pub(crate) fn chunk_norms(x: &[f32], norms: &mut [f32]) {
+    for ([w, x, y, z], norm) in x.as_chunks::<4>().0.iter().zip(norms) {
+        *norm = libm::sqrtf((w * w + x * x) + (y * y + z * z));
+    }
+}
+
+/// radius = min(limit, ⌊norm·factor + ½⌋); code = the best product's, 0 where the radius is 0.
+#[inline(always)]
+pub(crate) fn quaternion_encode(
+    set: &QuaternionSet,
+    x: &[f32],
+    norms: &[f32],
+    steps: RadiusSteps,
+    codes: &mut [u16],
+    radii: &mut [u8],
+) {
+    let coded = codes.iter_mut().zip(radii);
+    for ((chunk, norm), (code, radius)) in x.as_chunks::<4>().0.iter().zip(norms).zip(coded) {
+        *radius = radius_code(*norm, steps);
+        *code = if *radius == 0 { 0 } else { best_product(set, chunk) };
+    }
+}
+
+#[inline(always)]
+pub(crate) fn radius_code(norm: f32, RadiusSteps { factor, limit }: RadiusSteps) -> u8 {
+    let steps = norm * factor + 0.5;
+    if steps < f32::from(limit) { steps as u8 } else { limit }
+}
+
+/// The code p·S + s of the largest inner product, the lowest on ties.
+#[inline(always)]
+pub(crate) fn best_product(set: &QuaternionSet, u: &[f32; 4]) -> u16 {
+    match set.index {
+        Some(index) => best_of(set, u, index.candidates(u).iter().map(|s| usize::from(*s))),
+        None => best_of(set, u, 0..set.members.len()),
+    }
+}
+
+#[inline(always)]
+fn best_of(set: &QuaternionSet, u: &[f32; 4], candidates: impl Iterator<Item = usize>) -> u16 {
+    let (mut best, mut code) = (-1.0, usize::MAX);
+    for s in candidates {
+        let (product, p) = nearest_unit(&times_conjugate(u, &set.members[s]));
+        let candidate = p * set.members.len() + s;
+        if product > best || (product == best && candidate < code) {
+            (best, code) = (product, candidate);
+        }
+    }
+    code as u16
+}
+
+/// u·q*: four sums of four products, by pairs.
+#[inline(always)]
+pub(crate) fn times_conjugate(u: &[f32; 4], q: &[f32; 4]) -> [f32; 4] {
+    let ([w, x, y, z], [a, b, c, d]) = (*u, *q);
+    [
+        (w * a + x * b) + (y * c + z * d),
+        (x * a - w * b) + (z * c - y * d),
+        (y * a - w * c) + (x * d - z * b),
+        (z * a - w * d) + (y * b - x * c),
+    ]
+}
+
+/// The largest inner product with a unit, max(‖y‖∞, ‖y‖₁/2), and which unit has it: the axis on ties, the lowest of
+/// several; -0 counts as positive.
+#[inline(always)]
+pub(crate) fn nearest_unit(y: &[f32; 4]) -> (f32, usize) {
+    let [w, x, y_, z] = y.map(f32::abs);
+    let half = ((w + x) + (y_ + z)) * 0.5;
+    let (mut axis, mut at) = (w, 0);
+    for (component, value) in [x, y_, z].into_iter().enumerate() {
+        if value > axis {
+            (axis, at) = (value, component + 1);
+        }
+    }
+    if axis >= half {
+        (axis, 2 * at + usize::from(y[at] < 0.0))
+    } else {
+        (half, (0..4).fold(8, |p, c| p + (usize::from(y[c] < 0.0) << c)))
+    }
+}
+
+/// The row behind its scale, and before its flags.
+#[inline(always)]
+pub(crate) fn pack_chunks(layout: &ChunkLayout, codes: &[u16], radii: &[u8], row: &mut [u8]) {
+    let raw_bits = layout.raw_bits();
+    let mut raw = BitWriter::new(&mut row[2..layout.digits_at()]);
+    for code in codes {
+        raw.push(u32::from(*code) & ((1 << raw_bits) - 1), raw_bits);
+    }
+    raw.finish();
+    let digit_plane = &mut row[layout.digits_at()..layout.radii_at()];
+    for (i, byte) in digit_plane.iter_mut().enumerate() {
+        let digit = |j: usize| codes.get(j / 2).map_or(0, |code| digits(code >> raw_bits)[j % 2]);
+        *byte = (0..5).rev().fold(0, |sum, j| sum * 3 + digit(5 * i + j));
+    }
+    let mut plane = BitWriter::new(&mut row[layout.radii_at()..layout.flags_at()]);
+    for radius in radii {
+        plane.push(u32::from(*radius), layout.radius_bits.into());
+    }
+    plane.finish();
+}
+
+/// The two base-3 digits of a base-9 digit, the lower first.
+#[inline(always)]
+fn digits(digit: u16) -> [u8; 2] {
+    [(digit % 3) as u8, (digit / 3) as u8]
+}
+
+/// What [`pack_chunks`] wrote. Any bytes are allowed: what is no digit counts modulo 3, codes above the last one
+/// become the last one.
+#[inline(always)]
+pub(crate) fn unpack_chunks(layout: &ChunkLayout, row: &[u8], codes: &mut [u16], radii: &mut [u8]) {
+    let raw_bits = layout.raw_bits();
+    let mut raw = BitReader::new(&row[2..layout.digits_at()]);
+    for code in codes.iter_mut() {
+        *code = raw.take(raw_bits) as u16;
+    }
+    if layout.radix {
+        let digit_plane = &row[layout.digits_at()..layout.radii_at()];
+        let digit = |j: usize| (digit_plane[j / 5] / [1, 3, 9, 27, 81][j % 5]) % 3;
+        for (i, code) in codes.iter_mut().enumerate() {
+            *code |= u16::from(digit(2 * i) + 3 * digit(2 * i + 1)) << raw_bits;
+        }
+    } else {
+        let last = (layout.codes() - 1) as u16;
+        for code in codes.iter_mut() {
+            *code = (*code).min(last);
+        }
+    }
+    let mut plane = BitReader::new(&row[layout.radii_at()..layout.flags_at()]);
+    for radius in radii {
+        *radius = plane.take(layout.radius_bits.into()) as u8;
+    }
+}
+
+/// unit·q: four sums of four products, by pairs.
+#[inline(always)]
+pub(crate) fn product(unit: &[f32; 4], q: &[f32; 4]) -> [f32; 4] {
+    let ([a, b, c, d], [w, x, y, z]) = (*unit, *q);
+    [
+        (a * w - b * x) - (c * y + d * z),
+        (a * x + b * w) + (c * z - d * y),
+        (a * y + c * w) + (d * x - b * z),
+        (a * z + d * w) + (b * y - c * x),
+    ]
+}
+
+/// The value of one step of the radius.
+#[inline(always)]
+pub(crate) fn radius_unit(layout: &ChunkLayout, row: &[u8]) -> f32 {
+    row_scale(row) / f32::from(layout.radius_limit())
+}
+
+/// out = (radius · (row scale/limit)) · (unit·member).
+#[inline(always)]
+pub(crate) fn decode_quaternions(layout: &ChunkLayout, set: &QuaternionSet, row: &[u8], out: &mut [f32]) {
+    let (mut codes, mut radii) = ([0; MAX_CHUNKS], [0; MAX_CHUNKS]);
+    let (codes, radii) = (&mut codes[..layout.chunks], &mut radii[..layout.chunks]);
+    unpack_chunks(layout, row, codes, radii);
+    let unit = radius_unit(layout, row);
+    for ((code, radius), out) in codes.iter().zip(radii).zip(out.as_chunks_mut::<4>().0) {
+        let (p, s) = split_code(*code, set.members.len());
+        let radius = f32::from(*radius) * unit;
+        *out = product(&UNITS[p], &set.members[s]).map(|c| c * radius);
+    }
+}
+
+#[inline(always)]
+fn split_code(code: u16, members: usize) -> (usize, usize) {
+    (usize::from(code) / members, usize::from(code) % members)
+}
+
+/// A query's chunk: the inner products with the 24 units, as integers of at most ±127, and what the product of one
+/// unit and one 127th is worth.
+pub(crate) struct ChunkQuery {
+    pub(crate) ints: [i8; 24],
+    pub(crate) unit: f32,
+}
+
+impl ChunkQuery {
+    /// The inner products are ±w, ±x, ±y, ±z and ½((±w±x) + (±y±z)); the largest becomes 127, the others are rounded
+    /// to even. All are 0 where the largest is so small that 127 divided by it is infinite.
+    #[inline(always)]
+    pub(crate) fn new(q: &[f32; 4]) -> Self {
+        let signed = |c: usize, negative: bool| if negative { -q[c] } else { q[c] };
+        let dot = |p: usize| match p {
+            0..8 => signed(p / 2, p % 2 == 1),
+            _ => {
+                let part = |c: usize| signed(c, (p - 8) >> c & 1 == 1);
+                ((part(0) + part(1)) + (part(2) + part(3))) * 0.5
+            }
+        };
+        let (max, _) = nearest_unit(q);
+        let factor = 127.0 / max;
+        if factor.is_infinite() {
+            return Self { ints: [0; 24], unit: 0.0 };
+        }
+        let mut ints = [0; 24];
+        for (p, int) in ints.iter_mut().enumerate() {
+            *int = vectors::scalar::rint(dot(p) * factor) as i8;
+        }
+        Self { ints, unit: (max / 127.0) / 127.0 }
+    }
+
+    /// <unit*·query, member> in integers.
+    #[inline(always)]
+    fn dot(&self, p: usize, member: &[i8; 4]) -> i32 {
+        (0..4).map(|c| i32::from(self.ints[usize::from(TURNS[c][p])]) * i32::from(member[c])).sum()
+    }
+}
+
+/// score\[query]\[row] = (Σ over chunks, ascending, of f32(dot·radius)·(chunk's unit)) · (row scale/limit), where dot is
+/// the integer inner product of the query's chunk, turned back by the code's unit, and the code's member.
+#[inline(always)]
+pub(crate) fn score_quaternions(
+    layout: &ChunkLayout,
+    set: &QuaternionSet,
+    bytes: &[u8],
+    queries: &[&[f32]],
+    scores: &mut [f32],
+) {
+    let count = bytes.len() / layout.row_bytes();
+    let (mut codes, mut radii) = ([0; MAX_CHUNKS], [0; MAX_CHUNKS]);
+    let (codes, radii) = (&mut codes[..layout.chunks], &mut radii[..layout.chunks]);
+    for (query, scores) in queries.iter().zip(scores.chunks_exact_mut(count.max(1))) {
+        let mut turned = [const { ChunkQuery { ints: [0; 24], unit: 0.0 } }; MAX_CHUNKS];
+        for (turned, q) in turned.iter_mut().zip(query.as_chunks::<4>().0) {
+            *turned = ChunkQuery::new(q);
+        }
+        for (row, score) in bytes.chunks_exact(layout.row_bytes()).zip(scores) {
+            unpack_chunks(layout, row, codes, radii);
+            let mut sum = 0.0;
+            for ((code, radius), query) in codes.iter().zip(radii.iter()).zip(&turned) {
+                let (p, s) = split_code(*code, set.members.len());
+                sum += (query.dot(p, &set.ints[s]) * i32::from(*radius)) as f32 * query.unit;
+            }
+            *score = sum * radius_unit(layout, row);
+        }
+    }
+}
+
+/// acc\[query]\[j] += weight·x̂\[j] with x̂ of [`decode_quaternions`], rows ascending.
+#[inline(always)]
+pub(crate) fn accumulate_quaternions(
+    layout: &ChunkLayout,
+    set: &QuaternionSet,
+    bytes: &[u8],
+    weights: &[f32],
+    acc: &mut [f32],
+) {
+    let (count, width) = (bytes.len() / layout.row_bytes(), 4 * layout.chunks);
+    let mut values = [0.0; crate::MAX_DIM];
+    let values = &mut values[..width];
+    for (r, row) in bytes.chunks_exact(layout.row_bytes()).enumerate() {
+        decode_quaternions(layout, set, row, values);
+        for (weights, acc) in weights.chunks_exact(count).zip(acc.chunks_exact_mut(width)) {
+            for (acc, x) in acc.iter_mut().zip(values.iter()) {
+                *acc += weights[r] * x;
+            }
+        }
+    }
+}

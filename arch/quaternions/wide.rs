@@ -1,0 +1,346 @@
+//! Chunks as products of quaternions: lanes are four candidates in a search, four rows in a score, the four components
+//! of one chunk in decoding.
+
+use super::layout::{ChunkLayout, QuaternionSet, RadiusSteps, TURNS, UNITS};
+use super::scalar::{
+    ChunkQuery, MAX_CHUNKS, best_product, nearest_unit, radius_code, radius_unit, times_conjugate,
+};
+use crate::registers::Registers;
+
+/// Four registers, their elements turned to be the elements of one.
+#[inline(always)]
+fn transpose<L: Registers>([a, b, c, d]: [L::V; 4]) -> [L::V; 4] {
+    let ([ab_even, ab_odd], [cd_even, cd_odd]) = (L::unzip_floats(a, b), L::unzip_floats(c, d));
+    let ([first, third], [second, fourth]) =
+        (L::unzip_floats(ab_even, cd_even), L::unzip_floats(ab_odd, cd_odd));
+    [first, second, third, fourth]
+}
+
+pub(crate) fn quaternion_encode<L: Registers>(
+    set: &QuaternionSet,
+    x: &[f32],
+    norms: &[f32],
+    steps: RadiusSteps,
+    codes: &mut [u16],
+    radii: &mut [u8],
+) {
+    let coded = codes.iter_mut().zip(radii);
+    for ((chunk, norm), (code, radius)) in x.as_chunks::<4>().0.iter().zip(norms).zip(coded) {
+        *radius = radius_code(*norm, steps);
+        *code = match (*radius, set.index) {
+            (0, _) => 0,
+            (_, Some(index)) => {
+                let candidates = index.candidates(chunk);
+                best_of::<L>(set, chunk, candidates.len(), |i| candidates[i].into())
+            }
+            (_, None) => best_of::<L>(set, chunk, set.members.len(), |i| i),
+        };
+    }
+}
+
+/// Ones in the first n of four lanes.
+static FIRST: [[u8; 16]; 5] = {
+    let mut masks = [[0; 16]; 5];
+    let mut at = 0;
+    while at < 5 * 16 {
+        masks[at / 16][at % 16] = if at % 16 < at / 16 * 4 { 0xff } else { 0 };
+        at += 1;
+    }
+    masks
+};
+
+/// The best code among `count` candidates, of which number i is `member(i)`, in ascending order.
+#[inline(always)]
+fn best_of<L: Registers>(
+    set: &QuaternionSet,
+    u: &[f32; 4],
+    count: usize,
+    member: impl Fn(usize) -> usize,
+) -> u16 {
+    let turned = u.map(|c| L::splat_float(c));
+    let magnitude = L::splat_pair(0x7fff_ffff);
+    let half = L::splat_float(0.5);
+    let nothing = L::splat_float(-1.0);
+    let (mut best, mut chosen, mut ties) = (nothing, L::splat(0), L::splat(0));
+    for group in 0..count.div_ceil(4) {
+        let left = count - 4 * group;
+        let at = |i: usize| L::load_floats(&set.members[member(4 * group + i.min(left - 1))]);
+        let q = transpose::<L>([at(0), at(1), at(2), at(3)]);
+        let [w, x, y, z] = times_conjugates::<L>(&turned, &q).map(|c| L::and(c, magnitude));
+        let sum = L::add_floats(L::add_floats(w, x), L::add_floats(y, z));
+        let axis = L::max_floats(L::max_floats(w, x), L::max_floats(y, z));
+        let product = L::max_floats(axis, L::multiply_floats(sum, half));
+        let product = L::select(L::load(&FIRST[left.min(4)]), product, nothing);
+        let better = L::greater(product, best);
+        // What equals the best so far is forgotten when a better one comes.
+        ties = L::select(better, L::splat(0), L::or(ties, L::equal(product, best)));
+        chosen = L::select(better, L::splat_pair(group as u32), chosen);
+        best = L::max_floats(product, best);
+    }
+    let (mut bests, mut groups, mut tied) = ([0.0; 4], [0; 4], [0; 4]);
+    L::store_floats(&mut bests, best);
+    L::store_sums(&mut groups, chosen);
+    L::store_sums(&mut tied, ties);
+    let mut lane = 0;
+    for other in 1..4 {
+        lane = if bests[other] > bests[lane] { other } else { lane };
+    }
+    let winners = bests.iter().filter(|best| **best == bests[lane]).count();
+    if winners > 1 || tied[lane] != 0 {
+        return best_product(set, u);
+    }
+    let s = member(4 * groups[lane] as usize + lane);
+    let (_, p) = nearest_unit(&times_conjugate(u, &set.members[s]));
+    (p * set.members.len() + s) as u16
+}
+
+/// u·q* of four q.
+#[inline(always)]
+fn times_conjugates<L: Registers>([w, x, y, z]: &[L::V; 4], [a, b, c, d]: &[L::V; 4]) -> [L::V; 4] {
+    let m = |a: &L::V, b: &L::V| L::multiply_floats(*a, *b);
+    let plus = |a, b| L::add_floats(a, b);
+    let minus = |a, b| L::sub_floats(a, b);
+    [
+        plus(plus(m(w, a), m(x, b)), plus(m(y, c), m(z, d))),
+        plus(minus(m(x, a), m(w, b)), minus(m(z, c), m(y, d))),
+        plus(minus(m(y, a), m(w, c)), minus(m(x, d), m(z, b))),
+        plus(minus(m(z, a), m(w, d)), minus(m(y, b), m(x, c))),
+    ]
+}
+
+/// Bytes of the widest row, and as many as are read beyond it.
+const ROOM: usize = 2 + MAX_CHUNKS * 13 / 8 + (2 * MAX_CHUNKS).div_ceil(5) + MAX_CHUNKS + 16;
+
+/// The parts of a row's codes, taken from its planes with a few integer instructions each.
+struct Unpack {
+    layout: ChunkLayout,
+    /// ⌈2²²/S⌉: exact for codes below 24·255.
+    reciprocal: u32,
+    bytes: [u8; ROOM],
+}
+
+struct Parts {
+    units: [u8; MAX_CHUNKS],
+    members: [u8; MAX_CHUNKS],
+    radii: [u16; MAX_CHUNKS],
+}
+
+impl Parts {
+    const NONE: Self = Self { units: [0; MAX_CHUNKS], members: [0; MAX_CHUNKS], radii: [0; MAX_CHUNKS] };
+}
+
+impl Unpack {
+    fn new(layout: &ChunkLayout) -> Self {
+        let reciprocal = (1u32 << 22).div_ceil(layout.members.into());
+        Self { layout: *layout, reciprocal, bytes: [0; ROOM] }
+    }
+
+    fn parts(&mut self, row: &[u8], parts: &mut Parts) {
+        let layout = &self.layout;
+        self.bytes[..row.len()].copy_from_slice(row);
+        let raw_bits = layout.raw_bits();
+        let mut codes = [0; MAX_CHUNKS];
+        take_fields(&self.bytes[2..], raw_bits, &mut codes[..layout.chunks.next_multiple_of(4)]);
+        let codes = &mut codes[..layout.chunks];
+        if layout.radix {
+            let mut digits = [[0; 2]; MAX_CHUNKS + 4];
+            let plane = &self.bytes[layout.digits_at()..layout.radii_at()];
+            for (i, byte) in plane.iter().enumerate() {
+                if let Some(place) = digits.as_flattened_mut()[5 * i..].first_chunk_mut() {
+                    *place = DIGITS[usize::from(*byte)];
+                }
+            }
+            for (code, [low, high]) in codes.iter_mut().zip(digits) {
+                *code |= (u16::from(low) + 3 * u16::from(high)) << raw_bits;
+            }
+        } else {
+            let last = (layout.codes() - 1) as u16;
+            codes.iter_mut().for_each(|code| *code = (*code).min(last));
+        }
+        let count = u32::from(layout.members);
+        for ((code, unit), member) in codes.iter().zip(&mut parts.units).zip(&mut parts.members) {
+            let p = (u32::from(*code) * self.reciprocal) >> 22;
+            *unit = p as u8;
+            *member = (u32::from(*code) - p * count) as u8;
+        }
+        let radii = &mut parts.radii[..layout.chunks.next_multiple_of(4)];
+        take_fields(&self.bytes[layout.radii_at()..], layout.radius_bits.into(), radii);
+    }
+}
+
+/// Fields of up to 13 bits, four from each eight bytes.
+#[inline(always)]
+fn take_fields(plane: &[u8], width: u32, fields: &mut [u16]) {
+    let mask = (1 << width) - 1;
+    for (i, fields) in fields.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+        let bit = 4 * i * width as usize;
+        let word = plane[bit / 8..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes)) >> (bit % 8);
+        for (j, field) in (0..).zip(fields) {
+            *field = (word >> (j * width)) as u16 & mask;
+        }
+    }
+}
+
+/// The five base-3 digits of a byte, the lowest first, modulo 3, and room to store them eight at a time.
+static DIGITS: [[u8; 8]; 256] = {
+    let mut table = [[0; 8]; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let (mut rest, mut j) = (byte, 0);
+        while j < 5 {
+            table[byte][j] = (rest % 3) as u8;
+            rest /= 3;
+            j += 1;
+        }
+        byte += 1;
+    }
+    table
+};
+
+/// What multiplies (w, x, y, z), (x, w, w, w), (y, z, x, y) and (z, y, z, x) of a member q to the four sums of unit·q:
+/// the first two and the last two are added, then both, the latter with its first lane's sign turned.
+static FACTORS: [[[f32; 4]; 4]; 24] = {
+    let mut factors = [[[0.0; 4]; 4]; 24];
+    let mut p = 0;
+    while p < 24 {
+        let [a, b, c, d] = UNITS[p];
+        factors[p] = [[a; 4], [-b, b, c, d], [c, c, d, b], [d, -d, -b, -c]];
+        p += 1;
+    }
+    factors
+};
+
+/// The floats of a register in another order, as bytes.
+const fn order(of: [u8; 4]) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    let mut i = 0;
+    while i < 16 {
+        bytes[i] = 4 * of[i / 4] + (i % 4) as u8;
+        i += 1;
+    }
+    bytes
+}
+
+/// Decodes a row whose parts are known.
+#[inline(always)]
+fn decode_parts<L: Registers>(set: &QuaternionSet, parts: &Parts, unit: f32, out: &mut [f32]) {
+    let orders = [order([1, 0, 0, 0]), order([2, 3, 1, 2]), order([3, 2, 3, 1])].map(|order| L::load(&order));
+    let turn = L::load_floats(&[-1.0, 1.0, 1.0, 1.0]);
+    let parts = parts.units.iter().zip(&parts.members).zip(&parts.radii);
+    for (((p, s), radius), out) in parts.zip(out.as_chunks_mut::<4>().0) {
+        let q = L::load_floats(&set.members[usize::from(*s)]);
+        let [f0, f1, f2, f3] = FACTORS[usize::from(*p) % 24].each_ref().map(|f| L::load_floats(f));
+        let [q1, q2, q3] = orders.map(|order| L::lookup(q, order));
+        let first = L::add_floats(L::multiply_floats(f0, q), L::multiply_floats(f1, q1));
+        let second = L::add_floats(L::multiply_floats(f2, q2), L::multiply_floats(f3, q3));
+        let product = L::add_floats(first, L::multiply_floats(second, turn));
+        L::store_floats(out, L::multiply_floats(product, L::splat_float(f32::from(*radius) * unit)));
+    }
+}
+
+pub(crate) fn decode_quaternions<L: Registers>(
+    layout: &ChunkLayout,
+    set: &QuaternionSet,
+    row: &[u8],
+    out: &mut [f32],
+) {
+    let mut parts = Parts::NONE;
+    Unpack::new(layout).parts(row, &mut parts);
+    decode_parts::<L>(set, &parts, radius_unit(layout, row), out);
+}
+
+pub(crate) fn accumulate_quaternions<L: Registers>(
+    layout: &ChunkLayout,
+    set: &QuaternionSet,
+    bytes: &[u8],
+    weights: &[f32],
+    acc: &mut [f32],
+) {
+    let (count, width) = (bytes.len() / layout.row_bytes(), 4 * layout.chunks);
+    let (mut unpack, mut parts, mut values) = (Unpack::new(layout), Parts::NONE, [0.0; crate::MAX_DIM]);
+    for (r, row) in bytes.chunks_exact(layout.row_bytes()).enumerate() {
+        unpack.parts(row, &mut parts);
+        decode_parts::<L>(set, &parts, radius_unit(layout, row), &mut values[..width]);
+        for (weights, acc) in weights.chunks_exact(count).zip(acc.chunks_exact_mut(width)) {
+            let weight = L::splat_float(weights[r]);
+            for (acc, x) in acc.as_chunks_mut::<4>().0.iter_mut().zip(values.as_chunks().0) {
+                let product = L::multiply_floats(weight, L::load_floats(x));
+                L::store_floats(acc, L::add_floats(L::load_floats(acc), product));
+            }
+        }
+    }
+}
+
+/// A query's chunks, each turned back by every unit: four bytes.
+struct Turned {
+    chunks: [[u32; 24]; MAX_CHUNKS],
+    units: [f32; MAX_CHUNKS],
+}
+
+impl Turned {
+    fn fill(&mut self, query: &[f32]) {
+        let places = self.chunks.iter_mut().zip(&mut self.units);
+        for (q, (chunk, unit)) in query.as_chunks::<4>().0.iter().zip(places) {
+            let turned = ChunkQuery::new(q);
+            for (p, word) in chunk.iter_mut().enumerate() {
+                let component = |c: usize| turned.ints[usize::from(TURNS[c][p])] as u8;
+                *word = u32::from_le_bytes([component(0), component(1), component(2), component(3)]);
+            }
+            *unit = turned.unit;
+        }
+    }
+}
+
+/// Four rows, chunk by chunk.
+#[derive(Clone, Copy)]
+struct FourParts {
+    units: [u8; 4],
+    members: [u32; 4],
+    radii: [f32; 4],
+}
+
+pub(crate) fn score_quaternions<L: Registers>(
+    layout: &ChunkLayout,
+    set: &QuaternionSet,
+    bytes: &[u8],
+    queries: &[&[f32]],
+    scores: &mut [f32],
+) {
+    let count = bytes.len() / layout.row_bytes();
+    let (mut unpack, mut parts) = (Unpack::new(layout), Parts::NONE);
+    let mut fours = [FourParts { units: [0; 4], members: [0; 4], radii: [0.0; 4] }; MAX_CHUNKS];
+    let fours = &mut fours[..layout.chunks];
+    // Two queries share what is taken from the rows.
+    let mut turned = [const { Turned { chunks: [[0; 24]; MAX_CHUNKS], units: [0.0; MAX_CHUNKS] } }; 2];
+    for (queries, scores) in queries.chunks(2).zip(scores.chunks_mut((2 * count).max(1))) {
+        turned.iter_mut().zip(queries).for_each(|(turned, query)| turned.fill(query));
+        for (block, rows) in bytes.chunks(4 * layout.row_bytes()).enumerate() {
+            let mut scales = [0.0; 4];
+            for (r, row) in rows.chunks_exact(layout.row_bytes()).enumerate() {
+                scales[r] = radius_unit(layout, row);
+                unpack.parts(row, &mut parts);
+                for (c, four) in fours.iter_mut().enumerate() {
+                    four.units[r] = parts.units[c];
+                    let ints = set.ints[usize::from(parts.members[c])];
+                    four.members[r] = u32::from_le_bytes(ints.map(|int| int as u8));
+                    four.radii[r] = parts.radii[c].into();
+                }
+            }
+            for (turned, scores) in turned.iter().zip(scores.chunks_mut(count.max(1))) {
+                let mut sums = L::splat(0);
+                for (four, (chunk, unit)) in fours.iter().zip(turned.chunks.iter().zip(&turned.units)) {
+                    let query = L::load_four(four.units.map(|p| chunk[usize::from(p) % 24]));
+                    let dots = L::to_floats(L::dot_quads(query, L::load_four(four.members)));
+                    // Exact, like the integers' product: both are below 2²⁴.
+                    let steps = L::multiply_floats(dots, L::load_floats(&four.radii));
+                    sums = L::add_floats(sums, L::multiply_floats(steps, L::splat_float(*unit)));
+                }
+                let mut four_scores = [0.0; 4];
+                L::store_floats(&mut four_scores, L::multiply_floats(sums, L::load_floats(&scales)));
+                for (score, four) in scores[4 * block..].iter_mut().zip(four_scores) {
+                    *score = four;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Registers of 128 bits: what the kernels' `wide.rs` are written in. NEON and SIMD128 differ in how they spell it.
+//!
+//! The table look-up of 16 bytes carries it: a codebook of up to 16 centroids is one register. Integer sums are exact
+//! in any order, so scores and weighted sums take coordinates as they come out of the bytes.
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx512;
+#[cfg(target_arch = "aarch64")]
+pub(crate) mod neon;
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+pub(crate) mod simd128;
+
+use crate::Float;
+use crate::vectors::scalar;
+
+/// What an instruction set must offer. Words are of 16 bits; all is little-endian.
+#[cfg_attr(target_arch = "x86_64", expect(dead_code))]
+pub(crate) trait Registers {
+    /// A register.
+    type V: Copy;
+    /// Words in a table that are looked up faster than loaded one by one.
+    const TABLE: usize;
+
+    fn load(bytes: &[u8; 16]) -> Self::V;
+    /// # Safety
+    /// 16 bytes can be read there.
+    unsafe fn load_pointer(bytes: *const u8) -> Self::V;
+    fn load_words(words: &[i16; 8]) -> Self::V;
+    fn load_floats(floats: &[f32; 4]) -> Self::V;
+    fn store_floats(floats: &mut [f32; 4], x: Self::V);
+    fn store(bytes: &mut [u8; 16], x: Self::V);
+    fn store_words(words: &mut [i16; 8], x: Self::V);
+    fn store_sums(sums: &mut [i32; 4], x: Self::V);
+    fn splat(byte: u8) -> Self::V;
+    fn splat_word(word: u16) -> Self::V;
+    /// The same two words four times, the lower one first.
+    fn splat_pair(words: u32) -> Self::V;
+
+    fn and(a: Self::V, b: Self::V) -> Self::V;
+    fn or(a: Self::V, b: Self::V) -> Self::V;
+    /// Bits of `a` where the mask has ones, of `b` elsewhere.
+    fn select(mask: Self::V, a: Self::V, b: Self::V) -> Self::V;
+    fn min_bytes(a: Self::V, b: Self::V) -> Self::V;
+    fn sub_bytes(a: Self::V, b: Self::V) -> Self::V;
+    fn shift_bytes_right(x: Self::V, bits: u32) -> Self::V;
+    fn add_words(a: Self::V, b: Self::V) -> Self::V;
+    fn multiply_words(a: Self::V, b: Self::V) -> Self::V;
+    fn shift_words_right<const BITS: i32>(x: Self::V) -> Self::V;
+    /// The upper bytes of the 16-bit products of unsigned bytes.
+    fn multiply_bytes_high(a: Self::V, b: Self::V) -> Self::V;
+    /// The upper bytes of 16 words.
+    fn upper_bytes(a: Self::V, b: Self::V) -> Self::V;
+    /// Words of a lower byte from `low` and an upper byte from `high`.
+    fn interleave(low: Self::V, high: Self::V) -> [Self::V; 2];
+    /// Signed bytes to words.
+    fn extend(bytes: Self::V) -> [Self::V; 2];
+
+    /// Bytes of the table, 0 for an index above 15.
+    fn lookup(table: Self::V, index: Self::V) -> Self::V;
+    /// Bytes of the table, 0 for an index above 63.
+    fn lookup_64(table: &[Self::V; 4], index: Self::V) -> Self::V;
+    /// Bytes of the first N registers (1, 2, 4, 8 or 16) of a table, for an index within them.
+    fn lookup_within<const N: usize>(table: &[Self::V; 16], index: Self::V) -> Self::V;
+    /// Bytes dealt out to registers one by one.
+    fn deal_2(bytes: &[u8; 32]) -> [Self::V; 2];
+    fn deal_3(bytes: &[u8; 48]) -> [Self::V; 3];
+    fn deal_4(bytes: &[u8; 64]) -> [Self::V; 4];
+
+    /// Adds 16 products of signed bytes, within ±127, to four `i32`.
+    fn dot_bytes(sums: Self::V, a: Self::V, b: Self::V) -> Self::V;
+    /// Adds 8 products of words to four `i32`.
+    fn dot_words(sums: Self::V, a: Self::V, b: Self::V) -> Self::V;
+    /// Adds, to eight `i32`, words of `a` times the first weight and words of `b` times the second one.
+    fn add_weighted(sums: [Self::V; 2], a: Self::V, b: Self::V, weights: Self::V) -> [Self::V; 2];
+    /// The sum of four `i32`.
+    fn sum(x: Self::V) -> i32;
+
+    fn splat_float(x: f32) -> Self::V;
+    fn multiply_floats(a: Self::V, b: Self::V) -> Self::V;
+    /// Counts, in four `i32`, where `x` ≥ `threshold`.
+    fn count_at_least(counts: Self::V, x: Self::V, threshold: Self::V) -> Self::V;
+    fn add_floats(a: Self::V, b: Self::V) -> Self::V;
+    fn sub_floats(a: Self::V, b: Self::V) -> Self::V;
+    /// Elements 0 and 2 of `a` and of `b`, elements 1 and 3 of both.
+    fn unzip_floats(a: Self::V, b: Self::V) -> [Self::V; 2];
+
+    /// Little-endian floats.
+    #[inline(always)]
+    fn decode_floats(format: Float, bytes: &[u8], out: &mut [f32]) {
+        scalar::decode_floats(format, bytes, out);
+    }
+
+    /// Little-endian floats, rounded to nearest even.
+    #[inline(always)]
+    fn encode_floats(format: Float, x: &[f32], bytes: &mut [u8]) {
+        scalar::encode_floats(format, x, bytes);
+    }
+
+    /// Σ of the products of four neighbouring signed bytes, within ±127, in each of four `i32`.
+    fn dot_quads(a: Self::V, b: Self::V) -> Self::V;
+    /// Four `i32` as floats.
+    fn to_floats(x: Self::V) -> Self::V;
+    /// The x, the y and the z of four triplets.
+    fn load_triplets(floats: &[f32; 12]) -> [Self::V; 3];
+    fn xor(a: Self::V, b: Self::V) -> Self::V;
+    /// The smaller of two floats, none of them NaN.
+    fn min_floats(a: Self::V, b: Self::V) -> Self::V;
+    /// Ones where a > b.
+    fn greater(a: Self::V, b: Self::V) -> Self::V;
+    fn divide_floats(a: Self::V, b: Self::V) -> Self::V;
+    fn sqrt_floats(x: Self::V) -> Self::V;
+    fn add_ints(a: Self::V, b: Self::V) -> Self::V;
+    fn multiply_ints(a: Self::V, b: Self::V) -> Self::V;
+    fn min_ints(a: Self::V, b: Self::V) -> Self::V;
+    fn max_ints(a: Self::V, b: Self::V) -> Self::V;
+    /// Ones where an `i32` is negative.
+    fn signs(x: Self::V) -> Self::V;
+
+    /// The larger of two floats, none of them NaN.
+    fn max_floats(a: Self::V, b: Self::V) -> Self::V;
+    /// Ones where a = b.
+    fn equal(a: Self::V, b: Self::V) -> Self::V;
+    /// Four words of 32 bits, the first one lowest.
+    fn load_four(words: [u32; 4]) -> Self::V;
+}

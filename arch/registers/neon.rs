@@ -1,0 +1,533 @@
+//! Registers of NEON, the baseline of 64-bit ARM.
+
+use super::Registers;
+use crate::Float;
+use crate::trellis::search;
+use crate::vectors::scalar;
+use core::arch::aarch64::*;
+use core::arch::asm;
+
+/// Registers of NEON; `DOT`: with the dot-product instructions, which whoever names the type has asked the CPU for.
+pub(crate) struct Neon<const DOT: bool>;
+
+/// Intrinsics in a place that cannot carry `#[target_feature]`, a trait.
+macro_rules! neon {
+    ($($body:tt)*) => {{
+        // SAFETY: NEON is part of every aarch64 target with floats. Loads and stores have arrays of their size.
+        unsafe { $($body)* }
+    }};
+}
+
+fn words(x: uint8x16_t) -> int16x8_t {
+    neon!(vreinterpretq_s16_u8(x))
+}
+
+fn sums(x: uint8x16_t) -> int32x4_t {
+    neon!(vreinterpretq_s32_u8(x))
+}
+
+fn floats(x: uint8x16_t) -> float32x4_t {
+    neon!(vreinterpretq_f32_u8(x))
+}
+
+impl<const DOT: bool> Registers for Neon<DOT> {
+    type V = uint8x16_t;
+    const TABLE: usize = 64;
+
+    #[inline(always)]
+    fn load(bytes: &[u8; 16]) -> Self::V {
+        neon!(vld1q_u8(bytes.as_ptr()))
+    }
+
+    #[inline(always)]
+    unsafe fn load_pointer(bytes: *const u8) -> Self::V {
+        // SAFETY: the caller's; NEON is there as above.
+        unsafe { vld1q_u8(bytes) }
+    }
+
+    #[inline(always)]
+    fn load_words(words: &[i16; 8]) -> Self::V {
+        neon!(vreinterpretq_u8_s16(vld1q_s16(words.as_ptr())))
+    }
+
+    #[inline(always)]
+    fn load_floats(floats: &[f32; 4]) -> Self::V {
+        neon!(vreinterpretq_u8_f32(vld1q_f32(floats.as_ptr())))
+    }
+
+    #[inline(always)]
+    fn store(bytes: &mut [u8; 16], x: Self::V) {
+        neon!(vst1q_u8(bytes.as_mut_ptr(), x))
+    }
+
+    #[inline(always)]
+    fn store_words(out: &mut [i16; 8], x: Self::V) {
+        neon!(vst1q_s16(out.as_mut_ptr(), words(x)))
+    }
+
+    #[inline(always)]
+    fn store_sums(out: &mut [i32; 4], x: Self::V) {
+        neon!(vst1q_s32(out.as_mut_ptr(), sums(x)))
+    }
+
+    #[inline(always)]
+    fn store_floats(out: &mut [f32; 4], x: Self::V) {
+        neon!(vst1q_f32(out.as_mut_ptr(), floats(x)))
+    }
+
+    #[inline(always)]
+    fn splat(byte: u8) -> Self::V {
+        neon!(vdupq_n_u8(byte))
+    }
+
+    #[inline(always)]
+    fn splat_word(word: u16) -> Self::V {
+        neon!(vreinterpretq_u8_u16(vdupq_n_u16(word)))
+    }
+
+    #[inline(always)]
+    fn splat_pair(words: u32) -> Self::V {
+        neon!(vreinterpretq_u8_u32(vdupq_n_u32(words)))
+    }
+
+    #[inline(always)]
+    fn and(a: Self::V, b: Self::V) -> Self::V {
+        neon!(vandq_u8(a, b))
+    }
+
+    #[inline(always)]
+    fn or(a: Self::V, b: Self::V) -> Self::V {
+        neon!(vorrq_u8(a, b))
+    }
+
+    #[inline(always)]
+    fn select(mask: Self::V, a: Self::V, b: Self::V) -> Self::V {
+        neon!(vbslq_u8(mask, a, b))
+    }
+
+    #[inline(always)]
+    fn min_bytes(a: Self::V, b: Self::V) -> Self::V {
+        neon!(vminq_u8(a, b))
+    }
+
+    #[inline(always)]
+    fn sub_bytes(a: Self::V, b: Self::V) -> Self::V {
+        neon!(vsubq_u8(a, b))
+    }
+
+    #[inline(always)]
+    fn shift_bytes_right(x: Self::V, bits: u32) -> Self::V {
+        neon!(vshlq_u8(x, vdupq_n_s8(-(bits as i8))))
+    }
+
+    #[inline(always)]
+    fn add_words(a: Self::V, b: Self::V) -> Self::V {
+        neon!(vreinterpretq_u8_s16(vaddq_s16(words(a), words(b))))
+    }
+
+    #[inline(always)]
+    fn multiply_words(a: Self::V, b: Self::V) -> Self::V {
+        neon!(vreinterpretq_u8_s16(vmulq_s16(words(a), words(b))))
+    }
+
+    #[inline(always)]
+    fn shift_words_right<const BITS: i32>(x: Self::V) -> Self::V {
+        neon!(vreinterpretq_u8_u16(vshrq_n_u16::<BITS>(vreinterpretq_u16_u8(x))))
+    }
+
+    #[inline(always)]
+    fn multiply_bytes_high(a: Self::V, b: Self::V) -> Self::V {
+        neon!({
+            let low = vmull_u8(vget_low_u8(a), vget_low_u8(b));
+            vuzp2q_u8(vreinterpretq_u8_u16(low), vreinterpretq_u8_u16(vmull_high_u8(a, b)))
+        })
+    }
+
+    #[inline(always)]
+    fn upper_bytes(a: Self::V, b: Self::V) -> Self::V {
+        neon!(vuzp2q_u8(a, b))
+    }
+
+    #[inline(always)]
+    fn interleave(low: Self::V, high: Self::V) -> [Self::V; 2] {
+        neon!([vzip1q_u8(low, high), vzip2q_u8(low, high)])
+    }
+
+    #[inline(always)]
+    fn extend(bytes: Self::V) -> [Self::V; 2] {
+        neon!({
+            let bytes = vreinterpretq_s8_u8(bytes);
+            [vmovl_s8(vget_low_s8(bytes)), vmovl_high_s8(bytes)].map(|words| vreinterpretq_u8_s16(words))
+        })
+    }
+
+    #[inline(always)]
+    fn lookup(table: Self::V, index: Self::V) -> Self::V {
+        neon!(vqtbl1q_u8(table, index))
+    }
+
+    #[inline(always)]
+    fn lookup_64(&[a, b, c, d]: &[Self::V; 4], index: Self::V) -> Self::V {
+        neon!(vqtbl4q_u8(uint8x16x4_t(a, b, c, d), index))
+    }
+
+    #[inline(always)]
+    fn lookup_within<const N: usize>(table: &[Self::V; 16], index: Self::V) -> Self::V {
+        match N {
+            1 => return Self::lookup(table[0], index),
+            2 => return neon!(vqtbl2q_u8(uint8x16x2_t(table[0], table[1]), index)),
+            _ => {}
+        }
+        let (blocks, _) = table[..N].as_chunks::<4>();
+        let mut found = Self::lookup_64(&blocks[0], index);
+        let mut index = index;
+        for &[a, b, c, d] in &blocks[1..] {
+            // An index of another block leaves what is found.
+            index = Self::sub_bytes(index, Self::splat(64));
+            found = neon!(vqtbx4q_u8(found, uint8x16x4_t(a, b, c, d), index));
+        }
+        found
+    }
+
+    #[inline(always)]
+    fn deal_2(bytes: &[u8; 32]) -> [Self::V; 2] {
+        neon!({
+            let uint8x16x2_t(a, b) = vld2q_u8(bytes.as_ptr());
+            [a, b]
+        })
+    }
+
+    #[inline(always)]
+    fn deal_3(bytes: &[u8; 48]) -> [Self::V; 3] {
+        neon!({
+            let uint8x16x3_t(a, b, c) = vld3q_u8(bytes.as_ptr());
+            [a, b, c]
+        })
+    }
+
+    #[inline(always)]
+    fn deal_4(bytes: &[u8; 64]) -> [Self::V; 4] {
+        neon!({
+            let uint8x16x4_t(a, b, c, d) = vld4q_u8(bytes.as_ptr());
+            [a, b, c, d]
+        })
+    }
+
+    #[inline(always)]
+    fn dot_bytes(total: Self::V, a: Self::V, b: Self::V) -> Self::V {
+        if DOT {
+            let mut total = total;
+            // SAFETY: whoever names `Neon<true>` has asked the CPU for this instruction, which only works on registers.
+            unsafe {
+                asm!(
+                    ".arch_extension dotprod",
+                    "sdot {total:v}.4s, {a:v}.16b, {b:v}.16b",
+                    total = inout(vreg) total, a = in(vreg) a, b = in(vreg) b,
+                    options(pure, nomem, nostack, preserves_flags)
+                );
+            }
+            return total;
+        }
+        // Two products of ±127 fit a word.
+        neon!({
+            let (a, b) = (vreinterpretq_s8_u8(a), vreinterpretq_s8_u8(b));
+            let products = vmlal_high_s8(vmull_s8(vget_low_s8(a), vget_low_s8(b)), a, b);
+            vreinterpretq_u8_s32(vpadalq_s16(sums(total), products))
+        })
+    }
+
+    #[inline(always)]
+    fn dot_words(total: Self::V, a: Self::V, b: Self::V) -> Self::V {
+        neon!({
+            let (a, b) = (words(a), words(b));
+            let total = vmlal_s16(sums(total), vget_low_s16(a), vget_low_s16(b));
+            vreinterpretq_u8_s32(vmlal_high_s16(total, a, b))
+        })
+    }
+
+    #[inline(always)]
+    fn add_weighted([low, high]: [Self::V; 2], a: Self::V, b: Self::V, weights: Self::V) -> [Self::V; 2] {
+        neon!({
+            let (a, b, weights) = (words(a), words(b), words(weights));
+            let low = vmlal_laneq_s16::<0>(sums(low), vget_low_s16(a), weights);
+            let low = vmlal_laneq_s16::<1>(low, vget_low_s16(b), weights);
+            let high = vmlal_high_laneq_s16::<0>(sums(high), a, weights);
+            let high = vmlal_high_laneq_s16::<1>(high, b, weights);
+            [vreinterpretq_u8_s32(low), vreinterpretq_u8_s32(high)]
+        })
+    }
+
+    #[inline(always)]
+    fn sum(x: Self::V) -> i32 {
+        neon!(vaddvq_s32(sums(x)))
+    }
+
+    #[inline(always)]
+    fn splat_float(x: f32) -> Self::V {
+        neon!(vreinterpretq_u8_f32(vdupq_n_f32(x)))
+    }
+
+    #[inline(always)]
+    fn multiply_floats(a: Self::V, b: Self::V) -> Self::V {
+        neon!(vreinterpretq_u8_f32(vmulq_f32(floats(a), floats(b))))
+    }
+
+    #[inline(always)]
+    fn count_at_least(counts: Self::V, x: Self::V, threshold: Self::V) -> Self::V {
+        // A mask is -1.
+        neon!({
+            let mask = vreinterpretq_s32_u32(vcgeq_f32(floats(x), floats(threshold)));
+            vreinterpretq_u8_s32(vsubq_s32(sums(counts), mask))
+        })
+    }
+
+    #[inline(always)]
+    fn add_floats(a: Self::V, b: Self::V) -> Self::V {
+        neon!(vreinterpretq_u8_f32(vaddq_f32(floats(a), floats(b))))
+    }
+
+    #[inline(always)]
+    fn sub_floats(a: Self::V, b: Self::V) -> Self::V {
+        neon!(vreinterpretq_u8_f32(vsubq_f32(floats(a), floats(b))))
+    }
+
+    #[inline(always)]
+    fn unzip_floats(a: Self::V, b: Self::V) -> [Self::V; 2] {
+        neon!({
+            let (a, b) = (floats(a), floats(b));
+            [vreinterpretq_u8_f32(vuzp1q_f32(a, b)), vreinterpretq_u8_f32(vuzp2q_f32(a, b))]
+        })
+    }
+
+    #[inline(always)]
+    fn decode_floats(format: Float, bytes: &[u8], out: &mut [f32]) {
+        if format != Float::F16 {
+            return scalar::decode_floats(format, bytes, out);
+        }
+        let ((chunks, tail), (out, out_tail)) = (bytes.as_chunks::<16>(), out.as_chunks_mut::<8>());
+        for (bytes, out) in chunks.iter().zip(out) {
+            let halves = Self::load(bytes);
+            let (low, high): (uint8x16_t, uint8x16_t);
+            // SAFETY: both instructions are base NEON's (the intrinsics are not stable) and work on registers.
+            unsafe {
+                asm!(
+                    "fcvtl {a:v}.4s, {h:v}.4h",
+                    "fcvtl2 {b:v}.4s, {h:v}.8h",
+                    h = in(vreg) halves, a = out(vreg) low, b = lateout(vreg) high,
+                    options(pure, nomem, nostack, preserves_flags)
+                );
+            }
+            let (a, b) = out.split_at_mut(4);
+            for (place, floats) in [a, b].into_iter().zip([low, high]) {
+                if let Some(place) = place.first_chunk_mut() {
+                    Self::store_floats(place, floats);
+                }
+            }
+        }
+        scalar::decode_floats(format, tail, out_tail);
+    }
+
+    /// Base NEON converts f16, but the intrinsics are not stable; NaN alone differs from the specification.
+    #[inline(always)]
+    fn encode_floats(format: Float, x: &[f32], bytes: &mut [u8]) {
+        if format != Float::F16 {
+            return scalar::encode_floats(format, x, bytes);
+        }
+        let ((x, x_tail), (chunks, tail)) = (x.as_chunks::<8>(), bytes.as_chunks_mut::<16>());
+        for (x, bytes) in x.iter().zip(chunks) {
+            let half = |i: usize| <Self as Registers>::load_floats(x[i..].first_chunk().unwrap_or(&[0.0; 4]));
+            let (low, high) = (half(0), half(4));
+            let narrow: uint8x16_t;
+            // SAFETY: both instructions are base NEON's and work on registers; rounding is to nearest even, as Rust has it.
+            unsafe {
+                asm!(
+                    "fcvtn {n:v}.4h, {a:v}.4s",
+                    "fcvtn2 {n:v}.8h, {b:v}.4s",
+                    n = out(vreg) narrow, a = in(vreg) low, b = in(vreg) high,
+                    options(pure, nomem, nostack, preserves_flags)
+                );
+            }
+            <Self as Registers>::store(bytes, narrow);
+        }
+        scalar::encode_floats(format, x_tail, tail);
+    }
+
+    #[inline(always)]
+    fn dot_quads(a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
+        if DOT {
+            let mut total: uint8x16_t;
+            // SAFETY: NEON is there; whoever names `Neon<true>` has asked the CPU for `sdot`, which only works on
+            // registers.
+            unsafe {
+                total = vdupq_n_u8(0);
+                asm!(
+                    ".arch_extension dotprod",
+                    "sdot {total:v}.4s, {a:v}.16b, {b:v}.16b",
+                    total = inout(vreg) total, a = in(vreg) a, b = in(vreg) b,
+                    options(pure, nomem, nostack, preserves_flags)
+                );
+            }
+            return total;
+        }
+        // SAFETY: NEON is part of every aarch64 target with floats.
+        unsafe {
+            // Two products of ±127 fit a word.
+            let (a, b) = (vreinterpretq_s8_u8(a), vreinterpretq_s8_u8(b));
+            let pairs = vpaddq_s16(vmull_s8(vget_low_s8(a), vget_low_s8(b)), vmull_high_s8(a, b));
+            vreinterpretq_u8_s32(vpaddlq_s16(pairs))
+        }
+    }
+
+    #[inline(always)]
+    fn to_floats(x: uint8x16_t) -> uint8x16_t {
+        // SAFETY: NEON is part of every aarch64 target with floats.
+        unsafe { vreinterpretq_u8_f32(vcvtq_f32_s32(vreinterpretq_s32_u8(x))) }
+    }
+
+    #[inline(always)]
+    fn load_triplets(x: &[f32; 12]) -> [uint8x16_t; 3] {
+        neon!({
+            let float32x4x3_t(x, y, z) = vld3q_f32(x.as_ptr());
+            [x, y, z].map(|c| vreinterpretq_u8_f32(c))
+        })
+    }
+
+    #[inline(always)]
+    fn xor(a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
+        neon!(veorq_u8(a, b))
+    }
+
+    #[inline(always)]
+    fn min_floats(a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
+        neon!(vreinterpretq_u8_f32(vminq_f32(floats(a), floats(b))))
+    }
+
+    #[inline(always)]
+    fn greater(a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
+        neon!(vreinterpretq_u8_u32(vcgtq_f32(floats(a), floats(b))))
+    }
+
+    #[inline(always)]
+    fn divide_floats(a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
+        neon!(vreinterpretq_u8_f32(vdivq_f32(floats(a), floats(b))))
+    }
+
+    #[inline(always)]
+    fn sqrt_floats(x: uint8x16_t) -> uint8x16_t {
+        neon!(vreinterpretq_u8_f32(vsqrtq_f32(floats(x))))
+    }
+
+    #[inline(always)]
+    fn add_ints(a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
+        neon!(vreinterpretq_u8_s32(vaddq_s32(sums(a), sums(b))))
+    }
+
+    #[inline(always)]
+    fn multiply_ints(a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
+        neon!(vreinterpretq_u8_s32(vmulq_s32(sums(a), sums(b))))
+    }
+
+    #[inline(always)]
+    fn min_ints(a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
+        neon!(vreinterpretq_u8_s32(vminq_s32(sums(a), sums(b))))
+    }
+
+    #[inline(always)]
+    fn max_ints(a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
+        neon!(vreinterpretq_u8_s32(vmaxq_s32(sums(a), sums(b))))
+    }
+
+    #[inline(always)]
+    fn signs(x: uint8x16_t) -> uint8x16_t {
+        neon!(vreinterpretq_u8_s32(vshrq_n_s32::<31>(sums(x))))
+    }
+
+    #[inline(always)]
+    fn max_floats(a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
+        neon!(vreinterpretq_u8_f32(vmaxq_f32(floats(a), floats(b))))
+    }
+
+    #[inline(always)]
+    fn equal(a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
+        neon!(vreinterpretq_u8_u32(vceqq_f32(floats(a), floats(b))))
+    }
+
+    #[inline(always)]
+    fn load_four(words: [u32; 4]) -> uint8x16_t {
+        // SAFETY: NEON is part of every aarch64 target with floats; `words` are 16 bytes.
+        unsafe { vreinterpretq_u8_u32(vld1q_u32(words.as_ptr())) }
+    }
+}
+
+impl<const DOT: bool> search::Floats for Neon<DOT> {
+    type F = float32x4_t;
+    const WIDTH: usize = 4;
+
+    #[inline(always)]
+    fn splat(x: f32) -> float32x4_t {
+        neon!(vdupq_n_f32(x))
+    }
+
+    #[inline(always)]
+    fn load(x: &[f32]) -> float32x4_t {
+        let x = &x[..4];
+        neon!(vld1q_f32(x.as_ptr()))
+    }
+
+    #[inline(always)]
+    fn store(out: &mut [f32], x: float32x4_t) {
+        let out = &mut out[..4];
+        neon!(vst1q_f32(out.as_mut_ptr(), x))
+    }
+
+    #[inline(always)]
+    fn store_bits(out: &mut [u32], x: float32x4_t) {
+        let out = &mut out[..4];
+        neon!(vst1q_u32(out.as_mut_ptr(), vreinterpretq_u32_f32(x)))
+    }
+
+    #[inline(always)]
+    fn add(a: float32x4_t, b: float32x4_t) -> float32x4_t {
+        neon!(vaddq_f32(a, b))
+    }
+
+    /// The distance: one instruction.
+    #[inline(always)]
+    fn error(y: float32x4_t, centroid: float32x4_t) -> float32x4_t {
+        neon!(vabdq_f32(y, centroid))
+    }
+
+    #[inline(always)]
+    fn square(error: float32x4_t) -> float32x4_t {
+        neon!(vmulq_f32(error, error))
+    }
+
+    #[inline(always)]
+    fn min(a: float32x4_t, b: float32x4_t) -> float32x4_t {
+        neon!(vminq_f32(a, b))
+    }
+
+    #[inline(always)]
+    fn mark_less(bits: float32x4_t, bit: u32, a: float32x4_t, b: float32x4_t) -> float32x4_t {
+        neon!({
+            let marked = vandq_u32(vcltq_f32(a, b), vdupq_n_u32(bit));
+            vreinterpretq_f32_u32(vorrq_u32(vreinterpretq_u32_f32(bits), marked))
+        })
+    }
+
+    #[inline(always)]
+    fn less(a: float32x4_t, b: float32x4_t) -> u64 {
+        let bits = [1, 2, 4, 8];
+        neon!(vaddvq_u32(vandq_u32(vcltq_f32(a, b), vld1q_u32(bits.as_ptr())))).into()
+    }
+
+    #[inline(always)]
+    fn twice(x: float32x4_t) -> [float32x4_t; 2] {
+        neon!([vzip1q_f32(x, x), vzip2q_f32(x, x)])
+    }
+
+    #[inline(always)]
+    fn upper(x: float32x4_t) -> float32x4_t {
+        neon!(vextq_f32::<2>(x, x))
+    }
+}

@@ -1,0 +1,445 @@
+//! Registers of WebAssembly SIMD128.
+
+use super::Registers;
+use crate::trellis::search;
+use core::arch::wasm32::*;
+
+/// Registers of SIMD128.
+pub(crate) struct Simd128;
+
+fn load<T: Lanes16>(array: &T) -> v128 {
+    // SAFETY: `Lanes16` are plain numbers of 16 bytes in all.
+    unsafe { v128_load(core::ptr::from_ref(array).cast()) }
+}
+
+fn store<T: Lanes16>(array: &mut T, x: v128) {
+    // SAFETY: as for `load`.
+    unsafe { v128_store(core::ptr::from_mut(array).cast(), x) }
+}
+
+/// Arrays that fill a register.
+trait Lanes16 {}
+impl Lanes16 for [u8; 16] {}
+impl Lanes16 for [i16; 8] {}
+impl Lanes16 for [i32; 4] {}
+impl Lanes16 for [f32; 4] {}
+
+impl Simd128 {
+    #[inline(always)]
+    fn even_bytes(a: v128, b: v128) -> v128 {
+        u8x16_shuffle::<0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30>(a, b)
+    }
+}
+
+impl Registers for Simd128 {
+    type V = v128;
+    const TABLE: usize = 16;
+
+    #[inline(always)]
+    fn load(bytes: &[u8; 16]) -> v128 {
+        load(bytes)
+    }
+
+    #[inline(always)]
+    unsafe fn load_pointer(bytes: *const u8) -> v128 {
+        // SAFETY: the caller's.
+        unsafe { v128_load(bytes.cast()) }
+    }
+
+    #[inline(always)]
+    fn load_words(words: &[i16; 8]) -> v128 {
+        load(words)
+    }
+
+    #[inline(always)]
+    fn load_floats(floats: &[f32; 4]) -> v128 {
+        load(floats)
+    }
+
+    #[inline(always)]
+    fn store(bytes: &mut [u8; 16], x: v128) {
+        store(bytes, x);
+    }
+
+    #[inline(always)]
+    fn store_words(words: &mut [i16; 8], x: v128) {
+        store(words, x);
+    }
+
+    #[inline(always)]
+    fn store_sums(sums: &mut [i32; 4], x: v128) {
+        store(sums, x);
+    }
+
+    #[inline(always)]
+    fn store_floats(floats: &mut [f32; 4], x: v128) {
+        store(floats, x);
+    }
+
+    #[inline(always)]
+    fn splat(byte: u8) -> v128 {
+        u8x16_splat(byte)
+    }
+
+    #[inline(always)]
+    fn splat_word(word: u16) -> v128 {
+        u16x8_splat(word)
+    }
+
+    #[inline(always)]
+    fn splat_pair(words: u32) -> v128 {
+        u32x4_splat(words)
+    }
+
+    #[inline(always)]
+    fn and(a: v128, b: v128) -> v128 {
+        v128_and(a, b)
+    }
+
+    #[inline(always)]
+    fn or(a: v128, b: v128) -> v128 {
+        v128_or(a, b)
+    }
+
+    #[inline(always)]
+    fn select(mask: v128, a: v128, b: v128) -> v128 {
+        v128_bitselect(a, b, mask)
+    }
+
+    #[inline(always)]
+    fn min_bytes(a: v128, b: v128) -> v128 {
+        u8x16_min(a, b)
+    }
+
+    #[inline(always)]
+    fn sub_bytes(a: v128, b: v128) -> v128 {
+        u8x16_sub(a, b)
+    }
+
+    #[inline(always)]
+    fn shift_bytes_right(x: v128, bits: u32) -> v128 {
+        u8x16_shr(x, bits)
+    }
+
+    #[inline(always)]
+    fn add_words(a: v128, b: v128) -> v128 {
+        i16x8_add(a, b)
+    }
+
+    #[inline(always)]
+    fn multiply_words(a: v128, b: v128) -> v128 {
+        i16x8_mul(a, b)
+    }
+
+    #[inline(always)]
+    fn shift_words_right<const BITS: i32>(x: v128) -> v128 {
+        u16x8_shr(x, BITS as u32)
+    }
+
+    #[inline(always)]
+    fn multiply_bytes_high(a: v128, b: v128) -> v128 {
+        Self::upper_bytes(u16x8_extmul_low_u8x16(a, b), u16x8_extmul_high_u8x16(a, b))
+    }
+
+    #[inline(always)]
+    fn upper_bytes(a: v128, b: v128) -> v128 {
+        u8x16_shuffle::<1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31>(a, b)
+    }
+
+    #[inline(always)]
+    fn interleave(low: v128, high: v128) -> [v128; 2] {
+        [
+            u8x16_shuffle::<0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23>(low, high),
+            u8x16_shuffle::<8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31>(low, high),
+        ]
+    }
+
+    #[inline(always)]
+    fn extend(bytes: v128) -> [v128; 2] {
+        [i16x8_extend_low_i8x16(bytes), i16x8_extend_high_i8x16(bytes)]
+    }
+
+    #[inline(always)]
+    fn lookup(table: v128, index: v128) -> v128 {
+        u8x16_swizzle(table, index)
+    }
+
+    #[inline(always)]
+    fn lookup_64(&[a, b, c, d]: &[v128; 4], index: v128) -> v128 {
+        let from = |start| u8x16_sub(index, u8x16_splat(start));
+        let low = v128_or(u8x16_swizzle(a, index), u8x16_swizzle(b, from(16)));
+        v128_or(low, v128_or(u8x16_swizzle(c, from(32)), u8x16_swizzle(d, from(48))))
+    }
+
+    #[inline(always)]
+    fn lookup_within<const N: usize>(table: &[v128; 16], index: v128) -> v128 {
+        // No loop: it would not be unrolled.
+        let part = |i: usize| u8x16_swizzle(table[i], u8x16_sub(index, u8x16_splat(16 * i as u8)));
+        let parts = |i: usize| v128_or(v128_or(part(i), part(i + 1)), v128_or(part(i + 2), part(i + 3)));
+        match N {
+            1 => u8x16_swizzle(table[0], index),
+            2 => v128_or(part(0), part(1)),
+            4 => parts(0),
+            8 => v128_or(parts(0), parts(4)),
+            _ => v128_or(v128_or(parts(0), parts(4)), v128_or(parts(8), parts(12))),
+        }
+    }
+
+    #[inline(always)]
+    fn deal_2(bytes: &[u8; 32]) -> [v128; 2] {
+        let (parts, _) = bytes.as_chunks::<16>();
+        let [a, b] = [0, 1].map(|i| load(&parts[i]));
+        [Self::even_bytes(a, b), Self::upper_bytes(a, b)]
+    }
+
+    #[inline(always)]
+    fn deal_3(bytes: &[u8; 48]) -> [v128; 3] {
+        let (parts, _) = bytes.as_chunks::<16>();
+        let [a, b, c] = [0, 1, 2].map(|i| load(&parts[i]));
+        // Of the first two registers, then of the third.
+        let x = u8x16_shuffle::<0, 3, 6, 9, 12, 15, 18, 21, 24, 27, 30, 0, 0, 0, 0, 0>(a, b);
+        let y = u8x16_shuffle::<1, 4, 7, 10, 13, 16, 19, 22, 25, 28, 31, 0, 0, 0, 0, 0>(a, b);
+        let z = u8x16_shuffle::<2, 5, 8, 11, 14, 17, 20, 23, 26, 29, 0, 0, 0, 0, 0, 0>(a, b);
+        [
+            u8x16_shuffle::<0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 17, 20, 23, 26, 29>(x, c),
+            u8x16_shuffle::<0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 18, 21, 24, 27, 30>(y, c),
+            u8x16_shuffle::<0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 19, 22, 25, 28, 31>(z, c),
+        ]
+    }
+
+    #[inline(always)]
+    fn deal_4(bytes: &[u8; 64]) -> [v128; 4] {
+        let (parts, _) = bytes.as_chunks::<16>();
+        let [a, b, c, d] = [0, 1, 2, 3].map(|i| load(&parts[i]));
+        let (low, high) = (Self::even_bytes(a, b), Self::even_bytes(c, d));
+        let (low_odd, high_odd) = (Self::upper_bytes(a, b), Self::upper_bytes(c, d));
+        [
+            Self::even_bytes(low, high),
+            Self::even_bytes(low_odd, high_odd),
+            Self::upper_bytes(low, high),
+            Self::upper_bytes(low_odd, high_odd),
+        ]
+    }
+
+    #[inline(always)]
+    fn dot_bytes(sums: v128, a: v128, b: v128) -> v128 {
+        let ([a, b], [c, d]) = (Self::extend(a), Self::extend(b));
+        i32x4_add(sums, i32x4_add(i32x4_dot_i16x8(a, c), i32x4_dot_i16x8(b, d)))
+    }
+
+    #[inline(always)]
+    fn dot_words(sums: v128, a: v128, b: v128) -> v128 {
+        i32x4_add(sums, i32x4_dot_i16x8(a, b))
+    }
+
+    #[inline(always)]
+    fn add_weighted([low, high]: [v128; 2], a: v128, b: v128, weights: v128) -> [v128; 2] {
+        let pairs_low = i16x8_shuffle::<0, 8, 1, 9, 2, 10, 3, 11>(a, b);
+        let pairs_high = i16x8_shuffle::<4, 12, 5, 13, 6, 14, 7, 15>(a, b);
+        [
+            i32x4_add(low, i32x4_dot_i16x8(pairs_low, weights)),
+            i32x4_add(high, i32x4_dot_i16x8(pairs_high, weights)),
+        ]
+    }
+
+    #[inline(always)]
+    fn sum(x: v128) -> i32 {
+        let x = i32x4_add(x, i32x4_shuffle::<2, 3, 0, 1>(x, x));
+        i32x4_extract_lane::<0>(x) + i32x4_extract_lane::<1>(x)
+    }
+
+    #[inline(always)]
+    fn splat_float(x: f32) -> v128 {
+        f32x4_splat(x)
+    }
+
+    #[inline(always)]
+    fn multiply_floats(a: v128, b: v128) -> v128 {
+        f32x4_mul(a, b)
+    }
+
+    #[inline(always)]
+    fn count_at_least(counts: v128, x: v128, threshold: v128) -> v128 {
+        // A mask is -1.
+        i32x4_sub(counts, f32x4_ge(x, threshold))
+    }
+
+    #[inline(always)]
+    fn add_floats(a: v128, b: v128) -> v128 {
+        f32x4_add(a, b)
+    }
+
+    #[inline(always)]
+    fn sub_floats(a: v128, b: v128) -> v128 {
+        f32x4_sub(a, b)
+    }
+
+    #[inline(always)]
+    fn unzip_floats(a: v128, b: v128) -> [v128; 2] {
+        [i32x4_shuffle::<0, 2, 4, 6>(a, b), i32x4_shuffle::<1, 3, 5, 7>(a, b)]
+    }
+
+    #[inline(always)]
+    fn dot_quads(a: v128, b: v128) -> v128 {
+        // Sums of two products.
+        let low = i32x4_dot_i16x8(i16x8_extend_low_i8x16(a), i16x8_extend_low_i8x16(b));
+        let high = i32x4_dot_i16x8(i16x8_extend_high_i8x16(a), i16x8_extend_high_i8x16(b));
+        i32x4_add(i32x4_shuffle::<0, 2, 4, 6>(low, high), i32x4_shuffle::<1, 3, 5, 7>(low, high))
+    }
+
+    #[inline(always)]
+    fn to_floats(x: v128) -> v128 {
+        f32x4_convert_i32x4(x)
+    }
+
+    #[inline(always)]
+    fn load_triplets(x: &[f32; 12]) -> [v128; 3] {
+        // x y z x, y z x y, z x y z.
+        let [a, b, c] = [0, 4, 8].map(|k| load::<[f32; 4]>(x[k..].first_chunk().unwrap_or(&[0.0; 4])));
+        let xs = i32x4_shuffle::<0, 3, 6, 6>(a, b);
+        let ys = i32x4_shuffle::<1, 4, 7, 7>(a, b);
+        let zs = i32x4_shuffle::<2, 5, 5, 5>(a, b);
+        [
+            i32x4_shuffle::<0, 1, 2, 5>(xs, c),
+            i32x4_shuffle::<0, 1, 2, 6>(ys, c),
+            i32x4_shuffle::<0, 1, 4, 7>(zs, c),
+        ]
+    }
+
+    #[inline(always)]
+    fn xor(a: v128, b: v128) -> v128 {
+        v128_xor(a, b)
+    }
+
+    #[inline(always)]
+    fn min_floats(a: v128, b: v128) -> v128 {
+        f32x4_pmin(a, b)
+    }
+
+    #[inline(always)]
+    fn greater(a: v128, b: v128) -> v128 {
+        f32x4_gt(a, b)
+    }
+
+    #[inline(always)]
+    fn divide_floats(a: v128, b: v128) -> v128 {
+        f32x4_div(a, b)
+    }
+
+    #[inline(always)]
+    fn sqrt_floats(x: v128) -> v128 {
+        f32x4_sqrt(x)
+    }
+
+    #[inline(always)]
+    fn add_ints(a: v128, b: v128) -> v128 {
+        i32x4_add(a, b)
+    }
+
+    #[inline(always)]
+    fn multiply_ints(a: v128, b: v128) -> v128 {
+        i32x4_mul(a, b)
+    }
+
+    #[inline(always)]
+    fn min_ints(a: v128, b: v128) -> v128 {
+        i32x4_min(a, b)
+    }
+
+    #[inline(always)]
+    fn max_ints(a: v128, b: v128) -> v128 {
+        i32x4_max(a, b)
+    }
+
+    #[inline(always)]
+    fn signs(x: v128) -> v128 {
+        i32x4_shr(x, 31)
+    }
+
+    #[inline(always)]
+    fn max_floats(a: v128, b: v128) -> v128 {
+        f32x4_pmax(a, b)
+    }
+
+    #[inline(always)]
+    fn equal(a: v128, b: v128) -> v128 {
+        f32x4_eq(a, b)
+    }
+
+    #[inline(always)]
+    fn load_four([a, b, c, d]: [u32; 4]) -> v128 {
+        u32x4(a, b, c, d)
+    }
+}
+
+impl search::Floats for Simd128 {
+    type F = v128;
+    const WIDTH: usize = 4;
+
+    #[inline(always)]
+    fn splat(x: f32) -> v128 {
+        f32x4_splat(x)
+    }
+
+    #[inline(always)]
+    fn load(x: &[f32]) -> v128 {
+        load::<[f32; 4]>(x.first_chunk().unwrap_or(&[0.0; 4]))
+    }
+
+    #[inline(always)]
+    fn store(out: &mut [f32], x: v128) {
+        if let Some(out) = out.first_chunk_mut::<4>() {
+            store(out, x);
+        }
+    }
+
+    #[inline(always)]
+    fn store_bits(out: &mut [u32], x: v128) {
+        let mut bits = [0i32; 4];
+        store(&mut bits, x);
+        for (out, bits) in out.iter_mut().zip(bits) {
+            *out = bits as u32;
+        }
+    }
+
+    #[inline(always)]
+    fn add(a: v128, b: v128) -> v128 {
+        f32x4_add(a, b)
+    }
+
+    #[inline(always)]
+    fn error(y: v128, centroid: v128) -> v128 {
+        f32x4_abs(f32x4_sub(y, centroid))
+    }
+
+    #[inline(always)]
+    fn square(error: v128) -> v128 {
+        f32x4_mul(error, error)
+    }
+
+    /// b < a ? b : a, one instruction of x86 (`f32x4.min` has to look after NaN).
+    #[inline(always)]
+    fn min(a: v128, b: v128) -> v128 {
+        f32x4_pmin(a, b)
+    }
+
+    #[inline(always)]
+    fn mark_less(bits: v128, bit: u32, a: v128, b: v128) -> v128 {
+        v128_or(bits, v128_and(f32x4_lt(a, b), u32x4_splat(bit)))
+    }
+
+    #[inline(always)]
+    fn less(a: v128, b: v128) -> u64 {
+        u64::from(u32x4_bitmask(f32x4_lt(a, b)))
+    }
+
+    #[inline(always)]
+    fn twice(x: v128) -> [v128; 2] {
+        [i32x4_shuffle::<0, 0, 1, 1>(x, x), i32x4_shuffle::<2, 2, 3, 3>(x, x)]
+    }
+
+    #[inline(always)]
+    fn upper(x: v128) -> v128 {
+        i32x4_shuffle::<2, 3, 0, 1>(x, x)
+    }
+}

@@ -1,0 +1,63 @@
+//! Planes of signs.
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx512;
+pub(crate) mod layout;
+pub(crate) mod scalar;
+#[cfg(any(target_arch = "aarch64", all(target_arch = "wasm32", target_feature = "simd128")))]
+pub(crate) mod wide;
+
+use crate::detect::Isa;
+use crate::{Backend, Float, MAX_DIM, SignQuery, SignRows};
+
+impl Backend {
+    /// bit = x ≥ 0 (-0 is positive), least significant bit first; a whole number of bytes.
+    pub fn pack_signs(self, x: &[f32], plane: &mut [u8]) {
+        assert_eq!(x.len(), 8 * plane.len());
+        dispatch!(
+            self, avx2: avx2, avx512: avx512, registers: scalar;
+            pack_signs(x: &[f32], plane: &mut [u8])
+        )
+    }
+
+    /// out = scale where the bit is set, -scale elsewhere.
+    pub fn unpack_signs(self, plane: &[u8], scale: f32, out: &mut [f32]) {
+        assert_eq!(out.len(), 8 * plane.len());
+        dispatch!(
+            self, avx2: scalar, avx512: avx512, registers: scalar;
+            unpack_signs(plane: &[u8], scale: f32, out: &mut [f32])
+        )
+    }
+
+    /// score\[query]\[row] += (Σ ±q, an exact integer) · (query scale · `scale`) · row scale.
+    pub fn score_signs(self, rows: &SignRows, scale: f32, queries: &[SignQuery], scores: &mut [f32]) {
+        check_sign_rows(rows);
+        assert!(queries.iter().all(|query| query.values.len() == rows.dim));
+        assert_eq!(scores.len(), queries.len() * rows.count());
+        dispatch!(
+            self, avx2: avx2, avx512: avx512, registers: dots;
+            score_signs(rows: &SignRows, scale: f32, queries: &[SignQuery], scores: &mut [f32])
+        )
+    }
+
+    /// acc\[query] += Σ ±weight·row scale·`scale`, with integer weights and sums for each run of 256 rows. Weights
+    /// (\[query]\[row]) are at most [`MAX_WEIGHT`] in magnitude, row scales finite.
+    pub fn accumulate_signs(self, rows: &SignRows, scale: f32, weights: &[f32], acc: &mut [f32]) {
+        check_sign_rows(rows);
+        assert_eq!(acc.len() % rows.dim, 0);
+        assert_eq!(weights.len(), acc.len() / rows.dim * rows.count());
+        dispatch!(
+            self, avx2: scalar, avx512: scalar, registers: scalar;
+            accumulate_signs(rows: &SignRows, scale: f32, weights: &[f32], acc: &mut [f32])
+        )
+    }
+}
+
+fn check_sign_rows(rows: &SignRows) {
+    assert!((1..=MAX_DIM).contains(&rows.dim) && rows.dim.is_multiple_of(8));
+    assert!(rows.at >= rows.outer.map_or(0, Float::bytes));
+    assert!(rows.stride >= rows.at + 2 + rows.dim / 8);
+    assert_eq!(rows.bytes.len() % rows.stride, 0);
+}

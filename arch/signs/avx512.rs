@@ -1,0 +1,144 @@
+//! Planes of signs: a plane's bits are the mask of a register of ones, and `vpdpbusd` adds the query's bytes under it.
+
+use crate::codes::avx512::score::{add_four, add_lanes};
+use crate::codes::avx512::unpack::{CHUNK, scales, scales_at};
+use crate::registers::avx512::{first, load_ps, load_tail, store_first, store_tail};
+use crate::rows::{Block, ROWS};
+use crate::{Float, MAX_DIM, SignQuery, SignRows};
+use core::arch::x86_64::*;
+
+/// bit = x ≥ 0, so that -0 is positive; least significant bit first.
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn pack_signs(x: &[f32], plane: &mut [u8]) {
+    for (x, plane) in x.chunks(16).zip(plane.chunks_mut(2)) {
+        let bits = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(load_tail(x), _mm512_setzero_ps()).to_le_bytes();
+        plane.copy_from_slice(&bits[..plane.len()]);
+    }
+}
+
+/// out = scale where the bit is set, -scale elsewhere.
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn unpack_signs(plane: &[u8], scale: f32, out: &mut [f32]) {
+    let minus = _mm512_set1_ps(f32::from_bits(scale.to_bits() ^ 0x8000_0000));
+    for (out, plane) in out.chunks_mut(16).zip(plane.chunks(2)) {
+        let bits = u16::from_le_bytes([plane[0], plane.get(1).copied().unwrap_or(0)]);
+        store_tail(out, _mm512_mask_blend_ps(bits, minus, _mm512_set1_ps(scale)));
+    }
+}
+
+/// A query's bytes, zeros behind them.
+struct Padded {
+    values: [__m512i; MAX_DIM / CHUNK],
+    /// Σ q.
+    total: __m512i,
+    unit: __m512,
+}
+
+impl Padded {
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn new(query: &SignQuery, scale: f32) -> Self {
+        let mut values = [_mm512_setzero_si512(); MAX_DIM / CHUNK];
+        let mut total = _mm512_setzero_si512();
+        for (bytes, values) in query.values.chunks(CHUNK).zip(&mut values) {
+            // SAFETY: a masked load touches nothing whose mask bit is clear, and the mask has `bytes.len()` bits.
+            *values = unsafe { _mm512_maskz_loadu_epi8(first(bytes.len()), bytes.as_ptr()) };
+            total = _mm512_dpbusd_epi32(total, _mm512_set1_epi8(1), *values);
+        }
+        Self {
+            values,
+            total: _mm512_set1_epi32(_mm512_reduce_add_epi32(total)),
+            unit: _mm512_set1_ps(query.scale * scale),
+        }
+    }
+}
+
+/// score\[query]\[row] += (f32(Σ ±q) · (query scale · table scale)) · row scale, the sum an exact integer.
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn score_signs(rows: &SignRows, scale: f32, queries: &[SignQuery], scores: &mut [f32]) {
+    let count = rows.count();
+    for (query, scores) in queries.iter().zip(scores.chunks_exact_mut(count.max(1))) {
+        let query = Padded::new(query, scale);
+        for (bytes, scores) in rows.bytes.chunks(ROWS * rows.stride).zip(scores.chunks_mut(ROWS)) {
+            let (positive, scales) = match (rows.dim, scores.len()) {
+                (128, ROWS) => full_block::<2, false>(rows, bytes, &query),
+                (64, ROWS) => full_block::<1, false>(rows, bytes, &query),
+                (65.., ROWS) if rows.dim.is_multiple_of(CHUNK) => full_block::<0, false>(rows, bytes, &query),
+                (65.., ROWS) => full_block::<0, true>(rows, bytes, &query),
+                _ => any_block(rows, bytes, &query),
+            };
+            let sums = _mm512_sub_epi32(_mm512_slli_epi32::<1>(positive), query.total);
+            let products = _mm512_mul_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sums), query.unit), scales);
+            store_first(_mm512_add_ps(load_tail(scores), products), scores);
+        }
+    }
+}
+
+/// Σ q of the set bits, and the scales, of 16 rows of `CHUNKS` whole chunks (0: as many as there are), with part of a
+/// chunk behind them or not.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn full_block<const CHUNKS: usize, const TAIL: bool>(
+    rows: &SignRows,
+    bytes: &[u8],
+    query: &Padded,
+) -> (__m512i, __m512) {
+    let block = Block::of(bytes, rows.stride);
+    let start = rows.at + 2;
+    let chunks = if CHUNKS == 0 { rows.dim / CHUNK } else { CHUNKS };
+    let mut sums = [_mm512_setzero_si512(); ROWS];
+    for (chunk, values) in query.values[..chunks].iter().enumerate() {
+        let window = block.window(start + 8 * chunk, start + 8 * chunk + 8);
+        for (r, sum) in sums.iter_mut().enumerate() {
+            *sum = _mm512_dpbusd_epi32(*sum, _mm512_maskz_set1_epi8(window.quad(r), 1), *values);
+        }
+    }
+    if TAIL {
+        // The last 8 bytes, without those that have been added already.
+        let end = start + rows.dim / 8;
+        let (window, shift) = (block.window(end - 8, end), CHUNK - rows.dim % CHUNK);
+        for (r, sum) in sums.iter_mut().enumerate() {
+            let ones = _mm512_maskz_set1_epi8(window.quad(r) >> shift, 1);
+            *sum = _mm512_dpbusd_epi32(*sum, ones, query.values[chunks]);
+        }
+    }
+    let inner = scales_at(&block, rows.at);
+    let scales = match rows.outer {
+        None => inner,
+        Some(Float::F32) => _mm512_mul_ps(outer_f32(rows, bytes), inner),
+        Some(_) => _mm512_mul_ps(scales(&block), inner),
+    };
+    (add_sixteen(&sums), scales)
+}
+
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn add_sixteen(sums: &[__m512i; ROWS]) -> __m512i {
+    let four = |i: usize| add_four([sums[i], sums[i + 1], sums[i + 2], sums[i + 3]]);
+    add_lanes([four(0), four(4), four(8), four(12)])
+}
+
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn outer_f32(rows: &SignRows, bytes: &[u8]) -> __m512 {
+    let mut outer = [0.0; ROWS];
+    for (outer, row) in outer.iter_mut().zip(bytes.chunks_exact(rows.stride)) {
+        *outer = f32::from_le_bytes([row[0], row[1], row[2], row[3]]);
+    }
+    load_ps(&outer)
+}
+
+/// The same for up to 16 rows of any width.
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn any_block(rows: &SignRows, bytes: &[u8], query: &Padded) -> (__m512i, __m512) {
+    let mut sums = [_mm512_setzero_si512(); ROWS];
+    let mut scales = [0.0; ROWS];
+    for ((sum, scale), row) in sums.iter_mut().zip(&mut scales).zip(bytes.chunks_exact(rows.stride)) {
+        *scale = rows.scale(row);
+        for (bytes, values) in rows.plane(row).chunks(8).zip(&query.values) {
+            let mask = bytes.iter().rev().fold(0, |word, byte| (word << 8) | u64::from(*byte));
+            *sum = _mm512_dpbusd_epi32(*sum, _mm512_maskz_set1_epi8(mask, 1), *values);
+        }
+    }
+    (add_sixteen(&sums), load_ps(&scales))
+}

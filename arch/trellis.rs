@@ -1,0 +1,94 @@
+//! Rows of codes whose centroids depend on a path through a trellis, and the search for the best path.
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx512;
+pub(crate) mod layout;
+pub(crate) mod scalar;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
+pub(crate) mod search;
+#[cfg(any(target_arch = "aarch64", all(target_arch = "wasm32", target_feature = "simd128")))]
+pub(crate) mod wide;
+
+use crate::detect::Isa;
+use crate::{Backend, Fit, IntQuery, MAX_DIM, WindowCodebook};
+
+impl Backend {
+    /// out = scale · centroid of a row of [`WindowCodebook`] codes.
+    pub fn decode_windows(self, book: &WindowCodebook, row: &[u8], scale: f32, out: &mut [f32]) {
+        check_windows(book, out.len(), row);
+        assert_eq!(row.len(), book.row_bytes(out.len()));
+        dispatch!(
+            self, avx2: avx2, avx512: avx512, registers: wide;
+            decode_windows(book: &WindowCodebook, row: &[u8], scale: f32, out: &mut [f32])
+        )
+    }
+
+    /// score\[query]\[row] = (Σ q·centroid, an exact integer) · (query scale · `scale`) · row scale, for queries of at
+    /// most ±127.
+    pub fn score_windows(
+        self,
+        book: &WindowCodebook,
+        dim: usize,
+        bytes: &[u8],
+        scale: f32,
+        queries: &[IntQuery],
+        scores: &mut [f32],
+    ) {
+        check_windows(book, dim, bytes);
+        assert!(queries.iter().all(|query| query.values.len() == dim));
+        assert_eq!(scores.len(), queries.len() * (bytes.len() / book.row_bytes(dim)));
+        dispatch!(
+            self, avx2: avx2, avx512: avx512, registers: dots;
+            score_windows(book: &WindowCodebook, dim: usize, bytes: &[u8], scale: f32, queries: &[IntQuery], scores: &mut [f32])
+        )
+    }
+
+    /// acc\[query] += Σ weight·row scale·`scale`·centroid, with integer weights and sums for each run of 256 rows.
+    /// Weights (\[query]\[row]) are at most [`MAX_WEIGHT`] in magnitude, row scales finite.
+    pub fn accumulate_windows(
+        self,
+        book: &WindowCodebook,
+        dim: usize,
+        bytes: &[u8],
+        scale: f32,
+        weights: &[f32],
+        acc: &mut [f32],
+    ) {
+        check_windows(book, dim, bytes);
+        assert_eq!(acc.len() % dim, 0);
+        assert_eq!(weights.len(), acc.len() / dim * (bytes.len() / book.row_bytes(dim)));
+        dispatch!(
+            self, avx2: avx2, avx512: avx512, registers: wide;
+            accumulate_windows(book: &WindowCodebook, dim: usize, bytes: &[u8], scale: f32, weights: &[f32], acc: &mut [f32])
+        )
+    }
+
+    /// Finds, for each `dim`-wide vector z·scale, the row of least squared error of all rows, by Viterbi's algorithm;
+    /// writes its planes (the two bytes of its scale stay as they are), and how well it fits. z·scale is at most 2²⁰
+    /// in magnitude. O(dim · states · levels) a vector.
+    pub fn viterbi_encode(
+        self,
+        book: &WindowCodebook,
+        dim: usize,
+        z: &[f32],
+        scales: &[f32],
+        bytes: &mut [u8],
+        fits: &mut [Fit],
+    ) {
+        check_windows(book, dim, bytes);
+        let count = fits.len();
+        assert_eq!((z.len(), scales.len()), (count * dim, count));
+        assert_eq!(bytes.len(), count * book.row_bytes(dim));
+        dispatch!(
+            self, avx2: avx2, avx512: avx512, registers: wide;
+            viterbi_encode(book: &WindowCodebook, dim: usize, z: &[f32], scales: &[f32], bytes: &mut [u8], fits: &mut [Fit])
+        )
+    }
+}
+
+fn check_windows(book: &WindowCodebook, dim: usize, bytes: &[u8]) {
+    assert!((16..=MAX_DIM).contains(&dim) && dim.is_multiple_of(16));
+    assert_eq!(bytes.len() % book.row_bytes(dim), 0);
+}

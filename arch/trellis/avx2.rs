@@ -1,0 +1,423 @@
+//! Windowed codebooks on AVX2: rows of centroids, 32 at a time. A word with the byte of eight path bits and the byte
+//! before is multiplied up until the window is on top, and shifted down; codes come as in `codes.rs`. Tables of up to 256
+//! entries are looked up by `vpshufb`, sixteen entries each, and a tree of blends; larger ones one by one.
+//! Scores of the commonest shapes have a shorter way, in `window_eights.rs`.
+
+mod eights;
+mod search;
+
+pub(crate) use search::viterbi_encode;
+
+use super::layout::WindowCodebook;
+use super::scalar;
+use super::scalar::scaled_rows;
+use crate::codes::avx2::unpack::{CHUNK, LOAD, Unpack, kind};
+use crate::codes::scalar::{PAGE, finish_sums, quantize_weights, weight_limit};
+use crate::registers::avx2::{load, scales_of_eight, store_first, store_ps};
+use crate::rows::{Block, Blocks, ROWS};
+use crate::{IntQuery, MAX_DIM, Rows};
+use core::arch::x86_64::*;
+use eights::QUERIES;
+
+/// Chunks of the widest row.
+const CHUNKS: usize = MAX_DIM / CHUNK;
+/// Entries of a table that is looked up by registers.
+const TABLE: usize = 256;
+
+/// How to find the centroids of a row.
+struct Lookup<'a> {
+    book: &'a WindowCodebook<'a>,
+    chunks: usize,
+    unpack: Option<Unpack>,
+    /// Sixteen entries in each lane.
+    table: [__m256i; TABLE / 16],
+    down: __m128i,
+    last_load: usize,
+}
+
+/// See `scalar::decode_windows`.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn decode_windows(book: &WindowCodebook, row: &[u8], scale: f32, out: &mut [f32]) {
+    if row.len() < LOAD {
+        return scalar::decode_windows(book, row, scale, out);
+    }
+    let lookup = Lookup::new(book, out.len());
+    let scale = _mm256_set1_ps(scale);
+    for (c, out) in out.chunks_mut(CHUNK).enumerate() {
+        let mut bytes = [[0i8; 8]; CHUNK / 8];
+        let centroids = lookup.any(&Block::one(row), c, 0);
+        // SAFETY: the array has 32 bytes.
+        unsafe { _mm256_storeu_si256(bytes.as_mut_ptr().cast(), centroids) };
+        for (out, bytes) in out.as_chunks_mut::<8>().0.iter_mut().zip(&bytes) {
+            // SAFETY: the array has eight bytes.
+            let bytes = unsafe { _mm_loadl_epi64(bytes.as_ptr().cast()) };
+            let values = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
+            store_ps(out, _mm256_mul_ps(values, scale));
+        }
+    }
+}
+
+/// Runs a function for what the codes are made of.
+macro_rules! for_kind {
+    ($lookup:expr, $function:ident$(<$queries:ident>)?($($argument:expr),*)) => {
+        match $lookup.kind() {
+            NONE => $function::<NONE $(, $queries)?>($lookup, $($argument),*),
+            kind::BYTES => $function::<{ kind::BYTES } $(, $queries)?>($lookup, $($argument),*),
+            _ => $function::<{ kind::STREAM } $(, $queries)?>($lookup, $($argument),*),
+        }
+    };
+}
+
+/// A single query.
+const ONE: usize = 1;
+
+/// No codes at all.
+const NONE: u8 = 255;
+
+/// See `scalar::score_windows`.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn score_windows(
+    book: &WindowCodebook,
+    dim: usize,
+    bytes: &[u8],
+    scale: f32,
+    queries: &[IntQuery],
+    scores: &mut [f32],
+) {
+    let rows = &scaled_rows(bytes, book.row_bytes(dim), dim);
+    if rows.stride < LOAD || rows.bytes.is_empty() {
+        return scalar::score_windows(book, dim, bytes, scale, queries, scores);
+    }
+    if eights::score(book, rows, scale, queries, scores) {
+        return;
+    }
+    let lookup = &Lookup::new(book, dim);
+    let mut padded = None;
+    let blocks = Blocks::with(rows, rows.stride, &mut padded);
+    let count = rows.count();
+    for (queries, scores) in queries.chunks(QUERIES).zip(scores.chunks_mut(QUERIES * count)) {
+        if queries.len() == 1 {
+            for_kind!(lookup, score<ONE>(&blocks, count, scale, queries, scores));
+        } else {
+            for_kind!(lookup, score<QUERIES>(&blocks, count, scale, queries, scores));
+        }
+    }
+}
+
+/// `vpmaddubsw` wants an unsigned operand: it gets the query's magnitudes, and the centroids their signs. Sums of two
+/// products stay below 2¹⁵, as both are at most 127.
+#[target_feature(enable = "avx2,fma,f16c")]
+fn score<const KIND: u8, const Q: usize>(
+    lookup: &Lookup,
+    blocks: &Blocks,
+    count: usize,
+    scale: f32,
+    queries: &[IntQuery],
+    scores: &mut [f32],
+) {
+    let zero = _mm256_setzero_si256();
+    let used = if Q == 1 { 1 } else { queries.len() };
+    let mut values = [[[zero; 2]; CHUNKS]; Q];
+    for (query, values) in queries.iter().zip(&mut values) {
+        for (ints, values) in query.values.chunks(CHUNK).zip(values) {
+            let mut bytes = [0i8; CHUNK];
+            for (byte, int) in bytes.iter_mut().zip(ints) {
+                *byte = *int as i8;
+            }
+            let signed = load(&bytes);
+            *values = [_mm256_abs_epi8(signed), signed];
+        }
+    }
+    let ones = _mm256_set1_epi16(1);
+    for first in (0..count).step_by(ROWS) {
+        let block = blocks.get(first / ROWS);
+        let mut totals = [[0i32; ROWS]; Q];
+        for four in 0..ROWS / 4 {
+            let mut sums = [[zero; 4]; Q];
+            for c in 0..lookup.chunks {
+                for r in 0..4 {
+                    let centroids = lookup.centroids::<KIND>(&block, c, 4 * four + r);
+                    for (values, sums) in values[..used].iter().zip(&mut sums) {
+                        let [magnitudes, signed] = values[c];
+                        let products = _mm256_maddubs_epi16(magnitudes, _mm256_sign_epi8(centroids, signed));
+                        sums[r] = _mm256_add_epi32(sums[r], _mm256_madd_epi16(products, ones));
+                    }
+                }
+            }
+            for ([a, b, c, d], totals) in sums[..used].iter().zip(&mut totals) {
+                let pairs = _mm256_hadd_epi32(_mm256_hadd_epi32(*a, *b), _mm256_hadd_epi32(*c, *d));
+                let sums = _mm_add_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256::<1>(pairs));
+                let totals = &mut totals.as_chunks_mut::<4>().0[four];
+                // SAFETY: the array has four integers.
+                unsafe { _mm_storeu_si128(totals.as_mut_ptr().cast(), sums) };
+            }
+        }
+        let rows = ROWS.min(count - first);
+        for (q, query) in queries.iter().enumerate() {
+            let factor = _mm256_set1_ps(query.scale * scale);
+            let scores = &mut scores[q * count + first..][..rows];
+            for (half, scores) in scores.chunks_mut(8).enumerate() {
+                let totals = &totals[q].as_chunks::<8>().0[half];
+                // SAFETY: the array has eight integers.
+                let sums = unsafe { _mm256_loadu_si256(totals.as_ptr().cast()) };
+                let scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(sums), factor);
+                store_first(scores, _mm256_mul_ps(scaled, scales_of_eight(&block, 8 * half)));
+            }
+        }
+    }
+}
+
+/// See `scalar::accumulate_windows`.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn accumulate_windows(
+    book: &WindowCodebook,
+    dim: usize,
+    bytes: &[u8],
+    scale: f32,
+    weights: &[f32],
+    acc: &mut [f32],
+) {
+    let stride = book.row_bytes(dim);
+    if stride < LOAD || bytes.is_empty() {
+        return scalar::accumulate_windows(book, dim, bytes, scale, weights, acc);
+    }
+    let mut lookup = None;
+    let count = bytes.len() / stride;
+    for (weights, acc) in weights.chunks(QUERIES * count).zip(acc.chunks_mut(QUERIES * dim)) {
+        for (p, page) in bytes.chunks(PAGE * stride).enumerate() {
+            let rows = &scaled_rows(page, stride, dim);
+            let mut ints = [[0; PAGE]; QUERIES];
+            let mut units = [None; QUERIES];
+            for ((weights, ints), unit) in weights.chunks_exact(count).zip(&mut ints).zip(&mut units) {
+                let weights = &weights[p * PAGE..][..rows.count()];
+                let value = quantize_weights(rows, weights, weight_limit(book.levels()), ints);
+                *unit = value.map(|value| value * scale);
+            }
+            if eights::sum_page(book, rows, &ints, &units, acc) {
+                continue;
+            }
+            let lookup = lookup.get_or_insert_with(|| Lookup::new(book, dim));
+            for_kind!(lookup, sum_page(rows, &ints, &units, acc));
+        }
+    }
+}
+
+/// Up to eight queries, up to 256 rows.
+#[target_feature(enable = "avx2,fma,f16c")]
+fn sum_page<const KIND: u8>(
+    lookup: &Lookup,
+    rows: &Rows,
+    ints: &[[i16; PAGE]; QUERIES],
+    units: &[Option<f32>; QUERIES],
+    acc: &mut [f32],
+) {
+    let queries = acc.len() / rows.dim;
+    let zero = _mm256_setzero_si256();
+    let mut padded = None;
+    let blocks = Blocks::with(rows, rows.stride, &mut padded);
+    for chunk in 0..lookup.chunks {
+        // Coordinates 0..4 and 8..12, 4..8 and 12..16 of the chunk's lower half, then of the upper.
+        let mut sums = [[zero; 4]; QUERIES];
+        for first in (0..rows.count()).step_by(ROWS) {
+            let block = blocks.get(first / ROWS);
+            let mut pairs = [[zero; 4]; ROWS / 2];
+            for (i, pair) in pairs.iter_mut().enumerate() {
+                let a = lookup.centroids::<KIND>(&block, chunk, 2 * i);
+                let b = lookup.centroids::<KIND>(&block, chunk, 2 * i + 1);
+                *pair = interleave(a, b);
+            }
+            for ((sums, ints), unit) in sums[..queries].iter_mut().zip(ints).zip(units) {
+                if unit.is_none() {
+                    continue;
+                }
+                for (pair, weights) in pairs.iter().zip(ints[first..].as_chunks::<2>().0) {
+                    let weights = i32::from(weights[1]) << 16 | i32::from(weights[0] as u16);
+                    let weights = _mm256_set1_epi32(weights);
+                    for (sum, values) in sums.iter_mut().zip(pair) {
+                        *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(*values, weights));
+                    }
+                }
+            }
+        }
+        for ((sums, unit), acc) in sums.iter().zip(units).zip(acc.chunks_exact_mut(rows.dim)) {
+            if let Some(unit) = unit {
+                let acc = &mut acc[chunk * CHUNK..];
+                let width = acc.len().min(CHUNK);
+                let mut lanes = [[0i32; 4]; CHUNK / 4];
+                for (lanes, sum) in lanes.as_chunks_mut::<2>().0.iter_mut().zip(sums) {
+                    // SAFETY: the arrays have eight integers.
+                    unsafe { _mm256_storeu_si256(lanes.as_mut_ptr().cast(), *sum) };
+                }
+                let order = [0, 2, 1, 3, 4, 6, 5, 7].map(|lane| lanes[lane]);
+                finish_sums(&order.as_flattened()[..width], *unit, &mut acc[..width]);
+            }
+        }
+    }
+}
+
+/// The words of two rows of bytes, alternating.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn interleave(a: __m256i, b: __m256i) -> [__m256i; 4] {
+    let halves = |x| {
+        let upper = _mm256_extracti128_si256::<1>(x);
+        [_mm256_cvtepi8_epi16(_mm256_castsi256_si128(x)), _mm256_cvtepi8_epi16(upper)]
+    };
+    let ([a0, a1], [b0, b1]) = (halves(a), halves(b));
+    [
+        _mm256_unpacklo_epi16(a0, b0),
+        _mm256_unpackhi_epi16(a0, b0),
+        _mm256_unpacklo_epi16(a1, b1),
+        _mm256_unpackhi_epi16(a1, b1),
+    ]
+}
+
+/// For coordinates 0..8 and 16..24 of a chunk, then for the others: the bytes of the word with its path bits, counted from
+/// the byte before the chunk's.
+static SPREAD: [[u8; CHUNK]; 2] = {
+    let mut spread = [[0; CHUNK]; 2];
+    let mut i = 0;
+    while i < 2 * CHUNK {
+        let (half, lane, place) = (i / CHUNK, i / 16 % 2, i % 16);
+        spread[half][i % CHUNK] = (2 * lane + half + place % 2) as u8;
+        i += 1;
+    }
+    spread
+};
+
+/// What moves the path bit of coordinate i to the top of its word.
+static UP: [u16; 16] = [128, 64, 32, 16, 8, 4, 2, 1, 128, 64, 32, 16, 8, 4, 2, 1];
+
+impl<'a> Lookup<'a> {
+    /// Rows have at least `LOAD` bytes.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn new(book: &'a WindowCodebook<'a>, dim: usize) -> Self {
+        let head = 2 + WindowCodebook::path_bytes(dim);
+        let mut table = [_mm256_setzero_si256(); TABLE / 16];
+        if book.centroids().len() <= TABLE {
+            for (table, centroids) in table.iter_mut().zip(book.centroids().chunks(16)) {
+                let mut bytes = [0; CHUNK];
+                for (i, centroid) in centroids.iter().enumerate() {
+                    (bytes[i], bytes[16 + i]) = (*centroid, *centroid);
+                }
+                *table = load(&bytes);
+            }
+        }
+        Self {
+            book,
+            chunks: dim / CHUNK + usize::from(!dim.is_multiple_of(CHUNK)),
+            unpack: book.packing().map(|packing| Unpack::in_order(packing, dim, head).with_places()),
+            table,
+            down: _mm_cvtsi32_si128(15 - book.history() as i32),
+            last_load: book.row_bytes(dim) - LOAD,
+        }
+    }
+
+    fn kind(&self) -> u8 {
+        self.unpack.as_ref().map_or(NONE, Unpack::kind)
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn any(&self, block: &Block, chunk: usize, r: usize) -> __m256i {
+        match self.kind() {
+            NONE => self.centroids::<NONE>(block, chunk, r),
+            kind::BYTES => self.centroids::<{ kind::BYTES }>(block, chunk, r),
+            _ => self.centroids::<{ kind::STREAM }>(block, chunk, r),
+        }
+    }
+
+    /// Centroids 32·chunk.. of row `r`, in order; unspecified ones behind its end.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn centroids<const KIND: u8>(&self, block: &Block, chunk: usize, r: usize) -> __m256i {
+        let windows = self.windows(block, chunk, r);
+        let codes = match &self.unpack {
+            Some(unpack) if KIND != NONE => unpack.codes::<KIND>(&unpack.windows::<KIND>(block, chunk), r)[0],
+            _ => _mm256_setzero_si256(),
+        };
+        if self.book.centroids().len() > TABLE {
+            return self.look_up_each(windows, codes);
+        }
+        // The index has eight bits, so none get into the next byte.
+        let above = _mm256_sll_epi16(codes, _mm_cvtsi32_si128(self.book.history() as i32 + 1));
+        let index = _mm256_or_si256(windows, above);
+        let sixteens = self.book.centroids().len().div_ceil(16);
+        if sixteens <= 4 {
+            self.look_up::<4>(index)
+        } else if sixteens <= 8 {
+            self.look_up::<8>(index)
+        } else {
+            self.look_up::<16>(index)
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn windows(&self, block: &Block, chunk: usize, r: usize) -> __m256i {
+        let start = 4 * chunk + 1;
+        let at = start.min(self.last_load);
+        let path: &[u8; LOAD] = block.window(at, at + LOAD).first(r);
+        // SAFETY: the array has sixteen bytes.
+        let mut path = unsafe { _mm_loadu_si128(path.as_ptr().cast()) };
+        if chunk == 0 {
+            // Zeros before the path plane, which starts with byte 2.
+            let keep = _mm_cmpgt_epi8(
+                _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
+                _mm_set1_epi8(1 - at as i8),
+            );
+            path = _mm_and_si128(path, keep);
+        }
+        let path = _mm256_broadcastsi128_si256(path);
+        let late = _mm256_set1_epi8((start - at) as i8);
+        let words = |half: usize| {
+            let bytes = _mm256_shuffle_epi8(path, _mm256_add_epi8(load(&SPREAD[half]), late));
+            _mm256_srl_epi16(_mm256_mullo_epi16(bytes, load(&UP)), self.down)
+        };
+        _mm256_packus_epi16(words(0), words(1))
+    }
+
+    /// Blends by the index' bits from 4 up, the lowest first.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn look_up<const N: usize>(&self, index: __m256i) -> __m256i {
+        let low = _mm256_and_si256(index, _mm256_set1_epi8(15));
+        let mut found = [_mm256_setzero_si256(); 16];
+        for (found, table) in found[..N].iter_mut().zip(&self.table) {
+            *found = _mm256_shuffle_epi8(*table, low);
+        }
+        let bits = [
+            _mm256_slli_epi16::<3>(index),
+            _mm256_slli_epi16::<2>(index),
+            _mm256_slli_epi16::<1>(index),
+            index,
+        ];
+        let mut left = N;
+        for bit in bits {
+            if left > 1 {
+                left /= 2;
+                for i in 0..left {
+                    found[i] = _mm256_blendv_epi8(found[2 * i], found[2 * i + 1], bit);
+                }
+            }
+        }
+        found[0]
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn look_up_each(&self, windows: __m256i, codes: __m256i) -> __m256i {
+        let (mut window, mut code, mut found) = ([0u8; CHUNK], [0u8; CHUNK], [0i8; CHUNK]);
+        // SAFETY: the arrays have 32 bytes.
+        unsafe {
+            _mm256_storeu_si256(window.as_mut_ptr().cast(), windows);
+            _mm256_storeu_si256(code.as_mut_ptr().cast(), codes);
+        }
+        for i in 0..CHUNK {
+            let index = usize::from(code[i]) << (self.book.history() + 1) | usize::from(window[i]);
+            found[i] = self.book.centroids().get(index).copied().unwrap_or(0);
+        }
+        load(&found)
+    }
+}

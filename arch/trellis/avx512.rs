@@ -1,0 +1,608 @@
+//! Windowed codebooks on AVX-512: rows of centroids, 64 at a time, by bit extraction and byte look-ups.
+//!
+//! A quadword holds the path bits of 64 coordinates. Broadcast, it gives the windows of all 64 in one `vpmultishiftqb`,
+//! which takes any eight neighbouring bits of a quadword for each byte; only the first eight coordinates need the
+//! byte before, so their lane is shifted by one byte. Codes of 1, 2 or 4 bits come from a broadcast of their 8, 16 or
+//! 32 bytes in the same way. Each lane takes eight coordinates that its own quadword holds, so no byte is ever
+//! shuffled: it is the query that is put into the lanes' order, once a page. The byte for a coordinate has its window below and
+//! its code above: the index of a table in one register (`vpermb`) or two (`vpermi2b`).
+//!
+//! A single query goes to `window_halves.rs`, `window_digits.rs` and `window_pairs.rs` where they have a shorter way. The
+//! path search is in `search.rs`.
+
+mod digits;
+mod halves;
+mod pairs;
+mod search;
+
+pub(crate) use search::viterbi_encode;
+
+use super::layout::{MAX_STATES, WindowCodebook};
+use super::scalar::scaled_rows;
+use crate::codes::avx512::accumulate::{ByteWeights, Sums, four, in_order, run_scales};
+use crate::codes::avx512::codebook::interleave;
+use crate::codes::avx512::codebook::kind::RAW as NATURAL;
+use crate::codes::avx512::score::{ByteQuery, add_four, add_lanes, finish};
+use crate::codes::avx512::unpack::{CHUNK, Chunk, MAX_CHUNKS, Masked, Place, Unpack, scales};
+use crate::codes::scalar::{PAGE, finish_sums};
+use crate::registers::avx512::{load, store_first};
+use crate::rows::{Block, Blocks, ROWS};
+use crate::{IntQuery, Rows, registers};
+use core::arch::x86_64::*;
+use core::mem::MaybeUninit;
+use pairs::{load_16, load_32};
+
+/// Queries that share a pass over the rows.
+const QUERIES: usize = 8;
+
+/// The largest codebook: 16 codes.
+const MAX_CENTROIDS: usize = 2 * MAX_STATES * 16;
+
+/// How indices are found: by bits alone, for a table in one register; in two; in any other way.
+const SMALL: u8 = 0;
+const MEDIUM: u8 = 1;
+const LARGE: u8 = 2;
+
+/// What codes are made of: raw bits or nothing, digits, or both.
+const POWERS: usize = 0;
+const TERNARY: usize = 1;
+const MIXED: usize = 2;
+
+/// Index of the lanes' order. Called where the tables are indexed, not in a `const` block there: compilers before 1.95
+/// look into an index for constant references and find a cycle.
+const fn order(kind: u8, form: usize) -> usize {
+    if kind == LARGE { 0 } else { form }
+}
+
+/// How to find the centroids of a row.
+struct Lookup {
+    kind: u8,
+    /// Raw bits of a code; for large tables, what codes are made of.
+    form: usize,
+    history: u32,
+    chunks: usize,
+    /// Where the path plane ends.
+    path_end: usize,
+    /// For codes that are not taken by their bits alone.
+    unpack: Option<(Unpack, [Chunk; MAX_CHUNKS])>,
+    /// The centroids, 128 more; repeated where they do not fill a register.
+    table: [__m512i; MAX_CENTROIDS / CHUNK],
+    blocks: usize,
+    path_shifts: __m512i,
+    raw_shifts: __m512i,
+    window_bits: __m512i,
+}
+
+/// For raw bits of 0 to 4: which eight coordinates a quadword lane has, and the other way round.
+static GROUPS: [[u64; 8]; 5] = [
+    [0, 1, 2, 3, 4, 5, 6, 7],
+    [0, 1, 2, 3, 4, 5, 6, 7],
+    [0, 4, 1, 5, 2, 6, 3, 7],
+    [0, 1, 2, 3, 4, 5, 6, 7],
+    [0, 2, 4, 6, 1, 3, 5, 7],
+];
+static LANES: [[u64; 8]; 5] = [
+    [0, 1, 2, 3, 4, 5, 6, 7],
+    [0, 1, 2, 3, 4, 5, 6, 7],
+    [0, 2, 4, 6, 1, 3, 5, 7],
+    [0, 1, 2, 3, 4, 5, 6, 7],
+    [0, 4, 1, 5, 2, 6, 3, 7],
+];
+
+/// By raw bits: the bit of the lane's quadword at which each byte's window ends (mod 64, one too many for the history),
+/// and at which its code begins.
+static PATH_SHIFTS: [[u8; CHUNK]; 5] = {
+    let mut shifts = [[0; CHUNK]; 5];
+    let mut bits = 0;
+    while bits < 5 {
+        let mut i = 0;
+        while i < CHUNK {
+            let coordinate = 8 * GROUPS[bits][i / 8] as usize + i % 8;
+            // The lane of the first eight is shifted by a byte.
+            shifts[bits][i] = (if i < 8 { 8 + coordinate } else { coordinate }) as u8;
+            i += 1;
+        }
+        bits += 1;
+    }
+    shifts
+};
+static RAW_SHIFTS: [[u8; CHUNK]; 5] = {
+    let mut shifts = [[0; CHUNK]; 5];
+    let mut bits = 1;
+    while bits < 5 {
+        let mut i = 0;
+        while i < CHUNK {
+            let coordinate = 8 * GROUPS[bits][i / 8] as usize + i % 8;
+            // Three bits: the lane's three bytes are brought into its quadword.
+            shifts[bits][i] = (if bits == 3 { 3 * (i % 8) } else { bits * coordinate % 64 }) as u8;
+            i += 1;
+        }
+        bits += 1;
+    }
+    shifts
+};
+
+/// The bytes of eight codes of three bits, for each lane.
+static THREES: [u8; CHUNK] = {
+    let mut bytes = [0; CHUNK];
+    let mut i = 0;
+    while i < CHUNK {
+        bytes[i] = (3 * (i / 8) + i % 8 % 3) as u8;
+        i += 1;
+    }
+    bytes
+};
+
+/// 0, 1, 2 …
+static IDENTITY: [u8; CHUNK] = {
+    let mut bytes = [0; CHUNK];
+    let mut i = 0;
+    while i < CHUNK {
+        bytes[i] = i as u8;
+        i += 1;
+    }
+    bytes
+};
+
+/// Bytes k and k + 1 for lane k.
+static NEIGHBOURS: [u8; CHUNK] = {
+    let mut bytes = [0; CHUNK];
+    let mut i = 0;
+    while i < CHUNK {
+        bytes[i] = (i / 8 + i % 2) as u8;
+        i += 1;
+    }
+    bytes
+};
+
+/// The same where each lane has its own byte of the path plane and the one before.
+static NEIGHBOUR_SHIFTS: [u8; CHUNK] = {
+    let mut shifts = [0; CHUNK];
+    let mut i = 0;
+    while i < CHUNK {
+        shifts[i] = (8 + i % 8) as u8;
+        i += 1;
+    }
+    shifts
+};
+
+/// Added to centroids, so that they are unsigned operands.
+const BIAS: i8 = -128;
+
+/// Runs a method for the lookup's kind and raw bits.
+macro_rules! for_kind {
+    ($lookup:expr, $function:ident($($argument:expr),*)) => {
+        match ($lookup.kind, $lookup.form) {
+            (SMALL, 0) => $function::<SMALL, 0>($lookup, $($argument),*),
+            (SMALL, 1) => $function::<SMALL, 1>($lookup, $($argument),*),
+            (SMALL, 2) => $function::<SMALL, 2>($lookup, $($argument),*),
+            (SMALL, _) => $function::<SMALL, 3>($lookup, $($argument),*),
+            (MEDIUM, 0) => $function::<MEDIUM, 0>($lookup, $($argument),*),
+            (MEDIUM, 1) => $function::<MEDIUM, 1>($lookup, $($argument),*),
+            (MEDIUM, 2) => $function::<MEDIUM, 2>($lookup, $($argument),*),
+            (MEDIUM, 3) => $function::<MEDIUM, 3>($lookup, $($argument),*),
+            (MEDIUM, _) => $function::<MEDIUM, 4>($lookup, $($argument),*),
+            (_, POWERS) => $function::<LARGE, POWERS>($lookup, $($argument),*),
+            (_, TERNARY) => $function::<LARGE, TERNARY>($lookup, $($argument),*),
+            _ => $function::<LARGE, MIXED>($lookup, $($argument),*),
+        }
+    };
+}
+
+/// See `scalar::decode_windows`.
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn decode_windows(book: &WindowCodebook, row: &[u8], scale: f32, out: &mut [f32]) {
+    let lookup = &Lookup::new(book, out.len());
+    for_kind!(lookup, decode(row, scale, out));
+}
+
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn decode<const KIND: u8, const RAW: usize>(lookup: &Lookup, row: &[u8], scale: f32, out: &mut [f32]) {
+    let (scale, lanes) = (_mm512_set1_ps(scale), load(&LANES[order(KIND, RAW)]));
+    let block = Block::one(row);
+    for (chunk, out) in out.chunks_mut(CHUNK).enumerate() {
+        let [centroids, ..] = lookup.centroids::<KIND, RAW>(&block, chunk, 0);
+        let centroids = _mm512_xor_si512(centroids, _mm512_set1_epi8(BIAS));
+        let mut rest = _mm512_permutexvar_epi64(lanes, centroids);
+        for out in out.as_chunks_mut::<16>().0 {
+            let values = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm512_castsi512_si128(rest)));
+            registers::avx512::store_ps(out, _mm512_mul_ps(values, scale));
+            rest = _mm512_shuffle_i64x2::<0b11_11_10_01>(rest, rest);
+        }
+    }
+}
+
+/// See `scalar::score_windows`.
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn score_windows(
+    book: &WindowCodebook,
+    dim: usize,
+    bytes: &[u8],
+    scale: f32,
+    queries: &[IntQuery],
+    scores: &mut [f32],
+) {
+    let rows = &scaled_rows(bytes, book.row_bytes(dim), dim);
+    let count = rows.count();
+    if count == 0 {
+        return;
+    }
+    if let [query] = queries
+        && (halves::score(book, rows, scale, query, scores)
+            || digits::score(book, rows, scale, query, scores)
+            || pairs::score(book, rows, scale, query, scores))
+    {
+        return;
+    }
+    let lookup = &Lookup::new(book, dim);
+    let mut padded = None;
+    let blocks = Blocks::with(rows, rows.stride, &mut padded);
+    for (queries, scores) in queries.chunks(QUERIES).zip(scores.chunks_mut(QUERIES * count)) {
+        for_kind!(lookup, score(&blocks, count, scale, queries, scores));
+    }
+}
+
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn score<const KIND: u8, const RAW: usize>(
+    lookup: &Lookup,
+    blocks: &Blocks,
+    count: usize,
+    scale: f32,
+    queries: &[IntQuery],
+    scores: &mut [f32],
+) {
+    if let [query] = queries {
+        let query = lookup.query::<KIND, RAW>(query, scale);
+        for (i, scores) in scores.chunks_mut(ROWS).enumerate() {
+            let block = blocks.get(i);
+            let mut fours = [_mm512_setzero_si512(); ROWS / 4];
+            for (i, four) in fours.iter_mut().enumerate() {
+                let mut sums = [_mm512_setzero_si512(); 4];
+                for (chunk, values) in query.values[..lookup.chunks].iter().enumerate() {
+                    let centroids = lookup.centroids::<KIND, RAW>(&block, chunk, 4 * i);
+                    for (sum, centroids) in sums.iter_mut().zip(centroids) {
+                        *sum = _mm512_dpbusd_epi32(*sum, centroids, *values);
+                    }
+                }
+                *four = add_four(sums);
+            }
+            let sums = add_lanes(fours);
+            store_first(finish(sums, query.excess, query.factor, scales(&block)), scores);
+        }
+        return;
+    }
+    let mut prepared = [const { MaybeUninit::uninit() }; QUERIES];
+    for (prepared, query) in prepared.iter_mut().zip(queries) {
+        prepared.write(lookup.query::<KIND, RAW>(query, scale));
+    }
+    let mut looked_up = [[MaybeUninit::uninit(); ROWS]; MAX_CHUNKS];
+    let looked_up = &mut looked_up[..lookup.chunks];
+    for first in (0..count).step_by(ROWS) {
+        let block = blocks.get(first / ROWS);
+        for (chunk, out) in looked_up.iter_mut().enumerate() {
+            for (four, out) in out.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+                *out = lookup.centroids::<KIND, RAW>(&block, chunk, 4 * four).map(MaybeUninit::new);
+            }
+        }
+        let scales = scales(&block);
+        for (query, scores) in prepared[..queries.len()].iter().zip(scores.chunks_exact_mut(count)) {
+            // SAFETY: written above, one for each query.
+            let query = unsafe { query.assume_init_ref() };
+            let mut sums = [_mm512_setzero_si512(); ROWS];
+            for (centroids, values) in looked_up.iter().zip(&query.values) {
+                for (sum, centroids) in sums.iter_mut().zip(centroids) {
+                    // SAFETY: the loop above has gone through these chunks and all rows.
+                    *sum = _mm512_dpbusd_epi32(*sum, unsafe { centroids.assume_init() }, *values);
+                }
+            }
+            let four = |i: usize| add_four([sums[i], sums[i + 1], sums[i + 2], sums[i + 3]]);
+            let sums = add_lanes([four(0), four(4), four(8), four(12)]);
+            let result = finish(sums, query.excess, query.factor, scales);
+            store_first(result, &mut scores[first..]);
+        }
+    }
+}
+
+/// See `scalar::accumulate_windows`.
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn accumulate_windows(
+    book: &WindowCodebook,
+    dim: usize,
+    bytes: &[u8],
+    scale: f32,
+    weights: &[f32],
+    acc: &mut [f32],
+) {
+    let stride = book.row_bytes(dim);
+    let count = bytes.len() / stride;
+    if count == 0 || weights.len() == count && halves::accumulate(book, dim, bytes, scale, weights, acc) {
+        return;
+    }
+    let lookup = &Lookup::new(book, dim);
+    for (weights, acc) in weights.chunks(QUERIES * count).zip(acc.chunks_mut(QUERIES * dim)) {
+        for (p, page) in bytes.chunks(PAGE * stride).enumerate() {
+            let rows = &scaled_rows(page, stride, dim);
+            let mut padded = None;
+            let blocks = &Blocks::with(rows, stride, &mut padded);
+            let scales = run_scales(blocks, 0..rows.count().div_ceil(ROWS));
+            let mut ints = [const { MaybeUninit::uninit() }; QUERIES];
+            let mut used = 0;
+            for (weights, ints) in weights.chunks_exact(count).zip(&mut ints) {
+                let ints = ints.write(ByteWeights::NONE);
+                ints.set(&weights[p * PAGE..][..rows.count()], &scales);
+                ints.unit *= scale;
+                used += 1;
+            }
+            // SAFETY: as many were written.
+            let ints = unsafe { core::slice::from_raw_parts(ints.as_ptr().cast(), used) };
+            for_kind!(lookup, sum_page(blocks, rows, ints, acc));
+        }
+    }
+}
+
+/// Up to eight queries, up to 256 rows.
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn sum_page<const KIND: u8, const RAW: usize>(
+    lookup: &Lookup,
+    blocks: &Blocks,
+    rows: &Rows,
+    ints: &[ByteWeights],
+    acc: &mut [f32],
+) {
+    let zero = [_mm512_setzero_si512(); 4];
+    let bias = _mm512_set1_epi8(BIAS);
+    let any_offset = ints.iter().any(|ints| ints.offset != 0);
+    for chunk in 0..lookup.chunks {
+        // Of each query, with the lower and with the upper bytes of its weights; and without any.
+        let mut sums = [[zero; 2]; QUERIES];
+        let mut plain = zero;
+        for first in (0..rows.count()).step_by(ROWS) {
+            let block = blocks.get(first / ROWS);
+            let mut fours = [zero; ROWS / 4];
+            for (i, four) in fours.iter_mut().enumerate() {
+                let mut centroids = lookup.centroids::<KIND, RAW>(&block, chunk, 4 * i);
+                for centroids in &mut centroids {
+                    *centroids = _mm512_xor_si512(*centroids, bias);
+                }
+                *four = interleave(centroids);
+            }
+            for ([low, high], ints) in sums.iter_mut().zip(ints) {
+                let bytes = |bytes: &[u8; PAGE], i: usize| four(&bytes.as_chunks().0[first / 4 + i]);
+                for (i, centroids) in fours.iter().enumerate() {
+                    let (l, h) = (bytes(&ints.low, i), bytes(&ints.high, i));
+                    for k in 0..4 {
+                        low[k] = _mm512_dpbusd_epi32(low[k], l, centroids[k]);
+                        high[k] = _mm512_dpbusd_epi32(high[k], h, centroids[k]);
+                    }
+                }
+            }
+            if any_offset {
+                for (plain, k) in plain.iter_mut().zip(0..) {
+                    for centroids in &fours {
+                        *plain = _mm512_dpbusd_epi32(*plain, _mm512_set1_epi8(1), centroids[k]);
+                    }
+                }
+            }
+        }
+        for (([low, high], ints), acc) in sums.iter().zip(ints).zip(acc.chunks_exact_mut(rows.dim)) {
+            if ints.unit == 0.0 {
+                continue;
+            }
+            let offset = _mm512_set1_epi32(ints.offset);
+            let mut totals = zero;
+            for k in 0..4 {
+                let total = _mm512_add_epi32(low[k], _mm512_slli_epi32::<8>(high[k]));
+                totals[k] = _mm512_sub_epi32(total, _mm512_mullo_epi32(plain[k], offset));
+            }
+            let acc = &mut acc[chunk * CHUNK..];
+            let width = acc.len().min(CHUNK);
+            finish_sums(&coordinates::<KIND, RAW>(totals)[..width], ints.unit, &mut acc[..width]);
+        }
+    }
+}
+
+/// Sums of interleaved bytes by coordinate.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn coordinates<const KIND: u8, const RAW: usize>(sums: Sums) -> [i32; CHUNK] {
+    let mut lanes = [[0i32; 8]; 8];
+    for (lanes, sums) in lanes.as_chunks_mut::<2>().0.iter_mut().zip(in_order(sums)) {
+        // SAFETY: the array has 16 integers.
+        unsafe { _mm512_storeu_si512(lanes.as_mut_ptr().cast(), sums) }
+    }
+    let mut out = [0; CHUNK];
+    for (out, lane) in out.as_chunks_mut::<8>().0.iter_mut().zip(LANES[order(KIND, RAW)]) {
+        *out = lanes[lane as usize];
+    }
+    out
+}
+
+/// Zeros behind the bytes.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn load_24(bytes: &[u8; 24]) -> __m256i {
+    // SAFETY: the mask has 24 bits, and a masked load touches nothing whose bit is clear.
+    unsafe { _mm256_maskz_loadu_epi8(0xff_ffff, bytes.as_ptr().cast()) }
+}
+
+/// Fewer than 64 bytes, zeros behind them.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn load_signed(bytes: &[i8]) -> __m512i {
+    let mask = (1 << (bytes.len() % 64)) - 1;
+    // SAFETY: the mask has at most `bytes.len()` bits, and a masked load touches nothing whose bit is clear.
+    unsafe { _mm512_maskz_loadu_epi8(mask, bytes.as_ptr()) }
+}
+
+impl Lookup {
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn new(book: &WindowCodebook, dim: usize) -> Self {
+        let (bits, radix) = book.packing().map_or((0, 1), |p| (p.raw_bits() as usize, p.radix()));
+        let path_end = 2 + WindowCodebook::path_bytes(dim);
+        let kind = match book.centroids().len() {
+            _ if radix != 1 || !dim.is_multiple_of(CHUNK) => LARGE,
+            ..=64 => SMALL,
+            65..=128 => MEDIUM,
+            _ => LARGE,
+        };
+        let form = match (kind, radix, bits) {
+            (LARGE, 1, _) => POWERS,
+            (LARGE, _, 0) => TERNARY,
+            (LARGE, _, _) => MIXED,
+            _ => bits,
+        };
+        let chunks = dim.div_ceil(CHUNK);
+        let unpack = book.packing().filter(|_| kind == LARGE).map(|packing| {
+            let unpack = Unpack::new(packing, dim, path_end);
+            let mut parts = [unpack.chunk(0); MAX_CHUNKS];
+            for (i, part) in parts[..chunks].iter_mut().enumerate().skip(1) {
+                *part = unpack.chunk(i);
+            }
+            (unpack, parts)
+        });
+        let bias = _mm512_set1_epi8(BIAS);
+        let mut table = [_mm512_setzero_si512(); MAX_CENTROIDS / CHUNK];
+        let (whole, rest) = book.centroids().as_chunks::<CHUNK>();
+        for (table, centroids) in table.iter_mut().zip(whole) {
+            *table = _mm512_xor_si512(load(centroids), bias);
+        }
+        if !rest.is_empty() {
+            let bytes = load_signed(rest);
+            // Bits above an index do not count, so a table of 8, 16 or 32 entries repeats.
+            let index = _mm512_and_si512(load(&IDENTITY), _mm512_set1_epi8(rest.len() as i8 - 1));
+            let repeated = if kind == SMALL { _mm512_permutexvar_epi8(index, bytes) } else { bytes };
+            table[whole.len()] = _mm512_xor_si512(repeated, bias);
+        }
+        let above = _mm512_set1_epi8(book.history() as i8 + 1);
+        let path_shifts = if kind == LARGE { &NEIGHBOUR_SHIFTS } else { &PATH_SHIFTS[form] };
+        Self {
+            kind,
+            form,
+            history: book.history(),
+            chunks,
+            path_end,
+            unpack,
+            table,
+            blocks: book.centroids().len().div_ceil(2 * CHUNK),
+            path_shifts: _mm512_sub_epi8(load(path_shifts), _mm512_set1_epi8(book.history() as i8)),
+            raw_shifts: _mm512_sub_epi8(load(&RAW_SHIFTS[order(kind, form)]), above),
+            window_bits: _mm512_set1_epi8((book.windows() - 1) as i8),
+        }
+    }
+
+    /// Centroids 64·chunk.. of four rows from `first` on, 128 more, in the lanes' order; unspecified ones behind the
+    /// rows' end.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn centroids<const KIND: u8, const RAW: usize>(
+        &self,
+        block: &Block,
+        chunk: usize,
+        first: usize,
+    ) -> [__m512i; 4] {
+        if KIND == LARGE {
+            return self.centroids_large::<RAW>(block, chunk, first);
+        }
+        let mut out = [_mm512_setzero_si512(); 4];
+        let start = 2 + 8 * chunk;
+        let path = block.window(start, start + 8);
+        let before = block.window(start - 1, start + 7);
+        let raw_start = self.path_end + 8 * RAW * chunk;
+        let raw = block.window(raw_start, raw_start + 8 * RAW);
+        for (i, out) in out.iter_mut().enumerate() {
+            let r = first + i;
+            let quads = _mm512_set1_epi64(path.quad(r) as i64);
+            let quads = if chunk == 0 {
+                _mm512_mask_slli_epi64::<8>(quads, 1, quads)
+            } else {
+                _mm512_mask_set1_epi64(quads, 1, before.quad(r) as i64)
+            };
+            let windows = _mm512_multishift_epi64_epi8(self.path_shifts, quads);
+            let codes = match RAW {
+                0 => windows,
+                1 => _mm512_set1_epi64(raw.quad(r) as i64),
+                2 => _mm512_broadcast_i32x4(load_16(raw.first(r))),
+                3 => _mm512_permutexvar_epi8(load(&THREES), _mm512_castsi256_si512(load_24(raw.first(r)))),
+                _ => _mm512_broadcast_i64x4(load_32(raw.first(r))),
+            };
+            let codes = _mm512_multishift_epi64_epi8(self.raw_shifts, codes);
+            // Bits of the window below, of the code above; what is above both does not count.
+            let index = if RAW == 0 {
+                windows
+            } else {
+                _mm512_ternarylogic_epi64::<0xca>(self.window_bits, windows, codes)
+            };
+            *out = if KIND == SMALL {
+                _mm512_permutexvar_epi8(index, self.table[0])
+            } else {
+                _mm512_permutex2var_epi8(self.table[0], index, self.table[1])
+            };
+        }
+        out
+    }
+
+    /// The same for any width and any table, in blocks of two registers, for which an index has 7 bits. `FORM` is
+    /// where codes come from.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn centroids_large<const FORM: usize>(&self, block: &Block, chunk: usize, first: usize) -> [__m512i; 4] {
+        let start = 1 + 8 * chunk;
+        let path = Masked::new(block, &Place::new(start, self.path_end.min(start + 9)));
+        // The byte before the path plane is no part of it.
+        let keep = _mm512_maskz_mov_epi8(if chunk == 0 { !1 } else { !0 }, _mm512_set1_epi8(-1));
+        let neighbours = load(&NEIGHBOURS);
+        let above = _mm_cvtsi32_si128(self.history as i32 + 1);
+        let mut codes = [_mm512_setzero_si512(); 4];
+        if let Some((unpack, parts)) = &self.unpack {
+            let part = &parts[chunk];
+            let (raw, digits) = (Masked::new(block, &part.raw), Masked::new(block, &part.digits));
+            for (i, codes) in codes.iter_mut().enumerate() {
+                let r = first + i;
+                *codes = match FORM {
+                    POWERS => _mm512_and_si512(unpack.raw(&raw, r), unpack.raw_mask),
+                    TERNARY => unpack.digits::<8>(part, &digits, r),
+                    _ => unpack.mixed::<8>(part, &raw, &digits, r),
+                };
+            }
+        }
+        let mut out = [_mm512_setzero_si512(); 4];
+        for (i, (out, codes)) in out.iter_mut().zip(codes).enumerate() {
+            let path = _mm512_permutexvar_epi8(neighbours, _mm512_and_si512(path.load_half(first + i), keep));
+            let windows = _mm512_multishift_epi64_epi8(self.path_shifts, path);
+            // Shifts of words move bits into the next byte: below the window's, where they are masked.
+            let codes = _mm512_sll_epi16(codes, above);
+            *out = _mm512_ternarylogic_epi64::<0xca>(self.window_bits, windows, codes);
+        }
+        if self.blocks == 1 {
+            return out.map(|index| _mm512_permutex2var_epi8(self.table[0], index, self.table[1]));
+        }
+        let below = _mm_cvtsi32_si128(6 - self.history as i32);
+        let high = codes.map(|codes| {
+            let block_bits = _mm512_set1_epi8((15 >> (6 - self.history)) as i8);
+            _mm512_and_si512(_mm512_srl_epi16(codes, below), block_bits)
+        });
+        let index = out;
+        out = [_mm512_setzero_si512(); 4];
+        for (b, table) in self.table.as_chunks::<2>().0[..self.blocks].iter().enumerate() {
+            let this = _mm512_set1_epi8(b as i8);
+            for ((out, high), index) in out.iter_mut().zip(high).zip(index) {
+                let here = _mm512_cmpeq_epi8_mask(high, this);
+                let found = _mm512_maskz_permutex2var_epi8(here, table[0], index, table[1]);
+                *out = _mm512_or_si512(*out, found);
+            }
+        }
+        out
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn query<const KIND: u8, const RAW: usize>(&self, query: &IntQuery, scale: f32) -> ByteQuery {
+        let mut query = ByteQuery::new(query, scale, NATURAL);
+        let groups = load(&GROUPS[order(KIND, RAW)]);
+        for values in &mut query.values[..self.chunks] {
+            *values = _mm512_permutexvar_epi64(groups, *values);
+        }
+        query
+    }
+}

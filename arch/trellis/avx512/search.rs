@@ -1,0 +1,384 @@
+//! The path search on AVX-512. Many vectors: one a lane, states in memory. Few: one window a lane.
+//!
+//! Both find the error of the nearest centroid without its code: rounding is monotone, so the smallest rounded square
+//! of y - centroid is the rounded square for the nearest centroid. Codes are chosen once the path is known.
+//! Costs and squares are not negative, so comparing their bits as integers compares them, on ports that the
+//! floating-point operations leave free.
+
+use crate::registers::avx512::{load_ps, store_codes};
+use crate::trellis::layout::{Fit, MAX_STATES, WindowCodebook};
+use crate::vectors::scalar::{LANES, halve};
+use crate::{MAX_DIM, Packing, codes, registers};
+use core::arch::x86_64::*;
+use core::mem::MaybeUninit;
+
+/// Vectors that a search takes at a time.
+const BATCH: usize = 16;
+
+/// From so many vectors on, one vector a lane is faster than one window a lane.
+const BATCH_FROM: usize = 6;
+
+/// Coordinates whose path bits share a word.
+const WORD: usize = 16;
+
+/// See `scalar::viterbi_encode`. Stack: 80 KiB, of which a search of `dim` coordinates and up to 32 states touches
+/// 64·dim bytes and 8 KiB.
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn viterbi_encode(
+    book: &WindowCodebook,
+    dim: usize,
+    z: &[f32],
+    scales: &[f32],
+    bytes: &mut [u8],
+    fits: &mut [Fit],
+) {
+    match book.levels() {
+        1 => encode::<1>(book, dim, z, scales, bytes, fits),
+        2 => encode::<2>(book, dim, z, scales, bytes, fits),
+        3 => encode::<3>(book, dim, z, scales, bytes, fits),
+        4 => encode::<4>(book, dim, z, scales, bytes, fits),
+        6 => encode::<6>(book, dim, z, scales, bytes, fits),
+        8 => encode::<8>(book, dim, z, scales, bytes, fits),
+        12 => encode::<12>(book, dim, z, scales, bytes, fits),
+        _ => encode::<16>(book, dim, z, scales, bytes, fits),
+    }
+}
+
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn encode<const M: usize>(
+    book: &WindowCodebook,
+    dim: usize,
+    z: &[f32],
+    scales: &[f32],
+    bytes: &mut [u8],
+    fits: &mut [Fit],
+) {
+    let columns = Columns::<M>::new(book, |window| window);
+    let row_bytes = book.row_bytes(dim);
+    let batches = z.chunks(BATCH * dim).zip(scales.chunks(BATCH)).zip(bytes.chunks_mut(BATCH * row_bytes));
+    for (((z, scales), bytes), fits) in batches.zip(fits.chunks_mut(BATCH)) {
+        let mut paths = [[0u16; MAX_DIM / WORD]; BATCH];
+        if scales.len() >= BATCH_FROM {
+            search_many::<M>(book, dim, z, scales, &mut paths);
+        } else {
+            match book.states() {
+                ..=8 => search_one::<M, 1>(book, dim, z, scales, &mut paths),
+                16 => search_one::<M, 2>(book, dim, z, scales, &mut paths),
+                32 => search_one::<M, 4>(book, dim, z, scales, &mut paths),
+                _ => search_one::<M, 8>(book, dim, z, scales, &mut paths),
+            }
+        }
+        let rows = z.chunks_exact(dim).zip(scales).zip(&paths).zip(bytes.chunks_exact_mut(row_bytes));
+        for ((((z, scale), path), row), fit) in rows.zip(fits) {
+            *fit = columns.write_row(book, z, *scale, path, row);
+        }
+    }
+}
+
+/// The centroids as floats, code by code, windows in an order of choice. (Rust's arrays cannot be sized by the number
+/// of windows here; those beyond it are zeros.)
+struct Columns<const M: usize>([[__m512; 2 * MAX_STATES / 16]; M]);
+
+impl<const M: usize> Columns<M> {
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn new(book: &WindowCodebook, order: impl Fn(usize) -> usize) -> Self {
+        let windows = book.windows();
+        let mut columns = [[_mm512_setzero_ps(); 2 * MAX_STATES / 16]; M];
+        for (column, centroids) in columns.iter_mut().zip(book.centroids().chunks_exact(windows)) {
+            for (g, register) in column[..windows.div_ceil(16)].iter_mut().enumerate() {
+                let mut values = [0.0; 16];
+                for (i, value) in values[..windows.min(16)].iter_mut().enumerate() {
+                    *value = f32::from(centroids[order(16 * g + i)]);
+                }
+                *register = load_ps(&values);
+            }
+        }
+        Self(columns)
+    }
+
+    /// Entry of column `code` for each window of a register.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn look_up(&self, code: usize, windows: __m512i, count: usize) -> __m512 {
+        let column = &self.0[code];
+        if count <= 16 {
+            return _mm512_permutexvar_ps(windows, column[0]);
+        }
+        let mut found = _mm512_permutex2var_ps(column[0], windows, column[1]);
+        // Not `enumerate().take().skip()`, which LLVM calls for each item.
+        for i in 1..count / 32 {
+            let block = _mm512_srli_epi32::<5>(windows);
+            let here = _mm512_cmpeq_epi32_mask(block, _mm512_set1_epi32(i as i32));
+            let other = _mm512_permutex2var_ps(column[2 * i], windows, column[2 * i + 1]);
+            found = _mm512_mask_mov_ps(found, here, other);
+        }
+        found
+    }
+
+    /// Writes a path and the codes it leads to; see `scalar::choose_codes`.
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn write_row(
+        &self,
+        book: &WindowCodebook,
+        z: &[f32],
+        scale: f32,
+        path: &[u16; MAX_DIM / WORD],
+        row: &mut [u8],
+    ) -> Fit {
+        let (path_plane, planes) = row[2..].split_at_mut(WindowCodebook::path_bytes(z.len()));
+        let mut codes = [0; MAX_DIM];
+        let history = book.history() as i32;
+        let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+        let shifts = _mm512_add_epi32(lanes, _mm512_set1_epi32(WORD as i32 - history));
+        let window_mask = _mm512_set1_epi32((2 << history) - 1);
+        let scale = _mm512_set1_ps(scale);
+        let mut before = 0;
+        let (mut correlation, mut energy) = (_mm512_setzero_ps(), _mm512_setzero_ps());
+        let words = path_plane.as_chunks_mut::<2>().0.iter_mut().zip(path);
+        for ((plane, word), (z, codes)) in
+            words.zip(z.as_chunks::<16>().0.iter().zip(codes.as_chunks_mut::<16>().0))
+        {
+            *plane = word.to_le_bytes();
+            let bits = u32::from(*word) << WORD | u32::from(before);
+            before = *word;
+            let windows = _mm512_srlv_epi32(_mm512_set1_epi32(bits as i32), shifts);
+            let windows = _mm512_and_si512(windows, window_mask);
+            let y = _mm512_mul_ps(load_ps(z), scale);
+            let twice = _mm512_add_ps(y, y);
+            let mut centroid = self.look_up(0, windows, book.windows());
+            let mut lower = centroid;
+            let mut code = _mm512_setzero_si512();
+            for k in 1..M {
+                let upper = self.look_up(k, windows, book.windows());
+                let above = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(twice, _mm512_add_ps(lower, upper));
+                centroid = _mm512_mask_mov_ps(centroid, above, upper);
+                code = _mm512_mask_mov_epi32(code, above, _mm512_set1_epi32(k as i32));
+                lower = upper;
+            }
+            correlation = _mm512_add_ps(correlation, _mm512_mul_ps(y, centroid));
+            energy = _mm512_add_ps(energy, _mm512_mul_ps(centroid, centroid));
+            store_codes(codes, _mm512_cvtepi32_epi8(code));
+        }
+        if let Some(packing) = Packing::for_levels(M) {
+            codes::avx512::pack(packing, &codes[..z.len()], planes);
+        }
+        // Sums of integers below 2²⁴ are exact in any order.
+        Fit { correlation: halve(store(correlation)), energy: halve(store(energy)) }
+    }
+}
+
+/// The square of y's distance to the nearest of the row's centroids.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn error<const M: usize>(y: __m512, row: &[f32; M]) -> __m512 {
+    let square = |centroid: f32| {
+        let difference = _mm512_sub_ps(y, _mm512_set1_ps(centroid));
+        _mm512_castps_si512(_mm512_mul_ps(difference, difference))
+    };
+    let mut least = square(row[0]);
+    for centroid in &row[1..] {
+        least = _mm512_min_epu32(least, square(*centroid));
+    }
+    _mm512_castsi512_ps(least)
+}
+
+/// The paths of up to 16 vectors, one a lane.
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn search_many<const M: usize>(
+    book: &WindowCodebook,
+    dim: usize,
+    z: &[f32],
+    scales: &[f32],
+    paths: &mut [[u16; MAX_DIM / WORD]; BATCH],
+) {
+    let states = book.states();
+    // The rows of windows n and n + states, the two ways into state n, side by side.
+    let mut rows = [[[0.0; M]; 2]; MAX_STATES];
+    for (n, rows) in rows[..states].iter_mut().enumerate() {
+        for (row, window) in rows.iter_mut().zip([n, n | states]) {
+            for (k, centroid) in row.iter_mut().enumerate() {
+                *centroid = f32::from(book.centroids()[k * book.windows() + book.window(window)]);
+            }
+        }
+    }
+    let rows = &rows[..states];
+    let mut decisions = [const { MaybeUninit::<[__m512i; 2]>::uninit() }; MAX_DIM];
+    let decisions = &mut decisions[..dim];
+    let mut old = [_mm512_set1_ps(f32::INFINITY); MAX_STATES];
+    old[0] = _mm512_setzero_ps();
+    let mut new = old;
+    for (t, decisions) in decisions.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+        let ys = columns_of(dim, 16 * t, z, scales);
+        for (ys, decisions) in ys.as_chunks::<2>().0.iter().zip(decisions.as_chunks_mut::<2>().0) {
+            decisions[0].write(step(ys[0], rows, &old, &mut new));
+            decisions[1].write(step(ys[1], rows, &new, &mut old));
+        }
+    }
+    let (mut least, mut state) = (old[0], _mm512_setzero_si512());
+    for (n, cost) in old[..states].iter().enumerate().skip(1) {
+        let less = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(*cost, least);
+        least = _mm512_mask_mov_ps(least, less, *cost);
+        state = _mm512_mask_mov_epi32(state, less, _mm512_set1_epi32(n as i32));
+    }
+    let one = _mm512_set1_epi32(1);
+    let top = _mm_cvtsi32_si128(book.history() as i32 - 1);
+    for (word, decisions) in decisions.as_chunks::<WORD>().0.iter().enumerate().rev() {
+        let mut bits = _mm512_setzero_si512();
+        for decision in decisions.iter().rev() {
+            bits = _mm512_or_si512(_mm512_add_epi32(bits, bits), _mm512_and_si512(state, one));
+            // SAFETY: the loop above has written each element.
+            let [low, high] = unsafe { decision.assume_init() };
+            // Shifts by 32 and more give 0, so the two halves of 64 decisions do not disturb each other.
+            let taken = _mm512_or_si512(
+                _mm512_srlv_epi32(low, state),
+                _mm512_srlv_epi32(high, _mm512_sub_epi32(state, _mm512_set1_epi32(32))),
+            );
+            let from = _mm512_sll_epi32(_mm512_and_si512(taken, one), top);
+            state = _mm512_or_si512(_mm512_srli_epi32::<1>(state), from);
+        }
+        let mut words = [0u16; BATCH];
+        // SAFETY: the array has 32 bytes.
+        unsafe { _mm256_storeu_si256(words.as_mut_ptr().cast(), _mm512_cvtepi32_epi16(bits)) };
+        for (path, bits) in paths.iter_mut().zip(words) {
+            path[word] = bits;
+        }
+    }
+}
+
+/// One coordinate of the search: the new costs, and a bit for each state that is set where the higher old state won.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn step<const M: usize>(
+    y: __m512,
+    rows: &[[[f32; M]; 2]],
+    old: &[__m512; MAX_STATES],
+    new: &mut [__m512; MAX_STATES],
+) -> [__m512i; 2] {
+    let mut decisions = [_mm512_setzero_si512(); 2];
+    let half = rows.len() / 2;
+    for (i, rows) in rows.as_chunks::<2>().0.iter().enumerate() {
+        let (low, high) = (old[i % MAX_STATES], old[(i + half) % MAX_STATES]);
+        for (j, row) in rows.iter().enumerate() {
+            let n = 2 * i + j;
+            let low = _mm512_castps_si512(_mm512_add_ps(low, error(y, &row[0])));
+            let high = _mm512_castps_si512(_mm512_add_ps(high, error(y, &row[1])));
+            let taken = _mm512_cmplt_epu32_mask(high, low);
+            new[n % MAX_STATES] = _mm512_castsi512_ps(_mm512_min_epu32(high, low));
+            let decisions = &mut decisions[n / 32 % 2];
+            *decisions =
+                _mm512_mask_or_epi32(*decisions, taken, *decisions, _mm512_set1_epi32(1 << (n % 32)));
+        }
+    }
+    decisions
+}
+
+/// y = z·scale of coordinates start..start + 16, a register each, one vector a lane. Lanes without a vector repeat the
+/// last one.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn columns_of(dim: usize, start: usize, z: &[f32], scales: &[f32]) -> [__m512; 16] {
+    let mut y = [_mm512_setzero_ps(); 16];
+    for (v, y) in y.iter_mut().enumerate() {
+        let v = v.min(scales.len() - 1);
+        let z = z[v * dim + start..].first_chunk().unwrap_or(&[0.0; 16]);
+        *y = _mm512_mul_ps(load_ps(z), _mm512_set1_ps(scales[v]));
+    }
+    // Transpose blocks of 1, then 2, then 4, then 8.
+    let mut x = y;
+    for i in 0..8 {
+        x[2 * i] = _mm512_unpacklo_ps(y[2 * i], y[2 * i + 1]);
+        x[2 * i + 1] = _mm512_unpackhi_ps(y[2 * i], y[2 * i + 1]);
+    }
+    for i in 0..4 {
+        let double = |x| _mm512_castps_pd(x);
+        for j in 0..2 {
+            let (a, b) = (double(x[4 * i + j]), double(x[4 * i + j + 2]));
+            y[4 * i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
+            y[4 * i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
+        }
+    }
+    for i in 0..2 {
+        for j in 0..4 {
+            let (a, b) = (y[8 * i + j], y[8 * i + j + 4]);
+            x[8 * i + j] = _mm512_shuffle_f32x4::<0x88>(a, b);
+            x[8 * i + j + 4] = _mm512_shuffle_f32x4::<0xdd>(a, b);
+        }
+    }
+    for j in 0..8 {
+        y[j] = _mm512_shuffle_f32x4::<0x88>(x[j], x[j + 8]);
+        y[j + 8] = _mm512_shuffle_f32x4::<0xdd>(x[j], x[j + 8]);
+    }
+    y
+}
+
+/// The paths of vectors one by one: `R` registers of windows, which are the old states, twice each.
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn search_one<const M: usize, const R: usize>(
+    book: &WindowCodebook,
+    dim: usize,
+    z: &[f32],
+    scales: &[f32],
+    paths: &mut [[u16; MAX_DIM / WORD]; BATCH],
+) {
+    let states = book.states();
+    let columns = Columns::<M>::new(book, |window| book.window(window));
+    let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    let old_states =
+        [0, 8].map(|first| _mm512_add_epi32(_mm512_srli_epi32::<1>(lanes), _mm512_set1_epi32(first)));
+    // With up to 8 states, both ways into a state are in one register.
+    let upper = _mm512_add_epi32(lanes, _mm512_set1_epi32(states as i32));
+    for ((z, scale), path) in z.chunks_exact(dim).zip(scales).zip(paths) {
+        let mut decisions = [0u64; MAX_DIM];
+        let decisions = &mut decisions[..dim];
+        let mut costs = [_mm512_set1_ps(f32::INFINITY); R];
+        costs[0] = _mm512_mask_mov_ps(costs[0], 1, _mm512_setzero_ps());
+        for (z, decisions) in z.iter().zip(decisions.iter_mut()) {
+            let y = _mm512_set1_ps(z * scale);
+            let mut ways = [_mm512_setzero_si512(); R];
+            for (g, way) in ways.iter_mut().enumerate() {
+                let mut least = _mm512_set1_epi32(-1);
+                for column in &columns.0 {
+                    let difference = _mm512_sub_ps(y, column[g]);
+                    let square = _mm512_castps_si512(_mm512_mul_ps(difference, difference));
+                    least = _mm512_min_epu32(least, square);
+                }
+                let cost = _mm512_permutexvar_ps(old_states[g % 2], costs[g / 2]);
+                *way = _mm512_castps_si512(_mm512_add_ps(cost, _mm512_castsi512_ps(least)));
+            }
+            if R == 1 {
+                let (low, high) = (ways[0], _mm512_permutexvar_epi32(upper, ways[0]));
+                *decisions = u64::from(_mm512_cmplt_epu32_mask(high, low));
+                costs[0] = _mm512_castsi512_ps(_mm512_min_epu32(high, low));
+            } else {
+                for i in 0..R / 2 {
+                    let (low, high) = (ways[i], ways[i + R / 2]);
+                    *decisions |= u64::from(_mm512_cmplt_epu32_mask(high, low)) << (16 * i);
+                    costs[i] = _mm512_castsi512_ps(_mm512_min_epu32(high, low));
+                }
+            }
+        }
+        let (mut least, mut state) = (f32::INFINITY, 0);
+        for (g, costs) in costs[..R.div_ceil(2)].iter().enumerate() {
+            for (i, cost) in store(*costs)[..states.min(16)].iter().enumerate() {
+                if *cost < least {
+                    (least, state) = (*cost, 16 * g + i);
+                }
+            }
+        }
+        for (path, decisions) in path.iter_mut().zip(decisions.as_chunks::<WORD>().0).rev() {
+            for decisions in decisions.iter().rev() {
+                *path = *path << 1 | (state & 1) as u16;
+                let high = (decisions >> state & 1) as usize;
+                state = state >> 1 | high << (book.history() - 1);
+            }
+        }
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn store(x: __m512) -> [f32; LANES] {
+    let mut out = [0.0; LANES];
+    registers::avx512::store_ps(&mut out, x);
+    out
+}

@@ -1,0 +1,200 @@
+//! Windowed codebooks, the specification: the path search (Viterbi's algorithm), decoding, scores, sums.
+
+use super::layout::{Fit, MAX_STATES, WindowCodebook};
+use crate::codes::scalar::{PAGE, finish_sums, pack, quantize_weights, unpack, weight_limit};
+use crate::vectors::scalar::{LANES, halve, row_scale};
+use crate::{IntQuery, MAX_DIM, Packing, Rows};
+
+/// The centroids of a row, one for each coordinate.
+#[inline(always)]
+pub(crate) fn row_centroids(book: &WindowCodebook, row: &[u8], out: &mut [i8]) {
+    let dim = out.len();
+    let (path, planes) = book.planes(dim, row);
+    let mut codes = [0; MAX_DIM];
+    if let Some(packing) = book.packing() {
+        unpack(packing, planes, &mut codes[..dim]);
+    }
+    let mut window = 0;
+    for (t, (out, code)) in out.iter_mut().zip(codes).enumerate() {
+        let bit = usize::from(path[t / 8] >> (t % 8) & 1);
+        window = window >> 1 | bit << book.history();
+        *out = book.centroids()[usize::from(code) << (book.history() + 1) | window];
+    }
+}
+
+/// out = scale · centroid.
+#[inline(always)]
+pub(crate) fn decode_windows(book: &WindowCodebook, row: &[u8], scale: f32, out: &mut [f32]) {
+    let mut centroids = [0; MAX_DIM];
+    let centroids = &mut centroids[..out.len()];
+    row_centroids(book, row, centroids);
+    for (out, centroid) in out.iter_mut().zip(centroids) {
+        *out = f32::from(*centroid) * scale;
+    }
+}
+
+/// score\[query]\[row] = (f32(Σ q·c) · (query scale · table scale)) · row scale, the sum an exact integer.
+#[inline(always)]
+pub(crate) fn score_windows(
+    book: &WindowCodebook,
+    dim: usize,
+    bytes: &[u8],
+    scale: f32,
+    queries: &[IntQuery],
+    scores: &mut [f32],
+) {
+    let row_bytes = book.row_bytes(dim);
+    let count = bytes.len() / row_bytes;
+    let mut centroids = [0; MAX_DIM];
+    let centroids = &mut centroids[..dim];
+    for (r, row) in bytes.chunks_exact(row_bytes).enumerate() {
+        row_centroids(book, row, centroids);
+        for (q, query) in queries.iter().enumerate() {
+            let mut sum = 0i32;
+            for (centroid, value) in centroids.iter().zip(query.values) {
+                sum += i32::from(*value) * i32::from(*centroid);
+            }
+            scores[q * count + r] = (sum as f32 * (query.scale * scale)) * row_scale(row);
+        }
+    }
+}
+
+/// acc\[query] += Σ weight·row scale·table scale·centroid, as [`accumulate_codes`](crate::codes::scalar::accumulate_codes) does it
+/// for codebooks of up to 16 centroids.
+#[inline(always)]
+pub(crate) fn accumulate_windows(
+    book: &WindowCodebook,
+    dim: usize,
+    bytes: &[u8],
+    scale: f32,
+    weights: &[f32],
+    acc: &mut [f32],
+) {
+    let row_bytes = book.row_bytes(dim);
+    let count = bytes.len() / row_bytes;
+    let mut centroids = [0; MAX_DIM];
+    let centroids = &mut centroids[..dim];
+    for (weights, acc) in weights.chunks_exact(count.max(1)).zip(acc.chunks_exact_mut(dim)) {
+        for (page, weights) in scaled_rows(bytes, row_bytes, dim).pages(PAGE).zip(weights.chunks(PAGE)) {
+            let mut ints = [0; PAGE];
+            let Some(unit) = quantize_weights(&page, weights, weight_limit(book.levels()), &mut ints) else {
+                continue;
+            };
+            let mut sums = [0i32; MAX_DIM];
+            for (row, weight) in page.iter().zip(ints) {
+                row_centroids(book, row, centroids);
+                for (sum, centroid) in sums.iter_mut().zip(centroids.iter()) {
+                    *sum += i32::from(weight) * i32::from(*centroid);
+                }
+            }
+            finish_sums(&sums[..dim], unit * scale, acc);
+        }
+    }
+}
+
+/// The rows as [`Rows`]: their scales, and the path plane as codes of one bit.
+#[inline(always)]
+pub(crate) fn scaled_rows(bytes: &[u8], stride: usize, dim: usize) -> Rows<'_> {
+    Rows { bytes, stride, dim, packing: Packing::bits(1) }
+}
+
+/// For each vector z, with y = z·scale: the path bits and codes whose centroids have the least Σ(y - centroid)² of all
+/// paths, written to the planes of its row (the row's first two bytes stay), and their [`Fit`].
+///
+/// State bit 0 is the newest path bit. With window bits = state << 1 | new bit (newest lowest), the code of a window
+/// is the number of k with 2y ≥ centroid k + centroid k+1, its error e = (y - centroid)², the new cost = cost + e,
+/// each operation rounded to f32. The search starts in state 0; of the two ways into a state, the one from the higher
+/// old state wins only if it is strictly cheaper; at the end, the lowest of the cheapest states wins.
+///
+/// Stack: 8 bytes a coordinate for the decisions, 1 KiB of costs, 577 bytes of codes.
+#[inline(always)]
+pub(crate) fn viterbi_encode(
+    book: &WindowCodebook,
+    dim: usize,
+    z: &[f32],
+    scales: &[f32],
+    bytes: &mut [u8],
+    fits: &mut [Fit],
+) {
+    let rows = bytes.chunks_exact_mut(book.row_bytes(dim));
+    for (((z, scale), row), fit) in z.chunks_exact(dim).zip(scales).zip(rows).zip(fits) {
+        let mut decisions = [0; MAX_DIM];
+        let state = search(book, z, *scale, &mut decisions);
+        let path = &mut row[2..2 + WindowCodebook::path_bytes(dim)];
+        trace_back(book, state, &decisions[..dim], path);
+        *fit = choose_codes(book, z, *scale, row);
+    }
+}
+
+/// Fills the decisions (bit n of step t: the way into state n came from the higher old state); returns the best last
+/// state.
+#[inline(always)]
+fn search(book: &WindowCodebook, z: &[f32], scale: f32, decisions: &mut [u64; MAX_DIM]) -> usize {
+    let states = book.states();
+    let mut costs = [f32::INFINITY; MAX_STATES];
+    costs[0] = 0.0;
+    for (z, decisions) in z.iter().zip(decisions) {
+        let y = z * scale;
+        let mut next = [f32::INFINITY; MAX_STATES];
+        for (n, next) in next[..states].iter_mut().enumerate() {
+            let low = costs[n >> 1] + nearest(book, book.window(n), y).1;
+            let high = costs[n >> 1 | states >> 1] + nearest(book, book.window(n | states), y).1;
+            *next = if high < low { high } else { low };
+            *decisions |= u64::from(high < low) << n;
+        }
+        costs = next;
+    }
+    let mut best = 0;
+    for state in 1..states {
+        if costs[state] < costs[best] {
+            best = state;
+        }
+    }
+    best
+}
+
+/// The code of `y` in a window, and its squared error.
+#[inline(always)]
+pub(crate) fn nearest(book: &WindowCodebook, window: usize, y: f32) -> (u8, f32) {
+    let centroid = |code: usize| f32::from(book.centroids()[code * book.windows() + window]);
+    let mut code = 0;
+    while code + 1 < book.levels() && y + y >= centroid(code) + centroid(code + 1) {
+        code += 1;
+    }
+    let error = y - centroid(code);
+    (code as u8, error * error)
+}
+
+/// The path bits of the survivor that ends in `state`.
+#[inline(always)]
+fn trace_back(book: &WindowCodebook, mut state: usize, decisions: &[u64], path: &mut [u8]) {
+    path.fill(0);
+    for (t, decisions) in decisions.iter().enumerate().rev() {
+        path[t / 8] |= ((state & 1) as u8) << (t % 8);
+        let high = (decisions >> state & 1) as usize;
+        state = state >> 1 | high << (book.history() - 1);
+    }
+}
+
+/// Writes the codes of a row whose path plane is known, and sums the fit.
+#[inline(always)]
+pub(crate) fn choose_codes(book: &WindowCodebook, z: &[f32], scale: f32, row: &mut [u8]) -> Fit {
+    let (path, planes) = row[2..].split_at_mut(WindowCodebook::path_bytes(z.len()));
+    let mut codes = [0; MAX_DIM];
+    let mut correlation = [0.0; LANES];
+    let (mut window, mut energy) = (0, 0i32);
+    for (t, (z, slot)) in z.iter().zip(&mut codes).enumerate() {
+        let bit = usize::from(path[t / 8] >> (t % 8) & 1);
+        window = window >> 1 | bit << book.history();
+        let y = z * scale;
+        let code = nearest(book, window, y).0;
+        let centroid = book.centroids()[usize::from(code) * book.windows() + window];
+        *slot = code;
+        correlation[t % LANES] += y * f32::from(centroid);
+        energy += i32::from(centroid) * i32::from(centroid);
+    }
+    if let Some(packing) = book.packing() {
+        pack(packing, &codes[..z.len()], planes);
+    }
+    Fit { correlation: halve(correlation), energy: energy as f32 }
+}

@@ -1,0 +1,392 @@
+//! The path search of `scalar::viterbi_encode` for registers of floats of any width. Many vectors: one a lane,
+//! two registers of them at a time, so that a centroid is loaded once for both. Few: one window a lane.
+//!
+//! Both find the error of the nearest centroid without its code: rounding is monotone, so the least rounded error
+//! is the rounded error for the nearest centroid. Codes are chosen once the path is known.
+
+use super::layout::{Fit, MAX_STATES, WindowCodebook};
+use crate::MAX_DIM;
+use crate::vectors::scalar::{LANES, halve};
+use core::mem::MaybeUninit;
+
+/// What an instruction set must offer. Costs are never negative, nor NaN.
+pub(crate) trait Floats: Sized {
+    /// A register of floats, or of integers.
+    type F: Copy;
+    /// Its lanes, 4 or 8.
+    const WIDTH: usize;
+
+    fn splat(x: f32) -> Self::F;
+    /// The first floats of a slice that has a register of them.
+    fn load(x: &[f32]) -> Self::F;
+    fn store(out: &mut [f32], x: Self::F);
+    /// The lanes' bits.
+    fn store_bits(out: &mut [u32], x: Self::F);
+    fn add(a: Self::F, b: Self::F) -> Self::F;
+    /// Something that grows with |y - centroid|, and in the end its rounded square.
+    fn error(y: Self::F, centroid: Self::F) -> Self::F;
+    fn square(error: Self::F) -> Self::F;
+    fn min(a: Self::F, b: Self::F) -> Self::F;
+    /// `bits` with `bit` set in the lanes where a < b.
+    fn mark_less(bits: Self::F, bit: u32, a: Self::F, b: Self::F) -> Self::F;
+    /// A bit for each lane where a < b, the first lowest.
+    fn less(a: Self::F, b: Self::F) -> u64;
+    /// Each lane twice: the lower half's, the upper half's.
+    fn twice(x: Self::F) -> [Self::F; 2];
+    /// The upper half of the lanes in the place of the lower one.
+    fn upper(x: Self::F) -> Self::F;
+
+    /// Coordinates that [`columns`](Self::columns) takes at a time, an even number, 8 at most.
+    const COLUMNS: usize = 2;
+
+    /// y = z·scale from coordinate `start` on, one vector a lane; lanes without one repeat the last.
+    #[inline(always)]
+    fn columns(y: &mut Columns<Self>, dim: usize, start: usize, z: &[f32], scales: &[f32]) {
+        let mut lanes = [[0.0; 16]; 2];
+        for v in 0..REGISTERS * Self::WIDTH {
+            let from = v.min(scales.len() - 1);
+            let pair = &z[from * dim + start..][..2];
+            (lanes[0][v % 16], lanes[1][v % 16]) = (pair[0] * scales[from], pair[1] * scales[from]);
+        }
+        for (y, lanes) in y.iter_mut().zip(lanes) {
+            *y = [Self::load(&lanes), Self::load(&lanes[Self::WIDTH..])];
+        }
+    }
+
+    /// The lowest of each lane's cheapest states.
+    #[inline(always)]
+    fn cheapest(costs: &[[Self::F; REGISTERS]]) -> [u32; 16] {
+        let mut lanes = [[0.0; 16]; MAX_STATES];
+        for (lanes, registers) in lanes.iter_mut().zip(costs) {
+            Self::store(lanes, registers[0]);
+            Self::store(&mut lanes[Self::WIDTH..], registers[1]);
+        }
+        let mut state = [0u32; 16];
+        for lane in 0..REGISTERS * Self::WIDTH {
+            for n in 1..costs.len() {
+                if lanes[n][lane] < lanes[state[lane] as usize % MAX_STATES][lane] {
+                    state[lane] = n as u32;
+                }
+            }
+        }
+        state
+    }
+
+    /// Walks back over the decisions of one word, from the states behind it to those before it: the path bits of each
+    /// lane, the first lowest. State bit `top` is the oldest.
+    #[inline(always)]
+    fn trace_back(decisions: &[Decisions<Self>; WORD], top: u32, state: &mut [u32; 16]) -> [u32; 16] {
+        let mut words = [0u32; 16];
+        for decision in decisions.iter().rev() {
+            let mut halves = [[0u32; 16]; 2];
+            for (r, registers) in decision.iter().enumerate() {
+                Self::store_bits(&mut halves[0][r * Self::WIDTH..], registers[0]);
+                if top > 4 {
+                    Self::store_bits(&mut halves[1][r * Self::WIDTH..], registers[1]);
+                }
+            }
+            for lane in 0..REGISTERS * Self::WIDTH {
+                words[lane] = words[lane] << 1 | state[lane] & 1;
+                let half = if state[lane] < 32 { halves[0][lane] } else { halves[1][lane] };
+                state[lane] = state[lane] >> 1 | (half >> (state[lane] & 31) & 1) << top;
+            }
+        }
+        words
+    }
+
+    /// The codes that a path leads to; see `scalar::choose_codes`.
+    #[inline(always)]
+    fn choose<const M: usize>(
+        rows: &Rows<M>,
+        book: &WindowCodebook,
+        z: &[f32],
+        scale: f32,
+        path: &Path,
+        codes: &mut [u8; MAX_DIM],
+    ) -> Fit {
+        rows.choose(book, z, scale, path, codes)
+    }
+}
+
+/// Registers of vectors that a search takes at a time.
+pub(crate) const REGISTERS: usize = 2;
+
+/// Coordinates whose path bits share a word.
+pub(crate) const WORD: usize = 16;
+
+/// The path bits of a row.
+pub(crate) type Path = [u16; MAX_DIM / WORD];
+
+/// The registers of up to eight coordinates.
+pub(crate) type Columns<T> = [[<T as Floats>::F; REGISTERS]; 8];
+
+/// See `scalar::viterbi_encode`.
+///
+/// Stack: 16 bytes a lane and coordinate for the decisions of many vectors (of [`MAX_DIM`]; up to 32 states touch half of
+/// what their `dim` needs), and up to 10 KiB; 8 KiB more on AVX2, for tables of words.
+#[inline(always)]
+pub(crate) fn viterbi_encode<T: Floats>(
+    book: &WindowCodebook,
+    dim: usize,
+    z: &[f32],
+    scales: &[f32],
+    bytes: &mut [u8],
+    fits: &mut [Fit],
+    pack: impl Fn(&[u8], &mut [u8]),
+) {
+    match book.levels() {
+        1 => encode::<T, 1>(book, dim, z, scales, bytes, fits, pack),
+        2 => encode::<T, 2>(book, dim, z, scales, bytes, fits, pack),
+        3 => encode::<T, 3>(book, dim, z, scales, bytes, fits, pack),
+        4 => encode::<T, 4>(book, dim, z, scales, bytes, fits, pack),
+        6 => encode::<T, 6>(book, dim, z, scales, bytes, fits, pack),
+        8 => encode::<T, 8>(book, dim, z, scales, bytes, fits, pack),
+        12 => encode::<T, 12>(book, dim, z, scales, bytes, fits, pack),
+        _ => encode::<T, 16>(book, dim, z, scales, bytes, fits, pack),
+    }
+}
+
+#[inline(always)]
+fn encode<T: Floats, const M: usize>(
+    book: &WindowCodebook,
+    dim: usize,
+    z: &[f32],
+    scales: &[f32],
+    bytes: &mut [u8],
+    fits: &mut [Fit],
+    pack: impl Fn(&[u8], &mut [u8]),
+) {
+    let batch = REGISTERS * T::WIDTH;
+    let rows = Rows::<M>::new(book);
+    let row_bytes = book.row_bytes(dim);
+    let batches = z.chunks(batch * dim).zip(scales.chunks(batch)).zip(bytes.chunks_mut(batch * row_bytes));
+    for (((z, scales), bytes), fits) in batches.zip(fits.chunks_mut(batch)) {
+        let mut paths = [[0; MAX_DIM / WORD]; 16];
+        // Half a batch by lanes takes about as long as one by one.
+        if scales.len() > batch / 2 {
+            search_many::<T, M>(book, dim, z, scales, &rows, &mut paths[..batch]);
+        } else {
+            search_one::<T, M>(book, dim, z, scales, &rows, &mut paths);
+        }
+        let vectors = z.chunks_exact(dim).zip(scales).zip(&paths).zip(bytes.chunks_exact_mut(row_bytes));
+        for ((((z, scale), path), row), fit) in vectors.zip(fits) {
+            let (plane, planes) = row[2..].split_at_mut(WindowCodebook::path_bytes(dim));
+            for (plane, word) in plane.as_chunks_mut::<2>().0.iter_mut().zip(path) {
+                *plane = word.to_le_bytes();
+            }
+            let mut codes = [0u8; MAX_DIM];
+            *fit = T::choose(&rows, book, z, *scale, path, &mut codes);
+            if M > 1 {
+                pack(&codes[..dim], planes);
+            }
+        }
+    }
+}
+
+/// The centroids of each window as the search numbers them: those of n and n + states, the two ways into state n, side
+/// by side.
+pub(crate) struct Rows<const M: usize>([[[f32; M]; 2]; MAX_STATES]);
+
+impl<const M: usize> Rows<M> {
+    #[inline(always)]
+    fn new(book: &WindowCodebook) -> Self {
+        let mut rows = [[[0.0; M]; 2]; MAX_STATES];
+        for (n, rows) in rows[..book.states()].iter_mut().enumerate() {
+            for (row, window) in rows.iter_mut().zip([n, n | book.states()]) {
+                for (k, centroid) in row.iter_mut().enumerate() {
+                    *centroid = f32::from(book.centroids()[k * book.windows() + book.window(window)]);
+                }
+            }
+        }
+        Self(rows)
+    }
+
+    #[inline(always)]
+    fn choose(
+        &self,
+        book: &WindowCodebook,
+        z: &[f32],
+        scale: f32,
+        path: &Path,
+        codes: &mut [u8; MAX_DIM],
+    ) -> Fit {
+        let (mut correlation, mut energy) = ([0.0; LANES], [0.0; LANES]);
+        let mut bits = 0;
+        let vectors = z.as_chunks::<16>().0.iter().zip(codes.as_chunks_mut::<16>().0);
+        for (word, (z, codes)) in path.iter().zip(vectors) {
+            let mut centroids = [0.0; 16];
+            for (i, (z, code)) in z.iter().zip(codes).enumerate() {
+                // The state with the new bit lowest, and the bit that leaves it.
+                bits = bits << 1 | usize::from(word >> i & 1);
+                let state = bits & (book.states() - 1);
+                let row = &self.0[state % MAX_STATES][bits >> book.history() & 1];
+                let y = z * scale;
+                let mut count = 0;
+                for pair in row.windows(2) {
+                    count += u8::from(y + y >= pair[0] + pair[1]);
+                }
+                *code = count;
+                centroids[i] = row[usize::from(count) % M];
+            }
+            for i in 0..LANES {
+                correlation[i] += z[i] * scale * centroids[i];
+                energy[i] += centroids[i] * centroids[i];
+            }
+        }
+        // Sums of integers below 2²⁴ are exact in any order.
+        Fit { correlation: halve(correlation), energy: halve(energy) }
+    }
+}
+
+/// The squares of two registers' distances to the nearest of the row's centroids.
+#[inline(always)]
+fn errors<T: Floats, const M: usize>(y: &[T::F; REGISTERS], row: &[f32; M]) -> [T::F; REGISTERS] {
+    let first = T::splat(row[0]);
+    let mut least = [T::error(y[0], first), T::error(y[1], first)];
+    for centroid in &row[1..] {
+        let centroid = T::splat(*centroid);
+        least = [T::min(least[0], T::error(y[0], centroid)), T::min(least[1], T::error(y[1], centroid))];
+    }
+    [T::square(least[0]), T::square(least[1])]
+}
+
+/// A register for each register of vectors, and for each 32 states.
+pub(crate) type Decisions<T> = [[<T as Floats>::F; 2]; REGISTERS];
+
+/// The paths of up to two registers of vectors.
+#[inline(always)]
+fn search_many<T: Floats, const M: usize>(
+    book: &WindowCodebook,
+    dim: usize,
+    z: &[f32],
+    scales: &[f32],
+    rows: &Rows<M>,
+    paths: &mut [Path],
+) {
+    let states = book.states();
+    let rows = &rows.0[..states];
+    let mut decisions = [const { MaybeUninit::<Decisions<T>>::uninit() }; MAX_DIM];
+    let decisions = &mut decisions[..dim];
+    let mut old = [[T::splat(f32::INFINITY); REGISTERS]; MAX_STATES];
+    old[0] = [T::splat(0.0); REGISTERS];
+    let mut new = old;
+    let mut y = [[T::splat(0.0); REGISTERS]; 8];
+    for (t, decisions) in decisions.chunks_exact_mut(T::COLUMNS).enumerate() {
+        T::columns(&mut y, dim, t * T::COLUMNS, z, scales);
+        for (y, decisions) in y.as_chunks::<2>().0.iter().zip(decisions.as_chunks_mut::<2>().0) {
+            decisions[0].write(step::<T, M>(&y[0], rows, &old, &mut new));
+            decisions[1].write(step::<T, M>(&y[1], rows, &new, &mut old));
+        }
+    }
+    // SAFETY: the loop above has written each element: it goes by 2 or 8, and `dim` is a multiple of 16.
+    let decisions = unsafe { core::slice::from_raw_parts(decisions.as_ptr().cast::<Decisions<T>>(), dim) };
+    let mut state = T::cheapest(&old[..states]);
+    for (word, decisions) in decisions.as_chunks::<WORD>().0.iter().enumerate().rev() {
+        let words = T::trace_back(decisions, book.history() - 1, &mut state);
+        for (path, bits) in paths.iter_mut().zip(words) {
+            path[word] = bits as u16;
+        }
+    }
+}
+
+/// One coordinate of the search: the new costs, and a bit for each state that is set where the higher old state won.
+#[inline(always)]
+fn step<T: Floats, const M: usize>(
+    y: &[T::F; REGISTERS],
+    rows: &[[[f32; M]; 2]],
+    old: &[[T::F; REGISTERS]; MAX_STATES],
+    new: &mut [[T::F; REGISTERS]; MAX_STATES],
+) -> Decisions<T> {
+    let mut decisions = [[T::splat(0.0); 2]; REGISTERS];
+    let half = rows.len() / 2;
+    for (i, rows) in rows.as_chunks::<2>().0.iter().enumerate() {
+        let (low, high) = (old[i % MAX_STATES], old[(i + half) % MAX_STATES]);
+        for (j, row) in rows.iter().enumerate() {
+            let n = 2 * i + j;
+            let (by_low, by_high) = (errors::<T, M>(y, &row[0]), errors::<T, M>(y, &row[1]));
+            for r in 0..REGISTERS {
+                let low = T::add(low[r], by_low[r]);
+                let high = T::add(high[r], by_high[r]);
+                new[n % MAX_STATES][r] = T::min(high, low);
+                let bits = &mut decisions[r][n / 32 % 2];
+                *bits = T::mark_less(*bits, 1 << (n % 32), high, low);
+            }
+        }
+    }
+    decisions
+}
+
+/// The most registers of windows: 128 windows in fours.
+const WINDOW_REGISTERS: usize = 2 * MAX_STATES / 4;
+
+/// The paths of vectors one by one; windows are the old states, twice each.
+#[inline(always)]
+fn search_one<T: Floats, const M: usize>(
+    book: &WindowCodebook,
+    dim: usize,
+    z: &[f32],
+    scales: &[f32],
+    rows: &Rows<M>,
+    paths: &mut [Path],
+) {
+    let states = book.states();
+    let mut columns = [[0.0; 2 * MAX_STATES]; M];
+    for (k, column) in columns.iter_mut().enumerate() {
+        for (n, row) in rows.0[..states].iter().enumerate() {
+            (column[n], column[n + states]) = (row[0][k], row[1][k]);
+        }
+    }
+    let registers = (2 * states).div_ceil(T::WIDTH);
+    for ((z, scale), path) in z.chunks_exact(dim).zip(scales).zip(paths) {
+        let mut decisions = [0u64; MAX_DIM];
+        let decisions = &mut decisions[..dim];
+        let mut start = [f32::INFINITY; 8];
+        start[0] = 0.0;
+        let mut costs = [T::splat(f32::INFINITY); WINDOW_REGISTERS / 2];
+        costs[0] = T::load(&start);
+        for (z, decisions) in z.iter().zip(decisions.iter_mut()) {
+            let y = T::splat(z * scale);
+            let mut ways = [T::splat(0.0); WINDOW_REGISTERS];
+            let (pairs, _) = ways[..registers.next_multiple_of(2)].as_chunks_mut::<2>();
+            for (g, pair) in pairs.iter_mut().enumerate() {
+                let old = T::twice(costs[g]);
+                for (half, (way, old)) in pair.iter_mut().zip(old).enumerate() {
+                    let first = (2 * g + half) * T::WIDTH;
+                    let mut least = T::error(y, T::load(&columns[0][first..]));
+                    for column in &columns[1..] {
+                        least = T::min(least, T::error(y, T::load(&column[first..])));
+                    }
+                    *way = T::add(old, T::square(least));
+                }
+            }
+            if states < T::WIDTH {
+                let high = T::upper(ways[0]);
+                *decisions = T::less(high, ways[0]);
+                costs[0] = T::min(high, ways[0]);
+                continue;
+            }
+            for (i, costs) in costs[..registers / 2].iter_mut().enumerate() {
+                let (low, high) = (ways[i], ways[i + registers / 2]);
+                *decisions |= T::less(high, low) << (T::WIDTH * i);
+                *costs = T::min(high, low);
+            }
+        }
+        let (mut least, mut state) = (f32::INFINITY, 0);
+        for (g, costs) in costs[..registers.div_ceil(2)].iter().enumerate() {
+            let mut lanes = [0.0; 8];
+            T::store(&mut lanes, *costs);
+            for (i, cost) in lanes[..T::WIDTH.min(states)].iter().enumerate() {
+                if *cost < least {
+                    (least, state) = (*cost, g * T::WIDTH + i);
+                }
+            }
+        }
+        for (path, decisions) in path.iter_mut().zip(decisions.as_chunks::<WORD>().0).rev() {
+            for decisions in decisions.iter().rev() {
+                *path = *path << 1 | (state & 1) as u16;
+                let high = (decisions >> state & 1) as usize;
+                state = state >> 1 | high << (book.history() - 1);
+            }
+        }
+    }
+}

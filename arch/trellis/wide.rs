@@ -1,0 +1,324 @@
+//! Windowed codebooks: rows of centroids, 16 at a time. The windows come from words with a byte of the path plane and
+//! the one before, multiplied up to the top; codes as in `codes.rs`. Tables of up to 256 entries are looked up, larger ones
+//! read one by one.
+
+mod eights;
+
+use super::layout::{Fit, WindowCodebook};
+use super::scalar::scaled_rows;
+use super::search;
+use super::search::Floats;
+use crate::codes::scalar::{PAGE, finish_sums, quantize_weights, weight_limit};
+use crate::codes::wide::unpack::{Codes, SPARE, Segment, kind};
+use crate::registers::Registers;
+use crate::vectors::scalar::f16_to_f32;
+use crate::{IntQuery, MAX_DIM, Packing, Rows, codes};
+
+/// Registers of the widest row.
+const REGISTERS: usize = MAX_DIM / 16;
+/// Entries of a table that is looked up.
+const TABLE: usize = 256;
+
+/// See `scalar::viterbi_encode`.
+#[inline(always)]
+pub(crate) fn viterbi_encode<L: Floats + Registers>(
+    book: &WindowCodebook,
+    dim: usize,
+    z: &[f32],
+    scales: &[f32],
+    bytes: &mut [u8],
+    fits: &mut [Fit],
+) {
+    let packing = book.packing();
+    search::viterbi_encode::<L>(book, dim, z, scales, bytes, fits, |codes, planes| {
+        if let Some(packing) = packing {
+            codes::wide::pack::<L>(packing, codes, planes);
+        }
+    });
+}
+
+/// How to find the centroids of a row.
+struct Lookup<'a, L: Registers> {
+    book: &'a WindowCodebook<'a>,
+    dim: usize,
+    codes: Codes<L>,
+    table: [[L::V; 4]; TABLE / 64],
+    spread: [[L::V; 2]; 2],
+    up: L::V,
+    above: L::V,
+}
+
+/// For the upper and the lower eight coordinates of a register: the bytes of their words, counted from the byte before the
+/// register's own. In a row's first register, that byte reads as zero.
+static SPREAD: [[[u8; 16]; 2]; 2] = {
+    let mut spread = [[[0; 16]; 2]; 2];
+    let mut i = 0;
+    while i < 64 {
+        let (first, half, place) = (i / 32, i / 16 % 2, i % 16);
+        let byte = (half + place % 2) as u8;
+        spread[first][half][place] = if first == 0 && byte == 0 { 0xff } else { byte };
+        i += 1;
+    }
+    spread
+};
+
+/// What moves the path bit of coordinate i to the top of its word.
+static UP: [i16; 8] = [128, 64, 32, 16, 8, 4, 2, 1];
+
+impl<'a, L: Registers> Lookup<'a, L> {
+    #[inline(always)]
+    fn new(book: &'a WindowCodebook<'a>, dim: usize) -> Self {
+        // Where there is one code only, its packing is never asked; the path plane gives it a shape.
+        let (packing, start) = match book.packing() {
+            Some(packing) => (packing, 2 + WindowCodebook::path_bytes(dim)),
+            None => (Packing::bits(1), 2),
+        };
+        let mut table = [[L::splat(0); 4]; TABLE / 64];
+        if book.centroids().len() <= TABLE {
+            let registers = table.as_flattened_mut();
+            for (register, centroids) in registers.iter_mut().zip(book.centroids().chunks(16)) {
+                let mut bytes = [0; 16];
+                for (byte, centroid) in bytes.iter_mut().zip(centroids) {
+                    *byte = *centroid as u8;
+                }
+                *register = L::load(&bytes);
+            }
+        }
+        Self {
+            book,
+            dim,
+            codes: Codes::new(kind::ORDERED, packing, dim, start),
+            table,
+            spread: SPREAD.each_ref().map(|halves| halves.each_ref().map(|bytes| L::load(bytes))),
+            up: L::load_words(&UP),
+            above: L::splat_word(2 << book.history()),
+        }
+    }
+
+    /// Centroids 16·register.. of R rows, as signed bytes.
+    #[inline(always)]
+    fn centroids<const R: usize>(&self, rows: [&[u8]; R], register: usize) -> [L::V; R] {
+        let mut found = [L::splat(0); R];
+        let [low, high] = self.spread[usize::from(register > 0)];
+        for (found, row) in found.iter_mut().zip(rows) {
+            let path = row[1 + 2 * register..].first_chunk().map_or(L::splat(0), |bytes| L::load(bytes));
+            let words = |spread| L::multiply_words(L::lookup(path, spread), self.up);
+            let windows = L::upper_bytes(words(low), words(high));
+            *found = L::shift_bytes_right(windows, 7 - self.book.history());
+        }
+        let codes = match self.book.levels() {
+            1 => [L::splat(0); R],
+            _ => self.codes.get::<{ kind::ORDERED }, R>(rows, register),
+        };
+        let entries = self.book.centroids().len();
+        for (found, codes) in found.iter_mut().zip(codes) {
+            let windows = *found;
+            if entries > TABLE {
+                *found = self.read_each(windows, codes);
+                continue;
+            }
+            // The index has eight bits, so none get into the next byte.
+            let index = L::or(windows, L::multiply_words(codes, self.above));
+            *found = if entries <= 16 {
+                L::lookup(self.table[0][0], index)
+            } else {
+                L::lookup_64(&self.table[0], index)
+            };
+            for (i, block) in self.table[..entries.div_ceil(64).min(TABLE / 64)].iter().enumerate().skip(1) {
+                let index = L::sub_bytes(index, L::splat(64 * i as u8));
+                *found = L::or(*found, L::lookup_64(block, index));
+            }
+        }
+        found
+    }
+
+    #[inline(always)]
+    fn read_each(&self, windows: L::V, codes: L::V) -> L::V {
+        let (mut window, mut code, mut found) = ([0; 16], [0; 16], [0; 16]);
+        L::store(&mut window, windows);
+        L::store(&mut code, codes);
+        for i in 0..16 {
+            let index = usize::from(code[i]) << (self.book.history() + 1) | usize::from(window[i]);
+            found[i] = self.book.centroids().get(index).map_or(0, |centroid| *centroid as u8);
+        }
+        L::load(&found)
+    }
+
+    #[inline(always)]
+    fn segments<'r>(&self, rows: &Rows<'r>, spare: &'r mut [u8; SPARE]) -> [Segment<'r>; 2] {
+        self.codes.with_margin(rows, spare)
+    }
+}
+
+/// See `scalar::decode_windows`.
+#[inline(always)]
+pub(crate) fn decode_windows<L: Registers>(book: &WindowCodebook, row: &[u8], scale: f32, out: &mut [f32]) {
+    let lookup = Lookup::<L>::new(book, out.len());
+    let mut spare = [0; SPARE];
+    let segments = lookup.segments(&scaled_rows(row, row.len(), out.len()), &mut spare);
+    let Some(segment) = segments.iter().find(|segment| segment.count > 0) else { return };
+    for (register, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+        let mut bytes = [0; 16];
+        L::store(&mut bytes, lookup.centroids([segment.row(0)], register)[0]);
+        for (out, byte) in out.iter_mut().zip(bytes) {
+            *out = f32::from(byte as i8) * scale;
+        }
+    }
+}
+
+/// See `scalar::score_windows`.
+#[inline(always)]
+pub(crate) fn score_windows<L: Registers>(
+    book: &WindowCodebook,
+    dim: usize,
+    bytes: &[u8],
+    scale: f32,
+    queries: &[IntQuery],
+    scores: &mut [f32],
+) {
+    let rows = &scaled_rows(bytes, book.row_bytes(dim), dim);
+    let count = rows.count();
+    if count == 0 {
+        return;
+    }
+    if eights::score::<L>(book, rows, scale, queries, scores) {
+        return;
+    }
+    let lookup = Lookup::<L>::new(book, dim);
+    let mut spare = [0; SPARE];
+    let segments = lookup.segments(rows, &mut spare);
+    let (fours, ones) = queries.as_chunks::<4>();
+    let (four_scores, one_scores) = scores.split_at_mut(4 * fours.len() * count);
+    for (queries, scores) in fours.iter().zip(four_scores.chunks_exact_mut(4 * count)) {
+        score::<L, 2, 4>(&lookup, &segments, scale, queries, scores);
+    }
+    for (query, scores) in ones.iter().zip(one_scores.chunks_exact_mut(count)) {
+        score::<L, 4, 1>(&lookup, &segments, scale, &[*query], scores);
+    }
+}
+
+/// Q queries that share the look-ups, R rows at a time.
+#[inline(always)]
+fn score<L: Registers, const R: usize, const Q: usize>(
+    lookup: &Lookup<L>,
+    segments: &[Segment; 2],
+    scale: f32,
+    queries: &[IntQuery; Q],
+    scores: &mut [f32],
+) {
+    let mut values = [[L::splat(0); REGISTERS]; Q];
+    for (values, query) in values.iter_mut().zip(queries) {
+        for (value, words) in values.iter_mut().zip(query.values.as_chunks::<16>().0) {
+            *value = L::load(&words.map(|word| word as u8));
+        }
+    }
+    let count = segments[0].count + segments[1].count;
+    let mut done = 0;
+    for segment in segments {
+        for first in (0..segment.count).step_by(R) {
+            // Where fewer than R rows are left, the last one is scored again.
+            let mut rows: [&[u8]; R] = [&[]; R];
+            for (i, row) in rows.iter_mut().enumerate() {
+                *row = segment.row((first + i).min(segment.count - 1));
+            }
+            let mut sums = [[L::splat(0); Q]; R];
+            for register in 0..lookup.dim / 16 {
+                for (centroids, sums) in lookup.centroids(rows, register).into_iter().zip(&mut sums) {
+                    for (sum, values) in sums.iter_mut().zip(&values) {
+                        *sum = L::dot_bytes(*sum, centroids, values[register % REGISTERS]);
+                    }
+                }
+            }
+            for (i, (row, sums)) in rows.iter().zip(sums).enumerate().take(segment.count - first) {
+                let row_scale = f16_to_f32(u16::from_le_bytes([row[0], row[1]]));
+                for (q, (query, sum)) in queries.iter().zip(sums).enumerate() {
+                    scores[q * count + done + first + i] =
+                        (L::sum(sum) as f32 * (query.scale * scale)) * row_scale;
+                }
+            }
+        }
+        done += segment.count;
+    }
+}
+
+/// See `scalar::accumulate_windows`.
+#[inline(always)]
+pub(crate) fn accumulate_windows<L: Registers>(
+    book: &WindowCodebook,
+    dim: usize,
+    bytes: &[u8],
+    scale: f32,
+    weights: &[f32],
+    acc: &mut [f32],
+) {
+    let stride = book.row_bytes(dim);
+    let count = bytes.len() / stride;
+    let lookup = Lookup::<L>::new(book, dim);
+    let mut spare = [0; SPARE];
+    for (p, page) in bytes.chunks(PAGE * stride).enumerate() {
+        let page = &scaled_rows(page, stride, dim);
+        let segments = lookup.segments(page, &mut spare);
+        let ours = |q: usize| &weights[q * count + p * PAGE..][..page.count()];
+        let queries = acc.len() / dim;
+        let fours = queries / 4 * 4;
+        for q in (0..fours).step_by(4) {
+            let four = [q, q + 1, q + 2, q + 3].map(ours);
+            add::<L, 4>(&lookup, page, &segments, scale, four, &mut acc[q * dim..]);
+        }
+        for q in fours..queries {
+            add::<L, 1>(&lookup, page, &segments, scale, [ours(q)], &mut acc[q * dim..]);
+        }
+    }
+}
+
+/// Adds a page to Q queries' sums.
+#[inline(always)]
+fn add<L: Registers, const Q: usize>(
+    lookup: &Lookup<L>,
+    page: &Rows,
+    segments: &[Segment; 2],
+    scale: f32,
+    weights: [&[f32]; Q],
+    acc: &mut [f32],
+) {
+    let dim = lookup.dim;
+    let mut ints = [[0; PAGE]; Q];
+    let mut units = [None; Q];
+    for q in 0..Q {
+        units[q] = quantize_weights(page, weights[q], weight_limit(lookup.book.levels()), &mut ints[q]);
+        if units[q].is_none() {
+            ints[q] = [0; PAGE];
+        }
+    }
+    let mut sums = [[[0; 4]; MAX_DIM / 4]; Q];
+    for register in 0..dim / 16 {
+        let mut registers = [[L::splat(0); 4]; Q];
+        let mut done = 0;
+        for segment in segments {
+            for first in (0..segment.count).step_by(2) {
+                // Behind an odd last row comes a row of weight 0.
+                let odd = first + 1 == segment.count;
+                let rows = [segment.row(first), segment.row(first + usize::from(!odd))];
+                let [[a, b], [c, d]] = lookup.centroids(rows, register).map(|bytes| L::extend(bytes));
+                for (sums, ints) in registers.iter_mut().zip(&ints) {
+                    let low = u32::from(ints[done + first] as u16);
+                    let high = if odd { 0 } else { u32::from(ints[done + first + 1] as u16) };
+                    let weights = L::splat_pair(low | high << 16);
+                    [sums[0], sums[1]] = L::add_weighted([sums[0], sums[1]], a, c, weights);
+                    [sums[2], sums[3]] = L::add_weighted([sums[2], sums[3]], b, d, weights);
+                }
+            }
+            done += segment.count;
+        }
+        for (sums, registers) in sums.iter_mut().zip(registers) {
+            for (sums, register) in sums[4 * register..].iter_mut().zip(registers) {
+                L::store_sums(sums, register);
+            }
+        }
+    }
+    for ((acc, sums), unit) in acc.chunks_exact_mut(dim).zip(&sums).zip(units) {
+        if let Some(unit) = unit {
+            finish_sums(&sums.as_flattened()[..dim], unit * scale, acc);
+        }
+    }
+}

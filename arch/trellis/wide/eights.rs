@@ -1,0 +1,208 @@
+//! Scores of windowed codebooks for rows of 128 coordinates, codes of whole bits and up to 16 states (with codes of four
+//! bits, up to 8): eight neighbouring coordinates in each byte, one for each of eight look-ups, as the path plane has them.
+//! A window is a shift away (where it begins in the byte before, of the two bytes' inner halves), and so is a code, once
+//! the bytes of its plane are dealt out one by one, as many as eight codes take; together they are the index. It is the
+//! query that is put into that order, once a page.
+
+use crate::codes::wide::score::{BLOCK, finish_block};
+use crate::registers::Registers;
+use crate::trellis::layout::WindowCodebook;
+use crate::{IntQuery, Rows};
+
+/// Coordinates of a row.
+const DIM: usize = 128;
+/// Bytes of a row's path plane.
+const PATH: usize = DIM / 8;
+/// Coordinates of a byte.
+const EACH: usize = 8;
+
+/// What turns bytes by one, with a zero in the first place.
+static BEFORE: [u8; 16] = [255, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14];
+
+/// How to find the centroids of a row: codes of BITS bits, windows of WINDOW bits (4 or 5).
+struct Eights<L: Registers, const BITS: usize, const WINDOW: usize> {
+    /// `code << WINDOW | window`; a shorter history needs the upper bits of the windows.
+    table: [L::V; 16],
+}
+
+/// The bytes of a row, one register of them for each place.
+struct Planes<L: Registers> {
+    path: L::V,
+    /// Half of a byte of the path, and half of the one before.
+    inner: L::V,
+    /// As many as eight codes take.
+    codes: [L::V; 4],
+}
+
+/// Scores, if the rows have such a shape.
+#[inline(always)]
+pub(crate) fn score<L: Registers>(
+    book: &WindowCodebook,
+    rows: &Rows,
+    scale: f32,
+    queries: &[IntQuery],
+    scores: &mut [f32],
+) -> bool {
+    if rows.dim != DIM {
+        return false;
+    }
+    match (book.levels(), book.states()) {
+        (1, ..=8) => Eights::<L, 0, 4>::new(book).score(rows, scale, queries, scores),
+        (2, ..=8) => Eights::<L, 1, 4>::new(book).score(rows, scale, queries, scores),
+        (4, ..=8) => Eights::<L, 2, 4>::new(book).score(rows, scale, queries, scores),
+        (8, ..=8) => Eights::<L, 3, 4>::new(book).score(rows, scale, queries, scores),
+        (16, ..=8) => Eights::<L, 4, 4>::new(book).score(rows, scale, queries, scores),
+        (1, 16) => Eights::<L, 0, 5>::new(book).score(rows, scale, queries, scores),
+        (2, 16) => Eights::<L, 1, 5>::new(book).score(rows, scale, queries, scores),
+        (4, 16) => Eights::<L, 2, 5>::new(book).score(rows, scale, queries, scores),
+        (8, 16) => Eights::<L, 3, 5>::new(book).score(rows, scale, queries, scores),
+        _ => return false,
+    }
+    true
+}
+
+impl<L: Registers, const BITS: usize, const WINDOW: usize> Eights<L, BITS, WINDOW> {
+    /// Path bits of a window that are other coordinates'.
+    const HISTORY: usize = WINDOW - 1;
+
+    #[inline(always)]
+    fn new(book: &WindowCodebook) -> Self {
+        let mut bytes = [[0; 16]; 16];
+        let unused = Self::HISTORY - book.history() as usize;
+        for (i, byte) in bytes.as_flattened_mut()[..1 << (BITS + WINDOW)].iter_mut().enumerate() {
+            *byte = book.centroids()[i >> unused] as u8;
+        }
+        Self { table: bytes.map(|bytes| L::load(&bytes)) }
+    }
+
+    #[inline(always)]
+    fn score(&self, rows: &Rows, scale: f32, queries: &[IntQuery], scores: &mut [f32]) {
+        let count = rows.count();
+        let (fours, ones) = queries.as_chunks::<4>();
+        let (four_scores, one_scores) = scores.split_at_mut(4 * fours.len() * count);
+        for (queries, scores) in fours.iter().zip(four_scores.chunks_exact_mut(4 * count)) {
+            self.score_with(rows, scale, queries, scores);
+        }
+        for (query, scores) in ones.iter().zip(one_scores.chunks_exact_mut(count)) {
+            self.score_with(rows, scale, &[*query], scores);
+        }
+    }
+
+    /// Q queries that share the look-ups.
+    #[inline(always)]
+    fn score_with<const Q: usize>(
+        &self,
+        rows: &Rows,
+        scale: f32,
+        queries: &[IntQuery; Q],
+        scores: &mut [f32],
+    ) {
+        let mut values = [[L::splat(0); EACH]; Q];
+        for (values, query) in values.iter_mut().zip(queries) {
+            for (i, value) in values.iter_mut().enumerate() {
+                let mut bytes = [0; 16];
+                for (byte, ints) in bytes.iter_mut().zip(query.values.as_chunks::<EACH>().0) {
+                    *byte = ints[i] as u8;
+                }
+                *value = L::load(&bytes);
+            }
+        }
+        let factors = queries.each_ref().map(|query| query.scale * scale);
+        let mut first = 0;
+        for block in rows.bytes.chunks(BLOCK * rows.stride) {
+            let mut block_sums = [[0; BLOCK]; Q];
+            let mut scales = [0; BLOCK];
+            for (r, row) in block.chunks_exact(rows.stride).enumerate() {
+                let planes = Self::planes(row);
+                // One by one: each has its own shifts, and a loop would not always be unrolled.
+                let mut sums = [L::splat(0); Q];
+                sums = self.add(0, &planes, &values, sums);
+                sums = self.add(1, &planes, &values, sums);
+                sums = self.add(2, &planes, &values, sums);
+                sums = self.add(3, &planes, &values, sums);
+                sums = self.add(4, &planes, &values, sums);
+                sums = self.add(5, &planes, &values, sums);
+                sums = self.add(6, &planes, &values, sums);
+                sums = self.add(7, &planes, &values, sums);
+                scales[r % BLOCK] = u16::from_le_bytes([row[0], row[1]]);
+                for (block_sums, sum) in block_sums.iter_mut().zip(sums) {
+                    block_sums[r % BLOCK] = L::sum(sum);
+                }
+            }
+            let ours = first..first + block.len() / rows.stride;
+            first = ours.end;
+            finish_block(&block_sums, scales, factors, rows.count(), ours, scores);
+        }
+    }
+
+    #[inline(always)]
+    fn planes(row: &[u8]) -> Planes<L> {
+        let (path, rest) = row[2..].split_at(PATH);
+        let path = path.first_chunk().map_or(L::splat(0), |bytes| L::load(bytes));
+        let before = L::shift_bytes_right(L::lookup(path, L::load(&BEFORE)), 4);
+        let inner = L::or(L::multiply_words(L::and(path, L::splat(15)), L::splat_word(16)), before);
+        let mut codes = [path; 4];
+        match BITS {
+            1 => codes[0] = rest.first_chunk().map_or(path, |bytes| L::load(bytes)),
+            2 => codes[..2].copy_from_slice(&rest.first_chunk().map_or([path; 2], |bytes| L::deal_2(bytes))),
+            3 => codes[..3].copy_from_slice(&rest.first_chunk().map_or([path; 3], |bytes| L::deal_3(bytes))),
+            4 => codes = rest.first_chunk().map_or([path; 4], |bytes| L::deal_4(bytes)),
+            _ => {}
+        }
+        Planes { path, inner, codes }
+    }
+
+    /// Adds the products of coordinate `i` of each byte.
+    #[inline(always)]
+    fn add<const Q: usize>(
+        &self,
+        i: usize,
+        planes: &Planes<L>,
+        values: &[[L::V; EACH]; Q],
+        mut sums: [L::V; Q],
+    ) -> [L::V; Q] {
+        let centroids = self.look_up(i, planes);
+        for (sum, values) in sums.iter_mut().zip(values) {
+            *sum = L::dot_bytes(*sum, centroids, values[i]);
+        }
+        sums
+    }
+
+    /// Coordinate `i` of each byte.
+    #[inline(always)]
+    fn look_up(&self, i: usize, Planes { path, inner, codes }: &Planes<L>) -> L::V {
+        let (from, down) =
+            if i < Self::HISTORY { (*inner, 4 + i - Self::HISTORY) } else { (*path, i - Self::HISTORY) };
+        let mut index = if down == 0 { from } else { L::shift_bytes_right(from, down as u32) };
+        if BITS > 0 {
+            let (byte, bit) = (BITS * i / 8, BITS * i % 8);
+            let mut code = Self::move_code(codes[byte], bit as isize);
+            if bit + BITS > 8 {
+                // The rest of it is in the next byte.
+                let upper = Self::move_code(codes[(byte + 1) % 4], bit as isize - 8);
+                code = L::select(L::splat((0xff << (WINDOW + 8 - bit)) as u8), upper, code);
+            }
+            index = L::select(L::splat((0xff << WINDOW) as u8), code, index);
+        }
+        if BITS + WINDOW < 8 {
+            index = L::and(index, L::splat((1 << (BITS + WINDOW)) - 1));
+        }
+        match BITS + WINDOW {
+            4 => L::lookup_within::<1>(&self.table, index),
+            5 => L::lookup_within::<2>(&self.table, index),
+            6 => L::lookup_within::<4>(&self.table, index),
+            7 => L::lookup_within::<8>(&self.table, index),
+            _ => L::lookup_within::<16>(&self.table, index),
+        }
+    }
+
+    /// Moves a bit to where codes begin in an index. Shifts of words move bits into the next byte: below them.
+    #[inline(always)]
+    fn move_code(codes: L::V, bit: isize) -> L::V {
+        match WINDOW as isize - bit {
+            0 => codes,
+            up @ 1.. => L::multiply_words(codes, L::splat_word(1 << up)),
+            down => L::shift_bytes_right(codes, -down as u32),
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Triplets of coordinates as octahedral directions and radii.
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx512;
+pub(crate) mod layout;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
+pub(crate) mod look_up;
+pub(crate) mod scalar;
+#[cfg(any(target_arch = "aarch64", all(target_arch = "wasm32", target_feature = "simd128")))]
+pub(crate) mod wide;
+
+use crate::detect::Isa;
+use crate::{Backend, Float, IntQuery, MAX_DIM, Octahedral, Search};
+
+impl Backend {
+    /// Writes the stream of x·scale: for every triplet the direction that `search` finds, and a radius.
+    pub fn octahedral_encode(
+        self,
+        layout: &Octahedral,
+        search: Search,
+        x: &[f32],
+        scale: f32,
+        stream: &mut [u8],
+    ) {
+        check_octahedral(layout);
+        assert_eq!((x.len(), stream.len()), (layout.dim, layout.stream_bytes()));
+        dispatch!(
+            self, avx2: avx2, avx512: avx512, registers: wide;
+            octahedral_encode(layout: &Octahedral, search: Search, x: &[f32], scale: f32, stream: &mut [u8])
+        )
+    }
+
+    /// out = scale · the vector of a stream. Any bytes are allowed.
+    pub fn octahedral_decode(self, layout: &Octahedral, stream: &[u8], scale: f32, out: &mut [f32]) {
+        check_octahedral(layout);
+        assert_eq!((out.len(), stream.len()), (layout.dim, layout.stream_bytes()));
+        dispatch!(
+            self, avx2: scalar, avx512: avx512, registers: wide;
+            octahedral_decode(layout: &Octahedral, stream: &[u8], scale: f32, out: &mut [f32])
+        )
+    }
+
+    /// score\[query]\[row] for rows `stride` bytes apart, directions of up to 5 bits and queries of at most ±127.
+    pub fn score_octahedral(
+        self,
+        layout: &Octahedral,
+        stride: usize,
+        bytes: &[u8],
+        queries: &[IntQuery],
+        scores: &mut [f32],
+    ) {
+        check_octahedral_rows(layout, stride, bytes);
+        assert!(!layout.directions.is_empty());
+        assert!(queries.iter().all(|query| query.values.len() == layout.dim));
+        assert_eq!(scores.len(), queries.len() * (bytes.len() / stride));
+        dispatch!(
+            self, avx2: avx2, avx512: avx512, registers: dots;
+            score_octahedral(layout: &Octahedral, stride: usize, bytes: &[u8], queries: &[IntQuery], scores: &mut [f32])
+        )
+    }
+
+    /// The same for queries in `f32` and directions of any number of bits.
+    pub fn score_octahedral_floats(
+        self,
+        layout: &Octahedral,
+        stride: usize,
+        bytes: &[u8],
+        queries: &[&[f32]],
+        scores: &mut [f32],
+    ) {
+        check_octahedral_rows(layout, stride, bytes);
+        assert!(queries.iter().all(|query| query.len() == layout.dim));
+        assert_eq!(scores.len(), queries.len() * (bytes.len() / stride));
+        dispatch!(
+            self, avx2: scalar, avx512: scalar, registers: scalar;
+            score_octahedral_floats(layout: &Octahedral, stride: usize, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32])
+        )
+    }
+
+    /// acc\[query] += Σ weight·row, rows ascending; weights are \[query]\[row].
+    pub fn accumulate_octahedral(
+        self,
+        layout: &Octahedral,
+        stride: usize,
+        bytes: &[u8],
+        weights: &[f32],
+        acc: &mut [f32],
+    ) {
+        check_octahedral_rows(layout, stride, bytes);
+        assert_eq!(acc.len() % layout.dim, 0);
+        assert_eq!(weights.len(), acc.len() / layout.dim * (bytes.len() / stride));
+        if !bytes.is_empty() {
+            dispatch!(
+                self, avx2: scalar, avx512: avx512, registers: wide;
+                accumulate_octahedral(layout: &Octahedral, stride: usize, bytes: &[u8], weights: &[f32], acc: &mut [f32])
+            )
+        }
+    }
+}
+
+fn check_octahedral(layout: &Octahedral) {
+    let (directions, radii, rest) = (layout.direction_bits, layout.radius_bits, layout.rest_bits);
+    assert!((1..=MAX_DIM).contains(&layout.dim));
+    assert!((1..=7).contains(&directions) && radii <= 6 && rest <= 7);
+    assert!(2 * usize::from(rest) <= layout.field_bits());
+    assert_eq!(layout.coordinates.len(), 1 << directions);
+    assert_eq!(layout.lengths.len(), 1 << (2 * (directions - 1)));
+    let codes = if directions <= 5 { 1 << (2 * directions) } else { 0 };
+    assert_eq!(layout.directions.len(), codes);
+    let entries = [128, 256, 0][usize::from(directions.saturating_sub(4)).min(2)];
+    assert!(layout.planes.iter().all(|plane| plane.len() == entries));
+    assert_eq!(layout.radii.len(), 1 << radii);
+    assert_eq!(layout.rest.len(), if rest > 0 { 1 << rest } else { 0 });
+    assert_ne!(layout.scale, Float::Bf16);
+}
+
+fn check_octahedral_rows(layout: &Octahedral, stride: usize, bytes: &[u8]) {
+    check_octahedral(layout);
+    // Kernels multiply strides by numbers of rows in 32 bits.
+    let row_bytes = layout.header_bytes() + layout.stream_bytes();
+    assert!((row_bytes..=1 << 16).contains(&stride));
+    assert_eq!(bytes.len() % stride, 0);
+}

@@ -1,0 +1,387 @@
+//! Triplets as octahedral directions and radii.
+//!
+//! 64 fields of T bits are at most 128 bytes: `vpermi2b` brings four neighbouring fields to each quadword, twice, and
+//! `vpmultishiftqb` takes a byte of each, so that a register holds one code of 64 fields. Components of directions are
+//! looked up in 128 entries (`vpermi2b` again): up to 3 bits those of all codes, with 4 those of positive η, which the
+//! others mirror; 5 bits take 256, those of positive codes. Unpacking brings radius code, x, y and z of sixteen fields
+//! together, a lane each, and `vpdpbusd` multiplies them with 0 and the query's three: tables hold n + 128, which is
+//! unsigned, and the sum starts at -128·Σq.
+
+pub(crate) use decode::{accumulate_octahedral, octahedral_decode};
+pub(crate) use encode::octahedral_encode;
+pub(crate) use score::score_octahedral;
+
+use crate::Octahedral;
+use crate::registers::avx512::{load, load_bytes};
+use crate::rows::Block;
+use crate::vectors::scalar::LANES;
+use core::arch::x86_64::*;
+
+/// Groups of sixteen triplets in the widest row.
+const GROUPS: usize = crate::MAX_DIM.div_ceil(3 * LANES);
+
+/// Rows whose sums are reduced together.
+const BATCH: usize = 16;
+
+/// Groups of sixteen triplets that are decoded together.
+const TOGETHER: usize = 4;
+
+/// Gets directions and radii out of 64 fields; `FIVE`: directions of 5 bits, not fewer; `WIDE`: radii of 5 or 6 bits.
+///
+/// Byte 16q + 4g + k of a register of codes belongs to field 16g + 4q + k, which unpacking takes to lane 4q + k of
+/// group g.
+struct Fields<const FIVE: bool, const WIDE: bool> {
+    /// The eight bytes that hold fields 4q.. of groups 0 and 2, and the same for groups 1 and 3.
+    windows: [__m512i; 2],
+    /// Bit offsets of the fields in their quadwords.
+    offsets: __m512i,
+    radius_offsets: __m512i,
+    /// With directions of 4 bits the index's bits of η, and all bits, in every byte; with fewer, zeros.
+    flip: __m512i,
+    negate: __m512i,
+    /// Components of directions plus 128.
+    tables: [[__m512i; 4]; 3],
+    radii: [__m512; 4],
+}
+
+impl<const FIVE: bool, const WIDE: bool> Fields<FIVE, WIDE> {
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn new(layout: &Octahedral) -> Self {
+        let bits = layout.field_bits() as i64;
+        let first_fields = _mm512_setr_epi64(0, 32, 4, 36, 8, 40, 12, 44);
+        let first_bits = _mm512_mullo_epi32(first_fields, _mm512_set1_epi64(bits));
+        let eight = _mm512_set_epi64(
+            0x0808_0808_0808_0808,
+            0,
+            0x0808_0808_0808_0808,
+            0,
+            0x0808_0808_0808_0808,
+            0,
+            0x0808_0808_0808_0808,
+            0,
+        );
+        let to_bytes = |x: __m512i| _mm512_shuffle_epi8(x, eight);
+        let window = to_bytes(_mm512_srli_epi64::<3>(first_bits));
+        let window = _mm512_add_epi8(window, _mm512_set1_epi64(0x0706_0504_0302_0100));
+        let offsets = to_bytes(_mm512_and_si512(first_bits, _mm512_set1_epi64(7)));
+        let offsets = _mm512_add_epi8(offsets, _mm512_set1_epi64(bits * 0x0302_0100_0302_0100));
+        let count = layout.radii.len();
+        let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+        let part = |k: usize| {
+            let part = load_tail(&layout.radii[k % count..]);
+            _mm512_permutexvar_ps(_mm512_and_si512(lanes, _mm512_set1_epi32(count as i32 - 1)), part)
+        };
+        let radii = if WIDE { [part(0), part(16), part(32), part(48)] } else { [part(0); 4] };
+        let table = |plane: &[u8]| {
+            let at = |k: usize| plane[k % plane.len()..].first_chunk().map_or(window, |part| load(part));
+            [at(0), at(64), at(128), at(192)]
+        };
+        let four = layout.direction_bits == 4;
+        Self {
+            windows: [window, _mm512_add_epi8(window, _mm512_set1_epi8(2 * bits as i8))],
+            offsets,
+            radius_offsets: _mm512_add_epi8(offsets, _mm512_set1_epi8(2 * layout.direction_bits as i8)),
+            flip: _mm512_set1_epi8(if four { 0x70 } else { 0 }),
+            negate: _mm512_set1_epi8(if four { -1 } else { 0 }),
+            tables: layout.planes.map(table),
+            radii,
+        }
+    }
+
+    /// Lanes of radius code (and stray bits above it), x, y and z, these plus 128, of four groups of fields.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn decode(&self, bytes: [__m512i; 2]) -> [__m512i; TOGETHER] {
+        let [groups] = self.decode_rows::<true, 1>([bytes]);
+        groups
+    }
+
+    /// The same for several rows, step by step; without `LONG` the first 64 bytes hold all fields.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn decode_rows<const LONG: bool, const N: usize>(
+        &self,
+        bytes: [[__m512i; 2]; N],
+    ) -> [[__m512i; TOGETHER]; N] {
+        // Loops, no `map`: its closures are not always inlined into functions with target features.
+        let zero = _mm512_setzero_si512();
+        let mut windows = [[zero; 2]; N];
+        for (windows, [low, high]) in windows.iter_mut().zip(bytes) {
+            for (window, index) in windows.iter_mut().zip(self.windows) {
+                *window = match LONG {
+                    true => _mm512_permutex2var_epi8(low, index, high),
+                    false => _mm512_permutexvar_epi8(index, low),
+                };
+            }
+        }
+        let (mut radii, mut directions) = ([zero; N], [[zero; 3]; N]);
+        for (radii, windows) in radii.iter_mut().zip(windows) {
+            *radii = codes(windows, self.radius_offsets);
+        }
+        for (directions, windows) in directions.iter_mut().zip(windows) {
+            *directions = if FIVE { self.directions_5(windows) } else { self.directions_4(windows) };
+        }
+        let mut groups = [[zero; TOGETHER]; N];
+        for ((groups, radius), [x, y, z]) in groups.iter_mut().zip(radii).zip(directions) {
+            let [low_1, high_1] = [_mm512_unpacklo_epi8(radius, x), _mm512_unpackhi_epi8(radius, x)];
+            let [low_2, high_2] = [_mm512_unpacklo_epi8(y, z), _mm512_unpackhi_epi8(y, z)];
+            *groups = [
+                _mm512_unpacklo_epi16(low_1, low_2),
+                _mm512_unpackhi_epi16(low_1, low_2),
+                _mm512_unpacklo_epi16(high_1, high_2),
+                _mm512_unpackhi_epi16(high_1, high_2),
+            ];
+        }
+        groups
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn directions_4(&self, windows: [__m512i; 2]) -> [__m512i; 3] {
+        let codes = codes(windows, self.offsets);
+        // With 4 bits, bit 7 is the sign of η: lower codes are looked up mirrored, and y negated: 256 - (128 + y).
+        // `vpshufb` gives zero where bit 7 is set, here an entry otherwise.
+        let flip = _mm512_shuffle_epi8(self.flip, codes);
+        let negate = _mm512_shuffle_epi8(self.negate, codes);
+        let codes = _mm512_xor_si512(codes, flip);
+        let [x, y, z] = self.tables.map(|table| _mm512_permutex2var_epi8(table[0], codes, table[1]));
+        [x, _mm512_sub_epi8(_mm512_xor_si512(y, negate), negate), z]
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn directions_5(&self, windows: [__m512i; 2]) -> [__m512i; 3] {
+        let at = |shift: i8| codes(windows, _mm512_add_epi8(self.offsets, _mm512_set1_epi8(shift)));
+        // Four bits of ξ and four of η; then both signs in bit 7 (offsets are taken modulo 64).
+        let code = _mm512_ternarylogic_epi32::<0xca>(_mm512_set1_epi8(0x0f), at(0), at(1));
+        let all = _mm512_set1_epi8(-1);
+        let (left, down) = (_mm512_shuffle_epi8(all, at(-3)), _mm512_shuffle_epi8(all, at(2)));
+        // Xors with the lower half of `left` and the upper one of `down`.
+        let flip = _mm512_ternarylogic_epi32::<0xca>(_mm512_set1_epi8(0x0f), left, down);
+        let code = _mm512_xor_si512(code, flip);
+        let upper = _mm512_movepi8_mask(code);
+        let [x, y, z] = self.tables.map(|table| {
+            let low = _mm512_permutex2var_epi8(table[0], code, table[1]);
+            let high = _mm512_permutex2var_epi8(table[2], code, table[3]);
+            _mm512_mask_blend_epi8(upper, low, high)
+        });
+        let negated = |x: __m512i, mask: __m512i| _mm512_sub_epi8(_mm512_xor_si512(x, mask), mask);
+        [negated(x, left), negated(y, down), z]
+    }
+
+    /// Radii of codes in the low bits of lanes.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn radius(&self, codes: __m512i) -> __m512 {
+        let [a, b, c, d] = self.radii;
+        if !WIDE {
+            return _mm512_permutexvar_ps(codes, a);
+        }
+        let upper = _mm512_test_epi32_mask(codes, _mm512_set1_epi32(32));
+        let (low, high) = (_mm512_permutex2var_ps(a, codes, b), _mm512_permutex2var_ps(c, codes, d));
+        _mm512_mask_blend_ps(upper, low, high)
+    }
+
+    /// x, y and z times the radius, of a group.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn vectors(&self, group: __m512i) -> [__m512; 3] {
+        let radius = self.radius(group);
+        let n = _mm512_xor_si512(group, _mm512_set1_epi8(-128));
+        let x = _mm512_srai_epi32::<24>(_mm512_slli_epi32::<16>(n));
+        let y = _mm512_srai_epi32::<24>(_mm512_slli_epi32::<8>(n));
+        let z = _mm512_srai_epi32::<24>(n);
+        [x, y, z].map(|c| _mm512_mul_ps(radius, _mm512_cvtepi32_ps(c)))
+    }
+}
+
+/// A byte of each of 64 fields.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn codes([even, odd]: [__m512i; 2], offsets: __m512i) -> __m512i {
+    let codes = _mm512_multishift_epi64_epi8(offsets, even);
+    _mm512_mask_multishift_epi64_epi8(codes, 0xf0f0_f0f0_f0f0_f0f0, offsets, odd)
+}
+
+/// Up to 16 values, zeros behind them. None are not read: a masked load from nowhere is allowed, but takes the CPU
+/// hundreds of cycles.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn load_tail(x: &[f32]) -> __m512 {
+    if x.is_empty() {
+        return _mm512_setzero_ps();
+    }
+    let mask = if x.len() < LANES { (1u16 << x.len()) - 1 } else { !0 };
+    // SAFETY: a masked load touches nothing whose mask bit is clear, and the mask has `x.len()` bits at most.
+    unsafe { _mm512_maskz_loadu_ps(mask, x.as_ptr()) }
+}
+
+/// Finds the bytes of 64 fields.
+#[derive(Clone, Copy)]
+struct Chunk {
+    /// Where they begin in a row.
+    at: usize,
+    /// Whether there are more than 64 of them.
+    is_long: bool,
+    /// Groups of sixteen fields that are triplets, at most four.
+    groups: usize,
+}
+
+impl Chunk {
+    #[inline(always)]
+    fn all(layout: &Octahedral) -> impl Iterator<Item = Self> {
+        let (header, bits, triplets) = (layout.header_bytes(), layout.field_bits(), layout.triplets());
+        (0..triplets).step_by(TOGETHER * LANES).map(move |first| {
+            let count = (triplets - first).min(TOGETHER * LANES);
+            Self { at: header + first * bits / 8, is_long: count * bits > 512, groups: count.div_ceil(LANES) }
+        })
+    }
+
+    /// The bytes in the row that begins at `row`, and behind them whatever follows or zeros.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn load(self, bytes: &[u8], row: usize) -> [__m512i; 2] {
+        let at = row + self.at;
+        let low = load_at(bytes, at);
+        [low, if self.is_long { load_at(bytes, at + 64) } else { low }]
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn load_at(bytes: &[u8], at: usize) -> __m512i {
+    if at + 64 <= bytes.len() {
+        // SAFETY: 64 bytes follow `at`.
+        unsafe { _mm512_loadu_si512(bytes.as_ptr().add(at).cast()) }
+    } else {
+        load_bytes(&bytes[at.min(bytes.len() - 1)..])
+    }
+}
+
+/// Queries that are scored together.
+const QUERIES: usize = 8;
+
+/// Up to 32 words, zeros behind them.
+#[inline]
+#[target_feature(enable = "avx512bw")]
+fn load_words(words: &[i16]) -> __m512i {
+    if words.is_empty() {
+        return _mm512_setzero_si512();
+    }
+    let mask = if words.len() < 32 { (1u32 << words.len()) - 1 } else { !0 };
+    // SAFETY: a masked load touches nothing whose mask bit is clear, and the mask has `words.len()` bits at most.
+    unsafe { _mm512_maskz_loadu_epi16(mask, words.as_ptr()) }
+}
+
+/// The first `out.len()` lanes, at most sixteen.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn store_first(x: __m512, out: &mut [f32]) {
+    let mask = if out.len() < LANES { (1u16 << out.len()) - 1 } else { !0 };
+    // SAFETY: a masked store touches nothing whose mask bit is clear, and the mask has `out.len()` bits at most.
+    unsafe { _mm512_mask_storeu_ps(out.as_mut_ptr(), mask, x) }
+}
+
+/// Four bytes of each of up to sixteen rows, from `at` on; rows of less than four bytes are filled up with zeros.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn windows(stride: usize, rows: &[u8], at: usize) -> __m512i {
+    if at + 4 > stride {
+        let mut windows = [0; BATCH];
+        for (window, row) in windows.iter_mut().zip(rows.chunks_exact(stride)) {
+            *window = row[at..].iter().rev().fold(0, |window, byte| window << 8 | u32::from(*byte));
+        }
+        return load(&windows);
+    }
+    if rows.len() == BATCH * stride {
+        // A gather would take as long as a third of the scores.
+        let block = Block::of(rows, stride).window(at, at + 4);
+        return load(&core::array::from_fn(|r| u32::from_le_bytes(*block.first(r))));
+    }
+    let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    let present = _mm512_cmplt_epi32_mask(lanes, _mm512_set1_epi32((rows.len() / stride) as i32));
+    let offsets = _mm512_mullo_epi32(lanes, _mm512_set1_epi32(stride as i32));
+    // SAFETY: of each row that is there, four bytes from `at` on, which are inside it.
+    unsafe {
+        let base = rows.as_ptr().add(at).cast();
+        _mm512_mask_i32gather_epi32::<1>(_mm512_setzero_si512(), present, offsets, base)
+    }
+}
+
+/// Finds the coordinates left over: the last four bytes of a stream hold all of the last field.
+struct Rest {
+    /// Where these bytes begin in a row.
+    at: usize,
+    shift: u32,
+    bits: u32,
+    count: usize,
+    /// 128 words.
+    centroids: [__m512i; 4],
+}
+
+impl Rest {
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn new(layout: &Octahedral) -> Self {
+        let count = layout.dim - (3 * layout.triplets()).min(layout.dim);
+        let end = layout.header_bytes() + layout.stream_bytes();
+        let at = end.saturating_sub(4);
+        let bit = 8 * layout.header_bytes() + layout.triplets() * layout.field_bits();
+        let shift = (bit - (8 * at).min(bit)) as u32;
+        let centroids = [0, 32, 64, 96].map(|k| load_words(layout.rest.get(k..).unwrap_or(&[])));
+        Self { at, shift, bits: layout.rest_bits.into(), count, centroids }
+    }
+
+    /// The centroids of the first and of the second coordinate left over in each of up to sixteen rows; zero where
+    /// there is none.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn centroids(&self, stride: usize, rows: &[u8]) -> [__m512i; 2] {
+        if self.count == 0 {
+            return [_mm512_setzero_si512(); 2];
+        }
+        let windows = windows(stride, rows, self.at);
+        let mask = _mm512_set1_epi32((1 << self.bits) - 1);
+        let [a, b, c, d] = self.centroids;
+        let centroid = |shift: u32| {
+            let code = _mm512_srl_epi32(windows, _mm_cvtsi32_si128(shift as i32));
+            let code = _mm512_and_si512(code, mask);
+            let upper = _mm512_test_epi32_mask(code, _mm512_set1_epi32(64));
+            let (low, high) = (_mm512_permutex2var_epi16(a, code, b), _mm512_permutex2var_epi16(c, code, d));
+            let words = _mm512_mask_blend_epi32(upper, low, high);
+            _mm512_srai_epi32::<16>(_mm512_slli_epi32::<16>(words))
+        };
+        let second = if self.count > 1 { centroid(self.shift + self.bits) } else { _mm512_setzero_si512() };
+        [centroid(self.shift), second]
+    }
+
+    /// Σ q·centroid.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn sums(&self, [first, second]: [__m512i; 2], query: &[i16]) -> __m512i {
+        let q = |i: usize| {
+            let value = query[query.len() - self.count..].get(i).copied().unwrap_or(0);
+            _mm512_set1_epi32(value.into())
+        };
+        _mm512_add_epi32(_mm512_mullo_epi32(first, q(0)), _mm512_mullo_epi32(second, q(1)))
+    }
+}
+
+/// Runs a function that is generic over the kinds of [`Fields`].
+macro_rules! by_kind {
+    ($function:ident($layout:ident $(, $argument:expr)*)) => {
+        match ($layout.direction_bits == 5, $layout.radius_bits > 4) {
+            (false, false) => $function::<false, false>($layout $(, $argument)*),
+            (false, true) => $function::<false, true>($layout $(, $argument)*),
+            (true, false) => $function::<true, false>($layout $(, $argument)*),
+            (true, true) => $function::<true, true>($layout $(, $argument)*),
+        }
+    };
+}
+
+// Behind `by_kind`, which they use.
+
+mod decode;
+mod encode;
+mod score;

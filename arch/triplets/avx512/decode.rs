@@ -1,0 +1,182 @@
+//! From fields to vectors: decoding and weighted sums.
+
+use super::*;
+use crate::triplets::scalar;
+
+/// Where the elements of three registers of triplets come from: number k of register r is component (16r + k) % 3 of
+/// triplet (16r + k) / 3. The first index takes from x and y, the second from the result and z.
+const INTERLEAVE: [[[u32; LANES]; 2]; 3] = {
+    let mut index = [[[0; LANES]; 2]; 3];
+    let mut i = 0;
+    while i < 3 * LANES {
+        let (register, k, component, triplet) = (i / LANES, i % LANES, i % 3, (i / 3) as u32);
+        index[register][0][k] = if component == 1 { 16 + triplet } else { triplet };
+        index[register][1][k] = if component == 2 { 16 + triplet } else { k as u32 };
+        i += 1;
+    }
+    index
+};
+
+/// The reverse: component c of triplet k is element 3k + c of three registers. The first index takes from the first
+/// two of them, the second from the result and the third.
+const DEINTERLEAVE: [[[u32; LANES]; 2]; 3] = {
+    let mut index = [[[0; LANES]; 2]; 3];
+    let mut i = 0;
+    while i < 3 * LANES {
+        let (k, component, element) = (i / 3, i % 3, i as u32);
+        index[component][0][k] = element % 32;
+        index[component][1][k] = if element < 32 { k as u32 } else { element - 16 };
+        i += 1;
+    }
+    index
+};
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn permute_three(from: [__m512; 3], index: &[[[u32; LANES]; 2]; 3]) -> [__m512; 3] {
+    let [a, b, c] = from;
+    let one = |index: &[[u32; LANES]; 2]| {
+        let ab = _mm512_permutex2var_ps(a, load(&index[0]), b);
+        _mm512_permutex2var_ps(ab, load(&index[1]), c)
+    };
+    [one(&index[0]), one(&index[1]), one(&index[2])]
+}
+
+/// Up to sixteen triplets, component by component; zeros where there are none.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn load_triplets(x: &[f32]) -> [__m512; 3] {
+    let part = |k: usize| load_tail(x.get(LANES * k..).unwrap_or(&[]));
+    permute_three([part(0), part(1), part(2)], &DEINTERLEAVE)
+}
+
+/// The first `out.len()` elements of sixteen triplets.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn store_triplets(t: [__m512; 3], out: &mut [f32]) {
+    for (x, out) in permute_three(t, &INTERLEAVE).into_iter().zip(out.chunks_mut(LANES)) {
+        store_first(x, out);
+    }
+}
+
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn octahedral_decode(layout: &Octahedral, stream: &[u8], scale: f32, out: &mut [f32]) {
+    if layout.directions.is_empty() {
+        scalar::octahedral_decode(layout, stream, scale, out);
+    } else {
+        by_kind!(decode(layout, stream, scale, out));
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn decode<const FIVE: bool, const WIDE: bool>(
+    layout: &Octahedral,
+    stream: &[u8],
+    scale: f32,
+    out: &mut [f32],
+) {
+    let fields = Fields::<FIVE, WIDE>::new(layout);
+    let (triplets, rest) = out.split_at_mut((3 * layout.triplets()).min(layout.dim));
+    let factor = _mm512_set1_ps(scale * layout.unit());
+    for (chunk, out) in Chunk::all(layout).zip(triplets.chunks_mut(TOGETHER * 3 * LANES)) {
+        let chunk = Chunk { at: chunk.at - layout.header_bytes(), ..chunk };
+        for (group, out) in fields.decode(chunk.load(stream, 0)).into_iter().zip(out.chunks_mut(3 * LANES)) {
+            store_triplets(fields.vectors(group).map(|c| _mm512_mul_ps(c, factor)), out);
+        }
+    }
+    for (out, centroid) in rest.iter_mut().zip(layout.rest(stream)) {
+        *out = f32::from(centroid) * (scale * layout.rest_scale);
+    }
+}
+
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn accumulate_octahedral(
+    layout: &Octahedral,
+    stride: usize,
+    bytes: &[u8],
+    weights: &[f32],
+    acc: &mut [f32],
+) {
+    if layout.directions.is_empty() {
+        return scalar::accumulate_octahedral(layout, stride, bytes, weights, acc);
+    }
+    let count = bytes.len() / stride;
+    for (weights, acc) in weights.chunks(QUERIES * count).zip(acc.chunks_mut(QUERIES * layout.dim)) {
+        by_kind!(accumulate(layout, stride, bytes, weights, acc));
+    }
+}
+
+/// Rows that are decoded before any is added.
+const ROWS: usize = 8;
+
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn accumulate<const FIVE: bool, const WIDE: bool>(
+    layout: &Octahedral,
+    stride: usize,
+    bytes: &[u8],
+    weights: &[f32],
+    acc: &mut [f32],
+) {
+    let count = bytes.len() / stride;
+    let fields = Fields::<FIVE, WIDE>::new(layout);
+    let rest = Rest::new(layout);
+    let split = (3 * layout.triplets()).min(layout.dim);
+    let groups = layout.triplets().div_ceil(LANES);
+    let zero = _mm512_setzero_ps();
+    let mut sums = [[[zero; 3]; GROUPS]; QUERIES];
+    for (sums, acc) in sums.iter_mut().zip(acc.chunks_exact(layout.dim)) {
+        for (sums, acc) in sums.iter_mut().zip(acc[..split].chunks(3 * LANES)) {
+            *sums = load_triplets(acc);
+        }
+    }
+    for first in (0..count).step_by(ROWS) {
+        let rows = first..(first + ROWS).min(count);
+        let mut vectors = [[[zero; 3]; ROWS]; GROUPS];
+        let mut scales = [0.0; ROWS];
+        let batch = &bytes[rows.start * stride..rows.end * stride];
+        let mut rests = [[0.0; LANES]; 2];
+        for (rests, centroids) in rests.iter_mut().zip(rest.centroids(stride, batch)) {
+            store_first(_mm512_cvtepi32_ps(centroids), rests);
+        }
+        for (r, row) in batch.chunks_exact(stride).enumerate() {
+            scales[r] = layout.row_scale(row);
+            for (chunk, vectors) in Chunk::all(layout).zip(vectors.chunks_mut(TOGETHER)) {
+                let groups = fields.decode(chunk.load(bytes, (first + r) * stride));
+                for (vectors, group) in vectors.iter_mut().zip(groups) {
+                    vectors[r] = fields.vectors(group);
+                }
+            }
+        }
+        for ((weights, sums), acc) in
+            weights.chunks_exact(count).zip(&mut sums).zip(acc.chunks_exact_mut(layout.dim))
+        {
+            let mut scaled = [0.0; ROWS];
+            for ((scaled, weight), scale) in scaled.iter_mut().zip(&weights[rows.clone()]).zip(scales) {
+                *scaled = weight * scale;
+            }
+            let scaled = &scaled[..rows.len()];
+            for (sums, vectors) in sums[..groups].iter_mut().zip(&vectors) {
+                let [mut x, mut y, mut z] = *sums;
+                for (vector, scaled) in vectors.iter().zip(scaled) {
+                    let weight = _mm512_set1_ps(scaled * layout.unit());
+                    x = _mm512_add_ps(x, _mm512_mul_ps(weight, vector[0]));
+                    y = _mm512_add_ps(y, _mm512_mul_ps(weight, vector[1]));
+                    z = _mm512_add_ps(z, _mm512_mul_ps(weight, vector[2]));
+                }
+                *sums = [x, y, z];
+            }
+            for (acc, rests) in acc[split..].iter_mut().zip(&rests) {
+                for (rest, scaled) in rests.iter().zip(scaled) {
+                    *acc += (scaled * layout.rest_scale) * rest;
+                }
+            }
+        }
+    }
+    for (sums, acc) in sums.iter().zip(acc.chunks_exact_mut(layout.dim)) {
+        for (sums, acc) in sums.iter().zip(acc[..split].chunks_mut(3 * LANES)) {
+            store_triplets(*sums, acc);
+        }
+    }
+}

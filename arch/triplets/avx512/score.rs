@@ -1,0 +1,300 @@
+//! Scores: the products of triplets and queries, sixteen rows at a time.
+
+use super::*;
+use crate::codes::avx512::unpack::scales;
+use crate::{Float, IntQuery};
+
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn score_octahedral(
+    layout: &Octahedral,
+    stride: usize,
+    bytes: &[u8],
+    queries: &[IntQuery],
+    scores: &mut [f32],
+) {
+    let count = bytes.len() / stride;
+    if count == 0 {
+        return;
+    }
+    if let [query] = queries {
+        return by_kind!(score_one(layout, stride, bytes, query, scores));
+    }
+    for (queries, scores) in queries.chunks(QUERIES).zip(scores.chunks_mut(QUERIES * count)) {
+        by_kind!(score_some(layout, stride, bytes, queries, scores));
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn score_one<const FIVE: bool, const WIDE: bool>(
+    layout: &Octahedral,
+    stride: usize,
+    bytes: &[u8],
+    query: &IntQuery,
+    scores: &mut [f32],
+) {
+    let fields = Fields::<FIVE, WIDE>::new(layout);
+    let rest = Rest::new(layout);
+    let mut queries = [[Query::none(); TOGETHER]; GROUPS.div_ceil(TOGETHER)];
+    let split = (3 * layout.triplets()).min(layout.dim);
+    for (slot, values) in queries.as_flattened_mut().iter_mut().zip(query.values[..split].chunks(3 * LANES)) {
+        *slot = Query::new(values);
+    }
+    for (b, (batch, scores)) in bytes.chunks(BATCH * stride).zip(scores.chunks_mut(BATCH)).enumerate() {
+        let mut sums = [_mm512_setzero_ps(); BATCH];
+        for (chunk, query) in Chunk::all(layout).zip(&queries) {
+            let rows = Rows { bytes, stride, first: b * BATCH, count: scores.len(), chunk };
+            let sums = &mut sums;
+            match (WIDE, chunk.is_long, chunk.groups) {
+                (false, false, ..=2) => add_products::<FIVE, WIDE, false, 2>(&fields, &rows, query, sums),
+                (false, false, 3) => add_products::<FIVE, WIDE, false, 3>(&fields, &rows, query, sums),
+                (false, true, 3) => add_products::<FIVE, WIDE, true, 3>(&fields, &rows, query, sums),
+                _ => add_products::<FIVE, WIDE, true, TOGETHER>(&fields, &rows, query, sums),
+            }
+        }
+        let rests = rest.sums(rest.centroids(stride, batch), query.values);
+        finish(layout, halve_all(&sums), rests, row_scales(layout, stride, batch), query.scale, scores);
+    }
+}
+
+/// A chunk of some rows of a page.
+struct Rows<'a> {
+    bytes: &'a [u8],
+    stride: usize,
+    first: usize,
+    /// At most sixteen, at least one.
+    count: usize,
+    chunk: Chunk,
+}
+
+impl Rows<'_> {
+    /// Rows `row` and the next ones; the last one again where there are fewer.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn load<const LONG: bool>(&self, row: usize) -> [[__m512i; 2]; TURNS] {
+        let mut at = [self.first * self.stride + self.chunk.at; TURNS];
+        for (r, at) in at.iter_mut().enumerate() {
+            *at += (row + r).min(self.count - 1) * self.stride;
+        }
+        let mut loaded = [[_mm512_setzero_si512(); 2]; TURNS];
+        if at[TURNS - 1] + if LONG { 128 } else { 64 } <= self.bytes.len() {
+            for (loaded, at) in loaded.iter_mut().zip(at) {
+                // SAFETY: no row begins behind the last one, which has so many bytes.
+                unsafe {
+                    let from = self.bytes.as_ptr().add(at);
+                    *loaded = [_mm512_loadu_si512(from.cast()); 2];
+                    if LONG {
+                        loaded[1] = _mm512_loadu_si512(from.add(64).cast());
+                    }
+                }
+            }
+        } else {
+            for (loaded, at) in loaded.iter_mut().zip(at) {
+                *loaded = [load_at(self.bytes, at); 2];
+                if LONG {
+                    loaded[1] = load_at(self.bytes, at + 64);
+                }
+            }
+        }
+        loaded
+    }
+}
+
+/// Rows whose steps take turns: one row is a long chain of dependent instructions, and of whole rows in program order
+/// the CPU's queues hold two or three.
+const TURNS: usize = 4;
+
+/// sums\[row] += radius·(q·n) of the `GROUPS` groups of a chunk, `LONG` if more than 64 bytes hold them; groups beyond
+/// the last have queries of zero. A function of its own: what it looks up stays in registers over the rows.
+#[inline(never)]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn add_products<const FIVE: bool, const WIDE: bool, const LONG: bool, const GROUPS: usize>(
+    fields: &Fields<FIVE, WIDE>,
+    rows: &Rows,
+    query: &[Query; TOGETHER],
+    sums: &mut [__m512; BATCH],
+) {
+    for (turn, sums) in
+        sums.as_chunks_mut::<TURNS>().0.iter_mut().enumerate().take(rows.count.div_ceil(TURNS))
+    {
+        let groups = fields.decode_rows::<LONG, TURNS>(rows.load::<LONG>(TURNS * turn));
+        for (g, query) in query.iter().enumerate().take(GROUPS) {
+            for (sum, groups) in sums.iter_mut().zip(&groups) {
+                *sum = _mm512_add_ps(*sum, query.products(groups[g], fields.radius(groups[g])));
+            }
+        }
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn score_some<const FIVE: bool, const WIDE: bool>(
+    layout: &Octahedral,
+    stride: usize,
+    bytes: &[u8],
+    queries: &[IntQuery],
+    scores: &mut [f32],
+) {
+    let count = bytes.len() / stride;
+    let fields = Fields::<FIVE, WIDE>::new(layout);
+    let rest = Rest::new(layout);
+    let split = (3 * layout.triplets()).min(layout.dim);
+    let mut groups = [[Query::none(); GROUPS]; QUERIES];
+    for (groups, query) in groups.iter_mut().zip(queries) {
+        for (group, values) in groups.iter_mut().zip(query.values[..split].chunks(3 * LANES)) {
+            *group = Query::new(values);
+        }
+    }
+    let used = layout.triplets().div_ceil(LANES);
+    let zero = _mm512_setzero_ps();
+    let mut decoded = [[(_mm512_setzero_si512(), zero); GROUPS]; BATCH];
+    for (b, batch) in bytes.chunks(BATCH * stride).enumerate() {
+        let rows = BATCH * b..(BATCH * (b + 1)).min(count);
+        for (row, decoded) in rows.clone().zip(&mut decoded) {
+            for (chunk, decoded) in Chunk::all(layout).zip(decoded.chunks_mut(TOGETHER)) {
+                let groups = fields.decode(chunk.load(bytes, row * stride));
+                for (decoded, group) in decoded.iter_mut().zip(groups) {
+                    *decoded = (group, fields.radius(group));
+                }
+            }
+        }
+        let rests = rest.centroids(stride, batch);
+        let scales = row_scales(layout, stride, batch);
+        for ((groups, query), scores) in groups.iter().zip(queries).zip(scores.chunks_exact_mut(count)) {
+            let mut sums = [zero; BATCH];
+            let sums_of_rows = &mut sums[..rows.len()];
+            match used {
+                ..=2 => sum_products::<2>(groups, &decoded, sums_of_rows),
+                3 => sum_products::<3>(groups, &decoded, sums_of_rows),
+                4 => sum_products::<4>(groups, &decoded, sums_of_rows),
+                _ => sum_products::<GROUPS>(groups, &decoded, sums_of_rows),
+            }
+            let rests = rest.sums(rests, query.values);
+            finish(layout, halve_all(&sums), rests, scales, query.scale, &mut scores[rows.clone()]);
+        }
+    }
+}
+
+/// sums\[row] = Σ radius·(q·n) of the first `COUNT` groups; groups beyond the last have queries of zero.
+#[inline(never)]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn sum_products<const COUNT: usize>(
+    queries: &[Query; GROUPS],
+    decoded: &[[(__m512i, __m512); GROUPS]; BATCH],
+    sums: &mut [__m512],
+) {
+    for (sum, decoded) in sums.iter_mut().zip(decoded) {
+        *sum = _mm512_setzero_ps();
+        for (query, (group, radius)) in queries.iter().zip(decoded).take(COUNT) {
+            *sum = _mm512_add_ps(*sum, query.products(*group, *radius));
+        }
+    }
+}
+
+/// A group of a query: bytes 0, x, y and z in each lane, and what cancels the tables' 128.
+#[derive(Clone, Copy)]
+struct Query {
+    values: __m512i,
+    start: __m512i,
+}
+
+impl Query {
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn none() -> Self {
+        Self { values: _mm512_setzero_si512(), start: _mm512_setzero_si512() }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn new(values: &[i16]) -> Self {
+        let at = |k: usize| _mm512_cvtepi16_epi8(load_words(values.get(k..).unwrap_or(&[])));
+        let bytes = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(at(0)), at(32));
+        let values = _mm512_maskz_permutexvar_epi8(0xeeee_eeee_eeee_eeee, load(&SPREAD), bytes);
+        let zero = _mm512_setzero_si512();
+        let sums = _mm512_dpbusd_epi32(zero, _mm512_set1_epi8(-128), values);
+        Self { values, start: _mm512_sub_epi32(zero, sums) }
+    }
+
+    /// radius·(q·n).
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn products(&self, group: __m512i, radius: __m512) -> __m512 {
+        let dot = _mm512_dpbusd_epi32(self.start, group, self.values);
+        _mm512_mul_ps(_mm512_cvtepi32_ps(dot), radius)
+    }
+}
+
+/// Three bytes to each lane, behind one that is left out.
+const SPREAD: [u8; 64] = {
+    let mut spread = [0; 64];
+    let mut i = 0;
+    while i < 48 {
+        spread[i / 3 * 4 + 1 + i % 3] = i as u8;
+        i += 1;
+    }
+    spread
+};
+
+/// The scales of up to sixteen rows.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn row_scales(layout: &Octahedral, stride: usize, rows: &[u8]) -> __m512 {
+    if layout.scale != Float::F32 && rows.len() == BATCH * stride {
+        return scales(&Block::of(rows, stride));
+    }
+    let bits = windows(stride, rows, 0);
+    match layout.scale {
+        Float::F32 => _mm512_castsi512_ps(bits),
+        _ => _mm512_cvtph_ps(_mm512_cvtepi32_epi16(bits)),
+    }
+}
+
+/// The scores of a batch of rows, from its sums.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn finish(
+    layout: &Octahedral,
+    sums: __m512,
+    rest: __m512i,
+    row_scales: __m512,
+    query_scale: f32,
+    scores: &mut [f32],
+) {
+    let sums = _mm512_mul_ps(sums, _mm512_set1_ps(layout.unit()));
+    let rest = _mm512_mul_ps(_mm512_cvtepi32_ps(rest), _mm512_set1_ps(layout.rest_scale));
+    let scores_of_rows =
+        _mm512_mul_ps(_mm512_mul_ps(_mm512_add_ps(sums, rest), _mm512_set1_ps(query_scale)), row_scales);
+    store_first(scores_of_rows, scores);
+}
+
+/// Σ over the lanes by halves, for sixteen sums at once.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn halve_all(sums: &[__m512; BATCH]) -> __m512 {
+    // Lane l + lane l+8 of two sums: quarters 0, 1 of the first, then of the second.
+    let eight = |a: __m512, b: __m512| {
+        _mm512_add_ps(
+            _mm512_shuffle_f32x4::<0b01_00_01_00>(a, b),
+            _mm512_shuffle_f32x4::<0b11_10_11_10>(a, b),
+        )
+    };
+    // Now a quarter of four lanes for each of four sums.
+    let four = |a: __m512, b: __m512| {
+        _mm512_add_ps(
+            _mm512_shuffle_f32x4::<0b10_00_10_00>(a, b),
+            _mm512_shuffle_f32x4::<0b11_01_11_01>(a, b),
+        )
+    };
+    let two = |a: __m512, b: __m512| {
+        let (a, b) = (_mm512_castps_pd(a), _mm512_castps_pd(b));
+        let (low, high) = (_mm512_unpacklo_pd(a, b), _mm512_unpackhi_pd(a, b));
+        _mm512_add_ps(_mm512_castpd_ps(low), _mm512_castpd_ps(high))
+    };
+    let one = |a: __m512, b: __m512| {
+        _mm512_add_ps(_mm512_shuffle_ps::<0b10_00_10_00>(a, b), _mm512_shuffle_ps::<0b11_01_11_01>(a, b))
+    };
+    let quads = |k: usize| four(eight(sums[k], sums[k + 4]), eight(sums[k + 8], sums[k + 12]));
+    // In quarter i, `quads(k)` has the lanes of sum k + 4i.
+    one(two(quads(0), quads(1)), two(quads(2), quads(3)))
+}

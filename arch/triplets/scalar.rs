@@ -1,0 +1,425 @@
+//! Triplets of coordinates as octahedral directions and radii: see [`Octahedral`].
+//!
+//! Candidates are compared by their exact directions: n = (x', y', z')·length, where (x', y', z') is the unfolded
+//! point of the codes' (ξ, η), exact in f32 because both are multiples of 2⁻¹⁵, and `length` comes from a table. Up to
+//! 5 bits, decoded values and scores take the direction from a table of integers instead.
+
+use super::layout::MAX_FIELDS;
+use crate::vectors::scalar::{LANES, halve};
+use crate::{IntQuery, Octahedral, Search};
+
+/// Triplets whose |x|+|y|+|z| is below this (2⁻¹⁰⁰) count as zero: (ξ, η) is about (0, 0).
+pub(crate) const SMALLEST: f32 = 7.888_609e-31;
+
+/// N triplets, component by component.
+type Triplets<const N: usize> = [[f32; N]; 3];
+
+/// Writes the fields of x·scale. All bytes of the stream are written.
+#[inline(always)]
+pub(crate) fn octahedral_encode(
+    layout: &Octahedral,
+    search: Search,
+    x: &[f32],
+    scale: f32,
+    stream: &mut [u8],
+) {
+    encode_by::<4>(layout, search, x, scale, stream);
+}
+
+/// The same, N triplets at a time: which number, bytes do not depend on.
+#[inline(always)]
+pub(crate) fn encode_by<const N: usize>(
+    layout: &Octahedral,
+    search: Search,
+    x: &[f32],
+    scale: f32,
+    stream: &mut [u8],
+) {
+    let mut fields = [0; MAX_FIELDS];
+    for (x, fields) in x.chunks(3 * N).zip(fields.as_chunks_mut::<N>().0) {
+        let mut t = [[0.0; N]; 3];
+        for (i, x) in x.iter().enumerate() {
+            t[i % 3][i / 3] = x * scale;
+        }
+        encode_triplets(layout, search, &t, fields);
+    }
+    finish_fields(layout, x, scale, &mut fields, stream);
+}
+
+/// Puts the coordinates left over into the last field, if they have codes of their own, and packs the fields.
+#[inline(always)]
+pub(crate) fn finish_fields(
+    layout: &Octahedral,
+    x: &[f32],
+    scale: f32,
+    fields: &mut [u32; MAX_FIELDS],
+    stream: &mut [u8],
+) {
+    let triplets = layout.triplets();
+    if 3 * triplets < x.len() {
+        fields[triplets] = 0;
+        for (i, x) in x[3 * triplets..].iter().enumerate() {
+            let y = x * scale;
+            let is_below =
+                |pair: &[i16]| (f32::from(pair[0]) + f32::from(pair[1])) * 0.5 * layout.rest_scale <= y;
+            let code = layout.rest.windows(2).filter(|pair| is_below(pair)).count() as u32;
+            fields[triplets] |= code << (i as u32 * u32::from(layout.rest_bits));
+        }
+    }
+    pack_fields(layout.field_bits(), &fields[..layout.dim.div_ceil(3)], stream);
+}
+
+#[inline(always)]
+fn pack_fields(bits: usize, fields: &[u32], stream: &mut [u8]) {
+    let (mut buffer, mut filled, mut at) = (0u64, 0, 0);
+    for field in fields {
+        buffer |= u64::from(*field) << filled;
+        filled += bits;
+        if filled >= 32 {
+            if let Some(word) = stream.get_mut(at..at + 4) {
+                word.copy_from_slice(&(buffer as u32).to_le_bytes());
+            }
+            buffer >>= 32;
+            filled -= 32;
+            at += 4;
+        }
+    }
+    for byte in &mut stream[at..] {
+        *byte = buffer as u8;
+        buffer >>= 8;
+    }
+}
+
+/// The fields of N triplets.
+#[inline(always)]
+fn encode_triplets<const N: usize>(
+    layout: &Octahedral,
+    search: Search,
+    t: &Triplets<N>,
+    fields: &mut [u32; N],
+) {
+    let (xi, eta) = octahedral_map(t);
+    let centroids = layout.coordinates;
+    let last = centroids.len() as u32 - 1;
+    let (codes, best) = match search {
+        Search::Nearest => {
+            let (i, j) = (count_thresholds(centroids, &xi), count_thresholds(centroids, &eta));
+            let (mut codes, mut radii) = ([0; N], [0.0; N]);
+            for lane in 0..N {
+                codes[lane] = i[lane] | j[lane] << layout.direction_bits;
+                let [x, y, z] = [t[0][lane], t[1][lane], t[2][lane]];
+                radii[lane] = libm::sqrtf((x * x + y * y) + z * z);
+            }
+            (codes, radii)
+        }
+        Search::Bracket => {
+            let (i, j) = (count_centroids(centroids, &xi), count_centroids(centroids, &eta));
+            let around = |counts| {
+                [each(counts, |count| count.saturating_sub(1)), each(counts, |count| count.min(last))]
+            };
+            best_direction(layout, t, &around(&i), &around(&j))
+        }
+        Search::Neighbours => {
+            let (i, j) = (count_thresholds(centroids, &xi), count_thresholds(centroids, &eta));
+            let around = |codes| {
+                [each(codes, |code| code.saturating_sub(1)), *codes, each(codes, |code| (code + 1).min(last))]
+            };
+            best_direction(layout, t, &around(&i), &around(&j))
+        }
+        Search::All => {
+            let (mut codes, mut best) = ([0; N], [f32::NEG_INFINITY; N]);
+            for (j, i) in (0..=last).flat_map(|j| (0..=last).map(move |i| (j, i))) {
+                let (column, row) = (Side::new(layout, &[i; N]), Side::new(layout, &[j; N]));
+                try_direction(layout, t, &column, &row, &mut codes, &mut best);
+            }
+            (codes, best)
+        }
+    };
+    let radii = count_thresholds(layout.radii, &best);
+    for lane in 0..N {
+        fields[lane] = codes[lane] | radii[lane] << (2 * layout.direction_bits);
+    }
+}
+
+#[inline(always)]
+fn each<const N: usize>(codes: &[u32; N], f: impl Fn(u32) -> u32) -> [u32; N] {
+    let mut out = [0; N];
+    for lane in 0..N {
+        out[lane] = f(codes[lane]);
+    }
+    out
+}
+
+/// Codes of ξ or η, their centroids and ranks among the positive centroids.
+struct Side<const N: usize> {
+    codes: [u32; N],
+    centroids: [f32; N],
+    ranks: [u32; N],
+}
+
+impl<const N: usize> Side<N> {
+    #[inline(always)]
+    fn new(layout: &Octahedral, codes: &[u32; N]) -> Self {
+        let half = layout.coordinates.len() as u32 / 2;
+        let mut centroids = [0.0; N];
+        for lane in 0..N {
+            centroids[lane] = layout.coordinates[codes[lane] as usize & (layout.coordinates.len() - 1)];
+        }
+        let rank = |code: u32| if code < half { half - 1 - code } else { code - half };
+        Self { codes: *codes, centroids, ranks: each(codes, rank) }
+    }
+}
+
+/// The directions among columns (codes of ξ) and rows (of η), both ascending, that have the largest projections, the
+/// lowest codes among equals, and these projections.
+#[inline(always)]
+fn best_direction<const N: usize, const M: usize>(
+    layout: &Octahedral,
+    t: &Triplets<N>,
+    columns: &[[u32; N]; M],
+    rows: &[[u32; N]; M],
+) -> ([u32; N], [f32; N]) {
+    let (mut codes, mut best) = ([0; N], [f32::NEG_INFINITY; N]);
+    let columns = columns.each_ref().map(|codes| Side::new(layout, codes));
+    for row in rows {
+        let row = Side::new(layout, row);
+        for column in &columns {
+            try_direction(layout, t, column, &row, &mut codes, &mut best);
+        }
+    }
+    (codes, best)
+}
+
+/// Takes the directions of these codes where their projections are larger than the best so far.
+#[inline(always)]
+fn try_direction<const N: usize>(
+    layout: &Octahedral,
+    t: &Triplets<N>,
+    column: &Side<N>,
+    row: &Side<N>,
+    codes: &mut [u32; N],
+    best: &mut [f32; N],
+) {
+    let half = layout.coordinates.len() / 2;
+    let mut lengths = [0.0; N];
+    for lane in 0..N {
+        let index = row.ranks[lane] as usize * half + column.ranks[lane] as usize;
+        lengths[lane] = layout.lengths[index & (layout.lengths.len() - 1)];
+    }
+    for lane in 0..N {
+        let n = unit_vector(column.centroids[lane], row.centroids[lane], lengths[lane]);
+        let projection = (t[0][lane] * n[0] + t[1][lane] * n[1]) + t[2][lane] * n[2];
+        let is_better = projection > best[lane];
+        let code = column.codes[lane] | row.codes[lane] << layout.direction_bits;
+        codes[lane] = if is_better { code } else { codes[lane] };
+        best[lane] = if is_better { projection } else { best[lane] };
+    }
+}
+
+/// The unfolded point of (ξ, η) times its length's reciprocal.
+#[inline(always)]
+fn unit_vector(xi: f32, eta: f32, length: f32) -> [f32; 3] {
+    let (a, b) = (xi.abs(), eta.abs());
+    let z = (1.0 - a) - b;
+    let x = if z < 0.0 { (1.0 - b).copysign(xi) } else { xi };
+    let y = if z < 0.0 { (1.0 - a).copysign(eta) } else { eta };
+    [x * length, y * length, z * length]
+}
+
+/// (ξ, η) of N triplets.
+#[inline(always)]
+fn octahedral_map<const N: usize>(t: &Triplets<N>) -> ([f32; N], [f32; N]) {
+    let (mut xi, mut eta) = ([0.0; N], [0.0; N]);
+    for lane in 0..N {
+        let [x, y, z] = [t[0][lane], t[1][lane], t[2][lane]];
+        let sum = (x.abs() + y.abs()) + z.abs();
+        let inverse = 1.0 / if sum >= SMALLEST { sum } else { 1.0 };
+        let (p, q) = (x * inverse, y * inverse);
+        let (folded_p, folded_q) = (1.0 - q.abs(), 1.0 - p.abs());
+        let folded_p = if p < 0.0 { -folded_p } else { folded_p };
+        let folded_q = if q < 0.0 { -folded_q } else { folded_q };
+        xi[lane] = if z < 0.0 { folded_p } else { p };
+        eta[lane] = if z < 0.0 { folded_q } else { q };
+    }
+    (xi, eta)
+}
+
+/// For each value, how many midpoints of neighbouring centroids are at most as large.
+#[inline(always)]
+fn count_thresholds<const N: usize>(centroids: &[f32], values: &[f32; N]) -> [u32; N] {
+    let mut counts = [0; N];
+    for pair in centroids.windows(2) {
+        let threshold = (pair[0] + pair[1]) * 0.5;
+        for lane in 0..N {
+            counts[lane] += u32::from(values[lane] >= threshold);
+        }
+    }
+    counts
+}
+
+/// For each value, how many centroids are at most as large.
+#[inline(always)]
+fn count_centroids<const N: usize>(centroids: &[f32], values: &[f32; N]) -> [u32; N] {
+    let mut counts = [0; N];
+    for centroid in centroids {
+        for lane in 0..N {
+            counts[lane] += u32::from(values[lane] >= *centroid);
+        }
+    }
+    counts
+}
+
+/// The unit vector of codes (i, j) of (ξ, η).
+#[inline(always)]
+fn exact_direction(layout: &Octahedral, i: usize, j: usize) -> [f32; 3] {
+    let half = layout.coordinates.len() / 2;
+    let rank = |code: usize| if code < half { half - 1 - code } else { code - half };
+    let length = layout.lengths[rank(j) * half + rank(i)];
+    unit_vector(layout.coordinates[i], layout.coordinates[j], length)
+}
+
+/// The direction of a code in units of [`Octahedral::unit`].
+#[inline(always)]
+fn direction(layout: &Octahedral, code: usize) -> [f32; 3] {
+    if layout.directions.is_empty() {
+        exact_direction(layout, code & ((1 << layout.direction_bits) - 1), code >> layout.direction_bits)
+    } else {
+        let [x, y, z, _] = layout.directions[code];
+        [f32::from(x), f32::from(y), f32::from(z)]
+    }
+}
+
+/// out = (radius·direction)·(scale·unit), and centroid·(scale·`rest_scale`) for coordinates left over.
+#[inline(always)]
+pub(crate) fn octahedral_decode(layout: &Octahedral, stream: &[u8], scale: f32, out: &mut [f32]) {
+    let (triplets, rest) = out.split_at_mut((3 * layout.triplets()).min(layout.dim));
+    let factor = scale * layout.unit();
+    for (index, out) in triplets.chunks_mut(3).enumerate() {
+        let (code, radius) = layout.split(layout.field(stream, index));
+        for (out, n) in out.iter_mut().zip(direction(layout, code)) {
+            *out = (layout.radii[radius] * n) * factor;
+        }
+    }
+    for (out, centroid) in rest.iter_mut().zip(layout.rest(stream)) {
+        *out = f32::from(centroid) * (scale * layout.rest_scale);
+    }
+}
+
+/// score\[query]\[row] = ((sum·unit + rest·`rest_scale`)·query scale)·row scale. The sum of radius·(q·direction) has 16
+/// lanes, triplet `i` in lane `i % 16`; q·direction and the sum over the coordinates left over are exact integers.
+#[inline(always)]
+pub(crate) fn score_octahedral(
+    layout: &Octahedral,
+    stride: usize,
+    bytes: &[u8],
+    queries: &[IntQuery],
+    scores: &mut [f32],
+) {
+    let count = bytes.len() / stride;
+    let triplets = layout.triplets();
+    for (r, row) in bytes.chunks_exact(stride).enumerate() {
+        let stream = layout.stream(row);
+        let row_scale = layout.row_scale(row);
+        let mut dots = [([0i8; 4], 0.0); MAX_FIELDS];
+        for (index, slot) in dots[..triplets].iter_mut().enumerate() {
+            let (code, radius) = layout.split(layout.field(stream, index));
+            *slot = (layout.directions[code], layout.radii[radius]);
+        }
+        for (q, query) in queries.iter().enumerate() {
+            let (values, rest_values) = query.values.split_at((3 * triplets).min(layout.dim));
+            let mut lanes = [0.0; LANES];
+            for (index, (values, (direction, radius))) in values.chunks(3).zip(dots).enumerate() {
+                let dot: i32 = values.iter().zip(direction).map(|(q, n)| i32::from(*q) * i32::from(n)).sum();
+                lanes[index % LANES] += dot as f32 * radius;
+            }
+            let rest: i32 =
+                rest_values.iter().zip(layout.rest(stream)).map(|(q, c)| i32::from(*q) * i32::from(c)).sum();
+            scores[q * count + r] = finish_score(layout, halve(lanes), rest as f32, query.scale, row_scale);
+        }
+    }
+}
+
+#[inline(always)]
+pub(crate) fn finish_score(
+    layout: &Octahedral,
+    sum: f32,
+    rest: f32,
+    query_scale: f32,
+    row_scale: f32,
+) -> f32 {
+    ((sum * layout.unit() + rest * layout.rest_scale) * query_scale) * row_scale
+}
+
+/// The same for queries in f32: q·direction is (qx·nx + qy·ny) + qz·nz, coordinates left over ascending, the query
+/// scale 1. Missing coordinates of a filled-up triplet are zeros.
+#[inline(always)]
+pub(crate) fn score_octahedral_floats(
+    layout: &Octahedral,
+    stride: usize,
+    bytes: &[u8],
+    queries: &[&[f32]],
+    scores: &mut [f32],
+) {
+    let count = bytes.len() / stride;
+    let triplets = layout.triplets();
+    let mut dots = [([0.0; 3], 0.0); MAX_FIELDS];
+    for (r, row) in bytes.chunks_exact(stride).enumerate() {
+        let stream = layout.stream(row);
+        let row_scale = layout.row_scale(row);
+        for (index, slot) in dots[..triplets].iter_mut().enumerate() {
+            let (code, radius) = layout.split(layout.field(stream, index));
+            *slot = (direction(layout, code), layout.radii[radius]);
+        }
+        for (q, query) in queries.iter().enumerate() {
+            let (values, rest_values) = query.split_at((3 * triplets).min(layout.dim));
+            let mut lanes = [0.0; LANES];
+            for (index, (values, (n, radius))) in values.chunks(3).zip(dots).enumerate() {
+                let at = |i: usize| values.get(i).copied().unwrap_or(0.0);
+                lanes[index % LANES] += ((at(0) * n[0] + at(1) * n[1]) + at(2) * n[2]) * radius;
+            }
+            let rest =
+                rest_values.iter().zip(layout.rest(stream)).fold(0.0, |sum, (q, c)| sum + q * f32::from(c));
+            scores[q * count + r] = finish_score(layout, halve(lanes), rest, 1.0, row_scale);
+        }
+    }
+}
+
+/// acc\[query] += ((weight·row scale)·unit)·(radius·direction), rows ascending; for coordinates left over
+/// ((weight·row scale)·`rest_scale`)·centroid. Weights are \[query]\[row].
+#[inline(always)]
+pub(crate) fn accumulate_octahedral(
+    layout: &Octahedral,
+    stride: usize,
+    bytes: &[u8],
+    weights: &[f32],
+    acc: &mut [f32],
+) {
+    let count = bytes.len() / stride;
+    let triplets = (3 * layout.triplets()).min(layout.dim);
+    let mut values = [0.0; crate::MAX_DIM];
+    let values = &mut values[..layout.dim];
+    for (r, row) in bytes.chunks_exact(stride).enumerate() {
+        let (stream, row_scale) = (layout.stream(row), layout.row_scale(row));
+        for (index, values) in values[..triplets].chunks_mut(3).enumerate() {
+            let (code, radius) = layout.split(layout.field(stream, index));
+            for (value, n) in values.iter_mut().zip(direction(layout, code)) {
+                *value = layout.radii[radius] * n;
+            }
+        }
+        for (value, centroid) in values[triplets..].iter_mut().zip(layout.rest(stream)) {
+            *value = f32::from(centroid);
+        }
+        for (weights, acc) in weights.chunks_exact(count).zip(acc.chunks_exact_mut(layout.dim)) {
+            let weight = weights[r] * row_scale;
+            add_row(weight * layout.unit(), &values[..triplets], &mut acc[..triplets]);
+            add_row(weight * layout.rest_scale, &values[triplets..], &mut acc[triplets..]);
+        }
+    }
+}
+
+#[inline(always)]
+pub(crate) fn add_row(weight: f32, values: &[f32], acc: &mut [f32]) {
+    for (acc, x) in acc.iter_mut().zip(values) {
+        *acc += weight * x;
+    }
+}

@@ -1,0 +1,196 @@
+//! Sums, extremes, roundings and rotations of plain vectors. The sixteen lanes of a sum are two registers.
+
+pub(crate) mod floats;
+
+pub(crate) use floats::{accumulate_floats, decode_floats, encode_floats, score_floats};
+
+use super::scalar;
+use crate::registers::avx2::{first_chunks, load_first, load_ps, rint, store_first, store_ps};
+use core::arch::x86_64::*;
+
+/// Sixteen lanes.
+pub(crate) type Lanes = [__m256; 2];
+
+/// Lanes 8 to 15 onto 0 to 7, and so on down to one.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn halve([lower, upper]: Lanes) -> f32 {
+    let eight = _mm256_add_ps(lower, upper);
+    let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+    let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+}
+
+/// Up to sixteen values, zeros behind them.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn load_lanes(values: &[f32]) -> Lanes {
+    let (lower, upper) = values.split_at(values.len().min(8));
+    [load_first(lower), load_first(upper)]
+}
+
+/// lanes += a·b, a multiplication and an addition.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn add_products(lanes: &mut Lanes, a: Lanes, b: Lanes) {
+    for i in 0..2 {
+        lanes[i] = _mm256_add_ps(lanes[i], _mm256_mul_ps(a[i], b[i]));
+    }
+}
+
+/// Σ aᵢ·bᵢ.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let ((a, a_tail), (b, b_tail)) = (a.as_chunks::<16>(), b.as_chunks::<16>());
+    let mut lanes = [_mm256_setzero_ps(); 2];
+    for (a, b) in a.iter().zip(b) {
+        add_products(&mut lanes, load_lanes(a), load_lanes(b));
+    }
+    if !a_tail.is_empty() {
+        // No lane is ever -0, so the zeros behind the end change nothing.
+        add_products(&mut lanes, load_lanes(a_tail), load_lanes(b_tail));
+    }
+    halve(lanes)
+}
+
+/// (min, max) by compare and select: `min(x, lane)` is `x < lane ? x : lane`.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn min_max(x: &[f32]) -> (f32, f32) {
+    let (chunks, tail) = x.as_chunks::<16>();
+    if !tail.is_empty() || chunks.is_empty() {
+        return scalar::min_max(x);
+    }
+    let mut min = [_mm256_set1_ps(f32::INFINITY); 2];
+    let mut max = [_mm256_set1_ps(f32::NEG_INFINITY); 2];
+    for x in chunks {
+        let x = load_lanes(x);
+        for i in 0..2 {
+            min[i] = _mm256_min_ps(x[i], min[i]);
+            max[i] = _mm256_max_ps(x[i], max[i]);
+        }
+    }
+    // The fold over the lanes, which keeps the first of equal zeros.
+    let (mut lowest, mut highest) = ([0.0; 16], [0.0; 16]);
+    for i in 0..2 {
+        store_ps(&mut first_chunks(&mut lowest)[i], min[i]);
+        store_ps(&mut first_chunks(&mut highest)[i], max[i]);
+    }
+    (
+        lowest.into_iter().fold(lowest[0], |m, x| if x < m { x } else { m }),
+        highest.into_iter().fold(highest[0], |m, x| if x > m { x } else { m }),
+    )
+}
+
+/// out = rint(x · limit/max|x|); returns max|x|/limit.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn quantize_query(x: &[f32], limit: i16, out: &mut [i16]) -> f32 {
+    let max = scalar::max_abs(x);
+    let factor = f32::from(limit) / max;
+    if factor.is_infinite() {
+        out.fill(0);
+        return 0.0;
+    }
+    for (x, out) in x.chunks(8).zip(out.chunks_mut(8)) {
+        let ints = _mm256_cvtps_epi32(rint(_mm256_mul_ps(load_first(x), _mm256_set1_ps(factor))));
+        let words = _mm_packs_epi32(_mm256_castsi256_si128(ints), _mm256_extracti128_si256::<1>(ints));
+        let mut all = [0; 8];
+        // SAFETY: the array holds the 16 bytes that are written.
+        unsafe { _mm_storeu_si128(all.as_mut_ptr().cast(), words) }
+        match out.first_chunk_mut() {
+            Some(out) => *out = all,
+            None => out.copy_from_slice(&all[..out.len()]),
+        }
+    }
+    max / f32::from(limit)
+}
+
+/// y = Σⱼ xⱼ·columnⱼ, columns ascending, with the sums of 64 rows in registers.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn multiply_columns(columns: &[f32], x: &[f32], y: &mut [f32]) {
+    for (i, y) in y.chunks_mut(64).enumerate() {
+        let mut sums = [_mm256_setzero_ps(); 8];
+        for (column, x) in columns.chunks_exact(x.len()).zip(x) {
+            let column = &column[64 * i..][..y.len()];
+            let x = _mm256_set1_ps(*x);
+            match column.first_chunk::<64>() {
+                Some(column) => {
+                    for (sum, m) in sums.iter_mut().zip(column.as_chunks().0) {
+                        *sum = _mm256_add_ps(*sum, _mm256_mul_ps(x, load_ps(m)));
+                    }
+                }
+                None => {
+                    for (sum, m) in sums.iter_mut().zip(column.chunks(8)) {
+                        *sum = _mm256_add_ps(*sum, _mm256_mul_ps(x, load_first(m)));
+                    }
+                }
+            }
+        }
+        for (y, sum) in y.chunks_mut(8).zip(sums) {
+            store_first(y, sum);
+        }
+    }
+}
+
+/// x ← scale · H·(s∘x).
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn rotate(x: &mut [f32], signs: &[u32], scale: f32) {
+    if x.len() < 64 || !x.len().is_power_of_two() {
+        return scalar::rotate(x, signs, scale);
+    }
+    scalar::apply_signs(x, signs);
+    sylvester(x);
+    for x in x {
+        *x *= scale;
+    }
+}
+
+/// x ← s∘(scale · Hᵀx).
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn rotate_inverse(x: &mut [f32], signs: &[u32], scale: f32) {
+    if x.len() < 64 || !x.len().is_power_of_two() {
+        return scalar::rotate_inverse(x, signs, scale);
+    }
+    sylvester(x);
+    for x in x.iter_mut() {
+        *x *= scale;
+    }
+    scalar::apply_signs(x, signs);
+}
+
+/// Runs of 64 coordinates in eight registers, then butterflies between the runs, which LLVM does well.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn sylvester(x: &mut [f32]) {
+    for run in x.as_chunks_mut::<64>().0 {
+        let run = run.as_chunks_mut().0;
+        let mut v = [_mm256_setzero_ps(); 8];
+        for (v, x) in v.iter_mut().zip(run.iter()) {
+            *v = in_register(load_ps(x));
+        }
+        for step in [1, 2, 4] {
+            for i in 0..8 {
+                if i & step == 0 {
+                    (v[i], v[i + step]) =
+                        (_mm256_add_ps(v[i], v[i + step]), _mm256_sub_ps(v[i], v[i + step]));
+                }
+            }
+        }
+        for (v, x) in v.into_iter().zip(run) {
+            store_ps(x, v);
+        }
+    }
+    scalar::butterflies(x, 64);
+}
+
+/// Butterflies of step 1, 2 and 4: ±x + the partner lane. The product is exact, so the fused operation rounds once,
+/// like the addition alone.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn in_register(x: __m256) -> __m256 {
+    let one = _mm256_setr_ps(1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0);
+    let x = _mm256_fmadd_ps(x, one, _mm256_permute_ps::<0b10_11_00_01>(x));
+    let two = _mm256_setr_ps(1.0, 1.0, -1.0, -1.0, 1.0, 1.0, -1.0, -1.0);
+    let x = _mm256_fmadd_ps(x, two, _mm256_permute_ps::<0b01_00_11_10>(x));
+    let four = _mm256_setr_ps(1.0, 1.0, 1.0, 1.0, -1.0, -1.0, -1.0, -1.0);
+    _mm256_fmadd_ps(x, four, _mm256_permute2f128_ps::<0x01>(x, x))
+}

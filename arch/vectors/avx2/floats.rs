@@ -1,0 +1,147 @@
+//! Rows of plain floats: sums in the order of `scalar::dot`, multiplications and additions apart.
+
+use super::{Lanes, add_products, halve, load_lanes};
+use crate::registers::avx2::{load_ps, store_first, store_ps};
+use crate::vectors::{avx2, scalar};
+use crate::{Float, MAX_DIM, registers};
+use core::arch::x86_64::*;
+
+/// Rows that are decoded together.
+pub(crate) const ROWS: usize = 8;
+
+/// Decoded rows of up to `MAX_DIM` values.
+pub(crate) type Decoded = [[f32; MAX_DIM]; ROWS];
+
+/// score\[query]\[row] = `dot` of the query and the row.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn score_floats(format: Float, dim: usize, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]) {
+    let row_bytes = dim * format.bytes();
+    let count = bytes.len() / row_bytes;
+    if let ([query], Float::F16) = (queries, format) {
+        for (row, score) in bytes.chunks_exact(row_bytes).zip(scores) {
+            *score = dot_f16(query, row);
+        }
+        return;
+    }
+    let mut values = [0.0; MAX_DIM];
+    let values = &mut values[..dim];
+    for (r, row) in bytes.chunks_exact(row_bytes).enumerate() {
+        decode_floats(format, row, values);
+        for (query, scores) in queries.iter().zip(scores.chunks_exact_mut(count)) {
+            scores[r] = avx2::dot(query, values);
+        }
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn dot_f16(query: &[f32], row: &[u8]) -> f32 {
+    let ((query, query_tail), (row, row_tail)) = (query.as_chunks::<16>(), row.as_chunks::<32>());
+    let mut lanes = [_mm256_setzero_ps(); 2];
+    for (query, row) in query.iter().zip(row) {
+        add_products(&mut lanes, load_lanes(query), decode_f16(row));
+    }
+    if !query_tail.is_empty() {
+        let mut row = [0; 32];
+        row[..row_tail.len()].copy_from_slice(row_tail);
+        // No lane is ever -0, so the zeros behind the end change nothing.
+        add_products(&mut lanes, load_lanes(query_tail), decode_f16(&row));
+    }
+    halve(lanes)
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn decode_f16(bytes: &[u8; 32]) -> Lanes {
+    let load = |half: &[u8; 16]| {
+        // SAFETY: the array holds the 16 bytes that are read.
+        _mm256_cvtph_ps(unsafe { _mm_loadu_si128(half.as_ptr().cast()) })
+    };
+    let halves = bytes.as_chunks::<16>().0;
+    [load(&halves[0]), load(&halves[1])]
+}
+
+/// acc\[query] += Σ weight·row, rows ascending.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn accumulate_floats(format: Float, dim: usize, bytes: &[u8], weights: &[f32], acc: &mut [f32]) {
+    let row_bytes = dim * format.bytes();
+    let count = bytes.len() / row_bytes;
+    let mut decoded = [[0.0; MAX_DIM]; ROWS];
+    for (i, rows) in bytes.chunks(ROWS * row_bytes).enumerate() {
+        for (row, decoded) in rows.chunks_exact(row_bytes).zip(&mut decoded) {
+            decode_floats(format, row, &mut decoded[..dim]);
+        }
+        let rows = rows.len() / row_bytes;
+        for (weights, acc) in weights.chunks_exact(count).zip(acc.chunks_exact_mut(dim)) {
+            add_rows(&decoded, &weights[i * ROWS..][..rows], acc);
+        }
+    }
+}
+
+/// acc += Σ weight·row, rows ascending, the sums of 64 coordinates at a time in registers.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn add_rows(rows: &Decoded, weights: &[f32], acc: &mut [f32]) {
+    let (blocks, rest) = acc.as_chunks_mut::<64>();
+    let after = 64 * blocks.len();
+    for (i, acc) in blocks.iter_mut().enumerate() {
+        let acc = acc.as_chunks_mut().0;
+        let mut sums = [_mm256_setzero_ps(); 8];
+        for (sum, acc) in sums.iter_mut().zip(acc.iter()) {
+            *sum = load_ps(acc);
+        }
+        for (weight, row) in weights.iter().zip(rows) {
+            let row = row[64 * i..][..64].as_chunks().0;
+            for (sum, x) in sums.iter_mut().zip(row) {
+                *sum = _mm256_add_ps(*sum, _mm256_mul_ps(_mm256_set1_ps(*weight), load_ps(x)));
+            }
+        }
+        for (sum, acc) in sums.into_iter().zip(acc) {
+            store_ps(acc, sum);
+        }
+    }
+    for (weight, row) in weights.iter().zip(rows) {
+        for (acc, x) in rest.iter_mut().zip(&row[after..]) {
+            *acc += weight * x;
+        }
+    }
+}
+
+/// Reads little-endian floats.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn decode_floats(format: Float, bytes: &[u8], out: &mut [f32]) {
+    if format != Float::F16 {
+        return scalar::decode_floats(format, bytes, out);
+    }
+    let ((chunks, tail), (out, out_tail)) = (bytes.as_chunks::<32>(), out.as_chunks_mut::<16>());
+    for (bytes, out) in chunks.iter().zip(out) {
+        for (half, out) in decode_f16(bytes).into_iter().zip(out.as_chunks_mut().0) {
+            store_ps(out, half);
+        }
+    }
+    if !out_tail.is_empty() {
+        let mut bytes = [0; 32];
+        bytes[..tail.len()].copy_from_slice(tail);
+        for (half, out) in decode_f16(&bytes).into_iter().zip(out_tail.chunks_mut(8)) {
+            store_first(out, half);
+        }
+    }
+}
+
+/// Writes little-endian floats, rounded to nearest even.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn encode_floats(format: Float, x: &[f32], bytes: &mut [u8]) {
+    if format != Float::F16 {
+        return scalar::encode_floats(format, x, bytes);
+    }
+    for (x, bytes) in x.chunks(8).zip(bytes.chunks_mut(16)) {
+        let halves = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(registers::avx2::load_first(x));
+        let mut all = [0; 16];
+        // SAFETY: the array holds the 16 bytes that are written.
+        unsafe { _mm_storeu_si128(all.as_mut_ptr().cast(), halves) }
+        match bytes.first_chunk_mut() {
+            Some(bytes) => *bytes = all,
+            None => bytes.copy_from_slice(&all[..bytes.len()]),
+        }
+    }
+}

@@ -1,3 +1,0 @@
-//! Kernels for WebAssembly.
-
-pub(crate) mod simd128;

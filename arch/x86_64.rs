@@ -1,6 +1,0 @@
-//! Kernels for x86-64.
-
-pub(crate) mod avx2;
-pub(crate) mod avx512;
-pub(crate) mod baseline;
-mod rows;

@@ -1,0 +1,31 @@
+//! All tests of the library in one binary, so that codecs are compiled once for all of them: `cargo test --test suite golden`
+//! runs one file's.
+#![allow(missing_docs)]
+
+mod allocation;
+mod angles;
+mod backends;
+mod cache;
+mod codebooks;
+mod common;
+mod distortion;
+mod fuzz_bodies;
+mod fuzz_replay;
+mod golden;
+mod hqmq;
+mod lloyd;
+mod octahedral_codebooks;
+mod octopus;
+mod oracle;
+mod outliers;
+mod polarquant;
+mod properties;
+mod qjl;
+mod quaternions;
+mod rooms;
+mod rotation;
+mod snapshot;
+mod spec;
+mod tq3_0;
+mod trellis;
+mod untrusted;
