@@ -3,30 +3,37 @@
 //!
 //! `l2` is 4,096 vectors; `memory` is 1,048,576, made by repeating the same 4,096 blocks. Vectors are Gaussian.
 
-use crate::compare::DEFAULT_CODECS;
-use crate::failure::{At, Result, build, parse_specs};
-use crate::files;
+use crate::backend::cpu;
+use crate::codecs::{DEFAULT_CODECS, build, parse_specs};
+use crate::console::{Console, wrap};
+use crate::failure::{At, Result};
 use crate::progress::Progress;
-use crate::table::time;
+use crate::table::{Table, time};
 use crate::timing::{Op, Runner, best, best_cold, best_f16_dot};
+use crate::{files, provenance};
 use clap::Args;
 use octaplex::{Backend, CodecSpec};
 use serde_json::json;
-use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// How the numbers come about.
 const HELP: &str = "\
-l2 is 4,096 vectors; memory is 1,048,576, the same 4,096 blocks repeated. Each number is the fastest of
-many passes on one core; build is one codec's construction, for one head. Codecs take turns with f16-fma, the dot product with plain f16 rows as fast as
-this CPU allows, so that ratios within a run are fair.";
+Examples:
+  octaplex bench --codecs \"trellis; turboquant\" --dim 64
+  octaplex bench --backend avx2 --json bench.json
+
+l2 is 4,096 vectors; memory is 1,048,576, the same 4,096 blocks repeated. Each
+number is the fastest of many passes on one core; build is one codec's
+construction, for one head. Codecs take turns with f16-fma, the dot product
+with plain f16 rows as fast as this CPU allows, so that ratios within a run are
+fair.";
 
 /// Arguments of `bench`.
 #[derive(Args)]
 #[command(after_help = HELP)]
 pub(crate) struct Bench {
-    /// Write the rows as JSON
+    /// Write the rows as JSON; - is standard output
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// The codecs, as "SPEC;SPEC"
@@ -36,7 +43,7 @@ pub(crate) struct Bench {
     #[arg(long, value_name = "D", default_value_t = 128)]
     dim: usize,
     /// Instructions to use; `octaplex backends` lists them
-    #[arg(long, value_name = "NAME", value_parser = crate::parse_backend)]
+    #[arg(long, value_name = "NAME", value_parser = crate::backend::parse)]
     backend: Option<Backend>,
 }
 
@@ -83,6 +90,7 @@ impl Baseline {
 }
 
 pub(crate) fn run(arguments: &Bench) -> Result<()> {
+    let console = Console::beside(&[arguments.json.as_deref()])?;
     let dim = arguments.dim;
     let backend = arguments.backend.unwrap_or_else(Backend::detect);
     let specs = parse_specs(&arguments.codecs)?;
@@ -111,9 +119,11 @@ pub(crate) fn run(arguments: &Bench) -> Result<()> {
                 })
             })
             .collect();
-        files::write(path, format!("{:#}\n", json!({"rows": rows})).as_bytes())?;
+        let specs: Vec<_> = specs.iter().map(|(text, _)| text).collect();
+        let run = provenance::json("Gaussian vectors", backend, json!({"codecs": specs, "dim": dim}));
+        files::write(path, format!("{:#}\n", json!({"run": run, "rows": rows})).as_bytes())?;
     }
-    files::print(table(&rows, dim, backend))
+    console.say(&table(&rows, dim, backend))
 }
 
 fn in_cache(
@@ -188,31 +198,38 @@ fn in_memory(
 }
 
 fn table(rows: &[Row], dim: usize, backend: Backend) -> String {
-    let mut out =
-        format!("ns per vector of width {dim}, one core, {}; score8 is per query\n", backend.name());
-    for (place, title) in [("l2", "4,096 vectors"), ("memory", "1,048,576 vectors")] {
+    let (cpu, backend) = (cpu(), backend.name());
+    let mut out = wrap(&format!(
+        "Nanoseconds a vector of width {dim} on one core of {cpu}, {backend}. page: encoded in pages of 64; score8: eight \
+         queries at once, per query; sum: one output; build: one codec's construction\n"
+    ));
+    for (place, title) in [("l2", "4,096 VECTORS"), ("memory", "1,048,576 VECTORS")] {
         let ops: Vec<_> = match place {
             "l2" => Op::ALL.iter().map(|op| op.name()).chain([BUILD]).collect(),
             _ => Op::ALL.iter().filter(|op| MEMORY_OPS.contains(op)).map(|op| op.name()).collect(),
         };
-        let _ = write!(out, "\n{title:38}");
-        for op in &ops {
-            let _ = write!(out, " {op:>11}");
-        }
-        let _ = writeln!(out, "\n{}", "─".repeat(38 + 12 * ops.len()));
+        let heads: Vec<_> = ops.iter().map(|op| (head(op), 7)).collect();
+        let mut table = Table::new(title, &heads);
         let mut codecs: Vec<_> = rows.iter().map(|row| &row.codec).collect();
         codecs.dedup();
         codecs.truncate(codecs.iter().rposition(|codec| *codec == BASELINE).unwrap_or(codecs.len()));
         for codec in codecs {
-            let _ = write!(out, "{codec:38}");
-            for &op in &ops {
-                let row = rows.iter().find(|row| (&row.codec, row.op, row.place) == (codec, op, place));
-                let _ = write!(out, " {:>11}", row.map_or("-".into(), |row| time(row.ns)));
-            }
-            out.push('\n');
+            let find = |op| rows.iter().find(|row| (&row.codec, row.op, row.place) == (codec, op, place));
+            let cells: Vec<_> = ops.iter().map(|op| time(find(*op).map(|row| row.ns))).collect();
+            table.row(codec, false, &cells);
         }
+        out += &format!("\n{}", table.text());
     }
     out
+}
+
+/// A column's head.
+fn head(op: &str) -> &str {
+    match op {
+        "encode_page" => "page",
+        "accumulate" => "sum",
+        op => op,
+    }
 }
 
 /// Gaussian numbers enough for timing: sums of twelve uniform ones.

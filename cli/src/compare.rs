@@ -1,40 +1,53 @@
 //! `compare`: every codec on the same keys, values and queries; a table, and files for machines and for browsers.
 
-use crate::failure::{At, Failure, Result, build, fail, parse_specs};
-use crate::input::Sample;
-use crate::metrics::{Exact, Keys, Metrics, measure, role_name};
+use crate::codecs::{DEFAULT_CODECS, build, is_float, parse_specs};
+use crate::console::{Console, wrap};
+use crate::failure::{At, Failure, Result, fail};
+use crate::input::{Sample, role_name};
+use crate::keys::{KeyOptions, Keys, center_name, parse_page};
+use crate::metrics::{Exact, Metrics, measure};
 use crate::progress::Progress;
+use crate::reconstructed::{Reconstructed, parse_bits};
+use crate::row::Row;
+use crate::store::Store;
 use crate::timing::{Op, Runner, best};
-use crate::{files, report, table};
+use crate::{comparison, files, provenance, report};
 use clap::Args;
-use octaplex::{Backend, Center, CodecSpec, Role};
-use serde_json::{Value, json};
+use octaplex::{Backend, CodecSpec, Role};
+use serde_json::json;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What runs when `--codecs` is not given.
-pub(crate) const DEFAULT_CODECS: &str = "f16; \
-    trellis:m=2; trellis; trellis:m=8; turboquant:bits=2; turboquant:bits=3; turboquant; \
-    turboquant-qjl:bits=4; qjl; octopus; octopus:split=even; octopus-qjl; polarquant:bits=3; polarquant; \
-    hqmq:s=24,r=3; hqmq:secondary=optimised; hqmq:r=6,med=3; tq3_0; tq3_0:variant=3bit; \
-    int:bits=3; int; int:asymmetric=true; int:group=32; int:rotate=true";
-
 /// What goes in and what the numbers mean.
 const HELP: &str = "\
-Input: tensors k, v [layers, kv_heads, tokens, width] and q [layers, q_heads, queries, width] in f16, bf16
-or f32, and q_pos, the token of each query (without it: the last tokens); query head h uses key/value head
-h / (q_heads / kv_heads). An .npy array [..., width] is plain vectors, taken as keys and as values; it has
-no queries, so no columns about scores and attention.
+Examples:
+  octaplex compare --input kv.safetensors
+  octaplex compare --codecs \"trellis; int:bits=4,group=32\" --json -
+  octaplex compare --input kv.safetensors --reconstructed other.safetensors \\
+      --reconstructed-bits 4.25 --reconstructed-name other
 
-bits_per_value  everything stored counted
-distortion      sum of |x-x^|^2 / sum of |x|^2
-cosine          mean over vectors
-score_error     mean |q.k - score|, q.k not scaled, the score computed on compressed bytes
-attention_kl    nats; weights are softmax(q.k / sqrt(width)) over the tokens up to the query's own; mean
-                over layers, query heads and queries
-output_error    sum of |o-o^|^2 / sum of |o|^2 over a head's queries, mean over layers and query heads;
-                keys: exact values; values: exact weights
-*_ns            per vector on one core: encode in pages of 64, decode one by one, one query's scores";
+Input: tensors k, v [layers, kv_heads, tokens, width] and q [layers, q_heads,
+queries, width] in f16, bf16 or f32, and q_pos, the token of each query
+(without it: the last tokens); query head h uses key/value head
+h / (q_heads / kv_heads). An .npy array [..., width] is plain vectors, taken as
+keys and as values; it has no queries, so no figures of scores and attention.
+
+Keys are measured as the cache stores them, every token in a page (but for
+those that fill none): the balance is decided from the first 256 tokens and
+every second query, and both KL columns are over the other queries.
+
+bits_per_value    everything stored counted: centres, balance, page headers
+distortion        sum of |x-x^|^2 / sum of |x|^2
+cosine            mean over vectors
+score_error       mean |q.k - score|, q.k not scaled, the score computed on
+                  compressed bytes
+attention_kl      nats; weights are softmax(q.k / sqrt(width)) over the tokens
+                  up to the query's own; mean over layers, heads and queries
+attention_kl_raw  the same with keys as they are
+output_error      sum of |o-o^|^2 / sum of |o|^2 over a head's queries, mean
+                  over heads; keys: exact values; values: exact weights
+*_ns              per vector on one core: encode in pages of 64, decode one by
+                  one, one query's scores, one output's sum";
 
 /// Arguments of `compare`.
 #[derive(Args)]
@@ -46,65 +59,35 @@ pub(crate) struct Compare {
     /// The codecs, as "SPEC;SPEC"
     #[arg(long, value_name = "SPECS")]
     codecs: Option<String>,
-    /// Subtract from keys: off, prefix (one mean of the first 128 tokens) or page (each page's own)
-    #[arg(long, value_name = "WHAT", default_value = "off", value_parser = parse_center)]
-    center: Center,
-    /// Tokens of a page that has a centre: 64, 128 or 256
+    #[command(flatten)]
+    keys: KeyOptions,
+    /// Tokens of a page: 64, 128 or 256
     #[arg(long, value_name = "TOKENS", default_value_t = 64, value_parser = parse_page)]
     page: usize,
-    /// Balance the channels of keys, from the first 256 tokens and half of the queries; measured on the other half
+    /// Keys and values (tensors k and v, or .npy [2, ...]) that another program decoded: a row; may be repeated
+    #[arg(long, value_name = "FILE", requires = "reconstructed_bits")]
+    reconstructed: Vec<PathBuf>,
+    /// Bits a value that it stored, everything counted: 4.25, or 4.25/3.5 for keys/values; one for each file
+    #[arg(long, value_name = "BITS", requires = "reconstructed", value_parser = parse_bits)]
+    reconstructed_bits: Vec<(f64, f64)>,
+    /// What to call it; by default its file's name
+    #[arg(long, value_name = "NAME", requires = "reconstructed")]
+    reconstructed_name: Vec<String>,
+    /// Show all columns, however wide the terminal is
     #[arg(long)]
-    balance: bool,
-    /// Write the rows as JSON
+    wide: bool,
+    /// Write the rows as JSON; - is standard output
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// The page with the plots
-    #[arg(long, value_name = "FILE", default_value = "octaplex-report.html")]
-    html: PathBuf,
+    /// The page with the plots [default: octaplex-report.html, numbered if there is one]
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     /// One plot of the values' rate and distortion, as a picture
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Instructions to use; `octaplex backends` lists them
-    #[arg(long, value_name = "NAME", value_parser = crate::parse_backend)]
+    #[arg(long, value_name = "NAME", value_parser = crate::backend::parse)]
     backend: Option<Backend>,
-}
-
-pub(crate) fn parse_center(text: &str) -> std::result::Result<Center, String> {
-    match text {
-        "off" => Ok(Center::Off),
-        "prefix" => Ok(Center::Prefix),
-        "page" => Ok(Center::Page),
-        _ => Err("off, prefix or page".into()),
-    }
-}
-
-pub(crate) fn center_name(center: Center) -> &'static str {
-    match center {
-        Center::Off => "off",
-        Center::Prefix => "prefix",
-        Center::Page => "page",
-    }
-}
-
-pub(crate) fn parse_page(text: &str) -> std::result::Result<usize, String> {
-    match text.parse() {
-        Ok(page @ (64 | 128 | 256)) => Ok(page),
-        _ => Err("64, 128 or 256".into()),
-    }
-}
-
-/// A codec in one role.
-pub(crate) struct Row {
-    /// The spec as it was given.
-    pub(crate) codec: String,
-    pub(crate) spec: CodecSpec,
-    pub(crate) role: Role,
-    pub(crate) metrics: Metrics,
-    /// Nanoseconds a vector.
-    pub(crate) encode_ns: f64,
-    pub(crate) decode_ns: f64,
-    pub(crate) score_ns: f64,
-    pub(crate) accumulate_ns: f64,
 }
 
 /// Time given to each operation of each row.
@@ -113,52 +96,38 @@ const BUDGET: Duration = Duration::from_millis(20);
 /// Vectors that operations are timed on, at most.
 const TIMED_VECTORS: usize = 4096;
 
+/// A sample, and how codecs are measured on it.
+struct Bench<'a> {
+    sample: &'a Sample,
+    exact: Option<&'a Exact>,
+    keys: Keys,
+    page: usize,
+    backend: Backend,
+}
+
 pub(crate) fn run(arguments: &Compare) -> Result<()> {
+    let outputs = [&arguments.json, &arguments.html, &arguments.svg].map(Option::as_deref);
+    let console = Console::beside(&outputs)?;
     let backend = arguments.backend.unwrap_or_else(Backend::detect);
     let sample = Sample::load(arguments.input.as_deref())?;
-    let mut specs = parse_specs(arguments.codecs.as_deref().unwrap_or(DEFAULT_CODECS))?;
-    let mut left_out = Vec::new();
-    if arguments.codecs.is_none() {
-        // Some of the default ones do not exist at every width.
-        specs.retain(|(text, spec)| {
-            let exists = build(text, *spec, sample.dim, backend).is_ok();
-            if !exists {
-                left_out.push(text.clone());
-            }
-            exists
-        });
-        if specs.is_empty() {
-            return Err(Failure(octaplex::Error::Width { actual: sample.dim }.to_string()));
-        }
-    }
+    let (specs, left_out) = specs(arguments, &sample, backend)?;
+    let others = reconstructed(arguments, &sample)?;
+    // Without queries nothing attends, and plain vectors may be anything.
+    let is_plain = sample.queries.is_none() && !arguments.keys.are_given();
+    let keys = if is_plain { Keys::RAW } else { arguments.keys.keys()? };
 
-    if arguments.balance && sample.queries.as_ref().is_some_and(|queries| queries.positions.len() < 2) {
-        fail!("--balance takes every second query and measures on the others; the file has one");
-    }
-    let prepared = Keys { center: arguments.center, page: arguments.page, balance: arguments.balance };
     let mut progress = Progress::shown(2 * specs.len() + 1);
     progress.doing("exact attention", 1);
-    let exact = Exact::new(&sample);
+    let exact = Exact::new(&sample)?;
+    let bench = Bench { sample: &sample, exact: exact.as_ref(), keys, page: arguments.page, backend };
     let mut rows = Vec::new();
     for role in [Role::Keys, Role::Values] {
         for (text, spec) in &specs {
             progress.doing(&format!("{text}, {}", role_name(role)), 1);
-            let codec = build(text, *spec, sample.dim, backend)?;
-            let metrics =
-                measure(&sample, exact.as_ref(), role, (*spec, &*codec), prepared, backend).at(text)?;
-            let timed = sample.heads(role)[0].chunks(TIMED_VECTORS * sample.dim).next().unwrap_or(&[]);
-            let mut runner = Runner::new(codec, timed).at(text)?;
-            let mut ns = |op| best(&mut runner, op, BUDGET).at(text);
-            rows.push(Row {
-                codec: text.clone(),
-                spec: *spec,
-                role,
-                metrics,
-                encode_ns: ns(Op::EncodePage)?,
-                decode_ns: ns(Op::Decode)?,
-                score_ns: ns(Op::Score)?,
-                accumulate_ns: ns(Op::Accumulate)?,
-            });
+            rows.push(bench.row(text, *spec, role)?);
+        }
+        for other in &others {
+            rows.extend(bench.other_row(other, role)?);
         }
     }
     drop(progress);
@@ -169,54 +138,148 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
     });
 
     if let Some(path) = &arguments.json {
-        let rows: Vec<_> = rows.iter().map(|row| row_json(row, sample.dim, prepared)).collect();
-        files::write(path, format!("{:#}\n", json!({"rows": rows})).as_bytes())?;
+        let options = json!({
+            "center": center_name(keys.center), "balance": keys.balance, "page": arguments.page,
+            "codecs": specs.iter().map(|(text, _)| text).collect::<Vec<_>>(), "dim": sample.dim,
+        });
+        let run = provenance::json(&sample.describe(), backend, options);
+        let rows: Vec<_> = rows.iter().map(Row::json).collect();
+        files::write(path, format!("{:#}\n", json!({"run": run, "rows": rows})).as_bytes())?;
     }
     if let Some(path) = &arguments.svg {
         files::write(path, report::chart(&sample, &rows).as_bytes())?;
     }
-    files::write(&arguments.html, report::page(&sample, &rows, backend).as_bytes())?;
-    let mut text = table::compare(&sample, &rows, backend);
-    if !prepared.is_plain() {
-        let balance = if prepared.balance { ", balanced" } else { "" };
-        let center = center_name(prepared.center);
-        text += &format!("\nKeys in pages of {}: centre {center}{balance}; counted in bits\n", prepared.page);
-    }
+    let page = report::page(&sample, &rows, backend);
+    let page = files::write_page(arguments.html.as_deref(), "octaplex-report", &page)?;
+    let mut notes = String::new();
     if !left_out.is_empty() {
-        text += &format!("\nNot offered at width {}, so left out: {}\n", sample.dim, left_out.join("; "));
+        notes += &format!("Not offered at width {}, so left out: {}\n", sample.dim, left_out.join("; "));
     }
-    files::print(format!("{text}\nPage with plots: {}\n", arguments.html.display()))
+    let unpaged = if keys == Keys::RAW { 0 } else { sample.tokens % arguments.page };
+    if unpaged > 0 {
+        notes += &format!(
+            "The last {unpaged} of {} tokens fill no page of {}: their keys stay in f16, as in the cache\n",
+            sample.tokens, arguments.page
+        );
+    }
+    let text = comparison::text(&sample, &rows, keys, backend, arguments.wide);
+    console.say(&format!("{text}\n{}Page with plots: {}\n", wrap(&notes), page.display()))
 }
 
-fn row_json(row: &Row, dim: usize, prepared: Keys) -> Value {
-    let metrics = &row.metrics;
-    let attention = metrics.attention.as_ref();
-    let prepared = if row.role == Role::Keys { prepared } else { Keys::PLAIN };
-    json!({
-        "codec": row.codec,
-        "role": role_name(row.role),
-        "bits_per_value": metrics.bits_per_value,
-        "distortion": metrics.distortion,
-        "cosine": metrics.cosine,
-        "score_error": attention.map(|attention| attention.score_error),
-        "attention_kl": attention.map(|attention| attention.kl),
-        "output_error": attention.map(|attention| attention.output_error),
-        "encode_ns": row.encode_ns,
-        "decode_ns": row.decode_ns,
-        "score_ns": row.score_ns,
-        "accumulate_ns": row.accumulate_ns,
-        "dim": dim,
-        "center": center_name(prepared.center),
-        "page": prepared.page,
-        "balance": prepared.balance,
-        "seed": seed(row.spec),
-        "stored_bytes": metrics.stored_bytes,
-    })
+type Specs = Vec<(String, CodecSpec)>;
+
+/// The codecs, and those of the default ones that do not exist at this width.
+fn specs(arguments: &Compare, sample: &Sample, backend: Backend) -> Result<(Specs, Vec<String>)> {
+    let specs = parse_specs(arguments.codecs.as_deref().unwrap_or(DEFAULT_CODECS))?;
+    if arguments.codecs.is_some() {
+        return Ok((specs, Vec::new()));
+    }
+    let (specs, left_out): (Specs, Specs) =
+        specs.into_iter().partition(|(text, spec)| build(text, *spec, sample.dim, backend).is_ok());
+    if specs.is_empty() {
+        return Err(Failure(octaplex::Error::Width { actual: sample.dim }.to_string()));
+    }
+    Ok((specs, left_out.into_iter().map(|(text, _)| text).collect()))
 }
 
-/// The seed of a spec; 0 where nothing is random.
-fn seed(spec: CodecSpec) -> u64 {
-    let full = spec.full().to_string();
-    let seed = full.split([':', ',']).find_map(|part| part.strip_prefix("seed="));
-    seed.and_then(|seed| seed.parse().ok()).unwrap_or(0)
+fn reconstructed(arguments: &Compare, sample: &Sample) -> Result<Vec<Reconstructed>> {
+    let Compare { reconstructed: paths, reconstructed_bits: bits, reconstructed_name: names, .. } = arguments;
+    if bits.len() != paths.len() || ![0, paths.len()].contains(&names.len()) {
+        fail!(
+            "{} --reconstructed files, {} --reconstructed-bits and {} --reconstructed-name: one for each is needed",
+            paths.len(),
+            bits.len(),
+            names.len()
+        );
+    }
+    let load = |(index, path): (usize, &PathBuf)| {
+        Reconstructed::load(path, names.get(index).map(String::as_str), bits[index], sample)
+    };
+    paths.iter().enumerate().map(load).collect()
+}
+
+impl Bench<'_> {
+    /// The queries that keys are measured on: where some of them decide the balance, the others.
+    fn queries(&self) -> (usize, usize) {
+        let count = self.sample.queries.as_ref().map_or(0, |queries| queries.positions.len());
+        if self.keys.balance && count > 1 { (1, 2) } else { (0, 1) }
+    }
+
+    /// The queries, every second one, of all query heads that share a key/value head.
+    fn calibration(&self, index: usize) -> Vec<f32> {
+        let Some(queries) = &self.sample.queries else { return Vec::new() };
+        if self.queries() == (0, 1) {
+            return Vec::new();
+        }
+        let heads = &queries.heads[index * queries.group..(index + 1) * queries.group];
+        heads
+            .iter()
+            .flat_map(|rows| rows.chunks_exact(self.sample.dim).step_by(2))
+            .flatten()
+            .copied()
+            .collect()
+    }
+
+    fn row(&self, text: &str, spec: CodecSpec, role: Role) -> Result<Row> {
+        let Self { sample, exact, backend, page, .. } = *self;
+        let codec = build(text, spec, sample.dim, backend)?;
+        let plain = |_: usize, rows: &[f32]| Store::new(&codec, rows);
+        let cached = |index: usize, rows: &[f32]| {
+            Store::cached((spec, &codec), (self.keys, page), rows, &self.calibration(index), backend)
+        };
+        let keys = if role == Role::Values || is_float(spec) { Keys::RAW } else { self.keys };
+        let metrics = match role {
+            Role::Keys => measure(sample, exact, role, self.queries(), cached).at(text)?,
+            Role::Values => measure(sample, exact, role, (0, 1), plain).at(text)?,
+        };
+        let kl = |metrics: &Metrics| metrics.attention.map(|attention| attention.kl);
+        let kl_raw = match role {
+            Role::Values => None,
+            Role::Keys if keys == Keys::RAW => kl(&metrics),
+            Role::Keys => kl(&measure(sample, exact, role, self.queries(), plain).at(text)?),
+        };
+        let timed = sample.heads(role)[0].chunks(TIMED_VECTORS * sample.dim).next().unwrap_or(&[]);
+        let mut runner = Runner::new(codec, timed).at(text)?;
+        let mut ns = |op| best(&mut runner, op, BUDGET).at(text).map(Some);
+        Ok(Row {
+            codec: text.to_owned(),
+            spec: Some(spec),
+            role,
+            keys,
+            page,
+            metrics,
+            kl_raw,
+            dim: sample.dim,
+            encode_ns: ns(Op::EncodePage)?,
+            decode_ns: ns(Op::Decode)?,
+            score_ns: ns(Op::Score)?,
+            accumulate_ns: ns(Op::Accumulate)?,
+        })
+    }
+
+    /// The row of what another program decoded, if it did so in this role.
+    fn other_row(&self, other: &Reconstructed, role: Role) -> Result<Option<Row>> {
+        let Some(heads) = other.heads(role) else { return Ok(None) };
+        let (sample, bits) = (self.sample, other.bits(role));
+        let queries = if role == Role::Keys { self.queries() } else { (0, 1) };
+        let store = |index: usize, rows: &[f32]| {
+            let bytes = (bits * rows.len() as f64 / 8.0).round() as usize;
+            Ok(Store::Decoded { rows: &heads[index], dim: sample.dim, bytes })
+        };
+        let metrics = measure(sample, self.exact, role, queries, store).at(&other.name)?;
+        Ok(Some(Row {
+            codec: other.name.clone(),
+            spec: None,
+            role,
+            keys: Keys::RAW,
+            page: self.page,
+            metrics: Metrics { bits_per_value: bits, ..metrics },
+            kl_raw: None,
+            dim: sample.dim,
+            encode_ns: None,
+            decode_ns: None,
+            score_ns: None,
+            accumulate_ns: None,
+        }))
+    }
 }

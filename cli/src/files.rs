@@ -1,5 +1,6 @@
 //! Reading whole files, and writing them so that an error leaves none behind.
 
+use crate::console::{finish, is_dash};
 use crate::failure::{At, Failure, Result};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -21,7 +22,8 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
 /// Writes a file under another name and renames it; `-` is standard output, and devices are written directly.
 pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     if is_dash(path) {
-        return print(bytes);
+        let mut out = io::stdout().lock();
+        return finish(out.write_all(bytes).and_then(|()| out.flush()));
     }
     let written = match fs::metadata(path) {
         Ok(metadata) if !metadata.is_file() => fs::write(path, bytes),
@@ -30,32 +32,46 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     written.map_err(|error| at_path(path, &error))
 }
 
-/// Writes to standard output; nothing is wrong if its reader has seen enough.
-pub(crate) fn print(bytes: impl AsRef<[u8]>) -> Result<()> {
-    let mut out = io::stdout().lock();
-    match out.write_all(bytes.as_ref()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).at("standard output"),
-        _ => Ok(()),
+/// Writes a page to `path`; without one to `name`.html, or to the first of `name`-2.html, `name`-3.html … that there is
+/// not yet: a report is never lost to the next. Returns where it is.
+pub(crate) fn write_page(path: Option<&Path>, name: &str, page: &str) -> Result<PathBuf> {
+    if let Some(path) = path {
+        write(path, page.as_bytes())?;
+        return Ok(path.to_owned());
     }
+    let mut path = PathBuf::from(format!("{name}.html"));
+    for number in 2.. {
+        match write_new(&path, page.as_bytes()) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                path = format!("{name}-{number}.html").into();
+            }
+            Err(error) => return Err(at_path(&path, &error)),
+            Ok(()) => break,
+        }
+    }
+    Ok(path)
 }
 
 fn write_renamed(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?.to_owned();
     name.push(format!(".{}.tmp", std::process::id()));
     let temporary = path.with_file_name(name);
-    let result = write_new(&temporary, bytes).and_then(|()| fs::rename(&temporary, path));
+    write_new(&temporary, bytes)?;
+    let result = fs::rename(&temporary, path);
     if result.is_err() {
         let _ = fs::remove_file(&temporary);
     }
     result
 }
 
-fn write_new(path: &PathBuf, bytes: &[u8]) -> io::Result<()> {
-    OpenOptions::new().write(true).create_new(true).open(path)?.write_all(bytes)
-}
-
-fn is_dash(path: &Path) -> bool {
-    path.as_os_str() == "-"
+/// Writes a file that must not be there yet.
+fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).open(path)?;
+    let result = file.write_all(bytes);
+    if result.is_err() {
+        let _ = fs::remove_file(path);
+    }
+    result
 }
 
 /// A system error in plain words.

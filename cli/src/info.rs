@@ -1,6 +1,8 @@
 //! What a spec means, which codecs there are, and which backends.
 
-use crate::failure::{Result, build, parse_spec};
+use crate::codecs::{build, parse_spec};
+use crate::console::COLUMNS;
+use crate::failure::Result;
 use octaplex::{Backend, CodecSpec};
 use serde_json::json;
 use std::fmt::Write;
@@ -53,13 +55,18 @@ pub(crate) fn codecs(as_json: bool) -> String {
     }
     let mut out = String::new();
     for codec in CodecSpec::all() {
-        let _ = writeln!(out, "{:14} {}", codec.name, codec.summary);
+        let options = textwrap::Options::new(COLUMNS).subsequent_indent("               ");
+        let _ = writeln!(out, "{}", textwrap::fill(&format!("{:14} {}", codec.name, codec.summary), options));
         for key in codec.keys {
             let _ = writeln!(out, "    {key}");
         }
     }
     out.push_str("\nA spec is name:key=value,key=value; keys left out have their defaults.\n");
-    let _ = writeln!(out, "Widths: {:?}.", octaplex::codebook::WIDTHS);
+    let _ = writeln!(
+        out,
+        "Widths: {:?}.\nOne in full: octaplex info trellis:m=2 --dim 64",
+        octaplex::codebook::WIDTHS
+    );
     out
 }
 

@@ -20,6 +20,8 @@ pub(crate) struct Sample {
     pub(crate) dim: usize,
     /// Vectors of a head.
     pub(crate) tokens: usize,
+    /// Of keys: \[layers, heads, tokens, width].
+    pub(crate) shape: [usize; 4],
     keys: Vec<Vec<f32>>,
     /// None for plain vectors, which serve as both.
     values: Option<Vec<Vec<f32>>>,
@@ -88,13 +90,17 @@ impl Sample {
             fail!("row {}, column {} is NaN or infinite", index / dim, index % dim);
         }
         let tokens = values.len() / dim;
-        Ok(Self { name, origin: None, dim, tokens, keys: vec![values], values: None, queries: None })
+        let shape = [1, 1, tokens, dim];
+        Ok(Self { name, origin: None, dim, tokens, shape, keys: vec![values], values: None, queries: None })
     }
 
     /// Tensors k and v \[layers, kv_heads, T, D] and q \[layers, q_heads, queries, D], with or without q_pos.
     fn from_safetensors(name: String, bytes: &[u8]) -> Result<Self> {
         let Ok(file) = SafeTensors::deserialize(bytes) else {
-            fail!("neither a safetensors nor an .npy file (or a damaged one)");
+            fail!(
+                "neither a safetensors file with tensors k, v and q nor an .npy array of vectors{}",
+                guess(bytes)
+            );
         };
         let tensor = |name: &str| {
             file.tensor(name).map_err(|_| {
@@ -115,12 +121,15 @@ impl Sample {
             fail!("v has shape {:?}, k has {:?}; they must be the same", v.shape(), k.shape());
         }
         let [q_layers, q_heads, count, q_dim] = shape("q", &q)?;
-        if (q_layers, q_dim) != (layers, dim) || !q_heads.is_multiple_of(kv_heads) {
+        if (q_layers, q_dim) != (layers, dim) {
+            let (q, k) = (q.shape(), k.shape());
             fail!(
-                "q has shape {:?}, which does not go with k's {:?}: layers and width must be the same, and its heads \
-                 a multiple",
-                q.shape(),
-                k.shape()
+                "q has shape {q:?}, k {k:?}: [{layers}, heads, queries, {dim}] is expected, the same layers and width"
+            );
+        }
+        if !q_heads.is_multiple_of(kv_heads) {
+            fail!(
+                "{q_heads} query heads (q) do not divide into {kv_heads} key/value heads (k): a multiple is expected"
             );
         }
         let positions = match file.tensor("q_pos") {
@@ -142,10 +151,23 @@ impl Sample {
             origin,
             dim,
             tokens,
+            shape: [layers, kv_heads, tokens, dim],
             keys: read_heads("k", &k, tokens * dim)?,
             values: Some(read_heads("v", &v, tokens * dim)?),
             queries: Some(queries),
         })
+    }
+}
+
+/// What a file is that was taken for keys and values.
+fn guess(bytes: &[u8]) -> &'static str {
+    match bytes {
+        [] => "; it is empty",
+        [b'G', b'G', b'U', b'F', ..] => "; it is a GGUF model, which `octaplex perplexity --model` takes",
+        [b'P', b'K', 3, 4, ..] => {
+            "; it is a zip archive (.npz or .pt): save the arrays one by one, or as safetensors"
+        }
+        _ => "; it may be damaged",
     }
 }
 
@@ -167,7 +189,7 @@ fn read_positions(tensor: &TensorView, count: usize, tokens: usize) -> Result<Ve
 }
 
 /// The rows of each head, `size` values of a head.
-fn read_heads(name: &str, tensor: &TensorView, size: usize) -> Result<Vec<Vec<f32>>> {
+pub(crate) fn read_heads(name: &str, tensor: &TensorView, size: usize) -> Result<Vec<Vec<f32>>> {
     let data = tensor.data();
     let values: Vec<f32> = match tensor.dtype() {
         Dtype::F16 => data.as_chunks().0.iter().map(|b| f16::from_le_bytes(*b).to_f32()).collect(),
@@ -186,4 +208,12 @@ fn read_heads(name: &str, tensor: &TensorView, size: usize) -> Result<Vec<Vec<f3
         );
     }
     Ok(values.chunks_exact(size).map(<[f32]>::to_vec).collect())
+}
+
+/// For people and file fields.
+pub(crate) fn role_name(role: Role) -> &'static str {
+    match role {
+        Role::Keys => "keys",
+        Role::Values => "values",
+    }
 }

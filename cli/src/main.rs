@@ -2,33 +2,49 @@
 #![forbid(unsafe_code)]
 
 mod attend;
+mod backend;
 mod bench;
+mod codecs;
 mod compare;
+mod comparison;
+mod console;
 mod convert;
 mod failure;
 mod files;
 mod info;
 mod input;
+mod keys;
 mod metrics;
 #[cfg(feature = "models")]
 mod models;
 mod npy;
 mod plot;
 mod progress;
+mod provenance;
+mod reconstructed;
 mod report;
+mod row;
+mod store;
 mod table;
 mod timing;
 
-use clap::{Args, Parser, Subcommand, error::ErrorKind};
-use convert::Coder;
-use failure::Result;
-use octaplex::Backend;
-use std::path::PathBuf;
+use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
+use convert::Coding;
+use failure::{Result, fail};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+
+/// Where to begin.
+const HELP: &str = "\
+Examples:
+  octaplex                          every codec on the bundled sample
+  octaplex --input kv.safetensors   on your own keys, values and queries
+  octaplex info                     the codecs, and what they can be told
+  octaplex compare --help           what the figures mean";
 
 /// Compress the key/value cache of transformers. Without a command: compare
 #[derive(Parser)]
-#[command(name = "octaplex", version, args_conflicts_with_subcommands = true)]
+#[command(name = "octaplex", version, args_conflicts_with_subcommands = true, max_term_width = 100, after_help = HELP)]
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
@@ -43,6 +59,7 @@ enum Command {
     /// Attention through a whole cache (sinks, pages, exact window), token by token, beside exact attention
     Attend(attend::AttendArguments),
     /// Encode f32 rows (raw little-endian or .npy) into raw blocks, one after the other, without a header
+    #[command(after_help = "Example:\n  octaplex encode trellis keys.npy keys.blocks")]
     Encode {
         #[command(flatten)]
         coding: Coding,
@@ -51,7 +68,8 @@ enum Command {
         /// Where the blocks go; - is standard output
         output: PathBuf,
     },
-    /// Decode raw blocks into raw little-endian f32 rows
+    /// Decode raw blocks into f32 rows: raw little-endian, or .npy if the name ends so
+    #[command(after_help = "Example:\n  octaplex decode trellis --dim 128 keys.blocks keys.npy")]
     Decode {
         #[command(flatten)]
         coding: Coding,
@@ -60,7 +78,8 @@ enum Command {
         /// Where the rows go; - is standard output
         output: PathBuf,
     },
-    /// Score every query with every block: f32, queries × rows
+    /// Score every query with every block: f32, queries × rows, raw or .npy
+    #[command(after_help = "Example:\n  octaplex score trellis --query queries.npy keys.blocks scores.npy")]
     Score {
         #[command(flatten)]
         coding: Coding,
@@ -73,6 +92,7 @@ enum Command {
         output: PathBuf,
     },
     /// What a spec means and what its bytes are; without a spec, the codecs and their keys
+    #[command(after_help = "Example:\n  octaplex info turboquant:bits=3 --dim 64")]
     Info {
         /// For example turboquant:bits=3
         spec: Option<String>,
@@ -99,35 +119,41 @@ enum Command {
     /// Perplexity and KL divergence of many codecs: a table, a page with plots; resumable
     #[cfg(feature = "models")]
     Sweep(models::sweep::Sweep),
+    /// A language model reads a text with a compressed cache (needs a build with the feature models)
+    #[cfg(not(feature = "models"))]
+    Perplexity(NeedsModels),
+    /// A language model writes with a compressed cache (needs a build with the feature models)
+    #[cfg(not(feature = "models"))]
+    Generate(NeedsModels),
+    /// A language model finds values hidden in a long text (needs a build with the feature models)
+    #[cfg(not(feature = "models"))]
+    Needle(NeedsModels),
+    /// Perplexity of many codecs (needs a build with the feature models)
+    #[cfg(not(feature = "models"))]
+    Sweep(NeedsModels),
+    /// Completions for a shell, to standard output
+    #[command(
+        after_help = "Example:\n  octaplex completions bash > ~/.local/share/bash-completion/completions/octaplex"
+    )]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// The manual page, or that of a command, to standard output
+    #[command(after_help = "Example:\n  octaplex man compare | man -l -")]
+    Man {
+        /// For example compare
+        command: Option<String>,
+    },
 }
 
-/// What `encode`, `decode` and `score` share.
-#[derive(Args)]
-struct Coding {
-    /// The codec, for example turboquant:bits=3
-    spec: String,
-    /// Width of a vector
-    #[arg(long, value_name = "D")]
-    dim: usize,
-    /// Instructions to use; `octaplex backends` lists them
-    #[arg(long, value_name = "NAME", value_parser = parse_backend)]
-    backend: Option<Backend>,
-}
-
-impl Coding {
-    fn coder(&self) -> Result<Coder> {
-        Coder::new(&self.spec, self.dim, self.backend.unwrap_or_else(Backend::detect))
-    }
-}
-
-fn parse_backend(name: &str) -> std::result::Result<Backend, String> {
-    let names = || Backend::available().map(Backend::name).collect::<Vec<_>>().join(", ");
-    Backend::named(name).ok_or_else(|| format!("this CPU has {}", names()))
-}
-
-/// The kernels behind a backend: for a baseline and for logits, which no codec has anything to do with.
-fn kernels(backend: Backend) -> octaplex_arch::Backend {
-    octaplex_arch::Backend::named(backend.name()).unwrap_or(octaplex_arch::Backend::SCALAR)
+/// Arguments of a command that this build has not.
+#[cfg(not(feature = "models"))]
+#[derive(clap::Args)]
+#[command(disable_help_flag = true)]
+struct NeedsModels {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+    arguments: Vec<std::ffi::OsString>,
 }
 
 fn main() -> ExitCode {
@@ -135,7 +161,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-                return exit_code(files::print(error.to_string()));
+                return exit_code(console::finish(error.print()));
             }
             _ => return complain(&usage_error(&error.to_string())),
         },
@@ -155,14 +181,14 @@ fn run(cli: Cli) -> Result<()> {
         None => compare::run(&cli.compare),
         Some(Command::Attend(arguments)) => attend::run(&arguments),
         Some(Command::Compare(compare)) => compare::run(&compare),
-        Some(Command::Encode { coding, input, output }) => coding.coder()?.encode(&input, &output),
-        Some(Command::Decode { coding, input, output }) => coding.coder()?.decode(&input, &output),
+        Some(Command::Encode { coding, input, output }) => convert::encode(&coding, &input, &output),
+        Some(Command::Decode { coding, input, output }) => convert::decode(&coding, &input, &output),
         Some(Command::Score { coding, query, input, output }) => {
-            coding.coder()?.score(&query, &input, &output)
+            convert::score(&coding, &query, &input, &output)
         }
-        Some(Command::Info { spec: Some(spec), dim, json }) => files::print(info::spec(&spec, dim, json)?),
-        Some(Command::Info { spec: None, json, .. }) => files::print(info::codecs(json)),
-        Some(Command::Backends) => files::print(info::backends()),
+        Some(Command::Info { spec: Some(spec), dim, json }) => console::say(&info::spec(&spec, dim, json)?),
+        Some(Command::Info { spec: None, json, .. }) => console::say(&info::codecs(json)),
+        Some(Command::Backends) => console::say(&info::backends()),
         Some(Command::Bench(bench)) => bench::run(&bench),
         #[cfg(feature = "models")]
         Some(Command::Perplexity(perplexity)) => models::perplexity::run(&perplexity),
@@ -172,12 +198,55 @@ fn run(cli: Cli) -> Result<()> {
         Some(Command::Needle(needle)) => models::needle::run(&needle),
         #[cfg(feature = "models")]
         Some(Command::Sweep(sweep)) => models::sweep::run(&sweep),
+        #[cfg(not(feature = "models"))]
+        Some(Command::Perplexity(needs)) => needs_models("perplexity", &needs),
+        #[cfg(not(feature = "models"))]
+        Some(Command::Generate(needs)) => needs_models("generate", &needs),
+        #[cfg(not(feature = "models"))]
+        Some(Command::Needle(needs)) => needs_models("needle", &needs),
+        #[cfg(not(feature = "models"))]
+        Some(Command::Sweep(needs)) => needs_models("sweep", &needs),
+        Some(Command::Completions { shell }) => {
+            let mut text = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "octaplex", &mut text);
+            files::write(Path::new("-"), &text)
+        }
+        Some(Command::Man { command }) => man(command.as_deref()),
     }
+}
+
+/// How to get what this build has not.
+#[cfg(not(feature = "models"))]
+fn needs_models(command: &str, needs: &NeedsModels) -> Result<()> {
+    let arguments: Vec<_> = needs.arguments.iter().map(|argument| argument.to_string_lossy()).collect();
+    fail!(
+        "{command} runs language models, which this build leaves out: cargo run --release -p octaplex-cli --features \
+         models -- {command} {}",
+        if arguments.is_empty() { "--help".into() } else { arguments.join(" ") }
+    )
+}
+
+fn man(command: Option<&str>) -> Result<()> {
+    let mut cli = Cli::command();
+    cli.build();
+    let page = match command {
+        None => cli,
+        Some(name) => match cli.find_subcommand(name) {
+            Some(found) => found.clone(),
+            None => {
+                let names: Vec<_> = cli.get_subcommands().map(|command| command.get_name()).collect();
+                fail!("there is no command {name}; the commands are {}", names.join(", "))
+            }
+        },
+    };
+    let mut text = Vec::new();
+    console::finish(clap_mangen::Man::new(page).render(&mut text))?;
+    files::write(Path::new("-"), &text)
 }
 
 /// One line on standard error, exit code 2.
 fn complain(message: &str) -> ExitCode {
-    eprintln!("octaplex: {message}");
+    anstream::eprintln!("{} {message}", console::paint(console::RED, "octaplex:"));
     ExitCode::from(2)
 }
 

@@ -9,5 +9,6 @@ pub(crate) mod needle;
 mod options;
 pub(crate) mod perplexity;
 mod rope;
+mod shape;
 pub(crate) mod sweep;
 mod text;

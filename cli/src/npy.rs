@@ -56,3 +56,18 @@ fn entry<'a>(header: &'a str, name: &str) -> Option<&'a str> {
     let at = header.find(&format!("'{name}'"))?;
     Some(header[at..].split_once(':')?.1.trim_start())
 }
+
+/// A file of `rows` rows of `columns` f32 values, which `values` are the bytes of.
+pub(crate) fn file(rows: usize, columns: usize, values: &[u8]) -> Vec<u8> {
+    let mut header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {columns}), }}");
+    // Values start at a multiple of 64 bytes, after a newline.
+    let start = (MAGIC.len() + 4 + header.len() + 1).next_multiple_of(64);
+    header += &" ".repeat(start - MAGIC.len() - 4 - header.len() - 1);
+    header.push('\n');
+    let mut file = MAGIC.to_vec();
+    file.extend([1, 0]);
+    file.extend((header.len() as u16).to_le_bytes());
+    file.extend(header.bytes());
+    file.extend(values);
+    file
+}

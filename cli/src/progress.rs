@@ -14,7 +14,7 @@ impl Progress {
     /// A hidden bar of `steps` steps.
     pub(crate) fn new(steps: usize) -> Self {
         let bar = ProgressBar::with_draw_target(Some(steps as u64), ProgressDrawTarget::hidden());
-        if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len}  {msg}") {
+        if let Ok(style) = ProgressStyle::with_template("{bar:24} {pos}/{len}, {eta} left  {wide_msg}") {
             bar.set_style(style);
         }
         Self { bar, hidden_until: Some(Instant::now() + Duration::from_secs(1)), next: 0 }

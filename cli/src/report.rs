@@ -1,9 +1,10 @@
 //! The page of `compare`: one HTML file with plots and tables, nothing loaded from elsewhere.
 
-use crate::compare::Row;
 use crate::input::Sample;
+use crate::keys::Keys;
 use crate::metrics::AttentionMetrics;
 use crate::plot::{Chart, Point, escape, picture, shape, svg};
+use crate::row::Row;
 use crate::table::{number, time};
 use octaplex::{Backend, Role};
 use std::fmt::Write;
@@ -72,7 +73,11 @@ pub(crate) fn chart(sample: &Sample, rows: &[Row]) -> String {
 /// Plots and table of one role.
 fn section(out: &mut String, role: Role, rows: &[&Row], names: &[&str], attention: bool) {
     let title = if role == Role::Keys { "Keys" } else { "Values" };
-    let _ = write!(out, "<h2>{title}</h2>\n<div class=\"charts\">\n");
+    let _ = writeln!(out, "<h2>{title}</h2>");
+    if let Some(row) = rows.iter().find(|row| row.keys != Keys::RAW) {
+        let _ = writeln!(out, "<p>Keys are {}, as in the cache; raw: as they are.</p>", row.keys.describe());
+    }
+    out.push_str("<div class=\"charts\">\n");
     let mut chart = |title: &str, axis: &str, bound: bool, value: &dyn Fn(&Row) -> f64| {
         let shown = rows.iter().filter(|row| is_plotted(row));
         let points = shown.map(|row| point(row, names, value(row))).collect();
@@ -109,7 +114,7 @@ fn point(row: &Row, names: &[&str], y: f64) -> Point {
 
 fn table(out: &mut String, role: Role, rows: &[&Row]) {
     let columns = match role {
-        Role::Keys => "<th>score error<th>KL<th>output error<th>encode<th>decode<th>score",
+        Role::Keys => "<th>score error<th>KL<th>KL raw<th>output error<th>encode<th>decode<th>score",
         Role::Values => "<th>output error<th>encode<th>decode<th>accumulate",
     };
     let _ = writeln!(
@@ -129,6 +134,7 @@ fn table(out: &mut String, role: Role, rows: &[&Row]) {
         };
         if role == Role::Keys {
             cells.extend([of(|attention| attention.score_error), of(|attention| attention.kl)]);
+            cells.push(row.kl_raw.map_or("-".into(), number));
         }
         cells.extend([of(|attention| attention.output_error), time(row.encode_ns), time(row.decode_ns)]);
         cells.push(time(if role == Role::Keys { row.score_ns } else { row.accumulate_ns }));

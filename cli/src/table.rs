@@ -1,79 +1,47 @@
-//! The table of `compare` in the terminal.
+//! Tables in the terminal, within 80 columns, and the numbers in them.
 
-use crate::compare::Row;
-use crate::input::Sample;
-use crate::metrics::AttentionMetrics;
-use octaplex::{Backend, Role};
+use crate::console::{BOLD, GREEN, paint};
 use std::fmt::Write;
 
-/// Characters of a spec that are shown.
-const SPEC: usize = 35;
+/// Characters of a row's name; a longer one has a line of its own.
+const NAME: usize = 24;
 
-/// Keys, then values, within 110 columns.
-pub(crate) fn compare(sample: &Sample, rows: &[Row], backend: Backend) -> String {
-    let mut out = format!("{}\n", sample.describe());
-    if let Some(origin) = &sample.origin {
-        let _ = writeln!(out, "{origin}");
-    }
-    let _ = writeln!(
-        out,
-        "bits: stored bits per value, everything counted · KL: nats, of attention weights · out err: ‖o-ô‖²/‖o‖²\n\
-         times: ns per vector, one core, {}",
-        backend.name()
-    );
-    for role in [Role::Keys, Role::Values] {
-        let names: &[&str] = match role {
-            Role::Keys => &["score err", "KL", "out err", "encode", "decode", "score"],
-            Role::Values => &["out err", "encode", "decode", "accumulate"],
-        };
-        let title = if role == Role::Keys { "KEYS" } else { "VALUES" };
-        let mut head = format!("{title:SPEC$} {:>6} {:>10} {:>7}", "bits", "distortion", "cosine");
-        for name in names {
-            let _ = write!(head, " {name:>0$}", width(name));
-        }
-        let _ = writeln!(out, "\n{head}\n{}", "─".repeat(head.chars().count()));
-        for row in rows.iter().filter(|row| row.role == role) {
-            let metrics = &row.metrics;
-            let _ = write!(
-                out,
-                "{:SPEC$} {:>6} {:>10} {:>7.5}",
-                shorten(&row.codec),
-                format!("{:.3}", metrics.bits_per_value),
-                number(metrics.distortion),
-                metrics.cosine
-            );
-            let attention = |get: fn(&AttentionMetrics) -> f64| match &metrics.attention {
-                Some(attention) => number(get(attention)),
-                None => "-".into(),
-            };
-            for &name in names {
-                let value = match name {
-                    "score err" => attention(|attention| attention.score_error),
-                    "KL" => attention(|attention| attention.kl),
-                    "out err" => attention(|attention| attention.output_error),
-                    "encode" => time(row.encode_ns),
-                    "decode" => time(row.decode_ns),
-                    "score" => time(row.score_ns),
-                    _ => time(row.accumulate_ns),
-                };
-                let _ = write!(out, " {value:>0$}", width(name));
-            }
-            out.push('\n');
-        }
-    }
-    out
+pub(crate) struct Table {
+    head: String,
+    widths: Vec<usize>,
+    body: String,
 }
 
-fn width(name: &str) -> usize {
-    name.len().max(6)
-}
-
-/// A spec cut to its column.
-fn shorten(spec: &str) -> String {
-    if spec.chars().count() <= SPEC {
-        return spec.to_owned();
+impl Table {
+    /// Columns of such names and widths after that of the rows' names.
+    pub(crate) fn new(title: &str, columns: &[(&str, usize)]) -> Self {
+        let widths: Vec<usize> = columns.iter().map(|(_, width)| *width).collect();
+        let head = columns
+            .iter()
+            .fold(format!("{title:NAME$} "), |head, (name, width)| format!("{head}{name:>width$}"));
+        Self { head, widths, body: String::new() }
     }
-    spec.chars().take(SPEC - 1).chain(['…']).collect()
+
+    /// Adds a row; one that leads is marked.
+    pub(crate) fn row(&mut self, name: &str, leads: bool, cells: &[String]) {
+        let mark = if leads { "*" } else { " " };
+        let fits = name.chars().count() <= NAME;
+        let shown =
+            if fits { format!("{name:NAME$}{mark}") } else { format!("{name} {mark}").trim_end().to_owned() };
+        self.body += &if leads { paint(GREEN, &shown) } else { shown };
+        if !fits {
+            let _ = write!(self.body, "\n{:1$}", "", NAME + 1);
+        }
+        for (cell, width) in cells.iter().zip(&self.widths) {
+            let _ = write!(self.body, "{cell:>width$}");
+        }
+        self.body.push('\n');
+    }
+
+    pub(crate) fn text(&self) -> String {
+        let line = "─".repeat(self.head.chars().count());
+        format!("{}\n{line}\n{}", paint(BOLD, &self.head), self.body)
+    }
 }
 
 /// Three digits that count.
@@ -90,7 +58,11 @@ pub(crate) fn number(value: f64) -> String {
     }
 }
 
-/// Nanoseconds.
-pub(crate) fn time(ns: f64) -> String {
-    if ns < 99.95 { format!("{ns:.1}") } else { format!("{ns:.0}") }
+/// Nanoseconds; a dash where nothing was timed.
+pub(crate) fn time(ns: impl Into<Option<f64>>) -> String {
+    match ns.into() {
+        None => "-".into(),
+        Some(ns) if ns < 99.95 => format!("{ns:.1}"),
+        Some(ns) => format!("{ns:.0}"),
+    }
 }

@@ -1,7 +1,7 @@
 //! Nanoseconds a vector of each operation, on one core, with queries prepared.
 
-use octaplex::Backend;
-use octaplex::{Codec, Error};
+use crate::backend::kernels;
+use octaplex::{Backend, Codec, Error};
 use std::time::{Duration, Instant};
 
 /// What is timed.
@@ -167,7 +167,7 @@ pub(crate) fn best_f16_dot(
     scores: &mut [f32],
     budget: Duration,
 ) -> f64 {
-    let (rows, kernels) = (scores.len(), crate::kernels(backend));
+    let (rows, kernels) = (scores.len(), kernels(backend));
     best_pass(rows, budget, || {
         kernels.f16_dot_fma(query, page, scores);
         std::hint::black_box(&scores);

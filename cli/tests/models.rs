@@ -64,7 +64,8 @@ fn perplexities_equal_the_oracles() {
 fn blocks_do_not_change_what_tokens_see() {
     let (folder, _) = model("blocks", "qwen2");
     let kl = |block: &[&str]| {
-        let options = ["--tokens", "280", "--json", "out.json", "--k", "turboquant:bits=2"];
+        let options =
+            ["--tokens", "280", "--json", "out.json", "--k", "turboquant:bits=2", "--balance=false"];
         succeeds(&folder, &[&["perplexity"], &MODEL[..], &options, block].concat());
         json(&folder.join("out.json"))["kl_mean"].as_f64().unwrap()
     };
@@ -118,7 +119,7 @@ fn a_sweep_goes_on_where_it_stopped() {
     let (folder, _) = model("sweep", "qwen2");
     let sweep = |codecs: &str| {
         let options = ["--tokens", "200", "--windows", "2", "--keys", "plain,balanced", "--codecs", codecs];
-        let options = [&options[..], &["--svg", "plot.svg"]].concat();
+        let options = [&options[..], &["--svg", "plot.svg", "--html", "octaplex-sweep.html"]].concat();
         succeeds(&folder, &[&["sweep"], &MODEL[..], &options].concat())
     };
     let rows = || std::fs::read_to_string(folder.join("octaplex-sweep.jsonl")).unwrap();

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{fails, folder, succeeds};
+use common::{fails, folder, octaplex, octaplex_with, succeeds};
 use serde_json::Value;
 use std::path::Path;
 
@@ -38,7 +38,8 @@ fn compare_on_the_bundled_sample() {
     let options = ["--codecs", codecs, "--json", "rows.json", "--html", "page.html", "--svg", "plot.svg"];
     let text = succeeds(&folder, &options);
     assert!(text.contains("KEYS") && text.contains("VALUES") && text.contains("page.html"), "{text}");
-    assert!(text.lines().all(|line| line.chars().count() <= 110), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    assert!(text.contains("KL raw") && text.contains("* 32.000"), "{text}");
 
     let page = std::fs::read_to_string(folder.join("page.html")).unwrap();
     assert!(page.contains("<svg") && page.contains("group=32") && !page.contains("<script"));
@@ -54,7 +55,12 @@ fn compare_on_the_bundled_sample() {
             assert!(number(name) > 0.0);
         }
         assert!(number("cosine") > 0.95 && number("distortion") < 0.05);
-        assert_eq!((number("dim"), &row["center"], &row["balance"]), (128.0, &"off".into(), &false.into()));
+        let prepared = row["role"] == "keys" && row["codec"] != "f32";
+        let center = if prepared { "page" } else { "off" };
+        assert_eq!(
+            (number("dim"), &row["center"], &row["balance"]),
+            (128.0, &center.into(), &prepared.into())
+        );
         assert!(number("output_error") < 0.1 && number("attention_kl") < 0.5 && number("score_error") >= 0.0);
         let bits = 8.0 * number("stored_bytes") / (6.0 * 384.0 * 128.0);
         assert!((bits - number("bits_per_value")).abs() < 1e-9);
@@ -63,7 +69,11 @@ fn compare_on_the_bundled_sample() {
         }
     }
     let row = rows.iter().find(|row| row["codec"] == "turboquant:bits=4,seed=3").unwrap();
-    assert_eq!((&row["seed"], &row["bits_per_value"]), (&3.into(), &4.125.into()));
+    // A centre and a header for each page of 64, and a balance for each head: 16/64 + 128/8192 + 16/384 bits.
+    assert_eq!(row["role"], "keys");
+    let paid = row["bits_per_value"].as_f64().unwrap() - (4.125 + 0.25 + 128.0 / 8192.0 + 16.0 / 384.0);
+    assert!(row["seed"] == 3 && paid.abs() < 1e-9, "{row}");
+    assert!(row["attention_kl"].as_f64().unwrap() < 0.1 * row["attention_kl_raw"].as_f64().unwrap(), "{row}");
     let exact = rows.iter().find(|row| row["codec"] == "f32" && row["role"] == "keys").unwrap();
     assert!(exact["attention_kl"].as_f64().unwrap() < 1e-9 && exact["distortion"] == 0.0);
 }
@@ -80,25 +90,46 @@ fn centred_and_balanced_keys() {
         json["rows"].as_array().unwrap().iter().find(|row| row["role"] == "keys").unwrap().clone()
     };
     let rows = [
+        row(&["--keys", "raw"]),
+        row(&["--center", "prefix", "--balance=false"]),
+        row(&["--balance=false"]),
         row(&[]),
-        row(&["--center", "prefix"]),
-        row(&["--center", "page"]),
-        row(&["--center", "page", "--balance"]),
     ];
     let kl = |row: &Value| row["attention_kl"].as_f64().unwrap();
     assert!(rows.windows(2).all(|pair| kl(&pair[1]) < kl(&pair[0])), "{rows:?}");
-    assert_eq!(rows[3]["center"], "page");
+    // What the cache does is the default, raw keys are beside it, and older spellings mean the same.
+    assert_eq!((&rows[3]["center"], &rows[3]["balance"]), (&"page".into(), &true.into()));
+    let spelt = row(&["--center", "page", "--balance"]);
+    assert_eq!((kl(&spelt), &spelt["attention_kl_raw"]), (kl(&rows[3]), &rows[3]["attention_kl_raw"]));
+    assert_eq!(rows[0]["attention_kl_raw"], rows[0]["attention_kl"]);
+    let raw = row(&["--center", "off"]);
+    assert_eq!((kl(&raw), &raw["bits_per_value"]), (kl(&rows[0]), &3.125.into()));
+    fails(&folder, &["--keys", "raw", "--balance"], &["--keys raw", "--balance"]);
     // A page's centre and header are paid for: 16/64 bits a value, and 16 bytes a page.
     let bits = |row: &Value| row["bits_per_value"].as_f64().unwrap();
     assert_eq!(bits(&rows[2]) - bits(&rows[0]), 16.0 / 64.0 + 8.0 * 16.0 / (64.0 * 128.0));
 
-    let text =
-        succeeds(&folder, &["attend", "--k", "trellis", "--v", "trellis", "--balance", "--json", "a.json"]);
+    let text = succeeds(&folder, &["attend", "--k", "trellis", "--v", "trellis", "--json", "a.json"]);
     let json: Value = serde_json::from_slice(&std::fs::read(folder.join("a.json")).unwrap()).unwrap();
     assert!(text.contains("attention KL") && kl(&json) > 0.0 && kl(&json) < kl(&rows[3]), "{text}");
     assert!(json["output_error"].as_f64().unwrap() < 0.05);
     fails(&folder, &["attend", "--k", "trellis", "--v", "nothing"], &["nothing"]);
     fails(&folder, &["attend", "--k", "trellis", "--v", "f16", "--page", "65"], &["65"]);
+}
+
+/// They are stored as they are, whatever is asked of keys, and pay for nothing else.
+#[test]
+fn float_keys_are_neither_centred_nor_balanced() {
+    let folder = folder("floats");
+    let options = ["--codecs", "f16;bf16;f32", "--json", "rows.json", "--html", "page.html"];
+    for prepared in [&["--center", "page", "--balance"][..], &["--center", "prefix"]] {
+        succeeds(&folder, &[&["compare"], &options[..], prepared].concat());
+        let json: Value = serde_json::from_slice(&std::fs::read(folder.join("rows.json")).unwrap()).unwrap();
+        for row in json["rows"].as_array().unwrap() {
+            let bits = if row["codec"] == "f32" { 32.0 } else { 16.0 };
+            assert_eq!(row["bits_per_value"], bits, "{row}");
+        }
+    }
 }
 
 #[test]
@@ -205,9 +236,13 @@ fn errors_are_one_line_and_leave_no_file() {
     fails(&folder, &["--codecs", ";"], &["--codecs"]);
     fails(&folder, &["--codecs", "f16;int:bits=9"], &["at \"9\"", "2..=8"]);
     fails(&folder, &["info", "int:bits=4,bits=3"], &["at \"bits=3\"", "twice"]);
-    fails(&folder, &["decode"], &["--dim", "required"]);
+    std::fs::write(folder.join("model.gguf"), "GGUF").unwrap();
+    std::fs::write(folder.join("kv.npz"), "PK\x03\x04").unwrap();
+    fails(&folder, &["--input", "model.gguf"], &["model.gguf", "k, v and q", "octaplex perplexity"]);
+    fails(&folder, &["--input", "kv.npz"], &["kv.npz", "zip archive", "safetensors"]);
+    fails(&folder, &["decode"], &["<SPEC>", "required"]);
     fails(&folder, &["frobnicate"], &["frobnicate"]);
-    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 7, "no file was left");
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 9, "no file was left");
 }
 
 /// A safetensors file of tensors (name, dtype, shape, bytes).
@@ -249,6 +284,15 @@ fn compare_on_files_of_other_shapes() {
     let json: Value = serde_json::from_slice(&std::fs::read(folder.join("x.json")).unwrap()).unwrap();
     assert!(json["rows"].as_array().unwrap().iter().all(|row| row["output_error"].as_f64().unwrap() < 1e-9));
 
+    let wide = ("q", "F32", vec![1, 4, 4, 64], f32s(1024));
+    write(&[k.clone(), v.clone(), wide]);
+    fails(&folder, &compare, &["q has shape [1, 4, 4, 64]", "[1, heads, queries, 32]"]);
+
+    // Eight tokens fill no page, and the table says so.
+    write(&[k.clone(), v.clone(), q.clone()]);
+    let text = succeeds(&folder, &["--input", "x.safetensors", "--codecs", "int"]);
+    assert!(text.contains("The last 8 of 8 tokens fill no page of 64"), "{text}");
+
     let positions = |last: i32| ("q_pos", "I32", vec![2], [0, last].map(i32::to_le_bytes).concat());
     let two = ("q", "F32", vec![1, 4, 2, 32], f32s(256));
     write(&[k.clone(), v.clone(), two.clone(), positions(7)]);
@@ -260,7 +304,226 @@ fn compare_on_files_of_other_shapes() {
     write(&[k.clone(), q.clone()]);
     fails(&folder, &compare, &["no tensor v", "k, q"]);
     write(&[k.clone(), v.clone(), ("q", "F32", vec![1, 3, 8, 32], f32s(768))]);
-    fails(&folder, &compare, &["[1, 3, 8, 32]", "multiple"]);
+    fails(&folder, &compare, &["3 query heads", "2 key/value heads", "multiple"]);
     write(&[k, ("v", "F32", vec![1, 2, 4, 64], f32s(512)), q]);
     fails(&folder, &compare, &["v has shape [1, 2, 4, 64]"]);
+}
+
+fn rows_of(path: &Path) -> Vec<Value> {
+    let json: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    json["rows"].as_array().unwrap().clone()
+}
+
+/// Another program's decoded vectors get the figures that this library's own would.
+#[test]
+fn reconstructed_vectors_are_a_row() {
+    let folder = folder("reconstructed");
+    fn tensor(name: &'static str, values: &[f32]) -> (&'static str, &'static str, Vec<usize>, Vec<u8>) {
+        (
+            name,
+            "F32",
+            vec![1, 2, 8, 32],
+            values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>(),
+        )
+    }
+    let (k, v, q) = (values(512), values(1024)[512..].to_vec(), values(1536)[1024..].to_vec());
+    let file = safetensors(&[tensor("k", &k), tensor("v", &v), tensor("q", &q)]);
+    std::fs::write(folder.join("x.safetensors"), file).unwrap();
+    let decoded = |name: &str, rows: &[f32]| {
+        std::fs::write(folder.join(name), npy("<f4", "(16, 32)", rows)).unwrap();
+        succeeds(&folder, &["encode", "int:bits=3", name, "blocks"]);
+        succeeds(&folder, &["decode", "int:bits=3", "--dim", "32", "blocks", "rows.npy"]);
+        let file = std::fs::read(folder.join("rows.npy")).unwrap();
+        let header = 10 + usize::from(u16::from_le_bytes([file[8], file[9]]));
+        assert_eq!((header % 64, file[header - 1]), (0, b'\n'));
+        file[header..].as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect::<Vec<_>>()
+    };
+    let (decoded_k, decoded_v) = (decoded("k.npy", &k), decoded("v.npy", &v));
+    let theirs = safetensors(&[tensor("k", &decoded_k), tensor("v", &decoded_v)]);
+    std::fs::write(folder.join("theirs.safetensors"), theirs).unwrap();
+    let both = npy("<f4", "(2, 1, 2, 8, 32)", &[decoded_k.clone(), decoded_v].concat());
+    std::fs::write(folder.join("both.npy"), both).unwrap();
+    let compare =
+        ["--input", "x.safetensors", "--codecs", "int:bits=3", "--keys", "raw", "--json", "rows.json"];
+    fn with<'a>(first: &[&'a str], more: &[&'a str]) -> Vec<&'a str> {
+        [first, more].concat()
+    }
+    let text = succeeds(
+        &folder,
+        &with(
+            &compare,
+            &[
+                "--reconstructed",
+                "theirs.safetensors",
+                "--reconstructed-bits",
+                "3.5/4",
+                "--reconstructed-name",
+                "their int",
+                "--reconstructed",
+                "both.npy",
+                "--reconstructed-bits",
+                "5",
+                "--reconstructed-name",
+                "array",
+            ],
+        ),
+    );
+    assert!(text.contains("their int") && text.contains("array"), "{text}");
+    let rows = rows_of(&folder.join("rows.json"));
+    assert_eq!(rows.len(), 6);
+    for (role, bits) in [("keys", 3.5), ("values", 4.0)] {
+        let find =
+            |codec: &str| rows.iter().find(|row| row["codec"] == codec && row["role"] == role).unwrap();
+        let (ours, theirs) = (find("int:bits=3"), find("their int"));
+        assert_eq!((&theirs["bits_per_value"], &theirs["encode_ns"]), (&bits.into(), &Value::Null));
+        assert_eq!(find("array")["bits_per_value"], 5.0);
+        for figure in ["distortion", "cosine", "score_error", "attention_kl", "output_error"] {
+            let number = |row: &Value| row[figure].as_f64().unwrap();
+            let (a, b) = (number(ours), number(theirs));
+            assert!((a - b).abs() <= 1e-3 * a.abs(), "{role}, {figure}: {a} and {b}");
+            assert_eq!(number(find("array")), b);
+        }
+    }
+
+    std::fs::write(folder.join("k.safetensors"), safetensors(&[tensor("k", &k)])).unwrap();
+    succeeds(&folder, &with(&compare, &["--reconstructed", "k.safetensors", "--reconstructed-bits", "32"]));
+    let rows = rows_of(&folder.join("rows.json"));
+    let exact: Vec<_> = rows.iter().filter(|row| row["codec"] == "k").collect();
+    assert_eq!((exact.len(), &exact[0]["distortion"], &exact[0]["role"]), (1, &0.0.into(), &"keys".into()));
+    assert!(exact[0]["attention_kl"].as_f64().unwrap() < 1e-9);
+
+    let refused = |file: &str, bits: &[&str], words: &[&str]| {
+        fails(&folder, &with(&compare, &[&["--reconstructed", file], bits].concat()), words);
+    };
+    std::fs::write(folder.join("q.safetensors"), safetensors(&[tensor("q", &q)])).unwrap();
+    let short = ("k", "F32", vec![1, 2, 4, 32], vec![0; 1024]);
+    std::fs::write(folder.join("short.safetensors"), safetensors(&[short])).unwrap();
+    let four = ["--reconstructed-bits", "4"];
+    refused("q.safetensors", &four, &["q.safetensors", "k and v are expected"]);
+    refused("short.safetensors", &four, &["k has shape [1, 2, 4, 32]", "[1, 2, 8, 32]"]);
+    refused("k.npy", &four, &["shape [16, 32]", "[2, 1, 2, 8, 32]"]);
+    refused("k.safetensors", &["--reconstructed-bits", "many"], &["'many'", "4.25/3.5"]);
+    refused("k.safetensors", &[&four[..], &four[..]].concat(), &["1 --reconstructed files", "one for each"]);
+    refused("k.safetensors", &[], &["--reconstructed-bits"]);
+}
+
+#[test]
+fn no_report_is_lost() {
+    let folder = folder("reports");
+    std::fs::write(folder.join("octaplex-report.html"), "mine").unwrap();
+    let compare = ["--codecs", "f16"];
+    assert!(succeeds(&folder, &compare).contains("octaplex-report-2.html"));
+    assert!(succeeds(&folder, &compare).contains("octaplex-report-3.html"));
+    assert_eq!(std::fs::read_to_string(folder.join("octaplex-report.html")).unwrap(), "mine");
+    // A name that was given is meant.
+    succeeds(&folder, &["--codecs", "f16", "--html", "octaplex-report.html"]);
+    assert!(
+        std::fs::read_to_string(folder.join("octaplex-report.html")).unwrap().contains("<!doctype html>")
+    );
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 3);
+}
+
+#[test]
+fn a_dash_is_standard_output_and_json_says_where_it_comes_from() {
+    let folder = folder("dash");
+    let output = octaplex(&folder, &["--codecs", "int:bits=3", "--json", "-"]);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let run = &json["run"];
+    assert_eq!((&run["version"], &run["options"]["page"]), (&env!("CARGO_PKG_VERSION").into(), &64.into()));
+    assert_eq!(
+        (&run["options"]["codecs"][0], &run["arguments"][0]),
+        (&"int:bits=3".into(), &"--codecs".into())
+    );
+    assert!(run["input"].as_str().unwrap().contains("bundled sample"), "{run}");
+    assert!(!run["cpu"].as_str().unwrap().is_empty(), "{run}");
+    let default = succeeds(&folder, &["backends"]);
+    assert!(default.starts_with(run["backend"].as_str().unwrap()), "{run}");
+    let table = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        output.status.success() && table.contains("KEYS") && table.contains("octaplex-report.html"),
+        "{table}"
+    );
+
+    let output = octaplex(&folder, &["--codecs", "int", "--html", "-"]);
+    assert!(output.stdout.starts_with(b"<!doctype html>"));
+    let output = octaplex(&folder, &["attend", "--k", "int", "--v", "int", "--json", "-"]);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(json["attention_kl"].is_f64() && json["run"]["cpu"].is_string(), "{json}");
+    fails(&folder, &["--json", "-", "--svg", "-"], &["two files", "standard output"]);
+}
+
+#[test]
+fn colours_are_for_terminals() {
+    let folder = folder("colours");
+    let run = |variables: &[(&str, &str)], arguments: &[&str]| {
+        let output = octaplex_with(&folder, variables, arguments);
+        String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+    };
+    for arguments in [&["--codecs", "f16"][..], &["info", "nothing"], &["--help"]] {
+        assert!(!run(&[], arguments).contains('\u{1b}'), "{arguments:?}");
+        assert!(run(&[("CLICOLOR_FORCE", "1")], arguments).contains("\u{1b}["), "{arguments:?}");
+    }
+}
+
+/// Every command's help, within the terminal, and with an example where there is something to show.
+#[test]
+fn help_fits_the_terminal() {
+    let folder = folder("help");
+    let help = |arguments: &[&str]| {
+        let output = octaplex_with(&folder, &[("COLUMNS", "80")], &[arguments, &["--help"]].concat());
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{arguments:?}: {text}");
+        text
+    };
+    let commands = help(&[]);
+    for command in ["compare", "attend", "encode", "decode", "score", "info", "bench", "completions", "man"] {
+        assert!(commands.contains(&format!("\n  {command} ")), "{commands}");
+        let text = help(&[command]);
+        assert!(text.contains(&format!("\n  octaplex {command} ")), "{command} has no example: {text}");
+        // Man pages and completions are of the same commands.
+        assert!(succeeds(&folder, &["man", command]).contains(&format!(".SH NAME\noctaplex\\-{command}")));
+    }
+    for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
+        assert!(succeeds(&folder, &["completions", shell]).contains("reconstructed-bits"), "{shell}");
+    }
+    assert!(succeeds(&folder, &["man"]).contains(".TH octaplex"));
+    fails(&folder, &["man", "woman"], &["woman", "compare", "bench"]);
+    fails(&folder, &["completions", "cmd"], &["'cmd'", "bash"]);
+    for line in succeeds(&folder, &["info"]).lines() {
+        assert!(line.chars().count() <= 80, "{line}");
+    }
+}
+
+#[cfg(not(feature = "models"))]
+#[test]
+fn a_command_of_a_missing_feature_says_how_to_get_it() {
+    let folder = folder("missing");
+    for command in ["perplexity", "generate", "needle", "sweep"] {
+        let words = ["--features models", command, "--model x.gguf"];
+        fails(&folder, &[command, "--model", "x.gguf", "--help"], &words);
+    }
+}
+
+#[test]
+fn npy_files_tell_their_width() {
+    let folder = folder("npy");
+    let x = values(5 * 64);
+    std::fs::write(folder.join("x.npy"), npy("<f4", "(5, 64)", &x)).unwrap();
+    write_f32(&folder.join("x.f32"), &x);
+    succeeds(&folder, &["encode", "f32", "x.npy", "x.blocks"]);
+    succeeds(&folder, &["decode", "f32", "--dim", "64", "x.blocks", "y.npy"]);
+    let read = |name: &str| std::fs::read(folder.join(name)).unwrap();
+    let written = read("y.npy");
+    assert!(String::from_utf8_lossy(&written).contains("'shape': (5, 64)"));
+    // It is read again, by the tool as by others.
+    succeeds(&folder, &["encode", "f32", "y.npy", "y.blocks"]);
+    assert!(read("x.blocks") == read("y.blocks") && written.len() == 128 + 5 * 64 * 4);
+    succeeds(&folder, &["score", "f32", "--query", "x.npy", "x.blocks", "s.npy"]);
+    assert!(String::from_utf8_lossy(&read("s.npy")).contains("'shape': (5, 5)"));
+
+    fails(&folder, &["encode", "f32", "x.f32", "out"], &["x.f32", "--dim", ".npy"]);
+    fails(&folder, &["decode", "f32", "x.blocks", "out"], &["x.blocks", "--dim 128"]);
+    fails(&folder, &["encode", "f32", "--dim", "32", "x.npy", "out"], &["[5, 64]", "--dim 32"]);
+    fails(&folder, &["score", "f32", "--query", "x.f32", "x.blocks", "out"], &["x.f32", "--dim"]);
+    assert!(!folder.join("out").exists());
 }

@@ -1,10 +1,11 @@
 //! Where a model's attention gets its keys and values from: a cache of this library, or plain f32.
 
-use super::forward::Shape;
+use super::gguf::first_line;
+use super::shape::Shape;
+use crate::codecs::is_float;
 use crate::failure::{At, Failure, Result};
-use crate::models::gguf::first_line;
 use candle_core::{Device, Tensor};
-use octaplex::{Attend, CodecSpec, KvCache, LayerConfig, Stats};
+use octaplex::{Attend, KvCache, LayerConfig, Stats};
 use std::time::{Duration, Instant};
 
 /// Attention with a memory. Rows are \[heads]\[tokens]\[width], after the rotary embedding.
@@ -65,8 +66,7 @@ impl Cached {
         for layer in self.cache.layers() {
             let (config, stats) = (layer.config(), layer.stats());
             let a_token = config.kv_heads * (config.key_dim + config.value_dim);
-            let is_exact = matches!(config.keys, CodecSpec::F16(_) | CodecSpec::Bf16(_) | CodecSpec::F32(_));
-            let balanced = config.balance && !is_exact;
+            let balanced = config.balance && !is_float(config.keys);
             let aside = if balanced { 2 * config.kv_heads * config.key_dim } else { 0 };
             bytes += stats.bytes.saturating_sub(2 * a_token * stats.exact_tokens + aside);
             values += a_token * stats.paged_tokens;
@@ -91,8 +91,7 @@ impl Cached {
         let config = *layer.config();
         let tokens = keys.len() / (kv_heads * head_dim);
         let closes = tokens >= config.sink_tokens + config.recent_window + config.page;
-        let exact = matches!(config.keys, CodecSpec::F16(_) | CodecSpec::Bf16(_) | CodecSpec::F32(_));
-        if !config.balance || exact || layer.next_position() > 0 || !closes {
+        if !config.balance || is_float(config.keys) || layer.next_position() > 0 || !closes {
             return Ok(());
         }
         let first = 0..tokens.min(CALIBRATION);

@@ -3,24 +3,12 @@
 use super::attention::Attention;
 use super::gguf::{Dense, Gguf, Matrix};
 use super::rope::Rope;
+use super::shape::Shape;
 use super::text::Text;
 use crate::failure::{Result, fail};
 use octaplex::codebook::WIDTHS;
 use rayon::prelude::*;
 use std::path::Path;
-
-/// The sizes of a model.
-#[derive(Clone, Copy)]
-pub(crate) struct Shape {
-    pub(crate) layers: usize,
-    pub(crate) width: usize,
-    pub(crate) heads: usize,
-    pub(crate) kv_heads: usize,
-    pub(crate) head_dim: usize,
-    /// Tokens that it was trained for.
-    pub(crate) context: usize,
-    epsilon: f32,
-}
 
 /// x·Wᵀ + b.
 struct Linear {

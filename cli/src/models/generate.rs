@@ -2,7 +2,8 @@
 
 use super::attention::Cached;
 use super::forward::Model;
-use super::options::{CodecOptions, ModelOptions};
+use super::options::{CodecOptions, Codecs, ModelOptions};
+use crate::console::{Console, wrap};
 use crate::failure::{Result, fail};
 use crate::files;
 use crate::progress::Progress;
@@ -13,9 +14,15 @@ use std::time::{Duration, Instant};
 
 /// What is written where.
 const HELP: &str = "\
-Always the likeliest token, so the same text every time. It goes to standard output as it is written; then
-come its speed and the bytes of the cache as they grew. With --beside-f16 a second cache in f16 takes the
-same tokens in turn, so that both times are of the same minutes: decoding only, the prompt is not in them.";
+Example:
+  octaplex generate --model smollm2.gguf --prompt \"The capital of France is\" \\
+      --v turboquant:bits=3
+
+Always the likeliest token, so the same text every time. It goes to standard
+output as it is written; then come its speed and the bytes of the cache as they
+grew. With --beside-f16 a second cache in f16 takes the same tokens in turn, so
+that both times are of the same minutes: decoding only, the prompt is not in
+them.";
 
 /// Arguments of `generate`.
 #[derive(Args)]
@@ -40,7 +47,7 @@ pub(crate) struct Generate {
     /// A cache in f16 beside this one
     #[arg(long)]
     beside_f16: bool,
-    /// Write speed and bytes as JSON
+    /// Write speed and bytes as JSON; - is standard output, the text then standard error
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -57,7 +64,7 @@ impl Run {
     /// A cache with the prompt in it, and the logits after it.
     fn start(
         arguments: &Generate,
-        codecs: &CodecOptions,
+        codecs: &Codecs,
         model: &Model,
         prompt: &[u32],
     ) -> Result<(Self, Vec<f32>)> {
@@ -97,6 +104,8 @@ pub(crate) fn likeliest(logits: &[f32]) -> u32 {
 const EVERY: usize = 64;
 
 pub(crate) fn run(arguments: &Generate) -> Result<()> {
+    let console = Console::beside(&[arguments.json.as_deref()])?;
+    let codecs = arguments.codecs.codecs()?;
     let model = arguments.model.load()?;
     let prompt = match (&arguments.prompt, &arguments.text, arguments.tokens) {
         (Some(prompt), _, _) => model.text.encode(prompt)?,
@@ -107,13 +116,13 @@ pub(crate) fn run(arguments: &Generate) -> Result<()> {
         fail!("the prompt is empty");
     }
     model.check_context(prompt.len() + arguments.new)?;
-    let (mut main, mut logits) = Run::start(arguments, &arguments.codecs, &model, &prompt)?;
+    let (mut main, mut logits) = Run::start(arguments, &codecs, &model, &prompt)?;
     let mut beside = match arguments.beside_f16 {
-        true => Some(Run::start(arguments, &CodecOptions::f16(), &model, &prompt)?.0),
+        true => Some(Run::start(arguments, &Codecs::f16(), &model, &prompt)?.0),
         false => None,
     };
     if let Some(text) = &arguments.prompt {
-        files::print(text)?;
+        console.say(text)?;
     }
     let mut growth = vec![grown(&main.cache, &model)];
     let (mut written, mut pending) = (0, Vec::new());
@@ -125,7 +134,7 @@ pub(crate) fn run(arguments: &Generate) -> Result<()> {
         pending.push(token);
         let text = model.text.decode(&pending);
         if !text.ends_with('\u{fffd}') {
-            files::print(&text)?;
+            console.say(&text)?;
             pending.clear();
         }
         logits = main.step(&model, token)?;
@@ -140,7 +149,8 @@ pub(crate) fn run(arguments: &Generate) -> Result<()> {
     if written % EVERY != 0 {
         growth.push(grown(&main.cache, &model));
     }
-    finish(arguments, &model, &main, beside.as_ref(), &growth)
+    let text = finish(arguments, &model, &codecs, &main, beside.as_ref(), &growth)?;
+    console.say(&text)
 }
 
 /// Tokens, bytes, and what f16 would take.
@@ -149,19 +159,17 @@ fn grown(cache: &Cached, model: &Model) -> (usize, usize, usize) {
     (stats.tokens / layers, stats.bytes, 2 * stats.values)
 }
 
+/// What it took, for people, and for machines in a file.
 fn finish(
     arguments: &Generate,
     model: &Model,
+    codecs: &Codecs,
     main: &Run,
     beside: Option<&Run>,
     growth: &[(usize, usize, usize)],
-) -> Result<()> {
-    let mut text = format!(
-        "\n\n{}\n{}; {}\n\n    tokens     KV bytes      in f16\n",
-        model.describe(),
-        arguments.codecs.describe(),
-        arguments.model.describe()
-    );
+) -> Result<String> {
+    let about = format!("{}\n{}; {}", model.describe(), codecs.describe(), arguments.model.describe());
+    let mut text = format!("\n\n{}\n\n    tokens     KV bytes      in f16\n", wrap(&about));
     for (tokens, bytes, f16) in growth {
         text += &format!(
             "{tokens:>10} {bytes:>12} {f16:>11}   {:.2} times smaller\n",
@@ -185,12 +193,12 @@ fn finish(
         let rows = growth
             .iter()
             .map(|(tokens, bytes, f16)| json!({"tokens": tokens, "kv_bytes": bytes, "kv_bytes_f16": f16}));
-        let mut json = arguments.model.json(model, &arguments.codecs);
+        let mut json = arguments.model.json_with_run(model, codecs);
         json["growth"] = rows.collect();
         json["written"] = main.whole.len().into();
         json["time"] = times(main);
         json["time_f16"] = beside.map_or(Value::Null, times);
         files::write(path, format!("{json:#}\n").as_bytes())?;
     }
-    files::print(text)
+    Ok(text)
 }

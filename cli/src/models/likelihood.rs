@@ -3,7 +3,8 @@
 use super::attention::{Attention, Cached, Exact};
 use super::forward::Model;
 use super::gguf::Dense;
-use super::options::{CodecOptions, ModelOptions};
+use super::options::{Codecs, ModelOptions};
+use crate::backend::kernels;
 use crate::failure::Result;
 use crate::progress::Progress;
 use octaplex_arch::Backend;
@@ -60,7 +61,7 @@ impl<'a> Reference<'a> {
         progress: &Progress,
     ) -> Result<Self> {
         let windows: Vec<_> = tokens.chunks_exact(tokens.len() / windows).collect();
-        let mut cache = options.cache(model, &CodecOptions::f16(), windows[0].len())?;
+        let mut cache = options.cache(model, &Codecs::f16(), windows[0].len())?;
         progress.about("f16 cache");
         let hidden = run(model, &windows, &mut cache, Cached::clear, progress)?;
         let (kv_bytes, output) = (cache.stats().bytes, model.dense_output()?);
@@ -73,7 +74,7 @@ impl<'a> Reference<'a> {
     }
 
     /// The same text with another cache.
-    pub(crate) fn measure(&self, codecs: &CodecOptions, progress: &Progress) -> Result<Outcome> {
+    pub(crate) fn measure(&self, codecs: &Codecs, progress: &Progress) -> Result<Outcome> {
         let mut cache = self.options.cache(self.model, codecs, self.windows[0].len())?;
         progress.about(&codecs.describe());
         let (hidden, stats);
@@ -113,7 +114,7 @@ impl<'a> Reference<'a> {
 
     /// Every position but a window's last predicts the token after it.
     fn compare(&self, hidden: &[Vec<f32>]) -> Result<Predictions> {
-        let (width, backend) = (self.model.shape.width, crate::kernels(self.options.backend()));
+        let (width, backend) = (self.model.shape.width, kernels(self.options.backend()));
         let mut sum = Predictions::default();
         for ((window, reference), hidden) in self.windows.iter().zip(&self.hidden).zip(hidden) {
             let predicting = (window.len() - 1) * width;

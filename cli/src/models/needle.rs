@@ -3,7 +3,8 @@
 use super::attention::Cached;
 use super::forward::Model;
 use super::generate::likeliest;
-use super::options::{CodecOptions, ModelOptions};
+use super::options::{CodecOptions, Codecs, ModelOptions};
+use crate::console::{Console, wrap};
 use crate::failure::{Result, fail};
 use crate::files;
 use crate::progress::Progress;
@@ -13,10 +14,15 @@ use std::path::PathBuf;
 
 /// How it is done.
 const HELP: &str = "\
-As in the OCTOPUS paper's appendix H: a text with five sentences \"The magic value for NAME is VALUE.\" at depths
-0, 1/4, 1/2, 3/4 and 1, each VALUE eight random letters and digits. After it, the model is asked for each NAME,
-every time from the same cache (a fork), with the other four as distractors. An answer counts if it begins with
-VALUE, exactly.";
+Example:
+  octaplex needle --model qwen.gguf --text wikitext2_raw_test.txt --k trellis \\
+      --v trellis --tokens 2048,4096
+
+As in the OCTOPUS paper's appendix H: a text with five sentences \"The magic
+value for NAME is VALUE.\" at depths 0, 1/4, 1/2, 3/4 and 1, each VALUE eight
+random letters and digits. After it, the model is asked for each NAME, every
+time from the same cache (a fork), with the other four as distractors. An answer
+counts if it begins with VALUE, exactly.";
 
 /// Arguments of `needle`.
 #[derive(Args)]
@@ -41,7 +47,7 @@ pub(crate) struct Needle {
     /// Which random values
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// Write the results as JSON
+    /// Write the results as JSON; - is standard output
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -128,7 +134,9 @@ impl Haystack {
 }
 
 pub(crate) fn run(arguments: &Needle) -> Result<()> {
-    let Needle { model: options, codecs, .. } = arguments;
+    let options = &arguments.model;
+    let console = Console::beside(&[arguments.json.as_deref()])?;
+    let codecs = arguments.codecs.codecs()?;
     let model = options.load()?;
     let longest = arguments.tokens.iter().copied().max().unwrap_or(0);
     if arguments.texts == 0 || arguments.tokens.iter().any(|tokens| *tokens < 256) {
@@ -136,7 +144,7 @@ pub(crate) fn run(arguments: &Needle) -> Result<()> {
     }
     model.check_context(longest)?;
     let text = model.text.of_file(&arguments.text, longest)?;
-    let caches = [CodecOptions::f16(), codecs.clone()];
+    let caches = [Codecs::f16(), codecs];
     let runs = if codecs.is_f16() { &caches[..1] } else { &caches[..] };
     let progress =
         Progress::shown(arguments.tokens.len() * arguments.texts * runs.len() * model.shape.layers);
@@ -156,14 +164,15 @@ pub(crate) fn run(arguments: &Needle) -> Result<()> {
     }
     drop(progress);
     let share = |found: &[bool]| found.iter().filter(|found| **found).count() as f64 / found.len() as f64;
-    let mut text = format!(
-        "{}\n{} values in each of {} texts, exact match\n{}; {}\n\n   context   f16 cache  compressed\n",
+    let about = format!(
+        "{}\n{} values in each of {} texts, exact match\n{}; {}",
         model.describe(),
         arguments.needles,
         arguments.texts,
         codecs.describe(),
         options.describe()
     );
+    let mut text = format!("{}\n\n   context   f16 cache  compressed\n", wrap(&about));
     for (tokens, recalls) in &rows {
         let last = recalls.last().map_or(0.0, |recall| share(recall));
         text += &format!("{tokens:>10} {:>11.2} {last:>11.2}\n", share(&recalls[0]));
@@ -173,9 +182,9 @@ pub(crate) fn run(arguments: &Needle) -> Result<()> {
             let recall = recalls.last().map(|recall| share(recall));
             json!({"tokens": tokens, "recall_f16": share(&recalls[0]), "recall": recall, "asked": recalls[0].len()})
         });
-        let mut json = options.json(&model, codecs);
+        let mut json = options.json_with_run(&model, &codecs);
         json["rows"] = rows.collect();
         files::write(path, format!("{json:#}\n").as_bytes())?;
     }
-    files::print(text)
+    console.say(&text)
 }

@@ -2,10 +2,12 @@
 
 use super::attention::Cached;
 use super::forward::Model;
-use crate::compare::{center_name, parse_center, parse_page};
-use crate::failure::{At, Result, parse_spec};
+use crate::codecs::{is_float, parse_spec};
+use crate::failure::{At, Result};
+use crate::keys::{KeyOptions, Keys, center_name, parse_page};
+use crate::provenance;
 use clap::Args;
-use octaplex::{Backend, CacheConfig, Center, CodecSpec, KvCache, LayerConfig};
+use octaplex::{Backend, CacheConfig, CodecSpec, KvCache, LayerConfig};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
@@ -32,25 +34,21 @@ pub(crate) struct ModelOptions {
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     block: Option<u32>,
     /// Instructions to use; `octaplex backends` lists them
-    #[arg(long, value_name = "NAME", value_parser = crate::parse_backend)]
+    #[arg(long, value_name = "NAME", value_parser = crate::backend::parse)]
     backend: Option<Backend>,
 }
 
-/// The codecs of a cache, and what is done to keys before.
-#[derive(Args, Clone)]
+/// The arguments of a cache's codecs.
+#[derive(Args)]
 pub(crate) struct CodecOptions {
     /// Codec of keys
     #[arg(long, value_name = "SPEC", default_value = "turboquant", value_parser = spec)]
-    pub(crate) k: CodecSpec,
+    k: CodecSpec,
     /// Codec of values
     #[arg(long, value_name = "SPEC", default_value = "turboquant", value_parser = spec)]
-    pub(crate) v: CodecSpec,
-    /// Subtract from keys: off, prefix or page
-    #[arg(long, value_name = "WHAT", default_value = "page", value_parser = parse_center)]
-    pub(crate) center: Center,
-    /// Balance the channels of keys
-    #[arg(long)]
-    pub(crate) balance: bool,
+    v: CodecSpec,
+    #[command(flatten)]
+    keys: KeyOptions,
 }
 
 fn spec(text: &str) -> std::result::Result<CodecSpec, String> {
@@ -58,10 +56,24 @@ fn spec(text: &str) -> std::result::Result<CodecSpec, String> {
 }
 
 impl CodecOptions {
+    pub(crate) fn codecs(&self) -> Result<Codecs> {
+        Ok(Codecs { k: self.k, v: self.v, keys: self.keys.keys()? })
+    }
+}
+
+/// The codecs of a cache, and what is done to keys before.
+#[derive(Clone, Copy)]
+pub(crate) struct Codecs {
+    pub(crate) k: CodecSpec,
+    pub(crate) v: CodecSpec,
+    pub(crate) keys: Keys,
+}
+
+impl Codecs {
     /// Nothing compressed.
     pub(crate) fn f16() -> Self {
         let f16 = CodecSpec::F16(Default::default());
-        Self { k: f16, v: f16, center: Center::Off, balance: false }
+        Self { k: f16, v: f16, keys: Keys::RAW }
     }
 
     pub(crate) fn is_f16(&self) -> bool {
@@ -70,15 +82,11 @@ impl CodecOptions {
 
     /// In a line.
     pub(crate) fn describe(&self) -> String {
-        if self.is_f16() {
-            return "keys and values f16".into();
+        match (self.is_f16(), is_float(self.k)) {
+            (true, _) => "keys and values f16".into(),
+            (false, true) => format!("keys {}; values {}", self.k, self.v),
+            (false, false) => format!("keys {}, {}; values {}", self.k, self.keys.describe(), self.v),
         }
-        let balance = if self.balance { ", balanced" } else { "" };
-        let keys = match self.k {
-            CodecSpec::F16(_) | CodecSpec::Bf16(_) | CodecSpec::F32(_) => String::new(),
-            _ => format!(", centre {}{balance}", center_name(self.center)),
-        };
-        format!("keys {}{keys}; values {}", self.k, self.v)
     }
 }
 
@@ -92,7 +100,7 @@ impl ModelOptions {
     }
 
     /// An empty cache for so many tokens.
-    pub(crate) fn cache(&self, model: &Model, codecs: &CodecOptions, tokens: usize) -> Result<Cached> {
+    pub(crate) fn cache(&self, model: &Model, codecs: &Codecs, tokens: usize) -> Result<Cached> {
         let shape = &model.shape;
         let config = CacheConfig {
             layers: shape.layers,
@@ -103,9 +111,8 @@ impl ModelOptions {
                 page: self.page,
                 sink_tokens: self.sinks,
                 recent_window: self.window,
-                center: codecs.center,
-                balance: codecs.balance,
-                max_rollback: 0,
+                center: codecs.keys.center,
+                balance: codecs.keys.balance,
                 ..LayerConfig::new(
                     shape.kv_heads,
                     shape.head_dim,
@@ -128,11 +135,18 @@ impl ModelOptions {
     }
 
     /// What a row of results was measured with.
-    pub(crate) fn json(&self, model: &Model, codecs: &CodecOptions) -> Value {
+    pub(crate) fn json(&self, model: &Model, codecs: &Codecs) -> Value {
         json!({
             "model": model.name, "model_bytes": model.bytes, "k": codecs.k.to_string(), "v": codecs.v.to_string(),
-            "center": center_name(codecs.center), "balance": codecs.balance, "page": self.page,
+            "center": center_name(codecs.keys.center), "balance": codecs.keys.balance, "page": self.page,
             "sinks": self.sinks, "window": self.window, "boundary": self.boundary, "block": self.block,
         })
+    }
+
+    /// The same for a file of its own, which says where it comes from.
+    pub(crate) fn json_with_run(&self, model: &Model, codecs: &Codecs) -> Value {
+        let mut json = self.json(model, codecs);
+        json["run"] = provenance::json(&self.model.display().to_string(), self.backend(), json!({}));
+        json
     }
 }

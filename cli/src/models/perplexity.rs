@@ -3,6 +3,7 @@
 use super::forward::Model;
 use super::likelihood::{Outcome, Reference};
 use super::options::{CodecOptions, ModelOptions};
+use crate::console::{Console, wrap};
 use crate::failure::{Result, fail};
 use crate::files;
 use crate::progress::Progress;
@@ -13,15 +14,23 @@ use std::time::Instant;
 
 /// What the numbers mean.
 const HELP: &str = "\
-The text is cut into windows; each is read from an empty cache, and every token but a window's first is
-predicted from those before it. Keys and values reach attention through the cache alone: what it has
-compressed is what the model reads.
+Example:
+  octaplex perplexity --model smollm2.gguf --text wikitext2_raw_test.txt \\
+      --k trellis --v trellis
+
+The text is cut into windows; each is read from an empty cache, and every token
+but a window's first is predicted from those before it. Keys and values reach
+attention through the cache alone: what it has compressed is what the model
+reads.
 
 perplexity      exp of the mean -ln p(token), nats
-kl_mean, kl_p99 KL divergence of the next token's distribution from that with the f16 cache, nats
-top1_agreement  share of positions where both caches make the same token the likeliest
+kl_mean, kl_p99 KL divergence of the next token's distribution from that with
+                the f16 cache, nats
+top1_agreement  share of positions where both caches make the same token the
+                likeliest
 kv_bytes        of the cache at the end of a window, everything counted
-bits_per_value  of the whole cache; in pages: without the exact tokens, what a long context tends to";
+bits_per_value  of the whole cache; in pages: without the exact tokens, what a
+                long context tends to";
 
 /// Arguments of `perplexity`.
 #[derive(Args)]
@@ -43,7 +52,7 @@ pub(crate) struct Perplexity {
     /// Also run attention in f32, without any cache
     #[arg(long)]
     exact: bool,
-    /// Write the results as JSON
+    /// Write the results as JSON; - is standard output
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -58,7 +67,9 @@ pub(crate) fn check_windows(model: &Model, tokens: usize, windows: usize) -> Res
 }
 
 pub(crate) fn run(arguments: &Perplexity) -> Result<()> {
-    let Perplexity { model: options, codecs, text, tokens, windows, .. } = arguments;
+    let Perplexity { model: options, text, tokens, windows, .. } = arguments;
+    let console = Console::beside(&[arguments.json.as_deref()])?;
+    let codecs = arguments.codecs.codecs()?;
     let start = Instant::now();
     let model = options.load()?;
     check_windows(&model, *tokens, *windows)?;
@@ -66,14 +77,14 @@ pub(crate) fn run(arguments: &Perplexity) -> Result<()> {
     let runs = if arguments.exact { 3 } else { 2 };
     let progress = Progress::shown(runs * Reference::steps(&model, *windows));
     let reference = Reference::new(&model, options, &words, *windows, &progress)?;
-    let outcome = reference.measure(codecs, &progress)?;
+    let outcome = reference.measure(&codecs, &progress)?;
     let exact = match arguments.exact {
         true => Some(reference.exact_perplexity(&progress)?),
         false => None,
     };
     drop(progress);
     if let Some(path) = &arguments.json {
-        let mut json = options.json(&model, codecs);
+        let mut json = options.json_with_run(&model, &codecs);
         if let (Some(json), Some(found)) = (json.as_object_mut(), outcome.json().as_object()) {
             json.extend(found.clone());
             json.insert("window_tokens".into(), (*tokens).into());
@@ -91,7 +102,8 @@ pub(crate) fn run(arguments: &Perplexity) -> Result<()> {
     );
     let exact =
         exact.map_or(String::new(), |exact| format!("\nperplexity without a cache, in f32: {exact:.4}\n"));
-    files::print(format!("{about}\n\n{}{exact}\n{:.0} s\n", table(&outcome), start.elapsed().as_secs_f64()))
+    let (about, seconds) = (wrap(&about), start.elapsed().as_secs_f64());
+    console.say(&format!("{about}\n\n{}{exact}\n{seconds:.0} s\n", table(&outcome)))
 }
 
 fn table(outcome: &Outcome) -> String {

@@ -1,16 +1,21 @@
 //! `sweep`: many caches on the same text, each row kept as soon as it is there.
 
 mod page;
+mod rows;
 
 use super::likelihood::{Outcome, Reference};
-use super::options::{CodecOptions, ModelOptions};
+use super::options::{Codecs, ModelOptions};
 use super::perplexity::check_windows;
-use crate::failure::{At, Failure, Result, fail, parse_spec};
+use crate::codecs::parse_spec;
+use crate::console::{Console, wrap};
+use crate::failure::{At, Failure, Result, fail};
 use crate::files;
+use crate::keys::Keys;
 use crate::progress::Progress;
-use crate::table::number;
-use clap::{Args, ValueEnum};
+use crate::table::Table;
+use clap::Args;
 use octaplex::Center;
+use rows::{Preparation, Row, cells};
 use serde_json::Value;
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -24,9 +29,14 @@ const DEFAULT_CODECS: &str = "f16; trellis:m=2; trellis; trellis:m=8; turboquant
 
 /// What a sweep is.
 const HELP: &str = "\
-Every codec with every way to prepare keys, on the same windows of the text: see `octaplex perplexity --help` for
-the numbers. The f16 cache runs once. Each result is added to --rows, a file of JSON lines, at once; a sweep that is
-started again skips what it finds there.";
+Example:
+  octaplex sweep --model qwen.gguf --text wikitext2_raw_test.txt \\
+      --codecs \"trellis; turboquant; trellis/trellis:m=2\"
+
+Every codec with every way to prepare keys, on the same windows of the text: see
+`octaplex perplexity --help` for the numbers. The f16 cache runs once. Each
+result is added to --rows, a file of JSON lines, at once; a sweep that is started
+again skips what it finds there.";
 
 /// Arguments of `sweep`.
 #[derive(Args)]
@@ -52,47 +62,16 @@ pub(crate) struct Sweep {
     /// Where rows are kept
     #[arg(long, value_name = "FILE", default_value = "octaplex-sweep.jsonl")]
     rows: PathBuf,
-    /// The page with the plots
-    #[arg(long, value_name = "FILE", default_value = "octaplex-sweep.html")]
-    html: PathBuf,
+    /// The page with the plots [default: octaplex-sweep.html, numbered if there is one]
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     /// One plot of rate and KL over all rows, as a picture
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 }
 
-/// What is done to keys before they are encoded.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Preparation {
-    /// As they are
-    Plain,
-    /// Centred page by page
-    Page,
-    /// Centred page by page, and balanced
-    Balanced,
-}
-
-impl Preparation {
-    const ALL: [Self; 3] = [Self::Plain, Self::Page, Self::Balanced];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Plain => "plain",
-            Self::Page => "page",
-            Self::Balanced => "balanced",
-        }
-    }
-}
-
-/// One cache and what it does.
-struct Row {
-    /// As it was given.
-    codec: String,
-    keys: Preparation,
-    outcome: Outcome,
-}
-
 /// A codec as it was given, and what it means.
-type Case = (String, Preparation, CodecOptions);
+type Case = (String, Preparation, Codecs);
 
 fn cases(sweep: &Sweep) -> Result<Vec<Case>> {
     let mut cases = Vec::new();
@@ -104,7 +83,8 @@ fn cases(sweep: &Sweep) -> Result<Vec<Case>> {
         let (k, v) = (parse_spec(keys)?, parse_spec(values)?);
         for &how in &sweep.keys {
             let center = if how == Preparation::Plain { Center::Off } else { Center::Page };
-            let codecs = CodecOptions { k, v, center, balance: how == Preparation::Balanced };
+            let keys = Keys { center, balance: how == Preparation::Balanced };
+            let codecs = Codecs { k, v, keys };
             if !codecs.is_f16() || how == sweep.keys[0] {
                 cases.push((text.to_owned(), how, codecs));
             }
@@ -118,6 +98,7 @@ fn cases(sweep: &Sweep) -> Result<Vec<Case>> {
 
 pub(crate) fn run(sweep: &Sweep) -> Result<()> {
     let Sweep { model: options, text, tokens, windows, .. } = sweep;
+    let console = Console::beside(&[sweep.html.as_deref(), sweep.svg.as_deref()])?;
     let cases = cases(sweep)?;
     let model = options.load()?;
     check_windows(&model, *tokens, *windows)?;
@@ -172,15 +153,16 @@ pub(crate) fn run(sweep: &Sweep) -> Result<()> {
         text.display(),
         options.describe()
     );
-    files::write(&sweep.html, page::page(&model.name, &about, &rows).as_bytes())?;
+    let page = page::page(&model.name, &about, &rows);
+    let page = files::write_page(sweep.html.as_deref(), "octaplex-sweep", &page)?;
     if let Some(path) = &sweep.svg {
         files::write(path, page::chart(&model.name, &rows).as_bytes())?;
     }
-    files::print(format!(
+    console.say(&format!(
         "{}\nRows: {}\nPage with plots: {}\n",
         table(&about, &rows),
         sweep.rows.display(),
-        sweep.html.display()
+        page.display()
     ))
 }
 
@@ -232,31 +214,16 @@ fn keep(sweep: &Sweep, row: &Value) -> Result<()> {
     file.write_all(format!("{start}{row}\n").as_bytes()).at(&place)
 }
 
-/// The columns of a row after codec and preparation.
-fn cells(outcome: &Outcome) -> [String; 7] {
-    [
-        format!("{:.3}", outcome.bits_per_value),
-        format!("{:.3}", outcome.bits_per_value_pages),
-        format!("{:.3}", outcome.perplexity),
-        format!("{:+.2}%", 100.0 * (outcome.perplexity / outcome.perplexity_f16 - 1.0)),
-        number(outcome.kl_mean),
-        number(outcome.kl_p99),
-        format!("{:.2}%", 100.0 * outcome.top1_agreement),
-    ]
-}
-
-const COLUMNS: [&str; 7] = ["bits", "in pages", "perplexity", "change", "KL mean", "KL p99", "top-1"];
-
+/// Without the columns that are in the page only.
 fn table(about: &str, rows: &[Row]) -> String {
-    let line = |codec: &str, keys: &str, cells: &[String]| {
-        let cells: Vec<_> = cells.iter().map(|cell| format!(" {cell:>10}")).collect();
-        format!("{codec:34} {keys:9}{}\n", cells.concat())
-    };
-    let mut text = format!("{about}\n\n{}", line("CODEC", "KEYS", &COLUMNS.map(str::to_owned)));
+    let columns =
+        [("keys", 9), ("bits", 7), ("pages", 7), ("perpl.", 8), ("change", 9), ("KL", 8), ("KL p99", 7)];
+    let mut table = Table::new("KEYS/VALUES", &columns);
     for row in rows {
-        text += &line(&row.codec, row.keys.name(), &cells(&row.outcome));
+        let [cells @ .., _] = cells(&row.outcome);
+        table.row(&row.codec, false, &[&[row.keys.name().to_owned()], &cells[..]].concat());
     }
-    text
+    format!("{}\n\n{}", wrap(about), table.text())
 }
 
 #[cfg(test)]

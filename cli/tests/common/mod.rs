@@ -12,7 +12,13 @@ pub(crate) fn folder(name: &str) -> PathBuf {
 }
 
 pub(crate) fn octaplex(folder: &Path, arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_octaplex")).current_dir(folder).args(arguments).output().unwrap()
+    octaplex_with(folder, &[], arguments)
+}
+
+/// The same with variables of the environment.
+pub(crate) fn octaplex_with(folder: &Path, variables: &[(&str, &str)], arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_octaplex"));
+    command.current_dir(folder).envs(variables.iter().copied()).args(arguments).output().unwrap()
 }
 
 /// Standard output of a run that must succeed, without anything on standard error.

@@ -1,6 +1,7 @@
 //! The page of a sweep: plots and tables for each way to prepare keys, nothing loaded from elsewhere.
 
-use super::{COLUMNS, Outcome, Preparation, Row, cells};
+use super::rows::{COLUMNS, Preparation, Row, cells};
+use crate::models::likelihood::Outcome;
 use crate::plot::{Chart, Point, SERIES, escape, picture, shape, svg};
 use crate::table::number;
 use std::fmt::Write;

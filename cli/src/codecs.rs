@@ -1,0 +1,62 @@
+//! Specs of the command line, whose errors point at the offending word, and the codecs that they mean.
+
+use crate::failure::{Failure, Result, fail};
+use octaplex::{Backend, CodecSpec, Error, Stream};
+
+/// What `compare` and `bench` run when `--codecs` is not given.
+pub(crate) const DEFAULT_CODECS: &str = "f16; \
+    trellis:m=2; trellis; trellis:m=8; turboquant:bits=2; turboquant:bits=3; turboquant; \
+    turboquant-qjl:bits=4; qjl; octopus; octopus:split=even; octopus-qjl; polarquant:bits=3; polarquant; \
+    hqmq:s=24,r=3; hqmq:secondary=optimised; hqmq:r=6,med=3; tq3_0; tq3_0:variant=3bit; \
+    int:bits=3; int; int:asymmetric=true; int:group=32; int:rotate=true";
+
+/// A codec of some width.
+pub(crate) type Codec = Box<dyn octaplex::Codec>;
+
+/// Parses a spec; the error names the word that is wrong and what is allowed there.
+pub(crate) fn parse_spec(text: &str) -> Result<CodecSpec> {
+    text.parse().map_err(|error| {
+        let word = match error {
+            Error::UnknownCodec { at, .. }
+            | Error::UnknownKey { at, .. }
+            | Error::Value { at, .. }
+            | Error::Conflict { at, .. } => text.get(at..).unwrap_or(""),
+            _ => "",
+        };
+        let word = word.split([',', ':']).next().unwrap_or(word);
+        match word {
+            "" => Failure(format!("spec \"{text}\": {error}")),
+            _ => Failure(format!("spec \"{text}\", at \"{word}\": {error}")),
+        }
+    })
+}
+
+/// Parses `SPEC;SPEC;…`, keeping each as it was written.
+pub(crate) fn parse_specs(text: &str) -> Result<Vec<(String, CodecSpec)>> {
+    let given = text.split(';').map(str::trim).filter(|spec| !spec.is_empty());
+    let specs = given.map(|spec| Ok((spec.to_owned(), parse_spec(spec)?))).collect::<Result<Vec<_>>>()?;
+    if specs.is_empty() {
+        fail!("--codecs \"{text}\": no spec in it; give \"SPEC;SPEC\", for example \"trellis; int:bits=4\"");
+    }
+    Ok(specs)
+}
+
+/// The codec of a spec, which the user wrote as `text`.
+pub(crate) fn build(text: &str, spec: CodecSpec, dim: usize, backend: Backend) -> Result<Codec> {
+    spec.build_dyn(dim, backend, Stream::default()).map_err(|error| match error {
+        Error::Width { .. } => Failure(error.to_string()),
+        error => Failure(format!("{text} at width {dim}: {error}")),
+    })
+}
+
+/// Floats are stored as they are: never centred, never balanced, and nothing is paid for it.
+pub(crate) fn is_float(spec: CodecSpec) -> bool {
+    matches!(spec, CodecSpec::F16(_) | CodecSpec::Bf16(_) | CodecSpec::F32(_))
+}
+
+/// The seed of a spec; 0 where nothing is random.
+pub(crate) fn seed(spec: CodecSpec) -> u64 {
+    let full = spec.full().to_string();
+    let seed = full.split([':', ',']).find_map(|part| part.strip_prefix("seed="));
+    seed.and_then(|seed| seed.parse().ok()).unwrap_or(0)
+}

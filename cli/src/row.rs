@@ -1,0 +1,75 @@
+//! A row of `compare`: a codec in one role, and what became of the vectors.
+
+use crate::codecs::seed;
+use crate::input::role_name;
+use crate::keys::{Keys, center_name};
+use crate::metrics::Metrics;
+use octaplex::{CodecSpec, Role};
+use serde_json::{Value, json};
+
+pub(crate) struct Row {
+    /// The spec as it was given, or a name.
+    pub(crate) codec: String,
+    /// None for what another program decoded.
+    pub(crate) spec: Option<CodecSpec>,
+    pub(crate) role: Role,
+    /// What was done before: nothing to values and to floats.
+    pub(crate) keys: Keys,
+    /// Tokens of a page, where keys are prepared.
+    pub(crate) page: usize,
+    pub(crate) metrics: Metrics,
+    /// KL divergence with raw keys, where `metrics` has that of prepared ones.
+    pub(crate) kl_raw: Option<f64>,
+    pub(crate) dim: usize,
+    /// Nanoseconds a vector; None for what another program decoded.
+    pub(crate) encode_ns: Option<f64>,
+    pub(crate) decode_ns: Option<f64>,
+    pub(crate) score_ns: Option<f64>,
+    pub(crate) accumulate_ns: Option<f64>,
+}
+
+impl Row {
+    /// The error that its role is about: of attention weights or of outputs, and of vectors without queries.
+    pub(crate) fn error(&self) -> f64 {
+        match (&self.metrics.attention, self.role) {
+            (None, _) => self.metrics.distortion,
+            (Some(attention), Role::Keys) => attention.kl,
+            (Some(attention), Role::Values) => attention.output_error,
+        }
+    }
+
+    /// Whether no other row of the same role has as few bits and as small an error.
+    pub(crate) fn leads(&self, rows: &[Self]) -> bool {
+        let of = |row: &Self| (row.metrics.bits_per_value, row.error());
+        let (bits, error) = of(self);
+        !rows.iter().filter(|row| row.role == self.role).any(|row| {
+            let other = of(row);
+            other.0 <= bits && other.1 <= error && other != (bits, error)
+        })
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        let (metrics, attention) = (&self.metrics, self.metrics.attention.as_ref());
+        json!({
+            "codec": self.codec,
+            "role": role_name(self.role),
+            "bits_per_value": metrics.bits_per_value,
+            "distortion": metrics.distortion,
+            "cosine": metrics.cosine,
+            "score_error": attention.map(|attention| attention.score_error),
+            "attention_kl": attention.map(|attention| attention.kl),
+            "attention_kl_raw": self.kl_raw,
+            "output_error": attention.map(|attention| attention.output_error),
+            "encode_ns": self.encode_ns,
+            "decode_ns": self.decode_ns,
+            "score_ns": self.score_ns,
+            "accumulate_ns": self.accumulate_ns,
+            "dim": self.dim,
+            "center": center_name(self.keys.center),
+            "page": self.page,
+            "balance": self.keys.balance,
+            "seed": self.spec.map(seed),
+            "stored_bytes": metrics.stored_bytes,
+        })
+    }
+}

@@ -1,0 +1,138 @@
+//! Vectors of a head as a cache would hold them: what the tool measures goes through here.
+
+use crate::codecs::{Codec, is_float};
+use crate::keys::Keys;
+use octaplex::{Backend, CodecSpec, Error, LayerConfig, SharedLayer};
+use std::cell::RefCell;
+
+/// Keys whose channels are balanced: the deviations come from so many of the first tokens.
+const BALANCED_FROM: usize = 256;
+
+pub(crate) enum Store<'a> {
+    Blocks {
+        codec: &'a Codec,
+        blocks: Vec<u8>,
+    },
+    /// A layer of one head whose tokens are all in pages, but for those that fill none.
+    Cache {
+        layer: Box<SharedLayer>,
+        scratch: RefCell<Vec<f32>>,
+    },
+    /// What another program decoded, and what it says it stored.
+    Decoded {
+        rows: &'a [f32],
+        dim: usize,
+        bytes: usize,
+    },
+}
+
+impl<'a> Store<'a> {
+    pub(crate) fn new(codec: &'a Codec, rows: &[f32]) -> Result<Self, Error> {
+        Ok(Self::Blocks { codec, blocks: codec.encode_rows(rows)? })
+    }
+
+    /// Keys as a cache stores them, balanced from the first of them and from `queries`; floats as they are.
+    pub(crate) fn cached(
+        (spec, codec): (CodecSpec, &'a Codec),
+        (keys, page): (Keys, usize),
+        rows: &[f32],
+        queries: &[f32],
+        backend: Backend,
+    ) -> Result<Self, Error> {
+        if keys == Keys::RAW || is_float(spec) {
+            return Self::new(codec, rows);
+        }
+        let (dim, tokens) = (codec.dim(), rows.len() / codec.dim());
+        let config = LayerConfig {
+            keys: spec,
+            values: CodecSpec::F16(Default::default()),
+            page,
+            sink_tokens: 0,
+            recent_window: 0,
+            max_rollback: 0,
+            center: keys.center,
+            balance: keys.balance,
+            ..LayerConfig::new(1, dim, tokens.max(page))
+        };
+        let mut layer = Box::new(SharedLayer::on_heap(&config, backend)?);
+        let mut scratch = vec![0.0; config.scratch_len(8)];
+        if keys.balance {
+            layer.calibrate(&rows[..rows.len().min(BALANCED_FROM * dim)], queries)?;
+        }
+        layer.append(rows, rows, &mut scratch)?;
+        Ok(Self::Cache { layer, scratch: RefCell::new(scratch) })
+    }
+
+    /// Everything that the vectors take: blocks, centres, headers of pages, balance.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::Blocks { blocks, .. } => blocks.len(),
+            Self::Cache { layer, .. } => {
+                let (stats, config) = (layer.stats(), layer.config());
+                // The values beside them are f16.
+                stats.bytes - stats.tokens * 2 * config.value_dim
+            }
+            Self::Decoded { bytes, .. } => *bytes,
+        }
+    }
+
+    pub(crate) fn decode(&self) -> Result<Vec<f32>, Error> {
+        match self {
+            Self::Blocks { codec, blocks } => codec.decode_rows(blocks),
+            Self::Cache { layer, .. } => {
+                let dim = layer.config().key_dim;
+                let (mut rows, mut value) = (vec![0.0; layer.tokens() * dim], vec![0.0; dim]);
+                for (token, key) in rows.chunks_exact_mut(dim).enumerate() {
+                    layer.decode(0, token, key, &mut value)?;
+                }
+                Ok(rows)
+            }
+            Self::Decoded { rows, .. } => Ok(rows.to_vec()),
+        }
+    }
+
+    /// \[query]\[token]
+    pub(crate) fn score(&self, queries: &[f32]) -> Result<Vec<f32>, Error> {
+        match self {
+            Self::Blocks { codec, blocks } => codec.score_rows(queries, blocks),
+            Self::Cache { layer, scratch } => {
+                let count = queries.len() / layer.config().key_dim;
+                let mut scores = vec![0.0; count * layer.tokens()];
+                layer.scores(0, queries, &mut scores, &mut scratch.borrow_mut())?;
+                Ok(scores)
+            }
+            Self::Decoded { rows, dim, .. } => {
+                let dot = |(q, k): (&f32, &f32)| f64::from(*q) * f64::from(*k);
+                let score = |query: &[f32], key: &[f32]| query.iter().zip(key).map(dot).sum::<f64>() as f32;
+                let scores = queries
+                    .chunks_exact(*dim)
+                    .flat_map(|query| rows.chunks_exact(*dim).map(move |key| score(query, key)));
+                Ok(scores.collect())
+            }
+        }
+    }
+
+    /// Weights \[output]\[token] to outputs.
+    pub(crate) fn attend(&self, weights: &[f32]) -> Result<Vec<f32>, Error> {
+        match self {
+            Self::Blocks { codec, blocks } => codec.attend_rows(weights, blocks),
+            Self::Cache { layer, scratch } => {
+                let mut outputs = vec![0.0; weights.len() / layer.tokens() * layer.config().value_dim];
+                layer.accumulate(0, weights, &mut outputs, &mut scratch.borrow_mut())?;
+                Ok(outputs)
+            }
+            Self::Decoded { rows, dim, .. } => {
+                let mut outputs = Vec::new();
+                for weights in weights.chunks_exact(rows.len() / dim) {
+                    let mut output = vec![0.0; *dim];
+                    for (weight, row) in weights.iter().zip(rows.chunks_exact(*dim)) {
+                        let add = |(sum, x): (&mut f64, &f32)| *sum += f64::from(*weight) * f64::from(*x);
+                        output.iter_mut().zip(row).for_each(add);
+                    }
+                    outputs.extend(output.into_iter().map(|x| x as f32));
+                }
+                Ok(outputs)
+            }
+        }
+    }
+}
