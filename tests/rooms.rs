@@ -272,6 +272,7 @@ fn every_test_asserts() {
                 "refused",
                 "replay",
                 "are_exact",
+                "lives",
             ];
             assert!(asserts.iter().any(|word| body.contains(word)), "{name}: {function} asserts nothing");
         }

@@ -7,14 +7,6 @@ use crate::common::bits;
 use octaplex::{Attend, Backend, KvCache, LayerConfig};
 
 const DIM: usize = 32;
-const KINDS: [[&str; 2]; 6] = [
-    ["turboquant", "trellis:m=2"],
-    ["octopus", "int:bits=3"],
-    ["polarquant:bits=3", "hqmq:s=24,r=3,med=2"],
-    ["turboquant-qjl:bits=3", "tq3_0"],
-    ["qjl", "additive"],
-    ["octopus-qjl", "bf16"],
-];
 
 /// 0, ±1, ±2 … sevenths: every row differs.
 fn rows(count: usize) -> Vec<f32> {
@@ -28,32 +20,59 @@ fn attend(cache: &mut KvCache) -> Vec<u32> {
     bits(&output)
 }
 
-#[test]
-fn a_cache_lives() {
-    for [keys, values] in KINDS {
-        let mut config = LayerConfig::new(1, DIM, 80);
-        (config.keys, config.values) = (keys.parse().unwrap(), values.parse().unwrap());
-        (config.sink_tokens, config.recent_window) = (1, 4);
-        let mut cache = KvCache::new([config], Backend::detect()).unwrap();
-        // A page closes within this; its keys and values are then compressed.
-        cache.append(0, &rows(72), &rows(72)).unwrap();
-        let before = attend(&mut cache);
+fn lives(keys: &str, values: &str) {
+    let mut config = LayerConfig::new(1, DIM, 80);
+    (config.keys, config.values) = (keys.parse().unwrap(), values.parse().unwrap());
+    (config.sink_tokens, config.recent_window) = (1, 4);
+    let mut cache = KvCache::new([config], Backend::detect()).unwrap();
+    // A page closes within this; its keys and values are then compressed.
+    cache.append(0, &rows(72), &rows(72)).unwrap();
+    let before = attend(&mut cache);
 
-        let fork = cache.fork();
-        cache.append(0, &rows(2), &rows(2)).unwrap();
-        assert_ne!(attend(&mut cache), before, "{keys}: two more tokens");
-        cache.truncate(72).unwrap();
-        assert_eq!(attend(&mut cache), before, "{keys}: without them again");
+    let fork = cache.fork();
+    cache.append(0, &rows(2), &rows(2)).unwrap();
+    assert_ne!(attend(&mut cache), before, "{keys}: two more tokens");
+    cache.truncate(72).unwrap();
+    assert_eq!(attend(&mut cache), before, "{keys}: without them again");
 
-        let mut bytes = fork.save();
-        let mut loaded = KvCache::load(&bytes, Backend::detect()).unwrap();
-        assert_eq!(attend(&mut loaded), before, "{keys}: after saving and loading");
-        for damaged in (0..bytes.len()).step_by(bytes.len() / 5) {
-            bytes[damaged] ^= 0x40;
-            assert!(KvCache::load(&bytes, Backend::detect()).is_err(), "{keys}: byte {damaged}");
-            assert!(KvCache::load(&bytes[..damaged], Backend::detect()).is_err(), "{keys}: cut at {damaged}");
-            bytes[damaged] ^= 0x40;
-        }
-        assert_eq!(cache.evict(0..80), 64, "{keys}: the page goes");
+    let mut bytes = fork.save();
+    let mut loaded = KvCache::load(&bytes, Backend::detect()).unwrap();
+    assert_eq!(attend(&mut loaded), before, "{keys}: after saving and loading");
+    for damaged in (0..bytes.len()).step_by(bytes.len() / 5) {
+        bytes[damaged] ^= 0x40;
+        assert!(KvCache::load(&bytes, Backend::detect()).is_err(), "{keys}: byte {damaged}");
+        assert!(KvCache::load(&bytes[..damaged], Backend::detect()).is_err(), "{keys}: cut at {damaged}");
+        bytes[damaged] ^= 0x40;
     }
+    assert_eq!(cache.evict(0..80), 64, "{keys}: the page goes");
+}
+
+#[test]
+fn codes_and_paths() {
+    lives("turboquant", "trellis:m=2");
+}
+
+#[test]
+fn triplets_and_integers() {
+    lives("octopus", "int:bits=3");
+}
+
+#[test]
+fn angles_and_chunks_with_outliers() {
+    lives("polarquant:bits=3", "hqmq:s=24,r=3,med=2");
+}
+
+#[test]
+fn residuals_and_blocks() {
+    lives("turboquant-qjl:bits=3", "tq3_0");
+}
+
+#[test]
+fn signs_and_sums_of_directions() {
+    lives("qjl", "additive");
+}
+
+#[test]
+fn two_norms_and_floats() {
+    lives("octopus-qjl", "bf16");
 }
