@@ -51,6 +51,9 @@ fn perplexities_equal_the_oracles() {
         assert!((number("perplexity_f16") / exact - 1.0).abs() < 1e-3, "{architecture}: {exact}, {json}");
         assert!((number("perplexity") / exact - 1.0).abs() < 0.05, "{architecture}: {exact}, {json}");
         assert!(number("kl_mean") > 0.0 && number("kl_mean") < number("kl_p99"), "{json}");
+        // Positions 0 to 130 of a window see exact tokens only: 4 sinks and 127 of the window, and differ in nothing.
+        let paged = number("kl_paged") * f64::from(299 - 131);
+        assert!((paged / (number("kl_mean") * 299.0) - 1.0).abs() < 1e-9, "{json}");
         assert!(number("top1_agreement") > 0.8 && number("top1_agreement") <= 1.0, "{json}");
         assert_eq!(number("tokens"), 598.0);
         // 300 tokens, two layers, two heads of 32, keys and values in 2 bytes; 3 pages a layer with a header of 16 bytes.

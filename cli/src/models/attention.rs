@@ -84,6 +84,18 @@ impl Cached {
         if from < first { first } else { first + ((from - first) / config.page + 1) * config.page }
     }
 
+    /// The first position of a prompt whose query reads a page: those before it see exact tokens only.
+    pub(crate) fn first_paged_position(&self) -> usize {
+        let Some(layer) = self.cache.layers().first() else { return 0 };
+        let config = layer.config();
+        let first = config.sink_tokens + config.recent_window + config.page - 1;
+        match self.block {
+            None => first,
+            // All queries of a block see the pages that close with it.
+            Some(block) => (first / block * block).max(config.sink_tokens),
+        }
+    }
+
     /// Decides the balance where the first page closes within this block.
     fn calibrate(&mut self, layer: usize, queries: &[f32], keys: &[f32]) -> Result<()> {
         let Shape { head_dim, kv_heads, .. } = self.shape;

@@ -39,6 +39,8 @@ pub(crate) struct Outcome {
     pub(crate) perplexity: f64,
     pub(crate) perplexity_f16: f64,
     pub(crate) kl_mean: f64,
+    /// The mean over the positions whose queries read pages; the others see exact tokens only. `None` if none does.
+    pub(crate) kl_paged: Option<f64>,
     pub(crate) kl_p99: f64,
     pub(crate) top1_agreement: f64,
     /// At the end of a window.
@@ -87,6 +89,11 @@ impl<'a> Reference<'a> {
             &hidden
         };
         let predictions = self.compare(hidden)?;
+        let first = cache.first_paged_position();
+        let of_windows = predictions.divergences.chunks_exact(self.windows[0].len() - 1);
+        let paged: Vec<_> = of_windows.flat_map(|window| window.iter().skip(first)).collect();
+        let kl_paged = paged.iter().copied().sum::<f64>() / paged.len() as f64;
+        let kl_paged = (!codecs.is_f16() && !paged.is_empty()).then_some(kl_paged);
         let mut divergences = predictions.divergences;
         divergences.sort_by(f64::total_cmp);
         let count = divergences.len();
@@ -95,6 +102,7 @@ impl<'a> Reference<'a> {
             perplexity: (predictions.loss / count as f64).exp(),
             perplexity_f16: (predictions.reference_loss / count as f64).exp(),
             kl_mean: divergences.iter().sum::<f64>() / count as f64,
+            kl_paged,
             kl_p99: divergences[(count * 99).div_ceil(100).max(1) - 1],
             top1_agreement: predictions.agreed as f64 / count as f64,
             kv_bytes: stats.0,
@@ -189,7 +197,7 @@ impl Outcome {
     pub(crate) fn json(&self) -> Value {
         json!({
             "tokens": self.tokens, "perplexity": self.perplexity, "perplexity_f16": self.perplexity_f16,
-            "kl_mean": self.kl_mean, "kl_p99": self.kl_p99, "top1_agreement": self.top1_agreement,
+            "kl_mean": self.kl_mean, "kl_paged": self.kl_paged, "kl_p99": self.kl_p99, "top1_agreement": self.top1_agreement,
             "kv_bytes": self.kv_bytes, "kv_bytes_f16": self.kv_bytes_f16,
             "bits_per_value": self.bits_per_value, "bits_per_value_pages": self.bits_per_value_pages,
         })
@@ -204,6 +212,7 @@ impl Outcome {
             perplexity: number("perplexity")?,
             perplexity_f16: number("perplexity_f16")?,
             kl_mean: number("kl_mean")?,
+            kl_paged: number("kl_paged"),
             kl_p99: number("kl_p99")?,
             top1_agreement: number("top1_agreement")?,
             kv_bytes: count("kv_bytes")?,

@@ -26,6 +26,8 @@ reads.
 perplexity      exp of the mean -ln p(token), nats
 kl_mean, kl_p99 KL divergence of the next token's distribution from that with
                 the f16 cache, nats
+kl_paged        its mean over the positions that read pages: the first ones see
+                exact tokens only, and dilute kl_mean
 top1_agreement  share of positions where both caches make the same token the
                 likeliest
 kv_bytes        of the cache at the end of a window, everything counted
@@ -114,7 +116,7 @@ fn table(outcome: &Outcome) -> String {
          perplexity     {:>12.4} {:>12.4}   {change:+.2}%\n\
          KV bytes       {:>12} {:>12}   {smaller:.2} times smaller\n\
          bits per value {:>12} {:>12.3}   in pages {:.3}\n\
-         KL divergence, nats: mean {:.5}, 99th percentile {:.4}\n\
+         KL divergence, nats: mean {:.5}, 99th percentile {:.4}; mean where pages are read {}\n\
          the same likeliest token: {:.2}% of {} predictions\n",
         outcome.perplexity_f16,
         outcome.perplexity,
@@ -125,6 +127,7 @@ fn table(outcome: &Outcome) -> String {
         outcome.bits_per_value_pages,
         outcome.kl_mean,
         outcome.kl_p99,
+        outcome.kl_paged.map_or("-".into(), |kl| format!("{kl:.5}")),
         100.0 * outcome.top1_agreement,
         outcome.tokens,
     )

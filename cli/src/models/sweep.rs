@@ -217,10 +217,10 @@ fn keep(sweep: &Sweep, row: &Value) -> Result<()> {
 /// Without the columns that are in the page only.
 fn table(about: &str, rows: &[Row]) -> String {
     let columns =
-        [("keys", 9), ("bits", 7), ("pages", 7), ("perpl.", 8), ("change", 9), ("KL", 8), ("KL p99", 7)];
+        [("keys", 9), ("bits", 7), ("pages", 7), ("perpl.", 8), ("change", 9), ("KL", 8), ("KL paged", 8)];
     let mut table = Table::new("KEYS/VALUES", &columns);
     for row in rows {
-        let [cells @ .., _] = cells(&row.outcome);
+        let [cells @ .., _, _] = cells(&row.outcome);
         table.row(&row.codec, false, &[&[row.keys.name().to_owned()], &cells[..]].concat());
     }
     format!("{}\n\n{}", wrap(about), table.text())

@@ -37,18 +37,19 @@ pub(crate) struct Row {
 }
 
 /// The columns of a row after codec and preparation.
-pub(crate) fn cells(outcome: &Outcome) -> [String; 7] {
+pub(crate) fn cells(outcome: &Outcome) -> [String; 8] {
     [
         format!("{:.3}", outcome.bits_per_value),
         format!("{:.3}", outcome.bits_per_value_pages),
         format!("{:.3}", outcome.perplexity),
         format!("{:+.2}%", 100.0 * (outcome.perplexity / outcome.perplexity_f16 - 1.0)),
         number(outcome.kl_mean),
+        outcome.kl_paged.map_or("-".into(), number),
         number(outcome.kl_p99),
         format!("{:.2}%", 100.0 * outcome.top1_agreement),
     ]
 }
 
 /// Their names.
-pub(crate) const COLUMNS: [&str; 7] =
-    ["bits", "in pages", "perplexity", "change", "KL mean", "KL p99", "top-1"];
+pub(crate) const COLUMNS: [&str; 8] =
+    ["bits", "in pages", "perplexity", "change", "KL mean", "KL paged", "KL p99", "top-1"];
