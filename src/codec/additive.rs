@@ -121,7 +121,7 @@ type Books = [[f32; 4]; 128];
 /// O(D·k²) a vector to encode: 50 ms at k = 1024. State: 32·k bytes; without `alloc`, k is at most 64.
 ///
 /// The HQMQ paper's ablation (appendix Q), which says no more than c ≈ c₁\[i] + c₂\[j]: what else there is to it is
-/// this library's reading, in `docs/formats.md`.
+/// this library's reading, in `docs/hqmq.md`.
 ///
 /// ```
 /// use octaplex::{Additive, AdditiveSpec, Backend, Error, Stream};

@@ -294,7 +294,7 @@ impl Spec for OctopusSpec {
 ///
 /// Encoding and decoding are O(D log D), a score O(D) in integers. The method is OCTOPUS (Boss, Voleti, Donné, Vainer,
 /// Algorithm 1) with an f16 norm that carries the least-squares gain, and codebooks from the closed-form marginals;
-/// `docs/formats.md` has every deviation. The true rate is about bits + 1/3 + 16/D bits a value: see
+/// `docs/octopus.md` has every deviation. The true rate is about bits + 1/3 + 16/D bits a value: see
 /// [`CodecSpec::bits_per_value`](crate::CodecSpec::bits_per_value).
 ///
 /// ```
