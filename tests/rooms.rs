@@ -132,7 +132,8 @@ fn arch_knows_shapes() {
         assert!(root().join(format!("arch/{shape}/scalar.rs")).exists(), "{shape} has no specification");
     }
     let manifest = fs::read_to_string(root().join("arch/Cargo.toml")).unwrap();
-    assert!(!manifest.contains("\noctaplex"), "arch/ must not depend on what gives its bytes a meaning");
+    // Its own name is there too: tests ask for its features.
+    assert!(!manifest.contains("\noctaplex "), "arch/ must not depend on what gives its bytes a meaning");
     // Names of shapes and of plain number formats are words of their own.
     let words = ["int", "f16", "bf16", "f32", "trellis"];
     for codec in CodecSpec::all().iter().map(|codec| codec.name).filter(|name| !words.contains(name)) {

@@ -31,7 +31,7 @@ pub(crate) type Check = fn(Backend) -> Outcome;
 /// Every kernel by the name of its method, and its check.
 pub(crate) const KERNELS: &[(&str, Check)] = &[
     ("dot", dot),
-    ("sqrt", sqrt),
+    ("sqrt", softmax::sqrt),
     ("max_abs", max_abs),
     ("min_max", min_max),
     ("rotate", rotate),
@@ -212,27 +212,6 @@ fn dot(backend: Backend) -> Outcome {
             same_outputs(backend, format_args!("{n} values, {style:?}"), 1, |backend, out| {
                 out[0] = backend.dot(&a, &b);
             })?;
-        }
-    }
-    Ok(())
-}
-
-fn sqrt(backend: Backend) -> Outcome {
-    for style in STYLES {
-        let x = Painter::new(&[64]).floats(style, 64);
-        same_outputs(backend, format_args!("{style:?}"), 64, |backend, out| {
-            for (out, x) in out.iter_mut().zip(x.iter()) {
-                *out = backend.sqrt(x.abs());
-            }
-        })?;
-    }
-    // Rounded to nearest: x lies between the squares, exact in f64, of what is halfway to the root's neighbours.
-    for x in [f32::from_bits(1), 9.0f32.next_down(), 9.0, 9.0f32.next_up(), 2.0, f32::MAX] {
-        let root = backend.sqrt(x);
-        let halfway = |neighbour: f32| (f64::from(root) + f64::from(neighbour)) / 2.0;
-        let (below, above) = (halfway(root.next_down()), halfway(root.next_up()));
-        if !(below * below <= x.into() && f64::from(x) <= above * above) {
-            return Err(format!("{root} is not the root of {x}"));
         }
     }
     Ok(())

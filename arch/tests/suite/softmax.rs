@@ -70,3 +70,24 @@ pub(super) fn exp_weights(backend: Backend) -> Outcome {
     }
     Ok(())
 }
+
+pub(crate) fn sqrt(backend: Backend) -> Outcome {
+    for style in STYLES {
+        let x = Painter::new(&[64]).floats(style, 64);
+        same_outputs(backend, format_args!("{style:?}"), 64, |backend, out| {
+            for (out, x) in out.iter_mut().zip(x.iter()) {
+                *out = backend.sqrt(x.abs());
+            }
+        })?;
+    }
+    // Rounded to nearest: x lies between the squares, exact in f64, of what is halfway to the root's neighbours.
+    for x in [f32::from_bits(1), 9.0f32.next_down(), 9.0, 9.0f32.next_up(), 2.0, f32::MAX] {
+        let root = backend.sqrt(x);
+        let halfway = |neighbour: f32| (f64::from(root) + f64::from(neighbour)) / 2.0;
+        let (below, above) = (halfway(root.next_down()), halfway(root.next_up()));
+        if !(below * below <= x.into() && f64::from(x) <= above * above) {
+            return Err(format!("{root} is not the root of {x}"));
+        }
+    }
+    Ok(())
+}
