@@ -4,6 +4,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Isa {
     Scalar,
+    Portable,
     #[cfg(target_arch = "x86_64")]
     Avx2,
     #[cfg(target_arch = "x86_64")]
@@ -44,11 +45,12 @@ const KNOWN: &[Isa] = &[
     Isa::Neon,
     #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
     Isa::Simd128,
+    Isa::Portable,
     Isa::Scalar,
 ];
 
 impl Backend {
-    /// The specification: portable, and always there.
+    /// The specification, always there. Where no vector instructions are, [`detect`](Self::detect) chooses `portable`.
     pub const SCALAR: Self = Self { isa: Isa::Scalar };
 
     /// The fastest backend of this CPU.
@@ -68,11 +70,12 @@ impl Backend {
         Self::available().find(|backend| backend.name() == name)
     }
 
-    /// `scalar`, `avx2`, `avx512`, `neon`, `neon-dotprod` or `simd128`.
+    /// `scalar`, `portable`, `avx2`, `avx512`, `neon`, `neon-dotprod` or `simd128`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self.isa {
             Isa::Scalar => "scalar",
+            Isa::Portable => "portable",
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => "avx2",
             #[cfg(target_arch = "x86_64")]
@@ -90,7 +93,7 @@ impl Backend {
 impl Isa {
     fn is_available(self) -> bool {
         match self {
-            Self::Scalar => true,
+            Self::Scalar | Self::Portable => true,
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => x86_64::has_avx2(),
             #[cfg(target_arch = "x86_64")]

@@ -1,6 +1,6 @@
 //! The cache's speed on one core: attention beside the same function on f16, eight query heads beside one, appending,
 //! and time over length. Everything takes turns, and each number is the fastest of many, so that ratios within a run
-//! are fair. `cargo bench --bench attention`; words after `--` choose sections: attend, page, heads, append, length.
+//! are fair. `cargo bench --bench attention`; words after `--` choose sections: attend, page, heads, append, length, plain.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use octaplex::{Attend, Backend, Center, CodecSpec, KvCache, LayerConfig, SharedLayer, Stream};
@@ -10,7 +10,11 @@ const D: usize = 128;
 
 /// Gaussian numbers enough for timing: sums of twelve uniform ones.
 fn gaussian(count: usize) -> Vec<f32> {
-    let mut state = 1u64;
+    gaussian_from(1, count)
+}
+
+fn gaussian_from(seed: u64, count: usize) -> Vec<f32> {
+    let mut state = seed;
     let mut uniform = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 40) as f32 / (1u64 << 24) as f32
@@ -185,6 +189,87 @@ fn page() {
     }
 }
 
+/// Attention in f32 as one would write it down: a dot product and an exponential a token, then a weighted sum.
+fn plain_attention(
+    queries: &[f32],
+    keys: &[f32],
+    values: &[f32],
+    dim: usize,
+    scores: &mut [f32],
+    output: &mut [f32],
+) {
+    let scale = 1.0 / (dim as f32).sqrt();
+    for (query, output) in queries.chunks_exact(dim).zip(output.chunks_exact_mut(dim)) {
+        let mut max = f32::NEG_INFINITY;
+        for (score, key) in scores.iter_mut().zip(keys.chunks_exact(dim)) {
+            *score = query.iter().zip(key).map(|(q, k)| q * k).sum::<f32>() * scale;
+            max = max.max(*score);
+        }
+        let mut sum = 0.0;
+        output.fill(0.0);
+        for (score, value) in scores.iter().zip(values.chunks_exact(dim)) {
+            let weight = (score - max).exp();
+            sum += weight;
+            output.iter_mut().zip(value).for_each(|(output, value)| *output += weight * value);
+        }
+        output.iter_mut().for_each(|output| *output /= sum);
+    }
+}
+
+/// Where no vector instructions of the library's are: beside plain f32, 2,000 tokens, eight query heads on two.
+fn plain(dim: usize) {
+    const TOKENS: usize = 2000;
+    println!("2,000 tokens, 8 query heads on 2, width {dim}, µs; times the plain f32 loop");
+    let rows: Vec<Vec<f32>> = (0..4).map(|i| gaussian_from(i, TOKENS * dim)).collect();
+    let (queries, mut output) = (gaussian_from(9, 8 * dim), vec![0.0; 8 * dim]);
+    let mut scores = vec![0.0; TOKENS];
+    let mut layers = Vec::new();
+    for spec in [
+        "turboquant:bits=2",
+        "turboquant:bits=3",
+        "turboquant",
+        "turboquant:bits=8",
+        "trellis:m=2",
+        "trellis",
+        "trellis:m=8",
+    ] {
+        for backend in Backend::available().filter(|backend| ["portable", "scalar"].contains(&backend.name()))
+        {
+            let (keys, values): (CodecSpec, CodecSpec) = (spec.parse().unwrap(), spec.parse().unwrap());
+            let config = LayerConfig { keys, values, ..LayerConfig::new(2, dim, TOKENS + 300) };
+            let mut cache = KvCache::new([config], backend).unwrap();
+            cache.append(0, &rows[..2].concat(), &rows[2..].concat()).unwrap();
+            layers.push((spec, backend, cache, Duration::MAX));
+        }
+    }
+    let (mut naive, start) = (Duration::MAX, Instant::now());
+    while start.elapsed().as_secs_f64() < 8.0 {
+        let now = Instant::now();
+        for head in 0..2 {
+            let range = head * 4 * dim..(head + 1) * 4 * dim;
+            let (queries, output) = (&queries[range.clone()], &mut output[range]);
+            plain_attention(queries, &rows[head], &rows[2 + head], dim, &mut scores, output);
+        }
+        naive = naive.min(now.elapsed());
+        std::hint::black_box(&output);
+        for (.., cache, best) in &mut layers {
+            let now = Instant::now();
+            cache.attend(0, &queries, &Attend::default(), &mut output).unwrap();
+            *best = (*best).min(now.elapsed());
+            std::hint::black_box(&output);
+        }
+    }
+    println!("  {:45} {:6.0}", "plain f32", naive.as_nanos() as f64 / 1e3);
+    for (spec, backend, _, best) in layers {
+        let times = best.as_secs_f64() / naive.as_secs_f64();
+        println!(
+            "  {:45} {:6.0}   {times:5.2} times",
+            format!("{spec}, {}", backend.name()),
+            best.as_nanos() as f64 / 1e3
+        );
+    }
+}
+
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
     let wanted = |section: &str| words.is_empty() || words.iter().any(|word| word == section);
@@ -203,5 +288,8 @@ fn main() {
     }
     if wanted("length") {
         length();
+    }
+    if wanted("plain") {
+        [64, 128].into_iter().for_each(plain);
     }
 }
