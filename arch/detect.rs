@@ -152,6 +152,13 @@ mod tests {
         assert_eq!(Backend::named("sse9"), None);
     }
 
+    /// What [`Backend::detect`] chooses where there is nothing better.
+    #[test]
+    fn portable_comes_before_scalar() {
+        let names: Vec<&str> = Backend::available().map(Backend::name).collect();
+        assert!(names.ends_with(&["portable", "scalar"]), "{names:?}");
+    }
+
     #[test]
     fn names_are_distinct() {
         let mut names: Vec<&str> = Backend::available().map(Backend::name).collect();
@@ -163,7 +170,7 @@ mod tests {
     /// `OCTAPLEX_REQUIRE=avx2,avx512` makes a backend's absence an error, so that none is skipped unseen.
     #[test]
     fn required_backends_are_available() {
-        let required = std::env::var("OCTAPLEX_REQUIRE").unwrap_or_else(|_| String::from("scalar"));
+        let required = std::env::var("OCTAPLEX_REQUIRE").unwrap_or_else(|_| String::from("portable,scalar"));
         for name in required.split(',') {
             assert!(
                 Backend::named(name.trim()).is_some(),

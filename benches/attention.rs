@@ -3,6 +3,9 @@
 //! are fair. `cargo bench --bench attention`; words after `--` choose sections: attend, page, heads, append, length, plain.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+#[path = "common/plain.rs"]
+mod plain;
+
 use octaplex::{Attend, Backend, Center, CodecSpec, KvCache, LayerConfig, SharedLayer, Stream};
 use std::time::{Duration, Instant};
 
@@ -189,40 +192,13 @@ fn page() {
     }
 }
 
-/// Attention in f32 as one would write it down: a dot product and an exponential a token, then a weighted sum.
-fn plain_attention(
-    queries: &[f32],
-    keys: &[f32],
-    values: &[f32],
-    dim: usize,
-    scores: &mut [f32],
-    output: &mut [f32],
-) {
-    let scale = 1.0 / (dim as f32).sqrt();
-    for (query, output) in queries.chunks_exact(dim).zip(output.chunks_exact_mut(dim)) {
-        let mut max = f32::NEG_INFINITY;
-        for (score, key) in scores.iter_mut().zip(keys.chunks_exact(dim)) {
-            *score = query.iter().zip(key).map(|(q, k)| q * k).sum::<f32>() * scale;
-            max = max.max(*score);
-        }
-        let mut sum = 0.0;
-        output.fill(0.0);
-        for (score, value) in scores.iter().zip(values.chunks_exact(dim)) {
-            let weight = (score - max).exp();
-            sum += weight;
-            output.iter_mut().zip(value).for_each(|(output, value)| *output += weight * value);
-        }
-        output.iter_mut().for_each(|output| *output /= sum);
-    }
-}
-
 /// Where no vector instructions of the library's are: beside plain f32, 2,000 tokens, eight query heads on two.
 fn plain(dim: usize) {
     const TOKENS: usize = 2000;
     println!("2,000 tokens, 8 query heads on 2, width {dim}, µs; times the plain f32 loop");
     let rows: Vec<Vec<f32>> = (0..4).map(|i| gaussian_from(i, TOKENS * dim)).collect();
     let (queries, mut output) = (gaussian_from(9, 8 * dim), vec![0.0; 8 * dim]);
-    let mut scores = vec![0.0; TOKENS];
+    let (scale, mut scores) = (1.0 / (dim as f32).sqrt(), vec![0.0; TOKENS]);
     let mut layers = Vec::new();
     for spec in [
         "turboquant:bits=2",
@@ -248,7 +224,7 @@ fn plain(dim: usize) {
         for head in 0..2 {
             let range = head * 4 * dim..(head + 1) * 4 * dim;
             let (queries, output) = (&queries[range.clone()], &mut output[range]);
-            plain_attention(queries, &rows[head], &rows[2 + head], dim, &mut scores, output);
+            plain::attention(f32::exp, queries, &rows[head], &rows[2 + head], scale, &mut scores, output);
         }
         naive = naive.min(now.elapsed());
         std::hint::black_box(&output);

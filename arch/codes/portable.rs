@@ -4,9 +4,7 @@
 //! Bits are the specification's, because sums are exact integers. A row becomes `i16` centroids once for all queries
 //! that share it, by a table of two or four codes at a time; what is left are products of `i16`.
 
-pub(crate) use super::scalar::{lookup, pack, quantize, unpack};
-
-use super::scalar::{PAGE, finish_sums, quantize_products, weight_limit};
+use super::scalar::{PAGE, finish_sums, quantize_products, unpack, weight_limit};
 use crate::vectors::scalar::row_scale;
 use crate::{IntQuery, MAX_DIM, Packing, Rows};
 
@@ -95,8 +93,8 @@ pub(crate) fn accumulate_rows(
             for start in (0..dim).step_by(COLUMNS) {
                 let width = COLUMNS.min(dim - start);
                 let mut sums = [[0i32; COLUMNS]; QUERIES];
+                let mut centroids = [[0; COLUMNS]; ROWS];
                 for (block, bytes) in page.bytes.chunks(ROWS * page.stride).enumerate() {
-                    let mut centroids = [[0; COLUMNS]; ROWS];
                     for (centroids, row) in centroids.iter_mut().zip(bytes.chunks_exact(page.stride)) {
                         read(row, start, &mut centroids[..width]);
                     }

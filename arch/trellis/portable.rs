@@ -1,7 +1,5 @@
 //! Windowed codebooks in plain Rust; see [`codes::portable`](crate::codes::portable).
 
-pub(crate) use super::scalar::decode_windows;
-
 use super::scalar::scaled_rows;
 use crate::codes::portable::{accumulate_rows, score_rows, word};
 use crate::codes::scalar::{unpack, weight_limit};

@@ -5,8 +5,11 @@
 extern crate alloc;
 
 mod heap;
+#[path = "../../../benches/common/plain.rs"]
+mod plain;
 #[path = "../../../arch/tests/suite/mod.rs"]
 mod suite;
+mod timing;
 #[path = "../../../tests/trellis/backends.rs"]
 mod trellis;
 #[path = "../../../tests/common/vectors.rs"]
