@@ -7,6 +7,7 @@
 use super::scalar::{PAGE, finish_sums, quantize_products, unpack, weight_limit};
 use crate::vectors::scalar::row_scale;
 use crate::{IntQuery, MAX_DIM, Packing, Rows};
+use core::array;
 
 /// Queries that share a pass over the rows.
 const QUERIES: usize = 8;
@@ -14,6 +15,13 @@ const QUERIES: usize = 8;
 /// Coordinates whose sums are kept at a time, and rows that are added to them at a time.
 const COLUMNS: usize = 128;
 const ROWS: usize = 4;
+
+/// Whether two queries share a product, in the halves of an `i64`: where a product of 64 bits takes as long as one of 32,
+/// and there are no vectors.
+const TWINS: bool = cfg!(any(
+    all(target_arch = "wasm32", not(target_feature = "simd128")),
+    all(target_arch = "riscv64", not(target_feature = "v")),
+));
 
 /// score\[query]\[row], as [`scalar::score_codes`](super::scalar::score_codes).
 pub(crate) fn score_codes(
@@ -45,14 +53,35 @@ pub(crate) fn score_rows(
     scores: &mut [f32],
     read: impl Fn(&[u8], &mut [i16]),
 ) {
-    let count = rows.count();
+    let (count, dim) = (rows.count(), rows.dim);
     let mut centroids = [0; MAX_DIM];
-    let centroids = &mut centroids[..rows.dim];
-    for (r, row) in rows.iter().enumerate() {
-        read(row, centroids);
-        let row_scale = row_scale(row);
-        for (q, query) in queries.iter().enumerate() {
-            scores[q * count + r] = (dot(centroids, query.values) as f32 * (query.scale * scale)) * row_scale;
+    let centroids = &mut centroids[..dim];
+    for (queries, scores) in queries.chunks(QUERIES).zip(scores.chunks_mut((QUERIES * count).max(1))) {
+        let mut twins = [[0; MAX_DIM]; if TWINS { QUERIES / 2 } else { 0 }];
+        for (twins, pair) in twins.iter_mut().zip(queries.chunks(2)) {
+            let second = pair.get(1).unwrap_or(&pair[0]);
+            for ((twin, a), b) in twins.iter_mut().zip(pair[0].values).zip(second.values) {
+                *twin = twin_of(*a, *b);
+            }
+        }
+        for (r, row) in rows.iter().enumerate() {
+            read(row, centroids);
+            let mut sums = [0; QUERIES];
+            if TWINS {
+                for (sums, twins) in
+                    sums.as_chunks_mut().0.iter_mut().zip(&twins).take(queries.len().div_ceil(2))
+                {
+                    *sums = dot_twins(centroids, &twins[..dim]);
+                }
+            } else {
+                for (sum, query) in sums.iter_mut().zip(queries) {
+                    *sum = dot(centroids, query.values);
+                }
+            }
+            let row_scale = row_scale(row);
+            for (q, (query, sum)) in queries.iter().zip(sums).enumerate() {
+                scores[q * count + r] = (sum as f32 * (query.scale * scale)) * row_scale;
+            }
         }
     }
 }
@@ -61,6 +90,27 @@ pub(crate) fn score_rows(
 #[inline(always)]
 fn dot(a: &[i16], b: &[i16]) -> i32 {
     a.iter().zip(b).fold(0i32, |sum, (a, b)| sum.wrapping_add(i32::from(*a) * i32::from(*b)))
+}
+
+/// Two integers in one. Sums of their products with a third are the two sums in one, as long as these fit an `i32`.
+#[inline(always)]
+fn twin_of(low: i16, high: i16) -> i64 {
+    (i64::from(high) << 32) + i64::from(low)
+}
+
+/// The two sums.
+#[inline(always)]
+fn parted(sum: i64) -> [i32; 2] {
+    let low = sum as i32;
+    [low, (sum.wrapping_sub(i64::from(low)) >> 32) as i32]
+}
+
+/// Both sums Σ aᵢ·bᵢ, exact.
+#[inline(always)]
+fn dot_twins(a: &[i16], twins: &[i64]) -> [i32; 2] {
+    parted(
+        a.iter().zip(twins).fold(0i64, |sum, (a, twin)| sum.wrapping_add(i64::from(*a).wrapping_mul(*twin))),
+    )
 }
 
 /// Weighted sums of rows of which `read` turns any coordinates, from a multiple of [`COLUMNS`] on, into centroids.
@@ -92,22 +142,34 @@ pub(crate) fn accumulate_rows(
             let queries = acc.len() / dim;
             for start in (0..dim).step_by(COLUMNS) {
                 let width = COLUMNS.min(dim - start);
-                let mut sums = [[0i32; COLUMNS]; QUERIES];
+                let mut sums = [[0i32; COLUMNS]; if TWINS { 0 } else { QUERIES }];
+                let mut twins = [[0i64; COLUMNS]; if TWINS { QUERIES / 2 } else { 0 }];
                 let mut centroids = [[0; COLUMNS]; ROWS];
                 for (block, bytes) in page.bytes.chunks(ROWS * page.stride).enumerate() {
                     for (centroids, row) in centroids.iter_mut().zip(bytes.chunks_exact(page.stride)) {
                         read(row, start, &mut centroids[..width]);
                     }
-                    for (sums, ints) in sums.iter_mut().zip(&ints).take(queries) {
-                        // Rows behind the last have no weight.
-                        let weights: &[i16; ROWS] = &ints.as_chunks().0[block];
-                        add_rows(weights, &centroids, &mut sums[..width]);
+                    // Rows behind the last have no weight.
+                    let weights = |q: usize| -> &[i16; ROWS] { &ints[q].as_chunks().0[block] };
+                    for (q, sums) in sums.iter_mut().enumerate().take(queries) {
+                        add_rows(weights(q), &centroids, &mut sums[..width]);
+                    }
+                    for (pair, sums) in twins.iter_mut().enumerate().take(queries.div_ceil(2)) {
+                        let weights =
+                            array::from_fn(|r| twin_of(weights(2 * pair)[r], weights(2 * pair + 1)[r]));
+                        add_twins(weights, &centroids, &mut sums[..width]);
                     }
                 }
-                for ((sums, unit), acc) in sums.iter().zip(units).zip(acc.chunks_exact_mut(dim)) {
-                    if let Some(unit) = unit {
-                        finish_sums(&sums[..width], unit * scale, &mut acc[start..start + width]);
-                    }
+                for (q, acc) in acc.chunks_exact_mut(dim).enumerate() {
+                    let Some(unit) = units[q] else { continue };
+                    let parts: [i32; COLUMNS];
+                    let sums = if TWINS {
+                        parts = twins[q / 2].map(|twin| parted(twin)[q % 2]);
+                        &parts
+                    } else {
+                        &sums[q]
+                    };
+                    finish_sums(&sums[..width], unit * scale, &mut acc[start..start + width]);
                 }
             }
         }
@@ -122,6 +184,17 @@ fn add_rows(weights: &[i16; ROWS], centroids: &[[i16; COLUMNS]; ROWS], sums: &mu
     for ((((sum, a), b), c), d) in sums.iter_mut().zip(a).zip(b).zip(c).zip(d) {
         let (a, b, c, d) = (i32::from(*a), i32::from(*b), i32::from(*c), i32::from(*d));
         *sum = sum.wrapping_add(a * wa + b * wb + (c * wc + d * wd));
+    }
+}
+
+/// The same for two queries.
+#[inline(always)]
+fn add_twins([wa, wb, wc, wd]: [i64; ROWS], centroids: &[[i16; COLUMNS]; ROWS], sums: &mut [i64]) {
+    let [a, b, c, d] = centroids;
+    let times = |centroid: &i16, weight: i64| i64::from(*centroid).wrapping_mul(weight);
+    for ((((sum, a), b), c), d) in sums.iter_mut().zip(a).zip(b).zip(c).zip(d) {
+        let (ab, cd) = (times(a, wa).wrapping_add(times(b, wb)), times(c, wc).wrapping_add(times(d, wd)));
+        *sum = sum.wrapping_add(ab.wrapping_add(cd));
     }
 }
 
@@ -216,4 +289,34 @@ pub(crate) fn word(bytes: &[u8]) -> u64 {
     let mut word = [0; 8];
     word[..bytes.len()].copy_from_slice(bytes);
     u64::from_le_bytes(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The largest factors of either kind of codebook, in all signs, and sums that nearly fill an `i32`.
+    #[test]
+    fn two_sums_in_one_are_exact() {
+        for (factor, centroid, count) in
+            [(127, 127, 576), (1023, 2047, 576), (32767, 127, 256), (4095, 2047, 256)]
+        {
+            for signs in 0..8 {
+                let sign = |bit: i32| 1 - 2 * (signs >> bit & 1) as i16;
+                let (low, high, centroid) = (factor * sign(0), factor * sign(1), centroid * sign(2));
+                let sums = [low, high].map(|factor| i32::from(factor) * i32::from(centroid) * count as i32);
+                let (centroids, twins) = (std::vec![centroid; count], std::vec![twin_of(low, high); count]);
+                assert_eq!(dot_twins(&centroids, &twins), sums);
+                assert_eq!(
+                    [dot(&centroids, &std::vec![low; count]), dot(&centroids, &std::vec![high; count])],
+                    sums
+                );
+                let mut sum = [0];
+                for _ in 0..count / ROWS {
+                    add_twins([twin_of(low, high); ROWS], &[[centroid; COLUMNS]; ROWS], &mut sum);
+                }
+                assert_eq!(parted(sum[0]), sums);
+            }
+        }
+    }
 }
