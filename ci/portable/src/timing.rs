@@ -34,12 +34,14 @@ pub unsafe extern "C" fn prepare(
     rows_len: usize,
 ) -> *mut Run {
     // SAFETY: the caller's promise.
-    let (text, rows) = unsafe { (slice::from_raw_parts(text, text_len), slice::from_raw_parts(rows, rows_len)) };
+    let (text, rows) =
+        unsafe { (slice::from_raw_parts(text, text_len), slice::from_raw_parts(rows, rows_len)) };
     let rows = floats(rows);
     let (keys, rest) = rows.split_at(HEADS * TOKENS * dim);
     let (values, queries) = rest.split_at(HEADS * TOKENS * dim);
     let cache = str::from_utf8(text).unwrap_or_default().split_once(' ').map(|(codec, backend)| {
-        let backend = Backend::named(backend).ok_or(octaplex::Error::Unsupported { why: "no such backend" })?;
+        let backend =
+            Backend::named(backend).ok_or(octaplex::Error::Unsupported { why: "no such backend" })?;
         let mut config = CacheConfig::new(1, HEADS, dim, TOKENS);
         (config.each.keys, config.each.values) = (codec.parse()?, codec.parse()?);
         let mut cache = KvCache::new(config.layers(), backend)?;
