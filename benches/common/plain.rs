@@ -2,7 +2,7 @@
 
 /// Attention in f32 as one would write it down: a dot product and an exponential a token, then a weighted sum. `scores`
 /// has a value for each token.
-pub fn attention(
+pub(crate) fn attention(
     exp: impl Fn(f32) -> f32,
     queries: &[f32],
     keys: &[f32],

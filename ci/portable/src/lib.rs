@@ -16,6 +16,11 @@ mod trellis;
 #[allow(dead_code)] // other tests take the rest
 mod vectors;
 
+/// Where the test of backends looks for them.
+mod common {
+    pub(crate) use crate::vectors;
+}
+
 use alloc::{boxed::Box, format, string::ToString, vec, vec::Vec};
 use core::panic::PanicInfo;
 use core::slice;
