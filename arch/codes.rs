@@ -5,6 +5,7 @@ pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
 pub(crate) mod layout;
+pub(crate) mod portable;
 pub(crate) mod scalar;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
 #[cfg_attr(target_arch = "x86_64", allow(dead_code, unused_imports, reason = "not all of it runs there"))]
@@ -66,7 +67,7 @@ impl Backend {
         assert!(queries.iter().all(|query| query.values.len() == rows.dim));
         assert_eq!(scores.len(), queries.len() * rows.count());
         dispatch!(
-            self, avx2: avx2, avx512: avx512, registers: dots;
+            self, portable: portable, avx2: avx2, avx512: avx512, registers: dots;
             score_codes(rows: &Rows, centroids: &[i16], scale: f32, queries: &[IntQuery], scores: &mut [f32])
         )
     }
@@ -85,7 +86,7 @@ impl Backend {
         assert_eq!(acc.len() % rows.dim, 0);
         assert_eq!(weights.len(), acc.len() / rows.dim * rows.count());
         dispatch!(
-            self, avx2: avx2, avx512: avx512, registers: wide;
+            self, portable: portable, avx2: avx2, avx512: avx512, registers: wide;
             accumulate_codes(rows: &Rows, centroids: &[i16], scale: f32, weights: &[f32], acc: &mut [f32])
         )
     }

@@ -4,6 +4,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Isa {
     Scalar,
+    Portable,
     #[cfg(target_arch = "x86_64")]
     Avx2,
     #[cfg(target_arch = "x86_64")]
@@ -49,11 +50,12 @@ const KNOWN: &[Isa] = &[
     Isa::Neon,
     #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
     Isa::Simd128,
+    Isa::Portable,
     Isa::Scalar,
 ];
 
 impl Backend {
-    /// The specification: portable, and always there.
+    /// The specification, always there. Where no vector instructions are, [`detect`](Self::detect) chooses `portable`.
     pub const SCALAR: Self = Self { isa: Isa::Scalar };
 
     /// The fastest backend of this CPU.
@@ -73,11 +75,12 @@ impl Backend {
         Self::available().find(|backend| backend.name() == name)
     }
 
-    /// `scalar`, `avx2`, `avx512`, `neon`, `neon-dotprod` or `simd128`; `wide` with the feature of that name.
+    /// `scalar`, `portable`, `avx2`, `avx512`, `neon`, `neon-dotprod` or `simd128`; `wide` with the feature of that name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self.isa {
             Isa::Scalar => "scalar",
+            Isa::Portable => "portable",
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => "avx2",
             #[cfg(target_arch = "x86_64")]
@@ -97,7 +100,7 @@ impl Backend {
 impl Isa {
     fn is_available(self) -> bool {
         match self {
-            Self::Scalar => true,
+            Self::Scalar | Self::Portable => true,
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => x86_64::has_avx2(),
             #[cfg(all(target_arch = "x86_64", feature = "wide"))]
@@ -158,6 +161,13 @@ mod tests {
         assert_eq!(Backend::named("sse9"), None);
     }
 
+    /// What [`Backend::detect`] chooses where there is nothing better.
+    #[test]
+    fn portable_comes_before_scalar() {
+        let names: Vec<&str> = Backend::available().map(Backend::name).collect();
+        assert!(names.ends_with(&["portable", "scalar"]), "{names:?}");
+    }
+
     #[test]
     fn names_are_distinct() {
         let mut names: Vec<&str> = Backend::available().map(Backend::name).collect();
@@ -169,7 +179,7 @@ mod tests {
     /// `OCTAPLEX_REQUIRE=avx2,avx512` makes a backend's absence an error, so that none is skipped unseen.
     #[test]
     fn required_backends_are_available() {
-        let required = std::env::var("OCTAPLEX_REQUIRE").unwrap_or_else(|_| String::from("scalar"));
+        let required = std::env::var("OCTAPLEX_REQUIRE").unwrap_or_else(|_| String::from("portable,scalar"));
         for name in required.split(',') {
             assert!(
                 Backend::named(name.trim()).is_some(),

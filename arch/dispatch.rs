@@ -4,14 +4,24 @@
 ///
 /// `avx2`, `avx512` and `registers` name the text that each runs, a module of the kernel's folder. `scalar`: the
 /// specification, compiled for the instruction set at hand, where LLVM vectorises it as well as intrinsics would.
+/// `portable` is named where plain Rust has a faster text than the specification.
 /// `wide`: the text for registers. `dots`: the same, and once more for ARM's dot products of bytes.
 macro_rules! dispatch {
+    (
+        $backend:expr, portable: $portable:ident, $($others:ident: $text:ident),*;
+        $kernel:ident($($argument:ident: $kind:ty),*) $(-> $result:ty)?
+    ) => {
+        match $backend.isa {
+            Isa::Portable => $portable::$kernel($($argument),*),
+            _ => dispatch!($backend, $($others: $text),*; $kernel($($argument: $kind),*) $(-> $result)?),
+        }
+    };
     (
         $backend:expr, avx2: $avx2:ident, avx512: $avx512:ident, registers: $registers:ident;
         $kernel:ident($($argument:ident: $kind:ty),*) $(-> $result:ty)?
     ) => {
         match $backend.isa {
-            Isa::Scalar => scalar::$kernel($($argument),*),
+            Isa::Scalar | Isa::Portable => scalar::$kernel($($argument),*),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => {
                 #[target_feature(enable = "avx2,fma,f16c")]

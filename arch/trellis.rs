@@ -5,6 +5,7 @@ pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
 pub(crate) mod layout;
+pub(crate) mod portable;
 pub(crate) mod scalar;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
 pub(crate) mod search;
@@ -41,7 +42,7 @@ impl Backend {
         assert!(queries.iter().all(|query| query.values.len() == dim));
         assert_eq!(scores.len(), queries.len() * (bytes.len() / book.row_bytes(dim)));
         dispatch!(
-            self, avx2: avx2, avx512: avx512, registers: dots;
+            self, portable: portable, avx2: avx2, avx512: avx512, registers: dots;
             score_windows(book: &WindowCodebook, dim: usize, bytes: &[u8], scale: f32, queries: &[IntQuery], scores: &mut [f32])
         )
     }
@@ -61,7 +62,7 @@ impl Backend {
         assert_eq!(acc.len() % dim, 0);
         assert_eq!(weights.len(), acc.len() / dim * (bytes.len() / book.row_bytes(dim)));
         dispatch!(
-            self, avx2: avx2, avx512: avx512, registers: wide;
+            self, portable: portable, avx2: avx2, avx512: avx512, registers: wide;
             accumulate_windows(book: &WindowCodebook, dim: usize, bytes: &[u8], scale: f32, weights: &[f32], acc: &mut [f32])
         )
     }

@@ -1,7 +1,10 @@
 //! The cache's speed on one core: attention beside the same function on f16, eight query heads beside one, appending,
 //! and time over length. Everything takes turns, and each number is the fastest of many, so that ratios within a run
-//! are fair. `cargo bench --bench attention`; words after `--` choose sections: attend, page, heads, append, length.
+//! are fair. `cargo bench --bench attention`; words after `--` choose sections: attend, page, heads, append, length, plain.
 #![allow(missing_docs, clippy::unwrap_used)]
+
+#[path = "common/plain.rs"]
+mod plain;
 
 use octaplex::{Attend, Backend, Center, CodecSpec, KvCache, LayerConfig, SharedLayer, Stream};
 use std::time::{Duration, Instant};
@@ -10,7 +13,11 @@ const D: usize = 128;
 
 /// Gaussian numbers enough for timing: sums of twelve uniform ones.
 fn gaussian(count: usize) -> Vec<f32> {
-    let mut state = 1u64;
+    gaussian_from(1, count)
+}
+
+fn gaussian_from(seed: u64, count: usize) -> Vec<f32> {
+    let mut state = seed;
     let mut uniform = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 40) as f32 / (1u64 << 24) as f32
@@ -186,6 +193,60 @@ fn page() {
     }
 }
 
+/// Where no vector instructions of the library's are: beside plain f32, 2,000 tokens, eight query heads on two.
+fn plain(dim: usize) {
+    const TOKENS: usize = 2000;
+    println!("2,000 tokens, 8 query heads on 2, width {dim}, µs; times the plain f32 loop");
+    let rows: Vec<Vec<f32>> = (0..4).map(|i| gaussian_from(i, TOKENS * dim)).collect();
+    let (queries, mut output) = (gaussian_from(9, 8 * dim), vec![0.0; 8 * dim]);
+    let (scale, mut scores) = (1.0 / (dim as f32).sqrt(), vec![0.0; TOKENS]);
+    let mut layers = Vec::new();
+    for spec in [
+        "turboquant:bits=2",
+        "turboquant:bits=3",
+        "turboquant",
+        "turboquant:bits=8",
+        "trellis:m=2",
+        "trellis",
+        "trellis:m=8",
+    ] {
+        for backend in Backend::available().filter(|backend| ["portable", "scalar"].contains(&backend.name()))
+        {
+            let (keys, values): (CodecSpec, CodecSpec) = (spec.parse().unwrap(), spec.parse().unwrap());
+            let config = LayerConfig { keys, values, ..LayerConfig::new(2, dim, TOKENS + 300) };
+            let mut cache = KvCache::new([config], backend).unwrap();
+            cache.append(0, &rows[..2].concat(), &rows[2..].concat()).unwrap();
+            layers.push((spec, backend, cache, Duration::MAX));
+        }
+    }
+    let (mut naive, start) = (Duration::MAX, Instant::now());
+    while start.elapsed().as_secs_f64() < 8.0 {
+        let now = Instant::now();
+        for head in 0..2 {
+            let range = head * 4 * dim..(head + 1) * 4 * dim;
+            let (queries, output) = (&queries[range.clone()], &mut output[range]);
+            plain::attention(f32::exp, queries, &rows[head], &rows[2 + head], scale, &mut scores, output);
+        }
+        naive = naive.min(now.elapsed());
+        std::hint::black_box(&output);
+        for (.., cache, best) in &mut layers {
+            let now = Instant::now();
+            cache.attend(0, &queries, &Attend::default(), &mut output).unwrap();
+            *best = (*best).min(now.elapsed());
+            std::hint::black_box(&output);
+        }
+    }
+    println!("  {:45} {:6.0}", "plain f32", naive.as_nanos() as f64 / 1e3);
+    for (spec, backend, _, best) in layers {
+        let times = best.as_secs_f64() / naive.as_secs_f64();
+        println!(
+            "  {:45} {:6.0}   {times:5.2} times",
+            format!("{spec}, {}", backend.name()),
+            best.as_nanos() as f64 / 1e3
+        );
+    }
+}
+
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
     let wanted = |section: &str| words.is_empty() || words.iter().any(|word| word == section);
@@ -204,5 +265,8 @@ fn main() {
     }
     if wanted("length") {
         length();
+    }
+    if wanted("plain") {
+        [64, 128].into_iter().for_each(plain);
     }
 }

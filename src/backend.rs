@@ -18,10 +18,11 @@ pub(crate) use octaplex_arch::Backend as Kernels;
 pub struct Backend(Kernels);
 
 impl Backend {
-    /// Portable code, on every CPU: what all others equal bit for bit.
+    /// The specification, on every CPU: what all others equal bit for bit. It is written to be read; `portable` is as
+    /// much at home everywhere, and faster.
     pub const SCALAR: Self = Self(Kernels::SCALAR);
 
-    /// The fastest of this CPU. On ARM, dot-product instructions are looked for only with the feature `std`, or where
+    /// The fastest of this CPU; `portable` where the library has none of its instructions. On ARM, dot-product instructions are looked for only with the feature `std`, or where
     /// the build requires them.
     #[must_use]
     pub fn detect() -> Self {
@@ -39,7 +40,7 @@ impl Backend {
         Kernels::named(name).map(Self)
     }
 
-    /// `scalar`, `avx2`, `avx512`, `neon`, `neon-dotprod` or `simd128`.
+    /// `scalar`, `portable`, `avx2`, `avx512`, `neon`, `neon-dotprod` or `simd128`.
     #[must_use]
     pub fn name(self) -> &'static str {
         self.0.name()

@@ -5,15 +5,23 @@
 extern crate alloc;
 
 mod heap;
+#[path = "../../../benches/common/plain.rs"]
+mod plain;
 #[path = "../../../arch/tests/rooms/painted.rs"]
 mod room;
 #[path = "../../../arch/tests/suite/mod.rs"]
 mod suite;
+mod timing;
 #[path = "../../../tests/trellis/backends.rs"]
 mod trellis;
 #[path = "../../../tests/common/vectors.rs"]
 #[allow(dead_code)] // other tests take the rest
 mod vectors;
+
+/// Where the test of backends looks for them.
+mod common {
+    pub(crate) use crate::vectors;
+}
 
 use alloc::{boxed::Box, format, string::ToString, vec, vec::Vec};
 use core::panic::PanicInfo;

@@ -1,0 +1,322 @@
+//! Rows of codes in plain Rust, for CPUs without vector instructions of ours: those that LLVM vectorises for by itself
+//! (SSE2), and those that have none.
+//!
+//! Bits are the specification's, because sums are exact integers. A row becomes `i16` centroids once for all queries
+//! that share it, by a table of two or four codes at a time; what is left are products of `i16`.
+
+use super::scalar::{PAGE, finish_sums, quantize_products, unpack, weight_limit};
+use crate::vectors::scalar::row_scale;
+use crate::{IntQuery, MAX_DIM, Packing, Rows};
+use core::array;
+
+/// Queries that share a pass over the rows.
+const QUERIES: usize = 8;
+
+/// Coordinates whose sums are kept at a time, and rows that are added to them at a time.
+const COLUMNS: usize = 128;
+const ROWS: usize = 4;
+
+/// Whether two queries share a product, in the halves of an `i64`: where a product of 64 bits takes as long as one of 32,
+/// and there are no vectors.
+const TWINS: bool = cfg!(any(
+    all(target_arch = "wasm32", not(target_feature = "simd128")),
+    all(target_arch = "riscv64", not(target_feature = "v")),
+));
+
+/// score\[query]\[row], as [`scalar::score_codes`](super::scalar::score_codes).
+pub(crate) fn score_codes(
+    rows: &Rows,
+    centroids: &[i16],
+    scale: f32,
+    queries: &[IntQuery],
+    scores: &mut [f32],
+) {
+    let book = Book::new(rows.packing, centroids);
+    score_rows(rows, scale, queries, scores, |row, out| book.read(rows, row, 0, out));
+}
+
+/// acc\[query] += Σ weight·row scale·`scale`·centroid, as
+/// [`scalar::accumulate_codes`](super::scalar::accumulate_codes).
+pub(crate) fn accumulate_codes(rows: &Rows, centroids: &[i16], scale: f32, weights: &[f32], acc: &mut [f32]) {
+    let book = Book::new(rows.packing, centroids);
+    accumulate_rows(rows, weight_limit(centroids.len()), scale, weights, acc, |row, start, out| {
+        book.read(rows, row, start, out);
+    });
+}
+
+/// Scores of rows that `read` turns into centroids.
+#[inline(always)]
+pub(crate) fn score_rows(
+    rows: &Rows,
+    scale: f32,
+    queries: &[IntQuery],
+    scores: &mut [f32],
+    read: impl Fn(&[u8], &mut [i16]),
+) {
+    let (count, dim) = (rows.count(), rows.dim);
+    let mut centroids = [0; MAX_DIM];
+    let centroids = &mut centroids[..dim];
+    for (queries, scores) in queries.chunks(QUERIES).zip(scores.chunks_mut((QUERIES * count).max(1))) {
+        let mut twins = [[0; MAX_DIM]; if TWINS { QUERIES / 2 } else { 0 }];
+        for (twins, pair) in twins.iter_mut().zip(queries.chunks(2)) {
+            let second = pair.get(1).unwrap_or(&pair[0]);
+            for ((twin, a), b) in twins.iter_mut().zip(pair[0].values).zip(second.values) {
+                *twin = twin_of(*a, *b);
+            }
+        }
+        for (r, row) in rows.iter().enumerate() {
+            read(row, centroids);
+            let mut sums = [0; QUERIES];
+            if TWINS {
+                for (sums, twins) in
+                    sums.as_chunks_mut().0.iter_mut().zip(&twins).take(queries.len().div_ceil(2))
+                {
+                    *sums = dot_twins(centroids, &twins[..dim]);
+                }
+            } else {
+                for (sum, query) in sums.iter_mut().zip(queries) {
+                    *sum = dot(centroids, query.values);
+                }
+            }
+            let row_scale = row_scale(row);
+            for (q, (query, sum)) in queries.iter().zip(sums).enumerate() {
+                scores[q * count + r] = (sum as f32 * (query.scale * scale)) * row_scale;
+            }
+        }
+    }
+}
+
+/// Σ aᵢ·bᵢ, exact.
+#[inline(always)]
+fn dot(a: &[i16], b: &[i16]) -> i32 {
+    a.iter().zip(b).fold(0i32, |sum, (a, b)| sum.wrapping_add(i32::from(*a) * i32::from(*b)))
+}
+
+/// Two integers in one. Sums of their products with a third are the two sums in one, as long as these fit an `i32`.
+#[inline(always)]
+fn twin_of(low: i16, high: i16) -> i64 {
+    (i64::from(high) << 32) + i64::from(low)
+}
+
+/// The two sums.
+#[inline(always)]
+fn parted(sum: i64) -> [i32; 2] {
+    let low = sum as i32;
+    [low, (sum.wrapping_sub(i64::from(low)) >> 32) as i32]
+}
+
+/// Both sums Σ aᵢ·bᵢ, exact.
+#[inline(always)]
+fn dot_twins(a: &[i16], twins: &[i64]) -> [i32; 2] {
+    parted(
+        a.iter().zip(twins).fold(0i64, |sum, (a, twin)| sum.wrapping_add(i64::from(*a).wrapping_mul(*twin))),
+    )
+}
+
+/// Weighted sums of rows of which `read` turns any coordinates, from a multiple of [`COLUMNS`] on, into centroids.
+#[inline(always)]
+pub(crate) fn accumulate_rows(
+    rows: &Rows,
+    limit: i16,
+    scale: f32,
+    weights: &[f32],
+    acc: &mut [f32],
+    read: impl Fn(&[u8], usize, &mut [i16]),
+) {
+    let (count, dim) = (rows.count(), rows.dim);
+    let batches = weights.chunks((QUERIES * count).max(1)).zip(acc.chunks_mut(QUERIES * dim));
+    for (weights, acc) in batches {
+        for (number, page) in rows.pages(PAGE).enumerate() {
+            let mut ints = [[0; PAGE]; QUERIES];
+            let mut units = [None; QUERIES];
+            let mut scales = [0.0; PAGE];
+            scales.iter_mut().zip(page.iter()).for_each(|(scale, row)| *scale = row_scale(row));
+            for (q, weights) in weights.chunks_exact(count).enumerate() {
+                let weights = &weights[number * PAGE..][..page.count()];
+                let mut products = [0.0; PAGE];
+                for ((product, weight), scale) in products.iter_mut().zip(weights).zip(scales) {
+                    *product = weight * scale;
+                }
+                units[q] = quantize_products(&products[..weights.len()], limit, &mut ints[q]);
+            }
+            let queries = acc.len() / dim;
+            for start in (0..dim).step_by(COLUMNS) {
+                let width = COLUMNS.min(dim - start);
+                let mut sums = [[0i32; COLUMNS]; if TWINS { 0 } else { QUERIES }];
+                let mut twins = [[0i64; COLUMNS]; if TWINS { QUERIES / 2 } else { 0 }];
+                let mut centroids = [[0; COLUMNS]; ROWS];
+                for (block, bytes) in page.bytes.chunks(ROWS * page.stride).enumerate() {
+                    for (centroids, row) in centroids.iter_mut().zip(bytes.chunks_exact(page.stride)) {
+                        read(row, start, &mut centroids[..width]);
+                    }
+                    // Rows behind the last have no weight.
+                    let weights = |q: usize| -> &[i16; ROWS] { &ints[q].as_chunks().0[block] };
+                    for (q, sums) in sums.iter_mut().enumerate().take(queries) {
+                        add_rows(weights(q), &centroids, &mut sums[..width]);
+                    }
+                    for (pair, sums) in twins.iter_mut().enumerate().take(queries.div_ceil(2)) {
+                        let weights =
+                            array::from_fn(|r| twin_of(weights(2 * pair)[r], weights(2 * pair + 1)[r]));
+                        add_twins(weights, &centroids, &mut sums[..width]);
+                    }
+                }
+                for (q, acc) in acc.chunks_exact_mut(dim).enumerate() {
+                    let Some(unit) = units[q] else { continue };
+                    let parts: [i32; COLUMNS];
+                    let sums = if TWINS {
+                        parts = twins[q / 2].map(|twin| parted(twin)[q % 2]);
+                        &parts
+                    } else {
+                        &sums[q]
+                    };
+                    finish_sums(&sums[..width], unit * scale, &mut acc[start..start + width]);
+                }
+            }
+        }
+    }
+}
+
+/// sums += Σ weight·centroids.
+#[inline(always)]
+fn add_rows(weights: &[i16; ROWS], centroids: &[[i16; COLUMNS]; ROWS], sums: &mut [i32]) {
+    let [a, b, c, d] = centroids;
+    let [wa, wb, wc, wd] = weights.map(i32::from);
+    for ((((sum, a), b), c), d) in sums.iter_mut().zip(a).zip(b).zip(c).zip(d) {
+        let (a, b, c, d) = (i32::from(*a), i32::from(*b), i32::from(*c), i32::from(*d));
+        *sum = sum.wrapping_add(a * wa + b * wb + (c * wc + d * wd));
+    }
+}
+
+/// The same for two queries.
+#[inline(always)]
+fn add_twins([wa, wb, wc, wd]: [i64; ROWS], centroids: &[[i16; COLUMNS]; ROWS], sums: &mut [i64]) {
+    let [a, b, c, d] = centroids;
+    let times = |centroid: &i16, weight: i64| i64::from(*centroid).wrapping_mul(weight);
+    for ((((sum, a), b), c), d) in sums.iter_mut().zip(a).zip(b).zip(c).zip(d) {
+        let (ab, cd) = (times(a, wa).wrapping_add(times(b, wb)), times(c, wc).wrapping_add(times(d, wd)));
+        *sum = sum.wrapping_add(ab.wrapping_add(cd));
+    }
+}
+
+/// The centroids of every value that a few neighbouring codes can have, and how codes are packed.
+struct Book<'a> {
+    packing: Packing,
+    centroids: &'a [i16],
+    /// Two codes of up to four bits.
+    pairs: [[i16; 2]; 256],
+}
+
+impl<'a> Book<'a> {
+    fn new(packing: Packing, centroids: &'a [i16]) -> Self {
+        let mut pairs = [[0; 2]; 256];
+        if packing.radix() == 1 && packing.raw_bits() <= 4 {
+            for (pairs, second) in pairs.chunks_exact_mut(centroids.len()).zip(centroids) {
+                for (pair, first) in pairs.iter_mut().zip(centroids) {
+                    *pair = [*first, *second];
+                }
+            }
+        }
+        Self { packing, centroids, pairs }
+    }
+
+    /// The centroids of a row from coordinate `start` on, a multiple of eight.
+    fn read(&self, rows: &Rows, row: &[u8], start: usize, out: &mut [i16]) {
+        let planes = rows.planes(row);
+        match (self.packing.radix(), self.packing.raw_bits()) {
+            (1, 1) => self.read_pairs::<1>(planes, start, out),
+            (1, 2) => self.read_pairs::<2>(planes, start, out),
+            (1, 3) => self.read_pairs::<3>(planes, start, out),
+            (1, 4) => self.read_pairs::<4>(planes, start, out),
+            (1, 5) => self.read_codes::<5>(planes, start, out),
+            (1, 6) => self.read_codes::<6>(planes, start, out),
+            (1, 7) => self.read_codes::<7>(planes, start, out),
+            (1, 8) => self.read_codes::<8>(planes, start, out),
+            _ => {
+                let mut codes = [0; MAX_DIM];
+                unpack(self.packing, planes, &mut codes[..rows.dim]);
+                for (out, code) in out.iter_mut().zip(&codes[start..]) {
+                    *out = self.centroids[usize::from(*code)];
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn read_pairs<const BITS: usize>(&self, planes: &[u8], start: usize, out: &mut [i16]) {
+        eights::<BITS>(planes, start, out, |codes, out| {
+            for (i, pair) in out.as_chunks_mut::<2>().0.iter_mut().enumerate() {
+                *pair = self.pairs[(codes >> (2 * BITS * i)) as usize & ((1 << (2 * BITS)) - 1)];
+            }
+        });
+    }
+
+    #[inline(always)]
+    fn read_codes<const BITS: usize>(&self, planes: &[u8], start: usize, out: &mut [i16]) {
+        let Some(centroids) = self.centroids.get(..1 << BITS) else { return };
+        eights::<BITS>(planes, start, out, |codes, out| {
+            for (i, out) in out.iter_mut().enumerate() {
+                *out = centroids[(codes >> (BITS * i)) as usize & ((1 << BITS) - 1)];
+            }
+        });
+    }
+}
+
+/// Hands out the codes of eight coordinates at a time, the first lowest, from coordinate `start` on, a multiple of
+/// eight.
+#[inline(always)]
+pub(crate) fn eights<const BITS: usize>(
+    plane: &[u8],
+    start: usize,
+    out: &mut [i16],
+    mut read: impl FnMut(u64, &mut [i16; 8]),
+) {
+    let (outs, rest) = out.as_chunks_mut::<8>();
+    let (codes, last) = plane[start / 8 * BITS..].as_chunks::<BITS>();
+    for (out, codes) in outs.iter_mut().zip(codes) {
+        read(word(codes), out);
+    }
+    if !rest.is_empty() {
+        let last = codes.get(outs.len()).map_or(last, |codes| codes);
+        let mut eight = [0; 8];
+        read(word(last), &mut eight);
+        rest.copy_from_slice(&eight[..rest.len()]);
+    }
+}
+
+/// Up to eight bytes as a little-endian integer.
+#[inline(always)]
+pub(crate) fn word(bytes: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    word[..bytes.len()].copy_from_slice(bytes);
+    u64::from_le_bytes(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The largest factors of either kind of codebook, in all signs, and sums that nearly fill an `i32`.
+    #[test]
+    fn two_sums_in_one_are_exact() {
+        for (factor, centroid, count) in
+            [(127, 127, 576), (1023, 2047, 576), (32767, 127, 256), (4095, 2047, 256)]
+        {
+            for signs in 0..8 {
+                let sign = |bit: i32| 1 - 2 * (signs >> bit & 1) as i16;
+                let (low, high, centroid) = (factor * sign(0), factor * sign(1), centroid * sign(2));
+                let sums = [low, high].map(|factor| i32::from(factor) * i32::from(centroid) * count as i32);
+                let (centroids, twins) = (std::vec![centroid; count], std::vec![twin_of(low, high); count]);
+                assert_eq!(dot_twins(&centroids, &twins), sums);
+                assert_eq!(
+                    [dot(&centroids, &std::vec![low; count]), dot(&centroids, &std::vec![high; count])],
+                    sums
+                );
+                let mut sum = [0];
+                for _ in 0..count / ROWS {
+                    add_twins([twin_of(low, high); ROWS], &[[centroid; COLUMNS]; ROWS], &mut sum);
+                }
+                assert_eq!(parted(sum[0]), sums);
+            }
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Windowed codebooks in plain Rust; see [`codes::portable`](crate::codes::portable).
+
+use super::scalar::scaled_rows;
+use crate::codes::portable::{accumulate_rows, score_rows, word};
+use crate::codes::scalar::{unpack, weight_limit};
+use crate::{IntQuery, MAX_DIM, WindowCodebook};
+
+/// score\[query]\[row], as [`scalar::score_windows`](super::scalar::score_windows).
+pub(crate) fn score_windows(
+    book: &WindowCodebook,
+    dim: usize,
+    bytes: &[u8],
+    scale: f32,
+    queries: &[IntQuery],
+    scores: &mut [f32],
+) {
+    let rows = scaled_rows(bytes, book.row_bytes(dim), dim);
+    score_rows(&rows, scale, queries, scores, |row, out| read(book, dim, row, 0, out));
+}
+
+/// acc\[query] += Σ weight·row scale·`scale`·centroid, as
+/// [`scalar::accumulate_windows`](super::scalar::accumulate_windows).
+pub(crate) fn accumulate_windows(
+    book: &WindowCodebook,
+    dim: usize,
+    bytes: &[u8],
+    scale: f32,
+    weights: &[f32],
+    acc: &mut [f32],
+) {
+    let rows = scaled_rows(bytes, book.row_bytes(dim), dim);
+    accumulate_rows(&rows, weight_limit(book.levels()), scale, weights, acc, |row, start, out| {
+        read(book, dim, row, start, out);
+    });
+}
+
+/// The centroids of a row from coordinate `start` on, a multiple of eight.
+fn read(book: &WindowCodebook, dim: usize, row: &[u8], start: usize, out: &mut [i16]) {
+    let (path, planes) = book.planes(dim, row);
+    match book.levels() {
+        1 => read_bits::<0>(book, path, planes, start, out),
+        2 => read_bits::<1>(book, path, planes, start, out),
+        4 => read_bits::<2>(book, path, planes, start, out),
+        8 => read_bits::<3>(book, path, planes, start, out),
+        16 => read_bits::<4>(book, path, planes, start, out),
+        _ => {
+            let mut codes = [0; MAX_DIM];
+            if let Some(packing) = book.packing() {
+                unpack(packing, planes, &mut codes[..dim]);
+            }
+            let codes = codes[start..].as_chunks::<8>().0;
+            eights(book, path, start, out, codes.iter(), |codes, i| {
+                usize::from(codes[i]) << (book.history() + 1)
+            });
+        }
+    }
+}
+
+#[inline(always)]
+fn read_bits<const BITS: usize>(
+    book: &WindowCodebook,
+    path: &[u8],
+    planes: &[u8],
+    start: usize,
+    out: &mut [i16],
+) {
+    let mask = ((1usize << BITS) - 1) << (book.history() + 1);
+    let codes = (start / 8..).map(|i| word(&planes[i * BITS..][..BITS]) << (book.history() + 1));
+    eights(book, path, start, out, codes, |codes, i| (codes >> (BITS * i)) as usize & mask);
+}
+
+/// Eight coordinates at a time: `codes` gives theirs, `code` the one of a coordinate, above the window's bits.
+#[inline(always)]
+fn eights<T>(
+    book: &WindowCodebook,
+    path: &[u8],
+    start: usize,
+    out: &mut [i16],
+    codes: impl Iterator<Item = T>,
+    code: impl Fn(&T, usize) -> usize,
+) {
+    let (history, mask) = (book.history(), book.windows() - 1);
+    let mut before = if start == 0 { 0 } else { path[start / 8 - 1] };
+    for ((out, &byte), codes) in out.as_chunks_mut::<8>().0.iter_mut().zip(&path[start / 8..]).zip(codes) {
+        let bits = (usize::from(byte) << 8 | usize::from(before)) >> (8 - history);
+        before = byte;
+        for (i, out) in out.iter_mut().enumerate() {
+            *out = i16::from(book.centroids()[code(&codes, i) | bits >> i & mask]);
+        }
+    }
+}
