@@ -33,8 +33,8 @@ pub(crate) struct Cached {
     time: Duration,
 }
 
-/// Tokens of the first block whose keys and queries decide the balance, where the first page closes before any query
-/// was seen.
+/// Tokens of a prompt whose keys and queries decide the balance
+/// of a layer.
 const CALIBRATION: usize = 256;
 
 impl Cached {
@@ -96,7 +96,7 @@ impl Cached {
         }
     }
 
-    /// Decides the balance where the first page closes within this block.
+    /// Decides the balance where the first page closes within this prompt, from its first keys and queries.
     fn calibrate(&mut self, layer: usize, queries: &[f32], keys: &[f32]) -> Result<()> {
         let Shape { head_dim, kv_heads, .. } = self.shape;
         let layer = self.cache.layer_mut(layer).at("cache")?;
@@ -137,13 +137,13 @@ impl Attention for Cached {
         let place = format!("cache, layer {layer}");
         let config = *self.cache.layers()[layer].config();
         let before = self.cache.layers()[layer].next_position();
+        self.calibrate(layer, queries, keys)?;
         let mut done = 0;
         while done < tokens {
             let range = done..tokens.min(self.block_end(&config, before + done) - before);
             let count = range.len();
             let queries = cut(queries, tokens, head_dim, range.clone());
             let keys = cut(keys, tokens, head_dim, range.clone());
-            self.calibrate(layer, &queries, &keys)?;
             let values = cut(values, tokens, head_dim, range.clone());
             self.cache.append(layer, &keys, &values).at(&place)?;
             let mut output = vec![0.0; queries.len()];
