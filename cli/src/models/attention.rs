@@ -33,8 +33,7 @@ pub(crate) struct Cached {
     time: Duration,
 }
 
-/// Tokens of a prompt whose keys and queries decide the balance
-/// of a layer.
+/// Tokens of a prompt whose keys and queries decide the balance.
 const CALIBRATION: usize = 256;
 
 impl Cached {
