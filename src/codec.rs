@@ -1,7 +1,10 @@
 //! What every codec does: the trait, the prepared query, and checks that codecs share.
 
 pub(crate) mod additive;
+pub(crate) mod decoded;
 pub(crate) mod float;
+pub(crate) mod fp8;
+pub(crate) mod ggml;
 pub(crate) mod hqmq;
 pub(crate) mod int;
 pub(crate) mod octopus;

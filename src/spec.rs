@@ -152,11 +152,17 @@ pub(crate) fn describe_planes(packing: Packing, dim: usize, line: &mut dyn FnMut
     }
 }
 
-/// Parses `key=value,key=value`, which starts at byte `at` of the spec.
-fn parse_keys<S: Spec>(text: &str, mut at: usize) -> Result<S, Error> {
+/// Parses `key=value,key=value`, which starts at byte `at` of the spec, after the keys that an alias stands for.
+fn parse_keys<S: Spec>(alias: Option<&str>, text: Option<&str>, at: usize) -> Result<S, Error> {
     let mut spec = S::default();
     let mut given = 0u32;
-    for part in text.split(',') {
+    let mut next = at;
+    let own = text.into_iter().flat_map(|text| text.split(',')).map(|part| {
+        let at = next;
+        next += part.len() + 1;
+        (at, part)
+    });
+    for (at, part) in alias.into_iter().flat_map(|keys| keys.split(',')).map(|part| (0, part)).chain(own) {
         let name = part.split('=').next().unwrap_or(part);
         let unknown = Error::UnknownKey { at, codec: S::NAME, allowed: S::KEYS };
         let index = S::KEYS.iter().position(|key| key.name == name).ok_or(unknown)?;
@@ -170,9 +176,8 @@ fn parse_keys<S: Spec>(text: &str, mut at: usize) -> Result<S, Error> {
         }
         spec.set(index, value).ok_or(key.error((at + name.len() + 1).min(at + part.len())))?;
         given |= 1 << index;
-        at += part.len() + 1;
     }
-    Ok(spec.complete(given))
+    Ok(if given == 0 { spec } else { spec.complete(given) })
 }
 
 /// Prints the keys that differ from the default; with `all`, every key that applies.
@@ -252,15 +257,16 @@ macro_rules! codecs {
             type Err = Error;
 
             fn from_str(text: &str) -> Result<Self, Error> {
-                let (name, keys) = match text.split_once(':') {
+                let (given, keys) = match text.split_once(':') {
                     Some((name, keys)) => (name, Some(keys)),
                     None => (text, None),
                 };
+                let (name, alias) = match ALIASES.iter().find(|(alias, ..)| *alias == given) {
+                    Some((_, name, keys)) => (*name, Some(*keys)),
+                    None => (given, None),
+                };
                 $(if name == <$spec as Spec>::NAME {
-                    return Ok(Self::$variant(match keys {
-                        Some(keys) => parse_keys(keys, name.len() + 1)?,
-                        None => Default::default(),
-                    }));
+                    return Ok(Self::$variant(parse_keys(alias, keys, given.len() + 1)?));
                 })*
                 Err(Error::UnknownCodec { at: 0 })
             }
@@ -331,7 +337,23 @@ macro_rules! codecs {
     };
 }
 
+/// Other names: (name, codec, keys). They take that codec's other keys as well.
+const ALIASES: &[(&str, &str, &str)] = &[("int8", "int", "bits=8")];
+
 impl CodecSpec {
+    /// Names for specs that people know under them: (name, codec, keys).
+    ///
+    /// ```
+    /// use octaplex::CodecSpec;
+    /// assert!(CodecSpec::aliases().contains(&("int8", "int", "bits=8")));
+    /// assert_eq!("int8:group=32".parse::<CodecSpec>()?, "int:bits=8,group=32".parse()?);
+    /// # Ok::<(), octaplex::Error>(())
+    /// ```
+    #[must_use]
+    pub const fn aliases() -> &'static [(&'static str, &'static str, &'static str)] {
+        ALIASES
+    }
+
     /// Every codec's name, summary and keys.
     #[must_use]
     pub const fn all() -> &'static [CodecInfo] {
@@ -401,6 +423,16 @@ codecs! {
     Additive: codec::additive::AdditiveSpec => codec::additive::Additive<D>;
     /// Plain integers with a scale for each token or group.
     Int: codec::int::IntSpec => codec::int::Int<D>;
+    /// ggml's block of 8-bit integers.
+    Q8_0: codec::ggml::Q8_0Spec => codec::ggml::Ggml<D>;
+    /// ggml's block of 5-bit integers.
+    Q5_0: codec::ggml::Q5_0Spec => codec::ggml::Ggml<D>;
+    /// ggml's block of 4-bit integers.
+    Q4_0: codec::ggml::Q4_0Spec => codec::ggml::Ggml<D>;
+    /// ggml's block of 16 uneven levels.
+    Iq4Nl: codec::ggml::Iq4NlSpec => codec::ggml::Ggml<D>;
+    /// 8-bit floats.
+    Fp8: codec::fp8::Fp8Spec => codec::fp8::Fp8<D>;
     /// IEEE binary16.
     F16: codec::float::F16Spec => codec::float::FloatRows<D, codec::float::F16Spec>;
     /// bfloat16.

@@ -17,7 +17,13 @@ pub(crate) const DEFAULT_CODECS: &str = "f16; \
     trellis:m=2; trellis; trellis:m=8; turboquant:bits=2; turboquant:bits=3; turboquant; \
     turboquant-qjl:bits=4; qjl; octopus; octopus:split=even; octopus-qjl; polarquant:bits=3; polarquant; \
     hqmq:s=24,r=3; hqmq:secondary=optimised; hqmq:r=6,med=3; tq3_0; tq3_0:variant=3bit; \
-    int:bits=3; int; int:asymmetric=true; int:group=32; int:rotate=true";
+    int:bits=3; int; int:asymmetric=true; int:group=32; int:rotate=true; int8; \
+    q8_0; q5_0; q4_0; q4_0:rotate=keys; q4_0:rotate=values; iq4_nl; fp8; fp8:scale=token";
+
+/// Whether a row of the default table is for this role: an engine's rotation of keys is not for values.
+fn is_for(role: Role, spec: &str) -> bool {
+    !spec.ends_with(if role == Role::Keys { "rotate=values" } else { "rotate=keys" })
+}
 
 /// What goes in and what the numbers mean.
 const HELP: &str = "\
@@ -136,12 +142,16 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
         fail!("--balance takes every second query and measures on the others; the file has one");
     }
     let prepared = Keys { center: arguments.center, page: arguments.page, balance: arguments.balance };
-    let mut progress = Progress::shown(2 * specs.len() + 1);
+    let both = |(text, _): &&(String, CodecSpec)| is_for(Role::Keys, text) && is_for(Role::Values, text);
+    let one_role =
+        if arguments.codecs.is_some() { 0 } else { specs.iter().filter(|spec| !both(spec)).count() };
+    let mut progress = Progress::shown(2 * specs.len() - one_role + 1);
     progress.doing("exact attention", 1);
     let exact = Exact::new(&sample);
     let mut rows = Vec::new();
     for role in [Role::Keys, Role::Values] {
-        for (text, spec) in &specs {
+        let shown = |text: &str| arguments.codecs.is_some() || is_for(role, text);
+        for (text, spec) in specs.iter().filter(|(text, _)| shown(text)) {
             progress.doing(&format!("{text}, {}", role_name(role)), 1);
             let codec = build(text, *spec, sample.dim, backend)?;
             let metrics = measure(&sample, exact.as_ref(), role, &*codec, prepared, backend).at(text)?;

@@ -165,6 +165,12 @@ fn info_says_what_the_bytes_are() {
     assert_eq!(parts.iter().map(|part| part["bytes"].as_u64().unwrap()).sum::<u64>(), 34);
     let list = succeeds(&folder, &["info"]);
     assert!(list.contains("turboquant") && list.contains("bits=1..=8"), "{list}");
+    assert!(
+        list.contains("another name of int:bits=8") && list.contains("rotate=none, keys, values"),
+        "{list}"
+    );
+    let list: Value = serde_json::from_str(&succeeds(&folder, &["info", "--json"])).unwrap();
+    assert_eq!(list["aliases"][0], serde_json::json!({"name": "int8", "spec": "int:bits=8"}));
 }
 
 #[test]
