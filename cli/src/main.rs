@@ -9,13 +9,16 @@ mod failure;
 mod files;
 mod info;
 mod input;
+mod labels;
 mod metrics;
 #[cfg(feature = "models")]
 mod models;
 mod npy;
 mod plot;
 mod progress;
+mod rates;
 mod report;
+mod series;
 mod table;
 mod timing;
 
@@ -85,6 +88,8 @@ enum Command {
     },
     /// The instruction sets of this CPU that have kernels
     Backends,
+    /// Draw rate and KL divergence of rows that `sweep --csv` wrote, as a picture
+    Plot(rates::Plot),
     /// Nanoseconds per vector, in cache and in memory, beside an f16 dot product
     Bench(bench::Bench),
     /// A language model reads a text with a compressed cache: perplexity, KL divergence, bytes, beside f16
@@ -163,6 +168,7 @@ fn run(cli: Cli) -> Result<()> {
         Some(Command::Info { spec: Some(spec), dim, json }) => files::print(info::spec(&spec, dim, json)?),
         Some(Command::Info { spec: None, json, .. }) => files::print(info::codecs(json)),
         Some(Command::Backends) => files::print(info::backends()),
+        Some(Command::Plot(plot)) => rates::run(&plot),
         Some(Command::Bench(bench)) => bench::run(&bench),
         #[cfg(feature = "models")]
         Some(Command::Perplexity(perplexity)) => models::perplexity::run(&perplexity),

@@ -8,6 +8,7 @@ use super::perplexity::check_windows;
 use crate::failure::{At, Failure, Result, fail, parse_spec};
 use crate::files;
 use crate::progress::Progress;
+use crate::rates::{self, Rate};
 use crate::table::number;
 use clap::{Args, ValueEnum};
 use octaplex::Center;
@@ -56,9 +57,12 @@ pub(crate) struct Sweep {
     /// The page with the plots
     #[arg(long, value_name = "FILE", default_value = "octaplex-sweep.html")]
     html: PathBuf,
-    /// One plot of rate and KL over all rows, as a picture
+    /// One plot of rate and KL, as a picture
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    /// The rows as CSV, from which `octaplex plot` draws that picture
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
 }
 
 /// What is done to keys before they are encoded.
@@ -175,7 +179,10 @@ pub(crate) fn run(sweep: &Sweep) -> Result<()> {
     );
     files::write(&sweep.html, page::page(&model.name, &about, &rows).as_bytes())?;
     if let Some(path) = &sweep.svg {
-        files::write(path, page::chart(&model.name, &rows).as_bytes())?;
+        files::write(path, rates::chart(&model.name, &rates_of(&rows)).as_bytes())?;
+    }
+    if let Some(path) = &sweep.csv {
+        files::write(path, &rates::write(&rates_of(&rows))?)?;
     }
     files::print(format!(
         "{}\nRows: {}\nPage with plots: {}\n",
@@ -183,6 +190,27 @@ pub(crate) fn run(sweep: &Sweep) -> Result<()> {
         sweep.rows.display(),
         sweep.html.display()
     ))
+}
+
+/// The rows as the pictures and CSV files have them.
+fn rates_of(rows: &[Row]) -> Vec<Rate> {
+    let rate = |row: &Row| {
+        let (keys, values) = row.codec.split_once('/').unwrap_or((&row.codec, &row.codec));
+        let outcome = &row.outcome;
+        Rate {
+            keys: keys.to_owned(),
+            values: values.to_owned(),
+            prepared: row.keys.name().to_owned(),
+            bits: outcome.bits_per_value,
+            bits_in_pages: outcome.bits_per_value_pages,
+            perplexity: outcome.perplexity,
+            perplexity_f16: outcome.perplexity_f16,
+            kl_mean: outcome.kl_mean,
+            kl_p99: outcome.kl_p99,
+            top1: outcome.top1_agreement,
+        }
+    };
+    rows.iter().map(rate).collect()
 }
 
 /// Which text it was: the FNV-1a hash of its tokens.
