@@ -14,7 +14,8 @@ use std::time::Duration;
 
 /// What runs when `--codecs` is not given.
 pub(crate) const DEFAULT_CODECS: &str = "f16; \
-    trellis:m=2; trellis; trellis:m=8; turboquant:bits=2; turboquant:bits=3; turboquant; \
+    trellis:m=2; trellis; trellis:m=8; trellis:m=16; turboquant:bits=2; turboquant:bits=3; turboquant; \
+    turboquant:bits=6; turboquant:bits=8; \
     turboquant-qjl:bits=4; qjl; octopus; octopus:split=even; octopus-qjl; polarquant:bits=3; polarquant; \
     hqmq:s=24,r=3; hqmq:secondary=optimised; hqmq:r=6,med=3; tq3_0; tq3_0:variant=3bit; \
     int:bits=3; int; int:asymmetric=true; int:group=32; int:rotate=true; int8; \

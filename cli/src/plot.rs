@@ -44,7 +44,7 @@ pub(crate) const SERIES: usize = 10;
 
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 620.0;
-const LEFT: f64 = 66.0;
+const LEFT: f64 = 82.0;
 const RIGHT: f64 = 18.0;
 const TOP: f64 = 16.0;
 const BOTTOM: f64 = 56.0;
@@ -173,16 +173,16 @@ pub(crate) fn svg(chart: &Chart) -> String {
         escape(chart.title)
     );
     let mut room = draw_axes(&mut out, chart, &axes);
+    let is_inside = |point: &Point| point.y <= chart.top;
     let front = front(&points);
-    let corners: Vec<_> =
-        points.iter().zip(&front).filter(|(_, is)| **is).map(|(point, _)| at(point)).collect();
-    polyline(&mut out, "front", &corners);
+    let corners = points.iter().zip(&front).filter(|(point, is_front)| **is_front && is_inside(point));
+    polyline(&mut out, "front", &corners.map(|(point, _)| at(point)).collect::<Vec<_>>());
     for (i, point) in points.iter().enumerate() {
         if points[..i].iter().any(|other| is_joined(other, point)) {
             continue;
         }
-        let joined: Vec<_> =
-            points.iter().filter(|other| is_joined(other, point)).map(|other| at(other)).collect();
+        let joined = points.iter().filter(|other| is_joined(other, point) && is_inside(other));
+        let joined: Vec<_> = joined.map(|other| at(other)).collect();
         room.lines.extend(joined.windows(2).flat_map(|ends| between(ends[0], ends[1])));
         polyline(&mut out, &format!("curve c{}{}", point.series % SERIES, hollow(point)), &joined);
     }
@@ -226,8 +226,8 @@ fn polyline(out: &mut String, class: &str, line: &[(f64, f64)]) {
     let _ = writeln!(out, "<polyline class=\"{class}\" points=\"{}\"/>", line.join(" "));
 }
 
-/// The labels of the front's points, large enough for narrow screens, then those of the others as room allows: filled
-/// marks first.
+/// The labels of the front's points, large enough for narrow screens, then those of the others as room allows. Of a
+/// label that a filled and a hollow mark share, the filled one has it.
 fn draw_labels(
     out: &mut String,
     points: &[&Point],
@@ -237,6 +237,8 @@ fn draw_labels(
 ) {
     let mut order: Vec<(&Point, bool)> = points.iter().copied().zip(front.iter().copied()).collect();
     order.sort_by_key(|(point, is_front)| (!is_front, point.hollow));
+    let has_filled = |label: &str| points.iter().any(|other| !other.hollow && other.label == label);
+    order.retain(|(point, is_front)| *is_front || !point.hollow || !has_filled(&point.label));
     for (point, is_front) in order {
         let size = if is_front { NARROW } else { 1.0 };
         let width = (point.label.chars().count() as f64 * LETTER + 4.0) * size;
@@ -313,7 +315,7 @@ fn draw_axes(out: &mut String, chart: &Chart, axes: &Axes) -> Room {
     let _ = writeln!(
         out,
         "<text class=\"axis\" x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>\
-         <text class=\"axis\" transform=\"translate(15 {:.1}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
+         <text class=\"axis\" transform=\"translate(17 {:.1}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
         f64::midpoint(LEFT, right),
         HEIGHT - 9.0,
         escape(chart.x_axis),

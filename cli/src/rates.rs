@@ -13,8 +13,7 @@ use std::path::PathBuf;
 const WIDEST: f64 = 10.0;
 
 /// Axis of the bits that a long context tends to.
-pub(crate) const IN_PAGES: &str =
-    "bits per value in pages, without the exact window: what a long context tends to";
+pub(crate) const IN_PAGES: &str = "bits per value in pages (exact window left out)";
 
 /// One cache and what it does to a model's next-token distribution.
 #[derive(Serialize, Deserialize)]
@@ -44,6 +43,7 @@ impl Rate {
 }
 
 /// The rows as CSV.
+#[cfg(any(test, feature = "models"))]
 pub(crate) fn write(rows: &[Rate]) -> Result<Vec<u8>> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     rows.iter().try_for_each(|row| writer.serialize(row)).map_err(|error| Failure(error.to_string()))?;
@@ -76,7 +76,7 @@ pub(crate) fn chart(model: &str, rows: &[Rate]) -> String {
     let chart = Chart {
         title: model,
         x_axis: IN_PAGES,
-        y_axis: "KL divergence of the next token from the f16 cache, nats",
+        y_axis: "KL divergence of the next token from f16, nats",
         points: points.collect(),
         bound: false,
         level: None,

@@ -147,7 +147,7 @@ impl Spec for Fp8Spec {
     }
 }
 
-/// Rows of 8-bit floats. Scores and outputs are computed on decoded rows, some 30 times slower than those of the codecs
+/// Rows of 8-bit floats. Scores and outputs are computed on decoded rows, some ten times slower than those of the codecs
 /// that have kernels.
 #[derive(Clone, Debug)]
 pub struct Fp8<const D: usize> {

@@ -289,7 +289,7 @@ format!(
 );
 
 /// Rows of ggml's blocks: [`Q8_0Spec`], [`Q5_0Spec`], [`Q4_0Spec`] or [`Iq4NlSpec`]. Exact to ggml's bytes; scores and
-/// outputs are computed on decoded rows, some 30 times slower than those of the codecs that have kernels.
+/// outputs are computed on decoded rows, some ten times slower than those of the codecs that have kernels.
 #[derive(Clone, Debug)]
 pub struct Ggml<const D: usize> {
     kind: BlockType,
