@@ -16,7 +16,7 @@ const MODELS: [(&str, usize, usize, usize); 5] = [
 const PLAIN: [&str; 4] = ["f16", "q8_0", "fp8", "q4_0"];
 
 /// Ours: the whole cache, with sinks, exact window, centres, balance and headers.
-const CACHED: [&str; 4] = ["trellis:m=8", "turboquant", "trellis", "trellis:m=2"];
+const CACHED: [&str; 4] = ["turboquant:bits=6", "trellis:m=8", "trellis", "trellis:m=2"];
 
 const TOKENS: usize = 32_768;
 
@@ -58,29 +58,24 @@ fn the_gigabytes_of_the_page() {
 #[cfg(feature = "alloc")]
 #[test]
 fn a_full_cache_takes_what_the_page_says() {
-    let (heads, width, tokens) = (2, 128, 4 + 64 + 63 * 64);
+    let (heads, width, tokens) = (2, 128, 4 + 64 + 255 * 64);
     let mut config = LayerConfig::new(heads, width, tokens);
     config.balance = true;
     let mut cache = octaplex::KvCache::new([config], octaplex::Backend::detect()).unwrap();
     let rows: Vec<f32> = (0..heads * tokens * width).map(|i| (i * 37 % 101) as f32 / 50.0 - 1.0).collect();
     cache.append(0, &rows, &rows).unwrap();
     let (taken, asked) = (cache.stats().bytes as f64, config.required_bytes() as f64);
-    assert!(taken <= asked && taken > 0.96 * asked, "{taken} of {asked}");
+    assert!(taken <= asked && taken > 0.98 * asked, "{taken} of {asked}");
 }
 
 /// Names that the page speaks of exist.
 #[test]
 fn the_specs_of_the_page_parse() {
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/instead.md")).unwrap();
+    let formats = page.split("\nThe cache.\n").next().unwrap();
     let mut specs = 0;
-    for line in page.lines().filter(|line| line.starts_with("| `")) {
-        let cell = line.split('|').nth(1).unwrap();
-        for spec in cell
-            .split('`')
-            .skip(1)
-            .step_by(2)
-            .filter(|word| !word.contains(['(', '_']) || word.starts_with(['q', 'i']))
-        {
+    for line in formats.lines().filter(|line| line.starts_with("| `")) {
+        for spec in line.split('|').nth(1).unwrap().split('`').skip(1).step_by(2) {
             assert!(spec.parse::<CodecSpec>().is_ok(), "{spec}");
             specs += 1;
         }

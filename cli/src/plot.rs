@@ -470,7 +470,7 @@ mod tests {
         assert!(10f64.powf(axes.y.1) < 31.0 && 10f64.powf(axes.y.0) < 20.0);
         let text = svg(&chart);
         assert!(text.contains(">f16</text>") && text.matches("<path d=").count() == 1, "{text}");
-        assert!(text.contains(">25</text>") && !text.contains("Shannon"), "{text}");
+        assert!(text.contains(">24</text>") && !text.contains("Shannon"), "{text}");
     }
 
     #[test]
