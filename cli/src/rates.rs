@@ -104,7 +104,8 @@ pub(crate) struct Plot {
 }
 
 pub(crate) fn run(plot: &Plot) -> Result<()> {
-    let rows = read(&files::read(&plot.csv)?)?;
+    let rows = read(&files::read(&plot.csv)?)
+        .map_err(|Failure(why)| Failure(format!("{}: {why}", plot.csv.display())))?;
     let name = plot.csv.file_stem().unwrap_or_default().to_string_lossy();
     let picture = chart(&name, &rows);
     if picture.is_empty() {

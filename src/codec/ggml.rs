@@ -207,7 +207,8 @@ impl GgmlRotation {
         }
         // 1/√width: a power of two, times 1/√2 where the width is no square.
         let half = 1.0 / (1_u32 << (width.ilog2() / 2)) as f32;
-        let scale = if width.ilog2() % 2 == 0 { half } else { half * core::f32::consts::FRAC_1_SQRT_2 };
+        let scale =
+            if width.ilog2().is_multiple_of(2) { half } else { half * core::f32::consts::FRAC_1_SQRT_2 };
         for x in x.chunks_exact_mut(width) {
             backend.rotate(x, &NO_SIGNS[..width], scale);
         }
