@@ -108,7 +108,9 @@ fn hostile_bytes_and_values_are_refused() {
     };
     let limit = 288_230_376_151_711_744.0f32 / 448.0;
     scaled(limit, &mut x).unwrap();
-    for scale in [limit.next_up(), f32::INFINITY, f32::NAN, -1.0, -0.0] {
+    scaled(-limit, &mut x).unwrap();
+    assert_eq!(x, [-448.0 * limit; 32], "bytes that the codec does not write, but that mean something");
+    for scale in [limit.next_up(), -limit.next_up(), f32::INFINITY, f32::NAN, -f32::NAN] {
         assert_eq!(scaled(scale, &mut x), Err(Error::Corrupt { block: 0 }), "{scale}");
     }
     let mut block = [0xaa; 32];

@@ -130,7 +130,7 @@ fn inputs() -> Vec<[f32; 32]> {
         for largest in [8.0, -8.0, 16.0, -16.0, 127.0, -127.0] {
             // Multiples of half a step: values on thresholds.
             let mut x: [f32; 32] = std::array::from_fn(|_| (random.below(33) as f32 - 16.0) * 0.5 * step);
-            x[random.below(32) as usize] = largest * step;
+            x[random.below(32)] = largest * step;
             inputs.push(x);
         }
     }
@@ -187,7 +187,7 @@ fn blocks_by_hand() {
 
     // Twice that, from -16: scale 1, codes 0, 2 … 30 and 30, 28 … 0; fifth bits from code 16 on.
     let mut expected = vec![0x00, 0x3c, 0x00, 0xff, 0xff, 0x00];
-    expected.extend((0..16u8).map(|j| (2 * j & 15) | (2 * (15 - j) & 15) << 4));
+    expected.extend((0..16u8).map(|j| ((2 * j) & 15) | ((2 * (15 - j)) & 15) << 4));
     assert_eq!(encode("q5_0", &x.map(|x| 2.0 * x)), expected);
 
     // 127, then -1, -2 …: scale 1.

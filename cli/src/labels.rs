@@ -97,6 +97,7 @@ impl Room {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)] // tests fail by panicking
 mod tests {
     use super::*;
 

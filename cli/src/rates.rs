@@ -115,6 +115,7 @@ pub(crate) fn run(plot: &Plot) -> Result<()> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)] // tests fail by panicking
 mod tests {
     use super::*;
     use std::path::Path;

@@ -114,8 +114,8 @@ impl Fp8Spec {
         let is_sound = |row: &[u8]| {
             let (head, codes) = row.split_at(self.scale_bytes());
             let scale = head.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
-            // Of positive floats, the larger has the larger bits; those of negative ones and NaN are larger still.
-            scale <= (MAX_VALUE / LARGEST).to_bits()
+            // Without the sign, the larger float has the larger bits, and NaN larger ones still.
+            scale & 0x7fff_ffff <= (MAX_VALUE / LARGEST).to_bits()
                 && codes.iter().fold(true, |sound, code| sound & (code & 0x7f != 0x7f))
         };
         match rows.chunks_exact(self.block_bytes(dim)).position(|row| !is_sound(row)) {
@@ -197,15 +197,15 @@ impl<const D: usize> Codec<D> for Fp8<D> {
     }
 
     fn score(&self, queries: &[Query<D>], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
-        self.spec.check(blocks, D)?;
-        decoded::score(self.backend, self.block_bytes(), queries, blocks, scores, |block, x| {
-            self.spec.decode(block, x);
-        })
+        let (check, decode) =
+            (|rows: &[u8]| self.spec.check(rows, D), |row: &[u8], x: &mut [f32]| self.spec.decode(row, x));
+        decoded::score(self.backend, self.block_bytes(), queries, blocks, scores, check, decode)
     }
 
     fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [[f32; D]]) -> Result<(), Error> {
-        self.spec.check(blocks, D)?;
-        decoded::accumulate(self.block_bytes(), weights, blocks, acc, |block, x| self.spec.decode(block, x))
+        let (check, decode) =
+            (|rows: &[u8]| self.spec.check(rows, D), |row: &[u8], x: &mut [f32]| self.spec.decode(row, x));
+        decoded::accumulate(self.block_bytes(), weights, blocks, acc, check, decode)
     }
 
     fn finish(&self, _acc: &mut [f32; D]) {}

@@ -364,17 +364,15 @@ impl<const D: usize> Codec<D> for Ggml<D> {
     }
 
     fn score(&self, queries: &[Query<D>], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
-        self.check(blocks)?;
-        decoded::score(self.backend, self.block_bytes(), queries, blocks, scores, |block, x| {
-            self.kind.dequantize_row(block, x);
-        })
+        let (check, decode) =
+            (|rows: &[u8]| self.check(rows), |row: &[u8], x: &mut [f32]| self.kind.dequantize_row(row, x));
+        decoded::score(self.backend, self.block_bytes(), queries, blocks, scores, check, decode)
     }
 
     fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [[f32; D]]) -> Result<(), Error> {
-        self.check(blocks)?;
-        decoded::accumulate(self.block_bytes(), weights, blocks, acc, |block, x| {
-            self.kind.dequantize_row(block, x);
-        })
+        let (check, decode) =
+            (|rows: &[u8]| self.check(rows), |row: &[u8], x: &mut [f32]| self.kind.dequantize_row(row, x));
+        decoded::accumulate(self.block_bytes(), weights, blocks, acc, check, decode)
     }
 
     fn finish(&self, acc: &mut [f32; D]) {
