@@ -2,7 +2,10 @@
 
 pub(crate) mod additive;
 mod checks;
+mod decoded;
 pub(crate) mod float;
+pub(crate) mod fp8;
+pub(crate) mod ggml;
 pub(crate) mod hqmq;
 pub(crate) mod int;
 pub(crate) mod octopus;

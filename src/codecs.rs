@@ -3,8 +3,8 @@
 
 use crate::codebook::WIDTHS;
 use crate::codec::{
-    Codec, additive, float, hqmq, int, octopus, octopus_qjl, outliers, polarquant, qjl, tq3_0, trellis,
-    turboquant, turboquant_qjl,
+    Codec, additive, float, fp8, ggml, hqmq, int, octopus, octopus_qjl, outliers, polarquant, qjl, tq3_0,
+    trellis, turboquant, turboquant_qjl,
 };
 use crate::spec::{CodecInfo, Spec, parse_keys, print_keys};
 use crate::typed::{Typed, forward_codec};
@@ -64,15 +64,16 @@ macro_rules! codecs {
             type Err = Error;
 
             fn from_str(text: &str) -> Result<Self, Error> {
-                let (name, keys) = match text.split_once(':') {
+                let (given, keys) = match text.split_once(':') {
                     Some((name, keys)) => (name, Some(keys)),
                     None => (text, None),
                 };
+                let (name, alias) = match ALIASES.iter().find(|(alias, ..)| *alias == given) {
+                    Some((_, name, keys)) => (*name, Some(*keys)),
+                    None => (given, None),
+                };
                 $(if name == <$spec as Spec>::NAME {
-                    return Ok(Self::$variant(match keys {
-                        Some(keys) => parse_keys(keys, name.len() + 1)?,
-                        None => Default::default(),
-                    }));
+                    return Ok(Self::$variant(parse_keys(alias, keys, given.len() + 1)?));
                 })*
                 Err(Error::UnknownCodec { at: 0, allowed: CODECS })
             }
@@ -234,7 +235,23 @@ impl<C: Build, const D: usize> Build for Typed<C, D> {
     }
 }
 
+/// Other names: (name, codec, keys). They take that codec's other keys as well.
+const ALIASES: &[(&str, &str, &str)] = &[("int8", "int", "bits=8")];
+
 impl CodecSpec {
+    /// Names for specs that people know under them: (name, codec, keys).
+    ///
+    /// ```
+    /// use octaplex::CodecSpec;
+    /// assert!(CodecSpec::aliases().contains(&("int8", "int", "bits=8")));
+    /// assert_eq!("int8:group=32".parse::<CodecSpec>()?, "int:bits=8,group=32".parse()?);
+    /// # Ok::<(), octaplex::Error>(())
+    /// ```
+    #[must_use]
+    pub const fn aliases() -> &'static [(&'static str, &'static str, &'static str)] {
+        ALIASES
+    }
+
     /// Every codec's name, summary and keys.
     #[must_use]
     pub const fn all() -> &'static [CodecInfo] {
@@ -304,6 +321,16 @@ codecs! {
     Additive: additive::AdditiveSpec => additive::Core;
     /// Plain integers with a scale for each token or group.
     Int: int::IntSpec => int::Core;
+    /// ggml's block of 8-bit integers.
+    Q8_0: ggml::Q8_0Spec => ggml::Core<ggml::Q8_0Spec>;
+    /// ggml's block of 5-bit integers.
+    Q5_0: ggml::Q5_0Spec => ggml::Core<ggml::Q5_0Spec>;
+    /// ggml's block of 4-bit integers.
+    Q4_0: ggml::Q4_0Spec => ggml::Core<ggml::Q4_0Spec>;
+    /// ggml's block of 16 uneven levels.
+    Iq4Nl: ggml::Iq4NlSpec => ggml::Core<ggml::Iq4NlSpec>;
+    /// 8-bit floats.
+    Fp8: fp8::Fp8Spec => fp8::Core;
     /// IEEE binary16.
     F16: float::F16Spec => float::Core<float::F16Spec>;
     /// bfloat16.

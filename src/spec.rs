@@ -146,11 +146,17 @@ pub(crate) fn describe_planes(packing: Packing, dim: usize, line: &mut dyn FnMut
     }
 }
 
-/// Parses `key=value,key=value`, which starts at byte `at` of the spec.
-pub(crate) fn parse_keys<S: Spec>(text: &str, mut at: usize) -> Result<S, Error> {
+/// Parses `key=value,key=value`, which starts at byte `at` of the spec, after the keys that an alias stands for.
+pub(crate) fn parse_keys<S: Spec>(alias: Option<&str>, text: Option<&str>, at: usize) -> Result<S, Error> {
     let mut spec = S::default();
     let mut given = 0u32;
-    for part in text.split(',') {
+    let mut next = at;
+    let own = text.into_iter().flat_map(|text| text.split(',')).map(|part| {
+        let at = next;
+        next += part.len() + 1;
+        (at, part)
+    });
+    for (at, part) in alias.into_iter().flat_map(|keys| keys.split(',')).map(|part| (0, part)).chain(own) {
         let name = part.split('=').next().unwrap_or(part);
         let unknown = Error::UnknownKey { at, codec: S::NAME, allowed: S::KEYS };
         let index = S::KEYS.iter().position(|key| key.name == name).ok_or(unknown)?;
@@ -164,9 +170,8 @@ pub(crate) fn parse_keys<S: Spec>(text: &str, mut at: usize) -> Result<S, Error>
         }
         spec.set(index, value).ok_or(key.error((at + name.len() + 1).min(at + part.len())))?;
         given |= 1 << index;
-        at += part.len() + 1;
     }
-    Ok(spec.complete(given))
+    Ok(if given == 0 { spec } else { spec.complete(given) })
 }
 
 /// Prints the keys that differ from the default; with `all`, every key that applies.

@@ -200,6 +200,22 @@ fn unknown_codecs_are_refused_with_those_that_exist() {
     }
 }
 
+/// Aliases are their codec's specs under another name: printed as such, and with its other keys.
+#[test]
+fn aliases_stand_for_what_they_say() {
+    for (alias, codec, keys) in CodecSpec::aliases() {
+        assert!(CodecSpec::all().iter().all(|codec| codec.name != *alias), "{alias} is a codec");
+        assert_eq!(parse(alias), parse(&format!("{codec}:{keys}")));
+        assert_eq!(parse(&format!("{alias}:seed=7")), parse(&format!("{codec}:{keys},seed=7")));
+    }
+    assert_eq!(parse("int8").unwrap().to_string(), "int:bits=8");
+    assert_eq!(parse("int8:bits=4"), Err(Error::Conflict { at: 5, key: "bits", with: "bits" }));
+    assert_eq!(parse("int8:group=32,x=1").unwrap_err(), {
+        Error::UnknownKey { at: 14, codec: "int", allowed: keys_of("int") }
+    });
+    assert!(matches!(parse("int8:"), Err(Error::UnknownKey { at: 5, .. })));
+}
+
 #[test]
 fn short_forms_as_documented() {
     for (given, short) in [

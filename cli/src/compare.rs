@@ -1,6 +1,6 @@
 //! `compare`: every codec on the same keys, values and queries; a table, and files for machines and for browsers.
 
-use crate::codecs::{DEFAULT_CODECS, build, is_float, parse_specs};
+use crate::codecs::{DEFAULT_CODECS, build, is_float, is_for, parse_specs};
 use crate::console::{Console, wrap};
 use crate::failure::{At, Failure, Result, fail};
 use crate::input::{Sample, role_name};
@@ -116,13 +116,16 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
     let is_plain = sample.queries.is_none() && !arguments.keys.are_given();
     let keys = if is_plain { Keys::RAW } else { arguments.keys.keys()? };
 
-    let mut progress = Progress::shown(2 * specs.len() + 1);
+    let roles = [Role::Keys, Role::Values];
+    let is_shown = |role: Role, text: &str| arguments.codecs.is_some() || is_for(role, text);
+    let shown = |role| specs.iter().filter(move |(text, _)| is_shown(role, text));
+    let mut progress = Progress::shown(roles.into_iter().flat_map(shown).count() + 1);
     progress.doing("exact attention", 1);
     let exact = Exact::new(&sample)?;
     let bench = Bench { sample: &sample, exact: exact.as_ref(), keys, page: arguments.page, backend };
     let mut rows = Vec::new();
-    for role in [Role::Keys, Role::Values] {
-        for (text, spec) in &specs {
+    for role in roles {
+        for (text, spec) in shown(role) {
             progress.doing(&format!("{text}, {}", role_name(role)), 1);
             rows.push(bench.row(text, *spec, role)?);
         }

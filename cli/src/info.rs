@@ -51,7 +51,11 @@ pub(crate) fn codecs(as_json: bool) -> String {
                 json!({"name": codec.name, "summary": codec.summary, "keys": keys.collect::<Vec<_>>()})
             })
             .collect();
-        return format!("{:#}\n", json!({"codecs": codecs}));
+        let aliases: Vec<_> = CodecSpec::aliases()
+            .iter()
+            .map(|(name, codec, keys)| json!({"name": name, "spec": format!("{codec}:{keys}")}))
+            .collect();
+        return format!("{:#}\n", json!({"codecs": codecs, "aliases": aliases}));
     }
     let mut out = String::new();
     for codec in CodecSpec::all() {
@@ -60,6 +64,9 @@ pub(crate) fn codecs(as_json: bool) -> String {
         for key in codec.keys {
             let _ = writeln!(out, "    {key}");
         }
+    }
+    for (name, codec, keys) in CodecSpec::aliases() {
+        let _ = writeln!(out, "{name:14} another name of {codec}:{keys}");
     }
     out.push_str("\nA spec is name:key=value,key=value; keys left out have their defaults.\n");
     let _ = writeln!(

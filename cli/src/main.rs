@@ -14,6 +14,7 @@ mod files;
 mod info;
 mod input;
 mod keys;
+mod labels;
 mod metrics;
 #[cfg(feature = "models")]
 mod models;
@@ -21,9 +22,11 @@ mod npy;
 mod plot;
 mod progress;
 mod provenance;
+mod rates;
 mod reconstructed;
 mod report;
 mod row;
+mod series;
 mod store;
 mod table;
 mod timing;
@@ -105,6 +108,9 @@ enum Command {
     },
     /// The instruction sets of this CPU that have kernels
     Backends,
+    /// Draw rate and KL divergence of rows that `sweep --csv` wrote, as a picture
+    #[command(after_help = "Example:\n  octaplex plot rows.csv rows.svg")]
+    Plot(rates::Plot),
     /// Nanoseconds per vector, in cache and in memory, beside an f16 dot product
     Bench(bench::Bench),
     /// A language model reads a text with a compressed cache: perplexity, KL divergence, bytes, beside f16
@@ -189,6 +195,7 @@ fn run(cli: Cli) -> Result<()> {
         Some(Command::Info { spec: Some(spec), dim, json }) => console::say(&info::spec(&spec, dim, json)?),
         Some(Command::Info { spec: None, json, .. }) => console::say(&info::codecs(json)),
         Some(Command::Backends) => console::say(&info::backends()),
+        Some(Command::Plot(plot)) => rates::run(&plot),
         Some(Command::Bench(bench)) => bench::run(&bench),
         #[cfg(feature = "models")]
         Some(Command::Perplexity(perplexity)) => models::perplexity::run(&perplexity),

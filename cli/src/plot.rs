@@ -1,6 +1,9 @@
-//! Scatter plots as SVG text: bits across, an error on a logarithmic axis upwards, every point labelled. Colours are
-//! CSS classes, so that the page decides about light and dark.
+//! Scatter plots as SVG text: bits across, an error on a logarithmic axis upwards. Curves join a codec's rates, a broad
+//! line the points that no other beats at their rate (the Pareto front). Labels never collide: front points come first,
+//! and a label without room is left to the pointer and to the tables. On a narrow screen letters grow and only the
+//! labels of the front remain. Colours are CSS classes, so that the page decides about light and dark.
 
+use crate::labels::{Area, Room, between};
 use std::fmt::Write;
 
 /// A point.
@@ -9,36 +12,47 @@ pub(crate) struct Point {
     pub(crate) x: f64,
     /// The error; points without a positive one are left out.
     pub(crate) y: f64,
-    /// Beside the point.
+    /// Beside the point: the codec in full.
     pub(crate) label: String,
     /// When the pointer is on it.
     pub(crate) tip: String,
     /// Which colour and shape.
     pub(crate) series: usize,
+    /// Points with the same one are joined.
+    pub(crate) curve: String,
+    /// Whether only its outline is drawn.
+    pub(crate) hollow: bool,
 }
 
 /// A chart.
 pub(crate) struct Chart<'a> {
     pub(crate) title: &'a str,
-    pub(crate) axis: &'a str,
+    /// Which bits they are.
+    pub(crate) x_axis: &'a str,
+    pub(crate) y_axis: &'a str,
     pub(crate) points: Vec<Point>,
     /// Whether to draw 2^(-2·bits), the least distortion of Gaussian vectors.
     pub(crate) bound: bool,
+    /// A level to compare with, and its name.
+    pub(crate) level: Option<(f64, &'a str)>,
+    /// Points above are drawn at the upper edge.
+    pub(crate) top: f64,
 }
 
-/// Colours and shapes before they repeat.
-pub(crate) const SERIES: usize = 8;
+/// Colours and shapes.
+pub(crate) const SERIES: usize = 10;
 
-const WIDTH: f64 = 720.0;
-const HEIGHT: f64 = 460.0;
-const LEFT: f64 = 58.0;
-const RIGHT: f64 = 16.0;
-const TOP: f64 = 14.0;
-const BOTTOM: f64 = 44.0;
+const WIDTH: f64 = 760.0;
+const HEIGHT: f64 = 620.0;
+const LEFT: f64 = 82.0;
+const RIGHT: f64 = 18.0;
+const TOP: f64 = 16.0;
+const BOTTOM: f64 = 56.0;
 
-/// Width of a label's letter and height of its line.
-const LETTER: f64 = 6.0;
-const LINE: f64 = 13.0;
+/// Width of a label's letter and height of its line; on narrow screens, half as much again.
+const LETTER: f64 = 7.4;
+const LINE: f64 = 15.0;
+const NARROW: f64 = 1.5;
 
 /// The ranges that the axes show.
 struct Axes {
@@ -48,14 +62,17 @@ struct Axes {
 }
 
 impl Axes {
-    fn around(points: &[&Point]) -> Self {
-        let range = |values: &dyn Fn(&Point) -> f64| {
-            let low = points.iter().map(|p| values(p)).fold(f64::INFINITY, f64::min);
-            (low, points.iter().map(|p| values(p)).fold(f64::NEG_INFINITY, f64::max))
+    fn around(chart: &Chart, points: &[&Point]) -> Self {
+        let range = |values: &mut dyn Iterator<Item = f64>| {
+            values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
+                (low.min(value), high.max(value))
+            })
         };
-        let (x, y) = (range(&|p| p.x), range(&|p| p.y.log10()));
-        let space = ((y.1 - y.0) * 0.08).max(0.15);
-        Self { x: ((x.0 - 0.4).floor().max(0.0), (x.1 + 0.6).ceil()), y: (y.0 - space, y.1 + space) }
+        let x = range(&mut points.iter().map(|point| point.x));
+        let level = chart.level.iter().map(|(value, _)| value.log10());
+        let y = range(&mut points.iter().map(|point| point.y.min(chart.top).log10()).chain(level));
+        let space = ((y.1 - y.0) * 0.07).max(0.01);
+        Self { x: ((x.0 - 0.3).floor().max(0.0), (x.1 + 0.3).ceil()), y: (y.0 - space, y.1 + space) }
     }
 
     fn x(&self, bits: f64) -> f64 {
@@ -66,54 +83,75 @@ impl Axes {
         let share = (value.log10() - self.y.0) / (self.y.1 - self.y.0);
         HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
     }
-}
 
-/// A rectangle that labels keep clear of.
-#[derive(Clone, Copy)]
-struct Area {
-    left: f64,
-    top: f64,
-    right: f64,
-    bottom: f64,
-}
-
-impl Area {
-    fn overlap(&self, other: &Self) -> f64 {
-        let width = self.right.min(other.right) - self.left.max(other.left);
-        let height = self.bottom.min(other.bottom) - self.top.max(other.top);
-        width.max(0.0) * height.max(0.0)
+    /// Values of the vertical axis with a line, and whether they are written beside it.
+    fn ticks(&self) -> Vec<(f64, bool)> {
+        let (low, high) = (10f64.powf(self.y.0), 10f64.powf(self.y.1));
+        let mut ticks = Vec::new();
+        if high / low < 8.0 {
+            // Nearly linear: some six round steps.
+            let raw = (high - low) / 6.0;
+            let power = 10f64.powf(raw.log10().floor());
+            let step = [1.0, 2.0, 5.0, 10.0].map(|step| step * power).into_iter().find(|step| *step >= raw);
+            let step = step.unwrap_or(10.0 * power);
+            let (first, last) = ((low / step).ceil() as i64, (high / step).floor() as i64);
+            ticks.extend((first..=last).map(|i| (i as f64 * step, true)));
+            return ticks;
+        }
+        for decade in self.y.0.floor() as i32..=self.y.1.ceil() as i32 {
+            for step in 1..=9 {
+                let value = f64::from(step) * 10f64.powi(decade);
+                let is_written = step == 1 || (self.y.1 - self.y.0 < 2.5 && [2, 5].contains(&step));
+                ticks.push((value, is_written));
+            }
+        }
+        ticks.retain(|(value, _)| (low..=high).contains(value));
+        ticks
     }
-
-    fn outside(&self) -> f64 {
-        let over = |x: f64| x.max(0.0);
-        over(LEFT + 2.0 - self.left)
-            + over(self.right - WIDTH + 2.0)
-            + over(TOP - self.top)
-            + over(self.bottom - HEIGHT + BOTTOM)
-    }
 }
 
-/// The chart as a picture of its own: with colours, a background, and under it what each series is.
-pub(crate) fn picture(chart: &Chart, series: &[&str]) -> String {
+/// A tick's value without the digits that arithmetic left.
+fn tick(value: f64) -> String {
+    if value < 0.000_99 {
+        return format!("{value:e}");
+    }
+    let text = format!("{value:.6}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// What a mark in the legend of a picture stands for.
+pub(crate) struct Key {
+    pub(crate) series: usize,
+    pub(crate) name: String,
+    pub(crate) hollow: bool,
+}
+
+/// The chart as a picture of its own: with colours, a background, and under it what each mark is.
+pub(crate) fn picture(chart: &Chart, keys: &[Key]) -> String {
     let inner = svg(chart);
     let Some((_, rest)) = inner.split_once('\n') else {
         return String::new();
     };
-    let (mut legend, mut x, mut y) = (String::new(), LEFT + 6.0, HEIGHT + 10.0);
-    for (number, name) in series.iter().enumerate() {
-        let width = name.chars().count() as f64 * LETTER + 36.0;
-        if x + width > WIDTH {
-            (x, y) = (LEFT + 6.0, y + LINE + 4.0);
+    let (mut legend, mut x, mut y) = (String::new(), LEFT + 6.0, HEIGHT + 12.0);
+    let mut entry = |mark: &dyn Fn(f64, f64) -> String, name: &str, series: &str| {
+        let width = name.chars().count() as f64 * LETTER * NARROW + 44.0;
+        if x + width > WIDTH && x > LEFT + 6.0 {
+            (x, y) = (LEFT + 6.0, y + LINE * NARROW + 3.0);
         }
-        let (class, mark, left, base) = (number % SERIES, shape(number, x, y), x + 11.0, y + 4.0);
-        let name = escape(name);
+        let (left, mark, name) = (x + 16.0, mark(x, y), escape(name));
         let _ = writeln!(
             legend,
-            "<g class=\"s{class}\">{mark}<text x=\"{left:.1}\" y=\"{base:.1}\">{name}</text></g>"
+            "<g class=\"{series}\">{mark}<text class=\"label\" x=\"{left:.1}\" y=\"{y:.1}\" dy=\".35em\">{name}</text></g>"
         );
         x += width;
+    };
+    for key in keys {
+        let class = format!("s{}{}", key.series % SERIES, if key.hollow { " hollow" } else { "" });
+        entry(&|x, y| shape(key.series, x, y), &key.name, &class);
     }
-    let (height, title, style) = (y + LINE, escape(chart.title), include_str!("report.css"));
+    let line = |x: f64, y: f64| format!("<path class=\"front\" d=\"M{:.1} {y:.1}h20\"/>", x - 10.0);
+    entry(&line, "Pareto front", "plain");
+    let (height, title, style) = (y + LINE * 1.5, escape(chart.title), include_str!("report.css"));
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{title}\">\n\
          <style>\n{style}</style>\n<rect width=\"{WIDTH}\" height=\"{height}\" fill=\"var(--card)\"/>\n{legend}{rest}"
@@ -122,169 +160,331 @@ pub(crate) fn picture(chart: &Chart, series: &[&str]) -> String {
 
 /// The chart as an `<svg>` element; nothing without points.
 pub(crate) fn svg(chart: &Chart) -> String {
-    let points: Vec<&Point> =
+    let mut points: Vec<&Point> =
         chart.points.iter().filter(|point| point.y > 0.0 && point.y.is_finite()).collect();
     if points.is_empty() {
         return String::new();
     }
-    let axes = Axes::around(&points);
+    points.sort_by(|a, b| a.x.total_cmp(&b.x).then(b.y.total_cmp(&a.y)));
+    let axes = Axes::around(chart, &points);
+    let at = |point: &Point| (axes.x(point.x), axes.y(point.y.min(chart.top)));
     let mut out = format!(
         "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">\n",
         escape(chart.title)
     );
-    let bound = draw_axes(&mut out, chart, &axes);
-    let marks: Vec<Area> = points
-        .iter()
-        .map(|point| (axes.x(point.x), axes.y(point.y)))
-        .map(|(x, y)| Area { left: x - 6.0, top: y - 6.0, right: x + 6.0, bottom: y + 6.0 })
-        .collect();
-    let mut taken = [bound, marks].concat();
-    let mut order: Vec<&&Point> = points.iter().collect();
-    order.sort_by(|a, b| a.x.total_cmp(&b.x).then(b.y.total_cmp(&a.y)));
-    for point in &order {
-        let (x, y) = (axes.x(point.x), axes.y(point.y));
-        let area = place(&point.label, x, y, &taken);
-        taken.push(area);
-        let (near_x, near_y) = (x.clamp(area.left, area.right), y.clamp(area.top + 2.0, area.bottom - 2.0));
-        if (near_x - x).hypot(near_y - y) > 14.0 {
-            let _ = writeln!(
-                out,
-                "<line class=\"lead\" x1=\"{x:.1}\" y1=\"{y:.1}\" x2=\"{near_x:.1}\" y2=\"{near_y:.1}\"/>"
-            );
+    let mut room = draw_axes(&mut out, chart, &axes);
+    let is_inside = |point: &Point| point.y <= chart.top;
+    let front = front(&points);
+    let corners = points.iter().zip(&front).filter(|(point, is_front)| **is_front && is_inside(point));
+    polyline(&mut out, "front", &corners.map(|(point, _)| at(point)).collect::<Vec<_>>());
+    for (i, point) in points.iter().enumerate() {
+        if points[..i].iter().any(|other| is_joined(other, point)) {
+            continue;
         }
-        let _ = writeln!(
-            out,
-            "<text class=\"label s{}\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-            point.series % SERIES,
-            area.left + 1.0,
-            area.bottom - 3.0,
-            escape(&point.label)
-        );
+        let joined = points.iter().filter(|other| is_joined(other, point) && is_inside(other));
+        let joined: Vec<_> = joined.map(|other| at(other)).collect();
+        room.lines.extend(joined.windows(2).flat_map(|ends| between(ends[0], ends[1])));
+        polyline(&mut out, &format!("curve c{}{}", point.series % SERIES, hollow(point)), &joined);
     }
-    for point in &order {
+    room.taken.extend(points.iter().map(|point| Area::around(at(point), 7.0)));
+    draw_labels(&mut out, &points, &front, &at, &mut room);
+    for point in &points {
+        let (x, y) = at(point);
+        // Above the upper edge: an arrow.
+        let mark = if point.y > chart.top { arrow(x, y) } else { shape(point.series, x, y) };
         let _ = writeln!(
             out,
-            "<g class=\"point s{}\"><title>{}</title>{}</g>",
+            "<g class=\"point s{}{}\"><title>{}</title>{mark}</g>",
             point.series % SERIES,
+            hollow(point),
             escape(&point.tip),
-            shape(point.series, axes.x(point.x), axes.y(point.y))
         );
     }
     out.push_str("</svg>\n");
     out
 }
 
-/// Returns what the line of the bound covers.
-fn draw_axes(out: &mut String, chart: &Chart, axes: &Axes) -> Vec<Area> {
+fn is_joined(a: &Point, b: &Point) -> bool {
+    a.curve == b.curve && a.series == b.series && a.hollow == b.hollow
+}
+
+fn hollow(point: &Point) -> &'static str {
+    if point.hollow { " hollow" } else { "" }
+}
+
+/// Which points, in order of their rate, are below all that take no more bits.
+fn front(points: &[&Point]) -> Vec<bool> {
+    let beats = |a: &Point, b: &Point| a.x <= b.x && a.y <= b.y && (a.x < b.x || a.y < b.y);
+    points.iter().map(|point| !points.iter().any(|other| beats(other, point))).collect()
+}
+
+fn polyline(out: &mut String, class: &str, line: &[(f64, f64)]) {
+    if line.len() < 2 {
+        return;
+    }
+    let line: Vec<_> = line.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+    let _ = writeln!(out, "<polyline class=\"{class}\" points=\"{}\"/>", line.join(" "));
+}
+
+/// The labels of the front's points, large enough for narrow screens, then those of the others as room allows. Of a
+/// label that a filled and a hollow mark share, the filled one has it.
+fn draw_labels(
+    out: &mut String,
+    points: &[&Point],
+    front: &[bool],
+    at: &dyn Fn(&Point) -> (f64, f64),
+    room: &mut Room,
+) {
+    let mut order: Vec<(&Point, bool)> = points.iter().copied().zip(front.iter().copied()).collect();
+    order.sort_by_key(|(point, is_front)| (!is_front, point.hollow));
+    let has_filled = |label: &str| points.iter().any(|other| !other.hollow && other.label == label);
+    order.retain(|(point, is_front)| *is_front || !point.hollow || !has_filled(&point.label));
+    for (point, is_front) in order {
+        let size = if is_front { NARROW } else { 1.0 };
+        let width = (point.label.chars().count() as f64 * LETTER + 4.0) * size;
+        let (x, y) = at(point);
+        let Some(area) = room.place((x, y), (width, LINE * size)) else { continue };
+        let (class, middle) = (if is_front { "best" } else { "other" }, f64::midpoint(area.top, area.bottom));
+        // Small letters in a large place keep to the point's side.
+        let (anchor, text_x) = match f64::midpoint(area.left, area.right) {
+            centre if centre >= x + width / 4.0 => ("start", area.left + 2.0),
+            centre if centre <= x - width / 4.0 => ("end", area.right - 2.0),
+            centre => ("middle", centre),
+        };
+        let (near_x, near_y) = area.nearest((x, y));
+        if (near_x - x).hypot(near_y - y) > 13.0 {
+            let end = middle.clamp(near_y - 4.0, near_y + 4.0);
+            let _ = writeln!(
+                out,
+                "<line class=\"lead {class}\" x1=\"{x:.1}\" y1=\"{y:.1}\" x2=\"{near_x:.1}\" y2=\"{end:.1}\"/>"
+            );
+        }
+        let _ = writeln!(
+            out,
+            "<text class=\"label {class} s{}\" x=\"{text_x:.1}\" y=\"{middle:.1}\" dy=\".35em\" text-anchor=\"{anchor}\">{}</text>",
+            point.series % SERIES,
+            escape(&point.label)
+        );
+    }
+}
+
+/// Grid, ticks, names of the axes, bound and level; returns the room that is left for labels.
+fn draw_axes(out: &mut String, chart: &Chart, axes: &Axes) -> Room {
     let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
-    let mut bits = axes.x.0;
-    while bits <= axes.x.1 {
-        let x = axes.x(bits);
+    let frame = Area { left: LEFT + 3.0, top: TOP, right: right - 2.0, bottom: bottom - 2.0 };
+    let mut room = Room { frame, taken: Vec::new(), lines: Vec::new() };
+    for bits in axes.x.0 as u32..=axes.x.1 as u32 {
+        let (x, under) = (axes.x(bits.into()), bottom + 20.0);
         let _ = writeln!(
             out,
             "<line class=\"grid\" x1=\"{x:.1}\" y1=\"{TOP}\" x2=\"{x:.1}\" y2=\"{bottom}\"/>\
-             <text class=\"tick\" x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\">{bits}</text>",
-            bottom + 17.0
+             <text class=\"tick\" x=\"{x:.1}\" y=\"{under}\" text-anchor=\"middle\">{bits}</text>",
         );
-        bits += 1.0;
     }
-    for decade in axes.y.0.floor() as i32..=axes.y.1.ceil() as i32 {
-        for step in 1..=9 {
-            let value = f64::from(step) * 10f64.powi(decade);
-            if !(axes.y.0..=axes.y.1).contains(&value.log10()) {
-                continue;
-            }
-            let (y, class) = (axes.y(value), if step == 1 { "grid" } else { "grid minor" });
+    for (value, is_written) in axes.ticks() {
+        let (y, class) = (axes.y(value), if is_written { "grid" } else { "grid minor" });
+        let _ = writeln!(
+            out,
+            "<line class=\"{class}\" x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{right}\" y2=\"{y:.1}\"/>"
+        );
+        if is_written {
             let _ = writeln!(
                 out,
-                "<line class=\"{class}\" x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{right}\" y2=\"{y:.1}\"/>"
+                "<text class=\"tick\" x=\"{}\" y=\"{y:.1}\" dy=\".35em\" text-anchor=\"end\">{}</text>",
+                LEFT - 7.0,
+                tick(value)
             );
-            if step == 1 || (axes.y.1 - axes.y.0 < 2.5 && [2, 5].contains(&step)) {
-                let _ = writeln!(
-                    out,
-                    "<text class=\"tick\" x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-                    LEFT - 7.0,
-                    y + 4.0,
-                    if value < 0.000_99 { format!("{value:e}") } else { format!("{value}") }
-                );
-            }
         }
     }
-    let mut covered = Vec::new();
+    if let Some((value, name)) = chart.level {
+        let (y, width) = (axes.y(value), name.chars().count() as f64 * LETTER * NARROW);
+        let _ = writeln!(
+            out,
+            "<line class=\"bound\" x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{right}\" y2=\"{y:.1}\"/>\
+             <text class=\"tick\" x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+            right - 4.0,
+            y - 5.0,
+            escape(name)
+        );
+        room.taken.push(Area { left: right - width, top: y - LINE * NARROW - 3.0, right, bottom: y });
+        room.lines.extend(between((LEFT, y), (right, y)));
+    }
     if chart.bound {
-        let at = |i: u32| axes.x.0 + (axes.x.1 - axes.x.0) * f64::from(i) / 60.0;
-        let inside = (0..=60).map(|i| (at(i), (-2.0 * at(i)).exp2()));
-        let inside = inside.filter(|(_, y)| (axes.y.0..=axes.y.1).contains(&y.log10()));
-        let inside: Vec<_> = inside.map(|(x, y)| (axes.x(x), axes.y(y))).collect();
-        let line: Vec<_> = inside.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
-        let _ = writeln!(out, "<polyline class=\"bound\" points=\"{}\"/>", line.join(" "));
-        let between = inside.windows(2).map(|ends| Area {
-            left: ends[0].0,
-            top: ends[0].1,
-            right: ends[1].0,
-            bottom: ends[1].1,
-        });
-        covered.extend(between);
-        if let Some((x, y)) = inside.get(inside.len() * 2 / 3) {
-            let name = "Shannon bound ";
-            let left = x - name.len() as f64 * LETTER;
-            covered.push(Area { left, top: y - 2.0, right: *x, bottom: y + LINE });
-            let _ = writeln!(
-                out,
-                "<text class=\"tick\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{name}</text>",
-                x - 4.0,
-                y + 8.0
-            );
-        }
+        draw_bound(out, axes, &mut room);
     }
     let _ = writeln!(
         out,
-        "<text class=\"axis\" x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\">bits per value, everything counted</text>\
-         <text class=\"axis\" transform=\"translate(13 {:.1}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
-        (LEFT + right) / 2.0,
-        HEIGHT - 8.0,
-        (TOP + bottom) / 2.0,
-        escape(chart.axis)
+        "<text class=\"axis\" x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>\
+         <text class=\"axis\" transform=\"translate(17 {:.1}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
+        f64::midpoint(LEFT, right),
+        HEIGHT - 9.0,
+        escape(chart.x_axis),
+        f64::midpoint(TOP, bottom),
+        escape(chart.y_axis)
     );
-    covered
+    room
 }
 
-/// Where a label goes: the nearest place around its point that covers least of what is there.
-fn place(label: &str, x: f64, y: f64, taken: &[Area]) -> Area {
-    let width = label.chars().count() as f64 * LETTER + 2.0;
-    let mut best = (f64::INFINITY, Area { left: x, top: y, right: x + width, bottom: y + LINE });
-    for ring in 0..7 {
-        let away = 9.0 + f64::from(ring) * 9.0;
-        for (dx, dy) in [(1, 0), (-1, 0), (1, -1), (1, 1), (-1, -1), (-1, 1), (0, -1), (0, 1)] {
-            let left = match dx {
-                1 => x + if dy == 0 { away } else { 7.0 },
-                -1 => x - width - if dy == 0 { away } else { 7.0 },
-                _ => x - width / 2.0,
-            };
-            let top = y - LINE / 2.0 + f64::from(dy) * if dx == 0 { away + 6.0 } else { away };
-            let area = Area { left, top, right: left + width, bottom: top + LINE };
-            let covered: f64 = taken.iter().map(|other| area.overlap(other)).sum();
-            let cost = covered * 4.0 + area.outside() * 60.0 + away;
-            if cost < best.0 {
-                best = (cost, area);
-            }
-        }
-    }
-    best.1
+/// 2^(-2·bits) and its name.
+fn draw_bound(out: &mut String, axes: &Axes, room: &mut Room) {
+    let at = |i: u32| axes.x.0 + (axes.x.1 - axes.x.0) * f64::from(i) / 60.0;
+    let inside = (0..=60).map(|i| (at(i), (-2.0 * at(i)).exp2()));
+    let inside = inside.filter(|(_, y)| (axes.y.0..=axes.y.1).contains(&y.log10()));
+    let inside: Vec<_> = inside.map(|(x, y)| (axes.x(x), axes.y(y))).collect();
+    polyline(out, "bound", &inside);
+    room.lines.extend(inside.windows(2).flat_map(|ends| between(ends[0], ends[1])));
+    let Some((x, y)) = inside.get(inside.len() * 3 / 5) else { return };
+    let name = "Shannon, Gaussian";
+    let left = x - name.len() as f64 * LETTER * NARROW - 6.0;
+    room.taken.push(Area { left, top: y - 2.0, right: *x, bottom: y + LINE * NARROW });
+    let _ = writeln!(
+        out,
+        "<text class=\"tick\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{name}</text>",
+        x - 6.0,
+        y + 12.0
+    );
 }
 
-/// A series' mark, centred.
+/// A series' mark, centred: ten that differ in outline.
 pub(crate) fn shape(series: usize, x: f64, y: f64) -> String {
-    // Where colours repeat, shapes do not.
-    match (series + series / SERIES) % 4 {
-        0 => format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"5\"/>"),
-        1 => format!("<rect x=\"{:.1}\" y=\"{:.1}\" width=\"9\" height=\"9\"/>", x - 4.5, y - 4.5),
-        2 => format!("<path d=\"M{x:.1} {:.1}l5.6 10h-11.2z\"/>", y - 6.0),
-        _ => format!("<path d=\"M{x:.1} {:.1}l6.2 6.2l-6.2 6.2l-6.2 -6.2z\"/>", y - 6.2),
+    let polygon = |corners: &[(f64, f64)]| {
+        let corners: Vec<_> = corners.iter().map(|(dx, dy)| format!("{:.1},{:.1}", x + dx, y + dy)).collect();
+        format!("<polygon points=\"{}\"/>", corners.join(" "))
+    };
+    match series % SERIES {
+        0 => format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"5.2\"/>"),
+        1 => polygon(&[(-4.7, -4.7), (4.7, -4.7), (4.7, 4.7), (-4.7, 4.7)]),
+        2 => polygon(&[(0.0, -6.4), (6.2, 4.6), (-6.2, 4.6)]),
+        3 => polygon(&[(0.0, -6.8), (6.8, 0.0), (0.0, 6.8), (-6.8, 0.0)]),
+        4 => polygon(&[(0.0, 6.4), (6.2, -4.6), (-6.2, -4.6)]),
+        5 => {
+            let (a, b) = (2.1, 6.2);
+            polygon(&[
+                (-a, -b),
+                (a, -b),
+                (a, -a),
+                (b, -a),
+                (b, a),
+                (a, a),
+                (a, b),
+                (-a, b),
+                (-a, a),
+                (-b, a),
+                (-b, -a),
+                (-a, -a),
+            ])
+        }
+        6 => {
+            let (a, b, c) = (2.9, 6.3, 3.4);
+            polygon(&[
+                (0.0, -a),
+                (c, -b),
+                (b, -c),
+                (a, 0.0),
+                (b, c),
+                (c, b),
+                (0.0, a),
+                (-c, b),
+                (-b, c),
+                (-a, 0.0),
+                (-b, -c),
+                (-c, -b),
+            ])
+        }
+        7 => {
+            let corner = |i: u32| {
+                let (sin, cos) = (f64::from(i) * std::f64::consts::TAU / 10.0).sin_cos();
+                let radius = if i.is_multiple_of(2) { 7.4 } else { 3.2 };
+                (radius * sin, -radius * cos)
+            };
+            polygon(&(0..10).map(corner).collect::<Vec<_>>())
+        }
+        8 => polygon(&[(-5.6, -5.6), (5.6, -5.6), (-5.6, 5.6), (5.6, 5.6)]),
+        _ => polygon(&[(-4.6, -6.2), (6.4, 0.0), (-4.6, 6.2)]),
     }
+}
+
+/// The mark of a point that lies higher than the plot.
+fn arrow(x: f64, y: f64) -> String {
+    format!("<path d=\"M{x:.1} {:.1}l6 7h-4v6h-4v-6h-4z\"/>", y - 6.0)
 }
 
 /// Text for HTML and SVG.
 pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn point(x: f64, y: f64, curve: &str) -> Point {
+        let label = format!("{curve}:{x}");
+        Point { x, y, tip: label.clone(), label, series: 1, curve: curve.into(), hollow: false }
+    }
+
+    fn chart(points: Vec<Point>) -> Chart<'static> {
+        Chart {
+            title: "t",
+            x_axis: "bits in pages",
+            y_axis: "e",
+            points,
+            bound: false,
+            level: None,
+            top: f64::INFINITY,
+        }
+    }
+
+    #[test]
+    fn the_front_is_what_nothing_beats() {
+        let points = [
+            point(2.0, 0.1, "a"),
+            point(3.0, 0.2, "b"),
+            point(3.0, 0.01, "a"),
+            point(3.5, 0.01, "c"),
+            point(4.0, 0.001, "a"),
+        ];
+        assert_eq!(front(&points.iter().collect::<Vec<_>>()), [true, false, true, false, true]);
+        let twins = [point(2.0, 0.1, "a"), point(2.0, 0.1, "b")];
+        assert_eq!(front(&twins.iter().collect::<Vec<_>>()), [true, true]);
+    }
+
+    #[test]
+    fn curves_join_a_codecs_points_and_labels_are_full() {
+        let text = svg(&chart(vec![point(2.0, 0.1, "a"), point(4.0, 0.001, "a"), point(3.0, 0.5, "b")]));
+        assert_eq!(text.matches("class=\"curve ").count(), 1, "{text}");
+        assert_eq!(text.matches("class=\"front\"").count(), 1, "{text}");
+        for label in ["a:2", "a:4", "b:3", "bits in pages"] {
+            assert!(text.contains(&format!(">{label}</text>")), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_level_is_drawn_and_what_lies_too_high_is_an_arrow() {
+        let chart = Chart {
+            level: Some((20.0, "f16")),
+            top: 30.0,
+            ..chart(vec![point(2.0, 600.0, "a"), point(3.0, 21.0, "a")])
+        };
+        let axes = Axes::around(&chart, &chart.points.iter().collect::<Vec<_>>());
+        assert!(10f64.powf(axes.y.1) < 31.0 && 10f64.powf(axes.y.0) < 20.0);
+        let text = svg(&chart);
+        assert!(text.contains(">f16</text>") && text.matches("<path d=").count() == 1, "{text}");
+        assert!(text.contains(">24</text>") && !text.contains("Shannon"), "{text}");
+    }
+
+    #[test]
+    fn ten_marks_differ() {
+        let marks: Vec<String> = (0..SERIES).map(|series| shape(series, 0.0, 0.0)).collect();
+        assert!((0..SERIES).all(|i| !marks[..i].contains(&marks[i])));
+        let style = include_str!("report.css");
+        assert!(
+            (0..SERIES).all(|i| style.contains(&format!(".s{i} {{")) && style.contains(&format!(".c{i} {{")))
+        );
+    }
+
+    #[test]
+    fn ticks_have_no_leftovers() {
+        assert_eq!([0.1 + 0.2, 25.0, 0.002, 0.0005].map(tick), ["0.3", "25", "0.002", "5e-4"]);
+    }
 }

@@ -3,8 +3,9 @@
 use crate::input::Sample;
 use crate::keys::Keys;
 use crate::metrics::AttentionMetrics;
-use crate::plot::{Chart, Point, escape, picture, shape, svg};
+use crate::plot::{Chart, Key, Point, escape, picture, shape, svg};
 use crate::row::Row;
+use crate::series;
 use crate::table::{number, time};
 use octaplex::{Backend, Role};
 use std::fmt::Write;
@@ -16,7 +17,7 @@ const WIDEST: f64 = 10.0;
 
 /// The whole page.
 pub(crate) fn page(sample: &Sample, rows: &[Row], backend: Backend) -> String {
-    let names = names(rows.iter());
+    let legend = series::legend(rows.iter().filter(|row| is_plotted(row)).map(|row| &*row.codec));
     let mut out = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
@@ -26,22 +27,18 @@ pub(crate) fn page(sample: &Sample, rows: &[Row], backend: Backend) -> String {
         about = escape(&sample.describe()),
         origin = escape(sample.origin.as_deref().unwrap_or("")),
     );
-    for (series, name) in names.iter().enumerate() {
-        if !rows.iter().any(|row| self::name(row) == *name && is_plotted(row)) {
-            continue;
-        }
-        let mark = shape(series, 7.0, 7.0);
+    for (series, name) in legend {
+        let mark = shape(series, 8.0, 8.0);
         let _ = write!(
             out,
-            "<span><svg viewBox=\"0 0 14 14\" class=\"s{}\">{mark}</svg>{}</span>",
-            series % 8,
-            escape(name)
+            "<span><svg viewBox=\"0 0 16 16\" class=\"s{series}\">{mark}</svg>{}</span>",
+            escape(&name)
         );
     }
     out.push_str("</div>\n");
     for role in [Role::Keys, Role::Values] {
         let rows: Vec<&Row> = rows.iter().filter(|row| row.role == role).collect();
-        section(&mut out, role, &rows, &names, sample.queries.is_some());
+        section(&mut out, role, &rows, sample.queries.is_some());
     }
     let _ = write!(
         out,
@@ -52,8 +49,9 @@ pub(crate) fn page(sample: &Sample, rows: &[Row], backend: Backend) -> String {
          queries, each over the tokens up to its own. <b>Output error</b> is Σ‖o-ô‖²/Σ‖o‖² over a head's queries, \
          the mean over layers and query heads; for keys with exact values, for values with exact weights.</p>\n\
          <p>Times are nanoseconds per vector on one core with {backend}; vectors are encoded in pages, scores are of one \
-         query. The dashed line is 2<sup>-2·bits</sup>, the least distortion that any code of Gaussian vectors can have; \
-         formats of more than {WIDEST} bits are in the tables only.</p>\n\
+         query. Curves join the rates of a codec; the broad line joins the codecs that no other beats at their rate. The dashed \
+         line is 2<sup>-2·bits</sup>, the least distortion that any code of Gaussian vectors can have: values are close to \
+         Gaussian, keys with large constant channels are not. Formats of more than {WIDEST} bits are in the tables only.</p>\n\
          <p>octaplex {version}</p>\n</footer>\n</body>\n</html>\n",
         backend = backend.name(),
         version = env!("CARGO_PKG_VERSION"),
@@ -64,14 +62,19 @@ pub(crate) fn page(sample: &Sample, rows: &[Row], backend: Backend) -> String {
 /// One picture: rate and distortion of values, which have few outliers, a colour and shape for each codec.
 pub(crate) fn chart(sample: &Sample, rows: &[Row]) -> String {
     let rows: Vec<&Row> = rows.iter().filter(|row| row.role == Role::Values && is_plotted(row)).collect();
-    let names = names(rows.iter().copied());
-    let points = rows.iter().map(|row| point(row, &names, row.metrics.distortion)).collect();
-    let axis = "distortion of values";
-    picture(&Chart { title: &sample.name, axis, points, bound: true }, &names)
+    let legend = series::legend(rows.iter().map(|row| &*row.codec)).into_iter();
+    let keys: Vec<Key> = legend.map(|(series, name)| Key { series, name, hollow: false }).collect();
+    let points = rows.iter().map(|row| point(row, row.metrics.distortion)).collect();
+    picture(&rate_chart(&sample.name, "distortion of values", true, points), &keys)
+}
+
+fn rate_chart<'a>(title: &'a str, y_axis: &'a str, bound: bool, points: Vec<Point>) -> Chart<'a> {
+    let x_axis = "bits per value, everything counted";
+    Chart { title, x_axis, y_axis, points, bound, level: None, top: f64::INFINITY }
 }
 
 /// Plots and table of one role.
-fn section(out: &mut String, role: Role, rows: &[&Row], names: &[&str], attention: bool) {
+fn section(out: &mut String, role: Role, rows: &[&Row], attention: bool) {
     let title = if role == Role::Keys { "Keys" } else { "Values" };
     let _ = writeln!(out, "<h2>{title}</h2>");
     if let Some(row) = rows.iter().find(|row| row.keys != Keys::RAW) {
@@ -80,15 +83,15 @@ fn section(out: &mut String, role: Role, rows: &[&Row], names: &[&str], attentio
     out.push_str("<div class=\"charts\">\n");
     let mut chart = |title: &str, axis: &str, bound: bool, value: &dyn Fn(&Row) -> f64| {
         let shown = rows.iter().filter(|row| is_plotted(row));
-        let points = shown.map(|row| point(row, names, value(row))).collect();
-        let svg = svg(&Chart { title, axis, points, bound });
+        let points = shown.map(|row| point(row, value(row))).collect();
+        let svg = svg(&rate_chart(title, axis, bound, points));
         if !svg.is_empty() {
             let _ = write!(out, "<figure><h3>{title}</h3>\n{svg}</figure>\n");
         }
     };
     let of =
         |get: fn(&AttentionMetrics) -> f64| move |row: &Row| row.metrics.attention.as_ref().map_or(0.0, get);
-    chart("Rate and distortion", "distortion", true, &|row| row.metrics.distortion);
+    chart("Rate and distortion", "distortion", role == Role::Values, &|row| row.metrics.distortion);
     if attention && role == Role::Keys {
         let scores = "mean error of scores";
         chart("Rate and scores", scores, false, &of(|attention| attention.score_error));
@@ -101,14 +104,15 @@ fn section(out: &mut String, role: Role, rows: &[&Row], names: &[&str], attentio
     table(out, role, rows);
 }
 
-fn point(row: &Row, names: &[&str], y: f64) -> Point {
-    let keys = row.codec.split_once(':').map_or(row.codec.as_str(), |(_, keys)| keys);
+fn point(row: &Row, y: f64) -> Point {
     Point {
         x: row.metrics.bits_per_value,
         y,
-        label: keys.to_owned(),
+        label: row.codec.clone(),
         tip: format!("{}\n{:.3} bits, {}", row.codec, row.metrics.bits_per_value, number(y)),
-        series: names.iter().position(|other| *other == name(row)).unwrap_or(0),
+        series: series::group(&row.codec),
+        curve: series::curve(&row.codec),
+        hollow: false,
     }
 }
 
@@ -145,20 +149,4 @@ fn table(out: &mut String, role: Role, rows: &[&Row]) {
 
 fn is_plotted(row: &Row) -> bool {
     row.metrics.bits_per_value <= WIDEST
-}
-
-/// The codec's name.
-fn name(row: &Row) -> &str {
-    row.codec.split(':').next().unwrap_or("")
-}
-
-/// The codecs' names, each once, in order of appearance.
-fn names<'a>(rows: impl Iterator<Item = &'a Row>) -> Vec<&'a str> {
-    let mut names = Vec::new();
-    for row in rows {
-        if !names.contains(&name(row)) {
-            names.push(name(row));
-        }
-    }
-    names
 }

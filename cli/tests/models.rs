@@ -122,7 +122,8 @@ fn a_sweep_goes_on_where_it_stopped() {
     let (folder, _) = model("sweep", "qwen2");
     let sweep = |codecs: &str| {
         let options = ["--tokens", "200", "--windows", "2", "--keys", "plain,balanced", "--codecs", codecs];
-        let options = [&options[..], &["--svg", "plot.svg", "--html", "octaplex-sweep.html"]].concat();
+        let files = ["--svg", "plot.svg", "--html", "octaplex-sweep.html", "--csv", "rows.csv"];
+        let options = [&options[..], &files].concat();
         succeeds(&folder, &[&["sweep"], &MODEL[..], &options].concat())
     };
     let rows = || std::fs::read_to_string(folder.join("octaplex-sweep.jsonl")).unwrap();
@@ -145,7 +146,12 @@ fn a_sweep_goes_on_where_it_stopped() {
             && plot.contains("xmlns")
             && plot.contains("balanced")
     );
-    assert!(!plot.contains("page by page</text>"), "no rows, no legend");
+    assert!(plot.contains(">hollow: keys as they are"), "{plot}");
+    let csv = std::fs::read_to_string(folder.join("rows.csv")).unwrap();
+    assert!(csv.starts_with("keys,values,prepared,bits,") && csv.lines().count() == 6, "{csv}");
+    succeeds(&folder, &["plot", "rows.csv", "again.svg"]);
+    let again = std::fs::read_to_string(folder.join("again.svg")).unwrap();
+    assert_eq!(again.split_once("<style>").unwrap().1, plot.split_once("<style>").unwrap().1);
 }
 
 #[test]

@@ -196,6 +196,28 @@ fn info_says_what_the_bytes_are() {
     assert_eq!(parts.iter().map(|part| part["bytes"].as_u64().unwrap()).sum::<u64>(), 34);
     let list = succeeds(&folder, &["info"]);
     assert!(list.contains("turboquant") && list.contains("bits=1..=8"), "{list}");
+    assert!(
+        list.contains("another name of int:bits=8") && list.contains("rotate=none, keys, values"),
+        "{list}"
+    );
+    let list: Value = serde_json::from_str(&succeeds(&folder, &["info", "--json"])).unwrap();
+    assert_eq!(list["aliases"][0], serde_json::json!({"name": "int8", "spec": "int:bits=8"}));
+}
+
+#[test]
+fn plot_draws_rows_and_says_what_is_wrong_with_them() {
+    let folder = folder("plot");
+    let head = "keys,values,prepared,bits,bits_in_pages,perplexity,perplexity_f16,kl_mean,kl_p99,top1\n";
+    let row = "\"hqmq:s=24,r=3\",trellis,balanced,4.5,3.5,21.0,20.0,0.01,0.1,0.95\n";
+    std::fs::write(folder.join("rows.csv"), head.to_owned() + row).unwrap();
+    succeeds(&folder, &["plot", "rows.csv", "rows.svg"]);
+    let plot = std::fs::read_to_string(folder.join("rows.svg")).unwrap();
+    assert!(plot.contains(">hqmq:s=24,r=3/trellis</text>") && plot.contains("in pages"), "{plot}");
+    std::fs::write(folder.join("rows.csv"), head.to_owned() + "trellis,trellis,balanced,four\n").unwrap();
+    fails(&folder, &["plot", "rows.csv", "bad.svg"], &["rows.csv"]);
+    std::fs::write(folder.join("rows.csv"), head).unwrap();
+    fails(&folder, &["plot", "rows.csv", "bad.svg"], &["rows.csv", "no row"]);
+    assert!(!folder.join("bad.svg").exists());
 }
 
 #[test]

@@ -82,6 +82,15 @@ const SPECS: &[&str] = &[
     "additive",
     "additive:k=17,r=2,seed=3",
     "int:bits=8,asymmetric=true,rotate=true",
+    "q8_0",
+    "q8_0:rotate=keys",
+    "q5_0",
+    "q4_0",
+    "q4_0:rotate=keys",
+    "q4_0:rotate=values",
+    "iq4_nl",
+    "fp8",
+    "fp8:scale=token",
 ];
 
 /// Every spec of the list, and the default spec of each codec that the list leaves out. Dense rotations are a matter

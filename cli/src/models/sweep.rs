@@ -12,6 +12,7 @@ use crate::failure::{At, Failure, Result, fail};
 use crate::files;
 use crate::keys::Keys;
 use crate::progress::Progress;
+use crate::rates::{self, Rate};
 use crate::table::Table;
 use clap::Args;
 use octaplex::Center;
@@ -25,7 +26,8 @@ use std::path::PathBuf;
 const DEFAULT_CODECS: &str = "f16; trellis:m=2; trellis; trellis:m=8; turboquant:bits=2; turboquant:bits=3; turboquant; \
     turboquant-qjl:bits=4; octopus:bits=2; octopus; octopus:bits=4; octopus-qjl; polarquant:bits=3; polarquant; \
     hqmq:s=24,r=3; hqmq; hqmq:r=6,med=3/hqmq; tq3_0; tq3_0:variant=3bit; int:bits=3; int; int:asymmetric=true; \
-    int:bits=3,group=32; int:group=32; int:group=32,asymmetric=true";
+    int:bits=3,group=32; int:group=32; int:group=32,asymmetric=true; int8; q8_0; q5_0; q4_0; \
+    q4_0:rotate=keys/q4_0:rotate=values; iq4_nl; fp8; fp8:scale=token";
 
 /// What a sweep is.
 const HELP: &str = "\
@@ -65,9 +67,12 @@ pub(crate) struct Sweep {
     /// The page with the plots [default: octaplex-sweep.html, numbered if there is one]
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// One plot of rate and KL over all rows, as a picture
+    /// One plot of rate and KL, as a picture
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    /// The rows as CSV, from which `octaplex plot` draws that picture
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
 }
 
 /// A codec as it was given, and what it means.
@@ -98,7 +103,7 @@ fn cases(sweep: &Sweep) -> Result<Vec<Case>> {
 
 pub(crate) fn run(sweep: &Sweep) -> Result<()> {
     let Sweep { model: options, text, tokens, windows, .. } = sweep;
-    let console = Console::beside(&[sweep.html.as_deref(), sweep.svg.as_deref()])?;
+    let console = Console::beside(&[&sweep.html, &sweep.svg, &sweep.csv].map(Option::as_deref))?;
     let cases = cases(sweep)?;
     let model = options.load()?;
     check_windows(&model, *tokens, *windows)?;
@@ -156,7 +161,10 @@ pub(crate) fn run(sweep: &Sweep) -> Result<()> {
     let page = page::page(&model.name, &about, &rows);
     let page = files::write_page(sweep.html.as_deref(), "octaplex-sweep", &page)?;
     if let Some(path) = &sweep.svg {
-        files::write(path, page::chart(&model.name, &rows).as_bytes())?;
+        files::write(path, rates::chart(&model.name, &rates_of(&rows)).as_bytes())?;
+    }
+    if let Some(path) = &sweep.csv {
+        files::write(path, &rates::write(&rates_of(&rows))?)?;
     }
     console.say(&format!(
         "{}\nRows: {}\nPage with plots: {}\n",
@@ -164,6 +172,28 @@ pub(crate) fn run(sweep: &Sweep) -> Result<()> {
         sweep.rows.display(),
         page.display()
     ))
+}
+
+/// The rows as the pictures and CSV files have them.
+fn rates_of(rows: &[Row]) -> Vec<Rate> {
+    let rate = |row: &Row| {
+        let (keys, values) = row.codec.split_once('/').unwrap_or((&row.codec, &row.codec));
+        let outcome = &row.outcome;
+        Rate {
+            keys: keys.to_owned(),
+            values: values.to_owned(),
+            prepared: row.keys.name().to_owned(),
+            bits: outcome.bits_per_value,
+            bits_in_pages: outcome.bits_per_value_pages,
+            perplexity: outcome.perplexity,
+            perplexity_f16: outcome.perplexity_f16,
+            kl_mean: outcome.kl_mean,
+            kl_paged: outcome.kl_paged,
+            kl_p99: outcome.kl_p99,
+            top1: outcome.top1_agreement,
+        }
+    };
+    rows.iter().map(rate).collect()
 }
 
 /// Which text it was: the FNV-1a hash of its tokens.

@@ -2,35 +2,19 @@
 
 use super::rows::{COLUMNS, Preparation, Row, cells};
 use crate::models::likelihood::Outcome;
-use crate::plot::{Chart, Point, SERIES, escape, picture, shape, svg};
+use crate::plot::{Chart, Point, escape, shape, svg};
+use crate::rates::IN_PAGES;
+use crate::series;
 use crate::table::number;
 use std::fmt::Write;
 
 const STYLE: &str = include_str!("../../report.css");
 
 /// Rates that the plots show; wider formats are in the tables.
-const WIDEST: f64 = 12.0;
+const WIDEST: f64 = 10.0;
 
-/// The codec's name.
-fn name(row: &Row) -> &str {
-    row.codec.split([':', '/']).next().unwrap_or("")
-}
-
-/// One picture of all rows: rate in pages and mean KL, a colour and shape for each way to prepare keys.
-pub(super) fn chart(model: &str, rows: &[Row]) -> String {
-    let shown: Vec<&Row> = rows.iter().filter(|row| row.outcome.bits_per_value_pages <= WIDEST).collect();
-    let mut ways = Preparation::ALL.to_vec();
-    ways.retain(|keys| shown.iter().any(|row| row.keys == *keys));
-    let points = shown.iter().map(|row| Point {
-        x: row.outcome.bits_per_value_pages,
-        label: row.codec.clone(),
-        series: ways.iter().position(|keys| row.keys == *keys).unwrap_or(0),
-        ..point(row, &[], row.outcome.kl_mean)
-    });
-    let axis = "KL divergence of the next token from the f16 cache, nats";
-    let chart = Chart { title: model, axis, points: points.collect(), bound: false };
-    picture(&chart, &ways.iter().map(|keys| title(*keys)).collect::<Vec<_>>())
-}
+/// Perplexities up to this many times that of the f16 cache are of use; plots show the others as arrows.
+const USEFUL: f64 = 1.25;
 
 fn title(keys: Preparation) -> &'static str {
     match keys {
@@ -42,12 +26,8 @@ fn title(keys: Preparation) -> &'static str {
 
 /// The whole page.
 pub(super) fn page(model: &str, about: &str, rows: &[Row]) -> String {
-    let mut names: Vec<&str> = Vec::new();
-    for row in rows.iter().filter(|row| row.outcome.bits_per_value <= WIDEST) {
-        if !names.contains(&name(row)) {
-            names.push(name(row));
-        }
-    }
+    let plotted = rows.iter().filter(|row| is_plotted(row));
+    let legend = series::legend(plotted.map(|row| &*row.codec));
     let mut out = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
@@ -56,20 +36,19 @@ pub(super) fn page(model: &str, about: &str, rows: &[Row]) -> String {
         title = escape(model),
         about = escape(about).replace('\n', "<br>"),
     );
-    for (series, name) in names.iter().enumerate() {
-        let mark = shape(series, 7.0, 7.0);
-        let class = series % SERIES;
+    for (series, name) in legend {
+        let mark = shape(series, 8.0, 8.0);
         let _ = write!(
             out,
-            "<span><svg viewBox=\"0 0 14 14\" class=\"s{class}\">{mark}</svg>{}</span>",
-            escape(name)
+            "<span><svg viewBox=\"0 0 16 16\" class=\"s{series}\">{mark}</svg>{}</span>",
+            escape(&name)
         );
     }
     out.push_str("</div>\n");
     for keys in Preparation::ALL {
         let rows: Vec<&Row> = rows.iter().filter(|row| row.keys == keys).collect();
         if !rows.is_empty() {
-            section(&mut out, keys, &rows, &names);
+            section(&mut out, keys, &rows);
         }
     }
     let _ = write!(
@@ -77,27 +56,36 @@ pub(super) fn page(model: &str, about: &str, rows: &[Row]) -> String {
         "<footer>\n<p><b>Bits</b> count everything stored, exact tokens, centres and balance included; <b>in pages</b> \
          leaves out the exact tokens, as a long context would. <b>KL</b> is the divergence of the next token's \
          distribution from that with the f16 cache, in nats, mean and 99th percentile; <b>top-1</b> the share of positions \
-         with the same likeliest token.</p>\n<p>octaplex {}</p>\n</footer>\n</body>\n</html>\n",
+         with the same likeliest token. Curves join the rates of a codec; the broad line joins the caches that no other beats at \
+         their rate.</p>\n<p>octaplex {}</p>\n</footer>\n</body>\n</html>\n",
         env!("CARGO_PKG_VERSION"),
     );
     out
 }
 
 /// Plots and table of one way to prepare keys.
-fn section(out: &mut String, keys: Preparation, rows: &[&Row], names: &[&str]) {
+fn section(out: &mut String, keys: Preparation, rows: &[&Row]) {
     let _ = write!(out, "<h2>{}</h2>\n<div class=\"charts\">\n", title(keys));
-    let mut chart = |title: &str, axis: &str, value: &dyn Fn(&Outcome) -> f64| {
-        let shown = rows.iter().filter(|row| row.outcome.bits_per_value <= WIDEST);
-        let points = shown.map(|row| point(row, names, value(&row.outcome))).collect();
-        let svg = svg(&Chart { title, axis, points, bound: false });
+    let f16 = rows.first().map(|row| row.outcome.perplexity_f16);
+    let mut chart = |title: &str,
+                     y_axis: &str,
+                     level: Option<(f64, &str)>,
+                     value: &dyn Fn(&Outcome) -> f64| {
+        let points =
+            rows.iter().filter(|row| is_plotted(row)).map(|row| point(row, value(&row.outcome))).collect();
+        let top = level.map_or(f64::INFINITY, |(value, _)| value * USEFUL);
+        let svg = svg(&Chart { title, x_axis: IN_PAGES, y_axis, points, bound: false, level, top });
         if !svg.is_empty() {
             let _ = write!(out, "<figure><h3>{title}</h3>\n{svg}</figure>\n");
         }
     };
-    chart("Rate and perplexity", "perplexity", &|outcome| outcome.perplexity);
-    chart("Rate and next-token distribution", "KL divergence, nats, mean", &|outcome| outcome.kl_mean);
-    chart("Its worst positions", "KL divergence, nats, 99th percentile", &|outcome| outcome.kl_p99);
-    chart("Another likeliest token", "share of positions", &|outcome| 1.0 - outcome.top1_agreement);
+    let level = f16.map(|perplexity| (perplexity, "f16 cache"));
+    chart("Rate and next-token distribution", "KL divergence, nats, mean", None, &|outcome| outcome.kl_mean);
+    chart("Rate and perplexity", "perplexity (arrows: more than 25% above f16)", level, &|outcome| {
+        outcome.perplexity
+    });
+    chart("Its worst positions", "KL divergence, nats, 99th percentile", None, &|outcome| outcome.kl_p99);
+    chart("Another likeliest token", "share of positions", None, &|outcome| 1.0 - outcome.top1_agreement);
     out.push_str("</div>\n<div class=\"scroll\"><table><thead><tr><th>codec");
     COLUMNS.iter().for_each(|column| {
         let _ = write!(out, "<th>{column}");
@@ -109,13 +97,19 @@ fn section(out: &mut String, keys: Preparation, rows: &[&Row], names: &[&str]) {
     out.push_str("</tbody></table></div>\n");
 }
 
-fn point(row: &Row, names: &[&str], y: f64) -> Point {
-    let bits = row.outcome.bits_per_value;
+fn is_plotted(row: &Row) -> bool {
+    row.outcome.bits_per_value_pages <= WIDEST
+}
+
+fn point(row: &Row, y: f64) -> Point {
+    let bits = row.outcome.bits_per_value_pages;
     Point {
         x: bits,
         y,
-        label: row.codec.split_once(':').map_or(row.codec.as_str(), |(_, keys)| keys).to_owned(),
+        label: row.codec.clone(),
         tip: format!("{}\n{bits:.3} bits, {}", row.codec, number(y)),
-        series: names.iter().position(|other| *other == name(row)).unwrap_or(0),
+        series: series::group(&row.codec),
+        curve: series::curve(&row.codec),
+        hollow: false,
     }
 }

@@ -1,0 +1,147 @@
+//! What caches cost a language model, row by row, as CSV beside the pictures in `docs/plots/`; and the picture of such
+//! rows, which `sweep --svg` and `plot` draw.
+
+use crate::failure::{Failure, Result, fail};
+use crate::plot::{Chart, Key, Point, picture};
+use crate::table::number;
+use crate::{files, series};
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// Rates that pictures show.
+const WIDEST: f64 = 10.0;
+
+/// Axis of the bits that a long context tends to.
+pub(crate) const IN_PAGES: &str = "bits per value in pages (exact window left out)";
+
+/// One cache and what it does to a model's next-token distribution.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Rate {
+    /// Specs.
+    pub(crate) keys: String,
+    pub(crate) values: String,
+    /// How keys are prepared: plain, page or balanced.
+    pub(crate) prepared: String,
+    /// Of the whole cache at the end of a window, exact tokens included.
+    pub(crate) bits: f64,
+    pub(crate) bits_in_pages: f64,
+    pub(crate) perplexity: f64,
+    pub(crate) perplexity_f16: f64,
+    /// Nats.
+    pub(crate) kl_mean: f64,
+    /// Of the positions that read pages; None where there are none, or where it was not measured.
+    #[serde(default)]
+    pub(crate) kl_paged: Option<f64>,
+    pub(crate) kl_p99: f64,
+    /// Share of positions with the same likeliest token.
+    pub(crate) top1: f64,
+}
+
+impl Rate {
+    /// The codec as `sweep` takes it: one spec, or KEYS/VALUES.
+    fn codec(&self) -> String {
+        if self.keys == self.values { self.keys.clone() } else { format!("{}/{}", self.keys, self.values) }
+    }
+}
+
+/// The rows as CSV.
+#[cfg(any(test, feature = "models"))]
+pub(crate) fn write(rows: &[Rate]) -> Result<Vec<u8>> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    rows.iter().try_for_each(|row| writer.serialize(row)).map_err(|error| Failure(error.to_string()))?;
+    writer.into_inner().map_err(|error| Failure(error.to_string()))
+}
+
+fn read(text: &[u8]) -> Result<Vec<Rate>> {
+    csv::Reader::from_reader(text)
+        .deserialize()
+        .collect::<std::result::Result<_, _>>()
+        .map_err(|error| Failure(error.to_string()))
+}
+
+/// Rate in pages and mean KL: filled marks for keys centred page by page and balanced, hollow ones for keys as they are.
+pub(crate) fn chart(model: &str, rows: &[Rate]) -> String {
+    let shown = |row: &&Rate| row.bits_in_pages <= WIDEST && ["plain", "balanced"].contains(&&*row.prepared);
+    let rows: Vec<&Rate> = rows.iter().filter(shown).collect();
+    let points = rows.iter().map(|row| {
+        let codec = row.codec();
+        Point {
+            x: row.bits_in_pages,
+            y: row.kl_mean,
+            tip: format!("{codec}, {}\n{:.3} bits, {}", row.prepared, row.bits_in_pages, number(row.kl_mean)),
+            series: series::group(&codec),
+            curve: series::curve(&codec),
+            hollow: row.prepared == "plain",
+            label: codec,
+        }
+    });
+    let chart = Chart {
+        title: model,
+        x_axis: IN_PAGES,
+        y_axis: "KL divergence of the next token from f16, nats",
+        points: points.collect(),
+        bound: false,
+        level: None,
+        top: f64::INFINITY,
+    };
+    let legend = series::legend(rows.iter().map(|row| &*row.keys)).into_iter();
+    let mut keys: Vec<Key> = legend.map(|(series, name)| Key { series, name, hollow: false }).collect();
+    if rows.iter().any(|row| row.prepared == "plain") {
+        keys.push(Key {
+            series: 0,
+            name: "hollow: keys as they are, neither centred nor balanced".into(),
+            hollow: true,
+        });
+    }
+    picture(&chart, &keys)
+}
+
+/// Arguments of `plot`.
+#[derive(Args)]
+pub(crate) struct Plot {
+    /// Rows that `sweep --csv` wrote
+    csv: PathBuf,
+    /// Where the picture goes; - is standard output
+    svg: PathBuf,
+}
+
+pub(crate) fn run(plot: &Plot) -> Result<()> {
+    let rows = read(&files::read(&plot.csv)?)
+        .map_err(|Failure(why)| Failure(format!("{}: {why}", plot.csv.display())))?;
+    let name = plot.csv.file_stem().unwrap_or_default().to_string_lossy();
+    let picture = chart(&name, &rows);
+    if picture.is_empty() {
+        fail!("{}: no row has at most {WIDEST} bits and a positive KL divergence", plot.csv.display());
+    }
+    files::write(&plot.svg, picture.as_bytes())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // tests fail by panicking
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    /// The pictures of the documentation are those of the rows beside them.
+    #[test]
+    fn the_pictures_are_those_of_their_rows() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/plots");
+        for model in ["smollm2", "qwen05", "qwen15"] {
+            let text = std::fs::read(folder.join(model).with_extension("csv")).unwrap();
+            let rows = read(&text).unwrap();
+            assert!(rows.len() > 40, "{model}");
+            let again = write(&rows).unwrap();
+            assert_eq!(
+                String::from_utf8(again).unwrap(),
+                String::from_utf8(text).unwrap(),
+                "{model}.csv, written again"
+            );
+            let picture = std::fs::read_to_string(folder.join(model).with_extension("svg")).unwrap();
+            assert!(
+                picture == chart(model, &rows),
+                "octaplex plot docs/plots/{model}.csv docs/plots/{model}.svg"
+            );
+        }
+    }
+}

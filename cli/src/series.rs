@@ -1,0 +1,113 @@
+//! Which colour and mark a codec has in plots, the same in all of them, and which of its points a curve joins.
+
+/// What shares a colour and a mark, in the order of the legends. A codec is in the first group that has its name.
+pub(crate) const GROUPS: [&[&str]; 10] = [
+    &["trellis"],
+    &["turboquant"],
+    &["octopus"],
+    &["polarquant"],
+    &["hqmq", "additive"],
+    &["qjl", "turboquant-qjl", "octopus-qjl"],
+    &["int", "int8"],
+    &["q8_0", "q5_0", "q4_0", "iq4_nl"],
+    &["tq3_0"],
+    &["fp8", "f16", "bf16", "f32"],
+];
+
+/// Keys that choose a rate: points that differ in nothing else are joined.
+const RATES: [&str; 9] = ["bits", "levels", "m", "states", "s", "r", "k", "bdir", "bnrm"];
+
+/// The codec of a spec, or of the keys of a pair.
+fn name(spec: &str) -> &str {
+    spec.split([':', '/']).next().unwrap_or_default()
+}
+
+/// The number of a spec's group; a codec that is in none has the last one's.
+pub(crate) fn group(spec: &str) -> usize {
+    let found = GROUPS.iter().position(|names| names.contains(&name(spec)));
+    found.unwrap_or(GROUPS.len() - 1)
+}
+
+/// The curve that a point of this spec is on: its codec and keys without the rate. ggml's integers of 4, 5 and 8 bits
+/// are on one.
+pub(crate) fn curve(spec: &str) -> String {
+    let part = |spec: &str| {
+        let (name, keys) = spec.split_once(':').unwrap_or((spec, ""));
+        let name = if ["q8_0", "q5_0", "q4_0"].contains(&name) { "q" } else { name };
+        let keys = keys.split(',').filter(|key| !RATES.contains(&key.split('=').next().unwrap_or_default()));
+        format!("{name}:{}", keys.collect::<Vec<_>>().join(","))
+    };
+    spec.split('/').map(part).collect::<Vec<_>>().join("/")
+}
+
+/// The groups that these specs are in, each with the names of its codecs among them.
+pub(crate) fn legend<'a>(specs: impl Iterator<Item = &'a str> + Clone) -> Vec<(usize, String)> {
+    let mut legend = Vec::new();
+    for (number, names) in GROUPS.iter().enumerate() {
+        let has = |wanted: &str| specs.clone().any(|spec| name(spec) == wanted);
+        let mut shown: Vec<&str> = names.iter().copied().filter(|name| has(name)).collect();
+        if number + 1 == GROUPS.len() {
+            let others = specs.clone().filter(|spec| !GROUPS.iter().any(|names| names.contains(&name(spec))));
+            others.map(name).for_each(|name| {
+                if !shown.contains(&name) {
+                    shown.push(name);
+                }
+            });
+        }
+        if !shown.is_empty() {
+            legend.push((number, shown.join(", ")));
+        }
+    }
+    legend
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use octaplex::CodecSpec;
+
+    #[test]
+    fn every_codec_has_a_group_and_no_two() {
+        let aliases = CodecSpec::aliases().iter().map(|(name, ..)| *name);
+        for name in CodecSpec::all().iter().map(|codec| codec.name).chain(aliases) {
+            assert_eq!(
+                GROUPS.iter().flat_map(|names| *names).filter(|other| **other == name).count(),
+                1,
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn curves_join_rates_and_nothing_else() {
+        for (a, b) in [
+            ("trellis", "trellis:m=8"),
+            ("turboquant:bits=2", "turboquant:levels=6"),
+            ("int:group=32,bits=3", "int:group=32"),
+            ("q8_0", "q4_0"),
+            ("q4_0:rotate=keys/q4_0:rotate=values", "q8_0:rotate=keys/q8_0:rotate=values"),
+            ("hqmq:s=24,r=3", "hqmq"),
+        ] {
+            assert_eq!(curve(a), curve(b));
+        }
+        for (a, b) in [
+            ("int", "int:group=32"),
+            ("int", "int8"),
+            ("octopus", "octopus:split=even"),
+            ("turboquant", "turboquant:gain=norm"),
+            ("q4_0", "q4_0:rotate=keys"),
+            ("q4_0", "iq4_nl"),
+            ("hqmq", "hqmq:r=6,med=3/hqmq"),
+        ] {
+            assert_ne!(curve(a), curve(b));
+        }
+    }
+
+    #[test]
+    fn legends_name_what_is_there() {
+        let legend =
+            legend(["q4_0:rotate=keys", "trellis:m=2", "q8_0", "foreign", "trellis/int"].into_iter());
+        let expected = [(0, "trellis"), (7, "q8_0, q4_0"), (9, "foreign")];
+        assert_eq!(legend, expected.map(|(group, names)| (group, names.to_owned())));
+    }
+}
