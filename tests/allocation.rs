@@ -9,7 +9,7 @@ use octaplex::{Attend, Backend, Error, KvCache, LayerConfig};
 fn attend_and_append_allocate_nothing_but_pages() {
     for (keys, values) in [("turboquant", "turboquant:bits=3"), ("trellis", "octopus"), ("hqmq", "f16")] {
         let (keys, values) = (keys.parse().unwrap(), values.parse().unwrap());
-        let config = LayerConfig { keys, values, balance: true, ..LayerConfig::new(2, 64, 2000) };
+        let config = LayerConfig::new(2, 64, 2000).keys(keys).values(values).balance(true);
         let mut cache = KvCache::new([config], Backend::detect()).unwrap();
         cache.reserve(8);
         let mut random = Random::new(3);

@@ -146,22 +146,20 @@ fn exact(random: &mut Random) -> LayerConfig {
     let widths = [(64, 64), (32, 64), (96, 32), (80, 80)];
     let (key_dim, value_dim) = widths[random.below(4)];
     let sliding_window = [None, None, Some(100), Some(300)][random.below(4)];
-    LayerConfig {
-        layer: random.below(9) as u32,
-        kv_heads: 1 + random.below(3),
-        key_dim,
-        value_dim,
-        keys: spec(["f32", "int:bits=8,group=16"][random.below(2)]),
-        values: spec(["f16", "f32"][random.below(2)]),
-        page: [64, 128][random.below(2)],
-        sink_tokens: [0, 4, 7][random.below(3)],
-        recent_window: [0, 1, 64, 100][random.below(4)],
-        center: [Center::Off, Center::Prefix, Center::Page][random.below(3)],
-        balance: random.below(2) == 0,
-        sliding_window,
-        max_rollback: [0, 5, 64, 200][random.below(4)],
-        capacity: 1500,
-    }
+    let mut config = LayerConfig::new(1, key_dim, 1500)
+        .layer(random.below(9) as u32)
+        .kv_heads(1 + random.below(3))
+        .value_dim(value_dim)
+        .keys(spec(["f32", "int:bits=8,group=16"][random.below(2)]))
+        .values(spec(["f16", "f32"][random.below(2)]))
+        .page([64, 128][random.below(2)])
+        .sink_tokens([0, 4, 7][random.below(3)])
+        .recent_window([0, 1, 64, 100][random.below(4)])
+        .center([Center::Off, Center::Prefix, Center::Page][random.below(3)])
+        .balance(random.below(2) == 0)
+        .max_rollback([0, 5, 64, 200][random.below(4)]);
+    config.sliding_window = sliding_window;
+    config
 }
 
 fn attend(cache: &mut KvCache, queries: &[f32], options: &Attend) -> Vec<f32> {
@@ -255,7 +253,7 @@ fn check(cache: &mut KvCache, model: &Model, random: &mut Random, seed: u64) {
     let sink_logits = random.gaussians(heads);
     let rows = [1, heads][random.below(2)];
     let bias = random.gaussians(rows * model.next);
-    let mut options = Attend { queries: Some(n), ..Attend::default() };
+    let mut options = Attend::default().queries(n);
     let mut pick = |chance| random.below(chance) == 0;
     if pick(3) {
         options.scale = Some(0.2);
@@ -294,13 +292,11 @@ fn scores_and_sums_give_what_attend_gives() {
     for (keys, values) in pairs {
         for (center, balance) in [(Center::Off, false), (Center::Page, true), (Center::Prefix, true)] {
             let mut random = Random::new(3);
-            let each = LayerConfig {
-                keys: spec(keys),
-                values: spec(values),
-                center,
-                balance,
-                ..LayerConfig::new(2, 64, 6000)
-            };
+            let each = LayerConfig::new(2, 64, 6000)
+                .keys(spec(keys))
+                .values(spec(values))
+                .center(center)
+                .balance(balance);
             let mut cache = KvCache::new([each], Backend::detect()).unwrap();
             let count = 5000;
             let rows: Vec<f32> = random.gaussians(2 * count * 64).iter().map(|x| x + 1.5).collect();
@@ -334,7 +330,7 @@ fn scores_and_sums_give_what_attend_gives() {
 fn pages_of_any_size_are_cut_and_closed_again() {
     let mut random = Random::new(31);
     let (keys, values) = (spec("hqmq:s=192,r=6,med=1"), spec("hqmq:s=192,r=6,med=2"));
-    let config = LayerConfig { keys, values, ..LayerConfig::new(2, 64, 1000) };
+    let config = LayerConfig::new(2, 64, 1000).keys(keys).values(values);
     let mut memory = vec![0; config.required_bytes()];
     let mut scratch = vec![0.0; config.scratch_len(2)];
     let mut fixed =
@@ -364,7 +360,7 @@ fn pages_of_any_size_are_cut_and_closed_again() {
 fn one_token_at_a_time_or_all_at_once() {
     let mut random = Random::new(11);
     for center in [Center::Off, Center::Prefix, Center::Page] {
-        let each = LayerConfig { balance: true, center, ..LayerConfig::new(2, 64, 1000) };
+        let each = LayerConfig::new(2, 64, 1000).balance(true).center(center);
         let rows = random.gaussians(2 * 500 * 64);
         let new = || KvCache::new([each], Backend::detect()).unwrap();
         let (mut at_once, mut one_by_one) = (new(), new());
@@ -384,7 +380,7 @@ fn one_token_at_a_time_or_all_at_once() {
 #[test]
 fn every_backend_and_every_batch_gives_the_same_bits() {
     let mut random = Random::new(5);
-    let each = LayerConfig { balance: true, ..LayerConfig::new(2, 64, 9000) };
+    let each = LayerConfig::new(2, 64, 9000).balance(true);
     let rows = random.gaussians(2 * 8500 * 64);
     let queries = random.gaussians(2 * 12 * 64);
     let mut expected: Option<Vec<u32>> = None;
@@ -411,7 +407,7 @@ fn every_backend_and_every_batch_gives_the_same_bits() {
 #[test]
 fn every_number_of_threads_gives_the_same_bits() {
     let mut random = Random::new(6);
-    let each = LayerConfig { balance: true, ..LayerConfig::new(2, 64, 20_000) };
+    let each = LayerConfig::new(2, 64, 20_000).balance(true);
     let (rows, queries) = (random.gaussians(2 * 19_000 * 64), random.gaussians(2 * 3 * 64));
     let run = |threads| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
@@ -429,7 +425,7 @@ fn every_number_of_threads_gives_the_same_bits() {
 
 #[test]
 fn a_layer_in_the_callers_memory() {
-    let config = LayerConfig { sliding_window: Some(200), ..LayerConfig::new(2, 64, 500) };
+    let config = LayerConfig::new(2, 64, 500).sliding_window(200);
     let mut random = Random::new(9);
     let mut memory = random.bytes(config.required_bytes());
     let mut scratch = vec![f32::NAN; config.scratch_len(4)];
@@ -481,7 +477,7 @@ fn centre_and_balance_are_counted_and_help() {
         (0..600 * 64).map(|i| constants[i % 64] + sizes[i % 64] * random.gaussian()).collect();
     let queries: Vec<f32> = (0..64 * 64).map(|i| random.gaussian() / sizes[i % 64]).collect();
     let error = |config: LayerConfig| {
-        let config = LayerConfig { sink_tokens: 0, recent_window: 0, ..config };
+        let config = config.sink_tokens(0).recent_window(0);
         let mut cache = KvCache::new([config], Backend::detect()).unwrap();
         if config.balance {
             cache.calibrate(0, &keys, &queries).unwrap();
@@ -498,11 +494,11 @@ fn centre_and_balance_are_counted_and_help() {
         }
         (sum, cache.stats().bytes)
     };
-    let base = LayerConfig { balance: false, ..LayerConfig::new(1, 64, 1000) };
-    let (plain, plain_bytes) = error(LayerConfig { center: Center::Off, ..base });
-    let (prefix, prefix_bytes) = error(LayerConfig { center: Center::Prefix, ..base });
+    let base = LayerConfig::new(1, 64, 1000).balance(false);
+    let (plain, plain_bytes) = error(base.center(Center::Off));
+    let (prefix, prefix_bytes) = error(base.center(Center::Prefix));
     let (page, page_bytes) = error(base);
-    let (balanced, balanced_bytes) = error(LayerConfig { balance: true, ..base });
+    let (balanced, balanced_bytes) = error(base.balance(true));
     assert!(
         prefix < plain / 20.0 && page < plain / 20.0 && balanced < page / 2.0,
         "{plain} {prefix} {page} {balanced}"
@@ -515,7 +511,7 @@ fn centre_and_balance_are_counted_and_help() {
 #[test]
 fn calibration() {
     let mut random = Random::new(21);
-    let config = LayerConfig { balance: true, ..LayerConfig::new(1, 64, 1000) };
+    let config = LayerConfig::new(1, 64, 1000).balance(true);
     let mut cache = KvCache::new([config], Backend::detect()).unwrap();
     let rows = random.gaussians(200 * 64);
     let layer = cache.layer_mut(0).unwrap();
@@ -526,21 +522,21 @@ fn calibration() {
     cache.append(0, &rows, &rows).unwrap();
     assert!(matches!(cache.calibrate(0, &rows, &rows), Err(Error::Unsupported { .. })));
     assert!(cache.calibrate(1, &rows, &rows).is_err());
-    let plain = LayerConfig { balance: false, ..LayerConfig::new(1, 64, 1000) };
+    let plain = LayerConfig::new(1, 64, 1000).balance(false);
     let mut plain = KvCache::new([plain], Backend::detect()).unwrap();
     assert!(plain.calibrate(0, &rows, &rows).is_err());
 }
 
 #[test]
 fn boundary_layers_are_exact() {
-    let config = CacheConfig { boundary_layers: 1, ..CacheConfig::new(4, 1, 64, 1000) };
+    let config = CacheConfig::new(4, 1, 64, 1000).boundary_layers(1);
     let specs: Vec<String> = config.layers().map(|layer| layer.keys.to_string()).collect();
     assert_eq!(specs, ["f16", "turboquant", "turboquant", "f16"]);
 }
 
 #[test]
 fn extreme_arguments_are_no_panic() {
-    let config = LayerConfig { recent_window: 0, sink_tokens: 0, ..LayerConfig::new(1, 32, 4000) };
+    let config = LayerConfig::new(1, 32, 4000).recent_window(0).sink_tokens(0);
     let mut cache = KvCache::new([config], Backend::detect()).unwrap();
     // Nothing weighted is nothing.
     let mut output = [7.0; 32];
@@ -548,18 +544,18 @@ fn extreme_arguments_are_no_panic() {
     assert_eq!(output, [0.0; 32]);
     cache.append(0, &[0.5; 100 * 32], &[0.5; 100 * 32]).unwrap();
     let mut last = [0.0; 2 * 32];
-    let queries = Attend { queries: Some(2), ..Attend::default() };
-    cache.attend(0, &[0.1; 2 * 32], &Attend { position: Some(99), ..queries }, &mut last).unwrap();
+    let queries = Attend::default().queries(2);
+    cache.attend(0, &[0.1; 2 * 32], &queries.position(99), &mut last).unwrap();
     let mut output = [0.0; 2 * 32];
-    let options = Attend { position: Some(usize::MAX), ..queries };
+    let options = queries.position(usize::MAX);
     cache.attend(0, &[0.1; 2 * 32], &options, &mut output).unwrap();
     assert_eq!(bits(&output), bits(&last), "a query far behind the end sees what the last one sees");
 }
 
 #[test]
 fn a_sliding_layer_takes_no_more_pages_than_it_has_room_for() {
-    let from = LayerConfig { recent_window: 0, sink_tokens: 0, ..LayerConfig::new(1, 32, 4000) };
-    let to = LayerConfig { sliding_window: Some(128), max_rollback: 0, ..from };
+    let from = LayerConfig::new(1, 32, 4000).recent_window(0).sink_tokens(0);
+    let to = from.sliding_window(128).max_rollback(0);
     let mut from = KvCache::new([from], Backend::detect()).unwrap();
     from.append(0, &[0.5; 640 * 32], &[0.5; 640 * 32]).unwrap();
     let mut to = KvCache::new([to], Backend::detect()).unwrap();
@@ -574,6 +570,6 @@ fn a_sliding_layer_takes_no_more_pages_than_it_has_room_for() {
     }
     assert_eq!(taken, 3);
     let mut output = [0.0; 32];
-    to.attend(0, &[0.1; 32], &Attend { window: Some(640), ..Attend::default() }, &mut output).unwrap();
+    to.attend(0, &[0.1; 32], &Attend::default().window(640), &mut output).unwrap();
     assert!(output.iter().all(|x| (x - 0.5).abs() < 0.15), "{output:?}");
 }

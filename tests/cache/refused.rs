@@ -40,12 +40,12 @@ fn bad_input_changes_nothing() {
     let refused = cache.attend(0, &bad_query, &Attend::default(), &mut [0.0; 128]);
     assert!(matches!(refused, Err(Error::Row { what: "queries", head: 0, row: 0, channel: Some(0), .. })));
     for options in [
-        Attend { queries: Some(2), ..Attend::default() },
-        Attend { scale: Some(f32::NAN), ..Attend::default() },
-        Attend { soft_cap: Some(-1.0), ..Attend::default() },
-        Attend { sink_logits: &[1.0], ..Attend::default() },
-        Attend { bias: &[1.0], ..Attend::default() },
-        Attend { window: Some(0), ..Attend::default() },
+        Attend::default().queries(2),
+        Attend::default().scale(f32::NAN),
+        Attend::default().soft_cap(-1.0),
+        Attend::default().sink_logits(&[1.0]),
+        Attend::default().bias(&[1.0]),
+        Attend::default().window(0),
     ] {
         assert!(cache.attend(0, &queries, &options, &mut [0.0; 128]).is_err(), "{options:?}");
     }
@@ -53,22 +53,22 @@ fn bad_input_changes_nothing() {
     assert_eq!(stats, cache.stats());
 
     for bad in [
-        LayerConfig { page: 100, ..config },
-        LayerConfig { kv_heads: 0, ..config },
-        LayerConfig { capacity: 100, ..config },
-        LayerConfig { key_dim: 65, ..config },
-        LayerConfig { sliding_window: Some(0), ..config },
-        LayerConfig { keys: spec("int:group=64"), key_dim: 96, ..config },
+        config.page(100),
+        config.kv_heads(0),
+        config.capacity(100),
+        config.key_dim(65),
+        config.sliding_window(0),
+        config.keys(spec("int:group=64")).key_dim(96),
     ] {
         assert!(KvCache::new([bad], Backend::detect()).is_err(), "{bad:?}");
         assert_eq!((bad.required_bytes(), bad.scratch_len(4)), (0, 0), "{bad:?}");
     }
     for bad in [
-        LayerConfig { page: 0, ..config },
-        LayerConfig { kv_heads: usize::MAX, ..config },
-        LayerConfig { recent_window: usize::MAX, ..config },
-        LayerConfig { key_dim: usize::MAX, ..config },
-        LayerConfig { capacity: usize::MAX, ..config },
+        config.page(0),
+        config.kv_heads(usize::MAX),
+        config.recent_window(usize::MAX),
+        config.key_dim(usize::MAX),
+        config.capacity(usize::MAX),
     ] {
         assert!(KvCache::new([bad], Backend::detect()).is_err(), "{bad:?}");
         assert_eq!((bad.required_bytes(), bad.scratch_len(4)), (0, 0), "{bad:?}");
@@ -86,14 +86,12 @@ fn keys_are_refused_when_they_come_or_never() {
     for balance in [false, true] {
         for center in [Center::Off, Center::Prefix, Center::Page] {
             for keys in ["turboquant", "int:bits=2", "hqmq:s=24,r=3", "trellis:m=1,states=4"] {
-                let config = LayerConfig {
-                    keys: spec(keys),
-                    values: spec("f16"),
-                    center,
-                    balance,
-                    recent_window: 16,
-                    ..LayerConfig::new(1, 64, 1000)
-                };
+                let config = LayerConfig::new(1, 64, 1000)
+                    .keys(spec(keys))
+                    .values(spec("f16"))
+                    .center(center)
+                    .balance(balance)
+                    .recent_window(16);
                 let mut cache = KvCache::new([config], Backend::detect()).unwrap();
                 // Keys that hardly vary in one channel, which queries find important: divided by 2⁻⁸.
                 if balance {
@@ -130,14 +128,12 @@ fn keys_are_refused_when_they_come_or_never() {
 #[test]
 fn a_refused_page_leaves_a_full_sliding_layer_as_it_was() {
     // Four pages see all of the window, and there is no room for a fifth.
-    let config = LayerConfig {
-        recent_window: 0,
-        sink_tokens: 0,
-        sliding_window: Some(256),
-        max_rollback: 0,
-        balance: false,
-        ..LayerConfig::new(1, 32, 319)
-    };
+    let config = LayerConfig::new(1, 32, 319)
+        .recent_window(0)
+        .sink_tokens(0)
+        .sliding_window(256)
+        .max_rollback(0)
+        .balance(false);
     // Keys that the code fits well, also twice as long; less their mean, the last is one large coordinate in the
     // codec's basis, which is clipped, and the gain that makes up for it leaves f16.
     let codec = Any::<32>::build(config.keys, Backend::detect(), Stream::default()).unwrap();
