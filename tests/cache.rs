@@ -6,6 +6,7 @@ mod balance;
 mod errors;
 mod refused;
 mod rollback;
+mod threads;
 
 use crate::common::{Any, Random, bits};
 use half::f16;

@@ -236,9 +236,7 @@ fn forks_share_and_threads_attend() {
     let outputs = std::thread::scope(|scope| {
         let attend = |layer| {
             let mut output = [0.0; DIM];
-            cache
-                .attend_with(layer, &rows.query, &Attend::default(), &mut output, &mut Vec::new())
-                .map(|()| bits(&output))
+            cache.attend(layer, &rows.query, &Attend::default(), &mut output).map(|()| bits(&output))
         };
         [0, 1].map(|layer| scope.spawn(move || attend(layer))).map(|thread| thread.join().unwrap())
     });
