@@ -27,7 +27,7 @@ fn gaussian_from(seed: u64, count: usize) -> Vec<f32> {
 
 fn config(keys: &str, values: &str, tokens: usize) -> LayerConfig {
     let (keys, values): (CodecSpec, CodecSpec) = (keys.parse().unwrap(), values.parse().unwrap());
-    LayerConfig { keys, values, ..LayerConfig::new(1, D, tokens + 300) }
+    LayerConfig::new(1, D, tokens + 300).keys(keys).values(values)
 }
 
 /// A layer with this many tokens.
@@ -106,9 +106,9 @@ fn attend(tokens: usize) {
         .into_iter()
         .map(|(k, v)| Runner::new(&format!("{k} / {v}"), filled(config(k, v, tokens), tokens), 1))
         .collect();
-    let off = LayerConfig { center: Center::Off, ..config("turboquant", "turboquant", tokens) };
+    let off = config("turboquant", "turboquant", tokens).center(Center::Off);
     runners.push(Runner::new("turboquant / turboquant, no centre", filled(off, tokens), 1));
-    let long = LayerConfig { page: 256, ..config("turboquant", "turboquant", tokens) };
+    let long = config("turboquant", "turboquant", tokens).page(256);
     runners.push(Runner::new("turboquant / turboquant, pages of 256", filled(long, tokens), 1));
     take_turns(&mut runners, 6.0);
     let f16 = runners[0].ns_per_token();
@@ -134,7 +134,7 @@ fn append(tokens: usize) {
     let rows = gaussian(tokens * D);
     for (k, v) in pairs() {
         for balance in [false, true] {
-            let config = LayerConfig { balance, ..config(k, v, tokens) };
+            let config = config(k, v, tokens).balance(balance);
             let mut best = [f64::INFINITY; 2];
             for _ in 0..6 {
                 for (at_once, best) in [false, true].into_iter().zip(&mut best) {
@@ -213,7 +213,7 @@ fn plain(dim: usize) {
         for backend in Backend::available().filter(|backend| ["portable", "scalar"].contains(&backend.name()))
         {
             let (keys, values): (CodecSpec, CodecSpec) = (spec.parse().unwrap(), spec.parse().unwrap());
-            let config = LayerConfig { keys, values, ..LayerConfig::new(2, dim, TOKENS + 300) };
+            let config = LayerConfig::new(2, dim, TOKENS + 300).keys(keys).values(values);
             let mut cache = KvCache::new([config], backend).unwrap();
             cache.append(0, &rows[..2].concat(), &rows[2..].concat()).unwrap();
             layers.push((spec, backend, cache, Duration::MAX));

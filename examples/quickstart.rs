@@ -53,7 +53,7 @@ fn main() -> Result<(), Error> {
     println!("the prompt alone has {} tokens", prompt.stats().tokens);
 
     let saved = cache.save();
-    let mut loaded = KvCache::load(&saved, Backend::detect())?;
+    let loaded = KvCache::load(&saved, Backend::detect())?;
     let queries = rows(0, QUERY_HEADS, 1090..1091);
     let mut again = output.clone();
     cache.attend(0, &queries, &Attend::default(), &mut output)?;

@@ -9,6 +9,7 @@
 
 use crate::Error;
 use crate::backend::Kernels;
+use crate::cache::config::builders;
 use crate::cache::page::{BATCH, HEADER, SPLIT, in_page};
 use crate::cache::rows::score_pages;
 use crate::cache::storage::Storage;
@@ -19,8 +20,10 @@ use core::cell::Cell;
 use core::ops::Range;
 use octaplex_arch::Float;
 
-/// How to attend. `Attend::default()`: scale 1/√width, causal, everything visible.
+/// How to attend. `Attend::default()`: scale 1/√width, causal, everything visible. What is to be otherwise comes by the
+/// methods named like the fields, or by assignment: `Attend::default().queries(8).soft_cap(50.0)`.
 #[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
 pub struct Attend<'a> {
     /// Queries of the block, for each query head; 1 by default.
     pub queries: Option<usize>,
@@ -39,6 +42,19 @@ pub struct Attend<'a> {
     /// Position of the first query of the block, whose queries have consecutive positions and see no later token. By
     /// default the block is at the end: its last query has the position of the newest token.
     pub position: Option<usize>,
+}
+
+impl<'a> Attend<'a> {
+    builders! {
+        queries: usize => Some;
+        scale: f32 => Some;
+        soft_cap: f32 => Some;
+        window: usize => Some;
+        keep_sinks: bool;
+        sink_logits: &'a [f32];
+        bias: &'a [f32];
+        position: usize => Some;
+    }
 }
 
 const MAX_SCALE: f32 = 1_099_511_627_776.0;

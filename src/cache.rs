@@ -32,7 +32,7 @@
 //! again, it takes them back. Positions never change: keys carry their rotary embedding.
 
 pub(crate) mod center;
-mod config;
+pub(crate) mod config;
 #[cfg(feature = "alloc")]
 mod layers;
 pub(crate) mod page;

@@ -249,7 +249,7 @@ fn a_cache_on_the_heap_takes_it() {
     let layer = SharedLayer::on_heap_with(&config, codec.clone(), codec, Backend::detect()).unwrap();
     let mut cache = KvCache::from_layers(vec![layer]);
     cache.append(0, &[0.5; 300 * 32][..], &[0.25; 300 * 32][..]).unwrap();
-    let mut fork = cache.fork();
+    let fork = cache.fork();
     let mut output = [0.0; 32];
     fork.attend(0, &[0.1; 32], &Attend::default(), &mut output).unwrap();
     assert!(output.iter().all(|x| (x - 0.25).abs() < 0.01), "{output:?}");

@@ -25,15 +25,13 @@ fn output(cache: &mut KvCache, layer: usize, queries: &[f32]) -> Vec<u32> {
 
 /// A cache with everything in it: sinks, pages, a window that has gone round, balance, a hole.
 fn cache(center: Center) -> KvCache {
-    let each = LayerConfig {
-        keys: "turboquant:bits=3".parse().unwrap(),
-        values: "hqmq:s=24,r=3,med=2".parse().unwrap(),
-        center,
-        balance: true,
-        recent_window: 16,
-        ..LayerConfig::new(2, 32, 700)
-    };
-    let config = CacheConfig { boundary_layers: 1, each, ..CacheConfig::new(3, 2, 32, 700) };
+    let each = LayerConfig::new(2, 32, 700)
+        .keys("turboquant:bits=3".parse().unwrap())
+        .values("hqmq:s=24,r=3,med=2".parse().unwrap())
+        .center(center)
+        .balance(true)
+        .recent_window(16);
+    let config = CacheConfig::new(3, 2, 32, 700).boundary_layers(1).each(each);
     let mut cache = KvCache::new(config.layers(), Backend::detect()).unwrap();
     for layer in 0..3 {
         if layer == 1 {
@@ -81,7 +79,7 @@ fn the_same_bits_after_saving_and_loading() {
         let mut out = [0.0; 64];
         fixed.attend(&queries, &Attend::default(), &mut out, &mut scratch).unwrap();
         assert_eq!(bits(&out), output(&mut before, 1, &queries));
-        let other = LayerConfig { page: 128, ..config };
+        let other = config.page(128);
         let mut other = LayerCache::<Any<32>, Any<32>, _>::new(
             &other,
             Backend::detect(),
@@ -94,7 +92,7 @@ fn the_same_bits_after_saving_and_loading() {
 
 #[test]
 fn pages_travel_alone() {
-    let config = LayerConfig { recent_window: 0, sink_tokens: 0, ..LayerConfig::new(2, 32, 700) };
+    let config = LayerConfig::new(2, 32, 700).recent_window(0).sink_tokens(0);
     let mut from = KvCache::new([config], Backend::detect()).unwrap();
     let mut to = KvCache::new([config], Backend::detect()).unwrap();
     // Channels that differ, so that the balance is not ones.
@@ -121,7 +119,7 @@ fn pages_travel_alone() {
     assert!(matches!(balanced.layer_mut(0).unwrap().load_page(&page), Err(Error::Snapshot { .. })));
     let queries = rows(5, 2 * 32);
     assert_eq!(output(&mut from, 0, &queries), output(&mut to, 0, &queries));
-    let other = LayerConfig { center: Center::Off, ..config };
+    let other = config.center(Center::Off);
     let mut other = SharedLayer::on_heap(&other, Backend::detect()).unwrap();
     let mut bytes = Vec::new();
     from.layers()[0].save_page(0, &mut |piece| bytes.extend_from_slice(piece)).unwrap();
@@ -141,15 +139,13 @@ fn the_largest_keys_and_queries_give_no_nan() {
         ("octopus-qjl:norm=f32", below(TWO_58).to_le_bytes(), Some(0x4b)),
         ("int:bits=8", [0xff, 0x7b, 0xff, 0xff], Some(0xff)),
     ] {
-        let config = LayerConfig {
-            keys: keys.parse().unwrap(),
-            values: "f16".parse().unwrap(),
-            recent_window: 0,
-            sink_tokens: 0,
-            center: Center::Off,
-            balance: true,
-            ..LayerConfig::new(1, 32, 200)
-        };
+        let config = LayerConfig::new(1, 32, 200)
+            .keys(keys.parse().unwrap())
+            .values("f16".parse().unwrap())
+            .recent_window(0)
+            .sink_tokens(0)
+            .center(Center::Off)
+            .balance(true);
         let mut scratch = vec![0.0; config.scratch_len(1)];
         let new = || {
             let mut layer = SharedLayer::on_heap(&config, Backend::detect()).unwrap();
@@ -185,7 +181,8 @@ fn the_largest_keys_and_queries_give_no_nan() {
             for bias in [0.0, 8e37, -3e38, 9e37] {
                 for query in [1e3, -1e3, below(TWO_50), -below(TWO_50)] {
                     let bias = [bias; 64];
-                    let options = Attend { scale, bias: &bias, ..Attend::default() };
+                    let mut options = Attend::default().bias(&bias);
+                    options.scale = scale;
                     let mut output = [f32::NAN; 32];
                     match layer.attend(&[query; 32], &options, &mut output, &mut scratch) {
                         // All values are 1.
@@ -257,14 +254,12 @@ fn sections(bytes: &[u8]) -> Vec<(usize, usize)> {
 
 #[test]
 fn a_hundred_thousand_damaged_snapshots() {
-    let config = LayerConfig {
-        keys: "turboquant:bits=2".parse().unwrap(),
-        values: "hqmq:s=24,r=2,med=2".parse().unwrap(),
-        balance: true,
-        recent_window: 4,
-        sink_tokens: 2,
-        ..LayerConfig::new(1, 32, 500)
-    };
+    let config = LayerConfig::new(1, 32, 500)
+        .keys("turboquant:bits=2".parse().unwrap())
+        .values("hqmq:s=24,r=2,med=2".parse().unwrap())
+        .balance(true)
+        .recent_window(4)
+        .sink_tokens(2);
     let mut layer = SharedLayer::on_heap(&config, Backend::detect()).unwrap();
     let mut scratch = vec![0.0; config.scratch_len(1)];
     layer.append(&rows(1, 150 * 32), &rows(2, 150 * 32), &mut scratch).unwrap();
@@ -405,12 +400,7 @@ fn states_that_no_cache_can_be_in_are_refused() {
 #[test]
 fn positions_end_where_snapshots_do() {
     const LAST: u64 = (usize::MAX / 4) as u64;
-    let config = LayerConfig {
-        recent_window: 0,
-        sliding_window: Some(64),
-        balance: false,
-        ..LayerConfig::new(1, 32, 500)
-    };
+    let config = LayerConfig::new(1, 32, 500).recent_window(0).sliding_window(64).balance(false);
     let mut layer = SharedLayer::on_heap(&config, Backend::detect()).unwrap();
     let mut scratch = vec![0.0; config.scratch_len(1)];
     layer.append(&rows(1, 4 * 32), &rows(1, 4 * 32), &mut scratch).unwrap();
@@ -434,7 +424,7 @@ fn positions_end_where_snapshots_do() {
 /// A few hundred bytes a layer must not become gigabytes.
 #[test]
 fn many_empty_layers_with_long_windows_are_refused() {
-    let each = LayerConfig { recent_window: 28_000, ..LayerConfig::new(1, 64, 30_000) };
+    let each = LayerConfig::new(1, 64, 30_000).recent_window(28_000);
     let save =
         |layers: usize| KvCache::new(std::iter::repeat_n(each, layers), Backend::detect()).unwrap().save();
     assert_eq!(KvCache::load(&save(10), Backend::detect()).unwrap().layers().len(), 10);

@@ -71,16 +71,14 @@ pub(crate) fn run(arguments: &AttendArguments) -> Result<()> {
     };
     let (dim, tokens) = (sample.dim, sample.tokens);
     let kept = arguments.sinks.saturating_add(arguments.window);
-    let config = LayerConfig {
-        keys: parse_spec(&arguments.k)?,
-        values: parse_spec(&arguments.v)?,
-        page: arguments.page,
-        sink_tokens: arguments.sinks,
-        recent_window: arguments.window,
-        center: keys.center,
-        balance: keys.balance,
-        ..LayerConfig::new(1, dim, tokens.max(kept.saturating_add(arguments.page)))
-    };
+    let config = LayerConfig::new(1, dim, tokens.max(kept.saturating_add(arguments.page)))
+        .keys(parse_spec(&arguments.k)?)
+        .values(parse_spec(&arguments.v)?)
+        .page(arguments.page)
+        .sink_tokens(arguments.sinks)
+        .recent_window(arguments.window)
+        .center(keys.center)
+        .balance(keys.balance);
     let mut scratch = vec![0.0; config.scratch_len(queries.group)];
     let (mut error, mut kl, mut bytes, mut values, mut seconds) = (0.0, 0.0, 0, 0, 0.0);
     let mut scores = vec![0.0; queries.group * tokens];

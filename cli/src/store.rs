@@ -43,17 +43,15 @@ impl<'a> Store<'a> {
             return Self::new(codec, rows);
         }
         let (dim, tokens) = (codec.dim(), rows.len() / codec.dim());
-        let config = LayerConfig {
-            keys: spec,
-            values: CodecSpec::F16(Default::default()),
-            page,
-            sink_tokens: 0,
-            recent_window: 0,
-            max_rollback: 0,
-            center: keys.center,
-            balance: keys.balance,
-            ..LayerConfig::new(1, dim, tokens.max(page))
-        };
+        let config = LayerConfig::new(1, dim, tokens.max(page))
+            .keys(spec)
+            .values(CodecSpec::F16(Default::default()))
+            .page(page)
+            .sink_tokens(0)
+            .recent_window(0)
+            .max_rollback(0)
+            .center(keys.center)
+            .balance(keys.balance);
         let mut layer = Box::new(SharedLayer::on_heap(&config, backend)?);
         let mut scratch = vec![0.0; config.scratch_len(8)];
         if keys.balance {

@@ -17,8 +17,30 @@ pub enum Center {
     Page,
 }
 
-/// The cache of one attention layer. All fields may be changed after [`new`](Self::new).
+/// One method for each field, which gives the same with another value there.
+macro_rules! builders {
+    ($($field:ident: $type:ty $(=> $wrap:ident)?;)+) => {$(
+        #[doc = concat!("The same with another [`", stringify!($field), "`](field@Self::", stringify!($field), ").")]
+        #[must_use]
+        pub const fn $field(self, $field: $type) -> Self {
+            Self { $field: $($wrap)?($field), ..self }
+        }
+    )+};
+}
+pub(crate) use builders;
+
+/// The cache of one attention layer: [`new`](Self::new), then what is to be otherwise, by the methods named like the
+/// fields or by assignment.
+///
+/// ```
+/// use octaplex::LayerConfig;
+///
+/// let config = LayerConfig::new(8, 128, 32_768).keys("trellis".parse()?).sliding_window(4096);
+/// assert_eq!(config.sliding_window, Some(4096));
+/// # Ok::<(), octaplex::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct LayerConfig {
     /// The layer's number, from 0: layers are rotated differently.
     pub layer: u32,
@@ -78,6 +100,23 @@ impl LayerConfig {
             max_rollback: 64,
             capacity,
         }
+    }
+
+    builders! {
+        layer: u32;
+        kv_heads: usize;
+        key_dim: usize;
+        value_dim: usize;
+        keys: CodecSpec;
+        values: CodecSpec;
+        page: usize;
+        sink_tokens: usize;
+        recent_window: usize;
+        center: Center;
+        balance: bool;
+        sliding_window: usize => Some;
+        max_rollback: usize;
+        capacity: usize;
     }
 
     /// Keys are exact: nothing to centre or balance.
@@ -154,8 +193,9 @@ const fn is_width(dim: usize) -> bool {
     false
 }
 
-/// The cache of a whole model; [`layers`](Self::layers) turns it into one [`LayerConfig`] a layer.
+/// The cache of a whole model; [`layers`](Self::layers) turns it into one [`LayerConfig`] a layer. Made like one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct CacheConfig {
     /// Attention layers.
     pub layers: usize,
@@ -170,6 +210,11 @@ impl CacheConfig {
     #[must_use]
     pub const fn new(layers: usize, kv_heads: usize, head_dim: usize, capacity: usize) -> Self {
         Self { layers, boundary_layers: 0, each: LayerConfig::new(kv_heads, head_dim, capacity) }
+    }
+
+    builders! {
+        boundary_layers: usize;
+        each: LayerConfig;
     }
 
     /// The configuration of each layer, to be changed at will before a cache is made of them.

@@ -7,6 +7,7 @@ use crate::codec::Codec;
 use crate::{Attend, Backend, CodecSpec, Error, Role};
 use alloc::{sync::Arc, vec::Vec};
 use core::ops::Range;
+use crossbeam_queue::ArrayQueue;
 
 /// A layer of a [`KvCache`].
 pub type SharedLayer = Layer<Arc<dyn Codec>, Arc<dyn Codec>, Shared>;
@@ -82,7 +83,26 @@ impl SharedLayer {
 #[derive(Debug)]
 pub struct KvCache {
     pub(crate) layers: Vec<SharedLayer>,
-    scratch: Vec<f32>,
+    scratch: Pool,
+}
+
+/// Memory to work in. A call takes one and gives it back, so that threads have one each; without a lock, and without std.
+#[derive(Debug)]
+struct Pool(ArrayQueue<Vec<f32>>);
+
+impl Pool {
+    /// Memory for so many threads at once is kept; more threads allocate theirs at each call.
+    const KEPT: usize = 32;
+
+    fn with<T>(&self, needed: usize, work: impl FnOnce(&mut [f32]) -> T) -> T {
+        let mut scratch = self.0.pop().unwrap_or_default();
+        if scratch.len() < needed {
+            scratch.resize(needed, 0.0);
+        }
+        let result = work(&mut scratch[..needed]);
+        let _ = self.0.push(scratch);
+        result
+    }
 }
 
 impl KvCache {
@@ -98,7 +118,7 @@ impl KvCache {
     /// These layers, which may have codecs of one's own.
     #[must_use]
     pub fn from_layers(layers: Vec<SharedLayer>) -> Self {
-        Self { layers, scratch: Vec::new() }
+        Self { layers, scratch: Pool(ArrayQueue::new(Pool::KEPT)) }
     }
 
     /// The layers.
@@ -116,25 +136,19 @@ impl KvCache {
         self.layers.get_mut(layer).ok_or(Error::Missing { what: "layer", number: layer, count })
     }
 
-    /// Allocates what calls with so many query rows (query heads · queries of a block) work in: then they allocate
-    /// nothing. Without it the first call does.
-    pub fn reserve(&mut self, queries: usize) {
-        for layer in &self.layers {
-            let needed = scratch_len(&layer.config, queries);
-            if self.scratch.len() < needed {
-                self.scratch.resize(needed, 0.0);
-            }
-        }
+    fn layer(&self, layer: usize) -> Result<&SharedLayer, Error> {
+        let count = self.layers.len();
+        self.layers.get(layer).ok_or(Error::Missing { what: "layer", number: layer, count })
     }
 
-    fn layer(&mut self, layer: usize, queries: usize) -> Result<(&mut SharedLayer, &mut [f32]), Error> {
-        let missing = Error::Missing { what: "layer", number: layer, count: self.layers.len() };
-        let layer = self.layers.get_mut(layer).ok_or(missing)?;
-        let needed = scratch_len(&layer.config, queries);
-        if self.scratch.len() < needed {
-            self.scratch.resize(needed, 0.0);
+    /// Allocates what calls with so many query rows (query heads · queries of a block) work in: then they allocate
+    /// nothing. Without it the first call does; and so does the first of each further thread that calls at the same time.
+    pub fn reserve(&mut self, queries: usize) {
+        let needed = self.layers.iter().map(|layer| scratch_len(&layer.config, queries)).max();
+        // Each goes to the end of the queue.
+        for _ in 0..self.scratch.0.len().max(1) {
+            self.scratch.with(needed.unwrap_or(0), |_| ());
         }
-        Ok((layer, &mut self.scratch[..needed]))
     }
 
     /// Decides a layer's balance from a prompt's keys and queries: [`Layer::calibrate`].
@@ -155,28 +169,12 @@ impl KvCache {
         keys: impl Into<Tensor<'a>>,
         values: impl Into<Tensor<'a>>,
     ) -> Result<(), Error> {
-        let (layer, scratch) = self.layer(layer, 0)?;
-        layer.append(keys, values, scratch)
+        let needed = scratch_len(&self.layer(layer)?.config, 0);
+        let layer = &mut self.layers[layer];
+        self.scratch.with(needed, |scratch| layer.append(keys, values, scratch))
     }
 
-    /// Attention on a layer: [`Layer::attend`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn attend(
-        &mut self,
-        layer: usize,
-        queries: &[f32],
-        options: &Attend,
-        output: &mut [f32],
-    ) -> Result<(), Error> {
-        let rows = self.layers.get(layer).map_or(0, |layer| queries.len() / layer.config.key_dim);
-        let (layer, scratch) = self.layer(layer, rows)?;
-        layer.attend(queries, options, output, scratch)
-    }
-
-    /// [`attend`](Self::attend) without the cache's own scratch memory, so that threads can attend to layers, or to one
-    /// layer, at once: each with a `scratch` of its own, which grows to what is needed and can be used again for any layer.
+    /// Attention on a layer: [`Layer::attend`]. Threads can attend to layers, or to one layer, at once.
     ///
     /// ```
     /// # use octaplex::{Attend, Backend, CacheConfig, Error, KvCache};
@@ -185,7 +183,7 @@ impl KvCache {
     /// let outputs = std::thread::scope(|scope| {
     ///     let attend = |layer| {
     ///         let mut output = [0.0; 64];
-    ///         cache.attend_with(layer, &[0.1; 64], &Attend::default(), &mut output, &mut Vec::new()).map(|()| output)
+    ///         cache.attend(layer, &[0.1; 64], &Attend::default(), &mut output).map(|()| output)
     ///     };
     ///     [0, 1].map(|layer| scope.spawn(move || attend(layer))).map(|thread| thread.join().unwrap())
     /// });
@@ -194,22 +192,17 @@ impl KvCache {
     /// ```
     ///
     /// # Errors
-    /// As [`attend`](Self::attend).
-    pub fn attend_with(
+    /// As there.
+    pub fn attend(
         &self,
         layer: usize,
         queries: &[f32],
         options: &Attend,
         output: &mut [f32],
-        scratch: &mut Vec<f32>,
     ) -> Result<(), Error> {
-        let missing = Error::Missing { what: "layer", number: layer, count: self.layers.len() };
-        let layer = self.layers.get(layer).ok_or(missing)?;
+        let layer = self.layer(layer)?;
         let needed = scratch_len(&layer.config, queries.len() / layer.config.key_dim);
-        if scratch.len() < needed {
-            scratch.resize(needed, 0.0);
-        }
-        layer.attend(queries, options, output, scratch)
+        self.scratch.with(needed, |scratch| layer.attend(queries, options, output, scratch))
     }
 
     /// [`Layer::scores`] of a layer.
@@ -217,15 +210,15 @@ impl KvCache {
     /// # Errors
     /// As there.
     pub fn scores(
-        &mut self,
+        &self,
         layer: usize,
         head: usize,
         queries: &[f32],
         scores: &mut [f32],
     ) -> Result<(), Error> {
-        let rows = self.layers.get(layer).map_or(0, |layer| queries.len() / layer.config.key_dim);
-        let (layer, scratch) = self.layer(layer, rows * self.heads(layer))?;
-        layer.scores(head, queries, scores, scratch)
+        let layer = self.layer(layer)?;
+        let needed = part_scratch_len(&layer.config, queries.len() / layer.config.key_dim);
+        self.scratch.with(needed, |scratch| layer.scores(head, queries, scores, scratch))
     }
 
     /// [`Layer::accumulate`] on a layer.
@@ -233,19 +226,15 @@ impl KvCache {
     /// # Errors
     /// As there.
     pub fn accumulate(
-        &mut self,
+        &self,
         layer: usize,
         head: usize,
         weights: &[f32],
         output: &mut [f32],
     ) -> Result<(), Error> {
-        let rows = self.layers.get(layer).map_or(0, |layer| output.len() / layer.config.value_dim);
-        let (layer, scratch) = self.layer(layer, rows * self.heads(layer))?;
-        layer.accumulate(head, weights, output, scratch)
-    }
-
-    fn heads(&self, layer: usize) -> usize {
-        self.layers.get(layer).map_or(0, |layer| layer.config.kv_heads)
+        let layer = self.layer(layer)?;
+        let needed = part_scratch_len(&layer.config, output.len() / layer.config.value_dim);
+        self.scratch.with(needed, |scratch| layer.accumulate(head, weights, output, scratch))
     }
 
     /// Forgets the tokens from `position` on, in every layer: [`Layer::truncate`].
@@ -317,6 +306,11 @@ impl KvCache {
             values: sum.values + layer.values,
         })
     }
+}
+
+/// Memory for the rows of one head.
+fn part_scratch_len(config: &LayerConfig, rows: usize) -> usize {
+    scratch_len(config, rows.saturating_mul(config.kv_heads))
 }
 
 /// Memory for all threads there are; beyond 2²² tokens, for threads over heads. (A capacity may be far from what a cache

@@ -11,6 +11,11 @@ use crate::{CodecSpec, Error};
 use core::fmt::{self, Write};
 use core::ops::Range;
 
+#[cfg(feature = "alloc")]
+mod heap;
+#[cfg(feature = "std")]
+mod stream;
+
 const LAYER: &[u8; 8] = b"octalayr";
 /// Of a layer whose codecs have no spec: nothing loads it.
 const OWN_CODECS: &[u8; 8] = b"octaown\0";
@@ -484,157 +489,4 @@ fn read_page<'a>(reader: &mut Reader<'a>, layout: &Layout) -> Result<&'a [u8], E
         }
     }
     Ok(page)
-}
-
-#[cfg(feature = "alloc")]
-mod heap {
-    use super::*;
-    use crate::cache::layers::{KvCache, SharedLayer};
-    use crate::{Backend, Error};
-    use alloc::vec::Vec;
-
-    pub(super) const CACHE: &[u8; 8] = b"octacach";
-
-    /// The magic and the version of a cache; its number of layers.
-    pub(super) fn read_cache_header(reader: &mut Reader) -> Result<usize, Error> {
-        if reader.array()? != *CACHE || reader.u32()? != VERSION as usize {
-            return damaged(0, "no snapshot of a cache, or one of another version");
-        }
-        reader.u32()
-    }
-
-    /// A few hundred bytes a layer must not become gigabytes.
-    pub(super) fn check_memory(memory: usize, bytes: usize, at: usize) -> Result<(), Error> {
-        if memory > (1 << 28) + 256 * bytes {
-            return damaged(at, "exact windows far larger than the snapshot");
-        }
-        Ok(())
-    }
-
-    impl SharedLayer {
-        /// The cache that a snapshot describes.
-        ///
-        /// # Errors
-        /// As [`load`](Self::load); also for an exact window so long that memory for it would dwarf the snapshot:
-        /// make that cache first, and load into it.
-        pub fn from_snapshot(bytes: &[u8], backend: Backend) -> Result<Self, Error> {
-            let config = read_header(&mut Reader::new(bytes))?;
-            let layout = Layout::new(&config);
-            if layout.front_bytes > (1 << 24) + 256 * bytes.len() {
-                return damaged(12, "an exact window far larger than the snapshot");
-            }
-            let mut layer = Self::on_heap(&config, backend)?;
-            layer.read(bytes, false)?;
-            layer.read(bytes, true)?;
-            Ok(layer)
-        }
-    }
-
-    impl KvCache {
-        /// A snapshot of all layers.
-        #[must_use]
-        pub fn save(&self) -> Vec<u8> {
-            let mut bytes = CACHE.to_vec();
-            bytes.extend(VERSION.to_le_bytes());
-            bytes.extend((self.layers.len() as u32).to_le_bytes());
-            for layer in &self.layers {
-                let at = bytes.len();
-                bytes.extend([0; 8]);
-                layer.save(&mut |piece| bytes.extend_from_slice(piece));
-                let length = (bytes.len() - at - 8) as u64;
-                bytes[at..at + 8].copy_from_slice(&length.to_le_bytes());
-            }
-            bytes
-        }
-
-        /// The cache that a snapshot describes.
-        ///
-        /// # Errors
-        /// [`Error::Snapshot`], also for exact windows whose memory would dwarf the snapshot; and what
-        /// [`KvCache::new`] refuses.
-        pub fn load(bytes: &[u8], backend: Backend) -> Result<Self, Error> {
-            let mut reader = Reader::new(bytes);
-            let (mut layers, mut memory) = (Vec::new(), 0);
-            for _ in 0..read_cache_header(&mut reader)? {
-                let length = reader.u64()?;
-                let at = reader.at;
-                let layer = SharedLayer::from_snapshot(reader.take(length)?, backend)?;
-                memory += layer.layout.front_bytes;
-                check_memory(memory, bytes.len(), at)?;
-                layers.push(layer);
-            }
-            if reader.at != bytes.len() {
-                return damaged(reader.at, "bytes behind the end");
-            }
-            Ok(Self::from_layers(layers))
-        }
-    }
-}
-
-/// Snapshots to files and sockets.
-#[cfg(feature = "std")]
-mod stream {
-    use super::heap::{CACHE, check_memory, read_cache_header};
-    use super::*;
-    use crate::Backend;
-    use crate::cache::layers::{KvCache, SharedLayer};
-    use alloc::vec::Vec;
-    use std::io::{self, ErrorKind, Read, Write};
-
-    impl KvCache {
-        /// Writes the bytes of [`save`](Self::save), a layer at a time in memory.
-        ///
-        /// ```
-        /// # use octaplex::{Backend, KvCache, LayerConfig};
-        /// # let mut cache = KvCache::new([LayerConfig::new(1, 64, 1000)], Backend::detect())?;
-        /// # cache.append(0, &[0.5; 200 * 64], &[0.5; 200 * 64])?;
-        /// let mut file = Vec::new(); // or a std::fs::File
-        /// cache.save_to(&mut file)?;
-        /// let loaded = KvCache::load_from(&mut &file[..], Backend::detect())?;
-        /// assert_eq!(loaded.stats(), cache.stats());
-        /// # Ok::<(), Box<dyn std::error::Error>>(())
-        /// ```
-        ///
-        /// # Errors
-        /// Those of `writer`, which then has a part of the snapshot.
-        pub fn save_to(&self, writer: &mut impl Write) -> io::Result<()> {
-            writer.write_all(CACHE)?;
-            writer.write_all(&VERSION.to_le_bytes())?;
-            writer.write_all(&(self.layers.len() as u32).to_le_bytes())?;
-            let mut bytes = Vec::new();
-            for layer in &self.layers {
-                bytes.clear();
-                layer.save(&mut |piece| bytes.extend_from_slice(piece));
-                writer.write_all(&(bytes.len() as u64).to_le_bytes())?;
-                writer.write_all(&bytes)?;
-            }
-            Ok(())
-        }
-
-        /// Reads what [`save_to`](Self::save_to) wrote, and nothing behind it, a layer at a time in memory.
-        ///
-        /// # Errors
-        /// Those of `reader`; [`ErrorKind::InvalidData`] with the [`Error`] of [`load`](Self::load), whose offsets are
-        /// counted from the start of a layer.
-        pub fn load_from(reader: &mut impl Read, backend: Backend) -> io::Result<Self> {
-            let refuse = |error: Error| io::Error::new(ErrorKind::InvalidData, error);
-            let mut head = [0; 16];
-            reader.read_exact(&mut head)?;
-            let mut header = Reader::new(&head);
-            let layers = read_cache_header(&mut header).map_err(refuse)?;
-            let (mut found, mut memory, mut read, mut bytes) = (Vec::new(), 0, 0, Vec::new());
-            for _ in 0..layers {
-                let mut length = [0; 8];
-                reader.read_exact(&mut length)?;
-                bytes.clear();
-                // As many as there are, whatever the length says.
-                reader.by_ref().take(u64::from_le_bytes(length)).read_to_end(&mut bytes)?;
-                let layer = SharedLayer::from_snapshot(&bytes, backend).map_err(refuse)?;
-                (memory, read) = (memory + layer.layout.front_bytes, read + bytes.len());
-                check_memory(memory, read, 0).map_err(refuse)?;
-                found.push(layer);
-            }
-            Ok(Self::from_layers(found))
-        }
-    }
 }

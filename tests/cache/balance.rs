@@ -42,9 +42,9 @@ fn equal_channels_are_as_they_were_without_it() {
     for codec in ["turboquant", "trellis", "int", "hqmq"] {
         for center in [Center::Off, Center::Prefix, Center::Page] {
             for seed in 0..4 {
-                let on = LayerConfig { keys: spec(codec), center, ..LayerConfig::new(2, DIM, 1000) };
+                let on = LayerConfig::new(2, DIM, 1000).keys(spec(codec)).center(center);
                 assert!(on.balance, "it is the default");
-                let off = LayerConfig { balance: false, ..on };
+                let off = on.balance(false);
                 let keys = keys(|_| 3.0, seed);
                 let (mut on, mut off) = (filled(on, &keys), filled(off, &keys));
                 if center != Center::Prefix {
@@ -62,8 +62,7 @@ fn equal_channels_are_as_they_were_without_it() {
 #[test]
 fn a_large_channel_is_balanced() {
     let error = |balance: bool, calibrated: bool| {
-        let config =
-            LayerConfig { balance, sink_tokens: 0, recent_window: 0, ..LayerConfig::new(2, DIM, 1000) };
+        let config = LayerConfig::new(2, DIM, 1000).balance(balance).sink_tokens(0).recent_window(0);
         let keys = keys(|channel| if channel == 7 { 40.0 } else { 1.0 }, 3);
         let mut cache = KvCache::new([config], Backend::detect()).unwrap();
         let query = Random::new(5).gaussians(DIM);
@@ -87,7 +86,7 @@ fn a_large_channel_is_balanced() {
 #[test]
 fn it_is_decided_from_the_sequence_alone() {
     let keys = keys(|channel| 1.0 + channel as f32, 4);
-    let config = LayerConfig { center: Center::Prefix, ..LayerConfig::new(2, DIM, 1000) };
+    let config = LayerConfig::new(2, DIM, 1000).center(Center::Prefix);
     let whole = filled(config, &keys);
     for step in [1, 7, 64, 131, 133] {
         let mut cache = KvCache::new([config], Backend::detect()).unwrap();

@@ -5,14 +5,14 @@ use octaplex::{Attend, Backend, Error, KvCache, LayerConfig};
 
 #[test]
 fn errors_say_which_and_why() {
-    let config = LayerConfig { layer: 3, ..LayerConfig::new(2, 64, 1000) };
+    let config = LayerConfig::new(2, 64, 1000).layer(3);
     let mut cache = KvCache::new([config], Backend::detect()).unwrap();
     let rows = vec![0.5; 2 * 10 * 64];
     let mut bad = rows.clone();
     cache.append(0, &rows, &rows).unwrap();
     let mut output = vec![0.0; 8 * 64];
     let one = Attend::default();
-    let three = Attend { queries: Some(3), ..one };
+    let three = one.queries(3);
     let small = LayerConfig::new(2, 64, 128);
     let mut said = vec![
         cache.append(0, &rows[..100], &rows),
@@ -58,15 +58,13 @@ fn errors_say_which_and_why() {
 /// A block that no codec wrote, counted over all pages, wherever it is met; and no layer is cut where one cannot be.
 #[test]
 fn damaged_blocks_are_counted_over_all_pages() {
-    let config = LayerConfig {
-        recent_window: 0,
-        sink_tokens: 0,
-        max_rollback: 0,
-        balance: false,
-        keys: spec("turboquant"),
-        values: spec("turboquant:bits=3"),
-        ..LayerConfig::new(1, 32, 700)
-    };
+    let config = LayerConfig::new(1, 32, 700)
+        .recent_window(0)
+        .sink_tokens(0)
+        .max_rollback(0)
+        .balance(false)
+        .keys(spec("turboquant"))
+        .values(spec("turboquant:bits=3"));
     for damaged_values in [false, true] {
         let mut cache = KvCache::new([config, config], Backend::detect()).unwrap();
         let rows: Vec<f32> = (0..192 * 32).map(|i| ((i * 37 % 101) as f32 - 50.0) / 25.0).collect();

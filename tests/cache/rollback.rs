@@ -110,7 +110,7 @@ fn speculation_goes_on_as_if_it_had_not_been() {
 #[test]
 fn a_rollback_gives_the_same_bits_in_long_windows() {
     let mut random = Random::new(5);
-    let long = LayerConfig { capacity: 20_000, ..config(Some(9000), 64) };
+    let long = config(Some(9000), 64).capacity(20_000);
     let rows = random.gaussians(9300 * DIM);
     let query = random.gaussians(DIM);
     let mut plain = KvCache::new([long], Backend::detect()).unwrap();
@@ -131,7 +131,7 @@ fn a_rollback_gives_the_same_bits_in_long_windows() {
 fn the_balance_and_the_prefix_are_taken_back() {
     let rows = Rows::new(3);
     for center in [Center::Prefix, Center::Page] {
-        let config = LayerConfig { center, ..config(None, 64) };
+        let config = config(None, 64).center(center);
         let wild: Vec<f32> =
             (0..64 * DIM).map(|i| if i % DIM < 4 { 50.0 } else { 1.0 } * [1.0, -1.0][i / DIM % 2]).collect();
         let mut plain = KvCache::new([config], Backend::detect()).unwrap();
@@ -178,7 +178,7 @@ fn a_rollback_that_would_lose_visible_tokens_is_refused() {
     );
     assert!(cache.save() == before, "no layer has changed");
     // As said.
-    let patient = LayerConfig { max_rollback: 400, ..config(Some(256), 64) };
+    let patient = config(Some(256), 64).max_rollback(400);
     let mut patient = KvCache::new([patient], Backend::detect()).unwrap();
     patient.append(0, &rows.tokens[..700 * DIM], &rows.tokens[..700 * DIM]).unwrap();
     patient.truncate(300).unwrap();
@@ -200,7 +200,7 @@ fn a_block_of_queries_sees_everything_or_is_refused() {
     for (queries, fits) in [(1, true), (65, true), (200, false)] {
         let mut output = vec![0.0; queries * DIM];
         let block = vec![0.1; queries * DIM];
-        let options = Attend { queries: Some(queries), ..Attend::default() };
+        let options = Attend::default().queries(queries);
         let result = cache.attend(0, &block, &options, &mut output);
         assert_eq!(result.is_ok(), fits, "{queries}: {result:?}");
         assert!(fits || matches!(result, Err(Error::Dropped { .. })));
@@ -236,9 +236,7 @@ fn forks_share_and_threads_attend() {
     let outputs = std::thread::scope(|scope| {
         let attend = |layer| {
             let mut output = [0.0; DIM];
-            cache
-                .attend_with(layer, &rows.query, &Attend::default(), &mut output, &mut Vec::new())
-                .map(|()| bits(&output))
+            cache.attend(layer, &rows.query, &Attend::default(), &mut output).map(|()| bits(&output))
         };
         [0, 1].map(|layer| scope.spawn(move || attend(layer))).map(|thread| thread.join().unwrap())
     });

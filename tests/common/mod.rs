@@ -1,6 +1,7 @@
 //! What the tests share: codecs behind run-time widths (without `alloc`, so that every build is tested alike),
 //! seeded vectors, and the list of specs that "all codecs" means.
 #![allow(dead_code, unreachable_pub, unused_imports)] // each test binary takes what it needs
+#![allow(clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
 pub mod vectors;
 

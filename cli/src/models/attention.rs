@@ -146,7 +146,7 @@ impl Attention for Cached {
             let values = cut(values, tokens, head_dim, range.clone());
             self.cache.append(layer, &keys, &values).at(&place)?;
             let mut output = vec![0.0; queries.len()];
-            let options = Attend { queries: Some(count), ..Attend::default() };
+            let options = Attend::default().queries(count);
             self.cache.attend(layer, &queries, &options, &mut output).at(&place)?;
             let heads = outputs.chunks_exact_mut(tokens * head_dim);
             for (whole, part) in heads.zip(output.chunks_exact(count * head_dim)) {

@@ -102,24 +102,18 @@ impl ModelOptions {
     /// An empty cache for so many tokens.
     pub(crate) fn cache(&self, model: &Model, codecs: &Codecs, tokens: usize) -> Result<Cached> {
         let shape = &model.shape;
-        let config = CacheConfig {
-            layers: shape.layers,
-            boundary_layers: self.boundary,
-            each: LayerConfig {
-                keys: codecs.k,
-                values: codecs.v,
-                page: self.page,
-                sink_tokens: self.sinks,
-                recent_window: self.window,
-                center: codecs.keys.center,
-                balance: codecs.keys.balance,
-                ..LayerConfig::new(
-                    shape.kv_heads,
-                    shape.head_dim,
-                    tokens.max(self.sinks.saturating_add(self.window)).saturating_add(self.page),
-                )
-            },
-        };
+        let capacity = tokens.max(self.sinks.saturating_add(self.window)).saturating_add(self.page);
+        let each = LayerConfig::new(shape.kv_heads, shape.head_dim, capacity)
+            .keys(codecs.k)
+            .values(codecs.v)
+            .page(self.page)
+            .sink_tokens(self.sinks)
+            .recent_window(self.window)
+            .center(codecs.keys.center)
+            .balance(codecs.keys.balance);
+        let config = CacheConfig::new(shape.layers, shape.kv_heads, shape.head_dim, capacity)
+            .boundary_layers(self.boundary)
+            .each(each);
         let cache = KvCache::new(config.layers(), self.backend()).at(codecs.describe())?;
         Ok(Cached::new(cache, shape, self.block.map(|block| block as usize)))
     }

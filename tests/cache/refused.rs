@@ -1,0 +1,159 @@
+//! What a cache refuses, when, and that it is then as it was.
+
+use super::{attend, spec};
+use crate::common::{Any, Random, bits};
+use octaplex::{Attend, Backend, Center, Error, KvCache, LayerCache, LayerConfig, Stream};
+
+#[test]
+fn bad_input_changes_nothing() {
+    let config = LayerConfig::new(2, 64, 300);
+    let mut cache = KvCache::new([config], Backend::detect()).unwrap();
+    let mut random = Random::new(2);
+    let rows = random.gaussians(2 * 250 * 64);
+    let queries = random.gaussians(2 * 64);
+    assert_eq!(cache.attend(0, &queries, &Attend::default(), &mut [0.0; 128]), Err(Error::Empty));
+    cache.append(0, &rows, &rows).unwrap();
+    let before = bits(&attend(&mut cache, &queries, &Attend::default()));
+    let stats = cache.stats();
+
+    let mut bad = random.gaussians(2 * 30 * 64);
+    let good = bad.clone();
+    bad[1000] = f32::NAN;
+    let row = |what, finite| Error::Row { layer: 0, what, head: 0, row: 15, channel: Some(40), finite };
+    assert_eq!(cache.append(0, &bad, &good), Err(row("keys", false)));
+    assert_eq!(cache.append(0, &good, &bad), Err(row("values", false)));
+    bad[1000] = 65520.0;
+    assert_eq!(cache.append(0, &bad, &good), Err(row("keys", true)));
+    assert_eq!(cache.append(0, &good, &bad), Err(row("values", true)));
+    // A key that f16 holds, with a norm that it does not.
+    bad[1000..1100].fill(60000.0);
+    bad.iter_mut().skip(1).step_by(2).for_each(|x| *x = -*x);
+    let norm = Error::Row { layer: 0, what: "keys", head: 0, row: 15, channel: None, finite: true };
+    assert_eq!(cache.append(0, &bad, &good), Err(norm));
+    let many = random.gaussians(2 * 51 * 64);
+    assert_eq!(cache.append(0, &many, &many), Err(Error::Full { capacity: 300, needed: 301 }));
+    assert!(matches!(cache.append(0, &good[1..], &good), Err(Error::Rows { .. })));
+    assert!(matches!(cache.append(0, &good, &many), Err(Error::Rows { .. })));
+    assert_eq!(cache.append(1, &good, &good), Err(Error::Missing { what: "layer", number: 1, count: 1 }));
+    assert!(matches!(cache.layer_mut(0).unwrap().shift(0..10, 5), Err(Error::Unsupported { .. })));
+    let bad_query = vec![f32::INFINITY; 128];
+    let refused = cache.attend(0, &bad_query, &Attend::default(), &mut [0.0; 128]);
+    assert!(matches!(refused, Err(Error::Row { what: "queries", head: 0, row: 0, channel: Some(0), .. })));
+    for options in [
+        Attend::default().queries(2),
+        Attend::default().scale(f32::NAN),
+        Attend::default().soft_cap(-1.0),
+        Attend::default().sink_logits(&[1.0]),
+        Attend::default().bias(&[1.0]),
+        Attend::default().window(0),
+    ] {
+        assert!(cache.attend(0, &queries, &options, &mut [0.0; 128]).is_err(), "{options:?}");
+    }
+    assert_eq!(before, bits(&attend(&mut cache, &queries, &Attend::default())));
+    assert_eq!(stats, cache.stats());
+
+    for bad in [
+        config.page(100),
+        config.kv_heads(0),
+        config.capacity(100),
+        config.key_dim(65),
+        config.sliding_window(0),
+        config.keys(spec("int:group=64")).key_dim(96),
+    ] {
+        assert!(KvCache::new([bad], Backend::detect()).is_err(), "{bad:?}");
+        assert_eq!((bad.required_bytes(), bad.scratch_len(4)), (0, 0), "{bad:?}");
+    }
+    for bad in [
+        config.page(0),
+        config.kv_heads(usize::MAX),
+        config.recent_window(usize::MAX),
+        config.key_dim(usize::MAX),
+        config.capacity(usize::MAX),
+    ] {
+        assert!(KvCache::new([bad], Backend::detect()).is_err(), "{bad:?}");
+        assert_eq!((bad.required_bytes(), bad.scratch_len(4)), (0, 0), "{bad:?}");
+    }
+}
+
+/// What `append` has taken, its page can be made of: no later token is refused on account of an earlier one.
+#[test]
+fn keys_are_refused_when_they_come_or_never() {
+    let one = |value: f32| {
+        let mut row = [0.0; 64];
+        row[5] = value;
+        row
+    };
+    for balance in [false, true] {
+        for center in [Center::Off, Center::Prefix, Center::Page] {
+            for keys in ["turboquant", "int:bits=2", "hqmq:s=24,r=3", "trellis:m=1,states=4"] {
+                let config = LayerConfig::new(1, 64, 1000)
+                    .keys(spec(keys))
+                    .values(spec("f16"))
+                    .center(center)
+                    .balance(balance)
+                    .recent_window(16);
+                let mut cache = KvCache::new([config], Backend::detect()).unwrap();
+                // Keys that hardly vary in one channel, which queries find important: divided by 2⁻⁸.
+                if balance {
+                    let keys: Vec<f32> =
+                        (0..128 * 64).map(|i| [1.0, -1.0][i % 7 % 2] * (i % 64 != 5) as u8 as f32).collect();
+                    cache.calibrate(0, &keys, &[30.0; 64 * 64]).unwrap();
+                }
+                let mut refused = 0;
+                for token in 0..400 {
+                    let value = match token % 40 {
+                        _ if token < 100 => 30.0 + token as f32 / 4096.0,
+                        39 => [20_000.0, 31_000.0, -31_000.0, 50_000.0, 65_000.0][token / 40 % 5],
+                        n => 300.0 * (n as f32 - 20.0),
+                    };
+                    let before = cache.stats();
+                    if let Err(error) = cache.append(0, &one(value), &[1.0; 64]) {
+                        assert!(matches!(error, Error::Row { what: "keys", row: 0, .. }), "{error}");
+                        assert_eq!(cache.stats(), before);
+                        refused += 1;
+                        // What closes pages is never what is refused.
+                        cache.append(0, &one(30.0), &[1.0; 64]).unwrap_or_else(|error| {
+                            panic!("{keys}, {center:?}, balance {balance}, token {token}: {error}")
+                        });
+                    }
+                }
+                assert!(cache.stats().paged_tokens >= 300 && refused < 400, "{keys}: {refused}");
+                let output = attend(&mut cache, &[0.1; 64], &Attend::default());
+                assert!(output.iter().all(|x| (x - 1.0).abs() < 1e-3), "{keys}: {output:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_refused_page_leaves_a_full_sliding_layer_as_it_was() {
+    // Four pages see all of the window, and there is no room for a fifth.
+    let config = LayerConfig::new(1, 32, 319)
+        .recent_window(0)
+        .sink_tokens(0)
+        .sliding_window(256)
+        .max_rollback(0)
+        .balance(false);
+    // Keys that the code fits well, also twice as long; less their mean, the last is one large coordinate in the
+    // codec's basis, which is clipped, and the gain that makes up for it leaves f16.
+    let codec = Any::<32>::build(config.keys, Backend::detect(), Stream::default()).unwrap();
+    let key = |sign: f32| {
+        let mut key = [4243.0; 32];
+        key[0] = sign * 18_000.0;
+        codec.finish(&mut key);
+        key
+    };
+    let mut scratch = vec![0.0; config.scratch_len(1)];
+    let memory = vec![0; config.required_bytes()];
+    let mut cache = LayerCache::<Any<32>, Any<32>, _>::new(&config, Backend::detect(), memory).unwrap();
+    for token in 0..319 {
+        let sign = if token == 318 { -1.0 } else { 1.0 };
+        cache.append(&key(sign), &[token as f32; 32], &mut scratch).unwrap();
+    }
+    let mut before = Vec::new();
+    cache.save(&mut |piece| before.extend_from_slice(piece));
+    assert_eq!(cache.append(&key(1.0), &[0.0; 32], &mut scratch), Err(Error::Overflow));
+    let mut after = Vec::new();
+    cache.save(&mut |piece| after.extend_from_slice(piece));
+    assert!(before == after, "the refused append changed the cache");
+}
