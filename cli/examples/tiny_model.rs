@@ -5,7 +5,7 @@
 //! cargo run -p octaplex-cli --example tiny_model -- MODEL.gguf TEXT.txt
 //! ```
 
-#[allow(dead_code)] // its oracle
+#[allow(dead_code, clippy::unwrap_used, clippy::panic)] // its oracle; the rest is test code
 #[path = "../tests/tiny/mod.rs"]
 mod tiny;
 
