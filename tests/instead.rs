@@ -58,7 +58,7 @@ fn the_gigabytes_of_the_page() {
 #[test]
 fn a_full_cache_takes_what_the_page_says() {
     let (heads, width, tokens) = (2, 128, 4 + 64 + 255 * 64);
-    let mut config = LayerConfig::new(heads, width, tokens);
+    let config = LayerConfig::new(heads, width, tokens);
     let mut cache = octaplex::KvCache::new([config], octaplex::Backend::detect()).unwrap();
     let rows: Vec<f32> = (0..heads * tokens * width).map(|i| (i * 37 % 101) as f32 / 50.0 - 1.0).collect();
     cache.append(0, &rows, &rows).unwrap();
