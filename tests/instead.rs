@@ -15,7 +15,7 @@ const MODELS: [(&str, usize, usize, usize); 5] = [
 /// Engines' rows: every token takes a block, and nothing else is kept.
 const PLAIN: [&str; 4] = ["f16", "q8_0", "fp8", "q4_0"];
 
-/// Ours: the whole cache, with sinks, exact window, centres, balance and headers.
+/// Ours: the whole cache, with sinks, exact window, room for rollbacks, centres, balance and headers.
 const CACHED: [&str; 4] = ["turboquant:bits=6", "trellis:m=8", "trellis", "trellis:m=2"];
 
 const TOKENS: usize = 32_768;
@@ -33,7 +33,6 @@ fn plain(spec: &str, (_, layers, heads, width): (&str, usize, usize, usize)) -> 
 fn cached(spec: &str, (_, layers, heads, width): (&str, usize, usize, usize)) -> String {
     let mut config = LayerConfig::new(heads, width, TOKENS);
     (config.keys, config.values) = (spec.parse().unwrap(), spec.parse().unwrap());
-    config.balance = true;
     let bytes = config.required_bytes();
     assert!(bytes > 0, "{spec}: an impossible configuration");
     gigabytes(layers * bytes)
@@ -59,8 +58,7 @@ fn the_gigabytes_of_the_page() {
 #[test]
 fn a_full_cache_takes_what_the_page_says() {
     let (heads, width, tokens) = (2, 128, 4 + 64 + 255 * 64);
-    let mut config = LayerConfig::new(heads, width, tokens);
-    config.balance = true;
+    let config = LayerConfig::new(heads, width, tokens);
     let mut cache = octaplex::KvCache::new([config], octaplex::Backend::detect()).unwrap();
     let rows: Vec<f32> = (0..heads * tokens * width).map(|i| (i * 37 % 101) as f32 / 50.0 - 1.0).collect();
     cache.append(0, &rows, &rows).unwrap();
