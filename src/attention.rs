@@ -15,7 +15,7 @@ use crate::cache::rows::score_pages;
 use crate::cache::storage::Storage;
 use crate::cache::view::{MAX_QUERY, Scratch, View};
 use crate::cache::{Layer, State, position};
-use crate::codec::{Codec, check_values};
+use crate::codec::Codec;
 use core::cell::Cell;
 use core::ops::Range;
 use octaplex_arch::Float;
@@ -414,8 +414,8 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     ///
     /// # Errors
     /// [`Error::Empty`]; [`Error::Dropped`] for a block of queries that begins further back than `max_rollback` of a
-    /// layer with a sliding window, which has dropped what they would see; [`Error::Row`] for queries that are not below 2⁵⁰, times the scale if that is above 1;
-    /// [`Error::NonFinite`] and [`Error::Overflow`] for biases, below 2¹²⁶, and sink logits; [`Error::Rows`],
+    /// layer with a sliding window, which has dropped what they would see; [`Error::Row`] for queries that are not below 2⁵⁰, times the scale if that is above 1,
+    /// for biases that are not below 2¹²⁶, and for sink logits that are not finite; [`Error::Rows`],
     /// [`Error::Heads`]; [`Error::Unsupported`] for other options out of range;
     /// [`Error::Length`]; [`Error::Corrupt`] for blocks that no codec wrote. The output is then unspecified, the cache
     /// as it was.
@@ -505,15 +505,13 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         }
         if !options.sink_logits.is_empty() {
             Error::expect_length("sink logits", query_heads, options.sink_logits.len())?;
-            check_values(options.sink_logits, f32::INFINITY)?;
+            self.check_rows("sink logits", (1, 1), options.sink_logits, f32::INFINITY)?;
         }
         if !options.bias.is_empty() && options.bias.len() != next {
             Error::expect_length("bias values", query_heads.saturating_mul(next), options.bias.len())?;
         }
-        match options.bias.iter().position(|x| x.is_nan() || *x >= MAX_BIAS) {
-            Some(index) if options.bias[index].is_finite() => return Err(Error::Overflow),
-            Some(index) => return Err(Error::NonFinite { index }),
-            None => {}
+        if let Some(at) = options.bias.iter().position(|x| x.is_nan() || *x >= MAX_BIAS) {
+            return Err(self.row_error("bias", (1, next), at, Some(options.bias[at].is_finite())));
         }
         let position = match options.position {
             Some(position) => position,

@@ -29,11 +29,11 @@ pub enum Error {
         /// The length it has.
         actual: usize,
     },
-    /// A row that a layer cannot take: keys or values to append, or queries.
+    /// A row that a layer cannot take: keys or values to append, queries, weights, biases or sink logits.
     Row {
         /// The layer's number in its configuration.
         layer: u32,
-        /// Which: keys, values, queries.
+        /// Which: keys, values, queries, weights, bias, sink logits.
         what: &'static str,
         /// Head, among those that the rows are of.
         head: usize,
@@ -43,8 +43,21 @@ pub enum Error {
         channel: Option<usize>,
         /// Whether that is a number. Keys and values are to be below 65520, where f16 ends, with norms that their
         /// codec holds (f16's for most; half of it where keys are centred); queries, and queries times the scale, below
-        /// 2⁵⁰.
+        /// 2⁵⁰; weights at most 2³²; biases below 2¹²⁶.
         finite: bool,
+    },
+    /// A page that its codec cannot hold now that it closes: rows near the end of f16 that fitted one by one.
+    Page {
+        /// The layer's number in its configuration.
+        layer: u32,
+        /// Which: keys, values.
+        what: &'static str,
+        /// The key/value head.
+        head: usize,
+        /// Position of the page's first token.
+        position: usize,
+        /// The row of the page that does not fit, where it is one.
+        row: Option<usize>,
     },
     /// A layer, head or page that is not there.
     Missing {
@@ -184,9 +197,21 @@ impl fmt::Display for Error {
                     "queries" if finite => {
                         f.write_str(": queries, and queries times the scale, are below 2^50")
                     }
+                    "weights" if finite => f.write_str(": weights are at most 2^32"),
+                    "bias" if finite => f.write_str(": biases are below 2^126"),
                     _ if finite => f.write_str(": f16 ends below 65520"),
                     _ => Ok(()),
                 }
+            }
+            Self::Page { layer, what, head, position, row } => {
+                write!(f, "layer {layer}, {what}: head {head}, the page from position {position} on")?;
+                match row {
+                    Some(row) => {
+                        write!(f, " closes, and its row {row}, less the page's mean where keys are centred,")
+                    }
+                    None => f.write_str(" closes, and it"),
+                }?;
+                f.write_str(" does not fit the codec: f16 ends below 65520")
             }
             Self::Missing { what, number, count } => {
                 write!(f, "there is no {what} {number}: there are {count}, counted from 0")

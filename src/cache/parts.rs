@@ -5,7 +5,7 @@ use super::page::{BATCH, SPLIT, in_page};
 use super::rows::score_pages;
 use super::storage::Storage;
 use super::view::{MAX_QUERY, Scratch};
-use crate::codec::{Codec, check_values};
+use crate::codec::Codec;
 use crate::{Error, MAX_WEIGHT};
 use octaplex_arch::Float;
 
@@ -20,7 +20,8 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     /// `scores` \[queries]\[[`tokens`](Self::tokens)], unscaled, nothing masked.
     ///
     /// # Errors
-    /// As [`attend`](Self::attend).
+    /// [`Error::Row`] for queries that are not below 2⁵⁰; [`Error::Missing`], [`Error::Length`]; [`Error::Corrupt`], whose
+    /// block is counted over all pages.
     pub fn scores(
         &self,
         head: usize,
@@ -32,7 +33,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         let count = queries.len() / layout.key_dim;
         self.check_part(head, count, layout.key_dim, queries, scratch)?;
         Error::expect_length("scores", count * tokens, scores.len())?;
-        check_values(queries, MAX_QUERY)?;
+        self.check_rows_of(head, "queries", layout.key_dim, queries, MAX_QUERY)?;
         let batches = queries.chunks(BATCH * layout.key_dim);
         for (queries, scores) in batches.zip(scores.chunks_mut((BATCH * tokens).max(1))) {
             self.score_batch(head, queries, scores, scratch)?;
@@ -94,7 +95,8 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     /// \[outputs]\[width].
     ///
     /// # Errors
-    /// As [`Codec::accumulate`](crate::Codec::accumulate); the block of [`Error::Corrupt`] is counted over all pages.
+    /// [`Error::Row`] for weights that are not at most [`MAX_WEIGHT`](crate::MAX_WEIGHT); [`Error::Missing`],
+    /// [`Error::Length`]; [`Error::Corrupt`], whose block is counted over all pages.
     pub fn accumulate(
         &self,
         head: usize,
@@ -106,7 +108,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         let count = output.len() / layout.value_dim;
         self.check_part(head, count, layout.value_dim, output, scratch)?;
         Error::expect_length("weights", count * tokens, weights.len())?;
-        check_values(weights, MAX_WEIGHT)?;
+        self.check_rows_of(head, "weights", tokens, weights, MAX_WEIGHT.next_up())?;
         if tokens == 0 {
             output.fill(0.0);
         }
@@ -134,6 +136,24 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
             }
         }
         Ok(())
+    }
+
+    /// `Ok` if the values of this head's rows are below a limit.
+    fn check_rows_of(
+        &self,
+        of: usize,
+        what: &'static str,
+        width: usize,
+        rows: &[f32],
+        limit: f32,
+    ) -> Result<(), Error> {
+        let count = rows.len() / width.max(1);
+        self.check_rows(what, (count, width), rows, limit).map_err(|error| match error {
+            Error::Row { layer, what, row, channel, finite, .. } => {
+                Error::Row { layer, what, head: of, row, channel, finite }
+            }
+            other => other,
+        })
     }
 
     /// What [`scores`](Self::scores) and [`accumulate`](Self::accumulate) ask for.

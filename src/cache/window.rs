@@ -65,6 +65,8 @@ impl Window<'_> {
 
 /// Encodes a page that closes.
 struct Encoder<'a> {
+    /// The layer's number, for errors.
+    layer: u32,
     window: Window<'a>,
     codecs: (&'a dyn Codec, &'a dyn Codec),
     input: (Side<'a>, Side<'a>),
@@ -127,17 +129,49 @@ impl Encoder<'_> {
             }
         }
         if !centre.is_empty() {
-            center::store_mean(rows, layout.key_dim, centre)?;
+            let stored = center::store_mean(rows, layout.key_dim, centre);
+            stored.map_err(|error| page_error(error, self.layer, "keys", head, (self.start, None)))?;
             center::subtract(backend, rows, centre);
         }
-        let keys = self.codecs.0.encode_page(rows, key_blocks)?;
+        let keys = self.encode_rows("keys", head, self.codecs.0, rows, key_blocks)?;
         let rows = &mut scratch[..layout.page * layout.value_dim];
         self.window.gather(self.input.1, head, self.start, rows);
-        let values = self.codecs.1.encode_page(rows, value_blocks)?;
+        let values = self.encode_rows("values", head, self.codecs.1, rows, value_blocks)?;
         for (length, bytes) in [keys, values].into_iter().zip(lengths.as_chunks_mut::<4>().0) {
             *bytes = (length as u32).to_le_bytes();
         }
         Ok(())
+    }
+
+    /// [`Codec::encode_page`], whose error says which row it is, if it is one.
+    fn encode_rows(
+        &self,
+        what: &'static str,
+        head: usize,
+        codec: &dyn Codec,
+        rows: &[f32],
+        blocks: &mut [u8],
+    ) -> Result<usize, Error> {
+        codec.encode_page(rows, blocks).map_err(|error| {
+            let mut block = [0; MAX_BLOCK_BYTES];
+            let block = &mut block[..codec.block_bytes()];
+            let row = rows.chunks_exact(codec.dim()).position(|row| codec.encode(row, block).is_err());
+            page_error(error, self.layer, what, head, (self.start, row))
+        })
+    }
+}
+
+/// Where an error of a codec is that knows only its rows.
+fn page_error(
+    error: Error,
+    layer: u32,
+    what: &'static str,
+    head: usize,
+    (position, row): (usize, Option<usize>),
+) -> Error {
+    match error {
+        Error::Overflow | Error::NonFinite { .. } => Error::Page { layer, what, head, position, row },
+        other => other,
     }
 }
 
@@ -147,7 +181,8 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     ///
     /// # Errors
     /// [`Error::Full`]; [`Error::Row`] for values that f16 cannot hold, or rows whose norm the codec cannot (where keys
-    /// are centred, twice their norm: it ends below 32,752 for most); [`Error::Rows`]; [`Error::Length`] for scratch.
+    /// are centred, twice their norm: it ends below 32,752 for most); [`Error::Page`] where a page that closes holds such
+    /// rows close to that end; [`Error::Rows`]; [`Error::Length`] for scratch.
     /// The cache is then as it was.
     pub fn append<'a>(
         &mut self,
@@ -303,8 +338,9 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
                 let (front, page) = self.store.front_and_draft(if dry { 0 } else { index });
                 let (backend, state) = (self.backend, &self.state);
                 let window = Window { layout: &layout, state, backend, front };
-                let encoder =
-                    Encoder { window, codecs: (&self.keys, &self.values), input: (keys, values), start };
+                let layer = self.config.layer;
+                let codecs: (&dyn Codec, &dyn Codec) = (&self.keys, &self.values);
+                let encoder = Encoder { layer, window, codecs, input: (keys, values), start };
                 let encoded = encoder.encode(page, balances, prefixes, rows);
                 if let Err(error) = encoded {
                     self.store.commit(0);
@@ -370,7 +406,9 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
             }
             let mut bytes = [0; 2 * MAX_DIM];
             sums.iter_mut().for_each(|sum| *sum /= count as f32);
-            center::store_mean(&sums[..dim], dim, &mut bytes[..2 * dim])?;
+            let stored = center::store_mean(&sums[..dim], dim, &mut bytes[..2 * dim]);
+            let at = (state.start, None);
+            stored.map_err(|error| page_error(error, self.config.layer, "keys", head, at))?;
             self.backend.decode_floats(Float::F16, &bytes[..2 * dim], prefix);
         }
         Ok(())

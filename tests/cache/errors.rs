@@ -34,6 +34,20 @@ fn errors_say_which_and_why() {
     said.push(cache.append(0, &bad, &rows));
     bad[64 * 13 + 5] = 1e16;
     said.push(cache.attend(0, &bad[..16 * 64], &one, &mut vec![0.0; 16 * 64]));
+    let three_rows = &bad[64 * 11..][..3 * 64];
+    said.push(cache.scores(0, 1, three_rows, &mut output[..30]));
+    let mut weights = [1.0; 20];
+    weights[13] = 4_294_967_296.0;
+    cache.accumulate(0, 1, &weights, &mut output[..2 * 64]).unwrap();
+    weights[13] = 4_294_967_808.0;
+    said.push(cache.accumulate(0, 1, &weights, &mut output[..2 * 64]));
+    let mut bias = [f32::NEG_INFINITY; 40];
+    bias[31] = 1e38;
+    said.push(cache.attend(0, &rows[..4 * 64], &one.bias(&bias), &mut output[..4 * 64]));
+    bias[31] = f32::INFINITY;
+    said.push(cache.attend(0, &rows[..4 * 64], &one.bias(&bias), &mut output[..4 * 64]));
+    let sinks = [0.0, 0.0, f32::NAN, 0.0];
+    said.push(cache.attend(0, &rows[..4 * 64], &one.sink_logits(&sinks), &mut output[..4 * 64]));
     let said: Vec<String> = said.into_iter().map(|result| result.unwrap_err().to_string()).collect();
     let expected = [
         "keys: 2 heads of width 64 want a multiple of 128 values, got 100",
@@ -50,6 +64,11 @@ fn errors_say_which_and_why() {
         "layer 3, values: head 1, row 3, value 5 is too large: f16 ends below 65520",
         "layer 3, keys: head 1, row 3, its norm is too large for the codec: f16 ends below 65520",
         "layer 3, queries: head 13, row 0, value 5 is too large: queries, and queries times the scale, are below 2^50",
+        "layer 3, queries: head 1, row 2, value 5 is too large: queries, and queries times the scale, are below 2^50",
+        "layer 3, weights: head 1, row 1, value 3 is too large: weights are at most 2^32",
+        "layer 3, bias: head 3, row 0, value 1 is too large: biases are below 2^126",
+        "layer 3, bias: head 3, row 0, value 1 is NaN or infinite",
+        "layer 3, sink logits: head 2, row 0, value 0 is NaN or infinite",
     ];
     assert_eq!(said, expected);
     assert_eq!(cache.stats().tokens, 10);

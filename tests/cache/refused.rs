@@ -129,6 +129,7 @@ fn keys_are_refused_when_they_come_or_never() {
 fn a_refused_page_leaves_a_full_sliding_layer_as_it_was() {
     // Four pages see all of the window, and there is no room for a fifth.
     let config = LayerConfig::new(1, 32, 319)
+        .layer(7)
         .recent_window(0)
         .sink_tokens(0)
         .sliding_window(256)
@@ -136,7 +137,8 @@ fn a_refused_page_leaves_a_full_sliding_layer_as_it_was() {
         .balance(false);
     // Keys that the code fits well, also twice as long; less their mean, the last is one large coordinate in the
     // codec's basis, which is clipped, and the gain that makes up for it leaves f16.
-    let codec = Any::<32>::build(config.keys, Backend::detect(), Stream::default()).unwrap();
+    let codec =
+        Any::<32>::build(config.keys, Backend::detect(), Stream { layer: 7, ..Stream::default() }).unwrap();
     let key = |sign: f32| {
         let mut key = [4243.0; 32];
         key[0] = sign * 18_000.0;
@@ -152,7 +154,14 @@ fn a_refused_page_leaves_a_full_sliding_layer_as_it_was() {
     }
     let mut before = Vec::new();
     cache.save(&mut |piece| before.extend_from_slice(piece));
-    assert_eq!(cache.append(&key(1.0), &[0.0; 32], &mut scratch), Err(Error::Overflow));
+    let refused = cache.append(&key(1.0), &[0.0; 32], &mut scratch).unwrap_err();
+    let expected = Error::Page { layer: 7, what: "keys", head: 0, position: 256, row: Some(62) };
+    assert_eq!(refused, expected);
+    assert_eq!(
+        refused.to_string(),
+        "layer 7, keys: head 0, the page from position 256 on closes, and its row 62, less the page's mean where keys \
+         are centred, does not fit the codec: f16 ends below 65520"
+    );
     let mut after = Vec::new();
     cache.save(&mut |piece| after.extend_from_slice(piece));
     assert!(before == after, "the refused append changed the cache");
