@@ -93,6 +93,33 @@ pub(crate) fn load_bytes(bytes: &[u8]) -> __m512i {
     unsafe { _mm512_maskz_loadu_epi8(first(bytes.len()), bytes.as_ptr().cast()) }
 }
 
+/// At most 64 bytes, zeros behind them.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn load_array<const N: usize>(bytes: &[u8; N]) -> __m512i {
+    const { assert!(N <= 64) };
+    // SAFETY: the array has the bytes that are loaded; masks have a bit for each of them and touch no others.
+    unsafe {
+        match N {
+            16 => _mm512_zextsi128_si512(_mm_loadu_si128(bytes.as_ptr().cast())),
+            32 => _mm512_zextsi256_si512(_mm256_loadu_si256(bytes.as_ptr().cast())),
+            ..32 => _mm512_zextsi256_si512(_mm256_maskz_loadu_epi8(first(N) as u32, bytes.as_ptr().cast())),
+            _ => _mm512_maskz_loadu_epi8(first(N), bytes.as_ptr().cast()),
+        }
+    }
+}
+
+/// 0, 1, 2 …
+pub(crate) static IDENTITY: [u8; 64] = {
+    let mut bytes = [0; 64];
+    let mut i = 0;
+    while i < 64 {
+        bytes[i] = i as u8;
+        i += 1;
+    }
+    bytes
+};
+
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(crate) fn load_codes(codes: &[u8; 16]) -> __m128i {

@@ -2,21 +2,10 @@
 
 use super::unpack::{CHUNK, Chunk, MAX_CHUNKS, Masked, Place, SHIFT, SPREAD, Unpack};
 use crate::Packing;
-use crate::registers::avx512::{load, load_words, narrow};
+use crate::registers::avx512::{IDENTITY, load, load_words, narrow};
 use crate::rows::{Block, ROWS};
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
-
-/// 0, 1, 2 …
-static IDENTITY: [u8; 64] = {
-    let mut table = [0; 64];
-    let mut i = 0;
-    while i < 64 {
-        table[i] = i as u8;
-        i += 1;
-    }
-    table
-};
 
 /// A codebook of up to 16 bytes and the way to it: packed codes in, 64 centroids out.
 pub(crate) struct Bytes {
