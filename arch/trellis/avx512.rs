@@ -16,13 +16,14 @@ pub(crate) use search::viterbi_encode;
 
 use super::layout::{MAX_STATES, WindowCodebook};
 use super::scalar::scaled_rows;
-use crate::codes::avx512::accumulate::{ByteWeights, Sums, four, in_order, run_scales};
-use crate::codes::avx512::codebook::interleave;
+use crate::codes::avx512::accumulate::{ByteWeights, Sums, four, run_scales};
 use crate::codes::avx512::codebook::kind::RAW as NATURAL;
 use crate::codes::avx512::score::{ByteQuery, add_four, add_lanes, finish};
 use crate::codes::avx512::unpack::{CHUNK, Chunk, MAX_CHUNKS, Masked, Place, Unpack, scales};
 use crate::codes::scalar::{PAGE, finish_sums};
-use crate::registers::avx512::{self, IDENTITY, load, load_array, load_codes, store_first};
+use crate::registers::avx512::{
+    self, IDENTITY, in_order, interleave, load, load_array, load_codes, store_first, to_array,
+};
 use crate::rows::{Block, Blocks, ROWS};
 use crate::{IntQuery, Rows};
 use core::arch::x86_64::*;
@@ -389,8 +390,7 @@ fn sum_page<const KIND: usize, const RAW: usize>(
 fn coordinates<const KIND: usize, const RAW: usize>(sums: Sums) -> [i32; CHUNK] {
     let mut lanes = [[0i32; 8]; 8];
     for (lanes, sums) in lanes.as_chunks_mut::<2>().0.iter_mut().zip(in_order(sums)) {
-        // SAFETY: the array has 16 integers.
-        unsafe { _mm512_storeu_si512(lanes.as_mut_ptr().cast(), sums) }
+        *lanes = to_array(sums);
     }
     let mut out = [0; CHUNK];
     for (out, lane) in out.as_chunks_mut::<8>().0.iter_mut().zip(LANES[order(KIND, RAW)]) {
