@@ -116,7 +116,7 @@ pub(crate) fn score(
     scores: &mut [f32],
 ) -> bool {
     let (bits, radix) = book.packing().map_or((0, 1), |packing| (packing.raw_bits(), packing.radix()));
-    // Both codes of a byte have to fit where it has the windows of `centroids` and the second code.
+    // The even coordinate's code is found below the odd one's, which begins behind the window.
     if !rows.dim.is_multiple_of(UNIT) || radix != 1 || book.history() + 1 < bits {
         return false;
     }

@@ -1,8 +1,8 @@
 //! The path search on AVX-512. Many vectors: one a lane, states in memory. Few: one window a lane.
 //!
-//! Both find the error of the nearest centroid without its code: rounding is monotone, so the smallest rounded square
-//! of y - centroid is the rounded square for the nearest centroid. Codes are chosen once the path is known.
-//! Costs and squares are not negative, so comparing their bits as integers compares them, on ports that the
+//! Both find the error of the nearest centroid without its code: rounding is monotone, so the rounded square of the
+//! smallest difference y - centroid, which `vrangeps` keeps, is that of the nearest centroid. Codes are chosen once the
+//! path is known. Costs are not negative, so comparing their bits as integers compares them, on ports that the
 //! floating-point operations leave free.
 
 use crate::registers::avx512::{load_ps, store_codes, transpose};
