@@ -442,8 +442,8 @@ impl Lookup {
         let kind = match book.centroids().len() {
             _ if radix != 1 || !dim.is_multiple_of(CHUNK) => LARGE,
             ..=64 => SMALL,
-            ..=128 => MEDIUM,
-            ..=256 => WIDE,
+            65..=128 => MEDIUM,
+            129..=256 => WIDE,
             _ => LARGE,
         };
         let form = match (kind, radix, bits) {
