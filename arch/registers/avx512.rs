@@ -122,7 +122,9 @@ pub(crate) fn load_array<const N: usize>(bytes: &[u8; N]) -> __m512i {
         match N {
             16 => _mm512_zextsi128_si512(_mm_loadu_si128(bytes.as_ptr().cast())),
             32 => _mm512_zextsi256_si512(_mm256_loadu_si256(bytes.as_ptr().cast())),
-            _ if N < 32 => _mm512_zextsi256_si512(_mm256_maskz_loadu_epi8(first(N) as u32, bytes.as_ptr().cast())),
+            _ if N < 32 => {
+                _mm512_zextsi256_si512(_mm256_maskz_loadu_epi8(first(N) as u32, bytes.as_ptr().cast()))
+            }
             _ => _mm512_maskz_loadu_epi8(first(N), bytes.as_ptr().cast()),
         }
     }
