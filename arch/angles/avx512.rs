@@ -3,9 +3,12 @@
 use super::scalar;
 use crate::codes::avx512::unpack;
 use crate::codes::avx512::unpack::scales_at;
-use crate::registers::avx512::{load_ps, load_tail, store_first, store_ps};
+use crate::registers::avx512::{
+    load_bytes, load_codes, load_ps, load_tail, store_codes, store_first, store_ps, transpose,
+    transpose_bytes,
+};
 use crate::rows::{Block, ROWS};
-use crate::{AngleTree, Angles, MAX_DIM, registers};
+use crate::{AngleTree, Angles, MAX_DIM};
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
 
@@ -68,12 +71,17 @@ pub(crate) fn accumulate_angles(tree: &AngleTree, bytes: &[u8], weights: &[f32],
         let rows = full(rows, row_bytes, &mut padded);
         decode_rows(tree, &Block::of(rows, row_bytes), room.look_up(tree, rows), &mut values);
         for (chunk, values) in values[..tree.dim].as_chunks::<ROWS>().0.iter().enumerate() {
-            let rows = turn(values);
+            let mut rows = [_mm512_setzero_si512(); ROWS];
+            for (row, values) in rows.iter_mut().zip(values) {
+                *row = _mm512_castps_si512(*values);
+            }
+            let rows = transpose(&rows);
             for (weights, acc) in weights.chunks_exact(count).zip(acc.chunks_exact_mut(tree.dim)) {
                 let acc = &mut acc.as_chunks_mut::<ROWS>().0[chunk];
                 let mut sum = load_ps(acc);
                 for (row, weight) in rows.iter().zip(&weights[range.clone()]) {
-                    sum = _mm512_add_ps(sum, _mm512_mul_ps(_mm512_set1_ps(*weight), *row));
+                    let row = _mm512_castsi512_ps(*row);
+                    sum = _mm512_add_ps(sum, _mm512_mul_ps(_mm512_set1_ps(*weight), row));
                 }
                 store_ps(acc, sum);
             }
@@ -98,34 +106,6 @@ fn decode_rows(tree: &AngleTree, block: &Block, directions: &[Direction], values
         }
         nodes *= 2;
     }
-}
-
-/// Lane l of register i becomes lane i of register l.
-#[inline]
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn turn(x: &[__m512; ROWS]) -> [__m512; ROWS] {
-    let (mut a, mut b) = (*x, *x);
-    // Pairs of neighbours, then fours: lane 4l + k of register 4i + j is element 4l + j of register 4i + k …
-    for i in (0..ROWS).step_by(2) {
-        (a[i], a[i + 1]) = (_mm512_unpacklo_ps(x[i], x[i + 1]), _mm512_unpackhi_ps(x[i], x[i + 1]));
-    }
-    for i in (0..ROWS).step_by(4) {
-        for k in 0..2 {
-            let (low, high) = (_mm512_castps_pd(a[i + k]), _mm512_castps_pd(a[i + 2 + k]));
-            b[i + 2 * k] = _mm512_castpd_ps(_mm512_unpacklo_pd(low, high));
-            b[i + 2 * k + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(low, high));
-        }
-    }
-    // … then quarters of registers 4 and 8 apart.
-    for i in [0, 1, 2, 3, 8, 9, 10, 11] {
-        a[i] = _mm512_shuffle_f32x4::<0x88>(b[i], b[i + 4]);
-        a[i + 4] = _mm512_shuffle_f32x4::<0xdd>(b[i], b[i + 4]);
-    }
-    for i in 0..8 {
-        b[i] = _mm512_shuffle_f32x4::<0x88>(a[i], a[i + 8]);
-        b[i + 8] = _mm512_shuffle_f32x4::<0xdd>(a[i], a[i + 8]);
-    }
-    b
 }
 
 /// Cosines and sines of a node, of sixteen rows.
@@ -161,7 +141,7 @@ impl Room {
         }
         for (chunk, by_node) in self.by_node.as_chunks_mut::<CHUNK>().0.iter_mut().enumerate() {
             if chunk * CHUNK < tree.codes() {
-                transpose(&self.codes, chunk, by_node);
+                codes_by_node(&self.codes, chunk, by_node);
             }
         }
         let (mut nodes, mut done) = (tree.dim / 2, 0);
@@ -170,9 +150,7 @@ impl Room {
             for (direction, codes) in
                 self.directions[done..done + nodes].iter_mut().zip(&self.by_node[done..])
             {
-                // SAFETY: the array holds the 16 bytes that are read.
-                let codes = unsafe { _mm_loadu_si128(codes.as_ptr().cast()) };
-                direction.write(tables.look_up(_mm512_cvtepu8_epi32(codes)));
+                direction.write(tables.look_up(_mm512_cvtepu8_epi32(load_codes(codes))));
             }
             (nodes, done) = (nodes / 2, done + nodes);
         }
@@ -182,24 +160,16 @@ impl Room {
     }
 }
 
-/// Codes 64·`chunk` … of sixteen rows, by code: four interleavings of the upper and the lower half of the registers.
+/// Codes 64·`chunk` … of sixteen rows, by code.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn transpose(codes: &[[u8; MAX_CODES]; ROWS], chunk: usize, by_node: &mut [[u8; ROWS]; CHUNK]) {
+fn codes_by_node(codes: &[[u8; MAX_CODES]; ROWS], chunk: usize, by_node: &mut [[u8; ROWS]; CHUNK]) {
     let mut registers = [_mm512_setzero_si512(); ROWS];
     for (register, codes) in registers.iter_mut().zip(codes) {
-        *register = registers::avx512::load_bytes(&codes[chunk * CHUNK..][..CHUNK]);
-    }
-    for _ in 0..4 {
-        let mut mixed = registers;
-        for i in 0..ROWS / 2 {
-            let (a, b) = (registers[i], registers[i + ROWS / 2]);
-            (mixed[2 * i], mixed[2 * i + 1]) = (_mm512_unpacklo_epi8(a, b), _mm512_unpackhi_epi8(a, b));
-        }
-        registers = mixed;
+        *register = load_bytes(&codes[chunk * CHUNK..][..CHUNK]);
     }
     // 128-bit lane l of register i has code 16·l + i.
-    for (i, register) in registers.into_iter().enumerate() {
+    for (i, register) in transpose_bytes(registers).into_iter().enumerate() {
         let lanes = [
             _mm512_castsi512_si128(register),
             _mm512_extracti32x4_epi32::<1>(register),
@@ -207,8 +177,7 @@ fn transpose(codes: &[[u8; MAX_CODES]; ROWS], chunk: usize, by_node: &mut [[u8; 
             _mm512_extracti32x4_epi32::<3>(register),
         ];
         for (l, lane) in lanes.into_iter().enumerate() {
-            // SAFETY: the array holds the 16 bytes that are written.
-            unsafe { _mm_storeu_si128(by_node[16 * l + i].as_mut_ptr().cast(), lane) }
+            store_codes(&mut by_node[16 * l + i], lane);
         }
     }
 }

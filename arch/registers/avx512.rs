@@ -11,13 +11,17 @@
 //! of 64 bytes a cycle, one store of 64 bytes, and four simple operations in all.
 
 use core::arch::x86_64::*;
+use core::mem::MaybeUninit;
 
 // AVX-512VBMI implies F and BW, and F implies AVX2, FMA and F16C.
 
-/// Up to 32 words, zeros behind them.
+/// Up to 32 words, zeros behind them. An empty slice is not loaded: a fully masked load costs hundreds of cycles.
 #[inline]
 #[target_feature(enable = "avx512bw")]
 pub(crate) fn load_words(words: &[i16]) -> __m512i {
+    if words.is_empty() {
+        return _mm512_setzero_si512();
+    }
     // SAFETY: a masked load touches nothing whose mask bit is clear, and the mask has `words.len()` bits at most.
     unsafe { _mm512_maskz_loadu_epi16(first(words.len()) as u32, words.as_ptr()) }
 }
@@ -29,6 +33,17 @@ pub(crate) fn load<T: Lanes>(values: &T) -> __m512i {
     unsafe { _mm512_loadu_si512(core::ptr::from_ref(values).cast()) }
 }
 
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(crate) fn to_array<T: Lanes>(x: __m512i) -> T {
+    let mut array = MaybeUninit::<T>::uninit();
+    // SAFETY: `Lanes` are plain numbers of 64 bytes in all; all are written, and any bits are valid.
+    unsafe {
+        _mm512_storeu_si512(array.as_mut_ptr().cast(), x);
+        array.assume_init()
+    }
+}
+
 /// Arrays that fill a register.
 pub(crate) trait Lanes {}
 impl Lanes for [u8; 64] {}
@@ -38,6 +53,7 @@ impl Lanes for [u16; 32] {}
 impl Lanes for [i32; 16] {}
 impl Lanes for [u32; 16] {}
 impl Lanes for [u64; 8] {}
+impl Lanes for [[i32; 8]; 2] {}
 
 /// The lowest `count` bits.
 #[inline]
@@ -52,10 +68,13 @@ pub(crate) fn load_ps(values: &[f32; 16]) -> __m512 {
     unsafe { _mm512_loadu_ps(values.as_ptr()) }
 }
 
-/// Up to 16 values, zeros behind them.
+/// Up to 16 values, zeros behind them; an empty slice is not loaded either.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(crate) fn load_tail(values: &[f32]) -> __m512 {
+    if values.is_empty() {
+        return _mm512_setzero_ps();
+    }
     // SAFETY: a masked load touches nothing whose mask bit is clear, and the mask has `values.len()` bits at most.
     unsafe { _mm512_maskz_loadu_ps(first(values.len()) as u16, values.as_ptr()) }
 }
@@ -92,6 +111,35 @@ pub(crate) fn load_bytes(bytes: &[u8]) -> __m512i {
     // SAFETY: a masked load touches nothing whose mask bit is clear, and the mask has `bytes.len()` bits at most.
     unsafe { _mm512_maskz_loadu_epi8(first(bytes.len()), bytes.as_ptr().cast()) }
 }
+
+/// At most 64 bytes, zeros behind them.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn load_array<const N: usize>(bytes: &[u8; N]) -> __m512i {
+    const { assert!(N <= 64) };
+    // SAFETY: the array has the bytes that are loaded; masks have a bit for each of them and touch no others.
+    unsafe {
+        match N {
+            16 => _mm512_zextsi128_si512(_mm_loadu_si128(bytes.as_ptr().cast())),
+            32 => _mm512_zextsi256_si512(_mm256_loadu_si256(bytes.as_ptr().cast())),
+            _ if N < 32 => {
+                _mm512_zextsi256_si512(_mm256_maskz_loadu_epi8(first(N) as u32, bytes.as_ptr().cast()))
+            }
+            _ => _mm512_maskz_loadu_epi8(first(N), bytes.as_ptr().cast()),
+        }
+    }
+}
+
+/// 0, 1, 2 …
+pub(crate) static IDENTITY: [u8; 64] = {
+    let mut bytes = [0; 64];
+    let mut i = 0;
+    while i < 64 {
+        bytes[i] = i as u8;
+        i += 1;
+    }
+    bytes
+};
 
 #[inline]
 #[target_feature(enable = "avx512f")]
@@ -151,4 +199,89 @@ pub(crate) fn join_fours([a, b, c, d]: [__m512; 4]) -> __m512 {
     };
     let (ab, cd) = (pairs(a, b), pairs(c, d));
     _mm512_add_ps(_mm512_shuffle_ps::<0x88>(ab, cd), _mm512_shuffle_ps::<0xdd>(ab, cd))
+}
+
+/// Four rows' bytes side by side: lane l of register k has the positions 16·l + 4·k …, four bytes each.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn interleave([a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
+    let (ab, cd) = (_mm512_unpacklo_epi8(a, b), _mm512_unpacklo_epi8(c, d));
+    let (ab_upper, cd_upper) = (_mm512_unpackhi_epi8(a, b), _mm512_unpackhi_epi8(c, d));
+    [
+        _mm512_unpacklo_epi16(ab, cd),
+        _mm512_unpackhi_epi16(ab, cd),
+        _mm512_unpacklo_epi16(ab_upper, cd_upper),
+        _mm512_unpackhi_epi16(ab_upper, cd_upper),
+    ]
+}
+
+/// What [`interleave`] mixed, in the order of the bytes: a transposition of 4 × 4 lanes of 128 bits.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn in_order([a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
+    let pairs = |x, y| (_mm512_shuffle_i32x4::<0x44>(x, y), _mm512_shuffle_i32x4::<0xee>(x, y));
+    let ((ab, ab_upper), (cd, cd_upper)) = (pairs(a, b), pairs(c, d));
+    [
+        _mm512_shuffle_i32x4::<0x88>(ab, cd),
+        _mm512_shuffle_i32x4::<0xdd>(ab, cd),
+        _mm512_shuffle_i32x4::<0x88>(ab_upper, cd_upper),
+        _mm512_shuffle_i32x4::<0xdd>(ab_upper, cd_upper),
+    ]
+}
+
+/// The same for floats.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn floats_in_order(x: [__m512; 4]) -> [__m512; 4] {
+    let [a, b, c, d] = x;
+    let bits = |x| _mm512_castps_si512(x);
+    let floats = |x| _mm512_castsi512_ps(x);
+    let [a, b, c, d] = in_order([bits(a), bits(b), bits(c), bits(d)]);
+    [floats(a), floats(b), floats(c), floats(d)]
+}
+
+/// 16 × 16 dwords.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn transpose(rows: &[__m512i; 16]) -> [__m512i; 16] {
+    let zero = _mm512_setzero_si512();
+    // Inside the lanes of 128 bits: register 4·k + j has dword j of each lane of the rows 4·k ….
+    let mut lanes = [zero; 16];
+    for (rows, lanes) in rows.as_chunks::<4>().0.iter().zip(lanes.as_chunks_mut::<4>().0) {
+        let [a, b, c, d] = *rows;
+        let (ab, ab_upper) = (_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+        let (cd, cd_upper) = (_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+        *lanes = [
+            _mm512_unpacklo_epi64(ab, cd),
+            _mm512_unpackhi_epi64(ab, cd),
+            _mm512_unpacklo_epi64(ab_upper, cd_upper),
+            _mm512_unpackhi_epi64(ab_upper, cd_upper),
+        ];
+    }
+    // Then the lanes themselves.
+    let mut columns = [zero; 16];
+    for j in 0..4 {
+        let [a, b, c, d] = [lanes[j], lanes[4 + j], lanes[8 + j], lanes[12 + j]];
+        let (ab, ab_upper) = (_mm512_shuffle_i32x4::<0x44>(a, b), _mm512_shuffle_i32x4::<0xee>(a, b));
+        let (cd, cd_upper) = (_mm512_shuffle_i32x4::<0x44>(c, d), _mm512_shuffle_i32x4::<0xee>(c, d));
+        columns[j] = _mm512_shuffle_i32x4::<0x88>(ab, cd);
+        columns[4 + j] = _mm512_shuffle_i32x4::<0xdd>(ab, cd);
+        columns[8 + j] = _mm512_shuffle_i32x4::<0x88>(ab_upper, cd_upper);
+        columns[12 + j] = _mm512_shuffle_i32x4::<0xdd>(ab_upper, cd_upper);
+    }
+    columns
+}
+
+/// 16 × 16 bytes in each lane of 128 bits: interleaving register i with register i + 8, four times over.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn transpose_bytes(mut rows: [__m512i; 16]) -> [__m512i; 16] {
+    for _ in 0..4 {
+        let now = rows;
+        for i in 0..8 {
+            rows[2 * i] = _mm512_unpacklo_epi8(now[i], now[i + 8]);
+            rows[2 * i + 1] = _mm512_unpackhi_epi8(now[i], now[i + 8]);
+        }
+    }
+    rows
 }

@@ -5,13 +5,10 @@
 //! byte before, so their lane is shifted by one byte. Codes of 1, 2 or 4 bits come from a broadcast of their 8, 16 or
 //! 32 bytes in the same way. Each lane takes eight coordinates that its own quadword holds, so no byte is ever
 //! shuffled: it is the query that is put into the lanes' order, once a page. The byte for a coordinate has its window below and
-//! its code above: the index of a table in one register (`vpermb`) or two (`vpermi2b`).
+//! its code above: the index of a table in one register (`vpermb`), two or four (`vpermi2b`).
 //!
-//! A single query goes to `halves.rs`, `digits.rs` and `pairs.rs` where they have a shorter way. The
-//! path search is in `search.rs`.
+//! A single query goes to `pairs.rs` where that has a shorter way. The path search is in `search.rs`.
 
-mod digits;
-mod halves;
 mod pairs;
 mod search;
 
@@ -19,18 +16,18 @@ pub(crate) use search::viterbi_encode;
 
 use super::layout::{MAX_STATES, WindowCodebook};
 use super::scalar::scaled_rows;
-use crate::codes::avx512::accumulate::{ByteWeights, Sums, four, in_order, run_scales};
-use crate::codes::avx512::codebook::interleave;
+use crate::codes::avx512::accumulate::{ByteWeights, Sums, four, run_scales};
 use crate::codes::avx512::codebook::kind::RAW as NATURAL;
 use crate::codes::avx512::score::{ByteQuery, add_four, add_lanes, finish};
 use crate::codes::avx512::unpack::{CHUNK, Chunk, MAX_CHUNKS, Masked, Place, Unpack, scales};
 use crate::codes::scalar::{PAGE, finish_sums};
-use crate::registers::avx512::{load, store_first};
+use crate::registers::avx512::{
+    self, IDENTITY, in_order, interleave, load, load_array, load_codes, store_first, to_array,
+};
 use crate::rows::{Block, Blocks, ROWS};
-use crate::{IntQuery, Rows, registers};
+use crate::{IntQuery, Rows};
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
-use pairs::{load_16, load_32};
 
 /// Queries that share a pass over the rows.
 const QUERIES: usize = 8;
@@ -38,10 +35,11 @@ const QUERIES: usize = 8;
 /// The largest codebook: 16 codes.
 const MAX_CENTROIDS: usize = 2 * MAX_STATES * 16;
 
-/// How indices are found: by bits alone, for a table in one register; in two; in any other way.
-const SMALL: u8 = 0;
-const MEDIUM: u8 = 1;
-const LARGE: u8 = 2;
+/// How indices are found: by bits alone, for a table in one register, two or four; in any other way.
+const SMALL: usize = 1;
+const MEDIUM: usize = 2;
+const WIDE: usize = 4;
+const LARGE: usize = 0;
 
 /// What codes are made of: raw bits or nothing, digits, or both.
 const POWERS: usize = 0;
@@ -50,13 +48,13 @@ const MIXED: usize = 2;
 
 /// Index of the lanes' order. Called where the tables are indexed, not in a `const` block there: compilers before 1.95
 /// look into an index for constant references and find a cycle.
-const fn order(kind: u8, form: usize) -> usize {
+const fn order(kind: usize, form: usize) -> usize {
     if kind == LARGE { 0 } else { form }
 }
 
 /// How to find the centroids of a row.
 struct Lookup {
-    kind: u8,
+    kind: usize,
     /// Raw bits of a code; for large tables, what codes are made of.
     form: usize,
     history: u32,
@@ -65,7 +63,7 @@ struct Lookup {
     path_end: usize,
     /// For codes that are not taken by their bits alone.
     unpack: Option<(Unpack, [Chunk; MAX_CHUNKS])>,
-    /// The centroids, 128 more; repeated where they do not fill a register.
+    /// See [`tables`].
     table: [__m512i; MAX_CENTROIDS / CHUNK],
     blocks: usize,
     path_shifts: __m512i,
@@ -133,17 +131,6 @@ static THREES: [u8; CHUNK] = {
     bytes
 };
 
-/// 0, 1, 2 …
-static IDENTITY: [u8; CHUNK] = {
-    let mut bytes = [0; CHUNK];
-    let mut i = 0;
-    while i < CHUNK {
-        bytes[i] = i as u8;
-        i += 1;
-    }
-    bytes
-};
-
 /// Bytes k and k + 1 for lane k.
 static NEIGHBOURS: [u8; CHUNK] = {
     let mut bytes = [0; CHUNK];
@@ -166,7 +153,7 @@ static NEIGHBOUR_SHIFTS: [u8; CHUNK] = {
     shifts
 };
 
-/// Added to centroids, so that they are unsigned operands.
+/// Flips centroids to 128 more, so that they are unsigned operands.
 const BIAS: i8 = -128;
 
 /// Runs a method for the lookup's kind and raw bits.
@@ -182,6 +169,10 @@ macro_rules! for_kind {
             (MEDIUM, 2) => $function::<MEDIUM, 2>($lookup, $($argument),*),
             (MEDIUM, 3) => $function::<MEDIUM, 3>($lookup, $($argument),*),
             (MEDIUM, _) => $function::<MEDIUM, 4>($lookup, $($argument),*),
+            (WIDE, 1) => $function::<WIDE, 1>($lookup, $($argument),*),
+            (WIDE, 2) => $function::<WIDE, 2>($lookup, $($argument),*),
+            (WIDE, 3) => $function::<WIDE, 3>($lookup, $($argument),*),
+            (WIDE, _) => $function::<WIDE, 4>($lookup, $($argument),*),
             (_, POWERS) => $function::<LARGE, POWERS>($lookup, $($argument),*),
             (_, TERNARY) => $function::<LARGE, TERNARY>($lookup, $($argument),*),
             _ => $function::<LARGE, MIXED>($lookup, $($argument),*),
@@ -192,21 +183,20 @@ macro_rules! for_kind {
 /// See `scalar::decode_windows`.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn decode_windows(book: &WindowCodebook, row: &[u8], scale: f32, out: &mut [f32]) {
-    let lookup = &Lookup::new(book, out.len());
+    let lookup = &Lookup::new(book, out.len(), 0);
     for_kind!(lookup, decode(row, scale, out));
 }
 
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn decode<const KIND: u8, const RAW: usize>(lookup: &Lookup, row: &[u8], scale: f32, out: &mut [f32]) {
+fn decode<const KIND: usize, const RAW: usize>(lookup: &Lookup, row: &[u8], scale: f32, out: &mut [f32]) {
     let (scale, lanes) = (_mm512_set1_ps(scale), load(&LANES[order(KIND, RAW)]));
     let block = Block::one(row);
     for (chunk, out) in out.chunks_mut(CHUNK).enumerate() {
         let [centroids, ..] = lookup.centroids::<KIND, RAW>(&block, chunk, 0);
-        let centroids = _mm512_xor_si512(centroids, _mm512_set1_epi8(BIAS));
         let mut rest = _mm512_permutexvar_epi64(lanes, centroids);
         for out in out.as_chunks_mut::<16>().0 {
             let values = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm512_castsi512_si128(rest)));
-            registers::avx512::store_ps(out, _mm512_mul_ps(values, scale));
+            avx512::store_ps(out, _mm512_mul_ps(values, scale));
             rest = _mm512_shuffle_i64x2::<0b11_11_10_01>(rest, rest);
         }
     }
@@ -228,13 +218,11 @@ pub(crate) fn score_windows(
         return;
     }
     if let [query] = queries
-        && (halves::score(book, rows, scale, query, scores)
-            || digits::score(book, rows, scale, query, scores)
-            || pairs::score(book, rows, scale, query, scores))
+        && pairs::score(book, rows, scale, query, scores)
     {
         return;
     }
-    let lookup = &Lookup::new(book, dim);
+    let lookup = &Lookup::new(book, dim, BIAS);
     let mut padded = None;
     let blocks = Blocks::with(rows, rows.stride, &mut padded);
     for (queries, scores) in queries.chunks(QUERIES).zip(scores.chunks_mut(QUERIES * count)) {
@@ -243,7 +231,7 @@ pub(crate) fn score_windows(
 }
 
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn score<const KIND: u8, const RAW: usize>(
+fn score<const KIND: usize, const RAW: usize>(
     lookup: &Lookup,
     blocks: &Blocks,
     count: usize,
@@ -315,10 +303,10 @@ pub(crate) fn accumulate_windows(
 ) {
     let stride = book.row_bytes(dim);
     let count = bytes.len() / stride;
-    if count == 0 || weights.len() == count && halves::accumulate(book, dim, bytes, scale, weights, acc) {
+    if count == 0 {
         return;
     }
-    let lookup = &Lookup::new(book, dim);
+    let lookup = &Lookup::new(book, dim, 0);
     for (weights, acc) in weights.chunks(QUERIES * count).zip(acc.chunks_mut(QUERIES * dim)) {
         for (p, page) in bytes.chunks(PAGE * stride).enumerate() {
             let rows = &scaled_rows(page, stride, dim);
@@ -342,7 +330,7 @@ pub(crate) fn accumulate_windows(
 
 /// Up to eight queries, up to 256 rows.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn sum_page<const KIND: u8, const RAW: usize>(
+fn sum_page<const KIND: usize, const RAW: usize>(
     lookup: &Lookup,
     blocks: &Blocks,
     rows: &Rows,
@@ -350,7 +338,6 @@ fn sum_page<const KIND: u8, const RAW: usize>(
     acc: &mut [f32],
 ) {
     let zero = [_mm512_setzero_si512(); 4];
-    let bias = _mm512_set1_epi8(BIAS);
     let any_offset = ints.iter().any(|ints| ints.offset != 0);
     for chunk in 0..lookup.chunks {
         // Of each query, with the lower and with the upper bytes of its weights; and without any.
@@ -360,11 +347,7 @@ fn sum_page<const KIND: u8, const RAW: usize>(
             let block = blocks.get(first / ROWS);
             let mut fours = [zero; ROWS / 4];
             for (i, four) in fours.iter_mut().enumerate() {
-                let mut centroids = lookup.centroids::<KIND, RAW>(&block, chunk, 4 * i);
-                for centroids in &mut centroids {
-                    *centroids = _mm512_xor_si512(*centroids, bias);
-                }
-                *four = interleave(centroids);
+                *four = interleave(lookup.centroids::<KIND, RAW>(&block, chunk, 4 * i));
             }
             for ([low, high], ints) in sums.iter_mut().zip(ints) {
                 let bytes = |bytes: &[u8; PAGE], i: usize| four(&bytes.as_chunks().0[first / 4 + i]);
@@ -404,11 +387,10 @@ fn sum_page<const KIND: u8, const RAW: usize>(
 /// Sums of interleaved bytes by coordinate.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn coordinates<const KIND: u8, const RAW: usize>(sums: Sums) -> [i32; CHUNK] {
+fn coordinates<const KIND: usize, const RAW: usize>(sums: Sums) -> [i32; CHUNK] {
     let mut lanes = [[0i32; 8]; 8];
     for (lanes, sums) in lanes.as_chunks_mut::<2>().0.iter_mut().zip(in_order(sums)) {
-        // SAFETY: the array has 16 integers.
-        unsafe { _mm512_storeu_si512(lanes.as_mut_ptr().cast(), sums) }
+        *lanes = to_array(sums);
     }
     let mut out = [0; CHUNK];
     for (out, lane) in out.as_chunks_mut::<8>().0.iter_mut().zip(LANES[order(KIND, RAW)]) {
@@ -417,33 +399,51 @@ fn coordinates<const KIND: u8, const RAW: usize>(sums: Sums) -> [i32; CHUNK] {
     out
 }
 
-/// Zeros behind the bytes.
+/// The centroids with `flip` xored on them. Bits above an index do not count, so a table that does not fill a register
+/// repeats.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn load_24(bytes: &[u8; 24]) -> __m256i {
-    // SAFETY: the mask has 24 bits, and a masked load touches nothing whose bit is clear.
-    unsafe { _mm256_maskz_loadu_epi8(0xff_ffff, bytes.as_ptr().cast()) }
+fn tables<const N: usize>(book: &WindowCodebook, flip: i8) -> [__m512i; N] {
+    let mut tables = [_mm512_setzero_si512(); N];
+    for (table, centroids) in tables.iter_mut().zip(book.centroids().chunks(CHUNK)) {
+        // SAFETY: the mask has at most `centroids.len()` bits, and a masked load touches nothing whose bit is clear.
+        let bytes = unsafe { _mm512_maskz_loadu_epi8(avx512::first(centroids.len()), centroids.as_ptr()) };
+        *table = _mm512_xor_si512(bytes, _mm512_set1_epi8(flip));
+    }
+    let count = book.centroids().len();
+    if count < CHUNK && count.is_power_of_two() {
+        let index = _mm512_and_si512(load(&IDENTITY), _mm512_set1_epi8(count as i8 - 1));
+        tables[0] = _mm512_permutexvar_epi8(index, tables[0]);
+    }
+    tables
 }
 
-/// Fewer than 64 bytes, zeros behind them.
+/// The entries of a table of `KIND` registers at indices of 6, 7 or 8 bits.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn load_signed(bytes: &[i8]) -> __m512i {
-    let mask = (1 << (bytes.len() % 64)) - 1;
-    // SAFETY: the mask has at most `bytes.len()` bits, and a masked load touches nothing whose bit is clear.
-    unsafe { _mm512_maskz_loadu_epi8(mask, bytes.as_ptr()) }
+fn find<const KIND: usize>(table: &[__m512i], index: __m512i) -> __m512i {
+    if KIND == SMALL {
+        return _mm512_permutexvar_epi8(index, table[0]);
+    }
+    let low = _mm512_permutex2var_epi8(table[0], index, table[1]);
+    if KIND == MEDIUM {
+        return low;
+    }
+    let high = _mm512_permutex2var_epi8(table[2], index, table[3]);
+    _mm512_mask_blend_epi8(_mm512_movepi8_mask(index), low, high)
 }
 
 impl Lookup {
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn new(book: &WindowCodebook, dim: usize) -> Self {
+    fn new(book: &WindowCodebook, dim: usize, flip: i8) -> Self {
         let (bits, radix) = book.packing().map_or((0, 1), |p| (p.raw_bits() as usize, p.radix()));
         let path_end = 2 + WindowCodebook::path_bytes(dim);
         let kind = match book.centroids().len() {
             _ if radix != 1 || !dim.is_multiple_of(CHUNK) => LARGE,
             ..=64 => SMALL,
             65..=128 => MEDIUM,
+            129..=256 => WIDE,
             _ => LARGE,
         };
         let form = match (kind, radix, bits) {
@@ -461,19 +461,6 @@ impl Lookup {
             }
             (unpack, parts)
         });
-        let bias = _mm512_set1_epi8(BIAS);
-        let mut table = [_mm512_setzero_si512(); MAX_CENTROIDS / CHUNK];
-        let (whole, rest) = book.centroids().as_chunks::<CHUNK>();
-        for (table, centroids) in table.iter_mut().zip(whole) {
-            *table = _mm512_xor_si512(load(centroids), bias);
-        }
-        if !rest.is_empty() {
-            let bytes = load_signed(rest);
-            // Bits above an index do not count, so a table of 8, 16 or 32 entries repeats.
-            let index = _mm512_and_si512(load(&IDENTITY), _mm512_set1_epi8(rest.len() as i8 - 1));
-            let repeated = if kind == SMALL { _mm512_permutexvar_epi8(index, bytes) } else { bytes };
-            table[whole.len()] = _mm512_xor_si512(repeated, bias);
-        }
         let above = _mm512_set1_epi8(book.history() as i8 + 1);
         let path_shifts = if kind == LARGE { &NEIGHBOUR_SHIFTS } else { &PATH_SHIFTS[form] };
         Self {
@@ -483,7 +470,7 @@ impl Lookup {
             chunks,
             path_end,
             unpack,
-            table,
+            table: tables(book, flip),
             blocks: book.centroids().len().div_ceil(2 * CHUNK),
             path_shifts: _mm512_sub_epi8(load(path_shifts), _mm512_set1_epi8(book.history() as i8)),
             raw_shifts: _mm512_sub_epi8(load(&RAW_SHIFTS[order(kind, form)]), above),
@@ -491,11 +478,11 @@ impl Lookup {
         }
     }
 
-    /// Centroids 64·chunk.. of four rows from `first` on, 128 more, in the lanes' order; unspecified ones behind the
+    /// Centroids 64·chunk.. of four rows from `first` on, in the lanes' order; unspecified ones behind the
     /// rows' end.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn centroids<const KIND: u8, const RAW: usize>(
+    fn centroids<const KIND: usize, const RAW: usize>(
         &self,
         block: &Block,
         chunk: usize,
@@ -522,9 +509,9 @@ impl Lookup {
             let codes = match RAW {
                 0 => windows,
                 1 => _mm512_set1_epi64(raw.quad(r) as i64),
-                2 => _mm512_broadcast_i32x4(load_16(raw.first(r))),
-                3 => _mm512_permutexvar_epi8(load(&THREES), _mm512_castsi256_si512(load_24(raw.first(r)))),
-                _ => _mm512_broadcast_i64x4(load_32(raw.first(r))),
+                2 => _mm512_broadcast_i32x4(load_codes(raw.first(r))),
+                3 => _mm512_permutexvar_epi8(load(&THREES), load_array::<24>(raw.first(r))),
+                _ => _mm512_broadcast_i64x4(_mm512_castsi512_si256(load_array::<32>(raw.first(r)))),
             };
             let codes = _mm512_multishift_epi64_epi8(self.raw_shifts, codes);
             // Bits of the window below, of the code above; what is above both does not count.
@@ -533,11 +520,7 @@ impl Lookup {
             } else {
                 _mm512_ternarylogic_epi64::<0xca>(self.window_bits, windows, codes)
             };
-            *out = if KIND == SMALL {
-                _mm512_permutexvar_epi8(index, self.table[0])
-            } else {
-                _mm512_permutex2var_epi8(self.table[0], index, self.table[1])
-            };
+            *out = find::<KIND>(&self.table, index);
         }
         out
     }
@@ -597,7 +580,7 @@ impl Lookup {
 
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn query<const KIND: u8, const RAW: usize>(&self, query: &IntQuery, scale: f32) -> ByteQuery {
+    fn query<const KIND: usize, const RAW: usize>(&self, query: &IntQuery, scale: f32) -> ByteQuery {
         let mut query = ByteQuery::new(query, scale, NATURAL);
         let groups = load(&GROUPS[order(KIND, RAW)]);
         for values in &mut query.values[..self.chunks] {

@@ -12,7 +12,7 @@ pub(crate) use encode::octahedral_encode;
 pub(crate) use score::score_octahedral;
 
 use crate::Octahedral;
-use crate::registers::avx512::{load, load_bytes};
+use crate::registers::avx512::{interleave, load, load_bytes, load_tail, load_words, store_first};
 use crate::rows::Block;
 use crate::vectors::scalar::LANES;
 use core::arch::x86_64::*;
@@ -124,14 +124,7 @@ impl<const FIVE: bool, const WIDE: bool> Fields<FIVE, WIDE> {
         }
         let mut groups = [[zero; TOGETHER]; N];
         for ((groups, radius), [x, y, z]) in groups.iter_mut().zip(radii).zip(directions) {
-            let [low_1, high_1] = [_mm512_unpacklo_epi8(radius, x), _mm512_unpackhi_epi8(radius, x)];
-            let [low_2, high_2] = [_mm512_unpacklo_epi8(y, z), _mm512_unpackhi_epi8(y, z)];
-            *groups = [
-                _mm512_unpacklo_epi16(low_1, low_2),
-                _mm512_unpackhi_epi16(low_1, low_2),
-                _mm512_unpacklo_epi16(high_1, high_2),
-                _mm512_unpackhi_epi16(high_1, high_2),
-            ];
+            *groups = interleave([radius, x, y, z]);
         }
         groups
     }
@@ -204,18 +197,6 @@ fn codes([even, odd]: [__m512i; 2], offsets: __m512i) -> __m512i {
     _mm512_mask_multishift_epi64_epi8(codes, 0xf0f0_f0f0_f0f0_f0f0, offsets, odd)
 }
 
-/// Up to 16 values, zeros behind them. An empty slice is not loaded: a fully masked load costs hundreds of cycles.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn load_tail(x: &[f32]) -> __m512 {
-    if x.is_empty() {
-        return _mm512_setzero_ps();
-    }
-    let mask = if x.len() < LANES { (1u16 << x.len()) - 1 } else { !0 };
-    // SAFETY: a masked load touches nothing whose mask bit is clear, and the mask has `x.len()` bits at most.
-    unsafe { _mm512_maskz_loadu_ps(mask, x.as_ptr()) }
-}
-
 /// Finds the bytes of 64 fields.
 #[derive(Clone, Copy)]
 struct Chunk {
@@ -260,27 +241,6 @@ fn load_at(bytes: &[u8], at: usize) -> __m512i {
 
 /// Queries that are scored together.
 const QUERIES: usize = 8;
-
-/// Up to 32 words, zeros behind them.
-#[inline]
-#[target_feature(enable = "avx512bw")]
-fn load_words(words: &[i16]) -> __m512i {
-    if words.is_empty() {
-        return _mm512_setzero_si512();
-    }
-    let mask = if words.len() < 32 { (1u32 << words.len()) - 1 } else { !0 };
-    // SAFETY: a masked load touches nothing whose mask bit is clear, and the mask has `words.len()` bits at most.
-    unsafe { _mm512_maskz_loadu_epi16(mask, words.as_ptr()) }
-}
-
-/// The first `out.len()` lanes, at most sixteen.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn store_first(x: __m512, out: &mut [f32]) {
-    let mask = if out.len() < LANES { (1u16 << out.len()) - 1 } else { !0 };
-    // SAFETY: a masked store touches nothing whose mask bit is clear, and the mask has `out.len()` bits at most.
-    unsafe { _mm512_mask_storeu_ps(out.as_mut_ptr(), mask, x) }
-}
 
 /// Four bytes of each of up to sixteen rows, from `at` on; rows of less than four bytes are filled up with zeros.
 #[inline]

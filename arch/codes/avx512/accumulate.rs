@@ -11,7 +11,7 @@ use super::unpack::{CHUNK, MAX_CHUNKS};
 use crate::Rows;
 use crate::codes::scalar;
 use crate::codes::scalar::{PAGE, weight_limit};
-use crate::registers::avx512::{load_ps, load_tail, store_codes, store_ps, store_tail};
+use crate::registers::avx512::{in_order, load_ps, load_tail, store_codes, store_ps, store_tail};
 use crate::rows::{Blocks, ROWS};
 use crate::vectors::avx512::rint;
 use core::arch::x86_64::*;
@@ -346,20 +346,6 @@ pub(crate) fn add(acc: &mut [f32], sum: __m512i, factor: f32) {
         Some(acc) => store_ps(acc, _mm512_add_ps(load_ps(acc), product)),
         None => store_tail(acc, _mm512_add_ps(load_tail(acc), product)),
     }
-}
-
-/// Sums of four rows' interleaved bytes, brought into the order of the bytes: a transposition of 4 × 4 lanes.
-#[inline]
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(crate) fn in_order([a, b, c, d]: Sums) -> Sums {
-    let pairs = |x, y| (_mm512_shuffle_i32x4::<0x44>(x, y), _mm512_shuffle_i32x4::<0xee>(x, y));
-    let ((ab, ab_upper), (cd, cd_upper)) = (pairs(a, b), pairs(c, d));
-    [
-        _mm512_shuffle_i32x4::<0x88>(ab, cd),
-        _mm512_shuffle_i32x4::<0xdd>(ab, cd),
-        _mm512_shuffle_i32x4::<0x88>(ab_upper, cd_upper),
-        _mm512_shuffle_i32x4::<0xdd>(ab_upper, cd_upper),
-    ]
 }
 
 /// acc += sum·factor, the sums brought into the order of the coordinates.

@@ -2,21 +2,10 @@
 
 use super::unpack::{CHUNK, Chunk, MAX_CHUNKS, Masked, Place, SHIFT, SPREAD, Unpack};
 use crate::Packing;
-use crate::registers::avx512::{load, load_words, narrow};
+use crate::registers::avx512::{IDENTITY, interleave, load, load_words, narrow, transpose};
 use crate::rows::{Block, ROWS};
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
-
-/// 0, 1, 2 …
-static IDENTITY: [u8; 64] = {
-    let mut table = [0; 64];
-    let mut i = 0;
-    while i < 64 {
-        table[i] = i as u8;
-        i += 1;
-    }
-    table
-};
 
 /// A codebook of up to 16 bytes and the way to it: packed codes in, 64 centroids out.
 pub(crate) struct Bytes {
@@ -218,52 +207,6 @@ impl Bytes {
     fn lookup(&self, index: [__m512i; 4]) -> [__m512i; 4] {
         index.map(|index| _mm512_permutexvar_epi8(index, self.table))
     }
-}
-
-/// Four rows' bytes side by side: lane l of register k has the positions 16·l + 4·k …, four bytes each.
-#[inline]
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(crate) fn interleave([a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
-    let (ab, cd) = (_mm512_unpacklo_epi8(a, b), _mm512_unpacklo_epi8(c, d));
-    let (ab_upper, cd_upper) = (_mm512_unpackhi_epi8(a, b), _mm512_unpackhi_epi8(c, d));
-    [
-        _mm512_unpacklo_epi16(ab, cd),
-        _mm512_unpackhi_epi16(ab, cd),
-        _mm512_unpacklo_epi16(ab_upper, cd_upper),
-        _mm512_unpackhi_epi16(ab_upper, cd_upper),
-    ]
-}
-
-/// 16 × 16 dwords.
-#[inline]
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn transpose(rows: &[__m512i; ROWS]) -> [__m512i; ROWS] {
-    let zero = _mm512_setzero_si512();
-    // Inside the lanes of 128 bits: register 4·k + j has dword j of each lane of the rows 4·k ….
-    let mut lanes = [zero; ROWS];
-    for (rows, lanes) in rows.as_chunks::<4>().0.iter().zip(lanes.as_chunks_mut::<4>().0) {
-        let [a, b, c, d] = *rows;
-        let (ab, ab_upper) = (_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
-        let (cd, cd_upper) = (_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
-        *lanes = [
-            _mm512_unpacklo_epi64(ab, cd),
-            _mm512_unpackhi_epi64(ab, cd),
-            _mm512_unpacklo_epi64(ab_upper, cd_upper),
-            _mm512_unpackhi_epi64(ab_upper, cd_upper),
-        ];
-    }
-    // Then the lanes themselves.
-    let mut columns = [zero; ROWS];
-    for j in 0..4 {
-        let [a, b, c, d] = [lanes[j], lanes[4 + j], lanes[8 + j], lanes[12 + j]];
-        let (ab, ab_upper) = (_mm512_shuffle_i32x4::<0x44>(a, b), _mm512_shuffle_i32x4::<0xee>(a, b));
-        let (cd, cd_upper) = (_mm512_shuffle_i32x4::<0x44>(c, d), _mm512_shuffle_i32x4::<0xee>(c, d));
-        columns[j] = _mm512_shuffle_i32x4::<0x88>(ab, cd);
-        columns[4 + j] = _mm512_shuffle_i32x4::<0xdd>(ab, cd);
-        columns[8 + j] = _mm512_shuffle_i32x4::<0x88>(ab_upper, cd_upper);
-        columns[12 + j] = _mm512_shuffle_i32x4::<0xdd>(ab_upper, cd_upper);
-    }
-    columns
 }
 
 /// Chunks that a kind of row gives at a time.

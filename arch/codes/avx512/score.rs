@@ -2,7 +2,7 @@
 
 use super::codebook::{Bytes, kind, step};
 use super::unpack::{CHUNK, MAX_CHUNKS, scales};
-use crate::registers::avx512::{load_words, narrow, store_first};
+use crate::registers::avx512::{load_words, narrow, store_first, to_array};
 use crate::rows::{Blocks, ROWS};
 use crate::{IntQuery, Rows};
 use core::arch::x86_64::*;
@@ -145,7 +145,7 @@ fn score_many<const KIND: u8, const Q: usize>(
         let mut values = [zero; MAX_CHUNKS];
         ends[q] = (query_bytes(query, KIND, &mut values), _mm512_set1_ps(query.scale * scale));
         for (values, dwords) in values[..bytes.chunks()].iter().zip(&mut dwords) {
-            dwords[q].write(to_dwords(*values));
+            dwords[q].write(to_array(*values));
         }
     }
     for dwords in &mut dwords[..bytes.chunks()] {
@@ -173,15 +173,6 @@ fn score_many<const KIND: u8, const Q: usize>(
             store_first(finish(sum, excess, factor, scales), &mut scores[i * ROWS..]);
         }
     }
-}
-
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn to_dwords(x: __m512i) -> [i32; 16] {
-    let mut dwords = [0; 16];
-    // SAFETY: the array holds the 64 bytes that are written.
-    unsafe { _mm512_storeu_si512(dwords.as_mut_ptr().cast(), x) }
-    dwords
 }
 
 /// (f32(sum) · factor) · row scale.

@@ -2,7 +2,7 @@
 //! a quadword (or of a pair), and `vpermb` moves those together.
 
 use crate::quaternions::layout::ChunkLayout;
-use crate::registers::avx512::{load, load_bytes};
+use crate::registers::avx512::{first, load, load_bytes, store_bytes};
 use core::arch::x86_64::*;
 
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -13,7 +13,7 @@ pub(crate) fn pack_chunks(layout: &ChunkLayout, codes: &[u16], radii: &[u8], row
     let compress = load(&COMPRESS_PAIRS[raw_bits as usize]);
     for (codes, bytes) in codes.chunks(32).zip(raw.chunks_mut(4 * raw_bits as usize)) {
         let low = _mm512_and_si512(load_codes(codes), _mm512_set1_epi16((1 << raw_bits) - 1));
-        store(bytes, _mm512_permutexvar_epi8(compress, join_codes(low, raw_bits)));
+        store_bytes(bytes, _mm512_permutexvar_epi8(compress, join_codes(low, raw_bits)));
     }
     if layout.radix {
         // Thirty codes are sixty digits, twelve bytes.
@@ -22,14 +22,14 @@ pub(crate) fn pack_chunks(layout: &ChunkLayout, codes: &[u16], radii: &[u8], row
         while !codes.is_empty() {
             let count = if codes.len() > 32 { 30 } else { codes.len() };
             let (now, later) = bytes.split_at_mut((2 * count).div_ceil(5));
-            store(now, join_digits(_mm512_srl_epi16(load_codes(&codes[..count]), count_of(raw_bits))));
+            store_bytes(now, join_digits(_mm512_srl_epi16(load_codes(&codes[..count]), count_of(raw_bits))));
             (codes, bytes) = (&codes[count..], later);
         }
     }
     let bits = layout.radius_bits;
     let compress = load(&COMPRESS_QUADS[usize::from(bits)]);
     for (radii, bytes) in radii.chunks(64).zip(row[radii_at..flags_at].chunks_mut(8 * usize::from(bits))) {
-        store(bytes, _mm512_permutexvar_epi8(compress, join_radii(load_bytes(radii), bits.into())));
+        store_bytes(bytes, _mm512_permutexvar_epi8(compress, join_radii(load_bytes(radii), bits.into())));
     }
 }
 
@@ -37,18 +37,8 @@ pub(crate) fn pack_chunks(layout: &ChunkLayout, codes: &[u16], radii: &[u8], row
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn load_codes(codes: &[u16]) -> __m512i {
-    let mask = if codes.len() < 32 { (1 << codes.len()) - 1 } else { !0 };
     // SAFETY: a masked load touches no value whose mask bit is clear, and the mask has `codes.len()` bits at most.
-    unsafe { _mm512_maskz_loadu_epi16(mask, codes.as_ptr().cast()) }
-}
-
-/// The first up to 64 of `bytes` from a register.
-#[inline]
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn store(bytes: &mut [u8], value: __m512i) {
-    let mask = if bytes.len() < 64 { (1 << bytes.len()) - 1 } else { !0 };
-    // SAFETY: a masked store touches no byte whose mask bit is clear, and the mask has `bytes.len()` bits at most.
-    unsafe { _mm512_mask_storeu_epi8(bytes.as_mut_ptr().cast(), mask, value) }
+    unsafe { _mm512_maskz_loadu_epi16(first(codes.len()) as u32, codes.as_ptr().cast()) }
 }
 
 #[inline]

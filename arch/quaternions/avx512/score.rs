@@ -9,7 +9,9 @@ use super::search::to_bytes;
 use crate::quaternions::layout::{ChunkLayout, QuaternionSet, TURNS};
 use crate::quaternions::scalar;
 use crate::quaternions::scalar::MAX_CHUNKS;
-use crate::registers::avx512::{load, load_bytes};
+use crate::registers::avx512::{
+    floats_in_order, in_order, interleave, load, load_bytes, to_array, transpose_bytes,
+};
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
 use core::ops::Range;
@@ -378,12 +380,13 @@ impl Block {
             let [p, s, radii] = self.chunk(splitter, at);
             let upper = _mm512_movepi8_mask(s);
             let component = |c: usize| members.look_up(c, s, upper);
-            let products = quarters(component(0), component(1), component(2), component(3));
+            let products = interleave([component(0), component(1), component(2), component(3)]);
             let offset = each!(b in products => {
                 _mm512_sub_epi32(zero, _mm512_dpbusd_epi32(zero, _mm512_set1_epi8(-128), b))
             });
-            let radii = each!(r in quarters(radii, zero, zero, zero) => _mm512_cvtepi32_ps(r));
-            let at = each!(p in quarters(p, p, p, p) => _mm512_add_epi8(p, _mm512_set1_epi32(0x6040_2000)));
+            let radii = each!(r in interleave([radii, zero, zero, zero]) => _mm512_cvtepi32_ps(r));
+            let at =
+                each!(p in interleave([p, p, p, p]) => _mm512_add_epi8(p, _mm512_set1_epi32(0x6040_2000)));
             for (query, sums) in queries.iter().zip(sums.iter_mut()) {
                 // SAFETY: the caller's promise.
                 let query = unsafe { query.assume_init_ref() };
@@ -417,7 +420,7 @@ fn finish(sums: [__m512; 4], rows: &[u8], layout: &ChunkLayout, scores: &mut [f3
     let limit = _mm512_set1_ps(layout.radius_limit().into());
     let count = rows.len() / layout.row_bytes();
     for (part, (sum, scores)) in
-        natural_order(sums).into_iter().zip(scores[..count].chunks_mut(16)).enumerate()
+        floats_in_order(sums).into_iter().zip(scores[..count].chunks_mut(16)).enumerate()
     {
         let mask = if scores.len() < 16 { (1 << scores.len()) - 1 } else { !0 };
         // SAFETY: `units` has 64 values, of which 16 are read; the mask has as many bits as `scores` has values.
@@ -427,34 +430,6 @@ fn finish(sums: [__m512; 4], rows: &[u8], layout: &ChunkLayout, scores: &mut [f3
             _mm512_mask_storeu_ps(scores.as_mut_ptr(), mask, _mm512_mul_ps(sum, units));
         }
     }
-}
-
-/// Four bytes of each of 64 rows side by side: register v holds rows 4v … 4v + 3 of each sixteen.
-#[inline]
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn quarters(a: __m512i, b: __m512i, c: __m512i, d: __m512i) -> [__m512i; 4] {
-    let (ab_low, ab_high) = (_mm512_unpacklo_epi8(a, b), _mm512_unpackhi_epi8(a, b));
-    let (cd_low, cd_high) = (_mm512_unpacklo_epi8(c, d), _mm512_unpackhi_epi8(c, d));
-    [
-        _mm512_unpacklo_epi16(ab_low, cd_low),
-        _mm512_unpackhi_epi16(ab_low, cd_low),
-        _mm512_unpacklo_epi16(ab_high, cd_high),
-        _mm512_unpackhi_epi16(ab_high, cd_high),
-    ]
-}
-
-/// From the rows' order in [`quarters`] to ascending.
-#[inline]
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn natural_order([a, b, c, d]: [__m512; 4]) -> [__m512; 4] {
-    let (ab_low, ab_high) = (_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xee>(a, b));
-    let (cd_low, cd_high) = (_mm512_shuffle_f32x4::<0x44>(c, d), _mm512_shuffle_f32x4::<0xee>(c, d));
-    [
-        _mm512_shuffle_f32x4::<0x88>(ab_low, cd_low),
-        _mm512_shuffle_f32x4::<0xdd>(ab_low, cd_low),
-        _mm512_shuffle_f32x4::<0x88>(ab_high, cd_high),
-        _mm512_shuffle_f32x4::<0xdd>(ab_high, cd_high),
-    ]
 }
 
 /// Transposes the 16 bytes from byte `at` on of up to 64 rows, which have them; rows that are not there repeat the last
@@ -476,16 +451,7 @@ fn columns_from(rows: &[u8], row_bytes: usize, at: usize, columns: &mut [MaybeUn
         let lanes = _mm512_inserti32x4::<2>(lanes, sixteen(32 + i));
         *now = _mm512_inserti32x4::<3>(lanes, sixteen(48 + i));
     }
-    // Interleaving register i with register i + 8, four times over, transposes 16 × 16 bytes in each 128-bit lane.
-    for _ in 0..4 {
-        let mut next = now;
-        for i in 0..8 {
-            next[2 * i] = _mm512_unpacklo_epi8(now[i], now[i + 8]);
-            next[2 * i + 1] = _mm512_unpackhi_epi8(now[i], now[i + 8]);
-        }
-        now = next;
-    }
-    for (now, column) in now.into_iter().zip(columns) {
+    for (now, column) in transpose_bytes(now).into_iter().zip(columns) {
         // SAFETY: the column has 64 bytes.
         unsafe { _mm512_storeu_si512(column.as_mut_ptr().cast(), now) };
     }
@@ -495,23 +461,16 @@ fn columns_from(rows: &[u8], row_bytes: usize, at: usize, columns: &mut [MaybeUn
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn transpose_16(rows: &[[u8; 16]; 16]) -> [[u8; 16]; 16] {
-    let mut now = [_mm_setzero_si128(); 16];
-    for (now, row) in now.iter_mut().zip(rows) {
-        // SAFETY: the row has 16 bytes.
-        *now = unsafe { _mm_loadu_si128(row.as_ptr().cast()) };
+    let mut fours = [_mm512_setzero_si512(); 4];
+    for (four, rows) in fours.iter_mut().zip(rows.as_flattened().as_chunks().0) {
+        *four = load::<[u8; 64]>(rows);
     }
-    for _ in 0..4 {
-        let mut next = now;
-        for i in 0..8 {
-            next[2 * i] = _mm_unpacklo_epi8(now[i], now[i + 8]);
-            next[2 * i + 1] = _mm_unpackhi_epi8(now[i], now[i + 8]);
-        }
-        now = next;
-    }
+    // Rows 4l to 4l + 3 are side by side in lane l: a column's four dwords are in four lanes.
+    let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     let mut columns = [[0; 16]; 16];
-    for (now, column) in now.into_iter().zip(&mut columns) {
-        // SAFETY: the column has 16 bytes.
-        unsafe { _mm_storeu_si128(column.as_mut_ptr().cast(), now) };
+    for (columns, mixed) in columns.as_chunks_mut::<4>().0.iter_mut().zip(interleave(in_order(fours))) {
+        let four: [u8; 64] = to_array(_mm512_permutexvar_epi32(order, mixed));
+        columns.as_flattened_mut().copy_from_slice(&four);
     }
     columns
 }

@@ -2,7 +2,7 @@
 
 use crate::quaternions::layout::{INDEX_GRID, QuaternionIndex, QuaternionSet, RadiusSteps};
 use crate::quaternions::scalar;
-use crate::registers::avx512::load;
+use crate::registers::avx512::{first, load, load_codes, store_codes, to_array};
 use core::arch::x86_64::*;
 
 /// Components of 16 quaternions.
@@ -13,8 +13,7 @@ pub(crate) type Planes = [__m512; 4];
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn load_chunks(x: &[f32]) -> Planes {
     let part = |i: usize| {
-        let rest = x.len().saturating_sub(16 * i);
-        let mask = if rest < 16 { (1 << rest) - 1 } else { !0 };
+        let mask = first(x.len().saturating_sub(16 * i)) as u16;
         // SAFETY: a masked load touches no value whose mask bit is clear, and those that are set are inside `x`.
         unsafe { _mm512_maskz_loadu_ps(mask, x.as_ptr().wrapping_add(16 * i)) }
     };
@@ -54,14 +53,8 @@ pub(crate) fn chunk_norms(x: &[f32], norms: &mut [f32]) {
         let [w, x, y, z] = each!(c in load_chunks(x) => _mm512_mul_ps(c, c));
         let norm = _mm512_sqrt_ps(_mm512_add_ps(_mm512_add_ps(w, x), _mm512_add_ps(y, z)));
         // SAFETY: the mask has as many bits as `norms` has values.
-        unsafe { _mm512_mask_storeu_ps(norms.as_mut_ptr(), tail(norms.len()), norm) };
+        unsafe { _mm512_mask_storeu_ps(norms.as_mut_ptr(), first(norms.len()) as u16, norm) };
     }
-}
-
-/// A bit for each of up to 16 values.
-#[inline]
-fn tail(count: usize) -> u16 {
-    if count < 16 { (1 << count) - 1 } else { !0 }
 }
 
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -90,9 +83,9 @@ pub(crate) fn quaternion_encode(
             // SAFETY: the masks have as many bits as there are values left in the slices.
             unsafe {
                 let codes = codes.as_mut_ptr().wrapping_add(16 * i).cast();
-                _mm512_mask_cvtepi32_storeu_epi16(codes, tail(count), best.codes);
+                _mm512_mask_cvtepi32_storeu_epi16(codes, first(count) as u16, best.codes);
                 let radii = radii.as_mut_ptr().wrapping_add(16 * i).cast();
-                _mm512_mask_cvtepi32_storeu_epi8(radii, tail(count), search.radii);
+                _mm512_mask_cvtepi32_storeu_epi8(radii, first(count) as u16, search.radii);
             }
         }
     }
@@ -147,7 +140,7 @@ impl Search {
     fn new(x: &[f32], norms: &[f32], RadiusSteps { factor, limit }: RadiusSteps) -> Self {
         let u = load_chunks(x);
         // SAFETY: the mask has as many bits as `norms` has values.
-        let norms = unsafe { _mm512_maskz_loadu_ps(tail(norms.len()), norms.as_ptr()) };
+        let norms = unsafe { _mm512_maskz_loadu_ps(first(norms.len()) as u16, norms.as_ptr()) };
         let steps = _mm512_add_ps(_mm512_mul_ps(norms, _mm512_set1_ps(factor)), _mm512_set1_ps(0.5));
         let radii = _mm512_cvttps_epi32(_mm512_min_ps(steps, _mm512_set1_ps(limit.into())));
         Self { u, radii, active: _mm512_test_epi32_mask(radii, radii) }
@@ -265,30 +258,13 @@ impl Search {
     }
 }
 
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn to_array(lanes: __m512i) -> [u32; 16] {
-    let mut array = [0; 16];
-    // SAFETY: 16 lanes of 4 bytes are what the array holds.
-    unsafe { _mm512_storeu_si512(array.as_mut_ptr().cast(), lanes) };
-    array
-}
-
 /// The low byte of each lane.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(crate) fn to_bytes(lanes: __m512i) -> [u8; 16] {
     let mut array = [0; 16];
-    // SAFETY: 16 bytes are what the array holds.
-    unsafe { _mm_storeu_si128(array.as_mut_ptr().cast(), _mm512_cvtepi32_epi8(lanes)) };
+    store_codes(&mut array, _mm512_cvtepi32_epi8(lanes));
     array
-}
-
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn widen(bytes: &[u8; 16]) -> __m512i {
-    // SAFETY: the array holds the 16 bytes that are read.
-    _mm512_cvtepu8_epi32(unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) })
 }
 
 /// The lists of 16 chunks' cells.
@@ -334,7 +310,7 @@ impl Candidates {
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn members(&self, lists: &[u8], k: __m512i) -> __m512i {
-        widen(&self.at(lists, &to_array(k)))
+        _mm512_cvtepu8_epi32(load_codes(&self.at(lists, &to_array(k))))
     }
 }
 

@@ -3,7 +3,7 @@
 use super::search::{Planes, gather_members, load_chunks, to_bytes};
 use crate::quaternions::layout::{ChunkLayout, QuaternionSet, UNITS};
 use crate::quaternions::scalar;
-use crate::registers::avx512::{load, load_bytes};
+use crate::registers::avx512::{first, floats_in_order, load, load_bytes};
 use crate::vectors;
 use core::arch::x86_64::*;
 
@@ -252,8 +252,7 @@ impl<'a> Decoder<'a> {
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn store_chunks(out: &mut [f32], planes: Planes) {
     for (part, row) in interleave(planes).into_iter().enumerate() {
-        let rest = out.len().saturating_sub(16 * part);
-        let mask = if rest < 16 { (1 << rest) - 1 } else { !0 };
+        let mask = first(out.len().saturating_sub(16 * part)) as u16;
         // SAFETY: a masked store touches no value whose mask bit is clear, and those that are set are inside `out`.
         unsafe { _mm512_mask_storeu_ps(out.as_mut_ptr().wrapping_add(16 * part), mask, row) };
     }
@@ -284,20 +283,12 @@ fn interleave([w, x, y, z]: Planes) -> [__m512; 4] {
     let (yz_low, yz_high) = (pd(_mm512_unpacklo_ps(y, z)), pd(_mm512_unpackhi_ps(y, z)));
     // Register i holds chunks i, 4 + i, 8 + i, 12 + i.
     let ps = |a| _mm512_castpd_ps(a);
-    let [a, b, c, d] = [
+    floats_in_order([
         ps(_mm512_unpacklo_pd(wx_low, yz_low)),
         ps(_mm512_unpackhi_pd(wx_low, yz_low)),
         ps(_mm512_unpacklo_pd(wx_high, yz_high)),
         ps(_mm512_unpackhi_pd(wx_high, yz_high)),
-    ];
-    let (ab_low, ab_high) = (_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xee>(a, b));
-    let (cd_low, cd_high) = (_mm512_shuffle_f32x4::<0x44>(c, d), _mm512_shuffle_f32x4::<0xee>(c, d));
-    [
-        _mm512_shuffle_f32x4::<0x88>(ab_low, cd_low),
-        _mm512_shuffle_f32x4::<0xdd>(ab_low, cd_low),
-        _mm512_shuffle_f32x4::<0x88>(ab_high, cd_high),
-        _mm512_shuffle_f32x4::<0xdd>(ab_high, cd_high),
-    ]
+    ])
 }
 
 /// Rows that stay in the nearest cache while all their chunks are read.

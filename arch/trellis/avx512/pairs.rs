@@ -1,19 +1,18 @@
-//! Scores of windowed codebooks where rows are whole units of 128 coordinates and an index needs seven bits at most. (For
-//! one unit, `halves.rs` is shorter.)
+//! Scores of windowed codebooks where rows are whole units of 128 coordinates and an index needs eight bits at most.
 //!
-//! A lane of eight bytes has sixteen coordinates, in two registers: the first eight of each lane, the other eight. Both
-//! come from the same quadwords, by two `vpmultishiftqb` each for the windows and for the codes, as these take any
-//! eight neighbouring bits of a quadword for each byte. The path bits of a lane and the byte before them come from one
-//! `vpermb`. Codes of 1 and 2 bits come from broadcasts of their 16 and 32 bytes, codes of 4 bits are quadwords
-//! already: no shuffle, if each lane takes sixteen coordinates that its quadword has. It is the query that is put into
-//! that order, once a page.
+//! A lane of eight bytes has sixteen coordinates, the even ones in one register and the odd ones in another. Windows of
+//! both come from one `vpmultishiftqb`, which takes any eight neighbouring bits of a quadword for each byte, and a shift;
+//! and so do their codes. The path bits of a lane and the byte before them come from one `vpermb`. Codes of 1 and 2 bits
+//! come from broadcasts of their 16 and 32 bytes, codes of 4 bits are quadwords already: no shuffle, if each lane takes
+//! sixteen coordinates that its quadword has. It is the query that is put into that order, once a page.
 
+use super::{BIAS, MEDIUM, SMALL, WIDE, find, tables};
 use crate::codes::avx512::score::{add_four, add_lanes, finish};
 use crate::codes::avx512::unpack::scales;
-use crate::registers::avx512::{load, load_words, narrow, store_first};
+use crate::registers::avx512::{load, load_array, load_codes, load_words, narrow, store_first};
 use crate::rows::{Block, Blocks, ROWS, Window};
 use crate::trellis::layout::WindowCodebook;
-use crate::{IntQuery, MAX_DIM, Rows, registers};
+use crate::{IntQuery, MAX_DIM, Rows};
 use core::arch::x86_64::*;
 
 /// Coordinates of two registers.
@@ -41,30 +40,29 @@ static PATH_BYTES: [[u8; 64]; 5] = {
     bytes
 };
 
-/// The first bit of a byte's window in its lane, one too many for the history: of the first register. The second's are
-/// eight more.
+/// The bit of an even coordinate in its lane's path bits.
 static PATH_SHIFTS: [u8; 64] = {
     let mut shifts = [0; 64];
     let mut i = 0;
     while i < 64 {
-        shifts[i] = (8 + i % 8) as u8;
+        shifts[i] = (8 + 2 * (i % 8)) as u8;
         i += 1;
     }
     shifts
 };
 
-/// By raw bits: the first bit of a byte's code in its lane's quadword, of the first register.
+/// By raw bits: the first bit of an odd coordinate's code in its lane's quadword.
 static CODE_SHIFTS: [[u8; 64]; 5] = {
     let mut shifts = [[0; 64]; 5];
     let mut i = 0;
     while i < 5 * 64 {
-        let (bits, lane, code) = (i / 64, i % 64 / 8, i % 8);
+        let (bits, lane, byte) = (i / 64, i % 64 / 8, i % 8);
         // Broadcast quadwords have more coordinates than their lanes take.
         let skipped = match bits {
             1 | 2 => FIRST[bits][lane] % (64 / bits),
             _ => 0,
         };
-        shifts[bits][i % 64] = (bits * (skipped + code)) as u8;
+        shifts[bits][i % 64] = (bits * (skipped + 2 * byte + 1)) as u8;
         i += 1;
     }
     shifts
@@ -81,36 +79,22 @@ static SIXES: [u8; 64] = {
     bytes
 };
 
-/// Where a query's quadwords go: the even ones to the first register, the odd ones to the second.
-static QUERY_LANES: [[u64; 8]; 5] = {
-    let mut lanes = [[0; 8]; 5];
+/// By raw bits: the even coordinates of the lanes.
+static EVEN: [[u8; 64]; 5] = {
+    let mut coordinates = [[0; 64]; 5];
     let mut i = 0;
-    while i < 40 {
-        lanes[i / 8][i % 8] = FIRST[i / 8][i % 8] as u64 / 8;
+    while i < 5 * 64 {
+        coordinates[i / 64][i % 64] = (FIRST[i / 64][i % 64 / 8] + 2 * (i % 8)) as u8;
         i += 1;
     }
-    lanes
+    coordinates
 };
 
-/// 0, 1, 2 …
-static IDENTITY: [u8; 64] = {
-    let mut bytes = [0; 64];
-    let mut i = 0;
-    while i < 64 {
-        bytes[i] = i as u8;
-        i += 1;
-    }
-    bytes
-};
-
-struct Pairs {
-    dim: usize,
-    path_end: usize,
-    /// The centroids, 128 more.
-    table: [__m512i; 2],
+struct Pairs<const KIND: usize> {
+    table: [__m512i; 4],
     path_bytes: __m512i,
-    path_shifts: [__m512i; 2],
-    code_shifts: [__m512i; 2],
+    path_shifts: __m512i,
+    code_shifts: __m512i,
     window_bits: __m512i,
 }
 
@@ -132,45 +116,70 @@ pub(crate) fn score(
     scores: &mut [f32],
 ) -> bool {
     let (bits, radix) = book.packing().map_or((0, 1), |packing| (packing.raw_bits(), packing.radix()));
-    if !rows.dim.is_multiple_of(UNIT) || radix != 1 || book.centroids().len() > 128 {
+    // The even coordinate's code is found below the odd one's, which begins behind the window.
+    if !rows.dim.is_multiple_of(UNIT) || radix != 1 || book.history() + 1 < bits {
         return false;
     }
-    let small = book.centroids().len() <= 64;
-    match (small, bits) {
-        (true, 0) => score_as::<true, 0>(book, rows, scale, query, scores),
-        (true, 1) => score_as::<true, 1>(book, rows, scale, query, scores),
-        (true, 2) => score_as::<true, 2>(book, rows, scale, query, scores),
-        (true, _) => score_as::<true, 3>(book, rows, scale, query, scores),
-        (_, 0) => score_as::<false, 0>(book, rows, scale, query, scores),
-        (_, 1) => score_as::<false, 1>(book, rows, scale, query, scores),
-        (_, 2) => score_as::<false, 2>(book, rows, scale, query, scores),
-        (_, 3) => score_as::<false, 3>(book, rows, scale, query, scores),
-        _ => score_as::<false, 4>(book, rows, scale, query, scores),
+    match (book.centroids().len(), bits) {
+        (..=64, 0) => score_as::<SMALL, 0>(book, rows, scale, query, scores),
+        (..=64, 1) => score_as::<SMALL, 1>(book, rows, scale, query, scores),
+        (..=64, 2) => score_as::<SMALL, 2>(book, rows, scale, query, scores),
+        (..=64, _) => score_as::<SMALL, 3>(book, rows, scale, query, scores),
+        (..=128, 0) => score_as::<MEDIUM, 0>(book, rows, scale, query, scores),
+        (..=128, 1) => score_as::<MEDIUM, 1>(book, rows, scale, query, scores),
+        (..=128, 2) => score_as::<MEDIUM, 2>(book, rows, scale, query, scores),
+        (..=128, 3) => score_as::<MEDIUM, 3>(book, rows, scale, query, scores),
+        (..=128, _) => score_as::<MEDIUM, 4>(book, rows, scale, query, scores),
+        (..=256, 1) => score_as::<WIDE, 1>(book, rows, scale, query, scores),
+        (..=256, 2) => score_as::<WIDE, 2>(book, rows, scale, query, scores),
+        (..=256, 3) => score_as::<WIDE, 3>(book, rows, scale, query, scores),
+        (..=256, _) => score_as::<WIDE, 4>(book, rows, scale, query, scores),
+        _ => return false,
     }
     true
 }
 
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn score_as<const SMALL: bool, const BITS: usize>(
+fn score_as<const KIND: usize, const BITS: usize>(
     book: &WindowCodebook,
     rows: &Rows,
     scale: f32,
     query: &IntQuery,
     scores: &mut [f32],
 ) {
-    let pairs = Pairs::new::<BITS>(book, rows.dim);
+    if rows.dim == UNIT {
+        score_units::<KIND, BITS, 1>(book, rows, scale, query, scores);
+    } else {
+        score_units::<KIND, BITS, 0>(book, rows, scale, query, scores);
+    }
+}
+
+/// `N`: the number of units, if it is known at compile time, and with it the rows' distance; 0 if not.
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn score_units<const KIND: usize, const BITS: usize, const N: usize>(
+    book: &WindowCodebook,
+    rows: &Rows,
+    scale: f32,
+    query: &IntQuery,
+    scores: &mut [f32],
+) {
+    let units = if N == 0 { rows.dim / UNIT } else { N };
+    let pairs = Pairs::<KIND>::new::<BITS>(book);
     let query = Query::new::<BITS>(query, scale);
     let mut padded = None;
     let blocks = Blocks::with(rows, rows.stride, &mut padded);
     for (i, scores) in scores.chunks_mut(ROWS).enumerate() {
-        let block = blocks.get(i);
+        let mut block = blocks.get(i);
+        if N > 0 {
+            block = block.apart(2 + (1 + BITS) * UNIT / 8 * N);
+        }
         let mut fours = [_mm512_setzero_si512(); ROWS / 4];
         for (i, four) in fours.iter_mut().enumerate() {
             let mut sums = [_mm512_setzero_si512(); 4];
-            for (unit, values) in query.values[..rows.dim / UNIT].iter().enumerate() {
-                let places = pairs.places::<BITS>(&block, unit);
+            for (unit, values) in query.values[..units].iter().enumerate() {
+                let places = pairs.places::<BITS>(&block, unit, units);
                 for (r, sum) in sums.iter_mut().enumerate() {
-                    let [a, b] = pairs.centroids::<SMALL, BITS>(&places, unit, 4 * i + r);
+                    let [a, b] = pairs.centroids::<BITS>(&places, unit, 4 * i + r);
                     *sum = _mm512_dpbusd_epi32(*sum, a, values[0]);
                     *sum = _mm512_dpbusd_epi32(*sum, b, values[1]);
                 }
@@ -186,14 +195,14 @@ impl Query {
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn new<const BITS: usize>(query: &IntQuery, scale: f32) -> Self {
-        let lanes = load(&QUERY_LANES[BITS]);
-        let next = _mm512_add_epi64(lanes, _mm512_set1_epi64(1));
+        let even = load(&EVEN[BITS]);
+        let odd = _mm512_add_epi8(even, _mm512_set1_epi8(1));
         let mut values = [[_mm512_setzero_si512(); 2]; UNITS];
         let mut sum = _mm512_setzero_si512();
         for (values, ints) in values.iter_mut().zip(query.values.chunks_exact(UNIT)) {
             let half = |i: usize| narrow(load_words(&ints[i..i + 32]), load_words(&ints[i + 32..i + 64]));
             let (low, high) = (half(0), half(64));
-            *values = [lanes, next].map(|lanes| _mm512_permutex2var_epi64(low, lanes, high));
+            *values = [even, odd].map(|index| _mm512_permutex2var_epi8(low, index, high));
             for values in values {
                 sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8(-128), *values);
             }
@@ -206,42 +215,28 @@ impl Query {
     }
 }
 
-impl Pairs {
+impl<const KIND: usize> Pairs<KIND> {
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn new<const BITS: usize>(book: &WindowCodebook, dim: usize) -> Self {
-        let centroids = book.centroids();
-        // Bits above an index do not count: a table of less than a register repeats.
-        let mut table = [load_signed(&centroids[..centroids.len().min(64)]); 2];
-        if centroids.len() > 64 {
-            table[1] = load_signed(&centroids[64..]);
-        }
-        let last = _mm512_set1_epi8(centroids.len().min(64) as i8 - 1);
-        let index = _mm512_and_si512(load(&IDENTITY), last);
-        let bias = _mm512_set1_epi8(-128);
-        let eight = _mm512_set1_epi8(8);
-        let path_shifts = _mm512_sub_epi8(load(&PATH_SHIFTS), _mm512_set1_epi8(book.history() as i8));
-        let above = _mm512_set1_epi8(book.history() as i8 + 1);
-        let code_shifts = _mm512_sub_epi8(load(&CODE_SHIFTS[BITS]), above);
-        let eight_codes = _mm512_set1_epi8(8 * BITS as i8);
+    fn new<const BITS: usize>(book: &WindowCodebook) -> Self {
+        let above = book.history() as i8 + 1;
+        let less = |shifts, by| _mm512_sub_epi8(load(shifts), _mm512_set1_epi8(by));
         Self {
-            dim,
-            path_end: 2 + WindowCodebook::path_bytes(dim),
-            table: table.map(|table| _mm512_xor_si512(_mm512_permutexvar_epi8(index, table), bias)),
+            table: tables(book, BIAS),
             path_bytes: load(&PATH_BYTES[BITS]),
-            path_shifts: [path_shifts, _mm512_add_epi8(path_shifts, eight)],
-            code_shifts: [code_shifts, _mm512_add_epi8(code_shifts, eight_codes)],
+            path_shifts: less(&PATH_SHIFTS, above - 1),
+            code_shifts: less(&CODE_SHIFTS[BITS], above),
             window_bits: _mm512_set1_epi8((book.windows() - 1) as i8),
         }
     }
 
     /// Path bits and codes of a unit in each row.
     #[inline(always)]
-    fn places<'a, const BITS: usize>(&self, block: &Block<'a>, unit: usize) -> [Window<'a>; 2] {
-        assert!(unit < self.dim / UNIT);
+    fn places<'a, const BITS: usize>(&self, block: &Block<'a>, unit: usize, units: usize) -> [Window<'a>; 2] {
+        assert!(unit < units);
         // After the first unit, from the byte before.
         let path = 2 + UNIT / 8 * unit;
-        let codes = self.path_end + UNIT / 8 * BITS * unit;
+        let codes = 2 + UNIT / 8 * (units + BITS * unit);
         [
             block.window(if unit == 0 { path } else { path - 1 }, path + UNIT / 8),
             block.window(codes, codes + UNIT / 8 * BITS),
@@ -251,7 +246,7 @@ impl Pairs {
     /// 128 centroids, 128 more, in the lanes' order.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn centroids<const SMALL: bool, const BITS: usize>(
+    fn centroids<const BITS: usize>(
         &self,
         [path, codes]: &[Window; 2],
         unit: usize,
@@ -259,71 +254,32 @@ impl Pairs {
     ) -> [__m512i; 2] {
         // Before the path plane, there are zeros.
         let path = if unit == 0 {
-            let path = _mm512_castsi128_si512(load_16(path.first(r)));
+            let path = load_array::<16>(path.first(r));
             _mm512_maskz_permutexvar_epi8(!1, self.path_bytes, path)
         } else {
             // A byte earlier, so that all indices are one too low.
-            let path = _mm512_castsi256_si512(load_17(path.first(r)));
+            let path = load_array::<17>(path.first(r));
             let indices = _mm512_add_epi8(self.path_bytes, _mm512_set1_epi8(1));
             _mm512_permutexvar_epi8(indices, path)
         };
-        let windows = self.path_shifts.map(|shifts| _mm512_multishift_epi64_epi8(shifts, path));
+        let windows = _mm512_multishift_epi64_epi8(self.path_shifts, path);
+        // Shifts of words move bits into the next byte: above the window, or below the code.
+        let windows = [windows, _mm512_srli_epi16::<1>(windows)];
         let indices = if BITS == 0 {
             windows
         } else {
             let codes = match BITS {
-                1 => _mm512_broadcast_i32x4(load_16(codes.first(r))),
-                2 => _mm512_broadcast_i64x4(load_32(codes.first(r))),
-                3 => _mm512_permutexvar_epi8(load(&SIXES), load_48(codes.first(r))),
+                1 => _mm512_broadcast_i32x4(load_codes(codes.first(r))),
+                2 => _mm512_broadcast_i64x4(_mm512_castsi512_si256(load_array::<32>(codes.first(r)))),
+                3 => _mm512_permutexvar_epi8(load(&SIXES), load_array::<48>(codes.first(r))),
                 _ => load(codes.first::<64>(r)),
             };
+            let codes = _mm512_multishift_epi64_epi8(self.code_shifts, codes);
+            let codes = [_mm512_sll_epi16(codes, _mm_cvtsi32_si128(BITS as i32)), codes];
             // Bits of the window below, of the code above; what is above both does not count.
-            let join = |windows, shifts| {
-                let codes = _mm512_multishift_epi64_epi8(shifts, codes);
-                _mm512_ternarylogic_epi64::<0xca>(self.window_bits, windows, codes)
-            };
-            [join(windows[0], self.code_shifts[0]), join(windows[1], self.code_shifts[1])]
+            let join = |i: usize| _mm512_ternarylogic_epi64::<0xca>(self.window_bits, windows[i], codes[i]);
+            [join(0), join(1)]
         };
-        if SMALL {
-            indices.map(|index| _mm512_permutexvar_epi8(index, self.table[0]))
-        } else {
-            indices.map(|index| _mm512_permutex2var_epi8(self.table[0], index, self.table[1]))
-        }
+        indices.map(|index| find::<KIND>(&self.table, index))
     }
-}
-
-/// At most 64 bytes, zeros behind them.
-#[inline]
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(crate) fn load_signed(bytes: &[i8]) -> __m512i {
-    // SAFETY: the mask has at most `bytes.len()` bits, and a masked load touches nothing whose bit is clear.
-    unsafe { _mm512_maskz_loadu_epi8(registers::avx512::first(bytes.len()), bytes.as_ptr()) }
-}
-
-#[inline]
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(crate) fn load_16(bytes: &[u8; 16]) -> __m128i {
-    // SAFETY: the array has 16 bytes.
-    unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
-}
-
-#[inline]
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn load_17(bytes: &[u8; 17]) -> __m256i {
-    // SAFETY: the mask has 17 bits, and a masked load touches nothing whose bit is clear.
-    unsafe { _mm256_maskz_loadu_epi8(0x1_ffff, bytes.as_ptr().cast()) }
-}
-
-#[inline]
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(crate) fn load_32(bytes: &[u8; 32]) -> __m256i {
-    // SAFETY: the array has 32 bytes.
-    unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
-}
-
-#[inline]
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn load_48(bytes: &[u8; 48]) -> __m512i {
-    // SAFETY: the mask has 48 bits, and a masked load touches nothing whose bit is clear.
-    unsafe { _mm512_maskz_loadu_epi8(0xffff_ffff_ffff, bytes.as_ptr().cast()) }
 }

@@ -1,11 +1,11 @@
 //! The path search on AVX-512. Many vectors: one a lane, states in memory. Few: one window a lane.
 //!
-//! Both find the error of the nearest centroid without its code: rounding is monotone, so the smallest rounded square
-//! of y - centroid is the rounded square for the nearest centroid. Codes are chosen once the path is known.
-//! Costs and squares are not negative, so comparing their bits as integers compares them, on ports that the
+//! Both find the error of the nearest centroid without its code: rounding is monotone, so the rounded square of the
+//! smallest difference y - centroid, which `vrangeps` keeps, is that of the nearest centroid. Codes are chosen once the
+//! path is known. Costs are not negative, so comparing their bits as integers compares them, on ports that the
 //! floating-point operations leave free.
 
-use crate::registers::avx512::{load_ps, store_codes};
+use crate::registers::avx512::{load_ps, store_codes, transpose};
 use crate::trellis::layout::{Fit, MAX_STATES, WindowCodebook};
 use crate::vectors::scalar::{LANES, halve};
 use crate::{MAX_DIM, Packing, codes, registers};
@@ -17,6 +17,9 @@ const BATCH: usize = 16;
 
 /// From so many vectors on, one vector a lane is faster than one window a lane.
 const BATCH_FROM: usize = 6;
+
+/// Of two numbers, the one of smaller magnitude, its sign cleared.
+const SMALLER: i32 = 0b1010;
 
 /// Coordinates whose path bits share a word.
 const WORD: usize = 16;
@@ -171,15 +174,12 @@ impl<const M: usize> Columns<M> {
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn error<const M: usize>(y: __m512, row: &[f32; M]) -> __m512 {
-    let square = |centroid: f32| {
-        let difference = _mm512_sub_ps(y, _mm512_set1_ps(centroid));
-        _mm512_castps_si512(_mm512_mul_ps(difference, difference))
-    };
-    let mut least = square(row[0]);
+    let difference = |centroid: f32| _mm512_sub_ps(y, _mm512_set1_ps(centroid));
+    let mut least = difference(row[0]);
     for centroid in &row[1..] {
-        least = _mm512_min_epu32(least, square(*centroid));
+        least = _mm512_range_ps::<SMALLER>(least, difference(*centroid));
     }
-    _mm512_castsi512_ps(least)
+    _mm512_mul_ps(least, least)
 }
 
 /// The paths of up to 16 vectors, one a lane.
@@ -210,8 +210,8 @@ fn search_many<const M: usize>(
     for (t, decisions) in decisions.as_chunks_mut::<16>().0.iter_mut().enumerate() {
         let ys = columns_of(dim, 16 * t, z, scales);
         for (ys, decisions) in ys.as_chunks::<2>().0.iter().zip(decisions.as_chunks_mut::<2>().0) {
-            decisions[0].write(step(ys[0], rows, &old, &mut new));
-            decisions[1].write(step(ys[1], rows, &new, &mut old));
+            decisions[0].write(step(_mm512_castsi512_ps(ys[0]), rows, &old, &mut new));
+            decisions[1].write(step(_mm512_castsi512_ps(ys[1]), rows, &new, &mut old));
         }
     }
     let (mut least, mut state) = (old[0], _mm512_setzero_si512());
@@ -272,43 +272,18 @@ fn step<const M: usize>(
     decisions
 }
 
-/// y = z·scale of coordinates start..start + 16, a register each, one vector a lane. Lanes without a vector repeat the
-/// last one.
+/// The bits of y = z·scale of coordinates start..start + 16, a register each, one vector a lane. Lanes without a vector
+/// repeat the last one.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn columns_of(dim: usize, start: usize, z: &[f32], scales: &[f32]) -> [__m512; 16] {
-    let mut y = [_mm512_setzero_ps(); 16];
+fn columns_of(dim: usize, start: usize, z: &[f32], scales: &[f32]) -> [__m512i; 16] {
+    let mut y = [_mm512_setzero_si512(); 16];
     for (v, y) in y.iter_mut().enumerate() {
         let v = v.min(scales.len() - 1);
         let z = z[v * dim + start..].first_chunk().unwrap_or(&[0.0; 16]);
-        *y = _mm512_mul_ps(load_ps(z), _mm512_set1_ps(scales[v]));
+        *y = _mm512_castps_si512(_mm512_mul_ps(load_ps(z), _mm512_set1_ps(scales[v])));
     }
-    // Transpose blocks of 1, then 2, then 4, then 8.
-    let mut x = y;
-    for i in 0..8 {
-        x[2 * i] = _mm512_unpacklo_ps(y[2 * i], y[2 * i + 1]);
-        x[2 * i + 1] = _mm512_unpackhi_ps(y[2 * i], y[2 * i + 1]);
-    }
-    for i in 0..4 {
-        let double = |x| _mm512_castps_pd(x);
-        for j in 0..2 {
-            let (a, b) = (double(x[4 * i + j]), double(x[4 * i + j + 2]));
-            y[4 * i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
-            y[4 * i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
-        }
-    }
-    for i in 0..2 {
-        for j in 0..4 {
-            let (a, b) = (y[8 * i + j], y[8 * i + j + 4]);
-            x[8 * i + j] = _mm512_shuffle_f32x4::<0x88>(a, b);
-            x[8 * i + j + 4] = _mm512_shuffle_f32x4::<0xdd>(a, b);
-        }
-    }
-    for j in 0..8 {
-        y[j] = _mm512_shuffle_f32x4::<0x88>(x[j], x[j + 8]);
-        y[j + 8] = _mm512_shuffle_f32x4::<0xdd>(x[j], x[j + 8]);
-    }
-    y
+    transpose(&y)
 }
 
 /// The paths of vectors one by one: `R` registers of windows, which are the old states, twice each.
@@ -336,14 +311,12 @@ fn search_one<const M: usize, const R: usize>(
             let y = _mm512_set1_ps(z * scale);
             let mut ways = [_mm512_setzero_si512(); R];
             for (g, way) in ways.iter_mut().enumerate() {
-                let mut least = _mm512_set1_epi32(-1);
-                for column in &columns.0 {
-                    let difference = _mm512_sub_ps(y, column[g]);
-                    let square = _mm512_castps_si512(_mm512_mul_ps(difference, difference));
-                    least = _mm512_min_epu32(least, square);
+                let mut least = _mm512_sub_ps(y, columns.0[0][g]);
+                for column in &columns.0[1..] {
+                    least = _mm512_range_ps::<SMALLER>(least, _mm512_sub_ps(y, column[g]));
                 }
                 let cost = _mm512_permutexvar_ps(old_states[g % 2], costs[g / 2]);
-                *way = _mm512_castps_si512(_mm512_add_ps(cost, _mm512_castsi512_ps(least)));
+                *way = _mm512_castps_si512(_mm512_add_ps(cost, _mm512_mul_ps(least, least)));
             }
             if R == 1 {
                 let (low, high) = (ways[0], _mm512_permutexvar_epi32(upper, ways[0]));

@@ -3,6 +3,7 @@
 use super::decode::load_triplets;
 use super::*;
 use crate::Search;
+use crate::registers::avx512::to_array;
 use crate::triplets::layout::MAX_FIELDS;
 use crate::triplets::scalar;
 
@@ -28,16 +29,9 @@ fn encode<const SMALL: bool>(layout: &Octahedral, search: Search, x: &[f32], sca
     let encoder = Encoder::<SMALL>::new(layout, search);
     for (x, fields) in x.chunks(3 * LANES).zip(fields.as_chunks_mut::<LANES>().0) {
         let t = load_triplets(x).map(|c| _mm512_mul_ps(c, _mm512_set1_ps(scale)));
-        store(fields, encoder.fields(search, t));
+        *fields = to_array(encoder.fields(search, t));
     }
     scalar::finish_fields(layout, x, scale, &mut fields, stream);
-}
-
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn store(out: &mut [u32; LANES], x: __m512i) {
-    // SAFETY: the array holds the 64 bytes that are written.
-    unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), x) }
 }
 
 /// What encoding looks up; `SMALL`: directions of up to 4 bits, whose tables fit registers.

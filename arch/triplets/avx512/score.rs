@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::codes::avx512::unpack::scales;
+use crate::registers::avx512::halve_rows;
 use crate::{Float, IntQuery};
 
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -53,7 +54,7 @@ fn score_one<const FIVE: bool, const WIDE: bool>(
             }
         }
         let rests = rest.sums(rest.centroids(stride, batch), query.values);
-        finish(layout, halve_all(&sums), rests, row_scales(layout, stride, batch), query.scale, scores);
+        finish(layout, halve_rows(&sums), rests, row_scales(layout, stride, batch), query.scale, scores);
     }
 }
 
@@ -170,7 +171,7 @@ fn score_some<const FIVE: bool, const WIDE: bool>(
                 _ => sum_products::<GROUPS>(groups, &decoded, sums_of_rows),
             }
             let rests = rest.sums(rests, query.values);
-            finish(layout, halve_all(&sums), rests, scales, query.scale, &mut scores[rows.clone()]);
+            finish(layout, halve_rows(&sums), rests, scales, query.scale, &mut scores[rows.clone()]);
         }
     }
 }
@@ -266,35 +267,4 @@ fn finish(
     let scores_of_rows =
         _mm512_mul_ps(_mm512_mul_ps(_mm512_add_ps(sums, rest), _mm512_set1_ps(query_scale)), row_scales);
     store_first(scores_of_rows, scores);
-}
-
-/// Σ over the lanes by halves, for sixteen sums at once.
-#[inline]
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn halve_all(sums: &[__m512; BATCH]) -> __m512 {
-    // Lane l + lane l+8 of two sums: quarters 0, 1 of the first, then of the second.
-    let eight = |a: __m512, b: __m512| {
-        _mm512_add_ps(
-            _mm512_shuffle_f32x4::<0b01_00_01_00>(a, b),
-            _mm512_shuffle_f32x4::<0b11_10_11_10>(a, b),
-        )
-    };
-    // Now a quarter of four lanes for each of four sums.
-    let four = |a: __m512, b: __m512| {
-        _mm512_add_ps(
-            _mm512_shuffle_f32x4::<0b10_00_10_00>(a, b),
-            _mm512_shuffle_f32x4::<0b11_01_11_01>(a, b),
-        )
-    };
-    let two = |a: __m512, b: __m512| {
-        let (a, b) = (_mm512_castps_pd(a), _mm512_castps_pd(b));
-        let (low, high) = (_mm512_unpacklo_pd(a, b), _mm512_unpackhi_pd(a, b));
-        _mm512_add_ps(_mm512_castpd_ps(low), _mm512_castpd_ps(high))
-    };
-    let one = |a: __m512, b: __m512| {
-        _mm512_add_ps(_mm512_shuffle_ps::<0b10_00_10_00>(a, b), _mm512_shuffle_ps::<0b11_01_11_01>(a, b))
-    };
-    let quads = |k: usize| four(eight(sums[k], sums[k + 4]), eight(sums[k + 8], sums[k + 12]));
-    // In quarter i, `quads(k)` has the lanes of sum k + 4i.
-    one(two(quads(0), quads(1)), two(quads(2), quads(3)))
 }
