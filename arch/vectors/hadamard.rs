@@ -148,7 +148,8 @@ pub const fn base(width: usize) -> Option<usize> {
 
 /// Multiplies each run of `base` coordinates by the base matrix (or its transpose) and returns `base`, the step of
 /// the first butterfly. Widths without a base stay as they are.
-#[inline(always)]
+#[cfg_attr(target_os = "none", inline(never))] // once for both directions
+#[cfg_attr(not(target_os = "none"), inline(always))]
 pub(crate) fn base_pass(x: &mut [f32], transpose: bool) -> usize {
     let base = base(x.len()).unwrap_or(1);
     match base {
