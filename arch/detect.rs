@@ -4,6 +4,8 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Isa {
     Scalar,
+    /// Not on bare metal, where flash is dear: a program would link every kernel twice.
+    #[cfg(not(target_os = "none"))]
     Portable,
     #[cfg(target_arch = "x86_64")]
     Avx2,
@@ -50,12 +52,14 @@ const KNOWN: &[Isa] = &[
     Isa::Neon,
     #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
     Isa::Simd128,
+    #[cfg(not(target_os = "none"))]
     Isa::Portable,
     Isa::Scalar,
 ];
 
 impl Backend {
-    /// The specification, always there. Where no vector instructions are, [`detect`](Self::detect) chooses `portable`.
+    /// The specification, always there. Where no vector instructions are, [`detect`](Self::detect) chooses `portable`,
+    /// but for bare metal, which has this one alone.
     pub const SCALAR: Self = Self { isa: Isa::Scalar };
 
     /// The fastest backend of this CPU.
@@ -80,6 +84,7 @@ impl Backend {
     pub fn name(self) -> &'static str {
         match self.isa {
             Isa::Scalar => "scalar",
+            #[cfg(not(target_os = "none"))]
             Isa::Portable => "portable",
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => "avx2",
@@ -100,7 +105,9 @@ impl Backend {
 impl Isa {
     fn is_available(self) -> bool {
         match self {
-            Self::Scalar | Self::Portable => true,
+            Self::Scalar => true,
+            #[cfg(not(target_os = "none"))]
+            Self::Portable => true,
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => x86_64::has_avx2(),
             #[cfg(all(target_arch = "x86_64", feature = "wide"))]

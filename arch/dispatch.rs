@@ -12,6 +12,7 @@ macro_rules! dispatch {
         $kernel:ident($($argument:ident: $kind:ty),*) $(-> $result:ty)?
     ) => {
         match $backend.isa {
+            #[cfg(not(target_os = "none"))]
             Isa::Portable => $portable::$kernel($($argument),*),
             _ => dispatch!($backend, $($others: $text),*; $kernel($($argument: $kind),*) $(-> $result)?),
         }
@@ -21,7 +22,9 @@ macro_rules! dispatch {
         $kernel:ident($($argument:ident: $kind:ty),*) $(-> $result:ty)?
     ) => {
         match $backend.isa {
-            Isa::Scalar | Isa::Portable => scalar::$kernel($($argument),*),
+            Isa::Scalar => scalar::$kernel($($argument),*),
+            #[cfg(not(target_os = "none"))]
+            Isa::Portable => scalar::$kernel($($argument),*),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => {
                 #[target_feature(enable = "avx2,fma,f16c")]

@@ -5,6 +5,7 @@ pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
 pub(crate) mod layout;
+#[cfg(not(target_os = "none"))]
 pub(crate) mod portable;
 pub(crate) mod scalar;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]

@@ -10,9 +10,9 @@
 //! there are many of them, so several are tried. Rounds with disturbed centroids follow, kept where the distortion
 //! falls, and a search for the best scale: a finer one clips the outermost centroids but rounds all others less.
 
+use chacha20::ChaCha8Rng;
 use octaplex::codebook::{TRELLIS_LEVELS, TRELLIS_STATES};
 use octaplex_arch::{Backend, Fit, WindowCodebook};
-use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 use std::fmt::Write as _;
 use std::sync::Mutex;

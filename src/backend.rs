@@ -19,10 +19,12 @@ pub struct Backend(Kernels);
 
 impl Backend {
     /// The specification, on every CPU: what all others equal bit for bit. It is written to be read; `portable` is as
-    /// much at home everywhere, and faster.
+    /// much at home everywhere, and faster; bare metal (targets without an operating system) has this one alone, for
+    /// the sake of flash.
     pub const SCALAR: Self = Self(Kernels::SCALAR);
 
-    /// The fastest of this CPU; `portable` where the library has none of its instructions. On ARM, dot-product instructions are looked for only with the feature `std`, or where
+    /// The fastest of this CPU; `portable` where the library has none of its instructions, `scalar` where there is no
+    /// operating system either. On ARM, dot-product instructions are looked for only with the feature `std`, or where
     /// the build requires them.
     #[must_use]
     pub fn detect() -> Self {

@@ -6,7 +6,7 @@
 
 #[cfg(feature = "alloc")]
 use crate::math;
-use rand_chacha::ChaCha8Rng;
+use chacha20::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 
 /// Whether vectors are keys or values; each has random streams of its own.

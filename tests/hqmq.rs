@@ -1,8 +1,8 @@
 //! HQMQ: bit accounting, distortion, padding, specs. Outliers have a file of their own.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
+use chacha20::ChaCha8Rng;
 use octaplex::{Additive, Backend, ChunkPacking, CodecSpec, Error, Hqmq, HqmqSpec, Secondary, Stream};
-use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 
 fn spec(text: &str) -> HqmqSpec {

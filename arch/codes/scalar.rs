@@ -58,7 +58,8 @@ pub(crate) fn pack_digits(packing: Packing, codes: &[u8], digits: &mut [u8]) {
 
 /// The codes that [`pack`] wrote. Any bytes are allowed; a digit group beyond its range gives digits modulo the
 /// radix.
-#[inline(always)]
+#[cfg_attr(target_os = "none", inline(never))] // once for all kernels
+#[cfg_attr(not(target_os = "none"), inline(always))]
 pub(crate) fn unpack(packing: Packing, bytes: &[u8], codes: &mut [u8]) {
     let (raw, digits) = bytes.split_at(packing.raw_bytes(codes.len()));
     let (raw_bits, radix) = (packing.raw_bits(), packing.radix());

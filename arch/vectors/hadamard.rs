@@ -63,29 +63,72 @@ const fn paley_2<const N: usize>() -> [u32; N] {
     rows
 }
 
-/// For each column of an order-N matrix, the sign masks of its N rows: what `x[column]` is xored with on its way
-/// into `y[row]`.
-const fn column_masks<const N: usize>(rows: [u32; N], transpose: bool) -> [[u32; N]; N] {
-    let mut masks = [[0; N]; N];
+/// The signs of a matrix, column by column: what `x[column]` is multiplied with on its way into `y[row]`.
+pub(crate) struct Signs<const N: usize> {
+    /// 0 or the sign bit.
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
+    pub(crate) masks: [[u32; N]; N],
+    /// Bit `row` of a column is set for -1. Where no vectors are, ten kilobytes of masks are dear, and a shift costs less
+    /// than a load.
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128")))]
+    columns: [u32; N],
+}
+
+impl<const N: usize> Signs<N> {
+    const fn new(rows: [u32; N], transpose: bool) -> Self {
+        let columns = if transpose { rows } else { columns(rows) };
+        #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
+        return Self { masks: masks(columns) };
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128")))]
+        return Self { columns };
+    }
+
+    /// 0 or the sign bit.
+    #[inline(always)]
+    fn mask(&self, column: usize, row: usize) -> u32 {
+        #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
+        return self.masks[column][row];
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128")))]
+        return self.columns[column] >> row << 31;
+    }
+}
+
+/// The transpose of a matrix of bits.
+const fn columns<const N: usize>(rows: [u32; N]) -> [u32; N] {
+    let mut columns = [0; N];
     let mut r = 0;
     while r < N {
         let mut c = 0;
         while c < N {
-            let (column, row) = if transpose { (r, c) } else { (c, r) };
-            masks[column][row] = ((rows[r] >> c) & 1) << 31;
+            columns[c] |= ((rows[r] >> c) & 1) << r;
             c += 1;
         }
         r += 1;
     }
+    columns
+}
+
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
+const fn masks<const N: usize>(columns: [u32; N]) -> [[u32; N]; N] {
+    let mut masks = [[0; N]; N];
+    let mut c = 0;
+    while c < N {
+        let mut r = 0;
+        while r < N {
+            masks[c][r] = columns[c] >> r << 31;
+            r += 1;
+        }
+        c += 1;
+    }
     masks
 }
 
-/// Column masks of H and of Hᵀ.
-pub(crate) static H12: [[[u32; 12]; 12]; 2] = [column_masks(paley_1(), false), column_masks(paley_1(), true)];
-/// Column masks of H and of Hᵀ.
-pub(crate) static H20: [[[u32; 20]; 20]; 2] = [column_masks(paley_1(), false), column_masks(paley_1(), true)];
-/// Column masks of H and of Hᵀ.
-pub(crate) static H28: [[[u32; 28]; 28]; 2] = [column_masks(paley_2(), false), column_masks(paley_2(), true)];
+/// H and Hᵀ.
+pub(crate) static H12: [Signs<12>; 2] = [Signs::new(paley_1(), false), Signs::new(paley_1(), true)];
+/// H and Hᵀ.
+pub(crate) static H20: [Signs<20>; 2] = [Signs::new(paley_1(), false), Signs::new(paley_1(), true)];
+/// H and Hᵀ.
+pub(crate) static H28: [Signs<28>; 2] = [Signs::new(paley_2(), false), Signs::new(paley_2(), true)];
 
 /// The base of a width: `width` = base · 2ⁿ with base 1, 12, 20, 28 or 144 = 12·12; `None` where no Hadamard matrix
 /// of that order is offered.
@@ -105,7 +148,8 @@ pub const fn base(width: usize) -> Option<usize> {
 
 /// Multiplies each run of `base` coordinates by the base matrix (or its transpose) and returns `base`, the step of
 /// the first butterfly. Widths without a base stay as they are.
-#[inline(always)]
+#[cfg_attr(target_os = "none", inline(never))] // once for both directions
+#[cfg_attr(not(target_os = "none"), inline(always))]
 pub(crate) fn base_pass(x: &mut [f32], transpose: bool) -> usize {
     let base = base(x.len()).unwrap_or(1);
     match base {
@@ -123,15 +167,15 @@ pub(crate) fn base_pass(x: &mut [f32], transpose: bool) -> usize {
 
 /// y = Σ ±x\[column], columns ascending, for each run of N.
 #[inline(always)]
-fn contiguous<const N: usize>(columns: &[[u32; N]; N], x: &mut [f32]) {
+fn contiguous<const N: usize>(signs: &Signs<N>, x: &mut [f32]) {
     for run in x.as_chunks_mut::<N>().0 {
         let mut y = [0.0f32; N];
         for row in 0..N {
-            y[row] = f32::from_bits(run[0].to_bits() ^ columns[0][row]);
+            y[row] = f32::from_bits(run[0].to_bits() ^ signs.mask(0, row));
         }
         for column in 1..N {
             for row in 0..N {
-                y[row] += f32::from_bits(run[column].to_bits() ^ columns[column][row]);
+                y[row] += f32::from_bits(run[column].to_bits() ^ signs.mask(column, row));
             }
         }
         *run = y;
@@ -140,16 +184,16 @@ fn contiguous<const N: usize>(columns: &[[u32; N]; N], x: &mut [f32]) {
 
 /// The middle factor of 144 = 12·12: the same, on coordinates 12 apart.
 #[inline(always)]
-fn strided_12(columns: &[[u32; 12]; 12], x: &mut [f32]) {
+fn strided_12(signs: &Signs<12>, x: &mut [f32]) {
     for run in x.as_chunks_mut::<144>().0 {
         let mut y = [0.0f32; 144];
         for (row, y) in y.as_chunks_mut::<12>().0.iter_mut().enumerate() {
             for low in 0..12 {
-                y[low] = f32::from_bits(run[low].to_bits() ^ columns[0][row]);
+                y[low] = f32::from_bits(run[low].to_bits() ^ signs.mask(0, row));
             }
             for column in 1..12 {
                 for low in 0..12 {
-                    y[low] += f32::from_bits(run[12 * column + low].to_bits() ^ columns[column][row]);
+                    y[low] += f32::from_bits(run[12 * column + low].to_bits() ^ signs.mask(column, row));
                 }
             }
         }
@@ -161,10 +205,10 @@ fn strided_12(columns: &[[u32; 12]; 12], x: &mut [f32]) {
 mod tests {
     use super::*;
 
-    fn assert_hadamard<const N: usize>(columns: &[[u32; N]; N]) {
+    fn assert_hadamard<const N: usize>(signs: &Signs<N>) {
         for a in 0..N {
             for b in 0..N {
-                let differing = (0..N).filter(|&row| columns[a][row] != columns[b][row]).count();
+                let differing = (0..N).filter(|&row| signs.mask(a, row) != signs.mask(b, row)).count();
                 assert_eq!(differing, if a == b { 0 } else { N / 2 }, "order {N}: columns {a} and {b}");
             }
         }

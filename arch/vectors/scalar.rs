@@ -34,7 +34,8 @@ pub(crate) fn halve(mut lanes: [f32; LANES]) -> f32 {
 }
 
 /// Σ aᵢ·bᵢ.
-#[inline(always)]
+#[cfg_attr(target_os = "none", inline(never))] // once for all kernels
+#[cfg_attr(not(target_os = "none"), inline(always))]
 pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
     let (a_chunks, a_tail) = a.as_chunks::<LANES>();
     let (b_chunks, b_tail) = b.as_chunks::<LANES>();

@@ -7,9 +7,9 @@ pub mod vectors;
 
 pub use vectors::{Random, adversarial};
 
+use chacha20::ChaCha8Rng;
 use octaplex::codebook::WIDTHS;
 use octaplex::{AnyCodec, Backend, Codec, CodecSpec, Error, Stream, Typed};
-use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 
 /// Specs that reach every branch of every codec. A codec that is not named here still joins, by its default spec:

@@ -2,7 +2,7 @@
 
 use crate::registers;
 use crate::registers::avx512::{first, load_ps, store_ps};
-use crate::vectors::hadamard::{H12, H20, H28};
+use crate::vectors::hadamard::{H12, H20, H28, Signs};
 use crate::vectors::scalar;
 use core::arch::x86_64::*;
 
@@ -110,7 +110,7 @@ fn between_registers<const N: usize>(v: &mut [__m512; N]) {
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn based<const B: usize, const N: usize, const INVERSE: bool>(
-    matrices: &[[[u32; B]; B]; 2],
+    matrices: &[Signs<B>; 2],
     x: &mut [f32],
     signs: &[u32],
     scale: f32,
@@ -122,7 +122,7 @@ fn based<const B: usize, const N: usize, const INVERSE: bool>(
     let one = |masks: &[u32]| _mm512_xor_ps(_mm512_set1_ps(1.0), _mm512_castsi512_ps(load_u32(masks)));
     let runs = &x.as_chunks::<B>().0[..N];
     let (mut lower, mut upper) = ([zero; N], [zero; N]);
-    for (c, masks) in matrices[usize::from(INVERSE)].iter().enumerate() {
+    for (c, masks) in matrices[usize::from(INVERSE)].masks.iter().enumerate() {
         let column = [one(&masks[..B.min(16)]), one(&masks[B.min(16)..])];
         for i in 0..N {
             let coordinate = _mm512_set1_ps(runs[i][c]);

@@ -13,7 +13,7 @@ use rand_core::{Rng, SeedableRng};
 const STEPS: RadiusSteps = RadiusSteps { factor: 1e30, limit: 255 };
 
 struct Directions<'a> {
-    random: rand_chacha::ChaCha8Rng,
+    random: chacha20::ChaCha8Rng,
     members: &'a [[f32; 4]],
 }
 
@@ -82,7 +82,7 @@ fn compare(set: &Set, count: usize, seed: u64, backend: Backend, reference: Back
     let view = set.view();
     assert!(view.index.is_some());
     let exhaustive = QuaternionSet { index: None, ..view };
-    let random = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
+    let random = chacha20::ChaCha8Rng::seed_from_u64(seed);
     let mut directions = Directions { random, members: view.members };
     for _ in 0..count.div_ceil(64) {
         let x: Vec<f32> = (0..64).flat_map(|_| directions.next()).collect();
@@ -174,7 +174,7 @@ fn ties_go_to_the_lowest_code() {
     let ints = vec![[0; 4]; members.len()];
     let Some(index) = super::index::build(&members) else { unreachable!() };
     let with = QuaternionSet { members: &members, ints: &ints, index: Some(index.index()) };
-    let mut directions = Directions { random: rand_chacha::ChaCha8Rng::seed_from_u64(5), members: &members };
+    let mut directions = Directions { random: chacha20::ChaCha8Rng::seed_from_u64(5), members: &members };
     for _ in 0..2000 {
         let x = directions.next();
         let mut norm = [0.0];
