@@ -6,7 +6,7 @@
 //!
 //! A folder is a shape of bytes and all that is computed on it. `layout.rs` is the shape, `scalar.rs` the specification:
 //! every other text equals it bit for bit on finite inputs. `portable.rs` is plain Rust where the specification is slow:
-//! for LLVM to vectorise, and for CPUs without vectors. `wide.rs` is written once for [`registers`] of any
+//! for LLVM to vectorise, and for CPUs without vectors. `wide.rs` is written once for `registers` of any
 //! instruction set; `avx2.rs` and `avx512.rs` are written for one, where that is faster. The folder's own file has the
 //! methods of [`Backend`]: the contract, and which text each backend runs.
 #![no_std]

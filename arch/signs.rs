@@ -44,7 +44,7 @@ impl Backend {
     }
 
     /// acc\[query] += Σ ±weight·row scale·`scale`, with integer weights and sums for each run of 256 rows. Weights
-    /// (\[query]\[row]) are at most [`MAX_WEIGHT`] in magnitude, row scales finite.
+    /// (\[query]\[row]) are at most [`MAX_WEIGHT`](crate::MAX_WEIGHT) in magnitude, row scales finite.
     pub fn accumulate_signs(self, rows: &SignRows, scale: f32, weights: &[f32], acc: &mut [f32]) {
         check_sign_rows(rows);
         assert_eq!(acc.len() % rows.dim, 0);

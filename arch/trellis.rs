@@ -49,7 +49,7 @@ impl Backend {
     }
 
     /// acc\[query] += Σ weight·row scale·`scale`·centroid, with integer weights and sums for each run of 256 rows.
-    /// Weights (\[query]\[row]) are at most [`MAX_WEIGHT`] in magnitude, row scales finite.
+    /// Weights (\[query]\[row]) are at most [`MAX_WEIGHT`](crate::MAX_WEIGHT) in magnitude, row scales finite.
     pub fn accumulate_windows(
         self,
         book: &WindowCodebook,

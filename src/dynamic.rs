@@ -55,7 +55,7 @@ impl dyn Codec + '_ {
     }
 
     /// The longest run of whole pages at the head of `blocks` that has at most `rows` rows, as (rows, bytes): where
-    /// one may cut what [`encode_rows`](Self::encode_rows) returned.
+    /// one may cut what `encode_rows` returned.
     ///
     /// # Errors
     /// [`Error::Length`] where the bytes end inside a page.
