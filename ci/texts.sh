@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Two of the three texts that docs/accuracy.md measures on, made from released packages: code (click 8.1.7, Python) and languages (Debian's FAQ 11.1 in
+# German, Russian, Japanese, French, Chinese, Italian and Dutch, which take turns every 24 lines). The third is WikiText-2 raw, the test set.
+# usage: texts.sh FOLDER      needs pip and apt-get
+set -euo pipefail
+mkdir -p "$1"
+folder=$(cd "$1" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+pip download -q --no-deps click==8.1.7
+unzip -q click-8.1.7-*.whl
+cat click/core.py click/parser.py click/types.py > "$folder/code.txt"
+languages=(de ru ja fr zh-cn it nl)
+for language in "${languages[@]}"; do
+  apt-get download -qq "debian-faq-$language=11.1"
+  dpkg -x "debian-faq-${language}_11.1_all.deb" faq
+  # Behind the table of contents; blank lines say nothing.
+  zcat "faq/usr/share/doc/debian/FAQ/debian-faq.$language.txt.gz" | grep -v '^ *$' | tail -n +340 > "$language.txt"
+done
+for turn in $(seq 0 11); do
+  for language in "${languages[@]}"; do
+    sed -n "$((turn * 24 + 1)),$((turn * 24 + 24))p" "$language.txt"
+  done
+done > "$folder/languages.txt"
+cd "$folder"
+sha256sum -c - <<'SUMS'
+afd74500ab392b970ce8ceed569af363579c1931d716efcf93cef827bfb8553f  code.txt
+3803269378b3cb48faaaf0735cff842b11963e7f12d2cdcfe55457bce963305e  languages.txt
+SUMS
