@@ -19,7 +19,9 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
 use crate::common::{Steps, name_of, try_build};
-use octaplex::{Backend, Codec, CodecSpec};
+#[cfg(feature = "alloc")]
+use octaplex::Codec; // methods of boxed codecs
+use octaplex::{Backend, CodecSpec};
 use std::fmt::Write;
 use std::fs;
 use std::path::PathBuf;

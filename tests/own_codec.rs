@@ -184,12 +184,12 @@ fn a_typed_face_takes_arrays() {
 fn a_cache_in_given_bytes_takes_it() {
     let config = LayerConfig::new(2, 32, 400);
     let [keys, values] = codecs(32);
-    let bytes = config.required_bytes_with(&keys, &values).unwrap();
+    let bytes = config.required_bytes_with(&*keys, &*values).unwrap();
     assert!(bytes > config.required_bytes(), "eight bits take more than four");
-    let short = LayerCache::with_codecs(&config, &keys, &values, Backend::detect(), vec![0; bytes - 1]);
+    let short = LayerCache::with_codecs(&config, &*keys, &*values, Backend::detect(), vec![0; bytes - 1]);
     assert!(matches!(short, Err(Error::Length { .. })));
     let mut cache =
-        LayerCache::with_codecs(&config, &keys, &values, Backend::detect(), vec![0; bytes]).unwrap();
+        LayerCache::with_codecs(&config, &*keys, &*values, Backend::detect(), vec![0; bytes]).unwrap();
     let mut random = Random::new(3);
     let mut scratch = vec![0.0; config.scratch_len(4)];
     let (k, v) = (random.gaussians(2 * 300 * 32), random.gaussians(2 * 300 * 32));
@@ -222,7 +222,7 @@ fn a_cache_in_given_bytes_takes_it() {
     assert!(matches!(named.load(&snapshot), Err(Error::Snapshot { .. })));
     assert!(cache.save_page(0, &mut |_| {}).is_err());
     let other = LayerConfig::new(1, 64, 400);
-    let wrong = LayerCache::with_codecs(&other, &keys, &values, Backend::detect(), vec![0; 1 << 20]);
+    let wrong = LayerCache::with_codecs(&other, &*keys, &*values, Backend::detect(), vec![0; 1 << 20]);
     assert_eq!(wrong.map(drop), Err(Error::Width { actual: 32 }));
 }
 

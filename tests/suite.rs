@@ -11,6 +11,7 @@ mod common;
 mod constants;
 mod distortion;
 mod fp8;
+#[cfg(feature = "alloc")]
 mod fuzz_bodies;
 mod fuzz_replay;
 mod ggml;

@@ -4,8 +4,10 @@
 mod backends;
 
 use crate::common::{Random, build, decode_rows, encode_rows, signs, try_build};
+#[cfg(feature = "alloc")]
+use octaplex::Codec; // methods of boxed codecs
 use octaplex::codebook::{TRELLIS_LEVELS, TRELLIS_STATES, trellis};
-use octaplex::{Backend, Codec, CodecSpec, Stream, Trellis, TrellisSpec};
+use octaplex::{Backend, CodecSpec, Stream, Trellis, TrellisSpec};
 
 fn pairs() -> impl Iterator<Item = (usize, usize)> {
     TRELLIS_STATES.into_iter().flat_map(|states| TRELLIS_LEVELS.map(|levels| (states, levels)))

@@ -56,8 +56,11 @@ const STEPS: RadiusSteps = RadiusSteps { factor: 1.0, limit: 15 };
 /// Whether a file holds methods of `Backend`: `lib.rs`, or a shape's own file, which lies beside its folder.
 fn is_contract(file: &str) -> bool {
     let path = std::path::Path::new(file);
+    let has_folder = path
+        .file_stem()
+        .is_some_and(|shape| std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(shape).is_dir());
     path.ends_with("arch/lib.rs")
-        || path.with_extension("").is_dir() && path.parent().is_some_and(|p| p.ends_with("arch"))
+        || path.parent().is_some_and(|parent| parent.ends_with("arch")) && has_folder
 }
 
 macro_rules! calls {
