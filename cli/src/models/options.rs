@@ -109,6 +109,7 @@ impl ModelOptions {
             .page(self.page)
             .sink_tokens(self.sinks)
             .recent_window(self.window)
+            .max_rollback(0) // nothing here drafts
             .center(codecs.keys.center)
             .balance(codecs.keys.balance);
         let config = CacheConfig::new(shape.layers, shape.kv_heads, shape.head_dim, capacity)
