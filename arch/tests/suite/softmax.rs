@@ -3,6 +3,7 @@
 use super::paint::{Painter, STYLES, Style};
 use super::{Outcome, lengths, same_changes, same_outputs};
 use crate::room::Room;
+use alloc::format;
 use alloc::vec::Vec;
 use octaplex_arch::{Backend, Float};
 
