@@ -154,6 +154,23 @@ fn a_sweep_goes_on_where_it_stopped() {
     assert_eq!(again.split_once("<style>").unwrap().1, plot.split_once("<style>").unwrap().1);
 }
 
+/// The README's command: no codecs named. What does not suit the model's width is left out, and named.
+#[test]
+fn a_sweep_of_everything_leaves_out_what_does_not_fit() {
+    let (folder, _) = model("sweep_all", "qwen2");
+    let options = ["--tokens", "100", "--windows", "1", "--keys", "balanced"];
+    let shown = succeeds(&folder, &[&["sweep"], &MODEL[..], &options].concat());
+    assert!(
+        shown.contains("without q4_0:rotate=keys/q4_0:rotate=values: ") && shown.contains("width"),
+        "{shown}"
+    );
+    let rows = shown.lines().filter(|line| line.contains(" balanced ")).count();
+    assert!(rows > 30, "{shown}");
+    assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
+    let asked = [&["sweep"], &MODEL[..], &options, &["--codecs", "trellis; q4_0:rotate=keys"]].concat();
+    fails(&folder, &asked, &["q4_0:rotate=keys", "64"]);
+}
+
 #[test]
 fn bad_models_and_texts_are_one_line() {
     let (folder, tiny) = model("bad", "llama");

@@ -41,8 +41,8 @@ pub(crate) fn cells(outcome: &Outcome) -> [String; 8] {
     [
         format!("{:.3}", outcome.bits_per_value),
         format!("{:.3}", outcome.bits_per_value_pages),
-        format!("{:.3}", outcome.perplexity),
-        format!("{:+.2}%", 100.0 * (outcome.perplexity / outcome.perplexity_f16 - 1.0)),
+        rounded(outcome.perplexity, 3),
+        change(100.0 * (outcome.perplexity / outcome.perplexity_f16 - 1.0)),
         number(outcome.kl_mean),
         outcome.kl_paged.map_or("-".into(), number),
         number(outcome.kl_p99),
@@ -50,6 +50,34 @@ pub(crate) fn cells(outcome: &Outcome) -> [String; 8] {
     ]
 }
 
+/// At most six digits, and no more than `decimals` behind the point.
+fn rounded(value: f64, decimals: usize) -> String {
+    let whole = value.abs().max(1.0).log10() as usize + 1;
+    match whole {
+        0..=7 => format!("{value:.*}", decimals.min(6usize.saturating_sub(whole))),
+        _ => format!("{value:.0e}"),
+    }
+}
+
+/// Percent, with their sign.
+fn change(percent: f64) -> String {
+    let sign = if percent < 0.0 { "" } else { "+" };
+    format!("{sign}{}%", rounded(percent, 2))
+}
+
 /// Their names.
 pub(crate) const COLUMNS: [&str; 8] =
     ["bits", "in pages", "perplexity", "change", "KL mean", "KL paged", "KL p99", "top-1"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_of_any_size_fit_their_columns() {
+        let shown = [21.25, 999.9994, 3952.45, 123_456.7, 9_999_999.0, 1e9].map(|value| rounded(value, 3));
+        assert_eq!(shown, ["21.250", "999.999", "3952.45", "123457", "9999999", "1e9"]);
+        let changes = [0.0, -3.415, 14_700.123, 3e5, 1e12].map(change);
+        assert_eq!(changes, ["+0.00%", "-3.42%", "+14700.1%", "+300000%", "+1e12%"]);
+    }
+}
