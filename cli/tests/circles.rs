@@ -18,7 +18,7 @@ fn modules(folder: &Path, prefix: &str, found: &mut BTreeMap<String, String>) {
     }
 }
 
-/// The paths that a text names, with their braces expanded.
+/// The paths that a text names outside of its tests, with their braces expanded.
 fn paths(text: &str) -> Vec<String> {
     fn expand(prefix: &str, list: &str, found: &mut Vec<String>) {
         let (mut depth, mut start) = (0, 0);
@@ -40,7 +40,8 @@ fn paths(text: &str) -> Vec<String> {
             }
         }
     }
-    let code: Vec<&str> = text.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
+    let shipped = text.split("#[cfg(test)]").next().unwrap();
+    let code: Vec<&str> = shipped.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
     let mut found = Vec::new();
     for statement in code.join("\n").split(';') {
         match statement.trim_start().strip_prefix("use ") {
