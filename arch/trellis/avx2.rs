@@ -1,4 +1,4 @@
-//! Windowed codebooks on AVX2: rows of centroids, 32 at a time. A word with the byte of eight path bits and the byte
+//! Trellis codes on AVX2: rows of centroids, 32 at a time. A word with the byte of eight path bits and the byte
 //! before is multiplied up until the window is on top, and shifted down; codes come as in `codes.rs`. Tables of up to 256
 //! entries are looked up by `vpshufb`, sixteen entries each, and a tree of blends; larger ones one by one.
 //! Scores of the commonest shapes have a shorter way, in `eights.rs`.
@@ -8,7 +8,7 @@ mod search;
 
 pub(crate) use search::viterbi_encode;
 
-use super::layout::WindowCodebook;
+use super::layout::TrellisCodebook;
 use super::scalar;
 use super::scalar::scaled_rows;
 use crate::codes::avx2::unpack::{CHUNK, LOAD, Unpack, kind};
@@ -26,7 +26,7 @@ const TABLE: usize = 256;
 
 /// How to find the centroids of a row.
 struct Lookup<'a> {
-    book: &'a WindowCodebook<'a>,
+    book: &'a TrellisCodebook<'a>,
     chunks: usize,
     unpack: Option<Unpack>,
     /// Sixteen entries in each lane.
@@ -35,11 +35,11 @@ struct Lookup<'a> {
     last_load: usize,
 }
 
-/// See `scalar::decode_windows`.
+/// See `scalar::decode_trellis`.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn decode_windows(book: &WindowCodebook, row: &[u8], scale: f32, out: &mut [f32]) {
+pub(crate) fn decode_trellis(book: &TrellisCodebook, row: &[u8], scale: f32, out: &mut [f32]) {
     if row.len() < LOAD {
-        return scalar::decode_windows(book, row, scale, out);
+        return scalar::decode_trellis(book, row, scale, out);
     }
     let lookup = Lookup::new(book, out.len());
     let scale = _mm256_set1_ps(scale);
@@ -74,10 +74,10 @@ const ONE: usize = 1;
 /// No codes at all.
 const NONE: u8 = 255;
 
-/// See `scalar::score_windows`.
+/// See `scalar::score_trellis`.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn score_windows(
-    book: &WindowCodebook,
+pub(crate) fn score_trellis(
+    book: &TrellisCodebook,
     dim: usize,
     bytes: &[u8],
     scale: f32,
@@ -86,7 +86,7 @@ pub(crate) fn score_windows(
 ) {
     let rows = &scaled_rows(bytes, book.row_bytes(dim), dim);
     if rows.stride < LOAD || rows.bytes.is_empty() {
-        return scalar::score_windows(book, dim, bytes, scale, queries, scores);
+        return scalar::score_trellis(book, dim, bytes, scale, queries, scores);
     }
     if eights::score(book, rows, scale, queries, scores) {
         return;
@@ -167,10 +167,10 @@ fn score<const KIND: u8, const Q: usize>(
     }
 }
 
-/// See `scalar::accumulate_windows`.
+/// See `scalar::accumulate_trellis`.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn accumulate_windows(
-    book: &WindowCodebook,
+pub(crate) fn accumulate_trellis(
+    book: &TrellisCodebook,
     dim: usize,
     bytes: &[u8],
     scale: f32,
@@ -179,7 +179,7 @@ pub(crate) fn accumulate_windows(
 ) {
     let stride = book.row_bytes(dim);
     if stride < LOAD || bytes.is_empty() {
-        return scalar::accumulate_windows(book, dim, bytes, scale, weights, acc);
+        return scalar::accumulate_trellis(book, dim, bytes, scale, weights, acc);
     }
     let mut lookup = None;
     let count = bytes.len() / stride;
@@ -292,8 +292,8 @@ impl<'a> Lookup<'a> {
     /// Rows have at least `LOAD` bytes.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    fn new(book: &'a WindowCodebook<'a>, dim: usize) -> Self {
-        let head = 2 + WindowCodebook::path_bytes(dim);
+    fn new(book: &'a TrellisCodebook<'a>, dim: usize) -> Self {
+        let head = 2 + TrellisCodebook::path_bytes(dim);
         let mut table = [_mm256_setzero_si256(); TABLE / 16];
         if book.centroids().len() <= TABLE {
             for (table, centroids) in table.iter_mut().zip(book.centroids().chunks(16)) {

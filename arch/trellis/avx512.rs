@@ -1,4 +1,4 @@
-//! Windowed codebooks on AVX-512: rows of centroids, 64 at a time, by bit extraction and byte look-ups.
+//! Trellis codes on AVX-512: rows of centroids, 64 at a time, by bit extraction and byte look-ups.
 //!
 //! A quadword holds the path bits of 64 coordinates. Broadcast, it gives the windows of all 64 in one `vpmultishiftqb`,
 //! which takes any eight neighbouring bits of a quadword for each byte; only the first eight coordinates need the
@@ -14,7 +14,7 @@ mod search;
 
 pub(crate) use search::viterbi_encode;
 
-use super::layout::{MAX_STATES, WindowCodebook};
+use super::layout::{MAX_STATES, TrellisCodebook};
 use super::scalar::scaled_rows;
 use crate::codes::avx512::accumulate::{ByteWeights, Sums, four, run_scales};
 use crate::codes::avx512::codebook::kind::RAW as NATURAL;
@@ -180,9 +180,9 @@ macro_rules! for_kind {
     };
 }
 
-/// See `scalar::decode_windows`.
+/// See `scalar::decode_trellis`.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(crate) fn decode_windows(book: &WindowCodebook, row: &[u8], scale: f32, out: &mut [f32]) {
+pub(crate) fn decode_trellis(book: &TrellisCodebook, row: &[u8], scale: f32, out: &mut [f32]) {
     let lookup = &Lookup::new(book, out.len(), 0);
     for_kind!(lookup, decode(row, scale, out));
 }
@@ -202,10 +202,10 @@ fn decode<const KIND: usize, const RAW: usize>(lookup: &Lookup, row: &[u8], scal
     }
 }
 
-/// See `scalar::score_windows`.
+/// See `scalar::score_trellis`.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(crate) fn score_windows(
-    book: &WindowCodebook,
+pub(crate) fn score_trellis(
+    book: &TrellisCodebook,
     dim: usize,
     bytes: &[u8],
     scale: f32,
@@ -291,10 +291,10 @@ fn score<const KIND: usize, const RAW: usize>(
     }
 }
 
-/// See `scalar::accumulate_windows`.
+/// See `scalar::accumulate_trellis`.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(crate) fn accumulate_windows(
-    book: &WindowCodebook,
+pub(crate) fn accumulate_trellis(
+    book: &TrellisCodebook,
     dim: usize,
     bytes: &[u8],
     scale: f32,
@@ -403,7 +403,7 @@ fn coordinates<const KIND: usize, const RAW: usize>(sums: Sums) -> [i32; CHUNK] 
 /// repeats.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn tables<const N: usize>(book: &WindowCodebook, flip: i8) -> [__m512i; N] {
+fn tables<const N: usize>(book: &TrellisCodebook, flip: i8) -> [__m512i; N] {
     let mut tables = [_mm512_setzero_si512(); N];
     for (table, centroids) in tables.iter_mut().zip(book.centroids().chunks(CHUNK)) {
         // SAFETY: the mask has at most `centroids.len()` bits, and a masked load touches nothing whose bit is clear.
@@ -436,9 +436,9 @@ fn find<const KIND: usize>(table: &[__m512i], index: __m512i) -> __m512i {
 impl Lookup {
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn new(book: &WindowCodebook, dim: usize, flip: i8) -> Self {
+    fn new(book: &TrellisCodebook, dim: usize, flip: i8) -> Self {
         let (bits, radix) = book.packing().map_or((0, 1), |p| (p.raw_bits() as usize, p.radix()));
-        let path_end = 2 + WindowCodebook::path_bytes(dim);
+        let path_end = 2 + TrellisCodebook::path_bytes(dim);
         let kind = match book.centroids().len() {
             _ if radix != 1 || !dim.is_multiple_of(CHUNK) => LARGE,
             ..=64 => SMALL,

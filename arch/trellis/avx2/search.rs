@@ -6,13 +6,13 @@ use crate::trellis::layout::MAX_STATES;
 use crate::trellis::search;
 use crate::trellis::search::{Columns, Decisions, Floats, Path, REGISTERS, Rows, WORD};
 use crate::vectors::scalar::{LANES, halve};
-use crate::{Fit, MAX_DIM, WindowCodebook, codes};
+use crate::{Fit, MAX_DIM, TrellisCodebook, codes};
 use core::arch::x86_64::*;
 
 /// See `scalar::viterbi_encode`.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn viterbi_encode(
-    book: &WindowCodebook,
+    book: &TrellisCodebook,
     dim: usize,
     z: &[f32],
     scales: &[f32],
@@ -137,7 +137,7 @@ impl Floats for Avx2 {
     #[inline(always)]
     fn choose<const M: usize>(
         _: &Rows<M>,
-        book: &WindowCodebook,
+        book: &TrellisCodebook,
         z: &[f32],
         scale: f32,
         path: &Path,
@@ -229,7 +229,7 @@ const TABLE: usize = 2 * MAX_STATES / 8;
 /// floor does. `vpshufb` looks up eight words.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn choose<const M: usize>(
-    book: &WindowCodebook,
+    book: &TrellisCodebook,
     z: &[f32],
     scale: f32,
     path: &Path,
@@ -246,7 +246,7 @@ fn choose<const M: usize>(
 
 #[target_feature(enable = "avx2,fma,f16c")]
 fn choose_from<const M: usize, const N: usize>(
-    book: &WindowCodebook,
+    book: &TrellisCodebook,
     z: &[f32],
     scale: f32,
     path: &Path,

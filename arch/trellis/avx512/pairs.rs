@@ -1,4 +1,4 @@
-//! Scores of windowed codebooks where rows are whole units of 128 coordinates and an index needs eight bits at most.
+//! Scores of trellis codes where rows are whole units of 128 coordinates and an index needs eight bits at most.
 //!
 //! A lane of eight bytes has sixteen coordinates, the even ones in one register and the odd ones in another. Windows of
 //! both come from one `vpmultishiftqb`, which takes any eight neighbouring bits of a quadword for each byte, and a shift;
@@ -11,7 +11,7 @@ use crate::codes::avx512::score::{add_four, add_lanes, finish};
 use crate::codes::avx512::unpack::scales;
 use crate::registers::avx512::{load, load_array, load_codes, load_words, narrow, store_first};
 use crate::rows::{Block, Blocks, ROWS, Window};
-use crate::trellis::layout::WindowCodebook;
+use crate::trellis::layout::TrellisCodebook;
 use crate::{IntQuery, MAX_DIM, Rows};
 use core::arch::x86_64::*;
 
@@ -109,7 +109,7 @@ struct Query {
 /// Scores one query if the shape is of these; `false` if not.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn score(
-    book: &WindowCodebook,
+    book: &TrellisCodebook,
     rows: &Rows,
     scale: f32,
     query: &IntQuery,
@@ -141,7 +141,7 @@ pub(crate) fn score(
 
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn score_as<const KIND: usize, const BITS: usize>(
-    book: &WindowCodebook,
+    book: &TrellisCodebook,
     rows: &Rows,
     scale: f32,
     query: &IntQuery,
@@ -157,7 +157,7 @@ fn score_as<const KIND: usize, const BITS: usize>(
 /// `N`: the number of units, if it is known at compile time, and with it the rows' distance; 0 if not.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn score_units<const KIND: usize, const BITS: usize, const N: usize>(
-    book: &WindowCodebook,
+    book: &TrellisCodebook,
     rows: &Rows,
     scale: f32,
     query: &IntQuery,
@@ -218,7 +218,7 @@ impl Query {
 impl<const KIND: usize> Pairs<KIND> {
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn new<const BITS: usize>(book: &WindowCodebook) -> Self {
+    fn new<const BITS: usize>(book: &TrellisCodebook) -> Self {
         let above = book.history() as i8 + 1;
         let less = |shifts, by| _mm512_sub_epi8(load(shifts), _mm512_set1_epi8(by));
         Self {

@@ -1,4 +1,4 @@
-//! Scores of windowed codebooks for rows of 128 coordinates, codes of whole bits and up to 16 states (with codes of four
+//! Scores of trellis codes for rows of 128 coordinates, codes of whole bits and up to 16 states (with codes of four
 //! bits, up to 8): eight neighbouring coordinates in each byte, one for each of eight look-ups, as the path plane has them.
 //! A window is a shift away (where it begins in the byte before, of the two bytes' inner halves), and so is a code, once
 //! the bytes of its plane are dealt out one by one, as many as eight codes take; together they are the index. It is the
@@ -6,7 +6,7 @@
 
 use crate::codes::wide::score::{BLOCK, finish_block};
 use crate::registers::Registers;
-use crate::trellis::layout::WindowCodebook;
+use crate::trellis::layout::TrellisCodebook;
 use crate::{IntQuery, Rows};
 
 /// Coordinates of a row.
@@ -37,7 +37,7 @@ struct Planes<L: Registers> {
 /// Scores, if the rows have such a shape.
 #[inline(always)]
 pub(crate) fn score<L: Registers>(
-    book: &WindowCodebook,
+    book: &TrellisCodebook,
     rows: &Rows,
     scale: f32,
     queries: &[IntQuery],
@@ -66,7 +66,7 @@ impl<L: Registers, const BITS: usize, const WINDOW: usize> Eights<L, BITS, WINDO
     const HISTORY: usize = WINDOW - 1;
 
     #[inline(always)]
-    fn new(book: &WindowCodebook) -> Self {
+    fn new(book: &TrellisCodebook) -> Self {
         let mut bytes = [[0; 16]; 16];
         let unused = Self::HISTORY - book.history() as usize;
         for (i, byte) in bytes.as_flattened_mut()[..1 << (BITS + WINDOW)].iter_mut().enumerate() {
