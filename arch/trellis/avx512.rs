@@ -7,9 +7,9 @@
 //! shuffled: it is the query that is put into the lanes' order, once a page. The byte for a coordinate has its window below and
 //! its code above: the index of a table in one register (`vpermb`), two or four (`vpermi2b`).
 //!
-//! A single query goes to `pairs.rs` where that has a shorter way. The path search is in `search.rs`.
+//! A single query goes to `score_one.rs` where that has a shorter way. The path search is in `search.rs`.
 
-mod pairs;
+mod score_one;
 mod search;
 
 pub(crate) use search::viterbi_encode;
@@ -218,7 +218,7 @@ pub(crate) fn score_trellis(
         return;
     }
     if let [query] = queries
-        && pairs::score(book, rows, scale, query, scores)
+        && score_one::score(book, rows, scale, query, scores)
     {
         return;
     }
@@ -418,15 +418,15 @@ fn tables<const N: usize>(book: &TrellisCodebook, flip: i8) -> [__m512i; N] {
     tables
 }
 
-/// The entries of a table of `KIND` registers at indices of 6, 7 or 8 bits.
+/// The entries of a table of `kind` registers at indices of 6, 7 or 8 bits.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn find<const KIND: usize>(table: &[__m512i], index: __m512i) -> __m512i {
-    if KIND == SMALL {
+fn find(kind: usize, table: &[__m512i], index: __m512i) -> __m512i {
+    if kind == SMALL {
         return _mm512_permutexvar_epi8(index, table[0]);
     }
     let low = _mm512_permutex2var_epi8(table[0], index, table[1]);
-    if KIND == MEDIUM {
+    if kind == MEDIUM {
         return low;
     }
     let high = _mm512_permutex2var_epi8(table[2], index, table[3]);
@@ -520,7 +520,7 @@ impl Lookup {
             } else {
                 _mm512_ternarylogic_epi64::<0xca>(self.window_bits, windows, codes)
             };
-            *out = find::<KIND>(&self.table, index);
+            *out = find(KIND, &self.table, index);
         }
         out
     }
