@@ -11,7 +11,7 @@ pub(crate) mod scalar;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
 pub(crate) mod search;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
-#[cfg_attr(target_arch = "x86_64", allow(dead_code, unused_imports, reason = "not all of it runs there"))]
+#[cfg_attr(target_arch = "x86_64", allow(dead_code, reason = "not all of it runs there"))]
 pub(crate) mod wide;
 
 use crate::detect::Isa;
@@ -23,7 +23,7 @@ impl Backend {
         check_trellis(book, out.len(), row);
         assert_eq!(row.len(), book.row_bytes(out.len()));
         dispatch!(
-            self, avx2: avx2, avx512: avx512, registers: wide;
+            self, avx2: wide, avx512: avx512, registers: wide;
             decode_trellis(book: &TrellisCodebook, row: &[u8], scale: f32, out: &mut [f32])
         )
     }

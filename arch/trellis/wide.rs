@@ -2,7 +2,7 @@
 //! the one before, multiplied up to the top; codes as in `codes.rs`. Tables of up to 256 entries are looked up, larger ones
 //! read one by one.
 
-mod eights;
+mod rows128;
 
 use super::layout::{Fit, TrellisCodebook};
 use super::scalar::scaled_rows;
@@ -181,7 +181,7 @@ pub(crate) fn score_trellis<L: Registers>(
     if count == 0 {
         return;
     }
-    if eights::score::<L>(book, rows, scale, queries, scores) {
+    if rows128::score::<L>(book, rows, scale, queries, scores) {
         return;
     }
     let lookup = Lookup::<L>::new(book, dim);

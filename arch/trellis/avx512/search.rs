@@ -2,8 +2,8 @@
 //!
 //! Both find the error of the nearest centroid without its code: rounding is monotone, so the rounded square of the
 //! smallest difference y - centroid, which `vrangeps` keeps, is that of the nearest centroid. Codes are chosen once the
-//! path is known. Costs are not negative, so comparing their bits as integers compares them, on ports that the
-//! floating-point operations leave free.
+//! path is known. Costs are not negative, so comparing their bits as integers compares them; on Zen 5, on ports that
+//! the floating-point operations leave free.
 
 use crate::registers::avx512::{load_ps, store_codes, transpose};
 use crate::trellis::layout::{Fit, MAX_STATES, TrellisCodebook};

@@ -1,4 +1,5 @@
-//! Scores and weighted sums of trellis codes for rows of 128 coordinates, up to 16 states and codes of at most three bits.
+//! Scores and weighted sums of trellis codes for rows of 128 coordinates, up to 16 states and codes of at most three bits:
+//! on an Intel Sapphire Rapids, 8.4 ns a row and query for 64 centroids and 14 for 128, which take `avx2.rs` 32 and 35.
 //!
 //! Rows r and r + 4 share a register, and each byte of it has eight neighbouring coordinates, one for each of eight look-ups,
 //! as the path plane has them; or four, where codes have two bits and their plane has them so. The window's four newest
@@ -219,7 +220,7 @@ fn finish([a, b, c, d]: [__m256i; 4], factor: f32, scales: __m256, scores: &mut 
     store_first(scores, _mm256_mul_ps(scaled, scales));
 }
 
-/// Lanes i and i + 2 of each half, of a and b alternating; `vphaddd` takes four times as long.
+/// Lanes i and i + 2 of each half, of a and b alternating; on Zen 5, `vphaddd` takes four times as long.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn add_pairs(a: __m256i, b: __m256i) -> __m256i {
@@ -388,7 +389,8 @@ fn look_up<const BITS: usize, const FIVE: bool, const K: usize>(
         0 => choose::<1, false>(tables, index, chosen),
         1 => choose::<2, false>(tables, index, chosen),
         2 => choose::<4, false>(tables, index, chosen),
-        // `vpshufb` and `vpblendvb` share two of four ports: with many tables, some look-ups do without half of the latter.
+        // On Zen 5, `vpshufb` and `vpblendvb` share two of four ports: with many tables, some look-ups do without half
+        // of the latter.
         3 if K.is_multiple_of(4) => choose::<8, false>(tables, index, chosen),
         3 => choose::<8, true>(tables, index, chosen),
         _ => choose::<16, true>(tables, index, chosen),
