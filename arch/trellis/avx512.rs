@@ -9,6 +9,19 @@
 //!
 //! A single query goes to `score_one.rs` where that has a shorter way. The path search is in `search.rs`.
 
+/// A byte for each place in a register.
+macro_rules! places {
+    ($place:ident => $byte:expr) => {{
+        let mut places = [0; 64];
+        let mut $place = 0;
+        while $place < 64 {
+            places[$place] = ($byte) as u8;
+            $place += 1;
+        }
+        places
+    }};
+}
+
 mod score_one;
 mod search;
 
@@ -87,71 +100,31 @@ static LANES: [[u64; 8]; 5] = [
     [0, 4, 1, 5, 2, 6, 3, 7],
 ];
 
-/// By raw bits: the bit of the lane's quadword at which each byte's window ends (mod 64, one too many for the history),
-/// and at which its code begins.
-static PATH_SHIFTS: [[u8; CHUNK]; 5] = {
-    let mut shifts = [[0; CHUNK]; 5];
-    let mut bits = 0;
-    while bits < 5 {
-        let mut i = 0;
-        while i < CHUNK {
-            let coordinate = 8 * GROUPS[bits][i / 8] as usize + i % 8;
-            // The lane of the first eight is shifted by a byte.
-            shifts[bits][i] = (if i < 8 { 8 + coordinate } else { coordinate }) as u8;
-            i += 1;
-        }
-        bits += 1;
-    }
-    shifts
-};
-static RAW_SHIFTS: [[u8; CHUNK]; 5] = {
-    let mut shifts = [[0; CHUNK]; 5];
-    let mut bits = 1;
-    while bits < 5 {
-        let mut i = 0;
-        while i < CHUNK {
-            let coordinate = 8 * GROUPS[bits][i / 8] as usize + i % 8;
-            // Three bits: the lane's three bytes are brought into its quadword.
-            shifts[bits][i] = (if bits == 3 { 3 * (i % 8) } else { bits * coordinate % 64 }) as u8;
-            i += 1;
-        }
-        bits += 1;
-    }
-    shifts
-};
+/// By raw bits: the bit of the lane's quadword at which each byte's window ends (mod 64, one too many for the history).
+/// The lane of the first eight is shifted by a byte.
+static PATH_SHIFTS: [[u8; CHUNK]; 5] =
+    [path_shifts(0), path_shifts(1), path_shifts(2), path_shifts(3), path_shifts(4)];
+
+const fn path_shifts(bits: usize) -> [u8; CHUNK] {
+    places!(i => 8 * GROUPS[bits][i / 8] as usize + i % 8 + if i < 8 { 8 } else { 0 })
+}
+
+/// And at which its code begins. Three bits: the lane's three bytes are brought into its quadword.
+static RAW_SHIFTS: [[u8; CHUNK]; 5] =
+    [[0; CHUNK], raw_shifts(1), raw_shifts(2), places!(i => 3 * (i % 8)), raw_shifts(4)];
+
+const fn raw_shifts(bits: usize) -> [u8; CHUNK] {
+    places!(i => bits * (8 * GROUPS[bits][i / 8] as usize + i % 8) % 64)
+}
 
 /// The bytes of eight codes of three bits, for each lane.
-static THREES: [u8; CHUNK] = {
-    let mut bytes = [0; CHUNK];
-    let mut i = 0;
-    while i < CHUNK {
-        bytes[i] = (3 * (i / 8) + i % 8 % 3) as u8;
-        i += 1;
-    }
-    bytes
-};
+static THREES: [u8; CHUNK] = places!(i => 3 * (i / 8) + i % 8 % 3);
 
 /// Bytes k and k + 1 for lane k.
-static NEIGHBOURS: [u8; CHUNK] = {
-    let mut bytes = [0; CHUNK];
-    let mut i = 0;
-    while i < CHUNK {
-        bytes[i] = (i / 8 + i % 2) as u8;
-        i += 1;
-    }
-    bytes
-};
+static NEIGHBOURS: [u8; CHUNK] = places!(i => i / 8 + i % 2);
 
-/// The same where each lane has its own byte of the path plane and the one before.
-static NEIGHBOUR_SHIFTS: [u8; CHUNK] = {
-    let mut shifts = [0; CHUNK];
-    let mut i = 0;
-    while i < CHUNK {
-        shifts[i] = (8 + i % 8) as u8;
-        i += 1;
-    }
-    shifts
-};
+/// As [`PATH_SHIFTS`], where each lane has its own byte of the path plane and the one before.
+static NEIGHBOUR_SHIFTS: [u8; CHUNK] = places!(i => 8 + i % 8);
 
 /// Flips centroids to 128 more, so that they are unsigned operands.
 const BIAS: i8 = -128;

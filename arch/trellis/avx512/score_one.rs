@@ -25,7 +25,7 @@ const LOOK_UPS: usize = 5;
 /// Bytes of a row's digits.
 const DIGITS: usize = UNIT.div_ceil(5);
 
-/// A byte for each place in a register: the first 32 are of one row, the others of another.
+/// A byte for each place in a register, see `places!`: the first 32 are of one row, the others of another.
 type Places = [u8; 64];
 
 /// What an index is made of: a window of `history` + 1 bits, `raw` bits of a code, and two of its digit if it has one.
@@ -104,76 +104,49 @@ impl Shape {
 
     /// The bytes of the path plane, and of another plane of one bit.
     const fn path_bytes(self) -> Places {
-        let mut bytes = [0; 64];
-        let mut i = 0;
-        while i < 64 {
-            bytes[i] = (i / 32 * 32 + self.path_byte(i) + 63) as u8 % 64;
-            i += 1;
-        }
-        bytes
+        places!(i => (i / 32 * 32 + self.path_byte(i) + 63) % 64)
     }
 
     /// Of a look-up: shifts of the path bits, of raw bits, and the bytes that these are in.
     const fn shifts(self, look_up: usize) -> [Places; 3] {
-        let mut places = [[0; 64]; 3];
         let (_, _, raw_at, window_at) = self.order(look_up);
-        let mut i = 0;
-        while i < 64 {
-            let (coordinate, path_bit) = self.coordinate(look_up, i);
-            let (row, byte) = (i / 32 * 32, i % 8);
-            places[0][i] = (path_bit + 64 - self.history - window_at) as u8 % 64;
-            let (shift, at) = match (self.digit, self.raw) {
-                (_, 0 | 1) => (path_bit - raw_at, 0),
-                (true, _) => (8 * byte + 2 * (coordinate % 4) + 64 - raw_at, coordinate % UNIT / 4),
-                // Six bytes are sixteen codes of three bits; of the second half of a row, the first byte is the eighth.
-                _ => (6 * byte, 6 * (i / 8 % 4) + byte % 6 + look_up / 2 * 8),
-            };
-            (places[1][i], places[2][i]) = (shift as u8 % 64, (row + at) as u8);
-            i += 1;
-        }
-        places
+        [
+            places!(i => (self.coordinate(look_up, i).1 + 64 - self.history - window_at) % 64),
+            places!(i => self.raw_place(look_up, i).0 - raw_at),
+            places!(i => i / 32 * 32 + self.raw_place(look_up, i).1),
+        ]
     }
 
-    /// The register of places whose coordinates a query has.
-    const fn coordinates(self, look_up: usize) -> Places {
-        let mut places = [0; 64];
-        let mut i = 0;
-        while i < 64 {
-            places[i] = self.coordinate(look_up, i).0 as u8;
-            i += 1;
+    /// The bit of a quadword at which raw bits begin, 64 higher, and the byte that [`Way`] collects for this place.
+    const fn raw_place(self, look_up: usize, place: usize) -> (usize, usize) {
+        let (coordinate, path_bit) = self.coordinate(look_up, place);
+        let byte = place % 8;
+        match (self.digit, self.raw) {
+            (_, 0 | 1) => (64 + path_bit, 0),
+            (true, _) => (64 + 8 * byte + 2 * (coordinate % 4), coordinate % UNIT / 4),
+            // Six bytes are sixteen codes of three bits; of the second half of a row, the first byte is the eighth.
+            _ => (64 + 6 * byte, 6 * (place / 8 % 4) + byte % 6 + look_up / 2 * 8),
         }
-        places
+    }
+
+    /// Of a look-up, for a query to be put into its order.
+    const fn coordinates(self, look_up: usize) -> Places {
+        places!(i => self.coordinate(look_up, i).0)
     }
 }
 
 /// The bytes of digits in the last 32 bytes of two rows.
-static DIGIT_BYTES: Places = {
-    let mut bytes = [0; 64];
-    let mut i = 0;
-    while i < 64 {
-        bytes[i] = (i / 32 * 32 + (32 - DIGITS + i % 32) % 32) as u8;
-        i += 1;
-    }
-    bytes
-};
+static DIGIT_BYTES: Places = places!(i => i / 32 * 32 + (32 - DIGITS + i % 32) % 32);
 
 /// Their valid bits: the last byte has three digits, five bits.
-static DIGIT_BITS: Places = {
-    let mut bits = [0xff; 64];
-    (bits[DIGITS - 1], bits[32 + DIGITS - 1]) = (0x1f, 0x1f);
-    bits
-};
+static DIGIT_BITS: Places = places!(i => if i % 32 == DIGITS - 1 { 0x1f } else { 0xff });
 
 /// The lower four digits of numbers below 128, two bits each.
-static FOUR_DIGITS: [Places; 2] = {
-    let mut table = [[0; 64]; 2];
-    let mut i = 0;
-    while i < 128 {
-        table[i / 64][i % 64] = (i % 3 | i / 3 % 3 << 2 | i / 9 % 3 << 4 | i / 27 % 3 << 6) as u8;
-        i += 1;
-    }
-    table
-};
+static FOUR_DIGITS: [Places; 2] = [places!(i => four_digits(i)), places!(i => four_digits(64 + i))];
+
+const fn four_digits(number: usize) -> usize {
+    number % 3 | (number / 3 % 3) << 2 | (number / 9 % 3) << 4 | (number / 27 % 3) << 6
+}
 
 /// Scores one query if the shape is of these; `false` if not. A shorter history is served by a longer one.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -221,7 +194,7 @@ fn score_as<const RAW: usize, const DIGIT: bool, const HISTORY: usize>(
     query: &IntQuery,
     scores: &mut [f32],
 ) {
-    if rows.dim == UNIT {
+    if DIGIT || rows.dim == UNIT {
         score_units::<RAW, DIGIT, HISTORY, 1>(book, rows, scale, query, scores);
     } else {
         score_units::<RAW, DIGIT, HISTORY, 0>(book, rows, scale, query, scores);
