@@ -40,7 +40,7 @@ pub use codes::layout::{IntQuery, Packing, Rows};
 pub use detect::Backend;
 pub use quaternions::layout as quaternion;
 pub use signs::layout::{SignQuery, SignRows};
-pub use trellis::layout::{Fit, WindowCodebook};
+pub use trellis::layout::{Fit, TrellisCodebook};
 pub use triplets::layout::{Octahedral, Search};
 pub use vectors::hadamard;
 pub use vectors::layout::Float;

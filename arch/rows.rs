@@ -99,6 +99,15 @@ impl<'a> Window<'a> {
         unsafe { self.bytes.as_ptr().add(r * self.stride) }
     }
 
+    /// Sixteen bytes whose word `r % 8` is the f16 at the start of row `r`'s window.
+    #[inline]
+    pub(crate) fn word_in_place(&self, r: usize) -> &'a [u8; 16] {
+        assert!(r < ROWS && self.length >= 2 && self.stride >= 2);
+        // SAFETY: the rows before have two bytes each, and so have those behind, up to the window of the last, of which
+        // `Block::window` checked two.
+        unsafe { &*self.bytes.as_ptr().add(r * self.stride - 2 * (r % 8)).cast::<[u8; 16]>() }
+    }
+
     /// The f16 at the start of the window.
     #[inline]
     pub(crate) fn word(&self, r: usize) -> i16 {

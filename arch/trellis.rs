@@ -11,60 +11,60 @@ pub(crate) mod scalar;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
 pub(crate) mod search;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
-#[cfg_attr(target_arch = "x86_64", allow(dead_code, unused_imports, reason = "not all of it runs there"))]
+#[cfg_attr(target_arch = "x86_64", allow(dead_code, reason = "not all of it runs there"))]
 pub(crate) mod wide;
 
 use crate::detect::Isa;
-use crate::{Backend, Fit, IntQuery, MAX_DIM, WindowCodebook};
+use crate::{Backend, Fit, IntQuery, MAX_DIM, TrellisCodebook};
 
 impl Backend {
-    /// out = scale · centroid of a row of [`WindowCodebook`] codes.
-    pub fn decode_windows(self, book: &WindowCodebook, row: &[u8], scale: f32, out: &mut [f32]) {
-        check_windows(book, out.len(), row);
+    /// out = scale · centroid of a row of [`TrellisCodebook`] codes.
+    pub fn decode_trellis(self, book: &TrellisCodebook, row: &[u8], scale: f32, out: &mut [f32]) {
+        check_trellis(book, out.len(), row);
         assert_eq!(row.len(), book.row_bytes(out.len()));
         dispatch!(
-            self, avx2: avx2, avx512: avx512, registers: wide;
-            decode_windows(book: &WindowCodebook, row: &[u8], scale: f32, out: &mut [f32])
+            self, avx2: wide, avx512: avx512, registers: wide;
+            decode_trellis(book: &TrellisCodebook, row: &[u8], scale: f32, out: &mut [f32])
         )
     }
 
     /// score\[query]\[row] = (Σ q·centroid, an exact integer) · (query scale · `scale`) · row scale, for queries of at
     /// most ±127.
-    pub fn score_windows(
+    pub fn score_trellis(
         self,
-        book: &WindowCodebook,
+        book: &TrellisCodebook,
         dim: usize,
         bytes: &[u8],
         scale: f32,
         queries: &[IntQuery],
         scores: &mut [f32],
     ) {
-        check_windows(book, dim, bytes);
+        check_trellis(book, dim, bytes);
         assert!(queries.iter().all(|query| query.values.len() == dim));
         assert_eq!(scores.len(), queries.len() * (bytes.len() / book.row_bytes(dim)));
         dispatch!(
             self, portable: portable, avx2: avx2, avx512: avx512, registers: dots;
-            score_windows(book: &WindowCodebook, dim: usize, bytes: &[u8], scale: f32, queries: &[IntQuery], scores: &mut [f32])
+            score_trellis(book: &TrellisCodebook, dim: usize, bytes: &[u8], scale: f32, queries: &[IntQuery], scores: &mut [f32])
         )
     }
 
     /// acc\[query] += Σ weight·row scale·`scale`·centroid, with integer weights and sums for each run of 256 rows.
     /// Weights (\[query]\[row]) are at most [`MAX_WEIGHT`](crate::MAX_WEIGHT) in magnitude, row scales finite.
-    pub fn accumulate_windows(
+    pub fn accumulate_trellis(
         self,
-        book: &WindowCodebook,
+        book: &TrellisCodebook,
         dim: usize,
         bytes: &[u8],
         scale: f32,
         weights: &[f32],
         acc: &mut [f32],
     ) {
-        check_windows(book, dim, bytes);
+        check_trellis(book, dim, bytes);
         assert_eq!(acc.len() % dim, 0);
         assert_eq!(weights.len(), acc.len() / dim * (bytes.len() / book.row_bytes(dim)));
         dispatch!(
             self, portable: portable, avx2: avx2, avx512: avx512, registers: wide;
-            accumulate_windows(book: &WindowCodebook, dim: usize, bytes: &[u8], scale: f32, weights: &[f32], acc: &mut [f32])
+            accumulate_trellis(book: &TrellisCodebook, dim: usize, bytes: &[u8], scale: f32, weights: &[f32], acc: &mut [f32])
         )
     }
 
@@ -73,25 +73,25 @@ impl Backend {
     /// in magnitude. O(dim · states · levels) a vector.
     pub fn viterbi_encode(
         self,
-        book: &WindowCodebook,
+        book: &TrellisCodebook,
         dim: usize,
         z: &[f32],
         scales: &[f32],
         bytes: &mut [u8],
         fits: &mut [Fit],
     ) {
-        check_windows(book, dim, bytes);
+        check_trellis(book, dim, bytes);
         let count = fits.len();
         assert_eq!((z.len(), scales.len()), (count * dim, count));
         assert_eq!(bytes.len(), count * book.row_bytes(dim));
         dispatch!(
             self, avx2: avx2, avx512: avx512, registers: wide;
-            viterbi_encode(book: &WindowCodebook, dim: usize, z: &[f32], scales: &[f32], bytes: &mut [u8], fits: &mut [Fit])
+            viterbi_encode(book: &TrellisCodebook, dim: usize, z: &[f32], scales: &[f32], bytes: &mut [u8], fits: &mut [Fit])
         )
     }
 }
 
-fn check_windows(book: &WindowCodebook, dim: usize, bytes: &[u8]) {
+fn check_trellis(book: &TrellisCodebook, dim: usize, bytes: &[u8]) {
     assert!((16..=MAX_DIM).contains(&dim) && dim.is_multiple_of(16));
     assert_eq!(bytes.len() % book.row_bytes(dim), 0);
 }

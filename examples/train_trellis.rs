@@ -12,7 +12,7 @@
 
 use chacha20::ChaCha8Rng;
 use octaplex::codebook::{TRELLIS_LEVELS, TRELLIS_STATES};
-use octaplex_arch::{Backend, Fit, WindowCodebook};
+use octaplex_arch::{Backend, Fit, TrellisCodebook};
 use rand_core::{Rng, SeedableRng};
 use std::fmt::Write as _;
 use std::sync::Mutex;
@@ -152,7 +152,7 @@ impl Table {
     fn measure(&self, vectors: &Vectors, mut cells: Option<&mut Cells>) -> f64 {
         let backend = Backend::detect();
         let ints = self.rounded();
-        let book = WindowCodebook::new(self.history, self.levels, &ints);
+        let book = TrellisCodebook::new(self.history, self.levels, &ints);
         let (row_bytes, windows) = (book.row_bytes(D), book.windows());
         if let Some(cells) = &mut cells {
             cells.0 = vec![(0, 0.0); ints.len()];

@@ -34,7 +34,7 @@ mod tables;
 #[allow(clippy::excessive_precision, reason = "f32 as f64 prints it")]
 mod trellis;
 
-use octaplex_arch::WindowCodebook;
+use octaplex_arch::TrellisCodebook;
 
 pub use octahedral::{octahedral_coordinates, triplet_radii};
 
@@ -129,15 +129,15 @@ pub const TRELLIS_LEVELS: [usize; 8] = [1, 2, 3, 4, 6, 8, 12, 16];
 /// The tables are written by `cargo run --release --example train_trellis`; `docs/trellis.md` says how.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TrellisBook {
-    windows: WindowCodebook<'static>,
+    codebook: TrellisCodebook<'static>,
     kappa: f32,
 }
 
 impl TrellisBook {
     /// The centroids by window and code, as kernels take them.
     #[must_use]
-    pub const fn windows(&self) -> &WindowCodebook<'static> {
-        &self.windows
+    pub const fn codebook(&self) -> &TrellisCodebook<'static> {
+        &self.codebook
     }
 
     /// Integer steps to one standard deviation.
@@ -148,7 +148,7 @@ impl TrellisBook {
 }
 
 const fn trellis_book(history: u32, levels: usize, kappa: f32, centroids: &'static [i8]) -> TrellisBook {
-    TrellisBook { windows: WindowCodebook::new(history, levels, centroids), kappa }
+    TrellisBook { codebook: TrellisCodebook::new(history, levels, centroids), kappa }
 }
 
 /// The trellis codebook of `states` states with `levels` centroids a window; `None` unless they are one of
@@ -156,12 +156,12 @@ const fn trellis_book(history: u32, levels: usize, kappa: f32, centroids: &'stat
 ///
 /// ```
 /// let book = octaplex::codebook::trellis(8, 4).expect("listed numbers");
-/// assert_eq!(book.windows().centroids().len(), 16 * 4); // a window is 4 bits: 3 of the state, and the newest
+/// assert_eq!(book.codebook().centroids().len(), 16 * 4); // a window is 4 bits: 3 of the state, and the newest
 /// ```
 #[must_use]
 pub fn trellis(states: usize, levels: usize) -> Option<TrellisBook> {
     trellis::TRELLIS
         .iter()
-        .find(|book| book.windows.states() == states && book.windows.levels() == levels)
+        .find(|book| book.codebook.states() == states && book.codebook.levels() == levels)
         .copied()
 }

@@ -17,20 +17,21 @@ fn pairs() -> impl Iterator<Item = (usize, usize)> {
 fn tables_are_complete_ascend_and_use_their_range() {
     for (states, levels) in pairs() {
         let book = trellis(states, levels).unwrap();
-        let (windows, kappa) = (*book.windows(), book.kappa());
-        assert_eq!((windows.states(), windows.levels()), (states, levels));
-        assert_eq!(windows.centroids().len(), 2 * states * levels);
-        for window in 0..windows.windows() {
-            let row: Vec<i8> = windows.centroids().iter().skip(window).step_by(2 * states).copied().collect();
+        let (codebook, kappa) = (*book.codebook(), book.kappa());
+        assert_eq!((codebook.states(), codebook.levels()), (states, levels));
+        assert_eq!(codebook.centroids().len(), 2 * states * levels);
+        for window in 0..codebook.windows() {
+            let row: Vec<i8> =
+                codebook.centroids().iter().skip(window).step_by(2 * states).copied().collect();
             assert!(row.is_sorted(), "{states} states, {levels} levels, window {window}: {row:?}");
         }
-        let max = windows.centroids().iter().map(|c| c.unsigned_abs()).max();
+        let max = codebook.centroids().iter().map(|c| c.unsigned_abs()).max();
         assert_eq!(max, Some(127), "{states} states, {levels} levels");
         // The outermost centroid is 1.1 to 4.5 standard deviations from 0.
         assert!((127.0 / 4.5..127.0 / 1.1).contains(&kappa), "{states} states, {levels} levels: {kappa}");
         // No side is favoured.
-        let sum: i32 = windows.centroids().iter().map(|c| i32::from(*c)).sum();
-        assert!(sum.unsigned_abs() as usize <= 6 * windows.centroids().len(), "{states} x {levels}: {sum}");
+        let sum: i32 = codebook.centroids().iter().map(|c| i32::from(*c)).sum();
+        assert!(sum.unsigned_abs() as usize <= 6 * codebook.centroids().len(), "{states} x {levels}: {sum}");
     }
     for (states, levels) in [(2, 4), (128, 4), (8, 0), (8, 5), (8, 32), (0, 1)] {
         assert_eq!(trellis(states, levels), None);
@@ -67,7 +68,7 @@ impl Textbook {
         let centroid = |bits: usize, code: usize| {
             // Bit i of `bits` is the path bit i coordinates ago; a stored window has the oldest lowest.
             let window: usize = (0..=history).map(|i| (bits >> i & 1) << (history - i)).sum();
-            f64::from(book.windows().centroids()[code * 2 * states + window]) / f64::from(book.kappa())
+            f64::from(book.codebook().centroids()[code * 2 * states + window]) / f64::from(book.kappa())
         };
         let rows =
             (0..2 * states).map(|bits| (0..levels).map(|code| centroid(bits, code)).collect()).collect();

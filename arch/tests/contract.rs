@@ -4,7 +4,7 @@
 use octaplex_arch::quaternion::{ChunkLayout, QuaternionSet, RadiusSteps};
 use octaplex_arch::{
     Affine, AngleTree, Angles, Backend, BlockBook, Fit, Float, IntQuery, Octahedral, Packing, Rows, Search,
-    SignQuery, SignRows, WindowCodebook,
+    SignQuery, SignRows, TrellisCodebook,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::sync::Mutex;
@@ -30,7 +30,7 @@ fn sign_rows(bytes: &[u8], stride: usize, dim: usize, at: usize) -> SignRows<'_>
     SignRows { bytes, stride, dim, at, outer: Some(Float::F16) }
 }
 
-const BOOK: WindowCodebook = WindowCodebook::new(2, 2, &[0; 16]);
+const BOOK: TrellisCodebook = TrellisCodebook::new(2, 2, &[0; 16]);
 const BLOCKS: BlockBook = BlockBook::TwoBits { centroids: [0.0; 4], thresholds: [0.0; 3] };
 const ANGLES: Angles = Angles { bits: 2, cos: &[0.0; 4], sin: &[0.0; 4], tangents: &[] };
 const NEXT: Angles = Angles { tangents: &[0.0; 3], ..ANGLES };
@@ -134,16 +134,16 @@ fn lengths_and_shapes_are_checked_before_a_kernel_is_reached() {
         b.accumulate_codes(&rows(&z(12), 6, 16), &z(5), 1.0, &z(2), &mut z(16));
         b.accumulate_codes(&rows(&z(12), 6, 16), &z(4), 1.0, &z(2), &mut z(17));
         b.accumulate_codes(&rows(&z(12), 6, 16), &z(4), 1.0, &z(3), &mut z(16));
-        b.decode_windows(&BOOK, &z(2), 1.0, &mut z(0));
-        b.decode_windows(&BOOK, &z(8), 1.0, &mut z(24));
-        b.decode_windows(&BOOK, &z(150), 1.0, &mut z(592));
-        b.decode_windows(&BOOK, &z(7), 1.0, &mut z(16));
-        b.decode_windows(&BOOK, &z(12), 1.0, &mut z(16));
-        b.score_windows(&BOOK, 16, &z(13), 1.0, &[int(&z(16))], &mut z(2));
-        b.score_windows(&BOOK, 16, &z(12), 1.0, &[int(&z(15))], &mut z(2));
-        b.score_windows(&BOOK, 16, &z(12), 1.0, &[int(&z(16))], &mut z(1));
-        b.accumulate_windows(&BOOK, 16, &z(12), 1.0, &z(2), &mut z(17));
-        b.accumulate_windows(&BOOK, 16, &z(12), 1.0, &z(3), &mut z(16));
+        b.decode_trellis(&BOOK, &z(2), 1.0, &mut z(0));
+        b.decode_trellis(&BOOK, &z(8), 1.0, &mut z(24));
+        b.decode_trellis(&BOOK, &z(150), 1.0, &mut z(592));
+        b.decode_trellis(&BOOK, &z(7), 1.0, &mut z(16));
+        b.decode_trellis(&BOOK, &z(12), 1.0, &mut z(16));
+        b.score_trellis(&BOOK, 16, &z(13), 1.0, &[int(&z(16))], &mut z(2));
+        b.score_trellis(&BOOK, 16, &z(12), 1.0, &[int(&z(15))], &mut z(2));
+        b.score_trellis(&BOOK, 16, &z(12), 1.0, &[int(&z(16))], &mut z(1));
+        b.accumulate_trellis(&BOOK, 16, &z(12), 1.0, &z(2), &mut z(17));
+        b.accumulate_trellis(&BOOK, 16, &z(12), 1.0, &z(3), &mut z(16));
         b.viterbi_encode(&BOOK, 16, &z(31), &z(2), &mut z(12), &mut [Fit::default(); 2]);
         b.viterbi_encode(&BOOK, 16, &z(32), &z(1), &mut z(12), &mut [Fit::default(); 2]);
         b.viterbi_encode(&BOOK, 16, &z(32), &z(2), &mut z(18), &mut [Fit::default(); 2]);

@@ -1,4 +1,4 @@
-//! Windowed codebooks on AVX-512: rows of centroids, 64 at a time, by bit extraction and byte look-ups.
+//! Trellis codes on AVX-512: rows of centroids, 64 at a time, by bit extraction and byte look-ups.
 //!
 //! A quadword holds the path bits of 64 coordinates. Broadcast, it gives the windows of all 64 in one `vpmultishiftqb`,
 //! which takes any eight neighbouring bits of a quadword for each byte; only the first eight coordinates need the
@@ -7,14 +7,27 @@
 //! shuffled: it is the query that is put into the lanes' order, once a page. The byte for a coordinate has its window below and
 //! its code above: the index of a table in one register (`vpermb`), two or four (`vpermi2b`).
 //!
-//! A single query goes to `pairs.rs` where that has a shorter way. The path search is in `search.rs`.
+//! A single query goes to `score_one.rs` where that has a shorter way. The path search is in `search.rs`.
 
-mod pairs;
+/// A byte for each place in a register.
+macro_rules! places {
+    ($place:ident => $byte:expr) => {{
+        let mut places = [0; 64];
+        let mut $place = 0;
+        while $place < 64 {
+            places[$place] = ($byte) as u8;
+            $place += 1;
+        }
+        places
+    }};
+}
+
+mod score_one;
 mod search;
 
 pub(crate) use search::viterbi_encode;
 
-use super::layout::{MAX_STATES, WindowCodebook};
+use super::layout::{MAX_STATES, TrellisCodebook};
 use super::scalar::scaled_rows;
 use crate::codes::avx512::accumulate::{ByteWeights, Sums, four, run_scales};
 use crate::codes::avx512::codebook::kind::RAW as NATURAL;
@@ -87,71 +100,31 @@ static LANES: [[u64; 8]; 5] = [
     [0, 4, 1, 5, 2, 6, 3, 7],
 ];
 
-/// By raw bits: the bit of the lane's quadword at which each byte's window ends (mod 64, one too many for the history),
-/// and at which its code begins.
-static PATH_SHIFTS: [[u8; CHUNK]; 5] = {
-    let mut shifts = [[0; CHUNK]; 5];
-    let mut bits = 0;
-    while bits < 5 {
-        let mut i = 0;
-        while i < CHUNK {
-            let coordinate = 8 * GROUPS[bits][i / 8] as usize + i % 8;
-            // The lane of the first eight is shifted by a byte.
-            shifts[bits][i] = (if i < 8 { 8 + coordinate } else { coordinate }) as u8;
-            i += 1;
-        }
-        bits += 1;
-    }
-    shifts
-};
-static RAW_SHIFTS: [[u8; CHUNK]; 5] = {
-    let mut shifts = [[0; CHUNK]; 5];
-    let mut bits = 1;
-    while bits < 5 {
-        let mut i = 0;
-        while i < CHUNK {
-            let coordinate = 8 * GROUPS[bits][i / 8] as usize + i % 8;
-            // Three bits: the lane's three bytes are brought into its quadword.
-            shifts[bits][i] = (if bits == 3 { 3 * (i % 8) } else { bits * coordinate % 64 }) as u8;
-            i += 1;
-        }
-        bits += 1;
-    }
-    shifts
-};
+/// By raw bits: the bit of the lane's quadword at which each byte's window ends (mod 64, one too many for the history).
+/// The lane of the first eight is shifted by a byte.
+static PATH_SHIFTS: [[u8; CHUNK]; 5] =
+    [path_shifts(0), path_shifts(1), path_shifts(2), path_shifts(3), path_shifts(4)];
+
+const fn path_shifts(bits: usize) -> [u8; CHUNK] {
+    places!(i => 8 * GROUPS[bits][i / 8] as usize + i % 8 + if i < 8 { 8 } else { 0 })
+}
+
+/// And at which its code begins. Three bits: the lane's three bytes are brought into its quadword.
+static RAW_SHIFTS: [[u8; CHUNK]; 5] =
+    [[0; CHUNK], raw_shifts(1), raw_shifts(2), places!(i => 3 * (i % 8)), raw_shifts(4)];
+
+const fn raw_shifts(bits: usize) -> [u8; CHUNK] {
+    places!(i => bits * (8 * GROUPS[bits][i / 8] as usize + i % 8) % 64)
+}
 
 /// The bytes of eight codes of three bits, for each lane.
-static THREES: [u8; CHUNK] = {
-    let mut bytes = [0; CHUNK];
-    let mut i = 0;
-    while i < CHUNK {
-        bytes[i] = (3 * (i / 8) + i % 8 % 3) as u8;
-        i += 1;
-    }
-    bytes
-};
+static THREES: [u8; CHUNK] = places!(i => 3 * (i / 8) + i % 8 % 3);
 
 /// Bytes k and k + 1 for lane k.
-static NEIGHBOURS: [u8; CHUNK] = {
-    let mut bytes = [0; CHUNK];
-    let mut i = 0;
-    while i < CHUNK {
-        bytes[i] = (i / 8 + i % 2) as u8;
-        i += 1;
-    }
-    bytes
-};
+static NEIGHBOURS: [u8; CHUNK] = places!(i => i / 8 + i % 2);
 
-/// The same where each lane has its own byte of the path plane and the one before.
-static NEIGHBOUR_SHIFTS: [u8; CHUNK] = {
-    let mut shifts = [0; CHUNK];
-    let mut i = 0;
-    while i < CHUNK {
-        shifts[i] = (8 + i % 8) as u8;
-        i += 1;
-    }
-    shifts
-};
+/// As [`PATH_SHIFTS`], where each lane has its own byte of the path plane and the one before.
+static NEIGHBOUR_SHIFTS: [u8; CHUNK] = places!(i => 8 + i % 8);
 
 /// Flips centroids to 128 more, so that they are unsigned operands.
 const BIAS: i8 = -128;
@@ -180,9 +153,9 @@ macro_rules! for_kind {
     };
 }
 
-/// See `scalar::decode_windows`.
+/// See `scalar::decode_trellis`.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(crate) fn decode_windows(book: &WindowCodebook, row: &[u8], scale: f32, out: &mut [f32]) {
+pub(crate) fn decode_trellis(book: &TrellisCodebook, row: &[u8], scale: f32, out: &mut [f32]) {
     let lookup = &Lookup::new(book, out.len(), 0);
     for_kind!(lookup, decode(row, scale, out));
 }
@@ -202,10 +175,10 @@ fn decode<const KIND: usize, const RAW: usize>(lookup: &Lookup, row: &[u8], scal
     }
 }
 
-/// See `scalar::score_windows`.
+/// See `scalar::score_trellis`.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(crate) fn score_windows(
-    book: &WindowCodebook,
+pub(crate) fn score_trellis(
+    book: &TrellisCodebook,
     dim: usize,
     bytes: &[u8],
     scale: f32,
@@ -218,7 +191,7 @@ pub(crate) fn score_windows(
         return;
     }
     if let [query] = queries
-        && pairs::score(book, rows, scale, query, scores)
+        && score_one::score(book, rows, scale, query, scores)
     {
         return;
     }
@@ -291,10 +264,10 @@ fn score<const KIND: usize, const RAW: usize>(
     }
 }
 
-/// See `scalar::accumulate_windows`.
+/// See `scalar::accumulate_trellis`.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(crate) fn accumulate_windows(
-    book: &WindowCodebook,
+pub(crate) fn accumulate_trellis(
+    book: &TrellisCodebook,
     dim: usize,
     bytes: &[u8],
     scale: f32,
@@ -403,7 +376,7 @@ fn coordinates<const KIND: usize, const RAW: usize>(sums: Sums) -> [i32; CHUNK] 
 /// repeats.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn tables<const N: usize>(book: &WindowCodebook, flip: i8) -> [__m512i; N] {
+fn tables<const N: usize>(book: &TrellisCodebook, flip: i8) -> [__m512i; N] {
     let mut tables = [_mm512_setzero_si512(); N];
     for (table, centroids) in tables.iter_mut().zip(book.centroids().chunks(CHUNK)) {
         // SAFETY: the mask has at most `centroids.len()` bits, and a masked load touches nothing whose bit is clear.
@@ -418,15 +391,15 @@ fn tables<const N: usize>(book: &WindowCodebook, flip: i8) -> [__m512i; N] {
     tables
 }
 
-/// The entries of a table of `KIND` registers at indices of 6, 7 or 8 bits.
+/// The entries of a table of `kind` registers at indices of 6, 7 or 8 bits.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn find<const KIND: usize>(table: &[__m512i], index: __m512i) -> __m512i {
-    if KIND == SMALL {
+fn find(kind: usize, table: &[__m512i], index: __m512i) -> __m512i {
+    if kind == SMALL {
         return _mm512_permutexvar_epi8(index, table[0]);
     }
     let low = _mm512_permutex2var_epi8(table[0], index, table[1]);
-    if KIND == MEDIUM {
+    if kind == MEDIUM {
         return low;
     }
     let high = _mm512_permutex2var_epi8(table[2], index, table[3]);
@@ -436,9 +409,9 @@ fn find<const KIND: usize>(table: &[__m512i], index: __m512i) -> __m512i {
 impl Lookup {
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn new(book: &WindowCodebook, dim: usize, flip: i8) -> Self {
+    fn new(book: &TrellisCodebook, dim: usize, flip: i8) -> Self {
         let (bits, radix) = book.packing().map_or((0, 1), |p| (p.raw_bits() as usize, p.radix()));
-        let path_end = 2 + WindowCodebook::path_bytes(dim);
+        let path_end = 2 + TrellisCodebook::path_bytes(dim);
         let kind = match book.centroids().len() {
             _ if radix != 1 || !dim.is_multiple_of(CHUNK) => LARGE,
             ..=64 => SMALL,
@@ -520,7 +493,7 @@ impl Lookup {
             } else {
                 _mm512_ternarylogic_epi64::<0xca>(self.window_bits, windows, codes)
             };
-            *out = find::<KIND>(&self.table, index);
+            *out = find(KIND, &self.table, index);
         }
         out
     }

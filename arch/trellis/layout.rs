@@ -12,13 +12,13 @@ pub(crate) const MAX_STATES: usize = 64;
 /// coordinate `t`), and the planes of the codes, if there is more than one, as [`Packing`] says. A window is
 /// `history + 1` bits of the path plane, read upwards: its highest bit is the current coordinate's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WindowCodebook<'a> {
+pub struct TrellisCodebook<'a> {
     history: u32,
     levels: usize,
     centroids: &'a [i8],
 }
 
-impl<'a> WindowCodebook<'a> {
+impl<'a> TrellisCodebook<'a> {
     /// `centroids[code << (history + 1) | window]`, for each window ascending in the code.
     ///
     /// # Panics

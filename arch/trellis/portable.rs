@@ -1,13 +1,13 @@
-//! Windowed codebooks in plain Rust; see [`codes::portable`](crate::codes::portable).
+//! Trellis codes in plain Rust; see [`codes::portable`](crate::codes::portable).
 
 use super::scalar::scaled_rows;
 use crate::codes::portable::{accumulate_rows, score_rows, word};
 use crate::codes::scalar::{unpack, weight_limit};
-use crate::{IntQuery, MAX_DIM, WindowCodebook};
+use crate::{IntQuery, MAX_DIM, TrellisCodebook};
 
-/// score\[query]\[row], as [`scalar::score_windows`](super::scalar::score_windows).
-pub(crate) fn score_windows(
-    book: &WindowCodebook,
+/// score\[query]\[row], as [`scalar::score_trellis`](super::scalar::score_trellis).
+pub(crate) fn score_trellis(
+    book: &TrellisCodebook,
     dim: usize,
     bytes: &[u8],
     scale: f32,
@@ -19,9 +19,9 @@ pub(crate) fn score_windows(
 }
 
 /// acc\[query] += Σ weight·row scale·`scale`·centroid, as
-/// [`scalar::accumulate_windows`](super::scalar::accumulate_windows).
-pub(crate) fn accumulate_windows(
-    book: &WindowCodebook,
+/// [`scalar::accumulate_trellis`](super::scalar::accumulate_trellis).
+pub(crate) fn accumulate_trellis(
+    book: &TrellisCodebook,
     dim: usize,
     bytes: &[u8],
     scale: f32,
@@ -35,7 +35,7 @@ pub(crate) fn accumulate_windows(
 }
 
 /// The centroids of a row from coordinate `start` on, a multiple of eight.
-fn read(book: &WindowCodebook, dim: usize, row: &[u8], start: usize, out: &mut [i16]) {
+fn read(book: &TrellisCodebook, dim: usize, row: &[u8], start: usize, out: &mut [i16]) {
     let (path, planes) = book.planes(dim, row);
     match book.levels() {
         1 => read_bits::<0>(book, path, planes, start, out),
@@ -58,7 +58,7 @@ fn read(book: &WindowCodebook, dim: usize, row: &[u8], start: usize, out: &mut [
 
 #[inline(always)]
 fn read_bits<const BITS: usize>(
-    book: &WindowCodebook,
+    book: &TrellisCodebook,
     path: &[u8],
     planes: &[u8],
     start: usize,
@@ -72,7 +72,7 @@ fn read_bits<const BITS: usize>(
 /// Eight coordinates at a time: `codes` gives theirs, `code` the one of a coordinate, above the window's bits.
 #[inline(always)]
 fn eights<T>(
-    book: &WindowCodebook,
+    book: &TrellisCodebook,
     path: &[u8],
     start: usize,
     out: &mut [i16],

@@ -1,13 +1,13 @@
-//! Windowed codebooks, the specification: the path search (Viterbi's algorithm), decoding, scores, sums.
+//! Trellis codes, the specification: the path search (Viterbi's algorithm), decoding, scores, sums.
 
-use super::layout::{Fit, MAX_STATES, WindowCodebook};
+use super::layout::{Fit, MAX_STATES, TrellisCodebook};
 use crate::codes::scalar::{PAGE, finish_sums, pack, quantize_weights, unpack, weight_limit};
 use crate::vectors::scalar::{LANES, halve, row_scale};
 use crate::{IntQuery, MAX_DIM, Packing, Rows};
 
 /// The centroids of a row, one for each coordinate.
 #[inline(always)]
-pub(crate) fn row_centroids(book: &WindowCodebook, row: &[u8], out: &mut [i8]) {
+pub(crate) fn row_centroids(book: &TrellisCodebook, row: &[u8], out: &mut [i8]) {
     let dim = out.len();
     let (path, planes) = book.planes(dim, row);
     let mut codes = [0; MAX_DIM];
@@ -24,7 +24,7 @@ pub(crate) fn row_centroids(book: &WindowCodebook, row: &[u8], out: &mut [i8]) {
 
 /// out = scale · centroid.
 #[inline(always)]
-pub(crate) fn decode_windows(book: &WindowCodebook, row: &[u8], scale: f32, out: &mut [f32]) {
+pub(crate) fn decode_trellis(book: &TrellisCodebook, row: &[u8], scale: f32, out: &mut [f32]) {
     let mut centroids = [0; MAX_DIM];
     let centroids = &mut centroids[..out.len()];
     row_centroids(book, row, centroids);
@@ -35,8 +35,8 @@ pub(crate) fn decode_windows(book: &WindowCodebook, row: &[u8], scale: f32, out:
 
 /// score\[query]\[row] = (f32(Σ q·c) · (query scale · table scale)) · row scale, the sum an exact integer.
 #[inline(always)]
-pub(crate) fn score_windows(
-    book: &WindowCodebook,
+pub(crate) fn score_trellis(
+    book: &TrellisCodebook,
     dim: usize,
     bytes: &[u8],
     scale: f32,
@@ -62,8 +62,8 @@ pub(crate) fn score_windows(
 /// acc\[query] += Σ weight·row scale·table scale·centroid, as [`accumulate_codes`](crate::codes::scalar::accumulate_codes) does it
 /// for codebooks of up to 16 centroids.
 #[inline(always)]
-pub(crate) fn accumulate_windows(
-    book: &WindowCodebook,
+pub(crate) fn accumulate_trellis(
+    book: &TrellisCodebook,
     dim: usize,
     bytes: &[u8],
     scale: f32,
@@ -109,7 +109,7 @@ pub(crate) fn scaled_rows(bytes: &[u8], stride: usize, dim: usize) -> Rows<'_> {
 /// Stack: 8 bytes a coordinate for the decisions, 1 KiB of costs, 577 bytes of codes.
 #[inline(always)]
 pub(crate) fn viterbi_encode(
-    book: &WindowCodebook,
+    book: &TrellisCodebook,
     dim: usize,
     z: &[f32],
     scales: &[f32],
@@ -120,7 +120,7 @@ pub(crate) fn viterbi_encode(
     for (((z, scale), row), fit) in z.chunks_exact(dim).zip(scales).zip(rows).zip(fits) {
         let mut decisions = [0; MAX_DIM];
         let state = search(book, z, *scale, &mut decisions);
-        let path = &mut row[2..2 + WindowCodebook::path_bytes(dim)];
+        let path = &mut row[2..2 + TrellisCodebook::path_bytes(dim)];
         trace_back(book, state, &decisions[..dim], path);
         *fit = choose_codes(book, z, *scale, row);
     }
@@ -129,7 +129,7 @@ pub(crate) fn viterbi_encode(
 /// Fills the decisions (bit n of step t: the way into state n came from the higher old state); returns the best last
 /// state.
 #[inline(always)]
-fn search(book: &WindowCodebook, z: &[f32], scale: f32, decisions: &mut [u64; MAX_DIM]) -> usize {
+fn search(book: &TrellisCodebook, z: &[f32], scale: f32, decisions: &mut [u64; MAX_DIM]) -> usize {
     let states = book.states();
     let mut costs = [f32::INFINITY; MAX_STATES];
     costs[0] = 0.0;
@@ -155,7 +155,7 @@ fn search(book: &WindowCodebook, z: &[f32], scale: f32, decisions: &mut [u64; MA
 
 /// The code of `y` in a window, and its squared error.
 #[inline(always)]
-pub(crate) fn nearest(book: &WindowCodebook, window: usize, y: f32) -> (u8, f32) {
+pub(crate) fn nearest(book: &TrellisCodebook, window: usize, y: f32) -> (u8, f32) {
     let centroid = |code: usize| f32::from(book.centroids()[code * book.windows() + window]);
     let mut code = 0;
     while code + 1 < book.levels() && y + y >= centroid(code) + centroid(code + 1) {
@@ -167,7 +167,7 @@ pub(crate) fn nearest(book: &WindowCodebook, window: usize, y: f32) -> (u8, f32)
 
 /// The path bits of the survivor that ends in `state`.
 #[inline(always)]
-fn trace_back(book: &WindowCodebook, mut state: usize, decisions: &[u64], path: &mut [u8]) {
+fn trace_back(book: &TrellisCodebook, mut state: usize, decisions: &[u64], path: &mut [u8]) {
     path.fill(0);
     for (t, decisions) in decisions.iter().enumerate().rev() {
         path[t / 8] |= ((state & 1) as u8) << (t % 8);
@@ -178,8 +178,8 @@ fn trace_back(book: &WindowCodebook, mut state: usize, decisions: &[u64], path: 
 
 /// Writes the codes of a row whose path plane is known, and sums the fit.
 #[inline(always)]
-pub(crate) fn choose_codes(book: &WindowCodebook, z: &[f32], scale: f32, row: &mut [u8]) -> Fit {
-    let (path, planes) = row[2..].split_at_mut(WindowCodebook::path_bytes(z.len()));
+pub(crate) fn choose_codes(book: &TrellisCodebook, z: &[f32], scale: f32, row: &mut [u8]) -> Fit {
+    let (path, planes) = row[2..].split_at_mut(TrellisCodebook::path_bytes(z.len()));
     let mut codes = [0; MAX_DIM];
     let mut correlation = [0.0; LANES];
     let (mut window, mut energy) = (0, 0i32);

@@ -4,7 +4,7 @@
 //! Both find the error of the nearest centroid without its code: rounding is monotone, so the least rounded error
 //! is the rounded error for the nearest centroid. Codes are chosen once the path is known.
 
-use super::layout::{Fit, MAX_STATES, WindowCodebook};
+use super::layout::{Fit, MAX_STATES, TrellisCodebook};
 use crate::MAX_DIM;
 use crate::vectors::scalar::{LANES, halve};
 use core::mem::MaybeUninit;
@@ -98,7 +98,7 @@ pub(crate) trait Floats: Sized {
     #[inline(always)]
     fn choose<const M: usize>(
         rows: &Rows<M>,
-        book: &WindowCodebook,
+        book: &TrellisCodebook,
         z: &[f32],
         scale: f32,
         path: &Path,
@@ -126,7 +126,7 @@ pub(crate) type Columns<T> = [[<T as Floats>::F; REGISTERS]; 8];
 /// what their `dim` needs), and up to 10 KiB; 8 KiB more on AVX2, for tables of words.
 #[inline(always)]
 pub(crate) fn viterbi_encode<T: Floats>(
-    book: &WindowCodebook,
+    book: &TrellisCodebook,
     dim: usize,
     z: &[f32],
     scales: &[f32],
@@ -148,7 +148,7 @@ pub(crate) fn viterbi_encode<T: Floats>(
 
 #[inline(always)]
 fn encode<T: Floats, const M: usize>(
-    book: &WindowCodebook,
+    book: &TrellisCodebook,
     dim: usize,
     z: &[f32],
     scales: &[f32],
@@ -170,7 +170,7 @@ fn encode<T: Floats, const M: usize>(
         }
         let vectors = z.chunks_exact(dim).zip(scales).zip(&paths).zip(bytes.chunks_exact_mut(row_bytes));
         for ((((z, scale), path), row), fit) in vectors.zip(fits) {
-            let (plane, planes) = row[2..].split_at_mut(WindowCodebook::path_bytes(dim));
+            let (plane, planes) = row[2..].split_at_mut(TrellisCodebook::path_bytes(dim));
             for (plane, word) in plane.as_chunks_mut::<2>().0.iter_mut().zip(path) {
                 *plane = word.to_le_bytes();
             }
@@ -189,7 +189,7 @@ pub(crate) struct Rows<const M: usize>([[[f32; M]; 2]; MAX_STATES]);
 
 impl<const M: usize> Rows<M> {
     #[inline(always)]
-    fn new(book: &WindowCodebook) -> Self {
+    fn new(book: &TrellisCodebook) -> Self {
         let mut rows = [[[0.0; M]; 2]; MAX_STATES];
         for (n, rows) in rows[..book.states()].iter_mut().enumerate() {
             for (row, window) in rows.iter_mut().zip([n, n | book.states()]) {
@@ -204,7 +204,7 @@ impl<const M: usize> Rows<M> {
     #[inline(always)]
     fn choose(
         &self,
-        book: &WindowCodebook,
+        book: &TrellisCodebook,
         z: &[f32],
         scale: f32,
         path: &Path,
@@ -256,7 +256,7 @@ pub(crate) type Decisions<T> = [[<T as Floats>::F; 2]; REGISTERS];
 /// The paths of up to two registers of vectors.
 #[inline(always)]
 fn search_many<T: Floats, const M: usize>(
-    book: &WindowCodebook,
+    book: &TrellisCodebook,
     dim: usize,
     z: &[f32],
     scales: &[f32],
@@ -322,7 +322,7 @@ const WINDOW_REGISTERS: usize = 2 * MAX_STATES / 4;
 /// The paths of vectors one by one; windows are the old states, twice each.
 #[inline(always)]
 fn search_one<T: Floats, const M: usize>(
-    book: &WindowCodebook,
+    book: &TrellisCodebook,
     dim: usize,
     z: &[f32],
     scales: &[f32],

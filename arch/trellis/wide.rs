@@ -1,10 +1,10 @@
-//! Windowed codebooks: rows of centroids, 16 at a time. The windows come from words with a byte of the path plane and
+//! Trellis codes: rows of centroids, 16 at a time. The windows come from words with a byte of the path plane and
 //! the one before, multiplied up to the top; codes as in `codes.rs`. Tables of up to 256 entries are looked up, larger ones
 //! read one by one.
 
-mod eights;
+mod rows128;
 
-use super::layout::{Fit, WindowCodebook};
+use super::layout::{Fit, TrellisCodebook};
 use super::scalar::scaled_rows;
 use super::search;
 use super::search::Floats;
@@ -22,7 +22,7 @@ const TABLE: usize = 256;
 /// See `scalar::viterbi_encode`.
 #[inline(always)]
 pub(crate) fn viterbi_encode<L: Floats + Registers>(
-    book: &WindowCodebook,
+    book: &TrellisCodebook,
     dim: usize,
     z: &[f32],
     scales: &[f32],
@@ -39,7 +39,7 @@ pub(crate) fn viterbi_encode<L: Floats + Registers>(
 
 /// How to find the centroids of a row.
 struct Lookup<'a, L: Registers> {
-    book: &'a WindowCodebook<'a>,
+    book: &'a TrellisCodebook<'a>,
     dim: usize,
     codes: Codes<L>,
     table: [[L::V; 4]; TABLE / 64],
@@ -67,10 +67,10 @@ static UP: [i16; 8] = [128, 64, 32, 16, 8, 4, 2, 1];
 
 impl<'a, L: Registers> Lookup<'a, L> {
     #[inline(always)]
-    fn new(book: &'a WindowCodebook<'a>, dim: usize) -> Self {
+    fn new(book: &'a TrellisCodebook<'a>, dim: usize) -> Self {
         // Where there is one code only, its packing is never asked; the path plane gives it a shape.
         let (packing, start) = match book.packing() {
-            Some(packing) => (packing, 2 + WindowCodebook::path_bytes(dim)),
+            Some(packing) => (packing, 2 + TrellisCodebook::path_bytes(dim)),
             None => (Packing::bits(1), 2),
         };
         let mut table = [[L::splat(0); 4]; TABLE / 64];
@@ -150,9 +150,9 @@ impl<'a, L: Registers> Lookup<'a, L> {
     }
 }
 
-/// See `scalar::decode_windows`.
+/// See `scalar::decode_trellis`.
 #[inline(always)]
-pub(crate) fn decode_windows<L: Registers>(book: &WindowCodebook, row: &[u8], scale: f32, out: &mut [f32]) {
+pub(crate) fn decode_trellis<L: Registers>(book: &TrellisCodebook, row: &[u8], scale: f32, out: &mut [f32]) {
     let lookup = Lookup::<L>::new(book, out.len());
     let mut spare = [0; SPARE];
     let segments = lookup.segments(&scaled_rows(row, row.len(), out.len()), &mut spare);
@@ -166,10 +166,10 @@ pub(crate) fn decode_windows<L: Registers>(book: &WindowCodebook, row: &[u8], sc
     }
 }
 
-/// See `scalar::score_windows`.
+/// See `scalar::score_trellis`.
 #[inline(always)]
-pub(crate) fn score_windows<L: Registers>(
-    book: &WindowCodebook,
+pub(crate) fn score_trellis<L: Registers>(
+    book: &TrellisCodebook,
     dim: usize,
     bytes: &[u8],
     scale: f32,
@@ -181,7 +181,7 @@ pub(crate) fn score_windows<L: Registers>(
     if count == 0 {
         return;
     }
-    if eights::score::<L>(book, rows, scale, queries, scores) {
+    if rows128::score::<L>(book, rows, scale, queries, scores) {
         return;
     }
     let lookup = Lookup::<L>::new(book, dim);
@@ -241,10 +241,10 @@ fn score<L: Registers, const R: usize, const Q: usize>(
     }
 }
 
-/// See `scalar::accumulate_windows`.
+/// See `scalar::accumulate_trellis`.
 #[inline(always)]
-pub(crate) fn accumulate_windows<L: Registers>(
-    book: &WindowCodebook,
+pub(crate) fn accumulate_trellis<L: Registers>(
+    book: &TrellisCodebook,
     dim: usize,
     bytes: &[u8],
     scale: f32,

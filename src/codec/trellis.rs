@@ -21,7 +21,7 @@ use crate::spec::{Key, Spec, Value, describe_planes, one_of, parse_int};
 use crate::stream::Purpose;
 use crate::typed::Typed;
 use crate::{Backend, Error, Gain, Stream};
-use octaplex_arch::{Fit, MAX_DIM, Packing, WindowCodebook};
+use octaplex_arch::{Fit, MAX_DIM, Packing, TrellisCodebook};
 
 /// `trellis:m=4,states=8,gain=mse,rounds=1,seed=0`; `bits=3` is another name of `m=4`, `bits=b` of m = 2^(b-1).
 ///
@@ -81,7 +81,7 @@ impl TrellisSpec {
     /// Bytes of a block of `dim` values; 0 for an `m` that no codec is built from.
     #[must_use]
     pub const fn block_bytes(&self, dim: usize) -> usize {
-        let path = 2 + WindowCodebook::path_bytes(dim);
+        let path = 2 + TrellisCodebook::path_bytes(dim);
         match (self.m, Packing::for_levels(self.m as usize)) {
             (1, _) => path,
             (2 | 3 | 4 | 6 | 8 | 12 | 16, Some(packing)) => path + packing.bytes(dim),
@@ -135,7 +135,7 @@ impl Spec for TrellisSpec {
             return;
         }
         line(2, "f16 norm with its gain");
-        line(WindowCodebook::path_bytes(dim), "path plane, 1 bit a value");
+        line(TrellisCodebook::path_bytes(dim), "path plane, 1 bit a value");
         if let Some(packing) = Packing::for_levels(self.m.into()) {
             describe_planes(packing, dim, line);
         }
@@ -252,7 +252,7 @@ impl Core {
             self.rotation.forward_unscaled(self.backend, z);
         }
         let fits = &mut fits[..count];
-        self.backend.viterbi_encode(self.book.windows(), dim, z, &scales[..count], blocks, fits);
+        self.backend.viterbi_encode(self.book.codebook(), dim, z, &scales[..count], blocks, fits);
         for (v, block) in blocks.chunks_exact_mut(self.block_bytes()).enumerate() {
             let stored = to_f16(self.stored_norm(norms[v], fits[v]))?;
             finish_block(norms[v], stored, block);
@@ -290,7 +290,7 @@ impl Codec for Core {
             z.copy_from_slice(x);
             self.rotation.forward_unscaled(self.backend, z);
             let scale = [self.scale(norm)];
-            self.backend.viterbi_encode(self.book.windows(), dim, z, &scale, scratch, &mut fit);
+            self.backend.viterbi_encode(self.book.codebook(), dim, z, &scale, scratch, &mut fit);
             Ok(())
         })?;
         let stored = to_f16(self.stored_norm(norm, fit[0]))?;
@@ -321,7 +321,7 @@ impl Codec for Core {
         check_block(self.dim(), x, self.block_bytes(), block)?;
         check_scales(block, block.len(), 1)?;
         let norm = read_f16(block).to_f32();
-        self.backend.decode_windows(self.book.windows(), block, norm * self.unit, x);
+        self.backend.decode_trellis(self.book.codebook(), block, norm * self.unit, x);
         self.rotation.inverse(self.backend, x);
         Ok(())
     }
@@ -345,14 +345,14 @@ impl Codec for Core {
         check_score(queries, blocks, self.block_bytes(), scores)?;
         check_scales(blocks, self.block_bytes(), 1)?;
         self.format().in_int_batches(queries, scores, |queries, scores| {
-            self.backend.score_windows(self.book.windows(), self.dim(), blocks, self.unit, queries, scores);
+            self.backend.score_trellis(self.book.codebook(), self.dim(), blocks, self.unit, queries, scores);
         })
     }
 
     fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [f32]) -> Result<(), Error> {
         check_accumulate(weights, blocks, self.block_bytes(), acc, self.dim())?;
         check_scales(blocks, self.block_bytes(), 1)?;
-        self.backend.accumulate_windows(self.book.windows(), self.dim(), blocks, self.unit, weights, acc);
+        self.backend.accumulate_trellis(self.book.codebook(), self.dim(), blocks, self.unit, weights, acc);
         Ok(())
     }
 

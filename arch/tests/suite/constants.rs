@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use octaplex_arch::quaternion::{ChunkLayout, QuaternionSet, RadiusSteps};
 use octaplex_arch::{
     AngleTree, Angles, BLOCK_BYTES, Backend, BlockBook, Float, Octahedral, Packing, Rows, Search, SignRows,
-    WindowCodebook,
+    TrellisCodebook,
 };
 
 pub(crate) const CONSTANTS: &[(&str, Check)] = &[
@@ -70,10 +70,10 @@ fn sum_rows(backend: Backend, kind: &str, dim: usize, weights: &[f32], acc: &mut
             backend.accumulate_signs(&rows, 127.0, weights, acc);
             32767.0
         }
-        "windows" => {
-            let book = WindowCodebook::new(3, 4, &[127; 64]);
+        "trellis" => {
+            let book = TrellisCodebook::new(3, 4, &[127; 64]);
             let bytes = rows(book.row_bytes(dim), 0xff);
-            backend.accumulate_windows(&book, dim, &bytes, 1.0, weights, acc);
+            backend.accumulate_trellis(&book, dim, &bytes, 1.0, weights, acc);
             32767.0
         }
         levels => {
@@ -104,7 +104,7 @@ fn integer_weights(backend: Backend) -> Outcome {
             }));
         }
     }
-    for kind in ["signs", "windows", "2", "3", "4", "8", "16", "20", "32", "256"] {
+    for kind in ["signs", "trellis", "2", "3", "4", "8", "16", "20", "32", "256"] {
         for (dim, queries, weights) in
             cases.iter().flat_map(|weights| [(32, 1, weights), (128, 1, weights), (128, 3, weights)])
         {

@@ -11,7 +11,7 @@ mod paint;
 mod quaternion;
 mod signs;
 mod softmax;
-mod windows;
+mod trellis;
 
 use crate::room::Room;
 use alloc::format;
@@ -44,10 +44,10 @@ pub(crate) const KERNELS: &[(&str, Check)] = &[
     ("quantize_query", quantize_query),
     ("score_codes", score_codes),
     ("accumulate_codes", accumulate_codes),
-    ("decode_windows", windows::decode_windows),
-    ("score_windows", windows::score_windows),
-    ("accumulate_windows", windows::accumulate_windows),
-    ("viterbi_encode", windows::viterbi_encode),
+    ("decode_trellis", trellis::decode_trellis),
+    ("score_trellis", trellis::score_trellis),
+    ("accumulate_trellis", trellis::accumulate_trellis),
+    ("viterbi_encode", trellis::viterbi_encode),
     ("decode_floats", decode_floats),
     ("largest_bits", softmax::largest_bits),
     ("encode_floats", encode_floats),

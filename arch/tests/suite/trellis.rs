@@ -1,4 +1,4 @@
-//! Windowed codebooks: every number of states and levels.
+//! Trellis codes: every number of states and levels.
 
 use super::{
     Bits, Outcome, Painter, QUERY_COUNTS, ROW_COUNTS, Style, WIDTHS, filled, same, same_changes, same_outputs,
@@ -7,7 +7,7 @@ use crate::room::Room;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt::Arguments;
-use octaplex_arch::{Backend, Fit, IntQuery, WindowCodebook};
+use octaplex_arch::{Backend, Fit, IntQuery, TrellisCodebook};
 
 const HISTORIES: [u32; 5] = [2, 3, 4, 5, 6];
 const LEVELS: [usize; 8] = [1, 2, 3, 4, 6, 8, 12, 16];
@@ -32,13 +32,13 @@ fn codebook(painter: &mut Painter, history: u32, levels: usize) -> Room<i8> {
     centroids
 }
 
-fn books(dims: &[usize], mut check: impl FnMut(&WindowCodebook, usize, &mut Painter) -> Outcome) -> Outcome {
+fn books(dims: &[usize], mut check: impl FnMut(&TrellisCodebook, usize, &mut Painter) -> Outcome) -> Outcome {
     for history in HISTORIES {
         for levels in LEVELS {
             for &dim in dims {
                 let mut painter = Painter::new(&[history as usize, levels, dim]);
                 let centroids = codebook(&mut painter, history, levels);
-                check(&WindowCodebook::new(history, levels, &centroids), dim, &mut painter)?;
+                check(&TrellisCodebook::new(history, levels, &centroids), dim, &mut painter)?;
             }
         }
     }
@@ -57,12 +57,12 @@ fn rows(painter: &mut Painter, row_bytes: usize, count: usize) -> Room<u8> {
     bytes
 }
 
-pub(super) fn decode_windows(backend: Backend) -> Outcome {
+pub(super) fn decode_trellis(backend: Backend) -> Outcome {
     books(&WIDTHS, |book, dim, painter| {
         let rows = rows(painter, book.row_bytes(dim), 3);
         for (row, scale) in rows.chunks_exact(book.row_bytes(dim)).zip([1.0, 0.003_1, -0.0]) {
             let case = format_args!("{} states, {} levels, dim {dim}", book.states(), book.levels());
-            same_outputs(backend, case, dim, |backend, out| backend.decode_windows(book, row, scale, out))?;
+            same_outputs(backend, case, dim, |backend, out| backend.decode_trellis(book, row, scale, out))?;
         }
         Ok(())
     })
@@ -70,7 +70,7 @@ pub(super) fn decode_windows(backend: Backend) -> Outcome {
 
 /// Every book with a few rows, and with one query and a full and a partial block where rows have 128 coordinates, for
 /// which there are kernels of their own; every count of rows and queries for some books.
-fn pages(mut check: impl FnMut(&WindowCodebook, usize, usize, usize, &mut Painter) -> Outcome) -> Outcome {
+fn pages(mut check: impl FnMut(&TrellisCodebook, usize, usize, usize, &mut Painter) -> Outcome) -> Outcome {
     books(&WIDTHS, |book, dim, painter| check(book, dim, 3, 1 + dim % 3, painter))?;
     books(&[128], |book, dim, painter| check(book, dim, 19, 1, painter))?;
     books(&[80, 128], |book, dim, painter| {
@@ -86,7 +86,7 @@ fn pages(mut check: impl FnMut(&WindowCodebook, usize, usize, usize, &mut Painte
     })
 }
 
-pub(super) fn score_windows(backend: Backend) -> Outcome {
+pub(super) fn score_trellis(backend: Backend) -> Outcome {
     pages(|book, dim, count, queries, painter| {
         let bytes = rows(painter, book.row_bytes(dim), count);
         let values: Vec<Room<i16>> = (0..queries).map(|_| painter.integers(127, dim)).collect();
@@ -99,12 +99,12 @@ pub(super) fn score_windows(backend: Backend) -> Outcome {
             queries.len()
         );
         same_outputs(backend, case, queries.len() * count, |backend, scores| {
-            backend.score_windows(book, dim, &bytes, 0.013, &queries, scores);
+            backend.score_trellis(book, dim, &bytes, 0.013, &queries, scores);
         })
     })
 }
 
-pub(super) fn accumulate_windows(backend: Backend) -> Outcome {
+pub(super) fn accumulate_trellis(backend: Backend) -> Outcome {
     pages(|book, dim, count, queries, painter| {
         let bytes = rows(painter, book.row_bytes(dim), count);
         let mut weights = painter.floats(Style::Random, queries * count);
@@ -119,7 +119,7 @@ pub(super) fn accumulate_windows(backend: Backend) -> Outcome {
             book.levels()
         );
         same_changes(backend, case, &acc, |backend, acc| {
-            backend.accumulate_windows(book, dim, &bytes, 0.013, &weights, acc);
+            backend.accumulate_trellis(book, dim, &bytes, 0.013, &weights, acc);
         })
     })
 }
@@ -144,7 +144,7 @@ fn vector(painter: &mut Painter, kind: usize, dim: usize) -> Room<f32> {
 
 fn same_paths(
     backend: Backend,
-    book: &WindowCodebook,
+    book: &TrellisCodebook,
     dim: usize,
     z: &[f32],
     scales: &[f32],

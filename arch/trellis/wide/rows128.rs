@@ -1,4 +1,4 @@
-//! Scores of windowed codebooks for rows of 128 coordinates, codes of whole bits and up to 16 states (with codes of four
+//! Scores of trellis codes for rows of 128 coordinates, codes of whole bits and up to 16 states (with codes of four
 //! bits, up to 8): eight neighbouring coordinates in each byte, one for each of eight look-ups, as the path plane has them.
 //! A window is a shift away (where it begins in the byte before, of the two bytes' inner halves), and so is a code, once
 //! the bytes of its plane are dealt out one by one, as many as eight codes take; together they are the index. It is the
@@ -6,7 +6,7 @@
 
 use crate::codes::wide::score::{BLOCK, finish_block};
 use crate::registers::Registers;
-use crate::trellis::layout::WindowCodebook;
+use crate::trellis::layout::TrellisCodebook;
 use crate::{IntQuery, Rows};
 
 /// Coordinates of a row.
@@ -20,7 +20,7 @@ const EACH: usize = 8;
 static BEFORE: [u8; 16] = [255, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14];
 
 /// How to find the centroids of a row: codes of BITS bits, windows of WINDOW bits (4 or 5).
-struct Eights<L: Registers, const BITS: usize, const WINDOW: usize> {
+struct Rows128<L: Registers, const BITS: usize, const WINDOW: usize> {
     /// `code << WINDOW | window`; a shorter history needs the upper bits of the windows.
     table: [L::V; 16],
 }
@@ -37,7 +37,7 @@ struct Planes<L: Registers> {
 /// Scores, if the rows have such a shape.
 #[inline(always)]
 pub(crate) fn score<L: Registers>(
-    book: &WindowCodebook,
+    book: &TrellisCodebook,
     rows: &Rows,
     scale: f32,
     queries: &[IntQuery],
@@ -47,26 +47,26 @@ pub(crate) fn score<L: Registers>(
         return false;
     }
     match (book.levels(), book.states()) {
-        (1, ..=8) => Eights::<L, 0, 4>::new(book).score(rows, scale, queries, scores),
-        (2, ..=8) => Eights::<L, 1, 4>::new(book).score(rows, scale, queries, scores),
-        (4, ..=8) => Eights::<L, 2, 4>::new(book).score(rows, scale, queries, scores),
-        (8, ..=8) => Eights::<L, 3, 4>::new(book).score(rows, scale, queries, scores),
-        (16, ..=8) => Eights::<L, 4, 4>::new(book).score(rows, scale, queries, scores),
-        (1, 16) => Eights::<L, 0, 5>::new(book).score(rows, scale, queries, scores),
-        (2, 16) => Eights::<L, 1, 5>::new(book).score(rows, scale, queries, scores),
-        (4, 16) => Eights::<L, 2, 5>::new(book).score(rows, scale, queries, scores),
-        (8, 16) => Eights::<L, 3, 5>::new(book).score(rows, scale, queries, scores),
+        (1, ..=8) => Rows128::<L, 0, 4>::new(book).score(rows, scale, queries, scores),
+        (2, ..=8) => Rows128::<L, 1, 4>::new(book).score(rows, scale, queries, scores),
+        (4, ..=8) => Rows128::<L, 2, 4>::new(book).score(rows, scale, queries, scores),
+        (8, ..=8) => Rows128::<L, 3, 4>::new(book).score(rows, scale, queries, scores),
+        (16, ..=8) => Rows128::<L, 4, 4>::new(book).score(rows, scale, queries, scores),
+        (1, 16) => Rows128::<L, 0, 5>::new(book).score(rows, scale, queries, scores),
+        (2, 16) => Rows128::<L, 1, 5>::new(book).score(rows, scale, queries, scores),
+        (4, 16) => Rows128::<L, 2, 5>::new(book).score(rows, scale, queries, scores),
+        (8, 16) => Rows128::<L, 3, 5>::new(book).score(rows, scale, queries, scores),
         _ => return false,
     }
     true
 }
 
-impl<L: Registers, const BITS: usize, const WINDOW: usize> Eights<L, BITS, WINDOW> {
+impl<L: Registers, const BITS: usize, const WINDOW: usize> Rows128<L, BITS, WINDOW> {
     /// Path bits of a window that are other coordinates'.
     const HISTORY: usize = WINDOW - 1;
 
     #[inline(always)]
-    fn new(book: &WindowCodebook) -> Self {
+    fn new(book: &TrellisCodebook) -> Self {
         let mut bytes = [[0; 16]; 16];
         let unused = Self::HISTORY - book.history() as usize;
         for (i, byte) in bytes.as_flattened_mut()[..1 << (BITS + WINDOW)].iter_mut().enumerate() {

@@ -1,0 +1,462 @@
+//! Scores of one query where an index needs eight bits at most: for rows of whole units of 128 coordinates if codes are
+//! plain bits, for rows of 128 if they have base-3 digits.
+//!
+//! Two rows share a register, 32 bytes each, so that their sums take half the additions. Each byte has four neighbouring
+//! coordinates (two, where codes have three or four bits; five, whose digits share a byte of the row), and there is one
+//! look-up for each of them. `vpmultishiftqb`, which takes any eight neighbouring bits of a quadword for each byte, brings a
+//! window to where an index wants it; a code stays where it lies, or is a shift away, as a table may have any order. It is
+//! the query that is put into the look-ups' order, once a page.
+
+use super::{BIAS, MEDIUM, SMALL, WIDE, find, tables};
+use crate::codes::avx512::score::{add_four, finish};
+use crate::codes::avx512::unpack::scales;
+use crate::registers::avx512::{load, load_array, load_words, narrow, store_first};
+use crate::rows::{Block, Blocks, ROWS, Window};
+use crate::trellis::layout::TrellisCodebook;
+use crate::{IntQuery, MAX_DIM, Rows};
+use core::arch::x86_64::*;
+
+/// Coordinates of two rows in two registers.
+const UNIT: usize = 128;
+/// Units of the widest row.
+const UNITS: usize = MAX_DIM / UNIT;
+/// The most look-ups of a unit.
+const LOOK_UPS: usize = 5;
+/// Bytes of a row's digits.
+const DIGITS: usize = UNIT.div_ceil(5);
+
+/// A byte for each place in a register, see `places!`: the first 32 are of one row, the others of another.
+type Places = [u8; 64];
+
+/// What an index is made of: a window of `history` + 1 bits, `raw` bits of a code, and two of its digit if it has one.
+#[derive(Clone, Copy)]
+struct Shape {
+    raw: usize,
+    digit: bool,
+    history: usize,
+}
+
+impl Shape {
+    /// The coordinate that a look-up has in a place, 128 and more if none; and its path bit in the quadword that
+    /// [`path_byte`](Self::path_byte) collects.
+    const fn coordinate(self, look_up: usize, place: usize) -> (usize, usize) {
+        let (quad, byte) = (place / 8 % 4, place % 8);
+        let (first, half, bit) = match (self.digit, self.raw) {
+            (true, _) => (40 * quad, 0, 5 * byte + look_up),
+            (_, ..=2) => (32 * quad, 0, 4 * byte + look_up),
+            _ => (16 * quad, look_up / 2, 2 * byte + look_up % 2),
+        };
+        (first + 64 * half + bit, 8 + 32 * half + bit)
+    }
+
+    /// The byte of the path plane (or of another plane of one bit) in a place; 0 is before the first.
+    const fn path_byte(self, place: usize) -> usize {
+        let (quad, byte) = (place / 8 % 4, place % 8);
+        match (self.digit, self.raw) {
+            (true, _) => 5 * quad + byte,
+            (_, ..=2) => 4 * quad + byte,
+            _ => 2 * quad + byte % 4 + 8 * (byte / 4),
+        }
+    }
+
+    /// The lowest bit of a code, or of its digit, in the byte that a look-up takes it from.
+    const fn code_bit(self, look_up: usize) -> usize {
+        match (self.digit, self.raw) {
+            (true, _) => 2 * (look_up % 4),
+            (_, 2) => 2 * look_up,
+            (_, 3 | 4) => self.raw * (look_up % 2),
+            _ => 0,
+        }
+    }
+
+    /// From the lowest bit up, an index has digit, raw bits and window; or window, raw bits and digit, where the code lies
+    /// high enough. Gives the latter, where the code or its digit begins, and where its raw bits and the window begin.
+    const fn order(self, look_up: usize) -> (bool, usize, usize, usize) {
+        let window = self.history + 1;
+        let upper = if self.digit { window + self.raw } else { window };
+        match (self.code_bit(look_up) >= upper, self.digit) {
+            (true, _) => (true, upper, window, 0),
+            (_, digit) => (false, 0, 2 * digit as usize, 2 * digit as usize + self.raw),
+        }
+    }
+
+    /// For each index in either order: code << (history + 1) | window.
+    const fn orders(self) -> [[Places; 4]; 2] {
+        let mut orders = [[[0; 64]; 4]; 2];
+        let window_bits = self.history + 1;
+        let mut i = 0;
+        while i < 512 {
+            let (window_at, raw_at, digit_at) = if i < 256 {
+                (2 * self.digit as usize + self.raw, 2 * self.digit as usize, 0)
+            } else {
+                (0, window_bits, window_bits + self.raw)
+            };
+            let window = (i % 256) >> window_at & ((1 << window_bits) - 1);
+            let raw = (i % 256) >> raw_at & ((1 << self.raw) - 1);
+            // A digit 3 stands for 0, see `digits`.
+            let digit = if self.digit { ((i % 256) >> digit_at & 3) % 3 } else { 0 };
+            orders[i / 256][i % 256 / 64][i % 64] =
+                (((digit << self.raw | raw) << window_bits) | window) as u8;
+            i += 1;
+        }
+        orders
+    }
+
+    /// The bytes of the path plane, and of another plane of one bit.
+    const fn path_bytes(self) -> Places {
+        places!(i => (i / 32 * 32 + self.path_byte(i) + 63) % 64)
+    }
+
+    /// Of a look-up: shifts of the path bits, of raw bits, and the bytes that these are in.
+    const fn shifts(self, look_up: usize) -> [Places; 3] {
+        let (_, _, raw_at, window_at) = self.order(look_up);
+        [
+            places!(i => (self.coordinate(look_up, i).1 + 64 - self.history - window_at) % 64),
+            places!(i => self.raw_place(look_up, i).0 - raw_at),
+            places!(i => i / 32 * 32 + self.raw_place(look_up, i).1),
+        ]
+    }
+
+    /// The bit of a quadword at which raw bits begin, 64 higher, and the byte that [`Way`] collects for this place.
+    const fn raw_place(self, look_up: usize, place: usize) -> (usize, usize) {
+        let (coordinate, path_bit) = self.coordinate(look_up, place);
+        let byte = place % 8;
+        match (self.digit, self.raw) {
+            (_, 0 | 1) => (64 + path_bit, 0),
+            (true, _) => (64 + 8 * byte + 2 * (coordinate % 4), coordinate % UNIT / 4),
+            // Six bytes are sixteen codes of three bits; of the second half of a row, the first byte is the eighth.
+            _ => (64 + 6 * byte, 6 * (place / 8 % 4) + byte % 6 + look_up / 2 * 8),
+        }
+    }
+
+    /// Of a look-up, for a query to be put into its order.
+    const fn coordinates(self, look_up: usize) -> Places {
+        places!(i => self.coordinate(look_up, i).0)
+    }
+}
+
+/// The bytes of digits in the last 32 bytes of two rows.
+static DIGIT_BYTES: Places = places!(i => i / 32 * 32 + (32 - DIGITS + i % 32) % 32);
+
+/// Their valid bits: the last byte has three digits, five bits.
+static DIGIT_BITS: Places = places!(i => if i % 32 == DIGITS - 1 { 0x1f } else { 0xff });
+
+/// The lower four digits of numbers below 128, two bits each.
+static FOUR_DIGITS: [Places; 2] = [places!(i => four_digits(i)), places!(i => four_digits(64 + i))];
+
+const fn four_digits(number: usize) -> usize {
+    (number % 3) | ((number / 3 % 3) << 2) | ((number / 9 % 3) << 4) | ((number / 27 % 3) << 6)
+}
+
+/// Scores one query if the shape is of these; `false` if not. A shorter history is served by a longer one.
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn score(
+    book: &TrellisCodebook,
+    rows: &Rows,
+    scale: f32,
+    query: &IntQuery,
+    scores: &mut [f32],
+) -> bool {
+    let radix = book.packing().map_or(1, |packing| packing.radix());
+    if !rows.dim.is_multiple_of(UNIT) || radix != 1 && rows.dim != UNIT {
+        return false;
+    }
+    match (book.levels(), book.history()) {
+        (1, ..=5) => score_as::<0, false, 5>(book, rows, scale, query, scores),
+        (1, _) => score_as::<0, false, 6>(book, rows, scale, query, scores),
+        (2, ..=4) => score_as::<1, false, 4>(book, rows, scale, query, scores),
+        (2, 5) => score_as::<1, false, 5>(book, rows, scale, query, scores),
+        (2, _) => score_as::<1, false, 6>(book, rows, scale, query, scores),
+        (4, ..=3) => score_as::<2, false, 3>(book, rows, scale, query, scores),
+        (4, 4) => score_as::<2, false, 4>(book, rows, scale, query, scores),
+        (4, 5) => score_as::<2, false, 5>(book, rows, scale, query, scores),
+        (8, 2) => score_as::<3, false, 2>(book, rows, scale, query, scores),
+        (8, 3) => score_as::<3, false, 3>(book, rows, scale, query, scores),
+        (8, 4) => score_as::<3, false, 4>(book, rows, scale, query, scores),
+        (16, 2) => score_as::<4, false, 2>(book, rows, scale, query, scores),
+        (16, 3) => score_as::<4, false, 3>(book, rows, scale, query, scores),
+        (3, ..=3) => score_as::<0, true, 3>(book, rows, scale, query, scores),
+        (3, 4) => score_as::<0, true, 4>(book, rows, scale, query, scores),
+        (3, 5) => score_as::<0, true, 5>(book, rows, scale, query, scores),
+        (6, ..=3) => score_as::<1, true, 3>(book, rows, scale, query, scores),
+        (6, 4) => score_as::<1, true, 4>(book, rows, scale, query, scores),
+        (12, ..=3) => score_as::<2, true, 3>(book, rows, scale, query, scores),
+        _ => return false,
+    }
+    true
+}
+
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn score_as<const RAW: usize, const DIGIT: bool, const HISTORY: usize>(
+    book: &TrellisCodebook,
+    rows: &Rows,
+    scale: f32,
+    query: &IntQuery,
+    scores: &mut [f32],
+) {
+    if DIGIT || rows.dim == UNIT {
+        score_units::<RAW, DIGIT, HISTORY, 1>(book, rows, scale, query, scores);
+    } else {
+        score_units::<RAW, DIGIT, HISTORY, 0>(book, rows, scale, query, scores);
+    }
+}
+
+/// `N`: the number of units, if it is known at compile time, and with it the rows' distance; 0 if not.
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn score_units<const RAW: usize, const DIGIT: bool, const HISTORY: usize, const N: usize>(
+    book: &TrellisCodebook,
+    rows: &Rows,
+    scale: f32,
+    query: &IntQuery,
+    scores: &mut [f32],
+) {
+    let units = if N == 0 { rows.dim / UNIT } else { N };
+    let way = Way::<RAW, DIGIT, HISTORY>::new(book);
+    let query = Query::new(query, scale, const { &Way::<RAW, DIGIT, HISTORY>::COORDINATES });
+    let mut padded = None;
+    let blocks = Blocks::with(rows, rows.stride, &mut padded);
+    for (i, scores) in scores.chunks_mut(ROWS).enumerate() {
+        let mut block = blocks.get(i);
+        if N > 0 {
+            block = block.apart(2 + (1 + RAW) * UNIT / 8 + if DIGIT { DIGITS } else { 0 });
+        }
+        let mut sums = [[_mm512_setzero_si512(); 4]; 2];
+        for (half, sums) in sums.iter_mut().enumerate() {
+            for (unit, values) in query.values[..units].iter().enumerate() {
+                let windows = Way::<RAW, DIGIT, HISTORY>::windows(&block, unit, units);
+                for (r, sum) in (8 * half..).zip(sums.iter_mut()) {
+                    let planes = way.planes(&windows, unit, r);
+                    for (look_up, values) in values.iter().enumerate().take(if DIGIT { 5 } else { 4 }) {
+                        *sum = _mm512_dpbusd_epi32(*sum, way.centroids(look_up, &planes), *values);
+                    }
+                }
+            }
+        }
+        // The i-th register of eight has rows i + 4·(i/4) and 4 more.
+        let [a, b] = sums.map(|sums| add_four(sums));
+        let (even, odd) = (_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0xdd>(a, b));
+        let sums = _mm512_add_epi32(even, odd);
+        store_first(finish(sums, query.excess, query.factor, scales(&block)), scores);
+    }
+}
+
+/// A query in the look-ups' order.
+struct Query {
+    values: [[__m512i; LOOK_UPS]; UNITS],
+    /// 128 · Σ q: what the offset of the centroids adds to each sum.
+    excess: __m512i,
+    factor: __m512,
+}
+
+impl Query {
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn new(query: &IntQuery, scale: f32, coordinates: &[Places; LOOK_UPS]) -> Self {
+        let mut values = [[_mm512_setzero_si512(); LOOK_UPS]; UNITS];
+        let mut sum = _mm512_setzero_si512();
+        for (values, ints) in values.iter_mut().zip(query.values.chunks_exact(UNIT)) {
+            let half = |i: usize| narrow(load_words(&ints[i..i + 32]), load_words(&ints[i + 32..i + 64]));
+            let (low, high) = (half(0), half(64));
+            for half in [low, high] {
+                sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8(-128), half);
+            }
+            for (values, coordinates) in values.iter_mut().zip(coordinates) {
+                let index = load(coordinates);
+                let outside = _mm512_movepi8_mask(index);
+                *values = _mm512_maskz_permutex2var_epi8(!outside, low, index, high);
+            }
+        }
+        Self {
+            values,
+            excess: _mm512_set1_epi32(_mm512_reduce_add_epi32(sum)),
+            factor: _mm512_set1_ps(query.scale * scale),
+        }
+    }
+}
+
+/// How the look-ups of two rows find their centroids.
+struct Way<const RAW: usize, const DIGIT: bool, const HISTORY: usize> {
+    /// The centroids, 128 more, in the two orders of an index.
+    tables: [[__m512i; 4]; 2],
+    path_bytes: __m512i,
+    /// See `Shape::shifts`.
+    shifts: [[__m512i; 3]; LOOK_UPS],
+    /// The bits of windows and of raw bits, in the two orders.
+    window_bits: [__m512i; 2],
+    raw_bits: [__m512i; 2],
+}
+
+/// What two rows have for a unit: quadwords of path bits, bytes with the codes or digits of its halves, raw bits if there are
+/// digits.
+type Planes = [__m512i; 4];
+
+impl<const RAW: usize, const DIGIT: bool, const HISTORY: usize> Way<RAW, DIGIT, HISTORY> {
+    const SHAPE: Shape = Shape { raw: RAW, digit: DIGIT, history: HISTORY };
+    const ORDERS: [[Places; 4]; 2] = Self::SHAPE.orders();
+    const PATH_BYTES: Places = Self::SHAPE.path_bytes();
+    const SHIFTS: [[Places; 3]; LOOK_UPS] = {
+        let mut shifts = [[[0; 64]; 3]; LOOK_UPS];
+        let mut i = 0;
+        while i < LOOK_UPS {
+            shifts[i] = Self::SHAPE.shifts(i);
+            i += 1;
+        }
+        shifts
+    };
+    const COORDINATES: [Places; LOOK_UPS] = {
+        let mut coordinates = [[0; 64]; LOOK_UPS];
+        let mut i = 0;
+        while i < LOOK_UPS {
+            coordinates[i] = Self::SHAPE.coordinates(i);
+            i += 1;
+        }
+        coordinates
+    };
+    /// How indices are found: by 6, 7 or 8 bits.
+    const KIND: usize = match HISTORY + 1 + RAW + 2 * DIGIT as usize {
+        ..=6 => SMALL,
+        7 => MEDIUM,
+        _ => WIDE,
+    };
+
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn new(book: &TrellisCodebook) -> Self {
+        let chunks: [__m512i; 4] = tables(book, BIAS);
+        // A shorter history is the upper bits of a window.
+        let spare = HISTORY as u32 - book.history();
+        let (inside, down) = (_mm512_set1_epi8((0xffu8 >> spare) as i8), _mm_cvtsi32_si128(spare as i32));
+        let zero = _mm512_setzero_si512();
+        let mut way = Self {
+            tables: [[zero; 4]; 2],
+            path_bytes: load(const { &Self::PATH_BYTES }),
+            shifts: [[zero; 3]; LOOK_UPS],
+            window_bits: [zero; 2],
+            raw_bits: [zero; 2],
+        };
+        for (table, order) in
+            way.tables.as_flattened_mut().iter_mut().zip(const { &Self::ORDERS }.as_flattened())
+        {
+            let order = _mm512_and_si512(_mm512_srl_epi16(load(order), down), inside);
+            *table = find(Self::KIND, &chunks, order);
+        }
+        for (shifts, bytes) in
+            way.shifts.as_flattened_mut().iter_mut().zip(const { &Self::SHIFTS }.as_flattened())
+        {
+            *shifts = load(bytes);
+        }
+        let digit = 2 * usize::from(DIGIT);
+        for (order, (window, raw)) in [(digit + RAW, digit), (0, HISTORY + 1)].into_iter().enumerate() {
+            let bits = |count: usize, at: usize| (((1u32 << count) - 1) << at) as i8;
+            way.window_bits[order] = _mm512_set1_epi8(bits(HISTORY + 1, window));
+            way.raw_bits[order] = _mm512_set1_epi8(bits(RAW, raw));
+        }
+        way
+    }
+
+    /// Where each row has the path bits of a unit, its codes or raw bits (the first half of them, if they take more than 32
+    /// bytes), its digits or the second half.
+    #[inline]
+    fn windows<'a>(block: &Block<'a>, unit: usize, units: usize) -> [Window<'a>; 3] {
+        assert!(unit < units);
+        // After the first unit, from the byte before.
+        let path = 2 + UNIT / 8 * unit;
+        let raw = 2 + UNIT / 8 * (units + RAW * unit);
+        let end = raw + UNIT / 8 * RAW + if DIGIT { DIGITS } else { 0 };
+        [
+            block.window(if unit == 0 { path } else { path - 1 }, path + UNIT / 8),
+            block.window(raw, end),
+            block.window(end - if RAW > 0 || DIGIT { 32 } else { 0 }, end),
+        ]
+    }
+
+    /// Rows `r` and `r + 4`.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn planes(&self, [path, raw, last]: &[Window; 3], unit: usize, r: usize) -> Planes {
+        // Before the path plane there are zeros; before another unit's, a byte earlier, so that all indices are one too low.
+        let path = if unit == 0 {
+            _mm512_maskz_permutexvar_epi8(!(1 << 32 | 1), self.path_bytes, halves::<16>(path, r))
+        } else {
+            let indices = _mm512_add_epi8(self.path_bytes, _mm512_set1_epi8(1));
+            _mm512_permutexvar_epi8(indices, halves::<17>(path, r))
+        };
+        let raw = match RAW {
+            0 => path,
+            1 => _mm512_permutexvar_epi8(self.path_bytes, halves::<16>(raw, r)),
+            2 => halves::<32>(raw, r),
+            3 => self.threes(0, halves::<32>(raw, r)),
+            _ => halves::<32>(raw, r),
+        };
+        if DIGIT {
+            let [a, b] = Self::digits(halves::<32>(last, r));
+            return [path, a, b, raw];
+        }
+        let upper = match RAW {
+            3 => self.threes(2, halves::<32>(last, r)),
+            4 => halves::<32>(last, r),
+            _ => raw,
+        };
+        [path, raw, upper, raw]
+    }
+
+    /// Codes of three bits, those of neighbours side by side.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn threes(&self, look_up: usize, bytes: __m512i) -> __m512i {
+        let [_, shifts, places] = self.shifts[look_up];
+        _mm512_multishift_epi64_epi8(shifts, _mm512_permutexvar_epi8(places, bytes))
+    }
+
+    /// The digits of groups of five: the lower four, two bits each; and the last one, in the lowest two bits. What is left of
+    /// a number after 81, 162 or 243 is the least of the differences, the others wrap; 243 stands for 0, as does 3.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn digits(bytes: __m512i) -> [__m512i; 2] {
+        let groups = _mm512_and_si512(_mm512_permutexvar_epi8(load(&DIGIT_BYTES), bytes), load(&DIGIT_BITS));
+        let less = |by: u8| _mm512_sub_epi8(groups, _mm512_set1_epi8(by as i8));
+        let rest = _mm512_min_epu8(_mm512_min_epu8(groups, less(81)), _mm512_min_epu8(less(162), less(243)));
+        let four = _mm512_permutex2var_epi8(load(&FOUR_DIGITS[0]), rest, load(&FOUR_DIGITS[1]));
+        // 81, 162 and 243 end in 1, 2 and 3 modulo 4.
+        [four, _mm512_sub_epi8(groups, rest)]
+    }
+
+    /// The centroids of a look-up.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn centroids(&self, look_up: usize, [path, low, high, raw]: &Planes) -> __m512i {
+        let [window_shifts, code_shifts, code_bytes] = self.shifts[look_up];
+        let (window_first, at, ..) = Self::SHAPE.order(look_up);
+        let order = usize::from(window_first);
+        let mut index = _mm512_multishift_epi64_epi8(window_shifts, *path);
+        if RAW > 0 || DIGIT {
+            let upper = if DIGIT { look_up == 4 } else { look_up >= 2 };
+            let mut code = if upper { *high } else { *low };
+            if RAW == 1 && !DIGIT {
+                code = _mm512_multishift_epi64_epi8(code_shifts, code);
+            }
+            // Shifts of words move bits into the next byte, but not to where an index has a code.
+            let down = (Self::SHAPE.code_bit(look_up) - at) as i32;
+            code = _mm512_srl_epi16(code, _mm_cvtsi32_si128(down));
+            if DIGIT && RAW > 0 {
+                let raw = if RAW == 1 { *raw } else { _mm512_permutexvar_epi8(code_bytes, *raw) };
+                let raw = _mm512_multishift_epi64_epi8(code_shifts, raw);
+                code = _mm512_ternarylogic_epi64::<0xca>(self.raw_bits[order], raw, code);
+            }
+            index = _mm512_ternarylogic_epi64::<0xca>(self.window_bits[order], index, code);
+        }
+        find(Self::KIND, &self.tables[order], index)
+    }
+}
+
+/// The first `N` bytes of rows `r` and `r + 4`, in the halves of a register.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn halves<const N: usize>(window: &Window, r: usize) -> __m512i {
+    let [a, b] = [r, r + 4].map(|r| load_array::<N>(window.first(r)));
+    // Of sixteen bytes, an insertion from memory.
+    if N == 16 {
+        return _mm512_inserti32x4::<2>(a, _mm512_castsi512_si128(b));
+    }
+    _mm512_inserti64x4::<1>(a, _mm512_castsi512_si256(b))
+}
