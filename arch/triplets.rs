@@ -28,7 +28,7 @@ impl Backend {
         check_octahedral(layout);
         assert_eq!((x.len(), stream.len()), (layout.dim, layout.stream_bytes()));
         dispatch!(
-            self, avx2: avx2, avx512: avx512, registers: wide;
+            self, avx2: wide, avx512: avx512, registers: wide;
             octahedral_encode(layout: &Octahedral, search: Search, x: &[f32], scale: f32, stream: &mut [u8])
         )
     }

@@ -32,7 +32,7 @@ fn sign_rows(bytes: &[u8], stride: usize, dim: usize, at: usize) -> SignRows<'_>
 
 const BOOK: WindowCodebook = WindowCodebook::new(2, 2, &[0; 16]);
 const BLOCKS: BlockBook = BlockBook::TwoBits { centroids: [0.0; 4], thresholds: [0.0; 3] };
-const ANGLES: Angles = Angles { bits: 2, cos: &[0.0; 4], sin: &[0.0; 4], tangents: &[] };
+const ANGLES: Angles = Angles { bits: 2, directions: &[[0.0; 2]; 4], tangents: &[] };
 const NEXT: Angles = Angles { tangents: &[0.0; 3], ..ANGLES };
 const TREE: AngleTree = AngleTree { dim: 16, levels: &[ANGLES, NEXT] }; // 4 roots, 12 codes, 11 bytes
 const OCTAHEDRAL: Octahedral = Octahedral {
@@ -100,8 +100,8 @@ fn lengths_and_shapes_are_checked_before_a_kernel_is_reached() {
         AngleTree { dim: 18, levels: &[ANGLES, NEXT] },
         AngleTree { dim: 16, levels: &[Angles { bits: 0, ..ANGLES }] },
         AngleTree { dim: 16, levels: &[Angles { bits: 9, ..ANGLES }] },
-        AngleTree { dim: 16, levels: &[Angles { cos: &[0.0; 3], ..ANGLES }] },
-        AngleTree { dim: 16, levels: &[Angles { sin: &[0.0; 3], ..ANGLES }] },
+        AngleTree { dim: 16, levels: &[Angles { directions: &[[0.0; 2]; 3], ..ANGLES }] },
+        AngleTree { dim: 16, levels: &[Angles { directions: &[[0.0; 2]; 5], ..ANGLES }] },
         AngleTree { dim: 16, levels: &[NEXT] },
         AngleTree { dim: 16, levels: &[ANGLES, ANGLES] },
     ];

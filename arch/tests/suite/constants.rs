@@ -381,15 +381,15 @@ fn axes(backend: Backend) -> Outcome {
         ([-0.0, -0.0], 1),
     ];
     let mut x: Vec<f32> = pairs.iter().flat_map(|(pair, _)| *pair).collect();
-    let angles = Angles { bits: 3, cos: &[0.0; 8], sin: &[0.0; 8], tangents: &[1.0] };
+    let angles = Angles { bits: 3, directions: &[[0.0; 2]; 8], tangents: &[1.0] };
     let mut codes = [9; 16];
     backend.quantize_angles(&AngleTree { dim: 32, levels: &[angles] }, &mut x, &mut codes);
     expect("first level", &codes, &pairs.map(|(_, code)| code))?;
 
     // Radii of pairs on the first axis are their coordinates.
     let radii = [(1.0, just, 0), (1.0, 1.0, 1), (1.0, 2.0f32.next_down(), 1), (1.0, 2.0, 2), (0.0, 1.0, 2)];
-    let first = Angles { bits: 1, cos: &[0.0; 2], sin: &[0.0; 2], tangents: &[] };
-    let second = Angles { bits: 2, cos: &[0.0; 4], sin: &[0.0; 4], tangents: &[1.0, 2.0, f32::MAX] };
+    let first = Angles { bits: 1, directions: &[[0.0; 2]; 2], tangents: &[] };
+    let second = Angles { bits: 2, directions: &[[0.0; 2]; 4], tangents: &[1.0, 2.0, f32::MAX] };
     for (a, b, code) in radii {
         let mut x = [a, 0.0, b, 0.0].repeat(8);
         let mut codes = [9; 24];

@@ -133,12 +133,12 @@ macro_rules! integers {
 }
 integers!(u8, i8, u16, i16, u32);
 
-impl<T: Bits> Bits for [T; 4] {
+impl<const N: usize, T: Bits> Bits for [T; N] {
     fn bits(self) -> u32 {
         self.iter().fold(0, |bits: u32, value| bits.rotate_left(8) ^ value.bits())
     }
     fn from_paint(paint: u64) -> Self {
-        [T::from_paint(paint); 4]
+        [T::from_paint(paint); N]
     }
 }
 
