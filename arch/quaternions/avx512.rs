@@ -33,5 +33,5 @@ mod unpack;
 
 pub(crate) use pack::pack_chunks;
 pub(crate) use score::score_quaternions;
-pub(crate) use search::{chunk_norms, quaternion_encode};
+pub(crate) use search::{chunk_norms, encode_quaternions};
 pub(crate) use unpack::{accumulate_quaternions, decode_quaternions};

@@ -1,11 +1,9 @@
-//! Chunks as products of quaternions: lanes are four candidates in a search, four rows in a score, the four components
-//! of one chunk in decoding.
+//! Chunks as products of quaternions: lanes are four chunks in a search, four rows in a score, the four components of
+//! one chunk in decoding.
 
-use super::layout::{ChunkLayout, QuaternionSet, RadiusSteps, TURNS, UNITS};
-use super::scalar::{
-    ChunkQuery, MAX_CHUNKS, best_product, nearest_unit, radius_code, radius_unit, times_conjugate,
-};
-use crate::registers::Registers;
+use super::layout::{ChunkLayout, INDEX_CELLS, INDEX_GRID, QuaternionSet, RadiusSteps, TURNS, UNITS};
+use super::scalar::{ChunkQuery, MAX_CHUNKS, best_product, radius_code, radius_unit};
+use crate::registers::{Registers, add_row, order};
 
 /// Four registers, their elements turned to be the elements of one.
 #[inline(always)]
@@ -17,7 +15,7 @@ fn transpose<L: Registers>([a, b, c, d]: [L::V; 4]) -> [L::V; 4] {
 }
 
 #[inline(always)]
-pub(crate) fn quaternion_encode<L: Registers>(
+pub(crate) fn encode_quaternions<L: Registers>(
     set: &QuaternionSet,
     x: &[f32],
     norms: &[f32],
@@ -25,74 +23,146 @@ pub(crate) fn quaternion_encode<L: Registers>(
     codes: &mut [u16],
     radii: &mut [u8],
 ) {
-    let coded = codes.iter_mut().zip(radii);
-    for ((chunk, norm), (code, radius)) in x.as_chunks::<4>().0.iter().zip(norms).zip(coded) {
+    for (radius, norm) in radii.iter_mut().zip(norms) {
         *radius = radius_code(*norm, steps);
-        *code = match (*radius, set.index) {
-            (0, _) => 0,
-            (_, Some(index)) => {
-                let candidates = index.candidates(chunk);
-                best_of::<L>(set, chunk, candidates.len(), |i| candidates[i].into())
-            }
-            (_, None) => best_of::<L>(set, chunk, set.members.len(), |i| i),
-        };
+    }
+    let fours = x.as_chunks::<4>().0.chunks(4).zip(radii.chunks(4));
+    for ((chunks, radii), codes) in fours.zip(codes.chunks_mut(4)) {
+        let found = best_products::<L>(set, chunks, radii);
+        codes.copy_from_slice(&found[..codes.len()]);
     }
 }
 
-/// Ones in the first n of four lanes.
-static FIRST: [[u8; 16]; 5] = {
-    let mut masks = [[0; 16]; 5];
-    let mut at = 0;
-    while at < 5 * 16 {
-        masks[at / 16][at % 16] = if at % 16 < at / 16 * 4 { 0xff } else { 0 };
-        at += 1;
+/// The candidates of a set without an index: all members.
+static ALL: [u8; 255] = {
+    let mut members = [0; 255];
+    let mut s = 0;
+    while s < 255 {
+        members[s] = s as u8;
+        s += 1;
     }
-    masks
+    members
 };
 
-/// The best code among `count` candidates, of which number i is `member(i)`, in ascending order.
+/// The best codes of up to four chunks, a lane each; 0 where the radius is 0.
 #[inline(always)]
-fn best_of<L: Registers>(
-    set: &QuaternionSet,
-    u: &[f32; 4],
-    count: usize,
-    member: impl Fn(usize) -> usize,
-) -> u16 {
-    let turned = u.map(|c| L::splat_float(c));
-    let magnitude = L::splat_pair(0x7fff_ffff);
-    let half = L::splat_float(0.5);
-    let nothing = L::splat_float(-1.0);
-    let (mut best, mut chosen, mut ties) = (nothing, L::splat(0), L::splat(0));
-    for group in 0..count.div_ceil(4) {
-        let left = count - 4 * group;
-        let at = |i: usize| L::load_floats(&set.members[member(4 * group + i.min(left - 1))]);
-        let q = transpose::<L>([at(0), at(1), at(2), at(3)]);
-        let [w, x, y, z] = times_conjugates::<L>(&turned, &q).map(|c| L::and(c, magnitude));
-        let sum = L::add_floats(L::add_floats(w, x), L::add_floats(y, z));
-        let axis = L::max_floats(L::max_floats(w, x), L::max_floats(y, z));
-        let product = L::max_floats(axis, L::multiply_floats(sum, half));
-        let product = L::select(L::load(&FIRST[left.min(4)]), product, nothing);
-        let better = L::greater(product, best);
+fn best_products<L: Registers>(set: &QuaternionSet, chunks: &[[f32; 4]], radii: &[u8]) -> [u16; 4] {
+    let chunk = |lane: usize| chunks.get(lane).unwrap_or(&[0.0; 4]);
+    let is_searched = |lane: usize| radii.get(lane).is_some_and(|radius| *radius > 0);
+    let u = transpose::<L>([0, 1, 2, 3].map(|lane| L::load_floats(chunk(lane))));
+    let mut lists = [&ALL[..set.members.len()]; 4];
+    if let Some(index) = &set.index {
+        let ((cells, members), mut at) = (index.tables(), [0; 4]);
+        L::store_sums(&mut at, cells_of::<L>(&u));
+        for (list, at) in lists.iter_mut().zip(at) {
+            let cell = cells[at as usize % INDEX_CELLS];
+            *list = &members[(cell >> 8) as usize..][..(cell & 0xff) as usize];
+        }
+    }
+    let mut lengths = [0.0; 4];
+    for lane in 0..4 {
+        if is_searched(lane) {
+            lengths[lane] = lists[lane].len() as f32;
+        }
+    }
+    let longest = lengths.iter().fold(0, |longest, length| longest.max(*length as usize));
+    let lengths = L::load_floats(&lengths);
+    // Lists that have ended go on with their last member, which counts no more.
+    let member = |lane: usize, k: usize| usize::from(lists[lane][k.min(lists[lane].len() - 1)]);
+    let members = |k: [usize; 4]| {
+        transpose::<L>([0, 1, 2, 3].map(|lane| L::load_floats(&set.members[member(lane, k[lane])])))
+    };
+    let mut best = L::splat_float(-1.0);
+    let (mut chosen, mut ties) = (L::splat(0), L::splat(0));
+    for k in 0..longest {
+        let product = nearest::<L>(&times_conjugates::<L>(&u, &members([k; 4])));
+        let k = L::splat_float(k as f32);
+        let counts = L::greater(lengths, k);
+        let better = L::and(counts, L::greater(product, best));
+        let equal = L::and(counts, L::equal(product, best));
         // What equals the best so far is forgotten when a better one comes.
-        ties = L::select(better, L::splat(0), L::or(ties, L::equal(product, best)));
-        chosen = L::select(better, L::splat_pair(group as u32), chosen);
-        best = L::max_floats(product, best);
+        ties = L::select(better, L::splat(0), L::or(ties, equal));
+        chosen = L::select(better, k, chosen);
+        best = L::select(better, product, best);
     }
-    let (mut bests, mut groups, mut tied) = ([0.0; 4], [0; 4], [0; 4]);
-    L::store_floats(&mut bests, best);
-    L::store_sums(&mut groups, chosen);
+    let (mut numbers, mut units, mut tied) = ([0.0; 4], [0.0; 4], [0; 4]);
+    L::store_floats(&mut numbers, chosen);
     L::store_sums(&mut tied, ties);
-    let mut lane = 0;
-    for other in 1..4 {
-        lane = if bests[other] > bests[lane] { other } else { lane };
+    let numbers = numbers.map(|k| k as usize);
+    L::store_floats(&mut units, nearest_units::<L>(&times_conjugates::<L>(&u, &members(numbers))));
+    let mut codes = [0; 4];
+    for lane in 0..4 {
+        codes[lane] = match (is_searched(lane), tied[lane]) {
+            (false, _) => 0,
+            (true, 0) => units[lane] as u16 * set.members.len() as u16 + member(lane, numbers[lane]) as u16,
+            (true, _) => best_product(set, chunk(lane)),
+        };
     }
-    let winners = bests.iter().filter(|best| **best == bests[lane]).count();
-    if winners > 1 || tied[lane] != 0 {
-        return best_product(set, u);
+    codes
+}
+
+/// Components' magnitudes, the largest of them, and half their sum.
+#[inline(always)]
+fn magnitudes<L: Registers>(y: &[L::V; 4]) -> ([L::V; 4], L::V, L::V) {
+    let [w, x, y, z] = y.map(|c| L::and(c, L::splat_pair(0x7fff_ffff)));
+    let axis = L::max_floats(L::max_floats(w, x), L::max_floats(y, z));
+    let sum = L::add_floats(L::add_floats(w, x), L::add_floats(y, z));
+    ([w, x, y, z], axis, L::multiply_floats(sum, L::splat_float(0.5)))
+}
+
+/// The largest inner products with a unit: max(‖y‖∞, ‖y‖₁/2).
+#[inline(always)]
+fn nearest<L: Registers>(y: &[L::V; 4]) -> L::V {
+    let (_, axis, half) = magnitudes::<L>(y);
+    L::max_floats(axis, half)
+}
+
+/// Which units are nearest, as floats: see `scalar::nearest_unit`.
+#[inline(always)]
+fn nearest_units<L: Registers>(y: &[L::V; 4]) -> L::V {
+    let (magnitudes, axis, half) = magnitudes::<L>(y);
+    let (mut axis_unit, mut half_unit) = (L::splat(0), L::splat_float(8.0));
+    for c in (0..4).rev() {
+        let negative = L::greater(L::splat(0), y[c]);
+        half_unit = L::add_floats(half_unit, L::and(negative, L::splat_float((1 << c) as f32)));
+        let unit = L::select(negative, L::splat_float((2 * c + 1) as f32), L::splat_float((2 * c) as f32));
+        axis_unit = L::select(L::equal(magnitudes[c], axis), unit, axis_unit);
     }
-    let s = member(4 * groups[lane] as usize + lane);
-    let (_, p) = nearest_unit(&times_conjugate(u, &set.members[s]));
-    (p * set.members.len() + s) as u16
+    L::select(L::greater(half, axis), half_unit, axis_unit)
+}
+
+/// Cells of the index, in the low twelve bits: see `scalar::cell_of`. Any rounding is inside the index's margin.
+#[inline(always)]
+fn cells_of<L: Registers>(u: &[L::V; 4]) -> L::V {
+    let (one, grid) = (L::splat_float(1.0), INDEX_GRID as f32);
+    let (magnitudes, axis, half) = magnitudes::<L>(u);
+    let is_half = L::greater(half, axis);
+    // The nearest unit: one of its components is 1, the first that is largest, or all are ½; signs are u's.
+    let (mut unit, mut free) = ([one; 4], L::splat(0xff));
+    for c in 0..4 {
+        let largest = L::and(free, L::equal(magnitudes[c], axis));
+        free = L::xor(free, largest);
+        let size = L::select(is_half, L::splat_float(0.5), L::and(largest, one));
+        unit[c] = L::or(size, L::and(u[c], L::splat_pair(0x8000_0000)));
+    }
+    let m = |a, b| L::multiply_floats(a, b);
+    let ([a, b, c, d], [w, x, y, z]) = (unit, *u);
+    let real = L::add_floats(L::add_floats(m(a, w), m(b, x)), L::add_floats(m(c, y), m(d, z)));
+    let scale = L::divide_floats(L::splat_float(grid / 2.0), real);
+    // Added to a float in its range, this leaves the nearest integer in the lowest bits.
+    let integer = L::splat_float((1u32 << 23) as f32);
+    let step = |plus: [L::V; 2], minus: [L::V; 2]| {
+        let sum = L::add_floats(L::sub_floats(plus[0], minus[0]), L::sub_floats(plus[1], minus[1]));
+        let at = L::add_floats(m(sum, scale), L::splat_float(grid / 2.0 - 0.5));
+        let at = L::min_floats(L::max_floats(at, L::splat(0)), L::splat_float(grid - 1.0));
+        L::sub_floats(L::add_floats(at, integer), integer)
+    };
+    let x_step = step([m(a, x), m(d, y)], [m(b, w), m(c, z)]);
+    let y_step = step([m(a, y), m(b, z)], [m(c, w), m(d, x)]);
+    let z_step = step([m(a, z), m(c, x)], [m(d, w), m(b, y)]);
+    let grid = L::splat_float(grid);
+    let cell = L::add_floats(m(L::add_floats(m(x_step, grid), y_step), grid), z_step);
+    L::and(L::add_floats(cell, integer), L::splat_pair(INDEX_CELLS as u32 - 1))
 }
 
 /// u·q* of four q.
@@ -213,17 +283,6 @@ static FACTORS: [[[f32; 4]; 4]; 24] = {
     factors
 };
 
-/// The floats of a register in another order, as bytes.
-const fn order(of: [u8; 4]) -> [u8; 16] {
-    let mut bytes = [0; 16];
-    let mut i = 0;
-    while i < 16 {
-        bytes[i] = 4 * of[i / 4] + (i % 4) as u8;
-        i += 1;
-    }
-    bytes
-}
-
 /// Decodes a row whose parts are known.
 #[inline(always)]
 fn decode_parts<L: Registers>(set: &QuaternionSet, parts: &Parts, unit: f32, out: &mut [f32]) {
@@ -267,11 +326,7 @@ pub(crate) fn accumulate_quaternions<L: Registers>(
         unpack.parts(row, &mut parts);
         decode_parts::<L>(set, &parts, radius_unit(layout, row), &mut values[..width]);
         for (weights, acc) in weights.chunks_exact(count).zip(acc.chunks_exact_mut(width)) {
-            let weight = L::splat_float(weights[r]);
-            for (acc, x) in acc.as_chunks_mut::<4>().0.iter_mut().zip(values.as_chunks().0) {
-                let product = L::multiply_floats(weight, L::load_floats(x));
-                L::store_floats(acc, L::add_floats(L::load_floats(acc), product));
-            }
+            add_row::<L>(weights[r], &values[..width], acc);
         }
     }
 }

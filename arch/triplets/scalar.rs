@@ -1,4 +1,4 @@
-//! Triplets of coordinates as octahedral directions and radii: see [`Octahedral`].
+//! Triplets of coordinates as octahedral directions and radii: see [`TripletLayout`].
 //!
 //! Candidates are compared by their exact directions: n = (x', y', z')·length, where (x', y', z') is the unfolded
 //! point of the codes' (ξ, η), exact in f32 because both are multiples of 2⁻¹⁵, and `length` comes from a table. Up to
@@ -6,42 +6,34 @@
 
 use super::layout::MAX_FIELDS;
 use crate::vectors::scalar::{LANES, halve};
-use crate::{IntQuery, Octahedral, Search};
+use crate::{IntQuery, Search, TripletLayout};
 
 /// Triplets whose |x|+|y|+|z| is below this (2⁻¹⁰⁰) count as zero: (ξ, η) is about (0, 0).
 pub(crate) const SMALLEST: f32 = 7.888_609e-31;
+
+/// Triplets that are encoded together, a lane each; their number does not affect the bytes.
+const TOGETHER: usize = 8;
 
 /// N triplets, component by component.
 type Triplets<const N: usize> = [[f32; N]; 3];
 
 /// Writes the fields of x·scale. All bytes of the stream are written.
 #[inline(always)]
-pub(crate) fn octahedral_encode(
-    layout: &Octahedral,
+pub(crate) fn encode_triplets(
+    layout: &TripletLayout,
     search: Search,
     x: &[f32],
     scale: f32,
     stream: &mut [u8],
 ) {
-    encode_by::<4>(layout, search, x, scale, stream);
-}
-
-/// The same, N triplets at a time; N does not affect the bytes.
-#[inline(always)]
-pub(crate) fn encode_by<const N: usize>(
-    layout: &Octahedral,
-    search: Search,
-    x: &[f32],
-    scale: f32,
-    stream: &mut [u8],
-) {
+    const N: usize = TOGETHER;
     let mut fields = [0; MAX_FIELDS];
     for (x, fields) in x.chunks(3 * N).zip(fields.as_chunks_mut::<N>().0) {
         let mut t = [[0.0; N]; 3];
         for (i, x) in x.iter().enumerate() {
             t[i % 3][i / 3] = x * scale;
         }
-        encode_triplets(layout, search, &t, fields);
+        encode_fields(layout, search, &t, fields);
     }
     finish_fields(layout, x, scale, &mut fields, stream);
 }
@@ -49,7 +41,7 @@ pub(crate) fn encode_by<const N: usize>(
 /// Puts the coordinates left over into the last field, if they have codes of their own, and packs the fields.
 #[inline(always)]
 pub(crate) fn finish_fields(
-    layout: &Octahedral,
+    layout: &TripletLayout,
     x: &[f32],
     scale: f32,
     fields: &mut [u32; MAX_FIELDS],
@@ -92,8 +84,8 @@ fn pack_fields(bits: usize, fields: &[u32], stream: &mut [u8]) {
 
 /// The fields of N triplets.
 #[inline(always)]
-fn encode_triplets<const N: usize>(
-    layout: &Octahedral,
+fn encode_fields<const N: usize>(
+    layout: &TripletLayout,
     search: Search,
     t: &Triplets<N>,
     fields: &mut [u32; N],
@@ -159,7 +151,7 @@ struct Side<const N: usize> {
 
 impl<const N: usize> Side<N> {
     #[inline(always)]
-    fn new(layout: &Octahedral, codes: &[u32; N]) -> Self {
+    fn new(layout: &TripletLayout, codes: &[u32; N]) -> Self {
         let half = layout.coordinates.len() as u32 / 2;
         let mut centroids = [0.0; N];
         for lane in 0..N {
@@ -174,7 +166,7 @@ impl<const N: usize> Side<N> {
 /// lowest codes among equals, and these projections.
 #[inline(always)]
 fn best_direction<const N: usize, const M: usize>(
-    layout: &Octahedral,
+    layout: &TripletLayout,
     t: &Triplets<N>,
     columns: &[[u32; N]; M],
     rows: &[[u32; N]; M],
@@ -193,7 +185,7 @@ fn best_direction<const N: usize, const M: usize>(
 /// Takes the directions of these codes where their projections are larger than the best so far.
 #[inline(always)]
 fn try_direction<const N: usize>(
-    layout: &Octahedral,
+    layout: &TripletLayout,
     t: &Triplets<N>,
     column: &Side<N>,
     row: &Side<N>,
@@ -271,16 +263,16 @@ fn count_centroids<const N: usize>(centroids: &[f32], values: &[f32; N]) -> [u32
 
 /// The unit vector of codes (i, j) of (ξ, η).
 #[inline(always)]
-fn exact_direction(layout: &Octahedral, i: usize, j: usize) -> [f32; 3] {
+fn exact_direction(layout: &TripletLayout, i: usize, j: usize) -> [f32; 3] {
     let half = layout.coordinates.len() / 2;
     let rank = |code: usize| if code < half { half - 1 - code } else { code - half };
     let length = layout.lengths[rank(j) * half + rank(i)];
     unit_vector(layout.coordinates[i], layout.coordinates[j], length)
 }
 
-/// The direction of a code in units of [`Octahedral::unit`].
+/// The direction of a code in units of [`TripletLayout::unit`].
 #[inline(always)]
-fn direction(layout: &Octahedral, code: usize) -> [f32; 3] {
+fn direction(layout: &TripletLayout, code: usize) -> [f32; 3] {
     if layout.directions.is_empty() {
         exact_direction(layout, code & ((1 << layout.direction_bits) - 1), code >> layout.direction_bits)
     } else {
@@ -291,7 +283,7 @@ fn direction(layout: &Octahedral, code: usize) -> [f32; 3] {
 
 /// out = (radius·direction)·(scale·unit), and centroid·(scale·`rest_scale`) for coordinates left over.
 #[inline(always)]
-pub(crate) fn octahedral_decode(layout: &Octahedral, stream: &[u8], scale: f32, out: &mut [f32]) {
+pub(crate) fn decode_triplets(layout: &TripletLayout, stream: &[u8], scale: f32, out: &mut [f32]) {
     let (triplets, rest) = out.split_at_mut((3 * layout.triplets()).min(layout.dim));
     let factor = scale * layout.unit();
     for (index, out) in triplets.chunks_mut(3).enumerate() {
@@ -308,8 +300,8 @@ pub(crate) fn octahedral_decode(layout: &Octahedral, stream: &[u8], scale: f32, 
 /// score\[query]\[row] = ((sum·unit + rest·`rest_scale`)·query scale)·row scale. The sum of radius·(q·direction) has 16
 /// lanes, triplet `i` in lane `i % 16`; q·direction and the sum over the coordinates left over are exact integers.
 #[inline(always)]
-pub(crate) fn score_octahedral(
-    layout: &Octahedral,
+pub(crate) fn score_triplets(
+    layout: &TripletLayout,
     stride: usize,
     bytes: &[u8],
     queries: &[IntQuery],
@@ -341,7 +333,7 @@ pub(crate) fn score_octahedral(
 
 #[inline(always)]
 pub(crate) fn finish_score(
-    layout: &Octahedral,
+    layout: &TripletLayout,
     sum: f32,
     rest: f32,
     query_scale: f32,
@@ -353,8 +345,8 @@ pub(crate) fn finish_score(
 /// The same for queries in f32: q·direction is (qx·nx + qy·ny) + qz·nz, coordinates left over ascending, the query
 /// scale 1. Missing coordinates of a filled-up triplet are zeros.
 #[inline(always)]
-pub(crate) fn score_octahedral_floats(
-    layout: &Octahedral,
+pub(crate) fn score_triplets_floats(
+    layout: &TripletLayout,
     stride: usize,
     bytes: &[u8],
     queries: &[&[f32]],
@@ -387,8 +379,8 @@ pub(crate) fn score_octahedral_floats(
 /// acc\[query] += ((weight·row scale)·unit)·(radius·direction), rows ascending; for coordinates left over
 /// ((weight·row scale)·`rest_scale`)·centroid. Weights are \[query]\[row].
 #[inline(always)]
-pub(crate) fn accumulate_octahedral(
-    layout: &Octahedral,
+pub(crate) fn accumulate_triplets(
+    layout: &TripletLayout,
     stride: usize,
     bytes: &[u8],
     weights: &[f32],

@@ -58,7 +58,7 @@ pub(crate) fn chunk_norms(x: &[f32], norms: &mut [f32]) {
 }
 
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(crate) fn quaternion_encode(
+pub(crate) fn encode_quaternions(
     set: &QuaternionSet,
     x: &[f32],
     norms: &[f32],

@@ -6,11 +6,11 @@
 mod angles;
 mod blocks;
 mod constants;
-mod octahedral;
 mod paint;
-mod quaternion;
+mod quaternions;
 mod signs;
 mod softmax;
+mod triplets;
 mod windows;
 
 use crate::room::Room;
@@ -60,11 +60,11 @@ pub(crate) const KERNELS: &[(&str, Check)] = &[
     ("scale_logits", softmax::scale_logits),
     ("soft_cap", softmax::soft_cap),
     ("exp_weights", softmax::exp_weights),
-    ("octahedral_encode", octahedral::octahedral_encode),
-    ("octahedral_decode", octahedral::octahedral_decode),
-    ("score_octahedral", octahedral::score_octahedral),
-    ("score_octahedral_floats", octahedral::score_octahedral_floats),
-    ("accumulate_octahedral", octahedral::accumulate_octahedral),
+    ("encode_triplets", triplets::encode_triplets),
+    ("decode_triplets", triplets::decode_triplets),
+    ("score_triplets", triplets::score_triplets),
+    ("score_triplets_floats", triplets::score_triplets_floats),
+    ("accumulate_triplets", triplets::accumulate_triplets),
     ("pack_signs", signs::pack_signs),
     ("unpack_signs", signs::unpack_signs),
     ("score_signs", signs::score_signs),
@@ -78,12 +78,12 @@ pub(crate) const KERNELS: &[(&str, Check)] = &[
     ("decode_angles", angles::decode_angles),
     ("score_angles", angles::score_angles),
     ("accumulate_angles", angles::accumulate_angles),
-    ("chunk_norms", quaternion::chunk_norms),
-    ("quaternion_encode", quaternion::quaternion_encode),
-    ("pack_chunks", quaternion::pack_chunks),
-    ("decode_quaternions", quaternion::decode_quaternions),
-    ("score_quaternions", quaternion::score_quaternions),
-    ("accumulate_quaternions", quaternion::accumulate_quaternions),
+    ("chunk_norms", quaternions::chunk_norms),
+    ("encode_quaternions", quaternions::encode_quaternions),
+    ("pack_chunks", quaternions::pack_chunks),
+    ("decode_quaternions", quaternions::decode_quaternions),
+    ("score_quaternions", quaternions::score_quaternions),
+    ("accumulate_quaternions", quaternions::accumulate_quaternions),
 ];
 
 /// Every kernel, and every constant.
