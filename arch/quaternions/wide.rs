@@ -49,7 +49,8 @@ static ALL: [u8; 255] = {
 fn best_products<L: Registers>(set: &QuaternionSet, chunks: &[[f32; 4]], radii: &[u8]) -> [u16; 4] {
     let chunk = |lane: usize| chunks.get(lane).unwrap_or(&[0.0; 4]);
     let is_searched = |lane: usize| radii.get(lane).is_some_and(|radius| *radius > 0);
-    let u = transpose::<L>([0, 1, 2, 3].map(|lane| L::load_floats(chunk(lane))));
+    let load = |lane| L::load_floats(chunk(lane));
+    let u = transpose::<L>([load(0), load(1), load(2), load(3)]);
     let mut lists = [&ALL[..set.members.len()]; 4];
     if let Some(index) = &set.index {
         let ((cells, members), mut at) = (index.tables(), [0; 4]);
@@ -69,13 +70,12 @@ fn best_products<L: Registers>(set: &QuaternionSet, chunks: &[[f32; 4]], radii: 
     let lengths = L::load_floats(&lengths);
     // Lists that have ended go on with their last member, which counts no more.
     let member = |lane: usize, k: usize| usize::from(lists[lane][k.min(lists[lane].len() - 1)]);
-    let members = |k: [usize; 4]| {
-        transpose::<L>([0, 1, 2, 3].map(|lane| L::load_floats(&set.members[member(lane, k[lane])])))
-    };
+    let load = |lane: usize, k: usize| L::load_floats(&set.members[member(lane, k)]);
     let mut best = L::splat_float(-1.0);
     let (mut chosen, mut ties) = (L::splat(0), L::splat(0));
     for k in 0..longest {
-        let product = nearest::<L>(&times_conjugates::<L>(&u, &members([k; 4])));
+        let q = transpose::<L>([load(0, k), load(1, k), load(2, k), load(3, k)]);
+        let product = nearest::<L>(&times_conjugates::<L>(&u, &q));
         let k = L::splat_float(k as f32);
         let counts = L::greater(lengths, k);
         let better = L::and(counts, L::greater(product, best));
@@ -88,13 +88,16 @@ fn best_products<L: Registers>(set: &QuaternionSet, chunks: &[[f32; 4]], radii: 
     let (mut numbers, mut units, mut tied) = ([0.0; 4], [0.0; 4], [0; 4]);
     L::store_floats(&mut numbers, chosen);
     L::store_sums(&mut tied, ties);
-    let numbers = numbers.map(|k| k as usize);
-    L::store_floats(&mut units, nearest_units::<L>(&times_conjugates::<L>(&u, &members(numbers))));
+    let [a, b, c, d] = numbers.map(|k| k as usize);
+    let q = transpose::<L>([load(0, a), load(1, b), load(2, c), load(3, d)]);
+    L::store_floats(&mut units, nearest_units::<L>(&times_conjugates::<L>(&u, &q)));
     let mut codes = [0; 4];
     for lane in 0..4 {
         codes[lane] = match (is_searched(lane), tied[lane]) {
             (false, _) => 0,
-            (true, 0) => units[lane] as u16 * set.members.len() as u16 + member(lane, numbers[lane]) as u16,
+            (true, 0) => {
+                units[lane] as u16 * set.members.len() as u16 + member(lane, numbers[lane] as usize) as u16
+            }
             (true, _) => best_product(set, chunk(lane)),
         };
     }
@@ -104,7 +107,8 @@ fn best_products<L: Registers>(set: &QuaternionSet, chunks: &[[f32; 4]], radii: 
 /// Components' magnitudes, the largest of them, and half their sum.
 #[inline(always)]
 fn magnitudes<L: Registers>(y: &[L::V; 4]) -> ([L::V; 4], L::V, L::V) {
-    let [w, x, y, z] = y.map(|c| L::and(c, L::splat_pair(0x7fff_ffff)));
+    let magnitude = |c| L::and(c, L::splat_pair(0x7fff_ffff));
+    let [w, x, y, z] = [magnitude(y[0]), magnitude(y[1]), magnitude(y[2]), magnitude(y[3])];
     let axis = L::max_floats(L::max_floats(w, x), L::max_floats(y, z));
     let sum = L::add_floats(L::add_floats(w, x), L::add_floats(y, z));
     ([w, x, y, z], axis, L::multiply_floats(sum, L::splat_float(0.5)))
@@ -193,11 +197,11 @@ struct Unpack {
 struct Parts {
     units: [u8; MAX_CHUNKS],
     members: [u8; MAX_CHUNKS],
-    radii: [u16; MAX_CHUNKS],
+    radii: [f32; MAX_CHUNKS],
 }
 
 impl Parts {
-    const NONE: Self = Self { units: [0; MAX_CHUNKS], members: [0; MAX_CHUNKS], radii: [0; MAX_CHUNKS] };
+    const NONE: Self = Self { units: [0; MAX_CHUNKS], members: [0; MAX_CHUNKS], radii: [0.0; MAX_CHUNKS] };
 }
 
 impl Unpack {
@@ -236,8 +240,12 @@ impl Unpack {
             *unit = p as u8;
             *member = (u32::from(*code) - p * count) as u8;
         }
-        let radii = &mut parts.radii[..layout.chunks.next_multiple_of(4)];
+        let mut radii = [0; MAX_CHUNKS];
+        let radii = &mut radii[..layout.chunks.next_multiple_of(4)];
         take_fields(&self.bytes[layout.radii_at()..], layout.radius_bits.into(), radii);
+        for (radius, code) in parts.radii.iter_mut().zip(radii) {
+            *radius = f32::from(*code);
+        }
     }
 }
 
@@ -296,7 +304,7 @@ fn decode_parts<L: Registers>(set: &QuaternionSet, parts: &Parts, unit: f32, out
         let first = L::add_floats(L::multiply_floats(f0, q), L::multiply_floats(f1, q1));
         let second = L::add_floats(L::multiply_floats(f2, q2), L::multiply_floats(f3, q3));
         let product = L::add_floats(first, L::multiply_floats(second, turn));
-        L::store_floats(out, L::multiply_floats(product, L::splat_float(f32::from(*radius) * unit)));
+        L::store_floats(out, L::multiply_floats(product, L::splat_float(radius * unit)));
     }
 }
 
@@ -385,7 +393,7 @@ pub(crate) fn score_quaternions<L: Registers>(
                     four.units[r] = parts.units[c];
                     let ints = set.ints[usize::from(parts.members[c])];
                     four.members[r] = u32::from_le_bytes(ints.map(|int| int as u8));
-                    four.radii[r] = parts.radii[c].into();
+                    four.radii[r] = parts.radii[c];
                 }
             }
             for (turned, scores) in turned.iter().zip(scores.chunks_mut(count.max(1))) {

@@ -1,6 +1,10 @@
 //! Triplets, eight fields a register: a gather looks their directions up. On an Intel Sapphire Rapids SCORE of the time
 //! that the text for registers takes for scores, DECODE for decoding.
 
+mod encode;
+
+pub(crate) use encode::encode_triplets;
+
 use super::layout::MAX_FIELDS;
 use super::scalar;
 use super::wide::{COORDINATES, RADII, TOP};
@@ -45,14 +49,7 @@ impl<'a> Fields<'a> {
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     fn get(&self, bytes: &[u8], at: usize) -> Group {
-        let sixteen = match bytes[at..].first_chunk() {
-            Some(sixteen) => load_16(sixteen),
-            None => {
-                let mut filled = [0; 16];
-                filled[..bytes.len() - at].copy_from_slice(&bytes[at..]);
-                load_16(&filled)
-            }
-        };
+        let sixteen = load_from(bytes, at);
         let windows = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(sixteen), self.bytes);
         let fields = _mm256_srlv_epi32(windows, self.shifts);
         let (directions, radii) = (self.layout.directions, self.layout.radii);
@@ -102,6 +99,35 @@ fn load_16(bytes: &[u8; 16]) -> __m128i {
     // SAFETY: the array holds the 16 bytes that are read.
     unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
 }
+
+/// 16 bytes, zeros behind the last one.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn load_from(bytes: &[u8], at: usize) -> __m128i {
+    if let Some(sixteen) = bytes[at..].first_chunk() {
+        return load_16(sixteen);
+    }
+    let missing = at + 16 - bytes.len();
+    match (bytes.last_chunk(), DOWN[missing.min(16)..].first_chunk()) {
+        (Some(last), Some(down)) => _mm_shuffle_epi8(load_16(last), load_16(down)),
+        _ => {
+            let mut filled = [0; 16];
+            filled[..bytes.len() - at].copy_from_slice(&bytes[at..]);
+            load_16(&filled)
+        }
+    }
+}
+
+/// From byte n on, what moves bytes n places down.
+static DOWN: [u8; 32] = {
+    let mut down = [0xff; 32];
+    let mut i = 0;
+    while i < 16 {
+        down[i] = i as u8;
+        i += 1;
+    }
+    down
+};
 
 /// See `TripletLayout::row_scale`.
 #[inline]

@@ -12,7 +12,7 @@ use crate::{IntQuery, Search, TripletLayout};
 pub(crate) const SMALLEST: f32 = 7.888_609e-31;
 
 /// Triplets that are encoded together, a lane each; their number does not affect the bytes.
-const TOGETHER: usize = 8;
+const TOGETHER: usize = 16;
 
 /// N triplets, component by component.
 type Triplets<const N: usize> = [[f32; N]; 3];

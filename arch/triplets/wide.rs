@@ -2,7 +2,7 @@
 
 mod encode;
 
-pub(crate) use encode::encode_triplets;
+pub(crate) use encode::{Encoder, encode_triplets};
 
 use super::layout::MAX_FIELDS;
 use super::scalar;
