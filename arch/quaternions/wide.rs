@@ -227,8 +227,8 @@ impl Unpack {
                     *place = DIGITS[usize::from(*byte)];
                 }
             }
-            for (code, [low, high]) in codes.iter_mut().zip(digits) {
-                *code |= (u16::from(low) + 3 * u16::from(high)) << raw_bits;
+            for (code, [low, high]) in codes.iter_mut().zip(&digits) {
+                *code |= (u16::from(*low) + 3 * u16::from(*high)) << raw_bits;
             }
         } else {
             let last = (layout.codes() - 1) as u16;
@@ -278,10 +278,13 @@ static DIGITS: [[u8; 8]; 256] = {
     table
 };
 
+/// 24 units and room for what a mask may leave of a unit's number.
+const UNITS_ROOM: usize = 32;
+
 /// What multiplies (w, x, y, z), (x, w, w, w), (y, z, x, y) and (z, y, z, x) of a member q to the four sums of unit·q:
 /// the first two and the last two are added, then both, the latter with its first lane's sign turned.
-static FACTORS: [[[f32; 4]; 4]; 24] = {
-    let mut factors = [[[0.0; 4]; 4]; 24];
+static FACTORS: [[[f32; 4]; 4]; UNITS_ROOM] = {
+    let mut factors = [[[0.0; 4]; 4]; UNITS_ROOM];
     let mut p = 0;
     while p < 24 {
         let [a, b, c, d] = UNITS[p];
@@ -299,7 +302,7 @@ fn decode_parts<L: Registers>(set: &QuaternionSet, parts: &Parts, unit: f32, out
     let parts = parts.units.iter().zip(&parts.members).zip(&parts.radii);
     for (((p, s), radius), out) in parts.zip(out.as_chunks_mut::<4>().0) {
         let q = L::load_floats(&set.members[usize::from(*s)]);
-        let [f0, f1, f2, f3] = FACTORS[usize::from(*p) % 24].each_ref().map(|f| L::load_floats(f));
+        let [f0, f1, f2, f3] = FACTORS[usize::from(*p) % UNITS_ROOM].each_ref().map(|f| L::load_floats(f));
         let [q1, q2, q3] = orders.map(|order| L::lookup(q, order));
         let first = L::add_floats(L::multiply_floats(f0, q), L::multiply_floats(f1, q1));
         let second = L::add_floats(L::multiply_floats(f2, q2), L::multiply_floats(f3, q3));
@@ -341,7 +344,7 @@ pub(crate) fn accumulate_quaternions<L: Registers>(
 
 /// A query's chunks, each turned back by every unit: four bytes.
 struct Turned {
-    chunks: [[u32; 24]; MAX_CHUNKS],
+    chunks: [[u32; UNITS_ROOM]; MAX_CHUNKS],
     units: [f32; MAX_CHUNKS],
 }
 
@@ -351,7 +354,7 @@ impl Turned {
         let places = self.chunks.iter_mut().zip(&mut self.units);
         for (q, (chunk, unit)) in query.as_chunks::<4>().0.iter().zip(places) {
             let turned = ChunkQuery::new(q);
-            for (p, word) in chunk.iter_mut().enumerate() {
+            for (p, word) in chunk[..UNITS.len()].iter_mut().enumerate() {
                 let component = |c: usize| turned.ints[usize::from(TURNS[c][p])] as u8;
                 *word = u32::from_le_bytes([component(0), component(1), component(2), component(3)]);
             }
@@ -381,7 +384,8 @@ pub(crate) fn score_quaternions<L: Registers>(
     let mut fours = [FourParts { units: [0; 4], members: [0; 4], radii: [0.0; 4] }; MAX_CHUNKS];
     let fours = &mut fours[..layout.chunks];
     // Two queries share what is taken from the rows.
-    let mut turned = [const { Turned { chunks: [[0; 24]; MAX_CHUNKS], units: [0.0; MAX_CHUNKS] } }; 2];
+    let mut turned =
+        [const { Turned { chunks: [[0; UNITS_ROOM]; MAX_CHUNKS], units: [0.0; MAX_CHUNKS] } }; 2];
     for (queries, scores) in queries.chunks(2).zip(scores.chunks_mut((2 * count).max(1))) {
         turned.iter_mut().zip(queries).for_each(|(turned, query)| turned.fill(query));
         for (block, rows) in bytes.chunks(4 * layout.row_bytes()).enumerate() {
@@ -399,7 +403,7 @@ pub(crate) fn score_quaternions<L: Registers>(
             for (turned, scores) in turned.iter().zip(scores.chunks_mut(count.max(1))) {
                 let mut sums = L::splat(0);
                 for (four, (chunk, unit)) in fours.iter().zip(turned.chunks.iter().zip(&turned.units)) {
-                    let query = L::load_four(four.units.map(|p| chunk[usize::from(p) % 24]));
+                    let query = L::load_four(four.units.map(|p| chunk[usize::from(p) % UNITS_ROOM]));
                     let dots = L::to_floats(L::dot_quads(query, L::load_four(four.members)));
                     // Exact, like the integers' product: both are below 2²⁴.
                     let steps = L::multiply_floats(dots, L::load_floats(&four.radii));

@@ -11,11 +11,8 @@ use crate::{IntQuery, Search, TripletLayout};
 /// Triplets whose |x|+|y|+|z| is below this (2⁻¹⁰⁰) count as zero: (ξ, η) is about (0, 0).
 pub(crate) const SMALLEST: f32 = 7.888_609e-31;
 
-/// Triplets that are encoded together, a lane each; their number does not affect the bytes.
-const TOGETHER: usize = 16;
-
-/// N triplets, component by component.
-type Triplets<const N: usize> = [[f32; N]; 3];
+/// Triplets that are encoded together, component by component; their number does not affect the bytes.
+type Triplets = [[f32; LANES]; 3];
 
 /// Writes the fields of x·scale. All bytes of the stream are written.
 #[inline(always)]
@@ -26,10 +23,9 @@ pub(crate) fn encode_triplets(
     scale: f32,
     stream: &mut [u8],
 ) {
-    const N: usize = TOGETHER;
     let mut fields = [0; MAX_FIELDS];
-    for (x, fields) in x.chunks(3 * N).zip(fields.as_chunks_mut::<N>().0) {
-        let mut t = [[0.0; N]; 3];
+    for (x, fields) in x.chunks(3 * LANES).zip(fields.as_chunks_mut::<LANES>().0) {
+        let mut t = [[0.0; LANES]; 3];
         for (i, x) in x.iter().enumerate() {
             t[i % 3][i / 3] = x * scale;
         }
@@ -82,22 +78,17 @@ fn pack_fields(bits: usize, fields: &[u32], stream: &mut [u8]) {
     }
 }
 
-/// The fields of N triplets.
+/// The fields of triplets.
 #[inline(always)]
-fn encode_fields<const N: usize>(
-    layout: &TripletLayout,
-    search: Search,
-    t: &Triplets<N>,
-    fields: &mut [u32; N],
-) {
+fn encode_fields(layout: &TripletLayout, search: Search, t: &Triplets, fields: &mut [u32; LANES]) {
     let (xi, eta) = octahedral_map(t);
     let centroids = layout.coordinates;
     let last = centroids.len() as u32 - 1;
     let (codes, best) = match search {
         Search::Nearest => {
             let (i, j) = (count_thresholds(centroids, &xi), count_thresholds(centroids, &eta));
-            let (mut codes, mut radii) = ([0; N], [0.0; N]);
-            for lane in 0..N {
+            let (mut codes, mut radii) = ([0; LANES], [0.0; LANES]);
+            for lane in 0..LANES {
                 codes[lane] = i[lane] | j[lane] << layout.direction_bits;
                 let [x, y, z] = [t[0][lane], t[1][lane], t[2][lane]];
                 radii[lane] = crate::vectors::scalar::sqrt((x * x + y * y) + z * z);
@@ -119,42 +110,42 @@ fn encode_fields<const N: usize>(
             best_direction(layout, t, &around(&i), &around(&j))
         }
         Search::All => {
-            let (mut codes, mut best) = ([0; N], [f32::NEG_INFINITY; N]);
+            let (mut codes, mut best) = ([0; LANES], [f32::NEG_INFINITY; LANES]);
             for (j, i) in (0..=last).flat_map(|j| (0..=last).map(move |i| (j, i))) {
-                let (column, row) = (Side::new(layout, &[i; N]), Side::new(layout, &[j; N]));
+                let (column, row) = (Side::new(layout, &[i; LANES]), Side::new(layout, &[j; LANES]));
                 try_direction(layout, t, &column, &row, &mut codes, &mut best);
             }
             (codes, best)
         }
     };
     let radii = count_thresholds(layout.radii, &best);
-    for lane in 0..N {
+    for lane in 0..LANES {
         fields[lane] = codes[lane] | radii[lane] << (2 * layout.direction_bits);
     }
 }
 
 #[inline(always)]
-fn each<const N: usize>(codes: &[u32; N], f: impl Fn(u32) -> u32) -> [u32; N] {
-    let mut out = [0; N];
-    for lane in 0..N {
+fn each(codes: &[u32; LANES], f: impl Fn(u32) -> u32) -> [u32; LANES] {
+    let mut out = [0; LANES];
+    for lane in 0..LANES {
         out[lane] = f(codes[lane]);
     }
     out
 }
 
 /// Codes of ξ or η, their centroids and ranks among the positive centroids.
-struct Side<const N: usize> {
-    codes: [u32; N],
-    centroids: [f32; N],
-    ranks: [u32; N],
+struct Side {
+    codes: [u32; LANES],
+    centroids: [f32; LANES],
+    ranks: [u32; LANES],
 }
 
-impl<const N: usize> Side<N> {
+impl Side {
     #[inline(always)]
-    fn new(layout: &TripletLayout, codes: &[u32; N]) -> Self {
+    fn new(layout: &TripletLayout, codes: &[u32; LANES]) -> Self {
         let half = layout.coordinates.len() as u32 / 2;
-        let mut centroids = [0.0; N];
-        for lane in 0..N {
+        let mut centroids = [0.0; LANES];
+        for lane in 0..LANES {
             centroids[lane] = layout.coordinates[codes[lane] as usize & (layout.coordinates.len() - 1)];
         }
         let rank = |code: u32| if code < half { half - 1 - code } else { code - half };
@@ -165,13 +156,13 @@ impl<const N: usize> Side<N> {
 /// The directions among columns (codes of ξ) and rows (of η), both ascending, that have the largest projections, the
 /// lowest codes among equals, and these projections.
 #[inline(always)]
-fn best_direction<const N: usize, const M: usize>(
+fn best_direction<const M: usize>(
     layout: &TripletLayout,
-    t: &Triplets<N>,
-    columns: &[[u32; N]; M],
-    rows: &[[u32; N]; M],
-) -> ([u32; N], [f32; N]) {
-    let (mut codes, mut best) = ([0; N], [f32::NEG_INFINITY; N]);
+    t: &Triplets,
+    columns: &[[u32; LANES]; M],
+    rows: &[[u32; LANES]; M],
+) -> ([u32; LANES], [f32; LANES]) {
+    let (mut codes, mut best) = ([0; LANES], [f32::NEG_INFINITY; LANES]);
     let columns = columns.each_ref().map(|codes| Side::new(layout, codes));
     for row in rows {
         let row = Side::new(layout, row);
@@ -184,21 +175,21 @@ fn best_direction<const N: usize, const M: usize>(
 
 /// Takes the directions of these codes where their projections are larger than the best so far.
 #[inline(always)]
-fn try_direction<const N: usize>(
+fn try_direction(
     layout: &TripletLayout,
-    t: &Triplets<N>,
-    column: &Side<N>,
-    row: &Side<N>,
-    codes: &mut [u32; N],
-    best: &mut [f32; N],
+    t: &Triplets,
+    column: &Side,
+    row: &Side,
+    codes: &mut [u32; LANES],
+    best: &mut [f32; LANES],
 ) {
     let half = layout.coordinates.len() / 2;
-    let mut lengths = [0.0; N];
-    for lane in 0..N {
+    let mut lengths = [0.0; LANES];
+    for lane in 0..LANES {
         let index = row.ranks[lane] as usize * half + column.ranks[lane] as usize;
         lengths[lane] = layout.lengths[index & (layout.lengths.len() - 1)];
     }
-    for lane in 0..N {
+    for lane in 0..LANES {
         let n = unit_vector(column.centroids[lane], row.centroids[lane], lengths[lane]);
         let projection = (t[0][lane] * n[0] + t[1][lane] * n[1]) + t[2][lane] * n[2];
         let is_better = projection > best[lane];
@@ -218,11 +209,11 @@ fn unit_vector(xi: f32, eta: f32, length: f32) -> [f32; 3] {
     [x * length, y * length, z * length]
 }
 
-/// (ξ, η) of N triplets.
+/// (ξ, η) of triplets.
 #[inline(always)]
-fn octahedral_map<const N: usize>(t: &Triplets<N>) -> ([f32; N], [f32; N]) {
-    let (mut xi, mut eta) = ([0.0; N], [0.0; N]);
-    for lane in 0..N {
+fn octahedral_map(t: &Triplets) -> ([f32; LANES], [f32; LANES]) {
+    let (mut xi, mut eta) = ([0.0; LANES], [0.0; LANES]);
+    for lane in 0..LANES {
         let [x, y, z] = [t[0][lane], t[1][lane], t[2][lane]];
         let sum = (x.abs() + y.abs()) + z.abs();
         let inverse = 1.0 / if sum >= SMALLEST { sum } else { 1.0 };
@@ -238,11 +229,11 @@ fn octahedral_map<const N: usize>(t: &Triplets<N>) -> ([f32; N], [f32; N]) {
 
 /// For each value, how many midpoints of neighbouring centroids are at most as large.
 #[inline(always)]
-fn count_thresholds<const N: usize>(centroids: &[f32], values: &[f32; N]) -> [u32; N] {
-    let mut counts = [0; N];
+fn count_thresholds(centroids: &[f32], values: &[f32; LANES]) -> [u32; LANES] {
+    let mut counts = [0; LANES];
     for pair in centroids.windows(2) {
         let threshold = (pair[0] + pair[1]) * 0.5;
-        for lane in 0..N {
+        for lane in 0..LANES {
             counts[lane] += u32::from(values[lane] >= threshold);
         }
     }
@@ -251,10 +242,10 @@ fn count_thresholds<const N: usize>(centroids: &[f32], values: &[f32; N]) -> [u3
 
 /// For each value, how many centroids are at most as large.
 #[inline(always)]
-fn count_centroids<const N: usize>(centroids: &[f32], values: &[f32; N]) -> [u32; N] {
-    let mut counts = [0; N];
+fn count_centroids(centroids: &[f32], values: &[f32; LANES]) -> [u32; LANES] {
+    let mut counts = [0; LANES];
     for centroid in centroids {
-        for lane in 0..N {
+        for lane in 0..LANES {
             counts[lane] += u32::from(values[lane] >= *centroid);
         }
     }

@@ -1,8 +1,8 @@
-//! TripletLayout directions: four triplets a register, their directions looked up one by one.
+//! Triplets, four a register, their directions looked up one by one.
 
-mod encode;
+pub(crate) mod encode;
 
-pub(crate) use encode::{Encoder, encode_triplets};
+pub(crate) use encode::encode_triplets;
 
 use super::layout::MAX_FIELDS;
 use super::scalar;

@@ -4,7 +4,7 @@ use crate::registers::Registers;
 use crate::registers::avx2::{Avx2, load_first};
 use crate::triplets::layout::MAX_FIELDS;
 use crate::triplets::scalar;
-use crate::triplets::wide::Encoder;
+use crate::triplets::wide::encode::Encoder;
 use crate::{Search, TripletLayout};
 use core::arch::x86_64::*;
 
@@ -46,7 +46,7 @@ struct Eight<'a> {
     table: __m256,
 }
 
-/// Codes of ξ or η, less half their number, and what follows from them: see `wide::Side`.
+/// Codes of ξ or η, less half their number, and what follows from them: see `wide::encode::Side`.
 #[derive(Clone, Copy)]
 struct Side {
     code: __m256i,
@@ -123,7 +123,7 @@ impl<'a> Eight<'a> {
         Side { code, rank, magnitude, one_less, t: turn(t, _mm256_castsi256_ps(negative)) }
     }
 
-    /// See `wide::Encoder::best_direction`.
+    /// See `wide::encode::Encoder::best_direction`.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     fn best_direction<const N: usize>(
