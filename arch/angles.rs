@@ -27,7 +27,7 @@ impl Backend {
         check_tree(tree);
         assert_eq!((row.len(), out.len()), (tree.row_bytes(), tree.dim));
         dispatch!(
-            self, avx2: wide, avx512: scalar, registers: wide;
+            self, avx2: wide, avx512: wide, registers: wide;
             decode_angles(tree: &AngleTree, row: &[u8], out: &mut [f32])
         )
     }
@@ -64,7 +64,7 @@ fn check_tree(tree: &AngleTree) {
     for (level, angles) in tree.levels.iter().enumerate() {
         assert!((1..=8).contains(&angles.bits));
         let codes = 1 << angles.bits;
-        assert_eq!((angles.cos.len(), angles.sin.len()), (codes, codes));
+        assert_eq!(angles.directions.len(), codes);
         assert_eq!(angles.tangents.len(), if level == 0 { (codes / 4).max(1) } else { codes } - 1);
     }
 }

@@ -41,7 +41,7 @@ pub use detect::Backend;
 pub use quaternions::layout as quaternion;
 pub use signs::layout::{SignQuery, SignRows};
 pub use trellis::layout::{Fit, TrellisCodebook};
-pub use triplets::layout::{Octahedral, Search};
+pub use triplets::layout::{Search, TripletLayout};
 pub use vectors::hadamard;
 pub use vectors::layout::Float;
 

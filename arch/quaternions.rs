@@ -25,7 +25,7 @@ impl Backend {
     /// radius as `steps` says; code p·S + s = the product of the largest inner product with the chunk, the lowest on
     /// ties, and 0 where the radius is 0. A chunk whose norm is set to 0 is left out. Norms are finite and not negative;
     /// a chunk of a positive norm has that norm.
-    pub fn quaternion_encode(
+    pub fn encode_quaternions(
         self,
         set: &QuaternionSet,
         x: &[f32],
@@ -39,7 +39,7 @@ impl Backend {
         assert_eq!((codes.len(), radii.len()), (norms.len(), norms.len()));
         dispatch!(
             self, avx2: wide, avx512: avx512, registers: wide;
-            quaternion_encode(set: &QuaternionSet, x: &[f32], norms: &[f32], steps: RadiusSteps, codes: &mut [u16], radii: &mut [u8])
+            encode_quaternions(set: &QuaternionSet, x: &[f32], norms: &[f32], steps: RadiusSteps, codes: &mut [u16], radii: &mut [u8])
         )
     }
 

@@ -15,6 +15,34 @@ pub(crate) mod simd128;
 use crate::Float;
 use crate::vectors::scalar;
 
+/// Four floats of a register in another order: what to look its bytes up with.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
+pub(crate) const fn order(of: [u8; 4]) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    let mut i = 0;
+    while i < 16 {
+        bytes[i] = 4 * of[i / 4] + (i % 4) as u8;
+        i += 1;
+    }
+    bytes
+}
+
+/// acc += weight·x, element by element. With registers as wide as those that `x` was stored from: a load that is wider
+/// than the stores before it waits for them.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
+#[inline(always)]
+pub(crate) fn add_row<L: Registers>(weight: f32, x: &[f32], acc: &mut [f32]) {
+    let ((fours, x), (fours_of_acc, acc)) = (x.as_chunks::<4>(), acc.as_chunks_mut::<4>());
+    let weights = L::splat_float(weight);
+    for (x, acc) in fours.iter().zip(fours_of_acc) {
+        let product = L::multiply_floats(weights, L::load_floats(x));
+        L::store_floats(acc, L::add_floats(L::load_floats(acc), product));
+    }
+    for (x, acc) in x.iter().zip(acc) {
+        *acc += weight * x;
+    }
+}
+
 /// What an instruction set must offer. Words are of 16 bits; all is little-endian.
 #[cfg_attr(target_arch = "x86_64", allow(dead_code, reason = "not all of it is used there"))]
 pub(crate) trait Registers {
@@ -29,6 +57,8 @@ pub(crate) trait Registers {
     unsafe fn load_pointer(bytes: *const u8) -> Self::V;
     fn load_words(words: &[i16; 8]) -> Self::V;
     fn load_floats(floats: &[f32; 4]) -> Self::V;
+    /// Two pairs of floats, from two places.
+    fn load_pairs(low: &[f32; 2], high: &[f32; 2]) -> Self::V;
     fn store_floats(floats: &mut [f32; 4], x: Self::V);
     fn store(bytes: &mut [u8; 16], x: Self::V);
     fn store_words(words: &mut [i16; 8], x: Self::V);

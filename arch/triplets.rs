@@ -5,103 +5,101 @@ pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
 pub(crate) mod layout;
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
-pub(crate) mod look_up;
 pub(crate) mod scalar;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
 #[cfg_attr(target_arch = "x86_64", allow(dead_code, unused_imports, reason = "not all of it runs there"))]
 pub(crate) mod wide;
 
 use crate::detect::Isa;
-use crate::{Backend, Float, IntQuery, MAX_DIM, Octahedral, Search};
+use crate::{Backend, Float, IntQuery, MAX_DIM, Search, TripletLayout};
 
 impl Backend {
     /// Writes the stream of x·scale: for every triplet the direction that `search` finds, and a radius.
-    pub fn octahedral_encode(
+    pub fn encode_triplets(
         self,
-        layout: &Octahedral,
+        layout: &TripletLayout,
         search: Search,
         x: &[f32],
         scale: f32,
         stream: &mut [u8],
     ) {
-        check_octahedral(layout);
+        check_layout(layout);
         assert_eq!((x.len(), stream.len()), (layout.dim, layout.stream_bytes()));
         dispatch!(
             self, avx2: avx2, avx512: avx512, registers: wide;
-            octahedral_encode(layout: &Octahedral, search: Search, x: &[f32], scale: f32, stream: &mut [u8])
+            encode_triplets(layout: &TripletLayout, search: Search, x: &[f32], scale: f32, stream: &mut [u8])
         )
     }
 
     /// out = scale · the vector of a stream. Any bytes are allowed.
-    pub fn octahedral_decode(self, layout: &Octahedral, stream: &[u8], scale: f32, out: &mut [f32]) {
-        check_octahedral(layout);
+    pub fn decode_triplets(self, layout: &TripletLayout, stream: &[u8], scale: f32, out: &mut [f32]) {
+        check_layout(layout);
         assert_eq!((out.len(), stream.len()), (layout.dim, layout.stream_bytes()));
         dispatch!(
-            self, avx2: wide, avx512: avx512, registers: wide;
-            octahedral_decode(layout: &Octahedral, stream: &[u8], scale: f32, out: &mut [f32])
+            self, avx2: avx2, avx512: avx512, registers: wide;
+            decode_triplets(layout: &TripletLayout, stream: &[u8], scale: f32, out: &mut [f32])
         )
     }
 
     /// score\[query]\[row] for rows `stride` bytes apart, directions of up to 5 bits and queries of at most ±127.
-    pub fn score_octahedral(
+    pub fn score_triplets(
         self,
-        layout: &Octahedral,
+        layout: &TripletLayout,
         stride: usize,
         bytes: &[u8],
         queries: &[IntQuery],
         scores: &mut [f32],
     ) {
-        check_octahedral_rows(layout, stride, bytes);
+        check_rows(layout, stride, bytes);
         assert!(!layout.directions.is_empty());
         assert!(queries.iter().all(|query| query.values.len() == layout.dim));
         assert_eq!(scores.len(), queries.len() * (bytes.len() / stride));
         dispatch!(
             self, avx2: avx2, avx512: avx512, registers: dots;
-            score_octahedral(layout: &Octahedral, stride: usize, bytes: &[u8], queries: &[IntQuery], scores: &mut [f32])
+            score_triplets(layout: &TripletLayout, stride: usize, bytes: &[u8], queries: &[IntQuery], scores: &mut [f32])
         )
     }
 
     /// The same for queries in `f32` and directions of any number of bits.
-    pub fn score_octahedral_floats(
+    pub fn score_triplets_floats(
         self,
-        layout: &Octahedral,
+        layout: &TripletLayout,
         stride: usize,
         bytes: &[u8],
         queries: &[&[f32]],
         scores: &mut [f32],
     ) {
-        check_octahedral_rows(layout, stride, bytes);
+        check_rows(layout, stride, bytes);
         assert!(queries.iter().all(|query| query.len() == layout.dim));
         assert_eq!(scores.len(), queries.len() * (bytes.len() / stride));
         dispatch!(
             self, avx2: scalar, avx512: scalar, registers: scalar;
-            score_octahedral_floats(layout: &Octahedral, stride: usize, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32])
+            score_triplets_floats(layout: &TripletLayout, stride: usize, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32])
         )
     }
 
     /// acc\[query] += Σ weight·row, rows ascending; weights are \[query]\[row].
-    pub fn accumulate_octahedral(
+    pub fn accumulate_triplets(
         self,
-        layout: &Octahedral,
+        layout: &TripletLayout,
         stride: usize,
         bytes: &[u8],
         weights: &[f32],
         acc: &mut [f32],
     ) {
-        check_octahedral_rows(layout, stride, bytes);
+        check_rows(layout, stride, bytes);
         assert_eq!(acc.len() % layout.dim, 0);
         assert_eq!(weights.len(), acc.len() / layout.dim * (bytes.len() / stride));
         if !bytes.is_empty() {
             dispatch!(
-                self, avx2: wide, avx512: avx512, registers: wide;
-                accumulate_octahedral(layout: &Octahedral, stride: usize, bytes: &[u8], weights: &[f32], acc: &mut [f32])
+                self, avx2: avx2, avx512: avx512, registers: wide;
+                accumulate_triplets(layout: &TripletLayout, stride: usize, bytes: &[u8], weights: &[f32], acc: &mut [f32])
             )
         }
     }
 }
 
-fn check_octahedral(layout: &Octahedral) {
+fn check_layout(layout: &TripletLayout) {
     let (directions, radii, rest) = (layout.direction_bits, layout.radius_bits, layout.rest_bits);
     assert!((1..=MAX_DIM).contains(&layout.dim));
     assert!((1..=7).contains(&directions) && radii <= 6 && rest <= 7);
@@ -117,8 +115,8 @@ fn check_octahedral(layout: &Octahedral) {
     assert_ne!(layout.scale, Float::Bf16);
 }
 
-fn check_octahedral_rows(layout: &Octahedral, stride: usize, bytes: &[u8]) {
-    check_octahedral(layout);
+fn check_rows(layout: &TripletLayout, stride: usize, bytes: &[u8]) {
+    check_layout(layout);
     // Kernels multiply strides by numbers of rows in 32 bits.
     let row_bytes = layout.header_bytes() + layout.stream_bytes();
     assert!((row_bytes..=1 << 16).contains(&stride));

@@ -96,11 +96,11 @@ fn comparisons_find_the_angles() {
         let circle = |k: usize| (k as f64 + 0.5) * 2.0 * PI / codes as f64;
         let first: Vec<f32> =
             (1..codes / 4).map(|k| (k as f64 * 2.0 * PI / codes as f64).tan() as f32).collect();
-        let cos: Vec<f32> = (0..codes).map(|k| circle(k).cos() as f32).collect();
-        let sin: Vec<f32> = (0..codes).map(|k| circle(k).sin() as f32).collect();
+        let directions: Vec<[f32; 2]> =
+            (0..codes).map(|k| [circle(k).cos() as f32, circle(k).sin() as f32]).collect();
         let levels = [
-            Angles { bits, cos: &cos, sin: &sin, tangents: &first },
-            Angles { bits: 2, cos: &[0.9; 4], sin: &[0.3; 4], tangents: &tangents },
+            Angles { bits, directions: &directions, tangents: &first },
+            Angles { bits: 2, directions: &[[0.9, 0.3]; 4], tangents: &tangents },
         ];
         let tree = AngleTree { dim: 64, levels: &levels };
         for _ in 0..500 {

@@ -106,8 +106,7 @@ fn arch_knows_shapes() {
         &["affine", "angles", "blocks", "codes", "quaternions", "signs", "trellis", "triplets", "vectors"];
     const TEXTS: &[&str] = &["layout", "scalar", "portable", "wide", "avx2", "avx512"];
     // What several texts of one shape share, or a shape has besides.
-    const BESIDES: &[&str] =
-        &["trellis/search", "triplets/look_up", "vectors/hadamard", "vectors/sqrt", "vectors/baseline"];
+    const BESIDES: &[&str] = &["trellis/search", "vectors/hadamard", "vectors/sqrt", "vectors/baseline"];
     for (name, text) in files("arch", &["rs"]) {
         let place = name.strip_prefix("arch/").unwrap().strip_suffix(".rs").unwrap();
         let (room, rest) = place.split_once('/').unwrap_or((place, ""));

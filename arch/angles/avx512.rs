@@ -1,22 +1,17 @@
 //! Trees of polar coordinates, sixteen rows at a time: a lane is a row, and each node of the tree is one register.
 
 use super::scalar;
-use crate::codes::avx512::unpack;
-use crate::codes::avx512::unpack::scales_at;
+use crate::codes::avx512::unpack::{CHUNK, Chunk, Unpack, scales_at};
 use crate::registers::avx512::{
-    load_bytes, load_codes, load_ps, load_tail, store_codes, store_first, store_ps, transpose,
-    transpose_bytes,
+    load, load_codes, load_ps, load_tail, store_codes, store_first, store_ps, transpose, transpose_bytes,
 };
 use crate::rows::{Block, ROWS};
 use crate::{AngleTree, Angles, MAX_DIM};
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
 
-/// Codes whose transposition is one step.
-const CHUNK: usize = 64;
-
-/// Codes of the widest row.
-const MAX_CODES: usize = MAX_DIM.next_multiple_of(CHUNK);
+/// Codes of the widest row, and as many as the last chunk of a stream has too many.
+const MAX_CODES: usize = MAX_DIM + CHUNK;
 
 /// Bytes of the longest row: half as many roots as coordinates, and a byte for each code.
 const MAX_ROW: usize = MAX_DIM / 2 * 3;
@@ -31,8 +26,8 @@ pub(crate) fn score_angles(tree: &AngleTree, bytes: &[u8], queries: &[&[f32]], s
     let mut sums = [_mm512_setzero_ps(); MAX_DIM / 2];
     for (first, rows) in bytes.chunks(ROWS * row_bytes).enumerate() {
         let rows = full(rows, row_bytes, &mut padded);
-        let directions = room.look_up(tree, rows);
         let block = Block::of(rows, row_bytes);
+        let directions = room.look_up(tree, &block);
         for (q, query) in queries.iter().enumerate() {
             let scores = &mut scores[q * count..(q + 1) * count];
             let end = count.min(ROWS * (first + 1));
@@ -69,7 +64,8 @@ pub(crate) fn accumulate_angles(tree: &AngleTree, bytes: &[u8], weights: &[f32],
     for (first, rows) in bytes.chunks(ROWS * row_bytes).enumerate() {
         let range = ROWS * first..count.min(ROWS * (first + 1));
         let rows = full(rows, row_bytes, &mut padded);
-        decode_rows(tree, &Block::of(rows, row_bytes), room.look_up(tree, rows), &mut values);
+        let block = Block::of(rows, row_bytes);
+        decode_rows(tree, &block, room.look_up(tree, &block), &mut values);
         for (chunk, values) in values[..tree.dim].as_chunks::<ROWS>().0.iter().enumerate() {
             let mut rows = [_mm512_setzero_si512(); ROWS];
             for (row, values) in rows.iter_mut().zip(values) {
@@ -113,7 +109,6 @@ type Direction = [__m512; 2];
 
 /// What blocks of rows share.
 struct Room {
-    codes: [[u8; MAX_CODES]; ROWS],
     by_node: [[u8; ROWS]; MAX_CODES],
     directions: [MaybeUninit<Direction>; MAX_DIM],
 }
@@ -121,28 +116,21 @@ struct Room {
 impl Room {
     /// Made once a call: it is larger than what a block of rows reads and writes.
     const fn new() -> Self {
-        Self {
-            codes: [[0; MAX_CODES]; ROWS],
-            by_node: [[0; ROWS]; MAX_CODES],
-            directions: [const { MaybeUninit::uninit() }; MAX_DIM],
-        }
+        Self { by_node: [[0; ROWS]; MAX_CODES], directions: [const { MaybeUninit::uninit() }; MAX_DIM] }
     }
 
     /// The directions of all nodes.
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn look_up(&mut self, tree: &AngleTree, rows: &[u8]) -> &[Direction] {
-        for (row, codes) in rows.chunks_exact(tree.row_bytes()).zip(&mut self.codes) {
-            let (mut at, mut done) = (2 * tree.roots(), 0);
-            for (count, packing) in tree.streams() {
-                let bytes = packing.bytes(count);
-                unpack(packing, &row[at..at + bytes], &mut codes[done..done + count]);
-                (at, done) = (at + bytes, done + count);
+    fn look_up(&mut self, tree: &AngleTree, block: &Block) -> &[Direction] {
+        let (mut at, mut done) = (2 * tree.roots(), 0);
+        for (count, packing) in tree.streams() {
+            let unpack = Unpack::new(packing, count, at);
+            for (chunk, by_node) in self.by_node[done..].chunks_exact_mut(CHUNK).enumerate() {
+                if chunk * CHUNK < count {
+                    codes_by_node(&unpack, &unpack.chunk(chunk), block, by_node);
+                }
             }
-        }
-        for (chunk, by_node) in self.by_node.as_chunks_mut::<CHUNK>().0.iter_mut().enumerate() {
-            if chunk * CHUNK < tree.codes() {
-                codes_by_node(&self.codes, chunk, by_node);
-            }
+            (at, done) = (at + packing.bytes(count), done + count);
         }
         let (mut nodes, mut done) = (tree.dim / 2, 0);
         for angles in tree.levels {
@@ -160,25 +148,20 @@ impl Room {
     }
 }
 
-/// Codes 64·`chunk` … of sixteen rows, by code.
+/// The 64 codes of a chunk of sixteen rows, by code.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn codes_by_node(codes: &[[u8; MAX_CODES]; ROWS], chunk: usize, by_node: &mut [[u8; ROWS]; CHUNK]) {
+fn codes_by_node(unpack: &Unpack, chunk: &Chunk, block: &Block, by_node: &mut [[u8; ROWS]]) {
     let mut registers = [_mm512_setzero_si512(); ROWS];
-    for (register, codes) in registers.iter_mut().zip(codes) {
-        *register = load_bytes(&codes[chunk * CHUNK..][..CHUNK]);
+    for (r, register) in registers.iter_mut().enumerate() {
+        *register = unpack.codes(chunk, block, r);
     }
     // 128-bit lane l of register i has code 16·l + i.
     for (i, register) in transpose_bytes(registers).into_iter().enumerate() {
-        let lanes = [
-            _mm512_castsi512_si128(register),
-            _mm512_extracti32x4_epi32::<1>(register),
-            _mm512_extracti32x4_epi32::<2>(register),
-            _mm512_extracti32x4_epi32::<3>(register),
-        ];
-        for (l, lane) in lanes.into_iter().enumerate() {
-            store_codes(&mut by_node[16 * l + i], lane);
-        }
+        store_codes(&mut by_node[i], _mm512_castsi512_si128(register));
+        store_codes(&mut by_node[16 + i], _mm512_extracti32x4_epi32::<1>(register));
+        store_codes(&mut by_node[32 + i], _mm512_extracti32x4_epi32::<2>(register));
+        store_codes(&mut by_node[48 + i], _mm512_extracti32x4_epi32::<3>(register));
     }
 }
 
@@ -193,11 +176,15 @@ impl<'a> Tables<'a> {
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn new(angles: &Angles<'a>) -> Self {
-        let halves = |table: &[f32]| {
-            let (low, high) = table.split_at(table.len().min(16));
-            [load_tail(low), load_tail(&high[..high.len().min(16)])]
+        let flat = angles.directions.as_flattened();
+        let part = |k: usize| load_tail(flat.get(16 * k..).map_or(&[], |part| &part[..part.len().min(16)]));
+        let (low, high) = ([part(0), part(1)], [part(2), part(3)]);
+        let every_other = |first: usize| {
+            let picks = load(&PICKS[first]);
+            let of = |[a, b]: [__m512; 2]| _mm512_permutex2var_ps(a, picks, b);
+            [of(low), of(high)]
         };
-        Self { angles: *angles, cos: halves(angles.cos), sin: halves(angles.sin) }
+        Self { angles: *angles, cos: every_other(0), sin: every_other(1) }
     }
 
     #[inline]
@@ -210,19 +197,33 @@ impl<'a> Tables<'a> {
                 _mm512_permutex2var_ps(self.sin[0], codes, self.sin[1]),
             ],
             _ => {
-                let (cos, sin) = (self.angles.cos, self.angles.sin);
-                let codes = _mm512_min_epu32(codes, _mm512_set1_epi32(cos.len().min(sin.len()) as i32 - 1));
-                // SAFETY: the codes are below the tables' lengths.
+                let directions = self.angles.directions.as_flattened();
+                let codes = _mm512_slli_epi32::<1>(codes);
+                let last = _mm512_set1_epi32(directions.len() as i32 - 2);
+                let cos = _mm512_min_epu32(codes, last);
+                let sin = _mm512_add_epi32(cos, _mm512_set1_epi32(1));
+                // SAFETY: a cosine's place is at most the last one's, and a sine is behind each.
                 unsafe {
                     [
-                        _mm512_i32gather_ps::<4>(codes, cos.as_ptr()),
-                        _mm512_i32gather_ps::<4>(codes, sin.as_ptr()),
+                        _mm512_i32gather_ps::<4>(cos, directions.as_ptr()),
+                        _mm512_i32gather_ps::<4>(sin, directions.as_ptr()),
                     ]
                 }
             }
         }
     }
 }
+
+/// Every other one of 32 floats, from the first one on and from the second.
+static PICKS: [[u32; 16]; 2] = {
+    let mut picks = [[0; 16]; 2];
+    let mut i = 0;
+    while i < 32 {
+        picks[i % 2][i / 2] = i as u32;
+        i += 1;
+    }
+    picks
+};
 
 /// The scores of sixteen rows.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]

@@ -2,15 +2,13 @@
 
 use crate::codes::layout::Packing;
 
-/// A codebook of angles: code k stands for the direction (`cos[k]`, `sin[k]`).
+/// A codebook of angles.
 #[derive(Clone, Copy, Debug)]
 pub struct Angles<'a> {
     /// Bits of a code.
     pub bits: u8,
-    /// 2^bits cosines.
-    pub cos: &'a [f32],
-    /// 2^bits sines.
-    pub sin: &'a [f32],
+    /// The cosine and the sine that each of 2^bits codes stands for.
+    pub directions: &'a [[f32; 2]],
     /// Tangents between neighbouring directions, ascending: on the first level those inside the first quadrant (none
     /// for one and two bits), on the others 2^bits - 1.
     pub tangents: &'a [f32],

@@ -4,64 +4,85 @@ use crate::codes::scalar::unpack;
 use crate::vectors::scalar::{f16_to_f32, sqrt};
 use crate::{AngleTree, Angles, MAX_DIM, Packing};
 
+/// Pairs that are quantized together, a lane each; their number does not affect the codes.
+const LANES: usize = 8;
+
 /// x\[..roots] ← the roots' radii; codes of level 1, then level 2, …
 #[inline(always)]
 pub(crate) fn quantize_angles(tree: &AngleTree, x: &mut [f32], codes: &mut [u8]) {
-    let (mut nodes, mut done) = (tree.dim / 2, 0);
+    let (mut nodes, mut rest) = (tree.dim / 2, codes);
     for (level, angles) in tree.levels.iter().enumerate() {
-        let codes = &mut codes[done..done + nodes];
-        if level == 0 {
-            first_codes(angles, &x[..2 * nodes], codes);
-        } else {
-            further_codes(angles, &x[..2 * nodes], codes);
+        let (codes, above) = rest.split_at_mut(nodes);
+        for (k, codes) in codes.chunks_mut(LANES).enumerate() {
+            let (mut a, mut b) = ([0.0; LANES], [0.0; LANES]);
+            let pairs = &x[2 * LANES * k..][..2 * codes.len()];
+            match pairs.first_chunk::<{ 2 * LANES }>() {
+                Some(pairs) => {
+                    (a, b) =
+                        (core::array::from_fn(|i| pairs[2 * i]), core::array::from_fn(|i| pairs[2 * i + 1]))
+                }
+                None => {
+                    for (i, pair) in pairs.as_chunks::<2>().0.iter().enumerate() {
+                        (a[i], b[i]) = (pair[0], pair[1]);
+                    }
+                }
+            }
+            let found = if level == 0 { first_codes(angles, &a, &b) } else { count_tangents(angles, &a, &b) };
+            let mut radii = [0.0; LANES];
+            for lane in 0..LANES {
+                radii[lane] = sqrt(a[lane] * a[lane] + b[lane] * b[lane]);
+            }
+            for ((code, found), (x, radius)) in
+                codes.iter_mut().zip(found).zip(x[LANES * k..].iter_mut().zip(radii))
+            {
+                (*code, *x) = (found as u8, radius);
+            }
         }
-        for i in 0..nodes {
-            let (a, b) = (x[2 * i], x[2 * i + 1]);
-            x[i] = sqrt(a * a + b * b);
-        }
-        done += nodes;
-        nodes /= 2;
+        (nodes, rest) = (nodes / 2, above);
     }
 }
 
 /// The quadrant, counted from the positive first axis, and within it the tangents t with b ≥ a·t, where (a, b) is the
 /// pair turned into the first quadrant. An axis belongs to the quadrant that it begins; (0, 0) to the first, in its last sector.
 #[inline(always)]
-fn first_codes(angles: &Angles, x: &[f32], codes: &mut [u8]) {
-    for (pair, code) in x.as_chunks::<2>().0.iter().zip(codes) {
-        let [x, y] = *pair;
-        let upper = if x <= 0.0 && y > 0.0 { 1 } else { 0 };
+fn first_codes(angles: &Angles, x: &[f32; LANES], y: &[f32; LANES]) -> [u32; LANES] {
+    let (mut quadrants, mut a, mut b) = ([0; LANES], [0.0; LANES], [0.0; LANES]);
+    for lane in 0..LANES {
+        let (x, y) = (x[lane], y[lane]);
+        let upper = u32::from((x <= 0.0) & (y > 0.0));
         let lower = if x < 0.0 { 2 } else { 3 };
-        let quadrant = if y < 0.0 || (y <= 0.0 && x < 0.0) { lower } else { upper };
+        let quadrant = if (y < 0.0) | ((y <= 0.0) & (x < 0.0)) { lower } else { upper };
         // In the second quadrant (y, -x), in the third (-x, -y), in the fourth (-y, x).
-        let (a, b) = if quadrant % 2 == 0 { (x.abs(), y.abs()) } else { (y.abs(), x.abs()) };
-        let mut within = 0;
-        for tangent in angles.tangents {
-            within += u32::from(b >= a * tangent);
-        }
-        *code = match angles.bits {
-            1 => (quadrant >> 1) as u8,
-            bits => (quadrant << (bits - 2) | within) as u8,
-        };
+        (a[lane], b[lane]) = if quadrant % 2 == 0 { (x.abs(), y.abs()) } else { (y.abs(), x.abs()) };
+        quadrants[lane] = quadrant;
     }
+    let mut codes = count_tangents(angles, &a, &b);
+    for (code, quadrant) in codes.iter_mut().zip(quadrants) {
+        *code |= quadrant << angles.bits >> 2;
+    }
+    codes
 }
 
 /// The tangents t with b ≥ a·t.
 #[inline(always)]
-fn further_codes(angles: &Angles, x: &[f32], codes: &mut [u8]) {
-    for (pair, code) in x.as_chunks::<2>().0.iter().zip(codes) {
-        let [a, b] = *pair;
-        let mut count = 0;
-        for tangent in angles.tangents {
-            count += u32::from(b >= a * tangent);
+fn count_tangents(angles: &Angles, a: &[f32; LANES], b: &[f32; LANES]) -> [u32; LANES] {
+    let mut counts = [0; LANES];
+    for tangent in angles.tangents {
+        for lane in 0..LANES {
+            counts[lane] += u32::from(b[lane] >= a[lane] * tangent);
         }
-        *code = count as u8;
     }
+    counts
 }
 
 /// Codes of all levels.
 #[inline(always)]
-fn unpack_angles(unpack: impl Fn(Packing, &[u8], &mut [u8]), tree: &AngleTree, row: &[u8], codes: &mut [u8]) {
+pub(crate) fn unpack_angles(
+    unpack: impl Fn(Packing, &[u8], &mut [u8]),
+    tree: &AngleTree,
+    row: &[u8],
+    codes: &mut [u8],
+) {
     let (mut at, mut done) = (2 * tree.roots(), 0);
     for (count, packing) in tree.streams() {
         let bytes = packing.bytes(count);
@@ -70,52 +91,25 @@ fn unpack_angles(unpack: impl Fn(Packing, &[u8], &mut [u8]), tree: &AngleTree, r
     }
 }
 
-/// Cosines and sines of all codes.
 #[inline(always)]
-fn look_up_angles(tree: &AngleTree, codes: &[u8], cos: &mut [f32], sin: &mut [f32]) {
-    let (mut nodes, mut done) = (tree.dim / 2, 0);
-    for angles in tree.levels {
-        for i in done..done + nodes {
-            let code = usize::from(codes[i]);
-            (cos[i], sin[i]) = (angles.cos[code], angles.sin[code]);
-        }
-        (nodes, done) = (nodes / 2, done + nodes);
-    }
-}
-
-#[inline(always)]
-fn root(row: &[u8], index: usize) -> f32 {
+pub(crate) fn root(row: &[u8], index: usize) -> f32 {
     f16_to_f32(u16::from_le_bytes([row[2 * index], row[2 * index + 1]]))
 }
 
 /// From the roots down: r → (r·cos, r·sin).
 #[inline(always)]
 pub(crate) fn decode_angles(tree: &AngleTree, row: &[u8], out: &mut [f32]) {
-    decode_angles_with(unpack, tree, row, out);
-}
-
-#[inline(always)]
-pub(crate) fn decode_angles_with(
-    unpack: impl Fn(Packing, &[u8], &mut [u8]),
-    tree: &AngleTree,
-    row: &[u8],
-    out: &mut [f32],
-) {
     let mut codes = [0; MAX_DIM];
-    let (mut cos, mut sin) = ([0.0; MAX_DIM], [0.0; MAX_DIM]);
-    unpack_angles(&unpack, tree, row, &mut codes);
-    look_up_angles(tree, &codes, &mut cos, &mut sin);
-    let mut nodes = tree.roots();
+    unpack_angles(unpack, tree, row, &mut codes);
+    let (mut nodes, mut done) = (tree.roots(), tree.codes());
     for (index, out) in out[..nodes].iter_mut().enumerate() {
         *out = root(row, index);
     }
-    let mut done = tree.codes();
-    while nodes < tree.dim {
+    for angles in tree.levels.iter().rev() {
         done -= nodes;
         for i in (0..nodes).rev() {
-            let radius = out[i];
-            out[2 * i] = radius * cos[done + i];
-            out[2 * i + 1] = radius * sin[done + i];
+            let [cos, sin] = angles.directions[usize::from(codes[done + i])];
+            (out[2 * i], out[2 * i + 1]) = (out[i] * cos, out[i] * sin);
         }
         nodes *= 2;
     }
@@ -125,71 +119,39 @@ pub(crate) fn decode_angles_with(
 /// first product.
 #[inline(always)]
 pub(crate) fn score_angles(tree: &AngleTree, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]) {
-    score_angles_with(unpack, tree, bytes, queries, scores);
-}
-
-#[inline(always)]
-pub(crate) fn score_angles_with(
-    unpack: impl Fn(Packing, &[u8], &mut [u8]),
-    tree: &AngleTree,
-    bytes: &[u8],
-    queries: &[&[f32]],
-    scores: &mut [f32],
-) {
-    let row_bytes = tree.row_bytes();
-    let count = bytes.len() / row_bytes;
-    let mut codes = [0; MAX_DIM];
-    let (mut cos, mut sin) = ([0.0; MAX_DIM], [0.0; MAX_DIM]);
-    for (r, row) in bytes.chunks_exact(row_bytes).enumerate() {
-        unpack_angles(&unpack, tree, row, &mut codes);
-        look_up_angles(tree, &codes, &mut cos, &mut sin);
+    let count = bytes.len() / tree.row_bytes();
+    let (mut codes, mut sums) = ([0; MAX_DIM], [0.0; MAX_DIM]);
+    for (r, row) in bytes.chunks_exact(tree.row_bytes()).enumerate() {
+        unpack_angles(unpack, tree, row, &mut codes);
         for (q, query) in queries.iter().enumerate() {
-            let mut sums = [0.0; MAX_DIM / 2];
-            let mut nodes = tree.dim / 2;
-            combine(query, &cos[..nodes], &sin[..nodes], &mut sums);
-            let mut done = nodes;
-            for _ in 1..tree.levels.len() {
-                nodes /= 2;
-                let below = sums;
-                combine(&below[..2 * nodes], &cos[done..done + nodes], &sin[done..done + nodes], &mut sums);
-                done += nodes;
+            sums[..tree.dim].copy_from_slice(query);
+            let (mut nodes, mut done) = (tree.dim / 2, 0);
+            for angles in tree.levels {
+                for i in 0..nodes {
+                    let [cos, sin] = angles.directions[usize::from(codes[done + i])];
+                    sums[i] = sums[2 * i] * cos + sums[2 * i + 1] * sin;
+                }
+                (nodes, done) = (nodes / 2, done + nodes);
             }
-            let mut score = root(row, 0) * sums[0];
-            for (index, sum) in sums.iter().enumerate().take(tree.roots()).skip(1) {
-                score += root(row, index) * sum;
-            }
-            scores[q * count + r] = score;
+            scores[q * count + r] = weigh_roots(tree, row, &sums);
         }
     }
 }
 
+/// Σ root·sum, ascending from the first product.
 #[inline(always)]
-fn combine(x: &[f32], cos: &[f32], sin: &[f32], out: &mut [f32]) {
-    for (((pair, cos), sin), out) in x.as_chunks::<2>().0.iter().zip(cos).zip(sin).zip(out) {
-        *out = pair[0] * cos + pair[1] * sin;
-    }
+pub(crate) fn weigh_roots(tree: &AngleTree, row: &[u8], sums: &[f32]) -> f32 {
+    (1..tree.roots()).fold(root(row, 0) * sums[0], |score, index| score + root(row, index) * sums[index])
 }
 
 /// acc\[query] += Σ weight·decoded row, rows ascending.
 #[inline(always)]
 pub(crate) fn accumulate_angles(tree: &AngleTree, bytes: &[u8], weights: &[f32], acc: &mut [f32]) {
-    accumulate_angles_with(unpack, tree, bytes, weights, acc);
-}
-
-#[inline(always)]
-pub(crate) fn accumulate_angles_with(
-    unpack: impl Fn(Packing, &[u8], &mut [u8]),
-    tree: &AngleTree,
-    bytes: &[u8],
-    weights: &[f32],
-    acc: &mut [f32],
-) {
-    let row_bytes = tree.row_bytes();
-    let count = bytes.len() / row_bytes;
+    let count = bytes.len() / tree.row_bytes();
     let mut values = [0.0; MAX_DIM];
     let values = &mut values[..tree.dim];
-    for (r, row) in bytes.chunks_exact(row_bytes).enumerate() {
-        decode_angles_with(&unpack, tree, row, values);
+    for (r, row) in bytes.chunks_exact(tree.row_bytes()).enumerate() {
+        decode_angles(tree, row, values);
         for (weights, acc) in weights.chunks_exact(count).zip(acc.chunks_exact_mut(tree.dim)) {
             for (acc, x) in acc.iter_mut().zip(values.iter()) {
                 *acc += weights[r] * x;

@@ -1,28 +1,11 @@
 //! Chunks as products of quaternions: lanes are chunks when encoding and decoding, rows when scoring.
 
-/// An expression for each of an array's four registers. A closure passed to `array::map` is not always inlined into it,
-/// as `map` itself is not compiled for this instruction set.
+/// An expression for each of an array's four registers. A closure is inlined where it is called here, but not always into
+/// `array::map`, which is not compiled for this instruction set.
 macro_rules! each {
     ($each:pat in $array:expr => $value:expr) => {{
-        let [a, b, c, d] = $array;
-        [
-            {
-                let $each = a;
-                $value
-            },
-            {
-                let $each = b;
-                $value
-            },
-            {
-                let $each = c;
-                $value
-            },
-            {
-                let $each = d;
-                $value
-            },
-        ]
+        let ([a, b, c, d], value) = ($array, |$each| $value);
+        [value(a), value(b), value(c), value(d)]
     }};
 }
 
@@ -33,5 +16,5 @@ mod unpack;
 
 pub(crate) use pack::pack_chunks;
 pub(crate) use score::score_quaternions;
-pub(crate) use search::{chunk_norms, quaternion_encode};
+pub(crate) use search::{chunk_norms, encode_quaternions};
 pub(crate) use unpack::{accumulate_quaternions, decode_quaternions};

@@ -18,7 +18,7 @@ pub(crate) fn chunk_norms(x: &[f32], norms: &mut [f32]) {
 
 /// radius = min(limit, ⌊norm·factor + ½⌋); code = the best product's, 0 where the radius is 0.
 #[inline(always)]
-pub(crate) fn quaternion_encode(
+pub(crate) fn encode_quaternions(
     set: &QuaternionSet,
     x: &[f32],
     norms: &[f32],

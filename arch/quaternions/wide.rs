@@ -1,11 +1,9 @@
-//! Chunks as products of quaternions: lanes are four candidates in a search, four rows in a score, the four components
-//! of one chunk in decoding.
+//! Chunks as products of quaternions: lanes are four chunks in a search, four rows in a score, the four components of
+//! one chunk in decoding.
 
-use super::layout::{ChunkLayout, QuaternionSet, RadiusSteps, TURNS, UNITS};
-use super::scalar::{
-    ChunkQuery, MAX_CHUNKS, best_product, nearest_unit, radius_code, radius_unit, times_conjugate,
-};
-use crate::registers::Registers;
+use super::layout::{ChunkLayout, INDEX_CELLS, INDEX_GRID, QuaternionSet, RadiusSteps, TURNS, UNITS};
+use super::scalar::{ChunkQuery, MAX_CHUNKS, best_product, radius_code, radius_unit};
+use crate::registers::{Registers, add_row, order};
 
 /// Four registers, their elements turned to be the elements of one.
 #[inline(always)]
@@ -17,7 +15,7 @@ fn transpose<L: Registers>([a, b, c, d]: [L::V; 4]) -> [L::V; 4] {
 }
 
 #[inline(always)]
-pub(crate) fn quaternion_encode<L: Registers>(
+pub(crate) fn encode_quaternions<L: Registers>(
     set: &QuaternionSet,
     x: &[f32],
     norms: &[f32],
@@ -25,74 +23,150 @@ pub(crate) fn quaternion_encode<L: Registers>(
     codes: &mut [u16],
     radii: &mut [u8],
 ) {
-    let coded = codes.iter_mut().zip(radii);
-    for ((chunk, norm), (code, radius)) in x.as_chunks::<4>().0.iter().zip(norms).zip(coded) {
+    for (radius, norm) in radii.iter_mut().zip(norms) {
         *radius = radius_code(*norm, steps);
-        *code = match (*radius, set.index) {
-            (0, _) => 0,
-            (_, Some(index)) => {
-                let candidates = index.candidates(chunk);
-                best_of::<L>(set, chunk, candidates.len(), |i| candidates[i].into())
-            }
-            (_, None) => best_of::<L>(set, chunk, set.members.len(), |i| i),
-        };
+    }
+    let fours = x.as_chunks::<4>().0.chunks(4).zip(radii.chunks(4));
+    for ((chunks, radii), codes) in fours.zip(codes.chunks_mut(4)) {
+        let found = best_products::<L>(set, chunks, radii);
+        codes.copy_from_slice(&found[..codes.len()]);
     }
 }
 
-/// Ones in the first n of four lanes.
-static FIRST: [[u8; 16]; 5] = {
-    let mut masks = [[0; 16]; 5];
-    let mut at = 0;
-    while at < 5 * 16 {
-        masks[at / 16][at % 16] = if at % 16 < at / 16 * 4 { 0xff } else { 0 };
-        at += 1;
+/// The candidates of a set without an index: all members.
+static ALL: [u8; 255] = {
+    let mut members = [0; 255];
+    let mut s = 0;
+    while s < 255 {
+        members[s] = s as u8;
+        s += 1;
     }
-    masks
+    members
 };
 
-/// The best code among `count` candidates, of which number i is `member(i)`, in ascending order.
+/// The best codes of up to four chunks, a lane each; 0 where the radius is 0.
 #[inline(always)]
-fn best_of<L: Registers>(
-    set: &QuaternionSet,
-    u: &[f32; 4],
-    count: usize,
-    member: impl Fn(usize) -> usize,
-) -> u16 {
-    let turned = u.map(|c| L::splat_float(c));
-    let magnitude = L::splat_pair(0x7fff_ffff);
-    let half = L::splat_float(0.5);
-    let nothing = L::splat_float(-1.0);
-    let (mut best, mut chosen, mut ties) = (nothing, L::splat(0), L::splat(0));
-    for group in 0..count.div_ceil(4) {
-        let left = count - 4 * group;
-        let at = |i: usize| L::load_floats(&set.members[member(4 * group + i.min(left - 1))]);
-        let q = transpose::<L>([at(0), at(1), at(2), at(3)]);
-        let [w, x, y, z] = times_conjugates::<L>(&turned, &q).map(|c| L::and(c, magnitude));
-        let sum = L::add_floats(L::add_floats(w, x), L::add_floats(y, z));
-        let axis = L::max_floats(L::max_floats(w, x), L::max_floats(y, z));
-        let product = L::max_floats(axis, L::multiply_floats(sum, half));
-        let product = L::select(L::load(&FIRST[left.min(4)]), product, nothing);
-        let better = L::greater(product, best);
+fn best_products<L: Registers>(set: &QuaternionSet, chunks: &[[f32; 4]], radii: &[u8]) -> [u16; 4] {
+    let chunk = |lane: usize| chunks.get(lane).unwrap_or(&[0.0; 4]);
+    let is_searched = |lane: usize| radii.get(lane).is_some_and(|radius| *radius > 0);
+    let load = |lane| L::load_floats(chunk(lane));
+    let u = transpose::<L>([load(0), load(1), load(2), load(3)]);
+    let mut lists = [&ALL[..set.members.len()]; 4];
+    if let Some(index) = &set.index {
+        let ((cells, members), mut at) = (index.tables(), [0; 4]);
+        L::store_sums(&mut at, cells_of::<L>(&u));
+        for (list, at) in lists.iter_mut().zip(at) {
+            let cell = cells[at as usize % INDEX_CELLS];
+            *list = &members[(cell >> 8) as usize..][..(cell & 0xff) as usize];
+        }
+    }
+    let mut lengths = [0.0; 4];
+    for lane in 0..4 {
+        if is_searched(lane) {
+            lengths[lane] = lists[lane].len() as f32;
+        }
+    }
+    let longest = lengths.iter().fold(0, |longest, length| longest.max(*length as usize));
+    let lengths = L::load_floats(&lengths);
+    // Lists that have ended go on with their last member, which counts no more.
+    let member = |lane: usize, k: usize| usize::from(lists[lane][k.min(lists[lane].len() - 1)]);
+    let load = |lane: usize, k: usize| L::load_floats(&set.members[member(lane, k)]);
+    let mut best = L::splat_float(-1.0);
+    let (mut chosen, mut ties) = (L::splat(0), L::splat(0));
+    for k in 0..longest {
+        let q = transpose::<L>([load(0, k), load(1, k), load(2, k), load(3, k)]);
+        let product = nearest::<L>(&times_conjugates::<L>(&u, &q));
+        let k = L::splat_float(k as f32);
+        let counts = L::greater(lengths, k);
+        let better = L::and(counts, L::greater(product, best));
+        let equal = L::and(counts, L::equal(product, best));
         // What equals the best so far is forgotten when a better one comes.
-        ties = L::select(better, L::splat(0), L::or(ties, L::equal(product, best)));
-        chosen = L::select(better, L::splat_pair(group as u32), chosen);
-        best = L::max_floats(product, best);
+        ties = L::select(better, L::splat(0), L::or(ties, equal));
+        chosen = L::select(better, k, chosen);
+        best = L::select(better, product, best);
     }
-    let (mut bests, mut groups, mut tied) = ([0.0; 4], [0; 4], [0; 4]);
-    L::store_floats(&mut bests, best);
-    L::store_sums(&mut groups, chosen);
+    let (mut numbers, mut units, mut tied) = ([0.0; 4], [0.0; 4], [0; 4]);
+    L::store_floats(&mut numbers, chosen);
     L::store_sums(&mut tied, ties);
-    let mut lane = 0;
-    for other in 1..4 {
-        lane = if bests[other] > bests[lane] { other } else { lane };
+    let [a, b, c, d] = numbers.map(|k| k as usize);
+    let q = transpose::<L>([load(0, a), load(1, b), load(2, c), load(3, d)]);
+    L::store_floats(&mut units, nearest_units::<L>(&times_conjugates::<L>(&u, &q)));
+    let mut codes = [0; 4];
+    for lane in 0..4 {
+        codes[lane] = match (is_searched(lane), tied[lane]) {
+            (false, _) => 0,
+            (true, 0) => {
+                units[lane] as u16 * set.members.len() as u16 + member(lane, numbers[lane] as usize) as u16
+            }
+            (true, _) => best_product(set, chunk(lane)),
+        };
     }
-    let winners = bests.iter().filter(|best| **best == bests[lane]).count();
-    if winners > 1 || tied[lane] != 0 {
-        return best_product(set, u);
+    codes
+}
+
+/// Components' magnitudes, the largest of them, and half their sum.
+#[inline(always)]
+fn magnitudes<L: Registers>(y: &[L::V; 4]) -> ([L::V; 4], L::V, L::V) {
+    let magnitude = |c| L::and(c, L::splat_pair(0x7fff_ffff));
+    let [w, x, y, z] = [magnitude(y[0]), magnitude(y[1]), magnitude(y[2]), magnitude(y[3])];
+    let axis = L::max_floats(L::max_floats(w, x), L::max_floats(y, z));
+    let sum = L::add_floats(L::add_floats(w, x), L::add_floats(y, z));
+    ([w, x, y, z], axis, L::multiply_floats(sum, L::splat_float(0.5)))
+}
+
+/// The largest inner products with a unit: max(‖y‖∞, ‖y‖₁/2).
+#[inline(always)]
+fn nearest<L: Registers>(y: &[L::V; 4]) -> L::V {
+    let (_, axis, half) = magnitudes::<L>(y);
+    L::max_floats(axis, half)
+}
+
+/// Which units are nearest, as floats: see `scalar::nearest_unit`.
+#[inline(always)]
+fn nearest_units<L: Registers>(y: &[L::V; 4]) -> L::V {
+    let (magnitudes, axis, half) = magnitudes::<L>(y);
+    let (mut axis_unit, mut half_unit) = (L::splat(0), L::splat_float(8.0));
+    for c in (0..4).rev() {
+        let negative = L::greater(L::splat(0), y[c]);
+        half_unit = L::add_floats(half_unit, L::and(negative, L::splat_float((1 << c) as f32)));
+        let unit = L::select(negative, L::splat_float((2 * c + 1) as f32), L::splat_float((2 * c) as f32));
+        axis_unit = L::select(L::equal(magnitudes[c], axis), unit, axis_unit);
     }
-    let s = member(4 * groups[lane] as usize + lane);
-    let (_, p) = nearest_unit(&times_conjugate(u, &set.members[s]));
-    (p * set.members.len() + s) as u16
+    L::select(L::greater(half, axis), half_unit, axis_unit)
+}
+
+/// Cells of the index, in the low twelve bits: see `scalar::cell_of`. Any rounding is inside the index's margin.
+#[inline(always)]
+fn cells_of<L: Registers>(u: &[L::V; 4]) -> L::V {
+    let (one, grid) = (L::splat_float(1.0), INDEX_GRID as f32);
+    let (magnitudes, axis, half) = magnitudes::<L>(u);
+    let is_half = L::greater(half, axis);
+    // The nearest unit: one of its components is 1, the first that is largest, or all are ½; signs are u's.
+    let (mut unit, mut free) = ([one; 4], L::splat(0xff));
+    for c in 0..4 {
+        let largest = L::and(free, L::equal(magnitudes[c], axis));
+        free = L::xor(free, largest);
+        let size = L::select(is_half, L::splat_float(0.5), L::and(largest, one));
+        unit[c] = L::or(size, L::and(u[c], L::splat_pair(0x8000_0000)));
+    }
+    let m = |a, b| L::multiply_floats(a, b);
+    let ([a, b, c, d], [w, x, y, z]) = (unit, *u);
+    let real = L::add_floats(L::add_floats(m(a, w), m(b, x)), L::add_floats(m(c, y), m(d, z)));
+    let scale = L::divide_floats(L::splat_float(grid / 2.0), real);
+    // Added to a float in its range, this leaves the nearest integer in the lowest bits.
+    let integer = L::splat_float((1u32 << 23) as f32);
+    let step = |plus: [L::V; 2], minus: [L::V; 2]| {
+        let sum = L::add_floats(L::sub_floats(plus[0], minus[0]), L::sub_floats(plus[1], minus[1]));
+        let at = L::add_floats(m(sum, scale), L::splat_float(grid / 2.0 - 0.5));
+        let at = L::min_floats(L::max_floats(at, L::splat(0)), L::splat_float(grid - 1.0));
+        L::sub_floats(L::add_floats(at, integer), integer)
+    };
+    let x_step = step([m(a, x), m(d, y)], [m(b, w), m(c, z)]);
+    let y_step = step([m(a, y), m(b, z)], [m(c, w), m(d, x)]);
+    let z_step = step([m(a, z), m(c, x)], [m(d, w), m(b, y)]);
+    let grid = L::splat_float(grid);
+    let cell = L::add_floats(m(L::add_floats(m(x_step, grid), y_step), grid), z_step);
+    L::and(L::add_floats(cell, integer), L::splat_pair(INDEX_CELLS as u32 - 1))
 }
 
 /// u·q* of four q.
@@ -123,11 +197,11 @@ struct Unpack {
 struct Parts {
     units: [u8; MAX_CHUNKS],
     members: [u8; MAX_CHUNKS],
-    radii: [u16; MAX_CHUNKS],
+    radii: [f32; MAX_CHUNKS],
 }
 
 impl Parts {
-    const NONE: Self = Self { units: [0; MAX_CHUNKS], members: [0; MAX_CHUNKS], radii: [0; MAX_CHUNKS] };
+    const NONE: Self = Self { units: [0; MAX_CHUNKS], members: [0; MAX_CHUNKS], radii: [0.0; MAX_CHUNKS] };
 }
 
 impl Unpack {
@@ -153,8 +227,8 @@ impl Unpack {
                     *place = DIGITS[usize::from(*byte)];
                 }
             }
-            for (code, [low, high]) in codes.iter_mut().zip(digits) {
-                *code |= (u16::from(low) + 3 * u16::from(high)) << raw_bits;
+            for (code, [low, high]) in codes.iter_mut().zip(&digits) {
+                *code |= (u16::from(*low) + 3 * u16::from(*high)) << raw_bits;
             }
         } else {
             let last = (layout.codes() - 1) as u16;
@@ -166,8 +240,12 @@ impl Unpack {
             *unit = p as u8;
             *member = (u32::from(*code) - p * count) as u8;
         }
-        let radii = &mut parts.radii[..layout.chunks.next_multiple_of(4)];
+        let mut radii = [0; MAX_CHUNKS];
+        let radii = &mut radii[..layout.chunks.next_multiple_of(4)];
         take_fields(&self.bytes[layout.radii_at()..], layout.radius_bits.into(), radii);
+        for (radius, code) in parts.radii.iter_mut().zip(radii) {
+            *radius = f32::from(*code);
+        }
     }
 }
 
@@ -200,10 +278,13 @@ static DIGITS: [[u8; 8]; 256] = {
     table
 };
 
+/// 24 units and room for what a mask may leave of a unit's number.
+const UNITS_ROOM: usize = 32;
+
 /// What multiplies (w, x, y, z), (x, w, w, w), (y, z, x, y) and (z, y, z, x) of a member q to the four sums of unit·q:
 /// the first two and the last two are added, then both, the latter with its first lane's sign turned.
-static FACTORS: [[[f32; 4]; 4]; 24] = {
-    let mut factors = [[[0.0; 4]; 4]; 24];
+static FACTORS: [[[f32; 4]; 4]; UNITS_ROOM] = {
+    let mut factors = [[[0.0; 4]; 4]; UNITS_ROOM];
     let mut p = 0;
     while p < 24 {
         let [a, b, c, d] = UNITS[p];
@@ -213,17 +294,6 @@ static FACTORS: [[[f32; 4]; 4]; 24] = {
     factors
 };
 
-/// The floats of a register in another order, as bytes.
-const fn order(of: [u8; 4]) -> [u8; 16] {
-    let mut bytes = [0; 16];
-    let mut i = 0;
-    while i < 16 {
-        bytes[i] = 4 * of[i / 4] + (i % 4) as u8;
-        i += 1;
-    }
-    bytes
-}
-
 /// Decodes a row whose parts are known.
 #[inline(always)]
 fn decode_parts<L: Registers>(set: &QuaternionSet, parts: &Parts, unit: f32, out: &mut [f32]) {
@@ -232,12 +302,12 @@ fn decode_parts<L: Registers>(set: &QuaternionSet, parts: &Parts, unit: f32, out
     let parts = parts.units.iter().zip(&parts.members).zip(&parts.radii);
     for (((p, s), radius), out) in parts.zip(out.as_chunks_mut::<4>().0) {
         let q = L::load_floats(&set.members[usize::from(*s)]);
-        let [f0, f1, f2, f3] = FACTORS[usize::from(*p) % 24].each_ref().map(|f| L::load_floats(f));
+        let [f0, f1, f2, f3] = FACTORS[usize::from(*p) % UNITS_ROOM].each_ref().map(|f| L::load_floats(f));
         let [q1, q2, q3] = orders.map(|order| L::lookup(q, order));
         let first = L::add_floats(L::multiply_floats(f0, q), L::multiply_floats(f1, q1));
         let second = L::add_floats(L::multiply_floats(f2, q2), L::multiply_floats(f3, q3));
         let product = L::add_floats(first, L::multiply_floats(second, turn));
-        L::store_floats(out, L::multiply_floats(product, L::splat_float(f32::from(*radius) * unit)));
+        L::store_floats(out, L::multiply_floats(product, L::splat_float(radius * unit)));
     }
 }
 
@@ -267,18 +337,14 @@ pub(crate) fn accumulate_quaternions<L: Registers>(
         unpack.parts(row, &mut parts);
         decode_parts::<L>(set, &parts, radius_unit(layout, row), &mut values[..width]);
         for (weights, acc) in weights.chunks_exact(count).zip(acc.chunks_exact_mut(width)) {
-            let weight = L::splat_float(weights[r]);
-            for (acc, x) in acc.as_chunks_mut::<4>().0.iter_mut().zip(values.as_chunks().0) {
-                let product = L::multiply_floats(weight, L::load_floats(x));
-                L::store_floats(acc, L::add_floats(L::load_floats(acc), product));
-            }
+            add_row::<L>(weights[r], &values[..width], acc);
         }
     }
 }
 
 /// A query's chunks, each turned back by every unit: four bytes.
 struct Turned {
-    chunks: [[u32; 24]; MAX_CHUNKS],
+    chunks: [[u32; UNITS_ROOM]; MAX_CHUNKS],
     units: [f32; MAX_CHUNKS],
 }
 
@@ -288,7 +354,7 @@ impl Turned {
         let places = self.chunks.iter_mut().zip(&mut self.units);
         for (q, (chunk, unit)) in query.as_chunks::<4>().0.iter().zip(places) {
             let turned = ChunkQuery::new(q);
-            for (p, word) in chunk.iter_mut().enumerate() {
+            for (p, word) in chunk[..UNITS.len()].iter_mut().enumerate() {
                 let component = |c: usize| turned.ints[usize::from(TURNS[c][p])] as u8;
                 *word = u32::from_le_bytes([component(0), component(1), component(2), component(3)]);
             }
@@ -318,7 +384,8 @@ pub(crate) fn score_quaternions<L: Registers>(
     let mut fours = [FourParts { units: [0; 4], members: [0; 4], radii: [0.0; 4] }; MAX_CHUNKS];
     let fours = &mut fours[..layout.chunks];
     // Two queries share what is taken from the rows.
-    let mut turned = [const { Turned { chunks: [[0; 24]; MAX_CHUNKS], units: [0.0; MAX_CHUNKS] } }; 2];
+    let mut turned =
+        [const { Turned { chunks: [[0; UNITS_ROOM]; MAX_CHUNKS], units: [0.0; MAX_CHUNKS] } }; 2];
     for (queries, scores) in queries.chunks(2).zip(scores.chunks_mut((2 * count).max(1))) {
         turned.iter_mut().zip(queries).for_each(|(turned, query)| turned.fill(query));
         for (block, rows) in bytes.chunks(4 * layout.row_bytes()).enumerate() {
@@ -330,13 +397,13 @@ pub(crate) fn score_quaternions<L: Registers>(
                     four.units[r] = parts.units[c];
                     let ints = set.ints[usize::from(parts.members[c])];
                     four.members[r] = u32::from_le_bytes(ints.map(|int| int as u8));
-                    four.radii[r] = parts.radii[c].into();
+                    four.radii[r] = parts.radii[c];
                 }
             }
             for (turned, scores) in turned.iter().zip(scores.chunks_mut(count.max(1))) {
                 let mut sums = L::splat(0);
                 for (four, (chunk, unit)) in fours.iter().zip(turned.chunks.iter().zip(&turned.units)) {
-                    let query = L::load_four(four.units.map(|p| chunk[usize::from(p) % 24]));
+                    let query = L::load_four(four.units.map(|p| chunk[usize::from(p) % UNITS_ROOM]));
                     let dots = L::to_floats(L::dot_quads(query, L::load_four(four.members)));
                     // Exact, like the integers' product: both are below 2²⁴.
                     let steps = L::multiply_floats(dots, L::load_floats(&four.radii));

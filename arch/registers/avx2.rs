@@ -161,6 +161,14 @@ impl Registers for Avx2 {
     }
 
     #[inline(always)]
+    fn load_pairs(low: &[f32; 2], high: &[f32; 2]) -> __m128i {
+        avx2!({
+            let low = _mm_castsi128_pd(_mm_loadl_epi64(low.as_ptr().cast()));
+            _mm_castpd_si128(_mm_loadh_pd(low, high.as_ptr().cast()))
+        })
+    }
+
+    #[inline(always)]
     fn store_floats(out: &mut [f32; 4], x: __m128i) {
         avx2!(_mm_storeu_ps(out.as_mut_ptr(), floats(x)))
     }

@@ -56,6 +56,11 @@ impl<const DOT: bool> Registers for Neon<DOT> {
     }
 
     #[inline(always)]
+    fn load_pairs(low: &[f32; 2], high: &[f32; 2]) -> Self::V {
+        neon!(vreinterpretq_u8_f32(vcombine_f32(vld1_f32(low.as_ptr()), vld1_f32(high.as_ptr()))))
+    }
+
+    #[inline(always)]
     fn store(bytes: &mut [u8; 16], x: Self::V) {
         neon!(vst1q_u8(bytes.as_mut_ptr(), x))
     }

@@ -57,6 +57,12 @@ impl Registers for Simd128 {
     }
 
     #[inline(always)]
+    fn load_pairs(low: &[f32; 2], high: &[f32; 2]) -> v128 {
+        // SAFETY: the arrays hold the eight bytes that are read.
+        unsafe { v128_load64_lane::<1>(v128_load64_zero(low.as_ptr().cast()), high.as_ptr().cast()) }
+    }
+
+    #[inline(always)]
     fn store(bytes: &mut [u8; 16], x: v128) {
         store(bytes, x);
     }

@@ -3,8 +3,8 @@
 
 use octaplex_arch::quaternion::{ChunkLayout, QuaternionSet, RadiusSteps};
 use octaplex_arch::{
-    Affine, AngleTree, Angles, Backend, BlockBook, Fit, Float, IntQuery, Octahedral, Packing, Rows, Search,
-    SignQuery, SignRows, TrellisCodebook,
+    Affine, AngleTree, Angles, Backend, BlockBook, Fit, Float, IntQuery, Packing, Rows, Search, SignQuery,
+    SignRows, TrellisCodebook, TripletLayout,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::sync::Mutex;
@@ -32,10 +32,10 @@ fn sign_rows(bytes: &[u8], stride: usize, dim: usize, at: usize) -> SignRows<'_>
 
 const BOOK: TrellisCodebook = TrellisCodebook::new(2, 2, &[0; 16]);
 const BLOCKS: BlockBook = BlockBook::TwoBits { centroids: [0.0; 4], thresholds: [0.0; 3] };
-const ANGLES: Angles = Angles { bits: 2, cos: &[0.0; 4], sin: &[0.0; 4], tangents: &[] };
+const ANGLES: Angles = Angles { bits: 2, directions: &[[0.0; 2]; 4], tangents: &[] };
 const NEXT: Angles = Angles { tangents: &[0.0; 3], ..ANGLES };
 const TREE: AngleTree = AngleTree { dim: 16, levels: &[ANGLES, NEXT] }; // 4 roots, 12 codes, 11 bytes
-const OCTAHEDRAL: Octahedral = Octahedral {
+const OCTAHEDRAL: TripletLayout = TripletLayout {
     dim: 6,
     scale: Float::F16,
     direction_bits: 2,
@@ -71,26 +71,26 @@ macro_rules! calls {
 
 #[test]
 fn lengths_and_shapes_are_checked_before_a_kernel_is_reached() {
-    let encode = |backend: Backend, layout: Octahedral| {
-        backend.octahedral_encode(&layout, Search::Nearest, &z(6), 1.0, &mut z(2));
+    let encode = |backend: Backend, layout: TripletLayout| {
+        backend.encode_triplets(&layout, Search::Nearest, &z(6), 1.0, &mut z(2));
     };
     encode(Backend::SCALAR, OCTAHEDRAL);
     let layouts = [
-        Octahedral { dim: 0, ..OCTAHEDRAL },
-        Octahedral { dim: 577, ..OCTAHEDRAL },
-        Octahedral { scale: Float::Bf16, ..OCTAHEDRAL },
-        Octahedral { direction_bits: 0, ..OCTAHEDRAL },
-        Octahedral { direction_bits: 8, ..OCTAHEDRAL },
-        Octahedral { radius_bits: 7, radii: &[0.0; 128], ..OCTAHEDRAL },
-        Octahedral { rest_bits: 3, rest: &[0; 8], ..OCTAHEDRAL },
-        Octahedral { rest_bits: 0, ..OCTAHEDRAL },
-        Octahedral { coordinates: &[0.0; 3], ..OCTAHEDRAL },
-        Octahedral { lengths: &[0.0; 3], ..OCTAHEDRAL },
-        Octahedral { directions: &[[0; 4]; 15], ..OCTAHEDRAL },
-        Octahedral { directions: &[], ..OCTAHEDRAL },
-        Octahedral { planes: [&[128; 128], &[128; 127], &[128; 128]], ..OCTAHEDRAL },
-        Octahedral { radii: &[0.0; 1], ..OCTAHEDRAL },
-        Octahedral { rest: &[0; 1], ..OCTAHEDRAL },
+        TripletLayout { dim: 0, ..OCTAHEDRAL },
+        TripletLayout { dim: 577, ..OCTAHEDRAL },
+        TripletLayout { scale: Float::Bf16, ..OCTAHEDRAL },
+        TripletLayout { direction_bits: 0, ..OCTAHEDRAL },
+        TripletLayout { direction_bits: 8, ..OCTAHEDRAL },
+        TripletLayout { radius_bits: 7, radii: &[0.0; 128], ..OCTAHEDRAL },
+        TripletLayout { rest_bits: 3, rest: &[0; 8], ..OCTAHEDRAL },
+        TripletLayout { rest_bits: 0, ..OCTAHEDRAL },
+        TripletLayout { coordinates: &[0.0; 3], ..OCTAHEDRAL },
+        TripletLayout { lengths: &[0.0; 3], ..OCTAHEDRAL },
+        TripletLayout { directions: &[[0; 4]; 15], ..OCTAHEDRAL },
+        TripletLayout { directions: &[], ..OCTAHEDRAL },
+        TripletLayout { planes: [&[128; 128], &[128; 127], &[128; 128]], ..OCTAHEDRAL },
+        TripletLayout { radii: &[0.0; 1], ..OCTAHEDRAL },
+        TripletLayout { rest: &[0; 1], ..OCTAHEDRAL },
     ];
     let trees = [
         AngleTree { dim: 16, levels: &[] },
@@ -100,8 +100,8 @@ fn lengths_and_shapes_are_checked_before_a_kernel_is_reached() {
         AngleTree { dim: 18, levels: &[ANGLES, NEXT] },
         AngleTree { dim: 16, levels: &[Angles { bits: 0, ..ANGLES }] },
         AngleTree { dim: 16, levels: &[Angles { bits: 9, ..ANGLES }] },
-        AngleTree { dim: 16, levels: &[Angles { cos: &[0.0; 3], ..ANGLES }] },
-        AngleTree { dim: 16, levels: &[Angles { sin: &[0.0; 3], ..ANGLES }] },
+        AngleTree { dim: 16, levels: &[Angles { directions: &[[0.0; 2]; 3], ..ANGLES }] },
+        AngleTree { dim: 16, levels: &[Angles { directions: &[[0.0; 2]; 5], ..ANGLES }] },
         AngleTree { dim: 16, levels: &[NEXT] },
         AngleTree { dim: 16, levels: &[ANGLES, ANGLES] },
     ];
@@ -177,21 +177,21 @@ fn lengths_and_shapes_are_checked_before_a_kernel_is_reached() {
         b.accumulate_affine(&affine(32, 32, 4), &z(36), &z(2), &mut z(31));
         b.accumulate_affine(&affine(32, 32, 4), &z(36), &z(1), &mut z(32));
         b.soft_cap(&mut z(1), 0.0);
-        b.octahedral_encode(&OCTAHEDRAL, Search::All, &z(7), 1.0, &mut z(2));
-        b.octahedral_encode(&OCTAHEDRAL, Search::All, &z(6), 1.0, &mut z(3));
-        b.octahedral_decode(&OCTAHEDRAL, &z(2), 1.0, &mut z(7));
-        b.octahedral_decode(&OCTAHEDRAL, &z(1), 1.0, &mut z(6));
-        b.score_octahedral(&OCTAHEDRAL, 3, &z(6), &[int(&z(6))], &mut z(2));
-        b.score_octahedral(&OCTAHEDRAL, 65537, &z(0), &[], &mut z(0));
-        b.score_octahedral(&OCTAHEDRAL, 4, &z(9), &[int(&z(6))], &mut z(2));
-        b.score_octahedral(&OCTAHEDRAL, 4, &z(8), &[int(&z(5))], &mut z(2));
-        b.score_octahedral(&OCTAHEDRAL, 4, &z(8), &[int(&z(6))], &mut z(1));
-        b.score_octahedral_floats(&OCTAHEDRAL, 3, &z(6), &[&z(6)], &mut z(2));
-        b.score_octahedral_floats(&OCTAHEDRAL, 4, &z(8), &[&z(7)], &mut z(2));
-        b.score_octahedral_floats(&OCTAHEDRAL, 4, &z(8), &[&z(6)], &mut z(3));
-        b.accumulate_octahedral(&OCTAHEDRAL, 3, &z(6), &z(2), &mut z(6));
-        b.accumulate_octahedral(&OCTAHEDRAL, 4, &z(8), &z(2), &mut z(7));
-        b.accumulate_octahedral(&OCTAHEDRAL, 4, &z(8), &z(1), &mut z(6));
+        b.encode_triplets(&OCTAHEDRAL, Search::All, &z(7), 1.0, &mut z(2));
+        b.encode_triplets(&OCTAHEDRAL, Search::All, &z(6), 1.0, &mut z(3));
+        b.decode_triplets(&OCTAHEDRAL, &z(2), 1.0, &mut z(7));
+        b.decode_triplets(&OCTAHEDRAL, &z(1), 1.0, &mut z(6));
+        b.score_triplets(&OCTAHEDRAL, 3, &z(6), &[int(&z(6))], &mut z(2));
+        b.score_triplets(&OCTAHEDRAL, 65537, &z(0), &[], &mut z(0));
+        b.score_triplets(&OCTAHEDRAL, 4, &z(9), &[int(&z(6))], &mut z(2));
+        b.score_triplets(&OCTAHEDRAL, 4, &z(8), &[int(&z(5))], &mut z(2));
+        b.score_triplets(&OCTAHEDRAL, 4, &z(8), &[int(&z(6))], &mut z(1));
+        b.score_triplets_floats(&OCTAHEDRAL, 3, &z(6), &[&z(6)], &mut z(2));
+        b.score_triplets_floats(&OCTAHEDRAL, 4, &z(8), &[&z(7)], &mut z(2));
+        b.score_triplets_floats(&OCTAHEDRAL, 4, &z(8), &[&z(6)], &mut z(3));
+        b.accumulate_triplets(&OCTAHEDRAL, 3, &z(6), &z(2), &mut z(6));
+        b.accumulate_triplets(&OCTAHEDRAL, 4, &z(8), &z(2), &mut z(7));
+        b.accumulate_triplets(&OCTAHEDRAL, 4, &z(8), &z(1), &mut z(6));
         b.pack_signs(&z(9), &mut z(1));
         b.unpack_signs(&z(1), 1.0, &mut z(7));
         b.score_signs(&sign_rows(&z(0), 6, 0, 2), 1.0, &[], &mut z(0));
@@ -229,12 +229,12 @@ fn lengths_and_shapes_are_checked_before_a_kernel_is_reached() {
         b.accumulate_angles(&TREE, &z(22), &z(2), &mut z(17));
         b.accumulate_angles(&TREE, &z(22), &z(3), &mut z(16));
         b.chunk_norms(&z(7), &mut z(2));
-        b.quaternion_encode(&SET, &z(7), &z(2), STEPS, &mut z(2), &mut z(2));
-        b.quaternion_encode(&SET, &z(8), &z(2), STEPS, &mut z(1), &mut z(2));
-        b.quaternion_encode(&SET, &z(8), &z(2), STEPS, &mut z(2), &mut z(3));
-        b.quaternion_encode(&QuaternionSet { members: &[], ints: &[], index: None }, &z(8), &z(2), STEPS, &mut z(2), &mut z(2));
-        b.quaternion_encode(&QuaternionSet { ints: &[], ..SET }, &z(8), &z(2), STEPS, &mut z(2), &mut z(2));
-        b.quaternion_encode(&QuaternionSet { members: &z(256), ints: &z(256), index: None }, &z(8), &z(2), STEPS, &mut z(2), &mut z(2));
+        b.encode_quaternions(&SET, &z(7), &z(2), STEPS, &mut z(2), &mut z(2));
+        b.encode_quaternions(&SET, &z(8), &z(2), STEPS, &mut z(1), &mut z(2));
+        b.encode_quaternions(&SET, &z(8), &z(2), STEPS, &mut z(2), &mut z(3));
+        b.encode_quaternions(&QuaternionSet { members: &[], ints: &[], index: None }, &z(8), &z(2), STEPS, &mut z(2), &mut z(2));
+        b.encode_quaternions(&QuaternionSet { ints: &[], ..SET }, &z(8), &z(2), STEPS, &mut z(2), &mut z(2));
+        b.encode_quaternions(&QuaternionSet { members: &z(256), ints: &z(256), index: None }, &z(8), &z(2), STEPS, &mut z(2), &mut z(2));
         b.pack_chunks(&CHUNKS, &z(1), &z(2), &mut z(5));
         b.pack_chunks(&CHUNKS, &z(2), &z(1), &mut z(5));
         b.pack_chunks(&CHUNKS, &z(2), &z(2), &mut z(6));

@@ -7,11 +7,11 @@
 //! together, a lane each, and `vpdpbusd` multiplies them with 0 and the query's three: tables hold n + 128, which is
 //! unsigned, and the sum starts at -128·Σq.
 
-pub(crate) use decode::{accumulate_octahedral, octahedral_decode};
-pub(crate) use encode::octahedral_encode;
-pub(crate) use score::score_octahedral;
+pub(crate) use decode::{accumulate_triplets, decode_triplets};
+pub(crate) use encode::encode_triplets;
+pub(crate) use score::score_triplets;
 
-use crate::Octahedral;
+use crate::TripletLayout;
 use crate::registers::avx512::{interleave, load, load_bytes, load_tail, load_words, store_first};
 use crate::rows::Block;
 use crate::vectors::scalar::LANES;
@@ -47,7 +47,7 @@ struct Fields<const FIVE: bool, const WIDE: bool> {
 impl<const FIVE: bool, const WIDE: bool> Fields<FIVE, WIDE> {
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn new(layout: &Octahedral) -> Self {
+    fn new(layout: &TripletLayout) -> Self {
         let bits = layout.field_bits() as i64;
         let first_fields = _mm512_setr_epi64(0, 32, 4, 36, 8, 40, 12, 44);
         let first_bits = _mm512_mullo_epi32(first_fields, _mm512_set1_epi64(bits));
@@ -210,7 +210,7 @@ struct Chunk {
 
 impl Chunk {
     #[inline(always)]
-    fn all(layout: &Octahedral) -> impl Iterator<Item = Self> {
+    fn all(layout: &TripletLayout) -> impl Iterator<Item = Self> {
         let (header, bits, triplets) = (layout.header_bytes(), layout.field_bits(), layout.triplets());
         (0..triplets).step_by(TOGETHER * LANES).map(move |first| {
             let count = (triplets - first).min(TOGETHER * LANES);
@@ -282,7 +282,7 @@ struct Rest {
 impl Rest {
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn new(layout: &Octahedral) -> Self {
+    fn new(layout: &TripletLayout) -> Self {
         let count = layout.dim - (3 * layout.triplets()).min(layout.dim);
         let end = layout.header_bytes() + layout.stream_bytes();
         let at = end.saturating_sub(4);

@@ -10,7 +10,7 @@ use crate::{Float, vectors};
 /// where `dim` is no multiple of three are a last triplet filled up with zeros, or, with `rest_bits` above zero, take
 /// that many bits each of the last field; the field's other bits are zero.
 #[derive(Clone, Copy, Debug)]
-pub struct Octahedral<'a> {
+pub struct TripletLayout<'a> {
     /// Coordinates of a row.
     pub dim: usize,
     /// Format of the scale at the head of a row: F16 or F32.
@@ -57,7 +57,7 @@ pub enum Search {
 /// The most fields of a row.
 pub(crate) const MAX_FIELDS: usize = crate::MAX_DIM.div_ceil(3);
 
-impl Octahedral<'_> {
+impl TripletLayout<'_> {
     /// Bits of a field.
     #[must_use]
     pub const fn field_bits(&self) -> usize {

@@ -1,4 +1,4 @@
-//! Triplets of coordinates as octahedral directions and radii: see [`Octahedral`].
+//! Triplets of coordinates as octahedral directions and radii: see [`TripletLayout`].
 //!
 //! Candidates are compared by their exact directions: n = (x', y', z')·length, where (x', y', z') is the unfolded
 //! point of the codes' (ξ, η), exact in f32 because both are multiples of 2⁻¹⁵, and `length` comes from a table. Up to
@@ -6,42 +6,30 @@
 
 use super::layout::MAX_FIELDS;
 use crate::vectors::scalar::{LANES, halve};
-use crate::{IntQuery, Octahedral, Search};
+use crate::{IntQuery, Search, TripletLayout};
 
 /// Triplets whose |x|+|y|+|z| is below this (2⁻¹⁰⁰) count as zero: (ξ, η) is about (0, 0).
 pub(crate) const SMALLEST: f32 = 7.888_609e-31;
 
-/// N triplets, component by component.
-type Triplets<const N: usize> = [[f32; N]; 3];
+/// Triplets that are encoded together, component by component; their number does not affect the bytes.
+type Triplets = [[f32; LANES]; 3];
 
 /// Writes the fields of x·scale. All bytes of the stream are written.
 #[inline(always)]
-pub(crate) fn octahedral_encode(
-    layout: &Octahedral,
-    search: Search,
-    x: &[f32],
-    scale: f32,
-    stream: &mut [u8],
-) {
-    encode_by::<4>(layout, search, x, scale, stream);
-}
-
-/// The same, N triplets at a time; N does not affect the bytes.
-#[inline(always)]
-pub(crate) fn encode_by<const N: usize>(
-    layout: &Octahedral,
+pub(crate) fn encode_triplets(
+    layout: &TripletLayout,
     search: Search,
     x: &[f32],
     scale: f32,
     stream: &mut [u8],
 ) {
     let mut fields = [0; MAX_FIELDS];
-    for (x, fields) in x.chunks(3 * N).zip(fields.as_chunks_mut::<N>().0) {
-        let mut t = [[0.0; N]; 3];
+    for (x, fields) in x.chunks(3 * LANES).zip(fields.as_chunks_mut::<LANES>().0) {
+        let mut t = [[0.0; LANES]; 3];
         for (i, x) in x.iter().enumerate() {
             t[i % 3][i / 3] = x * scale;
         }
-        encode_triplets(layout, search, &t, fields);
+        encode_fields(layout, search, &t, fields);
     }
     finish_fields(layout, x, scale, &mut fields, stream);
 }
@@ -49,7 +37,7 @@ pub(crate) fn encode_by<const N: usize>(
 /// Puts the coordinates left over into the last field, if they have codes of their own, and packs the fields.
 #[inline(always)]
 pub(crate) fn finish_fields(
-    layout: &Octahedral,
+    layout: &TripletLayout,
     x: &[f32],
     scale: f32,
     fields: &mut [u32; MAX_FIELDS],
@@ -90,22 +78,17 @@ fn pack_fields(bits: usize, fields: &[u32], stream: &mut [u8]) {
     }
 }
 
-/// The fields of N triplets.
+/// The fields of triplets.
 #[inline(always)]
-fn encode_triplets<const N: usize>(
-    layout: &Octahedral,
-    search: Search,
-    t: &Triplets<N>,
-    fields: &mut [u32; N],
-) {
+fn encode_fields(layout: &TripletLayout, search: Search, t: &Triplets, fields: &mut [u32; LANES]) {
     let (xi, eta) = octahedral_map(t);
     let centroids = layout.coordinates;
     let last = centroids.len() as u32 - 1;
     let (codes, best) = match search {
         Search::Nearest => {
             let (i, j) = (count_thresholds(centroids, &xi), count_thresholds(centroids, &eta));
-            let (mut codes, mut radii) = ([0; N], [0.0; N]);
-            for lane in 0..N {
+            let (mut codes, mut radii) = ([0; LANES], [0.0; LANES]);
+            for lane in 0..LANES {
                 codes[lane] = i[lane] | j[lane] << layout.direction_bits;
                 let [x, y, z] = [t[0][lane], t[1][lane], t[2][lane]];
                 radii[lane] = crate::vectors::scalar::sqrt((x * x + y * y) + z * z);
@@ -127,42 +110,42 @@ fn encode_triplets<const N: usize>(
             best_direction(layout, t, &around(&i), &around(&j))
         }
         Search::All => {
-            let (mut codes, mut best) = ([0; N], [f32::NEG_INFINITY; N]);
+            let (mut codes, mut best) = ([0; LANES], [f32::NEG_INFINITY; LANES]);
             for (j, i) in (0..=last).flat_map(|j| (0..=last).map(move |i| (j, i))) {
-                let (column, row) = (Side::new(layout, &[i; N]), Side::new(layout, &[j; N]));
+                let (column, row) = (Side::new(layout, &[i; LANES]), Side::new(layout, &[j; LANES]));
                 try_direction(layout, t, &column, &row, &mut codes, &mut best);
             }
             (codes, best)
         }
     };
     let radii = count_thresholds(layout.radii, &best);
-    for lane in 0..N {
+    for lane in 0..LANES {
         fields[lane] = codes[lane] | radii[lane] << (2 * layout.direction_bits);
     }
 }
 
 #[inline(always)]
-fn each<const N: usize>(codes: &[u32; N], f: impl Fn(u32) -> u32) -> [u32; N] {
-    let mut out = [0; N];
-    for lane in 0..N {
+fn each(codes: &[u32; LANES], f: impl Fn(u32) -> u32) -> [u32; LANES] {
+    let mut out = [0; LANES];
+    for lane in 0..LANES {
         out[lane] = f(codes[lane]);
     }
     out
 }
 
 /// Codes of ξ or η, their centroids and ranks among the positive centroids.
-struct Side<const N: usize> {
-    codes: [u32; N],
-    centroids: [f32; N],
-    ranks: [u32; N],
+struct Side {
+    codes: [u32; LANES],
+    centroids: [f32; LANES],
+    ranks: [u32; LANES],
 }
 
-impl<const N: usize> Side<N> {
+impl Side {
     #[inline(always)]
-    fn new(layout: &Octahedral, codes: &[u32; N]) -> Self {
+    fn new(layout: &TripletLayout, codes: &[u32; LANES]) -> Self {
         let half = layout.coordinates.len() as u32 / 2;
-        let mut centroids = [0.0; N];
-        for lane in 0..N {
+        let mut centroids = [0.0; LANES];
+        for lane in 0..LANES {
             centroids[lane] = layout.coordinates[codes[lane] as usize & (layout.coordinates.len() - 1)];
         }
         let rank = |code: u32| if code < half { half - 1 - code } else { code - half };
@@ -173,13 +156,13 @@ impl<const N: usize> Side<N> {
 /// The directions among columns (codes of ξ) and rows (of η), both ascending, that have the largest projections, the
 /// lowest codes among equals, and these projections.
 #[inline(always)]
-fn best_direction<const N: usize, const M: usize>(
-    layout: &Octahedral,
-    t: &Triplets<N>,
-    columns: &[[u32; N]; M],
-    rows: &[[u32; N]; M],
-) -> ([u32; N], [f32; N]) {
-    let (mut codes, mut best) = ([0; N], [f32::NEG_INFINITY; N]);
+fn best_direction<const M: usize>(
+    layout: &TripletLayout,
+    t: &Triplets,
+    columns: &[[u32; LANES]; M],
+    rows: &[[u32; LANES]; M],
+) -> ([u32; LANES], [f32; LANES]) {
+    let (mut codes, mut best) = ([0; LANES], [f32::NEG_INFINITY; LANES]);
     let columns = columns.each_ref().map(|codes| Side::new(layout, codes));
     for row in rows {
         let row = Side::new(layout, row);
@@ -192,21 +175,21 @@ fn best_direction<const N: usize, const M: usize>(
 
 /// Takes the directions of these codes where their projections are larger than the best so far.
 #[inline(always)]
-fn try_direction<const N: usize>(
-    layout: &Octahedral,
-    t: &Triplets<N>,
-    column: &Side<N>,
-    row: &Side<N>,
-    codes: &mut [u32; N],
-    best: &mut [f32; N],
+fn try_direction(
+    layout: &TripletLayout,
+    t: &Triplets,
+    column: &Side,
+    row: &Side,
+    codes: &mut [u32; LANES],
+    best: &mut [f32; LANES],
 ) {
     let half = layout.coordinates.len() / 2;
-    let mut lengths = [0.0; N];
-    for lane in 0..N {
+    let mut lengths = [0.0; LANES];
+    for lane in 0..LANES {
         let index = row.ranks[lane] as usize * half + column.ranks[lane] as usize;
         lengths[lane] = layout.lengths[index & (layout.lengths.len() - 1)];
     }
-    for lane in 0..N {
+    for lane in 0..LANES {
         let n = unit_vector(column.centroids[lane], row.centroids[lane], lengths[lane]);
         let projection = (t[0][lane] * n[0] + t[1][lane] * n[1]) + t[2][lane] * n[2];
         let is_better = projection > best[lane];
@@ -226,11 +209,11 @@ fn unit_vector(xi: f32, eta: f32, length: f32) -> [f32; 3] {
     [x * length, y * length, z * length]
 }
 
-/// (ξ, η) of N triplets.
+/// (ξ, η) of triplets.
 #[inline(always)]
-fn octahedral_map<const N: usize>(t: &Triplets<N>) -> ([f32; N], [f32; N]) {
-    let (mut xi, mut eta) = ([0.0; N], [0.0; N]);
-    for lane in 0..N {
+fn octahedral_map(t: &Triplets) -> ([f32; LANES], [f32; LANES]) {
+    let (mut xi, mut eta) = ([0.0; LANES], [0.0; LANES]);
+    for lane in 0..LANES {
         let [x, y, z] = [t[0][lane], t[1][lane], t[2][lane]];
         let sum = (x.abs() + y.abs()) + z.abs();
         let inverse = 1.0 / if sum >= SMALLEST { sum } else { 1.0 };
@@ -246,11 +229,11 @@ fn octahedral_map<const N: usize>(t: &Triplets<N>) -> ([f32; N], [f32; N]) {
 
 /// For each value, how many midpoints of neighbouring centroids are at most as large.
 #[inline(always)]
-fn count_thresholds<const N: usize>(centroids: &[f32], values: &[f32; N]) -> [u32; N] {
-    let mut counts = [0; N];
+fn count_thresholds(centroids: &[f32], values: &[f32; LANES]) -> [u32; LANES] {
+    let mut counts = [0; LANES];
     for pair in centroids.windows(2) {
         let threshold = (pair[0] + pair[1]) * 0.5;
-        for lane in 0..N {
+        for lane in 0..LANES {
             counts[lane] += u32::from(values[lane] >= threshold);
         }
     }
@@ -259,10 +242,10 @@ fn count_thresholds<const N: usize>(centroids: &[f32], values: &[f32; N]) -> [u3
 
 /// For each value, how many centroids are at most as large.
 #[inline(always)]
-fn count_centroids<const N: usize>(centroids: &[f32], values: &[f32; N]) -> [u32; N] {
-    let mut counts = [0; N];
+fn count_centroids(centroids: &[f32], values: &[f32; LANES]) -> [u32; LANES] {
+    let mut counts = [0; LANES];
     for centroid in centroids {
-        for lane in 0..N {
+        for lane in 0..LANES {
             counts[lane] += u32::from(values[lane] >= *centroid);
         }
     }
@@ -271,16 +254,16 @@ fn count_centroids<const N: usize>(centroids: &[f32], values: &[f32; N]) -> [u32
 
 /// The unit vector of codes (i, j) of (ξ, η).
 #[inline(always)]
-fn exact_direction(layout: &Octahedral, i: usize, j: usize) -> [f32; 3] {
+fn exact_direction(layout: &TripletLayout, i: usize, j: usize) -> [f32; 3] {
     let half = layout.coordinates.len() / 2;
     let rank = |code: usize| if code < half { half - 1 - code } else { code - half };
     let length = layout.lengths[rank(j) * half + rank(i)];
     unit_vector(layout.coordinates[i], layout.coordinates[j], length)
 }
 
-/// The direction of a code in units of [`Octahedral::unit`].
+/// The direction of a code in units of [`TripletLayout::unit`].
 #[inline(always)]
-fn direction(layout: &Octahedral, code: usize) -> [f32; 3] {
+fn direction(layout: &TripletLayout, code: usize) -> [f32; 3] {
     if layout.directions.is_empty() {
         exact_direction(layout, code & ((1 << layout.direction_bits) - 1), code >> layout.direction_bits)
     } else {
@@ -291,7 +274,7 @@ fn direction(layout: &Octahedral, code: usize) -> [f32; 3] {
 
 /// out = (radius·direction)·(scale·unit), and centroid·(scale·`rest_scale`) for coordinates left over.
 #[inline(always)]
-pub(crate) fn octahedral_decode(layout: &Octahedral, stream: &[u8], scale: f32, out: &mut [f32]) {
+pub(crate) fn decode_triplets(layout: &TripletLayout, stream: &[u8], scale: f32, out: &mut [f32]) {
     let (triplets, rest) = out.split_at_mut((3 * layout.triplets()).min(layout.dim));
     let factor = scale * layout.unit();
     for (index, out) in triplets.chunks_mut(3).enumerate() {
@@ -308,8 +291,8 @@ pub(crate) fn octahedral_decode(layout: &Octahedral, stream: &[u8], scale: f32, 
 /// score\[query]\[row] = ((sum·unit + rest·`rest_scale`)·query scale)·row scale. The sum of radius·(q·direction) has 16
 /// lanes, triplet `i` in lane `i % 16`; q·direction and the sum over the coordinates left over are exact integers.
 #[inline(always)]
-pub(crate) fn score_octahedral(
-    layout: &Octahedral,
+pub(crate) fn score_triplets(
+    layout: &TripletLayout,
     stride: usize,
     bytes: &[u8],
     queries: &[IntQuery],
@@ -341,7 +324,7 @@ pub(crate) fn score_octahedral(
 
 #[inline(always)]
 pub(crate) fn finish_score(
-    layout: &Octahedral,
+    layout: &TripletLayout,
     sum: f32,
     rest: f32,
     query_scale: f32,
@@ -353,8 +336,8 @@ pub(crate) fn finish_score(
 /// The same for queries in f32: q·direction is (qx·nx + qy·ny) + qz·nz, coordinates left over ascending, the query
 /// scale 1. Missing coordinates of a filled-up triplet are zeros.
 #[inline(always)]
-pub(crate) fn score_octahedral_floats(
-    layout: &Octahedral,
+pub(crate) fn score_triplets_floats(
+    layout: &TripletLayout,
     stride: usize,
     bytes: &[u8],
     queries: &[&[f32]],
@@ -387,8 +370,8 @@ pub(crate) fn score_octahedral_floats(
 /// acc\[query] += ((weight·row scale)·unit)·(radius·direction), rows ascending; for coordinates left over
 /// ((weight·row scale)·`rest_scale`)·centroid. Weights are \[query]\[row].
 #[inline(always)]
-pub(crate) fn accumulate_octahedral(
-    layout: &Octahedral,
+pub(crate) fn accumulate_triplets(
+    layout: &TripletLayout,
     stride: usize,
     bytes: &[u8],
     weights: &[f32],

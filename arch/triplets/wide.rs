@@ -1,25 +1,57 @@
-//! Octahedral directions: four triplets a register, their directions looked up one by one.
+//! Triplets, four a register, their directions looked up one by one.
 
-mod encode;
+pub(crate) mod encode;
 
-pub(crate) use encode::octahedral_encode;
+pub(crate) use encode::encode_triplets;
 
 use super::layout::MAX_FIELDS;
-use super::look_up::{Quads, score_with};
 use super::scalar;
-use crate::registers::Registers;
+use crate::registers::{Registers, add_row};
 use crate::vectors::scalar::{LANES, halve};
-use crate::{IntQuery, Octahedral};
+use crate::{IntQuery, TripletLayout};
+
+/// Signed bytes x, y, z and 0 for each triplet of a row; zeros behind them.
+type Quads = [[u8; 4]; MAX_FIELDS];
+
+/// Queries that share the look-ups.
+const QUERIES: usize = 4;
 
 #[inline(always)]
-pub(crate) fn score_octahedral<L: Registers>(
-    layout: &Octahedral,
+pub(crate) fn score_triplets<L: Registers>(
+    layout: &TripletLayout,
     stride: usize,
     bytes: &[u8],
     queries: &[IntQuery],
     scores: &mut [f32],
 ) {
-    score_with(layout, stride, bytes, queries, scores, sum::<L>);
+    let count = bytes.len() / stride;
+    let split = (3 * layout.triplets()).min(layout.dim);
+    let groups = layout.triplets().div_ceil(LANES);
+    let (mut directions, mut radii) = ([[0; 4]; MAX_FIELDS], [0.0; MAX_FIELDS]);
+    for (queries, scores) in queries.chunks(QUERIES).zip(scores.chunks_mut((QUERIES * count).max(1))) {
+        let mut prepared = [[[0; 4]; MAX_FIELDS]; QUERIES];
+        for (prepared, query) in prepared.iter_mut().zip(queries) {
+            for (quad, values) in prepared.iter_mut().zip(query.values[..split].chunks(3)) {
+                for (byte, value) in quad.iter_mut().zip(values) {
+                    *byte = *value as u8;
+                }
+            }
+        }
+        for (r, row) in bytes.chunks_exact(stride).enumerate() {
+            layout.look_up(bytes, r * stride + layout.header_bytes(), &mut directions, &mut radii);
+            let mut rest = [0; 2];
+            for (rest, centroid) in rest.iter_mut().zip(layout.rest(layout.stream(row))) {
+                *rest = i32::from(centroid);
+            }
+            let row_scale = layout.row_scale(row);
+            for (q, (query, prepared)) in queries.iter().zip(&prepared).enumerate() {
+                let sum = sum::<L>(&directions, &radii, prepared, groups);
+                let rest: i32 = query.values[split..].iter().zip(rest).map(|(q, c)| i32::from(*q) * c).sum();
+                scores[q * count + r] =
+                    scalar::finish_score(layout, sum, rest as f32, query.scale, row_scale);
+            }
+        }
+    }
 }
 
 #[inline(always)]
@@ -42,7 +74,7 @@ fn sum<L: Registers>(directions: &Quads, radii: &[f32; MAX_FIELDS], query: &Quad
 }
 
 /// Which bytes of four triplets' directions become the top ones of twelve coordinates, four a register.
-static COORDINATES: [[u8; 16]; 3] = {
+pub(super) static COORDINATES: [[u8; 16]; 3] = {
     let mut order = [[255; 16]; 3];
     let mut i = 0;
     while i < 12 {
@@ -53,7 +85,7 @@ static COORDINATES: [[u8; 16]; 3] = {
 };
 
 /// Which bytes of four radii belong to the same coordinates.
-static RADII: [[u8; 16]; 3] = {
+pub(super) static RADII: [[u8; 16]; 3] = {
     let mut order = [[0; 16]; 3];
     let mut i = 0;
     while i < 48 {
@@ -64,7 +96,7 @@ static RADII: [[u8; 16]; 3] = {
 };
 
 /// What a unit of a coordinate is worth in the top byte of an `i32`: its reciprocal.
-const TOP: f32 = 1.0 / (1 << 24) as f32;
+pub(super) const TOP: f32 = 1.0 / (1 << 24) as f32;
 
 /// radius·n of a row's triplets, twelve coordinates at a time.
 #[inline(always)]
@@ -102,14 +134,14 @@ fn store_twelve<L: Registers>(x: [L::V; 3], out: &mut [f32]) {
 }
 
 #[inline(always)]
-pub(crate) fn octahedral_decode<L: Registers>(
-    layout: &Octahedral,
+pub(crate) fn decode_triplets<L: Registers>(
+    layout: &TripletLayout,
     stream: &[u8],
     scale: f32,
     out: &mut [f32],
 ) {
     if layout.directions.is_empty() {
-        return scalar::octahedral_decode(layout, stream, scale, out);
+        return scalar::decode_triplets(layout, stream, scale, out);
     }
     let (mut directions, mut radii) = ([[0; 4]; MAX_FIELDS], [0.0; MAX_FIELDS]);
     layout.look_up(stream, 0, &mut directions, &mut radii);
@@ -125,15 +157,15 @@ pub(crate) fn octahedral_decode<L: Registers>(
 }
 
 #[inline(always)]
-pub(crate) fn accumulate_octahedral<L: Registers>(
-    layout: &Octahedral,
+pub(crate) fn accumulate_triplets<L: Registers>(
+    layout: &TripletLayout,
     stride: usize,
     bytes: &[u8],
     weights: &[f32],
     acc: &mut [f32],
 ) {
     if layout.directions.is_empty() {
-        return scalar::accumulate_octahedral(layout, stride, bytes, weights, acc);
+        return scalar::accumulate_triplets(layout, stride, bytes, weights, acc);
     }
     let count = bytes.len() / stride;
     let split = (3 * layout.triplets()).min(layout.dim);
@@ -153,8 +185,37 @@ pub(crate) fn accumulate_octahedral<L: Registers>(
         for (weights, acc) in weights.chunks_exact(count).zip(acc.chunks_exact_mut(layout.dim)) {
             let weight = weights[r] * row_scale;
             let ((values, rest), (acc, rest_acc)) = (values.split_at(split), acc.split_at_mut(split));
-            scalar::add_row(weight * layout.unit(), values, acc);
-            scalar::add_row(weight * layout.rest_scale, rest, rest_acc);
+            add_row::<L>(weight * layout.unit(), values, acc);
+            add_row::<L>(weight * layout.rest_scale, rest, rest_acc);
+        }
+    }
+}
+
+impl TripletLayout<'_> {
+    /// Integer directions and radii of the fields that begin at byte `first` of a page, field after field; behind the
+    /// last one up to three of no meaning.
+    #[inline(always)]
+    fn look_up(&self, page: &[u8], first: usize, directions: &mut Quads, radii: &mut [f32; MAX_FIELDS]) {
+        let (bits, direction_bits) = (self.field_bits(), 2 * u32::from(self.direction_bits));
+        // Masks tell the compiler that no index is out of bounds; they change nothing.
+        let (last_direction, last_radius) = (self.directions.len() - 1, self.radii.len() - 1);
+        let fours = directions.as_chunks_mut::<4>().0.iter_mut().zip(radii.as_chunks_mut::<4>().0);
+        for (i, (directions, radii)) in fours.enumerate().take(self.triplets().div_ceil(4)) {
+            // Four fields of up to 16 bits begin at a byte's first bit or, if they have less than 64 in all, its fifth.
+            let bit = 4 * i * bits;
+            let at = first + bit / 8;
+            // Bytes that follow the row do no harm.
+            let window = match page.get(at..at + 8).and_then(|bytes| bytes.first_chunk()) {
+                Some(bytes) => u64::from_le_bytes(*bytes),
+                None => page[at..].iter().rev().fold(0, |window, byte| window << 8 | u64::from(*byte)),
+            };
+            let mut window = window >> (bit % 8);
+            for (direction, radius) in directions.iter_mut().zip(radii) {
+                let field = window as usize;
+                *direction = self.directions[field & last_direction].map(|component| component as u8);
+                *radius = self.radii[(field >> direction_bits) & last_radius];
+                window >>= bits;
+            }
         }
     }
 }

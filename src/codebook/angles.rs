@@ -15,15 +15,15 @@ use tables::COSINES;
 /// Levels that have codebooks.
 pub(crate) const LEVELS: usize = COSINES.len();
 
-type Table = [[f32; 510]; LEVELS];
+type Table<T> = [[T; 510]; LEVELS];
 
 /// Where the codebook of `bits` bits starts in its level's row.
 const fn start(bits: usize) -> usize {
     (1 << bits) - 2
 }
 
-static SINES: Table = {
-    let mut sines = [[0.0; 510]; LEVELS];
+static DIRECTIONS: Table<[f32; 2]> = {
+    let mut directions = [[[0.0; 2]; 510]; LEVELS];
     let mut level = 0;
     while level < LEVELS {
         let mut bits = 1;
@@ -32,28 +32,29 @@ static SINES: Table = {
             let mut k = 0;
             while k < codes {
                 // sin ψ = cos(π/2 - ψ); on the circle, a quarter of a turn back. Two sectors have no such centroid.
-                sines[level][start(bits) + k] = match (level, bits) {
+                let sin = match (level, bits) {
                     (0, 1) => 1.0 - 2.0 * k as f32,
                     (0, _) => COSINES[0][start(bits) + (k + codes - codes / 4) % codes],
                     _ => COSINES[level][start(bits) + codes - 1 - k],
                 };
+                directions[level][start(bits) + k] = [COSINES[level][start(bits) + k], sin];
                 k += 1;
             }
             bits += 1;
         }
         level += 1;
     }
-    sines
+    directions
 };
 
-static TANGENTS: Table = {
+static TANGENTS: Table<f32> = {
     let mut tangents = [[0.0; 510]; LEVELS];
     let mut level = 0;
     while level < LEVELS {
         let mut i = 0;
         while i + 1 < 510 {
-            let (sin, cos) = (&SINES[level], &COSINES[level]);
-            tangents[level][i] = (sin[i] + sin[i + 1]) / (cos[i] + cos[i + 1]);
+            let ([c0, s0], [c1, s1]) = (DIRECTIONS[level][i], DIRECTIONS[level][i + 1]);
+            tangents[level][i] = (s0 + s1) / (c0 + c1);
             i += 1;
         }
         level += 1;
@@ -67,8 +68,7 @@ pub(crate) fn angles(level: usize, bits: u8) -> Angles<'static> {
     let thresholds = if level == 1 { (codes / 4).max(1) } else { codes } - 1;
     Angles {
         bits,
-        cos: &COSINES[level - 1][start..][..codes],
-        sin: &SINES[level - 1][start..][..codes],
+        directions: &DIRECTIONS[level - 1][start..][..codes],
         tangents: &TANGENTS[level - 1][start..][..thresholds],
     }
 }
@@ -82,20 +82,19 @@ mod tests {
         for level in 1..=LEVELS {
             for bits in 1..=8 {
                 let angles = angles(level, bits);
-                let directions = || angles.cos.iter().zip(angles.sin);
-                for (cos, sin) in directions() {
+                for [cos, sin] in angles.directions {
                     assert!((cos * cos + sin * sin - 1.0).abs() < 2e-7, "level {level}, {bits} bits");
                 }
-                for ((c0, s0), (c1, s1)) in directions().zip(directions().skip(1)) {
+                for pair in angles.directions.windows(2) {
+                    let ([c0, s0], [c1, s1]) = (pair[0], pair[1]);
                     assert!(
                         c0 * s1 - s0 * c1 > 0.0 || bits == 1,
                         "level {level}, {bits} bits: not ascending"
                     );
                 }
                 assert!(angles.tangents.is_sorted_by(|a, b| a < b), "level {level}, {bits} bits");
-                for (t, ((c0, s0), (c1, s1))) in
-                    angles.tangents.iter().zip(directions().zip(directions().skip(1)))
-                {
+                for (t, pair) in angles.tangents.iter().zip(angles.directions.windows(2)) {
+                    let ([c0, s0], [c1, s1]) = (pair[0], pair[1]);
                     assert!(s0 / c0 < *t && *t < s1 / c1, "level {level}, {bits} bits");
                 }
             }

@@ -80,7 +80,7 @@ const fn directions<const N: usize>(bits: u8) -> [[i8; 4]; N] {
     table
 }
 
-/// One component of the same, plus 128, in the order of [`octaplex_arch::Octahedral::planes`].
+/// One component of the same, plus 128, in the order of [`octaplex_arch::TripletLayout::planes`].
 const fn plane<const N: usize>(directions: &[[i8; 4]], component: usize) -> [u8; N] {
     let mut table = [0; N];
     let codes = directions.len();
@@ -97,7 +97,7 @@ const fn plane<const N: usize>(directions: &[[i8; 4]], component: usize) -> [u8;
     table
 }
 
-/// What follows from the centroids of ξ, as [`octaplex_arch::Octahedral`] wants it.
+/// What follows from the centroids of ξ, as [`octaplex_arch::TripletLayout`] wants it.
 #[derive(Debug)]
 pub(crate) struct Directions {
     pub(crate) lengths: &'static [f32],

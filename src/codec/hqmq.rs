@@ -410,7 +410,7 @@ impl Chunked for Core {
         let (mut codes, mut radii) = ([0; MAX_CHUNKS], [0; MAX_CHUNKS]);
         let (codes, radii) = (&mut codes[..norms.len()], &mut radii[..norms.len()]);
         let steps = RadiusSteps { factor: f32::from(limit) / scale.to_f32(), limit };
-        self.backend.quaternion_encode(&self.set.view(), values, norms, steps, codes, radii);
+        self.backend.encode_quaternions(&self.set.view(), values, norms, steps, codes, radii);
         block[..2].copy_from_slice(&scale.to_le_bytes());
         self.backend.pack_chunks(&self.layout, codes, radii, block);
         Ok(())

@@ -6,7 +6,7 @@
 //! with the same choices; coordinates left over by D mod 3 are coded on their own (`tail=paper` fills up a triplet);
 //! the published split (b+1, b-1) spends 3b+1 bits a triplet, `split=even`, (b+1, b), is better at its own rate.
 //!
-//! A block: the norm, then one bit stream of ⌈D/3⌉ fields; see [`octaplex_arch::Octahedral`].
+//! A block: the norm, then one bit stream of ⌈D/3⌉ fields; see [`octaplex_arch::TripletLayout`].
 
 use super::query::{Body, QueryFormat};
 use super::scratch::{bytes_of, with_scratch, words_for};
@@ -23,7 +23,7 @@ use crate::spec::{Key, Spec, Value, one_of, parse_int};
 use crate::stream::Purpose;
 use crate::typed::Typed;
 use crate::{Backend, Error, Stream};
-use octaplex_arch::{Float, Octahedral, Search};
+use octaplex_arch::{Float, Search, TripletLayout};
 
 /// Which directions the encoder tries for a triplet. All decode alike.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -380,8 +380,8 @@ impl Core {
         Ok(Self { spec, backend: backend.kernels(), rotation, directions, coordinates, radii, rest })
     }
 
-    pub(crate) fn shape(&self) -> Octahedral<'_> {
-        Octahedral {
+    pub(crate) fn shape(&self) -> TripletLayout<'_> {
+        TripletLayout {
             dim: self.dim(),
             scale: self.spec.norm.float(),
             direction_bits: self.spec.bdir,
@@ -436,9 +436,9 @@ impl Core {
             let stream = bytes_of(stream, stream_bytes);
             z.copy_from_slice(x);
             self.rotation.forward(self.backend, z);
-            self.backend.octahedral_encode(&self.shape(), self.spec.rounding.search(), z, 1.0 / norm, stream);
+            self.backend.encode_triplets(&self.shape(), self.spec.rounding.search(), z, 1.0 / norm, stream);
             if self.spec.gain != Gain::Norm || residual.is_some() {
-                self.backend.octahedral_decode(&self.shape(), stream, 1.0, decoded);
+                self.backend.decode_triplets(&self.shape(), stream, 1.0, decoded);
             }
             let stored = match self.spec.gain {
                 Gain::Norm => norm,
@@ -507,7 +507,7 @@ impl Core {
     /// Decodes a block with a finite norm, in the rotated basis.
     pub(super) fn decode_rotated(&self, block: &[u8], x: &mut [f32]) {
         let stream = &block[self.spec.norm.bytes()..];
-        self.backend.octahedral_decode(&self.shape(), stream, self.read_norm(block), x);
+        self.backend.decode_triplets(&self.shape(), stream, self.read_norm(block), x);
     }
 
     /// Scores rows that begin with a block.
@@ -522,17 +522,17 @@ impl Core {
         let shape = self.shape();
         if self.is_int() {
             return format.in_int_batches(queries, scores, |queries, scores| {
-                self.backend.score_octahedral(&shape, stride, rows, queries, scores);
+                self.backend.score_triplets(&shape, stride, rows, queries, scores);
             });
         }
         format.in_float_batches(queries, scores, |queries, scores| {
-            self.backend.score_octahedral_floats(&shape, stride, rows, queries, scores);
+            self.backend.score_triplets_floats(&shape, stride, rows, queries, scores);
         })
     }
 
     /// Accumulates rows that begin with a block.
     pub(super) fn accumulate_rows(&self, weights: &[f32], rows: &[u8], stride: usize, acc: &mut [f32]) {
-        self.backend.accumulate_octahedral(&self.shape(), stride, rows, weights, acc);
+        self.backend.accumulate_triplets(&self.shape(), stride, rows, weights, acc);
     }
 
     /// `Ok` if the norm at the head of every row is one that `encode` could have written.

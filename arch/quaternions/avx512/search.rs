@@ -58,7 +58,7 @@ pub(crate) fn chunk_norms(x: &[f32], norms: &mut [f32]) {
 }
 
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(crate) fn quaternion_encode(
+pub(crate) fn encode_quaternions(
     set: &QuaternionSet,
     x: &[f32],
     norms: &[f32],
@@ -326,7 +326,7 @@ unsafe fn gather_cells(mask: u16, at: __m512i, table: &[u32]) -> __m512i {
 }
 
 /// The components of 16 members, each below the set's length: 16 loads and a transposition, which does not grow with
-/// the set, unlike table look-ups, and is twice as fast as gathering.
+/// the set, unlike table look-ups.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn gather_members(set: &QuaternionSet, members: &[u8; 16]) -> Planes {

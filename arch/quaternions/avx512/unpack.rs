@@ -158,7 +158,8 @@ impl Units {
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn of(&self, units: __m512i) -> Planes {
-        each!([low, high] in self.0 => _mm512_permutex2var_ps(low, units, high))
+        let component = |c: usize| _mm512_permutex2var_ps(self.0[c][0], units, self.0[c][1]);
+        [component(0), component(1), component(2), component(3)]
     }
 }
 

@@ -7,8 +7,8 @@ use alloc::vec;
 use alloc::vec::Vec;
 use octaplex_arch::{AngleTree, Angles, Backend};
 
-/// Bits, cosines, sines, tangents.
-type Book = (u8, Room<f32>, Room<f32>, Room<f32>);
+/// Bits, directions, tangents.
+type Book = (u8, Room<[f32; 2]>, Room<f32>);
 
 /// Codebooks of some bits for each level, of numbers that need not be cosines.
 struct Tree {
@@ -22,7 +22,8 @@ impl Tree {
             let codes = 1usize << bits;
             let tangents = if level == 0 { (codes / 4).max(1) } else { codes } - 1;
             let tangents = (1..=tangents).map(|k| k as f32 / (tangents + 1 - k) as f32).collect();
-            (bits, painter.floats(Style::Random, codes), painter.floats(Style::Random, codes), tangents)
+            let directions = painter.floats(Style::Random, 2 * codes).as_chunks().0.iter().copied().collect();
+            (bits, directions, tangents)
         };
         Self { dim, books: bits.iter().enumerate().map(book).collect() }
     }
@@ -31,7 +32,7 @@ impl Tree {
         let levels: Vec<Angles> = self
             .books
             .iter()
-            .map(|(bits, cos, sin, tangents)| Angles { bits: *bits, cos, sin, tangents })
+            .map(|(bits, directions, tangents)| Angles { bits: *bits, directions, tangents })
             .collect();
         run(&AngleTree { dim: self.dim, levels: &levels })
     }

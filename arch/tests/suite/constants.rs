@@ -7,8 +7,8 @@ use alloc::vec;
 use alloc::vec::Vec;
 use octaplex_arch::quaternion::{ChunkLayout, QuaternionSet, RadiusSteps};
 use octaplex_arch::{
-    AngleTree, Angles, BLOCK_BYTES, Backend, BlockBook, Float, Octahedral, Packing, Rows, Search, SignRows,
-    TrellisCodebook,
+    AngleTree, Angles, BLOCK_BYTES, Backend, BlockBook, Float, Packing, Rows, Search, SignRows,
+    TrellisCodebook, TripletLayout,
 };
 
 pub(crate) const CONSTANTS: &[(&str, Check)] = &[
@@ -201,7 +201,7 @@ fn exponential(backend: Backend) -> Outcome {
 /// |x|+|y|+|z| below 2⁻¹⁰⁰ counts as zero, whose octahedral coordinates are (0, 0).
 fn smallest_triplet(backend: Backend) -> Outcome {
     let plane = [128; 128];
-    let layout = Octahedral {
+    let layout = TripletLayout {
         dim: 99,
         scale: Float::F16,
         direction_bits: 2,
@@ -221,7 +221,7 @@ fn smallest_triplet(backend: Backend) -> Outcome {
         // η is 0, on the threshold between codes 1 and 2; of two equal projections the lower code wins.
         for (search, eta) in [(Search::Nearest, 2), (Search::Bracket, 1)] {
             let mut stream = [0; 17];
-            backend.octahedral_encode(&layout, search, &[x, 0.0, 0.0].repeat(33), 1.0, &mut stream);
+            backend.encode_triplets(&layout, search, &[x, 0.0, 0.0].repeat(33), 1.0, &mut stream);
             let code = xi | eta << 2;
             let mut expected = [code | code << 4; 17];
             expected[16] = code;
@@ -229,12 +229,12 @@ fn smallest_triplet(backend: Backend) -> Outcome {
         }
     }
     // A coordinate left over that lies on a threshold takes the upper code.
-    let rest = Octahedral { dim: 100, rest_bits: 2, rest: &[-3, -1, 1, 3], rest_scale: 1.0, ..layout };
+    let rest = TripletLayout { dim: 100, rest_bits: 2, rest: &[-3, -1, 1, 3], rest_scale: 1.0, ..layout };
     for (x, code) in [(0.0, 2), (-1e-45, 1), (2.0, 3), (2.0f32.next_down(), 2)] {
         let mut values = [0.5; 100];
         values[99] = x;
         let mut stream = [0; 17];
-        backend.octahedral_encode(&rest, Search::Nearest, &values, 1.0, &mut stream);
+        backend.encode_triplets(&rest, Search::Nearest, &values, 1.0, &mut stream);
         expect(x, &[stream[16] >> 4], &[code])?;
     }
     Ok(())
@@ -247,7 +247,7 @@ fn encode_chunks(backend: Backend, chunk: [f32; 4], factor: f32) -> (Vec<u16>, V
     let x = chunk.repeat(21);
     backend.chunk_norms(&x, &mut norms);
     let steps = RadiusSteps { factor, limit: 15 };
-    backend.quaternion_encode(&set, &x, &norms, steps, &mut codes, &mut radii);
+    backend.encode_quaternions(&set, &x, &norms, steps, &mut codes, &mut radii);
     (codes, radii)
 }
 
@@ -276,7 +276,7 @@ fn nearest_unit(backend: Backend) -> Outcome {
         let set = QuaternionSet { members: &[first, one], ints: &[[127, 0, 0, 0]; 2], index: None };
         let (x, mut codes) = ([1.0, 0.5, -0.25, 0.25].repeat(21), [9; 21]);
         let steps = RadiusSteps { factor: 1.0, limit: 15 };
-        backend.quaternion_encode(&set, &x, &[1.0; 21], steps, &mut codes, &mut [0; 21]);
+        backend.encode_quaternions(&set, &x, &[1.0; 21], steps, &mut codes, &mut [0; 21]);
         expect(first, &codes, &[code; 21])?;
     }
     Ok(())
@@ -381,15 +381,15 @@ fn axes(backend: Backend) -> Outcome {
         ([-0.0, -0.0], 1),
     ];
     let mut x: Vec<f32> = pairs.iter().flat_map(|(pair, _)| *pair).collect();
-    let angles = Angles { bits: 3, cos: &[0.0; 8], sin: &[0.0; 8], tangents: &[1.0] };
+    let angles = Angles { bits: 3, directions: &[[0.0; 2]; 8], tangents: &[1.0] };
     let mut codes = [9; 16];
     backend.quantize_angles(&AngleTree { dim: 32, levels: &[angles] }, &mut x, &mut codes);
     expect("first level", &codes, &pairs.map(|(_, code)| code))?;
 
     // Radii of pairs on the first axis are their coordinates.
     let radii = [(1.0, just, 0), (1.0, 1.0, 1), (1.0, 2.0f32.next_down(), 1), (1.0, 2.0, 2), (0.0, 1.0, 2)];
-    let first = Angles { bits: 1, cos: &[0.0; 2], sin: &[0.0; 2], tangents: &[] };
-    let second = Angles { bits: 2, cos: &[0.0; 4], sin: &[0.0; 4], tangents: &[1.0, 2.0, f32::MAX] };
+    let first = Angles { bits: 1, directions: &[[0.0; 2]; 2], tangents: &[] };
+    let second = Angles { bits: 2, directions: &[[0.0; 2]; 4], tangents: &[1.0, 2.0, f32::MAX] };
     for (a, b, code) in radii {
         let mut x = [a, 0.0, b, 0.0].repeat(8);
         let mut codes = [9; 24];

@@ -6,12 +6,12 @@
 mod angles;
 mod blocks;
 mod constants;
-mod octahedral;
 mod paint;
-mod quaternion;
+mod quaternions;
 mod signs;
 mod softmax;
 mod trellis;
+mod triplets;
 
 use crate::room::Room;
 use alloc::format;
@@ -60,11 +60,11 @@ pub(crate) const KERNELS: &[(&str, Check)] = &[
     ("scale_logits", softmax::scale_logits),
     ("soft_cap", softmax::soft_cap),
     ("exp_weights", softmax::exp_weights),
-    ("octahedral_encode", octahedral::octahedral_encode),
-    ("octahedral_decode", octahedral::octahedral_decode),
-    ("score_octahedral", octahedral::score_octahedral),
-    ("score_octahedral_floats", octahedral::score_octahedral_floats),
-    ("accumulate_octahedral", octahedral::accumulate_octahedral),
+    ("encode_triplets", triplets::encode_triplets),
+    ("decode_triplets", triplets::decode_triplets),
+    ("score_triplets", triplets::score_triplets),
+    ("score_triplets_floats", triplets::score_triplets_floats),
+    ("accumulate_triplets", triplets::accumulate_triplets),
     ("pack_signs", signs::pack_signs),
     ("unpack_signs", signs::unpack_signs),
     ("score_signs", signs::score_signs),
@@ -78,12 +78,12 @@ pub(crate) const KERNELS: &[(&str, Check)] = &[
     ("decode_angles", angles::decode_angles),
     ("score_angles", angles::score_angles),
     ("accumulate_angles", angles::accumulate_angles),
-    ("chunk_norms", quaternion::chunk_norms),
-    ("quaternion_encode", quaternion::quaternion_encode),
-    ("pack_chunks", quaternion::pack_chunks),
-    ("decode_quaternions", quaternion::decode_quaternions),
-    ("score_quaternions", quaternion::score_quaternions),
-    ("accumulate_quaternions", quaternion::accumulate_quaternions),
+    ("chunk_norms", quaternions::chunk_norms),
+    ("encode_quaternions", quaternions::encode_quaternions),
+    ("pack_chunks", quaternions::pack_chunks),
+    ("decode_quaternions", quaternions::decode_quaternions),
+    ("score_quaternions", quaternions::score_quaternions),
+    ("accumulate_quaternions", quaternions::accumulate_quaternions),
 ];
 
 /// Every kernel, and every constant.
@@ -133,12 +133,12 @@ macro_rules! integers {
 }
 integers!(u8, i8, u16, i16, u32);
 
-impl<T: Bits> Bits for [T; 4] {
+impl<const N: usize, T: Bits> Bits for [T; N] {
     fn bits(self) -> u32 {
         self.iter().fold(0, |bits: u32, value| bits.rotate_left(8) ^ value.bits())
     }
     fn from_paint(paint: u64) -> Self {
-        [T::from_paint(paint); 4]
+        [T::from_paint(paint); N]
     }
 }
 

@@ -60,9 +60,9 @@ fn store_triplets(t: [__m512; 3], out: &mut [f32]) {
 }
 
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(crate) fn octahedral_decode(layout: &Octahedral, stream: &[u8], scale: f32, out: &mut [f32]) {
+pub(crate) fn decode_triplets(layout: &TripletLayout, stream: &[u8], scale: f32, out: &mut [f32]) {
     if layout.directions.is_empty() {
-        scalar::octahedral_decode(layout, stream, scale, out);
+        scalar::decode_triplets(layout, stream, scale, out);
     } else {
         by_kind!(decode(layout, stream, scale, out));
     }
@@ -71,7 +71,7 @@ pub(crate) fn octahedral_decode(layout: &Octahedral, stream: &[u8], scale: f32, 
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn decode<const FIVE: bool, const WIDE: bool>(
-    layout: &Octahedral,
+    layout: &TripletLayout,
     stream: &[u8],
     scale: f32,
     out: &mut [f32],
@@ -91,15 +91,15 @@ fn decode<const FIVE: bool, const WIDE: bool>(
 }
 
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(crate) fn accumulate_octahedral(
-    layout: &Octahedral,
+pub(crate) fn accumulate_triplets(
+    layout: &TripletLayout,
     stride: usize,
     bytes: &[u8],
     weights: &[f32],
     acc: &mut [f32],
 ) {
     if layout.directions.is_empty() {
-        return scalar::accumulate_octahedral(layout, stride, bytes, weights, acc);
+        return scalar::accumulate_triplets(layout, stride, bytes, weights, acc);
     }
     let count = bytes.len() / stride;
     for (weights, acc) in weights.chunks(QUERIES * count).zip(acc.chunks_mut(QUERIES * layout.dim)) {
@@ -113,7 +113,7 @@ const ROWS: usize = 8;
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn accumulate<const FIVE: bool, const WIDE: bool>(
-    layout: &Octahedral,
+    layout: &TripletLayout,
     stride: usize,
     bytes: &[u8],
     weights: &[f32],

@@ -8,15 +8,15 @@ use crate::triplets::layout::MAX_FIELDS;
 use crate::triplets::scalar;
 
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(crate) fn octahedral_encode(
-    layout: &Octahedral,
+pub(crate) fn encode_triplets(
+    layout: &TripletLayout,
     search: Search,
     x: &[f32],
     scale: f32,
     stream: &mut [u8],
 ) {
     match (search, layout.direction_bits) {
-        (Search::All, _) => scalar::octahedral_encode(layout, search, x, scale, stream),
+        (Search::All, _) => scalar::encode_triplets(layout, search, x, scale, stream),
         (_, ..=4) => encode::<true>(layout, search, x, scale, stream),
         _ => encode::<false>(layout, search, x, scale, stream),
     }
@@ -24,7 +24,13 @@ pub(crate) fn octahedral_encode(
 
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn encode<const SMALL: bool>(layout: &Octahedral, search: Search, x: &[f32], scale: f32, stream: &mut [u8]) {
+fn encode<const SMALL: bool>(
+    layout: &TripletLayout,
+    search: Search,
+    x: &[f32],
+    scale: f32,
+    stream: &mut [u8],
+) {
     let mut fields = [0; MAX_FIELDS];
     let encoder = Encoder::<SMALL>::new(layout, search);
     for (x, fields) in x.chunks(3 * LANES).zip(fields.as_chunks_mut::<LANES>().0) {
@@ -36,7 +42,7 @@ fn encode<const SMALL: bool>(layout: &Octahedral, search: Search, x: &[f32], sca
 
 /// What encoding looks up; `SMALL`: directions of up to 4 bits, whose tables fit registers.
 struct Encoder<'a, const SMALL: bool> {
-    layout: &'a Octahedral<'a>,
+    layout: &'a TripletLayout<'a>,
     /// Up to sixteen positive decision points of ξ and η, ascending, then infinity.
     points: __m512,
     /// The same, one by one: with few of them, comparing with all is faster than a search whose steps wait for each
@@ -53,7 +59,7 @@ struct Encoder<'a, const SMALL: bool> {
 impl<'a, const SMALL: bool> Encoder<'a, SMALL> {
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn new(layout: &'a Octahedral, search: Search) -> Self {
+    fn new(layout: &'a TripletLayout, search: Search) -> Self {
         let part = |x: &[f32], k: usize| load_tail(x.get(k..).unwrap_or(&[]));
         let half = layout.coordinates.len() / 2;
         let upper = &layout.coordinates[half..];

@@ -6,8 +6,8 @@ use crate::registers::avx512::halve_rows;
 use crate::{Float, IntQuery};
 
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(crate) fn score_octahedral(
-    layout: &Octahedral,
+pub(crate) fn score_triplets(
+    layout: &TripletLayout,
     stride: usize,
     bytes: &[u8],
     queries: &[IntQuery],
@@ -28,7 +28,7 @@ pub(crate) fn score_octahedral(
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn score_one<const FIVE: bool, const WIDE: bool>(
-    layout: &Octahedral,
+    layout: &TripletLayout,
     stride: usize,
     bytes: &[u8],
     query: &IntQuery,
@@ -130,7 +130,7 @@ fn add_products<const FIVE: bool, const WIDE: bool, const LONG: bool, const GROU
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn score_some<const FIVE: bool, const WIDE: bool>(
-    layout: &Octahedral,
+    layout: &TripletLayout,
     stride: usize,
     bytes: &[u8],
     queries: &[IntQuery],
@@ -240,7 +240,7 @@ const SPREAD: [u8; 64] = {
 /// The scales of up to sixteen rows.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn row_scales(layout: &Octahedral, stride: usize, rows: &[u8]) -> __m512 {
+fn row_scales(layout: &TripletLayout, stride: usize, rows: &[u8]) -> __m512 {
     if layout.scale != Float::F32 && rows.len() == BATCH * stride {
         return scales(&Block::of(rows, stride));
     }
@@ -255,7 +255,7 @@ fn row_scales(layout: &Octahedral, stride: usize, rows: &[u8]) -> __m512 {
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn finish(
-    layout: &Octahedral,
+    layout: &TripletLayout,
     sums: __m512,
     rest: __m512i,
     row_scales: __m512,

@@ -8,21 +8,21 @@ use crate::registers::Registers;
 use crate::triplets::layout::MAX_FIELDS;
 use crate::triplets::scalar;
 use crate::triplets::scalar::SMALLEST;
-use crate::{Octahedral, Search};
+use crate::{Search, TripletLayout};
 
 /// The most positive centroids, and the most radii.
 const POINTS: usize = 64;
 
 #[inline(always)]
-pub(crate) fn octahedral_encode<L: Registers>(
-    layout: &Octahedral,
+pub(crate) fn encode_triplets<L: Registers>(
+    layout: &TripletLayout,
     search: Search,
     x: &[f32],
     scale: f32,
     stream: &mut [u8],
 ) {
     if search == Search::All {
-        return scalar::octahedral_encode(layout, search, x, scale, stream);
+        return scalar::encode_triplets(layout, search, x, scale, stream);
     }
     let mut fields = [0; MAX_FIELDS];
     let encoder = Encoder::<L>::new(layout, search);
@@ -49,17 +49,17 @@ pub(crate) fn octahedral_encode<L: Registers>(
 }
 
 /// What encoding compares with and looks up.
-struct Encoder<'a, L: Registers> {
-    layout: &'a Octahedral<'a>,
+pub(crate) struct Encoder<'a, L: Registers> {
+    pub(crate) layout: &'a TripletLayout<'a>,
     /// Positive centroids.
-    upper: &'a [f32],
+    pub(crate) upper: &'a [f32],
     /// Up to sixteen of them.
     table: [L::V; 4],
     /// Positive decision points of ξ and η: `points` of them.
-    directions: [f32; POINTS],
-    points: usize,
+    pub(crate) directions: [f32; POINTS],
+    pub(crate) points: usize,
     /// Decision points of the radius, one less than radii.
-    radii: [f32; POINTS],
+    pub(crate) radii: [f32; POINTS],
 }
 
 /// Codes of ξ or η, less half their number, and what follows from them.
@@ -107,7 +107,7 @@ fn turn<L: Registers>(x: L::V, mask: L::V) -> L::V {
 
 impl<'a, L: Registers> Encoder<'a, L> {
     #[inline(always)]
-    fn new(layout: &'a Octahedral<'a>, search: Search) -> Self {
+    pub(crate) fn new(layout: &'a TripletLayout<'a>, search: Search) -> Self {
         let half = layout.coordinates.len() / 2;
         let upper = &layout.coordinates[half..];
         let (mut directions, mut radii) = ([0.0; POINTS], [0.0; POINTS]);

@@ -90,7 +90,7 @@ fn compare(set: &Set, count: usize, seed: u64, backend: Backend, reference: Back
         Backend::SCALAR.chunk_norms(&x, &mut norms);
         let code = |backend: Backend, set: &QuaternionSet| {
             let (mut codes, mut radii) = (vec![0; 64], vec![0; 64]);
-            backend.quaternion_encode(set, &x, &norms, STEPS, &mut codes, &mut radii);
+            backend.encode_quaternions(set, &x, &norms, STEPS, &mut codes, &mut radii);
             codes
         };
         let (expected, actual) = (code(reference, &exhaustive), code(backend, &view));
@@ -183,7 +183,7 @@ fn ties_go_to_the_lowest_code() {
         let mut first = None;
         for (backend, index) in backends {
             let (set, mut code) = (QuaternionSet { index, ..with }, [0]);
-            backend.quaternion_encode(&set, &x, &norm, STEPS, &mut code, &mut [0]);
+            backend.encode_quaternions(&set, &x, &norm, STEPS, &mut code, &mut [0]);
             // Twins of the first twenty never win.
             assert!(usize::from(code[0]) % 40 < 20, "{x:?}: {code:?}");
             assert_eq!(*first.get_or_insert(code), code, "{x:?}");

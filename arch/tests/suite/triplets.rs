@@ -5,7 +5,7 @@ use super::{Outcome, QUERY_COUNTS, ROW_COUNTS, WIDTHS, filled, same_changes, sam
 use crate::room::Room;
 use alloc::format;
 use alloc::vec::Vec;
-use octaplex_arch::{Backend, Float, IntQuery, MAX_WEIGHT, Octahedral, Search};
+use octaplex_arch::{Backend, Float, IntQuery, MAX_WEIGHT, Search, TripletLayout};
 
 /// A codebook of random centroids, and what follows from it.
 struct Codebook {
@@ -74,9 +74,9 @@ impl Codebook {
         Self { dim, scale, bits, coordinates, lengths, directions, planes, radii, rest }
     }
 
-    fn layout(&self) -> Octahedral<'_> {
+    fn layout(&self) -> TripletLayout<'_> {
         let [x, y, z] = &self.planes;
-        Octahedral {
+        TripletLayout {
             dim: self.dim,
             scale: self.scale,
             direction_bits: self.bits.0,
@@ -126,7 +126,7 @@ fn dims() -> impl Iterator<Item = usize> {
     [3, 4, 5, 16, 33, 47, 49, 63].into_iter().chain(WIDTHS)
 }
 
-pub(super) fn octahedral_encode(backend: Backend) -> Outcome {
+pub(super) fn encode_triplets(backend: Backend) -> Outcome {
     for (direction, radius) in all_bits() {
         for dim in dims() {
             let mut painter = Painter::new(&[direction.into(), radius.into(), dim]);
@@ -158,7 +158,7 @@ pub(super) fn octahedral_encode(backend: Backend) -> Outcome {
                         format_args!("{case}"),
                         layout.stream_bytes(),
                         |backend, stream| {
-                            backend.octahedral_encode(&layout, search, &x, scale, stream);
+                            backend.encode_triplets(&layout, search, &x, scale, stream);
                         },
                     )?;
                 }
@@ -168,7 +168,7 @@ pub(super) fn octahedral_encode(backend: Backend) -> Outcome {
     Ok(())
 }
 
-pub(super) fn octahedral_decode(backend: Backend) -> Outcome {
+pub(super) fn decode_triplets(backend: Backend) -> Outcome {
     for (direction, radius) in all_bits() {
         for dim in dims() {
             let mut painter = Painter::new(&[direction.into(), radius.into(), dim]);
@@ -178,7 +178,7 @@ pub(super) fn octahedral_decode(backend: Backend) -> Outcome {
                 for scale in [1.0, -7.3e-5, 3e12] {
                     let case = format!("{}, scale {scale}", book.name());
                     same_outputs(backend, format_args!("{case}"), dim, |backend, out| {
-                        backend.octahedral_decode(&layout, &bytes, scale, out);
+                        backend.decode_triplets(&layout, &bytes, scale, out);
                     })?;
                 }
             }
@@ -203,7 +203,7 @@ fn shapes(highest: u8) -> impl Iterator<Item = (u8, u8, usize, usize, usize)> {
     few.chain(many)
 }
 
-pub(super) fn score_octahedral(backend: Backend) -> Outcome {
+pub(super) fn score_triplets(backend: Backend) -> Outcome {
     for (direction, radius, dim, count, queries) in shapes(5) {
         let mut painter = Painter::new(&[direction.into(), radius.into(), dim, count, queries]);
         let book = Codebook::new(&mut painter, dim, direction, radius);
@@ -220,13 +220,13 @@ pub(super) fn score_octahedral(backend: Backend) -> Outcome {
             values.iter().map(|values| IntQuery { values, scale: painter.float() / 100.0 }).collect();
         let case = format!("{}, {count} rows, {} queries", book.name(), queries.len());
         same_outputs(backend, format_args!("{case}"), queries.len() * count, |backend, scores| {
-            backend.score_octahedral(&book.layout(), stride, &bytes, &queries, scores);
+            backend.score_triplets(&book.layout(), stride, &bytes, &queries, scores);
         })?;
     }
     Ok(())
 }
 
-pub(super) fn score_octahedral_floats(backend: Backend) -> Outcome {
+pub(super) fn score_triplets_floats(backend: Backend) -> Outcome {
     for (direction, radius, dim, count, queries) in shapes(7) {
         let mut painter = Painter::new(&[direction.into(), radius.into(), dim, count, queries]);
         let book = Codebook::new(&mut painter, dim, direction, radius);
@@ -237,13 +237,13 @@ pub(super) fn score_octahedral_floats(backend: Backend) -> Outcome {
         let queries: Vec<&[f32]> = queries.iter().map(|query| &query[..]).collect();
         let case = format!("{}, {count} rows, {} queries, {style:?}", book.name(), queries.len());
         same_outputs(backend, format_args!("{case}"), queries.len() * count, |backend, scores| {
-            backend.score_octahedral_floats(&book.layout(), stride, &bytes, &queries, scores);
+            backend.score_triplets_floats(&book.layout(), stride, &bytes, &queries, scores);
         })?;
     }
     Ok(())
 }
 
-pub(super) fn accumulate_octahedral(backend: Backend) -> Outcome {
+pub(super) fn accumulate_triplets(backend: Backend) -> Outcome {
     for (direction, radius, dim, count, queries) in shapes(7) {
         let mut painter = Painter::new(&[direction.into(), radius.into(), dim, count, queries]);
         let book = Codebook::new(&mut painter, dim, direction, radius);
@@ -261,7 +261,7 @@ pub(super) fn accumulate_octahedral(backend: Backend) -> Outcome {
         let acc = painter.floats(Style::Random, queries * dim);
         let case = format!("{}, {count} rows, {queries} queries", book.name());
         same_changes(backend, format_args!("{case}"), &acc, |backend, acc| {
-            backend.accumulate_octahedral(&book.layout(), stride, &bytes, &weights, acc);
+            backend.accumulate_triplets(&book.layout(), stride, &bytes, &weights, acc);
         })?;
     }
     Ok(())

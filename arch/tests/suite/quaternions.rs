@@ -70,7 +70,7 @@ impl Set {
     }
 }
 
-pub(super) fn quaternion_encode(backend: Backend) -> Outcome {
+pub(super) fn encode_quaternions(backend: Backend) -> Outcome {
     for members in MEMBERS {
         let mut painter = Painter::new(&[members]);
         let set = Set::new(&mut painter, members);
@@ -102,7 +102,7 @@ pub(super) fn quaternion_encode(backend: Backend) -> Outcome {
                     let factor = if max > 1e-30 { f32::from(limit) / max } else { 1.0 };
                     let case = format_args!("{members} members, {chunks} chunks, {style:?}, limit {limit}");
                     let encode = |backend: Backend, codes: &mut [u16], radii: &mut [u8]| {
-                        backend.quaternion_encode(
+                        backend.encode_quaternions(
                             &QuaternionSet { index, ..set.view() },
                             &x,
                             norms,
