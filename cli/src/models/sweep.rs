@@ -260,7 +260,7 @@ fn keep(sweep: &Sweep, row: &Value) -> Result<()> {
 /// Without the columns that are in the page only.
 fn table(about: &str, rows: &[Row]) -> String {
     let columns =
-        [("keys", 9), ("bits", 7), ("pages", 7), ("perpl.", 8), ("change", 9), ("KL", 7), ("paged", 8)];
+        [("keys", 8), ("bits", 7), ("pages", 7), ("perpl.", 8), ("change", 9), ("KL", 8), ("paged", 8)];
     let mut table = Table::new("KEYS/VALUES", &columns);
     for row in rows {
         let [cells @ .., _, _] = cells(&row.outcome);
@@ -273,6 +273,29 @@ fn table(about: &str, rows: &[Row]) -> String {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn columns_do_not_touch() {
+        let outcome = |perplexity, kl| Outcome {
+            tokens: 1023,
+            perplexity,
+            perplexity_f16: 3.828,
+            kl_mean: kl,
+            kl_paged: Some(kl),
+            kl_p99: kl,
+            top1_agreement: 0.5,
+            kv_bytes: 1,
+            kv_bytes_f16: 2,
+            bits_per_value: 10.442,
+            bits_per_value_pages: 10.442,
+        };
+        for outcome in [outcome(627.528, 0.00191), outcome(27.9, 9.0e-4), outcome(1e7, 12.3)] {
+            let row = Row { codec: "turboquant-qjl:bits=8".into(), keys: Preparation::Balanced, outcome };
+            let table = table("", &[row]);
+            let line = table.lines().last().unwrap_or_default();
+            assert!(line.split_whitespace().count() == 8 && line.chars().count() <= 80, "{line}");
+        }
+    }
 
     #[test]
     fn a_row_is_found_again_only_with_the_same_key() {
