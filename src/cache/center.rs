@@ -70,21 +70,25 @@ pub(crate) fn multiply(rows: &mut [f32], balance: &[f32]) {
 }
 
 /// Squares of keys around their pages' means.
+///
+/// In f32, each channel's sums in the order of its rows: boards have no f64, whose arithmetic would be 3 kB of their flash,
+/// and a balance is rounded to f16. Deviations are those from a page's first row less their mean: large constant channels,
+/// which is what there is to find, leave no rounding error.
 pub(crate) struct Spread {
-    squares: [f64; MAX_DIM],
+    squares: [f32; MAX_DIM],
     /// The largest magnitude of each channel.
     largest: [f32; MAX_DIM],
     count: usize,
 }
 
 /// Added to deviations.
-const SMALLEST: f64 = 1e-6;
+const SMALLEST: f32 = 1e-6;
 
 /// Queries that are enough to go by.
-const ENOUGH: f64 = 32.0;
+const ENOUGH: usize = 32;
 
 /// The longest that keys may be once they are divided by the balance.
-const LONGEST: f64 = 16384.0;
+const LONGEST: f32 = 16384.0;
 
 impl Spread {
     pub(crate) fn new() -> Self {
@@ -94,18 +98,19 @@ impl Spread {
     /// Adds one page.
     pub(crate) fn add(&mut self, rows: &[f32], dim: usize) {
         let count = rows.len() / dim;
-        let mut sums = [0.0; MAX_DIM];
+        let mut means = [0.0f32; MAX_DIM];
         for row in rows.chunks_exact(dim) {
-            for (sum, x) in sums.iter_mut().zip(row) {
-                *sum += f64::from(*x);
+            for ((sum, x), first) in means.iter_mut().zip(row).zip(rows) {
+                *sum += x - first;
             }
             for (largest, x) in self.largest.iter_mut().zip(row) {
                 *largest = if x.abs() > *largest { x.abs() } else { *largest };
             }
         }
+        means.iter_mut().for_each(|sum| *sum /= count as f32);
         for row in rows.chunks_exact(dim) {
-            for ((square, sum), x) in self.squares.iter_mut().zip(&sums).zip(row) {
-                let d = f64::from(*x) - sum / count as f64;
+            for (((square, mean), x), first) in self.squares.iter_mut().zip(&means).zip(row).zip(rows) {
+                let d = x - first - mean;
                 *square += d * d;
             }
         }
@@ -113,38 +118,38 @@ impl Spread {
     }
 
     /// The balance of a head, as f32 of its f16, from the keys added so far and these queries, or none.
-    pub(crate) fn balance(&self, queries: &[f32], balance: &mut [f32]) {
-        let (dim, keys) = (balance.len(), self.count.max(1) as f64);
-        let (mut sigma, mut rms) = ([0.0; MAX_DIM], [0.0; MAX_DIM]);
+    pub(crate) fn balance(&self, backend: Kernels, queries: &[f32], balance: &mut [f32]) {
+        let (dim, keys) = (balance.len(), self.count.max(1) as f32);
+        let (mut sigma, mut rms) = ([0.0f32; MAX_DIM], [0.0f32; MAX_DIM]);
         let (sigma, rms) = (&mut sigma[..dim], &mut rms[..dim]);
-        sigma.iter_mut().zip(&self.squares).for_each(|(s, square)| *s = libm::sqrt(square / keys) + SMALLEST);
-        let seen = (queries.len() / dim) as f64;
+        sigma.iter_mut().zip(&self.squares).for_each(|(s, sum)| *s = backend.sqrt(sum / keys) + SMALLEST);
+        let seen = queries.len() / dim;
         let chance = if seen < ENOUGH {
-            rms.iter_mut().zip(&*sigma).for_each(|(rms, sigma)| *rms = libm::sqrt(*sigma));
+            rms.iter_mut().zip(&*sigma).for_each(|(rms, sigma)| *rms = backend.sqrt(*sigma));
             1.0 / (8.0 * keys)
         } else {
             for query in queries.chunks_exact(dim) {
-                rms.iter_mut().zip(query).for_each(|(sum, x)| *sum += f64::from(*x) * f64::from(*x));
+                rms.iter_mut().zip(query).for_each(|(sum, x)| *sum += x * x);
             }
-            rms.iter_mut().for_each(|sum| *sum = libm::sqrt(*sum / seen) + SMALLEST);
-            1.0 / (2.0 * keys) + 1.0 / (2.0 * seen)
+            rms.iter_mut().for_each(|sum| *sum = backend.sqrt(*sum / seen as f32) + SMALLEST);
+            1.0 / (2.0 * keys) + 1.0 / (2.0 * seen as f32)
         };
-        let product = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+        let product = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
         let balanced = product(sigma, rms);
-        if product(sigma, sigma) * product(rms, rms) < (1.0 + 4.0 * chance) * balanced * balanced {
+        // Two quotients: the products of the sums could be beyond f32.
+        if product(sigma, sigma) / balanced * (product(rms, rms) / balanced) < 1.0 + 4.0 * chance {
             balance.fill(1.0);
             return;
         }
+        let round = |x: f32| f16::from_f32(x).to_f32();
         for ((sigma, rms), s) in sigma.iter().zip(&*rms).zip(&mut *balance) {
-            let exact = libm::sqrt(sigma / rms) as f32;
-            *s = f16::from_f32(exact.clamp(1.0 / 256.0, 256.0)).to_f32();
+            *s = round(backend.sqrt(sigma / rms).clamp(1.0 / 256.0, 256.0));
         }
-        let square = |x: f64| x * x;
-        let longest = self.largest.iter().zip(&*balance).map(|(x, s)| square(f64::from(*x) / f64::from(*s)));
-        if longest.sum::<f64>() > square(LONGEST) {
-            let factor = libm::sqrt(balance.len() as f64) / LONGEST;
+        let longest = self.largest.iter().zip(&*balance).map(|(x, s)| x / s * (x / s));
+        if longest.sum::<f32>() > LONGEST * LONGEST {
+            let factor = backend.sqrt(dim as f32) / LONGEST;
             for (s, largest) in balance.iter_mut().zip(self.largest) {
-                *s = s.max(f16::from_f32((f64::from(largest) * factor) as f32).to_f32());
+                *s = s.max(round(largest * factor));
             }
         }
     }

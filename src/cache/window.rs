@@ -390,7 +390,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
                 self.window().gather(keys, head, state.start + from, rows);
                 spread.add(rows, dim);
             }
-            spread.balance(&[], balance);
+            spread.balance(self.backend, &[], balance);
         }
         let memory = &front[layout.prefix(head)];
         if !memory.is_empty() && decided {
@@ -473,7 +473,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
             let mut spread = Spread::new();
             keys.chunks(layout.page * dim).for_each(|page| spread.add(page, dim));
             let mut balance = [0.0; MAX_DIM];
-            spread.balance(queries, &mut balance[..dim]);
+            spread.balance(self.backend, queries, &mut balance[..dim]);
             let memory = &mut self.store.front_mut()[layout.balance(head)];
             self.backend.encode_floats(Float::F16, &balance[..dim], memory);
         }
