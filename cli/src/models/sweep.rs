@@ -4,7 +4,7 @@ mod page;
 mod rows;
 
 use super::likelihood::{Outcome, Reference};
-use super::options::{Codecs, ModelOptions};
+use super::options::{CALIBRATION, Codecs, ModelOptions};
 use super::perplexity::check_windows;
 use crate::codecs::parse_spec;
 use crate::console::{Console, wrap};
@@ -237,9 +237,11 @@ fn kept_rows(sweep: &Sweep) -> Result<Vec<Value>> {
 /// The outcome in a row, if all that `key` says is in it.
 fn outcome_of(row: &Value, key: &Value) -> Option<Outcome> {
     let key = key.as_object()?;
-    // Rows that do not say how large the model's file was are taken for this model's.
+    // Rows that do not say how large the model's file was are taken for this model's, and those that say nothing of the
+    // calibration had what is usual.
     let is_other = |(name, value): (&String, &Value)| match row.get(name) {
         Some(found) => found != value,
+        None if name == "calibrate" => *value != CALIBRATION,
         None => name != "model_bytes",
     };
     if key.iter().any(is_other) {
@@ -308,6 +310,8 @@ mod tests {
         assert!(outcome_of(&outcome, &json!({"k": "trellis", "page": 128})).is_none());
         assert!(outcome_of(&outcome, &json!({"k": "trellis", "sinks": 4})).is_none());
         assert!(outcome_of(&outcome, &json!({"k": "trellis", "model_bytes": 5})).is_some());
+        assert!(outcome_of(&outcome, &json!({"k": "trellis", "calibrate": 256})).is_some());
+        assert!(outcome_of(&outcome, &json!({"k": "trellis", "calibrate": 0})).is_none());
         let mut sized = outcome.clone();
         sized["model_bytes"] = 4.into();
         assert!(outcome_of(&sized, &json!({"k": "trellis", "model_bytes": 5})).is_none());
