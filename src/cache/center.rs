@@ -5,10 +5,16 @@
 //! little: s_c = √σ_c then.
 //!
 //! A rotation spreads the error of the balanced keys evenly over channels, so that the error of scores is
-//! Σ(rms·s)²·Σ(σ/s)², least at an exponent of ½ for both. The divergence of attention's weights is not: with all queries'
-//! rms to the power b it was .87, .87 and .95 of an unbalanced cache's on SmolLM2 (prose, code, languages), .021 to .024 on
-//! Qwen2.5 0.5B, .51 and .58 on 1.5B at b = ½, and .78, .78, .88, .021 to .024, .53, .56 at b = ⅜; at b = ¼ .73, .75, .79,
-//! .023 to .027, .59, .61. Of keys alone, σ to the power ¼: .84, .87, .84; .14; .80; ½: .80, .85, .83; .04; .78.
+//! Σ(rms·s)²·Σ(σ/s)², least at an exponent of ½ for both. The divergence of attention's weights is not. Mean over heads,
+//! `trellis`, an unbalanced cache's is 1:
+//!
+//! | | SmolLM2: prose, code, languages | Qwen2.5 0.5B: prose, languages | 1.5B: prose, languages |
+//! |---|---|---|---|
+//! | √σ / rms^½ | .87, .87, .95 | .024, .020 | .58, .51 |
+//! | √σ / rms^⅜ | .76, .78, .88 | .024, .021 | .56, .53 |
+//! | √σ / rms^¼ | .73, .75, .79 | .027, .023 | .61, .59 |
+//! | σ^¼ | .84, .87, .84 | .15, .14 | .89, .80 |
+//! | √σ | .80, .85, .83 | .048, .040 | .91, .78 |
 //!
 //! A head whose channels differ by no more than chance keeps ones: where n·Σs²/(Σs)² over its n channels is below 1 + 4v,
 //! v = 1/8k + 9/128q for k keys and q queries (1/8k without) being what as many samples of equal channels show. It is then
