@@ -84,7 +84,7 @@ fn a_large_channel_is_balanced() {
 
 /// Rows of two heads whose channel c is ±`size(c)` in turns: that is its deviation, and its rms.
 fn alternating(size: impl Fn(usize) -> f32, rows: usize) -> Vec<f32> {
-    let value = |i: usize| if i / DIM % 2 == 0 { size(i % DIM) } else { -size(i % DIM) };
+    let value = |i: usize| if (i / DIM).is_multiple_of(2) { size(i % DIM) } else { -size(i % DIM) };
     (0..2 * rows * DIM).map(value).collect()
 }
 
