@@ -16,6 +16,7 @@ use crate::cache::storage::Storage;
 use crate::cache::view::{MAX_QUERY, Scratch, View};
 use crate::cache::{Layer, State, position};
 use crate::codec::Codec;
+use crate::math::inverse_sqrt;
 use core::cell::Cell;
 use core::ops::Range;
 use octaplex_arch::Float;
@@ -526,7 +527,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
             let visible = end.saturating_sub(window.min(sliding)).max(self.layout.sinks);
             State::check_held(visible, self.state.floor.min(self.state.start), next.saturating_sub(end))?;
         }
-        let scale = options.scale.unwrap_or((1.0 / libm::sqrt(self.config.key_dim as f64)) as f32);
+        let scale = options.scale.unwrap_or_else(|| inverse_sqrt(self.config.key_dim));
         Ok(Resolved { options: Attend { window, ..*options }, scale, group, queries, position, next })
     }
 }

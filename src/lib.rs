@@ -22,7 +22,6 @@ mod codecs;
 #[cfg(feature = "alloc")]
 mod dynamic;
 mod error;
-#[cfg(feature = "alloc")]
 mod math;
 mod rotation;
 mod sketch;

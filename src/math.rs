@@ -9,6 +9,23 @@
 //! > Developed at SunPro, a Sun Microsystems, Inc. business.
 //! > Permission to use, copy, modify, and distribute this software is freely granted, provided that this notice is
 //! > preserved.
+//!
+//! What a board without a heap needs of it, [`inverse_sqrt`], has no f64, whose arithmetic would take flash.
+#![cfg_attr(not(feature = "alloc"), allow(dead_code))]
+
+use crate::backend::Kernels;
+
+/// 1/√n as an f32, to nearest, for n from 1 to 4,096.
+///
+/// The quotient of two f32 is wrong by a unit in the last place at most. With y = m·2⁻ᵏ, 1/√n is above y's upper neighbours'
+/// midpoint where (2m+1)²·n < 4ᵏ⁺¹, and below the lower where (2m-1)²·n is more; both are whole numbers.
+pub(crate) fn inverse_sqrt(n: usize) -> f32 {
+    let bits = (1.0 / Kernels::SCALAR.sqrt(n as f32)).to_bits();
+    let twice = 2 * u64::from(bits & 0x7f_ffff | 0x80_0000);
+    let one = 1 << (2 * (151 - (bits >> 23)));
+    let [below, above] = [twice - 1, twice + 1].map(|x| x * x * n as u64);
+    f32::from_bits(bits + u32::from(above < one) - u32::from(below > one))
+}
 
 /// ln x for a positive normal number.
 ///
@@ -138,6 +155,13 @@ mod tests {
     extern crate std;
     use super::*;
     use core::f64::consts::PI;
+
+    #[test]
+    fn inverse_square_roots_are_the_nearest() {
+        for n in 1..=4096 {
+            assert_eq!(inverse_sqrt(n), (1.0 / libm::sqrt(n as f64)) as f32, "{n}");
+        }
+    }
 
     /// Numbers from 0 to 1 at a stride that visits every exponent and low bit, with those at the ends.
     fn units(count: u64) -> impl Iterator<Item = f64> {

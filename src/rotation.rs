@@ -9,6 +9,7 @@
 
 use crate::Error;
 use crate::backend::Kernels;
+use crate::math::inverse_sqrt;
 use crate::stream::{Purpose, Stream};
 #[cfg(feature = "alloc")]
 use alloc::{boxed::Box, vec, vec::Vec};
@@ -65,8 +66,7 @@ impl Rotation {
         if dim > MAX_DIM || octaplex_arch::hadamard::base(dim).is_none() {
             return Err(Error::Width { actual: dim });
         }
-        let scale = (1.0 / libm::sqrt(dim as f64)) as f32;
-        let mut rotation = Self { rounds, scale, ..Self::identity(dim) };
+        let mut rotation = Self { rounds, scale: inverse_sqrt(dim), ..Self::identity(dim) };
         stream.random(seed, purpose, 0).fill_sign_masks(&mut rotation.signs[..dim]);
         Ok(rotation)
     }

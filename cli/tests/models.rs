@@ -78,6 +78,22 @@ fn blocks_do_not_change_what_tokens_see() {
     assert!(kl(&["--block", "280"]) > whole);
 }
 
+/// The balance is decided by so many of a prompt's tokens, or by the cache; without a balance it is all the same.
+#[test]
+fn the_first_tokens_decide_the_balance() {
+    let (folder, _) = model("calibrate", "qwen2");
+    let kl = |more: &[&str]| {
+        let options = ["--tokens", "280", "--json", "out.json", "--k", "turboquant:bits=2"];
+        succeeds(&folder, &[&["perplexity"], &MODEL[..], &options, more].concat());
+        json(&folder.join("out.json"))["kl_mean"].as_f64().unwrap()
+    };
+    let usual = kl(&[]);
+    assert_eq!(usual, kl(&["--calibrate", "256"]));
+    assert!(usual != kl(&["--calibrate", "100"]) && usual != kl(&["--calibrate", "0"]));
+    let off = "--balance=false";
+    assert_eq!(kl(&[off]), kl(&[off, "--calibrate", "0"]));
+}
+
 #[test]
 fn a_model_writes_what_the_oracle_would() {
     let (folder, tiny) = model("generate", "qwen3");

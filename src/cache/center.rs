@@ -1,15 +1,24 @@
 //! Centres of keys, and the balance between their channels.
 //!
-//! Balance: s_c = √((σ_c + 10⁻⁶)/(rms_c + 10⁻⁶)), σ_c the deviation of key channel c around its page's mean, rms_c of
-//! channel c over the queries given to `calibrate`; clamped to [2⁻⁸, 2⁸] and rounded to f16. A rotation spreads the
-//! error of the balanced keys evenly over channels, so that the error of scores is Σ(rms·s)²·Σ(σ/s)², least at this s.
-//! Fewer than 32 queries say too little; in their place stands rms_c = √σ_c, thus s_c = σ_c^¼. (Of s = σ^e on the keys of
-//! two models, e = ¼ took the error to .92 and .88 of an unbalanced one's, with 1.06 for the worst of 32 heads; ½ to .96
-//! and .84, with 1.24. Their queries: .60 and .61, none above .9.)
+//! Balance: s_c = (σ_c + 10⁻⁶)^½ / (rms_c + 10⁻⁶)^⅜, σ_c the deviation of key channel c around its page's mean, rms_c of
+//! channel c over the queries given to `calibrate`; clamped to [2⁻⁸, 2⁸] and rounded to f16. Fewer than 32 queries say too
+//! little: s_c = √σ_c then.
 //!
-//! A head whose channels differ by no more than chance keeps ones: where the gain, Σrms²·Σσ²/(Σrms·σ)², is below
-//! 1 + 4v, v = 1/2k + 1/2q for k keys and q queries (1/8k without) being what as many samples of equal channels show. It is
-//! then as if it were not balanced, bit for bit.
+//! A rotation spreads the error of the balanced keys evenly over channels, so that the error of scores is
+//! Σ(rms·s)²·Σ(σ/s)², least at an exponent of ½ for both. The divergence of attention's weights is not. Mean over heads,
+//! `trellis`, an unbalanced cache's is 1:
+//!
+//! | | SmolLM2: prose, code, languages | Qwen2.5 0.5B: prose, languages | 1.5B: prose, languages |
+//! |---|---|---|---|
+//! | √σ / rms^½ | .87, .87, .95 | .024, .020 | .58, .51 |
+//! | √σ / rms^⅜ | .76, .78, .88 | .024, .021 | .56, .53 |
+//! | √σ / rms^¼ | .73, .75, .79 | .027, .023 | .61, .59 |
+//! | σ^¼ | .84, .87, .84 | .15, .14 | .89, .80 |
+//! | √σ | .80, .85, .83 | .048, .040 | .91, .78 |
+//!
+//! A head whose channels differ by no more than chance keeps ones: where n·Σs²/(Σs)² over its n channels is below 1 + 4v,
+//! v = 1/8k + 9/128q for k keys and q queries (1/8k without) being what as many samples of equal channels show. It is then
+//! as if it were not balanced, bit for bit.
 //!
 //! Where keys divided by s could be longer than 2¹⁴, which f16 hardly holds, s_c is at least max|k_c|·√D/2¹⁴.
 //! Keys are divided by it and queries multiplied, before the codec's rotation. It is decided once, from the sequence alone
@@ -70,21 +79,25 @@ pub(crate) fn multiply(rows: &mut [f32], balance: &[f32]) {
 }
 
 /// Squares of keys around their pages' means.
+///
+/// In f32, each channel's sums in the order of its rows: boards have no f64, whose arithmetic would be 3 kB of their flash,
+/// and a balance is rounded to f16. Deviations are those from a page's first row less their mean: large constant channels,
+/// which is what there is to find, leave no rounding error.
 pub(crate) struct Spread {
-    squares: [f64; MAX_DIM],
+    squares: [f32; MAX_DIM],
     /// The largest magnitude of each channel.
     largest: [f32; MAX_DIM],
     count: usize,
 }
 
 /// Added to deviations.
-const SMALLEST: f64 = 1e-6;
+const SMALLEST: f32 = 1e-6;
 
 /// Queries that are enough to go by.
-const ENOUGH: f64 = 32.0;
+const ENOUGH: usize = 32;
 
 /// The longest that keys may be once they are divided by the balance.
-const LONGEST: f64 = 16384.0;
+const LONGEST: f32 = 16384.0;
 
 impl Spread {
     pub(crate) fn new() -> Self {
@@ -94,18 +107,19 @@ impl Spread {
     /// Adds one page.
     pub(crate) fn add(&mut self, rows: &[f32], dim: usize) {
         let count = rows.len() / dim;
-        let mut sums = [0.0; MAX_DIM];
+        let mut means = [0.0f32; MAX_DIM];
         for row in rows.chunks_exact(dim) {
-            for (sum, x) in sums.iter_mut().zip(row) {
-                *sum += f64::from(*x);
+            for ((sum, x), first) in means.iter_mut().zip(row).zip(rows) {
+                *sum += x - first;
             }
             for (largest, x) in self.largest.iter_mut().zip(row) {
                 *largest = if x.abs() > *largest { x.abs() } else { *largest };
             }
         }
+        means.iter_mut().for_each(|sum| *sum /= count as f32);
         for row in rows.chunks_exact(dim) {
-            for ((square, sum), x) in self.squares.iter_mut().zip(&sums).zip(row) {
-                let d = f64::from(*x) - sum / count as f64;
+            for (((square, mean), x), first) in self.squares.iter_mut().zip(&means).zip(row).zip(rows) {
+                let d = x - first - mean;
                 *square += d * d;
             }
         }
@@ -113,38 +127,37 @@ impl Spread {
     }
 
     /// The balance of a head, as f32 of its f16, from the keys added so far and these queries, or none.
-    pub(crate) fn balance(&self, queries: &[f32], balance: &mut [f32]) {
-        let (dim, keys) = (balance.len(), self.count.max(1) as f64);
-        let (mut sigma, mut rms) = ([0.0; MAX_DIM], [0.0; MAX_DIM]);
+    pub(crate) fn balance(&self, backend: Kernels, queries: &[f32], balance: &mut [f32]) {
+        let (dim, keys) = (balance.len(), self.count.max(1) as f32);
+        let (mut sigma, mut rms) = ([0.0f32; MAX_DIM], [0.0f32; MAX_DIM]);
         let (sigma, rms) = (&mut sigma[..dim], &mut rms[..dim]);
-        sigma.iter_mut().zip(&self.squares).for_each(|(s, square)| *s = libm::sqrt(square / keys) + SMALLEST);
-        let seen = (queries.len() / dim) as f64;
-        let chance = if seen < ENOUGH {
-            rms.iter_mut().zip(&*sigma).for_each(|(rms, sigma)| *rms = libm::sqrt(*sigma));
-            1.0 / (8.0 * keys)
+        sigma.iter_mut().zip(&self.squares).for_each(|(s, sum)| *s = backend.sqrt(sum / keys) + SMALLEST);
+        let seen = queries.len() / dim;
+        let mut chance = 1.0 / (8.0 * keys);
+        if seen < ENOUGH {
+            rms.fill(1.0);
         } else {
             for query in queries.chunks_exact(dim) {
-                rms.iter_mut().zip(query).for_each(|(sum, x)| *sum += f64::from(*x) * f64::from(*x));
+                rms.iter_mut().zip(query).for_each(|(sum, x)| *sum += x * x);
             }
-            rms.iter_mut().for_each(|sum| *sum = libm::sqrt(*sum / seen) + SMALLEST);
-            1.0 / (2.0 * keys) + 1.0 / (2.0 * seen)
-        };
-        let product = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
-        let balanced = product(sigma, rms);
-        if product(sigma, sigma) * product(rms, rms) < (1.0 + 4.0 * chance) * balanced * balanced {
+            rms.iter_mut().for_each(|sum| *sum = backend.sqrt(*sum / seen as f32) + SMALLEST);
+            chance += 9.0 / (128.0 * seen as f32);
+        }
+        let round = |x: f32| f16::from_f32(x).to_f32();
+        for ((sigma, rms), s) in sigma.iter().zip(&*rms).zip(&mut *balance) {
+            let root = backend.sqrt(*rms);
+            *s = round(backend.sqrt(sigma / (root * backend.sqrt(root))).clamp(1.0 / 256.0, 256.0));
+        }
+        let (sum, squares) = (balance.iter().sum::<f32>(), balance.iter().map(|s| s * s).sum::<f32>());
+        if dim as f32 * squares / (sum * sum) < 1.0 + 4.0 * chance {
             balance.fill(1.0);
             return;
         }
-        for ((sigma, rms), s) in sigma.iter().zip(&*rms).zip(&mut *balance) {
-            let exact = libm::sqrt(sigma / rms) as f32;
-            *s = f16::from_f32(exact.clamp(1.0 / 256.0, 256.0)).to_f32();
-        }
-        let square = |x: f64| x * x;
-        let longest = self.largest.iter().zip(&*balance).map(|(x, s)| square(f64::from(*x) / f64::from(*s)));
-        if longest.sum::<f64>() > square(LONGEST) {
-            let factor = libm::sqrt(balance.len() as f64) / LONGEST;
+        let longest = self.largest.iter().zip(&*balance).map(|(x, s)| x / s * (x / s));
+        if longest.sum::<f32>() > LONGEST * LONGEST {
+            let factor = backend.sqrt(dim as f32) / LONGEST;
             for (s, largest) in balance.iter_mut().zip(self.largest) {
-                *s = s.max(f16::from_f32((f64::from(largest) * factor) as f32).to_f32());
+                *s = s.max(round(largest * factor));
             }
         }
     }

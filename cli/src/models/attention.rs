@@ -30,20 +30,19 @@ pub(crate) struct Cached {
     shape: Shape,
     /// Tokens appended at once; by default as many as see the same pages.
     block: Option<usize>,
+    /// First tokens of a prompt whose keys and queries decide the balance; none leave it to the cache.
+    calibration: usize,
     time: Duration,
 }
 
-/// Tokens of a prompt whose keys and queries decide the balance.
-const CALIBRATION: usize = 256;
-
 impl Cached {
-    pub(crate) fn new(cache: KvCache, shape: &Shape, block: Option<usize>) -> Self {
-        Self { cache, shape: *shape, block, time: Duration::ZERO }
+    pub(crate) fn new(cache: KvCache, shape: &Shape, block: Option<usize>, calibration: usize) -> Self {
+        Self { cache, shape: *shape, block, calibration, time: Duration::ZERO }
     }
 
     /// The same tokens; from now on apart.
     pub(crate) fn fork(&self) -> Self {
-        Self { cache: self.cache.fork(), shape: self.shape, block: self.block, time: Duration::ZERO }
+        Self { cache: self.cache.fork(), time: Duration::ZERO, ..*self }
     }
 
     pub(crate) fn clear(&mut self) {
@@ -102,10 +101,15 @@ impl Cached {
         let config = *layer.config();
         let tokens = keys.len() / (kv_heads * head_dim);
         let closes = tokens >= config.sink_tokens + config.recent_window + config.page;
-        if !config.balance || is_float(config.keys) || layer.next_position() > 0 || !closes {
+        let first = 0..tokens.min(self.calibration);
+        if !config.balance
+            || is_float(config.keys)
+            || layer.next_position() > 0
+            || !closes
+            || first.is_empty()
+        {
             return Ok(());
         }
-        let first = 0..tokens.min(CALIBRATION);
         let [keys, queries] = [keys, queries].map(|rows| cut(rows, tokens, head_dim, first.clone()));
         layer.calibrate(&keys, &queries).at("balance")
     }

@@ -11,6 +11,9 @@ use octaplex::{Backend, CacheConfig, CodecSpec, KvCache, LayerConfig};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
+/// Tokens of a prompt that decide the balance unless told otherwise.
+pub(crate) const CALIBRATION: usize = 256;
+
 /// The model and how its cache is laid out; which codecs, each command says.
 #[derive(Args, Clone)]
 pub(crate) struct ModelOptions {
@@ -33,6 +36,9 @@ pub(crate) struct ModelOptions {
     /// sees what it would see in decoding
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     block: Option<u32>,
+    /// First tokens of a prompt whose keys and queries decide the balance; 0: the first page decides, from keys alone
+    #[arg(long, value_name = "TOKENS", default_value_t = CALIBRATION)]
+    calibrate: usize,
     /// Instructions to use; `octaplex backends` lists them
     #[arg(long, value_name = "NAME", value_parser = crate::backend::parse)]
     backend: Option<Backend>,
@@ -116,17 +122,18 @@ impl ModelOptions {
             .boundary_layers(self.boundary)
             .each(each);
         let cache = KvCache::new(config.layers(), self.backend()).at(codecs.describe())?;
-        Ok(Cached::new(cache, shape, self.block.map(|block| block as usize)))
+        Ok(Cached::new(cache, shape, self.block.map(|block| block as usize), self.calibrate))
     }
 
     /// The layout of the cache, in words.
     pub(crate) fn describe(&self) -> String {
-        let Self { page, sinks, window, boundary, .. } = self;
+        let Self { page, sinks, window, boundary, calibrate, .. } = self;
         let boundary = match boundary {
             0 => String::new(),
             layers => format!(", {layers} layers at each end in f16"),
         };
-        format!("pages of {page}, {sinks} sinks, window {window}{boundary}")
+        let calibrate = if *calibrate == 0 { ", balance from keys alone" } else { "" };
+        format!("pages of {page}, {sinks} sinks, window {window}{boundary}{calibrate}")
     }
 
     /// What a row of results was measured with.
@@ -135,6 +142,7 @@ impl ModelOptions {
             "model": model.name, "model_bytes": model.bytes, "k": codecs.k.to_string(), "v": codecs.v.to_string(),
             "center": center_name(codecs.keys.center), "balance": codecs.keys.balance, "page": self.page,
             "sinks": self.sinks, "window": self.window, "boundary": self.boundary, "block": self.block,
+            "calibrate": self.calibrate,
         })
     }
 

@@ -4,7 +4,7 @@ mod page;
 mod rows;
 
 use super::likelihood::{Outcome, Reference};
-use super::options::{Codecs, ModelOptions};
+use super::options::{CALIBRATION, Codecs, ModelOptions};
 use super::perplexity::check_windows;
 use crate::codecs::parse_spec;
 use crate::console::{Console, wrap};
@@ -237,9 +237,11 @@ fn kept_rows(sweep: &Sweep) -> Result<Vec<Value>> {
 /// The outcome in a row, if all that `key` says is in it.
 fn outcome_of(row: &Value, key: &Value) -> Option<Outcome> {
     let key = key.as_object()?;
-    // Rows that do not say how large the model's file was are taken for this model's.
+    // Rows that do not say how large the model's file was are taken for this model's, and those that say nothing of the
+    // calibration had what is usual.
     let is_other = |(name, value): (&String, &Value)| match row.get(name) {
         Some(found) => found != value,
+        None if name == "calibrate" => *value != CALIBRATION,
         None => name != "model_bytes",
     };
     if key.iter().any(is_other) {
@@ -260,7 +262,7 @@ fn keep(sweep: &Sweep, row: &Value) -> Result<()> {
 /// Without the columns that are in the page only.
 fn table(about: &str, rows: &[Row]) -> String {
     let columns =
-        [("keys", 9), ("bits", 7), ("pages", 7), ("perpl.", 8), ("change", 9), ("KL", 7), ("paged", 8)];
+        [("keys", 8), ("bits", 7), ("pages", 7), ("perpl.", 8), ("change", 9), ("KL", 8), ("paged", 8)];
     let mut table = Table::new("KEYS/VALUES", &columns);
     for row in rows {
         let [cells @ .., _, _] = cells(&row.outcome);
@@ -275,6 +277,29 @@ mod tests {
     use serde_json::json;
 
     #[test]
+    fn columns_do_not_touch() {
+        let outcome = |perplexity, kl| Outcome {
+            tokens: 1023,
+            perplexity,
+            perplexity_f16: 3.828,
+            kl_mean: kl,
+            kl_paged: Some(kl),
+            kl_p99: kl,
+            top1_agreement: 0.5,
+            kv_bytes: 1,
+            kv_bytes_f16: 2,
+            bits_per_value: 10.442,
+            bits_per_value_pages: 10.442,
+        };
+        for outcome in [outcome(627.528, 0.00191), outcome(27.9, 9.0e-4), outcome(1e7, 12.3)] {
+            let row = Row { codec: "turboquant-qjl:bits=8".into(), keys: Preparation::Balanced, outcome };
+            let table = table("", &[row]);
+            let line = table.lines().last().unwrap_or_default();
+            assert!(line.split_whitespace().count() == 8 && line.chars().count() <= 80, "{line}");
+        }
+    }
+
+    #[test]
     fn a_row_is_found_again_only_with_the_same_key() {
         let outcome = json!({
             "tokens": 9, "perplexity": 2.0, "perplexity_f16": 1.5, "kl_mean": 0.1, "kl_p99": 0.2,
@@ -285,6 +310,8 @@ mod tests {
         assert!(outcome_of(&outcome, &json!({"k": "trellis", "page": 128})).is_none());
         assert!(outcome_of(&outcome, &json!({"k": "trellis", "sinks": 4})).is_none());
         assert!(outcome_of(&outcome, &json!({"k": "trellis", "model_bytes": 5})).is_some());
+        assert!(outcome_of(&outcome, &json!({"k": "trellis", "calibrate": 256})).is_some());
+        assert!(outcome_of(&outcome, &json!({"k": "trellis", "calibrate": 0})).is_none());
         let mut sized = outcome.clone();
         sized["model_bytes"] = 4.into();
         assert!(outcome_of(&sized, &json!({"k": "trellis", "model_bytes": 5})).is_none());

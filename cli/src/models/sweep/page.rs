@@ -55,7 +55,8 @@ pub(super) fn page(model: &str, about: &str, rows: &[Row]) -> String {
         out,
         "<footer>\n<p><b>Bits</b> count everything stored, exact tokens, centres and balance included; <b>in pages</b> \
          leaves out the exact tokens, as a long context would. <b>KL</b> is the divergence of the next token's \
-         distribution from that with the f16 cache, in nats, mean and 99th percentile; <b>top-1</b> the share of positions \
+         distribution from that with the f16 cache, in nats: mean over all positions, mean over those that read pages \
+         (<b>paged</b>: the others see exact tokens only, and dilute it), 99th percentile; <b>top-1</b> the share of positions \
          with the same likeliest token. Curves join the rates of a codec; the broad line joins the caches that no other beats at \
          their rate.</p>\n<p>octaplex {}</p>\n</footer>\n</body>\n</html>\n",
         env!("CARGO_PKG_VERSION"),
@@ -80,10 +81,12 @@ fn section(out: &mut String, keys: Preparation, rows: &[&Row]) {
         }
     };
     let level = f16.map(|perplexity| (perplexity, "f16 cache"));
-    chart("Rate and next-token distribution", "KL divergence, nats, mean", None, &|outcome| outcome.kl_mean);
-    chart("Rate and perplexity", "perplexity (arrows: more than 25% above f16)", level, &|outcome| {
-        outcome.perplexity
+    chart("Rate and next-token distribution", "KL divergence where pages are read, nats", None, &|outcome| {
+        outcome.kl_paged.unwrap_or(outcome.kl_mean)
     });
+    let off = |row: &&Row| is_plotted(row) && row.outcome.perplexity > row.outcome.perplexity_f16 * USEFUL;
+    let arrows = if rows.iter().any(off) { " (arrows: more than 25% above f16)" } else { "" };
+    chart("Rate and perplexity", &format!("perplexity{arrows}"), level, &|outcome| outcome.perplexity);
     chart("Its worst positions", "KL divergence, nats, 99th percentile", None, &|outcome| outcome.kl_p99);
     chart("Another likeliest token", "share of positions", None, &|outcome| 1.0 - outcome.top1_agreement);
     out.push_str("</div>\n<div class=\"scroll\"><table><thead><tr><th>codec");

@@ -41,7 +41,7 @@ pub(crate) fn cells(outcome: &Outcome) -> [String; 8] {
     [
         format!("{:.3}", outcome.bits_per_value),
         format!("{:.3}", outcome.bits_per_value_pages),
-        rounded(outcome.perplexity, 3),
+        rounded(outcome.perplexity, 6, 3),
         change(100.0 * (outcome.perplexity / outcome.perplexity_f16 - 1.0)),
         number(outcome.kl_mean),
         outcome.kl_paged.map_or("-".into(), number),
@@ -50,11 +50,11 @@ pub(crate) fn cells(outcome: &Outcome) -> [String; 8] {
     ]
 }
 
-/// At most six digits, and no more than `decimals` behind the point.
-fn rounded(value: f64, decimals: usize) -> String {
+/// At most so many digits where decimals can be left off, and no more than `decimals` behind the point.
+fn rounded(value: f64, digits: usize, decimals: usize) -> String {
     let whole = value.abs().max(1.0).log10() as usize + 1;
     match whole {
-        0..=7 => format!("{value:.*}", decimals.min(6usize.saturating_sub(whole))),
+        0..=7 => format!("{value:.*}", decimals.min(digits.saturating_sub(whole))),
         _ => format!("{value:.0e}"),
     }
 }
@@ -62,7 +62,7 @@ fn rounded(value: f64, decimals: usize) -> String {
 /// Percent, with their sign.
 fn change(percent: f64) -> String {
     let sign = if percent < 0.0 { "" } else { "+" };
-    format!("{sign}{}%", rounded(percent, 2))
+    format!("{sign}{}%", rounded(percent, 5, 2))
 }
 
 /// Their names.
@@ -75,9 +75,9 @@ mod tests {
 
     #[test]
     fn figures_of_any_size_fit_their_columns() {
-        let shown = [21.25, 999.9994, 3952.45, 123_456.7, 9_999_999.0, 1e9].map(|value| rounded(value, 3));
+        let shown = [21.25, 999.9994, 3952.45, 123_456.7, 9_999_999.0, 1e9].map(|value| rounded(value, 6, 3));
         assert_eq!(shown, ["21.250", "999.999", "3952.45", "123457", "9999999", "1e9"]);
         let changes = [0.0, -3.415, 14_700.123, 3e5, 1e12].map(change);
-        assert_eq!(changes, ["+0.00%", "-3.42%", "+14700.1%", "+300000%", "+1e12%"]);
+        assert_eq!(changes, ["+0.00%", "-3.42%", "+14700%", "+300000%", "+1e12%"]);
     }
 }
