@@ -49,7 +49,7 @@ impl Backend {
     pub fn unpack(self, packing: Packing, bytes: &[u8], codes: &mut [u8]) {
         assert_eq!(bytes.len(), packing.bytes(codes.len()));
         dispatch!(
-            self, avx2: avx2, avx512: avx512, registers: wide;
+            self, avx2: wide, avx512: avx512, registers: wide;
             unpack(packing: Packing, bytes: &[u8], codes: &mut [u8])
         )
     }
@@ -68,7 +68,7 @@ impl Backend {
         assert!(queries.iter().all(|query| query.values.len() == rows.dim));
         assert_eq!(scores.len(), queries.len() * rows.count());
         dispatch!(
-            self, portable: portable, avx2: avx2, avx512: avx512, registers: dots;
+            self, portable: portable, avx2: ymm, avx512: avx512, registers: dots;
             score_codes(rows: &Rows, centroids: &[i16], scale: f32, queries: &[IntQuery], scores: &mut [f32])
         )
     }
@@ -87,7 +87,7 @@ impl Backend {
         assert_eq!(acc.len() % rows.dim, 0);
         assert_eq!(weights.len(), acc.len() / rows.dim * rows.count());
         dispatch!(
-            self, portable: portable, avx2: avx2, avx512: avx512, registers: wide;
+            self, portable: portable, avx2: ymm, avx512: avx512, registers: wide;
             accumulate_codes(rows: &Rows, centroids: &[i16], scale: f32, weights: &[f32], acc: &mut [f32])
         )
     }

@@ -5,7 +5,7 @@
 /// `avx2`, `avx512` and `registers` name the text that each runs, a module of the kernel's folder. `scalar`: the
 /// specification, compiled for the instruction set at hand, where LLVM vectorises it as well as intrinsics would.
 /// `portable` is named where plain Rust has a faster text than the specification.
-/// `wide`: the text for registers. `dots`: the same, and once more for ARM's dot products of bytes.
+/// `wide`: the text for registers. `ymm`: the same, two rows at a time. `dots`: the same, and once more for ARM's dot products of bytes.
 macro_rules! dispatch {
     (
         $backend:expr, portable: $portable:ident, $($others:ident: $text:ident),*;
@@ -66,9 +66,12 @@ macro_rules! dispatch {
 }
 
 /// A call of one of a kernel's texts.
-#[allow(unused_macros, reason = "where the specification is the only backend")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
 macro_rules! text {
     (wide, $registers:ty, $kernel:ident($($argument:ident),*)) => { wide::$kernel::<$registers>($($argument),*) };
+    (ymm, $registers:ty, $kernel:ident($($argument:ident),*)) => {
+        wide::$kernel::<$crate::registers::avx2::Ymm>($($argument),*)
+    };
     (dots, $registers:ty, $kernel:ident($($argument:ident),*)) => { wide::$kernel::<$registers>($($argument),*) };
     ($text:ident, $registers:ty, $kernel:ident($($argument:ident),*)) => { $text::$kernel($($argument),*) };
 }

@@ -19,6 +19,7 @@ extern crate std;
 #[macro_use]
 mod dispatch;
 mod detect;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
 mod registers;
 #[cfg(target_arch = "x86_64")]
 mod rows;

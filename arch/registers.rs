@@ -1,7 +1,24 @@
-//! Registers of 128 bits: what the kernels' `wide.rs` are written in. NEON and SIMD128 differ in how they spell it.
+//! Registers of 128 bits, and of 256 where rows of codes lie side by side: what the kernels' `wide.rs` are written in.
+//! NEON, SIMD128 and AVX2 differ in how they spell it.
 //!
 //! The table look-up of 16 bytes carries it: a codebook of up to 16 centroids is one register. Integer sums are exact
 //! in any order, so scores and weighted sums take coordinates as they come out of the bytes.
+
+/// Methods of an expression each; without types, from registers to a register.
+macro_rules! methods {
+    ($($name:ident($($argument:ident: $type:ty),+) $(-> $result:ty)? = $value:expr;)*) => {$(
+        #[inline(always)]
+        fn $name($($argument: $type),+) $(-> $result)? {
+            $value
+        }
+    )*};
+    ($register:ty; $($name:ident($($argument:ident),+) = $value:expr;)*) => {$(
+        #[inline(always)]
+        fn $name($($argument: $register),+) -> $register {
+            $value
+        }
+    )*};
+}
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
@@ -16,7 +33,6 @@ use crate::Float;
 use crate::vectors::scalar;
 
 /// Four floats of a register in another order: what to look its bytes up with.
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
 pub(crate) const fn order(of: [u8; 4]) -> [u8; 16] {
     let mut bytes = [0; 16];
     let mut i = 0;
@@ -29,7 +45,6 @@ pub(crate) const fn order(of: [u8; 4]) -> [u8; 16] {
 
 /// acc += weight·x, element by element. With registers as wide as those that `x` was stored from: a load that is wider
 /// than the stores before it waits for them.
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
 #[inline(always)]
 pub(crate) fn add_row<L: Registers>(weight: f32, x: &[f32], acc: &mut [f32]) {
     let ((fours, x), (fours_of_acc, acc)) = (x.as_chunks::<4>(), acc.as_chunks_mut::<4>());
@@ -43,45 +58,45 @@ pub(crate) fn add_row<L: Registers>(weight: f32, x: &[f32], acc: &mut [f32]) {
     }
 }
 
-/// What an instruction set must offer. Words are of 16 bits; all is little-endian.
-#[cfg_attr(target_arch = "x86_64", allow(dead_code, reason = "not all of it is used there"))]
-pub(crate) trait Registers {
+/// Integers in registers of one lane of 16 bytes, or of two that all operations treat alike: rows side by side. Words are
+/// of 16 bits; all is little-endian.
+pub(crate) trait Integers {
     /// A register.
     type V: Copy;
-    /// Words in a table that are looked up faster than loaded one by one.
-    const TABLE: usize;
+    /// 1 or 2.
+    const LANES: usize;
 
+    /// The same bytes in each lane; so with words.
     fn load(bytes: &[u8; 16]) -> Self::V;
-    /// # Safety
-    /// 16 bytes can be read there.
-    unsafe fn load_pointer(bytes: *const u8) -> Self::V;
     fn load_words(words: &[i16; 8]) -> Self::V;
-    fn load_floats(floats: &[f32; 4]) -> Self::V;
-    /// Two pairs of floats, from two places.
-    fn load_pairs(low: &[f32; 2], high: &[f32; 2]) -> Self::V;
-    fn store_floats(floats: &mut [f32; 4], x: Self::V);
-    fn store(bytes: &mut [u8; 16], x: Self::V);
-    fn store_words(words: &mut [i16; 8], x: Self::V);
-    fn store_sums(sums: &mut [i32; 4], x: Self::V);
+    /// A pointer for each lane.
+    ///
+    /// # Safety
+    /// 16 bytes can be read from as many of them as there are lanes.
+    unsafe fn load_pointers(bytes: [*const u8; 2]) -> Self::V;
     fn splat(byte: u8) -> Self::V;
     fn splat_word(word: u16) -> Self::V;
-    /// The same two words four times, the lower one first.
-    fn splat_pair(words: u32) -> Self::V;
+    /// Two words four times, the lower one first; two others for a second lane.
+    fn splat_pairs(words: [u32; 2]) -> Self::V;
 
     fn and(a: Self::V, b: Self::V) -> Self::V;
     fn or(a: Self::V, b: Self::V) -> Self::V;
     /// Bits of `a` where the mask has ones, of `b` elsewhere.
     fn select(mask: Self::V, a: Self::V, b: Self::V) -> Self::V;
-    fn min_bytes(a: Self::V, b: Self::V) -> Self::V;
     fn sub_bytes(a: Self::V, b: Self::V) -> Self::V;
     fn shift_bytes_right(x: Self::V, bits: u32) -> Self::V;
-    fn add_words(a: Self::V, b: Self::V) -> Self::V;
     fn multiply_words(a: Self::V, b: Self::V) -> Self::V;
     fn shift_words_right<const BITS: i32>(x: Self::V) -> Self::V;
-    /// The upper bytes of the 16-bit products of unsigned bytes.
-    fn multiply_bytes_high(a: Self::V, b: Self::V) -> Self::V;
+    /// The whole parts of 16 fractions of 16 bits times `factor`, below 256, as bytes, where up to
+    /// 3/1024 more makes no difference.
+    fn multiply_fractions(low: Self::V, high: Self::V, factor: u16) -> Self::V;
     /// The upper bytes of 16 words.
     fn upper_bytes(a: Self::V, b: Self::V) -> Self::V;
+    /// The upper `bits` bits, at most 8, of 16 words, as bytes.
+    #[inline(always)]
+    fn upper_bits(a: Self::V, b: Self::V, bits: u32) -> Self::V {
+        Self::shift_bytes_right(Self::upper_bytes(a, b), 8 - bits)
+    }
     /// Words of a lower byte from `low` and an upper byte from `high`.
     fn interleave(low: Self::V, high: Self::V) -> [Self::V; 2];
     /// Signed bytes to words.
@@ -89,21 +104,70 @@ pub(crate) trait Registers {
 
     /// Bytes of the table, 0 for an index above 15.
     fn lookup(table: Self::V, index: Self::V) -> Self::V;
+    /// Bytes of the table, for an index below 16; 0 for 255.
+    #[inline(always)]
+    fn lookup_16(table: Self::V, index: Self::V) -> Self::V {
+        Self::lookup(table, index)
+    }
+    /// Bytes of the table, for an index below 32.
+    fn lookup_32(table: [Self::V; 2], index: Self::V) -> Self::V;
     /// Bytes of the table, 0 for an index above 63.
     fn lookup_64(table: &[Self::V; 4], index: Self::V) -> Self::V;
+
+    /// Words of a table of their lower and one of their upper bytes, which has the signs, for an index below 16.
+    #[inline(always)]
+    fn lookup_words([lower, _]: [Self::V; 2], index: Self::V) -> [Self::V; 2] {
+        Self::extend(Self::lookup_16(lower, index))
+    }
+
+    /// Adds 16 products of signed bytes, within ±127, to four `i32`.
+    fn dot_bytes(sums: Self::V, a: Self::V, b: Self::V) -> Self::V;
+    /// What [`dot_signed`](Self::dot_signed) wants beside signed bytes, found once for many sums.
+    #[inline(always)]
+    fn magnitudes(signed: Self::V) -> Self::V {
+        signed
+    }
+    /// [`dot_bytes`](Self::dot_bytes) of `a` and `signed`.
+    #[inline(always)]
+    fn dot_signed(sums: Self::V, a: Self::V, _magnitudes: Self::V, signed: Self::V) -> Self::V {
+        Self::dot_bytes(sums, a, signed)
+    }
+    /// Adds 8 products of words to four `i32`.
+    fn dot_words(sums: Self::V, a: Self::V, b: Self::V) -> Self::V;
+    /// Adds, to eight `i32`, words of `a` times the first weight and words of `b` times the second one.
+    fn add_weighted(sums: [Self::V; 2], a: Self::V, b: Self::V, weights: Self::V) -> [Self::V; 2];
+    /// For each lane, the sums of the four `i32` of four registers.
+    fn sum_four(x: [Self::V; 4]) -> [[i32; 4]; 2];
+    /// The lanes, added up.
+    fn add_lanes(x: Self::V) -> [i32; 4];
+}
+
+/// What an instruction set must offer: registers of one lane.
+#[cfg_attr(target_arch = "x86_64", allow(dead_code, reason = "not all of it is used there"))]
+pub(crate) trait Registers: Integers {
+    /// Words in a table that are looked up faster than loaded one by one.
+    const TABLE: usize;
+
+    fn load_floats(floats: &[f32; 4]) -> Self::V;
+    /// Two pairs of floats, from two places.
+    fn load_pairs(low: &[f32; 2], high: &[f32; 2]) -> Self::V;
+    fn store_floats(floats: &mut [f32; 4], x: Self::V);
+    fn store(bytes: &mut [u8; 16], x: Self::V);
+    fn store_words(words: &mut [i16; 8], x: Self::V);
+    fn store_sums(sums: &mut [i32; 4], x: Self::V);
+    /// The same two words four times, the lower one first.
+    #[inline(always)]
+    fn splat_pair(words: u32) -> Self::V {
+        Self::splat_pairs([words; 2])
+    }
+
+    fn min_bytes(a: Self::V, b: Self::V) -> Self::V;
     /// Bytes of the first N registers (1, 2, 4, 8 or 16) of a table, for an index within them.
     fn lookup_within<const N: usize>(table: &[Self::V; 16], index: Self::V) -> Self::V;
     /// Bytes dealt out to registers one by one.
     fn deal_2(bytes: &[u8; 32]) -> [Self::V; 2];
     fn deal_3(bytes: &[u8; 48]) -> [Self::V; 3];
     fn deal_4(bytes: &[u8; 64]) -> [Self::V; 4];
-
-    /// Adds 16 products of signed bytes, within ±127, to four `i32`.
-    fn dot_bytes(sums: Self::V, a: Self::V, b: Self::V) -> Self::V;
-    /// Adds 8 products of words to four `i32`.
-    fn dot_words(sums: Self::V, a: Self::V, b: Self::V) -> Self::V;
-    /// Adds, to eight `i32`, words of `a` times the first weight and words of `b` times the second one.
-    fn add_weighted(sums: [Self::V; 2], a: Self::V, b: Self::V, weights: Self::V) -> [Self::V; 2];
     /// The sum of four `i32`.
     fn sum(x: Self::V) -> i32;
 

@@ -18,7 +18,7 @@ impl Backend {
     pub fn pack_signs(self, x: &[f32], plane: &mut [u8]) {
         assert_eq!(x.len(), 8 * plane.len());
         dispatch!(
-            self, avx2: avx2, avx512: avx512, registers: scalar;
+            self, avx2: avx2, avx512: avx2, registers: scalar;
             pack_signs(x: &[f32], plane: &mut [u8])
         )
     }

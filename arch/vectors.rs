@@ -78,7 +78,7 @@ impl Backend {
         assert_eq!(x.len(), out.len());
         assert!(limit > 0);
         dispatch!(
-            self, avx2: avx2, avx512: avx512, registers: scalar;
+            self, avx2: scalar, avx512: avx512, registers: scalar;
             quantize_query(x: &[f32], limit: i16, out: &mut [i16]) -> f32
         )
     }

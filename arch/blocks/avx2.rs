@@ -1,6 +1,9 @@
 //! Small blocks. `vpermilps` reads two bits of each index: with a dword's codes shifted down by 0, 2, 4 … it looks
 //! eight of them up, and stray high bits do no harm. The bit plane, shifted up, selects by its sign bits.
+//! On a Sapphire Rapids, 2 to 4 times as fast as the text for registers, decoding and for eight queries.
 
+use crate::registers::avx2::{load_ps, store_ps};
+use crate::vectors::avx2::{add_products, halve, load_lanes};
 use crate::{BLOCK_BYTES, BLOCK_VALUES, BlockBook};
 use core::arch::x86_64::*;
 
@@ -57,20 +60,6 @@ impl Book {
     }
 }
 
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn load(values: &[f32; 8]) -> __m256 {
-    // SAFETY: the array holds the 32 bytes that are read.
-    unsafe { _mm256_loadu_ps(values.as_ptr()) }
-}
-
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn store(values: &mut [f32; 8], x: __m256) {
-    // SAFETY: the array holds the 32 bytes that are written.
-    unsafe { _mm256_storeu_ps(values.as_mut_ptr(), x) }
-}
-
 /// out = scale · centroid\[code].
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn decode_blocks(book: &BlockBook, bytes: &[u8], out: &mut [f32]) {
@@ -87,7 +76,7 @@ fn decode<const PLANE: bool>(book: &Book, bytes: &[u8], out: &mut [f32]) {
     for (block, out) in blocks.iter().zip(out.as_chunks_mut::<BLOCK_VALUES>().0) {
         let values = book.values::<PLANE>(block);
         for (out, values) in out.as_chunks_mut().0.iter_mut().zip(values) {
-            store(out, values);
+            store_ps(out, values);
         }
     }
 }
@@ -117,12 +106,10 @@ pub(crate) fn score_blocks(
             BlockBook::ThreeBits { .. } => decode::<true>(&table, row, values),
         }
         for (q, query) in queries.iter().enumerate() {
+            // `dot`'s loop: a call for each row and query takes 5% more.
             let mut lanes = [_mm256_setzero_ps(); 2];
-            let halves = query.as_chunks::<8>().0.as_chunks::<2>().0;
-            for (query, values) in halves.iter().zip(values.as_chunks::<8>().0.as_chunks::<2>().0) {
-                for ((lanes, query), values) in lanes.iter_mut().zip(query).zip(values) {
-                    *lanes = _mm256_add_ps(*lanes, _mm256_mul_ps(load(query), load(values)));
-                }
+            for (query, values) in query.as_chunks::<16>().0.iter().zip(values.as_chunks::<16>().0) {
+                add_products(&mut lanes, load_lanes(query), load_lanes(values));
             }
             scores[q * count + r] = halve(lanes);
         }
@@ -139,21 +126,11 @@ fn score_one<const PLANE: bool>(book: &Book, dim: usize, bytes: &[u8], query: &[
         for (block, query) in row.iter().zip(query) {
             let values = book.values::<PLANE>(block);
             for i in 0..4 {
-                lanes[i % 2] = _mm256_add_ps(lanes[i % 2], _mm256_mul_ps(load(&query[i]), values[i]));
+                lanes[i % 2] = _mm256_add_ps(lanes[i % 2], _mm256_mul_ps(load_ps(&query[i]), values[i]));
             }
         }
         *score = halve(lanes);
     }
-}
-
-/// 16 lanes by halves.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn halve([low, high]: [__m256; 2]) -> f32 {
-    let eight = _mm256_add_ps(low, high);
-    let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
-    let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-    _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
 }
 
 /// acc\[query] += Σ weight·decoded row, rows ascending.
@@ -188,7 +165,7 @@ fn accumulate_column<'a, const PLANE: bool>(
     weights: &[f32],
     acc: &mut [[f32; 8]; 4],
 ) {
-    let mut sums = [load(&acc[0]), load(&acc[1]), load(&acc[2]), load(&acc[3])];
+    let mut sums = [load_ps(&acc[0]), load_ps(&acc[1]), load_ps(&acc[2]), load_ps(&acc[3])];
     for (block, weight) in blocks.zip(weights) {
         let weight = _mm256_set1_ps(*weight);
         for (sum, values) in sums.iter_mut().zip(book.values::<PLANE>(block)) {
@@ -196,6 +173,6 @@ fn accumulate_column<'a, const PLANE: bool>(
         }
     }
     for (acc, sum) in acc.iter_mut().zip(sums) {
-        store(acc, sum);
+        store_ps(acc, sum);
     }
 }

@@ -1,14 +1,9 @@
-//! Rows of codes, for AVX2: `vpshufb` looks up sixteen bytes, shifts of bytes are multiplications of words, and
-//! `vpmaddubsw` with `vpmaddwd` adds four products of bytes.
+//! Rows of codes, for AVX2, where it beats the text for registers on a Sapphire Rapids: quantising (1.4 times with 8 levels,
+//! 2 to 6 with more), looking up (1.3 to 2 times), packing bits (2 times). Unpacking is here for the trellis alone.
 
-mod accumulate;
-pub(crate) mod codebook;
 mod pack;
 mod quantize;
-mod score;
 pub(crate) mod unpack;
 
-pub(crate) use accumulate::accumulate_codes;
-pub(crate) use pack::{pack, unpack};
+pub(crate) use pack::pack;
 pub(crate) use quantize::{lookup, quantize};
-pub(crate) use score::score_codes;

@@ -4,7 +4,7 @@
 //! The same algorithms as in the AVX-512 backend, with what there is: `vpshufb` looks up sixteen bytes, shifts of
 //! bytes are multiplications of words, and `vpmaddubsw` with `vpmaddwd` stands in for `vpdpbusd`.
 
-use super::Registers;
+use super::{Integers, Registers};
 use crate::rows::Block;
 use core::arch::x86_64::*;
 
@@ -97,6 +97,9 @@ pub(crate) fn first_chunks(values: &mut [f32; 16]) -> &mut [[f32; 8]] {
 /// Registers of 128 bits, with AVX2's instructions; to be named where its features are enabled, and nowhere else.
 pub(crate) struct Avx2;
 
+/// Two lanes of 128 bits; named as [`Avx2`] is.
+pub(crate) struct Ymm;
+
 /// Intrinsics in a place that cannot carry `#[target_feature]`, a trait.
 macro_rules! avx2 {
     ($($body:tt)*) => {{
@@ -115,164 +118,47 @@ fn bits(x: __m128) -> __m128i {
     avx2!(_mm_castps_si128(x))
 }
 
+mod integers;
+
 /// A byte shuffle by constants; -1 gives 0.
 macro_rules! shuffle {
     ($x:expr; $($index:expr),*) => { _mm_shuffle_epi8($x, _mm_setr_epi8($($index),*)) };
 }
 
 impl Registers for Avx2 {
-    type V = __m128i;
     const TABLE: usize = 64;
 
-    #[inline(always)]
-    fn load(bytes: &[u8; 16]) -> __m128i {
-        avx2!(_mm_loadu_si128(bytes.as_ptr().cast()))
+    methods! { __m128i;
+        xor(a, b) = avx2!(_mm_xor_si128(a, b));
+        min_bytes(a, b) = avx2!(_mm_min_epu8(a, b));
+        multiply_floats(a, b) = avx2!(bits(_mm_mul_ps(floats(a), floats(b))));
+        add_floats(a, b) = avx2!(bits(_mm_add_ps(floats(a), floats(b))));
+        sub_floats(a, b) = avx2!(bits(_mm_sub_ps(floats(a), floats(b))));
+        divide_floats(a, b) = avx2!(bits(_mm_div_ps(floats(a), floats(b))));
+        sqrt_floats(x) = avx2!(bits(_mm_sqrt_ps(floats(x))));
+        min_floats(a, b) = avx2!(bits(_mm_min_ps(floats(a), floats(b))));
+        max_floats(a, b) = avx2!(bits(_mm_max_ps(floats(a), floats(b))));
+        greater(a, b) = avx2!(bits(_mm_cmpgt_ps(floats(a), floats(b))));
+        equal(a, b) = avx2!(bits(_mm_cmpeq_ps(floats(a), floats(b))));
+        to_floats(x) = avx2!(bits(_mm_cvtepi32_ps(x)));
+        add_ints(a, b) = avx2!(_mm_add_epi32(a, b));
+        multiply_ints(a, b) = avx2!(_mm_mullo_epi32(a, b));
+        min_ints(a, b) = avx2!(_mm_min_epi32(a, b));
+        max_ints(a, b) = avx2!(_mm_max_epi32(a, b));
+        signs(x) = avx2!(_mm_srai_epi32::<31>(x));
     }
 
-    #[inline(always)]
-    unsafe fn load_pointer(bytes: *const u8) -> __m128i {
-        // SAFETY: the caller's; AVX2 is there as above.
-        unsafe { _mm_loadu_si128(bytes.cast()) }
-    }
-
-    #[inline(always)]
-    fn load_words(words: &[i16; 8]) -> __m128i {
-        avx2!(_mm_loadu_si128(words.as_ptr().cast()))
-    }
-
-    #[inline(always)]
-    fn load_floats(floats: &[f32; 4]) -> __m128i {
-        avx2!(_mm_castps_si128(_mm_loadu_ps(floats.as_ptr())))
-    }
-
-    #[inline(always)]
-    fn store(bytes: &mut [u8; 16], x: __m128i) {
-        avx2!(_mm_storeu_si128(bytes.as_mut_ptr().cast(), x))
-    }
-
-    #[inline(always)]
-    fn store_words(words: &mut [i16; 8], x: __m128i) {
-        avx2!(_mm_storeu_si128(words.as_mut_ptr().cast(), x))
-    }
-
-    #[inline(always)]
-    fn store_sums(sums: &mut [i32; 4], x: __m128i) {
-        avx2!(_mm_storeu_si128(sums.as_mut_ptr().cast(), x))
-    }
-
-    #[inline(always)]
-    fn load_pairs(low: &[f32; 2], high: &[f32; 2]) -> __m128i {
-        avx2!({
+    methods! {
+        load_floats(floats: &[f32; 4]) -> __m128i = avx2!(_mm_castps_si128(_mm_loadu_ps(floats.as_ptr())));
+        load_pairs(low: &[f32; 2], high: &[f32; 2]) -> __m128i = avx2!({
             let low = _mm_castsi128_pd(_mm_loadl_epi64(low.as_ptr().cast()));
             _mm_castpd_si128(_mm_loadh_pd(low, high.as_ptr().cast()))
-        })
-    }
-
-    #[inline(always)]
-    fn store_floats(out: &mut [f32; 4], x: __m128i) {
-        avx2!(_mm_storeu_ps(out.as_mut_ptr(), floats(x)))
-    }
-
-    #[inline(always)]
-    fn splat(byte: u8) -> __m128i {
-        avx2!(_mm_set1_epi8(byte as i8))
-    }
-
-    #[inline(always)]
-    fn splat_word(word: u16) -> __m128i {
-        avx2!(_mm_set1_epi16(word as i16))
-    }
-
-    #[inline(always)]
-    fn splat_pair(words: u32) -> __m128i {
-        avx2!(_mm_set1_epi32(words as i32))
-    }
-
-    #[inline(always)]
-    fn and(a: __m128i, b: __m128i) -> __m128i {
-        avx2!(_mm_and_si128(a, b))
-    }
-
-    #[inline(always)]
-    fn or(a: __m128i, b: __m128i) -> __m128i {
-        avx2!(_mm_or_si128(a, b))
-    }
-
-    #[inline(always)]
-    fn xor(a: __m128i, b: __m128i) -> __m128i {
-        avx2!(_mm_xor_si128(a, b))
-    }
-
-    #[inline(always)]
-    fn select(mask: __m128i, a: __m128i, b: __m128i) -> __m128i {
-        avx2!(_mm_or_si128(_mm_and_si128(mask, a), _mm_andnot_si128(mask, b)))
-    }
-
-    #[inline(always)]
-    fn min_bytes(a: __m128i, b: __m128i) -> __m128i {
-        avx2!(_mm_min_epu8(a, b))
-    }
-
-    #[inline(always)]
-    fn sub_bytes(a: __m128i, b: __m128i) -> __m128i {
-        avx2!(_mm_sub_epi8(a, b))
-    }
-
-    #[inline(always)]
-    fn shift_bytes_right(x: __m128i, bits: u32) -> __m128i {
-        avx2!({
-            let shifted = _mm_srl_epi16(x, _mm_cvtsi32_si128(bits as i32));
-            _mm_and_si128(shifted, _mm_set1_epi8((0xffu32 >> bits) as i8))
-        })
-    }
-
-    #[inline(always)]
-    fn add_words(a: __m128i, b: __m128i) -> __m128i {
-        avx2!(_mm_add_epi16(a, b))
-    }
-
-    #[inline(always)]
-    fn multiply_words(a: __m128i, b: __m128i) -> __m128i {
-        avx2!(_mm_mullo_epi16(a, b))
-    }
-
-    #[inline(always)]
-    fn shift_words_right<const BITS: i32>(x: __m128i) -> __m128i {
-        avx2!(_mm_srli_epi16::<BITS>(x))
-    }
-
-    #[inline(always)]
-    fn multiply_bytes_high(a: __m128i, b: __m128i) -> __m128i {
-        let (a, b) = (Self::interleave(a, Self::splat(0)), Self::interleave(b, Self::splat(0)));
-        Self::upper_bytes(Self::multiply_words(a[0], b[0]), Self::multiply_words(a[1], b[1]))
-    }
-
-    #[inline(always)]
-    fn upper_bytes(a: __m128i, b: __m128i) -> __m128i {
-        avx2!(_mm_packus_epi16(_mm_srli_epi16::<8>(a), _mm_srli_epi16::<8>(b)))
-    }
-
-    #[inline(always)]
-    fn interleave(low: __m128i, high: __m128i) -> [__m128i; 2] {
-        avx2!([_mm_unpacklo_epi8(low, high), _mm_unpackhi_epi8(low, high)])
-    }
-
-    #[inline(always)]
-    fn extend(bytes: __m128i) -> [__m128i; 2] {
-        avx2!([_mm_cvtepi8_epi16(bytes), _mm_cvtepi8_epi16(_mm_unpackhi_epi64(bytes, bytes))])
-    }
-
-    /// An index above 15 gets its highest bit set, for which the shuffle gives 0.
-    #[inline(always)]
-    fn lookup(table: __m128i, index: __m128i) -> __m128i {
-        avx2!(_mm_shuffle_epi8(table, _mm_adds_epu8(index, _mm_set1_epi8(0x70))))
-    }
-
-    #[inline(always)]
-    fn lookup_64(&[a, b, c, d]: &[__m128i; 4], index: __m128i) -> __m128i {
-        let from = |start| Self::sub_bytes(index, Self::splat(start));
-        let low = Self::or(Self::lookup(a, index), Self::lookup(b, from(16)));
-        Self::or(low, Self::or(Self::lookup(c, from(32)), Self::lookup(d, from(48))))
+        });
+        store(bytes: &mut [u8; 16], x: __m128i) = avx2!(_mm_storeu_si128(bytes.as_mut_ptr().cast(), x));
+        store_words(words: &mut [i16; 8], x: __m128i) = avx2!(_mm_storeu_si128(words.as_mut_ptr().cast(), x));
+        store_sums(sums: &mut [i32; 4], x: __m128i) = avx2!(_mm_storeu_si128(sums.as_mut_ptr().cast(), x));
+        store_floats(out: &mut [f32; 4], x: __m128i) = avx2!(_mm_storeu_ps(out.as_mut_ptr(), floats(x)));
+        splat_float(x: f32) -> __m128i = avx2!(bits(_mm_set1_ps(x)));
     }
 
     /// A tree of choices by the index's upper bits, each in the place of the highest one.
@@ -352,24 +238,6 @@ impl Registers for Avx2 {
     }
 
     #[inline(always)]
-    fn dot_bytes(sums: __m128i, a: __m128i, b: __m128i) -> __m128i {
-        Self::add_ints(sums, Self::dot_quads(a, b))
-    }
-
-    #[inline(always)]
-    fn dot_words(sums: __m128i, a: __m128i, b: __m128i) -> __m128i {
-        avx2!(_mm_add_epi32(sums, _mm_madd_epi16(a, b)))
-    }
-
-    #[inline(always)]
-    fn add_weighted([low, high]: [__m128i; 2], a: __m128i, b: __m128i, weights: __m128i) -> [__m128i; 2] {
-        avx2!([
-            _mm_add_epi32(low, _mm_madd_epi16(_mm_unpacklo_epi16(a, b), weights)),
-            _mm_add_epi32(high, _mm_madd_epi16(_mm_unpackhi_epi16(a, b), weights)),
-        ])
-    }
-
-    #[inline(always)]
     fn sum(x: __m128i) -> i32 {
         avx2!({
             let pairs = _mm_add_epi32(x, _mm_unpackhi_epi64(x, x));
@@ -378,59 +246,9 @@ impl Registers for Avx2 {
     }
 
     #[inline(always)]
-    fn splat_float(x: f32) -> __m128i {
-        avx2!(bits(_mm_set1_ps(x)))
-    }
-
-    #[inline(always)]
-    fn multiply_floats(a: __m128i, b: __m128i) -> __m128i {
-        avx2!(bits(_mm_mul_ps(floats(a), floats(b))))
-    }
-
-    #[inline(always)]
     fn count_at_least(counts: __m128i, x: __m128i, threshold: __m128i) -> __m128i {
         // A mask is -1.
         avx2!(_mm_sub_epi32(counts, bits(_mm_cmpge_ps(floats(x), floats(threshold)))))
-    }
-
-    #[inline(always)]
-    fn add_floats(a: __m128i, b: __m128i) -> __m128i {
-        avx2!(bits(_mm_add_ps(floats(a), floats(b))))
-    }
-
-    #[inline(always)]
-    fn sub_floats(a: __m128i, b: __m128i) -> __m128i {
-        avx2!(bits(_mm_sub_ps(floats(a), floats(b))))
-    }
-
-    #[inline(always)]
-    fn divide_floats(a: __m128i, b: __m128i) -> __m128i {
-        avx2!(bits(_mm_div_ps(floats(a), floats(b))))
-    }
-
-    #[inline(always)]
-    fn sqrt_floats(x: __m128i) -> __m128i {
-        avx2!(bits(_mm_sqrt_ps(floats(x))))
-    }
-
-    #[inline(always)]
-    fn min_floats(a: __m128i, b: __m128i) -> __m128i {
-        avx2!(bits(_mm_min_ps(floats(a), floats(b))))
-    }
-
-    #[inline(always)]
-    fn max_floats(a: __m128i, b: __m128i) -> __m128i {
-        avx2!(bits(_mm_max_ps(floats(a), floats(b))))
-    }
-
-    #[inline(always)]
-    fn greater(a: __m128i, b: __m128i) -> __m128i {
-        avx2!(bits(_mm_cmpgt_ps(floats(a), floats(b))))
-    }
-
-    #[inline(always)]
-    fn equal(a: __m128i, b: __m128i) -> __m128i {
-        avx2!(bits(_mm_cmpeq_ps(floats(a), floats(b))))
     }
 
     #[inline(always)]
@@ -451,11 +269,6 @@ impl Registers for Avx2 {
     }
 
     #[inline(always)]
-    fn to_floats(x: __m128i) -> __m128i {
-        avx2!(bits(_mm_cvtepi32_ps(x)))
-    }
-
-    #[inline(always)]
     fn load_triplets(x: &[f32; 12]) -> [__m128i; 3] {
         // x y z x, y z x y, z x y z.
         let (rows, _) = x.as_chunks::<4>();
@@ -471,31 +284,6 @@ impl Registers for Avx2 {
                 bits(_mm_shuffle_ps::<0b11_00_01_10>(zs, zs)),
             ]
         })
-    }
-
-    #[inline(always)]
-    fn add_ints(a: __m128i, b: __m128i) -> __m128i {
-        avx2!(_mm_add_epi32(a, b))
-    }
-
-    #[inline(always)]
-    fn multiply_ints(a: __m128i, b: __m128i) -> __m128i {
-        avx2!(_mm_mullo_epi32(a, b))
-    }
-
-    #[inline(always)]
-    fn min_ints(a: __m128i, b: __m128i) -> __m128i {
-        avx2!(_mm_min_epi32(a, b))
-    }
-
-    #[inline(always)]
-    fn max_ints(a: __m128i, b: __m128i) -> __m128i {
-        avx2!(_mm_max_epi32(a, b))
-    }
-
-    #[inline(always)]
-    fn signs(x: __m128i) -> __m128i {
-        avx2!(_mm_srai_epi32::<31>(x))
     }
 
     #[inline(always)]

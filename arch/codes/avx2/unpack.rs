@@ -9,31 +9,20 @@ use core::mem::MaybeUninit;
 /// Codes in a register of bytes.
 pub(crate) const CHUNK: usize = 32;
 
-/// Registers of the widest vector: with one bit a code, units of four.
-pub(crate) const MAX_CHUNKS: usize = MAX_DIM.div_ceil(128) * 4;
+/// Registers of the widest vector.
+const CHUNKS: usize = MAX_DIM / CHUNK;
 
 /// Bytes of a load. Shorter rows are left to the specification, so that a load can always end with its row.
 pub(crate) const LOAD: usize = 16;
 
-/// What a row looks like: for the one match outside of all loops. Kinds 1, 2 and 4 stand for codes of so many bits: 16
-/// bytes are 4/bits registers, the k-th with the k-th code of the lower half of each byte in its lower lane, and of
-/// the upper half in its upper lane.
+/// What a row looks like: for the one match outside of all loops. Coordinates come in order.
 pub(crate) mod kind {
-    /// Any other number of bits, coordinates in order.
+    /// Bits alone.
     pub(crate) const STREAM: u8 = 0;
-    /// Digit groups of a byte, coordinates in order.
+    /// Digit groups of a byte.
     pub(crate) const BYTES: u8 = 8;
-    /// Digit groups of seven bits, coordinates in order.
+    /// Digit groups of seven bits.
     pub(crate) const SEVENS: u8 = 7;
-}
-
-/// Registers that one step of a loop over a row gives.
-pub(crate) const fn step(kind: u8) -> usize {
-    match kind {
-        1 => 4,
-        2 => 2,
-        _ => 1,
-    }
 }
 
 /// Takes codes from rows of one shape.
@@ -42,7 +31,6 @@ pub(crate) const fn step(kind: u8) -> usize {
 /// a word, `vpmullw` shifts it up to the top and a plain shift takes it down.
 pub(crate) struct Unpack {
     kind: u8,
-    count: usize,
     packing: Packing,
     /// 2^(16 - bits - first bit) for each code's word.
     up: __m256i,
@@ -58,7 +46,7 @@ pub(crate) struct Unpack {
     last_mask: u8,
     /// How many of `places` are set.
     set: usize,
-    places: [MaybeUninit<Place>; MAX_CHUNKS],
+    places: [MaybeUninit<Place>; CHUNKS],
 }
 
 /// Where 32 codes are: the loads of the two lanes, and what goes to their words. Two registers of words each, which
@@ -96,50 +84,15 @@ impl Unpack {
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     pub(crate) fn new(packing: Packing, dim: usize, head: usize) -> Self {
-        let kind = match (packing.radix(), packing.raw_bits()) {
-            (1, bits @ (1 | 2 | 4)) => bits as u8,
-            (1, _) => kind::STREAM,
-            (3, _) => kind::BYTES,
-            _ => kind::SEVENS,
-        };
-        Self::of_kind(kind, packing, dim, head).with_places()
-    }
-
-    /// Sets all places, for many rows.
-    #[inline]
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub(crate) fn with_places(mut self) -> Self {
-        while self.set < self.count / step(self.kind) {
-            self.places[self.set].write(self.place(self.set));
-            self.set += 1;
-        }
-        self
-    }
-
-    /// The same with coordinates in order, and places not set: for a single row, which asks for each but once.
-    #[inline]
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub(crate) fn in_order(packing: Packing, dim: usize, head: usize) -> Self {
         let kind = match packing.radix() {
             1 => kind::STREAM,
             3 => kind::BYTES,
             _ => kind::SEVENS,
         };
-        Self::of_kind(kind, packing, dim, head)
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx2,fma,f16c")]
-    fn of_kind(kind: u8, packing: Packing, dim: usize, head: usize) -> Self {
         let bits = packing.raw_bits() as usize;
         let (digit_start, last_mask) = digit_plane(packing, dim, head);
-        let count = match kind {
-            1 | 2 | 4 => packing.bytes(dim).div_ceil(LOAD) * step(kind),
-            _ => dim.div_ceil(CHUNK),
-        };
-        Self {
+        let mut unpack = Self {
             kind,
-            count,
             packing,
             up: load(&UP[bits]),
             down: _mm_cvtsi32_si128(16 - bits as i32),
@@ -150,26 +103,28 @@ impl Unpack {
             last_load: head + packing.bytes(dim) - LOAD,
             last_mask,
             set: 0,
-            places: [MaybeUninit::uninit(); MAX_CHUNKS],
+            places: [MaybeUninit::uninit(); CHUNKS],
+        };
+        while unpack.set < dim.div_ceil(CHUNK) {
+            unpack.places[unpack.set].write(unpack.place(unpack.set));
+            unpack.set += 1;
         }
+        unpack
     }
 
     /// Where the `i`-th load (or pair of loads) of a row is.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    pub(crate) fn place(&self, i: usize) -> Place {
+    fn place(&self, i: usize) -> Place {
         let zero = _mm256_setzero_si256();
         let mut place = Place {
-            raw: [(self.head + i * LOAD).min(self.last_load); 2],
+            raw: [0; 2],
             raw_spread: [zero; 2],
             digits: [0; 2],
             digit_spread: [zero; 2],
             valid: zero,
             table: &DIGITS[0][0],
         };
-        if matches!(self.kind, 1 | 2 | 4) {
-            return place;
-        }
         // Loads that would end behind the row end with it; their indices grow by as much.
         let fit = |starts: [usize; 2], spread: &[[u8; 32]; 2]| {
             let loads = starts.map(|start| start.min(self.last_load));
@@ -208,57 +163,19 @@ impl Unpack {
         self.kind
     }
 
-    /// Registers of a row.
-    pub(crate) fn count(&self) -> usize {
-        self.count
-    }
-
-    /// Which coordinate byte `i` of register `c` belongs to.
-    pub(crate) fn coordinate(&self, c: usize, i: usize) -> Option<usize> {
-        if self.kind == kind::STREAM || self.kind >= kind::SEVENS {
-            return Some(c * CHUNK + i);
-        }
-        let (unit, k) = (c / step(self.kind), c % step(self.kind));
-        let load = (self.head + unit * LOAD).min(self.last_load);
-        let byte = (load + i % LOAD).checked_sub(self.head)?;
-        // A load that was moved back has bytes of the one before.
-        if byte < unit * LOAD {
-            return None;
-        }
-        Some(byte * (8 / usize::from(self.kind)) + i / LOAD * step(self.kind) + k)
-    }
-
     /// The load of register `c`, in each row of a block.
     #[inline]
     pub(crate) fn windows<'a, const KIND: u8>(&'a self, block: &Block<'a>, c: usize) -> Windows<'a> {
-        let place = &self.places[..self.set][c / step(KIND)];
+        let place = &self.places[..self.set][c];
         // SAFETY: `with_places` has set this many.
         Windows::at::<KIND>(unsafe { place.assume_init_ref() }, block)
     }
 
-    /// The codes of row `r`, as many registers as a step gives.
+    /// The codes of row `r`.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    pub(crate) fn codes<const KIND: u8>(&self, windows: &Windows, r: usize) -> [__m256i; 4] {
+    pub(crate) fn codes<const KIND: u8>(&self, windows: &Windows, r: usize) -> __m256i {
         let place = windows.place;
-        let zero = _mm256_setzero_si256();
-        if KIND == 1 || KIND == 2 || KIND == 4 {
-            let bytes = _mm256_broadcastsi128_si256(load_16(&windows.raw[0], r));
-            let v = _mm256_srlv_epi64(bytes, _mm256_setr_epi64x(0, 0, 4, 4));
-            let mask = _mm256_set1_epi8((1i8 << KIND) - 1);
-            return match KIND {
-                1 => [
-                    _mm256_and_si256(v, mask),
-                    _mm256_and_si256(_mm256_srli_epi16::<1>(v), mask),
-                    _mm256_and_si256(_mm256_srli_epi16::<2>(v), mask),
-                    _mm256_and_si256(_mm256_srli_epi16::<3>(v), mask),
-                ],
-                2 => {
-                    [_mm256_and_si256(v, mask), _mm256_and_si256(_mm256_srli_epi16::<2>(v), mask), zero, zero]
-                }
-                _ => [_mm256_and_si256(v, mask), zero, zero, zero],
-            };
-        }
         let two = |windows: &[Window; 2]| _mm256_set_m128i(load_16(&windows[1], r), load_16(&windows[0], r));
         let raw = two(&windows.raw);
         let raw = |half: usize| {
@@ -266,7 +183,7 @@ impl Unpack {
             _mm256_srl_epi16(words, self.down)
         };
         if KIND == kind::STREAM {
-            return [_mm256_packus_epi16(raw(0), raw(1)), zero, zero, zero];
+            return _mm256_packus_epi16(raw(0), raw(1));
         }
         // Digits as in the AVX-512 kernels: a fraction, one multiplication that shifts its digit behind the point and
         // one that takes it.
@@ -286,7 +203,7 @@ impl Unpack {
             }
             _mm256_or_si256(_mm256_andnot_si256(self.low_bits, digit(half)), raw(half))
         };
-        [_mm256_packus_epi16(word(0), word(1)), zero, zero, zero]
+        _mm256_packus_epi16(word(0), word(1))
     }
 }
 
@@ -388,13 +305,11 @@ const fn digit_chunk(packing: Packing, chunk: usize) -> DigitChunk {
     table
 }
 
-const DIGIT_CHUNKS: usize = MAX_DIM / CHUNK;
-
-const fn digit_chunks(levels: usize) -> [DigitChunk; DIGIT_CHUNKS] {
+const fn digit_chunks(levels: usize) -> [DigitChunk; CHUNKS] {
     let Some(packing) = Packing::for_levels(levels) else { unreachable!() };
-    let mut chunks = [digit_chunk(packing, 0); DIGIT_CHUNKS];
+    let mut chunks = [digit_chunk(packing, 0); CHUNKS];
     let mut chunk = 1;
-    while chunk < DIGIT_CHUNKS {
+    while chunk < CHUNKS {
         chunks[chunk] = digit_chunk(packing, chunk);
         chunk += 1;
     }
@@ -402,4 +317,4 @@ const fn digit_chunks(levels: usize) -> [DigitChunk; DIGIT_CHUNKS] {
 }
 
 /// Radix 3, 5 and 9.
-static DIGITS: [[DigitChunk; DIGIT_CHUNKS]; 3] = [digit_chunks(3), digit_chunks(5), digit_chunks(9)];
+static DIGITS: [[DigitChunk; CHUNKS]; 3] = [digit_chunks(3), digit_chunks(5), digit_chunks(9)];

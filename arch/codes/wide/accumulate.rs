@@ -2,11 +2,12 @@
 
 use super::unpack::{Bytes, Codes, MAX_REGISTERS, SPARE, Segment, Words, kind};
 use crate::Rows;
-use crate::codes::scalar::{PAGE, finish_sums, quantize_weights, weight_limit};
-use crate::registers::Registers;
+use crate::codes::scalar::{PAGE, finish_sums, quantize_products, weight_limit};
+use crate::registers::Integers;
+use crate::vectors::scalar::f16_to_f32;
 
 #[inline(always)]
-pub(crate) fn accumulate_codes<L: Registers>(
+pub(crate) fn accumulate_codes<L: Integers>(
     rows: &Rows,
     centroids: &[i16],
     scale: f32,
@@ -28,7 +29,7 @@ pub(crate) fn accumulate_codes<L: Registers>(
 }
 
 #[inline(always)]
-fn accumulate_kind<L: Registers, const KIND: u8>(
+fn accumulate_kind<L: Integers, const KIND: u8>(
     rows: &Rows,
     centroids: &[i16],
     scale: f32,
@@ -37,7 +38,7 @@ fn accumulate_kind<L: Registers, const KIND: u8>(
 ) {
     let pass = Pass::<L, KIND> {
         codes: Codes::new(KIND, rows.packing, rows.dim, 2),
-        bytes: Bytes::new(centroids),
+        bytes: Bytes::new(KIND, centroids),
         words: Words::new(if KIND == kind::WORDS { centroids } else { &[] }),
         levels: centroids.len(),
         scale,
@@ -46,17 +47,29 @@ fn accumulate_kind<L: Registers, const KIND: u8>(
     let mut spare = [0; SPARE];
     for (p, page) in rows.pages(PAGE).enumerate() {
         let segments = pass.codes.with_margin(&page, &mut spare);
+        let (mut halves, mut scales) = ([0; PAGE], [0.0; PAGE]);
+        for (half, row) in halves.iter_mut().zip(page.iter()) {
+            *half = u16::from_le_bytes([row[0], row[1]]);
+        }
+        for (scale, half) in scales.iter_mut().zip(halves) {
+            *scale = f16_to_f32(half);
+        }
         let weights = |q: usize| &weights[q * count + p * PAGE..][..page.count()];
         let queries = acc.len() / dim;
         let mut q = 0;
         while q < queries {
             // Queries that share the look-ups.
             match queries - q {
-                1 => q += pass.add(&page, &segments, [weights(q)], &mut acc[q * dim..]),
-                2..4 => q += pass.add(&page, &segments, [q, q + 1].map(weights), &mut acc[q * dim..]),
+                8.. if L::LANES > 1 => {
+                    let all = core::array::from_fn::<_, 8, _>(|i| weights(q + i));
+                    q += pass.add(dim, &scales, &segments, all, &mut acc[q * dim..]);
+                }
+                1 => q += pass.add(dim, &scales, &segments, [weights(q)], &mut acc[q * dim..]),
+                2..4 => q += pass.add(dim, &scales, &segments, [q, q + 1].map(weights), &mut acc[q * dim..]),
                 _ => {
                     q += pass.add(
-                        &page,
+                        dim,
+                        &scales,
                         &segments,
                         [q, q + 1, q + 2, q + 3].map(weights),
                         &mut acc[q * dim..],
@@ -67,7 +80,7 @@ fn accumulate_kind<L: Registers, const KIND: u8>(
     }
 }
 
-struct Pass<L: Registers, const KIND: u8> {
+struct Pass<L: Integers, const KIND: u8> {
     codes: Codes<L>,
     bytes: Bytes<L>,
     words: Words<L>,
@@ -75,42 +88,52 @@ struct Pass<L: Registers, const KIND: u8> {
     scale: f32,
 }
 
-/// Two rows' weights, ready to be splat.
-type Pairs = [u32; PAGE / 2 + 1];
+/// Two rows' weights, ready to be splat; behind an odd last row comes a row of weight 0.
+type Pairs = [u32; PAGE / 2];
 
-impl<L: Registers, const KIND: u8> Pass<L, KIND> {
+impl<L: Integers, const KIND: u8> Pass<L, KIND> {
     /// Adds a page to Q queries' sums and returns Q.
     #[inline(always)]
     fn add<const Q: usize>(
         &self,
-        page: &Rows,
+        dim: usize,
+        scales: &[f32; PAGE],
         segments: &[Segment; 2],
         weights: [&[f32]; Q],
         acc: &mut [f32],
     ) -> usize {
-        let mut ints = [[0; PAGE]; Q];
+        let mut pairs = [[[0; PAGE / 2]; 2]; Q];
         let mut units = [None; Q];
         for q in 0..Q {
-            units[q] = quantize_weights(page, weights[q], weight_limit(self.levels), &mut ints[q]);
+            let (mut products, mut ints) = ([0.0; PAGE], [0; PAGE]);
+            for ((product, weight), scale) in products.iter_mut().zip(weights[q]).zip(scales) {
+                *product = weight * scale;
+            }
+            units[q] = quantize_products(&products[..weights[q].len()], weight_limit(self.levels), &mut ints);
             if units[q].is_none() {
-                ints[q] = [0; PAGE];
+                continue;
+            }
+            let mut rest = &ints[..];
+            for (segment, pairs) in segments.iter().zip(&mut pairs[q]) {
+                let mut ours = [0; PAGE];
+                ours[..segment.count].copy_from_slice(&rest[..segment.count]);
+                for (pair, [low, high]) in pairs.iter_mut().zip(ours.as_chunks().0) {
+                    *pair = u32::from(*low as u16) | u32::from(*high as u16) << 16;
+                }
+                rest = &rest[segment.count..];
             }
         }
-        let pairs = ints.each_ref().map(|ints| {
-            let (first, second) = ints.split_at(segments[0].count);
-            [pair_up(first), pair_up(&second[..segments[1].count])]
-        });
         let mut sums = [[0i32; 16 * MAX_REGISTERS]; Q];
         for register in 0..self.codes.registers() {
             let mut registers = [[L::splat(0); 4]; Q];
-            for (s, segment) in segments.iter().enumerate() {
-                self.add_segment(segment, register, pairs.each_ref().map(|pairs| &pairs[s]), &mut registers);
+            for (i, segment) in segments.iter().enumerate() {
+                self.add_segment(segment, register, pairs.each_ref().map(|pairs| &pairs[i]), &mut registers);
             }
             let first = self.codes.first_coordinate(register);
             for (sums, registers) in sums.iter_mut().zip(registers) {
                 let mut lanes = [[0; 4]; 4];
                 for (lanes, register) in lanes.iter_mut().zip(registers) {
-                    L::store_sums(lanes, register);
+                    *lanes = L::add_lanes(register);
                 }
                 let ours = sums[first..].iter_mut().step_by(kind::stride(KIND));
                 for (sum, lane) in ours.zip(lanes.as_flattened()) {
@@ -118,7 +141,6 @@ impl<L: Registers, const KIND: u8> Pass<L, KIND> {
                 }
             }
         }
-        let dim = page.dim;
         for ((acc, sums), unit) in acc.chunks_exact_mut(dim).zip(&sums).zip(units) {
             if let Some(unit) = unit {
                 finish_sums(&sums[..dim], unit * self.scale, acc);
@@ -137,30 +159,24 @@ impl<L: Registers, const KIND: u8> Pass<L, KIND> {
         sums: &mut [[L::V; 4]; Q],
     ) {
         let mut registers = *sums;
-        for i in 0..segment.count.div_ceil(2) {
-            // Behind an odd last row comes a row of weight 0.
-            let rows = [segment.row(2 * i), segment.row((2 * i + 1).min(segment.count - 1))];
-            let codes = self.codes.get::<KIND, 2>(rows, register);
+        let (unit, k) = (register / kind::stride(KIND), register % kind::stride(KIND));
+        for first in (0..segment.count).step_by(2 * L::LANES) {
+            let mut codes = self.codes.unit::<KIND, 2>(&segment.group(first), unit);
+            for codes in &mut codes {
+                *codes = Codes::<L>::indices::<KIND>(*codes, k / kind::tables(KIND));
+            }
             let [[a, b], [c, d]] = if KIND == kind::WORDS {
                 self.words.lookup(codes)
             } else {
-                [L::extend(self.bytes.lookup(codes[0])), L::extend(self.bytes.lookup(codes[1]))]
+                let table = k % kind::tables(KIND);
+                [self.bytes.words(table, codes[0]), self.bytes.words(table, codes[1])]
             };
             for (sums, pairs) in registers.iter_mut().zip(pairs) {
-                let weights = L::splat_pair(pairs[i]);
+                let weights = L::splat_pairs([pairs[first / 2], pairs[first / 2 + L::LANES - 1]]);
                 [sums[0], sums[1]] = L::add_weighted([sums[0], sums[1]], a, c, weights);
                 [sums[2], sums[3]] = L::add_weighted([sums[2], sums[3]], b, d, weights);
             }
         }
         *sums = registers;
     }
-}
-
-#[inline(always)]
-fn pair_up(ints: &[i16]) -> Pairs {
-    let mut pairs = [0; PAGE / 2 + 1];
-    for (pair, ints) in pairs.iter_mut().zip(ints.chunks(2)) {
-        *pair = u32::from(ints[0] as u16) | u32::from(ints.get(1).map_or(0, |i| *i as u16)) << 16;
-    }
-    pairs
 }

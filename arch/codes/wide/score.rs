@@ -1,42 +1,42 @@
 //! Scores: integer dot products of queries and looked-up centroids.
 
-use super::unpack::{Bytes, Codes, MAX_REGISTERS, SPARE, Segment, Words, kind};
-use crate::registers::Registers;
+use super::unpack::{Bytes, Codes, Group, MAX_REGISTERS, SPARE, Segment, Words, kind};
+use crate::registers::Integers;
 use crate::vectors::scalar::f16_to_f32;
 use crate::{IntQuery, Rows};
 use core::ops::Range;
 
-/// A query, its values in the order in which the codes come.
-struct Query<L: Registers> {
-    values: [L::V; 2 * MAX_REGISTERS],
-    factor: f32,
-}
+/// A query's values in the order in which the codes come: two registers for one of codes, halves where centroids are
+/// words, magnitudes and signed values where they are bytes.
+type Values<V> = [V; 2 * MAX_REGISTERS];
 
-impl<L: Registers> Query<L> {
-    #[inline(always)]
-    fn new<const KIND: u8>(codes: &Codes<L>, query: &IntQuery, scale: f32) -> Self {
-        let mut values = [L::splat(0); 2 * MAX_REGISTERS];
-        for register in 0..codes.registers() {
-            // Zeros beyond the row's end, where codes are anything.
-            let mut words = [0i16; 16];
-            let ours = query.values.iter().skip(codes.first_coordinate(register));
-            for (word, value) in words.iter_mut().zip(ours.step_by(kind::stride(KIND))) {
-                *word = *value;
-            }
-            if KIND == kind::WORDS {
-                for (value, half) in values[2 * register..].iter_mut().zip(words.as_chunks().0) {
-                    *value = L::load_words(half);
-                }
-            } else {
-                values[register] = L::load(&words.map(|word| word as u8));
-            }
+/// In place: moving the array would take as long as scoring ten rows.
+#[inline(always)]
+fn order<L: Integers, const KIND: u8>(codes: &Codes<L>, query: &[i16], values: &mut Values<L::V>) {
+    for register in 0..codes.registers() {
+        // Zeros beyond the row's end, where codes are anything.
+        let mut words = [0i16; 16];
+        let ours = query.iter().skip(codes.first_coordinate(register)).step_by(kind::stride(KIND));
+        for (word, value) in words.iter_mut().zip(ours) {
+            *word = *value;
         }
-        Self { values, factor: query.scale * scale }
+        if KIND == kind::WORDS {
+            for (value, half) in values[2 * register..].iter_mut().zip(words.as_chunks().0) {
+                *value = L::load_words(half);
+            }
+        } else {
+            let mut bytes = [0; 16];
+            for (byte, word) in bytes.iter_mut().zip(words) {
+                *byte = word as u8;
+            }
+            let signed = L::load(&bytes);
+            (values[2 * register], values[2 * register + 1]) = (L::magnitudes(signed), signed);
+        }
     }
 }
 
 #[inline(always)]
-pub(crate) fn score_codes<L: Registers>(
+pub(crate) fn score_codes<L: Integers>(
     rows: &Rows,
     centroids: &[i16],
     scale: f32,
@@ -58,7 +58,7 @@ pub(crate) fn score_codes<L: Registers>(
 }
 
 #[inline(always)]
-fn score_kind<L: Registers, const KIND: u8>(
+fn score_kind<L: Integers, const KIND: u8>(
     rows: &Rows,
     centroids: &[i16],
     scale: f32,
@@ -67,7 +67,7 @@ fn score_kind<L: Registers, const KIND: u8>(
 ) {
     let pass = Pass::<L, KIND> {
         codes: Codes::new(KIND, rows.packing, rows.dim, 2),
-        bytes: Bytes::new(centroids),
+        bytes: Bytes::new(KIND, centroids),
         words: Words::new(if KIND == kind::WORDS { centroids } else { &[] }),
         scale,
     };
@@ -103,29 +103,38 @@ pub(crate) fn finish_block<const Q: usize>(
     ours: Range<usize>,
     scores: &mut [f32],
 ) {
-    let scales = scales.map(f16_to_f32);
+    // By a loop: a call from `map` would be compiled for no instructions in particular.
+    let mut factors_of_rows = [0.0; BLOCK];
+    for (factor, scale) in factors_of_rows.iter_mut().zip(scales) {
+        *factor = f16_to_f32(scale);
+    }
     for (q, (sums, factor)) in sums.iter().zip(factors).enumerate() {
-        let mut finished = [0.0; BLOCK];
-        for r in 0..BLOCK {
-            finished[r] = (sums[r] as f32 * factor) * scales[r];
-        }
         let scores = &mut scores[q * count + ours.start..][..ours.len()];
-        match scores.first_chunk_mut() {
-            Some(scores) => *scores = finished,
-            None => scores.copy_from_slice(&finished[..ours.len()]),
+        // A full block apart: its length is known, and no `memcpy` is called.
+        match scores.first_chunk_mut::<BLOCK>() {
+            Some(scores) => {
+                for r in 0..BLOCK {
+                    scores[r] = (sums[r] as f32 * factor) * factors_of_rows[r];
+                }
+            }
+            None => {
+                for ((score, sum), of_row) in scores.iter_mut().zip(sums).zip(factors_of_rows) {
+                    *score = (*sum as f32 * factor) * of_row;
+                }
+            }
         }
     }
 }
 
-struct Pass<L: Registers, const KIND: u8> {
+struct Pass<L: Integers, const KIND: u8> {
     codes: Codes<L>,
     bytes: Bytes<L>,
     words: Words<L>,
     scale: f32,
 }
 
-impl<L: Registers, const KIND: u8> Pass<L, KIND> {
-    /// Q queries that share the look-ups, R rows at a time.
+impl<L: Integers, const KIND: u8> Pass<L, KIND> {
+    /// Q queries that share the look-ups, R rows of each lane at a time: four sums.
     #[inline(always)]
     fn score<const R: usize, const Q: usize>(
         &self,
@@ -133,7 +142,13 @@ impl<L: Registers, const KIND: u8> Pass<L, KIND> {
         queries: &[IntQuery; Q],
         scores: &mut [f32],
     ) {
-        let queries = queries.each_ref().map(|query| Query::new::<KIND>(&self.codes, query, self.scale));
+        const { assert!(R * Q == 4) };
+        let mut values = [[L::splat(0); 2 * MAX_REGISTERS]; Q];
+        let mut factors = [0.0; Q];
+        for ((query, values), factor) in queries.iter().zip(&mut values).zip(&mut factors) {
+            order::<L, KIND>(&self.codes, query.values, values);
+            *factor = query.scale * self.scale;
+        }
         let count = segments[0].count + segments[1].count;
         let mut done = 0;
         for segment in segments {
@@ -141,18 +156,18 @@ impl<L: Registers, const KIND: u8> Pass<L, KIND> {
                 let block = BLOCK.min(segment.count - first);
                 let mut sums = [[0; BLOCK]; Q];
                 let mut scales = [0; BLOCK];
-                for r in (0..block).step_by(R) {
-                    // Where fewer than R rows are left, the last one is scored again.
-                    let rows: [&[u8]; R] =
-                        core::array::from_fn(|i| segment.row(first + (r + i).min(block - 1)));
-                    for (i, row_sums) in self.dot(rows, &queries).into_iter().enumerate() {
-                        scales[r + i] = u16::from_le_bytes([rows[i][0], rows[i][1]]);
-                        for (sums, sum) in sums.iter_mut().zip(row_sums) {
-                            sums[r + i] = L::sum(sum);
+                for r in (0..block).step_by(R * L::LANES) {
+                    let rows = segment.group::<R>(first + r);
+                    let found = self.dot(&rows, &values);
+                    for (lane, four) in found.iter().enumerate().take(L::LANES) {
+                        for (sums, ours) in sums.iter_mut().zip(four.chunks_exact(R)) {
+                            sums[r + R * lane..][..R].copy_from_slice(ours);
+                        }
+                        for (i, scale) in scales[r + R * lane..][..R].iter_mut().enumerate() {
+                            *scale = rows.scale(i, lane);
                         }
                     }
                 }
-                let factors = queries.each_ref().map(|query| query.factor);
                 let ours = done + first..done + first + block;
                 finish_block(&sums, scales, factors, count, ours, scores);
             }
@@ -160,38 +175,47 @@ impl<L: Registers, const KIND: u8> Pass<L, KIND> {
         }
     }
 
+    /// For each lane, R sums of each query.
     #[inline(always)]
     fn dot<const R: usize, const Q: usize>(
         &self,
-        rows: [&[u8]; R],
-        queries: &[Query<L>; Q],
-    ) -> [[L::V; Q]; R] {
+        rows: &Group<R>,
+        queries: &[Values<L::V>; Q],
+    ) -> [[i32; 4]; 2] {
         let mut sums = [[L::splat(0); Q]; R];
-        // The inner loop goes over the registers of the same 16 bytes: their shifts become constants.
         let stride = kind::stride(KIND);
-        let registers = self.codes.registers().min(MAX_REGISTERS);
-        let mut first = 0;
-        while first < registers {
-            for register in first..first + stride {
-                let codes = self.codes.get::<KIND, R>(rows, register);
-                if KIND == kind::WORDS {
-                    for ([a, b], sums) in self.words.lookup(codes).into_iter().zip(&mut sums) {
-                        for (sum, query) in sums.iter_mut().zip(queries) {
-                            let half = L::dot_words(*sum, a, query.values[2 * register]);
-                            *sum = L::dot_words(half, b, query.values[2 * register + 1]);
-                        }
+        for unit in 0..self.codes.registers().min(MAX_REGISTERS) / stride {
+            let codes = self.codes.unit::<KIND, R>(rows, unit);
+            if KIND == kind::WORDS {
+                for ([a, b], sums) in self.words.lookup(codes).into_iter().zip(&mut sums) {
+                    for (sum, query) in sums.iter_mut().zip(queries) {
+                        let half = L::dot_words(*sum, a, query[2 * unit]);
+                        *sum = L::dot_words(half, b, query[2 * unit + 1]);
                     }
-                } else {
-                    for (codes, sums) in codes.into_iter().zip(&mut sums) {
-                        let centroids = self.bytes.lookup(codes);
+                }
+                continue;
+            }
+            for half in 0..stride / kind::tables(KIND) {
+                let mut indices = codes;
+                for codes in &mut indices {
+                    *codes = Codes::<L>::indices::<KIND>(*codes, half);
+                }
+                for table in 0..kind::tables(KIND) {
+                    let register = unit * stride + half * kind::tables(KIND) + table;
+                    for (indices, sums) in indices.into_iter().zip(&mut sums) {
+                        let centroids = self.bytes.lookup(table, indices);
                         for (sum, query) in sums.iter_mut().zip(queries) {
-                            *sum = L::dot_bytes(*sum, centroids, query.values[register]);
+                            let (magnitudes, signed) = (query[2 * register], query[2 * register + 1]);
+                            *sum = L::dot_signed(*sum, centroids, magnitudes, signed);
                         }
                     }
                 }
             }
-            first += stride;
         }
-        sums
+        let mut four = [L::splat(0); 4];
+        for (i, four) in four.iter_mut().enumerate() {
+            *four = sums[i % R][i / R];
+        }
+        L::sum_four(four)
     }
 }

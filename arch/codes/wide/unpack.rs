@@ -1,12 +1,13 @@
 //! From packed codes to bytes, 16 codes at a time, and on to centroids.
 
-use crate::registers::Registers;
+use crate::registers::Integers;
 use crate::{MAX_DIM, Packing, Rows};
 use core::marker::PhantomData;
 
 /// How the codes of a row come, for the one match outside of all loops. 4, 2 and 1 stand for packings of so many bits:
-/// 16 bytes are 16·8/bits codes, and register k of them has every (8/bits)-th code, from code k on; a shift and a
-/// mask, and nothing moves from lane to lane. Others come in order.
+/// 16 bytes are 16·8/bits codes, and register k of them has every (8/bits)-th code, from code k on. An index is half a byte,
+/// with all codes in it, and each of those has a table: one shift for all, and nothing moves from lane to lane. Others come
+/// in order.
 pub(crate) mod kind {
     pub(crate) const ORDERED: u8 = 0;
     pub(crate) const WORDS: u8 = 8;
@@ -17,6 +18,11 @@ pub(crate) mod kind {
             1 | 2 | 4 => 8 / kind as usize,
             _ => 1,
         }
+    }
+
+    /// Codes in half a byte.
+    pub(crate) const fn tables(kind: u8) -> usize {
+        stride(kind).div_ceil(2)
     }
 }
 
@@ -29,15 +35,14 @@ pub(crate) const MARGIN: usize = 16 + 16;
 /// Takes 16 codes at a time from rows of one shape.
 ///
 /// The raw plane: 16 codes of b bits are 2·b bytes. A look-up puts the two bytes around each code into a word, a
-/// multiplication by a power of two moves the code to the start of the upper byte.
-pub(crate) struct Codes<L: Registers> {
+/// multiplication by a power of two moves the code to the top.
+pub(crate) struct Codes<L: Integers> {
     kind: u8,
     raw_bits: usize,
     start: usize,
     spread: [L::V; 2],
     shift: [L::V; 2],
     mask: L::V,
-    take: L::V,
     digits: Digits,
     reach: usize,
     registers: usize,
@@ -46,6 +51,8 @@ pub(crate) struct Codes<L: Registers> {
 /// Where the digits are.
 struct Digits {
     phases: &'static [Phase],
+    /// radix · 2^raw.
+    levels: u16,
     /// Times a register, 256 patterns.
     patterns: usize,
     pattern_bytes: usize,
@@ -71,6 +78,7 @@ impl Digits {
         edge[31] = last_digit_byte(packing, dim);
         Self {
             phases,
+            levels: packing.levels() as u16,
             patterns: 256usize.div_ceil(phases.len().max(1)),
             pattern_bytes: phases.last().map_or(0, |phase| phase.end),
             seven: packing.digit_group().1 == 7,
@@ -96,7 +104,7 @@ impl Digits {
     }
 }
 
-impl<L: Registers> Codes<L> {
+impl<L: Integers> Codes<L> {
     /// The planes of `dim` codes start at byte `start` of a row.
     #[inline(always)]
     pub(crate) fn new(kind: u8, packing: Packing, dim: usize, start: usize) -> Self {
@@ -109,7 +117,6 @@ impl<L: Registers> Codes<L> {
             spread: [0, 1].map(|half| L::load(&SPREAD[raw_bits][half])),
             shift: [0, 1].map(|half| L::load_words(&SHIFT[raw_bits][half])),
             mask: L::splat(((1u32 << raw_bits) - 1) as u8),
-            take: L::splat((packing.radix() << raw_bits) as u8),
             digits: Digits::new(packing, dim, start),
             reach: start + packing.bytes(dim) + MARGIN,
             registers: dim.div_ceil(16 * stride) * stride,
@@ -129,70 +136,96 @@ impl<L: Registers> Codes<L> {
         register / stride * stride * 16 + register % stride
     }
 
-    /// Codes of a register, of R rows; beyond the rows' end anything below `levels`.
+    /// Codes of a register, of R rows, in order; beyond the rows' end anything below `levels`.
     #[inline(always)]
     pub(crate) fn get<const KIND: u8, const R: usize>(&self, rows: [&[u8]; R], register: usize) -> [L::V; R] {
-        assert!(register < self.registers && rows.iter().all(|row| row.len() >= self.reach));
-        if let 1 | 2 | 4 = KIND {
-            let stride = kind::stride(KIND);
-            let bits = (register % stride) as u32 * u32::from(KIND);
-            return self
-                .load(rows, self.start + register / stride * 16)
-                .map(|bytes| L::and(L::shift_bytes_right(bytes, bits), self.mask));
+        const { assert!(KIND == kind::ORDERED) };
+        let mut group = Group { starts: [[core::ptr::null(); 2]; R], reach: usize::MAX, bytes: PhantomData };
+        for (starts, row) in group.starts.iter_mut().zip(rows) {
+            *starts = [row.as_ptr(); 2];
+            group.reach = group.reach.min(row.len());
         }
-        // Each row goes through a loop, not a closure: LLVM would not inline one of this size into `map`.
+        self.unit::<KIND, R>(&group, register)
+    }
+
+    /// The registers `kind::stride` · `unit` and on; [`indices`](Self::indices) are in them.
+    ///
+    /// Here and wherever registers are, loops and no closures: those lack the caller's target features, and LLVM does not
+    /// inline them into `map` or `from_fn` before it has given up on their intrinsics.
+    #[inline(always)]
+    pub(crate) fn unit<const KIND: u8, const R: usize>(&self, rows: &Group<R>, unit: usize) -> [L::V; R] {
+        let register = unit * kind::stride(KIND);
+        assert!(register < self.registers && rows.reach >= self.reach);
+        if let 1 | 2 | 4 = KIND {
+            return self.load(rows, self.start + 16 * unit);
+        }
+        if self.raw_bits == 0 {
+            return self.digits(rows, register);
+        }
         let mut codes = self.load(rows, self.start + 2 * self.raw_bits * register);
-        if !matches!(self.raw_bits, 0 | 8) {
+        if self.raw_bits < 8 {
             for codes in &mut codes {
-                let low = L::multiply_words(L::lookup(*codes, self.spread[0]), self.shift[0]);
-                let high = L::multiply_words(L::lookup(*codes, self.spread[1]), self.shift[1]);
-                *codes = L::upper_bytes(low, high);
+                let low = L::multiply_words(L::lookup_16(*codes, self.spread[0]), self.shift[0]);
+                let high = L::multiply_words(L::lookup_16(*codes, self.spread[1]), self.shift[1]);
+                *codes = L::upper_bits(low, high, self.raw_bits as u32);
             }
         }
         if !self.digits.phases.is_empty() {
             for (codes, digits) in codes.iter_mut().zip(self.digits(rows, register)) {
                 *codes = L::select(self.mask, *codes, digits);
             }
-        } else if self.raw_bits < 8 {
-            codes = codes.map(|codes| L::and(codes, self.mask));
         }
         codes
+    }
+
+    /// Where to look for the codes of a unit's lower or upper half bytes.
+    #[inline(always)]
+    pub(crate) fn indices<const KIND: u8>(unit: L::V, half: usize) -> L::V {
+        match (KIND, half) {
+            (1 | 2 | 4, 0) => L::and(unit, L::splat(15)),
+            (1 | 2 | 4, _) => L::shift_bytes_right(unit, 4),
+            _ => unit,
+        }
     }
 
     /// Digits, above the raw bits; below them, fractions.
     ///
     /// Without a division: v·⌈2¹⁶/rⁿ⌉ is v/rⁿ as a fraction of 16 bits, exact enough for n digits; times
-    /// r^(n-1-k) modulo 2¹⁶ (one constant with the former), digit k comes first behind the point. Eight bits of that
-    /// fraction are enough when rounded up by three quarters, and a multiplication by r · 2^raw takes the digit.
+    /// r^(n-1-k) modulo 2¹⁶ (one constant with the former), digit k comes first behind the point, and a multiplication by
+    /// r · 2^raw takes it.
     #[inline(always)]
-    fn digits<const R: usize>(&self, rows: [&[u8]; R], register: usize) -> [L::V; R] {
+    fn digits<const R: usize>(&self, rows: &Group<R>, register: usize) -> [L::V; R] {
         let (phase, at) = self.digits.place(register);
         let valid = L::load(self.digits.valid(at));
         let mut digits = self.load(rows, at);
         for digits in &mut digits {
             let bytes = L::and(*digits, valid);
             let (low, high) = (self.fractions(bytes, phase, 0), self.fractions(bytes, phase, 1));
-            *digits = L::multiply_bytes_high(L::upper_bytes(low, high), self.take);
+            *digits = L::multiply_fractions(low, high, self.digits.levels);
         }
         digits
     }
 
     #[inline(always)]
     fn fractions(&self, bytes: L::V, phase: &Phase, half: usize) -> L::V {
-        let mut group = L::lookup(bytes, L::load(&phase.spread[half]));
+        let mut group = L::lookup_16(bytes, L::load(&phase.spread[half]));
         if self.digits.seven {
             let top = L::multiply_words(group, L::load_words(&phase.shift[half]));
             group = L::shift_words_right::<9>(top);
         }
-        L::add_words(L::multiply_words(group, L::load_words(&phase.fraction[half])), L::splat_word(192))
+        L::multiply_words(group, L::load_words(&phase.fraction[half]))
     }
 
     #[inline(always)]
-    fn load<const R: usize>(&self, rows: [&[u8]; R], at: usize) -> [L::V; R] {
+    fn load<const R: usize>(&self, rows: &Group<R>, at: usize) -> [L::V; R] {
         debug_assert!(at + 16 <= self.reach);
-        // SAFETY: `get` checked that the rows have `reach` bytes and that the register is one of theirs. The last of
-        // these starts less than 16 bytes behind the end of a plane, and `MARGIN` bytes follow the planes.
-        rows.map(|row| unsafe { L::load_pointer(row.as_ptr().add(at)) })
+        let mut bytes = [L::splat(0); R];
+        for (bytes, [first, second]) in bytes.iter_mut().zip(rows.starts) {
+            // SAFETY: `unit` checked that the rows have `reach` bytes and that the register is one of theirs. The last
+            // of these starts less than 16 bytes behind the end of a plane, and `MARGIN` bytes follow the planes.
+            *bytes = unsafe { L::load_pointers([first.add(at), second.add(at)]) };
+        }
+        bytes
     }
 
     /// Cuts rows in two: those with `reach` bytes ahead of them, and copies of the last ones, `spare` giving them room.
@@ -206,10 +239,7 @@ impl<L: Registers> Codes<L> {
         let kept = rest.len().min(SPARE - reach);
         spare[..kept].copy_from_slice(&rest[..kept]);
         spare[kept..kept + reach].fill(0);
-        [
-            Segment { bytes, stride, reach, count: ready },
-            Segment { bytes: spare, stride, reach, count: count - ready },
-        ]
+        [Segment::new(bytes, stride, reach, ready), Segment::new(spare, stride, reach, count - ready)]
     }
 }
 
@@ -225,8 +255,46 @@ pub(crate) struct Segment<'a> {
 
 impl<'a> Segment<'a> {
     #[inline(always)]
+    fn new(bytes: &'a [u8], stride: usize, reach: usize, count: usize) -> Self {
+        assert!(count == 0 || (count - 1) * stride + reach <= bytes.len());
+        Self { bytes, stride, reach, count }
+    }
+
+    #[inline(always)]
     pub(crate) fn row(&self, r: usize) -> &'a [u8] {
         &self.bytes[r * self.stride..][..self.reach]
+    }
+
+    /// R rows in each lane, the second lane's behind the first one's; the last row again where there are fewer.
+    #[inline(always)]
+    pub(crate) fn group<const R: usize>(&self, first: usize) -> Group<'a, R> {
+        assert!(first < self.count);
+        let last = self.count - 1 - first;
+        let mut starts = [[core::ptr::null(); 2]; R];
+        for i in 0..2 * R {
+            // Mostly all are there, and their distances constants of the loop.
+            let row = if last >= 2 * R { i } else { i.min(last) };
+            // SAFETY: `new` has checked that each of `count` rows has `reach` bytes.
+            starts[i % R][i / R] = unsafe { self.bytes.as_ptr().add((first + row) * self.stride) };
+        }
+        Group { starts, reach: self.reach, bytes: PhantomData }
+    }
+}
+
+/// R rows for each lane, `reach` bytes of which can be read.
+pub(crate) struct Group<'a, const R: usize> {
+    starts: [[*const u8; 2]; R],
+    reach: usize,
+    bytes: PhantomData<&'a [u8]>,
+}
+
+impl<const R: usize> Group<'_, R> {
+    /// The f16 at the head of a row.
+    #[inline(always)]
+    pub(crate) fn scale(&self, i: usize, lane: usize) -> u16 {
+        assert!(self.reach >= 2);
+        // SAFETY: two bytes are there.
+        u16::from_le_bytes(unsafe { self.starts[i][lane].cast::<[u8; 2]>().read() })
     }
 }
 
@@ -256,13 +324,13 @@ static SPREAD: [[[u8; 16]; 2]; 9] = {
     table
 };
 
-/// What moves code i to bit 8 of its word.
+/// What moves code i to the top of its word.
 static SHIFT: [[[i16; 8]; 2]; 9] = {
     let mut table = [[[0; 8]; 2]; 9];
-    let mut at = 0;
+    let mut at = 16;
     while at < 9 * 16 {
         let (bits, code) = (at / 16, at % 16);
-        table[bits][code / 8][code % 8] = 1 << (8 - bits * code % 8);
+        table[bits][code / 8][code % 8] = (1u16 << (16 - bits - bits * code % 8)) as i16;
         at += 1;
     }
     table
@@ -316,32 +384,49 @@ const fn phases<const N: usize>(radix: u32) -> [Phase; N] {
     phases
 }
 
-/// A codebook of up to 16 centroids of a byte.
-pub(crate) struct Bytes<L: Registers>(L::V, PhantomData<L>);
+/// A codebook of up to 16 centroids of a byte: for each code of half a byte, a table of them and one of their upper bytes.
+pub(crate) struct Bytes<L: Integers>([[L::V; 2]; 4]);
 
-impl<L: Registers> Bytes<L> {
+impl<L: Integers> Bytes<L> {
     #[inline(always)]
-    pub(crate) fn new(centroids: &[i16]) -> Self {
-        let mut table = [0; 16];
-        for (entry, centroid) in table.iter_mut().zip(centroids) {
-            *entry = *centroid as u8;
+    pub(crate) fn new(kind: u8, centroids: &[i16]) -> Self {
+        let mut tables = [[L::splat(0); 2]; 4];
+        for (t, table) in tables.iter_mut().enumerate().take(kind::tables(kind)) {
+            let mut planes = [[0; 16]; 2];
+            for i in 0..16 {
+                // Where a half byte is one code, or codes come in order, the code itself.
+                let code = if kind::tables(kind) > 1 {
+                    i >> (t * usize::from(kind)) & (centroids.len() - 1)
+                } else {
+                    i
+                };
+                [planes[0][i], planes[1][i]] =
+                    centroids.get(code).map_or([0; 2], |centroid| centroid.to_le_bytes());
+            }
+            *table = [L::load(&planes[0]), L::load(&planes[1])];
         }
-        Self(L::load(&table), PhantomData)
+        Self(tables)
     }
 
     #[inline(always)]
-    pub(crate) fn lookup(&self, codes: L::V) -> L::V {
-        L::lookup(self.0, codes)
+    pub(crate) fn lookup(&self, table: usize, indices: L::V) -> L::V {
+        L::lookup_16(self.0[table][0], indices)
+    }
+
+    /// As words.
+    #[inline(always)]
+    pub(crate) fn words(&self, table: usize, indices: L::V) -> [L::V; 2] {
+        L::lookup_words(self.0[table], indices)
     }
 }
 
 /// A codebook of up to 256 words: its low and its high bytes, in blocks of 64.
-pub(crate) struct Words<L: Registers> {
+pub(crate) struct Words<L: Integers> {
     blocks: [[[L::V; 4]; 2]; 4],
     len: usize,
 }
 
-impl<L: Registers> Words<L> {
+impl<L: Integers> Words<L> {
     #[inline(always)]
     pub(crate) fn new(centroids: &[i16]) -> Self {
         let mut blocks = [[[L::splat(0); 4]; 2]; 4];
@@ -363,7 +448,13 @@ impl<L: Registers> Words<L> {
         let mut found = [[L::splat(0); 2]; R];
         if self.len <= 16 {
             for (found, codes) in found.iter_mut().zip(codes) {
-                *found = self.blocks[0].each_ref().map(|plane| L::lookup(plane[0], codes));
+                let [[low, ..], [high, ..]] = self.blocks[0];
+                *found = [L::lookup_16(low, codes), L::lookup_16(high, codes)];
+            }
+        } else if self.len <= 32 {
+            let [[a, b, ..], [c, d, ..]] = self.blocks[0];
+            for (found, codes) in found.iter_mut().zip(codes) {
+                *found = [L::lookup_32([a, b], codes), L::lookup_32([c, d], codes)];
             }
         } else {
             for (i, block) in self.blocks[..self.len.div_ceil(64).min(4)].iter().enumerate() {
