@@ -323,8 +323,13 @@ impl Codec for Core {
         check_values(x, MAX_VALUE)?;
         with_scratch(dim + words_for(dim), |memory| {
             let (z, codes) = memory.split_at_mut(dim);
-            z.copy_from_slice(x);
-            self.rotation.forward(self.backend, z);
+            let z = if self.spec.rotate {
+                z.copy_from_slice(x);
+                self.rotation.forward(self.backend, z);
+                z
+            } else {
+                x
+            };
             self.encode_row(z, bytes_of(codes, dim), &mut block[..self.affine.row_bytes()])
         })?;
         block[self.affine.row_bytes()..].fill(0);

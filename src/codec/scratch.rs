@@ -18,7 +18,8 @@ pub(crate) fn with_scratch(
 ) -> Result<(), Error> {
     let f: Body<'_> = &mut |memory| f(&mut memory[..len]);
     match len {
-        0..=80 => frame::<80>(f),
+        0..=32 => frame::<32>(f),
+        33..=80 => frame::<80>(f),
         81..=160 => frame::<160>(f),
         161..=320 => frame::<320>(f),
         321..=704 => frame::<704>(f),
