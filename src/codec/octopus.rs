@@ -97,9 +97,7 @@ impl NormFormat {
 /// A block of D values: the norm, then ⌈D/3⌉ fields of 2·`bdir` + `bnrm` bits in one stream. 0.8125 to 6.875 bits a value at D = 128.
 ///
 /// ```
-/// use octaplex::{CodecSpec, OctopusSpec};
-/// let spec = OctopusSpec::new(3); // 4 bits for each of a direction's coordinates, 2 for its radius
-/// assert_eq!(CodecSpec::from(spec).to_string(), "octopus");
+/// let spec = octaplex::OctopusSpec::new(3); // 4 bits for each of a direction's coordinates, 2 for its radius
 /// assert_eq!(spec.block_bytes(128), 2 + (43usize * 10).div_ceil(8));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
