@@ -165,6 +165,19 @@ impl State {
 pub(crate) const MAX_POSITION: usize = usize::MAX / 4;
 
 /// What a cache holds.
+/// ```
+/// use octaplex::{Backend, Error, KvCache, LayerConfig};
+///
+/// let mut cache = KvCache::new([LayerConfig::new(2, 64, 1000)], Backend::detect())?;
+/// let rows = vec![0.5; 2 * 300 * 64]; // [heads][tokens][width]
+/// cache.append(0, &rows, &rows)?;
+/// let stats = cache.stats();
+/// assert_eq!((stats.tokens, stats.next_position), (300, 300));
+/// assert_eq!(stats.paged_tokens, 192); // three pages of 64; the newest 104 are exact, and the 4 sinks
+/// assert_eq!(stats.values, 300 * 2 * (64 + 64));
+/// assert!(stats.bits_per_value() < 16.0);
+/// # Ok::<(), Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stats {
     /// Tokens that attention can see: sinks, pages and exact window.

@@ -15,6 +15,7 @@ pub(crate) mod polarquant;
 pub(crate) mod qjl;
 pub(crate) mod query;
 pub(crate) mod scratch;
+mod sketched;
 pub(crate) mod tq3_0;
 pub(crate) mod trellis;
 pub(crate) mod turboquant;

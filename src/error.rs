@@ -4,6 +4,15 @@ use crate::spec::{CodecInfo, Key};
 use core::fmt;
 
 /// What went wrong. The caller's output is as it was before the call, but for attention's (see `Layer::attend`).
+/// It is `Copy`, without an allocation, and its text says what was expected, what was found and where:
+///
+/// ```
+/// use octaplex::{CodecSpec, Error};
+///
+/// let error = "int:bits=9".parse::<CodecSpec>().unwrap_err();
+/// assert!(matches!(error, Error::Value { at: 9, key: "bits", .. }));
+/// assert!(error.to_string().contains("2..=8"), "{error}");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Error {

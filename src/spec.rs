@@ -189,6 +189,12 @@ pub(crate) fn print_keys<S: Spec>(spec: &S, all: bool, f: &mut fmt::Formatter<'_
 }
 
 /// A codec in the list of all codecs.
+/// ```
+/// use octaplex::CodecSpec;
+///
+/// let int = CodecSpec::all().iter().find(|codec| codec.name == "int").unwrap();
+/// assert_eq!(int.keys[0].to_string(), "bits=2..=8");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CodecInfo {
     /// Its name in specs.

@@ -20,6 +20,22 @@ pub enum Role {
 }
 
 /// Which head of which layer a codec serves: vectors of different heads are rotated differently under one seed.
+/// A cache gives each layer its own, and keys another than values; blocks decode with the stream that they were encoded with.
+///
+/// ```
+/// use octaplex::{Backend, Error, Role, Stream, TurboQuant, TurboQuantSpec};
+///
+/// let build = |layer| {
+///     let stream = Stream { layer, role: Role::Keys, ..Stream::default() };
+///     TurboQuant::<64>::build(TurboQuantSpec::new(4), Backend::detect(), stream)
+/// };
+/// let x = core::array::from_fn(|i| i as f32);
+/// let (mut first, mut second) = ([0; 34], [0; 34]);
+/// build(0)?.encode(&x, &mut first)?;
+/// build(1)?.encode(&x, &mut second)?;
+/// assert_ne!(first, second);
+/// # Ok::<(), Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Stream {
     /// Layer, from 0.

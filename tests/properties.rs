@@ -203,16 +203,15 @@ fn scores_are_products_with_the_decoded_vectors() {
             let exact_query = crate::oracle::to_f64(&query);
             let mut scores = vec![f32::NAN; decoded.len() / dim];
             codec.prepare_and_score(&query, &blocks, &mut scores).unwrap();
+            // Half a unit of the integer query a coordinate, each with a random sign: six standard deviations.
+            // A unit is the rotated query's largest coordinate over the limit.
+            let unit = integer_limits(spec)
+                .map_or(0.0, |(limit, _)| exact_query_peak(spec, dim, &exact_query) / limit);
+            let chunk_deviation = chunk_deviation(spec, dim, &exact_query);
             for (row, (score, decoded)) in scores.iter().zip(decoded.chunks(dim)).enumerate() {
                 let exact = crate::oracle::dot(&exact_query, decoded);
-                // Half a unit of the integer query a coordinate, each with a random sign: six standard deviations.
-                // A unit is the rotated query's largest coordinate over the limit.
-                let unit = integer_limits(spec)
-                    .map_or(0.0, |(limit, _)| exact_query_peak(spec, dim, &exact_query) / limit);
                 let sums = F32_SUM * norm(&exact_query) * norm(decoded) + SUBNORMAL;
-                let bound = 6.0 * unit / 12f64.sqrt() * norm(decoded)
-                    + 6.0 * chunk_deviation(spec, dim, &exact_query, decoded)
-                    + sums;
+                let bound = 6.0 * unit / 12f64.sqrt() * norm(decoded) + 6.0 * chunk_deviation(decoded) + sums;
                 let error = (f64::from(*score) - exact).abs();
                 assert!(
                     error <= bound,
@@ -223,23 +222,30 @@ fn scores_are_products_with_the_decoded_vectors() {
     }
 }
 
-/// Standard deviation of a score of quaternions: both the query's chunk and the member are rounded to 1/127 of their
-/// largest inner product with a unit, at most their norm.
-fn chunk_deviation(spec: CodecSpec, dim: usize, query: &[f64], decoded: &[f64]) -> f64 {
-    let CodecSpec::Hqmq(spec) = spec else { return 0.0 };
-    let rotated = |x: &[f64]| match spec.rotate {
-        true => crate::oracle::rotate(
-            &crate::oracle::hadamard(dim),
-            &signs(spec.seed, Stream::default(), dim),
-            1,
-            x,
-        ),
-        false => x.to_vec(),
+/// Standard deviation of the score of a decoded vector by quaternions: both the query's chunk and the member are rounded to
+/// 1/127 of their largest inner product with a unit, at most their norm.
+fn chunk_deviation(spec: CodecSpec, dim: usize, query: &[f64]) -> impl Fn(&[f64]) -> f64 {
+    let basis = match spec {
+        CodecSpec::Hqmq(spec) if spec.rotate => {
+            Some((crate::oracle::hadamard(dim), signs(spec.seed, Stream::default(), dim)))
+        }
+        _ => None,
     };
-    let (query, decoded) = (rotated(query), rotated(decoded));
-    let products = query.chunks(4).zip(decoded.chunks(4)).map(|(q, k)| norm(q) * norm(k));
-    let products: Vec<f64> = products.collect();
-    norm(&products) * (2.0 / 12f64).sqrt() / 127.0
+    let norms = move |x: &[f64]| -> Vec<f64> {
+        let x = match &basis {
+            Some((matrix, signs)) => crate::oracle::rotate(matrix, signs, 1, x),
+            None => x.to_vec(),
+        };
+        x.chunks(4).map(norm).collect()
+    };
+    let query = norms(query);
+    move |decoded| {
+        if !matches!(spec, CodecSpec::Hqmq(_)) {
+            return 0.0;
+        }
+        let products: Vec<f64> = query.iter().zip(norms(decoded)).map(|(q, k)| q * k).collect();
+        norm(&products) * (2.0 / 12f64).sqrt() / 127.0
+    }
 }
 
 /// The largest coordinate of the rotated query; where a codec rounds it twice, the sum of both.

@@ -28,6 +28,7 @@ mod polarquant;
 mod properties;
 mod qjl;
 mod quaternions;
+mod rates;
 mod rooms;
 mod rotation;
 mod small;

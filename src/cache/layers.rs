@@ -10,6 +10,20 @@ use core::ops::Range;
 use crossbeam_queue::ArrayQueue;
 
 /// A layer of a [`KvCache`].
+/// ```
+/// use octaplex::{Attend, Backend, Error, LayerConfig, SharedLayer};
+///
+/// let config = LayerConfig::new(1, 64, 1000);
+/// let mut layer = SharedLayer::on_heap(&config, Backend::detect())?;
+/// let mut scratch = vec![0.0; config.scratch_len(1)];
+/// layer.append(&[0.5; 10 * 64], &[0.25; 10 * 64], &mut scratch)?;
+/// let mut fork = layer.clone(); // shares the pages
+/// fork.truncate(5)?;
+/// let mut output = [0.0; 64];
+/// layer.attend(&[1.0; 64], &Attend::default(), &mut output, &mut scratch)?;
+/// assert_eq!((layer.tokens(), fork.tokens(), output), (10, 5, [0.25; 64]));
+/// # Ok::<(), Error>(())
+/// ```
 pub type SharedLayer = Layer<Arc<dyn Codec>, Arc<dyn Codec>, Shared>;
 
 impl SharedLayer {

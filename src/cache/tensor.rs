@@ -5,6 +5,17 @@ use half::{bf16, f16};
 use octaplex_arch::{Float, MAX_DIM};
 
 /// Rows to append, head by head: \[heads]\[tokens]\[width].
+/// A slice of any of the three types turns into one; values are below 65,520 in magnitude, as f16 keeps the newest ones.
+///
+/// ```
+/// use octaplex::{Backend, Error, KvCache, LayerConfig, bf16};
+///
+/// let mut cache = KvCache::new([LayerConfig::new(2, 64, 1000)], Backend::detect())?;
+/// let (keys, values) = (vec![bf16::ONE; 2 * 3 * 64], vec![0.5f32; 2 * 3 * 64]); // three tokens of two heads
+/// cache.append(0, &keys[..], &values[..])?;
+/// assert_eq!(cache.stats().tokens, 3);
+/// # Ok::<(), Error>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub enum Tensor<'a> {
     /// In f32.

@@ -22,6 +22,15 @@ use alloc::boxed::Box;
 use octaplex_arch::MAX_DIM;
 
 /// `additive:k=16,r=4,seed=0`
+/// A block of D values holds a radius code and two entries of `k` for each chunk of four: 2.63 to 6.63 bits a value at D = 128.
+///
+/// ```
+/// use octaplex::{AdditiveSpec, CodecSpec};
+///
+/// let spec = AdditiveSpec::new(16, 4);
+/// assert_eq!(CodecSpec::from(spec).to_string(), "additive");
+/// assert_eq!(CodecSpec::from(spec).bits_per_value(128), 3.125);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct AdditiveSpec {

@@ -68,6 +68,16 @@ impl ChunkPacking {
 }
 
 /// `hqmq:s=96,r=4,secondary=random,packing=radix,med=0,rotate=false,seed=0`
+/// A block of D values: two f16 for the radii, then a radius code and a direction code for each chunk of four. 1.875 to 4.875 bits a
+/// value at D = 128, without outliers.
+///
+/// ```
+/// use octaplex::{CodecSpec, HqmqSpec};
+///
+/// let spec = HqmqSpec::new(24, 3);
+/// assert_eq!(CodecSpec::from(spec).to_string(), "hqmq:s=24,r=3");
+/// assert_eq!(spec.block_bytes(128), 51);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct HqmqSpec {

@@ -10,6 +10,7 @@
 
 use super::query::{Body, QueryFormat};
 use super::scratch::{bytes_of, with_scratch, words_for};
+use super::sketched::Coarse;
 use super::{
     Codec, MAX_VALUE, SMALLEST_NORM, check_accumulate, check_block, check_scales, check_score, norm,
     read_f16, to_f16,
@@ -93,6 +94,12 @@ impl NormFormat {
 }
 
 /// `octopus:bits=3,split=paper,bdir=…,bnrm=…,rounding=local2,tail=scalar,norm=f16,gain=mse,rounds=1,seed=0`
+/// A block of D values: the norm, then ⌈D/3⌉ fields of 2·`bdir` + `bnrm` bits in one stream. 0.8125 to 6.875 bits a value at D = 128.
+///
+/// ```
+/// let spec = octaplex::OctopusSpec::new(3); // 4 bits for each of a direction's coordinates, 2 for its radius
+/// assert_eq!(spec.block_bytes(128), 2 + (43usize * 10).div_ceil(8));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct OctopusSpec {
@@ -402,22 +409,63 @@ impl Core {
         !self.directions.directions.is_empty()
     }
 
-    pub(super) fn backend(&self) -> Kernels {
+    /// Writes the norm at the head of a block; gives it as it reads back.
+    fn write_norm(&self, norm: f32, block: &mut [u8]) -> Result<f32, Error> {
+        match self.spec.norm {
+            NormFormat::F16 => {
+                let stored = to_f16(norm)?;
+                block[..2].copy_from_slice(&stored.to_le_bytes());
+                Ok(stored.to_f32())
+            }
+            NormFormat::F32 if norm.abs() < MAX_VALUE => {
+                block[..4].copy_from_slice(&norm.to_le_bytes());
+                Ok(norm)
+            }
+            NormFormat::F32 => Err(Error::Overflow),
+        }
+    }
+
+    /// The norm of a block.
+    fn read_norm(&self, block: &[u8]) -> f32 {
+        if self.spec.norm == NormFormat::F16 { read_f16(block).to_f32() } else { read_f32(block) }
+    }
+
+    /// `Ok` if the norm at the head of every row is one that `encode` could have written.
+    fn check_block_norms(&self, rows: &[u8], stride: usize) -> Result<(), Error> {
+        match self.spec.norm {
+            NormFormat::F16 => check_scales(rows, stride, 1),
+            NormFormat::F32 => {
+                let is_norm = |row: &[u8]| read_f32(row).abs() < MAX_VALUE;
+                let wrong = rows.chunks_exact(stride).position(|row| !is_norm(row));
+                wrong.map_or(Ok(()), |block| Err(Error::Corrupt { block }))
+            }
+        }
+    }
+}
+
+/// Norms of residuals stay below 16, of which this is the upper byte: a unit vector's residual is about as long as the
+/// vector at most.
+const MAX_RESIDUAL_BITS: u8 = 0x4c;
+
+impl Coarse for Core {
+    fn backend(&self) -> Kernels {
         self.backend
     }
 
-    pub(super) fn norm_format(&self) -> NormFormat {
-        self.spec.norm
+    fn rotation(&self) -> &Rotation {
+        &self.rotation
     }
 
-    /// Prepared queries.
-    pub(super) fn format(&self) -> QueryFormat {
+    fn format(&self) -> QueryFormat {
         QueryFormat::new(self.dim(), if self.is_int() { Body::Int(QUERY_LIMIT) } else { Body::Float })
     }
 
-    /// Encodes a block, and gives what is left of the vector, in units of the stored norm and in the rotated basis, if
-    /// asked for; `true` for a block of zeros, whose residual is left alone.
-    pub(super) fn encode_with_residual(
+    fn norm_format(&self) -> Float {
+        self.spec.norm.float()
+    }
+
+    /// The residual is in units of the stored norm.
+    fn encode_with_residual(
         &self,
         x: &[f32],
         block: &mut [u8],
@@ -467,51 +515,13 @@ impl Core {
         Ok(zero)
     }
 
-    /// Writes the norm at the head of a block; gives it as it reads back.
-    fn write_norm(&self, norm: f32, block: &mut [u8]) -> Result<f32, Error> {
-        match self.spec.norm {
-            NormFormat::F16 => {
-                let stored = to_f16(norm)?;
-                block[..2].copy_from_slice(&stored.to_le_bytes());
-                Ok(stored.to_f32())
-            }
-            NormFormat::F32 if norm.abs() < MAX_VALUE => {
-                block[..4].copy_from_slice(&norm.to_le_bytes());
-                Ok(norm)
-            }
-            NormFormat::F32 => Err(Error::Overflow),
-        }
-    }
-
-    /// Rotates a query and leaves that in `rotated`.
-    pub(super) fn prepare_rotated(
-        &self,
-        format: &QueryFormat,
-        q: &[f32],
-        rotated: &mut [f32],
-        query: &mut [f32],
-    ) {
-        rotated.copy_from_slice(q);
-        self.rotation.forward(self.backend, rotated);
-        format.write(self.backend, rotated, query);
-    }
-
-    /// The norm of a block.
-    pub(super) fn read_norm(&self, block: &[u8]) -> f32 {
-        match self.spec.norm {
-            NormFormat::F16 => read_f16(block).to_f32(),
-            NormFormat::F32 => read_f32(block),
-        }
-    }
-
-    /// Decodes a block with a finite norm, in the rotated basis.
-    pub(super) fn decode_rotated(&self, block: &[u8], x: &mut [f32]) {
+    fn decode_rotated(&self, block: &[u8], x: &mut [f32]) -> Result<(), Error> {
         let stream = &block[self.spec.norm.bytes()..];
         self.backend.decode_triplets(&self.shape(), stream, self.read_norm(block), x);
+        Ok(())
     }
 
-    /// Scores rows that begin with a block.
-    pub(super) fn score_rows(
+    fn score_rows(
         &self,
         format: &QueryFormat,
         queries: &[&[f32]],
@@ -530,22 +540,22 @@ impl Core {
         })
     }
 
-    /// Accumulates rows that begin with a block.
-    pub(super) fn accumulate_rows(&self, weights: &[f32], rows: &[u8], stride: usize, acc: &mut [f32]) {
+    fn accumulate_rows(&self, weights: &[f32], rows: &[u8], stride: usize, acc: &mut [f32]) {
         self.backend.accumulate_triplets(&self.shape(), stride, rows, weights, acc);
     }
 
-    /// `Ok` if the norm at the head of every row is one that `encode` could have written.
-    pub(super) fn check_norms(&self, rows: &[u8], stride: usize) -> Result<(), Error> {
-        match self.spec.norm {
-            NormFormat::F16 => check_scales(rows, stride, 1),
-            NormFormat::F32 => {
-                let is_norm = |row: &[u8]| read_f32(row).abs() < MAX_VALUE;
-                match rows.chunks_exact(stride).position(|row| !is_norm(row)) {
-                    Some(block) => Err(Error::Corrupt { block }),
-                    None => Ok(()),
-                }
-            }
+    fn check_norms(&self, rows: &[u8], stride: usize, residual_at: usize) -> Result<(), Error> {
+        // The upper byte of an f16 orders magnitudes.
+        let is_norm = |row: &[u8]| row[residual_at + 1] & 0x7f < MAX_RESIDUAL_BITS;
+        let norms = self.check_block_norms(rows, stride);
+        if rows.chunks_exact(stride).fold(true, |all, row| all & is_norm(row)) {
+            return norms;
+        }
+        // The first block that is wrong, whichever of its norms it is.
+        let residual = rows.chunks_exact(stride).position(|row| !is_norm(row)).unwrap_or(0);
+        match norms {
+            Err(Error::Corrupt { block }) => Err(Error::Corrupt { block: block.min(residual) }),
+            _ => Err(Error::Corrupt { block: residual }),
         }
     }
 }
@@ -570,8 +580,8 @@ impl Codec for Core {
 
     fn decode(&self, block: &[u8], x: &mut [f32]) -> Result<(), Error> {
         check_block(self.dim(), x, self.block_bytes(), block)?;
-        self.check_norms(block, block.len())?;
-        self.decode_rotated(block, x);
+        self.check_block_norms(block, block.len())?;
+        self.decode_rotated(block, x)?;
         self.rotation.inverse(self.backend, x);
         Ok(())
     }
@@ -592,14 +602,14 @@ impl Codec for Core {
     fn score(&self, queries: &[&[f32]], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
         let stride = self.block_bytes();
         check_score(queries, blocks, stride, scores)?;
-        self.check_norms(blocks, stride)?;
+        self.check_block_norms(blocks, stride)?;
         self.score_rows(&self.format(), queries, blocks, stride, scores)
     }
 
     fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [f32]) -> Result<(), Error> {
         let stride = self.block_bytes();
         check_accumulate(weights, blocks, stride, acc, self.dim())?;
-        self.check_norms(blocks, stride)?;
+        self.check_block_norms(blocks, stride)?;
         self.accumulate_rows(weights, blocks, stride, acc);
         Ok(())
     }

@@ -8,17 +8,23 @@
 //! A block: a block of `octopus`, f16 norm of the residual, sign plane.
 
 use super::octopus::{self, OctopusSpec};
-use super::query::QueryFormat;
-use super::scratch::with_scratch;
-use super::{Codec, check_accumulate, check_block, check_score, read_f16, to_f16};
+use super::sketched::Sketched;
 use crate::sketch::{Sketch, SketchSpec};
 use crate::spec::{Key, Spec, Value};
 use crate::typed::Typed;
 use crate::{Backend, Error, Stream};
-use octaplex_arch::SignRows;
 
 /// `octopus-qjl:bits=3,split=paper,…,gain=mse,rounds=1,seed=0,sketch=wht,sketch_rounds=2`: the keys of `octopus`, and
 /// the sketch's.
+/// A block of D values: a block of `octopus`, f16 norm of the residual, ⌈D/8⌉ bytes of signs. 1.9375 to 8 bits a value at D = 128.
+///
+/// ```
+/// use octaplex::{CodecSpec, OctopusQjlSpec};
+///
+/// let spec = OctopusQjlSpec::new(3);
+/// assert_eq!(CodecSpec::from(spec).to_string(), "octopus-qjl");
+/// assert_eq!(spec.block_bytes(128), 56 + 2 + 16);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct OctopusQjlSpec {
@@ -128,17 +134,7 @@ impl Spec for OctopusQjlSpec {
 pub type OctopusQjl<const D: usize> = Typed<Core, D>;
 
 /// The codec at a width known at run time.
-#[derive(Clone, Debug)]
-pub struct Core {
-    coarse: octopus::Core,
-    sketch: Sketch,
-    /// Where the residual's norm is.
-    residual_at: usize,
-}
-
-/// Norms of residuals stay below 16, of which this is the upper byte: a unit vector's residual is about as long as the
-/// vector at most.
-const MAX_RESIDUAL_BITS: u8 = 0x4c;
+pub(crate) type Core = Sketched<octopus::Core>;
 
 impl<const D: usize> OctopusQjl<D> {
     /// The published split for `bits` bits and a sketch, everything else by default, on the fastest backend of this
@@ -168,110 +164,6 @@ impl Core {
     ) -> Result<Self, Error> {
         let coarse = octopus::Core::build(spec.octopus, dim, backend, stream)?;
         let sketch = Sketch::build(spec.sketch, dim, spec.octopus.seed, backend, stream)?;
-        Ok(Self { coarse, sketch, residual_at: spec.octopus.block_bytes(dim) })
-    }
-
-    fn format(&self) -> QueryFormat {
-        self.coarse.format().sketched()
-    }
-
-    fn signs<'a>(&self, blocks: &'a [u8]) -> SignRows<'a> {
-        SignRows {
-            bytes: blocks,
-            stride: self.block_bytes(),
-            dim: self.dim(),
-            at: self.residual_at,
-            outer: Some(self.coarse.norm_format().float()),
-        }
-    }
-
-    fn check_scales(&self, blocks: &[u8]) -> Result<(), Error> {
-        let stride = self.block_bytes();
-        // The upper byte of an f16 orders magnitudes.
-        let is_norm = |block: &[u8]| block[self.residual_at + 1] & 0x7f < MAX_RESIDUAL_BITS;
-        let norms = self.coarse.check_norms(blocks, stride);
-        if blocks.chunks_exact(stride).fold(true, |all, block| all & is_norm(block)) {
-            return norms;
-        }
-        // The first block that is wrong, whichever of its scales it is.
-        let residual = blocks.chunks_exact(stride).position(|block| !is_norm(block)).unwrap_or(0);
-        match norms {
-            Err(Error::Corrupt { block }) => Err(Error::Corrupt { block: block.min(residual) }),
-            _ => Err(Error::Corrupt { block: residual }),
-        }
-    }
-}
-
-impl Codec for Core {
-    fn dim(&self) -> usize {
-        self.coarse.dim()
-    }
-
-    fn block_bytes(&self) -> usize {
-        self.residual_at + 2 + SketchSpec::bytes(self.dim())
-    }
-
-    fn encode(&self, x: &[f32], block: &mut [u8]) -> Result<(), Error> {
-        check_block(self.dim(), x, self.block_bytes(), block)?;
-        let (coarse, fine) = block.split_at_mut(self.residual_at);
-        with_scratch(self.dim(), |residual| {
-            let zero = self.coarse.encode_with_residual(x, coarse, Some(residual))?;
-            let norm = to_f16(self.coarse.backend().sqrt(self.coarse.backend().dot(residual, residual)))?;
-            if zero || norm.to_bits() == 0 {
-                fine.fill(0);
-                return Ok(());
-            }
-            let (head, plane) = fine.split_at_mut(2);
-            head.copy_from_slice(&norm.to_le_bytes());
-            self.sketch.encode(residual, plane);
-            Ok(())
-        })
-    }
-
-    fn decode(&self, block: &[u8], x: &mut [f32]) -> Result<(), Error> {
-        check_block(self.dim(), x, self.block_bytes(), block)?;
-        self.check_scales(block)?;
-        let (coarse, fine) = block.split_at(self.residual_at);
-        let norm = self.coarse.read_norm(coarse) * read_f16(fine).to_f32();
-        with_scratch(self.dim(), |residual| {
-            self.sketch.decode(&fine[2..], norm, residual);
-            self.coarse.decode_rotated(coarse, x);
-            x.iter_mut().zip(&*residual).for_each(|(x, r)| *x += r);
-            self.coarse.finish(x);
-            Ok(())
-        })
-    }
-
-    fn query_len(&self) -> usize {
-        self.format().len()
-    }
-
-    fn prepare_query(&self, q: &[f32], query: &mut [f32]) -> Result<(), Error> {
-        let format = self.format();
-        format.check_prepare(q, query)?;
-        with_scratch(self.dim(), |rotated| {
-            self.coarse.prepare_rotated(&format, q, rotated, query);
-            self.sketch.prepare(&format, rotated, query);
-            Ok(())
-        })
-    }
-
-    fn score(&self, queries: &[&[f32]], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
-        check_score(queries, blocks, self.block_bytes(), scores)?;
-        self.check_scales(blocks)?;
-        let format = self.format();
-        self.coarse.score_rows(&format, queries, blocks, self.block_bytes(), scores)?;
-        self.sketch.score(&format, queries, &self.signs(blocks), scores)
-    }
-
-    fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [f32]) -> Result<(), Error> {
-        check_accumulate(weights, blocks, self.block_bytes(), acc, self.dim())?;
-        self.check_scales(blocks)?;
-        self.coarse.accumulate_rows(weights, blocks, self.block_bytes(), acc);
-        self.sketch.accumulate(weights, &self.signs(blocks), acc)
-    }
-
-    fn finish(&self, acc: &mut [f32]) {
-        self.coarse.finish(acc);
+        Ok(Self::new(coarse, sketch))
     }
 }

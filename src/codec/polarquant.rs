@@ -35,6 +35,17 @@ impl Depth {
 }
 
 /// `polarquant:bits=4,depth=full,rounds=1,seed=0`
+/// A block of D values: an f16 radius for each tree (one, or with `depth=4` one in 16 values), then the angles' codes, one less than
+/// there are values in a tree. 1.125 to 8.0625 bits a value at D = 128.
+///
+/// ```
+/// use octaplex::{CodecSpec, Depth, PolarQuantSpec};
+///
+/// let spec = PolarQuantSpec::new(4);
+/// assert_eq!(CodecSpec::from(spec).to_string(), "polarquant");
+/// assert_eq!(spec.block_bytes(128), 2 + 64);
+/// assert_eq!(spec.depth(Depth::Four).block_bytes(128), 62); // 3.875 bits a value
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct PolarQuantSpec {

@@ -19,6 +19,15 @@ use crate::{Backend, Error, Stream};
 use octaplex_arch::SignRows;
 
 /// `qjl:sketch=wht,sketch_rounds=2,seed=0`
+/// A block of D values: f16 norm, ⌈D/8⌉ bytes of signs.
+///
+/// ```
+/// use octaplex::{CodecSpec, QjlSpec};
+///
+/// let spec = QjlSpec::new();
+/// assert_eq!(CodecSpec::from(spec).to_string(), "qjl");
+/// assert_eq!(spec.block_bytes(128), 2 + 16);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct QjlSpec {

@@ -16,9 +16,18 @@ pub(crate) fn with_scratch(
     len: usize,
     mut f: impl FnMut(&mut [f32]) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let f: Body<'_> = &mut |memory| f(&mut memory[..len]);
+    in_frame(len, &mut |memory| f(&mut memory[..len]))
+}
+
+type Body<'a> = &'a mut dyn FnMut(&mut [f32]) -> Result<(), Error>;
+
+/// Boards have it once, not in every caller.
+#[cfg_attr(target_os = "none", inline(never))]
+#[cfg_attr(not(target_os = "none"), inline)]
+fn in_frame(len: usize, f: Body<'_>) -> Result<(), Error> {
     match len {
-        0..=80 => frame::<80>(f),
+        0..=32 => frame::<32>(f),
+        33..=80 => frame::<80>(f),
         81..=160 => frame::<160>(f),
         161..=320 => frame::<320>(f),
         321..=704 => frame::<704>(f),
@@ -29,8 +38,6 @@ pub(crate) fn with_scratch(
         _ => Err(Error::Unsupported { why: "vectors are too wide for the stack" }),
     }
 }
-
-type Body<'a> = &'a mut dyn FnMut(&mut [f32]) -> Result<(), Error>;
 
 /// Never inlined: all frames would become one.
 #[inline(never)]

@@ -47,6 +47,15 @@ impl Tq3Variant {
 }
 
 /// `tq3_0:variant=original`
+/// A block of D values, which 32 divides: 14 bytes for each 32 of them, 3.5 bits a value.
+///
+/// ```
+/// use octaplex::{CodecSpec, Tq3Spec, Tq3Variant};
+///
+/// let spec = Tq3Spec::new(Tq3Variant::ThreeBit);
+/// assert_eq!(CodecSpec::from(spec).to_string(), "tq3_0:variant=3bit");
+/// assert_eq!(spec.block_bytes(128), 4 * 14);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Tq3Spec {

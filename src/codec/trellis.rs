@@ -26,6 +26,14 @@ use octaplex_arch::{Fit, MAX_DIM, Packing, TrellisCodebook};
 /// `trellis:m=4,states=8,gain=mse,rounds=1,seed=0`; `bits=3` is another name of `m=4`, `bits=b` of m = 2^(b-1).
 ///
 /// A value takes 1 + log2 m bits, and a block two bytes more for its norm.
+/// ```
+/// use octaplex::{CodecSpec, TrellisSpec};
+///
+/// let spec = TrellisSpec::new(4, 8);
+/// assert_eq!(CodecSpec::from(spec), "trellis:bits=3".parse()?);
+/// assert_eq!(spec.block_bytes(128), 2 + 128 * 3 / 8);
+/// # Ok::<(), octaplex::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct TrellisSpec {

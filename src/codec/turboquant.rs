@@ -9,8 +9,10 @@
 
 use super::query::{Body, QueryFormat};
 use super::scratch::{bytes_of, with_scratch, words_for};
+use super::sketched::Coarse;
 use super::{
-    Codec, SMALLEST_NORM, check_accumulate, check_block, check_scales, check_score, norm, read_f16, to_f16,
+    Codec, SMALLEST_NORM, check_accumulate, check_block, check_scales, check_scales_at, check_score, norm,
+    read_f16, to_f16,
 };
 use crate::backend::Kernels;
 use crate::codebook::{Codebook, WIDTHS, lloyd_max};
@@ -19,7 +21,7 @@ use crate::spec::{Key, Spec, Value, one_of, parse_int};
 use crate::stream::Purpose;
 use crate::typed::Typed;
 use crate::{Backend, Error, Stream};
-use octaplex_arch::{Packing, Rows};
+use octaplex_arch::{Float, Packing, Rows};
 
 pub use crate::rotation::RotationKind;
 
@@ -54,6 +56,17 @@ impl RotationKind {
 }
 
 /// `turboquant:bits=4,levels=…,gain=mse,rounds=1,rotation=wht,seed=0`
+/// A block of D values: f16 norm, then ⌈D·bits/8⌉ bytes of codes; other levels take log2(levels) bits and a little. 1.125 to 8.125
+/// bits a value at D = 128.
+///
+/// ```
+/// use octaplex::{CodecSpec, TurboQuantSpec};
+///
+/// let spec = TurboQuantSpec::new(3).seed(7);
+/// assert_eq!(CodecSpec::from(spec).to_string(), "turboquant:bits=3,seed=7");
+/// assert_eq!(spec.block_bytes(128), 2 + 128 * 3 / 8);
+/// assert_eq!(TurboQuantSpec::new(4).levels(12).block_bytes(128), 60); // 3.75 bits a value
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct TurboQuantSpec {
@@ -264,23 +277,44 @@ impl Core {
         Ok(Self { spec, backend: backend.kernels(), rotation, codebook, packing, thresholds })
     }
 
-    pub(super) fn backend(&self) -> Kernels {
-        self.backend
-    }
-
-    /// Prepared queries; the largest integer is such that sums over the widest vector fit an i32.
-    pub(super) fn format(&self) -> QueryFormat {
-        let limit = if self.codebook.levels() <= 16 { 127 } else { 1023 };
-        QueryFormat::new(self.dim(), Body::Int(limit))
-    }
-
     fn rows<'a>(&self, blocks: &'a [u8], stride: usize) -> Rows<'a> {
         Rows { bytes: blocks, stride, dim: self.dim(), packing: self.packing }
     }
 
-    /// Encodes, and gives the unit vector's residual in the rotated basis; `true` for a block of zeros, whose
-    /// residual is left alone.
-    pub(super) fn encode_with_residual(
+    /// What the norm field of a block says for rotated `z` with these codes, whose centroids go to `centroids`.
+    fn stored_norm(&self, norm: f32, z: &[f32], codes: &[u8], centroids: &mut [f32]) -> f32 {
+        if self.spec.gain == Gain::Norm {
+            return norm;
+        }
+        self.backend.lookup(codes, self.codebook.centroids(), 1.0, centroids);
+        let scale = self.codebook.scale();
+        let correlation = self.backend.dot(z, centroids) / norm * scale;
+        let energy = self.backend.dot(centroids, centroids) * scale * scale;
+        self.spec.gain.stored(norm, correlation, energy)
+    }
+}
+
+impl Coarse for Core {
+    fn backend(&self) -> Kernels {
+        self.backend
+    }
+
+    fn rotation(&self) -> &Rotation {
+        &self.rotation
+    }
+
+    /// The largest integer is such that sums over the widest vector fit an i32.
+    fn format(&self) -> QueryFormat {
+        let limit = if self.codebook.levels() <= 16 { 127 } else { 1023 };
+        QueryFormat::new(self.dim(), Body::Int(limit))
+    }
+
+    fn norm_format(&self) -> Float {
+        Float::F16
+    }
+
+    /// The residual is the unit vector's.
+    fn encode_with_residual(
         &self,
         x: &[f32],
         block: &mut [u8],
@@ -323,8 +357,7 @@ impl Core {
         Ok(zero)
     }
 
-    /// Decodes a block with a finite norm, in the rotated basis.
-    pub(super) fn decode_rotated(&self, block: &[u8], x: &mut [f32]) -> Result<(), Error> {
+    fn decode_rotated(&self, block: &[u8], x: &mut [f32]) -> Result<(), Error> {
         let dim = self.dim();
         with_scratch(words_for(dim), |codes| {
             let codes = bytes_of(codes, dim);
@@ -335,21 +368,7 @@ impl Core {
         })
     }
 
-    /// Rotates a query and leaves that in `rotated`.
-    pub(super) fn prepare_rotated(
-        &self,
-        format: &QueryFormat,
-        q: &[f32],
-        rotated: &mut [f32],
-        query: &mut [f32],
-    ) {
-        rotated.copy_from_slice(q);
-        self.rotation.forward(self.backend, rotated);
-        format.write(self.backend, rotated, query);
-    }
-
-    /// Scores rows that begin with a block.
-    pub(super) fn score_rows(
+    fn score_rows(
         &self,
         format: &QueryFormat,
         queries: &[&[f32]],
@@ -363,22 +382,13 @@ impl Core {
         })
     }
 
-    /// Accumulates rows that begin with a block.
-    pub(super) fn accumulate_rows(&self, weights: &[f32], rows: &[u8], stride: usize, acc: &mut [f32]) {
+    fn accumulate_rows(&self, weights: &[f32], rows: &[u8], stride: usize, acc: &mut [f32]) {
         let (rows, scale) = (self.rows(rows, stride), self.codebook.scale());
         self.backend.accumulate_codes(&rows, self.codebook.centroids(), scale, weights, acc);
     }
 
-    /// What the norm field of a block says for rotated `z` with these codes, whose centroids go to `centroids`.
-    fn stored_norm(&self, norm: f32, z: &[f32], codes: &[u8], centroids: &mut [f32]) -> f32 {
-        if self.spec.gain == Gain::Norm {
-            return norm;
-        }
-        self.backend.lookup(codes, self.codebook.centroids(), 1.0, centroids);
-        let scale = self.codebook.scale();
-        let correlation = self.backend.dot(z, centroids) / norm * scale;
-        let energy = self.backend.dot(centroids, centroids) * scale * scale;
-        self.spec.gain.stored(norm, correlation, energy)
+    fn check_norms(&self, rows: &[u8], stride: usize, residual_at: usize) -> Result<(), Error> {
+        check_scales_at(rows, stride, [0, residual_at])
     }
 }
 

@@ -7,18 +7,26 @@
 //!
 //! A block: f16 norm, raw plane of `bits - 1` bits a code, f16 norm of the unit vector's residual, sign plane.
 
-use super::query::QueryFormat;
-use super::scratch::with_scratch;
+use super::sketched::Sketched;
 use super::turboquant::{self, Gain, TurboQuantSpec};
-use super::{Codec, check_accumulate, check_block, check_scales_at, check_score, read_f16, to_f16};
 use crate::rotation::RotationKind;
 use crate::sketch::{Sketch, SketchSpec};
 use crate::spec::{Key, Spec, Value, describe_planes, one_of, parse_int};
 use crate::typed::Typed;
 use crate::{Backend, Error, Stream};
-use octaplex_arch::{Float, Packing, SignRows};
+use octaplex_arch::Packing;
 
 /// `turboquant-qjl:bits=3,sketch=wht,sketch_rounds=2,rounds=1,rotation=wht,seed=0`
+/// A block of D values: a block of `turboquant` with one bit less, f16 norm of the residual, ⌈D/8⌉ bytes of signs. 2.25 to 8.25 bits
+/// a value at D = 128.
+///
+/// ```
+/// use octaplex::{CodecSpec, TurboQuantQjlSpec};
+///
+/// let spec = TurboQuantQjlSpec::new(4);
+/// assert_eq!(CodecSpec::from(spec).to_string(), "turboquant-qjl:bits=4");
+/// assert_eq!(spec.block_bytes(128), (2 + 48) + 2 + 16);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct TurboQuantQjlSpec {
@@ -153,13 +161,7 @@ impl Spec for TurboQuantQjlSpec {
 pub type TurboQuantQjl<const D: usize> = Typed<Core, D>;
 
 /// The codec at a width known at run time.
-#[derive(Clone, Debug)]
-pub struct Core {
-    /// The MSE stage.
-    coarse: turboquant::Core,
-    sketch: Sketch,
-    residual_at: usize,
-}
+pub(crate) type Core = Sketched<turboquant::Core>;
 
 impl<const D: usize> TurboQuantQjl<D> {
     /// `bits` bits a value (one of them the sketch's), everything else by default, on the fastest backend of this
@@ -194,98 +196,6 @@ impl Core {
             .seed(spec.seed);
         let coarse = turboquant::Core::build(coarse, dim, backend, stream)?;
         let sketch = Sketch::build(spec.sketch, dim, spec.seed, backend, stream)?;
-        Ok(Self { coarse, sketch, residual_at: spec.residual_at(dim) })
-    }
-
-    fn format(&self) -> QueryFormat {
-        self.coarse.format().sketched()
-    }
-
-    fn signs<'a>(&self, blocks: &'a [u8]) -> SignRows<'a> {
-        SignRows {
-            bytes: blocks,
-            stride: self.block_bytes(),
-            dim: self.dim(),
-            at: self.residual_at,
-            outer: Some(Float::F16),
-        }
-    }
-
-    fn check_scales(&self, blocks: &[u8]) -> Result<(), Error> {
-        check_scales_at(blocks, self.block_bytes(), [0, self.residual_at])
-    }
-}
-
-impl Codec for Core {
-    fn dim(&self) -> usize {
-        self.coarse.dim()
-    }
-
-    fn block_bytes(&self) -> usize {
-        self.residual_at + 2 + SketchSpec::bytes(self.dim())
-    }
-
-    fn encode(&self, x: &[f32], block: &mut [u8]) -> Result<(), Error> {
-        check_block(self.dim(), x, self.block_bytes(), block)?;
-        let (coarse, fine) = block.split_at_mut(self.residual_at);
-        with_scratch(self.dim(), |residual| {
-            let zero = self.coarse.encode_with_residual(x, coarse, Some(residual))?;
-            let norm = to_f16(self.coarse.backend().sqrt(self.coarse.backend().dot(residual, residual)))?;
-            if zero || norm.to_bits() == 0 {
-                fine.fill(0);
-                return Ok(());
-            }
-            let (head, plane) = fine.split_at_mut(2);
-            head.copy_from_slice(&norm.to_le_bytes());
-            self.sketch.encode(residual, plane);
-            Ok(())
-        })
-    }
-
-    fn decode(&self, block: &[u8], x: &mut [f32]) -> Result<(), Error> {
-        check_block(self.dim(), x, self.block_bytes(), block)?;
-        self.check_scales(block)?;
-        let (coarse, fine) = block.split_at(self.residual_at);
-        let norm = read_f16(coarse).to_f32() * read_f16(fine).to_f32();
-        with_scratch(self.dim(), |residual| {
-            self.sketch.decode(&fine[2..], norm, residual);
-            self.coarse.decode_rotated(coarse, x)?;
-            x.iter_mut().zip(&*residual).for_each(|(x, r)| *x += r);
-            self.coarse.finish(x);
-            Ok(())
-        })
-    }
-
-    fn query_len(&self) -> usize {
-        self.format().len()
-    }
-
-    fn prepare_query(&self, q: &[f32], query: &mut [f32]) -> Result<(), Error> {
-        let format = self.format();
-        format.check_prepare(q, query)?;
-        with_scratch(self.dim(), |rotated| {
-            self.coarse.prepare_rotated(&format, q, rotated, query);
-            self.sketch.prepare(&format, rotated, query);
-            Ok(())
-        })
-    }
-
-    fn score(&self, queries: &[&[f32]], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
-        check_score(queries, blocks, self.block_bytes(), scores)?;
-        self.check_scales(blocks)?;
-        let format = self.format();
-        self.coarse.score_rows(&format, queries, blocks, self.block_bytes(), scores)?;
-        self.sketch.score(&format, queries, &self.signs(blocks), scores)
-    }
-
-    fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [f32]) -> Result<(), Error> {
-        check_accumulate(weights, blocks, self.block_bytes(), acc, self.dim())?;
-        self.check_scales(blocks)?;
-        self.coarse.accumulate_rows(weights, blocks, self.block_bytes(), acc);
-        self.sketch.accumulate(weights, &self.signs(blocks), acc)
-    }
-
-    fn finish(&self, acc: &mut [f32]) {
-        self.coarse.finish(acc);
+        Ok(Self::new(coarse, sketch))
     }
 }

@@ -109,6 +109,13 @@ pub(crate) fn unpack(packing: Packing, bytes: &[u8], codes: &mut [u8]) {
         return scalar::unpack(packing, bytes, codes);
     }
     let unpack = Unpack::new(packing, codes.len(), 0);
+    if packing.radix() == 1 {
+        // No digits, whose places take as long to find as the codes.
+        for (bytes, codes) in bytes.chunks(8 * packing.raw_bits() as usize).zip(codes.chunks_mut(CHUNK)) {
+            store_bytes(codes, unpack.whole(load_bytes(bytes)));
+        }
+        return;
+    }
     let row = Block::one(bytes);
     for (i, codes) in codes.chunks_mut(CHUNK).enumerate() {
         store_bytes(codes, unpack.codes(&unpack.chunk(i), &row, 0));

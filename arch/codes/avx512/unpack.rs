@@ -173,14 +173,22 @@ impl Unpack {
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(crate) fn codes(&self, chunk: &Chunk, block: &Block, r: usize) -> __m512i {
-        let quads = _mm512_permutexvar_epi8(self.spread, Masked::new(block, &chunk.raw).load(r));
-        let raw = _mm512_multishift_epi64_epi8(self.shift, quads);
+        let bytes = Masked::new(block, &chunk.raw).load(r);
+        let raw = _mm512_multishift_epi64_epi8(self.shift, _mm512_permutexvar_epi8(self.spread, bytes));
         let digits = match self.packing.radix() {
-            1 => return _mm512_and_si512(raw, self.raw_mask),
+            1 => return self.whole(bytes),
             3 => self.digits::<8>(chunk, &Masked::new(block, &chunk.digits), r),
             _ => self.digits::<7>(chunk, &Masked::new(block, &chunk.digits), r),
         };
         self.join(raw, digits)
+    }
+
+    /// 64 codes that are nothing but raw bits.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(crate) fn whole(&self, bytes: __m512i) -> __m512i {
+        let quads = _mm512_permutexvar_epi8(self.spread, bytes);
+        _mm512_and_si512(_mm512_multishift_epi64_epi8(self.shift, quads), self.raw_mask)
     }
 
     #[inline]

@@ -1,0 +1,172 @@
+//! A sign sketch behind a coarse codec, of what that leaves over: unbiased scores. `turboquant-qjl` and `octopus-qjl` are of
+//! this kind.
+//!
+//! A block: the coarse codec's, f16 norm of the residual, sign plane. Scores are the coarse codec's plus the sketch's estimate
+//! of <q, residual>; `decode` adds the sketch's reconstruction.
+
+use super::query::QueryFormat;
+use super::scratch::with_scratch;
+use super::{Codec, check_accumulate, check_block, check_score, read_f16, to_f16};
+use crate::Error;
+use crate::backend::Kernels;
+use crate::rotation::Rotation;
+use crate::sketch::{Sketch, SketchSpec};
+use octaplex_arch::{Float, SignRows};
+
+/// What a codec offers for a sketch to be added. Rows begin with its blocks, and are longer.
+pub(crate) trait Coarse: Codec {
+    fn backend(&self) -> Kernels;
+
+    fn rotation(&self) -> &Rotation;
+
+    /// Prepared queries.
+    fn format(&self) -> QueryFormat;
+
+    /// The norm at the head of a block.
+    fn norm_format(&self) -> Float;
+
+    /// Encodes, and gives what is left of the vector in the rotated basis, in units of its norm (the codec's file says of
+    /// which), if asked for; `true` for a block of zeros, whose residual is left alone.
+    fn encode_with_residual(
+        &self,
+        x: &[f32],
+        block: &mut [u8],
+        residual: Option<&mut [f32]>,
+    ) -> Result<bool, Error>;
+
+    /// Decodes a block with a finite norm, in the rotated basis.
+    fn decode_rotated(&self, block: &[u8], x: &mut [f32]) -> Result<(), Error>;
+
+    /// Rotates a query and leaves that in `rotated`.
+    fn prepare_rotated(&self, format: &QueryFormat, q: &[f32], rotated: &mut [f32], query: &mut [f32]) {
+        rotated.copy_from_slice(q);
+        self.rotation().forward(self.backend(), rotated);
+        format.write(self.backend(), rotated, query);
+    }
+
+    fn score_rows(
+        &self,
+        format: &QueryFormat,
+        queries: &[&[f32]],
+        rows: &[u8],
+        stride: usize,
+        scores: &mut [f32],
+    ) -> Result<(), Error>;
+
+    fn accumulate_rows(&self, weights: &[f32], rows: &[u8], stride: usize, acc: &mut [f32]);
+
+    /// `Ok` if the norms of every row, the block's and the residual's at `residual_at`, are ones that encoding writes.
+    fn check_norms(&self, rows: &[u8], stride: usize, residual_at: usize) -> Result<(), Error>;
+}
+
+/// A codec with a sketch, at a width known at run time.
+#[derive(Clone, Debug)]
+pub struct Sketched<C> {
+    coarse: C,
+    sketch: Sketch,
+    /// Where the residual's norm is.
+    residual_at: usize,
+}
+
+#[allow(private_bounds)] // what a sketch asks of a codec is this library's affair
+impl<C: Coarse> Sketched<C> {
+    pub(super) fn new(coarse: C, sketch: Sketch) -> Self {
+        let residual_at = coarse.block_bytes();
+        Self { coarse, sketch, residual_at }
+    }
+
+    fn format(&self) -> QueryFormat {
+        self.coarse.format().sketched()
+    }
+
+    fn signs<'a>(&self, blocks: &'a [u8]) -> SignRows<'a> {
+        SignRows {
+            bytes: blocks,
+            stride: self.block_bytes(),
+            dim: self.dim(),
+            at: self.residual_at,
+            outer: Some(self.coarse.norm_format()),
+        }
+    }
+
+    fn check_norms(&self, blocks: &[u8]) -> Result<(), Error> {
+        self.coarse.check_norms(blocks, self.block_bytes(), self.residual_at)
+    }
+}
+
+impl<C: Coarse> Codec for Sketched<C> {
+    fn dim(&self) -> usize {
+        self.coarse.dim()
+    }
+
+    fn block_bytes(&self) -> usize {
+        self.residual_at + 2 + SketchSpec::bytes(self.dim())
+    }
+
+    fn encode(&self, x: &[f32], block: &mut [u8]) -> Result<(), Error> {
+        check_block(self.dim(), x, self.block_bytes(), block)?;
+        let backend = self.coarse.backend();
+        let (coarse, fine) = block.split_at_mut(self.residual_at);
+        with_scratch(self.dim(), |residual| {
+            let zero = self.coarse.encode_with_residual(x, coarse, Some(residual))?;
+            let norm = to_f16(backend.sqrt(backend.dot(residual, residual)))?;
+            if zero || norm.to_bits() == 0 {
+                fine.fill(0);
+                return Ok(());
+            }
+            let (head, plane) = fine.split_at_mut(2);
+            head.copy_from_slice(&norm.to_le_bytes());
+            self.sketch.encode(residual, plane);
+            Ok(())
+        })
+    }
+
+    fn decode(&self, block: &[u8], x: &mut [f32]) -> Result<(), Error> {
+        check_block(self.dim(), x, self.block_bytes(), block)?;
+        self.check_norms(block)?;
+        let (coarse, fine) = block.split_at(self.residual_at);
+        let mut norm = [0.0];
+        let format = self.coarse.norm_format();
+        self.coarse.backend().decode_floats(format, &coarse[..format.bytes()], &mut norm);
+        with_scratch(self.dim(), |residual| {
+            self.sketch.decode(&fine[2..], norm[0] * read_f16(fine).to_f32(), residual);
+            self.coarse.decode_rotated(coarse, x)?;
+            x.iter_mut().zip(&*residual).for_each(|(x, r)| *x += r);
+            self.coarse.finish(x);
+            Ok(())
+        })
+    }
+
+    fn query_len(&self) -> usize {
+        self.format().len()
+    }
+
+    fn prepare_query(&self, q: &[f32], query: &mut [f32]) -> Result<(), Error> {
+        let format = self.format();
+        format.check_prepare(q, query)?;
+        with_scratch(self.dim(), |rotated| {
+            self.coarse.prepare_rotated(&format, q, rotated, query);
+            self.sketch.prepare(&format, rotated, query);
+            Ok(())
+        })
+    }
+
+    fn score(&self, queries: &[&[f32]], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
+        check_score(queries, blocks, self.block_bytes(), scores)?;
+        self.check_norms(blocks)?;
+        let format = self.format();
+        self.coarse.score_rows(&format, queries, blocks, self.block_bytes(), scores)?;
+        self.sketch.score(&format, queries, &self.signs(blocks), scores)
+    }
+
+    fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [f32]) -> Result<(), Error> {
+        check_accumulate(weights, blocks, self.block_bytes(), acc, self.dim())?;
+        self.check_norms(blocks)?;
+        self.coarse.accumulate_rows(weights, blocks, self.block_bytes(), acc);
+        self.sketch.accumulate(weights, &self.signs(blocks), acc)
+    }
+
+    fn finish(&self, acc: &mut [f32]) {
+        self.coarse.finish(acc);
+    }
+}

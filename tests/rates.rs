@@ -1,0 +1,217 @@
+//! Every rate that the documentation states, against what blocks take: a figure that is not so fails with the one that is.
+#![allow(clippy::unwrap_used, clippy::panic)] // tests fail by panicking
+
+use octaplex::CodecSpec;
+
+const README: &str = include_str!("../README.md");
+const INSTEAD: &str = include_str!("../docs/instead.md");
+const ACCURACY: &str = include_str!("../docs/accuracy.md");
+const FORMATS: &str = include_str!("../docs/formats.md");
+
+/// What a key of the bundled sample (384 tokens of width 128) pays in a cache beside its block: a centre and a header a page
+/// of 64, and a balance.
+const KEY: f64 = 16.0 / 64.0 + 128.0 / (64.0 * 128.0) + 16.0 / 384.0;
+
+/// Key/value heads and their width: SmolLM2-135M, Qwen2.5-0.5B, Qwen2.5-1.5B.
+const MODELS: [(f64, usize); 3] = [(3.0, 64), (2.0, 64), (2.0, 128)];
+
+fn spec(text: &str) -> CodecSpec {
+    text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
+}
+
+fn bits(text: &str, dim: usize) -> f64 {
+    spec(text).bits_per_value(dim)
+}
+
+/// Outliers come on top: as many as the data have.
+fn has_outliers(text: &str) -> bool {
+    text.contains("med=")
+}
+
+/// Whether `stated`, with as many digits as it has, is `exact` rounded.
+fn is_rounded(stated: &str, exact: f64) -> bool {
+    let digits = stated.split_once('.').map_or(0, |(_, digits)| digits.len());
+    let unit = 0.1f64.powi(digits as i32);
+    (stated.parse::<f64>().unwrap() - exact).abs() <= 0.5 * unit + 1e-9
+}
+
+#[track_caller]
+fn check(file: &str, what: &str, stated: &str, exact: f64) {
+    assert!(is_rounded(stated, exact), "{file}: {what}: {stated} bits, but it takes {exact}");
+}
+
+/// The rows of the first table behind `heading`: trimmed cells.
+fn table<'a>(text: &'a str, heading: &str) -> Vec<Vec<&'a str>> {
+    let (_, rest) = text.split_once(heading).unwrap_or_else(|| panic!("no {heading:?}"));
+    let rows =
+        rest.lines().skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|'));
+    rows.skip(2).map(|row| row.trim_matches('|').split('|').map(str::trim).collect()).collect()
+}
+
+/// What stands between backquotes.
+fn quoted(cell: &str) -> impl Iterator<Item = &str> {
+    cell.split('`').skip(1).step_by(2)
+}
+
+/// Every rate of a codec at width 128, by all of its keys that have to do with it.
+fn rates(name: &str) -> Vec<f64> {
+    let join = |key: &str, values: &mut dyn Iterator<Item = usize>| -> Vec<String> {
+        values.map(|value| format!("{key}={value}")).collect()
+    };
+    let product = |a: &[String], b: &[String]| -> Vec<String> {
+        a.iter().flat_map(|a| b.iter().map(move |b| format!("{a},{b}"))).collect()
+    };
+    let words = |words: &[&str]| -> Vec<String> { words.iter().map(|word| word.to_string()).collect() };
+    let keys = match name {
+        "trellis" => join("m", &mut (1..=255)),
+        "turboquant" => [join("bits", &mut (1..=8)), join("levels", &mut (1..=255))].concat(),
+        "turboquant-qjl" => join("bits", &mut (1..=8)),
+        "octopus" | "octopus-qjl" => [
+            product(&join("bits", &mut (1..=5)), &words(&["split=paper", "split=even"])),
+            product(&join("bdir", &mut (1..=7)), &join("bnrm", &mut (0..=6))),
+        ]
+        .concat(),
+        "polarquant" => [
+            join("bits", &mut (1..=8)),
+            words(&["depth=4"]),
+            product(&join("bits", &mut (1..=8)), &words(&["depth=4"])),
+        ]
+        .concat(),
+        "hqmq" => {
+            let sizes = product(&join("s", &mut (1..=255)), &join("r", &mut (2..=6)));
+            product(&sizes, &words(&["packing=radix", "packing=index"]))
+        }
+        "additive" => product(&join("k", &mut (16..=1024)), &join("r", &mut (2..=6))),
+        "int" => {
+            let groups = words(&["group=token", "group=16", "group=32", "group=64"]);
+            product(
+                &product(&join("bits", &mut (2..=8)), &groups),
+                &words(&["asymmetric=false", "asymmetric=true"]),
+            )
+        }
+        "fp8" => words(&["scale=tensor", "scale=token"]),
+        _ => return vec![bits(name, 128)],
+    };
+    let parsed = keys.iter().filter_map(|keys| format!("{name}:{keys}").parse::<CodecSpec>().ok());
+    let mut rates: Vec<f64> =
+        parsed.map(|spec| spec.bits_per_value(128)).filter(|bits| *bits > 0.0).collect();
+    rates.sort_by(f64::total_cmp);
+    rates.dedup();
+    rates
+}
+
+/// The numbers of a text, as written.
+fn numbers(text: &str) -> Vec<&str> {
+    let parts = text.split(|c: char| !c.is_ascii_digit() && c != '.').map(|part| part.trim_matches('.'));
+    parts.filter(|part| !part.is_empty()).collect()
+}
+
+/// `a, b … c, and d`: each is a rate of one of the row's codecs; with `…` the ends are the least and the most, without it
+/// none is missing.
+#[test]
+fn the_readmes_codecs() {
+    let rows = table(README, "\n## Codecs\n");
+    assert!(rows.len() >= 14);
+    let mut wrong = Vec::new();
+    for row in rows {
+        let mut exact: Vec<f64> = quoted(row[0]).flat_map(rates).collect();
+        exact.sort_by(f64::total_cmp);
+        exact.dedup();
+        let stated = numbers(row[2]);
+        let is_one = |stated: &&str| exact.iter().any(|exact| is_rounded(stated, *exact));
+        let is_stated = |exact: &f64| stated.iter().any(|stated| is_rounded(stated, *exact));
+        let range = row[2].split([';', ',']).find(|part| part.contains('…')).map(numbers);
+        let complete = match range {
+            Some(range) => {
+                is_rounded(stated[0], exact[0]) && is_rounded(range[range.len() - 1], exact[exact.len() - 1])
+            }
+            None => exact.iter().all(is_stated),
+        };
+        if !(complete && stated.iter().all(is_one)) {
+            wrong.push(format!("{}: {}: its rates are {exact:?}", row[0], row[2]));
+        }
+    }
+    assert!(wrong.is_empty(), "README.md:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_readmes_measurements() {
+    let mut rows = 0;
+    for (title, beside) in [("\nKEYS ", KEY), ("\nVALUES ", 0.0)] {
+        let (_, rest) = README.split_once(title).unwrap();
+        for line in rest.lines().skip(2).take_while(|line| !line.is_empty() && *line != "```") {
+            let (name, columns) = line.split_at(line.find([' ', '*']).unwrap());
+            let stated = columns.trim_start_matches([' ', '*']).split(' ').next().unwrap();
+            let exact = bits(name, 128) + if name == "f16" { 0.0 } else { beside };
+            if has_outliers(name) {
+                assert!(stated.parse::<f64>().unwrap() > exact, "README.md: {line}");
+            } else {
+                check("README.md", line, stated, exact);
+            }
+            rows += 1;
+        }
+    }
+    assert!(rows > 60, "{rows} rows");
+}
+
+#[test]
+fn what_to_take_instead() {
+    let rows = table(INSTEAD, "\n## What to take\n");
+    assert!(rows.len() >= 16);
+    for row in rows {
+        let exact = bits(quoted(row[0]).next().unwrap(), 128);
+        check("docs/instead.md", row[0], row[1], exact);
+        check("docs/instead.md", row[0], row[4], exact + KEY);
+    }
+}
+
+/// A page's bits for keys and values together, from the least to the most over the models.
+#[test]
+fn the_ten_rows_of_accuracy() {
+    let rows = table(ACCURACY, "\n## In ten rows\n");
+    assert_eq!(rows.len(), 10);
+    for row in rows {
+        let (mut names, centred) = (quoted(row[0]), !row[0].contains("raw") && !row[0].contains("llama.cpp"));
+        let keys = names.next().unwrap();
+        let values = names.next().unwrap_or(keys);
+        let page = |(heads, dim): (f64, usize)| {
+            let centre = if centred { 16.0 / 64.0 } else { 0.0 };
+            (bits(keys, dim) + bits(values, dim) + centre) / 2.0 + 128.0 / (64.0 * 2.0 * heads * dim as f64)
+        };
+        let each = MODELS.map(page);
+        let (least, most) = each.iter().fold((f64::MAX, 0.0f64), |(a, b), x| (a.min(*x), b.max(*x)));
+        let stated = numbers(row[1]);
+        let ends = [stated[0], stated[stated.len() - 1]];
+        if has_outliers(keys) {
+            assert!(ends.iter().all(|end| end.parse::<f64>().unwrap() > least), "docs/accuracy.md: {row:?}");
+            continue;
+        }
+        // A row that was not run on all models has one figure, which is one of theirs.
+        if ends[0] == ends[1] {
+            let found = each.iter().any(|exact| is_rounded(ends[0], *exact));
+            assert!(found, "docs/accuracy.md: {}: {} is none of {each:?}", row[0], ends[0]);
+        } else {
+            check("docs/accuracy.md", row[0], ends[0], least);
+            check("docs/accuracy.md", row[0], ends[1], most);
+        }
+    }
+}
+
+/// Bytes of blocks, part by part.
+#[test]
+fn the_blocks_of_formats() {
+    let (_, rest) = FORMATS.split_once("at D = 128\n").unwrap();
+    let lines = rest.lines().skip_while(|line| *line != "```text").skip(1).take_while(|line| *line != "```");
+    let mut rows = 0;
+    for line in lines {
+        let mut cells = line.trim_end_matches([' ', '|']).split('|').map(str::trim);
+        let (name, times) = match cells.next().unwrap().split_once(", four times") {
+            Some((name, _)) => (name, 4),
+            None => (line.split('|').next().unwrap().trim(), 1),
+        };
+        let bytes: usize = cells.map(|cell| cell.rsplit(' ').next().unwrap().parse::<usize>().unwrap()).sum();
+        assert_eq!(times * bytes, spec(name).block_bytes(128), "docs/formats.md: {line}");
+        rows += 1;
+    }
+    assert_eq!(rows, 7);
+}
