@@ -165,12 +165,15 @@ impl State {
 pub(crate) const MAX_POSITION: usize = usize::MAX / 4;
 
 /// What a cache holds.
-/// ```
-/// use octaplex::{Backend, Error, KvCache, LayerConfig};
 ///
-/// let mut cache = KvCache::new([LayerConfig::new(2, 64, 1000)], Backend::detect())?;
-/// let rows = vec![0.5; 2 * 300 * 64]; // [heads][tokens][width]
-/// cache.append(0, &rows, &rows)?;
+/// ```
+/// use octaplex::{Backend, Error, LayerCache, LayerConfig, TurboQuant};
+///
+/// let config = LayerConfig::new(2, 64, 1000);
+/// let (mut memory, mut scratch) = (vec![0; config.required_bytes()], vec![0.0; config.scratch_len(2)]);
+/// let mut cache = LayerCache::<TurboQuant<64>, TurboQuant<64>, _>::new(&config, Backend::detect(), &mut memory)?;
+/// let rows = [0.5; 2 * 300 * 64]; // [heads][tokens][width]
+/// cache.append(&rows, &rows, &mut scratch)?;
 /// let stats = cache.stats();
 /// assert_eq!((stats.tokens, stats.next_position), (300, 300));
 /// assert_eq!(stats.paged_tokens, 192); // three pages of 64; the newest 104 are exact, and the 4 sinks

@@ -194,15 +194,15 @@ const fn is_width(dim: usize) -> bool {
 }
 
 /// The cache of a whole model; [`layers`](Self::layers) turns it into one [`LayerConfig`] a layer. Made like one.
+///
 /// ```
-/// use octaplex::{Backend, CacheConfig, Error, KvCache, LayerConfig};
+/// use octaplex::{CacheConfig, Error, LayerConfig};
 ///
 /// // Four layers of 2 key/value heads of width 64, for 1,000 tokens; the first and the last in f16.
 /// let each = LayerConfig::new(2, 64, 1000).keys("trellis".parse()?).values("trellis".parse()?);
 /// let config = CacheConfig::new(4, 2, 64, 1000).each(each).boundary_layers(1);
 /// let specs: Vec<String> = config.layers().map(|layer| layer.keys.to_string()).collect();
 /// assert_eq!(specs, ["f16", "trellis", "trellis", "f16"]);
-/// let cache = KvCache::new(config.layers(), Backend::detect())?;
 /// # Ok::<(), Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -4,15 +4,16 @@ use crate::backend::Kernels;
 use half::{bf16, f16};
 use octaplex_arch::{Float, MAX_DIM};
 
-/// Rows to append, head by head: \[heads]\[tokens]\[width].
-/// A slice of any of the three types turns into one; values are below 65,520 in magnitude, as f16 keeps the newest ones.
+/// Rows to append, head by head: \[heads]\[tokens]\[width]. A slice of any of the three types turns into one; values are below 65,520 in magnitude, as f16 keeps the newest ones.
 ///
 /// ```
-/// use octaplex::{Backend, Error, KvCache, LayerConfig, bf16};
+/// use octaplex::{Backend, Error, LayerCache, LayerConfig, TurboQuant, bf16};
 ///
-/// let mut cache = KvCache::new([LayerConfig::new(2, 64, 1000)], Backend::detect())?;
+/// let config = LayerConfig::new(2, 64, 1000);
+/// let (mut memory, mut scratch) = (vec![0; config.required_bytes()], vec![0.0; config.scratch_len(2)]);
+/// let mut cache = LayerCache::<TurboQuant<64>, TurboQuant<64>, _>::new(&config, Backend::detect(), &mut memory)?;
 /// let (keys, values) = (vec![bf16::ONE; 2 * 3 * 64], vec![0.5f32; 2 * 3 * 64]); // three tokens of two heads
-/// cache.append(0, &keys[..], &values[..])?;
+/// cache.append(&keys[..], &values[..], &mut scratch)?;
 /// assert_eq!(cache.stats().tokens, 3);
 /// # Ok::<(), Error>(())
 /// ```
