@@ -154,9 +154,10 @@ impl Registers for Simd128 {
 
     methods! {
         load_floats(floats: &[f32; 4]) -> v128 = load(floats);
-        // SAFETY: the arrays hold the eight bytes that are read.
-        load_pairs(low: &[f32; 2], high: &[f32; 2]) -> v128 =
-            unsafe { v128_load64_lane::<1>(v128_load64_zero(low.as_ptr().cast()), high.as_ptr().cast()) };
+        load_pairs(low: &[f32; 2], high: &[f32; 2]) -> v128 = {
+            // SAFETY: the arrays hold the eight bytes that are read.
+            unsafe { v128_load64_lane::<1>(v128_load64_zero(low.as_ptr().cast()), high.as_ptr().cast()) }
+        };
         store(bytes: &mut [u8; 16], x: v128) = store(bytes, x);
         store_words(words: &mut [i16; 8], x: v128) = store(words, x);
         store_sums(sums: &mut [i32; 4], x: v128) = store(sums, x);
