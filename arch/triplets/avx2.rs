@@ -231,9 +231,7 @@ pub(crate) fn decode_triplets(layout: &TripletLayout, stream: &[u8], scale: f32,
             store_first(out, _mm256_mul_ps(x, factor));
         }
     }
-    for (out, centroid) in rest.iter_mut().zip(layout.rest(stream)) {
-        *out = f32::from(centroid) * (scale * layout.rest_scale);
-    }
+    layout.decode_rest(stream, scale, rest);
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]

@@ -120,6 +120,14 @@ impl TripletLayout<'_> {
         ((field & ((1 << bits) - 1)) as usize, (field >> bits) as usize)
     }
 
+    /// Decodes the coordinates left over: centroid·(scale·`rest_scale`).
+    #[inline(always)]
+    pub(crate) fn decode_rest(&self, stream: &[u8], scale: f32, rest: &mut [f32]) {
+        for (out, centroid) in rest.iter_mut().zip(self.rest(stream)) {
+            *out = f32::from(centroid) * (scale * self.rest_scale);
+        }
+    }
+
     /// The coordinates left over, in units of `rest_scale`.
     #[inline(always)]
     pub(crate) fn rest(&self, stream: &[u8]) -> impl Iterator<Item = i16> {

@@ -283,9 +283,7 @@ pub(crate) fn decode_triplets(layout: &TripletLayout, stream: &[u8], scale: f32,
             *out = (layout.radii[radius] * n) * factor;
         }
     }
-    for (out, centroid) in rest.iter_mut().zip(layout.rest(stream)) {
-        *out = f32::from(centroid) * (scale * layout.rest_scale);
-    }
+    layout.decode_rest(stream, scale, rest);
 }
 
 /// score\[query]\[row] = ((sum·unit + rest·`rest_scale`)·query scale)·row scale. The sum of radius·(q·direction) has 16

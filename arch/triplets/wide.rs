@@ -151,9 +151,7 @@ pub(crate) fn decode_triplets<L: Registers>(
     for (x, out) in vectors.zip(triplets.chunks_mut(12)) {
         store_twelve::<L>(x.map(|x| L::multiply_floats(x, factor)), out);
     }
-    for (out, centroid) in rest.iter_mut().zip(layout.rest(stream)) {
-        *out = f32::from(centroid) * (scale * layout.rest_scale);
-    }
+    layout.decode_rest(stream, scale, rest);
 }
 
 #[inline(always)]

@@ -85,9 +85,7 @@ fn decode<const FIVE: bool, const WIDE: bool>(
             store_triplets(fields.vectors(group).map(|c| _mm512_mul_ps(c, factor)), out);
         }
     }
-    for (out, centroid) in rest.iter_mut().zip(layout.rest(stream)) {
-        *out = f32::from(centroid) * (scale * layout.rest_scale);
-    }
+    layout.decode_rest(stream, scale, rest);
 }
 
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
