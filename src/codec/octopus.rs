@@ -591,12 +591,7 @@ impl Codec for Core {
     }
 
     fn prepare_query(&self, q: &[f32], query: &mut [f32]) -> Result<(), Error> {
-        let format = self.format();
-        format.check_prepare(q, query)?;
-        with_scratch(self.dim(), |rotated| {
-            self.prepare_rotated(&format, q, rotated, query);
-            Ok(())
-        })
+        self.format().prepare((&self.rotation, self.backend), q, query, |_, _| ())
     }
 
     fn score(&self, queries: &[&[f32]], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {

@@ -8,6 +8,7 @@
 //! sketched   scale, dim i8
 //! ```
 
+use super::scratch::with_scratch;
 use crate::Error;
 use crate::backend::Kernels;
 use crate::rotation::Rotation;
@@ -80,6 +81,24 @@ impl QueryFormat {
         Error::expect_length("values of a query", self.dim, q.len())?;
         Error::expect_length("words of a prepared query", self.len(), query.len())?;
         super::check_values(q, super::MAX_VALUE)
+    }
+
+    /// Rotates a query and prepares it; `then` adds to it what else there is of the rotated one.
+    pub(crate) fn prepare(
+        &self,
+        (rotation, backend): (&Rotation, Kernels),
+        q: &[f32],
+        query: &mut [f32],
+        then: impl Fn(&mut [f32], &mut [f32]),
+    ) -> Result<(), Error> {
+        self.check_prepare(q, query)?;
+        with_scratch(self.dim, |rotated| {
+            rotated.copy_from_slice(q);
+            rotation.forward(backend, rotated);
+            self.write(backend, rotated, query);
+            then(rotated, query);
+            Ok(())
+        })
     }
 
     /// Writes a query, given in the codec's basis.

@@ -37,13 +37,6 @@ pub(crate) trait Coarse: Codec {
     /// Decodes a block with a finite norm, in the rotated basis.
     fn decode_rotated(&self, block: &[u8], x: &mut [f32]) -> Result<(), Error>;
 
-    /// Rotates a query and leaves that in `rotated`.
-    fn prepare_rotated(&self, format: &QueryFormat, q: &[f32], rotated: &mut [f32], query: &mut [f32]) {
-        rotated.copy_from_slice(q);
-        self.rotation().forward(self.backend(), rotated);
-        format.write(self.backend(), rotated, query);
-    }
-
     fn score_rows(
         &self,
         format: &QueryFormat,
@@ -142,13 +135,8 @@ impl<C: Coarse> Codec for Sketched<C> {
     }
 
     fn prepare_query(&self, q: &[f32], query: &mut [f32]) -> Result<(), Error> {
-        let format = self.format();
-        format.check_prepare(q, query)?;
-        with_scratch(self.dim(), |rotated| {
-            self.coarse.prepare_rotated(&format, q, rotated, query);
-            self.sketch.prepare(&format, rotated, query);
-            Ok(())
-        })
+        let (format, basis) = (self.format(), (self.coarse.rotation(), self.coarse.backend()));
+        format.prepare(basis, q, query, |rotated, query| self.sketch.prepare(&format, rotated, query))
     }
 
     fn score(&self, queries: &[&[f32]], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {

@@ -26,6 +26,7 @@ use octaplex_arch::{Fit, MAX_DIM, Packing, TrellisCodebook};
 /// `trellis:m=4,states=8,gain=mse,rounds=1,seed=0`; `bits=3` is another name of `m=4`, `bits=b` of m = 2^(b-1).
 ///
 /// A value takes 1 + log2 m bits, and a block two bytes more for its norm.
+///
 /// ```
 /// use octaplex::{CodecSpec, TrellisSpec};
 ///
@@ -339,14 +340,7 @@ impl Codec for Core {
     }
 
     fn prepare_query(&self, q: &[f32], query: &mut [f32]) -> Result<(), Error> {
-        let format = self.format();
-        format.check_prepare(q, query)?;
-        with_scratch(self.dim(), |rotated| {
-            rotated.copy_from_slice(q);
-            self.rotation.forward(self.backend, rotated);
-            format.write(self.backend, rotated, query);
-            Ok(())
-        })
+        self.format().prepare((&self.rotation, self.backend), q, query, |_, _| ())
     }
 
     fn score(&self, queries: &[&[f32]], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
