@@ -189,6 +189,7 @@ pub(crate) fn print_keys<S: Spec>(spec: &S, all: bool, f: &mut fmt::Formatter<'_
 }
 
 /// A codec in the list of all codecs.
+///
 /// ```
 /// use octaplex::CodecSpec;
 ///

@@ -10,6 +10,7 @@ use core::ops::Range;
 use crossbeam_queue::ArrayQueue;
 
 /// A layer of a [`KvCache`].
+///
 /// ```
 /// use octaplex::{Attend, Backend, Error, LayerConfig, SharedLayer};
 ///

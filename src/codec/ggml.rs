@@ -238,6 +238,7 @@ macro_rules! format {
         #[doc = concat!("let spec: octaplex::CodecSpec = \"", $name, ":rotate=keys\".parse()?;")]
         #[doc = concat!("assert_eq!(spec.bits_per_value(128), ", $example, ");")]
         /// # Ok::<(), octaplex::Error>(())
+        ///
         /// ```
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
         #[non_exhaustive]
