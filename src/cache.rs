@@ -12,7 +12,7 @@
 //!              divide by the balance ─► subtract the page's mean ─► encode_page
 //!                │
 //!                ▼
-//!              page           header │ per head: centre f16, key blocks, value blocks
+//!              page           header │ per head: keys, values │ per head: centre, norms
 //!                │            never changed again: forks share it, snapshots copy it, evict drops it
 //!                ▼
 //!  attend ◄─── score = q·centre + q·k̂ on the bytes; softmax; sums of v̂ on the bytes
@@ -199,6 +199,8 @@ pub struct Stats {
     /// Bytes in use: exact rows (also those of closed pages that a rollback may open again), pages with centres and
     /// headers, balance.
     pub bytes: usize,
+    /// Of these bytes, those in pages: what a long context tends to.
+    pub paged_bytes: usize,
     /// Of these bytes, those in pages that another fork holds as well.
     pub shared_bytes: usize,
     /// Values that these bytes stand for: tokens · heads · (key width + value width).
@@ -355,6 +357,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         let width = layout.key_dim + layout.value_dim;
         let side = |range: Range<usize>| if range.is_empty() { 0 } else { 2 * layout.heads * layout.key_dim };
         let tokens = exact + pages * layout.page;
+        let paged_bytes = (0..pages).map(|index| layout.page_length(self.store.page(index))).sum::<usize>();
         Stats {
             tokens,
             paged_tokens: pages * layout.page,
@@ -363,9 +366,10 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
             evicted_tokens: state.evicted,
             decoded_tokens: state.decoded,
             bytes: (sinks + state.in_ring()) * layout.heads * 2 * width
-                + (0..pages).map(|index| layout.page_length(self.store.page(index))).sum::<usize>()
+                + paged_bytes
                 + side(layout.balance(0))
                 + side(layout.prefix(0)),
+            paged_bytes,
             shared_bytes: (0..pages)
                 .filter(|index| self.store.is_shared(*index))
                 .map(|index| layout.page_length(self.store.page(index)))

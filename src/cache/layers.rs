@@ -318,6 +318,7 @@ impl KvCache {
             evicted_tokens: sum.evicted_tokens + layer.evicted_tokens,
             decoded_tokens: sum.decoded_tokens + layer.decoded_tokens,
             bytes: sum.bytes + layer.bytes,
+            paged_bytes: sum.paged_bytes + layer.paged_bytes,
             shared_bytes: sum.shared_bytes + layer.shared_bytes,
             values: sum.values + layer.values,
         })

@@ -429,6 +429,44 @@ impl LayerConfig {
         if attend > append { attend } else { append }
     }
 
+    /// Calls `line` with the bytes and the meaning of each part of a page, in order: what `docs/formats.md` has a table of. Bytes
+    /// are the most where they vary.
+    ///
+    /// ```
+    /// use octaplex::LayerConfig;
+    ///
+    /// let mut bytes = 0;
+    /// LayerConfig::new(1, 128, 1000).page_layout(|part, _| bytes += part);
+    /// assert_eq!(bytes, 8 + 2 * 64 * 64 + 82 + 2 * 51); // position, 4 bits a value, centre, norms: 4.13 bits in all
+    /// ```
+    pub fn page_layout(&self, mut line: impl FnMut(usize, &str)) {
+        if !self.is_possible() {
+            return;
+        }
+        let Layout { keys, values, varies, centre_bytes, heads, .. } = Layout::new(self);
+        line(POSITION, "position of the first token, u64");
+        if varies {
+            line(POSITION, "length of the page in bytes, u64");
+        }
+        for _ in 0..heads {
+            for (side, planes, blocks) in
+                [(keys, "keys: planes", "keys: blocks"), (values, "values: planes", "values: blocks")]
+            {
+                line(side.rows, if side.norm_bits > 0 { planes } else { blocks });
+            }
+        }
+        for _ in 0..heads {
+            let coded = "centre of the keys: f16 norm, codes of 5 bits";
+            let parts = [
+                (centre_bytes, if keys.norm_bits > 0 { coded } else { "centre of the keys: f16" }),
+                (keys.norms, "norms of the keys: f16 largest, u8 octaves, codes of 6 bits"),
+                (values.norms, "norms of the values: f16 largest, u8 octaves, codes of 6 bits"),
+                (if varies { 8 } else { 0 }, "bytes of the keys, bytes of the values: u32 each"),
+            ];
+            parts.into_iter().filter(|(bytes, _)| *bytes > 0).for_each(|(bytes, what)| line(bytes, what));
+        }
+    }
+
     /// Whether sizes can be computed.
     const fn is_possible(&self) -> bool {
         self.check().is_ok()

@@ -58,15 +58,14 @@ impl Cached {
         self.time
     }
 
-    /// Bits of a value in pages, which is what a long context tends to: everything but the exact tokens and the balance.
+    /// Bits of a value in pages, which is what a long context tends to: everything but the exact tokens, and what a head has
+    /// once.
     pub(crate) fn page_bits(&self) -> f64 {
         let (mut bytes, mut values) = (0, 0);
         for layer in self.cache.layers() {
             let (config, stats) = (layer.config(), layer.stats());
             let a_token = config.kv_heads * (config.key_dim + config.value_dim);
-            let balanced = config.balance && !is_float(config.keys);
-            let aside = if balanced { 2 * config.kv_heads * config.key_dim } else { 0 };
-            bytes += stats.bytes.saturating_sub(2 * a_token * stats.exact_tokens + aside);
+            bytes += stats.paged_bytes;
             values += a_token * stats.paged_tokens;
         }
         8.0 * bytes as f64 / values.max(1) as f64
