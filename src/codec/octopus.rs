@@ -361,13 +361,9 @@ impl Core {
         if !WIDTHS.contains(&dim) {
             return Err(Error::Width { actual: dim });
         }
-        let (Some(upper), Some(directions)) = (octahedral_coordinates(spec.bdir), directions_of(spec.bdir))
-        else {
-            return Err(BDIR.error(0));
-        };
-        let Some(radius_units) = triplet_radii(dim, spec.bnrm) else {
-            return Err(BNRM.error(0));
-        };
+        let upper = octahedral_coordinates(spec.bdir).ok_or(BDIR.error(0))?;
+        let directions = directions_of(spec.bdir).ok_or(BDIR.error(0))?;
+        let radius_units = triplet_radii(dim, spec.bnrm).ok_or(BNRM.error(0))?;
         if !(1..=3).contains(&spec.rounds) {
             return Err(ROUNDS.error(0));
         }
