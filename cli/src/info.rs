@@ -3,7 +3,7 @@
 use crate::codecs::{build, parse_spec};
 use crate::console::COLUMNS;
 use crate::failure::Result;
-use octaplex::{Backend, CodecSpec};
+use octaplex::{Backend, CodecSpec, LayerConfig};
 use serde_json::json;
 use std::fmt::Write;
 
@@ -38,6 +38,19 @@ pub(crate) fn spec(text: &str, dim: usize, as_json: bool) -> Result<String> {
         let range = if bytes == 1 { format!("byte {offset}") } else { format!("bytes {offset}-{end}") };
         let _ = writeln!(out, "{range:15} {words}");
     }
+    let page = LayerConfig::new(1, dim, 1000).keys(spec).values(spec);
+    let (mut all, mut parts) = (0, String::new());
+    page.page_layout(|bytes, words| {
+        all += bytes;
+        let _ = writeln!(parts, "{:15} {words}", format!("{bytes} bytes"));
+    });
+    let page_bits = 8.0 * all as f64 / (2 * page.page * dim) as f64;
+    let most = if spec.page_bytes_max(dim, page.page) > page.page * bytes { "at most " } else { "" };
+    let tokens = page.page;
+    let _ = write!(
+        out,
+        "\nin a cache, a page of {tokens} keys and values of a head: {most}{all} bytes, {page_bits:.3} bits a value\n{parts}"
+    );
     Ok(out)
 }
 

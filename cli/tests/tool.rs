@@ -193,6 +193,12 @@ fn info_says_what_the_bytes_are() {
     let folder = folder("info");
     let text = succeeds(&folder, &["info", "turboquant:bits=3", "--dim", "128"]);
     assert!(text.contains("50") && text.contains("3.125") && text.contains("f16 norm"), "{text}");
+    assert!(
+        text.contains("a page of 64 keys and values of a head: 6336 bytes, 3.094 bits a value\n"),
+        "{text}"
+    );
+    let outliers = succeeds(&folder, &["info", "int:bits=8,med=3"]);
+    assert!(outliers.contains("at most") && outliers.contains("keys: blocks"), "{outliers}");
     let json = succeeds(&folder, &["info", "turboquant:seed=0,bits=4", "--dim", "64", "--json"]);
     let json: Value = serde_json::from_str(&json).unwrap();
     assert_eq!((&json["spec"], &json["block_bytes"]), (&"turboquant".into(), &34.into()));
