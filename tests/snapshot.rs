@@ -202,6 +202,56 @@ fn the_largest_keys_and_queries_give_no_nan() {
     }
 }
 
+/// Planes of any bytes, norms and a centre as large as f16 has them: no NaN, and what is not finite is refused.
+#[test]
+fn hostile_lean_pages() {
+    for codec in ["turboquant", "trellis", "octopus:bits=2"] {
+        let config = LayerConfig::new(1, 32, 200)
+            .keys(codec.parse().unwrap())
+            .values(codec.parse().unwrap())
+            .recent_window(0)
+            .sink_tokens(0)
+            .balance(false);
+        let mut scratch = vec![0.0; config.scratch_len(1)];
+        let mut layer = SharedLayer::on_heap(&config, Backend::detect()).unwrap();
+        layer.append(&rows(1, 64 * 32), &rows(2, 64 * 32), &mut scratch).unwrap();
+        let mut sound = Vec::new();
+        layer.save_page(0, &mut |piece| sound.extend_from_slice(piece)).unwrap();
+        let mut parts = Vec::new();
+        // Magic, version, fingerprint; the prefix centre; the page.
+        let mut at = 16 + 2 * 32;
+        config.page_layout(|bytes, what| {
+            parts.push((at..at + bytes, what.contains("f16")));
+            at += bytes;
+        });
+        assert_eq!((at + 4, parts.iter().filter(|(_, scaled)| *scaled).count()), (sound.len(), 3), "{codec}");
+        let load = |damaged: Option<usize>| {
+            let mut page = sound.clone();
+            for (number, (part, scaled)) in parts.iter().enumerate().skip(1) {
+                page[part.clone()].fill(0xff);
+                if *scaled {
+                    let largest = if damaged == Some(number) { 0x7c00u16 } else { 0x7bff };
+                    page[part.start..part.start + 2].copy_from_slice(&largest.to_le_bytes());
+                }
+            }
+            let end = page.len() - 4;
+            let crc = crc32(&page[..end]);
+            page[end..].copy_from_slice(&crc.to_le_bytes());
+            let mut layer = SharedLayer::on_heap(&config, Backend::detect()).unwrap();
+            layer.load_page(&page).map(|()| layer)
+        };
+        let layer = load(None).unwrap();
+        for query in [1.0, -1e15, 1e15] {
+            let mut output = [f32::NAN; 32];
+            layer.attend(&[query; 32], &Attend::default(), &mut output, &mut scratch).unwrap();
+            assert!(output.iter().all(|x| x.is_finite()), "{codec}, {query}: {output:?}");
+        }
+        for (number, _) in parts.iter().enumerate().filter(|(_, (_, scaled))| *scaled) {
+            assert!(matches!(load(Some(number)), Err(Error::Snapshot { .. })), "{codec}, part {number}");
+        }
+    }
+}
+
 #[test]
 fn golden_snapshot() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/snapshots/version3.snapshot");
