@@ -252,20 +252,43 @@ fn hostile_lean_pages() {
     }
 }
 
-#[test]
-fn golden_snapshot() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/snapshots/version3.snapshot");
-    let bytes = cache(Center::Page).save();
-    if std::env::var_os("OCTAPLEX_BLESS").is_some() {
-        std::fs::write(path, &bytes).unwrap();
+/// Layers whose keys and values are lean: each codec that can be.
+fn lean_cache() -> KvCache {
+    let codecs =
+        [("turboquant", "turboquant:bits=2"), ("trellis", "trellis:m=2"), ("octopus", "octopus:bits=2")];
+    let layers = codecs.into_iter().zip(0..).map(|((keys, values), layer)| {
+        let config = LayerConfig::new(2, 64, 300).layer(layer).sink_tokens(1).recent_window(0);
+        config.keys(keys.parse().unwrap()).values(values.parse().unwrap())
+    });
+    let mut cache = KvCache::new(layers, Backend::detect()).unwrap();
+    for layer in 0..3 {
+        cache.append(layer, &rows(20, 2 * 200 * 64), &rows(21, 2 * 200 * 64)).unwrap();
     }
-    let golden = std::fs::read(path).unwrap();
-    assert!(golden == bytes, "the snapshot of the same cache has other bytes than {path}");
-    for backend in Backend::available() {
-        let mut loaded = KvCache::load(&golden, backend).unwrap();
-        assert_eq!(loaded.stats().tokens, cache(Center::Page).stats().tokens);
-        let queries = rows(11, 2 * 32);
-        assert_eq!(output(&mut loaded, 1, &queries), output(&mut cache(Center::Page), 1, &queries));
+    cache
+}
+
+#[test]
+fn golden_snapshots() {
+    for (file, made, queries) in [
+        ("version3.snapshot", (|| cache(Center::Page)) as fn() -> KvCache, rows(11, 2 * 32)),
+        ("lean.snapshot", lean_cache, rows(11, 4 * 64)),
+    ] {
+        let path = format!("{}/tests/snapshots/{file}", env!("CARGO_MANIFEST_DIR"));
+        let (mut original, bytes) = (made(), made().save());
+        if std::env::var_os("OCTAPLEX_BLESS").is_some() {
+            std::fs::write(&path, &bytes).unwrap();
+        }
+        let golden = std::fs::read(&path).unwrap();
+        assert!(golden == bytes, "the snapshot of the same cache has other bytes than {path}");
+        for backend in Backend::available() {
+            let mut loaded = KvCache::load(&golden, backend).unwrap();
+            assert_eq!(loaded.stats(), original.stats());
+            for layer in 0..3 {
+                let (ours, theirs) =
+                    (output(&mut original, layer, &queries), output(&mut loaded, layer, &queries));
+                assert_eq!(ours, theirs, "{file}, layer {layer}, {backend:?}");
+            }
+        }
     }
 }
 
