@@ -4,6 +4,7 @@ use crate::config::{self, octaplex_attend, octaplex_config, octaplex_stats, octa
 use crate::error::{Failure, Result, give, octaplex_error, octaplex_status, run};
 use crate::given::{self, Held};
 use octaplex::{AnyCodec, Backend, KvCache, LayerCache, LayerConfig, Stats};
+use std::ffi::c_void;
 use std::io::{self, Write};
 use std::slice;
 
@@ -164,7 +165,7 @@ pub unsafe extern "C" fn octaplex_cache_memory_needed(
 pub unsafe extern "C" fn octaplex_cache_create_in(
     config: *const octaplex_config,
     queries: usize,
-    memory: *mut u8,
+    memory: *mut c_void,
     length: usize,
     error: *mut octaplex_error,
 ) -> *mut octaplex_cache {
@@ -304,8 +305,8 @@ pub unsafe extern "C" fn octaplex_cache_append(
     unsafe { run(error, append) }
 }
 
-/// Decides a layer's balance from a prompt's keys, \[kv heads]\[tokens]\[width], and the queries that will meet such keys,
-/// \[query heads]\[queries]\[width], before the first page closes. Without it keys alone decide.
+/// Decides a layer's balance from a prompt's keys, `[kv heads][tokens][width]`, and the queries that will meet such keys,
+/// `[query heads][queries][width]`, before the first page closes. Without it keys alone decide.
 ///
 /// # Safety
 /// The buffers have their lengths.
@@ -337,7 +338,7 @@ pub unsafe extern "C" fn octaplex_cache_calibrate(
     unsafe { run(error, calibrate) }
 }
 
-/// Attention on a layer: queries \[query heads]\[queries]\[key width], outputs \[query heads]\[queries]\[value width].
+/// Attention on a layer: queries `[query heads][queries][key width]`, outputs `[query heads][queries][value width]`.
 /// `options` may be null. The same bits on every machine. Where it fails, the output may hold anything.
 ///
 /// # Safety
@@ -372,7 +373,7 @@ pub unsafe extern "C" fn octaplex_cache_attend(
 }
 
 /// The scores q·k of a key/value head, unscaled, nothing masked, for engines with a softmax of their own: queries
-/// \[queries]\[width], scores \[queries]\[tokens], the tokens that `octaplex_cache_get_stats` counts for the layer.
+/// `[queries][width]`, scores `[queries][tokens]`, the tokens that `octaplex_cache_get_stats` counts for the layer.
 ///
 /// # Safety
 /// The buffers have their lengths, and do not overlap.
@@ -405,7 +406,7 @@ pub unsafe extern "C" fn octaplex_cache_score(
     unsafe { run(error, score) }
 }
 
-/// Σ weight·v of a key/value head: weights \[rows]\[tokens], outputs \[rows]\[value width].
+/// Σ weight·v of a key/value head: weights `[rows][tokens]`, outputs `[rows][value width]`.
 ///
 /// # Safety
 /// The buffers have their lengths, and do not overlap.

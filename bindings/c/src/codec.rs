@@ -246,7 +246,7 @@ pub unsafe extern "C" fn octaplex_codec_prepare_query(
 const BATCH: usize = 8;
 
 /// Scores q·k of every prepared query, one behind the other in `words`, with every row of a page, its bytes and no more:
-/// \[query]\[row]. Where it fails, scores may hold anything.
+/// `[query][row]`. Where it fails, scores may hold anything.
 ///
 /// # Safety
 /// The buffers have their lengths, and do not overlap.
@@ -294,7 +294,7 @@ pub unsafe extern "C" fn octaplex_codec_score(
     unsafe { run(error, score) }
 }
 
-/// Adds Σ weight·v over a page's rows to sums, \[output]\[dim] in the codec's own basis; weights are \[output]\[row]. Sums
+/// Adds Σ weight·v over a page's rows to sums, `[output][dim]` in the codec's own basis; weights are `[output][row]`. Sums
 /// begin as zeros, and `octaplex_codec_finish` comes once behind the last page.
 ///
 /// # Safety

@@ -164,8 +164,8 @@ pub struct octaplex_tensor {
     /// Values from there on that may be read.
     pub length: usize,
     /// `OCTAPLEX_F32`, `OCTAPLEX_F16` or `OCTAPLEX_BF16`.
-    pub type_: u32,
-    /// Values from a head's first row to the next head's; 0: tokens · width, as in \[heads]\[tokens]\[width].
+    pub dtype: u32,
+    /// Values from a head's first row to the next head's; 0: tokens · width, as in `[heads][tokens][width]`.
     pub head_stride: usize,
     /// Values from a row to the next token's; 0: width.
     pub token_stride: usize,
@@ -207,7 +207,7 @@ pub(crate) unsafe fn rows<'a>(
     // SAFETY: the caller's promises.
     unsafe {
         let tensor = given::values(tensor, 1)?[0];
-        Ok(match tensor.type_ {
+        Ok(match tensor.dtype {
             OCTAPLEX_F32 => Rows::F32(pack(&tensor, tensor.data.cast(), shape)?),
             OCTAPLEX_F16 => Rows::F16(pack(&tensor, tensor.data.cast(), shape)?),
             OCTAPLEX_BF16 => Rows::Bf16(pack(&tensor, tensor.data.cast(), shape)?),
@@ -284,7 +284,7 @@ pub struct octaplex_attend {
     pub sink_logits: *const f32,
     /// Their number: the query heads.
     pub sink_logits_length: usize,
-    /// Added to the logits, \[positions] or \[query heads]\[positions]; -∞ hides a token; or null.
+    /// Added to the logits, `[positions]` or `[query heads][positions]`; -∞ hides a token; or null.
     pub bias: *const f32,
     /// Its length.
     pub bias_length: usize,

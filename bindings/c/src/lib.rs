@@ -51,7 +51,7 @@ pub extern "C" fn octaplex_backend_name(number: usize) -> *const c_char {
 
 /// Computes the checksums of a codec (its name, without keys), or of all where `codec` is null, and compares them with the
 /// table that every machine must give. `checksum` (or null) becomes what was found, even where it is another
-/// (`octaplex_status_differs`).
+/// (`OCTAPLEX_STATUS_DIFFERS`).
 ///
 /// # Safety
 /// Texts end in a zero.
