@@ -21,9 +21,9 @@ const WORD: u64 = u64::from_le_bytes(*b"octcache");
 /// Stands for all layers.
 pub const OCTAPLEX_ALL_LAYERS: usize = usize::MAX;
 
-#[allow(clippy::large_enum_variant)] // the handle is a box of its own
 enum Inside {
-    Heap(KvCache, Backend),
+    /// A box, since a `KvCache` is aligned to more than a handle is.
+    Heap(Box<KvCache>, Backend),
     Brought(&'static mut Brought),
 }
 
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn octaplex_cache_create(
             (layers, given::backend(given.backend)?, given.first_layer)
         };
         let cache = KvCache::new(config::layers(&layers, first), backend)?;
-        Ok(Box::into_raw(Box::new(Held::new(WORD, Inside::Heap(cache, backend)))).cast())
+        Ok(Box::into_raw(Box::new(Held::new(WORD, Inside::Heap(Box::new(cache), backend)))).cast())
     };
     // SAFETY: the caller's promise.
     unsafe { give(error, std::ptr::null_mut(), create) }
@@ -98,6 +98,7 @@ struct Plan {
 }
 
 const ALIGNMENT: usize = 64;
+const _: () = assert!(align_of::<Held<Inside>>() <= 16 && align_of::<Brought>() <= ALIGNMENT);
 
 impl Plan {
     fn new(config: &LayerConfig, queries: usize) -> Option<Self> {
@@ -523,7 +524,7 @@ pub unsafe extern "C" fn octaplex_cache_fork(
         // SAFETY: the caller's promises.
         match unsafe { read(cache) }? {
             Inside::Heap(cache, backend) => {
-                let fork = Inside::Heap(cache.fork(), *backend);
+                let fork = Inside::Heap(Box::new(cache.fork()), *backend);
                 Ok(Box::into_raw(Box::new(Held::new(WORD, fork))).cast())
             }
             Inside::Brought(_) => {
@@ -661,7 +662,7 @@ pub unsafe extern "C" fn octaplex_cache_load_buffer(
         unsafe {
             let bytes = given::values(buffer, length)?;
             match change(cache)? {
-                Inside::Heap(cache, backend) => *cache = KvCache::load(bytes, *backend)?,
+                Inside::Heap(cache, backend) => **cache = KvCache::load(bytes, *backend)?,
                 Inside::Brought(brought) => brought.layer.load(bytes)?,
             }
             Ok(())

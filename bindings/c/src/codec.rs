@@ -273,19 +273,18 @@ pub unsafe extern "C" fn octaplex_codec_score(
                 let why = "prepared queries come out uneven: each has query_words words,";
                 return Err(Failure::Expected(octaplex_status::Length, why, len));
             }
-            if !scores.len().is_multiple_of(count.max(1)) {
+            if count == 0 && !scores.is_empty() || !scores.len().is_multiple_of(count.max(1)) {
                 let why = "scores are [queries][rows]: their number must be a multiple of the queries,";
                 return Err(Failure::Expected(octaplex_status::Length, why, count));
             }
             let rows = scores.len() / count.max(1);
-            if rows == 0 {
-                return Ok(codec.score(&[], page, scores)?); // refuses a page that has rows
-            }
-            let batches = words.chunks(BATCH * len).zip(scores.chunks_mut((BATCH * rows).max(1)));
-            for (words, scores) in batches {
+            let mut from = 0;
+            for words in words.chunks(BATCH * len) {
                 let mut queries: [&[f32]; BATCH] = [&[]; BATCH];
                 queries.iter_mut().zip(words.chunks_exact(len)).for_each(|(slot, query)| *slot = query);
-                codec.score(&queries[..words.len() / len], page, scores)?;
+                let queries = &queries[..words.len() / len];
+                codec.score(queries, page, &mut scores[from..][..queries.len() * rows])?;
+                from += queries.len() * rows;
             }
             Ok(())
         }

@@ -139,6 +139,7 @@ static void codecs(void) {
     FAILS(octaplex_codec_score(codec, words, 7, page, used, scores, 100, &error), LENGTH, "query_words");
     FAILS(octaplex_codec_score(codec, words, sizes.query_words, page, used, scores, 9, &error), LENGTH, "");
     FAILS(octaplex_codec_score(codec, words, sizes.query_words, page, used, scores, 0, &error), LENGTH, "");
+    FAILS(octaplex_codec_score(codec, words, 0, page, used, scores, 10, &error), LENGTH, "queries");
     FAILS(octaplex_codec_finish(codec, sums, WIDTH + 1, &error), LENGTH, "multiple of 64");
     memset(page, 0xff, sizeof page);
     FAILS(octaplex_codec_decode(codec, page, used, rows, 10 * WIDTH, &error), CORRUPT, "block 0");
@@ -212,9 +213,9 @@ static void lives(void) {
     free(snapshot);
 
     WELL(octaplex_cache_evict(fork, 0, 200, &dropped, &error));
-    CHECK(dropped == 128);
+    CHECK(dropped == 192);
     WELL(octaplex_cache_get_stats(fork, 0, &stats, &error));
-    CHECK(stats.tokens == TOKENS - 128 && stats.evicted_tokens == 128);
+    CHECK(stats.tokens == TOKENS - 192 && stats.evicted_tokens == 192);
     WELL(octaplex_cache_free(fork, &error));
     WELL(octaplex_cache_free(cache, &error));
     WELL(octaplex_cache_free(NULL, &error));
@@ -420,7 +421,7 @@ static void brought(void) {
         CHECK(same(output, expected, QUERIES));
         WELL(octaplex_cache_evict(cache, 0, 200, NULL, &error));
         WELL(octaplex_cache_get_stats(cache, OCTAPLEX_ALL_LAYERS, &stats, &error));
-        CHECK(stats.tokens == TOKENS - 128);
+        CHECK(stats.tokens == TOKENS - 192);
         WELL(octaplex_cache_clear(cache, &error));
         WELL(octaplex_cache_free(cache, &error));
         /* The memory is still ours: what was there is refused. */
