@@ -11,7 +11,7 @@ export PATH=$PWD/target/tools/bin:$PATH
 say() { printf '\n== %s (%ss)\n' "$*" "$SECONDS"; }
 
 packages=()
-for tool in gcc clang cmake pkg-config; do
+for tool in gcc g++ clang cmake pkg-config; do
   command -v "$tool" >/dev/null || packages+=("$tool")
 done
 if ((${#packages[@]})); then
@@ -35,28 +35,6 @@ cbindgen --quiet --config bindings/c/cbindgen.toml bindings/c | sed "s/# Safety$
 [[ ${1:-} != --bless ]] || cp "$folder/octaplex.h" bindings/c/octaplex.h
 diff bindings/c/octaplex.h "$folder/octaplex.h" || { echo "octaplex.h is not what the code says: ci/c.sh --bless" >&2; exit 1; }
 
-say "the test, with debug assertions and without"
-cargo build --quiet --locked -p octaplex-c
-cargo build --quiet --locked --release -p octaplex-c
-strict=(-std=c11 -Wall -Wextra -Werror -Wconversion -Wshadow -g -O1 -Ibindings/c)
-link=(-lpthread -ldl -lm)
-for compiler in gcc clang; do
-  for profile in debug release; do
-    program=$folder/$compiler-$profile
-    "$compiler" "${strict[@]}" bindings/c/tests/interface.c "target/$profile/liboctaplex_c.a" "${link[@]}" -o "$program"
-    "$program"
-  done
-  "$folder/$compiler-debug" freed
-  "$compiler" "${strict[@]}" -fsanitize=address,undefined -fno-sanitize-recover=all bindings/c/tests/interface.c \
-    target/release/liboctaplex_c.a "${link[@]}" -o "$folder/$compiler-sanitized"
-  "$folder/$compiler-sanitized"
-done
-# The header in C++ as well.
-echo '#include "octaplex.h"
-int main() { return octaplex_backend_name(0) == nullptr; }' >"$folder/header.cpp"
-g++ -std=c++17 -Wall -Wextra -Werror -Ibindings/c "$folder/header.cpp" target/release/liboctaplex_c.a "${link[@]}" -o "$folder/cpp"
-"$folder/cpp"
-
 say "the README's lines"
 rm -rf "$folder/prefix" "$folder/cmake"
 export PREFIX=$folder/prefix
@@ -73,6 +51,27 @@ cmake --build "$folder/cmake/build" >/dev/null
 sed -i 's/octaplex::octaplex/octaplex::static/' "$folder/cmake/CMakeLists.txt"
 cmake --build "$folder/cmake/build" >/dev/null
 "$folder/cmake/build/attention" | diff "$folder/by-pkg-config" -
+say "the test, with debug assertions and without"
+cargo build --quiet --locked -p octaplex-c
+debug=target/debug/liboctaplex_c.a release=$PREFIX/lib/liboctaplex.a
+strict=(-std=c11 -Wall -Wextra -Werror -Wconversion -Wshadow -g -O1 -Ibindings/c)
+link=(-lpthread -ldl -lm)
+for compiler in gcc clang; do
+  for profile in debug release; do
+    program=$folder/$compiler-$profile
+    "$compiler" "${strict[@]}" bindings/c/tests/interface.c "${!profile}" "${link[@]}" -o "$program"
+    "$program"
+  done
+  "$folder/$compiler-debug" freed
+  "$compiler" "${strict[@]}" -fsanitize=address,undefined -fno-sanitize-recover=all bindings/c/tests/interface.c \
+    "$release" "${link[@]}" -o "$folder/$compiler-sanitized"
+  "$folder/$compiler-sanitized"
+done
+# The header in C++ as well.
+echo '#include "octaplex.h"
+int main() { return octaplex_backend_name(0) == nullptr; }' >"$folder/header.cpp"
+g++ -std=c++17 -Wall -Wextra -Werror -Ibindings/c "$folder/header.cpp" "$release" "${link[@]}" -o "$folder/cpp"
+"$folder/cpp"
 # The README's other lines are C, whatever surrounds them.
 {
   printf '#include <octaplex.h>\n#include <stdio.h>\nextern size_t layer, tokens; extern octaplex_tensor keys, values; extern float *queries, *output;\nvoid all(void);\nvoid all(void) {\n'
@@ -82,5 +81,5 @@ cmake --build "$folder/cmake/build" >/dev/null
 gcc "${strict[@]}" -c "$folder/readme.c" -o "$folder/readme.o"
 
 say "what a call costs"
-cargo bench --quiet --locked -p octaplex-c
+CARGO_PROFILE_BENCH_DEBUG=0 cargo bench --quiet --locked -p octaplex-c --bench overhead
 say "passed"

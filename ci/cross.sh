@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds and runs octaplex for machines other than this one:
-#   arm64    tests under qemu, on a CPU without and on one with dot-product instructions
+#   arm64    tests and the C interface under qemu, on a CPU without and on one with dot-product instructions
 #   wasm     the bit-equality suite with SIMD128, and the trellis codec on 110,000 vectors, under Node
 #   thumb    the library for a Cortex-M4, without std and without a heap, and a cache on an emulated one
 #   lints    clippy and rustdoc for arm64 and WebAssembly, whose kernels the native ones do not see
@@ -66,9 +66,14 @@ arm64() {
   say "arm64: the tool"
   "${cargo[@]}" build --quiet --release "${options[@]}" -p octaplex-cli
   local octaplex=$CARGO_TARGET_DIR/$target/release/octaplex
+  say "arm64: the C interface"
+  "${cargo[@]}" build --quiet --release "${options[@]}" -p octaplex-c
+  aarch64-linux-gnu-gcc -std=c11 -O1 -Wall -Wextra -Werror -Ibindings/c bindings/c/tests/interface.c \
+    "$CARGO_TARGET_DIR/$target/release/liboctaplex_c.a" -lpthread -ldl -lm -o "$CARGO_TARGET_DIR/interface"
   for cpu in cortex-a76:neon,neon-dotprod cortex-a53:neon; do
     say "arm64: checksums on ${cpu%:*}"
     verify_backends qemu-aarch64-static -cpu "${cpu%:*}" "$octaplex"
+    qemu-aarch64-static -cpu "${cpu%:*}" "$CARGO_TARGET_DIR/interface"
     arch_tests=(--lib --test equivalence --test contract)
     [[ $cpu != *dotprod ]] || arch_tests+=(--test guards)
     run_arm64 "${cpu%:*}" "${cpu#*:}" -p octaplex-arch "${arch_tests[@]}"
