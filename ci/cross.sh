@@ -133,7 +133,7 @@ thumb() {
     cd examples/no_alloc
     export CARGO_TARGET_THUMBV7EM_NONE_EABIHF_RUSTFLAGS="-C link-arg=-Tlink.x -C linker=ld.lld -L $PWD"
     "${cargo[@]}" build --quiet --release --locked "${options[@]}"
-    CARGO_TARGET_DIR=$PWD/target cargo run --quiet --release --locked --bin no_alloc
+    CARGO_TARGET_DIR=$PWD/target cargo run --quiet --release --locked
   ) >"$CARGO_TARGET_DIR/here"
   on_board "$CARGO_TARGET_DIR/$target/release/no_alloc" | tee "$CARGO_TARGET_DIR/board"
   diff "$CARGO_TARGET_DIR/here" "$CARGO_TARGET_DIR/board"
