@@ -404,35 +404,6 @@ octaplex_status octaplex_cache_get_stats(const octaplex_cache *cache,
                                          octaplex_stats *stats,
                                          octaplex_error *error);
 
-// Bytes of a snapshot of the cache as it is; 0 where it fails.
-//
-// The caller's part:
-// The handle came from this library.
-size_t octaplex_cache_serialized_length(const octaplex_cache *cache, octaplex_error *error);
-
-// Writes a snapshot into a buffer of `octaplex_cache_serialized_length` bytes or more; `used` (or null) becomes its length.
-//
-// The caller's part:
-// The buffer has its length.
-octaplex_status octaplex_cache_save_buffer(const octaplex_cache *cache,
-                                           uint8_t *buffer,
-                                           size_t length,
-                                           size_t *used,
-                                           octaplex_error *error);
-
-// Makes the cache what a snapshot says, its bytes and no more, and checks all of it. On the heap the configuration is the
-// snapshot's; in memory that was brought it must be the cache's own. Where it fails, the cache is as it was.
-//
-// There is no view of a buffer without a copy: a snapshot's exact tokens are not laid out as the ring that holds them, and
-// its pages are shared and counted by forks, which the owner of a buffer knows nothing of.
-//
-// The caller's part:
-// The buffer has its length.
-octaplex_status octaplex_cache_load_buffer(octaplex_cache *cache,
-                                           const uint8_t *buffer,
-                                           size_t length,
-                                           octaplex_error *error);
-
 // The codec of a spec, `"turboquant:bits=3"`, for vectors of `dim` values. `stream` may be null (layer 0, head 0, keys),
 // and so may the backend's name (the fastest). Null where it fails; freed by `octaplex_codec_free`.
 //
@@ -548,6 +519,35 @@ octaplex_status octaplex_config_init(octaplex_config *config,
                                      size_t head_dim,
                                      size_t capacity,
                                      octaplex_error *error);
+
+// Bytes of a snapshot of the cache as it is; 0 where it fails.
+//
+// The caller's part:
+// The handle came from this library.
+size_t octaplex_cache_serialized_length(const octaplex_cache *cache, octaplex_error *error);
+
+// Writes a snapshot into a buffer of `octaplex_cache_serialized_length` bytes or more; `used` (or null) becomes its length.
+//
+// The caller's part:
+// The buffer has its length.
+octaplex_status octaplex_cache_save_buffer(const octaplex_cache *cache,
+                                           uint8_t *buffer,
+                                           size_t length,
+                                           size_t *used,
+                                           octaplex_error *error);
+
+// Makes the cache what a snapshot says, its bytes and no more, and checks all of it. On the heap the configuration is the
+// snapshot's; in memory that was brought it must be the cache's own. Where it fails, the cache is as it was.
+//
+// There is no view of a buffer without a copy: a snapshot's exact tokens are not laid out as the ring that holds them, and
+// its pages are shared and counted by forks, which the owner of a buffer knows nothing of.
+//
+// The caller's part:
+// The buffer has its length.
+octaplex_status octaplex_cache_load_buffer(octaplex_cache *cache,
+                                           const uint8_t *buffer,
+                                           size_t length,
+                                           octaplex_error *error);
 
 #ifdef __cplusplus
 }  // extern "C"

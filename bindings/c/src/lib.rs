@@ -8,11 +8,13 @@ mod codec;
 mod config;
 mod error;
 mod given;
+mod snapshot;
 
 pub use cache::*;
 pub use codec::*;
 pub use config::*;
 pub use error::{OCTAPLEX_MESSAGE_BYTES, octaplex_error, octaplex_status};
+pub use snapshot::*;
 
 use error::{Failure, run};
 use octaplex::{Backend, CodecSpec, verify};
