@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The three packages: what is in them builds by itself, and is what a user of the crate needs.
+# The packages: what is in them builds by itself, and is what a user of the crate needs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # Cargo unpacks octaplex-arch once for each target folder and version and would check an older text the next time.
@@ -7,7 +7,7 @@ mkdir -p target
 folder=$PWD/target/package.$$
 trap 'rm -rf "$folder"' EXIT
 cargo package -p octaplex-arch -p octaplex --locked --target-dir "$folder"
-for name in octaplex-arch octaplex octaplex-cli; do
+for name in octaplex-arch octaplex octaplex-cli octaplex-c; do
   list=$(cargo package -p "$name" --locked --list)
   for file in README.md LICENSE-APACHE LICENSE-MIT; do
     grep -qx "$file" <<<"$list" || { echo "$name has no $file" >&2; exit 1; }

@@ -1,0 +1,566 @@
+//! The cache of a model: on the heap, or one layer of it in memory that the caller brings.
+
+use crate::config::{self, octaplex_attend, octaplex_config, octaplex_stats, octaplex_tensor};
+use crate::error::{Failure, Result, give, octaplex_error, octaplex_status, run};
+use crate::given::{self, Held};
+use octaplex::{AnyCodec, Backend, KvCache, LayerCache, LayerConfig, Stats};
+use std::ffi::c_void;
+use std::slice;
+
+/// The keys and values of a model's layers, compressed, and attention on them. Calls that take it `const` may run at once,
+/// on as many threads as there are; all others need it for themselves. (In memory that the caller brought, every call
+/// does: they share what they work in.)
+pub struct octaplex_cache {
+    _opaque: [u8; 0],
+}
+
+/// "octcache"
+const WORD: u64 = u64::from_le_bytes(*b"octcache");
+
+/// Stands for all layers.
+pub const OCTAPLEX_ALL_LAYERS: usize = usize::MAX;
+
+pub(crate) enum Inside {
+    /// A box, since a `KvCache` is aligned to more than a handle is.
+    Heap(Box<KvCache>, Backend),
+    Brought(&'static mut Brought),
+}
+
+/// A layer in the caller's memory, and what its calls work in.
+pub(crate) struct Brought {
+    pub(crate) layer: LayerCache<AnyCodec, AnyCodec, &'static mut [u8]>,
+    scratch: *mut f32,
+    scratch_len: usize,
+}
+
+impl Brought {
+    /// # Safety
+    /// No other call uses the cache meanwhile.
+    #[allow(clippy::mut_from_ref)] // the caller's promise
+    unsafe fn scratch(&self) -> &mut [f32] {
+        // SAFETY: so much of the caller's memory is set aside for it, and was zeroed.
+        unsafe { slice::from_raw_parts_mut(self.scratch, self.scratch_len) }
+    }
+
+    fn check(&self, layer: usize) -> Result<()> {
+        let missing = octaplex::Error::Missing { what: "layer", number: layer, count: 1 };
+        if layer == 0 { Ok(()) } else { Err(missing.into()) }
+    }
+}
+
+/// # Safety
+/// The handle is null, or came from this library, and nothing changes it meanwhile.
+pub(crate) unsafe fn read<'a>(cache: *const octaplex_cache) -> Result<&'a Inside> {
+    // SAFETY: the caller's promise; this is what `create` made.
+    unsafe { Held::get(cache.cast::<Held<Inside>>(), WORD) }
+}
+
+/// # Safety
+/// The handle is null, or came from this library, and nothing uses it meanwhile.
+pub(crate) unsafe fn change<'a>(cache: *mut octaplex_cache) -> Result<&'a mut Inside> {
+    // SAFETY: the caller's promise; this is what `create` made.
+    unsafe { Held::get_mut(cache.cast::<Held<Inside>>(), WORD) }
+}
+
+/// An empty cache that grows on the heap; null where it fails. Freed by `octaplex_cache_free`.
+///
+/// # Safety
+/// The configuration begins with its size, and its texts end in a zero.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn octaplex_cache_create(
+    config: *const octaplex_config,
+    error: *mut octaplex_error,
+) -> *mut octaplex_cache {
+    let create = || {
+        // SAFETY: the caller's promises.
+        let (layers, backend, first) = unsafe {
+            let (layers, given) = config::read(config)?;
+            (layers, given::backend(given.backend)?, given.first_layer)
+        };
+        let cache = KvCache::new(config::layers(&layers, first), backend)?;
+        Ok(Box::into_raw(Box::new(Held::new(WORD, Inside::Heap(Box::new(cache), backend)))).cast())
+    };
+    // SAFETY: the caller's promise.
+    unsafe { give(error, std::ptr::null_mut(), create) }
+}
+
+/// Where things lie in memory that the caller brings, from an address of this alignment on.
+#[derive(Clone, Copy)]
+struct Plan {
+    scratch_len: usize,
+    bytes: usize,
+    /// Where scratch and the layer's bytes begin, behind the handle.
+    brought: usize,
+    scratch: usize,
+    layer: usize,
+    end: usize,
+}
+
+const ALIGNMENT: usize = 64;
+const _: () = assert!(align_of::<Held<Inside>>() <= 16 && align_of::<Brought>() <= ALIGNMENT);
+
+impl Plan {
+    fn new(config: &LayerConfig, queries: usize) -> Option<Self> {
+        let next = |from: usize, bytes: usize| from.checked_add(bytes)?.checked_next_multiple_of(ALIGNMENT);
+        let (scratch_len, bytes) = (config.scratch_len(queries), config.required_bytes());
+        let brought = next(0, size_of::<Held<Inside>>())?;
+        let scratch = next(brought, size_of::<Brought>())?;
+        let layer = next(scratch, scratch_len.checked_mul(size_of::<f32>())?)?;
+        let end = next(layer, bytes)?.checked_add(ALIGNMENT)?;
+        (bytes > 0 && end <= isize::MAX as usize).then_some(Self {
+            scratch_len,
+            bytes,
+            brought,
+            scratch,
+            layer,
+            end,
+        })
+    }
+}
+
+/// # Safety
+/// As for [`octaplex_cache_create`].
+unsafe fn plan(config: *const octaplex_config, queries: usize) -> Result<(LayerConfig, Backend, Plan)> {
+    // SAFETY: the caller's promises.
+    let (layers, backend, first) = unsafe {
+        let (layers, given) = config::read(config)?;
+        (layers, given::backend(given.backend)?, given.first_layer)
+    };
+    let mut layers = config::layers(&layers, first);
+    let (Some(layer), None) = (layers.next(), layers.next()) else {
+        let why = "memory that is brought holds one layer: set layers to 1, and first_layer to its number";
+        return Err(Failure::Here(octaplex_status::Unsupported, why));
+    };
+    // What is wrong with a configuration is what the heap's constructor says of it: this one has no codecs yet.
+    let Some(plan) = Plan::new(&layer, queries) else {
+        octaplex::SharedLayer::on_heap(&layer, backend)?;
+        let why = "a configuration that takes more than the machine's memory";
+        return Err(Failure::Here(octaplex_status::Length, why));
+    };
+    Ok((layer, backend, plan))
+}
+
+/// Bytes that `octaplex_cache_create_in` needs for one layer whose calls attend with at most `queries` rows (query heads
+/// times queries of a block); 0 where it fails.
+///
+/// # Safety
+/// As for `octaplex_cache_create`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn octaplex_cache_memory_needed(
+    config: *const octaplex_config,
+    queries: usize,
+    error: *mut octaplex_error,
+) -> usize {
+    // SAFETY: the caller's promises.
+    unsafe { give(error, 0, || Ok(plan(config, queries)?.2.end)) }
+}
+
+/// An empty cache of one layer in memory that the caller brings, of any alignment; null where it fails. The memory is the
+/// cache's until `octaplex_cache_free`, which leaves it to its owner. No call allocates (but dense rotations and sketches,
+/// `haar` and `gauss`, when it is made); rows to append must be packed, and it cannot be forked.
+///
+/// # Safety
+/// As for `octaplex_cache_create`; `memory` has `length` bytes that nothing else uses.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn octaplex_cache_create_in(
+    config: *const octaplex_config,
+    queries: usize,
+    memory: *mut c_void,
+    length: usize,
+    error: *mut octaplex_error,
+) -> *mut octaplex_cache {
+    let create = || {
+        // SAFETY: the caller's promises. Everything is written before it is read: the memory's bytes are zeroed, the handle
+        // and the layer are written at places of their own, which the plan aligns and which do not overlap.
+        unsafe {
+            let (config, backend, plan) = plan(config, queries)?;
+            let (memory, length) =
+                (given::values_mut(memory.cast::<std::mem::MaybeUninit<u8>>(), length)?, length);
+            if length < plan.end {
+                let why = "too little memory, octaplex_cache_memory_needed says how much: bytes";
+                return Err(Failure::Expected(octaplex_status::Length, why, plan.end));
+            }
+            let base = memory.as_mut_ptr().cast::<u8>();
+            let base = base.add(base.align_offset(ALIGNMENT));
+            base.add(plan.scratch).write_bytes(0, plan.layer - plan.scratch + plan.bytes);
+            let bytes = slice::from_raw_parts_mut(base.add(plan.layer), plan.bytes);
+            let layer = LayerCache::new(&config, backend, bytes)?;
+            let brought = base.add(plan.brought).cast::<Brought>();
+            let scratch = base.add(plan.scratch).cast();
+            brought.write(Brought { layer, scratch, scratch_len: plan.scratch_len });
+            let handle = base.cast::<Held<Inside>>();
+            handle.write(Held::new(WORD, Inside::Brought(&mut *brought)));
+            Ok(handle.cast())
+        }
+    };
+    // SAFETY: the caller's promise.
+    unsafe { give(error, std::ptr::null_mut(), create) }
+}
+
+/// Frees a cache; null is nothing to free. Memory that the caller brought stays the caller's.
+///
+/// # Safety
+/// No other call uses it, now or later.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn octaplex_cache_free(
+    cache: *mut octaplex_cache,
+    error: *mut octaplex_error,
+) -> octaplex_status {
+    let free = || {
+        if cache.is_null() {
+            return Ok(());
+        }
+        // SAFETY: the caller's promises.
+        unsafe {
+            let held = cache.cast::<Held<Inside>>();
+            match change(cache)? {
+                Inside::Heap(..) => Held::free(held, WORD),
+                Inside::Brought(brought) => {
+                    std::ptr::drop_in_place(&raw mut **brought);
+                    Held::empty(held, WORD)
+                }
+            }
+        }
+    };
+    // SAFETY: the caller's promise.
+    unsafe { run(error, free) }
+}
+
+/// Allocates what calls with so many query rows (query heads times queries of a block) work in: then attention allocates
+/// nothing.
+///
+/// # Safety
+/// The handle came from this library.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn octaplex_cache_reserve(
+    cache: *mut octaplex_cache,
+    queries: usize,
+    error: *mut octaplex_error,
+) -> octaplex_status {
+    let reserve = || {
+        // SAFETY: the caller's promises.
+        match unsafe { change(cache) }? {
+            Inside::Heap(cache, _) if queries <= 1 << 24 => cache.reserve(queries),
+            Inside::Brought(brought)
+                if brought.layer.config().scratch_len(queries) <= brought.scratch_len => {}
+            _ => {
+                let why = "query rows that the memory is not for: at most 2^24, and what create_in was told";
+                return Err(Failure::Here(octaplex_status::Length, why));
+            }
+        }
+        Ok(())
+    };
+    // SAFETY: the caller's promise.
+    unsafe { run(error, reserve) }
+}
+
+/// The layer's configuration.
+fn config_of(inside: &Inside, layer: usize) -> Result<LayerConfig> {
+    match inside {
+        Inside::Heap(cache, _) => {
+            let missing =
+                octaplex::Error::Missing { what: "layer", number: layer, count: cache.layers().len() };
+            Ok(*cache.layers().get(layer).ok_or(missing)?.config())
+        }
+        Inside::Brought(brought) => brought.check(layer).map(|()| *brought.layer.config()),
+    }
+}
+
+/// Adds so many tokens to a layer: keys and values of all its heads. One at a time or a whole prompt give the same bytes.
+/// Where it fails, the cache is as it was.
+///
+/// # Safety
+/// The tensors' data are there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn octaplex_cache_append(
+    cache: *mut octaplex_cache,
+    layer: usize,
+    tokens: usize,
+    keys: *const octaplex_tensor,
+    values: *const octaplex_tensor,
+    error: *mut octaplex_error,
+) -> octaplex_status {
+    let append = || {
+        // SAFETY: the caller's promises.
+        unsafe {
+            let inside = change(cache)?;
+            let config = config_of(inside, layer)?;
+            let keys = config::rows(keys, (config.kv_heads, tokens, config.key_dim))?;
+            let values = config::rows(values, (config.kv_heads, tokens, config.value_dim))?;
+            match inside {
+                Inside::Heap(cache, _) => Ok(cache.append(layer, keys.tensor(), values.tensor())?),
+                Inside::Brought(brought) => {
+                    if !keys.are_packed() || !values.are_packed() {
+                        let why = "a cache in memory that was brought takes packed rows, [heads][tokens][width]: leave \
+                                   the strides 0";
+                        return Err(Failure::Here(octaplex_status::Unsupported, why));
+                    }
+                    let scratch = slice::from_raw_parts_mut(brought.scratch, brought.scratch_len);
+                    Ok(brought.layer.append(keys.tensor(), values.tensor(), scratch)?)
+                }
+            }
+        }
+    };
+    // SAFETY: the caller's promise.
+    unsafe { run(error, append) }
+}
+
+/// Decides a layer's balance from a prompt's keys, `[kv heads][tokens][width]`, and the queries that will meet such keys,
+/// `[query heads][queries][width]`, before the first page closes. Without it keys alone decide.
+///
+/// # Safety
+/// The buffers have their lengths.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn octaplex_cache_calibrate(
+    cache: *mut octaplex_cache,
+    layer: usize,
+    keys: *const f32,
+    keys_length: usize,
+    queries: *const f32,
+    queries_length: usize,
+    error: *mut octaplex_error,
+) -> octaplex_status {
+    let calibrate = || {
+        // SAFETY: the caller's promises.
+        unsafe {
+            let (keys, queries) =
+                (given::values(keys, keys_length)?, given::values(queries, queries_length)?);
+            match change(cache)? {
+                Inside::Heap(cache, _) => Ok(cache.calibrate(layer, keys, queries)?),
+                Inside::Brought(brought) => {
+                    brought.check(layer)?;
+                    Ok(brought.layer.calibrate(keys, queries)?)
+                }
+            }
+        }
+    };
+    // SAFETY: the caller's promise.
+    unsafe { run(error, calibrate) }
+}
+
+/// Attention on a layer: queries `[query heads][queries][key width]`, outputs `[query heads][queries][value width]`.
+/// `options` may be null. The same bits on every machine. Where it fails, the output may hold anything.
+///
+/// # Safety
+/// The buffers have their lengths and do not overlap; the options begin with their size.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn octaplex_cache_attend(
+    cache: *const octaplex_cache,
+    layer: usize,
+    queries: *const f32,
+    queries_length: usize,
+    options: *const octaplex_attend,
+    output: *mut f32,
+    output_length: usize,
+    error: *mut octaplex_error,
+) -> octaplex_status {
+    let attend = || {
+        // SAFETY: the caller's promises.
+        unsafe {
+            let (queries, options) = (given::values(queries, queries_length)?, config::attend(options)?);
+            let output = given::values_mut(output, output_length)?;
+            match read(cache)? {
+                Inside::Heap(cache, _) => Ok(cache.attend(layer, queries, &options, output)?),
+                Inside::Brought(brought) => {
+                    brought.check(layer)?;
+                    Ok(brought.layer.attend(queries, &options, output, brought.scratch())?)
+                }
+            }
+        }
+    };
+    // SAFETY: the caller's promise.
+    unsafe { run(error, attend) }
+}
+
+/// The scores q·k of a key/value head, unscaled, nothing masked, for engines with a softmax of their own: queries
+/// `[queries][width]`, scores `[queries][tokens]`, the tokens that `octaplex_cache_get_stats` counts for the layer.
+///
+/// # Safety
+/// The buffers have their lengths, and do not overlap.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn octaplex_cache_score(
+    cache: *const octaplex_cache,
+    layer: usize,
+    head: usize,
+    queries: *const f32,
+    queries_length: usize,
+    scores: *mut f32,
+    scores_length: usize,
+    error: *mut octaplex_error,
+) -> octaplex_status {
+    let score = || {
+        // SAFETY: the caller's promises.
+        unsafe {
+            let queries = given::values(queries, queries_length)?;
+            let scores = given::values_mut(scores, scores_length)?;
+            match read(cache)? {
+                Inside::Heap(cache, _) => Ok(cache.scores(layer, head, queries, scores)?),
+                Inside::Brought(brought) => {
+                    brought.check(layer)?;
+                    Ok(brought.layer.scores(head, queries, scores, brought.scratch())?)
+                }
+            }
+        }
+    };
+    // SAFETY: the caller's promise.
+    unsafe { run(error, score) }
+}
+
+/// Σ weight·v of a key/value head: weights `[rows][tokens]`, outputs `[rows][value width]`.
+///
+/// # Safety
+/// The buffers have their lengths, and do not overlap.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn octaplex_cache_accumulate(
+    cache: *const octaplex_cache,
+    layer: usize,
+    head: usize,
+    weights: *const f32,
+    weights_length: usize,
+    output: *mut f32,
+    output_length: usize,
+    error: *mut octaplex_error,
+) -> octaplex_status {
+    let accumulate = || {
+        // SAFETY: the caller's promises.
+        unsafe {
+            let weights = given::values(weights, weights_length)?;
+            let output = given::values_mut(output, output_length)?;
+            match read(cache)? {
+                Inside::Heap(cache, _) => Ok(cache.accumulate(layer, head, weights, output)?),
+                Inside::Brought(brought) => {
+                    brought.check(layer)?;
+                    Ok(brought.layer.accumulate(head, weights, output, brought.scratch())?)
+                }
+            }
+        }
+    };
+    // SAFETY: the caller's promise.
+    unsafe { run(error, accumulate) }
+}
+
+/// Forgets the tokens from a position on, in every layer, as after rejected drafts: without a trace up to `max_rollback`
+/// tokens back. Where it fails, the cache is as it was.
+///
+/// # Safety
+/// The handle came from this library.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn octaplex_cache_truncate(
+    cache: *mut octaplex_cache,
+    position: usize,
+    error: *mut octaplex_error,
+) -> octaplex_status {
+    let truncate = || {
+        // SAFETY: the caller's promises.
+        match unsafe { change(cache) }? {
+            Inside::Heap(cache, _) => Ok(cache.truncate(position)?),
+            Inside::Brought(brought) => Ok(brought.layer.truncate(position)?),
+        }
+    };
+    // SAFETY: the caller's promise.
+    unsafe { run(error, truncate) }
+}
+
+/// Drops the whole pages whose tokens lie from position `first` to before `last`, in every layer; the others keep their
+/// positions. `dropped` (or null) becomes the tokens dropped, all layers added up.
+///
+/// # Safety
+/// The handle came from this library.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn octaplex_cache_evict(
+    cache: *mut octaplex_cache,
+    first: usize,
+    last: usize,
+    dropped: *mut usize,
+    error: *mut octaplex_error,
+) -> octaplex_status {
+    let evict = || {
+        // SAFETY: the caller's promises.
+        unsafe {
+            let tokens = match change(cache)? {
+                Inside::Heap(cache, _) => cache.evict(first..last),
+                Inside::Brought(brought) => brought.layer.evict(first..last),
+            };
+            given::put(dropped, tokens)
+        }
+    };
+    // SAFETY: the caller's promise.
+    unsafe { run(error, evict) }
+}
+
+/// Forgets everything.
+///
+/// # Safety
+/// The handle came from this library.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn octaplex_cache_clear(
+    cache: *mut octaplex_cache,
+    error: *mut octaplex_error,
+) -> octaplex_status {
+    let clear = || {
+        // SAFETY: the caller's promises.
+        match unsafe { change(cache) }? {
+            Inside::Heap(cache, _) => cache.clear(),
+            Inside::Brought(brought) => brought.layer.clear(),
+        }
+        Ok(())
+    };
+    // SAFETY: the caller's promise.
+    unsafe { run(error, clear) }
+}
+
+/// A second cache with the same tokens, which goes its own way and is freed by itself: closed pages are shared. Null where
+/// it fails.
+///
+/// # Safety
+/// The handle came from this library.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn octaplex_cache_fork(
+    cache: *const octaplex_cache,
+    error: *mut octaplex_error,
+) -> *mut octaplex_cache {
+    let fork = || {
+        // SAFETY: the caller's promises.
+        match unsafe { read(cache) }? {
+            Inside::Heap(cache, backend) => {
+                let fork = Inside::Heap(Box::new(cache.fork()), *backend);
+                Ok(Box::into_raw(Box::new(Held::new(WORD, fork))).cast())
+            }
+            Inside::Brought(_) => {
+                let why = "a cache in memory that was brought cannot be forked: save it and load it into another one";
+                Err(Failure::Here(octaplex_status::Unsupported, why))
+            }
+        }
+    };
+    // SAFETY: the caller's promise.
+    unsafe { give(error, std::ptr::null_mut(), fork) }
+}
+
+/// Fills in what a layer holds, or all of them together (`OCTAPLEX_ALL_LAYERS`).
+///
+/// # Safety
+/// `stats` begins with its size.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn octaplex_cache_get_stats(
+    cache: *const octaplex_cache,
+    layer: usize,
+    stats: *mut octaplex_stats,
+    error: *mut octaplex_error,
+) -> octaplex_status {
+    let fill = || {
+        // SAFETY: the caller's promises.
+        unsafe {
+            let inside = read(cache)?;
+            let all = layer == OCTAPLEX_ALL_LAYERS;
+            let config = config_of(inside, if all { 0 } else { layer })?;
+            let held: Stats = match inside {
+                Inside::Heap(cache, _) if all => cache.stats(),
+                Inside::Heap(cache, _) => cache.layers()[layer].stats(),
+                Inside::Brought(brought) => brought.layer.stats(),
+            };
+            config::put_stats(stats, &held, config.capacity)
+        }
+    };
+    // SAFETY: the caller's promise.
+    unsafe { run(error, fill) }
+}

@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# The C interface: octaplex.h is what cbindgen writes (`ci/c.sh --bless` rewrites it); the test by gcc and clang without a
+# warning, under the sanitizers of addresses and undefined behaviour; the README's lines, with pkg-config and with CMake; what
+# a call costs. For ARM, `ci/cross.sh arm64` runs the same test.
+#
+# cbindgen and cargo-c are installed into target/tools where they are not on the path: minutes, once.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+here=$PWD folder=$PWD/target/c
+export PATH=$PWD/target/tools/bin:$PATH
+say() { printf '\n== %s (%ss)\n' "$*" "$SECONDS"; }
+
+install() {
+  local sudo=()
+  [[ $(id -u) == 0 ]] || sudo=(sudo)
+  "${sudo[@]}" apt-get update -qq
+  "${sudo[@]}" apt-get install -qq -y --no-install-recommends "$@"
+}
+missing=()
+for tool in gcc g++ clang cmake pkg-config; do
+  command -v "$tool" >/dev/null || missing+=("$tool")
+done
+((!${#missing[@]})) || install "${missing[@]}"
+# clang's sanitizers are a package of their own.
+[[ -e $(clang -print-resource-dir)/lib/linux/libclang_rt.asan-$(uname -m).a ]] || install "libclang-rt-$(clang -dumpversion | cut -d. -f1)-dev"
+tool() { # tool COMMAND CRATE VERSION: the version that the declared Rust builds, and one text for the header
+  command -v "$1" >/dev/null || CARGO_PROFILE_DEV_DEBUG=0 CARGO_INCREMENTAL=0 CARGO_TARGET_DIR=$here/target/tools/build \
+    cargo install --quiet --debug --locked --root target/tools "$2" --version "$3"
+}
+tool cbindgen cbindgen 0.29.0
+tool cargo-cbuild cargo-c 0.10.24
+rm -rf target/tools/build
+
+say "the header"
+mkdir -p "$folder"
+# A word that Rust's documentation wants and C's readers do not know.
+cbindgen --quiet --config bindings/c/cbindgen.toml bindings/c | sed "s/# Safety$/The caller's part:/" >"$folder/octaplex.h"
+[[ ${1:-} != --bless ]] || cp "$folder/octaplex.h" bindings/c/octaplex.h
+diff bindings/c/octaplex.h "$folder/octaplex.h" || { echo "octaplex.h is not what the code says: ci/c.sh --bless" >&2; exit 1; }
+
+say "the README's lines"
+rm -rf "$folder/prefix" "$folder/cmake"
+export PREFIX=$folder/prefix
+blocks() { awk -v kind="\`\`\`$1" '$0 == kind { inside = 1; next } /^```$/ { inside = 0 } inside' bindings/c/README.md; }
+blocks sh >"$folder/lines"
+(($(wc -l <"$folder/lines") >= 4)) || { echo "README.md has lost its lines" >&2; exit 1; }
+bash -euxo pipefail "$folder/lines" | tee "$folder/by-pkg-config"
+mkdir -p "$folder/cmake"
+blocks cmake >"$folder/cmake/CMakeLists.txt"
+cp bindings/c/examples/attention.c "$folder/cmake"
+cmake -S "$folder/cmake" -B "$folder/cmake/build" -DCMAKE_PREFIX_PATH="$PREFIX" >/dev/null
+cmake --build "$folder/cmake/build" >/dev/null
+"$folder/cmake/build/attention" | diff "$folder/by-pkg-config" -
+sed -i 's/octaplex::octaplex/octaplex::static/' "$folder/cmake/CMakeLists.txt"
+cmake --build "$folder/cmake/build" >/dev/null
+"$folder/cmake/build/attention" | diff "$folder/by-pkg-config" -
+say "the test, with debug assertions and without"
+cargo build --quiet --locked -p octaplex-c
+debug=target/debug/liboctaplex_c.a release=$PREFIX/lib/liboctaplex.a
+strict=(-std=c11 -Wall -Wextra -Werror -Wconversion -Wshadow -g -O1 -Ibindings/c)
+link=(-lpthread -ldl -lm)
+for compiler in gcc clang; do
+  for profile in debug release; do
+    program=$folder/$compiler-$profile
+    "$compiler" "${strict[@]}" bindings/c/tests/interface.c "${!profile}" "${link[@]}" -o "$program"
+    "$program"
+  done
+  "$folder/$compiler-debug" freed
+  "$compiler" "${strict[@]}" -fsanitize=address,undefined -fno-sanitize-recover=all bindings/c/tests/interface.c \
+    "$release" "${link[@]}" -o "$folder/$compiler-sanitized"
+  "$folder/$compiler-sanitized"
+done
+# The header in C++ as well.
+echo '#include "octaplex.h"
+int main() { return octaplex_backend_name(0) == nullptr; }' >"$folder/header.cpp"
+g++ -std=c++17 -Wall -Wextra -Werror -Ibindings/c "$folder/header.cpp" "$release" "${link[@]}" -o "$folder/cpp"
+"$folder/cpp"
+# The README's other lines are C, whatever surrounds them.
+{
+  printf '#include <octaplex.h>\n#include <stdio.h>\nextern size_t layer, tokens; extern octaplex_tensor keys, values; extern float *queries, *output;\nvoid all(void);\nvoid all(void) {\n'
+  blocks c
+  echo '}'
+} >"$folder/readme.c"
+gcc "${strict[@]}" -c "$folder/readme.c" -o "$folder/readme.o"
+
+say "what a call costs"
+CARGO_PROFILE_BENCH_DEBUG=0 cargo bench --quiet --locked -p octaplex-c --bench overhead
+say "passed"
