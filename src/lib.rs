@@ -28,6 +28,7 @@ mod sketch;
 mod spec;
 mod stream;
 mod typed;
+pub mod verify;
 
 pub use attention::Attend;
 pub use backend::Backend;

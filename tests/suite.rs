@@ -37,3 +37,4 @@ mod spec;
 mod tq3_0;
 mod trellis;
 mod untrusted;
+mod verify;

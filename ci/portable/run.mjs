@@ -1,17 +1,14 @@
 // Drives the WebAssembly module of the library:
 //   node run.mjs MODULE                                the bit-equality suite; OCTAPLEX_REQUIRE=simd128 makes its absence an error
 //   node run.mjs MODULE trellis                        the trellis codec on 110,000 random and 4,400 adversarial vectors, likewise
+//   node run.mjs MODULE verify                         as `octaplex verify`, on every backend
 //   node run.mjs MODULE time [DIM]                     attention on 2,000 tokens, eight query heads on two: µs, beside plain f32
-//   node run.mjs MODULE encode SPEC DIM IN OUT         as `octaplex encode`
-//   node run.mjs MODULE score SPEC DIM QUERY IN OUT    as `octaplex score`
-import { readFile, writeFile } from "node:fs/promises";
+import { readFile } from "node:fs/promises";
 
 let lines = [];
-let emitted = new Uint8Array();
 const bytes = (at, length) => new Uint8Array(instance.exports.memory.buffer, at, length).slice();
 const host = {
   print: (text, length) => lines.push(new TextDecoder().decode(bytes(text, length))),
-  emit: (at, length) => (emitted = bytes(at, length)),
 };
 const [, , path, task, ...options] = process.argv;
 const { instance } = await WebAssembly.instantiate(await readFile(path), { host });
@@ -51,20 +48,19 @@ function trellis() {
   console.log(failed ? `the trellis codec differs: ${words.join(" ")}` : `trellis: every backend agrees on ${words[0]}`);
 }
 
+function verify() {
+  checkBackends();
+  const [differ, differences] = said(instance.exports.run_verify);
+  differences.forEach((difference) => console.error(difference));
+  console.log(differ === 0 ? "every codec gives the table's checksums" : `${differ} checksums differ`);
+  if (differ !== 0) process.exitCode = 1;
+}
+
 /// The address and the length of bytes, copied into the module's memory.
 function give(data) {
   const at = instance.exports.room(data.length);
   new Uint8Array(instance.exports.memory.buffer, at, data.length).set(data);
   return [at, data.length];
-}
-
-async function convert(spec, dim, inputs, output) {
-  const files = await Promise.all(inputs.map((input) => readFile(input)));
-  const text = give(new TextEncoder().encode(spec));
-  const given = files.map(give);
-  const [failed, words] = said(() => instance.exports[task](...text, Number(dim), ...given.flat()));
-  if (failed) throw new Error(words.join("\n"));
-  await writeFile(output, emitted);
 }
 
 /// The fastest of many calls that take turns.
@@ -93,4 +89,5 @@ function time(dim) {
 if (task === undefined) suite();
 else if (task === "time") time(Number(options[0] ?? 64));
 else if (task === "trellis") trellis();
-else await convert(options[0], options[1], options.slice(2, -1), options.at(-1));
+else if (task === "verify") verify();
+else throw new Error(`no task ${task}`);

@@ -30,6 +30,7 @@ mod series;
 mod store;
 mod table;
 mod timing;
+mod verify;
 
 use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
 use convert::Coding;
@@ -111,6 +112,8 @@ enum Command {
     /// Draw rate and KL divergence of rows that `sweep --csv` wrote, as a picture
     #[command(after_help = "Example:\n  octaplex plot rows.csv rows.svg")]
     Plot(rates::Plot),
+    /// Checksums of every codec's bytes and results, which are the same on every machine
+    Verify(verify::Verify),
     /// Nanoseconds per vector, in cache and in memory, beside an f16 dot product
     Bench(bench::Bench),
     /// A language model reads a text with a compressed cache: perplexity, KL divergence, bytes, beside f16
@@ -167,7 +170,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-                return exit_code(console::finish(error.print()));
+                return exit_code(console::finish(error.print()).map(|()| ExitCode::SUCCESS));
             }
             _ => return complain(&usage_error(&error.to_string())),
         },
@@ -175,15 +178,13 @@ fn main() -> ExitCode {
     exit_code(run(cli))
 }
 
-fn exit_code(result: Result<()>) -> ExitCode {
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => complain(&failure.0),
-    }
+fn exit_code(result: Result<ExitCode>) -> ExitCode {
+    result.unwrap_or_else(|failure| complain(&failure.0))
 }
 
-fn run(cli: Cli) -> Result<()> {
-    match cli.command {
+fn run(cli: Cli) -> Result<ExitCode> {
+    let done = match cli.command {
+        Some(Command::Verify(arguments)) => return verify::run(&arguments),
         None => compare::run(&cli.compare),
         Some(Command::Attend(arguments)) => attend::run(&arguments),
         Some(Command::Compare(compare)) => compare::run(&compare),
@@ -219,7 +220,8 @@ fn run(cli: Cli) -> Result<()> {
             files::write(Path::new("-"), &text)
         }
         Some(Command::Man { command }) => man(command.as_deref()),
-    }
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }
 
 /// How to get what this build has not.

@@ -117,6 +117,29 @@ fn centred_and_balanced_keys() {
     fails(&folder, &["attend", "--k", "trellis", "--v", "f16", "--page", "65"], &["65"]);
 }
 
+#[test]
+fn verify_compares_with_the_table() {
+    let folder = folder("verify");
+    let all = succeeds(&folder, &["verify", "--backend", "scalar"]);
+    assert!(all.contains("\nturboquant ") && all.lines().last().unwrap().starts_with("all "), "{all}");
+    let of = |name: &str| all.lines().find(|line| line.starts_with(&format!("{name} "))).unwrap().to_owned();
+    let one = succeeds(&folder, &["verify", "--only", "int,f16"]);
+    assert_eq!(one.lines().skip(1).collect::<Vec<_>>(), [of("int"), of("f16")]);
+    fails(&folder, &["verify", "--only", "turbo"], &["turbo", "turboquant"]);
+    fails(&folder, &["verify", "--against", "nothing.txt"], &["nothing.txt"]);
+
+    std::fs::write(folder.join("same.txt"), &all).unwrap();
+    assert_eq!(succeeds(&folder, &["verify", "--against", "same.txt"]).lines().nth(1), Some(&*of("trellis")));
+    let other = all.replace(&of("int"), "int 00000000 00000000");
+    std::fs::write(folder.join("other.txt"), other).unwrap();
+    let output = octaplex(&folder, &["verify", "--against", "other.txt"]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains(&format!("{}   must be 00000000 00000000", of("int"))), "{text}");
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(errors.contains("1 of 19 codecs differ: int\n"), "{errors}");
+}
+
 /// They are stored as they are, whatever is asked of keys, and pay for nothing else.
 #[test]
 fn float_keys_are_neither_centred_nor_balanced() {

@@ -1,0 +1,75 @@
+//! Whether this machine computes what every other one does: the library's checksums beside the table of what they must be.
+
+use crate::console;
+use crate::failure::{At, Result, fail};
+use octaplex::verify::{Checksums, MEMORY, check, expected, together};
+use octaplex::{Backend, CodecSpec};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Arguments of `verify`.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Exit code 1 where a checksum is another one.\n\nExample:\n  octaplex verify --backend scalar"
+)]
+pub(crate) struct Verify {
+    /// Instructions to use; `octaplex backends` lists them
+    #[arg(long, value_name = "NAME", value_parser = crate::backend::parse)]
+    backend: Option<Backend>,
+    /// These codecs alone
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    only: Vec<String>,
+    /// What another machine or version printed, instead of the table that this build carries
+    #[arg(long, value_name = "FILE")]
+    against: Option<PathBuf>,
+}
+
+/// Prints a line a codec, and one for all.
+pub(crate) fn run(arguments: &Verify) -> Result<ExitCode> {
+    let codecs = || CodecSpec::all().iter().map(|codec| codec.name);
+    if let Some(unknown) = arguments.only.iter().find(|only| !codecs().any(|name| name == **only)) {
+        fail!(
+            "--only \"{unknown}\": no such codec; the codecs are {}",
+            codecs().collect::<Vec<_>>().join(", ")
+        );
+    }
+    let against = match &arguments.against {
+        Some(path) => Some(std::fs::read_to_string(path).at(path.display())?),
+        None => None,
+    };
+    // The line that there must be, as it is printed.
+    let must_be = |name: &str| match &against {
+        Some(text) => {
+            let found = text.lines().find(|line| line.split_whitespace().next() == Some(name));
+            found.map(|line| line.split_whitespace().skip(1).take(2).collect::<Vec<_>>().join(" "))
+        }
+        None => expected(name).map(|sums| sums.to_string()),
+    };
+    let backend = arguments.backend.unwrap_or_else(Backend::detect);
+    console::say(&format!("{:14} blocks   cache, on the backend {}\n", "codec", backend.name()))?;
+    let (mut memory, mut sums, mut differ) = (vec![0.0; MEMORY], Vec::<Checksums>::new(), Vec::new());
+    for name in
+        codecs().filter(|name| arguments.only.is_empty() || arguments.only.iter().any(|only| only == name))
+    {
+        let found = check(name, backend, &mut memory).at(name)?;
+        sums.push(found);
+        let note = match must_be(name) {
+            Some(wanted) if wanted == found.to_string() => String::new(),
+            wanted => {
+                differ.push(name);
+                format!("   must be {}", wanted.as_deref().unwrap_or("in the table, and is not"))
+            }
+        };
+        console::say(&format!("{name:14} {found}{note}\n"))?;
+    }
+    let count = sums.len();
+    if arguments.only.is_empty() {
+        console::say(&format!("{:14} {:08x}\n", "all", together(sums)))?;
+    }
+    if differ.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let differ = format!("{} of {count} codecs differ: {}", differ.len(), differ.join(", "));
+    anstream::eprintln!("{} {differ}", console::paint(console::RED, "octaplex:"));
+    Ok(ExitCode::FAILURE)
+}
