@@ -42,10 +42,8 @@ fn build(spec: &str, dim: usize, stream: Stream) -> Result<(CodecSpec, Box<dyn C
     let backend = Backend::detect();
     let codec: Box<dyn Codec> = match dim {
         64 => Box::new(TurboQuant::<64>::build(spec, backend, stream)?),
-        96 => Box::new(TurboQuant::<96>::build(spec, backend, stream)?),
         128 => Box::new(TurboQuant::<128>::build(spec, backend, stream)?),
-        256 => Box::new(TurboQuant::<256>::build(spec, backend, stream)?),
-        _ => return Err(Error::Unsupported { why: "this build has the widths 64, 96, 128 and 256" }),
+        _ => return Err(Error::Unsupported { why: "this build has the widths 64 and 128" }),
     };
     Ok((spec.into(), codec))
 }

@@ -18,12 +18,18 @@ mod codec;
 mod heap;
 mod memory;
 mod text;
+#[cfg(feature = "all")]
+mod verify;
 
 pub(crate) use text::{Failure, answer};
 
-/// The host's `fail` throws; should it return, the instance stops.
+/// The host's `fail` throws; should it return, the instance stops. A build of one codec saves the texts of what cannot
+/// happen.
 #[panic_handler]
 fn panic(info: &core::panic::PanicInfo) -> ! {
+    #[cfg(feature = "all")]
     let length = text::write(&format_args!("Internal\n{info}"));
+    #[cfg(not(feature = "all"))]
+    let (_, length) = (info, text::write(&"Internal\na panic"));
     text::fail(length)
 }
