@@ -66,7 +66,7 @@ export class Codec extends Handle {
       const from = memory.span(blocks, "Uint8Array", "blocks");
       const span = out === undefined ? undefined : memory.span(out, "Float32Array", "out");
       const at = memory.place(from, span);
-      const to = memory.target(out, "Float32Array", this.#rows(handle, at, from.length) * this.dim);
+      const to = memory.target(span, "Float32Array", this.#rows(handle, at, from.length) * this.dim);
       memory.check(wasm.codec_decode(handle, at, from.length, memory.room(to), to.length));
       return memory.give(to, "Float32Array");
     } catch (error) {
@@ -94,7 +94,7 @@ export class Codec extends Handle {
       const span = out === undefined ? undefined : memory.span(out, "Float32Array", "out");
       const [at, blocksAt] = [memory.place(from, span), memory.place(bytes, span)];
       const count = this.#rows(handle, blocksAt, bytes.length);
-      const to = memory.target(out, "Float32Array", Math.floor(length(from.length, count)));
+      const to = memory.target(span, "Float32Array", Math.floor(length(from.length, count)));
       const done = this.#wasm[kernel](handle, at, from.length, blocksAt, bytes.length, memory.room(to), to.length);
       memory.check(done);
       return memory.give(to, "Float32Array");

@@ -100,13 +100,15 @@ export class Memory {
     return new Span(array, inside ? array.byteOffset : -1, array.length, array.BYTES_PER_ELEMENT);
   }
 
-  /** The array to write to: the caller's, of at least that length, or none yet. */
-  target(array, type, length, name = "out") {
+  /**
+   * The array to write to: the caller's, of at least that length, or none yet. A span of it where others were placed
+   * before its length is known: memory may have grown, and taken the caller's view its values.
+   */
+  target(out, type, length) {
     const { BYTES_PER_ELEMENT: size } = TYPES[type];
-    if (array === undefined) return new Span(undefined, -1, length, size);
-    const span = this.span(array, type, name);
-    if (span.length < length)
-      throw new OctaplexError("Length", `${name}: expected ${length}, got ${span.length}`);
+    if (out === undefined) return new Span(undefined, -1, length, size);
+    const span = out instanceof Span ? out : this.span(out, type, "out");
+    if (span.length < length) throw new OctaplexError("Length", `out: expected ${length}, got ${span.length}`);
     span.length = length;
     span.bytes = length * size;
     return span;
