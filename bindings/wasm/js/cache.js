@@ -48,7 +48,7 @@ export class Cache extends Handle {
 
   static load(wasm, memory, bytes) {
     return run(memory, () => {
-      const from = memory.span(bytes, "Uint8Array", "bytes");
+      const from = memory.span(bytes, Uint8Array, "bytes");
       return new Cache(wasm, memory, memory.check(wasm.cache_load(memory.place(from), from.length)));
     });
   }
@@ -77,12 +77,12 @@ export class Cache extends Handle {
     known(options, ["format"], "append's options");
     const [memory, handle] = [this.#memory, Handle.of(this)];
     return run(memory, () => {
-      const tag = ArrayBuffer.isView(keys) ? keys[Symbol.toStringTag] : "Float32Array";
-      const type = ["Float16Array", "Uint16Array"].includes(tag) ? tag : "Float32Array";
-      const format = FORMATS[options.format ?? { Float32Array: "f32", Float16Array: "f16" }[type]];
-      if (format === undefined || (format === 0) !== (type === "Float32Array"))
+      const tag = ArrayBuffer.isView(keys) ? keys[Symbol.toStringTag] : "";
+      const Type = { Float16Array: globalThis.Float16Array, Uint16Array }[tag] ?? Float32Array;
+      const format = FORMATS[options.format ?? { Float32Array: "f32", Float16Array: "f16" }[Type.name]];
+      if (format === undefined || (format === 0) !== (Type === Float32Array))
         throw new OctaplexError("Type", `format: f16 or bf16 for a Uint16Array, f32 for a Float32Array, got ${show(options.format)}`);
-      const [k, v] = [memory.span(keys, type, "keys"), memory.span(values, type, "values")];
+      const [k, v] = [memory.span(keys, Type, "keys"), memory.span(values, Type, "values")];
       const [keysAt, valuesAt] = [memory.place(k), memory.place(v)];
       memory.check(this.#wasm.cache_append(handle, this.#layer(layer), format, keysAt, k.length, valuesAt, v.length));
     });
@@ -92,7 +92,7 @@ export class Cache extends Handle {
   calibrate(layer, keys, queries) {
     const [memory, handle] = [this.#memory, Handle.of(this)];
     run(memory, () => {
-      const [k, q] = [memory.span(keys, "Float32Array", "keys"), memory.span(queries, "Float32Array", "queries")];
+      const [k, q] = [memory.span(keys, Float32Array, "keys"), memory.span(queries, Float32Array, "queries")];
       const [keysAt, queriesAt] = [memory.place(k), memory.place(q)];
       memory.check(this.#wasm.cache_calibrate(handle, this.#layer(layer), keysAt, k.length, queriesAt, q.length));
     });
@@ -104,12 +104,14 @@ export class Cache extends Handle {
     memory.begin();
     try {
       const shape = this.#shape(this.#layer(layer));
-      const from = memory.span(queries, "Float32Array", "queries");
-      const to = memory.target(out, "Float32Array", Math.floor(from.length / shape.keyDim) * shape.valueDim);
+      const from = memory.span(queries, Float32Array, "queries");
+      const to = memory.target(out, Float32Array, Math.floor(from.length / shape.keyDim) * shape.valueDim);
+      const rest = options === undefined ? undefined : this.#options(options);
+      // All spans are there: now memory may grow.
       const at = memory.place(from, to);
-      const given = options === undefined ? 0 : this.#options(options, to);
+      const given = rest === undefined ? 0 : memory.numbers(rest.flatMap((x) => (typeof x === "number" ? x : place(memory, x, to))));
       memory.check(this.#wasm.cache_attend(handle, layer, at, from.length, given, memory.room(to), to.length));
-      return memory.give(to, "Float32Array");
+      return memory.give(to, Float32Array);
     } catch (error) {
       throw memory.exception(error);
     } finally {
@@ -117,7 +119,8 @@ export class Cache extends Handle {
     }
   }
 
-  #options(options, to) {
+  /** Numbers, and spans of floats. */
+  #options(options) {
     known(options, ATTEND, "attend's options");
     const memory = this.#memory;
     const float = (name) => {
@@ -126,16 +129,12 @@ export class Cache extends Handle {
       if (typeof value === "number" && Number.isFinite(Math.fround(value))) return value;
       throw new OctaplexError("Range", `${name}: a finite number, got ${show(value)}`);
     };
-    const floats = (name) => {
-      if (options[name] === undefined) return [0, 0];
-      const span = memory.span(options[name], "Float32Array", name);
-      return [memory.place(span, to), span.length];
-    };
+    const floats = (name) => (options[name] === undefined ? null : memory.span(options[name], Float32Array, name));
     const [scale, softCap] = new Uint32Array(new Float32Array([float("scale"), float("softCap")]).buffer);
-    return memory.numbers([
+    return [
       whole(options.queries, "queries", NONE), whole(options.window, "window", NONE), whole(options.position, "position", NONE),
-      options.keepSinks ? 1 : 0, scale, softCap, ...floats("bias"), ...floats("sinkLogits"),
-    ]);
+      options.keepSinks ? 1 : 0, scale, softCap, floats("bias"), floats("sinkLogits"),
+    ];
   }
 
   /** Scores q·k of one head, [query][token], unscaled and unmasked, for a softmax of one's own. */
@@ -143,11 +142,11 @@ export class Cache extends Handle {
     const [wasm, memory, handle] = [this.#wasm, this.#memory, Handle.of(this)];
     return run(memory, () => {
       const tokens = memory.check(wasm.cache_tokens(handle, this.#layer(layer)));
-      const from = memory.span(queries, "Float32Array", "queries");
-      const to = memory.target(out, "Float32Array", Math.floor(from.length / this.#shape(layer).keyDim) * tokens);
+      const from = memory.span(queries, Float32Array, "queries");
+      const to = memory.target(out, Float32Array, Math.floor(from.length / this.#shape(layer).keyDim) * tokens);
       const at = memory.place(from, to);
       memory.check(wasm.cache_scores(handle, layer, whole(head, "head"), at, from.length, memory.room(to), to.length));
-      return memory.give(to, "Float32Array");
+      return memory.give(to, Float32Array);
     });
   }
 
@@ -156,12 +155,12 @@ export class Cache extends Handle {
     const [wasm, memory, handle] = [this.#wasm, this.#memory, Handle.of(this)];
     return run(memory, () => {
       const tokens = memory.check(wasm.cache_tokens(handle, this.#layer(layer)));
-      const from = memory.span(weights, "Float32Array", "weights");
+      const from = memory.span(weights, Float32Array, "weights");
       const rows = Math.floor(from.length / Math.max(tokens, 1));
-      const to = memory.target(out, "Float32Array", rows * this.#shape(layer).valueDim);
+      const to = memory.target(out, Float32Array, rows * this.#shape(layer).valueDim);
       const at = memory.place(from, to);
       memory.check(wasm.cache_accumulate(handle, layer, whole(head, "head"), at, from.length, memory.room(to), to.length));
-      return memory.give(to, "Float32Array");
+      return memory.give(to, Float32Array);
     });
   }
 
@@ -210,6 +209,11 @@ export class Cache extends Handle {
       return { ...stats, ownBytes: stats.bytes - stats.sharedBytes, bitsPerValue: (8 * stats.bytes) / Math.max(stats.values, 1) };
     });
   }
+}
+
+/** Address and length of floats, or of none. */
+function place(memory, span, target) {
+  return span === null ? [0, 0] : [memory.place(span, target), span.length];
 }
 
 /** A spec under either of its names. */

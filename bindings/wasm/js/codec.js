@@ -46,11 +46,11 @@ export class Codec extends Handle {
     const [wasm, memory, handle] = [this.#wasm, this.#memory, Handle.of(this)];
     memory.begin();
     try {
-      const from = memory.span(rows, "Float32Array", "rows");
-      const to = memory.target(out, "Uint8Array", wasm.codec_bytes_max(handle, (from.length / this.dim) | 0) >>> 0);
+      const from = memory.span(rows, Float32Array, "rows");
+      const to = memory.target(out, Uint8Array, wasm.codec_bytes_max(handle, (from.length / this.dim) | 0) >>> 0);
       const at = memory.place(from, to);
       const used = wasm.codec_encode(handle, at, from.length, memory.room(to), to.length);
-      return memory.give(to, "Uint8Array", memory.check(used));
+      return memory.give(to, Uint8Array, memory.check(used));
     } catch (error) {
       throw memory.exception(error);
     } finally {
@@ -63,12 +63,12 @@ export class Codec extends Handle {
     const [wasm, memory, handle] = [this.#wasm, this.#memory, Handle.of(this)];
     memory.begin();
     try {
-      const from = memory.span(blocks, "Uint8Array", "blocks");
-      const span = out === undefined ? undefined : memory.span(out, "Float32Array", "out");
+      const from = memory.span(blocks, Uint8Array, "blocks");
+      const span = out === undefined ? undefined : memory.span(out, Float32Array, "out");
       const at = memory.place(from, span);
-      const to = memory.target(span, "Float32Array", this.#rows(handle, at, from.length) * this.dim);
+      const to = memory.target(span, Float32Array, this.#rows(handle, at, from.length) * this.dim);
       memory.check(wasm.codec_decode(handle, at, from.length, memory.room(to), to.length));
-      return memory.give(to, "Float32Array");
+      return memory.give(to, Float32Array);
     } catch (error) {
       throw memory.exception(error);
     } finally {
@@ -78,26 +78,29 @@ export class Codec extends Handle {
 
   /** Scores q·k of every query with every block, laid out [query][block]. */
   score(queries, blocks, out) {
-    return this.#product("codec_score", queries, "queries", blocks, out, (rows, count) => (rows / this.dim) * count);
+    return this.#product(this.#wasm.codec_score, queries, "queries", blocks, out);
   }
 
   /** Sums of weight·v over the blocks, weights laid out [output][block], in the vectors' own basis. */
   accumulate(weights, blocks, out) {
-    return this.#product("codec_accumulate", weights, "weights", blocks, out, (all, count) => (all / Math.max(count, 1)) * this.dim);
+    return this.#product(this.#wasm.codec_accumulate, weights, "weights", blocks, out);
   }
 
-  #product(kernel, input, name, blocks, out, length) {
-    const [memory, handle] = [this.#memory, Handle.of(this)];
+  #product(kernel, input, name, blocks, out) {
+    const memory = this.#memory;
+    const handle = Handle.of(this);
     memory.begin();
     try {
-      const [from, bytes] = [memory.span(input, "Float32Array", name), memory.span(blocks, "Uint8Array", "blocks")];
-      const span = out === undefined ? undefined : memory.span(out, "Float32Array", "out");
-      const [at, blocksAt] = [memory.place(from, span), memory.place(bytes, span)];
+      const from = memory.span(input, Float32Array, name);
+      const bytes = memory.span(blocks, Uint8Array, "blocks");
+      const span = out === undefined ? undefined : memory.span(out, Float32Array, "out");
+      const at = memory.place(from, span);
+      const blocksAt = memory.place(bytes, span);
       const count = this.#rows(handle, blocksAt, bytes.length);
-      const to = memory.target(span, "Float32Array", Math.floor(length(from.length, count)));
-      const done = this.#wasm[kernel](handle, at, from.length, blocksAt, bytes.length, memory.room(to), to.length);
-      memory.check(done);
-      return memory.give(to, "Float32Array");
+      const length = name === "queries" ? (from.length / this.dim) * count : (from.length / Math.max(count, 1)) * this.dim;
+      const to = memory.target(span, Float32Array, Math.floor(length));
+      memory.check(kernel(handle, at, from.length, blocksAt, bytes.length, memory.room(to), to.length));
+      return memory.give(to, Float32Array);
     } catch (error) {
       throw memory.exception(error);
     } finally {

@@ -46,6 +46,8 @@ export interface Buffer<View> extends Disposal {
   readonly length: number;
   /** The values, zeros at first. Take it anew after calls that may have made memory grow. */
   readonly view: View;
+  /** Copies values into it. */
+  set(values: ArrayLike<number>, offset?: number): void;
 }
 export type Floats = Buffer<Float32Array>;
 export type Bytes = Buffer<Uint8Array>;

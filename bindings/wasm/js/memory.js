@@ -1,6 +1,5 @@
 import { OctaplexError, show, whole } from "./error.js";
 
-const TYPES = { Float32Array, Uint8Array, Uint16Array };
 const KEPT = 1 << 24; // bytes of staging memory that stay allocated
 
 /** An argument: where its values lie, and how many. `at` is -1 for an array outside the module's memory. */
@@ -10,6 +9,7 @@ class Span {
     this.at = at;
     this.length = length;
     this.bytes = length * size;
+    this.staged = false;
   }
 }
 
@@ -25,6 +25,8 @@ export class Memory {
   #decoder = new TextDecoder();
   #encoder = new TextEncoder();
   #views = {};
+  /** As it is when a call begins: asking the engine takes as long as the rest of a span. */
+  #buffer;
   /** Why no call can be trusted any more: a bug of the library, or memory that ran out in the middle of a call. */
   #broken = null;
 
@@ -48,6 +50,7 @@ export class Memory {
     if (this.#broken !== null)
       throw new OctaplexError("Broken", `an earlier call failed (${this.#broken}): load the module anew`);
     this.#used = 0;
+    this.#buffer = this.#wasm.memory.buffer;
   }
 
   end() {
@@ -91,23 +94,24 @@ export class Memory {
     return extra;
   }
 
-  /** An argument of that type. */
-  span(array, type, name) {
-    if (!ArrayBuffer.isView(array) || array[Symbol.toStringTag] !== type)
-      throw new OctaplexError("Type", `${name}: a ${type}, got ${show(array)}`);
-    if (array.length === 0) expectAttached(array, name);
-    const inside = array.buffer === this.#wasm.memory.buffer;
-    return new Span(array, inside ? array.byteOffset : -1, array.length, array.BYTES_PER_ELEMENT);
+  /** An argument of that type: of this realm's, or of another's by its name. */
+  span(array, Type, name) {
+    if (!(array instanceof Type) && !(ArrayBuffer.isView(array) && array[Symbol.toStringTag] === Type.name))
+      throw new OctaplexError("Type", `${name}: a ${Type.name}, got ${show(array)}`);
+    const { length } = array;
+    if (length === 0) expectAttached(array, name);
+    const inside = array.buffer === this.#buffer;
+    return new Span(array, inside ? array.byteOffset : -1, length, Type.BYTES_PER_ELEMENT);
   }
 
   /**
    * The array to write to: the caller's, of at least that length, or none yet. A span of it where others were placed
    * before its length is known: memory may have grown, and taken the caller's view its values.
    */
-  target(out, type, length) {
-    const { BYTES_PER_ELEMENT: size } = TYPES[type];
+  target(out, Type, length) {
+    const size = Type.BYTES_PER_ELEMENT;
     if (out === undefined) return new Span(undefined, -1, length, size);
-    const span = out instanceof Span ? out : this.span(out, type, "out");
+    const span = out instanceof Span ? out : this.span(out, Type, "out");
     if (span.length < length) throw new OctaplexError("Length", `out: expected ${length}, got ${span.length}`);
     span.length = length;
     span.bytes = length * size;
@@ -119,11 +123,11 @@ export class Memory {
     const overlaps =
       target !== undefined && target.at >= 0 && span.at < target.at + target.bytes && target.at < span.at + span.bytes;
     if (span.at >= 0 && !overlaps) return span.at;
-    const bytes = span.source.constructor.BYTES_PER_ELEMENT;
-    const from = span.at;
+    const { source, at: from } = span;
     const at = this.#take(span.bytes);
     if (from >= 0) this.view(Uint8Array).copyWithin(at, from, from + span.bytes);
-    else this.view(TYPES[span.source[Symbol.toStringTag]] ?? Uint16Array).set(asNumbers(span.source), at / bytes);
+    else if (source instanceof Float32Array) this.view(Float32Array).set(source, at / 4);
+    else this.view(Uint8Array).set(new Uint8Array(source.buffer, source.byteOffset, span.bytes), at);
     span.at = at;
     return at;
   }
@@ -138,20 +142,18 @@ export class Memory {
   }
 
   /** The output's first `length` values, as an array of the caller's. */
-  give(target, type, length = target.length) {
-    const Type = TYPES[type];
-    const size = Type.BYTES_PER_ELEMENT;
+  give(target, Type, length = target.length) {
+    const { source } = target;
     if (!target.staged) {
       // The caller's view is of a memory that may have grown during the call.
-      const { source } = target;
-      const attached = source.buffer === this.#wasm.memory.buffer;
-      return attached ? source.subarray(0, length) : new Type(this.#wasm.memory.buffer, target.at, length);
+      if (source.buffer !== this.#wasm.memory.buffer) return new Type(this.#wasm.memory.buffer, target.at, length);
+      return source.length === length ? source : source.subarray(0, length);
     }
-    const from = target.at / size;
-    const result = this.view(Type).subarray(from, from + length);
-    if (target.source === undefined) return result.slice();
-    target.source.set(result);
-    return target.source.subarray(0, length);
+    const from = target.at / Type.BYTES_PER_ELEMENT;
+    const all = this.view(Type);
+    if (source === undefined) return all.slice(from, from + length);
+    source.set(all.subarray(from, from + length));
+    return source.length === length ? source : source.subarray(0, length);
   }
 
   /** Text in staging memory, as [address, length]. */
@@ -208,12 +210,6 @@ export class Memory {
   }
 }
 
-/** 16-bit floats as the numbers that hold their bits. */
-function asNumbers(array) {
-  if (TYPES[array[Symbol.toStringTag]] !== undefined) return array;
-  return new Uint16Array(array.buffer, array.byteOffset, array.length);
-}
-
 function expectAttached(array, name) {
   try {
     new Uint8Array(array.buffer);
@@ -240,6 +236,11 @@ class Buffer {
   get view() {
     if (this.#at === 0) throw new OctaplexError("Disposed", "this buffer was disposed of");
     return new this.#Type(this.#memory.view(Uint8Array).buffer, this.#at, this.length);
+  }
+
+  /** Copies values in; `buffer.view.set(codec.encode(rows))` would take the view before the call that may outdate it. */
+  set(values, offset = 0) {
+    this.view.set(values, offset);
   }
 
   dispose() {

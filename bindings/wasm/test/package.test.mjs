@@ -296,7 +296,16 @@ for (const simd of [true, false]) {
       assert.ok(octaplex.memory().reserved > before);
       assert.deepEqual(scores, out.view);
       assert.ok(scores[0] === 0 && scores[count - 1] > 1);
-      [codec, out, query].forEach((each) => each.dispose());
+      const cache = octaplex.cache({ ...config, kvHeads: 1, capacity: 4096 });
+      cache.append(0, rows(300), rows(300));
+      const bias = octaplex.floats(300);
+      bias.view.fill(-Infinity, 0, 299);
+      const held = octaplex.memory().reserved;
+      const queries = new Float32Array(DIM * Math.ceil(held / 4 / DIM)); // staging it makes memory grow
+      const shown = cache.attend(0, queries, { bias: bias.view });
+      assert.ok(octaplex.memory().reserved > held);
+      close(shown.subarray(0, DIM), rows(300).subarray(299 * DIM), 0.01);
+      [codec, out, query, cache, bias].forEach((each) => each.dispose());
     });
 
     test("nothing leaks, failures included", () => {
