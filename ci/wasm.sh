@@ -19,7 +19,7 @@ if ! [[ -d $(rustc --print target-libdir --target $target) ]]; then
 fi
 
 build() { # build FLAGS MANIFEST FEATURES...: with these target features
-  RUSTFLAGS="-D warnings $1" "${cargo[@]}" build "${options[@]}" --manifest-path "$2" "${@:3}"
+  RUSTFLAGS=$1 "${cargo[@]}" build "${options[@]}" --manifest-path "$2" "${@:3}"
 }
 built=$CARGO_TARGET_DIR/$target/release
 
