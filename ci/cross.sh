@@ -155,8 +155,8 @@ firmware_sizes() {
     $1 ~ /^\.(vector_table|text|rodata|data)$/ { flash += $2 }
     $1 ~ /^\.(data|bss|uninit)$/ { memory += $2 }
     END { print flash, memory }')
-  top=$(awk '/ORIGIN = 0x2/ { sub("K", "", $NF); print 0x20000000 + 1024 * $NF }' examples/firmware/memory.x)
-  stack=$(on_board "$1" -d cpu,nochain -D /dev/stderr 2>&1 >/dev/null | awk -v top="$top" '
+  top=$((0x20000000 + 1024 * $(sed -n 's/.*0x20000000, LENGTH = \([0-9]*\)K/\1/p' examples/firmware/memory.x)))
+  stack=$(on_board "$1" -d cpu,nochain -D /dev/stderr 2>&1 >/dev/null | awk '
     { at = index($0, "R13=") }
     at { pointer = substr($0, at + 4, 8); if (pointer >= "20000000" && (lowest == "" || pointer < lowest)) lowest = pointer }
     END { print lowest }')
