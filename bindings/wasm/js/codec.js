@@ -1,5 +1,5 @@
 import { Handle } from "./memory.js";
-import { known, whole } from "./error.js";
+import { OctaplexError, known, show, whole } from "./error.js";
 
 /** Vectors to bytes and back, scores and sums on the bytes. Made by `octaplex.codec(spec, options)`. */
 export class Codec extends Handle {
@@ -10,6 +10,7 @@ export class Codec extends Handle {
   constructor(wasm, memory, spec, options) {
     known(options, ["dim", "layer", "head", "role"], "a codec's options");
     const { role = "keys" } = options;
+    if (role !== "keys" && role !== "values") throw new OctaplexError("Value", `role: keys or values, got ${show(role)}`);
     const dim = whole(options.dim, "dim");
     const [layer, head] = [whole(options.layer, "layer", 0), whole(options.head, "head", 0)];
     memory.begin();
