@@ -37,7 +37,8 @@ fn page_bytes(config: &LayerConfig) -> u64 {
 }
 
 impl Cache {
-    fn new(cache: KvCache) -> usize {
+    /// The handle of a cache.
+    fn handle(cache: KvCache) -> usize {
         Box::into_raw(Box::new(Self { cache, queries: 0 })).addr()
     }
 
@@ -77,7 +78,7 @@ impl Cache {
         }
         expect_room((exact_bytes(&each) + 4096).saturating_mul(layers as u64))?;
         let config = CacheConfig::new(layers, heads, key_dim, capacity).each(each).boundary_layers(boundary);
-        Ok(Self::new(KvCache::new(config.layers(), Backend::detect())?))
+        Ok(Self::handle(KvCache::new(config.layers(), Backend::detect())?))
     }
 
     fn config(&self, layer: usize) -> Result<&LayerConfig, Error> {
@@ -150,7 +151,7 @@ impl Cache {
         let layers = self.cache.layers().iter();
         let bytes = layers.map(|layer| exact_bytes(layer.config()) + 8 * (layer.tokens() / 64) as u64 + 4096);
         expect_room(bytes.sum())?;
-        Ok(Self::new(self.cache.fork()))
+        Ok(Self::handle(self.cache.fork()))
     }
 
     fn save(&self) -> Result<Box<[u8]>, Failure> {
@@ -161,7 +162,7 @@ impl Cache {
 
     fn load(bytes: &[u8]) -> Result<usize, Failure> {
         expect_room(2 * bytes.len() as u64)?;
-        Ok(Self::new(KvCache::load(bytes, Backend::detect())?))
+        Ok(Self::handle(KvCache::load(bytes, Backend::detect())?))
     }
 }
 
