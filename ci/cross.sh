@@ -139,12 +139,41 @@ thumb() {
   diff "$CARGO_TARGET_DIR/here" "$CARGO_TARGET_DIR/board"
   say "thumb: checksums on an emulated board"
   on_board "$CARGO_TARGET_DIR/$target/release/verify"
+  say "thumb: the example firmware on an emulated board, and here"
+  (
+    cd examples/firmware
+    export CARGO_TARGET_THUMBV7EM_NONE_EABIHF_RUSTFLAGS="-C link-arg=-Tlink.x -C linker=ld.lld -L $PWD"
+    "${cargo[@]}" build --quiet --release --locked "${options[@]}"
+    CARGO_TARGET_DIR=$PWD/target cargo run --quiet --release --locked
+  ) >"$CARGO_TARGET_DIR/here"
+  local image=$CARGO_TARGET_DIR/$target/release/firmware
+  on_board "$image" | tee "$CARGO_TARGET_DIR/board"
+  diff "$CARGO_TARGET_DIR/here" "$CARGO_TARGET_DIR/board"
+  firmware_sizes "$image"
 }
 
-# on_board IMAGE: what it prints; fails as the program does.
+# firmware_sizes IMAGE: flash and static memory of the firmware, held against the table of its README. Its memory.x leaves
+# the stack what the table says, so that the run that has just ended held.
+firmware_sizes() {
+  local flash memory
+  read -r flash memory < <(size -A "$1" | awk '
+    $1 ~ /^\.(vector_table|text|rodata|data)$/ { flash += $2 }
+    $1 ~ /^\.(data|bss|uninit)$/ { memory += $2 }
+    END { print flash, memory }')
+  say "thumb: the firmware takes $flash bytes of flash and $memory of static memory"
+  local name actual stated
+  for name in flash memory; do
+    actual=${!name}
+    stated=$(awk -F'|' -v name="$name" '$2 ~ name { gsub(/[ ,]/, "", $3); print $3 }' examples/firmware/README.md)
+    ((actual <= stated + stated / 10 && actual >= stated - stated / 10)) \
+      || { echo "examples/firmware/README.md says $stated bytes of $name" >&2; exit 1; }
+  done
+}
+
+# on_board IMAGE OPTIONS...: what it prints; fails as the program does.
 on_board() {
   timeout 300 qemu-system-arm -M mps2-an386 -cpu cortex-m4 -nographic \
-    -semihosting-config enable=on,target=native -kernel "$1" </dev/null
+    -semihosting-config enable=on,target=native -kernel "$@" </dev/null
 }
 
 lints() {

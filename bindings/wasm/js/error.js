@@ -1,0 +1,32 @@
+/** What went wrong: `code` is one of a fixed set of words (README.md lists them), `message` says what was expected. */
+export class OctaplexError extends Error {
+  constructor(code, message, options) {
+    super(message, options);
+    this.name = "OctaplexError";
+    this.code = code;
+  }
+}
+
+const NONE = 2 ** 32 - 1; // what a number that is not given goes in as
+
+/** A whole number, as the module takes it; `missing` for undefined where that is allowed. */
+export function whole(value, name, missing) {
+  if (value === undefined && missing !== undefined) return missing;
+  if (Number.isInteger(value) && value >= 0 && value < NONE) return value;
+  throw new OctaplexError("Range", `${name}: a whole number from 0 to ${NONE - 1}, got ${show(value)}`);
+}
+
+/** Refuses options that do not exist: a misspelt one would go unseen. */
+export function known(options, names, what) {
+  if (options === null || typeof options !== "object")
+    throw new OctaplexError("Type", `${what}: an object, got ${show(options)}`);
+  for (const name of Object.keys(options))
+    if (!names.includes(name))
+      throw new OctaplexError("UnknownOption", `${what} have no ${name}; they have ${names.join(", ")}`);
+}
+
+/** A value in a message. */
+export function show(value) {
+  const tag = Object.prototype.toString.call(value).slice(8, -1);
+  return ["Number", "String", "Boolean"].includes(tag) ? JSON.stringify(value) ?? String(value) : tag;
+}

@@ -1,0 +1,208 @@
+/** Why a call failed; `message` says what was expected and what was found. */
+export type ErrorCode =
+  // What the library refuses: see its `Error`.
+  | "NonFinite" | "Overflow" | "Weight" | "Length" | "Row" | "Page" | "Missing" | "Capacity" | "Rows" | "Heads" | "Width"
+  | "Corrupt" | "Full" | "Dropped" | "Empty" | "Snapshot" | "UnknownCodec" | "UnknownKey" | "Value" | "Conflict"
+  | "Unsupported" | "Other"
+  // An argument of the wrong kind, a number out of range, an option that does not exist.
+  | "Type" | "Range" | "UnknownOption"
+  // An object after its `dispose()`; a view of a memory that has grown since.
+  | "Disposed" | "Detached"
+  // The module could not be fetched; memory ran out; a bug; a module after one.
+  | "Load" | "OutOfMemory" | "Internal" | "Broken";
+
+export class OctaplexError extends Error {
+  readonly name: "OctaplexError";
+  readonly code: ErrorCode;
+}
+
+export interface LoadOptions {
+  /** The build with SIMD128, or the plain one; by default what the engine takes. */
+  simd?: boolean;
+  /** Where the module lies, if not beside this package's files. */
+  url?: string | URL;
+  /** The module itself. */
+  module?: WebAssembly.Module | BufferSource;
+}
+
+/** Loads the module. Every call is an instance with a memory of its own. */
+export function load(options?: LoadOptions): Promise<Octaplex>;
+
+/** Whether this engine has SIMD128. */
+export function hasSimd(): boolean;
+
+/** The modules of this package. */
+export const urls: { readonly plain: URL; readonly simd: URL };
+
+interface Disposal {
+  /** The same as `dispose`, for `using`; in engines without it, the registered symbol of that name. */
+  [Symbol.dispose](): void;
+  /** Frees the memory. A second time, nothing happens; every other call is then an error (`Disposed`). */
+  dispose(): void;
+}
+
+/** Memory of the module's: views of it, and parts of them, go into calls and take results without a copy. */
+export interface Buffer<View> extends Disposal {
+  readonly length: number;
+  /** The values, zeros at first. Take it anew after calls that may have made memory grow. */
+  readonly view: View;
+  /** Copies values into it. */
+  set(values: ArrayLike<number>, offset?: number): void;
+}
+export type Floats = Buffer<Float32Array>;
+export type Bytes = Buffer<Uint8Array>;
+
+export interface CodecOptions {
+  /** Values of a row: 32, 64, 80, 96, 112, 128, 160, 192, 256, 512 or 576. */
+  dim: number;
+  /** Which layer, head and role: rows of others are rotated differently. */
+  layer?: number;
+  head?: number;
+  role?: "keys" | "values";
+}
+
+/** Vectors to bytes and back, scores and sums on the bytes. `out` takes the result, which is returned in any case. */
+export interface Codec extends Disposal {
+  readonly spec: string;
+  readonly dim: number;
+  readonly blockBytes: number;
+  /** Everything stored counted, but for lists of outliers (`med`). */
+  readonly bitsPerValue: number;
+  /** Bytes of so many rows; with outliers (`med`), at most. */
+  bytesFor(rows: number): number;
+  encode(rows: Float32Array, out?: Uint8Array): Uint8Array;
+  decode(blocks: Uint8Array, out?: Float32Array): Float32Array;
+  /** q·k of every query with every block, [query][block]. */
+  score(queries: Float32Array, blocks: Uint8Array, out?: Float32Array): Float32Array;
+  /** Σ weight·v over the blocks, weights [output][block], in the rows' own basis. */
+  accumulate(weights: Float32Array, blocks: Uint8Array, out?: Float32Array): Float32Array;
+}
+
+export interface CacheOptions {
+  /** Attention layers; 1 by default. */
+  layers?: number;
+  /** The first and the last so many layers are kept in f16; 0 by default. */
+  boundaryLayers?: number;
+  kvHeads: number;
+  /** Width of keys and values, or each on its own. */
+  headDim?: number;
+  keyDim?: number;
+  valueDim?: number;
+  /** Tokens that a layer holds at most. */
+  capacity: number;
+  /** Specs: `turboquant` (4 bits) by default; llama.cpp's `f16`, `q8_0`, `q4_0` … have its bytes without its rotation. */
+  keys?: string;
+  values?: string;
+  /** llama.cpp's names of these two. */
+  cache_type_k?: string;
+  cache_type_v?: string;
+  /** Tokens of a page: 64 (by default), 128 or 256. */
+  page?: number;
+  /** The first tokens, exact for ever; 4 by default. */
+  sinkTokens?: number;
+  /** At least so many of the newest tokens are exact; 64 by default. */
+  recentWindow?: number;
+  /** What is subtracted from keys; `page` by default. */
+  center?: "off" | "prefix" | "page";
+  /** Whether a diagonal makes keys' channels count alike; true by default. */
+  balance?: boolean;
+  /** Queries see so many tokens; by default, all. */
+  slidingWindow?: number;
+  /** So many tokens can be taken back without a trace; 64 by default. */
+  maxRollback?: number;
+}
+
+export interface AttendOptions {
+  /** Queries of the block, for each query head; 1 by default. */
+  queries?: number;
+  /** 1/√width by default. */
+  scale?: number;
+  /** logit = cap·tanh(logit/cap). */
+  softCap?: number;
+  /** A query sees so many positions. */
+  window?: number;
+  /** Whether the sinks are seen from beyond the window as well. */
+  keepSinks?: boolean;
+  /** A logit of each query head that takes weight and gives nothing. */
+  sinkLogits?: Float32Array;
+  /** Added to the logits: [positions] or [query heads][positions]; -∞ hides a token. */
+  bias?: Float32Array;
+  /** Position of the first query; by default the block is at the end. */
+  position?: number;
+}
+
+/** Rows to append: f32; f16 in a Float16Array; f16 or bf16 as the bits in a Uint16Array, with a format. */
+export type Rows = Float32Array | Uint16Array | (ArrayBufferView & { readonly [Symbol.toStringTag]: "Float16Array" });
+
+export interface Shape {
+  layers: number;
+  kvHeads: number;
+  keyDim: number;
+  valueDim: number;
+  keys: string;
+  values: string;
+}
+
+export interface Stats {
+  tokens: number;
+  pagedTokens: number;
+  exactTokens: number;
+  nextPosition: number;
+  evictedTokens: number;
+  decodedTokens: number;
+  /** In use; pages that forks share in full. */
+  bytes: number;
+  sharedBytes: number;
+  ownBytes: number;
+  values: number;
+  bitsPerValue: number;
+}
+
+/** A model's keys and values, compressed, and attention on them. */
+export interface Cache extends Disposal {
+  readonly layers: number;
+  shape(layer?: number): Shape;
+  /** Adds tokens to a layer: [head][token][width]. On an error the layer is as it was. */
+  append(layer: number, keys: Rows, values: Rows, options?: { format?: "f32" | "f16" | "bf16" }): void;
+  /** Decides a layer's balance from a prompt's keys and queries, before they are appended. */
+  calibrate(layer: number, keys: Float32Array, queries: Float32Array): void;
+  /** Queries and outputs are [query head][query][width]. */
+  attend(layer: number, queries: Float32Array, options?: AttendOptions, out?: Float32Array): Float32Array;
+  /** q·k of one head, [query][token], unscaled and unmasked. */
+  scores(layer: number, head: number, queries: Float32Array, out?: Float32Array): Float32Array;
+  /** Σ weight·v of one head, weights [query][token]. */
+  accumulate(layer: number, head: number, weights: Float32Array, out?: Float32Array): Float32Array;
+  /** Forgets the tokens from a position on. */
+  truncate(position: number): void;
+  /** Drops the whole pages within positions; returns the tokens dropped, all layers together. */
+  evict(from: number, to: number): number;
+  clear(): void;
+  /** A second cache with the same tokens, which shares the pages. */
+  fork(): Cache;
+  /** A snapshot, for `loadCache`. */
+  save(): Uint8Array;
+  stats(): Stats;
+}
+
+export interface Verified {
+  backend: string;
+  codecs: { name: string; checksum: string; expected: string }[];
+  all: string;
+  expected: string;
+  matches: boolean;
+}
+
+export interface Octaplex {
+  /** `simd128` or `portable`: the same bits, at another speed. */
+  readonly backend: string;
+  codec(spec: string, options: CodecOptions): Codec;
+  cache(options: CacheOptions): Cache;
+  loadCache(bytes: Uint8Array): Cache;
+  floats(length: number): Floats;
+  bytes(length: number): Bytes;
+  codecs(): { name: string; summary: string; keys: string[] }[];
+  /** Bytes in use, and what the module has of the system's, which never shrinks. */
+  memory(): { used: number; reserved: number };
+  /** Checksums of every codec from a fixed seed, beside what they are on every machine. About a second. */
+  verify(): Verified;
+}

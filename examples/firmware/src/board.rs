@@ -1,0 +1,67 @@
+//! On the board: a timer's interrupt measures, the main loop takes.
+
+use crate::monitor::{self, Line, Memory};
+use crate::sensor::{Sample, Sensor};
+use core::cell::RefCell;
+use cortex_m::peripheral::{Peripherals, syst::SystClkSource};
+use cortex_m_rt::{entry, exception};
+use cortex_m_semihosting::{debug, hprintln};
+use critical_section::Mutex;
+use heapless::Deque;
+use panic_semihosting as _; // a panic ends the emulator with an exit status of its own
+
+/// Samples that wait: the main loop may be late by so many, while a page closes.
+static QUEUE: Mutex<RefCell<Deque<Sample, 8>>> = Mutex::new(RefCell::new(Deque::new()));
+
+/// Ticks of the clock between samples.
+const PERIOD: u32 = 25_000;
+
+/// Measures, unless the queue is full: this sensor waits, so that the run is the same at every speed.
+#[exception]
+fn SysTick() {
+    // The runtime lends the statics at its head to this function as `&mut`.
+    static mut SENSOR: Sensor = Sensor::new();
+    critical_section::with(|token| {
+        let mut queue = QUEUE.borrow_ref_mut(token);
+        if !queue.is_full() {
+            let _ = queue.push_back(SENSOR.measure());
+        }
+    });
+}
+
+/// The next sample, for which the processor sleeps.
+fn next() -> Sample {
+    loop {
+        if let Some(sample) = critical_section::with(|token| QUEUE.borrow_ref_mut(token).pop_front()) {
+            return sample;
+        }
+        cortex_m::asm::wfi();
+    }
+}
+
+fn say(line: &Line) {
+    hprintln!("{}", line);
+}
+
+#[entry]
+fn main() -> ! {
+    static mut MEMORY: Memory = Memory::new();
+    if let Some(mut peripherals) = Peripherals::take() {
+        peripherals.SYST.set_clock_source(SystClkSource::Core);
+        peripherals.SYST.set_reload(PERIOD);
+        peripherals.SYST.clear_current();
+        peripherals.SYST.enable_counter();
+        peripherals.SYST.enable_interrupt();
+    }
+    let status = match monitor::run(MEMORY, next, say) {
+        Ok(()) => debug::EXIT_SUCCESS,
+        Err(error) => {
+            hprintln!("{}", error);
+            debug::EXIT_FAILURE
+        }
+    };
+    debug::exit(status);
+    loop {
+        cortex_m::asm::wfi();
+    }
+}

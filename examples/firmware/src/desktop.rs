@@ -1,0 +1,9 @@
+//! On this machine: the sensor is asked whenever a sample is wanted.
+
+use crate::{monitor, sensor::Sensor};
+use octaplex::Error;
+
+pub fn run() -> Result<(), Error> {
+    let mut sensor = Sensor::new();
+    monitor::run(&mut monitor::Memory::new(), || sensor.measure(), |line| println!("{line}"))
+}
