@@ -1,6 +1,6 @@
 //! From planes to units, members and radii, 16 chunks at a time, and to vectors.
 
-use super::search::{Planes, gather_members, load_chunks, to_bytes};
+use super::{Planes, load_chunks, members_at, to_bytes};
 use crate::quaternions::layout::{ChunkLayout, QuaternionSet, UNITS};
 use crate::quaternions::scalar;
 use crate::registers::avx512::{first, floats_in_order, load, load_bytes};
@@ -203,7 +203,8 @@ impl<'a> Decoder<'a> {
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn planes(&self, row: &[u8], unit: f32, step: usize) -> Planes {
         let codes = self.unpack.codes(row, step);
-        let q = gather_members(self.set, &to_bytes(codes.members));
+        let q = members_at(self.set, &to_bytes(codes.members));
+        let q = each!(c in q => _mm512_castsi512_ps(c));
         let radius = _mm512_mul_ps(_mm512_cvtepi32_ps(codes.radii), _mm512_set1_ps(unit));
         each!(c in product(&self.units.of(codes.units), &q) => _mm512_mul_ps(c, radius))
     }
