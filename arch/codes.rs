@@ -13,7 +13,7 @@ pub(crate) mod scalar;
 pub(crate) mod wide;
 
 use crate::detect::Isa;
-use crate::{Backend, IntQuery, MAX_DIM, Packing, Rows};
+use crate::{Backend, IntQuery, Packing, Rows};
 
 impl Backend {
     /// code = number of thresholds ≤ x·scale. Thresholds ascend; at most 255.
@@ -58,18 +58,19 @@ impl Backend {
     /// Centroids are at most ±127 where there are up to 16, ±2047 otherwise.
     pub fn score_codes(
         self,
+        packing: Packing,
         rows: &Rows,
         centroids: &[i16],
         scale: f32,
         queries: &[IntQuery],
         scores: &mut [f32],
     ) {
-        check_rows(rows, centroids);
+        check_rows(packing, rows, centroids);
         assert!(queries.iter().all(|query| query.values.len() == rows.dim));
         assert_eq!(scores.len(), queries.len() * rows.count());
         dispatch!(
             self, portable: portable, avx2: ymm, avx512: avx512, registers: dots;
-            score_codes(rows: &Rows, centroids: &[i16], scale: f32, queries: &[IntQuery], scores: &mut [f32])
+            score_codes(packing: Packing, rows: &Rows, centroids: &[i16], scale: f32, queries: &[IntQuery], scores: &mut [f32])
         )
     }
 
@@ -77,25 +78,24 @@ impl Backend {
     /// Weights (\[query]\[row]) are at most [`MAX_WEIGHT`](crate::MAX_WEIGHT) in magnitude, row scales finite.
     pub fn accumulate_codes(
         self,
+        packing: Packing,
         rows: &Rows,
         centroids: &[i16],
         scale: f32,
         weights: &[f32],
         acc: &mut [f32],
     ) {
-        check_rows(rows, centroids);
+        check_rows(packing, rows, centroids);
         assert_eq!(acc.len() % rows.dim, 0);
         assert_eq!(weights.len(), acc.len() / rows.dim * rows.count());
         dispatch!(
             self, portable: portable, avx2: ymm, avx512: avx512, registers: wide;
-            accumulate_codes(rows: &Rows, centroids: &[i16], scale: f32, weights: &[f32], acc: &mut [f32])
+            accumulate_codes(packing: Packing, rows: &Rows, centroids: &[i16], scale: f32, weights: &[f32], acc: &mut [f32])
         )
     }
 }
 
-fn check_rows(rows: &Rows, centroids: &[i16]) {
-    assert!((1..=MAX_DIM).contains(&rows.dim));
-    assert!(rows.stride >= 2 + rows.packing.bytes(rows.dim));
-    assert_eq!(rows.bytes.len() % rows.stride, 0);
-    assert_eq!(centroids.len(), rows.packing.levels());
+fn check_rows(packing: Packing, rows: &Rows, centroids: &[i16]) {
+    rows.check(2 + packing.bytes(rows.dim));
+    assert_eq!(centroids.len(), packing.levels());
 }

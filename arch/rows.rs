@@ -1,6 +1,95 @@
-//! Rows in blocks of sixteen.
+//! Rows of bytes; and in blocks of sixteen, as kernels take them.
 
-use crate::{MAX_DIM, Rows};
+use crate::MAX_DIM;
+use crate::vectors::scalar::{f16_to_f32, row_scale};
+
+/// Rows of a scale and planes, one every `stride` bytes.
+///
+/// A row has `len` bytes: an f16, and its planes. Where scales are given apart, planes need no gaps between them: `stride` is
+/// then `len` - 2, and the place of a row's f16 is the end of the row before it, which nobody looks at.
+#[derive(Clone, Copy, Debug)]
+pub struct Rows<'a> {
+    /// All rows, up to the end of the last one or of its `stride`.
+    pub bytes: &'a [u8],
+    /// Bytes from one row to the next.
+    pub stride: usize,
+    /// Bytes of a row, the place of its f16 included.
+    pub len: usize,
+    /// Coordinates of a row.
+    pub dim: usize,
+    /// The scales, where they are not in the rows.
+    pub scales: Option<&'a [f32]>,
+}
+
+impl<'a> Rows<'a> {
+    /// Number of rows.
+    #[must_use]
+    #[inline(always)]
+    pub const fn count(&self) -> usize {
+        if self.bytes.len() < self.len { 0 } else { (self.bytes.len() - self.len) / self.stride + 1 }
+    }
+
+    /// Panics unless the bytes are whole rows of `len` bytes.
+    #[track_caller]
+    pub(crate) fn check(&self, len: usize) {
+        assert!((1..=MAX_DIM).contains(&self.dim));
+        assert_eq!(self.len, len);
+        // Kernels multiply strides by numbers of rows in 32 bits.
+        assert!(self.stride <= 1 << 16 && self.stride + if self.scales.is_some() { 2 } else { 0 } >= len);
+        let (count, bytes) = (self.count(), self.bytes.len());
+        assert!(bytes == count * self.stride || bytes + self.stride == count * self.stride + len);
+        assert!(self.scales.is_none_or(|scales| scales.len() == count));
+    }
+
+    #[inline(always)]
+    pub(crate) fn row(&self, r: usize) -> &'a [u8] {
+        &self.bytes[r * self.stride..][..self.len]
+    }
+
+    #[inline(always)]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let rows = *self;
+        (0..rows.count()).map(move |r| rows.row(r))
+    }
+
+    /// The scale of a row.
+    #[inline(always)]
+    pub(crate) fn scale(&self, r: usize) -> f32 {
+        self.scales.map_or_else(|| row_scale(self.row(r)), |scales| scales[r])
+    }
+
+    /// The scales of the rows from `first` on; what is left behind the last row stays.
+    #[inline(always)]
+    pub(crate) fn read_scales<const N: usize>(&self, first: usize, out: &mut [f32; N]) {
+        let count = N.min(self.count() - first);
+        if let Some(scales) = self.scales {
+            return out[..count].copy_from_slice(&scales[first..first + count]);
+        }
+        let mut halves = [0; N];
+        for (half, r) in halves[..count].iter_mut().zip(first..) {
+            *half = u16::from_le_bytes([self.bytes[r * self.stride], self.bytes[r * self.stride + 1]]);
+        }
+        for (out, half) in out[..count].iter_mut().zip(halves) {
+            *out = f16_to_f32(half);
+        }
+    }
+
+    /// At most `count` rows from `first` on.
+    #[inline(always)]
+    pub(crate) fn some(&self, first: usize, count: usize) -> Self {
+        let count = count.min(self.count() - first);
+        let start = first * self.stride;
+        let bytes =
+            &self.bytes[start..start + if count > 0 { (count - 1) * self.stride + self.len } else { 0 }];
+        Self { bytes, scales: self.scales.map(|scales| &scales[first..first + count]), ..*self }
+    }
+
+    /// Runs of at most `count` rows.
+    #[inline(always)]
+    pub(crate) fn pages(self, count: usize) -> impl Iterator<Item = Rows<'a>> {
+        (0..self.count()).step_by(count).map(move |first| self.some(first, count))
+    }
+}
 
 /// Rows in a block: the block's sums fill a register, one `i32` each.
 pub(crate) const ROWS: usize = 16;
@@ -10,24 +99,19 @@ pub(crate) const ROWS: usize = 16;
 pub(crate) struct Block<'a> {
     bytes: &'a [u8],
     stride: usize,
+    /// The scales of those of its rows that there are, where they are not in the rows.
+    pub(crate) scales: Option<&'a [f32]>,
 }
 
 impl<'a> Block<'a> {
     /// `ROWS` rows of `stride` bytes.
     pub(crate) fn of(bytes: &'a [u8], stride: usize) -> Self {
-        Self { bytes, stride }
+        Self { bytes, stride, scales: None }
     }
 
     /// One row, in the place of all of them.
     pub(crate) fn one(row: &'a [u8]) -> Self {
-        Self { bytes: row, stride: 0 }
-    }
-
-    /// The same, where the distance is known: then the rows' addresses are constants.
-    #[inline]
-    pub(crate) fn apart(self, stride: usize) -> Self {
-        assert!(self.stride == stride);
-        Self { stride, ..self }
+        Self { bytes: row, stride: 0, scales: None }
     }
 
     /// Bytes `start` to `end` of each row, and whatever follows: a pointer to the first row's, valid to `end` for each
@@ -42,7 +126,7 @@ impl<'a> Block<'a> {
 /// Rows in blocks; behind the last full one, a copy of the rest with zero rows to fill it.
 pub(crate) struct Blocks<'a> {
     rows: Rows<'a>,
-    tail: Block<'a>,
+    tail: &'a [u8],
 }
 
 /// Room for a block of the longest rows.
@@ -54,30 +138,30 @@ impl Padded {
 
 impl<'a> Blocks<'a> {
     pub(crate) fn new(rows: &Rows<'a>, padded: &'a mut Option<Padded>) -> Self {
-        Self::with(rows, 2 + rows.packing.bytes(rows.dim), padded)
-    }
-
-    /// Of each row, the first `stride` bytes matter.
-    pub(crate) fn with(rows: &Rows<'a>, stride: usize, padded: &'a mut Option<Padded>) -> Self {
-        let full = rows.count() / ROWS * ROWS * rows.stride;
-        let rest = &rows.bytes[full..];
-        if rest.is_empty() {
-            return Self { rows: *rows, tail: Block { bytes: &[], stride: 0 } };
+        let (count, len) = (rows.count(), rows.len);
+        let full = count / ROWS * ROWS;
+        if full == count {
+            return Self { rows: *rows, tail: &[] };
         }
-        let bytes = &mut padded.insert(Padded::ZEROS).0[..ROWS * stride];
-        for (copy, row) in bytes.chunks_exact_mut(stride).zip(rest.chunks_exact(rows.stride)) {
-            copy.copy_from_slice(&row[..stride]);
+        // Without what lies between rows.
+        let stride = rows.stride.min(len);
+        let bytes = &mut padded.insert(Padded::ZEROS).0[..(ROWS - 1) * stride + len];
+        for (i, r) in (full..count).enumerate() {
+            bytes[i * stride..][..len].copy_from_slice(rows.row(r));
         }
-        Self { rows: *rows, tail: Block { bytes, stride } }
+        Self { rows: *rows, tail: bytes }
     }
 
     #[inline]
     pub(crate) fn get(&self, index: usize) -> Block<'a> {
-        let stride = self.rows.stride;
-        match self.rows.bytes.get(index * ROWS * stride..(index + 1) * ROWS * stride) {
-            Some(bytes) => Block { bytes, stride },
-            None => self.tail,
-        }
+        let Rows { bytes, stride, len, scales, .. } = self.rows;
+        let start = index * ROWS * stride;
+        let (bytes, stride) = match bytes.get(start..start + (ROWS - 1) * stride + len) {
+            Some(bytes) => (bytes, stride),
+            None => (self.tail, stride.min(len)),
+        };
+        let scales = scales.map(|scales| &scales[index * ROWS..scales.len().min((index + 1) * ROWS)]);
+        Block { bytes, stride, scales }
     }
 }
 

@@ -15,7 +15,7 @@ pub(crate) mod search;
 pub(crate) mod wide;
 
 use crate::detect::Isa;
-use crate::{Backend, Fit, IntQuery, MAX_DIM, TrellisCodebook};
+use crate::{Backend, Fit, IntQuery, MAX_DIM, Rows, TrellisCodebook};
 
 impl Backend {
     /// out = scale · centroid of a row of [`TrellisCodebook`] codes.
@@ -33,18 +33,17 @@ impl Backend {
     pub fn score_trellis(
         self,
         book: &TrellisCodebook,
-        dim: usize,
-        bytes: &[u8],
+        rows: &Rows,
         scale: f32,
         queries: &[IntQuery],
         scores: &mut [f32],
     ) {
-        check_trellis(book, dim, bytes);
-        assert!(queries.iter().all(|query| query.values.len() == dim));
-        assert_eq!(scores.len(), queries.len() * (bytes.len() / book.row_bytes(dim)));
+        check_rows(book, rows);
+        assert!(queries.iter().all(|query| query.values.len() == rows.dim));
+        assert_eq!(scores.len(), queries.len() * rows.count());
         dispatch!(
             self, portable: portable, avx2: avx2, avx512: avx512, registers: dots;
-            score_trellis(book: &TrellisCodebook, dim: usize, bytes: &[u8], scale: f32, queries: &[IntQuery], scores: &mut [f32])
+            score_trellis(book: &TrellisCodebook, rows: &Rows, scale: f32, queries: &[IntQuery], scores: &mut [f32])
         )
     }
 
@@ -53,18 +52,17 @@ impl Backend {
     pub fn accumulate_trellis(
         self,
         book: &TrellisCodebook,
-        dim: usize,
-        bytes: &[u8],
+        rows: &Rows,
         scale: f32,
         weights: &[f32],
         acc: &mut [f32],
     ) {
-        check_trellis(book, dim, bytes);
-        assert_eq!(acc.len() % dim, 0);
-        assert_eq!(weights.len(), acc.len() / dim * (bytes.len() / book.row_bytes(dim)));
+        check_rows(book, rows);
+        assert_eq!(acc.len() % rows.dim, 0);
+        assert_eq!(weights.len(), acc.len() / rows.dim * rows.count());
         dispatch!(
             self, portable: portable, avx2: avx2, avx512: avx512, registers: wide;
-            accumulate_trellis(book: &TrellisCodebook, dim: usize, bytes: &[u8], scale: f32, weights: &[f32], acc: &mut [f32])
+            accumulate_trellis(book: &TrellisCodebook, rows: &Rows, scale: f32, weights: &[f32], acc: &mut [f32])
         )
     }
 
@@ -89,6 +87,11 @@ impl Backend {
             viterbi_encode(book: &TrellisCodebook, dim: usize, z: &[f32], scales: &[f32], bytes: &mut [u8], fits: &mut [Fit])
         )
     }
+}
+
+fn check_rows(book: &TrellisCodebook, rows: &Rows) {
+    check_trellis(book, rows.dim, &[]);
+    rows.check(book.row_bytes(rows.dim));
 }
 
 fn check_trellis(book: &TrellisCodebook, dim: usize, bytes: &[u8]) {

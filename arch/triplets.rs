@@ -11,7 +11,7 @@ pub(crate) mod scalar;
 pub(crate) mod wide;
 
 use crate::detect::Isa;
-use crate::{Backend, Float, IntQuery, MAX_DIM, Search, TripletLayout};
+use crate::{Backend, Float, IntQuery, MAX_DIM, Rows, Search, TripletLayout};
 
 impl Backend {
     /// Writes the stream of x·scale: for every triplet the direction that `search` finds, and a radius.
@@ -41,22 +41,21 @@ impl Backend {
         )
     }
 
-    /// score\[query]\[row] for rows `stride` bytes apart, directions of up to 5 bits and queries of at most ±127.
+    /// score\[query]\[row] for directions of up to 5 bits and queries of at most ±127.
     pub fn score_triplets(
         self,
         layout: &TripletLayout,
-        stride: usize,
-        bytes: &[u8],
+        rows: &Rows,
         queries: &[IntQuery],
         scores: &mut [f32],
     ) {
-        check_rows(layout, stride, bytes);
+        check_rows(layout, rows);
         assert!(!layout.directions.is_empty());
         assert!(queries.iter().all(|query| query.values.len() == layout.dim));
-        assert_eq!(scores.len(), queries.len() * (bytes.len() / stride));
+        assert_eq!(scores.len(), queries.len() * rows.count());
         dispatch!(
             self, avx2: avx2, avx512: avx512, registers: dots;
-            score_triplets(layout: &TripletLayout, stride: usize, bytes: &[u8], queries: &[IntQuery], scores: &mut [f32])
+            score_triplets(layout: &TripletLayout, rows: &Rows, queries: &[IntQuery], scores: &mut [f32])
         )
     }
 
@@ -64,36 +63,28 @@ impl Backend {
     pub fn score_triplets_floats(
         self,
         layout: &TripletLayout,
-        stride: usize,
-        bytes: &[u8],
+        rows: &Rows,
         queries: &[&[f32]],
         scores: &mut [f32],
     ) {
-        check_rows(layout, stride, bytes);
+        check_rows(layout, rows);
         assert!(queries.iter().all(|query| query.len() == layout.dim));
-        assert_eq!(scores.len(), queries.len() * (bytes.len() / stride));
+        assert_eq!(scores.len(), queries.len() * rows.count());
         dispatch!(
             self, avx2: scalar, avx512: scalar, registers: scalar;
-            score_triplets_floats(layout: &TripletLayout, stride: usize, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32])
+            score_triplets_floats(layout: &TripletLayout, rows: &Rows, queries: &[&[f32]], scores: &mut [f32])
         )
     }
 
     /// acc\[query] += Σ weight·row, rows ascending; weights are \[query]\[row].
-    pub fn accumulate_triplets(
-        self,
-        layout: &TripletLayout,
-        stride: usize,
-        bytes: &[u8],
-        weights: &[f32],
-        acc: &mut [f32],
-    ) {
-        check_rows(layout, stride, bytes);
+    pub fn accumulate_triplets(self, layout: &TripletLayout, rows: &Rows, weights: &[f32], acc: &mut [f32]) {
+        check_rows(layout, rows);
         assert_eq!(acc.len() % layout.dim, 0);
-        assert_eq!(weights.len(), acc.len() / layout.dim * (bytes.len() / stride));
-        if !bytes.is_empty() {
+        assert_eq!(weights.len(), acc.len() / layout.dim * rows.count());
+        if rows.count() > 0 {
             dispatch!(
                 self, avx2: avx2, avx512: avx512, registers: wide;
-                accumulate_triplets(layout: &TripletLayout, stride: usize, bytes: &[u8], weights: &[f32], acc: &mut [f32])
+                accumulate_triplets(layout: &TripletLayout, rows: &Rows, weights: &[f32], acc: &mut [f32])
             )
         }
     }
@@ -115,10 +106,9 @@ fn check_layout(layout: &TripletLayout) {
     assert_ne!(layout.scale, Float::Bf16);
 }
 
-fn check_rows(layout: &TripletLayout, stride: usize, bytes: &[u8]) {
+fn check_rows(layout: &TripletLayout, rows: &Rows) {
     check_layout(layout);
-    // Kernels multiply strides by numbers of rows in 32 bits.
-    let row_bytes = layout.header_bytes() + layout.stream_bytes();
-    assert!((row_bytes..=1 << 16).contains(&stride));
-    assert_eq!(bytes.len() % stride, 0);
+    assert_eq!(rows.dim, layout.dim);
+    assert!(rows.scales.is_none() || layout.scale == Float::F16);
+    rows.check(layout.header_bytes() + layout.stream_bytes());
 }

@@ -10,8 +10,8 @@
 use crate::Error;
 use crate::backend::Kernels;
 use crate::cache::config::builders;
-use crate::cache::page::{BATCH, HEADER, SPLIT, in_page};
-use crate::cache::rows::score_pages;
+use crate::cache::page::{BATCH, Head, SPLIT, in_page};
+use crate::cache::rows::{accumulate_page, score_pages};
 use crate::cache::storage::Storage;
 use crate::cache::view::{MAX_QUERY, Scratch, View};
 use crate::cache::{Layer, State, position};
@@ -215,25 +215,26 @@ impl Unit<'_> {
         let mut totals = Totals::EMPTY;
         let per_page = rows * layout.page;
         let scored = Cell::new(range.start);
-        let mut keys = seen().map(|(index, page)| {
+        let mut heads = seen().map(|(index, page)| {
             scored.set(index);
             if let Some(page) = next(index) {
-                let (centre, keys, _) = view.head(page, self.head);
-                [&page[..HEADER], centre, keys].iter().for_each(|bytes| view.backend.prefetch(bytes));
+                let Head { keys, centre, key_norms, .. } = view.head(page, self.head);
+                [&page[..layout.header], keys, centre, key_norms]
+                    .iter()
+                    .for_each(|bytes| view.backend.prefetch(bytes));
             }
-            view.head(page, self.head).1
+            view.head(page, self.head)
         });
-        let result = score_pages(view.keys, balanced, layout.page, &mut keys, all_scores);
-        result.map_err(|error| in_page(error, scored.get(), layout.page))?;
         let prefix = &view.store.front()[layout.prefix(self.head)];
-        let mut offsets = [0.0; BATCH];
-        view.offsets(balanced, prefix, &mut offsets);
-        for ((_, page), scores) in seen().zip(all_scores.chunks_exact_mut(per_page)) {
-            if layout.centre_bytes > 0 {
-                view.offsets(balanced, view.head(page, self.head).0, &mut offsets);
-            }
+        let mut offsets = [0.0; BATCH * (SPLIT / 64)];
+        let count = range.len();
+        let offsets = &mut offsets[..rows * count];
+        let result = score_pages(view, balanced, prefix, &mut heads, all_scores, offsets);
+        result.map_err(|error| in_page(error, scored.get(), layout.page))?;
+        for (number, ((_, page), scores)) in seen().zip(all_scores.chunks_exact_mut(per_page)).enumerate() {
             for (row, scores) in scores.chunks_exact_mut(layout.page).enumerate() {
-                let max = self.logits(row, offsets[row], position(page), false, scores);
+                let offset = offsets[row * count + number];
+                let max = self.logits(row, offset, position(page), false, scores);
                 totals.max[row] = if max > totals.max[row] { max } else { totals.max[row] };
             }
         }
@@ -245,9 +246,11 @@ impl Unit<'_> {
             }
             if any {
                 if let Some(page) = next(index) {
-                    view.backend.prefetch(view.head(page, self.head).2);
+                    let Head { values, value_norms, .. } = view.head(page, self.head);
+                    [values, value_norms].iter().for_each(|bytes| view.backend.prefetch(bytes));
                 }
-                let added = view.values.accumulate(weights, view.head(page, self.head).2, part);
+                let head = view.head(page, self.head);
+                let added = accumulate_page(view.values, &layout.values, weights, &head, part);
                 added.map_err(|error| in_page(error, index, layout.page))?;
             }
         }

@@ -35,6 +35,7 @@ pub(crate) mod center;
 pub(crate) mod config;
 #[cfg(feature = "alloc")]
 mod layers;
+mod norms;
 pub(crate) mod page;
 mod parts;
 mod rollback;
@@ -54,7 +55,7 @@ use crate::codec::{Codec, MAX_BLOCK_BYTES, check_values};
 use crate::codecs::Build;
 use crate::{Backend, Error, Role, Stream};
 use core::ops::Range;
-use page::Layout;
+use page::{Layout, Sizes};
 
 #[cfg(feature = "alloc")]
 pub use {
@@ -312,8 +313,12 @@ impl LayerConfig {
                 return Err(Error::Unsupported { why });
             }
         }
-        let sizes = |codec: &dyn Codec| (codec.block_bytes(), codec.page_bytes_max(self.page));
-        Ok(Layout::with_codecs(self, sizes(keys), sizes(values)))
+        let sizes = |codec: &dyn Codec| Sizes {
+            block: codec.block_bytes(),
+            page: codec.page_bytes_max(self.page),
+            planes: codec.planes().map_or(0, |planes| planes.plane_bytes()),
+        };
+        Ok(Layout::with_codecs(self, &sizes(keys), &sizes(values)))
     }
 }
 
@@ -358,12 +363,12 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
             evicted_tokens: state.evicted,
             decoded_tokens: state.decoded,
             bytes: (sinks + state.in_ring()) * layout.heads * 2 * width
-                + (0..pages).map(|index| page::page_length(self.store.page(index))).sum::<usize>()
+                + (0..pages).map(|index| layout.page_length(self.store.page(index))).sum::<usize>()
                 + side(layout.balance(0))
                 + side(layout.prefix(0)),
             shared_bytes: (0..pages)
                 .filter(|index| self.store.is_shared(*index))
-                .map(|index| page::page_length(self.store.page(index)))
+                .map(|index| layout.page_length(self.store.page(index)))
                 .sum(),
             values: tokens * layout.heads * width,
         }

@@ -11,6 +11,7 @@ pub(crate) mod int;
 pub(crate) mod octopus;
 pub(crate) mod octopus_qjl;
 pub(crate) mod outliers;
+pub(crate) mod planes;
 pub(crate) mod polarquant;
 pub(crate) mod qjl;
 pub(crate) mod query;
@@ -187,6 +188,13 @@ pub trait Codec: Send + Sync {
     /// Brings accumulated rows back to the vectors' basis: one inverse rotation an output, not one a token. Values
     /// beyond whole rows are left alone. The default does nothing.
     fn finish(&self, _acc: &mut [f32]) {}
+
+    /// What a cache may take apart: a codec of this library whose blocks are a norm and planes.
+    #[doc(hidden)]
+    #[allow(private_interfaces)]
+    fn planes(&self) -> Option<&dyn planes::Planes> {
+        None
+    }
 }
 
 impl core::fmt::Debug for dyn Codec + '_ {

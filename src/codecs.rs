@@ -271,6 +271,19 @@ impl CodecSpec {
         tokens * self.block_bytes(dim) + outliers
     }
 
+    /// Bytes of a block without its norm, where a cache takes the two apart; else 0.
+    pub(crate) const fn plane_bytes(&self, dim: usize) -> usize {
+        match self {
+            Self::TurboQuant(spec) => spec.block_bytes(dim).saturating_sub(2),
+            Self::Trellis(spec) => spec.block_bytes(dim).saturating_sub(2),
+            // Scores are sums of integers up to 5 bits.
+            Self::Octopus(spec) if matches!(spec.norm, octopus::NormFormat::F16) && spec.bdir <= 5 => {
+                spec.block_bytes(dim).saturating_sub(2)
+            }
+            _ => 0,
+        }
+    }
+
     /// Bits per value, everything stored counted: 8 · [`block_bytes`](Self::block_bytes) / `dim`. Where a page has a
     /// list of exact values behind its blocks (`med`), its bytes depend on the data and come on top.
     #[must_use]

@@ -181,6 +181,10 @@ macro_rules! forward_codec {
             fn finish(&$self, acc: &mut [f32]) {
                 $codec.finish(acc);
             }
+            #[allow(private_interfaces)]
+            fn planes(&$self) -> Option<&dyn $crate::codec::planes::Planes> {
+                $codec.planes()
+            }
         }
     };
 }

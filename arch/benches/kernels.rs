@@ -53,7 +53,7 @@ fn codes(c: &mut Criterion) {
             });
             for packing in packings() {
                 let (bytes, stride) = rows_of(packing);
-                let rows = Rows { bytes: &bytes, stride, dim: DIM, packing };
+                let rows = Rows { bytes: &bytes, stride, len: stride, dim: DIM, scales: None };
                 let centroids = centroids(packing);
                 let limit = if packing.levels() > 16 { 1023 } else { 127 };
                 let mut values = [0; DIM];
@@ -66,7 +66,14 @@ fn codes(c: &mut Criterion) {
                         let mut scores = vec![0.0; ROWS * queries.len()];
                         group.bench_function(id, |b| {
                             b.iter(|| {
-                                backend.score_codes(black_box(&rows), &centroids, 1.0, &queries, &mut scores)
+                                backend.score_codes(
+                                    packing,
+                                    black_box(&rows),
+                                    &centroids,
+                                    1.0,
+                                    &queries,
+                                    &mut scores,
+                                )
                             });
                         });
                     } else {
@@ -75,6 +82,7 @@ fn codes(c: &mut Criterion) {
                         group.bench_function(id, |b| {
                             b.iter(|| {
                                 backend.accumulate_codes(
+                                    packing,
                                     black_box(&rows),
                                     &centroids,
                                     1.0,

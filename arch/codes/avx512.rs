@@ -8,13 +8,14 @@ pub(crate) mod score;
 pub(crate) mod unpack;
 mod words;
 
-use crate::{IntQuery, Rows};
+use crate::{IntQuery, Packing, Rows};
 pub(crate) use pack::{pack, unpack};
 pub(crate) use quantize::{lookup, quantize};
 
 /// See `scalar::score_codes`.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn score_codes(
+    packing: Packing,
     rows: &Rows,
     centroids: &[i16],
     scale: f32,
@@ -22,18 +23,25 @@ pub(crate) fn score_codes(
     scores: &mut [f32],
 ) {
     if centroids.len() > 16 {
-        words::score_codes(rows, centroids, scale, queries, scores)
+        words::score_codes(packing, rows, centroids, scale, queries, scores)
     } else {
-        score::score_codes(rows, centroids, scale, queries, scores)
+        score::score_codes(packing, rows, centroids, scale, queries, scores)
     }
 }
 
 /// See `scalar::accumulate_codes`.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(crate) fn accumulate_codes(rows: &Rows, centroids: &[i16], scale: f32, weights: &[f32], acc: &mut [f32]) {
+pub(crate) fn accumulate_codes(
+    packing: Packing,
+    rows: &Rows,
+    centroids: &[i16],
+    scale: f32,
+    weights: &[f32],
+    acc: &mut [f32],
+) {
     if centroids.len() > 16 {
-        words::accumulate_codes(rows, centroids, scale, weights, acc)
+        words::accumulate_codes(packing, rows, centroids, scale, weights, acc)
     } else {
-        accumulate::accumulate_codes(rows, centroids, scale, weights, acc)
+        accumulate::accumulate_codes(packing, rows, centroids, scale, weights, acc)
     }
 }

@@ -90,43 +90,6 @@ impl Packing {
     }
 }
 
-/// Rows of an f16 scale, the planes of `dim` codes, and whatever a codec puts behind them.
-#[derive(Clone, Copy, Debug)]
-pub struct Rows<'a> {
-    /// All rows, `stride` bytes each.
-    pub bytes: &'a [u8],
-    /// Bytes from one row to the next.
-    pub stride: usize,
-    /// Codes in a row.
-    pub dim: usize,
-    /// How they are packed.
-    pub packing: Packing,
-}
-
-impl<'a> Rows<'a> {
-    /// Number of rows.
-    #[must_use]
-    pub fn count(&self) -> usize {
-        self.bytes.len() / self.stride
-    }
-
-    #[inline(always)]
-    pub(crate) fn iter(&self) -> core::slice::ChunksExact<'a, u8> {
-        self.bytes.chunks_exact(self.stride)
-    }
-
-    #[inline(always)]
-    pub(crate) fn planes<'r>(&self, row: &'r [u8]) -> &'r [u8] {
-        &row[2..2 + self.packing.bytes(self.dim)]
-    }
-
-    /// Runs of at most `count` rows.
-    #[inline(always)]
-    pub(crate) fn pages(self, count: usize) -> impl Iterator<Item = Rows<'a>> {
-        self.bytes.chunks(count * self.stride).map(move |bytes| Rows { bytes, ..self })
-    }
-}
-
 /// A query of integers: the `i`-th coordinate is about `values[i] as f32 * scale`.
 #[derive(Clone, Copy, Debug)]
 pub struct IntQuery<'a> {

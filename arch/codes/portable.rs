@@ -5,7 +5,6 @@
 //! that share it, by a table of two or four codes at a time; what is left are products of `i16`.
 
 use super::scalar::{PAGE, finish_sums, quantize_products, unpack, weight_limit};
-use crate::vectors::scalar::row_scale;
 use crate::{IntQuery, MAX_DIM, Packing, Rows};
 use core::array;
 
@@ -25,20 +24,28 @@ const TWINS: bool = cfg!(any(
 
 /// score\[query]\[row], as [`scalar::score_codes`](super::scalar::score_codes).
 pub(crate) fn score_codes(
+    packing: Packing,
     rows: &Rows,
     centroids: &[i16],
     scale: f32,
     queries: &[IntQuery],
     scores: &mut [f32],
 ) {
-    let book = Book::new(rows.packing, centroids);
+    let book = Book::new(packing, centroids);
     score_rows(rows, scale, queries, scores, |row, out| book.read(rows, row, 0, out));
 }
 
 /// acc\[query] += Σ weight·row scale·`scale`·centroid, as
 /// [`scalar::accumulate_codes`](super::scalar::accumulate_codes).
-pub(crate) fn accumulate_codes(rows: &Rows, centroids: &[i16], scale: f32, weights: &[f32], acc: &mut [f32]) {
-    let book = Book::new(rows.packing, centroids);
+pub(crate) fn accumulate_codes(
+    packing: Packing,
+    rows: &Rows,
+    centroids: &[i16],
+    scale: f32,
+    weights: &[f32],
+    acc: &mut [f32],
+) {
+    let book = Book::new(packing, centroids);
     accumulate_rows(rows, weight_limit(centroids.len()), scale, weights, acc, |row, start, out| {
         book.read(rows, row, start, out);
     });
@@ -78,7 +85,7 @@ pub(crate) fn score_rows(
                     *sum = dot(centroids, query.values);
                 }
             }
-            let row_scale = row_scale(row);
+            let row_scale = rows.scale(r);
             for (q, (query, sum)) in queries.iter().zip(sums).enumerate() {
                 scores[q * count + r] = (sum as f32 * (query.scale * scale)) * row_scale;
             }
@@ -130,7 +137,7 @@ pub(crate) fn accumulate_rows(
             let mut ints = [[0; PAGE]; QUERIES];
             let mut units = [None; QUERIES];
             let mut scales = [0.0; PAGE];
-            scales.iter_mut().zip(page.iter()).for_each(|(scale, row)| *scale = row_scale(row));
+            page.read_scales(0, &mut scales);
             for (q, weights) in weights.chunks_exact(count).enumerate() {
                 let weights = &weights[number * PAGE..][..page.count()];
                 let mut products = [0.0; PAGE];
@@ -145,9 +152,9 @@ pub(crate) fn accumulate_rows(
                 let mut sums = [[0i32; COLUMNS]; if TWINS { 0 } else { QUERIES }];
                 let mut twins = [[0i64; COLUMNS]; if TWINS { QUERIES / 2 } else { 0 }];
                 let mut centroids = [[0; COLUMNS]; ROWS];
-                for (block, bytes) in page.bytes.chunks(ROWS * page.stride).enumerate() {
-                    for (centroids, row) in centroids.iter_mut().zip(bytes.chunks_exact(page.stride)) {
-                        read(row, start, &mut centroids[..width]);
+                for block in 0..page.count().div_ceil(ROWS) {
+                    for (centroids, r) in centroids.iter_mut().zip(ROWS * block..page.count()) {
+                        read(page.row(r), start, &mut centroids[..width]);
                     }
                     // Rows behind the last have no weight.
                     let weights = |q: usize| -> &[i16; ROWS] { &ints[q].as_chunks().0[block] };
@@ -221,7 +228,7 @@ impl<'a> Book<'a> {
 
     /// The centroids of a row from coordinate `start` on, a multiple of eight.
     fn read(&self, rows: &Rows, row: &[u8], start: usize, out: &mut [i16]) {
-        let planes = rows.planes(row);
+        let planes = &row[2..];
         match (self.packing.radix(), self.packing.raw_bits()) {
             (1, 1) => self.read_pairs::<1>(planes, start, out),
             (1, 2) => self.read_pairs::<2>(planes, start, out),

@@ -1,6 +1,6 @@
 //! The specification: rows of codes, and how codes become bits.
 
-use crate::vectors::scalar::{max_abs, rint_i16, row_scale};
+use crate::vectors::scalar::{max_abs, rint_i16};
 use crate::{IntQuery, Packing, Rows};
 
 /// code = number of thresholds ≤ x·scale; the thresholds ascend, so a value on one goes to the upper cell.
@@ -153,6 +153,7 @@ impl<'a> BitReader<'a> {
 /// score\[query]\[row] = (f32(Σ q·c) · (query scale · table scale)) · row scale, the sum an exact integer.
 #[inline(always)]
 pub(crate) fn score_codes(
+    packing: Packing,
     rows: &Rows,
     centroids: &[i16],
     scale: f32,
@@ -163,8 +164,8 @@ pub(crate) fn score_codes(
     let mut codes = [0; crate::MAX_DIM];
     let codes = &mut codes[..rows.dim];
     for (r, row) in rows.iter().enumerate() {
-        unpack(rows.packing, rows.planes(row), codes);
-        let row_scale = row_scale(row);
+        unpack(packing, &row[2..], codes);
+        let row_scale = rows.scale(r);
         for (q, query) in queries.iter().enumerate() {
             let mut sum = 0i32;
             for (code, value) in codes.iter().zip(query.values) {
@@ -191,7 +192,14 @@ pub(crate) fn weight_limit(levels: usize) -> i16 {
 /// weight·row scale are quantised against their largest, the sums over rows are exact `i32`, and one `f32`
 /// multiply-add a coordinate closes the run. A run whose largest product is below 2⁻¹⁰⁰ adds nothing.
 #[inline(always)]
-pub(crate) fn accumulate_codes(rows: &Rows, centroids: &[i16], scale: f32, weights: &[f32], acc: &mut [f32]) {
+pub(crate) fn accumulate_codes(
+    packing: Packing,
+    rows: &Rows,
+    centroids: &[i16],
+    scale: f32,
+    weights: &[f32],
+    acc: &mut [f32],
+) {
     let (count, dim) = (rows.count(), rows.dim);
     let mut codes = [0; crate::MAX_DIM];
     for (weights, acc) in weights.chunks_exact(count.max(1)).zip(acc.chunks_exact_mut(dim)) {
@@ -203,7 +211,7 @@ pub(crate) fn accumulate_codes(rows: &Rows, centroids: &[i16], scale: f32, weigh
             };
             let mut sums = [0i32; crate::MAX_DIM];
             for (row, weight) in page.iter().zip(ints) {
-                unpack(page.packing, page.planes(row), &mut codes[..dim]);
+                unpack(packing, &row[2..], &mut codes[..dim]);
                 for (sum, code) in sums.iter_mut().zip(&codes[..dim]) {
                     *sum += i32::from(weight) * i32::from(centroid(centroids, *code));
                 }
@@ -222,8 +230,9 @@ pub(crate) fn quantize_weights(
     ints: &mut [i16; PAGE],
 ) -> Option<f32> {
     let mut products = [0.0; PAGE];
-    for ((product, weight), row) in products.iter_mut().zip(weights).zip(page.iter()) {
-        *product = weight * row_scale(row);
+    page.read_scales(0, &mut products);
+    for (product, weight) in products.iter_mut().zip(weights) {
+        *product *= weight;
     }
     quantize_products(&products[..weights.len()], limit, ints)
 }

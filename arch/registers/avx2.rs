@@ -45,10 +45,13 @@ pub(crate) fn store_ps(values: &mut [f32; 8], x: __m256) {
     unsafe { _mm256_storeu_ps(values.as_mut_ptr(), x) }
 }
 
-/// The f16 scales of eight rows of a block.
+/// The scales of eight rows of a block; behind the last row any finite ones.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn scales_of_eight(block: &Block, first: usize) -> __m256 {
+    if let Some(scales) = block.scales {
+        return load_first(scales.get(first..).unwrap_or(&[]));
+    }
     let scales = block.window(0, 2);
     // In general registers, which have nothing else to do here.
     let mut quads = [0; 2];

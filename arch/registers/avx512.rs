@@ -82,6 +82,13 @@ pub(crate) fn load_tail(values: &[f32]) -> __m512 {
     unsafe { _mm512_maskz_loadu_ps(first(values.len()) as u16, values.as_ptr()) }
 }
 
+/// The same, for slices that mostly have 16 values or more.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(crate) fn load_some(values: &[f32]) -> __m512 {
+    values.first_chunk().map_or_else(|| load_tail(values), |values| load_ps(values))
+}
+
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(crate) fn store_ps(values: &mut [f32; 16], x: __m512) {

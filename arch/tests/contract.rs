@@ -14,8 +14,14 @@ fn z<T: Clone + Default>(count: usize) -> Vec<T> {
     vec![T::default(); count]
 }
 
-fn rows(bytes: &[u8], stride: usize, dim: usize) -> Rows<'_> {
-    Rows { bytes, stride, dim, packing: Packing::bits(2) }
+/// Rows of `len` bytes.
+fn rows(bytes: &[u8], stride: usize, len: usize, dim: usize) -> Rows<'_> {
+    Rows { bytes, stride, len, dim, scales: None }
+}
+
+/// The same, their scales apart.
+fn apart<'a>(rows: Rows<'a>, scales: &'a [f32]) -> Rows<'a> {
+    Rows { scales: Some(scales), ..rows }
 }
 
 fn int(values: &[i16]) -> IntQuery<'_> {
@@ -30,6 +36,8 @@ fn sign_rows(bytes: &[u8], stride: usize, dim: usize, at: usize) -> SignRows<'_>
     SignRows { bytes, stride, dim, at, outer: Some(Float::F16) }
 }
 
+/// Codes of two bits: rows of 16 have six bytes.
+const TWO: Packing = Packing::bits(2);
 const BOOK: TrellisCodebook = TrellisCodebook::new(2, 2, &[0; 16]);
 const BLOCKS: BlockBook = BlockBook::TwoBits { centroids: [0.0; 4], thresholds: [0.0; 3] };
 const ANGLES: Angles = Angles { bits: 2, directions: &[[0.0; 2]; 4], tangents: &[] };
@@ -124,26 +132,32 @@ fn lengths_and_shapes_are_checked_before_a_kernel_is_reached() {
         b.unpack(Packing::bits(1), &z(3), &mut z(9));
         b.quantize_query(&z(3), 127, &mut z(4));
         b.quantize_query(&z(3), 0, &mut z(3));
-        b.score_codes(&rows(&z(12), 6, 0), &z(4), 1.0, &[], &mut z(0));
-        b.score_codes(&rows(&z(0), 147, 577), &z(4), 1.0, &[], &mut z(0));
-        b.score_codes(&rows(&z(10), 5, 16), &z(4), 1.0, &[int(&z(16))], &mut z(2));
-        b.score_codes(&rows(&z(13), 6, 16), &z(4), 1.0, &[int(&z(16))], &mut z(2));
-        b.score_codes(&rows(&z(12), 6, 16), &z(3), 1.0, &[int(&z(16))], &mut z(2));
-        b.score_codes(&rows(&z(12), 6, 16), &z(4), 1.0, &[int(&z(16)), int(&z(15))], &mut z(4));
-        b.score_codes(&rows(&z(12), 6, 16), &z(4), 1.0, &[int(&z(16))], &mut z(3));
-        b.accumulate_codes(&rows(&z(12), 6, 16), &z(5), 1.0, &z(2), &mut z(16));
-        b.accumulate_codes(&rows(&z(12), 6, 16), &z(4), 1.0, &z(2), &mut z(17));
-        b.accumulate_codes(&rows(&z(12), 6, 16), &z(4), 1.0, &z(3), &mut z(16));
+        b.score_codes(TWO, &rows(&z(12), 6, 2, 0), &z(4), 1.0, &[], &mut z(0));
+        b.score_codes(TWO, &rows(&z(0), 147, 147, 577), &z(4), 1.0, &[], &mut z(0));
+        b.score_codes(TWO, &rows(&z(10), 5, 6, 16), &z(4), 1.0, &[int(&z(16))], &mut z(2));
+        b.score_codes(TWO, &rows(&z(13), 6, 6, 16), &z(4), 1.0, &[int(&z(16))], &mut z(2));
+        b.score_codes(TWO, &rows(&z(12), 6, 6, 16), &z(3), 1.0, &[int(&z(16))], &mut z(2));
+        b.score_codes(TWO, &rows(&z(12), 6, 6, 16), &z(4), 1.0, &[int(&z(16)), int(&z(15))], &mut z(4));
+        b.score_codes(TWO, &rows(&z(12), 6, 6, 16), &z(4), 1.0, &[int(&z(16))], &mut z(3));
+        b.accumulate_codes(TWO, &rows(&z(12), 6, 6, 16), &z(5), 1.0, &z(2), &mut z(16));
+        b.accumulate_codes(TWO, &rows(&z(12), 6, 6, 16), &z(4), 1.0, &z(2), &mut z(17));
+        b.accumulate_codes(TWO, &rows(&z(12), 6, 6, 16), &z(4), 1.0, &z(3), &mut z(16));
+        b.score_codes(TWO, &rows(&z(14), 7, 7, 16), &z(4), 1.0, &[int(&z(16))], &mut z(2));
+        b.score_codes(TWO, &apart(rows(&z(10), 4, 6, 16), &z(3)), &z(4), 1.0, &[int(&z(16))], &mut z(2));
+        b.score_codes(TWO, &apart(rows(&z(9), 3, 6, 16), &z(2)), &z(4), 1.0, &[int(&z(16))], &mut z(2));
+        b.score_codes(TWO, &apart(rows(&z(11), 4, 6, 16), &z(2)), &z(4), 1.0, &[int(&z(16))], &mut z(2));
+        b.score_trellis(&BOOK, &rows(&z(14), 7, 7, 16), 1.0, &[int(&z(16))], &mut z(2));
+        b.score_triplets(&OCTAHEDRAL, &rows(&z(8), 4, 4, 7), &[int(&z(7))], &mut z(2));
         b.decode_trellis(&BOOK, &z(2), 1.0, &mut z(0));
         b.decode_trellis(&BOOK, &z(8), 1.0, &mut z(24));
         b.decode_trellis(&BOOK, &z(150), 1.0, &mut z(592));
         b.decode_trellis(&BOOK, &z(7), 1.0, &mut z(16));
         b.decode_trellis(&BOOK, &z(12), 1.0, &mut z(16));
-        b.score_trellis(&BOOK, 16, &z(13), 1.0, &[int(&z(16))], &mut z(2));
-        b.score_trellis(&BOOK, 16, &z(12), 1.0, &[int(&z(15))], &mut z(2));
-        b.score_trellis(&BOOK, 16, &z(12), 1.0, &[int(&z(16))], &mut z(1));
-        b.accumulate_trellis(&BOOK, 16, &z(12), 1.0, &z(2), &mut z(17));
-        b.accumulate_trellis(&BOOK, 16, &z(12), 1.0, &z(3), &mut z(16));
+        b.score_trellis(&BOOK, &rows(&z(13), 6, 6, 16), 1.0, &[int(&z(16))], &mut z(2));
+        b.score_trellis(&BOOK, &rows(&z(12), 6, 6, 16), 1.0, &[int(&z(15))], &mut z(2));
+        b.score_trellis(&BOOK, &rows(&z(12), 6, 6, 16), 1.0, &[int(&z(16))], &mut z(1));
+        b.accumulate_trellis(&BOOK, &rows(&z(12), 6, 6, 16), 1.0, &z(2), &mut z(17));
+        b.accumulate_trellis(&BOOK, &rows(&z(12), 6, 6, 16), 1.0, &z(3), &mut z(16));
         b.viterbi_encode(&BOOK, 16, &z(31), &z(2), &mut z(12), &mut [Fit::default(); 2]);
         b.viterbi_encode(&BOOK, 16, &z(32), &z(1), &mut z(12), &mut [Fit::default(); 2]);
         b.viterbi_encode(&BOOK, 16, &z(32), &z(2), &mut z(18), &mut [Fit::default(); 2]);
@@ -181,17 +195,17 @@ fn lengths_and_shapes_are_checked_before_a_kernel_is_reached() {
         b.encode_triplets(&OCTAHEDRAL, Search::All, &z(6), 1.0, &mut z(3));
         b.decode_triplets(&OCTAHEDRAL, &z(2), 1.0, &mut z(7));
         b.decode_triplets(&OCTAHEDRAL, &z(1), 1.0, &mut z(6));
-        b.score_triplets(&OCTAHEDRAL, 3, &z(6), &[int(&z(6))], &mut z(2));
-        b.score_triplets(&OCTAHEDRAL, 65537, &z(0), &[], &mut z(0));
-        b.score_triplets(&OCTAHEDRAL, 4, &z(9), &[int(&z(6))], &mut z(2));
-        b.score_triplets(&OCTAHEDRAL, 4, &z(8), &[int(&z(5))], &mut z(2));
-        b.score_triplets(&OCTAHEDRAL, 4, &z(8), &[int(&z(6))], &mut z(1));
-        b.score_triplets_floats(&OCTAHEDRAL, 3, &z(6), &[&z(6)], &mut z(2));
-        b.score_triplets_floats(&OCTAHEDRAL, 4, &z(8), &[&z(7)], &mut z(2));
-        b.score_triplets_floats(&OCTAHEDRAL, 4, &z(8), &[&z(6)], &mut z(3));
-        b.accumulate_triplets(&OCTAHEDRAL, 3, &z(6), &z(2), &mut z(6));
-        b.accumulate_triplets(&OCTAHEDRAL, 4, &z(8), &z(2), &mut z(7));
-        b.accumulate_triplets(&OCTAHEDRAL, 4, &z(8), &z(1), &mut z(6));
+        b.score_triplets(&OCTAHEDRAL, &rows(&z(6), 3, 4, 6), &[int(&z(6))], &mut z(2));
+        b.score_triplets(&OCTAHEDRAL, &rows(&z(0), 65537, 4, 6), &[], &mut z(0));
+        b.score_triplets(&OCTAHEDRAL, &rows(&z(9), 4, 4, 6), &[int(&z(6))], &mut z(2));
+        b.score_triplets(&OCTAHEDRAL, &rows(&z(8), 4, 4, 6), &[int(&z(5))], &mut z(2));
+        b.score_triplets(&OCTAHEDRAL, &rows(&z(8), 4, 4, 6), &[int(&z(6))], &mut z(1));
+        b.score_triplets_floats(&OCTAHEDRAL, &rows(&z(6), 3, 4, 6), &[&z(6)], &mut z(2));
+        b.score_triplets_floats(&OCTAHEDRAL, &rows(&z(8), 4, 4, 6), &[&z(7)], &mut z(2));
+        b.score_triplets_floats(&OCTAHEDRAL, &rows(&z(8), 4, 4, 6), &[&z(6)], &mut z(3));
+        b.accumulate_triplets(&OCTAHEDRAL, &rows(&z(6), 3, 4, 6), &z(2), &mut z(6));
+        b.accumulate_triplets(&OCTAHEDRAL, &rows(&z(8), 4, 4, 6), &z(2), &mut z(7));
+        b.accumulate_triplets(&OCTAHEDRAL, &rows(&z(8), 4, 4, 6), &z(1), &mut z(6));
         b.pack_signs(&z(9), &mut z(1));
         b.unpack_signs(&z(1), 1.0, &mut z(7));
         b.score_signs(&sign_rows(&z(0), 6, 0, 2), 1.0, &[], &mut z(0));

@@ -13,7 +13,6 @@ pub(crate) use search::viterbi_encode;
 
 use super::layout::TrellisCodebook;
 use super::scalar;
-use super::scalar::scaled_rows;
 use crate::codes::avx2::unpack::{CHUNK, LOAD, Unpack, kind};
 use crate::codes::scalar::{PAGE, finish_sums, quantize_weights, weight_limit};
 use crate::registers::avx2::{load, scales_of_eight, store_first};
@@ -59,22 +58,20 @@ const NONE: u8 = 255;
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn score_trellis(
     book: &TrellisCodebook,
-    dim: usize,
-    bytes: &[u8],
+    rows: &Rows,
     scale: f32,
     queries: &[IntQuery],
     scores: &mut [f32],
 ) {
-    let rows = &scaled_rows(bytes, book.row_bytes(dim), dim);
-    if rows.stride < LOAD || rows.bytes.is_empty() {
-        return scalar::score_trellis(book, dim, bytes, scale, queries, scores);
+    if rows.len < LOAD || rows.bytes.is_empty() {
+        return scalar::score_trellis(book, rows, scale, queries, scores);
     }
     if rows128::score(book, rows, scale, queries, scores) {
         return;
     }
-    let lookup = &Lookup::new(book, dim);
+    let lookup = &Lookup::new(book, rows.dim);
     let mut padded = None;
-    let blocks = Blocks::with(rows, rows.stride, &mut padded);
+    let blocks = Blocks::new(rows, &mut padded);
     let count = rows.count();
     for (queries, scores) in queries.chunks(QUERIES).zip(scores.chunks_mut(QUERIES * count)) {
         if queries.len() == 1 {
@@ -152,21 +149,19 @@ fn score<const KIND: u8, const Q: usize>(
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn accumulate_trellis(
     book: &TrellisCodebook,
-    dim: usize,
-    bytes: &[u8],
+    rows: &Rows,
     scale: f32,
     weights: &[f32],
     acc: &mut [f32],
 ) {
-    let stride = book.row_bytes(dim);
-    if stride < LOAD || bytes.is_empty() {
-        return scalar::accumulate_trellis(book, dim, bytes, scale, weights, acc);
+    if rows.len < LOAD || rows.bytes.is_empty() {
+        return scalar::accumulate_trellis(book, rows, scale, weights, acc);
     }
     let mut lookup = None;
-    let count = bytes.len() / stride;
-    for (weights, acc) in weights.chunks(QUERIES * count).zip(acc.chunks_mut(QUERIES * dim)) {
-        for (p, page) in bytes.chunks(PAGE * stride).enumerate() {
-            let rows = &scaled_rows(page, stride, dim);
+    let count = rows.count();
+    for (weights, acc) in weights.chunks(QUERIES * count).zip(acc.chunks_mut(QUERIES * rows.dim)) {
+        for (p, rows) in rows.pages(PAGE).enumerate() {
+            let rows = &rows;
             let mut ints = [[0; PAGE]; QUERIES];
             let mut units = [None; QUERIES];
             for ((weights, ints), unit) in weights.chunks_exact(count).zip(&mut ints).zip(&mut units) {
@@ -177,7 +172,7 @@ pub(crate) fn accumulate_trellis(
             if rows128::sum_page(book, rows, &ints, &units, acc) {
                 continue;
             }
-            let lookup = lookup.get_or_insert_with(|| Lookup::new(book, dim));
+            let lookup = lookup.get_or_insert_with(|| Lookup::new(book, rows.dim));
             for_kind!(lookup, sum_page(rows, &ints, &units, acc));
         }
     }
@@ -195,7 +190,7 @@ fn sum_page<const KIND: u8>(
     let queries = acc.len() / rows.dim;
     let zero = _mm256_setzero_si256();
     let mut padded = None;
-    let blocks = Blocks::with(rows, rows.stride, &mut padded);
+    let blocks = Blocks::new(rows, &mut padded);
     for chunk in 0..lookup.chunks {
         // Coordinates 0..4 and 8..12, 4..8 and 12..16 of the chunk's lower half, then of the upper.
         let mut sums = [[zero; 4]; QUERIES];

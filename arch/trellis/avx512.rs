@@ -28,7 +28,6 @@ mod search;
 pub(crate) use search::viterbi_encode;
 
 use super::layout::{MAX_STATES, TrellisCodebook};
-use super::scalar::scaled_rows;
 use crate::codes::avx512::accumulate::{ByteWeights, Sums, four, run_scales};
 use crate::codes::avx512::codebook::kind::RAW as NATURAL;
 use crate::codes::avx512::score::{ByteQuery, add_four, add_lanes, finish};
@@ -179,13 +178,11 @@ fn decode<const KIND: usize, const RAW: usize>(lookup: &Lookup, row: &[u8], scal
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn score_trellis(
     book: &TrellisCodebook,
-    dim: usize,
-    bytes: &[u8],
+    rows: &Rows,
     scale: f32,
     queries: &[IntQuery],
     scores: &mut [f32],
 ) {
-    let rows = &scaled_rows(bytes, book.row_bytes(dim), dim);
     let count = rows.count();
     if count == 0 {
         return;
@@ -195,9 +192,9 @@ pub(crate) fn score_trellis(
     {
         return;
     }
-    let lookup = &Lookup::new(book, dim, BIAS);
+    let lookup = &Lookup::new(book, rows.dim, BIAS);
     let mut padded = None;
-    let blocks = Blocks::with(rows, rows.stride, &mut padded);
+    let blocks = Blocks::new(rows, &mut padded);
     for (queries, scores) in queries.chunks(QUERIES).zip(scores.chunks_mut(QUERIES * count)) {
         for_kind!(lookup, score(&blocks, count, scale, queries, scores));
     }
@@ -268,23 +265,20 @@ fn score<const KIND: usize, const RAW: usize>(
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn accumulate_trellis(
     book: &TrellisCodebook,
-    dim: usize,
-    bytes: &[u8],
+    rows: &Rows,
     scale: f32,
     weights: &[f32],
     acc: &mut [f32],
 ) {
-    let stride = book.row_bytes(dim);
-    let count = bytes.len() / stride;
+    let count = rows.count();
     if count == 0 {
         return;
     }
-    let lookup = &Lookup::new(book, dim, 0);
-    for (weights, acc) in weights.chunks(QUERIES * count).zip(acc.chunks_mut(QUERIES * dim)) {
-        for (p, page) in bytes.chunks(PAGE * stride).enumerate() {
-            let rows = &scaled_rows(page, stride, dim);
+    let lookup = &Lookup::new(book, rows.dim, 0);
+    for (weights, acc) in weights.chunks(QUERIES * count).zip(acc.chunks_mut(QUERIES * rows.dim)) {
+        for (p, rows) in rows.pages(PAGE).enumerate() {
             let mut padded = None;
-            let blocks = &Blocks::with(rows, stride, &mut padded);
+            let blocks = &Blocks::new(&rows, &mut padded);
             let scales = run_scales(blocks, 0..rows.count().div_ceil(ROWS));
             let mut ints = [const { MaybeUninit::uninit() }; QUERIES];
             let mut used = 0;
@@ -296,7 +290,7 @@ pub(crate) fn accumulate_trellis(
             }
             // SAFETY: as many were written.
             let ints = unsafe { core::slice::from_raw_parts(ints.as_ptr().cast(), used) };
-            for_kind!(lookup, sum_page(blocks, rows, ints, acc));
+            for_kind!(lookup, sum_page(blocks, &rows, ints, acc));
         }
     }
 }

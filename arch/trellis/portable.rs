@@ -1,36 +1,31 @@
 //! Trellis codes in plain Rust; see [`codes::portable`](crate::codes::portable).
 
-use super::scalar::scaled_rows;
 use crate::codes::portable::{accumulate_rows, score_rows, word};
 use crate::codes::scalar::{unpack, weight_limit};
-use crate::{IntQuery, MAX_DIM, TrellisCodebook};
+use crate::{IntQuery, MAX_DIM, Rows, TrellisCodebook};
 
 /// score\[query]\[row], as [`scalar::score_trellis`](super::scalar::score_trellis).
 pub(crate) fn score_trellis(
     book: &TrellisCodebook,
-    dim: usize,
-    bytes: &[u8],
+    rows: &Rows,
     scale: f32,
     queries: &[IntQuery],
     scores: &mut [f32],
 ) {
-    let rows = scaled_rows(bytes, book.row_bytes(dim), dim);
-    score_rows(&rows, scale, queries, scores, |row, out| read(book, dim, row, 0, out));
+    score_rows(rows, scale, queries, scores, |row, out| read(book, rows.dim, row, 0, out));
 }
 
 /// acc\[query] += Σ weight·row scale·`scale`·centroid, as
 /// [`scalar::accumulate_trellis`](super::scalar::accumulate_trellis).
 pub(crate) fn accumulate_trellis(
     book: &TrellisCodebook,
-    dim: usize,
-    bytes: &[u8],
+    rows: &Rows,
     scale: f32,
     weights: &[f32],
     acc: &mut [f32],
 ) {
-    let rows = scaled_rows(bytes, book.row_bytes(dim), dim);
-    accumulate_rows(&rows, weight_limit(book.levels()), scale, weights, acc, |row, start, out| {
-        read(book, dim, row, start, out);
+    accumulate_rows(rows, weight_limit(book.levels()), scale, weights, acc, |row, start, out| {
+        read(book, rows.dim, row, start, out);
     });
 }
 

@@ -2,8 +2,8 @@
 
 use super::layout::{Fit, MAX_STATES, TrellisCodebook};
 use crate::codes::scalar::{PAGE, finish_sums, pack, quantize_weights, unpack, weight_limit};
-use crate::vectors::scalar::{LANES, halve, row_scale};
-use crate::{IntQuery, MAX_DIM, Packing, Rows};
+use crate::vectors::scalar::{LANES, halve};
+use crate::{IntQuery, MAX_DIM, Rows};
 
 /// The centroids of a row, one for each coordinate.
 #[inline(always)]
@@ -37,24 +37,22 @@ pub(crate) fn decode_trellis(book: &TrellisCodebook, row: &[u8], scale: f32, out
 #[inline(always)]
 pub(crate) fn score_trellis(
     book: &TrellisCodebook,
-    dim: usize,
-    bytes: &[u8],
+    rows: &Rows,
     scale: f32,
     queries: &[IntQuery],
     scores: &mut [f32],
 ) {
-    let row_bytes = book.row_bytes(dim);
-    let count = bytes.len() / row_bytes;
+    let (count, dim) = (rows.count(), rows.dim);
     let mut centroids = [0; MAX_DIM];
     let centroids = &mut centroids[..dim];
-    for (r, row) in bytes.chunks_exact(row_bytes).enumerate() {
+    for (r, row) in rows.iter().enumerate() {
         row_centroids(book, row, centroids);
         for (q, query) in queries.iter().enumerate() {
             let mut sum = 0i32;
             for (centroid, value) in centroids.iter().zip(query.values) {
                 sum += i32::from(*value) * i32::from(*centroid);
             }
-            scores[q * count + r] = (sum as f32 * (query.scale * scale)) * row_scale(row);
+            scores[q * count + r] = (sum as f32 * (query.scale * scale)) * rows.scale(r);
         }
     }
 }
@@ -64,18 +62,16 @@ pub(crate) fn score_trellis(
 #[inline(always)]
 pub(crate) fn accumulate_trellis(
     book: &TrellisCodebook,
-    dim: usize,
-    bytes: &[u8],
+    rows: &Rows,
     scale: f32,
     weights: &[f32],
     acc: &mut [f32],
 ) {
-    let row_bytes = book.row_bytes(dim);
-    let count = bytes.len() / row_bytes;
+    let (count, dim) = (rows.count(), rows.dim);
     let mut centroids = [0; MAX_DIM];
     let centroids = &mut centroids[..dim];
     for (weights, acc) in weights.chunks_exact(count.max(1)).zip(acc.chunks_exact_mut(dim)) {
-        for (page, weights) in scaled_rows(bytes, row_bytes, dim).pages(PAGE).zip(weights.chunks(PAGE)) {
+        for (page, weights) in rows.pages(PAGE).zip(weights.chunks(PAGE)) {
             let mut ints = [0; PAGE];
             let Some(unit) = quantize_weights(&page, weights, weight_limit(book.levels()), &mut ints) else {
                 continue;
@@ -90,12 +86,6 @@ pub(crate) fn accumulate_trellis(
             finish_sums(&sums[..dim], unit * scale, acc);
         }
     }
-}
-
-/// The rows as [`Rows`]: their scales, and the path plane as codes of one bit.
-#[inline(always)]
-pub(crate) fn scaled_rows(bytes: &[u8], stride: usize, dim: usize) -> Rows<'_> {
-    Rows { bytes, stride, dim, packing: Packing::bits(1) }
 }
 
 /// For each vector z, with y = z·scale: the path bits and codes whose centroids have the least Σ(y - centroid)² of all

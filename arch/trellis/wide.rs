@@ -5,13 +5,11 @@
 mod rows128;
 
 use super::layout::{Fit, TrellisCodebook};
-use super::scalar::scaled_rows;
 use super::search;
 use super::search::Floats;
 use crate::codes::scalar::{PAGE, finish_sums, quantize_weights, weight_limit};
 use crate::codes::wide::unpack::{Codes, SPARE, Segment, kind};
 use crate::registers::Registers;
-use crate::vectors::scalar::f16_to_f32;
 use crate::{IntQuery, MAX_DIM, Packing, Rows, codes};
 
 /// Registers of the widest row.
@@ -155,7 +153,8 @@ impl<'a, L: Registers> Lookup<'a, L> {
 pub(crate) fn decode_trellis<L: Registers>(book: &TrellisCodebook, row: &[u8], scale: f32, out: &mut [f32]) {
     let lookup = Lookup::<L>::new(book, out.len());
     let mut spare = [0; SPARE];
-    let segments = lookup.segments(&scaled_rows(row, row.len(), out.len()), &mut spare);
+    let (stride, len, dim) = (row.len(), row.len(), out.len());
+    let segments = lookup.segments(&Rows { bytes: row, stride, len, dim, scales: None }, &mut spare);
     let Some(segment) = segments.iter().find(|segment| segment.count > 0) else { return };
     for (register, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
         let mut bytes = [0; 16];
@@ -170,13 +169,11 @@ pub(crate) fn decode_trellis<L: Registers>(book: &TrellisCodebook, row: &[u8], s
 #[inline(always)]
 pub(crate) fn score_trellis<L: Registers>(
     book: &TrellisCodebook,
-    dim: usize,
-    bytes: &[u8],
+    rows: &Rows,
     scale: f32,
     queries: &[IntQuery],
     scores: &mut [f32],
 ) {
-    let rows = &scaled_rows(bytes, book.row_bytes(dim), dim);
     let count = rows.count();
     if count == 0 {
         return;
@@ -184,16 +181,16 @@ pub(crate) fn score_trellis<L: Registers>(
     if rows128::score::<L>(book, rows, scale, queries, scores) {
         return;
     }
-    let lookup = Lookup::<L>::new(book, dim);
+    let lookup = Lookup::<L>::new(book, rows.dim);
     let mut spare = [0; SPARE];
     let segments = lookup.segments(rows, &mut spare);
     let (fours, ones) = queries.as_chunks::<4>();
     let (four_scores, one_scores) = scores.split_at_mut(4 * fours.len() * count);
     for (queries, scores) in fours.iter().zip(four_scores.chunks_exact_mut(4 * count)) {
-        score::<L, 2, 4>(&lookup, &segments, scale, queries, scores);
+        score::<L, 2, 4>(&lookup, rows, &segments, scale, queries, scores);
     }
     for (query, scores) in ones.iter().zip(one_scores.chunks_exact_mut(count)) {
-        score::<L, 4, 1>(&lookup, &segments, scale, &[*query], scores);
+        score::<L, 4, 1>(&lookup, rows, &segments, scale, &[*query], scores);
     }
 }
 
@@ -201,6 +198,7 @@ pub(crate) fn score_trellis<L: Registers>(
 #[inline(always)]
 fn score<L: Registers, const R: usize, const Q: usize>(
     lookup: &Lookup<L>,
+    rows: &Rows,
     segments: &[Segment; 2],
     scale: f32,
     queries: &[IntQuery; Q],
@@ -212,28 +210,27 @@ fn score<L: Registers, const R: usize, const Q: usize>(
             *value = L::load(&words.map(|word| word as u8));
         }
     }
-    let count = segments[0].count + segments[1].count;
+    let count = rows.count();
     let mut done = 0;
     for segment in segments {
         for first in (0..segment.count).step_by(R) {
             // Where fewer than R rows are left, the last one is scored again.
-            let mut rows: [&[u8]; R] = [&[]; R];
-            for (i, row) in rows.iter_mut().enumerate() {
+            let mut some: [&[u8]; R] = [&[]; R];
+            for (i, row) in some.iter_mut().enumerate() {
                 *row = segment.row((first + i).min(segment.count - 1));
             }
             let mut sums = [[L::splat(0); Q]; R];
             for register in 0..lookup.dim / 16 {
-                for (centroids, sums) in lookup.centroids(rows, register).into_iter().zip(&mut sums) {
+                for (centroids, sums) in lookup.centroids(some, register).into_iter().zip(&mut sums) {
                     for (sum, values) in sums.iter_mut().zip(&values) {
                         *sum = L::dot_bytes(*sum, centroids, values[register % REGISTERS]);
                     }
                 }
             }
-            for (i, (row, sums)) in rows.iter().zip(sums).enumerate().take(segment.count - first) {
-                let row_scale = f16_to_f32(u16::from_le_bytes([row[0], row[1]]));
+            for (r, sums) in (done + first..).zip(sums).take(R.min(segment.count - first)) {
+                let row_scale = rows.scale(r);
                 for (q, (query, sum)) in queries.iter().zip(sums).enumerate() {
-                    scores[q * count + done + first + i] =
-                        (L::sum(sum) as f32 * (query.scale * scale)) * row_scale;
+                    scores[q * count + r] = (L::sum(sum) as f32 * (query.scale * scale)) * row_scale;
                 }
             }
         }
@@ -245,18 +242,16 @@ fn score<L: Registers, const R: usize, const Q: usize>(
 #[inline(always)]
 pub(crate) fn accumulate_trellis<L: Registers>(
     book: &TrellisCodebook,
-    dim: usize,
-    bytes: &[u8],
+    rows: &Rows,
     scale: f32,
     weights: &[f32],
     acc: &mut [f32],
 ) {
-    let stride = book.row_bytes(dim);
-    let count = bytes.len() / stride;
+    let (count, dim) = (rows.count(), rows.dim);
     let lookup = Lookup::<L>::new(book, dim);
     let mut spare = [0; SPARE];
-    for (p, page) in bytes.chunks(PAGE * stride).enumerate() {
-        let page = &scaled_rows(page, stride, dim);
+    for (p, page) in rows.pages(PAGE).enumerate() {
+        let page = &page;
         let segments = lookup.segments(page, &mut spare);
         let ours = |q: usize| &weights[q * count + p * PAGE..][..page.count()];
         let queries = acc.len() / dim;

@@ -7,7 +7,7 @@ use super::scalar;
 use super::wide::{COORDINATES, RADII, TOP};
 use crate::registers::avx2::{load, load_first, store_first, store_ps};
 use crate::vectors::scalar::{LANES, halve};
-use crate::{Float, IntQuery, MAX_DIM, TripletLayout};
+use crate::{Float, IntQuery, MAX_DIM, Rows, TripletLayout};
 use core::arch::x86_64::*;
 
 /// Fields of a register.
@@ -129,22 +129,17 @@ static DOWN: [u8; 32] = {
 /// See `TripletLayout::row_scale`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn row_scale(layout: &TripletLayout, row: &[u8]) -> f32 {
-    match layout.scale {
-        Float::F32 => layout.row_scale(row),
-        _ => _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(u16::from_le_bytes([row[0], row[1]]).into()))),
+fn row_scale(layout: &TripletLayout, rows: &Rows, r: usize) -> f32 {
+    if layout.scale == Float::F32 || rows.scales.is_some() {
+        return layout.row_scale(rows, r);
     }
+    let row = rows.row(r);
+    _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(u16::from_le_bytes([row[0], row[1]]).into())))
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn score_triplets(
-    layout: &TripletLayout,
-    stride: usize,
-    bytes: &[u8],
-    queries: &[IntQuery],
-    scores: &mut [f32],
-) {
-    let count = bytes.len() / stride;
+pub(crate) fn score_triplets(layout: &TripletLayout, rows: &Rows, queries: &[IntQuery], scores: &mut [f32]) {
+    let count = rows.count();
     let fields = Fields::new(layout);
     let split = (3 * layout.triplets()).min(layout.dim);
     let mut groups = [(_mm256_setzero_si256(), _mm256_setzero_ps()); GROUPS];
@@ -157,13 +152,13 @@ pub(crate) fn score_triplets(
                 bytes.iter_mut().zip(values).for_each(|(byte, value)| *byte = *value as u8);
             }
         }
-        for (r, row) in bytes.chunks_exact(stride).enumerate() {
-            fields.row(bytes, r * stride + layout.header_bytes(), groups);
+        for (r, row) in rows.iter().enumerate() {
+            fields.row(rows.bytes, r * rows.stride + layout.header_bytes(), groups);
             let mut rest = [0; 2];
             for (rest, centroid) in rest.iter_mut().zip(layout.rest(layout.stream(row))) {
                 *rest = i32::from(centroid);
             }
-            let row_scale = row_scale(layout, row);
+            let row_scale = row_scale(layout, rows, r);
             for (q, (query, prepared)) in queries.iter().zip(&prepared).enumerate() {
                 let sum = sum_products(groups, prepared);
                 let rest: i32 = query.values[split..].iter().zip(rest).map(|(q, c)| i32::from(*q) * c).sum();
@@ -231,25 +226,19 @@ pub(crate) fn decode_triplets(layout: &TripletLayout, stream: &[u8], scale: f32,
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn accumulate_triplets(
-    layout: &TripletLayout,
-    stride: usize,
-    bytes: &[u8],
-    weights: &[f32],
-    acc: &mut [f32],
-) {
+pub(crate) fn accumulate_triplets(layout: &TripletLayout, rows: &Rows, weights: &[f32], acc: &mut [f32]) {
     if layout.directions.is_empty() {
-        return scalar::accumulate_triplets(layout, stride, bytes, weights, acc);
+        return scalar::accumulate_triplets(layout, rows, weights, acc);
     }
-    let count = bytes.len() / stride;
+    let count = rows.count();
     let fields = Fields::new(layout);
     let split = (3 * layout.triplets()).min(layout.dim);
     let groups = layout.triplets().div_ceil(FIELDS);
     let mut values = [0.0; MAX_DIM + 3 * FIELDS];
-    for (r, row) in bytes.chunks_exact(stride).enumerate() {
-        let at = r * stride + layout.header_bytes();
+    for (r, row) in rows.iter().enumerate() {
+        let at = r * rows.stride + layout.header_bytes();
         for (g, values) in values.as_chunks_mut::<{ 3 * FIELDS }>().0[..groups].iter_mut().enumerate() {
-            let x = vectors(fields.get(bytes, at + g * layout.field_bits()));
+            let x = vectors(fields.get(rows.bytes, at + g * layout.field_bits()));
             for (x, values) in x.into_iter().zip(values.as_chunks_mut().0) {
                 store_ps(values, x);
             }
@@ -257,7 +246,7 @@ pub(crate) fn accumulate_triplets(
         for (value, centroid) in values[split..layout.dim].iter_mut().zip(layout.rest(layout.stream(row))) {
             *value = f32::from(centroid);
         }
-        let row_scale = row_scale(layout, row);
+        let row_scale = row_scale(layout, rows, r);
         for (weights, acc) in weights.chunks_exact(count).zip(acc.chunks_exact_mut(layout.dim)) {
             let weight = weights[r] * row_scale;
             let ((values, rest), (acc, rest_acc)) = (values.split_at(split), acc.split_at_mut(split));

@@ -10,10 +10,10 @@
 pub(crate) use decode::{accumulate_triplets, decode_triplets};
 pub(crate) use score::score_triplets;
 
-use crate::TripletLayout;
 use crate::registers::avx512::{interleave, load, load_bytes, load_tail, load_words, store_first};
 use crate::rows::Block;
 use crate::vectors::scalar::LANES;
+use crate::{Rows, TripletLayout};
 use core::arch::x86_64::*;
 
 /// Groups of sixteen triplets in the widest row.
@@ -244,25 +244,25 @@ const QUERIES: usize = 8;
 /// Four bytes of each of up to sixteen rows, from `at` on; rows of less than four bytes are filled up with zeros.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn windows(stride: usize, rows: &[u8], at: usize) -> __m512i {
-    if at + 4 > stride {
+fn windows(rows: &Rows, at: usize) -> __m512i {
+    if at + 4 > rows.len {
         let mut windows = [0; BATCH];
-        for (window, row) in windows.iter_mut().zip(rows.chunks_exact(stride)) {
+        for (window, row) in windows.iter_mut().zip(rows.iter()) {
             *window = row[at..].iter().rev().fold(0, |window, byte| window << 8 | u32::from(*byte));
         }
         return load(&windows);
     }
-    if rows.len() == BATCH * stride {
+    if rows.count() == BATCH {
         // A gather would take as long as a third of the scores.
-        let block = Block::of(rows, stride).window(at, at + 4);
+        let block = Block::of(rows.bytes, rows.stride).window(at, at + 4);
         return load(&core::array::from_fn(|r| u32::from_le_bytes(*block.first(r))));
     }
     let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    let present = _mm512_cmplt_epi32_mask(lanes, _mm512_set1_epi32((rows.len() / stride) as i32));
-    let offsets = _mm512_mullo_epi32(lanes, _mm512_set1_epi32(stride as i32));
+    let present = _mm512_cmplt_epi32_mask(lanes, _mm512_set1_epi32(rows.count() as i32));
+    let offsets = _mm512_mullo_epi32(lanes, _mm512_set1_epi32(rows.stride as i32));
     // SAFETY: of each row that is there, four bytes from `at` on, which are inside it.
     unsafe {
-        let base = rows.as_ptr().add(at).cast();
+        let base = rows.bytes.as_ptr().add(at).cast();
         _mm512_mask_i32gather_epi32::<1>(_mm512_setzero_si512(), present, offsets, base)
     }
 }
@@ -295,11 +295,11 @@ impl Rest {
     /// there is none.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn centroids(&self, stride: usize, rows: &[u8]) -> [__m512i; 2] {
+    fn centroids(&self, rows: &Rows) -> [__m512i; 2] {
         if self.count == 0 {
             return [_mm512_setzero_si512(); 2];
         }
-        let windows = windows(stride, rows, self.at);
+        let windows = windows(rows, self.at);
         let mask = _mm512_set1_epi32((1 << self.bits) - 1);
         let [a, b, c, d] = self.centroids;
         let centroid = |shift: u32| {

@@ -1,6 +1,6 @@
 //! Rows of triplets of coordinates, each a direction on the sphere and a radius: the shape that kernels read and write.
 
-use crate::{Float, vectors};
+use crate::{Float, Rows};
 
 /// Rows of a scale and one bit stream of fields, first field first, least significant bit first.
 ///
@@ -89,10 +89,10 @@ impl TripletLayout<'_> {
     }
 
     #[inline(always)]
-    pub(crate) fn row_scale(&self, row: &[u8]) -> f32 {
-        match self.scale {
-            Float::F32 => f32::from_le_bytes([row[0], row[1], row[2], row[3]]),
-            _ => vectors::scalar::row_scale(row),
+    pub(crate) fn row_scale(&self, rows: &Rows, r: usize) -> f32 {
+        match (self.scale, rows.row(r)) {
+            (Float::F32, [a, b, c, d, ..]) => f32::from_le_bytes([*a, *b, *c, *d]),
+            _ => rows.scale(r),
         }
     }
 

@@ -6,7 +6,7 @@
 
 use super::layout::MAX_FIELDS;
 use crate::vectors::scalar::{LANES, halve};
-use crate::{IntQuery, Search, TripletLayout};
+use crate::{IntQuery, Rows, Search, TripletLayout};
 
 /// Triplets whose |x|+|y|+|z| is below this (2⁻¹⁰⁰) count as zero: (ξ, η) is about (0, 0).
 pub(crate) const SMALLEST: f32 = 7.888_609e-31;
@@ -289,18 +289,12 @@ pub(crate) fn decode_triplets(layout: &TripletLayout, stream: &[u8], scale: f32,
 /// score\[query]\[row] = ((sum·unit + rest·`rest_scale`)·query scale)·row scale. The sum of radius·(q·direction) has 16
 /// lanes, triplet `i` in lane `i % 16`; q·direction and the sum over the coordinates left over are exact integers.
 #[inline(always)]
-pub(crate) fn score_triplets(
-    layout: &TripletLayout,
-    stride: usize,
-    bytes: &[u8],
-    queries: &[IntQuery],
-    scores: &mut [f32],
-) {
-    let count = bytes.len() / stride;
+pub(crate) fn score_triplets(layout: &TripletLayout, rows: &Rows, queries: &[IntQuery], scores: &mut [f32]) {
+    let count = rows.count();
     let triplets = layout.triplets();
-    for (r, row) in bytes.chunks_exact(stride).enumerate() {
+    for (r, row) in rows.iter().enumerate() {
         let stream = layout.stream(row);
-        let row_scale = layout.row_scale(row);
+        let row_scale = layout.row_scale(rows, r);
         let mut dots = [([0i8; 4], 0.0); MAX_FIELDS];
         for (index, slot) in dots[..triplets].iter_mut().enumerate() {
             let (code, radius) = layout.split(layout.field(stream, index));
@@ -336,17 +330,16 @@ pub(crate) fn finish_score(
 #[inline(always)]
 pub(crate) fn score_triplets_floats(
     layout: &TripletLayout,
-    stride: usize,
-    bytes: &[u8],
+    rows: &Rows,
     queries: &[&[f32]],
     scores: &mut [f32],
 ) {
-    let count = bytes.len() / stride;
+    let count = rows.count();
     let triplets = layout.triplets();
     let mut dots = [([0.0; 3], 0.0); MAX_FIELDS];
-    for (r, row) in bytes.chunks_exact(stride).enumerate() {
+    for (r, row) in rows.iter().enumerate() {
         let stream = layout.stream(row);
-        let row_scale = layout.row_scale(row);
+        let row_scale = layout.row_scale(rows, r);
         for (index, slot) in dots[..triplets].iter_mut().enumerate() {
             let (code, radius) = layout.split(layout.field(stream, index));
             *slot = (direction(layout, code), layout.radii[radius]);
@@ -368,19 +361,13 @@ pub(crate) fn score_triplets_floats(
 /// acc\[query] += ((weight·row scale)·unit)·(radius·direction), rows ascending; for coordinates left over
 /// ((weight·row scale)·`rest_scale`)·centroid. Weights are \[query]\[row].
 #[inline(always)]
-pub(crate) fn accumulate_triplets(
-    layout: &TripletLayout,
-    stride: usize,
-    bytes: &[u8],
-    weights: &[f32],
-    acc: &mut [f32],
-) {
-    let count = bytes.len() / stride;
+pub(crate) fn accumulate_triplets(layout: &TripletLayout, rows: &Rows, weights: &[f32], acc: &mut [f32]) {
+    let count = rows.count();
     let triplets = (3 * layout.triplets()).min(layout.dim);
     let mut values = [0.0; crate::MAX_DIM];
     let values = &mut values[..layout.dim];
-    for (r, row) in bytes.chunks_exact(stride).enumerate() {
-        let (stream, row_scale) = (layout.stream(row), layout.row_scale(row));
+    for (r, row) in rows.iter().enumerate() {
+        let (stream, row_scale) = (layout.stream(row), layout.row_scale(rows, r));
         for (index, values) in values[..triplets].chunks_mut(3).enumerate() {
             let (code, radius) = layout.split(layout.field(stream, index));
             for (value, n) in values.iter_mut().zip(direction(layout, code)) {

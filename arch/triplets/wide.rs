@@ -8,7 +8,7 @@ use super::layout::MAX_FIELDS;
 use super::scalar;
 use crate::registers::{Registers, add_row};
 use crate::vectors::scalar::{LANES, halve};
-use crate::{IntQuery, TripletLayout};
+use crate::{IntQuery, Rows, TripletLayout};
 
 /// Signed bytes x, y, z and 0 for each triplet of a row; zeros behind them.
 type Quads = [[u8; 4]; MAX_FIELDS];
@@ -19,12 +19,11 @@ const QUERIES: usize = 4;
 #[inline(always)]
 pub(crate) fn score_triplets<L: Registers>(
     layout: &TripletLayout,
-    stride: usize,
-    bytes: &[u8],
+    rows: &Rows,
     queries: &[IntQuery],
     scores: &mut [f32],
 ) {
-    let count = bytes.len() / stride;
+    let count = rows.count();
     let split = (3 * layout.triplets()).min(layout.dim);
     let groups = layout.triplets().div_ceil(LANES);
     let (mut directions, mut radii) = ([[0; 4]; MAX_FIELDS], [0.0; MAX_FIELDS]);
@@ -37,13 +36,13 @@ pub(crate) fn score_triplets<L: Registers>(
                 }
             }
         }
-        for (r, row) in bytes.chunks_exact(stride).enumerate() {
-            layout.look_up(bytes, r * stride + layout.header_bytes(), &mut directions, &mut radii);
+        for (r, row) in rows.iter().enumerate() {
+            layout.look_up(rows.bytes, r * rows.stride + layout.header_bytes(), &mut directions, &mut radii);
             let mut rest = [0; 2];
             for (rest, centroid) in rest.iter_mut().zip(layout.rest(layout.stream(row))) {
                 *rest = i32::from(centroid);
             }
-            let row_scale = layout.row_scale(row);
+            let row_scale = layout.row_scale(rows, r);
             for (q, (query, prepared)) in queries.iter().zip(&prepared).enumerate() {
                 let sum = sum::<L>(&directions, &radii, prepared, groups);
                 let rest: i32 = query.values[split..].iter().zip(rest).map(|(q, c)| i32::from(*q) * c).sum();
@@ -157,21 +156,20 @@ pub(crate) fn decode_triplets<L: Registers>(
 #[inline(always)]
 pub(crate) fn accumulate_triplets<L: Registers>(
     layout: &TripletLayout,
-    stride: usize,
-    bytes: &[u8],
+    rows: &Rows,
     weights: &[f32],
     acc: &mut [f32],
 ) {
     if layout.directions.is_empty() {
-        return scalar::accumulate_triplets(layout, stride, bytes, weights, acc);
+        return scalar::accumulate_triplets(layout, rows, weights, acc);
     }
-    let count = bytes.len() / stride;
+    let count = rows.count();
     let split = (3 * layout.triplets()).min(layout.dim);
     let (mut directions, mut radii) = ([[0; 4]; MAX_FIELDS], [0.0; MAX_FIELDS]);
     let mut values = [0.0; crate::MAX_DIM];
     let values = &mut values[..layout.dim];
-    for (r, row) in bytes.chunks_exact(stride).enumerate() {
-        layout.look_up(bytes, r * stride + layout.header_bytes(), &mut directions, &mut radii);
+    for (r, row) in rows.iter().enumerate() {
+        layout.look_up(rows.bytes, r * rows.stride + layout.header_bytes(), &mut directions, &mut radii);
         let vectors = vectors::<L>(&directions, &radii, split.div_ceil(12));
         for (x, values) in vectors.zip(values[..split].chunks_mut(12)) {
             store_twelve::<L>(x, values);
@@ -179,7 +177,7 @@ pub(crate) fn accumulate_triplets<L: Registers>(
         for (value, centroid) in values[split..].iter_mut().zip(layout.rest(layout.stream(row))) {
             *value = f32::from(centroid);
         }
-        let row_scale = layout.row_scale(row);
+        let row_scale = layout.row_scale(rows, r);
         for (weights, acc) in weights.chunks_exact(count).zip(acc.chunks_exact_mut(layout.dim)) {
             let weight = weights[r] * row_scale;
             let ((values, rest), (acc, rest_acc)) = (values.split_at(split), acc.split_at_mut(split));

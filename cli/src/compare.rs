@@ -228,12 +228,12 @@ impl Bench<'_> {
         let codec = build(text, spec, sample.dim, backend)?;
         let plain = |_: usize, rows: &[f32]| Store::new(&codec, rows);
         let cached = |index: usize, rows: &[f32]| {
-            Store::cached((spec, &codec), (self.keys, page), rows, &self.calibration(index), backend)
+            Store::cached((spec, &codec), (role, self.keys, page), rows, &self.calibration(index), backend)
         };
         let keys = if role == Role::Values || is_float(spec) { Keys::RAW } else { self.keys };
         let metrics = match role {
             Role::Keys => measure(sample, exact, role, self.queries(), cached).at(text)?,
-            Role::Values => measure(sample, exact, role, (0, 1), plain).at(text)?,
+            Role::Values => measure(sample, exact, role, (0, 1), cached).at(text)?,
         };
         let kl = |metrics: &Metrics| metrics.attention.map(|attention| attention.kl);
         let kl_raw = match role {

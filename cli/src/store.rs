@@ -2,7 +2,7 @@
 
 use crate::codecs::{Codec, is_float};
 use crate::keys::Keys;
-use octaplex::{Backend, CodecSpec, Error, LayerConfig, SharedLayer};
+use octaplex::{Backend, CodecSpec, Error, LayerConfig, Role, SharedLayer};
 use std::cell::RefCell;
 
 /// Keys whose channels are balanced: the deviations come from so many of the first tokens.
@@ -13,9 +13,10 @@ pub(crate) enum Store<'a> {
         codec: &'a Codec,
         blocks: Vec<u8>,
     },
-    /// A layer of one head whose tokens are all in pages, but for those that fill none.
+    /// The keys or the values of a layer of one head whose tokens are all in pages, but for those that fill none.
     Cache {
         layer: Box<SharedLayer>,
+        role: Role,
         scratch: RefCell<Vec<f32>>,
     },
     /// What another program decoded, and what it says it stored.
@@ -31,10 +32,10 @@ impl<'a> Store<'a> {
         Ok(Self::Blocks { codec, blocks: codec.encode_rows(rows)? })
     }
 
-    /// Keys as a cache stores them, balanced from the first of them and from `queries`; floats as they are.
+    /// Keys or values as a cache stores them, keys balanced from the first of them and from `queries`; floats as they are.
     pub(crate) fn cached(
         (spec, codec): (CodecSpec, &'a Codec),
-        (keys, page): (Keys, usize),
+        (role, keys, page): (Role, Keys, usize),
         rows: &[f32],
         queries: &[f32],
         backend: Backend,
@@ -43,9 +44,11 @@ impl<'a> Store<'a> {
             return Self::new(codec, rows);
         }
         let (dim, tokens) = (codec.dim(), rows.len() / codec.dim());
+        let exact = CodecSpec::F16(Default::default());
+        let (key_spec, value_spec) = if role == Role::Keys { (spec, exact) } else { (exact, spec) };
         let config = LayerConfig::new(1, dim, tokens.max(page))
-            .keys(spec)
-            .values(CodecSpec::F16(Default::default()))
+            .keys(key_spec)
+            .values(value_spec)
             .page(page)
             .sink_tokens(0)
             .recent_window(0)
@@ -54,11 +57,11 @@ impl<'a> Store<'a> {
             .balance(keys.balance);
         let mut layer = Box::new(SharedLayer::on_heap(&config, backend)?);
         let mut scratch = vec![0.0; config.scratch_len(8)];
-        if keys.balance {
+        if keys.balance && role == Role::Keys {
             layer.calibrate(&rows[..rows.len().min(BALANCED_FROM * dim)], queries)?;
         }
         layer.append(rows, rows, &mut scratch)?;
-        Ok(Self::Cache { layer, scratch: RefCell::new(scratch) })
+        Ok(Self::Cache { layer, role, scratch: RefCell::new(scratch) })
     }
 
     /// Everything that the vectors take: blocks, centres, headers of pages, balance.
@@ -67,7 +70,7 @@ impl<'a> Store<'a> {
             Self::Blocks { blocks, .. } => blocks.len(),
             Self::Cache { layer, .. } => {
                 let (stats, config) = (layer.stats(), layer.config());
-                // The values beside them are f16.
+                // What is beside them is f16.
                 stats.bytes - stats.tokens * 2 * config.value_dim
             }
             Self::Decoded { bytes, .. } => *bytes,
@@ -77,11 +80,13 @@ impl<'a> Store<'a> {
     pub(crate) fn decode(&self) -> Result<Vec<f32>, Error> {
         match self {
             Self::Blocks { codec, blocks } => codec.decode_rows(blocks),
-            Self::Cache { layer, .. } => {
+            Self::Cache { layer, role, .. } => {
                 let dim = layer.config().key_dim;
-                let (mut rows, mut value) = (vec![0.0; layer.tokens() * dim], vec![0.0; dim]);
-                for (token, key) in rows.chunks_exact_mut(dim).enumerate() {
-                    layer.decode(0, token, key, &mut value)?;
+                let (mut rows, mut other) = (vec![0.0; layer.tokens() * dim], vec![0.0; dim]);
+                for (token, row) in rows.chunks_exact_mut(dim).enumerate() {
+                    let (key, value) =
+                        if *role == Role::Keys { (row, &mut other[..]) } else { (&mut other[..], row) };
+                    layer.decode(0, token, key, value)?;
                 }
                 Ok(rows)
             }
@@ -93,7 +98,7 @@ impl<'a> Store<'a> {
     pub(crate) fn score(&self, queries: &[f32]) -> Result<Vec<f32>, Error> {
         match self {
             Self::Blocks { codec, blocks } => codec.score_rows(queries, blocks),
-            Self::Cache { layer, scratch } => {
+            Self::Cache { layer, scratch, .. } => {
                 let count = queries.len() / layer.config().key_dim;
                 let mut scores = vec![0.0; count * layer.tokens()];
                 layer.scores(0, queries, &mut scores, &mut scratch.borrow_mut())?;
@@ -114,7 +119,7 @@ impl<'a> Store<'a> {
     pub(crate) fn attend(&self, weights: &[f32]) -> Result<Vec<f32>, Error> {
         match self {
             Self::Blocks { codec, blocks } => codec.attend_rows(weights, blocks),
-            Self::Cache { layer, scratch } => {
+            Self::Cache { layer, scratch, .. } => {
                 let mut outputs = vec![0.0; weights.len() / layer.tokens() * layer.config().value_dim];
                 layer.accumulate(0, weights, &mut outputs, &mut scratch.borrow_mut())?;
                 Ok(outputs)

@@ -24,22 +24,30 @@
 //! Keys are divided by it and queries multiplied, before the codec's rotation. It is decided once, from the sequence alone
 //! or from what `calibrate` is given.
 
+use super::page::Side;
 use crate::Error;
 use crate::backend::Kernels;
+use crate::codec::Codec;
+use crate::codec::planes::CentreCode;
 use half::f16;
 use octaplex_arch::{Float, MAX_DIM};
 
-/// μ = f16(Σ rows / n), the sum in f32, rows ascending.
-pub(crate) fn store_mean(rows: &[f32], dim: usize, bytes: &mut [u8]) -> Result<(), Error> {
-    let mut sums = [0.0f32; MAX_DIM];
-    for row in rows.chunks_exact(dim) {
-        for (sum, x) in sums.iter_mut().zip(row) {
-            *sum += x;
-        }
+/// μ = Σ rows / n, in f32, rows ascending.
+fn mean(rows: &[f32], mean: &mut [f32]) {
+    mean.fill(0.0);
+    for row in rows.chunks_exact(mean.len()) {
+        mean.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
     }
-    let count = (rows.len() / dim).max(1) as f32;
-    for (sum, bytes) in sums.iter().zip(bytes.as_chunks_mut::<2>().0) {
-        let mean = f16::from_f32(sum / count);
+    let count = (rows.len() / mean.len()).max(1) as f32;
+    mean.iter_mut().for_each(|sum| *sum /= count);
+}
+
+/// μ in f16.
+pub(crate) fn store_mean(rows: &[f32], dim: usize, bytes: &mut [u8]) -> Result<(), Error> {
+    let mut means = [0.0f32; MAX_DIM];
+    mean(rows, &mut means[..dim]);
+    for (mean, bytes) in means.iter().zip(bytes.as_chunks_mut::<2>().0) {
+        let mean = f16::from_f32(*mean);
         if !mean.is_finite() {
             return Err(Error::Overflow);
         }
@@ -48,13 +56,52 @@ pub(crate) fn store_mean(rows: &[f32], dim: usize, bytes: &mut [u8]) -> Result<(
     Ok(())
 }
 
+/// Stores the mean of a page's rows, and takes what was stored from them: as f16 beside blocks, as [`CentreCode`] has it
+/// beside rows of planes.
+pub(crate) fn store(
+    backend: Kernels,
+    codec: &dyn Codec,
+    side: &Side,
+    rows: &mut [f32],
+    bytes: &mut [u8],
+) -> Result<(), Error> {
+    let mut centre = [0.0; MAX_DIM];
+    let centre = &mut centre[..codec.dim()];
+    match codec.planes() {
+        Some(planes) if side.norm_bits > 0 => {
+            mean(rows, centre);
+            CentreCode::new(planes)?.encode(centre, bytes)?;
+        }
+        _ => {
+            store_mean(rows, centre.len(), bytes)?;
+            backend.decode_floats(Float::F16, bytes, centre);
+        }
+    }
+    subtract(rows, centre);
+    Ok(())
+}
+
+/// Reads what [`store`] has stored.
+pub(crate) fn read(
+    backend: Kernels,
+    codec: &dyn Codec,
+    side: &Side,
+    bytes: &[u8],
+    centre: &mut [f32],
+) -> Result<(), Error> {
+    match codec.planes() {
+        Some(planes) if side.norm_bits > 0 => CentreCode::new(planes)?.decode(bytes, centre),
+        _ => {
+            backend.decode_floats(Float::F16, bytes, centre);
+            Ok(())
+        }
+    }
+}
+
 /// rows ← rows - centre.
-pub(crate) fn subtract(backend: Kernels, rows: &mut [f32], centre: &[u8]) {
-    let mut values = [0.0; MAX_DIM];
-    let values = &mut values[..centre.len() / 2];
-    backend.decode_floats(Float::F16, centre, values);
-    for row in rows.chunks_exact_mut(values.len()) {
-        for (x, c) in row.iter_mut().zip(&*values) {
+pub(crate) fn subtract(rows: &mut [f32], centre: &[f32]) {
+    for row in rows.chunks_exact_mut(centre.len()) {
+        for (x, c) in row.iter_mut().zip(centre) {
             *x -= c;
         }
     }

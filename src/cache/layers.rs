@@ -1,6 +1,6 @@
 //! All layers of a model, on the heap.
 
-use super::page::{Layout, page_length};
+use super::page::Layout;
 use super::storage::Shared;
 use super::{Layer, LayerConfig, State, Stats, Tensor};
 use crate::codec::Codec;
@@ -298,8 +298,9 @@ impl KvCache {
         let (mut bytes, mut pages) = (0, Vec::new());
         for layer in caches.into_iter().flat_map(|cache| &cache.layers) {
             let all = layer.store.all_pages();
-            bytes += layer.stats().bytes - all.iter().map(|page| page_length(page)).sum::<usize>();
-            pages.extend(all.iter().map(|page| (page.as_ptr(), page_length(page))));
+            bytes +=
+                layer.stats().bytes - all.iter().map(|page| layer.layout.page_length(page)).sum::<usize>();
+            pages.extend(all.iter().map(|page| (page.as_ptr(), layer.layout.page_length(page))));
         }
         pages.sort_unstable();
         pages.dedup();

@@ -2,20 +2,30 @@
 //!
 //! ```text
 //! front   head 0: sinks K, sinks V, ring K, ring V (f16 rows), balance, prefix centre;  head 1: …
-//! page    header (16 bytes: position u64, length u32, zeros)
-//!         head 0: centre f16, key blocks, value blocks;  head 1: …
+//! page    header: position u64; length of the page u64, where pages have no fixed one
+//!         head 0: keys, values;  head 1: …
+//!         head 0: centre, norms of keys, norms of values, lengths;  head 1: …
 //! ```
 //!
-//! Codecs whose pages have no fixed size (`med` in specs) add two lengths, u32 each, behind the centre.
+//! Keys and values of codecs that are a norm and planes ([`Planes`](crate::codec::planes::Planes)) are *lean*: rows of planes
+//! without gaps, 64 to a whole number of cache lines, their norms together (`norms.rs`); a centre is then what `planes.rs`
+//! makes of its difference from the prefix centre. Others are blocks as they are, their centre in f16. Lengths of keys and
+//! values, u32 each, are there for codecs whose pages have no fixed size (`med` in specs).
 //!
 //! A page is written once, when it closes, and never changed: forks share it.
 
 use super::config::{Center, LayerConfig};
-use crate::Error;
+use super::norms::{norm_bits, norm_bytes};
+use crate::codec::planes::centre_bytes;
+use crate::codec::scratch::words_for;
+use crate::{CodecSpec, Error};
 use core::ops::Range;
 
-/// Bytes before the heads of a page. Position u64, length of the page u32; then zeros, kept for keys whose channels have rates of their own.
-pub(crate) const HEADER: usize = 16;
+/// Bytes before the rows of a page: its position, u64.
+const POSITION: usize = 8;
+
+/// Of a row of planes, what lies before it: the place that a block has for its norm.
+const BEFORE: usize = 2;
 
 /// Tokens that have one maximum, one sum and one output: the unit of work of attention. Parts are combined in order,
 /// so this number is part of what results mean.
@@ -23,6 +33,69 @@ pub(crate) const SPLIT: usize = 4096;
 
 /// Queries that share one pass over the keys.
 pub(crate) const BATCH: usize = 8;
+
+/// Keys or values of a page. Sizes in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Side {
+    /// A row: a block, or planes alone.
+    pub(crate) row: usize,
+    /// All rows at most, and always unless `varies`.
+    pub(crate) rows: usize,
+    /// Bits of a norm beside planes; 0 for blocks.
+    pub(crate) norm_bits: u8,
+    /// All norms.
+    pub(crate) norms: usize,
+}
+
+/// What a codec says of its blocks: bytes of one, of a page of them, and of one without its norm, if a cache takes it apart.
+pub(crate) struct Sizes {
+    pub(crate) block: usize,
+    pub(crate) page: usize,
+    pub(crate) planes: usize,
+}
+
+impl Sizes {
+    const fn of(spec: &CodecSpec, dim: usize, tokens: usize) -> Self {
+        let (block, page) = (spec.block_bytes(dim), spec.page_bytes_max(dim, tokens));
+        Self { block, page, planes: spec.plane_bytes(dim) }
+    }
+
+    const fn side(&self, dim: usize, tokens: usize) -> Side {
+        let norm_bits = norm_bits(self.planes, dim);
+        if norm_bits == 0 {
+            return Side { row: self.block, rows: self.page, norm_bits, norms: 0 };
+        }
+        Side { row: self.planes, rows: tokens * self.planes, norm_bits, norms: norm_bytes(norm_bits, tokens) }
+    }
+}
+
+/// A head of a page. Rows of planes begin with the [`BEFORE`] bytes before the first.
+#[derive(Clone, Copy)]
+pub(crate) struct Head<'a> {
+    pub(crate) keys: &'a [u8],
+    pub(crate) values: &'a [u8],
+    pub(crate) centre: &'a [u8],
+    pub(crate) key_norms: &'a [u8],
+    pub(crate) value_norms: &'a [u8],
+}
+
+/// A head of a page that is being written.
+pub(crate) struct HeadMut<'a> {
+    pub(crate) keys: &'a mut [u8],
+    pub(crate) values: &'a mut [u8],
+    pub(crate) centre: &'a mut [u8],
+    pub(crate) key_norms: &'a mut [u8],
+    pub(crate) value_norms: &'a mut [u8],
+    /// Of keys and values, where they vary.
+    pub(crate) lengths: &'a mut [u8],
+}
+
+/// The first `length` bytes, which the slice then lacks.
+fn split_off<'a>(bytes: &mut &'a mut [u8], length: usize) -> &'a mut [u8] {
+    let (taken, rest) = core::mem::take(bytes).split_at_mut(length);
+    *bytes = rest;
+    taken
+}
 
 /// Sizes in bytes, counts in tokens.
 #[derive(Clone, Copy, Debug)]
@@ -40,14 +113,18 @@ pub(crate) struct Layout {
     pub(crate) ring: usize,
     /// Page slots in caller-given memory.
     pub(crate) slots: usize,
-    /// Bytes that a page's keys and values take at most, and always unless `varies`.
-    pub(crate) key_page: usize,
-    pub(crate) value_page: usize,
-    pub(crate) varies: bool,
+    pub(crate) keys: Side,
+    pub(crate) values: Side,
+    varies: bool,
+    /// Bytes before the rows of a page.
+    pub(crate) header: usize,
     pub(crate) centre_bytes: usize,
     balance_bytes: usize,
     prefix_bytes: usize,
-    pub(crate) head_page: usize,
+    /// What a head has beside its rows.
+    extra: usize,
+    /// Bytes of the longer page of blocks, of which rows of planes are made.
+    blocks: usize,
     pub(crate) page_bytes: usize,
     head_front: usize,
     pub(crate) front_bytes: usize,
@@ -56,26 +133,31 @@ pub(crate) struct Layout {
 impl Layout {
     pub(crate) const fn new(config: &LayerConfig) -> Self {
         let LayerConfig { key_dim, value_dim, page, keys, values, .. } = config;
-        Self::with_codecs(
-            config,
-            (keys.block_bytes(*key_dim), keys.page_bytes_max(*key_dim, *page)),
-            (values.block_bytes(*value_dim), values.page_bytes_max(*value_dim, *page)),
-        )
+        Self::with_codecs(config, &Sizes::of(keys, *key_dim, *page), &Sizes::of(values, *value_dim, *page))
     }
 
-    /// For codecs whose blocks and pages take so many bytes.
-    pub(crate) const fn with_codecs(
-        config: &LayerConfig,
-        (key_block, key_page): (usize, usize),
-        (value_block, value_page): (usize, usize),
-    ) -> Self {
+    /// For codecs of such blocks and pages.
+    pub(crate) const fn with_codecs(config: &LayerConfig, key_sizes: &Sizes, value_sizes: &Sizes) -> Self {
         let LayerConfig { kv_heads: heads, key_dim, value_dim, page, sink_tokens: sinks, .. } = *config;
+        let (keys, values) = (key_sizes.side(key_dim, page), value_sizes.side(value_dim, page));
+        let lean = keys.norm_bits > 0;
         let ring = (config.recent_window + config.max_rollback).div_ceil(page) * page + page;
-        let centre_bytes = if matches!(config.centers(), Center::Page) { 2 * key_dim } else { 0 };
-        let prefix_bytes = if matches!(config.centers(), Center::Prefix) { 2 * key_dim } else { 0 };
+        let (centre_bytes, prefix_bytes) = match config.centers() {
+            Center::Off => (0, 0),
+            Center::Prefix => (0, 2 * key_dim),
+            Center::Page if lean => (centre_bytes(key_dim), 2 * key_dim),
+            Center::Page => (2 * key_dim, 0),
+        };
         let balance_bytes = if config.balances() { 2 * key_dim } else { 0 };
-        let varies = key_page > page * key_block || value_page > page * value_block;
-        let head_page = centre_bytes + if varies { 8 } else { 0 } + key_page + value_page;
+        let varies = key_sizes.page > page * key_sizes.block || value_sizes.page > page * value_sizes.block;
+        let header = if varies { 2 * POSITION } else { POSITION };
+        let extra = centre_bytes + keys.norms + values.norms + if varies { 8 } else { 0 };
+        let blocks = match (lean, values.norm_bits > 0) {
+            (true, true) if key_sizes.page > value_sizes.page => key_sizes.page,
+            (true, false) => key_sizes.page,
+            (_, true) => value_sizes.page,
+            (false, false) => 0,
+        };
         let head_front = (sinks + ring) * 2 * (key_dim + value_dim) + balance_bytes + prefix_bytes;
         let paged = config.capacity.saturating_sub(sinks + config.recent_window) / page;
         let slots = match config.sliding_window {
@@ -96,14 +178,16 @@ impl Layout {
             window: config.recent_window + page,
             ring,
             slots,
-            key_page,
-            value_page,
+            keys,
+            values,
             varies,
+            header,
             centre_bytes,
             balance_bytes,
             prefix_bytes,
-            head_page,
-            page_bytes: HEADER + heads * head_page,
+            extra,
+            blocks,
+            page_bytes: header + heads * (keys.rows + values.rows + extra),
             head_front,
             front_bytes: heads * head_front,
         }
@@ -146,7 +230,12 @@ impl Layout {
 
     /// Values that appending works in: a balance and a prefix centre for each head, and a page of rows.
     pub(crate) const fn append_scratch(&self) -> usize {
-        self.heads * 2 * self.key_dim + self.page_of_rows()
+        self.heads * 2 * self.key_dim + self.encode_scratch()
+    }
+
+    /// Values that encoding a head of a page works in: its rows, and the blocks of rows of planes.
+    pub(crate) const fn encode_scratch(&self) -> usize {
+        self.page_of_rows() + words_for(self.blocks)
     }
 
     pub(crate) const fn page_of_rows(&self) -> usize {
@@ -191,67 +280,108 @@ impl Layout {
         self.front(head, self.head_front - self.prefix_bytes, self.prefix_bytes)
     }
 
-    /// A head of a page: centre, keys, values. Lengths in it have been checked.
-    pub(crate) fn head<'a>(&self, page: &'a [u8], head: usize) -> (&'a [u8], &'a [u8], &'a [u8]) {
-        let mut rest = &page[HEADER..];
-        if !self.varies {
-            rest = &rest[head * self.head_page..];
-            let (centre, rest) = rest.split_at(self.centre_bytes);
-            return (centre, &rest[..self.key_page], &rest[self.key_page..][..self.value_page]);
-        }
-        let mut left = head;
-        loop {
-            let (centre, tail) = rest.split_at(self.centre_bytes);
-            let (keys, values) = (read_u32(tail), read_u32(&tail[4..]));
-            let (blocks, tail) = tail[8..].split_at(keys + values);
-            if left == 0 {
-                let (keys, values) = blocks.split_at(keys);
-                return (centre, keys, values);
+    /// A head of a page whose lengths have been checked.
+    pub(crate) fn head<'a>(&self, page: &'a [u8], head: usize) -> Head<'a> {
+        let extras = self.page_length(page) - self.heads * self.extra;
+        let extra = &page[extras + head * self.extra..][..self.extra];
+        let (mut start, [keys, values]) = (self.header, self.lengths(extra));
+        if self.varies {
+            for before in page[extras..].chunks_exact(self.extra).take(head) {
+                start += self.lengths(before).iter().sum::<usize>();
             }
-            (rest, left) = (tail, left - 1);
+        } else {
+            start += head * (keys + values);
+        }
+        let before = |side: &Side| if side.norm_bits > 0 { BEFORE } else { 0 };
+        let (centre, norms) = extra.split_at(self.centre_bytes);
+        let (key_norms, norms) = norms.split_at(self.keys.norms);
+        let (middle, end) = (start + keys, start + keys + values);
+        Head {
+            keys: &page[start - before(&self.keys)..middle],
+            values: &page[middle - before(&self.values)..end],
+            centre,
+            key_norms,
+            value_norms: &norms[..self.values.norms],
+        }
+    }
+
+    /// Bytes of a head's keys and of its values.
+    fn lengths(&self, extra: &[u8]) -> [usize; 2] {
+        match extra[extra.len() - if self.varies { 8 } else { 0 }..].as_chunks::<4>().0 {
+            [keys, values] => [keys, values].map(|length| u32::from_le_bytes(*length) as usize),
+            _ => [self.keys.rows, self.values.rows],
         }
     }
 
     /// Whether the lengths in a page add up to its own.
     pub(crate) fn is_sound(&self, page: &[u8]) -> bool {
-        if page.len() < HEADER || read_u32(&page[8..]) != page.len() {
+        if page.len() < self.header || self.page_length(page) != page.len() {
             return false;
         }
         if !self.varies {
-            return page.len() == self.page_bytes;
+            return true;
         }
-        let mut rest = &page[HEADER..];
-        for _ in 0..self.heads {
-            let Some(lengths) = rest.get(self.centre_bytes..self.centre_bytes + 8) else { return false };
-            let (keys, values) = (read_u32(lengths), read_u32(&lengths[4..]));
-            let start = self.centre_bytes + 8;
-            if keys > self.key_page || values > self.value_page || start + keys + values > rest.len() {
+        let Some(extras) = page.len().checked_sub(self.heads * self.extra) else { return false };
+        let mut end = self.header;
+        for extra in page[extras..].chunks_exact(self.extra) {
+            let [keys, values] = self.lengths(extra);
+            if keys > self.keys.rows || values > self.values.rows {
                 return false;
             }
-            rest = &rest[start + keys + values..];
+            end += keys + values;
         }
-        rest.is_empty()
+        end == extras
     }
 
-    /// Moves the heads of a page, each as long as it can be, together, and says in its header how long it is.
-    pub(crate) fn pack(&self, page: &mut [u8]) {
-        let mut end = HEADER;
-        for head in 0..self.heads {
-            let start = HEADER + head * self.head_page;
-            if !self.varies {
-                end = start + self.head_page;
-                continue;
+    /// The heads of a page that is being written, each with room for all that it can be.
+    pub(crate) fn heads_mut<'a>(&self, page: &'a mut [u8]) -> impl Iterator<Item = HeadMut<'a>> + use<'a> {
+        let layout = *self;
+        let rest = &mut page[layout.header..layout.page_bytes];
+        let (mut rows, mut extras) = rest.split_at_mut(layout.heads * layout.head_rows());
+        (0..layout.heads).map(move |_| {
+            let mut take = |length| split_off(&mut rows, length);
+            let (keys, values) = (take(layout.keys.rows), take(layout.values.rows));
+            let mut take = |length| split_off(&mut extras, length);
+            HeadMut {
+                keys,
+                values,
+                centre: take(layout.centre_bytes),
+                key_norms: take(layout.keys.norms),
+                value_norms: take(layout.values.norms),
+                lengths: take(if layout.varies { 8 } else { 0 }),
             }
-            let lengths = start + self.centre_bytes;
-            let (keys, values) = (read_u32(&page[lengths..]), read_u32(&page[lengths + 4..]));
-            let key_end = lengths + 8 + keys;
-            page.copy_within(start..key_end, end);
-            end += key_end - start;
-            let values_at = lengths + 8 + self.key_page;
-            page.copy_within(values_at..values_at + values, end);
-            end += values;
+        })
+    }
+
+    const fn head_rows(&self) -> usize {
+        self.keys.rows + self.values.rows
+    }
+
+    /// Moves the parts of a page, each with room for all that it can be, together, and says in its header how long it is.
+    pub(crate) fn pack(&self, page: &mut [u8]) {
+        if self.varies {
+            let mut end = self.header;
+            let extras = self.header + self.heads * self.head_rows();
+            for head in 0..self.heads {
+                let start = self.header + head * self.head_rows();
+                let lengths = self.lengths(&page[extras + head * self.extra..][..self.extra]);
+                for (start, length) in [start, start + self.keys.rows].into_iter().zip(lengths) {
+                    page.copy_within(start..start + length, end);
+                    end += length;
+                }
+            }
+            page.copy_within(extras..self.page_bytes, end);
+            end += self.heads * self.extra;
+            page[POSITION..self.header].copy_from_slice(&(end as u64).to_le_bytes());
         }
-        page[8..12].copy_from_slice(&(end as u32).to_le_bytes());
+    }
+
+    /// The length of a page, as it says itself where it varies; beyond all lengths where the machine cannot hold it.
+    pub(crate) fn page_length(&self, page: &[u8]) -> usize {
+        match page[POSITION..].first_chunk() {
+            Some(length) if self.varies => usize::try_from(u64::from_le_bytes(*length)).unwrap_or(usize::MAX),
+            _ => self.page_bytes,
+        }
     }
 }
 
@@ -295,7 +425,7 @@ impl LayerConfig {
         let parts = (layout.slots * layout.page).div_ceil(SPLIT);
         let head = layout.unit_scratch(rows) + parts * result + threads * worker;
         let (attend, append) =
-            (self.kv_heads * head, layout.append_scratch() + self.kv_heads * layout.page_of_rows());
+            (self.kv_heads * head, layout.append_scratch() + self.kv_heads * layout.encode_scratch());
         if attend > append { attend } else { append }
     }
 
@@ -313,13 +443,4 @@ pub(crate) fn in_page(error: Error, page: usize, tokens: usize) -> Error {
         Error::Corrupt { block } => Error::Corrupt { block: page * tokens + block },
         other => other,
     }
-}
-
-/// The length that a page says it has.
-pub(crate) fn page_length(page: &[u8]) -> usize {
-    read_u32(&page[8..])
-}
-
-fn read_u32(bytes: &[u8]) -> usize {
-    u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) as usize
 }

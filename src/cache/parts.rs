@@ -2,7 +2,7 @@
 
 use super::Layer;
 use super::page::{BATCH, SPLIT, in_page};
-use super::rows::score_pages;
+use super::rows::{accumulate_page, score_pages};
 use super::storage::Storage;
 use super::view::{MAX_QUERY, Scratch};
 use crate::codec::Codec;
@@ -53,18 +53,13 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         let scratch = Scratch::new(layout, rows, memory);
         view.balanced(head, queries, scratch.balanced);
         let prefix = &self.store.front()[layout.prefix(head)];
-        let mut offsets = [0.0; BATCH];
-        view.offsets(scratch.balanced, prefix, &mut offsets);
         let mut at = view.sinks;
         for (index, page) in view.pages(0..self.store.pages()) {
-            let (centre, keys, _) = view.head(page, head);
+            let mut offsets = [0.0; BATCH];
             let part = &mut scratch.scores[..rows * layout.page];
-            let scored =
-                score_pages(view.keys, scratch.balanced, layout.page, &mut core::iter::once(keys), part);
+            let mut heads = core::iter::once(view.head(page, head));
+            let scored = score_pages(&view, scratch.balanced, prefix, &mut heads, part, &mut offsets[..rows]);
             scored.map_err(|error| in_page(error, index, layout.page))?;
-            if !centre.is_empty() {
-                view.offsets(scratch.balanced, centre, &mut offsets);
-            }
             for (row, part) in part.chunks_exact_mut(layout.page).enumerate() {
                 let _ = self.backend.scale_logits(part, offsets[row], 1.0);
                 scores[row * tokens + at..][..layout.page].copy_from_slice(part);
@@ -119,8 +114,8 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
             let (paged, window) = rest.split_at(self.store.pages() * layout.page);
             scratch.paged.fill(0.0);
             for (index, weights) in paged.chunks_exact(layout.page).enumerate() {
-                let values = view.head(self.store.page(index), head).2;
-                let added = view.values.accumulate(weights, values, scratch.paged);
+                let head = view.head(self.store.page(index), head);
+                let added = accumulate_page(view.values, &layout.values, weights, &head, scratch.paged);
                 added.map_err(|error| in_page(error, index, layout.page))?;
             }
             view.values.finish(scratch.paged);

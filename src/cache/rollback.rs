@@ -1,6 +1,7 @@
 //! How tokens leave: rollback, eviction, and what pages decode to.
 
-use super::page::in_page;
+use super::page::{Head, in_page};
+use super::rows::decode_token;
 use super::storage::Storage;
 use super::{Layer, MAX_POSITION, State, center};
 use crate::Error;
@@ -139,20 +140,21 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         value: &mut [f32],
     ) -> Result<(), Error> {
         let (layout, backend) = (&self.layout, self.backend);
-        let (centre, keys, values) = layout.head(self.store.page(page), head);
+        let Head { keys, values, centre, key_norms, value_norms } = layout.head(self.store.page(page), head);
         let mut other = [0.0; MAX_DIM];
         let other = &mut other[..layout.key_dim];
-        for (codec, blocks, row) in
-            [(&self.keys as &dyn Codec, keys, &mut *key), (&self.values, values, value)]
-        {
-            decode(codec, blocks, token, layout.page, row)
-                .map_err(|error| in_page(error, page, layout.page))?;
+        let at = (token, layout.page);
+        decode_token(&self.keys, &layout.keys, (keys, key_norms), at, key)
+            .and_then(|()| decode_token(&self.values, &layout.values, (values, value_norms), at, value))
+            .map_err(|error| in_page(error, page, layout.page))?;
+        if !centre.is_empty() {
+            center::read(backend, &self.keys, &layout.keys, centre, other)?;
+            key.iter_mut().zip(&*other).for_each(|(x, c)| *x += c);
         }
-        for centre in [centre, &self.store.front()[layout.prefix(head)]] {
-            if !centre.is_empty() {
-                backend.decode_floats(Float::F16, centre, other);
-                key.iter_mut().zip(&*other).for_each(|(x, c)| *x += c);
-            }
+        let prefix = &self.store.front()[layout.prefix(head)];
+        if !prefix.is_empty() {
+            backend.decode_floats(Float::F16, prefix, other);
+            key.iter_mut().zip(&*other).for_each(|(x, c)| *x += c);
         }
         let memory = &self.store.front()[layout.balance(head)];
         if !memory.is_empty() {
@@ -207,19 +209,4 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         self.store.front_mut().fill(0);
         self.state = State::new(&self.layout);
     }
-}
-
-/// Decodes one token of a page. Where pages are more than their blocks, as a sum with one weight that is not 0.
-fn decode(codec: &dyn Codec, page: &[u8], token: usize, tokens: usize, row: &mut [f32]) -> Result<(), Error> {
-    let block = codec.block_bytes();
-    if page.len() == tokens * block {
-        let decoded = codec.decode(&page[token * block..][..block], row);
-        return decoded.map_err(|error| in_page(error, token, 1));
-    }
-    let mut weights = [0.0; 256];
-    weights[token] = 1.0;
-    row.fill(0.0);
-    codec.accumulate(&weights[..tokens], page, row)?;
-    codec.finish(row);
-    Ok(())
 }

@@ -3,7 +3,7 @@
 //! Everything is little-endian. Each section (header, exact tokens, every page) is followed by its CRC-32. Loading
 //! checks everything before the cache changes, and trusts no length.
 
-use super::page::{Layout, page_length};
+use super::page::{Head, Layout};
 use super::storage::Storage;
 use super::{Center, Layer, LayerConfig, MAX_POSITION, State, position};
 use crate::codec::Codec;
@@ -20,7 +20,7 @@ const LAYER: &[u8; 8] = b"octalayr";
 /// Of a layer whose codecs have no spec: nothing loads it.
 const OWN_CODECS: &[u8; 8] = b"octaown\0";
 const PAGE: &[u8; 8] = b"octapage";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 fn damaged<T>(at: usize, why: &'static str) -> Result<T, Error> {
     Err(Error::Snapshot { at, why })
@@ -278,7 +278,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         writer.checksum();
         for index in 0..self.store.pages() {
             let page = self.store.page(index);
-            writer.bytes(&page[..page_length(page)]);
+            writer.bytes(&page[..self.layout.page_length(page)]);
             writer.checksum();
         }
     }
@@ -403,7 +403,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         for (piece, _) in self.decided_pieces().flatten() {
             writer.bytes(&self.store.front()[piece]);
         }
-        writer.bytes(&page[..page_length(page)]);
+        writer.bytes(&page[..self.layout.page_length(page)]);
         writer.checksum();
         Ok(())
     }
@@ -474,8 +474,8 @@ fn read_header(reader: &mut Reader) -> Result<LayerConfig, Error> {
 /// A page whose lengths and centres are sound.
 fn read_page<'a>(reader: &mut Reader<'a>, layout: &Layout) -> Result<&'a [u8], Error> {
     let at = reader.at;
-    let head = reader.take(super::page::HEADER)?;
-    let length = page_length(head);
+    let head = reader.take(layout.header)?;
+    let length = layout.page_length(head);
     reader.at = at;
     let page = reader.take(length)?;
     let position = u64::from_le_bytes(page.first_chunk().copied().unwrap_or_default());
@@ -484,8 +484,12 @@ fn read_page<'a>(reader: &mut Reader<'a>, layout: &Layout) -> Result<&'a [u8], E
         return damaged(at, "a page whose lengths do not add up");
     }
     for head in 0..layout.heads {
-        if !is_finite_f16(layout.head(page, head).0) {
-            return damaged(at, "a centre that is not finite");
+        let Head { centre, key_norms, value_norms, .. } = layout.head(page, head);
+        // Of centres and norms that are coded, the first f16 scales all others.
+        let first = |bytes: &'a [u8]| bytes.get(..2).unwrap_or(&[]);
+        let centre = if layout.keys.norm_bits > 0 { first(centre) } else { centre };
+        if ![centre, first(key_norms), first(value_norms)].into_iter().all(is_finite_f16) {
+            return damaged(at, "a centre or norms that are not finite");
         }
     }
     Ok(page)

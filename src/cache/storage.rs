@@ -2,8 +2,6 @@
 
 use super::page::Layout;
 #[cfg(feature = "alloc")]
-use super::page::page_length;
-#[cfg(feature = "alloc")]
 use alloc::{collections::VecDeque, sync::Arc, vec, vec::Vec};
 use core::ops::Range;
 
@@ -117,7 +115,7 @@ impl<S: AsRef<[u8]> + AsMut<[u8]> + Send + Sync> Storage for Fixed<S> {
 #[derive(Clone, Debug)]
 pub struct Shared {
     front: Vec<u8>,
-    page: usize,
+    layout: Layout,
     pages: VecDeque<Arc<[u8]>>,
     drafts: Vec<Arc<[u8]>>,
 }
@@ -127,7 +125,7 @@ impl Shared {
     pub(crate) fn new(layout: &Layout) -> Self {
         Self {
             front: vec![0; layout.front_bytes],
-            page: layout.page_bytes,
+            layout: *layout,
             pages: VecDeque::new(),
             drafts: Vec::new(),
         }
@@ -166,14 +164,14 @@ impl Storage for Shared {
 
     fn front_and_draft(&mut self, index: usize) -> (&[u8], &mut [u8]) {
         while self.drafts.len() <= index {
-            self.drafts.push(core::iter::repeat_n(0, self.page).collect());
+            self.drafts.push(core::iter::repeat_n(0, self.layout.page_bytes).collect());
         }
         (&self.front, Arc::make_mut(&mut self.drafts[index]))
     }
 
     fn commit(&mut self, count: usize) {
         for draft in self.drafts.drain(..).take(count) {
-            let length = page_length(&draft);
+            let length = self.layout.page_length(&draft);
             self.pages.push_back(if length < draft.len() { Arc::from(&draft[..length]) } else { draft });
         }
     }

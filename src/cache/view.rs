@@ -1,6 +1,6 @@
 //! A layer as attention and its two products read it, whatever its types; and the memory that they work in.
 
-use super::page::{BATCH, Layout};
+use super::page::{BATCH, Head, Layout};
 use super::storage::Storage;
 use super::{Layer, center};
 use crate::backend::Kernels;
@@ -46,8 +46,7 @@ impl<'a> View<'a> {
         range.map(move |index| (index, store.page(index)))
     }
 
-    /// (centre, keys, values) of a head of a page.
-    pub(crate) fn head(&self, page: &'a [u8], head: usize) -> (&'a [u8], &'a [u8], &'a [u8]) {
+    pub(crate) fn head(&self, page: &'a [u8], head: usize) -> Head<'a> {
         self.layout.head(page, head)
     }
 

@@ -1,13 +1,16 @@
 //! How tokens come in: the exact window, and pages that close behind it.
 
 use super::center::{self, Spread};
-use super::page::{HEADER, Layout};
+use super::norms;
+use super::page::{self, HeadMut, Layout};
+use super::rows::MAX_TOKENS;
 use super::storage::Storage;
 use super::tensor::{LIMIT, Tensor};
 use super::{Center, Layer, MAX_POSITION, State};
 use crate::Error;
 use crate::backend::Kernels;
-use crate::codec::{Codec, MAX_BLOCK_BYTES, SURE_NORM};
+use crate::codec::scratch::bytes_of;
+use crate::codec::{Codec, MAX_BLOCK_BYTES, SURE_NORM, read_f16};
 use core::ops::Range;
 use octaplex_arch::{Float, MAX_DIM};
 
@@ -84,63 +87,89 @@ impl Encoder<'_> {
         rows: &mut [f32],
     ) -> Result<(), Error> {
         let layout = self.window.layout;
-        let (header, heads) = page.split_at_mut(HEADER);
+        let header = &mut page[..layout.header];
         header.fill(0);
         header[..8].copy_from_slice(&(self.start as u64).to_le_bytes());
-        let encode = |head: usize, page: &mut [u8], rows: &mut [f32]| {
-            let at = head * layout.key_dim..(head + 1) * layout.key_dim;
-            self.encode_head(head, page, &balances[at.clone()], &prefixes[at], rows)
+        let encode = |number: usize, head: HeadMut, scratch: &mut [f32]| {
+            let at = number * layout.key_dim..(number + 1) * layout.key_dim;
+            self.encode_head(number, head, &balances[at.clone()], &prefixes[at], scratch)
         };
-        let one = layout.page_of_rows();
+        let one = layout.encode_scratch();
         #[cfg(feature = "rayon")]
         if layout.heads > 1 && rows.len() >= layout.heads * one {
             use rayon::prelude::*;
-            let heads = heads.par_chunks_mut(layout.head_page).zip(rows.par_chunks_mut(one)).enumerate();
-            heads.try_for_each(|(head, (page, rows))| encode(head, page, rows))?;
+            let heads: alloc::vec::Vec<_> = layout.heads_mut(page).enumerate().collect();
+            let heads = heads.into_par_iter().zip(rows.par_chunks_mut(one));
+            heads.try_for_each(|((number, head), rows)| encode(number, head, rows))?;
             layout.pack(page);
             return Ok(());
         }
-        let mut heads = heads.chunks_exact_mut(layout.head_page).enumerate();
-        heads.try_for_each(|(head, page)| encode(head, page, &mut rows[..one]))?;
+        for (number, head) in layout.heads_mut(page).enumerate() {
+            encode(number, head, &mut rows[..one])?;
+        }
         layout.pack(page);
         Ok(())
     }
 
     fn encode_head(
         &self,
-        head: usize,
-        page: &mut [u8],
+        number: usize,
+        head: HeadMut,
         balance: &[f32],
         prefix: &[f32],
         scratch: &mut [f32],
     ) -> Result<(), Error> {
         let Window { layout, backend, .. } = self.window;
-        let (centre, blocks) = page.split_at_mut(layout.centre_bytes);
-        let (lengths, blocks) = blocks.split_at_mut(if layout.varies { 8 } else { 0 });
-        let (key_blocks, value_blocks) = blocks.split_at_mut(layout.key_page);
+        let (scratch, blocks) = scratch.split_at_mut(layout.page_of_rows());
         let rows = &mut scratch[..layout.page * layout.key_dim];
-        self.window.gather(self.input.0, head, self.start, rows);
-        if !layout.balance(head).is_empty() {
+        self.window.gather(self.input.0, number, self.start, rows);
+        if !layout.balance(number).is_empty() {
             center::divide(rows, balance);
         }
-        if !layout.prefix(head).is_empty() {
-            for row in rows.chunks_exact_mut(layout.key_dim) {
-                row.iter_mut().zip(prefix).for_each(|(x, c)| *x -= c);
-            }
+        if !layout.prefix(number).is_empty() {
+            center::subtract(rows, prefix);
         }
-        if !centre.is_empty() {
-            let stored = center::store_mean(rows, layout.key_dim, centre);
-            stored.map_err(|error| page_error(error, self.layer, "keys", head, (self.start, None)))?;
-            center::subtract(backend, rows, centre);
+        if !head.centre.is_empty() {
+            let stored = center::store(backend, self.codecs.0, &layout.keys, rows, head.centre);
+            stored.map_err(|error| page_error(error, self.layer, "keys", number, (self.start, None)))?;
         }
-        let keys = self.encode_rows("keys", head, self.codecs.0, rows, key_blocks)?;
+        let (key_codec, value_codec) = self.codecs;
+        let keys = (&mut *head.keys, head.key_norms);
+        let keys = self.encode_side("keys", number, (key_codec, &layout.keys), rows, blocks, keys)?;
         let rows = &mut scratch[..layout.page * layout.value_dim];
-        self.window.gather(self.input.1, head, self.start, rows);
-        let values = self.encode_rows("values", head, self.codecs.1, rows, value_blocks)?;
-        for (length, bytes) in [keys, values].into_iter().zip(lengths.as_chunks_mut::<4>().0) {
+        self.window.gather(self.input.1, number, self.start, rows);
+        let values = (&mut *head.values, head.value_norms);
+        let values =
+            self.encode_side("values", number, (value_codec, &layout.values), rows, blocks, values)?;
+        for (length, bytes) in [keys, values].into_iter().zip(head.lengths.as_chunks_mut::<4>().0) {
             *bytes = (length as u32).to_le_bytes();
         }
         Ok(())
+    }
+
+    /// A page of blocks; or, of rows of planes, these and their norms. Gives how many bytes the rows take.
+    fn encode_side(
+        &self,
+        what: &'static str,
+        head: usize,
+        (codec, side): (&dyn Codec, &page::Side),
+        rows: &[f32],
+        blocks: &mut [f32],
+        (bytes, norms): (&mut [u8], &mut [u8]),
+    ) -> Result<usize, Error> {
+        if side.norm_bits == 0 {
+            return self.encode_rows(what, head, codec, rows, bytes);
+        }
+        let blocks = bytes_of(blocks, codec.page_bytes_max(self.window.layout.page));
+        self.encode_rows(what, head, codec, rows, blocks)?;
+        let mut each = [0.0; MAX_TOKENS];
+        let blocks = blocks.chunks_exact(side.row + 2);
+        for ((block, row), norm) in blocks.zip(bytes.chunks_exact_mut(side.row)).zip(&mut each) {
+            *norm = read_f16(block).to_f32();
+            row.copy_from_slice(&block[2..]);
+        }
+        norms::encode(self.window.backend, side.norm_bits, &each[..self.window.layout.page], norms)?;
+        Ok(side.rows)
     }
 
     /// [`Codec::encode_page`], whose error says which row it is, if it is one.

@@ -8,6 +8,7 @@
 //!
 //! A block: the norm, then one bit stream of ⌈D/3⌉ fields; see [`octaplex_arch::TripletLayout`].
 
+use super::planes::{Planes, rows_of};
 use super::query::{Body, QueryFormat};
 use super::scratch::{bytes_of, with_scratch, words_for};
 use super::sketched::Coarse;
@@ -24,7 +25,7 @@ use crate::spec::{Key, Spec, Value, one_of, parse_int};
 use crate::stream::Purpose;
 use crate::typed::Typed;
 use crate::{Backend, Error, Stream};
-use octaplex_arch::{Float, Search, TripletLayout};
+use octaplex_arch::{Float, Rows, Search, TripletLayout};
 
 /// Which directions the encoder tries for a triplet. All decode alike.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -447,7 +448,7 @@ impl Core {
 /// vector at most.
 const MAX_RESIDUAL_BITS: u8 = 0x4c;
 
-impl Coarse for Core {
+impl Planes for Core {
     fn backend(&self) -> Kernels {
         self.backend
     }
@@ -460,6 +461,31 @@ impl Coarse for Core {
         QueryFormat::new(self.dim(), if self.is_int() { Body::Int(QUERY_LIMIT) } else { Body::Float })
     }
 
+    fn decode_rotated(&self, row: &[u8], norm: f32, x: &mut [f32]) -> Result<(), Error> {
+        self.backend.decode_triplets(&self.shape(), &row[self.spec.norm.bytes()..], norm, x);
+        Ok(())
+    }
+
+    fn score_rows(
+        &self,
+        format: &QueryFormat,
+        queries: &[&[f32]],
+        rows: &Rows,
+        scores: &mut [f32],
+    ) -> Result<(), Error> {
+        let (shape, backend) = (self.shape(), self.backend);
+        if self.is_int() {
+            return format.in_int_batches(queries, scores, |q, s| backend.score_triplets(&shape, rows, q, s));
+        }
+        format.in_float_batches(queries, scores, |q, s| backend.score_triplets_floats(&shape, rows, q, s))
+    }
+
+    fn accumulate_rows(&self, weights: &[f32], rows: &Rows, acc: &mut [f32]) {
+        self.backend.accumulate_triplets(&self.shape(), rows, weights, acc);
+    }
+}
+
+impl Coarse for Core {
     fn norm_format(&self) -> Float {
         self.spec.norm.float()
     }
@@ -515,35 +541,6 @@ impl Coarse for Core {
         Ok(zero)
     }
 
-    fn decode_rotated(&self, block: &[u8], x: &mut [f32]) -> Result<(), Error> {
-        let stream = &block[self.spec.norm.bytes()..];
-        self.backend.decode_triplets(&self.shape(), stream, self.read_norm(block), x);
-        Ok(())
-    }
-
-    fn score_rows(
-        &self,
-        format: &QueryFormat,
-        queries: &[&[f32]],
-        rows: &[u8],
-        stride: usize,
-        scores: &mut [f32],
-    ) -> Result<(), Error> {
-        let shape = self.shape();
-        if self.is_int() {
-            return format.in_int_batches(queries, scores, |queries, scores| {
-                self.backend.score_triplets(&shape, stride, rows, queries, scores);
-            });
-        }
-        format.in_float_batches(queries, scores, |queries, scores| {
-            self.backend.score_triplets_floats(&shape, stride, rows, queries, scores);
-        })
-    }
-
-    fn accumulate_rows(&self, weights: &[f32], rows: &[u8], stride: usize, acc: &mut [f32]) {
-        self.backend.accumulate_triplets(&self.shape(), stride, rows, weights, acc);
-    }
-
     fn check_norms(&self, rows: &[u8], stride: usize, residual_at: usize) -> Result<(), Error> {
         // The upper byte of an f16 orders magnitudes.
         let is_norm = |row: &[u8]| row[residual_at + 1] & 0x7f < MAX_RESIDUAL_BITS;
@@ -581,7 +578,7 @@ impl Codec for Core {
     fn decode(&self, block: &[u8], x: &mut [f32]) -> Result<(), Error> {
         check_block(self.dim(), x, self.block_bytes(), block)?;
         self.check_block_norms(block, block.len())?;
-        self.decode_rotated(block, x)?;
+        self.decode_rotated(block, self.read_norm(block), x)?;
         self.rotation.inverse(self.backend, x);
         Ok(())
     }
@@ -598,18 +595,23 @@ impl Codec for Core {
         let stride = self.block_bytes();
         check_score(queries, blocks, stride, scores)?;
         self.check_block_norms(blocks, stride)?;
-        self.score_rows(&self.format(), queries, blocks, stride, scores)
+        self.score_rows(&self.format(), queries, &rows_of(blocks, stride, stride, self.dim()), scores)
     }
 
     fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [f32]) -> Result<(), Error> {
         let stride = self.block_bytes();
         check_accumulate(weights, blocks, stride, acc, self.dim())?;
         self.check_block_norms(blocks, stride)?;
-        self.accumulate_rows(weights, blocks, stride, acc);
+        self.accumulate_rows(weights, &rows_of(blocks, stride, stride, self.dim()), acc);
         Ok(())
     }
 
     fn finish(&self, acc: &mut [f32]) {
         self.rotation.inverse_rows(self.backend, acc);
+    }
+
+    #[allow(private_interfaces)]
+    fn planes(&self) -> Option<&dyn Planes> {
+        (self.is_int() && self.spec.norm == NormFormat::F16).then_some(self)
     }
 }

@@ -4,24 +4,16 @@
 //! A block: the coarse codec's, f16 norm of the residual, sign plane. Scores are the coarse codec's plus the sketch's estimate
 //! of <q, residual>; `decode` adds the sketch's reconstruction.
 
+use super::planes::{Planes, rows_of};
 use super::query::QueryFormat;
 use super::scratch::with_scratch;
 use super::{Codec, check_accumulate, check_block, check_score, read_f16, to_f16};
 use crate::Error;
-use crate::backend::Kernels;
-use crate::rotation::Rotation;
 use crate::sketch::{Sketch, SketchSpec};
-use octaplex_arch::{Float, SignRows};
+use octaplex_arch::{Float, Rows, SignRows};
 
 /// What a codec offers for a sketch to be added. Rows begin with its blocks, and are longer.
-pub(crate) trait Coarse: Codec {
-    fn backend(&self) -> Kernels;
-
-    fn rotation(&self) -> &Rotation;
-
-    /// Prepared queries.
-    fn format(&self) -> QueryFormat;
-
+pub(crate) trait Coarse: Planes {
     /// The norm at the head of a block.
     fn norm_format(&self) -> Float;
 
@@ -33,20 +25,6 @@ pub(crate) trait Coarse: Codec {
         block: &mut [u8],
         residual: Option<&mut [f32]>,
     ) -> Result<bool, Error>;
-
-    /// Decodes a block with a finite norm, in the rotated basis.
-    fn decode_rotated(&self, block: &[u8], x: &mut [f32]) -> Result<(), Error>;
-
-    fn score_rows(
-        &self,
-        format: &QueryFormat,
-        queries: &[&[f32]],
-        rows: &[u8],
-        stride: usize,
-        scores: &mut [f32],
-    ) -> Result<(), Error>;
-
-    fn accumulate_rows(&self, weights: &[f32], rows: &[u8], stride: usize, acc: &mut [f32]);
 
     /// `Ok` if the norms of every row, the block's and the residual's at `residual_at`, are ones that encoding writes.
     fn check_norms(&self, rows: &[u8], stride: usize, residual_at: usize) -> Result<(), Error>;
@@ -80,6 +58,10 @@ impl<C: Coarse> Sketched<C> {
             at: self.residual_at,
             outer: Some(self.coarse.norm_format()),
         }
+    }
+
+    fn rows<'a>(&self, blocks: &'a [u8]) -> Rows<'a> {
+        rows_of(blocks, self.block_bytes(), self.residual_at, self.dim())
     }
 
     fn check_norms(&self, blocks: &[u8]) -> Result<(), Error> {
@@ -123,7 +105,7 @@ impl<C: Coarse> Codec for Sketched<C> {
         self.coarse.backend().decode_floats(format, &coarse[..format.bytes()], &mut norm);
         with_scratch(self.dim(), |residual| {
             self.sketch.decode(&fine[2..], norm[0] * read_f16(fine).to_f32(), residual);
-            self.coarse.decode_rotated(coarse, x)?;
+            self.coarse.decode_rotated(coarse, norm[0], x)?;
             x.iter_mut().zip(&*residual).for_each(|(x, r)| *x += r);
             self.coarse.finish(x);
             Ok(())
@@ -143,14 +125,14 @@ impl<C: Coarse> Codec for Sketched<C> {
         check_score(queries, blocks, self.block_bytes(), scores)?;
         self.check_norms(blocks)?;
         let format = self.format();
-        self.coarse.score_rows(&format, queries, blocks, self.block_bytes(), scores)?;
+        self.coarse.score_rows(&format, queries, &self.rows(blocks), scores)?;
         self.sketch.score(&format, queries, &self.signs(blocks), scores)
     }
 
     fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [f32]) -> Result<(), Error> {
         check_accumulate(weights, blocks, self.block_bytes(), acc, self.dim())?;
         self.check_norms(blocks)?;
-        self.coarse.accumulate_rows(weights, blocks, self.block_bytes(), acc);
+        self.coarse.accumulate_rows(weights, &self.rows(blocks), acc);
         self.sketch.accumulate(weights, &self.signs(blocks), acc)
     }
 

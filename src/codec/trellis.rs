@@ -7,6 +7,7 @@
 //! quantiser: M. W. Marcellin and T. R. Fischer, "Trellis coded quantization of memoryless and Gauss-Markov
 //! sources", IEEE Transactions on Communications 38(1), 1990; its tables are trained for the unit sphere.
 
+use super::planes::{Planes, rows_of};
 use super::query::{Body, QueryFormat};
 use super::scratch::with_scratch;
 use super::turboquant::ROUNDS;
@@ -21,7 +22,7 @@ use crate::spec::{Key, Spec, Value, describe_planes, one_of, parse_int};
 use crate::stream::Purpose;
 use crate::typed::Typed;
 use crate::{Backend, Error, Gain, Stream};
-use octaplex_arch::{Fit, MAX_DIM, Packing, TrellisCodebook};
+use octaplex_arch::{Fit, MAX_DIM, Packing, Rows, TrellisCodebook};
 
 /// `trellis:m=4,states=8,gain=mse,rounds=1,seed=0`; `bits=3` is another name of `m=4`, `bits=b` of m = 2^(b-1).
 ///
@@ -234,10 +235,6 @@ impl Core {
         Ok(Self { spec, backend: backend.kernels(), rotation, book, unit })
     }
 
-    fn format(&self) -> QueryFormat {
-        QueryFormat::new(self.dim(), Body::Int(QUERY_LIMIT))
-    }
-
     /// What the norm field of a block says.
     fn stored_norm(&self, norm: f32, fit: Fit) -> f32 {
         let unit = self.unit * self.unit;
@@ -276,6 +273,41 @@ fn finish_block(norm: f32, stored: half::f16, block: &mut [u8]) {
         block.fill(0);
     } else {
         block[..2].copy_from_slice(&stored.to_le_bytes());
+    }
+}
+
+impl Planes for Core {
+    fn backend(&self) -> Kernels {
+        self.backend
+    }
+
+    fn rotation(&self) -> &Rotation {
+        &self.rotation
+    }
+
+    fn format(&self) -> QueryFormat {
+        QueryFormat::new(self.dim(), Body::Int(QUERY_LIMIT))
+    }
+
+    fn decode_rotated(&self, row: &[u8], norm: f32, x: &mut [f32]) -> Result<(), Error> {
+        self.backend.decode_trellis(self.book.codebook(), row, norm * self.unit, x);
+        Ok(())
+    }
+
+    fn score_rows(
+        &self,
+        format: &QueryFormat,
+        queries: &[&[f32]],
+        rows: &Rows,
+        scores: &mut [f32],
+    ) -> Result<(), Error> {
+        format.in_int_batches(queries, scores, |queries, scores| {
+            self.backend.score_trellis(self.book.codebook(), rows, self.unit, queries, scores);
+        })
+    }
+
+    fn accumulate_rows(&self, weights: &[f32], rows: &Rows, acc: &mut [f32]) {
+        self.backend.accumulate_trellis(self.book.codebook(), rows, self.unit, weights, acc);
     }
 }
 
@@ -329,8 +361,7 @@ impl Codec for Core {
     fn decode(&self, block: &[u8], x: &mut [f32]) -> Result<(), Error> {
         check_block(self.dim(), x, self.block_bytes(), block)?;
         check_scales(block, block.len(), 1)?;
-        let norm = read_f16(block).to_f32();
-        self.backend.decode_trellis(self.book.codebook(), block, norm * self.unit, x);
+        self.decode_rotated(block, read_f16(block).to_f32(), x)?;
         self.rotation.inverse(self.backend, x);
         Ok(())
     }
@@ -344,21 +375,26 @@ impl Codec for Core {
     }
 
     fn score(&self, queries: &[&[f32]], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
-        check_score(queries, blocks, self.block_bytes(), scores)?;
-        check_scales(blocks, self.block_bytes(), 1)?;
-        self.format().in_int_batches(queries, scores, |queries, scores| {
-            self.backend.score_trellis(self.book.codebook(), self.dim(), blocks, self.unit, queries, scores);
-        })
+        let stride = self.block_bytes();
+        check_score(queries, blocks, stride, scores)?;
+        check_scales(blocks, stride, 1)?;
+        self.score_rows(&self.format(), queries, &rows_of(blocks, stride, stride, self.dim()), scores)
     }
 
     fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [f32]) -> Result<(), Error> {
-        check_accumulate(weights, blocks, self.block_bytes(), acc, self.dim())?;
-        check_scales(blocks, self.block_bytes(), 1)?;
-        self.backend.accumulate_trellis(self.book.codebook(), self.dim(), blocks, self.unit, weights, acc);
+        let stride = self.block_bytes();
+        check_accumulate(weights, blocks, stride, acc, self.dim())?;
+        check_scales(blocks, stride, 1)?;
+        self.accumulate_rows(weights, &rows_of(blocks, stride, stride, self.dim()), acc);
         Ok(())
     }
 
     fn finish(&self, acc: &mut [f32]) {
         self.rotation.inverse_rows(self.backend, acc);
+    }
+
+    #[allow(private_interfaces)]
+    fn planes(&self) -> Option<&dyn Planes> {
+        Some(self)
     }
 }

@@ -7,6 +7,7 @@
 //!
 //! A block: f16 norm, raw plane of codes, digit plane (levels that are no power of two).
 
+use super::planes::{Planes, rows_of};
 use super::query::{Body, QueryFormat};
 use super::scratch::{bytes_of, with_scratch, words_for};
 use super::sketched::Coarse;
@@ -277,10 +278,6 @@ impl Core {
         Ok(Self { spec, backend: backend.kernels(), rotation, codebook, packing, thresholds })
     }
 
-    fn rows<'a>(&self, blocks: &'a [u8], stride: usize) -> Rows<'a> {
-        Rows { bytes: blocks, stride, dim: self.dim(), packing: self.packing }
-    }
-
     /// What the norm field of a block says for rotated `z` with these codes, whose centroids go to `centroids`.
     fn stored_norm(&self, norm: f32, z: &[f32], codes: &[u8], centroids: &mut [f32]) -> f32 {
         if self.spec.gain == Gain::Norm {
@@ -294,7 +291,7 @@ impl Core {
     }
 }
 
-impl Coarse for Core {
+impl Planes for Core {
     fn backend(&self) -> Kernels {
         self.backend
     }
@@ -309,6 +306,36 @@ impl Coarse for Core {
         QueryFormat::new(self.dim(), Body::Int(limit))
     }
 
+    fn decode_rotated(&self, row: &[u8], norm: f32, x: &mut [f32]) -> Result<(), Error> {
+        let dim = self.dim();
+        with_scratch(words_for(dim), |codes| {
+            let codes = bytes_of(codes, dim);
+            self.backend.unpack(self.packing, &row[2..], codes);
+            self.backend.lookup(codes, self.codebook.centroids(), norm * self.codebook.scale(), x);
+            Ok(())
+        })
+    }
+
+    fn score_rows(
+        &self,
+        format: &QueryFormat,
+        queries: &[&[f32]],
+        rows: &Rows,
+        scores: &mut [f32],
+    ) -> Result<(), Error> {
+        let (centroids, scale) = (self.codebook.centroids(), self.codebook.scale());
+        format.in_int_batches(queries, scores, |queries, scores| {
+            self.backend.score_codes(self.packing, rows, centroids, scale, queries, scores);
+        })
+    }
+
+    fn accumulate_rows(&self, weights: &[f32], rows: &Rows, acc: &mut [f32]) {
+        let (centroids, scale) = (self.codebook.centroids(), self.codebook.scale());
+        self.backend.accumulate_codes(self.packing, rows, centroids, scale, weights, acc);
+    }
+}
+
+impl Coarse for Core {
     fn norm_format(&self) -> Float {
         Float::F16
     }
@@ -357,36 +384,6 @@ impl Coarse for Core {
         Ok(zero)
     }
 
-    fn decode_rotated(&self, block: &[u8], x: &mut [f32]) -> Result<(), Error> {
-        let dim = self.dim();
-        with_scratch(words_for(dim), |codes| {
-            let codes = bytes_of(codes, dim);
-            self.backend.unpack(self.packing, &block[2..], codes);
-            let norm = read_f16(block).to_f32();
-            self.backend.lookup(codes, self.codebook.centroids(), norm * self.codebook.scale(), x);
-            Ok(())
-        })
-    }
-
-    fn score_rows(
-        &self,
-        format: &QueryFormat,
-        queries: &[&[f32]],
-        rows: &[u8],
-        stride: usize,
-        scores: &mut [f32],
-    ) -> Result<(), Error> {
-        let (centroids, scale) = (self.codebook.centroids(), self.codebook.scale());
-        format.in_int_batches(queries, scores, |queries, scores| {
-            self.backend.score_codes(&self.rows(rows, stride), centroids, scale, queries, scores);
-        })
-    }
-
-    fn accumulate_rows(&self, weights: &[f32], rows: &[u8], stride: usize, acc: &mut [f32]) {
-        let (rows, scale) = (self.rows(rows, stride), self.codebook.scale());
-        self.backend.accumulate_codes(&rows, self.codebook.centroids(), scale, weights, acc);
-    }
-
     fn check_norms(&self, rows: &[u8], stride: usize, residual_at: usize) -> Result<(), Error> {
         check_scales_at(rows, stride, [0, residual_at])
     }
@@ -409,7 +406,7 @@ impl Codec for Core {
     fn decode(&self, block: &[u8], x: &mut [f32]) -> Result<(), Error> {
         check_block(self.dim(), x, self.block_bytes(), block)?;
         check_scales(block, block.len(), 1)?;
-        self.decode_rotated(block, x)?;
+        self.decode_rotated(block, read_f16(block).to_f32(), x)?;
         self.rotation.inverse(self.backend, x);
         Ok(())
     }
@@ -426,18 +423,23 @@ impl Codec for Core {
         let stride = self.block_bytes();
         check_score(queries, blocks, stride, scores)?;
         check_scales(blocks, stride, 1)?;
-        self.score_rows(&self.format(), queries, blocks, stride, scores)
+        self.score_rows(&self.format(), queries, &rows_of(blocks, stride, stride, self.dim()), scores)
     }
 
     fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [f32]) -> Result<(), Error> {
         let stride = self.block_bytes();
         check_accumulate(weights, blocks, stride, acc, self.dim())?;
         check_scales(blocks, stride, 1)?;
-        self.accumulate_rows(weights, blocks, stride, acc);
+        self.accumulate_rows(weights, &rows_of(blocks, stride, stride, self.dim()), acc);
         Ok(())
     }
 
     fn finish(&self, acc: &mut [f32]) {
         self.rotation.inverse_rows(self.backend, acc);
+    }
+
+    #[allow(private_interfaces)]
+    fn planes(&self) -> Option<&dyn Planes> {
+        Some(self)
     }
 }

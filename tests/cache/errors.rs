@@ -82,8 +82,8 @@ fn damaged_blocks_are_counted_over_all_pages() {
         .sink_tokens(0)
         .max_rollback(0)
         .balance(false)
-        .keys(spec("turboquant"))
-        .values(spec("turboquant:bits=3"));
+        .keys(spec("int"))
+        .values(spec("int:bits=3"));
     for damaged_values in [false, true] {
         let mut cache = KvCache::new([config, config], Backend::detect()).unwrap();
         let rows: Vec<f32> = (0..192 * 32).map(|i| ((i * 37 % 101) as f32 - 50.0) / 25.0).collect();
@@ -98,10 +98,10 @@ fn damaged_blocks_are_counted_over_all_pages() {
                 let mut bytes = Vec::new();
                 cache.layers()[layer].save_page(page, &mut |piece| bytes.extend_from_slice(piece)).unwrap();
                 if (layer, page) == (1, 1) {
-                    // Magic, version, fingerprint, the page's header, its centre: then key blocks, value blocks.
+                    // Magic, version, fingerprint, the page's header: then key blocks, value blocks.
                     let (key, value) = (config.keys.block_bytes(32), config.values.block_bytes(32));
                     let (start, block) =
-                        if damaged_values { (16 + 16 + 64 + 64 * key, value) } else { (16 + 16 + 64, key) };
+                        if damaged_values { (16 + 8 + 64 * key, value) } else { (16 + 8, key) };
                     bytes[start + 5 * block..][..block].fill(0xff);
                     let end = bytes.len() - 4;
                     let crc = crate::snapshot::crc32(&bytes[..end]);

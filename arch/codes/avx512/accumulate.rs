@@ -8,12 +8,12 @@
 use super::codebook::{Bytes, kind, step};
 use super::unpack;
 use super::unpack::{CHUNK, MAX_CHUNKS};
-use crate::Rows;
 use crate::codes::scalar;
 use crate::codes::scalar::{PAGE, weight_limit};
-use crate::registers::avx512::{in_order, load_ps, load_tail, store_codes, store_ps, store_tail};
+use crate::registers::avx512::{in_order, load_ps, load_some, load_tail, store_codes, store_ps, store_tail};
 use crate::rows::{Blocks, ROWS};
 use crate::vectors::avx512::rint;
+use crate::{Packing, Rows};
 use core::arch::x86_64::*;
 use core::array;
 use core::mem::MaybeUninit;
@@ -27,12 +27,19 @@ const TILE: usize = 4 * ROWS;
 
 /// acc\[query] += Σ weight·row scale·table scale·centroid, with integer weights for each run of `PAGE` rows.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(crate) fn accumulate_codes(rows: &Rows, centroids: &[i16], scale: f32, weights: &[f32], acc: &mut [f32]) {
+pub(crate) fn accumulate_codes(
+    packing: Packing,
+    rows: &Rows,
+    centroids: &[i16],
+    scale: f32,
+    weights: &[f32],
+    acc: &mut [f32],
+) {
     let count = rows.count();
     if count == 0 {
         return;
     }
-    let bytes = Bytes::new(rows.packing, rows.dim, centroids, 0);
+    let bytes = Bytes::new(packing, rows.dim, centroids, 0);
     for (weights, acc) in weights.chunks(QUERIES * count).zip(acc.chunks_mut(QUERIES * rows.dim)) {
         match bytes.kind() {
             kind::NIBBLES => accumulate_bytes::<{ kind::NIBBLES }>(&bytes, rows, scale, weights, acc),
@@ -117,9 +124,7 @@ impl<'a> IntWeights<'a> {
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn product(&self, i: usize) -> __m512 {
-        let weights = &self.weights[16 * i..];
-        let weights = weights.first_chunk().map_or_else(|| load_tail(weights), |weights| load_ps(weights));
-        _mm512_mul_ps(weights, self.scales[i])
+        _mm512_mul_ps(load_some(&self.weights[16 * i..]), self.scales[i])
     }
 
     /// The integers of weights 16·i and so on; below `count`.

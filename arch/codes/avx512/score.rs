@@ -4,13 +4,14 @@ use super::codebook::{Bytes, kind, step};
 use super::unpack::{CHUNK, MAX_CHUNKS, scales};
 use crate::registers::avx512::{load_words, narrow, store_first, to_array};
 use crate::rows::{Blocks, ROWS};
-use crate::{IntQuery, Rows};
+use crate::{IntQuery, Packing, Rows};
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
 
 /// score\[query]\[row] = (f32(Σ q·c) · (query scale · table scale)) · row scale, the sum an exact integer.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn score_codes(
+    packing: Packing,
     rows: &Rows,
     centroids: &[i16],
     scale: f32,
@@ -20,7 +21,7 @@ pub(crate) fn score_codes(
     if rows.bytes.is_empty() {
         return;
     }
-    let bytes = Bytes::new(rows.packing, rows.dim, centroids, 0x80);
+    let bytes = Bytes::new(packing, rows.dim, centroids, 0x80);
     match bytes.kind() {
         kind::NIBBLES => score_bytes::<{ kind::NIBBLES }>(&bytes, rows, scale, queries, scores),
         kind::PAIRS => score_bytes::<{ kind::PAIRS }>(&bytes, rows, scale, queries, scores),

@@ -1,6 +1,6 @@
 //! From packed codes to bytes, 64 codes at a time.
 
-use crate::registers::avx512::load;
+use crate::registers::avx512::{load, load_some};
 use crate::rows::{Block, Window};
 use crate::{MAX_DIM, Packing};
 use core::arch::x86_64::*;
@@ -61,11 +61,14 @@ impl<'a> Masked<'a> {
     }
 }
 
-/// The f16 scales of a block's rows.
+/// The scales of a block's rows; behind the last row any finite ones.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn scales(block: &Block) -> __m512 {
-    scales_at(block, 0)
+    match block.scales {
+        None => scales_at(block, 0),
+        Some(scales) => load_some(scales),
+    }
 }
 
 /// The f16 at byte `at` of each row. Of eight rows, each is loaded from so far before it that its word has its place, which a

@@ -7,7 +7,7 @@ use super::unpack::{CHUNK, Chunk, MAX_CHUNKS, Unpack, scales};
 use crate::codes::scalar::{PAGE, weight_limit};
 use crate::registers::avx512::{load_words, store_first};
 use crate::rows::{Blocks, ROWS};
-use crate::{IntQuery, Rows};
+use crate::{IntQuery, Packing, Rows};
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
 
@@ -25,8 +25,8 @@ struct Lookup {
 impl Lookup {
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn new(rows: &Rows, centroids: &[i16]) -> Self {
-        let unpack = Unpack::new(rows.packing, rows.dim, 2);
+    fn new(packing: Packing, rows: &Rows, centroids: &[i16]) -> Self {
+        let unpack = Unpack::new(packing, rows.dim, 2);
         let count = rows.dim.div_ceil(CHUNK);
         let mut chunks = [unpack.chunk(0); MAX_CHUNKS];
         for (i, chunk) in chunks[..count].iter_mut().enumerate() {
@@ -39,6 +39,7 @@ impl Lookup {
 /// See `scalar::score_codes`.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn score_codes(
+    packing: Packing,
     rows: &Rows,
     centroids: &[i16],
     scale: f32,
@@ -51,7 +52,7 @@ pub(crate) fn score_codes(
     }
     let mut padded = None;
     let blocks = Blocks::new(rows, &mut padded);
-    let lookup = Lookup::new(rows, centroids);
+    let lookup = Lookup::new(packing, rows, centroids);
     for (queries, scores) in queries.chunks(QUERIES).zip(scores.chunks_mut(QUERIES * count)) {
         let mut values = [[MaybeUninit::<[__m512i; 2]>::uninit(); MAX_CHUNKS]; QUERIES];
         for (query, values) in queries.iter().zip(&mut values) {
@@ -92,14 +93,21 @@ pub(crate) fn score_codes(
 
 /// See `scalar::accumulate_codes`. Two rows' words lie side by side, and `vpdpwssd` adds both products.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(crate) fn accumulate_codes(rows: &Rows, centroids: &[i16], scale: f32, weights: &[f32], acc: &mut [f32]) {
+pub(crate) fn accumulate_codes(
+    packing: Packing,
+    rows: &Rows,
+    centroids: &[i16],
+    scale: f32,
+    weights: &[f32],
+    acc: &mut [f32],
+) {
     let count = rows.count();
     if count == 0 {
         return;
     }
     let mut padded = None;
     let blocks = Blocks::new(rows, &mut padded);
-    let lookup = Lookup::new(rows, centroids);
+    let lookup = Lookup::new(packing, rows, centroids);
     let zero = [_mm512_setzero_si512(); 4];
     for (weights, acc) in weights.chunks(QUERIES * count).zip(acc.chunks_mut(QUERIES * rows.dim)) {
         let queries = weights.len() / count;

@@ -1,13 +1,13 @@
 //! Weighted sums of looked-up centroids.
 
 use super::unpack::{Bytes, Codes, MAX_REGISTERS, SPARE, Segment, Words, kind};
-use crate::Rows;
 use crate::codes::scalar::{PAGE, finish_sums, quantize_products, weight_limit};
 use crate::registers::Integers;
-use crate::vectors::scalar::f16_to_f32;
+use crate::{Packing, Rows};
 
 #[inline(always)]
 pub(crate) fn accumulate_codes<L: Integers>(
+    packing: Packing,
     rows: &Rows,
     centroids: &[i16],
     scale: f32,
@@ -18,18 +18,19 @@ pub(crate) fn accumulate_codes<L: Integers>(
         return;
     }
     if centroids.len() > 16 {
-        return accumulate_kind::<L, { kind::WORDS }>(rows, centroids, scale, weights, acc);
+        return accumulate_kind::<L, { kind::WORDS }>(packing, rows, centroids, scale, weights, acc);
     }
-    match (rows.packing.radix(), rows.packing.raw_bits()) {
-        (1, 1) => accumulate_kind::<L, 1>(rows, centroids, scale, weights, acc),
-        (1, 2) => accumulate_kind::<L, 2>(rows, centroids, scale, weights, acc),
-        (1, 4) => accumulate_kind::<L, 4>(rows, centroids, scale, weights, acc),
-        _ => accumulate_kind::<L, { kind::ORDERED }>(rows, centroids, scale, weights, acc),
+    match (packing.radix(), packing.raw_bits()) {
+        (1, 1) => accumulate_kind::<L, 1>(packing, rows, centroids, scale, weights, acc),
+        (1, 2) => accumulate_kind::<L, 2>(packing, rows, centroids, scale, weights, acc),
+        (1, 4) => accumulate_kind::<L, 4>(packing, rows, centroids, scale, weights, acc),
+        _ => accumulate_kind::<L, { kind::ORDERED }>(packing, rows, centroids, scale, weights, acc),
     }
 }
 
 #[inline(always)]
 fn accumulate_kind<L: Integers, const KIND: u8>(
+    packing: Packing,
     rows: &Rows,
     centroids: &[i16],
     scale: f32,
@@ -37,7 +38,7 @@ fn accumulate_kind<L: Integers, const KIND: u8>(
     acc: &mut [f32],
 ) {
     let pass = Pass::<L, KIND> {
-        codes: Codes::new(KIND, rows.packing, rows.dim, 2),
+        codes: Codes::new(KIND, packing, rows.dim, 2),
         bytes: Bytes::new(KIND, centroids),
         words: Words::new(if KIND == kind::WORDS { centroids } else { &[] }),
         levels: centroids.len(),
@@ -47,13 +48,8 @@ fn accumulate_kind<L: Integers, const KIND: u8>(
     let mut spare = [0; SPARE];
     for (p, page) in rows.pages(PAGE).enumerate() {
         let segments = pass.codes.with_margin(&page, &mut spare);
-        let (mut halves, mut scales) = ([0; PAGE], [0.0; PAGE]);
-        for (half, row) in halves.iter_mut().zip(page.iter()) {
-            *half = u16::from_le_bytes([row[0], row[1]]);
-        }
-        for (scale, half) in scales.iter_mut().zip(halves) {
-            *scale = f16_to_f32(half);
-        }
+        let mut scales = [0.0; PAGE];
+        page.read_scales(0, &mut scales);
         let weights = |q: usize| &weights[q * count + p * PAGE..][..page.count()];
         let queries = acc.len() / dim;
         let mut q = 0;

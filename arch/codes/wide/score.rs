@@ -2,8 +2,7 @@
 
 use super::unpack::{Bytes, Codes, Group, MAX_REGISTERS, SPARE, Segment, Words, kind};
 use crate::registers::Integers;
-use crate::vectors::scalar::f16_to_f32;
-use crate::{IntQuery, Rows};
+use crate::{IntQuery, Packing, Rows};
 use core::ops::Range;
 
 /// A query's values in the order in which the codes come: two registers for one of codes, halves where centroids are
@@ -37,6 +36,7 @@ fn order<L: Integers, const KIND: u8>(codes: &Codes<L>, query: &[i16], values: &
 
 #[inline(always)]
 pub(crate) fn score_codes<L: Integers>(
+    packing: Packing,
     rows: &Rows,
     centroids: &[i16],
     scale: f32,
@@ -47,18 +47,19 @@ pub(crate) fn score_codes<L: Integers>(
         return;
     }
     if centroids.len() > 16 {
-        return score_kind::<L, { kind::WORDS }>(rows, centroids, scale, queries, scores);
+        return score_kind::<L, { kind::WORDS }>(packing, rows, centroids, scale, queries, scores);
     }
-    match (rows.packing.radix(), rows.packing.raw_bits()) {
-        (1, 1) => score_kind::<L, 1>(rows, centroids, scale, queries, scores),
-        (1, 2) => score_kind::<L, 2>(rows, centroids, scale, queries, scores),
-        (1, 4) => score_kind::<L, 4>(rows, centroids, scale, queries, scores),
-        _ => score_kind::<L, { kind::ORDERED }>(rows, centroids, scale, queries, scores),
+    match (packing.radix(), packing.raw_bits()) {
+        (1, 1) => score_kind::<L, 1>(packing, rows, centroids, scale, queries, scores),
+        (1, 2) => score_kind::<L, 2>(packing, rows, centroids, scale, queries, scores),
+        (1, 4) => score_kind::<L, 4>(packing, rows, centroids, scale, queries, scores),
+        _ => score_kind::<L, { kind::ORDERED }>(packing, rows, centroids, scale, queries, scores),
     }
 }
 
 #[inline(always)]
 fn score_kind<L: Integers, const KIND: u8>(
+    packing: Packing,
     rows: &Rows,
     centroids: &[i16],
     scale: f32,
@@ -66,7 +67,7 @@ fn score_kind<L: Integers, const KIND: u8>(
     scores: &mut [f32],
 ) {
     let pass = Pass::<L, KIND> {
-        codes: Codes::new(KIND, rows.packing, rows.dim, 2),
+        codes: Codes::new(KIND, packing, rows.dim, 2),
         bytes: Bytes::new(KIND, centroids),
         words: Words::new(if KIND == kind::WORDS { centroids } else { &[] }),
         scale,
@@ -77,37 +78,34 @@ fn score_kind<L: Integers, const KIND: u8>(
     let (fours, rest) = queries.as_chunks::<4>();
     let (four_scores, scores) = scores.split_at_mut(4 * fours.len() * count);
     for (queries, scores) in fours.iter().zip(four_scores.chunks_exact_mut(4 * count)) {
-        pass.score::<1, 4>(&segments, queries, scores);
+        pass.score::<1, 4>(rows, &segments, queries, scores);
     }
     let (twos, one) = rest.as_chunks::<2>();
     let (two_scores, scores) = scores.split_at_mut(2 * twos.len() * count);
     for (queries, scores) in twos.iter().zip(two_scores.chunks_exact_mut(2 * count)) {
-        pass.score::<2, 2>(&segments, queries, scores);
+        pass.score::<2, 2>(rows, &segments, queries, scores);
     }
     if let [query] = one {
-        pass.score::<4, 1>(&segments, &[*query], scores);
+        pass.score::<4, 1>(rows, &segments, &[*query], scores);
     }
 }
 
 /// Rows whose scores are finished together.
 pub(crate) const BLOCK: usize = 16;
 
-/// Scores of the rows `ours` of `count`, up to a block of them, for each query: their integer sums by the query's factor
+/// Scores of the rows `ours`, up to a block of them, for each query: their integer sums by the query's factor
 /// and the rows' scales.
 #[inline(always)]
 pub(crate) fn finish_block<const Q: usize>(
     sums: &[[i32; BLOCK]; Q],
-    scales: [u16; BLOCK],
+    rows: &Rows,
     factors: [f32; Q],
-    count: usize,
     ours: Range<usize>,
     scores: &mut [f32],
 ) {
-    // By a loop: a call from `map` would be compiled for no instructions in particular.
+    let count = rows.count();
     let mut factors_of_rows = [0.0; BLOCK];
-    for (factor, scale) in factors_of_rows.iter_mut().zip(scales) {
-        *factor = f16_to_f32(scale);
-    }
+    rows.read_scales(ours.start, &mut factors_of_rows);
     for (q, (sums, factor)) in sums.iter().zip(factors).enumerate() {
         let scores = &mut scores[q * count + ours.start..][..ours.len()];
         // A full block apart: its length is known, and no `memcpy` is called.
@@ -138,6 +136,7 @@ impl<L: Integers, const KIND: u8> Pass<L, KIND> {
     #[inline(always)]
     fn score<const R: usize, const Q: usize>(
         &self,
+        rows: &Rows,
         segments: &[Segment; 2],
         queries: &[IntQuery; Q],
         scores: &mut [f32],
@@ -149,27 +148,21 @@ impl<L: Integers, const KIND: u8> Pass<L, KIND> {
             order::<L, KIND>(&self.codes, query.values, values);
             *factor = query.scale * self.scale;
         }
-        let count = segments[0].count + segments[1].count;
         let mut done = 0;
         for segment in segments {
             for first in (0..segment.count).step_by(BLOCK) {
                 let block = BLOCK.min(segment.count - first);
                 let mut sums = [[0; BLOCK]; Q];
-                let mut scales = [0; BLOCK];
                 for r in (0..block).step_by(R * L::LANES) {
-                    let rows = segment.group::<R>(first + r);
-                    let found = self.dot(&rows, &values);
+                    let found = self.dot(&segment.group::<R>(first + r), &values);
                     for (lane, four) in found.iter().enumerate().take(L::LANES) {
                         for (sums, ours) in sums.iter_mut().zip(four.chunks_exact(R)) {
                             sums[r + R * lane..][..R].copy_from_slice(ours);
                         }
-                        for (i, scale) in scales[r + R * lane..][..R].iter_mut().enumerate() {
-                            *scale = rows.scale(i, lane);
-                        }
                     }
                 }
                 let ours = done + first..done + first + block;
-                finish_block(&sums, scales, factors, count, ours, scores);
+                finish_block(&sums, rows, factors, ours, scores);
             }
             done += segment.count;
         }

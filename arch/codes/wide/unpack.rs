@@ -288,16 +288,6 @@ pub(crate) struct Group<'a, const R: usize> {
     bytes: PhantomData<&'a [u8]>,
 }
 
-impl<const R: usize> Group<'_, R> {
-    /// The f16 at the head of a row.
-    #[inline(always)]
-    pub(crate) fn scale(&self, i: usize, lane: usize) -> u16 {
-        assert!(self.reach >= 2);
-        // SAFETY: two bytes are there.
-        u16::from_le_bytes(unsafe { self.starts[i][lane].cast::<[u8; 2]>().read() })
-    }
-}
-
 /// The bits of the digit plane's last byte that are digits.
 #[inline(always)]
 fn last_digit_byte(packing: Packing, dim: usize) -> u8 {

@@ -8,6 +8,7 @@ mod blocks;
 mod constants;
 mod paint;
 mod quaternions;
+mod rows;
 mod signs;
 mod softmax;
 mod trellis;
@@ -19,8 +20,9 @@ use alloc::string::String;
 use alloc::vec::Vec;
 pub(crate) use constants::CONSTANTS;
 use core::fmt::Arguments;
-use octaplex_arch::{Affine, Backend, Float, IntQuery, MAX_WEIGHT, Packing, Rows};
+use octaplex_arch::{Affine, Backend, Float, IntQuery, MAX_WEIGHT, Packing};
 use paint::{Painter, STYLES, Style};
+use rows::Painted;
 
 /// The first mismatch, in words.
 pub(crate) type Outcome = Result<(), String>;
@@ -386,40 +388,21 @@ fn quantize_query(backend: Backend) -> Outcome {
     Ok(())
 }
 
-/// Rows of hostile bytes with finite scales, and a codebook for them.
+/// Rows of codes, and a codebook for them.
 struct Page {
-    bytes: Room<u8>,
-    stride: usize,
-    dim: usize,
+    rows: Painted,
     packing: Packing,
     centroids: Room<i16>,
 }
 
 impl Page {
     fn new(painter: &mut Painter, packing: Packing, dim: usize, count: usize) -> Self {
-        let stride = 2 + packing.bytes(dim) + [0, 1, 6, 37][painter.below(4)];
-        let mut bytes = painter.bytes(stride * count);
-        for row in bytes.chunks_exact_mut(stride) {
-            row[..2].copy_from_slice(&painter.finite_f16());
-            match painter.below(8) {
-                0 => row[2..].fill(0xff),
-                1 => row[..2].fill(0),
-                _ => {}
-            }
-        }
+        let rows = Painted::new(painter, (2 + packing.bytes(dim), dim), Float::F16, count);
         let limit = if packing.levels() <= 16 { 127 } else { 2047 };
         let mut centroids = painter.integers(limit, packing.levels());
         // The extremes: with them, sums come as near to the end of i32 as the contract allows.
         (centroids[0], centroids[packing.levels() - 1]) = (-limit, limit);
-        Self { bytes, stride, dim, packing, centroids }
-    }
-
-    fn rows(&self) -> Rows<'_> {
-        Rows { bytes: &self.bytes, stride: self.stride, dim: self.dim, packing: self.packing }
-    }
-
-    fn centroids(&self) -> &[i16] {
-        &self.centroids
+        Self { rows, packing, centroids }
     }
 }
 
@@ -455,7 +438,7 @@ fn score_codes(backend: Backend) -> Outcome {
         let case =
             format_args!("{} levels, dim {dim}, {count} rows, {} queries", packing.levels(), queries.len());
         same_outputs(backend, case, queries.len() * count, |backend, scores| {
-            backend.score_codes(&page.rows(), page.centroids(), 0.007_3, &queries, scores);
+            backend.score_codes(page.packing, &page.rows.rows(), &page.centroids, 0.007_3, &queries, scores);
         })?;
     }
     Ok(())
@@ -480,7 +463,14 @@ fn accumulate_codes(backend: Backend) -> Outcome {
         let acc = painter.floats(Style::Random, queries * dim);
         let case = format_args!("{} levels, dim {dim}, {count} rows, {queries} queries", packing.levels());
         same_changes(backend, case, &acc, |backend, acc| {
-            backend.accumulate_codes(&page.rows(), page.centroids(), 0.007_3, &weights, acc);
+            backend.accumulate_codes(
+                page.packing,
+                &page.rows.rows(),
+                &page.centroids,
+                0.007_3,
+                &weights,
+                acc,
+            );
         })?;
     }
     Ok(())

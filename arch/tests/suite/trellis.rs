@@ -1,5 +1,6 @@
 //! Trellis codes: every number of states and levels.
 
+use super::rows::Painted;
 use super::{
     Bits, Outcome, Painter, QUERY_COUNTS, ROW_COUNTS, Style, WIDTHS, filled, same, same_changes, same_outputs,
 };
@@ -7,7 +8,7 @@ use crate::room::Room;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt::Arguments;
-use octaplex_arch::{Backend, Fit, IntQuery, TrellisCodebook};
+use octaplex_arch::{Backend, Fit, Float, IntQuery, TrellisCodebook};
 
 const HISTORIES: [u32; 5] = [2, 3, 4, 5, 6];
 const LEVELS: [usize; 8] = [1, 2, 3, 4, 6, 8, 12, 16];
@@ -45,21 +46,9 @@ fn books(dims: &[usize], mut check: impl FnMut(&TrellisCodebook, usize, &mut Pai
     Ok(())
 }
 
-/// Rows of hostile bytes with finite scales.
-fn rows(painter: &mut Painter, row_bytes: usize, count: usize) -> Room<u8> {
-    let mut bytes = painter.bytes(row_bytes * count);
-    for (r, row) in bytes.chunks_exact_mut(row_bytes).enumerate() {
-        if r % 5 == 1 {
-            row.fill(0xff);
-        }
-        row[..2].copy_from_slice(&painter.finite_f16());
-    }
-    bytes
-}
-
 pub(super) fn decode_trellis(backend: Backend) -> Outcome {
     books(&WIDTHS, |book, dim, painter| {
-        let rows = rows(painter, book.row_bytes(dim), 3);
+        let rows = painter.bytes(3 * book.row_bytes(dim));
         for (row, scale) in rows.chunks_exact(book.row_bytes(dim)).zip([1.0, 0.003_1, -0.0]) {
             let case = format_args!("{} states, {} levels, dim {dim}", book.states(), book.levels());
             same_outputs(backend, case, dim, |backend, out| backend.decode_trellis(book, row, scale, out))?;
@@ -88,7 +77,7 @@ fn pages(mut check: impl FnMut(&TrellisCodebook, usize, usize, usize, &mut Paint
 
 pub(super) fn score_trellis(backend: Backend) -> Outcome {
     pages(|book, dim, count, queries, painter| {
-        let bytes = rows(painter, book.row_bytes(dim), count);
+        let rows = Painted::new(painter, (book.row_bytes(dim), dim), Float::F16, count);
         let values: Vec<Room<i16>> = (0..queries).map(|_| painter.integers(127, dim)).collect();
         let queries: Vec<IntQuery> =
             values.iter().map(|values| IntQuery { values, scale: painter.float() }).collect();
@@ -99,14 +88,14 @@ pub(super) fn score_trellis(backend: Backend) -> Outcome {
             queries.len()
         );
         same_outputs(backend, case, queries.len() * count, |backend, scores| {
-            backend.score_trellis(book, dim, &bytes, 0.013, &queries, scores);
+            backend.score_trellis(book, &rows.rows(), 0.013, &queries, scores);
         })
     })
 }
 
 pub(super) fn accumulate_trellis(backend: Backend) -> Outcome {
     pages(|book, dim, count, queries, painter| {
-        let bytes = rows(painter, book.row_bytes(dim), count);
+        let rows = Painted::new(painter, (book.row_bytes(dim), dim), Float::F16, count);
         let mut weights = painter.floats(Style::Random, queries * count);
         if queries > 1 {
             weights[..count].fill(0.0); // a query to which nothing is added
@@ -119,7 +108,7 @@ pub(super) fn accumulate_trellis(backend: Backend) -> Outcome {
             book.levels()
         );
         same_changes(backend, case, &acc, |backend, acc| {
-            backend.accumulate_trellis(book, dim, &bytes, 0.013, &weights, acc);
+            backend.accumulate_trellis(book, &rows.rows(), 0.013, &weights, acc);
         })
     })
 }

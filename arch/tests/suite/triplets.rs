@@ -1,6 +1,7 @@
 //! Checks of the kernels for octahedral directions.
 
 use super::paint::{Painter, STYLES, Style};
+use super::rows::Painted;
 use super::{Outcome, QUERY_COUNTS, ROW_COUNTS, WIDTHS, filled, same_changes, same_outputs};
 use crate::room::Room;
 use alloc::format;
@@ -96,25 +97,9 @@ impl Codebook {
         format!("dim {}, bits {:?}", self.dim, self.bits)
     }
 
-    /// Rows of hostile bytes with finite scales.
-    fn page(&self, painter: &mut Painter, stride: usize, count: usize) -> Room<u8> {
-        let mut bytes = painter.bytes(stride * count);
-        for row in bytes.chunks_exact_mut(stride) {
-            match self.scale {
-                Float::F32 => row[..4].copy_from_slice(&painter.floats(Style::Wide, 1)[0].to_le_bytes()),
-                _ => row[..2].copy_from_slice(&painter.finite_f16()),
-            }
-            match painter.below(8) {
-                0 => row[self.scale.bytes()..].fill(0xff),
-                1 => row[..self.scale.bytes()].fill(0),
-                _ => {}
-            }
-        }
-        bytes
-    }
-
-    fn stride(&self, painter: &mut Painter) -> usize {
-        self.layout().header_bytes() + self.layout().stream_bytes() + [0, 1, 6, 37][painter.below(4)]
+    fn page(&self, painter: &mut Painter, count: usize) -> Painted {
+        let len = self.layout().header_bytes() + self.layout().stream_bytes();
+        Painted::new(painter, (len, self.dim), self.scale, count)
     }
 }
 
@@ -207,8 +192,7 @@ pub(super) fn score_triplets(backend: Backend) -> Outcome {
     for (direction, radius, dim, count, queries) in shapes(5) {
         let mut painter = Painter::new(&[direction.into(), radius.into(), dim, count, queries]);
         let book = Codebook::new(&mut painter, dim, direction, radius);
-        let stride = book.stride(&mut painter);
-        let bytes = book.page(&mut painter, stride, count);
+        let page = book.page(&mut painter, count);
         let values: Vec<Room<i16>> = (0..queries)
             .map(|_| match painter.below(6) {
                 0 => filled(127, dim),
@@ -220,7 +204,7 @@ pub(super) fn score_triplets(backend: Backend) -> Outcome {
             values.iter().map(|values| IntQuery { values, scale: painter.float() / 100.0 }).collect();
         let case = format!("{}, {count} rows, {} queries", book.name(), queries.len());
         same_outputs(backend, format_args!("{case}"), queries.len() * count, |backend, scores| {
-            backend.score_triplets(&book.layout(), stride, &bytes, &queries, scores);
+            backend.score_triplets(&book.layout(), &page.rows(), &queries, scores);
         })?;
     }
     Ok(())
@@ -230,14 +214,13 @@ pub(super) fn score_triplets_floats(backend: Backend) -> Outcome {
     for (direction, radius, dim, count, queries) in shapes(7) {
         let mut painter = Painter::new(&[direction.into(), radius.into(), dim, count, queries]);
         let book = Codebook::new(&mut painter, dim, direction, radius);
-        let stride = book.stride(&mut painter);
-        let bytes = book.page(&mut painter, stride, count);
+        let page = book.page(&mut painter, count);
         let style = STYLES[painter.below(STYLES.len())];
         let queries: Vec<Room<f32>> = (0..queries).map(|_| painter.floats(style, dim)).collect();
         let queries: Vec<&[f32]> = queries.iter().map(|query| &query[..]).collect();
         let case = format!("{}, {count} rows, {} queries, {style:?}", book.name(), queries.len());
         same_outputs(backend, format_args!("{case}"), queries.len() * count, |backend, scores| {
-            backend.score_triplets_floats(&book.layout(), stride, &bytes, &queries, scores);
+            backend.score_triplets_floats(&book.layout(), &page.rows(), &queries, scores);
         })?;
     }
     Ok(())
@@ -247,8 +230,7 @@ pub(super) fn accumulate_triplets(backend: Backend) -> Outcome {
     for (direction, radius, dim, count, queries) in shapes(7) {
         let mut painter = Painter::new(&[direction.into(), radius.into(), dim, count, queries]);
         let book = Codebook::new(&mut painter, dim, direction, radius);
-        let stride = book.stride(&mut painter);
-        let bytes = book.page(&mut painter, stride, count);
+        let page = book.page(&mut painter, count);
         let mut weights = Vec::with_capacity(queries * count);
         for _ in 0..queries {
             match painter.below(4) {
@@ -261,7 +243,7 @@ pub(super) fn accumulate_triplets(backend: Backend) -> Outcome {
         let acc = painter.floats(Style::Random, queries * dim);
         let case = format!("{}, {count} rows, {queries} queries", book.name());
         same_changes(backend, format_args!("{case}"), &acc, |backend, acc| {
-            backend.accumulate_triplets(&book.layout(), stride, &bytes, &weights, acc);
+            backend.accumulate_triplets(&book.layout(), &page.rows(), &weights, acc);
         })?;
     }
     Ok(())

@@ -82,7 +82,7 @@ fn score_as<const BITS: usize, const FIVE: bool>(
     let tables = tables::<BITS, FIVE>(book);
     let count = rows.count();
     let mut padded = None;
-    let blocks = Blocks::with(rows, rows.stride, &mut padded);
+    let blocks = Blocks::new(rows, &mut padded);
     for (queries, scores) in queries.chunks(QUERIES).zip(scores.chunks_mut(QUERIES * count)) {
         if let [query] = queries {
             score_one::<BITS, FIVE>(&tables, &blocks, scale, query, scores);
@@ -155,7 +155,7 @@ fn sum_as<const BITS: usize, const FIVE: bool>(
     let tables = tables::<BITS, FIVE>(book);
     let zero = _mm256_setzero_si256();
     let mut padded = None;
-    let blocks = Blocks::with(rows, rows.stride, &mut padded);
+    let blocks = Blocks::new(rows, &mut padded);
     let queries = acc.len() / DIM;
     // Of each look-up, bytes 0 to 8 of a row, the others.
     let mut sums = [[[zero; 2]; EACH]; QUERIES];

@@ -214,12 +214,9 @@ fn score_units<const RAW: usize, const DIGIT: bool, const HISTORY: usize, const 
     let way = Way::<RAW, DIGIT, HISTORY>::new(book);
     let query = Query::new(query, scale, const { &Way::<RAW, DIGIT, HISTORY>::COORDINATES });
     let mut padded = None;
-    let blocks = Blocks::with(rows, rows.stride, &mut padded);
+    let blocks = Blocks::new(rows, &mut padded);
     for (i, scores) in scores.chunks_mut(ROWS).enumerate() {
-        let mut block = blocks.get(i);
-        if N > 0 {
-            block = block.apart(2 + (1 + RAW) * UNIT / 8 + if DIGIT { DIGITS } else { 0 });
-        }
+        let block = blocks.get(i);
         let mut sums = [[_mm512_setzero_si512(); 4]; 2];
         for (half, sums) in sums.iter_mut().enumerate() {
             for (unit, values) in query.values[..units].iter().enumerate() {

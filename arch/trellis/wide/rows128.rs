@@ -108,11 +108,11 @@ impl<L: Registers, const BITS: usize, const WINDOW: usize> Rows128<L, BITS, WIND
             }
         }
         let factors = queries.each_ref().map(|query| query.scale * scale);
-        let mut first = 0;
-        for block in rows.bytes.chunks(BLOCK * rows.stride) {
+        let count = rows.count();
+        for first in (0..count).step_by(BLOCK) {
+            let ours = first..count.min(first + BLOCK);
             let mut block_sums = [[0; BLOCK]; Q];
-            let mut scales = [0; BLOCK];
-            for (r, row) in block.chunks_exact(rows.stride).enumerate() {
+            for (r, row) in ours.clone().map(|r| rows.row(r)).enumerate() {
                 let planes = Self::planes(row);
                 // One by one: each has its own shifts, and a loop would not always be unrolled.
                 let mut sums = [L::splat(0); Q];
@@ -124,14 +124,11 @@ impl<L: Registers, const BITS: usize, const WINDOW: usize> Rows128<L, BITS, WIND
                 sums = self.add(5, &planes, &values, sums);
                 sums = self.add(6, &planes, &values, sums);
                 sums = self.add(7, &planes, &values, sums);
-                scales[r % BLOCK] = u16::from_le_bytes([row[0], row[1]]);
                 for (block_sums, sum) in block_sums.iter_mut().zip(sums) {
                     block_sums[r % BLOCK] = L::sum(sum);
                 }
             }
-            let ours = first..first + block.len() / rows.stride;
-            first = ours.end;
-            finish_block(&block_sums, scales, factors, rows.count(), ours, scores);
+            finish_block(&block_sums, rows, factors, ours, scores);
         }
     }
 

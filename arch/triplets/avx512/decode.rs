@@ -57,19 +57,13 @@ fn decode<const FIVE: bool, const WIDE: bool>(
 }
 
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(crate) fn accumulate_triplets(
-    layout: &TripletLayout,
-    stride: usize,
-    bytes: &[u8],
-    weights: &[f32],
-    acc: &mut [f32],
-) {
+pub(crate) fn accumulate_triplets(layout: &TripletLayout, rows: &Rows, weights: &[f32], acc: &mut [f32]) {
     if layout.directions.is_empty() {
-        return scalar::accumulate_triplets(layout, stride, bytes, weights, acc);
+        return scalar::accumulate_triplets(layout, rows, weights, acc);
     }
-    let count = bytes.len() / stride;
+    let count = rows.count();
     for (weights, acc) in weights.chunks(QUERIES * count).zip(acc.chunks_mut(QUERIES * layout.dim)) {
-        by_kind!(accumulate(layout, stride, bytes, weights, acc));
+        by_kind!(accumulate(layout, rows, weights, acc));
     }
 }
 
@@ -80,12 +74,11 @@ const ROWS: usize = 8;
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn accumulate<const FIVE: bool, const WIDE: bool>(
     layout: &TripletLayout,
-    stride: usize,
-    bytes: &[u8],
+    all: &Rows,
     weights: &[f32],
     acc: &mut [f32],
 ) {
-    let count = bytes.len() / stride;
+    let count = all.count();
     let fields = Fields::<FIVE, WIDE>::new(layout);
     let rest = Rest::new(layout);
     let split = (3 * layout.triplets()).min(layout.dim);
@@ -101,15 +94,15 @@ fn accumulate<const FIVE: bool, const WIDE: bool>(
         let rows = first..(first + ROWS).min(count);
         let mut vectors = [[[zero; 3]; ROWS]; GROUPS];
         let mut scales = [0.0; ROWS];
-        let batch = &bytes[rows.start * stride..rows.end * stride];
+        let batch = all.some(first, ROWS);
         let mut rests = [[0.0; LANES]; 2];
-        for (rests, centroids) in rests.iter_mut().zip(rest.centroids(stride, batch)) {
+        for (rests, centroids) in rests.iter_mut().zip(rest.centroids(&batch)) {
             store_first(_mm512_cvtepi32_ps(centroids), rests);
         }
-        for (r, row) in batch.chunks_exact(stride).enumerate() {
-            scales[r] = layout.row_scale(row);
+        for r in 0..batch.count() {
+            scales[r] = layout.row_scale(&batch, r);
             for (chunk, vectors) in Chunk::all(layout).zip(vectors.chunks_mut(TOGETHER)) {
-                let groups = fields.decode(chunk.load(bytes, (first + r) * stride));
+                let groups = fields.decode(chunk.load(all.bytes, (first + r) * all.stride));
                 for (vectors, group) in vectors.iter_mut().zip(groups) {
                     vectors[r] = fields.vectors(group);
                 }

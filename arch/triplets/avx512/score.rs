@@ -2,26 +2,20 @@
 
 use super::*;
 use crate::codes::avx512::unpack::scales;
-use crate::registers::avx512::halve_rows;
+use crate::registers::avx512::{halve_rows, load_some};
 use crate::{Float, IntQuery};
 
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(crate) fn score_triplets(
-    layout: &TripletLayout,
-    stride: usize,
-    bytes: &[u8],
-    queries: &[IntQuery],
-    scores: &mut [f32],
-) {
-    let count = bytes.len() / stride;
+pub(crate) fn score_triplets(layout: &TripletLayout, rows: &Rows, queries: &[IntQuery], scores: &mut [f32]) {
+    let count = rows.count();
     if count == 0 {
         return;
     }
     if let [query] = queries {
-        return by_kind!(score_one(layout, stride, bytes, query, scores));
+        return by_kind!(score_one(layout, rows, query, scores));
     }
     for (queries, scores) in queries.chunks(QUERIES).zip(scores.chunks_mut(QUERIES * count)) {
-        by_kind!(score_some(layout, stride, bytes, queries, scores));
+        by_kind!(score_some(layout, rows, queries, scores));
     }
 }
 
@@ -29,11 +23,11 @@ pub(crate) fn score_triplets(
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn score_one<const FIVE: bool, const WIDE: bool>(
     layout: &TripletLayout,
-    stride: usize,
-    bytes: &[u8],
+    rows: &Rows,
     query: &IntQuery,
     scores: &mut [f32],
 ) {
+    let (bytes, stride) = (rows.bytes, rows.stride);
     let fields = Fields::<FIVE, WIDE>::new(layout);
     let rest = Rest::new(layout);
     let mut queries = [[Query::none(); TOGETHER]; GROUPS.div_ceil(TOGETHER)];
@@ -41,10 +35,10 @@ fn score_one<const FIVE: bool, const WIDE: bool>(
     for (slot, values) in queries.as_flattened_mut().iter_mut().zip(query.values[..split].chunks(3 * LANES)) {
         *slot = Query::new(values);
     }
-    for (b, (batch, scores)) in bytes.chunks(BATCH * stride).zip(scores.chunks_mut(BATCH)).enumerate() {
+    for (b, (rows, scores)) in rows.pages(BATCH).zip(scores.chunks_mut(BATCH)).enumerate() {
         let mut sums = [_mm512_setzero_ps(); BATCH];
         for (chunk, query) in Chunk::all(layout).zip(&queries) {
-            let rows = Rows { bytes, stride, first: b * BATCH, count: scores.len(), chunk };
+            let rows = Batch { bytes, stride, first: b * BATCH, count: scores.len(), chunk };
             let sums = &mut sums;
             match (WIDE, chunk.is_long, chunk.groups) {
                 (false, false, ..=2) => add_products::<FIVE, WIDE, false, 2>(&fields, &rows, query, sums),
@@ -53,13 +47,13 @@ fn score_one<const FIVE: bool, const WIDE: bool>(
                 _ => add_products::<FIVE, WIDE, true, TOGETHER>(&fields, &rows, query, sums),
             }
         }
-        let rests = rest.sums(rest.centroids(stride, batch), query.values);
-        finish(layout, halve_rows(&sums), rests, row_scales(layout, stride, batch), query.scale, scores);
+        let rests = rest.sums(rest.centroids(&rows), query.values);
+        finish(layout, halve_rows(&sums), rests, row_scales(layout, &rows), query.scale, scores);
     }
 }
 
 /// A chunk of some rows of a page.
-struct Rows<'a> {
+struct Batch<'a> {
     bytes: &'a [u8],
     stride: usize,
     first: usize,
@@ -68,7 +62,7 @@ struct Rows<'a> {
     chunk: Chunk,
 }
 
-impl Rows<'_> {
+impl Batch<'_> {
     /// Rows `row` and the next ones; the last one again where there are fewer.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -111,7 +105,7 @@ const TURNS: usize = 4;
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn add_products<const FIVE: bool, const WIDE: bool, const LONG: bool, const GROUPS: usize>(
     fields: &Fields<FIVE, WIDE>,
-    rows: &Rows,
+    rows: &Batch,
     query: &[Query; TOGETHER],
     sums: &mut [__m512; BATCH],
 ) {
@@ -131,12 +125,11 @@ fn add_products<const FIVE: bool, const WIDE: bool, const LONG: bool, const GROU
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn score_some<const FIVE: bool, const WIDE: bool>(
     layout: &TripletLayout,
-    stride: usize,
-    bytes: &[u8],
+    all: &Rows,
     queries: &[IntQuery],
     scores: &mut [f32],
 ) {
-    let count = bytes.len() / stride;
+    let count = all.count();
     let fields = Fields::<FIVE, WIDE>::new(layout);
     let rest = Rest::new(layout);
     let split = (3 * layout.triplets()).min(layout.dim);
@@ -149,18 +142,18 @@ fn score_some<const FIVE: bool, const WIDE: bool>(
     let used = layout.triplets().div_ceil(LANES);
     let zero = _mm512_setzero_ps();
     let mut decoded = [[(_mm512_setzero_si512(), zero); GROUPS]; BATCH];
-    for (b, batch) in bytes.chunks(BATCH * stride).enumerate() {
+    for (b, batch) in all.pages(BATCH).enumerate() {
         let rows = BATCH * b..(BATCH * (b + 1)).min(count);
         for (row, decoded) in rows.clone().zip(&mut decoded) {
             for (chunk, decoded) in Chunk::all(layout).zip(decoded.chunks_mut(TOGETHER)) {
-                let groups = fields.decode(chunk.load(bytes, row * stride));
+                let groups = fields.decode(chunk.load(all.bytes, row * all.stride));
                 for (decoded, group) in decoded.iter_mut().zip(groups) {
                     *decoded = (group, fields.radius(group));
                 }
             }
         }
-        let rests = rest.centroids(stride, batch);
-        let scales = row_scales(layout, stride, batch);
+        let rests = rest.centroids(&batch);
+        let scales = row_scales(layout, &batch);
         for ((groups, query), scores) in groups.iter().zip(queries).zip(scores.chunks_exact_mut(count)) {
             let mut sums = [zero; BATCH];
             let sums_of_rows = &mut sums[..rows.len()];
@@ -240,11 +233,14 @@ const SPREAD: [u8; 64] = {
 /// The scales of up to sixteen rows.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn row_scales(layout: &TripletLayout, stride: usize, rows: &[u8]) -> __m512 {
-    if layout.scale != Float::F32 && rows.len() == BATCH * stride {
-        return scales(&Block::of(rows, stride));
+fn row_scales(layout: &TripletLayout, rows: &Rows) -> __m512 {
+    if let Some(scales) = rows.scales {
+        return load_some(scales);
     }
-    let bits = windows(stride, rows, 0);
+    if layout.scale != Float::F32 && rows.count() == BATCH {
+        return scales(&Block::of(rows.bytes, rows.stride));
+    }
+    let bits = windows(rows, 0);
     match layout.scale {
         Float::F32 => _mm512_castsi512_ps(bits),
         _ => _mm512_cvtph_ps(_mm512_cvtepi32_epi16(bits)),

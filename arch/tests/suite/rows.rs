@@ -1,0 +1,47 @@
+//! Rows of hostile bytes with finite scales, in all the ways that rows may lie.
+
+use super::paint::{Painter, Style};
+use crate::room::Room;
+use octaplex_arch::{Float, Rows};
+
+/// Rows of `len` bytes, in them or apart their scales.
+pub(super) struct Painted {
+    pub(super) bytes: Room<u8>,
+    stride: usize,
+    len: usize,
+    dim: usize,
+    scales: Option<Room<f32>>,
+}
+
+impl Painted {
+    /// Rows with scales of a format, which lie apart from some of those in f16.
+    pub(super) fn new(painter: &mut Painter, (len, dim): (usize, usize), scale: Float, count: usize) -> Self {
+        let way = painter.below(if scale == Float::F16 { 6 } else { 4 });
+        let stride = [len, len + 1, len + 6, len + 37, len - 2, len - 2][way];
+        let apart = way >= 4;
+        // Scales apart: up to the end of the last row, and not a byte more.
+        let size = if apart && count > 0 { (count - 1) * stride + len } else { stride * count };
+        let mut bytes = painter.bytes(size);
+        for r in 0..count {
+            let row = &mut bytes[r * stride..][..len];
+            let head = scale.bytes();
+            match scale {
+                _ if apart => {}
+                Float::F32 => row[..4].copy_from_slice(&painter.floats(Style::Wide, 1)[0].to_le_bytes()),
+                _ => row[..2].copy_from_slice(&painter.finite_f16()),
+            }
+            match painter.below(8) {
+                0 => row[head..].fill(0xff),
+                1 if !apart => row[..head].fill(0),
+                _ => {}
+            }
+        }
+        let scales = apart.then(|| painter.floats(Style::Random, count));
+        Self { bytes, stride, len, dim, scales }
+    }
+
+    pub(super) fn rows(&self) -> Rows<'_> {
+        let Self { bytes, stride, len, dim, scales } = self;
+        Rows { bytes, stride: *stride, len: *len, dim: *dim, scales: scales.as_deref() }
+    }
+}
