@@ -233,6 +233,17 @@ fn smallest_triplet(backend: Backend) -> Outcome {
             expect((x, search), &stream, &expected)?;
         }
     }
+    // A radius on a threshold takes the upper code; squares are added in the order of the coordinates, which this one shows.
+    let [x, y, z] = [7053.0f32, 14297.0, 8503.0].map(|c| c / 4096.0);
+    let root = backend.sqrt((x * x + y * y) + z * z);
+    for (radius, bit) in [(root, 1), (root.next_up(), 0)] {
+        let radii = &[0.0, 2.0 * radius];
+        let layout = TripletLayout { radius_bits: 1, radii, ..layout };
+        let mut stream = [0; 21];
+        backend.encode_triplets(&layout, Search::Nearest, &[x, y, z].repeat(33), 1.0, &mut stream);
+        let codes: Vec<u8> = (0..33).map(|i| 5 * i + 4).map(|at| stream[at / 8] >> (at % 8) & 1).collect();
+        expect(radius, &codes, &[bit; 33])?;
+    }
     // A coordinate left over that lies on a threshold takes the upper code.
     let rest = TripletLayout { dim: 100, rest_bits: 2, rest: &[-3, -1, 1, 3], rest_scale: 1.0, ..layout };
     for (x, code) in [(0.0, 2), (-1e-45, 1), (2.0, 3), (2.0f32.next_down(), 2)] {
@@ -306,15 +317,16 @@ fn radius(backend: Backend) -> Outcome {
 }
 
 fn smallest_chunk(backend: Backend) -> Outcome {
-    let layout = ChunkLayout { chunks: 5, members: 1, radius_bits: 4, radix: false, flags: false };
+    // Rows of fewer than six chunks have a text of their own.
+    let layout = ChunkLayout { chunks: 21, members: 1, radius_bits: 4, radix: false, flags: false };
     let set = QuaternionSet { members: &[[1.0, 0.0, 0.0, 0.0]], ints: &[[127, 0, 0, 0]], index: None };
     let mut row = vec![0; layout.row_bytes()];
     row[..2].copy_from_slice(&0x3c00u16.to_le_bytes());
     row[layout.radii_at()..].fill(0xff);
     let smallest = smallest_divisor(127.0);
     for (w, fits) in [(smallest.next_down(), false), (smallest, true), (smallest.next_up(), true)] {
-        let mut query = [0.0; 20];
-        query[16] = w;
+        let mut query = [0.0; 84];
+        query[80] = w;
         let mut scores = [7.0; 70];
         backend.score_quaternions(&layout, &set, &row.repeat(70), &[&query], &mut scores);
         let score = (127 * 127 * 15) as f32 * ((w / 127.0) / 127.0) * (1.0 / 15.0);
@@ -417,7 +429,7 @@ fn cells(backend: Backend) -> Outcome {
         let index = QuaternionIndex::new(INDEX_GRID, &cells, &lists);
         let set = QuaternionSet { members: &one, ints: &ints, index: Some(index) };
         // The middles of cells inside the octahedron, turned by every unit.
-        for steps in [[8, 8, 8], [0, 8, 7], [7, 15, 8], [8, 7, 0], [11, 6, 5], [5, 10, 9], [10, 4, 8]] {
+        for steps in [[8, 8, 8], [1, 8, 7], [7, 14, 8], [8, 7, 1], [11, 6, 5], [5, 10, 9], [10, 4, 8]] {
             let [x, y, z] = steps.map(|step| (step as f32 + 0.5) / 8.0 - 1.0);
             for (p, [a, b, c, d]) in UNITS.into_iter().enumerate() {
                 let chunk = [
@@ -435,7 +447,16 @@ fn cells(backend: Backend) -> Outcome {
             }
         }
     }
-    Ok(())
+    // Side by side, a list of one and a list that goes on with what would be the best for both.
+    let mut cells = [1; INDEX_CELLS];
+    cells[(5 * INDEX_GRID + 10) * INDEX_GRID + 9] = 2;
+    let index = Some(QuaternionIndex::new(2, &cells, [[0, 1]; INDEX_PADDING].as_flattened()));
+    let set = QuaternionSet { members: &[[0.8, 0.6, 0.0, 0.0], one[0]], ints: &[[0; 4]; 2], index };
+    let (chunks, mut codes) = ([[1.0, 0.0625, 0.0625, 0.0625], [1.0, -0.3125, 0.3125, 0.1875]], [9; 34]);
+    let steps = RadiusSteps { factor: 1.0, limit: 15 };
+    let x = chunks.as_flattened().repeat(17);
+    backend.encode_quaternions(&set, &x, &[1.0; 34], steps, &mut codes, &mut [0; 34]);
+    expect("lists", &codes, [[0, 1]; 17].as_flattened())
 }
 
 /// Kernels with one text for all: comparing backends says nothing about it.
