@@ -9,7 +9,7 @@ const LANES: usize = 16;
 
 /// Chunks, their components a lane each; zeros where there are none.
 #[inline(always)]
-fn load_chunks<T: Elementwise>(chunks: &[[f32; 4]]) -> [T::V; 4] {
+pub(crate) fn load_chunks<T: Elementwise>(chunks: &[[f32; 4]]) -> [T::V; 4] {
     let mut padded = [[0.0; 4]; LANES];
     let chunks = if chunks.len() < T::LANES {
         padded[..chunks.len()].copy_from_slice(chunks);
