@@ -66,8 +66,9 @@ impl<'a> Rows<'a> {
             return out[..count].copy_from_slice(&scales[first..first + count]);
         }
         let mut halves = [0; N];
-        for (half, r) in halves[..count].iter_mut().zip(first..) {
-            *half = u16::from_le_bytes([self.bytes[r * self.stride], self.bytes[r * self.stride + 1]]);
+        let rows = self.bytes[first * self.stride..].chunks(self.stride);
+        for (half, row) in halves[..count].iter_mut().zip(rows) {
+            *half = row.first_chunk().map_or(0, |bytes| u16::from_le_bytes(*bytes));
         }
         for (out, half) in out[..count].iter_mut().zip(halves) {
             *out = f16_to_f32(half);

@@ -83,7 +83,7 @@ fn score_page(
     };
     let mut norms = [0.0; MAX_TOKENS];
     let norms = &mut norms[..scores.len() / queries.len().max(1)];
-    norms::decode(planes.backend(), side.norm_bits, head.key_norms, norms)?;
+    norms::decode(planes.backend(), head.key_norms, norms)?;
     planes.score_rows(&planes.format(), queries, &rows_of(head.keys, side, codec.dim(), norms), scores)
 }
 
@@ -100,7 +100,7 @@ pub(crate) fn accumulate_page(
     };
     let mut norms = [0.0; MAX_TOKENS];
     let norms = &mut norms[..weights.len() * codec.dim() / acc.len().max(1)];
-    norms::decode(planes.backend(), side.norm_bits, head.value_norms, norms)?;
+    norms::decode(planes.backend(), head.value_norms, norms)?;
     planes.accumulate_rows(weights, &rows_of(head.values, side, codec.dim(), norms), acc);
     Ok(())
 }
@@ -116,7 +116,7 @@ pub(crate) fn decode_token(
 ) -> Result<(), Error> {
     if let Some(planes) = codec.planes().filter(|_| side.norm_bits > 0) {
         let mut each = [0.0; MAX_TOKENS];
-        norms::decode(planes.backend(), side.norm_bits, norms, &mut each[..tokens])?;
+        norms::decode(planes.backend(), norms, &mut each[..tokens])?;
         planes.decode_rotated(&bytes[token * side.row..][..side.row + 2], each[token], x)?;
         planes.rotation().inverse(planes.backend(), x);
         return Ok(());

@@ -168,7 +168,7 @@ impl Encoder<'_> {
             *norm = read_f16(block).to_f32();
             row.copy_from_slice(&block[2..]);
         }
-        norms::encode(self.window.backend, side.norm_bits, &each[..self.window.layout.page], norms)?;
+        norms::encode(self.window.backend, &each[..self.window.layout.page], norms)?;
         Ok(side.rows)
     }
 

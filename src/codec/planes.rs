@@ -48,7 +48,8 @@ pub(crate) fn rows_of(blocks: &[u8], stride: usize, len: usize, dim: usize) -> R
 /// How a page's centre is stored beside rows of [`Planes`]: as a block of `turboquant:bits=5`, in the rotation of the rows'
 /// codec, so that prepared queries meet it as they meet the rows.
 ///
-/// A centre's error is that of all keys of its page: 5 bits leave a tenth of what the keys' own 3 bits do.
+/// A centre's error is that of all keys of its page: 5 bits leave a tenth of what the keys' own 3 bits do. On real keys 8 bits
+/// gain 3% of attention's divergence, and cost .05 bits a key at pages of 64, which are worth 10%.
 pub(crate) struct CentreCode<'a> {
     codec: &'a dyn Planes,
     codebook: Codebook,
