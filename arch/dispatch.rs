@@ -58,8 +58,11 @@ macro_rules! dispatch {
             // SIMD128 is enabled for the whole build where this variant exists.
             #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
             Isa::Simd128 => text!($registers, $crate::registers::simd128::Simd128, $kernel($($argument),*)),
-            // `Scalar` and `Portable`: in one arm, so that the text is compiled once for both.
-            _ => scalar::$kernel($($argument),*),
+            #[cfg(target_os = "none")]
+            Isa::Scalar => scalar::$kernel($($argument),*),
+            // In one arm, so that the text is compiled once for both.
+            #[cfg(not(target_os = "none"))]
+            Isa::Scalar | Isa::Portable => scalar::$kernel($($argument),*),
         }
     };
 }

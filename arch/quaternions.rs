@@ -17,7 +17,7 @@ impl Backend {
     pub fn chunk_norms(self, x: &[f32], norms: &mut [f32]) {
         assert_eq!(x.len(), 4 * norms.len());
         dispatch!(
-            self, avx2: ymm, avx512: zmm, registers: scalar;
+            self, avx2: ymm, avx512: zmm, registers: wide;
             chunk_norms(x: &[f32], norms: &mut [f32])
         )
     }
