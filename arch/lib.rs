@@ -21,7 +21,6 @@ mod dispatch;
 mod detect;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
 mod registers;
-#[cfg(target_arch = "x86_64")]
 mod rows;
 
 mod affine;

@@ -1,4 +1,9 @@
-//! Rows of bytes; and in blocks of sixteen, as kernels take them.
+//! Rows of bytes at equal distances: what most kernels read.
+
+#[cfg(target_arch = "x86_64")]
+mod blocks;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use blocks::*;
 
 use crate::MAX_DIM;
 use crate::vectors::scalar::{f16_to_f32, row_scale};
@@ -89,131 +94,5 @@ impl<'a> Rows<'a> {
     #[inline(always)]
     pub(crate) fn pages(self, count: usize) -> impl Iterator<Item = Rows<'a>> {
         (0..self.count()).step_by(count).map(move |first| self.some(first, count))
-    }
-}
-
-/// Rows in a block: the block's sums fill a register, one `i32` each.
-pub(crate) const ROWS: usize = 16;
-
-/// Sixteen rows of one shape, at equal distances.
-#[derive(Clone, Copy)]
-pub(crate) struct Block<'a> {
-    bytes: &'a [u8],
-    stride: usize,
-    /// The scales of those of its rows that there are, where they are not in the rows.
-    pub(crate) scales: Option<&'a [f32]>,
-}
-
-impl<'a> Block<'a> {
-    /// `ROWS` rows of `stride` bytes.
-    pub(crate) fn of(bytes: &'a [u8], stride: usize) -> Self {
-        Self { bytes, stride, scales: None }
-    }
-
-    /// One row, in the place of all of them.
-    pub(crate) fn one(row: &'a [u8]) -> Self {
-        Self { bytes: row, stride: 0, scales: None }
-    }
-
-    /// Bytes `start` to `end` of each row, and whatever follows: a pointer to the first row's, valid to `end` for each
-    /// of `ROWS` rows, `stride` bytes apart.
-    #[inline]
-    pub(crate) fn window(&self, start: usize, end: usize) -> Window<'a> {
-        assert!(start <= end && (ROWS - 1) * self.stride + end <= self.bytes.len());
-        Window { bytes: &self.bytes[start..], stride: self.stride, length: end - start }
-    }
-}
-
-/// Rows in blocks; behind the last full one, a copy of the rest with zero rows to fill it.
-pub(crate) struct Blocks<'a> {
-    rows: Rows<'a>,
-    tail: &'a [u8],
-}
-
-/// Room for a block of the longest rows.
-pub(crate) struct Padded([u8; ROWS * (2 + MAX_DIM)]);
-
-impl Padded {
-    const ZEROS: Self = Self([0; ROWS * (2 + MAX_DIM)]);
-}
-
-impl<'a> Blocks<'a> {
-    pub(crate) fn new(rows: &Rows<'a>, padded: &'a mut Option<Padded>) -> Self {
-        let (count, len) = (rows.count(), rows.len);
-        let full = count / ROWS * ROWS;
-        if full == count {
-            return Self { rows: *rows, tail: &[] };
-        }
-        // Without what lies between rows.
-        let stride = rows.stride.min(len);
-        let bytes = &mut padded.insert(Padded::ZEROS).0[..(ROWS - 1) * stride + len];
-        for (i, r) in (full..count).enumerate() {
-            bytes[i * stride..][..len].copy_from_slice(rows.row(r));
-        }
-        Self { rows: *rows, tail: bytes }
-    }
-
-    #[inline]
-    pub(crate) fn get(&self, index: usize) -> Block<'a> {
-        let Rows { bytes, stride, len, scales, .. } = self.rows;
-        let start = index * ROWS * stride;
-        let (bytes, stride) = match bytes.get(start..start + (ROWS - 1) * stride + len) {
-            Some(bytes) => (bytes, stride),
-            None => (self.tail, stride.min(len)),
-        };
-        let scales = scales.map(|scales| &scales[index * ROWS..scales.len().min((index + 1) * ROWS)]);
-        Block { bytes, stride, scales }
-    }
-}
-
-/// The same bytes of each row of a block, checked once for all rows, so that loops over them have no branches and
-/// unroll.
-#[derive(Clone, Copy)]
-pub(crate) struct Window<'a> {
-    bytes: &'a [u8],
-    stride: usize,
-    length: usize,
-}
-
-impl<'a> Window<'a> {
-    /// `length` bytes of row `r` can be read from here.
-    #[inline]
-    pub(crate) fn row(&self, r: usize) -> *const u8 {
-        assert!(r < ROWS);
-        // SAFETY: `Block::window` checked that the bytes are there for each of `ROWS` rows.
-        unsafe { self.bytes.as_ptr().add(r * self.stride) }
-    }
-
-    /// Sixteen bytes whose word `r % 8` is the f16 at the start of row `r`'s window.
-    #[inline]
-    pub(crate) fn word_in_place(&self, r: usize) -> &'a [u8; 16] {
-        assert!(r < ROWS && self.length >= 2 && self.stride >= 2);
-        // SAFETY: the rows before have two bytes each, and so have those behind, up to the window of the last, of which
-        // `Block::window` checked two.
-        unsafe { &*self.bytes.as_ptr().add(r * self.stride - 2 * (r % 8)).cast::<[u8; 16]>() }
-    }
-
-    /// The f16 at the start of the window.
-    #[inline]
-    pub(crate) fn word(&self, r: usize) -> i16 {
-        assert!(self.length >= 2);
-        // SAFETY: two bytes are there.
-        unsafe { self.row(r).cast::<i16>().read_unaligned() }
-    }
-
-    /// The first `N` bytes of the window.
-    #[inline]
-    pub(crate) fn first<const N: usize>(&self, r: usize) -> &'a [u8; N] {
-        assert!(self.length >= N);
-        // SAFETY: so many bytes are there, as long as the rows are borrowed.
-        unsafe { &*self.row(r).cast::<[u8; N]>() }
-    }
-
-    /// The first eight bytes of the window.
-    #[inline]
-    pub(crate) fn quad(&self, r: usize) -> u64 {
-        assert!(self.length >= 8);
-        // SAFETY: eight bytes are there.
-        unsafe { self.row(r).cast::<u64>().read_unaligned() }
     }
 }

@@ -70,7 +70,7 @@ pub(crate) fn store(
     match codec.planes() {
         Some(planes) if side.norm_bits > 0 => {
             mean(rows, centre);
-            CentreCode::new(planes)?.encode(centre, bytes)?;
+            CentreCode::new(planes).encode(centre, bytes)?;
         }
         _ => {
             store_mean(rows, centre.len(), bytes)?;
@@ -90,7 +90,7 @@ pub(crate) fn read(
     centre: &mut [f32],
 ) -> Result<(), Error> {
     match codec.planes() {
-        Some(planes) if side.norm_bits > 0 => CentreCode::new(planes)?.decode(bytes, centre),
+        Some(planes) if side.norm_bits > 0 => CentreCode::new(planes).decode(bytes, centre),
         _ => {
             backend.decode_floats(Float::F16, bytes, centre);
             Ok(())

@@ -68,7 +68,8 @@ const MAX_TOKENS: usize = 256;
 
 /// Encodes norms, which are finite; those that are negative as zeros.
 pub(crate) fn encode(backend: Kernels, norms: &[f32], bytes: &mut [u8]) -> Result<(), Error> {
-    let largest = to_f16(backend.min_max(norms).1.max(0.0))?;
+    let largest =
+        to_f16(norms.iter().fold(0.0, |largest, norm| if *norm > largest { *norm } else { largest }))?;
     bytes.fill(0);
     if largest == f16::ZERO {
         return Ok(());

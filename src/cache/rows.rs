@@ -55,7 +55,7 @@ pub(crate) fn score_pages(
             if let (1.., Some(planes)) = (coded, codec.planes()) {
                 let mut ours = [0.0; BATCH * (SPLIT / 64)];
                 let ours = &mut ours[..offsets.len()];
-                CentreCode::new(planes)?.score(prepared, centres, ours)?;
+                CentreCode::new(planes).score(prepared, centres, ours)?;
                 offsets.iter_mut().zip(ours).for_each(|(offset, ours)| *offset += *ours);
             }
             Ok(())

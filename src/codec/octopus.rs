@@ -8,7 +8,7 @@
 //!
 //! A block: the norm, then one bit stream of ⌈D/3⌉ fields; see [`octaplex_arch::TripletLayout`].
 
-use super::planes::{Planes, rows_of};
+use super::planes::{CentreCode, Planes, rows_of};
 use super::query::{Body, QueryFormat};
 use super::scratch::{bytes_of, with_scratch, words_for};
 use super::sketched::Coarse;
@@ -323,6 +323,7 @@ pub struct Core {
     spec: OctopusSpec,
     backend: Kernels,
     rotation: Rotation,
+    centre: Codebook,
     directions: &'static Directions,
     coordinates: [f32; 128],
     radii: [f32; 64],
@@ -385,7 +386,8 @@ impl Core {
             _ => None,
         };
         let rotation = Rotation::wht(dim, spec.rounds, spec.seed, Purpose::RotationSigns, stream)?;
-        Ok(Self { spec, backend: backend.kernels(), rotation, directions, coordinates, radii, rest })
+        let centre = CentreCode::codebook(dim)?;
+        Ok(Self { spec, backend: backend.kernels(), rotation, centre, directions, coordinates, radii, rest })
     }
 
     pub(crate) fn shape(&self) -> TripletLayout<'_> {
@@ -455,6 +457,10 @@ impl Planes for Core {
 
     fn rotation(&self) -> &Rotation {
         &self.rotation
+    }
+
+    fn centre(&self) -> Codebook {
+        self.centre
     }
 
     fn format(&self) -> QueryFormat {

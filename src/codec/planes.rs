@@ -16,6 +16,9 @@ pub(crate) trait Planes: Codec {
 
     fn rotation(&self) -> &Rotation;
 
+    /// The codebook of [`CentreCode`], found when the codec was made: programs that know its width then link no other's.
+    fn centre(&self) -> Codebook;
+
     /// Bytes of a row without its norm.
     fn plane_bytes(&self) -> usize {
         self.block_bytes() - 2
@@ -65,9 +68,12 @@ pub(crate) const fn centre_bytes(dim: usize) -> usize {
 }
 
 impl<'a> CentreCode<'a> {
-    pub(crate) fn new(codec: &'a dyn Planes) -> Result<Self, Error> {
-        let dim = codec.dim();
-        Ok(Self { codec, codebook: lloyd_max(dim, LEVELS).ok_or(Error::Width { actual: dim })? })
+    pub(crate) fn new(codec: &'a dyn Planes) -> Self {
+        Self { codec, codebook: codec.centre() }
+    }
+
+    pub(crate) fn codebook(dim: usize) -> Result<Codebook, Error> {
+        lloyd_max(dim, LEVELS).ok_or(Error::Width { actual: dim })
     }
 
     /// Encodes a centre, and puts what it decodes to in its place.
@@ -110,7 +116,7 @@ impl<'a> CentreCode<'a> {
         Ok(())
     }
 
-    /// Scores of centres, one behind the other, laid out \[query]\[centre].
+    /// Scores q·centre of each query.
     pub(crate) fn score(&self, queries: &[&[f32]], bytes: &[u8], scores: &mut [f32]) -> Result<(), Error> {
         let len = centre_bytes(self.codec.dim());
         let rows = rows_of(bytes, len, len, self.codec.dim());

@@ -7,7 +7,7 @@
 //! quantiser: M. W. Marcellin and T. R. Fischer, "Trellis coded quantization of memoryless and Gauss-Markov
 //! sources", IEEE Transactions on Communications 38(1), 1990; its tables are trained for the unit sphere.
 
-use super::planes::{Planes, rows_of};
+use super::planes::{CentreCode, Planes, rows_of};
 use super::query::{Body, QueryFormat};
 use super::scratch::with_scratch;
 use super::turboquant::ROUNDS;
@@ -16,7 +16,7 @@ use super::{
     read_f16, surely_encodable, to_f16,
 };
 use crate::backend::Kernels;
-use crate::codebook::{TRELLIS_LEVELS, TRELLIS_STATES, TrellisBook, WIDTHS, trellis};
+use crate::codebook::{Codebook, TRELLIS_LEVELS, TRELLIS_STATES, TrellisBook, WIDTHS, trellis};
 use crate::rotation::Rotation;
 use crate::spec::{Key, Spec, Value, describe_planes, one_of, parse_int};
 use crate::stream::Purpose;
@@ -183,6 +183,7 @@ pub struct Core {
     spec: TrellisSpec,
     backend: Kernels,
     rotation: Rotation,
+    centre: Codebook,
     book: TrellisBook,
     /// Value of one integer step in a coordinate of a rotated unit vector, 1/(κ√dim).
     unit: f32,
@@ -232,7 +233,8 @@ impl Core {
         }
         let rotation = Rotation::wht(dim, spec.rounds, spec.seed, Purpose::RotationSigns, stream)?;
         let unit = (1.0 / (f64::from(book.kappa()) * libm::sqrt(dim as f64))) as f32;
-        Ok(Self { spec, backend: backend.kernels(), rotation, book, unit })
+        let centre = CentreCode::codebook(dim)?;
+        Ok(Self { spec, backend: backend.kernels(), rotation, centre, book, unit })
     }
 
     /// What the norm field of a block says.
@@ -283,6 +285,10 @@ impl Planes for Core {
 
     fn rotation(&self) -> &Rotation {
         &self.rotation
+    }
+
+    fn centre(&self) -> Codebook {
+        self.centre
     }
 
     fn format(&self) -> QueryFormat {

@@ -7,7 +7,7 @@
 //!
 //! A block: f16 norm, raw plane of codes, digit plane (levels that are no power of two).
 
-use super::planes::{Planes, rows_of};
+use super::planes::{CentreCode, Planes, rows_of};
 use super::query::{Body, QueryFormat};
 use super::scratch::{bytes_of, with_scratch, words_for};
 use super::sketched::Coarse;
@@ -227,6 +227,7 @@ pub struct Core {
     spec: TurboQuantSpec,
     backend: Kernels,
     rotation: Rotation,
+    centre: Codebook,
     codebook: Codebook,
     packing: Packing,
     thresholds: [f32; 255],
@@ -275,7 +276,8 @@ impl Core {
         };
         let mut thresholds = [0.0; 255];
         codebook.thresholds(&mut thresholds);
-        Ok(Self { spec, backend: backend.kernels(), rotation, codebook, packing, thresholds })
+        let centre = CentreCode::codebook(dim)?;
+        Ok(Self { spec, backend: backend.kernels(), rotation, centre, codebook, packing, thresholds })
     }
 
     /// What the norm field of a block says for rotated `z` with these codes, whose centroids go to `centroids`.
@@ -298,6 +300,10 @@ impl Planes for Core {
 
     fn rotation(&self) -> &Rotation {
         &self.rotation
+    }
+
+    fn centre(&self) -> Codebook {
+        self.centre
     }
 
     /// The largest integer is such that sums over the widest vector fit an i32.
