@@ -10,12 +10,14 @@ const LANES: usize = 16;
 /// Chunks, their components a lane each; zeros where there are none.
 #[inline(always)]
 pub(crate) fn load_chunks<T: Elementwise>(chunks: &[[f32; 4]]) -> [T::V; 4] {
-    let mut padded = [[0.0; 4]; LANES];
+    let padded;
     let chunks = if chunks.len() < T::LANES {
-        padded[..chunks.len()].copy_from_slice(chunks);
-        &padded
+        let mut room = [[0.0; 4]; LANES];
+        room[..chunks.len()].copy_from_slice(chunks);
+        padded = room;
+        &padded[..T::LANES]
     } else {
-        chunks
+        &chunks[..T::LANES]
     };
     let mut quads = [&chunks[0]; LANES];
     for lane in 1..T::LANES {

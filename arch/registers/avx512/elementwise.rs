@@ -130,9 +130,9 @@ impl Elementwise for Zmm {
     fn look_up(table: &Table<Self>, index: __m512i) -> __m512i {
         let [a, b, c, d] = table.first;
         match table.all.len() {
-            ..=16 => avx512!(_mm512_permutexvar_epi32(index, a)),
-            ..=32 => avx512!(_mm512_permutex2var_epi32(a, index, b)),
-            ..=64 => avx512!({
+            ..17 => avx512!(_mm512_permutexvar_epi32(index, a)),
+            17..33 => avx512!(_mm512_permutex2var_epi32(a, index, b)),
+            33..65 => avx512!({
                 let upper = _mm512_test_epi32_mask(index, _mm512_set1_epi32(32));
                 let low = _mm512_permutex2var_epi32(a, index, b);
                 _mm512_mask_mov_epi32(low, upper, _mm512_permutex2var_epi32(c, index, d))
