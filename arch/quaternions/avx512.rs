@@ -19,10 +19,9 @@ pub(crate) use score::score_quaternions;
 pub(crate) use search::encode_quaternions;
 pub(crate) use unpack::{accumulate_quaternions, decode_quaternions};
 
-use super::wide;
 use crate::quaternions::layout::QuaternionSet;
 use crate::registers::Elementwise;
-use crate::registers::avx512::{Zmm, store_codes};
+use crate::registers::avx512::{Zmm, first, load, store_codes};
 use core::arch::x86_64::*;
 
 /// Components of 16 quaternions.
@@ -32,7 +31,39 @@ type Planes = [__m512; 4];
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn load_chunks(x: &[f32]) -> Planes {
-    each!(c in wide::search::load_chunks::<Zmm>(x.as_chunks().0) => _mm512_castsi512_ps(c))
+    let part = |i: usize| {
+        let mask = first(x.len().saturating_sub(16 * i)) as u16;
+        // SAFETY: a masked load touches no value whose mask bit is clear, and those that are set are inside `x`.
+        unsafe { _mm512_maskz_loadu_ps(mask, x.as_ptr().wrapping_add(16 * i)) }
+    };
+    transpose([part(0), part(1), part(2), part(3)])
+}
+
+/// From 16 quaternions, one after the other, to their components.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn transpose(rows: [__m512; 4]) -> Planes {
+    const fn picks(component: u32) -> [u32; 16] {
+        let mut picks = [0; 16];
+        let mut lane = 0;
+        while lane < 16 {
+            picks[lane] = (component + 4 * (lane as u32 % 8)) % 32;
+            lane += 1;
+        }
+        picks
+    }
+    let plane = |picks: &[u32; 16]| {
+        let picks = load(picks);
+        let low = _mm512_permutex2var_ps(rows[0], picks, rows[1]);
+        let high = _mm512_permutex2var_ps(rows[2], picks, rows[3]);
+        _mm512_mask_mov_ps(low, 0xff00, high)
+    };
+    [
+        plane(&const { picks(0) }),
+        plane(&const { picks(1) }),
+        plane(&const { picks(2) }),
+        plane(&const { picks(3) }),
+    ]
 }
 
 /// The low byte of each lane.

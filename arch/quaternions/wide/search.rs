@@ -9,7 +9,7 @@ const LANES: usize = 16;
 
 /// Chunks, their components a lane each; zeros where there are none.
 #[inline(always)]
-pub(crate) fn load_chunks<T: Elementwise>(chunks: &[[f32; 4]]) -> [T::V; 4] {
+fn load_chunks<T: Elementwise>(chunks: &[[f32; 4]]) -> [T::V; 4] {
     let padded;
     let chunks = if chunks.len() < T::LANES {
         let mut room = [[0.0; 4]; LANES];
