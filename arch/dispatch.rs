@@ -5,7 +5,7 @@
 /// `avx2`, `avx512` and `registers` name the text that each runs, a module of the kernel's folder. `scalar`: the
 /// specification, compiled for the instruction set at hand, where LLVM vectorises it as well as intrinsics would.
 /// `portable` is named where plain Rust has a faster text than the specification.
-/// `wide`: the text for registers. `ymm`: the same, two rows at a time. `dots`: the same, and once more for ARM's dot products of bytes.
+/// `wide`: the text for registers. `ymm`, `zmm`: the same, for wider ones. `dots`: the same, and once more for ARM's dot products of bytes.
 macro_rules! dispatch {
     (
         $backend:expr, portable: $portable:ident, $($others:ident: $text:ident),*;
@@ -22,9 +22,6 @@ macro_rules! dispatch {
         $kernel:ident($($argument:ident: $kind:ty),*) $(-> $result:ty)?
     ) => {
         match $backend.isa {
-            Isa::Scalar => scalar::$kernel($($argument),*),
-            #[cfg(not(target_os = "none"))]
-            Isa::Portable => scalar::$kernel($($argument),*),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => {
                 #[target_feature(enable = "avx2,fma,f16c")]
@@ -61,6 +58,11 @@ macro_rules! dispatch {
             // SIMD128 is enabled for the whole build where this variant exists.
             #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
             Isa::Simd128 => text!($registers, $crate::registers::simd128::Simd128, $kernel($($argument),*)),
+            #[cfg(target_os = "none")]
+            Isa::Scalar => scalar::$kernel($($argument),*),
+            // In one arm, so that the text is compiled once for both.
+            #[cfg(not(target_os = "none"))]
+            Isa::Scalar | Isa::Portable => scalar::$kernel($($argument),*),
         }
     };
 }
@@ -71,6 +73,9 @@ macro_rules! text {
     (wide, $registers:ty, $kernel:ident($($argument:ident),*)) => { wide::$kernel::<$registers>($($argument),*) };
     (ymm, $registers:ty, $kernel:ident($($argument:ident),*)) => {
         wide::$kernel::<$crate::registers::avx2::Ymm>($($argument),*)
+    };
+    (zmm, $registers:ty, $kernel:ident($($argument:ident),*)) => {
+        wide::$kernel::<$crate::registers::avx512::Zmm>($($argument),*)
     };
     (dots, $registers:ty, $kernel:ident($($argument:ident),*)) => { wide::$kernel::<$registers>($($argument),*) };
     ($text:ident, $registers:ty, $kernel:ident($($argument:ident),*)) => { $text::$kernel($($argument),*) };

@@ -17,7 +17,7 @@ impl Backend {
     pub fn chunk_norms(self, x: &[f32], norms: &mut [f32]) {
         assert_eq!(x.len(), 4 * norms.len());
         dispatch!(
-            self, avx2: scalar, avx512: avx512, registers: scalar;
+            self, avx2: ymm, avx512: zmm, registers: wide;
             chunk_norms(x: &[f32], norms: &mut [f32])
         )
     }
@@ -38,7 +38,7 @@ impl Backend {
         assert_eq!(x.len(), 4 * norms.len());
         assert_eq!((codes.len(), radii.len()), (norms.len(), norms.len()));
         dispatch!(
-            self, avx2: wide, avx512: avx512, registers: wide;
+            self, avx2: ymm, avx512: avx512, registers: wide;
             encode_quaternions(set: &QuaternionSet, x: &[f32], norms: &[f32], steps: RadiusSteps, codes: &mut [u16], radii: &mut [u8])
         )
     }

@@ -219,3 +219,151 @@ pub(crate) trait Registers: Integers {
     /// Four words of 32 bits, the first one lowest.
     fn load_four(words: [u32; 4]) -> Self::V;
 }
+
+/// Floats, or `i32`, in the lanes of a register of any width, for texts whose lanes never meet. Registers of 128 bits have
+/// it from [`Registers`]; `Ymm` and `Zmm` have their own.
+///
+/// Texts call these methods in functions that are `#[inline(always)]` and never in a closure, which cannot be: compiled by
+/// itself it would lack the instruction set, and call each of them (ten times as long).
+pub(crate) trait Elementwise: Sized {
+    /// A register.
+    type V: Copy;
+    /// 4, 8 or 16.
+    const LANES: usize;
+
+    fn splat(x: f32) -> Self::V;
+    fn splat_int(x: i32) -> Self::V;
+    /// The first lanes of a slice that has a register of them.
+    fn load(x: &[f32]) -> Self::V;
+    fn load_ints(x: &[u32]) -> Self::V;
+    fn store(out: &mut [f32], x: Self::V);
+    fn store_ints(out: &mut [u32], x: Self::V);
+    /// The components of the first quadruples, one a lane.
+    fn quads(of: &[&[f32; 4]; 16]) -> [Self::V; 4];
+    /// The components of triplets, one a lane.
+    fn triplets(x: &[f32]) -> [Self::V; 3];
+
+    fn add(a: Self::V, b: Self::V) -> Self::V;
+    fn sub(a: Self::V, b: Self::V) -> Self::V;
+    fn multiply(a: Self::V, b: Self::V) -> Self::V;
+    fn divide(a: Self::V, b: Self::V) -> Self::V;
+    fn sqrt(x: Self::V) -> Self::V;
+    /// The smaller of two floats, none of them NaN.
+    fn min(a: Self::V, b: Self::V) -> Self::V;
+    /// The larger of two floats, none of them NaN.
+    fn max(a: Self::V, b: Self::V) -> Self::V;
+    fn and(a: Self::V, b: Self::V) -> Self::V;
+    fn or(a: Self::V, b: Self::V) -> Self::V;
+    fn xor(a: Self::V, b: Self::V) -> Self::V;
+    fn add_ints(a: Self::V, b: Self::V) -> Self::V;
+    fn multiply_ints(a: Self::V, b: Self::V) -> Self::V;
+    fn min_ints(a: Self::V, b: Self::V) -> Self::V;
+    fn max_ints(a: Self::V, b: Self::V) -> Self::V;
+    /// Ones where an `i32` is negative.
+    fn signs(x: Self::V) -> Self::V;
+
+    /// Where a > b the lanes of `yes`, elsewhere those of `no`.
+    fn greater(a: Self::V, b: Self::V, yes: Self::V, no: Self::V) -> Self::V;
+    /// Where a = b the lanes of `yes`, elsewhere those of `no`.
+    fn equal(a: Self::V, b: Self::V, yes: Self::V, no: Self::V) -> Self::V;
+    /// Counts, in `i32`, where `x` ≥ `threshold`.
+    fn count_at_least(counts: Self::V, x: Self::V, threshold: Self::V) -> Self::V;
+    /// Elements of a table, for indices below its length.
+    fn look_up(table: &Table<Self>, index: Self::V) -> Self::V;
+
+    #[inline(always)]
+    fn magnitude(x: Self::V) -> Self::V {
+        Self::and(x, Self::splat_int(i32::MAX))
+    }
+}
+
+/// Floats to be looked up: a power of two of them.
+pub(crate) struct Table<'a, T: Elementwise> {
+    all: &'a [f32],
+    /// As many as four registers have; zeros behind them.
+    first: [T::V; 4],
+}
+
+impl<'a, T: Elementwise> Table<'a, T> {
+    #[inline(always)]
+    pub(crate) fn new(all: &'a [f32]) -> Self {
+        assert!(all.len().is_power_of_two());
+        let mut padded = [0.0; 64];
+        let count = all.len().min(4 * T::LANES);
+        padded[..count].copy_from_slice(&all[..count]);
+        let mut first = [T::splat(0.0); 4];
+        for (i, first) in first.iter_mut().enumerate() {
+            *first = T::load(&padded[i * T::LANES..]);
+        }
+        Self { all, first }
+    }
+}
+
+impl<L: Registers> Elementwise for L {
+    type V = <L as Integers>::V;
+    const LANES: usize = 4;
+
+    methods! { Self::V;
+        add(a, b) = L::add_floats(a, b);
+        sub(a, b) = L::sub_floats(a, b);
+        multiply(a, b) = L::multiply_floats(a, b);
+        divide(a, b) = L::divide_floats(a, b);
+        sqrt(x) = L::sqrt_floats(x);
+        min(a, b) = L::min_floats(a, b);
+        max(a, b) = L::max_floats(a, b);
+        and(a, b) = <L as Integers>::and(a, b);
+        or(a, b) = <L as Integers>::or(a, b);
+        xor(a, b) = <L as Registers>::xor(a, b);
+        add_ints(a, b) = <L as Registers>::add_ints(a, b);
+        multiply_ints(a, b) = <L as Registers>::multiply_ints(a, b);
+        min_ints(a, b) = <L as Registers>::min_ints(a, b);
+        max_ints(a, b) = <L as Registers>::max_ints(a, b);
+        signs(x) = <L as Registers>::signs(x);
+        greater(a, b, yes, no) = L::select(<L as Registers>::greater(a, b), yes, no);
+        equal(a, b, yes, no) = L::select(<L as Registers>::equal(a, b), yes, no);
+        count_at_least(counts, x, threshold) = <L as Registers>::count_at_least(counts, x, threshold);
+    }
+
+    methods! {
+        splat(x: f32) -> Self::V = L::splat_float(x);
+        splat_int(x: i32) -> Self::V = L::splat_pair(x as u32);
+        load(x: &[f32]) -> Self::V = L::load_floats(&[x[0], x[1], x[2], x[3]]);
+        load_ints(x: &[u32]) -> Self::V = L::load_four([x[0], x[1], x[2], x[3]]);
+        triplets(x: &[f32]) -> [Self::V; 3] = L::load_triplets(x.first_chunk().unwrap_or(&[0.0; 12]));
+    }
+
+    #[inline(always)]
+    fn store(out: &mut [f32], x: Self::V) {
+        let mut floats = [0.0; 4];
+        L::store_floats(&mut floats, x);
+        out[..4].copy_from_slice(&floats);
+    }
+
+    #[inline(always)]
+    fn store_ints(out: &mut [u32], x: Self::V) {
+        let mut ints = [0; 4];
+        L::store_sums(&mut ints, x);
+        out[..4].copy_from_slice(&ints.map(|int| int as u32));
+    }
+
+    #[inline(always)]
+    fn quads(of: &[&[f32; 4]; 16]) -> [Self::V; 4] {
+        let [ab_even, ab_odd] = L::unzip_floats(L::load_floats(of[0]), L::load_floats(of[1]));
+        let [cd_even, cd_odd] = L::unzip_floats(L::load_floats(of[2]), L::load_floats(of[3]));
+        let ([first, third], [second, fourth]) =
+            (L::unzip_floats(ab_even, cd_even), L::unzip_floats(ab_odd, cd_odd));
+        [first, second, third, fourth]
+    }
+
+    #[inline(always)]
+    fn look_up(table: &Table<Self>, index: Self::V) -> Self::V {
+        if table.all.len() <= 16 {
+            let bytes = <L as Registers>::multiply_ints(index, L::splat_pair(0x0404_0404));
+            return L::lookup_64(&table.first, <L as Registers>::add_ints(bytes, L::splat_pair(0x0302_0100)));
+        }
+        let mut indices = [0; 4];
+        L::store_sums(&mut indices, index);
+        let at = |i: i32| table.all[i as usize & (table.all.len() - 1)];
+        L::load_floats(&indices.map(at))
+    }
+}

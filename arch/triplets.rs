@@ -26,7 +26,7 @@ impl Backend {
         check_layout(layout);
         assert_eq!((x.len(), stream.len()), (layout.dim, layout.stream_bytes()));
         dispatch!(
-            self, avx2: avx2, avx512: avx512, registers: wide;
+            self, avx2: ymm, avx512: zmm, registers: wide;
             encode_triplets(layout: &TripletLayout, search: Search, x: &[f32], scale: f32, stream: &mut [u8])
         )
     }

@@ -152,9 +152,9 @@ fn no_result_changes_without_the_checksum() {
     }
     let config = LayerConfig::new(1, 32, 256);
     let in_layer = |what| {
-        let mut bytes = vec![0; config.required_bytes()];
         // The lowest bits of a score are lost in its weight, which is an integer.
         let [keys, values] = [off(what), off(what)].map(|off| Off { bit: 22, ..off });
+        let mut bytes = vec![0; config.required_bytes_with(&keys, &values).unwrap()];
         let mut cache =
             LayerCache::with_codecs(&config, keys, values, Backend::detect(), &mut bytes).unwrap();
         layer(&mut cache, SEED, &mut vec![0.0; layer_memory(&config)]).unwrap()

@@ -1,7 +1,7 @@
 //! The specification: rows of integers with a scale.
 
 use crate::codes::scalar::unpack;
-use crate::vectors::scalar::{LANES, halve, rint};
+use crate::vectors::scalar::{LANES, accumulate_rows, halve, rint};
 use crate::{Affine, Packing};
 
 /// code = clamp(rint((x - zero)/scale) + offset, lowest, highest), ties to even; a zero scale gives code 0.
@@ -125,16 +125,7 @@ pub(crate) fn accumulate_affine_with(
     weights: &[f32],
     acc: &mut [f32],
 ) {
-    let row_bytes = layout.row_bytes();
-    let count = bytes.len() / row_bytes;
-    let mut values = [0.0; crate::MAX_DIM];
-    let values = &mut values[..layout.dim];
-    for (r, row) in bytes.chunks_exact(row_bytes).enumerate() {
-        decode_affine_with(&unpack, layout, row, values);
-        for (weights, acc) in weights.chunks_exact(count).zip(acc.chunks_exact_mut(layout.dim)) {
-            for (acc, x) in acc.iter_mut().zip(values.iter()) {
-                *acc += weights[r] * x;
-            }
-        }
-    }
+    let rows = bytes.chunks_exact(layout.row_bytes());
+    let decode = |row: &[u8], values: &mut [f32]| decode_affine_with(&unpack, layout, row, values);
+    accumulate_rows(decode, layout.dim, rows, weights, acc);
 }

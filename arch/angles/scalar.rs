@@ -1,7 +1,7 @@
 //! Trees of polar coordinates: encoding by comparisons, decoding and scoring as products from tables.
 
 use crate::codes::scalar::unpack;
-use crate::vectors::scalar::{f16_to_f32, sqrt};
+use crate::vectors::scalar::{accumulate_rows, f16_to_f32, sqrt};
 use crate::{AngleTree, Angles, MAX_DIM, Packing};
 
 /// Pairs that are quantized together, a lane each; their number does not affect the codes.
@@ -147,15 +147,6 @@ pub(crate) fn weigh_roots(tree: &AngleTree, row: &[u8], sums: &[f32]) -> f32 {
 /// acc\[query] += Σ weight·decoded row, rows ascending.
 #[inline(always)]
 pub(crate) fn accumulate_angles(tree: &AngleTree, bytes: &[u8], weights: &[f32], acc: &mut [f32]) {
-    let count = bytes.len() / tree.row_bytes();
-    let mut values = [0.0; MAX_DIM];
-    let values = &mut values[..tree.dim];
-    for (r, row) in bytes.chunks_exact(tree.row_bytes()).enumerate() {
-        decode_angles(tree, row, values);
-        for (weights, acc) in weights.chunks_exact(count).zip(acc.chunks_exact_mut(tree.dim)) {
-            for (acc, x) in acc.iter_mut().zip(values.iter()) {
-                *acc += weights[r] * x;
-            }
-        }
-    }
+    let rows = bytes.chunks_exact(tree.row_bytes());
+    accumulate_rows(|row, values| decode_angles(tree, row, values), tree.dim, rows, weights, acc);
 }

@@ -1,6 +1,6 @@
 //! Small blocks: 32 values with 2-bit codes, a bit plane, and an f16 scale that fits the largest of them.
 
-use crate::vectors::scalar::{dot, f16_to_f32, max_abs};
+use crate::vectors::scalar::{accumulate_rows, dot, f16_to_f32, max_abs, score_rows};
 use crate::{BLOCK_BYTES, BLOCK_VALUES, BlockBook};
 use half::f16;
 
@@ -110,29 +110,8 @@ pub(crate) fn score_blocks(
     queries: &[&[f32]],
     scores: &mut [f32],
 ) {
-    score_blocks_with(decode_blocks, dot, book, dim, bytes, queries, scores);
-}
-
-#[inline(always)]
-pub(crate) fn score_blocks_with(
-    decode: impl Fn(&BlockBook, &[u8], &mut [f32]),
-    dot: impl Fn(&[f32], &[f32]) -> f32,
-    book: &BlockBook,
-    dim: usize,
-    bytes: &[u8],
-    queries: &[&[f32]],
-    scores: &mut [f32],
-) {
-    let row_bytes = dim / BLOCK_VALUES * BLOCK_BYTES;
-    let count = bytes.len() / row_bytes;
-    let mut values = [0.0; crate::MAX_DIM];
-    let values = &mut values[..dim];
-    for (r, row) in bytes.chunks_exact(row_bytes).enumerate() {
-        decode(book, row, values);
-        for (q, query) in queries.iter().enumerate() {
-            scores[q * count + r] = dot(query, values);
-        }
-    }
+    let rows = bytes.chunks_exact(dim / BLOCK_VALUES * BLOCK_BYTES);
+    score_rows(|row, values| decode_blocks(book, row, values), dot, dim, rows, queries, scores);
 }
 
 /// acc\[query] += Σ weight·decoded row, rows ascending.
@@ -144,28 +123,6 @@ pub(crate) fn accumulate_blocks(
     weights: &[f32],
     acc: &mut [f32],
 ) {
-    accumulate_blocks_with(decode_blocks, book, dim, bytes, weights, acc);
-}
-
-#[inline(always)]
-pub(crate) fn accumulate_blocks_with(
-    decode: impl Fn(&BlockBook, &[u8], &mut [f32]),
-    book: &BlockBook,
-    dim: usize,
-    bytes: &[u8],
-    weights: &[f32],
-    acc: &mut [f32],
-) {
-    let row_bytes = dim / BLOCK_VALUES * BLOCK_BYTES;
-    let count = bytes.len() / row_bytes;
-    let mut values = [0.0; crate::MAX_DIM];
-    let values = &mut values[..dim];
-    for (r, row) in bytes.chunks_exact(row_bytes).enumerate() {
-        decode(book, row, values);
-        for (weights, acc) in weights.chunks_exact(count).zip(acc.chunks_exact_mut(dim)) {
-            for (acc, x) in acc.iter_mut().zip(values.iter()) {
-                *acc += weights[r] * x;
-            }
-        }
-    }
+    let rows = bytes.chunks_exact(dim / BLOCK_VALUES * BLOCK_BYTES);
+    accumulate_rows(|row, values| decode_blocks(book, row, values), dim, rows, weights, acc);
 }

@@ -1,8 +1,7 @@
 //! Small blocks: codes become indices into a register of four scaled values.
 
-use super::scalar;
 use crate::registers::Registers;
-use crate::vectors::scalar::f16_to_f32;
+use crate::vectors::scalar::{accumulate_rows, f16_to_f32, score_rows};
 use crate::vectors::wide::dot;
 use crate::{BLOCK_BYTES, BLOCK_VALUES, BlockBook};
 
@@ -84,7 +83,9 @@ pub(crate) fn score_blocks<L: Registers>(
     queries: &[&[f32]],
     scores: &mut [f32],
 ) {
-    scalar::score_blocks_with(decode_blocks::<L>, dot::<L>, book, dim, bytes, queries, scores);
+    let rows = bytes.chunks_exact(dim / BLOCK_VALUES * BLOCK_BYTES);
+    let decode = |row: &[u8], values: &mut [f32]| decode_blocks::<L>(book, row, values);
+    score_rows(decode, dot::<L>, dim, rows, queries, scores);
 }
 
 #[inline(always)]
@@ -95,5 +96,6 @@ pub(crate) fn accumulate_blocks<L: Registers>(
     weights: &[f32],
     acc: &mut [f32],
 ) {
-    scalar::accumulate_blocks_with(decode_blocks::<L>, book, dim, bytes, weights, acc);
+    let rows = bytes.chunks_exact(dim / BLOCK_VALUES * BLOCK_BYTES);
+    accumulate_rows(|row, values| decode_blocks::<L>(book, row, values), dim, rows, weights, acc);
 }

@@ -16,5 +16,75 @@ mod unpack;
 
 pub(crate) use pack::pack_chunks;
 pub(crate) use score::score_quaternions;
-pub(crate) use search::{chunk_norms, encode_quaternions};
+pub(crate) use search::encode_quaternions;
 pub(crate) use unpack::{accumulate_quaternions, decode_quaternions};
+
+use crate::quaternions::layout::QuaternionSet;
+use crate::registers::Elementwise;
+use crate::registers::avx512::{Zmm, first, load, store_codes};
+use core::arch::x86_64::*;
+
+/// Components of 16 quaternions.
+type Planes = [__m512; 4];
+
+/// 16 chunks, zeros behind the last one.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn load_chunks(x: &[f32]) -> Planes {
+    let part = |i: usize| {
+        let mask = first(x.len().saturating_sub(16 * i)) as u16;
+        // SAFETY: a masked load touches no value whose mask bit is clear, and those that are set are inside `x`.
+        unsafe { _mm512_maskz_loadu_ps(mask, x.as_ptr().wrapping_add(16 * i)) }
+    };
+    transpose([part(0), part(1), part(2), part(3)])
+}
+
+/// From 16 quaternions, one after the other, to their components.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn transpose(rows: [__m512; 4]) -> Planes {
+    const fn picks(component: u32) -> [u32; 16] {
+        let mut picks = [0; 16];
+        let mut lane = 0;
+        while lane < 16 {
+            picks[lane] = (component + 4 * (lane as u32 % 8)) % 32;
+            lane += 1;
+        }
+        picks
+    }
+    let plane = |picks: &[u32; 16]| {
+        let picks = load(picks);
+        let low = _mm512_permutex2var_ps(rows[0], picks, rows[1]);
+        let high = _mm512_permutex2var_ps(rows[2], picks, rows[3]);
+        _mm512_mask_mov_ps(low, 0xff00, high)
+    };
+    [
+        plane(&const { picks(0) }),
+        plane(&const { picks(1) }),
+        plane(&const { picks(2) }),
+        plane(&const { picks(3) }),
+    ]
+}
+
+/// The low byte of each lane.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn to_bytes(lanes: __m512i) -> [u8; 16] {
+    let mut array = [0; 16];
+    store_codes(&mut array, _mm512_cvtepi32_epi8(lanes));
+    array
+}
+
+/// The components of 16 members, each below the set's length.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn members_at(set: &QuaternionSet, members: &[u8; 16]) -> [__m512i; 4] {
+    let mut quads = [&set.members[0]; 16];
+    for (quad, member) in quads.iter_mut().zip(members) {
+        debug_assert!(usize::from(*member) < set.members.len());
+        // SAFETY: members of lists and codes are below the set's length: `QuaternionIndex::new` checks the first, and the
+        // others are remainders.
+        *quad = unsafe { set.members.get_unchecked(usize::from(*member)) };
+    }
+    Zmm::quads(&quads)
+}

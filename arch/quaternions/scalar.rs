@@ -3,7 +3,7 @@
 use super::layout::{ChunkLayout, INDEX_GRID, QuaternionIndex, QuaternionSet, RadiusSteps, TURNS, UNITS};
 use crate::codes::scalar::{BitReader, BitWriter};
 use crate::vectors;
-use crate::vectors::scalar::{row_scale, sqrt};
+use crate::vectors::scalar::{accumulate_rows, row_scale, sqrt};
 
 /// Chunks of the widest vector.
 pub(crate) const MAX_CHUNKS: usize = crate::MAX_DIM / 4;
@@ -35,8 +35,9 @@ pub(crate) fn encode_quaternions(
 
 #[inline(always)]
 pub(crate) fn radius_code(norm: f32, RadiusSteps { factor, limit }: RadiusSteps) -> u8 {
-    let steps = norm * factor + 0.5;
-    if steps < f32::from(limit) { steps as u8 } else { limit }
+    let (steps, limit) = (norm * factor + 0.5, f32::from(limit));
+    // By way of `i32`, which LLVM vectorises.
+    (if steps < limit { steps } else { limit }) as i32 as u8
 }
 
 /// The code p·S + s of the largest inner product, the lowest on ties.
@@ -261,17 +262,9 @@ pub(crate) fn accumulate_quaternions(
     weights: &[f32],
     acc: &mut [f32],
 ) {
-    let (count, width) = (bytes.len() / layout.row_bytes(), 4 * layout.chunks);
-    let mut values = [0.0; crate::MAX_DIM];
-    let values = &mut values[..width];
-    for (r, row) in bytes.chunks_exact(layout.row_bytes()).enumerate() {
-        decode_quaternions(layout, set, row, values);
-        for (weights, acc) in weights.chunks_exact(count).zip(acc.chunks_exact_mut(width)) {
-            for (acc, x) in acc.iter_mut().zip(values.iter()) {
-                *acc += weights[r] * x;
-            }
-        }
-    }
+    let rows = bytes.chunks_exact(layout.row_bytes());
+    let decode = |row: &[u8], values: &mut [f32]| decode_quaternions(layout, set, row, values);
+    accumulate_rows(decode, 4 * layout.chunks, rows, weights, acc);
 }
 
 impl<'a> QuaternionIndex<'a> {

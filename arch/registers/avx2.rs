@@ -121,6 +121,7 @@ fn bits(x: __m128) -> __m128i {
     avx2!(_mm_castps_si128(x))
 }
 
+mod elementwise;
 mod integers;
 
 /// A byte shuffle by constants; -1 gives 0.

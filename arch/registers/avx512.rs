@@ -7,15 +7,18 @@
 //! so scores and weighted sums are free to use whatever lane order is fastest; `f32` sums are not, and follow
 //! `scalar.rs` lane by lane.
 //!
-//! Counts of ports are those of Zen 5, where the numbers were taken: two shuffles, two multiplications and two loads
-//! of 64 bytes a cycle, one store of 64 bytes, and four simple operations in all.
+//! What decides between two ways is the count of shuffles: an Intel core (Sapphire Rapids, where today's numbers were taken)
+//! does one of 64 bytes a cycle, a Zen 5 two.
+
+mod elementwise;
 
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
+pub(crate) use elementwise::Zmm;
 
 // AVX-512VBMI implies F and BW, and F implies AVX2, FMA and F16C.
 
-/// Up to 32 words, zeros behind them. An empty slice is not loaded: a fully masked load costs hundreds of cycles.
+/// Up to 32 words, zeros behind them. An empty slice is not loaded: a fully masked load costs hundreds of cycles (Zen 5).
 #[inline]
 #[target_feature(enable = "avx512bw")]
 pub(crate) fn load_words(words: &[i16]) -> __m512i {
@@ -286,4 +289,37 @@ pub(crate) fn transpose_bytes(mut rows: [__m512i; 16]) -> [__m512i; 16] {
         }
     }
     rows
+}
+
+/// Where the components of triplets come from: component c of triplet k is element 3k + c of three registers. See [`permute_three`].
+const DEINTERLEAVE: [[[u32; 16]; 2]; 3] = {
+    let mut index = [[[0; 16]; 2]; 3];
+    let mut i = 0;
+    while i < 48 {
+        let (k, component, element) = (i / 3, i % 3, i as u32);
+        index[component][0][k] = element % 32;
+        index[component][1][k] = if element < 32 { k as u32 } else { element - 16 };
+        i += 1;
+    }
+    index
+};
+
+/// Elements of three registers: the first index takes from the first two of them, the second from the result and the third.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(crate) fn permute_three(from: [__m512; 3], index: &[[[u32; 16]; 2]; 3]) -> [__m512; 3] {
+    let [a, b, c] = from;
+    let one = |index: &[[u32; 16]; 2]| {
+        let ab = _mm512_permutex2var_ps(a, load(&index[0]), b);
+        _mm512_permutex2var_ps(ab, load(&index[1]), c)
+    };
+    [one(&index[0]), one(&index[1]), one(&index[2])]
+}
+
+/// Up to sixteen triplets, component by component; zeros where there are none.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn load_triplets(x: &[f32]) -> [__m512; 3] {
+    let part = |k: usize| load_tail(x.get(16 * k..).unwrap_or(&[]));
+    permute_three([part(0), part(1), part(2)], &DEINTERLEAVE)
 }

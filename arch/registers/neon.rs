@@ -313,19 +313,7 @@ impl<const DOT: bool> Registers for Neon<DOT> {
     #[inline(always)]
     fn dot_quads(a: Self::V, b: Self::V) -> Self::V {
         if DOT {
-            let mut total: uint8x16_t;
-            // SAFETY: NEON is there; whoever names `Neon<true>` has asked the CPU for `sdot`, which only works on
-            // registers.
-            unsafe {
-                total = vdupq_n_u8(0);
-                asm!(
-                    ".arch_extension dotprod",
-                    "sdot {total:v}.4s, {a:v}.16b, {b:v}.16b",
-                    total = inout(vreg) total, a = in(vreg) a, b = in(vreg) b,
-                    options(pure, nomem, nostack, preserves_flags)
-                );
-            }
-            return total;
+            return Self::dot_bytes(Self::splat(0), a, b);
         }
         // SAFETY: NEON is part of every aarch64 target with floats.
         unsafe {

@@ -390,3 +390,88 @@ fn search_one<T: Floats, const M: usize>(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trellis::scalar;
+    use std::vec::Vec;
+
+    /// Four floats in an array, with what the trait has for all: on x86-64 its own registers have something better.
+    struct Plain;
+
+    impl Floats for Plain {
+        type F = [f32; 4];
+        const WIDTH: usize = 4;
+
+        fn splat(x: f32) -> [f32; 4] {
+            [x; 4]
+        }
+        fn load(x: &[f32]) -> [f32; 4] {
+            [x[0], x[1], x[2], x[3]]
+        }
+        fn store(out: &mut [f32], x: [f32; 4]) {
+            out[..4].copy_from_slice(&x);
+        }
+        fn store_bits(out: &mut [u32], x: [f32; 4]) {
+            out[..4].copy_from_slice(&x.map(f32::to_bits));
+        }
+        fn add(a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
+            core::array::from_fn(|i| a[i] + b[i])
+        }
+        fn error(y: [f32; 4], centroid: [f32; 4]) -> [f32; 4] {
+            core::array::from_fn(|i| (y[i] - centroid[i]).abs())
+        }
+        fn square(error: [f32; 4]) -> [f32; 4] {
+            error.map(|error| error * error)
+        }
+        fn min(a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
+            core::array::from_fn(|i| a[i].min(b[i]))
+        }
+        fn mark_less(bits: [f32; 4], bit: u32, a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
+            let mark = |i: usize| if a[i] < b[i] { bit } else { 0 };
+            core::array::from_fn(|i| f32::from_bits(bits[i].to_bits() | mark(i)))
+        }
+        fn less(a: [f32; 4], b: [f32; 4]) -> u64 {
+            (0..4).map(|i| u64::from(a[i] < b[i]) << i).sum()
+        }
+        fn twice([a, b, c, d]: [f32; 4]) -> [[f32; 4]; 2] {
+            [[a, a, b, b], [c, c, d, d]]
+        }
+        fn upper([a, b, c, d]: [f32; 4]) -> [f32; 4] {
+            [c, d, a, b]
+        }
+    }
+
+    /// Values on the thresholds between centroids, and between two ways; one vector, half a batch, more than a batch.
+    #[test]
+    fn the_text_for_any_registers_equals_the_specification() {
+        for (history, levels) in [(2, 1), (3, 2), (3, 4), (4, 3), (5, 8), (6, 16)] {
+            let windows = 2 << history;
+            let centroid = |k: usize| ((k / windows) as i32 * 12 + (k % windows * 5 % 11) as i32 - 90) as i8;
+            let centroids: Vec<i8> = (0..levels * windows).map(centroid).collect();
+            let book = TrellisCodebook::new(history, levels, &centroids);
+            for count in [1, 4, 11] {
+                let z: Vec<f32> =
+                    (0..count * 48).map(|i| ((i * i * 37 + 11 * i) % 401) as f32 / 2.0 - 100.0).collect();
+                let scales: Vec<f32> = (0..count).map(|i| [1.0, 0.5, 0.25][i % 3]).collect();
+                let run = |text: &dyn Fn(&mut [u8], &mut [Fit])| {
+                    let mut bytes = std::vec![0u8; count * book.row_bytes(48)];
+                    let mut fits = std::vec![Fit::default(); count];
+                    text(&mut bytes, &mut fits);
+                    (bytes, fits)
+                };
+                let expected =
+                    run(&|bytes, fits| scalar::viterbi_encode(&book, 48, &z, &scales, bytes, fits));
+                let pack = |codes: &[u8], planes: &mut [u8]| {
+                    if let Some(packing) = book.packing() {
+                        crate::codes::scalar::pack(packing, codes, planes);
+                    }
+                };
+                let actual =
+                    run(&|bytes, fits| viterbi_encode::<Plain>(&book, 48, &z, &scales, bytes, fits, pack));
+                assert_eq!(actual, expected, "history {history}, {levels} levels, {count} vectors");
+            }
+        }
+    }
+}

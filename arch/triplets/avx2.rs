@@ -2,10 +2,6 @@
 //! of 3 bits, a row's score takes 23 ns, by the text for registers 54; its weighted sum 33 and 82; decoding with the
 //! rotation 90 and 148, encoding 450 and 742.
 
-mod encode;
-
-pub(crate) use encode::encode_triplets;
-
 use super::layout::MAX_FIELDS;
 use super::scalar;
 use super::wide::{COORDINATES, RADII, TOP};

@@ -8,7 +8,6 @@
 //! unsigned, and the sum starts at -128·Σq.
 
 pub(crate) use decode::{accumulate_triplets, decode_triplets};
-pub(crate) use encode::encode_triplets;
 pub(crate) use score::score_triplets;
 
 use crate::registers::avx512::{interleave, load, load_bytes, load_tail, load_words, store_first};
@@ -342,5 +341,4 @@ macro_rules! by_kind {
 // Behind `by_kind`, which they use.
 
 mod decode;
-mod encode;
 mod score;

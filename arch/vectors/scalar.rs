@@ -15,6 +15,7 @@ pub(crate) use softmax::*;
 
 use super::hadamard;
 use crate::Float;
+use core::slice::ChunksExact;
 use half::{bf16, f16};
 
 /// Lanes of every `f32` sum. Element `i` goes to lane `i % 16`, ascending; then 16 → 8 → 4 → 2 → 1 by halves.
@@ -243,54 +244,54 @@ pub(crate) fn encode_floats(format: Float, x: &[f32], bytes: &mut [u8]) {
 /// score\[query]\[row] = [`dot`] of the query and the row's floats.
 #[inline(always)]
 pub(crate) fn score_floats(format: Float, dim: usize, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]) {
-    score_floats_with(decode_floats, dot, format, dim, bytes, queries, scores);
-}
-
-/// [`score_floats`] with a backend's own steps.
-#[inline(always)]
-pub(crate) fn score_floats_with(
-    decode_floats: impl Fn(Float, &[u8], &mut [f32]),
-    dot: impl Fn(&[f32], &[f32]) -> f32,
-    format: Float,
-    dim: usize,
-    bytes: &[u8],
-    queries: &[&[f32]],
-    scores: &mut [f32],
-) {
-    let row_bytes = dim * format.bytes();
-    let count = bytes.len() / row_bytes;
-    let mut values = [0.0; crate::MAX_DIM];
-    for (r, row) in bytes.chunks_exact(row_bytes).enumerate() {
-        decode_floats(format, row, &mut values[..dim]);
-        for (q, query) in queries.iter().enumerate() {
-            scores[q * count + r] = dot(query, &values[..dim]);
-        }
-    }
+    let rows = bytes.chunks_exact(dim * format.bytes());
+    score_rows(|row, values| decode_floats(format, row, values), dot, dim, rows, queries, scores);
 }
 
 /// acc\[query]\[j] += weight·x\[j], rows ascending.
 #[inline(always)]
 pub(crate) fn accumulate_floats(format: Float, dim: usize, bytes: &[u8], weights: &[f32], acc: &mut [f32]) {
-    accumulate_floats_with(decode_floats, format, dim, bytes, weights, acc);
+    let rows = bytes.chunks_exact(dim * format.bytes());
+    accumulate_rows(|row, values| decode_floats(format, row, values), dim, rows, weights, acc);
 }
 
-/// [`accumulate_floats`] with a backend's own step.
+/// score\[query]\[row] = `dot` of the query and the decoded row.
 #[inline(always)]
-pub(crate) fn accumulate_floats_with(
-    decode_floats: impl Fn(Float, &[u8], &mut [f32]),
-    format: Float,
+pub(crate) fn score_rows(
+    mut decode: impl FnMut(&[u8], &mut [f32]),
+    dot: impl Fn(&[f32], &[f32]) -> f32,
     dim: usize,
-    bytes: &[u8],
+    rows: ChunksExact<u8>,
+    queries: &[&[f32]],
+    scores: &mut [f32],
+) {
+    let count = rows.len();
+    let mut values = [0.0; crate::MAX_DIM];
+    let values = &mut values[..dim];
+    for (r, row) in rows.enumerate() {
+        decode(row, values);
+        for (q, query) in queries.iter().enumerate() {
+            scores[q * count + r] = dot(query, values);
+        }
+    }
+}
+
+/// acc\[query]\[j] += weight·x\[j] with x of the decoded row, rows ascending. There are rows.
+#[inline(always)]
+pub(crate) fn accumulate_rows(
+    mut decode: impl FnMut(&[u8], &mut [f32]),
+    dim: usize,
+    rows: ChunksExact<u8>,
     weights: &[f32],
     acc: &mut [f32],
 ) {
-    let row_bytes = dim * format.bytes();
-    let count = bytes.len() / row_bytes;
+    let count = rows.len();
     let mut values = [0.0; crate::MAX_DIM];
-    for (r, row) in bytes.chunks_exact(row_bytes).enumerate() {
-        decode_floats(format, row, &mut values[..dim]);
+    let values = &mut values[..dim];
+    for (r, row) in rows.enumerate() {
+        decode(row, values);
         for (weights, acc) in weights.chunks_exact(count).zip(acc.chunks_exact_mut(dim)) {
-            for (acc, x) in acc.iter_mut().zip(&values[..dim]) {
+            for (acc, x) in acc.iter_mut().zip(values.iter()) {
                 *acc += weights[r] * x;
             }
         }

@@ -117,7 +117,9 @@ pub(crate) fn score_floats<L: Registers>(
     queries: &[&[f32]],
     scores: &mut [f32],
 ) {
-    scalar::score_floats_with(L::decode_floats, dot::<L>, format, dim, bytes, queries, scores);
+    let rows = bytes.chunks_exact(dim * format.bytes());
+    let decode = |row: &[u8], values: &mut [f32]| L::decode_floats(format, row, values);
+    scalar::score_rows(decode, dot::<L>, dim, rows, queries, scores);
 }
 
 #[inline(always)]
@@ -128,7 +130,8 @@ pub(crate) fn accumulate_floats<L: Registers>(
     weights: &[f32],
     acc: &mut [f32],
 ) {
-    scalar::accumulate_floats_with(L::decode_floats, format, dim, bytes, weights, acc);
+    let rows = bytes.chunks_exact(dim * format.bytes());
+    scalar::accumulate_rows(|row, values| L::decode_floats(format, row, values), dim, rows, weights, acc);
 }
 
 #[inline(always)]

@@ -4,8 +4,7 @@
 //! those of the query, turned back by 64 units (one register for all); `vpdpbusd` multiplies. Its first operand is
 //! unsigned, so the query's bytes are 128 too large, and the sum starts at -128·Σ member, which all queries share.
 
-use super::search;
-use super::search::to_bytes;
+use super::{load_chunks, to_bytes};
 use crate::quaternions::layout::{ChunkLayout, QuaternionSet, TURNS};
 use crate::quaternions::scalar;
 use crate::quaternions::scalar::MAX_CHUNKS;
@@ -76,7 +75,7 @@ impl Turned {
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn new(query: &[f32]) -> Self {
-        let q = search::load_chunks(query);
+        let q = load_chunks(query);
         let [w, x, y, z] = q;
         let a = each!(c in q => _mm512_abs_ps(c));
         let axis = _mm512_max_ps(_mm512_max_ps(a[0], a[1]), _mm512_max_ps(a[2], a[3]));

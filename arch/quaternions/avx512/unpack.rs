@@ -1,6 +1,6 @@
 //! From planes to units, members and radii, 16 chunks at a time, and to vectors.
 
-use super::search::{Planes, gather_members, load_chunks, to_bytes};
+use super::{Planes, load_chunks, members_at, to_bytes};
 use crate::quaternions::layout::{ChunkLayout, QuaternionSet, UNITS};
 use crate::quaternions::scalar;
 use crate::registers::avx512::{first, floats_in_order, load, load_bytes};
@@ -36,7 +36,7 @@ impl Unpack {
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(crate) fn new(layout: &ChunkLayout) -> Self {
-        let lane = load(&const { ascending() });
+        let lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
         let bit_of = |bits: u32| _mm512_mullo_epi32(lane, _mm512_set1_epi32(bits as i32));
         // Byte indices b, b+1, b+2, b+3 in each lane.
         let bytes_of = |bit: __m512i| {
@@ -105,16 +105,6 @@ impl Unpack {
         let high = digit(&table.bytes[1], &table.factors[1]);
         _mm512_add_epi32(low, _mm512_add_epi32(high, _mm512_slli_epi32::<1>(high)))
     }
-}
-
-const fn ascending() -> [u32; 16] {
-    let mut lanes = [0; 16];
-    let mut i = 0;
-    while i < 16 {
-        lanes[i] = i as u32;
-        i += 1;
-    }
-    lanes
 }
 
 /// Where the two base-3 digits of 16 chunks are, and what brings them to the lowest place: ⌈2¹⁶/3ⁿ⌉, exact for a byte.
@@ -203,7 +193,8 @@ impl<'a> Decoder<'a> {
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn planes(&self, row: &[u8], unit: f32, step: usize) -> Planes {
         let codes = self.unpack.codes(row, step);
-        let q = gather_members(self.set, &to_bytes(codes.members));
+        let q = members_at(self.set, &to_bytes(codes.members));
+        let q = each!(c in q => _mm512_castsi512_ps(c));
         let radius = _mm512_mul_ps(_mm512_cvtepi32_ps(codes.radii), _mm512_set1_ps(unit));
         each!(c in product(&self.units.of(codes.units), &q) => _mm512_mul_ps(c, radius))
     }

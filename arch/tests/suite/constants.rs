@@ -5,7 +5,9 @@ use super::{Bits, Check, Outcome, filled};
 use alloc::format;
 use alloc::vec;
 use alloc::vec::Vec;
-use octaplex_arch::quaternion::{ChunkLayout, QuaternionSet, RadiusSteps};
+use octaplex_arch::quaternion::{
+    ChunkLayout, INDEX_CELLS, INDEX_GRID, INDEX_PADDING, QuaternionIndex, QuaternionSet, RadiusSteps, UNITS,
+};
 use octaplex_arch::{
     AngleTree, Angles, BLOCK_BYTES, Backend, BlockBook, Float, Packing, Rows, Search, SignRows,
     TrellisCodebook, TripletLayout,
@@ -24,6 +26,8 @@ pub(crate) const CONSTANTS: &[(&str, Check)] = &[
     ("thresholds belong to the upper cell", thresholds),
     ("blocks with the smallest scales", small_blocks),
     ("axes belong to the quadrant that they begin", axes),
+    ("the cell of a direction", cells),
+    ("what all backends take from the specification", shared),
 ];
 
 /// 2^exponent.
@@ -229,6 +233,17 @@ fn smallest_triplet(backend: Backend) -> Outcome {
             expect((x, search), &stream, &expected)?;
         }
     }
+    // A radius on a threshold takes the upper code; squares are added in the order of the coordinates, which this one shows.
+    let [x, y, z] = [7053.0f32, 14297.0, 8503.0].map(|c| c / 4096.0);
+    let root = backend.sqrt((x * x + y * y) + z * z);
+    for (radius, bit) in [(root, 1), (root.next_up(), 0)] {
+        let radii = &[0.0, 2.0 * radius];
+        let layout = TripletLayout { radius_bits: 1, radii, ..layout };
+        let mut stream = [0; 21];
+        backend.encode_triplets(&layout, Search::Nearest, &[x, y, z].repeat(33), 1.0, &mut stream);
+        let codes: Vec<u8> = (0..33).map(|i| 5 * i + 4).map(|at| stream[at / 8] >> (at % 8) & 1).collect();
+        expect(radius, &codes, &[bit; 33])?;
+    }
     // A coordinate left over that lies on a threshold takes the upper code.
     let rest = TripletLayout { dim: 100, rest_bits: 2, rest: &[-3, -1, 1, 3], rest_scale: 1.0, ..layout };
     for (x, code) in [(0.0, 2), (-1e-45, 1), (2.0, 3), (2.0f32.next_down(), 2)] {
@@ -302,15 +317,16 @@ fn radius(backend: Backend) -> Outcome {
 }
 
 fn smallest_chunk(backend: Backend) -> Outcome {
-    let layout = ChunkLayout { chunks: 5, members: 1, radius_bits: 4, radix: false, flags: false };
+    // Rows of fewer than six chunks have a text of their own.
+    let layout = ChunkLayout { chunks: 21, members: 1, radius_bits: 4, radix: false, flags: false };
     let set = QuaternionSet { members: &[[1.0, 0.0, 0.0, 0.0]], ints: &[[127, 0, 0, 0]], index: None };
     let mut row = vec![0; layout.row_bytes()];
     row[..2].copy_from_slice(&0x3c00u16.to_le_bytes());
     row[layout.radii_at()..].fill(0xff);
     let smallest = smallest_divisor(127.0);
     for (w, fits) in [(smallest.next_down(), false), (smallest, true), (smallest.next_up(), true)] {
-        let mut query = [0.0; 20];
-        query[16] = w;
+        let mut query = [0.0; 84];
+        query[80] = w;
         let mut scores = [7.0; 70];
         backend.score_quaternions(&layout, &set, &row.repeat(70), &[&query], &mut scores);
         let score = (127 * 127 * 15) as f32 * ((w / 127.0) / 127.0) * (1.0 / 15.0);
@@ -398,4 +414,74 @@ fn axes(backend: Backend) -> Outcome {
         expect((a, b), &codes[16..], &[code + u8::from(a == 0.0); 8])?;
     }
     Ok(())
+}
+
+/// Cells that each name their step on one axis, as the only candidate: member number `step` of sixteen that are all 1.
+fn cells(backend: Backend) -> Outcome {
+    let (one, ints) = ([[1.0, 0.0, 0.0, 0.0]; INDEX_GRID], [[127, 0, 0, 0]; INDEX_GRID]);
+    let lists: Vec<u8> = (0..INDEX_GRID + INDEX_PADDING).map(|i| (i % INDEX_GRID) as u8).collect();
+    for axis in 0..3 {
+        let mut cells = [0; INDEX_CELLS];
+        for (i, cell) in cells.iter_mut().enumerate() {
+            let step = i / INDEX_GRID.pow(2 - axis) % INDEX_GRID;
+            *cell = (step as u32) << 8 | 1;
+        }
+        let index = QuaternionIndex::new(INDEX_GRID, &cells, &lists);
+        let set = QuaternionSet { members: &one, ints: &ints, index: Some(index) };
+        // The middles of cells inside the octahedron, turned by every unit.
+        for steps in [[8, 8, 8], [1, 8, 7], [7, 14, 8], [8, 7, 1], [11, 6, 5], [5, 10, 9], [10, 4, 8]] {
+            let [x, y, z] = steps.map(|step| (step as f32 + 0.5) / 8.0 - 1.0);
+            for (p, [a, b, c, d]) in UNITS.into_iter().enumerate() {
+                let chunk = [
+                    a - b * x - c * y - d * z,
+                    a * x + b + c * z - d * y,
+                    a * y - b * z + c + d * x,
+                    a * z + b * y - c * x + d,
+                ];
+                let mut codes = [0; 17];
+                let steps_of = RadiusSteps { factor: 1.0, limit: 15 };
+                let radii = &mut [0; 17];
+                backend.encode_quaternions(&set, &chunk.repeat(17), &[1.0; 17], steps_of, &mut codes, radii);
+                let code = p * INDEX_GRID + steps[axis as usize];
+                expect((axis, steps, p), &codes, &[code as u16; 17])?;
+            }
+        }
+    }
+    // Side by side, a list of one and a list that goes on with what would be the best for both.
+    let mut cells = [1; INDEX_CELLS];
+    cells[(5 * INDEX_GRID + 10) * INDEX_GRID + 9] = 2;
+    let index = Some(QuaternionIndex::new(2, &cells, [[0, 1]; INDEX_PADDING].as_flattened()));
+    let set = QuaternionSet { members: &[[0.8, 0.6, 0.0, 0.0], one[0]], ints: &[[0; 4]; 2], index };
+    let (chunks, mut codes) = ([[1.0, 0.0625, 0.0625, 0.0625], [1.0, -0.3125, 0.3125, 0.1875]], [9; 34]);
+    let steps = RadiusSteps { factor: 1.0, limit: 15 };
+    let x = chunks.as_flattened().repeat(17);
+    backend.encode_quaternions(&set, &x, &[1.0; 34], steps, &mut codes, &mut [0; 34]);
+    expect("lists", &codes, [[0, 1]; 17].as_flattened())
+}
+
+/// Kernels with one text for all: comparing backends says nothing about it.
+fn shared(backend: Backend) -> Outcome {
+    // Signs do not count, and a NaN is beyond infinity.
+    for (format, bytes, largest) in [
+        (Float::F16, [0x00, 0xbe, 0x00, 0x34, 0x00, 0x80, 0x01, 0x3e], 0x3e01),
+        (Float::Bf16, [0xc0, 0xbf, 0x80, 0x3f, 0x00, 0x80, 0x00, 0xff], 0x7f00),
+        (Float::F32, [0x00, 0x00, 0xc0, 0xbf, 0x00, 0x00, 0xa0, 0x3f], 0x3fc0_0000),
+        (Float::F32, [0x01, 0x00, 0x80, 0xff, 0x00, 0x00, 0x80, 0x7f], 0x7f80_0001),
+    ] {
+        expect(format, &[backend.largest_bits(format, &bytes)], &[largest])?;
+    }
+    // Added, rounded, then multiplied.
+    let mut logits = [1.0; 17];
+    let largest = backend.scale_logits(&mut logits, power(-24), 3.0);
+    expect("logits", &logits, &[3.0; 17])?;
+    expect("the largest", &[largest], &[3.0])?;
+    // Two weights of e⁻¹⁷ count only where they meet before they meet the 1: in lane 1, the second behind the last sixteen.
+    let mut x = [f32::NEG_INFINITY; 18];
+    (x[0], x[1], x[17]) = (0.0, -17.0, -17.0);
+    expect("a sum of weights", &[backend.exp_weights(&mut x, 0.0)], &[1.0 + power(-23)])?;
+    // Right triangles.
+    let mut x = [[3.0, 4.0], [-12.0, 5.0], [8.0, -15.0], [-0.0, -7.0]].as_flattened().repeat(4);
+    let angles = Angles { bits: 2, directions: &[[0.0; 2]; 4], tangents: &[] };
+    backend.quantize_angles(&AngleTree { dim: 32, levels: &[angles] }, &mut x, &mut [0; 16]);
+    expect("radii", &x[..16], &[5.0, 13.0, 17.0, 7.0].repeat(4))
 }

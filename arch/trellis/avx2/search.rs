@@ -82,7 +82,7 @@ impl Floats for Avx2 {
         error
     }
 
-    /// By their bits, which compare as the floats do; on Zen 5, on ports that those leave free.
+    /// By their bits, which compare as the floats do, on ports that those leave free (Zen 5).
     #[inline(always)]
     fn min(a: __m256, b: __m256) -> __m256 {
         avx2!(_mm256_castsi256_ps(_mm256_min_epu32(_mm256_castps_si256(a), _mm256_castps_si256(b))))

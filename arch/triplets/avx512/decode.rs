@@ -1,6 +1,7 @@
 //! From fields to vectors: decoding and weighted sums.
 
 use super::*;
+use crate::registers::avx512::{load_triplets, permute_three};
 use crate::triplets::scalar;
 
 /// Where the elements of three registers of triplets come from: number k of register r is component (16r + k) % 3 of
@@ -16,39 +17,6 @@ const INTERLEAVE: [[[u32; LANES]; 2]; 3] = {
     }
     index
 };
-
-/// The reverse: component c of triplet k is element 3k + c of three registers. The first index takes from the first
-/// two of them, the second from the result and the third.
-const DEINTERLEAVE: [[[u32; LANES]; 2]; 3] = {
-    let mut index = [[[0; LANES]; 2]; 3];
-    let mut i = 0;
-    while i < 3 * LANES {
-        let (k, component, element) = (i / 3, i % 3, i as u32);
-        index[component][0][k] = element % 32;
-        index[component][1][k] = if element < 32 { k as u32 } else { element - 16 };
-        i += 1;
-    }
-    index
-};
-
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn permute_three(from: [__m512; 3], index: &[[[u32; LANES]; 2]; 3]) -> [__m512; 3] {
-    let [a, b, c] = from;
-    let one = |index: &[[u32; LANES]; 2]| {
-        let ab = _mm512_permutex2var_ps(a, load(&index[0]), b);
-        _mm512_permutex2var_ps(ab, load(&index[1]), c)
-    };
-    [one(&index[0]), one(&index[1]), one(&index[2])]
-}
-
-/// Up to sixteen triplets, component by component; zeros where there are none.
-#[inline]
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(crate) fn load_triplets(x: &[f32]) -> [__m512; 3] {
-    let part = |k: usize| load_tail(x.get(LANES * k..).unwrap_or(&[]));
-    permute_three([part(0), part(1), part(2)], &DEINTERLEAVE)
-}
 
 /// The first `out.len()` elements of sixteen triplets.
 #[inline]

@@ -9,40 +9,33 @@ use core::arch::x86_64::*;
 /// x ← scale · H·(s∘x).
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn rotate(x: &mut [f32], signs: &[u32], scale: f32) {
-    match x.len() {
-        16 => sylvester::<1, false>(x, signs, scale),
-        32 => sylvester::<2, false>(x, signs, scale),
-        64 => sylvester::<4, false>(x, signs, scale),
-        128 => sylvester::<8, false>(x, signs, scale),
-        256 => sylvester::<16, false>(x, signs, scale),
-        48 => based::<12, 4, false>(&H12, x, signs, scale),
-        96 => based::<12, 8, false>(&H12, x, signs, scale),
-        192 => based::<12, 16, false>(&H12, x, signs, scale),
-        80 => based::<20, 4, false>(&H20, x, signs, scale),
-        160 => based::<20, 8, false>(&H20, x, signs, scale),
-        112 => based::<28, 4, false>(&H28, x, signs, scale),
-        224 => based::<28, 8, false>(&H28, x, signs, scale),
-        _ => scalar::rotate(x, signs, scale),
-    }
+    turn::<false>(x, signs, scale);
 }
 
 /// x ← s∘(scale · Hᵀx).
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn rotate_inverse(x: &mut [f32], signs: &[u32], scale: f32) {
+    turn::<true>(x, signs, scale);
+}
+
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn turn<const INVERSE: bool>(x: &mut [f32], signs: &[u32], scale: f32) {
     match x.len() {
-        16 => sylvester::<1, true>(x, signs, scale),
-        32 => sylvester::<2, true>(x, signs, scale),
-        64 => sylvester::<4, true>(x, signs, scale),
-        128 => sylvester::<8, true>(x, signs, scale),
-        256 => sylvester::<16, true>(x, signs, scale),
-        48 => based::<12, 4, true>(&H12, x, signs, scale),
-        96 => based::<12, 8, true>(&H12, x, signs, scale),
-        192 => based::<12, 16, true>(&H12, x, signs, scale),
-        80 => based::<20, 4, true>(&H20, x, signs, scale),
-        160 => based::<20, 8, true>(&H20, x, signs, scale),
-        112 => based::<28, 4, true>(&H28, x, signs, scale),
-        224 => based::<28, 8, true>(&H28, x, signs, scale),
-        _ => scalar::rotate_inverse(x, signs, scale),
+        16 => sylvester::<1, INVERSE>(x, signs, scale),
+        32 => sylvester::<2, INVERSE>(x, signs, scale),
+        64 => sylvester::<4, INVERSE>(x, signs, scale),
+        128 => sylvester::<8, INVERSE>(x, signs, scale),
+        256 => sylvester::<16, INVERSE>(x, signs, scale),
+        48 => based::<12, 4, INVERSE>(&H12, x, signs, scale),
+        96 => based::<12, 8, INVERSE>(&H12, x, signs, scale),
+        192 => based::<12, 16, INVERSE>(&H12, x, signs, scale),
+        80 => based::<20, 4, INVERSE>(&H20, x, signs, scale),
+        160 => based::<20, 8, INVERSE>(&H20, x, signs, scale),
+        112 => based::<28, 4, INVERSE>(&H28, x, signs, scale),
+        224 => based::<28, 8, INVERSE>(&H28, x, signs, scale),
+        _ if INVERSE => scalar::rotate_inverse(x, signs, scale),
+        _ => scalar::rotate(x, signs, scale),
     }
 }
 
