@@ -226,9 +226,8 @@ impl Unit<'_> {
             view.head(page, self.head)
         });
         let prefix = &view.store.front()[layout.prefix(self.head)];
-        let mut offsets = [0.0; BATCH * (SPLIT / 64)];
         let count = range.len();
-        let offsets = &mut offsets[..rows * count];
+        let (offsets, all_scores) = all_scores.split_at_mut(rows * count);
         let result = score_pages(view, balanced, prefix, &mut heads, all_scores, offsets);
         result.map_err(|error| in_page(error, scored.get(), layout.page))?;
         for (number, ((_, page), scores)) in seen().zip(all_scores.chunks_exact_mut(per_page)).enumerate() {

@@ -65,7 +65,7 @@ const fn scale(octaves: u32) -> [i16; LEVELS] {
 }
 
 /// The most tokens of a page.
-const MAX_TOKENS: usize = 256;
+pub(crate) const MAX_TOKENS: usize = 256;
 
 /// Encodes norms, which are finite; those that are negative as zeros.
 pub(crate) fn encode(backend: Kernels, norms: &[f32], bytes: &mut [u8]) -> Result<(), Error> {

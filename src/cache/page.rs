@@ -206,13 +206,13 @@ impl Layout {
     /// Values that one unit of attention works in.
     pub(crate) const fn unit_scratch(&self, rows: usize) -> usize {
         let rows = if rows < BATCH { rows } else { BATCH };
-        rows * (self.key_dim + 3 * self.value_dim + self.score_tokens() + self.exact_tokens())
+        rows * (self.key_dim + 3 * self.value_dim + self.score_values() + self.exact_tokens())
     }
 
     /// Values of a part's result, and those that working on one takes, beyond a unit's own.
     #[cfg(feature = "rayon")]
     pub(crate) const fn part_scratch(&self, rows: usize) -> (usize, usize) {
-        (2 * BATCH + rows * self.value_dim, rows * self.score_tokens())
+        (2 * BATCH + rows * self.value_dim, rows * self.score_values())
     }
 
     /// Tokens whose scores are held at once.
@@ -220,6 +220,11 @@ impl Layout {
         let pages = self.slots * self.page;
         let most = if pages > self.exact_tokens() { pages } else { self.exact_tokens() };
         if most < SPLIT { most } else { SPLIT }
+    }
+
+    /// Values a query for the scores that are held at once, and for what each page's centre adds to them.
+    pub(crate) const fn score_values(&self) -> usize {
+        self.score_tokens() + self.score_tokens().div_ceil(self.page)
     }
 
     /// Exact tokens whose scores are held at once.

@@ -1,7 +1,7 @@
 //! Scores and sums of a head's pages: what a cache asks of a codec beyond its trait.
 
 use super::norms;
-use super::page::{BATCH, Head, SPLIT, Side};
+use super::page::{BATCH, Head, Side};
 use super::view::View;
 use crate::Error;
 use crate::codec::planes::CentreCode;
@@ -39,7 +39,8 @@ pub(crate) fn score_pages(
         prepared.iter_mut().zip(words.chunks_exact(len)).for_each(|(slot, words)| *slot = words);
         let prepared = &prepared[..count];
         let coded = if layout.keys.norm_bits > 0 { each * centre } else { 0 };
-        with_scratch(words_for(coded), |memory| {
+        with_scratch(words_for(coded) + offsets.len(), |memory| {
+            let (ours, memory) = memory.split_at_mut(offsets.len());
             let centres = bytes_of(memory, coded);
             for (index, (head, scores)) in
                 (&mut *pages).zip(scores.chunks_exact_mut(count * layout.page)).enumerate()
@@ -53,8 +54,6 @@ pub(crate) fn score_pages(
                 offsets[index..].iter_mut().step_by(each).zip(&base).for_each(|(slot, base)| *slot = *base);
             }
             if let (1.., Some(planes)) = (coded, codec.planes()) {
-                let mut ours = [0.0; BATCH * (SPLIT / 64)];
-                let ours = &mut ours[..offsets.len()];
                 CentreCode::new(planes).score(prepared, centres, ours)?;
                 offsets.iter_mut().zip(ours).for_each(|(offset, ours)| *offset += *ours);
             }
@@ -68,9 +67,6 @@ fn rows_of<'a>(bytes: &'a [u8], side: &Side, dim: usize, norms: &'a [f32]) -> Ro
     Rows { bytes, stride: side.row, len: side.row + 2, dim, scales: Some(norms) }
 }
 
-/// The most tokens of a page.
-pub(crate) const MAX_TOKENS: usize = 256;
-
 fn score_page(
     codec: &dyn Codec,
     side: &Side,
@@ -81,10 +77,10 @@ fn score_page(
     let Some(planes) = codec.planes().filter(|_| side.norm_bits > 0) else {
         return codec.score(queries, head.keys, scores);
     };
-    let mut norms = [0.0; MAX_TOKENS];
-    let norms = &mut norms[..scores.len() / queries.len().max(1)];
-    norms::decode(planes.backend(), head.key_norms, norms)?;
-    planes.score_rows(&planes.format(), queries, &rows_of(head.keys, side, codec.dim(), norms), scores)
+    with_scratch(scores.len() / queries.len().max(1), |norms| {
+        norms::decode(planes.backend(), head.key_norms, norms)?;
+        planes.score_rows(&planes.format(), queries, &rows_of(head.keys, side, codec.dim(), norms), scores)
+    })
 }
 
 /// Adds a head's values of a page, weights laid out \[query]\[token].
@@ -98,11 +94,11 @@ pub(crate) fn accumulate_page(
     let Some(planes) = codec.planes().filter(|_| side.norm_bits > 0) else {
         return codec.accumulate(weights, head.values, acc);
     };
-    let mut norms = [0.0; MAX_TOKENS];
-    let norms = &mut norms[..weights.len() * codec.dim() / acc.len().max(1)];
-    norms::decode(planes.backend(), head.value_norms, norms)?;
-    planes.accumulate_rows(weights, &rows_of(head.values, side, codec.dim(), norms), acc);
-    Ok(())
+    with_scratch(weights.len() * codec.dim() / acc.len().max(1), |norms| {
+        norms::decode(planes.backend(), head.value_norms, norms)?;
+        planes.accumulate_rows(weights, &rows_of(head.values, side, codec.dim(), norms), acc);
+        Ok(())
+    })
 }
 
 /// Decodes token number `token` of a page of `tokens`, from its rows and their norms. Where pages are more than their
@@ -115,17 +111,18 @@ pub(crate) fn decode_token(
     x: &mut [f32],
 ) -> Result<(), Error> {
     if let Some(planes) = codec.planes().filter(|_| side.norm_bits > 0) {
-        let mut each = [0.0; MAX_TOKENS];
-        norms::decode(planes.backend(), norms, &mut each[..tokens])?;
-        planes.decode_rotated(&bytes[token * side.row..][..side.row + 2], each[token], x)?;
-        planes.rotation().inverse(planes.backend(), x);
-        return Ok(());
+        return with_scratch(tokens, |each| {
+            norms::decode(planes.backend(), norms, each)?;
+            planes.decode_rotated(&bytes[token * side.row..][..side.row + 2], each[token], x)?;
+            planes.rotation().inverse(planes.backend(), x);
+            Ok(())
+        });
     }
     if bytes.len() == tokens * side.row {
         let decoded = codec.decode(&bytes[token * side.row..][..side.row], x);
         return decoded.map_err(|error| super::page::in_page(error, token, 1));
     }
-    let mut weights = [0.0; MAX_TOKENS];
+    let mut weights = [0.0; norms::MAX_TOKENS];
     weights[token] = 1.0;
     x.fill(0.0);
     codec.accumulate(&weights[..tokens], bytes, x)?;

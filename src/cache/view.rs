@@ -122,7 +122,7 @@ pub(crate) struct Scratch<'a> {
 impl<'a> Scratch<'a> {
     pub(crate) fn new(layout: &Layout, rows: usize, memory: &'a mut [f32]) -> Self {
         let (balanced, memory) = memory.split_at_mut(rows * layout.key_dim);
-        let (scores, memory) = memory.split_at_mut(rows * layout.score_tokens());
+        let (scores, memory) = memory.split_at_mut(rows * layout.score_values());
         let (runs, memory) = memory.split_at_mut(rows * layout.exact_tokens());
         let (part, memory) = memory.split_at_mut(rows * layout.value_dim);
         let (paged, memory) = memory.split_at_mut(rows * layout.value_dim);

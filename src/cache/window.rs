@@ -3,13 +3,12 @@
 use super::center::{self, Spread};
 use super::norms;
 use super::page::{self, HeadMut, Layout};
-use super::rows::MAX_TOKENS;
 use super::storage::Storage;
 use super::tensor::{LIMIT, Tensor};
 use super::{Center, Layer, MAX_POSITION, State};
 use crate::Error;
 use crate::backend::Kernels;
-use crate::codec::scratch::bytes_of;
+use crate::codec::scratch::{bytes_of, with_scratch};
 use crate::codec::{Codec, MAX_BLOCK_BYTES, SURE_NORM, read_f16};
 use core::ops::Range;
 use octaplex_arch::{Float, MAX_DIM};
@@ -162,13 +161,14 @@ impl Encoder<'_> {
         }
         let blocks = bytes_of(blocks, codec.page_bytes_max(self.window.layout.page));
         self.encode_rows(what, head, codec, rows, blocks)?;
-        let mut each = [0.0; MAX_TOKENS];
-        let blocks = blocks.chunks_exact(side.row + 2);
-        for ((block, row), norm) in blocks.zip(bytes.chunks_exact_mut(side.row)).zip(&mut each) {
-            *norm = read_f16(block).to_f32();
-            row.copy_from_slice(&block[2..]);
-        }
-        norms::encode(self.window.backend, &each[..self.window.layout.page], norms)?;
+        with_scratch(self.window.layout.page, |each| {
+            let blocks = blocks.chunks_exact(side.row + 2);
+            for ((block, row), norm) in blocks.zip(bytes.chunks_exact_mut(side.row)).zip(&mut *each) {
+                *norm = read_f16(block).to_f32();
+                row.copy_from_slice(&block[2..]);
+            }
+            norms::encode(self.window.backend, each, norms)
+        })?;
         Ok(side.rows)
     }
 
