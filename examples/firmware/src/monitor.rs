@@ -12,7 +12,7 @@ type Codec = TurboQuant<CHANNELS>;
 const CONFIG: LayerConfig = LayerConfig::new(1, CHANNELS, 512);
 const BYTES: usize = CONFIG.required_bytes();
 /// What attention of one query, and the checksum at the end, work in.
-const SCRATCH: usize = 5120;
+const SCRATCH: usize = 5184;
 
 /// Moments of a run.
 pub const MOMENTS: usize = 300;
