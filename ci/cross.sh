@@ -153,7 +153,7 @@ thumb() {
 }
 
 # firmware_sizes IMAGE: flash and static memory of the firmware, held against the table of its README. Its memory.x leaves
-# the stack what the table says, so that the run that has just ended held.
+# the stack more than the table says.
 firmware_sizes() {
   local flash memory
   read -r flash memory < <(size -A "$1" | awk '

@@ -13,7 +13,7 @@ use crate::store::Store;
 use crate::timing::{Op, Runner, best};
 use crate::{comparison, files, provenance, report};
 use clap::Args;
-use octaplex::{Backend, CodecSpec, Role};
+use octaplex::{Backend, CodecSpec, LayerConfig, Role};
 use serde_json::json;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -23,6 +23,7 @@ const HELP: &str = "\
 Examples:
   octaplex compare --input kv.safetensors
   octaplex compare --codecs \"trellis; int:bits=4,group=32\" --json -
+  octaplex compare --budget 3
   octaplex compare --input kv.safetensors --reconstructed other.safetensors \\
       --reconstructed-bits 4.25 --reconstructed-name other
 
@@ -73,6 +74,9 @@ pub(crate) struct Compare {
     /// What to call it; by default its file's name
     #[arg(long, value_name = "NAME", requires = "reconstructed")]
     reconstructed_name: Vec<String>,
+    /// Say which codecs of keys and values are the most accurate with at most so many bits a value in a cache's pages
+    #[arg(long, value_name = "BITS", value_parser = parse_budget)]
+    budget: Option<f64>,
     /// Show all columns, however wide the terminal is
     #[arg(long)]
     wide: bool,
@@ -88,6 +92,10 @@ pub(crate) struct Compare {
     /// Instructions to use; `octaplex backends` lists them
     #[arg(long, value_name = "NAME", value_parser = crate::backend::parse)]
     backend: Option<Backend>,
+}
+
+fn parse_budget(text: &str) -> std::result::Result<f64, String> {
+    text.parse().ok().filter(|bits| (0.5..=32.0).contains(bits)).ok_or("bits a value: .5 to 32".into())
 }
 
 /// Time given to each operation of each row.
@@ -165,8 +173,23 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
             sample.tokens, arguments.page
         );
     }
+    if let Some(bits) = arguments.budget {
+        notes += &within_budget(bits, sample.dim)?;
+    }
     let text = comparison::text(&sample, &rows, keys, backend, arguments.wide);
     console.say(&format!("{text}\n{}Page with plots: {}\n", wrap(&notes), page.display()))
+}
+
+/// What the library chooses for so many bits, in words.
+fn within_budget(bits: f64, dim: usize) -> Result<String> {
+    let config = LayerConfig::new(1, dim, 1000).for_bits(bits).at("--budget")?;
+    Ok(format!(
+        "Within {bits} bits a value: {} for keys and {} for values, {:.3} bits in pages; of what was measured on whole models, \
+         the most accurate that fits (docs/accuracy.md)\n",
+        config.keys,
+        config.values,
+        config.page_bits()
+    ))
 }
 
 type Specs = Vec<(String, CodecSpec)>;

@@ -44,7 +44,7 @@ pub(crate) fn spec(text: &str, dim: usize, as_json: bool) -> Result<String> {
         all += bytes;
         let _ = writeln!(parts, "{:15} {words}", format!("{bytes} bytes"));
     });
-    let page_bits = 8.0 * all as f64 / (2 * page.page * dim) as f64;
+    let page_bits = page.page_bits();
     let most = if spec.page_bytes_max(dim, page.page) > page.page * bytes { "at most " } else { "" };
     let tokens = page.page;
     let _ = write!(

@@ -78,6 +78,23 @@ fn compare_on_the_bundled_sample() {
     assert!(exact["attention_kl"].as_f64().unwrap() < 1e-9 && exact["distortion"] == 0.0);
 }
 
+/// What the library chooses; nothing where nothing fits.
+#[test]
+fn compare_within_a_budget() {
+    let folder = folder("budget");
+    let codecs = ["compare", "--html", "page.html", "--codecs", "trellis:m=2"];
+    let text = |bits| succeeds(&folder, &[&codecs[..], &["--budget", bits]].concat()).replace('\n', " ");
+    for (bits, chosen) in [
+        ("3.2", "trellis for keys and trellis for values, 3.094 bits in pages"),
+        ("3", "trellis for keys and trellis:m=2 for values, 2.594 bits in pages"),
+        ("2.2", "trellis:m=2 for keys and trellis:m=2 for values, 2.094 bits in pages"),
+    ] {
+        assert!(text(bits).contains(&format!("Within {bits} bits a value: {chosen}")), "{}", text(bits));
+    }
+    fails(&folder, &[&codecs[..], &["--budget", "2"]].concat(), &["--budget", "2.1 at a width of 128"]);
+    fails(&folder, &[&codecs[..], &["--budget", "no"]].concat(), &["bits a value"]);
+}
+
 /// Bits that a key of the bundled sample, 128 wide, takes beside its planes in a page of 64: centre, norms, position.
 const LEAN_PAGE: f64 = 8.0 * (82.0 + 51.0 + 8.0) / (64.0 * 128.0);
 
