@@ -443,15 +443,17 @@ mod tests {
         }
     }
 
-    /// Values on the thresholds between centroids, and between two ways; one vector, half a batch, more than a batch.
+    /// Values on the thresholds between centroids, and between two ways; one vector, half a batch, more than a batch. An
+    /// interpreter (Miri) has time for few.
     #[test]
     fn the_text_for_any_registers_equals_the_specification() {
-        for (history, levels) in [(2, 1), (3, 2), (3, 4), (4, 3), (5, 8), (6, 16)] {
+        let (shapes, counts) = if cfg!(miri) { (2, 1) } else { (6, 3) };
+        for (history, levels) in [(2, 1), (3, 2), (3, 4), (4, 3), (5, 8), (6, 16)].into_iter().take(shapes) {
             let windows = 2 << history;
             let centroid = |k: usize| ((k / windows) as i32 * 12 + (k % windows * 5 % 11) as i32 - 90) as i8;
             let centroids: Vec<i8> = (0..levels * windows).map(centroid).collect();
             let book = TrellisCodebook::new(history, levels, &centroids);
-            for count in [1, 4, 11] {
+            for count in [1, 4, 11].into_iter().take(counts) {
                 let z: Vec<f32> =
                     (0..count * 48).map(|i| ((i * i * 37 + 11 * i) % 401) as f32 / 2.0 - 100.0).collect();
                 let scales: Vec<f32> = (0..count).map(|i| [1.0, 0.5, 0.25][i % 3]).collect();
