@@ -152,6 +152,7 @@ export interface Stats {
   decodedTokens: number;
   /** In use; pages that forks share in full. */
   bytes: number;
+  pagedBytes: number;
   sharedBytes: number;
   ownBytes: number;
   values: number;

@@ -405,12 +405,13 @@ impl fmt::Display for Numbers<'_> {
             evicted_tokens,
             decoded_tokens,
             bytes,
+            paged_bytes,
             shared_bytes,
             values,
         } = self.0;
         write!(
             f,
-            "[{tokens},{paged_tokens},{exact_tokens},{next_position},{evicted_tokens},{decoded_tokens},{bytes},{shared_bytes},{values}]"
+            "[{tokens},{paged_tokens},{exact_tokens},{next_position},{evicted_tokens},{decoded_tokens},{bytes},{paged_bytes},{shared_bytes},{values}]"
         )
     }
 }

@@ -147,6 +147,7 @@ for (const simd of [true, false]) {
       assert.notDeepEqual(fork.attend(0, queries), before);
       fork.truncate(300);
       assert.deepEqual(fork.attend(0, queries), before);
+      assert.ok(fork.stats().pagedBytes > 0 && fork.stats().pagedBytes < fork.stats().bytes);
       assert.ok(fork.stats().sharedBytes > 0 && fork.stats().ownBytes < cache.stats().bytes);
       const snapshot = cache.save();
       const loaded = octaplex.loadCache(snapshot);
