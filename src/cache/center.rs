@@ -67,12 +67,12 @@ pub(crate) fn store(
 ) -> Result<(), Error> {
     let mut centre = [0.0; MAX_DIM];
     let centre = &mut centre[..codec.dim()];
-    match codec.planes() {
-        Some(planes) if side.norm_bits > 0 => {
+    match side.planes(codec) {
+        Some(planes) => {
             mean(rows, centre);
             CentreCode::new(planes).encode(centre, bytes)?;
         }
-        _ => {
+        None => {
             store_mean(rows, centre.len(), bytes)?;
             backend.decode_floats(Float::F16, bytes, centre);
         }
@@ -89,9 +89,9 @@ pub(crate) fn read(
     bytes: &[u8],
     centre: &mut [f32],
 ) -> Result<(), Error> {
-    match codec.planes() {
-        Some(planes) if side.norm_bits > 0 => CentreCode::new(planes).decode(bytes, centre),
-        _ => {
+    match side.planes(codec) {
+        Some(planes) => CentreCode::new(planes).decode(bytes, centre),
+        None => {
             backend.decode_floats(Float::F16, bytes, centre);
             Ok(())
         }

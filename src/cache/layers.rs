@@ -298,8 +298,8 @@ impl KvCache {
         let (mut bytes, mut pages) = (0, Vec::new());
         for layer in caches.into_iter().flat_map(|cache| &cache.layers) {
             let all = layer.store.all_pages();
-            bytes +=
-                layer.stats().bytes - all.iter().map(|page| layer.layout.page_length(page)).sum::<usize>();
+            let stats = layer.stats();
+            bytes += stats.bytes - stats.paged_bytes;
             pages.extend(all.iter().map(|page| (page.as_ptr(), layer.layout.page_length(page))));
         }
         pages.sort_unstable();

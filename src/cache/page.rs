@@ -16,7 +16,8 @@
 
 use super::config::{Center, LayerConfig};
 use super::norms::{norm_bits, norm_bytes};
-use crate::codec::planes::centre_bytes;
+use crate::codec::Codec;
+use crate::codec::planes::{Planes, centre_bytes};
 use crate::codec::scratch::words_for;
 use crate::{CodecSpec, Error};
 use core::ops::Range;
@@ -45,6 +46,13 @@ pub(crate) struct Side {
     pub(crate) norm_bits: u8,
     /// All norms.
     pub(crate) norms: usize,
+}
+
+impl Side {
+    /// The codec of these rows as one of planes; `None` where they are blocks.
+    pub(crate) fn planes<'a>(&self, codec: &'a dyn Codec) -> Option<&'a dyn Planes> {
+        codec.planes().filter(|_| self.norm_bits > 0)
+    }
 }
 
 /// What a codec says of its blocks: bytes of one, of a page of them, and of one without its norm, if a cache takes it apart.

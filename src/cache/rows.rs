@@ -38,7 +38,8 @@ pub(crate) fn score_pages(
         let mut prepared: [&[f32]; BATCH] = [&[]; BATCH];
         prepared.iter_mut().zip(words.chunks_exact(len)).for_each(|(slot, words)| *slot = words);
         let prepared = &prepared[..count];
-        let coded = if layout.keys.norm_bits > 0 { each * centre } else { 0 };
+        let planes = layout.keys.planes(codec);
+        let coded = if planes.is_some() { each * centre } else { 0 };
         with_scratch(words_for(coded) + offsets.len(), |memory| {
             let (ours, memory) = memory.split_at_mut(offsets.len());
             let centres = bytes_of(memory, coded);
@@ -53,7 +54,7 @@ pub(crate) fn score_pages(
                 }
                 offsets[index..].iter_mut().step_by(each).zip(&base).for_each(|(slot, base)| *slot = *base);
             }
-            if let (1.., Some(planes)) = (coded, codec.planes()) {
+            if let (1.., Some(planes)) = (coded, planes) {
                 CentreCode::new(planes).score(prepared, centres, ours)?;
                 offsets.iter_mut().zip(ours).for_each(|(offset, ours)| *offset += *ours);
             }
@@ -74,7 +75,7 @@ fn score_page(
     head: &Head,
     scores: &mut [f32],
 ) -> Result<(), Error> {
-    let Some(planes) = codec.planes().filter(|_| side.norm_bits > 0) else {
+    let Some(planes) = side.planes(codec) else {
         return codec.score(queries, head.keys, scores);
     };
     with_scratch(scores.len() / queries.len().max(1), |norms| {
@@ -91,7 +92,7 @@ pub(crate) fn accumulate_page(
     head: &Head,
     acc: &mut [f32],
 ) -> Result<(), Error> {
-    let Some(planes) = codec.planes().filter(|_| side.norm_bits > 0) else {
+    let Some(planes) = side.planes(codec) else {
         return codec.accumulate(weights, head.values, acc);
     };
     with_scratch(weights.len() * codec.dim() / acc.len().max(1), |norms| {
@@ -110,7 +111,7 @@ pub(crate) fn decode_token(
     (token, tokens): (usize, usize),
     x: &mut [f32],
 ) -> Result<(), Error> {
-    if let Some(planes) = codec.planes().filter(|_| side.norm_bits > 0) {
+    if let Some(planes) = side.planes(codec) {
         return with_scratch(tokens, |each| {
             norms::decode(planes.backend(), norms, each)?;
             planes.decode_rotated(&bytes[token * side.row..][..side.row + 2], each[token], x)?;
