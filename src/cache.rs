@@ -46,7 +46,7 @@ mod tensor;
 pub(crate) mod view;
 mod window;
 
-pub use config::{CacheConfig, Center, LayerConfig};
+pub use config::{CacheConfig, Center, Finer, LayerConfig};
 pub use storage::{Fixed, Storage};
 pub use tensor::Tensor;
 

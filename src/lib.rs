@@ -32,7 +32,7 @@ pub mod verify;
 
 pub use attention::Attend;
 pub use backend::Backend;
-pub use cache::{CacheConfig, Center, Fixed, Layer, LayerCache, LayerConfig, Stats, Storage, Tensor};
+pub use cache::{CacheConfig, Center, Finer, Fixed, Layer, LayerCache, LayerConfig, Stats, Storage, Tensor};
 #[cfg(feature = "alloc")]
 pub use cache::{KvCache, Shared, SharedLayer};
 pub use codec::Codec;

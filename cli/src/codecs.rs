@@ -56,6 +56,11 @@ pub(crate) fn build(text: &str, spec: CodecSpec, dim: usize, backend: Backend) -
     })
 }
 
+/// Bits a value.
+pub(crate) fn parse_budget(text: &str) -> std::result::Result<f64, String> {
+    text.parse().ok().filter(|bits| (0.5..=32.0).contains(bits)).ok_or("bits a value: .5 to 32".into())
+}
+
 /// Floats are stored as they are: never centred, never balanced, and nothing is paid for it.
 pub(crate) fn is_float(spec: CodecSpec) -> bool {
     matches!(spec, CodecSpec::F16(_) | CodecSpec::Bf16(_) | CodecSpec::F32(_))
