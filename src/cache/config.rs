@@ -2,6 +2,7 @@
 
 use crate::codebook::WIDTHS;
 use crate::codec::float::F16Spec;
+use crate::codec::graded::GradedSpec;
 use crate::codec::trellis::TrellisSpec;
 use crate::codec::turboquant::TurboQuantSpec;
 use crate::{CodecSpec, Error};
@@ -210,17 +211,37 @@ impl LayerConfig {
     }
 }
 
-/// Keys and values, measured on whole models; [`CacheConfig::for_bits`] has the table.
-const MOST_ACCURATE_FIRST: [(CodecSpec, CodecSpec); 8] = [
+/// Keys and values.
+type Pair = (CodecSpec, CodecSpec);
+
+/// Keys and values of widths that have grades, measured on whole models; [`CacheConfig::for_bits`] has the table.
+const MOST_ACCURATE_FIRST: [Pair; 9] = [
     (CodecSpec::F16(F16Spec), CodecSpec::F16(F16Spec)),
     (turboquant(8), turboquant(8)),
     (turboquant(6), turboquant(6)),
+    (graded(16, 4), trellis(8)),
+    (graded(16, 4), trellis(4)),
+    (graded(8, 2), trellis(4)),
+    (graded(8, 2), trellis(2)),
+    (graded(4, 1), trellis(2)),
+    (trellis(2), trellis(2)),
+];
+
+/// Keys of the other widths.
+const WITHOUT_GRADES: [Pair; 8] = [
+    MOST_ACCURATE_FIRST[0],
+    MOST_ACCURATE_FIRST[1],
+    MOST_ACCURATE_FIRST[2],
     (trellis(8), trellis(8)),
     (trellis(8), trellis(4)),
     (trellis(4), trellis(4)),
     (trellis(4), trellis(2)),
     (trellis(2), trellis(2)),
 ];
+
+const fn graded(fine: u8, coarse: u8) -> CodecSpec {
+    CodecSpec::Graded(GradedSpec::new(fine, coarse))
+}
 
 const fn turboquant(bits: u8) -> CodecSpec {
     CodecSpec::TurboQuant(TurboQuantSpec::new(bits))
@@ -306,20 +327,23 @@ impl CacheConfig {
     /// | keys / values | bits in pages, D = 64 | KL from f16: SmolLM2-135M, Qwen2.5-0.5B |
     /// |---|---|---|
     /// | `trellis:m=2` / `trellis:m=2` | 2.14 | .075, .063 |
-    /// | `trellis` / `trellis:m=2` | 2.64 | .023, .021 |
-    /// | `trellis` / `trellis` | 3.14 | .0092, .010 |
-    /// | `trellis:m=8` / `trellis` | 3.64 | .0031, .0044 |
-    /// | `trellis:m=8` / `trellis:m=8` | 4.14 | .0017, .0021 |
+    /// | `graded:bits=2` / `trellis:m=2` | 2.20 | .038, .032 |
+    /// | `graded` / `trellis:m=2` | 2.70 | .016, .016 |
+    /// | `graded` / `trellis` | 3.20 | .0057, .0055 |
+    /// | `graded:bits=4` / `trellis` | 3.70 | .0025, ? |
+    /// | `graded:bits=4` / `trellis:m=8` | 4.20 | .0011, ? |
     ///
-    /// (Nats, WikiText-2, over the positions that read pages.) Above these: `turboquant:bits=6` for both, `bits=8`, `f16`.
+    /// (Nats, WikiText-2, over the positions that read pages.) Above these: `turboquant:bits=6` for both, `bits=8`, `f16`. At
+    /// widths without grades (32, 80, 96, 112, 576) keys are `trellis` of as many bits.
     ///
     /// ```
     /// use octaplex::{CacheConfig, Error};
     ///
     /// let config = CacheConfig::new(24, 8, 128, 4096).for_bits(2.75)?;
-    /// let finer = config.finer.map(|finer| (finer.layers, finer.keys.to_string(), finer.values.to_string()));
-    /// assert_eq!(finer, Some((7, "trellis".into(), "trellis".into())));
-    /// assert_eq!((config.each.keys.to_string(), config.each.values.to_string()), ("trellis".into(), "trellis:m=2".into()));
+    /// let texts = |keys: octaplex::CodecSpec, values: octaplex::CodecSpec| (keys.to_string(), values.to_string());
+    /// assert_eq!(texts(config.each.keys, config.each.values), ("graded".into(), "trellis:m=2".into()));
+    /// let finer = config.finer.map(|finer| (finer.layers, texts(finer.keys, finer.values)));
+    /// assert_eq!(finer, Some((6, ("graded".into(), "trellis".into()))));
     /// # Ok::<(), Error>(())
     /// ```
     ///
@@ -340,7 +364,7 @@ impl CacheConfig {
     ///
     /// // 24 layers of 2 heads of width 64, for 32,768 tokens, in 100 MB.
     /// let config = CacheConfig::new(24, 2, 64, 32_768).for_bytes(100_000_000)?;
-    /// assert_eq!(config.each.keys.to_string(), "trellis:m=8");
+    /// assert_eq!(config.each.keys.to_string(), "graded:fine=16,coarse=4");
     /// assert_eq!(config.each.values.to_string(), "trellis");
     /// let bytes: usize = config.layers().map(|layer| layer.required_bytes()).sum();
     /// assert!(bytes <= 100_000_000 && bytes > 98_000_000);
@@ -371,11 +395,12 @@ impl CacheConfig {
         let exact = self.boundary_layers.saturating_mul(2).min(self.layers);
         let of_exact = cost(&with(MOST_ACCURATE_FIRST[0])).saturating_mul(exact);
         let (mut least, mut richer) = (0, None);
-        for codecs in MOST_ACCURATE_FIRST {
+        let has_grades = GradedSpec::default().block_bytes(self.each.key_dim) > 0;
+        for &codecs in if has_grades { &MOST_ACCURATE_FIRST[..] } else { &WITHOUT_GRADES } {
             let each = cost(&with(codecs));
             least = each.saturating_mul(self.layers - exact).saturating_add(of_exact);
             if least <= total {
-                let finer = richer.and_then(|((keys, values), richer): ((CodecSpec, CodecSpec), usize)| {
+                let finer = richer.and_then(|((keys, values), richer): (Pair, usize)| {
                     let layers = (total - least).checked_div(richer.saturating_sub(each))?;
                     (layers > 0).then_some(Finer { layers, keys, values })
                 });
