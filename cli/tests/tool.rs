@@ -86,16 +86,13 @@ fn compare_within_a_budget() {
     let text = |bits| succeeds(&folder, &[&codecs[..], &["--budget", bits]].concat()).replace('\n', " ");
     for (bits, chosen) in [
         (
-            "3.12",
-            "graded for keys and trellis for values, in 76 of 100 layers graded:fine=16,coarse=4 and trellis, 3.5 bits in pages",
+            "3.5",
+            "graded for keys and trellis for values, in 76 of 100 layers graded:fine=16,coarse=4 and trellis, 3.500",
         ),
-        (
-            "3",
-            "graded for keys and trellis:m=2 for values, in 75 of 100 layers graded and trellis, 3.0 bits in pages",
-        ),
+        ("3", "graded for keys and trellis:m=2 for values, in 76 of 100 layers graded and trellis, 3.000"),
         (
             "2.1",
-            "trellis:m=2 for keys and trellis:m=2 for values, in 21 of 100 layers g, 2.100 bits in pages",
+            "trellis:m=2 for keys and trellis:m=2 for values, in 24 of 100 layers graded:fine=4,coarse=1 and trellis:m=2, 2.100",
         ),
     ] {
         assert!(text(bits).contains(&format!("Within {bits} bits a value: {chosen}")), "{}", text(bits));
