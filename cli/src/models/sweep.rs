@@ -23,7 +23,8 @@ use std::io::Write;
 use std::path::PathBuf;
 
 /// What runs when `--codecs` is not given.
-const DEFAULT_CODECS: &str = "f16; trellis:m=2; trellis; trellis:m=8; turboquant:bits=2; turboquant:bits=3; turboquant; \
+const DEFAULT_CODECS: &str = "f16; trellis:m=2; trellis; trellis:m=8; graded:bits=2/trellis:m=2; graded/trellis; \
+    graded:bits=4/trellis:m=8; turboquant:bits=2; turboquant:bits=3; turboquant; \
     turboquant-qjl:bits=4; octopus:bits=2; octopus; octopus:bits=4; octopus-qjl; polarquant:bits=3; polarquant; \
     hqmq:s=24,r=3; hqmq; hqmq:r=6,med=3/hqmq; tq3_0; tq3_0:variant=3bit; int:bits=3; int; int:asymmetric=true; \
     int:bits=3,group=32; int:group=32; int:group=32,asymmetric=true; int8; q8_0; q5_0; q4_0; \
