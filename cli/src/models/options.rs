@@ -18,7 +18,7 @@ pub(crate) const CALIBRATION: usize = 256;
 /// The model and how its cache is laid out; which codecs, each command says.
 #[derive(Args, Clone)]
 pub(crate) struct ModelOptions {
-    /// A language model: a GGUF file of the families Llama, Qwen2 or Qwen3
+    /// A language model: a GGUF file of the families Llama, Qwen2, Qwen3 or Gemma 3
     #[arg(long, value_name = "GGUF")]
     pub(crate) model: PathBuf,
     /// Tokens of a page: 64, 128 or 256
@@ -164,7 +164,11 @@ impl ModelOptions {
             .boundary_layers(self.boundary)
             .each(each);
         config.finer = codecs.finer;
-        let cache = KvCache::new(config.layers(), self.backend()).at(codecs.describe())?;
+        let layers = config.layers().enumerate().map(|(number, layer)| match shape.window(number) {
+            Some(window) => layer.sliding_window(window),
+            None => layer,
+        });
+        let cache = KvCache::new(layers, self.backend()).at(codecs.describe())?;
         Ok(Cached::new(cache, shape, self.block.map(|block| block as usize), self.calibrate))
     }
 
