@@ -118,7 +118,10 @@ impl Model {
         let rope = Rope::new(&mut gguf, &architecture, head_dim, base)?;
         let local_rope = match shape.local {
             Some(_) => {
-                let base = gguf.optional_number(&key("rope.freq_base_swa")).unwrap_or(GEMMA_LOCAL_BASE);
+                let base = match gguf.value(&key("rope.freq_base_swa")) {
+                    None => GEMMA_LOCAL_BASE,
+                    Some(_) => gguf.number(&key("rope.freq_base_swa"))?,
+                };
                 Some(Rope::new(&mut gguf, &architecture, head_dim, base)?)
             }
             None => None,
@@ -300,8 +303,8 @@ fn optional_norm(x: Vec<f32>, weight: &Option<Vec<f32>>, epsilon: f32) -> Vec<f3
 
 /// x times the logistic function of x (SiLU), or of a cubic, which is GELU's approximation by tanh.
 fn activation(x: f32, gelu: bool) -> f32 {
-    const TWICE_ROOT_2_PI: f32 = 1.595_769_1; // 2√(2/π)
-    let steepness = if gelu { TWICE_ROOT_2_PI * (1.0 + 0.044_715 * x * x) } else { 1.0 };
+    const STEEPNESS: f32 = 1.595_769; // 2√(2/π)
+    let steepness = if gelu { STEEPNESS * (1.0 + 0.044_715 * x * x) } else { 1.0 };
     x / (1.0 + (-x * steepness).exp())
 }
 

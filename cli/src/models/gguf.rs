@@ -79,13 +79,9 @@ impl Gguf {
         }
     }
 
-    pub(crate) fn optional_number(&self, key: &str) -> Option<f32> {
-        self.value(key).and_then(|value| value.to_f32().ok())
-    }
-
     /// A number that must be there, is finite and above 0.
     pub(crate) fn number(&self, key: &str) -> Result<f32> {
-        match self.optional_number(key) {
+        match self.value(key).and_then(|value| value.to_f32().ok()) {
             Some(number) if number > 0.0 && number.is_finite() => Ok(number),
             Some(number) => self.refuse(format!("{key} is {number}")),
             None => self.refuse(format!("a damaged GGUF file: no {key}")),
