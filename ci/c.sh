@@ -54,6 +54,20 @@ cmake --build "$folder/cmake/build" >/dev/null
 sed -i 's/octaplex::octaplex/octaplex::static/' "$folder/cmake/CMakeLists.txt"
 cmake --build "$folder/cmake/build" >/dev/null
 "$folder/cmake/build/attention" | diff "$folder/by-pkg-config" -
+# The requests that CMake's version file answers, and those that it refuses.
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+finds() { # finds REQUEST
+  printf 'cmake_minimum_required(VERSION 3.16)\nproject(asks C)\nfind_package(octaplex %s REQUIRED CONFIG)\n' "$1" >"$folder/asks/CMakeLists.txt"
+  cmake -S "$folder/asks" -B "$folder/asks/build" -DCMAKE_PREFIX_PATH="$PREFIX" >"$folder/asks/log" 2>&1
+}
+mkdir -p "$folder/asks"
+for request in "" 0 0.1 "$version" "$version EXACT"; do
+  finds "$request" || { cat "$folder/asks/log" >&2; echo "find_package(octaplex $request) should find $version" >&2; exit 1; }
+done
+for request in 0.0 0.2 "${version%.*}.99" 1 1.0 "0.1.0.1 EXACT"; do
+  ! finds "$request" || { echo "find_package(octaplex $request) should refuse $version" >&2; exit 1; }
+  grep -q "version: $version" "$folder/asks/log" || { cat "$folder/asks/log" >&2; exit 1; }
+done
 say "the test, with debug assertions and without"
 cargo build --quiet --locked -p octaplex-c
 debug=target/debug/liboctaplex_c.a release=$PREFIX/lib/liboctaplex.a
@@ -82,6 +96,12 @@ g++ -std=c++17 -Wall -Wextra -Werror -Ibindings/c "$folder/header.cpp" "$release
   echo '}'
 } >"$folder/readme.c"
 gcc "${strict[@]}" -c "$folder/readme.c" -o "$folder/readme.o"
+
+say "wrong calls: the fuzz target's corpus, and nothing is left behind"
+CARGO_PROFILE_RELEASE_DEBUG=0 cargo test --quiet --release --locked -p octaplex-c --test fuzz_replay
+
+say "a model on ggml"
+ci/ggml.sh
 
 say "what a call costs"
 CARGO_PROFILE_BENCH_DEBUG=0 cargo bench --quiet --locked -p octaplex-c --bench overhead

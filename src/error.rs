@@ -228,12 +228,12 @@ impl fmt::Display for Error {
             Self::Capacity { capacity, sinks, window, page } => write!(
                 f,
                 "capacity {capacity}: sinks {sinks} + window {window} + page {page} need {}",
-                sinks + window + page
+                sinks.saturating_add(window).saturating_add(page)
             ),
             Self::Rows { what, heads, width, each: None, actual } => write!(
                 f,
                 "{what}: {heads} heads of width {width} want a multiple of {} values, got {actual}",
-                heads * width
+                heads.saturating_mul(width)
             ),
             Self::Rows { what, heads, width, each: Some(each), actual } => write!(
                 f,

@@ -539,8 +539,9 @@ octaplex_status octaplex_cache_save_buffer(const octaplex_cache *cache,
 // Makes the cache what a snapshot says, its bytes and no more, and checks all of it. On the heap the configuration is the
 // snapshot's; in memory that was brought it must be the cache's own. Where it fails, the cache is as it was.
 //
-// There is no view of a buffer without a copy: a snapshot's exact tokens are not laid out as the ring that holds them, and
-// its pages are shared and counted by forks, which the owner of a buffer knows nothing of.
+// There is no view of a buffer without a copy. Pages lie in it as they do in a cache, but a cache owns its pages: it drops
+// them behind a window, and forks count who shares them. Its exact tokens are a ring, which a snapshot has in order. A view
+// would save no pass over the bytes either: every page is checked before anything attends to it.
 //
 // The caller's part:
 // The buffer has its length.

@@ -40,11 +40,14 @@ fn perplexities_equal_the_oracles() {
     for architecture in ["llama", "qwen2", "qwen3", "gemma3"] {
         let (folder, tiny) = model(architecture, architecture);
         let options = ["--tokens", "300", "--windows", "2", "--exact", "--json", "out.json"];
+        let options = [&options[..], &["--write-tokens", "tokens.txt"]].concat();
         let codecs = ["--k", "trellis:m=8", "--v", "trellis:m=8", "--balance"];
         let shown = succeeds(&folder, &[&["perplexity"], &MODEL[..], &options, &codecs].concat());
         assert!(shown.contains("KV bytes") && shown.contains("trellis:m=8"), "{shown}");
         let json = json(&folder.join("out.json"));
         let number = |name: &str| json[name].as_f64().unwrap_or_else(|| panic!("{name} in {json}"));
+        let tokens = std::fs::read_to_string(folder.join("tokens.txt")).unwrap();
+        assert!(tokens.lines().eq(text(600).iter().map(u8::to_string)), "{tokens}"); // a token is a byte
         let (first, second) = (text(600)[..300].to_vec(), text(600)[300..].to_vec());
         let exact = (tiny.perplexity(&first) * tiny.perplexity(&second)).sqrt();
         assert!((number("perplexity_f32") / exact - 1.0).abs() < 1e-4, "{architecture}: {exact}, {json}");

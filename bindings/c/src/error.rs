@@ -150,7 +150,8 @@ unsafe fn report(error: *mut octaplex_error, failure: Option<&Failure>) -> octap
             bytes[0] = 0;
             if let Some(failure) = failure {
                 let mut message = Message { bytes, len: 0 };
-                let _ = write!(message, "{failure}"); // cut is not lost
+                // Cut is not lost; nor is what a fault in the sentence itself leaves of it.
+                let _ = catch_unwind(AssertUnwindSafe(|| write!(message, "{failure}")));
                 message.bytes[message.len] = 0;
             }
         }

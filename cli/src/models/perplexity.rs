@@ -54,6 +54,9 @@ pub(crate) struct Perplexity {
     /// Also run attention in f32, without any cache
     #[arg(long)]
     exact: bool,
+    /// Write the tokens that are read, a number a line, for another engine to read the same
+    #[arg(long, value_name = "FILE")]
+    write_tokens: Option<PathBuf>,
     /// Write the results as JSON; - is standard output
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -70,13 +73,17 @@ pub(crate) fn check_windows(model: &Model, tokens: usize, windows: usize) -> Res
 
 pub(crate) fn run(arguments: &Perplexity) -> Result<()> {
     let Perplexity { model: options, text, tokens, windows, .. } = arguments;
-    let console = Console::beside(&[arguments.json.as_deref()])?;
+    let console = Console::beside(&[arguments.json.as_deref(), arguments.write_tokens.as_deref()])?;
     let codecs = arguments.codecs.codecs()?;
     let start = Instant::now();
     let model = options.load()?;
     let codecs = options.within_budget(&model, codecs)?;
     check_windows(&model, *tokens, *windows)?;
     let words = model.text.of_file(text, tokens * windows)?;
+    if let Some(path) = &arguments.write_tokens {
+        let lines: String = words.iter().map(|token| format!("{token}\n")).collect();
+        files::write(path, lines.as_bytes())?;
+    }
     let runs = if arguments.exact { 3 } else { 2 };
     let progress = Progress::shown(runs * Reference::steps(&model, *windows));
     let reference = Reference::new(&model, options, &words, *windows, &progress)?;

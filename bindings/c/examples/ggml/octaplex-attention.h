@@ -1,0 +1,141 @@
+// octaplex where ggml_flash_attn_ext was: this is all that an engine on ggml needs, the rest of the example is a model to
+// show it on.
+//
+// An engine on ggml keeps K and V in tensors of its own, copies the new tokens' rows there (ggml_cpy, ggml_set_rows), and
+// gives views of them to ggml_flash_attn_ext with a mask. Here the cache is octaplex's, so that the three become one call:
+//
+//     ggml_tensor * out = cache.attention(ctx, layer, q, k, v, scale);     // [width, heads, tokens], as flash attention's
+//
+// What ggml_flash_attn_ext takes, and where it is here:
+//
+//     q, k, v         f32, [width, heads, tokens], with the RoPE applied: new tokens only, the old ones are in the cache
+//     scale           the same
+//     mask            none: causal, and octaplex_config.sliding_window for layers with a window. One cache is one sequence:
+//                     an engine that serves several has a cache for each (octaplex_cache_fork shares a common prompt)
+//     logit_softcap   octaplex_attend.soft_cap
+//     max_bias        octaplex_attend.bias
+//     sinks           octaplex_attend.sink_logits
+//
+// Custom ops run on ggml's CPU backend, where ggml_backend_sched puts them by itself.
+#pragma once
+
+#include <ggml.h>
+#include <octaplex.h>
+
+#include <cstring>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+class octaplex_attention {
+  public:
+    // Texts of the config are read here only.
+    explicit octaplex_attention(const octaplex_config & config) {
+        octaplex_error error;
+        cache = octaplex_cache_create(&config, &error);
+        if (cache == nullptr) throw std::runtime_error(std::string("octaplex: ") + error.message);
+        layers.resize(config.layers);
+        for (size_t i = 0; i < config.layers; i++) layers[i] = { this, i, config.key_dim, 0, 0.0f };
+    }
+    ~octaplex_attention() { octaplex_cache_free(cache, nullptr); }
+    octaplex_attention(const octaplex_attention &) = delete; // graphs point here
+
+    // Adds to a graph: the new tokens go into the cache, and their queries are answered from it. As in llama.cpp, a graph is
+    // built for one batch and computed once.
+    ggml_tensor * attention(ggml_context * ctx, int il, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v, float scale) {
+        layers[il].scale = scale;
+        // Two ops, since all threads must see the cache with the new tokens: ggml waits for all threads between ops.
+        ggml_tensor * appended = ggml_map_custom2_inplace(ctx, k, v, append, 1, &layers[il]);
+        return ggml_map_custom2(ctx, q, appended, attend, GGML_N_TASKS_MAX, &layers[il]); // the shape is q's
+    }
+
+    // After each graph: a custom op cannot fail, so that what went wrong in one is kept until someone asks.
+    void check() {
+        if (!failure.empty()) throw std::runtime_error("octaplex: " + failure);
+    }
+
+    octaplex_stats stats() const {
+        octaplex_stats stats = {};
+        stats.size = sizeof stats;
+        octaplex_cache_get_stats(cache, OCTAPLEX_ALL_LAYERS, &stats, nullptr);
+        return stats;
+    }
+
+  private:
+    struct layer {
+        octaplex_attention * owner;
+        size_t number;
+        size_t width;
+        size_t tokens; // in the cache: the next one's position
+        float scale;
+    };
+
+    octaplex_cache * cache;
+    std::vector<layer> layers; // never grows: graphs point to its elements
+    std::mutex lock;
+    std::string failure;
+
+    void fail(const octaplex_error & error) {
+        std::lock_guard<std::mutex> held(lock);
+        if (failure.empty()) failure = error.message;
+    }
+
+    // ggml calls with every thread whatever the op's n_tasks, which is a hint: the first alone appends.
+    static void append(ggml_tensor *, const ggml_tensor * k, const ggml_tensor * v, int ith, int, void * userdata) {
+        if (ith != 0) return;
+        layer & self = *static_cast<layer *>(userdata);
+        const size_t tokens = k->ne[2];
+        const octaplex_tensor keys = tensor(k), values = tensor(v);
+        octaplex_error error;
+        if (octaplex_cache_append(self.owner->cache, self.number, tokens, &keys, &values, &error) != OCTAPLEX_STATUS_OK) {
+            self.owner->fail(error);
+            return;
+        }
+        self.tokens += tokens;
+    }
+
+    // Rows stay where ggml has them: strides say so, in values.
+    static octaplex_tensor tensor(const ggml_tensor * t) {
+        octaplex_tensor rows = {};
+        rows.data = t->data;
+        rows.length = ggml_nbytes(t) / sizeof(float);
+        rows.dtype = OCTAPLEX_F32;
+        rows.head_stride = t->nb[1] / sizeof(float);
+        rows.token_stride = t->nb[2] / sizeof(float);
+        return rows;
+    }
+
+    // Calls that only read may run at once: each thread answers its share of the batch's queries. A batch of one token is
+    // one thread's.
+    static void attend(ggml_tensor * dst, const ggml_tensor * q, const ggml_tensor *, int ith, int nth, void * userdata) {
+        layer & self = *static_cast<layer *>(userdata);
+        const size_t heads = q->ne[1], tokens = q->ne[2];
+        const size_t first = tokens * ith / nth, count = tokens * (ith + 1) / nth - first;
+        if (count == 0 || self.tokens < tokens) return; // nothing to do, or the append failed
+        // ggml has [tokens][heads][width], octaplex [heads][tokens][width].
+        std::vector<float> queries(heads * count * self.width), output(queries.size());
+        auto each_row = [&](auto copy) {
+            for (size_t h = 0; h < heads; h++)
+                for (size_t t = 0; t < count; t++) copy((h * count + t) * self.width, h, first + t);
+        };
+        auto at = [](const ggml_tensor * t, size_t head, size_t token) {
+            return reinterpret_cast<float *>(static_cast<char *>(t->data) + head * t->nb[1] + token * t->nb[2]);
+        };
+        const size_t row_bytes = self.width * sizeof(float);
+        each_row([&](size_t row, size_t h, size_t t) { std::memcpy(&queries[row], at(q, h, t), row_bytes); });
+        octaplex_attend options = {};
+        options.size = sizeof options;
+        options.queries = count;
+        options.scale = self.scale;
+        options.has_position = 1;
+        options.position = self.tokens - tokens + first; // a query sees the tokens up to its own
+        octaplex_error error;
+        if (octaplex_cache_attend(self.owner->cache, self.number, queries.data(), queries.size(), &options, output.data(),
+                                  output.size(), &error) != OCTAPLEX_STATUS_OK) {
+            self.owner->fail(error);
+            return;
+        }
+        each_row([&](size_t row, size_t h, size_t t) { std::memcpy(at(dst, h, t), &output[row], row_bytes); });
+    }
+};

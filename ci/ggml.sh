@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# The example on ggml, bindings/c/examples/ggml: its README's lines on the two-layer model of the tool's tests, and what the
+# program prints beside what `octaplex perplexity` says of the same tokens. PREFIX: where octaplex is installed (ci/c.sh).
+# OCTAPLEX_MODEL and OCTAPLEX_TEXT name a real model and a text to do the same with.
+#
+# `ci/ggml.sh sources FOLDER` fetches ggml's sources alone.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# ggml 0.26.0 with llama.cpp as of November 2026, which this crate carries. Cargo checks nothing of a crate that no
+# lock file names: this does.
+crate=llama-cpp-sys-2 version=0.1.161 sum=e9bea77fde41bbc15a278891cd5edd2ba07c5260d162614b41080ba1f100b39b
+sources() {
+  local archive folder=$1
+  [[ ! -e $folder/CMakeLists.txt ]] || return 0
+  (cd / && cargo info --quiet --registry crates-io "$crate@$version" >/dev/null)
+  archive=$(find "${CARGO_HOME:-$HOME/.cargo}/registry/cache" -name "$crate-$version.crate" -print -quit)
+  echo "$sum  $archive" | sha256sum --check --quiet
+  mkdir -p "$folder"
+  tar -xzf "$archive" -C "$folder" --strip-components=3 "$crate-$version/llama.cpp/ggml"
+}
+if [[ ${1:-} == sources ]]; then
+  sources "${2:?ci/ggml.sh sources FOLDER}"
+  exit
+fi
+folder=$PWD/target/ggml
+mkdir -p "$folder"
+export PREFIX LD_LIBRARY_PATH=$PREFIX/lib GGML=$folder/ggml BUILD=$folder/build
+
+octaplex() { cargo run --quiet --release --locked -p octaplex-cli --features models -- "$@"; }
+export -f octaplex
+awk '$0 == "```sh" { inside = 1; next } /^```$/ { inside = 0 } inside' bindings/c/examples/ggml/README.md >"$folder/lines"
+(($(wc -l <"$folder/lines") >= 5)) || { echo "the example's README.md has lost its lines" >&2; exit 1; }
+
+# check SPEC PERPLEXITY KL: both programs on $MODEL and $TEXT, keys and values of a spec, and how far apart the perplexities
+# and the divergences from f16 may be, relative to themselves.
+#
+# The weights are the same floats (--f32), and equal rows become equal bytes. But ggml adds products up in another order and has
+# the RoPE's angles in 32 bits, so that rows differ in their last bits, and now and then one of them gets another code.
+# In two layers that is next to nothing. In thirty it grows from layer to layer, until the errors of the codes are other ones of
+# the same size, as with another seed of the rotation: what is equal then is their size, and that of f16, which has no codes.
+check() {
+  local spec=$1 tool=$folder/tool.json found=$folder/found tokens=$folder/tokens.txt
+  octaplex perplexity --model "$MODEL" --text "$TEXT" --tokens 512 --calibrate 0 --k "$spec" --v "$spec" --write-tokens "$tokens" --json "$tool" >/dev/null
+  run() { "$BUILD/octaplex-ggml" "$MODEL" "$tokens" --f32 --k "$spec" --v "$spec" --threads "$1"; }
+  run 1 >"$found"
+  # Threads share a batch's queries, and the logits keep their bits.
+  run 3 | diff "$found" -
+  awk -v spec="$spec" -v perplexity="$2" -v kl="${3:-0}" '
+    function check(name, of_tool, most) {
+      far = ggml[name] / tool[of_tool] - 1
+      printf "%-16s %-16s %s, the tool has %s: %.1e apart, at most %.1e\n", spec, name, ggml[name], tool[of_tool], far, most
+      if (far > most || far < -most) wrong = 1
+    }
+    FNR == NR { if (match($0, /"[a-z0-9_]+": [-+0-9.e]+/)) { split(substr($0, RSTART + 1, RLENGTH - 1), pair, /": /); tool[pair[1]] = pair[2] } next }
+    { ggml[$1] = $2 }
+    END {
+      check("perplexity", "perplexity", perplexity)
+      check("perplexity_ggml", "perplexity_f16", 5e-4) # flash attention adds weighted values up in f16
+      check("kv_bytes", "kv_bytes", 0)
+      if (spec == "f16") { tool["f16"] = 1e-5; check("kl_mean", "f16", 1) } else check("kl_mean", "kl_mean", kl)
+      exit wrong
+    }' "$tool" "$found"
+}
+
+cargo run --quiet --release --locked -p octaplex-cli --features models --example tiny_model -- "$folder/tiny.gguf" "$folder/tiny.txt"
+export MODEL=$folder/tiny.gguf TEXT=$folder/tiny.txt
+(export TOKENS=$folder/tokens.txt; bash -euxo pipefail "$folder/lines") >"$folder/log" 2>&1 || { tail -40 "$folder/log" >&2; exit 1; }
+check f16 1e-5
+check turboquant:bits=8 2e-4 .01
+check trellis 5e-4 .01
+if [[ -n ${OCTAPLEX_MODEL:-} ]]; then
+  MODEL=$OCTAPLEX_MODEL TEXT=${OCTAPLEX_TEXT:?a text for OCTAPLEX_MODEL}
+  check f16 1e-4
+  check turboquant:bits=8 1e-3 1
+  check trellis .01 .25
+fi
