@@ -2,7 +2,7 @@
 // differences in percentage points, under a square root, on a scale that is the same for every codec.
 
 const DECADES = 4; // from 0.01% to 100%
-const LARGEST_DIFFERENCE = 0.1;
+const LARGEST_DIFFERENCE = 0.05;
 
 const channels = (colour) => colour.trim().match(/[\da-f]{2}/gi).map((byte) => parseInt(byte, 16));
 const mix = (a, b, t) => a.map((x, i) => Math.round(x + (b[i] - x) * t));

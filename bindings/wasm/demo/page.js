@@ -175,7 +175,7 @@ function describeMaps() {
   label("compressed", `Attention weights of ${of} with keys in ${map.spec}, ${map.prepared ? "as the cache keeps them" : "raw"}: KL ${short(map.error)} nats.`);
   label("difference", `Compressed minus exact: no weight is off by more than ${(100 * worst).toPrecision(2)} percentage points.`);
   [$("weight-low").textContent, $("weight-high").textContent] = ["0.01%", "100% of a query’s attention"];
-  [$("difference-low").textContent, $("difference-high").textContent] = ["10 points too little", "too much"];
+  [$("difference-low").textContent, $("difference-high").textContent] = ["5 points too little", "too much"];
   $("caption").textContent = `${of[0].toUpperCase()}${of.slice(1)}: each row is one of ${positions.length} queries, each column one of ${tokens} tokens; a query sees the tokens before it, the rest is grey. Largest difference: ${(100 * worst).toPrecision(2)} percentage points.`;
   table($("weights"), ["query at token", "KL, nats", "looks most at token", "exact", "compressed", "largest difference, points"],
     rows.map((row) => [String(row.position), short(row.kl), String(row.heaviest), percent(row.exact), percent(row.compressed), (100 * row.worst).toPrecision(2)]));
@@ -329,7 +329,7 @@ async function verify() {
   $("verdict").className = `figure ${matches ? "good" : "bad"}`;
   $("verdict").textContent = matches ? "✓ The same, bit for bit" : "✗ Not the same: this browser computes something else";
   $("verified").dataset.matches = String(matches);
-  table($("checksums"), ["codec", "computed here", "stated", ""], rows.map((row) => [row.name, made("code", {}, row.checksum), made("code", {}, row.stated), row.checksum === row.stated ? "✓ same" : "✗ differs"]));
+  table($("checksums"), ["codec", "computed here", "stated", "verdict"], rows.map((row) => [row.name, made("code", {}, row.checksum), made("code", {}, row.stated), row.checksum === row.stated ? "✓ same" : "✗ differs"]));
   $("page-backend").textContent = `octaplex ran here on its backend ${backend}. Nothing on this page is loaded from elsewhere, and nothing leaves your browser.`;
 }
 
@@ -359,7 +359,7 @@ async function open(name, buffer) {
   $("head").value = String(state.head);
   $("heads").hidden = $("preparation").hidden = $("output-tile").hidden = !hasQueries;
   $("error-name").textContent = hasQueries ? "KL of the weights, nats" : "distortion of the vectors";
-  $("bits-name").textContent = hasQueries ? "bits a key value" : "bits a value";
+  $("bits-name").textContent = hasQueries ? "bits a value, these keys" : "bits a value";
   const what = hasQueries ? `${layers.length} layers, ${kvHeads} KV heads, ${tokens} tokens of width ${dim}` : `${tokens} vectors of width ${dim}`;
   $("origin").textContent = `Shown now: ${name} (${what})${origin ? `; ${origin}` : ""}.`;
   $("rate-words").textContent = hasQueries

@@ -33,7 +33,7 @@ export function draw(svg, { points, spec, prepared, hasQueries, choose }) {
   const width = Math.max(svg.clientWidth, 280);
   const narrow = width < 560;
   const height = narrow ? 330 : 420;
-  const [left, right, top, bottom] = [narrow ? 50 : 62, 12, 14, 46];
+  const [left, right, top, bottom] = [50, 12, 30, 46];
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
   svg.setAttribute("height", height);
   svg.replaceChildren();
@@ -54,7 +54,7 @@ export function draw(svg, { points, spec, prepared, hasQueries, choose }) {
   }
   element("text", { class: "axis", x: (left + width - right) / 2, y: height - 8, "text-anchor": "middle" }, svg, "bits stored a value");
   const axis = hasQueries ? "KL of attention weights, nats" : "distortion of the vectors";
-  element("text", { class: "axis", transform: `translate(13 ${(top + height - bottom) / 2}) rotate(-90)`, "text-anchor": "middle" }, svg, axis);
+  element("text", { class: "axis", x: 4, y: 15 }, svg, axis);
 
   // What no other beats: the lower left edge.
   const front = shown

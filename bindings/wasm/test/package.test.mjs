@@ -137,6 +137,20 @@ for (const simd of [true, false]) {
       });
     });
 
+    test("bits of a page are the library's, before there is one and after", () => {
+      using(octaplex.cache({ kvHeads: 8, headDim: 128, capacity: 4096, layers: 2, keys: "trellis", values: "trellis" }), (cache) => {
+        assert.equal(Math.round(1000 * cache.pageBits()), 3090); // as `LayerConfig::page_bits` has it
+        assert.equal(cache.pageBits(1), cache.pageBits());
+        fails("Missing", () => cache.pageBits(2));
+        fails("Range", () => cache.pageBits(-1));
+      });
+      using(octaplex.cache({ kvHeads: 1, headDim: DIM, capacity: 1000, keys: "trellis:m=2" }), (cache) => {
+        cache.append(0, rows(1000), rows(1000));
+        const { pagedBytes, pagedTokens } = cache.stats();
+        assert.equal((8 * pagedBytes) / (2 * DIM * pagedTokens), cache.pageBits());
+      });
+    });
+
     test("tokens go and come: truncate, evict, fork, save, load, clear", () => {
       const queries = rows(2, DIM, 7);
       const cache = octaplex.cache({ ...config, layers: 2, boundaryLayers: 0, keys: "trellis" });
