@@ -31,7 +31,7 @@ function broken(words) {
 }
 
 const [now, later] = [start(), start()];
-const state = { spec: FIRST, prepared: true, head: 0, sample: null, map: null, points: [], bits: [], run: 0 };
+const state = { spec: FIRST, prepared: true, head: 2, sample: null, map: null, points: [], bits: [], run: 0 };
 
 const percent = (x) => `${x >= 0.0995 ? (100 * x).toFixed(0) : x >= 0.000095 ? (100 * x).toPrecision(2) : "<0.01"}%`;
 const bytes = (x) => {
@@ -152,8 +152,8 @@ function describeMaps() {
     label("exact", `${sample.tokens} vectors of width ${sample.dim}, values up to ${short(top)}`);
     label("compressed", `The same vectors after ${map.spec}`);
     label("difference", `What is lost: distortion ${short(map.error)}`);
-    [$("weight-low").textContent, $("weight-high").textContent] = [`-${short(top)}`, short(top)];
-    [$("difference-low").textContent, $("difference-high").textContent] = [`-${short(top / 4)}`, short(top / 4)];
+    [$("weight-low").textContent, $("weight-high").textContent] = [`values: -${short(top)}`, short(top)];
+    [$("difference-low").textContent, $("difference-high").textContent] = [`difference: -${short(top / 4)}`, short(top / 4)];
     $("caption").textContent = `Each row is one of ${sample.tokens} vectors, each column one of ${sample.dim} channels. There are no queries in this file, so there is no attention to show.`;
     table($("weights"), ["vector", "length", "after", "distortion"], Array.from({ length: Math.min(sample.tokens, 32) }, (_, i) => {
       const [exact, compressed] = [map.exact, map.compressed].map((values) => values.subarray(i * sample.dim, (i + 1) * sample.dim));
@@ -399,7 +399,7 @@ function restore() {
   const given = new URLSearchParams(location.hash.slice(1));
   if (SPECS.includes(given.get("codec"))) state.spec = given.get("codec");
   state.prepared = given.get("keys") !== "raw";
-  state.head = Math.max(0, Math.trunc(Number(given.get("head"))) || 0);
+  if (given.has("head")) state.head = Math.max(0, Math.trunc(Number(given.get("head"))) || 0);
   document.querySelector(`[name="prepared"][value="${state.prepared ? 1 : 0}"]`).checked = true;
 }
 
