@@ -1,6 +1,6 @@
 // Everything that takes time: codecs on a sample, checksums, timings. Two of these run, one for what the reader chose last
-// and one for the rest, so that the page answers at once. A message is { id, task, ... }; answers are { id, result },
-// { id, part } before it, or { id, error }.
+// and one for the rest, so that the page answers at once. A message is { id, task, ... }, its answer { id, result } or
+// { id, error }.
 import { OctaplexError, load } from "./octaplex/index.js";
 import { divergence, exactScores, relativeError, weights } from "./attention.js";
 import { FileError, parse } from "./files.js";

@@ -129,6 +129,16 @@ test("bytes saved follow the model and the codec", async () => {
   await page.keyboard.press("End");
   await page.waitForFunction(() => document.getElementById("sizes").textContent.includes("64 GiB"));
   assert.equal(await page.locator("#model").inputValue(), "own");
+  // Every width of the slider is one of the library's.
+  await page.locator("#dim").focus();
+  await page.keyboard.press("Home");
+  const widths = Number(await page.locator("#dim").getAttribute("max")) + 1;
+  for (let i = 0, said; i < widths; i++) {
+    await page.waitForFunction((said) => document.getElementById("sizes").textContent !== said, said);
+    assert.match(await text(page, "saved"), /saved, [45]\.\d times smaller/, `width ${await text(page, "dim-said")}`);
+    said = await text(page, "sizes");
+    await page.keyboard.press("ArrowRight");
+  }
   await page.locator("#family").selectOption({ label: "floats" });
   await page.locator('[value="f16"]').check({ force: true });
   await page.waitForFunction(() => document.getElementById("saved").textContent.startsWith("Nothing"));
