@@ -92,6 +92,7 @@ fn pairs() -> Vec<(&'static str, &'static str)> {
         ("turboquant:bits=4", "turboquant:bits=4"),
         ("turboquant:bits=3", "turboquant:bits=3"),
         ("trellis:m=4", "trellis:m=4"),
+        ("graded", "trellis:m=4"),
         ("trellis:m=4", "turboquant:bits=4"),
         ("int", "int"),
     ];

@@ -46,7 +46,7 @@ mod tensor;
 pub(crate) mod view;
 mod window;
 
-pub use config::{CacheConfig, Center, LayerConfig};
+pub use config::{CacheConfig, Center, Finer, LayerConfig};
 pub use storage::{Fixed, Storage};
 pub use tensor::Tensor;
 
@@ -318,7 +318,7 @@ impl LayerConfig {
         let sizes = |codec: &dyn Codec| Sizes {
             block: codec.block_bytes(),
             page: codec.page_bytes_max(self.page),
-            planes: codec.planes().map_or(0, |planes| planes.plane_bytes()),
+            planes: codec.planes().map(|planes| planes.map_or(0, |planes| planes.plane_bytes())),
         };
         Ok(Layout::with_codecs(self, &sizes(keys), &sizes(values)))
     }

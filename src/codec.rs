@@ -6,6 +6,7 @@ mod decoded;
 pub(crate) mod float;
 pub(crate) mod fp8;
 pub(crate) mod ggml;
+pub(crate) mod graded;
 pub(crate) mod hqmq;
 pub(crate) mod int;
 pub(crate) mod octopus;
@@ -189,11 +190,11 @@ pub trait Codec: Send + Sync {
     /// beyond whole rows are left alone. The default does nothing.
     fn finish(&self, _acc: &mut [f32]) {}
 
-    /// What a cache may take apart: a codec of this library whose blocks are a norm and planes.
+    /// What a cache may take apart: a codec of this library whose blocks are a norm and planes, or two of these.
     #[doc(hidden)]
     #[allow(private_interfaces)]
-    fn planes(&self) -> Option<&dyn planes::Planes> {
-        None
+    fn planes(&self) -> planes::Grades<'_> {
+        [None, None]
     }
 }
 

@@ -3,8 +3,8 @@
 
 use crate::codebook::WIDTHS;
 use crate::codec::{
-    Codec, additive, float, fp8, ggml, hqmq, int, octopus, octopus_qjl, outliers, polarquant, qjl, tq3_0,
-    trellis, turboquant, turboquant_qjl,
+    Codec, additive, float, fp8, ggml, graded, hqmq, int, octopus, octopus_qjl, outliers, polarquant, qjl,
+    tq3_0, trellis, turboquant, turboquant_qjl,
 };
 use crate::spec::{CodecInfo, Spec, parse_keys, print_keys};
 use crate::typed::{Typed, forward_codec};
@@ -271,17 +271,19 @@ impl CodecSpec {
         tokens * self.block_bytes(dim) + outliers
     }
 
-    /// Bytes of a block without its norm, where a cache takes the two apart; else 0.
-    pub(crate) const fn plane_bytes(&self, dim: usize) -> usize {
-        match self {
-            Self::TurboQuant(spec) => spec.block_bytes(dim).saturating_sub(2),
-            Self::Trellis(spec) => spec.block_bytes(dim).saturating_sub(2),
+    /// Bytes of a block without its norm, or of both halves of one, where a cache takes these apart; else 0.
+    pub(crate) const fn plane_bytes(&self, dim: usize) -> [usize; 2] {
+        let block = match self {
+            Self::TurboQuant(spec) => spec.block_bytes(dim),
+            Self::Trellis(spec) => spec.block_bytes(dim),
             // Scores are sums of integers up to 5 bits.
             Self::Octopus(spec) if matches!(spec.norm, octopus::NormFormat::F16) && spec.bdir <= 5 => {
-                spec.block_bytes(dim).saturating_sub(2)
+                spec.block_bytes(dim)
             }
+            Self::Graded(spec) => return spec.plane_bytes(dim),
             _ => 0,
-        }
+        };
+        [block.saturating_sub(2), 0]
     }
 
     /// Bits per value, everything stored counted: 8 · [`block_bytes`](Self::block_bytes) / `dim`. Where a page has a
@@ -314,6 +316,8 @@ impl fmt::Display for CodecSpec {
 codecs! {
     /// Random rotation and a trellis code.
     Trellis: trellis::TrellisSpec => trellis::Core;
+    /// Two trellis codes: more bits for one half of the channels than for the other.
+    Graded: graded::GradedSpec => graded::Core;
     /// Random rotation and a Lloyd-Max scalar quantiser.
     TurboQuant: turboquant::TurboQuantSpec => turboquant::Core;
     /// TurboQuant with one bit less and a sign sketch of the residual.

@@ -32,7 +32,7 @@ pub mod verify;
 
 pub use attention::Attend;
 pub use backend::Backend;
-pub use cache::{CacheConfig, Center, Fixed, Layer, LayerCache, LayerConfig, Stats, Storage, Tensor};
+pub use cache::{CacheConfig, Center, Finer, Fixed, Layer, LayerCache, LayerConfig, Stats, Storage, Tensor};
 #[cfg(feature = "alloc")]
 pub use cache::{KvCache, Shared, SharedLayer};
 pub use codec::Codec;
@@ -40,6 +40,7 @@ pub use codec::additive::{Additive, AdditiveSpec};
 pub use codec::float::{Bf16Spec, F16Spec, F32Spec, FloatRows};
 pub use codec::fp8::{Fp8, Fp8Scale, Fp8Spec};
 pub use codec::ggml::{Ggml, GgmlRotation, Iq4NlSpec, Q4_0Spec, Q5_0Spec, Q8_0Spec};
+pub use codec::graded::{Graded, GradedSpec};
 pub use codec::hqmq::{ChunkPacking, Hqmq, HqmqSpec, Secondary};
 pub use codec::int::{Int, IntSpec};
 pub use codec::octopus::{NormFormat, Octopus, OctopusSpec, Rounding, Tail};

@@ -182,7 +182,7 @@ macro_rules! forward_codec {
                 $codec.finish(acc);
             }
             #[allow(private_interfaces)]
-            fn planes(&$self) -> Option<&dyn $crate::codec::planes::Planes> {
+            fn planes(&$self) -> $crate::codec::planes::Grades<'_> {
                 $codec.planes()
             }
         }

@@ -3,7 +3,9 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
 mod balance;
+mod budget;
 mod errors;
+mod grades;
 mod refused;
 mod rollback;
 mod threads;
@@ -287,6 +289,7 @@ fn scores_and_sums_give_what_attend_gives() {
         ("turboquant", "turboquant:bits=3"),
         ("int:asymmetric=true", "f16"),
         ("hqmq:med=1", "turboquant"),
+        ("graded:fine=8,coarse=4", "trellis"),
         ("int:bits=5,med=2", "int:med=1"),
         ("hqmq", "hqmq:med=2"),
     ];

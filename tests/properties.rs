@@ -170,7 +170,7 @@ fn scores_do_not_depend_on_the_page() {
 fn integer_limits(spec: CodecSpec) -> Option<(f64, f64)> {
     match spec {
         CodecSpec::TurboQuant(spec) if spec.levels <= 16 => Some((127.0, 32767.0)),
-        CodecSpec::Trellis(_) => Some((127.0, 32767.0)),
+        CodecSpec::Trellis(_) | CodecSpec::Graded(_) => Some((127.0, 32767.0)),
         CodecSpec::TurboQuant(_) => Some((1023.0, 4095.0)),
         CodecSpec::TurboQuantQjl(spec) if spec.bits <= 5 => Some((127.0, 32767.0)),
         CodecSpec::TurboQuantQjl(_) => Some((127.0, 4095.0)),
@@ -258,6 +258,14 @@ fn exact_query_peak(spec: CodecSpec, dim: usize, query: &[f64]) -> f64 {
     match spec {
         CodecSpec::TurboQuant(spec) => peak(&signs(spec.seed, head, dim), spec.rounds, query).0,
         CodecSpec::Trellis(spec) => peak(&signs(spec.seed, head, dim), spec.rounds, query).0,
+        CodecSpec::Graded(spec) => {
+            let signs = signs(spec.seed, head, dim / 2);
+            let half = |half| {
+                let rotated = crate::oracle::rotate(&crate::oracle::hadamard(dim / 2), &signs, 1, half);
+                rotated.iter().fold(0.0, |max: f64, x| max.max(x.abs()))
+            };
+            query.chunks(dim / 2).map(half).fold(0.0, f64::max)
+        }
         CodecSpec::Octopus(spec) => peak(&signs(spec.seed, head, dim), spec.rounds, query).0,
         CodecSpec::Qjl(spec) => peak(&sketch_signs(spec.seed, head, dim), spec.sketch.rounds, query).0,
         CodecSpec::OctopusQjl(spec) => {

@@ -111,6 +111,11 @@ fn rates(name: &str) -> Vec<f64> {
                 &words(&["asymmetric=false", "asymmetric=true"]),
             )
         }
+        "graded" => {
+            let [fine, coarse] =
+                ["fine", "coarse"].map(|key| join(key, &mut [1, 2, 3, 4, 6, 8, 12, 16].into_iter()));
+            product(&fine, &coarse)
+        }
         "fp8" => words(&["scale=tensor", "scale=token"]),
         _ => return vec![bits(name, 128)],
     };

@@ -205,26 +205,32 @@ fn the_largest_keys_and_queries_give_no_nan() {
 /// Planes of any bytes, norms and a centre as large as f16 has them: no NaN, and what is not finite is refused.
 #[test]
 fn hostile_lean_pages() {
-    for codec in ["turboquant", "trellis", "octopus:bits=2"] {
-        let config = LayerConfig::new(1, 32, 200)
+    for (codec, dim, scaled) in
+        [("turboquant", 32, 3), ("trellis", 32, 3), ("octopus:bits=2", 32, 3), ("graded", 64, 5)]
+    {
+        let config = LayerConfig::new(1, dim, 200)
             .keys(codec.parse().unwrap())
-            .values(codec.parse().unwrap())
+            .values(if codec == "graded" { "trellis" } else { codec }.parse().unwrap())
             .recent_window(0)
             .sink_tokens(0)
             .balance(false);
         let mut scratch = vec![0.0; config.scratch_len(1)];
         let mut layer = SharedLayer::on_heap(&config, Backend::detect()).unwrap();
-        layer.append(&rows(1, 64 * 32), &rows(2, 64 * 32), &mut scratch).unwrap();
+        layer.append(&rows(1, 64 * dim), &rows(2, 64 * dim), &mut scratch).unwrap();
         let mut sound = Vec::new();
         layer.save_page(0, &mut |piece| sound.extend_from_slice(piece)).unwrap();
         let mut parts = Vec::new();
-        // Magic, version, fingerprint; the prefix centre; the page.
-        let mut at = 16 + 2 * 32;
+        // Magic, version, fingerprint; the signs of the grades; the prefix centre; the page.
+        let mut at = 16 + 2 * dim * if codec == "graded" { 2 } else { 1 };
         config.page_layout(|bytes, what| {
             parts.push((at..at + bytes, what.contains("f16")));
             at += bytes;
         });
-        assert_eq!((at + 4, parts.iter().filter(|(_, scaled)| *scaled).count()), (sound.len(), 3), "{codec}");
+        assert_eq!(
+            (at + 4, parts.iter().filter(|(_, scaled)| *scaled).count()),
+            (sound.len(), scaled),
+            "{codec}"
+        );
         let load = |damaged: Option<usize>| {
             let mut page = sound.clone();
             for (number, (part, scaled)) in parts.iter().enumerate().skip(1) {
@@ -242,8 +248,8 @@ fn hostile_lean_pages() {
         };
         let layer = load(None).unwrap();
         for query in [1.0, -1e15, 1e15] {
-            let mut output = [f32::NAN; 32];
-            layer.attend(&[query; 32], &Attend::default(), &mut output, &mut scratch).unwrap();
+            let mut output = vec![f32::NAN; dim];
+            layer.attend(&vec![query; dim], &Attend::default(), &mut output, &mut scratch).unwrap();
             assert!(output.iter().all(|x| x.is_finite()), "{codec}, {query}: {output:?}");
         }
         for (number, _) in parts.iter().enumerate().filter(|(_, (_, scaled))| *scaled) {
@@ -254,8 +260,12 @@ fn hostile_lean_pages() {
 
 /// Layers whose keys and values are lean: each codec that can be.
 fn lean_cache() -> KvCache {
-    let codecs =
-        [("turboquant", "turboquant:bits=2"), ("trellis", "trellis:m=2"), ("octopus", "octopus:bits=2")];
+    let codecs = [
+        ("turboquant", "turboquant:bits=2"),
+        ("trellis", "trellis:m=2"),
+        ("octopus", "octopus:bits=2"),
+        ("graded", "graded:bits=2"),
+    ];
     let layers = codecs.into_iter().zip(0..).map(|((keys, values), layer)| {
         let config = LayerConfig::new(2, 64, 300).layer(layer).sink_tokens(1).recent_window(0);
         config.keys(keys.parse().unwrap()).values(values.parse().unwrap())

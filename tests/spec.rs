@@ -27,6 +27,8 @@ fn parse(text: &str) -> Result<CodecSpec, Error> {
 /// Pairs of keys that say the same thing in two ways.
 const CONFLICTS: &[(&str, &str, &str)] = &[
     ("trellis", "bits", "m"),
+    ("graded", "bits", "fine"),
+    ("graded", "bits", "coarse"),
     ("turboquant", "bits", "levels"),
     ("octopus", "bits", "bdir"),
     ("octopus", "bits", "bnrm"),

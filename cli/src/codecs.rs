@@ -5,16 +5,17 @@ use octaplex::{Backend, CodecSpec, Error, Role, Stream};
 
 /// What `compare` and `bench` run when `--codecs` is not given.
 pub(crate) const DEFAULT_CODECS: &str = "f16; \
-    trellis:m=2; trellis; trellis:m=8; trellis:m=16; turboquant:bits=2; turboquant:bits=3; turboquant; \
+    trellis:m=2; trellis; trellis:m=8; trellis:m=16; graded:bits=2; graded; graded:bits=4; turboquant:bits=2; turboquant:bits=3; turboquant; \
     turboquant:bits=6; turboquant:bits=8; \
     turboquant-qjl:bits=4; qjl; octopus; octopus:split=even; octopus-qjl; polarquant:bits=3; polarquant; \
     hqmq:s=24,r=3; hqmq:secondary=optimised; hqmq:r=6,med=3; tq3_0; tq3_0:variant=3bit; \
     int:bits=3; int; int:asymmetric=true; int:group=32; int:rotate=true; int8; \
     q8_0; q5_0; q4_0; q4_0:rotate=keys; q4_0:rotate=values; iq4_nl; fp8; fp8:scale=token";
 
-/// Whether a row of that table is for this role: an engine's rotation of keys is not for values.
+/// Whether a row of that table is for this role: an engine's rotation of keys is not for values, and grades are not.
 pub(crate) fn is_for(role: Role, spec: &str) -> bool {
-    !spec.ends_with(if role == Role::Keys { "rotate=values" } else { "rotate=keys" })
+    !(role == Role::Values && spec.starts_with("graded"))
+        && !spec.ends_with(if role == Role::Keys { "rotate=values" } else { "rotate=keys" })
 }
 
 /// A codec of some width.
@@ -54,6 +55,11 @@ pub(crate) fn build(text: &str, spec: CodecSpec, dim: usize, backend: Backend) -
         Error::Width { .. } => Failure(error.to_string()),
         error => Failure(format!("{text} at width {dim}: {error}")),
     })
+}
+
+/// Bits a value.
+pub(crate) fn parse_budget(text: &str) -> std::result::Result<f64, String> {
+    text.parse().ok().filter(|bits| (0.5..=32.0).contains(bits)).ok_or("bits a value: .5 to 32".into())
 }
 
 /// Floats are stored as they are: never centred, never balanced, and nothing is paid for it.

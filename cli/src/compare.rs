@@ -1,6 +1,6 @@
 //! `compare`: every codec on the same keys, values and queries; a table, and files for machines and for browsers.
 
-use crate::codecs::{DEFAULT_CODECS, build, is_float, is_for, parse_specs};
+use crate::codecs::{DEFAULT_CODECS, build, is_float, is_for, parse_budget, parse_specs};
 use crate::console::{Console, wrap};
 use crate::failure::{At, Failure, Result, fail};
 use crate::input::{Sample, role_name};
@@ -13,7 +13,7 @@ use crate::store::Store;
 use crate::timing::{Op, Runner, best};
 use crate::{comparison, files, provenance, report};
 use clap::Args;
-use octaplex::{Backend, CodecSpec, LayerConfig, Role};
+use octaplex::{Backend, CacheConfig, CodecSpec, Finer, Role};
 use serde_json::json;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -92,10 +92,6 @@ pub(crate) struct Compare {
     /// Instructions to use; `octaplex backends` lists them
     #[arg(long, value_name = "NAME", value_parser = crate::backend::parse)]
     backend: Option<Backend>,
-}
-
-fn parse_budget(text: &str) -> std::result::Result<f64, String> {
-    text.parse().ok().filter(|bits| (0.5..=32.0).contains(bits)).ok_or("bits a value: .5 to 32".into())
 }
 
 /// Time given to each operation of each row.
@@ -182,12 +178,16 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
 
 /// What the library chooses for so many bits, in words.
 fn within_budget(bits: f64, dim: usize) -> Result<String> {
-    let config = LayerConfig::new(1, dim, 1000).for_bits(bits).at("--budget")?;
+    let config = CacheConfig::new(100, 1, dim, 1000).for_bits(bits).at("--budget")?;
+    let finer = config
+        .finer
+        .map(|Finer { layers, keys, values }| format!(", in {layers} of 100 layers {keys} and {values}"));
     Ok(format!(
-        "Within {bits} bits a value: {} for keys and {} for values, {:.3} bits in pages; of what was measured on whole models, \
+        "Within {bits} bits a value: {} for keys and {} for values{}, {:.3} bits in pages; of what was measured on whole models, \
          the most accurate that fits (docs/accuracy.md)\n",
-        config.keys,
-        config.values,
+        config.each.keys,
+        config.each.values,
+        finer.unwrap_or_default(),
         config.page_bits()
     ))
 }

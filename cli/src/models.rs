@@ -9,6 +9,7 @@ pub(crate) mod needle;
 mod options;
 pub(crate) mod perplexity;
 mod rope;
+mod sentencepiece;
 mod shape;
 pub(crate) mod sweep;
 mod text;

@@ -2,7 +2,7 @@
 
 /// What shares a colour and a mark, in the order of the legends. A codec is in the first group that has its name.
 pub(crate) const GROUPS: [&[&str]; 10] = [
-    &["trellis"],
+    &["trellis", "graded"],
     &["turboquant"],
     &["octopus"],
     &["polarquant"],
@@ -15,7 +15,7 @@ pub(crate) const GROUPS: [&[&str]; 10] = [
 ];
 
 /// Keys that choose a rate: points that differ in nothing else are joined.
-const RATES: [&str; 9] = ["bits", "levels", "m", "states", "s", "r", "k", "bdir", "bnrm"];
+const RATES: [&str; 11] = ["bits", "levels", "m", "fine", "coarse", "states", "s", "r", "k", "bdir", "bnrm"];
 
 /// The codec of a spec, or of the keys of a pair.
 fn name(spec: &str) -> &str {
@@ -87,6 +87,7 @@ mod tests {
             ("q8_0", "q4_0"),
             ("q4_0:rotate=keys/q4_0:rotate=values", "q8_0:rotate=keys/q8_0:rotate=values"),
             ("hqmq:s=24,r=3", "hqmq"),
+            ("graded", "graded:fine=16,coarse=4"),
         ] {
             assert_eq!(curve(a), curve(b));
         }

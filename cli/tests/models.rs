@@ -37,7 +37,7 @@ const MODEL: [&str; 4] = ["--model", "tiny.gguf", "--text", "text.txt"];
 
 #[test]
 fn perplexities_equal_the_oracles() {
-    for architecture in ["llama", "qwen2", "qwen3"] {
+    for architecture in ["llama", "qwen2", "qwen3", "gemma3"] {
         let (folder, tiny) = model(architecture, architecture);
         let options = ["--tokens", "300", "--windows", "2", "--exact", "--json", "out.json"];
         let codecs = ["--k", "trellis:m=8", "--v", "trellis:m=8", "--balance"];
@@ -56,10 +56,63 @@ fn perplexities_equal_the_oracles() {
         assert!((paged / (number("kl_mean") * 299.0) - 1.0).abs() < 1e-9, "{json}");
         assert!(number("top1_agreement") > 0.8 && number("top1_agreement") <= 1.0, "{json}");
         assert_eq!(number("tokens"), 598.0);
-        // 300 tokens, two layers, two heads of 32, keys and values in 2 bytes; 3 pages a layer with a position of 8 bytes.
-        assert_eq!(number("kv_bytes_f16"), f64::from(300 * 2 * 2 * 64 * 2 + 2 * 3 * 8));
+        // Two heads of 32, keys and values in 2 bytes; pages of 64 with a position of 8 bytes. Two layers have 300 tokens, 3 pages
+        // of them. Of Gemma's seven, one does, and six see 100: their 3 pages end at 196, before what the last query sees.
+        let bytes = |tokens: u32, pages: u32| f64::from(tokens * 2 * 64 * 2 + pages * 8);
+        let expected = match architecture {
+            "gemma3" => bytes(300, 3) + 6.0 * bytes(300 - 3 * 64, 0),
+            _ => 2.0 * bytes(300, 3),
+        };
+        assert_eq!(number("kv_bytes_f16"), expected, "{architecture}");
         assert!(number("kv_bytes") < number("kv_bytes_f16") && number("bits_per_value") < 16.0, "{json}");
         assert!((4.0..6.0).contains(&number("bits_per_value_pages")), "{json}");
+    }
+}
+
+/// Local layers see all of a text that is shorter than their window, and drop pages within blocks of any length.
+#[test]
+fn local_layers_see_their_window() {
+    let (folder, mut tiny) = model("local", "gemma3");
+    for (window, more) in [
+        (5000, [].as_slice()),
+        (1, &[]),
+        (64, &["--block", "1"]),
+        (150, &["--block", "300"]),
+        (200, &["--sinks", "0", "--window", "250"]),
+    ] {
+        tiny.window = window;
+        tiny.write(&folder.join("tiny.gguf"));
+        let options = ["--tokens", "300", "--exact", "--json", "out.json", "--k", "f16", "--v", "f16"];
+        let shown = succeeds(&folder, &[&["perplexity"], &MODEL[..], &options, more].concat());
+        assert!(shown.contains(&format!("7 layers (6 of them see {window} tokens)")), "{shown}");
+        let (json, exact) = (json(&folder.join("out.json")), tiny.perplexity(&text(300)));
+        let number = |name: &str| json[name].as_f64().unwrap_or_else(|| panic!("{name} in {json}"));
+        assert!((number("perplexity_f32") / exact - 1.0).abs() < 1e-4, "{window}: {exact}, {json}");
+        assert!((number("perplexity") / exact - 1.0).abs() < 1e-3, "{window}: {exact}, {json}");
+    }
+}
+
+/// What Gemma cannot be run without is named where a file lacks it.
+#[test]
+fn what_a_model_lacks_is_named() {
+    let (folder, mut tiny) = model("lacks", "gemma3");
+    for name in [
+        "gemma3.attention.sliding_window",
+        "gemma3.attention.key_length",
+        "gemma3.attention.layer_norm_rms_epsilon",
+        "gemma3.rope.freq_base",
+        "tokenizer.ggml.tokens",
+        "tokenizer.ggml.scores",
+        "tokenizer.ggml.token_type",
+        "blk.3.post_attention_norm.weight",
+        "blk.4.post_ffw_norm.weight",
+        "blk.5.attn_q_norm.weight",
+        "blk.6.attn_k_norm.weight",
+        "add_space_prefix",
+    ] {
+        tiny.without = name;
+        tiny.write(&folder.join("tiny.gguf"));
+        fails(&folder, &[&["perplexity"], &MODEL[..], &["--tokens", "8"]].concat(), &["tiny.gguf", name]);
     }
 }
 
@@ -197,7 +250,7 @@ fn bad_models_and_texts_are_one_line() {
     perplexity("text.txt", &[], &["text.txt", "not a GGUF file"]);
     perplexity("none.gguf", &[], &["none.gguf", "no such file"]);
     Tiny::new("mamba", 1).write(&folder.join("mamba.gguf"));
-    perplexity("mamba.gguf", &[], &["unknown architecture \"mamba\"", "llama, qwen2, qwen3"]);
+    perplexity("mamba.gguf", &[], &["unknown architecture \"mamba\"", "llama, qwen2, qwen3, gemma3"]);
     let bytes = tiny.bytes();
     for length in [4, 6, 30, 200, 1000, bytes.len() / 2, bytes.len() - 1] {
         std::fs::write(folder.join("cut.gguf"), &bytes[..length]).unwrap();
@@ -216,7 +269,13 @@ fn bad_models_and_texts_are_one_line() {
 /// Bytes changed at random: an error or a result, never a panic.
 #[test]
 fn damaged_models_do_not_panic() {
-    let (folder, tiny) = model("damaged", "qwen2");
+    for architecture in ["qwen2", "gemma3"] {
+        damage(architecture);
+    }
+}
+
+fn damage(architecture: &'static str) {
+    let (folder, tiny) = model(&format!("damaged_{architecture}"), architecture);
     let bytes = tiny.bytes();
     let header = bytes.windows(8).position(|w| w == b"ffn_gate").unwrap();
     let mut state = 99u64;

@@ -20,6 +20,10 @@
 //! v = 1/8k + 9/128q for k keys and q queries (1/8k without) being what as many samples of equal channels show. It is then
 //! as if it were not balanced, bit for bit.
 //!
+//! Grades: the channels of a codec of two grades are sorted by σ_c·rms_c (as above; σ_c alone where queries are few), largest
+//! first and the lower channel of equals. A negative s_c marks one of the second half. Keys are divided by it and queries
+//! multiplied, so that its sign goes out of the score.
+//!
 //! Where keys divided by s could be longer than 2¹⁴, which f16 hardly holds, s_c is at least max|k_c|·√D/2¹⁴.
 //! Keys are divided by it and queries multiplied, before the codec's rotation. It is decided once, from the sequence alone
 //! or from what `calibrate` is given.
@@ -67,15 +71,15 @@ pub(crate) fn store(
 ) -> Result<(), Error> {
     let mut centre = [0.0; MAX_DIM];
     let centre = &mut centre[..codec.dim()];
-    match side.planes(codec) {
-        Some(planes) => {
-            mean(rows, centre);
-            CentreCode::new(planes).encode(centre, bytes)?;
+    if side.is_lean() {
+        mean(rows, centre);
+        for grade in side.grades(codec) {
+            let centre = &mut centre[grade.channels];
+            CentreCode::new(grade.planes).encode(centre, &mut bytes[grade.centre])?;
         }
-        None => {
-            store_mean(rows, centre.len(), bytes)?;
-            backend.decode_floats(Float::F16, bytes, centre);
-        }
+    } else {
+        store_mean(rows, centre.len(), bytes)?;
+        backend.decode_floats(Float::F16, bytes, centre);
     }
     subtract(rows, centre);
     Ok(())
@@ -89,13 +93,13 @@ pub(crate) fn read(
     bytes: &[u8],
     centre: &mut [f32],
 ) -> Result<(), Error> {
-    match side.planes(codec) {
-        Some(planes) => CentreCode::new(planes).decode(bytes, centre),
-        None => {
-            backend.decode_floats(Float::F16, bytes, centre);
-            Ok(())
-        }
+    if !side.is_lean() {
+        backend.decode_floats(Float::F16, bytes, centre);
     }
+    for grade in side.grades(codec) {
+        CentreCode::new(grade.planes).decode(&bytes[grade.centre], &mut centre[grade.channels])?;
+    }
+    Ok(())
 }
 
 /// rows ← rows - centre.
@@ -173,8 +177,9 @@ impl Spread {
         self.count += count;
     }
 
-    /// The balance of a head, as f32 of its f16, from the keys added so far and these queries, or none.
-    pub(crate) fn balance(&self, backend: Kernels, queries: &[f32], balance: &mut [f32]) {
+    /// What a head's channels are divided by, as f32 of f16, from the keys added so far and these queries, or none: the balance,
+    /// or ones; with the sign of its grade, where a layer has grades.
+    pub(crate) fn decide(&self, backend: Kernels, diagonal: Diagonal, queries: &[f32], balance: &mut [f32]) {
         let (dim, keys) = (balance.len(), self.count.max(1) as f32);
         let (mut sigma, mut rms) = ([0.0f32; MAX_DIM], [0.0f32; MAX_DIM]);
         let (sigma, rms) = (&mut sigma[..dim], &mut rms[..dim]);
@@ -196,18 +201,62 @@ impl Spread {
             *s = round(backend.sqrt(sigma / (root * backend.sqrt(root))).clamp(1.0 / 256.0, 256.0));
         }
         let (sum, squares) = (balance.iter().sum::<f32>(), balance.iter().map(|s| s * s).sum::<f32>());
-        if dim as f32 * squares / (sum * sum) < 1.0 + 4.0 * chance {
+        if !diagonal.balances || dim as f32 * squares / (sum * sum) < 1.0 + 4.0 * chance {
             balance.fill(1.0);
-            return;
+        } else {
+            let longest = self.largest.iter().zip(&*balance).map(|(x, s)| x / s * (x / s));
+            if longest.sum::<f32>() > LONGEST * LONGEST {
+                let factor = backend.sqrt(dim as f32) / LONGEST;
+                for (s, largest) in balance.iter_mut().zip(self.largest) {
+                    *s = s.max(round(largest * factor));
+                }
+            }
         }
-        let longest = self.largest.iter().zip(&*balance).map(|(x, s)| x / s * (x / s));
-        if longest.sum::<f32>() > LONGEST * LONGEST {
-            let factor = backend.sqrt(dim as f32) / LONGEST;
-            for (s, largest) in balance.iter_mut().zip(self.largest) {
-                *s = s.max(round(largest * factor));
+        if diagonal.grades {
+            sigma.iter_mut().zip(rms).for_each(|(weight, rms)| *weight *= *rms);
+            for (channel, s) in balance.iter_mut().enumerate() {
+                let (weight, before) = (sigma[channel], sigma.split_at(channel));
+                let heavier = before.0.iter().filter(|x| **x >= weight).count()
+                    + before.1.iter().filter(|x| **x > weight).count();
+                *s = if heavier < dim / 2 { *s } else { -*s };
             }
         }
     }
+}
+
+/// What a layer's diagonal is for.
+#[derive(Clone, Copy)]
+pub(crate) struct Diagonal {
+    pub(crate) balances: bool,
+    pub(crate) grades: bool,
+}
+
+/// Brings the channels of rows that a balance above 0 marks to the front, in their order, those below 0 behind them.
+pub(crate) fn sort(rows: &mut [f32], balance: &[f32]) {
+    let mut sorted = [0.0; MAX_DIM];
+    let sorted = &mut sorted[..balance.len()];
+    for row in rows.chunks_exact_mut(balance.len()) {
+        places(balance).zip(&*row).for_each(|(place, x)| sorted[place] = *x);
+        row.copy_from_slice(sorted);
+    }
+}
+
+/// The inverse of [`sort`], for one row.
+pub(crate) fn unsort(row: &mut [f32], balance: &[f32]) {
+    let mut unsorted = [0.0; MAX_DIM];
+    let unsorted = &mut unsorted[..balance.len()];
+    unsorted.iter_mut().zip(places(balance)).for_each(|(x, place)| *x = row[place]);
+    row.copy_from_slice(unsorted);
+}
+
+/// Where each channel goes.
+fn places(balance: &[f32]) -> impl Iterator<Item = usize> {
+    let (mut fine, mut coarse) = (0, balance.iter().filter(|s| **s > 0.0).count());
+    balance.iter().map(move |s| {
+        let next = if *s > 0.0 { &mut fine } else { &mut coarse };
+        *next += 1;
+        *next - 1
+    })
 }
 
 /// Reads a balance that has been decided.

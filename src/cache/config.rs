@@ -2,6 +2,7 @@
 
 use crate::codebook::WIDTHS;
 use crate::codec::float::F16Spec;
+use crate::codec::graded::GradedSpec;
 use crate::codec::trellis::TrellisSpec;
 use crate::codec::turboquant::TurboQuantSpec;
 use crate::{CodecSpec, Error};
@@ -133,31 +134,18 @@ impl LayerConfig {
     /// ```
     #[must_use]
     pub fn page_bits(&self) -> f64 {
-        let mut bytes = 0;
-        self.page_layout(|part, _| bytes += part);
-        8.0 * bytes as f64 / (self.kv_heads * self.page * (self.key_dim + self.value_dim)).max(1) as f64
+        8.0 * self.page_bytes() as f64 / self.page_values().max(1) as f64
     }
 
-    /// The same with the most accurate codecs whose pages take at most so many bits a value, from the table of
-    /// [`CacheConfig::for_bytes`].
-    ///
-    /// ```
-    /// use octaplex::{Error, LayerConfig};
-    ///
-    /// let config = LayerConfig::new(8, 128, 4096).for_bits(3.0)?;
-    /// assert_eq!((config.keys.to_string(), config.values.to_string()), ("trellis".into(), "trellis:m=2".into()));
-    /// # Ok::<(), Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] where none takes so few, and for an impossible configuration.
-    pub fn for_bits(self, bits: f64) -> Result<Self, Error> {
-        self.check()?;
-        let all = MOST_ACCURATE_FIRST.into_iter().map(|(keys, values)| self.keys(keys).values(values));
-        let mut fitting = all.filter(|config| config.page_bits() <= bits);
-        fitting.next().ok_or(Error::Unsupported {
-            why: "no codec of a cache takes so few bits: from 2.1 at a width of 128, 2.3 at 32",
-        })
+    fn page_bytes(&self) -> usize {
+        let mut bytes = 0;
+        self.page_layout(|part, _| bytes += part);
+        bytes
+    }
+
+    /// Values of a page, keys and values.
+    const fn page_values(&self) -> usize {
+        self.kv_heads * self.page * (self.key_dim + self.value_dim)
     }
 
     /// Keys are exact: nothing to centre or balance.
@@ -223,17 +211,37 @@ impl LayerConfig {
     }
 }
 
-/// Keys and values, measured on whole models; [`CacheConfig::for_bytes`] has the table.
-const MOST_ACCURATE_FIRST: [(CodecSpec, CodecSpec); 8] = [
+/// Keys and values.
+type Pair = (CodecSpec, CodecSpec);
+
+/// Keys and values of widths that have grades, measured on whole models; [`CacheConfig::for_bits`] has the table.
+const MOST_ACCURATE_FIRST: [Pair; 9] = [
     (CodecSpec::F16(F16Spec), CodecSpec::F16(F16Spec)),
     (turboquant(8), turboquant(8)),
     (turboquant(6), turboquant(6)),
+    (graded(16, 4), trellis(8)),
+    (graded(16, 4), trellis(4)),
+    (graded(8, 2), trellis(4)),
+    (graded(8, 2), trellis(2)),
+    (graded(4, 1), trellis(2)),
+    (trellis(2), trellis(2)),
+];
+
+/// Keys of the other widths.
+const WITHOUT_GRADES: [Pair; 8] = [
+    MOST_ACCURATE_FIRST[0],
+    MOST_ACCURATE_FIRST[1],
+    MOST_ACCURATE_FIRST[2],
     (trellis(8), trellis(8)),
     (trellis(8), trellis(4)),
     (trellis(4), trellis(4)),
     (trellis(4), trellis(2)),
     (trellis(2), trellis(2)),
 ];
+
+const fn graded(fine: u8, coarse: u8) -> CodecSpec {
+    CodecSpec::Graded(GradedSpec::new(fine, coarse))
+}
 
 const fn turboquant(bits: u8) -> CodecSpec {
     CodecSpec::TurboQuant(TurboQuantSpec::new(bits))
@@ -252,6 +260,17 @@ const fn is_width(dim: usize) -> bool {
         i += 1;
     }
     false
+}
+
+/// Layers that have other codecs than the rest: [`CacheConfig::finer`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Finer {
+    /// How many layers, evenly spread over those that are not kept in f16.
+    pub layers: usize,
+    /// Their codec of keys.
+    pub keys: CodecSpec,
+    /// Their codec of values.
+    pub values: CodecSpec,
 }
 
 /// The cache of a whole model; [`layers`](Self::layers) turns it into one [`LayerConfig`] a layer. Made like one.
@@ -275,41 +294,80 @@ pub struct CacheConfig {
     pub boundary_layers: usize,
     /// What all layers share; its number is ignored.
     pub each: LayerConfig,
+    /// Layers that have other codecs, for a budget between two rates.
+    pub finer: Option<Finer>,
 }
 
 impl CacheConfig {
     /// [`LayerConfig::new`] in every layer.
     #[must_use]
     pub const fn new(layers: usize, kv_heads: usize, head_dim: usize, capacity: usize) -> Self {
-        Self { layers, boundary_layers: 0, each: LayerConfig::new(kv_heads, head_dim, capacity) }
+        let each = LayerConfig::new(kv_heads, head_dim, capacity);
+        Self { layers, boundary_layers: 0, each, finer: None }
     }
 
     builders! {
         boundary_layers: usize;
         each: LayerConfig;
+        finer: Finer => Some;
     }
 
-    /// The same with the most accurate codecs with which a full cache takes at most `total` bytes, windows and all: the sum of
-    /// its layers' [`required_bytes`](LayerConfig::required_bytes). Chosen from what was measured on whole models, keys before
-    /// values: of two that take as many bits, keys of 3 bits and values of 2 have half the divergence of the reverse.
+    /// Bits that a value in a page takes, mean of all layers: [`LayerConfig::page_bits`].
+    #[must_use]
+    pub fn page_bits(&self) -> f64 {
+        let bits = self.layers().map(|layer| layer.page_bits());
+        bits.sum::<f64>() / self.layers.max(1) as f64
+    }
+
+    /// The same with the most accurate codecs whose pages take at most so many bits a value, mean of all layers, chosen from what
+    /// was measured on whole models. Keys come before values: of two caches that take as many bits, keys of 3 bits and
+    /// values of 2 have half the divergence of the reverse. Between two rows of the table the bits are used up by
+    /// [`finer`](field@Self::finer) layers.
     ///
     /// | keys / values | bits in pages, D = 64 | KL from f16: SmolLM2-135M, Qwen2.5-0.5B |
     /// |---|---|---|
     /// | `trellis:m=2` / `trellis:m=2` | 2.14 | .075, .063 |
-    /// | `trellis` / `trellis:m=2` | 2.64 | .023, .021 |
-    /// | `trellis` / `trellis` | 3.14 | .0092, .010 |
-    /// | `trellis:m=8` / `trellis` | 3.64 | .0031, .0044 |
-    /// | `trellis:m=8` / `trellis:m=8` | 4.14 | .0017, .0021 |
+    /// | `graded:bits=2` / `trellis:m=2` | 2.20 | .038, .032 |
+    /// | `graded` / `trellis:m=2` | 2.70 | .016, .016 |
+    /// | `graded` / `trellis` | 3.20 | .0057, .0055 |
+    /// | `graded:bits=4` / `trellis` | 3.70 | .0025, ? |
+    /// | `graded:bits=4` / `trellis:m=8` | 4.20 | .0011, ? |
     ///
-    /// (Nats, WikiText-2, over the positions that read pages.) Above these: `turboquant:bits=6` for both, `bits=8`, `f16`.
+    /// (Nats, WikiText-2, over the positions that read pages.) Above these: `turboquant:bits=6` for both, `bits=8`, `f16`. At
+    /// widths without grades (32, 80, 96, 112, 576) keys are `trellis` of as many bits.
+    ///
+    /// ```
+    /// use octaplex::{CacheConfig, Error};
+    ///
+    /// let config = CacheConfig::new(24, 8, 128, 4096).for_bits(2.75)?;
+    /// let texts = |keys: octaplex::CodecSpec, values: octaplex::CodecSpec| (keys.to_string(), values.to_string());
+    /// assert_eq!(texts(config.each.keys, config.each.values), ("graded".into(), "trellis:m=2".into()));
+    /// let finer = config.finer.map(|finer| (finer.layers, texts(finer.keys, finer.values)));
+    /// assert_eq!(finer, Some((6, ("graded".into(), "trellis".into()))));
+    /// # Ok::<(), Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where no codec takes so few, and for an impossible configuration.
+    pub fn for_bits(self, bits: f64) -> Result<Self, Error> {
+        let total = bits * (self.layers * self.each.page_values()) as f64 / 8.0;
+        self.within(total as usize, LayerConfig::page_bytes, |_| Error::Unsupported {
+            why: "no codec of a cache takes so few bits: from 2.1 at a width of 128, 2.3 at 32",
+        })
+    }
+
+    /// As [`for_bits`](Self::for_bits), with which a full cache takes at most `total` bytes, windows and all: the sum of
+    /// its layers' [`required_bytes`](LayerConfig::required_bytes).
     ///
     /// ```
     /// use octaplex::{CacheConfig, Error};
     ///
     /// // 24 layers of 2 heads of width 64, for 32,768 tokens, in 100 MB.
     /// let config = CacheConfig::new(24, 2, 64, 32_768).for_bytes(100_000_000)?;
-    /// assert_eq!(config.each.keys.to_string(), "trellis:m=8");
+    /// assert_eq!(config.each.keys.to_string(), "graded:fine=16,coarse=4");
     /// assert_eq!(config.each.values.to_string(), "trellis");
+    /// let bytes: usize = config.layers().map(|layer| layer.required_bytes()).sum();
+    /// assert!(bytes <= 100_000_000 && bytes > 98_000_000);
     /// assert!(CacheConfig::new(24, 2, 64, 32_768).for_bytes(50_000_000).is_err());
     /// # Ok::<(), Error>(())
     /// ```
@@ -318,25 +376,55 @@ impl CacheConfig {
     /// [`Error::Length`] where not even the smallest fits, with the bytes that it takes; [`Error::Unsupported`] for an
     /// impossible configuration.
     pub fn for_bytes(self, total: usize) -> Result<Self, Error> {
+        self.within(total, LayerConfig::required_bytes, |least| Error::Length {
+            what: "bytes of the cache, at least",
+            expected: least,
+            actual: total,
+        })
+    }
+
+    /// The most accurate codecs of which all layers together cost at most `total`; an error by what the smallest cost.
+    fn within(
+        self,
+        total: usize,
+        cost: impl Fn(&LayerConfig) -> usize,
+        too_little: impl Fn(usize) -> Error,
+    ) -> Result<Self, Error> {
         self.each.check()?;
-        let mut least = 0;
-        for (keys, values) in MOST_ACCURATE_FIRST {
-            let config = Self { each: self.each.keys(keys).values(values), ..self };
-            least = config.layers().fold(0usize, |sum, layer| sum.saturating_add(layer.required_bytes()));
+        let with = |(keys, values)| self.each.keys(keys).values(values);
+        let exact = self.boundary_layers.saturating_mul(2).min(self.layers);
+        let of_exact = cost(&with(MOST_ACCURATE_FIRST[0])).saturating_mul(exact);
+        let (mut least, mut richer) = (0, None);
+        let has_grades = GradedSpec::default().block_bytes(self.each.key_dim) > 0;
+        for &codecs in if has_grades { &MOST_ACCURATE_FIRST[..] } else { &WITHOUT_GRADES } {
+            let each = cost(&with(codecs));
+            least = each.saturating_mul(self.layers - exact).saturating_add(of_exact);
             if least <= total {
-                return Ok(config);
+                let finer = richer.and_then(|((keys, values), richer): (Pair, usize)| {
+                    let layers = (total - least).checked_div(richer.saturating_sub(each))?;
+                    (layers > 0).then_some(Finer { layers, keys, values })
+                });
+                return Ok(Self { each: with(codecs), finer, ..self });
             }
+            richer = Some((codecs, each));
         }
-        Err(Error::Length { what: "bytes of the cache, at least", expected: least, actual: total })
+        Err(too_little(least))
     }
 
     /// The configuration of each layer, to be changed at will before a cache is made of them.
     pub fn layers(&self) -> impl Iterator<Item = LayerConfig> + '_ {
-        (0..self.layers).map(|layer| {
+        let inner = self.layers.saturating_sub(2 * self.boundary_layers);
+        (0..self.layers).map(move |layer| {
             let mut config = LayerConfig { layer: layer as u32, ..self.each };
             if layer < self.boundary_layers || layer + self.boundary_layers >= self.layers {
                 config.keys = CodecSpec::F16(Default::default());
                 config.values = config.keys;
+            } else if let Some(Finer { layers, keys, values }) = self.finer {
+                // Of n layers after the i-th, a share of i/n has been given out.
+                let given = |i: usize| i as u128 * layers as u128 / inner as u128;
+                if given(layer - self.boundary_layers + 1) > given(layer - self.boundary_layers) {
+                    config = config.keys(keys).values(values);
+                }
             }
             config
         })

@@ -38,28 +38,74 @@ pub(crate) const BATCH: usize = 8;
 /// Keys or values of a page. Sizes in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Side {
-    /// A row: a block, or planes alone.
-    pub(crate) row: usize,
+    tokens: usize,
+    /// A row that is a block.
+    pub(crate) block: usize,
+    /// Planes of a row of each grade; nothing of blocks.
+    planes: [usize; 2],
     /// All rows at most, and always unless `varies`.
     pub(crate) rows: usize,
-    /// Bits of a norm beside planes; 0 for blocks.
-    pub(crate) norm_bits: u8,
-    /// All norms.
+    /// All norms beside planes.
     pub(crate) norms: usize,
 }
 
+/// Rows of planes: all that a codec has of a page, or those of half the channels.
+pub(crate) struct Grade<'a> {
+    pub(crate) planes: &'a dyn Planes,
+    pub(crate) channels: Range<usize>,
+    /// Words of a prepared query.
+    pub(crate) words: Range<usize>,
+    /// Where its block begins in the codec's.
+    pub(crate) block: usize,
+    /// Bytes of a row.
+    pub(crate) row: usize,
+    /// The bytes of all rows in [`Head::keys`], [`BEFORE`] them included.
+    pub(crate) rows: Range<usize>,
+    /// In [`Head::key_norms`].
+    pub(crate) norms: Range<usize>,
+    /// In [`Head::centre`].
+    pub(crate) centre: Range<usize>,
+}
+
 impl Side {
-    /// The codec of these rows as one of planes; `None` where they are blocks.
-    pub(crate) fn planes<'a>(&self, codec: &'a dyn Codec) -> Option<&'a dyn Planes> {
-        codec.planes().filter(|_| self.norm_bits > 0)
+    /// Whether rows are planes, their norms together.
+    pub(crate) const fn is_lean(&self) -> bool {
+        self.norms > 0
+    }
+
+    /// Whether the first half of the channels has planes of its own.
+    const fn is_graded(&self) -> bool {
+        self.planes[1] > 0
+    }
+
+    /// The rows as grades of planes; none where they are blocks.
+    pub(crate) fn grades<'a>(&self, codec: &'a dyn Codec) -> impl Iterator<Item = Grade<'a>> + use<'a> {
+        let (side, count) = (*self, 1 + usize::from(self.is_graded()));
+        let all = codec.planes().into_iter().flatten().enumerate();
+        let mut words = 0;
+        all.take(if side.is_lean() { count } else { 0 }).map(move |(index, planes)| {
+            let (dim, row, norms) = (planes.dim(), side.planes[index], side.norms / count);
+            let (before, len) = (index * side.planes[0], planes.query_len());
+            words += len;
+            Grade {
+                planes,
+                channels: index * dim..(index + 1) * dim,
+                words: words - len..words,
+                block: before + BEFORE * index,
+                row,
+                rows: before * side.tokens..(before + row) * side.tokens + BEFORE,
+                norms: index * norms..(index + 1) * norms,
+                centre: index * centre_bytes(dim)..(index + 1) * centre_bytes(dim),
+            }
+        })
     }
 }
 
-/// What a codec says of its blocks: bytes of one, of a page of them, and of one without its norm, if a cache takes it apart.
+/// What a codec says of its blocks: bytes of one, of a page of them, and of the planes of each grade, if a cache takes them apart.
 pub(crate) struct Sizes {
     pub(crate) block: usize,
     pub(crate) page: usize,
-    pub(crate) planes: usize,
+    pub(crate) planes: [usize; 2],
 }
 
 impl Sizes {
@@ -69,11 +115,19 @@ impl Sizes {
     }
 
     const fn side(&self, dim: usize, tokens: usize) -> Side {
-        let norm_bits = norm_bits(self.planes, dim);
-        if norm_bits == 0 {
-            return Side { row: self.block, rows: self.page, norm_bits, norms: 0 };
+        let [fine, coarse] = self.planes;
+        let (bits, row) = (norm_bits(fine + coarse, dim), fine + coarse);
+        if bits == 0 {
+            return Side { tokens, block: self.block, planes: [0, 0], rows: self.page, norms: 0 };
         }
-        Side { row: self.planes, rows: tokens * self.planes, norm_bits, norms: norm_bytes(norm_bits, tokens) }
+        let norms = norm_bytes(bits, tokens) * if coarse > 0 { 2 } else { 1 };
+        Side { tokens, block: self.block, planes: self.planes, rows: tokens * row, norms }
+    }
+
+    /// Of values, whose channels have no order: two grades are a block.
+    const fn of_values(&self) -> Self {
+        let planes = if self.planes[1] > 0 { [0, 0] } else { self.planes };
+        Self { planes, ..*self }
     }
 }
 
@@ -147,20 +201,21 @@ impl Layout {
     /// For codecs of such blocks and pages.
     pub(crate) const fn with_codecs(config: &LayerConfig, key_sizes: &Sizes, value_sizes: &Sizes) -> Self {
         let LayerConfig { kv_heads: heads, key_dim, value_dim, page, sink_tokens: sinks, .. } = *config;
-        let (keys, values) = (key_sizes.side(key_dim, page), value_sizes.side(value_dim, page));
-        let lean = keys.norm_bits > 0;
+        let (keys, values) = (key_sizes.side(key_dim, page), value_sizes.of_values().side(value_dim, page));
+        let (lean, graded) = (keys.is_lean(), keys.is_graded());
         let ring = (config.recent_window + config.max_rollback).div_ceil(page) * page + page;
         let (centre_bytes, prefix_bytes) = match config.centers() {
             Center::Off => (0, 0),
             Center::Prefix => (0, 2 * key_dim),
+            Center::Page if graded => (2 * centre_bytes(key_dim / 2), 2 * key_dim),
             Center::Page if lean => (centre_bytes(key_dim), 2 * key_dim),
             Center::Page => (2 * key_dim, 0),
         };
-        let balance_bytes = if config.balances() { 2 * key_dim } else { 0 };
+        let balance_bytes = if config.balances() || graded { 2 * key_dim } else { 0 };
         let varies = key_sizes.page > page * key_sizes.block || value_sizes.page > page * value_sizes.block;
         let header = if varies { 2 * POSITION } else { POSITION };
         let extra = centre_bytes + keys.norms + values.norms + if varies { 8 } else { 0 };
-        let blocks = match (lean, values.norm_bits > 0) {
+        let blocks = match (lean, values.is_lean()) {
             (true, true) if key_sizes.page > value_sizes.page => key_sizes.page,
             (true, false) => key_sizes.page,
             (_, true) => value_sizes.page,
@@ -282,7 +337,17 @@ impl Layout {
         self.front(head, 2 * (before + place * self.value_dim), 2 * count * self.value_dim)
     }
 
-    /// The balance in f16; empty where keys are not balanced.
+    /// Whether keys are balanced or graded.
+    pub(crate) const fn balances(&self) -> bool {
+        self.balance_bytes > 0
+    }
+
+    /// Whether the sign of a balance says to which grade its channel belongs.
+    pub(crate) const fn is_graded(&self) -> bool {
+        self.keys.is_graded()
+    }
+
+    /// The balance in f16; empty where keys are neither balanced nor graded.
     pub(crate) fn balance(&self, head: usize) -> Range<usize> {
         let from = self.head_front - self.balance_bytes - self.prefix_bytes;
         self.front(head, from, self.balance_bytes)
@@ -305,7 +370,7 @@ impl Layout {
         } else {
             start += head * (keys + values);
         }
-        let before = |side: &Side| if side.norm_bits > 0 { BEFORE } else { 0 };
+        let before = |side: &Side| if side.is_lean() { BEFORE } else { 0 };
         let (centre, norms) = extra.split_at(self.centre_bytes);
         let (key_norms, norms) = norms.split_at(self.keys.norms);
         let (middle, end) = (start + keys, start + keys + values);
@@ -456,27 +521,42 @@ impl LayerConfig {
         if !self.is_possible() {
             return;
         }
-        let Layout { keys, values, varies, centre_bytes, heads, .. } = Layout::new(self);
+        let Layout { keys, values, varies, centre_bytes, heads, page, .. } = Layout::new(self);
         line(POSITION, "position of the first token, u64");
         if varies {
             line(POSITION, "length of the page in bytes, u64");
         }
         for _ in 0..heads {
-            for (side, planes, blocks) in
-                [(keys, "keys: planes", "keys: blocks"), (values, "values: planes", "values: blocks")]
-            {
-                line(side.rows, if side.norm_bits > 0 { planes } else { blocks });
+            match keys.planes {
+                [0, _] => line(keys.rows, "keys: blocks"),
+                [all, 0] => line(page * all, "keys: planes"),
+                [fine, coarse] => {
+                    line(page * fine, "keys: planes of the fine half");
+                    line(page * coarse, "keys: planes of the coarse half");
+                }
             }
+            line(values.rows, if values.is_lean() { "values: planes" } else { "values: blocks" });
         }
         for _ in 0..heads {
-            let coded = "centre of the keys: f16 norm, codes of 5 bits";
-            let parts = [
-                (centre_bytes, if keys.norm_bits > 0 { coded } else { "centre of the keys: f16" }),
-                (keys.norms, "norms of the keys: f16 largest, u8 octaves, codes of 6 bits"),
+            let halves = if keys.is_graded() { 2 } else { 1 };
+            let coded = [
+                "centre of the keys: f16 norm, codes of 5 bits",
+                "centre of their coarse half: f16 norm, codes of 5 bits",
+            ];
+            let norms = [
+                "norms of the keys: f16 largest, u8 octaves, codes of 6 bits",
+                "norms of their coarse half: f16 largest, u8 octaves, codes of 6 bits",
+            ];
+            let floats = ["centre of the keys: f16", ""];
+            let centres = if keys.is_lean() { coded } else { floats };
+            let halves = |bytes, words: [&'static str; 2]| {
+                words.into_iter().take(halves).map(move |words| (bytes / halves, words))
+            };
+            let parts = halves(centre_bytes, centres).chain(halves(keys.norms, norms)).chain([
                 (values.norms, "norms of the values: f16 largest, u8 octaves, codes of 6 bits"),
                 (if varies { 8 } else { 0 }, "bytes of the keys, bytes of the values: u32 each"),
-            ];
-            parts.into_iter().filter(|(bytes, _)| *bytes > 0).for_each(|(bytes, what)| line(bytes, what));
+            ]);
+            parts.filter(|(bytes, _)| *bytes > 0).for_each(|(bytes, what)| line(bytes, what));
         }
     }
 

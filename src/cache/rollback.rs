@@ -159,6 +159,9 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         let memory = &self.store.front()[layout.balance(head)];
         if !memory.is_empty() {
             center::read_balance(backend, memory, other);
+            if layout.is_graded() {
+                center::unsort(key, other);
+            }
             center::multiply(key, other);
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! Scores and sums of a head's pages: what a cache asks of a codec beyond its trait.
 
 use super::norms;
-use super::page::{BATCH, Head, Side};
+use super::page::{BATCH, Grade, Head, Side};
 use super::view::View;
 use crate::Error;
 use crate::codec::planes::CentreCode;
@@ -38,8 +38,7 @@ pub(crate) fn score_pages(
         let mut prepared: [&[f32]; BATCH] = [&[]; BATCH];
         prepared.iter_mut().zip(words.chunks_exact(len)).for_each(|(slot, words)| *slot = words);
         let prepared = &prepared[..count];
-        let planes = layout.keys.planes(codec);
-        let coded = if planes.is_some() { each * centre } else { 0 };
+        let coded = if layout.keys.is_lean() { each * centre } else { 0 };
         with_scratch(words_for(coded) + offsets.len(), |memory| {
             let (ours, memory) = memory.split_at_mut(offsets.len());
             let centres = bytes_of(memory, coded);
@@ -54,18 +53,30 @@ pub(crate) fn score_pages(
                 }
                 offsets[index..].iter_mut().step_by(each).zip(&base).for_each(|(slot, base)| *slot = *base);
             }
-            if let (1.., Some(planes)) = (coded, planes) {
-                CentreCode::new(planes).score(prepared, centres, ours)?;
-                offsets.iter_mut().zip(ours).for_each(|(offset, ours)| *offset += *ours);
+            for grade in layout.keys.grades(codec).filter(|_| coded > 0) {
+                let last = coded - centre + grade.centre.end;
+                let (queries, centres) = (grade.queries(prepared), &centres[grade.centre.start..last]);
+                CentreCode::new(grade.planes).score(&queries[..count], centres, centre, ours)?;
+                offsets.iter_mut().zip(&*ours).for_each(|(offset, ours)| *offset += *ours);
             }
             Ok(())
         })
     })
 }
 
-/// Rows of planes and their norms.
-fn rows_of<'a>(bytes: &'a [u8], side: &Side, dim: usize, norms: &'a [f32]) -> Rows<'a> {
-    Rows { bytes, stride: side.row, len: side.row + 2, dim, scales: Some(norms) }
+impl Grade<'_> {
+    /// What it needs of prepared queries.
+    fn queries<'q>(&self, prepared: &[&'q [f32]]) -> [&'q [f32]; BATCH] {
+        let mut queries: [&[f32]; BATCH] = [&[]; BATCH];
+        queries.iter_mut().zip(prepared).for_each(|(slot, words)| *slot = &words[self.words.clone()]);
+        queries
+    }
+
+    /// Rows and their norms.
+    fn rows<'r>(&self, bytes: &'r [u8], norms: &'r [f32]) -> Rows<'r> {
+        let (stride, dim) = (self.row, self.planes.dim());
+        Rows { bytes: &bytes[self.rows.clone()], stride, len: stride + 2, dim, scales: Some(norms) }
+    }
 }
 
 fn score_page(
@@ -75,13 +86,27 @@ fn score_page(
     head: &Head,
     scores: &mut [f32],
 ) -> Result<(), Error> {
-    let Some(planes) = side.planes(codec) else {
+    if !side.is_lean() {
         return codec.score(queries, head.keys, scores);
-    };
-    with_scratch(scores.len() / queries.len().max(1), |norms| {
-        norms::decode(planes.backend(), head.key_norms, norms)?;
-        planes.score_rows(&planes.format(), queries, &rows_of(head.keys, side, codec.dim(), norms), scores)
-    })
+    }
+    let tokens = scores.len() / queries.len().max(1);
+    for (index, grade) in side.grades(codec).enumerate() {
+        let planes = grade.planes;
+        let more = if index > 0 { scores.len() } else { 0 };
+        with_scratch(tokens + more, |memory| {
+            let (norms, more) = memory.split_at_mut(tokens);
+            norms::decode(planes.backend(), &head.key_norms[grade.norms.clone()], norms)?;
+            let prepared = grade.queries(queries);
+            let (prepared, rows) = (&prepared[..queries.len()], grade.rows(head.keys, norms));
+            if index == 0 {
+                return planes.score_rows(&planes.format(), prepared, &rows, scores);
+            }
+            planes.score_rows(&planes.format(), prepared, &rows, more)?;
+            scores.iter_mut().zip(more).for_each(|(score, more)| *score += *more);
+            Ok(())
+        })?;
+    }
+    Ok(())
 }
 
 /// Adds a head's values of a page, weights laid out \[query]\[token].
@@ -92,12 +117,13 @@ pub(crate) fn accumulate_page(
     head: &Head,
     acc: &mut [f32],
 ) -> Result<(), Error> {
-    let Some(planes) = side.planes(codec) else {
+    let Some(grade) = side.grades(codec).next() else {
         return codec.accumulate(weights, head.values, acc);
     };
+    let planes = grade.planes;
     with_scratch(weights.len() * codec.dim() / acc.len().max(1), |norms| {
         norms::decode(planes.backend(), head.value_norms, norms)?;
-        planes.accumulate_rows(weights, &rows_of(head.values, side, codec.dim(), norms), acc);
+        planes.accumulate_rows(weights, &grade.rows(head.values, norms), acc);
         Ok(())
     })
 }
@@ -111,16 +137,21 @@ pub(crate) fn decode_token(
     (token, tokens): (usize, usize),
     x: &mut [f32],
 ) -> Result<(), Error> {
-    if let Some(planes) = side.planes(codec) {
-        return with_scratch(tokens, |each| {
-            norms::decode(planes.backend(), norms, each)?;
-            planes.decode_rotated(&bytes[token * side.row..][..side.row + 2], each[token], x)?;
+    for grade in side.grades(codec) {
+        let (planes, x) = (grade.planes, &mut x[grade.channels.clone()]);
+        with_scratch(tokens, |each| {
+            norms::decode(planes.backend(), &norms[grade.norms.clone()], each)?;
+            let row = &bytes[grade.rows.start + token * grade.row..][..grade.row + 2];
+            planes.decode_rotated(row, each[token], x)?;
             planes.rotation().inverse(planes.backend(), x);
             Ok(())
-        });
+        })?;
     }
-    if bytes.len() == tokens * side.row {
-        let decoded = codec.decode(&bytes[token * side.row..][..side.row], x);
+    if side.is_lean() {
+        return Ok(());
+    }
+    if bytes.len() == tokens * side.block {
+        let decoded = codec.decode(&bytes[token * side.block..][..side.block], x);
         return decoded.map_err(|error| super::page::in_page(error, token, 1));
     }
     let mut weights = [0.0; norms::MAX_TOKENS];

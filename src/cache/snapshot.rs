@@ -207,7 +207,7 @@ impl State {
             state.in_ring() <= layout.ring && place < layout.ring && place.is_multiple_of(layout.page);
         let begins = kept >= layout.sinks && kept <= next.max(layout.sinks);
         let follows = start == kept.saturating_add(config.closed(kept, next).saturating_mul(layout.page));
-        if !places || !begins || !follows || floor > start || calibrated > usize::from(config.balances()) {
+        if !places || !begins || !follows || floor > start || calibrated > usize::from(layout.balances()) {
             return damaged(at, "a state that no cache of this configuration can be in");
         }
         Ok(state)
@@ -220,6 +220,7 @@ fn front_pieces(layout: &Layout, state: &State, mut piece: impl FnMut(Range<usiz
     let sinks = state.next.min(layout.sinks);
     let window = state.in_ring();
     let first = window.min(layout.ring - state.place);
+    let balance = Piece::balance(layout);
     for head in 0..layout.heads {
         piece(layout.sink_keys(head, 0, sinks), Piece::Floats);
         piece(layout.sink_values(head, 0, sinks), Piece::Floats);
@@ -228,7 +229,7 @@ fn front_pieces(layout: &Layout, state: &State, mut piece: impl FnMut(Range<usiz
         piece(layout.window_values(head, state.place, first), Piece::Floats);
         piece(layout.window_values(head, 0, window - first), Piece::Floats);
         let closed = state.has_closed(layout);
-        piece(layout.balance(head), if closed || state.calibrated { Piece::Balance } else { Piece::Open });
+        piece(layout.balance(head), if closed || state.calibrated { balance } else { Piece::Open });
         piece(layout.prefix(head), if closed { Piece::Floats } else { Piece::Open });
     }
 }
@@ -240,15 +241,22 @@ enum Piece {
     Floats,
     /// f16 from 2⁻⁸ to 2⁸.
     Balance,
+    /// The same, half of them with a sign.
+    Grades,
     /// Zeros: not decided yet.
     Open,
 }
 
 impl Piece {
+    fn balance(layout: &Layout) -> Self {
+        if layout.is_graded() { Self::Grades } else { Self::Balance }
+    }
+
     fn is_sound(self, bytes: &[u8]) -> bool {
         match self {
             Self::Floats => is_finite_f16(bytes),
-            Self::Balance => is_balance(bytes),
+            Self::Balance => is_balance(bytes, 0),
+            Self::Grades => is_balance(bytes, bytes.len() / 4),
             Self::Open => bytes.iter().all(|byte| *byte == 0),
         }
     }
@@ -258,9 +266,11 @@ fn is_finite_f16(bytes: &[u8]) -> bool {
     bytes.as_chunks::<2>().0.iter().fold(true, |finite, b| finite & (b[1] & 0x7c != 0x7c))
 }
 
-/// Whether all are from 2⁻⁸ to 2⁸, or as large as keys that f16 holds can make them.
-fn is_balance(bytes: &[u8]) -> bool {
-    bytes.as_chunks::<2>().0.iter().all(|b| (0x1c00..=0x5c00).contains(&u16::from_le_bytes(*b)))
+/// Whether all are from 2⁻⁸ to 2⁸, or as large as keys that f16 holds can make them, so many of them below 0.
+fn is_balance(bytes: &[u8], negative: usize) -> bool {
+    let values = || bytes.as_chunks::<2>().0.iter().map(|b| u16::from_le_bytes(*b));
+    values().all(|s| (0x1c00..=0x5c00).contains(&(s & 0x7fff)))
+        && values().filter(|s| s >> 15 == 1).count() == negative
 }
 
 impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
@@ -381,8 +391,9 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     /// Each head's balance and prefix centre.
     fn decided_pieces(&self) -> impl Iterator<Item = [(Range<usize>, Piece); 2]> + use<K, V, S> {
         let layout = self.layout;
+        let balance = Piece::balance(&layout);
         (0..layout.heads)
-            .map(move |head| [(layout.balance(head), Piece::Balance), (layout.prefix(head), Piece::Floats)])
+            .map(move |head| [(layout.balance(head), balance), (layout.prefix(head), Piece::Floats)])
     }
 
     /// One page alone, to be sent to a cache of the same configuration (sinks, windows, rollback and capacity may differ),
@@ -486,9 +497,12 @@ fn read_page<'a>(reader: &mut Reader<'a>, layout: &Layout) -> Result<&'a [u8], E
     for head in 0..layout.heads {
         let Head { centre, key_norms, value_norms, .. } = layout.head(page, head);
         // Of centres and norms that are coded, the first f16 scales all others.
-        let first = |bytes: &'a [u8]| bytes.get(..2).unwrap_or(&[]);
-        let centre = if layout.keys.norm_bits > 0 { first(centre) } else { centre };
-        if ![centre, first(key_norms), first(value_norms)].into_iter().all(is_finite_f16) {
+        let halves = if layout.is_graded() { 2 } else { 1 };
+        let scales = |bytes: &'a [u8], count: usize| {
+            bytes.chunks((bytes.len() / count).max(1)).all(|bytes| is_finite_f16(&bytes[..2]))
+        };
+        let is_sound = if layout.keys.is_lean() { scales(centre, halves) } else { is_finite_f16(centre) };
+        if !is_sound || !scales(key_norms, halves) || !scales(value_norms, 1) {
             return damaged(at, "a centre or norms that are not finite");
         }
     }

@@ -91,6 +91,9 @@ impl<'a> View<'a> {
             let balance = &mut balance[..self.layout.key_dim];
             center::read_balance(self.backend, memory, balance);
             center::multiply(balanced, balance);
+            if self.layout.is_graded() {
+                center::sort(balanced, balance);
+            }
         }
     }
 

@@ -1,6 +1,6 @@
 //! How tokens come in: the exact window, and pages that close behind it.
 
-use super::center::{self, Spread};
+use super::center::{self, Diagonal, Spread};
 use super::norms;
 use super::page::{self, HeadMut, Layout};
 use super::storage::Storage;
@@ -125,6 +125,9 @@ impl Encoder<'_> {
         if !layout.balance(number).is_empty() {
             center::divide(rows, balance);
         }
+        if layout.is_graded() {
+            center::sort(rows, balance);
+        }
         if !layout.prefix(number).is_empty() {
             center::subtract(rows, prefix);
         }
@@ -156,19 +159,24 @@ impl Encoder<'_> {
         blocks: &mut [f32],
         (bytes, norms): (&mut [u8], &mut [u8]),
     ) -> Result<usize, Error> {
-        if side.norm_bits == 0 {
+        if !side.is_lean() {
             return self.encode_rows(what, head, codec, rows, bytes);
         }
         let blocks = bytes_of(blocks, codec.page_bytes_max(self.window.layout.page));
         self.encode_rows(what, head, codec, rows, blocks)?;
-        with_scratch(self.window.layout.page, |each| {
-            let blocks = blocks.chunks_exact(side.row + 2);
-            for ((block, row), norm) in blocks.zip(bytes.chunks_exact_mut(side.row)).zip(&mut *each) {
-                *norm = read_f16(block).to_f32();
-                row.copy_from_slice(&block[2..]);
-            }
-            norms::encode(self.window.backend, each, norms)
-        })?;
+        let mut rest = bytes;
+        for grade in side.grades(codec) {
+            let planes;
+            (planes, rest) = rest.split_at_mut(self.window.layout.page * grade.row);
+            with_scratch(self.window.layout.page, |each| {
+                let blocks = blocks.chunks_exact(side.block);
+                for ((block, row), norm) in blocks.zip(planes.chunks_exact_mut(grade.row)).zip(&mut *each) {
+                    *norm = read_f16(&block[grade.block..]).to_f32();
+                    row.copy_from_slice(&block[grade.block + 2..][..grade.row]);
+                }
+                norms::encode(self.window.backend, each, &mut norms[grade.norms.clone()])
+            })?;
+        }
         Ok(side.rows)
     }
 
@@ -318,7 +326,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
             let mut least = 1.0;
             if balanced {
                 center::read_balance(self.backend, memory, balance);
-                least = self.backend.min_max(balance).0;
+                least = balance.iter().fold(f32::INFINITY, |least, s| least.min(s.abs()));
             }
             for token in head * tokens..(head + 1) * tokens {
                 side.input.read(self.backend, token * side.dim, side.dim, row);
@@ -419,7 +427,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
                 self.window().gather(keys, head, state.start + from, rows);
                 spread.add(rows, dim);
             }
-            spread.balance(self.backend, &[], balance);
+            spread.decide(self.backend, self.diagonal(), &[], balance);
         }
         let memory = &front[layout.prefix(head)];
         if !memory.is_empty() && decided {
@@ -431,6 +439,9 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
                 let row = &mut rows[..dim];
                 self.window().gather(keys, head, state.start + token, row);
                 center::divide(row, balance);
+                if layout.is_graded() {
+                    center::sort(row, balance);
+                }
                 sums.iter_mut().zip(&*row).for_each(|(sum, x)| *sum += x);
             }
             let mut bytes = [0; 2 * MAX_DIM];
@@ -462,7 +473,11 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
 
     /// Whether keys are divided by a balance that is decided.
     pub(crate) fn is_balanced(&self) -> bool {
-        self.config.balances() && (self.state.calibrated || self.state.has_closed(&self.layout))
+        self.layout.balances() && (self.state.calibrated || self.state.has_closed(&self.layout))
+    }
+
+    fn diagonal(&self) -> Diagonal {
+        Diagonal { balances: self.config.balances(), grades: self.layout.is_graded() }
     }
 
     /// Decides the balance of all heads from keys, \[kv_heads]\[tokens]\[width], and the queries that will meet such keys,
@@ -478,7 +493,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     pub fn calibrate(&mut self, keys: &[f32], queries: &[f32]) -> Result<(), Error> {
         let (layout, dim) = (self.layout, self.layout.key_dim);
         let refuse = |why| Err(Error::Unsupported { why });
-        if !self.config.balances() {
+        if !layout.balances() {
             return refuse(
                 "this layer does not balance keys: set balance, and a codec that is not plain floats",
             );
@@ -502,7 +517,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
             let mut spread = Spread::new();
             keys.chunks(layout.page * dim).for_each(|page| spread.add(page, dim));
             let mut balance = [0.0; MAX_DIM];
-            spread.balance(self.backend, queries, &mut balance[..dim]);
+            spread.decide(self.backend, self.diagonal(), queries, &mut balance[..dim]);
             let memory = &mut self.store.front_mut()[layout.balance(head)];
             self.backend.encode_floats(Float::F16, &balance[..dim], memory);
         }

@@ -8,7 +8,7 @@
 //!
 //! A block: the norm, then one bit stream of ⌈D/3⌉ fields; see [`octaplex_arch::TripletLayout`].
 
-use super::planes::{CentreCode, Planes, rows_of};
+use super::planes::{CentreCode, Grades, Planes, rows_of};
 use super::query::{Body, QueryFormat};
 use super::scratch::{bytes_of, with_scratch, words_for};
 use super::sketched::Coarse;
@@ -613,7 +613,7 @@ impl Codec for Core {
     }
 
     #[allow(private_interfaces)]
-    fn planes(&self) -> Option<&dyn Planes> {
-        (self.is_int() && self.spec.norm == NormFormat::F16).then_some(self)
+    fn planes(&self) -> Grades<'_> {
+        [if self.is_int() && self.spec.norm == NormFormat::F16 { Some(self) } else { None }, None]
     }
 }

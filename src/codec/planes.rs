@@ -43,6 +43,10 @@ pub(crate) trait Planes: Codec {
     fn accumulate_rows(&self, weights: &[f32], rows: &Rows, acc: &mut [f32]);
 }
 
+/// What a codec's blocks are made of: nothing that a cache takes apart, one block, or two of half the width, the second with
+/// fewer bits.
+pub(crate) type Grades<'a> = [Option<&'a dyn Planes>; 2];
+
 /// Blocks of `len` bytes, and whatever follows each of them.
 pub(crate) fn rows_of(blocks: &[u8], stride: usize, len: usize, dim: usize) -> Rows<'_> {
     Rows { bytes: blocks, stride, len, dim, scales: None }
@@ -116,10 +120,15 @@ impl<'a> CentreCode<'a> {
         Ok(())
     }
 
-    /// Scores q·centre of each query.
-    pub(crate) fn score(&self, queries: &[&[f32]], bytes: &[u8], scores: &mut [f32]) -> Result<(), Error> {
-        let len = centre_bytes(self.codec.dim());
-        let rows = rows_of(bytes, len, len, self.codec.dim());
+    /// Scores q·centre of each query, centres being `stride` bytes apart.
+    pub(crate) fn score(
+        &self,
+        queries: &[&[f32]],
+        bytes: &[u8],
+        stride: usize,
+        scores: &mut [f32],
+    ) -> Result<(), Error> {
+        let rows = rows_of(bytes, stride, centre_bytes(self.codec.dim()), self.codec.dim());
         self.codec.format().in_int_batches(queries, scores, |queries, scores| {
             let (centroids, scale) = (self.codebook.centroids(), self.codebook.scale());
             self.codec.backend().score_codes(PACKING, &rows, centroids, scale, queries, scores);

@@ -7,7 +7,7 @@
 //! quantiser: M. W. Marcellin and T. R. Fischer, "Trellis coded quantization of memoryless and Gauss-Markov
 //! sources", IEEE Transactions on Communications 38(1), 1990; its tables are trained for the unit sphere.
 
-use super::planes::{CentreCode, Planes, rows_of};
+use super::planes::{CentreCode, Grades, Planes, rows_of};
 use super::query::{Body, QueryFormat};
 use super::scratch::with_scratch;
 use super::turboquant::ROUNDS;
@@ -106,7 +106,7 @@ const M: Key = Key::new("m", "1, 2, 3, 4, 6, 8, 12, 16").excludes(1);
 const STATES: Key = Key::new("states", "4, 8, 16, 32, 64");
 
 /// One of the listed numbers, in plain digits.
-fn listed(text: &str, numbers: &[usize]) -> Option<u8> {
+pub(super) fn listed(text: &str, numbers: &[usize]) -> Option<u8> {
     let number = parse_int(text, 0..=255)? as u8;
     numbers.contains(&usize::from(number)).then_some(number)
 }
@@ -400,7 +400,7 @@ impl Codec for Core {
     }
 
     #[allow(private_interfaces)]
-    fn planes(&self) -> Option<&dyn Planes> {
-        Some(self)
+    fn planes(&self) -> Grades<'_> {
+        [Some(self), None]
     }
 }

@@ -7,7 +7,7 @@
 //!
 //! A block: f16 norm, raw plane of codes, digit plane (levels that are no power of two).
 
-use super::planes::{CentreCode, Planes, rows_of};
+use super::planes::{CentreCode, Grades, Planes, rows_of};
 use super::query::{Body, QueryFormat};
 use super::scratch::{bytes_of, with_scratch, words_for};
 use super::sketched::Coarse;
@@ -445,7 +445,7 @@ impl Codec for Core {
     }
 
     #[allow(private_interfaces)]
-    fn planes(&self) -> Option<&dyn Planes> {
-        Some(self)
+    fn planes(&self) -> Grades<'_> {
+        [Some(self), None]
     }
 }

@@ -74,11 +74,17 @@ impl Cached {
     /// The end of the block that starts with token `from`. In blocks from one closing page to the next, every query sees
     /// the pages that it would see if tokens came one by one.
     fn block_end(&self, config: &LayerConfig, from: usize) -> usize {
-        if let Some(block) = self.block {
-            return from + block;
-        }
         let first = config.sink_tokens + config.recent_window + config.page - 1;
-        if from < first { first } else { first + ((from - first) / config.page + 1) * config.page }
+        let end = match self.block {
+            Some(block) => from + block,
+            None if from < first => first,
+            None => next_page(from, first, config.page),
+        };
+        // A local layer drops a page once its newest query is past it: the first query of a block must be as well.
+        config.sliding_window.map_or(end, |window| {
+            let seen = (from + 1).saturating_sub(window).max(config.sink_tokens);
+            end.min(next_page(seen, config.sink_tokens, config.page) + window - 1)
+        })
     }
 
     /// The first position of a prompt whose query reads a page: those before it see exact tokens only.
@@ -112,6 +118,11 @@ impl Cached {
         let [keys, queries] = [keys, queries].map(|rows| cut(rows, tokens, head_dim, first.clone()));
         layer.calibrate(&keys, &queries).at("balance")
     }
+}
+
+/// The end of the page that `position` is in, where the first one starts at `first`.
+fn next_page(position: usize, first: usize, page: usize) -> usize {
+    first + ((position - first) / page + 1) * page
 }
 
 /// Tokens `range` of each head.
@@ -180,7 +191,7 @@ impl Attention for Exact {
 
     fn attend(
         &mut self,
-        _layer: usize,
+        layer: usize,
         queries: &[f32],
         keys: &[f32],
         values: &[f32],
@@ -188,6 +199,7 @@ impl Attention for Exact {
     ) -> Result<()> {
         let Shape { head_dim, heads, kv_heads, .. } = self.shape;
         let tokens = keys.len() / (kv_heads * head_dim);
+        let window = self.shape.window(layer).unwrap_or(tokens);
         let rows = |rows: &[f32], head: usize| {
             let head = &rows[head * tokens * head_dim..][..tokens * head_dim];
             Tensor::from_slice(head, (tokens, head_dim), &Device::Cpu)
@@ -198,7 +210,9 @@ impl Attention for Exact {
             let attend = || {
                 let mut weights = product(&rows(queries, head)?, &rows(keys, shared)?.t()?)?;
                 for (token, row) in weights.chunks_exact_mut(tokens).enumerate() {
-                    softmax(&mut row[..=token], 1.0 / (head_dim as f32).sqrt());
+                    let first = (token + 1).saturating_sub(window);
+                    softmax(&mut row[first..=token], 1.0 / (head_dim as f32).sqrt());
+                    row[..first].fill(0.0);
                     row[token + 1..].fill(0.0);
                 }
                 let weights = Tensor::from_vec(weights, (tokens, tokens), &Device::Cpu)?;

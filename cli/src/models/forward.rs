@@ -1,9 +1,9 @@
-//! The forward pass of Llama, Qwen2 and Qwen3: layer by layer over all tokens given, so that a weight is decoded once.
+//! The forward pass of Llama, Qwen2, Qwen3 and Gemma 3: layer by layer over all tokens given, so that a weight is decoded once.
 
 use super::attention::Attention;
 use super::gguf::{Dense, Gguf, Matrix};
 use super::rope::Rope;
-use super::shape::Shape;
+use super::shape::{Local, Shape};
 use super::text::Text;
 use crate::failure::{Result, fail};
 use octaplex::codebook::WIDTHS;
@@ -21,10 +21,13 @@ struct Layer {
     queries: Linear,
     keys: Linear,
     values: Linear,
-    /// Of each head, before the rotary embedding (Qwen3).
+    /// Of each head, before the rotary embedding (Qwen3, Gemma).
     query_norm: Option<Vec<f32>>,
     key_norm: Option<Vec<f32>>,
     output: Linear,
+    /// Of what attention and the feed-forward part give, before it is added (Gemma).
+    after_attention: Option<Vec<f32>>,
+    after_feed: Option<Vec<f32>>,
     feed_norm: Vec<f32>,
     gate: Linear,
     up: Linear,
@@ -44,9 +47,17 @@ pub(crate) struct Model {
     /// None: the embedding, transposed.
     output: Option<Matrix>,
     rope: Rope,
+    /// Of the local layers.
+    local_rope: Option<Rope>,
+    /// Embeddings are multiplied by √width, and gates are GELU.
+    gemma: bool,
 }
 
-const ARCHITECTURES: &[&str] = &["llama", "qwen2", "qwen3"];
+const ARCHITECTURES: &[&str] = &["llama", "qwen2", "qwen3", "gemma3"];
+
+/// What Gemma's files leave out: every sixth layer is global, and local ones have the base of the first transformers.
+const GEMMA_PERIOD: usize = 6;
+const GEMMA_LOCAL_BASE: f32 = 10_000.0;
 
 impl Model {
     pub(crate) fn load(path: &Path) -> Result<Self> {
@@ -56,11 +67,15 @@ impl Model {
             let known = ARCHITECTURES.join(", ");
             return gguf.refuse(format!("unknown architecture \"{architecture}\"; these are known: {known}"));
         }
+        let gemma = architecture == "gemma3";
         let key = |name: &str| format!("{architecture}.{name}");
         let width = gguf.count(&key("embedding_length"))?;
         let heads = gguf.count(&key("attention.head_count"))?;
         let kv_heads = gguf.optional_count(&key("attention.head_count_kv")).unwrap_or(heads);
-        let head_dim = gguf.optional_count(&key("attention.key_length")).unwrap_or(width / heads);
+        let head_dim = match gguf.value(&key("attention.key_length")) {
+            None if !gemma => width / heads,
+            _ => gguf.count(&key("attention.key_length"))?,
+        };
         let value_dim = gguf.optional_count(&key("attention.value_length")).unwrap_or(head_dim);
         if kv_heads == 0 || !heads.is_multiple_of(kv_heads) || head_dim != value_dim {
             return gguf.refuse(format!("{heads} query heads, {kv_heads} key/value heads of {head_dim}"));
@@ -78,7 +93,17 @@ impl Model {
             kv_heads,
             head_dim,
             context: gguf.count(&key("context_length"))?,
-            epsilon: gguf.number(&key("attention.layer_norm_rms_epsilon")).unwrap_or(1e-5),
+            epsilon: gguf.number(&key("attention.layer_norm_rms_epsilon"))?,
+            local: match gemma {
+                true => Some(Local {
+                    window: gguf.count(&key("attention.sliding_window"))?,
+                    period: match gguf.value(&key("attention.sliding_window_pattern")) {
+                        None => GEMMA_PERIOD,
+                        Some(_) => gguf.count(&key("attention.sliding_window_pattern"))?,
+                    },
+                }),
+                false => None,
+            },
         };
         let feed = gguf.count(&key("feed_forward_length"))?;
         let vocabulary = match gguf.content.tensor_infos.get("token_embd.weight") {
@@ -86,8 +111,19 @@ impl Model {
             None => return gguf.refuse("a damaged GGUF file: no tensor token_embd.weight"),
         };
         let text = Text::new(&gguf, vocabulary)?;
-        let rope = Rope::new(&mut gguf, &architecture, head_dim)?;
-        let layers = (0..shape.layers).map(|number| Layer::load(&mut gguf, &shape, feed, number));
+        let base = match gguf.value(&key("rope.freq_base")) {
+            None if !gemma => 10_000.0,
+            _ => gguf.number(&key("rope.freq_base"))?,
+        };
+        let rope = Rope::new(&mut gguf, &architecture, head_dim, base)?;
+        let local_rope = match shape.local {
+            Some(_) => {
+                let base = gguf.optional_number(&key("rope.freq_base_swa")).unwrap_or(GEMMA_LOCAL_BASE);
+                Some(Rope::new(&mut gguf, &architecture, head_dim, base)?)
+            }
+            None => None,
+        };
+        let layers = (0..shape.layers).map(|number| Layer::load(&mut gguf, &shape, feed, number, gemma));
         let layers = layers.collect::<Result<Vec<_>>>()?;
         let name = gguf.text("general.name").unwrap_or("a model without a name");
         Ok(Self {
@@ -103,13 +139,22 @@ impl Model {
                 false => None,
             },
             rope,
+            local_rope,
+            gemma,
         })
     }
 
     /// In a line.
     pub(crate) fn describe(&self) -> String {
-        let Shape { layers, heads, kv_heads, head_dim, .. } = self.shape;
-        format!("{}: {layers} layers, {heads} query and {kv_heads} key/value heads of {head_dim}", self.name)
+        let Shape { layers, heads, kv_heads, head_dim, local, .. } = self.shape;
+        let local = local.map_or(String::new(), |Local { window, .. }| {
+            let count = (0..layers).filter(|&layer| self.shape.window(layer).is_some()).count();
+            format!(" ({count} of them see {window} tokens)")
+        });
+        format!(
+            "{}: {layers} layers{local}, {heads} query and {kv_heads} key/value heads of {head_dim}",
+            self.name
+        )
     }
 
     /// Refuses more tokens than the model was trained for.
@@ -130,14 +175,20 @@ impl Model {
         let Shape { heads, kv_heads, head_dim, epsilon, .. } = self.shape;
         let (count, position) = (tokens.len(), attention.tokens());
         let mut x = self.embedding.rows(tokens)?;
+        if self.gemma {
+            let scale = (self.shape.width as f32).sqrt();
+            x.iter_mut().for_each(|x| *x *= scale);
+        }
         for (number, layer) in self.layers.iter().enumerate() {
             let normed = norm(&x, &layer.attention_norm, epsilon);
+            let local = self.local_rope.as_ref().filter(|_| self.shape.window(number).is_some());
+            let rope = local.unwrap_or(&self.rope);
             let turned = |linear: &Linear, heads, norm_weight: &Option<Vec<f32>>| -> Result<Vec<f32>> {
                 let mut rows = transpose(&linear.apply(&normed)?, count, heads, head_dim);
                 if let Some(weight) = norm_weight {
                     rows = norm(&rows, weight, epsilon);
                 }
-                self.rope.turn(&mut rows, head_dim, count, position);
+                rope.turn(&mut rows, head_dim, count, position);
                 Ok(rows)
             };
             let queries = turned(&layer.queries, heads, &layer.query_norm)?;
@@ -146,13 +197,15 @@ impl Model {
             let mut mixed = vec![0.0; queries.len()];
             attention.attend(number, &queries, &keys, &values, &mut mixed)?;
             let mixed = transpose(&mixed, heads, count, head_dim);
-            add(&mut x, &layer.output.apply(&mixed)?);
+            let mixed = layer.output.apply(&mixed)?;
+            add(&mut x, &optional_norm(mixed, &layer.after_attention, epsilon));
             let normed = norm(&x, &layer.feed_norm, epsilon);
             let (mut gate, up) = (layer.gate.apply(&normed)?, layer.up.apply(&normed)?);
             gate.par_chunks_mut(4096).zip(up.par_chunks(4096)).for_each(|(gate, up)| {
-                gate.iter_mut().zip(up).for_each(|(gate, up)| *gate = *gate / (1.0 + (-*gate).exp()) * up);
+                gate.iter_mut().zip(up).for_each(|(gate, up)| *gate = activation(*gate, self.gemma) * up);
             });
-            add(&mut x, &layer.down.apply(&gate)?);
+            let fed = layer.down.apply(&gate)?;
+            add(&mut x, &optional_norm(fed, &layer.after_feed, epsilon));
             after_layer();
         }
         Ok(norm(&x, &self.norm, epsilon))
@@ -170,25 +223,45 @@ impl Model {
 }
 
 impl Layer {
-    fn load(gguf: &mut Gguf, shape: &Shape, feed: usize, number: usize) -> Result<Self> {
+    fn load(gguf: &mut Gguf, shape: &Shape, feed: usize, number: usize, gemma: bool) -> Result<Self> {
         let Shape { width, heads, kv_heads, head_dim, .. } = *shape;
         let name = |part: &str| format!("blk.{number}.{part}");
         let mut linear = |part: &str, outputs: usize, inputs: usize| -> Result<Linear> {
             let weight = gguf.matrix(&name(&format!("{part}.weight")), outputs, inputs)?;
             Ok(Linear { weight, bias: gguf.optional_vector(&name(&format!("{part}.bias")), outputs)? })
         };
+        let (queries, keys, values) = (
+            linear("attn_q", heads * head_dim, width)?,
+            linear("attn_k", kv_heads * head_dim, width)?,
+            linear("attn_v", kv_heads * head_dim, width)?,
+        );
+        let output = linear("attn_output", width, heads * head_dim)?;
+        let (gate, up, down) = (
+            linear("ffn_gate", feed, width)?,
+            linear("ffn_up", feed, width)?,
+            linear("ffn_down", width, feed)?,
+        );
+        let attention_norm = gguf.vector(&name("attn_norm.weight"), width)?;
+        let feed_norm = gguf.vector(&name("ffn_norm.weight"), width)?;
+        // Gemma has all of these, the others some or none.
+        let mut norms = |part: &str, length| match gemma {
+            true => gguf.vector(&name(part), length).map(Some),
+            false => gguf.optional_vector(&name(part), length),
+        };
         Ok(Self {
-            queries: linear("attn_q", heads * head_dim, width)?,
-            keys: linear("attn_k", kv_heads * head_dim, width)?,
-            values: linear("attn_v", kv_heads * head_dim, width)?,
-            output: linear("attn_output", width, heads * head_dim)?,
-            gate: linear("ffn_gate", feed, width)?,
-            up: linear("ffn_up", feed, width)?,
-            down: linear("ffn_down", width, feed)?,
-            attention_norm: gguf.vector(&name("attn_norm.weight"), width)?,
-            feed_norm: gguf.vector(&name("ffn_norm.weight"), width)?,
-            query_norm: gguf.optional_vector(&name("attn_q_norm.weight"), head_dim)?,
-            key_norm: gguf.optional_vector(&name("attn_k_norm.weight"), head_dim)?,
+            queries,
+            keys,
+            values,
+            output,
+            gate,
+            up,
+            down,
+            attention_norm,
+            feed_norm,
+            after_attention: norms("post_attention_norm.weight", width)?,
+            after_feed: norms("post_ffw_norm.weight", width)?,
+            query_norm: norms("attn_q_norm.weight", head_dim)?,
+            key_norm: norms("attn_k_norm.weight", head_dim)?,
         })
     }
 }
@@ -216,6 +289,20 @@ fn norm(x: &[f32], weight: &[f32], epsilon: f32) -> Vec<f32> {
         row.iter_mut().zip(weight).for_each(|(x, weight)| *x = *x * scale as f32 * weight);
     }
     normed
+}
+
+fn optional_norm(x: Vec<f32>, weight: &Option<Vec<f32>>, epsilon: f32) -> Vec<f32> {
+    match weight {
+        Some(weight) => norm(&x, weight, epsilon),
+        None => x,
+    }
+}
+
+/// x times the logistic function of x (SiLU), or of a cubic, which is GELU's approximation by tanh.
+fn activation(x: f32, gelu: bool) -> f32 {
+    const TWICE_ROOT_2_PI: f32 = 1.595_769_1; // 2√(2/π)
+    let steepness = if gelu { TWICE_ROOT_2_PI * (1.0 + 0.044_715 * x * x) } else { 1.0 };
+    x / (1.0 + (-x * steepness).exp())
 }
 
 /// \[a]\[b]\[width] to \[b]\[a]\[width].

@@ -107,6 +107,7 @@ pub(crate) fn run(arguments: &Generate) -> Result<()> {
     let console = Console::beside(&[arguments.json.as_deref()])?;
     let codecs = arguments.codecs.codecs()?;
     let model = arguments.model.load()?;
+    let codecs = arguments.model.within_budget(&model, codecs)?;
     let prompt = match (&arguments.prompt, &arguments.text, arguments.tokens) {
         (Some(prompt), _, _) => model.text.encode(prompt)?,
         (None, Some(text), Some(tokens)) => model.text.of_file(text, tokens)?,

@@ -74,12 +74,35 @@ impl Gguf {
         match self.optional_count(key) {
             Some(count @ 1..=0xff_ffff) => Ok(count),
             Some(count) => self.refuse(format!("{key} is {count}")),
+            None if self.value(key).is_some() => self.refuse(format!("{key} is not a count")),
             None => self.refuse(format!("a damaged GGUF file: no {key}")),
         }
     }
 
-    pub(crate) fn number(&self, key: &str) -> Option<f32> {
+    pub(crate) fn optional_number(&self, key: &str) -> Option<f32> {
         self.value(key).and_then(|value| value.to_f32().ok())
+    }
+
+    /// A number that must be there, is finite and above 0.
+    pub(crate) fn number(&self, key: &str) -> Result<f32> {
+        match self.optional_number(key) {
+            Some(number) if number > 0.0 && number.is_finite() => Ok(number),
+            Some(number) => self.refuse(format!("{key} is {number}")),
+            None => self.refuse(format!("a damaged GGUF file: no {key}")),
+        }
+    }
+
+    /// A list that must be there.
+    pub(crate) fn list<'a, T>(
+        &'a self,
+        key: &str,
+        item: fn(&'a Value) -> candle_core::Result<T>,
+    ) -> Result<Vec<T>> {
+        let Some(list) = self.value(key) else {
+            return self.refuse(format!("a damaged GGUF file: no {key}"));
+        };
+        let items = list.to_vec().and_then(|list| list.iter().map(item).collect());
+        items.or_else(|error| self.refuse(format!("{key}: {}", first_line(&error))))
     }
 
     pub(crate) fn has(&self, tensor: &str) -> bool {

@@ -2,12 +2,13 @@
 
 use super::attention::Cached;
 use super::forward::Model;
-use crate::codecs::{is_float, parse_spec};
+use super::shape::Shape;
+use crate::codecs::{is_float, parse_budget, parse_spec};
 use crate::failure::{At, Result};
 use crate::keys::{KeyOptions, Keys, center_name, parse_page};
 use crate::provenance;
 use clap::Args;
-use octaplex::{Backend, CacheConfig, CodecSpec, KvCache, LayerConfig};
+use octaplex::{Backend, CacheConfig, CodecSpec, Finer, KvCache, LayerConfig};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
@@ -17,7 +18,7 @@ pub(crate) const CALIBRATION: usize = 256;
 /// The model and how its cache is laid out; which codecs, each command says.
 #[derive(Args, Clone)]
 pub(crate) struct ModelOptions {
-    /// A language model: a GGUF file of the families Llama, Qwen2 or Qwen3
+    /// A language model: a GGUF file of the families Llama, Qwen2, Qwen3 or Gemma 3
     #[arg(long, value_name = "GGUF")]
     pub(crate) model: PathBuf,
     /// Tokens of a page: 64, 128 or 256
@@ -53,6 +54,9 @@ pub(crate) struct CodecOptions {
     /// Codec of values
     #[arg(long, value_name = "SPEC", default_value = "turboquant", value_parser = spec)]
     v: CodecSpec,
+    /// Instead of codecs: the most accurate that take at most so many bits a value in pages
+    #[arg(long, value_name = "BITS", conflicts_with_all = ["k", "v"], value_parser = parse_budget)]
+    budget: Option<f64>,
     #[command(flatten)]
     keys: KeyOptions,
 }
@@ -63,7 +67,8 @@ fn spec(text: &str) -> std::result::Result<CodecSpec, String> {
 
 impl CodecOptions {
     pub(crate) fn codecs(&self) -> Result<Codecs> {
-        Ok(Codecs { k: self.k, v: self.v, keys: self.keys.keys()? })
+        let keys = self.keys.keys()?;
+        Ok(Codecs { k: self.k, v: self.v, finer: None, budget: self.budget, keys })
     }
 }
 
@@ -72,6 +77,10 @@ impl CodecOptions {
 pub(crate) struct Codecs {
     pub(crate) k: CodecSpec,
     pub(crate) v: CodecSpec,
+    /// Layers that have others.
+    finer: Option<Finer>,
+    /// Bits that decide all three, once the model is known: [`ModelOptions::within_budget`].
+    budget: Option<f64>,
     pub(crate) keys: Keys,
 }
 
@@ -79,19 +88,41 @@ impl Codecs {
     /// Nothing compressed.
     pub(crate) fn f16() -> Self {
         let f16 = CodecSpec::F16(Default::default());
-        Self { k: f16, v: f16, keys: Keys::RAW }
+        Self::of(f16, f16, Keys::RAW)
+    }
+
+    /// These in all layers.
+    pub(crate) fn of(k: CodecSpec, v: CodecSpec, keys: Keys) -> Self {
+        Self { k, v, finer: None, budget: None, keys }
+    }
+
+    /// The most accurate within so many bits a value.
+    pub(crate) fn within(bits: f64, keys: Keys) -> Self {
+        Self { budget: Some(bits), ..Self::of(Codecs::f16().k, Codecs::f16().v, keys) }
     }
 
     pub(crate) fn is_f16(&self) -> bool {
-        [self.k, self.v].iter().all(|spec| matches!(spec, CodecSpec::F16(_)))
+        self.budget.is_none() && [self.k, self.v].iter().all(|spec| matches!(spec, CodecSpec::F16(_)))
     }
 
     /// In a line.
     pub(crate) fn describe(&self) -> String {
-        match (self.is_f16(), is_float(self.k)) {
+        let all = match (self.is_f16(), is_float(self.k)) {
             (true, _) => "keys and values f16".into(),
             (false, true) => format!("keys {}; values {}", self.k, self.v),
             (false, false) => format!("keys {}, {}; values {}", self.k, self.keys.describe(), self.v),
+        };
+        let finer = self
+            .finer
+            .map(|Finer { layers, keys, values }| format!("; in {layers} layers {keys} and {values}"));
+        all + &finer.unwrap_or_default()
+    }
+
+    /// A codec of all layers, and that of some.
+    fn name(all: CodecSpec, finer: Option<(usize, CodecSpec)>) -> String {
+        match finer {
+            Some((layers, spec)) if spec != all => format!("{all}, {layers} layers {spec}"),
+            _ => all.to_string(),
         }
     }
 }
@@ -103,6 +134,17 @@ impl ModelOptions {
 
     pub(crate) fn load(&self) -> Result<Model> {
         Model::load(&self.model)
+    }
+
+    /// The codecs that a budget stands for in this model; others as they are.
+    pub(crate) fn within_budget(&self, model: &Model, codecs: Codecs) -> Result<Codecs> {
+        let Some(bits) = codecs.budget else { return Ok(codecs) };
+        let Shape { layers, kv_heads, head_dim, .. } = model.shape;
+        let config = CacheConfig::new(layers, kv_heads, head_dim, 1 << 20).boundary_layers(self.boundary);
+        let each = config.each.page(self.page);
+        let config = config.each(each).for_bits(bits).at("--budget")?;
+        let CacheConfig { each, finer, .. } = config;
+        Ok(Codecs { k: each.keys, v: each.values, finer, budget: None, ..codecs })
     }
 
     /// An empty cache for so many tokens.
@@ -118,10 +160,15 @@ impl ModelOptions {
             .max_rollback(0) // nothing here drafts
             .center(codecs.keys.center)
             .balance(codecs.keys.balance);
-        let config = CacheConfig::new(shape.layers, shape.kv_heads, shape.head_dim, capacity)
+        let mut config = CacheConfig::new(shape.layers, shape.kv_heads, shape.head_dim, capacity)
             .boundary_layers(self.boundary)
             .each(each);
-        let cache = KvCache::new(config.layers(), self.backend()).at(codecs.describe())?;
+        config.finer = codecs.finer;
+        let layers = config.layers().enumerate().map(|(number, layer)| match shape.window(number) {
+            Some(window) => layer.sliding_window(window),
+            None => layer,
+        });
+        let cache = KvCache::new(layers, self.backend()).at(codecs.describe())?;
         Ok(Cached::new(cache, shape, self.block.map(|block| block as usize), self.calibrate))
     }
 
@@ -138,8 +185,11 @@ impl ModelOptions {
 
     /// What a row of results was measured with.
     pub(crate) fn json(&self, model: &Model, codecs: &Codecs) -> Value {
+        let finer = codecs.finer;
+        let k = Codecs::name(codecs.k, finer.map(|finer| (finer.layers, finer.keys)));
+        let v = Codecs::name(codecs.v, finer.map(|finer| (finer.layers, finer.values)));
         json!({
-            "model": model.name, "model_bytes": model.bytes, "k": codecs.k.to_string(), "v": codecs.v.to_string(),
+            "model": model.name, "model_bytes": model.bytes, "k": k, "v": v,
             "center": center_name(codecs.keys.center), "balance": codecs.keys.balance, "page": self.page,
             "sinks": self.sinks, "window": self.window, "boundary": self.boundary, "block": self.block,
             "calibrate": self.calibrate,

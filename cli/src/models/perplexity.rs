@@ -74,6 +74,7 @@ pub(crate) fn run(arguments: &Perplexity) -> Result<()> {
     let codecs = arguments.codecs.codecs()?;
     let start = Instant::now();
     let model = options.load()?;
+    let codecs = options.within_budget(&model, codecs)?;
     check_windows(&model, *tokens, *windows)?;
     let words = model.text.of_file(text, tokens * windows)?;
     let runs = if arguments.exact { 3 } else { 2 };

@@ -12,7 +12,8 @@ pub(crate) struct Rope {
 }
 
 impl Rope {
-    pub(crate) fn new(gguf: &mut Gguf, architecture: &str, head_dim: usize) -> Result<Self> {
+    /// Pair i of n turns by base^(-i/n) radians a position.
+    pub(crate) fn new(gguf: &mut Gguf, architecture: &str, head_dim: usize, base: f32) -> Result<Self> {
         let key = |name: &str| format!("{architecture}.rope.{name}");
         match gguf.text(&key("scaling.type")) {
             None | Some("none") => {}
@@ -25,12 +26,11 @@ impl Rope {
         if turned > head_dim || !turned.is_multiple_of(2) {
             return gguf.refuse(format!("{turned} channels of {head_dim} are turned by position"));
         }
-        let base = f64::from(gguf.number(&key("freq_base")).unwrap_or(10_000.0));
         // Llama 3.1 and later slow the slow pairs down.
         let factors = gguf.optional_vector("rope_freqs.weight", turned / 2)?;
         let frequency = |pair: usize| {
             let slower = factors.as_ref().map_or(1.0, |factors| f64::from(factors[pair]));
-            base.powf(-2.0 * pair as f64 / turned as f64) / slower
+            f64::from(base).powf(-2.0 * pair as f64 / turned as f64) / slower
         };
         let frequencies = (0..turned / 2).map(frequency).collect();
         Ok(Self { frequencies, neighbours: architecture == "llama" })

@@ -12,4 +12,22 @@ pub(crate) struct Shape {
     pub(crate) context: usize,
     /// Of its norms.
     pub(crate) epsilon: f32,
+    /// None: all layers are global.
+    pub(crate) local: Option<Local>,
+}
+
+/// Layers whose queries see the newest tokens only (Gemma).
+#[derive(Clone, Copy)]
+pub(crate) struct Local {
+    /// Tokens that they see, their own included.
+    pub(crate) window: usize,
+    /// The last of so many layers is global.
+    pub(crate) period: usize,
+}
+
+impl Shape {
+    /// Tokens that queries of a layer see, their own included; `None` for all.
+    pub(crate) fn window(&self, layer: usize) -> Option<usize> {
+        self.local.filter(|local| !(layer + 1).is_multiple_of(local.period)).map(|local| local.window)
+    }
 }

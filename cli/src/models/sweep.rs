@@ -6,7 +6,7 @@ mod rows;
 use super::likelihood::{Outcome, Reference};
 use super::options::{CALIBRATION, Codecs, ModelOptions};
 use super::perplexity::check_windows;
-use crate::codecs::parse_spec;
+use crate::codecs::{parse_budget, parse_spec};
 use crate::console::{Console, wrap};
 use crate::failure::{At, Failure, Result, fail};
 use crate::files;
@@ -23,7 +23,8 @@ use std::io::Write;
 use std::path::PathBuf;
 
 /// What runs when `--codecs` is not given.
-const DEFAULT_CODECS: &str = "f16; trellis:m=2; trellis; trellis:m=8; turboquant:bits=2; turboquant:bits=3; turboquant; \
+const DEFAULT_CODECS: &str = "f16; trellis:m=2; trellis; trellis:m=8; graded:bits=2/trellis:m=2; graded/trellis; \
+    graded:bits=4/trellis:m=8; turboquant:bits=2; turboquant:bits=3; turboquant; \
     turboquant-qjl:bits=4; octopus:bits=2; octopus; octopus:bits=4; octopus-qjl; polarquant:bits=3; polarquant; \
     hqmq:s=24,r=3; hqmq; hqmq:r=6,med=3/hqmq; tq3_0; tq3_0:variant=3bit; int:bits=3; int; int:asymmetric=true; \
     int:bits=3,group=32; int:group=32; int:group=32,asymmetric=true; int8; q8_0; q5_0; q4_0; \
@@ -55,7 +56,8 @@ pub(crate) struct Sweep {
     /// Windows, one after the other
     #[arg(long, value_name = "N", default_value_t = 4)]
     windows: usize,
-    /// The codecs: "SPEC;SPEC;…", one for keys and values or KEYS/VALUES
+    /// The codecs: "SPEC;SPEC;…", one for keys and values or KEYS/VALUES; a number stands for the most accurate that take so many
+    /// bits a value in pages
     #[arg(long, value_name = "SPECS")]
     codecs: Option<String>,
     /// How keys are prepared
@@ -84,12 +86,17 @@ fn cases(sweep: &Sweep) -> Result<Vec<Case>> {
         if text.is_empty() {
             continue;
         }
-        let (keys, values) = text.split_once('/').unwrap_or((text, text));
-        let (k, v) = (parse_spec(keys)?, parse_spec(values)?);
+        let codecs = |keys| match parse_budget(text) {
+            Ok(bits) => Ok(Codecs::within(bits, keys)),
+            Err(_) => {
+                let (k, v) = text.split_once('/').unwrap_or((text, text));
+                Ok(Codecs::of(parse_spec(k)?, parse_spec(v)?, keys))
+            }
+        };
         for &how in &sweep.keys {
             let center = if how == Preparation::Plain { Center::Off } else { Center::Page };
             let keys = Keys { center, balance: how == Preparation::Balanced };
-            let codecs = Codecs { k, v, keys };
+            let codecs = codecs(keys)?;
             if !codecs.is_f16() || how == sweep.keys[0] {
                 cases.push((text.to_owned(), how, codecs));
             }
@@ -106,6 +113,9 @@ pub(crate) fn run(sweep: &Sweep) -> Result<()> {
     let console = Console::beside(&[&sweep.html, &sweep.svg, &sweep.csv].map(Option::as_deref))?;
     let mut cases = cases(sweep)?;
     let model = options.load()?;
+    for case in &mut cases {
+        case.2 = options.within_budget(&model, case.2)?;
+    }
     check_windows(&model, *tokens, *windows)?;
     let words = model.text.of_file(text, tokens * windows)?;
     let fingerprint = hash(&words);

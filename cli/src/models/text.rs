@@ -1,6 +1,7 @@
-//! Text and tokens: the byte-level tokenizer that a GGUF file carries.
+//! Text and tokens: the tokenizer that a GGUF file carries.
 
 use super::gguf::{Gguf, first_line};
+use super::sentencepiece;
 use crate::failure::{Failure, Result, fail};
 use candle_core::quantized::tokenizer::TokenizerFromGguf;
 use std::path::Path;
@@ -26,46 +27,24 @@ const LLAMA3: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])
 impl Text {
     /// The tokenizer of a model that has an embedding for so many tokens.
     pub(crate) fn new(gguf: &Gguf, vocabulary: usize) -> Result<Self> {
-        match gguf.text("tokenizer.ggml.model") {
-            Some("gpt2") => {}
-            Some(other) => {
-                return gguf
-                    .refuse(format!("its tokenizer is \"{other}\"; byte-level ones (gpt2) are supported"));
-            }
-            None => return gguf.refuse("no tokenizer in it"),
-        }
-        let tokenizer = Tokenizer::from_gguf(&gguf.content);
-        let mut tokenizer =
-            tokenizer.or_else(|error| gguf.refuse(format!("its tokenizer: {}", first_line(&error))))?;
-        let bytes = |words: bool| PreTokenizerWrapper::ByteLevel(ByteLevel::new(false, true, words));
-        // How text is cut into words is not in the file, only its name.
-        let words = match gguf.text("tokenizer.ggml.pre") {
-            Some("qwen2") => None,
-            Some("smollm") => Some(vec![PreTokenizerWrapper::Digits(Digits::new(true)), bytes(true)]),
-            Some("gpt-2" | "default") | None => Some(vec![bytes(true)]),
-            Some("llama3" | "llama-v3" | "llama-bpe") => {
-                let pattern = SplitPattern::Regex(LLAMA3.into());
-                let split = Split::new(pattern, SplitDelimiterBehavior::Isolated, false);
-                let split = split.map_err(|error| Failure(first_line(&error)))?;
-                Some(vec![PreTokenizerWrapper::Split(split), bytes(false)])
-            }
+        let (tokenizer, starts) = match gguf.text("tokenizer.ggml.model") {
+            Some("gpt2") => (byte_level(gguf)?, false),
+            Some("llama") => (sentencepiece::tokenizer(gguf)?, true),
             Some(other) => {
                 return gguf.refuse(format!(
-                    "its tokenizer cuts words by \"{other}\"; qwen2, smollm, gpt-2 and llama-bpe are supported"
+                    "its tokenizer is \"{other}\"; byte-level ones (gpt2) and SentencePiece's (llama) are supported"
                 ));
             }
+            None => return gguf.refuse("no tokenizer in it"),
         };
-        if let Some(words) = words {
-            tokenizer.with_pre_tokenizer(Some(Sequence::new(words)));
-        }
         if tokenizer.get_vocab_size(true) > vocabulary {
             let tokens = tokenizer.get_vocab_size(true);
             return gguf.refuse(format!("{tokens} tokens, but an embedding of {vocabulary}"));
         }
         let token = |key: &str| gguf.optional_count(key).map(|token| token as u32);
-        let starts = gguf.value("tokenizer.ggml.add_bos_token").and_then(|value| value.to_bool().ok());
-        let first = token("tokenizer.ggml.bos_token_id").filter(|_| starts == Some(true));
-        let ends = ["<|endoftext|>", "<|im_end|>", "<|eot_id|>"];
+        let given = gguf.value("tokenizer.ggml.add_bos_token").and_then(|value| value.to_bool().ok());
+        let first = token("tokenizer.ggml.bos_token_id").filter(|_| given.unwrap_or(starts));
+        let ends = ["<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<end_of_turn>"];
         let last = ends.iter().filter_map(|end| tokenizer.token_to_id(end));
         let last = last.chain(token("tokenizer.ggml.eos_token_id")).collect();
         Ok(Self { tokenizer, first, last })
@@ -106,4 +85,33 @@ impl Text {
         tokens.truncate(count);
         Ok(tokens)
     }
+}
+
+/// A byte-level tokenizer, with the words that its name stands for.
+fn byte_level(gguf: &Gguf) -> Result<Tokenizer> {
+    let tokenizer = Tokenizer::from_gguf(&gguf.content);
+    let mut tokenizer =
+        tokenizer.or_else(|error| gguf.refuse(format!("its tokenizer: {}", first_line(&error))))?;
+    let bytes = |words: bool| PreTokenizerWrapper::ByteLevel(ByteLevel::new(false, true, words));
+    // How text is cut into words is not in the file, only its name.
+    let words = match gguf.text("tokenizer.ggml.pre") {
+        Some("qwen2") => None,
+        Some("smollm") => Some(vec![PreTokenizerWrapper::Digits(Digits::new(true)), bytes(true)]),
+        Some("gpt-2" | "default") | None => Some(vec![bytes(true)]),
+        Some("llama3" | "llama-v3" | "llama-bpe") => {
+            let pattern = SplitPattern::Regex(LLAMA3.into());
+            let split = Split::new(pattern, SplitDelimiterBehavior::Isolated, false);
+            let split = split.map_err(|error| Failure(first_line(&error)))?;
+            Some(vec![PreTokenizerWrapper::Split(split), bytes(false)])
+        }
+        Some(other) => {
+            return gguf.refuse(format!(
+                "its tokenizer cuts words by \"{other}\"; qwen2, smollm, gpt-2 and llama-bpe are supported"
+            ));
+        }
+    };
+    if let Some(words) = words {
+        tokenizer.with_pre_tokenizer(Some(Sequence::new(words)));
+    }
+    Ok(tokenizer)
 }

@@ -1,4 +1,4 @@
-//! Language models of two layers with random weights: as GGUF files, and as an oracle in f64, token by token.
+//! Language models of a few layers with random weights: as GGUF files, and as an oracle in f64, token by token.
 
 use half::f16;
 use std::path::Path;
@@ -8,9 +8,10 @@ const HEADS: usize = 4;
 const KV_HEADS: usize = 2;
 const DIM: usize = 32;
 const FEED: usize = 96;
-const LAYERS: usize = 2;
 const EPSILON: f64 = 1e-5;
 const BASE: f64 = 10_000.0;
+/// Of Gemma's global layers, every sixth.
+const GLOBAL_BASE: f64 = 1_000_000.0;
 
 /// A tensor as the model has it: after it was stored in Q8_0, or in f32.
 struct Tensor {
@@ -24,6 +25,11 @@ struct Tensor {
 
 pub(crate) struct Tiny {
     pub(crate) architecture: &'static str,
+    /// Tokens that Gemma's local layers see.
+    pub(crate) window: usize,
+    /// What the file does not say.
+    pub(crate) without: &'static str,
+    layers: usize,
     tensors: Vec<Tensor>,
     tokens: Vec<String>,
 }
@@ -63,11 +69,46 @@ fn byte_name(byte: u8) -> char {
     char::from_u32(256 + before).unwrap()
 }
 
+fn text(text: &str) -> Vec<u8> {
+    [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()
+}
+
+fn is_left_out(without: &str, name: &str) -> bool {
+    !without.is_empty() && name.contains(without)
+}
+
+/// The metadata of a file.
+struct Entries {
+    without: &'static str,
+    count: u64,
+    bytes: Vec<u8>,
+}
+
+impl Entries {
+    fn add(&mut self, name: &str, kind: u32, value: &[u8]) {
+        if !is_left_out(self.without, name) {
+            self.count += 1;
+            self.bytes.extend([&text(name), &kind.to_le_bytes()[..], value].concat());
+        }
+    }
+
+    fn add_list(&mut self, name: &str, kind: u32, count: usize, values: &[u8]) {
+        self.add(name, 9, &[&kind.to_le_bytes()[..], &(count as u64).to_le_bytes(), values].concat());
+    }
+}
+
 impl Tiny {
     pub(crate) fn new(architecture: &'static str, seed: u64) -> Self {
+        let gemma = architecture == "gemma3";
         let mut tokens: Vec<String> = (0..=255).map(|byte| byte_name(byte).to_string()).collect();
         tokens.extend(["QZ".into(), "<|endoftext|>".into()]);
-        let mut tiny = Self { architecture, tensors: Vec::new(), tokens };
+        if gemma {
+            // SentencePiece's space, a token for a new line, and bytes for all that has none.
+            (tokens[32], tokens[10]) = ("\u{2581}".into(), "\n".into());
+            tokens.extend((0..=255).map(|byte| format!("<0x{byte:02X}>")));
+        }
+        let layers = if gemma { 7 } else { 2 };
+        let mut tiny = Self { architecture, window: 100, without: "", layers, tensors: Vec::new(), tokens };
         let mut random = Random(seed);
         let vocabulary = tiny.tokens.len();
         let mut matrix = |tiny: &mut Self, name: String, outputs: usize, inputs: usize, size: f32| {
@@ -76,10 +117,10 @@ impl Tiny {
             tiny.tensors.push(Tensor { name, shape: (outputs, inputs), values, bytes, kind: 8 });
         };
         matrix(&mut tiny, "token_embd.weight".into(), vocabulary, WIDTH, 1.0);
-        if architecture != "llama" {
+        if !matches!(architecture, "llama" | "gemma3") {
             matrix(&mut tiny, "output.weight".into(), vocabulary, WIDTH, 0.5);
         }
-        for layer in 0..LAYERS {
+        for layer in 0..layers {
             let name = |part: &str| format!("blk.{layer}.{part}.weight");
             for (part, outputs, inputs) in [
                 ("attn_q", HEADS * DIM, WIDTH),
@@ -100,7 +141,7 @@ impl Tiny {
             tiny.tensors.push(Tensor { name, shape: (1, length), values, bytes, kind: 0 });
         };
         vector(&mut tiny, "output_norm.weight".into(), WIDTH, 1.0);
-        for layer in 0..LAYERS {
+        for layer in 0..layers {
             let name = |part: &str| format!("blk.{layer}.{part}");
             vector(&mut tiny, name("attn_norm.weight"), WIDTH, 1.0);
             vector(&mut tiny, name("ffn_norm.weight"), WIDTH, 1.0);
@@ -109,7 +150,11 @@ impl Tiny {
                 vector(&mut tiny, name("attn_k.bias"), KV_HEADS * DIM, 2.0);
                 vector(&mut tiny, name("attn_v.bias"), KV_HEADS * DIM, 0.0);
             }
-            if architecture == "qwen3" {
+            if gemma {
+                vector(&mut tiny, name("post_attention_norm.weight"), WIDTH, 1.0);
+                vector(&mut tiny, name("post_ffw_norm.weight"), WIDTH, 1.0);
+            }
+            if matches!(architecture, "qwen3" | "gemma3") {
                 vector(&mut tiny, name("attn_q_norm.weight"), DIM, 1.0);
                 vector(&mut tiny, name("attn_k_norm.weight"), DIM, 1.0);
             }
@@ -120,11 +165,15 @@ impl Tiny {
     /// The file's bytes.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let key = |name: &str| format!("{}.{name}", self.architecture);
-        let mut file = b"GGUF".to_vec();
-        file.extend(3u32.to_le_bytes());
-        file.extend((self.tensors.len() as u64).to_le_bytes());
-        let counts = [
-            ("block_count", LAYERS),
+        let gemma = self.architecture == "gemma3";
+        let words = match self.architecture {
+            "qwen2" => "qwen2",
+            "qwen3" => "llama-bpe",
+            _ => "smollm",
+        };
+        let mut entries = Entries { without: self.without, count: 0, bytes: Vec::new() };
+        for (name, value) in [
+            ("block_count", self.layers),
             ("context_length", 4096),
             ("embedding_length", WIDTH),
             ("feed_forward_length", FEED),
@@ -132,47 +181,52 @@ impl Tiny {
             ("attention.head_count_kv", KV_HEADS),
             ("attention.key_length", DIM),
             ("attention.value_length", DIM),
-        ];
-        let floats = [("attention.layer_norm_rms_epsilon", EPSILON), ("rope.freq_base", BASE)];
-        let words = ["smollm", "qwen2", "llama-bpe"];
-        let words =
-            words[["llama", "qwen2", "qwen3"].iter().position(|a| *a == self.architecture).unwrap_or(0)];
-        let texts = [
+        ] {
+            entries.add(&key(name), 4, &(value as u32).to_le_bytes());
+        }
+        let base = if gemma { GLOBAL_BASE } else { BASE };
+        for (name, value) in [("attention.layer_norm_rms_epsilon", EPSILON), ("rope.freq_base", base)] {
+            entries.add(&key(name), 6, &(value as f32).to_le_bytes());
+        }
+        let model = if gemma { "llama" } else { "gpt2" };
+        for (name, value) in [
             ("general.architecture", self.architecture),
             ("general.name", "Tiny"),
-            ("tokenizer.ggml.model", "gpt2"),
+            ("tokenizer.ggml.model", model),
             ("tokenizer.ggml.pre", words),
-        ];
-        file.extend(((counts.len() + floats.len() + texts.len() + 2) as u64).to_le_bytes());
-        let text = |file: &mut Vec<u8>, text: &str| {
-            file.extend((text.len() as u64).to_le_bytes());
-            file.extend(text.bytes());
-        };
-        for (name, value) in counts {
-            text(&mut file, &key(name));
-            file.extend(4u32.to_le_bytes());
-            file.extend((value as u32).to_le_bytes());
+        ] {
+            entries.add(name, 8, &text(value));
         }
-        for (name, value) in floats {
-            text(&mut file, &key(name));
-            file.extend(6u32.to_le_bytes());
-            file.extend((value as f32).to_le_bytes());
+        let tokens: Vec<u8> = self.tokens.iter().flat_map(|token| text(token)).collect();
+        entries.add_list("tokenizer.ggml.tokens", 8, self.tokens.len(), &tokens);
+        if gemma {
+            entries.add(&key("attention.sliding_window"), 4, &(self.window as u32).to_le_bytes());
+            entries.add("tokenizer.ggml.add_space_prefix", 7, &[0]);
+            entries.add("tokenizer.ggml.add_bos_token", 7, &[0]);
+            let kinds = (0..self.tokens.len()).map(|token| match token {
+                10 => 4,    // found before anything is merged
+                257 => 3,   // control
+                258.. => 6, // a byte
+                _ => 1i32,
+            });
+            let kinds: Vec<u8> = kinds.flat_map(i32::to_le_bytes).collect();
+            entries.add_list("tokenizer.ggml.token_type", 5, self.tokens.len(), &kinds);
+            let scores: Vec<u8> =
+                (0..self.tokens.len()).flat_map(|token| (-(token as f32)).to_le_bytes()).collect();
+            entries.add_list("tokenizer.ggml.scores", 6, self.tokens.len(), &scores);
+        } else {
+            entries.add_list("tokenizer.ggml.merges", 8, 1, &text("Q Z"));
         }
-        for (name, value) in texts {
-            text(&mut file, name);
-            file.extend(8u32.to_le_bytes());
-            text(&mut file, value);
-        }
-        for (name, values) in [("tokens", self.tokens.clone()), ("merges", vec!["Q Z".to_owned()])] {
-            text(&mut file, &format!("tokenizer.ggml.{name}"));
-            file.extend(9u32.to_le_bytes());
-            file.extend(8u32.to_le_bytes());
-            file.extend((values.len() as u64).to_le_bytes());
-            values.iter().for_each(|value| text(&mut file, value));
-        }
+        let mut file = b"GGUF".to_vec();
+        file.extend(3u32.to_le_bytes());
+        let tensors: Vec<_> =
+            self.tensors.iter().filter(|tensor| !is_left_out(self.without, &tensor.name)).collect();
+        file.extend((tensors.len() as u64).to_le_bytes());
+        file.extend(entries.count.to_le_bytes());
+        file.extend(entries.bytes);
         let mut offset = 0u64;
-        for tensor in &self.tensors {
-            text(&mut file, &tensor.name);
+        for tensor in &tensors {
+            file.extend(text(&tensor.name));
             let (outputs, inputs) = (tensor.shape.0 as u64, tensor.shape.1 as u64);
             let dims: &[u64] = if tensor.kind == 0 { &[inputs] } else { &[inputs, outputs] };
             file.extend((dims.len() as u32).to_le_bytes());
@@ -181,7 +235,7 @@ impl Tiny {
             file.extend(offset.to_le_bytes());
             offset += tensor.bytes.len().next_multiple_of(32) as u64;
         }
-        for tensor in &self.tensors {
+        for tensor in &tensors {
             file.resize(file.len().next_multiple_of(32), 0);
             file.extend(&tensor.bytes);
         }
@@ -209,8 +263,14 @@ impl Tiny {
         y
     }
 
+    /// What Gemma does to the output of attention and of the feed-forward part.
+    fn normed_again(&self, name: &str, x: Vec<f64>) -> Vec<f64> {
+        let weight = self.find(&format!("{name}.weight"));
+        weight.map(|weight| norm(&x, &weight.values)).unwrap_or(x)
+    }
+
     /// Channels of each head turned by position, after the head's norm.
-    fn turned(&self, mut x: Vec<f64>, norm_name: &str, position: usize) -> Vec<f64> {
+    fn turned(&self, mut x: Vec<f64>, norm_name: &str, position: usize, base: f64) -> Vec<f64> {
         for head in x.chunks_exact_mut(DIM) {
             if let Some(weight) = self.find(norm_name) {
                 head.copy_from_slice(&norm(head, &weight.values));
@@ -221,7 +281,7 @@ impl Tiny {
                 } else {
                     (pair, pair + DIM / 2)
                 };
-                let angle = position as f64 * BASE.powf(-2.0 * pair as f64 / DIM as f64);
+                let angle = position as f64 * base.powf(-2.0 * pair as f64 / DIM as f64);
                 (head[i], head[j]) = (
                     head[i] * angle.cos() - head[j] * angle.sin(),
                     head[i] * angle.sin() + head[j] * angle.cos(),
@@ -233,18 +293,29 @@ impl Tiny {
 
     /// Logits after each token.
     pub(crate) fn logits(&self, tokens: &[u8]) -> Vec<Vec<f64>> {
-        let mut caches = vec![(Vec::<Vec<f64>>::new(), Vec::<Vec<f64>>::new()); LAYERS];
+        let gemma = self.architecture == "gemma3";
+        let mut caches = vec![(Vec::<Vec<f64>>::new(), Vec::<Vec<f64>>::new()); self.layers];
         let logits = tokens.iter().enumerate().map(|(position, &token)| {
             let embedding = self.vector("token_embd.weight");
             let mut x = embedding[usize::from(token) * WIDTH..][..WIDTH].to_vec();
+            if gemma {
+                x.iter_mut().for_each(|x| *x *= (WIDTH as f64).sqrt());
+            }
             for (layer, (keys, values)) in caches.iter_mut().enumerate() {
                 let name = |part: &str| format!("blk.{layer}.{part}");
+                let (window, base) = match gemma {
+                    true if layer % 6 == 5 => (usize::MAX, GLOBAL_BASE),
+                    true => (self.window, BASE),
+                    false => (usize::MAX, BASE),
+                };
                 let normed = norm(&x, self.vector(&name("attn_norm.weight")));
                 let queries = self.product(&name("attn_q"), &normed);
-                let queries = self.turned(queries, &name("attn_q_norm.weight"), position);
+                let queries = self.turned(queries, &name("attn_q_norm.weight"), position, base);
                 let key = self.product(&name("attn_k"), &normed);
-                keys.push(self.turned(key, &name("attn_k_norm.weight"), position));
+                keys.push(self.turned(key, &name("attn_k_norm.weight"), position, base));
                 values.push(self.product(&name("attn_v"), &normed));
+                let first = (position + 1).saturating_sub(window);
+                let (keys, values) = (&keys[first..], &values[first..]);
                 let mut mixed = Vec::new();
                 for (head, query) in queries.chunks_exact(DIM).enumerate() {
                     let at = head / (HEADS / KV_HEADS) * DIM;
@@ -253,16 +324,18 @@ impl Tiny {
                         keys.iter().map(|key| (dot(key) / (DIM as f64).sqrt()).exp()).collect();
                     let sum: f64 = weights.iter().sum();
                     mixed.extend((at..at + DIM).map(|channel| {
-                        weights.iter().zip(&*values).map(|(w, v)| w / sum * v[channel]).sum::<f64>()
+                        weights.iter().zip(values).map(|(w, v)| w / sum * v[channel]).sum::<f64>()
                     }));
                 }
-                let out = self.product(&name("attn_output"), &mixed);
+                let out = self
+                    .normed_again(&name("post_attention_norm"), self.product(&name("attn_output"), &mixed));
                 x.iter_mut().zip(out).for_each(|(x, y)| *x += y);
                 let normed = norm(&x, self.vector(&name("ffn_norm.weight")));
                 let up = self.product(&name("ffn_up"), &normed);
                 let gated = self.product(&name("ffn_gate"), &normed).into_iter().zip(up);
-                let gated: Vec<f64> = gated.map(|(gate, up)| gate / (1.0 + (-gate).exp()) * up).collect();
-                let out = self.product(&name("ffn_down"), &gated);
+                let activation = if gemma { gelu } else { silu };
+                let gated: Vec<f64> = gated.map(|(gate, up)| activation(gate) * up).collect();
+                let out = self.normed_again(&name("post_ffw_norm"), self.product(&name("ffn_down"), &gated));
                 x.iter_mut().zip(out).for_each(|(x, y)| *x += y);
             }
             let x = norm(&x, self.vector("output_norm.weight"));
@@ -280,6 +353,16 @@ impl Tiny {
         });
         (loss.sum::<f64>() / (tokens.len() - 1) as f64).exp()
     }
+}
+
+fn silu(x: f64) -> f64 {
+    x / (1.0 + (-x).exp())
+}
+
+/// In the form with tanh.
+fn gelu(x: f64) -> f64 {
+    let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
+    0.5 * x * (1.0 + inner.tanh())
 }
 
 fn norm(x: &[f64], weight: &[f64]) -> Vec<f64> {
