@@ -21,6 +21,7 @@ export const FAMILIES = [
   { name: "llama.cpp", about: "its cache types, byte for byte", specs: ["q4_0", "q4_0:rotate=keys", "iq4_nl", "q5_0", "q8_0"] },
   { name: "tq3_0", about: "blocks of a llama.cpp fork", specs: ["tq3_0", "tq3_0:variant=3bit"] },
   { name: "fp8", about: "8-bit floats, vLLM's cache", specs: ["fp8", "fp8:scale=token"] },
+  { name: "graded", about: "two trellis codes, more bits for channels that queries weigh; values in trellis", specs: ["graded:bits=2", "graded", "graded:bits=4"] },
   { name: "floats", about: "not compressed", specs: ["f16", "bf16", "f32"] },
 ];
 
@@ -28,8 +29,10 @@ export const SPECS = FAMILIES.flatMap((family) => family.specs);
 export const FIRST = "trellis";
 export const familyOf = (spec) => FAMILIES.findIndex((family) => family.specs.includes(spec));
 
-/** The spec for values beside these keys: an engine's rotation is one of keys, or one of values. */
-export const forValues = (spec) => spec.replace("rotate=keys", "rotate=values");
+const VALUES = { "graded:bits=2": "trellis:m=2", graded: "trellis", "graded:bits=4": "trellis:m=8" };
+
+/** The spec for values beside these keys: an engine's rotation is one of keys, or one of values, and grades are of keys. */
+export const forValues = (spec) => VALUES[spec] ?? spec.replace("rotate=keys", "rotate=values");
 
 /** Widths that every codec but ggml's blocks has: what `octaplex::codebook::WIDTHS` lists. */
 export const WIDTHS = [32, 64, 80, 96, 112, 128, 160, 192, 256, 512, 576];
