@@ -354,7 +354,7 @@ async function open(name, buffer) {
   state.bits = await now("bits", { specs: SPECS, kvHeads, dim });
   const heads = layers.length * kvHeads * group;
   const spec = state.bits[SPECS.indexOf(state.spec)] === null ? FIRST : state.spec;
-  Object.assign(state, { sample, spec, head: Math.min(state.head, heads - 1), map: null });
+  Object.assign(state, { sample, spec, head: hasQueries ? Math.min(state.head, heads - 1) : state.head, map: null });
   $("head").replaceChildren(...Array.from({ length: heads }, (_, head) => made("option", { value: head }, headName(head))));
   $("head").value = String(state.head);
   $("heads").hidden = $("preparation").hidden = $("output-tile").hidden = !hasQueries;
