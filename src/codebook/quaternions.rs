@@ -13,12 +13,14 @@ pub(crate) struct Table {
     pub(crate) ints: &'static [[i8; 4]],
 }
 
-/// An index of 4,096 cells, four bytes each, and their lists: what `src/codec/hqmq/set/index.rs` builds for the set.
+/// An index of 4,096 cells, four bytes each, and their lists: what `src/codec/hqmq/set/index.rs` builds for the set. The file is
+/// split where it is compiled, so that a program holds its bytes once.
 macro_rules! index {
     ($members:literal, $file:literal) => {{
         const FILE: &[u8] = include_bytes!($file);
         static CELLS: [u32; INDEX_CELLS] = cells(FILE);
-        QuaternionIndex::new($members, &CELLS, FILE.split_at(4 * INDEX_CELLS).1)
+        static LISTS: [u8; FILE.len() - 4 * INDEX_CELLS] = lists(FILE);
+        QuaternionIndex::new($members, &CELLS, &LISTS)
     }};
 }
 
@@ -37,6 +39,12 @@ const fn cells(file: &[u8]) -> [u32; INDEX_CELLS] {
         i += 1;
     }
     cells
+}
+
+const fn lists<const N: usize>(file: &[u8]) -> [u8; N] {
+    let mut lists = [0; N];
+    lists.copy_from_slice(file.split_at(4 * INDEX_CELLS).1);
+    lists
 }
 
 /// The optimised set of that many members: 24, 48, 96 or 192.

@@ -72,6 +72,12 @@ export class Cache extends Handle {
     return whole(layer, "layer");
   }
 
+  /** Bits that a value in a page of a layer takes, everything counted: what a long context tends to. */
+  pageBits(layer = 0) {
+    this.#shape(this.#layer(layer));
+    return this.#wasm.cache_page_bits(Handle.of(this), layer);
+  }
+
   /** Adds tokens: keys and values as [head][token][width], in Float32Array, Float16Array, or Uint16Array with a format. */
   append(layer, keys, values, options = {}) {
     known(options, ["format"], "append's options");

@@ -163,6 +163,8 @@ export interface Stats {
 export interface Cache extends Disposal {
   readonly layers: number;
   shape(layer?: number): Shape;
+  /** Bits that a value in a page of a layer takes, keys and values together, everything counted: what a long context tends to. */
+  pageBits(layer?: number): number;
   /** Adds tokens to a layer: [head][token][width]. On an error the layer is as it was. */
   append(layer: number, keys: Rows, values: Rows, options?: { format?: "f32" | "f16" | "bf16" }): void;
   /** Decides a layer's balance from a prompt's keys and queries, before they are appended. */

@@ -19,6 +19,8 @@ class Span {
  */
 export class Memory {
   #stage = { at: 0, size: 0 };
+  /** Staging memory that the last call lacked: the next one that stages gets it. */
+  #wanted = 0;
   #used = 0;
   #extra = [];
   #wasm;
@@ -61,11 +63,8 @@ export class Memory {
       sum += size;
     }
     this.#extra = [];
-    if (this.#broken !== null || sum > KEPT) return;
-    // The next call of this size finds room.
-    if (this.#stage.at !== 0) this.#wasm.release(this.#stage.at, this.#stage.size);
-    this.#stage = { at: this.#wasm.allocate(sum) >>> 0, size: sum };
-    if (this.#stage.at === 0) this.#stage.size = 0;
+    // Not allocated here, where memory that grows would take the result's view its values.
+    if (sum <= KEPT) this.#wanted = sum;
   }
 
   /** Zeros that stay until they are released. */
@@ -82,6 +81,12 @@ export class Memory {
 
   /** Memory for this call. */
   #take(bytes) {
+    if (this.#wanted > 0 && this.#used === 0 && this.#extra.length === 0) {
+      if (this.#stage.at !== 0) this.#wasm.release(this.#stage.at, this.#stage.size);
+      const at = this.#wasm.allocate(this.#wanted) >>> 0;
+      this.#stage = { at, size: at === 0 ? 0 : this.#wanted };
+      this.#wanted = 0;
+    }
     const at = this.#stage.at + this.#used;
     const taken = (bytes + 15) & ~15;
     if (bytes < 2 ** 31 && this.#used + taken <= this.#stage.size) {

@@ -342,6 +342,17 @@ pub unsafe extern "C" fn cache_tokens(cache: *const Cache, layer: usize) -> usiz
     answer(cache.config(layer).map(|_| cache.cache.layers()[layer].tokens()).map_err(Failure::from))
 }
 
+/// Bits that a value in a page takes, keys and values together, everything counted; of a layer that exists
+/// (`cache_shape`), otherwise NaN.
+///
+/// # Safety
+/// The handle lives.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cache_page_bits(cache: *const Cache, layer: usize) -> f64 {
+    // SAFETY: the caller's promise.
+    unsafe { &*cache }.config(layer).map_or(f64::NAN, LayerConfig::page_bits)
+}
+
 /// Forgets tokens.
 ///
 /// # Safety

@@ -137,6 +137,20 @@ for (const simd of [true, false]) {
       });
     });
 
+    test("bits of a page are the library's, before there is one and after", () => {
+      using(octaplex.cache({ kvHeads: 8, headDim: 128, capacity: 4096, layers: 2, keys: "trellis", values: "trellis" }), (cache) => {
+        assert.equal(Math.round(1000 * cache.pageBits()), 3090); // as `LayerConfig::page_bits` has it
+        assert.equal(cache.pageBits(1), cache.pageBits());
+        fails("Missing", () => cache.pageBits(2));
+        fails("Range", () => cache.pageBits(-1));
+      });
+      using(octaplex.cache({ kvHeads: 1, headDim: DIM, capacity: 1000, keys: "trellis:m=2" }), (cache) => {
+        cache.append(0, rows(1000), rows(1000));
+        const { pagedBytes, pagedTokens } = cache.stats();
+        assert.equal((8 * pagedBytes) / (2 * DIM * pagedTokens), cache.pageBits());
+      });
+    });
+
     test("tokens go and come: truncate, evict, fork, save, load, clear", () => {
       const queries = rows(2, DIM, 7);
       const cache = octaplex.cache({ ...config, layers: 2, boundaryLayers: 0, keys: "trellis" });
@@ -298,6 +312,12 @@ for (const simd of [true, false]) {
       assert.ok(octaplex.memory().reserved > before);
       assert.deepEqual(scores, out.view);
       assert.ok(scores[0] === 0 && scores[count - 1] > 1);
+      // Whatever room the call leaves for the next one, its result has its values.
+      for (let count = 1000; count < 60_000; count = Math.ceil(1.1 * count)) {
+        const out = octaplex.floats(count);
+        assert.equal(codec.score(query.view, new Uint8Array(66 * count), out.view).length, count);
+        out.dispose();
+      }
       const cache = octaplex.cache({ ...config, kvHeads: 1, capacity: 4096 });
       cache.append(0, rows(300), rows(300));
       const bias = octaplex.floats(300);

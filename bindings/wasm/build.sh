@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Builds the two modules of the npm package into js/, and puts the page of demo/ together in site/, for any static file
+# server: its own files, the package, the sample of `octaplex compare`, and the checksums that this repository states.
+# `build.sh one FILE` builds the module of one codec. Needs nothing but a Rust that knows wasm32-unknown-unknown.
+set -euo pipefail
+room=$(cd "$(dirname "$0")" && pwd)
+root=$room/../..
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$root/target/cross/npm}
+target=wasm32-unknown-unknown
+
+cargo=(cargo)
+options=(--quiet --release --locked --target $target)
+if ! [[ -d $(rustc --print target-libdir --target $target) ]]; then
+  [[ -d /usr/lib/rustlib/src/rust/library ]] || { echo "rustup target add $target, or apt-get install rustc-web rust-web-src lld" >&2; exit 1; }
+  cargo=(env RUSTC=/usr/bin/rustc RUSTC_BOOTSTRAP=1 cargo)
+  options+=(-Z build-std=core,alloc)
+  export CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER=wasm-ld
+fi
+
+build() { # build FLAGS FILE OPTIONS...: a module, with these flags of the compiler
+  RUSTFLAGS=$1 "${cargo[@]}" build "${options[@]}" --manifest-path "${manifest:-$room/Cargo.toml}" "${@:3}"
+  cp "$CARGO_TARGET_DIR/$target/release/${module:-octaplex_wasm}.wasm" "$2"
+}
+
+case ${1:-} in
+  one) CARGO_PROFILE_RELEASE_OPT_LEVEL=s build "" "$2" --no-default-features --features turboquant ;;
+  bench) manifest=$room/bench/Cargo.toml module=bench build "-C target-feature=+simd128" "$2" ;;
+  "")
+    build "-C target-feature=+simd128" "$room/js/octaplex.simd.wasm"
+    build "" "$room/js/octaplex.wasm"
+    site=$room/site
+    rm -rf "$site"
+    mkdir -p "$site/octaplex" "$site/data"
+    cp "$room"/demo/* "$site"
+    cp "$room"/js/*.js "$room"/js/*.wasm "$site/octaplex"
+    cp "$root"/LICENSE-* "$site"
+    cp "$root/cli/data/sample.safetensors" "$site/data"
+    cp "$root/cli/data/README.txt" "$site/data/sample.txt"
+    cp "$root/src/verify/expected.txt" "$site/data"
+    ;;
+  *) echo "usage: build.sh [one FILE | bench FILE]" >&2; exit 1 ;;
+esac
