@@ -205,6 +205,8 @@ pub struct Stats {
     pub shared_bytes: usize,
     /// Values that these bytes stand for: tokens · heads · (key width + value width).
     pub values: usize,
+    /// Heads whose keys are balanced: those whose channels differ by more than chance, once that is decided.
+    pub balanced_heads: usize,
 }
 
 impl Stats {
@@ -375,7 +377,15 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
                 .map(|index| layout.page_length(self.store.page(index)))
                 .sum(),
             values: tokens * layout.heads * width,
+            balanced_heads: (0..layout.heads).filter(|head| self.has_balance(*head)).count(),
         }
+    }
+
+    /// Whether a balance is decided, and not ones.
+    fn has_balance(&self, head: usize) -> bool {
+        let balance = self.store.front()[self.layout.balance(head)].as_chunks::<2>().0;
+        // Ones, with the sign of a grade or without; zeros are not decided.
+        balance.iter().any(|bytes| ![0, 0x3c00].contains(&(u16::from_le_bytes(*bytes) & 0x7fff)))
     }
 
     /// Refuses: keys carry the rotary embedding of their positions, and a compressed key cannot be rotated again. Engines

@@ -208,6 +208,10 @@ typedef struct {
     size_t values;
     // Tokens that there is room for in each layer.
     size_t capacity;
+    // Of the bytes, those in pages: what a long context tends to.
+    size_t paged_bytes;
+    // Heads whose keys are balanced: those whose channels differ by more than chance, once that is decided.
+    size_t balanced_heads;
 } octaplex_stats;
 
 // Which head of which layer a codec serves: vectors of different ones are rotated differently. Blocks decode with the

@@ -321,6 +321,7 @@ impl KvCache {
             paged_bytes: sum.paged_bytes + layer.paged_bytes,
             shared_bytes: sum.shared_bytes + layer.shared_bytes,
             values: sum.values + layer.values,
+            balanced_heads: sum.balanced_heads + layer.balanced_heads,
         })
     }
 }

@@ -52,6 +52,7 @@ fn equal_channels_are_as_they_were_without_it() {
                 let keys = keys(|_| 3.0, seed);
                 let (mut on, mut off) = (filled(on, &keys), filled(off, &keys));
                 assert!(pages(&on) == pages(&off), "{codec}, {center:?}");
+                assert_eq!(on.stats().balanced_heads, 0);
                 let queries = Random::new(9).gaussians(4 * DIM);
                 let outputs =
                     [&mut on, &mut off].map(|cache| bits(&attend(cache, &queries, &Attend::default())));
@@ -73,6 +74,7 @@ fn a_large_channel_is_balanced() {
             cache.calibrate(0, &keys, &queries).unwrap();
         }
         cache.append(0, &keys, &keys).unwrap();
+        assert_eq!(cache.stats().balanced_heads, usize::from(balance), "the second of two");
         let mut scores = vec![0.0; cache.layers()[0].tokens()];
         cache.scores(0, 1, &query, &mut scores).unwrap();
         let exact: Vec<f64> =

@@ -338,6 +338,10 @@ pub struct octaplex_stats {
     pub values: usize,
     /// Tokens that there is room for in each layer.
     pub capacity: usize,
+    /// Of the bytes, those in pages: what a long context tends to.
+    pub paged_bytes: usize,
+    /// Heads whose keys are balanced: those whose channels differ by more than chance, once that is decided.
+    pub balanced_heads: usize,
 }
 
 /// # Safety
@@ -355,6 +359,8 @@ pub(crate) unsafe fn put_stats(place: *mut octaplex_stats, stats: &Stats, capaci
         shared_bytes: stats.shared_bytes,
         values: stats.values,
         capacity,
+        paged_bytes: stats.paged_bytes,
+        balanced_heads: stats.balanced_heads,
     };
     let least = offset_of!(octaplex_stats, capacity) + size_of::<usize>();
     // SAFETY: the caller's promise.

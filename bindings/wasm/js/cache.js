@@ -10,6 +10,7 @@ const CONFIG = [
 const ATTEND = ["queries", "scale", "softCap", "window", "keepSinks", "sinkLogits", "bias", "position"];
 const STATS = [
   "tokens", "pagedTokens", "exactTokens", "nextPosition", "evictedTokens", "decodedTokens", "bytes", "pagedBytes", "sharedBytes", "values",
+  "balancedHeads",
 ];
 const FORMATS = { f32: 0, f16: 1, bf16: 2 };
 

@@ -156,6 +156,8 @@ export interface Stats {
   sharedBytes: number;
   ownBytes: number;
   values: number;
+  /** Heads whose keys are balanced, once that is decided. */
+  balancedHeads: number;
   bitsPerValue: number;
 }
 

@@ -419,10 +419,11 @@ impl fmt::Display for Numbers<'_> {
             paged_bytes,
             shared_bytes,
             values,
+            balanced_heads,
         } = self.0;
         write!(
             f,
-            "[{tokens},{paged_tokens},{exact_tokens},{next_position},{evicted_tokens},{decoded_tokens},{bytes},{paged_bytes},{shared_bytes},{values}]"
+            "[{tokens},{paged_tokens},{exact_tokens},{next_position},{evicted_tokens},{decoded_tokens},{bytes},{paged_bytes},{shared_bytes},{values},{balanced_heads}]"
         )
     }
 }
