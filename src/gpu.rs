@@ -435,35 +435,57 @@ impl Layer {
     /// # Errors
     /// As [`attend`](Self::attend).
     pub fn capture(&mut self, options: &Attend) -> Result<Step, Error> {
-        if self.query_heads == 0 {
-            return refuse("a step comes after `reserve`, which says of how many query heads");
-        }
-        let attention = self.attention(options)?;
-        if attention.sink_logits {
-            crate::Error::expect_length("sink logits", self.query_heads, options.sink_logits.len())?;
-            check_values(options.sink_logits, f32::INFINITY)?;
-            self.paged.set_sink_logits(options.sink_logits)?;
-        }
-        self.paged.prepare(&attention)?;
-        Ok(self.paged.capture(&attention)?)
+        Self::capture_all(&mut [self], options)
     }
 
-    /// Launches a captured step.
+    /// The same of several layers, one after the other in one graph.
     ///
     /// # Errors
-    /// As [`attend`](Self::attend).
+    /// As [`attend`](Self::attend); [`Error::Unsupported`] for layers that would attend otherwise than the first, or on different devices.
+    pub fn capture_all(layers: &mut [&mut Self], options: &Attend) -> Result<Step, Error> {
+        let mut attention = None;
+        for layer in layers.iter_mut() {
+            if layer.query_heads == 0 {
+                return refuse("a step comes after `reserve`, which says of how many query heads");
+            }
+            let mine = layer.attention(options)?;
+            if *attention.get_or_insert(mine) != mine {
+                return refuse("layers of one graph have the same scale and sliding window");
+            }
+            if mine.sink_logits {
+                crate::Error::expect_length("sink logits", layer.query_heads, options.sink_logits.len())?;
+                check_values(options.sink_logits, f32::INFINITY)?;
+                layer.paged.set_sink_logits(options.sink_logits)?;
+            }
+        }
+        let Some(attention) = attention else { return refuse("a graph has at least one layer") };
+        if !layers.iter().all(|layer| layer.paged.is_on_device_of(&layers[0].paged)) {
+            return refuse("layers of one graph are on one device");
+        }
+        let mut paged: Vec<&mut Paged> = layers.iter_mut().map(|layer| &mut layer.paged).collect();
+        Ok(Paged::capture(&mut paged, &attention)?)
+    }
+
+    /// Launches a captured step of this layer.
+    ///
+    /// # Errors
+    /// As [`attend`](Self::attend); [`Error::Unsupported`] for a step that was captured elsewhere, or before another
+    /// [`reserve`](Self::reserve).
     pub fn launch(&mut self, step: &Step, queries: &[f32], output: &mut [f32]) -> Result<(), Error> {
         crate::Error::expect_length("values of the output", queries.len(), output.len())?;
         self.set(queries, &Attend::default())?;
+        if !self.paged.is_of(step) {
+            return refuse("the step was captured from another layer, or before `reserve`");
+        }
         self.paged.launch(step)?;
         Ok(self.paged.output(output)?)
     }
 
-    /// Microseconds on the card's clock of each of `times` launches of all these steps, one after the other, on the queries last set.
+    /// Microseconds on the card's clock of each of `times` launches of a captured step, on what is set.
     ///
     /// # Errors
     /// [`Error::Card`].
-    pub fn time(&mut self, steps: &[&Step], times: usize) -> Result<Vec<f32>, Error> {
-        Ok(self.paged.time(steps, times)?)
+    pub fn time(&mut self, step: &Step, times: usize) -> Result<Vec<f32>, Error> {
+        Ok(self.paged.time(step, times)?)
     }
 }

@@ -170,6 +170,11 @@ impl Device {
         self.0.multiprocessors
     }
 
+    /// Whether both are the same.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     fn enter(&self) -> Result<(), Failure> {
         // SAFETY: the context lives as long as `self`.
         driver("cuCtxSetCurrent", unsafe { result::ctx::set_current(self.0.context) })

@@ -208,10 +208,8 @@ struct Work {
 #[derive(Debug)]
 pub struct Step {
     graph: Graph,
-    // What its kernels use.
-    _held: Arc<Held>,
-    _kernels: Arc<Kernels>,
-    _work: Arc<Work>,
+    /// What its kernels use.
+    used: Vec<(Arc<Held>, Arc<Kernels>, Arc<Work>)>,
 }
 
 /// Pages of one layer on a card.
@@ -556,17 +554,38 @@ impl Paged {
         }
     }
 
-    /// A step, to be launched again and again: on the queries, pages and exact tokens that are set then.
+    /// A step of each of these, one after the other, to be launched again and again: on the queries, pages and exact tokens that
+    /// are set then.
     ///
     /// # Errors
     /// What compiling and the driver refuse.
     ///
     /// # Panics
-    /// Without [`reserve`](Self::reserve).
-    pub fn capture(&mut self, attention: &Attention) -> Result<Step, Failure> {
-        let kernels = self.kernels(attention.has_options())?;
-        let graph = self.device.capture(|| self.step(&kernels, attention))?;
-        Ok(Step { graph, _held: self.held.clone(), _kernels: kernels, _work: self.work().clone() })
+    /// Without any, on different cards, and without [`reserve`](Self::reserve).
+    pub fn capture(layers: &mut [&mut Self], attention: &Attention) -> Result<Step, Failure> {
+        let mut used = Vec::new();
+        for layer in layers.iter_mut() {
+            let kernels = layer.kernels(attention.has_options())?;
+            used.push((layer.held.clone(), kernels, layer.work().clone()));
+        }
+        assert!(layers.iter().all(|layer| layer.device.is(&layers[0].device)));
+        let graph = layers[0].device.capture(|| {
+            let mut each = layers.iter().zip(&used);
+            each.try_for_each(|(layer, (_, kernels, _))| layer.step(kernels, attention))
+        })?;
+        Ok(Step { graph, used })
+    }
+
+    /// Whether both are on the same device.
+    #[must_use]
+    pub fn is_on_device_of(&self, other: &Self) -> bool {
+        self.device.is(&other.device)
+    }
+
+    /// Whether a step was captured from this, as it is now reserved.
+    #[must_use]
+    pub fn is_of(&self, step: &Step) -> bool {
+        step.used.iter().any(|(held, _, work)| Arc::ptr_eq(held, &self.held) && Arc::ptr_eq(work, self.work()))
     }
 
     /// Asks for a captured step.
@@ -582,9 +601,9 @@ impl Paged {
     ///
     /// # Errors
     /// What the driver refuses.
-    pub fn time(&mut self, steps: &[&Step], times: usize) -> Result<Vec<f32>, Failure> {
+    pub fn time(&mut self, step: &Step, times: usize) -> Result<Vec<f32>, Failure> {
         // SAFETY: as `launch`.
-        time(&self.device, times, || steps.iter().try_for_each(|step| unsafe { step.graph.launch() }))
+        time(&self.device, times, || unsafe { step.graph.launch() })
     }
 }
 
