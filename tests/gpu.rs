@@ -204,12 +204,12 @@ fn every_codec_and_width_attends_like_f64() {
             for values in [keys, &CODECS[(number + 1 + dim / 64) % CODECS.len()]] {
                 let (card, cpu) = case(keys, values, dim, (14, 2), 1000).check(&device, &Attend::default());
                 println!("{keys:18} {values:18} width {dim:3}: card {card:.1e}, CPU {cpu:.1e}");
-                assert!(card < TOLERANCE, "{keys}, {values}, width {dim}: {card:e}");
                 worst = worst.max(card);
             }
         }
     }
     println!("worst {worst:.1e}");
+    assert!(worst < TOLERANCE, "{worst:e}");
 }
 
 #[test]
@@ -270,7 +270,7 @@ fn sequences_forks_and_graphs() {
         ..case("trellis", "turboquant", 128, (8, 2), tokens)
     });
     let layers = cases.map(|case| case.layer());
-    let mut card = gpu::Layer::new(&device, &cases[0].config, 4, 4000).unwrap();
+    let mut card = gpu::Layer::new(&device, &cases[0].config, 4, 5000).unwrap();
     for (number, layer) in layers.iter().enumerate() {
         card.upload(number, layer).unwrap();
     }

@@ -425,7 +425,7 @@ impl Paged {
         let exact_splits = shape.exact.div_ceil(EXACT_TOKENS);
         // Exact tokens take little of the card, and none of it for long.
         let resident = RESIDENT * self.device.multiprocessors();
-        let filling = (resident - (exact_splits * all).min(resident / 8)) / all;
+        let filling = (resident - (exact_splits * all).min(resident / 32)) / all;
         let slots = shape.pages_each * shape.slots_of_page();
         let splits = splits.unwrap_or(filling).min(slots.div_ceil(4)).max(slots.div_ceil(MOST_SLOTS)).max(1);
         let rows = all * (splits + exact_splits) * HEADS;
@@ -543,13 +543,13 @@ impl Paged {
         };
         let units = shape.kv_heads * (work.query_heads / shape.kv_heads).div_ceil(HEADS);
         let grid = [work.splits + work.exact_splits, units, shape.sequences];
-        // `combine` waits for `attend` itself where it was compiled for cards that have that.
+        // Both wait themselves for what is before them, where they were compiled for cards that have that.
         let digits = self.target.trim_start_matches(|c: char| !c.is_ascii_digit());
         let early = digits.trim_end_matches(|c: char| !c.is_ascii_digit()).parse::<u32>().is_ok_and(|number| number >= 90);
         // SAFETY: Params is what both kernels take; tables and sequences were checked when they were written, the buffers
         // are as large as shape and work say, and are kept by `self` or by the step that captures this.
         unsafe {
-            kernels.launch(ATTEND, grid, THREADS, false, &params)?;
+            kernels.launch(ATTEND, grid, THREADS, early, &params)?;
             kernels.launch(COMBINE, [work.query_heads, shape.sequences, 1], COMBINE_THREADS, early, &params)
         }
     }

@@ -2,7 +2,7 @@
 // sequence's slots or of its exact tokens; `combine` adds the splits up.
 //
 //   slot -> shared memory       by bulk copies where the card has them (sm_90), else by asynchronous ones
-//   scores                      products of bytes: a query's 15 bits are two rows, high bytes and low
+//   scores                      products of bytes: a query's 16 bits are two rows, high bytes and low
 //   weights                     2^(logit - m), m a whole number: a new one shifts the sums
 //   values                      products of bytes: a weight times its norm is 16 bits, two rows again
 // A warp scores a slot of its own, four at once; then each sums 32 coordinates of all four.
@@ -102,7 +102,7 @@ __device__ __forceinline__ float signed_by(float x, const u32 (&signs)[4], int c
     return __uint_as_float(__float_as_uint(x) ^ (signs[c >> 5] >> (c & 31)) << 31);
 }
 
-// Queries: balanced, rotated, to 15 bits. A warp takes two heads.
+// Queries: balanced, rotated, to 16 bits. A warp takes two heads.
 __device__ __forceinline__ void prepare(const Params &p, Shared &sh, int batch, int kv_head, int first_head, int heads, int warp, int lane) {
 #pragma unroll
     for (int k = 0; k < HEADS / WARPS; k++) {
@@ -132,13 +132,13 @@ __device__ __forceinline__ void prepare(const Params &p, Shared &sh, int batch, 
 #pragma unroll
         for (int i = 0; i < VEC; i++) {
             const float exact = v[i] * inverse;
-            const int high = __float2int_rn(exact), low = __float2int_rn((exact - high) * 128);
+            const int high = __float2int_rn(exact), low = min(__float2int_rn((exact - high) * 256), 127);
             int product, half, byte;
             place(VEC * (lane & 7) + i, product, half, byte);
             const int at = ((product * LANES + (h << 2 | lane >> 3)) * 4 + 2 * half) * 4 + byte;
             bytes[at] = (i8)high, bytes[at + 4] = (i8)low;
         }
-        if (lane == 0) sh.unit[h] = top * (1 / (127 * 128.0f)), sh.base[h] = base * p.logit_unit;
+        if (lane == 0) sh.unit[h] = top * (1 / (127 * 256.0f)), sh.base[h] = base * p.logit_unit;
     }
 }
 
@@ -169,7 +169,7 @@ __device__ __forceinline__ void exact_split(const Params &p, Shared &sh, const S
     float dot[HEADS / WARPS] = {};
     if (lane < count) {
         const uint4 *row = reinterpret_cast<const uint4 *>(keys + (u64)(first + lane) * DIM);
-#pragma unroll 4
+#pragma unroll
         for (int c = 0; c < DIM / 8; c++) {
             const uint4 w = row[c];
             const u32 words[4] = {w.x, w.y, w.z, w.w};
@@ -200,9 +200,12 @@ __device__ __forceinline__ void exact_split(const Params &p, Shared &sh, const S
     __syncthreads();
     const int c = threadIdx.x % DIM, h0 = threadIdx.x / DIM * (HEADS * DIM / 128);
     float sum[HEADS * DIM / 128] = {};
-#pragma unroll 4
-    for (int token = 0; token < count; token++) {
-        const float value = from_f16(values[(u64)(first + token) * DIM + c]);
+    u32 column[EXACT_TOKENS]; // all on their way before the first is used
+#pragma unroll
+    for (int token = 0; token < EXACT_TOKENS; token++) column[token] = token < count ? values[(u64)(first + token) * DIM + c] : 0;
+#pragma unroll
+    for (int token = 0; token < EXACT_TOKENS; token++) {
+        const float value = from_f16(column[token]);
 #pragma unroll
         for (int h = 0; h < HEADS * DIM / 128; h++) sum[h] = fmaf(weights[(h0 + h) * EXACT_TOKENS + token], value, sum[h]);
     }
@@ -221,6 +224,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 4) attend(const __grid_
     float *part = p.parts + number * HEADS * DIM;
     float2 *sums = p.sums + number * HEADS;
     if (blockIdx.x < p.exact_splits) {
+#if __CUDA_ARCH__ >= 900
+        asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
         exact_split(p, sh, seq, batch, kv_head, first_head, heads, part, sums);
         return;
     }
@@ -261,6 +267,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 4) attend(const __grid_
     fetch_keys(first + warp);
 #endif
     fetch_values(first + warp);
+#if __CUDA_ARCH__ >= 900
+    // Pages were there before the kernel ahead began, which may not have ended; what it writes is read from here on.
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
     prepare(p, sh, batch, kv_head, first_head, heads, warp, lane);
     const Table keys = table_of<KEYS>(p.key_table, lane), of_values = table_of<VALUES>(p.value_table, lane);
     __syncthreads();
@@ -290,7 +300,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 4) attend(const __grid_
                     const uint2 b = g < 2 ? load<uint2>(slot + K_CENTRE + g * DIM + t * EACH + 8 * j) : make_uint2(0, 0);
                     product_s8(c, q[j], b.x, b.y);
                 }
-                float sum = fmaf((float)(16 * c[0] + c[1]), 128, (float)(16 * c[2] + c[3]));
+                float sum = fmaf((float)(16 * c[0] + c[1]), 256, (float)(16 * c[2] + c[3]));
                 sum = __shfl_sync(~0u, sum, lane & ~3);
                 centre = fmaf(sum * unit, from_f16(tail.centre) * p.centre_unit, centre);
             }
@@ -303,7 +313,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 4) attend(const __grid_
 #pragma unroll
                 for (int j = 0; j < PRODUCTS; j++) score(c, less, q[j], k, j, keys);
                 if (KEYS == 4) c[0] -= less[0], c[1] -= less[1], c[2] -= less[2], c[3] -= less[3];
-                x[2 * tile] = (float)(c[0] * 128 + c[2]), x[2 * tile + 1] = (float)(c[1] * 128 + c[3]);
+                x[2 * tile] = (float)(c[0] * 256 + c[2]), x[2 * tile + 1] = (float)(c[1] * 256 + c[3]);
             }
             const float of_norm = from_f16(tail.key_largest) * p.key_unit * unit;
 #pragma unroll
@@ -321,13 +331,13 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 4) attend(const __grid_
             }
             v_largest = from_f16(tail.value_largest);
             largest = tail.value_largest;
-            __syncwarp();
             top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
             top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
         } else {
 #pragma unroll
             for (int i = 0; i < 16; i++) x[i] = HIDDEN;
         }
+        __syncwarp();
         fetch_keys(page + WARPS);
         if (t == 0) sh.top[g][warp] = top;
         if (lane == 0) sh.largest[warp] = largest;
@@ -339,14 +349,16 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 4) attend(const __grid_
             // The largest norm is below two to this.
             const int e_new = max(exponent, (int)(max(max(all.x, all.y), max(all.z, all.w)) >> 10) - 14);
             const int by = min(31, (int)fminf(m_new - m, 40) + e_new - exponent);
+            if (__any_sync(~0u, by)) {
 #pragma unroll
-            for (int e = 0; e < 4; e++)
+                for (int e = 0; e < 4; e++)
 #pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    acc[e][i] >>= by;
-                    if (VALUES == 4) minus[e][i] >>= by;
-                }
-            l *= exp2_fast(m - m_new);
+                    for (int i = 0; i < 4; i++) {
+                        acc[e][i] >>= by;
+                        if (VALUES == 4) minus[e][i] >>= by;
+                    }
+                l *= exp2_fast(m - m_new);
+            }
             m = m_new, exponent = e_new;
         }
         const float of_step = v_largest * (1 / 32767.0f) * __uint_as_float((u32)(127 + 16 - exponent) << 23);
@@ -422,6 +434,7 @@ extern "C" __global__ void __launch_bounds__(32 * COMBINE_WARPS) combine(const _
     const float sink = p.sink_logits ? p.sink_logits[head] * 1.4426950408889634f : HIDDEN;
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;");
 #endif
     float top = fmaxf(sink, NOTHING);
     for (int s = threadIdx.x; s < splits; s += blockDim.x) top = fmaxf(top, sums[s * HEADS].x);

@@ -36,12 +36,20 @@ struct Table {
 };
 template <int SHAPE> __device__ __forceinline__ Table table_of(const u32 (&words)[32], int lane) {
     Table t;
-    for (int i = 0; i < 4; i++) t.words[i] = words[i];
+    // Told that all lanes have the same, the compiler keeps them in uniform registers and copies them at each use.
+    for (int i = 0; i < 4; i++) asm volatile("mov.b32 %0, %1;" : "=r"(t.words[i]) : "r"(words[i]));
     t.row = words[lane];
     return t;
 }
 
 __device__ __forceinline__ u32 row_of(const Table &t, u32 window) { return __shfl_sync(~0u, t.row, (int)window); }
+
+// Shifts by multiplication, on pipes that have nothing else to do: 2^23 + n over 2^by, rounded down, has n >> by in the low
+// bits of its mantissa, and nothing of 2^23 there up to by = 15.
+__device__ __forceinline__ float for_shifts(u32 n) { return __uint_as_float(n | 0x4B000000u); }
+__device__ __forceinline__ u32 shifted(float n, int by) {
+    return __float_as_uint(by ? __fmaf_rd(n, __uint_as_float((u32)(127 - by) << 23), 8388608.0f) : n);
+}
 
 // One byte of each of four rows, by the nibbles of a selector: 0 to 3 in the even ones, 4 to 7 in the odd ones.
 __device__ __forceinline__ u32 of_rows(u32 r0, u32 r1, u32 r2, u32 r3, u32 selector) {
@@ -64,7 +72,8 @@ struct Halves {
 
 // The words of a thread's coordinates of a key.
 struct KeyWords {
-    u32 low[4], single, path, past;
+    u32 low[4], single;
+    float path[2]; // bits 0-18 and 16-34
 };
 
 template <int BYTES> __device__ __forceinline__ void load_words(u32 *w, const u8 *from) {
@@ -94,16 +103,14 @@ __device__ __forceinline__ KeyWords load_key(const u8 *slot, int token, int t) {
         u32 before = __shfl_up_sync(~0u, own, 1) >> (EACH - 3);
         if (t == 0) before = 0;
         // Bit d is where the window of coordinate d begins.
-        k.path = own << 3 | before;
-        k.past = own >> 29;
+        k.path[0] = for_shifts((own << 3 | before) & 0x7FFFF);
+        k.path[1] = DIM == 128 ? for_shifts(own >> 13) : 0;
     }
     return k;
 }
 
-// Bits d and up of a path, five of which count.
-__device__ __forceinline__ u32 window_at(const KeyWords &k, int d) {
-    return d > 27 && DIM == 128 ? __funnelshift_r(k.path, k.past, d) : k.path >> d;
-}
+// Bits d and up of a path: four count, and a fifth where d is even.
+__device__ __forceinline__ u32 window_at(const KeyWords &k, int d) { return shifted(k.path[d >> 4], d & 15); }
 
 // Product j of a key with the queries.
 __device__ __forceinline__ void score(int (&c)[4], int (&minus)[4], uint4 q, const KeyWords &k, int j, const Table &t) {
@@ -169,10 +176,11 @@ __device__ __forceinline__ void add_values(int (&c)[4][4], int (&minus)[4][4], u
                                 pick(own << 1, before >> 3, 0xEEEEEEEEu), own};
 #pragma unroll
         for (int e = 0; e < 4; e++) {
+            const float halves[2] = {for_shifts(windows[e] & 0xFFFF), for_shifts(windows[e] >> 16)};
             u32 r[8];
 #pragma unroll
             for (int i = 0; i < 8; i++) {
-                u32 w = windows[e] >> (4 * i);
+                u32 w = shifted(halves[i >> 2], 4 * (i & 3));
                 if (VALUES == 13) {
                     const int by = 4 * i + e - 4;
                     w = pick(w, by < 0 ? high << -by : high >> by, 15);
