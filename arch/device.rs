@@ -4,9 +4,11 @@
 
 mod compile;
 mod driver;
+mod layout;
 mod paged;
 mod tables;
 
 pub use driver::{Device, Failure};
-pub use paged::{Attention, Paged, Sequence, Shape, Step};
+pub use layout::{Sequence, Shape};
+pub use paged::{Attention, Paged, Step};
 pub use tables::{CodeShape, Tables};

@@ -31,7 +31,14 @@ fn main() {
         Err(failure) => return println!("skipped: {failure}"),
     };
     let named: Vec<String> = std::env::args().skip(1).filter(|name| !name.starts_with('-')).collect();
-    let all = ["turboquant:bits=4", "trellis:m=4", "turboquant:bits=3", "turboquant:bits=2", "trellis:m=2", "trellis:m=8"];
+    let all = [
+        "turboquant:bits=4",
+        "trellis:m=4",
+        "turboquant:bits=3",
+        "turboquant:bits=2",
+        "trellis:m=2",
+        "trellis:m=8",
+    ];
     let named = if named.is_empty() { all.map(String::from).to_vec() } else { named };
     let splits = std::env::var("OCTAPLEX_SPLITS").ok().and_then(|splits| splits.parse().ok());
     println!("{}: microseconds a decode step, D = {DIM}, median of 50", device.name());
@@ -61,7 +68,9 @@ fn main() {
             for layer in &mut layers {
                 layer.attend(&queries, &Attend::default(), &mut output).unwrap();
             }
-            let step = gpu::Layer::capture_all(&mut layers.iter_mut().collect::<Vec<_>>(), &Attend::default()).unwrap();
+            let step =
+                gpu::Layer::capture_all(&mut layers.iter_mut().collect::<Vec<_>>(), &Attend::default())
+                    .unwrap();
             layers[0].time(&step, 10).unwrap();
             let mut times = layers[0].time(&step, 50).unwrap();
             times.sort_by(f32::total_cmp);

@@ -28,9 +28,9 @@
 
 mod tables;
 
+use crate::cache::center;
 use crate::cache::page::Layout;
 use crate::cache::storage::Storage;
-use crate::cache::{center, position};
 use crate::codec::{Codec, check_values, read_f16};
 use crate::math::inverse_sqrt;
 use crate::{Attend, LayerConfig};
@@ -70,7 +70,10 @@ impl fmt::Display for Error {
             Self::Library(error) => error.fmt(f),
             Self::Unsupported { why } => f.write_str(why),
             Self::Full { needed, free } => {
-                write!(f, "{needed} pages more, and {free} are free: clear a sequence, or make room for more tokens")
+                write!(
+                    f,
+                    "{needed} pages more, and {free} are free: clear a sequence, or make room for more tokens"
+                )
             }
         }
     }
@@ -122,7 +125,12 @@ impl Layer {
     /// # Errors
     /// [`Error::Unsupported`] for codecs and widths that the card has no kernels for, [`Error::Library`] for impossible
     /// configurations, [`Error::Card`] where there is not enough memory.
-    pub fn new(device: &Device, config: &LayerConfig, sequences: usize, tokens: usize) -> Result<Self, Error> {
+    pub fn new(
+        device: &Device,
+        config: &LayerConfig,
+        sequences: usize,
+        tokens: usize,
+    ) -> Result<Self, Error> {
         config.check()?;
         if config.key_dim != config.value_dim || !matches!(config.key_dim, 64 | 128) {
             return refuse("cards take keys and values of one width, 64 or 128");
@@ -199,7 +207,8 @@ impl Layer {
 
     fn sequence(&self, number: usize) -> Result<&Sequence, Error> {
         let count = self.sequences.len();
-        let held = self.sequences.get(number).ok_or(crate::Error::Missing { what: "sequence", number, count })?;
+        let held =
+            self.sequences.get(number).ok_or(crate::Error::Missing { what: "sequence", number, count })?;
         Ok(&held.sequence)
     }
 
@@ -338,17 +347,8 @@ impl Layer {
         Ok(self.paged.download(&[place], bytes)?)
     }
 
-    /// Position of a page's first token.
-    ///
-    /// # Errors
-    /// As [`page`](Self::page).
-    pub fn page_position(&mut self, sequence: usize, index: usize) -> Result<usize, Error> {
-        let mut bytes = vec![0; self.layout.page_bytes];
-        self.page(sequence, index, &mut bytes)?;
-        Ok(position(&bytes))
-    }
-
-    /// Allocates what steps of so many query heads work in, and compiles their kernels: then they allocate nothing.
+    /// Allocates what steps of so many query heads work in, and compiles their kernels: then they allocate nothing. (The first step
+    /// with a soft cap, or a window that the configuration does not have, compiles others.)
     ///
     /// # Errors
     /// [`crate::Error::Heads`], [`Error::Card`].
@@ -367,8 +367,8 @@ impl Layer {
         }
         self.paged.reserve(query_heads, splits)?;
         self.query_heads = query_heads;
-        let plain = self.attention(&Attend { window: Some(usize::MAX), ..Attend::default() })?;
-        Ok(self.paged.prepare(&plain)?)
+        let usual = self.attention(&Attend::default())?;
+        Ok(self.paged.prepare(&usual)?)
     }
 
     /// What a step keeps of the options.
@@ -385,7 +385,7 @@ impl Layer {
         Ok(Attention {
             scale,
             soft_cap: options.soft_cap.unwrap_or(0.0),
-            window: if window == usize::MAX as u64 { 0 } else { window },
+            window,
             keep_sinks: options.keep_sinks,
             sink_logits: !options.sink_logits.is_empty(),
         })

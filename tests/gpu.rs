@@ -16,7 +16,8 @@ fn device() -> Option<gpu::Device> {
     match DEVICE.get_or_init(|| gpu::Device::new(0)) {
         Ok(device) => Some(device.clone()),
         Err(failure) => {
-            let required = std::env::var("OCTAPLEX_REQUIRE").is_ok_and(|names| names.split(',').any(|name| name == "cuda"));
+            let required = std::env::var("OCTAPLEX_REQUIRE")
+                .is_ok_and(|names| names.split(',').any(|name| name == "cuda"));
             assert!(!required, "required, but {failure}");
             println!("skipped: {failure}");
             None
@@ -25,8 +26,14 @@ fn device() -> Option<gpu::Device> {
 }
 
 /// Codecs that cards take.
-const CODECS: [&str; 6] =
-    ["turboquant:bits=4", "turboquant:bits=3", "turboquant:bits=2", "trellis:m=4", "trellis:m=2", "trellis:m=8"];
+const CODECS: [&str; 6] = [
+    "turboquant:bits=4",
+    "turboquant:bits=3",
+    "turboquant:bits=2",
+    "trellis:m=4",
+    "trellis:m=2",
+    "trellis:m=8",
+];
 
 /// What one test case is.
 #[derive(Clone, Copy)]
@@ -52,7 +59,8 @@ impl Case {
         let mut rows = |centre: bool| {
             let mut rows = random.gaussians(kv_heads * self.tokens * dim);
             for (number, row) in rows.chunks_exact_mut(dim).enumerate() {
-                let size = [1.0, 0.6, 1.7, 0.05][number * 7 % 13 % 4] * if number % 97 == 5 { 0.0 } else { 1.0 };
+                let size =
+                    [1.0, 0.6, 1.7, 0.05][number * 7 % 13 % 4] * if number % 97 == 5 { 0.0 } else { 1.0 };
                 for (x, channel) in row.iter_mut().zip(&channels) {
                     *x = *x * size + if centre { *channel } else { 0.0 };
                 }
@@ -68,7 +76,7 @@ impl Case {
 
     fn queries(&self) -> Vec<f32> {
         let mut random = Random::new(self.seed ^ 0x5eed);
-        random.gaussians(self.heads * self.config.key_dim).iter().map(|x| 1.5 * x).collect()
+        random.gaussians(self.heads * self.config.key_dim)
     }
 
     /// Attention as the CPU does it.
@@ -84,7 +92,8 @@ impl Case {
         let LayerConfig { kv_heads, key_dim: dim, sink_tokens, .. } = self.config;
         let (positions, next) = (layer.positions().collect::<Vec<_>>(), layer.next_position());
         let scale = options.scale.map_or(1.0 / (dim as f64).sqrt(), f64::from);
-        let start = options.window.or(self.config.sliding_window).map_or(0, |window| next.saturating_sub(window));
+        let start =
+            options.window.or(self.config.sliding_window).map_or(0, |window| next.saturating_sub(window));
         let mut output = Vec::new();
         for (head, query) in queries.chunks_exact(dim).enumerate() {
             let (mut logits, mut rows) = (Vec::new(), Vec::new());
@@ -177,7 +186,9 @@ fn pages_come_back_as_they_went() {
     for dim in [64, 128] {
         for (number, keys) in CODECS.iter().enumerate() {
             let values = CODECS[(number + dim / 64) % CODECS.len()];
-            for (page, center) in [(64, octaplex::Center::Page), (128, octaplex::Center::Prefix), (256, octaplex::Center::Page)] {
+            for (page, center) in
+                [(64, octaplex::Center::Page), (128, octaplex::Center::Prefix), (256, octaplex::Center::Page)]
+            {
                 let mut case = case(keys, values, dim, (2, 2), 900);
                 case.config = case.config.page(page).center(center);
                 let layer = case.layer();
@@ -188,7 +199,10 @@ fn pages_come_back_as_they_went() {
                     let expected = page_bytes(&layer, index);
                     let mut bytes = vec![0xaa; expected.len()];
                     card.page(0, index, &mut bytes).unwrap();
-                    assert!(bytes == expected, "{keys}, {values}, width {dim}, pages of {page}: page {index}");
+                    assert!(
+                        bytes == expected,
+                        "{keys}, {values}, width {dim}, pages of {page}: page {index}"
+                    );
                 }
             }
         }
@@ -308,6 +322,13 @@ fn sequences_forks_and_graphs() {
     card.clear(3).unwrap();
     card.upload(1, &layers[2]).unwrap();
 
+    // Nothing is allocated by steps.
+    let allocated = allocation_counter::measure(|| {
+        card.attend(&queries, &Attend::default(), &mut output).unwrap();
+        card.launch(&step, &queries, &mut again).unwrap();
+    });
+    assert_eq!((allocated.count_total, &output), (0, &again));
+
     // Another layer's step is refused; so is one from before another number of heads.
     card.reserve(4).unwrap();
     let refused = card.launch(&step, &queries[..4 * 4 * 128], &mut again[..4 * 4 * 128]);
@@ -334,12 +355,20 @@ fn what_is_refused() {
     let (layer, queries) = (case.layer(), case.queries());
     let mut card = gpu::Layer::new(&device, &case.config, 1, 1000).unwrap();
     let mut output = vec![0.0; queries.len()];
-    assert!(matches!(card.attend(&queries, &Attend::default(), &mut output), Err(gpu::Error::Unsupported { .. })));
+    assert!(matches!(
+        card.attend(&queries, &Attend::default(), &mut output),
+        Err(gpu::Error::Unsupported { .. })
+    ));
     assert!(matches!(card.reserve(3), Err(gpu::Error::Library(Error::Heads { .. }))));
     card.reserve(4).unwrap();
-    assert_eq!(card.attend(&queries, &Attend::default(), &mut output), Err(gpu::Error::Library(Error::Empty)));
+    assert_eq!(
+        card.attend(&queries, &Attend::default(), &mut output),
+        Err(gpu::Error::Library(Error::Empty))
+    );
     card.upload(0, &layer).unwrap();
-    for options in [Attend::default().queries(2), Attend::default().position(3), Attend::default().bias(&[0.0; 500])] {
+    for options in
+        [Attend::default().queries(2), Attend::default().position(3), Attend::default().bias(&[0.0; 500])]
+    {
         let refused = card.attend(&queries, &options, &mut output);
         assert!(matches!(refused, Err(gpu::Error::Unsupported { .. })), "{refused:?}");
     }

@@ -173,7 +173,10 @@ fn every_file_of_tests_is_in_the_suite() {
     for (name, _) in files("tests", &["rs"]) {
         let module = name.strip_prefix("tests/").unwrap().trim_end_matches(".rs");
         assert!(
-            module == "suite" || module == "gpu" || module.contains('/') || suite.contains(&format!("\nmod {module};\n")),
+            module == "suite"
+                || module == "gpu"
+                || module.contains('/')
+                || suite.contains(&format!("\nmod {module};\n")),
             "{name} is not in tests/suite.rs"
         );
     }

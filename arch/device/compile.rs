@@ -28,11 +28,17 @@ const SOURCE: &str = concat!(
 /// # Errors
 /// [`Failure::NoCompiler`], [`Failure::Compile`].
 pub(super) fn image(target: &str, defines: &[(&str, u32)]) -> Result<Vec<u8>, Failure> {
-    let mut options = vec![format!("--gpu-architecture={target}"), "--std=c++17".to_string(), "-default-device".to_string()];
+    let mut options = vec![
+        format!("--gpu-architecture={target}"),
+        "--std=c++17".to_string(),
+        "-default-device".to_string(),
+    ];
     options.extend(defines.iter().map(|(name, value)| format!("-D{name}={value}")));
     let key = format!("{}\n{SOURCE}", options.join(" "));
     let file = folder().map(|folder| folder.join(format!("{:016x}.bin", fnv(key.as_bytes()))));
-    if let Some(image) = file.as_ref().and_then(|file| fs::read(file).ok()).and_then(|bytes| kept(&key, &bytes)) {
+    if let Some(image) =
+        file.as_ref().and_then(|file| fs::read(file).ok()).and_then(|bytes| kept(&key, &bytes))
+    {
         return Ok(image);
     }
     let image = compile(target, &options)?;
@@ -45,13 +51,17 @@ pub(super) fn image(target: &str, defines: &[(&str, u32)]) -> Result<Vec<u8>, Fa
 /// Where images are kept: `OCTAPLEX_CACHE`, or the folder that the system has for such things.
 fn folder() -> Option<PathBuf> {
     let path = |name: &str| env::var_os(name).filter(|path| !path.is_empty()).map(PathBuf::from);
-    let cache = || path("XDG_CACHE_HOME").or_else(|| path("LOCALAPPDATA")).or_else(|| Some(path("HOME")?.join(".cache")));
+    let cache = || {
+        path("XDG_CACHE_HOME").or_else(|| path("LOCALAPPDATA")).or_else(|| Some(path("HOME")?.join(".cache")))
+    };
     path("OCTAPLEX_CACHE").or_else(|| Some(cache()?.join("octaplex")))
 }
 
 /// FNV-1a.
 fn fnv(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// A file: the key's length and the image's, u64 each, then both, then the image's hash.
@@ -104,7 +114,8 @@ fn compile(target: &str, options: &[String]) -> Result<Vec<u8>, Failure> {
                 let mut size = 0;
                 let sized = sys::nvrtcGetCUBINSize(program, &mut size).result();
                 let mut image = vec![0u8; size];
-                let got = sized.and_then(|()| sys::nvrtcGetCUBIN(program, image.as_mut_ptr().cast()).result());
+                let got =
+                    sized.and_then(|()| sys::nvrtcGetCUBIN(program, image.as_mut_ptr().cast()).result());
                 got.map(|()| image).map_err(|error| failed("nvrtcGetCUBIN", error))
             }
         }

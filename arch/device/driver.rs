@@ -70,7 +70,9 @@ impl core::error::Error for Failure {}
 /// The driver's answer to a call.
 fn driver<T>(call: &'static str, answer: Result<T, DriverError>) -> Result<T, Failure> {
     answer.map_err(|error| {
-        let name = error.error_name().map_or_else(|_| "unknown".to_string(), |name| name.to_string_lossy().into_owned());
+        let name = error
+            .error_name()
+            .map_or_else(|_| "unknown".to_string(), |name| name.to_string_lossy().into_owned());
         Failure::Driver { call, name }
     })
 }
@@ -127,7 +129,8 @@ impl Device {
         let device = driver("cuDeviceGet", result::device::get(ordinal as i32))?;
         use sys::CUdevice_attribute as Attribute;
         // SAFETY: the device is the driver's own answer.
-        let attribute = |of| driver("cuDeviceGetAttribute", unsafe { result::device::get_attribute(device, of) });
+        let attribute =
+            |of| driver("cuDeviceGetAttribute", unsafe { result::device::get_attribute(device, of) });
         let major = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
         let minor = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
         let multiprocessors = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as usize;
@@ -143,7 +146,9 @@ impl Device {
             driver("cuStreamCreate", result::stream::create(result::stream::StreamKind::NonBlocking))
         });
         match stream {
-            Ok(stream) => Ok(Self(Arc::new(Inner { device, context, stream, name, capability, multiprocessors }))),
+            Ok(stream) => {
+                Ok(Self(Arc::new(Inner { device, context, stream, name, capability, multiprocessors })))
+            }
             Err(failure) => {
                 // SAFETY: retained above, and used by nobody.
                 let _ = unsafe { result::primary_ctx::release(device) };
@@ -374,7 +379,8 @@ impl Kernels {
         let mut pointers = [core::ptr::from_ref(parameters).cast_mut().cast::<c_void>()];
         let none = core::ptr::null_mut();
         // SAFETY: the function is of this module, and one parameter is what it takes, says the caller; it is copied here.
-        let asked = unsafe { sys::cuLaunchKernelEx(&config, self.functions[number], pointers.as_mut_ptr(), none) };
+        let asked =
+            unsafe { sys::cuLaunchKernelEx(&config, self.functions[number], pointers.as_mut_ptr(), none) };
         driver("cuLaunchKernelEx", asked.result())
     }
 }
@@ -413,7 +419,11 @@ impl Drop for Graph {
 }
 
 /// Microseconds of each of `times` runs of what `work` asks for, as the card's clock has them.
-pub(super) fn time(device: &Device, times: usize, work: impl Fn() -> Result<(), Failure>) -> Result<Vec<f32>, Failure> {
+pub(super) fn time(
+    device: &Device,
+    times: usize,
+    work: impl Fn() -> Result<(), Failure>,
+) -> Result<Vec<f32>, Failure> {
     device.enter()?;
     let event = || driver("cuEventCreate", result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT));
     let (start, end) = (event()?, event()?);

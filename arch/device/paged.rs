@@ -2,7 +2,8 @@
 
 use super::compile::image;
 use super::driver::{Buffer, Device, Failure, Graph, Kernels, time};
-use super::tables::{CodeShape, Tables};
+use super::layout::{Exchange, Params, Sequence, Shape, words_of};
+use super::tables::Tables;
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -11,8 +12,6 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use std::env;
 
-/// Tokens of a slot, which is what kernels work on: a page is one of them, or two or four.
-const SLOT_TOKENS: usize = 64;
 /// Query heads that share a look-up.
 const HEADS: usize = 8;
 /// Exact tokens that a block of threads takes.
@@ -33,77 +32,6 @@ const DOWNLOAD: usize = 1;
 const ATTEND: usize = 2;
 const COMBINE: usize = 3;
 
-/// Sizes. Keys and values are of one width.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
-    /// Width of a key and of a value: 64 or 128.
-    pub dim: usize,
-    /// Key/value heads.
-    pub kv_heads: usize,
-    /// Tokens of a page as the CPU has it: 64, 128 or 256.
-    pub page_tokens: usize,
-    /// Whether a page has a centre.
-    pub centres: bool,
-    /// Sequences.
-    pub sequences: usize,
-    /// Pages of all sequences together.
-    pub pages: usize,
-    /// Pages of one sequence at most.
-    pub pages_each: usize,
-    /// Exact tokens of one sequence at most.
-    pub exact: usize,
-}
-
-impl Shape {
-    fn slots_of_page(&self) -> usize {
-        self.page_tokens / SLOT_TOKENS
-    }
-
-    /// Bytes of a row's planes.
-    fn row(&self, shape: CodeShape) -> usize {
-        self.dim * shape.bits() / 8
-    }
-
-    /// Bytes of a page as the CPU has it.
-    fn page_bytes(&self, keys: CodeShape, values: CodeShape) -> usize {
-        let centre = if self.centres { 2 + self.dim * 5 / 8 } else { 0 };
-        let norms = 2 * (3 + self.page_tokens * 6 / 8);
-        8 + self.kv_heads * (self.page_tokens * (self.row(keys) + self.row(values)) + centre + norms)
-    }
-
-    /// Bytes of a slot of one head, as `kernels/layout.cuh` has it.
-    fn slot_bytes(&self, keys: CodeShape, values: CodeShape) -> usize {
-        let centre = if self.centres { 2 * self.dim } else { 0 };
-        let bytes = SLOT_TOKENS * (self.row(keys) + self.row(values)) + centre + 4 * SLOT_TOKENS + 16;
-        bytes.next_multiple_of(32)
-    }
-
-    /// Values of the exact rows of a sequence.
-    fn exact_values(&self) -> usize {
-        self.kv_heads * 2 * self.exact * self.dim
-    }
-
-    /// Values of balances and prefix centres of a sequence.
-    fn front_values(&self) -> usize {
-        self.kv_heads * 2 * self.dim
-    }
-}
-
-/// What a sequence holds.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sequence {
-    /// Its pages, in order: places in the pool.
-    pub pages: Vec<u32>,
-    /// Its exact tokens: sinks, then the window.
-    pub exact: usize,
-    /// Of these, sinks.
-    pub sinks: usize,
-    /// Position of the next token.
-    pub next: u64,
-    /// Position of the first token of the window.
-    pub window_start: u64,
-}
-
 /// How to attend: what a captured step keeps.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Attention {
@@ -123,62 +51,6 @@ impl Attention {
     fn has_options(&self) -> bool {
         self.soft_cap != 0.0 || self.window != 0
     }
-}
-
-/// As the kernels take it.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Exchange {
-    pages: u64,
-    pool: u64,
-    slots: u64,
-    steps: u64,
-    book: u64,
-    page_bytes: u64,
-    kv_heads: u32,
-    page_tokens: u32,
-}
-
-/// As the kernels take it.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Params {
-    queries: u64,
-    output: u64,
-    pool: u64,
-    table: u64,
-    sequences: u64,
-    exact: u64,
-    fronts: u64,
-    sink_logits: u64,
-    parts: u64,
-    sums: u64,
-    window: u64,
-    query_heads: u32,
-    kv_heads: u32,
-    table_stride: u32,
-    exact_stride: u32,
-    splits: u32,
-    exact_splits: u32,
-    keep_sinks: u32,
-    key_rounds: u32,
-    value_rounds: u32,
-    logit_unit: f32,
-    key_unit: f32,
-    centre_unit: f32,
-    value_unit: f32,
-    soft_cap: f32,
-    key_signs: [u32; 4],
-    value_signs: [u32; 4],
-    key_table: [u32; 32],
-    value_table: [u32; 32],
-}
-
-/// A sequence's words on the card.
-fn words_of(sequence: &Sequence, slots: usize) -> [u32; 8] {
-    let halves = |x: u64| [x as u32, (x >> 32) as u32];
-    let ([next, next_high], [start, start_high]) = (halves(sequence.next), halves(sequence.window_start));
-    [slots as u32, sequence.exact as u32, sequence.sinks as u32, 0, next, next_high, start, start_high]
 }
 
 /// What stays where it is from the beginning.
@@ -251,7 +123,8 @@ impl Paged {
         assert!(shape.kv_heads > 0 && shape.sequences > 0 && shape.sequences < 1 << 16);
         let slots = shape.pages.saturating_mul(shape.slots_of_page());
         assert!(slots < 1 << 31 && shape.pages_each.saturating_mul(shape.slots_of_page()) < 1 << 31);
-        let pool = slots.saturating_mul(shape.kv_heads).saturating_mul(shape.slot_bytes(keys.shape, values.shape));
+        let pool =
+            slots.saturating_mul(shape.kv_heads).saturating_mul(shape.slot_bytes(keys.shape, values.shape));
         let table = shape.sequences.saturating_mul(shape.pages_each * shape.slots_of_page());
         let held = Held {
             pool: Buffer::new(device, pool)?,
@@ -290,7 +163,9 @@ impl Paged {
     /// Bytes that a page takes on the card.
     #[must_use]
     pub fn card_page_bytes(&self) -> usize {
-        self.shape.slots_of_page() * self.shape.kv_heads * self.shape.slot_bytes(self.keys.shape, self.values.shape)
+        self.shape.slots_of_page()
+            * self.shape.kv_heads
+            * self.shape.slot_bytes(self.keys.shape, self.values.shape)
     }
 
     /// The kernels, compiled now if they have not been.
@@ -385,7 +260,13 @@ impl Paged {
     ///
     /// # Panics
     /// For numbers beyond the [`Shape`], and other lengths.
-    pub fn set(&mut self, number: usize, sequence: &Sequence, exact: &[u16], front: &[f32]) -> Result<(), Failure> {
+    pub fn set(
+        &mut self,
+        number: usize,
+        sequence: &Sequence,
+        exact: &[u16],
+        front: &[f32],
+    ) -> Result<(), Failure> {
         let shape = self.shape;
         assert!(number < shape.sequences && sequence.pages.len() <= shape.pages_each);
         assert!(sequence.exact <= shape.exact && sequence.sinks <= sequence.exact);
@@ -425,7 +306,9 @@ impl Paged {
         let exact_splits = shape.exact.div_ceil(EXACT_TOKENS);
         // Exact tokens take little of the card, and none of it for long.
         let resident = RESIDENT * self.device.multiprocessors();
-        let filling = (resident - (exact_splits * all).min(resident / 32)) / all;
+        let once = (resident - (exact_splits * all).min(resident / 32)) / all;
+        // Where so many units leave few splits each, four rounds of blocks of threads end closer together than one.
+        let filling = if once < 32 { (4 * resident / all).max(1) } else { once };
         let slots = shape.pages_each * shape.slots_of_page();
         let splits = splits.unwrap_or(filling).min(slots.div_ceil(4)).max(slots.div_ceil(MOST_SLOTS)).max(1);
         let rows = all * (splits + exact_splits) * HEADS;
@@ -545,7 +428,10 @@ impl Paged {
         let grid = [work.splits + work.exact_splits, units, shape.sequences];
         // Both wait themselves for what is before them, where they were compiled for cards that have that.
         let digits = self.target.trim_start_matches(|c: char| !c.is_ascii_digit());
-        let early = digits.trim_end_matches(|c: char| !c.is_ascii_digit()).parse::<u32>().is_ok_and(|number| number >= 90);
+        let early = digits
+            .trim_end_matches(|c: char| !c.is_ascii_digit())
+            .parse::<u32>()
+            .is_ok_and(|number| number >= 90);
         // SAFETY: Params is what both kernels take; tables and sequences were checked when they were written, the buffers
         // are as large as shape and work say, and are kept by `self` or by the step that captures this.
         unsafe {
@@ -585,7 +471,9 @@ impl Paged {
     /// Whether a step was captured from this, as it is now reserved.
     #[must_use]
     pub fn is_of(&self, step: &Step) -> bool {
-        step.used.iter().any(|(held, _, work)| Arc::ptr_eq(held, &self.held) && Arc::ptr_eq(work, self.work()))
+        step.used
+            .iter()
+            .any(|(held, _, work)| Arc::ptr_eq(held, &self.held) && Arc::ptr_eq(work, self.work()))
     }
 
     /// Asks for a captured step.

@@ -49,7 +49,8 @@ impl Tables {
     #[must_use]
     pub fn codes(centroids: &[i16], unit: f32, signs: &[u32], rounds: u8) -> Option<Self> {
         let last = centroids.len().wrapping_sub(1);
-        let antisymmetric = centroids.iter().enumerate().all(|(i, c)| *c == -centroids[last - i] && c.abs() <= 127);
+        let antisymmetric =
+            centroids.iter().enumerate().all(|(i, c)| *c == -centroids[last - i] && c.abs() <= 127);
         if !matches!(centroids.len(), 4 | 8 | 16) || !antisymmetric {
             return None;
         }
@@ -65,7 +66,13 @@ impl Tables {
     /// Codes of a trellis. Keys of codes of one bit are looked up two at a time, values one. `None` unless it has 8 states and
     /// 2, 4 or 8 codes a window.
     #[must_use]
-    pub fn trellis(book: &TrellisCodebook, of_keys: bool, unit: f32, signs: &[u32], rounds: u8) -> Option<Self> {
+    pub fn trellis(
+        book: &TrellisCodebook,
+        of_keys: bool,
+        unit: f32,
+        signs: &[u32],
+        rounds: u8,
+    ) -> Option<Self> {
         if book.history() != 3 || !matches!(book.levels(), 2 | 4 | 8) {
             return None;
         }

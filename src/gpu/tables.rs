@@ -8,7 +8,8 @@ use crate::stream::Purpose;
 use crate::{CodecSpec, LayerConfig, Role};
 use octaplex_arch::device::Tables;
 
-const WHICH: &str = "cards take turboquant of 2, 3 and 4 bits (rotation=wht), and trellis of m = 2, 4 and 8 with 8 states";
+const WHICH: &str =
+    "cards take turboquant of 2, 3 and 4 bits (rotation=wht), and trellis of m = 2, 4 and 8 with 8 states";
 
 pub(super) fn of_keys(config: &LayerConfig) -> Result<Tables, Error> {
     of(config, config.keys, config.key_dim, Role::Keys)
