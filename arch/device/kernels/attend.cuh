@@ -3,7 +3,7 @@
 //
 //   slot -> shared memory       by bulk copies where the card has them (sm_90), else by asynchronous ones
 //   scores                      products of bytes: a query's 16 bits are two rows, high bytes and low
-//   weights                     2^(logit - m), m a whole number: a new one shifts the sums
+//   weights                     2^(logit - m), m the first maximum and a whole number: a higher one shifts the sums
 //   values                      products of bytes: a weight times its norm is 16 bits, two rows again
 // A warp scores a slot of its own, four at once; then each sums 32 coordinates of all four.
 
@@ -220,14 +220,12 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 4) attend(const __grid_
     const int batch = blockIdx.z, kv_head = blockIdx.y / chunks, chunk = blockIdx.y % chunks;
     const int first_head = kv_head * group + chunk * HEADS, heads = min(HEADS, group - chunk * HEADS);
     const Sequence seq = p.sequences[batch];
-    const u64 number = ((u64)batch * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
-    float *part = p.parts + number * HEADS * DIM;
-    float2 *sums = p.sums + number * HEADS;
+    auto rows = [&] { return (((u64)batch * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x) * HEADS; };
     if (blockIdx.x < p.exact_splits) {
 #if __CUDA_ARCH__ >= 900
         asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
-        exact_split(p, sh, seq, batch, kv_head, first_head, heads, part, sums);
+        exact_split(p, sh, seq, batch, kv_head, first_head, heads, p.parts + rows() * DIM, p.sums + rows());
         return;
     }
     const int slots = seq.slots, fours = (slots + WARPS - 1) / WARPS, split = blockIdx.x - p.exact_splits;
@@ -281,12 +279,12 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 4) attend(const __grid_
 
     int acc[4][4] = {}, minus[4][4] = {};
     float m = NOTHING, l = 0;
-    int exponent = -100;
+    float norm = 0;
     u32 phase = 0;
     for (int at = first; at < last; at += WARPS, phase ^= 1) {
         const int page = at + warp;
         const u8 *slot = sh.keys[warp];
-        float x[16], top = HIDDEN, v_largest = 0;
+        float x[16], top = HIDDEN;
         uint4 v_steps[2] = {};
         u32 largest = 0;
         if (page < last) {
@@ -329,7 +327,6 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 4) attend(const __grid_
                     top = fmaxf(top, y);
                 }
             }
-            v_largest = from_f16(tail.value_largest);
             largest = tail.value_largest;
             top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
             top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
@@ -345,10 +342,24 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 4) attend(const __grid_
         {
             const float4 tops = load<float4>(reinterpret_cast<const u8 *>(sh.top[g]));
             const uint4 all = load<uint4>(reinterpret_cast<const u8 *>(sh.largest));
-            const float m_new = fmaxf(m, ceilf(fmaxf(fmaxf(tops.x, tops.y), fmaxf(tops.z, tops.w))));
-            // The largest norm is below two to this.
-            const int e_new = max(exponent, (int)(max(max(all.x, all.y), max(all.z, all.w)) >> 10) - 14);
-            const int by = min(31, (int)fminf(m_new - m, 40) + e_new - exponent);
+            const float highest = fmaxf(fmaxf(tops.x, tops.y), fmaxf(tops.z, tops.w));
+            const float longest = from_f16(max(max(all.x, all.y), max(all.z, all.w)));
+            // What comes first sets both scales: no bit of a weight is given away. Then they grow by powers of two.
+            float m_new = m, norm_new = norm;
+            int by = 0;
+            if (m == NOTHING) {
+                m_new = fmaxf(m, highest);
+            } else if (highest > m) {
+                by = (int)fminf(ceilf(highest - m), 31);
+                m_new = m + ceilf(highest - m);
+            }
+            if (norm == 0) {
+                norm_new = longest;
+            } else if (longest > norm) {
+                const int more = (int)((__float_as_uint(longest / norm) + 0x7FFFFF) >> 23) - 127; // log2, rounded up
+                by = min(31, by + more);
+                norm_new = __uint_as_float(__float_as_uint(norm) + ((u32)more << 23));
+            }
             if (__any_sync(~0u, by)) {
 #pragma unroll
                 for (int e = 0; e < 4; e++)
@@ -359,9 +370,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 4) attend(const __grid_
                     }
                 l *= exp2_fast(m - m_new);
             }
-            m = m_new, exponent = e_new;
+            m = m_new, norm = norm_new;
         }
-        const float of_step = v_largest * (1 / 32767.0f) * __uint_as_float((u32)(127 + 16 - exponent) << 23);
+        const float of_step = norm > 0 ? from_f16(largest) / norm * (65535 / 32767.0f) : 0;
 #pragma unroll
         for (int tile = 0; tile < 2; tile++) {
             const u32 steps[4] = {v_steps[tile].x, v_steps[tile].y, v_steps[tile].z, v_steps[tile].w};
@@ -396,7 +407,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 4) attend(const __grid_
     l += __shfl_xor_sync(~0u, l, 1);
     l += __shfl_xor_sync(~0u, l, 2);
     if (t == 0) sh.sum[warp][g] = l;
-    const float scale = __uint_as_float((u32)(127 - 16 + exponent) << 23) * p.value_unit;
+    const float scale = norm * (1 / 65535.0f) * p.value_unit;
     float out[8];
 #pragma unroll
     for (int e = 0; e < 4; e++) {
@@ -406,6 +417,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 4) attend(const __grid_
         out[4 + e] = scale * fmaf((float)acc[e][1], 256, (float)acc[e][3]);
     }
     const int c = g * DIM + 32 * (warp % GROUPS) + 8 * t;
+    float *part = p.parts + rows() * DIM;
     __syncthreads();
     float *other = reinterpret_cast<float *>(sh.weights); // [HEADS][DIM]: the halves of the tokens meet here
     if (GROUPS < WARPS && warp >= GROUPS)
@@ -417,7 +429,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 4) attend(const __grid_
         reinterpret_cast<float4 *>(part + c)[0] = make_float4(out[0], out[1], out[2], out[3]);
         reinterpret_cast<float4 *>(part + c)[1] = make_float4(out[4], out[5], out[6], out[7]);
     }
-    if (warp == 0 && t == 0) sums[g] = make_float2(m, sh.sum[0][g] + sh.sum[1][g] + sh.sum[2][g] + sh.sum[3][g]);
+    if (warp == 0 && t == 0) p.sums[rows() + g] = make_float2(m, sh.sum[0][g] + sh.sum[1][g] + sh.sum[2][g] + sh.sum[3][g]);
 }
 
 constexpr int COMBINE_WARPS = 16;
