@@ -27,6 +27,8 @@ mod affine;
 mod angles;
 mod blocks;
 mod codes;
+#[cfg(feature = "cuda")]
+pub mod device;
 mod quaternions;
 mod signs;
 mod trellis;

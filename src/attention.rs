@@ -395,6 +395,21 @@ impl Unit<'_> {
     }
 }
 
+/// `Ok` if scale, soft cap and window are in range.
+pub(crate) fn check_options(options: &Attend) -> Result<(), Error> {
+    let refuse = |why| Err(Error::Unsupported { why });
+    if options.scale.is_some_and(|scale| scale.is_nan() || scale.abs() >= MAX_SCALE) {
+        return refuse("the scale of logits is a number below 2^40 in magnitude");
+    }
+    if options.soft_cap.is_some_and(|cap| !(1e-6..MAX_SCALE).contains(&cap)) {
+        return refuse("soft caps are from 1e-6 to 2^40");
+    }
+    if options.window == Some(0) {
+        return refuse("a window of 0 tokens sees nothing");
+    }
+    Ok(())
+}
+
 /// Turns a row's logits into weights and adds them up; says whether any is not zero.
 fn add_weights(backend: Kernels, totals: &mut Totals, row: usize, weights: &mut [f32]) -> bool {
     if totals.max[row] == f32::NEG_INFINITY {
@@ -496,16 +511,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         let (next, queries) = (self.state.next, options.queries.unwrap_or(1));
         let group = per_head / queries;
         let query_heads = group * self.config.kv_heads;
-        let refuse = |why| Err(Error::Unsupported { why });
-        if options.scale.is_some_and(|scale| scale.is_nan() || scale.abs() >= MAX_SCALE) {
-            return refuse("the scale of logits is a number below 2^40 in magnitude");
-        }
-        if options.soft_cap.is_some_and(|cap| !(1e-6..MAX_SCALE).contains(&cap)) {
-            return refuse("soft caps are from 1e-6 to 2^40");
-        }
-        if options.window == Some(0) {
-            return refuse("a window of 0 tokens sees nothing");
-        }
+        check_options(options)?;
         if !options.sink_logits.is_empty() {
             Error::expect_length("sink logits", query_heads, options.sink_logits.len())?;
             self.check_rows("sink logits", (1, 1), options.sink_logits, f32::INFINITY)?;

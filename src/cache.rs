@@ -35,7 +35,7 @@ pub(crate) mod center;
 pub(crate) mod config;
 #[cfg(feature = "alloc")]
 mod layers;
-mod norms;
+pub(crate) mod norms;
 pub(crate) mod page;
 mod parts;
 mod rollback;

@@ -22,6 +22,8 @@ mod codecs;
 #[cfg(feature = "alloc")]
 mod dynamic;
 mod error;
+#[cfg(feature = "cuda")]
+pub mod gpu;
 mod math;
 mod rotation;
 mod sketch;

@@ -87,7 +87,7 @@ impl Rotation {
         self.dim
     }
 
-    fn signs(&self) -> &[u32] {
+    pub(crate) fn signs(&self) -> &[u32] {
         &self.signs[..self.dim]
     }
 

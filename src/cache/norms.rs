@@ -64,6 +64,12 @@ const fn scale(octaves: u32) -> [i16; LEVELS] {
     scale
 }
 
+/// What codes stand for on each scale, for kernels elsewhere.
+#[cfg(feature = "cuda")]
+pub(crate) fn scales() -> [u16; OCTAVES.len() * LEVELS] {
+    core::array::from_fn(|i| SCALES[i / LEVELS][i % LEVELS].unsigned_abs())
+}
+
 /// The most tokens of a page.
 pub(crate) const MAX_TOKENS: usize = 256;
 

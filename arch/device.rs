@@ -1,0 +1,14 @@
+//! Pages and attention on a card: kernels in `kernels/`, compiled when they are first used; the driver around them; and the
+//! memory that they work on. Everything here is safe to call: what a kernel is given is checked before it is launched, and is
+//! kept until it has run.
+
+mod compile;
+mod driver;
+mod layout;
+mod paged;
+mod tables;
+
+pub use driver::{Device, Failure};
+pub use layout::{Sequence, Shape};
+pub use paged::{Attention, Paged, Step};
+pub use tables::{CodeShape, Tables};

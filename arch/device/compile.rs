@@ -1,0 +1,151 @@
+//! The kernels' source, compiled for the card that was found, and kept on disk.
+
+use super::driver::Failure;
+use alloc::ffi::CString;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec;
+use alloc::vec::Vec;
+use cudarc::nvrtc::{result, sys};
+use std::env;
+use std::fs;
+use std::path::PathBuf;
+
+/// One text, in this order.
+const SOURCE: &str = concat!(
+    include_str!("kernels/layout.cuh"),
+    include_str!("kernels/exchange.cuh"),
+    include_str!("kernels/lookup.cuh"),
+    include_str!("kernels/attend.cuh")
+);
+
+/// The image of the kernels with these numbers defined: for `sm_..` a cubin, for `compute_..` PTX, which the driver compiles.
+///
+/// A folder of the user's keeps it, under a name that is a hash of source, target and numbers; the file begins with them as they
+/// are, and is believed only where they are the same. Without such a folder, or where it cannot be written, they are compiled
+/// again.
+///
+/// # Errors
+/// [`Failure::NoCompiler`], [`Failure::Compile`].
+pub(super) fn image(target: &str, defines: &[(&str, u32)]) -> Result<Vec<u8>, Failure> {
+    let mut options = vec![
+        format!("--gpu-architecture={target}"),
+        "--std=c++17".to_string(),
+        "-default-device".to_string(),
+    ];
+    options.extend(defines.iter().map(|(name, value)| format!("-D{name}={value}")));
+    let key = format!("{}\n{SOURCE}", options.join(" "));
+    let file = folder().map(|folder| folder.join(format!("{:016x}.bin", fnv(key.as_bytes()))));
+    if let Some(image) =
+        file.as_ref().and_then(|file| fs::read(file).ok()).and_then(|bytes| kept(&key, &bytes))
+    {
+        return Ok(image);
+    }
+    let image = compile(target, &options)?;
+    if let Some(file) = file {
+        keep(&file, &key, &image);
+    }
+    Ok(image)
+}
+
+/// Where images are kept: `OCTAPLEX_CACHE`, or the folder that the system has for such things.
+fn folder() -> Option<PathBuf> {
+    let path = |name: &str| env::var_os(name).filter(|path| !path.is_empty()).map(PathBuf::from);
+    let cache = || {
+        path("XDG_CACHE_HOME").or_else(|| path("LOCALAPPDATA")).or_else(|| Some(path("HOME")?.join(".cache")))
+    };
+    path("OCTAPLEX_CACHE").or_else(|| Some(cache()?.join("octaplex")))
+}
+
+/// FNV-1a.
+fn fnv(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// A file: the key's length and the image's, u64 each, then both, then the image's hash.
+fn kept(key: &str, bytes: &[u8]) -> Option<Vec<u8>> {
+    let (lengths, rest) = bytes.split_at_checked(16)?;
+    let [of_key, of_image] = lengths.as_chunks::<8>().0 else { return None };
+    let of_key = usize::try_from(u64::from_le_bytes(*of_key)).ok()?;
+    let of_image = usize::try_from(u64::from_le_bytes(*of_image)).ok()?;
+    let (mine, rest) = rest.split_at_checked(of_key)?;
+    let (image, hash) = rest.split_at_checked(of_image)?;
+    (mine == key.as_bytes() && *hash == fnv(image).to_le_bytes()).then(|| image.to_vec())
+}
+
+/// Writes it under another name first: who reads meanwhile finds a whole file or none. What fails is as if it were not tried.
+fn keep(file: &std::path::Path, key: &str, image: &[u8]) {
+    let mut bytes = Vec::with_capacity(24 + key.len() + image.len());
+    [key.len(), image.len()].iter().for_each(|length| bytes.extend((*length as u64).to_le_bytes()));
+    bytes.extend(key.as_bytes());
+    bytes.extend(image);
+    bytes.extend(fnv(image).to_le_bytes());
+    let draft = file.with_extension(std::process::id().to_string());
+    let written = file.parent().map(fs::create_dir_all).transpose().and_then(|_| fs::write(&draft, &bytes));
+    if written.and_then(|()| fs::rename(&draft, file)).is_err() {
+        let _ = fs::remove_file(&draft);
+    }
+}
+
+fn compile(target: &str, options: &[String]) -> Result<Vec<u8>, Failure> {
+    // SAFETY: opens the compiler's library, whose initialisers are its own affair.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(Failure::NoCompiler);
+    }
+    let failed = |call: &str, error: result::NvrtcError| Failure::Compile(format!("{call}: {error:?}"));
+    let source = CString::new(SOURCE).map_err(|error| Failure::Compile(error.to_string()))?;
+    let program =
+        result::create_program(&source, None).map_err(|error| failed("nvrtcCreateProgram", error))?;
+    // SAFETY: the program was made above, is destroyed below and not used after that; buffers have the sizes that are
+    // asked for.
+    let image = unsafe {
+        match result::compile_program(program, options) {
+            Err(_) => {
+                let log = result::get_program_log(program).unwrap_or_default();
+                let text: Vec<u8> = log.iter().map(|c| *c as u8).take_while(|c| *c != 0).collect();
+                Err(Failure::Compile(String::from_utf8_lossy(&text).into_owned()))
+            }
+            Ok(()) if target.starts_with("compute") => result::get_ptx(program)
+                .map(|ptx| ptx.iter().map(|c| *c as u8).collect())
+                .map_err(|error| failed("nvrtcGetPTX", error)),
+            Ok(()) => {
+                let mut size = 0;
+                let sized = sys::nvrtcGetCUBINSize(program, &mut size).result();
+                let mut image = vec![0u8; size];
+                let got =
+                    sized.and_then(|()| sys::nvrtcGetCUBIN(program, image.as_mut_ptr().cast()).result());
+                got.map(|()| image).map_err(|error| failed("nvrtcGetCUBIN", error))
+            }
+        }
+    };
+    // SAFETY: made above.
+    let _ = unsafe { result::destroy_program(program) };
+    image
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_believed_only_as_they_were_written() {
+        let folder = env::temp_dir().join(format!("octaplex-images-{}", std::process::id()));
+        let file = folder.join("one.bin");
+        keep(&file, "key", b"image");
+        let bytes = fs::read(&file).expect("written");
+        assert_eq!(kept("key", &bytes).as_deref(), Some(&b"image"[..]));
+        assert_eq!(kept("yek", &bytes), None);
+        for cut in 0..bytes.len() {
+            assert_eq!(kept("key", &bytes[..cut]), None, "{cut} bytes");
+            let mut changed = bytes.clone();
+            changed[cut] ^= 1;
+            assert_eq!(kept("key", &changed), None, "byte {cut}");
+        }
+        assert_eq!(fs::read_dir(&folder).expect("there").count(), 1, "no draft stays");
+        fs::remove_dir_all(&folder).expect("mine");
+        // A folder that cannot be made is no error.
+        keep(std::path::Path::new("/proc/none/one.bin"), "key", b"image");
+    }
+}

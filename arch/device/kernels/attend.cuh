@@ -1,0 +1,495 @@
+// Attention of one query a head on pages: a block takes up to eight query heads of one key/value head, and a split of a
+// sequence's slots or of its exact tokens; `combine` adds the splits up.
+//
+//   slot -> shared memory       by bulk copies where the card has them (sm_90), else by asynchronous ones
+//   scores                      products of bytes: a query's 16 bits are two rows, high bytes and low
+//   weights                     2^(logit - m), m the first maximum and a whole number: a higher one shifts the sums
+//   values                      products of bytes: a weight times its norm is 16 bits, two rows again
+// A warp scores a slot of its own, four at once; then each sums 32 coordinates of all four.
+
+struct Sequence {
+    u32 slots, exact, sinks, zero;
+    u64 next, window_start; // positions: of the next token, of the first in the exact window
+};
+
+struct Params {
+    const float *queries;      // [sequences][query heads][DIM]
+    float *output;             // likewise
+    const u8 *pool;
+    const u32 *table;          // [sequences][table_stride]: slots of a sequence
+    const Sequence *sequences;
+    const u16 *exact;          // f16 [sequences][kv heads][keys, values][exact_stride][DIM]
+    const float *fronts;       // [sequences][kv heads][balance, prefix][DIM]
+    const float *sink_logits;  // [query heads], or none
+    float *parts;              // [sequences][units][splits of both kinds][HEADS][DIM]
+    float2 *sums;              // [sequences][units][splits of both kinds][HEADS]: maximum of log2, sum
+    u64 window;                // 0: all is seen
+    u32 query_heads, kv_heads, table_stride, exact_stride, splits, exact_splits, keep_sinks, key_rounds, value_rounds;
+    float logit_unit;          // scale · log2 e
+    float key_unit, centre_unit, value_unit; // of an integer of a centroid; key and value over the steps of norms
+    float soft_cap;            // · log2 e; 0: none
+    u32 key_signs[4], value_signs[4], key_table[32], value_table[32];
+};
+
+constexpr float NOTHING = -1e30f;
+#define HIDDEN __int_as_float(0xff800000)
+constexpr int EXACT_TOKENS = 32;
+
+__device__ __forceinline__ u32 shared_address(const void *p) { return (u32)__cvta_generic_to_shared(p); }
+
+#if __CUDA_ARCH__ >= 900
+__device__ __forceinline__ void barrier_init(u64 *bar, int count) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(bar)), "r"(count) : "memory");
+}
+__device__ __forceinline__ void barrier_wait(u64 *bar, u32 phase) {
+    asm volatile("{\n.reg .pred done;\nAGAIN:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra AGAIN;\n}" ::"r"(
+                     shared_address(bar)),
+                 "r"(phase)
+                 : "memory");
+}
+__device__ __forceinline__ void bulk_copy(void *to, const u8 *from, u32 bytes, u64 *bar) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(bar)), "r"(bytes) : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(to)),
+                 "l"(from), "r"(bytes), "r"(shared_address(bar))
+                 : "memory");
+}
+__device__ __forceinline__ void arrive(u64 *bar) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(bar)) : "memory");
+}
+#else
+// A warp copies; one group a call, whether there is anything to copy or not.
+__device__ __forceinline__ void warp_copy(void *to, const u8 *from, u32 bytes, int lane) {
+    for (u32 at = 16 * lane; at < bytes; at += 16 * LANES)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to) + at), "l"(from + at) : "memory");
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+#endif
+
+struct Shared {
+    alignas(128) u8 keys[WARPS][K_PART];
+    alignas(128) u8 values[WARPS][V_PART];
+    uint4 weights[2 * WARPS][LANES];
+    uint4 queries[PRODUCTS][LANES];
+    float unit[HEADS], base[HEADS];
+    float top[HEADS][WARPS], sum[WARPS][HEADS];
+    u32 largest[WARPS];
+    u64 key_bars[WARPS], value_bar;
+};
+static_assert(sizeof(Shared) <= 48 * 1024, "static shared memory");
+
+// Walsh-Hadamard over DIM values, VEC a lane (index VEC · lane + i), steps 1, 2, 4 ...
+__device__ __forceinline__ void hadamard(float (&v)[VEC], int lane) {
+#pragma unroll
+    for (int s = 1; s < VEC; s *= 2)
+#pragma unroll
+        for (int i = 0; i < VEC; i++)
+            if (!(i & s)) {
+                const float a = v[i], b = v[i | s];
+                v[i] = a + b, v[i | s] = a - b;
+            }
+#pragma unroll
+    for (int s = 1; s < LANES; s *= 2)
+#pragma unroll
+        for (int i = 0; i < VEC; i++) {
+            const float other = __shfl_xor_sync(~0u, v[i], s);
+            v[i] = (lane & s) ? other - v[i] : v[i] + other;
+        }
+}
+constexpr float INVERSE_SQRT = DIM == 64 ? 0.125f : 0.08838834764831845f;
+
+// x with the sign of its coordinate.
+__device__ __forceinline__ float signed_by(float x, const u32 (&signs)[4], int c) {
+    return __uint_as_float(__float_as_uint(x) ^ (signs[c >> 5] >> (c & 31)) << 31);
+}
+
+// Queries: balanced, rotated, to 16 bits. A warp takes two heads.
+__device__ __forceinline__ void prepare(const Params &p, Shared &sh, int batch, int kv_head, int first_head, int heads, int warp, int lane) {
+#pragma unroll
+    for (int k = 0; k < HEADS / WARPS; k++) {
+        const int h = warp + WARPS * k;
+        float v[VEC], base = 0, top = 0;
+        const float *q = p.queries + ((u64)batch * p.query_heads + first_head + h) * DIM + VEC * lane;
+        const float *front = p.fronts + ((u64)batch * p.kv_heads + kv_head) * 2 * DIM + VEC * lane;
+#pragma unroll
+        for (int i = 0; i < VEC; i++) {
+            v[i] = h < heads ? q[i] * front[i] : 0;
+            base = fmaf(v[i], front[DIM + i], base);
+        }
+        for (u32 round = 0; round < p.key_rounds; round++) {
+#pragma unroll
+            for (int i = 0; i < VEC; i++) v[i] = signed_by(v[i] * INVERSE_SQRT, p.key_signs, VEC * lane + i);
+            hadamard(v, lane);
+        }
+#pragma unroll
+        for (int i = 0; i < VEC; i++) top = fmaxf(top, fabsf(v[i]));
+#pragma unroll
+        for (int s = 16; s; s /= 2) {
+            top = fmaxf(top, __shfl_xor_sync(~0u, top, s));
+            base += __shfl_xor_sync(~0u, base, s);
+        }
+        const float inverse = top > 0 ? 127 / top : 0;
+        i8 *bytes = reinterpret_cast<i8 *>(sh.queries);
+#pragma unroll
+        for (int i = 0; i < VEC; i++) {
+            const float exact = v[i] * inverse;
+            const int high = __float2int_rn(exact), low = min(__float2int_rn((exact - high) * 256), 127);
+            int product, half, byte;
+            place(VEC * (lane & 7) + i, product, half, byte);
+            const int at = ((product * LANES + (h << 2 | lane >> 3)) * 4 + 2 * half) * 4 + byte;
+            bytes[at] = (i8)high, bytes[at + 4] = (i8)low;
+        }
+        if (lane == 0) sh.unit[h] = top * (1 / (127 * 256.0f)), sh.base[h] = base * p.logit_unit;
+    }
+}
+
+// What hides a token, and what caps its logit; in log2.
+__device__ __forceinline__ float logit_of(const Params &p, float x, u64 position, u64 start) {
+#if OPTIONS
+    if (p.soft_cap > 0) x = p.soft_cap * tanhf(x / p.soft_cap);
+    if (position < start) x = HIDDEN;
+#endif
+    return x;
+}
+__device__ __forceinline__ u64 first_seen(const Params &p, const Sequence &s) {
+    return p.window != 0 && s.next > p.window ? s.next - p.window : 0;
+}
+
+// Some exact tokens, in f32: scores by a thread a token and head, then sums by a thread a coordinate.
+__device__ __forceinline__ void exact_split(const Params &p, Shared &sh, const Sequence &seq, int batch, int kv_head, int first_head, int heads,
+                                            float *part, float2 *sums) {
+    float *queries = reinterpret_cast<float *>(sh.keys);      // [HEADS][DIM]
+    float *weights = reinterpret_cast<float *>(sh.weights);   // [HEADS][EXACT_TOKENS]
+    const int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES, first = blockIdx.x * EXACT_TOKENS;
+    const u16 *keys = p.exact + ((u64)batch * p.kv_heads + kv_head) * 2 * p.exact_stride * DIM;
+    const u16 *values = keys + (u64)p.exact_stride * DIM;
+    const int count = min(EXACT_TOKENS, (int)seq.exact - first);
+    for (int i = threadIdx.x; i < HEADS * DIM; i += blockDim.x)
+        queries[i] = i / DIM < heads ? p.queries[((u64)batch * p.query_heads + first_head) * DIM + i] : 0;
+    __syncthreads();
+    float dot[HEADS / WARPS] = {};
+    if (lane < count) {
+        const uint4 *row = reinterpret_cast<const uint4 *>(keys + (u64)(first + lane) * DIM);
+#pragma unroll
+        for (int c = 0; c < DIM / 8; c++) {
+            const uint4 w = row[c];
+            const u32 words[4] = {w.x, w.y, w.z, w.w};
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                const float key = from_f16(words[i >> 1] >> (16 * (i & 1)) & 0xFFFF);
+#pragma unroll
+                for (int k = 0; k < HEADS / WARPS; k++) dot[k] = fmaf(queries[(warp + WARPS * k) * DIM + 8 * c + i], key, dot[k]);
+            }
+        }
+    }
+    const u64 number = first + lane;
+    const u64 position = number < seq.sinks ? number : seq.window_start + number - seq.sinks;
+    const u64 start = number < seq.sinks && p.keep_sinks ? 0 : first_seen(p, seq);
+#pragma unroll
+    for (int k = 0; k < HEADS / WARPS; k++) {
+        const int h = warp + WARPS * k;
+        float x = lane < count ? logit_of(p, dot[k] * p.logit_unit, position, start) : HIDDEN, top = x;
+#pragma unroll
+        for (int s = 16; s; s /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, s));
+        top = fmaxf(top, NOTHING);
+        x = exp2_fast(x - top);
+        weights[h * EXACT_TOKENS + lane] = x;
+#pragma unroll
+        for (int s = 16; s; s /= 2) x += __shfl_xor_sync(~0u, x, s);
+        if (lane == 0) sums[h] = make_float2(top, x);
+    }
+    __syncthreads();
+    const int c = threadIdx.x % DIM, h0 = threadIdx.x / DIM * (HEADS * DIM / 128);
+    float sum[HEADS * DIM / 128] = {};
+    u32 column[EXACT_TOKENS]; // all on their way before the first is used
+#pragma unroll
+    for (int token = 0; token < EXACT_TOKENS; token++) column[token] = token < count ? values[(u64)(first + token) * DIM + c] : 0;
+#pragma unroll
+    for (int token = 0; token < EXACT_TOKENS; token++) {
+        const float value = from_f16(column[token]);
+#pragma unroll
+        for (int h = 0; h < HEADS * DIM / 128; h++) sum[h] = fmaf(weights[(h0 + h) * EXACT_TOKENS + token], value, sum[h]);
+    }
+#pragma unroll
+    for (int h = 0; h < HEADS * DIM / 128; h++) part[(h0 + h) * DIM + c] = sum[h];
+}
+
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 4) attend(const __grid_constant__ Params p) {
+    __shared__ Shared sh;
+    const int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES, g = lane >> 2, t = lane & 3;
+    const int group = p.query_heads / p.kv_heads, chunks = (group + HEADS - 1) / HEADS;
+    const int batch = blockIdx.z, kv_head = blockIdx.y / chunks, chunk = blockIdx.y % chunks;
+    const int first_head = kv_head * group + chunk * HEADS, heads = min(HEADS, group - chunk * HEADS);
+    const Sequence seq = p.sequences[batch];
+    auto rows = [&] { return (((u64)batch * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x) * HEADS; };
+    if (blockIdx.x < p.exact_splits) {
+#if __CUDA_ARCH__ >= 900
+        asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+        exact_split(p, sh, seq, batch, kv_head, first_head, heads, p.parts + rows() * DIM, p.sums + rows());
+        return;
+    }
+    const int slots = seq.slots, fours = (slots + WARPS - 1) / WARPS, split = blockIdx.x - p.exact_splits;
+    const int first = (int)((u64)fours * split / p.splits) * WARPS;
+    const int last = min(slots, (int)((u64)fours * (split + 1) / p.splits) * WARPS);
+    const u32 *table = p.table + (u64)batch * p.table_stride;
+    auto slot_of = [&](int page) { return p.pool + ((u64)table[page] * p.kv_heads + kv_head) * SLOT; };
+#if __CUDA_ARCH__ >= 900
+    auto fetch_keys = [&](int page) {
+        if (lane == 0 && page < last) bulk_copy(sh.keys[warp], slot_of(page), K_PART, &sh.key_bars[warp]);
+    };
+    auto fetch_values = [&](int page) {
+        if (lane != 0) return;
+        if (page < last) bulk_copy(sh.values[warp], slot_of(page) + K_PART, V_PART, &sh.value_bar);
+        else arrive(&sh.value_bar);
+    };
+    auto wait_keys = [&](u32 phase) { barrier_wait(&sh.key_bars[warp], phase); };
+    auto wait_values = [&](u32 phase) { barrier_wait(&sh.value_bar, phase); };
+    if (lane == 0) {
+        barrier_init(&sh.key_bars[warp], 1);
+        if (warp == 0) barrier_init(&sh.value_bar, WARPS);
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        fetch_keys(first + warp);
+    }
+    __syncthreads();
+#else
+    auto fetch_keys = [&](int page) { warp_copy(sh.keys[warp], page < last ? slot_of(page) : p.pool, page < last ? K_PART : 0, lane); };
+    auto fetch_values = [&](int page) {
+        warp_copy(sh.values[warp], page < last ? slot_of(page) + K_PART : p.pool, page < last ? V_PART : 0, lane);
+    };
+    // Keys and values are asked for in turns: one group may stay on its way.
+    auto wait_keys = [&](u32) {
+        asm volatile("cp.async.wait_group 1;" ::: "memory");
+        __syncwarp();
+    };
+    auto wait_values = [&](u32) { asm volatile("cp.async.wait_group 1;" ::: "memory"); };
+    fetch_keys(first + warp);
+#endif
+    fetch_values(first + warp);
+#if __CUDA_ARCH__ >= 900
+    // Pages were there before the kernel ahead began, which may not have ended; what it writes is read from here on.
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+    prepare(p, sh, batch, kv_head, first_head, heads, warp, lane);
+    const Table keys = table_of<KEYS>(p.key_table, lane), of_values = table_of<VALUES>(p.value_table, lane);
+    __syncthreads();
+    uint4 q[PRODUCTS];
+#pragma unroll
+    for (int j = 0; j < PRODUCTS; j++) q[j] = sh.queries[j][lane];
+    const float unit = sh.unit[g] * p.logit_unit, base = sh.base[g];
+
+    int acc[4][4] = {}, minus[4][4] = {};
+    float m = NOTHING, l = 0;
+    float norm = 0;
+    u32 phase = 0;
+    for (int at = first; at < last; at += WARPS, phase ^= 1) {
+        const int page = at + warp;
+        const u8 *slot = sh.keys[warp];
+        float x[16], top = HIDDEN;
+        uint4 v_steps[2] = {};
+        u32 largest = 0;
+        if (page < last) {
+            wait_keys(phase);
+            const Tail tail = load<Tail>(slot + TAIL);
+            float centre = base;
+            if (CENTRES) {
+                int c[4] = {};
+#pragma unroll
+                for (int j = 0; j < PRODUCTS; j++) {
+                    const uint2 b = g < 2 ? load<uint2>(slot + K_CENTRE + g * DIM + t * EACH + 8 * j) : make_uint2(0, 0);
+                    product_s8(c, q[j], b.x, b.y);
+                }
+                float sum = fmaf((float)(16 * c[0] + c[1]), 256, (float)(16 * c[2] + c[3]));
+                sum = __shfl_sync(~0u, sum, lane & ~3);
+                centre = fmaf(sum * unit, from_f16(tail.centre) * p.centre_unit, centre);
+            }
+#pragma unroll
+            for (int tile = 0; tile < 8; tile++) {
+                // Octet t of a tile of 32 has the columns 2 t and 2 t + 1 of four products: what a thread's weights are of.
+                const int token = 32 * (tile >> 2) + 8 * (g >> 1) + 2 * (tile & 3) + (g & 1);
+                const KeyWords k = load_key(slot, token, t);
+                int c[4] = {}, less[4] = {};
+#pragma unroll
+                for (int j = 0; j < PRODUCTS; j++) score(c, less, q[j], k, j, keys);
+                if (KEYS == 4) c[0] -= less[0], c[1] -= less[1], c[2] -= less[2], c[3] -= less[3];
+                x[2 * tile] = (float)(c[0] * 256 + c[2]), x[2 * tile + 1] = (float)(c[1] * 256 + c[3]);
+            }
+            const float of_norm = from_f16(tail.key_largest) * p.key_unit * unit;
+#pragma unroll
+            for (int tile = 0; tile < 2; tile++) {
+                const uint4 k4 = load<uint4>(slot + K_STEPS + 64 * tile + 16 * t);
+                v_steps[tile] = load<uint4>(slot + V_STEPS + 64 * tile + 16 * t);
+                const u32 steps[4] = {k4.x, k4.y, k4.z, k4.w};
+#pragma unroll
+                for (int i = 0; i < 8; i++) {
+                    const float step = __uint_as_float(prmt(steps[i >> 1], 0x4B00, i & 1 ? 0x5432 : 0x5410)) - 8388608.0f;
+                    float &y = x[8 * tile + i];
+                    y = logit_of(p, fmaf(y, step * of_norm, centre), tail.position + 32 * tile + 8 * t + i, first_seen(p, seq));
+                    top = fmaxf(top, y);
+                }
+            }
+            largest = tail.value_largest;
+            top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
+            top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+        } else {
+#pragma unroll
+            for (int i = 0; i < 16; i++) x[i] = HIDDEN;
+        }
+        __syncwarp();
+        fetch_keys(page + WARPS);
+        if (t == 0) sh.top[g][warp] = top;
+        if (lane == 0) sh.largest[warp] = largest;
+        __syncthreads();
+        {
+            const float4 tops = load<float4>(reinterpret_cast<const u8 *>(sh.top[g]));
+            const uint4 all = load<uint4>(reinterpret_cast<const u8 *>(sh.largest));
+            const float highest = fmaxf(fmaxf(tops.x, tops.y), fmaxf(tops.z, tops.w));
+            const float longest = from_f16(max(max(all.x, all.y), max(all.z, all.w)));
+            // What comes first sets both scales: no bit of a weight is given away. Then they grow by powers of two.
+            float m_new = m, norm_new = norm;
+            int by = 0;
+            if (m == NOTHING) {
+                m_new = fmaxf(m, highest);
+            } else if (highest > m) {
+                by = (int)fminf(ceilf(highest - m), 31);
+                m_new = m + ceilf(highest - m);
+            }
+            if (norm == 0) {
+                norm_new = longest;
+            } else if (longest > norm) {
+                const int more = (int)((__float_as_uint(longest / norm) + 0x7FFFFF) >> 23) - 127; // log2, rounded up
+                by = min(31, by + more);
+                norm_new = __uint_as_float(__float_as_uint(norm) + ((u32)more << 23));
+            }
+            if (__any_sync(~0u, by)) {
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+#pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        acc[e][i] >>= by;
+                        if (VALUES == 4) minus[e][i] >>= by;
+                    }
+                l *= exp2_fast(m - m_new);
+            }
+            m = m_new, norm = norm_new;
+        }
+        const float of_step = norm > 0 ? from_f16(largest) / norm * (65535 / 32767.0f) : 0;
+#pragma unroll
+        for (int tile = 0; tile < 2; tile++) {
+            const u32 steps[4] = {v_steps[tile].x, v_steps[tile].y, v_steps[tile].z, v_steps[tile].w};
+            u32 w[8], a[4];
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                const float step = __uint_as_float(prmt(steps[i >> 1], 0x4B00, i & 1 ? 0x5432 : 0x5410)) - 8388608.0f;
+                const float weight = exp2_fast(x[8 * tile + i] - m);
+                l += weight;
+                w[i] = __float_as_uint(fmaf(weight, step * of_step, 8388608.0f)); // its low 16 bits are the integer
+            }
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                const u32 low = prmt(w[4 * h], w[4 * h + 1], 0x5140), high = prmt(w[4 * h + 2], w[4 * h + 3], 0x5140);
+                a[2 * h] = prmt(low, high, 0x7632), a[2 * h + 1] = prmt(low, high, 0x5410);
+            }
+            sh.weights[2 * warp + tile][lane] = make_uint4(a[0], a[1], a[2], a[3]);
+        }
+        wait_values(phase);
+        __syncthreads();
+#pragma unroll
+        for (int step = 0; step < 2 * WARPS; step += WARPS / GROUPS) {
+            const int mine = step + warp / GROUPS;
+            add_values(acc, minus, sh.weights[mine][lane], sh.values[mine >> 1], mine & 1, warp % GROUPS, lane, of_values);
+        }
+        __syncthreads();
+        fetch_values(page + WARPS);
+    }
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+    l += __shfl_xor_sync(~0u, l, 1);
+    l += __shfl_xor_sync(~0u, l, 2);
+    if (t == 0) sh.sum[warp][g] = l;
+    const float scale = norm * (1 / 65535.0f) * p.value_unit;
+    float out[8];
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+        if (VALUES == 4)
+            for (int i = 0; i < 4; i++) acc[e][i] -= minus[e][i];
+        out[e] = scale * fmaf((float)acc[e][0], 256, (float)acc[e][2]);
+        out[4 + e] = scale * fmaf((float)acc[e][1], 256, (float)acc[e][3]);
+    }
+    const int c = g * DIM + 32 * (warp % GROUPS) + 8 * t;
+    float *part = p.parts + rows() * DIM;
+    __syncthreads();
+    float *other = reinterpret_cast<float *>(sh.weights); // [HEADS][DIM]: the halves of the tokens meet here
+    if (GROUPS < WARPS && warp >= GROUPS)
+        for (int i = 0; i < 8; i++) other[c + i] = out[i];
+    __syncthreads();
+    if (warp < GROUPS) {
+        if (GROUPS < WARPS)
+            for (int i = 0; i < 8; i++) out[i] += other[c + i];
+        reinterpret_cast<float4 *>(part + c)[0] = make_float4(out[0], out[1], out[2], out[3]);
+        reinterpret_cast<float4 *>(part + c)[1] = make_float4(out[4], out[5], out[6], out[7]);
+    }
+    if (warp == 0 && t == 0) p.sums[rows() + g] = make_float2(m, sh.sum[0][g] + sh.sum[1][g] + sh.sum[2][g] + sh.sum[3][g]);
+}
+
+constexpr int COMBINE_WARPS = 16;
+
+// All splits of a query head: those of pages turned back, then the exact ones, over the sum of all.
+extern "C" __global__ void __launch_bounds__(32 * COMBINE_WARPS) combine(const __grid_constant__ Params p) {
+    __shared__ float tops[COMBINE_WARPS], totals[COMBINE_WARPS], rows[2][COMBINE_WARPS][DIM];
+    const int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES;
+    const int head = blockIdx.x, batch = blockIdx.y, group = p.query_heads / p.kv_heads, chunks = (group + HEADS - 1) / HEADS;
+    const int of_group = head % group, splits = p.splits + p.exact_splits;
+    const u64 unit = ((u64)batch * p.kv_heads + head / group) * chunks + of_group / HEADS;
+    const float2 *sums = p.sums + unit * splits * HEADS + of_group % HEADS;
+    const float *parts = p.parts + (unit * splits * HEADS + of_group % HEADS) * DIM + VEC * lane;
+    const float sink = p.sink_logits ? p.sink_logits[head] * 1.4426950408889634f : HIDDEN;
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+    float top = fmaxf(sink, NOTHING);
+    for (int s = threadIdx.x; s < splits; s += blockDim.x) top = fmaxf(top, sums[s * HEADS].x);
+#pragma unroll
+    for (int s = 16; s; s /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, s));
+    if (lane == 0) tops[warp] = top;
+    __syncthreads();
+#pragma unroll
+    for (int w = 0; w < COMBINE_WARPS; w++) top = fmaxf(top, tops[w]);
+    float total = 0, sum[2][VEC] = {};
+    auto add = [&](int from, int to, float (&acc)[VEC]) {
+#pragma unroll 4
+        for (int s = from + warp; s < to; s += COMBINE_WARPS) {
+            const float2 ml = sums[s * HEADS];
+            const float weight = exp2_fast(ml.x - top);
+            total = fmaf(ml.y, weight, total);
+#pragma unroll
+            for (int i = 0; i < VEC; i++) acc[i] = fmaf(parts[(u64)s * HEADS * DIM + i], weight, acc[i]);
+        }
+    };
+    add(0, p.exact_splits, sum[0]);
+    add(p.exact_splits, splits, sum[1]);
+#pragma unroll
+    for (int k = 0; k < 2; k++)
+#pragma unroll
+        for (int i = 0; i < VEC; i++) rows[k][warp][VEC * lane + i] = sum[k][i];
+    if (lane == 0) totals[warp] = total;
+    __syncthreads();
+    if (warp > 0) return;
+    total = exp2_fast(sink - top);
+    for (int w = 0; w < COMBINE_WARPS; w++) total += totals[w];
+#pragma unroll
+    for (int i = 0; i < VEC; i++) {
+        sum[0][i] = sum[1][i] = 0;
+        for (int w = 0; w < COMBINE_WARPS; w++) sum[0][i] += rows[0][w][VEC * lane + i], sum[1][i] += rows[1][w][VEC * lane + i];
+    }
+    for (u32 round = 0; round < p.value_rounds; round++) {
+        hadamard(sum[1], lane);
+#pragma unroll
+        for (int i = 0; i < VEC; i++) sum[1][i] = signed_by(sum[1][i] * INVERSE_SQRT, p.value_signs, VEC * lane + i);
+    }
+    const float inverse = total > 0 ? 1 / total : 0; // what sees nothing gives zeros
+#pragma unroll
+    for (int i = 0; i < VEC; i++)
+        p.output[((u64)batch * p.query_heads + head) * DIM + VEC * lane + i] = (sum[0][i] + sum[1][i]) * inverse;
+}

@@ -1,0 +1,230 @@
+// Pages as the CPU writes them to slots and back, the same bytes. A block of threads a slot and head.
+
+struct Exchange {
+    u8 *pages;         // as the CPU has them, one after the other
+    u8 *pool;          // slots, each with its heads one after the other
+    const u32 *slots;  // of each page, page_tokens / 64 of them
+    const u16 *steps;  // [4][64]: what codes of norms stand for
+    const i16 *book;   // [32]: what codes of a centre stand for
+    u64 page_bytes;
+    u32 kv_heads, page_tokens;
+};
+
+constexpr int PAGE_HEADER = 8, NORM_HEAD = 3;
+constexpr int CENTRE_BYTES = CENTRES ? 2 + DIM * 5 / 8 : 0;
+
+// Little-endian bits, the least significant first; at most 8 of them.
+__device__ __forceinline__ u32 bits_at(const u8 *bytes, int at, int count) {
+    const u32 low = bytes[at >> 3], high = (at & 7) + count > 8 ? bytes[(at >> 3) + 1] : 0;
+    return ((low | high << 8) >> (at & 7)) & ((1u << count) - 1);
+}
+
+// What of a page one slot and head are.
+struct Source {
+    u8 *keys, *values, *centre, *key_norms, *value_norms, *header, *slot;
+    int part; // which 64 tokens of the page
+};
+
+__device__ __forceinline__ Source source(const Exchange &x) {
+    const int parts = x.page_tokens / SLOT_TOKENS, page = blockIdx.x / parts, head = blockIdx.y;
+    const u64 k = (u64)x.page_tokens * row_bytes(KEYS), v = (u64)x.page_tokens * row_bytes(VALUES);
+    const u64 norms = NORM_HEAD + x.page_tokens * 6 / 8;
+    Source s;
+    s.part = blockIdx.x % parts;
+    s.header = x.pages + page * x.page_bytes;
+    u8 *rows = s.header + PAGE_HEADER + head * (k + v);
+    s.keys = rows + (u64)s.part * SLOT_TOKENS * row_bytes(KEYS);
+    s.values = rows + k + (u64)s.part * SLOT_TOKENS * row_bytes(VALUES);
+    s.centre = s.header + PAGE_HEADER + x.kv_heads * (k + v) + head * (CENTRE_BYTES + 2 * norms);
+    s.key_norms = s.centre + CENTRE_BYTES;
+    s.value_norms = s.key_norms + norms;
+    s.slot = x.pool + ((u64)x.slots[blockIdx.x] * x.kv_heads + head) * SLOT;
+    return s;
+}
+
+// The path bit and the code of a coordinate in a row.
+template <int SHAPE> __device__ __forceinline__ u32 row_path(const u8 *row, int c) { return bits_at(row, c, 1); }
+template <int SHAPE> __device__ __forceinline__ u32 row_code(const u8 *row, int c) {
+    return bits_at(row + path_bytes(SHAPE), c * code_bits(SHAPE), code_bits(SHAPE));
+}
+
+// Where the single bit of a code lies among those of a thread's coordinates: codes of 3 bits as selectors of nibbles want
+// it, codes of 1 bit as selectors of pairs; beside windows of a path in the order of coordinates.
+__device__ __forceinline__ int single_bit(int d) {
+    int product, half, byte;
+    place(d, product, half, byte);
+    if (KEYS == 3) {
+        const int nibble = 4 * half + byte;
+        return DIM == 64 ? 4 * (nibble & 3) + 2 * (nibble >> 2) + product : 4 * nibble + product;
+    }
+    if (KEYS == 11) return 16 * (product >> 1) + 4 * byte + 2 * (product & 1) + half;
+    return d;
+}
+constexpr int SINGLE_AT = code_bits(KEYS) == 3 ? K_HIGH : K_LOW;
+
+__device__ __forceinline__ int centre_byte(int c) {
+    int product, half, byte;
+    place(c % EACH, product, half, byte);
+    return c / EACH * EACH + 8 * product + 4 * half + byte;
+}
+
+extern "C" __global__ void __launch_bounds__(128) upload(const __grid_constant__ Exchange x) {
+    const Source s = source(x);
+    // Keys: a thread's coordinates of a row.
+    for (int item = threadIdx.x; item < SLOT_TOKENS * 4; item += blockDim.x) {
+        const int token = item >> 2, t = item & 3;
+        const u8 *row = s.keys + token * row_bytes(KEYS);
+        u32 path = 0, single = 0;
+        u64 low[2] = {0, 0};
+        for (int d = 0; d < EACH; d++) {
+            const u32 code = row_code<KEYS>(row, t * EACH + d);
+            if (is_trellis(KEYS)) path |= row_path<KEYS>(row, t * EACH + d) << d;
+            if (low_bits(KEYS) > 1) {
+                const int at = d * low_bits(KEYS);
+                low[at >> 6] |= (u64)(code & ((1 << low_bits(KEYS)) - 1)) << (at & 63);
+            }
+            if (code_bits(KEYS) == 3) single |= (code >> 2) << single_bit(d);
+            if (code_bits(KEYS) == 1) single |= code << single_bit(d);
+        }
+        for (int i = 0; is_trellis(KEYS) && i < EACH / 8; i++) s.slot[item * (EACH / 8) + i] = path >> (8 * i);
+        const int bytes = EACH * low_bits(KEYS) / 8;
+        for (int i = 0; low_bits(KEYS) > 1 && i < bytes; i++) s.slot[K_LOW + item * bytes + i] = low[i >> 3] >> (8 * (i & 7));
+        for (int i = 0; (code_bits(KEYS) & 1) && i < EACH / 8; i++)
+            s.slot[SINGLE_AT + item * (EACH / 8) + i] = single >> (8 * i);
+    }
+    // Values: a word of octets.
+    u8 *values = s.slot + K_PART;
+    for (int item = threadIdx.x; item < 2 * GROUPS * LANES; item += blockDim.x) {
+        const int lane = item % LANES, first = item / LANES % GROUPS * 32 + (lane >> 2) * 4;
+        const int token = item / LANES / GROUPS * 32 + (lane & 3) * 8;
+        u32 path = 0, low[4] = {0, 0, 0, 0}, high = 0;
+        for (int i = 0; i < 8; i++) {
+            const u8 *row = s.values + (token + i) * row_bytes(VALUES);
+            for (int e = 0; e < 4; e++) {
+                const u32 code = row_code<VALUES>(row, first + e);
+                if (is_trellis(VALUES)) path |= row_path<VALUES>(row, first + e) << (4 * i + e);
+                if (low_bits(VALUES) == 4) low[e] |= code << (4 * i);
+                if (low_bits(VALUES) == 2) low[e >> 1] |= (code & 3) << (4 * i + 2 * (e & 1));
+                if (low_bits(VALUES) == 1) low[0] |= code << (4 * i + e);
+                if (code_bits(VALUES) == 3) high |= (code >> 2) << (4 * i + e);
+            }
+        }
+        if (is_trellis(VALUES)) reinterpret_cast<u32 *>(values)[item] = path;
+        for (int w = 0; w < low_bits(VALUES); w++) reinterpret_cast<u32 *>(values + V_LOW)[item * low_bits(VALUES) + w] = low[w];
+        if (code_bits(VALUES) == 3) reinterpret_cast<u32 *>(values + V_HIGH)[item] = high;
+    }
+    for (int token = threadIdx.x; token < SLOT_TOKENS; token += blockDim.x) {
+        const int at = 6 * (s.part * SLOT_TOKENS + token);
+        const u32 k = bits_at(s.key_norms + NORM_HEAD, at, 6), v = bits_at(s.value_norms + NORM_HEAD, at, 6);
+        reinterpret_cast<u16 *>(s.slot + K_STEPS)[token] = x.steps[(s.key_norms[2] & 3) * 64 + k];
+        reinterpret_cast<u16 *>(s.slot + V_STEPS)[token] = x.steps[(s.value_norms[2] & 3) * 64 + v];
+    }
+    if (CENTRES) {
+        for (int c = threadIdx.x; c < DIM; c += blockDim.x) {
+            const int value = x.book[bits_at(s.centre + 2, 5 * c, 5)];
+            s.slot[K_CENTRE + centre_byte(c)] = (u8)(value >> 4);
+            s.slot[K_CENTRE + DIM + centre_byte(c)] = (u8)(value & 15);
+        }
+    }
+    if (threadIdx.x == 0) {
+        Tail tail;
+        tail.key_largest = s.key_norms[0] | s.key_norms[1] << 8;
+        tail.value_largest = s.value_norms[0] | s.value_norms[1] << 8;
+        tail.key_octaves = s.key_norms[2], tail.value_octaves = s.value_norms[2];
+        tail.centre = CENTRES ? s.centre[0] | s.centre[1] << 8 : 0;
+        tail.position = 0;
+        for (int i = 0; i < 8; i++) tail.position |= (u64)s.header[i] << (8 * i);
+        tail.position += s.part * SLOT_TOKENS;
+        *reinterpret_cast<Tail *>(s.slot + TAIL) = tail;
+    }
+}
+
+// ---- back -------------------------------------------------------------------------------------------------------------
+
+__device__ __forceinline__ u32 slot_key_path(const u8 *slot, int token, int c) {
+    return bits_at(slot + (token * 4 + c / EACH) * (EACH / 8), c % EACH, 1);
+}
+__device__ __forceinline__ u32 slot_key_code(const u8 *slot, int token, int c) {
+    const int item = token * 4 + c / EACH, d = c % EACH, bits = low_bits(KEYS);
+    const u32 single = bits_at(slot + SINGLE_AT + item * (EACH / 8), single_bit(d), 1);
+    if (bits == 1) return single;
+    const u32 low = bits_at(slot + K_LOW + item * (EACH * bits / 8), d * bits, bits);
+    return code_bits(KEYS) == 3 ? low | single << 2 : low;
+}
+__device__ __forceinline__ int octet(int token, int c) {
+    return (token / 32 * GROUPS + c / 32) * LANES + c % 32 / 4 * 4 + token % 32 / 8;
+}
+__device__ __forceinline__ u32 slot_value_path(const u8 *values, int token, int c) {
+    return reinterpret_cast<const u32 *>(values)[octet(token, c)] >> (4 * (token & 7) + (c & 3)) & 1;
+}
+__device__ __forceinline__ u32 slot_value_code(const u8 *values, int token, int c) {
+    const int item = octet(token, c), i = 4 * (token & 7), e = c & 3, bits = low_bits(VALUES);
+    const u32 *low = reinterpret_cast<const u32 *>(values + V_LOW) + item * bits;
+    if (bits == 4) return low[e] >> i & 15;
+    if (bits == 1) return low[0] >> (i + e) & 1;
+    const u32 code = low[e >> 1] >> (i + 2 * (e & 1)) & 3;
+    return code_bits(VALUES) == 3 ? code | (reinterpret_cast<const u32 *>(values + V_HIGH)[item] >> (i + e) & 1) << 2 : code;
+}
+
+// The code of a norm: steps ascend.
+__device__ __forceinline__ u32 norm_code(const u16 *steps, u32 step) {
+    u32 code = 0;
+    while (code < 63 && steps[code] < step) code++;
+    return code;
+}
+
+extern "C" __global__ void __launch_bounds__(128) download(const __grid_constant__ Exchange x) {
+    const Source s = source(x);
+    const u8 *values = s.slot + K_PART;
+    for (int at = threadIdx.x; at < SLOT_TOKENS * row_bytes(KEYS); at += blockDim.x) {
+        const int token = at / row_bytes(KEYS), byte = at % row_bytes(KEYS), plane = byte - path_bytes(KEYS);
+        u32 out = 0;
+        for (int i = 0; i < 8; i++) {
+            const int bit = 8 * plane + i;
+            out |= (plane < 0 ? slot_key_path(s.slot, token, 8 * byte + i)
+                              : slot_key_code(s.slot, token, bit / code_bits(KEYS)) >> bit % code_bits(KEYS) & 1) << i;
+        }
+        s.keys[at] = out;
+    }
+    for (int at = threadIdx.x; at < SLOT_TOKENS * row_bytes(VALUES); at += blockDim.x) {
+        const int token = at / row_bytes(VALUES), byte = at % row_bytes(VALUES), plane = byte - path_bytes(VALUES);
+        u32 out = 0;
+        for (int i = 0; i < 8; i++) {
+            const int bit = 8 * plane + i;
+            out |= (plane < 0 ? slot_value_path(values, token, 8 * byte + i)
+                              : slot_value_code(values, token, bit / code_bits(VALUES)) >> bit % code_bits(VALUES) & 1) << i;
+        }
+        s.values[at] = out;
+    }
+    const Tail tail = *reinterpret_cast<const Tail *>(s.slot + TAIL);
+    // Four norms are three bytes.
+    for (int item = threadIdx.x; item < SLOT_TOKENS / 2; item += blockDim.x) {
+        const bool of_value = item >= SLOT_TOKENS / 4;
+        const int four = item % (SLOT_TOKENS / 4);
+        const u16 *mine = reinterpret_cast<const u16 *>(s.slot + (of_value ? V_STEPS : K_STEPS)) + 4 * four;
+        const u16 *steps = x.steps + ((of_value ? tail.value_octaves : tail.key_octaves) & 3) * 64;
+        u32 word = 0;
+        for (int i = 0; i < 4; i++) word |= norm_code(steps, mine[i]) << (6 * i);
+        u8 *out = (of_value ? s.value_norms : s.key_norms) + NORM_HEAD + s.part * SLOT_TOKENS * 6 / 8 + 3 * four;
+        out[0] = word, out[1] = word >> 8, out[2] = word >> 16;
+    }
+    if (CENTRES && s.part == 0) {
+        for (int byte = threadIdx.x; byte < DIM * 5 / 8; byte += blockDim.x) {
+            u32 out = 0;
+            for (int i = 0; i < 8; i++) {
+                const int bit = 8 * byte + i, at = centre_byte(bit / 5);
+                const int value = (int)(i8)s.slot[K_CENTRE + at] * 16 + s.slot[K_CENTRE + DIM + at];
+                u32 code = 0;
+                while (code < 31 && x.book[code] < value) code++;
+                out |= (code >> bit % 5 & 1) << i;
+            }
+            s.centre[2 + byte] = out;
+        }
+    }
+    if (threadIdx.x == 0 && s.part == 0) {
+        s.key_norms[0] = tail.key_largest, s.key_norms[1] = tail.key_largest >> 8, s.key_norms[2] = tail.key_octaves;
+        s.value_norms[0] = tail.value_largest, s.value_norms[1] = tail.value_largest >> 8, s.value_norms[2] = tail.value_octaves;
+        if (CENTRES) s.centre[0] = tail.centre, s.centre[1] = tail.centre >> 8;
+        for (int i = 0; blockIdx.y == 0 && i < 8; i++) s.header[i] = tail.position >> (8 * i);
+    }
+}

@@ -1,0 +1,195 @@
+// From codes to operands of matrix products, and the instructions for it.
+//
+// m16n8k32: lane = 4 g + t holds of A (16 x 32 bytes) row g (a0: bytes 4 t + b, a2: 16 + 4 t + b) and row g + 8 (a1, a3), of B
+// (32 x 8) column g (b0, b1 alike), of the sums row g, columns 2 t and 2 t + 1 (c0, c1) and row g + 8 (c2, c3). The order
+// of the 32 is free as long as A and B agree, so nothing is ever shuffled for it.
+
+// Each selector nibble of s takes a byte of a (0-3) or b (4-7); with its highest bit set, that byte's sign, eight times.
+__device__ __forceinline__ u32 prmt(u32 a, u32 b, u32 s) {
+    u32 d;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(s));
+    return d;
+}
+// The bits of a where mask, else of b.
+__device__ __forceinline__ u32 pick(u32 a, u32 b, u32 mask) { return (a & mask) | (b & ~mask); }
+
+__device__ __forceinline__ void product_s8(int (&c)[4], uint4 a, u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ void product_u8(int (&c)[4], uint4 a, u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ float exp2_fast(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// Lane l of a warp has this word of a table. Codes alone: every lane all of it. Trellis: the centroids of a window, by
+// the highest bit of a code of 3 bits; for codes of 1 bit those of two coordinates that follow each other.
+struct Table {
+    u32 words[4], row;
+};
+template <int SHAPE> __device__ __forceinline__ Table table_of(const u32 (&words)[32], int lane) {
+    Table t;
+    // Told that all lanes have the same, the compiler keeps them in uniform registers and copies them at each use.
+    for (int i = 0; i < 4; i++) asm volatile("mov.b32 %0, %1;" : "=r"(t.words[i]) : "r"(words[i]));
+    t.row = words[lane];
+    return t;
+}
+
+__device__ __forceinline__ u32 row_of(const Table &t, u32 window) { return __shfl_sync(~0u, t.row, (int)window); }
+
+// Shifts by multiplication, on pipes that have nothing else to do: 2^23 + n over 2^by, rounded down, has n >> by in the low
+// bits of its mantissa, and nothing of 2^23 there up to by = 15.
+__device__ __forceinline__ float for_shifts(u32 n) { return __uint_as_float(n | 0x4B000000u); }
+__device__ __forceinline__ u32 shifted(float n, int by) {
+    return __float_as_uint(by ? __fmaf_rd(n, __uint_as_float((u32)(127 - by) << 23), 8388608.0f) : n);
+}
+
+// One byte of each of four rows, by the nibbles of a selector: 0 to 3 in the even ones, 4 to 7 in the odd ones.
+__device__ __forceinline__ u32 of_rows(u32 r0, u32 r1, u32 r2, u32 r3, u32 selector) {
+    return prmt(prmt(r0, r1, selector), prmt(r2, r3, selector), 0x7610);
+}
+constexpr u32 ODD = 0x40404040;
+
+// Codes of 4 bits have centroids ±: the magnitudes of the negative ones, zeros elsewhere, and the positive ones are two
+// operands with sums of their own, since a byte permutation sees eight bytes.
+struct Halves {
+    u32 n0, n1, p0, p1;
+    __device__ __forceinline__ Halves(u32 w, const Table &t) {
+        const u32 x = w ^ 0x88888888u;
+        n0 = prmt(t.words[0], t.words[1], w), n1 = prmt(t.words[0], t.words[1], w >> 16);
+        p0 = prmt(t.words[2], t.words[3], x), p1 = prmt(t.words[2], t.words[3], x >> 16);
+    }
+};
+
+// ---- keys -------------------------------------------------------------------------------------------------------------
+
+// The words of a thread's coordinates of a key.
+struct KeyWords {
+    u32 low[4], single;
+    float path[2]; // bits 0-18 and 16-34
+};
+
+template <int BYTES> __device__ __forceinline__ void load_words(u32 *w, const u8 *from) {
+    if (BYTES == 16) {
+        const uint4 x = load<uint4>(from);
+        w[0] = x.x, w[1] = x.y, w[2] = x.z, w[3] = x.w;
+    } else if (BYTES == 8) {
+        const uint2 x = load<uint2>(from);
+        w[0] = x.x, w[1] = x.y;
+    } else if (BYTES == 4) {
+        w[0] = load<u32>(from);
+    } else if (BYTES == 2) {
+        w[0] = load<u16>(from);
+    }
+}
+
+// All lanes of a warp together: a path goes on where the thread before ends.
+__device__ __forceinline__ KeyWords load_key(const u8 *slot, int token, int t) {
+    KeyWords k;
+    const int item = token * 4 + t;
+    if (low_bits(KEYS) > 1) load_words<EACH * low_bits(KEYS) / 8>(k.low, slot + K_LOW + item * (EACH * low_bits(KEYS) / 8));
+    if (code_bits(KEYS) & 1) load_words<EACH / 8>(&k.single, slot + (code_bits(KEYS) == 3 ? K_HIGH : K_LOW) + item * (EACH / 8));
+    if (KEYS == 3 && DIM == 64) k.single |= k.single << 14;
+    if (is_trellis(KEYS)) {
+        u32 own;
+        load_words<EACH / 8>(&own, slot + item * (EACH / 8));
+        u32 before = __shfl_up_sync(~0u, own, 1) >> (EACH - 3);
+        if (t == 0) before = 0;
+        // Bit d is where the window of coordinate d begins.
+        k.path[0] = for_shifts((own << 3 | before) & 0x7FFFF);
+        k.path[1] = DIM == 128 ? for_shifts(own >> 13) : 0;
+    }
+    return k;
+}
+
+// Bits d and up of a path: four count, and a fifth where d is even.
+__device__ __forceinline__ u32 window_at(const KeyWords &k, int d) { return shifted(k.path[d >> 4], d & 15); }
+
+// Product j of a key with the queries.
+__device__ __forceinline__ void score(int (&c)[4], int (&minus)[4], uint4 q, const KeyWords &k, int j, const Table &t) {
+    if (KEYS == 4) {
+        const Halves h(k.low[j], t);
+        product_s8(minus, q, h.n0, h.n1);
+        product_s8(c, q, h.p0, h.p1);
+    } else if (KEYS == 2 || KEYS == 3) {
+        u32 s = k.low[j >> 1] >> (2 * (j & 1)) & 0x33333333u;
+        if (KEYS == 3) s |= (k.single >> j & 0x11111111u) << 2;
+        product_s8(c, q, prmt(t.words[0], t.words[KEYS == 3], s), prmt(t.words[0], t.words[KEYS == 3], s >> 16));
+    } else if (KEYS == 11) {
+        u32 r[4];
+        for (int i = 0; i < 4; i++) r[i] = row_of(t, window_at(k, 8 * j + 2 * i));
+        const u32 digits = k.single >> (16 * (j >> 1) + 2 * (j & 1));
+        const u32 even = (digits & 0x1111) | 0x4040, odd = (digits >> 1 & 0x1111) | 0x6262;
+        product_s8(c, q, of_rows(r[0], r[1], r[2], r[3], even), of_rows(r[0], r[1], r[2], r[3], odd));
+    } else {
+        u32 r[8];
+        for (int i = 0; i < 8; i++) {
+            u32 w = window_at(k, 8 * j + i);
+            if (KEYS == 13) {
+                const int by = 8 * j + i - 4;
+                w = pick(w, by < 0 ? k.single << -by : k.single >> by, 15);
+            }
+            r[i] = row_of(t, w);
+        }
+        const u32 digits = k.low[j >> 1] >> (16 * (j & 1));
+        const u32 even = (digits & 0x3333) | 0x4040, odd = (digits >> 2 & 0x3333) | 0x4040;
+        product_s8(c, q, of_rows(r[0], r[2], r[4], r[6], even), of_rows(r[1], r[3], r[5], r[7], odd));
+    }
+}
+
+// ---- values -----------------------------------------------------------------------------------------------------------
+
+// Four products: coordinates e of each four, over the 32 tokens of a tile.
+__device__ __forceinline__ void add_values(int (&c)[4][4], int (&minus)[4][4], uint4 weights, const u8 *values, int tile, int group,
+                                           int lane, const Table &t) {
+    const int item = (tile * GROUPS + group) * LANES + lane;
+    u32 low[4], high = 0;
+    load_words<4 * low_bits(VALUES)>(low, values + V_LOW + item * 4 * low_bits(VALUES));
+    if (code_bits(VALUES) == 3) high = load<u32>(values + V_HIGH + item * 4);
+    if (VALUES == 4) {
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const Halves h(low[e], t);
+            product_u8(minus[e], weights, h.n0, h.n1);
+            product_u8(c[e], weights, h.p0, h.p1);
+        }
+    } else if (VALUES == 2 || VALUES == 3) {
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            u32 s = low[e >> 1] >> (2 * (e & 1)) & 0x33333333u;
+            if (VALUES == 3) s |= (high >> e & 0x11111111u) << 2;
+            product_u8(c[e], weights, prmt(t.words[0], t.words[VALUES == 3], s), prmt(t.words[0], t.words[VALUES == 3], s >> 16));
+        }
+    } else {
+        const u32 *paths = reinterpret_cast<const u32 *>(values);
+        const u32 own = paths[item];
+        // The four coordinates before: another lane's, or the last eight lanes' of the group before.
+        const u32 before = lane >= 4 ? paths[item - 4] : group > 0 ? paths[item - 4] : 0;
+        const u32 windows[4] = {pick(own << 3, before >> 1, 0x88888888u), pick(own << 2, before >> 2, 0xCCCCCCCCu),
+                                pick(own << 1, before >> 3, 0xEEEEEEEEu), own};
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const float halves[2] = {for_shifts(windows[e] & 0xFFFF), for_shifts(windows[e] >> 16)};
+            u32 r[8];
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                u32 w = shifted(halves[i >> 2], 4 * (i & 3));
+                if (VALUES == 13) {
+                    const int by = 4 * i + e - 4;
+                    w = pick(w, by < 0 ? high << -by : high >> by, 15);
+                }
+                r[i] = row_of(t, w);
+            }
+            const u32 digits = VALUES == 11 ? low[0] >> e & 0x11111111u : low[e >> 1] >> (2 * (e & 1)) & 0x33333333u;
+            const u32 s = digits | ODD;
+            product_u8(c[e], weights, of_rows(r[0], r[1], r[2], r[3], s), of_rows(r[4], r[5], r[6], r[7], s >> 16));
+        }
+    }
+}

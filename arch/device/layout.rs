@@ -1,0 +1,134 @@
+//! Sizes, and what kernels are given: the same as in `kernels/*.cuh`.
+
+use super::tables::CodeShape;
+use alloc::vec::Vec;
+
+/// Tokens of a slot, which is what kernels work on: a page is one of them, or two or four.
+const SLOT_TOKENS: usize = 64;
+
+/// Sizes. Keys and values are of one width.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Width of a key and of a value: 64 or 128.
+    pub dim: usize,
+    /// Key/value heads.
+    pub kv_heads: usize,
+    /// Tokens of a page as the CPU has it: 64, 128 or 256.
+    pub page_tokens: usize,
+    /// Whether a page has a centre.
+    pub centres: bool,
+    /// Sequences.
+    pub sequences: usize,
+    /// Pages of all sequences together.
+    pub pages: usize,
+    /// Pages of one sequence at most.
+    pub pages_each: usize,
+    /// Exact tokens of one sequence at most.
+    pub exact: usize,
+}
+
+impl Shape {
+    pub(super) fn slots_of_page(&self) -> usize {
+        self.page_tokens / SLOT_TOKENS
+    }
+
+    /// Bytes of a row's planes.
+    pub(super) fn row(&self, shape: CodeShape) -> usize {
+        self.dim * shape.bits() / 8
+    }
+
+    /// Bytes of a page as the CPU has it.
+    pub(super) fn page_bytes(&self, keys: CodeShape, values: CodeShape) -> usize {
+        let centre = if self.centres { 2 + self.dim * 5 / 8 } else { 0 };
+        let norms = 2 * (3 + self.page_tokens * 6 / 8);
+        8 + self.kv_heads * (self.page_tokens * (self.row(keys) + self.row(values)) + centre + norms)
+    }
+
+    /// Bytes of a slot of one head, as `kernels/layout.cuh` has it.
+    pub(super) fn slot_bytes(&self, keys: CodeShape, values: CodeShape) -> usize {
+        let centre = if self.centres { 2 * self.dim } else { 0 };
+        let bytes = SLOT_TOKENS * (self.row(keys) + self.row(values)) + centre + 4 * SLOT_TOKENS + 16;
+        bytes.next_multiple_of(32)
+    }
+
+    /// Values of the exact rows of a sequence.
+    pub(super) fn exact_values(&self) -> usize {
+        self.kv_heads * 2 * self.exact * self.dim
+    }
+
+    /// Values of balances and prefix centres of a sequence.
+    pub(super) fn front_values(&self) -> usize {
+        self.kv_heads * 2 * self.dim
+    }
+}
+
+/// What a sequence holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sequence {
+    /// Its pages, in order: places in the pool.
+    pub pages: Vec<u32>,
+    /// Its exact tokens: sinks, then the window.
+    pub exact: usize,
+    /// Of these, sinks.
+    pub sinks: usize,
+    /// Position of the next token.
+    pub next: u64,
+    /// Position of the first token of the window.
+    pub window_start: u64,
+}
+
+/// As the kernels take it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct Exchange {
+    pub(super) pages: u64,
+    pub(super) pool: u64,
+    pub(super) slots: u64,
+    pub(super) steps: u64,
+    pub(super) book: u64,
+    pub(super) page_bytes: u64,
+    pub(super) kv_heads: u32,
+    pub(super) page_tokens: u32,
+}
+
+/// As the kernels take it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct Params {
+    pub(super) queries: u64,
+    pub(super) output: u64,
+    pub(super) pool: u64,
+    pub(super) table: u64,
+    pub(super) sequences: u64,
+    pub(super) exact: u64,
+    pub(super) fronts: u64,
+    pub(super) sink_logits: u64,
+    pub(super) parts: u64,
+    pub(super) sums: u64,
+    pub(super) window: u64,
+    pub(super) query_heads: u32,
+    pub(super) kv_heads: u32,
+    pub(super) table_stride: u32,
+    pub(super) exact_stride: u32,
+    pub(super) splits: u32,
+    pub(super) exact_splits: u32,
+    pub(super) keep_sinks: u32,
+    pub(super) key_rounds: u32,
+    pub(super) value_rounds: u32,
+    pub(super) logit_unit: f32,
+    pub(super) key_unit: f32,
+    pub(super) centre_unit: f32,
+    pub(super) value_unit: f32,
+    pub(super) soft_cap: f32,
+    pub(super) key_signs: [u32; 4],
+    pub(super) value_signs: [u32; 4],
+    pub(super) key_table: [u32; 32],
+    pub(super) value_table: [u32; 32],
+}
+
+/// A sequence's words on the card.
+pub(super) fn words_of(sequence: &Sequence, slots: usize) -> [u32; 8] {
+    let halves = |x: u64| [x as u32, (x >> 32) as u32];
+    let ([next, next_high], [start, start_high]) = (halves(sequence.next), halves(sequence.window_start));
+    [slots as u32, sequence.exact as u32, sequence.sinks as u32, 0, next, next_high, start, start_high]
+}

@@ -1,0 +1,502 @@
+//! Pages of one layer on a card, for several sequences, and attention on them.
+
+use super::compile::image;
+use super::driver::{Buffer, Device, Failure, Graph, Kernels, time};
+use super::layout::{Exchange, Params, Sequence, Shape, words_of};
+use super::tables::Tables;
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::ops::Range;
+use std::env;
+
+/// Query heads that share a look-up.
+const HEADS: usize = 8;
+/// Exact tokens that a block of threads takes.
+const EXACT_TOKENS: usize = 32;
+/// Slots that a block of threads may sum without leaving 32 bits: 65,536 tokens of 255 · 127, and half of that.
+const MOST_SLOTS: usize = 512;
+/// Blocks of threads that a multiprocessor holds.
+const RESIDENT: usize = 4;
+const THREADS: usize = 128;
+const COMBINE_THREADS: usize = 512;
+/// Pages that cross at once.
+const CROSSING: usize = 64;
+
+/// Which kernel of an image.
+const NAMES: [&core::ffi::CStr; 4] = [c"upload", c"download", c"attend", c"combine"];
+const UPLOAD: usize = 0;
+const DOWNLOAD: usize = 1;
+const ATTEND: usize = 2;
+const COMBINE: usize = 3;
+
+/// How to attend: what a captured step keeps.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Attention {
+    /// logit = scale · q·k.
+    pub scale: f32,
+    /// logit = cap · tanh(logit/cap); 0: not.
+    pub soft_cap: f32,
+    /// Positions that are seen; 0: all.
+    pub window: u64,
+    /// Whether sinks are seen from beyond the window.
+    pub keep_sinks: bool,
+    /// Whether the sink logits count.
+    pub sink_logits: bool,
+}
+
+impl Attention {
+    fn has_options(&self) -> bool {
+        self.soft_cap != 0.0 || self.window != 0
+    }
+}
+
+/// What stays where it is from the beginning.
+#[derive(Debug)]
+struct Held {
+    pool: Buffer<u8>,
+    table: Buffer<u32>,
+    sequences: Buffer<u32>,
+    exact: Buffer<u16>,
+    fronts: Buffer<f32>,
+}
+
+/// What a step works in.
+#[derive(Debug)]
+struct Work {
+    query_heads: usize,
+    splits: usize,
+    exact_splits: usize,
+    queries: Buffer<f32>,
+    output: Buffer<f32>,
+    sink_logits: Buffer<f32>,
+    parts: Buffer<f32>,
+    sums: Buffer<f32>,
+}
+
+/// A captured step of decode attention: the same kernels with the same memory, however often.
+#[derive(Debug)]
+pub struct Step {
+    graph: Graph,
+    /// What its kernels use.
+    used: Vec<(Arc<Held>, Arc<Kernels>, Arc<Work>)>,
+}
+
+/// Pages of one layer on a card.
+#[derive(Debug)]
+pub struct Paged {
+    device: Device,
+    target: String,
+    shape: Shape,
+    keys: Tables,
+    values: Tables,
+    centre_unit: f32,
+    steps: Buffer<u16>,
+    book: Buffer<i16>,
+    crossing: Buffer<u8>,
+    crossing_slots: Buffer<u32>,
+    held: Arc<Held>,
+    /// With and without what only some steps ask for.
+    kernels: [Option<Arc<Kernels>>; 2],
+    work: Option<Arc<Work>>,
+}
+
+impl Paged {
+    /// Room for such pages. `steps` are what the four scales of norms stand for, 64 each, `book` the 32 centroids of a
+    /// centre and `centre_unit` what one of them is worth.
+    ///
+    /// # Errors
+    /// [`Failure::Memory`], and what compiling and the driver refuse.
+    ///
+    /// # Panics
+    /// For sizes that [`Shape`] does not name.
+    pub fn new(
+        device: &Device,
+        shape: Shape,
+        (keys, values): (Tables, Tables),
+        steps: &[u16; 256],
+        (book, centre_unit): (&[i16; 32], f32),
+    ) -> Result<Self, Failure> {
+        assert!(matches!(shape.dim, 64 | 128) && matches!(shape.page_tokens, 64 | 128 | 256));
+        assert!(shape.kv_heads > 0 && shape.sequences > 0 && shape.sequences < 1 << 16);
+        let slots = shape.pages.saturating_mul(shape.slots_of_page());
+        assert!(slots < 1 << 31 && shape.pages_each.saturating_mul(shape.slots_of_page()) < 1 << 31);
+        let pool =
+            slots.saturating_mul(shape.kv_heads).saturating_mul(shape.slot_bytes(keys.shape, values.shape));
+        let table = shape.sequences.saturating_mul(shape.pages_each * shape.slots_of_page());
+        let held = Held {
+            pool: Buffer::new(device, pool)?,
+            table: Buffer::new(device, table)?,
+            sequences: Buffer::new(device, shape.sequences * 8)?,
+            exact: Buffer::new(device, shape.sequences * shape.exact_values())?,
+            fronts: Buffer::new(device, shape.sequences * shape.front_values())?,
+        };
+        let page_bytes = shape.page_bytes(keys.shape, values.shape);
+        let paged = Self {
+            device: device.clone(),
+            target: target(device),
+            shape,
+            keys,
+            values,
+            centre_unit,
+            steps: Buffer::new(device, 256)?,
+            book: Buffer::new(device, 32)?,
+            crossing: Buffer::new(device, CROSSING * page_bytes)?,
+            crossing_slots: Buffer::new(device, CROSSING * shape.slots_of_page())?,
+            held: Arc::new(held),
+            kernels: [None, None],
+            work: None,
+        };
+        paged.steps.write(0, steps)?;
+        paged.book.write(0, book)?;
+        Ok(paged)
+    }
+
+    /// Bytes of a page as the CPU has it.
+    #[must_use]
+    pub fn page_bytes(&self) -> usize {
+        self.shape.page_bytes(self.keys.shape, self.values.shape)
+    }
+
+    /// Bytes that a page takes on the card.
+    #[must_use]
+    pub fn card_page_bytes(&self) -> usize {
+        self.shape.slots_of_page()
+            * self.shape.kv_heads
+            * self.shape.slot_bytes(self.keys.shape, self.values.shape)
+    }
+
+    /// The kernels, compiled now if they have not been.
+    fn kernels(&mut self, options: bool) -> Result<Arc<Kernels>, Failure> {
+        if let Some(kernels) = &self.kernels[usize::from(options)] {
+            return Ok(kernels.clone());
+        }
+        let defines = [
+            ("DIM", self.shape.dim as u32),
+            ("KEYS", self.keys.shape.number()),
+            ("VALUES", self.values.shape.number()),
+            ("CENTRES", self.shape.centres.into()),
+            ("OPTIONS", options.into()),
+        ];
+        let image = image(&self.target, &defines)?;
+        // SAFETY: the image is the compiler's, or a file's that holds it as it was.
+        let kernels = Arc::new(unsafe { self.device.load(&image, &NAMES) }?);
+        self.kernels[usize::from(options)] = Some(kernels.clone());
+        Ok(kernels)
+    }
+
+    fn exchange(&self) -> Exchange {
+        Exchange {
+            pages: self.crossing.address(),
+            pool: self.held.pool.address(),
+            slots: self.crossing_slots.address(),
+            steps: self.steps.address(),
+            book: self.book.address(),
+            page_bytes: self.page_bytes() as u64,
+            kv_heads: self.shape.kv_heads as u32,
+            page_tokens: self.shape.page_tokens as u32,
+        }
+    }
+
+    /// Slots of a page, consecutive ones.
+    fn slots_of(&self, page: u32) -> Range<u32> {
+        assert!((page as usize) < self.shape.pages, "page {page} of {}", self.shape.pages);
+        let each = self.shape.slots_of_page() as u32;
+        page * each..(page + 1) * each
+    }
+
+    fn cross(&mut self, kernel: usize, pages: &[u32]) -> Result<(), Failure> {
+        let slots: Vec<u32> = pages.iter().flat_map(|page| self.slots_of(*page)).collect();
+        self.crossing_slots.write(0, &slots)?;
+        let kernels = self.kernels(false)?;
+        let grid = [slots.len(), self.shape.kv_heads, 1];
+        // SAFETY: an Exchange is what these kernels take; at most `CROSSING` pages fit the buffers, and slots are below the
+        // pool's.
+        unsafe { kernels.launch(kernel, grid, THREADS, false, &self.exchange()) }?;
+        self.device.synchronize()
+    }
+
+    /// Takes pages as the CPU has them, one after the other, to these places.
+    ///
+    /// # Errors
+    /// What compiling and the driver refuse.
+    ///
+    /// # Panics
+    /// For places beyond the pool, and another number of bytes.
+    pub fn upload(&mut self, pages: &[u32], bytes: &[u8]) -> Result<(), Failure> {
+        let each = self.page_bytes();
+        assert_eq!(bytes.len(), pages.len() * each);
+        for (pages, bytes) in pages.chunks(CROSSING).zip(bytes.chunks(CROSSING * each)) {
+            self.crossing.write(0, bytes)?;
+            self.cross(UPLOAD, pages)?;
+        }
+        Ok(())
+    }
+
+    /// The bytes of pages as the CPU has them: those that were uploaded.
+    ///
+    /// # Errors
+    /// What compiling and the driver refuse.
+    ///
+    /// # Panics
+    /// As [`upload`](Self::upload).
+    pub fn download(&mut self, pages: &[u32], bytes: &mut [u8]) -> Result<(), Failure> {
+        let each = self.page_bytes();
+        assert_eq!(bytes.len(), pages.len() * each);
+        for (pages, bytes) in pages.chunks(CROSSING).zip(bytes.chunks_mut(CROSSING * each)) {
+            self.cross(DOWNLOAD, pages)?;
+            self.crossing.read(0, bytes)?;
+        }
+        Ok(())
+    }
+
+    /// What a sequence holds from now on. `exact`: f16 \[kv heads]\[keys, values]\[exact tokens]\[width]; `front`:
+    /// \[kv heads]\[balance, prefix centre]\[width].
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    ///
+    /// # Panics
+    /// For numbers beyond the [`Shape`], and other lengths.
+    pub fn set(
+        &mut self,
+        number: usize,
+        sequence: &Sequence,
+        exact: &[u16],
+        front: &[f32],
+    ) -> Result<(), Failure> {
+        let shape = self.shape;
+        assert!(number < shape.sequences && sequence.pages.len() <= shape.pages_each);
+        assert!(sequence.exact <= shape.exact && sequence.sinks <= sequence.exact);
+        assert_eq!(exact.len(), shape.kv_heads * 2 * sequence.exact * shape.dim);
+        assert_eq!(front.len(), shape.front_values());
+        let slots: Vec<u32> = sequence.pages.iter().flat_map(|page| self.slots_of(*page)).collect();
+        let mut padded = vec![0; shape.exact_values()];
+        let (each, stride) = (sequence.exact * shape.dim, shape.exact * shape.dim);
+        if each > 0 {
+            for (to, from) in padded.chunks_exact_mut(stride).zip(exact.chunks_exact(each)) {
+                to[..each].copy_from_slice(from);
+            }
+        }
+        self.held.table.write(number * shape.pages_each * shape.slots_of_page(), &slots)?;
+        self.held.exact.write(number * padded.len(), &padded)?;
+        self.held.fronts.write(number * front.len(), front)?;
+        self.held.sequences.write(8 * number, &words_of(sequence, slots.len()))
+    }
+
+    /// Memory for steps of so many query heads; `splits` of a sequence's pages are worked on at once, by default as many as
+    /// fill the card.
+    ///
+    /// # Errors
+    /// [`Failure::Memory`].
+    ///
+    /// # Panics
+    /// Unless the key/value heads divide the query heads.
+    pub fn reserve(&mut self, query_heads: usize, splits: Option<usize>) -> Result<(), Failure> {
+        if self.work.as_ref().is_some_and(|work| work.query_heads == query_heads) && splits.is_none() {
+            return Ok(());
+        }
+        let shape = &self.shape;
+        assert!(query_heads > 0 && query_heads.is_multiple_of(shape.kv_heads) && query_heads < 1 << 16);
+        let units = shape.kv_heads * (query_heads / shape.kv_heads).div_ceil(HEADS);
+        assert!(units < 1 << 16);
+        let all = units * shape.sequences;
+        let exact_splits = shape.exact.div_ceil(EXACT_TOKENS);
+        // Exact tokens take little of the card, and none of it for long.
+        let resident = RESIDENT * self.device.multiprocessors();
+        let once = (resident - (exact_splits * all).min(resident / 32)) / all;
+        // Where so many units leave few splits each, four rounds of blocks of threads end closer together than one.
+        let filling = if once < 32 { (4 * resident / all).max(1) } else { once };
+        let slots = shape.pages_each * shape.slots_of_page();
+        let splits = splits.unwrap_or(filling).min(slots.div_ceil(4)).max(slots.div_ceil(MOST_SLOTS)).max(1);
+        let rows = all * (splits + exact_splits) * HEADS;
+        let vectors = shape.sequences * query_heads * shape.dim;
+        let work = Work {
+            query_heads,
+            splits,
+            exact_splits,
+            queries: Buffer::new(&self.device, vectors)?,
+            output: Buffer::new(&self.device, vectors)?,
+            sink_logits: Buffer::new(&self.device, query_heads)?,
+            parts: Buffer::new(&self.device, rows * shape.dim)?,
+            sums: Buffer::new(&self.device, 2 * rows)?,
+        };
+        self.work = Some(Arc::new(work));
+        Ok(())
+    }
+
+    /// Compiles what a step like this needs.
+    ///
+    /// # Errors
+    /// What compiling refuses.
+    pub fn prepare(&mut self, attention: &Attention) -> Result<(), Failure> {
+        self.kernels(attention.has_options()).map(drop)
+    }
+
+    fn work(&self) -> &Arc<Work> {
+        match &self.work {
+            Some(work) => work,
+            None => unreachable!("steps come after `reserve`"),
+        }
+    }
+
+    /// Queries of the next step, \[sequences]\[query heads]\[width].
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    ///
+    /// # Panics
+    /// For another length, and without [`reserve`](Self::reserve).
+    pub fn set_queries(&mut self, queries: &[f32]) -> Result<(), Failure> {
+        assert_eq!(queries.len(), self.work().queries.len());
+        self.work().queries.write(0, queries)
+    }
+
+    /// Sink logits of each query head.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    ///
+    /// # Panics
+    /// For another length, and without [`reserve`](Self::reserve).
+    pub fn set_sink_logits(&mut self, logits: &[f32]) -> Result<(), Failure> {
+        assert_eq!(logits.len(), self.work().query_heads);
+        self.work().sink_logits.write(0, logits)
+    }
+
+    /// The last step's output, \[sequences]\[query heads]\[width].
+    ///
+    /// # Errors
+    /// What the driver refuses, and what has failed since it was last asked.
+    ///
+    /// # Panics
+    /// For another length, and without [`reserve`](Self::reserve).
+    pub fn output(&self, output: &mut [f32]) -> Result<(), Failure> {
+        assert_eq!(output.len(), self.work().output.len());
+        self.work().output.read(0, output)
+    }
+
+    /// Asks for a step on the queries last set.
+    ///
+    /// # Errors
+    /// What compiling and the driver refuse.
+    ///
+    /// # Panics
+    /// Without [`reserve`](Self::reserve).
+    pub fn attend(&mut self, attention: &Attention) -> Result<(), Failure> {
+        let kernels = self.kernels(attention.has_options())?;
+        self.step(&kernels, attention)
+    }
+
+    fn step(&self, kernels: &Kernels, attention: &Attention) -> Result<(), Failure> {
+        let (shape, held, work) = (&self.shape, &self.held, self.work());
+        let log2e = core::f32::consts::LOG2_E;
+        let params = Params {
+            queries: work.queries.address(),
+            output: work.output.address(),
+            pool: held.pool.address(),
+            table: held.table.address(),
+            sequences: held.sequences.address(),
+            exact: held.exact.address(),
+            fronts: held.fronts.address(),
+            sink_logits: if attention.sink_logits { work.sink_logits.address() } else { 0 },
+            parts: work.parts.address(),
+            sums: work.sums.address(),
+            window: attention.window,
+            query_heads: work.query_heads as u32,
+            kv_heads: shape.kv_heads as u32,
+            table_stride: (shape.pages_each * shape.slots_of_page()) as u32,
+            exact_stride: shape.exact as u32,
+            splits: work.splits as u32,
+            exact_splits: work.exact_splits as u32,
+            keep_sinks: attention.keep_sinks.into(),
+            key_rounds: self.keys.rounds,
+            value_rounds: self.values.rounds,
+            logit_unit: attention.scale * log2e,
+            key_unit: self.keys.unit / 32767.0,
+            centre_unit: self.centre_unit,
+            value_unit: self.values.unit,
+            soft_cap: attention.soft_cap * log2e,
+            key_signs: self.keys.signs,
+            value_signs: self.values.signs,
+            key_table: self.keys.words,
+            value_table: self.values.words,
+        };
+        let units = shape.kv_heads * (work.query_heads / shape.kv_heads).div_ceil(HEADS);
+        let grid = [work.splits + work.exact_splits, units, shape.sequences];
+        // Both wait themselves for what is before them, where they were compiled for cards that have that.
+        let digits = self.target.trim_start_matches(|c: char| !c.is_ascii_digit());
+        let early = digits
+            .trim_end_matches(|c: char| !c.is_ascii_digit())
+            .parse::<u32>()
+            .is_ok_and(|number| number >= 90);
+        // SAFETY: Params is what both kernels take; tables and sequences were checked when they were written, the buffers
+        // are as large as shape and work say, and are kept by `self` or by the step that captures this.
+        unsafe {
+            kernels.launch(ATTEND, grid, THREADS, early, &params)?;
+            kernels.launch(COMBINE, [work.query_heads, shape.sequences, 1], COMBINE_THREADS, early, &params)
+        }
+    }
+
+    /// A step of each of these, one after the other, to be launched again and again: on the queries, pages and exact tokens that
+    /// are set then.
+    ///
+    /// # Errors
+    /// What compiling and the driver refuse.
+    ///
+    /// # Panics
+    /// Without any, on different cards, and without [`reserve`](Self::reserve).
+    pub fn capture(layers: &mut [&mut Self], attention: &Attention) -> Result<Step, Failure> {
+        let mut used = Vec::new();
+        for layer in layers.iter_mut() {
+            let kernels = layer.kernels(attention.has_options())?;
+            used.push((layer.held.clone(), kernels, layer.work().clone()));
+        }
+        assert!(layers.iter().all(|layer| layer.device.is(&layers[0].device)));
+        let graph = layers[0].device.capture(|| {
+            let mut each = layers.iter().zip(&used);
+            each.try_for_each(|(layer, (_, kernels, _))| layer.step(kernels, attention))
+        })?;
+        Ok(Step { graph, used })
+    }
+
+    /// Whether both are on the same device.
+    #[must_use]
+    pub fn is_on_device_of(&self, other: &Self) -> bool {
+        self.device.is(&other.device)
+    }
+
+    /// Whether a step was captured from this, as it is now reserved.
+    #[must_use]
+    pub fn is_of(&self, step: &Step) -> bool {
+        step.used
+            .iter()
+            .any(|(held, _, work)| Arc::ptr_eq(held, &self.held) && Arc::ptr_eq(work, self.work()))
+    }
+
+    /// Asks for a captured step.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub fn launch(&mut self, step: &Step) -> Result<(), Failure> {
+        // SAFETY: a step keeps what its kernels use.
+        unsafe { step.graph.launch() }
+    }
+
+    /// Microseconds of each of `times` launches of a captured step.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub fn time(&mut self, step: &Step, times: usize) -> Result<Vec<f32>, Failure> {
+        // SAFETY: as `launch`.
+        time(&self.device, times, || unsafe { step.graph.launch() })
+    }
+}
+
+/// What the kernels are compiled for: the card's own instructions, or what `OCTAPLEX_CUDA_TARGET` says (`compute_80`: PTX without
+/// bulk copies, which the driver compiles).
+fn target(device: &Device) -> String {
+    env::var("OCTAPLEX_CUDA_TARGET").unwrap_or_else(|_| format!("sm_{}", device.capability()))
+}

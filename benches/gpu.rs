@@ -1,0 +1,85 @@
+//! A decode step on a card: `cargo bench --features cuda --bench gpu -- [codec ...]`; beside cuDNN's, which
+//! `benches/peers/sdpa.py` measures in the same way: `python3 benches/peers/sdpa.py`.
+//!
+//! Each shape's step is captured for as many layers as exceed the card's cache several times, one after the other in one graph; a
+//! line has the median of 50 launches, microseconds a layer. Keys and values are Gaussian. `OCTAPLEX_SPLITS=N`: so many parts of a
+//! sequence at once, to see what that does.
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
+
+use octaplex::{Attend, Backend, LayerConfig, SharedLayer, gpu};
+
+/// Query heads, key/value heads, sequences, tokens; as `sdpa.py` has them.
+const SHAPES: [(usize, usize, usize, usize); 5] =
+    [(28, 4, 1, 16_384), (28, 4, 1, 65_536), (28, 4, 1, 131_072), (32, 8, 1, 65_536), (64, 8, 8, 131_072)];
+const DIM: usize = 128;
+/// Bytes that all layers of a graph have at least.
+const BYTES: usize = 400_000_000;
+
+/// Numbers that look Gaussian: sums of four bytes, fast.
+fn rows(count: usize, seed: u64) -> Vec<f32> {
+    let mut state = seed | 1;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 32).to_le_bytes().iter().take(4).map(|byte| f32::from(*byte)).sum::<f32>() / 148.0 - 3.446
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+fn main() {
+    let device = match gpu::Device::new(0) {
+        Ok(device) => device,
+        Err(failure) => return println!("skipped: {failure}"),
+    };
+    let named: Vec<String> = std::env::args().skip(1).filter(|name| !name.starts_with('-')).collect();
+    let all = [
+        "turboquant:bits=4",
+        "trellis:m=4",
+        "turboquant:bits=3",
+        "turboquant:bits=2",
+        "trellis:m=2",
+        "trellis:m=8",
+    ];
+    let named = if named.is_empty() { all.map(String::from).to_vec() } else { named };
+    let splits = std::env::var("OCTAPLEX_SPLITS").ok().and_then(|splits| splits.parse().ok());
+    println!("{}: microseconds a decode step, D = {DIM}, median of 50", device.name());
+    for (heads, kv_heads, sequences, tokens) in SHAPES {
+        for name in &named {
+            let spec = name.parse().unwrap();
+            let config = LayerConfig::new(kv_heads, DIM, tokens + 256).keys(spec).values(spec);
+            let mut on_cpu = SharedLayer::on_heap(&config, Backend::detect()).unwrap();
+            let mut scratch = vec![0.0; config.scratch_len(heads)];
+            let few = 4096.min(tokens);
+            let (keys, values) = (rows(kv_heads * few * DIM, 1), rows(kv_heads * few * DIM, 2));
+            for _ in 0..tokens / few {
+                on_cpu.append(&keys, &values, &mut scratch).unwrap();
+            }
+            let pages = on_cpu.stats().paged_bytes * sequences;
+            let count = BYTES.div_ceil(pages).clamp(1, 40);
+            let mut layers: Vec<gpu::Layer> = (0..count)
+                .map(|_| {
+                    let mut layer = gpu::Layer::new(&device, &config, sequences, sequences * tokens).unwrap();
+                    (0..sequences).for_each(|sequence| layer.upload(sequence, &on_cpu).unwrap());
+                    layer.reserve_splits(heads, splits).unwrap();
+                    layer
+                })
+                .collect();
+            let queries = rows(sequences * heads * DIM, 3);
+            let mut output = vec![0.0; queries.len()];
+            for layer in &mut layers {
+                layer.attend(&queries, &Attend::default(), &mut output).unwrap();
+            }
+            let step =
+                gpu::Layer::capture_all(&mut layers.iter_mut().collect::<Vec<_>>(), &Attend::default())
+                    .unwrap();
+            layers[0].time(&step, 10).unwrap();
+            let mut times = layers[0].time(&step, 50).unwrap();
+            times.sort_by(f32::total_cmp);
+            let each = times[25] / count as f32;
+            let bytes = layers[0].card_page_bytes() * tokens / 64 * sequences;
+            println!(
+                "{heads}/{kv_heads} x {sequences}, {tokens:6} tokens, {name:18} {each:8.1} us ({:4.2} TB/s, {count} layers)",
+                bytes as f32 / each / 1e6
+            );
+        }
+    }
+}

@@ -1,0 +1,492 @@
+//! Attention on NVIDIA cards, on the pages that a cache of this library has written: feature `cuda`.
+//!
+//! Nothing of CUDA is needed to build. The driver and NVRTC are looked for when a [`Device`] is made and its kernels are first used, and
+//! [`Failure`] says what is missing. Kernels are compiled for the card that is found, some seconds the first time, and kept in the
+//! user's cache folder (`OCTAPLEX_CACHE`, else the system's).
+//!
+//! What is here is a beginning: decode steps (one query a head and sequence) on [`turboquant`](crate::TurboQuantSpec) of 2, 3 and 4
+//! bits and [`trellis`](crate::TrellisSpec) of m = 2, 4, 8 and 8 states, keys and values, at widths of 64 and 128, in pages that the CPU has
+//! encoded. Other codecs, widths and blocks of queries are an [`Error::Unsupported`].
+//!
+//! ```no_run
+//! use octaplex::{Attend, Backend, KvCache, LayerConfig, gpu};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let config = LayerConfig::new(2, 128, 4096);
+//! let mut cache = KvCache::new([config], Backend::detect())?;
+//! cache.append(0, &[0.5; 2 * 1000 * 128], &[0.5; 2 * 1000 * 128])?;
+//!
+//! let device = gpu::Device::new(0)?;
+//! let mut layer = gpu::Layer::new(&device, &config, 1, 4096)?; // one sequence, 4,096 tokens in pages
+//! layer.upload(0, &cache.layers()[0])?;
+//! layer.reserve(8)?; // query heads; steps allocate nothing from here on
+//! let mut output = [0.0; 8 * 128];
+//! layer.attend(&[0.1; 8 * 128], &Attend::default(), &mut output)?;
+//! # Ok(())
+//! # }
+//! ```
+
+mod tables;
+
+use crate::cache::center;
+use crate::cache::page::Layout;
+use crate::cache::storage::Storage;
+use crate::codec::{Codec, check_values, read_f16};
+use crate::math::inverse_sqrt;
+use crate::{Attend, LayerConfig};
+use alloc::vec;
+use alloc::vec::Vec;
+use core::fmt;
+use octaplex_arch::device::{Attention, Paged, Sequence, Shape};
+
+pub use octaplex_arch::device::{Device, Failure, Step};
+
+/// Why a card did not do what it was asked. The layer on the card is as it was.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Error {
+    /// The driver, the compiler or the card.
+    Card(Failure),
+    /// What the library refuses on a CPU as well.
+    Library(crate::Error),
+    /// What the card's kernels do not do yet.
+    Unsupported {
+        /// What, and what to do instead.
+        why: &'static str,
+    },
+    /// No room for so many pages more.
+    Full {
+        /// Pages that were to come.
+        needed: usize,
+        /// Pages that are free.
+        free: usize,
+    },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Card(failure) => failure.fmt(f),
+            Self::Library(error) => error.fmt(f),
+            Self::Unsupported { why } => f.write_str(why),
+            Self::Full { needed, free } => {
+                write!(
+                    f,
+                    "{needed} pages more, and {free} are free: clear a sequence, or make room for more tokens"
+                )
+            }
+        }
+    }
+}
+
+impl core::error::Error for Error {}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        Self::Card(failure)
+    }
+}
+
+impl From<crate::Error> for Error {
+    fn from(error: crate::Error) -> Self {
+        Self::Library(error)
+    }
+}
+
+const fn refuse<T>(why: &'static str) -> Result<T, Error> {
+    Err(Error::Unsupported { why })
+}
+
+/// One attention layer on a card, of one or more sequences: pages in a pool, a table of them for each sequence, exact tokens in
+/// f16 beside them.
+#[derive(Debug)]
+pub struct Layer {
+    config: LayerConfig,
+    layout: Layout,
+    paged: Paged,
+    sequences: Vec<Held>,
+    /// Of each page of the pool, how many sequences have it.
+    owners: Vec<u32>,
+    query_heads: usize,
+}
+
+/// A sequence, and what is needed to give it to another one.
+#[derive(Clone, Debug, Default)]
+struct Held {
+    sequence: Sequence,
+    exact: Vec<u16>,
+    front: Vec<f32>,
+}
+
+impl Layer {
+    /// An empty layer of so many sequences; `tokens` in pages, all sequences together, of which one has at most the
+    /// configuration's capacity.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for codecs and widths that the card has no kernels for, [`Error::Library`] for impossible
+    /// configurations, [`Error::Card`] where there is not enough memory.
+    pub fn new(
+        device: &Device,
+        config: &LayerConfig,
+        sequences: usize,
+        tokens: usize,
+    ) -> Result<Self, Error> {
+        config.check()?;
+        if config.key_dim != config.value_dim || !matches!(config.key_dim, 64 | 128) {
+            return refuse("cards take keys and values of one width, 64 or 128");
+        }
+        if !(1..=1 << 12).contains(&sequences) || config.kv_heads > 1 << 10 {
+            return refuse("a layer on a card has 1 to 4,096 sequences and at most 1,024 key/value heads");
+        }
+        if config.recent_window > 1 << 14 {
+            return refuse("at most 16,384 recent tokens are exact on a card");
+        }
+        let layout = Layout::new(config);
+        let (keys, values) = (tables::of_keys(config)?, tables::of_values(config)?);
+        let (pages, pages_each) = (tokens.div_ceil(config.page), config.capacity.div_ceil(config.page));
+        if pages.max(pages_each) > 1 << 28 {
+            return refuse("at most 2^28 pages on a card");
+        }
+        let shape = Shape {
+            dim: config.key_dim,
+            kv_heads: config.kv_heads,
+            page_tokens: config.page,
+            centres: layout.centre_bytes > 0,
+            sequences,
+            pages,
+            pages_each: pages_each.min(pages),
+            exact: layout.exact_tokens(),
+        };
+        let (book, unit) = tables::centre(config.key_dim)?;
+        let steps = crate::cache::norms::scales();
+        let paged = Paged::new(device, shape, (keys, values), &steps, (&book, unit))?;
+        crate::Error::expect_length("bytes of a page", layout.page_bytes, paged.page_bytes())?;
+        let empty = Held { front: vec![0.0; 2 * config.kv_heads * config.key_dim], ..Held::default() };
+        let mut layer = Self {
+            config: *config,
+            layout,
+            paged,
+            sequences: vec![empty; sequences],
+            owners: vec![0; pages],
+            query_heads: 0,
+        };
+        for number in 0..sequences {
+            layer.place(number, Held { front: layer.sequences[number].front.clone(), ..Held::default() })?;
+        }
+        Ok(layer)
+    }
+
+    /// As it was made.
+    #[must_use]
+    pub fn config(&self) -> &LayerConfig {
+        &self.config
+    }
+
+    /// Tokens that a sequence holds: sinks, pages, window.
+    ///
+    /// # Errors
+    /// [`crate::Error::Missing`] for a number that is too high.
+    pub fn tokens(&self, sequence: usize) -> Result<usize, Error> {
+        let held = self.sequence(sequence)?;
+        Ok(held.exact + held.pages.len() * self.config.page)
+    }
+
+    /// Pages that a sequence holds.
+    ///
+    /// # Errors
+    /// [`crate::Error::Missing`] for a number that is too high.
+    pub fn pages(&self, sequence: usize) -> Result<usize, Error> {
+        Ok(self.sequence(sequence)?.pages.len())
+    }
+
+    /// Bytes that a page takes on the card: a little more than the CPU's.
+    #[must_use]
+    pub fn card_page_bytes(&self) -> usize {
+        self.paged.card_page_bytes()
+    }
+
+    fn sequence(&self, number: usize) -> Result<&Sequence, Error> {
+        let count = self.sequences.len();
+        let held =
+            self.sequences.get(number).ok_or(crate::Error::Missing { what: "sequence", number, count })?;
+        Ok(&held.sequence)
+    }
+
+    /// Makes a sequence what a layer on the CPU is: its pages, its exact tokens, its balance and centres. While it is copied, there
+    /// must be room for the pages beside those that the sequence has so far.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a layer of another configuration (`capacity` and `sliding_window` aside) or with codecs of its own,
+    /// [`crate::Error::Corrupt`] for pages with norms that are no numbers, [`Error::Full`], [`Error::Card`].
+    pub fn upload<K: Codec, V: Codec, S: Storage>(
+        &mut self,
+        sequence: usize,
+        layer: &crate::Layer<K, V, S>,
+    ) -> Result<(), Error> {
+        self.sequence(sequence)?;
+        let alike = LayerConfig {
+            capacity: self.config.capacity,
+            sliding_window: self.config.sliding_window,
+            ..layer.config
+        };
+        if alike != self.config || layer.own_codecs {
+            return refuse("the layer on the card was made for another configuration, or other codecs");
+        }
+        let (layout, view, dim) = (&self.layout, layer.view(), self.config.key_dim);
+        let (pages, exact) = (layer.store.pages(), view.exact());
+        if exact > layout.exact_tokens() || pages > self.config.capacity.div_ceil(self.config.page) {
+            return refuse("the layer holds more than the capacity of the one on the card");
+        }
+        let mut held = Held::default();
+        for head in 0..layout.heads {
+            for of in 0..2 {
+                for run in view.runs(head, 0..exact) {
+                    let rows = if of == 0 { run.keys } else { run.values };
+                    held.exact.extend(rows.as_chunks::<2>().0.iter().map(|bytes| u16::from_le_bytes(*bytes)));
+                }
+            }
+            let (mut balance, mut prefix) = (vec![1.0; dim], vec![0.0; dim]);
+            let memory = layer.store.front();
+            if view.balanced {
+                center::read_balance(layer.backend, &memory[layout.balance(head)], &mut balance);
+            }
+            let bytes = &memory[layout.prefix(head)];
+            if pages > 0 && !bytes.is_empty() {
+                layer.backend.decode_floats(octaplex_arch::Float::F16, bytes, &mut prefix);
+            }
+            held.front.extend(balance.iter().chain(&prefix));
+        }
+        held.sequence = Sequence {
+            pages: self.free(pages)?,
+            exact,
+            sinks: view.sinks,
+            next: layer.next_position() as u64,
+            window_start: view.start as u64,
+        };
+        let mut bytes = Vec::new();
+        for index in 0..pages {
+            let page = layer.store.page(index);
+            crate::Error::expect_length("bytes of a page", layout.page_bytes, page.len())?;
+            self.check_page(page, index)?;
+            bytes.extend_from_slice(page);
+            // Some megabytes at a time.
+            if bytes.len() >= 1 << 24 || index + 1 == pages {
+                let count = bytes.len() / layout.page_bytes;
+                self.paged.upload(&held.sequence.pages[index + 1 - count..=index], &bytes)?;
+                bytes.clear();
+            }
+        }
+        self.place(sequence, held)
+    }
+
+    /// Norms and centres that are numbers: no sum of a card's is anything else then.
+    fn check_page(&self, page: &[u8], index: usize) -> Result<(), Error> {
+        let block = index * self.config.page;
+        for head in 0..self.layout.heads {
+            let head = self.layout.head(page, head);
+            for bytes in [head.key_norms, head.value_norms, head.centre] {
+                if !bytes.is_empty() && !read_f16(bytes).is_finite() {
+                    return Err(crate::Error::Corrupt { block }.into());
+                }
+            }
+            // A norm is not negative, and kernels compare its bits.
+            for bytes in [head.key_norms, head.value_norms] {
+                if read_f16(bytes).is_sign_negative() {
+                    return Err(crate::Error::Corrupt { block }.into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// So many places that no sequence has.
+    fn free(&self, needed: usize) -> Result<Vec<u32>, Error> {
+        let free = self.owners.iter().zip(0u32..).filter(|(owners, _)| **owners == 0).map(|(_, place)| place);
+        let places: Vec<u32> = free.clone().take(needed).collect();
+        if places.len() < needed { Err(Error::Full { needed, free: free.count() }) } else { Ok(places) }
+    }
+
+    /// Puts a sequence in place of another; its pages are there.
+    fn place(&mut self, number: usize, held: Held) -> Result<(), Error> {
+        self.paged.set(number, &held.sequence, &held.exact, &held.front)?;
+        held.sequence.pages.iter().for_each(|page| self.owners[*page as usize] += 1);
+        let old = core::mem::replace(&mut self.sequences[number], held);
+        old.sequence.pages.iter().for_each(|page| self.owners[*page as usize] -= 1);
+        Ok(())
+    }
+
+    /// Makes sequence `to` what `from` is: their pages are shared, exact tokens are copied.
+    ///
+    /// # Errors
+    /// [`crate::Error::Missing`], [`Error::Card`].
+    pub fn fork(&mut self, from: usize, to: usize) -> Result<(), Error> {
+        self.sequence(to)?;
+        self.sequence(from)?;
+        self.place(to, self.sequences[from].clone())
+    }
+
+    /// Forgets a sequence; pages that no other has are free.
+    ///
+    /// # Errors
+    /// [`crate::Error::Missing`], [`Error::Card`].
+    pub fn clear(&mut self, sequence: usize) -> Result<(), Error> {
+        self.sequence(sequence)?;
+        self.place(sequence, Held { front: self.sequences[sequence].front.clone(), ..Held::default() })
+    }
+
+    /// A page's bytes as the CPU has them, the same that were uploaded, back from the card.
+    ///
+    /// # Errors
+    /// [`crate::Error::Missing`], [`crate::Error::Length`], [`Error::Card`].
+    pub fn page(&mut self, sequence: usize, index: usize, bytes: &mut [u8]) -> Result<(), Error> {
+        let pages = &self.sequence(sequence)?.pages;
+        let count = pages.len();
+        let missing = crate::Error::Missing { what: "page", number: index, count };
+        let place = *pages.get(index).ok_or(missing)?;
+        crate::Error::expect_length("bytes of a page", self.layout.page_bytes, bytes.len())?;
+        Ok(self.paged.download(&[place], bytes)?)
+    }
+
+    /// Allocates what steps of so many query heads work in, and compiles their kernels: then they allocate nothing. (The first step
+    /// with a soft cap, or a window that the configuration does not have, compiles others.)
+    ///
+    /// # Errors
+    /// [`crate::Error::Heads`], [`Error::Card`].
+    pub fn reserve(&mut self, query_heads: usize) -> Result<(), Error> {
+        self.reserve_splits(query_heads, None)
+    }
+
+    /// The same; `splits` parts of a sequence's pages are worked on at once, by default as many as fill the card.
+    ///
+    /// # Errors
+    /// As [`reserve`](Self::reserve).
+    pub fn reserve_splits(&mut self, query_heads: usize, splits: Option<usize>) -> Result<(), Error> {
+        let kv_heads = self.config.kv_heads;
+        if query_heads == 0 || !query_heads.is_multiple_of(kv_heads) || query_heads > 1 << 14 {
+            return Err(crate::Error::Heads { queries: query_heads, kv_heads }.into());
+        }
+        self.paged.reserve(query_heads, splits)?;
+        self.query_heads = query_heads;
+        let usual = self.attention(&Attend::default())?;
+        Ok(self.paged.prepare(&usual)?)
+    }
+
+    /// What a step keeps of the options.
+    fn attention(&self, options: &Attend) -> Result<Attention, Error> {
+        if options.queries.is_some_and(|queries| queries != 1) {
+            return refuse("a card takes one query a head and sequence: blocks of queries are the CPU's");
+        }
+        if options.position.is_some() || !options.bias.is_empty() {
+            return refuse("on a card the query is at the newest token, and nothing is added to logits");
+        }
+        let scale = options.scale.unwrap_or_else(|| inverse_sqrt(self.config.key_dim));
+        crate::attention::check_options(options)?;
+        let window = options.window.or(self.config.sliding_window).map_or(0, |window| window as u64);
+        Ok(Attention {
+            scale,
+            soft_cap: options.soft_cap.unwrap_or(0.0),
+            window,
+            keep_sinks: options.keep_sinks,
+            sink_logits: !options.sink_logits.is_empty(),
+        })
+    }
+
+    /// Checks and sets what a step reads.
+    fn set(&mut self, queries: &[f32], options: &Attend) -> Result<(), Error> {
+        if self.query_heads == 0 {
+            return refuse("a step comes after `reserve`, which says of how many query heads");
+        }
+        let (dim, heads) = (self.config.key_dim, self.query_heads);
+        crate::Error::expect_length("values of queries", self.sequences.len() * heads * dim, queries.len())?;
+        let scale = options.scale.unwrap_or(1.0).abs();
+        let limit = crate::cache::view::MAX_QUERY;
+        check_values(queries, if scale > 1.0 { limit / scale } else { limit })?;
+        if self.sequences.iter().all(|held| held.exact.is_empty() && held.sequence.pages.is_empty()) {
+            return Err(crate::Error::Empty.into());
+        }
+        if !options.sink_logits.is_empty() {
+            crate::Error::expect_length("sink logits", heads, options.sink_logits.len())?;
+            check_values(options.sink_logits, f32::INFINITY)?;
+            self.paged.set_sink_logits(options.sink_logits)?;
+        }
+        Ok(self.paged.set_queries(queries)?)
+    }
+
+    /// A decode step: `queries` and `output` \[sequences]\[query heads]\[width], the query of a sequence at its newest token. A
+    /// sequence that holds nothing gives zeros.
+    ///
+    /// The output is within 3·10⁻⁴ of attention in f64 on what the pages decode to, relative to a head's norm: closer than
+    /// [`Layer::attend`](crate::Layer::attend), whose queries have 8 bits, these 16. It is the same bits at each call on one card, not
+    /// the CPU's, and not those of a card with more or fewer multiprocessors.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for blocks of queries, `position` and `bias`; what [`Layer::attend`](crate::Layer::attend) refuses;
+    /// [`Error::Card`]. The output is then unspecified.
+    pub fn attend(&mut self, queries: &[f32], options: &Attend, output: &mut [f32]) -> Result<(), Error> {
+        let attention = self.attention(options)?;
+        crate::Error::expect_length("values of the output", queries.len(), output.len())?;
+        self.set(queries, options)?;
+        self.paged.attend(&attention)?;
+        Ok(self.paged.output(output)?)
+    }
+
+    /// Captures a step with these options as a graph, to be launched by [`launch`](Self::launch) on whatever queries, pages and
+    /// exact tokens there are then.
+    ///
+    /// # Errors
+    /// As [`attend`](Self::attend).
+    pub fn capture(&mut self, options: &Attend) -> Result<Step, Error> {
+        Self::capture_all(&mut [self], options)
+    }
+
+    /// The same of several layers, one after the other in one graph.
+    ///
+    /// # Errors
+    /// As [`attend`](Self::attend); [`Error::Unsupported`] for layers that would attend otherwise than the first, or on different devices.
+    pub fn capture_all(layers: &mut [&mut Self], options: &Attend) -> Result<Step, Error> {
+        let mut attention = None;
+        for layer in layers.iter_mut() {
+            if layer.query_heads == 0 {
+                return refuse("a step comes after `reserve`, which says of how many query heads");
+            }
+            let mine = layer.attention(options)?;
+            if *attention.get_or_insert(mine) != mine {
+                return refuse("layers of one graph have the same scale and sliding window");
+            }
+            if mine.sink_logits {
+                crate::Error::expect_length("sink logits", layer.query_heads, options.sink_logits.len())?;
+                check_values(options.sink_logits, f32::INFINITY)?;
+                layer.paged.set_sink_logits(options.sink_logits)?;
+            }
+        }
+        let Some(attention) = attention else { return refuse("a graph has at least one layer") };
+        if !layers.iter().all(|layer| layer.paged.is_on_device_of(&layers[0].paged)) {
+            return refuse("layers of one graph are on one device");
+        }
+        let mut paged: Vec<&mut Paged> = layers.iter_mut().map(|layer| &mut layer.paged).collect();
+        Ok(Paged::capture(&mut paged, &attention)?)
+    }
+
+    /// Launches a captured step of this layer.
+    ///
+    /// # Errors
+    /// As [`attend`](Self::attend); [`Error::Unsupported`] for a step that was captured elsewhere, or before another
+    /// [`reserve`](Self::reserve).
+    pub fn launch(&mut self, step: &Step, queries: &[f32], output: &mut [f32]) -> Result<(), Error> {
+        crate::Error::expect_length("values of the output", queries.len(), output.len())?;
+        self.set(queries, &Attend::default())?;
+        if !self.paged.is_of(step) {
+            return refuse("the step was captured from another layer, or before `reserve`");
+        }
+        self.paged.launch(step)?;
+        Ok(self.paged.output(output)?)
+    }
+
+    /// Microseconds on the card's clock of each of `times` launches of a captured step, on what is set.
+    ///
+    /// # Errors
+    /// [`Error::Card`].
+    pub fn time(&mut self, step: &Step, times: usize) -> Result<Vec<f32>, Error> {
+        Ok(self.paged.time(step, times)?)
+    }
+}

@@ -1,0 +1,388 @@
+//! Pages and attention on a card against the CPU: `cargo test --features cuda --test gpu`. Without a card, every test that wants
+//! one says what is missing and passes; `OCTAPLEX_REQUIRE=cuda` makes that an error.
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
+
+#[path = "common/vectors.rs"]
+#[allow(dead_code, unreachable_pub)] // other tests take more of it
+mod vectors;
+
+use octaplex::{Attend, Backend, CodecSpec, Error, LayerConfig, SharedLayer, gpu};
+use std::sync::OnceLock;
+use vectors::Random;
+
+/// The card, or why there is none.
+fn device() -> Option<gpu::Device> {
+    static DEVICE: OnceLock<Result<gpu::Device, gpu::Failure>> = OnceLock::new();
+    match DEVICE.get_or_init(|| gpu::Device::new(0)) {
+        Ok(device) => Some(device.clone()),
+        Err(failure) => {
+            let required = std::env::var("OCTAPLEX_REQUIRE")
+                .is_ok_and(|names| names.split(',').any(|name| name == "cuda"));
+            assert!(!required, "required, but {failure}");
+            println!("skipped: {failure}");
+            None
+        }
+    }
+}
+
+/// Codecs that cards take.
+const CODECS: [&str; 6] = [
+    "turboquant:bits=4",
+    "turboquant:bits=3",
+    "turboquant:bits=2",
+    "trellis:m=4",
+    "trellis:m=2",
+    "trellis:m=8",
+];
+
+/// What one test case is.
+#[derive(Clone, Copy)]
+struct Case {
+    config: LayerConfig,
+    heads: usize,
+    tokens: usize,
+    seed: u64,
+}
+
+fn case(keys: &str, values: &str, dim: usize, heads: (usize, usize), tokens: usize) -> Case {
+    let spec = |text: &str| text.parse::<CodecSpec>().unwrap();
+    let config = LayerConfig::new(heads.1, dim, tokens.max(256) + 256).keys(spec(keys)).values(spec(values));
+    Case { config, heads: heads.0, tokens, seed: tokens as u64 }
+}
+
+impl Case {
+    /// A layer on the CPU: keys with a large constant part, channels and rows of different size.
+    fn layer(&self) -> SharedLayer {
+        let LayerConfig { kv_heads, key_dim: dim, .. } = self.config;
+        let mut random = Random::new(self.seed);
+        let channels: Vec<f32> = (0..dim).map(|c| if c % 17 == 3 { 6.0 } else { 0.0 }).collect();
+        let mut rows = |centre: bool| {
+            let mut rows = random.gaussians(kv_heads * self.tokens * dim);
+            for (number, row) in rows.chunks_exact_mut(dim).enumerate() {
+                let size =
+                    [1.0, 0.6, 1.7, 0.05][number * 7 % 13 % 4] * if number % 97 == 5 { 0.0 } else { 1.0 };
+                for (x, channel) in row.iter_mut().zip(&channels) {
+                    *x = *x * size + if centre { *channel } else { 0.0 };
+                }
+            }
+            rows
+        };
+        let (keys, values) = (rows(true), rows(false));
+        let mut layer = SharedLayer::on_heap(&self.config, Backend::detect()).unwrap();
+        let mut scratch = vec![0.0; self.config.scratch_len(self.heads)];
+        layer.append(&keys, &values, &mut scratch).unwrap();
+        layer
+    }
+
+    fn queries(&self) -> Vec<f32> {
+        let mut random = Random::new(self.seed ^ 0x5eed);
+        random.gaussians(self.heads * self.config.key_dim)
+    }
+
+    /// Attention as the CPU does it.
+    fn on_cpu(&self, layer: &SharedLayer, queries: &[f32], options: &Attend) -> Vec<f32> {
+        let mut output = vec![0.0; queries.len()];
+        let mut scratch = vec![0.0; self.config.scratch_len(self.heads)];
+        layer.attend(queries, options, &mut output, &mut scratch).unwrap();
+        output
+    }
+
+    /// Attention in f64 on what the layer has for each token, decoded.
+    fn in_f64(&self, layer: &SharedLayer, queries: &[f32], options: &Attend) -> Vec<f64> {
+        let LayerConfig { kv_heads, key_dim: dim, sink_tokens, .. } = self.config;
+        let (positions, next) = (layer.positions().collect::<Vec<_>>(), layer.next_position());
+        let scale = options.scale.map_or(1.0 / (dim as f64).sqrt(), f64::from);
+        let start =
+            options.window.or(self.config.sliding_window).map_or(0, |window| next.saturating_sub(window));
+        let mut output = Vec::new();
+        for (head, query) in queries.chunks_exact(dim).enumerate() {
+            let (mut logits, mut rows) = (Vec::new(), Vec::new());
+            for (number, position) in positions.iter().enumerate() {
+                let (mut key, mut value) = (vec![0.0; dim], vec![0.0; dim]);
+                layer.decode(head / (self.heads / kv_heads), number, &mut key, &mut value).unwrap();
+                let dot: f64 = query.iter().zip(&key).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum();
+                let mut logit = dot * scale;
+                if let Some(cap) = options.soft_cap.map(f64::from) {
+                    logit = cap * (logit / cap).tanh();
+                }
+                let is_sink = options.keep_sinks && *position < sink_tokens;
+                logits.push(if *position >= start || is_sink { logit } else { f64::NEG_INFINITY });
+                rows.push(value);
+            }
+            let sink = options.sink_logits.get(head).map(|x| f64::from(*x));
+            let max = logits.iter().copied().chain(sink).fold(f64::NEG_INFINITY, f64::max);
+            let total: f64 = logits.iter().copied().chain(sink).map(|x| (x - max).exp()).sum();
+            let mut sum = vec![0.0; dim];
+            for (logit, row) in logits.iter().zip(&rows) {
+                let weight = (logit - max).exp() / total;
+                sum.iter_mut().zip(row).for_each(|(sum, x)| *sum += weight * f64::from(*x));
+            }
+            output.extend(sum);
+        }
+        output
+    }
+
+    /// On a card, with the layer that did it.
+    fn on_card(&self, device: &gpu::Device, layer: &SharedLayer) -> gpu::Layer {
+        let mut card = gpu::Layer::new(device, &self.config, 1, layer.stats().paged_tokens).unwrap();
+        card.upload(0, layer).unwrap();
+        card.reserve(self.heads).unwrap();
+        card
+    }
+
+    /// The largest relative error of a head's output, against f64 and against the CPU.
+    fn check(&self, device: &gpu::Device, options: &Attend) -> (f64, f64) {
+        let layer = self.layer();
+        let (mut card, queries) = (self.on_card(device, &layer), self.queries());
+        let mut output = vec![f32::NAN; queries.len()];
+        card.attend(&queries, options, &mut output).unwrap();
+        let exact = self.in_f64(&layer, &queries, options);
+        let cpu: Vec<f64> = self.on_cpu(&layer, &queries, options).iter().map(|x| f64::from(*x)).collect();
+        let dim = self.config.key_dim;
+        (error(&output, &exact, dim), error(&cpu.iter().map(|x| *x as f32).collect::<Vec<_>>(), &exact, dim))
+    }
+}
+
+/// The largest ‖a - b‖/‖b‖ of any row.
+fn error(a: &[f32], b: &[f64], dim: usize) -> f64 {
+    let rows = a.chunks_exact(dim).zip(b.chunks_exact(dim)).map(|(a, b)| {
+        let error: f64 = a.iter().zip(b).map(|(a, b)| (f64::from(*a) - b).powi(2)).sum();
+        let norm: f64 = b.iter().map(|b| b * b).sum();
+        if a.iter().all(|x| x.is_finite()) { (error / norm.max(1e-30)).sqrt() } else { f64::INFINITY }
+    });
+    rows.fold(0.0, f64::max)
+}
+
+/// What the output may differ from f64.
+const TOLERANCE: f64 = 3e-4;
+
+#[test]
+fn what_is_missing_is_said() {
+    match gpu::Device::new(0) {
+        Ok(device) => {
+            println!("{}, compute capability {}", device.name(), device.capability());
+            let none = gpu::Device::new(1000).unwrap_err();
+            assert!(matches!(none, gpu::Failure::NoCard { ordinal: 1000, .. }), "{none}");
+        }
+        Err(failure) => {
+            println!("skipped: {failure}");
+            assert!(matches!(failure, gpu::Failure::NoDriver | gpu::Failure::NoCard { .. }), "{failure:?}");
+            assert!(failure.to_string().contains("NVIDIA"), "{failure}");
+        }
+    }
+}
+
+/// The bytes of a page, as a snapshot of it has them before its checksum.
+fn page_bytes(layer: &SharedLayer, index: usize) -> Vec<u8> {
+    let (mut bytes, mut len) = (Vec::new(), 0);
+    layer.save_page(index, &mut |piece| bytes.extend_from_slice(piece)).unwrap();
+    layer.config().page_layout(|part, _| len += part);
+    bytes[bytes.len() - 4 - len..bytes.len() - 4].to_vec()
+}
+
+#[test]
+fn pages_come_back_as_they_went() {
+    let Some(device) = device() else { return };
+    for dim in [64, 128] {
+        for (number, keys) in CODECS.iter().enumerate() {
+            let values = CODECS[(number + dim / 64) % CODECS.len()];
+            for (page, center) in
+                [(64, octaplex::Center::Page), (128, octaplex::Center::Prefix), (256, octaplex::Center::Page)]
+            {
+                let mut case = case(keys, values, dim, (2, 2), 900);
+                case.config = case.config.page(page).center(center);
+                let layer = case.layer();
+                let mut card = case.on_card(&device, &layer);
+                assert_eq!(card.pages(0).unwrap(), layer.stats().paged_tokens / page);
+                assert_eq!(card.tokens(0).unwrap(), 900);
+                for index in 0..card.pages(0).unwrap() {
+                    let expected = page_bytes(&layer, index);
+                    let mut bytes = vec![0xaa; expected.len()];
+                    card.page(0, index, &mut bytes).unwrap();
+                    assert!(
+                        bytes == expected,
+                        "{keys}, {values}, width {dim}, pages of {page}: page {index}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_codec_and_width_attends_like_f64() {
+    let Some(device) = device() else { return };
+    let mut worst = 0.0f64;
+    for dim in [64, 128] {
+        for (number, keys) in CODECS.iter().enumerate() {
+            for values in [keys, &CODECS[(number + 1 + dim / 64) % CODECS.len()]] {
+                let (card, cpu) = case(keys, values, dim, (14, 2), 1000).check(&device, &Attend::default());
+                println!("{keys:18} {values:18} width {dim:3}: card {card:.1e}, CPU {cpu:.1e}");
+                worst = worst.max(card);
+            }
+        }
+    }
+    println!("worst {worst:.1e}");
+    assert!(worst < TOLERANCE, "{worst:e}");
+}
+
+#[test]
+fn lengths_heads_and_pages() {
+    let Some(device) = device() else { return };
+    // Exact tokens alone, one page, pages that four do not divide; one head, more than eight of one key.
+    let lengths = [1, 3, 4, 5, 60, 131, 132, 195, 196, 260, 324, 388, 452, 2000, 9000];
+    for (number, tokens) in lengths.into_iter().enumerate() {
+        for dim in [64, 128] {
+            let heads = [(1, 1), (8, 1), (20, 2), (9, 3)][number % 4];
+            let mut case = case("turboquant", "trellis", dim, heads, tokens);
+            case.config = case.config.page([64, 128, 256][number % 3]).sink_tokens([0, 4, 17][number % 3]);
+            let (card, _) = case.check(&device, &Attend::default());
+            assert!(card < TOLERANCE, "{tokens} tokens, width {dim}, heads {heads:?}: {card:e}");
+        }
+    }
+}
+
+#[test]
+fn every_option() {
+    let Some(device) = device() else { return };
+    let logits: Vec<f32> = (0..12).map(|head| head as f32 / 2.0 - 1.0).collect();
+    let all = [
+        Attend::default().scale(0.2),
+        Attend::default().soft_cap(3.0),
+        Attend::default().window(700),
+        Attend::default().window(300).keep_sinks(true),
+        Attend::default().window(20),
+        Attend::default().sink_logits(&logits),
+        Attend::default().sink_logits(&logits).soft_cap(8.0).window(400).keep_sinks(true).scale(-0.1),
+    ];
+    for (number, options) in all.iter().enumerate() {
+        for (keys, dim) in [("turboquant", 128), ("trellis", 64)] {
+            let (card, _) = case(keys, keys, dim, (12, 2), 1500).check(&device, options);
+            assert!(card < TOLERANCE, "{keys}, options {number}: {card:e}");
+        }
+    }
+    let configs: [fn(LayerConfig) -> LayerConfig; 5] = [
+        |config| config.center(octaplex::Center::Off),
+        |config| config.center(octaplex::Center::Prefix),
+        |config| config.balance(false),
+        |config| config.sliding_window(500),
+        |config| config.keys("turboquant:rounds=3,seed=9,gain=norm".parse().unwrap()),
+    ];
+    for (number, config) in configs.iter().enumerate() {
+        let mut case = case("turboquant", "turboquant:bits=3", 128, (8, 2), 1500);
+        case.config = config(case.config);
+        let (card, _) = case.check(&device, &Attend::default());
+        assert!(card < TOLERANCE, "configuration {number}: {card:e}");
+    }
+}
+
+#[test]
+fn sequences_forks_and_graphs() {
+    let Some(device) = device() else { return };
+    let cases = [900, 40, 2000].map(|tokens| Case {
+        config: case("trellis", "turboquant", 128, (8, 2), 2000).config,
+        ..case("trellis", "turboquant", 128, (8, 2), tokens)
+    });
+    let layers = cases.map(|case| case.layer());
+    let mut card = gpu::Layer::new(&device, &cases[0].config, 4, 5000).unwrap();
+    for (number, layer) in layers.iter().enumerate() {
+        card.upload(number, layer).unwrap();
+    }
+    card.reserve(8).unwrap();
+    let width = 8 * 128;
+    let queries: Vec<f32> = (0..4).flat_map(|number| cases[number % 3].queries()).collect();
+    let mut output = vec![f32::NAN; 4 * width];
+    card.attend(&queries, &Attend::default(), &mut output).unwrap();
+    let check = |output: &[f32], number: usize, layer: &SharedLayer, case: &Case| {
+        let mine = number * width..(number + 1) * width;
+        let exact = case.in_f64(layer, &queries[mine.clone()], &Attend::default());
+        let error = error(&output[mine], &exact, 128);
+        assert!(error < TOLERANCE, "sequence {number}: {error:e}");
+    };
+    (0..3).for_each(|number| check(&output, number, &layers[number], &cases[number]));
+    assert!(output[3 * width..].iter().all(|x| *x == 0.0), "a sequence that holds nothing");
+
+    // A step that was captured sees what is there when it is launched, and gives the bits of one that was not.
+    let step = card.capture(&Attend::default()).unwrap();
+    let mut again = vec![f32::NAN; 4 * width];
+    card.launch(&step, &queries, &mut again).unwrap();
+    assert_eq!(output, again);
+    card.fork(2, 3).unwrap();
+    card.clear(2).unwrap();
+    card.launch(&step, &queries, &mut again).unwrap();
+    assert_eq!(again[..2 * width], output[..2 * width]);
+    assert!(again[2 * width..3 * width].iter().all(|x| *x == 0.0));
+    check(&again, 3, &layers[2], &cases[2]);
+
+    // Pages of sequence 3 stay while it has them; then there is room again.
+    assert!(matches!(card.upload(2, &layers[2]), Ok(())));
+    assert!(matches!(card.upload(1, &layers[2]), Err(gpu::Error::Full { .. })));
+    card.launch(&step, &queries, &mut again).unwrap();
+    assert_eq!(again[..2 * width], output[..2 * width], "a refused upload changes nothing");
+    card.clear(3).unwrap();
+    card.upload(1, &layers[2]).unwrap();
+
+    // Nothing is allocated by steps.
+    let allocated = allocation_counter::measure(|| {
+        card.attend(&queries, &Attend::default(), &mut output).unwrap();
+        card.launch(&step, &queries, &mut again).unwrap();
+    });
+    assert_eq!((allocated.count_total, &output), (0, &again));
+
+    // Another layer's step is refused; so is one from before another number of heads.
+    card.reserve(4).unwrap();
+    let refused = card.launch(&step, &queries[..4 * 4 * 128], &mut again[..4 * 4 * 128]);
+    assert!(matches!(refused, Err(gpu::Error::Unsupported { .. })), "{refused:?}");
+}
+
+#[test]
+fn what_is_refused() {
+    let Some(device) = device() else { return };
+    let config = LayerConfig::new(2, 128, 1000);
+    let refused = |config: LayerConfig| match gpu::Layer::new(&device, &config, 1, 1000) {
+        Err(gpu::Error::Unsupported { why }) => why,
+        other => panic!("{other:?}"),
+    };
+    assert!(refused(config.keys("octopus".parse().unwrap())).contains("turboquant"));
+    assert!(refused(config.values("turboquant:bits=5".parse().unwrap())).contains("turboquant"));
+    assert!(refused(config.values("trellis:m=4,states=16".parse().unwrap())).contains("8 states"));
+    assert!(refused(config.values("turboquant:rotation=haar".parse().unwrap())).contains("wht"));
+    assert!(refused(LayerConfig::new(2, 96, 1000)).contains("width"));
+    let huge = gpu::Layer::new(&device, &LayerConfig::new(1024, 128, 1 << 30), 1, 1 << 30);
+    assert!(matches!(huge, Err(gpu::Error::Card(gpu::Failure::Memory { .. }))), "{huge:?}");
+
+    let case = case("turboquant", "turboquant", 128, (4, 2), 500);
+    let (layer, queries) = (case.layer(), case.queries());
+    let mut card = gpu::Layer::new(&device, &case.config, 1, 1000).unwrap();
+    let mut output = vec![0.0; queries.len()];
+    assert!(matches!(
+        card.attend(&queries, &Attend::default(), &mut output),
+        Err(gpu::Error::Unsupported { .. })
+    ));
+    assert!(matches!(card.reserve(3), Err(gpu::Error::Library(Error::Heads { .. }))));
+    card.reserve(4).unwrap();
+    assert_eq!(
+        card.attend(&queries, &Attend::default(), &mut output),
+        Err(gpu::Error::Library(Error::Empty))
+    );
+    card.upload(0, &layer).unwrap();
+    for options in
+        [Attend::default().queries(2), Attend::default().position(3), Attend::default().bias(&[0.0; 500])]
+    {
+        let refused = card.attend(&queries, &options, &mut output);
+        assert!(matches!(refused, Err(gpu::Error::Unsupported { .. })), "{refused:?}");
+    }
+    let mut bad = queries.clone();
+    bad[77] = f32::NAN;
+    let refused = card.attend(&bad, &Attend::default(), &mut output);
+    assert_eq!(refused, Err(gpu::Error::Library(Error::NonFinite { index: 77 })));
+    assert!(card.attend(&queries[1..], &Attend::default(), &mut output).is_err());
+    assert!(card.attend(&queries, &Attend::default().window(0), &mut output).is_err());
+    let other = Case { config: case.config.sink_tokens(5), ..case }.layer();
+    assert!(matches!(card.upload(0, &other), Err(gpu::Error::Unsupported { .. })));
+    assert!(matches!(card.upload(1, &layer), Err(gpu::Error::Library(Error::Missing { .. }))));
+    assert!(matches!(card.page(0, 99, &mut []), Err(gpu::Error::Library(Error::Missing { .. }))));
+    card.attend(&queries, &Attend::default(), &mut output).unwrap();
+    let exact = case.in_f64(&layer, &queries, &Attend::default());
+    assert!(error(&output, &exact, 128) < TOLERANCE, "as it was");
+}
