@@ -14,8 +14,10 @@ pub(crate) const DEFAULT_CODECS: &str = "f16; \
 
 /// Whether a row of that table is for this role: an engine's rotation of keys is not for values, and grades are not.
 pub(crate) fn is_for(role: Role, spec: &str) -> bool {
-    !(role == Role::Values && spec.starts_with("graded"))
-        && !spec.ends_with(if role == Role::Keys { "rotate=values" } else { "rotate=keys" })
+    match role {
+        Role::Keys => !spec.ends_with("rotate=values"),
+        Role::Values => !spec.ends_with("rotate=keys") && !spec.starts_with("graded"),
+    }
 }
 
 /// A codec of some width.
