@@ -330,8 +330,8 @@ impl CacheConfig {
     /// | `graded:bits=2` / `trellis:m=2` | 2.20 | .038, .032 |
     /// | `graded` / `trellis:m=2` | 2.70 | .016, .016 |
     /// | `graded` / `trellis` | 3.20 | .0057, .0055 |
-    /// | `graded:bits=4` / `trellis` | 3.70 | .0025, ? |
-    /// | `graded:bits=4` / `trellis:m=8` | 4.20 | .0011, ? |
+    /// | `graded:bits=4` / `trellis` | 3.70 | .0025, .0037 |
+    /// | `graded:bits=4` / `trellis:m=8` | 4.20 | .0011, .0017 |
     ///
     /// (Nats, WikiText-2, over the positions that read pages.) Above these: `turboquant:bits=6` for both, `bits=8`, `f16`. At
     /// widths without grades (32, 80, 96, 112, 576) keys are `trellis` of as many bits.
