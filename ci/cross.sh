@@ -2,9 +2,10 @@
 # Builds and runs octaplex for machines other than this one:
 #   arm64    tests and the C interface under qemu, on a CPU without and on one with dot-product instructions
 #   wasm     the bit-equality suite with SIMD128, and the trellis codec on 110,000 vectors, under Node
+#   s390x    the tool under qemu on a big-endian machine
 #   thumb    the library for a Cortex-M4, without std and without a heap, and a cache on an emulated one
 #   lints    clippy and rustdoc for arm64 and WebAssembly, whose kernels the native ones do not see
-# The first three compare the checksums of every codec's bytes and results with the table, as `octaplex verify` does.
+# All but the last compare the checksums of every codec's bytes and results with the table, as `octaplex verify` does.
 # `ci/cross.sh` does all, `ci/cross.sh wasm` one. A target that rustup has is used; where it is missing, Debian's
 # compiler (which carries arm64's standard library and the source to build the others) is installed and used.
 set -euo pipefail
@@ -38,6 +39,10 @@ choose_compiler() {
   need rustc-web /usr/bin/rustc
   case $1 in
     aarch64-*) need libstd-rust-web-dev:arm64 /usr/lib/rustlib/aarch64-unknown-linux-gnu/lib ;;
+    s390x-*)
+      need rust-web-src /usr/lib/rustlib/src/rust/library
+      options+=(-Z build-std=std,panic_unwind)
+      ;;
     *)
       need rust-web-src /usr/lib/rustlib/src/rust/library
       options+=(-Z build-std=core,alloc)
@@ -119,6 +124,20 @@ wasm() {
   OCTAPLEX_REQUIRE=simd128 node ci/portable/run.mjs "$module" trellis
 }
 
+s390x() {
+  local target=s390x-unknown-linux-gnu
+  choose_compiler $target
+  need gcc-s390x-linux-gnu s390x-linux-gnu-gcc
+  need libc6-dev-s390x-cross /usr/s390x-linux-gnu/lib/libc.so
+  need qemu-user-static qemu-s390x-static
+  install_packages
+  build_in s390x
+  export CARGO_TARGET_S390X_UNKNOWN_LINUX_GNU_LINKER=s390x-linux-gnu-gcc QEMU_LD_PREFIX=/usr/s390x-linux-gnu
+  say "s390x: checksums, bytes from the other end"
+  "${cargo[@]}" build --quiet --release "${options[@]}" -p octaplex-cli
+  verify_backends qemu-s390x-static "$CARGO_TARGET_DIR/$target/release/octaplex"
+}
+
 thumb() {
   local target=thumbv7em-none-eabihf
   choose_compiler $target
@@ -198,12 +217,12 @@ lints() {
 }
 
 machines=("$@")
-((${#machines[@]})) || machines=(arm64 wasm thumb lints)
+((${#machines[@]})) || machines=(arm64 s390x wasm thumb lints)
 for machine in "${machines[@]}"; do
   case $machine in
-    arm64 | wasm | thumb | lints) (time -p "$machine") ;;
+    arm64 | s390x | wasm | thumb | lints) (time -p "$machine") ;;
     *)
-      echo "usage: ci/cross.sh [arm64] [wasm] [thumb] [lints]" >&2
+      echo "usage: ci/cross.sh [arm64] [s390x] [wasm] [thumb] [lints]" >&2
       exit 2
       ;;
   esac

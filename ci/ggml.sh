@@ -69,6 +69,8 @@ export MODEL=$folder/tiny.gguf TEXT=$folder/tiny.txt
 check f16 1e-5
 check turboquant:bits=8 2e-4 .01
 check trellis 5e-4 .01
+all=$(octaplex verify | awk '$1 == "all" { print $2 }')
+grep "^octaplex_verify *$all " "$folder/found"
 if [[ -n ${OCTAPLEX_MODEL:-} ]]; then
   MODEL=$OCTAPLEX_MODEL TEXT=${OCTAPLEX_TEXT:?a text for OCTAPLEX_MODEL}
   check f16 1e-4

@@ -135,6 +135,8 @@ static int run(const std::vector<std::string> & arguments) {
 
     octaplex_config config;
     octaplex_error error;
+    uint32_t verified; // of bytes and results of all codecs, the same on every machine
+    if (octaplex_verify(nullptr, nullptr, &verified, &error) != OCTAPLEX_STATUS_OK) throw std::runtime_error(error.message);
     if (octaplex_config_init(&config, sizeof config, m.blocks.size(), m.kv_heads, m.head_dim, 0, &error) != OCTAPLEX_STATUS_OK)
         throw std::runtime_error(error.message);
     config.keys = k.c_str();
@@ -189,6 +191,7 @@ static int run(const std::vector<std::string> & arguments) {
     printf("top1_agreement    %.4f\n", agreed / predicted);
     printf("kv_bytes          %zu   # %.2f bits a value\n", stats.bytes, 8.0 * stats.bytes / stats.values);
     printf("logits_checksum   %016llx\n", static_cast<unsigned long long>(checksum));
+    printf("octaplex_verify   %08x   # what `octaplex verify` prints for all codecs\n", verified);
     return 0;
 }
 
