@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Two of the three texts that docs/accuracy.md measures on, made from released packages: code (click 8.1.7, Python) and languages (Debian's FAQ 11.1 in
 # German, Russian, Japanese, French, Chinese, Italian and Dutch, which take turns every 24 lines). The third is WikiText-2 raw, the test set.
+# A fourth, turns, is both of these in turns of 40 lines, for long windows.
 # usage: texts.sh FOLDER      needs pip and apt-get
 set -euo pipefail
 mkdir -p "$1"
@@ -23,8 +24,14 @@ for turn in $(seq 0 11); do
     sed -n "$((turn * 24 + 1)),$((turn * 24 + 24))p" "$language.txt"
   done
 done > "$folder/languages.txt"
+for turn in $(seq 0 47); do
+  for text in code languages; do
+    sed -n "$((turn * 40 + 1)),$((turn * 40 + 40))p" "$folder/$text.txt"
+  done
+done > "$folder/turns.txt"
 cd "$folder"
 sha256sum -c - <<'SUMS'
 afd74500ab392b970ce8ceed569af363579c1931d716efcf93cef827bfb8553f  code.txt
 3803269378b3cb48faaaf0735cff842b11963e7f12d2cdcfe55457bce963305e  languages.txt
+b33f37171ef787ae99ee6696b900df90f84feab5c1bbf96bb024b8cd44240049  turns.txt
 SUMS
