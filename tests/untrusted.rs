@@ -230,6 +230,27 @@ fn wrong_lengths_are_refused() {
     }
 }
 
+/// More than one batch, of whose last the last is what no codec has prepared.
+#[test]
+fn a_query_of_another_kind_leaves_all_scores_alone() {
+    for spec in specs() {
+        for codec in build_all(spec, Backend::detect()) {
+            let good = vec![1.0; codec.dim()];
+            let blocks = encode_rows(&*codec, &good);
+            let (mut query, wrong) = (vec![0.0; codec.query_len()], vec![0.0; codec.query_len()]);
+            codec.prepare_query(&good, &mut query).unwrap();
+            let queries: Vec<&[f32]> = (0..17).map(|i| if i < 16 { &query[..] } else { &wrong }).collect();
+            let mut scores = [FLOAT_PATTERN; 17];
+            let result = codec.score(&queries, &blocks, &mut scores);
+            // Where a prepared query is the query itself, none is of another kind.
+            let is_any = codec.query_len() == codec.dim();
+            assert!(result.is_err() || is_any, "{spec} at {}", codec.dim());
+            let untouched = scores.iter().all(|score| *score == FLOAT_PATTERN);
+            assert_eq!(result.is_err(), untouched, "{spec} at {}: {result:?}", codec.dim());
+        }
+    }
+}
+
 #[test]
 fn weights_that_are_no_weights_are_refused() {
     for spec in specs() {

@@ -303,10 +303,13 @@ impl Codec for Core {
     fn score(&self, queries: &[&[f32]], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
         let count = check_score(queries, blocks, self.block_bytes(), scores)?;
         self.check_norms(blocks)?;
+        let words = self.fine.query_len();
+        // All of them first: what is wrong with a later batch must not find the scores of an earlier one written.
         for query in queries {
             Error::expect_length("words of a prepared query", self.query_len(), query.len())?;
+            let (first, second) = query.split_at(words);
+            self.fine.format().check(&[first, second])?;
         }
-        let words = self.fine.query_len();
         with_scratch(2 * QUERIES * ROWS, |memory| {
             for (batch, scores) in queries.chunks(QUERIES).zip(scores.chunks_mut((QUERIES * count).max(1))) {
                 for (run, blocks) in blocks.chunks(ROWS * self.block_bytes()).enumerate() {
