@@ -145,7 +145,7 @@ impl LayerConfig {
 
     /// Values of a page, keys and values.
     const fn page_values(&self) -> usize {
-        self.kv_heads * self.page * (self.key_dim + self.value_dim)
+        self.kv_heads.saturating_mul(self.page).saturating_mul(self.key_dim.saturating_add(self.value_dim))
     }
 
     /// Keys are exact: nothing to centre or balance.
@@ -350,7 +350,7 @@ impl CacheConfig {
     /// # Errors
     /// [`Error::Unsupported`] where no codec takes so few, and for an impossible configuration.
     pub fn for_bits(self, bits: f64) -> Result<Self, Error> {
-        let total = bits * (self.layers * self.each.page_values()) as f64 / 8.0;
+        let total = bits * self.layers as f64 * self.each.page_values() as f64 / 8.0;
         self.within(total as usize, LayerConfig::page_bytes, |_| Error::Unsupported {
             why: "no codec of a cache takes so few bits: from 2.1 at a width of 128, 2.3 at 32",
         })
@@ -413,7 +413,7 @@ impl CacheConfig {
 
     /// The configuration of each layer, to be changed at will before a cache is made of them.
     pub fn layers(&self) -> impl Iterator<Item = LayerConfig> + '_ {
-        let inner = self.layers.saturating_sub(2 * self.boundary_layers);
+        let inner = self.layers.saturating_sub(self.boundary_layers.saturating_mul(2));
         (0..self.layers).map(move |layer| {
             let mut config = LayerConfig { layer: layer as u32, ..self.each };
             if layer < self.boundary_layers || layer + self.boundary_layers >= self.layers {

@@ -39,6 +39,22 @@ fn a_budget_is_used_up() {
     assert_eq!((most.each.keys, most.each.values, most.finer), (spec("f16"), spec("f16"), None));
 }
 
+#[test]
+fn extreme_numbers_are_no_panic() {
+    let most = usize::MAX;
+    let wild = CacheConfig::new(most, most, 128, most);
+    assert!(wild.for_bits(3.0).is_err() && wild.for_bytes(most).is_err());
+    assert_eq!(wild.each.page_bits(), 0.0);
+    let model = CacheConfig::new(4, 1, 64, 1000);
+    for bits in [f64::NAN, -1.0, 0.0] {
+        assert!(model.for_bits(bits).is_err(), "{bits}");
+    }
+    assert_eq!(model.for_bits(f64::INFINITY).unwrap().each.keys, spec("f16"));
+    let exact = model.boundary_layers(most);
+    assert!(exact.layers().all(|layer| layer.keys == spec("f16")) && exact.for_bits(16.5).is_ok());
+    assert!(CacheConfig::new(most, 1, 64, 1000).for_bits(3.0).is_ok());
+}
+
 /// More bits are never a worse choice: the place in the table, then the layers with the finer codecs.
 #[test]
 fn more_bits_are_finer() {
