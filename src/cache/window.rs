@@ -8,6 +8,7 @@ use super::tensor::{LIMIT, Tensor};
 use super::{Center, Layer, MAX_POSITION, State};
 use crate::Error;
 use crate::backend::Kernels;
+use crate::codec::planes::encode_channels;
 use crate::codec::scratch::{bytes_of, with_scratch};
 use crate::codec::{Codec, MAX_BLOCK_BYTES, SURE_NORM, read_f16};
 use core::ops::Range;
@@ -160,19 +161,22 @@ impl Encoder<'_> {
         (bytes, norms): (&mut [u8], &mut [u8]),
     ) -> Result<usize, Error> {
         if !side.is_lean() {
-            return self.encode_rows(what, head, codec, rows, bytes);
+            let encoded = codec.encode_page(rows, bytes);
+            return encoded.map_err(|error| self.row_error(error, what, head, codec, rows));
         }
-        let blocks = bytes_of(blocks, codec.page_bytes_max(self.window.layout.page));
-        self.encode_rows(what, head, codec, rows, blocks)?;
+        let (tokens, dim) = (self.window.layout.page, codec.dim());
         let mut rest = bytes;
         for grade in side.grades(codec) {
             let planes;
-            (planes, rest) = rest.split_at_mut(self.window.layout.page * grade.row);
-            with_scratch(self.window.layout.page, |each| {
-                let blocks = blocks.chunks_exact(side.block);
+            (planes, rest) = rest.split_at_mut(tokens * grade.row);
+            let blocks = bytes_of(blocks, tokens * (grade.row + 2));
+            let encoded = encode_channels(grade.planes, grade.channels, rows, dim, blocks);
+            encoded.map_err(|error| self.row_error(error, what, head, codec, rows))?;
+            with_scratch(tokens, |each| {
+                let blocks = blocks.chunks_exact(grade.row + 2);
                 for ((block, row), norm) in blocks.zip(planes.chunks_exact_mut(grade.row)).zip(&mut *each) {
-                    *norm = read_f16(&block[grade.block..]).to_f32();
-                    row.copy_from_slice(&block[grade.block + 2..][..grade.row]);
+                    *norm = read_f16(block).to_f32();
+                    row.copy_from_slice(&block[2..]);
                 }
                 norms::encode(self.window.backend, each, &mut norms[grade.norms.clone()])
             })?;
@@ -180,21 +184,19 @@ impl Encoder<'_> {
         Ok(side.rows)
     }
 
-    /// [`Codec::encode_page`], whose error says which row it is, if it is one.
-    fn encode_rows(
+    /// The error of a page, which says the row that it comes from, if it is one.
+    fn row_error(
         &self,
+        error: Error,
         what: &'static str,
         head: usize,
         codec: &dyn Codec,
         rows: &[f32],
-        blocks: &mut [u8],
-    ) -> Result<usize, Error> {
-        codec.encode_page(rows, blocks).map_err(|error| {
-            let mut block = [0; MAX_BLOCK_BYTES];
-            let block = &mut block[..codec.block_bytes()];
-            let row = rows.chunks_exact(codec.dim()).position(|row| codec.encode(row, block).is_err());
-            page_error(error, self.layer, what, head, (self.start, row))
-        })
+    ) -> Error {
+        let mut block = [0; MAX_BLOCK_BYTES];
+        let block = &mut block[..codec.block_bytes()];
+        let row = rows.chunks_exact(codec.dim()).position(|row| codec.encode(row, block).is_err());
+        page_error(error, self.layer, what, head, (self.start, row))
     }
 }
 
@@ -328,9 +330,18 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
                 center::read_balance(self.backend, memory, balance);
                 least = balance.iter().fold(f32::INFINITY, |least, s| least.min(s.abs()));
             }
+            let bound = sure * sure * (least * least);
             for token in head * tokens..(head + 1) * tokens {
-                side.input.read(self.backend, token * side.dim, side.dim, row);
-                if self.backend.dot(row, row) < sure * sure * (least * least) {
+                let at = token * side.dim;
+                // Most rows are far from the bound: f16, which adds less than a hundredth to a square, need not be asked.
+                if let Tensor::F32(values) = side.input {
+                    let raw = &values[at..at + side.dim];
+                    if self.backend.dot(raw, raw) < 0.99 * bound {
+                        continue;
+                    }
+                }
+                side.input.read(self.backend, at, side.dim, row);
+                if self.backend.dot(row, row) < bound {
                     continue;
                 }
                 if balanced {
@@ -339,7 +350,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
                 if self.backend.dot(row, row) >= sure * sure {
                     row.iter_mut().for_each(|x| *x *= if centred { 2.0 } else { 1.0 });
                     let encoded = codec.encode(row, &mut block[..codec.block_bytes()]);
-                    encoded.map_err(|_| self.row_error(what, (tokens, side.dim), token * side.dim, None))?;
+                    encoded.map_err(|_| self.row_error(what, (tokens, side.dim), at, None))?;
                 }
             }
         }
