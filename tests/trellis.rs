@@ -252,7 +252,10 @@ fn more_scales_are_never_worse() {
         assert_eq!(refused.parse::<CodecSpec>(), expected);
     }
     let spec = TrellisSpec::new(4, 8).scales(2).into();
-    assert!(matches!(try_build(spec, 64, Backend::SCALAR), Err(octaplex::Error::Value { key: "scales", .. })));
+    assert!(matches!(
+        try_build(spec, 64, Backend::SCALAR),
+        Err(octaplex::Error::Value { key: "scales", .. })
+    ));
 }
 
 #[test]

@@ -278,26 +278,26 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     }
 
     fn plan(&self, count: usize) -> Result<Plan, Error> {
-        let (layout, state, page, config) = (&self.layout, &self.state, self.layout.page, &self.config);
+        let (state, page, config) = (&self.state, self.layout.page, &self.config);
         let next = state.next.saturating_add(count);
         if next > MAX_POSITION {
             return Err(Error::Full { capacity: MAX_POSITION, needed: next });
         }
-        let window = next.saturating_sub(state.start);
-        let closing = config.closed(state.start, next);
         // The layer may go back to here, and no further: these pages are closed for good.
         let back = next.saturating_sub(config.max_rollback);
         let kept = state.kept + config.closed(state.kept, back) * page;
-        // Queries from then on see positions from here on.
-        let visible = config.sliding_window.map_or(0, |window| back.saturating_sub(window));
-        let unseen = |start: usize| start + page <= visible;
-        let skipped = (0..closing).take_while(|i| unseen(state.start + i * page)).count();
-        let pages = self.store.pages();
-        let evicted = (0..pages).take_while(|&i| unseen(self.page_position(i))).count();
-        let tokens =
-            next.min(layout.sinks) + (pages - evicted + closing - skipped) * page + window - closing * page;
-        if tokens > self.config.capacity {
-            return Err(Error::Full { capacity: self.config.capacity, needed: tokens });
+        let [closing, skipped, evicted, held] = self.counts(next);
+        // What comes one by one is never more than the capacity: nor is it at once, where there would be most, before a page is
+        // dropped that no query sees any longer, or one that none would see is closed.
+        let behind = config.sliding_window.map_or(0, |window| config.max_rollback.saturating_add(window));
+        let peaks = [behind, config.recent_window].map(|behind| {
+            let past = next.saturating_sub(state.start).saturating_sub(behind) % page;
+            next.saturating_sub(past + 1)
+        });
+        let peaks = peaks.into_iter().filter(|peak| *peak > state.next).map(|peak| self.counts(peak)[3]);
+        let needed = peaks.fold(held, usize::max);
+        if needed > config.capacity {
+            return Err(Error::Full { capacity: config.capacity, needed });
         }
         let floor = match (skipped, evicted) {
             (0, 0) => state.floor,
@@ -305,6 +305,25 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
             _ => state.start + skipped * page,
         };
         Ok(Plan { count, next, closing, skipped, evicted, floor, kept })
+    }
+
+    /// When the next position is `next`: pages that close, those of them that no query will see, old ones that none will, and
+    /// tokens that the layer then holds.
+    fn counts(&self, next: usize) -> [usize; 4] {
+        let (layout, state, page, config) = (&self.layout, &self.state, self.layout.page, &self.config);
+        let window = next.saturating_sub(state.start);
+        let closing = config.closed(state.start, next);
+        // Queries from then on see positions from here on.
+        let visible = config
+            .sliding_window
+            .map_or(0, |window| next.saturating_sub(config.max_rollback).saturating_sub(window));
+        let unseen = |start: usize| start + page <= visible;
+        let skipped = (0..closing).take_while(|i| unseen(state.start + i * page)).count();
+        let pages = self.store.pages();
+        let evicted = (0..pages).take_while(|&i| unseen(self.page_position(i))).count();
+        let held =
+            next.min(layout.sinks) + (pages - evicted + closing - skipped) * page + window - closing * page;
+        [closing, skipped, evicted, held]
     }
 
     /// Refuses rows that their codec cannot encode now, when they come, and not when their page closes. Centred rows
