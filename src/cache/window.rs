@@ -162,7 +162,7 @@ impl Encoder<'_> {
     ) -> Result<usize, Error> {
         if !side.is_lean() {
             let encoded = codec.encode_page(rows, bytes);
-            return encoded.map_err(|error| self.row_error(error, what, head, codec, rows));
+            return encoded.map_err(|error| self.error_in_page(error, what, head, codec, rows));
         }
         let (tokens, dim) = (self.window.layout.page, codec.dim());
         let mut rest = bytes;
@@ -171,7 +171,7 @@ impl Encoder<'_> {
             (planes, rest) = rest.split_at_mut(tokens * grade.row);
             let blocks = bytes_of(blocks, tokens * (grade.row + 2));
             let encoded = encode_channels(grade.planes, grade.channels, rows, dim, blocks);
-            encoded.map_err(|error| self.row_error(error, what, head, codec, rows))?;
+            encoded.map_err(|error| self.error_in_page(error, what, head, codec, rows))?;
             with_scratch(tokens, |each| {
                 let blocks = blocks.chunks_exact(grade.row + 2);
                 for ((block, row), norm) in blocks.zip(planes.chunks_exact_mut(grade.row)).zip(&mut *each) {
@@ -185,7 +185,7 @@ impl Encoder<'_> {
     }
 
     /// The error of a page, which says the row that it comes from, if it is one.
-    fn row_error(
+    fn error_in_page(
         &self,
         error: Error,
         what: &'static str,
