@@ -63,6 +63,9 @@ impl<'a, const N: usize> From<&'a [f32; N]> for Tensor<'a> {
 /// f16 rounds this to infinity.
 pub(crate) const LIMIT: f32 = 65520.0;
 
+/// Values on the stack: most rows, and few zeros to clear.
+const AT_ONCE: usize = 128;
+
 impl Tensor<'_> {
     /// Number of values.
     #[must_use]
@@ -123,8 +126,8 @@ impl Tensor<'_> {
                 }
             }
             Self::Bf16(values) => {
-                let mut row = [0.0; MAX_DIM];
-                for (values, bytes) in values[range].chunks(MAX_DIM).zip(bytes.chunks_mut(2 * MAX_DIM)) {
+                let mut row = [0.0; AT_ONCE];
+                for (values, bytes) in values[range].chunks(AT_ONCE).zip(bytes.chunks_mut(2 * AT_ONCE)) {
                     let row = &mut row[..values.len()];
                     let finite = values.iter().map(|x| f32::from_bits(u32::from(x.to_bits()) << 16));
                     row.iter_mut().zip(finite).for_each(|(slot, x)| *slot = x);

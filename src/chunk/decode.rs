@@ -5,7 +5,7 @@ use super::*;
 use crate::cache::decode::Decoder;
 use crate::cache::snapshot::damaged;
 use half::{bf16, f16};
-use octaplex_arch::{Float, MAX_DIM};
+use octaplex_arch::Float;
 
 /// A tensor to write to, in any float type. A mutable slice of any of the three turns into one.
 #[derive(Debug)]
@@ -49,10 +49,12 @@ impl Value for f32 {
 
 /// Rows in two bytes a value.
 fn write_halves<T>(backend: Kernels, format: Float, x: &[f32], out: &mut [T], from: fn([u8; 2]) -> T) {
-    let mut bytes = [0; 2 * MAX_DIM];
-    let bytes = &mut bytes[..2 * x.len()];
-    backend.encode_floats(format, x, bytes);
-    out.iter_mut().zip(bytes.as_chunks::<2>().0).for_each(|(slot, bytes)| *slot = from(*bytes));
+    let mut bytes = [0; 256];
+    for (x, out) in x.chunks(128).zip(out.chunks_mut(128)) {
+        let bytes = &mut bytes[..2 * x.len()];
+        backend.encode_floats(format, x, bytes);
+        out.iter_mut().zip(bytes.as_chunks::<2>().0).for_each(|(slot, bytes)| *slot = from(*bytes));
+    }
 }
 
 impl Value for f16 {
