@@ -33,6 +33,8 @@
 
 pub(crate) mod center;
 pub(crate) mod config;
+pub(crate) mod decode;
+pub(crate) mod encode;
 #[cfg(feature = "alloc")]
 mod layers;
 pub(crate) mod norms;
@@ -40,7 +42,7 @@ pub(crate) mod page;
 mod parts;
 mod rollback;
 pub(crate) mod rows;
-mod snapshot;
+pub(crate) mod snapshot;
 pub(crate) mod storage;
 mod tensor;
 pub(crate) mod view;
