@@ -3,7 +3,7 @@
 use super::gguf::first_line;
 use super::shape::Shape;
 use crate::codecs::is_float;
-use crate::failure::{At, Failure, Result};
+use crate::failure::{At, Failure, Result, fail};
 use candle_core::{Device, Tensor};
 use octaplex::{Attend, KvCache, LayerConfig, Stats};
 use std::time::{Duration, Instant};
@@ -47,6 +47,46 @@ impl Cached {
 
     pub(crate) fn clear(&mut self) {
         self.cache.clear();
+    }
+
+    /// Keeps the first `tokens`, or fewer where that would cut a closed page, so that none is encoded twice. Returns how
+    /// many; or why none, the cache then being empty.
+    pub(crate) fn keep(&mut self, tokens: usize) -> std::result::Result<usize, &'static str> {
+        let decoded = |cache: &KvCache| cache.layers().iter().map(|layer| layer.stats().decoded_tokens).max();
+        let (before, had_pages) = (decoded(&self.cache), self.stats().paged_tokens > 0);
+        let mut trial = self.cache.fork();
+        let cut = trial.truncate(tokens).and_then(|()| {
+            let kept = tokens.saturating_sub(decoded(&trial).unwrap_or(0) - before.unwrap_or(0));
+            self.cache.truncate(kept).map(|()| kept)
+        });
+        let why = match cut {
+            Err(_) => "a sliding window has dropped what it would show there",
+            // What they have in common did not decide the balance.
+            Ok(_) if had_pages && self.stats().paged_tokens == 0 => "no page lies before it",
+            Ok(kept) => return Ok(kept),
+        };
+        self.clear();
+        Err(why)
+    }
+
+    /// The layers' snapshots.
+    pub(crate) fn save(&self) -> impl Iterator<Item = Vec<u8>> {
+        self.cache.layers().iter().map(|layer| {
+            let mut bytes = Vec::new();
+            layer.save(&mut |piece| bytes.extend_from_slice(piece));
+            bytes
+        })
+    }
+
+    /// Takes over the snapshot of a layer that has so many tokens.
+    pub(crate) fn load(&mut self, layer: usize, tokens: usize, bytes: &[u8]) -> Result<()> {
+        let place = format!("layer {layer}");
+        let layer = self.cache.layer_mut(layer).at(&place)?;
+        layer.load(bytes).at(&place)?;
+        match layer.next_position() {
+            position if position == tokens => Ok(()),
+            position => fail!("{place}: {position} tokens in place of {tokens}"),
+        }
     }
 
     pub(crate) fn stats(&self) -> Stats {

@@ -39,6 +39,8 @@ pub(crate) struct Model {
     pub(crate) name: String,
     /// Of the file: it tells the same model's quantisations apart.
     pub(crate) bytes: u64,
+    /// Of its header and weights.
+    pub(crate) checksum: u32,
     pub(crate) shape: Shape,
     pub(crate) text: Text,
     embedding: Matrix,
@@ -129,18 +131,23 @@ impl Model {
         let layers = (0..shape.layers).map(|number| Layer::load(&mut gguf, &shape, feed, number, gemma));
         let layers = layers.collect::<Result<Vec<_>>>()?;
         let name = gguf.text("general.name").unwrap_or("a model without a name");
+        let name = format!("{name} ({architecture})");
+        let embedding = gguf.matrix("token_embd.weight", vocabulary, width)?;
+        let norm = gguf.vector("output_norm.weight", width)?;
+        let output = match gguf.has("output.weight") {
+            true => Some(gguf.matrix("output.weight", vocabulary, width)?),
+            false => None,
+        };
         Ok(Self {
-            name: format!("{name} ({architecture})"),
+            name,
             bytes: gguf.bytes,
+            checksum: gguf.checksum(),
             shape,
             text,
-            embedding: gguf.matrix("token_embd.weight", vocabulary, width)?,
+            embedding,
             layers,
-            norm: gguf.vector("output_norm.weight", width)?,
-            output: match gguf.has("output.weight") {
-                true => Some(gguf.matrix("output.weight", vocabulary, width)?),
-                false => None,
-            },
+            norm,
+            output,
             rope,
             local_rope,
             gemma,

@@ -196,6 +196,13 @@ impl ModelOptions {
         })
     }
 
+    /// What all runs of a session share.
+    pub(crate) fn json_of_session(&self, model: &Model, codecs: &Codecs) -> Value {
+        let mut json = self.json(model, codecs);
+        json["weights"] = model.checksum.into();
+        json
+    }
+
     /// The same for a file of its own, which says where it comes from.
     pub(crate) fn json_with_run(&self, model: &Model, codecs: &Codecs) -> Value {
         let mut json = self.json(model, codecs);
