@@ -8,6 +8,7 @@ use super::tensor::{LIMIT, Tensor};
 use super::{Center, Layer, MAX_POSITION, State};
 use crate::Error;
 use crate::backend::Kernels;
+use crate::codec::planes::encode_channels;
 use crate::codec::scratch::{bytes_of, with_scratch};
 use crate::codec::{Codec, MAX_BLOCK_BYTES, SURE_NORM, read_f16};
 use core::ops::Range;
@@ -160,19 +161,22 @@ impl Encoder<'_> {
         (bytes, norms): (&mut [u8], &mut [u8]),
     ) -> Result<usize, Error> {
         if !side.is_lean() {
-            return self.encode_rows(what, head, codec, rows, bytes);
+            let encoded = codec.encode_page(rows, bytes);
+            return encoded.map_err(|error| self.row_error(error, what, head, codec, rows));
         }
-        let blocks = bytes_of(blocks, codec.page_bytes_max(self.window.layout.page));
-        self.encode_rows(what, head, codec, rows, blocks)?;
+        let (tokens, dim) = (self.window.layout.page, codec.dim());
         let mut rest = bytes;
         for grade in side.grades(codec) {
             let planes;
-            (planes, rest) = rest.split_at_mut(self.window.layout.page * grade.row);
-            with_scratch(self.window.layout.page, |each| {
-                let blocks = blocks.chunks_exact(side.block);
+            (planes, rest) = rest.split_at_mut(tokens * grade.row);
+            let blocks = bytes_of(blocks, tokens * (grade.row + 2));
+            let encoded = encode_channels(grade.planes, grade.channels, rows, dim, blocks);
+            encoded.map_err(|error| self.row_error(error, what, head, codec, rows))?;
+            with_scratch(tokens, |each| {
+                let blocks = blocks.chunks_exact(grade.row + 2);
                 for ((block, row), norm) in blocks.zip(planes.chunks_exact_mut(grade.row)).zip(&mut *each) {
-                    *norm = read_f16(&block[grade.block..]).to_f32();
-                    row.copy_from_slice(&block[grade.block + 2..][..grade.row]);
+                    *norm = read_f16(block).to_f32();
+                    row.copy_from_slice(&block[2..]);
                 }
                 norms::encode(self.window.backend, each, &mut norms[grade.norms.clone()])
             })?;
@@ -180,21 +184,19 @@ impl Encoder<'_> {
         Ok(side.rows)
     }
 
-    /// [`Codec::encode_page`], whose error says which row it is, if it is one.
-    fn encode_rows(
+    /// The error of a page, which says the row that it comes from, if it is one.
+    fn row_error(
         &self,
+        error: Error,
         what: &'static str,
         head: usize,
         codec: &dyn Codec,
         rows: &[f32],
-        blocks: &mut [u8],
-    ) -> Result<usize, Error> {
-        codec.encode_page(rows, blocks).map_err(|error| {
-            let mut block = [0; MAX_BLOCK_BYTES];
-            let block = &mut block[..codec.block_bytes()];
-            let row = rows.chunks_exact(codec.dim()).position(|row| codec.encode(row, block).is_err());
-            page_error(error, self.layer, what, head, (self.start, row))
-        })
+    ) -> Error {
+        let mut block = [0; MAX_BLOCK_BYTES];
+        let block = &mut block[..codec.block_bytes()];
+        let row = rows.chunks_exact(codec.dim()).position(|row| codec.encode(row, block).is_err());
+        page_error(error, self.layer, what, head, (self.start, row))
     }
 }
 
@@ -276,26 +278,26 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     }
 
     fn plan(&self, count: usize) -> Result<Plan, Error> {
-        let (layout, state, page, config) = (&self.layout, &self.state, self.layout.page, &self.config);
+        let (state, page, config) = (&self.state, self.layout.page, &self.config);
         let next = state.next.saturating_add(count);
         if next > MAX_POSITION {
             return Err(Error::Full { capacity: MAX_POSITION, needed: next });
         }
-        let window = next.saturating_sub(state.start);
-        let closing = config.closed(state.start, next);
         // The layer may go back to here, and no further: these pages are closed for good.
         let back = next.saturating_sub(config.max_rollback);
         let kept = state.kept + config.closed(state.kept, back) * page;
-        // Queries from then on see positions from here on.
-        let visible = config.sliding_window.map_or(0, |window| back.saturating_sub(window));
-        let unseen = |start: usize| start + page <= visible;
-        let skipped = (0..closing).take_while(|i| unseen(state.start + i * page)).count();
-        let pages = self.store.pages();
-        let evicted = (0..pages).take_while(|&i| unseen(self.page_position(i))).count();
-        let tokens =
-            next.min(layout.sinks) + (pages - evicted + closing - skipped) * page + window - closing * page;
-        if tokens > self.config.capacity {
-            return Err(Error::Full { capacity: self.config.capacity, needed: tokens });
+        let [closing, skipped, evicted, held] = self.counts(next);
+        // What comes one by one is never more than the capacity: nor is it at once, where there would be most, before a page is
+        // dropped that no query sees any longer, or one that none would see is closed.
+        let behind = config.sliding_window.map_or(0, |window| config.max_rollback.saturating_add(window));
+        let peaks = [behind, config.recent_window].map(|behind| {
+            let past = next.saturating_sub(state.start).saturating_sub(behind) % page;
+            next.saturating_sub(past + 1)
+        });
+        let peaks = peaks.into_iter().filter(|peak| *peak > state.next).map(|peak| self.counts(peak)[3]);
+        let needed = peaks.fold(held, usize::max);
+        if needed > config.capacity {
+            return Err(Error::Full { capacity: config.capacity, needed });
         }
         let floor = match (skipped, evicted) {
             (0, 0) => state.floor,
@@ -303,6 +305,25 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
             _ => state.start + skipped * page,
         };
         Ok(Plan { count, next, closing, skipped, evicted, floor, kept })
+    }
+
+    /// When the next position is `next`: pages that close, those of them that no query will see, old ones that none will, and
+    /// tokens that the layer then holds.
+    fn counts(&self, next: usize) -> [usize; 4] {
+        let (layout, state, page, config) = (&self.layout, &self.state, self.layout.page, &self.config);
+        let window = next.saturating_sub(state.start);
+        let closing = config.closed(state.start, next);
+        // Queries from then on see positions from here on.
+        let visible = config
+            .sliding_window
+            .map_or(0, |window| next.saturating_sub(config.max_rollback).saturating_sub(window));
+        let unseen = |start: usize| start + page <= visible;
+        let skipped = (0..closing).take_while(|i| unseen(state.start + i * page)).count();
+        let pages = self.store.pages();
+        let evicted = (0..pages).take_while(|&i| unseen(self.page_position(i))).count();
+        let held =
+            next.min(layout.sinks) + (pages - evicted + closing - skipped) * page + window - closing * page;
+        [closing, skipped, evicted, held]
     }
 
     /// Refuses rows that their codec cannot encode now, when they come, and not when their page closes. Centred rows
@@ -328,9 +349,18 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
                 center::read_balance(self.backend, memory, balance);
                 least = balance.iter().fold(f32::INFINITY, |least, s| least.min(s.abs()));
             }
+            let bound = sure * sure * (least * least);
             for token in head * tokens..(head + 1) * tokens {
-                side.input.read(self.backend, token * side.dim, side.dim, row);
-                if self.backend.dot(row, row) < sure * sure * (least * least) {
+                let at = token * side.dim;
+                // Most rows are far from the bound: f16, which adds less than a hundredth to a square, need not be asked.
+                if let Tensor::F32(values) = side.input {
+                    let raw = &values[at..at + side.dim];
+                    if self.backend.dot(raw, raw) < 0.99 * bound {
+                        continue;
+                    }
+                }
+                side.input.read(self.backend, at, side.dim, row);
+                if self.backend.dot(row, row) < bound {
                     continue;
                 }
                 if balanced {
@@ -339,7 +369,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
                 if self.backend.dot(row, row) >= sure * sure {
                     row.iter_mut().for_each(|x| *x *= if centred { 2.0 } else { 1.0 });
                     let encoded = codec.encode(row, &mut block[..codec.block_bytes()]);
-                    encoded.map_err(|_| self.row_error(what, (tokens, side.dim), token * side.dim, None))?;
+                    encoded.map_err(|_| self.row_error(what, (tokens, side.dim), at, None))?;
                 }
             }
         }
