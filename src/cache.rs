@@ -225,6 +225,25 @@ impl Stats {
     }
 }
 
+/// Of several layers or sequences: everything is added up, but for the next position, which is the furthest.
+impl core::iter::Sum for Stats {
+    fn sum<I: Iterator<Item = Self>>(stats: I) -> Self {
+        stats.fold(Self::default(), |sum, one| Self {
+            tokens: sum.tokens + one.tokens,
+            paged_tokens: sum.paged_tokens + one.paged_tokens,
+            exact_tokens: sum.exact_tokens + one.exact_tokens,
+            next_position: sum.next_position.max(one.next_position),
+            evicted_tokens: sum.evicted_tokens + one.evicted_tokens,
+            decoded_tokens: sum.decoded_tokens + one.decoded_tokens,
+            bytes: sum.bytes + one.bytes,
+            paged_bytes: sum.paged_bytes + one.paged_bytes,
+            shared_bytes: sum.shared_bytes + one.shared_bytes,
+            values: sum.values + one.values,
+            balanced_heads: sum.balanced_heads + one.balanced_heads,
+        })
+    }
+}
+
 impl<K: Build, V: Build, S: AsRef<[u8]> + AsMut<[u8]> + Send + Sync> LayerCache<K, V, S> {
     /// An empty cache in `bytes`, [`required_bytes`](LayerConfig::required_bytes) of them or more, whatever they
     /// hold, with codecs as the configuration says.
