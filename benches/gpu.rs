@@ -25,6 +25,20 @@ fn rows(count: usize, seed: u64) -> Vec<f32> {
     (0..count).map(|_| next()).collect()
 }
 
+/// The kernels that encode 65,536 tokens of 4 heads, keys and values, which are on the card in f16.
+fn encode(device: &gpu::Device, named: &[String]) {
+    let (kv_heads, tokens) = (4, 65_536);
+    let (keys, values) = (rows(kv_heads * tokens * DIM, 1), rows(kv_heads * tokens * DIM, 2));
+    for name in named {
+        let spec = name.parse().unwrap();
+        let config = LayerConfig::new(kv_heads, DIM, tokens + 256).keys(spec).values(spec);
+        let mut layer = gpu::Layer::new(device, &config, 1, tokens).unwrap();
+        let mut times = layer.time_append(&keys, &values, 20).unwrap();
+        times.sort_by(f32::total_cmp);
+        println!("encode {tokens} tokens x {kv_heads}, {name:18} {:8.1} us", times[10]);
+    }
+}
+
 fn main() {
     let device = match gpu::Device::new(0) {
         Ok(device) => device,
@@ -40,6 +54,7 @@ fn main() {
         "trellis:m=8",
     ];
     let named = if named.is_empty() { all.map(String::from).to_vec() } else { named };
+    encode(&device, &named);
     let splits = std::env::var("OCTAPLEX_SPLITS").ok().and_then(|splits| splits.parse().ok());
     println!("{}: microseconds a decode step, D = {DIM}, median of 50", device.name());
     for (heads, kv_heads, sequences, tokens) in SHAPES {

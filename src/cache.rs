@@ -44,7 +44,7 @@ mod snapshot;
 pub(crate) mod storage;
 mod tensor;
 pub(crate) mod view;
-mod window;
+pub(crate) mod window;
 
 pub use config::{CacheConfig, Center, Finer, LayerConfig};
 pub use storage::{Fixed, Storage};

@@ -18,7 +18,7 @@ struct Params {
     const u8 *pool;
     const u32 *table;          // [sequences][table_stride]: slots of a sequence
     const Sequence *sequences;
-    const u16 *exact;          // f16 [sequences][kv heads][keys, values][exact_stride][DIM]
+    const u16 *exact;          // f16 [sequences][exact_stride][kv heads][keys, values][DIM]
     const float *fronts;       // [sequences][kv heads][balance, prefix][DIM]
     const float *sink_logits;  // [query heads], or none
     float *parts;              // [sequences][units][splits of both kinds][HEADS][DIM]
@@ -160,15 +160,15 @@ __device__ __forceinline__ void exact_split(const Params &p, Shared &sh, const S
     float *queries = reinterpret_cast<float *>(sh.keys);      // [HEADS][DIM]
     float *weights = reinterpret_cast<float *>(sh.weights);   // [HEADS][EXACT_TOKENS]
     const int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES, first = blockIdx.x * EXACT_TOKENS;
-    const u16 *keys = p.exact + ((u64)batch * p.kv_heads + kv_head) * 2 * p.exact_stride * DIM;
-    const u16 *values = keys + (u64)p.exact_stride * DIM;
+    const u64 stride = (u64)p.kv_heads * 2 * DIM; // of tokens
+    const u16 *keys = p.exact + batch * p.exact_stride * stride + kv_head * 2 * DIM, *values = keys + DIM;
     const int count = min(EXACT_TOKENS, (int)seq.exact - first);
     for (int i = threadIdx.x; i < HEADS * DIM; i += blockDim.x)
         queries[i] = i / DIM < heads ? p.queries[((u64)batch * p.query_heads + first_head) * DIM + i] : 0;
     __syncthreads();
     float dot[HEADS / WARPS] = {};
     if (lane < count) {
-        const uint4 *row = reinterpret_cast<const uint4 *>(keys + (u64)(first + lane) * DIM);
+        const uint4 *row = reinterpret_cast<const uint4 *>(keys + (first + lane) * stride);
 #pragma unroll
         for (int c = 0; c < DIM / 8; c++) {
             const uint4 w = row[c];
@@ -202,7 +202,7 @@ __device__ __forceinline__ void exact_split(const Params &p, Shared &sh, const S
     float sum[HEADS * DIM / 128] = {};
     u32 column[EXACT_TOKENS]; // all on their way before the first is used
 #pragma unroll
-    for (int token = 0; token < EXACT_TOKENS; token++) column[token] = token < count ? values[(u64)(first + token) * DIM + c] : 0;
+    for (int token = 0; token < EXACT_TOKENS; token++) column[token] = token < count ? values[(first + token) * stride + c] : 0;
 #pragma unroll
     for (int token = 0; token < EXACT_TOKENS; token++) {
         const float value = from_f16(column[token]);
