@@ -46,7 +46,7 @@ pub(crate) mod snapshot;
 pub(crate) mod storage;
 mod tensor;
 pub(crate) mod view;
-mod window;
+pub(crate) mod window;
 
 pub use config::{CacheConfig, Center, Finer, LayerConfig};
 pub use storage::{Fixed, Storage};

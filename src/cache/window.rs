@@ -87,7 +87,8 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         let keys = Side { input: keys.into(), dim: layout.key_dim, window: window(Role::Keys) };
         let values = Side { input: values.into(), dim: layout.value_dim, window: window(Role::Values) };
         let count = keys.input.len() / (layout.heads * layout.key_dim);
-        let wrong = |what, side: Side, each| Err(rows_error(what, &layout, side.dim, each, side.input.len()));
+        let wrong =
+            |what, side: Side, each| Err(rows_error(what, layout.heads, side.dim, each, side.input.len()));
         if count * layout.heads * layout.key_dim != keys.input.len() {
             return wrong("keys", keys, None);
         }
@@ -186,9 +187,8 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         centred: bool,
         balance_at: fn(&Layout, usize) -> Range<usize>,
     ) -> Result<(), Error> {
-        let (mut row, mut block, mut balance) = ([0.0; MAX_DIM], [0; MAX_BLOCK_BYTES], [0.0; MAX_DIM]);
+        let (mut row, mut balance) = ([0.0; MAX_DIM], [0.0; MAX_DIM]);
         let (row, balance) = (&mut row[..side.dim], &mut balance[..side.dim]);
-        let sure = if centred { 0.5 * SURE_NORM } else { SURE_NORM };
         let tokens = side.input.len() / (self.layout.heads * side.dim);
         for head in 0..self.layout.heads {
             let memory = &self.store.front()[balance_at(&self.layout, head)];
@@ -198,7 +198,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
                 center::read_balance(self.backend, memory, balance);
                 least = balance.iter().fold(f32::INFINITY, |least, s| least.min(s.abs()));
             }
-            let bound = sure * sure * (least * least);
+            let bound = surely_short(centred, least);
             for token in head * tokens..(head + 1) * tokens {
                 let at = token * side.dim;
                 // Most rows are far from the bound: f16, which adds less than a hundredth to a square, need not be asked.
@@ -209,17 +209,9 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
                     }
                 }
                 side.input.read(self.backend, at, (side.dim, side.dim), row);
-                if self.backend.dot(row, row) < bound {
-                    continue;
-                }
-                if balanced {
-                    center::divide(row, balance);
-                }
-                if self.backend.dot(row, row) >= sure * sure {
-                    row.iter_mut().for_each(|x| *x *= if centred { 2.0 } else { 1.0 });
-                    let encoded = codec.encode(row, &mut block[..codec.block_bytes()]);
-                    encoded.map_err(|_| self.row_error(what, (tokens, side.dim), at, None))?;
-                }
+                let by = balanced.then_some((&*balance, least));
+                let tried = try_row(self.backend, codec, row, by, centred);
+                tried.map_err(|_| self.row_error(what, (tokens, side.dim), at, None))?;
             }
         }
         Ok(())
@@ -390,7 +382,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         for ((what, rows), each) in [("keys", keys), ("queries", queries)].into_iter().zip(&mut each) {
             *each = rows.len() / layout.heads;
             if !each.is_multiple_of(dim) || *each * layout.heads != rows.len() {
-                return Err(rows_error(what, &layout, dim, None, rows.len()));
+                return Err(rows_error(what, layout.heads, dim, None, rows.len()));
             }
             self.check_rows(what, (*each / dim, dim), rows, LIMIT)?;
         }
@@ -409,13 +401,40 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     }
 }
 
+/// Below such a square, a row can be encoded that is divided by a balance of at least so much.
+fn surely_short(centred: bool, least: f32) -> f32 {
+    let sure = if centred { 0.5 * SURE_NORM } else { SURE_NORM };
+    sure * sure * (least * least)
+}
+
+/// Refuses a row that its codec cannot encode, divided by its balance, of which the least magnitude is given; the row changes.
+pub(crate) fn try_row(
+    backend: Kernels,
+    codec: &dyn Codec,
+    row: &mut [f32],
+    balance: Option<(&[f32], f32)>,
+    centred: bool,
+) -> Result<(), Error> {
+    if backend.dot(row, row) < surely_short(centred, balance.map_or(1.0, |(_, least)| least)) {
+        return Ok(());
+    }
+    if let Some((balance, _)) = balance {
+        center::divide(row, balance);
+    }
+    if backend.dot(row, row) >= surely_short(centred, 1.0) {
+        row.iter_mut().for_each(|x| *x *= if centred { 2.0 } else { 1.0 });
+        codec.encode(row, &mut [0; MAX_BLOCK_BYTES][..codec.block_bytes()])?;
+    }
+    Ok(())
+}
+
 /// Rows of all heads whose number is wrong.
-fn rows_error(
+pub(crate) fn rows_error(
     what: &'static str,
-    layout: &Layout,
+    heads: usize,
     width: usize,
     each: Option<usize>,
     actual: usize,
 ) -> Error {
-    Error::Rows { what, heads: layout.heads, width, each, actual }
+    Error::Rows { what, heads, width, each, actual }
 }
