@@ -81,7 +81,7 @@ def test_attention_of_a_cache():
     cache.append(1, keys[:, :300].copy(), values[:, :300].copy())
     cache.append(1, keys[:, 300:].copy(), values[:, 300:].copy())
     output = cache.attend(1, queries)
-    assert relative(exact_attention(keys, values, queries), output) < 0.03
+    assert relative(exact_attention(keys, values, queries), output) < 0.05
     ours = np.empty_like(output)
     assert cache.attend(1, queries, out=ours) is ours and np.array_equal(ours, output)
     block = np.stack([queries, queries], axis=1)  # the last one is at the newest token
