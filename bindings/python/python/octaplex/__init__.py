@@ -1,7 +1,8 @@
 """Octaplex: the key/value cache of transformer attention in 1 to 8 bits a value, and attention on the compressed bytes.
 
-Tensors are NumPy arrays, PyTorch tensors on the CPU, or anything with DLPack: float32, float16 or bfloat16, contiguous, read and
-written where they lie. Work is done without the interpreter's lock. Every failure is an :class:`Error` that says what to do.
+Tensors are NumPy arrays, PyTorch tensors on the CPU, or anything with DLPack: float32, float16 or bfloat16, contiguous. Keys,
+values and chunks are read and written where they lie; queries in halves are widened first. Work is done without the
+interpreter's lock. Every failure is an :class:`Error` that says what to do.
 """
 
 from . import _octaplex
