@@ -6,6 +6,7 @@ mod balance;
 mod budget;
 mod errors;
 mod grades;
+mod pieces;
 mod refused;
 mod rollback;
 mod threads;

@@ -37,6 +37,7 @@ const CASES: &[(&str, &[usize])] = &[
     ("trellis:m=12,rounds=2,seed=7", &[64]),
     ("trellis:m=8,states=64", &[64]),
     ("trellis:m=16,states=64", &[64]),
+    ("trellis:scales=5", &[64]),
     ("graded", &[64, 128, 160, 192, 256, 512]),
     ("graded:fine=4,coarse=1", &[64]),
     ("graded:fine=16,coarse=3,states=16,seed=7", &[128]),

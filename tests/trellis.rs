@@ -223,6 +223,41 @@ fn more_costs_buy_less_distortion() {
     assert!(by_levels.is_sorted_by(|fewer, more| *more < 0.8 * fewer), "{by_levels:?}");
 }
 
+/// Scales are tried for each vector on its own and the best is kept, alone and in pages; the shares are docs/trellis.md's.
+#[test]
+fn more_scales_are_never_worse() {
+    let x = Random::new(72).gaussians(400 * 64);
+    for (levels, documented) in [(2, [0.978, 0.972]), (4, [0.943, 0.923]), (8, [0.916, 0.888])] {
+        let errors = [1, 3, 5].map(|scales| {
+            let codec = build(&format!("trellis:m={levels},scales={scales}"), 64);
+            let blocks = encode_rows(&*codec, &x);
+            let mut alone = vec![0; codec.block_bytes()];
+            codec.encode(&x[17 * 64..18 * 64], &mut alone).unwrap();
+            assert_eq!(blocks[17 * alone.len()..18 * alone.len()], alone, "m={levels}, scales={scales}");
+            let decoded = decode_rows(&*codec, &blocks);
+            let error = |(x, y): (&[f32], &[f32])| x.iter().zip(y).map(|(a, b)| (a - b) * (a - b)).sum();
+            x.chunks(64).zip(decoded.chunks(64)).map(error).collect::<Vec<f32>>()
+        });
+        for (fewer, more) in errors.iter().zip(&errors[1..]) {
+            // A norm is rounded to f16.
+            assert!(fewer.iter().zip(more).all(|(fewer, more)| *more <= 1.001 * fewer), "m={levels}");
+        }
+        let [one, three, five] = errors.map(|errors| errors.iter().sum::<f32>());
+        for (share, documented) in [three / one, five / one].into_iter().zip(documented) {
+            assert!((share - documented).abs() < 0.01, "m={levels}: {share}, documented {documented}");
+        }
+    }
+    for refused in ["trellis:scales=0", "trellis:scales=2", "trellis:scales=7"] {
+        let expected = Err(octaplex::Error::Value { at: 15, key: "scales", allowed: "1, 3, 5" });
+        assert_eq!(refused.parse::<CodecSpec>(), expected);
+    }
+    let spec = TrellisSpec::new(4, 8).scales(2).into();
+    assert!(matches!(
+        try_build(spec, 64, Backend::SCALAR),
+        Err(octaplex::Error::Value { key: "scales", .. })
+    ));
+}
+
 #[test]
 fn every_backend_treats_random_vectors_alike() {
     let vectors = backends::random_vectors_agree();

@@ -1,12 +1,12 @@
 //! Trellis codes on AVX2: rows of centroids, 32 at a time. A word with the byte of eight path bits and the byte
 //! before is multiplied up until the window is on top, and shifted down; codes come as in `codes.rs`. Tables of up to 256
 //! entries are looked up by `vpshufb`, sixteen entries each, and a tree of blends; larger ones one by one.
-//! Scores and sums of the commonest shapes have a shorter way, in `rows128.rs`.
+//! Scores and sums of the commonest shapes have a shorter way, in `lanes.rs`.
 //!
 //! On an Intel Sapphire Rapids, with rows of 128 coordinates, scores take .1 to .75 of the time of `wide.rs`, sums .25 to .8;
 //! a decoding took 1.1 to 2.6 times as long, so that is the text of `wide.rs`.
 
-mod rows128;
+mod lanes;
 mod search;
 
 pub(crate) use search::viterbi_encode;
@@ -19,7 +19,7 @@ use crate::registers::avx2::{load, scales_of_eight, store_first};
 use crate::rows::{Block, Blocks, ROWS};
 use crate::{IntQuery, MAX_DIM, Rows};
 use core::arch::x86_64::*;
-use rows128::QUERIES;
+use lanes::QUERIES;
 
 /// Chunks of the widest row.
 const CHUNKS: usize = MAX_DIM / CHUNK;
@@ -63,10 +63,10 @@ pub(crate) fn score_trellis(
     queries: &[IntQuery],
     scores: &mut [f32],
 ) {
-    if rows.len < LOAD || rows.bytes.is_empty() {
+    if rows.bytes.is_empty() || rows.len < LOAD && !lanes::takes(book, rows.dim) {
         return scalar::score_trellis(book, rows, scale, queries, scores);
     }
-    if rows128::score(book, rows, scale, queries, scores) {
+    if lanes::score(book, rows, scale, queries, scores) {
         return;
     }
     let lookup = &Lookup::new(book, rows.dim);
@@ -154,7 +154,7 @@ pub(crate) fn accumulate_trellis(
     weights: &[f32],
     acc: &mut [f32],
 ) {
-    if rows.len < LOAD || rows.bytes.is_empty() {
+    if rows.bytes.is_empty() || rows.len < LOAD && !lanes::takes(book, rows.dim) {
         return scalar::accumulate_trellis(book, rows, scale, weights, acc);
     }
     let mut lookup = None;
@@ -169,7 +169,7 @@ pub(crate) fn accumulate_trellis(
                 let value = quantize_weights(rows, weights, weight_limit(book.levels()), ints);
                 *unit = value.map(|value| value * scale);
             }
-            if rows128::sum_page(book, rows, &ints, &units, acc) {
+            if lanes::sum_page(book, rows, &ints, &units, acc) {
                 continue;
             }
             let lookup = lookup.get_or_insert_with(|| Lookup::new(book, rows.dim));

@@ -231,13 +231,17 @@ pub(crate) struct Diagonal {
     pub(crate) grades: bool,
 }
 
+/// A power of two, so that no index needs a branch.
+const ROOM: usize = MAX_DIM.next_power_of_two();
+
 /// Brings the channels of rows that a balance above 0 marks to the front, in their order, those below 0 behind them.
 pub(crate) fn sort(rows: &mut [f32], balance: &[f32]) {
-    let mut sorted = [0.0; MAX_DIM];
-    let sorted = &mut sorted[..balance.len()];
+    let mut from = [0u16; MAX_DIM];
+    places(balance).enumerate().for_each(|(channel, place)| from[place] = channel as u16);
+    let (mut unsorted, from) = ([0.0; ROOM], &from[..balance.len()]);
     for row in rows.chunks_exact_mut(balance.len()) {
-        places(balance).zip(&*row).for_each(|(place, x)| sorted[place] = *x);
-        row.copy_from_slice(sorted);
+        unsorted[..row.len()].copy_from_slice(row);
+        row.iter_mut().zip(from).for_each(|(x, channel)| *x = unsorted[usize::from(*channel) % ROOM]);
     }
 }
 

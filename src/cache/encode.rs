@@ -3,6 +3,7 @@
 use super::page::{self, HeadMut, Layout};
 use super::{center, norms};
 use crate::backend::Kernels;
+use crate::codec::planes::encode_channels;
 use crate::codec::scratch::{bytes_of, with_scratch};
 use crate::codec::{Codec, MAX_BLOCK_BYTES, read_f16};
 use crate::{Error, Role};
@@ -104,19 +105,22 @@ impl Encoder<'_> {
         (bytes, norms): (&mut [u8], &mut [u8]),
     ) -> Result<usize, Error> {
         if !side.is_lean() {
-            return self.encode_rows(what, head, codec, rows, bytes);
+            let encoded = codec.encode_page(rows, bytes);
+            return encoded.map_err(|error| self.error_in_page(error, what, head, codec, rows));
         }
-        let blocks = bytes_of(blocks, codec.page_bytes_max(self.layout.page));
-        self.encode_rows(what, head, codec, rows, blocks)?;
+        let (tokens, dim) = (self.layout.page, codec.dim());
         let mut rest = bytes;
         for grade in side.grades(codec) {
             let planes;
-            (planes, rest) = rest.split_at_mut(self.layout.page * grade.row);
-            with_scratch(self.layout.page, |each| {
-                let blocks = blocks.chunks_exact(side.block);
+            (planes, rest) = rest.split_at_mut(tokens * grade.row);
+            let blocks = bytes_of(blocks, tokens * (grade.row + 2));
+            let encoded = encode_channels(grade.planes, grade.channels, rows, dim, blocks);
+            encoded.map_err(|error| self.error_in_page(error, what, head, codec, rows))?;
+            with_scratch(tokens, |each| {
+                let blocks = blocks.chunks_exact(grade.row + 2);
                 for ((block, row), norm) in blocks.zip(planes.chunks_exact_mut(grade.row)).zip(&mut *each) {
-                    *norm = read_f16(&block[grade.block..]).to_f32();
-                    row.copy_from_slice(&block[grade.block + 2..][..grade.row]);
+                    *norm = read_f16(block).to_f32();
+                    row.copy_from_slice(&block[2..]);
                 }
                 norms::encode(self.backend, each, &mut norms[grade.norms.clone()])
             })?;
@@ -124,21 +128,19 @@ impl Encoder<'_> {
         Ok(side.rows)
     }
 
-    /// [`Codec::encode_page`], whose error says which row it is, if it is one.
-    fn encode_rows(
+    /// The error of a page, which says the row that it comes from, if it is one.
+    fn error_in_page(
         &self,
+        error: Error,
         what: &'static str,
         head: usize,
         codec: &dyn Codec,
         rows: &[f32],
-        blocks: &mut [u8],
-    ) -> Result<usize, Error> {
-        codec.encode_page(rows, blocks).map_err(|error| {
-            let mut block = [0; MAX_BLOCK_BYTES];
-            let block = &mut block[..codec.block_bytes()];
-            let row = rows.chunks_exact(codec.dim()).position(|row| codec.encode(row, block).is_err());
-            page_error(error, self.layer, what, head, (self.start, row))
-        })
+    ) -> Error {
+        let mut block = [0; MAX_BLOCK_BYTES];
+        let block = &mut block[..codec.block_bytes()];
+        let row = rows.chunks_exact(codec.dim()).position(|row| codec.encode(row, block).is_err());
+        page_error(error, self.layer, what, head, (self.start, row))
     }
 }
 

@@ -55,8 +55,6 @@ pub(crate) struct Grade<'a> {
     pub(crate) channels: Range<usize>,
     /// Words of a prepared query.
     pub(crate) words: Range<usize>,
-    /// Where its block begins in the codec's.
-    pub(crate) block: usize,
     /// Bytes of a row.
     pub(crate) row: usize,
     /// The bytes of all rows in [`Head::keys`], [`BEFORE`] them included.
@@ -91,7 +89,6 @@ impl Side {
                 planes,
                 channels: index * dim..(index + 1) * dim,
                 words: words - len..words,
-                block: before + BEFORE * index,
                 row,
                 rows: before * side.tokens..(before + row) * side.tokens + BEFORE,
                 norms: index * norms..(index + 1) * norms,

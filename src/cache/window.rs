@@ -87,7 +87,8 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         let keys = Side { input: keys.into(), dim: layout.key_dim, window: window(Role::Keys) };
         let values = Side { input: values.into(), dim: layout.value_dim, window: window(Role::Values) };
         let count = keys.input.len() / (layout.heads * layout.key_dim);
-        let wrong = |what, side: Side, each| Err(rows_error(what, &layout, side.dim, each, side.input.len()));
+        let wrong =
+            |what, side: Side, each| Err(rows_error(what, layout.heads, side.dim, each, side.input.len()));
         if count * layout.heads * layout.key_dim != keys.input.len() {
             return wrong("keys", keys, None);
         }
@@ -127,26 +128,26 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     }
 
     fn plan(&self, count: usize) -> Result<Plan, Error> {
-        let (layout, state, page, config) = (&self.layout, &self.state, self.layout.page, &self.config);
+        let (state, page, config) = (&self.state, self.layout.page, &self.config);
         let next = state.next.saturating_add(count);
         if next > MAX_POSITION {
             return Err(Error::Full { capacity: MAX_POSITION, needed: next });
         }
-        let window = next.saturating_sub(state.start);
-        let closing = config.closed(state.start, next);
         // The layer may go back to here, and no further: these pages are closed for good.
         let back = next.saturating_sub(config.max_rollback);
         let kept = state.kept + config.closed(state.kept, back) * page;
-        // Queries from then on see positions from here on.
-        let visible = config.sliding_window.map_or(0, |window| back.saturating_sub(window));
-        let unseen = |start: usize| start + page <= visible;
-        let skipped = (0..closing).take_while(|i| unseen(state.start + i * page)).count();
-        let pages = self.store.pages();
-        let evicted = (0..pages).take_while(|&i| unseen(self.page_position(i))).count();
-        let tokens =
-            next.min(layout.sinks) + (pages - evicted + closing - skipped) * page + window - closing * page;
-        if tokens > self.config.capacity {
-            return Err(Error::Full { capacity: self.config.capacity, needed: tokens });
+        let [closing, skipped, evicted, held] = self.counts(next);
+        // What comes one by one is never more than the capacity: nor is it at once, where there would be most, before a page is
+        // dropped that no query sees any longer, or one that none would see is closed.
+        let behind = config.sliding_window.map_or(0, |window| config.max_rollback.saturating_add(window));
+        let peaks = [behind, config.recent_window].map(|behind| {
+            let past = next.saturating_sub(state.start).saturating_sub(behind) % page;
+            next.saturating_sub(past + 1)
+        });
+        let peaks = peaks.into_iter().filter(|peak| *peak > state.next).map(|peak| self.counts(peak)[3]);
+        let needed = peaks.fold(held, usize::max);
+        if needed > config.capacity {
+            return Err(Error::Full { capacity: config.capacity, needed });
         }
         let floor = match (skipped, evicted) {
             (0, 0) => state.floor,
@@ -154,6 +155,25 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
             _ => state.start + skipped * page,
         };
         Ok(Plan { count, next, closing, skipped, evicted, floor, kept })
+    }
+
+    /// When the next position is `next`: pages that close, those of them that no query will see, old ones that none will, and
+    /// tokens that the layer then holds.
+    fn counts(&self, next: usize) -> [usize; 4] {
+        let (layout, state, page, config) = (&self.layout, &self.state, self.layout.page, &self.config);
+        let window = next.saturating_sub(state.start);
+        let closing = config.closed(state.start, next);
+        // Queries from then on see positions from here on.
+        let visible = config
+            .sliding_window
+            .map_or(0, |window| next.saturating_sub(config.max_rollback).saturating_sub(window));
+        let unseen = |start: usize| start + page <= visible;
+        let skipped = (0..closing).take_while(|i| unseen(state.start + i * page)).count();
+        let pages = self.store.pages();
+        let evicted = (0..pages).take_while(|&i| unseen(self.page_position(i))).count();
+        let held =
+            next.min(layout.sinks) + (pages - evicted + closing - skipped) * page + window - closing * page;
+        [closing, skipped, evicted, held]
     }
 
     /// Refuses rows that their codec cannot encode now, when they come, and not when their page closes. Centred rows
@@ -167,9 +187,8 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         centred: bool,
         balance_at: fn(&Layout, usize) -> Range<usize>,
     ) -> Result<(), Error> {
-        let (mut row, mut block, mut balance) = ([0.0; MAX_DIM], [0; MAX_BLOCK_BYTES], [0.0; MAX_DIM]);
+        let (mut row, mut balance) = ([0.0; MAX_DIM], [0.0; MAX_DIM]);
         let (row, balance) = (&mut row[..side.dim], &mut balance[..side.dim]);
-        let sure = if centred { 0.5 * SURE_NORM } else { SURE_NORM };
         let tokens = side.input.len() / (self.layout.heads * side.dim);
         for head in 0..self.layout.heads {
             let memory = &self.store.front()[balance_at(&self.layout, head)];
@@ -179,19 +198,20 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
                 center::read_balance(self.backend, memory, balance);
                 least = balance.iter().fold(f32::INFINITY, |least, s| least.min(s.abs()));
             }
+            let bound = surely_short(centred, least);
             for token in head * tokens..(head + 1) * tokens {
-                side.input.read(self.backend, token * side.dim, (side.dim, side.dim), row);
-                if self.backend.dot(row, row) < sure * sure * (least * least) {
-                    continue;
+                let at = token * side.dim;
+                // Most rows are far from the bound: f16, which adds less than a hundredth to a square, need not be asked.
+                if let Tensor::F32(values) = side.input {
+                    let raw = &values[at..at + side.dim];
+                    if self.backend.dot(raw, raw) < 0.99 * bound {
+                        continue;
+                    }
                 }
-                if balanced {
-                    center::divide(row, balance);
-                }
-                if self.backend.dot(row, row) >= sure * sure {
-                    row.iter_mut().for_each(|x| *x *= if centred { 2.0 } else { 1.0 });
-                    let encoded = codec.encode(row, &mut block[..codec.block_bytes()]);
-                    encoded.map_err(|_| self.row_error(what, (tokens, side.dim), token * side.dim, None))?;
-                }
+                side.input.read(self.backend, at, (side.dim, side.dim), row);
+                let by = balanced.then_some((&*balance, least));
+                let tried = try_row(self.backend, codec, row, by, centred);
+                tried.map_err(|_| self.row_error(what, (tokens, side.dim), at, None))?;
             }
         }
         Ok(())
@@ -362,7 +382,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         for ((what, rows), each) in [("keys", keys), ("queries", queries)].into_iter().zip(&mut each) {
             *each = rows.len() / layout.heads;
             if !each.is_multiple_of(dim) || *each * layout.heads != rows.len() {
-                return Err(rows_error(what, &layout, dim, None, rows.len()));
+                return Err(rows_error(what, layout.heads, dim, None, rows.len()));
             }
             self.check_rows(what, (*each / dim, dim), rows, LIMIT)?;
         }
@@ -381,13 +401,40 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     }
 }
 
+/// Below such a square, a row can be encoded that is divided by a balance of at least so much.
+fn surely_short(centred: bool, least: f32) -> f32 {
+    let sure = if centred { 0.5 * SURE_NORM } else { SURE_NORM };
+    sure * sure * (least * least)
+}
+
+/// Refuses a row that its codec cannot encode, divided by its balance, of which the least magnitude is given; the row changes.
+pub(crate) fn try_row(
+    backend: Kernels,
+    codec: &dyn Codec,
+    row: &mut [f32],
+    balance: Option<(&[f32], f32)>,
+    centred: bool,
+) -> Result<(), Error> {
+    if backend.dot(row, row) < surely_short(centred, balance.map_or(1.0, |(_, least)| least)) {
+        return Ok(());
+    }
+    if let Some((balance, _)) = balance {
+        center::divide(row, balance);
+    }
+    if backend.dot(row, row) >= surely_short(centred, 1.0) {
+        row.iter_mut().for_each(|x| *x *= if centred { 2.0 } else { 1.0 });
+        codec.encode(row, &mut [0; MAX_BLOCK_BYTES][..codec.block_bytes()])?;
+    }
+    Ok(())
+}
+
 /// Rows of all heads whose number is wrong.
-fn rows_error(
+pub(crate) fn rows_error(
     what: &'static str,
-    layout: &Layout,
+    heads: usize,
     width: usize,
     each: Option<usize>,
     actual: usize,
 ) -> Error {
-    Error::Rows { what, heads: layout.heads, width, each, actual }
+    Error::Rows { what, heads, width, each, actual }
 }

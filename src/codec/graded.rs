@@ -11,7 +11,7 @@
 //!
 //! [cache]: crate::LayerConfig::keys
 
-use super::planes::{Grades, Planes, rows_of};
+use super::planes::{Grades, Planes, SIDE_BY_SIDE, encode_channels, rows_of};
 use super::scratch::with_scratch;
 use super::trellis::{self, TrellisSpec, listed};
 use super::{Codec, check_accumulate, check_block, check_scales_at, check_score, count_rows, encode_blocks};
@@ -255,19 +255,13 @@ impl Codec for Core {
         if !rows.chunks_exact(dim).all(super::surely_encodable) {
             return encode_blocks(self, rows, page);
         }
-        // Halves of sixteen rows, side by side: what the search takes at a time.
-        with_scratch(16 * half + super::scratch::words_for(16 * bytes), |memory| {
-            let (side, blocks) = memory.split_at_mut(16 * half);
-            for (rows, page) in rows.chunks(16 * dim).zip(page.chunks_mut(16 * bytes)) {
-                let count = rows.len() / dim;
+        with_scratch(super::scratch::words_for(SIDE_BY_SIDE * bytes), |blocks| {
+            for (rows, page) in rows.chunks(SIDE_BY_SIDE * dim).zip(page.chunks_mut(SIDE_BY_SIDE * bytes)) {
                 let mut at = 0;
                 for (number, codec) in self.halves().into_iter().enumerate() {
-                    for (side, row) in side.chunks_exact_mut(half).zip(rows.chunks_exact(dim)) {
-                        side.copy_from_slice(&row[number * half..][..half]);
-                    }
                     let each = codec.block_bytes();
-                    let blocks = super::scratch::bytes_of(blocks, count * each);
-                    codec.encode_page(&side[..count * half], blocks)?;
+                    let blocks = super::scratch::bytes_of(blocks, rows.len() / dim * each);
+                    encode_channels(codec, number * half..(number + 1) * half, rows, dim, blocks)?;
                     for (block, half) in page.chunks_exact_mut(bytes).zip(blocks.chunks_exact(each)) {
                         block[at..at + each].copy_from_slice(half);
                     }

@@ -8,6 +8,7 @@ use crate::Error;
 use crate::backend::Kernels;
 use crate::codebook::{Codebook, lloyd_max};
 use crate::rotation::Rotation;
+use core::ops::Range;
 use octaplex_arch::{Packing, Rows};
 
 /// A codec whose block is a norm, and planes that code a direction: x̂ = norm · direction, whatever the norm.
@@ -47,10 +48,40 @@ pub(crate) trait Planes: Codec {
 /// fewer bits.
 pub(crate) type Grades<'a> = [Option<&'a dyn Planes>; 2];
 
+/// Encodes some channels of rows of `dim` values.
+///
+/// # Errors
+/// As [`Codec::encode_page`]; blocks may be written then.
+pub(crate) fn encode_channels(
+    codec: &(impl Codec + ?Sized),
+    channels: Range<usize>,
+    rows: &[f32],
+    dim: usize,
+    blocks: &mut [u8],
+) -> Result<(), Error> {
+    let (width, bytes) = (channels.len(), codec.block_bytes());
+    if width == dim {
+        return codec.encode_page(rows, blocks).map(|_| ());
+    }
+    with_scratch(SIDE_BY_SIDE * width, |memory| {
+        for (rows, blocks) in rows.chunks(SIDE_BY_SIDE * dim).zip(blocks.chunks_mut(SIDE_BY_SIDE * bytes)) {
+            let side = &mut memory[..rows.len() / dim * width];
+            for (side, row) in side.chunks_exact_mut(width).zip(rows.chunks_exact(dim)) {
+                side.copy_from_slice(&row[channels.clone()]);
+            }
+            codec.encode_page(side, blocks)?;
+        }
+        Ok(())
+    })
+}
+
 /// Blocks of `len` bytes, and whatever follows each of them.
 pub(crate) fn rows_of(blocks: &[u8], stride: usize, len: usize, dim: usize) -> Rows<'_> {
     Rows { bytes: blocks, stride, len, dim, scales: None }
 }
+
+/// Rows whose channels [`encode_channels`] takes side by side: what an encoder of pages takes at a time.
+pub(crate) const SIDE_BY_SIDE: usize = 16;
 
 /// How a page's centre is stored beside rows of [`Planes`]: as a block of `turboquant:bits=5`, in the rotation of the rows'
 /// codec, so that prepared queries meet it as they meet the rows.

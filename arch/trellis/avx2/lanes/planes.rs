@@ -1,0 +1,175 @@
+//! Bytes of eight rows, in the lanes where their coordinates are looked up.
+
+use super::{HALF, LANE, QUARTER};
+use crate::registers::avx2::load;
+use crate::rows::{Block, Window};
+use core::arch::x86_64::*;
+
+/// Rows `r` to `r + 8`, the first with the fifth and so on: four of [`planes`], two or one; any behind them.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn all_planes<const BITS: usize, const DIM: usize>(block: &Block, r: usize) -> [[__m256i; 5]; 4] {
+    if DIM == QUARTER {
+        return [planes_of_quarter::<BITS>(block, r); 4];
+    }
+    if DIM == HALF {
+        let [first, second] = [planes_of_half::<BITS>(block, r), planes_of_half::<BITS>(block, r + 2)];
+        return [first, second, first, second];
+    }
+    [
+        planes::<BITS>(block, r),
+        planes::<BITS>(block, r + 1),
+        planes::<BITS>(block, r + 2),
+        planes::<BITS>(block, r + 3),
+    ]
+}
+
+/// Rows `r` and `r + 4`: two registers with the windows (see [`look_up`]), then those with the codes.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn planes<const BITS: usize>(block: &Block, r: usize) -> [__m256i; 5] {
+    const PATH: usize = LANE / 8;
+    let path = sixteens(block, 2, r);
+    // Half of a byte, and half of the one before.
+    let carry = _mm256_srli_epi64::<60>(_mm256_bslli_epi128::<8>(path));
+    let inner = _mm256_or_si256(_mm256_slli_epi64::<4>(path), carry);
+    let codes = |i: usize| two(block, 2 + PATH + 16 * i, r);
+    match BITS {
+        0 => in_order::<0>(inner, path, []),
+        1 => in_order::<1>(inner, path, [codes(0)]),
+        2 => in_order::<2>(inner, path, [codes(0), codes(1)]),
+        _ => in_order::<3>(inner, path, [codes(0), codes(1), codes(2)]),
+    }
+}
+
+/// The same of rows of 64, `r` and `r + 1` in the place of one, `r + 4` and `r + 5` in that of the other.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn planes_of_half<const BITS: usize>(block: &Block, r: usize) -> [__m256i; 5] {
+    const CODES: usize = 2 + HALF / 8;
+    let path = eights(block, [2, 2], r);
+    let inner = _mm256_slli_epi64::<4>(path);
+    match BITS {
+        0 => in_order::<0>(inner, path, []),
+        1 => in_order::<1>(inner, path, [eights(block, [CODES, CODES], r)]),
+        2 => in_order::<2>(inner, path, [sixteens(block, CODES, r), sixteens(block, CODES, r + 1)]),
+        _ => {
+            let middle = eights(block, [CODES + 16, CODES], r);
+            in_order::<3>(inner, path, [sixteens(block, CODES, r), middle, sixteens(block, CODES + 8, r + 1)])
+        }
+    }
+}
+
+/// The same of rows of 32, `r` to `r + 4` in the place of one, the next four in that of the other.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn planes_of_quarter<const BITS: usize>(block: &Block, r: usize) -> [__m256i; 5] {
+    const CODES: usize = 2 + QUARTER / 8;
+    let path = fours(block, [(0, 2), (1, 2), (2, 2), (3, 2)], r);
+    let inner = _mm256_slli_epi32::<4>(path);
+    let codes = |starts: [(usize, usize); 4]| fours(block, starts.map(|(row, at)| (row, CODES + at)), r);
+    match BITS {
+        0 => in_order::<0>(inner, path, []),
+        1 => in_order::<1>(inner, path, [codes([(0, 0), (1, 0), (2, 0), (3, 0)])]),
+        2 => {
+            let [first, second] = [0, 2].map(|row| eights(block, [CODES, CODES], r + row));
+            in_order::<2>(inner, path, [first, second])
+        }
+        _ => {
+            let first = codes([(0, 0), (0, 4), (0, 8), (1, 0)]);
+            let second = codes([(1, 4), (1, 8), (2, 0), (2, 4)]);
+            let third = codes([(2, 8), (3, 0), (3, 4), (3, 8)]);
+            in_order::<3>(inner, path, [first, second, third])
+        }
+    }
+}
+
+/// What [`planes`] gives of paths and codes: as they are; alternating; every third byte.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn in_order<const BITS: usize>(inner: __m256i, path: __m256i, codes: [__m256i; BITS]) -> [__m256i; 5] {
+    match codes[..] {
+        [] => [inner, path, path, path, path],
+        [codes] => [inner, path, codes, path, path],
+        [first, second] => {
+            let (low, high) = (_mm256_unpacklo_epi8(inner, path), _mm256_unpackhi_epi8(inner, path));
+            [low, high, first, second, path]
+        }
+        _ => {
+            // Those of one remainder lie at other places in each sixteen.
+            let [a, b, c] = [0, 1, 2].map(|first| {
+                let two = _mm256_blendv_epi8(codes[0], codes[1], load(&THIRDS[(first + 2) % 3]));
+                let three = _mm256_blendv_epi8(two, codes[2], load(&THIRDS[(first + 1) % 3]));
+                _mm256_shuffle_epi8(three, load(&EVERY_THIRD[first]))
+            });
+            [inner, path, a, b, c]
+        }
+    }
+}
+
+/// By remainder of three, the bytes of a lane with it.
+static THIRDS: [[u8; 32]; 3] = {
+    let mut masks = [[0; 32]; 3];
+    let mut i = 0;
+    while i < 32 {
+        masks[i % 16 % 3][i] = 0xff;
+        i += 1;
+    }
+    masks
+};
+
+/// Places 0, 3, 6, … of 48 bytes modulo 16, and those from 1 and 2 on.
+static EVERY_THIRD: [[u8; 32]; 3] = {
+    let mut places = [[0; 32]; 3];
+    let mut i = 0;
+    while i < 96 {
+        places[i / 32][i % 32] = ((3 * (i % 16) + i / 32) % 16) as u8;
+        i += 1;
+    }
+    places
+};
+
+/// Sixteen bytes of row `r`, sixteen of row `r + 4`, from byte 16 of a row on.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn two(block: &Block, start: usize, r: usize) -> __m256i {
+    let below = load_16(block.window(start, start + 16).first(r));
+    // The upper lane has its place already, sixteen bytes behind the row's.
+    let above: &[u8; 32] = block.window(start - 16, start + 16).first(r + 4);
+    _mm256_blend_epi32::<0b1111_0000>(_mm256_castsi128_si256(below), load(above))
+}
+
+/// The same, from any byte on.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn sixteens(block: &Block, start: usize, r: usize) -> __m256i {
+    let window = block.window(start, start + 16);
+    _mm256_set_m128i(load_16(window.first(r + 4)), load_16(window.first(r)))
+}
+
+/// Eight bytes each of rows `r` and `r + 1`, of rows `r + 4` and `r + 5`.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn eights(block: &Block, starts: [usize; 2], r: usize) -> __m256i {
+    let [a, b] = starts.map(|start| block.window(start, start + 8));
+    let quad = |window: &Window, r: usize| window.quad(r) as i64;
+    _mm256_set_epi64x(quad(&b, r + 5), quad(&a, r + 4), quad(&b, r + 1), quad(&a, r))
+}
+
+/// Four bytes from each of four places, a row from `r` on and a byte of it; the same four rows further.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn fours(block: &Block, places: [(usize, usize); 4], r: usize) -> __m256i {
+    let four = |i: usize| {
+        let (row, start) = places[i % 4];
+        i32::from_le_bytes(*block.window(start, start + 4).first(r + row + i / 4 * 4))
+    };
+    _mm256_setr_epi32(four(0), four(1), four(2), four(3), four(4), four(5), four(6), four(7))
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn load_16(bytes: &[u8; 16]) -> __m128i {
+    // SAFETY: the array has 16 bytes.
+    unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
+}
