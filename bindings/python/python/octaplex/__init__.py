@@ -1,0 +1,36 @@
+"""Octaplex: the key/value cache of transformer attention in 1 to 8 bits a value, and attention on the compressed bytes.
+
+Tensors are NumPy arrays, PyTorch tensors on the CPU, or anything with DLPack: float32, float16 or bfloat16, contiguous. Keys,
+values and chunks are read and written where they lie; queries in halves are widened first. Work is done without the
+interpreter's lock. Every failure is an :class:`Error` that says what to do.
+"""
+
+from . import _octaplex
+from ._cache import Cache, Stats
+from ._chunk import ChunkCodec, ChunkInfo, chunk_info
+from ._codec import Codec
+from ._octaplex import Error, __version__, backend, codecs
+
+__all__ = [
+    "Cache",
+    "ChunkCodec",
+    "ChunkInfo",
+    "Codec",
+    "Error",
+    "Stats",
+    "__version__",
+    "backend",
+    "chunk_info",
+    "codecs",
+    "verify",
+]
+
+
+def verify() -> str:
+    """The checksum of every codec's bytes and results on this machine, as ``octaplex verify`` prints it for all; an :class:`Error`
+    names the codecs that compute something else than the table of this version says. A second of work."""
+    found, together = _octaplex.verify()
+    wrong = [name for name, checksum, wanted in found if checksum != wanted]
+    if wrong:
+        raise Error(f"this machine computes other results with {', '.join(wrong)}: please report its CPU")
+    return together

@@ -1,0 +1,85 @@
+"""One codec, without a cache."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import _octaplex, _tensors
+from ._octaplex import Error
+from ._tensors import Buffer, Tensor
+
+
+class Codec:
+    """A codec of one width: rows to bytes and back, and attention's two products on the bytes.
+
+    >>> import numpy, octaplex
+    >>> codec = octaplex.Codec("turboquant:bits=3", 128)
+    >>> blocks = codec.encode(numpy.ones((10, 128), numpy.float32))
+    >>> len(blocks), codec.bits_per_value
+    (500, 3.125)
+    >>> codec.score(numpy.ones((2, 128), numpy.float32), blocks).shape
+    (2, 10)
+    """
+
+    def __init__(
+        self, spec: str, dim: int, *, layer: int = 0, head: int = 0, role: Literal["keys", "values"] = "keys"
+    ) -> None:
+        """``spec`` as in ``"trellis"`` or ``"turboquant:bits=3,seed=7"``; ``dim`` values a row. Layer, head and role say which
+        random rotation it is."""
+        if role not in ("keys", "values"):
+            raise Error(f'role is "keys" or "values", not {role!r}')
+        self._codec = _octaplex.Codec(spec, dim, layer, head, role == "values")
+
+    def __repr__(self) -> str:
+        return f"Codec({self.spec!r}, {self.dim})"
+
+    @property
+    def spec(self) -> str:
+        """The canonical spec."""
+        return self._codec.spec
+
+    @property
+    def dim(self) -> int:
+        """Values of a row."""
+        return self._codec.dim
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of an encoded row; outliers (``med``) come on top."""
+        return self._codec.block_bytes
+
+    @property
+    def bits_per_value(self) -> float:
+        """Everything counted, outliers (``med``) aside."""
+        return 8 * self.block_bytes / self.dim
+
+    def encode(self, rows: Tensor) -> NDArray[np.uint8]:
+        """Encodes rows [..., dim] into bytes [rows · block_bytes]. float32 is read where it lies, halves are widened first."""
+        return self._codec.encode(self._rows(rows, "rows")[0])
+
+    def decode(self, blocks: Buffer) -> NDArray[np.float32]:
+        """What :meth:`encode` gave, decoded: [rows, dim]."""
+        return self._codec.decode(_tensors.buffer(blocks, "blocks")).reshape(-1, self.dim)
+
+    def score(self, queries: Tensor, blocks: Buffer) -> NDArray[np.float32]:
+        """Scores q·k̂ of queries [queries, dim] with every block: [queries, rows], computed on the bytes."""
+        found, shape = self._rows(queries, "queries")
+        scores = self._codec.score(found, _tensors.buffer(blocks, "blocks"))
+        return scores.reshape(math.prod(shape[:-1]), -1 if scores.size else 0)
+
+    def attend(self, weights: Tensor, blocks: Buffer) -> NDArray[np.float32]:
+        """Sums Σ weight·v̂ for weights [outputs, rows]: [outputs, dim], computed on the bytes."""
+        found, shape = _tensors.floats(weights, "weights")
+        if len(shape) != 2:
+            raise Error(f"weights has the shape {list(shape)}: pass [outputs, rows]")
+        return self._codec.attend(found, _tensors.buffer(blocks, "blocks")).reshape(-1, self.dim)
+
+    def _rows(self, rows: Tensor, what: str) -> tuple[_tensors.Floats, tuple[int, ...]]:
+        found, shape = _tensors.floats(rows, what)
+        if not shape or shape[-1] != self.dim:
+            raise Error(f"{what} has the shape {list(shape)}: pass [rows, {self.dim}]")
+        return found, shape

@@ -1,0 +1,100 @@
+"""Tensors of anybody's as NumPy arrays, without a copy."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Optional, Union
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._octaplex import Error
+
+#: float32, float16 or bfloat16, on the CPU and contiguous: a NumPy array (bfloat16 is ml_dtypes'), a PyTorch tensor, or
+#: anything with DLPack. Read and written where it lies.
+Tensor = Any
+#: What the extension takes: contiguous, of one dimension; of two bytes, their bits, and whether they are bfloat16.
+Floats = Union[NDArray[np.float32], tuple[NDArray[np.uint16], bool]]
+#: bytes, bytearray, memoryview, or a tensor of uint8.
+Buffer = Any
+
+
+def array(tensor: Tensor, what: str) -> tuple[NDArray[Any], str]:
+    """The tensor as an array, bfloat16 as its bits, and the name of its type."""
+    if isinstance(tensor, np.ndarray):
+        found, name = tensor, tensor.dtype.name
+        if name == "bfloat16":
+            found = _contiguous(found, what).view(np.uint16)
+    elif type(tensor).__module__.partition(".")[0] == "torch":
+        found, name = _torch(tensor, what)
+    elif hasattr(tensor, "__dlpack__"):
+        try:
+            found = np.from_dlpack(tensor)
+        except (BufferError, RuntimeError, TypeError, ValueError) as error:
+            raise Error(f"{what}: NumPy cannot view this tensor ({error}): move it to the CPU, as float32 or float16") from None
+        name = found.dtype.name
+    else:
+        raise Error(f"{what} is a {type(tensor).__name__}: pass a NumPy array, a PyTorch tensor or one with DLPack")
+    if not found.dtype.isnative:
+        raise Error(f"{what}: bytes are swapped: pass x.astype(x.dtype.newbyteorder('='))")
+    return _contiguous(found, what), name
+
+
+def _contiguous(found: NDArray[Any], what: str) -> NDArray[Any]:
+    if not found.flags.c_contiguous:
+        raise Error(f"{what}: the tensor is not contiguous: pass x.contiguous() or numpy.ascontiguousarray(x)")
+    return found
+
+
+def _torch(tensor: Any, what: str) -> tuple[NDArray[Any], str]:
+    if tensor.device.type != "cpu":
+        raise Error(f"{what}: the tensor is on {tensor.device}: pass x.cpu()")
+    if not tensor.is_contiguous():
+        raise Error(f"{what}: the tensor is not contiguous: pass x.contiguous() or numpy.ascontiguousarray(x)")
+    name, tensor = str(tensor.dtype).partition(".")[2], tensor.detach()
+    if name == "bfloat16":
+        bits = tensor.view(sys.modules["torch"].int16)  # NumPy has no bfloat16
+        return bits.numpy().view(np.uint16), name
+    found: NDArray[Any] = tensor.numpy()
+    return found, name
+
+
+def floats(tensor: Tensor, what: str, writable: bool = False) -> tuple[Floats, tuple[int, ...]]:
+    """What the extension takes, and the shape."""
+    found, name = array(tensor, what)
+    if writable and not found.flags.writeable:
+        raise Error(f"{what} cannot be written to: pass a tensor of your own")
+    flat = found.reshape(-1)
+    if name == "float32":
+        return flat, found.shape
+    if name == "float16":
+        return (flat.view(np.uint16), False), found.shape
+    if name == "bfloat16":
+        return (flat, True), found.shape
+    raise Error(f"{what} is of {name}: pass float32, float16 or bfloat16")
+
+
+def shaped(tensor: Tensor, what: str, shape: tuple[Union[int, str], ...], writable: bool = False) -> Floats:
+    """The same of this shape, in which names stand for any number."""
+    found, actual = floats(tensor, what, writable)
+    if len(actual) != len(shape) or any(isinstance(want, int) and want != have for want, have in zip(shape, actual)):
+        wanted = ", ".join(str(want) for want in shape)
+        raise Error(f"{what} has the shape {list(actual)}: pass [{wanted}]")
+    return found
+
+
+def buffer(data: Buffer, what: str, writable: bool = False) -> NDArray[np.uint8]:
+    """Bytes without a copy."""
+    if isinstance(data, (bytes, bytearray, memoryview)):
+        try:
+            found: Optional[NDArray[Any]] = np.frombuffer(data, np.uint8)
+        except ValueError as error:  # a view with gaps
+            raise Error(f"{what}: {error}: pass bytes(x)") from None
+    else:
+        found, name = array(data, what)
+        if name != "uint8":
+            raise Error(f"{what} is of {name}: pass bytes, or a tensor of uint8")
+    assert found is not None
+    if writable and not found.flags.writeable:
+        raise Error(f"{what} cannot be written to: pass a bytearray or an array of your own")
+    return found.reshape(-1)

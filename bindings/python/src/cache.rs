@@ -1,0 +1,247 @@
+//! The cache of a model. Calls from several threads take turns where one changes it.
+
+use crate::given::{Floats, FloatsMut, bytes, floats};
+use crate::{Error, OrRaise, Result, spec};
+use numpy::PyReadonlyArray1;
+use octaplex::{Attend, Backend, CacheConfig, Center, KvCache, LayerConfig, TensorMut};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use std::fs::File;
+use std::io::{BufReader, BufWriter, Write};
+use std::path::PathBuf;
+use std::sync::{PoisonError, RwLock};
+
+#[pyclass(frozen, module = "octaplex._octaplex")]
+pub(crate) struct Cache(RwLock<KvCache>);
+
+pub(crate) fn center(name: &str) -> Result<Center> {
+    match name {
+        "off" => Ok(Center::Off),
+        "prefix" => Ok(Center::Prefix),
+        "page" => Ok(Center::Page),
+        other => Err(Error::new_err(format!("center is \"off\", \"prefix\" or \"page\", not \"{other}\""))),
+    }
+}
+
+impl Cache {
+    /// Without the interpreter's lock, which others need who hold this one.
+    fn read<T: Send>(&self, py: Python, work: impl FnOnce(&KvCache) -> T + Send) -> T {
+        py.detach(|| work(&self.0.read().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    fn change<T: Send>(&self, py: Python, work: impl FnOnce(&mut KvCache) -> T + Send) -> T {
+        py.detach(|| work(&mut self.0.write().unwrap_or_else(PoisonError::into_inner)))
+    }
+}
+
+/// Options of attention.
+#[derive(FromPyObject)]
+struct Options {
+    #[pyo3(item)]
+    queries: usize,
+    #[pyo3(item)]
+    scale: Option<f32>,
+    #[pyo3(item)]
+    soft_cap: Option<f32>,
+    #[pyo3(item)]
+    window: Option<usize>,
+    #[pyo3(item)]
+    keep_sinks: bool,
+    #[pyo3(item)]
+    position: Option<usize>,
+}
+
+/// What a cache is of, beside its size.
+#[derive(FromPyObject)]
+struct Settings {
+    #[pyo3(item)]
+    keys: String,
+    #[pyo3(item)]
+    values: String,
+    #[pyo3(item)]
+    bits: Option<f64>,
+    #[pyo3(item)]
+    page: usize,
+    #[pyo3(item)]
+    sink_tokens: usize,
+    #[pyo3(item)]
+    recent_window: usize,
+    #[pyo3(item)]
+    max_rollback: usize,
+    #[pyo3(item)]
+    sliding_window: Option<usize>,
+    #[pyo3(item)]
+    center: String,
+    #[pyo3(item)]
+    balance: bool,
+    #[pyo3(item)]
+    boundary_layers: usize,
+}
+
+#[pymethods]
+impl Cache {
+    #[new]
+    fn new(
+        layers: usize,
+        kv_heads: usize,
+        head_dim: usize,
+        capacity: usize,
+        settings: Settings,
+    ) -> Result<Self> {
+        let mut each = LayerConfig::new(kv_heads, head_dim, capacity)
+            .keys(spec(&settings.keys)?)
+            .values(spec(&settings.values)?)
+            .page(settings.page)
+            .sink_tokens(settings.sink_tokens)
+            .recent_window(settings.recent_window)
+            .max_rollback(settings.max_rollback)
+            .center(center(&settings.center)?)
+            .balance(settings.balance);
+        each.sliding_window = settings.sliding_window;
+        let mut config = CacheConfig::new(layers, kv_heads, head_dim, capacity)
+            .each(each)
+            .boundary_layers(settings.boundary_layers);
+        if let Some(bits) = settings.bits {
+            config = config.for_bits(bits).or_raise()?;
+        }
+        Ok(Self(RwLock::new(KvCache::new(config.layers(), Backend::detect()).or_raise()?)))
+    }
+
+    /// (layers, key/value heads, width) and the specs of keys and values, of the first layer.
+    fn shape(&self, py: Python) -> (usize, usize, usize) {
+        self.read(py, |cache| {
+            let config = cache.layers().first().map(octaplex::SharedLayer::config);
+            (cache.layers().len(), config.map_or(0, |c| c.kv_heads), config.map_or(0, |c| c.key_dim))
+        })
+    }
+
+    /// The specs of each layer's keys and values.
+    fn specs(&self, py: Python) -> Vec<(String, String)> {
+        self.read(py, |cache| {
+            let configs = cache.layers().iter().map(octaplex::SharedLayer::config);
+            configs.map(|config| (config.keys.to_string(), config.values.to_string())).collect()
+        })
+    }
+
+    fn append(&self, py: Python, layer: usize, keys: Floats, values: Floats) -> Result<()> {
+        let (keys, values) = (keys.tensor()?, values.tensor()?);
+        self.change(py, |cache| cache.append(layer, keys, values)).or_raise()
+    }
+
+    fn append_chunk(&self, py: Python, blob: PyReadonlyArray1<u8>) -> Result<()> {
+        let blob = bytes(&blob)?;
+        self.change(py, |cache| cache.append_chunk(blob)).or_raise()
+    }
+
+    fn calibrate(&self, py: Python, layer: usize, keys: Floats, queries: Floats) -> Result<()> {
+        let (keys, queries) = (keys.tensor()?, queries.tensor()?);
+        self.change(py, |cache| cache.calibrate(layer, &floats(keys), &floats(queries))).or_raise()
+    }
+
+    #[allow(clippy::too_many_arguments)] // Python's keywords
+    fn attend(
+        &self,
+        py: Python,
+        layer: usize,
+        queries: Floats,
+        options: Options,
+        sink_logits: Option<Floats>,
+        bias: Option<Floats>,
+        mut output: FloatsMut,
+    ) -> Result<()> {
+        let (queries, TensorMut::F32(output)) = (queries.tensor()?, output.tensor()?) else {
+            return Err(Error::new_err("out is of float32: attention's results are"));
+        };
+        let more = |floats: &'_ Option<Floats>| {
+            floats
+                .as_ref()
+                .map(|floats| floats.tensor().map(|x| crate::given::floats(x).into_owned()))
+                .transpose()
+        };
+        let (sink_logits, bias) = (more(&sink_logits)?.unwrap_or_default(), more(&bias)?.unwrap_or_default());
+        let mut attend = Attend::default().queries(options.queries).keep_sinks(options.keep_sinks);
+        (attend.scale, attend.soft_cap) = (options.scale, options.soft_cap);
+        (attend.window, attend.position) = (options.window, options.position);
+        let attend = attend.sink_logits(&sink_logits).bias(&bias);
+        self.read(py, |cache| cache.attend(layer, &floats(queries), &attend, output)).or_raise()
+    }
+
+    fn truncate(&self, py: Python, position: usize) -> Result<()> {
+        self.change(py, |cache| cache.truncate(position)).or_raise()
+    }
+
+    fn evict(&self, py: Python, start: usize, end: usize) -> usize {
+        self.change(py, |cache| cache.evict(start..end))
+    }
+
+    fn clear(&self, py: Python) {
+        self.change(py, KvCache::clear);
+    }
+
+    fn fork(&self, py: Python) -> Self {
+        self.read(py, |cache| Self(RwLock::new(cache.fork())))
+    }
+
+    fn save<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.read(py, KvCache::save))
+    }
+
+    #[staticmethod]
+    fn load(py: Python, snapshot: PyReadonlyArray1<u8>) -> Result<Self> {
+        let snapshot = bytes(&snapshot)?;
+        let cache = py.detach(|| KvCache::load(snapshot, Backend::detect())).or_raise()?;
+        Ok(Self(RwLock::new(cache)))
+    }
+
+    fn save_file(&self, py: Python, path: PathBuf) -> Result<()> {
+        let saved = self.read(py, |cache| {
+            let mut file = BufWriter::new(File::create(path)?);
+            cache.save_to(&mut file)?;
+            file.flush()
+        });
+        Ok(saved?)
+    }
+
+    #[staticmethod]
+    fn load_file(py: Python, path: PathBuf) -> Result<Self> {
+        let loaded =
+            py.detach(|| KvCache::load_from(&mut BufReader::new(File::open(path)?), Backend::detect()));
+        match loaded {
+            Ok(cache) => Ok(Self(RwLock::new(cache))),
+            Err(error) if error.get_ref().is_some_and(|inner| inner.is::<octaplex::Error>()) => {
+                Err(Error::new_err(error.to_string()))
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+                Err(Error::new_err("the file is cut off, or no snapshot of a cache"))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn next_position(&self, py: Python, layer: usize) -> Result<usize> {
+        self.read(py, |cache| {
+            let missing =
+                octaplex::Error::Missing { what: "layer", number: layer, count: cache.layers().len() };
+            cache.layers().get(layer).map(octaplex::SharedLayer::next_position).ok_or(missing)
+        })
+        .or_raise()
+    }
+
+    /// In the order of the Python class's fields.
+    fn stats(&self, py: Python) -> Vec<usize> {
+        let stats = self.read(py, KvCache::stats);
+        vec![
+            stats.tokens,
+            stats.paged_tokens,
+            stats.exact_tokens,
+            stats.next_position,
+            stats.evicted_tokens,
+            stats.decoded_tokens,
+            stats.bytes,
+            stats.paged_bytes,
+            stats.shared_bytes,
+            stats.values,
+            stats.balanced_heads,
+        ]
+    }
+}

@@ -1,0 +1,73 @@
+//! Arrays as the library's slices.
+
+use crate::{Error, Result};
+use half::slice::HalfBitsSliceExt;
+use half::{bf16, f16};
+use numpy::{PyReadonlyArray1, PyReadwriteArray1};
+use octaplex::{Tensor, TensorMut};
+use pyo3::prelude::*;
+use std::borrow::Cow;
+
+/// Floats to read: of two bytes as their bits, with the name of their type.
+#[derive(FromPyObject)]
+pub(crate) enum Floats<'py> {
+    F32(PyReadonlyArray1<'py, f32>),
+    Halves(PyReadonlyArray1<'py, u16>, Half),
+}
+
+/// Floats to write.
+#[derive(FromPyObject)]
+pub(crate) enum FloatsMut<'py> {
+    F32(PyReadwriteArray1<'py, f32>),
+    Halves(PyReadwriteArray1<'py, u16>, Half),
+}
+
+/// Whether two bytes are a bfloat16.
+#[derive(FromPyObject, Clone, Copy)]
+#[pyo3(transparent)]
+pub(crate) struct Half(bool);
+
+fn contiguous<T, E>(slice: core::result::Result<T, E>) -> Result<T> {
+    slice.map_err(|_| Error::new_err("the array is not contiguous: pass numpy.ascontiguousarray(x)"))
+}
+
+impl Floats<'_> {
+    pub(crate) fn tensor(&self) -> Result<Tensor<'_>> {
+        Ok(match self {
+            Self::F32(values) => Tensor::F32(contiguous(values.as_slice())?),
+            Self::Halves(values, Half(true)) => {
+                Tensor::Bf16(contiguous(values.as_slice())?.reinterpret_cast::<bf16>())
+            }
+            Self::Halves(values, Half(false)) => {
+                Tensor::F16(contiguous(values.as_slice())?.reinterpret_cast::<f16>())
+            }
+        })
+    }
+}
+
+impl FloatsMut<'_> {
+    pub(crate) fn tensor(&mut self) -> Result<TensorMut<'_>> {
+        Ok(match self {
+            Self::F32(values) => TensorMut::F32(contiguous(values.as_slice_mut())?),
+            Self::Halves(values, Half(true)) => {
+                TensorMut::Bf16(contiguous(values.as_slice_mut())?.reinterpret_cast_mut::<bf16>())
+            }
+            Self::Halves(values, Half(false)) => {
+                TensorMut::F16(contiguous(values.as_slice_mut())?.reinterpret_cast_mut::<f16>())
+            }
+        })
+    }
+}
+
+/// As f32, without a copy where they are.
+pub(crate) fn floats<'a>(tensor: Tensor<'a>) -> Cow<'a, [f32]> {
+    match tensor {
+        Tensor::F32(values) => Cow::Borrowed(values),
+        Tensor::F16(values) => Cow::Owned(values.iter().map(|x| x.to_f32()).collect()),
+        Tensor::Bf16(values) => Cow::Owned(values.iter().map(|x| x.to_f32()).collect()),
+    }
+}
+
+pub(crate) fn bytes<'a>(array: &'a PyReadonlyArray1<u8>) -> Result<&'a [u8]> {
+    contiguous(array.as_slice())
+}

@@ -1,0 +1,74 @@
+//! The extension module behind the package `octaplex`, whose Python says what arrays may be: here they are one-dimensional,
+//! contiguous, and of a type that NumPy has. Work is done without the interpreter's lock.
+
+mod cache;
+mod chunk;
+mod codec;
+mod given;
+
+use octaplex::{Backend, CodecSpec, verify};
+use pyo3::prelude::*;
+
+pyo3::create_exception!(octaplex, Error, pyo3::exceptions::PyValueError, "What was wrong, and what to do.");
+
+/// What every call returns.
+pub(crate) type Result<T> = PyResult<T>;
+
+/// The library's errors as Python's.
+pub(crate) trait OrRaise<T> {
+    fn or_raise(self) -> Result<T>;
+}
+
+impl<T> OrRaise<T> for core::result::Result<T, octaplex::Error> {
+    fn or_raise(self) -> Result<T> {
+        self.map_err(|error| Error::new_err(error.to_string()))
+    }
+}
+
+pub(crate) fn spec(text: &str) -> Result<CodecSpec> {
+    text.parse().map_err(|error: octaplex::Error| Error::new_err(format!("\"{text}\": {error}")))
+}
+
+/// The names of all codecs.
+#[pyfunction]
+fn codecs() -> Vec<&'static str> {
+    CodecSpec::all().iter().map(|codec| codec.name).collect()
+}
+
+/// The instructions in use.
+#[pyfunction]
+fn backend() -> &'static str {
+    Backend::detect().name()
+}
+
+/// A codec's name, its checksum, what that must be.
+type Line = (&'static str, String, Option<String>);
+
+/// A line a codec, and the checksum of all.
+#[pyfunction(name = "verify")]
+fn checksums(py: Python) -> Result<(Vec<Line>, String)> {
+    py.detach(|| {
+        let (mut memory, mut found) = (vec![0.0; verify::MEMORY], Vec::new());
+        for name in codecs() {
+            found.push((name, verify::check(name, Backend::detect(), &mut memory).or_raise()?));
+        }
+        let all = verify::together(found.iter().map(|(_, sums)| *sums));
+        let line = |(name, sums): (_, verify::Checksums)| {
+            (name, sums.to_string(), verify::expected(name).map(|sums| sums.to_string()))
+        };
+        Ok((found.into_iter().map(line).collect(), format!("{all:08x}")))
+    })
+}
+
+#[pymodule]
+fn _octaplex(module: &Bound<PyModule>) -> Result<()> {
+    module.add("Error", module.py().get_type::<Error>())?;
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<codec::Codec>()?;
+    module.add_class::<cache::Cache>()?;
+    module.add_class::<chunk::ChunkCodec>()?;
+    module.add_function(wrap_pyfunction!(codecs, module)?)?;
+    module.add_function(wrap_pyfunction!(backend, module)?)?;
+    module.add_function(wrap_pyfunction!(checksums, module)?)?;
+    module.add_function(wrap_pyfunction!(chunk::chunk_info, module)?)
+}

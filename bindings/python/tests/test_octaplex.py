@@ -1,0 +1,339 @@
+"""The package as a user has it: results beside plain NumPy, every type that tensors may have, and every mistake an Error."""
+
+import re
+import threading
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import octaplex
+import pytest
+
+try:
+    import torch
+except ImportError:  # a large package, which the tests do not ask for
+    torch = None
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[2]
+
+
+def gaussian(*shape, seed=1):
+    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+
+
+def relative(exact, found):
+    return float(np.linalg.norm(exact - found) / np.linalg.norm(exact))
+
+
+def exact_attention(keys, values, queries):
+    """Causal for the newest token: every query sees all."""
+    group = len(queries) // len(keys)
+    scores = np.einsum("hgd,htd->hgt", queries.reshape(len(keys), group, -1), keys) / np.sqrt(keys.shape[-1])
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    return np.einsum("hgt,htd->hgd", weights, values).reshape(len(queries), -1)
+
+
+def test_verify_gives_the_checksum_of_the_tool():
+    table = (ROOT / "src/verify/expected.txt").read_text().splitlines()
+    found = [line.split()[0] for line in table if line.strip() and not line.startswith("#")]
+    assert set(octaplex.codecs()) <= set(found)
+    assert octaplex.verify() == "4d567f1c"
+
+
+@pytest.mark.parametrize("spec", octaplex.codecs())
+def test_every_codec(spec):
+    codec = octaplex.Codec(spec, 64)
+    rows, queries = gaussian(100, 64), gaussian(3, 64, seed=2)
+    blocks = codec.encode(rows)
+    decoded = codec.decode(blocks)
+    assert decoded.shape == rows.shape and decoded.dtype == np.float32
+    assert relative(rows, decoded) < (0.9 if spec == "qjl" else 0.6)
+    if spec not in ("qjl", "turboquant-qjl", "octopus-qjl"):  # those score with a sketch
+        assert relative(queries @ decoded.T, codec.score(queries, blocks)) < 0.01
+        weights = np.abs(gaussian(2, 100))
+        assert relative(weights @ decoded, codec.attend(weights, blocks)) < 0.01
+    assert codec.score(queries, blocks).shape == (3, 100)
+    assert codec.score(queries, b"").shape == (3, 0)
+    assert codec.spec.split(":")[0] == spec and codec.bits_per_value == 8 * codec.block_bytes / 64
+
+
+def test_the_golden_bytes_of_a_codec():
+    """Those of tests/golden: one library, whatever calls it."""
+    case = None
+    state, found = 2463534242, []
+    for line in (ROOT / "tests/golden/turboquant.hex").read_text().splitlines():
+        if line.startswith("case "):
+            case = line.split()[1:]
+        elif line.startswith("block ") and case == ["turboquant", "64"]:
+            found.append(bytes.fromhex(line.split()[1]))
+    rows = np.empty((2, 64), np.float32)
+    for i in range(128):
+        state = (state * 1664525 + 1013904223) % 2**32
+        rows.flat[i] = ((state >> 16) - 32768) / 8192
+    assert octaplex.Codec("turboquant", 64).encode(rows).tobytes() == found[0] + found[1]
+
+
+def test_attention_of_a_cache():
+    cache = octaplex.Cache(2, 4, 64, 2048, keys="turboquant:bits=6", values="turboquant:bits=6")
+    keys, values, queries = gaussian(4, 500, 64), gaussian(4, 500, 64, seed=2), gaussian(8, 64, seed=3)
+    cache.append(1, keys[:, :300].copy(), values[:, :300].copy())
+    cache.append(1, keys[:, 300:].copy(), values[:, 300:].copy())
+    output = cache.attend(1, queries)
+    assert relative(exact_attention(keys, values, queries), output) < 0.05
+    ours = np.empty_like(output)
+    assert cache.attend(1, queries, out=ours) is ours and np.array_equal(ours, output)
+    block = np.stack([queries, queries], axis=1)  # the last one is at the newest token
+    assert np.allclose(cache.attend(1, block)[:, 1], output, atol=1e-6)
+    # Options reach the library.
+    for options in (
+        {"scale": 0.5},
+        {"soft_cap": 1.0},
+        {"window": 10},
+        {"sink_logits": np.full(8, 3.0, np.float32)},
+        {"bias": np.linspace(0, 5, 500, dtype=np.float32)},
+    ):
+        assert relative(output, cache.attend(1, queries, **options)) > 0.02, options
+    assert cache.attend(1, block, position=100).shape == (8, 2, 64)
+    stats = cache.stats()
+    assert (stats.tokens, stats.next_position, cache.next_position(1), cache.next_position()) == (500, 500, 500, 0)
+    assert 6 < stats.bits_per_value < 16
+
+
+def test_a_cache_goes_back_forks_and_is_saved(tmp_path):
+    cache = octaplex.Cache(1, 2, 64, 1000, bits=3.2, sink_tokens=8)
+    assert cache.specs == [("graded", "trellis")]
+    rows, queries = gaussian(2, 400, 64), gaussian(4, 64, seed=4)
+    cache.calibrate(0, rows, gaussian(4, 50, 64))
+    cache.append(0, rows, rows)
+    before = cache.attend(0, queries)
+    fork = cache.fork()
+    fork.append(0, rows[:, :30].copy(), rows[:, :30].copy())
+    assert not np.array_equal(fork.attend(0, queries), before)
+    fork.truncate(400)
+    assert np.array_equal(fork.attend(0, queries), before)
+    assert fork.stats().shared_bytes > 0
+    snapshot = cache.save()
+    path = tmp_path / "cache"
+    cache.save(path)
+    assert path.read_bytes() == snapshot
+    for loaded in (octaplex.Cache.load(snapshot), octaplex.Cache.load(path), octaplex.Cache.load(bytearray(snapshot))):
+        assert np.array_equal(loaded.attend(0, queries), before)
+        assert (loaded.layers, loaded.kv_heads, loaded.head_dim) == (1, 2, 64)
+    assert cache.evict(0, 200) > 0 and cache.stats().evicted_tokens > 0
+    cache.clear()
+    assert cache.stats().tokens == 0
+    for damaged in (snapshot[:-1], b"", snapshot[:100] + b"?" + snapshot[101:]):
+        with pytest.raises(octaplex.Error):
+            octaplex.Cache.load(damaged)
+        path.write_bytes(damaged)
+        with pytest.raises(octaplex.Error):
+            octaplex.Cache.load(path)
+    with pytest.raises(FileNotFoundError):
+        octaplex.Cache.load(tmp_path / "nowhere")
+
+
+def kinds():
+    """Ways to hand over the same numbers, and what they become."""
+    yield "float32", lambda x: x
+    yield "float16", lambda x: x.astype(np.float16)
+    yield "bfloat16", lambda x: x.astype(ml_dtypes.bfloat16)
+    if torch is not None:
+        for name in ("float32", "float16", "bfloat16"):
+            yield f"torch.{name}", lambda x, name=name: torch.from_numpy(x.copy()).to(getattr(torch, name))
+
+
+class Dlpack:
+    """Somebody else's tensor."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **keywords):
+        return self.array.__dlpack__(**keywords)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+@pytest.mark.parametrize("name,make", list(kinds()) + [("dlpack", Dlpack)])
+@pytest.mark.parametrize("layout", ["split", "fused"])
+def test_chunks_of_every_type(name, make, layout):
+    codec = octaplex.ChunkCodec(2, 2, 64, keys="turboquant:bits=8", values="turboquant:bits=8", layout=layout)
+    shape = (2, 2, 70, 128) if layout == "split" else (1, 2, 70, 256)
+    floats = gaussian(*shape).astype(ml_dtypes.bfloat16).astype(np.float32)  # exact in every type
+    tensor = make(floats)
+    blob = codec.encode(tensor)
+    assert len(blob) == codec.max_bytes(70)
+    info = octaplex.chunk_info(blob)
+    assert (info.shape, info.tokens, info.bytes) == (shape, 70, len(blob))
+    assert info.dtype == ("float32" if name == "dlpack" else name.rpartition(".")[2])
+    decoded = octaplex.ChunkCodec.of(blob).decode(blob)
+    assert relative(floats, decoded.astype(np.float32)) < 0.01
+    same = codec.decode(codec.encode(floats))
+    if info.dtype != "float16":
+        assert np.array_equal(same, decoded)
+    # Into tensors of the caller's, which are written where they lie.
+    if name != "dlpack":
+        out = make(np.zeros(shape, np.float32))
+        assert codec.decode(blob, out=out) is out
+        back = out.float().numpy() if name.startswith("torch") else out.astype(np.float32)
+        expected = make(same)
+        expected = expected.float().numpy() if name.startswith("torch") else expected.astype(np.float32)
+        assert np.array_equal(back, expected)
+    buffer = np.zeros(len(blob) + 10, np.uint8)
+    assert codec.encode_into(tensor, buffer) == len(blob) and buffer[: len(blob)].tobytes() == blob
+    assert octaplex.chunk_info(buffer).bytes == len(blob)  # what follows is not the blob's
+
+
+@pytest.mark.parametrize("name,make", list(kinds()))
+def test_caches_and_codecs_of_every_type(name, make):
+    rows = gaussian(2, 200, 64).astype(ml_dtypes.bfloat16).astype(np.float32)
+    outputs = []
+    for tensor in (rows, make(rows)):
+        cache = octaplex.Cache(1, 2, 64, 1000)
+        cache.append(0, tensor, tensor)
+        outputs.append(cache.attend(0, tensor[:, -1].contiguous() if name[0] == "t" and tensor is not rows else tensor[:, -1].copy()))
+    assert np.array_equal(*outputs)
+    codec = octaplex.Codec("trellis", 64)
+    assert np.array_equal(codec.encode(make(rows)), codec.encode(rows))
+
+
+def test_golden_chunks():
+    """The library's own: the same bytes from here."""
+    for name, dtype in (("split", "float32"), ("fused", "bfloat16")):
+        golden = (ROOT / f"tests/snapshots/{name}.chunk").read_bytes()
+        info = octaplex.chunk_info(golden)
+        assert (info.layout, info.dtype) == (name, dtype)
+        state, numbers = 2463534242, np.empty(int(np.prod(info.shape)), np.float32)
+        for i in range(numbers.size):
+            state = (state * 1664525 + 1013904223) % 2**32
+            numbers[i] = ((state >> 24) - 128) / 32
+        tensor = numbers.reshape(info.shape)
+        tensor = tensor.astype(ml_dtypes.bfloat16) if dtype == "bfloat16" else tensor
+        assert octaplex.ChunkCodec.of(golden).encode(tensor) == golden
+
+
+def test_a_chunk_becomes_pages():
+    codec = octaplex.ChunkCodec(2, 2, 64)
+    blob = codec.encode(gaussian(2, 2, 130, 128))
+    cache = octaplex.Cache(2, 2, 64, 1000, sink_tokens=0)
+    cache.append_chunk(blob)
+    assert (cache.stats().tokens, cache.stats().paged_tokens) == (260, 256)
+    with pytest.raises(octaplex.Error, match="decode"):
+        cache.append_chunk(blob)
+
+
+def test_threads_work_at_once_and_wait_for_nobody():
+    """The interpreter's lock is free during work: another thread counts on meanwhile."""
+    codec = octaplex.ChunkCodec(4, 4, 128, keys="trellis:m=16,states=64", values="trellis:m=16,states=64")
+    tensor = gaussian(2, 4, 128, 512)
+    done, counted = threading.Event(), []
+
+    def count():
+        number = 0
+        while not done.is_set():
+            number += 1
+        counted.append(number)
+
+    blobs = []
+    workers = [threading.Thread(target=lambda: blobs.append(codec.encode(tensor))) for _ in range(2)]
+    counter = threading.Thread(target=count)
+    for thread in (counter, *workers):
+        thread.start()
+    for thread in workers:
+        thread.join()
+    done.set()
+    counter.join()
+    assert blobs[0] == blobs[1] and counted[0] > 1000
+    # One cache, changed and read by several: every result is of a whole append.
+    cache, rows = octaplex.Cache(1, 1, 64, 4096, keys="f16", values="f16"), np.ones((1, 10, 64), np.float32)
+    cache.append(0, rows, rows)
+
+    def change():
+        for _ in range(50):
+            cache.append(0, rows, rows)
+
+    threads = [threading.Thread(target=change) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        assert np.allclose(cache.attend(0, np.ones((1, 64), np.float32)), 1.0, atol=1e-3)
+    assert cache.next_position() == 1510
+
+
+ROWS = np.ones((2, 10, 64), np.float32)
+CHUNK = np.ones((2, 2, 10, 128), np.float32)
+
+
+@pytest.mark.parametrize(
+    "words,call",
+    [
+        ("no such codec", lambda c, k: octaplex.Codec("nonsense", 64)),
+        ("width 65", lambda c, k: octaplex.Codec("trellis", 65)),
+        ("role is", lambda c, k: octaplex.Codec("trellis", 64, role="k")),
+        (r"\[rows, 64\]", lambda c, k: octaplex.Codec("trellis", 64).encode(np.ones((2, 32), np.float32))),
+        ("float64: pass float32", lambda c, k: c.append(0, ROWS.astype(np.float64), ROWS)),
+        ("int32: pass", lambda c, k: c.append(0, ROWS.astype(np.int32), ROWS)),
+        (r"shape \[1, 10, 64\]: pass \[2, tokens, 64\]", lambda c, k: c.append(0, ROWS[:1], ROWS)),
+        ("values", lambda c, k: c.append(0, ROWS, ROWS[:, :5].copy())),
+        ("contiguous", lambda c, k: c.append(0, ROWS[:, ::2], ROWS[:, ::2])),
+        ("is a list", lambda c, k: c.append(0, ROWS.tolist(), ROWS)),
+        ("NaN", lambda c, k: c.append(0, ROWS * np.float32("nan"), ROWS)),
+        ("too large", lambda c, k: c.append(0, ROWS * np.float32(1e6), ROWS)),
+        ("no layer 7", lambda c, k: c.append(7, ROWS, ROWS)),
+        ("full", lambda c, k: [c.append(0, ROWS, ROWS) for _ in range(40)]),
+        ("no tokens", lambda c, k: c.attend(0, ROWS[:, 0].copy())),
+        ("query heads", lambda c, k: (c.append(0, ROWS, ROWS), c.attend(0, np.ones((3, 64), np.float32)))),
+        ("out has the shape", lambda c, k: c.attend(0, ROWS[:, 0].copy(), out=np.empty((2, 65), np.float32))),
+        ("float32: attention", lambda c, k: c.attend(0, ROWS[:, 0].copy(), out=np.empty((2, 64), np.float16))),
+        ("center is", lambda c, k: octaplex.Cache(1, 1, 64, 1000, center="middle")),
+        ("so few bits", lambda c, k: octaplex.Cache(1, 1, 64, 1000, bits=1.0)),
+        ("64, 128 or 256", lambda c, k: octaplex.Cache(1, 1, 64, 1000, page=100)),
+        ("snapshot", lambda c, k: octaplex.Cache.load(b"octacach" + bytes(100))),
+        ("layout is", lambda c, k: octaplex.ChunkCodec(1, 1, 64, layout="both")),
+        (r"pass \[2, 2, tokens, 128\]", lambda c, k: k.encode(CHUNK.reshape(1, 2, 10, 256))),
+        ("NaN", lambda c, k: k.encode(CHUNK * np.float32("nan"))),
+        ("bytes of a blob", lambda c, k: k.encode_into(CHUNK, bytearray(10))),
+        ("cannot be written", lambda c, k: k.encode_into(CHUNK, b"x" * 10**6)),
+        ("end here", lambda c, k: k.decode(b"")),
+        ("no chunk", lambda c, k: k.decode(bytes(1000))),
+        ("cut off", lambda c, k: k.decode(k.encode(CHUNK)[:-1])),
+        ("bytes behind", lambda c, k: k.decode(k.encode(CHUNK) + b"x")),
+        ("another configuration", lambda c, k: octaplex.ChunkCodec(2, 2, 64, keys="int").decode(k.encode(CHUNK))),
+        ("out has the shape", lambda c, k: k.decode(k.encode(CHUNK), out=CHUNK[:1].copy())),
+        ("pass bytes", lambda c, k: k.decode(CHUNK)),
+    ],
+)
+def test_mistakes(words, call):
+    cache, codec = octaplex.Cache(1, 2, 64, 300), octaplex.ChunkCodec(2, 2, 64)
+    with pytest.raises(octaplex.Error, match=words) as raised:
+        call(cache, codec)
+    assert isinstance(raised.value, ValueError) and "\n" not in str(raised.value)
+
+
+@pytest.mark.skipif(torch is None, reason="PyTorch is not installed")
+def test_mistakes_with_torch():
+    cache, rows = octaplex.Cache(1, 2, 64, 300), torch.ones(2, 10, 64)
+    with pytest.raises(octaplex.Error, match="contiguous"):
+        cache.append(0, rows.transpose(0, 1), rows)
+    with pytest.raises(octaplex.Error, match=r"pass x.cpu\(\)"):
+        cache.append(0, rows.to("meta"), rows)
+    rows.requires_grad_(True)
+    cache.append(0, rows, rows)  # nothing to differentiate, nothing copied
+    assert cache.next_position() == 10
+
+
+def test_the_readme_s_lines_run():
+    lines = re.findall(r"```python\n(.*?)```", (HERE.parent / "README.md").read_text(), re.S)
+    assert len(lines) == 2
+    exec("\n".join(lines), {})
+
+
+def test_docstrings_have_examples_that_hold():
+    import doctest
+
+    for module in ("_codec", "_cache", "_chunk"):
+        result = doctest.testmod(getattr(octaplex, module))
+        assert result.failed == 0 and result.attempted >= 3, module
