@@ -8,6 +8,7 @@ which no file holds decoded, what their bytes must be if they are read right (`r
 import math
 import struct
 import sys
+from operator import add, sub
 
 sys.dont_write_bytecode = True
 from decode import PAGE, ROOT, Reader, codec, f32, grades, is_lean, page, single, snapshot
@@ -72,23 +73,23 @@ def layer_is_right(layer, keys, values, worst):
     for head, (tokens, balance, prefix) in enumerate(layer.heads):
         for position, token in tokens.items():
             assert token == (keys[head][position], values[head][position]), f"exact token {position}"
-        if layer.pages and is_lean(layer.keys):
-            first = keys[head][layer.sink_tokens : min(layer.sink_tokens + 128, first_page)]
+        order = sorted(range(layer.key_dim), key=lambda channel: balance[channel] < 0)
+        balanced = [f32(key[i] / balance[i] for i in order) for key in keys[head]] if layer.pages else []
+        if any(prefix):
+            first = balanced[layer.sink_tokens : min(layer.sink_tokens + 128, first_page)]
             sums = [0.0] * layer.key_dim
             for key in first:
-                sums = f32(a + single(x / s) for a, x, s in zip(sums, key, balance))
+                sums = f32(map(add, sums, key))
             assert f16(f32(x / len(first) for x in sums)) == prefix, f"prefix centre of head {head}"
-        order = sorted(range(layer.key_dim), key=lambda channel: balance[channel] < 0)
         for position, heads in layer.pages:
             decoded_keys, centre, decoded_values = heads[head]
             span, name = range(position, position + layer.page), f"layer {layer.number}, head {head}, page at {position}"
-            given = [[keys[head][p][i] / balance[i] for i in order] for p in span]
-            given = [[x - m for x, m in zip(key, prefix)] for key in given]
+            given = [list(map(sub, balanced[p], prefix)) for p in span]
             mean = [sum(column) / layer.page for column in zip(*given)]
             if layer.center == PAGE:
                 gap = abs(dot(mean, centre) - dot(centre, centre))
                 assert gap <= dot(centre, centre) / 2**11 + math.sqrt(dot(centre, centre)) * 2e-7, f"{name}: centre"
-            rows(layer.keys, decoded_keys, [[x - m for x, m in zip(key, centre)] for key in given], worst[0], f"{name}: keys")
+            rows(layer.keys, decoded_keys, [list(map(sub, key, centre)) for key in given], worst[0], f"{name}: keys")
             rows(layer.values, decoded_values, [values[head][p] for p in span], worst[1], f"{name}: values")
 
 
