@@ -4,11 +4,13 @@
 
 mod compile;
 mod driver;
+mod encode;
 mod layout;
 mod paged;
 mod tables;
 
 pub use driver::{Device, Failure};
+pub use encode::{Refused, Rows};
 pub use layout::{Sequence, Shape};
 pub use paged::{Attention, Paged, Step};
-pub use tables::{CodeShape, Tables};
+pub use tables::{CodeShape, Rotated, Tables};

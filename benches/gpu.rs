@@ -3,10 +3,10 @@
 //!
 //! Each shape's step is captured for as many layers as exceed the card's cache several times, one after the other in one graph; a
 //! line has the median of 50 launches, microseconds a layer. Keys and values are Gaussian. `OCTAPLEX_SPLITS=N`: so many parts of a
-//! sequence at once, to see what that does.
+//! sequence at once, to see what that does; `OCTAPLEX_SHAPE=N`: the shape of that number alone.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
-use octaplex::{Attend, Backend, LayerConfig, SharedLayer, gpu};
+use octaplex::{Attend, LayerConfig, gpu};
 
 /// Query heads, key/value heads, sequences, tokens; as `sdpa.py` has them.
 const SHAPES: [(usize, usize, usize, usize); 5] =
@@ -25,6 +25,20 @@ fn rows(count: usize, seed: u64) -> Vec<f32> {
     (0..count).map(|_| next()).collect()
 }
 
+/// The kernels that encode 65,536 tokens of 4 heads, keys and values, which are on the card in f16.
+fn encode(device: &gpu::Device, named: &[String]) {
+    let (kv_heads, tokens) = (4, 65_536);
+    let (keys, values) = (rows(kv_heads * tokens * DIM, 1), rows(kv_heads * tokens * DIM, 2));
+    for name in named {
+        let spec = name.parse().unwrap();
+        let config = LayerConfig::new(kv_heads, DIM, tokens + 256).keys(spec).values(spec);
+        let mut layer = gpu::Layer::new(device, &config, 1, tokens).unwrap();
+        let mut times = layer.time_append(&keys, &values, 20).unwrap();
+        times.sort_by(f32::total_cmp);
+        println!("encode {tokens} tokens x {kv_heads}, {name:18} {:8.1} us", times[10]);
+    }
+}
+
 fn main() {
     let device = match gpu::Device::new(0) {
         Ok(device) => device,
@@ -40,25 +54,28 @@ fn main() {
         "trellis:m=8",
     ];
     let named = if named.is_empty() { all.map(String::from).to_vec() } else { named };
+    encode(&device, &named);
     let splits = std::env::var("OCTAPLEX_SPLITS").ok().and_then(|splits| splits.parse().ok());
     println!("{}: microseconds a decode step, D = {DIM}, median of 50", device.name());
-    for (heads, kv_heads, sequences, tokens) in SHAPES {
+    let alone = std::env::var("OCTAPLEX_SHAPE").ok().and_then(|shape| shape.parse::<usize>().ok());
+    for (number, (heads, kv_heads, sequences, tokens)) in SHAPES.into_iter().enumerate() {
+        if alone.is_some_and(|alone| alone != number) {
+            continue;
+        }
         for name in &named {
             let spec = name.parse().unwrap();
             let config = LayerConfig::new(kv_heads, DIM, tokens + 256).keys(spec).values(spec);
-            let mut on_cpu = SharedLayer::on_heap(&config, Backend::detect()).unwrap();
-            let mut scratch = vec![0.0; config.scratch_len(heads)];
-            let few = 4096.min(tokens);
+            let few = 8192;
             let (keys, values) = (rows(kv_heads * few * DIM, 1), rows(kv_heads * few * DIM, 2));
-            for _ in 0..tokens / few {
-                on_cpu.append(&keys, &values, &mut scratch).unwrap();
-            }
-            let pages = on_cpu.stats().paged_bytes * sequences;
-            let count = BYTES.div_ceil(pages).clamp(1, 40);
+            let bytes = (sequences * tokens * kv_heads * DIM) as f64 / 4.0 * config.page_bits();
+            let count = (BYTES as f64 / bytes).ceil().clamp(1.0, 40.0) as usize;
             let mut layers: Vec<gpu::Layer> = (0..count)
                 .map(|_| {
                     let mut layer = gpu::Layer::new(&device, &config, sequences, sequences * tokens).unwrap();
-                    (0..sequences).for_each(|sequence| layer.upload(sequence, &on_cpu).unwrap());
+                    for _ in 0..tokens / few {
+                        let all = 0..sequences;
+                        all.clone().for_each(|sequence| layer.append(sequence, &keys, &values).unwrap());
+                    }
                     layer.reserve_splits(heads, splits).unwrap();
                     layer
                 })

@@ -33,6 +33,8 @@
 
 pub(crate) mod center;
 pub(crate) mod config;
+pub(crate) mod decode;
+pub(crate) mod encode;
 #[cfg(feature = "alloc")]
 mod layers;
 pub(crate) mod norms;
@@ -40,11 +42,11 @@ pub(crate) mod page;
 mod parts;
 mod rollback;
 pub(crate) mod rows;
-mod snapshot;
+pub(crate) mod snapshot;
 pub(crate) mod storage;
 mod tensor;
 pub(crate) mod view;
-mod window;
+pub(crate) mod window;
 
 pub use config::{CacheConfig, Center, Finer, LayerConfig};
 pub use storage::{Fixed, Storage};
@@ -220,6 +222,25 @@ impl Stats {
     #[must_use]
     pub fn bits_per_value(&self) -> f64 {
         8.0 * self.bytes as f64 / self.values.max(1) as f64
+    }
+}
+
+/// Of several layers or sequences: everything is added up, but for the next position, which is the furthest.
+impl core::iter::Sum for Stats {
+    fn sum<I: Iterator<Item = Self>>(stats: I) -> Self {
+        stats.fold(Self::default(), |sum, one| Self {
+            tokens: sum.tokens + one.tokens,
+            paged_tokens: sum.paged_tokens + one.paged_tokens,
+            exact_tokens: sum.exact_tokens + one.exact_tokens,
+            next_position: sum.next_position.max(one.next_position),
+            evicted_tokens: sum.evicted_tokens + one.evicted_tokens,
+            decoded_tokens: sum.decoded_tokens + one.decoded_tokens,
+            bytes: sum.bytes + one.bytes,
+            paged_bytes: sum.paged_bytes + one.paged_bytes,
+            shared_bytes: sum.shared_bytes + one.shared_bytes,
+            values: sum.values + one.values,
+            balanced_heads: sum.balanced_heads + one.balanced_heads,
+        })
     }
 }
 

@@ -26,14 +26,17 @@
 //! # }
 //! ```
 
+mod append;
 mod tables;
 
+use crate::backend::Kernels;
 use crate::cache::center;
 use crate::cache::page::Layout;
 use crate::cache::storage::Storage;
 use crate::codec::{Codec, check_values, read_f16};
 use crate::math::inverse_sqrt;
-use crate::{Attend, LayerConfig};
+use crate::{Attend, Backend, CodecSpec, LayerConfig, Role};
+use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
@@ -103,6 +106,9 @@ const fn refuse<T>(why: &'static str) -> Result<T, Error> {
 pub struct Layer {
     config: LayerConfig,
     layout: Layout,
+    /// What decides balances, and tries rows.
+    backend: Kernels,
+    codecs: [Arc<dyn Codec>; 2],
     paged: Paged,
     sequences: Vec<Held>,
     /// Of each page of the pool, how many sequences have it.
@@ -110,12 +116,55 @@ pub struct Layer {
     query_heads: usize,
 }
 
-/// A sequence, and what is needed to give it to another one.
-#[derive(Clone, Debug, Default)]
+/// A sequence, and what is needed to give it to another one, and to go on with it.
+#[derive(Clone, Debug)]
 struct Held {
     sequence: Sequence,
-    exact: Vec<u16>,
+    /// f16 \[tokens]\[kv heads]\[keys, values]\[width]: sinks, then tokens from position `kept` on, which may be before the window:
+    /// those that a rollback may bring back to it.
+    rows: Vec<u16>,
+    kept: usize,
+    /// Of each page, the position of its first token.
+    positions: Vec<usize>,
+    /// Tokens before this position, sinks aside, were dropped behind the sliding window.
+    floor: usize,
+    /// Whether the balance was decided before a page closed.
+    calibrated: bool,
+    /// \[kv heads]\[balance, prefix centre]\[width].
     front: Vec<f32>,
+}
+
+impl Held {
+    /// A sequence of no tokens.
+    fn empty(config: &LayerConfig) -> Self {
+        let (sinks, dim) = (config.sink_tokens, config.key_dim);
+        let front = (0..config.kv_heads * 2 * dim).map(|i| if i / dim % 2 == 0 { 1.0 } else { 0.0 });
+        Self {
+            sequence: Sequence { window_start: sinks as u64, ..Sequence::default() },
+            rows: Vec::new(),
+            kept: sinks,
+            positions: Vec::new(),
+            floor: 0,
+            calibrated: false,
+            front: front.collect(),
+        }
+    }
+
+    /// Position of the next token.
+    fn next(&self) -> usize {
+        self.sequence.next as usize
+    }
+
+    /// Position of the window's first token.
+    fn start(&self) -> usize {
+        self.sequence.window_start as usize
+    }
+
+    /// The rows that are exact on the card: sinks, window; of so many values a token.
+    fn exact(&self, each: usize) -> [&[u16]; 2] {
+        let (sinks, rest) = self.rows.split_at(self.sequence.sinks * each);
+        [sinks, &rest[((self.start() - self.kept) * each).min(rest.len())..]]
+    }
 }
 
 impl Layer {
@@ -155,24 +204,27 @@ impl Layer {
             sequences,
             pages,
             pages_each: pages_each.min(pages),
-            exact: layout.exact_tokens(),
+            exact: config.sink_tokens + config.recent_window + config.page,
         };
-        let (book, unit) = tables::centre(config.key_dim)?;
+        let (book, thresholds, unit) = tables::centre(config.key_dim)?;
         let steps = crate::cache::norms::scales();
-        let paged = Paged::new(device, shape, (keys, values), &steps, (&book, unit))?;
+        let paged = Paged::new(device, shape, (keys, values), &steps, (&book, &thresholds, unit))?;
         crate::Error::expect_length("bytes of a page", layout.page_bytes, paged.page_bytes())?;
-        let empty = Held { front: vec![0.0; 2 * config.kv_heads * config.key_dim], ..Held::default() };
+        let backend = Backend::detect();
+        let codec = |spec: CodecSpec, role| {
+            spec.build_dyn(config.key_dim, backend, config.stream(role)).map(Arc::<dyn Codec>::from)
+        };
         let mut layer = Self {
             config: *config,
             layout,
+            backend: backend.kernels(),
+            codecs: [codec(config.keys, Role::Keys)?, codec(config.values, Role::Values)?],
             paged,
-            sequences: vec![empty; sequences],
+            sequences: vec![Held::empty(config); sequences],
             owners: vec![0; pages],
             query_heads: 0,
         };
-        for number in 0..sequences {
-            layer.place(number, Held { front: layer.sequences[number].front.clone(), ..Held::default() })?;
-        }
+        (0..sequences).try_for_each(|number| layer.clear(number))?;
         Ok(layer)
     }
 
@@ -234,24 +286,36 @@ impl Layer {
         }
         let (layout, view, dim) = (&self.layout, layer.view(), self.config.key_dim);
         let (pages, exact) = (layer.store.pages(), view.exact());
-        if exact > layout.exact_tokens() || pages > self.config.capacity.div_ceil(self.config.page) {
+        if exact > layout.sinks + self.config.recent_window + layout.page
+            || pages > self.config.capacity.div_ceil(self.config.page)
+        {
             return refuse("the layer holds more than the capacity of the one on the card");
         }
-        let mut held = Held::default();
-        for head in 0..layout.heads {
-            for of in 0..2 {
-                for run in view.runs(head, 0..exact) {
-                    let rows = if of == 0 { run.keys } else { run.values };
-                    held.exact.extend(rows.as_chunks::<2>().0.iter().map(|bytes| u16::from_le_bytes(*bytes)));
+        let (memory, state) = (layer.store.front(), &layer.state);
+        let mut held = Held::empty(&self.config);
+        held.rows.reserve((view.sinks + state.in_ring()) * 2 * layout.heads * dim);
+        for position in (0..view.sinks).chain(state.kept..state.next.max(state.kept)) {
+            for head in 0..layout.heads {
+                let [keys, values] = if position < view.sinks {
+                    [layout.sink_keys(head, position, 1), layout.sink_values(head, position, 1)]
+                } else {
+                    let place = state.place_of(layout, position);
+                    [layout.window_keys(head, place, 1), layout.window_values(head, place, 1)]
+                };
+                for row in [keys, values] {
+                    let halves = memory[row].as_chunks::<2>().0.iter();
+                    held.rows.extend(halves.map(|bytes| u16::from_le_bytes(*bytes)));
                 }
             }
+        }
+        held.front.clear();
+        for head in 0..layout.heads {
             let (mut balance, mut prefix) = (vec![1.0; dim], vec![0.0; dim]);
-            let memory = layer.store.front();
             if view.balanced {
                 center::read_balance(layer.backend, &memory[layout.balance(head)], &mut balance);
             }
             let bytes = &memory[layout.prefix(head)];
-            if pages > 0 && !bytes.is_empty() {
+            if !bytes.is_empty() {
                 layer.backend.decode_floats(octaplex_arch::Float::F16, bytes, &mut prefix);
             }
             held.front.extend(balance.iter().chain(&prefix));
@@ -260,9 +324,11 @@ impl Layer {
             pages: self.free(pages)?,
             exact,
             sinks: view.sinks,
-            next: layer.next_position() as u64,
-            window_start: view.start as u64,
+            next: state.next as u64,
+            window_start: state.start as u64,
         };
+        (held.kept, held.floor, held.calibrated) = (state.kept, state.floor, state.calibrated);
+        held.positions = (0..pages).map(|index| layer.page_position(index)).collect();
         let mut bytes = Vec::new();
         for index in 0..pages {
             let page = layer.store.page(index);
@@ -308,7 +374,7 @@ impl Layer {
 
     /// Puts a sequence in place of another; its pages are there.
     fn place(&mut self, number: usize, held: Held) -> Result<(), Error> {
-        self.paged.set(number, &held.sequence, &held.exact, &held.front)?;
+        self.paged.set(number, &held.sequence, held.exact(self.paged.token_values()), &held.front)?;
         held.sequence.pages.iter().for_each(|page| self.owners[*page as usize] += 1);
         let old = core::mem::replace(&mut self.sequences[number], held);
         old.sequence.pages.iter().for_each(|page| self.owners[*page as usize] -= 1);
@@ -331,7 +397,7 @@ impl Layer {
     /// [`crate::Error::Missing`], [`Error::Card`].
     pub fn clear(&mut self, sequence: usize) -> Result<(), Error> {
         self.sequence(sequence)?;
-        self.place(sequence, Held { front: self.sequences[sequence].front.clone(), ..Held::default() })
+        self.place(sequence, Held::empty(&self.config))
     }
 
     /// A page's bytes as the CPU has them, the same that were uploaded, back from the card.
@@ -401,7 +467,7 @@ impl Layer {
         let scale = options.scale.unwrap_or(1.0).abs();
         let limit = crate::cache::view::MAX_QUERY;
         check_values(queries, if scale > 1.0 { limit / scale } else { limit })?;
-        if self.sequences.iter().all(|held| held.exact.is_empty() && held.sequence.pages.is_empty()) {
+        if self.sequences.iter().all(|held| held.sequence.exact == 0 && held.sequence.pages.is_empty()) {
             return Err(crate::Error::Empty.into());
         }
         if !options.sink_logits.is_empty() {

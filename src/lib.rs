@@ -16,6 +16,8 @@ extern crate std;
 mod attention;
 mod backend;
 mod cache;
+#[cfg(feature = "alloc")]
+mod chunk;
 pub mod codebook;
 mod codec;
 mod codecs;
@@ -37,6 +39,8 @@ pub use backend::Backend;
 pub use cache::{CacheConfig, Center, Finer, Fixed, Layer, LayerCache, LayerConfig, Stats, Storage, Tensor};
 #[cfg(feature = "alloc")]
 pub use cache::{KvCache, Shared, SharedLayer};
+#[cfg(feature = "alloc")]
+pub use chunk::{ChunkCodec, ChunkConfig, ChunkInfo, ChunkLayout, Dtype, TensorMut};
 pub use codec::Codec;
 pub use codec::additive::{Additive, AdditiveSpec};
 pub use codec::float::{Bf16Spec, F16Spec, F32Spec, FloatRows};

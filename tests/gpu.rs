@@ -6,6 +6,9 @@
 #[allow(dead_code, unreachable_pub)] // other tests take more of it
 mod vectors;
 
+#[path = "gpu/append.rs"]
+mod append;
+
 use octaplex::{Attend, Backend, CodecSpec, Error, LayerConfig, SharedLayer, gpu};
 use std::sync::OnceLock;
 use vectors::Random;
@@ -51,8 +54,17 @@ fn case(keys: &str, values: &str, dim: usize, heads: (usize, usize), tokens: usi
 }
 
 impl Case {
-    /// A layer on the CPU: keys with a large constant part, channels and rows of different size.
+    /// A layer on the CPU.
     fn layer(&self) -> SharedLayer {
+        let [keys, values] = self.rows();
+        let mut layer = SharedLayer::on_heap(&self.config, Backend::detect()).unwrap();
+        let mut scratch = vec![0.0; self.config.scratch_len(self.heads)];
+        layer.append(&keys, &values, &mut scratch).unwrap();
+        layer
+    }
+
+    /// Keys with a large constant part, channels and rows of different size; and values.
+    fn rows(&self) -> [Vec<f32>; 2] {
         let LayerConfig { kv_heads, key_dim: dim, .. } = self.config;
         let mut random = Random::new(self.seed);
         let channels: Vec<f32> = (0..dim).map(|c| if c % 17 == 3 { 6.0 } else { 0.0 }).collect();
@@ -67,11 +79,7 @@ impl Case {
             }
             rows
         };
-        let (keys, values) = (rows(true), rows(false));
-        let mut layer = SharedLayer::on_heap(&self.config, Backend::detect()).unwrap();
-        let mut scratch = vec![0.0; self.config.scratch_len(self.heads)];
-        layer.append(&keys, &values, &mut scratch).unwrap();
-        layer
+        [rows(true), rows(false)]
     }
 
     fn queries(&self) -> Vec<f32> {

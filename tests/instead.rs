@@ -21,13 +21,13 @@ const CACHED: [&str; 4] = ["turboquant:bits=6", "trellis:m=8", "trellis", "trell
 const TOKENS: usize = 32_768;
 
 /// 10⁹ bytes.
-fn gigabytes(bytes: usize) -> String {
+fn gigabytes(bytes: u64) -> String {
     format!("{:.2}", bytes as f64 / 1e9)
 }
 
 fn plain(spec: &str, (_, layers, heads, width): (&str, usize, usize, usize)) -> String {
     let spec: CodecSpec = spec.parse().unwrap();
-    gigabytes(2 * layers * heads * TOKENS * spec.block_bytes(width))
+    gigabytes((2 * layers * heads * TOKENS) as u64 * spec.block_bytes(width) as u64)
 }
 
 fn cached(spec: &str, (_, layers, heads, width): (&str, usize, usize, usize)) -> String {
@@ -35,7 +35,7 @@ fn cached(spec: &str, (_, layers, heads, width): (&str, usize, usize, usize)) ->
     (config.keys, config.values) = (spec.parse().unwrap(), spec.parse().unwrap());
     let bytes = config.required_bytes();
     assert!(bytes > 0, "{spec}: an impossible configuration");
-    gigabytes(layers * bytes)
+    gigabytes(layers as u64 * bytes as u64)
 }
 
 #[test]

@@ -203,6 +203,7 @@ fn the_rooms_of_src() {
         "attention.rs",
         "backend.rs",
         "cache.rs",
+        "chunk.rs",
         "codebook.rs",
         "codec.rs",
         "codecs.rs",
@@ -224,7 +225,7 @@ fn the_rooms_of_src() {
             None => assert!(ROOMS.contains(&room), "{name} is no room of src/"),
             Some((folder, _)) => {
                 assert!(
-                    ["codebook", "codec", "cache", "gpu"].contains(&folder),
+                    ["codebook", "codec", "cache", "chunk", "gpu"].contains(&folder),
                     "{name}: no room of src/ has a folder {folder}/"
                 );
             }

@@ -6,6 +6,7 @@ mod allocation;
 mod angles;
 mod backends;
 mod cache;
+mod chunk;
 mod codebooks;
 mod common;
 mod constants;

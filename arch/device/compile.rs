@@ -11,13 +11,32 @@ use std::env;
 use std::fs;
 use std::path::PathBuf;
 
-/// One text, in this order.
-const SOURCE: &str = concat!(
-    include_str!("kernels/layout.cuh"),
-    include_str!("kernels/exchange.cuh"),
-    include_str!("kernels/lookup.cuh"),
-    include_str!("kernels/attend.cuh")
-);
+/// What is compiled together: one text, in this order.
+#[derive(Clone, Copy)]
+pub(super) enum Source {
+    /// `upload`, `download`, `attend`, `combine`.
+    Attend,
+    /// `encode_keys`, `encode_values`: float operations as they are written.
+    Encode,
+}
+
+impl Source {
+    const fn text(self) -> &'static str {
+        match self {
+            Self::Attend => concat!(
+                include_str!("kernels/layout.cuh"),
+                include_str!("kernels/exchange.cuh"),
+                include_str!("kernels/lookup.cuh"),
+                include_str!("kernels/attend.cuh")
+            ),
+            Self::Encode => concat!(
+                include_str!("kernels/layout.cuh"),
+                include_str!("kernels/exchange.cuh"),
+                include_str!("kernels/encode.cuh")
+            ),
+        }
+    }
+}
 
 /// The image of the kernels with these numbers defined: for `sm_..` a cubin, for `compute_..` PTX, which the driver compiles.
 ///
@@ -27,21 +46,25 @@ const SOURCE: &str = concat!(
 ///
 /// # Errors
 /// [`Failure::NoCompiler`], [`Failure::Compile`].
-pub(super) fn image(target: &str, defines: &[(&str, u32)]) -> Result<Vec<u8>, Failure> {
+pub(super) fn image(source: Source, target: &str, defines: &[(&str, u32)]) -> Result<Vec<u8>, Failure> {
     let mut options = vec![
         format!("--gpu-architecture={target}"),
         "--std=c++17".to_string(),
         "-default-device".to_string(),
     ];
+    if matches!(source, Source::Encode) {
+        options.push("--fmad=false".to_string());
+    }
     options.extend(defines.iter().map(|(name, value)| format!("-D{name}={value}")));
-    let key = format!("{}\n{SOURCE}", options.join(" "));
+    let text = source.text();
+    let key = format!("{}\n{text}", options.join(" "));
     let file = folder().map(|folder| folder.join(format!("{:016x}.bin", fnv(key.as_bytes()))));
     if let Some(image) =
         file.as_ref().and_then(|file| fs::read(file).ok()).and_then(|bytes| kept(&key, &bytes))
     {
         return Ok(image);
     }
-    let image = compile(target, &options)?;
+    let image = compile(text, target, &options)?;
     if let Some(file) = file {
         keep(&file, &key, &image);
     }
@@ -89,13 +112,13 @@ fn keep(file: &std::path::Path, key: &str, image: &[u8]) {
     }
 }
 
-fn compile(target: &str, options: &[String]) -> Result<Vec<u8>, Failure> {
+fn compile(text: &str, target: &str, options: &[String]) -> Result<Vec<u8>, Failure> {
     // SAFETY: opens the compiler's library, whose initialisers are its own affair.
     if !unsafe { sys::is_culib_present() } {
         return Err(Failure::NoCompiler);
     }
     let failed = |call: &str, error: result::NvrtcError| Failure::Compile(format!("{call}: {error:?}"));
-    let source = CString::new(SOURCE).map_err(|error| Failure::Compile(error.to_string()))?;
+    let source = CString::new(text).map_err(|error| Failure::Compile(error.to_string()))?;
     let program =
         result::create_program(&source, None).map_err(|error| failed("nvrtcCreateProgram", error))?;
     // SAFETY: the program was made above, is destroyed below and not used after that; buffers have the sizes that are

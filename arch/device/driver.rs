@@ -212,15 +212,27 @@ impl Device {
         Ok(kernels)
     }
 
-    /// Records what `work` asks for, instead of doing it.
-    pub(super) fn capture(&self, work: impl FnOnce() -> Result<(), Failure>) -> Result<Graph, Failure> {
+    /// The stream on which everything happens.
+    pub(super) fn stream(&self) -> Stream {
+        Stream(self.0.stream)
+    }
+
+    /// Records what `work` asks for on the stream that it is given, instead of doing it. That stream is of the capture alone:
+    /// other threads go on using the device's.
+    pub(super) fn capture(&self, work: impl FnOnce(Stream) -> Result<(), Failure>) -> Result<Graph, Failure> {
         self.enter()?;
+        let stream =
+            driver("cuStreamCreate", result::stream::create(result::stream::StreamKind::NonBlocking))?;
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-        // SAFETY: the stream lives as long as `self`.
-        driver("cuStreamBeginCapture", unsafe { result::stream::begin_capture(self.0.stream, mode) })?;
-        let done = work();
-        // SAFETY: begun above.
-        let graph = driver("cuStreamEndCapture", unsafe { result::stream::end_capture(self.0.stream) });
+        // SAFETY: the stream was made above, and is used by nobody else.
+        let begun = driver("cuStreamBeginCapture", unsafe { result::stream::begin_capture(stream, mode) });
+        let done = begun.and_then(|()| work(Stream(stream)));
+        // SAFETY: as above; where the capture was not begun, this is refused.
+        let graph = unsafe {
+            let graph = driver("cuStreamEndCapture", result::stream::end_capture(stream));
+            let _ = result::stream::destroy(stream);
+            graph
+        };
         done?;
         let graph = graph?;
         // SAFETY: the graph was made above, and is not used after it is destroyed.
@@ -233,6 +245,10 @@ impl Device {
         Ok(Graph { device: self.clone(), executable })
     }
 }
+
+/// A stream of a device's.
+#[derive(Clone, Copy)]
+pub(super) struct Stream(sys::CUstream);
 
 /// Plain numbers: any bytes are values, and values are bytes.
 ///
@@ -344,13 +360,14 @@ impl Drop for Kernels {
 }
 
 impl Kernels {
-    /// Asks for kernel `number`. `early`: it may begin before the one before it has ended, for which it waits itself.
+    /// Asks for kernel `number` on a stream. `early`: it may begin before the one before it has ended, for which it waits itself.
     ///
     /// # Safety
     /// `parameters` is what the kernel takes, and its pointers are of memory that the kernel may use as it does and that
     /// lives until it has run.
     pub(super) unsafe fn launch<P>(
         &self,
+        stream: Stream,
         number: usize,
         grid: [usize; 3],
         threads: usize,
@@ -372,7 +389,7 @@ impl Kernels {
             blockDimY: 1,
             blockDimZ: 1,
             sharedMemBytes: 0,
-            hStream: self.device.0.stream,
+            hStream: stream.0,
             attrs: &mut attribute,
             numAttrs: early.into(),
         };

@@ -51,9 +51,9 @@ impl Shape {
         bytes.next_multiple_of(32)
     }
 
-    /// Values of the exact rows of a sequence.
-    pub(super) fn exact_values(&self) -> usize {
-        self.kv_heads * 2 * self.exact * self.dim
+    /// Values of the exact rows of a token.
+    pub(super) fn token_values(&self) -> usize {
+        self.kv_heads * 2 * self.dim
     }
 
     /// Values of balances and prefix centres of a sequence.
@@ -89,6 +89,31 @@ pub(super) struct Exchange {
     pub(super) page_bytes: u64,
     pub(super) kv_heads: u32,
     pub(super) page_tokens: u32,
+}
+
+/// As the kernels take it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct Encode {
+    pub(super) rows: u64,
+    pub(super) pool: u64,
+    pub(super) slots: u64,
+    pub(super) steps: u64,
+    pub(super) book: u64,
+    pub(super) book_thresholds: u64,
+    pub(super) front: u64,
+    pub(super) refused: u64,
+    pub(super) position: u64,
+    pub(super) kv_heads: u32,
+    pub(super) page_tokens: u32,
+    pub(super) rounds: u32,
+    pub(super) gain: u32,
+    pub(super) unit: f32,
+    pub(super) kappa: f32,
+    pub(super) book_unit: f32,
+    pub(super) signs: [u32; 4],
+    pub(super) thresholds: [f32; 16],
+    pub(super) centroids: [f32; 128],
 }
 
 /// As the kernels take it.

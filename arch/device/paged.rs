@@ -1,13 +1,13 @@
 //! Pages of one layer on a card, for several sequences, and attention on them.
 
-use super::compile::image;
-use super::driver::{Buffer, Device, Failure, Graph, Kernels, time};
+use super::compile::{Source, image};
+use super::driver::{Buffer, Device, Failure, Graph, Kernels, Stream, time};
+use super::encode::Incoming;
 use super::layout::{Exchange, Params, Sequence, Shape, words_of};
 use super::tables::Tables;
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
-use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 use std::env;
@@ -55,8 +55,8 @@ impl Attention {
 
 /// What stays where it is from the beginning.
 #[derive(Debug)]
-struct Held {
-    pool: Buffer<u8>,
+pub(super) struct Held {
+    pub(super) pool: Buffer<u8>,
     table: Buffer<u32>,
     sequences: Buffer<u32>,
     exact: Buffer<u16>,
@@ -87,25 +87,28 @@ pub struct Step {
 /// Pages of one layer on a card.
 #[derive(Debug)]
 pub struct Paged {
-    device: Device,
-    target: String,
-    shape: Shape,
-    keys: Tables,
-    values: Tables,
-    centre_unit: f32,
-    steps: Buffer<u16>,
-    book: Buffer<i16>,
+    pub(super) device: Device,
+    pub(super) target: String,
+    pub(super) shape: Shape,
+    pub(super) keys: Tables,
+    pub(super) values: Tables,
+    pub(super) centre_unit: f32,
+    pub(super) steps: Buffer<u16>,
+    pub(super) book: Buffer<i16>,
+    pub(super) book_thresholds: Buffer<f32>,
     crossing: Buffer<u8>,
     crossing_slots: Buffer<u32>,
-    held: Arc<Held>,
+    pub(super) held: Arc<Held>,
     /// With and without what only some steps ask for.
     kernels: [Option<Arc<Kernels>>; 2],
     work: Option<Arc<Work>>,
+    pub(super) encoders: Option<Arc<Kernels>>,
+    pub(super) incoming: Option<Arc<Incoming>>,
 }
 
 impl Paged {
     /// Room for such pages. `steps` are what the four scales of norms stand for, 64 each, `book` the 32 centroids of a
-    /// centre and `centre_unit` what one of them is worth.
+    /// centre, where its codes change, and what an integer of it is worth.
     ///
     /// # Errors
     /// [`Failure::Memory`], and what compiling and the driver refuse.
@@ -117,7 +120,7 @@ impl Paged {
         shape: Shape,
         (keys, values): (Tables, Tables),
         steps: &[u16; 256],
-        (book, centre_unit): (&[i16; 32], f32),
+        (book, thresholds, centre_unit): (&[i16; 32], &[f32; 31], f32),
     ) -> Result<Self, Failure> {
         assert!(matches!(shape.dim, 64 | 128) && matches!(shape.page_tokens, 64 | 128 | 256));
         assert!(shape.kv_heads > 0 && shape.sequences > 0 && shape.sequences < 1 << 16);
@@ -130,7 +133,7 @@ impl Paged {
             pool: Buffer::new(device, pool)?,
             table: Buffer::new(device, table)?,
             sequences: Buffer::new(device, shape.sequences * 8)?,
-            exact: Buffer::new(device, shape.sequences * shape.exact_values())?,
+            exact: Buffer::new(device, shape.sequences * shape.exact * shape.token_values())?,
             fronts: Buffer::new(device, shape.sequences * shape.front_values())?,
         };
         let page_bytes = shape.page_bytes(keys.shape, values.shape);
@@ -143,14 +146,18 @@ impl Paged {
             centre_unit,
             steps: Buffer::new(device, 256)?,
             book: Buffer::new(device, 32)?,
+            book_thresholds: Buffer::new(device, 31)?,
             crossing: Buffer::new(device, CROSSING * page_bytes)?,
             crossing_slots: Buffer::new(device, CROSSING * shape.slots_of_page())?,
             held: Arc::new(held),
             kernels: [None, None],
             work: None,
+            encoders: None,
+            incoming: None,
         };
         paged.steps.write(0, steps)?;
         paged.book.write(0, book)?;
+        paged.book_thresholds.write(0, thresholds)?;
         Ok(paged)
     }
 
@@ -168,23 +175,34 @@ impl Paged {
             * self.shape.slot_bytes(self.keys.shape, self.values.shape)
     }
 
+    /// Values of the exact rows of a token: \[kv heads]\[keys, values]\[width].
+    #[must_use]
+    pub fn token_values(&self) -> usize {
+        self.shape.token_values()
+    }
+
     /// The kernels, compiled now if they have not been.
     fn kernels(&mut self, options: bool) -> Result<Arc<Kernels>, Failure> {
         if let Some(kernels) = &self.kernels[usize::from(options)] {
             return Ok(kernels.clone());
         }
-        let defines = [
-            ("DIM", self.shape.dim as u32),
-            ("KEYS", self.keys.shape.number()),
-            ("VALUES", self.values.shape.number()),
-            ("CENTRES", self.shape.centres.into()),
-            ("OPTIONS", options.into()),
-        ];
-        let image = image(&self.target, &defines)?;
+        let [dim, keys, values, centres] = self.defines();
+        let defines = [dim, keys, values, centres, ("OPTIONS", options.into())];
+        let image = image(Source::Attend, &self.target, &defines)?;
         // SAFETY: the image is the compiler's, or a file's that holds it as it was.
         let kernels = Arc::new(unsafe { self.device.load(&image, &NAMES) }?);
         self.kernels[usize::from(options)] = Some(kernels.clone());
         Ok(kernels)
+    }
+
+    /// The numbers that all kernels are compiled with.
+    pub(super) fn defines(&self) -> [(&'static str, u32); 4] {
+        [
+            ("DIM", self.shape.dim as u32),
+            ("KEYS", self.keys.shape.number()),
+            ("VALUES", self.values.shape.number()),
+            ("CENTRES", self.shape.centres.into()),
+        ]
     }
 
     fn exchange(&self) -> Exchange {
@@ -201,7 +219,7 @@ impl Paged {
     }
 
     /// Slots of a page, consecutive ones.
-    fn slots_of(&self, page: u32) -> Range<u32> {
+    pub(super) fn slots_of(&self, page: u32) -> Range<u32> {
         assert!((page as usize) < self.shape.pages, "page {page} of {}", self.shape.pages);
         let each = self.shape.slots_of_page() as u32;
         page * each..(page + 1) * each
@@ -214,7 +232,7 @@ impl Paged {
         let grid = [slots.len(), self.shape.kv_heads, 1];
         // SAFETY: an Exchange is what these kernels take; at most `CROSSING` pages fit the buffers, and slots are below the
         // pool's.
-        unsafe { kernels.launch(kernel, grid, THREADS, false, &self.exchange()) }?;
+        unsafe { kernels.launch(self.device.stream(), kernel, grid, THREADS, false, &self.exchange()) }?;
         self.device.synchronize()
     }
 
@@ -252,8 +270,8 @@ impl Paged {
         Ok(())
     }
 
-    /// What a sequence holds from now on. `exact`: f16 \[kv heads]\[keys, values]\[exact tokens]\[width]; `front`:
-    /// \[kv heads]\[balance, prefix centre]\[width].
+    /// What a sequence holds from now on. `exact`: f16 \[exact tokens]\[kv heads]\[keys, values]\[width], those of sinks and those of
+    /// the window; `front`: \[kv heads]\[balance, prefix centre]\[width].
     ///
     /// # Errors
     /// What the driver refuses.
@@ -264,26 +282,38 @@ impl Paged {
         &mut self,
         number: usize,
         sequence: &Sequence,
-        exact: &[u16],
+        exact: [&[u16]; 2],
         front: &[f32],
     ) -> Result<(), Failure> {
         let shape = self.shape;
         assert!(number < shape.sequences && sequence.pages.len() <= shape.pages_each);
         assert!(sequence.exact <= shape.exact && sequence.sinks <= sequence.exact);
-        assert_eq!(exact.len(), shape.kv_heads * 2 * sequence.exact * shape.dim);
+        assert_eq!(exact.map(<[u16]>::len).iter().sum::<usize>(), sequence.exact * shape.token_values());
         assert_eq!(front.len(), shape.front_values());
         let slots: Vec<u32> = sequence.pages.iter().flat_map(|page| self.slots_of(*page)).collect();
-        let mut padded = vec![0; shape.exact_values()];
-        let (each, stride) = (sequence.exact * shape.dim, shape.exact * shape.dim);
-        if each > 0 {
-            for (to, from) in padded.chunks_exact_mut(stride).zip(exact.chunks_exact(each)) {
-                to[..each].copy_from_slice(from);
-            }
-        }
         self.held.table.write(number * shape.pages_each * shape.slots_of_page(), &slots)?;
-        self.held.exact.write(number * padded.len(), &padded)?;
+        let at = number * shape.exact * shape.token_values();
+        self.held.exact.write(at, exact[0])?;
+        self.held.exact.write(at + exact[0].len(), exact[1])?;
         self.held.fronts.write(number * front.len(), front)?;
         self.held.sequences.write(8 * number, &words_of(sequence, slots.len()))
+    }
+
+    /// The same of a sequence that has grown by these exact tokens alone.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    ///
+    /// # Panics
+    /// For numbers beyond the [`Shape`], and other lengths.
+    pub fn extend(&mut self, number: usize, sequence: &Sequence, rows: &[u16]) -> Result<(), Failure> {
+        let (shape, each) = (self.shape, self.shape.token_values());
+        assert!(number < shape.sequences && sequence.exact <= shape.exact);
+        assert!(rows.len().is_multiple_of(each) && rows.len() / each <= sequence.exact);
+        let at = (number * shape.exact + sequence.exact) * each - rows.len();
+        self.held.exact.write(at, rows)?;
+        let slots = sequence.pages.len() * shape.slots_of_page();
+        self.held.sequences.write(8 * number, &words_of(sequence, slots))
     }
 
     /// Memory for steps of so many query heads; `splits` of a sequence's pages are worked on at once, by default as many as
@@ -387,10 +417,10 @@ impl Paged {
     /// Without [`reserve`](Self::reserve).
     pub fn attend(&mut self, attention: &Attention) -> Result<(), Failure> {
         let kernels = self.kernels(attention.has_options())?;
-        self.step(&kernels, attention)
+        self.step(self.device.stream(), &kernels, attention)
     }
 
-    fn step(&self, kernels: &Kernels, attention: &Attention) -> Result<(), Failure> {
+    fn step(&self, stream: Stream, kernels: &Kernels, attention: &Attention) -> Result<(), Failure> {
         let (shape, held, work) = (&self.shape, &self.held, self.work());
         let log2e = core::f32::consts::LOG2_E;
         let params = Params {
@@ -435,8 +465,15 @@ impl Paged {
         // SAFETY: Params is what both kernels take; tables and sequences were checked when they were written, the buffers
         // are as large as shape and work say, and are kept by `self` or by the step that captures this.
         unsafe {
-            kernels.launch(ATTEND, grid, THREADS, early, &params)?;
-            kernels.launch(COMBINE, [work.query_heads, shape.sequences, 1], COMBINE_THREADS, early, &params)
+            kernels.launch(stream, ATTEND, grid, THREADS, early, &params)?;
+            kernels.launch(
+                stream,
+                COMBINE,
+                [work.query_heads, shape.sequences, 1],
+                COMBINE_THREADS,
+                early,
+                &params,
+            )
         }
     }
 
@@ -455,9 +492,9 @@ impl Paged {
             used.push((layer.held.clone(), kernels, layer.work().clone()));
         }
         assert!(layers.iter().all(|layer| layer.device.is(&layers[0].device)));
-        let graph = layers[0].device.capture(|| {
+        let graph = layers[0].device.capture(|stream| {
             let mut each = layers.iter().zip(&used);
-            each.try_for_each(|(layer, (_, kernels, _))| layer.step(kernels, attention))
+            each.try_for_each(|(layer, (_, kernels, _))| layer.step(stream, kernels, attention))
         })?;
         Ok(Step { graph, used })
     }

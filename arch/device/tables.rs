@@ -37,6 +37,23 @@ pub struct Tables {
     pub(super) unit: f32,
     pub(super) signs: [u32; 4],
     pub(super) rounds: u32,
+    /// What encoding needs: which norm is stored (as the kernels number them), integers to a standard deviation of a trellis,
+    /// where codes alone change, and all centroids: by code; of a trellis by code · 16 + window.
+    pub(super) gain: u32,
+    pub(super) kappa: f32,
+    pub(super) thresholds: [f32; 16],
+    pub(super) centroids: [f32; 128],
+}
+
+/// How rows are rotated, and which norm is stored of them.
+#[derive(Clone, Copy, Debug)]
+pub struct Rotated<'a> {
+    /// One mask a coordinate, whose highest bit counts.
+    pub signs: &'a [u32],
+    /// Rounds of signs and transform.
+    pub rounds: u8,
+    /// 0: the least squared error; 1: no bias of products; 2: the row's own.
+    pub gain: u8,
 }
 
 fn word(bytes: [i16; 4]) -> u32 {
@@ -44,10 +61,10 @@ fn word(bytes: [i16; 4]) -> u32 {
 }
 
 impl Tables {
-    /// Codes that stand for these centroids, 4, 8 or 16 of them, each `unit`; rotated by signs (one mask a coordinate, its highest
-    /// bit counts) and transform in so many rounds. `None` for other numbers of centroids, and such as are not antisymmetric.
+    /// Codes that stand for these centroids, 4, 8 or 16 of them, each `unit`, and change at these thresholds. `None` for other
+    /// numbers of centroids, and such as are not antisymmetric.
     #[must_use]
-    pub fn codes(centroids: &[i16], unit: f32, signs: &[u32], rounds: u8) -> Option<Self> {
+    pub fn codes(centroids: &[i16], thresholds: &[f32], unit: f32, rotated: Rotated) -> Option<Self> {
         let last = centroids.len().wrapping_sub(1);
         let antisymmetric =
             centroids.iter().enumerate().all(|(i, c)| *c == -centroids[last - i] && c.abs() <= 127);
@@ -60,18 +77,35 @@ impl Tables {
             *word_of = word(if centroids.len() == 16 { four.map(i16::abs) } else { *four });
         }
         let shape = CodeShape::Codes(centroids.len().trailing_zeros() as u8);
-        Some(Self { shape, words, unit, signs: bits_of(signs), rounds: rounds.into() })
+        let mut tables = Self::new(shape, words, unit, rotated);
+        tables.thresholds.iter_mut().zip(thresholds).for_each(|(own, threshold)| *own = *threshold);
+        tables.centroids.iter_mut().zip(centroids).for_each(|(own, centroid)| *own = f32::from(*centroid));
+        Some(tables)
     }
 
-    /// Codes of a trellis. Keys of codes of one bit are looked up two at a time, values one. `None` unless it has 8 states and
+    fn new(shape: CodeShape, words: [u32; 32], unit: f32, rotated: Rotated) -> Self {
+        Self {
+            shape,
+            words,
+            unit,
+            signs: bits_of(rotated.signs),
+            rounds: rotated.rounds.into(),
+            gain: rotated.gain.into(),
+            kappa: 0.0,
+            thresholds: [f32::INFINITY; 16],
+            centroids: [0.0; 128],
+        }
+    }
+
+    /// Codes of a trellis, `kappa` integers to a standard deviation. Keys of codes of one bit are looked up two at a time, values one. `None` unless it has 8 states and
     /// 2, 4 or 8 codes a window.
     #[must_use]
     pub fn trellis(
         book: &TrellisCodebook,
         of_keys: bool,
         unit: f32,
-        signs: &[u32],
-        rounds: u8,
+        kappa: f32,
+        rotated: Rotated,
     ) -> Option<Self> {
         if book.history() != 3 || !matches!(book.levels(), 2 | 4 | 8) {
             return None;
@@ -88,7 +122,10 @@ impl Tables {
         };
         let words = core::array::from_fn(|lane| word(row(lane).map(|(code, window)| centroid(code, window))));
         let shape = CodeShape::Trellis(book.levels().trailing_zeros() as u8);
-        Some(Self { shape, words, unit, signs: bits_of(signs), rounds: rounds.into() })
+        let mut tables = Self { kappa, ..Self::new(shape, words, unit, rotated) };
+        let all = tables.centroids.iter_mut().zip(book.centroids());
+        all.for_each(|(own, centroid)| *own = f32::from(*centroid));
+        Some(tables)
     }
 }
 

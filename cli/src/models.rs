@@ -10,6 +10,7 @@ mod options;
 pub(crate) mod perplexity;
 mod rope;
 mod sentencepiece;
+mod session;
 mod shape;
 pub(crate) mod sweep;
 mod text;

@@ -175,6 +175,163 @@ fn a_model_writes_what_the_oracle_would() {
     assert!(json["time_f16"]["ms_per_token"].as_f64().unwrap() > 0.0);
 }
 
+/// `generate` on the first tokens of text.txt, its figures, and what it wrote.
+fn generate(folder: &Path, tokens: &str, more: &[&str]) -> (Value, String) {
+    let options = ["--tokens", tokens, "--json", "out.json"];
+    let shown = succeeds(folder, &[&["generate"], &MODEL[..], &options, more].concat());
+    let written = shown.split("\n\nTiny (").next().unwrap().to_owned();
+    (json(&folder.join("out.json")), written + shown.split("\nsession: ").nth(1).unwrap_or(""))
+}
+
+const SESSION: [&str; 2] = ["--session", "a.session"];
+
+#[test]
+fn a_session_goes_on_where_it_stopped() {
+    for codec in ["f16", "turboquant"] {
+        let (folder, _) = model(&format!("session_{codec}"), "qwen2");
+        let codecs = ["--k", codec, "--v", codec, "--new"];
+        let options = |new: &'static str| [&codecs[..], &[new], &SESSION].concat();
+        let fresh = |tokens| generate(&folder, tokens, &[&codecs[..], &["6"]].concat());
+        let counts =
+            |json: &Value| ["tokens_kept", "tokens_read"].map(|name| json["session"][name].as_u64().unwrap());
+        let (json, shown) = generate(&folder, "300", &options("0"));
+        assert_eq!(counts(&json), [0, 300]);
+        assert!(shown.contains("new; ") && shown.contains("all 300: ") && shown.contains("this was one"));
+        // The rest alone is computed, and what is written is what would have been without a session.
+        let (json, shown) = generate(&folder, "320", &[&options("6")[..], &["--beside-fresh"]].concat());
+        assert_eq!(counts(&json), [300, 20], "{shown}");
+        assert!(
+            shown.contains("300 of 300 saved tokens taken over; ") && shown.contains("measured"),
+            "{shown}"
+        );
+        let (expected, text) = fresh("320");
+        assert!(shown.starts_with(&text) && text.len() > 2, "{shown:?} {text:?}");
+        assert_eq!(json["growth"], expected["growth"]);
+        let [first, fresh_prefill] = ["seconds_to_first_token", "seconds_of_a_fresh_prefill"]
+            .map(|name| json["session"][name].as_f64().unwrap());
+        assert!(first > 0.0 && fresh_prefill > 0.0, "{json}");
+        let saved = std::fs::read(folder.join("a.session")).unwrap();
+        assert_eq!(json["session"]["bytes"], saved.len());
+        assert!(
+            codec == "f16" || saved.len() < json["growth"][1]["kv_bytes"].as_u64().unwrap() as usize + 4000
+        );
+        // A prompt that ends before the saved tokens: its last one is computed, for its logits.
+        let (json, shown) = generate(&folder, "320", &options("6"));
+        assert_eq!(counts(&json), [319, 1], "{shown}");
+        assert!(shown.contains("the prompt ends before the others"), "{shown}");
+        assert!(codec != "f16" || shown.starts_with(&text), "{shown}"); // the page at 260 stays closed
+        assert!(shown.contains("estimated: the session's longest, 300 tokens"), "{shown}");
+        // Another text from its token 201 on: three pages lie before that, behind four sinks.
+        let mut other = std::fs::read(folder.join("text.txt")).unwrap();
+        other[200..].rotate_left(7);
+        std::fs::write(folder.join("text.txt"), &other).unwrap();
+        let (json, shown) = generate(&folder, "320", &options("6"));
+        assert_eq!(counts(&json), [4 + 3 * 64, 320 - 4 - 3 * 64], "{shown}");
+        assert!(shown.contains("the prompt differs from its token 201 on"), "{shown}");
+        let (expected, text) = fresh("320");
+        assert!(codec != "f16" || shown.starts_with(&text), "{shown:?} {text:?}");
+        assert_eq!(json["growth"], expected["growth"]);
+        // And from its 61st: no page is left, and what decides the balance has changed.
+        other[60..].rotate_left(7);
+        std::fs::write(folder.join("text.txt"), &other).unwrap();
+        let (json, shown) = generate(&folder, "320", &options("6"));
+        assert_eq!(counts(&json), [0, 320]);
+        assert!(shown.contains("token 61 on; all computed anew: no page"), "{shown}");
+        assert!(shown.starts_with(&fresh("320").1), "{shown}");
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 4); // model, text, figures, session
+    }
+}
+
+/// What a sliding window has dropped cannot be seen again: all is computed anew, and that is said.
+#[test]
+fn a_session_of_local_layers_is_cut_or_computed_anew() {
+    let (folder, _) = model("session_local", "gemma3");
+    generate(&folder, "400", &[&["--new", "0"], &SESSION[..]].concat());
+    let (json, shown) = generate(&folder, "150", &[&["--new", "5"], &SESSION[..]].concat());
+    assert!(shown.contains("all computed anew: a sliding window has dropped"), "{shown}");
+    assert_eq!(json["session"]["tokens_read"], 150);
+    assert!(shown.starts_with(&generate(&folder, "150", &["--new", "5"]).1));
+    let (json, _) = generate(&folder, "170", &[&["--new", "5"], &SESSION[..]].concat());
+    assert_eq!(json["session"]["tokens_kept"], 150);
+}
+
+#[test]
+fn sessions_of_other_runs_are_refused_and_stay() {
+    let (folder, _) = model("session_refused", "qwen2");
+    let path = folder.join("a.session");
+    let run = ["--model", "tiny.gguf", "--text", "text.txt", "--tokens", "200", "--new", "2"];
+    let run = [&["generate"], &run[..], &SESSION].concat();
+    succeeds(&folder, &run);
+    let saved = std::fs::read(&path).unwrap();
+    let refused = |more: &[&str], words: &[&str]| {
+        let before = std::fs::read(&path).unwrap();
+        let words = [words, &["a.session", "name another file", "delete this one"]].concat();
+        fails(&folder, &[&run, more].concat(), &words);
+        assert_eq!(std::fs::read(&path).unwrap(), before);
+    };
+    refused(&["--k", "turboquant:bits=3"], &["k \"turboquant\" and not \"turboquant:bits=3\""]);
+    refused(&["--v", "turboquant:seed=5"], &["v \"turboquant\" and not \"turboquant:seed=5\""]);
+    refused(&["--page", "128", "--sinks", "0"], &["page 64 and not 128", "sinks 4 and not 0"]);
+    Tiny::new("qwen2", 8).write(&folder.join("tiny.gguf")); // the same sizes
+    refused(&[], &["another run, with weights "]);
+    Tiny::new("qwen2", 7).write(&folder.join("tiny.gguf"));
+    let mut newer = saved.clone();
+    newer[8] += 1;
+    std::fs::write(&path, newer).unwrap();
+    refused(&[], &["a session of version 2, and this program knows 1"]);
+    for length in [8, 12, 16, 30, 200, saved.len() - 1] {
+        std::fs::write(&path, &saved[..length]).unwrap();
+        refused(&[], &["a damaged session"]);
+    }
+    std::fs::write(&path, b"a text that someone wrote").unwrap();
+    refused(&[], &["not a session of octaplex generate"]);
+    std::fs::write(&path, b"").unwrap();
+    refused(&[], &["not a session of octaplex generate"]);
+    fails(&folder, &[&run[..9], &["--session", "-"]].concat(), &["a session is a file"]);
+    fails(&folder, &[&run[..9], &["--session", "."]].concat(), &["is a folder"]);
+    // Bytes changed at random with the checksum that belongs to them: an error or a result, never a panic.
+    let mut state = 7u64;
+    for round in 0..60 {
+        let mut damaged = saved.clone();
+        for _ in 0..3 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let reach = if round % 2 == 0 { 1000 } else { saved.len() - 16 }; // the head, or anything
+            damaged[16 + (state >> 33) as usize % reach] ^= 1 << (state & 7);
+        }
+        let checksum = crc32(&damaged[16..]);
+        damaged[12..16].copy_from_slice(&checksum.to_le_bytes());
+        std::fs::write(&path, damaged).unwrap();
+        let output = octaplex(&folder, &run);
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(matches!(output.status.code(), Some(0 | 2)), "{errors}");
+    }
+    assert_eq!(crc32(&saved[16..]).to_le_bytes(), saved[12..16]);
+}
+
+/// Of the polynomial of zip files, a bit at a time.
+fn crc32(bytes: &[u8]) -> u32 {
+    let crc = bytes.iter().fold(u32::MAX, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ if crc & 1 == 1 { 0xedb8_8320 } else { 0 })
+    });
+    !crc
+}
+
+#[test]
+fn a_killed_run_leaves_the_session_of_the_last() {
+    let (folder, _) = model("session_killed", "qwen2");
+    let run =
+        |tokens, new| [&["generate"], &MODEL[..], &["--tokens", tokens, "--new", new], &SESSION].concat();
+    succeeds(&folder, &run("200", "2"));
+    let saved = std::fs::read(folder.join("a.session")).unwrap();
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_octaplex"));
+    let command = command.current_dir(&folder).args(run("200", "3000")).stdout(std::process::Stdio::null());
+    let mut child = command.spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    child.kill().unwrap();
+    assert!(!child.wait().unwrap().success());
+    assert_eq!(std::fs::read(folder.join("a.session")).unwrap(), saved);
+}
+
 #[test]
 fn needles_are_asked_for() {
     let (folder, _) = model("needle", "llama");

@@ -310,19 +310,7 @@ impl KvCache {
     /// All layers together; tokens are counted in each.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.layers.iter().map(Layer::stats).fold(Stats::default(), |sum, layer| Stats {
-            tokens: sum.tokens + layer.tokens,
-            paged_tokens: sum.paged_tokens + layer.paged_tokens,
-            exact_tokens: sum.exact_tokens + layer.exact_tokens,
-            next_position: sum.next_position.max(layer.next_position),
-            evicted_tokens: sum.evicted_tokens + layer.evicted_tokens,
-            decoded_tokens: sum.decoded_tokens + layer.decoded_tokens,
-            bytes: sum.bytes + layer.bytes,
-            paged_bytes: sum.paged_bytes + layer.paged_bytes,
-            shared_bytes: sum.shared_bytes + layer.shared_bytes,
-            values: sum.values + layer.values,
-            balanced_heads: sum.balanced_heads + layer.balanced_heads,
-        })
+        self.layers.iter().map(Layer::stats).sum()
     }
 }
 

@@ -1,9 +1,9 @@
 //! How tokens leave: rollback, eviction, and what pages decode to.
 
-use super::page::{Head, in_page};
-use super::rows::decode_token;
+use super::decode::Decoder;
+use super::page::in_page;
 use super::storage::Storage;
-use super::{Layer, MAX_POSITION, State, center};
+use super::{Layer, MAX_POSITION, State};
 use crate::Error;
 use crate::codec::Codec;
 use core::ops::Range;
@@ -139,32 +139,13 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         key: &mut [f32],
         value: &mut [f32],
     ) -> Result<(), Error> {
-        let (layout, backend) = (&self.layout, self.backend);
-        let Head { keys, values, centre, key_norms, value_norms } = layout.head(self.store.page(page), head);
-        let mut other = [0.0; MAX_DIM];
-        let other = &mut other[..layout.key_dim];
-        let at = (token, layout.page);
-        decode_token(&self.keys, &layout.keys, (keys, key_norms), at, key)
-            .and_then(|()| decode_token(&self.values, &layout.values, (values, value_norms), at, value))
-            .map_err(|error| in_page(error, page, layout.page))?;
-        if !centre.is_empty() {
-            center::read(backend, &self.keys, &layout.keys, centre, other)?;
-            key.iter_mut().zip(&*other).for_each(|(x, c)| *x += c);
-        }
-        let prefix = &self.store.front()[layout.prefix(head)];
-        if !prefix.is_empty() {
-            backend.decode_floats(Float::F16, prefix, other);
-            key.iter_mut().zip(&*other).for_each(|(x, c)| *x += c);
-        }
-        let memory = &self.store.front()[layout.balance(head)];
-        if !memory.is_empty() {
-            center::read_balance(backend, memory, other);
-            if layout.is_graded() {
-                center::unsort(key, other);
-            }
-            center::multiply(key, other);
-        }
-        Ok(())
+        let layout = &self.layout;
+        let decoder = Decoder { layout, backend: self.backend, codecs: (&self.keys, &self.values) };
+        let front = self.store.front();
+        let decided = (&front[layout.balance(head)], &front[layout.prefix(head)]);
+        let head = layout.head(self.store.page(page), head);
+        let decoded = decoder.decode(&head, decided, token..token + 1, key, value);
+        decoded.map_err(|error| in_page(error, page, layout.page))
     }
 
     /// Decodes a token of a page into the ring, whose first place is that of the page's first token.

@@ -127,37 +127,3 @@ pub(crate) fn accumulate_page(
         Ok(())
     })
 }
-
-/// Decodes token number `token` of a page of `tokens`, from its rows and their norms. Where pages are more than their
-/// blocks, as a sum with one weight that is not 0.
-pub(crate) fn decode_token(
-    codec: &dyn Codec,
-    side: &Side,
-    (bytes, norms): (&[u8], &[u8]),
-    (token, tokens): (usize, usize),
-    x: &mut [f32],
-) -> Result<(), Error> {
-    for grade in side.grades(codec) {
-        let (planes, x) = (grade.planes, &mut x[grade.channels.clone()]);
-        with_scratch(tokens, |each| {
-            norms::decode(planes.backend(), &norms[grade.norms.clone()], each)?;
-            let row = &bytes[grade.rows.start + token * grade.row..][..grade.row + 2];
-            planes.decode_rotated(row, each[token], x)?;
-            planes.rotation().inverse(planes.backend(), x);
-            Ok(())
-        })?;
-    }
-    if side.is_lean() {
-        return Ok(());
-    }
-    if bytes.len() == tokens * side.block {
-        let decoded = codec.decode(&bytes[token * side.block..][..side.block], x);
-        return decoded.map_err(|error| super::page::in_page(error, token, 1));
-    }
-    let mut weights = [0.0; norms::MAX_TOKENS];
-    weights[token] = 1.0;
-    x.fill(0.0);
-    codec.accumulate(&weights[..tokens], bytes, x)?;
-    codec.finish(x);
-    Ok(())
-}

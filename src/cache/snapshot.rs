@@ -22,54 +22,64 @@ const OWN_CODECS: &[u8; 8] = b"octaown\0";
 const PAGE: &[u8; 8] = b"octapage";
 const VERSION: u32 = 3;
 
-fn damaged<T>(at: usize, why: &'static str) -> Result<T, Error> {
+/// Why a page cannot become one of a cache that has decided.
+pub(crate) const OTHER_BALANCE: &str = "a page with another balance or prefix centre than this cache's";
+
+pub(crate) fn damaged<T>(at: usize, why: &'static str) -> Result<T, Error> {
     Err(Error::Snapshot { at, why })
 }
 
 /// Calls `write` with pieces, and keeps the checksum.
-struct Writer<'a> {
+pub(crate) struct Writer<'a> {
     write: &'a mut dyn FnMut(&[u8]),
     crc: crc32fast::Hasher,
 }
 
 impl<'a> Writer<'a> {
-    fn new(write: &'a mut dyn FnMut(&[u8])) -> Self {
+    pub(crate) fn new(write: &'a mut dyn FnMut(&[u8])) -> Self {
         Self { write, crc: crc32fast::Hasher::new() }
     }
 
-    fn bytes(&mut self, bytes: &[u8]) {
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
         (self.write)(bytes);
         self.crc.update(bytes);
     }
 
-    fn u32(&mut self, value: usize) {
+    pub(crate) fn u32(&mut self, value: usize) {
         self.bytes(&(value as u32).to_le_bytes());
     }
 
-    fn u64(&mut self, value: usize) {
+    pub(crate) fn u64(&mut self, value: usize) {
         self.bytes(&(value as u64).to_le_bytes());
     }
 
     /// Ends a section.
-    fn checksum(&mut self) {
+    pub(crate) fn checksum(&mut self) {
         let crc = core::mem::take(&mut self.crc).finalize();
         (self.write)(&crc.to_le_bytes());
     }
 }
 
 /// Bytes that may be anything.
-struct Reader<'a> {
+pub(crate) struct Reader<'a> {
     bytes: &'a [u8],
-    at: usize,
+    pub(crate) at: usize,
     section: usize,
 }
 
 impl<'a> Reader<'a> {
-    fn new(bytes: &'a [u8]) -> Self {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, at: 0, section: 0 }
     }
 
-    fn take(&mut self, count: usize) -> Result<&'a [u8], Error> {
+    #[cfg(feature = "alloc")]
+    pub(crate) fn skip(&mut self, count: usize) -> Result<(), Error> {
+        self.take(count)?;
+        self.section = self.at;
+        Ok(())
+    }
+
+    pub(crate) fn take(&mut self, count: usize) -> Result<&'a [u8], Error> {
         let end = self.at.checked_add(count).filter(|end| *end <= self.bytes.len());
         let Some(end) = end else { return damaged(self.at, "the bytes end here") };
         let taken = &self.bytes[self.at..end];
@@ -77,15 +87,15 @@ impl<'a> Reader<'a> {
         Ok(taken)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Error> {
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], Error> {
         Ok(self.take(N)?.first_chunk().copied().unwrap_or([0; N]))
     }
 
-    fn u32(&mut self) -> Result<usize, Error> {
+    pub(crate) fn u32(&mut self) -> Result<usize, Error> {
         Ok(u32::from_le_bytes(self.array()?) as usize)
     }
 
-    fn u64(&mut self) -> Result<usize, Error> {
+    pub(crate) fn u64(&mut self) -> Result<usize, Error> {
         let at = self.at;
         match usize::try_from(u64::from_le_bytes(self.array()?)) {
             Ok(value) if value <= MAX_POSITION => Ok(value),
@@ -93,7 +103,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn checksum(&mut self) -> Result<(), Error> {
+    pub(crate) fn checksum(&mut self) -> Result<(), Error> {
         let computed = crc32fast::hash(&self.bytes[self.section..self.at]);
         let at = self.at;
         if u32::from_le_bytes(self.array()?) != computed {
@@ -103,7 +113,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn spec(&mut self) -> Result<CodecSpec, Error> {
+    pub(crate) fn spec(&mut self) -> Result<CodecSpec, Error> {
         let length = self.u32()?;
         let at = self.at;
         let text = self.take(length.min(4096))?;
@@ -129,7 +139,7 @@ impl Write for Text {
     }
 }
 
-fn write_spec(writer: &mut Writer, spec: CodecSpec) {
+pub(crate) fn write_spec(writer: &mut Writer, spec: CodecSpec) {
     let mut text = Text { bytes: [0; 256], len: 0 };
     // The longest spec has half as many characters.
     let _ = write!(text, "{spec}");
@@ -236,7 +246,7 @@ fn front_pieces(layout: &Layout, state: &State, mut piece: impl FnMut(Range<usiz
 
 /// What a piece of the front may hold.
 #[derive(Clone, Copy)]
-enum Piece {
+pub(crate) enum Piece {
     /// Finite f16.
     Floats,
     /// f16 from 2⁻⁸ to 2⁸.
@@ -252,7 +262,7 @@ impl Piece {
         if layout.is_graded() { Self::Grades } else { Self::Balance }
     }
 
-    fn is_sound(self, bytes: &[u8]) -> bool {
+    pub(crate) fn is_sound(self, bytes: &[u8]) -> bool {
         match self {
             Self::Floats => is_finite_f16(bytes),
             Self::Balance => is_balance(bytes, 0),
@@ -305,7 +315,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     }
 
     /// `Ok` unless the codecs are other ones than the configuration names.
-    fn check_codecs(&self) -> Result<(), Error> {
+    pub(crate) fn check_codecs(&self) -> Result<(), Error> {
         if self.own_codecs {
             return Err(Error::Unsupported { why: "a codec without a spec has no snapshots" });
         }
@@ -388,14 +398,6 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         writer.crc.finalize()
     }
 
-    /// Each head's balance and prefix centre.
-    fn decided_pieces(&self) -> impl Iterator<Item = [(Range<usize>, Piece); 2]> + use<K, V, S> {
-        let layout = self.layout;
-        let balance = Piece::balance(&layout);
-        (0..layout.heads)
-            .map(move |head| [(layout.balance(head), balance), (layout.prefix(head), Piece::Floats)])
-    }
-
     /// One page alone, to be sent to a cache of the same configuration (sinks, windows, rollback and capacity may differ),
     /// with the balance and the prefix centre that it was encoded with. Page `index` of `stats().paged_tokens / page`.
     ///
@@ -411,7 +413,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         writer.bytes(PAGE);
         writer.u32(VERSION as usize);
         writer.u32(self.fingerprint() as usize);
-        for (piece, _) in self.decided_pieces().flatten() {
+        for (piece, _) in self.layout.decided_pieces().flatten() {
             writer.bytes(&self.store.front()[piece]);
         }
         writer.bytes(&page[..self.layout.page_length(page)]);
@@ -436,38 +438,82 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
             return damaged(12, "a page of a cache with another configuration");
         }
         let front = reader.at;
-        for [(balance, kind), (prefix, floats)] in self.decided_pieces() {
-            let closed = self.state.has_closed(&layout);
-            for (piece, kind, decided) in [(balance, kind, self.is_balanced()), (prefix, floats, closed)] {
-                let (at, bytes) = (reader.at, reader.take(piece.len())?);
-                if !kind.is_sound(bytes) || decided && bytes != &self.store.front()[piece] {
-                    return damaged(at, "a page with another balance or prefix centre than this cache's");
-                }
-            }
-        }
+        self.check_decided(&mut reader)?;
         let page = read_page(&mut reader, &layout)?;
         reader.checksum()?;
         if reader.at != bytes.len() {
             return damaged(reader.at, "bytes behind the end");
         }
-        if self.state.next != self.state.start || position(page) < self.state.start {
+        if position(page) < self.state.start {
             return damaged(front, "a page that does not follow this cache's tokens");
         }
-        let needed = self.tokens() + layout.page;
-        if needed > self.config.capacity || self.store.pages() >= layout.most_pages(&self.config) {
+        self.check_follows(front, 1)?;
+        reader.at = front;
+        self.adopt(&mut reader, [page].into_iter(), position(page))
+    }
+
+    /// Reads each head's balance and prefix centre: `Ok` if they are those of this layer, or can become them.
+    pub(crate) fn check_decided(&self, reader: &mut Reader) -> Result<(), Error> {
+        let (balanced, closed) = (self.is_balanced(), self.state.has_closed(&self.layout));
+        for [(balance, kind), (prefix, floats)] in self.layout.decided_pieces() {
+            for (piece, kind, decided) in [(balance, kind, balanced), (prefix, floats, closed)] {
+                let (at, bytes) = (reader.at, reader.take(piece.len())?);
+                if !kind.is_sound(bytes) || decided && bytes != &self.store.front()[piece] {
+                    return damaged(at, OTHER_BALANCE);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// `Ok` if the window is empty and there is room for so many pages.
+    pub(crate) fn check_follows(&self, at: usize, pages: usize) -> Result<(), Error> {
+        if self.state.next != self.state.start {
+            return damaged(at, "a page that does not follow this cache's tokens");
+        }
+        let added = pages.saturating_mul(self.layout.page);
+        let needed = self.tokens().saturating_add(added);
+        if self.state.next.saturating_add(added) > MAX_POSITION {
+            return Err(Error::Full { capacity: MAX_POSITION, needed });
+        }
+        let most = self.layout.most_pages(&self.config);
+        if needed > self.config.capacity || self.store.pages().saturating_add(pages) > most {
             return Err(Error::Full { capacity: self.config.capacity, needed });
         }
-        reader.at = front;
-        for (piece, _) in self.decided_pieces().flatten() {
-            let bytes = reader.take(piece.len())?;
+        Ok(())
+    }
+
+    /// Adds pages that have been checked, from `start` on, with the balance and the prefix centre that they were encoded with.
+    pub(crate) fn adopt<'a>(
+        &mut self,
+        decided: &mut Reader,
+        pages: impl Iterator<Item = &'a [u8]>,
+        start: usize,
+    ) -> Result<(), Error> {
+        for (piece, _) in self.layout.decided_pieces().flatten() {
+            let bytes = decided.take(piece.len())?;
             self.store.front_mut()[piece].copy_from_slice(bytes);
         }
-        let (_, draft) = self.store.front_and_draft(0);
-        draft[..page.len()].copy_from_slice(page);
-        self.store.commit(1);
-        let end = position(page) + layout.page;
+        let mut count = 0;
+        for page in pages {
+            let (_, draft) = self.store.front_and_draft(count);
+            draft[..page.len()].copy_from_slice(page);
+            let position = (start + count * self.layout.page) as u64;
+            draft[..8].copy_from_slice(&position.to_le_bytes());
+            count += 1;
+        }
+        self.store.commit(count);
+        let end = start + count * self.layout.page;
         (self.state.kept, self.state.start, self.state.next) = (end, end, end);
         Ok(())
+    }
+}
+
+impl Layout {
+    /// Each head's balance and prefix centre.
+    pub(crate) fn decided_pieces(self) -> impl Iterator<Item = [(Range<usize>, Piece); 2]> {
+        let balance = Piece::balance(&self);
+        (0..self.heads).map(move |head| [(self.balance(head), balance), (self.prefix(head), Piece::Floats)])
     }
 }
 
@@ -483,7 +529,7 @@ fn read_header(reader: &mut Reader) -> Result<LayerConfig, Error> {
 }
 
 /// A page whose lengths and centres are sound.
-fn read_page<'a>(reader: &mut Reader<'a>, layout: &Layout) -> Result<&'a [u8], Error> {
+pub(crate) fn read_page<'a>(reader: &mut Reader<'a>, layout: &Layout) -> Result<&'a [u8], Error> {
     let at = reader.at;
     let head = reader.take(layout.header)?;
     let length = layout.page_length(head);

@@ -1,6 +1,8 @@
 //! Rows that come in, in any float type.
 
 use crate::backend::Kernels;
+#[cfg(feature = "alloc")]
+use core::ops::Range;
 use half::{bf16, f16};
 use octaplex_arch::{Float, MAX_DIM};
 
@@ -61,6 +63,9 @@ impl<'a, const N: usize> From<&'a [f32; N]> for Tensor<'a> {
 /// f16 rounds this to infinity.
 pub(crate) const LIMIT: f32 = 65520.0;
 
+/// Values on the stack: most rows, and few zeros to clear.
+const AT_ONCE: usize = 128;
+
 impl Tensor<'_> {
     /// Number of values.
     #[must_use]
@@ -78,6 +83,16 @@ impl Tensor<'_> {
         self.len() == 0
     }
 
+    /// Some of them.
+    #[cfg(feature = "alloc")]
+    pub(crate) fn slice(&self, range: Range<usize>) -> Self {
+        match *self {
+            Self::F32(values) => Self::F32(&values[range]),
+            Self::F16(values) => Self::F16(&values[range]),
+            Self::Bf16(values) => Self::Bf16(&values[range]),
+        }
+    }
+
     /// The first value that f16 cannot hold, if there is one, and whether it is finite.
     pub(crate) fn first_unfit(&self) -> Option<(usize, bool)> {
         fn first(values: impl Iterator<Item = f32>) -> Option<(usize, bool)> {
@@ -86,10 +101,14 @@ impl Tensor<'_> {
                 .find(|(_, x)| x.is_nan() || x.abs() >= LIMIT)
                 .map(|(at, x)| (at, x.is_finite()))
         }
-        // Sixteen at a time, without a way out between them: a compiler makes vectors of that.
-        let fit = |values: &[f32]| values.iter().fold(true, |fit, x| fit & (x.abs() < LIMIT));
+        // Without an early exit, and on bits, compilers make vectors of it. The first bf16 from LIMIT on is 65536.
+        let is_fit = match self {
+            Self::F32(values) => values.iter().fold(true, |fit, x| fit & (x.abs() < LIMIT)),
+            Self::F16(values) => values.iter().fold(true, |fit, x| fit & (x.to_bits() & 0x7c00 < 0x7c00)),
+            Self::Bf16(values) => values.iter().fold(true, |fit, x| fit & (x.to_bits() & 0x7fff < 0x4780)),
+        };
         match self {
-            Self::F32(values) if values.chunks(16).all(fit) => None,
+            _ if is_fit => None,
             Self::F32(values) => first(values.iter().copied()),
             Self::F16(values) => first(values.iter().map(|x| x.to_f32())),
             Self::Bf16(values) => first(values.iter().map(|x| x.to_f32())),
@@ -107,18 +126,22 @@ impl Tensor<'_> {
                 }
             }
             Self::Bf16(values) => {
-                for (x, bytes) in values[range].iter().zip(bytes.as_chunks_mut::<2>().0) {
-                    *bytes = f16::from_f32(x.to_f32()).to_le_bytes();
+                let mut row = [0.0; AT_ONCE];
+                for (values, bytes) in values[range].chunks(AT_ONCE).zip(bytes.chunks_mut(2 * AT_ONCE)) {
+                    let row = &mut row[..values.len()];
+                    let finite = values.iter().map(|x| f32::from_bits(u32::from(x.to_bits()) << 16));
+                    row.iter_mut().zip(finite).for_each(|(slot, x)| *slot = x);
+                    backend.encode_floats(Float::F16, row, bytes);
                 }
             }
         }
     }
 
-    /// Values `from..from + out.len()`, rounded to f16, `dim` at a time.
-    pub(crate) fn read(&self, backend: Kernels, from: usize, dim: usize, out: &mut [f32]) {
+    /// Rows of `dim` values, rounded to f16, the first from value `from` on, each `stride` behind the one before.
+    pub(crate) fn read(&self, backend: Kernels, from: usize, (stride, dim): (usize, usize), out: &mut [f32]) {
         let mut bytes = [0; 2 * MAX_DIM];
         for (row, out) in out.chunks_exact_mut(dim).enumerate() {
-            self.write(backend, from + row * dim, &mut bytes[..2 * dim]);
+            self.write(backend, from + row * stride, &mut bytes[..2 * dim]);
             backend.decode_floats(Float::F16, &bytes[..2 * dim], out);
         }
     }

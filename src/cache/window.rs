@@ -1,16 +1,14 @@
 //! How tokens come in: the exact window, and pages that close behind it.
 
 use super::center::{self, Diagonal, Spread};
-use super::norms;
-use super::page::{self, HeadMut, Layout};
+use super::encode::{Encoder, page_error};
+use super::page::Layout;
 use super::storage::Storage;
 use super::tensor::{LIMIT, Tensor};
 use super::{Center, Layer, MAX_POSITION, State};
-use crate::Error;
 use crate::backend::Kernels;
-use crate::codec::planes::encode_channels;
-use crate::codec::scratch::{bytes_of, with_scratch};
-use crate::codec::{Codec, MAX_BLOCK_BYTES, SURE_NORM, read_f16};
+use crate::codec::{Codec, MAX_BLOCK_BYTES, SURE_NORM};
+use crate::{Error, Role};
 use core::ops::Range;
 use octaplex_arch::{Float, MAX_DIM};
 
@@ -62,155 +60,7 @@ impl Window<'_> {
         }
         let tokens = side.input.len() / (layout.heads * dim);
         let first = (start + old).saturating_sub(state.next);
-        side.input.read(self.backend, (head * tokens + first) * dim, dim, from_input);
-    }
-}
-
-/// Encodes a page that closes.
-struct Encoder<'a> {
-    /// The layer's number, for errors.
-    layer: u32,
-    window: Window<'a>,
-    codecs: (&'a dyn Codec, &'a dyn Codec),
-    input: (Side<'a>, Side<'a>),
-    /// Position of its first token.
-    start: usize,
-}
-
-impl Encoder<'_> {
-    /// All heads; with the feature `rayon`, at once where `rows` has room for that.
-    fn encode(
-        &self,
-        page: &mut [u8],
-        balances: &[f32],
-        prefixes: &[f32],
-        rows: &mut [f32],
-    ) -> Result<(), Error> {
-        let layout = self.window.layout;
-        let header = &mut page[..layout.header];
-        header.fill(0);
-        header[..8].copy_from_slice(&(self.start as u64).to_le_bytes());
-        let encode = |number: usize, head: HeadMut, scratch: &mut [f32]| {
-            let at = number * layout.key_dim..(number + 1) * layout.key_dim;
-            self.encode_head(number, head, &balances[at.clone()], &prefixes[at], scratch)
-        };
-        let one = layout.encode_scratch();
-        #[cfg(feature = "rayon")]
-        if layout.heads > 1 && rows.len() >= layout.heads * one {
-            use rayon::prelude::*;
-            let heads: alloc::vec::Vec<_> = layout.heads_mut(page).enumerate().collect();
-            let heads = heads.into_par_iter().zip(rows.par_chunks_mut(one));
-            heads.try_for_each(|((number, head), rows)| encode(number, head, rows))?;
-            layout.pack(page);
-            return Ok(());
-        }
-        for (number, head) in layout.heads_mut(page).enumerate() {
-            encode(number, head, &mut rows[..one])?;
-        }
-        layout.pack(page);
-        Ok(())
-    }
-
-    fn encode_head(
-        &self,
-        number: usize,
-        head: HeadMut,
-        balance: &[f32],
-        prefix: &[f32],
-        scratch: &mut [f32],
-    ) -> Result<(), Error> {
-        let Window { layout, backend, .. } = self.window;
-        let (scratch, blocks) = scratch.split_at_mut(layout.page_of_rows());
-        let rows = &mut scratch[..layout.page * layout.key_dim];
-        self.window.gather(self.input.0, number, self.start, rows);
-        if !layout.balance(number).is_empty() {
-            center::divide(rows, balance);
-        }
-        if layout.is_graded() {
-            center::sort(rows, balance);
-        }
-        if !layout.prefix(number).is_empty() {
-            center::subtract(rows, prefix);
-        }
-        if !head.centre.is_empty() {
-            let stored = center::store(backend, self.codecs.0, &layout.keys, rows, head.centre);
-            stored.map_err(|error| page_error(error, self.layer, "keys", number, (self.start, None)))?;
-        }
-        let (key_codec, value_codec) = self.codecs;
-        let keys = (&mut *head.keys, head.key_norms);
-        let keys = self.encode_side("keys", number, (key_codec, &layout.keys), rows, blocks, keys)?;
-        let rows = &mut scratch[..layout.page * layout.value_dim];
-        self.window.gather(self.input.1, number, self.start, rows);
-        let values = (&mut *head.values, head.value_norms);
-        let values =
-            self.encode_side("values", number, (value_codec, &layout.values), rows, blocks, values)?;
-        for (length, bytes) in [keys, values].into_iter().zip(head.lengths.as_chunks_mut::<4>().0) {
-            *bytes = (length as u32).to_le_bytes();
-        }
-        Ok(())
-    }
-
-    /// A page of blocks; or, of rows of planes, these and their norms. Gives how many bytes the rows take.
-    fn encode_side(
-        &self,
-        what: &'static str,
-        head: usize,
-        (codec, side): (&dyn Codec, &page::Side),
-        rows: &[f32],
-        blocks: &mut [f32],
-        (bytes, norms): (&mut [u8], &mut [u8]),
-    ) -> Result<usize, Error> {
-        if !side.is_lean() {
-            let encoded = codec.encode_page(rows, bytes);
-            return encoded.map_err(|error| self.row_error(error, what, head, codec, rows));
-        }
-        let (tokens, dim) = (self.window.layout.page, codec.dim());
-        let mut rest = bytes;
-        for grade in side.grades(codec) {
-            let planes;
-            (planes, rest) = rest.split_at_mut(tokens * grade.row);
-            let blocks = bytes_of(blocks, tokens * (grade.row + 2));
-            let encoded = encode_channels(grade.planes, grade.channels, rows, dim, blocks);
-            encoded.map_err(|error| self.row_error(error, what, head, codec, rows))?;
-            with_scratch(tokens, |each| {
-                let blocks = blocks.chunks_exact(grade.row + 2);
-                for ((block, row), norm) in blocks.zip(planes.chunks_exact_mut(grade.row)).zip(&mut *each) {
-                    *norm = read_f16(block).to_f32();
-                    row.copy_from_slice(&block[2..]);
-                }
-                norms::encode(self.window.backend, each, &mut norms[grade.norms.clone()])
-            })?;
-        }
-        Ok(side.rows)
-    }
-
-    /// The error of a page, which says the row that it comes from, if it is one.
-    fn row_error(
-        &self,
-        error: Error,
-        what: &'static str,
-        head: usize,
-        codec: &dyn Codec,
-        rows: &[f32],
-    ) -> Error {
-        let mut block = [0; MAX_BLOCK_BYTES];
-        let block = &mut block[..codec.block_bytes()];
-        let row = rows.chunks_exact(codec.dim()).position(|row| codec.encode(row, block).is_err());
-        page_error(error, self.layer, what, head, (self.start, row))
-    }
-}
-
-/// Where an error of a codec is that knows only its rows.
-fn page_error(
-    error: Error,
-    layer: u32,
-    what: &'static str,
-    head: usize,
-    (position, row): (usize, Option<usize>),
-) -> Error {
-    match error {
-        Error::Overflow | Error::NonFinite { .. } => Error::Page { layer, what, head, position, row },
-        other => other,
+        side.input.read(self.backend, (head * tokens + first) * dim, (dim, dim), from_input);
     }
 }
 
@@ -231,14 +81,14 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     ) -> Result<(), Error> {
         let layout = self.layout;
         let window = |side| match side {
-            crate::Role::Keys => Layout::window_keys,
-            crate::Role::Values => Layout::window_values,
+            Role::Keys => Layout::window_keys,
+            Role::Values => Layout::window_values,
         };
-        let keys = Side { input: keys.into(), dim: layout.key_dim, window: window(crate::Role::Keys) };
-        let values =
-            Side { input: values.into(), dim: layout.value_dim, window: window(crate::Role::Values) };
+        let keys = Side { input: keys.into(), dim: layout.key_dim, window: window(Role::Keys) };
+        let values = Side { input: values.into(), dim: layout.value_dim, window: window(Role::Values) };
         let count = keys.input.len() / (layout.heads * layout.key_dim);
-        let wrong = |what, side: Side, each| Err(rows_error(what, &layout, side.dim, each, side.input.len()));
+        let wrong =
+            |what, side: Side, each| Err(rows_error(what, layout.heads, side.dim, each, side.input.len()));
         if count * layout.heads * layout.key_dim != keys.input.len() {
             return wrong("keys", keys, None);
         }
@@ -337,9 +187,8 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         centred: bool,
         balance_at: fn(&Layout, usize) -> Range<usize>,
     ) -> Result<(), Error> {
-        let (mut row, mut block, mut balance) = ([0.0; MAX_DIM], [0; MAX_BLOCK_BYTES], [0.0; MAX_DIM]);
+        let (mut row, mut balance) = ([0.0; MAX_DIM], [0.0; MAX_DIM]);
         let (row, balance) = (&mut row[..side.dim], &mut balance[..side.dim]);
-        let sure = if centred { 0.5 * SURE_NORM } else { SURE_NORM };
         let tokens = side.input.len() / (self.layout.heads * side.dim);
         for head in 0..self.layout.heads {
             let memory = &self.store.front()[balance_at(&self.layout, head)];
@@ -349,7 +198,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
                 center::read_balance(self.backend, memory, balance);
                 least = balance.iter().fold(f32::INFINITY, |least, s| least.min(s.abs()));
             }
-            let bound = sure * sure * (least * least);
+            let bound = surely_short(centred, least);
             for token in head * tokens..(head + 1) * tokens {
                 let at = token * side.dim;
                 // Most rows are far from the bound: f16, which adds less than a hundredth to a square, need not be asked.
@@ -359,18 +208,10 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
                         continue;
                     }
                 }
-                side.input.read(self.backend, at, side.dim, row);
-                if self.backend.dot(row, row) < bound {
-                    continue;
-                }
-                if balanced {
-                    center::divide(row, balance);
-                }
-                if self.backend.dot(row, row) >= sure * sure {
-                    row.iter_mut().for_each(|x| *x *= if centred { 2.0 } else { 1.0 });
-                    let encoded = codec.encode(row, &mut block[..codec.block_bytes()]);
-                    encoded.map_err(|_| self.row_error(what, (tokens, side.dim), at, None))?;
-                }
+                side.input.read(self.backend, at, (side.dim, side.dim), row);
+                let by = balanced.then_some((&*balance, least));
+                let tried = try_row(self.backend, codec, row, by, centred);
+                tried.map_err(|_| self.row_error(what, (tokens, side.dim), at, None))?;
             }
         }
         Ok(())
@@ -407,7 +248,11 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
                 let window = Window { layout: &layout, state, backend, front };
                 let layer = self.config.layer;
                 let codecs: (&dyn Codec, &dyn Codec) = (&self.keys, &self.values);
-                let encoder = Encoder { layer, window, codecs, input: (keys, values), start };
+                let gather = |role, head, rows: &mut [f32]| match role {
+                    Role::Keys => window.gather(keys, head, start, rows),
+                    Role::Values => window.gather(values, head, start, rows),
+                };
+                let encoder = Encoder { layer, layout: &layout, backend, codecs, gather: &gather, start };
                 let encoded = encoder.encode(page, balances, prefixes, rows);
                 if let Err(error) = encoded {
                     self.store.commit(0);
@@ -537,7 +382,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         for ((what, rows), each) in [("keys", keys), ("queries", queries)].into_iter().zip(&mut each) {
             *each = rows.len() / layout.heads;
             if !each.is_multiple_of(dim) || *each * layout.heads != rows.len() {
-                return Err(rows_error(what, &layout, dim, None, rows.len()));
+                return Err(rows_error(what, layout.heads, dim, None, rows.len()));
             }
             self.check_rows(what, (*each / dim, dim), rows, LIMIT)?;
         }
@@ -556,13 +401,40 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     }
 }
 
+/// Below such a square, a row can be encoded that is divided by a balance of at least so much.
+fn surely_short(centred: bool, least: f32) -> f32 {
+    let sure = if centred { 0.5 * SURE_NORM } else { SURE_NORM };
+    sure * sure * (least * least)
+}
+
+/// Refuses a row that its codec cannot encode, divided by its balance, of which the least magnitude is given; the row changes.
+pub(crate) fn try_row(
+    backend: Kernels,
+    codec: &dyn Codec,
+    row: &mut [f32],
+    balance: Option<(&[f32], f32)>,
+    centred: bool,
+) -> Result<(), Error> {
+    if backend.dot(row, row) < surely_short(centred, balance.map_or(1.0, |(_, least)| least)) {
+        return Ok(());
+    }
+    if let Some((balance, _)) = balance {
+        center::divide(row, balance);
+    }
+    if backend.dot(row, row) >= surely_short(centred, 1.0) {
+        row.iter_mut().for_each(|x| *x *= if centred { 2.0 } else { 1.0 });
+        codec.encode(row, &mut [0; MAX_BLOCK_BYTES][..codec.block_bytes()])?;
+    }
+    Ok(())
+}
+
 /// Rows of all heads whose number is wrong.
-fn rows_error(
+pub(crate) fn rows_error(
     what: &'static str,
-    layout: &Layout,
+    heads: usize,
     width: usize,
     each: Option<usize>,
     actual: usize,
 ) -> Error {
-    Error::Rows { what, heads: layout.heads, width, each, actual }
+    Error::Rows { what, heads, width, each, actual }
 }

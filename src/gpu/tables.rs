@@ -5,8 +5,8 @@ use crate::codebook::{lloyd_max, trellis};
 use crate::codec::planes::CentreCode;
 use crate::rotation::{Rotation, RotationKind};
 use crate::stream::Purpose;
-use crate::{CodecSpec, LayerConfig, Role};
-use octaplex_arch::device::Tables;
+use crate::{CodecSpec, Gain, LayerConfig, Role};
+use octaplex_arch::device::{Rotated, Tables};
 
 const WHICH: &str =
     "cards take turboquant of 2, 3 and 4 bits (rotation=wht), and trellis of m = 2, 4 and 8 with 8 states";
@@ -19,6 +19,15 @@ pub(super) fn of_values(config: &LayerConfig) -> Result<Tables, Error> {
     of(config, config.values, config.value_dim, Role::Values)
 }
 
+fn rotated(rotation: &Rotation, rounds: u8, gain: Gain) -> Rotated<'_> {
+    let gain = match gain {
+        Gain::Mse => 0,
+        Gain::Unbiased => 1,
+        Gain::Norm => 2,
+    };
+    Rotated { signs: rotation.signs(), rounds, gain }
+}
+
 fn of(config: &LayerConfig, spec: CodecSpec, dim: usize, role: Role) -> Result<Tables, Error> {
     let rotation = |rounds, seed| {
         Rotation::wht(dim, rounds, seed, Purpose::RotationSigns, config.stream(role)).map_err(Error::Library)
@@ -27,14 +36,18 @@ fn of(config: &LayerConfig, spec: CodecSpec, dim: usize, role: Role) -> Result<T
         CodecSpec::TurboQuant(spec) if spec.rotation == RotationKind::Wht => {
             let book = lloyd_max(dim, spec.levels.into()).ok_or(Error::Unsupported { why: WHICH })?;
             let rotation = rotation(spec.rounds, spec.seed)?;
-            Tables::codes(book.centroids(), book.scale(), rotation.signs(), spec.rounds)
+            let mut thresholds = [0.0; 255];
+            let count = book.thresholds(&mut thresholds);
+            let rotated = rotated(&rotation, spec.rounds, spec.gain);
+            Tables::codes(book.centroids(), &thresholds[..count], book.scale(), rotated)
         }
         CodecSpec::Trellis(spec) => {
             let book = trellis(spec.states.into(), spec.m.into()).ok_or(Error::Unsupported { why: WHICH })?;
             // One integer of a coordinate of a rotated unit vector.
             let unit = (1.0 / (f64::from(book.kappa()) * libm::sqrt(dim as f64))) as f32;
             let rotation = rotation(spec.rounds, spec.seed)?;
-            Tables::trellis(book.codebook(), matches!(role, Role::Keys), unit, rotation.signs(), spec.rounds)
+            let rotated = rotated(&rotation, spec.rounds, spec.gain);
+            Tables::trellis(book.codebook(), matches!(role, Role::Keys), unit, book.kappa(), rotated)
         }
         _ => None,
     };
@@ -44,9 +57,12 @@ fn of(config: &LayerConfig, spec: CodecSpec, dim: usize, role: Role) -> Result<T
     }
 }
 
-/// The codebook of a page's centre.
-pub(super) fn centre(dim: usize) -> Result<([i16; 32], f32), Error> {
+/// The codebook of a page's centre: integers, where codes change, what an integer is worth.
+pub(super) fn centre(dim: usize) -> Result<([i16; 32], [f32; 31], f32), Error> {
     let book = CentreCode::codebook(dim)?;
+    let (mut thresholds, mut first) = ([0.0; 255], [0.0; 31]);
+    book.thresholds(&mut thresholds);
+    first.copy_from_slice(&thresholds[..31]);
     let centroids = book.centroids().first_chunk().ok_or(Error::Unsupported { why: WHICH })?;
-    Ok((*centroids, book.scale()))
+    Ok((*centroids, first, book.scale()))
 }

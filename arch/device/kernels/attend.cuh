@@ -18,7 +18,7 @@ struct Params {
     const u8 *pool;
     const u32 *table;          // [sequences][table_stride]: slots of a sequence
     const Sequence *sequences;
-    const u16 *exact;          // f16 [sequences][kv heads][keys, values][exact_stride][DIM]
+    const u16 *exact;          // f16 [sequences][exact_stride][kv heads][keys, values][DIM]
     const float *fronts;       // [sequences][kv heads][balance, prefix][DIM]
     const float *sink_logits;  // [query heads], or none
     float *parts;              // [sequences][units][splits of both kinds][HEADS][DIM]
@@ -102,18 +102,37 @@ __device__ __forceinline__ float signed_by(float x, const u32 (&signs)[4], int c
     return __uint_as_float(__float_as_uint(x) ^ (signs[c >> 5] >> (c & 31)) << 31);
 }
 
-// Queries: balanced, rotated, to 16 bits. A warp takes two heads.
-__device__ __forceinline__ void prepare(const Params &p, Shared &sh, int batch, int kv_head, int first_head, int heads, int warp, int lane) {
+// A lane's coordinates of a row.
+__device__ __forceinline__ void load_lane(float (&v)[VEC], const float *row, int lane) {
+    u32 words[4];
+    load_words<4 * VEC>(words, reinterpret_cast<const u8 *>(row + VEC * lane));
+#pragma unroll
+    for (int i = 0; i < VEC; i++) v[i] = __uint_as_float(words[i]);
+}
+
+// Queries: balanced, rotated, to 16 bits. A warp takes two heads. `fetch` is called once they are asked for: a query behind pages
+// arrives microseconds later.
+template <class Fetch>
+__device__ __forceinline__ void prepare(const Params &p, Shared &sh, int batch, int kv_head, int first_head, int heads, int warp, int lane,
+                                        Fetch fetch) {
+    float queries[HEADS / WARPS][VEC] = {}, balance[VEC], prefix[VEC];
+#pragma unroll
+    for (int k = 0; k < HEADS / WARPS; k++) {
+        const int h = warp + WARPS * k;
+        if (h < heads) load_lane(queries[k], p.queries + ((u64)batch * p.query_heads + first_head + h) * DIM, lane);
+    }
+    const float *front = p.fronts + ((u64)batch * p.kv_heads + kv_head) * 2 * DIM;
+    load_lane(balance, front, lane);
+    load_lane(prefix, front + DIM, lane);
+    fetch();
 #pragma unroll
     for (int k = 0; k < HEADS / WARPS; k++) {
         const int h = warp + WARPS * k;
         float v[VEC], base = 0, top = 0;
-        const float *q = p.queries + ((u64)batch * p.query_heads + first_head + h) * DIM + VEC * lane;
-        const float *front = p.fronts + ((u64)batch * p.kv_heads + kv_head) * 2 * DIM + VEC * lane;
 #pragma unroll
         for (int i = 0; i < VEC; i++) {
-            v[i] = h < heads ? q[i] * front[i] : 0;
-            base = fmaf(v[i], front[DIM + i], base);
+            v[i] = queries[k][i] * balance[i];
+            base = fmaf(v[i], prefix[i], base);
         }
         for (u32 round = 0; round < p.key_rounds; round++) {
 #pragma unroll
@@ -160,15 +179,15 @@ __device__ __forceinline__ void exact_split(const Params &p, Shared &sh, const S
     float *queries = reinterpret_cast<float *>(sh.keys);      // [HEADS][DIM]
     float *weights = reinterpret_cast<float *>(sh.weights);   // [HEADS][EXACT_TOKENS]
     const int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES, first = blockIdx.x * EXACT_TOKENS;
-    const u16 *keys = p.exact + ((u64)batch * p.kv_heads + kv_head) * 2 * p.exact_stride * DIM;
-    const u16 *values = keys + (u64)p.exact_stride * DIM;
+    const u64 stride = (u64)p.kv_heads * 2 * DIM; // of tokens
+    const u16 *keys = p.exact + batch * p.exact_stride * stride + kv_head * 2 * DIM, *values = keys + DIM;
     const int count = min(EXACT_TOKENS, (int)seq.exact - first);
     for (int i = threadIdx.x; i < HEADS * DIM; i += blockDim.x)
         queries[i] = i / DIM < heads ? p.queries[((u64)batch * p.query_heads + first_head) * DIM + i] : 0;
     __syncthreads();
     float dot[HEADS / WARPS] = {};
     if (lane < count) {
-        const uint4 *row = reinterpret_cast<const uint4 *>(keys + (u64)(first + lane) * DIM);
+        const uint4 *row = reinterpret_cast<const uint4 *>(keys + (first + lane) * stride);
 #pragma unroll
         for (int c = 0; c < DIM / 8; c++) {
             const uint4 w = row[c];
@@ -202,7 +221,7 @@ __device__ __forceinline__ void exact_split(const Params &p, Shared &sh, const S
     float sum[HEADS * DIM / 128] = {};
     u32 column[EXACT_TOKENS]; // all on their way before the first is used
 #pragma unroll
-    for (int token = 0; token < EXACT_TOKENS; token++) column[token] = token < count ? values[(u64)(first + token) * DIM + c] : 0;
+    for (int token = 0; token < EXACT_TOKENS; token++) column[token] = token < count ? values[(first + token) * stride + c] : 0;
 #pragma unroll
     for (int token = 0; token < EXACT_TOKENS; token++) {
         const float value = from_f16(column[token]);
@@ -264,12 +283,11 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 4) attend(const __grid_
     auto wait_values = [&](u32) { asm volatile("cp.async.wait_group 1;" ::: "memory"); };
     fetch_keys(first + warp);
 #endif
-    fetch_values(first + warp);
 #if __CUDA_ARCH__ >= 900
     // Pages were there before the kernel ahead began, which may not have ended; what it writes is read from here on.
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
-    prepare(p, sh, batch, kv_head, first_head, heads, warp, lane);
+    prepare(p, sh, batch, kv_head, first_head, heads, warp, lane, [&] { fetch_values(first + warp); });
     const Table keys = table_of<KEYS>(p.key_table, lane), of_values = table_of<VALUES>(p.value_table, lane);
     __syncthreads();
     uint4 q[PRODUCTS];
@@ -432,7 +450,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 4) attend(const __grid_
     if (warp == 0 && t == 0) p.sums[rows() + g] = make_float2(m, sh.sum[0][g] + sh.sum[1][g] + sh.sum[2][g] + sh.sum[3][g]);
 }
 
-constexpr int COMBINE_WARPS = 16;
+constexpr int COMBINE_WARPS = 16, AHEAD = 8;
 
 // All splits of a query head: those of pages turned back, then the exact ones, over the sum of all.
 extern "C" __global__ void __launch_bounds__(32 * COMBINE_WARPS) combine(const __grid_constant__ Params p) {
@@ -442,12 +460,24 @@ extern "C" __global__ void __launch_bounds__(32 * COMBINE_WARPS) combine(const _
     const int of_group = head % group, splits = p.splits + p.exact_splits;
     const u64 unit = ((u64)batch * p.kv_heads + head / group) * chunks + of_group / HEADS;
     const float2 *sums = p.sums + unit * splits * HEADS + of_group % HEADS;
-    const float *parts = p.parts + (unit * splits * HEADS + of_group % HEADS) * DIM + VEC * lane;
+    const float *parts = p.parts + (unit * splits * HEADS + of_group % HEADS) * DIM;
     const float sink = p.sink_logits ? p.sink_logits[head] * 1.4426950408889634f : HIDDEN;
 #if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+    // What comes next may ask for its pages meanwhile; it waits itself before it writes.
     asm volatile("griddepcontrol.launch_dependents;");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+    // The first splits of a warp are on their way before the maximum is known.
+    float ahead[AHEAD][VEC];
+    float2 of_ahead[AHEAD];
+#pragma unroll
+    for (int k = 0; k < AHEAD; k++) {
+        const int s = warp + k * COMBINE_WARPS;
+        if (s < splits) {
+            of_ahead[k] = sums[s * HEADS];
+            load_lane(ahead[k], parts + (u64)s * HEADS * DIM, lane);
+        }
+    }
     float top = fmaxf(sink, NOTHING);
     for (int s = threadIdx.x; s < splits; s += blockDim.x) top = fmaxf(top, sums[s * HEADS].x);
 #pragma unroll
@@ -457,18 +487,21 @@ extern "C" __global__ void __launch_bounds__(32 * COMBINE_WARPS) combine(const _
 #pragma unroll
     for (int w = 0; w < COMBINE_WARPS; w++) top = fmaxf(top, tops[w]);
     float total = 0, sum[2][VEC] = {};
-    auto add = [&](int from, int to, float (&acc)[VEC]) {
-#pragma unroll 4
-        for (int s = from + warp; s < to; s += COMBINE_WARPS) {
-            const float2 ml = sums[s * HEADS];
-            const float weight = exp2_fast(ml.x - top);
-            total = fmaf(ml.y, weight, total);
+    auto add = [&](int s, float2 ml, const float (&part)[VEC]) {
+        const float weight = exp2_fast(ml.x - top), of_exact = s < p.exact_splits ? weight : 0, of_pages = s < p.exact_splits ? 0 : weight;
+        total = fmaf(ml.y, weight, total);
 #pragma unroll
-            for (int i = 0; i < VEC; i++) acc[i] = fmaf(parts[(u64)s * HEADS * DIM + i], weight, acc[i]);
-        }
+        for (int i = 0; i < VEC; i++) sum[0][i] = fmaf(part[i], of_exact, sum[0][i]), sum[1][i] = fmaf(part[i], of_pages, sum[1][i]);
     };
-    add(0, p.exact_splits, sum[0]);
-    add(p.exact_splits, splits, sum[1]);
+#pragma unroll
+    for (int k = 0; k < AHEAD; k++)
+        if (warp + k * COMBINE_WARPS < splits) add(warp + k * COMBINE_WARPS, of_ahead[k], ahead[k]);
+#pragma unroll 4
+    for (int s = warp + AHEAD * COMBINE_WARPS; s < splits; s += COMBINE_WARPS) {
+        float part[VEC];
+        load_lane(part, parts + (u64)s * HEADS * DIM, lane);
+        add(s, sums[s * HEADS], part);
+    }
 #pragma unroll
     for (int k = 0; k < 2; k++)
 #pragma unroll

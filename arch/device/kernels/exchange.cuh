@@ -68,51 +68,78 @@ __device__ __forceinline__ int centre_byte(int c) {
     return c / EACH * EACH + 8 * product + 4 * half + byte;
 }
 
-extern "C" __global__ void __launch_bounds__(128) upload(const __grid_constant__ Exchange x) {
-    const Source s = source(x);
-    // Keys: a thread's coordinates of a row.
-    for (int item = threadIdx.x; item < SLOT_TOKENS * 4; item += blockDim.x) {
-        const int token = item >> 2, t = item & 3;
-        const u8 *row = s.keys + token * row_bytes(KEYS);
-        u32 path = 0, single = 0;
-        u64 low[2] = {0, 0};
-        for (int d = 0; d < EACH; d++) {
-            const u32 code = row_code<KEYS>(row, t * EACH + d);
-            if (is_trellis(KEYS)) path |= row_path<KEYS>(row, t * EACH + d) << d;
-            if (low_bits(KEYS) > 1) {
-                const int at = d * low_bits(KEYS);
-                low[at >> 6] |= (u64)(code & ((1 << low_bits(KEYS)) - 1)) << (at & 63);
+template <int BYTES> __device__ __forceinline__ void store_words(u8 *to, const u32 *w) {
+    if (BYTES == 16) *reinterpret_cast<uint4 *>(to) = make_uint4(w[0], w[1], w[2], w[3]);
+    else if (BYTES == 8) *reinterpret_cast<uint2 *>(to) = make_uint2(w[0], w[1]);
+    else if (BYTES == 4) *reinterpret_cast<u32 *>(to) = w[0];
+    else if (BYTES == 2) *reinterpret_cast<u16 *>(to) = (u16)w[0];
+}
+
+// Both sides of a slot from `four(token, c)`: the codes of coordinates c to c + 3, a byte each, its highest bit the path's.
+constexpr u32 PATH_BIT = 0x80;
+
+template <class Four> __device__ __forceinline__ void pack_keys(u8 *slot, Four four) {
+    for (int item = threadIdx.x; item < SLOT_TOKENS * 4; item += blockDim.x) { // a thread's coordinates of a row
+        constexpr int BITS = low_bits(KEYS);
+        u32 path = 0, single = 0, low[4] = {0, 0, 0, 0};
+#pragma unroll
+        for (int d = 0; d < EACH; d += 4) {
+            const u32 codes = four(item >> 2, (item & 3) * EACH + d);
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const u32 code = codes >> (8 * e);
+                const int at = (d + e) * BITS;
+                if (is_trellis(KEYS)) path |= (code >> 7 & 1) << (d + e);
+                if (BITS > 1) low[at >> 5] |= (code & ((1 << BITS) - 1)) << (at & 31);
+                if (code_bits(KEYS) == 3) single |= (code >> 2 & 1) << single_bit(d + e);
+                if (code_bits(KEYS) == 1) single |= (code & 1) << single_bit(d + e);
             }
-            if (code_bits(KEYS) == 3) single |= (code >> 2) << single_bit(d);
-            if (code_bits(KEYS) == 1) single |= code << single_bit(d);
         }
-        for (int i = 0; is_trellis(KEYS) && i < EACH / 8; i++) s.slot[item * (EACH / 8) + i] = path >> (8 * i);
-        const int bytes = EACH * low_bits(KEYS) / 8;
-        for (int i = 0; low_bits(KEYS) > 1 && i < bytes; i++) s.slot[K_LOW + item * bytes + i] = low[i >> 3] >> (8 * (i & 7));
-        for (int i = 0; (code_bits(KEYS) & 1) && i < EACH / 8; i++)
-            s.slot[SINGLE_AT + item * (EACH / 8) + i] = single >> (8 * i);
+        if (is_trellis(KEYS)) store_words<EACH / 8>(slot + item * (EACH / 8), &path);
+        if (BITS > 1) store_words<EACH * BITS / 8>(slot + K_LOW + item * (EACH * BITS / 8), low);
+        if (code_bits(KEYS) & 1) store_words<EACH / 8>(slot + SINGLE_AT + item * (EACH / 8), &single);
     }
-    // Values: a word of octets.
-    u8 *values = s.slot + K_PART;
-    for (int item = threadIdx.x; item < 2 * GROUPS * LANES; item += blockDim.x) {
+}
+
+template <class Four> __device__ __forceinline__ void pack_values(u8 *slot, Four four) {
+    u8 *values = slot + K_PART;
+    for (int item = threadIdx.x; item < 2 * GROUPS * LANES; item += blockDim.x) { // a word of octets
         const int lane = item % LANES, first = item / LANES % GROUPS * 32 + (lane >> 2) * 4;
         const int token = item / LANES / GROUPS * 32 + (lane & 3) * 8;
         u32 path = 0, low[4] = {0, 0, 0, 0}, high = 0;
+#pragma unroll
         for (int i = 0; i < 8; i++) {
-            const u8 *row = s.values + (token + i) * row_bytes(VALUES);
+            const u32 codes = four(token + i, first);
+#pragma unroll
             for (int e = 0; e < 4; e++) {
-                const u32 code = row_code<VALUES>(row, first + e);
-                if (is_trellis(VALUES)) path |= row_path<VALUES>(row, first + e) << (4 * i + e);
-                if (low_bits(VALUES) == 4) low[e] |= code << (4 * i);
+                const u32 code = codes >> (8 * e);
+                if (is_trellis(VALUES)) path |= (code >> 7 & 1) << (4 * i + e);
+                if (low_bits(VALUES) == 4) low[e] |= (code & 15) << (4 * i);
                 if (low_bits(VALUES) == 2) low[e >> 1] |= (code & 3) << (4 * i + 2 * (e & 1));
-                if (low_bits(VALUES) == 1) low[0] |= code << (4 * i + e);
-                if (code_bits(VALUES) == 3) high |= (code >> 2) << (4 * i + e);
+                if (low_bits(VALUES) == 1) low[0] |= (code & 1) << (4 * i + e);
+                if (code_bits(VALUES) == 3) high |= (code >> 2 & 1) << (4 * i + e);
             }
         }
         if (is_trellis(VALUES)) reinterpret_cast<u32 *>(values)[item] = path;
-        for (int w = 0; w < low_bits(VALUES); w++) reinterpret_cast<u32 *>(values + V_LOW)[item * low_bits(VALUES) + w] = low[w];
+        store_words<4 * low_bits(VALUES)>(values + V_LOW + 4 * item * low_bits(VALUES), low);
         if (code_bits(VALUES) == 3) reinterpret_cast<u32 *>(values + V_HIGH)[item] = high;
     }
+}
+
+// Of a row as the CPU has it.
+template <int SHAPE> __device__ __forceinline__ u32 row_codes(const u8 *row, int c) {
+    u32 codes = 0;
+    for (int e = 0; e < 4; e++) {
+        codes |= row_code<SHAPE>(row, c + e) << (8 * e);
+        if (is_trellis(SHAPE) && row_path<SHAPE>(row, c + e)) codes |= PATH_BIT << (8 * e);
+    }
+    return codes;
+}
+
+extern "C" __global__ void __launch_bounds__(128) upload(const __grid_constant__ Exchange x) {
+    const Source s = source(x);
+    pack_keys(s.slot, [&](int token, int c) { return row_codes<KEYS>(s.keys + token * row_bytes(KEYS), c); });
+    pack_values(s.slot, [&](int token, int c) { return row_codes<VALUES>(s.values + token * row_bytes(VALUES), c); });
     for (int token = threadIdx.x; token < SLOT_TOKENS; token += blockDim.x) {
         const int at = 6 * (s.part * SLOT_TOKENS + token);
         const u32 k = bits_at(s.key_norms + NORM_HEAD, at, 6), v = bits_at(s.value_norms + NORM_HEAD, at, 6);

@@ -1,11 +1,12 @@
 //! The forward pass of Llama, Qwen2, Qwen3 and Gemma 3: layer by layer over all tokens given, so that a weight is decoded once.
 
 use super::attention::Attention;
-use super::gguf::{Dense, Gguf, Matrix};
+use super::gguf::{Dense, Gguf, Matrix, first_line};
 use super::rope::Rope;
 use super::shape::{Local, Shape};
 use super::text::Text;
-use crate::failure::{Result, fail};
+use crate::failure::{Failure, Result, fail};
+use candle_core::{Device, Tensor};
 use octaplex::codebook::WIDTHS;
 use rayon::prelude::*;
 use std::path::Path;
@@ -39,6 +40,8 @@ pub(crate) struct Model {
     pub(crate) name: String,
     /// Of the file: it tells the same model's quantisations apart.
     pub(crate) bytes: u64,
+    /// Of its header and weights.
+    pub(crate) checksum: u32,
     pub(crate) shape: Shape,
     pub(crate) text: Text,
     embedding: Matrix,
@@ -129,18 +132,23 @@ impl Model {
         let layers = (0..shape.layers).map(|number| Layer::load(&mut gguf, &shape, feed, number, gemma));
         let layers = layers.collect::<Result<Vec<_>>>()?;
         let name = gguf.text("general.name").unwrap_or("a model without a name");
+        let name = format!("{name} ({architecture})");
+        let embedding = gguf.matrix("token_embd.weight", vocabulary, width)?;
+        let norm = gguf.vector("output_norm.weight", width)?;
+        let output = match gguf.has("output.weight") {
+            true => Some(gguf.matrix("output.weight", vocabulary, width)?),
+            false => None,
+        };
         Ok(Self {
-            name: format!("{name} ({architecture})"),
+            name,
             bytes: gguf.bytes,
+            checksum: gguf.checksum(),
             shape,
             text,
-            embedding: gguf.matrix("token_embd.weight", vocabulary, width)?,
+            embedding,
             layers,
-            norm: gguf.vector("output_norm.weight", width)?,
-            output: match gguf.has("output.weight") {
-                true => Some(gguf.matrix("output.weight", vocabulary, width)?),
-                false => None,
-            },
+            norm,
+            output,
             rope,
             local_rope,
             gemma,
@@ -186,21 +194,25 @@ impl Model {
             let normed = norm(&x, &layer.attention_norm, epsilon);
             let local = self.local_rope.as_ref().filter(|_| self.shape.window(number).is_some());
             let rope = local.unwrap_or(&self.rope);
-            let turned = |linear: &Linear, heads, norm_weight: &Option<Vec<f32>>| -> Result<Vec<f32>> {
+            let tensor = |rows: Vec<f32>, heads| {
+                let tensor = Tensor::from_vec(rows, (1, heads, count, head_dim), &Device::Cpu);
+                tensor.map_err(|error| Failure(first_line(&error)))
+            };
+            let turned = |linear: &Linear, heads, norm_weight: &Option<Vec<f32>>| -> Result<Tensor> {
                 let mut rows = transpose(&linear.apply(&normed)?, count, heads, head_dim);
                 if let Some(weight) = norm_weight {
                     rows = norm(&rows, weight, epsilon);
                 }
                 rope.turn(&mut rows, head_dim, count, position);
-                Ok(rows)
+                tensor(rows, heads)
             };
             let queries = turned(&layer.queries, heads, &layer.query_norm)?;
             let keys = turned(&layer.keys, kv_heads, &layer.key_norm)?;
             let values = transpose(&layer.values.apply(&normed)?, count, kv_heads, head_dim);
-            let mut mixed = vec![0.0; queries.len()];
-            attention.attend(number, &queries, &keys, &values, &mut mixed)?;
-            let mixed = transpose(&mixed, heads, count, head_dim);
-            let mixed = layer.output.apply(&mixed)?;
+            let values = tensor(values, kv_heads)?;
+            let mixed = attention.attend(number, &queries, &keys, &values)?;
+            let mixed = mixed.transpose(1, 2).and_then(|mixed| mixed.flatten_all()?.to_vec1());
+            let mixed = layer.output.apply(&mixed.map_err(|error| Failure(first_line(&error)))?)?;
             add(&mut x, &optional_norm(mixed, &layer.after_attention, epsilon));
             let normed = norm(&x, &layer.feed_norm, epsilon);
             let (mut gate, up) = (layer.gate.apply(&normed)?, layer.up.apply(&normed)?);

@@ -3,6 +3,7 @@
 use super::attention::Cached;
 use super::forward::Model;
 use super::options::{CodecOptions, Codecs, ModelOptions};
+use super::session::{Prefill, Session};
 use crate::console::{Console, wrap};
 use crate::failure::{Result, fail};
 use crate::files;
@@ -22,7 +23,15 @@ Always the likeliest token, so the same text every time. It goes to standard
 output as it is written; then come its speed and the bytes of the cache as they
 grew. With --beside-f16 a second cache in f16 takes the same tokens in turn, so
 that both times are of the same minutes: decoding only, the prompt is not in
-them.";
+them.
+
+With --session FILE the tokens and their compressed cache are kept, those of the
+prompt and those written. A later run whose prompt begins with the same tokens
+computes the others alone. Where it differs, what is before that is kept, cut at
+the start of a page if need be; the newest of these tokens may then be
+compressed that a fresh run would have exact. Model, codecs and layout have to
+be the same. What a fresh prefill would take is estimated from the longest one
+of the session, or measured with --beside-fresh.";
 
 /// Arguments of `generate`.
 #[derive(Args)]
@@ -47,6 +56,12 @@ pub(crate) struct Generate {
     /// A cache in f16 beside this one
     #[arg(long)]
     beside_f16: bool,
+    /// Keep tokens and cache in this file, and go on from what is there
+    #[arg(long, value_name = "FILE")]
+    session: Option<PathBuf>,
+    /// Also read the prompt into an empty cache, and time that
+    #[arg(long, requires = "session")]
+    beside_fresh: bool,
     /// Write speed and bytes as JSON; - is standard output, the text then standard error
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -55,6 +70,10 @@ pub(crate) struct Generate {
 /// A cache, and the time it has taken.
 struct Run {
     cache: Cached,
+    /// Tokens that it had from a session, and what is to be said of that.
+    kept: (usize, String),
+    /// From an empty cache, or a file, to the logits of the first token.
+    first: Duration,
     /// A token's time in the cache alone, and all of it, each token's own.
     in_cache: Vec<Duration>,
     whole: Vec<Duration>,
@@ -67,13 +86,22 @@ impl Run {
         codecs: &Codecs,
         model: &Model,
         prompt: &[u32],
+        session: Option<&mut Session>,
     ) -> Result<(Self, Vec<f32>)> {
         let progress = Progress::new(model.shape.layers);
         progress.about("reading the prompt");
-        let mut cache = arguments.model.cache(model, codecs, prompt.len() + arguments.new)?;
-        let hidden = model.forward(prompt, &mut cache, || progress.step())?;
+        let start = Instant::now();
+        let saved = session.as_ref().map_or(0, |session| session.tokens());
+        let tokens = saved.max(prompt.len() + arguments.new);
+        let mut cache = arguments.model.cache(model, codecs, tokens)?;
+        let kept = match session {
+            Some(session) => session.resume(&mut cache, model.shape.layers, prompt)?,
+            None => (0, String::new()),
+        };
+        let hidden = model.forward(&prompt[kept.0..], &mut cache, || progress.step())?;
         let logits = model.logits(&hidden[hidden.len() - model.shape.width..])?;
-        Ok((Self { cache, in_cache: Vec::new(), whole: Vec::new() }, logits))
+        let first = start.elapsed();
+        Ok((Self { cache, kept, first, in_cache: Vec::new(), whole: Vec::new() }, logits))
     }
 
     /// Logits after one more token.
@@ -117,17 +145,21 @@ pub(crate) fn run(arguments: &Generate) -> Result<()> {
         fail!("the prompt is empty");
     }
     model.check_context(prompt.len() + arguments.new)?;
-    let (mut main, mut logits) = Run::start(arguments, &codecs, &model, &prompt)?;
+    let mut session = match &arguments.session {
+        Some(path) => Some(Session::open(path, arguments.model.json_of_session(&model, &codecs))?),
+        None => None,
+    };
+    let (mut main, mut logits) = Run::start(arguments, &codecs, &model, &prompt, session.as_mut())?;
     let mut beside = match arguments.beside_f16 {
-        true => Some(Run::start(arguments, &Codecs::f16(), &model, &prompt)?.0),
+        true => Some(Run::start(arguments, &Codecs::f16(), &model, &prompt, None)?.0),
         false => None,
     };
     if let Some(text) = &arguments.prompt {
         console.say(text)?;
     }
     let mut growth = vec![grown(&main.cache, &model)];
-    let (mut written, mut pending) = (0, Vec::new());
-    while written < arguments.new {
+    let (mut tokens, mut pending) = (prompt.clone(), Vec::new());
+    while tokens.len() < prompt.len() + arguments.new {
         let token = likeliest(&logits);
         if model.text.is_last(token) {
             break;
@@ -142,16 +174,58 @@ pub(crate) fn run(arguments: &Generate) -> Result<()> {
         if let Some(beside) = &mut beside {
             beside.step(&model, token)?;
         }
-        written += 1;
-        if written % EVERY == 0 {
+        tokens.push(token);
+        if main.whole.len() % EVERY == 0 {
             growth.push(grown(&main.cache, &model));
         }
     }
-    if written % EVERY != 0 {
+    if main.whole.len() % EVERY != 0 {
         growth.push(grown(&main.cache, &model));
     }
-    let text = finish(arguments, &model, &codecs, &main, beside.as_ref(), &growth)?;
-    console.say(&text)
+    let (kept, json_of_session) = match &mut session {
+        Some(session) => {
+            let bytes =
+                session.save(&main.cache, &tokens, Prefill::new(prompt.len() - main.kept.0, main.first))?;
+            let fresh = match arguments.beside_fresh {
+                true => Some(Run::start(arguments, &codecs, &model, &prompt, None)?.0.first),
+                false => None,
+            };
+            to_first_token(&main, prompt.len(), fresh, session.prefill(), bytes)
+        }
+        None => (String::new(), Value::Null),
+    };
+    let text = finish(arguments, &model, &codecs, &main, beside.as_ref(), &growth, json_of_session)?;
+    console.say(&format!("{text}{kept}"))
+}
+
+/// What a session saved, for people and for machines.
+fn to_first_token(
+    run: &Run,
+    prompt: usize,
+    fresh: Option<Duration>,
+    longest: Prefill,
+    bytes: usize,
+) -> (String, Value) {
+    let ((kept, note), first) = (&run.kept, run.first.as_secs_f64());
+    let read = prompt - kept;
+    let (seconds, how) = match fresh {
+        Some(fresh) => (fresh.as_secs_f64(), "measured in this run".into()),
+        None if read == prompt => (first, "this was one".into()),
+        None => {
+            let Prefill { tokens, seconds } = longest;
+            let from = format!("estimated: the session's longest, {tokens} tokens, took {seconds:.3} s");
+            (longest.seconds_for(prompt), from)
+        }
+    };
+    let text = format!(
+        "\nsession: {note}; {bytes} bytes written\nfirst token after {first:.3} s, {read} tokens read\n\
+         a fresh prefill of all {prompt}: {seconds:.3} s ({how})\n"
+    );
+    let json = json!({
+        "tokens_kept": kept, "tokens_read": read, "bytes": bytes, "seconds_to_first_token": first,
+        "seconds_of_a_fresh_prefill": seconds, "fresh_prefill": how,
+    });
+    (text, json)
 }
 
 /// Tokens, bytes, and what f16 would take.
@@ -168,6 +242,7 @@ fn finish(
     main: &Run,
     beside: Option<&Run>,
     growth: &[(usize, usize, usize)],
+    session: Value,
 ) -> Result<String> {
     let about = format!("{}\n{}; {}", model.describe(), codecs.describe(), arguments.model.describe());
     let mut text = format!("\n\n{}\n\n    tokens     KV bytes      in f16\n", wrap(&about));
@@ -197,6 +272,7 @@ fn finish(
         let mut json = arguments.model.json_with_run(model, codecs);
         json["growth"] = rows.collect();
         json["written"] = main.whole.len().into();
+        json["session"] = session;
         json["time"] = times(main);
         json["time_f16"] = beside.map_or(Value::Null, times);
         files::write(path, format!("{json:#}\n").as_bytes())?;

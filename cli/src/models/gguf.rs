@@ -15,6 +15,8 @@ pub(crate) struct Gguf {
     file: BufReader<File>,
     pub(crate) bytes: u64,
     pub(crate) content: Content,
+    /// Of all that has been read so far.
+    checksum: crc32fast::Hasher,
 }
 
 /// A message of candle's without its trace.
@@ -48,7 +50,17 @@ impl Gguf {
                 fail!("{name}: a truncated GGUF file: {tensor} ends at byte {end}, the file at {length}");
             }
         }
-        Ok(Self { name, file, bytes: length, content })
+        let (mut header, mut checksum) = (Vec::new(), crc32fast::Hasher::new());
+        file.rewind().map_err(|error| damaged(&error))?;
+        let read = file.by_ref().take(content.tensor_data_offset).read_to_end(&mut header);
+        read.map_err(|error| damaged(&error))?;
+        checksum.update(&header);
+        Ok(Self { name, file, bytes: length, content, checksum })
+    }
+
+    /// Of the header and the tensors that were read: what tells two models of the same sizes apart.
+    pub(crate) fn checksum(&self) -> u32 {
+        self.checksum.clone().finalize()
     }
 
     /// The same failure, with the file's name before it.
@@ -114,7 +126,12 @@ impl Gguf {
             return self.refuse(format!("a damaged GGUF file: {name} is {dims:?}, not {shape:?}"));
         }
         let tensor = info.read(&mut self.file, self.content.tensor_data_offset, &Device::Cpu);
-        tensor.or_else(|error| self.refuse(format!("{name}: {}", first_line(&error))))
+        let tensor = tensor.or_else(|error| self.refuse(format!("{name}: {}", first_line(&error))))?;
+        match tensor.data() {
+            Ok(bytes) => self.checksum.update(&bytes),
+            Err(error) => return self.refuse(format!("{name}: {}", first_line(&error))),
+        }
+        Ok(tensor)
     }
 
     /// A vector in f32.

@@ -2,13 +2,15 @@
 
 use super::attention::Cached;
 use super::forward::Model;
+use super::gguf::first_line;
 use super::shape::Shape;
 use crate::codecs::{is_float, parse_budget, parse_spec};
 use crate::failure::{At, Result};
 use crate::keys::{KeyOptions, Keys, center_name, parse_page};
 use crate::provenance;
 use clap::Args;
-use octaplex::{Backend, CacheConfig, CodecSpec, Finer, KvCache, LayerConfig};
+use octaplex::{Backend, CacheConfig, CodecSpec, Finer, LayerConfig};
+use octaplex_candle::KvCache;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
@@ -168,8 +170,16 @@ impl ModelOptions {
             Some(window) => layer.sliding_window(window),
             None => layer,
         });
-        let cache = KvCache::new(layers, self.backend()).at(codecs.describe())?;
-        Ok(Cached::new(cache, shape, self.block.map(|block| block as usize), self.calibrate))
+        let block = self.block.map(|block| block as usize);
+        let layers = layers.map(|layer| {
+            let cache = KvCache::with_backend(&layer, self.backend())?.calibration(self.calibrate);
+            Ok(match block {
+                Some(block) => cache.block(block),
+                None => cache,
+            })
+        });
+        let layers: candle_core::Result<Vec<_>> = layers.collect();
+        Ok(Cached::new(layers.map_err(|error| first_line(&error)).at(codecs.describe())?, block))
     }
 
     /// The layout of the cache, in words.
@@ -194,6 +204,13 @@ impl ModelOptions {
             "sinks": self.sinks, "window": self.window, "boundary": self.boundary, "block": self.block,
             "calibrate": self.calibrate,
         })
+    }
+
+    /// What all runs of a session share.
+    pub(crate) fn json_of_session(&self, model: &Model, codecs: &Codecs) -> Value {
+        let mut json = self.json(model, codecs);
+        json["weights"] = model.checksum.into();
+        json
     }
 
     /// The same for a file of its own, which says where it comes from.

@@ -1,0 +1,199 @@
+//! Rows that become pages on the card.
+
+use super::compile::{Source, image};
+use super::driver::{Buffer, Failure, Kernels, time};
+use super::layout::Encode;
+use super::paged::Paged;
+use super::tables::{CodeShape, Tables};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+const NAMES: [&core::ffi::CStr; 2] = [c"encode_keys", c"encode_values"];
+/// Bytes of rows that are on the card at once, unless one page alone has more.
+const AT_ONCE: usize = 1 << 27;
+/// Rows of a page at most, and its centre: what a page, head and side count as in `refused`.
+const REFUSABLE: u32 = 256 + 1;
+
+/// Rows to encode, and where to.
+#[derive(Clone, Copy, Debug)]
+pub struct Rows<'a> {
+    /// f16 \[tokens]\[kv heads]\[keys, values]\[width], whole pages.
+    pub rows: &'a [u16],
+    /// Position of the first token.
+    pub position: u64,
+    /// f32 \[kv heads]\[balance, prefix centre]\[width].
+    pub front: &'a [f32],
+}
+
+/// A row that its codec cannot hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// Which of the pages.
+    pub page: usize,
+    /// Which head.
+    pub head: usize,
+    /// Whether it is a key.
+    pub key: bool,
+    /// Which row of the page; `None`: their mean.
+    pub row: Option<usize>,
+}
+
+/// Rows on the card.
+#[derive(Debug)]
+pub(super) struct Incoming {
+    rows: Buffer<u16>,
+    slots: Buffer<u32>,
+    front: Buffer<f32>,
+    refused: Buffer<u32>,
+}
+
+impl Paged {
+    /// Values of the rows of a page.
+    fn page_values(&self) -> usize {
+        self.shape.page_tokens * self.shape.kv_heads * 2 * self.shape.dim
+    }
+
+    fn incoming(&self, pages: usize) -> Result<Arc<Incoming>, Failure> {
+        Ok(Arc::new(Incoming {
+            rows: Buffer::new(&self.device, pages * self.page_values())?,
+            slots: Buffer::new(&self.device, pages * self.shape.slots_of_page())?,
+            front: Buffer::new(&self.device, self.shape.front_values())?,
+            refused: Buffer::new(&self.device, 1)?,
+        }))
+    }
+
+    fn encoders(&mut self) -> Result<Arc<Kernels>, Failure> {
+        if let Some(kernels) = &self.encoders {
+            return Ok(kernels.clone());
+        }
+        let image = image(Source::Encode, &self.target, &self.defines())?;
+        // SAFETY: the image is the compiler's, or a file's that holds it as it was.
+        let kernels = Arc::new(unsafe { self.device.load(&image, &NAMES) }?);
+        self.encoders = Some(kernels.clone());
+        Ok(kernels)
+    }
+
+    /// Compiles what encoding needs, and allocates what a page of rows takes.
+    ///
+    /// # Errors
+    /// What compiling refuses, [`Failure::Memory`].
+    pub fn prepare_encoding(&mut self) -> Result<(), Failure> {
+        self.encoders()?;
+        if self.incoming.is_none() {
+            self.incoming = Some(self.incoming(1)?);
+        }
+        Ok(())
+    }
+
+    /// Encodes rows of tokens that follow each other as pages in these places. A row that is refused is the answer; what the
+    /// places hold is then unspecified.
+    ///
+    /// # Errors
+    /// What compiling and the driver refuse, [`Failure::Memory`].
+    ///
+    /// # Panics
+    /// For places beyond the pool, and other lengths.
+    pub fn encode(&mut self, places: &[u32], rows: Rows) -> Result<Option<Refused>, Failure> {
+        let mut done = 0;
+        while done < places.len() {
+            let (incoming, count) = self.bring(&places[done..], rows, done)?;
+            let position = rows.position + (done * self.shape.page_tokens) as u64;
+            let encoders = self.encoders()?;
+            self.launch_encoders(&encoders, &incoming, count, position)?;
+            let mut refused = [0];
+            incoming.refused.read(0, &mut refused)?;
+            if refused[0] != u32::MAX {
+                let (head, row) = (refused[0] / REFUSABLE / 2, (refused[0] % REFUSABLE) as usize);
+                return Ok(Some(Refused {
+                    page: done + head as usize / self.shape.kv_heads,
+                    head: head as usize % self.shape.kv_heads,
+                    key: (refused[0] / REFUSABLE).is_multiple_of(2),
+                    row: (row < 256).then_some(row),
+                }));
+            }
+            done += count;
+        }
+        Ok(None)
+    }
+
+    /// Microseconds of each of `times` runs of the kernels that encode these rows, which are on the card then.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode).
+    ///
+    /// # Panics
+    /// As [`encode`](Self::encode), and for more rows than are on the card at once.
+    pub fn time_encoding(&mut self, places: &[u32], rows: Rows, times: usize) -> Result<Vec<f32>, Failure> {
+        let (incoming, count) = self.bring(places, rows, 0)?;
+        assert_eq!(count, places.len(), "too many rows at once");
+        let encoders = self.encoders()?;
+        time(&self.device, times, || self.launch_encoders(&encoders, &incoming, count, rows.position))
+    }
+
+    /// The rows of some of the pages from number `done` on, and for how many that is.
+    fn bring(&mut self, places: &[u32], rows: Rows, done: usize) -> Result<(Arc<Incoming>, usize), Failure> {
+        self.prepare_encoding()?;
+        let each = self.page_values();
+        let count = places.len().min((AT_ONCE / 2 / each).max(1));
+        assert_eq!(rows.rows.len(), (done + places.len()) * each);
+        let slots: Vec<u32> = places[..count].iter().flat_map(|page| self.slots_of(*page)).collect();
+        let incoming = match &self.incoming {
+            Some(incoming) if count == 1 => incoming.clone(),
+            _ => self.incoming(count)?,
+        };
+        incoming.rows.write(0, &rows.rows[done * each..(done + count) * each])?;
+        incoming.slots.write(0, &slots)?;
+        incoming.front.write(0, rows.front)?;
+        incoming.refused.write(0, &[u32::MAX])?;
+        Ok((incoming, count))
+    }
+
+    fn launch_encoders(
+        &self,
+        encoders: &Kernels,
+        incoming: &Incoming,
+        pages: usize,
+        position: u64,
+    ) -> Result<(), Failure> {
+        let shape = &self.shape;
+        assert!(incoming.front.len() == shape.front_values());
+        for (kernel, tables) in [&self.keys, &self.values].into_iter().enumerate() {
+            let parameters = Encode {
+                rows: incoming.rows.address(),
+                pool: self.held.pool.address(),
+                slots: incoming.slots.address(),
+                steps: self.steps.address(),
+                book: self.book.address(),
+                book_thresholds: self.book_thresholds.address(),
+                front: incoming.front.address(),
+                refused: incoming.refused.address(),
+                position,
+                kv_heads: shape.kv_heads as u32,
+                page_tokens: shape.page_tokens as u32,
+                rounds: tables.rounds,
+                gain: tables.gain,
+                unit: tables.unit,
+                kappa: tables.kappa,
+                book_unit: self.centre_unit,
+                signs: tables.signs,
+                thresholds: tables.thresholds,
+                centroids: tables.centroids,
+            };
+            let grid = [pages, shape.kv_heads, 1];
+            // SAFETY: an Encode is what these kernels take; slots are below the pool's, the buffers are as large as `bring` made
+            // them for so many pages, and are kept until the kernels have run: what frees them waits for that.
+            unsafe {
+                encoders.launch(self.device.stream(), kernel, grid, threads(tables), false, &parameters)
+            }?;
+        }
+        Ok(())
+    }
+}
+
+/// Threads of a block that encodes: one a row of a slot for the search of a trellis.
+fn threads(tables: &Tables) -> usize {
+    match tables.shape {
+        CodeShape::Trellis(_) => 64,
+        CodeShape::Codes(_) => 256,
+    }
+}

@@ -1,0 +1,480 @@
+// Rows to pages: balance, prefix, centre, rotation, codes, norms. Every float operation is the CPU's, in its order
+// (vectors/scalar.rs, codes/scalar.rs, trellis/scalar.rs, and the cache's norms.rs), so that the bytes are the CPU's: this text is
+// compiled without contraction of products and sums, with roots and quotients rounded as IEEE 754 says.
+//
+// A block of threads a page and head, keys and values apart. Eight lanes share a row; of the sixteen lanes of the CPU's sums lane
+// l has 2 l and 2 l + 1.
+
+struct Encode {
+    const u16 *rows;                // f16 [tokens][kv heads][keys, values][DIM]
+    u8 *pool;
+    const u32 *slots;               // of each page, page_tokens / 64 of them
+    const u16 *steps;               // [4][64]: what codes of norms stand for
+    const i16 *book;                // [32]: what codes of a centre stand for
+    const float *book_thresholds;   // [31]: where they change
+    const float *front;             // [kv heads][balance, prefix][DIM]
+    u32 *refused;                   // the first row that its codec cannot hold: see `refuse`
+    u64 position;                   // of the first token
+    u32 kv_heads, page_tokens, rounds, gain;
+    float unit;                     // an integer of a centroid, of a rotated unit vector
+    float kappa;                    // trellis: integers to a standard deviation
+    float book_unit;
+    u32 signs[4];
+    float thresholds[16];           // codes alone
+    float centroids[128];           // by code; of a trellis by code · 16 + window
+};
+
+constexpr int ROW_LANES = 8, MINE = DIM / ROW_LANES, MOST_TOKENS = 256, STATES = 8, WINDOWS = 16;
+constexpr float SMALLEST_NORM = 9.31322574615478515625e-10f; // 2^-30
+constexpr float ROOT = DIM == 64 ? 0.125f : 0.08838834764831845f;
+enum { MSE, UNBIASED, NORM };
+
+constexpr int encode_threads(int shape) { return is_trellis(shape) ? 64 : 256; }
+constexpr int encode_blocks(int shape) { return is_trellis(shape) ? 5 : 4; } // that a multiprocessor is to hold
+
+// Coordinate of a lane's value i: pairs that follow each other, sixteen apart.
+__device__ __forceinline__ int mine(int lane, int i) { return 16 * (i >> 1) + 2 * (lane & 7) + (i & 1); }
+
+// The same sum in all eight lanes: sixteen lanes, then by halves.
+__device__ __forceinline__ float dot(const float (&a)[MINE], const float (&b)[MINE]) {
+    float even = 0, odd = 0;
+#pragma unroll
+    for (int i = 0; i < MINE; i += 2) even += a[i] * b[i], odd += a[i + 1] * b[i + 1];
+#pragma unroll
+    for (int s = 4; s; s /= 2) even += __shfl_xor_sync(~0u, even, s), odd += __shfl_xor_sync(~0u, odd, s);
+    return even + odd;
+}
+
+__device__ __forceinline__ void transform(float (&v)[MINE], int lane) {
+#pragma unroll
+    for (int i = 0; i < MINE; i += 2) {
+        const float a = v[i], b = v[i + 1];
+        v[i] = a + b, v[i + 1] = a - b;
+    }
+#pragma unroll
+    for (int s = 1; s < ROW_LANES; s *= 2)
+#pragma unroll
+        for (int i = 0; i < MINE; i++) {
+            const float other = __shfl_xor_sync(~0u, v[i], s);
+            v[i] = (lane & s) ? other - v[i] : v[i] + other;
+        }
+#pragma unroll
+    for (int s = 2; s < MINE; s *= 2)
+#pragma unroll
+        for (int i = 0; i < MINE; i++)
+            if (!(i & s)) {
+                const float a = v[i], b = v[i | s];
+                v[i] = a + b, v[i | s] = a - b;
+            }
+}
+
+__device__ __forceinline__ void flip(float (&v)[MINE], const u32 (&signs)[4], int lane) {
+#pragma unroll
+    for (int i = 0; i < MINE; i++) {
+        const int c = mine(lane, i);
+        v[i] = __uint_as_float(__float_as_uint(v[i]) ^ (signs[i >> 2] >> (c & 31)) << 31);
+    }
+}
+
+// `scaled`: the last round too.
+__device__ __forceinline__ void rotate(const Encode &p, float (&v)[MINE], int lane, bool scaled) {
+    for (u32 round = 1; round <= p.rounds; round++) {
+        flip(v, p.signs, lane);
+        transform(v, lane);
+        if (scaled || round < p.rounds)
+#pragma unroll
+            for (int i = 0; i < MINE; i++) v[i] *= ROOT;
+    }
+}
+__device__ __forceinline__ void rotate_back(const Encode &p, float (&v)[MINE], int lane) {
+    for (u32 round = 0; round < p.rounds; round++) {
+        transform(v, lane);
+#pragma unroll
+        for (int i = 0; i < MINE; i++) v[i] *= ROOT;
+        flip(v, p.signs, lane);
+    }
+}
+
+// To nearest, ties to even.
+__device__ __forceinline__ u32 to_f16(float x) {
+    u32 bits;
+    asm("{.reg .b16 h; cvt.rn.f16.f32 h, %1; cvt.u32.u16 %0, h;}" : "=r"(bits) : "f"(x));
+    return bits;
+}
+__device__ __forceinline__ bool is_finite_f16(u32 bits) { return (bits & 0x7C00) != 0x7C00; }
+
+// [page][head][keys, values][257]: the row, or 256 for the centre.
+__device__ __forceinline__ void refuse(const Encode &p, bool of_keys, u32 row) {
+    atomicMin(p.refused, ((blockIdx.x * p.kv_heads + blockIdx.y) * 2 + (of_keys ? 0 : 1)) * (MOST_TOKENS + 1) + row);
+}
+
+__device__ __forceinline__ float stored_norm(const Encode &p, float norm, float correlation, float energy) {
+    if (p.gain == MSE && energy > 0) return norm * (correlation / energy);
+    if (p.gain == UNBIASED && correlation >= 0.125f) return norm / correlation;
+    return norm;
+}
+
+// Thresholds that do not exceed y; they ascend, COUNT is a power of two less one.
+template <int COUNT, int STRIDE> __device__ __forceinline__ int cell(float y, const float *thresholds) {
+    int code = 0;
+#pragma unroll
+    for (int step = (COUNT + 1) / 2; step; step /= 2) code += y >= thresholds[(code + step - 1) * STRIDE] ? step : 0;
+    return code;
+}
+
+// ---- norms of a page --------------------------------------------------------------------------------------------------
+
+constexpr int SCALES = 4, LEVELS = 64, TOP = 32767;
+
+struct NormMemory {
+    float terms[SCALES][MOST_TOKENS];
+    float loss[SCALES];
+    u32 below[SCALES], largest;
+    u16 steps[SCALES * LEVELS];
+    u8 codes[SCALES][MOST_TOKENS];
+};
+
+__device__ __forceinline__ int norm_step(const u16 *steps, float scaled) {
+    int code = 0;
+#pragma unroll
+    for (int step = LEVELS / 2; step; step /= 2) {
+        const int next = code + step;
+        const float threshold = 0.5f * (float)(steps[next - 1] + steps[next]);
+        code = scaled >= threshold ? next : code;
+    }
+    return code;
+}
+
+// Norms are what f16 holds. All threads.
+template <bool OF_KEYS> __device__ __forceinline__ void encode_norms(const Encode &p, NormMemory &m, const float *norms) {
+    for (int i = threadIdx.x; i < SCALES * LEVELS; i += blockDim.x) m.steps[i] = p.steps[i];
+    if (threadIdx.x < SCALES) m.below[threadIdx.x] = 0;
+    if (threadIdx.x == 0) m.largest = 0;
+    __syncthreads();
+    for (u32 i = threadIdx.x; i < p.page_tokens; i += blockDim.x) // bits of floats that are not negative ascend as these
+        if (norms[i] > 0) atomicMax(&m.largest, __float_as_uint(norms[i]));
+    __syncthreads();
+    const float largest = __uint_as_float(m.largest), unit = largest / TOP, factor = TOP / largest;
+    for (u32 i = threadIdx.x; i < SCALES * p.page_tokens; i += blockDim.x) {
+        const int scale = i % SCALES, token = i / SCALES;
+        const u16 *steps = m.steps + scale * LEVELS;
+        const float norm = norms[token];
+        float term = 0;
+        int code = 0;
+        if (norm > 0) {
+            code = norm_step(steps, norm * factor);
+            const float error = norm - (float)steps[code] * unit;
+            term = error * error / norm;
+            if (norm < (float)steps[1] * unit) m.below[scale] = 1;
+        }
+        m.terms[scale][token] = term, m.codes[scale][token] = code;
+    }
+    __syncthreads();
+    if (threadIdx.x < SCALES) {
+        float loss = 0;
+        for (u32 i = 0; i < p.page_tokens; i += 16) { // all sixteen on their way before the first is added
+            float terms[16];
+#pragma unroll
+            for (int k = 0; k < 16; k++) terms[k] = m.terms[threadIdx.x][i + k];
+#pragma unroll
+            for (int k = 0; k < 16; k++) loss += terms[k];
+        }
+        m.loss[threadIdx.x] = loss;
+    }
+    __syncthreads();
+    int chosen = 0;
+    for (int scale = 1; scale < SCALES && m.below[scale - 1]; scale++) // a wider one has what this one has, further apart
+        if (m.loss[scale] < m.loss[chosen]) chosen = scale;
+    if (m.largest == 0) chosen = 0;
+    const int parts = p.page_tokens / SLOT_TOKENS;
+    auto slot = [&](int part) { return p.pool + ((u64)p.slots[blockIdx.x * parts + part] * p.kv_heads + blockIdx.y) * SLOT; };
+    for (u32 i = threadIdx.x; i < p.page_tokens; i += blockDim.x) {
+        const u16 step = m.steps[chosen * LEVELS + m.codes[chosen][i]];
+        reinterpret_cast<u16 *>(slot(i / SLOT_TOKENS) + (OF_KEYS ? K_STEPS : V_STEPS))[i % SLOT_TOKENS] = step;
+    }
+    for (int part = threadIdx.x; part < parts; part += blockDim.x) {
+        Tail &tail = *reinterpret_cast<Tail *>(slot(part) + TAIL);
+        if (OF_KEYS) {
+            tail.key_largest = to_f16(largest), tail.key_octaves = chosen;
+            tail.position = p.position + (u64)blockIdx.x * p.page_tokens + part * SLOT_TOKENS;
+        } else {
+            tail.value_largest = to_f16(largest), tail.value_octaves = chosen;
+        }
+    }
+}
+
+// ---- a page's centre --------------------------------------------------------------------------------------------------
+
+struct Centre {
+    float balance[DIM], prefix[DIM];
+    float values[DIM];  // the mean, then what was stored of it
+    float thresholds[31];
+    short book[32], integers[DIM];
+    u32 norm;           // f16
+};
+
+// A warp, whose four eights do the same.
+__device__ __forceinline__ void encode_centre(const Encode &p, Centre &centre, int lane) {
+    float v[MINE], decoded[MINE];
+    int codes[MINE];
+#pragma unroll
+    for (int i = 0; i < MINE; i++) v[i] = centre.values[mine(lane, i)], codes[i] = 0;
+    const float norm = sqrtf(dot(v, v));
+    u32 stored = 0;
+    if (norm >= SMALLEST_NORM) {
+        rotate(p, v, lane, true);
+        const float inverse = 1.0f / norm;
+#pragma unroll
+        for (int i = 0; i < MINE; i++) {
+            codes[i] = cell<31, 1>(v[i] * inverse, centre.thresholds);
+            decoded[i] = (float)centre.book[codes[i]] * p.book_unit;
+        }
+        stored = to_f16(dot(v, decoded) / fmaxf(dot(decoded, decoded), 1.17549435e-38f));
+        if (!is_finite_f16(stored) && lane == 0) refuse(p, true, MOST_TOKENS);
+    }
+    const float scale = from_f16(stored) * p.book_unit;
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < MINE; i++) {
+        const short integer = centre.book[codes[i]];
+        centre.integers[mine(lane, i)] = integer;
+        v[i] = (float)integer * scale;
+    }
+    rotate_back(p, v, lane);
+#pragma unroll
+    for (int i = 0; i < MINE; i++) centre.values[mine(lane, i)] = v[i];
+    if (lane == 0) centre.norm = stored;
+}
+
+// ---- trellis ----------------------------------------------------------------------------------------------------------
+
+// How a window's bits stand in a state and a new bit, the newest lowest.
+__device__ constexpr int window_of(int bits) { return (bits & 1) << 3 | (bits & 2) << 1 | (bits & 4) >> 1 | (bits & 8) >> 3; }
+
+// The squared distance to the nearest centroid of a window: that of the code chosen by thresholds, since rounding is monotone.
+template <int SHAPE> __device__ __forceinline__ float distance(const Encode &p, float y, int window) {
+    float least = fabsf(y - p.centroids[window]);
+#pragma unroll
+    for (int code = 1; code < 1 << code_bits(SHAPE); code++) least = fminf(least, fabsf(y - p.centroids[code * WINDOWS + window]));
+    return least * least;
+}
+
+// A thread's row: the best path, its codes in the place of the row's first bytes, and the norm to be stored.
+template <int SHAPE>
+__device__ __forceinline__ float search(const Encode &p, float *z, float scale, float norm, u32 (*decisions)[SLOT_TOKENS],
+                                        const float *centroids) {
+    float costs[STATES];
+#pragma unroll
+    for (int n = 0; n < STATES; n++) costs[n] = n ? __int_as_float(0x7f800000) : 0;
+#pragma unroll 1
+    for (int four = 0; four < DIM / 4; four++) {
+        u32 decided = 0;
+#pragma unroll
+        for (int t = 0; t < 4; t++) {
+            const float y = z[4 * four + t] * scale;
+            float next[STATES];
+#pragma unroll
+            for (int n = 0; n < STATES; n++) {
+                const float low = costs[n >> 1] + distance<SHAPE>(p, y, window_of(n));
+                const float high = costs[n >> 1 | STATES / 2] + distance<SHAPE>(p, y, window_of(n | STATES));
+                if (high < low) decided |= 1u << (8 * t + n);
+                next[n] = fminf(high, low);
+            }
+#pragma unroll
+            for (int n = 0; n < STATES; n++) costs[n] = next[n];
+        }
+        decisions[four][threadIdx.x] = decided;
+    }
+    u32 state = 0;
+    float least = costs[0];
+#pragma unroll
+    for (int n = 1; n < STATES; n++)
+        if (costs[n] < least) least = costs[n], state = n;
+    u32 path[DIM / 32];
+#pragma unroll
+    for (int word = DIM / 32 - 1; word >= 0; word--) {
+        path[word] = 0;
+        for (int four = 7; four >= 0; four--) {
+            const u32 decided = decisions[8 * word + four][threadIdx.x];
+#pragma unroll
+            for (int t = 3; t >= 0; t--) {
+                path[word] |= (state & 1) << (4 * four + t);
+                state = state >> 1 | (decided >> (8 * t + state) & 1) << 2;
+            }
+        }
+    }
+    float lanes[16] = {};
+    int energy = 0;
+    u32 window = 0;
+    u32 *codes = reinterpret_cast<u32 *>(z);
+    constexpr int COUNT = 1 << code_bits(SHAPE);
+#pragma unroll
+    for (int word = 0; word < DIM / 32; word++) {
+        u32 bits = path[word];
+#pragma unroll 1
+        for (int half = 0; half < 2; half++) {
+            u32 packed[4] = {0, 0, 0, 0};
+#pragma unroll
+            for (int t = 0; t < 16; t++, bits >>= 1) {
+                window = window >> 1 | (bits & 1) << 3;
+                const float y = z[32 * word + 16 * half + t] * scale;
+                const float *mine = centroids + window;
+                u32 code = 0;
+#pragma unroll
+                for (int step = COUNT / 2; step; step /= 2) {
+                    const u32 next = code + step;
+                    code = y + y >= mine[(next - 1) * WINDOWS] + mine[next * WINDOWS] ? next : code;
+                }
+                const float centroid = mine[code * WINDOWS];
+                lanes[t] += y * centroid;
+                energy += (int)centroid * (int)centroid;
+                packed[t >> 2] |= (code | (bits & 1) << 7) << (8 * (t & 3));
+            }
+#pragma unroll
+            for (int i = 0; i < 4; i++) codes[8 * word + 4 * half + i] = packed[i];
+        }
+    }
+#pragma unroll
+    for (int width = 8; width; width /= 2)
+#pragma unroll
+        for (int lane = 0; lane < width; lane++) lanes[lane] += lanes[lane + width];
+    const float square = p.unit * p.unit;
+    return stored_norm(p, norm, lanes[0] * square, (float)energy * square);
+}
+
+// ---- a page of one head -----------------------------------------------------------------------------------------------
+
+template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const Encode &p) {
+    constexpr bool TRELLIS = is_trellis(SHAPE), HAS_CENTRE = OF_KEYS && CENTRES;
+    // Words of a row in shared memory: its values, and later its codes, a byte each. One more, so that a column is on all banks.
+    constexpr int STRIDE = TRELLIS || HAS_CENTRE ? DIM + 1 : DIM / 4 + 1;
+    __shared__ u32 memory[SLOT_TOKENS * STRIDE];
+    __shared__ union {
+        u32 decisions[TRELLIS ? DIM / 4 : 1][SLOT_TOKENS];
+        NormMemory norms;
+    } work;
+    __shared__ float norms[MOST_TOKENS], scales[TRELLIS ? SLOT_TOKENS : 1];
+    __shared__ float centroids[TRELLIS ? 128 : 16], thresholds[16];
+    __shared__ Centre centre;
+    const int lane = threadIdx.x % LANES, parts = p.page_tokens / SLOT_TOKENS;
+    const u32 stride = p.kv_heads * 2 * DIM; // of tokens
+    const u16 *rows = p.rows + (u64)blockIdx.x * p.page_tokens * stride + blockIdx.y * 2 * DIM + (OF_KEYS ? 0 : DIM);
+    for (int i = threadIdx.x; i < (TRELLIS ? 128 : 16); i += blockDim.x) centroids[i] = p.centroids[i];
+    if (threadIdx.x < 16) thresholds[threadIdx.x] = p.thresholds[threadIdx.x];
+    if (OF_KEYS) {
+        const float *front = p.front + blockIdx.y * 2 * DIM;
+        for (int c = threadIdx.x; c < DIM; c += blockDim.x) centre.balance[c] = front[c], centre.prefix[c] = front[DIM + c];
+        if (threadIdx.x < 32) centre.book[threadIdx.x] = p.book[threadIdx.x];
+        if (threadIdx.x < 31) centre.thresholds[threadIdx.x] = p.book_thresholds[threadIdx.x];
+    }
+    __syncthreads();
+    auto read = [&](int token, float(&v)[MINE]) {
+        const u32 *row = reinterpret_cast<const u32 *>(rows + (u64)token * stride) + (lane & 7);
+#pragma unroll
+        for (int i = 0; i < MINE; i += 2) {
+            const u32 two = row[4 * i];
+            v[i] = from_f16(two & 0xFFFF), v[i + 1] = from_f16(two >> 16);
+        }
+        if (OF_KEYS)
+#pragma unroll
+            for (int i = 0; i < MINE; i++) v[i] = v[i] / centre.balance[mine(lane, i)] - centre.prefix[mine(lane, i)];
+    };
+    float *z = reinterpret_cast<float *>(memory);
+    if (HAS_CENTRE) {
+        constexpr int CHANNELS = DIM > encode_threads(SHAPE) ? DIM / encode_threads(SHAPE) : 1;
+        float sums[CHANNELS] = {};
+        for (int part = 0; part < parts; part++) {
+            for (int r = threadIdx.x / ROW_LANES; r < SLOT_TOKENS; r += blockDim.x / ROW_LANES) {
+                float v[MINE];
+                read(part * SLOT_TOKENS + r, v);
+#pragma unroll
+                for (int i = 0; i < MINE; i++) z[r * STRIDE + mine(lane, i)] = v[i];
+            }
+            __syncthreads();
+            if (threadIdx.x < DIM)
+#pragma unroll 16
+                for (int r = 0; r < SLOT_TOKENS; r++)
+#pragma unroll
+                    for (int k = 0; k < CHANNELS; k++) sums[k] += z[r * STRIDE + threadIdx.x + k * blockDim.x];
+            if (part + 1 < parts) __syncthreads();
+        }
+        if (threadIdx.x < DIM)
+#pragma unroll
+            for (int k = 0; k < CHANNELS; k++) centre.values[threadIdx.x + k * blockDim.x] = sums[k] / (float)p.page_tokens;
+        __syncthreads();
+        if (threadIdx.x < LANES) encode_centre(p, centre, lane);
+    }
+    __syncthreads();
+    for (int part = 0; part < parts; part++) {
+        for (int r = threadIdx.x / ROW_LANES; r < SLOT_TOKENS; r += blockDim.x / ROW_LANES) {
+            const int token = part * SLOT_TOKENS + r;
+            float v[MINE];
+            if (HAS_CENTRE && parts == 1) {
+#pragma unroll
+                for (int i = 0; i < MINE; i++) v[i] = z[r * STRIDE + mine(lane, i)];
+            } else {
+                read(token, v);
+            }
+            if (HAS_CENTRE)
+#pragma unroll
+                for (int i = 0; i < MINE; i++) v[i] -= centre.values[mine(lane, i)];
+            const float norm = sqrtf(dot(v, v));
+            rotate(p, v, lane, !TRELLIS);
+            if (TRELLIS) {
+#pragma unroll
+                for (int i = 0; i < MINE; i++) z[r * STRIDE + mine(lane, i)] = v[i];
+                if ((lane & 7) == 0) norms[token] = norm, scales[r] = norm < SMALLEST_NORM ? 0 : p.kappa / norm;
+            } else {
+                const float inverse = 1.0f / norm;
+                float c[MINE];
+                u32 codes[MINE / 2];
+#pragma unroll
+                for (int i = 0; i < MINE; i += 2) {
+                    const int a = cell<(1 << code_bits(SHAPE)) - 1, 1>(v[i] * inverse, thresholds);
+                    const int b = cell<(1 << code_bits(SHAPE)) - 1, 1>(v[i + 1] * inverse, thresholds);
+                    c[i] = centroids[a], c[i + 1] = centroids[b], codes[i / 2] = a | b << 8;
+                }
+                const float correlation = dot(v, c) / norm * p.unit, energy = dot(c, c) * p.unit * p.unit;
+                u32 stored = norm < SMALLEST_NORM ? 0 : to_f16(stored_norm(p, norm, correlation, energy));
+                u8 *row = reinterpret_cast<u8 *>(memory + r * STRIDE);
+#pragma unroll
+                for (int i = 0; i < MINE; i += 2) *reinterpret_cast<u16 *>(row + mine(lane, i)) = stored ? codes[i / 2] : 0;
+                if ((lane & 7) == 0) {
+                    if (!is_finite_f16(stored)) refuse(p, OF_KEYS, token);
+                    norms[token] = from_f16(stored);
+                }
+            }
+        }
+        __syncthreads();
+        if constexpr (TRELLIS) { // a thread a row
+            const int r = threadIdx.x, token = part * SLOT_TOKENS + r;
+            const float norm = norms[token];
+            const float found = search<SHAPE>(p, z + r * STRIDE, scales[r], norm, work.decisions, centroids);
+            const u32 stored = norm < SMALLEST_NORM ? 0 : to_f16(found);
+            if (!is_finite_f16(stored)) refuse(p, OF_KEYS, token);
+            if (stored == 0)
+                for (int i = 0; i < DIM / 4; i++) memory[r * STRIDE + i] = 0;
+            norms[token] = from_f16(stored);
+            __syncthreads();
+        }
+        u8 *slot = p.pool + ((u64)p.slots[blockIdx.x * parts + part] * p.kv_heads + blockIdx.y) * SLOT;
+        auto four = [&](int token, int c) { return memory[token * STRIDE + c / 4]; };
+        if constexpr (OF_KEYS) pack_keys(slot, four);
+        else pack_values(slot, four);
+        if (HAS_CENTRE) {
+            for (int c = threadIdx.x; c < DIM; c += blockDim.x) {
+                slot[K_CENTRE + centre_byte(c)] = (u8)(centre.integers[c] >> 4);
+                slot[K_CENTRE + DIM + centre_byte(c)] = (u8)(centre.integers[c] & 15);
+            }
+        }
+        if (OF_KEYS && threadIdx.x == 0) reinterpret_cast<Tail *>(slot + TAIL)->centre = HAS_CENTRE ? centre.norm : 0;
+        __syncthreads();
+    }
+    encode_norms<OF_KEYS>(p, work.norms, norms);
+}
+
+extern "C" __global__ void __launch_bounds__(encode_threads(KEYS), encode_blocks(KEYS)) encode_keys(const __grid_constant__ Encode p) { encode<KEYS, true>(p); }
+extern "C" __global__ void __launch_bounds__(encode_threads(VALUES), encode_blocks(VALUES))
+    encode_values(const __grid_constant__ Encode p) {
+    encode<VALUES, false>(p);
+}

@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Instructions of each codec's calls, a row, counted by callgrind: the same on any machine with the same compiler, however busy.
+# Fails where a call takes over 3% more than in `ci/instructions.txt`: find out why, and where there is a good reason, write it into
+# the commit and `ci/instructions.sh --bless`. Valgrind knows no AVX-512.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+command -v valgrind >/dev/null || { apt-get update -qq && apt-get install -qqy valgrind >/dev/null; }
+table=$PWD/ci/instructions.txt
+export CARGO_TARGET_DIR=$PWD/target/instructions
+CARGO_PROFILE_RELEASE_DEBUG=0 cargo build --quiet --release --locked --manifest-path benches/instructions/Cargo.toml
+folder=$CARGO_TARGET_DIR/dumps
+rm -rf "$folder"
+mkdir -p "$folder"
+valgrind --quiet --tool=callgrind --collect-atstart=no --toggle-collect='instructions::measured*' \
+  --dump-before='instructions::counted*' --callgrind-out-file="$folder/out" \
+  "$CARGO_TARGET_DIR/release/instructions" >"$folder/calls"
+
+calls=$(wc -l <"$folder/calls")
+[[ -f $folder/out.$calls && ! -f $folder/out.$((calls + 2)) ]] || { echo "callgrind has not counted $calls calls" >&2; exit 1; }
+new=$folder/table
+{
+  printf '%-10s %-20s %5s %-8s instructions a row, as %s compiles them\n' backend codec width call "$(rustc --version | cut -d' ' -f1,2)"
+  i=0
+  while read -r backend codec width call rows; do
+    i=$((i + 1))
+    total=$(sed -n 's/^summary: //p' "$folder/out.$i")
+    printf '%-10s %-20s %5s %-8s %9s\n' "$backend" "$codec" "$width" "$call" $(((total + rows / 2) / rows))
+  done <"$folder/calls"
+} >"$new"
+if [[ ${1:-} == --bless ]]; then
+  cp "$new" "$table"
+  exit
+fi
+awk 'FNR == 1 { head[NR != FNR] = $0; next }
+  NR == FNR { old[$1 " " $2 " " $3 " " $4] = $5; next }
+  { key = $1 " " $2 " " $3 " " $4; seen++ }
+  !(key in old) { print key ": not in the table"; bad = 1; next }
+  $5 > 1.03 * old[key] + 1 { print key ": " $5 " instructions a row, " old[key] " before"; bad = 1 }
+  $5 < .97 * old[key] - 1 { fewer++ }
+  END {
+    if (head[0] != head[1]) print "Another compiler: its counts may differ.\n" head[0] "\n" head[1]
+    if (seen != length(old)) { print "the table has " length(old) " calls, not " seen; bad = 1 }
+    if (fewer) print fewer " calls take over 3% less: ci/instructions.sh --bless keeps that"
+    if (!bad) print seen " calls take no more instructions than before"
+    exit bad
+  }' "$table" "$new"

@@ -1,0 +1,104 @@
+//! Chunks that become pages of a cache.
+
+use super::blob::Section;
+use super::decode::clamp;
+use super::*;
+use crate::cache::decode::Decoder;
+use crate::cache::snapshot::{OTHER_BALANCE, damaged};
+use crate::{KvCache, SharedLayer};
+
+impl KvCache {
+    /// Adds a chunk behind the tokens of the layers of its numbers: its full pages as they are, without decoding, its last page, if
+    /// that is shorter, decoded into the exact window. Pages get the positions where they come to lie: their keys must have the
+    /// rotary embedding of these.
+    ///
+    /// That takes layers of the chunk's heads, width, codecs, page, centre and balance; and for full pages an empty exact window,
+    /// which the first chunks of a cache without sinks find, and layers that have decided no other balance and prefix centre: of a
+    /// prompt in several chunks that decided their own, the first. Where it cannot be, [`decode`](ChunkCodec::decode) the chunk
+    /// and [`append`](Self::append) its rows, which are then encoded a second time.
+    ///
+    /// ```
+    /// use octaplex::{Backend, ChunkCodec, ChunkConfig, Error, KvCache, LayerConfig};
+    ///
+    /// let codec = ChunkCodec::new(ChunkConfig::new(1, 2, 64), Backend::detect())?;
+    /// let blob = codec.encode(&[0.5; 2 * 130 * 2 * 64])?; // 130 tokens of one layer
+    /// let mut cache = KvCache::new([LayerConfig::new(2, 64, 1000).sink_tokens(0)], Backend::detect())?;
+    /// cache.append_chunk(&blob)?;
+    /// let stats = cache.stats();
+    /// assert_eq!((stats.tokens, stats.paged_tokens), (130, 128));
+    /// # Ok::<(), Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Snapshot`] for bytes that are no chunk, are damaged, or do not go with the layers; [`Error::Missing`] for a layer
+    /// that is not there; [`Error::Full`]; [`Error::Corrupt`], and what [`append`](Self::append) refuses, for the last page. The
+    /// cache is then as it was.
+    pub fn append_chunk(&mut self, blob: &[u8]) -> Result<(), Error> {
+        let info = ChunkInfo::read(blob)?;
+        let plan = Plan::new(&info.config, info.tokens);
+        let sections = plan.sections(blob, &info)?;
+        let mut cache = self.fork();
+        for (index, section) in sections.iter().enumerate() {
+            let config = info.config.layer(index);
+            let (number, count) = (config.layer as usize, cache.layers.len());
+            let place = cache.layers.iter().position(|layer| layer.config.layer == config.layer);
+            let place = place.ok_or(Error::Missing { what: "layer", number, count })?;
+            adopt(&mut cache.layers[place], &config, &plan, section)?;
+            let (keys, values) = tail(&cache.layers[place], &plan, section)?;
+            cache.append(place, &keys, &values)?;
+        }
+        self.layers = cache.layers;
+        Ok(())
+    }
+}
+
+/// Adds a layer's full pages.
+fn adopt(layer: &mut SharedLayer, config: &LayerConfig, plan: &Plan, section: &Section) -> Result<(), Error> {
+    layer.check_codecs()?;
+    let LayerConfig { sink_tokens, recent_window, max_rollback, sliding_window, capacity, .. } = layer.config;
+    let config =
+        LayerConfig { sink_tokens, recent_window, max_rollback, sliding_window, capacity, ..*config };
+    if config != layer.config {
+        return damaged(
+            12,
+            "a chunk of other codecs or another shape than the cache's: decode it, and append its rows",
+        );
+    }
+    if plan.pages == 0 {
+        return Ok(());
+    }
+    let again = |error| match error {
+        Error::Snapshot { why: OTHER_BALANCE, .. } => Error::Snapshot {
+            at: section.start,
+            why: "a chunk with another balance or prefix centre than the cache's: decode it, and append its rows",
+        },
+        Error::Snapshot { .. } => Error::Snapshot {
+            at: section.start,
+            why: "full pages behind sinks to come or a window that is not empty: decode the chunk, and append its rows",
+        },
+        other => other,
+    };
+    layer.check_decided(&mut section.decided()).map_err(again)?;
+    layer.check_follows(section.start, plan.pages).map_err(again)?;
+    layer.adopt(&mut section.decided(), section.pages.iter().copied().take(plan.pages), layer.state.next)
+}
+
+/// The rows of the last page, if it is not full: keys and values, \[heads]\[tokens]\[width].
+fn tail(layer: &SharedLayer, plan: &Plan, section: &Section) -> Result<(Vec<f32>, Vec<f32>), Error> {
+    let (mut keys, mut values) = (Vec::new(), Vec::new());
+    for ((layout, _), page) in plan.layouts().zip(&section.pages).skip(plan.pages) {
+        let (key, value) = (layout.page * layout.key_dim, layout.page * layout.value_dim);
+        keys.resize(layout.heads * key, 0.0);
+        values.resize(layout.heads * value, 0.0);
+        let decoder = Decoder { layout, backend: layer.backend, codecs: (&*layer.keys, &*layer.values) };
+        for (head, (keys, values)) in
+            keys.chunks_exact_mut(key).zip(values.chunks_exact_mut(value)).enumerate()
+        {
+            let decided = section.of_head(layout, head);
+            decoder.decode(&layout.head(page, head), decided, 0..layout.page, keys, values)?;
+            clamp(keys);
+            clamp(values);
+        }
+    }
+    Ok((keys, values))
+}

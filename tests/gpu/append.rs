@@ -1,0 +1,270 @@
+//! Tokens that are appended on the card: pages are the CPU's, byte by byte, however the tokens come and go.
+
+use super::vectors::Random;
+use super::{CODECS, Case, case, device, page_bytes};
+use octaplex::{Attend, Backend, Center, Error, LayerConfig, SharedLayer, gpu};
+
+/// A layer on the CPU, and one on the card, that are given the same.
+struct Both {
+    cpu: SharedLayer,
+    card: gpu::Layer,
+    scratch: Vec<f32>,
+    rows: [Vec<f32>; 2],
+    tokens: usize,
+    given: usize,
+    /// Pages that have been compared.
+    compared: usize,
+}
+
+impl Both {
+    fn new(device: &gpu::Device, case: &Case) -> Self {
+        let cpu = SharedLayer::on_heap(&case.config, Backend::detect()).unwrap();
+        let card = gpu::Layer::new(device, &case.config, 2, 2 * case.config.capacity).unwrap();
+        let scratch = vec![0.0; case.config.scratch_len(case.heads)];
+        Self { cpu, card, scratch, rows: case.rows(), tokens: case.tokens, given: 0, compared: 0 }
+    }
+
+    /// The next tokens of the rows, \[heads]\[tokens]\[width].
+    fn next(&self, count: usize) -> [Vec<f32>; 2] {
+        let LayerConfig { kv_heads, key_dim: dim, .. } = *self.cpu.config();
+        let first = self.given;
+        self.rows.clone().map(|rows| {
+            let head = |head| &rows[(head * self.tokens + first) * dim..][..count * dim];
+            (0..kv_heads).flat_map(|number| head(number).iter().copied()).collect()
+        })
+    }
+
+    fn append(&mut self, count: usize) {
+        let [keys, values] = self.next(count);
+        self.given += count;
+        self.cpu.append(&keys, &values, &mut self.scratch).unwrap();
+        self.card.append(1, &keys, &values).unwrap();
+        self.check();
+    }
+
+    /// Whether both hold the same; pages that were compared before are not again.
+    fn check(&mut self) {
+        let (stats, page) = (self.cpu.stats(), self.cpu.config().page);
+        assert_eq!(self.card.tokens(1).unwrap(), stats.tokens);
+        assert_eq!(self.card.pages(1).unwrap() * page, stats.paged_tokens);
+        let pages = stats.paged_tokens / page;
+        let from = if stats.evicted_tokens > 0 { 0 } else { self.compared.min(pages) };
+        for index in from..pages {
+            let expected = page_bytes(&self.cpu, index);
+            let mut bytes = vec![0xaa; expected.len()];
+            self.card.page(1, index, &mut bytes).unwrap();
+            let wrong: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at] != expected[*at]).collect();
+            let (count, first) = (wrong.len(), &wrong[..wrong.len().min(12)]);
+            assert!(count == 0, "page {index}: {count} of {} bytes differ, at {first:?}", bytes.len());
+        }
+        self.compared = pages;
+    }
+
+    /// The bits of a layer that was uploaded as a whole.
+    fn attend(&mut self, device: &gpu::Device, case: &Case) {
+        let mut other = gpu::Layer::new(device, &case.config, 2, 2 * case.config.capacity).unwrap();
+        other.upload(1, &self.cpu).unwrap();
+        let queries = [case.queries(), case.queries()].concat();
+        self.card.clear(0).unwrap();
+        let outputs = [&mut self.card, &mut other].map(|layer| {
+            let mut output = vec![f32::NAN; queries.len()];
+            layer.reserve(case.heads).unwrap();
+            layer.attend(&queries, &Attend::default(), &mut output).unwrap();
+            output
+        });
+        assert_eq!(outputs[0], outputs[1]);
+    }
+}
+
+#[test]
+fn appended_pages_are_the_cpus() {
+    let Some(device) = device() else { return };
+    let mut random = Random::new(14);
+    let mut compared = 0;
+    for dim in [64, 128] {
+        for (number, keys) in CODECS.iter().enumerate() {
+            let values = CODECS[(number + dim / 64) % CODECS.len()];
+            let (page, center) = [
+                (64, Center::Page),
+                (128, Center::Page),
+                (256, Center::Page),
+                (64, Center::Prefix),
+                (64, Center::Off),
+            ][number % 5];
+            let mut case = case(keys, values, dim, (4, 2), 1500);
+            case.seed = number as u64;
+            case.config = case.config.page(page).center(center).balance(number != 1);
+            let mut both = Both::new(&device, &case);
+            // Token by token over the edge of the first page, then in pieces, then all that is left.
+            let first = case.config.sink_tokens + case.config.recent_window + page;
+            both.append(first - 2);
+            (0..4).for_each(|_| both.append(1));
+            (0..6).for_each(|_| both.append(random.below(150) + 1));
+            both.append(1500 - both.given);
+            both.attend(&device, &case);
+            compared += both.compared;
+            println!("{keys:18} {values:18} width {dim:3}, pages of {page}: {} the same", both.compared);
+        }
+    }
+    assert!(compared > 150, "{compared}");
+}
+
+#[test]
+fn appended_specs_are_the_cpus() {
+    let Some(device) = device() else { return };
+    for (keys, values) in [
+        ("turboquant:gain=norm,rounds=2", "turboquant:gain=unbiased,seed=3"),
+        ("trellis:gain=norm,rounds=3", "trellis:gain=unbiased,rounds=2,seed=9"),
+    ] {
+        let mut both = Both::new(&device, &case(keys, values, 128, (2, 2), 700));
+        both.append(700);
+    }
+}
+
+/// Rows that are zero, tiny, the same, of one coordinate, of very different length.
+#[test]
+fn rows_without_a_direction_are_the_cpus() {
+    let Some(device) = device() else { return };
+    for codec in ["turboquant", "trellis"] {
+        let case = case(codec, codec, 64, (1, 1), 700);
+        let mut both = Both::new(&device, &case);
+        for side in &mut both.rows {
+            for (token, row) in side.chunks_exact_mut(64).enumerate() {
+                match token / 64 % 9 {
+                    2 => row.fill(0.0),
+                    3 => row.fill(if token % 2 == 0 { 6e-8 } else { -0.0 }),
+                    4 => row.fill(1.5),
+                    5 => row
+                        .iter_mut()
+                        .enumerate()
+                        .for_each(|(c, x)| *x = f32::from(u8::from(c == token % 64))),
+                    6 => row.iter_mut().for_each(|x| *x *= [1e-6, 1e3, 1e-3][token % 3]),
+                    7 if token % 64 > 0 => row.iter_mut().for_each(|x| *x *= 1e-2),
+                    _ => {}
+                }
+            }
+        }
+        both.append(700);
+        both.attend(&device, &case);
+    }
+}
+
+#[test]
+fn tokens_are_taken_back() {
+    let Some(device) = device() else { return };
+    let mut random = Random::new(5);
+    for (center, window) in [(Center::Page, None), (Center::Prefix, None), (Center::Page, Some(200))] {
+        let mut case = case("trellis", "turboquant", 64, (2, 1), 4000);
+        (case.config.center, case.config.sliding_window) = (center, window);
+        let mut both = Both::new(&device, &case);
+        both.append(3);
+        let mut furthest = 3;
+        while both.given < 2500 {
+            if random.below(3) == 0 {
+                let position = both.cpu.next_position().saturating_sub(random.below(65));
+                let position = position.max(furthest - furthest.min(64));
+                both.cpu.truncate(position).unwrap();
+                both.card.truncate(1, position).unwrap();
+                both.compared = 0;
+                both.check();
+            } else {
+                both.append(random.below(120) + 1);
+                furthest = furthest.max(both.cpu.next_position());
+            }
+        }
+        both.attend(&device, &case);
+        assert_eq!(both.cpu.stats().decoded_tokens, 0, "the card refuses what that would take");
+        if window.is_none() {
+            assert!(matches!(both.card.truncate(1, 100), Err(gpu::Error::Unsupported { .. })));
+        }
+        both.check();
+        both.append(70);
+    }
+}
+
+#[test]
+fn uploaded_sequences_go_on() {
+    let Some(device) = device() else { return };
+    for tokens in [0, 2, 90, 131, 132, 133, 190, 700] {
+        let case = case("turboquant:bits=3", "trellis:m=2", 128, (4, 2), 1400);
+        let mut both = Both::new(&device, &case);
+        let [keys, values] = both.next(tokens);
+        both.cpu.append(&keys, &values, &mut both.scratch).unwrap();
+        if tokens == 90 {
+            both.cpu.calibrate(&keys, &keys).unwrap();
+        }
+        both.given = tokens;
+        both.card.upload(1, &both.cpu).unwrap();
+        both.check();
+        both.append(1);
+        both.append(99);
+        both.cpu.truncate(tokens + 50).unwrap();
+        both.card.truncate(1, tokens + 50).unwrap();
+        both.append(400);
+        // A fork goes on alone.
+        both.card.fork(1, 0).unwrap();
+        let before = page_bytes(&both.cpu, 1);
+        both.card.append(0, &vec![0.5; 2 * 128 * 200], &vec![0.5; 2 * 128 * 200]).unwrap();
+        let mut bytes = vec![0; before.len()];
+        both.card.page(0, 1, &mut bytes).unwrap();
+        assert_eq!(before, bytes);
+        both.append(100);
+        both.attend(&device, &case);
+    }
+}
+
+#[test]
+fn what_append_refuses() {
+    let Some(device) = device() else { return };
+    for codec in ["turboquant", "trellis:m=8"] {
+        let case = case(codec, codec, 64, (2, 1), 900);
+        let mut both = Both::new(&device, &case);
+        both.append(300);
+        // The CPU's errors, whatever is wrong; then as if nothing had been tried.
+        let mut refused = 0;
+        for size in [900.0, 3e3, 8e3, 2e4, 3e4, 32_000.0, 32_700.0, 4e4, 6e4, 7e4, f32::NAN] {
+            for kind in 0..4 {
+                let [mut keys, mut values] = both.next(130);
+                let side = if kind % 2 == 0 { &mut keys } else { &mut values };
+                for (token, row) in side.chunks_exact_mut(64).enumerate().skip(40) {
+                    row.fill(0.0);
+                    let sign = if kind < 2 && token % 2 == 0 { -1.0 } else { 1.0 };
+                    row[token % 3] = sign * size;
+                }
+                let mut cpu = both.cpu.clone();
+                let expected = cpu.append(&keys, &values, &mut both.scratch);
+                both.card.fork(1, 0).unwrap();
+                let actual = both.card.append(0, &keys, &values);
+                refused += usize::from(expected.is_err());
+                let tokens = if expected.is_ok() { 430 } else { 300 };
+                assert_eq!(actual, expected.map_err(gpu::Error::Library), "{size}, {kind}");
+                assert_eq!(both.card.tokens(0).unwrap(), tokens);
+            }
+        }
+        assert!((8..44).contains(&refused), "{refused}");
+        let short = both.card.append(1, &[0.0; 65], &[0.0; 65]);
+        assert!(matches!(short, Err(gpu::Error::Library(Error::Rows { what: "keys", .. }))), "{short:?}");
+        let short = both.card.append(1, &[0.0; 64], &[0.0; 128]);
+        assert!(matches!(short, Err(gpu::Error::Library(Error::Rows { what: "values", .. }))), "{short:?}");
+        both.card.append(1, &[0.0; 0], &[0.0; 0]).unwrap();
+        both.append(400);
+        both.attend(&device, &case);
+    }
+
+    // More than the capacity, and no room in the pool.
+    let config = LayerConfig::new(1, 64, 1000);
+    let mut card = gpu::Layer::new(&device, &config, 2, 640).unwrap();
+    let rows = |tokens: usize| vec![0.25; 64 * tokens];
+    let full = card.append(0, &rows(1001), &rows(1001));
+    assert!(
+        matches!(full, Err(gpu::Error::Library(Error::Full { capacity: 1000, needed: 1001 }))),
+        "{full:?}"
+    );
+    card.append(0, &rows(132 + 64 * 6), &rows(132 + 64 * 6)).unwrap();
+    let full = card.append(1, &rows(500), &rows(500));
+    assert_eq!(full, Err(gpu::Error::Full { needed: 6, free: 3 }));
+    assert_eq!((card.tokens(1).unwrap(), card.tokens(0).unwrap()), (0, 516));
+    card.append(1, &rows(300), &rows(300)).unwrap();
+    assert!(matches!(card.append(2, &rows(1), &rows(1)), Err(gpu::Error::Library(Error::Missing { .. }))));
+    assert!(matches!(card.truncate(2, 0), Err(gpu::Error::Library(Error::Missing { .. }))));
+}
