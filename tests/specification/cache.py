@@ -1,5 +1,4 @@
-"""Pages of a cache and snapshots, from the sections of docs/formats.md."""
-import struct
+"""Pages of a cache, snapshots and chunks, from the sections of docs/formats.md."""
 from types import SimpleNamespace
 
 from codebooks import lloyd_max
@@ -49,14 +48,14 @@ def with_norms(c, rows, reader):
     return [sum(parts, []) for parts in zip(*decoded)]
 
 
-def cache_page(layer, reader):
+def cache_page(layer, reader, count):
     """The position, and for each head the keys' rows, their centre beside the prefix, and the values' rows."""
-    (position,), rows, heads = reader.take("Q"), [], []
+    start, (position,), rows, heads = reader.at, reader.take("Q"), [], []
     varies = any(getattr(c, "med", 0) for c in (layer.keys, layer.values))
-    assert not varies or reader.take("Q") == [len(reader.data)]
+    length = reader.take("Q" if varies else "")
     for c in [layer.keys, layer.values] * layer.kv_heads:
-        planes = [[reader.bytes(plane_bytes(g)) for _ in range(layer.page)] for g in grades(c)] if is_lean(c) else None
-        rows.append(planes or page(c, reader, layer.page))
+        planes = [[reader.bytes(plane_bytes(g)) for _ in range(count)] for g in grades(c)] if is_lean(c) else None
+        rows.append(planes or page(c, reader, count))
     for keys, values in zip(rows[::2], rows[1::2]):
         centre = [0.0] * layer.key_dim
         if layer.center == PAGE and is_lean(layer.keys):
@@ -65,7 +64,7 @@ def cache_page(layer, reader):
             centre = reader.take("e" * layer.key_dim)
         heads.append((with_norms(layer.keys, keys, reader), centre, with_norms(layer.values, values, reader)))
         reader.take("II" if varies else "")
-    assert reader.at == len(reader.data)
+    assert not varies or length == [reader.at - start]
     return position, heads
 
 
@@ -88,30 +87,57 @@ def snapshot_layer(reader):
     layer = SimpleNamespace(**dict(zip(names, reader.take("8IBBHQQ"))))
     keys, values = (reader.bytes(reader.take("I")[0]).decode() for _ in range(2))
     layer.keys, layer.values = codec(keys, layer.key_dim, layer.number, 0), codec(values, layer.value_dim, layer.number, 1)
-    if layer.keys.name in ("f32", "f16", "bf16"):
-        layer.center, layer.balance = OFF, 0
     layer.next, layer.window, layer.ring, _, _, layer.evicted, _, _, pages = reader.take("7QIQ")
     reader.checksum()
-    layer.heads = [exact(layer, reader) for _ in range(layer.kv_heads)]
+    layer.prefix_keys = range(layer.sink_tokens, layer.sink_tokens + min(128, layer.recent_window + layer.page))
+    layer.heads = [(exact(layer, reader), *decided(layer, reader)) for _ in range(layer.kv_heads)]
     reader.checksum()
     layer.pages = []
-    for left in range(pages, 0, -1):
-        size = (len(reader.data) - reader.at) // left - 4
-        if any(getattr(c, "med", 0) for c in (layer.keys, layer.values)):
-            (size,) = struct.unpack_from("<Q", reader.data, reader.at + 8)
-        layer.pages.append(cache_page(layer, Reader(reader.bytes(size))))
+    for _ in range(pages):
+        layer.pages.append(cache_page(layer, reader, layer.page))
         reader.checksum()
     assert reader.at == len(reader.data)
     return layer
 
 
 def exact(layer, reader):
-    """A head's exact tokens by position, as (key, value), its balance and its prefix centre."""
+    """A head's exact tokens by position, as (key, value)."""
     tokens, positions = {}, (range(min(layer.sink_tokens, layer.next)), range(layer.ring, layer.next))
     for span in positions:
         keys, values = ([reader.take("e" * dim) for _ in span] for dim in (layer.key_dim, layer.value_dim))
         tokens.update(zip(span, zip(keys, values)))
+    return tokens
+
+
+def decided(layer, reader):
+    """A head's balance and its prefix centre."""
+    if layer.keys.name in ("f32", "f16", "bf16"):
+        layer.center, layer.balance = OFF, 0
     balanced = layer.balance or layer.keys.name == "graded"
     prefix = layer.center == PREFIX or layer.center == PAGE and is_lean(layer.keys)
     balance = reader.take("e" * layer.key_dim) if balanced else [1.0] * layer.key_dim
-    return tokens, balance, reader.take("e" * layer.key_dim) if prefix else [0.0] * layer.key_dim
+    return balance, reader.take("e" * layer.key_dim) if prefix else [0.0] * layer.key_dim
+
+
+# Chunks
+
+
+def chunk(data):
+    """A chunk's layers, and whether a head's keys and values lie together in its tensor."""
+    reader = Reader(data)
+    assert reader.bytes(8) == b"octachnk" and reader.take("I") == [1]
+    names = "type fused center balance layers first_layer kv_heads key_dim page tokens bytes".split()
+    header = dict(zip(names, reader.take("4B5IQQ")))
+    keys, values = (reader.bytes(reader.take("I")[0]).decode() for _ in range(2))
+    reader.checksum()
+    layers = []
+    for number in range(header["first_layer"], header["first_layer"] + header["layers"]):
+        layer = SimpleNamespace(**header, number=number, value_dim=header["key_dim"], prefix_keys=range(header["tokens"]))
+        layer.keys, layer.values = codec(keys, layer.key_dim, number, 0), codec(values, layer.key_dim, number, 1)
+        layer.heads = [({}, *decided(layer, reader)) for _ in range(layer.kv_heads)]
+        starts = range(0, layer.tokens, layer.page)
+        layer.pages = [cache_page(layer, reader, min(layer.page, layer.tokens - start)) for start in starts]
+        reader.checksum()
+        layers.append(layer)
+    assert reader.at == len(data) == header["bytes"]
+    return layers

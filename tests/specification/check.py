@@ -5,7 +5,7 @@ refers to, not from the library's sources, and are held here against the committ
     python3 tests/specification/check.py
 
 Golden files: every bit of every decoded vector. Scores and sums are not read, nor are bits that no decoder reads (the signs of
-`tq3_0:variant=original`). Snapshots: exact tokens, checksums, prefix centres and pages of f16 to the bit; for other rows of pages,
+`tq3_0:variant=original`). Snapshots and chunks: exact tokens, checksums, prefix centres and pages of f16 to the bit; for other rows of pages,
 which no file holds decoded, what their bytes must be if they are read right (`rows_are_right`)."""
 import math
 import struct
@@ -13,7 +13,7 @@ import sys
 from operator import add, sub
 
 sys.dont_write_bytecode = True
-from cache import grades, is_lean, snapshot
+from cache import chunk, grades, is_lean, snapshot
 from codebooks import ROOT
 from decode import BLOCKS, codec, page
 from parts import Reader, f32
@@ -87,15 +87,14 @@ def head_is_right(layer, head, keys, values, worst):
     order = sorted(range(layer.key_dim), key=lambda channel: balance[channel] < 0)
     keys = [f32(key[channel] / balance[channel] for channel in order) for key in keys]
     if any(prefix):
-        count = min(128, layer.recent_window + layer.page)
         sums = [0.0] * layer.key_dim
-        for key in keys[layer.sink_tokens :][:count]:
-            sums = f32(map(add, sums, key))
-        assert f16(f32(x / count for x in sums)) == prefix, "the prefix centre"
+        for position in layer.prefix_keys:
+            sums = f32(map(add, sums, keys[position]))
+        assert f16(f32(x / len(layer.prefix_keys) for x in sums)) == prefix, "the prefix centre"
     for position, heads in layer.pages:
         decoded_keys, centre, decoded_values = heads[head]
         given = [list(map(sub, key, prefix)) for key in keys[position:][: layer.page]]
-        gap = dot(centre, [sum(column) / layer.page for column in zip(*given)]) - dot(centre, centre)
+        gap = dot(centre, [sum(column) / len(given) for column in zip(*given)]) - dot(centre, centre)
         assert abs(gap) <= dot(centre, centre) / 2**11 + math.sqrt(dot(centre, centre)) * 2e-7, "a page's centre"
         rows_are_right(layer.keys, decoded_keys, [list(map(sub, key, centre)) for key in given], worst[0])
         rows_are_right(layer.values, decoded_values, values[position:][: layer.page], worst[1])
@@ -113,6 +112,25 @@ def cache(file, seeds, tokens, worst, factor=lambda head, token, channel: 1):
     return sum(len(layer.pages) for layer in layers)
 
 
+def chunks(file, worst):
+    """A chunk of tests/chunk.rs; its numbers have eight bits."""
+    layers = chunk((ROOT / "tests/snapshots" / file).read_bytes())
+    tokens, heads, width = layers[0].tokens, layers[0].kv_heads, layers[0].key_dim
+    draw = numbers(0)
+    tensor = [math.floor(32 * next(draw)) / 32 for _ in range(2 * len(layers) * tokens * heads * width)]
+
+    def row(layer, token, head, value):
+        if layers[0].fused:
+            return tensor[(((layer * tokens + token) * heads + head) * 2 + value) * width :][:width]
+        return tensor[(((value * len(layers) + layer) * tokens + token) * heads + head) * width :][:width]
+
+    for number, layer in enumerate(layers):
+        for head in range(heads):
+            keys, values = ([row(number, token, head, value) for token in range(tokens)] for value in (0, 1))
+            head_is_right(layer, head, keys, values, worst)
+    return sum(len(layer.pages) for layer in layers)
+
+
 if __name__ == "__main__":
     if not __debug__:
         sys.exit("python -O leaves out the checks")
@@ -123,4 +141,5 @@ if __name__ == "__main__":
     pages += cache("version3.snapshot", [(0, 7), (1, 7), (2, 7)], 300, [(0, 0), (0.037, 0.043), (0, 0)])
     longer = lambda head, token, channel: (8 if 24 <= channel < 32 else 1) * (16 if (head, token) == (0, 70) else 1)
     pages += cache("graded.snapshot", [(20, 21)], 140, [(0.03, 0.18)], longer)
-    print(f"{pages} pages of caches: their rows are those of the inputs")
+    pages += chunks("split.chunk", (0.04, 0.05)) + chunks("fused.chunk", (0.17, 0.085))
+    print(f"{pages} pages of caches and chunks: their rows are those of the inputs")
