@@ -62,8 +62,8 @@ def dot(a, b):
 
 
 def rows_are_right(c, decoded, given, worst):
-    """A distortion of at most `worst`; and norms of lean rows are ‖x‖⟨u,q⟩/⟨q,q⟩, so that ⟨x,x̂⟩ = ⟨x̂,x̂⟩ in each, but for half a step
-    of a norm's code (1/128 octave, where they are of like length) and its f16 (2⁻¹¹). A norm, a code or a rotation read otherwise is far from both."""
+    """A distortion of at most `worst`; and norms of lean rows are ‖x‖⟨u,q⟩/⟨q,q⟩, so that ⟨x,x̂⟩ = ⟨x̂,x̂⟩ in each, but for half a
+    step of a norm's code (1/128 octave, where they are of like length) and its f16 (2⁻¹¹). What is read otherwise is far from both."""
     errors = [list(map(sub, x, y)) for x, y in zip(given, decoded)]
     error = sum(dot(e, e) for e in errors) / sum(dot(x, x) for x in given)
     assert error <= worst, f"distortion {error}"
@@ -136,7 +136,7 @@ if __name__ == "__main__":
         sys.exit("python -O leaves out the checks")
     files = sorted((ROOT / "tests/golden").glob("*.hex"))
     assert {path.stem for path in files} == set(BLOCKS), "a codec without golden bytes, or the other way round"
-    print(f"{sum(map(golden, files))} golden cases of {len(files)} codecs: every decoded bit")
+    print(f"{sum(golden(path) for path in files)} golden cases of {len(files)} codecs: every decoded bit")
     pages = cache("lean.snapshot", [(20, 21)] * 4, 200, [(0.0095, 0.12), (0.022, 0.085), (0.026, 0.085), (0, 0)])
     pages += cache("version3.snapshot", [(0, 7), (1, 7), (2, 7)], 300, [(0, 0), (0.037, 0.043), (0, 0)])
     longer = lambda head, token, channel: (8 if 24 <= channel < 32 else 1) * (16 if (head, token) == (0, 70) else 1)

@@ -13,7 +13,7 @@ OCTOPUS = f"bits=3,split=paper,bdir=0,bnrm=0,tail=scalar,norm=f16,{ROTATED}"
 DEFAULTS = {
     "turboquant": f"bits=4,levels=0,{ROTATED}",
     "trellis": f"m=4,states=8,{ROTATED}",
-    "graded": f"fine=8,coarse=2,bits=0,states=8,{ROTATED}",
+    "graded": f"fine=8,coarse=2,states=8,{ROTATED}",
     "octopus": OCTOPUS,
     "octopus-qjl": f"{OCTOPUS},{SKETCHED}",
     "turboquant-qjl": f"bits=3,levels=0,{ROTATED},{SKETCHED}",
@@ -106,8 +106,7 @@ def with_sketch(c, reader):
 
 def halves(c):
     """The two trellis codes of `graded`."""
-    levels = (1 << c.bits, 1 << c.bits - 2) if c.bits else (c.fine, c.coarse)
-    return [SimpleNamespace(**{**vars(c), "name": "trellis", "dim": c.dim // 2, "m": m}) for m in levels]
+    return [SimpleNamespace(**{**vars(c), "name": "trellis", "dim": c.dim // 2, "m": m}) for m in (c.fine, c.coarse)]
 
 
 def graded(c, reader):
