@@ -277,11 +277,24 @@ fn lean_cache() -> KvCache {
     cache
 }
 
+/// Lean pages of keys whose channels are sorted: eight of them are larger than the others, and one key is longer.
+fn graded_cache() -> KvCache {
+    let config = LayerConfig::new(2, 64, 300).sink_tokens(1).recent_window(0).max_rollback(0);
+    let config = config.keys("graded".parse().unwrap()).values("graded:bits=2".parse().unwrap());
+    let mut cache = KvCache::new([config], Backend::detect()).unwrap();
+    let mut keys = rows(20, 2 * 140 * 64);
+    keys.chunks_mut(64).flat_map(|key| &mut key[24..32]).for_each(|x| *x *= 8.0);
+    keys[70 * 64..71 * 64].iter_mut().for_each(|x| *x *= 16.0);
+    cache.append(0, &keys, &rows(21, 2 * 140 * 64)).unwrap();
+    cache
+}
+
 #[test]
 fn golden_snapshots() {
     for (file, made, queries) in [
         ("version3.snapshot", (|| cache(Center::Page)) as fn() -> KvCache, rows(11, 2 * 32)),
         ("lean.snapshot", lean_cache, rows(11, 4 * 64)),
+        ("graded.snapshot", graded_cache, rows(11, 4 * 64)),
     ] {
         let path = format!("{}/tests/snapshots/{file}", env!("CARGO_MANIFEST_DIR"));
         let (mut original, bytes) = (made(), made().save());
@@ -293,7 +306,7 @@ fn golden_snapshots() {
         for backend in Backend::available() {
             let mut loaded = KvCache::load(&golden, backend).unwrap();
             assert_eq!(loaded.stats(), original.stats());
-            for layer in 0..3 {
+            for layer in 0..original.layers().len().min(3) {
                 let (ours, theirs) =
                     (output(&mut original, layer, &queries), output(&mut loaded, layer, &queries));
                 assert_eq!(ours, theirs, "{file}, layer {layer}, {backend:?}");
