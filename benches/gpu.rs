@@ -36,6 +36,13 @@ fn encode(device: &gpu::Device, named: &[String]) {
         let mut times = layer.time_append(&keys, &values, 20).unwrap();
         times.sort_by(f32::total_cmp);
         println!("encode {tokens} tokens x {kv_heads}, {name:18} {:8.1} us", times[10]);
+        // One at a time, a page closing every 64, on the host's clock.
+        let row = &keys[..kv_heads * DIM];
+        layer.append(0, &keys[..1024 * row.len()], &values[..1024 * row.len()]).unwrap();
+        let start = std::time::Instant::now();
+        (0..1024).for_each(|_| layer.append(0, row, row).unwrap());
+        let each = start.elapsed().as_secs_f64() * 1e6 / 1024.0;
+        println!("append one token x {kv_heads}, {name:18} {each:8.1} us");
     }
 }
 

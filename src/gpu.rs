@@ -1,24 +1,23 @@
-//! Attention on NVIDIA cards, on the pages that a cache of this library has written: feature `cuda`.
+//! A cache on NVIDIA cards, and attention on it: feature `cuda`. Pages are those of the CPU, byte by byte, and go both ways.
 //!
 //! Nothing of CUDA is needed to build. The driver and NVRTC are looked for when a [`Device`] is made and its kernels are first used, and
 //! [`Failure`] says what is missing. Kernels are compiled for the card that is found, some seconds the first time, and kept in the
 //! user's cache folder (`OCTAPLEX_CACHE`, else the system's).
 //!
-//! What is here is a beginning: decode steps (one query a head and sequence) on [`turboquant`](crate::TurboQuantSpec) of 2, 3 and 4
-//! bits and [`trellis`](crate::TrellisSpec) of m = 2, 4, 8 and 8 states, keys and values, at widths of 64 and 128, in pages that the CPU has
-//! encoded. Other codecs, widths and blocks of queries are an [`Error::Unsupported`].
+//! What is here is a beginning: tokens are appended ([`Layer::append`]) or uploaded from a layer on the CPU ([`Layer::upload`]), and
+//! taken back ([`Layer::truncate`]); decode steps (one query a head and sequence) on [`turboquant`](crate::TurboQuantSpec) of 2, 3 and 4
+//! bits and [`trellis`](crate::TrellisSpec) of m = 2, 4, 8 and 8 states, keys and values, at widths of 64 and 128. Other codecs, widths
+//! and blocks of queries are an [`Error::Unsupported`].
 //!
 //! ```no_run
-//! use octaplex::{Attend, Backend, KvCache, LayerConfig, gpu};
+//! use octaplex::{Attend, LayerConfig, gpu};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let config = LayerConfig::new(2, 128, 4096);
-//! let mut cache = KvCache::new([config], Backend::detect())?;
-//! cache.append(0, &[0.5; 2 * 1000 * 128], &[0.5; 2 * 1000 * 128])?;
-//!
 //! let device = gpu::Device::new(0)?;
 //! let mut layer = gpu::Layer::new(&device, &config, 1, 4096)?; // one sequence, 4,096 tokens in pages
-//! layer.upload(0, &cache.layers()[0])?;
+//! let rows = vec![0.5; 2 * 1000 * 128]; // [heads][tokens][width]
+//! layer.append(0, &rows, &rows)?;
 //! layer.reserve(8)?; // query heads; steps allocate nothing from here on
 //! let mut output = [0.0; 8 * 128];
 //! layer.attend(&[0.1; 8 * 128], &Attend::default(), &mut output)?;

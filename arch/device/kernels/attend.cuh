@@ -31,6 +31,11 @@ struct Params {
     u32 key_signs[4], value_signs[4], key_table[32], value_table[32];
 };
 
+// x times one of two steps of norms, rounded once: 2^23 and a step are a float, and 2^23 times x is exact.
+__device__ __forceinline__ float times_step(float x, u32 two, int which) {
+    return fmaf(__uint_as_float(prmt(two, 0x4B00, which ? 0x5432 : 0x5410)), x, -8388608.0f * x);
+}
+
 constexpr float NOTHING = -1e30f;
 #define HIDDEN __int_as_float(0xff800000)
 constexpr int EXACT_TOKENS = 32;
@@ -339,9 +344,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 4) attend(const __grid_
                 const u32 steps[4] = {k4.x, k4.y, k4.z, k4.w};
 #pragma unroll
                 for (int i = 0; i < 8; i++) {
-                    const float step = __uint_as_float(prmt(steps[i >> 1], 0x4B00, i & 1 ? 0x5432 : 0x5410)) - 8388608.0f;
                     float &y = x[8 * tile + i];
-                    y = logit_of(p, fmaf(y, step * of_norm, centre), tail.position + 32 * tile + 8 * t + i, first_seen(p, seq));
+                    y = logit_of(p, fmaf(y, times_step(of_norm, steps[i >> 1], i & 1), centre), tail.position + 32 * tile + 8 * t + i, first_seen(p, seq));
                     top = fmaxf(top, y);
                 }
             }
@@ -397,10 +401,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 4) attend(const __grid_
             u32 w[8], a[4];
 #pragma unroll
             for (int i = 0; i < 8; i++) {
-                const float step = __uint_as_float(prmt(steps[i >> 1], 0x4B00, i & 1 ? 0x5432 : 0x5410)) - 8388608.0f;
                 const float weight = exp2_fast(x[8 * tile + i] - m);
                 l += weight;
-                w[i] = __float_as_uint(fmaf(weight, step * of_step, 8388608.0f)); // its low 16 bits are the integer
+                w[i] = __float_as_uint(fmaf(weight, times_step(of_step, steps[i >> 1], i & 1), 8388608.0f)); // its low 16 bits are the integer
             }
 #pragma unroll
             for (int h = 0; h < 2; h++) {

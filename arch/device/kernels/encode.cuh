@@ -52,12 +52,14 @@ __device__ __forceinline__ void transform(float (&v)[MINE], int lane) {
         v[i] = a + b, v[i + 1] = a - b;
     }
 #pragma unroll
-    for (int s = 1; s < ROW_LANES; s *= 2)
+    for (int s = 1; s < ROW_LANES; s *= 2) {
+        const float sign = lane & s ? -1.0f : 1.0f;
 #pragma unroll
         for (int i = 0; i < MINE; i++) {
             const float other = __shfl_xor_sync(~0u, v[i], s);
-            v[i] = (lane & s) ? other - v[i] : v[i] + other;
+            v[i] = __fmaf_rn(v[i], sign, other); // a sum or a difference: the product is exact
         }
+    }
 #pragma unroll
     for (int s = 2; s < MINE; s *= 2)
 #pragma unroll
@@ -68,30 +70,34 @@ __device__ __forceinline__ void transform(float (&v)[MINE], int lane) {
             }
 }
 
-__device__ __forceinline__ void flip(float (&v)[MINE], const u32 (&signs)[4], int lane) {
+// A lane's signs, bit i of value i.
+__device__ __forceinline__ u32 signs_of(const Encode &p, int lane) {
+    u32 signs = 0;
 #pragma unroll
-    for (int i = 0; i < MINE; i++) {
-        const int c = mine(lane, i);
-        v[i] = __uint_as_float(__float_as_uint(v[i]) ^ (signs[i >> 2] >> (c & 31)) << 31);
-    }
+    for (int i = 0; i < MINE; i++) signs |= (p.signs[i >> 2] >> (mine(lane, i) & 31) & 1) << i;
+    return signs;
+}
+__device__ __forceinline__ void flip(float (&v)[MINE], u32 signs) {
+#pragma unroll
+    for (int i = 0; i < MINE; i++) v[i] = __uint_as_float(__float_as_uint(v[i]) ^ (signs << (31 - i) & 0x80000000u));
 }
 
 // `scaled`: the last round too.
-__device__ __forceinline__ void rotate(const Encode &p, float (&v)[MINE], int lane, bool scaled) {
+__device__ __forceinline__ void rotate(const Encode &p, float (&v)[MINE], u32 signs, int lane, bool scaled) {
     for (u32 round = 1; round <= p.rounds; round++) {
-        flip(v, p.signs, lane);
+        flip(v, signs);
         transform(v, lane);
         if (scaled || round < p.rounds)
 #pragma unroll
             for (int i = 0; i < MINE; i++) v[i] *= ROOT;
     }
 }
-__device__ __forceinline__ void rotate_back(const Encode &p, float (&v)[MINE], int lane) {
+__device__ __forceinline__ void rotate_back(const Encode &p, float (&v)[MINE], u32 signs, int lane) {
     for (u32 round = 0; round < p.rounds; round++) {
         transform(v, lane);
 #pragma unroll
         for (int i = 0; i < MINE; i++) v[i] *= ROOT;
-        flip(v, p.signs, lane);
+        flip(v, signs);
     }
 }
 
@@ -114,12 +120,17 @@ __device__ __forceinline__ float stored_norm(const Encode &p, float norm, float 
     return norm;
 }
 
-// Thresholds that do not exceed y; they ascend, COUNT is a power of two less one.
-template <int COUNT, int STRIDE> __device__ __forceinline__ int cell(float y, const float *thresholds) {
-    int code = 0;
+// Four times as many as there are thresholds that do not exceed y; they ascend, COUNT is a power of two less one. The first two
+// steps take theirs from registers.
+template <int COUNT> __device__ __forceinline__ int cell(float y, const float *thresholds) {
+    constexpr int HALF = (COUNT + 1) / 2, QUARTER = HALF / 2;
+    const bool upper = y >= thresholds[HALF - 1];
+    int four = upper ? 4 * HALF : 0;
+    if (y >= (upper ? thresholds[HALF + QUARTER - 1] : thresholds[QUARTER - 1])) four += 4 * QUARTER;
 #pragma unroll
-    for (int step = (COUNT + 1) / 2; step; step /= 2) code += y >= thresholds[(code + step - 1) * STRIDE] ? step : 0;
-    return code;
+    for (int step = QUARTER / 2; step; step /= 2)
+        if (y >= *reinterpret_cast<const float *>(reinterpret_cast<const u8 *>(thresholds + step - 1) + four)) four += 4 * step;
+    return four;
 }
 
 // ---- norms of a page --------------------------------------------------------------------------------------------------
@@ -214,7 +225,7 @@ struct Centre {
 };
 
 // A warp, whose four eights do the same.
-__device__ __forceinline__ void encode_centre(const Encode &p, Centre &centre, int lane) {
+__device__ __forceinline__ void encode_centre(const Encode &p, Centre &centre, u32 signs, int lane) {
     float v[MINE], decoded[MINE];
     int codes[MINE];
 #pragma unroll
@@ -222,11 +233,11 @@ __device__ __forceinline__ void encode_centre(const Encode &p, Centre &centre, i
     const float norm = sqrtf(dot(v, v));
     u32 stored = 0;
     if (norm >= SMALLEST_NORM) {
-        rotate(p, v, lane, true);
+        rotate(p, v, signs, lane, true);
         const float inverse = 1.0f / norm;
 #pragma unroll
         for (int i = 0; i < MINE; i++) {
-            codes[i] = cell<31, 1>(v[i] * inverse, centre.thresholds);
+            codes[i] = cell<31>(v[i] * inverse, centre.thresholds) / 4;
             decoded[i] = (float)centre.book[codes[i]] * p.book_unit;
         }
         stored = to_f16(dot(v, decoded) / fmaxf(dot(decoded, decoded), 1.17549435e-38f));
@@ -240,7 +251,7 @@ __device__ __forceinline__ void encode_centre(const Encode &p, Centre &centre, i
         centre.integers[mine(lane, i)] = integer;
         v[i] = (float)integer * scale;
     }
-    rotate_back(p, v, lane);
+    rotate_back(p, v, signs, lane);
 #pragma unroll
     for (int i = 0; i < MINE; i++) centre.values[mine(lane, i)] = v[i];
     if (lane == 0) centre.norm = stored;
@@ -357,6 +368,7 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
     __shared__ float centroids[TRELLIS ? 128 : 16], thresholds[16];
     __shared__ Centre centre;
     const int lane = threadIdx.x % LANES, parts = p.page_tokens / SLOT_TOKENS;
+    const u32 signs = signs_of(p, lane);
     const u32 stride = p.kv_heads * 2 * DIM; // of tokens
     const u16 *rows = p.rows + (u64)blockIdx.x * p.page_tokens * stride + blockIdx.y * 2 * DIM + (OF_KEYS ? 0 : DIM);
     for (int i = threadIdx.x; i < (TRELLIS ? 128 : 16); i += blockDim.x) centroids[i] = p.centroids[i];
@@ -402,7 +414,7 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
 #pragma unroll
             for (int k = 0; k < CHANNELS; k++) centre.values[threadIdx.x + k * blockDim.x] = sums[k] / (float)p.page_tokens;
         __syncthreads();
-        if (threadIdx.x < LANES) encode_centre(p, centre, lane);
+        if (threadIdx.x < LANES) encode_centre(p, centre, signs, lane);
     }
     __syncthreads();
     for (int part = 0; part < parts; part++) {
@@ -419,7 +431,7 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
 #pragma unroll
                 for (int i = 0; i < MINE; i++) v[i] -= centre.values[mine(lane, i)];
             const float norm = sqrtf(dot(v, v));
-            rotate(p, v, lane, !TRELLIS);
+            rotate(p, v, signs, lane, !TRELLIS);
             if (TRELLIS) {
 #pragma unroll
                 for (int i = 0; i < MINE; i++) z[r * STRIDE + mine(lane, i)] = v[i];
@@ -430,9 +442,10 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
                 u32 codes[MINE / 2];
 #pragma unroll
                 for (int i = 0; i < MINE; i += 2) {
-                    const int a = cell<(1 << code_bits(SHAPE)) - 1, 1>(v[i] * inverse, thresholds);
-                    const int b = cell<(1 << code_bits(SHAPE)) - 1, 1>(v[i + 1] * inverse, thresholds);
-                    c[i] = centroids[a], c[i + 1] = centroids[b], codes[i / 2] = a | b << 8;
+                    const int a = cell<(1 << code_bits(SHAPE)) - 1>(v[i] * inverse, thresholds);
+                    const int b = cell<(1 << code_bits(SHAPE)) - 1>(v[i + 1] * inverse, thresholds);
+                    auto centroid = [&](int four) { return *reinterpret_cast<const float *>(reinterpret_cast<const u8 *>(centroids) + four); };
+                    c[i] = centroid(a), c[i + 1] = centroid(b), codes[i / 2] = (a | b << 8) >> 2;
                 }
                 const float correlation = dot(v, c) / norm * p.unit, energy = dot(c, c) * p.unit * p.unit;
                 u32 stored = norm < SMALLEST_NORM ? 0 : to_f16(stored_norm(p, norm, correlation, energy));

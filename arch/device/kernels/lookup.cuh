@@ -62,9 +62,9 @@ constexpr u32 ODD = 0x40404040;
 struct Halves {
     u32 n0, n1, p0, p1;
     __device__ __forceinline__ Halves(u32 w, const Table &t) {
-        const u32 x = w ^ 0x88888888u;
-        n0 = prmt(t.words[0], t.words[1], w), n1 = prmt(t.words[0], t.words[1], w >> 16);
-        p0 = prmt(t.words[2], t.words[3], x), p1 = prmt(t.words[2], t.words[3], x >> 16);
+        const u32 high = w >> 16;
+        n0 = prmt(t.words[0], t.words[1], w), n1 = prmt(t.words[0], t.words[1], high);
+        p0 = prmt(t.words[2], t.words[3], w ^ 0x8888), p1 = prmt(t.words[2], t.words[3], high ^ 0x8888);
     }
 };
 
