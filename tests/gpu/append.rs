@@ -34,7 +34,7 @@ impl Both {
         })
     }
 
-    fn append(&mut self, count: usize) {
+    fn append_and_compare(&mut self, count: usize) {
         let [keys, values] = self.next(count);
         self.given += count;
         self.cpu.append(&keys, &values, &mut self.scratch).unwrap();
@@ -97,10 +97,10 @@ fn appended_pages_are_the_cpus() {
             let mut both = Both::new(&device, &case);
             // Token by token over the edge of the first page, then in pieces, then all that is left.
             let first = case.config.sink_tokens + case.config.recent_window + page;
-            both.append(first - 2);
-            (0..4).for_each(|_| both.append(1));
-            (0..6).for_each(|_| both.append(random.below(150) + 1));
-            both.append(1500 - both.given);
+            both.append_and_compare(first - 2);
+            (0..4).for_each(|_| both.append_and_compare(1));
+            (0..6).for_each(|_| both.append_and_compare(random.below(150) + 1));
+            both.append_and_compare(1500 - both.given);
             both.attend(&device, &case);
             compared += both.compared;
             println!("{keys:18} {values:18} width {dim:3}, pages of {page}: {} the same", both.compared);
@@ -117,7 +117,7 @@ fn appended_specs_are_the_cpus() {
         ("trellis:gain=norm,rounds=3", "trellis:gain=unbiased,rounds=2,seed=9"),
     ] {
         let mut both = Both::new(&device, &case(keys, values, 128, (2, 2), 700));
-        both.append(700);
+        both.append_and_compare(700);
     }
 }
 
@@ -144,7 +144,7 @@ fn rows_without_a_direction_are_the_cpus() {
                 }
             }
         }
-        both.append(700);
+        both.append_and_compare(700);
         both.attend(&device, &case);
     }
 }
@@ -157,7 +157,7 @@ fn tokens_are_taken_back() {
         let mut case = case("trellis", "turboquant", 64, (2, 1), 4000);
         (case.config.center, case.config.sliding_window) = (center, window);
         let mut both = Both::new(&device, &case);
-        both.append(3);
+        both.append_and_compare(3);
         let mut furthest = 3;
         while both.given < 2500 {
             if random.below(3) == 0 {
@@ -168,7 +168,7 @@ fn tokens_are_taken_back() {
                 both.compared = 0;
                 both.check();
             } else {
-                both.append(random.below(120) + 1);
+                both.append_and_compare(random.below(120) + 1);
                 furthest = furthest.max(both.cpu.next_position());
             }
         }
@@ -178,7 +178,7 @@ fn tokens_are_taken_back() {
             assert!(matches!(both.card.truncate(1, 100), Err(gpu::Error::Unsupported { .. })));
         }
         both.check();
-        both.append(70);
+        both.append_and_compare(70);
     }
 }
 
@@ -196,11 +196,11 @@ fn uploaded_sequences_go_on() {
         both.given = tokens;
         both.card.upload(1, &both.cpu).unwrap();
         both.check();
-        both.append(1);
-        both.append(99);
+        both.append_and_compare(1);
+        both.append_and_compare(99);
         both.cpu.truncate(tokens + 50).unwrap();
         both.card.truncate(1, tokens + 50).unwrap();
-        both.append(400);
+        both.append_and_compare(400);
         // A fork goes on alone.
         both.card.fork(1, 0).unwrap();
         let before = page_bytes(&both.cpu, 1);
@@ -208,7 +208,7 @@ fn uploaded_sequences_go_on() {
         let mut bytes = vec![0; before.len()];
         both.card.page(0, 1, &mut bytes).unwrap();
         assert_eq!(before, bytes);
-        both.append(100);
+        both.append_and_compare(100);
         both.attend(&device, &case);
     }
 }
@@ -219,7 +219,7 @@ fn what_append_refuses() {
     for codec in ["turboquant", "trellis:m=8"] {
         let case = case(codec, codec, 64, (2, 1), 900);
         let mut both = Both::new(&device, &case);
-        both.append(300);
+        both.append_and_compare(300);
         // The CPU's errors, whatever is wrong; then as if nothing had been tried.
         let mut refused = 0;
         for size in [900.0, 3e3, 8e3, 2e4, 3e4, 32_000.0, 32_700.0, 4e4, 6e4, 7e4, f32::NAN] {
@@ -247,7 +247,7 @@ fn what_append_refuses() {
         let short = both.card.append(1, &[0.0; 64], &[0.0; 128]);
         assert!(matches!(short, Err(gpu::Error::Library(Error::Rows { what: "values", .. }))), "{short:?}");
         both.card.append(1, &[0.0; 0], &[0.0; 0]).unwrap();
-        both.append(400);
+        both.append_and_compare(400);
         both.attend(&device, &case);
     }
 
