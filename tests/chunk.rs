@@ -513,3 +513,35 @@ fn threads_change_no_byte() {
     });
     assert!(results.iter().all(|result| *result == results[0]));
 }
+
+/// Pages say where they lie, and are believed only where they do.
+#[test]
+fn pages_out_of_order_are_refused() {
+    let (_, config, tokens) = golden()[0];
+    let codec = ChunkCodec::new(config, Backend::detect()).unwrap();
+    let mut forged = golden_blob(&codec, tokens);
+    let layer = sections(&forged, &config, tokens)[1].clone();
+    let page = layer.start + 4 * 32; // behind a balance and a prefix centre
+    assert_eq!(forged[page..page + 8], [0; 8]);
+    forged[page] = 64;
+    let checksum = crc32fast::hash(&forged[layer.clone()]);
+    forged[layer.end..layer.end + 4].copy_from_slice(&checksum.to_le_bytes());
+    assert_eq!(decode(&codec, &forged), Err(Error::Snapshot { at: page, why: "a page out of order" }));
+}
+
+/// The largest numbers come back as numbers, where a codec's rounding goes beyond f16.
+#[test]
+fn the_largest_numbers_stay_finite() {
+    let spec = "int:bits=8".parse().unwrap();
+    let config = ChunkConfig::new(1, 1, 32).keys(spec).values(spec).center(Center::Off).balance(false);
+    let codec = ChunkCodec::new(config, Backend::detect()).unwrap();
+    let mut tensor = numbers(1, 2 * 3 * 32);
+    tensor.chunks_mut(32).for_each(|row| row[7] = -65504.0);
+    let blob = codec.encode(&tensor).unwrap();
+    let mut halves = vec![f16::ZERO; tensor.len()];
+    codec.decode(&blob, &mut halves[..]).unwrap();
+    assert!(
+        halves.chunks(32).all(|row| row[7] == f16::MIN && row.iter().all(|x| x.is_finite())),
+        "{halves:?}"
+    );
+}
