@@ -176,7 +176,7 @@ template <bool OF_KEYS> __device__ __forceinline__ void encode_norms(const Encod
             code = norm_step(steps, norm * factor);
             const float error = norm - (float)steps[code] * unit;
             term = error * error / norm;
-            if (norm < (float)steps[1] * unit) m.below[scale] = 1;
+            if (norm < (float)steps[1] * unit) atomicOr(&m.below[scale], 1);
         }
         m.terms[scale][token] = term, m.codes[scale][token] = code;
     }
@@ -248,12 +248,13 @@ __device__ __forceinline__ void encode_centre(const Encode &p, Centre &centre, u
 #pragma unroll
     for (int i = 0; i < MINE; i++) {
         const short integer = centre.book[codes[i]];
-        centre.integers[mine(lane, i)] = integer;
+        if (lane < ROW_LANES) centre.integers[mine(lane, i)] = integer;
         v[i] = (float)integer * scale;
     }
     rotate_back(p, v, signs, lane);
+    if (lane < ROW_LANES)
 #pragma unroll
-    for (int i = 0; i < MINE; i++) centre.values[mine(lane, i)] = v[i];
+        for (int i = 0; i < MINE; i++) centre.values[mine(lane, i)] = v[i];
     if (lane == 0) centre.norm = stored;
 }
 
@@ -450,6 +451,7 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
                 const float correlation = dot(v, c) / norm * p.unit, energy = dot(c, c) * p.unit * p.unit;
                 u32 stored = norm < SMALLEST_NORM ? 0 : to_f16(stored_norm(p, norm, correlation, energy));
                 u8 *row = reinterpret_cast<u8 *>(memory + r * STRIDE);
+                __syncwarp(); // codes take the place of values that other lanes have read
 #pragma unroll
                 for (int i = 0; i < MINE; i += 2) *reinterpret_cast<u16 *>(row + mine(lane, i)) = stored ? codes[i / 2] : 0;
                 if ((lane & 7) == 0) {
