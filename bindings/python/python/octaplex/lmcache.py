@@ -146,10 +146,10 @@ class OctaplexDeserializer(Deserializer):  # type: ignore[misc]
     def deserialize(self, src: Any, dst: Any, key: Any) -> None:
         """Decodes ``src`` into ``dst``, whose shape and the settings must be the blob's. What is raised LMCache takes for a miss."""
         blob, out = _tensor(src, "source").flatten(), _tensor(dst, "destination")
-        found, shape = chunk_info(blob).shape, tuple(out.shape)
-        if found != shape:
-            raise Error(f"the stored chunk has the shape {list(found)} and {list(shape)} is asked for: it is of another model or setting")
-        self._settings.codec(shape).decode(blob, out)
+        info, shape = chunk_info(blob), tuple(out.shape)
+        if info.shape != shape:
+            raise Error(f"the stored chunk has the shape {list(info.shape)} and {list(shape)} is asked for: it is of another model or setting")
+        self._settings.codec(shape).decode(blob[: info.bytes], out)
 
 
 def create_serde(kwargs: dict[str, Any]) -> Any:
