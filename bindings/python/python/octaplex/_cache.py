@@ -157,8 +157,6 @@ class Cache:
         }
         more = [None if x is None else _tensors.floats(x, what)[0] for x, what in ((sink_logits, "sink_logits"), (bias, "bias"))]
         target = _tensors.shaped(out, "out", shape, writable=True)
-        if isinstance(target, tuple):
-            raise Error("out is of two bytes: pass float32")
         _tensors.apart(target, queries=found, sink_logits=more[0], bias=more[1])
         self._cache.attend(layer, found, options, more[0], more[1], target)
         return out
