@@ -10,7 +10,7 @@ mod paged;
 mod tables;
 
 pub use driver::{Device, Failure};
-pub use encode::{Refused, Rows};
+pub use encode::{AT_ONCE, Refused, Rows};
 pub use layout::{Sequence, Shape};
 pub use paged::{Attention, Paged, Step};
 pub use tables::{CodeShape, Rotated, Tables};

@@ -271,6 +271,23 @@ impl CodecSpec {
         tokens * self.block_bytes(dim) + outliers
     }
 
+    /// Bytes of the dense random matrices that a codec keeps: 8·D² each.
+    #[cfg(feature = "alloc")]
+    pub(crate) fn matrix_bytes(&self, dim: usize) -> usize {
+        use crate::rotation::RotationKind::{self, Haar};
+        use crate::sketch::{SketchKind::Gauss, SketchSpec};
+        let rotation = |kind: RotationKind| usize::from(kind == Haar);
+        let sketch = |spec: SketchSpec| usize::from(spec.kind == Gauss);
+        let matrices = match self {
+            Self::TurboQuant(spec) => rotation(spec.rotation),
+            Self::TurboQuantQjl(spec) => rotation(spec.rotation) + sketch(spec.sketch),
+            Self::Qjl(spec) => sketch(spec.sketch),
+            Self::OctopusQjl(spec) => sketch(spec.sketch),
+            _ => 0,
+        };
+        matrices * 8 * dim * dim
+    }
+
     /// Bytes of a block without its norm, or of both halves of one, where a cache takes these apart; else 0.
     pub(crate) const fn plane_bytes(&self, dim: usize) -> [usize; 2] {
         let block = match self {

@@ -396,6 +396,32 @@ fn headers_that_lie_allocate_nothing() {
     }
 }
 
+/// A codec with a dense matrix takes megabytes a layer, and a layer of a blob a hundred bytes.
+#[test]
+fn many_dense_matrices_are_refused() {
+    for (layers, refused) in [(20, false), (200, true)] {
+        let spec = "turboquant:bits=1".parse().unwrap();
+        let config = ChunkConfig::new(layers, 1, 576).keys(spec).values(spec);
+        let config = config.center(Center::Off).balance(false);
+        let codec = ChunkCodec::new(config, Backend::detect()).unwrap();
+        let blob = codec.encode(&vec![0.5; 2 * layers * 576]).unwrap();
+        // The same pages, and another rotation in the header.
+        let (header, text) = (52 + 2 * (4 + "turboquant:bits=1".len()), b"turboquant:bits=1,rotation=haar");
+        let mut forged = blob[..52].to_vec();
+        for _ in 0..2 {
+            forged.extend((text.len() as u32).to_le_bytes());
+            forged.extend(text);
+        }
+        let length = (blob.len() - header + forged.len()) as u64;
+        forged[44..52].copy_from_slice(&length.to_le_bytes());
+        forged.extend(crc32fast::hash(&forged).to_le_bytes());
+        forged.extend(&blob[header + 4..]);
+        let read = ChunkInfo::read(&forged);
+        assert_eq!(read.is_err(), refused, "{layers}: {read:?}");
+        assert!(read.is_ok() || matches!(read, Err(Error::Snapshot { at: 44, .. })), "{read:?}");
+    }
+}
+
 #[test]
 fn tensors_that_do_not_fit_are_refused() {
     for layout in [ChunkLayout::Split, ChunkLayout::Fused] {

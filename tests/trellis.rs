@@ -226,17 +226,24 @@ fn more_costs_buy_less_distortion() {
 /// Scales are tried for each vector on its own and the best is kept, alone and in pages; the shares are docs/trellis.md's.
 #[test]
 fn more_scales_are_never_worse() {
-    let x = Random::new(72).gaussians(400 * 64);
-    for (levels, documented) in [(2, [0.978, 0.972]), (4, [0.943, 0.923]), (8, [0.916, 0.888])] {
+    let x = Random::new(72).gaussians(400 * 128);
+    for (dim, levels, documented) in [
+        (64, 2, [0.978, 0.972]),
+        (64, 4, [0.943, 0.923]),
+        (64, 8, [0.916, 0.888]),
+        (128, 2, [0.986, 0.983]),
+        (128, 4, [0.962, 0.952]),
+        (128, 8, [0.941, 0.925]),
+    ] {
         let errors = [1, 3, 5].map(|scales| {
-            let codec = build(&format!("trellis:m={levels},scales={scales}"), 64);
+            let codec = build(&format!("trellis:m={levels},scales={scales}"), dim);
             let blocks = encode_rows(&*codec, &x);
             let mut alone = vec![0; codec.block_bytes()];
-            codec.encode(&x[17 * 64..18 * 64], &mut alone).unwrap();
+            codec.encode(&x[17 * dim..18 * dim], &mut alone).unwrap();
             assert_eq!(blocks[17 * alone.len()..18 * alone.len()], alone, "m={levels}, scales={scales}");
             let decoded = decode_rows(&*codec, &blocks);
             let error = |(x, y): (&[f32], &[f32])| x.iter().zip(y).map(|(a, b)| (a - b) * (a - b)).sum();
-            x.chunks(64).zip(decoded.chunks(64)).map(error).collect::<Vec<f32>>()
+            x.chunks(dim).zip(decoded.chunks(dim)).map(error).collect::<Vec<f32>>()
         });
         for (fewer, more) in errors.iter().zip(&errors[1..]) {
             // A norm is rounded to f16.

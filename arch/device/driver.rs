@@ -233,8 +233,14 @@ impl Device {
             let _ = result::stream::destroy(stream);
             graph
         };
-        done?;
-        let graph = graph?;
+        let graph = match (done, graph) {
+            (Ok(()), graph) => graph?,
+            (Err(failure), graph) => {
+                // SAFETY: the graph was made above, and nobody else has it.
+                let _ = graph.map(|graph| unsafe { result::graph::destroy(graph) });
+                return Err(failure);
+            }
+        };
         // SAFETY: the graph was made above, and is not used after it is destroyed.
         let executable = unsafe {
             let flags = sys::CUgraphInstantiate_flags_enum(0);

@@ -10,8 +10,8 @@ use alloc::vec::Vec;
 
 const NAMES: [&core::ffi::CStr; 2] = [c"encode_keys", c"encode_values"];
 /// Bytes of rows that are on the card at once, unless one page alone has more.
-const AT_ONCE: usize = 1 << 27;
-/// Rows of a page at most, and its centre: what a page, head and side count as in `refused`.
+pub const AT_ONCE: usize = 1 << 27;
+/// A page's centre, and its rows at most: what a page, head and side count as in `refused`.
 const REFUSABLE: u32 = 256 + 1;
 
 /// Rows to encode, and where to.
@@ -108,7 +108,7 @@ impl Paged {
                     page: done + head as usize / self.shape.kv_heads,
                     head: head as usize % self.shape.kv_heads,
                     key: (refused[0] / REFUSABLE).is_multiple_of(2),
-                    row: (row < 256).then_some(row),
+                    row: row.checked_sub(1),
                 }));
             }
             done += count;

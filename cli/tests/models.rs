@@ -322,6 +322,15 @@ fn a_killed_run_leaves_the_session_of_the_last() {
     let run =
         |tokens, new| [&["generate"], &MODEL[..], &["--tokens", tokens, "--new", new], &SESSION].concat();
     succeeds(&folder, &run("200", "2"));
+    // Another file in the place of the old one, not the old one written over.
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        let file = || std::fs::metadata(folder.join("a.session")).unwrap().ino();
+        let before = file();
+        succeeds(&folder, &run("200", "2"));
+        assert_ne!(file(), before);
+    }
     let saved = std::fs::read(folder.join("a.session")).unwrap();
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_octaplex"));
     let command = command.current_dir(&folder).args(run("200", "3000")).stdout(std::process::Stdio::null());

@@ -13,6 +13,8 @@ use core::ops::Range;
 
 #[cfg(feature = "alloc")]
 mod heap;
+#[cfg(feature = "alloc")]
+pub(crate) use heap::check_memory;
 #[cfg(feature = "std")]
 mod stream;
 

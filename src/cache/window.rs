@@ -5,7 +5,7 @@ use super::encode::{Encoder, page_error};
 use super::page::Layout;
 use super::storage::Storage;
 use super::tensor::{LIMIT, Tensor};
-use super::{Center, Layer, MAX_POSITION, State};
+use super::{Center, Layer, LayerConfig, MAX_POSITION, State};
 use crate::backend::Kernels;
 use crate::codec::{Codec, MAX_BLOCK_BYTES, SURE_NORM};
 use crate::{Error, Role};
@@ -13,21 +13,34 @@ use core::ops::Range;
 use octaplex_arch::{Float, MAX_DIM};
 
 /// What an append will do.
-struct Plan {
+pub(crate) struct Plan {
     /// Tokens given.
-    count: usize,
+    pub(crate) count: usize,
     /// The position after the last.
-    next: usize,
+    pub(crate) next: usize,
     /// Pages that close.
-    closing: usize,
+    pub(crate) closing: usize,
     /// How many of these no query will see, also after the longest rollback, so that they are not even encoded.
-    skipped: usize,
+    pub(crate) skipped: usize,
     /// Pages that no query will see any more, also after the longest rollback.
-    evicted: usize,
+    pub(crate) evicted: usize,
     /// The position before which nothing will be seen any more.
-    floor: usize,
+    pub(crate) floor: usize,
     /// The first position whose row stays in the ring.
-    kept: usize,
+    pub(crate) kept: usize,
+}
+
+/// Where a layer stands before an append, on the CPU or on a card.
+pub(crate) struct Standing<'a> {
+    pub(crate) config: &'a LayerConfig,
+    pub(crate) next: usize,
+    /// The first position of the exact window.
+    pub(crate) start: usize,
+    pub(crate) kept: usize,
+    pub(crate) floor: usize,
+    pub(crate) pages: usize,
+    /// The first position of a page.
+    pub(crate) position: &'a dyn Fn(usize) -> usize,
 }
 
 /// Keys or values.
@@ -44,6 +57,60 @@ struct Window<'a> {
     state: &'a State,
     backend: Kernels,
     front: &'a [u8],
+}
+
+impl Standing<'_> {
+    /// What appending so many tokens does.
+    ///
+    /// # Errors
+    /// [`Error::Full`].
+    pub(crate) fn plan(&self, count: usize) -> Result<Plan, Error> {
+        let (config, page) = (self.config, self.config.page);
+        let next = self.next.saturating_add(count);
+        if next > MAX_POSITION {
+            return Err(Error::Full { capacity: MAX_POSITION, needed: next });
+        }
+        // The layer may go back to here, and no further: these pages are closed for good.
+        let back = next.saturating_sub(config.max_rollback);
+        let kept = self.kept + config.closed(self.kept, back) * page;
+        let [closing, skipped, evicted, held] = self.counts(next);
+        // What comes one by one is never more than the capacity: nor is it at once, where there would be most, before a page is
+        // dropped that no query sees any longer, or one that none would see is closed.
+        let behind = config.sliding_window.map_or(0, |window| config.max_rollback.saturating_add(window));
+        let peaks = [behind, config.recent_window].map(|behind| {
+            let past = next.saturating_sub(self.start).saturating_sub(behind) % page;
+            next.saturating_sub(past + 1)
+        });
+        let peaks = peaks.into_iter().filter(|peak| *peak > self.next).map(|peak| self.counts(peak)[3]);
+        let needed = peaks.fold(held, usize::max);
+        if needed > config.capacity {
+            return Err(Error::Full { capacity: config.capacity, needed });
+        }
+        let floor = match (skipped, evicted) {
+            (0, 0) => self.floor,
+            (0, _) => (self.position)(evicted - 1) + page,
+            _ => self.start + skipped * page,
+        };
+        Ok(Plan { count, next, closing, skipped, evicted, floor, kept })
+    }
+
+    /// When the next position is `next`: pages that close, those of them that no query will see, old ones that none will, and
+    /// tokens that the layer then holds.
+    fn counts(&self, next: usize) -> [usize; 4] {
+        let (config, page) = (self.config, self.config.page);
+        let window = next.saturating_sub(self.start);
+        let closing = config.closed(self.start, next);
+        // Queries from then on see positions from here on.
+        let visible = config
+            .sliding_window
+            .map_or(0, |window| next.saturating_sub(config.max_rollback).saturating_sub(window));
+        let unseen = |start: usize| start + page <= visible;
+        let skipped = (0..closing).take_while(|i| unseen(self.start + i * page)).count();
+        let evicted = (0..self.pages).take_while(|&i| unseen((self.position)(i))).count();
+        let pages = self.pages - evicted + closing - skipped;
+        let held = next.min(config.sink_tokens) + pages * page + window - closing * page;
+        [closing, skipped, evicted, held]
+    }
 }
 
 impl Window<'_> {
@@ -128,52 +195,9 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     }
 
     fn plan(&self, count: usize) -> Result<Plan, Error> {
-        let (state, page, config) = (&self.state, self.layout.page, &self.config);
-        let next = state.next.saturating_add(count);
-        if next > MAX_POSITION {
-            return Err(Error::Full { capacity: MAX_POSITION, needed: next });
-        }
-        // The layer may go back to here, and no further: these pages are closed for good.
-        let back = next.saturating_sub(config.max_rollback);
-        let kept = state.kept + config.closed(state.kept, back) * page;
-        let [closing, skipped, evicted, held] = self.counts(next);
-        // What comes one by one is never more than the capacity: nor is it at once, where there would be most, before a page is
-        // dropped that no query sees any longer, or one that none would see is closed.
-        let behind = config.sliding_window.map_or(0, |window| config.max_rollback.saturating_add(window));
-        let peaks = [behind, config.recent_window].map(|behind| {
-            let past = next.saturating_sub(state.start).saturating_sub(behind) % page;
-            next.saturating_sub(past + 1)
-        });
-        let peaks = peaks.into_iter().filter(|peak| *peak > state.next).map(|peak| self.counts(peak)[3]);
-        let needed = peaks.fold(held, usize::max);
-        if needed > config.capacity {
-            return Err(Error::Full { capacity: config.capacity, needed });
-        }
-        let floor = match (skipped, evicted) {
-            (0, 0) => state.floor,
-            (0, _) => self.page_position(evicted - 1) + page,
-            _ => state.start + skipped * page,
-        };
-        Ok(Plan { count, next, closing, skipped, evicted, floor, kept })
-    }
-
-    /// When the next position is `next`: pages that close, those of them that no query will see, old ones that none will, and
-    /// tokens that the layer then holds.
-    fn counts(&self, next: usize) -> [usize; 4] {
-        let (layout, state, page, config) = (&self.layout, &self.state, self.layout.page, &self.config);
-        let window = next.saturating_sub(state.start);
-        let closing = config.closed(state.start, next);
-        // Queries from then on see positions from here on.
-        let visible = config
-            .sliding_window
-            .map_or(0, |window| next.saturating_sub(config.max_rollback).saturating_sub(window));
-        let unseen = |start: usize| start + page <= visible;
-        let skipped = (0..closing).take_while(|i| unseen(state.start + i * page)).count();
-        let pages = self.store.pages();
-        let evicted = (0..pages).take_while(|&i| unseen(self.page_position(i))).count();
-        let held =
-            next.min(layout.sinks) + (pages - evicted + closing - skipped) * page + window - closing * page;
-        [closing, skipped, evicted, held]
+        let &State { next, start, kept, floor, .. } = &self.state;
+        let (pages, position) = (self.store.pages(), &|index| self.page_position(index));
+        Standing { config: &self.config, next, start, kept, floor, pages, position }.plan(count)
     }
 
     /// Refuses rows that their codec cannot encode now, when they come, and not when their page closes. Centred rows

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cache::page::{Layout, Side};
-use crate::cache::snapshot::{Reader, Writer, damaged, read_page, write_spec};
+use crate::cache::snapshot::{Reader, Writer, check_memory, damaged, read_page, write_spec};
 use crate::cache::{MAX_POSITION, position};
 
 const CHUNK: &[u8; 8] = b"octachnk";
@@ -217,6 +217,9 @@ impl ChunkInfo {
         if !holds || bytes > blob.len() {
             return damaged(LENGTH, "the blob is cut off, or not as long as its tokens make it");
         }
+        // Of each layer there will be two codecs.
+        let matrices = config.keys.matrix_bytes(head_dim) + config.values.matrix_bytes(head_dim);
+        check_memory(layers.saturating_mul(matrices), bytes, LENGTH)?;
         let dtype = [Dtype::F32, Dtype::F16, Dtype::Bf16][usize::from(dtype)];
         let info = Self { config, tokens, dtype, bytes, header: reader.at };
         if info.checked_values().is_none_or(|values| values > MAX_POSITION) {

@@ -45,8 +45,8 @@ pub struct TrellisSpec {
     pub states: u8,
     /// What the stored norm is.
     pub gain: Gain,
-    /// Scales that the encoder tries for a vector, 1, 3 or 5, of which it keeps the one with the least error: as many times the
-    /// time, the same bytes to read.
+    /// Scales that the encoder tries for a vector, 1, 3 or 5, of which it keeps the one with the least error: some 2.5 and 4 times
+    /// the time (`docs/trellis.md`), and bytes that are read like others.
     pub scales: u8,
     /// Rounds of signs and Hadamard transform, 1 to 3.
     pub rounds: u8,

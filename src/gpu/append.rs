@@ -1,27 +1,14 @@
 //! Tokens that come and go on the card: as `cache/window.rs` and `cache/rollback.rs` have it, pages encoded by kernels.
 
 use super::{Error, Held, Layer, refuse};
-use crate::Tensor;
 use crate::cache::center::{self, Diagonal, Spread};
-use crate::cache::window::{rows_error, try_row};
-use crate::cache::{Center, MAX_POSITION, State};
+use crate::cache::window::{Plan, Standing, rows_error, try_row};
+use crate::cache::{Center, State};
+use crate::{CodecSpec, Tensor};
 use alloc::vec;
 use alloc::vec::Vec;
-use octaplex_arch::device::{Refused, Rows, Sequence};
+use octaplex_arch::device::{AT_ONCE, Refused, Rows, Sequence};
 use octaplex_arch::{Float, MAX_DIM};
-
-/// What an append does.
-struct Plan {
-    /// The position after the last token.
-    next: usize,
-    /// Pages that close, and how many of these no query will see.
-    closing: usize,
-    skipped: usize,
-    /// Pages that no query will see any more.
-    evicted: usize,
-    floor: usize,
-    kept: usize,
-}
 
 impl Layer {
     /// Adds tokens to a sequence: keys and values, \[kv_heads]\[tokens]\[width], in any float type. It is then what
@@ -34,7 +21,8 @@ impl Layer {
     ///
     /// # Errors
     /// What [`Layer::append`](crate::Layer::append) refuses; [`Error::Full`] where there is no room for the pages that close (beside
-    /// those that leave a sliding window); [`Error::Card`]. The layer is then as it was.
+    /// those that leave a sliding window); [`Error::Unsupported`] for `trellis` of several scales. The layer is then as it was; after
+    /// [`Error::Card`] the sequence is to be [cleared](Self::clear).
     pub fn append<'a>(
         &mut self,
         sequence: usize,
@@ -47,6 +35,7 @@ impl Layer {
             return Ok(());
         }
         let plan = self.plan(&self.sequences[sequence], count)?;
+        self.check_scales()?;
         let held = &mut self.sequences[sequence];
         let before = held.rows.len();
         held.rows.extend(&rows);
@@ -61,14 +50,28 @@ impl Layer {
     /// on the card, as if they were a sequence's first (sinks aside). The sequences stay as they are.
     ///
     /// # Errors
-    /// As [`append`](Self::append); [`Error::Full`] where there is no room for the pages.
+    /// As [`append`](Self::append); [`Error::Full`] where there is no room for the pages; [`Error::Unsupported`] for less than a page
+    /// and more than 128 MiB.
     pub fn time_append(&mut self, keys: &[f32], values: &[f32], times: usize) -> Result<Vec<f32>, Error> {
         let rows = self.incoming(0, [keys.into(), values.into()])?;
+        self.check_scales()?;
         let held = Held { rows, kept: 0, ..Held::empty(&self.config) };
         let pages = held.rows.len() / self.paged.token_values() / self.config.page;
         let rows = &held.rows[..pages * self.config.page * self.paged.token_values()];
+        if pages == 0 || pages > 1 && size_of_val(rows) > AT_ONCE {
+            return refuse("time_append takes one page at least, and 128 MiB of rows at most");
+        }
         let rows = Rows { rows, position: 0, front: &held.front };
         Ok(self.paged.time_encoding(&self.free(pages)?, rows, times)?)
+    }
+
+    /// The kernels search a trellis with one scale; pages of several are read like others.
+    fn check_scales(&self) -> Result<(), Error> {
+        let several = |spec| matches!(spec, CodecSpec::Trellis(trellis) if trellis.scales != 1);
+        if several(self.config.keys) || several(self.config.values) {
+            return refuse("on a card, `trellis` encodes with scales=1: append on the CPU, and upload");
+        }
+        Ok(())
     }
 
     /// Rows as a sequence has them, checked: \[tokens]\[kv heads]\[keys, values]\[width] in f16.
@@ -117,32 +120,11 @@ impl Layer {
         Ok(rows)
     }
 
-    /// As the CPU's: what closes, what leaves the sliding window.
     fn plan(&self, held: &Held, count: usize) -> Result<Plan, Error> {
-        let (config, page) = (&self.config, self.config.page);
-        let next = held.next().saturating_add(count);
-        if next > MAX_POSITION {
-            return Err(crate::Error::Full { capacity: MAX_POSITION, needed: next }.into());
-        }
-        let start = held.start();
-        let closing = config.closed(start, next);
-        let back = next.saturating_sub(config.max_rollback);
-        let kept = held.kept + config.closed(held.kept, back) * page;
-        let visible = config.sliding_window.map_or(0, |window| back.saturating_sub(window));
-        let unseen = |start: usize| start + page <= visible;
-        let skipped = (0..closing).take_while(|i| unseen(start + i * page)).count();
-        let evicted = held.positions.iter().take_while(|position| unseen(**position)).count();
-        let pages = held.positions.len() - evicted + closing - skipped;
-        let needed = next.min(self.layout.sinks) + pages * page + next.saturating_sub(start) - closing * page;
-        if needed > config.capacity {
-            return Err(crate::Error::Full { capacity: config.capacity, needed }.into());
-        }
-        let floor = match (skipped, evicted) {
-            (0, 0) => held.floor,
-            (0, _) => held.positions[evicted - 1] + page,
-            _ => start + skipped * page,
-        };
-        Ok(Plan { next, closing, skipped, evicted, floor, kept })
+        let (config, next, start) = (&self.config, held.next(), held.start());
+        let &Held { kept, floor, ref positions, .. } = held;
+        let (pages, position) = (positions.len(), &|index: usize| positions[index]);
+        Ok(Standing { config, next, start, kept, floor, pages, position }.plan(count)?)
     }
 
     /// Takes the rows that a sequence has been given, the new ones from value `new` on.

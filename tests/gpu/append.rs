@@ -2,7 +2,7 @@
 
 use super::vectors::Random;
 use super::{CODECS, Case, case, device, page_bytes};
-use octaplex::{Attend, Backend, Center, Error, LayerConfig, SharedLayer, gpu};
+use octaplex::{Attend, Backend, Center, CodecSpec, Error, LayerConfig, SharedLayer, gpu};
 
 /// A layer on the CPU, and one on the card, that are given the same.
 struct Both {
@@ -251,8 +251,54 @@ fn what_append_refuses() {
         both.attend(&device, &case);
     }
 
+    // Keys opposite to those that decided the prefix centre, near the end of f16.
+    for (gain, size) in
+        [("norm", 3e4), ("norm", 32_000.0), ("norm", 32_700.0), ("norm", 32_751.0), ("mse", 32_000.0)]
+    {
+        for codec in ["turboquant", "trellis:m=8"] {
+            let spec: CodecSpec =
+                format!("{codec}{}gain={gain}", if codec.contains(':') { "," } else { ":" }).parse().unwrap();
+            let config = LayerConfig::new(1, 64, 900).keys(spec).balance(false);
+            let mut card = gpu::Layer::new(&device, &config, 1, 960).unwrap();
+            let mut cpu = SharedLayer::on_heap(&config, Backend::detect()).unwrap();
+            let mut scratch = vec![0.0; config.scratch_len(1)];
+            for sign in [-1.0, 1.0] {
+                let mut rows = vec![0.0; 64 * 200];
+                rows.iter_mut().step_by(64).for_each(|x| *x = sign * size);
+                let expected = cpu.append(&rows, &rows, &mut scratch);
+                assert_eq!(
+                    card.append(0, &rows, &rows),
+                    expected.map_err(gpu::Error::Library),
+                    "{spec} {size}"
+                );
+            }
+        }
+    }
+
+    // What is full under a sliding window depends on neither the pieces nor the machine.
+    for (capacity, window, rollback) in [(64, 64, 0), (126, 64, 0), (127, 64, 0), (140, 70, 10)] {
+        let config = LayerConfig::new(1, 64, capacity).sink_tokens(0).recent_window(0);
+        let config = config.sliding_window(window).max_rollback(rollback);
+        for count in (1..330).step_by(3) {
+            let mut card = gpu::Layer::new(&device, &config, 1, 704).unwrap();
+            let mut cpu = SharedLayer::on_heap(&config, Backend::detect()).unwrap();
+            let (rows, mut scratch) = (vec![0.25; 64 * count], vec![0.0; config.scratch_len(1)]);
+            let expected = cpu.append(&rows, &rows, &mut scratch).map_err(gpu::Error::Library);
+            assert_eq!(card.append(0, &rows, &rows), expected, "{capacity} {window} {rollback}: {count}");
+        }
+    }
+
+    // Pages that are read like others, and not made here.
+    let several = LayerConfig::new(1, 64, 1000).values("trellis:scales=3".parse().unwrap());
+    let mut card = gpu::Layer::new(&device, &several, 1, 640).unwrap();
+    let refused = card.append(0, &[0.5; 64], &[0.5; 64]);
+    assert!(matches!(refused, Err(gpu::Error::Unsupported { .. })), "{refused:?}");
+
     // More than the capacity, and no room in the pool.
     let config = LayerConfig::new(1, 64, 1000);
+    let mut card = gpu::Layer::new(&device, &config, 2, 640).unwrap();
+    let short = card.time_append(&[0.5; 64 * 63], &[0.5; 64 * 63], 1);
+    assert!(matches!(short, Err(gpu::Error::Unsupported { .. })), "{short:?}");
     let mut card = gpu::Layer::new(&device, &config, 2, 640).unwrap();
     let rows = |tokens: usize| vec![0.25; 64 * tokens];
     let full = card.append(0, &rows(1001), &rows(1001));

@@ -109,7 +109,7 @@ __device__ __forceinline__ u32 to_f16(float x) {
 }
 __device__ __forceinline__ bool is_finite_f16(u32 bits) { return (bits & 0x7C00) != 0x7C00; }
 
-// [page][head][keys, values][257]: the row, or 256 for the centre.
+// [page][head][keys, values][257]: the centre, which is found before the rows are, or 1 more than the row.
 __device__ __forceinline__ void refuse(const Encode &p, bool of_keys, u32 row) {
     atomicMin(p.refused, ((blockIdx.x * p.kv_heads + blockIdx.y) * 2 + (of_keys ? 0 : 1)) * (MOST_TOKENS + 1) + row);
 }
@@ -241,7 +241,7 @@ __device__ __forceinline__ void encode_centre(const Encode &p, Centre &centre, u
             decoded[i] = (float)centre.book[codes[i]] * p.book_unit;
         }
         stored = to_f16(dot(v, decoded) / fmaxf(dot(decoded, decoded), 1.17549435e-38f));
-        if (!is_finite_f16(stored) && lane == 0) refuse(p, true, MOST_TOKENS);
+        if (!is_finite_f16(stored) && lane == 0) refuse(p, true, 0);
     }
     const float scale = from_f16(stored) * p.book_unit;
     __syncwarp();
@@ -455,7 +455,7 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
 #pragma unroll
                 for (int i = 0; i < MINE; i += 2) *reinterpret_cast<u16 *>(row + mine(lane, i)) = stored ? codes[i / 2] : 0;
                 if ((lane & 7) == 0) {
-                    if (!is_finite_f16(stored)) refuse(p, OF_KEYS, token);
+                    if (!is_finite_f16(stored)) refuse(p, OF_KEYS, 1 + token);
                     norms[token] = from_f16(stored);
                 }
             }
@@ -466,7 +466,7 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
             const float norm = norms[token];
             const float found = search<SHAPE>(p, z + r * STRIDE, scales[r], norm, work.decisions, centroids);
             const u32 stored = norm < SMALLEST_NORM ? 0 : to_f16(found);
-            if (!is_finite_f16(stored)) refuse(p, OF_KEYS, token);
+            if (!is_finite_f16(stored)) refuse(p, OF_KEYS, 1 + token);
             if (stored == 0)
                 for (int i = 0; i < DIM / 4; i++) memory[r * STRIDE + i] = 0;
             norms[token] = from_f16(stored);

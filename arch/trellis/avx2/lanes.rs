@@ -1,6 +1,7 @@
 //! Scores and weighted sums of trellis codes for rows of 128, 64 and 32 coordinates, up to 8 states (16 for 128) and codes of
 //! 0 to 3 bits: on an Intel Sapphire Rapids, 8.4 ns a row of 128 and query for 64 centroids and 14 for 128, which take
-//! `avx2.rs` 32 and 35; 3.8 and 5.5 times as fast for rows of 64 and 32.
+//! `avx2.rs` 32 and 35. A whole attention step (8 states, m = 4, keys and values) took half as long with it at width 64, and a
+//! tenth at 32, where `avx2.rs` leaves short rows to the specification.
 //!
 //! Rows r and r + 4 share a register; or four shorter ones, or eight. Each byte of it has eight neighbouring coordinates, one for
 //! each of eight look-ups, as the path plane has them; or four, where codes have two bits and their plane has them so. The

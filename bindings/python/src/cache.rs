@@ -194,10 +194,14 @@ impl Cache {
     }
 
     fn save_file(&self, py: Python, path: PathBuf) -> Result<()> {
+        // Under another name first: a failure leaves what was there.
+        let mut beside = path.clone().into_os_string();
+        beside.push(".part");
         let saved = self.read(py, |cache| {
-            let mut file = BufWriter::new(File::create(path)?);
+            let mut file = BufWriter::new(File::create(&beside)?);
             cache.save_to(&mut file)?;
-            file.flush()
+            file.flush()?;
+            std::fs::rename(&beside, path)
         });
         Ok(saved?)
     }

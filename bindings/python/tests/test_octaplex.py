@@ -2,6 +2,7 @@
 
 import re
 import threading
+import time
 from pathlib import Path
 
 import ml_dtypes
@@ -226,27 +227,17 @@ def test_a_chunk_becomes_pages():
 
 
 def test_threads_work_at_once_and_wait_for_nobody():
-    """The interpreter's lock is free during work: another thread counts on meanwhile."""
-    codec = octaplex.ChunkCodec(4, 4, 128, keys="trellis:m=16,states=64", values="trellis:m=16,states=64")
-    tensor = gaussian(2, 4, 128, 512)
-    done, counted = threading.Event(), []
-
-    def count():
-        number = 0
-        while not done.is_set():
-            number += 1
-        counted.append(number)
-
-    blobs = []
-    workers = [threading.Thread(target=lambda: blobs.append(codec.encode(tensor))) for _ in range(2)]
-    counter = threading.Thread(target=count)
-    for thread in (counter, *workers):
-        thread.start()
-    for thread in workers:
-        thread.join()
-    done.set()
-    counter.join()
-    assert blobs[0] == blobs[1] and counted[0] > 1000
+    """The interpreter's lock is free during work: this thread wakes up again and again meanwhile."""
+    codec = octaplex.ChunkCodec(4, 8, 128, keys="trellis:m=16,states=64", values="trellis:m=16,states=64")
+    tensor = np.resize(gaussian(2, 4, 32, 1024), (2, 4, 1024, 1024)).astype(np.float16)
+    blobs, woken = [], 0
+    worker = threading.Thread(target=lambda: blobs.append(codec.encode(tensor)))
+    worker.start()
+    while not blobs:
+        time.sleep(0.005)
+        woken += 1
+    worker.join()
+    assert woken > 5 and blobs[0] == codec.encode(tensor)
     # One cache, changed and read by several: every result is of a whole append.
     cache, rows = octaplex.Cache(1, 1, 64, 4096, keys="f16", values="f16"), np.ones((1, 10, 64), np.float32)
     cache.append(0, rows, rows)
@@ -265,6 +256,17 @@ def test_threads_work_at_once_and_wait_for_nobody():
 
 ROWS = np.ones((2, 10, 64), np.float32)
 CHUNK = np.ones((2, 2, 10, 128), np.float32)
+
+
+def attend_in_place(cache):
+    queries = np.ones((4, 64), np.float32)
+    cache.append(0, np.ones((2, 3, 64), np.float32), np.ones((2, 3, 64), np.float32))
+    cache.attend(0, queries, out=queries)
+
+
+def transposed_weights():
+    codec = octaplex.Codec("trellis", 64)
+    codec.attend(np.ones((4, 2), np.float32), codec.encode(np.ones((4, 64), np.float32)))
 
 
 @pytest.mark.parametrize(
@@ -304,6 +306,10 @@ CHUNK = np.ones((2, 2, 10, 128), np.float32)
         ("another configuration", lambda c, k: octaplex.ChunkCodec(2, 2, 64, keys="int").decode(k.encode(CHUNK))),
         ("out has the shape", lambda c, k: k.decode(k.encode(CHUNK), out=CHUNK[:1].copy())),
         ("pass bytes", lambda c, k: k.decode(CHUNK)),
+        ("shares memory with tensor", lambda c, k: k.encode_into(CHUNK, CHUNK.view(np.uint8))),
+        ("shares memory with queries", lambda c, k: attend_in_place(c)),
+        ("not aligned", lambda c, k: k.encode(np.frombuffer(b"0" * (CHUNK.nbytes + 1), CHUNK.dtype, offset=1).reshape(CHUNK.shape))),
+        ("a weight for each", lambda c, k: transposed_weights()),
     ],
 )
 def test_mistakes(words, call):

@@ -16,11 +16,17 @@ pub(super) fn read_cache_header(reader: &mut Reader) -> Result<usize, Error> {
 }
 
 /// A few hundred bytes a layer must not become gigabytes.
-pub(super) fn check_memory(memory: usize, bytes: usize, at: usize) -> Result<(), Error> {
+pub(crate) fn check_memory(memory: usize, bytes: usize, at: usize) -> Result<(), Error> {
     if memory > (1 << 28) + 256 * bytes {
-        return damaged(at, "exact windows far larger than the snapshot");
+        return damaged(at, "exact windows, or random matrices of its codecs, far larger than the bytes");
     }
     Ok(())
+}
+
+/// What a layer takes before it has read anything.
+pub(super) fn empty_bytes(layer: &SharedLayer) -> usize {
+    let LayerConfig { keys, values, key_dim, value_dim, .. } = layer.config;
+    layer.layout.front_bytes + keys.matrix_bytes(key_dim) + values.matrix_bytes(value_dim)
 }
 
 impl SharedLayer {
@@ -71,7 +77,7 @@ impl KvCache {
             let length = reader.u64()?;
             let at = reader.at;
             let layer = SharedLayer::from_snapshot(reader.take(length)?, backend)?;
-            memory += layer.layout.front_bytes;
+            memory += empty_bytes(&layer);
             check_memory(memory, bytes.len(), at)?;
             layers.push(layer);
         }

@@ -1,6 +1,6 @@
 //! Snapshots of all layers to files and sockets.
 
-use super::heap::{CACHE, check_memory, read_cache_header};
+use super::heap::{CACHE, check_memory, empty_bytes, read_cache_header};
 use super::*;
 use crate::Backend;
 use crate::cache::layers::{KvCache, SharedLayer};
@@ -56,7 +56,7 @@ impl KvCache {
             // As many as there are, whatever the length says.
             reader.by_ref().take(u64::from_le_bytes(length)).read_to_end(&mut bytes)?;
             let layer = SharedLayer::from_snapshot(&bytes, backend).map_err(refuse)?;
-            (memory, read) = (memory + layer.layout.front_bytes, read + bytes.len());
+            (memory, read) = (memory + empty_bytes(&layer), read + bytes.len());
             check_memory(memory, read, 0).map_err(refuse)?;
             found.push(layer);
         }

@@ -2,7 +2,8 @@
 
 Tensors are NumPy arrays, PyTorch tensors on the CPU, or anything with DLPack: float32, float16 or bfloat16, contiguous. Keys,
 values and chunks are read and written where they lie; queries in halves are widened first. Work is done without the
-interpreter's lock. Every failure is an :class:`Error` that says what to do.
+interpreter's lock. What the library refuses is an :class:`Error` that says what
+to do; files raise OSError. No other thread may write to an array that a call reads, or touch one that it writes.
 """
 
 from . import _octaplex

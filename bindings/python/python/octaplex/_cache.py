@@ -156,7 +156,9 @@ class Cache:
             "position": position,
         }
         more = [None if x is None else _tensors.floats(x, what)[0] for x, what in ((sink_logits, "sink_logits"), (bias, "bias"))]
-        self._cache.attend(layer, found, options, more[0], more[1], _tensors.shaped(out, "out", shape, writable=True))
+        target = _tensors.shaped(out, "out", shape, writable=True)
+        _tensors.apart(target, queries=found, sink_logits=more[0], bias=more[1])
+        self._cache.attend(layer, found, options, more[0], more[1], target)
         return out
 
     def truncate(self, position: int) -> None:

@@ -121,7 +121,9 @@ class ChunkCodec:
         """The same into the front of ``out``, ``max_bytes`` bytes or more; returns how many the blob has."""
         self._tokens(tensor)
         found, _ = _tensors.floats(tensor, "tensor")
-        return self._codec.encode_into(found, _tensors.buffer(out, "out", writable=True))
+        target = _tensors.buffer(out, "out", writable=True)
+        _tensors.apart(target, tensor=found)
+        return self._codec.encode_into(found, target)
 
     def decode(self, blob: Buffer, out: Optional[Tensor] = None) -> Any:
         """Decodes a blob into ``out``, of any of the three types and the blob's shape. Without it: into a new array of the type that was
@@ -130,7 +132,9 @@ class ChunkCodec:
         if out is None:
             out = np.empty(info.shape, np.float16 if info.dtype == "float16" else np.float32)
         target = _tensors.shaped(out, "out", info.shape, writable=True)
-        self._codec.decode_into(_tensors.buffer(blob, "blob"), target)
+        found = _tensors.buffer(blob, "blob")
+        _tensors.apart(target, blob=found)
+        self._codec.decode_into(found, target)
         return out
 
     def _tokens(self, tensor: Tensor) -> int:

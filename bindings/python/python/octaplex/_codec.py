@@ -76,7 +76,10 @@ class Codec:
         found, shape = _tensors.floats(weights, "weights")
         if len(shape) != 2:
             raise Error(f"weights has the shape {list(shape)}: pass [outputs, rows]")
-        return self._codec.attend(found, _tensors.buffer(blocks, "blocks")).reshape(-1, self.dim)
+        sums = self._codec.attend(found, _tensors.buffer(blocks, "blocks")).reshape(-1, self.dim)
+        if len(sums) != shape[0]:
+            raise Error(f"weights has the shape {list(shape)}: pass [outputs, rows], a weight for each of the blocks' rows")
+        return sums
 
     def _rows(self, rows: Tensor, what: str) -> tuple[_tensors.Floats, tuple[int, ...]]:
         found, shape = _tensors.floats(rows, what)

@@ -41,6 +41,8 @@ def array(tensor: Tensor, what: str) -> tuple[NDArray[Any], str]:
 
 
 def _contiguous(found: NDArray[Any], what: str) -> NDArray[Any]:
+    if not found.flags.aligned:
+        raise Error(f"{what}: the array is not aligned: pass x.copy()")
     if not found.flags.c_contiguous:
         raise Error(f"{what}: the tensor is not contiguous: pass x.contiguous() or numpy.ascontiguousarray(x)")
     return found
@@ -81,6 +83,14 @@ def shaped(tensor: Tensor, what: str, shape: tuple[Union[int, str], ...], writab
         wanted = ", ".join(str(want) for want in shape)
         raise Error(f"{what} has the shape {list(actual)}: pass [{wanted}]")
     return found
+
+
+def apart(out: Union[Floats, NDArray[Any]], **inputs: Union[Floats, NDArray[Any], None]) -> None:
+    """Refuses to write where something else is read."""
+    memory = [x[0] if isinstance(x, tuple) else x for x in (out, *inputs.values())]
+    for what, read in zip(inputs, memory[1:]):
+        if read is not None and np.may_share_memory(memory[0], read):
+            raise Error(f"out shares memory with {what}: pass another tensor")
 
 
 def buffer(data: Buffer, what: str, writable: bool = False) -> NDArray[np.uint8]:
