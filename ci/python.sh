@@ -29,5 +29,5 @@ PATH=$target/build/bin:$PATH "$target/build/bin/pip" wheel --quiet --disable-pip
 say "tests"
 environment test "$target"/wheels/*.whl pytest==9.2.0 ml_dtypes==0.6.0 mypy==2.4.1 ${OCTAPLEX_TORCH:+"$OCTAPLEX_TORCH"}
 cd bindings/python
-"$target/test/bin/python" -m pytest -q -p no:cacheprovider tests
+"$target/test/bin/python" -m pytest -q -rs -p no:cacheprovider tests
 "$target/test/bin/mypy" --cache-dir "$target/mypy" --strict python/octaplex
