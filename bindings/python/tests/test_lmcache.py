@@ -130,7 +130,8 @@ def test_the_package_alone_imports_neither():
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
 
 
-# A process of LMCache: it stores three chunks and stays until its input ends, or asks for three. It knows of octaplex by its configuration alone.
+# A process of LMCache: it stores three chunks and stays until its input ends, or asks for those that its input names, a line
+# at a time. It knows of octaplex by its configuration alone.
 PROCESS = """
 import argparse, hashlib, json, sys
 import torch
@@ -150,16 +151,18 @@ if role == "store":
     manager.finish_write(keys)
     sys.stdin.read()
 else:
-    spec = api.PrefetchTaskSpec([api.GroupedObjectKeys(keys, 0, layout)], fetching_policy="full")
-    task = manager.submit_prefetch_task(spec)
-    manager.wait_prefetch_status(task, 60)
-    result = manager.query_prefetch_status(task)
-    found = {}
-    if result is not None and (hits := result.l2_hit_cells[0].get_indices_list()):
-        with manager.read_prefetched_results([keys[i] for i in hits], result.l1_owners) as objects:
-            for i, found_object in zip(hits, objects):
-                found[i] = hashlib.sha256(found_object.tensor.contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()
-    print("FOUND", json.dumps(found), flush=True)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        spec = api.PrefetchTaskSpec([api.GroupedObjectKeys([keys[i] for i in asked], 0, layout)], fetching_policy="full")
+        task = manager.submit_prefetch_task(spec)
+        assert manager.wait_prefetch_status(task, 60), "no answer"
+        result = manager.query_prefetch_status(task)
+        found = {}
+        if (hits := [asked[hit] for hit in result.l2_hit_cells[0].get_indices_list()]):
+            with manager.read_prefetched_results([keys[i] for i in hits], result.l1_owners) as objects:
+                for i, found_object in zip(hits, objects):
+                    found[i] = hashlib.sha256(found_object.tensor.contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()
+        print("FOUND", json.dumps(found), flush=True)
 manager.close()
 """
 
@@ -181,12 +184,27 @@ def store_three(store, layout, stored):
     assert process.returncode == 0
 
 
+def ask(process, chunks):
+    """Which of these chunks the process finds, and their bytes' checksums."""
+    process.stdin.write(json.dumps(chunks) + "\n")
+    process.stdin.flush()
+    for line in process.stdout:
+        if line.startswith("FOUND "):
+            return {int(i): checksum for i, checksum in json.loads(line[6:]).items()}
+    pytest.fail("the process ended")
+
+
+def loader(store, layout):
+    return subprocess.Popen(command("load", store, layout), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
 def load_three(store, layout):
-    """Which chunks another process finds, and their bytes' checksums."""
-    done = subprocess.run(command("load", store, layout), stdout=subprocess.PIPE, text=True, timeout=180)
-    assert done.returncode == 0
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
-    return {int(i): checksum for i, checksum in json.loads(line[6:]).items()}
+    """Which chunks another process finds."""
+    process = loader(store, layout)
+    found = ask(process, [0, 1, 2])
+    process.communicate(timeout=180)
+    assert process.returncode == 0
+    return found
 
 
 def three(layout):
@@ -238,7 +256,16 @@ def test_two_processes_share_a_server(tmp_path):
 
     try:
         store_three(store, "fused", stored)
-        assert load_three(store, "fused") == three("fused")
+        expected = three("fused")
+        assert load_three(store, "fused") == expected
+        # A server that is killed: what it has is missed, what was loaded stays, and the process goes on.
+        process = loader(store, "fused")
+        assert ask(process, [1]) == {1: expected[1]}
+        running.kill()
+        running.wait()
+        assert ask(process, [0, 2]) == {}
+        process.communicate(timeout=180)
+        assert process.returncode == 0
     finally:
         running.kill()
         running.wait()
