@@ -89,6 +89,8 @@ def test_a_wrong_value_is_refused():
     version[4:8] = 255
     wrong = [stored[:-1], stored[:20], stored[:0], flipped, version, torch.zeros_like(stored), tensor.view(torch.uint8).flatten()]
     wrong += [serialized(settings, chunk("fused")), serialized(settings, tensor[:, :, :99].contiguous())]
+    with pytest.raises(octaplex.Error, match="of another model"):
+        ours.OctaplexDeserializer(settings).deserialize(obj(stored), obj(chunk("fused")), None)
     wrong += [serialized(ours.Settings(head_dim=128), tensor), serialized(ours.Settings(head_dim=64, keys="trellis"), tensor)]
     for number, value in enumerate(wrong):
         with pytest.raises(octaplex.Error):
