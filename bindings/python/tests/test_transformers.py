@@ -26,7 +26,7 @@ CONFIGS = {
     "gemma3": lambda: transformers.Gemma3TextConfig(num_hidden_layers=3, sliding_window=70, layer_types=LAYERS, **COMMON),
     "mistral": lambda: transformers.MistralConfig(num_hidden_layers=2, sliding_window=90, **COMMON),  # no full layer
     "gpt_oss": lambda: transformers.GptOssConfig(  # sinks' logits
-        num_hidden_layers=2, sliding_window=70, num_local_experts=2, num_experts_per_tok=1, **COMMON
+        num_hidden_layers=2, sliding_window=70, num_local_experts=2, num_experts_per_tok=2, **COMMON
     ),
 }
 
