@@ -205,7 +205,7 @@ def test_mistakes_are_said():
     refused("has 20 tokens", lambda: model(tokens[:, :1], attention_mask=late, past_key_values=cache))
     refused("float32, float16 or bfloat16", lambda: model_of("llama", torch.float64)(tokens, past_key_values=OctaplexCache(model.config)))
     refused("on meta", lambda: OctaplexCache(model.config).update(*[torch.empty(1, 2, 3, 32, device="meta")] * 2, 0))
-    refused("sliding_window", lambda: model_of("mistral")(tokens, past_key_values=OctaplexCache(model.config)))
+    refused("sliding window of 90", lambda: model_of("mistral")(tokens, past_key_values=OctaplexCache(model.config)))
     refused("no option", lambda: OctaplexCache(model.config, sliding_window=3))
     refused("linear_attention", lambda: OctaplexCache(transformers.LlamaConfig(num_hidden_layers=1, layer_types=["linear_attention"])))
     refused("capacity|full", lambda: model(tokens, past_key_values=OctaplexCache(model.config, capacity=10)))
