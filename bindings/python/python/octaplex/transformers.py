@@ -87,7 +87,8 @@ class _Layer(CacheLayerMixin):
     def __init__(self, owner: OctaplexCache, number: int, window: Optional[int]) -> None:
         super().__init__()
         self.owner, self.number, self.window, self.is_sliding = owner, number, window, window is not None
-        self.length, self.pending = 0, None
+        self.length = 0
+        self.pending: Optional[tuple[Any, Any]] = None
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """The batch's caches, where no layer before has made them."""
