@@ -135,8 +135,8 @@ class _Layer(CacheLayerMixin):
                 )
             new = slice(max(padded - self.length, 0), tokens)  # padding is not appended; its queries get zeros
             if new.start < tokens:
-                states = (states[number, :, new] for states in (keys, values, queries))
-                out[number, :, new] = self._append_attend(cache, *states, options)
+                k, v, q = (states[number, :, new] for states in (keys, values, queries))
+                out[number, :, new] = self._append_attend(cache, k, v, q, options)
         self.length = total
         return out.transpose(1, 2).contiguous().to(queries.dtype)
 
