@@ -1,0 +1,348 @@
+"""The cache and the attention of Hugging Face's transformers: ``OctaplexCache``, and ``attn_implementation="octaplex"``.
+
+>>> from octaplex.transformers import OctaplexCache
+>>> model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="octaplex")  # doctest: +SKIP
+>>> model.generate(**inputs, past_key_values=OctaplexCache(model.config, bits=4.2))  # doctest: +SKIP
+
+Importing this module registers the attention, which runs on the CPU and reads the compressed bytes. Written for transformers 5.23
+(KNOWN), whose seam it is: ``update`` takes a layer's new keys and values, and its result goes to the attention function.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Optional
+
+from ._cache import Cache, Stats
+from ._octaplex import Error
+
+#: The version of transformers that this is written for and tested with.
+KNOWN = "5.23"
+
+try:
+    import torch
+    import transformers
+    from transformers.cache_utils import Cache as _Base
+    from transformers.cache_utils import CacheLayerMixin, get_layer_types_and_kwargs
+    from transformers.masking_utils import AttentionMaskInterface, causal_mask_function, sdpa_mask
+    from transformers.modeling_utils import AttentionInterface
+except ImportError as error:
+    if error.name in ("torch", "transformers"):
+        raise
+    version = getattr(transformers, "__version__", "of unknown version")
+    raise Error(f"transformers {version} has moved its caches ({error}): pip install 'transformers=={KNOWN}.*'") from error
+
+__all__ = ["KNOWN", "OctaplexCache"]
+
+#: First tokens of a prompt that decide the balance, as in ``octaplex generate``.
+_CALIBRATION = 256
+#: Rows of a mask that are looked at together.
+_MASK_ROWS = 256
+_DEFAULTS = {
+    name: parameter.default
+    for name, parameter in inspect.signature(Cache).parameters.items()
+    if parameter.kind is inspect.Parameter.KEYWORD_ONLY and name != "sliding_window"
+}
+
+
+class _States(torch.Tensor):
+    """What ``update`` returns: the new states, with their layer. The models hand the attention function what ``update`` returned,
+    and neither the cache nor what else they know of it, so the layer travels on the tensor. Attention that is not ours would take
+    the new tokens for all there are: every operation is an error."""
+
+    layer: _Layer
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(function, "__name__", "") == "__get__":  # shape, dtype, device
+            return super().__torch_function__(function, types, args, kwargs or {})
+        raise Error(
+            "the model's attention would not see what OctaplexCache holds: call model.set_attn_implementation('octaplex'), "
+            "or load the model with attn_implementation='octaplex'"
+        )
+
+
+class _Sequences:
+    """The caches of a batch, one for each sequence, each with all layers: their numbers decide rotations and which are at an end."""
+
+    def __init__(self, caches: list[Cache], layer: int) -> None:
+        self.caches, self.layer = caches, layer
+
+    def __deepcopy__(self, memo: Any) -> _Sequences:
+        return _Sequences([cache.fork() for cache in self.caches], self.layer)
+
+    def pick(self, indices: list[int]) -> None:
+        """Sequences by number; one that is there again is a fork, which shares the pages."""
+        picked: list[Cache] = []
+        for number, index in enumerate(indices):
+            picked.append(self.caches[index].fork() if index in indices[:number] else self.caches[index])
+        self.caches = picked
+
+
+class _Layer(CacheLayerMixin):
+    """A layer's part of an OctaplexCache."""
+
+    is_croppable = True
+
+    def __init__(self, owner: OctaplexCache, number: int, window: Optional[int]) -> None:
+        super().__init__()
+        self.owner, self.number, self.window, self.is_sliding = owner, number, window, window is not None
+        self.length = 0
+        self.pending: Optional[tuple[Any, Any]] = None
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """The batch's caches, where no layer before has made them."""
+        batch, heads, _, width = key_states.shape
+        self.sequences = self.owner._sequences_of(batch, heads, width, self)
+        self.batch_size, self.dtype, self.device = batch, key_states.dtype, key_states.device
+        self.is_initialized = True
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Takes new states [batch, kv_heads, tokens, head_dim]; the attention function appends them, as it knows the padding and
+        goes block by block."""
+        _check(key_states, "keys")
+        if key_states.shape != value_states.shape:
+            shapes = f"{list(key_states.shape)} and {list(value_states.shape)}"
+            raise Error(f"keys and values have the shapes {shapes}: models whose values have another width are not supported")
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        elif key_states.shape[0] != len(self.sequences.caches):
+            raise Error(f"a batch of {key_states.shape[0]}, and the cache has one of {len(self.sequences.caches)}: call reset() first")
+        self.pending = (key_states.detach(), value_states.detach())
+        keys, values = (torch.Tensor._make_subclass(_States, states) for states in self.pending)
+        keys.layer = values.layer = self
+        return keys, values
+
+    def attend(self, queries: torch.Tensor, mask: Optional[torch.Tensor], options: dict[str, Any]) -> torch.Tensor:
+        """Appends what ``update`` took and answers queries [batch, heads, tokens, head_dim]: [batch, tokens, heads, head_dim]."""
+        if self.pending is None:
+            raise Error(f"layer {self.number} is read twice: models whose layers share keys are not supported")
+        (keys, values), self.pending = self.pending, None
+        tokens = keys.shape[2]
+        total = self.length + tokens
+        if mask is not None and tuple(mask.shape) != (len(keys), total):
+            raise Error(f"attention_mask has the shape {list(mask.shape)}: pass [{len(keys)}, {total}], what is cached included")
+        padding = [0] * len(keys) if mask is None else (total - mask.sum(1)).tolist()
+        out = torch.zeros(queries.shape, dtype=torch.float32)
+        for number, (cache, padded) in enumerate(zip(self.sequences.caches, padding)):
+            held = cache.next_position(self.number)
+            if held != max(self.length - padded, 0):
+                raise Error(
+                    f"sequence {number} has {held} tokens in the cache, and attention_mask leaves {max(self.length - padded, 0)}: "
+                    "pass the mask of the tokens before as well, or call reset()"
+                )
+            new = slice(max(padded - self.length, 0), tokens)  # padding is not appended; its queries get zeros
+            if new.start < tokens:
+                k, v, q = (states[number, :, new] for states in (keys, values, queries))
+                out[number, :, new] = self._append_attend(cache, k, v, q, options)
+        self.length = total
+        return out.transpose(1, 2).contiguous().to(queries.dtype)
+
+    def _append_attend(
+        self, cache: Cache, keys: torch.Tensor, values: torch.Tensor, queries: torch.Tensor, options: dict[str, Any]
+    ) -> torch.Tensor:
+        self._calibrate(cache, keys, queries)
+        outputs, done, tokens = [], 0, keys.shape[1]
+        while done < tokens:
+            start = cache.next_position(self.number)
+            block = slice(done, min(done + self._block_end(start) - start, tokens))
+            cache.append(self.number, keys[:, block].contiguous(), values[:, block].contiguous())
+            asked = queries[:, block].contiguous()
+            outputs.append(cache.attend(self.number, asked, out=torch.empty(asked.shape, dtype=torch.float32), **options))
+            done = block.stop
+        return torch.cat(outputs, 1)
+
+    def _block_end(self, start: int) -> int:
+        """The end of the block that starts with token ``start``. In blocks from one closing page to the next every query sees the
+        pages that it would see if tokens came one by one."""
+        sinks, recent, page = (self.owner.options[name] for name in ("sink_tokens", "recent_window", "page"))
+        first = sinks + recent + page - 1
+        end = first if start < first else _next_page(start, first, page)
+        if self.window is None:
+            return end
+        # A sliding layer drops a page once its newest query is past it: the first query of a block must be as well.
+        seen = max(start + 1 - self.window, sinks)
+        return min(end, _next_page(seen, sinks, page) + self.window - 1)
+
+    def _calibrate(self, cache: Cache, keys: torch.Tensor, queries: torch.Tensor) -> None:
+        """Decides the balance where the first page closes within this prompt."""
+        options = self.owner.options
+        exact = cache.specs[self.number][0] in ("f16", "bf16", "f32")
+        closes = keys.shape[1] >= options["sink_tokens"] + options["recent_window"] + options["page"]
+        if options["balance"] and closes and not exact and cache.next_position(self.number) == 0:
+            cache.calibrate(self.number, *(x[:, :_CALIBRATION].contiguous() for x in (keys, queries)))
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Length and offset of the mask: everything since the start, for sliding layers too."""
+        return self.length + query_length, 0
+
+    def get_seq_length(self) -> int:
+        """Tokens so far, padding included."""
+        return self.length
+
+    def get_max_length(self) -> int:
+        """The capacity, or the sliding window."""
+        return self.owner.capacity if self.window is None else self.window
+
+    def reset(self) -> None:
+        """As new."""
+        self.length, self.pending, self.is_initialized = 0, None, False
+        for name in ("sequences", "batch_size"):
+            self.__dict__.pop(name, None)
+
+
+class OctaplexCache(_Base):
+    """A model's keys and values, compressed; read by ``attn_implementation="octaplex"`` on the CPU.
+
+    Full and sliding-window layers as the config has them, each sequence of a batch by itself, left padding left out. What is in a
+    page is encoded once. After an error in a forward pass, call ``reset()``: the layers before have its tokens already.
+    """
+
+    def __init__(self, config: Any, *, capacity: Optional[int] = None, **options: Any) -> None:
+        """An empty cache for a model's ``config``, of ``capacity`` tokens a sequence (``max_position_embeddings`` by default); options
+        are those of :class:`octaplex.Cache`: codecs, ``bits``, ``page``, ``sink_tokens``, ``recent_window``, ``max_rollback``, …"""
+        if unknown := sorted(options.keys() - _DEFAULTS):
+            raise Error(f"{', '.join(unknown)}: no option here (windows and shapes come from the model): pass {', '.join(_DEFAULTS)}")
+        config = config.get_text_config(decoder=True)
+        kinds, settings = get_layer_types_and_kwargs(config)
+        if other := sorted(set(kinds) - {"full_attention", "sliding_attention"}):
+            raise Error(f"the model has layers of {', '.join(other)}: OctaplexCache takes full_attention and sliding_attention")
+        self.options = _DEFAULTS | options
+        self.capacity = config.max_position_embeddings if capacity is None else capacity
+        self._groups: dict[tuple[int, int, Optional[int]], _Sequences] = {}
+        super().__init__(layers=[_Layer(self, number, each.get("sliding_window")) for number, each in enumerate(settings)])
+
+    def _sequences_of(self, batch: int, heads: int, width: int, layer: _Layer) -> _Sequences:
+        """Those of all layers of this shape and window, as a Cache of several layers has one of each."""
+        group = (heads, width, layer.window)
+        if group not in self._groups:
+            shape = (len(self.layers), heads, width, self.capacity)
+            caches = [Cache(*shape, sliding_window=layer.window, **self.options) for _ in range(batch)]
+            self._groups[group] = _Sequences(caches, layer.number)
+        return self._groups[group]
+
+    def reset(self) -> None:
+        """Forgets everything."""
+        self._groups.clear()
+        super().reset()
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Forgets the last ``-tokens_to_remove`` tokens: without a trace up to ``max_rollback``, beyond which a sliding window may have
+        dropped what it would show: an error then."""
+        if tokens_to_remove > 0:
+            raise Error(f"crop({tokens_to_remove}): pass a negative number, of tokens to remove")
+        for group in sorted(self._groups, key=lambda group: group[2] is None):  # sliding first: they may refuse
+            sequences = self._groups[group]
+            for cache in sequences.caches:
+                cache.truncate(max(cache.next_position(sequences.layer) + tokens_to_remove, 0))
+        for layer in self.layers:
+            layer.length = max(layer.length + tokens_to_remove, 0)
+
+    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
+        """Sequence i becomes what sequence ``beam_idx[i]`` was."""
+        self._pick(beam_idx.tolist())
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Each sequence ``repeats`` times, one behind the other."""
+        self._pick([index for index in range(max(self.batch_size, 0)) for _ in range(repeats)])
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        """Only these sequences: their numbers, or a mask."""
+        self._pick(torch.arange(max(self.batch_size, 0))[indices].tolist())
+
+    def _pick(self, indices: list[int]) -> None:
+        for sequences in self._groups.values():
+            sequences.pick(indices)
+        for layer in self.layers:
+            if layer.is_initialized:
+                layer.batch_size = len(indices)
+
+    def stats(self) -> Stats:
+        """What all sequences hold together; ``next_position`` is the longest one's."""
+        every = [cache.stats() for sequences in self._groups.values() for cache in sequences.caches]
+        together = Stats(*map(sum, zip(*every))) if every else Stats(*[0] * len(Stats._fields))
+        return together._replace(next_position=max((stats.next_position for stats in every), default=0))
+
+
+def _next_page(position: int, first: int, page: int) -> int:
+    """The end of the page that ``position`` is in, where the first one starts at ``first``."""
+    return int(first + ((position - first) // page + 1) * page)
+
+
+def _check(states: torch.Tensor, what: str) -> None:
+    if states.device.type != "cpu":
+        raise Error(f"{what} are on {states.device}, and octaplex attention runs on the CPU: call model.to('cpu')")
+    if states.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        raise Error(f"{what} are of {states.dtype}: load the model in float32, float16 or bfloat16")
+
+
+def _attention(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: Optional[torch.Tensor],
+    scaling: Optional[float] = None,
+    softcap: Optional[float] = None,
+    dropout: float = 0.0,
+    s_aux: Optional[torch.Tensor] = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """The attention function: see transformers' AttentionInterface. Attention weights are not there to be returned."""
+    layer: Optional[_Layer] = getattr(key, "layer", None)
+    if layer is None:
+        raise Error("octaplex attention reads an OctaplexCache: pass past_key_values=OctaplexCache(model.config)")
+    _check(query, "queries")
+    if torch.is_grad_enabled() and query.requires_grad:
+        raise Error("octaplex attention has no gradients: call the model under torch.no_grad()")
+    if dropout:
+        raise Error("octaplex attention has no dropout: call model.eval()")
+    if attention_mask is not None and attention_mask.ndim != 2:
+        raise Error(f"attention_mask has {attention_mask.ndim} dimensions: pass None, or [batch, tokens] with padding on the left")
+    if kwargs.get("is_causal") is False or kwargs.get("position_bias") is not None:
+        raise Error("octaplex attention is causal and has no position bias: this model needs attn_implementation='eager'")
+    if "sliding_window" in kwargs and kwargs["sliding_window"] != layer.window:
+        asked = kwargs["sliding_window"]
+        raise Error(f"layer {layer.number} asks for a sliding window of {asked}, and the cache has {layer.window}: make it of this model's config")
+    options: dict[str, Any] = {"scale": scaling, "soft_cap": softcap}
+    if s_aux is not None:
+        options["sink_logits"] = s_aux.detach().contiguous()
+    return layer.attend(query.detach(), attention_mask, options), None
+
+
+def _mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int = 0,
+    kv_offset: int = 0,
+    mask_function: Any = causal_mask_function,
+    attention_mask: Optional[torch.Tensor] = None,
+    local_size: Optional[int] = None,
+    use_vmap: bool = False,
+    device: Any = "cpu",
+    **kwargs: Any,
+) -> Optional[torch.Tensor]:
+    """The mask that a model's layers get: None, or which tokens are not padding [batch, tokens]. Attention here is causal, with a
+    window or without: another pattern (chunks, images that see themselves whole) is an error, and not quietly the causal one."""
+    columns = torch.arange(kv_length, device=device) + kv_offset
+    for start in range(0, q_length, _MASK_ROWS):
+        count = min(_MASK_ROWS, q_length - start)
+        shape = {"batch_size": batch_size, "q_length": count, "kv_length": kv_length, "q_offset": q_offset + start, "kv_offset": kv_offset}
+        asked = sdpa_mask(**shape, mask_function=mask_function, allow_is_causal_skip=False, use_vmap=use_vmap, device=device)
+        rows = (torch.arange(count, device=device) + q_offset + start)[:, None]
+        causal = (columns <= rows) & (columns > rows - (local_size or kv_length + kv_offset + 1))
+        if not bool((asked == causal).all()):
+            raise Error("the model asks for a mask that is neither causal nor a sliding window: use attn_implementation='eager' for it")
+    if attention_mask is None or bool(attention_mask.all()):
+        return None
+    padded = (~attention_mask).sum(1, keepdim=True)
+    if not torch.equal(attention_mask, torch.arange(attention_mask.shape[1], device=device) >= padded):
+        raise Error("attention_mask leaves out tokens that are not at the left: pass padding_side='left' to the tokenizer")
+    return attention_mask
+
+
+AttentionInterface.register("octaplex", _attention)
+AttentionMaskInterface.register("octaplex", _mask)

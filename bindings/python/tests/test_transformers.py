@@ -1,0 +1,234 @@
+"""OctaplexCache beside transformers' own cache and eager attention, on small models with random weights."""
+
+import copy
+import os
+import subprocess
+import sys
+
+import octaplex
+import pytest
+
+torch = pytest.importorskip("torch", reason="octaplex.transformers: PyTorch is not installed; ci/transformers.sh installs it")
+transformers = pytest.importorskip("transformers", reason="octaplex.transformers: transformers is not installed; ci/transformers.sh installs it")
+
+from octaplex.transformers import OctaplexCache  # noqa: E402
+
+COMMON = dict(
+    vocab_size=120, hidden_size=128, intermediate_size=96, num_attention_heads=4, num_key_value_heads=2, head_dim=32,
+    max_position_embeddings=1024, pad_token_id=0, bos_token_id=1, eos_token_id=None, initializer_range=0.1,
+)
+LAYERS = ["sliding_attention", "full_attention", "sliding_attention"]
+CONFIGS = {
+    "llama": lambda: transformers.LlamaConfig(num_hidden_layers=3, **COMMON),
+    "gemma2": lambda: transformers.Gemma2Config(  # soft cap, scaling of its own
+        num_hidden_layers=3, sliding_window=70, layer_types=LAYERS, query_pre_attn_scalar=50, attn_logit_softcapping=3.0, **COMMON
+    ),
+    "gemma3": lambda: transformers.Gemma3TextConfig(num_hidden_layers=3, sliding_window=70, layer_types=LAYERS, **COMMON),
+    "mistral": lambda: transformers.MistralConfig(num_hidden_layers=2, sliding_window=90, **COMMON),  # no full layer
+    "gpt_oss": lambda: transformers.GptOssConfig(  # sinks' logits
+        num_hidden_layers=2, sliding_window=70, num_local_experts=2, num_experts_per_tok=2, **COMMON
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def no_gradients():
+    with torch.no_grad():
+        yield
+
+
+def model_of(name, dtype=torch.float32, implementation="octaplex"):
+    torch.manual_seed(3)
+    model = transformers.AutoModelForCausalLM.from_config(CONFIGS[name](), dtype=dtype).eval()
+    for layer, block in enumerate(model.model.layers):
+        if hasattr(block.self_attn, "sinks"):
+            block.self_attn.sinks.data = torch.linspace(-1, 3, 4) + layer
+    model.set_attn_implementation(implementation)
+    return model
+
+
+def tokens_of(batch, count, seed=5):
+    return torch.randint(2, 120, (batch, count), generator=torch.Generator().manual_seed(seed))
+
+
+def eager(model, *arguments, **options):
+    """The same with transformers' own attention and cache."""
+    model.set_attn_implementation("eager")
+    try:
+        return model(*arguments, **options)
+    finally:
+        model.set_attn_implementation("octaplex")
+
+
+def exact(model, **options):
+    """Exact up to f16 in the window."""
+    return OctaplexCache(model.config, keys="f32", values="f32", **options)
+
+
+def generate(model, tokens, cache, **options):
+    return model.generate(tokens, past_key_values=cache, max_new_tokens=8, do_sample=False, use_cache=True, **options)
+
+
+def eager_generate(model, tokens, **options):
+    model.set_attn_implementation("eager")
+    found = model.generate(tokens, max_new_tokens=8, do_sample=False, **options)
+    model.set_attn_implementation("octaplex")
+    return found
+
+
+def assert_close(found, wanted, tolerance=1e-3):
+    assert found.shape == wanted.shape
+    assert float((found - wanted).norm() / wanted.norm()) < tolerance
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("codec", ["f32", "f16"])
+def test_logits_are_those_of_eager_attention(name, codec):
+    model, tokens = model_of(name), tokens_of(1, 314)
+    cache = OctaplexCache(model.config, keys=codec, values=codec)
+    found = [model(tokens[:, part], past_key_values=cache).logits for part in (slice(0, 300), slice(300, 310))]
+    found += [model(tokens[:, i : i + 1], past_key_values=cache).logits for i in range(310, 314)]
+    assert_close(torch.cat(found, 1), eager(model, tokens, use_cache=False).logits)
+    assert cache.get_seq_length() == 314 and cache.stats().paged_tokens > 0
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_greedy_generation_gives_the_same_tokens(name):
+    model, tokens = model_of(name), tokens_of(1, 280)
+    assert torch.equal(generate(model, tokens, exact(model)), eager_generate(model, tokens))
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+def test_a_batch_with_left_padding(name):
+    model, tokens = model_of(name), tokens_of(3, 260)
+    mask = torch.ones_like(tokens)
+    mask[0, :130] = 0
+    mask[2, :1] = 0
+    wanted = eager_generate(model, tokens, attention_mask=mask)
+    assert torch.equal(generate(model, tokens, exact(model), attention_mask=mask), wanted)
+    positions = (mask.cumsum(1) - 1).clamp(0)
+    options = dict(attention_mask=mask, position_ids=positions)
+    found, wanted = model(tokens, past_key_values=exact(model), **options).logits, eager(model, tokens, use_cache=False, **options).logits
+    assert_close(found[mask.bool()], wanted[mask.bool()])
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+def test_beam_search_reorders(name):
+    model, tokens = model_of(name), tokens_of(2, 150)
+    options = dict(num_beams=3, num_return_sequences=2)
+    assert torch.equal(generate(model, tokens, exact(model), **options), eager_generate(model, tokens, **options))
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+def test_crop_leaves_no_trace(name):
+    model, tokens, other = model_of(name), tokens_of(2, 300), tokens_of(2, 40, seed=6)
+    cache, straight = (OctaplexCache(model.config) for _ in range(2))
+    model(tokens, past_key_values=cache)
+    model(other, past_key_values=cache)
+    cache.crop(-40)
+    model(tokens, past_key_values=straight)
+    assert cache.get_seq_length() == 300
+    found, wanted = (model(other[:, :7], past_key_values=each).logits for each in (cache, straight))
+    assert torch.equal(found, wanted)
+    with pytest.raises(octaplex.Error, match="negative"):
+        cache.crop(5)
+    if name == "gemma3":
+        with pytest.raises(octaplex.Error, match="max_rollback"):
+            cache.crop(-200)
+        assert cache.get_seq_length() == 307
+    cache.reset()
+    assert cache.get_seq_length() == 0 and cache.stats().tokens == 0
+    assert torch.equal(model(tokens, past_key_values=cache).logits[:, -1], model(tokens, past_key_values=OctaplexCache(model.config)).logits[:, -1])
+
+
+def test_sequences_are_picked_repeated_and_copied():
+    model, tokens = model_of("gemma3"), tokens_of(2, 200)
+    cache = exact(model)
+    model(tokens, past_key_values=cache)
+    copied = copy.deepcopy(cache)
+    cache.batch_repeat_interleave(2)
+    assert cache.batch_size == 4
+    cache.batch_select_indices(torch.tensor([3, 0]))
+    cache.reorder_cache(torch.tensor([1, 0, 0]))
+    after = tokens_of(1, 5, seed=9)
+    order = torch.tensor([0, 1, 1])
+    wanted = eager(model, torch.cat([tokens[order], after.expand(3, -1)], 1), use_cache=False).logits[:, -5:]
+    assert_close(model(after.expand(3, -1), past_key_values=cache).logits, wanted)
+    wanted = eager(model, torch.cat([tokens, after.expand(2, -1)], 1), use_cache=False).logits[:, -5:]
+    assert_close(model(after.expand(2, -1), past_key_values=copied).logits, wanted)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_halves(dtype):
+    model, tokens = model_of("llama", dtype), tokens_of(1, 200)
+    found = model(tokens, past_key_values=exact(model)).logits
+    assert found.dtype == dtype
+    assert_close(found.float(), eager(model, tokens, use_cache=False).logits.float(), 0.05)
+
+
+@pytest.mark.parametrize("options", [dict(bits=4.2), dict(keys="trellis", values="turboquant"), dict(keys="turboquant", values="turboquant", boundary_layers=1)])
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+def test_compressed_caches_stay_near(name, options):
+    model, tokens = model_of(name), tokens_of(1, 400)
+    cache = OctaplexCache(model.config, recent_window=0, **options)
+    found, wanted = model(tokens, past_key_values=cache).logits, eager(model, tokens, use_cache=False).logits
+    assert 1e-4 < float((found - wanted).norm() / wanted.norm()) < 0.5  # compressed, and near
+    stepwise = OctaplexCache(model.config, recent_window=0, balance=False, **options)
+    at_once = OctaplexCache(model.config, recent_window=0, balance=False, **options)
+    found = [model(tokens[:, part], past_key_values=stepwise).logits for part in (slice(0, 1), slice(1, 333), slice(333, 400))]
+    assert_close(torch.cat(found, 1), model(tokens, past_key_values=at_once).logits, 1e-4)  # blocks do not matter
+    assert stepwise.stats().bytes == at_once.stats().bytes
+
+
+def test_mistakes_are_said():
+    model, tokens = model_of("llama"), tokens_of(2, 20)
+
+    def refused(match, call):
+        with pytest.raises(octaplex.Error, match=match):
+            call()
+
+    refused("past_key_values=OctaplexCache", lambda: model(tokens))
+    refused("past_key_values=OctaplexCache", lambda: model(tokens, use_cache=False))
+    for implementation in ("eager", "sdpa"):
+        model.set_attn_implementation(implementation)
+        refused("set_attn_implementation", lambda: model(tokens, past_key_values=OctaplexCache(model.config)))
+    model.set_attn_implementation("octaplex")
+    right = torch.ones_like(tokens)
+    right[0, 15:] = 0
+    refused("padding_side='left'", lambda: model(tokens, attention_mask=right, past_key_values=OctaplexCache(model.config)))
+    refused("4 dimensions", lambda: model(tokens, attention_mask=torch.ones(2, 1, 20, 20), past_key_values=OctaplexCache(model.config)))
+    cache = OctaplexCache(model.config)
+    model(tokens, past_key_values=cache)
+    refused("batch of 1", lambda: model(tokens[:1, :1], past_key_values=cache))
+    late = torch.ones(2, 21)
+    late[0, :3] = 0
+    refused("has 20 tokens", lambda: model(tokens[:, :1], attention_mask=late, past_key_values=cache))
+    refused("float32, float16 or bfloat16", lambda: model_of("llama", torch.float64)(tokens, past_key_values=OctaplexCache(model.config)))
+    refused("on meta", lambda: OctaplexCache(model.config).update(*[torch.empty(1, 2, 3, 32, device="meta")] * 2, 0))
+    refused("sliding window of 90", lambda: model_of("mistral")(tokens, past_key_values=OctaplexCache(model.config)))
+    refused("no option", lambda: OctaplexCache(model.config, sliding_window=3))
+    refused("linear_attention", lambda: OctaplexCache(transformers.LlamaConfig(num_hidden_layers=1, layer_types=["linear_attention"])))
+    refused("capacity|full", lambda: model(tokens, past_key_values=OctaplexCache(model.config, capacity=10)))
+    with torch.enable_grad():
+        refused("no_grad", lambda: model(tokens, past_key_values=OctaplexCache(model.config)))
+
+
+def test_masks_of_other_shapes_are_refused():
+    from octaplex.transformers import _mask
+    from transformers.masking_utils import bidirectional_mask_function, chunked_causal_mask_function
+
+    sizes = dict(batch_size=1, q_length=600, kv_length=600)
+    assert _mask(**sizes) is None
+    for function, window in ((bidirectional_mask_function, None), (chunked_causal_mask_function(100, torch.zeros(1, dtype=int)), 100)):
+        with pytest.raises(octaplex.Error, match="neither causal"):
+            _mask(**sizes, mask_function=function, local_size=window)
+
+
+def test_the_package_itself_needs_neither_and_another_version_is_said(tmp_path):
+    code = "import sys, octaplex; assert not {'torch', 'transformers'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    (tmp_path / "transformers").mkdir()
+    (tmp_path / "transformers/__init__.py").write_text("__version__ = '9.1'")
+    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    found = subprocess.run([sys.executable, "-c", "import octaplex.transformers"], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
+    assert "octaplex.Error" in found.stderr and "transformers 9.1" in found.stderr and "5.23" in found.stderr
