@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# octaplex.lmcache in the real LMCache, on the CPU: the wheel of ci/python.sh (built here where there is none), PyTorch, LMCache and what its import needs in a
+# octaplex.lmcache in the real LMCache, on the CPU: the wheel of ci/python.sh, PyTorch, LMCache and what its import needs in a
 # fresh environment, Debian's redis-server where there is neither that nor valkey-server, and tests/test_lmcache.py: the serde, two processes on
 # one folder, two on one server. Not part of .ci/run: PyTorch's wheel and what it depends on are gigabytes. LMCache's wheels are for CPython 3.10 to 3.13 on x86-64.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=$PWD/target/python
-compgen -G "$target/wheels/octaplex-*.whl" >/dev/null || ci/python.sh
+ci/python.sh
 
 command -v valkey-server redis-server >/dev/null || {
   sudo=()
