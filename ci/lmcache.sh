@@ -18,7 +18,7 @@ install() { "$target/lmcache/bin/pip" install --quiet --disable-pip-version-chec
 # LMCache asks for cupy, transformers and clients of clouds as well; what is tested here imports none of them.
 install --no-deps lmcache==0.5.6
 install "${OCTAPLEX_TORCH:-torch==2.9.1}" 'numpy<=2.2.6' pytest==9.2.0 'setuptools<81' aiofile aiofiles aiohttp blake3 cachetools fastapi httpx msgspec \
-  numba nvtx 'opentelemetry-api<=1.40.0' 'opentelemetry-sdk<=1.40.0' 'prometheus_client<=0.24.1' psutil py-cpuinfo pyyaml pyzmq redis sortedcontainers
+  cryptography numba nvtx 'opentelemetry-api<=1.40.0' 'opentelemetry-sdk<=1.40.0' 'prometheus_client<=0.24.1' psutil py-cpuinfo pyyaml pyzmq redis requests sortedcontainers
 install --no-deps --force-reinstall "$target"/wheels/octaplex-*.whl
 cd bindings/python
 "$target/lmcache/bin/python" -m pytest -q -p no:cacheprovider -rs tests/test_lmcache.py
