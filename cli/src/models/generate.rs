@@ -187,8 +187,11 @@ pub(crate) fn run(arguments: &Generate) -> Result<()> {
     }
     let (kept, json_of_session) = match &mut session {
         Some(session) => {
-            let bytes =
-                session.save(&main.cache, &main.tokens, Prefill::new(prompt.len() - main.kept.0, main.first))?;
+            let bytes = session.save(
+                &main.cache,
+                &main.tokens,
+                Prefill::new(prompt.len() - main.kept.0, main.first),
+            )?;
             let fresh = match arguments.beside_fresh {
                 true => Some(Run::start(arguments, &codecs, &model, &prompt, None)?.0.first),
                 false => None,
