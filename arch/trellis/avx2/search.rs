@@ -3,13 +3,12 @@
 //! long, single vectors up to 1.3 (Intel Sapphire Rapids), as branches cannot be predicted.
 
 use crate::registers::avx2::{Avx2, load_ps, store_ps};
-use crate::trellis::layout::{MAX_LEVELS, MAX_STATES};
+use crate::trellis::layout::MAX_STATES;
 use crate::trellis::search;
 use crate::trellis::search::{Columns, Decisions, Floats, Path, REGISTERS, Rows, WORD};
 use crate::vectors::scalar::{LANES, halve};
 use crate::{Fit, MAX_DIM, TrellisCodebook, codes};
 use core::arch::x86_64::*;
-use core::mem::MaybeUninit;
 
 /// See `scalar::viterbi_encode`.
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -145,7 +144,7 @@ impl Floats for Avx2 {
         path: &Path,
         codes: &mut [u8; MAX_DIM],
     ) -> Fit {
-        avx2!(choose(book, z, scale, path, codes))
+        avx2!(choose::<M>(book, z, scale, path, codes))
     }
 }
 
@@ -230,18 +229,24 @@ const TABLE: usize = 2 * MAX_STATES / 8;
 /// See `Floats::choose`. Sixteen coordinates at a time, in words: y + y reaches the sum of two centroids, an integer, when its
 /// floor does. `vpshufb` looks up eight words.
 #[target_feature(enable = "avx2,fma,f16c")]
-fn choose(book: &TrellisCodebook, z: &[f32], scale: f32, path: &Path, codes: &mut [u8; MAX_DIM]) -> Fit {
+fn choose<const M: usize>(
+    book: &TrellisCodebook,
+    z: &[f32],
+    scale: f32,
+    path: &Path,
+    codes: &mut [u8; MAX_DIM],
+) -> Fit {
     match book.windows() {
-        8 => choose_from::<1>(book, z, scale, path, codes),
-        16 => choose_from::<2>(book, z, scale, path, codes),
-        32 => choose_from::<4>(book, z, scale, path, codes),
-        64 => choose_from::<8>(book, z, scale, path, codes),
-        _ => choose_from::<TABLE>(book, z, scale, path, codes),
+        8 => choose_from::<M, 1>(book, z, scale, path, codes),
+        16 => choose_from::<M, 2>(book, z, scale, path, codes),
+        32 => choose_from::<M, 4>(book, z, scale, path, codes),
+        64 => choose_from::<M, 8>(book, z, scale, path, codes),
+        _ => choose_from::<M, TABLE>(book, z, scale, path, codes),
     }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-fn choose_from<const N: usize>(
+fn choose_from<const M: usize, const N: usize>(
     book: &TrellisCodebook,
     z: &[f32],
     scale: f32,
@@ -249,10 +254,8 @@ fn choose_from<const N: usize>(
     codes: &mut [u8; MAX_DIM],
 ) -> Fit {
     // By windows: the first centroids, and the sums of each and the one before.
-    let mut tables = [const { MaybeUninit::<[__m256i; N]>::uninit() }; MAX_LEVELS];
-    let tables = &mut tables[..book.levels()];
+    let mut tables = [[_mm256_setzero_si256(); N]; M];
     for (k, table) in tables.iter_mut().enumerate() {
-        let table = table.write([_mm256_setzero_si256(); N]);
         for (n, words) in table.iter_mut().enumerate() {
             *words = eight_words(&book.centroids()[k * book.windows() + 8 * n..]);
             if k > 0 {
@@ -261,8 +264,6 @@ fn choose_from<const N: usize>(
             }
         }
     }
-    // SAFETY: the loop above has written each table.
-    let tables = unsafe { core::slice::from_raw_parts(tables.as_ptr().cast::<[__m256i; N]>(), tables.len()) };
     let lanes = _mm256_setr_epi32(0, 1, 2, 3, 8, 9, 10, 11);
     let first = WORD as i32 - book.history() as i32;
     let shifts = [first, first + 4].map(|first| _mm256_add_epi32(lanes, _mm256_set1_epi32(first)));
