@@ -1,12 +1,13 @@
 """OctaplexCache beside transformers' own quantised caches: one model, one text, one run, all taking turns token by token.
 
-    pip install ./bindings/python torch transformers==5.23.0 gguf optimum-quanto hqq accelerate
+    pip install ./bindings/python torch transformers==5.23.0 gguf accelerate optimum-quanto ninja hqq
     python bindings/python/benches/transformers_caches.py MODEL.gguf TEXT.txt [PROMPT STEPS PARTS]
 
-Each part of the text is a prompt, read at once, and steps after it, each the next token of the text. A row is a cache: what it holds at
-the end in bytes, all tensors counted, and in bits a value; the KL divergence of the next token, at these steps, from that with f32
-(nats; its mean, and the mean's standard error over parts), perplexity, and the time of a step and of the prompt beside f32's: CPU time
-of all cores, the least of all steps. transformers' own quantised caches attend to the prompt before they quantise it, ours reads pages while it reads the prompt."""
+Each part of the text is a prompt, read at once, and steps after it, each the next token of the text. A row is a cache: what it holds
+at the end in bytes, all tensors counted, and in bits a value; the KL divergence of the next token, at these steps, from that with f32
+(nats; its mean, and the mean's standard error over parts); perplexity; the time of a step and of the prompt beside f32's, the least
+CPU time of all cores. transformers' own quantised caches attend to the prompt before they quantise it, ours reads pages while it reads
+the prompt. quanto needs keys by channel in groups of 64: kv_heads · PROMPT and kv_heads · (PROMPT + 128) are multiples of that."""
 
 import os
 import sys
@@ -26,6 +27,8 @@ CACHES = {
     "quanto, 2 bits": lambda config: QuantizedCache("quanto", config, nbits=2),
     "quanto, 2 bits, keys by channel": lambda config: QuantizedCache("quanto", config, nbits=2, axis_key=-1),
     "octaplex": lambda config: OctaplexCache(config),
+    "octaplex, no exact window": lambda config: OctaplexCache(config, recent_window=0, max_rollback=0),
+    "octaplex, trellis, no exact window": lambda config: OctaplexCache(config, keys="trellis", values="trellis", recent_window=0, max_rollback=0),
     "octaplex, trellis": lambda config: OctaplexCache(config, keys="trellis", values="trellis"),
     "octaplex, trellis:bits=2": lambda config: OctaplexCache(config, keys="trellis:bits=2", values="trellis:bits=2"),
 }
