@@ -32,8 +32,9 @@ const BEFORE: usize = 2;
 /// so this number is part of what results mean.
 pub(crate) const SPLIT: usize = 4096;
 
-/// Queries that share one pass over the keys.
-pub(crate) const BATCH: usize = 8;
+/// Queries that share one pass over the pages, at most: what unpacking a page takes is little beside so many products with it, and
+/// the scores of a part fit a second-level cache.
+pub(crate) const BATCH: usize = 32;
 
 /// Keys or values of a page. Sizes in bytes.
 #[derive(Clone, Copy, Debug)]
