@@ -27,7 +27,7 @@ mod search;
 
 pub(crate) use search::viterbi_encode;
 
-use super::layout::{MAX_STATES, TrellisCodebook};
+use super::layout::{MAX_LEVELS, MAX_STATES, TrellisCodebook};
 use crate::codes::avx512::accumulate::{ByteWeights, QUERIES, Sums, Tile, byte_weights, run_scales};
 use crate::codes::avx512::codebook::kind::RAW as NATURAL;
 use crate::codes::avx512::score::{ByteQuery, Columns, Many, add_four, add_lanes, finish};
@@ -41,8 +41,8 @@ use crate::{IntQuery, Rows};
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
 
-/// The largest codebook: 16 codes.
-const MAX_CENTROIDS: usize = 2 * MAX_STATES * 16;
+/// The largest codebook.
+const MAX_CENTROIDS: usize = 2 * MAX_STATES * MAX_LEVELS;
 
 /// How indices are found: by bits alone, for a table in one register, two or four; in any other way.
 const SMALL: usize = 1;
