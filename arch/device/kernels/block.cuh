@@ -112,13 +112,17 @@ extern "C" __global__ void __launch_bounds__(256) measure(const __grid_constant_
         key = fmaxf(key, from_f16(tail.key_largest) + (CENTRES ? fabsf(from_f16(tail.centre)) : 0));
         value = fmaxf(value, from_f16(tail.value_largest));
     }
+    // Of exact rows the largest coordinate, as if all of a row were so large.
+    float of_key = 0, of_value = 0;
+#pragma unroll 4
     for (u32 i = warp; i < seq.exact; i += 8) {
         const u16 *row = exact_row(p, sequence, head, i);
-        float v[VEC], k[VEC], squares[2] = {};
+        float v[VEC], k[VEC];
         exact_key(k, row, front, lane), exact_lane(v, row + DIM, lane);
-        for (int j = 0; j < VEC; j++) squares[0] = fmaf(k[j], k[j], squares[0]), squares[1] = fmaf(v[j], v[j], squares[1]);
-        key = fmaxf(key, sqrtf(warp_sum(squares[0]))), value = fmaxf(value, sqrtf(warp_sum(squares[1])));
+#pragma unroll
+        for (int j = 0; j < VEC; j++) of_key = fmaxf(of_key, fabsf(k[j])), of_value = fmaxf(of_value, fabsf(v[j]));
     }
+    key = fmaxf(key, of_key * (1 / INVERSE_SQRT)), value = fmaxf(value, of_value * (1 / INVERSE_SQRT));
     for (int s = 16; s; s /= 2) key = fmaxf(key, __shfl_xor_sync(~0u, key, s)), value = fmaxf(value, __shfl_xor_sync(~0u, value, s));
     if (lane == 0) largest[0][warp] = key, largest[1][warp] = value;
     __syncthreads();
