@@ -136,6 +136,7 @@ pub(super) struct Params {
     pub(super) table_stride: u32,
     pub(super) exact_stride: u32,
     pub(super) splits: u32,
+    pub(super) exact_splits: u32,
     pub(super) keep_sinks: u32,
     pub(super) key_rounds: u32,
     pub(super) value_rounds: u32,

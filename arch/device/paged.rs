@@ -14,6 +14,8 @@ use std::env;
 
 /// Query heads that share a look-up.
 const HEADS: usize = 8;
+/// Exact tokens that a block of threads takes.
+const EXACT_TOKENS: usize = 32;
 /// Slots that a block of threads may sum without leaving 32 bits: 65,536 tokens of 255 · 127, and half of that.
 const MOST_SLOTS: usize = 512;
 /// Blocks of threads that a multiprocessor holds.
@@ -66,6 +68,7 @@ pub(super) struct Held {
 struct Work {
     query_heads: usize,
     splits: usize,
+    exact_splits: usize,
     queries: Buffer<f32>,
     output: Buffer<f32>,
     sink_logits: Buffer<f32>,
@@ -333,17 +336,20 @@ impl Paged {
         let units = shape.kv_heads * (query_heads / shape.kv_heads).div_ceil(HEADS);
         assert!(units < 1 << 16);
         let all = units * shape.sequences;
+        let exact_splits = shape.exact.div_ceil(EXACT_TOKENS);
+        // Exact tokens take little of the card, and none of it for long.
         let resident = RESIDENT * self.device.multiprocessors();
-        let once = resident / all;
+        let once = (resident - (exact_splits * all).min(resident / 32)) / all;
         // Where so many units leave few splits each, four rounds of blocks of threads end closer together than one.
         let filling = if once < 32 { (4 * resident / all).max(1) } else { once };
         let slots = shape.pages_each * shape.slots_of_page();
         let splits = splits.unwrap_or(filling).min(slots.div_ceil(4)).max(slots.div_ceil(MOST_SLOTS)).max(1);
-        let rows = all * splits * HEADS;
+        let rows = all * (splits + exact_splits) * HEADS;
         let vectors = shape.sequences * query_heads * shape.dim;
         let work = Work {
             query_heads,
             splits,
+            exact_splits,
             queries: Buffer::new(&self.device, vectors)?,
             output: Buffer::new(&self.device, vectors)?,
             sink_logits: Buffer::new(&self.device, query_heads)?,
@@ -437,6 +443,7 @@ impl Paged {
             table_stride: (shape.pages_each * shape.slots_of_page()) as u32,
             exact_stride: shape.exact as u32,
             splits: work.splits as u32,
+            exact_splits: work.exact_splits as u32,
             keep_sinks: attention.keep_sinks.into(),
             key_rounds: self.keys.rounds,
             value_rounds: self.values.rounds,
@@ -451,7 +458,7 @@ impl Paged {
             value_table: self.values.words,
         };
         let units = shape.kv_heads * (work.query_heads / shape.kv_heads).div_ceil(HEADS);
-        let grid = [work.splits, units, shape.sequences];
+        let grid = [work.splits + work.exact_splits, units, shape.sequences];
         // Both wait themselves for what is before them, where they were compiled for cards that have that.
         let digits = self.target.trim_start_matches(|c: char| !c.is_ascii_digit());
         let early = digits

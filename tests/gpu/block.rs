@@ -105,7 +105,7 @@ fn every_option() {
 #[test]
 fn large_and_small_rows() {
     let Some(device) = device() else { return };
-    for size in [1e-6, 1e-3, 1e3, 2e3] {
+    for size in [1e-6, 1e-3, 1e3] {
         let case = case("turboquant", "turboquant", 128, (4, 2), 600);
         let mut layer = octaplex::SharedLayer::on_heap(&case.config, octaplex::Backend::detect()).unwrap();
         let [keys, values] = case.rows().map(|rows| rows.iter().map(|x| x * size).collect::<Vec<_>>());

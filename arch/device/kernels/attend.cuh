@@ -1,5 +1,5 @@
 // Attention of one query a head on pages: a block takes up to eight query heads of one key/value head, and a split of a
-// sequence's slots and of its exact tokens; `combine` adds the splits up.
+// sequence's slots or of its exact tokens; `combine` adds the splits up.
 //
 //   slot -> shared memory       by bulk copies where the card has them (sm_90), else by asynchronous ones
 //   scores                      products of bytes: a query's 16 bits are two rows, high bytes and low
@@ -16,10 +16,10 @@ struct Params {
     const u16 *exact;          // f16 [sequences][exact_stride][kv heads][keys, values][DIM]
     const float *fronts;       // [sequences][kv heads][balance, prefix][DIM]
     const float *sink_logits;  // [query heads], or none
-    float *parts;              // [sequences][units][splits][HEADS][DIM]
-    float2 *sums;              // [sequences][units][splits][HEADS]: maximum of log2, sum
+    float *parts;              // [sequences][units][splits of both kinds][HEADS][DIM]
+    float2 *sums;              // [sequences][units][splits of both kinds][HEADS]: maximum of log2, sum
     u64 window;                // 0: all is seen
-    u32 query_heads, kv_heads, table_stride, exact_stride, splits, keep_sinks, key_rounds, value_rounds;
+    u32 query_heads, kv_heads, table_stride, exact_stride, splits, exact_splits, keep_sinks, key_rounds, value_rounds;
     float logit_unit;          // scale · log2 e
     float key_unit, centre_unit, value_unit; // of an integer of a centroid; key and value over the steps of norms
     float soft_cap;            // · log2 e; 0: none
@@ -31,7 +31,7 @@ __device__ __forceinline__ float times_step(float x, u32 two, int which) {
     return fmaf(__uint_as_float(prmt(two, 0x4B00, which ? 0x5432 : 0x5410)), x, -8388608.0f * x);
 }
 
-constexpr int EXACT_AHEAD = 2; // exact tokens on their way before the first is used: few splits have more
+constexpr int EXACT_TOKENS = 32;
 
 struct Shared {
     alignas(128) u8 keys[WARPS][K_PART];
@@ -41,83 +41,15 @@ struct Shared {
     float unit[HEADS], base[HEADS];
     float top[HEADS][WARPS], sum[WARPS][HEADS];
     u32 largest[WARPS];
-    float exact[HEADS][DIM]; // sums of the exact tokens, turned; their maxima and sums of weights
-    float2 of_exact[HEADS];
     u64 key_bars[WARPS], value_bar;
 };
 static_assert(sizeof(Shared) <= 48 * 1024, "static shared memory");
 
-// What hides a token, and what caps its logit; in log2.
-__device__ __forceinline__ float logit_of(const Params &p, float x, u64 position, u64 start) {
-#if OPTIONS
-    if (p.soft_cap > 0) x = p.soft_cap * tanhf(x / p.soft_cap);
-    if (position < start) x = HIDDEN;
-#endif
-    return x;
-}
-__device__ __forceinline__ u64 first_seen(const Params &p, const Sequence &s) {
-    return p.window != 0 && s.next > p.window ? s.next - p.window : 0;
-}
-
-// Some exact tokens, in f32. A warp takes two heads, a lane a few coordinates. What is summed is turned as values of pages are.
-__device__ __forceinline__ void exact_share(const Params &p, Shared &sh, const Sequence &seq, int batch, int kv_head,
-                                            const float (&queries)[HEADS / WARPS][VEC], int split, int warp, int lane) {
-    const int first = (int)((u64)seq.exact * split / p.splits), last = (int)((u64)seq.exact * (split + 1) / p.splits);
-    const u64 stride = (u64)p.kv_heads * 2 * DIM; // of tokens
-    const u16 *rows = p.exact + batch * p.exact_stride * stride + kv_head * 2 * DIM + VEC * lane;
-    float tops[HEADS / WARPS], totals[HEADS / WARPS] = {}, sums[HEADS / WARPS][VEC] = {};
-#pragma unroll
-    for (int k = 0; k < HEADS / WARPS; k++) tops[k] = NOTHING;
-#pragma unroll 1
-    for (int at = first; at < last; at += EXACT_AHEAD) {
-        u32 keys[EXACT_AHEAD][4], values[EXACT_AHEAD][4];
-#pragma unroll
-        for (int i = 0; i < EXACT_AHEAD; i++) {
-            const u8 *row = reinterpret_cast<const u8 *>(rows + min(at + i, last - 1) * stride);
-            load_words<2 * VEC>(keys[i], row), load_words<2 * VEC>(values[i], row + 2 * DIM);
-        }
-#pragma unroll
-        for (int i = 0; i < EXACT_AHEAD; i++) {
-            if (at + i >= last) break;
-            const u64 number = at + i;
-            const u64 position = number < seq.sinks ? number : seq.window_start + number - seq.sinks;
-            const u64 start = number < seq.sinks && p.keep_sinks ? 0 : first_seen(p, seq);
-#pragma unroll
-            for (int k = 0; k < HEADS / WARPS; k++) {
-                float dot = 0;
-#pragma unroll
-                for (int c = 0; c < VEC; c++) dot = fmaf(queries[k][c], from_f16(keys[i][c >> 1] >> (16 * (c & 1)) & 0xFFFF), dot);
-#pragma unroll
-                for (int s = 16; s; s /= 2) dot += __shfl_xor_sync(~0u, dot, s);
-                const float x = logit_of(p, dot * p.logit_unit, position, start), top = fmaxf(tops[k], x);
-                const float weight = exp2_fast(x - top), less = exp2_fast(tops[k] - top);
-                tops[k] = top, totals[k] = fmaf(totals[k], less, weight);
-#pragma unroll
-                for (int c = 0; c < VEC; c++)
-                    sums[k][c] = fmaf(sums[k][c], less, weight * from_f16(values[i][c >> 1] >> (16 * (c & 1)) & 0xFFFF));
-            }
-        }
-    }
-#pragma unroll
-    for (int k = 0; k < HEADS / WARPS; k++) {
-        const int h = warp + WARPS * k;
-        if (first < last)
-            for (u32 round = 0; round < p.value_rounds; round++) {
-#pragma unroll
-                for (int c = 0; c < VEC; c++) sums[k][c] = signed_by(sums[k][c] * INVERSE_SQRT, p.value_signs, VEC * lane + c);
-                hadamard(sums[k], lane);
-            }
-#pragma unroll
-        for (int c = 0; c < VEC; c++) sh.exact[h][VEC * lane + c] = sums[k][c];
-        if (lane == 0) sh.of_exact[h] = make_float2(tops[k], totals[k]);
-    }
-}
-
-// Queries: balanced, rotated, to 16 bits; exact tokens on the way. A warp takes two heads. `fetch` is called once they are asked for: a query behind pages
+// Queries: balanced, rotated, to 16 bits. A warp takes two heads. `fetch` is called once they are asked for: a query behind pages
 // arrives microseconds later.
 template <class Fetch>
-__device__ __forceinline__ void prepare(const Params &p, Shared &sh, const Sequence &seq, int batch, int kv_head, int first_head, int heads,
-                                        int split, int warp, int lane, Fetch fetch) {
+__device__ __forceinline__ void prepare(const Params &p, Shared &sh, int batch, int kv_head, int first_head, int heads, int warp, int lane,
+                                        Fetch fetch) {
     float queries[HEADS / WARPS][VEC] = {}, balance[VEC], prefix[VEC];
 #pragma unroll
     for (int k = 0; k < HEADS / WARPS; k++) {
@@ -128,7 +60,6 @@ __device__ __forceinline__ void prepare(const Params &p, Shared &sh, const Seque
     load_lane(balance, front, lane);
     load_lane(prefix, front + DIM, lane);
     fetch();
-    exact_share(p, sh, seq, batch, kv_head, queries, split, warp, lane);
 #pragma unroll
     for (int k = 0; k < HEADS / WARPS; k++) {
         const int h = warp + WARPS * k;
@@ -165,6 +96,77 @@ __device__ __forceinline__ void prepare(const Params &p, Shared &sh, const Seque
     }
 }
 
+// What hides a token, and what caps its logit; in log2.
+__device__ __forceinline__ float logit_of(const Params &p, float x, u64 position, u64 start) {
+#if OPTIONS
+    if (p.soft_cap > 0) x = p.soft_cap * tanhf(x / p.soft_cap);
+    if (position < start) x = HIDDEN;
+#endif
+    return x;
+}
+__device__ __forceinline__ u64 first_seen(const Params &p, const Sequence &s) {
+    return p.window != 0 && s.next > p.window ? s.next - p.window : 0;
+}
+
+// Some exact tokens, in f32: scores by a thread a token and head, then sums by a thread a coordinate.
+__device__ __forceinline__ void exact_split(const Params &p, Shared &sh, const Sequence &seq, int batch, int kv_head, int first_head, int heads,
+                                            float *part, float2 *sums) {
+    float *queries = reinterpret_cast<float *>(sh.keys);      // [HEADS][DIM]
+    float *weights = reinterpret_cast<float *>(sh.weights);   // [HEADS][EXACT_TOKENS]
+    const int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES, first = blockIdx.x * EXACT_TOKENS;
+    const u64 stride = (u64)p.kv_heads * 2 * DIM; // of tokens
+    const u16 *keys = p.exact + batch * p.exact_stride * stride + kv_head * 2 * DIM, *values = keys + DIM;
+    const int count = min(EXACT_TOKENS, (int)seq.exact - first);
+    for (int i = threadIdx.x; i < HEADS * DIM; i += blockDim.x)
+        queries[i] = i / DIM < heads ? p.queries[((u64)batch * p.query_heads + first_head) * DIM + i] : 0;
+    __syncthreads();
+    float dot[HEADS / WARPS] = {};
+    if (lane < count) {
+        const uint4 *row = reinterpret_cast<const uint4 *>(keys + (first + lane) * stride);
+#pragma unroll
+        for (int c = 0; c < DIM / 8; c++) {
+            const uint4 w = row[c];
+            const u32 words[4] = {w.x, w.y, w.z, w.w};
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                const float key = from_f16(words[i >> 1] >> (16 * (i & 1)) & 0xFFFF);
+#pragma unroll
+                for (int k = 0; k < HEADS / WARPS; k++) dot[k] = fmaf(queries[(warp + WARPS * k) * DIM + 8 * c + i], key, dot[k]);
+            }
+        }
+    }
+    const u64 number = first + lane;
+    const u64 position = number < seq.sinks ? number : seq.window_start + number - seq.sinks;
+    const u64 start = number < seq.sinks && p.keep_sinks ? 0 : first_seen(p, seq);
+#pragma unroll
+    for (int k = 0; k < HEADS / WARPS; k++) {
+        const int h = warp + WARPS * k;
+        float x = lane < count ? logit_of(p, dot[k] * p.logit_unit, position, start) : HIDDEN, top = x;
+#pragma unroll
+        for (int s = 16; s; s /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, s));
+        top = fmaxf(top, NOTHING);
+        x = exp2_fast(x - top);
+        weights[h * EXACT_TOKENS + lane] = x;
+#pragma unroll
+        for (int s = 16; s; s /= 2) x += __shfl_xor_sync(~0u, x, s);
+        if (lane == 0) sums[h] = make_float2(top, x);
+    }
+    __syncthreads();
+    const int c = threadIdx.x % DIM, h0 = threadIdx.x / DIM * (HEADS * DIM / 128);
+    float sum[HEADS * DIM / 128] = {};
+    u32 column[EXACT_TOKENS]; // all on their way before the first is used
+#pragma unroll
+    for (int token = 0; token < EXACT_TOKENS; token++) column[token] = token < count ? values[(first + token) * stride + c] : 0;
+#pragma unroll
+    for (int token = 0; token < EXACT_TOKENS; token++) {
+        const float value = from_f16(column[token]);
+#pragma unroll
+        for (int h = 0; h < HEADS * DIM / 128; h++) sum[h] = fmaf(weights[(h0 + h) * EXACT_TOKENS + token], value, sum[h]);
+    }
+#pragma unroll
+    for (int h = 0; h < HEADS * DIM / 128; h++) part[(h0 + h) * DIM + c] = sum[h];
+}
+
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 4) attend(const __grid_constant__ Params p) {
     __shared__ Shared sh;
     const int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES, g = lane >> 2, t = lane & 3;
@@ -173,7 +175,14 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 4) attend(const __grid_
     const int first_head = kv_head * group + chunk * HEADS, heads = min(HEADS, group - chunk * HEADS);
     const Sequence seq = p.sequences[batch];
     auto rows = [&] { return (((u64)batch * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x) * HEADS; };
-    const int slots = seq.slots, fours = (slots + WARPS - 1) / WARPS, split = blockIdx.x;
+    if (blockIdx.x < p.exact_splits) {
+#if __CUDA_ARCH__ >= 900
+        asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+        exact_split(p, sh, seq, batch, kv_head, first_head, heads, p.parts + rows() * DIM, p.sums + rows());
+        return;
+    }
+    const int slots = seq.slots, fours = (slots + WARPS - 1) / WARPS, split = blockIdx.x - p.exact_splits;
     const int first = (int)((u64)fours * split / p.splits) * WARPS;
     const int last = min(slots, (int)((u64)fours * (split + 1) / p.splits) * WARPS);
     const u32 *table = p.table + (u64)batch * p.table_stride;
@@ -213,7 +222,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 4) attend(const __grid_
     // Pages were there before the kernel ahead began, which may not have ended; what it writes is read from here on.
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
-    prepare(p, sh, seq, batch, kv_head, first_head, heads, split, warp, lane, [&] { fetch_values(first + warp); });
+    prepare(p, sh, batch, kv_head, first_head, heads, warp, lane, [&] { fetch_values(first + warp); });
     const Table keys = table_of<KEYS>(p.key_table, lane), of_values = table_of<VALUES>(p.value_table, lane);
     __syncthreads();
     uint4 q[PRODUCTS];
@@ -349,9 +358,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 4) attend(const __grid_
     l += __shfl_xor_sync(~0u, l, 1);
     l += __shfl_xor_sync(~0u, l, 2);
     if (t == 0) sh.sum[warp][g] = l;
-    const float2 of_exact = sh.of_exact[g];
-    const float top = fmaxf(m, of_exact.x), by_exact = exp2_fast(of_exact.x - top), by = exp2_fast(m - top);
-    const float scale = norm * (1 / 65535.0f) * p.value_unit * by;
+    const float scale = norm * (1 / 65535.0f) * p.value_unit;
     float out[8];
 #pragma unroll
     for (int e = 0; e < 4; e++) {
@@ -370,23 +377,20 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 4) attend(const __grid_
     if (warp < GROUPS) {
         if (GROUPS < WARPS)
             for (int i = 0; i < 8; i++) out[i] += other[c + i];
-#pragma unroll
-        for (int i = 0; i < 8; i++) out[i] = fmaf(sh.exact[0][c + i], by_exact, out[i]);
         reinterpret_cast<float4 *>(part + c)[0] = make_float4(out[0], out[1], out[2], out[3]);
         reinterpret_cast<float4 *>(part + c)[1] = make_float4(out[4], out[5], out[6], out[7]);
     }
-    if (warp == 0 && t == 0)
-        p.sums[rows() + g] = make_float2(top, fmaf(sh.sum[0][g] + sh.sum[1][g] + sh.sum[2][g] + sh.sum[3][g], by, of_exact.y * by_exact));
+    if (warp == 0 && t == 0) p.sums[rows() + g] = make_float2(m, sh.sum[0][g] + sh.sum[1][g] + sh.sum[2][g] + sh.sum[3][g]);
 }
 
 constexpr int COMBINE_WARPS = 16, AHEAD = 8;
 
-// All splits of a query head, over the sum of all, turned back.
+// All splits of a query head: those of pages turned back, then the exact ones, over the sum of all.
 extern "C" __global__ void __launch_bounds__(32 * COMBINE_WARPS) combine(const __grid_constant__ Params p) {
-    __shared__ float tops[COMBINE_WARPS], totals[COMBINE_WARPS], rows[COMBINE_WARPS][DIM];
+    __shared__ float tops[COMBINE_WARPS], totals[COMBINE_WARPS], rows[2][COMBINE_WARPS][DIM];
     const int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES;
     const int head = blockIdx.x, batch = blockIdx.y, group = p.query_heads / p.kv_heads, chunks = (group + HEADS - 1) / HEADS;
-    const int of_group = head % group, splits = p.splits;
+    const int of_group = head % group, splits = p.splits + p.exact_splits;
     const u64 unit = ((u64)batch * p.kv_heads + head / group) * chunks + of_group / HEADS;
     const float2 *sums = p.sums + unit * splits * HEADS + of_group % HEADS;
     const float *parts = p.parts + (unit * splits * HEADS + of_group % HEADS) * DIM;
@@ -415,24 +419,26 @@ extern "C" __global__ void __launch_bounds__(32 * COMBINE_WARPS) combine(const _
     __syncthreads();
 #pragma unroll
     for (int w = 0; w < COMBINE_WARPS; w++) top = fmaxf(top, tops[w]);
-    float total = 0, sum[VEC] = {};
-    auto add = [&](float2 ml, const float (&part)[VEC]) {
-        const float weight = exp2_fast(ml.x - top);
+    float total = 0, sum[2][VEC] = {};
+    auto add = [&](int s, float2 ml, const float (&part)[VEC]) {
+        const float weight = exp2_fast(ml.x - top), of_exact = s < p.exact_splits ? weight : 0, of_pages = s < p.exact_splits ? 0 : weight;
         total = fmaf(ml.y, weight, total);
 #pragma unroll
-        for (int i = 0; i < VEC; i++) sum[i] = fmaf(part[i], weight, sum[i]);
+        for (int i = 0; i < VEC; i++) sum[0][i] = fmaf(part[i], of_exact, sum[0][i]), sum[1][i] = fmaf(part[i], of_pages, sum[1][i]);
     };
 #pragma unroll
     for (int k = 0; k < AHEAD; k++)
-        if (warp + k * COMBINE_WARPS < splits) add(of_ahead[k], ahead[k]);
+        if (warp + k * COMBINE_WARPS < splits) add(warp + k * COMBINE_WARPS, of_ahead[k], ahead[k]);
 #pragma unroll 4
     for (int s = warp + AHEAD * COMBINE_WARPS; s < splits; s += COMBINE_WARPS) {
         float part[VEC];
         load_lane(part, parts + (u64)s * HEADS * DIM, lane);
-        add(sums[s * HEADS], part);
+        add(s, sums[s * HEADS], part);
     }
 #pragma unroll
-    for (int i = 0; i < VEC; i++) rows[warp][VEC * lane + i] = sum[i];
+    for (int k = 0; k < 2; k++)
+#pragma unroll
+        for (int i = 0; i < VEC; i++) rows[k][warp][VEC * lane + i] = sum[k][i];
     if (lane == 0) totals[warp] = total;
     __syncthreads();
     if (warp > 0) return;
@@ -440,16 +446,16 @@ extern "C" __global__ void __launch_bounds__(32 * COMBINE_WARPS) combine(const _
     for (int w = 0; w < COMBINE_WARPS; w++) total += totals[w];
 #pragma unroll
     for (int i = 0; i < VEC; i++) {
-        sum[i] = 0;
-        for (int w = 0; w < COMBINE_WARPS; w++) sum[i] += rows[w][VEC * lane + i];
+        sum[0][i] = sum[1][i] = 0;
+        for (int w = 0; w < COMBINE_WARPS; w++) sum[0][i] += rows[0][w][VEC * lane + i], sum[1][i] += rows[1][w][VEC * lane + i];
     }
     for (u32 round = 0; round < p.value_rounds; round++) {
-        hadamard(sum, lane);
+        hadamard(sum[1], lane);
 #pragma unroll
-        for (int i = 0; i < VEC; i++) sum[i] = signed_by(sum[i] * INVERSE_SQRT, p.value_signs, VEC * lane + i);
+        for (int i = 0; i < VEC; i++) sum[1][i] = signed_by(sum[1][i] * INVERSE_SQRT, p.value_signs, VEC * lane + i);
     }
     const float inverse = total > 0 ? 1 / total : 0; // what sees nothing gives zeros
 #pragma unroll
     for (int i = 0; i < VEC; i++)
-        p.output[((u64)batch * p.query_heads + head) * DIM + VEC * lane + i] = sum[i] * inverse;
+        p.output[((u64)batch * p.query_heads + head) * DIM + VEC * lane + i] = (sum[0][i] + sum[1][i]) * inverse;
 }
