@@ -31,10 +31,11 @@ for target in "${targets[@]}"; do
   mkdir -p "$found" "$artifacts"
   seeds=fuzz/corpus/$target
   [[ -d $seeds ]] || seeds=fuzz/corpus/roundtrip # of `decode` and `backends`: an input begins alike
-  # Handles that were freed are kept in builds with debug assertions, by intent.
   options=(-max_total_time="$seconds" -print_final_stats=1 -artifact_prefix="$artifacts/" -timeout=20 -rss_limit_mb=4096)
-  [[ $target != c_api ]] || options+=(-detect_leaks=0)
-  ASAN_OPTIONS=allocator_may_return_null=1 \
+  asan=allocator_may_return_null=1
+  # Handles that were freed are kept in builds with debug assertions, by intent.
+  [[ $target != c_api ]] || asan+=:detect_leaks=0
+  ASAN_OPTIONS=$asan \
     "$CARGO_TARGET_DIR/$host/release/$target" "${options[@]}" "$found" "$seeds" >"$log" 2>&1 || failed+=("$target")
   awk -v target="$target" '
     / cov: / { for (i = 1; i < NF; i++) if ($i == "cov:") coverage = $(i + 1) }

@@ -79,14 +79,15 @@ impl Model {
         }
     }
 
-    /// Forgets what the cache has evicted; returns the positions.
-    pub fn forget_evicted(&mut self, cache: &KvCache) -> Vec<usize> {
+    /// Forgets what the cache held `before` an eviction and holds no more; returns the positions. (What a sliding window hides may be
+    /// in the cache again after a rollback.)
+    pub fn forget_evicted(&mut self, before: &[usize], cache: &KvCache) -> Vec<usize> {
         let held: Vec<usize> = cache.layers()[0].positions().collect();
         let [keys, values] = self.widths();
         let (mut kept, mut dropped) = (0, Vec::new());
         for token in 0..self.positions.len() {
             let position = self.positions[token];
-            if held.binary_search(&position).is_err() {
+            if before.binary_search(&position).is_ok() && held.binary_search(&position).is_err() {
                 dropped.push(position);
                 continue;
             }

@@ -264,27 +264,3 @@ fn the_page_of_formats() {
     config.page_layout(|part, _| bytes += part);
     assert_eq!(bytes, page_bytes("trellis", "trellis", (2, 128), Center::Page));
 }
-
-/// docs/llama-cpp.md: bits are the library's, KL the README's.
-#[test]
-fn the_migration_table_says_what_is_so() {
-    let readme = include_str!("../README.md");
-    let keys = readme.split("\nKEYS ").nth(1).unwrap().split("\nVALUES ").next().unwrap();
-    let kl = |spec: &str| {
-        let row = keys.lines().find(|line| line.split(' ').next() == Some(spec));
-        let row = row.unwrap_or_else(|| panic!("the README has no row of {spec}"));
-        row.split_whitespace().filter(|cell| *cell != "*").nth(3).unwrap().to_owned()
-    };
-    let rows = include_str!("../docs/llama-cpp.md").lines().filter(|line| line.starts_with("| `"));
-    let mut count = 0;
-    for row in rows {
-        let cells: Vec<&str> = row.split('|').map(|cell| cell.trim().trim_matches('`')).collect();
-        for cells in [&cells[2..5], &cells[5..8]] {
-            let spec: octaplex::CodecSpec = cells[0].parse().unwrap();
-            assert_eq!(format!("{:.3}", spec.bits_per_value(128)), cells[1], "{row}");
-            assert_eq!(kl(cells[0]), cells[2], "{row}");
-            count += 1;
-        }
-    }
-    assert_eq!(count, 16);
-}

@@ -87,10 +87,10 @@ pub fn cache(data: &[u8]) {
             }
             4 => {
                 let start = usize::from(input.byte());
-                let before = cache.stats().tokens;
+                let before: Vec<usize> = cache.layers()[0].positions().collect();
                 let dropped = cache.evict(start..start + usize::from(input.byte()));
-                assert_eq!(cache.stats().tokens, before - dropped);
-                model.forget_evicted(&cache);
+                assert_eq!(cache.stats().tokens, before.len() - dropped);
+                assert_eq!(model.forget_evicted(&before, &cache).len(), dropped, "{config:?}");
             }
             5 if others.len() < 3 => others.push((cache.fork(), model.clone())),
             6 if !others.is_empty() => {
