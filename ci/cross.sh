@@ -69,11 +69,9 @@ arm64() {
   # On a CPU with and on one without dot products: every kernel, the golden bytes, all codecs on all backends. What does
   # not depend on the instructions is tested natively; emulation is slow. Guard pages take most of it: the newer CPU, which
   # has the kernels of both, is enough for them.
-  say "arm64: the tool"
-  "${cargo[@]}" build --quiet --release "${options[@]}" -p octaplex-cli
+  say "arm64: the tool and the C interface"
+  "${cargo[@]}" build --quiet --release "${options[@]}" -p octaplex-cli -p octaplex-c
   local octaplex=$CARGO_TARGET_DIR/$target/release/octaplex
-  say "arm64: the C interface"
-  "${cargo[@]}" build --quiet --release "${options[@]}" -p octaplex-c
   aarch64-linux-gnu-gcc -std=c11 -O1 -Wall -Wextra -Werror -Ibindings/c bindings/c/tests/interface.c \
     "$CARGO_TARGET_DIR/$target/release/liboctaplex_c.a" -lpthread -ldl -lm -o "$CARGO_TARGET_DIR/interface"
   for cpu in cortex-a76:neon,neon-dotprod cortex-a53:neon; do
@@ -158,6 +156,7 @@ thumb() {
   need lld ld.lld
   install_packages
   build_in thumb
+  local native=$CARGO_TARGET_DIR/native # unoptimised: quickly built
   say "thumb: octaplex without default features"
   "${cargo[@]}" build --quiet --release "${options[@]}" --no-default-features -p octaplex
   say "thumb: the example no_alloc on an emulated board, and here"
@@ -165,7 +164,7 @@ thumb() {
     cd examples/no_alloc
     export CARGO_TARGET_THUMBV7EM_NONE_EABIHF_RUSTFLAGS="-C link-arg=-Tlink.x -C linker=ld.lld -L $PWD"
     "${cargo[@]}" build --quiet --release --locked "${options[@]}"
-    CARGO_TARGET_DIR=$PWD/target cargo run --quiet --release --locked
+    CARGO_TARGET_DIR=$native cargo run --quiet --locked
   ) >"$CARGO_TARGET_DIR/here"
   on_board "$CARGO_TARGET_DIR/$target/release/no_alloc" | tee "$CARGO_TARGET_DIR/board"
   diff "$CARGO_TARGET_DIR/here" "$CARGO_TARGET_DIR/board"
@@ -176,7 +175,7 @@ thumb() {
     cd examples/firmware
     export CARGO_TARGET_THUMBV7EM_NONE_EABIHF_RUSTFLAGS="-C link-arg=-Tlink.x -C linker=ld.lld -L $PWD"
     "${cargo[@]}" build --quiet --release --locked "${options[@]}"
-    CARGO_TARGET_DIR=$PWD/target cargo run --quiet --release --locked
+    CARGO_TARGET_DIR=$native cargo run --quiet --locked
   ) >"$CARGO_TARGET_DIR/here"
   local image=$CARGO_TARGET_DIR/$target/release/firmware
   on_board "$image" | tee "$CARGO_TARGET_DIR/board"

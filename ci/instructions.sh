@@ -10,9 +10,9 @@ command -v valgrind >/dev/null || {
   "${sudo[@]}" apt-get update -qq && "${sudo[@]}" apt-get install -qq -y valgrind >/dev/null
 }
 table=$PWD/ci/instructions.txt
-export CARGO_TARGET_DIR=$PWD/target/instructions
+export CARGO_TARGET_DIR=$PWD/target # shared: the same library in the same profile
 CARGO_PROFILE_RELEASE_DEBUG=0 cargo build --quiet --release --locked --manifest-path benches/instructions/Cargo.toml
-folder=$CARGO_TARGET_DIR/dumps
+folder=$CARGO_TARGET_DIR/instructions
 rm -rf "$folder"
 mkdir -p "$folder"
 valgrind --quiet --tool=callgrind --collect-atstart=no --toggle-collect='instructions::measured*' \

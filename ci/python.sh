@@ -20,7 +20,7 @@ environment() { # environment NAME PACKAGES…: a fresh one
 
 say "lints"
 cargo fmt --manifest-path bindings/python/Cargo.toml --check
-export CARGO_TARGET_DIR=$target
+export CARGO_TARGET_DIR=$PWD/target # shared: the same library in the same profile
 cargo clippy --manifest-path bindings/python/Cargo.toml --locked --quiet -- -D warnings
 say "the wheel"
 environment build maturin==1.16.0

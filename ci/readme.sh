@@ -6,6 +6,7 @@
 # tool's tests, texts by letters in its alphabet. Words in capitals stand for a reader's choice: SPEC is trellis, D is 128.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+export CARGO_PROFILE_BENCH_DEBUG=0 # so that benchmarks and the tool share what they are built from
 folder=$PWD/target/readme
 rm -rf "$folder"
 mkdir -p "$folder"

@@ -27,7 +27,7 @@ mod search;
 
 pub(crate) use search::viterbi_encode;
 
-use super::layout::{MAX_STATES, TrellisCodebook};
+use super::layout::{MAX_LEVELS, MAX_STATES, TrellisCodebook};
 use crate::codes::avx512::accumulate::{ByteWeights, Sums, four, run_scales};
 use crate::codes::avx512::codebook::kind::RAW as NATURAL;
 use crate::codes::avx512::score::{ByteQuery, add_four, add_lanes, finish};
@@ -44,8 +44,8 @@ use core::mem::MaybeUninit;
 /// Queries that share a pass over the rows.
 const QUERIES: usize = 8;
 
-/// The largest codebook: 16 codes.
-const MAX_CENTROIDS: usize = 2 * MAX_STATES * 16;
+/// The largest codebook.
+const MAX_CENTROIDS: usize = 2 * MAX_STATES * MAX_LEVELS;
 
 /// How indices are found: by bits alone, for a table in one register, two or four; in any other way.
 const SMALL: usize = 1;

@@ -5,6 +5,10 @@ use crate::Packing;
 /// The most states a path search keeps apart.
 pub(crate) const MAX_STATES: usize = 64;
 
+/// The most codes.
+#[cfg(target_arch = "x86_64")]
+pub(crate) const MAX_LEVELS: usize = 16;
+
 /// Centroids that depend on a code and on a window of `history + 1` path bits: the current coordinate's and those of
 /// the `history` coordinates before it (zeros before the first).
 ///

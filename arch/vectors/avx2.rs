@@ -40,6 +40,7 @@ pub(crate) fn add_products(lanes: &mut Lanes, a: Lanes, b: Lanes) {
 }
 
 /// Σ aᵢ·bᵢ.
+#[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
     let ((a, a_tail), (b, b_tail)) = (a.as_chunks::<16>(), b.as_chunks::<16>());

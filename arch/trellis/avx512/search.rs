@@ -8,9 +8,9 @@
 //! the floating-point operations leave free.
 
 use crate::registers::avx512::{load_ps, store_codes, transpose};
-use crate::trellis::layout::{Fit, MAX_STATES, TrellisCodebook};
+use crate::trellis::layout::{Fit, MAX_LEVELS, MAX_STATES, TrellisCodebook};
 use crate::vectors::scalar::{LANES, halve};
-use crate::{MAX_DIM, Packing, codes, registers};
+use crate::{MAX_DIM, codes, registers};
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
 
@@ -58,7 +58,8 @@ fn encode<const M: usize>(
     bytes: &mut [u8],
     fits: &mut [Fit],
 ) {
-    let columns = Columns::<M>::new(book, |window| window);
+    let mut room = Columns::ROOM;
+    let columns = Columns::new(book, |window| window, &mut room);
     let row_bytes = book.row_bytes(dim);
     let batches = z.chunks(BATCH * dim).zip(scales.chunks(BATCH)).zip(bytes.chunks_mut(BATCH * row_bytes));
     for (((z, scales), bytes), fits) in batches.zip(fits.chunks_mut(BATCH)) {
@@ -66,52 +67,59 @@ fn encode<const M: usize>(
         if scales.len() >= BATCH_FROM {
             search_many::<M>(book, dim, z, scales, &mut paths);
         } else {
-            match book.states() {
-                ..=8 => search_one::<M, 1>(book, dim, z, scales, &mut paths),
-                16 => search_one::<M, 2>(book, dim, z, scales, &mut paths),
-                32 => search_one::<M, 4>(book, dim, z, scales, &mut paths),
-                _ => search_one::<M, 8>(book, dim, z, scales, &mut paths),
-            }
+            search_few(book, dim, z, scales, &mut paths);
         }
         let rows = z.chunks_exact(dim).zip(scales).zip(&paths).zip(bytes.chunks_exact_mut(row_bytes));
         for ((((z, scale), path), row), fit) in rows.zip(fits) {
-            *fit = columns.write_row(book, z, *scale, path, row);
+            *fit = columns.write_row::<M>(book, z, *scale, path, row);
         }
     }
 }
 
-/// The centroids as floats, code by code, windows in an order of choice. (Rust's arrays cannot be sized by the number
-/// of windows here; those beyond it are zeros.)
-struct Columns<const M: usize>([[__m512; 2 * MAX_STATES / 16]; M]);
+/// Room for the centroids of the largest codebook.
+type Room = [MaybeUninit<__m512>; MAX_LEVELS * 2 * MAX_STATES / 16];
 
-impl<const M: usize> Columns<M> {
+/// The centroids as floats, code by code, windows in an order of choice.
+struct Columns<'a> {
+    all: &'a [__m512],
+    /// Registers of a column; of eight windows, half of one.
+    registers: usize,
+}
+
+impl<'a> Columns<'a> {
+    const ROOM: Room = [MaybeUninit::uninit(); MAX_LEVELS * 2 * MAX_STATES / 16];
+
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn new(book: &TrellisCodebook, order: impl Fn(usize) -> usize) -> Self {
+    fn new(book: &TrellisCodebook, order: impl Fn(usize) -> usize, room: &'a mut Room) -> Self {
         let windows = book.windows();
-        let mut columns = [[_mm512_setzero_ps(); 2 * MAX_STATES / 16]; M];
-        for (column, centroids) in columns.iter_mut().zip(book.centroids().chunks_exact(windows)) {
-            for (g, register) in column[..windows.div_ceil(16)].iter_mut().enumerate() {
+        let registers = windows.div_ceil(16);
+        let room = &mut room[..book.levels() * registers];
+        for (column, centroids) in
+            room.chunks_exact_mut(registers).zip(book.centroids().chunks_exact(windows))
+        {
+            for (g, register) in column.iter_mut().enumerate() {
                 let mut values = [0.0; 16];
                 for (i, value) in values[..windows.min(16)].iter_mut().enumerate() {
                     *value = f32::from(centroids[order(16 * g + i)]);
                 }
-                *register = load_ps(&values);
+                register.write(load_ps(&values));
             }
         }
-        Self(columns)
+        // SAFETY: the loop above has written each register: there are as many columns of centroids.
+        let all = unsafe { core::slice::from_raw_parts(room.as_ptr().cast(), room.len()) };
+        Self { all, registers }
     }
 
-    /// Entry of column `code` for each window of a register.
+    /// Entry of a column for each window of a register.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn look_up(&self, code: usize, windows: __m512i, count: usize) -> __m512 {
-        let column = &self.0[code];
-        if count <= 16 {
-            return _mm512_permutexvar_ps(windows, column[0]);
+    fn look_up(column: &[__m512], windows: __m512i) -> __m512 {
+        if let [column] = column {
+            return _mm512_permutexvar_ps(windows, *column);
         }
         let mut found = _mm512_permutex2var_ps(column[0], windows, column[1]);
         // Not `enumerate().take().skip()`, which LLVM calls for each item.
-        for i in 1..count / 32 {
+        for i in 1..column.len() / 2 {
             let block = _mm512_srli_epi32::<5>(windows);
             let here = _mm512_cmpeq_epi32_mask(block, _mm512_set1_epi32(i as i32));
             let other = _mm512_permutex2var_ps(column[2 * i], windows, column[2 * i + 1]);
@@ -122,7 +130,7 @@ impl<const M: usize> Columns<M> {
 
     /// Writes a path and the codes it leads to; see `scalar::choose_codes`.
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn write_row(
+    fn write_row<const M: usize>(
         &self,
         book: &TrellisCodebook,
         z: &[f32],
@@ -150,11 +158,11 @@ impl<const M: usize> Columns<M> {
             let windows = _mm512_and_si512(windows, window_mask);
             let y = _mm512_mul_ps(load_ps(z), scale);
             let twice = _mm512_add_ps(y, y);
-            let mut centroid = self.look_up(0, windows, book.windows());
+            let mut centroid = Self::look_up(&self.all[..self.registers], windows);
             let mut lower = centroid;
             let mut code = _mm512_setzero_si512();
             for k in 1..M {
-                let upper = self.look_up(k, windows, book.windows());
+                let upper = Self::look_up(&self.all[k * self.registers..][..self.registers], windows);
                 let above = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(twice, _mm512_add_ps(lower, upper));
                 centroid = _mm512_mask_mov_ps(centroid, above, upper);
                 code = _mm512_mask_mov_epi32(code, above, _mm512_set1_epi32(k as i32));
@@ -164,7 +172,7 @@ impl<const M: usize> Columns<M> {
             energy = _mm512_add_ps(energy, _mm512_mul_ps(centroid, centroid));
             store_codes(codes, _mm512_cvtepi32_epi8(code));
         }
-        if let Some(packing) = Packing::for_levels(M) {
+        if let Some(packing) = book.packing() {
             codes::avx512::pack(packing, &codes[..z.len()], planes);
         }
         // Sums of integers below 2²⁴ are exact in any order.
@@ -288,17 +296,37 @@ fn columns_of(dim: usize, start: usize, z: &[f32], scales: &[f32]) -> [__m512i; 
     transpose(&y)
 }
 
-/// The paths of vectors one by one: `R` registers of windows, which are the old states, twice each.
+/// The paths of vectors one by one.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn search_one<const M: usize, const R: usize>(
+fn search_few(
     book: &TrellisCodebook,
     dim: usize,
     z: &[f32],
     scales: &[f32],
     paths: &mut [[u16; MAX_DIM / WORD]; BATCH],
 ) {
+    let mut room = Columns::ROOM;
+    let columns = Columns::new(book, |window| book.window(window), &mut room);
+    match columns.registers {
+        1 => search_one::<1>(book, &columns, dim, z, scales, paths),
+        2 => search_one::<2>(book, &columns, dim, z, scales, paths),
+        4 => search_one::<4>(book, &columns, dim, z, scales, paths),
+        _ => search_one::<8>(book, &columns, dim, z, scales, paths),
+    }
+}
+
+/// The paths of vectors one by one: `R` registers of windows, which are the old states, twice each.
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn search_one<const R: usize>(
+    book: &TrellisCodebook,
+    columns: &Columns,
+    dim: usize,
+    z: &[f32],
+    scales: &[f32],
+    paths: &mut [[u16; MAX_DIM / WORD]; BATCH],
+) {
     let states = book.states();
-    let columns = Columns::<M>::new(book, |window| book.window(window));
+    let (columns, _) = columns.all.as_chunks::<R>();
     let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     let old_states =
         [0, 8].map(|first| _mm512_add_epi32(_mm512_srli_epi32::<1>(lanes), _mm512_set1_epi32(first)));
@@ -313,8 +341,8 @@ fn search_one<const M: usize, const R: usize>(
             let y = _mm512_set1_ps(z * scale);
             let mut ways = [_mm512_setzero_si512(); R];
             for (g, way) in ways.iter_mut().enumerate() {
-                let mut least = _mm512_sub_ps(y, columns.0[0][g]);
-                for column in &columns.0[1..] {
+                let mut least = _mm512_sub_ps(y, columns[0][g]);
+                for column in &columns[1..] {
                     least = _mm512_range_ps::<SMALLER>(least, _mm512_sub_ps(y, column[g]));
                 }
                 let cost = _mm512_permutexvar_ps(old_states[g % 2], costs[g / 2]);
