@@ -107,7 +107,7 @@ fn a_million_tokens() {
         }
         operations += 1;
         // The model takes longer than all the rest.
-        if operations % 4 == 0 {
+        if operations.is_multiple_of(4) {
             let query = row(random.word());
             let (mut output, expected) = ([0.0; DIM], attend(&tokens, &query));
             cache.attend(0, &query, &Attend::default(), &mut output).unwrap();
