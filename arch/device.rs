@@ -2,6 +2,7 @@
 //! memory that they work on. Everything here is safe to call: what a kernel is given is checked before it is launched, and is
 //! kept until it has run.
 
+mod block;
 mod compile;
 mod driver;
 mod encode;
@@ -9,6 +10,7 @@ mod layout;
 mod paged;
 mod tables;
 
+pub use block::Asked;
 pub use driver::{Device, Failure};
 pub use encode::{AT_ONCE, Refused, Rows};
 pub use layout::{Sequence, Shape};

@@ -1,6 +1,6 @@
 //! The cache's speed on one core: attention beside the same function on f16, eight query heads beside one, appending,
-//! and time over length. Everything takes turns, and each number is the fastest of many, so that ratios within a run
-//! are fair. `cargo bench --bench attention`; words after `--` choose sections: attend, page, heads, append, length, plain.
+//! and time over length, a prompt's blocks of queries. Everything takes turns, and each number is the fastest of many, so that ratios within a run
+//! are fair. `cargo bench --bench attention`; words after `--` choose sections: attend, page, heads, append, length, prefill, plain.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 #[path = "common/plain.rs"]
@@ -32,7 +32,11 @@ fn config(keys: &str, values: &str, tokens: usize) -> LayerConfig {
 
 /// A layer with this many tokens.
 fn filled(config: LayerConfig, tokens: usize) -> SharedLayer {
-    let mut cache = KvCache::new([config], Backend::detect()).unwrap();
+    filled_on(Backend::detect(), config, tokens)
+}
+
+fn filled_on(backend: Backend, config: LayerConfig, tokens: usize) -> SharedLayer {
+    let mut cache = KvCache::new([config], backend).unwrap();
     let rows = gaussian(4096 * D);
     let mut left = tokens;
     while left > 0 {
@@ -165,6 +169,45 @@ fn length() {
     }
 }
 
+/// Blocks of queries of a prompt, one head, on every backend with vectors. More words choose: a number, how many queries, 512 where
+/// none says; `avx2`, `f16/f16`, a backend and a pair of codecs.
+fn prefill(words: &[String]) {
+    let count = words.iter().find_map(|word| word.parse().ok()).unwrap_or(512);
+    println!("attend, one head, width {D}, {count} queries at the end; ns a token and query");
+    let backends: Vec<Backend> =
+        Backend::available().filter(|backend| !["portable", "scalar"].contains(&backend.name())).collect();
+    for tokens in [4096, 32_768] {
+        let (queries, options) = (gaussian(count * D), Attend::default().queries(count));
+        let mut runners = Vec::new();
+        for &backend in &backends {
+            let chosen = |name: &str| words.len() < 2 || words.iter().any(|word| word == name);
+            for (k, v) in
+                pairs().into_iter().filter(|(k, v)| chosen(backend.name()) && chosen(&format!("{k}/{v}")))
+            {
+                let name = format!("{tokens:6} {:9} {k} / {v}", backend.name());
+                runners.push((name, filled_on(backend, config(k, v, tokens), tokens), Duration::MAX));
+            }
+        }
+        let (mut output, begin) = (vec![0.0; count * D], Instant::now());
+        let mut scratch =
+            vec![
+                0.0;
+                runners.iter().map(|(_, layer, _)| layer.config().scratch_len(count)).max().unwrap_or(0)
+            ];
+        while begin.elapsed().as_secs_f64() < 0.3 * runners.len() as f64 {
+            for (_, layer, best) in &mut runners {
+                let start = Instant::now();
+                layer.attend(&queries, &options, &mut output, &mut scratch).unwrap();
+                *best = (*best).min(start.elapsed());
+                std::hint::black_box(&output);
+            }
+        }
+        for (name, _, best) in runners {
+            println!("  {name:50} {:6.2}", best.as_nanos() as f64 / (tokens * count) as f64);
+        }
+    }
+}
+
 /// What the codecs' own calls take on one page that lies in the first-level cache: the floor under attention.
 fn page() {
     println!("one page of 64 in cache, ns a token: score, accumulate");
@@ -266,6 +309,9 @@ fn main() {
     }
     if wanted("length") {
         length();
+    }
+    if wanted("prefill") {
+        prefill(&words);
     }
     if wanted("plain") {
         [64, 128].into_iter().for_each(plain);

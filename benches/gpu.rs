@@ -46,6 +46,28 @@ fn encode(device: &gpu::Device, named: &[String]) {
     }
 }
 
+/// A block of 2,048 queries, the newest of 32,768 tokens; as `sdpa.py` has it.
+fn block(device: &gpu::Device, named: &[String]) {
+    let (heads, kv_heads, tokens, queries) = (28, 4, 32_768, 2048);
+    let (keys, values) = (rows(kv_heads * tokens * DIM, 1), rows(kv_heads * tokens * DIM, 2));
+    let asked = rows(heads * queries * DIM, 3);
+    for name in named {
+        let spec = name.parse().unwrap();
+        let config = LayerConfig::new(kv_heads, DIM, tokens + 256).keys(spec).values(spec);
+        let mut layer = gpu::Layer::new(device, &config, 1, tokens).unwrap();
+        layer.append(0, &keys, &values).unwrap();
+        for count in [2048, 16] {
+            let options = Attend::default().queries(count);
+            let mut times = layer.time_block(&asked[..heads * count * DIM], &options, 20).unwrap();
+            times.sort_by(f32::total_cmp);
+            println!(
+                "block of {count} queries, {heads}/{kv_heads}, {tokens} tokens, {name:18} {:8.1} us",
+                times[10]
+            );
+        }
+    }
+}
+
 fn main() {
     let device = match gpu::Device::new(0) {
         Ok(device) => device,
@@ -62,6 +84,7 @@ fn main() {
     ];
     let named = if named.is_empty() { all.map(String::from).to_vec() } else { named };
     encode(&device, &named);
+    block(&device, &named);
     let splits = std::env::var("OCTAPLEX_SPLITS").ok().and_then(|splits| splits.parse().ok());
     println!("{}: microseconds a decode step, D = {DIM}, median of 50", device.name());
     let alone = std::env::var("OCTAPLEX_SHAPE").ok().and_then(|shape| shape.parse::<usize>().ok());

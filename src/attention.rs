@@ -479,10 +479,11 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
             return Err(Error::Length { what: "values of scratch", expected: needed, actual: scratch.len() });
         }
         let attend_head = |head: usize, queries: &[f32], output: &mut [f32], memory: &mut [f32]| {
-            let batches = queries.chunks(BATCH * layout.key_dim).enumerate();
-            let mut batches = batches.zip(output.chunks_mut(BATCH * layout.value_dim));
+            let most = view.batch();
+            let batches = queries.chunks(most * layout.key_dim).enumerate();
+            let mut batches = batches.zip(output.chunks_mut(most * layout.value_dim));
             batches.try_for_each(|((batch, queries), output)| {
-                let unit = Unit { view: &view, options: &resolved, head, row: batch * BATCH, queries };
+                let unit = Unit { view: &view, options: &resolved, head, row: batch * most, queries };
                 unit.attend(output, memory)
             })
         };

@@ -19,7 +19,6 @@
 //! ((s >> 16) - 32768)/8192, which f32 holds exactly. Dense rotations and sketches (`haar`, `gauss`) need a heap and are
 //! not among the cases: the golden files have them.
 
-use crate::cache::page::BATCH;
 use crate::codec::scratch::{bytes_of, words_for};
 use crate::codecs::CODECS;
 use crate::{
@@ -29,6 +28,9 @@ use core::fmt;
 
 /// The seed of the table.
 pub const SEED: u32 = 2_463_534_242;
+
+/// The most queries of a call.
+const BATCH: usize = 8;
 
 /// Words of memory that [`check`] works in, whatever the codec.
 pub const MEMORY: usize = 110_000;

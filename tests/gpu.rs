@@ -9,6 +9,9 @@ mod vectors;
 #[path = "gpu/append.rs"]
 mod append;
 
+#[path = "gpu/block.rs"]
+mod block;
+
 use octaplex::{Attend, Backend, CodecSpec, Error, LayerConfig, SharedLayer, gpu};
 use std::sync::OnceLock;
 use vectors::Random;
@@ -83,14 +86,20 @@ impl Case {
     }
 
     fn queries(&self) -> Vec<f32> {
+        self.block(1)
+    }
+
+    /// So many queries of each head.
+    fn block(&self, count: usize) -> Vec<f32> {
         let mut random = Random::new(self.seed ^ 0x5eed);
-        random.gaussians(self.heads * self.config.key_dim)
+        random.gaussians(self.heads * count * self.config.key_dim)
     }
 
     /// Attention as the CPU does it.
     fn on_cpu(&self, layer: &SharedLayer, queries: &[f32], options: &Attend) -> Vec<f32> {
         let mut output = vec![0.0; queries.len()];
-        let mut scratch = vec![0.0; self.config.scratch_len(self.heads)];
+        let rows = queries.len() / self.config.key_dim;
+        let mut scratch = vec![0.0; self.config.scratch_len(rows)];
         layer.attend(queries, options, &mut output, &mut scratch).unwrap();
         output
     }
@@ -100,32 +109,40 @@ impl Case {
         let LayerConfig { kv_heads, key_dim: dim, sink_tokens, .. } = self.config;
         let (positions, next) = (layer.positions().collect::<Vec<_>>(), layer.next_position());
         let scale = options.scale.map_or(1.0 / (dim as f64).sqrt(), f64::from);
-        let start =
-            options.window.or(self.config.sliding_window).map_or(0, |window| next.saturating_sub(window));
+        let (block, window) = (options.queries.unwrap_or(1), options.window.or(self.config.sliding_window));
+        let first = options.position.unwrap_or_else(|| next - block);
         let mut output = Vec::new();
-        for (head, query) in queries.chunks_exact(dim).enumerate() {
-            let (mut logits, mut rows) = (Vec::new(), Vec::new());
-            for (number, position) in positions.iter().enumerate() {
-                let (mut key, mut value) = (vec![0.0; dim], vec![0.0; dim]);
-                layer.decode(head / (self.heads / kv_heads), number, &mut key, &mut value).unwrap();
-                let dot: f64 = query.iter().zip(&key).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum();
-                let mut logit = dot * scale;
-                if let Some(cap) = options.soft_cap.map(f64::from) {
-                    logit = cap * (logit / cap).tanh();
+        for (head, queries) in queries.chunks_exact(block * dim).enumerate() {
+            let decoded: Vec<_> = (0..positions.len())
+                .map(|number| {
+                    let (mut key, mut value) = (vec![0.0; dim], vec![0.0; dim]);
+                    layer.decode(head / (self.heads / kv_heads), number, &mut key, &mut value).unwrap();
+                    (key, value)
+                })
+                .collect();
+            for (query, at) in queries.chunks_exact(dim).zip(first..) {
+                let start = window.map_or(0, |window| (at + 1).saturating_sub(window));
+                let mut logits = Vec::new();
+                for ((key, _), position) in decoded.iter().zip(&positions) {
+                    let dot: f64 = query.iter().zip(key).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum();
+                    let mut logit = dot * scale;
+                    if let Some(cap) = options.soft_cap.map(f64::from) {
+                        logit = cap * (logit / cap).tanh();
+                    }
+                    let is_sink = options.keep_sinks && *position < sink_tokens;
+                    let seen = *position <= at && (*position >= start || is_sink);
+                    logits.push(if seen { logit } else { f64::NEG_INFINITY });
                 }
-                let is_sink = options.keep_sinks && *position < sink_tokens;
-                logits.push(if *position >= start || is_sink { logit } else { f64::NEG_INFINITY });
-                rows.push(value);
+                let sink = options.sink_logits.get(head).map(|x| f64::from(*x));
+                let max = logits.iter().copied().chain(sink).fold(f64::NEG_INFINITY, f64::max);
+                let total: f64 = logits.iter().copied().chain(sink).map(|x| (x - max).exp()).sum();
+                let mut sum = vec![0.0; dim];
+                for (logit, (_, value)) in logits.iter().zip(&decoded) {
+                    let weight = (logit - max).exp() / total;
+                    sum.iter_mut().zip(value).for_each(|(sum, x)| *sum += weight * f64::from(*x));
+                }
+                output.extend(sum);
             }
-            let sink = options.sink_logits.get(head).map(|x| f64::from(*x));
-            let max = logits.iter().copied().chain(sink).fold(f64::NEG_INFINITY, f64::max);
-            let total: f64 = logits.iter().copied().chain(sink).map(|x| (x - max).exp()).sum();
-            let mut sum = vec![0.0; dim];
-            for (logit, row) in logits.iter().zip(&rows) {
-                let weight = (logit - max).exp() / total;
-                sum.iter_mut().zip(row).for_each(|(sum, x)| *sum += weight * f64::from(*x));
-            }
-            output.extend(sum);
         }
         output
     }
@@ -141,7 +158,7 @@ impl Case {
     /// The largest relative error of a head's output, against f64 and against the CPU.
     fn check(&self, device: &gpu::Device, options: &Attend) -> (f64, f64) {
         let layer = self.layer();
-        let (mut card, queries) = (self.on_card(device, &layer), self.queries());
+        let (mut card, queries) = (self.on_card(device, &layer), self.block(options.queries.unwrap_or(1)));
         let mut output = vec![f32::NAN; queries.len()];
         card.attend(&queries, options, &mut output).unwrap();
         let exact = self.in_f64(&layer, &queries, options);
@@ -374,12 +391,10 @@ fn what_is_refused() {
         Err(gpu::Error::Library(Error::Empty))
     );
     card.upload(0, &layer).unwrap();
-    for options in
-        [Attend::default().queries(2), Attend::default().position(3), Attend::default().bias(&[0.0; 500])]
-    {
-        let refused = card.attend(&queries, &options, &mut output);
-        assert!(matches!(refused, Err(gpu::Error::Unsupported { .. })), "{refused:?}");
-    }
+    let refused = card.attend(&queries, &Attend::default().bias(&[0.0; 500]), &mut output);
+    assert!(matches!(refused, Err(gpu::Error::Unsupported { .. })), "{refused:?}");
+    let refused = card.capture(&Attend::default().queries(2));
+    assert!(matches!(refused, Err(gpu::Error::Unsupported { .. })), "{refused:?}");
     let mut bad = queries.clone();
     bad[77] = f32::NAN;
     let refused = card.attend(&bad, &Attend::default(), &mut output);

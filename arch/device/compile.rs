@@ -18,6 +18,8 @@ pub(super) enum Source {
     Attend,
     /// `encode_keys`, `encode_values`: float operations as they are written.
     Encode,
+    /// `measure`, `ask`, `unfold`, `block`, `finish`.
+    Block,
 }
 
 impl Source {
@@ -27,12 +29,19 @@ impl Source {
                 include_str!("kernels/layout.cuh"),
                 include_str!("kernels/exchange.cuh"),
                 include_str!("kernels/lookup.cuh"),
+                include_str!("kernels/warp.cuh"),
                 include_str!("kernels/attend.cuh")
             ),
             Self::Encode => concat!(
                 include_str!("kernels/layout.cuh"),
                 include_str!("kernels/exchange.cuh"),
                 include_str!("kernels/encode.cuh")
+            ),
+            Self::Block => concat!(
+                include_str!("kernels/layout.cuh"),
+                include_str!("kernels/lookup.cuh"),
+                include_str!("kernels/warp.cuh"),
+                include_str!("kernels/block.cuh")
             ),
         }
     }

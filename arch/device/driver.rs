@@ -203,7 +203,8 @@ impl Device {
         self.enter()?;
         // SAFETY: images say themselves how long they are, and this one is whole, says the caller.
         let module = driver("cuModuleLoadData", unsafe { result::module::load_data(image.as_ptr().cast()) })?;
-        let mut kernels = Kernels { device: self.clone(), module, functions: Vec::new() };
+        let mut kernels =
+            Kernels { device: self.clone(), module, functions: Vec::new(), shared: vec![0; names.len()] };
         for name in names {
             // SAFETY: the module was made above.
             let function = unsafe { result::module::get_function(module, (*name).into()) };
@@ -346,6 +347,8 @@ pub(super) struct Kernels {
     device: Device,
     module: sys::CUmodule,
     functions: Vec<sys::CUfunction>,
+    /// Bytes of shared memory that each is given beside its own.
+    shared: Vec<u32>,
 }
 
 // SAFETY: handles of the driver's, as those of `Inner`.
@@ -366,6 +369,19 @@ impl Drop for Kernels {
 }
 
 impl Kernels {
+    /// Gives kernel `number` so many bytes of shared memory beside its own from now on.
+    pub(super) fn share(&mut self, number: usize, bytes: usize) -> Result<(), Failure> {
+        self.device.enter()?;
+        let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        // SAFETY: the function is of this module.
+        let set = unsafe {
+            result::function::set_function_attribute(self.functions[number], attribute, bytes as i32)
+        };
+        driver("cuFuncSetAttribute", set)?;
+        self.shared[number] = bytes as u32;
+        Ok(())
+    }
+
     /// Asks for kernel `number` on a stream. `early`: it may begin before the one before it has ended, for which it waits itself.
     ///
     /// # Safety
@@ -394,7 +410,7 @@ impl Kernels {
             blockDimX: threads as u32,
             blockDimY: 1,
             blockDimZ: 1,
-            sharedMemBytes: 0,
+            sharedMemBytes: self.shared[number],
             hStream: stream.0,
             attrs: &mut attribute,
             numAttrs: early.into(),

@@ -151,6 +151,50 @@ pub(super) struct Params {
     pub(super) value_table: [u32; 32],
 }
 
+/// As the kernels take it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct Block {
+    pub(super) queries: u64,
+    pub(super) output: u64,
+    pub(super) pool: u64,
+    pub(super) table: u64,
+    pub(super) sequences: u64,
+    pub(super) exact: u64,
+    pub(super) fronts: u64,
+    pub(super) sink_logits: u64,
+    pub(super) tokens: u64,
+    pub(super) tiles: u64,
+    pub(super) asked: u64,
+    pub(super) units: u64,
+    pub(super) scales: u64,
+    pub(super) parts: u64,
+    pub(super) sums: u64,
+    pub(super) window: u64,
+    pub(super) position: u64,
+    pub(super) query_heads: u32,
+    pub(super) kv_heads: u32,
+    pub(super) table_stride: u32,
+    pub(super) exact_stride: u32,
+    pub(super) queries_each: u32,
+    pub(super) padded: u32,
+    pub(super) splits: u32,
+    pub(super) first_tile: u32,
+    pub(super) keep_sinks: u32,
+    pub(super) key_rounds: u32,
+    pub(super) value_rounds: u32,
+    pub(super) at_once: u32,
+    pub(super) logit_unit: f32,
+    pub(super) key_unit: f32,
+    pub(super) centre_unit: f32,
+    pub(super) value_unit: f32,
+    pub(super) soft_cap: f32,
+    pub(super) key_signs: [u32; 4],
+    pub(super) value_signs: [u32; 4],
+    pub(super) key_centroids: [f32; 128],
+    pub(super) value_centroids: [f32; 128],
+}
+
 /// A sequence's words on the card.
 pub(super) fn words_of(sequence: &Sequence, slots: usize) -> [u32; 8] {
     let halves = |x: u64| [x as u32, (x >> 32) as u32];

@@ -48,7 +48,7 @@ pub struct Attention {
 }
 
 impl Attention {
-    fn has_options(&self) -> bool {
+    pub(super) fn has_options(&self) -> bool {
         self.soft_cap != 0.0 || self.window != 0
     }
 }
@@ -57,10 +57,10 @@ impl Attention {
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) pool: Buffer<u8>,
-    table: Buffer<u32>,
-    sequences: Buffer<u32>,
-    exact: Buffer<u16>,
-    fronts: Buffer<f32>,
+    pub(super) table: Buffer<u32>,
+    pub(super) sequences: Buffer<u32>,
+    pub(super) exact: Buffer<u16>,
+    pub(super) fronts: Buffer<f32>,
 }
 
 /// What a step works in.
@@ -102,6 +102,8 @@ pub struct Paged {
     /// With and without what only some steps ask for.
     kernels: [Option<Arc<Kernels>>; 2],
     work: Option<Arc<Work>>,
+    /// Those of blocks of queries, without and with what only some ask for.
+    pub(super) blocks: [Option<Arc<Kernels>>; 2],
     pub(super) encoders: Option<Arc<Kernels>>,
     pub(super) incoming: Option<Arc<Incoming>>,
 }
@@ -152,6 +154,7 @@ impl Paged {
             held: Arc::new(held),
             kernels: [None, None],
             work: None,
+            blocks: [None, None],
             encoders: None,
             incoming: None,
         };

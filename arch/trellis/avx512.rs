@@ -28,21 +28,18 @@ mod search;
 pub(crate) use search::viterbi_encode;
 
 use super::layout::{MAX_LEVELS, MAX_STATES, TrellisCodebook};
-use crate::codes::avx512::accumulate::{ByteWeights, Sums, four, run_scales};
+use crate::codes::avx512::accumulate::{ByteWeights, QUERIES, Sums, Tile, byte_weights, run_scales};
 use crate::codes::avx512::codebook::kind::RAW as NATURAL;
-use crate::codes::avx512::score::{ByteQuery, add_four, add_lanes, finish};
+use crate::codes::avx512::score::{ByteQuery, Columns, Many, add_four, add_lanes, finish};
 use crate::codes::avx512::unpack::{CHUNK, Chunk, MAX_CHUNKS, Masked, Place, Unpack, scales};
 use crate::codes::scalar::{PAGE, finish_sums};
 use crate::registers::avx512::{
-    self, IDENTITY, in_order, interleave, load, load_array, load_codes, store_first, to_array,
+    self, IDENTITY, in_order, interleave, load, load_array, load_codes, store_first, to_array, transpose,
 };
 use crate::rows::{Block, Blocks, ROWS};
 use crate::{IntQuery, Rows};
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
-
-/// Queries that share a pass over the rows.
-const QUERIES: usize = 8;
 
 /// The largest codebook.
 const MAX_CENTROIDS: usize = 2 * MAX_STATES * MAX_LEVELS;
@@ -229,35 +226,41 @@ fn score<const KIND: usize, const RAW: usize>(
         }
         return;
     }
-    let mut prepared = [const { MaybeUninit::uninit() }; QUERIES];
-    for (prepared, query) in prepared.iter_mut().zip(queries) {
-        prepared.write(lookup.query::<KIND, RAW>(query, scale));
+    if queries.len() <= 4 {
+        score_many::<KIND, RAW, 4>(lookup, blocks, count, scale, queries, scores);
+    } else {
+        score_many::<KIND, RAW, 8>(lookup, blocks, count, scale, queries, scores);
     }
-    let mut looked_up = [[MaybeUninit::uninit(); ROWS]; MAX_CHUNKS];
-    let looked_up = &mut looked_up[..lookup.chunks];
+}
+
+/// Up to [`QUERIES`] share what is looked up, `Q` of them each load of it.
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn score_many<const KIND: usize, const RAW: usize, const Q: usize>(
+    lookup: &Lookup,
+    blocks: &Blocks,
+    count: usize,
+    scale: f32,
+    queries: &[IntQuery],
+    scores: &mut [f32],
+) {
+    let mut many = Many::<Q>::new();
+    for query in queries {
+        let ByteQuery { values, excess, factor } = lookup.query::<KIND, RAW>(query, scale);
+        many.push(&values[..lookup.chunks], excess, factor);
+    }
+    let mut columns = [const { MaybeUninit::<Columns>::uninit() }; MAX_CHUNKS];
     for first in (0..count).step_by(ROWS) {
         let block = blocks.get(first / ROWS);
-        for (chunk, out) in looked_up.iter_mut().enumerate() {
-            for (four, out) in out.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-                *out = lookup.centroids::<KIND, RAW>(&block, chunk, 4 * four).map(MaybeUninit::new);
+        for (chunk, columns) in columns[..lookup.chunks].iter_mut().enumerate() {
+            let mut rows = [_mm512_setzero_si512(); ROWS];
+            for (four, rows) in rows.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+                *rows = lookup.centroids::<KIND, RAW>(&block, chunk, 4 * four);
             }
+            columns.write(transpose(&rows));
         }
-        let scales = scales(&block);
-        for (query, scores) in prepared[..queries.len()].iter().zip(scores.chunks_exact_mut(count)) {
-            // SAFETY: written above, one for each query.
-            let query = unsafe { query.assume_init_ref() };
-            let mut sums = [_mm512_setzero_si512(); ROWS];
-            for (centroids, values) in looked_up.iter().zip(&query.values) {
-                for (sum, centroids) in sums.iter_mut().zip(centroids) {
-                    // SAFETY: the loop above has gone through these chunks and all rows.
-                    *sum = _mm512_dpbusd_epi32(*sum, unsafe { centroids.assume_init() }, *values);
-                }
-            }
-            let four = |i: usize| add_four([sums[i], sums[i + 1], sums[i + 2], sums[i + 3]]);
-            let sums = add_lanes([four(0), four(4), four(8), four(12)]);
-            let result = finish(sums, query.excess, query.factor, scales);
-            store_first(result, &mut scores[first..]);
-        }
+        // SAFETY: as many were written.
+        let columns = unsafe { core::slice::from_raw_parts(columns.as_ptr().cast(), lookup.chunks) };
+        many.score(columns, scales(&block), count, first, scores);
     }
 }
 
@@ -281,72 +284,52 @@ pub(crate) fn accumulate_trellis(
             let blocks = &Blocks::new(&rows, &mut padded);
             let scales = run_scales(blocks, 0..rows.count().div_ceil(ROWS));
             let mut ints = [const { MaybeUninit::uninit() }; QUERIES];
-            let mut used = 0;
-            for (weights, ints) in weights.chunks_exact(count).zip(&mut ints) {
-                let ints = ints.write(ByteWeights::NONE);
-                ints.set(&weights[p * PAGE..][..rows.count()], &scales);
-                ints.unit *= scale;
-                used += 1;
-            }
-            // SAFETY: as many were written.
-            let ints = unsafe { core::slice::from_raw_parts(ints.as_ptr().cast(), used) };
-            for_kind!(lookup, sum_page(blocks, &rows, ints, acc));
+            let weights = weights.chunks_exact(count).map(|weights| &weights[p * PAGE..][..rows.count()]);
+            let ints = byte_weights(weights, &scales, &mut ints);
+            for_kind!(lookup, sum_page(blocks, &rows, scale, ints, acc));
         }
     }
 }
 
-/// Up to eight queries, up to 256 rows.
+/// Up to [`QUERIES`], up to 256 rows: 64 coordinates after 64 are decoded once, and all queries go through them.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn sum_page<const KIND: usize, const RAW: usize>(
     lookup: &Lookup,
     blocks: &Blocks,
     rows: &Rows,
+    scale: f32,
     ints: &[ByteWeights],
     acc: &mut [f32],
 ) {
-    let zero = [_mm512_setzero_si512(); 4];
-    let any_offset = ints.iter().any(|ints| ints.offset != 0);
+    let mut tile = Tile::new();
     for chunk in 0..lookup.chunks {
-        // Of each query, with the lower and with the upper bytes of its weights; and without any.
-        let mut sums = [[zero; 2]; QUERIES];
-        let mut plain = zero;
-        for first in (0..rows.count()).step_by(ROWS) {
-            let block = blocks.get(first / ROWS);
-            let mut fours = [zero; ROWS / 4];
-            for (i, four) in fours.iter_mut().enumerate() {
-                *four = interleave(lookup.centroids::<KIND, RAW>(&block, chunk, 4 * i));
-            }
-            for ([low, high], ints) in sums.iter_mut().zip(ints) {
-                let bytes = |bytes: &[u8; PAGE], i: usize| four(&bytes.as_chunks().0[first / 4 + i]);
-                for (i, centroids) in fours.iter().enumerate() {
-                    let (l, h) = (bytes(&ints.low, i), bytes(&ints.high, i));
-                    for k in 0..4 {
-                        low[k] = _mm512_dpbusd_epi32(low[k], l, centroids[k]);
-                        high[k] = _mm512_dpbusd_epi32(high[k], h, centroids[k]);
-                    }
-                }
-            }
-            if any_offset {
-                for (plain, k) in plain.iter_mut().zip(0..) {
-                    for centroids in &fours {
-                        *plain = _mm512_dpbusd_epi32(*plain, _mm512_set1_epi8(1), centroids[k]);
-                    }
-                }
+        tile.used = 0;
+        for block in 0..rows.count().div_ceil(ROWS) {
+            let block = blocks.get(block);
+            for first in (0..ROWS).step_by(4) {
+                tile.push(interleave(lookup.centroids::<KIND, RAW>(&block, chunk, first)));
             }
         }
-        for (([low, high], ints), acc) in sums.iter().zip(ints).zip(acc.chunks_exact_mut(rows.dim)) {
-            if ints.unit == 0.0 {
-                continue;
+        let plain = tile.plain(ints);
+        let end = |acc: &mut [f32], ints: &ByteWeights, totals: Sums| {
+            if ints.unit != 0.0 {
+                let acc = &mut acc[chunk * CHUNK..];
+                let width = acc.len().min(CHUNK);
+                let sums = coordinates::<KIND, RAW>(totals);
+                finish_sums(&sums[..width], ints.unit * scale, &mut acc[..width]);
             }
-            let offset = _mm512_set1_epi32(ints.offset);
-            let mut totals = zero;
-            for k in 0..4 {
-                let total = _mm512_add_epi32(low[k], _mm512_slli_epi32::<8>(high[k]));
-                totals[k] = _mm512_sub_epi32(total, _mm512_mullo_epi32(plain[k], offset));
-            }
-            let acc = &mut acc[chunk * CHUNK..];
-            let width = acc.len().min(CHUNK);
-            finish_sums(&coordinates::<KIND, RAW>(totals)[..width], ints.unit, &mut acc[..width]);
+        };
+        let (pairs, last) = ints.as_chunks::<2>();
+        let (pair_acc, last_acc) = acc.split_at_mut(2 * rows.dim * pairs.len());
+        for (ints, acc) in pairs.iter().zip(pair_acc.chunks_exact_mut(2 * rows.dim)) {
+            let [a, b] = tile.products(&plain, ints);
+            let (first, second) = acc.split_at_mut(rows.dim);
+            end(first, &ints[0], a);
+            end(second, &ints[1], b);
+        }
+        if let [ints] = last {
+            let [totals] = tile.products(&plain, core::array::from_ref(ints));
+            end(last_acc, ints, totals);
         }
     }
 }

@@ -6,7 +6,7 @@ mod common;
 mod tiny;
 
 use common::{fails, folder, octaplex, succeeds};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use tiny::Tiny;
 
@@ -170,6 +170,7 @@ fn a_model_writes_what_the_oracle_would() {
     assert!(shown.contains("tokens/s") && shown.contains("f16 cache"), "{shown}");
     let json = json(&folder.join("out.json"));
     assert_eq!(json["written"], 6);
+    assert_eq!(json["tokens"], json!({"prompt": tokens[..8], "written": tokens[8..]}));
     assert_eq!(json["growth"][1]["tokens"], 14);
     assert_eq!(json["growth"][1]["kv_bytes"], json["growth"][1]["kv_bytes_f16"]);
     assert!(json["time_f16"]["ms_per_token"].as_f64().unwrap() > 0.0);

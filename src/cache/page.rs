@@ -18,6 +18,7 @@ use super::config::{Center, LayerConfig};
 use super::norms::{norm_bits, norm_bytes};
 use crate::codec::Codec;
 use crate::codec::planes::{Planes, centre_bytes};
+use crate::codec::query::QUERY_BATCH;
 use crate::codec::scratch::words_for;
 use crate::{CodecSpec, Error};
 use core::ops::Range;
@@ -32,8 +33,9 @@ const BEFORE: usize = 2;
 /// so this number is part of what results mean.
 pub(crate) const SPLIT: usize = 4096;
 
-/// Queries that share one pass over the keys.
-pub(crate) const BATCH: usize = 8;
+/// Queries that share one pass over the pages, at most: what unpacking a page takes is little beside so many products with it, and
+/// the scores of a part fit a second-level cache. Boards have neither the stack nor prompts to gain by it.
+pub(crate) const BATCH: usize = QUERY_BATCH;
 
 /// Keys or values of a page. Sizes in bytes.
 #[derive(Clone, Copy, Debug)]

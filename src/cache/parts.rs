@@ -34,8 +34,9 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         self.check_part(head, count, layout.key_dim, queries, scratch)?;
         Error::expect_length("scores", count * tokens, scores.len())?;
         self.check_rows_of(head, "queries", layout.key_dim, queries, MAX_QUERY)?;
-        let batches = queries.chunks(BATCH * layout.key_dim);
-        for (queries, scores) in batches.zip(scores.chunks_mut((BATCH * tokens).max(1))) {
+        let batch = self.view().batch();
+        let batches = queries.chunks(batch * layout.key_dim);
+        for (queries, scores) in batches.zip(scores.chunks_mut((batch * tokens).max(1))) {
             self.score_batch(head, queries, scores, scratch)?;
         }
         Ok(())

@@ -9,7 +9,7 @@ use crate::codec::scratch::{bytes_of, with_scratch, words_for};
 use crate::codec::{Codec, at_row, count_rows};
 use octaplex_arch::Rows;
 
-/// Prepares at most eight queries once, and scores the pages of a head, one after the other: scores are laid out
+/// Prepares at most [`BATCH`] queries once, and scores the pages of a head, one after the other: scores are laid out
 /// \[page]\[query]\[token]. They lack what the page's centre adds to them, which is in `offsets`, \[query]\[page].
 ///
 /// Prepared queries live on the stack: preparing is cheap beside thousands of scores.

@@ -5,6 +5,7 @@ use super::storage::Storage;
 use super::{Layer, center};
 use crate::backend::Kernels;
 use crate::codec::Codec;
+use crate::codec::scratch::MAX_SCRATCH;
 use core::ops::Range;
 use octaplex_arch::{Float, MAX_DIM};
 
@@ -48,6 +49,11 @@ impl<'a> View<'a> {
 
     pub(crate) fn head(&self, page: &'a [u8], head: usize) -> Head<'a> {
         self.layout.head(page, head)
+    }
+
+    /// Queries that share a pass: as many as fit the stack when they are prepared.
+    pub(crate) fn batch(&self) -> usize {
+        (MAX_SCRATCH / self.keys.query_len().max(1)).clamp(1, BATCH)
     }
 
     pub(crate) fn exact(&self) -> usize {

@@ -1,6 +1,38 @@
-//! Tokens that come in pieces and at once.
+//! Tokens that come in pieces and at once, and so do queries.
 
-use octaplex::{Backend, KvCache, LayerConfig};
+use super::{attend, spec};
+use crate::common::{Random, bits};
+use octaplex::{Attend, Backend, KvCache, LayerConfig};
+
+/// More queries than share a pass, on every backend: each gets the bits that it gets alone.
+#[test]
+fn queries_of_a_block_get_the_bits_of_one() {
+    const D: usize = 64;
+    const TOKENS: usize = 500;
+    let pairs = [
+        ("turboquant", "turboquant:bits=3"),
+        ("trellis", "trellis:m=8"),
+        ("graded", "turboquant:bits=6"),
+        ("int", "int"),
+        ("octopus", "polarquant:bits=3"),
+        ("f16", "hqmq"),
+    ];
+    for (keys, values) in pairs {
+        for backend in Backend::available() {
+            let mut random = Random::new(5);
+            let config = LayerConfig::new(1, D, TOKENS).keys(spec(keys)).values(spec(values));
+            let mut cache = KvCache::new([config], backend).unwrap();
+            cache.append(0, &random.gaussians(TOKENS * D), &random.gaussians(TOKENS * D)).unwrap();
+            let queries = random.gaussians(75 * D);
+            let block = attend(&mut cache, &queries, &Attend::default().queries(75));
+            for (i, (query, output)) in queries.chunks_exact(D).zip(block.chunks_exact(D)).enumerate() {
+                let options = Attend::default().position(TOKENS - 75 + i);
+                let alone = attend(&mut cache, query, &options);
+                assert_eq!(bits(&alone), bits(output), "{keys} / {values}, {}, query {i}", backend.name());
+            }
+        }
+    }
+}
 
 #[test]
 fn pieces_and_the_whole_are_accepted_alike() {

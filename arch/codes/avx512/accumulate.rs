@@ -7,7 +7,7 @@
 
 use super::codebook::{Bytes, kind, step};
 use super::unpack;
-use super::unpack::{CHUNK, MAX_CHUNKS};
+use super::unpack::CHUNK;
 use crate::codes::scalar;
 use crate::codes::scalar::{PAGE, weight_limit};
 use crate::registers::avx512::{in_order, load_ps, load_some, load_tail, store_codes, store_ps, store_tail};
@@ -20,10 +20,7 @@ use core::mem::MaybeUninit;
 use core::ops::Range;
 
 /// Queries in a pass.
-const QUERIES: usize = 8;
-
-/// Rows whose interleaved centroids are kept in the first-level cache while the queries go through them.
-const TILE: usize = 4 * ROWS;
+pub(crate) const QUERIES: usize = 32;
 
 /// acc\[query] += Σ weight·row scale·table scale·centroid, with integer weights for each run of `PAGE` rows.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -177,7 +174,8 @@ fn accumulate_bytes<const KIND: u8>(
     }
 }
 
-/// A run for up to eight queries, whose weights are those of all `count` rows.
+/// A run for up to [`QUERIES`], whose weights are those of all `count` rows: chunk after chunk is decoded once, and all queries
+/// go through it.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn accumulate_many<const KIND: u8>(
     bytes: &Bytes,
@@ -187,111 +185,131 @@ fn accumulate_many<const KIND: u8>(
     scale: f32,
     acc: &mut [f32],
 ) {
-    let (chunks, queries) = (bytes.chunks(), weights.len() / count);
-    let zero = [_mm512_setzero_si512(); 4];
-    let mut ints = [const { ByteWeights::NONE }; QUERIES];
-    // Sums with the lower and with the upper bytes of the weights.
-    let mut sums = [[MaybeUninit::<[Sums; 2]>::uninit(); MAX_CHUNKS]; QUERIES];
-    let mut plain = [zero; MAX_CHUNKS];
-    let mut tile = [[MaybeUninit::<Sums>::uninit(); TILE / 4]; MAX_CHUNKS];
-    let mut any_offset = false;
-    for (q, ints) in ints[..queries].iter_mut().enumerate() {
-        ints.set(&weights[q * count..][run.clone()], scales);
-        any_offset |= ints.offset != 0;
-        sums[q][..chunks].fill(MaybeUninit::new([zero; 2]));
-    }
-    for start in (run.clone()).step_by(TILE) {
-        let fours = (run.end.min(start + TILE) - start).div_ceil(ROWS) * (ROWS / 4);
-        for b in 0..fours / 4 {
-            let block = blocks.get(start / ROWS + b);
+    let mut ints = [const { MaybeUninit::uninit() }; QUERIES];
+    let ints =
+        byte_weights(weights.chunks_exact(count).map(|weights| &weights[run.clone()]), scales, &mut ints);
+    let width = acc.len() / ints.len();
+    let mut tiles = [const { Tile::new() }; 2];
+    for c in (0..bytes.chunks()).step_by(step(KIND)) {
+        for tile in &mut tiles {
+            tile.used = 0;
+        }
+        for block in run.start / ROWS..run.end.div_ceil(ROWS) {
+            let block = blocks.get(block);
             for first in [0, 4, 8, 12] {
-                for c in (0..chunks).step_by(step(KIND)) {
-                    let centroids = bytes.interleaved::<KIND>(&block, c, first);
-                    for (centroids, tile) in centroids.iter().zip(&mut tile[c..c + step(KIND)]) {
-                        tile[b * 4 + first / 4].write(*centroids);
-                    }
+                let centroids = bytes.interleaved::<KIND>(&block, c, first);
+                for (tile, centroids) in tiles.iter_mut().zip(centroids).take(step(KIND)) {
+                    tile.push(centroids);
                 }
             }
         }
-        let (pairs, last) = ints[..queries].as_chunks::<2>();
-        let at = (start - run.start) / 4;
-        // SAFETY: the tile is written above, for each of `chunks` and `fours`, and the sums are set at the start of the
-        // run, for each of `queries` and `chunks`.
-        unsafe {
-            for (ints, sums) in pairs.iter().zip(sums.as_chunks_mut().0) {
-                add_products(&tile[..chunks], fours, at, ints, sums);
+        let [low, high] = &tiles;
+        let (plain_low, plain_high) = (low.plain(ints), high.plain(ints));
+        let end = |acc: &mut [f32], ints: &ByteWeights, mut totals: [Sums; 2]| {
+            if ints.unit != 0.0 {
+                finish::<KIND>(&mut totals[..step(KIND)], ints.unit * scale, &mut acc[c * CHUNK..]);
             }
-            if let [ints] = last {
-                let (ints, sums) = (array::from_ref(ints), array::from_mut(&mut sums[queries - 1]));
-                add_products(&tile[..chunks], fours, at, ints, sums);
-            }
+        };
+        let (pairs, last) = ints.as_chunks::<2>();
+        let (pair_acc, last_acc) = acc.split_at_mut(2 * width * pairs.len());
+        for (ints, acc) in pairs.iter().zip(pair_acc.chunks_exact_mut(2 * width)) {
+            let ([a, b], [c, d]) = (low.products(&plain_low, ints), high.products(&plain_high, ints));
+            let (first, second) = acc.split_at_mut(width);
+            end(first, &ints[0], [a, c]);
+            end(second, &ints[1], [b, d]);
         }
-        if any_offset {
-            for (tile, plain) in tile[..chunks].iter().zip(&mut plain) {
-                for tile in &tile[..fours] {
-                    // SAFETY: as above.
-                    let centroids = unsafe { tile.assume_init_ref() };
-                    for i in 0..4 {
-                        plain[i] = _mm512_dpbusd_epi32(plain[i], _mm512_set1_epi8(1), centroids[i]);
-                    }
-                }
-            }
+        if let [ints] = last {
+            let one = array::from_ref(ints);
+            let ([a], [b]) = (low.products(&plain_low, one), high.products(&plain_high, one));
+            end(last_acc, ints, [a, b]);
         }
-    }
-
-    for (q, (ints, acc)) in ints.iter().zip(acc.chunks_exact_mut(acc.len() / queries)).enumerate() {
-        if ints.unit == 0.0 {
-            continue;
-        }
-        let offset = _mm512_set1_epi32(ints.offset);
-        let mut totals = [zero; MAX_CHUNKS];
-        for ((total, sums), plain) in totals[..chunks].iter_mut().zip(&sums[q]).zip(&plain) {
-            // SAFETY: set at the start of the run, as `q` is below `queries`.
-            let [low, high] = unsafe { sums.assume_init() };
-            for i in 0..4 {
-                let sum = _mm512_add_epi32(low[i], _mm512_slli_epi32::<8>(high[i]));
-                total[i] = _mm512_sub_epi32(sum, _mm512_mullo_epi32(plain[i], offset));
-            }
-        }
-        finish::<KIND>(&mut totals[..chunks], ints.unit * scale, acc);
     }
 }
 
-/// Adds a tile's products with the weights of `N` queries. Two take one load of each centroid, and hide the latency of
-/// one another.
-///
-/// # Safety
-/// Of each chunk, the first `fours` of the tile and the sums are set.
+/// The weights of a run, query after query.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-unsafe fn add_products<const N: usize>(
-    tile: &[[MaybeUninit<Sums>; TILE / 4]],
-    fours: usize,
-    at: usize,
-    ints: &[ByteWeights; N],
-    sums: &mut [[MaybeUninit<[Sums; 2]>; MAX_CHUNKS]; N],
-) {
-    let zero = [_mm512_setzero_si512(); 4];
-    for (c, tile) in tile.iter().enumerate() {
-        let mut totals = [[zero; 2]; N];
-        for (total, sums) in totals.iter_mut().zip(&*sums) {
-            // SAFETY: promised by the caller.
-            *total = unsafe { sums[c].assume_init() };
+pub(crate) fn byte_weights<'a, 'w>(
+    weights: impl Iterator<Item = &'w [f32]>,
+    scales: &[__m512; PAGE / 16],
+    memory: &'a mut [MaybeUninit<ByteWeights>; QUERIES],
+) -> &'a [ByteWeights] {
+    let mut used = 0;
+    for (weights, ints) in weights.zip(&mut *memory) {
+        ints.write(ByteWeights::NONE).set(weights, scales);
+        used += 1;
+    }
+    // SAFETY: as many were written.
+    unsafe { core::slice::from_raw_parts(memory.as_ptr().cast(), used) }
+}
+
+/// A run's centroids of 64 coordinates, four rows side by side, decoded once for all queries.
+pub(crate) struct Tile {
+    /// The first `used` are set.
+    fours: [MaybeUninit<Sums>; PAGE / 4],
+    pub(crate) used: usize,
+}
+
+impl Tile {
+    pub(crate) const fn new() -> Self {
+        Self { fours: [const { MaybeUninit::uninit() }; PAGE / 4], used: 0 }
+    }
+
+    /// Four rows more.
+    #[inline]
+    pub(crate) fn push(&mut self, centroids: Sums) {
+        self.fours[self.used].write(centroids);
+        self.used += 1;
+    }
+
+    #[inline]
+    fn fours(&self) -> &[Sums] {
+        // SAFETY: only `push` makes `used` larger, behind what it sets.
+        unsafe { core::slice::from_raw_parts(self.fours[..self.used].as_ptr().cast(), self.used) }
+    }
+
+    /// The sums of the centroids themselves, where any weights have an offset.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(crate) fn plain(&self, ints: &[ByteWeights]) -> Sums {
+        let mut plain = [_mm512_setzero_si512(); 4];
+        if ints.iter().any(|ints| ints.offset != 0) {
+            for centroids in self.fours() {
+                for (plain, centroids) in plain.iter_mut().zip(centroids) {
+                    *plain = _mm512_dpbusd_epi32(*plain, _mm512_set1_epi8(1), *centroids);
+                }
+            }
         }
-        for (i, tile) in tile[..fours].iter().enumerate() {
-            // SAFETY: promised by the caller.
-            let centroids = unsafe { tile.assume_init_ref() };
+        plain
+    }
+
+    /// The sums of the products with the weights of `N` queries. Two take one load of each centroid, and hide the latency of one
+    /// another.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(crate) fn products<const N: usize>(&self, plain: &Sums, ints: &[ByteWeights; N]) -> [Sums; N] {
+        let zero = [_mm512_setzero_si512(); 4];
+        let mut totals = [[zero; 2]; N];
+        for (i, centroids) in self.fours().iter().enumerate() {
             for ([low, high], ints) in totals.iter_mut().zip(ints) {
-                let (l, h) = (four(&ints.low.as_chunks().0[at + i]), four(&ints.high.as_chunks().0[at + i]));
+                let (l, h) = (four(&ints.low.as_chunks().0[i]), four(&ints.high.as_chunks().0[i]));
                 for k in 0..4 {
                     low[k] = _mm512_dpbusd_epi32(low[k], l, centroids[k]);
                     high[k] = _mm512_dpbusd_epi32(high[k], h, centroids[k]);
                 }
             }
         }
-        for (total, sums) in totals.into_iter().zip(&mut *sums) {
-            sums[c].write(total);
+        let mut sums = [zero; N];
+        for ((sums, [low, high]), ints) in sums.iter_mut().zip(totals).zip(ints) {
+            for k in 0..4 {
+                sums[k] = _mm512_add_epi32(low[k], _mm512_slli_epi32::<8>(high[k]));
+                if ints.offset != 0 {
+                    let excess = _mm512_mullo_epi32(plain[k], _mm512_set1_epi32(ints.offset));
+                    sums[k] = _mm512_sub_epi32(sums[k], excess);
+                }
+            }
         }
+        sums
     }
 }
 

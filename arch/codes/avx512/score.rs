@@ -1,5 +1,6 @@
 //! Scores of packed rows.
 
+use super::accumulate::QUERIES;
 use super::codebook::{Bytes, kind, step};
 use super::unpack::{CHUNK, MAX_CHUNKS, scales};
 use crate::registers::avx512::{load_words, narrow, store_first, to_array};
@@ -86,8 +87,8 @@ fn score_bytes<const KIND: u8>(
         // Beyond two, queries are cheaper together, even if a place stays empty.
         let width = match rest.0.len() {
             1 | 2 => 1,
-            3 | 4 => rest.0.len(),
-            more => more.min(8),
+            few @ 3..8 => few,
+            many => (many / 8 * 8).min(QUERIES),
         };
         let (queries, later) = rest.0.split_at(width);
         let (scores, behind) = rest.1.split_at_mut(width * count);
@@ -126,9 +127,7 @@ fn score_one<const KIND: u8>(bytes: &Bytes, blocks: &Blocks, query: &ByteQuery, 
     }
 }
 
-/// Up to `Q` queries share the unpacking and the look-up. Sixteen rows are transposed, so that a lane has four bytes
-/// of its own row, and a query's four bytes go to all lanes: then no sum needs a reduction, which would take as long
-/// as the products.
+/// Queries share the unpacking and the look-up, `Q` of them each load of what was looked up.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn score_many<const KIND: u8, const Q: usize>(
     bytes: &Bytes,
@@ -138,40 +137,102 @@ fn score_many<const KIND: u8, const Q: usize>(
     queries: &[IntQuery],
     scores: &mut [f32],
 ) {
-    let zero = _mm512_setzero_si512();
-    // A page is only some dozen rows: what is not needed is not even set to zero.
-    let mut dwords = [[MaybeUninit::<[i32; 16]>::uninit(); Q]; MAX_CHUNKS];
-    let mut ends = [(zero, _mm512_setzero_ps()); Q];
-    for (q, query) in queries.iter().enumerate() {
-        let mut values = [zero; MAX_CHUNKS];
-        ends[q] = (query_bytes(query, KIND, &mut values), _mm512_set1_ps(query.scale * scale));
-        for (values, dwords) in values[..bytes.chunks()].iter().zip(&mut dwords) {
-            dwords[q].write(to_array(*values));
-        }
+    let mut many = Many::<Q>::new();
+    for query in queries {
+        let mut values = [_mm512_setzero_si512(); MAX_CHUNKS];
+        let excess = query_bytes(query, KIND, &mut values);
+        many.push(&values[..bytes.chunks()], excess, _mm512_set1_ps(query.scale * scale));
     }
-    for dwords in &mut dwords[..bytes.chunks()] {
-        dwords[queries.len()..].fill(MaybeUninit::new([0; 16]));
-    }
+    let mut columns = [const { MaybeUninit::uninit() }; MAX_CHUNKS];
     for i in 0..count.div_ceil(ROWS) {
         let block = blocks.get(i);
-        let mut sums = [zero; Q];
-        for c in (0..bytes.chunks()).step_by(step(KIND)) {
-            let columns = bytes.transposed::<KIND>(&block, c);
-            for (columns, dwords) in columns.iter().zip(&dwords[c..c + step(KIND)]) {
+        for (c, columns) in columns[..bytes.chunks()].chunks_mut(step(KIND)).enumerate() {
+            let found = bytes.transposed::<KIND>(&block, c * step(KIND));
+            for (columns, found) in columns.iter_mut().zip(found) {
+                columns.write(found);
+            }
+        }
+        // SAFETY: written above, as many as there are chunks, which come in whole steps.
+        let columns = unsafe { core::slice::from_raw_parts(columns.as_ptr().cast(), bytes.chunks()) };
+        many.score(columns, scales(&block), count, i * ROWS, scores);
+    }
+}
+
+/// Centroids of sixteen rows, transposed, so that a lane has four bytes of its own row; a query's four bytes go to all
+/// lanes: then no sum needs a reduction, which would take as long as the products.
+pub(crate) type Columns = [__m512i; ROWS];
+
+/// Queries as they meet [`Columns`], `Q` at a time.
+///
+/// A page is only some dozen rows: what is not needed is not even set to zero.
+pub(crate) struct Many<const Q: usize> {
+    /// Of each chunk and each query; of the first `len`, rounded up to `Q`, those of all chunks are set.
+    dwords: [[MaybeUninit<[i32; ROWS]>; QUERIES]; MAX_CHUNKS],
+    /// What the offset of the centroids adds to each sum, and the factor; set for the first `len`.
+    ends: [MaybeUninit<(__m512i, __m512)>; QUERIES],
+    len: usize,
+    chunks: usize,
+}
+
+impl<const Q: usize> Many<Q> {
+    #[inline]
+    pub(crate) fn new() -> Self {
+        const { assert!(QUERIES.is_multiple_of(Q)) };
+        Self {
+            dwords: [const { [const { MaybeUninit::uninit() }; QUERIES] }; MAX_CHUNKS],
+            ends: [const { MaybeUninit::uninit() }; QUERIES],
+            len: 0,
+            chunks: 0,
+        }
+    }
+
+    /// One query more, all of as many chunks.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(crate) fn push(&mut self, values: &[__m512i], excess: __m512i, factor: __m512) {
+        assert!(self.len == 0 || self.chunks == values.len());
+        self.chunks = values.len();
+        let first_of_group = self.len.is_multiple_of(Q);
+        for (values, dwords) in values.iter().zip(&mut self.dwords) {
+            if first_of_group {
+                dwords[self.len..][..Q].fill(MaybeUninit::new([0; ROWS]));
+            }
+            dwords[self.len].write(to_array(*values));
+        }
+        self.ends[self.len].write((excess, factor));
+        self.len += 1;
+    }
+
+    /// Scores of sixteen rows, of which those from `first` on that there are lie in `scores`, \[query]\[`count`].
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(crate) fn score(
+        &self,
+        columns: &[Columns],
+        scales: __m512,
+        count: usize,
+        first: usize,
+        scores: &mut [f32],
+    ) {
+        assert_eq!(columns.len(), self.chunks);
+        for (group, scores) in (0..self.len).step_by(Q).zip(scores.chunks_mut(Q * count)) {
+            let mut sums = [_mm512_setzero_si512(); Q];
+            for (columns, dwords) in columns.iter().zip(&self.dwords) {
+                let dwords = &dwords[group..group + Q];
                 for (at, column) in columns.iter().enumerate() {
                     for (sum, dwords) in sums.iter_mut().zip(dwords) {
-                        // SAFETY: written above for each of `Q` queries and `chunks`.
+                        // SAFETY: `push` sets a group as a whole, of each of its chunks.
                         let dword = unsafe { dwords.assume_init_ref() }[at];
                         *sum = _mm512_dpbusd_epi32(*sum, *column, _mm512_set1_epi32(dword));
                     }
                 }
             }
-        }
-        let scales = scales(&block);
-        for ((sum, (excess, factor)), scores) in
-            sums.into_iter().zip(ends).take(queries.len()).zip(scores.chunks_exact_mut(count))
-        {
-            store_first(finish(sum, excess, factor, scales), &mut scores[i * ROWS..]);
+            let ends = &self.ends[group..self.len];
+            for ((sum, end), scores) in sums.into_iter().zip(ends).zip(scores.chunks_exact_mut(count)) {
+                // SAFETY: set by `push`, as it is below `len`.
+                let (excess, factor) = unsafe { end.assume_init() };
+                store_first(finish(sum, excess, factor, scales), &mut scores[first..]);
+            }
         }
     }
 }

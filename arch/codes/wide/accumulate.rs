@@ -55,23 +55,20 @@ fn accumulate_kind<L: Integers, const KIND: u8>(
         let mut q = 0;
         while q < queries {
             // Queries that share the look-ups.
-            match queries - q {
-                8.. if L::LANES > 1 => {
-                    let all = core::array::from_fn::<_, 8, _>(|i| weights(q + i));
-                    q += pass.add(dim, &scales, &segments, all, &mut acc[q * dim..]);
-                }
-                1 => q += pass.add(dim, &scales, &segments, [weights(q)], &mut acc[q * dim..]),
-                2..4 => q += pass.add(dim, &scales, &segments, [q, q + 1].map(weights), &mut acc[q * dim..]),
-                _ => {
-                    q += pass.add(
-                        dim,
-                        &scales,
-                        &segments,
-                        [q, q + 1, q + 2, q + 3].map(weights),
-                        &mut acc[q * dim..],
-                    );
-                }
+            let (each, many) = match queries - q {
+                many @ 8.. if L::LANES > 1 => (8, many / 8 * 8),
+                1 => (1, 1),
+                2..4 => (2, 2),
+                many => (4, many / 4 * 4),
+            };
+            let (range, acc) = (q..q + many, &mut acc[q * dim..(q + many) * dim]);
+            match each {
+                8 => pass.add::<8>(dim, &scales, &segments, range.map(weights), acc),
+                4 => pass.add::<4>(dim, &scales, &segments, range.map(weights), acc),
+                2 => pass.add::<2>(dim, &scales, &segments, range.map(weights), acc),
+                _ => pass.add::<1>(dim, &scales, &segments, range.map(weights), acc),
             }
+            q += many;
         }
     }
 }
@@ -87,62 +84,73 @@ struct Pass<L: Integers, const KIND: u8> {
 /// Two rows' weights, ready to be splat; behind an odd last row comes a row of weight 0.
 type Pairs = [u32; PAGE / 2];
 
+/// The pairs of so many weights; those behind them stay.
+#[inline(always)]
+fn set_pairs(weights: &[i16], pairs: &mut Pairs) {
+    let (twos, last) = weights.as_chunks();
+    for (pair, [low, high]) in pairs.iter_mut().zip(twos) {
+        *pair = u32::from(*low as u16) | u32::from(*high as u16) << 16;
+    }
+    if let [low] = last {
+        pairs[twos.len()] = u32::from(*low as u16);
+    }
+}
+
 impl<L: Integers, const KIND: u8> Pass<L, KIND> {
-    /// Adds a page to Q queries' sums and returns Q.
+    /// Adds a page to queries' sums, Q at a time.
     #[inline(always)]
-    fn add<const Q: usize>(
+    fn add<'w, const Q: usize>(
         &self,
         dim: usize,
         scales: &[f32; PAGE],
         segments: &[Segment; 2],
-        weights: [&[f32]; Q],
+        mut weights: impl Iterator<Item = &'w [f32]>,
         acc: &mut [f32],
-    ) -> usize {
+    ) {
+        // For all: setting it to zero would take as long as adding up some rows.
         let mut pairs = [[[0; PAGE / 2]; 2]; Q];
-        let mut units = [None; Q];
-        for q in 0..Q {
-            let (mut products, mut ints) = ([0.0; PAGE], [0; PAGE]);
-            for ((product, weight), scale) in products.iter_mut().zip(weights[q]).zip(scales) {
-                *product = weight * scale;
-            }
-            units[q] = quantize_products(&products[..weights[q].len()], weight_limit(self.levels), &mut ints);
-            if units[q].is_none() {
-                continue;
-            }
-            let mut rest = &ints[..];
-            for (segment, pairs) in segments.iter().zip(&mut pairs[q]) {
-                let mut ours = [0; PAGE];
-                ours[..segment.count].copy_from_slice(&rest[..segment.count]);
-                for (pair, [low, high]) in pairs.iter_mut().zip(ours.as_chunks().0) {
-                    *pair = u32::from(*low as u16) | u32::from(*high as u16) << 16;
-                }
-                rest = &rest[segment.count..];
-            }
-        }
         let mut sums = [[0i32; 16 * MAX_REGISTERS]; Q];
-        for register in 0..self.codes.registers() {
-            let mut registers = [[L::splat(0); 4]; Q];
-            for (i, segment) in segments.iter().enumerate() {
-                self.add_segment(segment, register, pairs.each_ref().map(|pairs| &pairs[i]), &mut registers);
-            }
-            let first = self.codes.first_coordinate(register);
-            for (sums, registers) in sums.iter_mut().zip(registers) {
-                let mut lanes = [[0; 4]; 4];
-                for (lanes, register) in lanes.iter_mut().zip(registers) {
-                    *lanes = L::add_lanes(register);
+        let (mut products, mut ints) = ([0.0; PAGE], [0; PAGE]);
+        for acc in acc.chunks_exact_mut(Q * dim) {
+            let mut units = [None; Q];
+            // The weights last: a query more than there is room for stays.
+            for ((pairs, unit), weights) in pairs.iter_mut().zip(&mut units).zip(&mut weights) {
+                for ((product, weight), scale) in products.iter_mut().zip(weights).zip(scales) {
+                    *product = weight * scale;
                 }
-                let ours = sums[first..].iter_mut().step_by(kind::stride(KIND));
-                for (sum, lane) in ours.zip(lanes.as_flattened()) {
-                    *sum = *lane;
+                *unit = quantize_products(&products[..weights.len()], weight_limit(self.levels), &mut ints);
+                if unit.is_some() {
+                    let mut rest = &ints[..];
+                    for (segment, pairs) in segments.iter().zip(pairs) {
+                        set_pairs(&rest[..segment.count], pairs);
+                        rest = &rest[segment.count..];
+                    }
+                }
+            }
+            for register in 0..self.codes.registers() {
+                let mut registers = [[L::splat(0); 4]; Q];
+                for (i, segment) in segments.iter().enumerate() {
+                    let pairs = pairs.each_ref().map(|pairs| &pairs[i]);
+                    self.add_segment(segment, register, pairs, &mut registers);
+                }
+                let first = self.codes.first_coordinate(register);
+                for (sums, registers) in sums.iter_mut().zip(registers) {
+                    let mut lanes = [[0; 4]; 4];
+                    for (lanes, register) in lanes.iter_mut().zip(registers) {
+                        *lanes = L::add_lanes(register);
+                    }
+                    let ours = sums[first..].iter_mut().step_by(kind::stride(KIND));
+                    for (sum, lane) in ours.zip(lanes.as_flattened()) {
+                        *sum = *lane;
+                    }
+                }
+            }
+            for ((acc, sums), unit) in acc.chunks_exact_mut(dim).zip(&sums).zip(units) {
+                if let Some(unit) = unit {
+                    finish_sums(&sums[..dim], unit * self.scale, acc);
                 }
             }
         }
-        for ((acc, sums), unit) in acc.chunks_exact_mut(dim).zip(&sums).zip(units) {
-            if let Some(unit) = unit {
-                finish_sums(&sums[..dim], unit * self.scale, acc);
-            }
-        }
-        Q
     }
 
     /// One register's coordinates of all rows, so that their sums stay in registers.

@@ -75,18 +75,18 @@ fn score_kind<L: Integers, const KIND: u8>(
     let mut spare = [0; SPARE];
     let segments = pass.codes.with_margin(rows, &mut spare);
     let count = rows.count();
-    let (fours, rest) = queries.as_chunks::<4>();
-    let (four_scores, scores) = scores.split_at_mut(4 * fours.len() * count);
-    for (queries, scores) in fours.iter().zip(four_scores.chunks_exact_mut(4 * count)) {
-        pass.score::<1, 4>(rows, &segments, queries, scores);
+    let (fours, rest) = queries.split_at(queries.len() / 4 * 4);
+    let (twos, one) = rest.split_at(rest.len() / 2 * 2);
+    let (four_scores, scores) = scores.split_at_mut(fours.len() * count);
+    let (two_scores, scores) = scores.split_at_mut(twos.len() * count);
+    if !fours.is_empty() {
+        pass.score::<1, 4>(rows, &segments, fours, four_scores);
     }
-    let (twos, one) = rest.as_chunks::<2>();
-    let (two_scores, scores) = scores.split_at_mut(2 * twos.len() * count);
-    for (queries, scores) in twos.iter().zip(two_scores.chunks_exact_mut(2 * count)) {
-        pass.score::<2, 2>(rows, &segments, queries, scores);
+    if !twos.is_empty() {
+        pass.score::<2, 2>(rows, &segments, twos, two_scores);
     }
-    if let [query] = one {
-        pass.score::<4, 1>(rows, &segments, &[*query], scores);
+    if !one.is_empty() {
+        pass.score::<4, 1>(rows, &segments, one, scores);
     }
 }
 
@@ -132,39 +132,43 @@ struct Pass<L: Integers, const KIND: u8> {
 }
 
 impl<L: Integers, const KIND: u8> Pass<L, KIND> {
-    /// Q queries that share the look-ups, R rows of each lane at a time: four sums.
+    /// Queries of which Q share the look-ups, R rows of each lane at a time: four sums.
     #[inline(always)]
     fn score<const R: usize, const Q: usize>(
         &self,
         rows: &Rows,
         segments: &[Segment; 2],
-        queries: &[IntQuery; Q],
+        queries: &[IntQuery],
         scores: &mut [f32],
     ) {
         const { assert!(R * Q == 4) };
+        // For all: setting it to zero takes as long as scoring some rows.
         let mut values = [[L::splat(0); 2 * MAX_REGISTERS]; Q];
-        let mut factors = [0.0; Q];
-        for ((query, values), factor) in queries.iter().zip(&mut values).zip(&mut factors) {
-            order::<L, KIND>(&self.codes, query.values, values);
-            *factor = query.scale * self.scale;
-        }
-        let mut done = 0;
-        for segment in segments {
-            for first in (0..segment.count).step_by(BLOCK) {
-                let block = BLOCK.min(segment.count - first);
-                let mut sums = [[0; BLOCK]; Q];
-                for r in (0..block).step_by(R * L::LANES) {
-                    let found = self.dot(&segment.group::<R>(first + r), &values);
-                    for (lane, four) in found.iter().enumerate().take(L::LANES) {
-                        for (sums, ours) in sums.iter_mut().zip(four.chunks_exact(R)) {
-                            sums[r + R * lane..][..R].copy_from_slice(ours);
+        let groups = queries.as_chunks::<Q>().0.iter();
+        for (queries, scores) in groups.zip(scores.chunks_exact_mut(Q * rows.count())) {
+            let mut factors = [0.0; Q];
+            for ((query, values), factor) in queries.iter().zip(&mut values).zip(&mut factors) {
+                order::<L, KIND>(&self.codes, query.values, values);
+                *factor = query.scale * self.scale;
+            }
+            let mut done = 0;
+            for segment in segments {
+                for first in (0..segment.count).step_by(BLOCK) {
+                    let block = BLOCK.min(segment.count - first);
+                    let mut sums = [[0; BLOCK]; Q];
+                    for r in (0..block).step_by(R * L::LANES) {
+                        let found = self.dot(&segment.group::<R>(first + r), &values);
+                        for (lane, four) in found.iter().enumerate().take(L::LANES) {
+                            for (sums, ours) in sums.iter_mut().zip(four.chunks_exact(R)) {
+                                sums[r + R * lane..][..R].copy_from_slice(ours);
+                            }
                         }
                     }
+                    let ours = done + first..done + first + block;
+                    finish_block(&sums, rows, factors, ours, scores);
                 }
-                let ours = done + first..done + first + block;
-                finish_block(&sums, rows, factors, ours, scores);
+                done += segment.count;
             }
-            done += segment.count;
         }
     }
 

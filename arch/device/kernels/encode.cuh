@@ -101,6 +101,13 @@ __device__ __forceinline__ void rotate_back(const Encode &p, float (&v)[MINE], u
     }
 }
 
+// x / y rounded as IEEE 754 says, from 1 / y so rounded (Markstein): neither nor the remainder leaves the range of normal floats,
+// since x and y are what f16 holds. Where x is -0 it is 0, which no code sees.
+__device__ __forceinline__ float quotient(float x, float y, float inverse) {
+    const float q = x * inverse;
+    return __fmaf_rn(__fmaf_rn(-y, q, x), inverse, q);
+}
+
 // To nearest, ties to even.
 __device__ __forceinline__ u32 to_f16(float x) {
     u32 bits;
@@ -131,6 +138,34 @@ template <int COUNT> __device__ __forceinline__ int cell(float y, const float *t
     for (int step = QUARTER / 2; step; step /= 2)
         if (y >= *reinterpret_cast<const float *>(reinterpret_cast<const u8 *>(thresholds + step - 1) + four)) four += 4 * step;
     return four;
+}
+
+// Codes of a row by one look-up. The line from thresholds to a whole number of eighths is so steep that no two of them are in one of
+// 32 cells, and rounding down keeps the order: a value in a threshold's cell is compared with it, in another it is on that side.
+struct Cells {
+    uint2 cells[32]; // the threshold, and code and centroid + 128 below it and, 16 bits on, from it on
+    float slope, offset;
+};
+__device__ __forceinline__ int cell_of(float y, float low, float high, float slope, float offset) {
+    return __float_as_uint(__fmaf_rd(fminf(fmaxf(y, low), high), slope, offset)) & 0xF8;
+}
+// A warp; thresholds and centroids are there.
+template <int COUNT> __device__ __forceinline__ void make_cells(Cells &c, const float *thresholds, const float *centroids, int lane) {
+    float gap = lane < COUNT - 1 ? thresholds[lane + 1] - thresholds[lane] : 1e30f;
+#pragma unroll
+    for (int s = 16; s; s /= 2) gap = fminf(gap, __shfl_xor_sync(~0u, gap, s));
+    const float low = thresholds[0], high = thresholds[COUNT - 1], slope = 8.01f / gap;
+    const float offset = 8388608.0f + (8 - floorf(low * slope));
+    float threshold = __int_as_float(0x7f800000);
+    int below = 0;
+    for (int i = 0; i < COUNT; i++) {
+        const int cell = cell_of(thresholds[i], low, high, slope, offset) / 8;
+        if (cell < lane) below = i + 1;
+        if (cell == lane) threshold = thresholds[i];
+    }
+    auto side = [&](int code) { return code | (int)(centroids[code] + 128) << 8; };
+    c.cells[lane] = make_uint2(__float_as_uint(threshold), side(below) | side(min(below + 1, COUNT)) << 16);
+    if (lane == 0) c.slope = slope, c.offset = offset;
 }
 
 // ---- norms of a page --------------------------------------------------------------------------------------------------
@@ -217,7 +252,7 @@ template <bool OF_KEYS> __device__ __forceinline__ void encode_norms(const Encod
 // ---- a page's centre --------------------------------------------------------------------------------------------------
 
 struct Centre {
-    float balance[DIM], prefix[DIM];
+    float balance[DIM], inverse[DIM], prefix[DIM];
     float values[DIM];  // the mean, then what was stored of it
     float thresholds[31];
     short book[32], integers[DIM];
@@ -359,6 +394,7 @@ __device__ __forceinline__ float search(const Encode &p, float *z, float scale, 
 template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const Encode &p) {
     constexpr bool TRELLIS = is_trellis(SHAPE), HAS_CENTRE = OF_KEYS && CENTRES;
     // Words of a row in shared memory: its values, and later its codes, a byte each. One more, so that a column is on all banks.
+    constexpr int THREADS = encode_threads(SHAPE), ROWS = THREADS / ROW_LANES; // rows at once: a number that all threads go on together
     constexpr int STRIDE = TRELLIS || HAS_CENTRE ? DIM + 1 : DIM / 4 + 1;
     __shared__ u32 memory[SLOT_TOKENS * STRIDE];
     __shared__ union {
@@ -368,6 +404,7 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
     __shared__ float norms[MOST_TOKENS], scales[TRELLIS ? SLOT_TOKENS : 1];
     __shared__ float centroids[TRELLIS ? 128 : 16], thresholds[16];
     __shared__ Centre centre;
+    __shared__ Cells cells;
     const int lane = threadIdx.x % LANES, parts = p.page_tokens / SLOT_TOKENS;
     const u32 signs = signs_of(p, lane);
     const u32 stride = p.kv_heads * 2 * DIM; // of tokens
@@ -376,11 +413,13 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
     if (threadIdx.x < 16) thresholds[threadIdx.x] = p.thresholds[threadIdx.x];
     if (OF_KEYS) {
         const float *front = p.front + blockIdx.y * 2 * DIM;
-        for (int c = threadIdx.x; c < DIM; c += blockDim.x) centre.balance[c] = front[c], centre.prefix[c] = front[DIM + c];
+        for (int c = threadIdx.x; c < DIM; c += blockDim.x) centre.balance[c] = front[c], centre.inverse[c] = 1.0f / front[c], centre.prefix[c] = front[DIM + c];
         if (threadIdx.x < 32) centre.book[threadIdx.x] = p.book[threadIdx.x];
         if (threadIdx.x < 31) centre.thresholds[threadIdx.x] = p.book_thresholds[threadIdx.x];
     }
     __syncthreads();
+    if constexpr (!TRELLIS)
+        if (threadIdx.x < LANES) make_cells<(1 << code_bits(SHAPE)) - 1>(cells, thresholds, centroids, lane);
     auto read = [&](int token, float(&v)[MINE]) {
         const u32 *row = reinterpret_cast<const u32 *>(rows + (u64)token * stride) + (lane & 7);
 #pragma unroll
@@ -390,14 +429,18 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
         }
         if (OF_KEYS)
 #pragma unroll
-            for (int i = 0; i < MINE; i++) v[i] = v[i] / centre.balance[mine(lane, i)] - centre.prefix[mine(lane, i)];
+            for (int i = 0; i < MINE; i++) {
+                const int c = mine(lane, i);
+                v[i] = quotient(v[i], centre.balance[c], centre.inverse[c]) - centre.prefix[c];
+            }
     };
     float *z = reinterpret_cast<float *>(memory);
     if (HAS_CENTRE) {
         constexpr int CHANNELS = DIM > encode_threads(SHAPE) ? DIM / encode_threads(SHAPE) : 1;
         float sums[CHANNELS] = {};
         for (int part = 0; part < parts; part++) {
-            for (int r = threadIdx.x / ROW_LANES; r < SLOT_TOKENS; r += blockDim.x / ROW_LANES) {
+            for (int turn = 0; turn < SLOT_TOKENS; turn += ROWS) {
+                const int r = turn + threadIdx.x / ROW_LANES;
                 float v[MINE];
                 read(part * SLOT_TOKENS + r, v);
 #pragma unroll
@@ -419,7 +462,9 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
     }
     __syncthreads();
     for (int part = 0; part < parts; part++) {
-        for (int r = threadIdx.x / ROW_LANES; r < SLOT_TOKENS; r += blockDim.x / ROW_LANES) {
+#pragma unroll 1
+        for (int turn = 0; turn < SLOT_TOKENS; turn += ROWS) {
+            const int r = turn + threadIdx.x / ROW_LANES;
             const int token = part * SLOT_TOKENS + r;
             float v[MINE];
             if (HAS_CENTRE && parts == 1) {
@@ -438,15 +483,22 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
                 for (int i = 0; i < MINE; i++) z[r * STRIDE + mine(lane, i)] = v[i];
                 if ((lane & 7) == 0) norms[token] = norm, scales[r] = norm < SMALLEST_NORM ? 0 : p.kappa / norm;
             } else {
-                const float inverse = 1.0f / norm;
+                const float inverse = 1.0f / norm, slope = cells.slope, offset = cells.offset;
+                const float low = thresholds[0], high = thresholds[(1 << code_bits(SHAPE)) - 2];
                 float c[MINE];
                 u32 codes[MINE / 2];
 #pragma unroll
                 for (int i = 0; i < MINE; i += 2) {
-                    const int a = cell<(1 << code_bits(SHAPE)) - 1>(v[i] * inverse, thresholds);
-                    const int b = cell<(1 << code_bits(SHAPE)) - 1>(v[i + 1] * inverse, thresholds);
-                    auto centroid = [&](int four) { return *reinterpret_cast<const float *>(reinterpret_cast<const u8 *>(centroids) + four); };
-                    c[i] = centroid(a), c[i + 1] = centroid(b), codes[i / 2] = (a | b << 8) >> 2;
+                    u32 found[2];
+#pragma unroll
+                    for (int k = 0; k < 2; k++) {
+                        const float y = v[i + k] * inverse;
+                        const u8 *at = reinterpret_cast<const u8 *>(cells.cells) + cell_of(y, low, high, slope, offset);
+                        const uint2 it = *reinterpret_cast<const uint2 *>(at);
+                        found[k] = y >= __uint_as_float(it.x) ? it.y >> 16 : it.y;
+                        c[i + k] = __uint_as_float(__byte_perm(found[k], 0x4B000000, 0x7441)) - (8388608.0f + 128);
+                    }
+                    codes[i / 2] = __byte_perm(found[0], found[1], 0x0040);
                 }
                 const float correlation = dot(v, c) / norm * p.unit, energy = dot(c, c) * p.unit * p.unit;
                 u32 stored = norm < SMALLEST_NORM ? 0 : to_f16(stored_norm(p, norm, correlation, energy));

@@ -48,25 +48,7 @@ template <int SHAPE> __device__ __forceinline__ u32 row_code(const u8 *row, int 
     return bits_at(row + path_bytes(SHAPE), c * code_bits(SHAPE), code_bits(SHAPE));
 }
 
-// Where the single bit of a code lies among those of a thread's coordinates: codes of 3 bits as selectors of nibbles want
-// it, codes of 1 bit as selectors of pairs; beside windows of a path in the order of coordinates.
-__device__ __forceinline__ int single_bit(int d) {
-    int product, half, byte;
-    place(d, product, half, byte);
-    if (KEYS == 3) {
-        const int nibble = 4 * half + byte;
-        return DIM == 64 ? 4 * (nibble & 3) + 2 * (nibble >> 2) + product : 4 * nibble + product;
-    }
-    if (KEYS == 11) return 16 * (product >> 1) + 4 * byte + 2 * (product & 1) + half;
-    return d;
-}
 constexpr int SINGLE_AT = code_bits(KEYS) == 3 ? K_HIGH : K_LOW;
-
-__device__ __forceinline__ int centre_byte(int c) {
-    int product, half, byte;
-    place(c % EACH, product, half, byte);
-    return c / EACH * EACH + 8 * product + 4 * half + byte;
-}
 
 template <int BYTES> __device__ __forceinline__ void store_words(u8 *to, const u32 *w) {
     if (BYTES == 16) *reinterpret_cast<uint4 *>(to) = make_uint4(w[0], w[1], w[2], w[3]);

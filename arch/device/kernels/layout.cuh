@@ -72,6 +72,24 @@ __device__ __forceinline__ void place(int d, int &product, int &half, int &byte)
     }
 }
 
+// Where the single bit of a code lies among those of a thread's coordinates: codes of 3 bits as selectors of nibbles want
+// it, codes of 1 bit as selectors of pairs; beside windows of a path in the order of coordinates.
+__device__ __forceinline__ int single_bit(int d) {
+    int product, half, byte;
+    place(d, product, half, byte);
+    if (KEYS == 3) {
+        const int nibble = 4 * half + byte;
+        return DIM == 64 ? 4 * (nibble & 3) + 2 * (nibble >> 2) + product : 4 * nibble + product;
+    }
+    if (KEYS == 11) return 16 * (product >> 1) + 4 * byte + 2 * (product & 1) + half;
+    return d;
+}
+__device__ __forceinline__ int centre_byte(int c) {
+    int product, half, byte;
+    place(c % EACH, product, half, byte);
+    return c / EACH * EACH + 8 * product + 4 * half + byte;
+}
+
 __device__ __forceinline__ float from_f16(u32 bits) {
     float x;
     asm("{.reg .b16 h; cvt.u16.u32 h, %1; cvt.f32.f16 %0, h;}" : "=f"(x) : "r"(bits));

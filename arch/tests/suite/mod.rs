@@ -96,7 +96,7 @@ pub(crate) fn checks() -> impl Iterator<Item = &'static (&'static str, Check)> {
 const WIDTHS: [usize; 11] = [32, 64, 80, 96, 112, 128, 160, 192, 256, 512, 576];
 const ODD_LENGTHS: [usize; 10] = [0, 1, 2, 7, 15, 16, 17, 31, 33, 63];
 const ROW_COUNTS: [usize; 10] = [0, 1, 2, 3, 15, 16, 17, 64, 257, 300];
-const QUERY_COUNTS: [usize; 6] = [0, 1, 2, 3, 8, 13];
+const QUERY_COUNTS: [usize; 6] = [0, 1, 2, 3, 13, 41];
 
 fn lengths() -> impl Iterator<Item = usize> {
     ODD_LENGTHS.into_iter().chain(WIDTHS)

@@ -145,12 +145,12 @@ adapters = parse_args_to_l2_adapters_config(argparse.Namespace(l2_adapter=[adapt
 memory = config.L1MemoryManagerConfig(size_in_bytes=16 << 20, use_lazy=False)
 manager = StorageManager(config.StorageManagerConfig(config.L1ManagerConfig(memory), config.EvictionConfig("LRU"), adapters))
 layout = api.MemoryLayoutDesc(shapes=[shape], dtypes=[torch.bfloat16])
-keys = [api.ObjectKey(chunk_hash=bytes([i] * 8), model_name="model", kv_rank=0) for i in range(3)]
+keys = [api.ObjectKey(chunk_hash=bytes([i] * 8), model_name="model", kv_rank=0) for i in range(4)]  # the last one is never stored
 if role == "store":
-    objects = manager.reserve_write(keys, layout)
-    for i, key in enumerate(keys):
+    objects = manager.reserve_write(keys[:3], layout)
+    for i, key in enumerate(keys[:3]):
         objects[key].tensor.copy_(torch.randn(shape, generator=torch.Generator().manual_seed(i)).to(torch.bfloat16))
-    manager.finish_write(keys)
+    manager.finish_write(keys[:3])
     sys.stdin.read()
 else:
     for line in sys.stdin:
@@ -260,9 +260,9 @@ def test_two_processes_share_a_server(tmp_path):
         store_three(store, "fused", stored)
         expected = three("fused")
         assert load_three(store, "fused") == expected
-        # A server that is killed: what it has is missed, what was loaded stays, and the process goes on.
+        # A key that nobody stored is a miss of its own; a server that is killed: what it has is missed, what was loaded stays, and the process goes on.
         process = loader(store, "fused")
-        assert ask(process, [1]) == {1: expected[1]}
+        assert ask(process, [1, 3]) == {1: expected[1]}
         running.kill()
         running.wait()
         assert ask(process, [0, 2]) == {}

@@ -70,6 +70,8 @@ pub(crate) struct Generate {
 /// A cache, and the time it has taken.
 struct Run {
     cache: Cached,
+    /// Of the prompt, and those after it.
+    tokens: Vec<u32>,
     /// Tokens that it had from a session, and what is to be said of that.
     kept: (usize, String),
     /// From an empty cache, or a file, to the logits of the first token.
@@ -101,7 +103,8 @@ impl Run {
         let hidden = model.forward(&prompt[kept.0..], &mut cache, || progress.step())?;
         let logits = model.logits(&hidden[hidden.len() - model.shape.width..])?;
         let first = start.elapsed();
-        Ok((Self { cache, kept, first, in_cache: Vec::new(), whole: Vec::new() }, logits))
+        let tokens = prompt.to_vec();
+        Ok((Self { cache, tokens, kept, first, in_cache: Vec::new(), whole: Vec::new() }, logits))
     }
 
     /// Logits after one more token.
@@ -111,6 +114,7 @@ impl Run {
         let logits = model.logits(&hidden);
         self.in_cache.push(self.cache.time() - before);
         self.whole.push(start.elapsed());
+        self.tokens.push(token);
         logits
     }
 }
@@ -158,8 +162,8 @@ pub(crate) fn run(arguments: &Generate) -> Result<()> {
         console.say(text)?;
     }
     let mut growth = vec![grown(&main.cache, &model)];
-    let (mut tokens, mut pending) = (prompt.clone(), Vec::new());
-    while tokens.len() < prompt.len() + arguments.new {
+    let mut pending = Vec::new();
+    while main.tokens.len() < prompt.len() + arguments.new {
         let token = likeliest(&logits);
         if model.text.is_last(token) {
             break;
@@ -174,7 +178,6 @@ pub(crate) fn run(arguments: &Generate) -> Result<()> {
         if let Some(beside) = &mut beside {
             beside.step(&model, token)?;
         }
-        tokens.push(token);
         if main.whole.len() % EVERY == 0 {
             growth.push(grown(&main.cache, &model));
         }
@@ -184,8 +187,11 @@ pub(crate) fn run(arguments: &Generate) -> Result<()> {
     }
     let (kept, json_of_session) = match &mut session {
         Some(session) => {
-            let bytes =
-                session.save(&main.cache, &tokens, Prefill::new(prompt.len() - main.kept.0, main.first))?;
+            let bytes = session.save(
+                &main.cache,
+                &main.tokens,
+                Prefill::new(prompt.len() - main.kept.0, main.first),
+            )?;
             let fresh = match arguments.beside_fresh {
                 true => Some(Run::start(arguments, &codecs, &model, &prompt, None)?.0.first),
                 false => None,
@@ -271,7 +277,9 @@ fn finish(
             .map(|(tokens, bytes, f16)| json!({"tokens": tokens, "kv_bytes": bytes, "kv_bytes_f16": f16}));
         let mut json = arguments.model.json_with_run(model, codecs);
         json["growth"] = rows.collect();
-        json["written"] = main.whole.len().into();
+        let (prompt, written) = main.tokens.split_at(main.tokens.len() - main.whole.len());
+        json["written"] = written.len().into();
+        json["tokens"] = json!({ "prompt": prompt, "written": written });
         json["session"] = session;
         json["time"] = times(main);
         json["time_f16"] = beside.map_or(Value::Null, times);

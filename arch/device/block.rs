@@ -1,0 +1,229 @@
+//! Attention of blocks of queries on a card.
+
+use super::compile::{Source, image};
+use super::driver::{Buffer, Failure, Kernels, time};
+use super::layout::Block;
+use super::paged::{Attention, Paged};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+const NAMES: [&core::ffi::CStr; 5] = [c"measure", c"ask", c"unfold", c"block", c"finish"];
+const MEASURE: usize = 0;
+const ASK: usize = 1;
+const UNFOLD: usize = 2;
+const BLOCK: usize = 3;
+const FINISH: usize = 4;
+
+/// Rows that a block of threads takes.
+const ROWS: usize = 128;
+/// Tokens of a tile, and tiles that kernels take at once at most.
+const TILE: usize = 64;
+const TILES_AT_ONCE: usize = 512;
+/// Bytes of tokens in f16 at once, unless one tile of all heads has more.
+const TOKEN_BYTES: usize = 1 << 28;
+
+/// Queries of all sequences.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    /// \[sequences]\[query heads]\[queries]\[width].
+    pub queries: &'a [f32],
+    /// Of each sequence.
+    pub query_heads: usize,
+    /// Of each head, at consecutive positions.
+    pub each: usize,
+    /// Position of the first; otherwise the last is at a sequence's newest token.
+    pub position: Option<u64>,
+    /// A logit of each query head, if the attention has any.
+    pub sink_logits: &'a [f32],
+    /// Tiles of 64 tokens that a sequence has at most: those of pages, of sinks, of the window.
+    pub tiles: usize,
+}
+
+/// What one call works in.
+struct Work {
+    queries: Buffer<f32>,
+    output: Buffer<f32>,
+    sink_logits: Buffer<f32>,
+    tokens: Buffer<u8>,
+    tiles: Buffer<u32>,
+    asked: Buffer<u16>,
+    units: Buffer<f32>,
+    scales: Buffer<f32>,
+    parts: Buffer<f32>,
+    sums: Buffer<f32>,
+    padded: usize,
+    splits: usize,
+    at_once: usize,
+}
+
+impl Paged {
+    fn block_kernels(&mut self, options: bool) -> Result<Arc<Kernels>, Failure> {
+        if let Some(kernels) = &self.blocks[usize::from(options)] {
+            return Ok(kernels.clone());
+        }
+        let [dim, keys, values, centres] = self.defines();
+        let defines = [dim, keys, values, centres, ("OPTIONS", options.into())];
+        // Hopper's products of four warps are of no other card: its target has a name of its own.
+        let of_hopper = self.target == "sm_90";
+        let image = image(Source::Block, if of_hopper { "sm_90a" } else { &self.target }, &defines)?;
+        // SAFETY: the image is the compiler's, or a file's that holds it as it was.
+        let mut kernels = unsafe { self.device.load(&image, &NAMES) }?;
+        let stages = if of_hopper { 6 } else { 2 };
+        kernels.share(BLOCK, stages * self.tile_bytes() + 1024)?;
+        let kernels = Arc::new(kernels);
+        self.blocks[usize::from(options)] = Some(kernels.clone());
+        Ok(kernels)
+    }
+
+    /// Keys and values of a tile in f16.
+    fn tile_bytes(&self) -> usize {
+        2 * TILE * self.shape.dim * 2
+    }
+
+    fn block_work(&self, asked: &Asked) -> Result<Work, Failure> {
+        let (shape, device) = (&self.shape, &self.device);
+        let units = shape.sequences * shape.kv_heads;
+        let padded = (asked.each * asked.query_heads / shape.kv_heads).next_multiple_of(ROWS);
+        let room = (TOKEN_BYTES / self.tile_bytes() / units).max(1);
+        let at_once = asked.tiles.clamp(1, TILES_AT_ONCE.min(room));
+        let splits = splits(padded / ROWS * units, device.multiprocessors(), at_once);
+        let rows = units * padded;
+        let work = Work {
+            queries: Buffer::new(device, asked.queries.len())?,
+            output: Buffer::new(device, asked.queries.len())?,
+            sink_logits: Buffer::new(device, asked.sink_logits.len())?,
+            tokens: Buffer::new(device, units * at_once * self.tile_bytes())?,
+            tiles: Buffer::new(device, shape.sequences * at_once * 4)?,
+            asked: Buffer::new(device, rows * shape.dim)?,
+            units: Buffer::new(device, 2 * rows)?,
+            scales: Buffer::new(device, 2 * units)?,
+            parts: Buffer::new(device, splits * rows * shape.dim)?,
+            sums: Buffer::new(device, 2 * splits * rows)?,
+            padded,
+            splits,
+            at_once,
+        };
+        work.queries.write(0, asked.queries)?;
+        work.sink_logits.write(0, asked.sink_logits)?;
+        Ok(work)
+    }
+
+    /// Attention of blocks of queries; `output` is laid out as they are. What it works in is allocated for the while.
+    ///
+    /// # Errors
+    /// [`Failure::Memory`], and what compiling and the driver refuse.
+    ///
+    /// # Panics
+    /// For lengths that do not fit the [`Shape`](super::Shape).
+    pub fn attend_block(
+        &mut self,
+        attention: &Attention,
+        asked: &Asked,
+        output: &mut [f32],
+    ) -> Result<(), Failure> {
+        assert_eq!(asked.queries.len(), output.len());
+        let kernels = self.block_kernels(attention.has_options())?;
+        let work = self.block_work(asked)?;
+        self.launch_block(&kernels, &work, attention, asked)?;
+        work.output.read(0, output)
+    }
+
+    /// Microseconds on the card's clock of each of `times` runs of the kernels.
+    ///
+    /// # Errors
+    /// As [`attend_block`](Self::attend_block).
+    ///
+    /// # Panics
+    /// As [`attend_block`](Self::attend_block).
+    pub fn time_block(
+        &mut self,
+        attention: &Attention,
+        asked: &Asked,
+        times: usize,
+    ) -> Result<Vec<f32>, Failure> {
+        let kernels = self.block_kernels(attention.has_options())?;
+        let work = self.block_work(asked)?;
+        time(&self.device, times, || self.launch_block(&kernels, &work, attention, asked))
+    }
+
+    fn launch_block(
+        &self,
+        kernels: &Kernels,
+        work: &Work,
+        attention: &Attention,
+        asked: &Asked,
+    ) -> Result<(), Failure> {
+        let (shape, held) = (&self.shape, &self.held);
+        let (heads, sequences) = (shape.kv_heads, shape.sequences);
+        assert!(asked.query_heads.is_multiple_of(heads) && asked.query_heads > 0);
+        assert_eq!(asked.queries.len(), sequences * asked.query_heads * asked.each * shape.dim);
+        assert!(asked.tiles > 0 && work.padded < 1 << 31);
+        assert!(!attention.sink_logits || asked.sink_logits.len() == asked.query_heads);
+        let log2e = core::f32::consts::LOG2_E;
+        let params = Block {
+            queries: work.queries.address(),
+            output: work.output.address(),
+            pool: held.pool.address(),
+            table: held.table.address(),
+            sequences: held.sequences.address(),
+            exact: held.exact.address(),
+            fronts: held.fronts.address(),
+            sink_logits: if attention.sink_logits { work.sink_logits.address() } else { 0 },
+            tokens: work.tokens.address(),
+            tiles: work.tiles.address(),
+            asked: work.asked.address(),
+            units: work.units.address(),
+            scales: work.scales.address(),
+            parts: work.parts.address(),
+            sums: work.sums.address(),
+            window: attention.window,
+            position: asked.position.unwrap_or(u64::MAX),
+            query_heads: asked.query_heads as u32,
+            kv_heads: heads as u32,
+            table_stride: (shape.pages_each * shape.slots_of_page()) as u32,
+            exact_stride: shape.exact as u32,
+            queries_each: asked.each as u32,
+            padded: work.padded as u32,
+            splits: work.splits as u32,
+            first_tile: 0,
+            keep_sinks: attention.keep_sinks.into(),
+            key_rounds: self.keys.rounds,
+            value_rounds: self.values.rounds,
+            at_once: work.at_once as u32,
+            logit_unit: attention.scale * log2e,
+            key_unit: self.keys.unit / 32767.0,
+            centre_unit: self.centre_unit,
+            value_unit: self.values.unit,
+            soft_cap: attention.soft_cap * log2e,
+            key_signs: self.keys.signs,
+            value_signs: self.values.signs,
+            key_centroids: self.keys.centroids,
+            value_centroids: self.values.centroids,
+        };
+        let launch = |kernel: usize, width: usize, threads: usize, first_tile: usize| {
+            let params = Block { first_tile: first_tile as u32, ..params };
+            let grid = if kernel == MEASURE { [heads, sequences, 1] } else { [width, heads, sequences] };
+            // SAFETY: a Block is what these kernels take; tables and sequences were checked when they were written; the buffers
+            // are as large as `block_work` made them for these queries and this shape, and what frees them waits for the kernels.
+            unsafe { kernels.launch(self.device.stream(), kernel, grid, threads, false, &params) }
+        };
+        launch(MEASURE, 0, 256, 0)?;
+        launch(ASK, work.padded / 4, 128, 0)?;
+        for first in (0..asked.tiles).step_by(work.at_once) {
+            launch(UNFOLD, work.at_once.min(asked.tiles - first), 128, first)?;
+            launch(BLOCK, work.padded / ROWS * work.splits, 256, first)?;
+        }
+        launch(FINISH, work.padded / 4, 128, 0)
+    }
+}
+
+/// Into how many parts a sequence's tiles are split, so that these blocks of threads, one on a multiprocessor, end close together.
+fn splits(blocks: usize, multiprocessors: usize, tiles: usize) -> usize {
+    // Rounds of a whole, in thousandths; a split is summed apart, which takes time too.
+    let rounds = |splits: usize| {
+        let taken = (blocks * splits).div_ceil(multiprocessors) * 1000;
+        taken / splits + 30 * splits
+    };
+    let most = (multiprocessors / blocks).clamp(3, 64).min(tiles.div_ceil(4));
+    (1..=most).min_by_key(|splits| rounds(*splits)).unwrap_or(1)
+}

@@ -1,0 +1,644 @@
+// Attention of blocks of queries: a prompt's, or a few drafts'.
+//
+//   measure   how large keys and values are, so that they fit f16
+//   ask       queries balanced, rotated, to f16; a row is a query of one head, heads of one key/value head side by side
+//   unfold    some of a sequence's tokens to tiles of 64 in f16, in the order in which matrix products take them from shared memory:
+//             keys by rows, values by columns, both rotated; exact tokens too
+//   block     128 rows on these tiles, with what earlier calls have summed: products of f16, sums of f32
+//   finish    splits added up, turned back
+// Nothing is looked up twice for one token, however many queries see it.
+
+constexpr int TILE = SLOT_TOKENS, TILES_AT_ONCE = 512, ROWS = 128, ROW_WARPS = 8;
+constexpr int BLOCK_THREADS = 32 * ROW_WARPS, TILE_BYTES = TILE * DIM * 2;
+// Hopper's own products: of four warps, from shared memory as it is.
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+// Tiles are asked for when nobody can still be reading what was in their place, without waiting for the other four warps.
+constexpr int STAGES = 3, AHEAD = 1; // of two tiles
+#else
+constexpr int STAGES = 1;
+#endif
+
+// Tokens that follow each other.
+struct Tile {
+    u64 position;
+    u32 count, sinks; // sinks: whether they are
+};
+
+struct Block {
+    const float *queries;      // [sequences][query heads][queries][DIM]
+    float *output;             // likewise
+    const u8 *pool;
+    const u32 *table;          // [sequences][table_stride]: slots of a sequence
+    const Sequence *sequences;
+    const u16 *exact;          // f16 [sequences][exact_stride][kv heads][keys, values][DIM]
+    const float *fronts;       // [sequences][kv heads][balance, prefix][DIM]
+    const float *sink_logits;  // [query heads], or none
+    u8 *tokens;                // f16 [sequences][kv heads][at_once][keys, values][TILE_BYTES]
+    Tile *tiles;               // [sequences][at_once]
+    u16 *asked;                // f16 [sequences][kv heads][padded][DIM]
+    float2 *units;             // [sequences][kv heads][padded]: of a product, and what is added to it; in log2
+    float2 *scales;            // [sequences][kv heads]: what keys and values are multiplied with
+    float *parts;              // [splits][sequences][kv heads][padded][DIM]
+    float2 *sums;              // [splits][sequences][kv heads][padded]: maximum of log2, sum
+    u64 window, position;      // window 0: all is seen; position: of the first query, ~0: the last one is at the newest token
+    u32 query_heads, kv_heads, table_stride, exact_stride, queries_each, padded, splits, first_tile, keep_sinks, key_rounds, value_rounds;
+    u32 at_once;               // tiles that there is room for, at most TILES_AT_ONCE
+    float logit_unit;          // scale · log2 e
+    float key_unit, centre_unit, value_unit; // of an integer of a centroid; key and value over the steps of norms
+    float soft_cap;            // · log2 e; 0: none
+    u32 key_signs[4], value_signs[4];
+    float key_centroids[128], value_centroids[128]; // by code; of a trellis by code · 16 + window
+};
+
+// How many tiles a sequence has: slots, sinks, window.
+__device__ __forceinline__ u32 sink_tiles(const Sequence &s) { return (s.sinks + TILE - 1) / TILE; }
+__device__ __forceinline__ u32 tiles_of(const Sequence &s) { return s.slots + sink_tiles(s) + (s.exact - s.sinks + TILE - 1) / TILE; }
+
+__device__ __forceinline__ u32 two_f16(float low, float high) {
+    u32 two;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(high), "f"(low));
+    return two;
+}
+// Byte of half c (of 64) of row r: chunks of 16 bytes are exchanged so that eight rows are on all banks.
+__device__ __forceinline__ int swizzled(int r, int c) { return r * 128 + (((c >> 3) ^ (r & 7)) << 4) + (c & 7) * 2; }
+// Of coordinate c of a token's key; of a token of coordinate c.
+__device__ __forceinline__ int key_byte(int token, int c) { return (c >> 6) * (TILE * 128) + swizzled(token, c & 63); }
+__device__ __forceinline__ int value_byte(int token, int c) { return swizzled(c, token); }
+
+__device__ __forceinline__ float warp_sum(float x) {
+#pragma unroll
+    for (int s = 16; s; s /= 2) x += __shfl_xor_sync(~0u, x, s);
+    return x;
+}
+__device__ __forceinline__ void turn(float (&v)[VEC], u32 rounds, const u32 (&signs)[4], int lane) {
+    for (u32 round = 0; round < rounds; round++) {
+#pragma unroll
+        for (int i = 0; i < VEC; i++) v[i] = signed_by(v[i] * INVERSE_SQRT, signs, VEC * lane + i);
+        hadamard(v, lane);
+    }
+}
+// A lane's coordinates of an exact row.
+__device__ __forceinline__ void exact_lane(float (&v)[VEC], const u16 *row, int lane) {
+    u32 words[2];
+    load_words<2 * VEC>(words, reinterpret_cast<const u8 *>(row + VEC * lane));
+#pragma unroll
+    for (int i = 0; i < VEC; i++) v[i] = from_f16(words[i >> 1] >> (16 * (i & 1)) & 0xFFFF);
+}
+__device__ __forceinline__ void exact_key(float (&v)[VEC], const u16 *row, const float *front, int lane) {
+    float balance[VEC], prefix[VEC];
+    exact_lane(v, row, lane), load_lane(balance, front, lane), load_lane(prefix, front + DIM, lane);
+#pragma unroll
+    for (int i = 0; i < VEC; i++) v[i] = v[i] / balance[i] - prefix[i];
+}
+__device__ __forceinline__ const u16 *exact_row(const Block &p, int sequence, int kv_head, u32 number) {
+    return p.exact + (((u64)sequence * p.exact_stride + number) * p.kv_heads + kv_head) * 2 * DIM;
+}
+
+// A power of two that brings the largest to 2^13: no coordinate leaves f16 then, and what is lost below is nothing beside it.
+__device__ __forceinline__ float fitting(float largest) {
+    const int exponent = (int)(__float_as_uint(largest) >> 23) - 127;
+    return largest > 0 ? __uint_as_float((u32)(127 + max(-100, min(100, 13 - exponent))) << 23) : 1;
+}
+
+extern "C" __global__ void __launch_bounds__(256) measure(const __grid_constant__ Block p) {
+    __shared__ float largest[2][8];
+    const int head = blockIdx.x, sequence = blockIdx.y, warp = threadIdx.x / LANES, lane = threadIdx.x % LANES;
+    const Sequence seq = p.sequences[sequence];
+    const float *front = p.fronts + ((u64)sequence * p.kv_heads + head) * 2 * DIM;
+    float key = 0, value = 0;
+    for (u32 i = threadIdx.x; i < seq.slots; i += blockDim.x) {
+        const u8 *slot = p.pool + ((u64)p.table[(u64)sequence * p.table_stride + i] * p.kv_heads + head) * SLOT;
+        const Tail tail = load<Tail>(slot + TAIL);
+        key = fmaxf(key, from_f16(tail.key_largest) + (CENTRES ? fabsf(from_f16(tail.centre)) : 0));
+        value = fmaxf(value, from_f16(tail.value_largest));
+    }
+    // Of exact rows the largest coordinate, as if all of a row were so large.
+    float of_key = 0, of_value = 0;
+#pragma unroll 4
+    for (u32 i = warp; i < seq.exact; i += 8) {
+        const u16 *row = exact_row(p, sequence, head, i);
+        float v[VEC], k[VEC];
+        exact_key(k, row, front, lane), exact_lane(v, row + DIM, lane);
+#pragma unroll
+        for (int j = 0; j < VEC; j++) of_key = fmaxf(of_key, fabsf(k[j])), of_value = fmaxf(of_value, fabsf(v[j]));
+    }
+    key = fmaxf(key, of_key * (1 / INVERSE_SQRT)), value = fmaxf(value, of_value * (1 / INVERSE_SQRT));
+    for (int s = 16; s; s /= 2) key = fmaxf(key, __shfl_xor_sync(~0u, key, s)), value = fmaxf(value, __shfl_xor_sync(~0u, value, s));
+    if (lane == 0) largest[0][warp] = key, largest[1][warp] = value;
+    __syncthreads();
+    if (threadIdx.x > 0) return;
+    for (int w = 0; w < 8; w++) key = fmaxf(key, largest[0][w]), value = fmaxf(value, largest[1][w]);
+    p.scales[sequence * p.kv_heads + head] = make_float2(fitting(key), fitting(value));
+}
+
+extern "C" __global__ void __launch_bounds__(128) ask(const __grid_constant__ Block p) {
+    const int lane = threadIdx.x % LANES, head = blockIdx.y, sequence = blockIdx.z;
+    const u32 group = p.query_heads / p.kv_heads, row = blockIdx.x * 4 + threadIdx.x / LANES;
+    const u64 unit = (u64)sequence * p.kv_heads + head, at = unit * p.padded + row;
+    float v[VEC] = {}, base = 0, top = 0;
+    if (row < p.queries_each * group) {
+        const u64 query = ((u64)sequence * p.query_heads + head * group + row % group) * p.queries_each + row / group;
+        const float *front = p.fronts + unit * 2 * DIM;
+        float balance[VEC], prefix[VEC];
+        load_lane(v, p.queries + query * DIM, lane), load_lane(balance, front, lane), load_lane(prefix, front + DIM, lane);
+#pragma unroll
+        for (int i = 0; i < VEC; i++) {
+            v[i] *= balance[i];
+            base = fmaf(v[i], prefix[i], base);
+        }
+        turn(v, p.key_rounds, p.key_signs, lane);
+#pragma unroll
+        for (int i = 0; i < VEC; i++) top = fmaxf(top, fabsf(v[i]));
+#pragma unroll
+        for (int s = 16; s; s /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, s));
+        base = warp_sum(base);
+    }
+    // Not more than 1 of a coordinate; units are positive, so that maxima of products are those of logits.
+    const float inverse = top > 0 ? (p.logit_unit < 0 ? -1 : 1) / top : 0;
+    u32 words[2];
+#pragma unroll
+    for (int i = 0; i < VEC; i += 2) words[i >> 1] = two_f16(v[i] * inverse, v[i + 1] * inverse);
+    u32 *to = reinterpret_cast<u32 *>(p.asked + at * DIM + VEC * lane);
+#pragma unroll
+    for (int i = 0; i < VEC / 2; i++) to[i] = words[i];
+    if (lane == 0) p.units[at] = make_float2(fmaxf(fabsf(p.logit_unit) * top / p.scales[unit].x, 1e-30f), base * p.logit_unit);
+}
+
+// The code of coordinate d of a thread's of a key, with the window beside it.
+template <int SHAPE> __device__ __forceinline__ u32 key_index(const KeyWords &k, int d) {
+    constexpr int BITS = low_bits(SHAPE);
+    u32 code = 0;
+    if (BITS > 1) code = k.low[d * BITS >> 5] >> (d * BITS & 31) & ((1 << BITS) - 1);
+    // Of 16 such bits the last two lie 14 further on: see load_key.
+    const int at = single_bit(d), single = SHAPE == 3 && DIM == 64 && at >= 14 ? at + 14 : at;
+    if (code_bits(SHAPE) == 3) code |= (k.single >> single & 1) << 2;
+    if (code_bits(SHAPE) == 1) code = k.single >> single & 1;
+    return is_trellis(SHAPE) ? code * 16 + (window_at(k, d) & 15) : code;
+}
+
+__device__ __forceinline__ void unfold_slot(const Block &p, const u8 *slot, u8 *keys, u8 *values, float2 scale) {
+    __shared__ float centroids[2][128], centre[DIM], norms[2][TILE];
+    const Tail tail = load<Tail>(slot + TAIL);
+    const int thread = threadIdx.x, lane = thread % LANES;
+    centroids[0][thread] = p.key_centroids[thread], centroids[1][thread] = p.value_centroids[thread];
+    if (CENTRES && thread < DIM) {
+        const int at = K_CENTRE + centre_byte(thread);
+        centre[thread] = (float)((int)(i8)slot[at] * 16 + slot[at + DIM]) * (from_f16(tail.centre) * p.centre_unit * scale.x);
+    }
+    {
+        const int token = thread % TILE;
+        const bool of_value = thread >= TILE;
+        const float unit = of_value ? from_f16(tail.value_largest) * p.value_unit * scale.y / 32767 : from_f16(tail.key_largest) * p.key_unit * scale.x;
+        norms[of_value][token] = unit * (float)reinterpret_cast<const u16 *>(slot + (of_value ? V_STEPS : K_STEPS))[token];
+    }
+    __syncthreads();
+    for (int item = thread; item < 4 * TILE; item += 128) {
+        const int token = item >> 2, t = item & 3;
+        const KeyWords k = load_key(slot, token, t);
+        const float norm = norms[0][token];
+#pragma unroll
+        for (int d = 0; d < EACH; d += 8) {
+            u32 words[4];
+#pragma unroll
+            for (int i = 0; i < 8; i += 2) {
+                float x[2];
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    const float of_centre = CENTRES ? centre[t * EACH + d + i + e] : 0;
+                    x[e] = fmaf(centroids[0][key_index<KEYS>(k, d + i + e)], norm, of_centre);
+                }
+                words[i >> 1] = two_f16(x[0], x[1]);
+            }
+            *reinterpret_cast<uint4 *>(keys + key_byte(token, t * EACH + d)) = make_uint4(words[0], words[1], words[2], words[3]);
+        }
+    }
+    const u8 *from = slot + K_PART;
+    for (int item = thread; item < 2 * GROUPS * LANES; item += 128) { // eight tokens of four coordinates
+        const int group = item / LANES % GROUPS, c = group * 32 + (lane >> 2) * 4, token = item / LANES / GROUPS * 32 + (lane & 3) * 8;
+        u32 low[4], high = 0, windows[4];
+        load_words<4 * low_bits(VALUES)>(low, from + V_LOW + item * 4 * low_bits(VALUES));
+        if (code_bits(VALUES) == 3) high = load<u32>(from + V_HIGH + item * 4);
+        if (is_trellis(VALUES)) {
+            const u32 *paths = reinterpret_cast<const u32 *>(from);
+            const u32 own = paths[item], before = lane >= 4 || group > 0 ? paths[item - 4] : 0;
+            windows[0] = pick(own << 3, before >> 1, 0x88888888u), windows[1] = pick(own << 2, before >> 2, 0xCCCCCCCCu);
+            windows[2] = pick(own << 1, before >> 3, 0xEEEEEEEEu), windows[3] = own;
+        }
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            u32 words[4];
+            float x[8];
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                u32 index;
+                if (low_bits(VALUES) == 4) index = low[e] >> (4 * i) & 15;
+                else if (low_bits(VALUES) == 2) index = low[e >> 1] >> (4 * i + 2 * (e & 1)) & 3;
+                else index = low[0] >> (4 * i + e) & 1;
+                if (code_bits(VALUES) == 3) index |= (high >> (4 * i + e) & 1) << 2;
+                if (is_trellis(VALUES)) index = index * 16 + (windows[e] >> (4 * i) & 15);
+                x[i] = centroids[1][index] * norms[1][token + i];
+            }
+#pragma unroll
+            for (int i = 0; i < 4; i++) words[i] = two_f16(x[2 * i], x[2 * i + 1]);
+            *reinterpret_cast<uint4 *>(values + value_byte(token, c + e)) = make_uint4(words[0], words[1], words[2], words[3]);
+        }
+    }
+}
+
+__device__ __forceinline__ void unfold_exact(const Block &p, int sequence, int head, u32 first, u32 count, u8 *keys, u8 *values, float2 scale) {
+    const int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES;
+    const float *front = p.fronts + ((u64)sequence * p.kv_heads + head) * 2 * DIM;
+    for (int token = warp; token < TILE; token += 4) {
+        float k[VEC] = {}, v[VEC] = {};
+        if (token < count) {
+            const u16 *row = exact_row(p, sequence, head, first + token);
+            exact_key(k, row, front, lane), exact_lane(v, row + DIM, lane);
+            turn(k, p.key_rounds, p.key_signs, lane), turn(v, p.value_rounds, p.value_signs, lane);
+        }
+#pragma unroll
+        for (int i = 0; i < VEC; i += 2) {
+            const int c = VEC * lane + i;
+            *reinterpret_cast<u32 *>(keys + key_byte(token, c)) = two_f16(k[i] * scale.x, k[i + 1] * scale.x);
+            const u32 two = two_f16(v[i] * scale.y, v[i + 1] * scale.y);
+            *reinterpret_cast<u16 *>(values + value_byte(token, c)) = (u16)two;
+            *reinterpret_cast<u16 *>(values + value_byte(token, c + 1)) = (u16)(two >> 16);
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(128) unfold(const __grid_constant__ Block p) {
+    const int head = blockIdx.y, sequence = blockIdx.z;
+    const Sequence seq = p.sequences[sequence];
+    const u32 number = p.first_tile + blockIdx.x;
+    if (number >= tiles_of(seq)) return;
+    const u64 unit = (u64)sequence * p.kv_heads + head;
+    u8 *keys = p.tokens + (unit * p.at_once + blockIdx.x) * 2 * TILE_BYTES, *values = keys + TILE_BYTES;
+    const float2 scale = p.scales[unit];
+    Tile tile;
+    if (number < seq.slots) {
+        const u8 *slot = p.pool + ((u64)p.table[(u64)sequence * p.table_stride + number] * p.kv_heads + head) * SLOT;
+        unfold_slot(p, slot, keys, values, scale);
+        tile.position = load<Tail>(slot + TAIL).position, tile.count = TILE, tile.sinks = 0;
+    } else {
+        const u32 of_exact = number - seq.slots, before = sink_tiles(seq);
+        tile.sinks = of_exact < before;
+        const u32 first = tile.sinks ? of_exact * TILE : seq.sinks + (of_exact - before) * TILE;
+        tile.count = min((u32)TILE, (tile.sinks ? seq.sinks : seq.exact) - first);
+        tile.position = tile.sinks ? first : seq.window_start + first - seq.sinks;
+        unfold_exact(p, sequence, head, first, tile.count, keys, values, scale);
+    }
+    if (head == 0 && threadIdx.x == 0) p.tiles[(u64)sequence * p.at_once + blockIdx.x] = tile;
+}
+
+// ---- products ---------------------------------------------------------------------------------------------------------
+
+// Sums: of columns 8 j + 2 t and one more, row g: [4 j], [4 j + 1], and row g + 8: [4 j + 2], [4 j + 3].
+// Two tiles at a time.
+constexpr int SCORES = TILE / 2, OUTPUTS = DIM / 2, BOTH = 2 * SCORES;
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define R4(x, i) "+f"(x[i]), "+f"(x[i + 1]), "+f"(x[i + 2]), "+f"(x[i + 3])
+#define R16(x, i) R4(x, i), R4(x, i + 4), R4(x, i + 8), R4(x, i + 12)
+// Where a tile of rows of 128 bytes, exchanged as above, begins: eight rows are 1,024 bytes.
+__device__ __forceinline__ u64 described(u32 address) { return (u64)(address >> 4 & 0x3FFF) | 1ull << 16 | 64ull << 32 | 1ull << 62; }
+__device__ __forceinline__ void group_product(float (&c)[32], const u32 *a, u64 b, int add) {
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %37, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
+        "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
+        "{%32,%33,%34,%35}, %36, p, 1, 1, 0;}"
+        : R16(c, 0), R16(c, 16)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+}
+__device__ __forceinline__ void group_product(float (&c)[64], const u32 *a, u64 b, int add) {
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %69, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 "
+        "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+        "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, "
+        "{%64,%65,%66,%67}, %68, p, 1, 1, 0;}"
+        : R16(c, 0), R16(c, 16), R16(c, 32), R16(c, 48)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+}
+// Registers of products on their way stay what they are.
+template <int N> __device__ __forceinline__ void hold(float (&c)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; i++) asm volatile("" : "+f"(c[i])::"memory");
+}
+__device__ __forceinline__ void begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int N> __device__ __forceinline__ void wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
+
+__device__ __forceinline__ void score_tiles(float (&c)[2][SCORES], const u32 (&q)[DIM / 4], const u8 *keys, const u8 *next) {
+    hold(c[0]), hold(c[1]);
+    begin();
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+#pragma unroll
+        for (int k = 0; k < DIM / 16; k++)
+            group_product(c[i], q + 4 * k, described(shared_address(i ? next : keys) + k / 4 * (TILE * 128) + k % 4 * 32), k > 0);
+    commit();
+}
+__device__ __forceinline__ void sum_tiles(float (&c)[OUTPUTS], const u32 (&w)[2][TILE / 4], const u8 *values, const u8 *next) {
+    hold(c);
+    begin();
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+#pragma unroll
+        for (int k = 0; k < TILE / 16; k++) group_product(c, w[i] + 4 * k, described(shared_address(i ? next : values) + k * 32), 1);
+    commit();
+}
+#else
+__device__ __forceinline__ void product_f16(float *c, const u32 *a, u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ void score_tiles(float (&c)[2][SCORES], const u32 (&q)[DIM / 4], const u8 *keys, const u8 *next) {
+    const int g = threadIdx.x % LANES >> 2, t = threadIdx.x & 3;
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+#pragma unroll
+        for (int j = 0; j < TILE / 8; j++) {
+            const u8 *tile = i ? next : keys;
+            float *sums = c[i] + 4 * j;
+            sums[0] = sums[1] = sums[2] = sums[3] = 0;
+#pragma unroll
+            for (int k = 0; k < DIM / 16; k++)
+                product_f16(sums, q + 4 * k, load<u32>(tile + key_byte(8 * j + g, 16 * k + 2 * t)), load<u32>(tile + key_byte(8 * j + g, 16 * k + 8 + 2 * t)));
+        }
+}
+__device__ __forceinline__ void sum_tiles(float (&c)[OUTPUTS], const u32 (&w)[2][TILE / 4], const u8 *values, const u8 *next) {
+    const int g = threadIdx.x % LANES >> 2, t = threadIdx.x & 3;
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+#pragma unroll
+        for (int j = 0; j < DIM / 8; j++)
+#pragma unroll
+            for (int k = 0; k < TILE / 16; k++) {
+                const u8 *tile = i ? next : values;
+                product_f16(c + 4 * j, w[i] + 4 * k, load<u32>(tile + value_byte(16 * k + 2 * t, 8 * j + g)), load<u32>(tile + value_byte(16 * k + 8 + 2 * t, 8 * j + g)));
+            }
+}
+#endif
+
+// ---- softmax ----------------------------------------------------------------------------------------------------------
+
+// A tile beside the block's first query: relative position of its first token, tokens, whether they are seen from anywhere.
+struct Seen {
+    int number, relative;
+    short count, always;
+};
+
+// Of a thread's two rows.
+struct Softmax {
+    float unit[2], base[2], m[2], l[2];
+    int query[2], first, last; // of the rows; of the warp's first and last
+    int window;
+};
+
+// Maxima follow where they would be passed by 2^8 and more: sums are shifted seldom, and weights fit f16 well.
+constexpr float SLACK = 8;
+
+// Products to weights; `shift`: what earlier sums are to be multiplied with.
+__device__ __forceinline__ void weigh(const Block &p, float (&x)[2][SCORES], Softmax &s, const Seen *tiles, float (&shift)[2]) {
+    const int t = threadIdx.x & 3;
+    float unit[2] = {s.unit[0], s.unit[1]}, base[2] = {s.base[0], s.base[1]};
+#if OPTIONS
+    if (p.soft_cap > 0) {
+#pragma unroll
+        for (int i = 0; i < BOTH; i++) {
+            float &y = x[i / SCORES][i % SCORES];
+            y = p.soft_cap * tanhf(fmaf(y, unit[i >> 1 & 1], base[i >> 1 & 1]) / p.soft_cap);
+        }
+        unit[0] = unit[1] = 1, base[0] = base[1] = 0;
+    }
+#endif
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        const Seen tile = tiles[k];
+        if (tile.count < TILE || tile.relative + TILE - 1 > s.first || (!tile.always && tile.relative <= s.last - s.window)) {
+#pragma unroll
+            for (int i = 0; i < SCORES; i++) {
+                const int token = 8 * (i >> 2) + 2 * t + (i & 1), at = tile.relative + token, query = s.query[i >> 1 & 1];
+                if (token >= tile.count || at > query || (!tile.always && at <= query - s.window)) x[k][i] = HIDDEN;
+            }
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float tops[4] = {HIDDEN, HIDDEN, HIDDEN, HIDDEN}, sums[4] = {};
+#pragma unroll
+        for (int i = 0; i < SCORES; i += 4)
+#pragma unroll
+            for (int k = 0; k < 4; k++) tops[k] = fmaxf(tops[k], x[k >> 1][i + 2 * r + (k & 1)]);
+        float top = fmaxf(fmaxf(tops[0], tops[1]), fmaxf(tops[2], tops[3]));
+        top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
+        top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+        top = fmaf(top, unit[r], base[r]);
+        const float m = top > s.m[r] + SLACK ? top : s.m[r];
+        shift[r] = exp2_fast(s.m[r] - m);
+        s.m[r] = m;
+        const float less = base[r] - m;
+#pragma unroll
+        for (int i = 0; i < SCORES; i += 4)
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                float &y = x[k >> 1][i + 2 * r + (k & 1)];
+                y = exp2_fast(fmaf(y, unit[r], less)), sums[k] += y;
+            }
+        s.l[r] = fmaf(s.l[r], shift[r], (sums[0] + sums[1]) + (sums[2] + sums[3]));
+    }
+}
+__device__ __forceinline__ void shift_sums(float (&o)[OUTPUTS], const float (&shift)[2]) {
+    if (!__any_sync(~0u, shift[0] != 1 || shift[1] != 1)) return;
+#pragma unroll
+    for (int i = 0; i < OUTPUTS; i++) o[i] *= shift[i >> 1 & 1];
+}
+__device__ __forceinline__ void to_operands(u32 (&w)[2][TILE / 4], const float (&x)[2][SCORES]) {
+#pragma unroll
+    for (int i = 0; i < BOTH / 2; i++) w[i / (TILE / 4)][i % (TILE / 4)] = two_f16(x[i / (TILE / 4)][2 * i % SCORES], x[i / (TILE / 4)][2 * i % SCORES + 1]);
+}
+
+// ---- 128 rows ---------------------------------------------------------------------------------------------------------
+
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) block(const __grid_constant__ Block p) {
+    extern __shared__ u8 whole[]; // [STAGES][keys, values][TILE_BYTES], from a multiple of 1,024 on
+    u8 *memory = whole + (1024 - shared_address(whole) % 1024) % 1024;
+    __shared__ Seen list[TILES_AT_ONCE + 1];
+    __shared__ int listed;
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    __shared__ u64 keys_here[STAGES], values_here[STAGES], free[STAGES];
+#endif
+    const int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES, g = lane >> 2, t = lane & 3;
+    const int split = blockIdx.x % p.splits, first_row = (gridDim.x / p.splits - 1 - blockIdx.x / p.splits) * ROWS;
+    const int head = blockIdx.y, sequence = blockIdx.z, group = p.query_heads / p.kv_heads;
+    const u64 unit = (u64)sequence * p.kv_heads + head;
+    const Sequence seq = p.sequences[sequence];
+    const u64 begins = p.position == ~0ull ? seq.next - p.queries_each : p.position;
+    const int window = p.window == 0 || p.window > 1 << 30 ? 1 << 30 : (int)p.window;
+    const u32 all = tiles_of(seq);
+    const int tiles = all > p.first_tile ? (int)min(all - p.first_tile, p.at_once) : 0;
+    // Tiles that some row sees.
+    if (warp == 0) {
+        const int from = first_row / group, to = min((int)p.queries_each - 1, (first_row + ROWS - 1) / group);
+        int count = 0;
+        for (int at = 0; at < tiles; at += LANES) {
+            Seen seen;
+            bool mine = false;
+            if (at + lane < tiles) {
+                const Tile tile = p.tiles[(u64)sequence * p.at_once + at + lane];
+                const long long away = (long long)(tile.position - begins);
+                seen.number = at + lane, seen.relative = (int)max(-(1ll << 30), min(1ll << 30, away));
+                seen.count = tile.count, seen.always = tile.sinks && p.keep_sinks || window == 1 << 30;
+                mine = seen.relative <= to && (seen.always || seen.relative + (int)tile.count - 1 > from - window);
+            }
+            const u32 those = __ballot_sync(~0u, mine);
+            if (mine) list[count + __popc(those & ((1u << lane) - 1))] = seen;
+            count += __popc(those);
+        }
+        __syncwarp();
+        // Two at a time: beside the last of an odd number it stands itself, and nobody sees it.
+        if (lane == 0 && count & 1) list[count] = list[count - 1], list[count].count = 0;
+        if (lane == 0) listed = (count + 1) / 2;
+    }
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < STAGES; s++) barrier_init(&keys_here[s], 2), barrier_init(&values_here[s], 2), barrier_init(&free[s], ROW_WARPS);
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+#endif
+    __syncthreads();
+    const int first = listed * split / (int)p.splits, count = listed * (split + 1) / (int)p.splits - first;
+    if (count == 0 && p.first_tile > 0) return;
+    const u8 *tokens = p.tokens + unit * p.at_once * 2 * TILE_BYTES;
+    const Seen *pairs = list + 2 * first;
+    auto source = [&](int tile) { return tokens + (u64)pairs[tile].number * 2 * TILE_BYTES; };
+    auto keys_of = [&](int k, int second) { return memory + (k % STAGES * 4 + second) * TILE_BYTES; };
+    auto values_of = [&](int k, int second) { return keys_of(k, second + 2); };
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    auto bring = [&](int k) {
+        if (threadIdx.x > 0 || k >= count) return;
+        if (k >= STAGES) barrier_wait(&free[k % STAGES], (k / STAGES - 1) & 1);
+        for (int i = 0; i < 2; i++) {
+            bulk_copy(keys_of(k, i), source(2 * k + i), TILE_BYTES, &keys_here[k % STAGES]);
+            bulk_copy(values_of(k, i), source(2 * k + i) + TILE_BYTES, TILE_BYTES, &values_here[k % STAGES]);
+        }
+    };
+    for (int k = 0; k <= AHEAD; k++) bring(k);
+#endif
+    const int row = first_row + warp * 16 + g;
+    const u64 rows = unit * p.padded + row, part = (u64)split * gridDim.z * p.kv_heads * p.padded + rows;
+    u32 q[DIM / 4];
+#pragma unroll
+    for (int i = 0; i < DIM / 4; i++)
+        q[i] = *reinterpret_cast<const u32 *>(p.asked + (rows + (i & 1 ? 8 : 0)) * DIM + 16 * (i >> 2) + (i & 2 ? 8 : 0) + 2 * t);
+    Softmax s;
+    float o[OUTPUTS];
+    s.window = window;
+    s.first = (row - g) / group, s.last = (row - g + 15) / group;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const float2 units = p.units[rows + 8 * r];
+        s.unit[r] = units.x, s.base[r] = units.y, s.query[r] = (row + 8 * r) / group;
+        const float2 sums = p.first_tile > 0 ? p.sums[part + 8 * r] : make_float2(NOTHING, 0);
+        s.m[r] = sums.x, s.l[r] = t == 0 ? sums.y : 0;
+    }
+#pragma unroll
+    for (int i = 0; i < OUTPUTS; i += 2) {
+        const float2 two = p.first_tile > 0
+            ? *reinterpret_cast<const float2 *>(p.parts + (part + (i & 2 ? 8 : 0)) * DIM + 8 * (i >> 2) + 2 * t)
+            : make_float2(0, 0);
+        o[i] = two.x, o[i + 1] = two.y;
+    }
+    float x[2][SCORES], shift[2];
+    u32 w[2][TILE / 4];
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    if (count > 0) {
+        barrier_wait(&keys_here[0], 0);
+        score_tiles(x, q, keys_of(0, 0), keys_of(0, 1));
+        wait<0>();
+        hold(x[0]), hold(x[1]);
+        weigh(p, x, s, pairs, shift);
+        shift_sums(o, shift);
+        to_operands(w, x);
+        // The scores of two tiles are on their way while the two before are summed.
+        for (int k = 1; k < count; k++) {
+            barrier_wait(&keys_here[k % STAGES], k / STAGES & 1);
+            score_tiles(x, q, keys_of(k, 0), keys_of(k, 1));
+            barrier_wait(&values_here[(k - 1) % STAGES], (k - 1) / STAGES & 1);
+            sum_tiles(o, w, values_of(k - 1, 0), values_of(k - 1, 1));
+            bring(k + AHEAD);
+            __syncwarp();
+            wait<1>();
+            hold(x[0]), hold(x[1]);
+            weigh(p, x, s, pairs + 2 * k, shift);
+            wait<0>();
+            hold(o);
+            if (lane == 0) arrive(&free[(k - 1) % STAGES]);
+            shift_sums(o, shift);
+            to_operands(w, x);
+        }
+        barrier_wait(&values_here[(count - 1) % STAGES], (count - 1) / STAGES & 1);
+        sum_tiles(o, w, values_of(count - 1, 0), values_of(count - 1, 1));
+        wait<0>();
+        hold(o);
+    }
+#else
+    for (int k = 0; k < count; k++) {
+        for (int i = 0; i < 2; i++)
+            for (int at = 16 * threadIdx.x; at < TILE_BYTES; at += 16 * BLOCK_THREADS) {
+                asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(keys_of(k, i)) + at), "l"(source(2 * k + i) + at) : "memory");
+                asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(values_of(k, i)) + at), "l"(source(2 * k + i) + TILE_BYTES + at) : "memory");
+            }
+        asm volatile("cp.async.commit_group;\ncp.async.wait_group 0;" ::: "memory");
+        __syncthreads();
+        score_tiles(x, q, keys_of(k, 0), keys_of(k, 1));
+        weigh(p, x, s, pairs + 2 * k, shift);
+        shift_sums(o, shift);
+        to_operands(w, x);
+        sum_tiles(o, w, values_of(k, 0), values_of(k, 1));
+        __syncthreads();
+    }
+#endif
+#pragma unroll
+    for (int i = 0; i < OUTPUTS; i += 2)
+        *reinterpret_cast<float2 *>(p.parts + (part + (i & 2 ? 8 : 0)) * DIM + 8 * (i >> 2) + 2 * t) = make_float2(o[i], o[i + 1]);
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float l = s.l[r];
+        l += __shfl_xor_sync(~0u, l, 1);
+        l += __shfl_xor_sync(~0u, l, 2);
+        if (t == 0) p.sums[part + 8 * r] = make_float2(s.m[r], l);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(128) finish(const __grid_constant__ Block p) {
+    const int lane = threadIdx.x % LANES, head = blockIdx.y, sequence = blockIdx.z;
+    const u32 group = p.query_heads / p.kv_heads, row = blockIdx.x * 4 + threadIdx.x / LANES;
+    if (row >= p.queries_each * group) return;
+    const u64 unit = (u64)sequence * p.kv_heads + head, at = unit * p.padded + row, stride = (u64)gridDim.z * p.kv_heads * p.padded;
+    const u32 query_head = head * group + row % group;
+    const float sink = p.sink_logits ? p.sink_logits[query_head] * 1.4426950408889634f : HIDDEN;
+    float top = fmaxf(sink, NOTHING), sum[VEC] = {};
+    for (u32 s = 0; s < p.splits; s++) top = fmaxf(top, p.sums[s * stride + at].x);
+    float total = exp2_fast(sink - top);
+    for (u32 s = 0; s < p.splits; s++) {
+        const float2 ml = p.sums[s * stride + at];
+        const float weight = exp2_fast(ml.x - top);
+        float part[VEC];
+        load_lane(part, p.parts + (s * stride + at) * DIM, lane);
+        total = fmaf(ml.y, weight, total);
+#pragma unroll
+        for (int i = 0; i < VEC; i++) sum[i] = fmaf(part[i], weight, sum[i]);
+    }
+    for (u32 round = 0; round < p.value_rounds; round++) {
+        hadamard(sum, lane);
+#pragma unroll
+        for (int i = 0; i < VEC; i++) sum[i] = signed_by(sum[i] * INVERSE_SQRT, p.value_signs, VEC * lane + i);
+    }
+    const float inverse = total > 0 ? 1 / (total * p.scales[unit].y) : 0; // what sees nothing gives zeros
+    float *to = p.output + (((u64)sequence * p.query_heads + query_head) * p.queries_each + row / group) * DIM + VEC * lane;
+#pragma unroll
+    for (int i = 0; i < VEC; i++) to[i] = sum[i] * inverse;
+}

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Everything that can be measured of this library beside its peers, on one core of this machine: builds ggml, the peers and the
+# comparison for each instruction set that the CPU has, runs it, prints the tables and writes peers-avx2.json, peers-avx512.json
+# into the folder `target` here. Needs Rust, a C++ compiler and CMake. Not part of CI. Words choose rows: `run.sh prefill`.
+set -euo pipefail
+cd "$(dirname "$0")"
+grep -q avx2 /proc/cpuinfo || { echo "a CPU with AVX2 is needed" >&2; exit 1; }
+grep -m1 "model name" /proc/cpuinfo
+sets=avx2
+if grep -q avx512_vnni /proc/cpuinfo && grep -q avx512_vbmi /proc/cpuinfo; then sets="avx512 avx2"; fi
+for isa in $sets; do
+  PEERS_ISA=$isa cargo build --quiet --release --locked --target-dir "target/$isa"
+done
+for isa in $sets; do
+  "target/$isa/release/octaplex-peers" --json "target/peers-$isa.json" "$@"
+done

@@ -1,0 +1,92 @@
+//! Blocks of queries on a card, and queries that are not at the newest token.
+
+use super::{Error, Layer, refuse};
+use crate::Attend;
+use crate::cache::State;
+use crate::codec::check_values;
+use alloc::vec::Vec;
+use octaplex_arch::device::{Asked, Attention};
+
+impl Layer {
+    /// Checked queries of all sequences, \[sequences]\[query heads]\[queries]\[width].
+    fn asked<'a>(&self, queries: &'a [f32], options: &Attend<'a>) -> Result<(Attention, Asked<'a>), Error> {
+        let attention = self.attention(options)?;
+        let (dim, kv_heads, count) = (self.config.key_dim, self.config.kv_heads, self.sequences.len());
+        let each = options.queries.unwrap_or(1);
+        if each == 0 {
+            return Err(crate::Error::Unsupported { why: "a block has at least 1 query a head" }.into());
+        }
+        if each > 1 << 20 {
+            return refuse("a block has at most 2^20 queries a head on a card");
+        }
+        let row = count * each * dim;
+        let query_heads = queries.len() / row;
+        if query_heads == 0 || !query_heads.is_multiple_of(kv_heads) || query_heads > 1 << 10 {
+            return Err(crate::Error::Heads { queries: query_heads, kv_heads }.into());
+        }
+        crate::Error::expect_length("values of queries", query_heads * row, queries.len())?;
+        self.check_queries(queries, options)?;
+        if attention.sink_logits {
+            crate::Error::expect_length("sink logits", query_heads, options.sink_logits.len())?;
+            check_values(options.sink_logits, f32::INFINITY)?;
+        }
+        let sinks = self.layout.sinks;
+        for held in self.sequences.iter().filter(|held| held.next() > 0) {
+            let next = held.next();
+            if options.position.is_none() && each > next {
+                let what = "queries, at most";
+                return Err(crate::Error::Length { what, expected: next, actual: each }.into());
+            }
+            let end = options.position.unwrap_or_else(|| next - each).saturating_add(1);
+            let window = options.window.or(self.config.sliding_window);
+            if let (Some(window), Some(sliding)) = (window, self.config.sliding_window)
+                && end > sinks
+            {
+                let visible = end.saturating_sub(window.min(sliding)).max(sinks);
+                State::check_held(visible, held.floor.min(held.start()), next.saturating_sub(end))?;
+            }
+        }
+        let tiles = self.sequences.iter().map(|held| {
+            let Sizes { pages, sinks, window } = Sizes::of(held);
+            pages * self.config.page / 64 + sinks.div_ceil(64) + window.div_ceil(64)
+        });
+        let tiles = tiles.max().unwrap_or(0);
+        let position = options.position.map(|position| position as u64);
+        let sink_logits = options.sink_logits;
+        Ok((attention, Asked { queries, query_heads, each, position, sink_logits, tiles }))
+    }
+
+    pub(super) fn attend_block(
+        &mut self,
+        queries: &[f32],
+        options: &Attend,
+        output: &mut [f32],
+    ) -> Result<(), Error> {
+        let (attention, asked) = self.asked(queries, options)?;
+        crate::Error::expect_length("values of the output", queries.len(), output.len())?;
+        Ok(self.paged.attend_block(&attention, &asked, output)?)
+    }
+
+    /// Microseconds on the card's clock of each of `times` runs of the kernels of [`attend`](Self::attend) on a block of queries.
+    ///
+    /// # Errors
+    /// As [`attend`](Self::attend).
+    pub fn time_block(&mut self, queries: &[f32], options: &Attend, times: usize) -> Result<Vec<f32>, Error> {
+        let (attention, asked) = self.asked(queries, options)?;
+        Ok(self.paged.time_block(&attention, &asked, times)?)
+    }
+}
+
+/// Of a sequence: its pages, and its exact tokens.
+struct Sizes {
+    pages: usize,
+    sinks: usize,
+    window: usize,
+}
+
+impl Sizes {
+    fn of(held: &super::Held) -> Self {
+        let sequence = &held.sequence;
+        Self { pages: sequence.pages.len(), sinks: sequence.sinks, window: sequence.exact - sequence.sinks }
+    }
+}

@@ -1,0 +1,180 @@
+//! Blocks of queries on a card against f64 on what the layer decodes to.
+
+use super::{CODECS, Case, case, device, error};
+use octaplex::{Attend, Center, LayerConfig, gpu};
+
+/// What the output of a block may differ from f64: queries, keys, values and weights are rounded to f16. With logits that are
+/// larger than by default (here: more than twice), as much more.
+const TOLERANCE: f64 = 2e-3;
+
+fn check(case: &Case, options: &Attend, device: &gpu::Device, what: &str) -> f64 {
+    let (card, cpu) = case.check(device, options);
+    println!("{what}: card {card:.1e}, CPU {cpu:.1e}");
+    let larger =
+        options.scale.map_or(1.0, |scale| f64::from(scale.abs()) * (case.config.key_dim as f64).sqrt());
+    assert!(card < TOLERANCE * larger.max(1.0), "{what}: {card:e}");
+    card
+}
+
+#[test]
+fn every_codec_and_width() {
+    let Some(device) = device() else { return };
+    let mut worst = 0.0f64;
+    for dim in [64, 128] {
+        for (number, keys) in CODECS.iter().enumerate() {
+            for values in [keys, &CODECS[(number + 1 + dim / 64) % CODECS.len()]] {
+                let case = case(keys, values, dim, (14, 2), 1000);
+                let what = format!("{keys:18} {values:18} width {dim:3}");
+                worst = worst.max(check(&case, &Attend::default().queries(40), &device, &what));
+            }
+        }
+    }
+    println!("worst {worst:.1e}");
+}
+
+#[test]
+fn lengths_heads_and_pages() {
+    let Some(device) = device() else { return };
+    // Exact tokens alone, pages, a whole prompt; rows that 128 do not divide; heads of one key.
+    let all =
+        [(1, 1), (5, 5), (70, 70), (200, 3), (324, 324), (500, 129), (2000, 256), (9000, 17), (1200, 1200)];
+    for (number, (tokens, block)) in all.into_iter().enumerate() {
+        for dim in [64, 128] {
+            let heads = [(1, 1), (8, 1), (6, 2), (9, 3)][number % 4];
+            let mut case = case("turboquant", "trellis", dim, heads, tokens);
+            case.config = case.config.page([64, 128, 256][number % 3]).sink_tokens([0, 4, 70][number % 3]);
+            let options = Attend::default().queries(block).position(tokens - block);
+            check(&case, &options, &device, &format!("{block} of {tokens} tokens, width {dim}, {heads:?}"));
+        }
+    }
+}
+
+#[test]
+fn every_option() {
+    let Some(device) = device() else { return };
+    let logits: Vec<f32> = (0..12).map(|head| head as f32 / 2.0 - 1.0).collect();
+    let all = [
+        Attend::default().queries(50).scale(0.2),
+        Attend::default().queries(50).soft_cap(3.0),
+        Attend::default().queries(50).window(700),
+        Attend::default().queries(200).window(100).keep_sinks(true),
+        Attend::default().queries(200).window(20),
+        Attend::default().queries(50).sink_logits(&logits),
+        Attend::default()
+            .queries(50)
+            .sink_logits(&logits)
+            .soft_cap(8.0)
+            .window(400)
+            .keep_sinks(true)
+            .scale(-0.1),
+        Attend::default().queries(50).position(700),
+        Attend::default().position(0),
+        Attend::default().queries(300).position(1400), // beyond the newest token: they see all
+    ];
+    for (number, options) in all.iter().enumerate() {
+        for (keys, dim) in [("turboquant", 128), ("trellis", 64)] {
+            check(
+                &case(keys, keys, dim, (12, 2), 1500),
+                options,
+                &device,
+                &format!("{keys}, options {number}"),
+            );
+        }
+    }
+    let configs: [fn(LayerConfig) -> LayerConfig; 5] = [
+        |config| config.center(Center::Off),
+        |config| config.center(Center::Prefix),
+        |config| config.balance(false),
+        |config| config.sliding_window(500),
+        |config| config.keys("turboquant:rounds=3,seed=9,gain=norm".parse().unwrap()),
+    ];
+    for (number, config) in configs.iter().enumerate() {
+        let mut case = case("turboquant", "turboquant:bits=3", 128, (8, 2), 1500);
+        case.config = config(case.config);
+        // The window held 500 tokens when the last one came: earlier queries would miss some.
+        let options = Attend::default().queries(if number == 3 { 1 } else { 64 }).position(if number == 3 {
+            1499
+        } else {
+            1436
+        });
+        check(&case, &options, &device, &format!("configuration {number}"));
+    }
+}
+
+/// Rows of all sizes: f16 holds neither the largest nor the smallest as they are.
+#[test]
+fn large_and_small_rows() {
+    let Some(device) = device() else { return };
+    for size in [1e-6, 1e-3, 1e3] {
+        let case = case("turboquant", "turboquant", 128, (4, 2), 600);
+        let mut layer = octaplex::SharedLayer::on_heap(&case.config, octaplex::Backend::detect()).unwrap();
+        let [keys, values] = case.rows().map(|rows| rows.iter().map(|x| x * size).collect::<Vec<_>>());
+        layer.append(&keys, &values, &mut vec![0.0; case.config.scratch_len(4)]).unwrap();
+        let options = Attend::default().queries(30).scale(0.08 / size);
+        let (mut card, queries) = (case.on_card(&device, &layer), case.block(30));
+        let mut output = vec![f32::NAN; queries.len()];
+        card.attend(&queries, &options, &mut output).unwrap();
+        let wrong = error(&output, &case.in_f64(&layer, &queries, &options), 128);
+        // Exact tokens are f16 in the layer: below 6e-5 they have few bits, here as there.
+        println!("rows times {size:e}: {wrong:.1e}");
+        assert!(wrong < TOLERANCE, "rows times {size:e}: {wrong:e}");
+    }
+}
+
+/// More tokens than are unfolded at once, for several sequences of different lengths, one of them empty.
+#[test]
+fn parts_and_sequences() {
+    let Some(device) = device() else { return };
+    let lengths = [40_000, 33_000, 300];
+    let cases = lengths.map(|tokens| Case {
+        config: case("trellis", "turboquant", 64, (2, 1), 40_000).config,
+        ..case("trellis", "turboquant", 64, (2, 1), tokens)
+    });
+    let layers = cases.map(|case| case.layer());
+    let mut card = gpu::Layer::new(&device, &cases[0].config, 4, 80_000).unwrap();
+    for (number, layer) in layers.iter().enumerate() {
+        card.upload(number, layer).unwrap();
+    }
+    for options in
+        [Attend::default().queries(130), Attend::default().queries(130).window(36_000).keep_sinks(true)]
+    {
+        let width = 2 * 130 * 64;
+        let queries: Vec<f32> = (0..4).flat_map(|number| cases[number % 3].block(130)).collect();
+        let mut output = vec![f32::NAN; 4 * width];
+        card.attend(&queries, &options, &mut output).unwrap();
+        for (number, (case, layer)) in cases.iter().zip(&layers).enumerate() {
+            let mine = number * width..(number + 1) * width;
+            let wrong = error(&output[mine.clone()], &case.in_f64(layer, &queries[mine], &options), 64);
+            println!("{} tokens: {wrong:.1e}", case.tokens);
+            assert!(wrong < TOLERANCE, "{} tokens: {wrong:e}", case.tokens);
+        }
+        assert!(output[3 * width..].iter().all(|x| *x == 0.0), "a sequence that holds nothing");
+        let mut again = vec![f32::NAN; 4 * width];
+        card.attend(&queries, &options, &mut again).unwrap();
+        assert_eq!(output, again, "the same bits at each call");
+    }
+}
+
+#[test]
+fn what_is_refused() {
+    let Some(device) = device() else { return };
+    let case = case("turboquant", "turboquant", 128, (4, 2), 500);
+    let mut card = gpu::Layer::new(&device, &case.config, 1, 1000).unwrap();
+    let (block, mut output) = (case.block(8), vec![0.0; 8 * 4 * 128]);
+    let options = Attend::default().queries(8);
+    assert_eq!(card.attend(&block, &options, &mut output), Err(gpu::Error::Library(octaplex::Error::Empty)));
+    card.upload(0, &case.layer()).unwrap();
+    assert!(card.attend(&block, &Attend::default().queries(0), &mut output).is_err());
+    assert!(card.attend(&block[1..], &options, &mut output).is_err());
+    assert!(card.attend(&block, &options, &mut output[1..]).is_err());
+    assert!(matches!(
+        card.attend(&case.block(501), &Attend::default().queries(501), &mut vec![0.0; 501 * 512]),
+        Err(gpu::Error::Library(octaplex::Error::Length { expected: 500, actual: 501, .. }))
+    ));
+    let mut bad = block.clone();
+    bad[1000] = f32::INFINITY;
+    let refused = card.attend(&bad, &options, &mut output);
+    assert_eq!(refused, Err(gpu::Error::Library(octaplex::Error::NonFinite { index: 1000 })));
+    assert!(card.attend(&block, &options.sink_logits(&[0.0; 3]), &mut output).is_err());
+    card.attend(&block, &options, &mut output).unwrap();
+}
