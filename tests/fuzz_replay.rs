@@ -1,27 +1,67 @@
 //! The fuzz targets' bodies on the committed corpus, `fuzz/corpus/<target>/`, and on inputs made up on the spot.
+//! `OCTAPLEX_BLESS=1 cargo test --test suite fuzz_replay` writes the corpus's seeds: every codec, width and kind of page.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 #![cfg(feature = "alloc")] // the bodies choose widths at run time
 
 use crate::common::Random;
 use crate::fuzz_bodies;
+use octaplex::CodecSpec;
+use octaplex::codebook::WIDTHS;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-fn replay(target: &str, body: fn(&[u8])) {
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);
+fn corpus(target: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target)
+}
+
+/// Runs the body on every input there is; returns how many.
+fn replay(target: &str, seeds: impl FnOnce() -> Vec<(String, Vec<u8>)>, body: fn(&[u8])) {
+    let corpus = corpus(target);
+    let seeds = seeds();
+    if std::env::var_os("OCTAPLEX_BLESS").is_some() {
+        fs::create_dir_all(&corpus).unwrap();
+        seeds.iter().for_each(|(name, data)| fs::write(corpus.join(name), data).unwrap());
+    }
     let mut files: Vec<_> = fs::read_dir(&corpus)
         .unwrap_or_else(|error| panic!("{}: {error}", corpus.display()))
         .map(|entry| entry.unwrap().path())
         .collect();
     files.sort();
-    assert!(files.len() >= 5, "{}: {} inputs", corpus.display(), files.len());
+    for (name, data) in seeds {
+        assert!(
+            fs::read(corpus.join(&name)).ok() == Some(data),
+            "{target}/{name}: not the seed that is made here"
+        );
+    }
     for file in files {
         println!("{}", file.display());
         body(&fs::read(file).unwrap());
     }
-    // Every codec with every choice of its first key, on random data.
+    body(&[]);
+}
+
+/// Every codec at every width, its keys left out but for one, and a few bytes of data.
+fn codecs() -> Vec<(String, Vec<u8>)> {
+    let mut seeds = Vec::new();
+    for (number, codec) in CodecSpec::all().iter().enumerate() {
+        for (index, width) in WIDTHS.iter().enumerate() {
+            let mut data = vec![number as u8];
+            data.extend(
+                (0..codec.keys.len())
+                    .map(|key| if key == index { 1 + width.trailing_zeros() as u8 } else { 0 }),
+            );
+            data.push((128..).find(|choice| choice % WIDTHS.len() == index).unwrap() as u8);
+            data.extend((0..24).map(|i| (number * 29 + index * 13 + i * 37) as u8));
+            seeds.push((format!("{}-{width}", codec.name), data));
+        }
+    }
+    seeds
+}
+
+/// Every codec with every choice of its first key, on random data.
+fn made_up(body: fn(&[u8])) {
     let mut random = Random::new(50);
-    for codec in 0..octaplex::CodecSpec::all().len() {
+    for codec in 0..CodecSpec::all().len() {
         for choice in 0..16 {
             let mut data = random.bytes(1500);
             data[0] = codec as u8;
@@ -29,20 +69,94 @@ fn replay(target: &str, body: fn(&[u8])) {
             body(&data);
         }
     }
-    body(&[]);
+}
+
+/// Random bytes, so many inputs of so many.
+fn random(count: usize, bytes: usize, body: fn(&[u8])) {
+    let mut random = Random::new(51);
+    (0..count).for_each(|_| body(&random.bytes(bytes)));
 }
 
 #[test]
 fn roundtrip() {
-    replay("roundtrip", fuzz_bodies::roundtrip);
+    replay("roundtrip", codecs, fuzz_bodies::roundtrip);
+    made_up(fuzz_bodies::roundtrip);
 }
 
+/// The seeds are those of `roundtrip`: an input begins alike.
 #[test]
 fn decode() {
-    replay("decode", fuzz_bodies::decode);
+    replay("roundtrip", Vec::new, fuzz_bodies::decode);
+    made_up(fuzz_bodies::decode);
 }
 
 #[test]
 fn backends() {
-    replay("backends", fuzz_bodies::backends);
+    replay("roundtrip", Vec::new, fuzz_bodies::backends);
+    made_up(fuzz_bodies::backends);
+}
+
+#[test]
+fn cache() {
+    let seeds = || {
+        let mut seeds = Vec::new();
+        for pair in 0..4 {
+            for sliding in 0..5 {
+                let head = [
+                    pair / 2,
+                    sliding,
+                    pair,
+                    u8::from(sliding == 4) * 3,
+                    pair % 3,
+                    sliding % 4,
+                    sliding,
+                    pair,
+                    sliding % 3,
+                    pair,
+                ];
+                let life = [0, 0, 200, 0, 0, 90, 3, 70, 5, 0, 1, 2, 7, 4, 5, 255, 6, 0, 0, 0, 130, 3, 20, 7];
+                seeds.push((format!("pair-{pair}-sliding-{sliding}"), [&head[..], &life].concat()));
+            }
+        }
+        seeds
+    };
+    replay("cache", seeds, fuzz_bodies::cache);
+    random(300, 60, fuzz_bodies::cache);
+}
+
+#[test]
+fn snapshot() {
+    let seeds = || {
+        let kinds = (0..CodecSpec::all().len()).map(|codec| (codec, 32 | (codec as u8 & 15)));
+        kinds
+            .map(|(codec, kind)| {
+                (format!("{}-{kind}", CodecSpec::all()[codec].name), vec![codec as u8, kind, 0, 40, 2, 9])
+            })
+            .collect()
+    };
+    replay("snapshot", seeds, fuzz_bodies::snapshot);
+    random(2000, 40, fuzz_bodies::snapshot);
+}
+
+#[test]
+fn chunk() {
+    let seeds = || {
+        let kinds = (0..CodecSpec::all().len()).map(|codec| (codec, 32 | (codec as u8 & 15)));
+        kinds
+            .map(|(codec, kind)| {
+                (format!("{}-{kind}", CodecSpec::all()[codec].name), vec![kind, codec as u8, 0, 40, 2, 9])
+            })
+            .collect()
+    };
+    replay("chunk", seeds, fuzz_bodies::chunk);
+    random(2000, 40, fuzz_bodies::chunk);
+}
+
+#[test]
+fn spec() {
+    let seeds = || {
+        CodecSpec::all().iter().map(|codec| (codec.name.to_owned(), codec.name.as_bytes().to_vec())).collect()
+    };
+    replay("spec", seeds, fuzz_bodies::spec);
+    random(5000, 24, fuzz_bodies::spec);
 }

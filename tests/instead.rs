@@ -80,3 +80,32 @@ fn the_specs_of_the_page_parse() {
     }
     assert!(specs >= 10, "{specs}");
 }
+
+/// "What to take": a row's bits are the library's, and its other figures the README's, which prints one digit more.
+#[test]
+fn the_rows_of_what_to_take_are_the_readmes() {
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/instead.md")).unwrap();
+    let readme = include_str!("../README.md");
+    let (keys, values) = readme.split_once("\nKEYS ").unwrap().1.split_once("\nVALUES ").unwrap();
+    let figures = |table: &'static str, spec: &str| -> Option<Vec<f64>> {
+        let row = table.lines().find(|line| line.split(' ').next() == Some(spec))?;
+        row.split_whitespace().skip(1).filter(|cell| *cell != "*").map(|cell| cell.parse().ok()).collect()
+    };
+    let section = page.split("## What to take").nth(1).unwrap().split("\n## ").next().unwrap();
+    let mut count = 0;
+    for line in section.lines().filter(|line| line.starts_with("| `")) {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let name = cells[1].split('`').nth(1).unwrap();
+        let number = |cell: usize| cells[cell].parse::<f64>().unwrap();
+        assert_eq!(name.parse::<CodecSpec>().unwrap().bits_per_value(128), number(2), "{line}");
+        let (Some(keys), Some(values)) = (figures(keys, name), figures(values, name)) else { continue };
+        // Bits, distortion, KL, raw KL of keys; distortion of values.
+        for (said, printed) in
+            [(number(3), values[1]), (number(4), keys[3]), (number(5), keys[0]), (number(6), keys[2])]
+        {
+            assert!((said / printed - 1.0).abs() < 0.06, "{line}: {said}, and the README has {printed}");
+        }
+        count += 1;
+    }
+    assert!(count >= 12, "{count} rows are in the README");
+}

@@ -20,6 +20,8 @@ mod golden;
 mod hqmq;
 mod instead;
 mod lloyd;
+#[cfg(feature = "alloc")]
+mod model;
 mod octahedral_codebooks;
 mod octopus;
 mod oracle;
@@ -34,6 +36,7 @@ mod rooms;
 mod rotation;
 mod small;
 mod snapshot;
+mod soak;
 mod spec;
 mod tq3_0;
 mod trellis;

@@ -72,12 +72,16 @@ impl Sample {
         };
         let bytes = files::read(path)?;
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-        let sample = if bytes.starts_with(npy::MAGIC) {
-            npy::parse(&bytes).and_then(|(shape, values)| Self::from_rows(name, &shape, values))
-        } else {
-            Self::from_safetensors(name, &bytes)
-        };
-        sample.at(path.display())
+        Self::from_bytes(name, &bytes).at(path.display())
+    }
+
+    /// The sample in a file, whichever of the two kinds it is.
+    pub(crate) fn from_bytes(name: String, bytes: &[u8]) -> Result<Self> {
+        if bytes.starts_with(npy::MAGIC) {
+            let (shape, values) = npy::parse(bytes)?;
+            return Self::from_rows(name, &shape, values);
+        }
+        Self::from_safetensors(name, bytes)
     }
 
     /// Plain vectors.

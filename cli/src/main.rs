@@ -11,6 +11,11 @@ mod console;
 mod convert;
 mod failure;
 mod files;
+#[cfg(test)]
+#[path = "../tests/fuzz_body/mod.rs"]
+mod fuzz_body;
+#[cfg(test)]
+mod fuzz_replay;
 mod info;
 mod input;
 mod keys;

@@ -1,6 +1,3 @@
 #![no_main]
 
-#[path = "../../tests/fuzz_bodies/mod.rs"]
-mod bodies;
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| bodies::roundtrip(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| octaplex_fuzz::bodies::roundtrip(data));

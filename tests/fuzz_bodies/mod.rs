@@ -1,183 +1,158 @@
 //! The bodies of the fuzz targets. `fuzz/` runs them on what libFuzzer finds, `tests/fuzz_replay.rs` on the committed
 //! corpus. Codecs join by themselves: the first bytes of an input choose one of all codecs and its keys.
 //!
-//! An input: codec u8, then for each key of the codec a u8 (0: left out, else which of its values), width u8, and the
-//! rest is data. Data runs out into zeros.
+//! Whatever takes longer to make than to use is made once a thread and kept: codecs, their tables and sets, empty caches.
 #![allow(dead_code, unreachable_pub)] // each binary takes what it needs
 #![allow(clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
-use octaplex::{Backend, Codec, CodecSpec, Error, Key, Stream, codebook::WIDTHS};
+mod bytes;
+mod cache;
+mod codecs;
 
-/// Data from the fuzzer.
-struct Input<'a>(&'a [u8]);
+pub use bytes::{chunk, snapshot, spec};
+pub use cache::cache;
+pub use codecs::{backends, decode, roundtrip};
 
-impl Input<'_> {
+use arbitrary::Unstructured;
+use octaplex::codebook::WIDTHS;
+use octaplex::{CodecSpec, Error};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::OnceLock;
+
+/// Structured data from the fuzzer, which runs out into zeros.
+struct Input<'a>(Unstructured<'a>);
+
+impl<'a> Input<'a> {
+    fn new(data: &'a [u8]) -> Self {
+        Self(Unstructured::new(data))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     fn byte(&mut self) -> u8 {
-        let (first, rest) = self.0.split_first().map_or((0, &[][..]), |(first, rest)| (*first, rest));
-        self.0 = rest;
-        first
+        self.0.arbitrary().unwrap()
+    }
+
+    fn below(&mut self, count: usize) -> usize {
+        self.0.int_in_range(0..=count - 1).unwrap()
     }
 
     fn pick<T: Clone>(&mut self, items: &[T]) -> T {
-        items[usize::from(self.byte()) % items.len()].clone()
+        items[self.below(items.len())].clone()
     }
 
     /// Half of them any f32, half of them of a size that codecs take.
     fn float(&mut self) -> f32 {
-        let bits = u32::from_le_bytes([self.byte(), self.byte(), self.byte(), self.byte()]);
+        let bits: u32 = self.0.arbitrary().unwrap();
         if bits & 1 == 0 { f32::from_bits(bits) } else { (bits as i32 >> 1) as f32 / 65536.0 }
     }
 
+    /// A value of each byte there is, then zeros: short inputs fill whole rows.
     fn floats(&mut self, count: usize) -> Vec<f32> {
-        (0..count).map(|_| self.float()).collect()
+        if self.0.len() >= 4 * count {
+            return (0..count).map(|_| self.float()).collect();
+        }
+        (0..count).map(|_| f32::from(self.byte() as i8) / 16.0).collect()
     }
 
     fn finite_floats(&mut self, count: usize) -> Vec<f32> {
-        (0..count).map(|_| self.float()).map(|x| if x.abs() < 1000.0 { x } else { 1.0 }).collect()
+        let mut floats = self.floats(count);
+        floats.iter_mut().filter(|x| x.is_nan() || x.abs() >= 1000.0).for_each(|x| *x = 1.0);
+        floats
     }
 
     fn bytes(&mut self, count: usize) -> Vec<u8> {
-        (0..count).map(|_| self.byte()).collect()
+        let mut bytes = vec![0; count];
+        self.0.fill_buffer(&mut bytes).unwrap();
+        bytes
+    }
+
+    fn rest(self) -> &'a [u8] {
+        self.0.take_rest()
     }
 }
 
-fn values(key: &Key) -> Vec<String> {
-    match key.values {
-        "0..2^64" => ["0", "1", "18446744073709551615"].map(str::to_owned).into(),
-        range if range.contains("..=") => {
-            let (low, high) = range.split_once("..=").unwrap();
-            let (low, high): (u64, u64) = (low.parse().unwrap(), high.parse().unwrap());
-            // Not all of a thousand: large ones take long.
-            (low..=high.min(low + 255)).map(|x| x.to_string()).collect()
+/// A thread's things by what they were made from; all are forgotten where they become too many.
+struct Kept<K, V>(RefCell<HashMap<K, V>>);
+
+impl<K: Eq + Hash, V: Clone> Kept<K, V> {
+    const MOST: usize = 1000;
+
+    fn new() -> Self {
+        Self(RefCell::new(HashMap::new()))
+    }
+
+    fn get(&self, key: K, make: impl FnOnce() -> V) -> V {
+        let mut kept = self.0.borrow_mut();
+        if kept.len() >= Self::MOST {
+            kept.clear();
         }
-        list => list.split(", ").map(str::to_owned).collect(),
+        kept.entry(key).or_insert_with(make).clone()
     }
 }
 
-/// The spec and the width that the input asks for; `None` where they exclude each other. Dense rotations are left out:
-/// building one takes longer than all the rest.
-fn choose(input: &mut Input) -> Option<(CodecSpec, usize)> {
-    let codec = input.pick(CodecSpec::all());
-    let mut keys = Vec::new();
-    for key in codec.keys {
-        let (values, choice) = (values(key), usize::from(input.byte()));
-        if choice > 0 && !["haar", "gauss"].contains(&&*values[choice % values.len()]) {
-            keys.push(format!("{}={}", key.name, values[choice % values.len()]));
+/// The texts `key=value` of every key of every codec. Dense rotations are left out: making one takes longer than all the rest.
+fn choices() -> &'static [Vec<Vec<String>>] {
+    static CHOICES: OnceLock<Vec<Vec<Vec<String>>>> = OnceLock::new();
+    CHOICES.get_or_init(|| {
+        let values = |range: &str| -> Vec<String> {
+            match range.split_once("..=") {
+                _ if range == "0..2^64" => ["0", "1", "18446744073709551615"].map(str::to_owned).into(),
+                Some((low, high)) => {
+                    let (low, high): (u64, u64) = (low.parse().unwrap(), high.parse().unwrap());
+                    // Not all of a thousand: large ones take long.
+                    (low..=high.min(low + 254)).map(|x| x.to_string()).collect()
+                }
+                None => {
+                    range.split(", ").filter(|x| !["haar", "gauss"].contains(x)).map(str::to_owned).collect()
+                }
+            }
+        };
+        let texts =
+            |key: &octaplex::Key| values(key.values).iter().map(|x| format!("{}={x}", key.name)).collect();
+        CodecSpec::all().iter().map(|codec| codec.keys.iter().map(texts).collect()).collect()
+    })
+}
+
+/// The spec that the input asks for; `None` where its keys exclude each other.
+fn choose_spec(input: &mut Input) -> Option<CodecSpec> {
+    let codec = input.below(CodecSpec::all().len());
+    let mut text = CodecSpec::all()[codec].name.to_owned();
+    let mut separator = ':';
+    for choices in &choices()[codec] {
+        let choice = usize::from(input.byte());
+        if choice > 0 {
+            text.push(separator);
+            text.push_str(&choices[choice % choices.len()]);
+            separator = ',';
         }
     }
-    let width = input.pick(&WIDTHS);
-    let separator = if keys.is_empty() { "" } else { ":" };
-    let text = format!("{}{separator}{}", codec.name, keys.join(","));
     match text.parse::<CodecSpec>() {
-        Ok(spec) => {
-            assert_eq!(spec.to_string().parse(), Ok(spec));
-            Some((spec, width))
-        }
+        Ok(spec) => Some(spec),
         Err(Error::Conflict { .. }) => None,
         Err(error) => panic!("{text}: {error}"),
     }
 }
 
-fn build(spec: CodecSpec, width: usize, backend: Backend) -> Option<Box<dyn Codec>> {
-    spec.build_dyn(width, backend, Stream::default()).ok()
+/// Every width, the narrow ones more often: they take less time.
+fn choose_width(input: &mut Input) -> usize {
+    let choice = usize::from(input.byte());
+    if choice < 128 { WIDTHS[choice % 4] } else { WIDTHS[choice % WIDTHS.len()] }
 }
 
 /// Whether the length of a page depends on its data.
 fn keeps_outliers(spec: CodecSpec) -> bool {
-    spec.to_string().contains("med=")
+    match spec {
+        CodecSpec::Hqmq(spec) => spec.med > 0,
+        CodecSpec::Int(spec) => spec.med > 0,
+        _ => false,
+    }
 }
 
 fn is_finite(x: &[f32]) -> bool {
     x.iter().all(|x| x.is_finite())
-}
-
-/// Any floats: an error, or a block that decodes, scores and accumulates to finite numbers, the same as in a page.
-pub fn roundtrip(data: &[u8]) {
-    let mut input = Input(data);
-    let Some((spec, width)) = choose(&mut input) else { return };
-    let Some(codec) = build(spec, width, Backend::detect()) else { return };
-    let rows = input.floats(2 * width);
-    let Ok(blocks) = codec.encode_rows(&rows) else {
-        // Refused as a page: one of its vectors is refused.
-        let one_is = rows.chunks(width).any(|row| codec.encode_rows(row).is_err());
-        assert!(one_is || keeps_outliers(spec), "{spec}");
-        return;
-    };
-    if !keeps_outliers(spec) {
-        assert_eq!(blocks.len(), 2 * codec.block_bytes());
-        let singly: Vec<u8> = rows.chunks(width).flat_map(|row| codec.encode_rows(row).unwrap()).collect();
-        assert!(blocks == singly, "{spec} at {width}: a page is not its blocks");
-    }
-    assert!(is_finite(&rows));
-    assert!(is_finite(&codec.decode_rows(&blocks).unwrap()), "{spec} at {width}");
-    assert!(is_finite(&codec.attend_rows(&[0.5, -4_294_967_296.0], &blocks).unwrap()), "{spec} at {width}");
-    if let Ok(scores) = codec.score_rows(&rows, &blocks) {
-        assert!(is_finite(&scores), "{spec} at {width}: {scores:?}");
-    }
-}
-
-/// Any bytes as blocks, of any length: an error, or finite numbers.
-pub fn decode(data: &[u8]) {
-    let mut input = Input(data);
-    let Some((spec, width)) = choose(&mut input) else { return };
-    let Some(codec) = build(spec, width, Backend::detect()) else { return };
-    let query = input.finite_floats(width);
-    let blocks = input.0;
-    match codec.decode_rows(blocks) {
-        Ok(rows) => {
-            let count = rows.len() / width;
-            assert!(count == blocks.len() / codec.block_bytes() || keeps_outliers(spec), "{spec} at {width}");
-            assert!(is_finite(&rows), "{spec} at {width}");
-            assert!(is_finite(&codec.score_rows(&query, blocks).unwrap()), "{spec} at {width}");
-            assert!(is_finite(&codec.attend_rows(&vec![1.0; count], blocks).unwrap()), "{spec} at {width}");
-        }
-        Err(error) => {
-            let count = blocks.len() / codec.block_bytes();
-            let wrong_length = !blocks.len().is_multiple_of(codec.block_bytes());
-            let is_length = matches!(error, Error::Length { .. });
-            assert!(wrong_length == is_length || keeps_outliers(spec), "{spec} at {width}: {error}");
-            assert_eq!(codec.score_rows(&query, blocks), Err(error), "{spec} at {width}");
-            if !is_length && !keeps_outliers(spec) {
-                assert_eq!(codec.attend_rows(&vec![1.0; count], blocks), Err(error), "{spec} at {width}");
-            }
-        }
-    }
-    // The same, whole blocks of it.
-    let rest = input.bytes(3 * codec.block_bytes());
-    if let Ok(rows) = codec.decode_rows(&rest) {
-        assert!(is_finite(&rows), "{spec} at {width}");
-        assert!(is_finite(&codec.score_rows(&query, &rest).unwrap()), "{spec} at {width}");
-    }
-}
-
-fn bits(result: Result<Vec<f32>, Error>) -> Result<Vec<u32>, Error> {
-    result.map(|values| values.iter().map(|x| x.to_bits()).collect())
-}
-
-/// Any floats and bytes: every backend says what scalar says, to the bit.
-pub fn backends(data: &[u8]) {
-    let mut input = Input(data);
-    let Some((spec, width)) = choose(&mut input) else { return };
-    let Some(scalar) = build(spec, width, Backend::SCALAR) else { return };
-    let rows = input.floats(width);
-    let queries = input.finite_floats(3 * width);
-    let mut blocks = scalar.encode_rows(&rows).unwrap_or_default();
-    blocks.extend(input.bytes(2 * scalar.block_bytes()));
-    let weights = input.finite_floats(3 * (blocks.len() / scalar.block_bytes()));
-    for backend in Backend::available() {
-        let Some(codec) = build(spec, width, backend) else { panic!("{spec}: not on {}", backend.name()) };
-        let at = format!("{spec} at {width}, {}", backend.name());
-        assert_eq!(codec.encode_rows(&rows), scalar.encode_rows(&rows), "{at}: encode");
-        assert_eq!(bits(codec.decode_rows(&blocks)), bits(scalar.decode_rows(&blocks)), "{at}: decode");
-        assert_eq!(
-            bits(codec.score_rows(&queries, &blocks)),
-            bits(scalar.score_rows(&queries, &blocks)),
-            "{at}: score"
-        );
-        assert_eq!(
-            bits(codec.attend_rows(&weights, &blocks)),
-            bits(scalar.attend_rows(&weights, &blocks)),
-            "{at}: attend"
-        );
-    }
 }

@@ -1,0 +1,20 @@
+//! A query with a page of any bytes.
+#![no_std]
+#![no_main]
+
+use octaplex::{Codec, TurboQuant};
+
+#[unsafe(no_mangle)]
+extern "C" fn start(
+    codec: &TurboQuant<64>,
+    query: &[f32; 64],
+    page: &[u8; 64 * 34],
+    scores: &mut [f32; 64],
+) -> bool {
+    Codec::score(codec, &[query], page, scores).is_ok()
+}
+
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo) -> ! {
+    loop {}
+}

@@ -1,0 +1,254 @@
+//! Snapshots, chunks and specs: texts and bytes that may be anything. Checksums are repaired first, so that what lies behind them
+//! is reached.
+
+use super::{Input, Kept, choices, choose_spec, is_finite};
+use octaplex::{
+    Attend, Backend, Center, ChunkCodec, ChunkConfig, ChunkInfo, ChunkLayout, CodecSpec, KvCache,
+    LayerConfig, SharedLayer,
+};
+use std::rc::Rc;
+
+const DIM: usize = 32;
+
+fn rows(count: usize) -> Vec<f32> {
+    (0..count * DIM).map(|i| ((i * 31 % 97) as f32 - 48.0) / 7.0).collect()
+}
+
+/// Where the sections of sound bytes end: before each checksum of all since the one before.
+fn sections(bytes: &[u8]) -> Vec<usize> {
+    let (mut ends, mut section, mut at) = (Vec::new(), crc32fast::Hasher::new(), 0);
+    while at + 4 <= bytes.len() {
+        if section.clone().finalize().to_le_bytes() == bytes[at..at + 4] && at > 0 {
+            ends.push(at);
+            (section, at) = (crc32fast::Hasher::new(), at + 4);
+            continue;
+        }
+        section.update(&bytes[at..=at]);
+        at += 1;
+    }
+    ends
+}
+
+/// A layer's snapshot, sound, with where its sections end.
+fn sound(codec: usize, kind: u8) -> Option<Rc<(Vec<u8>, Vec<usize>)>> {
+    type Made = Option<Rc<(Vec<u8>, Vec<usize>)>>;
+    thread_local!(static SNAPSHOTS: Kept<(usize, u8), Made> = Kept::new());
+    let make = || {
+        let spec: CodecSpec = CodecSpec::all()[codec].name.parse().unwrap();
+        let mut config = LayerConfig::new(1, DIM, 400).keys(spec).values(spec);
+        config.sink_tokens = 1;
+        config.recent_window = 2;
+        config.max_rollback = [0, 64][usize::from(kind & 1)];
+        config.sliding_window = [None, Some(100)][usize::from(kind >> 1 & 1)];
+        config.center = [Center::Page, Center::Prefix, Center::Off][usize::from(kind >> 2 & 3) % 3];
+        let mut layer = SharedLayer::on_heap(&config, Backend::detect()).ok()?;
+        let tokens = [0, 1, 70, 200][usize::from(kind >> 4 & 3)];
+        let mut scratch = vec![0.0; config.scratch_len(1)];
+        layer.append(&rows(tokens), &rows(tokens), &mut scratch).ok()?;
+        let mut bytes = Vec::new();
+        layer.save(&mut |piece| bytes.extend_from_slice(piece));
+        let ends = sections(&bytes);
+        Some(Rc::new((bytes, ends)))
+    };
+    SNAPSHOTS.with(|snapshots| snapshots.get((codec, kind & 63), make))
+}
+
+/// Writes the checksum of each section behind it; sections end where `ends` say.
+fn repair(bytes: &mut [u8], ends: &[usize]) {
+    let mut from = 0;
+    for &end in ends {
+        let Some(section) = bytes.get(from..end) else { return };
+        let crc = crc32fast::hash(section);
+        let Some(place) = bytes.get_mut(end..end + 4) else { return };
+        place.copy_from_slice(&crc.to_le_bytes());
+        from = end + 4;
+    }
+}
+
+/// Changes a few bytes of what is sound: numbers to edges, bits, and sometimes the end.
+fn mutate(input: &mut Input, bytes: &mut Vec<u8>) {
+    for _ in 0..1 + input.below(4) {
+        // Headers, where most is decided, more often.
+        let at = usize::from(input.byte())
+            + if input.byte() & 3 == 3 { 256 * usize::from(input.byte()) } else { 0 };
+        let at = at % bytes.len().max(1);
+        match input.below(6) {
+            0 => bytes[at] ^= 1 << (input.byte() & 7),
+            1 => bytes[at] = input.byte(),
+            2 | 3 => {
+                let edges = [
+                    0,
+                    1,
+                    2,
+                    63,
+                    64,
+                    65,
+                    u64::MAX,
+                    1 << 62,
+                    1 << 61,
+                    (1 << 62) - 1,
+                    1 << 40,
+                    1 << 32,
+                    1 << 24,
+                    1 << 16,
+                ];
+                let edge = input.pick(&edges);
+                let length = [4, 8][input.below(2)].min(bytes.len() - at);
+                bytes[at..at + length].copy_from_slice(&edge.to_le_bytes()[..length]);
+            }
+            4 => {
+                let value = input.bytes(4);
+                let length = 4.min(bytes.len() - at);
+                bytes[at..at + length].copy_from_slice(&value[..length]);
+            }
+            _ => bytes.truncate(at + 1),
+        }
+    }
+}
+
+/// A snapshot with its checksums repaired: an error, or a layer that answers, goes on, and saves what loads again. Inputs that begin
+/// with `octa` are bytes as they stand, as a whole cache and as a layer.
+pub fn snapshot(data: &[u8]) {
+    if data.starts_with(b"octa") {
+        let _ = KvCache::load(data, Backend::detect());
+        let _ = SharedLayer::from_snapshot(data, Backend::detect());
+        return;
+    }
+    let mut input = Input::new(data);
+    let (codec, kind) = (input.below(CodecSpec::all().len()), input.byte());
+    let Some(sound) = sound(codec, kind) else { return };
+    let (mut bytes, ends) = (sound.0.clone(), &sound.1);
+    mutate(&mut input, &mut bytes);
+    repair(&mut bytes, ends);
+    // Into a layer of the original configuration, and of what the bytes say.
+    for own in [true, false] {
+        let layer = if own {
+            SharedLayer::from_snapshot(&sound.0, Backend::detect())
+                .and_then(|mut layer| layer.load(&bytes).map(|()| layer))
+        } else if input.byte() & 7 == 0 {
+            SharedLayer::from_snapshot(&bytes, Backend::detect())
+        } else {
+            continue;
+        };
+        if let Ok(layer) = layer {
+            lives(layer);
+        }
+    }
+}
+
+fn saved(layer: &SharedLayer) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    layer.save(&mut |piece| bytes.extend_from_slice(piece));
+    bytes
+}
+
+fn lives(mut layer: SharedLayer) {
+    let config = *layer.config();
+    let before = saved(&layer);
+    layer
+        .load(&before)
+        .unwrap_or_else(|error| panic!("{config:?}: loaded, not to be saved and loaded: {error}"));
+    // Configurations can be large, but not where bytes were found for them.
+    if config.kv_heads > 64 || config.scratch_len(1) > 1 << 20 {
+        return;
+    }
+    let mut scratch = vec![0.0; config.scratch_len(config.kv_heads)];
+    let queries = vec![0.5; config.kv_heads * config.key_dim];
+    let mut output = vec![0.0; config.kv_heads * config.value_dim];
+    if layer.attend(&queries, &Attend::default(), &mut output, &mut scratch).is_ok() {
+        assert!(is_finite(&output), "{config:?}: {output:?}");
+    }
+    let next = layer.next_position();
+    let _ = layer.truncate(next.saturating_sub(70));
+    let row = |dim: usize| vec![0.25; config.kv_heads * dim];
+    let _ = layer.append(&row(config.key_dim), &row(config.value_dim), &mut scratch);
+    let _ = layer.evict(0..next);
+    let after = saved(&layer);
+    layer
+        .load(&after)
+        .unwrap_or_else(|error| panic!("{config:?}: gone on, not to be saved and loaded: {error}"));
+}
+
+/// A sound chunk, and where its sections end.
+fn sound_chunk(spec: CodecSpec, kind: u8) -> Option<Rc<(Vec<u8>, Vec<usize>)>> {
+    type Made = Option<Rc<(Vec<u8>, Vec<usize>)>>;
+    thread_local!(static CHUNKS: Kept<(CodecSpec, u8), Made> = Kept::new());
+    let make = || {
+        let config = ChunkConfig::new(1 + usize::from(kind & 1), 1, DIM)
+            .keys(spec)
+            .values(spec)
+            .layout([ChunkLayout::Split, ChunkLayout::Fused][usize::from(kind >> 1 & 1)])
+            .center([Center::Page, Center::Prefix, Center::Off][usize::from(kind >> 2 & 3) % 3]);
+        let codec = ChunkCodec::new(config, Backend::detect()).ok()?;
+        let tokens = [1, 3, 66, 17][usize::from(kind >> 4 & 3)];
+        let bytes = codec.encode(&rows(2 * config.layers * tokens)[..]).unwrap();
+        let ends = sections(&bytes);
+        Some(Rc::new((bytes, ends)))
+    };
+    CHUNKS.with(|chunks| chunks.get((spec, kind & 63), make))
+}
+
+/// A chunk with its checksums repaired: an error, or finite values, and a cache that takes it over.
+pub fn chunk(data: &[u8]) {
+    if data.starts_with(b"octa") {
+        let _ = ChunkInfo::read(data);
+        return;
+    }
+    let mut input = Input::new(data);
+    let kind = input.byte();
+    let spec: CodecSpec = input.pick(CodecSpec::all()).name.parse().unwrap();
+    let Some(sound) = sound_chunk(spec, kind) else { return };
+    let (mut bytes, ends) = (sound.0.clone(), &sound.1);
+    mutate(&mut input, &mut bytes);
+    repair(&mut bytes, ends);
+    let Ok(info) = ChunkInfo::read(&bytes) else { return };
+    assert!(info.bytes <= bytes.len());
+    if info.values() > 1 << 20 || info.config.layers > 4 {
+        return;
+    }
+    thread_local!(static CODECS: Kept<ChunkConfig, Option<Rc<ChunkCodec>>> = Kept::new());
+    let make = || ChunkCodec::new(info.config, Backend::detect()).ok().map(Rc::new);
+    let Some(codec) = CODECS.with(|codecs| codecs.get(info.config, make)) else { return };
+    let mut values = vec![f32::NAN; info.values()];
+    if codec.decode(&bytes, &mut values[..]).is_ok() {
+        assert!(is_finite(&values), "{info:?}");
+    }
+}
+
+/// Any text as a spec: an error that can be shown, or a spec whose text is the same again, and whose sizes are numbers. Other inputs
+/// choose codecs and keys, so that what parses is reached as well.
+pub fn spec(data: &[u8]) {
+    let text = match data.split_first() {
+        Some((0, rest)) => {
+            let Some(spec) = choose_spec(&mut Input::new(rest)) else { return };
+            spec.to_string()
+        }
+        Some((1, rest)) => {
+            let mut input = Input::new(rest);
+            let codec = input.below(CodecSpec::all().len());
+            let mut text = CodecSpec::all()[codec].name.to_owned();
+            while !input.is_empty() {
+                let (separator, other) =
+                    (input.pick(&[",", ":", "=", ",", ""]), input.below(CodecSpec::all().len()));
+                text.push_str(separator);
+                match choices()[other].first() {
+                    Some(choices) => text.push_str(&input.pick(choices)),
+                    None => text.push(char::from(input.byte() & 127)),
+                }
+            }
+            text
+        }
+        _ => String::from_utf8_lossy(data).into_owned(),
+    };
+    match text.parse::<CodecSpec>() {
+        Ok(spec) => {
+            assert_eq!(spec.to_string().parse(), Ok(spec), "{text}");
+            assert_eq!(spec.full().to_string().parse(), Ok(spec), "{text}");
+            for dim in [0, 1, 32, 128, 576, 1 << 20, usize::MAX] {
+                let bytes = spec.block_bytes(dim);
+                assert!(bytes <= dim.saturating_mul(4).saturating_add(16), "{text} at {dim}: {bytes} bytes");
+            }
+        }
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+}
