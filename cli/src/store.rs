@@ -56,7 +56,7 @@ impl<'a> Store<'a> {
             .center(keys.center)
             .balance(keys.balance);
         let mut layer = Box::new(SharedLayer::on_heap(&config, backend)?);
-        let mut scratch = vec![0.0; config.scratch_len(8)];
+        let mut scratch = vec![0.0; config.scratch_len(usize::MAX)]; // for any number of queries
         if keys.balance && role == Role::Keys {
             layer.calibrate(&rows[..rows.len().min(BALANCED_FROM * dim)], queries)?;
         }
