@@ -30,7 +30,7 @@ use core::fmt;
 pub const SEED: u32 = 2_463_534_242;
 
 /// The most queries of a call.
-const BATCH: usize = 8;
+const QUERIES: usize = 8;
 
 /// Words of memory that [`check`] works in, whatever the codec.
 pub const MEMORY: usize = 110_000;
@@ -203,7 +203,7 @@ const ROWS: usize = 69;
 #[must_use]
 pub fn codec_memory(codec: &dyn Codec) -> usize {
     let page = words_for(codec.page_bytes_max(ROWS));
-    ROWS * codec.dim() + page + BATCH * (codec.query_len() + ROWS + codec.dim())
+    ROWS * codec.dim() + page + QUERIES * (codec.query_len() + ROWS + codec.dim())
 }
 
 /// The checksum of a codec: of 69 rows as blocks one by one and as a page, of what they decode to, of their scores with
@@ -226,8 +226,8 @@ pub fn codec(codec: &dyn Codec, seed: u32, memory: &mut [f32]) -> Result<u32, Er
     let (dim, len) = (codec.dim(), codec.query_len());
     let mut memory = Memory::new(memory, codec_memory(codec))?;
     let [rows, page, queries] =
-        [ROWS * dim, words_for(codec.page_bytes_max(ROWS)), BATCH * len].map(|len| memory.take(len));
-    let [scores, sums] = [BATCH * ROWS, BATCH * dim].map(|len| memory.take(len));
+        [ROWS * dim, words_for(codec.page_bytes_max(ROWS)), QUERIES * len].map(|len| memory.take(len));
+    let [scores, sums] = [QUERIES * ROWS, QUERIES * dim].map(|len| memory.take(len));
     let page = bytes_of(page, codec.page_bytes_max(ROWS));
     let (mut numbers, mut fold) = (Numbers(seed), Fold::EMPTY);
 
@@ -249,9 +249,9 @@ pub fn codec(codec: &dyn Codec, seed: u32, memory: &mut [f32]) -> Result<u32, Er
         numbers.fill(&mut sums[..dim]);
         codec.prepare_query(&sums[..dim], query)?;
     }
-    let mut prepared: [&[f32]; BATCH] = [&[]; BATCH];
+    let mut prepared: [&[f32]; QUERIES] = [&[]; QUERIES];
     prepared.iter_mut().zip(queries.chunks_exact(len)).for_each(|(slot, query)| *slot = query);
-    for count in [1, 3, BATCH] {
+    for count in [1, 3, QUERIES] {
         let scores = &mut scores[..count * ROWS];
         codec.score(&prepared[..count], page, scores)?;
         fold.floats(scores);

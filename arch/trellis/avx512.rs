@@ -303,7 +303,7 @@ fn sum_page<const KIND: usize, const RAW: usize>(
 ) {
     let mut tile = Tile::new();
     for chunk in 0..lookup.chunks {
-        tile.used = 0;
+        tile.clear();
         for block in 0..rows.count().div_ceil(ROWS) {
             let block = blocks.get(block);
             for first in (0..ROWS).step_by(4) {

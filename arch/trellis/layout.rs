@@ -6,7 +6,6 @@ use crate::Packing;
 pub(crate) const MAX_STATES: usize = 64;
 
 /// The most codes.
-#[cfg(target_arch = "x86_64")]
 pub(crate) const MAX_LEVELS: usize = 16;
 
 /// Centroids that depend on a code and on a window of `history + 1` path bits: the current coordinate's and those of
@@ -31,7 +30,7 @@ impl<'a> TrellisCodebook<'a> {
     #[must_use]
     pub const fn new(history: u32, levels: usize, centroids: &'a [i8]) -> Self {
         assert!(history >= 2 && history <= 6);
-        assert!(matches!(levels, 1 | 2 | 3 | 4 | 6 | 8 | 12 | 16));
+        assert!(matches!(levels, 1 | 2 | 3 | 4 | 6 | 8 | 12 | MAX_LEVELS));
         assert!(centroids.len() == levels << (history + 1));
         let windows = 2 << history;
         let mut i = 0;

@@ -21,8 +21,11 @@ impl Layer {
         }
         let row = count * each * dim;
         let query_heads = queries.len() / row;
-        if query_heads == 0 || !query_heads.is_multiple_of(kv_heads) || query_heads > 1 << 10 {
+        if query_heads == 0 || !query_heads.is_multiple_of(kv_heads) {
             return Err(crate::Error::Heads { queries: query_heads, kv_heads }.into());
+        }
+        if query_heads > 1 << 10 {
+            return refuse("a block has at most 1,024 query heads on a card");
         }
         crate::Error::expect_length("values of queries", query_heads * row, queries.len())?;
         self.check_queries(queries, options)?;
@@ -51,7 +54,8 @@ impl Layer {
             pages * self.config.page / 64 + sinks.div_ceil(64) + window.div_ceil(64)
         });
         let tiles = tiles.max().unwrap_or(0);
-        let position = options.position.map(|position| position as u64);
+        // Kernels count in 63 bits. From far behind the newest token, all is seen that a window does not hide.
+        let position = options.position.map(|position| (position as u64).min(1 << 62));
         let sink_logits = options.sink_logits;
         Ok((attention, Asked { queries, query_heads, each, position, sink_logits, tiles }))
     }

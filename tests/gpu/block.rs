@@ -70,6 +70,7 @@ fn every_option() {
         Attend::default().queries(50).position(700),
         Attend::default().position(0),
         Attend::default().queries(300).position(1400), // beyond the newest token: they see all
+        Attend::default().queries(50).position(1 << 63),
     ];
     for (number, options) in all.iter().enumerate() {
         for (keys, dim) in [("turboquant", 128), ("trellis", 64)] {

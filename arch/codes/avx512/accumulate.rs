@@ -192,7 +192,7 @@ fn accumulate_many<const KIND: u8>(
     let mut tiles = [const { Tile::new() }; 2];
     for c in (0..bytes.chunks()).step_by(step(KIND)) {
         for tile in &mut tiles {
-            tile.used = 0;
+            tile.clear();
         }
         for block in run.start / ROWS..run.end.div_ceil(ROWS) {
             let block = blocks.get(block);
@@ -247,12 +247,18 @@ pub(crate) fn byte_weights<'a, 'w>(
 pub(crate) struct Tile {
     /// The first `used` are set.
     fours: [MaybeUninit<Sums>; PAGE / 4],
-    pub(crate) used: usize,
+    used: usize,
 }
 
 impl Tile {
     pub(crate) const fn new() -> Self {
         Self { fours: [const { MaybeUninit::uninit() }; PAGE / 4], used: 0 }
+    }
+
+    /// No rows.
+    #[inline]
+    pub(crate) fn clear(&mut self) {
+        self.used = 0;
     }
 
     /// Four rows more.

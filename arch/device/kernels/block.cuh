@@ -154,7 +154,8 @@ extern "C" __global__ void __launch_bounds__(128) ask(const __grid_constant__ Bl
         base = warp_sum(base);
     }
     // Not more than 1 of a coordinate; units are positive, so that maxima of products are those of logits.
-    const float inverse = top > 0 ? (p.logit_unit < 0 ? -1 : 1) / top : 0;
+    // A query that is next to nothing counts as nothing: its inverse would be infinite.
+    const float inverse = top > 1e-30f ? (p.logit_unit < 0 ? -1 : 1) / top : 0;
     u32 words[2];
 #pragma unroll
     for (int i = 0; i < VEC; i += 2) words[i >> 1] = two_f16(v[i] * inverse, v[i + 1] * inverse);

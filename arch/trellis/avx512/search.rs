@@ -58,8 +58,8 @@ fn encode<const M: usize>(
     bytes: &mut [u8],
     fits: &mut [Fit],
 ) {
-    let mut room = Columns::ROOM;
-    let columns = Columns::new(book, |window| window, &mut room);
+    let mut room = Centroids::ROOM;
+    let columns = Centroids::new(book, |window| window, &mut room);
     let row_bytes = book.row_bytes(dim);
     let batches = z.chunks(BATCH * dim).zip(scales.chunks(BATCH)).zip(bytes.chunks_mut(BATCH * row_bytes));
     for (((z, scales), bytes), fits) in batches.zip(fits.chunks_mut(BATCH)) {
@@ -80,13 +80,13 @@ fn encode<const M: usize>(
 type Room = [MaybeUninit<__m512>; MAX_LEVELS * 2 * MAX_STATES / 16];
 
 /// The centroids as floats, code by code, windows in an order of choice.
-struct Columns<'a> {
+struct Centroids<'a> {
     all: &'a [__m512],
     /// Registers of a column; of eight windows, half of one.
     registers: usize,
 }
 
-impl<'a> Columns<'a> {
+impl<'a> Centroids<'a> {
     const ROOM: Room = [MaybeUninit::uninit(); MAX_LEVELS * 2 * MAX_STATES / 16];
 
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -305,8 +305,8 @@ fn search_few(
     scales: &[f32],
     paths: &mut [[u16; MAX_DIM / WORD]; BATCH],
 ) {
-    let mut room = Columns::ROOM;
-    let columns = Columns::new(book, |window| book.window(window), &mut room);
+    let mut room = Centroids::ROOM;
+    let columns = Centroids::new(book, |window| book.window(window), &mut room);
     match columns.registers {
         1 => search_one::<1>(book, &columns, dim, z, scales, paths),
         2 => search_one::<2>(book, &columns, dim, z, scales, paths),
@@ -319,7 +319,7 @@ fn search_few(
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn search_one<const R: usize>(
     book: &TrellisCodebook,
-    columns: &Columns,
+    columns: &Centroids,
     dim: usize,
     z: &[f32],
     scales: &[f32],
