@@ -28,7 +28,7 @@ mod search;
 pub(crate) use search::viterbi_encode;
 
 use super::layout::{MAX_LEVELS, MAX_STATES, TrellisCodebook};
-use crate::codes::avx512::accumulate::{ByteWeights, QUERIES, Sums, Tile, byte_weights, run_scales};
+use crate::codes::avx512::accumulate::{ByteWeights, QUERIES, Sums, Tile, byte_weights, four, run_scales};
 use crate::codes::avx512::codebook::kind::RAW as NATURAL;
 use crate::codes::avx512::score::{ByteQuery, Columns, Many, add_four, add_lanes, finish};
 use crate::codes::avx512::unpack::{CHUNK, Chunk, MAX_CHUNKS, Masked, Place, Unpack, scales};
@@ -302,6 +302,9 @@ fn sum_page<const KIND: usize, const RAW: usize>(
     acc: &mut [f32],
 ) {
     let mut tile = Tile::new();
+    if let [ints] = ints {
+        return sum_one::<KIND, RAW>(lookup, blocks, rows, scale, ints, acc);
+    }
     for chunk in 0..lookup.chunks {
         tile.clear();
         for block in 0..rows.count().div_ceil(ROWS) {
@@ -312,12 +315,7 @@ fn sum_page<const KIND: usize, const RAW: usize>(
         }
         let plain = tile.plain(ints);
         let end = |acc: &mut [f32], ints: &ByteWeights, totals: Sums| {
-            if ints.unit != 0.0 {
-                let acc = &mut acc[chunk * CHUNK..];
-                let width = acc.len().min(CHUNK);
-                let sums = coordinates::<KIND, RAW>(totals);
-                finish_sums(&sums[..width], ints.unit * scale, &mut acc[..width]);
-            }
+            add_totals::<KIND, RAW>(chunk, ints, scale, totals, acc);
         };
         let (pairs, last) = ints.as_chunks::<2>();
         let (pair_acc, last_acc) = acc.split_at_mut(2 * rows.dim * pairs.len());
@@ -331,6 +329,56 @@ fn sum_page<const KIND: usize, const RAW: usize>(
             let [totals] = tile.products(&plain, core::array::from_ref(ints));
             end(last_acc, ints, totals);
         }
+    }
+}
+
+/// One query: what is looked up is used at once, and never in memory (a fifth faster).
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn sum_one<const KIND: usize, const RAW: usize>(
+    lookup: &Lookup,
+    blocks: &Blocks,
+    rows: &Rows,
+    scale: f32,
+    ints: &ByteWeights,
+    acc: &mut [f32],
+) {
+    let zero = [_mm512_setzero_si512(); 4];
+    for chunk in 0..lookup.chunks {
+        let ([mut low, mut high], mut plain) = ([zero; 2], zero);
+        for (i, (l, h)) in ints.low.as_chunks().0.iter().zip(ints.high.as_chunks().0).enumerate() {
+            let row = 4 * i;
+            if row >= rows.count() {
+                break;
+            }
+            let block = blocks.get(row / ROWS);
+            let centroids = interleave(lookup.centroids::<KIND, RAW>(&block, chunk, row % ROWS));
+            let (l, h) = (four(l), four(h));
+            for k in 0..4 {
+                low[k] = _mm512_dpbusd_epi32(low[k], l, centroids[k]);
+                high[k] = _mm512_dpbusd_epi32(high[k], h, centroids[k]);
+                if ints.offset != 0 {
+                    plain[k] = _mm512_dpbusd_epi32(plain[k], _mm512_set1_epi8(1), centroids[k]);
+                }
+            }
+        }
+        add_totals::<KIND, RAW>(chunk, ints, scale, ints.total([low, high], &plain), acc);
+    }
+}
+
+/// Adds a chunk's sums to those of one query.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn add_totals<const KIND: usize, const RAW: usize>(
+    chunk: usize,
+    ints: &ByteWeights,
+    scale: f32,
+    totals: Sums,
+    acc: &mut [f32],
+) {
+    if ints.unit != 0.0 {
+        let acc = &mut acc[chunk * CHUNK..];
+        let width = acc.len().min(CHUNK);
+        finish_sums(&coordinates::<KIND, RAW>(totals)[..width], ints.unit * scale, &mut acc[..width]);
     }
 }
 

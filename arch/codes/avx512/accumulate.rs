@@ -243,6 +243,23 @@ pub(crate) fn byte_weights<'a, 'w>(
     unsafe { core::slice::from_raw_parts(memory.as_ptr().cast(), used) }
 }
 
+impl ByteWeights {
+    /// The sums with the lower and with the upper bytes of the weights as one, without what the offset adds.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(crate) fn total(&self, [low, high]: [Sums; 2], plain: &Sums) -> Sums {
+        let mut sums = low;
+        for k in 0..4 {
+            sums[k] = _mm512_add_epi32(low[k], _mm512_slli_epi32::<8>(high[k]));
+            if self.offset != 0 {
+                let excess = _mm512_mullo_epi32(plain[k], _mm512_set1_epi32(self.offset));
+                sums[k] = _mm512_sub_epi32(sums[k], excess);
+            }
+        }
+        sums
+    }
+}
+
 /// A run's centroids of 64 coordinates, four rows side by side, decoded once for all queries.
 pub(crate) struct Tile {
     /// The first `used` are set.
@@ -306,14 +323,8 @@ impl Tile {
             }
         }
         let mut sums = [zero; N];
-        for ((sums, [low, high]), ints) in sums.iter_mut().zip(totals).zip(ints) {
-            for k in 0..4 {
-                sums[k] = _mm512_add_epi32(low[k], _mm512_slli_epi32::<8>(high[k]));
-                if ints.offset != 0 {
-                    let excess = _mm512_mullo_epi32(plain[k], _mm512_set1_epi32(ints.offset));
-                    sums[k] = _mm512_sub_epi32(sums[k], excess);
-                }
-            }
+        for ((sums, totals), ints) in sums.iter_mut().zip(totals).zip(ints) {
+            *sums = ints.total(totals, plain);
         }
         sums
     }

@@ -146,6 +146,17 @@ fn score_many<const KIND: u8, const Q: usize>(
     let mut columns = [const { MaybeUninit::uninit() }; MAX_CHUNKS];
     for i in 0..count.div_ceil(ROWS) {
         let block = blocks.get(i);
+        if queries.len() <= Q {
+            // What is looked up is used at once, and never in memory: a fifth faster.
+            let mut sums = [_mm512_setzero_si512(); Q];
+            for c in (0..bytes.chunks()).step_by(step(KIND)) {
+                for (c, columns) in (c..).zip(bytes.transposed::<KIND>(&block, c).iter().take(step(KIND))) {
+                    many.add(0, c, columns, &mut sums);
+                }
+            }
+            many.end(0, sums, scales(&block), count, i * ROWS, scores);
+            continue;
+        }
         for (c, columns) in columns[..bytes.chunks()].chunks_mut(step(KIND)).enumerate() {
             let found = bytes.transposed::<KIND>(&block, c * step(KIND));
             for (columns, found) in columns.iter_mut().zip(found) {
@@ -217,22 +228,45 @@ impl<const Q: usize> Many<Q> {
         assert_eq!(columns.len(), self.chunks);
         for (group, scores) in (0..self.len).step_by(Q).zip(scores.chunks_mut(Q * count)) {
             let mut sums = [_mm512_setzero_si512(); Q];
-            for (columns, dwords) in columns.iter().zip(&self.dwords) {
-                let dwords = &dwords[group..group + Q];
-                for (at, column) in columns.iter().enumerate() {
-                    for (sum, dwords) in sums.iter_mut().zip(dwords) {
-                        // SAFETY: `push` sets a group as a whole, of each of its chunks.
-                        let dword = unsafe { dwords.assume_init_ref() }[at];
-                        *sum = _mm512_dpbusd_epi32(*sum, *column, _mm512_set1_epi32(dword));
-                    }
-                }
+            for (chunk, columns) in columns.iter().enumerate() {
+                self.add(group, chunk, columns, &mut sums);
             }
-            let ends = &self.ends[group..self.len];
-            for ((sum, end), scores) in sums.into_iter().zip(ends).zip(scores.chunks_exact_mut(count)) {
-                // SAFETY: set by `push`, as it is below `len`.
-                let (excess, factor) = unsafe { end.assume_init() };
-                store_first(finish(sum, excess, factor, scales), &mut scores[first..]);
+            self.end(group, sums, scales, count, first, scores);
+        }
+    }
+
+    /// The products of a chunk with the queries of a group.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn add(&self, group: usize, chunk: usize, columns: &Columns, sums: &mut [__m512i; Q]) {
+        assert!(group.is_multiple_of(Q) && group < self.len && chunk < self.chunks);
+        let dwords = &self.dwords[chunk][group..group + Q];
+        for (at, column) in columns.iter().enumerate() {
+            for (sum, dwords) in sums.iter_mut().zip(dwords) {
+                // SAFETY: `push` sets a group as a whole, of each of its chunks.
+                let dword = unsafe { dwords.assume_init_ref() }[at];
+                *sum = _mm512_dpbusd_epi32(*sum, *column, _mm512_set1_epi32(dword));
             }
+        }
+    }
+
+    /// The scores of a group, from its sums; `scores` begin with the group's.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn end(
+        &self,
+        group: usize,
+        sums: [__m512i; Q],
+        scales: __m512,
+        count: usize,
+        first: usize,
+        scores: &mut [f32],
+    ) {
+        let ends = &self.ends[group..self.len];
+        for ((sum, end), scores) in sums.into_iter().zip(ends).zip(scores.chunks_exact_mut(count)) {
+            // SAFETY: set by `push`, as it is below `len`.
+            let (excess, factor) = unsafe { end.assume_init() };
+            store_first(finish(sum, excess, factor, scales), &mut scores[first..]);
         }
     }
 }
