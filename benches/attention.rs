@@ -10,6 +10,7 @@ use octaplex::{Attend, Backend, Center, CodecSpec, KvCache, LayerConfig, SharedL
 use std::time::{Duration, Instant};
 
 const D: usize = 128;
+const SECTIONS: [&str; 7] = ["attend", "page", "heads", "append", "length", "prefill", "plain"];
 
 /// Gaussian numbers enough for timing: sums of twelve uniform ones.
 fn gaussian(count: usize) -> Vec<f32> {
@@ -170,24 +171,28 @@ fn length() {
 }
 
 /// Blocks of queries of a prompt, one head, on every backend with vectors. More words choose: a number, how many queries, 512 where
-/// none says; `avx2`, `f16/f16`, a backend and a pair of codecs.
+/// none says; `avx2`, backends; `f16/f16`, pairs of codecs.
 fn prefill(words: &[String]) {
     let count = words.iter().find_map(|word| word.parse().ok()).unwrap_or(512);
     println!("attend, one head, width {D}, {count} queries at the end; ns a token and query");
     let backends: Vec<Backend> =
         Backend::available().filter(|backend| !["portable", "scalar"].contains(&backend.name())).collect();
+    let (codecs, named): (Vec<&str>, Vec<&str>) = words
+        .iter()
+        .map(String::as_str)
+        .filter(|word| !SECTIONS.contains(word) && word.parse::<usize>().is_err())
+        .partition(|word| word.contains('/'));
+    let chosen = |words: &[&str], name: &str| words.is_empty() || words.contains(&name);
     for tokens in [4096, 32_768] {
         let (queries, options) = (gaussian(count * D), Attend::default().queries(count));
         let mut runners = Vec::new();
-        for &backend in &backends {
-            let chosen = |name: &str| words.len() < 2 || words.iter().any(|word| word == name);
-            for (k, v) in
-                pairs().into_iter().filter(|(k, v)| chosen(backend.name()) && chosen(&format!("{k}/{v}")))
-            {
+        for &backend in backends.iter().filter(|backend| chosen(&named, backend.name())) {
+            for (k, v) in pairs().into_iter().filter(|(k, v)| chosen(&codecs, &format!("{k}/{v}"))) {
                 let name = format!("{tokens:6} {:9} {k} / {v}", backend.name());
                 runners.push((name, filled_on(backend, config(k, v, tokens), tokens), Duration::MAX));
             }
         }
+        assert!(!runners.is_empty(), "no backend or pair of codecs is called so: {words:?}");
         let (mut output, begin) = (vec![0.0; count * D], Instant::now());
         let mut scratch =
             vec![

@@ -1,8 +1,12 @@
 #!/usr/bin/env bash
-# Licences, sources and forbidden crates of everything that is built (deny.toml), and known vulnerabilities, whose database is fetched from GitHub;
-# `ci/dependencies.sh offline` leaves these out. Not part of .ci/run: `cargo install --locked cargo-deny` takes minutes, the check itself a second.
+# Licences, sources and forbidden crates of the workspace and of those beside it (deny.toml), and the workspace's known vulnerabilities, whose database
+# is fetched from GitHub; `ci/dependencies.sh offline` leaves these out. Not part of .ci/run: `cargo install --locked cargo-deny` takes minutes, the check itself seconds.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo deny --version >/dev/null 2>&1 || cargo install --quiet --locked cargo-deny
-cargo deny --all-features check --hide-inclusion-graph -A license-not-encountered licenses bans sources
+for folder in . bindings/python bindings/wasm fuzz benches/peers; do
+  echo "$folder"
+  cargo deny --locked --all-features --config deny.toml --manifest-path "$folder/Cargo.toml" check --hide-inclusion-graph \
+    -A license-not-encountered -A license-exception-not-encountered licenses bans sources
+done
 [[ ${1:-} == offline ]] || cargo deny check advisories

@@ -6,6 +6,7 @@
 # An input that fails is left in fuzz/artifacts/TARGET/. What is found besides lies in target/fuzz-corpus/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+[[ ${1:-build} == build || $1 =~ ^[1-9][0-9]*$ ]] || { echo "usage: ci/fuzz.sh build | ci/fuzz.sh SECONDS [TARGET ...]; SECONDS is a number, not $1" >&2; exit 2; }
 
 host=$(rustc -vV | sed -n 's/^host: //p')
 rustc +nightly --version >/dev/null 2>&1 || rustup toolchain install nightly --profile minimal

@@ -49,11 +49,17 @@ thread() {
 }
 
 valgrind_c() {
+  command -v valgrind >/dev/null || {
+    local sudo=()
+    [[ $(id -u) == 0 ]] || sudo=(sudo)
+    "${sudo[@]}" apt-get update -qq && "${sudo[@]}" apt-get install -qq -y valgrind >/dev/null
+  }
+  local built=${CARGO_TARGET_DIR:-target}
   cargo build --quiet --locked -p octaplex-c
-  gcc -std=c11 -g -O1 -Ibindings/c bindings/c/examples/attention.c target/debug/liboctaplex_c.a -lpthread -ldl -lm \
-    -o target/memory-example
+  gcc -std=c11 -g -O1 -Ibindings/c bindings/c/examples/attention.c "$built/debug/liboctaplex_c.a" -lpthread -ldl -lm \
+    -o "$built/memory-example"
   # Builds with debug assertions keep a word of every freed handle, by intent: leaks are looked for elsewhere (fuzz_replay).
-  valgrind --quiet --error-exitcode=1 --leak-check=no target/memory-example
+  valgrind --quiet --error-exitcode=1 --leak-check=no "$built/memory-example"
 }
 
 checks=("$@")

@@ -3,4 +3,5 @@
 # model; says what was done and how much memory it took, and fails where that grows. Not part of .ci/run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-OCTAPLEX_SOAK_SECONDS=${1:?seconds} cargo test --quiet --locked --test suite -- --ignored --nocapture soak::
+[[ ${1:-} =~ ^[1-9][0-9]*$ ]] || { echo "usage: ci/soak.sh SECONDS, a number" >&2; exit 2; }
+OCTAPLEX_SOAK_SECONDS=$1 cargo test --quiet --locked --test suite -- --ignored --nocapture soak::

@@ -490,8 +490,8 @@ impl Layer {
     ///
     /// With [`queries`](Attend::queries) of more than one or a [`position`](Attend::position) it is a block, as
     /// [`Layer::attend`](crate::Layer::attend) has it, \[sequences]\[query heads]\[queries]\[width], of all sequences alike: tokens are
-    /// unfolded to f16, some thousands at a time, and multiplied with all queries. What that takes is allocated for the while, and
-    /// needs no [`reserve`](Self::reserve). Queries, keys, values and weights are rounded to f16 there, and sums are f32: the output
+    /// unfolded to f16, 64 to 32,768 of a sequence at a time (the more heads and sequences, the fewer), and multiplied with all
+    /// queries. What that takes is allocated for the while, and needs no [`reserve`](Self::reserve). Queries, keys, values and weights are rounded to f16 there, and sums are f32: the output
     /// is within 2·10⁻³ of f64 as below, at the default scale.
     ///
     /// The output is within 3·10⁻⁴ of attention in f64 on what the pages decode to, relative to a head's norm: closer than

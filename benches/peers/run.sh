@@ -1,8 +1,18 @@
 #!/usr/bin/env bash
-# Everything that can be measured of this library beside its peers, on one core of this machine: builds ggml, the peers and the
-# comparison for each instruction set that the CPU has, runs it, prints the tables and writes peers-avx2.json, peers-avx512.json
-# into the folder `target` here. Needs Rust, a C++ compiler and CMake. Not part of CI. Words choose rows: `run.sh prefill`.
+# This library beside ggml, tq-kv and ruvector-turboquant on one core of this machine: builds ggml, the peers and the comparison for
+# each instruction set that the CPU has, runs it, prints the tables and writes peers-avx2.json, peers-avx512.json into the folder
+# `target` here. Needs Rust, a C++ compiler and CMake. Not part of CI. Words choose sections, all without one: encode, decode, score,
+# memory, sums, step, prefill.
 set -euo pipefail
+for word in "$@"; do
+  case $word in
+    encode | decode | score | memory | sums | step | prefill) ;;
+    *)
+      echo "usage: run.sh [encode] [decode] [score] [memory] [sums] [step] [prefill]; there is no $word" >&2
+      exit 2
+      ;;
+  esac
+done
 cd "$(dirname "$0")"
 grep -q avx2 /proc/cpuinfo || { echo "a CPU with AVX2 is needed" >&2; exit 1; }
 grep -m1 "model name" /proc/cpuinfo

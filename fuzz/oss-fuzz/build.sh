@@ -8,4 +8,6 @@ for source in fuzz/targets/*.rs; do
   seeds=fuzz/corpus/$target
   [[ -d $seeds ]] || seeds=fuzz/corpus/roundtrip # an input begins alike
   zip -q -r -j "$OUT/${target}_seed_corpus.zip" "$seeds"
+  options=fuzz/oss-fuzz/$target.options
+  [[ ! -f $options ]] || cp "$options" "$OUT/"
 done

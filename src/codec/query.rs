@@ -127,7 +127,7 @@ impl QueryFormat {
         (&mut scale[0], &mut bytemuck::cast_slice_mut(ints)[..self.dim])
     }
 
-    /// Calls `score` with eight queries in f32 and their part of `scores` at a time.
+    /// Calls `score` with [`QUERY_BATCH`] queries in f32 and their part of `scores` at a time.
     pub(crate) fn in_float_batches(
         &self,
         queries: &[&[f32]],

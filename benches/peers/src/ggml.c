@@ -74,11 +74,25 @@ struct peer_flash {
     struct ggml_tensor *queries, *output;
 };
 
+void peer_flash_free(struct peer_flash *flash) {
+    free(flash->plan.work_data);
+    ggml_free(flash->context);
+    free(flash);
+}
+
+// Null without the memory for it.
 struct peer_flash *peer_flash_new(int type, const float *rows, const float *queries, size_t tokens, size_t block, size_t heads, size_t dim) {
     struct peer_flash *flash = calloc(1, sizeof *flash);
+    if (!flash) {
+        return NULL;
+    }
     size_t row = peer_row_bytes(type, dim), bytes = 2 * tokens * row + 2 * block * heads * dim * 4 + tokens * block * 2 + (1 << 20);
     struct ggml_init_params params = { .mem_size = bytes, .mem_buffer = NULL, .no_alloc = false };
     flash->context = ggml_init(params);
+    if (!flash->context) {
+        free(flash);
+        return NULL;
+    }
     struct ggml_context *c = flash->context;
     struct ggml_tensor *k = ggml_new_tensor_3d(c, type_of(type), dim, tokens, 1), *v = ggml_new_tensor_3d(c, type_of(type), dim, tokens, 1);
     struct ggml_tensor *q = ggml_new_tensor_3d(c, GGML_TYPE_F32, dim, block, heads), *mask = NULL;
@@ -106,17 +120,15 @@ struct peer_flash *peer_flash_new(int type, const float *rows, const float *quer
     ggml_build_forward_expand(flash->graph, flash->output);
     flash->plan = ggml_graph_plan(flash->graph, 1, NULL);
     flash->plan.work_data = malloc(flash->plan.work_size + 1);
+    if (!flash->plan.work_data) {
+        peer_flash_free(flash);
+        return NULL;
+    }
     return flash;
 }
 
-// The output, [block][heads][dim].
+// The output, [block][heads][dim]; null where ggml could not compute it.
 const float *peer_flash_run(struct peer_flash *flash) {
-    ggml_graph_compute(flash->graph, &flash->plan);
-    return flash->output->data;
-}
-
-void peer_flash_free(struct peer_flash *flash) {
-    free(flash->plan.work_data);
-    ggml_free(flash->context);
-    free(flash);
+    enum ggml_status status = ggml_graph_compute(flash->graph, &flash->plan);
+    return status == GGML_STATUS_SUCCESS ? flash->output->data : NULL;
 }

@@ -130,8 +130,11 @@ impl Flash {
 
     /// The first value of the output.
     pub fn run(&mut self) -> f32 {
-        // SAFETY: made by `new`; the output is there as long as it is.
-        unsafe { *peer_flash_run(self.0.as_ptr()) }
+        // SAFETY: made by `new`.
+        let output = unsafe { peer_flash_run(self.0.as_ptr()) };
+        assert!(!output.is_null(), "ggml computes its graph");
+        // SAFETY: the output is there as long as the graph is.
+        unsafe { *output }
     }
 }
 

@@ -16,6 +16,9 @@ const D: usize = 128;
 const ROWS: usize = 4096;
 /// Times as many, which none does.
 const TIMES: usize = 256;
+const SECTIONS: [&str; 7] = ["encode", "decode", "score", "memory", "sums", "step", "prefill"];
+const USAGE: &str =
+    "usage: octaplex-peers [--json FILE] [encode] [decode] [score] [memory] [sums] [step] [prefill]";
 /// The row that ratios are to.
 const REFERENCE: &str = "ggml q4_0";
 
@@ -44,7 +47,7 @@ struct Report {
 }
 
 impl Report {
-    /// Runs all in turns, three times or for six seconds, prints them, and how they compare with the one named.
+    /// Runs all in turns, at least three times and for six seconds, prints them, and how they compare with the one named.
     fn section(&mut self, title: &str, beside: &str, mut runners: Vec<Runner>) {
         let (start, mut turns) = (Instant::now(), 0);
         while start.elapsed() < Duration::from_secs(6) || turns < 3 {
@@ -333,7 +336,16 @@ fn attention(
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut words: Vec<String> = std::env::args().skip(1).collect();
-    let file = words.iter().position(|word| word == "--json").map(|at| words.drain(at..at + 2).next_back());
+    let file = match words.iter().position(|word| word == "--json") {
+        Some(at) if at + 1 == words.len() => {
+            return Err(format!("--json needs a file's name; {USAGE}").into());
+        }
+        Some(at) => words.drain(at..at + 2).next_back(),
+        None => None,
+    };
+    if let Some(word) = words.iter().find(|word| !SECTIONS.contains(&word.as_str())) {
+        return Err(format!("there is no section {word}; {USAGE}").into());
+    }
     let isa = env!("PEERS_ISA");
     let backend = Backend::named(isa).ok_or(format!("this CPU has no {isa}"))?;
     ggml::init();
@@ -354,7 +366,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             attention(&mut report, backend, &rows, block, tokens)?;
         }
     }
-    if let Some(Some(file)) = file {
+    if let Some(file) = file {
         std::fs::write(file, format!("[\n{}\n]\n", report.json))?;
     }
     Ok(())

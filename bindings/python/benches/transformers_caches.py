@@ -1,7 +1,7 @@
 """OctaplexCache beside transformers' own quantised caches: one model, one text, one run, all taking turns token by token.
 
     pip install ./bindings/python torch transformers==5.23.0 gguf accelerate optimum-quanto ninja hqq
-    python bindings/python/benches/transformers_caches.py MODEL.gguf TEXT.txt [PROMPT STEPS PARTS]
+    python bindings/python/benches/transformers_caches.py MODEL.gguf TEXT.txt [PROMPT STEPS PARTS]    # 448 136 2
 
 Each part of the text is a prompt, read at once, and steps after it, each the next token of the text. A row is a cache: what it holds
 at the end in bytes, all tensors counted, and in bits a value; the KL divergence of the next token, at these steps, from that with f32
@@ -60,7 +60,7 @@ def timed(best, name, work):
     return result
 
 
-def main(path, text, prompt=1000, steps=160, parts=3):
+def main(path, text, prompt=448, steps=136, parts=2):
     torch.set_grad_enabled(False)
     folder, file = os.path.split(path)
     model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=file, dtype=torch.float32).eval()
