@@ -40,7 +40,15 @@ fn replay(target: &str, seeds: impl FnOnce() -> Vec<(String, Vec<u8>)>, body: fn
     body(&[]);
 }
 
-/// Every codec at every width, its keys left out but for one, and a few bytes of data.
+/// Floats at the edges, by their bits, which are even: so an input gives any f32. Those of one kind are refused or taken together.
+const EDGES: [(&str, &[u32]); 4] = [
+    ("infinite", &[0x7f80_0000, 0xff80_0000]),
+    ("nan", &[0x7fc0_0000, 0xff80_0002]),
+    ("largest", &[0x7f7f_fffe, 0xff7f_fffe]),
+    ("least", &[0x0000_0002, 0x8000_0002, 0x007f_fffe, 0x8000_0000, 0]),
+];
+
+/// Every codec at every width, its keys left out but for one, and a few bytes of data; and two rows of width 32 with edges in them.
 fn codecs() -> Vec<(String, Vec<u8>)> {
     let mut seeds = Vec::new();
     for (number, codec) in CodecSpec::all().iter().enumerate() {
@@ -53,6 +61,16 @@ fn codecs() -> Vec<(String, Vec<u8>)> {
             data.push((128..).find(|choice| choice % WIDTHS.len() == index).unwrap() as u8);
             data.extend((0..24).map(|i| (number * 29 + index * 13 + i * 37) as u8));
             seeds.push((format!("{}-{width}", codec.name), data));
+        }
+        for (kind, edges) in EDGES {
+            let mut data = vec![0; 2 + codec.keys.len()]; // the first width
+            data[0] = number as u8;
+            let float = |i: usize| match i % 5 {
+                4 => edges[i / 5 % edges.len()],
+                _ => (i as u32 * 37 % 64) << 12 | 1, // 0 to 2 in steps of 1/32
+            };
+            data.extend((0..64).flat_map(|i| float(i).to_le_bytes()));
+            seeds.push((format!("{}-edges-{kind}", codec.name), data));
         }
     }
     seeds

@@ -1,10 +1,11 @@
 //! A cache of a million tokens for as long as one likes: `ci/soak.sh SECONDS`. Random appends, rollbacks, evictions, forks, saves and
-//! loads; after each, what attention gives is held against a model that makes the rows again, and the process's memory is read.
+//! loads. After each the process's memory is read; after every fourth, what attention gives is held against a model that makes the
+//! rows again.
 #![cfg(all(feature = "alloc", target_os = "linux"))]
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
 use crate::common::Random;
-use octaplex::{Attend, Backend, KvCache, LayerConfig, f16};
+use octaplex::{Attend, Backend, Error, KvCache, LayerConfig, f16};
 use std::time::{Duration, Instant};
 
 const DIM: usize = 32;
@@ -52,14 +53,16 @@ fn a_million_tokens() {
         let rows = |flip: u64| -> Vec<f32> {
             (seed..seed + count as u64).flat_map(|seed| row(seed ^ flip)).collect()
         };
-        if cache.append(0, &rows(0), &rows(u64::MAX)).is_ok() {
+        let appended = cache.append(0, &rows(0), &rows(u64::MAX));
+        if appended.is_ok() {
             tokens.extend((0..count).map(|i| (*next + i, seed + i as u64)));
             *next += count;
         }
         seed += count as u64;
+        appended
     };
     while tokens.len() < 1_000_000 {
-        append(&mut cache, &mut tokens, &mut next, 50_000);
+        append(&mut cache, &mut tokens, &mut next, 50_000).unwrap();
     }
     let (mut random, mut counts, mut fork) =
         (Random::new(77), [0usize; 6], None::<(KvCache, Vec<Token>, usize)>);
@@ -71,7 +74,10 @@ fn a_million_tokens() {
         match operation {
             0 => {
                 let count = [1, 70, 3000, 20_000][random.below(4)];
-                append(&mut cache, &mut tokens, &mut next, count);
+                if let Err(error) = append(&mut cache, &mut tokens, &mut next, count) {
+                    assert!(matches!(error, Error::Full { .. }), "{error}");
+                    assert!(tokens.len() + count > CAPACITY - 64, "{error} at {} tokens", tokens.len());
+                }
             }
             1 => {
                 let back = [1, 60, 5000][random.below(3)];
@@ -81,10 +87,16 @@ fn a_million_tokens() {
             }
             2 => {
                 let from = random.below(next);
-                let dropped = cache.evict(from..from + random.below(20_000));
+                let range = from..from + random.below(20_000);
+                let dropped = cache.evict(range.clone());
+                assert!(dropped.is_multiple_of(config.page), "{dropped} tokens are no whole pages");
                 let held: Vec<usize> = cache.layers()[0].positions().collect();
                 let before = tokens.len();
-                tokens.retain(|token| held.binary_search(&token.0).is_ok());
+                tokens.retain(|(position, _)| {
+                    let kept = held.binary_search(position).is_ok();
+                    assert!(kept || range.contains(position), "{position} is gone, not of {range:?}");
+                    kept
+                });
                 assert_eq!(before - tokens.len(), dropped);
             }
             // One fork at a time: to and fro.
@@ -103,7 +115,7 @@ fn a_million_tokens() {
             }
         }
         while tokens.len() < 900_000 {
-            append(&mut cache, &mut tokens, &mut next, 50_000);
+            append(&mut cache, &mut tokens, &mut next, 50_000).unwrap();
         }
         operations += 1;
         // The model takes longer than all the rest.
@@ -115,7 +127,7 @@ fn a_million_tokens() {
             let far = norm(&mut output.iter().zip(&expected).map(|(a, b)| a - b))
                 / norm(&mut expected.iter().copied());
             worst = worst.max(far);
-            assert!(far < 0.05, "{operations} operations: {far} of the norm away");
+            assert!(far < 1e-3, "{operations} operations: {far} of the norm away");
         }
         let memory = resident();
         most = most.max(memory);

@@ -1,13 +1,13 @@
 //! The arithmetic of offsets that `// SAFETY:` comments rest on, for every packing, width, stride and number of rows there is.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
-use octaplex_arch::{MAX_DIM, Packing, Rows};
+use octaplex_arch::{Backend, IntQuery, MAX_DIM, Packing, Rows};
 
 fn packings() -> Vec<Packing> {
     (1..=8).map(Packing::bits).chain((2..=256).filter_map(Packing::for_levels)).collect()
 }
 
-/// Every code's bits lie inside the planes, those of no two codes overlap, and no plane has a byte too many.
+/// Every code's bits lie inside the planes, and no plane has a byte too many.
 #[test]
 fn every_code_of_every_packing_lies_in_its_planes() {
     let packings = packings();
@@ -45,6 +45,47 @@ fn every_code_of_every_packing_lies_in_its_planes() {
     }
 }
 
+/// No two codes overlap: another code changes all the raw bits of its own place and no others, and of the digit plane only bits
+/// of its own group, in which the others' digits stay.
+#[test]
+fn another_code_changes_its_own_place() {
+    for packing in packings() {
+        let ((group, group_bits), raw) = (packing.digit_group(), packing.raw_bits() as usize);
+        for count in (1..=40).chain([MAX_DIM - 1, MAX_DIM]) {
+            let codes: Vec<u8> = (0..count).map(|i| (i * 29 % packing.levels()) as u8).collect();
+            let pack = |codes: &[u8]| {
+                let mut bytes = vec![0; packing.bytes(count)];
+                Backend::SCALAR.pack(packing, codes, &mut bytes);
+                bytes
+            };
+            let before = pack(&codes);
+            for i in 0..count {
+                let (digit, low) = (u32::from(codes[i]) >> raw, u32::from(codes[i]) & ((1 << raw) - 1));
+                let mut other = codes.clone();
+                other[i] = ((digit + 1) % packing.radix() << raw | (low ^ ((1 << raw) - 1))) as u8;
+                let after = pack(&other);
+                let changed = |bit: &usize| (before[bit / 8] ^ after[bit / 8]) >> (bit % 8) & 1 == 1;
+                let digits = 8 * packing.raw_bytes(count);
+                assert!(
+                    (0..digits).filter(changed).eq(i * raw..(i + 1) * raw),
+                    "{packing:?}, {count}: code {i}"
+                );
+                let first = digits + i / group * group_bits as usize;
+                let own = first..first + group_bits as usize;
+                let bits: Vec<usize> = (digits..8 * before.len()).filter(changed).collect();
+                assert_eq!(bits.is_empty(), packing.radix() == 1);
+                assert!(
+                    bits.iter().all(|bit| own.contains(bit)),
+                    "{packing:?}, {count}: digit {i} in {bits:?}"
+                );
+                let mut read = vec![0; count];
+                Backend::SCALAR.unpack(packing, &after, &mut read);
+                assert!(read == other, "{packing:?}, {count}: code {i} changes others");
+            }
+        }
+    }
+}
+
 /// Rows that are counted lie in the bytes, with scales in them and apart, and with the last row as long as the others or as its stride.
 #[test]
 fn every_row_that_is_counted_lies_in_the_bytes() {
@@ -78,14 +119,18 @@ fn every_row_that_is_counted_lies_in_the_bytes() {
     }
 }
 
-/// The largest sums that kernels form in 32 bits: strides times rows, codes times queries.
+/// Kernels multiply strides by numbers of rows in 32 bits: a stride beyond 2¹⁶ is refused, on every backend.
 #[test]
-fn products_of_sizes_stay_within_their_integers() {
-    let (longest_stride, most_rows) = (1u64 << 16, 16u64); // `Rows::check`, and rows that one block reads
-    assert!(longest_stride * most_rows < 1 << 31);
-    let largest = MAX_DIM as u64 * 127 * 127;
-    assert!(largest < 1 << 31, "a dot product of int8 needs {largest}");
-    for packing in packings() {
-        assert!(packing.bytes(MAX_DIM) <= MAX_DIM, "{packing:?}");
+fn strides_stop_at_65536() {
+    let packing = Packing::bits(4);
+    let (dim, len) = (8, 2 + packing.bytes(8));
+    let score = |backend: Backend, stride: usize| {
+        let rows = Rows { bytes: &vec![0; stride + len], stride, len, dim, scales: None };
+        let (centroids, queries) = ([1; 16], [IntQuery { values: &[1; 8], scale: 1.0 }]);
+        backend.score_codes(packing, &rows, &centroids, 1.0, &queries, &mut [0.0; 2]);
+    };
+    for backend in Backend::available() {
+        score(backend, 1 << 16);
+        assert!(std::panic::catch_unwind(|| score(backend, (1 << 16) + 1)).is_err(), "{}", backend.name());
     }
 }

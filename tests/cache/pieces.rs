@@ -19,18 +19,43 @@ fn queries_of_a_block_get_the_bits_of_one() {
     ];
     for (keys, values) in pairs {
         for backend in Backend::available() {
-            let mut random = Random::new(5);
             let config = LayerConfig::new(1, D, TOKENS).keys(spec(keys)).values(spec(values));
-            let mut cache = KvCache::new([config], backend).unwrap();
-            cache.append(0, &random.gaussians(TOKENS * D), &random.gaussians(TOKENS * D)).unwrap();
-            let queries = random.gaussians(75 * D);
-            let block = attend(&mut cache, &queries, &Attend::default().queries(75));
-            for (i, (query, output)) in queries.chunks_exact(D).zip(block.chunks_exact(D)).enumerate() {
-                let options = Attend::default().position(TOKENS - 75 + i);
-                let alone = attend(&mut cache, query, &options);
-                assert_eq!(bits(&alone), bits(output), "{keys} / {values}, {}, query {i}", backend.name());
+            check_together_and_alone(config, 1, backend);
+        }
+    }
+}
+
+/// Keys so wide that fewer share a pass than there is room for scores: the stack holds no more of their prepared queries. Two query
+/// heads, so that a pass ends inside a head; and a sliding window, which begins elsewhere for each query of a pass.
+#[test]
+fn queries_of_wide_keys_get_the_bits_of_one() {
+    for (keys, dim) in [("int", 576), ("octopus-qjl", 576), ("graded", 512)] {
+        for backend in Backend::available() {
+            for sliding in [None, Some(70)] {
+                let mut config = LayerConfig::new(1, dim, 230).keys(spec(keys)).values(spec("f16"));
+                (config.value_dim, config.sliding_window, config.max_rollback) = (32, sliding, 75);
+                check_together_and_alone(config, 2, backend);
             }
         }
+    }
+}
+
+/// 75 queries a head in one call have the bits of each alone, in a cache as full as it gets.
+fn check_together_and_alone(config: LayerConfig, heads: usize, backend: Backend) {
+    const QUERIES: usize = 75;
+    let (dim, tokens) = (config.key_dim, config.capacity);
+    let mut random = Random::new(5);
+    let mut cache = KvCache::new([config], backend).unwrap();
+    let (keys, values) = (random.gaussians(tokens * dim), random.gaussians(tokens * config.value_dim));
+    cache.append(0, &keys, &values).unwrap();
+    assert!(cache.stats().paged_tokens > 0);
+    let queries = random.gaussians(heads * QUERIES * dim);
+    let block = attend(&mut cache, &queries, &Attend::default().queries(QUERIES));
+    let outputs = block.chunks_exact(config.value_dim);
+    for (i, (query, output)) in queries.chunks_exact(dim).zip(outputs).enumerate() {
+        let options = Attend::default().position(tokens - QUERIES + i % QUERIES);
+        let alone = attend(&mut cache, query, &options);
+        assert_eq!(bits(&alone), bits(output), "{config:?}, {}, query {i}", backend.name());
     }
 }
 

@@ -14,18 +14,23 @@ fn rows(count: usize) -> Vec<f32> {
     (0..count * DIM).map(|i| ((i * 31 % 97) as f32 - 48.0) / 7.0).collect()
 }
 
-/// Where the sections of sound bytes end: before each checksum of all since the one before.
+/// Where the sections of sound bytes end: before each checksum of all since the one before, the last one at the end. A section of
+/// nothing, whose checksum is 0, is only there.
 fn sections(bytes: &[u8]) -> Vec<usize> {
-    let (mut ends, mut section, mut at) = (Vec::new(), crc32fast::Hasher::new(), 0);
+    let (mut ends, mut section, mut at, mut start) = (Vec::new(), crc32fast::Hasher::new(), 0, 0);
     while at + 4 <= bytes.len() {
-        if section.clone().finalize().to_le_bytes() == bytes[at..at + 4] && at > 0 {
+        let can_end = at > start || at + 4 == bytes.len();
+        if can_end && section.clone().finalize().to_le_bytes() == bytes[at..at + 4] {
             ends.push(at);
             (section, at) = (crc32fast::Hasher::new(), at + 4);
+            start = at;
             continue;
         }
         section.update(&bytes[at..=at]);
         at += 1;
     }
+    assert!(ends.len() >= 2, "a header, and what it describes: {ends:?}");
+    assert_eq!(ends.last(), Some(&(bytes.len() - 4)), "bytes behind the last checksum");
     ends
 }
 
@@ -123,8 +128,11 @@ pub fn snapshot(data: &[u8]) {
     // Into a layer of the original configuration, and of what the bytes say.
     for own in [true, false] {
         let layer = if own {
-            SharedLayer::from_snapshot(&sound.0, Backend::detect())
-                .and_then(|mut layer| layer.load(&bytes).map(|()| layer))
+            SharedLayer::from_snapshot(&sound.0, Backend::detect()).and_then(|mut layer| {
+                let loaded = layer.load(&bytes);
+                assert!(loaded.is_ok() || saved(&layer) == sound.0, "{loaded:?}, but the layer is another");
+                loaded.map(|()| layer)
+            })
         } else if input.byte() & 7 == 0 {
             SharedLayer::from_snapshot(&bytes, Backend::detect())
         } else {
@@ -210,9 +218,55 @@ pub fn chunk(data: &[u8]) {
     let make = || ChunkCodec::new(info.config, Backend::detect()).ok().map(Rc::new);
     let Some(codec) = CODECS.with(|codecs| codecs.get(info.config, make)) else { return };
     let mut values = vec![f32::NAN; info.values()];
-    if codec.decode(&bytes, &mut values[..]).is_ok() {
+    let decoded = codec.decode(&bytes, &mut values[..]);
+    if decoded.is_ok() {
         assert!(is_finite(&values), "{info:?}");
     }
+    let Some(mut cache) = taking(info.config) else { return };
+    let before = cache.save();
+    match cache.append_chunk(&bytes) {
+        Ok(()) => takes_over(&cache, &info),
+        Err(error) => assert!(cache.save() == before, "{info:?}: {error}, but the cache is another"),
+    }
+}
+
+/// An empty cache that takes chunks of a configuration over; `None` for one so large that few can be kept.
+fn taking(config: ChunkConfig) -> Option<KvCache> {
+    if config.kv_heads * config.head_dim * config.page > 1 << 16 {
+        return None;
+    }
+    thread_local!(static CACHES: Kept<ChunkConfig, Option<Rc<KvCache>>> = Kept::new());
+    let make = || {
+        let layer = |index| {
+            LayerConfig::new(config.kv_heads, config.head_dim, 1 << 15)
+                .layer(config.first_layer + index as u32)
+                .keys(config.keys)
+                .values(config.values)
+                .page(config.page)
+                .sink_tokens(0)
+                .center(config.center)
+                .balance(config.balance)
+        };
+        KvCache::new((0..config.layers).map(layer), Backend::detect()).ok().map(Rc::new)
+    };
+    CACHES.with(|caches| caches.get(config, make)).map(|cache| cache.fork()) // which shares the codecs
+}
+
+/// What has taken a chunk over answers, and saves what loads again.
+fn takes_over(cache: &KvCache, info: &ChunkInfo) {
+    let config = &info.config;
+    assert_eq!(cache.layers()[0].tokens(), info.tokens, "{info:?}");
+    let queries = vec![0.5; config.kv_heads * config.head_dim];
+    let mut output = vec![f32::NAN; queries.len()];
+    for layer in 0..config.layers {
+        if cache.attend(layer, &queries, &Attend::default(), &mut output).is_ok() {
+            assert!(is_finite(&output), "{info:?}: {output:?}");
+        }
+    }
+    let saved = cache.save();
+    let loaded = KvCache::load(&saved, Backend::detect())
+        .unwrap_or_else(|error| panic!("{info:?}: taken over, not to be saved and loaded: {error}"));
+    assert!(loaded.save() == saved, "{info:?}: a snapshot is not what was loaded");
 }
 
 /// Any text as a spec: an error that can be shown, or a spec whose text is the same again, and whose sizes are numbers. Other inputs

@@ -88,9 +88,15 @@ pub fn cache(data: &[u8]) {
             4 => {
                 let start = usize::from(input.byte());
                 let before: Vec<usize> = cache.layers()[0].positions().collect();
-                let dropped = cache.evict(start..start + usize::from(input.byte()));
+                let range = start..start + usize::from(input.byte());
+                let dropped = cache.evict(range.clone());
                 assert_eq!(cache.stats().tokens, before.len() - dropped);
-                assert_eq!(model.forget_evicted(&before, &cache).len(), dropped, "{config:?}");
+                let gone = model.forget_evicted(&before, &cache);
+                assert_eq!(gone.len(), dropped, "{config:?}");
+                assert!(
+                    gone.iter().all(|position| range.contains(position)),
+                    "{range:?}, {gone:?}: {config:?}"
+                );
             }
             5 if others.len() < 3 => others.push((cache.fork(), model.clone())),
             6 if !others.is_empty() => {
@@ -111,7 +117,7 @@ pub fn cache(data: &[u8]) {
 }
 
 /// The first layer's part of a snapshot.
-pub(super) fn layer(snapshot: &[u8]) -> &[u8] {
+fn layer(snapshot: &[u8]) -> &[u8] {
     &snapshot[24..]
 }
 

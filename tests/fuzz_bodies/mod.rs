@@ -21,7 +21,8 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::OnceLock;
 
-/// Structured data from the fuzzer, which runs out into zeros.
+/// Structured data from the fuzzer. Choices run out into zeros; floats and bytes into fixed values, so that short inputs do not
+/// leave most of a test to zeros.
 struct Input<'a>(Unstructured<'a>);
 
 impl<'a> Input<'a> {
@@ -51,12 +52,15 @@ impl<'a> Input<'a> {
         if bits & 1 == 0 { f32::from_bits(bits) } else { (bits as i32 >> 1) as f32 / 65536.0 }
     }
 
-    /// A value of each byte there is, then zeros: short inputs fill whole rows.
+    /// A value of each byte there is, then fixed ones: short inputs fill whole rows.
     fn floats(&mut self, count: usize) -> Vec<f32> {
         if self.0.len() >= 4 * count {
             return (0..count).map(|_| self.float()).collect();
         }
-        (0..count).map(|_| f32::from(self.byte() as i8) / 16.0).collect()
+        let fixed = |i: usize| (i * 37 % 64) as f32 / 16.0 - 1.96875;
+        (0..count)
+            .map(|i| if self.is_empty() { fixed(i) } else { f32::from(self.byte() as i8) / 16.0 })
+            .collect()
     }
 
     fn finite_floats(&mut self, count: usize) -> Vec<f32> {
@@ -65,9 +69,11 @@ impl<'a> Input<'a> {
         floats
     }
 
+    /// The fixed bytes are below 64: floats of any two or four are finite, and no scale is negative.
     fn bytes(&mut self, count: usize) -> Vec<u8> {
-        let mut bytes = vec![0; count];
-        self.0.fill_buffer(&mut bytes).unwrap();
+        let mut bytes: Vec<u8> = (0..count).map(|i| 1 + (i * 37 % 63) as u8).collect();
+        let there = self.0.len().min(count);
+        self.0.fill_buffer(&mut bytes[..there]).unwrap();
         bytes
     }
 

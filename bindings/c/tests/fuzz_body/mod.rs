@@ -158,6 +158,16 @@ pub fn c_api(data: &[u8]) -> Outcome {
     session.outcome
 }
 
+/// Whether a cache may take more memory than several of an input should have together.
+fn is_huge(config: &octaplex_config) -> bool {
+    let octaplex_config {
+        layers, kv_heads, capacity, page, sink_tokens, recent_window, max_rollback, ..
+    } = *config;
+    [layers, kv_heads, capacity, page, sink_tokens, recent_window, max_rollback]
+        .iter()
+        .any(|size| *size >= 1 << 16)
+}
+
 impl Session {
     /// What must hold after any call: a status that the error repeats, a sentence where there is one to say, and no fault.
     fn judge(&mut self, status: octaplex_status) -> bool {
@@ -302,8 +312,13 @@ impl Session {
                 0 => {
                     self.free_cache(slot);
                     let mut config = self.config(input);
+                    let huge = is_huge(&config.known);
                     self.caches[slot] = octaplex_cache_create(config.given(input), error);
                     self.judge_given(!self.caches[slot].is_null());
+                    // Gigabytes, it may be: one at a time.
+                    if huge {
+                        self.free_cache(slot);
+                    }
                 }
                 1 => {
                     self.free_cache(slot);
