@@ -7,15 +7,13 @@ cd "$(dirname "$0")/.."
 here=$PWD table=$PWD/ci/sizes.txt
 export CARGO_TARGET_DIR=$here/target/cross/sizes
 
+# The table is of a `core` that is built as small as the rest. rustup's, which is fast, makes programs a tenth larger.
+cargo=(env RUSTC=/usr/bin/rustc RUSTC_BOOTSTRAP=1 cargo) options=(-Z build-std=core) most=1.1
+export CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER=wasm-ld
+[[ -d /usr/lib/rustlib/src/rust/library ]] || { cargo=(cargo) options=() most=1.2; unset CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER; }
+
 build() { # build TARGET PROGRAM LIBRARY
-  local cargo=(cargo) options=(--target "$1")
-  if ! [[ -d $(rustc --print target-libdir --target "$1") ]]; then
-    [[ -d /usr/lib/rustlib/src/rust/library ]] || { echo "rustup target add $1, or apt-get install rust-web-src" >&2; exit 1; }
-    cargo=(env RUSTC=/usr/bin/rustc RUSTC_BOOTSTRAP=1 cargo)
-    options+=(-Z build-std=core)
-    export CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER=wasm-ld
-  fi
-  "${cargo[@]}" rustc --quiet --release --locked "${options[@]}" --manifest-path ci/sizes/Cargo.toml --features "$2" --crate-type "$3"
+  "${cargo[@]}" rustc --quiet --release --locked --target "$1" "${options[@]}" --manifest-path ci/sizes/Cargo.toml --features "$2" --crate-type "$3"
 }
 
 flash() { # Code and constants that a linker keeps, from the library's one entry.
@@ -41,6 +39,6 @@ if [[ ${1:-} == --bless ]]; then
   cp "$new" "$table"
   exit
 fi
-awk 'FNR > 1 && NR == FNR { flash[$1] = $2; wasm[$1] = $3; next }
-  FNR > 1 && ($2 > 1.1 * flash[$1] || $3 > 1.1 * wasm[$1]) { print $1 " has grown by more than a tenth"; bad = 1 }
+awk -v most=$most 'FNR > 1 && NR == FNR { flash[$1] = $2; wasm[$1] = $3; next }
+  FNR > 1 && ($2 > most * flash[$1] || $3 > most * wasm[$1]) { print $1 " has grown by more than a tenth"; bad = 1 }
   END { exit bad }' "$table" "$new"

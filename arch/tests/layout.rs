@@ -62,7 +62,7 @@ fn another_code_changes_its_own_place() {
             for i in 0..count {
                 let (digit, low) = (u32::from(codes[i]) >> raw, u32::from(codes[i]) & ((1 << raw) - 1));
                 let mut other = codes.clone();
-                other[i] = ((digit + 1) % packing.radix() << raw | (low ^ ((1 << raw) - 1))) as u8;
+                other[i] = ((((digit + 1) % packing.radix()) << raw) | (low ^ ((1 << raw) - 1))) as u8;
                 let after = pack(&other);
                 let changed = |bit: &usize| (before[bit / 8] ^ after[bit / 8]) >> (bit % 8) & 1 == 1;
                 let digits = 8 * packing.raw_bytes(count);
