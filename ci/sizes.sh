@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What octaplex takes in a small program: flash of a Cortex-M4 (code and constants) and gzipped WebAssembly, for the
 # programs of `ci/sizes`. Fails where one is more than 10% above `ci/sizes.txt`; `ci/sizes.sh --bless` writes that
-# table. Compilers are chosen as `ci/cross.sh` does.
+# table.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 here=$PWD table=$PWD/ci/sizes.txt
