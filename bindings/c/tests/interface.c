@@ -310,7 +310,7 @@ static void options(void) {
     for (int i = 0; i < 7; i++) {
         for (int head = 0; head < HEADS; head++) {
             const int first = head * GROUP * WIDTH;
-            each[i].first_head = head;
+            each[i].first_head = (size_t)head;
             each[i].heads = 1;
             WELL(octaplex_cache_attend(cache, 0, queries + first, GROUP * WIDTH, &each[i], output + first, GROUP * WIDTH, &error));
         }
