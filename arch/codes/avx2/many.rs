@@ -4,8 +4,8 @@
 //! takes them, of neighbouring coordinates of eight rows for scores, of neighbouring rows for sums. Queries, and weights,
 //! are such pairs as they lie in memory. Four queries' sums stay in registers. A pair of rows (or of coordinates), sixteen
 //! coordinates (or rows) and a query take two products and two additions, and one load that splats: the additions bound it,
-//! 16 instructions on three ports for 128 coordinates of a row. On a Sapphire Rapids, attention of 32 queries takes .68 of the
-//! time that it took with the text for registers (codes of 4 bits, keys and values), .57 with 3 bits.
+//! 16 instructions on three ports for 128 coordinates of a row. On a Sapphire Rapids, attention of 32 queries takes .69 of the
+//! time that it took with the text for registers (codes of 4 bits, keys and values), .59 with 3 bits.
 
 use crate::codes::scalar::{PAGE, quantize_products, weight_limit};
 use crate::codes::wide;
