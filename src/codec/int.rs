@@ -10,7 +10,7 @@
 use super::outliers::{Chunked, LONE_BLOCK, Outliers, WithChunks};
 use super::planes::rows_of;
 use super::query::{Body, QUERY_BATCH, QueryFormat};
-use super::scratch::{bytes_of, with_scratch, words_for};
+use super::scratch::{MAX_SCRATCH, bytes_of, with_scratch, words_for};
 use super::{
     Codec, MAX_VALUE, check_accumulate, check_block, check_scales, check_score, check_values, count_rows,
     decode_blocks, encode_blocks, first_blocks, to_f16,
@@ -221,9 +221,6 @@ const INTEGERS: [i16; 384] = {
 /// Rows of which each group is read at once, where a row has several: those that share integer weights in a sum.
 const RUN: usize = 256;
 
-/// Queries whose weights for a run, and sums, there is room for on the stack.
-const GROUP_BATCH: usize = 8;
-
 impl Core {
     /// The codec of a spec, for one head.
     ///
@@ -388,7 +385,9 @@ impl Core {
         let count = blocks.len() / self.block_bytes();
         self.each_group(blocks, |first, coordinates, rows, zeros| {
             let width = coordinates.len();
-            let batches = weights.chunks(GROUP_BATCH * count).zip(acc.chunks_mut(GROUP_BATCH * dim));
+            // As many as there is room for on the stack.
+            let batch = QUERY_BATCH.min(MAX_SCRATCH / (zeros.len() + width));
+            let batches = weights.chunks(batch * count).zip(acc.chunks_mut(batch * dim));
             for (weights, acc) in batches {
                 let queries = acc.len() / dim;
                 with_scratch(queries * (zeros.len() + width), |memory| {
