@@ -503,7 +503,7 @@ impl Layer {
     /// the CPU's, and not those of a card with more or fewer multiprocessors.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for `bias`; what [`Layer::attend`](crate::Layer::attend) refuses;
+    /// [`Error::Unsupported`] for `bias`, and for blocks at widths above 128 (go query by query); what [`Layer::attend`](crate::Layer::attend) refuses;
     /// [`Error::Card`]. The output is then unspecified.
     pub fn attend(&mut self, queries: &[f32], options: &Attend, output: &mut [f32]) -> Result<(), Error> {
         if is_block(options) {
