@@ -576,6 +576,7 @@ pub(crate) fn in_page(error: Error, page: usize, tokens: usize) -> Error {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)] // tests fail by panicking
 mod tests {
     use super::*;
     use crate::codebook::WIDTHS;
@@ -596,7 +597,7 @@ mod tests {
                 // What varies beside what does not, too.
                 config.values = if choice % 4 < 2 { config.keys } else { CodecSpec::F16(Default::default()) };
                 config.page = [64, 128][choice % 2];
-                config.balance = choice / 2 % 2 == 0;
+                config.balance = (choice / 2).is_multiple_of(2);
                 config.center = [Center::Off, Center::Page, Center::Prefix][choice / 4 % 3];
                 (config.sink_tokens, config.recent_window, config.max_rollback, config.sliding_window) =
                     windows[choice / 12 % 3];
@@ -653,9 +654,7 @@ mod tests {
             let (mut rows, mut extras) = (Vec::new(), Vec::new());
             for (head, parts) in layout.heads_mut(&mut page).enumerate() {
                 rows.extend([place(parts.keys), place(parts.values)]);
-                extras.extend(
-                    [parts.centre.as_ref(), parts.key_norms, parts.value_norms, parts.lengths].map(place),
-                );
+                extras.extend([&*parts.centre, parts.key_norms, parts.value_norms, parts.lengths].map(place));
                 let all = [parts.keys, parts.values, parts.centre, parts.key_norms, parts.value_norms];
                 for (number, part) in all.into_iter().enumerate() {
                     part.fill((1 + 5 * head + number) as u8);
