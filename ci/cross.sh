@@ -56,7 +56,7 @@ choose_compiler() {
 build_in() { export CARGO_TARGET_DIR=$PWD/target/cross/$1; }
 
 arm64() {
-  local target=aarch64-unknown-linux-gnu cpu arch_tests
+  local target=aarch64-unknown-linux-gnu cpu
   choose_compiler $target
   need gcc-aarch64-linux-gnu aarch64-linux-gnu-gcc
   need libc6-dev-arm64-cross /usr/aarch64-linux-gnu/lib/libc.so
@@ -74,15 +74,28 @@ arm64() {
   local octaplex=$CARGO_TARGET_DIR/$target/release/octaplex
   aarch64-linux-gnu-gcc -std=c11 -O1 -Wall -Wextra -Werror -Ibindings/c bindings/c/tests/interface.c \
     "$CARGO_TARGET_DIR/$target/release/liboctaplex_c.a" -lpthread -ldl -lm -o "$CARGO_TARGET_DIR/interface"
-  for cpu in cortex-a76:neon,neon-dotprod cortex-a53:neon; do
-    say "arm64: checksums on ${cpu%:*}"
-    verify_backends qemu-aarch64-static -cpu "${cpu%:*}" "$octaplex"
-    qemu-aarch64-static -cpu "${cpu%:*}" "$CARGO_TARGET_DIR/interface"
-    arch_tests=(--lib --test equivalence --test contract)
-    [[ $cpu != *dotprod ]] || arch_tests+=(--test guards)
-    run_arm64 "${cpu%:*}" "${cpu#*:}" -p octaplex-arch "${arch_tests[@]}"
-    run_arm64 "${cpu%:*}" "${cpu#*:}" -p octaplex --test suite -- golden:: backends:: adversarial
+  for cpu in cortex-a76 cortex-a53; do
+    say "arm64: checksums on $cpu"
+    verify_backends qemu-aarch64-static -cpu "$cpu" "$octaplex"
+    qemu-aarch64-static -cpu "$cpu" "$CARGO_TARGET_DIR/interface"
   done
+  # The long tests are one thread each: all at once, and their words one after another.
+  local names=() jobs=() name failed=()
+  beside() { # beside NAME WHAT...
+    names+=("$1")
+    run_arm64 "${@:2}" >"$CARGO_TARGET_DIR/$1" 2>&1 &
+    jobs+=("$!")
+  }
+  local kernels=(-p octaplex-arch --lib --test equivalence --test contract) suite=(-p octaplex --test suite -- golden:: backends:: adversarial)
+  beside kernels-a76 cortex-a76 neon,neon-dotprod "${kernels[@]}" --test guards
+  beside kernels-a53 cortex-a53 neon "${kernels[@]}"
+  beside suite-a76 cortex-a76 neon,neon-dotprod "${suite[@]}"
+  beside suite-a53 cortex-a53 neon "${suite[@]}"
+  for name in "${!names[@]}"; do
+    wait "${jobs[name]}" || failed+=("${names[name]}")
+    cat "$CARGO_TARGET_DIR/${names[name]}"
+  done
+  ((!${#failed[@]})) || { echo "failed on arm64: ${failed[*]}" >&2; exit 1; }
 }
 
 # verify_backends COMMAND...: the table on every backend that this build of the tool has; its last line.

@@ -41,10 +41,10 @@ awk '$0 == "```sh" { inside = 1; next } /^```$/ { inside = 0 } inside' bindings/
 # the same size, as with another seed of the rotation: what is equal then is their size, and that of f16, which has no codes.
 check() {
   local spec=$1 tool=$folder/tool.json found=$folder/found tokens=$folder/tokens.txt
-  octaplex perplexity --model "$MODEL" --text "$TEXT" --tokens 512 --calibrate 0 --k "$spec" --v "$spec" --write-tokens "$tokens" --json "$tool" >/dev/null
-  run() { "$BUILD/octaplex-ggml" "$MODEL" "$tokens" --f32 --k "$spec" --v "$spec" --threads "$1"; }
+  octaplex perplexity --model "$MODEL" --text "$TEXT" --tokens 516 --calibrate 0 --k "$spec" --v "$spec" --write-tokens "$tokens" --json "$tool" >/dev/null
+  run() { "$BUILD/octaplex-ggml" "$MODEL" "$tokens" --tokens 516 --f32 --k "$spec" --v "$spec" --threads "$1"; }
   run 1 >"$found"
-  # Threads share a batch's queries, and the logits keep their bits.
+  # Threads share a batch's queries, and the heads of the last batch, which is one token; the logits keep their bits.
   run 3 | diff "$found" -
   awk -v spec="$spec" -v perplexity="$2" -v kl="${3:-0}" '
     function check(name, of_tool, most) {
@@ -69,6 +69,7 @@ export MODEL=$folder/tiny.gguf TEXT=$folder/tiny.txt
 check f16 1e-5
 check turboquant:bits=8 2e-4 .01
 check trellis 5e-4 .01
+"$BUILD/octaplex-ggml-speed" "$MODEL" --depth 300 --batch 70 --times 1 | grep -c octaplex | grep -qx 3 # that it runs: no clock is asked
 all=$(octaplex verify | awk '$1 == "all" { print $2 }')
 grep "^octaplex_verify *$all " "$folder/found"
 if [[ -n ${OCTAPLEX_MODEL:-} ]]; then

@@ -43,6 +43,12 @@ pub struct Attend<'a> {
     /// Position of the first query of the block, whose queries have consecutive positions and see no later token. By
     /// default the block is at the end: its last query has the position of the newest token.
     pub position: Option<usize>,
+    /// The key/value head whose query heads come first. With `heads`, threads share the heads of one token among
+    /// themselves, each in a call of its own; `sink_logits` and `bias` are those of all query heads all the same, and
+    /// errors count heads from this one.
+    pub first_head: usize,
+    /// Key/value heads whose queries are given; all from the first on by default.
+    pub heads: Option<usize>,
 }
 
 impl<'a> Attend<'a> {
@@ -55,6 +61,21 @@ impl<'a> Attend<'a> {
         sink_logits: &'a [f32];
         bias: &'a [f32];
         position: usize => Some;
+        first_head: usize;
+        heads: usize => Some;
+    }
+
+    /// The key/value heads of a call, of so many.
+    pub(crate) fn heads_of(&self, count: usize) -> Result<Range<usize>, Error> {
+        let heads = self.heads.unwrap_or(count.saturating_sub(self.first_head));
+        let last = self.first_head.saturating_add(heads.saturating_sub(1));
+        if last >= count {
+            return Err(Error::Missing { what: "key/value head", number: last, count });
+        }
+        if heads == 0 {
+            return Err(Error::Unsupported { why: "a call has queries of at least 1 key/value head" });
+        }
+        Ok(self.first_head..last + 1)
     }
 }
 
@@ -423,7 +444,8 @@ fn add_weights(backend: Kernels, totals: &mut Totals, row: usize, weights: &mut 
 
 impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     /// Attention of one query or a block of them: `queries` \[query heads]\[queries]\[key width], `output`
-    /// \[query heads]\[queries]\[value width]. Query head h uses key/value head h / (query heads / key/value heads);
+    /// \[query heads]\[queries]\[value width], of all heads or of those from [`first_head`](Attend::first_head) on.
+    /// Query head h uses key/value head h / (query heads / key/value heads);
     /// heads that share one take one pass over its bytes. `scratch` has
     /// [`scratch_len`](crate::LayerConfig::scratch_len) values; with the feature `rayon`, more
     /// (`LayerConfig::parallel_scratch_len`) allows more threads.
@@ -434,7 +456,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     /// [`Error::Empty`]; [`Error::Dropped`] for a block of queries that begins further back than `max_rollback` of a
     /// layer with a sliding window, which has dropped what they would see; [`Error::Row`] for queries that are not below 2⁵⁰, times the scale if that is above 1,
     /// for biases that are not below 2¹²⁶, and for sink logits that are not finite; [`Error::Rows`],
-    /// [`Error::Heads`]; [`Error::Unsupported`] for other options out of range;
+    /// [`Error::Heads`]; [`Error::Missing`] for heads that the layer has not; [`Error::Unsupported`] for other options out of range;
     /// [`Error::Length`]; [`Error::Corrupt`] for blocks that no codec wrote. The output is then unspecified, the cache
     /// as it was.
     pub fn attend(
@@ -444,8 +466,9 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         output: &mut [f32],
         scratch: &mut [f32],
     ) -> Result<(), Error> {
-        let heads = self.config.kv_heads;
         let (layout, view) = (&self.layout, self.view());
+        let Range { start: first, end } = options.heads_of(self.config.kv_heads)?;
+        let heads = end - first;
         let block = options.queries.unwrap_or(1);
         if block == 0 {
             return Err(Error::Unsupported { why: "a block has at least 1 query a head" });
@@ -483,7 +506,8 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
             let batches = queries.chunks(most * layout.key_dim).enumerate();
             let mut batches = batches.zip(output.chunks_mut(most * layout.value_dim));
             batches.try_for_each(|((batch, queries), output)| {
-                let unit = Unit { view: &view, options: &resolved, head, row: batch * most, queries };
+                let unit =
+                    Unit { view: &view, options: &resolved, head: first + head, row: batch * most, queries };
                 unit.attend(output, memory)
             })
         };

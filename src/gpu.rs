@@ -447,6 +447,9 @@ impl Layer {
         if !options.bias.is_empty() {
             return refuse("on a card nothing is added to logits: `bias` is the CPU's");
         }
+        if options.first_head != 0 || options.heads.is_some() {
+            return refuse("a card answers all heads at once: `first_head` and `heads` are the CPU's");
+        }
         let scale = options.scale.unwrap_or_else(|| inverse_sqrt(self.config.key_dim));
         crate::attention::check_options(options)?;
         let window = options.window.or(self.config.sliding_window).map_or(0, |window| window as u64);

@@ -182,6 +182,11 @@ typedef struct {
     const float *bias;
     // Its length.
     size_t bias_length;
+    // The key/value head whose query heads come first: with `heads`, threads share the heads of one token, each in a call
+    // of its own. `sink_logits` and `bias` are those of all query heads all the same.
+    size_t first_head;
+    // Key/value heads whose queries are given; 0: all from the first on.
+    size_t heads;
 } octaplex_attend;
 
 // What a cache or a layer holds.

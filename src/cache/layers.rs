@@ -216,7 +216,9 @@ impl KvCache {
         output: &mut [f32],
     ) -> Result<(), Error> {
         let layer = self.layer(layer)?;
-        let needed = scratch_len(&layer.config, queries.len() / layer.config.key_dim);
+        let heads = options.heads_of(layer.config.kv_heads)?.len();
+        let rows = (queries.len() / layer.config.key_dim).div_ceil(heads);
+        let needed = part_scratch_len(&layer.config, rows);
         self.scratch.with(needed, |scratch| layer.attend(queries, options, output, scratch))
     }
 

@@ -59,6 +59,29 @@ fn check_together_and_alone(config: LayerConfig, heads: usize, backend: Backend)
     }
 }
 
+/// Heads in calls of their own get the bits that they get together, whatever is added to their logits.
+#[test]
+fn heads_of_a_token_get_the_bits_of_all() {
+    const D: usize = 64;
+    const TOKENS: usize = 300;
+    let mut random = Random::new(6);
+    let mut cache = KvCache::new([LayerConfig::new(3, D, TOKENS)], Backend::detect()).unwrap();
+    let rows = random.gaussians(3 * TOKENS * D);
+    cache.append(0, &rows, &rows).unwrap();
+    let (queries, bias, sinks) = (random.gaussians(6 * D), random.gaussians(6 * TOKENS), random.gaussians(6));
+    let options = Attend::default().bias(&bias).sink_logits(&sinks);
+    let last = bits(&attend(&mut cache, &queries[4 * D..], &options.first_head(2))); // with the memory of one head
+    let all = bits(&attend(&mut cache, &queries, &options));
+    assert_eq!(last, all[4 * D..]);
+    for (first, heads) in [(0, 1), (1, 1), (2, 1), (0, 2), (1, 2), (0, 3)] {
+        let of = 2 * first * D..2 * (first + heads) * D;
+        let found = attend(&mut cache, &queries[of.clone()], &options.first_head(first).heads(heads));
+        assert_eq!(bits(&found), all[of], "{heads} heads from {first}");
+    }
+    let rest = attend(&mut cache, &queries[2 * D..], &options.first_head(1));
+    assert_eq!(bits(&rest), all[2 * D..]);
+}
+
 #[test]
 fn pieces_and_the_whole_are_accepted_alike() {
     const D: usize = 32;

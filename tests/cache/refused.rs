@@ -46,6 +46,10 @@ fn bad_input_changes_nothing() {
         Attend::default().sink_logits(&[1.0]),
         Attend::default().bias(&[1.0]),
         Attend::default().window(0),
+        Attend::default().heads(0),
+        Attend::default().heads(3),
+        Attend::default().first_head(2),
+        Attend::default().first_head(usize::MAX).heads(1),
     ] {
         assert!(cache.attend(0, &queries, &options, &mut [0.0; 128]).is_err(), "{options:?}");
     }

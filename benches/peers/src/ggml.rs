@@ -115,7 +115,11 @@ impl Type {
 }
 
 /// Flash attention through a graph: one head of keys and values, causal.
-pub struct Flash(NonNull<c_void>);
+pub struct Flash {
+    graph: NonNull<c_void>,
+    /// Values of the output.
+    length: usize,
+}
 
 impl Flash {
     /// `tokens` tokens, which repeat 4,096 rows, and a block of queries at their end.
@@ -125,22 +129,22 @@ impl Flash {
         // SAFETY: rows and queries are as long as said.
         let flash =
             unsafe { peer_flash_new(of as i32, rows.as_ptr(), queries.as_ptr(), tokens, block, 1, D) };
-        Self(NonNull::new(flash).expect("memory"))
+        Self { graph: NonNull::new(flash).expect("memory"), length: queries.len() }
     }
 
-    /// The first value of the output.
-    pub fn run(&mut self) -> f32 {
+    /// The output, \[queries]\[D].
+    pub fn run(&mut self) -> &[f32] {
         // SAFETY: made by `new`.
-        let output = unsafe { peer_flash_run(self.0.as_ptr()) };
+        let output = unsafe { peer_flash_run(self.graph.as_ptr()) };
         assert!(!output.is_null(), "ggml computes its graph");
-        // SAFETY: the output is there as long as the graph is.
-        unsafe { *output }
+        // SAFETY: a row for each query, as long as the graph is there and is not computed again.
+        unsafe { std::slice::from_raw_parts(output, self.length) }
     }
 }
 
 impl Drop for Flash {
     fn drop(&mut self) {
         // SAFETY: made by `new`, and not used again.
-        unsafe { peer_flash_free(self.0.as_ptr()) }
+        unsafe { peer_flash_free(self.graph.as_ptr()) }
     }
 }

@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 const D: usize = 128;
 /// Rows that a second-level cache holds.
 const ROWS: usize = 4096;
+/// Rows of turboquant-rs, which takes a microsecond for each.
+const FEW: usize = 512;
 /// Times as many, which none does.
 const TIMES: usize = 256;
 const SECTIONS: [&str; 7] = ["encode", "decode", "score", "memory", "sums", "step", "prefill"];
@@ -158,6 +160,15 @@ fn encoded(of: Type, rows: &[f32]) -> Vec<u8> {
     bytes
 }
 
+/// turboquant-rs's cache: a layer of the first rows, with its bit of QJL.
+fn turboquant_rs(rows: &[f32]) -> Result<turboquant::attention::QuantizedKVCache, Box<dyn Error>> {
+    let config = turboquant::packed::TurboQuantConfig::new(4, D)?;
+    let mut cache = turboquant::attention::QuantizedKVCache::new(config, 1, 1);
+    let rows: Vec<&[f32]> = rows[..FEW * D].chunks_exact(D).collect();
+    cache.push_batch(0, &rows, &rows)?;
+    Ok(cache)
+}
+
 fn encode(report: &mut Report, backend: Backend, rows: &[f32]) -> Result<(), Box<dyn Error>> {
     let mut runners = Vec::new();
     for (of, name) in TYPES {
@@ -176,6 +187,12 @@ fn encode(report: &mut Report, backend: Backend, rows: &[f32]) -> Result<(), Box
     runners.push(Runner::new("ruvector-turboquant, 4 bits", 64, move || {
         for x in few.chunks_exact(D) {
             black_box(codec.encode(black_box(x)).expect("finite"));
+        }
+    }));
+    let (config, few) = (turboquant::packed::TurboQuantConfig::new(4, D)?, rows[..64 * D].to_vec());
+    runners.push(Runner::new("turboquant-rs, 4 bits", 64, move || {
+        for x in few.chunks_exact(D) {
+            black_box(turboquant::quantize::quantize_vec(&config, black_box(x)).expect("finite"));
         }
     }));
     report.section("encode a vector", REFERENCE, runners);
@@ -203,6 +220,13 @@ fn decode(report: &mut Report, backend: Backend, rows: &[f32]) -> Result<(), Box
     let blobs = rows[..64 * D].chunks_exact(D).map(|x| codec.encode(x)).collect::<Result<Vec<_>, _>>()?;
     runners.push(Runner::new("ruvector-turboquant, 4 bits", 64, move || {
         blobs.iter().for_each(|blob| drop(black_box(codec.decode(black_box(blob)))));
+    }));
+    let config = turboquant::packed::TurboQuantConfig::new(4, D)?;
+    let blocks = rows[..64 * D].chunks_exact(D).map(|x| turboquant::quantize::quantize_vec(&config, x));
+    let blocks = blocks.collect::<Result<Vec<_>, _>>()?;
+    runners.push(Runner::new("turboquant-rs, 4 bits", 64, move || {
+        let decode = |block| turboquant::quantize::dequantize_vec(&config, black_box(block));
+        blocks.iter().for_each(|block| drop(black_box(decode(block).expect("its own"))));
     }));
     report.section("decode a vector", REFERENCE, runners);
     Ok(())
@@ -240,6 +264,12 @@ fn score(report: &mut Report, backend: Backend, rows: &[f32]) -> Result<(), Box<
                     let metric = ruvector_turboquant::Metric::DotProduct;
                     black_box(ruvector_turboquant::asymmetric_distance(metric, &query.blob, blob, D));
                 }
+            }
+        }));
+        let (cache, queries) = (turboquant_rs(rows)?, queries.clone());
+        runners.push(Runner::new("turboquant-rs, 4 bits", count * FEW, move || {
+            for query in queries.chunks_exact(D) {
+                black_box(cache.attention_scores(0, black_box(query)).expect("a layer"));
             }
         }));
         report.section(&format!("score, queries together: {count}, a key and query"), REFERENCE, runners);
@@ -288,8 +318,29 @@ fn sums(report: &mut Report, backend: Backend, rows: &[f32]) -> Result<(), Box<d
             ours.codec.accumulate(&weights, black_box(&ours.blocks), &mut acc).expect("blocks of its own");
         }));
     }
+    let (cache, few) = (turboquant_rs(rows)?, weights[..FEW].to_vec());
+    runners.push(Runner::new("turboquant-rs, 4 bits", FEW, move || {
+        black_box(cache.weighted_values(0, black_box(&few)).expect("a layer"));
+    }));
     report.section("weighted sum, a vector", REFERENCE, runners);
     Ok(())
+}
+
+/// Attention of a query to the first of the rows, repeated, in f64.
+fn exact_attention(rows: &[f32], query: &[f32], tokens: usize) -> Vec<f64> {
+    let rows: Vec<&[f32]> = rows.chunks_exact(D).cycle().take(tokens).collect();
+    let dot = |row: &&[f32]| row.iter().zip(query).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum::<f64>();
+    let logits: Vec<f64> = rows.iter().map(|row| dot(row) / (D as f64).sqrt()).collect();
+    let max = logits.iter().fold(f64::NEG_INFINITY, |max, x| max.max(*x));
+    let mut output = vec![0.0; D];
+    let mut total = 0.0;
+    for (row, logit) in rows.iter().zip(&logits) {
+        let weight = (logit - max).exp();
+        total += weight;
+        output.iter_mut().zip(*row).for_each(|(output, x)| *output += weight * f64::from(*x));
+    }
+    output.iter_mut().for_each(|x| *x /= total);
+    output
 }
 
 /// Whole attention of one head: a block of queries at the end of so many tokens.
@@ -302,8 +353,10 @@ fn attention(
 ) -> Result<(), Box<dyn Error>> {
     let queries = gaussian(7, block * D);
     let mut runners = Vec::new();
+    let mut outputs = Vec::new();
     for (of, name) in TYPES {
         let mut flash = Flash::new(of, rows, &queries, tokens);
+        outputs.push(flash.run().to_vec());
         runners.push(Runner::new(name, block * tokens, move || {
             black_box(flash.run());
         }));
@@ -322,12 +375,25 @@ fn attention(
             cache.append(0, rows, rows)?;
         }
         let (queries, mut output) = (queries.clone(), vec![0.0; block * D]);
+        let options = Attend::default().queries(block);
+        cache.attend(0, &queries, &options, &mut output)?;
+        outputs.push(output.clone());
         runners.push(Runner::new(pair.join(" / "), block * tokens, move || {
-            cache
-                .attend(0, &queries, &Attend::default().queries(block), &mut output)
-                .expect("finite queries");
+            cache.attend(0, &queries, &options, &mut output).expect("finite queries");
             black_box(&output);
         }));
+    }
+    // All answer the same question, as well as their bits allow.
+    let exact = exact_attention(rows, &queries[..D], tokens + 1 - block);
+    let apart = |x: &[f32]| x.iter().zip(&exact).map(|(x, y)| (f64::from(*x) - y).powi(2)).sum::<f64>().sqrt();
+    let norm = apart(&[0.0; D]);
+    println!("\nThe first query's output, its distance from attention in f64 by the norm of that:");
+    for (runner, output) in runners.iter().zip(&outputs) {
+        let (apart, most) = (apart(&output[..D]) / norm, if runner.name == "f16 / f16" { 0.001 } else { 0.6 });
+        println!("{}: {apart:.4}", runner.name);
+        if apart.is_nan() || apart > most {
+            return Err(format!("{}: {apart:.4} is more than {most}", runner.name).into());
+        }
     }
     let what = if block == 1 { "decode step".into() } else { format!("prefill, {block} queries") };
     report.section(&format!("{what}, {tokens} tokens, a token and query"), "ggml f16", runners);

@@ -288,7 +288,15 @@ pub struct octaplex_attend {
     pub bias: *const f32,
     /// Its length.
     pub bias_length: usize,
+    /// The key/value head whose query heads come first: with `heads`, threads share the heads of one token, each in a call
+    /// of its own. `sink_logits` and `bias` are those of all query heads all the same.
+    pub first_head: usize,
+    /// Key/value heads whose queries are given; 0: all from the first on.
+    pub heads: usize,
 }
+
+/// What the first version of the struct had.
+const ATTEND_LEAST: usize = offset_of!(octaplex_attend, first_head);
 
 /// The options.
 ///
@@ -298,7 +306,7 @@ pub(crate) unsafe fn attend<'a>(options: *const octaplex_attend) -> Result<Atten
     let mut attend = Attend::default();
     // SAFETY: the caller's promises.
     unsafe {
-        let Some(given) = given::sized(options, size_of::<octaplex_attend>())? else { return Ok(attend) };
+        let Some(given) = given::sized(options, ATTEND_LEAST)? else { return Ok(attend) };
         let some = |number: usize| (number > 0).then_some(number);
         attend.queries = some(given.queries);
         attend.scale = (given.scale != 0.0).then_some(given.scale);
@@ -308,6 +316,8 @@ pub(crate) unsafe fn attend<'a>(options: *const octaplex_attend) -> Result<Atten
         attend.position = (given.has_position != 0).then_some(given.position);
         attend.sink_logits = given::values(given.sink_logits, given.sink_logits_length)?;
         attend.bias = given::values(given.bias, given.bias_length)?;
+        attend.first_head = given.first_head;
+        attend.heads = some(given.heads);
     }
     Ok(attend)
 }

@@ -306,6 +306,21 @@ static void options(void) {
     for (int head = 0; head < HEADS * GROUP; head++)
         CHECK(same(output + (2 * head + 1) * WIDTH, seen[7] + head * WIDTH, WIDTH));
 
+    /* Head by head, as threads would: the same bits, with logits and biases of all heads. */
+    for (int i = 0; i < 7; i++) {
+        for (int head = 0; head < HEADS; head++) {
+            const int first = head * GROUP * WIDTH;
+            each[i].first_head = (size_t)head;
+            each[i].heads = 1;
+            WELL(octaplex_cache_attend(cache, 0, queries + first, GROUP * WIDTH, &each[i], output + first, GROUP * WIDTH, &error));
+        }
+        CHECK(same(output, seen[i], QUERIES));
+    }
+    each[1].heads = 0; /* all from the first on */
+    WELL(octaplex_cache_attend(cache, 0, queries + QUERIES - GROUP * WIDTH, GROUP * WIDTH, &each[1], output, GROUP * WIDTH, &error));
+    CHECK(same(output, seen[1] + QUERIES - GROUP * WIDTH, GROUP * WIDTH));
+    each[1].heads = 2;
+    FAILS(octaplex_cache_attend(cache, 0, queries, QUERIES, &each[1], output, QUERIES, &error), MISSING, "key/value head");
     FAILS(octaplex_cache_attend(cache, 0, queries, QUERIES, NULL, output, QUERIES - 1, &error), LENGTH, "output");
     FAILS(octaplex_cache_attend(cache, 0, queries, WIDTH, NULL, output, WIDTH, &error), LENGTH, "1 query heads");
     FAILS(octaplex_cache_attend(cache, 9, queries, QUERIES, NULL, output, QUERIES, &error), MISSING, "layer 9");

@@ -1,5 +1,6 @@
 """octaplex.lmcache: its serde alone, and in the real LMCache with its file store and a Redis server; ci/lmcache.sh runs this."""
 
+import dataclasses
 import hashlib
 import importlib
 import json
@@ -18,9 +19,13 @@ pytest.importorskip("lmcache", reason="LMCache is not installed: run ci/lmcache.
 
 import octaplex  # noqa: E402
 import octaplex.lmcache as ours  # noqa: E402
+from lmcache.v1.distributed.api import ObjectKey  # noqa: E402
 
 SHAPES = {"split": (2, 2, 100, 4 * 64), "fused": (1, 2, 100, 4 * 2 * 64)}
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+
+
+KEY = ObjectKey(chunk_hash=b"12345678", model_name="model", kv_rank=0)
 
 
 def obj(tensor):
@@ -38,7 +43,7 @@ def layout_of(tensor):
 def serialized(settings, tensor):
     serializer = ours.OctaplexSerializer(settings)
     out = torch.full((serializer.estimate_serialized_size(layout_of(tensor)),), 255, dtype=torch.uint8)
-    return out[: serializer.serialize(obj(tensor), obj(out), None)]
+    return out[: serializer.serialize(obj(tensor), obj(out), KEY)]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -49,10 +54,10 @@ def test_a_round_trip_is_that_of_the_chunk_codec(layout, dtype, keys):
     codec = octaplex.ChunkCodec(2, 4, 64, keys=keys, layout=layout)
     blob = codec.encode(tensor)
     stored = serialized(ours.Settings(head_dim=64, keys=keys), tensor)
-    assert len(stored) == codec.max_bytes(100) >= len(blob)  # one size for all chunks of a layout
-    assert bytes(stored[: len(blob)]) == blob and not stored[len(blob) :].any()
+    assert len(stored) == codec.max_bytes(100) + 16  # one size for all chunks of a layout
+    assert bytes(stored[: len(blob)]) == blob and not stored[len(blob) : -16].any()
     found, expected = torch.empty_like(tensor), torch.empty_like(tensor)
-    ours.OctaplexDeserializer(ours.Settings(head_dim=64, keys=keys)).deserialize(obj(stored), obj(found), None)
+    ours.OctaplexDeserializer(ours.Settings(head_dim=64, keys=keys)).deserialize(obj(stored), obj(found), KEY)
     codec.decode(blob, expected)
     assert torch.equal(found, expected)
     assert 0 < (found.float() - tensor.float()).norm() / tensor.float().norm() < 0.2
@@ -72,9 +77,10 @@ def test_what_the_serde_does_not_take_is_said():
         (None, "no tensor"),
     ]:
         with pytest.raises(octaplex.Error, match=words):
-            ours.OctaplexSerializer(settings).serialize(obj(tensor), obj(out), None)
-    with pytest.raises(octaplex.Error):  # a destination that is too short
-        ours.OctaplexSerializer(settings).serialize(obj(chunk()), obj(out[:100]), None)
+            ours.OctaplexSerializer(settings).serialize(obj(tensor), obj(out), KEY)
+    for size in (100, ours.OctaplexSerializer(settings).estimate_serialized_size(layout_of(chunk())) - 1):
+        with pytest.raises(octaplex.Error):  # a destination that is too short
+            ours.OctaplexSerializer(settings).serialize(obj(chunk()), obj(out[:size]), KEY)
     # An estimate of such a layout does not raise: LMCache asks outside of its tasks.
     shapes, dtypes = [torch.Size([2, 3, 5]), torch.Size([7])], [torch.float16, torch.float32]
     estimate = ours.OctaplexSerializer(settings).estimate_serialized_size(SimpleNamespace(shapes=shapes, dtypes=dtypes))
@@ -90,12 +96,21 @@ def test_a_wrong_value_is_refused():
     wrong = [stored[:-1], stored[:20], stored[:0], flipped, version, torch.zeros_like(stored), tensor.view(torch.uint8).flatten()]
     wrong += [serialized(settings, chunk("fused")), serialized(settings, tensor[:, :, :99].contiguous())]
     with pytest.raises(octaplex.Error, match="of another model"):
-        ours.OctaplexDeserializer(settings).deserialize(obj(stored), obj(chunk("fused")), None)
+        ours.OctaplexDeserializer(settings).deserialize(obj(stored), obj(chunk("fused")), KEY)
     wrong += [serialized(ours.Settings(head_dim=128), tensor), serialized(ours.Settings(head_dim=64, keys="trellis"), tensor)]
     for number, value in enumerate(wrong):
         with pytest.raises(octaplex.Error):
-            ours.OctaplexDeserializer(settings).deserialize(obj(value), obj(torch.empty_like(tensor)), None)
+            ours.OctaplexDeserializer(settings).deserialize(obj(value), obj(torch.empty_like(tensor)), KEY)
             pytest.fail(f"value {number} was taken")
+
+
+def test_another_key_s_chunk_is_refused():
+    settings, tensor = ours.Settings(head_dim=64), chunk()
+    stored = serialized(settings, tensor)
+    for field, other in dict(chunk_hash=b"12345679", model_name="models", kv_rank=1, object_group_id=1, cache_salt="salt").items():
+        with pytest.raises(octaplex.Error, match="another key's"):
+            ours.OctaplexDeserializer(settings).deserialize(obj(stored), obj(torch.empty_like(tensor)), dataclasses.replace(KEY, **{field: other}))
+    ours.OctaplexDeserializer(settings).deserialize(obj(stored), obj(torch.empty_like(tensor)), dataclasses.replace(KEY))
 
 
 def test_a_wrong_configuration_is_refused():
@@ -119,6 +134,10 @@ def test_an_lmcache_whose_interface_moved_is_named(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(serde.Serializer, "serialize", lambda self, source: 0)
         with pytest.raises(ImportError, match=rf"written for LMCache {ours.KNOWN}, .* takes \['self', 'source'\]"):
+            importlib.reload(ours)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.modules["lmcache.v1.distributed.api"], "ObjectKey", ours.Settings)
+        with pytest.raises(ImportError, match=r"ObjectKey has \['head_dim'"):
             importlib.reload(ours)
     with monkeypatch.context() as patch:
         patch.delattr(serde, "AsyncSerdeProcessor")
@@ -224,7 +243,7 @@ def test_two_processes_share_a_folder(tmp_path, layout):
     store = {"type": "fs", "base_path": str(tmp_path)}
     store_three(store, layout, lambda: len(list(tmp_path.glob("*.data"))))
     files = sorted(tmp_path.glob("*.data"))
-    assert {len(file.read_bytes()) for file in files} == {octaplex.ChunkCodec(2, 4, 64, layout=layout).max_bytes(100)}
+    assert {len(file.read_bytes()) for file in files} == {octaplex.ChunkCodec(2, 4, 64, layout=layout).max_bytes(100) + 16}
     assert load_three(store, layout) == three(layout)
     if layout == "split":
         # One that is cut is a miss of its own; one that is damaged, of all that LMCache asked for with it.
@@ -234,6 +253,8 @@ def test_two_processes_share_a_folder(tmp_path, layout):
         del expected[1]
         assert load_three(store, layout) == expected
         files[1].write_bytes(whole[:1000] + bytes([whole[1000] ^ 1]) + whole[1001:])
+        assert load_three(store, layout) == {}
+        files[1].write_bytes(files[2].read_bytes())  # a value of other tokens
         assert load_three(store, layout) == {}
         files[1].write_bytes(whole)
         assert load_three(store, layout) == three(layout)

@@ -23,6 +23,7 @@
 #include <octaplex.h>
 
 #include <cstring>
+#include <memory>
 #include <mutex>
 #include <stdexcept>
 #include <string>
@@ -36,10 +37,28 @@ class octaplex_attention {
         cache = octaplex_cache_create(&config, &error);
         if (cache == nullptr) throw std::runtime_error(std::string("octaplex: ") + error.message);
         layers.resize(config.layers);
-        for (size_t i = 0; i < config.layers; i++) layers[i] = { this, i, config.key_dim, 0, 0.0f };
+        for (size_t i = 0; i < config.layers; i++) layers[i] = { this, i, config.key_dim, config.kv_heads, 0, 0.0f };
     }
     ~octaplex_attention() { octaplex_cache_free(cache, nullptr); }
     octaplex_attention(const octaplex_attention &) = delete; // graphs point here
+
+    // The same tokens for another sequence, or to try something: pages are shared.
+    std::unique_ptr<octaplex_attention> fork() const {
+        octaplex_error error;
+        octaplex_cache * copy = octaplex_cache_fork(cache, &error);
+        if (copy == nullptr) throw std::runtime_error(std::string("octaplex: ") + error.message);
+        return std::unique_ptr<octaplex_attention>(new octaplex_attention(copy, layers));
+    }
+
+    // Tokens that no graph computed: rows of all layers, [heads][tokens][width].
+    void append(const std::vector<float> & rows, size_t tokens) {
+        octaplex_tensor given = {};
+        given.data = rows.data();
+        given.length = rows.size();
+        given.dtype = OCTAPLEX_F32;
+        for (layer & each : layers) append(each, tokens, given, given);
+        check();
+    }
 
     // Adds to a graph: the new tokens go into the cache, and their queries are answered from it. As in llama.cpp, a graph is
     // built for one batch and computed once.
@@ -67,9 +86,14 @@ class octaplex_attention {
         octaplex_attention * owner;
         size_t number;
         size_t width;
+        size_t heads;  // of keys and values
         size_t tokens; // in the cache: the next one's position
         float scale;
     };
+
+    octaplex_attention(octaplex_cache * cache, std::vector<layer> layers) : cache(cache), layers(std::move(layers)) {
+        for (layer & each : this->layers) each.owner = this;
+    }
 
     octaplex_cache * cache;
     std::vector<layer> layers; // never grows: graphs point to its elements
@@ -85,8 +109,10 @@ class octaplex_attention {
     static void append(ggml_tensor *, const ggml_tensor * k, const ggml_tensor * v, int ith, int, void * userdata) {
         if (ith != 0) return;
         layer & self = *static_cast<layer *>(userdata);
-        const size_t tokens = k->ne[2];
-        const octaplex_tensor keys = tensor(k), values = tensor(v);
+        append(self, k->ne[2], tensor(k), tensor(v));
+    }
+
+    static void append(layer & self, size_t tokens, const octaplex_tensor & keys, const octaplex_tensor & values) {
         octaplex_error error;
         if (octaplex_cache_append(self.owner->cache, self.number, tokens, &keys, &values, &error) != OCTAPLEX_STATUS_OK) {
             self.owner->fail(error);
@@ -106,18 +132,23 @@ class octaplex_attention {
         return rows;
     }
 
-    // Calls that only read may run at once: each thread answers its share of the batch's queries. A batch of one token is
-    // one thread's.
+    // Calls that only read may run at once: each thread answers its share of the batch's queries, and of fewer tokens than
+    // threads its share of the heads.
     static void attend(ggml_tensor * dst, const ggml_tensor * q, const ggml_tensor *, int ith, int nth, void * userdata) {
         layer & self = *static_cast<layer *>(userdata);
-        const size_t heads = q->ne[1], tokens = q->ne[2];
-        const size_t first = tokens * ith / nth, count = tokens * (ith + 1) / nth - first;
-        if (count == 0 || self.tokens < tokens) return; // nothing to do, or the append failed
+        const size_t all_tokens = q->ne[2], group = q->ne[1] / self.heads;
+        if (self.tokens < all_tokens) return; // the append failed
+        const bool by_head = all_tokens < static_cast<size_t>(nth);
+        const size_t all = by_head ? self.heads : all_tokens;
+        const size_t first = all * ith / nth, count = all * (ith + 1) / nth - first;
+        if (count == 0) return;
+        const size_t first_head = by_head ? first : 0, first_token = by_head ? 0 : first;
+        const size_t heads = (by_head ? count : self.heads) * group, tokens = by_head ? all_tokens : count;
         // ggml has [tokens][heads][width], octaplex [heads][tokens][width].
-        std::vector<float> queries(heads * count * self.width), output(queries.size());
+        std::vector<float> queries(heads * tokens * self.width), output(queries.size());
         auto each_row = [&](auto copy) {
             for (size_t h = 0; h < heads; h++)
-                for (size_t t = 0; t < count; t++) copy((h * count + t) * self.width, h, first + t);
+                for (size_t t = 0; t < tokens; t++) copy((h * tokens + t) * self.width, first_head * group + h, first_token + t);
         };
         auto at = [](const ggml_tensor * t, size_t head, size_t token) {
             return reinterpret_cast<float *>(static_cast<char *>(t->data) + head * t->nb[1] + token * t->nb[2]);
@@ -126,10 +157,12 @@ class octaplex_attention {
         each_row([&](size_t row, size_t h, size_t t) { std::memcpy(&queries[row], at(q, h, t), row_bytes); });
         octaplex_attend options = {};
         options.size = sizeof options;
-        options.queries = count;
+        options.queries = tokens;
         options.scale = self.scale;
         options.has_position = 1;
-        options.position = self.tokens - tokens + first; // a query sees the tokens up to its own
+        options.position = self.tokens - all_tokens + first_token; // a query sees the tokens up to its own
+        options.first_head = first_head;
+        options.heads = heads / group;
         octaplex_error error;
         if (octaplex_cache_attend(self.owner->cache, self.number, queries.data(), queries.size(), &options, output.data(),
                                   output.size(), &error) != OCTAPLEX_STATUS_OK) {

@@ -8,6 +8,7 @@ which a configuration makes it import this module (docs/engines.md has the lines
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import math
 from dataclasses import dataclass, fields
@@ -33,6 +34,7 @@ except ImportError as error:
     raise ImportError(f"octaplex.lmcache needs LMCache, which cannot be imported ({error}): pip install lmcache=={KNOWN}") from None
 _VERSION = str(getattr(_lmcache, "__version__", "unknown"))
 try:
+    from lmcache.v1.distributed.api import ObjectKey  # type: ignore[import-not-found]
     from lmcache.v1.distributed.l2_adapters import create_l2_adapter  # type: ignore[import-not-found]
     from lmcache.v1.distributed.l2_adapters.base import L2AdapterInterface  # type: ignore[import-not-found]
     from lmcache.v1.distributed.l2_adapters.config import PersistConfig, get_l2_adapter_config_class  # type: ignore[import-not-found]
@@ -59,6 +61,17 @@ for _method, _parameters in (
 for _base, _abstract in ((Serializer, {"serialize", "estimate_serialized_size"}), (Deserializer, {"deserialize"})):
     if set(_base.__abstractmethods__) != _abstract:
         raise _moved(f"{_base.__name__} asks for {sorted(_base.__abstractmethods__)}", _VERSION)
+if (_names := [field.name for field in fields(ObjectKey)]) != ["chunk_hash", "model_name", "kv_rank", "object_group_id", "cache_salt"]:
+    raise _moved(f"ObjectKey has {_names}", _VERSION)
+
+#: Bytes behind a blob's room: which key the chunk was stored under.
+DIGEST = 16
+
+
+def _digest(key: Any) -> list[int]:
+    """BLAKE2b of all that a key consists of. LMCache keeps ``@`` out of names, so that no two keys are written alike."""
+    written = f"{key.model_name}@{key.kv_rank}@{key.object_group_id}@{key.cache_salt}@".encode() + key.chunk_hash
+    return list(hashlib.blake2b(written, digest_size=DIGEST).digest())
 
 
 @dataclass(frozen=True)
@@ -110,28 +123,31 @@ def _tensor(obj: Any, what: str) -> Any:
 
 
 class OctaplexSerializer(Serializer):  # type: ignore[misc]
-    """Chunks to blobs."""
+    """Chunks to blobs, and behind each its key's digest."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 
     def serialize(self, src: Any, dst: Any, key: Any) -> int:
-        """Encodes ``src`` into the front of ``dst``. What is written has exactly the estimated size, zeros behind a blob that is shorter:
-        LMCache's stores read as many bytes as are estimated, and take fewer for a miss."""
+        """Encodes ``src`` into the front of ``dst``. What is written has exactly the estimated size, zeros behind a blob that is shorter
+        and then the key's digest: LMCache's stores read as many bytes as are estimated, and take fewer for a miss."""
         tensor, out = _tensor(src, "source"), _tensor(dst, "destination").flatten()
         codec = self._settings.codec(tuple(tensor.shape))
         size = codec.max_bytes(tensor.shape[2])
         written = codec.encode_into(tensor, out)
+        if len(out) < size + DIGEST:
+            raise Error(f"LMCache's destination has {len(out)} bytes, and this chunk takes {size + DIGEST}")
         out[written:size].zero_()
-        return size
+        out[size : size + DIGEST].copy_(out.new_tensor(_digest(key)))
+        return size + DIGEST
 
     def estimate_serialized_size(self, layout_desc: Any) -> int:
-        """``max_bytes`` of the layout. Of one that octaplex does not take, the size as it is: not every caller in LMCache expects an
+        """``max_bytes`` of the layout, and a digest. Of one that octaplex does not take, the size as it is: not every caller in LMCache expects an
         exception here, and the task, where they are, then fails with the reason."""
         shapes = [tuple(shape) for shape in layout_desc.shapes]
         if len(shapes) == 1:
             try:
-                return self._settings.codec(shapes[0]).max_bytes(shapes[0][2])
+                return self._settings.codec(shapes[0]).max_bytes(shapes[0][2]) + DIGEST
             except Error:
                 pass
         return sum(math.prod(shape) * dtype.itemsize for shape, dtype in zip(shapes, layout_desc.dtypes))
@@ -144,12 +160,17 @@ class OctaplexDeserializer(Deserializer):  # type: ignore[misc]
         self._settings = settings
 
     def deserialize(self, src: Any, dst: Any, key: Any) -> None:
-        """Decodes ``src`` into ``dst``, whose shape and the settings must be the blob's. What is raised LMCache takes for a miss."""
+        """Decodes ``src`` into ``dst``, whose shape, the settings and the key must be the blob's. What is raised LMCache takes for a
+        miss."""
         blob, out = _tensor(src, "source").flatten(), _tensor(dst, "destination")
         info, shape = chunk_info(blob), tuple(out.shape)
         if info.shape != shape:
             raise Error(f"the stored chunk has the shape {list(info.shape)} and {list(shape)} is asked for: it is of another model or setting")
-        self._settings.codec(shape).decode(blob[: info.bytes], out)
+        codec = self._settings.codec(shape)
+        size = codec.max_bytes(shape[2])
+        if blob[size : size + DIGEST].tolist() != _digest(key):
+            raise Error("the stored chunk is another key's, or its end is damaged: the store mixed up two values")
+        codec.decode(blob[: info.bytes], out)
 
 
 def create_serde(kwargs: dict[str, Any]) -> Any:
