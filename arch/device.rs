@@ -13,6 +13,6 @@ mod tables;
 pub use block::Asked;
 pub use driver::{Device, Failure};
 pub use encode::{AT_ONCE, Refused, Rows};
-pub use layout::{Sequence, Shape};
+pub use layout::{BLOCK_WIDTHS, Sequence, Shape, WIDTHS};
 pub use paged::{Attention, Paged, Step};
 pub use tables::{CodeShape, Rotated, Tables};

@@ -4,7 +4,8 @@
 //! Encoding is the kernels' time for 65,536 tokens of 4 heads, appending the host's for a token; blocks are of 2,048 and 16 queries,
 //! the newest of 32,768 tokens: medians of 20, microseconds. For a decode step each shape's step is captured for as many layers as exceed the card's cache several times, one after the other in one graph; a
 //! line has the median of 50 launches, microseconds a layer. Keys and values are Gaussian. `OCTAPLEX_SPLITS=N`: so many parts of a
-//! sequence at once, to see what that does; `OCTAPLEX_SHAPE=N`: the shape of that number alone.
+//! sequence at once, to see what that does; `OCTAPLEX_SHAPE=N`: the shape of that number alone;
+//! `OCTAPLEX_DIM=N`: of that width instead of 128.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
 use octaplex::{Attend, LayerConfig, gpu};
@@ -12,7 +13,10 @@ use octaplex::{Attend, LayerConfig, gpu};
 /// Query heads, key/value heads, sequences, tokens; as `sdpa.py` has them.
 const SHAPES: [(usize, usize, usize, usize); 5] =
     [(28, 4, 1, 16_384), (28, 4, 1, 65_536), (28, 4, 1, 131_072), (32, 8, 1, 65_536), (64, 8, 8, 131_072)];
-const DIM: usize = 128;
+/// Of keys and values.
+fn dim() -> usize {
+    std::env::var("OCTAPLEX_DIM").ok().and_then(|dim| dim.parse().ok()).unwrap_or(128)
+}
 /// Bytes that all layers of a graph have at least.
 const BYTES: usize = 400_000_000;
 
@@ -29,16 +33,16 @@ fn rows(count: usize, seed: u64) -> Vec<f32> {
 /// The kernels that encode 65,536 tokens of 4 heads, keys and values, which are on the card in f16.
 fn encode(device: &gpu::Device, named: &[String]) {
     let (kv_heads, tokens) = (4, 65_536);
-    let (keys, values) = (rows(kv_heads * tokens * DIM, 1), rows(kv_heads * tokens * DIM, 2));
+    let (keys, values) = (rows(kv_heads * tokens * dim(), 1), rows(kv_heads * tokens * dim(), 2));
     for name in named {
         let spec = name.parse().unwrap();
-        let config = LayerConfig::new(kv_heads, DIM, tokens + 256).keys(spec).values(spec);
+        let config = LayerConfig::new(kv_heads, dim(), tokens + 256).keys(spec).values(spec);
         let mut layer = gpu::Layer::new(device, &config, 1, tokens).unwrap();
         let mut times = layer.time_append(&keys, &values, 20).unwrap();
         times.sort_by(f32::total_cmp);
         println!("encode {tokens} tokens x {kv_heads}, {name:18} {:8.1} us", times[10]);
         // One at a time, a page closing every 64, on the host's clock.
-        let row = &keys[..kv_heads * DIM];
+        let row = &keys[..kv_heads * dim()];
         layer.append(0, &keys[..1024 * row.len()], &values[..1024 * row.len()]).unwrap();
         let start = std::time::Instant::now();
         (0..1024).for_each(|_| layer.append(0, row, row).unwrap());
@@ -50,16 +54,16 @@ fn encode(device: &gpu::Device, named: &[String]) {
 /// A block of 2,048 queries, the newest of 32,768 tokens; as `sdpa.py` has it.
 fn block(device: &gpu::Device, named: &[String]) {
     let (heads, kv_heads, tokens, queries) = (28, 4, 32_768, 2048);
-    let (keys, values) = (rows(kv_heads * tokens * DIM, 1), rows(kv_heads * tokens * DIM, 2));
-    let asked = rows(heads * queries * DIM, 3);
+    let (keys, values) = (rows(kv_heads * tokens * dim(), 1), rows(kv_heads * tokens * dim(), 2));
+    let asked = rows(heads * queries * dim(), 3);
     for name in named {
         let spec = name.parse().unwrap();
-        let config = LayerConfig::new(kv_heads, DIM, tokens + 256).keys(spec).values(spec);
+        let config = LayerConfig::new(kv_heads, dim(), tokens + 256).keys(spec).values(spec);
         let mut layer = gpu::Layer::new(device, &config, 1, tokens).unwrap();
         layer.append(0, &keys, &values).unwrap();
         for count in [2048, 16] {
             let options = Attend::default().queries(count);
-            let mut times = layer.time_block(&asked[..heads * count * DIM], &options, 20).unwrap();
+            let mut times = layer.time_block(&asked[..heads * count * dim()], &options, 20).unwrap();
             times.sort_by(f32::total_cmp);
             println!(
                 "block of {count} queries, {heads}/{kv_heads}, {tokens} tokens, {name:18} {:8.1} us",
@@ -85,9 +89,11 @@ fn main() {
     ];
     let named = if named.is_empty() { all.map(String::from).to_vec() } else { named };
     encode(&device, &named);
-    block(&device, &named);
+    if dim() <= 128 {
+        block(&device, &named);
+    }
     let splits = std::env::var("OCTAPLEX_SPLITS").ok().and_then(|splits| splits.parse().ok());
-    println!("{}: microseconds a decode step, D = {DIM}, median of 50", device.name());
+    println!("{}: microseconds a decode step, D = {}, median of 50", device.name(), dim());
     let alone = std::env::var("OCTAPLEX_SHAPE").ok().and_then(|shape| shape.parse::<usize>().ok());
     for (number, (heads, kv_heads, sequences, tokens)) in SHAPES.into_iter().enumerate() {
         if alone.is_some_and(|alone| alone != number) {
@@ -95,10 +101,10 @@ fn main() {
         }
         for name in &named {
             let spec = name.parse().unwrap();
-            let config = LayerConfig::new(kv_heads, DIM, tokens + 256).keys(spec).values(spec);
+            let config = LayerConfig::new(kv_heads, dim(), tokens + 256).keys(spec).values(spec);
             let few = 8192;
-            let (keys, values) = (rows(kv_heads * few * DIM, 1), rows(kv_heads * few * DIM, 2));
-            let bytes = (sequences * tokens * kv_heads * DIM) as f64 / 4.0 * config.page_bits();
+            let (keys, values) = (rows(kv_heads * few * dim(), 1), rows(kv_heads * few * dim(), 2));
+            let bytes = (sequences * tokens * kv_heads * dim()) as f64 / 4.0 * config.page_bits();
             let count = (BYTES as f64 / bytes).ceil().clamp(1.0, 40.0) as usize;
             let mut layers: Vec<gpu::Layer> = (0..count)
                 .map(|_| {
@@ -111,7 +117,7 @@ fn main() {
                     layer
                 })
                 .collect();
-            let queries = rows(sequences * heads * DIM, 3);
+            let queries = rows(sequences * heads * dim(), 3);
             let mut output = vec![0.0; queries.len()];
             for layer in &mut layers {
                 layer.attend(&queries, &Attend::default(), &mut output).unwrap();

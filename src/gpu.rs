@@ -6,8 +6,8 @@
 //!
 //! What is here is a beginning: tokens are appended ([`Layer::append`]) or uploaded from a layer on the CPU ([`Layer::upload`]), and
 //! taken back ([`Layer::truncate`]); decode steps, and blocks of queries, on [`turboquant`](crate::TurboQuantSpec) of 2, 3 and 4
-//! bits and [`trellis`](crate::TrellisSpec) of m = 2, 4, 8 and 8 states, keys and values, at widths of 64 and 128. Other codecs
-//! and widths are an [`Error::Unsupported`].
+//! bits and [`trellis`](crate::TrellisSpec) of m = 2, 4, 8 and 8 states, keys and values, at widths of 64, 80, 96, 128, 192 and 256
+//! (blocks of queries up to 128). Other codecs and widths are an [`Error::Unsupported`].
 //!
 //! ```no_run
 //! use octaplex::{Attend, LayerConfig, gpu};
@@ -40,7 +40,7 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
-use octaplex_arch::device::{Attention, Paged, Sequence, Shape};
+use octaplex_arch::device::{Attention, Paged, Sequence, Shape, WIDTHS};
 
 pub use octaplex_arch::device::{Device, Failure, Step};
 
@@ -186,8 +186,8 @@ impl Layer {
         tokens: usize,
     ) -> Result<Self, Error> {
         config.check()?;
-        if config.key_dim != config.value_dim || !matches!(config.key_dim, 64 | 128) {
-            return refuse("cards take keys and values of one width, 64 or 128");
+        if config.key_dim != config.value_dim || !WIDTHS.contains(&config.key_dim) {
+            return refuse("cards take keys and values of one width: 64, 80, 96, 128, 192 or 256");
         }
         if !(1..=1 << 12).contains(&sequences) || config.kv_heads > 1 << 10 {
             return refuse("a layer on a card has 1 to 4,096 sequences and at most 1,024 key/value heads");
@@ -256,7 +256,8 @@ impl Layer {
         Ok(self.sequence(sequence)?.pages.len())
     }
 
-    /// Bytes that a page takes on the card: a little more than the CPU's.
+    /// Bytes that a page takes on the card: a little more than the CPU's; at a width of 80 a fifth more, since rows are of 96
+    /// coordinates there.
     #[must_use]
     pub fn card_page_bytes(&self) -> usize {
         self.paged.card_page_bytes()
@@ -495,14 +496,14 @@ impl Layer {
     /// [`Layer::attend`](crate::Layer::attend) has it, \[sequences]\[query heads]\[queries]\[width], of all sequences alike: tokens are
     /// unfolded to f16, 64 to 32,768 of a sequence at a time (the more heads and sequences, the fewer), and multiplied with all
     /// queries. What that takes is allocated for the while, and needs no [`reserve`](Self::reserve). Queries, keys, values and weights are rounded to f16 there, and sums are f32: the output
-    /// is within 2·10⁻³ of f64 as below, at the default scale.
+    /// is within 2.5·10⁻³ of f64 as below, at the default scale.
     ///
     /// The output is within 3·10⁻⁴ of attention in f64 on what the pages decode to, relative to a head's norm: closer than
     /// [`Layer::attend`](crate::Layer::attend), whose queries have 8 bits, these 16. It is the same bits at each call on one card, not
     /// the CPU's, and not those of a card with more or fewer multiprocessors.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for `bias`; what [`Layer::attend`](crate::Layer::attend) refuses;
+    /// [`Error::Unsupported`] for `bias`, and for blocks at widths above 128 (go query by query); what [`Layer::attend`](crate::Layer::attend) refuses;
     /// [`Error::Card`]. The output is then unspecified.
     pub fn attend(&mut self, queries: &[f32], options: &Attend, output: &mut [f32]) -> Result<(), Error> {
         if is_block(options) {

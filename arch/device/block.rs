@@ -2,7 +2,7 @@
 
 use super::compile::{Source, image};
 use super::driver::{Buffer, Failure, Kernels, time};
-use super::layout::Block;
+use super::layout::{BLOCK_WIDTHS, Block};
 use super::paged::{Attention, Paged};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -77,7 +77,12 @@ impl Paged {
 
     /// Keys and values of a tile in f16.
     fn tile_bytes(&self) -> usize {
-        2 * TILE * self.shape.dim * 2
+        2 * TILE * self.row() * 2
+    }
+
+    /// Coordinates of a row as products take it.
+    fn row(&self) -> usize {
+        self.shape.dim.next_multiple_of(64)
     }
 
     fn block_work(&self, asked: &Asked) -> Result<Work, Failure> {
@@ -94,10 +99,10 @@ impl Paged {
             sink_logits: Buffer::new(device, asked.sink_logits.len())?,
             tokens: Buffer::new(device, units * at_once * self.tile_bytes())?,
             tiles: Buffer::new(device, shape.sequences * at_once * 4)?,
-            asked: Buffer::new(device, rows * shape.dim)?,
+            asked: Buffer::new(device, rows * self.row())?,
             units: Buffer::new(device, 2 * rows)?,
             scales: Buffer::new(device, 2 * units)?,
-            parts: Buffer::new(device, splits * rows * shape.dim)?,
+            parts: Buffer::new(device, splits * rows * self.row())?,
             sums: Buffer::new(device, 2 * splits * rows)?,
             padded,
             splits,
@@ -156,6 +161,7 @@ impl Paged {
         let (shape, held) = (&self.shape, &self.held);
         let (heads, sequences) = (shape.kv_heads, shape.sequences);
         assert!(asked.query_heads.is_multiple_of(heads) && asked.query_heads > 0);
+        assert!(BLOCK_WIDTHS.contains(&shape.dim));
         assert_eq!(asked.queries.len(), sequences * asked.query_heads * asked.each * shape.dim);
         assert!(asked.tiles > 0 && work.padded < 1 << 31);
         assert!(!attention.sink_logits || asked.sink_logits.len() == asked.query_heads);

@@ -2,7 +2,7 @@
 
 use super::compile::{Source, image};
 use super::driver::{Buffer, Failure, Kernels, time};
-use super::layout::Encode;
+use super::layout::{Encode, SLOT_TOKENS, Shape};
 use super::paged::Paged;
 use super::tables::{CodeShape, Tables};
 use alloc::sync::Arc;
@@ -68,7 +68,10 @@ impl Paged {
         }
         let image = image(Source::Encode, &self.target, &self.defines())?;
         // SAFETY: the image is the compiler's, or a file's that holds it as it was.
-        let kernels = Arc::new(unsafe { self.device.load(&image, &NAMES) }?);
+        let mut kernels = unsafe { self.device.load(&image, &NAMES) }?;
+        kernels.share(0, row_bytes(&self.shape, &self.keys, self.shape.centres))?;
+        kernels.share(1, row_bytes(&self.shape, &self.values, false))?;
+        let kernels = Arc::new(kernels);
         self.encoders = Some(kernels.clone());
         Ok(kernels)
     }
@@ -196,4 +199,11 @@ fn threads(tables: &Tables) -> usize {
         CodeShape::Trellis(_) => 64,
         CodeShape::Codes(_) => 256,
     }
+}
+
+/// Bytes of shared memory for a slot's rows: as floats where a centre or a path is found among them, or where they are rotated by a
+/// base that lanes do not hold; as codes, a byte each, otherwise. One word more, so that a column is on all banks.
+fn row_bytes(shape: &Shape, tables: &Tables, centre: bool) -> usize {
+    let floats = centre || matches!(tables.shape, CodeShape::Trellis(_)) || !shape.dim.is_power_of_two();
+    SLOT_TOKENS * 4 * (if floats { shape.dim } else { shape.dim / 4 } + 1)
 }

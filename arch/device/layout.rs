@@ -3,13 +3,18 @@
 use super::tables::CodeShape;
 use alloc::vec::Vec;
 
+/// Widths of keys and values that there are kernels for.
+pub const WIDTHS: [usize; 6] = [64, 80, 96, 128, 192, 256];
+/// Widths that a block of queries may have: its kernels hold 128 sums of a row in registers at most.
+pub const BLOCK_WIDTHS: [usize; 4] = [64, 80, 96, 128];
+
 /// Tokens of a slot, which is what kernels work on: a page is one of them, or two or four.
-const SLOT_TOKENS: usize = 64;
+pub(super) const SLOT_TOKENS: usize = 64;
 
 /// Sizes. Keys and values are of one width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Width of a key and of a value: 64 or 128.
+    /// Width of a key and of a value: one of [`WIDTHS`].
     pub dim: usize,
     /// Key/value heads.
     pub kv_heads: usize,
@@ -32,7 +37,12 @@ impl Shape {
         self.page_tokens / SLOT_TOKENS
     }
 
-    /// Bytes of a row's planes.
+    /// Coordinates of a row on the card.
+    fn wide(&self) -> usize {
+        self.dim.next_multiple_of(32)
+    }
+
+    /// Bytes of a row's planes as the CPU has it.
     pub(super) fn row(&self, shape: CodeShape) -> usize {
         self.dim * shape.bits() / 8
     }
@@ -46,9 +56,18 @@ impl Shape {
 
     /// Bytes of a slot of one head, as `kernels/layout.cuh` has it.
     pub(super) fn slot_bytes(&self, keys: CodeShape, values: CodeShape) -> usize {
-        let centre = if self.centres { 2 * self.dim } else { 0 };
-        let bytes = SLOT_TOKENS * (self.row(keys) + self.row(values)) + centre + 4 * SLOT_TOKENS + 16;
-        bytes.next_multiple_of(32)
+        (self.key_part(keys) + self.planes(values)).next_multiple_of(32)
+    }
+
+    /// Bytes of a slot's planes.
+    pub(super) fn planes(&self, shape: CodeShape) -> usize {
+        SLOT_TOKENS * self.wide() * shape.bits() / 8
+    }
+
+    /// Bytes of a slot but for the planes of its values.
+    pub(super) fn key_part(&self, keys: CodeShape) -> usize {
+        let centre = if self.centres { 2 * self.wide() } else { 0 };
+        self.planes(keys) + centre + 4 * SLOT_TOKENS + 16
     }
 
     /// Values of the exact rows of a token.
@@ -111,7 +130,7 @@ pub(super) struct Encode {
     pub(super) unit: f32,
     pub(super) kappa: f32,
     pub(super) book_unit: f32,
-    pub(super) signs: [u32; 4],
+    pub(super) signs: [u32; 8],
     pub(super) thresholds: [f32; 16],
     pub(super) centroids: [f32; 128],
 }
@@ -140,13 +159,14 @@ pub(super) struct Params {
     pub(super) keep_sinks: u32,
     pub(super) key_rounds: u32,
     pub(super) value_rounds: u32,
+    pub(super) together: u32,
     pub(super) logit_unit: f32,
     pub(super) key_unit: f32,
     pub(super) centre_unit: f32,
     pub(super) value_unit: f32,
     pub(super) soft_cap: f32,
-    pub(super) key_signs: [u32; 4],
-    pub(super) value_signs: [u32; 4],
+    pub(super) key_signs: [u32; 8],
+    pub(super) value_signs: [u32; 8],
     pub(super) key_table: [u32; 32],
     pub(super) value_table: [u32; 32],
 }
@@ -189,8 +209,8 @@ pub(super) struct Block {
     pub(super) centre_unit: f32,
     pub(super) value_unit: f32,
     pub(super) soft_cap: f32,
-    pub(super) key_signs: [u32; 4],
-    pub(super) value_signs: [u32; 4],
+    pub(super) key_signs: [u32; 8],
+    pub(super) value_signs: [u32; 8],
     pub(super) key_centroids: [f32; 128],
     pub(super) value_centroids: [f32; 128],
 }

@@ -3,7 +3,7 @@
 use super::compile::{Source, image};
 use super::driver::{Buffer, Device, Failure, Graph, Kernels, Stream, time};
 use super::encode::Incoming;
-use super::layout::{Exchange, Params, Sequence, Shape, words_of};
+use super::layout::{Exchange, Params, Sequence, Shape, WIDTHS, words_of};
 use super::tables::Tables;
 use alloc::format;
 use alloc::string::String;
@@ -18,8 +18,11 @@ const HEADS: usize = 8;
 const EXACT_TOKENS: usize = 32;
 /// Slots that a block of threads may sum without leaving 32 bits: 65,536 tokens of 255 · 127, and half of that.
 const MOST_SLOTS: usize = 512;
-/// Blocks of threads that a multiprocessor holds.
+/// Blocks of threads that a multiprocessor holds; of the wider rows.
 const RESIDENT: usize = 4;
+const RESIDENT_WIDE: usize = 2;
+/// Of a block of threads: slots at once.
+const WARPS: usize = 4;
 const THREADS: usize = 128;
 const COMBINE_THREADS: usize = 512;
 /// Pages that cross at once.
@@ -69,6 +72,8 @@ struct Work {
     query_heads: usize,
     splits: usize,
     exact_splits: usize,
+    /// Whether blocks of threads take exact tokens beside pages, or some those alone.
+    together: bool,
     queries: Buffer<f32>,
     output: Buffer<f32>,
     sink_logits: Buffer<f32>,
@@ -124,7 +129,7 @@ impl Paged {
         steps: &[u16; 256],
         (book, thresholds, centre_unit): (&[i16; 32], &[f32; 31], f32),
     ) -> Result<Self, Failure> {
-        assert!(matches!(shape.dim, 64 | 128) && matches!(shape.page_tokens, 64 | 128 | 256));
+        assert!(WIDTHS.contains(&shape.dim) && matches!(shape.page_tokens, 64 | 128 | 256));
         assert!(shape.kv_heads > 0 && shape.sequences > 0 && shape.sequences < 1 << 16);
         let slots = shape.pages.saturating_mul(shape.slots_of_page());
         assert!(slots < 1 << 31 && shape.pages_each.saturating_mul(shape.slots_of_page()) < 1 << 31);
@@ -193,7 +198,10 @@ impl Paged {
         let defines = [dim, keys, values, centres, ("OPTIONS", options.into())];
         let image = image(Source::Attend, &self.target, &defines)?;
         // SAFETY: the image is the compiler's, or a file's that holds it as it was.
-        let kernels = Arc::new(unsafe { self.device.load(&image, &NAMES) }?);
+        let mut kernels = unsafe { self.device.load(&image, &NAMES) }?;
+        let keys = (WARPS * self.shape.key_part(self.keys.shape)).next_multiple_of(128);
+        kernels.share(ATTEND, keys + WARPS * self.shape.planes(self.values.shape))?;
+        let kernels = Arc::new(kernels);
         self.kernels[usize::from(options)] = Some(kernels.clone());
         Ok(kernels)
     }
@@ -337,19 +345,22 @@ impl Paged {
         assert!(units < 1 << 16);
         let all = units * shape.sequences;
         let exact_splits = shape.exact.div_ceil(EXACT_TOKENS);
-        // Exact tokens take little of the card, and none of it for long.
-        let resident = RESIDENT * self.device.multiprocessors();
-        let once = (resident - (exact_splits * all).min(resident / 32)) / all;
+        let each = if shape.dim > 128 { RESIDENT_WIDE } else { RESIDENT };
+        let resident = each * self.device.multiprocessors();
+        let once = resident / all;
         // Where so many units leave few splits each, four rounds of blocks of threads end closer together than one.
         let filling = if once < 32 { (4 * resident / all).max(1) } else { once };
         let slots = shape.pages_each * shape.slots_of_page();
         let splits = splits.unwrap_or(filling).min(slots.div_ceil(4)).max(slots.div_ceil(MOST_SLOTS)).max(1);
+        // Blocks of threads of their own for exact tokens end soonest, as long as nobody waits for a place because of them.
+        let together = all * (splits + exact_splits) > resident && exact_splits <= splits;
         let rows = all * (splits + exact_splits) * HEADS;
         let vectors = shape.sequences * query_heads * shape.dim;
         let work = Work {
             query_heads,
             splits,
             exact_splits,
+            together,
             queries: Buffer::new(&self.device, vectors)?,
             output: Buffer::new(&self.device, vectors)?,
             sink_logits: Buffer::new(&self.device, query_heads)?,
@@ -447,6 +458,7 @@ impl Paged {
             keep_sinks: attention.keep_sinks.into(),
             key_rounds: self.keys.rounds,
             value_rounds: self.values.rounds,
+            together: work.together.into(),
             logit_unit: attention.scale * log2e,
             key_unit: self.keys.unit / 32767.0,
             centre_unit: self.centre_unit,
@@ -458,7 +470,8 @@ impl Paged {
             value_table: self.values.words,
         };
         let units = shape.kv_heads * (work.query_heads / shape.kv_heads).div_ceil(HEADS);
-        let grid = [work.splits + work.exact_splits, units, shape.sequences];
+        let own = if work.together { 0 } else { work.exact_splits };
+        let grid = [own + work.splits, units, shape.sequences];
         // Both wait themselves for what is before them, where they were compiled for cards that have that.
         let digits = self.target.trim_start_matches(|c: char| !c.is_ascii_digit());
         let early = digits

@@ -35,7 +35,7 @@ pub struct Tables {
     pub(super) shape: CodeShape,
     pub(super) words: [u32; 32],
     pub(super) unit: f32,
-    pub(super) signs: [u32; 4],
+    pub(super) signs: [u32; 8],
     pub(super) rounds: u32,
     /// What encoding needs: which norm is stored (as the kernels number them), integers to a standard deviation of a trellis,
     /// where codes alone change, and all centroids: by code; of a trellis by code · 16 + window.
@@ -130,8 +130,8 @@ impl Tables {
 }
 
 /// Masks as bits.
-fn bits_of(signs: &[u32]) -> [u32; 4] {
-    let mut bits = [0; 4];
-    signs.iter().take(128).enumerate().for_each(|(c, mask)| bits[c / 32] |= (mask >> 31) << (c % 32));
+fn bits_of(signs: &[u32]) -> [u32; 8] {
+    let mut bits = [0; 8];
+    signs.iter().take(256).enumerate().for_each(|(c, mask)| bits[c / 32] |= (mask >> 31) << (c % 32));
     bits
 }

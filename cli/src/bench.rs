@@ -3,9 +3,14 @@
 //!
 //! `l2` is 4,096 vectors; `memory` is 1,048,576, made by repeating the same 4,096 blocks. Vectors are Gaussian.
 
+#[cfg(feature = "cuda")]
+mod card;
+
 use crate::backend::cpu;
 use crate::codecs::{DEFAULT_CODECS, build, parse_specs};
 use crate::console::{Console, wrap};
+#[cfg(not(feature = "cuda"))]
+use crate::failure::fail;
 use crate::failure::{At, Result};
 use crate::progress::Progress;
 use crate::table::{Table, time};
@@ -22,12 +27,14 @@ const HELP: &str = "\
 Examples:
   octaplex bench --codecs \"trellis; turboquant\" --dim 64
   octaplex bench --backend avx2 --json bench.json
+  octaplex bench --device cuda --codecs \"turboquant; trellis\"
 
 l2 is 4,096 vectors; memory is 1,048,576, the same 4,096 blocks repeated. Each
 number is the fastest of many passes on one core; build is one codec's
 construction, for one head. Codecs take turns with f16-fma, the dot product
 with plain f16 rows as fast as this CPU allows, so that ratios within a run are
-fair.";
+fair. On a card (a build with --features cuda): a decode step's and encoding's
+microseconds.";
 
 /// Arguments of `bench`.
 #[derive(Args)]
@@ -45,6 +52,16 @@ pub(crate) struct Bench {
     /// Instructions to use; `octaplex backends` lists them
     #[arg(long, value_name = "NAME", value_parser = crate::backend::parse)]
     backend: Option<Backend>,
+    /// Where codecs run
+    #[arg(long, value_enum, default_value_t = Device::Cpu)]
+    device: Device,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Device {
+    Cpu,
+    /// The first NVIDIA card; needs a build with the feature cuda
+    Cuda,
 }
 
 const L2_VECTORS: usize = 4096;
@@ -94,6 +111,9 @@ pub(crate) fn run(arguments: &Bench) -> Result<()> {
     let dim = arguments.dim;
     let backend = arguments.backend.unwrap_or_else(Backend::detect);
     let specs = parse_specs(&arguments.codecs)?;
+    if arguments.device == Device::Cuda {
+        return on_card(arguments, &console, &specs);
+    }
     for (text, spec) in &specs {
         build(text, *spec, dim, backend)?;
     }
@@ -124,6 +144,28 @@ pub(crate) fn run(arguments: &Bench) -> Result<()> {
         files::write(path, format!("{:#}\n", json!({"run": run, "rows": rows})).as_bytes())?;
     }
     console.say(&table(&rows, dim, backend))
+}
+
+#[cfg(feature = "cuda")]
+fn on_card(arguments: &Bench, console: &Console, specs: &[(String, CodecSpec)]) -> Result<()> {
+    let (name, rows) = card::run(specs, arguments.dim, &gaussian(8192 * arguments.dim))?;
+    if let Some(path) = &arguments.json {
+        let rows: Vec<_> = rows
+            .iter()
+            .map(|row| match &row.times {
+                Ok(times) => json!({"codec": row.codec, "step_us": times.step, "encode_us": times.encode}),
+                Err(why) => json!({"codec": row.codec, "unsupported": why}),
+            })
+            .collect();
+        let json = json!({"card": name, "dim": arguments.dim, "rows": rows});
+        files::write(path, format!("{json:#}\n").as_bytes())?;
+    }
+    console.say(&card::table(&rows, arguments.dim, &name))
+}
+
+#[cfg(not(feature = "cuda"))]
+fn on_card(_: &Bench, _: &Console, _: &[(String, CodecSpec)]) -> Result<()> {
+    fail!("--device cuda: this build has no feature cuda: cargo install octaplex-cli --features cuda")
 }
 
 fn in_cache(

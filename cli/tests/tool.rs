@@ -565,6 +565,9 @@ fn help_fits_the_terminal() {
         assert!(succeeds(&folder, &["completions", shell]).contains("reconstructed-bits"), "{shell}");
     }
     assert!(succeeds(&folder, &["man"]).contains(".TH octaplex"));
+    if cfg!(not(feature = "cuda")) {
+        fails(&folder, &["bench", "--device", "cuda"], &["feature cuda"]);
+    }
     fails(&folder, &["man", "woman"], &["woman", "compare", "bench"]);
     fails(&folder, &["completions", "cmd"], &["'cmd'", "bash"]);
     for line in succeeds(&folder, &["info"]).lines() {

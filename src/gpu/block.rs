@@ -5,12 +5,17 @@ use crate::Attend;
 use crate::cache::State;
 use crate::codec::check_values;
 use alloc::vec::Vec;
-use octaplex_arch::device::{Asked, Attention};
+use octaplex_arch::device::{Asked, Attention, BLOCK_WIDTHS};
 
 impl Layer {
     /// Checked queries of all sequences, \[sequences]\[query heads]\[queries]\[width].
     fn asked<'a>(&self, queries: &'a [f32], options: &Attend<'a>) -> Result<(Attention, Asked<'a>), Error> {
         let attention = self.attention(options)?;
+        if !BLOCK_WIDTHS.contains(&self.config.key_dim) {
+            return refuse(
+                "blocks of queries on a card are of widths up to 128: ask query by query, or on the CPU",
+            );
+        }
         let (dim, kv_heads, count) = (self.config.key_dim, self.config.kv_heads, self.sequences.len());
         let each = options.queries.unwrap_or(1);
         if each == 0 {

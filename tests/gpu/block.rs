@@ -1,35 +1,32 @@
 //! Blocks of queries on a card against f64 on what the layer decodes to.
 
-use super::{CODECS, Case, case, device, error};
+use super::{BLOCK_WIDTHS, CODECS, Case, case, device, each_width, error};
 use octaplex::{Attend, Center, LayerConfig, gpu};
 
 /// What the output of a block may differ from f64: queries, keys, values and weights are rounded to f16. With logits that are
 /// larger than by default (here: more than twice), as much more.
-const TOLERANCE: f64 = 2e-3;
+const TOLERANCE: f64 = 2.5e-3;
 
-fn check(case: &Case, options: &Attend, device: &gpu::Device, what: &str) -> f64 {
+fn check(case: &Case, options: &Attend, device: &gpu::Device, what: &str) {
     let (card, cpu) = case.check(device, options);
     println!("{what}: card {card:.1e}, CPU {cpu:.1e}");
     let larger =
         options.scale.map_or(1.0, |scale| f64::from(scale.abs()) * (case.config.key_dim as f64).sqrt());
     assert!(card < TOLERANCE * larger.max(1.0), "{what}: {card:e}");
-    card
 }
 
 #[test]
 fn every_codec_and_width() {
     let Some(device) = device() else { return };
-    let mut worst = 0.0f64;
-    for dim in [64, 128] {
+    each_width(&BLOCK_WIDTHS, |dim| {
         for (number, keys) in CODECS.iter().enumerate() {
             for values in [keys, &CODECS[(number + 1 + dim / 64) % CODECS.len()]] {
                 let case = case(keys, values, dim, (14, 2), 1000);
                 let what = format!("{keys:18} {values:18} width {dim:3}");
-                worst = worst.max(check(&case, &Attend::default().queries(40), &device, &what));
+                check(&case, &Attend::default().queries(40), &device, &what);
             }
         }
-    }
-    println!("worst {worst:.1e}");
+    });
 }
 
 #[test]
@@ -39,7 +36,7 @@ fn lengths_heads_and_pages() {
     let all =
         [(1, 1), (5, 5), (70, 70), (200, 3), (324, 324), (500, 129), (2000, 256), (9000, 17), (1200, 1200)];
     for (number, (tokens, block)) in all.into_iter().enumerate() {
-        for dim in [64, 128] {
+        for dim in BLOCK_WIDTHS {
             let heads = [(1, 1), (8, 1), (6, 2), (9, 3)][number % 4];
             let mut case = case("turboquant", "trellis", dim, heads, tokens);
             case.config = case.config.page([64, 128, 256][number % 3]).sink_tokens([0, 4, 70][number % 3]);
@@ -73,7 +70,7 @@ fn every_option() {
         Attend::default().queries(50).position(1 << 63),
     ];
     for (number, options) in all.iter().enumerate() {
-        for (keys, dim) in [("turboquant", 128), ("trellis", 64)] {
+        for (keys, dim) in [("turboquant", 128), ("trellis", 64), ("trellis:m=2", 96)] {
             check(
                 &case(keys, keys, dim, (12, 2), 1500),
                 options,
@@ -178,4 +175,11 @@ fn what_is_refused() {
     assert_eq!(refused, Err(gpu::Error::Library(octaplex::Error::NonFinite { index: 1000 })));
     assert!(card.attend(&block, &options.sink_logits(&[0.0; 3]), &mut output).is_err());
     card.attend(&block, &options, &mut output).unwrap();
+
+    // Rows too wide for a block's registers go query by query.
+    let wide = super::case("turboquant", "turboquant", 192, (4, 2), 500);
+    let mut card = gpu::Layer::new(&device, &wide.config, 1, 1000).unwrap();
+    card.upload(0, &wide.layer()).unwrap();
+    let refused = card.attend(&wide.block(8), &options, &mut vec![0.0; 8 * 4 * 192]);
+    assert!(matches!(refused, Err(gpu::Error::Unsupported { why }) if why.contains("128")), "{refused:?}");
 }

@@ -20,10 +20,11 @@ struct Params {
     float2 *sums;              // [sequences][units][splits of both kinds][HEADS]: maximum of log2, sum
     u64 window;                // 0: all is seen
     u32 query_heads, kv_heads, table_stride, exact_stride, splits, exact_splits, keep_sinks, key_rounds, value_rounds;
+    u32 together; // 1: the first splits of pages take those of exact tokens as well; 0: these have blocks of their own, before them
     float logit_unit;          // scale · log2 e
     float key_unit, centre_unit, value_unit; // of an integer of a centroid; key and value over the steps of norms
     float soft_cap;            // · log2 e; 0: none
-    u32 key_signs[4], value_signs[4], key_table[32], value_table[32];
+    u32 key_signs[8], value_signs[8], key_table[32], value_table[32];
 };
 
 // x times one of two steps of norms, rounded once: 2^23 and a step are a float, and 2^23 times x is exact.
@@ -33,9 +34,12 @@ __device__ __forceinline__ float times_step(float x, u32 two, int which) {
 
 constexpr int EXACT_TOKENS = 32;
 
+// A warp's keys and values, one after the other, beside `Shared`: [WARPS][K_PART], then [WARPS][V_PART].
+constexpr int V_FROM = (WARPS * K_PART + 127) / 128 * 128;
+// Groups of a value's coordinates that a warp sums, and warps that share one, each with some of the tokens.
+constexpr int OWN = (GROUPS + WARPS - 1) / WARPS, SHARING = GROUPS < WARPS ? WARPS / GROUPS : 1;
+
 struct Shared {
-    alignas(128) u8 keys[WARPS][K_PART];
-    alignas(128) u8 values[WARPS][V_PART];
     uint4 weights[2 * WARPS][LANES];
     uint4 queries[PRODUCTS][LANES];
     float unit[HEADS], base[HEADS];
@@ -43,7 +47,6 @@ struct Shared {
     u32 largest[WARPS];
     u64 key_bars[WARPS], value_bar;
 };
-static_assert(sizeof(Shared) <= 48 * 1024, "static shared memory");
 
 // Queries: balanced, rotated, to 16 bits. A warp takes two heads. `fetch` is called once they are asked for: a query behind pages
 // arrives microseconds later.
@@ -88,8 +91,10 @@ __device__ __forceinline__ void prepare(const Params &p, Shared &sh, int batch, 
             const float exact = v[i] * inverse;
             const int high = __float2int_rn(exact), low = min(__float2int_rn((exact - high) * 256), 127);
             int product, half, byte;
-            place(VEC * (lane & 7) + i, product, half, byte);
-            const int at = ((product * LANES + (h << 2 | lane >> 3)) * 4 + 2 * half) * 4 + byte;
+            const u32 c = VEC * lane + i;
+            if (HOLDING < LANES && c >= WIDE) break;
+            place(c % EACH, product, half, byte);
+            const int at = ((product * LANES + (h << 2 | c / EACH)) * 4 + 2 * half) * 4 + byte;
             bytes[at] = (i8)high, bytes[at + 4] = (i8)low;
         }
         if (lane == 0) sh.unit[h] = top * (1 / (127 * 256.0f)), sh.base[h] = base * p.logit_unit;
@@ -108,10 +113,18 @@ __device__ __forceinline__ u64 first_seen(const Params &p, const Sequence &s) {
     return p.window != 0 && s.next > p.window ? s.next - p.window : 0;
 }
 
+// Most blocks of threads take no exact tokens. In line that text stands between their instructions: with keys of a trellis, whose are
+// many, 1.1 of 14.7 us slower than as a call, with codes alone .4 of 12.8 faster (16,384 tokens of 4 heads, H200).
+#if KEYS > 10
+#define SELDOM __noinline__
+#else
+#define SELDOM __forceinline__
+#endif
+
 // Some exact tokens, in f32: scores by a thread a token and head, then sums by a thread a coordinate.
-__device__ __forceinline__ void exact_split(const Params &p, Shared &sh, const Sequence &seq, int batch, int kv_head, int first_head, int heads,
+__device__ SELDOM void exact_split(const Params &p, Shared &sh, u8 *memory, const Sequence &seq, int batch, int kv_head, int first_head, int heads,
                                             float *part, float2 *sums) {
-    float *queries = reinterpret_cast<float *>(sh.keys);      // [HEADS][DIM]
+    float *queries = reinterpret_cast<float *>(memory);        // [HEADS][DIM]
     float *weights = reinterpret_cast<float *>(sh.weights);   // [HEADS][EXACT_TOKENS]
     const int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES, first = blockIdx.x * EXACT_TOKENS;
     const u64 stride = (u64)p.kv_heads * 2 * DIM; // of tokens
@@ -152,53 +165,56 @@ __device__ __forceinline__ void exact_split(const Params &p, Shared &sh, const S
         if (lane == 0) sums[h] = make_float2(top, x);
     }
     __syncthreads();
-    const int c = threadIdx.x % DIM, h0 = threadIdx.x / DIM * (HEADS * DIM / 128);
-    float sum[HEADS * DIM / 128] = {};
-    u32 column[EXACT_TOKENS]; // all on their way before the first is used
+    constexpr int AT_ONCE = DIM <= LANES * WARPS / 2 ? LANES * WARPS / 2 : LANES * WARPS, SUMS = HEADS * AT_ONCE / (LANES * WARPS);
+    const int h0 = threadIdx.x / AT_ONCE * SUMS;
 #pragma unroll
-    for (int token = 0; token < EXACT_TOKENS; token++) column[token] = token < count ? values[(first + token) * stride + c] : 0;
+    for (int c = threadIdx.x % AT_ONCE; c < DIM; c += AT_ONCE) {
+        float sum[SUMS] = {};
+        u32 column[EXACT_TOKENS]; // all on their way before the first is used
 #pragma unroll
-    for (int token = 0; token < EXACT_TOKENS; token++) {
-        const float value = from_f16(column[token]);
+        for (int token = 0; token < EXACT_TOKENS; token++) column[token] = token < count ? values[(first + token) * stride + c] : 0;
 #pragma unroll
-        for (int h = 0; h < HEADS * DIM / 128; h++) sum[h] = fmaf(weights[(h0 + h) * EXACT_TOKENS + token], value, sum[h]);
+        for (int token = 0; token < EXACT_TOKENS; token++) {
+            const float value = from_f16(column[token]);
+#pragma unroll
+            for (int h = 0; h < SUMS; h++) sum[h] = fmaf(weights[(h0 + h) * EXACT_TOKENS + token], value, sum[h]);
+        }
+#pragma unroll
+        for (int h = 0; h < SUMS; h++) part[(h0 + h) * DIM + c] = sum[h];
     }
-#pragma unroll
-    for (int h = 0; h < HEADS * DIM / 128; h++) part[(h0 + h) * DIM + c] = sum[h];
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS, 4) attend(const __grid_constant__ Params p) {
+extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) attend(const __grid_constant__ Params p) {
+    extern __shared__ __align__(128) u8 pages[];
     __shared__ Shared sh;
+    u8 *const my_keys = pages + (threadIdx.x / LANES) * K_PART, *const all_values = pages + V_FROM;
+    u8 *const my_values = all_values + (threadIdx.x / LANES) * V_PART;
     const int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES, g = lane >> 2, t = lane & 3;
     const int group = p.query_heads / p.kv_heads, chunks = (group + HEADS - 1) / HEADS;
     const int batch = blockIdx.z, kv_head = blockIdx.y / chunks, chunk = blockIdx.y % chunks;
     const int first_head = kv_head * group + chunk * HEADS, heads = min(HEADS, group - chunk * HEADS);
     const Sequence seq = p.sequences[batch];
-    auto rows = [&] { return (((u64)batch * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x) * HEADS; };
-    if (blockIdx.x < p.exact_splits) {
-#if __CUDA_ARCH__ >= 900
-        asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-        exact_split(p, sh, seq, batch, kv_head, first_head, heads, p.parts + rows() * DIM, p.sums + rows());
-        return;
-    }
-    const int slots = seq.slots, fours = (slots + WARPS - 1) / WARPS, split = blockIdx.x - p.exact_splits;
-    const int first = (int)((u64)fours * split / p.splits) * WARPS;
-    const int last = min(slots, (int)((u64)fours * (split + 1) / p.splits) * WARPS);
+    // Rows of results: of splits of exact tokens, then of pages.
+    auto rows = [&](int of) { return (((u64)batch * gridDim.y + blockIdx.y) * (p.splits + p.exact_splits) + of) * HEADS; };
+    const bool of_exact = blockIdx.x < p.exact_splits, of_pages = p.together || !of_exact;
+    // Splits that have one four less come first: those that may have exact tokens as well.
+    const int slots = seq.slots, fours = (slots + WARPS - 1) / WARPS, split = p.together ? blockIdx.x : blockIdx.x - p.exact_splits;
+    const int each = fours / (int)p.splits, fewer = (int)p.splits - fours % (int)p.splits;
+    const int first = (split * each + max(0, split - fewer)) * WARPS, last = min(slots, first + (each + (split >= fewer)) * WARPS);
     const u32 *table = p.table + (u64)batch * p.table_stride;
     auto slot_of = [&](int page) { return p.pool + ((u64)table[page] * p.kv_heads + kv_head) * SLOT; };
 #if __CUDA_ARCH__ >= 900
     auto fetch_keys = [&](int page) {
-        if (lane == 0 && page < last) bulk_copy(sh.keys[warp], slot_of(page), K_PART, &sh.key_bars[warp]);
+        if (lane == 0 && page < last) bulk_copy(my_keys, slot_of(page), K_PART, &sh.key_bars[warp]);
     };
     auto fetch_values = [&](int page) {
         if (lane != 0) return;
-        if (page < last) bulk_copy(sh.values[warp], slot_of(page) + K_PART, V_PART, &sh.value_bar);
+        if (page < last) bulk_copy(my_values, slot_of(page) + K_PART, V_PART, &sh.value_bar);
         else arrive(&sh.value_bar);
     };
     auto wait_keys = [&](u32 phase) { barrier_wait(&sh.key_bars[warp], phase); };
     auto wait_values = [&](u32 phase) { barrier_wait(&sh.value_bar, phase); };
-    if (lane == 0) {
+    if (lane == 0 && of_pages) {
         barrier_init(&sh.key_bars[warp], 1);
         if (warp == 0) barrier_init(&sh.value_bar, WARPS);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -206,9 +222,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 4) attend(const __grid_
     }
     __syncthreads();
 #else
-    auto fetch_keys = [&](int page) { warp_copy(sh.keys[warp], page < last ? slot_of(page) : p.pool, page < last ? K_PART : 0, lane); };
+    auto fetch_keys = [&](int page) { warp_copy(my_keys, page < last ? slot_of(page) : p.pool, page < last ? K_PART : 0, lane); };
     auto fetch_values = [&](int page) {
-        warp_copy(sh.values[warp], page < last ? slot_of(page) + K_PART : p.pool, page < last ? V_PART : 0, lane);
+        warp_copy(my_values, page < last ? slot_of(page) + K_PART : p.pool, page < last ? V_PART : 0, lane);
     };
     // Keys and values are asked for in turns: one group may stay on its way.
     auto wait_keys = [&](u32) {
@@ -216,12 +232,20 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 4) attend(const __grid_
         __syncwarp();
     };
     auto wait_values = [&](u32) { asm volatile("cp.async.wait_group 1;" ::: "memory"); };
-    fetch_keys(first + warp);
+    if (of_pages) fetch_keys(first + warp);
 #endif
 #if __CUDA_ARCH__ >= 900
     // Pages were there before the kernel ahead began, which may not have ended; what it writes is read from here on.
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+    if (of_exact) { // where values will be, while keys are on their way
+        exact_split(p, sh, all_values, seq, batch, kv_head, first_head, heads, p.parts + rows(blockIdx.x) * DIM, p.sums + rows(blockIdx.x));
+        if (!of_pages) return;
+#if __CUDA_ARCH__ >= 900
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+        __syncthreads();
+    }
     prepare(p, sh, batch, kv_head, first_head, heads, warp, lane, [&] { fetch_values(first + warp); });
     const Table keys = table_of<KEYS>(p.key_table, lane), of_values = table_of<VALUES>(p.value_table, lane);
     __syncthreads();
@@ -230,13 +254,13 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 4) attend(const __grid_
     for (int j = 0; j < PRODUCTS; j++) q[j] = sh.queries[j][lane];
     const float unit = sh.unit[g] * p.logit_unit, base = sh.base[g];
 
-    int acc[4][4] = {}, minus[4][4] = {};
+    int acc[OWN][4][4] = {}, minus[OWN][4][4] = {};
     float m = NOTHING, l = 0;
     float norm = 0;
     u32 phase = 0;
     for (int at = first; at < last; at += WARPS, phase ^= 1) {
         const int page = at + warp;
-        const u8 *slot = sh.keys[warp];
+        const u8 *slot = my_keys;
         float x[16], top = HIDDEN;
         uint4 v_steps[2] = {};
         u32 largest = 0;
@@ -248,7 +272,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 4) attend(const __grid_
                 int c[4] = {};
 #pragma unroll
                 for (int j = 0; j < PRODUCTS; j++) {
-                    const uint2 b = g < 2 ? load<uint2>(slot + K_CENTRE + g * DIM + t * EACH + 8 * j) : make_uint2(0, 0);
+                    const uint2 b = g < 2 ? load<uint2>(slot + K_CENTRE + g * WIDE + t * EACH + 8 * j) : make_uint2(0, 0);
                     product_s8(c, q[j], b.x, b.y);
                 }
                 float sum = fmaf((float)(16 * c[0] + c[1]), 256, (float)(16 * c[2] + c[3]));
@@ -314,12 +338,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 4) attend(const __grid_
             }
             if (__any_sync(~0u, by)) {
 #pragma unroll
-                for (int e = 0; e < 4; e++)
-#pragma unroll
-                    for (int i = 0; i < 4; i++) {
-                        acc[e][i] >>= by;
-                        if (VALUES == 4) minus[e][i] >>= by;
-                    }
+                for (int i = 0; i < OWN * 16; i++) {
+                    acc[i / 16][i / 4 % 4][i % 4] >>= by;
+                    if (VALUES == 4) minus[i / 16][i / 4 % 4][i % 4] >>= by;
+                }
                 l *= exp2_fast(m - m_new);
             }
             m = m_new, norm = norm_new;
@@ -345,9 +367,15 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 4) attend(const __grid_
         wait_values(phase);
         __syncthreads();
 #pragma unroll
-        for (int step = 0; step < 2 * WARPS; step += WARPS / GROUPS) {
-            const int mine = step + warp / GROUPS;
-            add_values(acc, minus, sh.weights[mine][lane], sh.values[mine >> 1], mine & 1, warp % GROUPS, lane, of_values);
+        for (int step = 0; step < 2 * WARPS; step += SHARING) {
+            const int mine = step + (SHARING > 1 ? warp / GROUPS : 0);
+            const u8 *values = all_values + (mine >> 1) * V_PART;
+#pragma unroll
+            for (int k = 0; k < OWN; k++) {
+                const int group = SHARING > 1 ? warp % GROUPS : warp + k * WARPS;
+                if (GROUPS % WARPS == 0 || SHARING > 1 || group < GROUPS)
+                    add_values(acc[k], minus[k], sh.weights[mine][lane], values, mine & 1, group, lane, of_values);
+            }
         }
         __syncthreads();
         fetch_values(page + WARPS);
@@ -359,31 +387,34 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 4) attend(const __grid_
     l += __shfl_xor_sync(~0u, l, 2);
     if (t == 0) sh.sum[warp][g] = l;
     const float scale = norm * (1 / 65535.0f) * p.value_unit;
-    float out[8];
+    const u64 results = rows(p.exact_splits + split);
+    float *part = p.parts + results * DIM;
+    __syncthreads();
+    float *other = reinterpret_cast<float *>(sh.weights); // [HEADS][DIM]: parts of the tokens meet here
 #pragma unroll
-    for (int e = 0; e < 4; e++) {
-        if (VALUES == 4)
-            for (int i = 0; i < 4; i++) acc[e][i] -= minus[e][i];
-        out[e] = scale * fmaf((float)acc[e][0], 256, (float)acc[e][2]);
-        out[4 + e] = scale * fmaf((float)acc[e][1], 256, (float)acc[e][3]);
+    for (int k = 0; k < OWN; k++) {
+        float out[8];
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            if (VALUES == 4)
+                for (int i = 0; i < 4; i++) acc[k][e][i] -= minus[k][e][i];
+            out[e] = scale * fmaf((float)acc[k][e][0], 256, (float)acc[k][e][2]);
+            out[4 + e] = scale * fmaf((float)acc[k][e][1], 256, (float)acc[k][e][3]);
+        }
+        const int c = 32 * (SHARING > 1 ? warp % GROUPS : warp + k * WARPS) + 8 * t, at = g * DIM + c;
+        if (SHARING > 1 && warp >= GROUPS)
+            for (int i = 0; i < 8; i++) other[at + i] = out[i];
+        if (SHARING > 1) __syncthreads();
+        if (c >= DIM || (SHARING > 1 && warp >= GROUPS)) continue;
+        if (SHARING > 1)
+            for (int i = 0; i < 8; i++) out[i] += other[at + i];
+        reinterpret_cast<float4 *>(part + at)[0] = make_float4(out[0], out[1], out[2], out[3]);
+        reinterpret_cast<float4 *>(part + at)[1] = make_float4(out[4], out[5], out[6], out[7]);
     }
-    const int c = g * DIM + 32 * (warp % GROUPS) + 8 * t;
-    float *part = p.parts + rows() * DIM;
-    __syncthreads();
-    float *other = reinterpret_cast<float *>(sh.weights); // [HEADS][DIM]: the halves of the tokens meet here
-    if (GROUPS < WARPS && warp >= GROUPS)
-        for (int i = 0; i < 8; i++) other[c + i] = out[i];
-    __syncthreads();
-    if (warp < GROUPS) {
-        if (GROUPS < WARPS)
-            for (int i = 0; i < 8; i++) out[i] += other[c + i];
-        reinterpret_cast<float4 *>(part + c)[0] = make_float4(out[0], out[1], out[2], out[3]);
-        reinterpret_cast<float4 *>(part + c)[1] = make_float4(out[4], out[5], out[6], out[7]);
-    }
-    if (warp == 0 && t == 0) p.sums[rows() + g] = make_float2(m, sh.sum[0][g] + sh.sum[1][g] + sh.sum[2][g] + sh.sum[3][g]);
+    if (warp == 0 && t == 0) p.sums[results + g] = make_float2(m, sh.sum[0][g] + sh.sum[1][g] + sh.sum[2][g] + sh.sum[3][g]);
 }
 
-constexpr int COMBINE_WARPS = 16, AHEAD = 8;
+constexpr int COMBINE_WARPS = 16, AHEAD = DIM > 128 ? 4 : 8;
 
 // All splits of a query head: those of pages turned back, then the exact ones, over the sum of all.
 extern "C" __global__ void __launch_bounds__(32 * COMBINE_WARPS) combine(const __grid_constant__ Params p) {
@@ -438,7 +469,8 @@ extern "C" __global__ void __launch_bounds__(32 * COMBINE_WARPS) combine(const _
 #pragma unroll
     for (int k = 0; k < 2; k++)
 #pragma unroll
-        for (int i = 0; i < VEC; i++) rows[k][warp][VEC * lane + i] = sum[k][i];
+        for (int i = 0; i < VEC; i++)
+            if (holds(lane)) rows[k][warp][VEC * lane + i] = sum[k][i];
     if (lane == 0) totals[warp] = total;
     __syncthreads();
     if (warp > 0) return;
@@ -447,15 +479,15 @@ extern "C" __global__ void __launch_bounds__(32 * COMBINE_WARPS) combine(const _
 #pragma unroll
     for (int i = 0; i < VEC; i++) {
         sum[0][i] = sum[1][i] = 0;
-        for (int w = 0; w < COMBINE_WARPS; w++) sum[0][i] += rows[0][w][VEC * lane + i], sum[1][i] += rows[1][w][VEC * lane + i];
+        for (int w = 0; w < COMBINE_WARPS && holds(lane); w++) sum[0][i] += rows[0][w][VEC * lane + i], sum[1][i] += rows[1][w][VEC * lane + i];
     }
     for (u32 round = 0; round < p.value_rounds; round++) {
-        hadamard(sum[1], lane);
+        hadamard<true>(sum[1], lane);
 #pragma unroll
         for (int i = 0; i < VEC; i++) sum[1][i] = signed_by(sum[1][i] * INVERSE_SQRT, p.value_signs, VEC * lane + i);
     }
     const float inverse = total > 0 ? 1 / total : 0; // what sees nothing gives zeros
 #pragma unroll
-    for (int i = 0; i < VEC; i++)
+    for (int i = 0; i < VEC && holds(lane); i++)
         p.output[((u64)batch * p.query_heads + head) * DIM + VEC * lane + i] = (sum[0][i] + sum[1][i]) * inverse;
 }

@@ -9,7 +9,10 @@
 // Nothing is looked up twice for one token, however many queries see it.
 
 constexpr int TILE = SLOT_TOKENS, TILES_AT_ONCE = 512, ROWS = 128, ROW_WARPS = 8;
-constexpr int BLOCK_THREADS = 32 * ROW_WARPS, TILE_BYTES = TILE * DIM * 2;
+// Rows of a tile, and of everything that products take or give: those of 80 and 96 coordinates are filled up with zeros.
+constexpr int ROW = (DIM + 63) / 64 * 64;
+constexpr int BLOCK_THREADS = 32 * ROW_WARPS, TILE_BYTES = TILE * ROW * 2;
+static_assert(ROW <= 128, "registers");
 // Hopper's own products: of four warps, from shared memory as it is.
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 // Tiles are asked for when nobody can still be reading what was in their place, without waiting for the other four warps.
@@ -35,10 +38,10 @@ struct Block {
     const float *sink_logits;  // [query heads], or none
     u8 *tokens;                // f16 [sequences][kv heads][at_once][keys, values][TILE_BYTES]
     Tile *tiles;               // [sequences][at_once]
-    u16 *asked;                // f16 [sequences][kv heads][padded][DIM]
+    u16 *asked;                // f16 [sequences][kv heads][padded][ROW]
     float2 *units;             // [sequences][kv heads][padded]: of a product, and what is added to it; in log2
     float2 *scales;            // [sequences][kv heads]: what keys and values are multiplied with
-    float *parts;              // [splits][sequences][kv heads][padded][DIM]
+    float *parts;              // [splits][sequences][kv heads][padded][ROW]
     float2 *sums;              // [splits][sequences][kv heads][padded]: maximum of log2, sum
     u64 window, position;      // window 0: all is seen; position: of the first query, ~0: the last one is at the newest token
     u32 query_heads, kv_heads, table_stride, exact_stride, queries_each, padded, splits, first_tile, keep_sinks, key_rounds, value_rounds;
@@ -46,7 +49,7 @@ struct Block {
     float logit_unit;          // scale · log2 e
     float key_unit, centre_unit, value_unit; // of an integer of a centroid; key and value over the steps of norms
     float soft_cap;            // · log2 e; 0: none
-    u32 key_signs[4], value_signs[4];
+    u32 key_signs[8], value_signs[8];
     float key_centroids[128], value_centroids[128]; // by code; of a trellis by code · 16 + window
 };
 
@@ -70,7 +73,7 @@ __device__ __forceinline__ float warp_sum(float x) {
     for (int s = 16; s; s /= 2) x += __shfl_xor_sync(~0u, x, s);
     return x;
 }
-__device__ __forceinline__ void turn(float (&v)[VEC], u32 rounds, const u32 (&signs)[4], int lane) {
+__device__ __forceinline__ void turn(float (&v)[VEC], u32 rounds, const u32 (&signs)[8], int lane) {
     for (u32 round = 0; round < rounds; round++) {
 #pragma unroll
         for (int i = 0; i < VEC; i++) v[i] = signed_by(v[i] * INVERSE_SQRT, signs, VEC * lane + i);
@@ -79,8 +82,8 @@ __device__ __forceinline__ void turn(float (&v)[VEC], u32 rounds, const u32 (&si
 }
 // A lane's coordinates of an exact row.
 __device__ __forceinline__ void exact_lane(float (&v)[VEC], const u16 *row, int lane) {
-    u32 words[2];
-    load_words<2 * VEC>(words, reinterpret_cast<const u8 *>(row + VEC * lane));
+    u32 words[(VEC + 1) / 2] = {};
+    if (holds(lane)) load_words<2 * VEC>(words, reinterpret_cast<const u8 *>(row + VEC * lane));
 #pragma unroll
     for (int i = 0; i < VEC; i++) v[i] = from_f16(words[i >> 1] >> (16 * (i & 1)) & 0xFFFF);
 }
@@ -88,7 +91,7 @@ __device__ __forceinline__ void exact_key(float (&v)[VEC], const u16 *row, const
     float balance[VEC], prefix[VEC];
     exact_lane(v, row, lane), load_lane(balance, front, lane), load_lane(prefix, front + DIM, lane);
 #pragma unroll
-    for (int i = 0; i < VEC; i++) v[i] = v[i] / balance[i] - prefix[i];
+    for (int i = 0; i < VEC; i++) v[i] = holds(lane) ? v[i] / balance[i] - prefix[i] : 0;
 }
 __device__ __forceinline__ const u16 *exact_row(const Block &p, int sequence, int kv_head, u32 number) {
     return p.exact + (((u64)sequence * p.exact_stride + number) * p.kv_heads + kv_head) * 2 * DIM;
@@ -156,12 +159,13 @@ extern "C" __global__ void __launch_bounds__(128) ask(const __grid_constant__ Bl
     // Not more than 1 of a coordinate; units are positive, so that maxima of products are those of logits.
     // A query that is next to nothing counts as nothing: its inverse would be infinite.
     const float inverse = top > 1e-30f ? (p.logit_unit < 0 ? -1 : 1) / top : 0;
-    u32 words[2];
+    u16 *to = p.asked + at * ROW;
+    for (int i = 0; i < ROW - DIM; i += LANES)
+        if (i + lane < ROW - DIM) to[DIM + i + lane] = 0;
+    u32 words[(VEC + 1) / 2];
 #pragma unroll
-    for (int i = 0; i < VEC; i += 2) words[i >> 1] = two_f16(v[i] * inverse, v[i + 1] * inverse);
-    u32 *to = reinterpret_cast<u32 *>(p.asked + at * DIM + VEC * lane);
-#pragma unroll
-    for (int i = 0; i < VEC / 2; i++) to[i] = words[i];
+    for (int i = 0; i < VEC; i += 2) words[i >> 1] = two_f16(v[i] * inverse, i + 1 < VEC ? v[(i + 1) % VEC] * inverse : 0);
+    if (holds(lane)) store_words<2 * VEC>(reinterpret_cast<u8 *>(to + VEC * lane), words);
     if (lane == 0) p.units[at] = make_float2(fmaxf(fabsf(p.logit_unit) * top / p.scales[unit].x, 1e-30f), base * p.logit_unit);
 }
 
@@ -170,21 +174,21 @@ template <int SHAPE> __device__ __forceinline__ u32 key_index(const KeyWords &k,
     constexpr int BITS = low_bits(SHAPE);
     u32 code = 0;
     if (BITS > 1) code = k.low[d * BITS >> 5] >> (d * BITS & 31) & ((1 << BITS) - 1);
-    // Of 16 such bits the last two lie 14 further on: see load_key.
-    const int at = single_bit(d), single = SHAPE == 3 && DIM == 64 && at >= 14 ? at + 14 : at;
-    if (code_bits(SHAPE) == 3) code |= (k.single >> single & 1) << 2;
-    if (code_bits(SHAPE) == 1) code = k.single >> single & 1;
+    const int at = single_bit(d);
+    const u32 single = k.single[at >> 5] >> (at & 31) & 1;
+    if (code_bits(SHAPE) == 3) code |= single << 2;
+    if (code_bits(SHAPE) == 1) code = single;
     return is_trellis(SHAPE) ? code * 16 + (window_at(k, d) & 15) : code;
 }
 
 __device__ __forceinline__ void unfold_slot(const Block &p, const u8 *slot, u8 *keys, u8 *values, float2 scale) {
-    __shared__ float centroids[2][128], centre[DIM], norms[2][TILE];
+    __shared__ float centroids[2][128], centre[WIDE], norms[2][TILE];
     const Tail tail = load<Tail>(slot + TAIL);
     const int thread = threadIdx.x, lane = thread % LANES;
     centroids[0][thread] = p.key_centroids[thread], centroids[1][thread] = p.value_centroids[thread];
-    if (CENTRES && thread < DIM) {
+    if (CENTRES && thread < WIDE) {
         const int at = K_CENTRE + centre_byte(thread);
-        centre[thread] = (float)((int)(i8)slot[at] * 16 + slot[at + DIM]) * (from_f16(tail.centre) * p.centre_unit * scale.x);
+        centre[thread] = (float)((int)(i8)slot[at] * 16 + slot[at + WIDE]) * (from_f16(tail.centre) * p.centre_unit * scale.x);
     }
     {
         const int token = thread % TILE;
@@ -213,6 +217,8 @@ __device__ __forceinline__ void unfold_slot(const Block &p, const u8 *slot, u8 *
             *reinterpret_cast<uint4 *>(keys + key_byte(token, t * EACH + d)) = make_uint4(words[0], words[1], words[2], words[3]);
         }
     }
+    for (int item = thread; item < TILE * (ROW - WIDE) / 8; item += 128)
+        *reinterpret_cast<uint4 *>(keys + key_byte(item % TILE, WIDE + item / TILE * 8)) = make_uint4(0, 0, 0, 0);
     const u8 *from = slot + K_PART;
     for (int item = thread; item < 2 * GROUPS * LANES; item += 128) { // eight tokens of four coordinates
         const int group = item / LANES % GROUPS, c = group * 32 + (lane >> 2) * 4, token = item / LANES / GROUPS * 32 + (lane & 3) * 8;
@@ -256,13 +262,14 @@ __device__ __forceinline__ void unfold_exact(const Block &p, int sequence, int h
             exact_key(k, row, front, lane), exact_lane(v, row + DIM, lane);
             turn(k, p.key_rounds, p.key_signs, lane), turn(v, p.value_rounds, p.value_signs, lane);
         }
+        for (int c = DIM + lane; c < ROW; c += LANES) *reinterpret_cast<u16 *>(keys + key_byte(token, c)) = 0;
+        if (!holds(lane)) continue;
 #pragma unroll
-        for (int i = 0; i < VEC; i += 2) {
+        for (int i = 0; i < VEC; i++) {
             const int c = VEC * lane + i;
-            *reinterpret_cast<u32 *>(keys + key_byte(token, c)) = two_f16(k[i] * scale.x, k[i + 1] * scale.x);
-            const u32 two = two_f16(v[i] * scale.y, v[i + 1] * scale.y);
-            *reinterpret_cast<u16 *>(values + value_byte(token, c)) = (u16)two;
-            *reinterpret_cast<u16 *>(values + value_byte(token, c + 1)) = (u16)(two >> 16);
+            const u32 two = two_f16(k[i] * scale.x, v[i] * scale.y);
+            *reinterpret_cast<u16 *>(keys + key_byte(token, c)) = (u16)two;
+            *reinterpret_cast<u16 *>(values + value_byte(token, c)) = (u16)(two >> 16);
         }
     }
 }
@@ -295,7 +302,7 @@ extern "C" __global__ void __launch_bounds__(128) unfold(const __grid_constant__
 
 // Sums: of columns 8 j + 2 t and one more, row g: [4 j], [4 j + 1], and row g + 8: [4 j + 2], [4 j + 3].
 // Two tiles at a time.
-constexpr int SCORES = TILE / 2, OUTPUTS = DIM / 2, BOTH = 2 * SCORES;
+constexpr int SCORES = TILE / 2, OUTPUTS = ROW / 2, BOTH = 2 * SCORES;
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define R4(x, i) "+f"(x[i]), "+f"(x[i + 1]), "+f"(x[i + 2]), "+f"(x[i + 3])
@@ -330,13 +337,13 @@ __device__ __forceinline__ void begin() { asm volatile("wgmma.fence.sync.aligned
 __device__ __forceinline__ void commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int N> __device__ __forceinline__ void wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
 
-__device__ __forceinline__ void score_tiles(float (&c)[2][SCORES], const u32 (&q)[DIM / 4], const u8 *keys, const u8 *next) {
+__device__ __forceinline__ void score_tiles(float (&c)[2][SCORES], const u32 (&q)[ROW / 4], const u8 *keys, const u8 *next) {
     hold(c[0]), hold(c[1]);
     begin();
 #pragma unroll
     for (int i = 0; i < 2; i++)
 #pragma unroll
-        for (int k = 0; k < DIM / 16; k++)
+        for (int k = 0; k < ROW / 16; k++)
             group_product(c[i], q + 4 * k, described(shared_address(i ? next : keys) + k / 4 * (TILE * 128) + k % 4 * 32), k > 0);
     commit();
 }
@@ -355,7 +362,7 @@ __device__ __forceinline__ void product_f16(float *c, const u32 *a, u32 b0, u32 
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-__device__ __forceinline__ void score_tiles(float (&c)[2][SCORES], const u32 (&q)[DIM / 4], const u8 *keys, const u8 *next) {
+__device__ __forceinline__ void score_tiles(float (&c)[2][SCORES], const u32 (&q)[ROW / 4], const u8 *keys, const u8 *next) {
     const int g = threadIdx.x % LANES >> 2, t = threadIdx.x & 3;
 #pragma unroll
     for (int i = 0; i < 2; i++)
@@ -365,7 +372,7 @@ __device__ __forceinline__ void score_tiles(float (&c)[2][SCORES], const u32 (&q
             float *sums = c[i] + 4 * j;
             sums[0] = sums[1] = sums[2] = sums[3] = 0;
 #pragma unroll
-            for (int k = 0; k < DIM / 16; k++)
+            for (int k = 0; k < ROW / 16; k++)
                 product_f16(sums, q + 4 * k, load<u32>(tile + key_byte(8 * j + g, 16 * k + 2 * t)), load<u32>(tile + key_byte(8 * j + g, 16 * k + 8 + 2 * t)));
         }
 }
@@ -374,7 +381,7 @@ __device__ __forceinline__ void sum_tiles(float (&c)[OUTPUTS], const u32 (&w)[2]
 #pragma unroll
     for (int i = 0; i < 2; i++)
 #pragma unroll
-        for (int j = 0; j < DIM / 8; j++)
+        for (int j = 0; j < ROW / 8; j++)
 #pragma unroll
             for (int k = 0; k < TILE / 16; k++) {
                 const u8 *tile = i ? next : values;
@@ -530,10 +537,10 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) block(const __gri
 #endif
     const int row = first_row + warp * 16 + g;
     const u64 rows = unit * p.padded + row, part = (u64)split * gridDim.z * p.kv_heads * p.padded + rows;
-    u32 q[DIM / 4];
+    u32 q[ROW / 4];
 #pragma unroll
-    for (int i = 0; i < DIM / 4; i++)
-        q[i] = *reinterpret_cast<const u32 *>(p.asked + (rows + (i & 1 ? 8 : 0)) * DIM + 16 * (i >> 2) + (i & 2 ? 8 : 0) + 2 * t);
+    for (int i = 0; i < ROW / 4; i++)
+        q[i] = *reinterpret_cast<const u32 *>(p.asked + (rows + (i & 1 ? 8 : 0)) * ROW + 16 * (i >> 2) + (i & 2 ? 8 : 0) + 2 * t);
     Softmax s;
     float o[OUTPUTS];
     s.window = window;
@@ -548,7 +555,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) block(const __gri
 #pragma unroll
     for (int i = 0; i < OUTPUTS; i += 2) {
         const float2 two = p.first_tile > 0
-            ? *reinterpret_cast<const float2 *>(p.parts + (part + (i & 2 ? 8 : 0)) * DIM + 8 * (i >> 2) + 2 * t)
+            ? *reinterpret_cast<const float2 *>(p.parts + (part + (i & 2 ? 8 : 0)) * ROW + 8 * (i >> 2) + 2 * t)
             : make_float2(0, 0);
         o[i] = two.x, o[i + 1] = two.y;
     }
@@ -604,7 +611,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) block(const __gri
 #endif
 #pragma unroll
     for (int i = 0; i < OUTPUTS; i += 2)
-        *reinterpret_cast<float2 *>(p.parts + (part + (i & 2 ? 8 : 0)) * DIM + 8 * (i >> 2) + 2 * t) = make_float2(o[i], o[i + 1]);
+        *reinterpret_cast<float2 *>(p.parts + (part + (i & 2 ? 8 : 0)) * ROW + 8 * (i >> 2) + 2 * t) = make_float2(o[i], o[i + 1]);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         float l = s.l[r];
@@ -628,18 +635,18 @@ extern "C" __global__ void __launch_bounds__(128) finish(const __grid_constant__
         const float2 ml = p.sums[s * stride + at];
         const float weight = exp2_fast(ml.x - top);
         float part[VEC];
-        load_lane(part, p.parts + (s * stride + at) * DIM, lane);
+        load_lane(part, p.parts + (s * stride + at) * ROW, lane);
         total = fmaf(ml.y, weight, total);
 #pragma unroll
         for (int i = 0; i < VEC; i++) sum[i] = fmaf(part[i], weight, sum[i]);
     }
     for (u32 round = 0; round < p.value_rounds; round++) {
-        hadamard(sum, lane);
+        hadamard<true>(sum, lane);
 #pragma unroll
         for (int i = 0; i < VEC; i++) sum[i] = signed_by(sum[i] * INVERSE_SQRT, p.value_signs, VEC * lane + i);
     }
     const float inverse = total > 0 ? 1 / (total * p.scales[unit].y) : 0; // what sees nothing gives zeros
     float *to = p.output + (((u64)sequence * p.query_heads + query_head) * p.queries_each + row / group) * DIM + VEC * lane;
 #pragma unroll
-    for (int i = 0; i < VEC; i++) to[i] = sum[i] * inverse;
+    for (int i = 0; i < VEC && holds(lane); i++) to[i] = sum[i] * inverse;
 }

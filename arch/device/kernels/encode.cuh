@@ -19,18 +19,17 @@ struct Encode {
     float unit;                     // an integer of a centroid, of a rotated unit vector
     float kappa;                    // trellis: integers to a standard deviation
     float book_unit;
-    u32 signs[4];
+    u32 signs[8];
     float thresholds[16];           // codes alone
     float centroids[128];           // by code; of a trellis by code · 16 + window
 };
 
 constexpr int ROW_LANES = 8, MINE = DIM / ROW_LANES, MOST_TOKENS = 256, STATES = 8, WINDOWS = 16;
 constexpr float SMALLEST_NORM = 9.31322574615478515625e-10f; // 2^-30
-constexpr float ROOT = DIM == 64 ? 0.125f : 0.08838834764831845f;
 enum { MSE, UNBIASED, NORM };
 
 constexpr int encode_threads(int shape) { return is_trellis(shape) ? 64 : 256; }
-constexpr int encode_blocks(int shape) { return is_trellis(shape) ? 5 : 4; } // that a multiprocessor is to hold
+constexpr int encode_blocks(int shape) { return DIM > 128 ? 2 : is_trellis(shape) ? 5 : 4; } // that a multiprocessor is to hold
 
 // Coordinate of a lane's value i: pairs that follow each other, sixteen apart.
 __device__ __forceinline__ int mine(int lane, int i) { return 16 * (i >> 1) + 2 * (lane & 7) + (i & 1); }
@@ -45,7 +44,62 @@ __device__ __forceinline__ float dot(const float (&a)[MINE], const float (&b)[MI
     return even + odd;
 }
 
-__device__ __forceinline__ void transform(float (&v)[MINE], int lane) {
+// With a base: by way of `row`, memory of DIM values that these eight lanes may overwrite, to MINE consecutive coordinates a lane; the
+// base's products in the order of its columns; steps; and back.
+template <bool TRANSPOSE> __device__ __forceinline__ void transform_by_rows(float (&v)[MINE], int lane, float *row) {
+    const int l = lane & 7;
+    constexpr int RUNS = MINE > BASE ? MINE / BASE : 1, LANES_EACH = BASE > MINE ? BASE / MINE : 1, OF_RUN = MINE / RUNS;
+    static_assert(LANES_EACH <= 2, "lanes of a run");
+#pragma unroll
+    for (int i = 0; i < MINE; i++) row[mine(lane, i)] = v[i];
+    __syncwarp();
+#pragma unroll
+    for (int run = 0; run < RUNS; run++) {
+        const float *from = row + (RUNS * l / LANES_EACH + run) * BASE;
+        // Where two lanes share a run, their rows' signs are the same, or the second's are the other ones.
+        float x[BASE], second[BASE];
+#pragma unroll
+        for (int c = 0; c < BASE; c++) x[c] = from[c], second[c] = l % LANES_EACH ? -x[c] : x[c];
+#pragma unroll
+        for (int k = 0; k < OF_RUN; k++) {
+            const u32 signs = (TRANSPOSE ? SIGNS.columns : SIGNS.rows)[k], others = (TRANSPOSE ? SIGNS.columns : SIGNS.rows)[BASE - OF_RUN + k];
+            float sum = 0;
+#pragma unroll
+            for (int c = 0; c < BASE; c++) {
+                const float term = (signs ^ others) >> c & 1 ? second[c] : x[c], y = signs >> c & 1 ? -term : term;
+                sum = c ? sum + y : y;
+            }
+            v[run * OF_RUN + k] = sum;
+        }
+    }
+#pragma unroll
+    for (int s = 1; s < RUNS; s *= 2)
+#pragma unroll
+        for (int i = 0; i < MINE; i++)
+            if (!(i / BASE & s)) {
+                const float a = v[i], b = v[(i + BASE * s) % MINE];
+                v[i] = a + b, v[(i + BASE * s) % MINE] = a - b;
+            }
+#pragma unroll
+    for (int s = LANES_EACH; s < ROW_LANES; s *= 2) {
+        const float sign = lane & s ? -1.0f : 1.0f;
+#pragma unroll
+        for (int i = 0; i < MINE; i++) {
+            const float other = __shfl_xor_sync(~0u, v[i], s);
+            v[i] = __fmaf_rn(v[i], sign, other);
+        }
+    }
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < MINE; i++) row[MINE * l + i] = v[i];
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < MINE; i++) v[i] = row[mine(lane, i)];
+    __syncwarp();
+}
+
+template <bool TRANSPOSE> __device__ __forceinline__ void transform(float (&v)[MINE], int lane, float *row) {
+    if constexpr (BASE > 1) return transform_by_rows<TRANSPOSE>(v, lane, row);
 #pragma unroll
     for (int i = 0; i < MINE; i += 2) {
         const float a = v[i], b = v[i + 1];
@@ -83,20 +137,20 @@ __device__ __forceinline__ void flip(float (&v)[MINE], u32 signs) {
 }
 
 // `scaled`: the last round too.
-__device__ __forceinline__ void rotate(const Encode &p, float (&v)[MINE], u32 signs, int lane, bool scaled) {
+__device__ __forceinline__ void rotate(const Encode &p, float (&v)[MINE], u32 signs, int lane, bool scaled, float *row) {
     for (u32 round = 1; round <= p.rounds; round++) {
         flip(v, signs);
-        transform(v, lane);
+        transform<false>(v, lane, row);
         if (scaled || round < p.rounds)
 #pragma unroll
-            for (int i = 0; i < MINE; i++) v[i] *= ROOT;
+            for (int i = 0; i < MINE; i++) v[i] *= INVERSE_SQRT;
     }
 }
-__device__ __forceinline__ void rotate_back(const Encode &p, float (&v)[MINE], u32 signs, int lane) {
+__device__ __forceinline__ void rotate_back(const Encode &p, float (&v)[MINE], u32 signs, int lane, float *row) {
     for (u32 round = 0; round < p.rounds; round++) {
-        transform(v, lane);
+        transform<true>(v, lane, row);
 #pragma unroll
-        for (int i = 0; i < MINE; i++) v[i] *= ROOT;
+        for (int i = 0; i < MINE; i++) v[i] *= INVERSE_SQRT;
         flip(v, signs);
     }
 }
@@ -110,9 +164,13 @@ __device__ __forceinline__ float quotient(float x, float y, float inverse) {
 
 // To nearest, ties to even.
 __device__ __forceinline__ u32 to_f16(float x) {
+#ifdef __HIP__
+    return __builtin_bit_cast(u16, (_Float16)x);
+#else
     u32 bits;
     asm("{.reg .b16 h; cvt.rn.f16.f32 h, %1; cvt.u32.u16 %0, h;}" : "=r"(bits) : "f"(x));
     return bits;
+#endif
 }
 __device__ __forceinline__ bool is_finite_f16(u32 bits) { return (bits & 0x7C00) != 0x7C00; }
 
@@ -254,6 +312,7 @@ template <bool OF_KEYS> __device__ __forceinline__ void encode_norms(const Encod
 struct Centre {
     float balance[DIM], inverse[DIM], prefix[DIM];
     float values[DIM];  // the mean, then what was stored of it
+    float row[DIM];
     float thresholds[31];
     short book[32], integers[DIM];
     u32 norm;           // f16
@@ -268,7 +327,7 @@ __device__ __forceinline__ void encode_centre(const Encode &p, Centre &centre, u
     const float norm = sqrtf(dot(v, v));
     u32 stored = 0;
     if (norm >= SMALLEST_NORM) {
-        rotate(p, v, signs, lane, true);
+        rotate(p, v, signs, lane, true, centre.row);
         const float inverse = 1.0f / norm;
 #pragma unroll
         for (int i = 0; i < MINE; i++) {
@@ -286,7 +345,7 @@ __device__ __forceinline__ void encode_centre(const Encode &p, Centre &centre, u
         if (lane < ROW_LANES) centre.integers[mine(lane, i)] = integer;
         v[i] = (float)integer * scale;
     }
-    rotate_back(p, v, signs, lane);
+    rotate_back(p, v, signs, lane, centre.row);
     if (lane < ROW_LANES)
 #pragma unroll
         for (int i = 0; i < MINE; i++) centre.values[mine(lane, i)] = v[i];
@@ -337,11 +396,11 @@ __device__ __forceinline__ float search(const Encode &p, float *z, float scale, 
 #pragma unroll
     for (int n = 1; n < STATES; n++)
         if (costs[n] < least) least = costs[n], state = n;
-    u32 path[DIM / 32];
+    u32 path[WIDE / 32];
 #pragma unroll
-    for (int word = DIM / 32 - 1; word >= 0; word--) {
+    for (int word = WIDE / 32 - 1; word >= 0; word--) {
         path[word] = 0;
-        for (int four = 7; four >= 0; four--) {
+        for (int four = min(8, DIM / 4 - 8 * word) - 1; four >= 0; four--) {
             const u32 decided = decisions[8 * word + four][threadIdx.x];
 #pragma unroll
             for (int t = 3; t >= 0; t--) {
@@ -356,10 +415,10 @@ __device__ __forceinline__ float search(const Encode &p, float *z, float scale, 
     u32 *codes = reinterpret_cast<u32 *>(z);
     constexpr int COUNT = 1 << code_bits(SHAPE);
 #pragma unroll
-    for (int word = 0; word < DIM / 32; word++) {
+    for (int word = 0; word < WIDE / 32; word++) {
         u32 bits = path[word];
 #pragma unroll 1
-        for (int half = 0; half < 2; half++) {
+        for (int half = 0; half < min(2, DIM / 16 - 2 * word); half++) {
             u32 packed[4] = {0, 0, 0, 0};
 #pragma unroll
             for (int t = 0; t < 16; t++, bits >>= 1) {
@@ -395,13 +454,14 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
     constexpr bool TRELLIS = is_trellis(SHAPE), HAS_CENTRE = OF_KEYS && CENTRES;
     // Words of a row in shared memory: its values, and later its codes, a byte each. One more, so that a column is on all banks.
     constexpr int THREADS = encode_threads(SHAPE), ROWS = THREADS / ROW_LANES; // rows at once: a number that all threads go on together
-    constexpr int STRIDE = TRELLIS || HAS_CENTRE ? DIM + 1 : DIM / 4 + 1;
-    __shared__ u32 memory[SLOT_TOKENS * STRIDE];
+    constexpr int STRIDE = TRELLIS || HAS_CENTRE || BASE > 1 ? DIM + 1 : DIM / 4 + 1;
+    extern __shared__ u32 memory[]; // [SLOT_TOKENS][STRIDE]
     __shared__ union {
         u32 decisions[TRELLIS ? DIM / 4 : 1][SLOT_TOKENS];
         NormMemory norms;
     } work;
     __shared__ float norms[MOST_TOKENS], scales[TRELLIS ? SLOT_TOKENS : 1];
+    __shared__ float2 products[TRELLIS ? 1 : SLOT_TOKENS]; // of rows with what their codes stand for, and of these with themselves
     __shared__ float centroids[TRELLIS ? 128 : 16], thresholds[16];
     __shared__ Centre centre;
     __shared__ Cells cells;
@@ -436,7 +496,8 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
     };
     float *z = reinterpret_cast<float *>(memory);
     if (HAS_CENTRE) {
-        constexpr int CHANNELS = DIM > encode_threads(SHAPE) ? DIM / encode_threads(SHAPE) : 1;
+        constexpr int CHANNELS = (DIM + THREADS - 1) / THREADS;
+        const int channels = DIM % THREADS == 0 ? CHANNELS : (DIM - (int)threadIdx.x + THREADS - 1) / THREADS; // of this thread
         float sums[CHANNELS] = {};
         for (int part = 0; part < parts; part++) {
             for (int turn = 0; turn < SLOT_TOKENS; turn += ROWS) {
@@ -451,12 +512,14 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
 #pragma unroll 16
                 for (int r = 0; r < SLOT_TOKENS; r++)
 #pragma unroll
-                    for (int k = 0; k < CHANNELS; k++) sums[k] += z[r * STRIDE + threadIdx.x + k * blockDim.x];
+                    for (int k = 0; k < CHANNELS; k++)
+                        if (k < channels) sums[k] += z[r * STRIDE + threadIdx.x + k * THREADS];
             if (part + 1 < parts) __syncthreads();
         }
         if (threadIdx.x < DIM)
 #pragma unroll
-            for (int k = 0; k < CHANNELS; k++) centre.values[threadIdx.x + k * blockDim.x] = sums[k] / (float)p.page_tokens;
+            for (int k = 0; k < CHANNELS; k++)
+                if (k < channels) centre.values[threadIdx.x + k * THREADS] = sums[k] / (float)p.page_tokens;
         __syncthreads();
         if (threadIdx.x < LANES) encode_centre(p, centre, signs, lane);
     }
@@ -477,7 +540,7 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
 #pragma unroll
                 for (int i = 0; i < MINE; i++) v[i] -= centre.values[mine(lane, i)];
             const float norm = sqrtf(dot(v, v));
-            rotate(p, v, signs, lane, !TRELLIS);
+            rotate(p, v, signs, lane, !TRELLIS, z + r * STRIDE);
             if (TRELLIS) {
 #pragma unroll
                 for (int i = 0; i < MINE; i++) z[r * STRIDE + mine(lane, i)] = v[i];
@@ -500,38 +563,37 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
                     }
                     codes[i / 2] = __byte_perm(found[0], found[1], 0x0040);
                 }
-                const float correlation = dot(v, c) / norm * p.unit, energy = dot(c, c) * p.unit * p.unit;
-                u32 stored = norm < SMALLEST_NORM ? 0 : to_f16(stored_norm(p, norm, correlation, energy));
+                const float correlation = dot(v, c), energy = dot(c, c);
                 u8 *row = reinterpret_cast<u8 *>(memory + r * STRIDE);
                 __syncwarp(); // codes take the place of values that other lanes have read
 #pragma unroll
-                for (int i = 0; i < MINE; i += 2) *reinterpret_cast<u16 *>(row + mine(lane, i)) = stored ? codes[i / 2] : 0;
-                if ((lane & 7) == 0) {
-                    if (!is_finite_f16(stored)) refuse(p, OF_KEYS, 1 + token);
-                    norms[token] = from_f16(stored);
-                }
+                for (int i = 0; i < MINE; i += 2) *reinterpret_cast<u16 *>(row + mine(lane, i)) = codes[i / 2];
+                if ((lane & 7) == 0) norms[token] = norm, products[r] = make_float2(correlation, energy);
             }
         }
         __syncthreads();
-        if constexpr (TRELLIS) { // a thread a row
+        if (threadIdx.x < SLOT_TOKENS) { // a thread a row
             const int r = threadIdx.x, token = part * SLOT_TOKENS + r;
             const float norm = norms[token];
-            const float found = search<SHAPE>(p, z + r * STRIDE, scales[r], norm, work.decisions, centroids);
+            float found;
+            if constexpr (TRELLIS) found = search<SHAPE>(p, z + r * STRIDE, scales[r], norm, work.decisions, centroids);
+            else found = stored_norm(p, norm, products[r].x / norm * p.unit, products[r].y * p.unit * p.unit);
             const u32 stored = norm < SMALLEST_NORM ? 0 : to_f16(found);
             if (!is_finite_f16(stored)) refuse(p, OF_KEYS, 1 + token);
             if (stored == 0)
                 for (int i = 0; i < DIM / 4; i++) memory[r * STRIDE + i] = 0;
             norms[token] = from_f16(stored);
-            __syncthreads();
         }
+        __syncthreads();
         u8 *slot = p.pool + ((u64)p.slots[blockIdx.x * parts + part] * p.kv_heads + blockIdx.y) * SLOT;
         auto four = [&](int token, int c) { return memory[token * STRIDE + c / 4]; };
         if constexpr (OF_KEYS) pack_keys(slot, four);
         else pack_values(slot, four);
         if (HAS_CENTRE) {
-            for (int c = threadIdx.x; c < DIM; c += blockDim.x) {
-                slot[K_CENTRE + centre_byte(c)] = (u8)(centre.integers[c] >> 4);
-                slot[K_CENTRE + DIM + centre_byte(c)] = (u8)(centre.integers[c] & 15);
+            for (int c = threadIdx.x; c < WIDE; c += blockDim.x) {
+                const int integer = c < DIM ? centre.integers[c] : 0;
+                slot[K_CENTRE + centre_byte(c)] = (u8)(integer >> 4);
+                slot[K_CENTRE + WIDE + centre_byte(c)] = (u8)(integer & 15);
             }
         }
         if (OF_KEYS && threadIdx.x == 0) reinterpret_cast<Tail *>(slot + TAIL)->centre = HAS_CENTRE ? centre.norm : 0;

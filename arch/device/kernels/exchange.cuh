@@ -50,36 +50,37 @@ template <int SHAPE> __device__ __forceinline__ u32 row_code(const u8 *row, int 
 
 constexpr int SINGLE_AT = code_bits(KEYS) == 3 ? K_HIGH : K_LOW;
 
-template <int BYTES> __device__ __forceinline__ void store_words(u8 *to, const u32 *w) {
-    if (BYTES == 16) *reinterpret_cast<uint4 *>(to) = make_uint4(w[0], w[1], w[2], w[3]);
-    else if (BYTES == 8) *reinterpret_cast<uint2 *>(to) = make_uint2(w[0], w[1]);
-    else if (BYTES == 4) *reinterpret_cast<u32 *>(to) = w[0];
-    else if (BYTES == 2) *reinterpret_cast<u16 *>(to) = (u16)w[0];
-}
-
 // Both sides of a slot from `four(token, c)`: the codes of coordinates c to c + 3, a byte each, its highest bit the path's.
 constexpr u32 PATH_BIT = 0x80;
+
+// Bit `at` of each byte, as four bits.
+__device__ __forceinline__ u32 of_bytes(u32 codes, int at) { return (codes >> at & 0x01010101) * 0x01020408u >> 24 & 15; }
 
 template <class Four> __device__ __forceinline__ void pack_keys(u8 *slot, Four four) {
     for (int item = threadIdx.x; item < SLOT_TOKENS * 4; item += blockDim.x) { // a thread's coordinates of a row
         constexpr int BITS = low_bits(KEYS);
-        u32 path = 0, single = 0, low[4] = {0, 0, 0, 0};
+        u32 path[BIT_WORDS] = {}, single[BIT_WORDS] = {}, low[EACH / 8] = {};
 #pragma unroll
         for (int d = 0; d < EACH; d += 4) {
-            const u32 codes = four(item >> 2, (item & 3) * EACH + d);
+            const int c = (item & 3) * EACH + d, at = d * BITS;
+            const u32 codes = c < DIM ? four(item >> 2, c) : 0;
+            if (BITS == 4) {
+                const u32 pairs = codes | codes >> 4;
+                low[at >> 5] |= __byte_perm(pairs, 0, at & 16 ? 0x2044 : 0x4420);
+            } else if (BITS == 2) {
+                const u32 pairs = (codes & 0x03030303) | (codes & 0x03030303) >> 6;
+                low[at >> 5] |= ((pairs | pairs >> 12) & 0xFF) << (at & 31);
+            }
+            if (is_trellis(KEYS)) path[d >> 5] |= of_bytes(codes, 7) << (d & 31);
 #pragma unroll
-            for (int e = 0; e < 4; e++) {
-                const u32 code = codes >> (8 * e);
-                const int at = (d + e) * BITS;
-                if (is_trellis(KEYS)) path |= (code >> 7 & 1) << (d + e);
-                if (BITS > 1) low[at >> 5] |= (code & ((1 << BITS) - 1)) << (at & 31);
-                if (code_bits(KEYS) == 3) single |= (code >> 2 & 1) << single_bit(d + e);
-                if (code_bits(KEYS) == 1) single |= (code & 1) << single_bit(d + e);
+            for (int e = 0; e < 4 && code_bits(KEYS) % 2; e++) {
+                const int bit = single_bit(d + e);
+                single[bit >> 5] |= (codes >> (8 * e + (code_bits(KEYS) == 3 ? 2 : 0)) & 1) << (bit & 31);
             }
         }
-        if (is_trellis(KEYS)) store_words<EACH / 8>(slot + item * (EACH / 8), &path);
+        if (is_trellis(KEYS)) store_words<EACH / 8>(slot + item * (EACH / 8), path);
         if (BITS > 1) store_words<EACH * BITS / 8>(slot + K_LOW + item * (EACH * BITS / 8), low);
-        if (code_bits(KEYS) & 1) store_words<EACH / 8>(slot + SINGLE_AT + item * (EACH / 8), &single);
+        if (code_bits(KEYS) & 1) store_words<EACH / 8>(slot + SINGLE_AT + item * (EACH / 8), single);
     }
 }
 
@@ -88,19 +89,25 @@ template <class Four> __device__ __forceinline__ void pack_values(u8 *slot, Four
     for (int item = threadIdx.x; item < 2 * GROUPS * LANES; item += blockDim.x) { // a word of octets
         const int lane = item % LANES, first = item / LANES % GROUPS * 32 + (lane >> 2) * 4;
         const int token = item / LANES / GROUPS * 32 + (lane & 3) * 8;
-        u32 path = 0, low[4] = {0, 0, 0, 0}, high = 0;
+        u32 path = 0, low[4] = {0, 0, 0, 0}, high = 0, pairs[4] = {0, 0, 0, 0}; // of tokens, beside each other
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            const u32 codes = four(token + i, first);
+            const u32 codes = first < DIM ? four(token + i, first) : 0;
+            if (is_trellis(VALUES)) path |= of_bytes(codes, 7) << (4 * i);
+            if (low_bits(VALUES) == 4) pairs[i >> 1] |= codes << (4 * (i & 1));
+            if (low_bits(VALUES) == 2) pairs[i >> 1] |= ((codes & 0x03030303) | (codes & 0x03030303) >> 6) << (4 * (i & 1));
+            if (low_bits(VALUES) == 1) low[0] |= of_bytes(codes, 0) << (4 * i);
+            if (code_bits(VALUES) == 3) high |= of_bytes(codes, 2) << (4 * i);
+        }
+        if (low_bits(VALUES) == 4) {
+            const u32 t[4] = {__byte_perm(pairs[0], pairs[1], 0x5140), __byte_perm(pairs[2], pairs[3], 0x5140),
+                              __byte_perm(pairs[0], pairs[1], 0x7362), __byte_perm(pairs[2], pairs[3], 0x7362)};
 #pragma unroll
-            for (int e = 0; e < 4; e++) {
-                const u32 code = codes >> (8 * e);
-                if (is_trellis(VALUES)) path |= (code >> 7 & 1) << (4 * i + e);
-                if (low_bits(VALUES) == 4) low[e] |= (code & 15) << (4 * i);
-                if (low_bits(VALUES) == 2) low[e >> 1] |= (code & 3) << (4 * i + 2 * (e & 1));
-                if (low_bits(VALUES) == 1) low[0] |= (code & 1) << (4 * i + e);
-                if (code_bits(VALUES) == 3) high |= (code >> 2 & 1) << (4 * i + e);
-            }
+            for (int e = 0; e < 4; e++) low[e] = __byte_perm(t[e & 2], t[(e & 2) + 1], e & 1 ? 0x7632 : 0x5410);
+        } else if (low_bits(VALUES) == 2) {
+            // Of bytes 0 and 2 the low four bits count, and of those shifted by four the high ones.
+            const u32 t[2] = {__byte_perm(pairs[0], pairs[1], 0x6240), __byte_perm(pairs[2], pairs[3], 0x6240)};
+            low[0] = __byte_perm(t[0], t[1], 0x5410), low[1] = __byte_perm(t[0], t[1], 0x7632);
         }
         if (is_trellis(VALUES)) reinterpret_cast<u32 *>(values)[item] = path;
         store_words<4 * low_bits(VALUES)>(values + V_LOW + 4 * item * low_bits(VALUES), low);
@@ -129,10 +136,10 @@ extern "C" __global__ void __launch_bounds__(128) upload(const __grid_constant__
         reinterpret_cast<u16 *>(s.slot + V_STEPS)[token] = x.steps[(s.value_norms[2] & 3) * 64 + v];
     }
     if (CENTRES) {
-        for (int c = threadIdx.x; c < DIM; c += blockDim.x) {
-            const int value = x.book[bits_at(s.centre + 2, 5 * c, 5)];
+        for (int c = threadIdx.x; c < WIDE; c += blockDim.x) {
+            const int value = c < DIM ? x.book[bits_at(s.centre + 2, 5 * c, 5)] : 0;
             s.slot[K_CENTRE + centre_byte(c)] = (u8)(value >> 4);
-            s.slot[K_CENTRE + DIM + centre_byte(c)] = (u8)(value & 15);
+            s.slot[K_CENTRE + WIDE + centre_byte(c)] = (u8)(value & 15);
         }
     }
     if (threadIdx.x == 0) {
@@ -222,7 +229,7 @@ extern "C" __global__ void __launch_bounds__(128) download(const __grid_constant
             u32 out = 0;
             for (int i = 0; i < 8; i++) {
                 const int bit = 8 * byte + i, at = centre_byte(bit / 5);
-                const int value = (int)(i8)s.slot[K_CENTRE + at] * 16 + s.slot[K_CENTRE + DIM + at];
+                const int value = (int)(i8)s.slot[K_CENTRE + at] * 16 + s.slot[K_CENTRE + WIDE + at];
                 u32 code = 0;
                 while (code < 31 && x.book[code] < value) code++;
                 out |= (code >> bit % 5 & 1) << i;

@@ -1,11 +1,11 @@
 // How a page lies on the card, and what every kernel shares. Compiled at run time with these numbers given:
-//   DIM         width of a key and of a value, 64 or 128
+//   DIM         width of a key and of a value: 64, 80, 96, 128, 192 or 256
 //   KEYS        the shape of a key: codes of 4, 3 or 2 bits (4, 3, 2), or a trellis of 8 states with codes of 1, 2 or 3
 //               bits (11, 12, 13)                VALUES  likewise
 //   CENTRES     1: pages have a centre          OPTIONS 1: logits are capped or hidden
 //
 // A slot has 64 tokens of one head; a page of 128 or 256 tokens takes several. All that a warp needs at once lies together, and
-// 16 bytes are aligned:
+// 16 bytes are aligned. A row has WIDE coordinates there, the next multiple of 32; what stands behind the last is nobody's:
 //
 //   keys      planes of rows: 64 x path bits, 64 x low bits of codes, 64 x high bits of codes of 3 bits
 //   centre    its integers' high bytes, then their low four bits, in the order of the query's bytes
@@ -28,28 +28,32 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 
 constexpr int SLOT_TOKENS = 64, HEADS = 8, WARPS = 4, LANES = 32;
-constexpr int VEC = DIM / LANES;    // coordinates of a vector that a lane of a warp holds
-constexpr int EACH = DIM / 4;       // coordinates of a key that a thread of four holds
-constexpr int PRODUCTS = DIM / 32;  // matrix products a key
-constexpr int GROUPS = DIM / 32;    // groups of 32 coordinates of a value
+constexpr int WIDE = (DIM + 31) / 32 * 32;
+constexpr int EACH = WIDE / 4;       // coordinates of a key that a thread of four holds
+constexpr int BIT_WORDS = (EACH + 31) / 32; // of a bit for each of these
+constexpr int PRODUCTS = WIDE / 32;  // matrix products a key
+constexpr int GROUPS = WIDE / 32;    // groups of 32 coordinates of a value
 
 constexpr bool is_trellis(int shape) { return shape > 10; }
 constexpr int code_bits(int shape) { return shape % 10; }
 constexpr int path_bytes(int shape) { return is_trellis(shape) ? DIM / 8 : 0; }
+// Of a row as the CPU has it.
 constexpr int row_bytes(int shape) { return path_bytes(shape) + DIM * code_bits(shape) / 8; }
 // Codes of 3 bits are planes of 2 and of 1; the others one plane.
 constexpr int low_bits(int shape) { return code_bits(shape) == 3 ? 2 : code_bits(shape); }
 
-constexpr int K_LOW = SLOT_TOKENS * path_bytes(KEYS);
-constexpr int K_HIGH = K_LOW + SLOT_TOKENS * DIM * low_bits(KEYS) / 8;
-constexpr int K_CENTRE = SLOT_TOKENS * row_bytes(KEYS);
-constexpr int K_STEPS = K_CENTRE + (CENTRES ? 2 * DIM : 0);
+// Bytes of a slot's planes of so many bits a coordinate.
+constexpr int planes(int bits) { return SLOT_TOKENS * WIDE / 8 * bits; }
+constexpr int K_LOW = planes(is_trellis(KEYS));
+constexpr int K_HIGH = K_LOW + planes(low_bits(KEYS));
+constexpr int K_CENTRE = K_LOW + planes(code_bits(KEYS));
+constexpr int K_STEPS = K_CENTRE + (CENTRES ? 2 * WIDE : 0);
 constexpr int V_STEPS = K_STEPS + 2 * SLOT_TOKENS;
 constexpr int TAIL = V_STEPS + 2 * SLOT_TOKENS;
 constexpr int K_PART = TAIL + 16;
-constexpr int V_LOW = SLOT_TOKENS * path_bytes(VALUES);
-constexpr int V_HIGH = V_LOW + SLOT_TOKENS * DIM * low_bits(VALUES) / 8;
-constexpr int V_PART = SLOT_TOKENS * row_bytes(VALUES);
+constexpr int V_LOW = planes(is_trellis(VALUES));
+constexpr int V_HIGH = V_LOW + planes(low_bits(VALUES));
+constexpr int V_PART = V_LOW + planes(code_bits(VALUES));
 constexpr int SLOT = (K_PART + V_PART + 31) / 32 * 32;
 
 struct Tail {
@@ -62,7 +66,7 @@ static_assert(sizeof(Tail) == 16, "the tail of a slot");
 
 // Where coordinate d, of the EACH that a thread holds of a key, stands among its operands: matrix product, half, byte.
 __device__ __forceinline__ void place(int d, int &product, int &half, int &byte) {
-    if (is_trellis(KEYS)) {
+    if (is_trellis(KEYS) || (KEYS != 4 && d >= EACH / 16 * 16)) {
         product = d >> 3, half = d & 1, byte = d >> 1 & 3;
     } else if (KEYS == 4) {
         product = d >> 3, half = d >> 2 & 1, byte = d & 3;
@@ -72,17 +76,17 @@ __device__ __forceinline__ void place(int d, int &product, int &half, int &byte)
     }
 }
 
-// Where the single bit of a code lies among those of a thread's coordinates: codes of 3 bits as selectors of nibbles want
-// it, codes of 1 bit as selectors of pairs; beside windows of a path in the order of coordinates.
+// Where the single bit of a code lies among those of a thread's coordinates: codes of 3 bits as selectors of nibbles want it,
+// four products a word, and 16 bits of two that are left over; codes of 1 bit as selectors of pairs, two products to 16 bits; of one
+// product that is left over by bytes: see `spread`. Beside windows of a path they are in the order of coordinates.
 __device__ __forceinline__ int single_bit(int d) {
     int product, half, byte;
     place(d, product, half, byte);
-    if (KEYS == 3) {
-        const int nibble = 4 * half + byte;
-        return DIM == 64 ? 4 * (nibble & 3) + 2 * (nibble >> 2) + product : 4 * nibble + product;
-    }
+    if (KEYS != 3 && KEYS != 11) return d;
+    if (PRODUCTS % 2 && product == PRODUCTS - 1) return 8 * product + 2 * byte + half;
     if (KEYS == 11) return 16 * (product >> 1) + 4 * byte + 2 * (product & 1) + half;
-    return d;
+    const int nibble = 4 * half + byte, four = product & ~3;
+    return 8 * four + (product & 3) + (four + 4 > PRODUCTS ? 4 * (nibble & 3) + 2 * (nibble >> 2) : 4 * nibble);
 }
 __device__ __forceinline__ int centre_byte(int c) {
     int product, half, byte;
@@ -91,9 +95,80 @@ __device__ __forceinline__ int centre_byte(int c) {
 }
 
 __device__ __forceinline__ float from_f16(u32 bits) {
+#ifdef __HIP__
+    return (float)__builtin_bit_cast(_Float16, (u16)bits);
+#else
     float x;
     asm("{.reg .b16 h; cvt.u16.u32 h, %1; cvt.f32.f16 %0, h;}" : "=f"(x) : "r"(bits));
     return x;
+#endif
 }
 
+// H = Sylvester's matrix ⊗ one of order BASE: 1, or Paley's first construction of order 12 and 20, as arch/vectors/hadamard.rs has it.
+constexpr int BASE = DIM % 5 == 0 ? 20 : DIM % 3 == 0 ? 12 : 1;
+// Bit c of row r where the matrix has -1.
+struct Signs {
+    u32 rows[BASE], columns[BASE];
+};
+constexpr bool is_square(int value, int q) {
+    for (int root = 1; root < q; root++)
+        if (root * root % q == value) return true;
+    return false;
+}
+constexpr Signs paley() {
+    Signs signs = {};
+    constexpr int Q = BASE > 1 ? BASE - 1 : 1;
+    for (int r = 1; r < BASE; r++)
+        for (int c = 0; c < BASE; c++)
+            if (c == 0 || (r != c && !is_square((r - c + Q) % Q, Q)))
+                signs.rows[r] |= 1u << c, signs.columns[c] |= 1u << r;
+    return signs;
+}
+constexpr Signs SIGNS = paley();
+constexpr float INVERSE_SQRT = DIM == 64    ? 0.125f
+                               : DIM == 80  ? 0.11180339887498948482f
+                               : DIM == 96  ? 0.10206207261596575409f
+                               : DIM == 128 ? 0.08838834764831844055f
+                               : DIM == 192 ? 0.07216878364870322981f
+                                            : 0.0625f;
+
 template <class T> __device__ __forceinline__ T load(const u8 *bytes) { return *reinterpret_cast<const T *>(bytes); }
+
+// So many bytes, in the largest pieces that both they and their place are multiples of.
+template <int BYTES> struct Piece {
+    static constexpr int SIZE = BYTES % 16 == 0 ? 16 : BYTES % 8 == 0 ? 8 : BYTES % 4 == 0 ? 4 : BYTES % 2 == 0 ? 2 : 1;
+};
+template <int BYTES> __device__ __forceinline__ void load_words(u32 *w, const u8 *from) {
+    constexpr int SIZE = Piece<BYTES>::SIZE;
+    if (SIZE < 4)
+        for (int i = 0; i < (BYTES + 3) / 4; i++) w[i] = 0;
+#pragma unroll
+    for (int at = 0; at < BYTES; at += SIZE) {
+        u32 *to = w + at / 4;
+        if (SIZE == 16) {
+            const uint4 x = load<uint4>(from + at);
+            to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
+        } else if (SIZE == 8) {
+            const uint2 x = load<uint2>(from + at);
+            to[0] = x.x, to[1] = x.y;
+        } else if (SIZE == 4) {
+            to[0] = load<u32>(from + at);
+        } else if (SIZE == 2) {
+            to[0] |= (u32)load<u16>(from + at) << (8 * (at & 3));
+        } else {
+            to[0] |= (u32)from[at] << (8 * (at & 3));
+        }
+    }
+}
+template <int BYTES> __device__ __forceinline__ void store_words(u8 *to, const u32 *w) {
+    constexpr int SIZE = Piece<BYTES>::SIZE;
+#pragma unroll
+    for (int at = 0; at < BYTES; at += SIZE) {
+        const u32 *x = w + at / 4;
+        if (SIZE == 16) *reinterpret_cast<uint4 *>(to + at) = make_uint4(x[0], x[1], x[2], x[3]);
+        else if (SIZE == 8) *reinterpret_cast<uint2 *>(to + at) = make_uint2(x[0], x[1]);
+        else if (SIZE == 4) *reinterpret_cast<u32 *>(to + at) = x[0];
+        else if (SIZE == 2) *reinterpret_cast<u16 *>(to + at) = (u16)(x[0] >> (8 * (at & 3)));
+        else to[at] = (u8)(x[0] >> (8 * (at & 3)));
+    }
+}

@@ -72,22 +72,22 @@ struct Halves {
 
 // The words of a thread's coordinates of a key.
 struct KeyWords {
-    u32 low[4], single;
-    float path[2]; // bits 0-18 and 16-34
+    u32 low[EACH / 8], single[BIT_WORDS];
+    float path[(EACH + 15) / 16]; // bits 16 i to 16 i + 18
 };
 
-template <int BYTES> __device__ __forceinline__ void load_words(u32 *w, const u8 *from) {
-    if (BYTES == 16) {
-        const uint4 x = load<uint4>(from);
-        w[0] = x.x, w[1] = x.y, w[2] = x.z, w[3] = x.w;
-    } else if (BYTES == 8) {
-        const uint2 x = load<uint2>(from);
-        w[0] = x.x, w[1] = x.y;
-    } else if (BYTES == 4) {
-        w[0] = load<u32>(from);
-    } else if (BYTES == 2) {
-        w[0] = load<u16>(from);
-    }
+// A byte of bits (2 byte + half) to bits 4 byte + half: a single product's bits as those of two lie.
+__device__ __forceinline__ u32 spread(u32 bits) {
+    bits = (bits | bits << 4) & 0x0F0F;
+    return (bits | bits << 2) & 0x3333;
+}
+// The bits of product j for selectors: of codes of 3 bits, of the even nibbles' and the odd ones' operand in one word or, where one
+// product is left over, by halves; of codes of 1 bit as pairs.
+__device__ __forceinline__ u32 single_bits(const KeyWords &k, int j) {
+    const u32 word = k.single[j >> 2];
+    if (PRODUCTS % 2 && j == PRODUCTS - 1) return spread(word >> (8 * (j & 3)) & 0xFF);
+    if (KEYS == 11) return word >> (16 * (j >> 1 & 1) + 2 * (j & 1));
+    return ((j & ~3) + 4 > PRODUCTS ? (word & 0xFFFF) | word << 14 : word) >> (j & 3);
 }
 
 // All lanes of a warp together: a path goes on where the thread before ends.
@@ -95,16 +95,18 @@ __device__ __forceinline__ KeyWords load_key(const u8 *slot, int token, int t) {
     KeyWords k;
     const int item = token * 4 + t;
     if (low_bits(KEYS) > 1) load_words<EACH * low_bits(KEYS) / 8>(k.low, slot + K_LOW + item * (EACH * low_bits(KEYS) / 8));
-    if (code_bits(KEYS) & 1) load_words<EACH / 8>(&k.single, slot + (code_bits(KEYS) == 3 ? K_HIGH : K_LOW) + item * (EACH / 8));
-    if (KEYS == 3 && DIM == 64) k.single |= k.single << 14;
+    if (code_bits(KEYS) & 1) load_words<EACH / 8>(k.single, slot + (code_bits(KEYS) == 3 ? K_HIGH : K_LOW) + item * (EACH / 8));
     if (is_trellis(KEYS)) {
-        u32 own;
-        load_words<EACH / 8>(&own, slot + item * (EACH / 8));
-        u32 before = __shfl_up_sync(~0u, own, 1) >> (EACH - 3);
+        u32 own[BIT_WORDS];
+        load_words<EACH / 8>(own, slot + item * (EACH / 8));
+        u32 before = __shfl_up_sync(~0u, own[BIT_WORDS - 1], 1) >> ((EACH - 1) % 32 - 2);
         if (t == 0) before = 0;
         // Bit d is where the window of coordinate d begins.
-        k.path[0] = for_shifts((own << 3 | before) & 0x7FFFF);
-        k.path[1] = DIM == 128 ? for_shifts(own >> 13) : 0;
+#pragma unroll
+        for (int i = 0; i < (EACH + 15) / 16; i++) {
+            const u32 word = own[i >> 1], less = i == 0 ? before : i & 1 ? 0 : own[(i >> 1) - 1] >> 29;
+            k.path[i] = for_shifts((i & 1 ? word >> 13 : word << 3 | less) & 0x7FFFF);
+        }
     }
     return k;
 }
@@ -119,13 +121,19 @@ __device__ __forceinline__ void score(int (&c)[4], int (&minus)[4], uint4 q, con
         product_s8(minus, q, h.n0, h.n1);
         product_s8(c, q, h.p0, h.p1);
     } else if (KEYS == 2 || KEYS == 3) {
-        u32 s = k.low[j >> 1] >> (2 * (j & 1)) & 0x33333333u;
-        if (KEYS == 3) s |= (k.single >> j & 0x11111111u) << 2;
-        product_s8(c, q, prmt(t.words[0], t.words[KEYS == 3], s), prmt(t.words[0], t.words[KEYS == 3], s >> 16));
+        const bool alone = PRODUCTS % 2 && j == PRODUCTS - 1;
+        u32 s = (alone ? k.low[j >> 1] : k.low[j >> 1] >> (2 * (j & 1))) & 0x33333333u;
+        if (KEYS == 3) s |= (single_bits(k, j) & 0x11111111u) << 2;
+        u32 other = s >> 16;
+        if (alone) {
+            other = k.low[j >> 1] >> 2 & 0x3333;
+            if (KEYS == 3) other |= (single_bits(k, j) >> 1 & 0x1111) << 2;
+        }
+        product_s8(c, q, prmt(t.words[0], t.words[KEYS == 3], s), prmt(t.words[0], t.words[KEYS == 3], other));
     } else if (KEYS == 11) {
         u32 r[4];
         for (int i = 0; i < 4; i++) r[i] = row_of(t, window_at(k, 8 * j + 2 * i));
-        const u32 digits = k.single >> (16 * (j >> 1) + 2 * (j & 1));
+        const u32 digits = single_bits(k, j);
         const u32 even = (digits & 0x1111) | 0x4040, odd = (digits >> 1 & 0x1111) | 0x6262;
         product_s8(c, q, of_rows(r[0], r[1], r[2], r[3], even), of_rows(r[0], r[1], r[2], r[3], odd));
     } else {
@@ -133,8 +141,9 @@ __device__ __forceinline__ void score(int (&c)[4], int (&minus)[4], uint4 q, con
         for (int i = 0; i < 8; i++) {
             u32 w = window_at(k, 8 * j + i);
             if (KEYS == 13) {
-                const int by = 8 * j + i - 4;
-                w = pick(w, by < 0 ? k.single << -by : k.single >> by, 15);
+                const int by = (8 * j + i) % 32 - 4;
+                const u32 single = k.single[(8 * j + i) / 32];
+                w = pick(w, by < 0 ? single << -by : single >> by, 15);
             }
             r[i] = row_of(t, w);
         }

@@ -38,8 +38,51 @@ __device__ __forceinline__ void warp_copy(void *to, const u8 *from, u32 bytes, i
 }
 #endif
 
-// Walsh-Hadamard over DIM values, VEC a lane (index VEC · lane + i), steps 1, 2, 4 ...
-__device__ __forceinline__ void hadamard(float (&v)[VEC], int lane) {
+// Coordinates of a row that a lane of a warp holds, from VEC · lane on: some lanes' may be none, and are zeros. Rows of BASE
+// coordinates are some lanes'.
+constexpr int VEC = BASE == 20 ? 4 : DIM / LANES, HOLDING = DIM / VEC;
+// Told apart only where it matters: a lane that holds coordinates.
+__device__ __forceinline__ bool holds(int lane) { return HOLDING == LANES || lane < HOLDING; }
+
+// The matrix of order BASE, or its transpose, on each BASE coordinates.
+template <bool TRANSPOSE> __device__ __forceinline__ void base_product(float (&v)[VEC], int lane) {
+    constexpr int MEMBERS = BASE / VEC;
+    const int first = lane / MEMBERS * MEMBERS;
+    u32 rows[VEC];
+    float sum[VEC] = {};
+#pragma unroll
+    for (int i = 0; i < VEC; i++) {
+        const int row = (lane - first) * VEC + i;
+        rows[i] = TRANSPOSE ? SIGNS.columns[row] : SIGNS.rows[row];
+    }
+#pragma unroll
+    for (int c = 0; c < BASE; c++) {
+        const float x = __shfl_sync(~0u, v[c % VEC], first + c / VEC);
+#pragma unroll
+        for (int i = 0; i < VEC; i++) sum[i] += __uint_as_float(__float_as_uint(x) ^ (rows[i] << (31 - c) & 0x80000000u));
+    }
+#pragma unroll
+    for (int i = 0; i < VEC; i++) v[i] = sum[i];
+}
+
+// Hadamard's transform of DIM values; its inverse is `TRANSPOSE`'s.
+template <bool TRANSPOSE = false> __device__ __forceinline__ void hadamard(float (&v)[VEC], int lane) {
+    if constexpr (BASE > 1) {
+        constexpr int MEMBERS = BASE / VEC;
+        base_product<TRANSPOSE>(v, lane);
+        const int run = lane / MEMBERS;
+#pragma unroll
+        for (int s = 1; s < DIM / BASE; s *= 2)
+#pragma unroll
+            for (int i = 0; i < VEC; i++) {
+                const float other = __shfl_sync(~0u, v[i], (run ^ s) * MEMBERS + lane % MEMBERS);
+                v[i] = (run & s) ? other - v[i] : v[i] + other;
+            }
+        if (!holds(lane))
+#pragma unroll
+            for (int i = 0; i < VEC; i++) v[i] = 0;
+        return;
+    }
 #pragma unroll
     for (int s = 1; s < VEC; s *= 2)
 #pragma unroll
@@ -56,17 +99,16 @@ __device__ __forceinline__ void hadamard(float (&v)[VEC], int lane) {
             v[i] = (lane & s) ? other - v[i] : v[i] + other;
         }
 }
-constexpr float INVERSE_SQRT = DIM == 64 ? 0.125f : 0.08838834764831845f;
 
 // x with the sign of its coordinate.
-__device__ __forceinline__ float signed_by(float x, const u32 (&signs)[4], int c) {
+__device__ __forceinline__ float signed_by(float x, const u32 (&signs)[8], int c) {
     return __uint_as_float(__float_as_uint(x) ^ (signs[c >> 5] >> (c & 31)) << 31);
 }
 
 // A lane's coordinates of a row.
 __device__ __forceinline__ void load_lane(float (&v)[VEC], const float *row, int lane) {
-    u32 words[4];
-    load_words<4 * VEC>(words, reinterpret_cast<const u8 *>(row + VEC * lane));
+    u32 words[VEC] = {};
+    if (holds(lane)) load_words<4 * VEC>(words, reinterpret_cast<const u8 *>(row + VEC * lane));
 #pragma unroll
     for (int i = 0; i < VEC; i++) v[i] = __uint_as_float(words[i]);
 }

@@ -1,0 +1,101 @@
+//! `bench --device cuda`: one line a codec, microseconds on the card's clock.
+//!
+//! A decode step is captured for as many layers as exceed the card's cache several times, one after the other in one graph: the
+//! median of 50 launches, a layer's share. Encoding is the kernels' time for 65,536 tokens, keys and values, that are on the card
+//! in f16: the median of 20.
+
+use crate::console::wrap;
+use crate::failure::{At, Result};
+use crate::progress::Progress;
+use crate::table::Table;
+use octaplex::{Attend, CodecSpec, LayerConfig, gpu};
+
+const HEADS: usize = 28;
+const KV_HEADS: usize = 4;
+const TOKENS: usize = 65_536;
+/// Bytes that all layers of a graph have at least.
+const BYTES: f64 = 200e6;
+
+/// What one codec takes, or why it does not run there.
+pub(super) struct Row {
+    pub(super) codec: String,
+    pub(super) times: std::result::Result<Times, String>,
+}
+
+pub(super) struct Times {
+    pub(super) step: f64,
+    pub(super) encode: f64,
+}
+
+/// The card's name, and its times on rows of these values, repeated.
+pub(super) fn run(specs: &[(String, CodecSpec)], dim: usize, few: &[f32]) -> Result<(String, Vec<Row>)> {
+    let device = gpu::Device::new(0).at("--device cuda")?;
+    let mut progress = Progress::shown(specs.len());
+    let mut rows = Vec::new();
+    for (text, spec) in specs {
+        progress.doing(text, 1);
+        let times = match times(&device, *spec, dim, few) {
+            Ok(times) => Ok(times),
+            Err(error @ gpu::Error::Unsupported { .. }) => Err(error.to_string()),
+            Err(error) => return Err(error).at(text),
+        };
+        rows.push(Row { codec: text.clone(), times });
+    }
+    Ok((device.name().to_string(), rows))
+}
+
+fn times(
+    device: &gpu::Device,
+    spec: CodecSpec,
+    dim: usize,
+    few: &[f32],
+) -> std::result::Result<Times, gpu::Error> {
+    let config = LayerConfig::new(KV_HEADS, dim, TOKENS + 256).keys(spec).values(spec);
+    let rows: Vec<f32> = few.iter().copied().cycle().take(KV_HEADS * TOKENS * dim).collect();
+    let bytes = (TOKENS * KV_HEADS * dim) as f64 / 4.0 * config.page_bits();
+    let mut layers = Vec::new();
+    let mut encode = Vec::new();
+    for _ in 0..(BYTES / bytes).ceil().clamp(1.0, 100.0) as usize {
+        let mut layer = gpu::Layer::new(device, &config, 1, TOKENS)?;
+        if encode.is_empty() {
+            encode = layer.time_append(&rows, &rows, 20)?;
+        }
+        layer.append(0, &rows, &rows)?;
+        layer.reserve(HEADS)?;
+        layers.push(layer);
+    }
+    let (count, queries) = (layers.len(), &few[..HEADS * dim]);
+    let mut output = vec![0.0; queries.len()];
+    for layer in &mut layers {
+        layer.attend(queries, &Attend::default(), &mut output)?;
+    }
+    let step = gpu::Layer::capture_all(&mut layers.iter_mut().collect::<Vec<_>>(), &Attend::default())?;
+    layers[0].time(&step, 10)?;
+    let steps = layers[0].time(&step, 50)?;
+    Ok(Times { step: median(steps) / count as f64, encode: median(encode) })
+}
+
+fn median(mut times: Vec<f32>) -> f64 {
+    times.sort_by(f32::total_cmp);
+    f64::from(times[times.len() / 2])
+}
+
+pub(super) fn table(rows: &[Row], dim: usize, card: &str) -> String {
+    let mut out = wrap(&format!(
+        "Microseconds on {card}, width {dim}. step: a decode step of {HEADS} query heads on {KV_HEADS} key/value heads with {TOKENS} \
+         tokens; encode: these tokens to pages, keys and values\n"
+    ));
+    let mut table = Table::new("ONE LAYER", &[("step", 8), ("encode", 8)]);
+    for row in rows.iter() {
+        if let Ok(times) = &row.times {
+            table.row(&row.codec, false, &[format!("{:.1}", times.step), format!("{:.1}", times.encode)]);
+        }
+    }
+    out += &format!("\n{}", table.text());
+    for row in rows.iter() {
+        if let Err(why) = &row.times {
+            out += &wrap(&format!("\n{}: {why}\n", row.codec));
+        }
+    }
+    out
+}
