@@ -11,7 +11,7 @@ pub(crate) mod scalar;
 pub(crate) mod wide;
 
 use crate::detect::Isa;
-use crate::{Affine, Backend, check_widths};
+use crate::{Affine, Backend, MAX_DIM};
 
 impl Backend {
     /// code = clamp(rint((x - zero)/scale), range) + offset; a zero scale gives codes 0.
@@ -34,40 +34,16 @@ impl Backend {
 
     /// out = (code - offset)·scale + zero, group by group, of one row.
     pub fn decode_affine(self, layout: &Affine, row: &[u8], out: &mut [f32]) {
-        check_affine(layout, row, &[]);
+        check_affine(layout);
         assert_eq!((row.len(), out.len()), (layout.row_bytes(), layout.dim));
         dispatch!(
             self, avx2: avx2, avx512: avx512, registers: wide;
             decode_affine(layout: &Affine, row: &[u8], out: &mut [f32])
         )
     }
-
-    /// score\[query]\[row] of the `f32` query and the row's decoded values, summed as `scalar.rs` says.
-    pub fn score_affine(self, layout: &Affine, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]) {
-        check_affine(layout, bytes, queries);
-        assert_eq!(scores.len(), queries.len() * (bytes.len() / layout.row_bytes()));
-        dispatch!(
-            self, avx2: avx2, avx512: avx512, registers: wide;
-            score_affine(layout: &Affine, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32])
-        )
-    }
-
-    /// acc\[query] += Σ weight·decoded row, rows ascending; weights are \[query]\[row].
-    pub fn accumulate_affine(self, layout: &Affine, bytes: &[u8], weights: &[f32], acc: &mut [f32]) {
-        check_affine(layout, bytes, &[]);
-        assert_eq!(acc.len() % layout.dim, 0);
-        assert_eq!(weights.len(), acc.len() / layout.dim * (bytes.len() / layout.row_bytes()));
-        if !bytes.is_empty() {
-            dispatch!(
-                self, avx2: avx2, avx512: avx512, registers: wide;
-                accumulate_affine(layout: &Affine, bytes: &[u8], weights: &[f32], acc: &mut [f32])
-            )
-        }
-    }
 }
 
-fn check_affine(layout: &Affine, bytes: &[u8], queries: &[&[f32]]) {
+fn check_affine(layout: &Affine) {
     assert!(layout.group > 0 && layout.group.is_multiple_of(16) && layout.dim.is_multiple_of(layout.group));
-    assert!((2..=8).contains(&layout.bits));
-    check_widths(layout.dim, layout.row_bytes(), bytes, queries);
+    assert!((2..=8).contains(&layout.bits) && layout.dim <= MAX_DIM);
 }

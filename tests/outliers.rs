@@ -44,7 +44,9 @@ fn median<const D: usize>(xs: &[[f32; D]]) -> f32 {
     norms[(norms.len() - 1) / 2]
 }
 
-fn check_exactness<const D: usize>(codec: &Typed<impl Codec, D>) {
+/// Outputs are within `tolerance`: where weights are integers, half a unit of theirs (the largest weight · scale over their limit) a
+/// code and row, with random signs.
+fn check_exactness<const D: usize>(codec: &Typed<impl Codec, D>, tolerance: f64) {
     let mut random = Random::new(5);
     for tokens in [1, 2, 7, 64] {
         let values = with_outliers(D, tokens, &mut random);
@@ -81,19 +83,19 @@ fn check_exactness<const D: usize>(codec: &Typed<impl Codec, D>) {
             expected.iter_mut().zip(y).for_each(|(sum, y)| *sum += f64::from(weights[t]) * f64::from(*y));
         }
         for (acc, expected) in acc[0].iter().zip(expected) {
-            assert!((f64::from(*acc) - expected).abs() < 1e-3 * (1.0 + expected.abs()));
+            assert!((f64::from(*acc) - expected).abs() < tolerance * (1.0 + expected.abs()));
         }
     }
 }
 
 #[test]
 fn outliers_are_kept_exactly() {
-    check_exactness(&codec::<128>("hqmq:r=6,med=3"));
-    check_exactness(&codec::<80>("hqmq:s=24,med=3,secondary=optimised"));
-    check_exactness(&codec::<128>("int:med=3"));
-    check_exactness(&codec::<80>("int:bits=5,group=16,med=3"));
+    check_exactness(&codec::<128>("hqmq:r=6,med=3"), 1e-3);
+    check_exactness(&codec::<80>("hqmq:s=24,med=3,secondary=optimised"), 1e-3);
+    check_exactness(&codec::<128>("int:med=3"), 4e-3);
+    check_exactness(&codec::<80>("int:bits=5,group=16,med=3"), 2e-2);
     let CodecSpec::Hqmq(spec) = "hqmq:s=192,med=3,packing=index".parse().unwrap() else { panic!() };
-    check_exactness(&Hqmq::<45>::build(spec, Backend::detect(), Stream::default()).unwrap());
+    check_exactness(&Hqmq::<45>::build(spec, Backend::detect(), Stream::default()).unwrap(), 1e-3);
 }
 
 /// What outliers do to integers without them: the scale of a token is theirs.

@@ -7,7 +7,7 @@ use crate::common::{
 };
 use half::f16;
 use octaplex::codebook::WIDTHS;
-use octaplex::{Backend, Codec, CodecSpec, Stream, Typed};
+use octaplex::{Backend, Codec, CodecSpec, IntSpec, Stream, Typed};
 use octaplex_arch::{Backend as Kernels, Packing};
 use proptest::prelude::*;
 
@@ -172,6 +172,8 @@ fn integer_limits(spec: CodecSpec) -> Option<(f64, f64)> {
         CodecSpec::TurboQuant(spec) if spec.levels <= 16 => Some((127.0, 32767.0)),
         CodecSpec::Trellis(_) | CodecSpec::Graded(_) => Some((127.0, 32767.0)),
         CodecSpec::TurboQuant(_) => Some((1023.0, 4095.0)),
+        CodecSpec::Int(spec) if spec.bits <= 4 => Some((127.0, 32767.0)),
+        CodecSpec::Int(_) => Some((1023.0, 4095.0)),
         CodecSpec::TurboQuantQjl(spec) if spec.bits <= 5 => Some((127.0, 32767.0)),
         CodecSpec::TurboQuantQjl(_) => Some((127.0, 4095.0)),
         CodecSpec::Qjl(_) => Some((127.0, 32767.0)),
@@ -267,6 +269,8 @@ fn exact_query_peak(spec: CodecSpec, dim: usize, query: &[f64]) -> f64 {
             query.chunks(dim / 2).map(half).fold(0.0, f64::max)
         }
         CodecSpec::Octopus(spec) => peak(&signs(spec.seed, head, dim), spec.rounds, query).0,
+        CodecSpec::Int(spec) if spec.rotate => peak(&signs(spec.seed, head, dim), 1, query).0,
+        CodecSpec::Int(_) => query.iter().fold(0.0, |max, x| max.max(x.abs())),
         CodecSpec::Qjl(spec) => peak(&sketch_signs(spec.seed, head, dim), spec.sketch.rounds, query).0,
         CodecSpec::OctopusQjl(spec) => {
             let octopus = spec.octopus;
@@ -280,6 +284,21 @@ fn exact_query_peak(spec: CodecSpec, dim: usize, query: &[f64]) -> f64 {
         }
         _ => panic!("{spec} has no integer queries"),
     }
+}
+
+/// For rows of `int`: half a unit of each group's integer weights, times its codes, which are as large as they can be here.
+fn int_weight_errors(spec: IntSpec, dim: usize, weights: &[f32], blocks: &[u8], limit: f64) -> f64 {
+    let group = spec.group.map_or(dim, usize::from);
+    let (fields, largest) =
+        if spec.asymmetric { (4, (1 << spec.bits) - 1) } else { (2, 1 << (spec.bits - 1)) };
+    let rows = || weights.iter().zip(blocks.chunks(blocks.len() / weights.len()));
+    let units: Vec<f64> = (0..dim / group)
+        .map(|g| {
+            let scale = |row: &[u8]| f16::from_le_bytes([row[fields * g], row[fields * g + 1]]).to_f64();
+            rows().map(|(weight, row)| (f64::from(*weight) * scale(row)).abs()).fold(0.0, f64::max) / limit
+        })
+        .collect();
+    0.5 * norm(&units) * (group as f64).sqrt() * f64::from(largest) * weights.len() as f64
 }
 
 #[test]
@@ -315,7 +334,9 @@ fn accumulated_outputs_are_weighted_sums_of_decoded_vectors() {
                 for (exact, x) in exact.iter_mut().zip(x) {
                     *exact += f64::from(weights[row]) * x;
                 }
-                if let Some((_, limit)) = limits {
+                if let (CodecSpec::Int(spec), Some((_, limit))) = (spec, limits) {
+                    weight_errors = int_weight_errors(spec, dim, &weights, &blocks, limit);
+                } else if let Some((_, limit)) = limits {
                     // Half a unit of the integer weight for this row's vector of centroids.
                     weight_errors += 0.5 * largest / limit * norm(x) / scale(row);
                     if matches!(spec, CodecSpec::TurboQuantQjl(_) | CodecSpec::OctopusQjl(_)) {

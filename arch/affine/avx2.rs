@@ -3,8 +3,7 @@
 
 use super::scalar;
 use crate::registers::avx2::{load_ps, rint, store_ps};
-use crate::vectors::avx2::floats::{Decoded, ROWS, add_rows, decode_floats};
-use crate::vectors::avx2::{add_products, halve, load_lanes};
+use crate::vectors::avx2::floats::decode_floats;
 use crate::{Affine, Float, MAX_DIM};
 use core::arch::x86_64::*;
 
@@ -81,85 +80,16 @@ fn scale_and_zero(layout: &Affine, header: &Header, group: usize) -> (f32, f32) 
     if layout.asymmetric { (header[2 * group], header[2 * group + 1]) } else { (header[group], 0.0) }
 }
 
-/// x̂ = (code - offset)·scale + zero, group by group.
-#[inline]
+/// See `scalar::decode_affine`.
 #[target_feature(enable = "avx2,fma,f16c")]
-fn decode(layout: &Affine, numbers: &Numbers, row: &[u8], out: &mut [f32]) {
+pub(crate) fn decode_affine(layout: &Affine, row: &[u8], out: &mut [f32]) {
     let mut scales = [0.0; MAX_DIM / 8];
     header(layout, row, &mut scales);
-    numbers.take_row(layout, row, out);
+    Numbers::new(layout).take_row(layout, row, out);
     for (group, values) in out[..layout.dim].chunks_exact_mut(layout.group).enumerate() {
         let (scale, zero) = scale_and_zero(layout, &scales, group);
         for value in values {
             *value = *value * scale + zero;
-        }
-    }
-}
-
-/// See `scalar::decode_affine`.
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn decode_affine(layout: &Affine, row: &[u8], out: &mut [f32]) {
-    decode(layout, &Numbers::new(layout), row, out);
-}
-
-/// See `scalar::score_affine`. The sums of a query's groups are the same for all rows.
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn score_affine(layout: &Affine, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]) {
-    let row_bytes = layout.row_bytes();
-    let count = bytes.len() / row_bytes;
-    let numbers = Numbers::new(layout);
-    let zero = _mm256_setzero_ps();
-    let (mut integers, mut scales) = ([0.0; MAX_DIM], [0.0; MAX_DIM / 8]);
-    for (queries, scores) in queries.chunks(8).zip(scores.chunks_mut((8 * count).max(1))) {
-        let mut sums = [[0.0; MAX_DIM / 16]; 8];
-        for (query, sums) in queries.iter().zip(&mut sums) {
-            for (query, sum) in query.chunks_exact(layout.group).zip(sums) {
-                let mut lanes = [zero; 2];
-                for query in query.as_chunks::<16>().0 {
-                    let query = load_lanes(query);
-                    lanes = [_mm256_add_ps(lanes[0], query[0]), _mm256_add_ps(lanes[1], query[1])];
-                }
-                *sum = halve(lanes);
-            }
-        }
-        for (r, row) in bytes.chunks_exact(row_bytes).enumerate() {
-            header(layout, row, &mut scales);
-            numbers.take_row(layout, row, &mut integers);
-            for (q, query) in queries.iter().enumerate() {
-                let mut lanes = [zero; 2];
-                let mut zeros = 0.0f32;
-                let groups = query.chunks_exact(layout.group).zip(integers.chunks_exact(layout.group));
-                for (group, (query, values)) in groups.enumerate() {
-                    let (scale, zero_point) = scale_and_zero(layout, &scales, group);
-                    let mut products = [zero; 2];
-                    for (query, values) in query.as_chunks::<16>().0.iter().zip(values.as_chunks::<16>().0) {
-                        add_products(&mut products, load_lanes(query), load_lanes(values));
-                    }
-                    add_products(&mut lanes, products, [_mm256_set1_ps(scale); 2]);
-                    if layout.asymmetric {
-                        zeros += sums[q][group] * zero_point;
-                    }
-                }
-                scores[q * count + r] = halve(lanes) + zeros;
-            }
-        }
-    }
-}
-
-/// acc\[query] += weight·x̂, rows ascending.
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn accumulate_affine(layout: &Affine, bytes: &[u8], weights: &[f32], acc: &mut [f32]) {
-    let row_bytes = layout.row_bytes();
-    let count = bytes.len() / row_bytes;
-    let numbers = Numbers::new(layout);
-    let mut decoded: Decoded = [[0.0; MAX_DIM]; ROWS];
-    for (i, rows) in bytes.chunks(ROWS * row_bytes).enumerate() {
-        for (row, decoded) in rows.chunks_exact(row_bytes).zip(&mut decoded) {
-            decode(layout, &numbers, row, decoded);
-        }
-        let rows = rows.len() / row_bytes;
-        for (weights, acc) in weights.chunks_exact(count).zip(acc.chunks_exact_mut(layout.dim)) {
-            add_rows(&decoded, &weights[i * ROWS..][..rows], acc);
         }
     }
 }

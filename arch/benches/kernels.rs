@@ -5,7 +5,7 @@
 //! and sums go over 4,096 rows of 128 coordinates, so a nanosecond a row reads as 4.1 µs.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use octaplex_arch::{Affine, Backend, Float, IntQuery, Packing, Rows};
+use octaplex_arch::{Backend, Float, IntQuery, Packing, Rows};
 use std::hint::black_box;
 
 const DIM: usize = 128;
@@ -160,19 +160,6 @@ fn rows(c: &mut Criterion) {
                 });
                 group.bench_function(id(format!("accumulate_floats {format:?}")), |b| {
                     b.iter(|| backend.accumulate_floats(format, DIM, black_box(&bytes), &weights, &mut acc));
-                });
-            }
-            for (bits, group_size) in [(4, DIM), (4, 32), (8, 32)] {
-                let layout = Affine { dim: DIM, group: group_size, bits, asymmetric: true, offset: 0 };
-                let mut bytes: Vec<u8> = paint(ROWS * layout.row_bytes()).map(|x| x as u8).collect();
-                for row in bytes.chunks_exact_mut(layout.row_bytes()) {
-                    row[..layout.header_bytes()].as_chunks_mut().0.fill([0x00, 0x2c]);
-                }
-                group.bench_function(id(format!("score_affine {bits} bits by {group_size}")), |b| {
-                    b.iter(|| backend.score_affine(&layout, black_box(&bytes), &queries, &mut scores));
-                });
-                group.bench_function(id(format!("accumulate_affine {bits} bits by {group_size}")), |b| {
-                    b.iter(|| backend.accumulate_affine(&layout, black_box(&bytes), &weights, &mut acc));
                 });
             }
         }

@@ -185,11 +185,6 @@ fn lengths_and_shapes_are_checked_before_a_kernel_is_reached() {
         b.decode_affine(&affine(592, 16, 2), &z(222), &mut z(592));
         b.decode_affine(&affine(32, 32, 4), &z(36), &mut z(32));
         b.decode_affine(&affine(32, 32, 4), &z(18), &mut z(33));
-        b.score_affine(&affine(32, 32, 4), &z(37), &[&z(32)], &mut z(2));
-        b.score_affine(&affine(32, 32, 4), &z(36), &[&z(31)], &mut z(2));
-        b.score_affine(&affine(32, 32, 4), &z(36), &[&z(32)], &mut z(1));
-        b.accumulate_affine(&affine(32, 32, 4), &z(36), &z(2), &mut z(31));
-        b.accumulate_affine(&affine(32, 32, 4), &z(36), &z(1), &mut z(32));
         b.soft_cap(&mut z(1), 0.0);
         b.encode_triplets(&OCTAHEDRAL, Search::All, &z(7), 1.0, &mut z(2));
         b.encode_triplets(&OCTAHEDRAL, Search::All, &z(6), 1.0, &mut z(3));

@@ -8,8 +8,9 @@
 //! A block: f16 scale (and zero) of each group, then one stream of codes, then with `med` a plane of flags.
 
 use super::outliers::{Chunked, LONE_BLOCK, Outliers, WithChunks};
+use super::planes::rows_of;
 use super::query::{Body, QUERY_BATCH, QueryFormat};
-use super::scratch::{bytes_of, with_scratch, words_for};
+use super::scratch::{MAX_SCRATCH, bytes_of, with_scratch, words_for};
 use super::{
     Codec, MAX_VALUE, check_accumulate, check_block, check_scales, check_score, check_values, count_rows,
     decode_blocks, encode_blocks, first_blocks, to_f16,
@@ -21,8 +22,9 @@ use crate::spec::{Key, Spec, Value, describe_planes, parse_flag, parse_int};
 use crate::stream::Purpose;
 use crate::typed::Typed;
 use crate::{Backend, Error, Stream};
+use core::ops::Range;
 use half::f16;
-use octaplex_arch::Affine;
+use octaplex_arch::{Affine, Float, IntQuery, Rows};
 
 /// `int:bits=4,group=token,asymmetric=false,med=0,rotate=false,seed=0`
 /// A block of D values: an f16 scale (and an f16 zero) for each group, then ⌈D·bits/8⌉ bytes of integers; with `med`, ⌈D/32⌉ bytes
@@ -182,7 +184,7 @@ impl Spec for IntSpec {
 
 /// Plain integers for vectors of `D` values; keys: [`IntSpec`]. State: 2.3 KiB.
 ///
-/// Everything is O(D), with `rotate=true` O(D log D); scores are in f32. The baseline that engines ship.
+/// Everything is O(D), with `rotate=true` O(D log D); scores and sums are in integers. The baseline that engines ship.
 ///
 /// ```
 /// use octaplex::{Backend, Error, Int, IntSpec, Stream};
@@ -204,6 +206,20 @@ pub struct Core {
     rotation: Rotation,
     affine: Affine,
 }
+
+/// What codes stand for, from -128 on.
+const INTEGERS: [i16; 384] = {
+    let mut integers = [0; 384];
+    let mut i = 0;
+    while i < integers.len() {
+        integers[i] = i as i16 - 128;
+        i += 1;
+    }
+    integers
+};
+
+/// Rows of which each group is read at once, where a row has several: those that share integer weights in a sum.
+const RUN: usize = 256;
 
 impl Core {
     /// The codec of a spec, for one head.
@@ -235,8 +251,20 @@ impl Core {
         Ok(Self { spec, backend: backend.kernels(), rotation, affine })
     }
 
+    /// Integers; beside outliers floats, which a call makes integers of.
     fn format(&self) -> QueryFormat {
-        QueryFormat::new(self.dim(), Body::Float)
+        let body = if self.spec.med > 0 { Body::Float } else { Body::Int(self.query_limit()) };
+        QueryFormat::new(self.dim(), body)
+    }
+
+    /// The largest integer of a query is such that sums over the widest vector fit an i32.
+    fn query_limit(&self) -> i16 {
+        if self.affine.bits <= 4 { 127 } else { 1023 }
+    }
+
+    /// The integers that codes stand for.
+    fn integers(&self) -> &'static [i16] {
+        &INTEGERS[128 - self.affine.offset as usize..][..self.affine.packing().levels()]
     }
 
     /// Scale and zero of a group, as stored.
@@ -278,10 +306,110 @@ impl Core {
         (self.spec.med > 0).then_some(Outliers { block_bytes, flags_at, chunks: self.dim() / 4 })
     }
 
-    /// The rows of blocks without their flags.
-    fn rows<'a>(&self, blocks: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
-        let row_bytes = self.affine.row_bytes();
-        blocks.chunks_exact(self.block_bytes()).map(move |block| &block[..row_bytes])
+    /// Sound blocks as rows of one scale, if they are that.
+    fn plain<'a>(&self, blocks: &'a [u8]) -> Option<Rows<'a>> {
+        let plain = self.affine.groups() == 1 && !self.affine.asymmetric;
+        plain.then(|| rows_of(blocks, self.block_bytes(), self.affine.row_bytes(), self.dim()))
+    }
+
+    /// Calls `f` with each group of each [`RUN`] of sound blocks: the number of the run's first block, the group's coordinates,
+    /// its rows with their scales, and their zeros.
+    fn each_group(
+        &self,
+        blocks: &[u8],
+        mut f: impl FnMut(usize, Range<usize>, &Rows, &[f32]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let Affine { dim, group, asymmetric, .. } = self.affine;
+        let (stride, plane) = (self.block_bytes(), self.affine.packing().bytes(group));
+        let fields = if asymmetric { 4 } else { 2 };
+        let (mut scales, mut zeros, mut halves) = ([0.0; RUN], [0.0; RUN], [[0; 2]; RUN]);
+        for (run, bytes) in blocks.chunks(RUN * stride).enumerate() {
+            let count = bytes.len() / stride;
+            let mut read = |at: usize, out: &mut [f32]| {
+                for (half, row) in halves.iter_mut().zip(bytes.chunks_exact(stride)) {
+                    *half = [row[at], row[at + 1]];
+                }
+                self.backend.decode_floats(Float::F16, halves[..count].as_flattened(), &mut out[..count]);
+            };
+            for g in 0..dim / group {
+                read(g * fields, &mut scales);
+                if asymmetric {
+                    read(g * fields + 2, &mut zeros);
+                }
+                // The two bytes before the codes, which nobody looks at, are the place of a scale.
+                let (start, len) = (self.affine.header_bytes() + g * plane - 2, 2 + plane);
+                let bytes = &bytes[start..][..(count - 1) * stride + len];
+                let rows = Rows { bytes, stride, len, dim: group, scales: Some(&scales[..count]) };
+                f(run * RUN, g * group..(g + 1) * group, &rows, &zeros[..count])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Groups add up in ascending order, from 0; the integers of a query meet a group's zeros as they meet its codes.
+    fn score_rows(&self, blocks: &[u8], queries: &[IntQuery], scores: &mut [f32]) -> Result<(), Error> {
+        let (packing, integers) = (self.affine.packing(), self.integers());
+        if let Some(rows) = self.plain(blocks) {
+            self.backend.score_codes(packing, &rows, integers, 1.0, queries, scores);
+            return Ok(());
+        }
+        scores.fill(0.0);
+        self.each_group(blocks, |first, coordinates, rows, zeros| {
+            let mut parts = [IntQuery { values: &[], scale: 0.0 }; QUERY_BATCH];
+            for (part, query) in parts.iter_mut().zip(queries) {
+                *part = IntQuery { values: &query.values[coordinates.clone()], ..*query };
+            }
+            with_scratch(queries.len() * zeros.len(), |found| {
+                let parts = &parts[..queries.len()];
+                self.backend.score_codes(packing, rows, integers, 1.0, parts, found);
+                let of_queries = scores.chunks_exact_mut(blocks.len() / self.block_bytes());
+                for ((part, found), scores) in
+                    parts.iter().zip(found.chunks_exact(zeros.len())).zip(of_queries)
+                {
+                    let sum = part.values.iter().map(|&int| i32::from(int)).sum::<i32>() as f32 * part.scale;
+                    for ((score, found), zero) in scores[first..].iter_mut().zip(found).zip(zeros) {
+                        *score += found + sum * zero;
+                    }
+                }
+                Ok(())
+            })
+        })
+    }
+
+    fn accumulate_rows(&self, weights: &[f32], blocks: &[u8], acc: &mut [f32]) -> Result<(), Error> {
+        let (packing, integers, dim) = (self.affine.packing(), self.integers(), self.dim());
+        if let Some(rows) = self.plain(blocks) {
+            self.backend.accumulate_codes(packing, &rows, integers, 1.0, weights, acc);
+            return Ok(());
+        }
+        let count = blocks.len() / self.block_bytes();
+        self.each_group(blocks, |first, coordinates, rows, zeros| {
+            let width = coordinates.len();
+            // As many as there is room for on the stack.
+            let batch = QUERY_BATCH.min(MAX_SCRATCH / (zeros.len() + width));
+            let batches = weights.chunks(batch * count).zip(acc.chunks_mut(batch * dim));
+            for (weights, acc) in batches {
+                let queries = acc.len() / dim;
+                with_scratch(queries * (zeros.len() + width), |memory| {
+                    let (ours, sums) = memory.split_at_mut(queries * zeros.len());
+                    for (ours, weights) in ours.chunks_exact_mut(zeros.len()).zip(weights.chunks_exact(count))
+                    {
+                        ours.copy_from_slice(&weights[first..][..zeros.len()]);
+                    }
+                    self.backend.accumulate_codes(packing, rows, integers, 1.0, ours, sums);
+                    let of_queries = ours.chunks_exact(zeros.len()).zip(sums.chunks_exact(width));
+                    for ((weights, sums), acc) in of_queries.zip(acc.chunks_exact_mut(dim)) {
+                        let zero =
+                            if self.affine.asymmetric { self.backend.dot(weights, zeros) } else { 0.0 };
+                        for (acc, sum) in acc[coordinates.clone()].iter_mut().zip(sums) {
+                            *acc += sum + zero;
+                        }
+                    }
+                    Ok(())
+                })?;
+            }
+            Ok(())
+        })
     }
 
     /// f16 at the head of a block.
@@ -385,8 +513,8 @@ impl Codec for Core {
         let dim = self.dim();
         let page = outliers.split(page, count_rows(rows, dim)?)?;
         check_scales(page.blocks, self.block_bytes(), self.scales())?;
-        for (row, x) in self.rows(page.blocks).zip(rows.chunks_exact_mut(dim)) {
-            self.backend.decode_affine(&self.affine, row, x);
+        for (block, x) in page.blocks.chunks_exact(self.block_bytes()).zip(rows.chunks_exact_mut(dim)) {
+            self.backend.decode_affine(&self.affine, &block[..self.affine.row_bytes()], x);
         }
         page.add_to(dim, rows);
         self.rotation.inverse_rows(self.backend, rows);
@@ -398,51 +526,55 @@ impl Codec for Core {
     }
 
     fn prepare_query(&self, q: &[f32], query: &mut [f32]) -> Result<(), Error> {
-        self.format().check_prepare(q, query)?;
-        self.format().write_rotated(self.backend, &self.rotation, q, query);
-        Ok(())
+        self.format().prepare((&self.rotation, self.backend), q, query, |_, _| ())
     }
 
     fn score(&self, queries: &[&[f32]], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
         let format = self.format();
-        if let Some(outliers) = self.outliers() {
-            let page = outliers.split_for(blocks, "scores", scores.len(), queries.len())?;
-            check_scales(page.blocks, self.block_bytes(), self.scales())?;
-            return format.in_float_batches(queries, scores, |queries, scores| {
-                let count = scores.len() / queries.len();
-                let mut row_scores = [0.0; QUERY_BATCH];
-                for (r, row) in self.rows(page.blocks).enumerate() {
-                    let row_scores = &mut row_scores[..queries.len()];
-                    self.backend.score_affine(&self.affine, row, queries, row_scores);
-                    row_scores.iter().enumerate().for_each(|(q, score)| scores[q * count + r] = *score);
+        let Some(outliers) = self.outliers() else {
+            check_score(queries, blocks, self.block_bytes(), scores)?;
+            check_scales(blocks, self.block_bytes(), self.scales())?;
+            let mut scored = Ok(());
+            format.in_int_batches(queries, scores, |queries, scores| {
+                scored = scored.and_then(|()| self.score_rows(blocks, queries, scores));
+            })?;
+            return scored;
+        };
+        let page = outliers.split_for(blocks, "scores", scores.len(), queries.len())?;
+        check_scales(page.blocks, self.block_bytes(), self.scales())?;
+        let dim = self.dim();
+        with_scratch(queries.len().min(QUERY_BATCH) * words_for(2 * dim), |memory| {
+            let memory: &mut [i16] = bytemuck::cast_slice_mut(memory);
+            let mut scored = Ok(());
+            format.in_float_batches(queries, scores, |queries, scores| {
+                let mut ints = [IntQuery { values: &[], scale: 0.0 }; QUERY_BATCH];
+                for ((query, values), int) in queries.iter().zip(memory.chunks_exact_mut(dim)).zip(&mut ints)
+                {
+                    let scale = self.backend.quantize_query(query, self.query_limit(), values);
+                    *int = IntQuery { values, scale };
                 }
+                scored = scored.and_then(|()| self.score_rows(page.blocks, &ints[..queries.len()], scores));
                 page.add_scores(queries, scores);
-            });
-        }
-        check_score(queries, blocks, self.block_bytes(), scores)?;
-        check_scales(blocks, self.block_bytes(), self.scales())?;
-        format.in_float_batches(queries, scores, |queries, scores| {
-            self.backend.score_affine(&self.affine, blocks, queries, scores);
+            })?;
+            scored
         })
     }
 
     fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [f32]) -> Result<(), Error> {
         let (dim, bytes) = (self.dim(), self.block_bytes());
-        if let Some(outliers) = self.outliers() {
-            let page = outliers.split_for(blocks, "weights", weights.len(), count_rows(acc, dim)?)?;
-            let count = check_accumulate(weights, page.blocks, bytes, acc, dim)?;
-            check_scales(page.blocks, bytes, self.scales())?;
-            for (r, row) in self.rows(page.blocks).enumerate() {
-                for (weights, acc) in weights.chunks_exact(count).zip(acc.chunks_exact_mut(dim)) {
-                    self.backend.accumulate_affine(&self.affine, row, &weights[r..r + 1], acc);
-                }
+        let page = match self.outliers() {
+            Some(outliers) => {
+                Some(outliers.split_for(blocks, "weights", weights.len(), count_rows(acc, dim)?)?)
             }
-            page.accumulate(weights, dim, acc);
-            return Ok(());
-        }
+            None => None,
+        };
+        let blocks = page.map_or(blocks, |page| page.blocks);
         check_accumulate(weights, blocks, bytes, acc, dim)?;
         check_scales(blocks, bytes, self.scales())?;
-        self.backend.accumulate_affine(&self.affine, blocks, weights, acc);
+        self.accumulate_rows(weights, blocks, acc)?;
+        if let Some(page) = page {
+            page.accumulate(weights, dim, acc);
+        }
         Ok(())
     }
 

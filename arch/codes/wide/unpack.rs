@@ -281,6 +281,22 @@ impl<'a> Segment<'a> {
     }
 }
 
+/// As [`Segment::group`], across both segments, from any row on.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(crate) fn gather<'a, const R: usize>(segments: &[Segment<'a>; 2], first: usize) -> Group<'a, R> {
+    let [all, rest] = segments;
+    let last = all.count + rest.count - 1;
+    let mut starts = [[core::ptr::null(); 2]; R];
+    for i in 0..2 * R {
+        let r = last.min(first + i);
+        let (segment, r) = if r < all.count { (all, r) } else { (rest, r - all.count) };
+        // SAFETY: `new` has checked that each of `count` rows has `reach` bytes.
+        starts[i % R][i / R] = unsafe { segment.bytes.as_ptr().add(r * segment.stride) };
+    }
+    Group { starts, reach: all.reach, bytes: PhantomData }
+}
+
 /// R rows for each lane, `reach` bytes of which can be read.
 pub(crate) struct Group<'a, const R: usize> {
     starts: [[*const u8; 2]; R],
@@ -414,6 +430,8 @@ impl<L: Integers> Bytes<L> {
 pub(crate) struct Words<L: Integers> {
     blocks: [[[L::V; 4]; 2]; 4],
     len: usize,
+    /// Where centroids are the codes themselves, less half their number or nothing, that: nothing is looked up then.
+    offset: Option<u8>,
 }
 
 impl<L: Integers> Words<L> {
@@ -429,13 +447,26 @@ impl<L: Integers> Words<L> {
                 blocks[i / 4][plane][i % 4] = L::load(bytes);
             }
         }
-        Self { blocks, len: centroids.len() }
+        let is_code_less =
+            |offset: i16| centroids.iter().zip(0..).all(|(centroid, code)| *centroid == code - offset);
+        let offset = [0, centroids.len() as i16 / 2].into_iter().find(|offset| is_code_less(*offset));
+        Self { blocks, len: centroids.len(), offset: offset.map(|offset| offset as u8) }
     }
 
     /// The centroids of 16 codes below the length, in order, for each of R rows.
     #[inline(always)]
     pub(crate) fn lookup<const R: usize>(&self, codes: [L::V; R]) -> [[L::V; 2]; R] {
         let mut found = [[L::splat(0); 2]; R];
+        if let Some(offset) = self.offset {
+            for (found, codes) in found.iter_mut().zip(codes) {
+                *found = match offset {
+                    0 => L::interleave(codes, L::splat(0)),
+                    // From -128 to 127.
+                    _ => L::extend(L::sub_bytes(codes, L::splat(offset))),
+                };
+            }
+            return found;
+        }
         if self.len <= 16 {
             for (found, codes) in found.iter_mut().zip(codes) {
                 let [[low, ..], [high, ..]] = self.blocks[0];

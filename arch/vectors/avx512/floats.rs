@@ -1,7 +1,6 @@
 //! Rows of plain floats: sums in the order of `scalar::dot`, multiplications and additions apart.
 //!
-//! Where several queries want the same rows, sixteen of them are decoded once into registers' worth of memory; that
-//! is also how rows of integers with a scale ([`affine`](registers::avx512::affine)) are summed.
+//! Where several queries want the same rows, sixteen of them are decoded once into registers' worth of memory.
 
 use crate::registers::avx512::{first, halve_rows, load_ps, load_tail, store_first, store_ps};
 use crate::vectors::scalar;
