@@ -3,12 +3,66 @@
 #   ci/fuzz.sh build              builds all targets
 #   ci/fuzz.sh SECONDS TARGET...  runs these targets (all without a name) for so long each, from the committed corpus, and says for
 #                                 each how many inputs were run, how many a second, and what was covered
+#   ci/fuzz.sh coverage TARGET... runs each once on the committed corpus and on what was found since, without the sanitizer, on the
+#                                 compiler that the library is built with, and says which lines of it were reached
 # An input that fails is left in fuzz/artifacts/TARGET/. What is found besides lies in target/fuzz-corpus/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-[[ ${1:-build} == build || $1 =~ ^[1-9][0-9]*$ ]] || { echo "usage: ci/fuzz.sh build | ci/fuzz.sh SECONDS [TARGET ...]; SECONDS is a number, not $1" >&2; exit 2; }
+[[ ${1:-build} =~ ^(build|coverage|[1-9][0-9]*)$ ]] \
+  || { echo "usage: ci/fuzz.sh build | ci/fuzz.sh coverage|SECONDS [TARGET ...]; SECONDS is a number, not $1" >&2; exit 2; }
 
 host=$(rustc -vV | sed -n 's/^host: //p')
+targets=("${@:2}")
+if ((!${#targets[@]})); then
+  for target in fuzz/targets/*.rs; do targets+=("$(basename "$target" .rs)"); done
+fi
+seeds_of() { # of `decode` and `backends` those of `roundtrip`: an input begins alike
+  [[ -d fuzz/corpus/$1 ]] && echo "fuzz/corpus/$1" || echo fuzz/corpus/roundtrip
+}
+
+# coverage: a line a target, a line for all together, then the files of which less than nine tenths of the lines were reached.
+coverage() {
+  local tools built target name out=$PWD/target/fuzz-coverage objects=()
+  tools=$(rustc --print sysroot)/lib/rustlib/$host/bin
+  [[ -x $tools/llvm-cov ]] || rustup component add llvm-tools
+  export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$out}
+  built=$CARGO_TARGET_DIR/$host/release
+  RUSTFLAGS="-Cinstrument-coverage --cfg fuzzing" \
+    cargo build --quiet --release --locked --manifest-path fuzz/Cargo.toml --target "$host"
+  mkdir -p "$out" && rm -f "$out"/*.profraw "$out"/*.profdata
+  for target in fuzz/targets/*.rs; do objects+=(-object "$built/$(basename "$target" .rs)"); done
+  # Files, not folders: without a sanitizer's counters libFuzzer takes nothing else.
+  for target in "${targets[@]}"; do
+    find "$(seeds_of "$target")" "target/fuzz-corpus/$target" -type f -print0 2>/dev/null \
+      | LLVM_PROFILE_FILE=$out/$target-%m.profraw xargs -0 -n 500 "$built/$target" >"$out/$target.log" 2>&1
+    "$tools/llvm-profdata" merge -sparse "$out/$target"-*.profraw -o "$out/$target.profdata"
+  done
+  "$tools/llvm-profdata" merge -sparse "$out"/*.profdata -o "$out/together.profdata"
+  for name in "${targets[@]}" together; do
+    "$tools/llvm-cov" export -format=lcov -summary-only -instr-profile="$out/$name.profdata" "${objects[@]}" >"$out/$name.lcov"
+    awk -F: -v name="$name" -v root="$PWD/" '
+      $1 == "SF" { sub(/fuzz\/\.\.\//, "", $2); room = index($2, root) == 1 ? substr($2, length(root) + 1) : "" }
+      $1 == "SF" { sub(/^bindings\/c\/src\/.*/, "c", room) || sub(/^cli\/src\/(npy|input)\.rs/, "readers", room) || sub(/\/.*/, "", room) }
+      $1 == "LF" { lines[room] += $2 }
+      $1 == "LH" { reached[room] += $2 }
+      END {
+        printf "%-12s", name
+        split("src arch c readers", rooms, " ")
+        for (i = 1; i <= 4; i++) printf "  %s %d of %d", rooms[i], reached[rooms[i]], lines[rooms[i]]
+        print ""
+      }' "$out/$name.lcov"
+  done
+  awk -F: -v root="$PWD/" '
+    $1 == "SF" { file = substr($2, length(root) + 1) }
+    $1 == "LF" { lines = $2 }
+    $1 == "LH" && file ~ /^(src|arch|bindings)/ && $2 < .9 * lines { printf "%4d of %4d  %s\n", $2, lines, file }
+  ' "$out/together.lcov" | sort -k4
+}
+if [[ ${1:-} == coverage ]]; then
+  coverage
+  exit
+fi
+
 rustc +nightly --version >/dev/null 2>&1 || rustup toolchain install nightly --profile minimal
 
 # The flags of `cargo fuzz build`, without the tool; but for `-Clink-dead-code`, which keeps what no target reaches.
@@ -21,23 +75,16 @@ cargo +nightly build --quiet --release --locked --manifest-path fuzz/Cargo.toml 
 [[ ${1:-build} != build ]] || exit 0
 
 seconds=$1
-shift
-targets=("$@")
-if ((!${#targets[@]})); then
-  for target in fuzz/targets/*.rs; do targets+=("$(basename "$target" .rs)"); done
-fi
 failed=()
 for target in "${targets[@]}"; do
   found=target/fuzz-corpus/$target artifacts=fuzz/artifacts/$target log=target/fuzz-corpus/$target.log
   mkdir -p "$found" "$artifacts"
-  seeds=fuzz/corpus/$target
-  [[ -d $seeds ]] || seeds=fuzz/corpus/roundtrip # of `decode` and `backends`: an input begins alike
   options=(-max_total_time="$seconds" -print_final_stats=1 -artifact_prefix="$artifacts/" -timeout=20 -rss_limit_mb=4096)
   asan=allocator_may_return_null=1
   # Handles that were freed are kept in builds with debug assertions, by intent.
   [[ $target != c_api ]] || asan+=:detect_leaks=0
   ASAN_OPTIONS=$asan \
-    "$CARGO_TARGET_DIR/$host/release/$target" "${options[@]}" "$found" "$seeds" >"$log" 2>&1 || failed+=("$target")
+    "$CARGO_TARGET_DIR/$host/release/$target" "${options[@]}" "$found" "$(seeds_of "$target")" >"$log" 2>&1 || failed+=("$target")
   awk -v target="$target" '
     / cov: / { for (i = 1; i < NF; i++) if ($i == "cov:") coverage = $(i + 1) }
     /stat::number_of_executed_units/ { runs = $2 }

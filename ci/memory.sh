@@ -39,7 +39,7 @@ address() {
   # A target of its own name keeps build scripts out of it. Documentation's examples add nothing here, nor do guard pages, which
   # are there without it.
   RUSTFLAGS=-Zsanitizer=address \
-    cargo +nightly test --quiet --locked --target "$host" -p octaplex-arch --lib --test equivalence --test contract
+    cargo +nightly test --quiet --locked --target "$host" -p octaplex-arch --lib --test equivalence --test contract --test layout
 }
 
 thread() {

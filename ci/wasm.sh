@@ -40,7 +40,7 @@ cp LICENSE-* "$room"
 rm -rf "$project"
 mkdir -p "$project"
 (cd "$room" && npm pack --silent --pack-destination "$project")
-cp "$room"/test/* "$project"
+cp "$room"/test/* tests/snapshots/*.snapshot "$project"
 cd "$project"
 echo '{ "private": true, "type": "module" }' >package.json
 npm install --silent --no-audit --no-fund ./octaplex-*.tgz typescript@5 playwright-core@1 axe-core@4

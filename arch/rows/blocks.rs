@@ -127,3 +127,78 @@ impl<'a> Window<'a> {
         unsafe { self.row(r).cast::<u64>().read_unaligned() }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec;
+
+    /// All that a window lets kernels read lies in the bytes, which are not one more than its check asks for.
+    #[test]
+    fn windows_lie_in_the_bytes() {
+        let step = if cfg!(miri) { 13 } else { 1 };
+        for stride in (0..=70).step_by(step) {
+            for start in 0..=8 {
+                for length in (0..=64).step_by(step) {
+                    let bytes = vec![0; (ROWS - 1) * stride + start + length];
+                    let window = Block::of(&bytes, stride).window(start, start + length);
+                    let place = |pointer: *const u8| pointer as usize - bytes.as_ptr() as usize;
+                    for r in 0..ROWS {
+                        let row = place(window.row(r));
+                        assert_eq!(row, start + r * stride);
+                        assert!(row + length <= bytes.len(), "row {r} of {length} bytes every {stride}");
+                        if length >= 2 && stride >= 2 {
+                            let word = place(window.word_in_place(r).as_ptr());
+                            assert!(word + 16 <= bytes.len(), "word {r} from {start} every {stride}");
+                            assert_eq!(word + 2 * (r % 8), row);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Blocks are refused windows that end behind their last row.
+    #[test]
+    fn windows_behind_the_bytes_are_refused() {
+        for stride in [0, 1, 2, 5, 70] {
+            let bytes = vec![0; (ROWS - 1) * stride + 7];
+            let ask = |start, end| {
+                std::panic::catch_unwind(|| Block::of(&bytes, stride).window(start, end).row(0) as usize)
+            };
+            assert!(ask(3, 7).is_ok() && ask(3, 8).is_err() && ask(7, 6).is_err());
+        }
+    }
+
+    /// Blocks are the rows, in order, for every number and distance of them; behind the last one are zeros.
+    #[test]
+    fn blocks_are_the_rows() {
+        for len in 2..=if cfg!(miri) { 3 } else { 20 } {
+            for stride in (len - 2).max(1)..=len + 3 {
+                for count in 0..=40usize {
+                    let end = if count == 0 { 0 } else { (count - 1) * stride + len };
+                    let bytes: vec::Vec<u8> = (0..end).map(|i| (i * 29 % 251) as u8).collect();
+                    let rows = Rows { bytes: &bytes, stride, len, dim: 8, scales: None };
+                    assert_eq!(rows.count(), count);
+                    let mut padded = None;
+                    let blocks = Blocks::new(&rows, &mut padded);
+                    for r in 0..count.next_multiple_of(ROWS) {
+                        let block = blocks.get(r / ROWS);
+                        for at in 0..=len - 2 {
+                            let found = block.window(at, at + 2).first::<2>(r % ROWS);
+                            if r < count {
+                                assert_eq!(
+                                    found,
+                                    &rows.row(r)[at..at + 2],
+                                    "{count} rows of {len} every {stride}"
+                                );
+                            } else if stride >= len {
+                                assert_eq!(found, &[0; 2], "behind {count} rows of {len} every {stride}");
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

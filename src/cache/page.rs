@@ -574,3 +574,6 @@ pub(crate) fn in_page(error: Error, page: usize, tokens: usize) -> Error {
         other => other,
     }
 }
+
+#[cfg(test)]
+mod tests;

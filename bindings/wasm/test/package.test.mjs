@@ -1,5 +1,6 @@
 // The package as a project has it: run where `octaplex` is installed (ci/wasm.sh).
 import assert from "node:assert/strict";
+import { readFile } from "node:fs/promises";
 import { describe, test } from "node:test";
 import { OctaplexError, hasSimd, load } from "octaplex";
 
@@ -175,6 +176,15 @@ for (const simd of [true, false]) {
       assert.equal(fork.stats().tokens, 0);
       fails("Empty", () => fork.attend(0, queries));
       [cache, fork, loaded].forEach((each) => each.dispose());
+    });
+
+    test("snapshots of a machine of 64 bits are loaded, and saved as the same bytes", async () => {
+      for (const file of ["version3", "lean", "graded"]) {
+        const golden = new Uint8Array(await readFile(`${file}.snapshot`)); // of tests/snapshots
+        const cache = octaplex.loadCache(golden);
+        assert.deepEqual(cache.save(), golden, file);
+        cache.dispose();
+      }
     });
 
     test("rows in f16 and bf16 are those in f32", () => {

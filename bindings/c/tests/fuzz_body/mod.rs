@@ -158,14 +158,24 @@ pub fn c_api(data: &[u8]) -> Outcome {
     session.outcome
 }
 
-/// Whether a cache may take more memory than several of an input should have together.
-fn is_huge(config: &octaplex_config) -> bool {
+/// Whether a machine may give a cache of this configuration gigabytes at once: less is made, and more is refused.
+fn takes_gigabytes(config: &octaplex_config) -> bool {
     let octaplex_config {
-        layers, kv_heads, capacity, page, sink_tokens, recent_window, max_rollback, ..
+        layers,
+        kv_heads,
+        key_dim,
+        value_dim,
+        page,
+        sink_tokens,
+        recent_window,
+        max_rollback,
+        ..
     } = *config;
-    [layers, kv_heads, capacity, page, sink_tokens, recent_window, max_rollback]
-        .iter()
-        .any(|size| *size >= 1 << 16)
+    let tokens =
+        [64, page, sink_tokens, recent_window, max_rollback].iter().map(|count| *count as u128).sum();
+    let factors = [layers as u128, kv_heads as u128, key_dim as u128 + value_dim as u128, tokens, 2];
+    let front = factors.into_iter().fold(1u128, u128::saturating_mul);
+    (1 << 28..1 << 42).contains(&front)
 }
 
 impl Session {
@@ -312,13 +322,11 @@ impl Session {
                 0 => {
                     self.free_cache(slot);
                     let mut config = self.config(input);
-                    let huge = is_huge(&config.known);
+                    if takes_gigabytes(&config.known) {
+                        return;
+                    }
                     self.caches[slot] = octaplex_cache_create(config.given(input), error);
                     self.judge_given(!self.caches[slot].is_null());
-                    // Gigabytes, it may be: one at a time.
-                    if huge {
-                        self.free_cache(slot);
-                    }
                 }
                 1 => {
                     self.free_cache(slot);
