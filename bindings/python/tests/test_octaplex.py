@@ -40,7 +40,7 @@ def test_verify_gives_the_checksum_of_the_tool():
     table = (ROOT / "src/verify/expected.txt").read_text().splitlines()
     found = [line.split()[0] for line in table if line.strip() and not line.startswith("#")]
     assert set(octaplex.codecs()) <= set(found)
-    assert octaplex.verify() == "4d567f1c"
+    assert octaplex.verify() == "c0cbaddd"
 
 
 @pytest.mark.parametrize("spec", octaplex.codecs())
