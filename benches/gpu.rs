@@ -15,7 +15,7 @@ const SHAPES: [(usize, usize, usize, usize); 5] =
     [(28, 4, 1, 16_384), (28, 4, 1, 65_536), (28, 4, 1, 131_072), (32, 8, 1, 65_536), (64, 8, 8, 131_072)];
 /// Of keys and values.
 fn dim() -> usize {
-    std::env::var("OCTAPLEX_DIM").ok().and_then(|dim| dim.parse().ok()).unwrap_or(128)
+    std::env::var("OCTAPLEX_DIM").map_or(128, |dim| dim.parse().expect("OCTAPLEX_DIM is a width"))
 }
 /// Bytes that all layers of a graph have at least.
 const BYTES: usize = 400_000_000;

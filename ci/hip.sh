@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The device code that AMD's cards would run, compiled by clang (14 or later, no ROCm needed): pages to the card and back, and the
-# encoders, of every codec and width. Not part of CI, and never run on a card.
+# encoders, of every codec and width, keys with centres. Not part of CI, and never run on a card.
 #
 # Attention is not among it: attend.cuh, lookup.cuh and block.cuh multiply matrices and copy with NVIDIA's own instructions (mma.sync,
 # wgmma, cp.async, mbarrier), whose operands lie otherwise in AMD's registers. It takes a second text for those parts.

@@ -256,8 +256,8 @@ impl Layer {
         Ok(self.sequence(sequence)?.pages.len())
     }
 
-    /// Bytes that a page takes on the card: a little more than the CPU's; at a width of 80 a fifth more, since rows are of 96
-    /// coordinates there.
+    /// Bytes that a page takes on the card: a little more than the CPU's; at a width of 80 a quarter to a third more, since
+    /// rows are of 96 coordinates there.
     #[must_use]
     pub fn card_page_bytes(&self) -> usize {
         self.paged.card_page_bytes()
@@ -503,8 +503,8 @@ impl Layer {
     /// the CPU's, and not those of a card with more or fewer multiprocessors.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for `bias`, and for blocks at widths above 128 (go query by query); what [`Layer::attend`](crate::Layer::attend) refuses;
-    /// [`Error::Card`]. The output is then unspecified.
+    /// [`Error::Unsupported`] for `bias`, for `first_head` and `heads`, and at widths above 128 for blocks and positions (ask one
+    /// query, at the newest token); what [`Layer::attend`](crate::Layer::attend) refuses; [`Error::Card`]. The output is then unspecified.
     pub fn attend(&mut self, queries: &[f32], options: &Attend, output: &mut [f32]) -> Result<(), Error> {
         if is_block(options) {
             return self.attend_block(queries, options, output);

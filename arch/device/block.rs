@@ -58,6 +58,7 @@ struct Work {
 
 impl Paged {
     fn block_kernels(&mut self, options: bool) -> Result<Arc<Kernels>, Failure> {
+        assert!(BLOCK_WIDTHS.contains(&self.shape.dim));
         if let Some(kernels) = &self.blocks[usize::from(options)] {
             return Ok(kernels.clone());
         }
@@ -161,7 +162,6 @@ impl Paged {
         let (shape, held) = (&self.shape, &self.held);
         let (heads, sequences) = (shape.kv_heads, shape.sequences);
         assert!(asked.query_heads.is_multiple_of(heads) && asked.query_heads > 0);
-        assert!(BLOCK_WIDTHS.contains(&shape.dim));
         assert_eq!(asked.queries.len(), sequences * asked.query_heads * asked.each * shape.dim);
         assert!(asked.tiles > 0 && work.padded < 1 << 31);
         assert!(!attention.sink_logits || asked.sink_logits.len() == asked.query_heads);

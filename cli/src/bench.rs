@@ -9,9 +9,7 @@ mod card;
 use crate::backend::cpu;
 use crate::codecs::{DEFAULT_CODECS, build, parse_specs};
 use crate::console::{Console, wrap};
-#[cfg(not(feature = "cuda"))]
-use crate::failure::fail;
-use crate::failure::{At, Result};
+use crate::failure::{At, Result, fail};
 use crate::progress::Progress;
 use crate::table::{Table, time};
 use crate::timing::{Op, Runner, best, best_cold, best_f16_dot};
@@ -111,11 +109,14 @@ pub(crate) fn run(arguments: &Bench) -> Result<()> {
     let dim = arguments.dim;
     let backend = arguments.backend.unwrap_or_else(Backend::detect);
     let specs = parse_specs(&arguments.codecs)?;
-    if arguments.device == Device::Cuda {
-        return on_card(arguments, &console, &specs);
-    }
     for (text, spec) in &specs {
         build(text, *spec, dim, backend)?;
+    }
+    if arguments.device == Device::Cuda {
+        if arguments.backend.is_some() {
+            fail!("--backend names instructions of the CPU; drop it, or --device cuda");
+        }
+        return on_card(arguments, &console, &specs);
     }
     let vectors = gaussian(L2_VECTORS * dim);
     let page = vectors.iter().flat_map(|&x| half::f16::from_f32(x).to_le_bytes()).collect();

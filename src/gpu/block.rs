@@ -13,7 +13,7 @@ impl Layer {
         let attention = self.attention(options)?;
         if !BLOCK_WIDTHS.contains(&self.config.key_dim) {
             return refuse(
-                "blocks of queries on a card are of widths up to 128: ask query by query, or on the CPU",
+                "blocks of queries, and queries at a position, are of widths up to 128 on a card: ask one query at the newest token, or the CPU",
             );
         }
         let (dim, kv_heads, count) = (self.config.key_dim, self.config.kv_heads, self.sequences.len());

@@ -182,4 +182,10 @@ fn what_is_refused() {
     card.upload(0, &wide.layer()).unwrap();
     let refused = card.attend(&wide.block(8), &options, &mut vec![0.0; 8 * 4 * 192]);
     assert!(matches!(refused, Err(gpu::Error::Unsupported { why }) if why.contains("128")), "{refused:?}");
+    for options in
+        [Attend::default().position(400), Attend::default().heads(1), Attend::default().first_head(1)]
+    {
+        let refused = card.attend(&wide.queries(), &options, &mut [0.0; 4 * 192]);
+        assert!(matches!(refused, Err(gpu::Error::Unsupported { .. })), "{refused:?}");
+    }
 }

@@ -9,7 +9,8 @@
 // Nothing is looked up twice for one token, however many queries see it.
 
 constexpr int TILE = SLOT_TOKENS, TILES_AT_ONCE = 512, ROWS = 128, ROW_WARPS = 8;
-// Rows of a tile, and of everything that products take or give: those of 80 and 96 coordinates are filled up with zeros.
+// Rows of a tile, and of everything that products take or give: of 80 and 96 coordinates 128. Queries are zero behind DIM:
+// what tiles and sums have there counts for nothing.
 constexpr int ROW = (DIM + 63) / 64 * 64;
 constexpr int BLOCK_THREADS = 32 * ROW_WARPS, TILE_BYTES = TILE * ROW * 2;
 static_assert(ROW <= 128, "registers");
