@@ -33,8 +33,10 @@ coverage() {
   for target in fuzz/targets/*.rs; do objects+=(-object "$built/$(basename "$target" .rs)"); done
   # Files, not folders: without a sanitizer's counters libFuzzer takes nothing else.
   for target in "${targets[@]}"; do
-    find "$(seeds_of "$target")" "target/fuzz-corpus/$target" -type f -print0 2>/dev/null \
-      | LLVM_PROFILE_FILE=$out/$target-%m.profraw xargs -0 -n 500 "$built/$target" >"$out/$target.log" 2>&1
+    mkdir -p "target/fuzz-corpus/$target"
+    find "$(seeds_of "$target")" "target/fuzz-corpus/$target" -type f -print0 \
+      | LLVM_PROFILE_FILE=$out/$target-%m.profraw xargs -0 -n 500 "$built/$target" >"$out/$target.log" 2>&1 \
+      || { cat "$out/$target.log" >&2; exit 1; }
     "$tools/llvm-profdata" merge -sparse "$out/$target"-*.profraw -o "$out/$target.profdata"
   done
   "$tools/llvm-profdata" merge -sparse "$out"/*.profdata -o "$out/together.profdata"

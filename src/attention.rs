@@ -44,8 +44,8 @@ pub struct Attend<'a> {
     /// default the block is at the end: its last query has the position of the newest token.
     pub position: Option<usize>,
     /// The key/value head whose query heads come first. With `heads`, threads share the heads of one token among
-    /// themselves, each in a call of its own; `sink_logits` and `bias` are those of all query heads all the same, and
-    /// errors count heads from this one.
+    /// themselves, each in a call of its own; `sink_logits` and `bias` are those of all query heads all the same,
+    /// errors count heads from this one, and [`Layer::attend`] needs the scratch memory of a call for all heads.
     pub first_head: usize,
     /// Key/value heads whose queries are given; all from the first on by default.
     pub heads: Option<usize>,

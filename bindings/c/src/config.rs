@@ -295,9 +295,6 @@ pub struct octaplex_attend {
     pub heads: usize,
 }
 
-/// What the first version of the struct had.
-const ATTEND_LEAST: usize = offset_of!(octaplex_attend, first_head);
-
 /// The options.
 ///
 /// # Safety
@@ -306,7 +303,7 @@ pub(crate) unsafe fn attend<'a>(options: *const octaplex_attend) -> Result<Atten
     let mut attend = Attend::default();
     // SAFETY: the caller's promises.
     unsafe {
-        let Some(given) = given::sized(options, ATTEND_LEAST)? else { return Ok(attend) };
+        let Some(given) = given::sized(options, size_of::<octaplex_attend>())? else { return Ok(attend) };
         let some = |number: usize| (number > 0).then_some(number);
         attend.queries = some(given.queries);
         attend.scale = (given.scale != 0.0).then_some(given.scale);

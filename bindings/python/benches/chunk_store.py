@@ -27,6 +27,7 @@ import numpy as np
 import octaplex
 import torch
 import zstandard
+from lmcache.v1.distributed.api import ObjectKey
 from lmcache.v1.distributed.serde.fp8 import Fp8QuantizationDeserializer, Fp8QuantizationSerializer
 from octaplex.lmcache import OctaplexDeserializer, OctaplexSerializer, Settings
 
@@ -69,6 +70,9 @@ def attention(k, v, q, positions):
     return scores.softmax(-1) @ v.repeat_interleave(shared, 1)
 
 
+KEY = ObjectKey(chunk_hash=bytes(8), model_name="model", kv_rank=0)
+
+
 class Serde:
     """A serializer and a deserializer of LMCache, as its processor calls them."""
 
@@ -81,10 +85,10 @@ class Serde:
         self.stored = SimpleNamespace(tensor=torch.empty(self.serializer.estimate_serialized_size(layout), dtype=torch.uint8))
 
     def encode(self):
-        return self.serializer.serialize(self.source, self.stored, None)
+        return self.serializer.serialize(self.source, self.stored, KEY)
 
     def decode(self):
-        self.deserializer.deserialize(self.stored, self.back, None)
+        self.deserializer.deserialize(self.stored, self.back, KEY)
         return self.back.tensor
 
 

@@ -13,20 +13,21 @@ fn layouts() -> impl Iterator<Item = Layout> {
     let windows = [(0, 0, 0, None), (4, 1, 64, Some(70)), (7, 70, 100, None)];
     specs.flat_map(move |spec| {
         let config = move |choice: usize| {
-            let width = choice / 36;
+            let width = choice / 144;
             let mut config = LayerConfig::new(3, WIDTHS[width], 1000);
-            config.value_dim = WIDTHS[(width + choice % 2) % WIDTHS.len()];
+            config.value_dim = WIDTHS[(width + choice / 4 % 2) % WIDTHS.len()];
             config.keys = spec.parse().unwrap();
             // What varies beside what does not, too.
-            config.values = if choice % 4 < 2 { config.keys } else { CodecSpec::F16(Default::default()) };
+            config.values =
+                if (choice / 8).is_multiple_of(2) { config.keys } else { CodecSpec::F16(Default::default()) };
             config.page = [64, 128][choice % 2];
             config.balance = (choice / 2).is_multiple_of(2);
-            config.center = [Center::Off, Center::Page, Center::Prefix][choice / 4 % 3];
+            config.center = [Center::Off, Center::Page, Center::Prefix][choice / 16 % 3];
             (config.sink_tokens, config.recent_window, config.max_rollback, config.sliding_window) =
-                windows[choice / 12 % 3];
+                windows[choice / 48 % 3];
             config.is_possible().then(|| Layout::new(&config))
         };
-        (0..36 * WIDTHS.len()).filter_map(config)
+        (0..144 * WIDTHS.len()).filter_map(config)
     })
 }
 

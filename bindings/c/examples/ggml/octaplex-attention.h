@@ -22,6 +22,7 @@
 #include <ggml.h>
 #include <octaplex.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -133,12 +134,12 @@ class octaplex_attention {
     }
 
     // Calls that only read may run at once: each thread answers its share of the batch's queries, and of fewer tokens than
-    // threads its share of the heads.
+    // threads and heads its share of the heads.
     static void attend(ggml_tensor * dst, const ggml_tensor * q, const ggml_tensor *, int ith, int nth, void * userdata) {
         layer & self = *static_cast<layer *>(userdata);
         const size_t all_tokens = q->ne[2], group = q->ne[1] / self.heads;
         if (self.tokens < all_tokens) return; // the append failed
-        const bool by_head = all_tokens < static_cast<size_t>(nth);
+        const bool by_head = all_tokens < std::min(self.heads, static_cast<size_t>(nth));
         const size_t all = by_head ? self.heads : all_tokens;
         const size_t first = all * ith / nth, count = all * (ith + 1) / nth - first;
         if (count == 0) return;

@@ -99,7 +99,7 @@ static int run(const std::vector<std::string> & arguments) {
             each.batch = std::min(each.batch, runner.seconds);
         }
     const contender & weights = all[0], & f16 = all[1];
-    printf("%zu tokens cached, %d threads: milliseconds, the least of %zu turns (of 2 for the batch)\n\n", depth, threads, times);
+    printf("%zu tokens cached, %d threads: milliseconds, the least of %zu turns (of %zu for the batch)\n\n", depth, threads, times, std::min<size_t>(times, 2));
     printf("| cache | KiB a token | a token | tokens a second | attention's share | beside f16's attention | a batch of %zu | attention beside f16's |\n", batch);
     printf("| :-- | --: | --: | --: | --: | --: | --: | --: |\n");
     for (const contender & each : all) {

@@ -484,6 +484,9 @@ impl Session {
                 let (data, len) = input.given(&mut sinks);
                 (known.sink_logits, known.sink_logits_length) = (data, len);
             }
+            if choice & 64 != 0 {
+                (known.first_head, known.heads) = (input.number(4), input.number(4));
+            }
             let options = if choice & 32 != 0 { null() } else { options.given(input).cast_const() };
             let ((q, q_len), (out, out_len)) = (input.given(&mut rows), input.given(&mut output));
             let error = &raw mut self.error;
