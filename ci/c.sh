@@ -10,19 +10,13 @@ here=$PWD folder=$PWD/target/c
 export PATH=$PWD/target/tools/bin:$PATH
 say() { printf '\n== %s (%ss)\n' "$*" "$SECONDS"; }
 
-install() {
-  local sudo=()
-  [[ $(id -u) == 0 ]] || sudo=(sudo)
-  "${sudo[@]}" apt-get update -qq
-  "${sudo[@]}" apt-get install -qq -y --no-install-recommends "$@"
-}
 missing=()
 for tool in gcc g++ clang cmake pkg-config; do
   command -v "$tool" >/dev/null || missing+=("$tool")
 done
-((!${#missing[@]})) || install "${missing[@]}"
+((!${#missing[@]})) || ci/install.sh "${missing[@]}"
 # clang's sanitizers are a package of their own.
-[[ -e $(clang -print-resource-dir)/lib/linux/libclang_rt.asan-$(uname -m).a ]] || install "libclang-rt-$(clang -dumpversion | cut -d. -f1)-dev"
+[[ -e $(clang -print-resource-dir)/lib/linux/libclang_rt.asan-$(uname -m).a ]] || ci/install.sh "libclang-rt-$(clang -dumpversion | cut -d. -f1)-dev"
 tool() { # tool COMMAND CRATE VERSION: the version that the declared Rust builds, and one text for the header
   command -v "$1" >/dev/null || CARGO_PROFILE_DEV_DEBUG=0 CARGO_INCREMENTAL=0 CARGO_TARGET_DIR=$here/target/tools/build \
     cargo install --quiet --debug --locked --root target/tools "$2" --version "$3"

@@ -22,11 +22,7 @@ need() { # need PACKAGE COMMAND-OR-FILE
 install_packages() {
   ((${#packages[@]})) || return 0
   say "installing ${packages[*]}"
-  local sudo=()
-  [[ $(id -u) == 0 ]] || sudo=(sudo)
-  [[ "${packages[*]}" != *:arm64* ]] || "${sudo[@]}" dpkg --add-architecture arm64
-  "${sudo[@]}" apt-get update -qq
-  "${sudo[@]}" apt-get install -qq -y --no-install-recommends "${packages[@]}"
+  ci/install.sh "${packages[@]}"
   packages=()
 }
 

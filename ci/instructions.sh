@@ -4,11 +4,7 @@
 # the commit and `ci/instructions.sh --bless`. Valgrind knows no AVX-512.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-command -v valgrind >/dev/null || {
-  sudo=()
-  [[ $(id -u) == 0 ]] || sudo=(sudo)
-  "${sudo[@]}" apt-get update -qq && "${sudo[@]}" apt-get install -qq -y valgrind >/dev/null
-}
+command -v valgrind >/dev/null || ci/install.sh valgrind
 table=$PWD/ci/instructions.txt
 export CARGO_TARGET_DIR=$PWD/target # shared: the same library in the same profile
 CARGO_PROFILE_RELEASE_DEBUG=0 cargo build --quiet --release --locked --manifest-path benches/instructions/Cargo.toml

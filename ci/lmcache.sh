@@ -7,12 +7,7 @@ cd "$(dirname "$0")/.."
 target=$PWD/target/python
 ci/python.sh
 
-command -v valkey-server redis-server >/dev/null || {
-  sudo=()
-  [[ $(id -u) == 0 ]] || sudo=(sudo)
-  "${sudo[@]}" apt-get update -qq
-  "${sudo[@]}" apt-get install -qq -y --no-install-recommends redis-server
-}
+command -v valkey-server redis-server >/dev/null || ci/install.sh redis-server
 [[ -x $target/lmcache/bin/pip ]] || python3 -m venv "$target/lmcache"
 install() { "$target/lmcache/bin/pip" install --quiet --disable-pip-version-check "$@"; }
 # LMCache asks for cupy, transformers and clients of clouds as well; what is tested here imports none of them.

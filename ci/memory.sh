@@ -50,11 +50,7 @@ thread() {
 }
 
 valgrind_c() {
-  command -v valgrind >/dev/null || {
-    local sudo=()
-    [[ $(id -u) == 0 ]] || sudo=(sudo)
-    "${sudo[@]}" apt-get update -qq && "${sudo[@]}" apt-get install -qq -y valgrind >/dev/null
-  }
+  command -v valgrind >/dev/null || ci/install.sh valgrind
   local built=${CARGO_TARGET_DIR:-target}
   cargo build --quiet --locked -p octaplex-c
   gcc -std=c11 -g -O1 -Ibindings/c bindings/c/examples/attention.c "$built/debug/liboctaplex_c.a" -lpthread -ldl -lm \

@@ -7,12 +7,7 @@ cd "$(dirname "$0")/.."
 target=$PWD/target/python
 say() { printf '\n== %s (%ss)\n' "$*" "$SECONDS"; }
 
-python3 -c 'import ensurepip' 2>/dev/null || { # Debian has it apart
-  sudo=()
-  [[ $(id -u) == 0 ]] || sudo=(sudo)
-  "${sudo[@]}" apt-get update -qq
-  "${sudo[@]}" apt-get install -qq -y --no-install-recommends python3-venv
-}
+python3 -c 'import ensurepip' 2>/dev/null || ci/install.sh python3-venv # Debian has it apart
 environment() { # environment NAME PACKAGES…: a fresh one
   python3 -m venv --clear "$target/$1"
   "$target/$1/bin/pip" install --quiet --disable-pip-version-check "${@:2}"

@@ -16,6 +16,7 @@ if [[ ${1:-} == bench ]]; then
   exec node score.mjs "$CARGO_TARGET_DIR/bench.wasm"
 fi
 
+command -v "${CHROMIUM:-chromium}" >/dev/null || ci/install.sh chromium
 "$room/build.sh"
 "$room/build.sh" one "$CARGO_TARGET_DIR/one.wasm"
 sizes=$(mktemp)

@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# ci/install.sh PACKAGE...: Debian's packages, for one script at a time.
+set -euo pipefail
+sudo=()
+[[ $(id -u) == 0 ]] || sudo=(sudo)
+exec 9>"${TMPDIR:-/tmp}/octaplex-install"
+flock 9
+[[ "$*" != *:arm64* ]] || "${sudo[@]}" dpkg --add-architecture arm64
+"${sudo[@]}" apt-get update -qq
+"${sudo[@]}" apt-get install -qq -y --no-install-recommends "$@" >/dev/null
