@@ -29,7 +29,7 @@ pub(super) struct Times {
 
 /// The card's name, and its times on rows of these values, repeated.
 pub(super) fn run(specs: &[(String, CodecSpec)], dim: usize, few: &[f32]) -> Result<(String, Vec<Row>)> {
-    let device = gpu::Device::new(0).at("--device cuda")?;
+    let device = crate::device::first_card()?;
     let mut progress = Progress::shown(specs.len());
     let mut rows = Vec::new();
     for (text, spec) in specs {
