@@ -9,6 +9,7 @@ mod card;
 use crate::backend::cpu;
 use crate::codecs::{DEFAULT_CODECS, build, parse_specs};
 use crate::console::{Console, wrap};
+use crate::device::Device;
 use crate::failure::{At, Result, fail};
 use crate::progress::Progress;
 use crate::table::{Table, time};
@@ -53,13 +54,6 @@ pub(crate) struct Bench {
     /// Where codecs run
     #[arg(long, value_enum, default_value_t = Device::Cpu)]
     device: Device,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Device {
-    Cpu,
-    /// The first NVIDIA card; needs a build with the feature cuda
-    Cuda,
 }
 
 const L2_VECTORS: usize = 4096;
@@ -165,8 +159,8 @@ fn on_card(arguments: &Bench, console: &Console, specs: &[(String, CodecSpec)]) 
 }
 
 #[cfg(not(feature = "cuda"))]
-fn on_card(_: &Bench, _: &Console, _: &[(String, CodecSpec)]) -> Result<()> {
-    fail!("--device cuda: this build has no feature cuda: cargo install octaplex-cli --features cuda")
+fn on_card(arguments: &Bench, _: &Console, _: &[(String, CodecSpec)]) -> Result<()> {
+    arguments.device.check()
 }
 
 fn in_cache(

@@ -9,6 +9,7 @@ mod compare;
 mod comparison;
 mod console;
 mod convert;
+mod device;
 mod failure;
 mod files;
 #[cfg(test)]

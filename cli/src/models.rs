@@ -1,6 +1,8 @@
 //! Language models with the cache in their loop: how well they predict, write and remember on compressed bytes.
 
 mod attention;
+#[cfg(feature = "cuda")]
+mod card;
 mod forward;
 pub(crate) mod generate;
 mod gguf;

@@ -461,3 +461,33 @@ fn damage(architecture: &'static str) {
         assert!(matches!(output.status.code(), Some(0 | 2)), "{errors}");
     }
 }
+
+/// Attention on a card answers as the CPU's does; where there is none, the tool says what is missing before it reads a model.
+#[test]
+fn attention_on_a_card() {
+    let (folder, _) = model("card", "qwen2");
+    Tiny::of_width("qwen2", 7, 64).write(&folder.join("tiny.gguf"));
+    let options = ["--tokens", "300", "--windows", "2", "--k", "turboquant", "--v", "trellis", "--json"];
+    let on = |device, file| [&["perplexity"], &MODEL[..], &options, &[file, "--device", device]].concat();
+    let required =
+        std::env::var("OCTAPLEX_REQUIRE").is_ok_and(|names| names.split(',').any(|name| name == "cuda"));
+    let output = octaplex(&folder, &on("cuda", "card.json"));
+    if !output.status.success() {
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(!required && error.starts_with("octaplex: --device cuda: "), "{error}");
+        assert_eq!((error.lines().count(), output.status.code()), (1, Some(2)), "{error}");
+        println!("skipped: {error}");
+        return;
+    }
+    succeeds(&folder, &on("cpu", "cpu.json"));
+    let [card, cpu] = ["card.json", "cpu.json"].map(|file| json(&folder.join(file)));
+    assert_eq!(
+        (card["device"].as_str(), card["kv_bytes"].as_u64()),
+        (Some("cuda"), cpu["kv_bytes"].as_u64())
+    );
+    let of = |json: &Value, name: &str| json[name].as_f64().unwrap();
+    // The CPU rounds queries to 8 bits, the card to 16, and blocks of them to f16.
+    assert!((of(&card, "perplexity") / of(&cpu, "perplexity") - 1.0).abs() < 2e-3, "{card}, {cpu}");
+    assert!((of(&card, "kl_mean") / of(&cpu, "kl_mean") - 1.0).abs() < 0.2, "{card}, {cpu}");
+    assert_eq!(of(&card, "perplexity_f16"), of(&cpu, "perplexity_f16"));
+}

@@ -201,10 +201,25 @@ impl KvCache {
         values: &Tensor,
         options: &Attend,
     ) -> Result<Tensor> {
-        let (batch, tokens) = check_new(self.config(), keys, values, Some(queries))?;
         if options.position.is_some() || !options.bias.is_empty() {
             bail!("options with a position or a bias: call append, then attend");
         }
+        self.append_attend_with(queries, keys, values, |cache, queries| cache.attend(queries, options))
+    }
+
+    /// The same where something else attends, such as a card that has the pages ([`sequences`](Self::sequences)): `attend` is called
+    /// after each block's tokens are in, with their queries, and gives \[batch]\[query heads]\[queries]\[value width].
+    ///
+    /// # Errors
+    /// As there, and what `attend` fails with. The cache is then as it was.
+    pub fn append_attend_with(
+        &mut self,
+        queries: &Tensor,
+        keys: &Tensor,
+        values: &Tensor,
+        mut attend: impl FnMut(&Self, &Tensor) -> Result<Tensor>,
+    ) -> Result<Tensor> {
+        let (batch, tokens) = check_new(self.config(), keys, values, Some(queries))?;
         self.change(batch, batch > 1 || tokens > 1, |cache| {
             cache.calibrate(queries, keys)?;
             let (mut done, mut outputs) = (0, Vec::new());
@@ -213,7 +228,7 @@ impl KvCache {
                 let count = (cache.block_end(from) - from).min(tokens - done);
                 let of_block = |tensor: &Tensor| tensor.narrow(2, done, count);
                 cache.append_block(&of_block(keys)?, &of_block(values)?)?;
-                outputs.push(cache.attend(&of_block(queries)?, options)?);
+                outputs.push(attend(cache, &of_block(queries)?)?);
                 done += count;
             }
             Tensor::cat(&outputs, 2)

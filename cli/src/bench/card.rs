@@ -29,7 +29,7 @@ pub(super) struct Times {
 
 /// The card's name, and its times on rows of these values, repeated.
 pub(super) fn run(specs: &[(String, CodecSpec)], dim: usize, few: &[f32]) -> Result<(String, Vec<Row>)> {
-    let device = gpu::Device::new(0).at("--device cuda")?;
+    let device = crate::device::first_card()?;
     let mut progress = Progress::shown(specs.len());
     let mut rows = Vec::new();
     for (text, spec) in specs {
@@ -101,4 +101,28 @@ pub(super) fn table(rows: &[Row], dim: usize, card: &str) -> String {
         }
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Row, Times, table};
+
+    #[test]
+    fn codecs_with_times_are_rows_and_others_say_why() {
+        let row = |codec: &str, times| Row { codec: codec.into(), times };
+        let rows = [
+            row("turboquant", Ok(Times { step: 20.06, encode: 229.94 })),
+            row("octopus", Err("the card has no kernels for it".into())),
+        ];
+        let text = table(&rows, 128, "a card");
+        let line = |start: &str| text.lines().find(|line| line.starts_with(start)).unwrap_or("").to_owned();
+        assert!(text.starts_with("Microseconds on a card, width 128."), "{text}");
+        assert_eq!(
+            line("turboquant").split_whitespace().collect::<Vec<_>>(),
+            ["turboquant", "20.1", "229.9"],
+            "{text}"
+        );
+        assert_eq!(line("octopus"), "octopus: the card has no kernels for it", "{text}");
+        assert!(text.contains("ONE LAYER") && text.contains("step  encode"), "{text}");
+    }
 }

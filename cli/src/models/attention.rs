@@ -2,8 +2,9 @@
 
 use super::gguf::first_line;
 use super::shape::Shape;
+use crate::device::Device;
 use crate::failure::{Failure, Result, fail};
-use candle_core::{Device, Tensor};
+use candle_core::Tensor;
 use octaplex_candle::{Attend, KvCache, Stats};
 use std::time::{Duration, Instant};
 
@@ -22,16 +23,35 @@ pub(crate) struct Cached {
     /// Tokens appended at once; by default as many as see the same pages.
     block: Option<usize>,
     time: Duration,
+    #[cfg(feature = "cuda")]
+    card: Option<super::card::Card>,
 }
 
 impl Cached {
     pub(crate) fn new(layers: Vec<KvCache>, block: Option<usize>) -> Self {
-        Self { layers, block, time: Duration::ZERO }
+        Self {
+            layers,
+            block,
+            time: Duration::ZERO,
+            #[cfg(feature = "cuda")]
+            card: None,
+        }
     }
 
-    /// The same tokens; from now on apart.
+    /// The same, attention on a device.
+    pub(crate) fn on(self, device: Device) -> Result<Self> {
+        match device {
+            Device::Cpu => Ok(self),
+            #[cfg(feature = "cuda")]
+            Device::Cuda => Ok(Self { card: Some(super::card::Card::new(&self.layers)?), ..self }),
+            #[cfg(not(feature = "cuda"))]
+            Device::Cuda => device.check().map(|()| self),
+        }
+    }
+
+    /// The same tokens, attention on the CPU; from now on apart.
     pub(crate) fn fork(&self) -> Self {
-        Self { layers: self.layers.clone(), time: Duration::ZERO, ..*self }
+        Self::new(self.layers.clone(), self.block)
     }
 
     pub(crate) fn clear(&mut self) {
@@ -123,7 +143,14 @@ impl Attention for Cached {
 
     fn attend(&mut self, layer: usize, queries: &Tensor, keys: &Tensor, values: &Tensor) -> Result<Tensor> {
         let start = Instant::now();
-        let output = self.layers[layer].append_attend(queries, keys, values, &Attend::default());
+        let cache = &mut self.layers[layer];
+        let output = cache.append_attend_with(queries, keys, values, |cache, queries| {
+            #[cfg(feature = "cuda")]
+            if let Some(card) = &mut self.card {
+                return card.attend(layer, cache, queries);
+            }
+            cache.attend(queries, &Attend::default())
+        });
         self.time += start.elapsed();
         output.map_err(|error| Failure(format!("cache, layer {layer}: {}", first_line(&error))))
     }
@@ -161,7 +188,7 @@ impl Attention for Exact {
                     row[..first].fill(0.0);
                     row[token + 1..].fill(0.0);
                 }
-                let weights = Tensor::from_vec(weights, (tokens, tokens), &Device::Cpu)?;
+                let weights = Tensor::from_vec(weights, (tokens, tokens), &candle_core::Device::Cpu)?;
                 weights.matmul(&rows(values, shared)?.contiguous()?)
             });
             Tensor::stack(&outputs.collect::<candle_core::Result<Vec<_>>>()?, 0)?.unsqueeze(0)

@@ -5,6 +5,7 @@ use super::forward::Model;
 use super::gguf::Dense;
 use super::options::{Codecs, ModelOptions};
 use crate::backend::kernels;
+use crate::device::Device;
 use crate::failure::Result;
 use crate::progress::Progress;
 use octaplex_arch::Backend;
@@ -75,9 +76,9 @@ impl<'a> Reference<'a> {
         model.shape.layers * windows
     }
 
-    /// The same text with another cache.
-    pub(crate) fn measure(&self, codecs: &Codecs, progress: &Progress) -> Result<Outcome> {
-        let mut cache = self.options.cache(self.model, codecs, self.windows[0].len())?;
+    /// The same text with another cache, whose attention runs on a device.
+    pub(crate) fn measure(&self, codecs: &Codecs, device: Device, progress: &Progress) -> Result<Outcome> {
+        let mut cache = self.options.cache(self.model, codecs, self.windows[0].len())?.on(device)?;
         progress.about(&codecs.describe());
         let (hidden, stats);
         let hidden = if codecs.is_f16() {

@@ -4,6 +4,7 @@ use super::forward::Model;
 use super::likelihood::{Outcome, Reference};
 use super::options::{CodecOptions, ModelOptions};
 use crate::console::{Console, wrap};
+use crate::device::Device;
 use crate::failure::{Result, fail};
 use crate::files;
 use crate::progress::Progress;
@@ -54,6 +55,9 @@ pub(crate) struct Perplexity {
     /// Also run attention in f32, without any cache
     #[arg(long)]
     exact: bool,
+    /// Where attention reads the compressed cache; all else, the f16 cache beside it too, is on the CPU
+    #[arg(long, value_enum, default_value_t = Device::Cpu)]
+    device: Device,
     /// Write the tokens that are read, a number a line, for another engine to read the same
     #[arg(long, value_name = "FILE")]
     write_tokens: Option<PathBuf>,
@@ -72,9 +76,10 @@ pub(crate) fn check_windows(model: &Model, tokens: usize, windows: usize) -> Res
 }
 
 pub(crate) fn run(arguments: &Perplexity) -> Result<()> {
-    let Perplexity { model: options, text, tokens, windows, .. } = arguments;
+    let Perplexity { model: options, text, tokens, windows, device, .. } = arguments;
     let console = Console::beside(&[arguments.json.as_deref(), arguments.write_tokens.as_deref()])?;
     let codecs = arguments.codecs.codecs()?;
+    device.check()?;
     let start = Instant::now();
     let model = options.load()?;
     let codecs = options.within_budget(&model, codecs)?;
@@ -87,7 +92,7 @@ pub(crate) fn run(arguments: &Perplexity) -> Result<()> {
     let runs = if arguments.exact { 3 } else { 2 };
     let progress = Progress::shown(runs * Reference::steps(&model, *windows));
     let reference = Reference::new(&model, options, &words, *windows, &progress)?;
-    let outcome = reference.measure(&codecs, &progress)?;
+    let outcome = reference.measure(&codecs, *device, &progress)?;
     let exact = match arguments.exact {
         true => Some(reference.exact_perplexity(&progress)?),
         false => None,
@@ -100,6 +105,7 @@ pub(crate) fn run(arguments: &Perplexity) -> Result<()> {
             json.insert("window_tokens".into(), (*tokens).into());
             json.insert("windows".into(), (*windows).into());
             json.insert("perplexity_f32".into(), json!(exact));
+            json.insert("device".into(), device.name().into());
         }
         files::write(path, format!("{json:#}\n").as_bytes())?;
     }

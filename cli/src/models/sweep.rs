@@ -8,6 +8,7 @@ use super::options::{CALIBRATION, Codecs, ModelOptions};
 use super::perplexity::check_windows;
 use crate::codecs::{parse_budget, parse_spec};
 use crate::console::{Console, wrap};
+use crate::device::Device;
 use crate::failure::{At, Failure, Result, fail};
 use crate::files;
 use crate::keys::Keys;
@@ -160,7 +161,7 @@ pub(crate) fn run(sweep: &Sweep) -> Result<()> {
                     Some(reference) => reference,
                     None => &*reference.insert(Reference::new(&model, options, &words, *windows, &progress)?),
                 };
-                let outcome = reference.measure(&case.2, &progress)?;
+                let outcome = reference.measure(&case.2, Device::Cpu, &progress)?;
                 if let (Some(row), Some(found)) = (row.as_object_mut(), outcome.json().as_object()) {
                     row.extend(found.clone());
                 }

@@ -6,7 +6,6 @@ use std::path::Path;
 const WIDTH: usize = 64;
 const HEADS: usize = 4;
 const KV_HEADS: usize = 2;
-const DIM: usize = 32;
 const FEED: usize = 96;
 const EPSILON: f64 = 1e-5;
 const BASE: f64 = 10_000.0;
@@ -30,6 +29,7 @@ pub(crate) struct Tiny {
     /// What the file does not say.
     pub(crate) without: &'static str,
     layers: usize,
+    dim: usize,
     tensors: Vec<Tensor>,
     tokens: Vec<String>,
 }
@@ -98,7 +98,12 @@ impl Entries {
 }
 
 impl Tiny {
+    /// Heads of width 32.
     pub(crate) fn new(architecture: &'static str, seed: u64) -> Self {
+        Self::of_width(architecture, seed, 32)
+    }
+
+    pub(crate) fn of_width(architecture: &'static str, seed: u64, dim: usize) -> Self {
         let gemma = architecture == "gemma3";
         let mut tokens: Vec<String> = (0..=255).map(|byte| byte_name(byte).to_string()).collect();
         tokens.extend(["QZ".into(), "<|endoftext|>".into()]);
@@ -108,7 +113,8 @@ impl Tiny {
             tokens.extend((0..=255).map(|byte| format!("<0x{byte:02X}>")));
         }
         let layers = if gemma { 7 } else { 2 };
-        let mut tiny = Self { architecture, window: 100, without: "", layers, tensors: Vec::new(), tokens };
+        let mut tiny =
+            Self { architecture, window: 100, without: "", layers, dim, tensors: Vec::new(), tokens };
         let mut random = Random(seed);
         let vocabulary = tiny.tokens.len();
         let mut matrix = |tiny: &mut Self, name: String, outputs: usize, inputs: usize, size: f32| {
@@ -123,10 +129,10 @@ impl Tiny {
         for layer in 0..layers {
             let name = |part: &str| format!("blk.{layer}.{part}.weight");
             for (part, outputs, inputs) in [
-                ("attn_q", HEADS * DIM, WIDTH),
-                ("attn_k", KV_HEADS * DIM, WIDTH),
-                ("attn_v", KV_HEADS * DIM, WIDTH),
-                ("attn_output", WIDTH, HEADS * DIM),
+                ("attn_q", HEADS * dim, WIDTH),
+                ("attn_k", KV_HEADS * dim, WIDTH),
+                ("attn_v", KV_HEADS * dim, WIDTH),
+                ("attn_output", WIDTH, HEADS * dim),
                 ("ffn_gate", FEED, WIDTH),
                 ("ffn_up", FEED, WIDTH),
                 ("ffn_down", WIDTH, FEED),
@@ -146,17 +152,17 @@ impl Tiny {
             vector(&mut tiny, name("attn_norm.weight"), WIDTH, 1.0);
             vector(&mut tiny, name("ffn_norm.weight"), WIDTH, 1.0);
             if architecture == "qwen2" {
-                vector(&mut tiny, name("attn_q.bias"), HEADS * DIM, 0.0);
-                vector(&mut tiny, name("attn_k.bias"), KV_HEADS * DIM, 2.0);
-                vector(&mut tiny, name("attn_v.bias"), KV_HEADS * DIM, 0.0);
+                vector(&mut tiny, name("attn_q.bias"), HEADS * dim, 0.0);
+                vector(&mut tiny, name("attn_k.bias"), KV_HEADS * dim, 2.0);
+                vector(&mut tiny, name("attn_v.bias"), KV_HEADS * dim, 0.0);
             }
             if gemma {
                 vector(&mut tiny, name("post_attention_norm.weight"), WIDTH, 1.0);
                 vector(&mut tiny, name("post_ffw_norm.weight"), WIDTH, 1.0);
             }
             if matches!(architecture, "qwen3" | "gemma3") {
-                vector(&mut tiny, name("attn_q_norm.weight"), DIM, 1.0);
-                vector(&mut tiny, name("attn_k_norm.weight"), DIM, 1.0);
+                vector(&mut tiny, name("attn_q_norm.weight"), dim, 1.0);
+                vector(&mut tiny, name("attn_k_norm.weight"), dim, 1.0);
             }
         }
         tiny
@@ -179,8 +185,8 @@ impl Tiny {
             ("feed_forward_length", FEED),
             ("attention.head_count", HEADS),
             ("attention.head_count_kv", KV_HEADS),
-            ("attention.key_length", DIM),
-            ("attention.value_length", DIM),
+            ("attention.key_length", self.dim),
+            ("attention.value_length", self.dim),
         ] {
             entries.add(&key(name), 4, &(value as u32).to_le_bytes());
         }
@@ -271,17 +277,17 @@ impl Tiny {
 
     /// Channels of each head turned by position, after the head's norm.
     fn turned(&self, mut x: Vec<f64>, norm_name: &str, position: usize, base: f64) -> Vec<f64> {
-        for head in x.chunks_exact_mut(DIM) {
+        for head in x.chunks_exact_mut(self.dim) {
             if let Some(weight) = self.find(norm_name) {
                 head.copy_from_slice(&norm(head, &weight.values));
             }
-            for pair in 0..DIM / 2 {
+            for pair in 0..self.dim / 2 {
                 let (i, j) = if self.architecture == "llama" {
                     (2 * pair, 2 * pair + 1)
                 } else {
-                    (pair, pair + DIM / 2)
+                    (pair, pair + self.dim / 2)
                 };
-                let angle = position as f64 * base.powf(-2.0 * pair as f64 / DIM as f64);
+                let angle = position as f64 * base.powf(-2.0 * pair as f64 / self.dim as f64);
                 (head[i], head[j]) = (
                     head[i] * angle.cos() - head[j] * angle.sin(),
                     head[i] * angle.sin() + head[j] * angle.cos(),
@@ -317,13 +323,13 @@ impl Tiny {
                 let first = (position + 1).saturating_sub(window);
                 let (keys, values) = (&keys[first..], &values[first..]);
                 let mut mixed = Vec::new();
-                for (head, query) in queries.chunks_exact(DIM).enumerate() {
-                    let at = head / (HEADS / KV_HEADS) * DIM;
+                for (head, query) in queries.chunks_exact(self.dim).enumerate() {
+                    let at = head / (HEADS / KV_HEADS) * self.dim;
                     let dot = |key: &Vec<f64>| query.iter().zip(&key[at..]).map(|(q, k)| q * k).sum::<f64>();
                     let weights: Vec<f64> =
-                        keys.iter().map(|key| (dot(key) / (DIM as f64).sqrt()).exp()).collect();
+                        keys.iter().map(|key| (dot(key) / (self.dim as f64).sqrt()).exp()).collect();
                     let sum: f64 = weights.iter().sum();
-                    mixed.extend((at..at + DIM).map(|channel| {
+                    mixed.extend((at..at + self.dim).map(|channel| {
                         weights.iter().zip(values).map(|(w, v)| w / sum * v[channel]).sum::<f64>()
                     }));
                 }

@@ -1,0 +1,40 @@
+//! Attention of a model on a card. The cache on the CPU takes the tokens in, decides balances and encodes; after each block its pages
+//! and exact tokens go to the card, which answers the block's queries.
+
+use crate::failure::{At, Result};
+use candle_core::{DType, Tensor};
+use octaplex::gpu::Layer;
+use octaplex_candle::{Attend, KvCache};
+
+pub(crate) struct Card {
+    layers: Vec<Layer>,
+}
+
+impl Card {
+    /// The first card, with room for what these caches may hold.
+    pub(crate) fn new(caches: &[KvCache]) -> Result<Self> {
+        let device = crate::device::first_card()?;
+        let layer = |cache: &KvCache| Layer::new(&device, cache.config(), 1, 2 * cache.config().capacity);
+        let layers: std::result::Result<_, _> = caches.iter().map(layer).collect();
+        Ok(Self { layers: layers.at("--device cuda")? })
+    }
+
+    /// Attention of queries \[1]\[heads]\[queries]\[width], the last of which is at the newest token.
+    pub(crate) fn attend(
+        &mut self,
+        layer: usize,
+        cache: &KvCache,
+        queries: &Tensor,
+    ) -> candle_core::Result<Tensor> {
+        let card = &mut self.layers[layer];
+        let (_, _, count, _) = queries.dims4()?;
+        let rows = queries.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
+        let mut output = vec![0.0; rows.len()];
+        let mut attend = || {
+            card.upload(0, &cache.sequences()[0])?;
+            card.attend(&rows, &Attend::default().queries(count), &mut output)
+        };
+        attend().map_err(candle_core::Error::wrap)?;
+        Tensor::from_vec(output, queries.shape(), queries.device())
+    }
+}
