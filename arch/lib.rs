@@ -2,7 +2,7 @@
 //!
 //! [`Backend`] is a token: it can only be obtained from detection, so holding one proves that the CPU has its
 //! instructions. Each kernel is one safe method; the methods check lengths (a wrong one is a programming error and
-//! panics) and jump to the backend's function.
+//! panics; on boards that run the specification alone, in debug builds) and jump to the backend's function.
 //!
 //! A folder is a shape of bytes and all that is computed on it. `layout.rs` is the shape, `scalar.rs` the specification:
 //! every other text equals it bit for bit on finite inputs. `portable.rs` is plain Rust where the specification is slow:
@@ -16,8 +16,8 @@ extern crate alloc;
 #[cfg(any(feature = "std", test))]
 extern crate std;
 
-/// Whether a wrong length or shape panics, as SAFETY comments rely on it. Boards without kernels of their own run the specification, which is
-/// safe code and has an end for every input: their release builds link no panic for it.
+/// Whether a wrong length or shape panics, as SAFETY comments rely on it. Boards without kernels of their own run the specification, where no
+/// memory depends on one: their release builds link no panic for it.
 const CHECKED: bool = cfg!(any(
     debug_assertions,
     not(target_os = "none"),

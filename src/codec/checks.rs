@@ -99,7 +99,10 @@ pub(crate) fn count_blocks(blocks: &[u8], block_bytes: usize) -> Result<usize, E
 
 /// `Ok` if the first `scales` f16 of every block are finite: an exponent of all ones stands for infinity and NaN.
 pub(crate) fn check_scales(blocks: &[u8], block_bytes: usize, scales: usize) -> Result<(), Error> {
-    let is_finite = |block: &[u8]| block.as_chunks::<2>().0.iter().take(scales).all(|b| b[1] & 0x7c != 0x7c);
+    let is_finite = |block: &[u8]| {
+        let scales = block.as_chunks::<2>().0.get(..scales).unwrap_or_default();
+        scales.iter().all(|b| b[1] & 0x7c != 0x7c)
+    };
     // One block, which need not be divided.
     if blocks.len() == block_bytes {
         return if is_finite(blocks) { Ok(()) } else { Err(Error::Corrupt { block: 0 }) };
