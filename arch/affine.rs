@@ -24,8 +24,8 @@ impl Backend {
         range: (i32, i32),
         codes: &mut [u8],
     ) {
-        assert_eq!(x.len(), codes.len());
-        assert!(range.0 <= range.1 && range.0 + offset >= 0 && range.1 + offset <= 255);
+        contract!(x.len() == codes.len());
+        contract!(range.0 <= range.1 && range.0 + offset >= 0 && range.1 + offset <= 255);
         dispatch!(
             self, avx2: avx2, avx512: avx512, registers: scalar;
             quantize_affine(x: &[f32], zero: f32, scale: f32, offset: i32, range: (i32, i32), codes: &mut [u8])
@@ -35,7 +35,7 @@ impl Backend {
     /// out = (code - offset)·scale + zero, group by group, of one row.
     pub fn decode_affine(self, layout: &Affine, row: &[u8], out: &mut [f32]) {
         check_affine(layout);
-        assert_eq!((row.len(), out.len()), (layout.row_bytes(), layout.dim));
+        contract!((row.len(), out.len()) == (layout.row_bytes(), layout.dim));
         dispatch!(
             self, avx2: avx2, avx512: avx512, registers: wide;
             decode_affine(layout: &Affine, row: &[u8], out: &mut [f32])
@@ -44,6 +44,6 @@ impl Backend {
 }
 
 fn check_affine(layout: &Affine) {
-    assert!(layout.group > 0 && layout.group.is_multiple_of(16) && layout.dim.is_multiple_of(layout.group));
-    assert!((2..=8).contains(&layout.bits) && layout.dim <= MAX_DIM);
+    contract!(layout.group > 0 && layout.group.is_multiple_of(16) && layout.dim.is_multiple_of(layout.group));
+    contract!((2..=8).contains(&layout.bits) && layout.dim <= MAX_DIM);
 }

@@ -15,7 +15,7 @@ impl Backend {
     /// x\[..roots] ← the roots' radii; codes of level 1, then level 2, …
     pub fn quantize_angles(self, tree: &AngleTree, x: &mut [f32], codes: &mut [u8]) {
         check_tree(tree);
-        assert_eq!((x.len(), codes.len()), (tree.dim, tree.codes()));
+        contract!((x.len(), codes.len()) == (tree.dim, tree.codes()));
         dispatch!(
             self, avx2: scalar, avx512: scalar, registers: scalar;
             quantize_angles(tree: &AngleTree, x: &mut [f32], codes: &mut [u8])
@@ -25,7 +25,7 @@ impl Backend {
     /// The coordinates of a row with finite roots. Any other bytes are allowed.
     pub fn decode_angles(self, tree: &AngleTree, row: &[u8], out: &mut [f32]) {
         check_tree(tree);
-        assert_eq!((row.len(), out.len()), (tree.row_bytes(), tree.dim));
+        contract!((row.len(), out.len()) == (tree.row_bytes(), tree.dim));
         dispatch!(
             self, avx2: wide, avx512: wide, registers: wide;
             decode_angles(tree: &AngleTree, row: &[u8], out: &mut [f32])
@@ -36,7 +36,7 @@ impl Backend {
     pub fn score_angles(self, tree: &AngleTree, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]) {
         check_tree(tree);
         check_widths(tree.dim, tree.row_bytes(), bytes, queries);
-        assert_eq!(scores.len(), queries.len() * (bytes.len() / tree.row_bytes()));
+        contract!(scores.len() == queries.len() * (bytes.len() / tree.row_bytes()));
         dispatch!(
             self, avx2: wide, avx512: avx512, registers: wide;
             score_angles(tree: &AngleTree, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32])
@@ -47,8 +47,8 @@ impl Backend {
     pub fn accumulate_angles(self, tree: &AngleTree, bytes: &[u8], weights: &[f32], acc: &mut [f32]) {
         check_tree(tree);
         check_widths(tree.dim, tree.row_bytes(), bytes, &[]);
-        assert_eq!(acc.len() % tree.dim, 0);
-        assert_eq!(weights.len(), acc.len() / tree.dim * (bytes.len() / tree.row_bytes()));
+        contract!(acc.len().is_multiple_of(tree.dim));
+        contract!(weights.len() == acc.len() / tree.dim * (bytes.len() / tree.row_bytes()));
         if !bytes.is_empty() {
             dispatch!(
                 self, avx2: wide, avx512: avx512, registers: wide;
@@ -59,12 +59,12 @@ impl Backend {
 }
 
 fn check_tree(tree: &AngleTree) {
-    assert!((1..=9).contains(&tree.levels.len()) && tree.dim <= MAX_DIM);
-    assert!(tree.roots() > 0 && tree.dim.is_multiple_of(1 << tree.levels.len()));
+    contract!((1..=9).contains(&tree.levels.len()) && tree.dim <= MAX_DIM);
+    contract!(tree.roots() > 0 && tree.dim.is_multiple_of(1 << tree.levels.len()));
     for (level, angles) in tree.levels.iter().enumerate() {
-        assert!((1..=8).contains(&angles.bits));
+        contract!((1..=8).contains(&angles.bits));
         let codes = 1 << angles.bits;
-        assert_eq!(angles.directions.len(), codes);
-        assert_eq!(angles.tangents.len(), if level == 0 { (codes / 4).max(1) } else { codes } - 1);
+        contract!(angles.directions.len() == codes);
+        contract!(angles.tangents.len() == if level == 0 { (codes / 4).max(1) } else { codes } - 1);
     }
 }

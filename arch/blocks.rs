@@ -26,7 +26,7 @@ impl Backend {
     /// Whether all scales are finite.
     #[must_use]
     pub fn blocks_are_finite(self, bytes: &[u8]) -> bool {
-        assert!(bytes.len().is_multiple_of(BLOCK_BYTES));
+        contract!(bytes.len().is_multiple_of(BLOCK_BYTES));
         dispatch!(
             self, avx2: scalar, avx512: scalar, registers: scalar;
             blocks_are_finite(bytes: &[u8]) -> bool
@@ -52,8 +52,8 @@ impl Backend {
         scores: &mut [f32],
     ) {
         let rows = check_block_rows(dim, bytes);
-        assert!(queries.iter().all(|query| query.len() == dim));
-        assert_eq!(scores.len(), queries.len() * rows);
+        contract!(queries.iter().all(|query| query.len() == dim));
+        contract!(scores.len() == queries.len() * rows);
         dispatch!(
             self, avx2: avx2, avx512: avx512, registers: wide;
             score_blocks(book: &BlockBook, dim: usize, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32])
@@ -70,8 +70,8 @@ impl Backend {
         acc: &mut [f32],
     ) {
         let rows = check_block_rows(dim, bytes);
-        assert_eq!(acc.len() % dim, 0);
-        assert_eq!(weights.len(), acc.len() / dim * rows);
+        contract!(acc.len().is_multiple_of(dim));
+        contract!(weights.len() == acc.len() / dim * rows);
         if !bytes.is_empty() {
             dispatch!(
                 self, avx2: avx2, avx512: avx512, registers: wide;
@@ -82,13 +82,13 @@ impl Backend {
 }
 
 fn check_blocks(values: usize, bytes: &[u8]) {
-    assert!(values.is_multiple_of(BLOCK_VALUES));
-    assert_eq!(bytes.len(), values / BLOCK_VALUES * BLOCK_BYTES);
+    contract!(values.is_multiple_of(BLOCK_VALUES));
+    contract!(bytes.len() == values / BLOCK_VALUES * BLOCK_BYTES);
 }
 
 fn check_block_rows(dim: usize, bytes: &[u8]) -> usize {
-    assert!((BLOCK_VALUES..=MAX_DIM).contains(&dim) && dim.is_multiple_of(BLOCK_VALUES));
+    contract!((BLOCK_VALUES..=MAX_DIM).contains(&dim) && dim.is_multiple_of(BLOCK_VALUES));
     let row_bytes = dim / BLOCK_VALUES * BLOCK_BYTES;
-    assert_eq!(bytes.len() % row_bytes, 0);
+    contract!(bytes.len().is_multiple_of(row_bytes));
     bytes.len() / row_bytes
 }

@@ -18,8 +18,8 @@ use crate::{Backend, IntQuery, Packing, Rows};
 impl Backend {
     /// code = number of thresholds ≤ x·scale. Thresholds ascend; at most 255.
     pub fn quantize(self, x: &[f32], scale: f32, thresholds: &[f32], codes: &mut [u8]) {
-        assert_eq!(x.len(), codes.len());
-        assert!(thresholds.len() < 256);
+        contract!(x.len() == codes.len());
+        contract!(thresholds.len() < 256);
         dispatch!(
             self, avx2: avx2, avx512: avx512, registers: wide;
             quantize(x: &[f32], scale: f32, thresholds: &[f32], codes: &mut [u8])
@@ -28,8 +28,8 @@ impl Backend {
 
     /// out = scale · centroid\[code]; codes above the codebook take its last centroid.
     pub fn lookup(self, codes: &[u8], centroids: &[i16], scale: f32, out: &mut [f32]) {
-        assert_eq!(codes.len(), out.len());
-        assert!((1..=256).contains(&centroids.len()));
+        contract!(codes.len() == out.len());
+        contract!((1..=256).contains(&centroids.len()));
         dispatch!(
             self, avx2: avx2, avx512: avx512, registers: wide;
             lookup(codes: &[u8], centroids: &[i16], scale: f32, out: &mut [f32])
@@ -38,7 +38,7 @@ impl Backend {
 
     /// Packs codes, each below `packing.levels()`, into `packing.bytes(codes.len())` bytes.
     pub fn pack(self, packing: Packing, codes: &[u8], bytes: &mut [u8]) {
-        assert_eq!(bytes.len(), packing.bytes(codes.len()));
+        contract!(bytes.len() == packing.bytes(codes.len()));
         dispatch!(
             self, avx2: avx2, avx512: avx512, registers: wide;
             pack(packing: Packing, codes: &[u8], bytes: &mut [u8])
@@ -47,7 +47,7 @@ impl Backend {
 
     /// The inverse of [`pack`](Self::pack). Any bytes are allowed; the codes stay below `packing.levels()`.
     pub fn unpack(self, packing: Packing, bytes: &[u8], codes: &mut [u8]) {
-        assert_eq!(bytes.len(), packing.bytes(codes.len()));
+        contract!(bytes.len() == packing.bytes(codes.len()));
         dispatch!(
             self, avx2: wide, avx512: avx512, registers: wide;
             unpack(packing: Packing, bytes: &[u8], codes: &mut [u8])
@@ -66,8 +66,8 @@ impl Backend {
         scores: &mut [f32],
     ) {
         check_rows(packing, rows, centroids);
-        assert!(queries.iter().all(|query| query.values.len() == rows.dim));
-        assert_eq!(scores.len(), queries.len() * rows.count());
+        contract!(queries.iter().all(|query| query.values.len() == rows.dim));
+        contract!(scores.len() == queries.len() * rows.count());
         dispatch!(
             self, portable: portable, avx2: avx2, avx512: avx512, registers: dots;
             score_codes(packing: Packing, rows: &Rows, centroids: &[i16], scale: f32, queries: &[IntQuery], scores: &mut [f32])
@@ -86,8 +86,8 @@ impl Backend {
         acc: &mut [f32],
     ) {
         check_rows(packing, rows, centroids);
-        assert_eq!(acc.len() % rows.dim, 0);
-        assert_eq!(weights.len(), acc.len() / rows.dim * rows.count());
+        contract!(acc.len().is_multiple_of(rows.dim));
+        contract!(weights.len() == acc.len() / rows.dim * rows.count());
         dispatch!(
             self, portable: portable, avx2: avx2, avx512: avx512, registers: wide;
             accumulate_codes(packing: Packing, rows: &Rows, centroids: &[i16], scale: f32, weights: &[f32], acc: &mut [f32])
@@ -97,5 +97,5 @@ impl Backend {
 
 fn check_rows(packing: Packing, rows: &Rows, centroids: &[i16]) {
     rows.check(2 + packing.bytes(rows.dim));
-    assert_eq!(centroids.len(), packing.levels());
+    contract!(centroids.len() == packing.levels());
 }

@@ -2,7 +2,7 @@
 //!
 //! [`Backend`] is a token: it can only be obtained from detection, so holding one proves that the CPU has its
 //! instructions. Each kernel is one safe method; the methods check lengths (a wrong one is a programming error and
-//! panics) and jump to the backend's function.
+//! panics; on boards that run the specification alone, in debug builds) and jump to the backend's function.
 //!
 //! A folder is a shape of bytes and all that is computed on it. `layout.rs` is the shape, `scalar.rs` the specification:
 //! every other text equals it bit for bit on finite inputs. `portable.rs` is plain Rust where the specification is slow:
@@ -15,6 +15,25 @@
 extern crate alloc;
 #[cfg(any(feature = "std", test))]
 extern crate std;
+
+/// Whether a wrong length or shape panics, as SAFETY comments rely on it. Boards without kernels of their own run the specification, where no
+/// memory depends on one: their release builds link no panic for it.
+const CHECKED: bool = cfg!(any(
+    debug_assertions,
+    not(target_os = "none"),
+    target_arch = "x86_64",
+    target_arch = "aarch64",
+    target_feature = "simd128"
+));
+
+/// What callers have checked.
+macro_rules! contract {
+    ($condition:expr) => {
+        if $crate::CHECKED {
+            assert!($condition);
+        }
+    };
+}
 
 #[macro_use]
 mod dispatch;
@@ -55,7 +74,7 @@ pub const MAX_DIM: usize = 576;
 pub const MAX_WEIGHT: f32 = 4_294_967_296.0;
 
 fn check_widths(dim: usize, row_bytes: usize, bytes: &[u8], queries: &[&[f32]]) {
-    assert!((1..=MAX_DIM).contains(&dim));
-    assert_eq!(bytes.len() % row_bytes, 0);
-    assert!(queries.iter().all(|query| query.len() == dim));
+    contract!((1..=MAX_DIM).contains(&dim));
+    contract!(bytes.len().is_multiple_of(row_bytes));
+    contract!(queries.iter().all(|query| query.len() == dim));
 }

@@ -15,7 +15,7 @@ use layout::{ChunkLayout, QuaternionSet, RadiusSteps};
 impl Backend {
     /// The Euclidean norm of each chunk of four values.
     pub fn chunk_norms(self, x: &[f32], norms: &mut [f32]) {
-        assert_eq!(x.len(), 4 * norms.len());
+        contract!(x.len() == 4 * norms.len());
         dispatch!(
             self, avx2: ymm, avx512: zmm, registers: wide;
             chunk_norms(x: &[f32], norms: &mut [f32])
@@ -35,8 +35,8 @@ impl Backend {
         radii: &mut [u8],
     ) {
         check_set(set);
-        assert_eq!(x.len(), 4 * norms.len());
-        assert_eq!((codes.len(), radii.len()), (norms.len(), norms.len()));
+        contract!(x.len() == 4 * norms.len());
+        contract!((codes.len(), radii.len()) == (norms.len(), norms.len()));
         dispatch!(
             self, avx2: ymm, avx512: avx512, registers: wide;
             encode_quaternions(set: &QuaternionSet, x: &[f32], norms: &[f32], steps: RadiusSteps, codes: &mut [u16], radii: &mut [u8])
@@ -45,8 +45,10 @@ impl Backend {
 
     /// Writes a row but for its scale and its flags. Codes are below `layout.codes()`, radii at most the limit.
     pub fn pack_chunks(self, layout: &ChunkLayout, codes: &[u16], radii: &[u8], row: &mut [u8]) {
-        assert!(layout.is_valid());
-        assert_eq!((codes.len(), radii.len(), row.len()), (layout.chunks, layout.chunks, layout.row_bytes()));
+        contract!(layout.is_valid());
+        contract!(
+            (codes.len(), radii.len(), row.len()) == (layout.chunks, layout.chunks, layout.row_bytes())
+        );
         dispatch!(
             self, avx2: scalar, avx512: avx512, registers: scalar;
             pack_chunks(layout: &ChunkLayout, codes: &[u16], radii: &[u8], row: &mut [u8])
@@ -56,7 +58,7 @@ impl Backend {
     /// out = radius · (row scale/limit) · unit·member, chunk by chunk. Any bytes with a finite scale are allowed.
     pub fn decode_quaternions(self, layout: &ChunkLayout, set: &QuaternionSet, row: &[u8], out: &mut [f32]) {
         check_chunks(layout, set, row);
-        assert_eq!((row.len(), out.len()), (layout.row_bytes(), 4 * layout.chunks));
+        contract!((row.len(), out.len()) == (layout.row_bytes(), 4 * layout.chunks));
         dispatch!(
             self, avx2: wide, avx512: avx512, registers: wide;
             decode_quaternions(layout: &ChunkLayout, set: &QuaternionSet, row: &[u8], out: &mut [f32])
@@ -73,8 +75,8 @@ impl Backend {
         scores: &mut [f32],
     ) {
         check_chunks(layout, set, bytes);
-        assert!(queries.iter().all(|query| query.len() == 4 * layout.chunks));
-        assert_eq!(scores.len(), queries.len() * (bytes.len() / layout.row_bytes()));
+        contract!(queries.iter().all(|query| query.len() == 4 * layout.chunks));
+        contract!(scores.len() == queries.len() * (bytes.len() / layout.row_bytes()));
         dispatch!(
             self, avx2: wide, avx512: avx512, registers: dots;
             score_quaternions(layout: &ChunkLayout, set: &QuaternionSet, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32])
@@ -91,8 +93,8 @@ impl Backend {
         acc: &mut [f32],
     ) {
         check_chunks(layout, set, bytes);
-        assert_eq!(acc.len() % (4 * layout.chunks), 0);
-        assert_eq!(weights.len(), acc.len() / (4 * layout.chunks) * (bytes.len() / layout.row_bytes()));
+        contract!(acc.len().is_multiple_of(4 * layout.chunks));
+        contract!(weights.len() == acc.len() / (4 * layout.chunks) * (bytes.len() / layout.row_bytes()));
         if !bytes.is_empty() {
             dispatch!(
                 self, avx2: wide, avx512: avx512, registers: wide;
@@ -104,12 +106,12 @@ impl Backend {
 
 fn check_set(set: &QuaternionSet) {
     let members = set.members.len();
-    assert!((1..=255).contains(&members) && set.ints.len() == members);
-    assert!(set.index.is_none_or(|index| index.members() == members));
+    contract!((1..=255).contains(&members) && set.ints.len() == members);
+    contract!(set.index.is_none_or(|index| index.members() == members));
 }
 
 fn check_chunks(layout: &ChunkLayout, set: &QuaternionSet, bytes: &[u8]) {
     check_set(set);
-    assert!(layout.is_valid() && usize::from(layout.members) == set.members.len());
-    assert_eq!(bytes.len() % layout.row_bytes(), 0);
+    contract!(layout.is_valid() && usize::from(layout.members) == set.members.len());
+    contract!(bytes.len().is_multiple_of(layout.row_bytes()));
 }

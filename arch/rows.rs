@@ -5,8 +5,8 @@ mod blocks;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use blocks::*;
 
-use crate::MAX_DIM;
 use crate::vectors::scalar::{f16_to_f32, row_scale};
+use crate::{CHECKED, MAX_DIM};
 
 /// Rows of a scale and planes, one every `stride` bytes.
 ///
@@ -31,24 +31,30 @@ impl<'a> Rows<'a> {
     #[must_use]
     #[inline(always)]
     pub const fn count(&self) -> usize {
-        if self.bytes.len() < self.len { 0 } else { (self.bytes.len() - self.len) / self.stride + 1 }
+        if self.bytes.len() < self.len || (!CHECKED && self.stride == 0) {
+            return 0;
+        }
+        (self.bytes.len() - self.len) / self.stride + 1
     }
 
     /// Panics unless the bytes are whole rows of `len` bytes.
     #[track_caller]
     pub(crate) fn check(&self, len: usize) {
-        assert!((1..=MAX_DIM).contains(&self.dim));
-        assert_eq!(self.len, len);
+        contract!((1..=MAX_DIM).contains(&self.dim));
+        contract!(self.len == len);
         // Kernels multiply strides by numbers of rows in 32 bits.
-        assert!(self.stride <= 1 << 16 && self.stride + if self.scales.is_some() { 2 } else { 0 } >= len);
+        contract!(self.stride <= 1 << 16 && self.stride + if self.scales.is_some() { 2 } else { 0 } >= len);
         let (count, bytes) = (self.count(), self.bytes.len());
-        assert!(bytes == count * self.stride || bytes + self.stride == count * self.stride + len);
-        assert!(self.scales.is_none_or(|scales| scales.len() == count));
+        contract!(bytes == count * self.stride || bytes + self.stride == count * self.stride + len);
+        contract!(self.scales.is_none_or(|scales| scales.len() == count));
     }
 
     #[inline(always)]
     pub(crate) fn row(&self, r: usize) -> &'a [u8] {
-        &self.bytes[r * self.stride..][..self.len]
+        if CHECKED {
+            return &self.bytes[r * self.stride..][..self.len];
+        }
+        self.bytes.get(r * self.stride..).and_then(|bytes| bytes.get(..self.len)).unwrap_or_default()
     }
 
     #[inline(always)]
@@ -60,7 +66,10 @@ impl<'a> Rows<'a> {
     /// The scale of a row.
     #[inline(always)]
     pub(crate) fn scale(&self, r: usize) -> f32 {
-        self.scales.map_or_else(|| row_scale(self.row(r)), |scales| scales[r])
+        self.scales.map_or_else(
+            || row_scale(self.row(r)),
+            |scales| if CHECKED { scales[r] } else { scales.get(r).copied().unwrap_or(0.0) },
+        )
     }
 
     /// The scales of the rows from `first` on; what is left behind the last row stays.
@@ -68,13 +77,17 @@ impl<'a> Rows<'a> {
     pub(crate) fn read_scales<const N: usize>(&self, first: usize, out: &mut [f32; N]) {
         let count = N.min(self.count() - first);
         if let Some(scales) = self.scales {
-            return out[..count].copy_from_slice(&scales[first..first + count]);
+            let scales = scales.get(first..first + count);
+            contract!(scales.is_some());
+            return out[..count].copy_from_slice(scales.unwrap_or(&[0.0; N][..count]));
         }
         let mut halves = [0; N];
         // Once for all: a check a row would take as long as a tenth of a score.
-        assert!(count == 0 || (first + count - 1) * self.stride + 2 <= self.bytes.len());
+        let whole = count == 0 || (first + count - 1) * self.stride + 2 <= self.bytes.len();
+        contract!(whole);
+        let count = if whole { count } else { 0 };
         for (half, r) in halves[..count].iter_mut().zip(first..) {
-            // SAFETY: so many bytes are there, up to the last of these rows and two of its own.
+            // SAFETY: they are whole: so many bytes are there, up to the last of these rows and two of its own.
             *half = u16::from_le_bytes(unsafe {
                 self.bytes.as_ptr().add(r * self.stride).cast::<[u8; 2]>().read()
             });
@@ -89,9 +102,11 @@ impl<'a> Rows<'a> {
     pub(crate) fn some(&self, first: usize, count: usize) -> Self {
         let count = count.min(self.count() - first);
         let start = first * self.stride;
-        let bytes =
-            &self.bytes[start..start + if count > 0 { (count - 1) * self.stride + self.len } else { 0 }];
-        Self { bytes, scales: self.scales.map(|scales| &scales[first..first + count]), ..*self }
+        let end = start + if count > 0 { (count - 1) * self.stride + self.len } else { 0 };
+        let bytes = self.bytes.get(start..end);
+        let scales = self.scales.map(|scales| scales.get(first..first + count).unwrap_or_default());
+        contract!(bytes.is_some() && scales.is_none_or(|scales| scales.len() == count));
+        Self { bytes: bytes.unwrap_or_default(), scales, ..*self }
     }
 
     /// Runs of at most `count` rows.

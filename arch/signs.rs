@@ -16,7 +16,7 @@ use crate::{Backend, Float, MAX_DIM, SignQuery, SignRows};
 impl Backend {
     /// bit = x ≥ 0 (-0 is positive), least significant bit first; a whole number of bytes.
     pub fn pack_signs(self, x: &[f32], plane: &mut [u8]) {
-        assert_eq!(x.len(), 8 * plane.len());
+        contract!(x.len() == 8 * plane.len());
         dispatch!(
             self, avx2: avx2, avx512: avx2, registers: scalar;
             pack_signs(x: &[f32], plane: &mut [u8])
@@ -25,7 +25,7 @@ impl Backend {
 
     /// out = scale where the bit is set, -scale elsewhere.
     pub fn unpack_signs(self, plane: &[u8], scale: f32, out: &mut [f32]) {
-        assert_eq!(out.len(), 8 * plane.len());
+        contract!(out.len() == 8 * plane.len());
         dispatch!(
             self, avx2: scalar, avx512: avx512, registers: scalar;
             unpack_signs(plane: &[u8], scale: f32, out: &mut [f32])
@@ -35,8 +35,8 @@ impl Backend {
     /// score\[query]\[row] += (Σ ±q, an exact integer) · (query scale · `scale`) · row scale.
     pub fn score_signs(self, rows: &SignRows, scale: f32, queries: &[SignQuery], scores: &mut [f32]) {
         check_sign_rows(rows);
-        assert!(queries.iter().all(|query| query.values.len() == rows.dim));
-        assert_eq!(scores.len(), queries.len() * rows.count());
+        contract!(queries.iter().all(|query| query.values.len() == rows.dim));
+        contract!(scores.len() == queries.len() * rows.count());
         dispatch!(
             self, avx2: avx2, avx512: avx512, registers: dots;
             score_signs(rows: &SignRows, scale: f32, queries: &[SignQuery], scores: &mut [f32])
@@ -47,8 +47,8 @@ impl Backend {
     /// (\[query]\[row]) are at most [`MAX_WEIGHT`](crate::MAX_WEIGHT) in magnitude, row scales finite.
     pub fn accumulate_signs(self, rows: &SignRows, scale: f32, weights: &[f32], acc: &mut [f32]) {
         check_sign_rows(rows);
-        assert_eq!(acc.len() % rows.dim, 0);
-        assert_eq!(weights.len(), acc.len() / rows.dim * rows.count());
+        contract!(acc.len().is_multiple_of(rows.dim));
+        contract!(weights.len() == acc.len() / rows.dim * rows.count());
         dispatch!(
             self, avx2: scalar, avx512: scalar, registers: scalar;
             accumulate_signs(rows: &SignRows, scale: f32, weights: &[f32], acc: &mut [f32])
@@ -57,8 +57,8 @@ impl Backend {
 }
 
 fn check_sign_rows(rows: &SignRows) {
-    assert!((1..=MAX_DIM).contains(&rows.dim) && rows.dim.is_multiple_of(8));
-    assert!(rows.at >= rows.outer.map_or(0, Float::bytes));
-    assert!(rows.stride >= rows.at + 2 + rows.dim / 8);
-    assert_eq!(rows.bytes.len() % rows.stride, 0);
+    contract!((1..=MAX_DIM).contains(&rows.dim) && rows.dim.is_multiple_of(8));
+    contract!(rows.at >= rows.outer.map_or(0, Float::bytes));
+    contract!(rows.stride >= rows.at + 2 + rows.dim / 8);
+    contract!(rows.bytes.len().is_multiple_of(rows.stride));
 }

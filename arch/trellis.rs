@@ -21,7 +21,7 @@ impl Backend {
     /// out = scale · centroid of a row of [`TrellisCodebook`] codes.
     pub fn decode_trellis(self, book: &TrellisCodebook, row: &[u8], scale: f32, out: &mut [f32]) {
         check_trellis(book, out.len(), row);
-        assert_eq!(row.len(), book.row_bytes(out.len()));
+        contract!(row.len() == book.row_bytes(out.len()));
         dispatch!(
             self, avx2: wide, avx512: avx512, registers: wide;
             decode_trellis(book: &TrellisCodebook, row: &[u8], scale: f32, out: &mut [f32])
@@ -39,8 +39,8 @@ impl Backend {
         scores: &mut [f32],
     ) {
         check_rows(book, rows);
-        assert!(queries.iter().all(|query| query.values.len() == rows.dim));
-        assert_eq!(scores.len(), queries.len() * rows.count());
+        contract!(queries.iter().all(|query| query.values.len() == rows.dim));
+        contract!(scores.len() == queries.len() * rows.count());
         dispatch!(
             self, portable: portable, avx2: avx2, avx512: avx512, registers: dots;
             score_trellis(book: &TrellisCodebook, rows: &Rows, scale: f32, queries: &[IntQuery], scores: &mut [f32])
@@ -58,8 +58,8 @@ impl Backend {
         acc: &mut [f32],
     ) {
         check_rows(book, rows);
-        assert_eq!(acc.len() % rows.dim, 0);
-        assert_eq!(weights.len(), acc.len() / rows.dim * rows.count());
+        contract!(acc.len().is_multiple_of(rows.dim));
+        contract!(weights.len() == acc.len() / rows.dim * rows.count());
         dispatch!(
             self, portable: portable, avx2: avx2, avx512: avx512, registers: wide;
             accumulate_trellis(book: &TrellisCodebook, rows: &Rows, scale: f32, weights: &[f32], acc: &mut [f32])
@@ -80,8 +80,8 @@ impl Backend {
     ) {
         check_trellis(book, dim, bytes);
         let count = fits.len();
-        assert_eq!((z.len(), scales.len()), (count * dim, count));
-        assert_eq!(bytes.len(), count * book.row_bytes(dim));
+        contract!((z.len(), scales.len()) == (count * dim, count));
+        contract!(bytes.len() == count * book.row_bytes(dim));
         dispatch!(
             self, avx2: avx2, avx512: avx512, registers: wide;
             viterbi_encode(book: &TrellisCodebook, dim: usize, z: &[f32], scales: &[f32], bytes: &mut [u8], fits: &mut [Fit])
@@ -95,6 +95,6 @@ fn check_rows(book: &TrellisCodebook, rows: &Rows) {
 }
 
 fn check_trellis(book: &TrellisCodebook, dim: usize, bytes: &[u8]) {
-    assert!((16..=MAX_DIM).contains(&dim) && dim.is_multiple_of(16));
-    assert_eq!(bytes.len() % book.row_bytes(dim), 0);
+    contract!((16..=MAX_DIM).contains(&dim) && dim.is_multiple_of(16));
+    contract!(bytes.len().is_multiple_of(book.row_bytes(dim)));
 }

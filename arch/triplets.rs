@@ -24,7 +24,7 @@ impl Backend {
         stream: &mut [u8],
     ) {
         check_layout(layout);
-        assert_eq!((x.len(), stream.len()), (layout.dim, layout.stream_bytes()));
+        contract!((x.len(), stream.len()) == (layout.dim, layout.stream_bytes()));
         dispatch!(
             self, avx2: ymm, avx512: zmm, registers: wide;
             encode_triplets(layout: &TripletLayout, search: Search, x: &[f32], scale: f32, stream: &mut [u8])
@@ -34,7 +34,7 @@ impl Backend {
     /// out = scale · the vector of a stream. Any bytes are allowed.
     pub fn decode_triplets(self, layout: &TripletLayout, stream: &[u8], scale: f32, out: &mut [f32]) {
         check_layout(layout);
-        assert_eq!((out.len(), stream.len()), (layout.dim, layout.stream_bytes()));
+        contract!((out.len(), stream.len()) == (layout.dim, layout.stream_bytes()));
         dispatch!(
             self, avx2: avx2, avx512: avx512, registers: wide;
             decode_triplets(layout: &TripletLayout, stream: &[u8], scale: f32, out: &mut [f32])
@@ -50,9 +50,9 @@ impl Backend {
         scores: &mut [f32],
     ) {
         check_rows(layout, rows);
-        assert!(!layout.directions.is_empty());
-        assert!(queries.iter().all(|query| query.values.len() == layout.dim));
-        assert_eq!(scores.len(), queries.len() * rows.count());
+        contract!(!layout.directions.is_empty());
+        contract!(queries.iter().all(|query| query.values.len() == layout.dim));
+        contract!(scores.len() == queries.len() * rows.count());
         dispatch!(
             self, avx2: avx2, avx512: avx512, registers: dots;
             score_triplets(layout: &TripletLayout, rows: &Rows, queries: &[IntQuery], scores: &mut [f32])
@@ -68,8 +68,8 @@ impl Backend {
         scores: &mut [f32],
     ) {
         check_rows(layout, rows);
-        assert!(queries.iter().all(|query| query.len() == layout.dim));
-        assert_eq!(scores.len(), queries.len() * rows.count());
+        contract!(queries.iter().all(|query| query.len() == layout.dim));
+        contract!(scores.len() == queries.len() * rows.count());
         dispatch!(
             self, avx2: scalar, avx512: scalar, registers: scalar;
             score_triplets_floats(layout: &TripletLayout, rows: &Rows, queries: &[&[f32]], scores: &mut [f32])
@@ -79,8 +79,8 @@ impl Backend {
     /// acc\[query] += Σ weight·row, rows ascending; weights are \[query]\[row].
     pub fn accumulate_triplets(self, layout: &TripletLayout, rows: &Rows, weights: &[f32], acc: &mut [f32]) {
         check_rows(layout, rows);
-        assert_eq!(acc.len() % layout.dim, 0);
-        assert_eq!(weights.len(), acc.len() / layout.dim * rows.count());
+        contract!(acc.len().is_multiple_of(layout.dim));
+        contract!(weights.len() == acc.len() / layout.dim * rows.count());
         if rows.count() > 0 {
             dispatch!(
                 self, avx2: avx2, avx512: avx512, registers: wide;
@@ -92,23 +92,23 @@ impl Backend {
 
 fn check_layout(layout: &TripletLayout) {
     let (directions, radii, rest) = (layout.direction_bits, layout.radius_bits, layout.rest_bits);
-    assert!((1..=MAX_DIM).contains(&layout.dim));
-    assert!((1..=7).contains(&directions) && radii <= 6 && rest <= 7);
-    assert!(2 * usize::from(rest) <= layout.field_bits());
-    assert_eq!(layout.coordinates.len(), 1 << directions);
-    assert_eq!(layout.lengths.len(), 1 << (2 * (directions - 1)));
+    contract!((1..=MAX_DIM).contains(&layout.dim));
+    contract!((1..=7).contains(&directions) && radii <= 6 && rest <= 7);
+    contract!(2 * usize::from(rest) <= layout.field_bits());
+    contract!(layout.coordinates.len() == 1 << directions);
+    contract!(layout.lengths.len() == 1 << (2 * (directions - 1)));
     let codes = if directions <= 5 { 1 << (2 * directions) } else { 0 };
-    assert_eq!(layout.directions.len(), codes);
+    contract!(layout.directions.len() == codes);
     let entries = [128, 256, 0][usize::from(directions.saturating_sub(4)).min(2)];
-    assert!(layout.planes.iter().all(|plane| plane.len() == entries));
-    assert_eq!(layout.radii.len(), 1 << radii);
-    assert_eq!(layout.rest.len(), if rest > 0 { 1 << rest } else { 0 });
-    assert_ne!(layout.scale, Float::Bf16);
+    contract!(layout.planes.iter().all(|plane| plane.len() == entries));
+    contract!(layout.radii.len() == 1 << radii);
+    contract!(layout.rest.len() == if rest > 0 { 1 << rest } else { 0 });
+    contract!(layout.scale != Float::Bf16);
 }
 
 fn check_rows(layout: &TripletLayout, rows: &Rows) {
     check_layout(layout);
-    assert_eq!(rows.dim, layout.dim);
-    assert!(rows.scales.is_none() || layout.scale == Float::F16);
+    contract!(rows.dim == layout.dim);
+    contract!(rows.scales.is_none() || layout.scale == Float::F16);
     rows.check(layout.header_bytes() + layout.stream_bytes());
 }

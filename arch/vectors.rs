@@ -21,7 +21,7 @@ impl Backend {
     /// Σ aᵢ·bᵢ in 16 lanes, then by halves.
     #[must_use]
     pub fn dot(self, a: &[f32], b: &[f32]) -> f32 {
-        assert_eq!(a.len(), b.len());
+        contract!(a.len() == b.len());
         dispatch!(self, avx2: avx2, avx512: avx512, registers: wide; dot(a: &[f32], b: &[f32]) -> f32)
     }
 
@@ -45,8 +45,8 @@ impl Backend {
 
     /// x ← scale · H·(signs∘x); `signs` are masks, 0 or the sign bit. The width has a [`hadamard::base`].
     pub fn rotate(self, x: &mut [f32], signs: &[u32], scale: f32) {
-        assert_eq!(x.len(), signs.len());
-        assert!(hadamard::base(x.len()).is_some());
+        contract!(x.len() == signs.len());
+        contract!(hadamard::base(x.len()).is_some());
         dispatch!(
             self, avx2: avx2, avx512: avx512, registers: wide;
             rotate(x: &mut [f32], signs: &[u32], scale: f32)
@@ -55,8 +55,8 @@ impl Backend {
 
     /// x ← signs∘(scale · Hᵀx).
     pub fn rotate_inverse(self, x: &mut [f32], signs: &[u32], scale: f32) {
-        assert_eq!(x.len(), signs.len());
-        assert!(hadamard::base(x.len()).is_some());
+        contract!(x.len() == signs.len());
+        contract!(hadamard::base(x.len()).is_some());
         dispatch!(
             self, avx2: avx2, avx512: avx512, registers: wide;
             rotate_inverse(x: &mut [f32], signs: &[u32], scale: f32)
@@ -65,8 +65,8 @@ impl Backend {
 
     /// y = Σⱼ xⱼ·columnⱼ of a dense matrix, stored column by column.
     pub fn multiply_columns(self, columns: &[f32], x: &[f32], y: &mut [f32]) {
-        assert_eq!(columns.len(), x.len() * y.len());
-        assert_eq!(x.len(), y.len());
+        contract!(columns.len() == x.len() * y.len());
+        contract!(x.len() == y.len());
         dispatch!(
             self, avx2: avx2, avx512: avx512, registers: scalar;
             multiply_columns(columns: &[f32], x: &[f32], y: &mut [f32])
@@ -75,8 +75,8 @@ impl Backend {
 
     /// out = rint(x · limit/max|x|); returns the value of one unit, max|x|/limit.
     pub fn quantize_query(self, x: &[f32], limit: i16, out: &mut [i16]) -> f32 {
-        assert_eq!(x.len(), out.len());
-        assert!(limit > 0);
+        contract!(x.len() == out.len());
+        contract!(limit > 0);
         dispatch!(
             self, avx2: scalar, avx512: avx512, registers: scalar;
             quantize_query(x: &[f32], limit: i16, out: &mut [i16]) -> f32
@@ -85,7 +85,7 @@ impl Backend {
 
     /// Reads little-endian floats; finite ones exactly, others to unspecified values.
     pub fn decode_floats(self, format: Float, bytes: &[u8], out: &mut [f32]) {
-        assert_eq!(bytes.len(), out.len() * format.bytes());
+        contract!(bytes.len() == out.len() * format.bytes());
         dispatch!(
             self, avx2: avx2, avx512: avx512, registers: wide;
             decode_floats(format: Float, bytes: &[u8], out: &mut [f32])
@@ -95,7 +95,7 @@ impl Backend {
     /// The largest bits of little-endian floats without their signs: all are finite if this is below infinity's.
     #[must_use]
     pub fn largest_bits(self, format: Float, bytes: &[u8]) -> u32 {
-        assert_eq!(bytes.len() % format.bytes(), 0);
+        contract!(bytes.len().is_multiple_of(format.bytes()));
         dispatch!(
             self, avx2: scalar, avx512: scalar, registers: scalar;
             largest_bits(format: Float, bytes: &[u8]) -> u32
@@ -104,7 +104,7 @@ impl Backend {
 
     /// Writes little-endian floats, rounded to nearest even.
     pub fn encode_floats(self, format: Float, x: &[f32], bytes: &mut [u8]) {
-        assert_eq!(bytes.len(), x.len() * format.bytes());
+        contract!(bytes.len() == x.len() * format.bytes());
         dispatch!(
             self, avx2: avx2, avx512: avx512, registers: wide;
             encode_floats(format: Float, x: &[f32], bytes: &mut [u8])
@@ -121,7 +121,7 @@ impl Backend {
         scores: &mut [f32],
     ) {
         check_widths(dim, dim * format.bytes(), bytes, queries);
-        assert_eq!(scores.len(), queries.len() * (bytes.len() / (dim * format.bytes())));
+        contract!(scores.len() == queries.len() * (bytes.len() / (dim * format.bytes())));
         dispatch!(
             self, avx2: avx2, avx512: avx512, registers: wide;
             score_floats(format: Float, dim: usize, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32])
@@ -138,8 +138,8 @@ impl Backend {
         acc: &mut [f32],
     ) {
         check_widths(dim, dim * format.bytes(), bytes, &[]);
-        assert_eq!(acc.len() % dim, 0);
-        assert_eq!(weights.len(), acc.len() / dim * (bytes.len() / (dim * format.bytes())));
+        contract!(acc.len().is_multiple_of(dim));
+        contract!(weights.len() == acc.len() / dim * (bytes.len() / (dim * format.bytes())));
         if !bytes.is_empty() {
             dispatch!(
                 self, avx2: avx2, avx512: avx512, registers: wide;
@@ -159,7 +159,7 @@ impl Backend {
 
     /// x ← `cap`·tanh(x/`cap`), absolute error below 2·10⁻⁷·`cap`. The cap is positive.
     pub fn soft_cap(self, x: &mut [f32], cap: f32) {
-        assert!(cap > 0.0);
+        contract!(cap > 0.0);
         dispatch!(
             self, avx2: scalar, avx512: scalar, registers: scalar;
             soft_cap(x: &mut [f32], cap: f32)
@@ -200,7 +200,7 @@ impl Backend {
     #[doc(hidden)]
     pub fn f16_dot_fma(self, query: &[f32], bytes: &[u8], scores: &mut [f32]) {
         check_widths(query.len(), 2 * query.len(), bytes, &[]);
-        assert_eq!(scores.len(), bytes.len() / (2 * query.len()));
+        contract!(scores.len() == bytes.len() / (2 * query.len()));
         match self.isa {
             // SAFETY: as in `dispatch!`.
             #[cfg(target_arch = "x86_64")]

@@ -1,25 +1,23 @@
 #!/usr/bin/env bash
 # Which calls that read compressed bytes can panic: decode, score and sums of `TurboQuant<64>` and attention on a cache of it, and no other
-# codec, width or call. Each of ci/panics/ is linked alone for a Cortex-M4, with link-time optimisation, and the functions of
-# `core::panicking` that are left in it are held against ci/panics.txt. Not part of .ci/run.
+# codec, width or call. Each of ci/panics/ is linked alone for a Cortex-M4, as small as ci/sizes.sh builds programs and in its folder, and
+# the functions of `core::panicking` that are left in it are held against ci/panics.txt.
 # `ci/panics.sh bless` rewrites the table.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=thumbv7em-none-eabihf
-export CARGO_TARGET_DIR=$PWD/target/cross/panics
-export CARGO_TARGET_THUMBV7EM_NONE_EABIHF_RUSTFLAGS="-C link-arg=-estart -C link-arg=--gc-sections -C linker=ld.lld -C linker-flavor=ld.lld"
-cargo=(cargo) options=(--target "$target")
-if [[ ! -d $(rustc --print target-libdir --target "$target") ]]; then
-  # Debian's compiler, as ci/cross.sh installs it.
-  cargo=(env RUSTC=/usr/bin/rustc RUSTC_BOOTSTRAP=1 cargo)
-  options+=(-Z build-std=core,alloc)
-fi
-"${cargo[@]}" build --quiet --release --locked "${options[@]}" --manifest-path ci/panics/Cargo.toml
-for call in decode score sums attend; do
+export CARGO_TARGET_DIR=$PWD/target/cross/sizes CARGO_TARGET_THUMBV7EM_NONE_EABIHF_LINKER=ld.lld
+# Debian's compiler, as ci/cross.sh installs it, or rustup's: as in ci/sizes.sh. What attend links depends on the compiler, so the table is of one.
+cargo=(env RUSTC=/usr/bin/rustc RUSTC_BOOTSTRAP=1 cargo) options=(-Z build-std=core) calls=(decode score sums attend)
+[[ -d /usr/lib/rustlib/src/rust/library ]] || { cargo=(cargo) options=() calls=(decode score sums); }
+"${cargo[@]}" build --quiet --release --locked --target "$target" "${options[@]}" --manifest-path ci/panics/Cargo.toml
+new=$CARGO_TARGET_DIR/panics.txt
+for call in "${calls[@]}"; do
   # Symbols of the calls that panic: `slice_index_fail`, `panic_bounds_check`, `assert_failed`, `panic_fmt` …
-  llvm-nm --demangle "$CARGO_TARGET_DIR/$target/release/$call" | cut -d' ' -f3- \
-    | { grep -E '^core::(panicking::|.*(_fail|_failed|unwrap|expect))' || true; } | sed "s/::<.*//; s/^/$call /" | sort -u
-done >"$CARGO_TARGET_DIR/panics.txt"
-cat "$CARGO_TARGET_DIR/panics.txt"
-[[ ${1:-} != bless ]] || { (grep '^#' ci/panics.txt || true; cat "$CARGO_TARGET_DIR/panics.txt") >ci/panics.new; mv ci/panics.new ci/panics.txt; }
-diff <(grep -v '^#' ci/panics.txt || true) "$CARGO_TARGET_DIR/panics.txt"
+  symbols=$(nm --demangle "$CARGO_TARGET_DIR/$target/release/$call" | cut -d' ' -f3-)
+  grep -qx _start <<<"$symbols" || { echo "$call has no entry: nothing is known of it" >&2; exit 1; }
+  { grep -E '^core::(panicking::|.*(_fail|_failed|unwrap|expect))' <<<"$symbols" || true; } | sed "s/::<.*//; s/^/$call /" | sort -u
+done >"$new"
+cat "$new"
+[[ ${1:-} != bless ]] || { (grep '^#' ci/panics.txt || true; cat "$new") >ci/panics.new; mv ci/panics.new ci/panics.txt; }
+diff <(for call in "${calls[@]}"; do grep "^$call " ci/panics.txt || true; done) "$new"

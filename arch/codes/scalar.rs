@@ -22,7 +22,7 @@ pub(crate) fn lookup(codes: &[u8], centroids: &[i16], scale: f32, out: &mut [f32
 
 #[inline(always)]
 pub(crate) fn centroid(centroids: &[i16], code: u8) -> i16 {
-    centroids[usize::from(code).min(centroids.len() - 1)]
+    centroids.get(usize::from(code)).or(centroids.last()).copied().unwrap_or(0)
 }
 
 /// Writes the raw plane, then the digit plane; see [`Packing`].
@@ -61,7 +61,7 @@ pub(crate) fn pack_digits(packing: Packing, codes: &[u8], digits: &mut [u8]) {
 #[cfg_attr(target_os = "none", inline(never))] // once for all kernels
 #[cfg_attr(not(target_os = "none"), inline(always))]
 pub(crate) fn unpack(packing: Packing, bytes: &[u8], codes: &mut [u8]) {
-    let (raw, digits) = bytes.split_at(packing.raw_bytes(codes.len()));
+    let (raw, digits) = bytes.split_at_checked(packing.raw_bytes(codes.len())).unwrap_or_default();
     let (raw_bits, radix) = (packing.raw_bits(), packing.radix());
     if raw_bits > 0 {
         let mut reader = BitReader::new(raw);
@@ -162,16 +162,18 @@ pub(crate) fn score_codes(
 ) {
     let count = rows.count();
     let mut codes = [0; crate::MAX_DIM];
-    let codes = &mut codes[..rows.dim];
+    let codes = &mut codes[..rows.dim.min(crate::MAX_DIM)];
     for (r, row) in rows.iter().enumerate() {
-        unpack(packing, &row[2..], codes);
+        unpack(packing, row.get(2..).unwrap_or_default(), codes);
         let row_scale = rows.scale(r);
         for (q, query) in queries.iter().enumerate() {
             let mut sum = 0i32;
             for (code, value) in codes.iter().zip(query.values) {
                 sum += i32::from(*value) * i32::from(centroid(centroids, *code));
             }
-            scores[q * count + r] = (sum as f32 * (query.scale * scale)) * row_scale;
+            if let Some(score) = scores.get_mut(q * count + r) {
+                *score = (sum as f32 * (query.scale * scale)) * row_scale;
+            }
         }
     }
 }
@@ -200,9 +202,9 @@ pub(crate) fn accumulate_codes(
     weights: &[f32],
     acc: &mut [f32],
 ) {
-    let (count, dim) = (rows.count(), rows.dim);
+    let (count, dim) = (rows.count(), rows.dim.min(crate::MAX_DIM));
     let mut codes = [0; crate::MAX_DIM];
-    for (weights, acc) in weights.chunks_exact(count.max(1)).zip(acc.chunks_exact_mut(dim)) {
+    for (weights, acc) in weights.chunks_exact(count.max(1)).zip(acc.chunks_exact_mut(dim.max(1))) {
         for (page, weights) in rows.pages(PAGE).zip(weights.chunks(PAGE)) {
             let mut ints = [0; PAGE];
             let Some(unit) = quantize_weights(&page, weights, weight_limit(centroids.len()), &mut ints)
@@ -211,7 +213,7 @@ pub(crate) fn accumulate_codes(
             };
             let mut sums = [0i32; crate::MAX_DIM];
             for (row, weight) in page.iter().zip(ints) {
-                unpack(packing, &row[2..], &mut codes[..dim]);
+                unpack(packing, row.get(2..).unwrap_or_default(), &mut codes[..dim]);
                 for (sum, code) in sums.iter_mut().zip(&codes[..dim]) {
                     *sum += i32::from(weight) * i32::from(centroid(centroids, *code));
                 }
@@ -234,7 +236,7 @@ pub(crate) fn quantize_weights(
     for (product, weight) in products.iter_mut().zip(weights) {
         *product *= weight;
     }
-    quantize_products(&products[..weights.len()], limit, ints)
+    quantize_products(products.get(..weights.len())?, limit, ints)
 }
 
 /// ints = rint(product · limit/max|product|), and the value of one unit.

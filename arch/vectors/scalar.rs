@@ -14,7 +14,7 @@ pub(crate) use super::sqrt::sqrt;
 pub(crate) use softmax::*;
 
 use super::hadamard;
-use crate::Float;
+use crate::{CHECKED, Float};
 use core::slice::ChunksExact;
 use half::{bf16, f16};
 
@@ -163,7 +163,8 @@ pub(crate) fn rint_i16(x: f32) -> i16 {
 /// The f16 at the head of a row.
 #[inline(always)]
 pub(crate) fn row_scale(row: &[u8]) -> f32 {
-    f16::from_le_bytes([row[0], row[1]]).to_f32()
+    let bytes = if CHECKED { [row[0], row[1]] } else { row.first_chunk().copied().unwrap_or_default() };
+    f16::from_le_bytes(bytes).to_f32()
 }
 
 /// Reads little-endian floats.

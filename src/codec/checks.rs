@@ -99,15 +99,18 @@ pub(crate) fn count_blocks(blocks: &[u8], block_bytes: usize) -> Result<usize, E
 
 /// `Ok` if the first `scales` f16 of every block are finite: an exponent of all ones stands for infinity and NaN.
 pub(crate) fn check_scales(blocks: &[u8], block_bytes: usize, scales: usize) -> Result<(), Error> {
-    let is_finite = |block: &[u8]| block.as_chunks::<2>().0[..scales].iter().all(|b| b[1] & 0x7c != 0x7c);
+    let is_finite = |block: &[u8]| {
+        let scales = block.as_chunks::<2>().0.get(..scales).unwrap_or_default();
+        scales.iter().all(|b| b[1] & 0x7c != 0x7c)
+    };
     // One block, which need not be divided.
     if blocks.len() == block_bytes {
         return if is_finite(blocks) { Ok(()) } else { Err(Error::Corrupt { block: 0 }) };
     }
-    let blocks_of = || blocks.chunks_exact(block_bytes);
+    let blocks_of = || blocks.chunks_exact(block_bytes.max(1));
     // No branch a block for the usual single scale: this runs before every score.
     let all_finite = match scales {
-        1 => blocks_of().fold(true, |finite, block| finite & (block[1] & 0x7c != 0x7c)),
+        1 => blocks_of().fold(true, |finite, block| finite & block.get(1).is_some_and(|b| b & 0x7c != 0x7c)),
         _ => blocks_of().all(is_finite),
     };
     if all_finite {

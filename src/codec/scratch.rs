@@ -6,6 +6,8 @@ use octaplex_arch::MAX_DIM;
 /// The most values there is room for: eight prepared queries of the widest vectors.
 pub(crate) const MAX_SCRATCH: usize = 16 * MAX_DIM;
 
+const TOO_WIDE: Result<(), Error> = Err(Error::Unsupported { why: "vectors are too wide for the stack" });
+
 /// Calls `f` with `len` zeros on the stack, in a frame of about that size: a board with narrow vectors does not pay for
 /// the widest. `f` is compiled once, whatever the sizes.
 ///
@@ -16,7 +18,7 @@ pub(crate) fn with_scratch(
     len: usize,
     mut f: impl FnMut(&mut [f32]) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    in_frame(len, &mut |memory| f(&mut memory[..len]))
+    in_frame(len, &mut |memory| memory.get_mut(..len).map_or(TOO_WIDE, &mut f))
 }
 
 type Body<'a> = &'a mut dyn FnMut(&mut [f32]) -> Result<(), Error>;
@@ -35,7 +37,7 @@ fn in_frame(len: usize, f: Body<'_>) -> Result<(), Error> {
         1441..=2304 => frame::<2304>(f),
         2305..=4608 => frame::<4608>(f),
         4609..=MAX_SCRATCH => frame::<MAX_SCRATCH>(f),
-        _ => Err(Error::Unsupported { why: "vectors are too wide for the stack" }),
+        _ => TOO_WIDE,
     }
 }
 
@@ -45,9 +47,11 @@ fn frame<const N: usize>(f: Body<'_>) -> Result<(), Error> {
     f(&mut [0.0; N])
 }
 
-/// The first `len` bytes of some words.
+/// The first `len` bytes of some words that hold as many.
 pub(crate) fn bytes_of(words: &mut [f32], len: usize) -> &mut [u8] {
-    &mut bytemuck::cast_slice_mut(words)[..len]
+    let bytes = bytemuck::cast_slice_mut(words);
+    let len = len.min(bytes.len());
+    &mut bytes[..len]
 }
 
 /// Words that hold so many bytes.

@@ -316,7 +316,7 @@ impl Planes for Core {
         let dim = self.dim();
         with_scratch(words_for(dim), |codes| {
             let codes = bytes_of(codes, dim);
-            self.backend.unpack(self.packing, &row[2..], codes);
+            self.backend.unpack(self.packing, row.get(2..).unwrap_or_default(), codes);
             self.backend.lookup(codes, self.codebook.centroids(), norm * self.codebook.scale(), x);
             Ok(())
         })

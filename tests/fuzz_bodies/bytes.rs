@@ -134,8 +134,10 @@ pub fn snapshot(data: &[u8]) {
     let (codec, kind) = (input.below(CodecSpec::all().len()), input.byte());
     let Some(made) = sound(codec, kind) else { return };
     if kind & 64 != 0 {
-        // Nothing is in it yet.
-        return sound(codec, kind & !48).into_iter().for_each(|empty| page(&mut input, &made.0, &empty.0));
+        // Its sink is in it and nothing else: pages follow that.
+        return sound(codec, kind & !48 | 16)
+            .into_iter()
+            .for_each(|empty| page(&mut input, &made.0, &empty.0));
     }
     let (mut bytes, ends) = (made.0.clone(), &made.1);
     mutate(&mut input, &mut bytes);
@@ -159,17 +161,19 @@ pub fn snapshot(data: &[u8]) {
     }
 }
 
-/// A page of a layer, with its checksum repaired, for an empty one of the same configuration.
+/// A page of a layer, as it is and with its checksum repaired, for one of the same configuration that has its sinks.
 fn page(input: &mut Input, full: &[u8], empty: &[u8]) {
     let from = SharedLayer::from_snapshot(full, Backend::detect()).unwrap();
     let mut bytes = Vec::new();
     if from.save_page(input.below(3), &mut |piece| bytes.extend_from_slice(piece)).is_err() {
         return;
     }
+    let layer = || SharedLayer::from_snapshot(empty, Backend::detect()).unwrap();
+    layer().load_page(&bytes).unwrap();
     let end = bytes.len() - 4;
     mutate(input, &mut bytes);
     repair(&mut bytes, &[end]);
-    let mut layer = SharedLayer::from_snapshot(empty, Backend::detect()).unwrap();
+    let mut layer = layer();
     match layer.load_page(&bytes) {
         Ok(()) => lives(layer),
         Err(error) => assert!(saved(&layer) == empty, "{error}, but the layer is another"),

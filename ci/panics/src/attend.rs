@@ -7,7 +7,7 @@ use octaplex::{Attend, LayerCache, TurboQuant};
 type Cache<'a> = LayerCache<TurboQuant<64>, TurboQuant<64>, &'a mut [u8]>;
 
 #[unsafe(no_mangle)]
-extern "C" fn start(
+extern "C" fn _start(
     cache: &Cache,
     query: &[f32; 64],
     output: &mut [f32; 64],

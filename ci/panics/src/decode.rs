@@ -5,7 +5,7 @@
 use octaplex::{Codec, TurboQuant};
 
 #[unsafe(no_mangle)]
-extern "C" fn start(codec: &TurboQuant<64>, block: &[u8; 34], row: &mut [f32; 64]) -> bool {
+extern "C" fn _start(codec: &TurboQuant<64>, block: &[u8; 34], row: &mut [f32; 64]) -> bool {
     Codec::decode(codec, block, row).is_ok()
 }
 

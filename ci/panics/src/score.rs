@@ -5,7 +5,7 @@
 use octaplex::{Codec, TurboQuant};
 
 #[unsafe(no_mangle)]
-extern "C" fn start(
+extern "C" fn _start(
     codec: &TurboQuant<64>,
     query: &[f32; 64],
     page: &[u8; 64 * 34],
