@@ -21,6 +21,7 @@ pub(crate) fn load<T: Lanes + ?Sized>(values: &T) -> __m256i {
 pub(crate) trait Lanes {}
 impl Lanes for [u8; 32] {}
 impl Lanes for [i8; 32] {}
+impl Lanes for [u32; 8] {}
 impl Lanes for [u16; 16] {}
 impl Lanes for [i16] {}
 
@@ -122,7 +123,9 @@ fn bits(x: __m128) -> __m128i {
 }
 
 mod elementwise;
+pub(crate) mod fields;
 mod integers;
+pub(crate) use integers::upper_products;
 
 /// A byte shuffle by constants; -1 gives 0.
 macro_rules! shuffle {

@@ -5,6 +5,7 @@
 use super::layout::MAX_FIELDS;
 use super::scalar;
 use super::wide::{COORDINATES, RADII, TOP};
+use crate::registers::avx2::fields::{Fields, load_16};
 use crate::registers::avx2::{load, load_first, store_first, store_ps};
 use crate::vectors::scalar::{LANES, halve};
 use crate::{Float, IntQuery, MAX_DIM, Rows, TripletLayout};
@@ -23,38 +24,32 @@ const QUERIES: usize = 8;
 type Group = (__m256i, __m256);
 
 /// Gets them out of eight fields, which are as many bytes as a field has bits: at most 16.
-struct Fields<'a> {
+struct LookUp<'a> {
     layout: &'a TripletLayout<'a>,
-    /// The four bytes that each field begins in, and its first bit in them.
-    bytes: __m256i,
-    shifts: __m256i,
+    fields: Fields,
     /// Up to eight radii.
     radii: __m256,
 }
 
-impl<'a> Fields<'a> {
+impl<'a> LookUp<'a> {
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     fn new(layout: &'a TripletLayout<'a>) -> Self {
         assert!(!layout.directions.is_empty() && !layout.radii.is_empty());
-        let [bytes, shifts] = &PLACES[layout.field_bits()];
         let radii = load_first(&layout.radii[..layout.radii.len().min(8)]);
-        Self { layout, bytes: load(bytes), shifts: load(shifts), radii }
+        Self { layout, fields: Fields::new(layout.field_bits()), radii }
     }
 
     /// Fields from byte `at` on; behind a row's last triplet some of no meaning.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     fn get(&self, bytes: &[u8], at: usize) -> Group {
-        let sixteen = load_from(bytes, at);
-        let windows = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(sixteen), self.bytes);
-        let fields = _mm256_srlv_epi32(windows, self.shifts);
+        let fields = self.fields.get(bytes, at);
         let (directions, radii) = (self.layout.directions, self.layout.radii);
         let codes = _mm256_and_si256(fields, _mm256_set1_epi32(directions.len() as i32 - 1));
-        let shift = _mm_cvtsi32_si128(2 * i32::from(self.layout.direction_bits));
-        let radius =
-            _mm256_and_si256(_mm256_srl_epi32(fields, shift), _mm256_set1_epi32(radii.len() as i32 - 1));
-        // SAFETY: neither table is empty, as `new` saw to, and indices have no bits but those of its length less one.
+        let radius = _mm256_srl_epi32(fields, _mm_cvtsi32_si128(2 * i32::from(self.layout.direction_bits)));
+        // SAFETY: neither table is empty, as `new` saw to, and indices have no bits but those of its length less one: what
+        // is left of a field above its direction is as many bits as the table of radii has entries for.
         unsafe {
             let directions = _mm256_i32gather_epi32::<4>(directions.as_ptr().cast(), codes);
             let radii = match radii.len() {
@@ -75,57 +70,6 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// For fields of T bits, and lane by lane: the places of four bytes, and the field's first bit in them.
-static PLACES: [[[u8; 32]; 2]; 17] = {
-    let mut places = [[[0; 32]; 2]; 17];
-    let mut i = 0;
-    while i < 17 * 32 {
-        let (bits, byte) = (i / 32, i % 32);
-        let first = byte / 4 * bits;
-        let at = first / 8 + byte % 4;
-        places[bits][0][byte] = if at < 16 { at as u8 } else { 0xff };
-        places[bits][1][byte] = if byte % 4 == 0 { first as u8 % 8 } else { 0 };
-        i += 1;
-    }
-    places
-};
-
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn load_16(bytes: &[u8; 16]) -> __m128i {
-    // SAFETY: the array holds the 16 bytes that are read.
-    unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
-}
-
-/// 16 bytes, zeros behind the last one.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn load_from(bytes: &[u8], at: usize) -> __m128i {
-    if let Some(sixteen) = bytes[at..].first_chunk() {
-        return load_16(sixteen);
-    }
-    let missing = at + 16 - bytes.len();
-    match (bytes.last_chunk(), DOWN[missing.min(16)..].first_chunk()) {
-        (Some(last), Some(down)) => _mm_shuffle_epi8(load_16(last), load_16(down)),
-        _ => {
-            let mut filled = [0; 16];
-            filled[..bytes.len() - at].copy_from_slice(&bytes[at..]);
-            load_16(&filled)
-        }
-    }
-}
-
-/// From byte n on, what moves bytes n places down.
-static DOWN: [u8; 32] = {
-    let mut down = [0xff; 32];
-    let mut i = 0;
-    while i < 16 {
-        down[i] = i as u8;
-        i += 1;
-    }
-    down
-};
-
 /// See `TripletLayout::row_scale`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -140,7 +84,7 @@ fn row_scale(layout: &TripletLayout, rows: &Rows, r: usize) -> f32 {
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn score_triplets(layout: &TripletLayout, rows: &Rows, queries: &[IntQuery], scores: &mut [f32]) {
     let count = rows.count();
-    let fields = Fields::new(layout);
+    let look_up = LookUp::new(layout);
     let split = (3 * layout.triplets()).min(layout.dim);
     let mut groups = [(_mm256_setzero_si256(), _mm256_setzero_ps()); GROUPS];
     let groups = &mut groups[..layout.triplets().div_ceil(FIELDS)];
@@ -153,7 +97,7 @@ pub(crate) fn score_triplets(layout: &TripletLayout, rows: &Rows, queries: &[Int
             }
         }
         for (r, row) in rows.iter().enumerate() {
-            fields.row(rows.bytes, r * rows.stride + layout.header_bytes(), groups);
+            look_up.row(rows.bytes, r * rows.stride + layout.header_bytes(), groups);
             let mut rest = [0; 2];
             for (rest, centroid) in rest.iter_mut().zip(layout.rest(layout.stream(row))) {
                 *rest = i32::from(centroid);
@@ -213,11 +157,11 @@ pub(crate) fn decode_triplets(layout: &TripletLayout, stream: &[u8], scale: f32,
     if layout.directions.is_empty() {
         return scalar::decode_triplets(layout, stream, scale, out);
     }
-    let fields = Fields::new(layout);
+    let look_up = LookUp::new(layout);
     let (triplets, rest) = out.split_at_mut((3 * layout.triplets()).min(layout.dim));
     let factor = _mm256_set1_ps(scale * layout.unit());
     for (g, out) in triplets.chunks_mut(3 * FIELDS).enumerate() {
-        let x = vectors(fields.get(stream, g * layout.field_bits()));
+        let x = vectors(look_up.get(stream, g * layout.field_bits()));
         for (x, out) in x.into_iter().zip(out.chunks_mut(8)) {
             store_first(out, _mm256_mul_ps(x, factor));
         }
@@ -231,14 +175,14 @@ pub(crate) fn accumulate_triplets(layout: &TripletLayout, rows: &Rows, weights: 
         return scalar::accumulate_triplets(layout, rows, weights, acc);
     }
     let count = rows.count();
-    let fields = Fields::new(layout);
+    let look_up = LookUp::new(layout);
     let split = (3 * layout.triplets()).min(layout.dim);
     let groups = layout.triplets().div_ceil(FIELDS);
     let mut values = [0.0; MAX_DIM + 3 * FIELDS];
     for (r, row) in rows.iter().enumerate() {
         let at = r * rows.stride + layout.header_bytes();
         for (g, values) in values.as_chunks_mut::<{ 3 * FIELDS }>().0[..groups].iter_mut().enumerate() {
-            let x = vectors(fields.get(rows.bytes, at + g * layout.field_bits()));
+            let x = vectors(look_up.get(rows.bytes, at + g * layout.field_bits()));
             for (x, values) in x.into_iter().zip(values.as_chunks_mut().0) {
                 store_ps(values, x);
             }

@@ -11,7 +11,7 @@ macro_rules! upper_products {
     ($register:ident) => {
         #[inline]
         #[target_feature(enable = "avx2")]
-        pub(super) fn upper_products(a: V, b: V) -> V {
+        pub(crate) fn upper_products(a: V, b: V) -> V {
             let product;
             // SAFETY: AVX2, which this function enables, has the instruction; it touches registers only.
             unsafe {
@@ -43,6 +43,7 @@ mod xmm {
 }
 
 /// The same for 256.
+pub(crate) use ymm::upper_products;
 mod ymm {
     pub(super) use core::arch::x86_64::{
         __m256i as V, _mm256_abs_epi8 as abs_bytes, _mm256_add_epi32 as add_ints,
