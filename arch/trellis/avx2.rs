@@ -157,8 +157,10 @@ pub(crate) fn accumulate_trellis(
     if rows.bytes.is_empty() || rows.len < LOAD && !lanes::takes(book, rows.dim) {
         return scalar::accumulate_trellis(book, rows, scale, weights, acc);
     }
-    let mut lookup = None;
     let count = rows.count();
+    let taken = lanes::sum_many(book, rows, scale, weights, acc);
+    let (weights, acc) = (&weights[taken * count..], &mut acc[taken * rows.dim..]);
+    let mut lookup = None;
     for (weights, acc) in weights.chunks(QUERIES * count).zip(acc.chunks_mut(QUERIES * rows.dim)) {
         for (p, rows) in rows.pages(PAGE).enumerate() {
             let rows = &rows;

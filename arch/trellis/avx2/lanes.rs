@@ -10,8 +10,10 @@
 //! once a page.
 
 mod look_up;
+mod many;
 mod planes;
 
+use crate::codes::avx2::many::taken;
 use crate::codes::scalar::{PAGE, finish_sums};
 use crate::registers::avx2::{load, scales_of_eight, store_first};
 use crate::rows::{Blocks, ROWS};
@@ -19,6 +21,7 @@ use crate::trellis::layout::TrellisCodebook;
 use crate::{IntQuery, Rows};
 use core::arch::x86_64::*;
 use look_up::{centroids, tables};
+use many::{score_tiles, sum_tiles};
 use planes::all_planes;
 
 /// Coordinates of a lane: of one row, of two or of four.
@@ -26,6 +29,8 @@ const LANE: usize = 128;
 /// The widths of the latter.
 const HALF: usize = LANE / 2;
 const QUARTER: usize = LANE / 4;
+/// Queries from which on tiles are faster, for scores and for sums.
+const MANY: [usize; 2] = [16, 8];
 /// Queries that share a pass over the rows.
 pub(crate) const QUERIES: usize = 8;
 /// Registers of a pair of rows.
@@ -81,6 +86,21 @@ pub(crate) fn score(
     for_shape!(book, rows, score_as(scale, queries, scores))
 }
 
+/// Sums as many queries as are faster so, if the shape is of these, and says how many those were.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn sum_many(
+    book: &TrellisCodebook,
+    rows: &Rows,
+    scale: f32,
+    weights: &[f32],
+    acc: &mut [f32],
+) -> usize {
+    let taken = taken(acc.len() / rows.dim, MANY[1]);
+    let (weights, acc) = (&weights[..taken * rows.count()], &mut acc[..taken * rows.dim]);
+    let sum = |acc: &mut [f32]| -> bool { for_shape!(book, rows, sum_tiles(scale, weights, acc)) };
+    if taken > 0 && sum(acc) { taken } else { 0 }
+}
+
 /// Sums up to eight queries over up to 256 rows if the shape is of these; `false` if not.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn sum_page(
@@ -102,8 +122,13 @@ fn score_as<const BITS: usize, const FIVE: bool, const DIM: usize>(
     queries: &[IntQuery],
     scores: &mut [f32],
 ) {
-    let tables = tables::<BITS, FIVE>(book);
     let count = rows.count();
+    let (many, queries) = queries.split_at(taken(queries.len(), MANY[0]));
+    let (many_scores, scores) = scores.split_at_mut(many.len() * count);
+    if !many.is_empty() {
+        score_tiles::<BITS, FIVE, DIM>(book, rows, scale, many, many_scores);
+    }
+    let tables = tables::<BITS, FIVE>(book);
     let mut padded = None;
     let blocks = Blocks::new(rows, &mut padded);
     for (queries, scores) in queries.chunks(QUERIES).zip(scores.chunks_mut(QUERIES * count)) {
