@@ -104,6 +104,9 @@ pub(crate) struct Avx2;
 /// Two lanes of 128 bits; named as [`Avx2`] is.
 pub(crate) struct Ymm;
 
+/// The same with AVX-VNNI's products of bytes and of words; to be named where the CPU was asked for them.
+pub(crate) struct Vnni;
+
 /// Intrinsics in a place that cannot carry `#[target_feature]`, a trait.
 macro_rules! avx2 {
     ($($body:tt)*) => {{

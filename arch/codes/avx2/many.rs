@@ -12,6 +12,7 @@
 use crate::codes::scalar::{PAGE, quantize_products, weight_limit};
 use crate::codes::wide;
 use crate::codes::wide::unpack::{Bytes, Codes, Group, SPARE, Words, gather, kind};
+use crate::registers::Integers;
 use crate::registers::avx2::{Ymm, load_ps, store_first, store_ps};
 use crate::{IntQuery, MAX_DIM, Packing, Rows};
 use core::arch::x86_64::*;
@@ -57,7 +58,7 @@ pub(crate) type Eight = [[__m256i; 2]; 4];
 /// [`turn_coordinates`] does, for all registers of sixteen.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn score(
+pub(crate) fn score<L: Integers<V = __m256i>>(
     rows: &Rows,
     scale: f32,
     queries: &[IntQuery],
@@ -72,7 +73,7 @@ pub(crate) fn score(
         rows.read_scales(first, &mut scales);
         let scores_of = scores.chunks_exact_mut(FEW * count);
         for (queries, scores) in queries.as_chunks::<FEW>().0.iter().zip(scores_of) {
-            let sums = product(tile, queries.each_ref().map(|query| query.values));
+            let sums = product::<L>(tile, queries.each_ref().map(|query| query.values));
             for ((query, sums), scores) in queries.iter().zip(sums).zip(scores.chunks_exact_mut(count)) {
                 let factor = _mm256_set1_ps(query.scale * scale);
                 let ours = scores[first..].chunks_mut(8);
@@ -89,7 +90,7 @@ pub(crate) fn score(
 /// page, and sixteen coordinates, as [`turn_pairs`] does, eight rows after eight; registers come in order, page by page.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn accumulate(
+pub(crate) fn accumulate<L: Integers<V = __m256i>>(
     rows: &Rows,
     levels: usize,
     scale: f32,
@@ -120,7 +121,7 @@ pub(crate) fn accumulate(
                 pairs(range.clone(), register, tile);
                 let fours = ints.as_chunks::<FEW>().0.iter().zip(units.as_chunks::<FEW>().0);
                 for ((ints, units), acc) in fours.zip(acc.chunks_exact_mut(FEW * dim)) {
-                    let sums = product(tile, ints.each_ref().map(|ints| &ints[..]));
+                    let sums = product::<L>(tile, ints.each_ref().map(|ints| &ints[..]));
                     for ((sums, unit), acc) in sums.into_iter().zip(units).zip(acc.chunks_exact_mut(dim)) {
                         let Some(unit) = unit else { continue };
                         let factor = _mm256_set1_ps(unit * scale);
@@ -139,15 +140,15 @@ pub(crate) fn accumulate(
 /// Σ of the tile's pairs times a query's.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn product(tile: &[[__m256i; 2]], queries: [&[i16]; FEW]) -> [[__m256i; 2]; FEW] {
+fn product<L: Integers<V = __m256i>>(tile: &[[__m256i; 2]], queries: [&[i16]; FEW]) -> [[__m256i; 2]; FEW] {
     let mut sums = [[_mm256_setzero_si256(); 2]; FEW];
     let pairs = queries.map(|query| &query.as_chunks::<2>().0[..tile.len()]);
     for (k, [low, high]) in tile.iter().enumerate() {
         for (sums, pairs) in sums.iter_mut().zip(pairs) {
             let [first, second] = pairs[k];
             let pair = _mm256_set1_epi32(i32::from(second) << 16 | i32::from(first as u16));
-            sums[0] = _mm256_add_epi32(sums[0], _mm256_madd_epi16(*low, pair));
-            sums[1] = _mm256_add_epi32(sums[1], _mm256_madd_epi16(*high, pair));
+            sums[0] = L::dot_words(sums[0], *low, pair);
+            sums[1] = L::dot_words(sums[1], *high, pair);
         }
     }
     sums
@@ -192,7 +193,7 @@ pub(crate) fn turn_pairs(rows: Eight, tile: &mut Tile) {
 
 /// See `scalar::score_codes`.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn score_codes(
+pub(crate) fn score_codes<L: Integers<V = __m256i>>(
     packing: Packing,
     rows: &Rows,
     centroids: &[i16],
@@ -206,14 +207,14 @@ pub(crate) fn score_codes(
     let (many, rest) = queries.split_at(taken);
     let (many_scores, rest_scores) = scores.split_at_mut(taken * rows.count());
     if !rest.is_empty() {
-        wide::score_codes::<Ymm>(packing, rows, centroids, scale, rest, rest_scores);
+        wide::score_codes::<L>(packing, rows, centroids, scale, rest, rest_scores);
     }
     if many.is_empty() || rows.bytes.is_empty() {
         return;
     }
     let (look_up, mut spare) = (LookUp::new(packing, rows.dim, centroids), [0; SPARE]);
     let segments = look_up.codes.with_margin(rows, &mut spare);
-    score(rows, scale, many, many_scores, |first, tile| {
+    score::<L>(rows, scale, many, many_scores, |first, tile| {
         let groups = [gather(&segments, first), gather(&segments, first + 8)];
         for register in 0..look_up.codes.registers() {
             let [low, high] = &groups;
@@ -225,7 +226,7 @@ pub(crate) fn score_codes(
 
 /// See `scalar::accumulate_codes`.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn accumulate_codes(
+pub(crate) fn accumulate_codes<L: Integers<V = __m256i>>(
     packing: Packing,
     rows: &Rows,
     centroids: &[i16],
@@ -237,14 +238,14 @@ pub(crate) fn accumulate_codes(
     let (weights, rest_weights) = weights.split_at(taken * rows.count());
     let (acc, rest) = acc.split_at_mut(taken * rows.dim);
     if !rest.is_empty() {
-        wide::accumulate_codes::<Ymm>(packing, rows, centroids, scale, rest_weights, rest);
+        wide::accumulate_codes::<L>(packing, rows, centroids, scale, rest_weights, rest);
     }
     if acc.is_empty() || rows.bytes.is_empty() {
         return;
     }
     let (look_up, mut spare) = (LookUp::new(packing, rows.dim, centroids), [0; SPARE]);
     let segments = look_up.codes.with_margin(rows, &mut spare);
-    accumulate(rows, centroids.len(), scale, weights, acc, |page, register, tile| {
+    accumulate::<L>(rows, centroids.len(), scale, weights, acc, |page, register, tile| {
         for (first, tile) in page.step_by(8).zip(tile.chunks_exact_mut(4)) {
             turn_pairs(look_up.eight_rows(&gather(&segments, first), register), tile);
         }

@@ -17,7 +17,7 @@ type Bytes = [[__m256i; EACH]; 4];
 
 /// Scores of so many queries as `many::taken` gives.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn score_tiles<const BITS: usize, const FIVE: bool, const DIM: usize>(
+pub(super) fn score_tiles<L: Integers<V = __m256i>, const BITS: usize, const FIVE: bool, const DIM: usize>(
     book: &TrellisCodebook,
     rows: &Rows,
     scale: f32,
@@ -26,7 +26,7 @@ pub(super) fn score_tiles<const BITS: usize, const FIVE: bool, const DIM: usize>
 ) {
     let (tables, mut padded) = (tables::<BITS, FIVE>(book), None);
     let blocks = Blocks::new(rows, &mut padded);
-    many::score(rows, scale, queries, scores, |first, tile| {
+    many::score::<L>(rows, scale, queries, scores, |first, tile| {
         let block = blocks.get(first / ROWS);
         let eights = [0, 8].map(|r| look_up::<BITS, FIVE, DIM>(&tables, &block, r));
         let [low, high] = &eights;
@@ -38,7 +38,7 @@ pub(super) fn score_tiles<const BITS: usize, const FIVE: bool, const DIM: usize>
 
 /// Sums of so many queries as `many::taken` gives.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn sum_tiles<const BITS: usize, const FIVE: bool, const DIM: usize>(
+pub(super) fn sum_tiles<L: Integers<V = __m256i>, const BITS: usize, const FIVE: bool, const DIM: usize>(
     book: &TrellisCodebook,
     rows: &Rows,
     scale: f32,
@@ -49,7 +49,7 @@ pub(super) fn sum_tiles<const BITS: usize, const FIVE: bool, const DIM: usize>(
     let blocks = Blocks::new(rows, &mut padded);
     let mut room = Room::<Bytes, { PAGE / 8 }>::EMPTY;
     let of_page = room.first(rows.count().min(PAGE).div_ceil(8), [[_mm256_setzero_si256(); EACH]; 4]);
-    many::accumulate(rows, book.levels(), scale, weights, acc, |page, register, tile| {
+    many::accumulate::<L>(rows, book.levels(), scale, weights, acc, |page, register, tile| {
         if register == 0 {
             for (first, eight) in page.step_by(8).zip(of_page.iter_mut()) {
                 let block = blocks.get(first / rows::ROWS);
