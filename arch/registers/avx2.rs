@@ -22,6 +22,7 @@ pub(crate) trait Lanes {}
 impl Lanes for [u8; 32] {}
 impl Lanes for [i8; 32] {}
 impl Lanes for [u32; 8] {}
+impl Lanes for [i32; 8] {}
 impl Lanes for [u16; 16] {}
 impl Lanes for [i16] {}
 

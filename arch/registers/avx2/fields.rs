@@ -23,8 +23,14 @@ impl Fields {
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     pub(crate) fn get(&self, bytes: &[u8], at: usize) -> __m256i {
-        let sixteen = _mm256_broadcastsi128_si256(load_from(bytes, at));
-        let windows = _mm256_shuffle_epi8(sixteen, self.bytes);
+        self.of(load_from(bytes, at))
+    }
+
+    /// Fields from the first of sixteen bytes on.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(crate) fn of(&self, sixteen: __m128i) -> __m256i {
+        let windows = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(sixteen), self.bytes);
         _mm256_and_si256(_mm256_srlv_epi32(windows, self.shifts), self.mask)
     }
 }
