@@ -5,8 +5,9 @@ use crate::codes::avx512::unpack::mulhi;
 use crate::quaternions::layout::{ChunkLayout, QuaternionSet, UNITS};
 use crate::quaternions::scalar;
 use crate::registers::Elementwise;
-use crate::registers::avx512::{Zmm, first, floats_in_order, load, load_bytes, to_array};
+use crate::registers::avx512::{Zmm, first, floats_in_order, load, load_bytes, store_ps, to_array};
 use crate::vectors;
+use crate::vectors::avx512::floats::decode_f16;
 use core::arch::x86_64::*;
 
 /// Codes of 16 chunks in 32-bit lanes.
@@ -71,28 +72,25 @@ impl Unpack {
         }
     }
 
-    /// Chunks 16·`step` … of a row; behind its end, some code.
+    /// Chunks 16·`step` … of the row that begins at byte `row`; behind its end, some code.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    pub(crate) fn codes(&self, row: &[u8], step: usize) -> Codes {
+    pub(crate) fn codes(&self, bytes: &[u8], row: usize, step: usize) -> Codes {
         let layout = &self.layout;
-        let field = |plane: &[u8], start: usize, bytes, shift, mask| {
-            let source = load_bytes(&plane[start..plane.len().min(start + 64)]);
-            let four = _mm512_permutexvar_epi8(bytes, source);
+        let field = |at: usize, places, shift, mask| {
+            let four = _mm512_permutexvar_epi8(places, load_32(bytes, row + at));
             _mm512_and_si512(_mm512_srlv_epi32(four, shift), mask)
         };
-        let raw_plane = &row[2..layout.digits_at()];
-        let at = 2 * step * self.raw_bits as usize;
-        let mut codes = field(raw_plane, at, self.raw_bytes, self.raw_shift, self.raw_mask);
+        let at = 2 + 2 * step * self.raw_bits as usize;
+        let mut codes = field(at, self.raw_bytes, self.raw_shift, self.raw_mask);
         if layout.radix {
-            let nines = self.nines(&row[layout.digits_at()..layout.radii_at()], step);
+            let nines = self.nines(bytes, row + layout.digits_at(), step);
             codes = _mm512_or_si512(codes, _mm512_sll_epi32(nines, _mm_cvtsi32_si128(self.raw_bits as i32)));
         } else {
             codes = _mm512_min_epu32(codes, self.last);
         }
-        let radius_plane = &row[layout.radii_at()..layout.flags_at()];
-        let at = 2 * step * usize::from(layout.radius_bits);
-        let radii = field(radius_plane, at, self.radius_bytes, self.radius_shift, self.radius_mask);
+        let at = layout.radii_at() + 2 * step * usize::from(layout.radius_bits);
+        let radii = field(at, self.radius_bytes, self.radius_shift, self.radius_mask);
         // Of a dword's two words the upper one stays 0.
         let units = _mm512_srl_epi16(mulhi(_mm512_slli_epi16::<2>(codes), self.reciprocal), self.shift);
         let members = _mm512_sub_epi16(codes, _mm512_mullo_epi16(units, self.count));
@@ -102,15 +100,26 @@ impl Unpack {
     /// Base-9 digits: of each dword's two words the lower base-3 digit and the upper one.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn nines(&self, plane: &[u8], step: usize) -> __m512i {
+    fn nines(&self, bytes: &[u8], plane: usize, step: usize) -> __m512i {
         let table = &DIGITS[step];
-        let source = load_bytes(&plane[table.first..plane.len().min(table.first + 64)]);
+        let source = load_32(bytes, plane + table.first);
         let words = _mm512_maskz_permutexvar_epi8(0x5555_5555_5555_5555, load(&table.bytes), source);
         let above = mulhi(_mm512_add_epi16(words, words), load(&table.factors));
         // ⌈2¹⁶/3⌉: exact for a byte.
         let thirds = mulhi(above, _mm512_set1_epi16(21846));
         let digits = _mm512_sub_epi16(above, _mm512_add_epi16(thirds, _mm512_add_epi16(thirds, thirds)));
         _mm512_madd_epi16(digits, _mm512_set1_epi32(3 << 16 | 1))
+    }
+}
+
+/// As many bytes as 16 codes have at most, and more; behind the last byte zeros.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn load_32(bytes: &[u8], at: usize) -> __m512i {
+    match bytes[at..].first_chunk::<32>() {
+        // SAFETY: the array has the 32 bytes that are read.
+        Some(bytes) => _mm512_castsi256_si512(unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }),
+        None => load_bytes(&bytes[at..]),
     }
 }
 
@@ -208,8 +217,8 @@ impl<'a> Decoder<'a> {
     /// Chunks 16·`step` … of a row.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn places(&self, row: &[u8], unit: f32, step: usize) -> Places {
-        let codes = self.unpack.codes(row, step);
+    fn places(&self, bytes: &[u8], row: usize, unit: f32, step: usize) -> Places {
+        let codes = self.unpack.codes(bytes, row, step);
         Places {
             units: codes.units,
             members: to_array(_mm512_slli_epi32::<4>(codes.members)),
@@ -237,7 +246,7 @@ impl<'a> Decoder<'a> {
         let unit = self.unit(row);
         for (step, out) in out.chunks_mut(64).enumerate() {
             // SAFETY: these places are its own.
-            store_chunks(out, unsafe { self.planes(&self.places(row, unit, step)) });
+            store_chunks(out, unsafe { self.planes(&self.places(row, 0, unit, step)) });
         }
     }
 }
@@ -312,12 +321,17 @@ pub(crate) fn accumulate_quaternions(
     let mut places = [Places { units: _mm512_setzero_si512(), members: [0; 16], radii: zero }; ROWS];
     let (mut values, mut scales) = ([[zero; 4]; ROWS], [0.0; ROWS]);
     for (block, rows) in bytes.chunks(ROWS * row_bytes).enumerate() {
-        for (scale, row) in scales.iter_mut().zip(rows.chunks_exact(row_bytes)) {
-            *scale = decoder.unit(row);
+        let mut halves = [[0; 2]; ROWS];
+        for (half, row) in halves.iter_mut().zip(rows.chunks_exact(row_bytes)) {
+            *half = [row[0], row[1]];
+        }
+        for (halves, scales) in halves.as_flattened().chunks(32).zip(scales.as_chunks_mut().0) {
+            store_ps(scales, _mm512_div_ps(decode_f16(halves), _mm512_set1_ps(decoder.limit)));
         }
         for step in 0..layout.chunks.div_ceil(16) {
-            for ((places, scale), row) in places.iter_mut().zip(&scales).zip(rows.chunks_exact(row_bytes)) {
-                *places = decoder.places(row, *scale, step);
+            let starts = (0..rows.len()).step_by(row_bytes);
+            for ((places, scale), row) in places.iter_mut().zip(&scales).zip(starts) {
+                *places = decoder.places(rows, row, *scale, step);
             }
             let values = &mut values[..rows.len() / row_bytes];
             for (values, places) in values.iter_mut().zip(&places) {
