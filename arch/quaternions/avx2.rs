@@ -8,7 +8,7 @@ use super::layout::{ChunkLayout, QuaternionSet, UNITS};
 use super::scalar::MAX_CHUNKS;
 use super::wide::Turned;
 use crate::registers::Elementwise;
-use crate::registers::avx2::fields::{Fields, halves_of_eight, load_from, transpose};
+use crate::registers::avx2::fields::{Fields, halves_of_eight, load_some, transpose};
 use crate::registers::avx2::{Ymm, load, store_first, store_ps, upper_products};
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
@@ -63,18 +63,23 @@ impl Unpack {
     }
 
     /// Chunks 8·`step` … of the row that begins at byte `row`; behind its end, some code.
+    ///
+    /// # Safety
+    /// If `READY`, sixteen bytes follow the row.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    fn codes(&self, bytes: &[u8], row: usize, step: usize) -> Codes {
+    unsafe fn codes<const READY: bool>(&self, bytes: &[u8], row: usize, step: usize) -> Codes {
         let layout = &self.layout;
-        let mut codes = self.raw.get(bytes, row + 2 + step * layout.raw_bits() as usize);
+        // SAFETY: the caller's: each of these begins within the row.
+        let load = |at: usize| unsafe { load_some::<READY>(bytes, row + at) };
+        let mut codes = self.raw.of(load(2 + step * layout.raw_bits() as usize));
         if layout.radix {
-            let nines = self.nines(bytes, row + layout.digits_at(), step);
+            let nines = self.nines(load(layout.digits_at() + DIGITS[step].first), step);
             codes = _mm256_or_si256(codes, _mm256_sll_epi32(nines, self.above));
         } else {
             codes = _mm256_min_epu32(codes, self.last);
         }
-        let radii = self.radii.get(bytes, row + layout.radii_at() + step * usize::from(layout.radius_bits));
+        let radii = self.radii.of(load(layout.radii_at() + step * usize::from(layout.radius_bits)));
         // Of a dword's two words the upper one stays 0.
         let units = upper_products(_mm256_slli_epi16::<2>(codes), self.reciprocal);
         let units = _mm256_srl_epi16(units, self.shift);
@@ -84,10 +89,9 @@ impl Unpack {
     /// Base-9 digits: of each dword's two words the lower base-3 digit and the upper one.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    fn nines(&self, bytes: &[u8], plane: usize, step: usize) -> __m256i {
+    fn nines(&self, sixteen: __m128i, step: usize) -> __m256i {
         let table = &DIGITS[step];
-        let five = load_from(bytes, plane + table.first);
-        let words = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(five), load(&table.bytes));
+        let words = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(sixteen), load(&table.bytes));
         let above = upper_products(_mm256_add_epi16(words, words), load(&table.factors));
         // ⌈2¹⁶/3⌉: exact for a byte.
         let thirds = upper_products(above, _mm256_set1_epi16(21846));
@@ -133,20 +137,31 @@ struct Block {
 
 impl Block {
     /// From row `first` on; the last one again behind it.
+    ///
+    /// # Safety
+    /// If `READY`, sixteen bytes follow the eighth row.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    fn fill(&mut self, unpack: &Unpack, set: &QuaternionSet, bytes: &[u8], first: usize) {
+    unsafe fn fill<const READY: bool>(
+        &mut self,
+        unpack: &Unpack,
+        set: &QuaternionSet,
+        bytes: &[u8],
+        first: usize,
+    ) {
         let layout = &unpack.layout;
         let last = bytes.len() / layout.row_bytes() - 1;
         for step in 0..layout.chunks.div_ceil(EIGHT) {
             let mut rows = [_mm256_setzero_ps(); EIGHT];
-            for (r, row) in rows.iter_mut().enumerate() {
-                let codes = unpack.codes(bytes, (first + r).min(last) * layout.row_bytes(), step);
+            for (r, packed) in rows.iter_mut().enumerate() {
+                let row = (first + r).min(last) * layout.row_bytes();
+                // SAFETY: `READY` by the rows behind, which the caller has seen.
+                let codes = unsafe { unpack.codes::<READY>(bytes, row, step) };
                 let upper = _mm256_or_si256(
                     _mm256_slli_epi32::<8>(codes.members),
                     _mm256_slli_epi32::<16>(codes.radii),
                 );
-                *row = _mm256_castsi256_ps(_mm256_or_si256(codes.units, upper));
+                *packed = _mm256_castsi256_ps(_mm256_or_si256(codes.units, upper));
             }
             let low_bits = _mm256_set1_epi32(0xff);
             for (chunk, packed) in (EIGHT * step..).zip(transpose(&rows)) {
@@ -221,7 +236,14 @@ pub(crate) fn score_quaternions(
     for (queries, scores) in queries.chunks(QUERIES).zip(scores.chunks_mut((QUERIES * count).max(1))) {
         turned.iter_mut().zip(queries).for_each(|(turned, query)| turned.fill(query));
         for first in (0..count).step_by(EIGHT) {
-            block.fill(&unpack, set, bytes, first);
+            // SAFETY: there are as many bytes, or it is not asked for.
+            unsafe {
+                if (first + EIGHT) * layout.row_bytes() + 16 <= bytes.len() {
+                    block.fill::<true>(&unpack, set, bytes, first);
+                } else {
+                    block.fill::<false>(&unpack, set, bytes, first);
+                }
+            }
             let scales = _mm256_div_ps(halves_of_eight(bytes, layout.row_bytes(), first, 0), limit);
             for (turned, scores) in turned.iter().zip(scores.chunks_exact_mut(count)) {
                 let sums = block.sums(layout.chunks, turned);
@@ -286,6 +308,7 @@ pub(crate) fn accumulate_quaternions(
     let mut places = [([0; EIGHT], [0; EIGHT], _mm256_setzero_ps()); ROWS];
     for first in (0..count).step_by(ROWS) {
         let rows = ROWS.min(count - first);
+        let ready = (first + rows) * layout.row_bytes() + 16 <= bytes.len();
         let mut scales = [0.0; ROWS];
         for (i, scales) in scales.as_chunks_mut().0.iter_mut().enumerate().take(rows.div_ceil(EIGHT)) {
             let of_eight = halves_of_eight(bytes, layout.row_bytes(), first + EIGHT * i, 0);
@@ -293,7 +316,15 @@ pub(crate) fn accumulate_quaternions(
         }
         for step in 0..layout.chunks.div_ceil(EIGHT) {
             for (r, (places, scale)) in places[..rows].iter_mut().zip(scales).enumerate() {
-                let codes = unpack.codes(bytes, (first + r) * layout.row_bytes(), step);
+                let row = (first + r) * layout.row_bytes();
+                // SAFETY: as many bytes follow the row, or it is not asked for.
+                let codes = unsafe {
+                    if ready {
+                        unpack.codes::<true>(bytes, row, step)
+                    } else {
+                        unpack.codes::<false>(bytes, row, step)
+                    }
+                };
                 store_ints(&mut places.0, _mm256_slli_epi32::<4>(codes.units));
                 store_ints(&mut places.1, _mm256_slli_epi32::<4>(codes.members));
                 places.2 = _mm256_mul_ps(_mm256_cvtepi32_ps(codes.radii), _mm256_set1_ps(scale));

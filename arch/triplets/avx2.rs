@@ -5,7 +5,7 @@
 use super::layout::MAX_FIELDS;
 use super::scalar;
 use super::wide::{COORDINATES, RADII, TOP};
-use crate::registers::avx2::fields::{Fields, load_16};
+use crate::registers::avx2::fields::{Fields, load_16, load_some};
 use crate::registers::avx2::{load, load_first, load_ps, store_first, store_ps};
 use crate::{Float, IntQuery, MAX_DIM, Rows, TripletLayout};
 use core::arch::x86_64::*;
@@ -186,12 +186,11 @@ fn fill_rows(
         // Checked for all groups of a row at once, but for the last rows.
         let ready = stream.len() >= (used - 1) * bits + 16;
         for (g, (codes, radius)) in groups.iter_mut().enumerate() {
-            let fields = if ready {
-                // SAFETY: sixteen bytes are there from each group's first one on.
-                look_up.fields.of(unsafe { _mm_loadu_si128(stream.as_ptr().add(g * bits).cast()) })
-            } else {
-                look_up.fields.get(stream, g * bits)
+            // SAFETY: sixteen bytes are there from each group's first one on, or it is not asked for.
+            let sixteen = unsafe {
+                if ready { load_some::<true>(stream, g * bits) } else { load_some::<false>(stream, g * bits) }
             };
+            let fields = look_up.fields.of(sixteen);
             (*codes, *radius) = (_mm256_and_si256(fields, mask), look_up.radius(fields));
         }
     }

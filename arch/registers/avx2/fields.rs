@@ -35,6 +35,22 @@ impl Fields {
     }
 }
 
+/// [`load_from`], without asking where bytes are known to be `READY`.
+///
+/// # Safety
+/// If so, sixteen bytes can be read from `at` on.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) unsafe fn load_some<const READY: bool>(bytes: &[u8], at: usize) -> __m128i {
+    if READY {
+        debug_assert!(at + 16 <= bytes.len());
+        // SAFETY: the caller's.
+        unsafe { _mm_loadu_si128(bytes.as_ptr().add(at).cast()) }
+    } else {
+        load_from(bytes, at)
+    }
+}
+
 /// For fields of T bits, and lane by lane: the places of four bytes, and the field's first bit in them.
 static PLACES: [[[u8; 32]; 2]; 17] = {
     let mut places = [[[0; 32]; 2]; 17];
