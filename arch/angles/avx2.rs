@@ -1,7 +1,8 @@
 //! Trees of polar coordinates, eight rows at a time: a lane is a row, and each node of the tree is one register.
 //!
 //! Cosines and sines are looked up in registers, `vpermps` for each eight of them: that and the way from bytes to lanes
-//! take one port of a Sapphire Rapids and bound it.
+//! take one port of a Sapphire Rapids and bound it. Codes of 3 bits, 128 coordinates there: a score takes 31 ns, by the text
+//! for registers 139; a sum 49 and 148.
 
 use super::wide;
 use crate::codes::wide::unpack::{Codes, MARGIN, SPARE, Segment, gather, kind};

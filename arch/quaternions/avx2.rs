@@ -1,8 +1,9 @@
 //! Chunks as products of quaternions, eight at a time: lanes are rows in a score, chunks in a weighted sum.
 //!
 //! A row's fields come out eight to a register, as in `triplets`. For scores eight rows are turned round, so that a register
-//! has one chunk of each; gathers look up the member's integers, once for all queries, and the query's, turned back by the
-//! unit. The gathers bound a score: two a chunk and query.
+//! has one chunk of each; a gather looks up the member's integers, once for all queries, and three shuffles the query's, turned
+//! back by the unit. On a Sapphire Rapids a score of 128 coordinates takes 34 ns, by the text for registers 82 to 88 (with eight
+//! queries 16 and 50); a sum 44 and 115 (10 and 24). As many instructions as the CPU can issue bound both.
 
 use super::layout::{ChunkLayout, QuaternionSet, UNITS};
 use super::scalar::MAX_CHUNKS;

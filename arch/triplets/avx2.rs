@@ -1,6 +1,8 @@
 //! Triplets, eight fields a register: a gather looks their directions up. On an Intel Sapphire Rapids, with 128 coordinates
 //! of 3 bits, a row's score takes 23 ns, by the text for registers 54; its weighted sum 33 and 82; decoding with the
 //! rotation 90 and 148, encoding 450 and 742.
+//! Eight rows are finished together: .94 of the time of one after the other. Where queries share them, directions of up to 4 bits
+//! come from registers: .78 of a gather's time with eight queries, with one 1.05.
 
 use super::layout::MAX_FIELDS;
 use super::scalar;

@@ -1,6 +1,7 @@
 //! Scores and weighted sums of trellis codes for many queries, by the tiles of `codes/avx2/many.rs`. What `lanes.rs` looks up
 //! comes eight coordinates apart, or four: three rounds of interleaving, or two, bring a lane's bytes into order, once for all
-//! queries.
+//! queries. On a Sapphire Rapids, with 32 queries scores take .63 to .79 of the time of `lanes.rs`, sums .57 to .65; with eight
+//! sums .94 to .98, but scores 1.14 to 1.27.
 
 use super::{EACH, LANE, TABLES, all_planes, centroids, tables};
 use crate::codes::avx2::many::{self, Eight, ROWS, Room, turn_coordinates, turn_pairs};
