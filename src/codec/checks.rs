@@ -105,7 +105,8 @@ pub(crate) fn check_scales(blocks: &[u8], block_bytes: usize, scales: usize) -> 
         return if is_finite(blocks) { Ok(()) } else { Err(Error::Corrupt { block: 0 }) };
     }
     let blocks_of = || blocks.chunks_exact(block_bytes);
-    let all_finite = if scales == 1 { first_are_finite(blocks, block_bytes) } else { blocks_of().all(is_finite) };
+    let all_finite =
+        if scales == 1 { first_are_finite(blocks, block_bytes) } else { blocks_of().all(is_finite) };
     if all_finite {
         return Ok(());
     }
