@@ -1,6 +1,8 @@
 //! Trees of polar coordinates.
 
 #[cfg(target_arch = "x86_64")]
+pub(crate) mod avx2;
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
 pub(crate) mod layout;
 pub(crate) mod scalar;
@@ -38,7 +40,7 @@ impl Backend {
         check_widths(tree.dim, tree.row_bytes(), bytes, queries);
         contract!(scores.len() == queries.len() * (bytes.len() / tree.row_bytes()));
         dispatch!(
-            self, avx2: wide, avx512: avx512, registers: wide;
+            self, avx2: avx2, avx512: avx512, registers: wide;
             score_angles(tree: &AngleTree, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32])
         )
     }
@@ -51,7 +53,7 @@ impl Backend {
         contract!(weights.len() == acc.len() / tree.dim * (bytes.len() / tree.row_bytes()));
         if !bytes.is_empty() {
             dispatch!(
-                self, avx2: wide, avx512: avx512, registers: wide;
+                self, avx2: avx2, avx512: avx512, registers: wide;
                 accumulate_angles(tree: &AngleTree, bytes: &[u8], weights: &[f32], acc: &mut [f32])
             )
         }

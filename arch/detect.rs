@@ -9,6 +9,9 @@ pub(crate) enum Isa {
     Portable,
     #[cfg(target_arch = "x86_64")]
     Avx2,
+    /// AVX2 with `vpdpbusd` and `vpdpwssd` for its registers: Intel's from Alder Lake on, AMD's from Zen 5 on.
+    #[cfg(target_arch = "x86_64")]
+    AvxVnni,
     #[cfg(target_arch = "x86_64")]
     Avx512,
     /// The text for registers throughout, as ARM and WebAssembly run it, with AVX2's.
@@ -42,6 +45,8 @@ pub struct Backend {
 const KNOWN: &[Isa] = &[
     #[cfg(target_arch = "x86_64")]
     Isa::Avx512,
+    #[cfg(target_arch = "x86_64")]
+    Isa::AvxVnni,
     #[cfg(target_arch = "x86_64")]
     Isa::Avx2,
     #[cfg(all(target_arch = "x86_64", feature = "wide"))]
@@ -79,7 +84,7 @@ impl Backend {
         Self::available().find(|backend| backend.name() == name)
     }
 
-    /// `scalar`, `portable`, `avx2`, `avx512`, `neon`, `neon-dotprod` or `simd128`; `wide` with the feature of that name.
+    /// `scalar`, `portable`, `avx2`, `avx-vnni`, `avx512`, `neon`, `neon-dotprod` or `simd128`; `wide` with the feature of that name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self.isa {
@@ -88,6 +93,8 @@ impl Backend {
             Isa::Portable => "portable",
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Isa::AvxVnni => "avx-vnni",
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => "avx512",
             #[cfg(all(target_arch = "x86_64", feature = "wide"))]
@@ -110,6 +117,8 @@ impl Isa {
             Self::Portable => true,
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => x86_64::has_avx2(),
+            #[cfg(target_arch = "x86_64")]
+            Self::AvxVnni => x86_64::has_avx_vnni(),
             #[cfg(all(target_arch = "x86_64", feature = "wide"))]
             Self::Wide => x86_64::has_avx2(),
             #[cfg(target_arch = "x86_64")]
@@ -148,10 +157,19 @@ mod x86_64 {
         has_avx2() && avx512::get() && ecx(7) & (1 << 11) != 0
     }
 
+    /// AVX-VNNI is bit 4 of eax in the second part of leaf 7, which is there where the first part's eax says so.
+    pub(super) fn has_avx_vnni() -> bool {
+        has_avx2() && leaf(7, 0).eax >= 1 && leaf(7, 1).eax & (1 << 4) != 0
+    }
+
+    fn ecx(number: u32) -> u32 {
+        leaf(number, 0).ecx
+    }
+
     #[allow(unused_unsafe)] // an unsafe function before Rust 1.95
-    fn ecx(leaf: u32) -> u32 {
+    fn leaf(number: u32, part: u32) -> core::arch::x86_64::CpuidResult {
         // SAFETY: x86-64 without SGX has `cpuid`, and a CPU with AVX2, which callers have found, has leaf 7.
-        unsafe { core::arch::x86_64::__cpuid_count(leaf, 0) }.ecx
+        unsafe { core::arch::x86_64::__cpuid_count(number, part) }
     }
 }
 

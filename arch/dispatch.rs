@@ -5,6 +5,7 @@
 /// `avx2`, `avx512` and `registers` name the text that each runs, a module of the kernel's folder. `scalar`: the
 /// specification, compiled for the instruction set at hand, where LLVM vectorises it as well as intrinsics would.
 /// `portable` is named where plain Rust has a faster text than the specification.
+/// `lanes`: for AVX2 and for AVX-VNNI, each with its own registers of two lanes.
 /// `wide`: the text for registers. `ymm`, `zmm`: the same, for wider ones. `dots`: the same, and once more for ARM's dot products of bytes.
 macro_rules! dispatch {
     (
@@ -18,12 +19,30 @@ macro_rules! dispatch {
         }
     };
     (
+        $backend:expr, avx2: lanes, $($others:ident: $text:ident),*;
+        $kernel:ident($($argument:ident: $kind:ty),*) $(-> $result:ty)?
+    ) => {
+        match $backend.isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::AvxVnni => {
+                #[target_feature(enable = "avx2,fma,f16c")]
+                fn enter($($argument: $kind),*) $(-> $result)? {
+                    avx2::$kernel::<$crate::registers::avx2::Vnni>($($argument),*)
+                }
+                // SAFETY: tokens of this ISA are only made by `detect.rs`, after the CPU was asked for its
+                // instructions, VNNI's among them.
+                unsafe { enter($($argument),*) }
+            }
+            _ => dispatch!($backend, avx2: ymm_lanes, $($others: $text),*; $kernel($($argument: $kind),*) $(-> $result)?),
+        }
+    };
+    (
         $backend:expr, avx2: $avx2:ident, avx512: $avx512:ident, registers: $registers:ident;
         $kernel:ident($($argument:ident: $kind:ty),*) $(-> $result:ty)?
     ) => {
         match $backend.isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => {
+            Isa::Avx2 | Isa::AvxVnni => {
                 #[target_feature(enable = "avx2,fma,f16c")]
                 fn enter($($argument: $kind),*) $(-> $result)? {
                     text!($avx2, $crate::registers::avx2::Avx2, $kernel($($argument),*))
@@ -76,6 +95,9 @@ macro_rules! text {
     };
     (zmm, $registers:ty, $kernel:ident($($argument:ident),*)) => {
         wide::$kernel::<$crate::registers::avx512::Zmm>($($argument),*)
+    };
+    (ymm_lanes, $registers:ty, $kernel:ident($($argument:ident),*)) => {
+        avx2::$kernel::<$crate::registers::avx2::Ymm>($($argument),*)
     };
     (dots, $registers:ty, $kernel:ident($($argument:ident),*)) => { wide::$kernel::<$registers>($($argument),*) };
     ($text:ident, $registers:ty, $kernel:ident($($argument:ident),*)) => { $text::$kernel($($argument),*) };

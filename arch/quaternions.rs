@@ -1,6 +1,8 @@
 //! Chunks of four values as quaternions.
 
 #[cfg(target_arch = "x86_64")]
+pub(crate) mod avx2;
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
 pub mod layout;
 pub(crate) mod scalar;
@@ -78,7 +80,7 @@ impl Backend {
         contract!(queries.iter().all(|query| query.len() == 4 * layout.chunks));
         contract!(scores.len() == queries.len() * (bytes.len() / layout.row_bytes()));
         dispatch!(
-            self, avx2: wide, avx512: avx512, registers: dots;
+            self, avx2: avx2, avx512: avx512, registers: dots;
             score_quaternions(layout: &ChunkLayout, set: &QuaternionSet, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32])
         )
     }
@@ -97,7 +99,7 @@ impl Backend {
         contract!(weights.len() == acc.len() / (4 * layout.chunks) * (bytes.len() / layout.row_bytes()));
         if !bytes.is_empty() {
             dispatch!(
-                self, avx2: wide, avx512: avx512, registers: wide;
+                self, avx2: avx2, avx512: avx512, registers: wide;
                 accumulate_quaternions(layout: &ChunkLayout, set: &QuaternionSet, bytes: &[u8], weights: &[f32], acc: &mut [f32])
             )
         }

@@ -2,7 +2,7 @@
 //! 2 to 6 with more), looking up (1.3 to 2 times), packing bits (2 times), scores and sums of
 //! many queries (1.1 to 2 times). Unpacking is here for the trellis alone.
 
-mod many;
+pub(crate) mod many;
 mod pack;
 mod quantize;
 pub(crate) mod unpack;

@@ -169,14 +169,16 @@ pub(crate) fn accumulate_quaternions<L: Registers>(
 }
 
 /// A query's chunks, each turned back by every unit: four bytes.
-struct Turned {
-    chunks: [[u32; UNITS_ROOM]; MAX_CHUNKS],
-    units: [f32; MAX_CHUNKS],
+pub(super) struct Turned {
+    pub(super) chunks: [[u32; UNITS_ROOM]; MAX_CHUNKS],
+    pub(super) units: [f32; MAX_CHUNKS],
 }
 
 impl Turned {
+    pub(super) const NONE: Self = Self { chunks: [[0; UNITS_ROOM]; MAX_CHUNKS], units: [0.0; MAX_CHUNKS] };
+
     #[inline(always)]
-    fn fill(&mut self, query: &[f32]) {
+    pub(super) fn fill(&mut self, query: &[f32]) {
         let places = self.chunks.iter_mut().zip(&mut self.units);
         for (q, (chunk, unit)) in query.as_chunks::<4>().0.iter().zip(places) {
             let turned = ChunkQuery::new(q);
@@ -210,8 +212,7 @@ pub(crate) fn score_quaternions<L: Registers>(
     let mut fours = [FourParts { units: [0; 4], members: [0; 4], radii: [0.0; 4] }; MAX_CHUNKS];
     let fours = &mut fours[..layout.chunks];
     // Two queries share what is taken from the rows.
-    let mut turned =
-        [const { Turned { chunks: [[0; UNITS_ROOM]; MAX_CHUNKS], units: [0.0; MAX_CHUNKS] } }; 2];
+    let mut turned = [const { Turned::NONE }; 2];
     for (queries, scores) in queries.chunks(2).zip(scores.chunks_mut((2 * count).max(1))) {
         turned.iter_mut().zip(queries).for_each(|(turned, query)| turned.fill(query));
         for (block, rows) in bytes.chunks(4 * layout.row_bytes()).enumerate() {

@@ -21,6 +21,8 @@ pub(crate) fn load<T: Lanes + ?Sized>(values: &T) -> __m256i {
 pub(crate) trait Lanes {}
 impl Lanes for [u8; 32] {}
 impl Lanes for [i8; 32] {}
+impl Lanes for [u32; 8] {}
+impl Lanes for [i32; 8] {}
 impl Lanes for [u16; 16] {}
 impl Lanes for [i16] {}
 
@@ -103,6 +105,11 @@ pub(crate) struct Avx2;
 /// Two lanes of 128 bits; named as [`Avx2`] is.
 pub(crate) struct Ymm;
 
+/// The same with AVX-VNNI's products of bytes and of words; to be named where the CPU was asked for them. On a Sapphire
+/// Rapids, beside [`Ymm`], scores take .88 to .99 of the time with one query, .79 to .96 with eight, sums .91 to .99; for
+/// blocks of queries chains of `vpdpwssd` (five cycles each) bound it, .89 to .97.
+pub(crate) struct Vnni;
+
 /// Intrinsics in a place that cannot carry `#[target_feature]`, a trait.
 macro_rules! avx2 {
     ($($body:tt)*) => {{
@@ -122,7 +129,9 @@ fn bits(x: __m128) -> __m128i {
 }
 
 mod elementwise;
+pub(crate) mod fields;
 mod integers;
+pub(crate) use integers::upper_products;
 
 /// A byte shuffle by constants; -1 gives 0.
 macro_rules! shuffle {

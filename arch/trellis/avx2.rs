@@ -15,6 +15,7 @@ use super::layout::TrellisCodebook;
 use super::scalar;
 use crate::codes::avx2::unpack::{CHUNK, LOAD, Unpack, kind};
 use crate::codes::scalar::{PAGE, finish_sums, quantize_weights, weight_limit};
+use crate::registers::Integers;
 use crate::registers::avx2::{load, scales_of_eight, store_first};
 use crate::rows::{Block, Blocks, ROWS};
 use crate::{IntQuery, MAX_DIM, Rows};
@@ -56,7 +57,7 @@ const NONE: u8 = 255;
 
 /// See `scalar::score_trellis`.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn score_trellis(
+pub(crate) fn score_trellis<L: Integers<V = __m256i>>(
     book: &TrellisCodebook,
     rows: &Rows,
     scale: f32,
@@ -66,7 +67,7 @@ pub(crate) fn score_trellis(
     if rows.bytes.is_empty() || rows.len < LOAD && !lanes::takes(book, rows.dim) {
         return scalar::score_trellis(book, rows, scale, queries, scores);
     }
-    if lanes::score(book, rows, scale, queries, scores) {
+    if lanes::score::<L>(book, rows, scale, queries, scores) {
         return;
     }
     let lookup = &Lookup::new(book, rows.dim);
@@ -147,7 +148,7 @@ fn score<const KIND: u8, const Q: usize>(
 
 /// See `scalar::accumulate_trellis`.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn accumulate_trellis(
+pub(crate) fn accumulate_trellis<L: Integers<V = __m256i>>(
     book: &TrellisCodebook,
     rows: &Rows,
     scale: f32,
@@ -157,8 +158,10 @@ pub(crate) fn accumulate_trellis(
     if rows.bytes.is_empty() || rows.len < LOAD && !lanes::takes(book, rows.dim) {
         return scalar::accumulate_trellis(book, rows, scale, weights, acc);
     }
-    let mut lookup = None;
     let count = rows.count();
+    let taken = lanes::sum_many::<L>(book, rows, scale, weights, acc);
+    let (weights, acc) = (&weights[taken * count..], &mut acc[taken * rows.dim..]);
+    let mut lookup = None;
     for (weights, acc) in weights.chunks(QUERIES * count).zip(acc.chunks_mut(QUERIES * rows.dim)) {
         for (p, rows) in rows.pages(PAGE).enumerate() {
             let rows = &rows;
@@ -169,7 +172,7 @@ pub(crate) fn accumulate_trellis(
                 let value = quantize_weights(rows, weights, weight_limit(book.levels()), ints);
                 *unit = value.map(|value| value * scale);
             }
-            if lanes::sum_page(book, rows, &ints, &units, acc) {
+            if lanes::sum_page::<L>(book, rows, &ints, &units, acc) {
                 continue;
             }
             let lookup = lookup.get_or_insert_with(|| Lookup::new(book, rows.dim));

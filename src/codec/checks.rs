@@ -108,15 +108,33 @@ pub(crate) fn check_scales(blocks: &[u8], block_bytes: usize, scales: usize) -> 
         return if is_finite(blocks) { Ok(()) } else { Err(Error::Corrupt { block: 0 }) };
     }
     let blocks_of = || blocks.chunks_exact(block_bytes.max(1));
-    // No branch a block for the usual single scale: this runs before every score.
-    let all_finite = match scales {
-        1 => blocks_of().fold(true, |finite, block| finite & block.get(1).is_some_and(|b| b & 0x7c != 0x7c)),
-        _ => blocks_of().all(is_finite),
-    };
+    let all_finite =
+        if scales == 1 { first_are_finite(blocks, block_bytes) } else { blocks_of().all(is_finite) };
     if all_finite {
         return Ok(());
     }
     Err(Error::Corrupt { block: blocks_of().position(|block| !is_finite(block)).unwrap_or(0) })
+}
+
+/// Whether the first f16 of every block is finite. This runs before every score: no branch a block, and four at once, which
+/// takes half the time of one after the other (Sapphire Rapids).
+fn first_are_finite(blocks: &[u8], block_bytes: usize) -> bool {
+    // Four more than an exponent of all ones, and of no other, have the highest bit set.
+    let more = |block: &[u8]| block.get(1).map_or(0x80, |byte| (byte & 0x7c) + 4);
+    let block_bytes = block_bytes.max(1);
+    if cfg!(target_os = "none") {
+        // Boards link a panic for the division in `zip`.
+        return blocks.chunks_exact(block_bytes).fold(0, |all, block| all | more(block)) & 0x80 == 0;
+    }
+    let quarter = blocks.len() / block_bytes / 4 * block_bytes;
+    let (first, rest) = blocks.split_at(quarter);
+    let (second, rest) = rest.split_at(quarter);
+    let (third, rest) = rest.split_at(quarter);
+    let (fourth, rest) = rest.split_at(quarter);
+    let each = |of| <[u8]>::chunks_exact(of, block_bytes);
+    let fours = each(first).zip(each(second)).zip(each(third)).zip(each(fourth));
+    let all = fours.fold(0, |all, (((a, b), c), d)| all | (more(a) | more(b)) | (more(c) | more(d)));
+    each(rest).fold(all, |all, block| all | more(block)) & 0x80 == 0
 }
 
 /// `Ok` if the f16 at these bytes of every block are finite.

@@ -6,14 +6,18 @@
 //! coordinates (or rows) and a query take two products and two additions, and one load that splats: the additions bound it,
 //! 16 instructions on three ports for 128 coordinates of a row. On a Sapphire Rapids, attention of 32 queries takes .69 of the
 //! time that it took with the text for registers (codes of 4 bits, keys and values), .59 with 3 bits.
+//!
+//! What looks rows up is the caller's: here codes, in `trellis/avx2/many.rs` trellis codes.
 
 use crate::codes::scalar::{PAGE, quantize_products, weight_limit};
 use crate::codes::wide;
-use crate::codes::wide::unpack::{Bytes, Codes, Group, SPARE, Segment, Words, gather, kind};
+use crate::codes::wide::unpack::{Bytes, Codes, Group, SPARE, Words, gather, kind};
+use crate::registers::Integers;
 use crate::registers::avx2::{Ymm, load_ps, store_first, store_ps};
 use crate::{IntQuery, MAX_DIM, Packing, Rows};
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
+use core::ops::Range;
 
 /// Queries whose sums are in registers.
 const FEW: usize = 4;
@@ -21,46 +25,55 @@ const FEW: usize = 4;
 /// Queries that share a tile.
 const QUERIES: usize = 32;
 
-/// Of so many queries, those that are taken here: none where they are too few to be faster than the text for registers, or
-/// rows end within a register.
-fn taken(queries: usize, at_least: usize, dim: usize) -> usize {
-    if queries >= at_least && dim.is_multiple_of(16) { queries / FEW * FEW } else { 0 }
+/// Rows of a tile of coordinates.
+pub(crate) const ROWS: usize = 16;
+
+/// Of so many queries, those that are taken here: none where they are too few to be faster than what takes them one by one.
+pub(crate) fn taken(queries: usize, at_least: usize) -> usize {
+    if queries >= at_least { queries / FEW * FEW } else { 0 }
 }
 
 /// Sixteen dwords for each pair of coordinates, or of a page's rows.
-type Tile = [MaybeUninit<[__m256i; 2]>; MAX_DIM / 2];
+pub(crate) type Tile = [[__m256i; 2]];
 
-/// See `scalar::score_codes`.
+/// Room for the most there can be, of which no more is written than is used.
+pub(crate) struct Room<T, const N: usize>([MaybeUninit<T>; N]);
+
+impl<T: Copy, const N: usize> Room<T, N> {
+    pub(crate) const EMPTY: Self = Self([const { MaybeUninit::uninit() }; N]);
+
+    #[inline(always)]
+    pub(crate) fn first(&mut self, count: usize, value: T) -> &mut [T] {
+        let places = &mut self.0[..count];
+        places.fill(MaybeUninit::new(value));
+        // SAFETY: all have just been written.
+        unsafe { places.assume_init_mut() }
+    }
+}
+
+/// Sixteen coordinates of eight rows, as words: of rows i and i + 4 the lower eight, and the upper ones.
+pub(crate) type Eight = [[__m256i; 2]; 4];
+
+/// Scores of so many queries as [`taken`] gives. `coordinates` fills the tile for [`ROWS`] rows from one on, as
+/// [`turn_coordinates`] does, for all registers of sixteen.
+#[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn score_codes(
-    packing: Packing,
+pub(crate) fn score<L: Integers<V = __m256i>>(
     rows: &Rows,
-    centroids: &[i16],
     scale: f32,
     queries: &[IntQuery],
     scores: &mut [f32],
+    mut coordinates: impl FnMut(usize, &mut Tile),
 ) {
-    // Half bytes are looked up as they come there, two codes or more at a time.
-    let halves = packing.radix() == 1 && matches!(packing.raw_bits(), 1 | 2 | 4);
-    let taken = taken(queries.len(), if halves { 16 } else { 8 }, rows.dim);
-    let (many, rest) = queries.split_at(taken);
-    let (many_scores, rest_scores) = scores.split_at_mut(taken * rows.count());
-    if !rest.is_empty() {
-        wide::score_codes::<Ymm>(packing, rows, centroids, scale, rest, rest_scores);
-    }
-    if many.is_empty() || rows.bytes.is_empty() {
-        return;
-    }
-    let look_up = LookUp::new(packing, rows.dim, centroids);
-    let (count, mut spare, mut tile) = (rows.count(), [0; SPARE], [MaybeUninit::uninit(); MAX_DIM / 2]);
-    let segments = look_up.codes.with_margin(rows, &mut spare);
-    for first in (0..count).step_by(16) {
-        let found = look_up.coordinates(&segments, first, &mut tile);
-        let mut scales = [0.0; 16];
+    let (count, mut room) = (rows.count(), Room::<_, { MAX_DIM / 2 }>::EMPTY);
+    let tile = room.first(rows.dim / 2, [_mm256_setzero_si256(); 2]);
+    for first in (0..count).step_by(ROWS) {
+        coordinates(first, tile);
+        let mut scales = [0.0; ROWS];
         rows.read_scales(first, &mut scales);
-        let scores_of = many_scores.chunks_exact_mut(FEW * count);
-        for (queries, scores) in many.as_chunks::<FEW>().0.iter().zip(scores_of) {
-            let sums = product(found, queries.each_ref().map(|query| query.values));
+        let scores_of = scores.chunks_exact_mut(FEW * count);
+        for (queries, scores) in queries.as_chunks::<FEW>().0.iter().zip(scores_of) {
+            let sums = product::<L>(tile, queries.each_ref().map(|query| query.values));
             for ((query, sums), scores) in queries.iter().zip(sums).zip(scores.chunks_exact_mut(count)) {
                 let factor = _mm256_set1_ps(query.scale * scale);
                 let ours = scores[first..].chunks_mut(8);
@@ -73,49 +86,42 @@ pub(crate) fn score_codes(
     }
 }
 
-/// See `scalar::accumulate_codes`.
+/// Sums of so many queries as [`taken`] gives, for centroids of `levels`. `pairs` fills the tile for a range of rows, a
+/// page, and sixteen coordinates, as [`turn_pairs`] does, eight rows after eight; registers come in order, page by page.
+#[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn accumulate_codes(
-    packing: Packing,
+pub(crate) fn accumulate<L: Integers<V = __m256i>>(
     rows: &Rows,
-    centroids: &[i16],
+    levels: usize,
     scale: f32,
     weights: &[f32],
     acc: &mut [f32],
+    mut pairs: impl FnMut(Range<usize>, usize, &mut Tile),
 ) {
-    let (count, dim) = (rows.count(), rows.dim);
-    let taken = taken(acc.len() / dim, 8, dim);
-    let (weights, rest_weights) = weights.split_at(taken * count);
-    let (acc, rest) = acc.split_at_mut(taken * dim);
-    if !rest.is_empty() {
-        wide::accumulate_codes::<Ymm>(packing, rows, centroids, scale, rest_weights, rest);
-    }
-    if acc.is_empty() || rows.bytes.is_empty() {
-        return;
-    }
-    let look_up = LookUp::new(packing, dim, centroids);
-    let (mut spare, mut tile) = ([0; SPARE], [MaybeUninit::uninit(); MAX_DIM / 2]);
+    let (count, dim, mut room) = (rows.count(), rows.dim, Room::<_, { MAX_DIM / 2 }>::EMPTY);
     // Zeros behind the last row of all pages but full ones.
     let (mut ints, mut products) = ([[0; PAGE]; QUERIES], [0.0; PAGE]);
     for (p, page) in rows.pages(PAGE).enumerate() {
-        let segments = look_up.codes.with_margin(&page, &mut spare);
+        let range = p * PAGE..p * PAGE + page.count();
+        // Four for each eight rows.
+        let tile = room.first(4 * range.len().div_ceil(8), [_mm256_setzero_si256(); 2]);
         let mut scales = [0.0; PAGE];
         page.read_scales(0, &mut scales);
         for (weights, acc) in weights.chunks(QUERIES * count).zip(acc.chunks_mut(QUERIES * dim)) {
             let mut units = [None; QUERIES];
             for ((weights, ints), unit) in weights.chunks_exact(count).zip(&mut ints).zip(&mut units) {
-                let weights = &weights[p * PAGE..][..page.count()];
+                let weights = &weights[range.clone()];
                 for ((product, weight), scale) in products.iter_mut().zip(weights).zip(&scales) {
                     *product = weight * scale;
                 }
                 ints[weights.len()..].fill(0);
-                *unit = quantize_products(&products[..weights.len()], weight_limit(centroids.len()), ints);
+                *unit = quantize_products(&products[..weights.len()], weight_limit(levels), ints);
             }
             for register in 0..dim / 16 {
-                let found = look_up.pairs(&segments, register, &mut tile);
+                pairs(range.clone(), register, tile);
                 let fours = ints.as_chunks::<FEW>().0.iter().zip(units.as_chunks::<FEW>().0);
                 for ((ints, units), acc) in fours.zip(acc.chunks_exact_mut(FEW * dim)) {
-                    let sums = product(found, ints.each_ref().map(|ints| &ints[..]));
+                    let sums = product::<L>(tile, ints.each_ref().map(|ints| &ints[..]));
                     for ((sums, unit), acc) in sums.into_iter().zip(units).zip(acc.chunks_exact_mut(dim)) {
                         let Some(unit) = unit else { continue };
                         let factor = _mm256_set1_ps(unit * scale);
@@ -134,21 +140,124 @@ pub(crate) fn accumulate_codes(
 /// Σ of the tile's pairs times a query's.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn product(tile: &[[__m256i; 2]], queries: [&[i16]; FEW]) -> [[__m256i; 2]; FEW] {
+fn product<L: Integers<V = __m256i>>(tile: &[[__m256i; 2]], queries: [&[i16]; FEW]) -> [[__m256i; 2]; FEW] {
     let mut sums = [[_mm256_setzero_si256(); 2]; FEW];
     let pairs = queries.map(|query| &query.as_chunks::<2>().0[..tile.len()]);
     for (k, [low, high]) in tile.iter().enumerate() {
         for (sums, pairs) in sums.iter_mut().zip(pairs) {
             let [first, second] = pairs[k];
             let pair = _mm256_set1_epi32(i32::from(second) << 16 | i32::from(first as u16));
-            sums[0] = _mm256_add_epi32(sums[0], _mm256_madd_epi16(*low, pair));
-            sums[1] = _mm256_add_epi32(sums[1], _mm256_madd_epi16(*high, pair));
+            sums[0] = L::dot_words(sums[0], *low, pair);
+            sums[1] = L::dot_words(sums[1], *high, pair);
         }
     }
     sums
 }
 
-/// From rows to tiles.
+/// Of sixteen coordinates of sixteen rows, the tile's eight pairs: a dword of each row.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn turn_coordinates(rows: [Eight; 2], tile: &mut Tile) {
+    let mut halves = [[_mm256_setzero_si256(); 8]; 2];
+    for (half, [a, b, c, d]) in halves.iter_mut().zip(rows) {
+        for (i, four) in half.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+            let (ab, cd) = (_mm256_unpacklo_epi32(a[i], b[i]), _mm256_unpacklo_epi32(c[i], d[i]));
+            let (ab_high, cd_high) = (_mm256_unpackhi_epi32(a[i], b[i]), _mm256_unpackhi_epi32(c[i], d[i]));
+            *four = [
+                _mm256_unpacklo_epi64(ab, cd),
+                _mm256_unpackhi_epi64(ab, cd),
+                _mm256_unpacklo_epi64(ab_high, cd_high),
+                _mm256_unpackhi_epi64(ab_high, cd_high),
+            ];
+        }
+    }
+    for ((tile, low), high) in tile[..8].iter_mut().zip(halves[0]).zip(halves[1]) {
+        *tile = [low, high];
+    }
+}
+
+/// Of sixteen coordinates of eight rows, the tile's four pairs of rows.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn turn_pairs(rows: Eight, tile: &mut Tile) {
+    let tile = &mut tile[..4];
+    for (i, [a, b]) in rows.as_chunks().0.iter().enumerate() {
+        let quads = |i: usize| (_mm256_unpacklo_epi16(a[i], b[i]), _mm256_unpackhi_epi16(a[i], b[i]));
+        let ((p, q), (r, s)) = (quads(0), quads(1));
+        let low = |a, b| _mm256_permute2x128_si256::<0x20>(a, b);
+        let high = |a, b| _mm256_permute2x128_si256::<0x31>(a, b);
+        tile[i] = [low(p, q), low(r, s)];
+        tile[i + 2] = [high(p, q), high(r, s)];
+    }
+}
+
+/// See `scalar::score_codes`.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn score_codes<L: Integers<V = __m256i>>(
+    packing: Packing,
+    rows: &Rows,
+    centroids: &[i16],
+    scale: f32,
+    queries: &[IntQuery],
+    scores: &mut [f32],
+) {
+    // Half bytes are looked up as they come by the text for registers, two codes or more at a time.
+    let halves = packing.radix() == 1 && matches!(packing.raw_bits(), 1 | 2 | 4);
+    let taken = taken_codes(rows, queries.len(), if halves { 16 } else { 8 });
+    let (many, rest) = queries.split_at(taken);
+    let (many_scores, rest_scores) = scores.split_at_mut(taken * rows.count());
+    if !rest.is_empty() {
+        wide::score_codes::<L>(packing, rows, centroids, scale, rest, rest_scores);
+    }
+    if many.is_empty() || rows.bytes.is_empty() {
+        return;
+    }
+    let (look_up, mut spare) = (LookUp::new(packing, rows.dim, centroids), [0; SPARE]);
+    let segments = look_up.codes.with_margin(rows, &mut spare);
+    score::<L>(rows, scale, many, many_scores, |first, tile| {
+        let groups = [gather(&segments, first), gather(&segments, first + 8)];
+        for register in 0..look_up.codes.registers() {
+            let [low, high] = &groups;
+            let eights = [look_up.eight_rows(low, register), look_up.eight_rows(high, register)];
+            turn_coordinates(eights, &mut tile[8 * register..]);
+        }
+    });
+}
+
+/// See `scalar::accumulate_codes`.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn accumulate_codes<L: Integers<V = __m256i>>(
+    packing: Packing,
+    rows: &Rows,
+    centroids: &[i16],
+    scale: f32,
+    weights: &[f32],
+    acc: &mut [f32],
+) {
+    let taken = taken_codes(rows, acc.len() / rows.dim, 8);
+    let (weights, rest_weights) = weights.split_at(taken * rows.count());
+    let (acc, rest) = acc.split_at_mut(taken * rows.dim);
+    if !rest.is_empty() {
+        wide::accumulate_codes::<L>(packing, rows, centroids, scale, rest_weights, rest);
+    }
+    if acc.is_empty() || rows.bytes.is_empty() {
+        return;
+    }
+    let (look_up, mut spare) = (LookUp::new(packing, rows.dim, centroids), [0; SPARE]);
+    let segments = look_up.codes.with_margin(rows, &mut spare);
+    accumulate::<L>(rows, centroids.len(), scale, weights, acc, |page, register, tile| {
+        for (first, tile) in page.step_by(8).zip(tile.chunks_exact_mut(4)) {
+            turn_pairs(look_up.eight_rows(&gather(&segments, first), register), tile);
+        }
+    });
+}
+
+/// As [`taken`]; none where rows end within a register.
+fn taken_codes(rows: &Rows, queries: usize, at_least: usize) -> usize {
+    if rows.dim.is_multiple_of(16) { taken(queries, at_least) } else { 0 }
+}
+
+/// From rows of codes to words.
 struct LookUp {
     codes: Codes<Ymm>,
     bytes: Bytes<Ymm>,
@@ -169,10 +278,9 @@ impl LookUp {
         }
     }
 
-    /// Sixteen coordinates of eight rows: of rows i and i + 4 the lower eight, and the upper ones.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    fn eight_rows(&self, rows: &Group<4>, register: usize) -> [[__m256i; 2]; 4] {
+    fn eight_rows(&self, rows: &Group<4>, register: usize) -> Eight {
         if self.levels > 16 {
             return self.words.lookup(self.codes.unit::<{ kind::WORDS }, 4>(rows, register));
         }
@@ -182,60 +290,5 @@ impl LookUp {
             *found = self.bytes.words(0, codes);
         }
         found
-    }
-
-    /// A dword of each of sixteen rows for each pair of coordinates; the last row again where there are fewer.
-    #[inline]
-    #[target_feature(enable = "avx2,fma,f16c")]
-    fn coordinates<'t>(
-        &self,
-        segments: &[Segment; 2],
-        first: usize,
-        tile: &'t mut Tile,
-    ) -> &'t [[__m256i; 2]] {
-        let groups = [gather(segments, first), gather(segments, first + 8)];
-        let registers = self.codes.registers();
-        for (register, tile) in tile.as_chunks_mut::<8>().0.iter_mut().enumerate().take(registers) {
-            let mut halves = [[_mm256_setzero_si256(); 8]; 2];
-            for (half, rows) in halves.iter_mut().zip(&groups) {
-                let [a, b, c, d] = self.eight_rows(rows, register);
-                for (i, four) in half.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-                    let (ab, cd) = (_mm256_unpacklo_epi32(a[i], b[i]), _mm256_unpacklo_epi32(c[i], d[i]));
-                    let (ab_high, cd_high) =
-                        (_mm256_unpackhi_epi32(a[i], b[i]), _mm256_unpackhi_epi32(c[i], d[i]));
-                    *four = [
-                        _mm256_unpacklo_epi64(ab, cd),
-                        _mm256_unpackhi_epi64(ab, cd),
-                        _mm256_unpacklo_epi64(ab_high, cd_high),
-                        _mm256_unpackhi_epi64(ab_high, cd_high),
-                    ];
-                }
-            }
-            for ((tile, low), high) in tile.iter_mut().zip(halves[0]).zip(halves[1]) {
-                tile.write([low, high]);
-            }
-        }
-        // SAFETY: eight for each register have just been written.
-        unsafe { tile[..8 * registers].assume_init_ref() }
-    }
-
-    /// Sixteen coordinates of each pair of rows; the last row again behind it.
-    #[inline]
-    #[target_feature(enable = "avx2,fma,f16c")]
-    fn pairs<'t>(&self, segments: &[Segment; 2], register: usize, tile: &'t mut Tile) -> &'t [[__m256i; 2]] {
-        let eights = segments.iter().map(|segment| segment.count).sum::<usize>().div_ceil(8);
-        for (eight, tile) in tile.as_chunks_mut::<4>().0.iter_mut().enumerate().take(eights) {
-            let found = self.eight_rows(&gather(segments, 8 * eight), register);
-            for (i, [a, b]) in found.as_chunks().0.iter().enumerate() {
-                let quads = |i: usize| (_mm256_unpacklo_epi16(a[i], b[i]), _mm256_unpackhi_epi16(a[i], b[i]));
-                let ((p, q), (r, s)) = (quads(0), quads(1));
-                let low = |a, b| _mm256_permute2x128_si256::<0x20>(a, b);
-                let high = |a, b| _mm256_permute2x128_si256::<0x31>(a, b);
-                tile[i].write([low(p, q), low(r, s)]);
-                tile[i + 2].write([high(p, q), high(r, s)]);
-            }
-        }
-        // SAFETY: four for each eight rows have just been written.
-        unsafe { tile[..4 * eights].assume_init_ref() }
     }
 }

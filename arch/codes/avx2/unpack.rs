@@ -1,6 +1,6 @@
 //! From packed codes to bytes, 32 codes at a time.
 
-use crate::registers::avx2::load;
+use crate::registers::avx2::{load, upper_products};
 use crate::rows::{Block, Window};
 use crate::{MAX_DIM, Packing};
 use core::arch::x86_64::*;
@@ -195,7 +195,7 @@ impl Unpack {
             } else {
                 group = _mm256_and_si256(group, _mm256_set1_epi16(0xff));
             }
-            mulhi(_mm256_mullo_epi16(group, load(&place.table.factor[half])), self.take)
+            upper_products(_mm256_mullo_epi16(group, load(&place.table.factor[half])), self.take)
         };
         let word = |half| {
             if self.packing.raw_bits() == 0 {
@@ -222,22 +222,6 @@ fn digit_plane(packing: Packing, dim: usize, head: usize) -> (usize, u8) {
 fn load_16(window: &Window, r: usize) -> __m128i {
     // SAFETY: the windows that `Unpack::windows` makes have `LOAD` bytes.
     unsafe { _mm_loadu_si128(window.row(r).cast()) }
-}
-
-/// The upper halves of the products of words; see the AVX-512 kernels for why by name.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn mulhi(a: __m256i, b: __m256i) -> __m256i {
-    let product;
-    // SAFETY: AVX2, which this function enables, has the instruction; it touches registers only.
-    unsafe {
-        core::arch::asm!(
-            "vpmulhuw {}, {}, {}",
-            out(ymm_reg) product, in(ymm_reg) a, in(ymm_reg) b,
-            options(pure, nomem, nostack, preserves_flags)
-        );
-    }
-    product
 }
 
 /// For codes of 0 to 8 bits, the two bytes of each code's word, counted from the first of a lane's sixteen codes.

@@ -249,7 +249,7 @@ impl Unpack {
 /// to dwords and back: eight instructions for one, and twice the time of a mixed-radix score.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn mulhi(a: __m512i, b: __m512i) -> __m512i {
+pub(crate) fn mulhi(a: __m512i, b: __m512i) -> __m512i {
     let product;
     // SAFETY: AVX-512BW, which this function enables, has the instruction; it touches registers only.
     unsafe {

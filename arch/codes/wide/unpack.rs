@@ -228,18 +228,10 @@ impl<L: Integers> Codes<L> {
         bytes
     }
 
-    /// Cuts rows in two: those with `reach` bytes ahead of them, and copies of the last ones, `spare` giving them room.
+    /// See [`Segment::both`].
     #[inline(always)]
     pub(crate) fn with_margin<'a>(&self, rows: &Rows<'a>, spare: &'a mut [u8; SPARE]) -> [Segment<'a>; 2] {
-        let (bytes, stride, count) = (rows.bytes, rows.stride, rows.count());
-        let reach = self.reach;
-        let ready = bytes.len().checked_sub(reach).map_or(0, |room| count.min(room / stride + 1));
-        let rest = &bytes[ready * stride..];
-        // With a stride of `reach` or more nothing is left; otherwise less than `reach` + `stride`.
-        let kept = rest.len().min(SPARE - reach);
-        spare[..kept].copy_from_slice(&rest[..kept]);
-        spare[kept..kept + reach].fill(0);
-        [Segment::new(bytes, stride, reach, ready), Segment::new(spare, stride, reach, count - ready)]
+        Segment::both(rows, self.reach, spare)
     }
 }
 
@@ -254,6 +246,19 @@ pub(crate) struct Segment<'a> {
 }
 
 impl<'a> Segment<'a> {
+    /// Cuts rows in two: those with `reach` bytes ahead of them, and copies of the last ones, `spare` giving them room.
+    #[inline(always)]
+    pub(crate) fn both(rows: &Rows<'a>, reach: usize, spare: &'a mut [u8; SPARE]) -> [Self; 2] {
+        let (bytes, stride, count) = (rows.bytes, rows.stride, rows.count());
+        let ready = bytes.len().checked_sub(reach).map_or(0, |room| count.min(room / stride + 1));
+        let rest = &bytes[ready * stride..];
+        // With a stride of `reach` or more nothing is left; otherwise less than `reach` + `stride`.
+        let kept = rest.len().min(SPARE - reach);
+        spare[..kept].copy_from_slice(&rest[..kept]);
+        spare[kept..kept + reach].fill(0);
+        [Self::new(bytes, stride, reach, ready), Self::new(spare, stride, reach, count - ready)]
+    }
+
     #[inline(always)]
     fn new(bytes: &'a [u8], stride: usize, reach: usize, count: usize) -> Self {
         assert!(count == 0 || (count - 1) * stride + reach <= bytes.len());

@@ -1,10 +1,13 @@
 //! From planes to units, members and radii, 16 chunks at a time, and to vectors.
 
-use super::{Planes, load_chunks, members_at, to_bytes};
+use super::{Planes, load_chunks};
+use crate::codes::avx512::unpack::mulhi;
 use crate::quaternions::layout::{ChunkLayout, QuaternionSet, UNITS};
 use crate::quaternions::scalar;
-use crate::registers::avx512::{first, floats_in_order, load, load_bytes};
+use crate::registers::Elementwise;
+use crate::registers::avx512::{Zmm, first, floats_in_order, load, load_bytes, store_ps, to_array};
 use crate::vectors;
+use crate::vectors::avx512::floats::decode_f16;
 use core::arch::x86_64::*;
 
 /// Codes of 16 chunks in 32-bit lanes.
@@ -26,8 +29,9 @@ pub(crate) struct Unpack {
     radius_bytes: __m512i,
     radius_shift: __m512i,
     radius_mask: __m512i,
-    /// ⌈2²²/S⌉: exact for codes below 24·255.
+    /// `mulhi(4·code, reciprocal) >> shift` is the unit: exact, as 6120·2¹⁶ is below 2³⁰.
     reciprocal: __m512i,
+    shift: __m128i,
     count: __m512i,
     last: __m512i,
 }
@@ -47,6 +51,11 @@ impl Unpack {
         let raw_bits = layout.raw_bits();
         let (raw, radius) = (bit_of(raw_bits), bit_of(layout.radius_bits.into()));
         let seven = _mm512_set1_epi32(7);
+        let members = u32::from(layout.members);
+        let mut shift = 0;
+        while (1u32 << (15 + shift)).div_ceil(members) < 1 << 16 {
+            shift += 1;
+        }
         Self {
             layout: *layout,
             raw_bits,
@@ -56,67 +65,75 @@ impl Unpack {
             radius_bytes: bytes_of(radius),
             radius_shift: _mm512_and_si512(radius, seven),
             radius_mask: _mm512_set1_epi32((1 << layout.radius_bits) - 1),
-            reciprocal: _mm512_set1_epi32((1u32 << 22).div_ceil(layout.members.into()) as i32),
-            count: _mm512_set1_epi32(layout.members.into()),
+            reciprocal: _mm512_set1_epi16((1u32 << (14 + shift)).div_ceil(members) as i16),
+            shift: _mm_cvtsi32_si128(shift),
+            count: _mm512_set1_epi16(layout.members.into()),
             last: _mm512_set1_epi32(layout.codes() as i32 - 1),
         }
     }
 
-    /// Chunks 16·`step` … of a row; behind its end, some code.
+    /// Chunks 16·`step` … of the row that begins at byte `row`; behind its end, some code.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    pub(crate) fn codes(&self, row: &[u8], step: usize) -> Codes {
+    pub(crate) fn codes(&self, bytes: &[u8], row: usize, step: usize) -> Codes {
         let layout = &self.layout;
-        let field = |plane: &[u8], start: usize, bytes, shift, mask| {
-            let source = load_bytes(&plane[start..plane.len().min(start + 64)]);
-            let four = _mm512_permutexvar_epi8(bytes, source);
+        let field = |at: usize, places, shift, mask| {
+            let four = _mm512_permutexvar_epi8(places, load_32(bytes, row + at));
             _mm512_and_si512(_mm512_srlv_epi32(four, shift), mask)
         };
-        let raw_plane = &row[2..layout.digits_at()];
-        let at = 2 * step * self.raw_bits as usize;
-        let mut codes = field(raw_plane, at, self.raw_bytes, self.raw_shift, self.raw_mask);
+        let at = 2 + 2 * step * self.raw_bits as usize;
+        let mut codes = field(at, self.raw_bytes, self.raw_shift, self.raw_mask);
         if layout.radix {
-            let nines = self.digits(&row[layout.digits_at()..layout.radii_at()], step);
+            let nines = self.nines(bytes, row + layout.digits_at(), step);
             codes = _mm512_or_si512(codes, _mm512_sll_epi32(nines, _mm_cvtsi32_si128(self.raw_bits as i32)));
         } else {
             codes = _mm512_min_epu32(codes, self.last);
         }
-        let radius_plane = &row[layout.radii_at()..layout.flags_at()];
-        let at = 2 * step * usize::from(layout.radius_bits);
-        let radii = field(radius_plane, at, self.radius_bytes, self.radius_shift, self.radius_mask);
-        let units = _mm512_srli_epi32::<22>(_mm512_mullo_epi32(codes, self.reciprocal));
-        let members = _mm512_sub_epi32(codes, _mm512_mullo_epi32(units, self.count));
+        let at = layout.radii_at() + 2 * step * usize::from(layout.radius_bits);
+        let radii = field(at, self.radius_bytes, self.radius_shift, self.radius_mask);
+        // Of a dword's two words the upper one stays 0.
+        let units = _mm512_srl_epi16(mulhi(_mm512_slli_epi16::<2>(codes), self.reciprocal), self.shift);
+        let members = _mm512_sub_epi16(codes, _mm512_mullo_epi16(units, self.count));
         Codes { units, members, radii }
     }
 
-    /// Base-9 digits.
+    /// Base-9 digits: of each dword's two words the lower base-3 digit and the upper one.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn digits(&self, plane: &[u8], step: usize) -> __m512i {
+    fn nines(&self, bytes: &[u8], plane: usize, step: usize) -> __m512i {
         let table = &DIGITS[step];
-        let source = load_bytes(&plane[table.first..plane.len().min(table.first + 64)]);
-        let digit = |bytes: &[u32; 16], factors: &[u32; 16]| {
-            let byte = _mm512_maskz_permutexvar_epi8(0x1111_1111_1111_1111, load(bytes), source);
-            let above = _mm512_srli_epi32::<16>(_mm512_mullo_epi32(byte, load(factors)));
-            let third = _mm512_srli_epi32::<9>(_mm512_mullo_epi32(above, _mm512_set1_epi32(171)));
-            _mm512_sub_epi32(above, _mm512_add_epi32(third, _mm512_slli_epi32::<1>(third)))
-        };
-        let low = digit(&table.bytes[0], &table.factors[0]);
-        let high = digit(&table.bytes[1], &table.factors[1]);
-        _mm512_add_epi32(low, _mm512_add_epi32(high, _mm512_slli_epi32::<1>(high)))
+        let source = load_32(bytes, plane + table.first);
+        let words = _mm512_maskz_permutexvar_epi8(0x5555_5555_5555_5555, load(&table.bytes), source);
+        let above = mulhi(_mm512_add_epi16(words, words), load(&table.factors));
+        // ⌈2¹⁶/3⌉: exact for a byte.
+        let thirds = mulhi(above, _mm512_set1_epi16(21846));
+        let digits = _mm512_sub_epi16(above, _mm512_add_epi16(thirds, _mm512_add_epi16(thirds, thirds)));
+        _mm512_madd_epi16(digits, _mm512_set1_epi32(3 << 16 | 1))
     }
 }
 
-/// Where the two base-3 digits of 16 chunks are, and what brings them to the lowest place: ⌈2¹⁶/3ⁿ⌉, exact for a byte.
+/// As many bytes as 16 codes have at most, and more; behind the last byte zeros.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn load_32(bytes: &[u8], at: usize) -> __m512i {
+    match bytes[at..].first_chunk::<32>() {
+        // SAFETY: the array has the 32 bytes that are read.
+        Some(bytes) => _mm512_castsi256_si512(unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }),
+        None => load_bytes(&bytes[at..]),
+    }
+}
+
+/// Where the base-3 digits of 16 chunks are, two to a dword, and what brings them to the lowest place of twice their byte:
+/// ⌈2¹⁵/3ⁿ⌉, exact for a byte.
 struct DigitStep {
     /// The plane's byte that the others count from.
     first: usize,
-    bytes: [[u32; 16]; 2],
-    factors: [[u32; 16]; 2],
+    bytes: [u8; 64],
+    factors: [u16; 32],
 }
 
 static DIGITS: [DigitStep; scalar::MAX_CHUNKS.div_ceil(16)] = {
-    const NONE: DigitStep = DigitStep { first: 0, bytes: [[0; 16]; 2], factors: [[0; 16]; 2] };
+    const NONE: DigitStep = DigitStep { first: 0, bytes: [0; 64], factors: [0; 32] };
     let mut steps = [NONE; scalar::MAX_CHUNKS.div_ceil(16)];
     let mut step = 0;
     while step < steps.len() {
@@ -124,8 +141,8 @@ static DIGITS: [DigitStep; scalar::MAX_CHUNKS.div_ceil(16)] = {
         let mut i = 0;
         while i < 32 {
             let digit = 32 * step + i;
-            steps[step].bytes[i % 2][i / 2] = (digit / 5 - steps[step].first) as u32;
-            steps[step].factors[i % 2][i / 2] = [65536u32, 21846, 7282, 2428, 810][digit % 5];
+            steps[step].bytes[2 * i] = (digit / 5 - steps[step].first) as u8;
+            steps[step].factors[i] = [32768, 10923, 3641, 1214, 405][digit % 5];
             i += 1;
         }
         step += 1;
@@ -167,6 +184,15 @@ static UNIT_BITS: [[[u32; 16]; 2]; 4] = {
     bits
 };
 
+/// What is to be looked up of 16 chunks.
+#[derive(Clone, Copy)]
+struct Places {
+    units: __m512i,
+    /// Places of members in the set, in bytes.
+    members: [u32; 16],
+    radii: __m512,
+}
+
 /// Decodes rows.
 struct Decoder<'a> {
     unpack: Unpack,
@@ -191,12 +217,27 @@ impl<'a> Decoder<'a> {
     /// Chunks 16·`step` … of a row.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn planes(&self, row: &[u8], unit: f32, step: usize) -> Planes {
-        let codes = self.unpack.codes(row, step);
-        let q = members_at(self.set, &to_bytes(codes.members));
-        let q = each!(c in q => _mm512_castsi512_ps(c));
-        let radius = _mm512_mul_ps(_mm512_cvtepi32_ps(codes.radii), _mm512_set1_ps(unit));
-        each!(c in product(&self.units.of(codes.units), &q) => _mm512_mul_ps(c, radius))
+    fn places(&self, bytes: &[u8], row: usize, unit: f32, step: usize) -> Places {
+        let codes = self.unpack.codes(bytes, row, step);
+        Places {
+            units: codes.units,
+            members: to_array(_mm512_slli_epi32::<4>(codes.members)),
+            radii: _mm512_mul_ps(_mm512_cvtepi32_ps(codes.radii), _mm512_set1_ps(unit)),
+        }
+    }
+
+    /// # Safety
+    /// The places are [`places`](Self::places)'s.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    unsafe fn planes(&self, places: &Places) -> Planes {
+        let mut quads = [&self.set.members[0]; 16];
+        for (quad, place) in quads.iter_mut().zip(places.members) {
+            // SAFETY: members are remainders by the set's length, times 16 bytes.
+            *quad = unsafe { &*self.set.members.as_ptr().byte_add(place as usize) };
+        }
+        let q = each!(c in Zmm::quads(&quads) => _mm512_castsi512_ps(c));
+        each!(c in product(&self.units.of(places.units), &q) => _mm512_mul_ps(c, places.radii))
     }
 
     #[inline]
@@ -204,37 +245,8 @@ impl<'a> Decoder<'a> {
     fn decode(&self, row: &[u8], out: &mut [f32]) {
         let unit = self.unit(row);
         for (step, out) in out.chunks_mut(64).enumerate() {
-            store_chunks(out, self.planes(row, unit, step));
-        }
-    }
-
-    /// Adds to run `step` of Q outputs, which lie `width` values apart in `acc`; their weights `count` apart. The sums
-    /// stay in registers, as components, while the rows go by.
-    #[inline]
-    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn accumulate<const Q: usize>(
-        &self,
-        bytes: &[u8],
-        (weights, count): (&[f32], usize),
-        (acc, width): (&mut [f32], usize),
-        step: usize,
-    ) {
-        let run = |q: usize| q * width + 64 * step..q * width + width.min(64 * (step + 1));
-        let mut sums = [[_mm512_setzero_ps(); 4]; Q];
-        for (q, sums) in sums.iter_mut().enumerate() {
-            *sums = load_chunks(&acc[run(q)]);
-        }
-        for (r, row) in bytes.chunks_exact(self.unpack.layout.row_bytes()).enumerate() {
-            let planes = self.planes(row, self.unit(row), step);
-            for (q, sums) in sums.iter_mut().enumerate() {
-                let weight = _mm512_set1_ps(weights[q * count + r]);
-                for (sum, x) in sums.iter_mut().zip(&planes) {
-                    *sum = _mm512_add_ps(*sum, _mm512_mul_ps(weight, *x));
-                }
-            }
-        }
-        for (q, sums) in sums.into_iter().enumerate() {
-            store_chunks(&mut acc[run(q)], sums);
+            // SAFETY: these places are its own.
+            store_chunks(out, unsafe { self.planes(&self.places(row, 0, unit, step)) });
         }
     }
 }
@@ -283,14 +295,16 @@ fn interleave([w, x, y, z]: Planes) -> [__m512; 4] {
     ])
 }
 
-/// Rows that stay in the nearest cache while all their chunks are read.
-const ROWS: usize = 256;
+/// Rows whose values are kept for all queries.
+const ROWS: usize = 32;
 
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn decode_quaternions(layout: &ChunkLayout, set: &QuaternionSet, row: &[u8], out: &mut [f32]) {
     Decoder::new(layout, set).decode(row, out);
 }
 
+/// See `scalar::accumulate_quaternions`. Of 16 chunks at a time the values of some rows, then each query's sums, which stay
+/// in registers as components while the rows go by.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn accumulate_quaternions(
     layout: &ChunkLayout,
@@ -299,27 +313,41 @@ pub(crate) fn accumulate_quaternions(
     weights: &[f32],
     acc: &mut [f32],
 ) {
-    let (count, width) = (bytes.len() / layout.row_bytes(), 4 * layout.chunks);
+    let (row_bytes, width) = (layout.row_bytes(), 4 * layout.chunks);
+    let count = bytes.len() / row_bytes;
     let decoder = Decoder::new(layout, set);
-    let outputs = acc.len() / width;
-    let mut q = 0;
-    while q < outputs {
-        let taken = match outputs - q {
-            1 => 1,
-            2 | 3 => 2,
-            _ => 4,
-        };
-        for (block, rows) in bytes.chunks(ROWS * layout.row_bytes()).enumerate() {
-            let weights = (&weights[q * count + block * ROWS..], count);
-            for step in 0..layout.chunks.div_ceil(16) {
-                let acc = (&mut acc[q * width..], width);
-                match taken {
-                    1 => decoder.accumulate::<1>(rows, weights, acc, step),
-                    2 => decoder.accumulate::<2>(rows, weights, acc, step),
-                    _ => decoder.accumulate::<4>(rows, weights, acc, step),
+    let zero = _mm512_setzero_ps();
+    // Apart from the values: what goes through memory to general registers is there in time.
+    let mut places = [Places { units: _mm512_setzero_si512(), members: [0; 16], radii: zero }; ROWS];
+    let (mut values, mut scales) = ([[zero; 4]; ROWS], [0.0; ROWS]);
+    for (block, rows) in bytes.chunks(ROWS * row_bytes).enumerate() {
+        let mut halves = [[0; 2]; ROWS];
+        for (half, row) in halves.iter_mut().zip(rows.chunks_exact(row_bytes)) {
+            *half = [row[0], row[1]];
+        }
+        for (halves, scales) in halves.as_flattened().chunks(32).zip(scales.as_chunks_mut().0) {
+            store_ps(scales, _mm512_div_ps(decode_f16(halves), _mm512_set1_ps(decoder.limit)));
+        }
+        for step in 0..layout.chunks.div_ceil(16) {
+            let starts = (0..rows.len()).step_by(row_bytes);
+            for ((places, scale), row) in places.iter_mut().zip(&scales).zip(starts) {
+                *places = decoder.places(rows, row, *scale, step);
+            }
+            let values = &mut values[..rows.len() / row_bytes];
+            for (values, places) in values.iter_mut().zip(&places) {
+                // SAFETY: these places are its own.
+                *values = unsafe { decoder.planes(places) };
+            }
+            for (weights, acc) in weights.chunks_exact(count).zip(acc.chunks_exact_mut(width)) {
+                let acc = &mut acc[64 * step..width.min(64 * (step + 1))];
+                let mut sums = load_chunks(acc);
+                for (values, weight) in values.iter().zip(&weights[ROWS * block..]) {
+                    for (sum, x) in sums.iter_mut().zip(values) {
+                        *sum = _mm512_add_ps(*sum, _mm512_mul_ps(_mm512_set1_ps(*weight), *x));
+                    }
                 }
+                store_chunks(acc, sums);
             }
         }
-        q += taken;
     }
 }

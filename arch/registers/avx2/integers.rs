@@ -1,7 +1,7 @@
 //! Integers in registers of one and of two lanes: AVX2's instructions for 256 bits do in each lane what those for 128 do,
-//! so that one text serves both.
+//! so that one text serves both, and two lanes with AVX-VNNI's products.
 
-use super::{Avx2, Ymm};
+use super::{Avx2, Vnni, Ymm};
 use crate::registers::Integers;
 use core::arch::x86_64::*;
 
@@ -11,7 +11,7 @@ macro_rules! upper_products {
     ($register:ident) => {
         #[inline]
         #[target_feature(enable = "avx2")]
-        pub(super) fn upper_products(a: V, b: V) -> V {
+        pub(crate) fn upper_products(a: V, b: V) -> V {
             let product;
             // SAFETY: AVX2, which this function enables, has the instruction; it touches registers only.
             unsafe {
@@ -43,6 +43,7 @@ mod xmm {
 }
 
 /// The same for 256.
+pub(crate) use ymm::upper_products;
 mod ymm {
     pub(super) use core::arch::x86_64::{
         __m256i as V, _mm256_abs_epi8 as abs_bytes, _mm256_add_epi32 as add_ints,
@@ -73,7 +74,6 @@ macro_rules! integers {
                 multiply_words(a, b) = avx2!($of::multiply_words(a, b));
                 upper_bytes(a, b) = avx2!($of::pack($of::shift_words::<8>(a), $of::shift_words::<8>(b)));
                 lookup_16(table, index) = avx2!($of::shuffle(table, index));
-                dot_words(sums, a, b) = avx2!($of::add_ints(sums, $of::dot_pairs(a, b)));
             }
 
             methods! {
@@ -146,13 +146,6 @@ macro_rules! integers {
                 Self::dot_signed(sums, a, Self::magnitudes(b), b)
             }
 
-            /// One operand must be unsigned; the other gets its signs. Two products of ±127 fit a word.
-            #[inline(always)]
-            fn dot_signed(sums: Self::V, a: Self::V, magnitudes: Self::V, signed: Self::V) -> Self::V {
-                let pairs = avx2!($of::dot_byte_pairs(magnitudes, $of::with_signs(a, signed)));
-                Self::dot_words(sums, pairs, Self::splat_word(1))
-            }
-
             #[inline(always)]
             fn add_weighted([low, high]: [Self::V; 2], a: Self::V, b: Self::V, weights: Self::V) -> [Self::V; 2] {
                 let (lower, upper) = avx2!(($of::lower_words(a, b), $of::upper_words(a, b)));
@@ -161,20 +154,39 @@ macro_rules! integers {
 
             #[inline(always)]
             fn sum_four([a, b, c, d]: [Self::V; 4]) -> [[i32; 4]; 2] {
-                Self::lanes(avx2!($of::add_pairs($of::add_pairs(a, b), $of::add_pairs(c, d))))
+                Self::rows(avx2!($of::add_pairs($of::add_pairs(a, b), $of::add_pairs(c, d))))
             }
+        }
+    };
+}
+
+/// Products without VNNI.
+macro_rules! dots {
+    ($of:ident) => {
+        #[inline(always)]
+        fn dot_words(sums: Self::V, a: Self::V, b: Self::V) -> Self::V {
+            avx2!($of::add_ints(sums, $of::dot_pairs(a, b)))
+        }
+
+        /// One operand must be unsigned; the other gets its signs. Two products of ±127 fit a word.
+        #[inline(always)]
+        fn dot_signed(sums: Self::V, a: Self::V, magnitudes: Self::V, signed: Self::V) -> Self::V {
+            let pairs = avx2!($of::dot_byte_pairs(magnitudes, $of::with_signs(a, signed)));
+            Self::dot_words(sums, pairs, Self::splat_word(1))
         }
     };
 }
 
 impl Avx2 {
     #[inline(always)]
-    fn lanes(x: __m128i) -> [[i32; 4]; 2] {
+    fn rows(x: __m128i) -> [[i32; 4]; 2] {
         [Self::add_lanes(x), [0; 4]]
     }
 }
 
 integers! { Avx2, xmm, 1 lanes:
+    dots! { xmm }
+
     #[inline(always)]
     fn load(bytes: &[u8; 16]) -> __m128i {
         avx2!(_mm_loadu_si128(bytes.as_ptr().cast()))
@@ -206,37 +218,97 @@ integers! { Avx2, xmm, 1 lanes:
 
 impl Ymm {
     #[inline(always)]
-    fn lanes(x: __m256i) -> [[i32; 4]; 2] {
-        let mut lanes = [[0; 4]; 2];
-        avx2!(_mm256_storeu_si256(lanes.as_mut_ptr().cast(), x));
-        lanes
+    fn rows(x: __m256i) -> [[i32; 4]; 2] {
+        two_lanes(x)
     }
 }
 
+impl Vnni {
+    #[inline(always)]
+    fn rows(x: __m256i) -> [[i32; 4]; 2] {
+        two_lanes(x)
+    }
+}
+
+#[inline(always)]
+fn two_lanes(x: __m256i) -> [[i32; 4]; 2] {
+    let mut lanes = [[0; 4]; 2];
+    avx2!(_mm256_storeu_si256(lanes.as_mut_ptr().cast(), x));
+    lanes
+}
+
+/// What registers of two lanes share.
+macro_rules! two_lanes {
+    () => {
+        #[inline(always)]
+        fn load(bytes: &[u8; 16]) -> __m256i {
+            avx2!(_mm256_broadcastsi128_si256(_mm_loadu_si128(bytes.as_ptr().cast())))
+        }
+
+        #[inline(always)]
+        fn load_words(words: &[i16; 8]) -> __m256i {
+            avx2!(_mm256_broadcastsi128_si256(_mm_loadu_si128(words.as_ptr().cast())))
+        }
+
+        #[inline(always)]
+        unsafe fn load_pointers([lower, upper]: [*const u8; 2]) -> __m256i {
+            // SAFETY: the caller's; AVX2 is there as above.
+            unsafe { _mm256_loadu2_m128i(upper.cast(), lower.cast()) }
+        }
+
+        #[inline(always)]
+        fn splat_pairs([lower, upper]: [u32; 2]) -> __m256i {
+            avx2!(_mm256_blend_epi32::<0xf0>(
+                _mm256_set1_epi32(lower as i32),
+                _mm256_set1_epi32(upper as i32)
+            ))
+        }
+
+        #[inline(always)]
+        fn add_lanes(x: __m256i) -> [i32; 4] {
+            Avx2::add_lanes(avx2!(_mm_add_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256::<1>(x))))
+        }
+    };
+}
+
 integers! { Ymm, ymm, 2 lanes:
+    dots! { ymm }
+    two_lanes! {}
+}
+
+/// A product by name: the text around it is compiled for AVX2, and an intrinsic of more would be called there, not inlined.
+macro_rules! with_vnni {
+    ($name:ident = $instruction:literal) => {
+        #[inline]
+        #[target_feature(enable = "avx2")]
+        fn $name(mut sums: __m256i, a: __m256i, b: __m256i) -> __m256i {
+            // SAFETY: whoever names `Vnni` has asked the CPU for AVX-VNNI; the instruction touches registers only.
+            unsafe {
+                core::arch::asm!(
+                    concat!("{{vex}} ", $instruction, " {}, {}, {}"),
+                    inout(ymm_reg) sums, in(ymm_reg) a, in(ymm_reg) b,
+                    options(pure, nomem, nostack, preserves_flags)
+                );
+            }
+            sums
+        }
+    };
+}
+
+with_vnni! { dot_bytes_unsigned = "vpdpbusd" }
+with_vnni! { dot_words = "vpdpwssd" }
+
+integers! { Vnni, ymm, 2 lanes:
     #[inline(always)]
-    fn load(bytes: &[u8; 16]) -> __m256i {
-        avx2!(_mm256_broadcastsi128_si256(_mm_loadu_si128(bytes.as_ptr().cast())))
+    fn dot_words(sums: __m256i, a: __m256i, b: __m256i) -> __m256i {
+        avx2!(dot_words(sums, a, b))
     }
 
+    /// The first operand is unsigned; the other gets its signs.
     #[inline(always)]
-    fn load_words(words: &[i16; 8]) -> __m256i {
-        avx2!(_mm256_broadcastsi128_si256(_mm_loadu_si128(words.as_ptr().cast())))
+    fn dot_signed(sums: __m256i, a: __m256i, magnitudes: __m256i, signed: __m256i) -> __m256i {
+        avx2!(dot_bytes_unsigned(sums, magnitudes, _mm256_sign_epi8(a, signed)))
     }
 
-    #[inline(always)]
-    unsafe fn load_pointers([lower, upper]: [*const u8; 2]) -> __m256i {
-        // SAFETY: the caller's; AVX2 is there as above.
-        unsafe { _mm256_loadu2_m128i(upper.cast(), lower.cast()) }
-    }
-
-    #[inline(always)]
-    fn splat_pairs([lower, upper]: [u32; 2]) -> __m256i {
-        avx2!(_mm256_blend_epi32::<0xf0>(_mm256_set1_epi32(lower as i32), _mm256_set1_epi32(upper as i32)))
-    }
-
-    #[inline(always)]
-    fn add_lanes(x: __m256i) -> [i32; 4] {
-        Avx2::add_lanes(avx2!(_mm_add_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256::<1>(x))))
-    }
+    two_lanes! {}
 }

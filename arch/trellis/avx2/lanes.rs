@@ -10,15 +10,19 @@
 //! once a page.
 
 mod look_up;
+mod many;
 mod planes;
 
+use crate::codes::avx2::many::taken;
 use crate::codes::scalar::{PAGE, finish_sums};
+use crate::registers::Integers;
 use crate::registers::avx2::{load, scales_of_eight, store_first};
 use crate::rows::{Blocks, ROWS};
 use crate::trellis::layout::TrellisCodebook;
 use crate::{IntQuery, Rows};
 use core::arch::x86_64::*;
 use look_up::{centroids, tables};
+use many::{score_tiles, sum_tiles};
 use planes::all_planes;
 
 /// Coordinates of a lane: of one row, of two or of four.
@@ -26,6 +30,8 @@ const LANE: usize = 128;
 /// The widths of the latter.
 const HALF: usize = LANE / 2;
 const QUARTER: usize = LANE / 4;
+/// Queries from which on tiles are faster, for scores and for sums.
+const MANY: [usize; 2] = [16, 8];
 /// Queries that share a pass over the rows.
 pub(crate) const QUERIES: usize = 8;
 /// Registers of a pair of rows.
@@ -38,12 +44,12 @@ type Values = [[__m256i; 2]; EACH];
 
 /// Runs a function for codes of so many bits, if it is of these.
 macro_rules! for_codes {
-    ($book:expr, $function:ident::<$five:literal, $dim:ident>($($argument:expr),*)) => {
+    ($book:expr, $function:ident::<$lanes:ident, $five:literal, $dim:ident>($($argument:expr),*)) => {
         match $book.levels() {
-            1 => $function::<0, $five, $dim>($($argument),*),
-            2 => $function::<1, $five, $dim>($($argument),*),
-            4 => $function::<2, $five, $dim>($($argument),*),
-            8 => $function::<3, $five, $dim>($($argument),*),
+            1 => $function::<$lanes, 0, $five, $dim>($($argument),*),
+            2 => $function::<$lanes, 1, $five, $dim>($($argument),*),
+            4 => $function::<$lanes, 2, $five, $dim>($($argument),*),
+            8 => $function::<$lanes, 3, $five, $dim>($($argument),*),
             _ => return false,
         }
     };
@@ -51,12 +57,12 @@ macro_rules! for_codes {
 
 /// The same for a shape.
 macro_rules! for_shape {
-    ($book:expr, $rows:expr, $function:ident($($argument:expr),*)) => {{
+    ($book:expr, $rows:expr, $function:ident::<$lanes:ident>($($argument:expr),*)) => {{
         match ($rows.dim, $book.states()) {
-            (LANE, ..=8) => for_codes!($book, $function::<false, LANE>($book, $rows, $($argument),*)),
-            (LANE, 16) => for_codes!($book, $function::<true, LANE>($book, $rows, $($argument),*)),
-            (HALF, ..=8) => for_codes!($book, $function::<false, HALF>($book, $rows, $($argument),*)),
-            (QUARTER, ..=8) => for_codes!($book, $function::<false, QUARTER>($book, $rows, $($argument),*)),
+            (LANE, ..=8) => for_codes!($book, $function::<$lanes, false, LANE>($book, $rows, $($argument),*)),
+            (LANE, 16) => for_codes!($book, $function::<$lanes, true, LANE>($book, $rows, $($argument),*)),
+            (HALF, ..=8) => for_codes!($book, $function::<$lanes, false, HALF>($book, $rows, $($argument),*)),
+            (QUARTER, ..=8) => for_codes!($book, $function::<$lanes, false, QUARTER>($book, $rows, $($argument),*)),
             _ => return false,
         }
         true
@@ -71,52 +77,72 @@ pub(crate) fn takes(book: &TrellisCodebook, dim: usize) -> bool {
 
 /// Scores queries if the shape is of these; `false` if not.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn score(
+pub(crate) fn score<L: Integers<V = __m256i>>(
     book: &TrellisCodebook,
     rows: &Rows,
     scale: f32,
     queries: &[IntQuery],
     scores: &mut [f32],
 ) -> bool {
-    for_shape!(book, rows, score_as(scale, queries, scores))
+    for_shape!(book, rows, score_as::<L>(scale, queries, scores))
+}
+
+/// Sums as many queries as are faster so, if the shape is of these, and says how many those were.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn sum_many<L: Integers<V = __m256i>>(
+    book: &TrellisCodebook,
+    rows: &Rows,
+    scale: f32,
+    weights: &[f32],
+    acc: &mut [f32],
+) -> usize {
+    let taken = taken(acc.len() / rows.dim, MANY[1]);
+    let (weights, acc) = (&weights[..taken * rows.count()], &mut acc[..taken * rows.dim]);
+    let sum = |acc: &mut [f32]| -> bool { for_shape!(book, rows, sum_tiles::<L>(scale, weights, acc)) };
+    if taken > 0 && sum(acc) { taken } else { 0 }
 }
 
 /// Sums up to eight queries over up to 256 rows if the shape is of these; `false` if not.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn sum_page(
+pub(crate) fn sum_page<L: Integers<V = __m256i>>(
     book: &TrellisCodebook,
     rows: &Rows,
     ints: &[[i16; PAGE]; QUERIES],
     units: &[Option<f32>; QUERIES],
     acc: &mut [f32],
 ) -> bool {
-    for_shape!(book, rows, sum_as(ints, units, acc))
+    for_shape!(book, rows, sum_as::<L>(ints, units, acc))
 }
 
 /// Codes of `BITS` bits, windows of five bits if `FIVE`, of up to four if not.
 #[target_feature(enable = "avx2,fma,f16c")]
-fn score_as<const BITS: usize, const FIVE: bool, const DIM: usize>(
+fn score_as<L: Integers<V = __m256i>, const BITS: usize, const FIVE: bool, const DIM: usize>(
     book: &TrellisCodebook,
     rows: &Rows,
     scale: f32,
     queries: &[IntQuery],
     scores: &mut [f32],
 ) {
-    let tables = tables::<BITS, FIVE>(book);
     let count = rows.count();
+    let (many, queries) = queries.split_at(taken(queries.len(), MANY[0]));
+    let (many_scores, scores) = scores.split_at_mut(many.len() * count);
+    if !many.is_empty() {
+        score_tiles::<L, BITS, FIVE, DIM>(book, rows, scale, many, many_scores);
+    }
+    let tables = tables::<BITS, FIVE>(book);
     let mut padded = None;
     let blocks = Blocks::new(rows, &mut padded);
     for (queries, scores) in queries.chunks(QUERIES).zip(scores.chunks_mut(QUERIES * count)) {
         if let [query] = queries {
-            score_one::<BITS, FIVE, DIM>(&tables, &blocks, scale, query, scores);
+            score_one::<L, BITS, FIVE, DIM>(&tables, &blocks, scale, query, scores);
         } else {
-            score_some::<BITS, FIVE, DIM>(&tables, &blocks, scale, queries, scores);
+            score_some::<L, BITS, FIVE, DIM>(&tables, &blocks, scale, queries, scores);
         }
     }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-fn score_one<const BITS: usize, const FIVE: bool, const DIM: usize>(
+fn score_one<L: Integers<V = __m256i>, const BITS: usize, const FIVE: bool, const DIM: usize>(
     tables: &[__m256i; TABLES],
     blocks: &Blocks,
     scale: f32,
@@ -130,14 +156,14 @@ fn score_one<const BITS: usize, const FIVE: bool, const DIM: usize>(
         let planes = all_planes::<BITS, DIM>(&block, r);
         let mut sums = [_mm256_setzero_si256(); 4];
         for (i, planes) in planes[..DIM / 32].iter().enumerate() {
-            add::<BITS, DIM>(i, &centroids::<BITS, FIVE>(tables, planes), &values, &mut sums);
+            add::<L, BITS, DIM>(i, &centroids::<BITS, FIVE>(tables, planes), &values, &mut sums);
         }
         finish::<BITS, DIM>(sums, query.scale * scale, scales_of_eight(&block, r), scores);
     }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-fn score_some<const BITS: usize, const FIVE: bool, const DIM: usize>(
+fn score_some<L: Integers<V = __m256i>, const BITS: usize, const FIVE: bool, const DIM: usize>(
     tables: &[__m256i; TABLES],
     blocks: &Blocks,
     scale: f32,
@@ -156,7 +182,7 @@ fn score_some<const BITS: usize, const FIVE: bool, const DIM: usize>(
         for (i, planes) in all_planes::<BITS, DIM>(&block, r)[..DIM / 32].iter().enumerate() {
             let found = centroids::<BITS, FIVE>(tables, planes);
             for (sums, values) in sums.iter_mut().zip(all) {
-                add::<BITS, DIM>(i, &found, values, sums);
+                add::<L, BITS, DIM>(i, &found, values, sums);
             }
         }
         let scales = scales_of_eight(&block, r);
@@ -168,7 +194,7 @@ fn score_some<const BITS: usize, const FIVE: bool, const DIM: usize>(
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-fn sum_as<const BITS: usize, const FIVE: bool, const DIM: usize>(
+fn sum_as<L: Integers<V = __m256i>, const BITS: usize, const FIVE: bool, const DIM: usize>(
     book: &TrellisCodebook,
     rows: &Rows,
     ints: &[[i16; PAGE]; QUERIES],
@@ -208,7 +234,7 @@ fn sum_as<const BITS: usize, const FIVE: bool, const DIM: usize>(
                     for (i, pairs) in pairs[..DIM / 32].iter().enumerate() {
                         let of = |byte| weights[i * (LANE / DIM) + row_of_lane::<BITS, DIM>(k, byte)];
                         let weights = _mm256_blend_epi32::<0b1111_0000>(of(8 * half), of(8 * half + 4));
-                        *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(pairs[k][half], weights));
+                        *sum = L::dot_words(*sum, pairs[k][half], weights);
                     }
                 }
             }
@@ -246,17 +272,17 @@ fn row_of_lane<const BITS: usize, const DIM: usize>(k: usize, i: usize) -> usize
 /// The products of look-ups number `i` of eight rows.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn add<const BITS: usize, const DIM: usize>(
+fn add<L: Integers<V = __m256i>, const BITS: usize, const DIM: usize>(
     i: usize,
     found: &[__m256i; EACH],
     values: &Values,
     sums: &mut [__m256i; 4],
 ) {
     if DIM < LANE && BITS == 2 {
-        sums[2 * i] = dot(&found[..4], &values[..4]);
-        sums[2 * i + 1] = dot(&found[4..], &values[4..]);
+        sums[2 * i] = dot::<L>(&found[..4], &values[..4]);
+        sums[2 * i + 1] = dot::<L>(&found[4..], &values[4..]);
     } else {
-        sums[i] = dot(found, values);
+        sums[i] = dot::<L>(found, values);
     }
 }
 
@@ -303,15 +329,12 @@ fn values<const BITS: usize, const DIM: usize>(query: &IntQuery) -> Values {
     values
 }
 
-/// `vpmaddubsw` wants an unsigned operand: it gets the query's magnitudes, and the centroids their signs. Sums of two
-/// products stay below 2¹⁵, as both are at most 127.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn dot(centroids: &[__m256i], values: &[[__m256i; 2]]) -> __m256i {
+fn dot<L: Integers<V = __m256i>>(centroids: &[__m256i], values: &[[__m256i; 2]]) -> __m256i {
     let mut sum = _mm256_setzero_si256();
     for (centroids, [magnitudes, signed]) in centroids.iter().zip(values) {
-        let products = _mm256_maddubs_epi16(*magnitudes, _mm256_sign_epi8(*centroids, *signed));
-        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(products, _mm256_set1_epi16(1)));
+        sum = L::dot_signed(sum, *centroids, *magnitudes, *signed);
     }
     sum
 }

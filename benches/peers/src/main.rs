@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 const D: usize = 128;
 /// Rows that a second-level cache holds.
 const ROWS: usize = 4096;
+/// Nanoseconds: runs that take longer than this are of more than a second-level cache holds.
+const LONG: f64 = 1e6;
 /// Rows of turboquant-rs, which takes a microsecond for each.
 const FEW: usize = 512;
 /// Times as many, which none does.
@@ -55,9 +57,16 @@ impl Report {
         while start.elapsed() < Duration::from_secs(6) || turns < 3 {
             turns += 1;
             for runner in &mut runners {
-                let before = ggml::nanoseconds();
-                (runner.run)();
-                runner.best = runner.best.min(ggml::nanoseconds() - before);
+                // What fits in the second-level cache is not there after everybody else's turn: it comes with the first run.
+                for _ in 0..2 {
+                    let before = ggml::nanoseconds();
+                    (runner.run)();
+                    let took = ggml::nanoseconds() - before;
+                    runner.best = runner.best.min(took);
+                    if took > LONG {
+                        break;
+                    }
+                }
             }
         }
         let reference = runners.iter().find(|runner| runner.name == beside).map(Runner::ns);
