@@ -9,6 +9,9 @@ mod vectors;
 #[path = "gpu/append.rs"]
 mod append;
 
+#[path = "gpu/extremes.rs"]
+mod extremes;
+
 #[path = "gpu/block.rs"]
 mod block;
 

@@ -24,7 +24,9 @@ const RESIDENT_WIDE: usize = 2;
 /// Of a block of threads: slots at once.
 const WARPS: usize = 4;
 const THREADS: usize = 128;
-const COMBINE_THREADS: usize = 512;
+/// Warps that add splits up, of a query head; splits that each has on their way at once.
+const COMBINE_WARPS: [usize; 2] = [4, 16];
+const COMBINED: usize = 9;
 /// Pages that cross at once.
 const CROSSING: usize = 64;
 
@@ -200,7 +202,9 @@ impl Paged {
         // SAFETY: the image is the compiler's, or a file's that holds it as it was.
         let mut kernels = unsafe { self.device.load(&image, &NAMES) }?;
         let keys = (WARPS * self.shape.key_part(self.keys.shape)).next_multiple_of(128);
-        kernels.share(ATTEND, keys + WARPS * self.shape.planes(self.values.shape))?;
+        // Where values come later, exact tokens are first: their rows, 16 bytes between them, and queries.
+        let exact = 4 * (EXACT_TOKENS * (self.shape.dim + 4) + HEADS * self.shape.dim);
+        kernels.share(ATTEND, keys + exact.max(WARPS * self.shape.planes(self.values.shape)))?;
         let kernels = Arc::new(kernels);
         self.kernels[usize::from(options)] = Some(kernels.clone());
         Ok(kernels)
@@ -472,6 +476,8 @@ impl Paged {
         let units = shape.kv_heads * (work.query_heads / shape.kv_heads).div_ceil(HEADS);
         let own = if work.together { 0 } else { work.exact_splits };
         let grid = [own + work.splits, units, shape.sequences];
+        let warps = (work.splits + work.exact_splits).div_ceil(COMBINED).next_multiple_of(4);
+        let warps = warps.clamp(COMBINE_WARPS[0], COMBINE_WARPS[1]);
         // Both wait themselves for what is before them, where they were compiled for cards that have that.
         let digits = self.target.trim_start_matches(|c: char| !c.is_ascii_digit());
         let early = digits
@@ -486,7 +492,7 @@ impl Paged {
                 stream,
                 COMBINE,
                 [work.query_heads, shape.sequences, 1],
-                COMBINE_THREADS,
+                32 * warps,
                 early,
                 &params,
             )

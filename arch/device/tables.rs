@@ -72,9 +72,15 @@ impl Tables {
             return None;
         }
         let mut words = [0; 32];
-        for (word_of, four) in words.iter_mut().zip(centroids.as_chunks::<4>().0) {
-            // Of sixteen, the first eight are subtracted.
-            *word_of = word(if centroids.len() == 16 { four.map(i16::abs) } else { *four });
+        let fours = centroids.as_chunks::<4>().0;
+        if centroids.len() == 16 {
+            // The negative ones less 1, and the positive ones from the largest down: see `Halves` of the kernels.
+            for (half, four) in fours[..2].iter().enumerate() {
+                words[half] = word(four.map(|centroid| centroid - 1));
+                words[2 + half] = word(four.map(|centroid| -centroid));
+            }
+        } else {
+            words.iter_mut().zip(fours).for_each(|(own, four)| *own = word(*four));
         }
         let shape = CodeShape::Codes(centroids.len().trailing_zeros() as u8);
         let mut tables = Self::new(shape, words, unit, rotated);

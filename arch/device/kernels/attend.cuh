@@ -29,7 +29,7 @@ struct Params {
 
 // x times one of two steps of norms, rounded once: 2^23 and a step are a float, and 2^23 times x is exact.
 __device__ __forceinline__ float times_step(float x, u32 two, int which) {
-    return fmaf(__uint_as_float(prmt(two, 0x4B00, which ? 0x5432 : 0x5410)), x, -8388608.0f * x);
+    return fmaf(__uint_as_float(which ? high_half(two, 0x4B000000) : low_half(two, 0x4B000000)), x, -8388608.0f * x);
 }
 
 constexpr int EXACT_TOKENS = 32;
@@ -44,8 +44,10 @@ struct Shared {
     uint4 queries[PRODUCTS][LANES];
     float unit[HEADS], base[HEADS];
     float top[HEADS][WARPS], sum[WARPS][HEADS];
+    float weighed[WARPS][HEADS];
+    int2 bytes[HEADS]; // sums of a query's high bytes, and of its low ones
     u32 largest[WARPS];
-    u64 key_bars[WARPS], value_bar;
+    u64 key_bars[WARPS], value_bar, exact_bar;
 };
 
 // Queries: balanced, rotated, to 16 bits. A warp takes two heads. `fetch` is called once they are asked for: a query behind pages
@@ -84,11 +86,13 @@ __device__ __forceinline__ void prepare(const Params &p, Shared &sh, int batch, 
             top = fmaxf(top, __shfl_xor_sync(~0u, top, s));
             base += __shfl_xor_sync(~0u, base, s);
         }
-        const float inverse = top > 0 ? 127 / top : 0;
+        const float lift = top < 1e-30f ? 1.2676506e30f : 1; // 2^100: beyond it 127 over them is no float
+        const float inverse = top > 0 ? 127 / (top * lift) : 0;
         i8 *bytes = reinterpret_cast<i8 *>(sh.queries);
+        int2 of_bytes = {};
 #pragma unroll
         for (int i = 0; i < VEC; i++) {
-            const float exact = v[i] * inverse;
+            const float exact = v[i] * lift * inverse;
             const int high = __float2int_rn(exact), low = min(__float2int_rn((exact - high) * 256), 127);
             int product, half, byte;
             const u32 c = VEC * lane + i;
@@ -96,6 +100,11 @@ __device__ __forceinline__ void prepare(const Params &p, Shared &sh, int batch, 
             place(c % EACH, product, half, byte);
             const int at = ((product * LANES + (h << 2 | c / EACH)) * 4 + 2 * half) * 4 + byte;
             bytes[at] = (i8)high, bytes[at + 4] = (i8)low;
+            of_bytes.x += high, of_bytes.y += low;
+        }
+        if (KEYS == 4) {
+            of_bytes.x = __reduce_add_sync(~0u, of_bytes.x), of_bytes.y = __reduce_add_sync(~0u, of_bytes.y);
+            if (lane == 0) sh.bytes[h] = of_bytes;
         }
         if (lane == 0) sh.unit[h] = top * (1 / (127 * 256.0f)), sh.base[h] = base * p.logit_unit;
     }
@@ -113,74 +122,88 @@ __device__ __forceinline__ u64 first_seen(const Params &p, const Sequence &s) {
     return p.window != 0 && s.next > p.window ? s.next - p.window : 0;
 }
 
-// Most blocks of threads take no exact tokens. In line that text stands between their instructions: with keys of a trellis, whose are
-// many, 1.1 of 14.7 us slower than as a call, with codes alone .4 of 12.8 faster (16,384 tokens of 4 heads, H200).
-#if KEYS > 10
-#define SELDOM __noinline__
-#else
-#define SELDOM __forceinline__
-#endif
+// Exact tokens of a block of threads in its memory, where values of pages come later: rows of keys and values, and queries. The rows are
+// asked for with the first pages: each way to memory takes microseconds while pages are on theirs.
+constexpr int EXACT_ROW = 4 * DIM + 16; // bytes of a token's key and value; 16 more, so that a column is on all banks
+constexpr int EXACT_QUERIES = EXACT_TOKENS * EXACT_ROW, EXACT_PART = EXACT_QUERIES + HEADS * DIM * 4;
 
-// Some exact tokens, in f32: scores by a thread a token and head, then sums by a thread a coordinate.
-__device__ SELDOM void exact_split(const Params &p, Shared &sh, u8 *memory, const Sequence &seq, int batch, int kv_head, int first_head, int heads,
-                                            float *part, float2 *sums) {
-    float *queries = reinterpret_cast<float *>(memory);        // [HEADS][DIM]
-    float *weights = reinterpret_cast<float *>(sh.weights);   // [HEADS][EXACT_TOKENS]
-    const int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES, first = blockIdx.x * EXACT_TOKENS;
+__device__ __forceinline__ void fetch_exact(const Params &p, Shared &sh, u8 *memory, int count, int batch, int kv_head) {
+    const int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES;
     const u64 stride = (u64)p.kv_heads * 2 * DIM; // of tokens
-    const u16 *keys = p.exact + batch * p.exact_stride * stride + kv_head * 2 * DIM, *values = keys + DIM;
-    const int count = min(EXACT_TOKENS, (int)seq.exact - first);
-    for (int i = threadIdx.x; i < HEADS * DIM; i += blockDim.x)
-        queries[i] = i / DIM < heads ? p.queries[((u64)batch * p.query_heads + first_head) * DIM + i] : 0;
+    const u16 *rows = p.exact + (batch * p.exact_stride + (u64)blockIdx.x * EXACT_TOKENS) * stride + kv_head * 2 * DIM;
+#if __CUDA_ARCH__ >= 900
+    if (warp > 0) return;
+    if (lane == 0) expect(&sh.exact_bar, max(count, 0) * 4 * DIM);
+    __syncwarp();
+    if (lane < count) bulk_copy_more(memory + lane * EXACT_ROW, reinterpret_cast<const u8 *>(rows + lane * stride), 4 * DIM, &sh.exact_bar);
+#else
+    for (int token = warp; token < EXACT_TOKENS; token += WARPS)
+        warp_copy(memory + token * EXACT_ROW, token < count ? reinterpret_cast<const u8 *>(rows + token * stride) : p.pool, token < count ? 4 * DIM : 0, lane);
+#endif
+}
+
+// Their scores by a thread a token and head, their sums by a thread a coordinate, all in f32.
+__device__ __forceinline__ void exact_split(const Params &p, Shared &sh, u8 *memory, const Sequence &seq, int count, int batch, int first_head, int heads,
+                                            float *part, float2 *sums) {
+    float *queries = reinterpret_cast<float *>(memory + EXACT_QUERIES); // [HEADS][DIM]
+    float *weights = reinterpret_cast<float *>(sh.weights);             // [EXACT_TOKENS][HEADS]
+    const int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES;
+    for (int i = threadIdx.x; i < HEADS * DIM / 4; i += blockDim.x) {
+        const float4 *from = reinterpret_cast<const float4 *>(p.queries + ((u64)batch * p.query_heads + first_head) * DIM);
+        reinterpret_cast<float4 *>(queries)[i] = i < heads * DIM / 4 ? from[i] : float4{};
+    }
+#if __CUDA_ARCH__ >= 900
+    barrier_wait(&sh.exact_bar, 0);
+#else
+    asm volatile("cp.async.wait_group 0;" ::: "memory");
+#endif
     __syncthreads();
-    float dot[HEADS / WARPS] = {};
+    float dot[HEADS / WARPS][2] = {};
     if (lane < count) {
-        const uint4 *row = reinterpret_cast<const uint4 *>(keys + (first + lane) * stride);
-#pragma unroll
+#pragma unroll 4
         for (int c = 0; c < DIM / 8; c++) {
-            const uint4 w = row[c];
+            const uint4 w = load<uint4>(memory + lane * EXACT_ROW + 16 * c);
             const u32 words[4] = {w.x, w.y, w.z, w.w};
 #pragma unroll
             for (int i = 0; i < 8; i++) {
                 const float key = from_f16(words[i >> 1] >> (16 * (i & 1)) & 0xFFFF);
 #pragma unroll
-                for (int k = 0; k < HEADS / WARPS; k++) dot[k] = fmaf(queries[(warp + WARPS * k) * DIM + 8 * c + i], key, dot[k]);
+                for (int k = 0; k < HEADS / WARPS; k++) dot[k][i & 1] = fmaf(queries[(warp + WARPS * k) * DIM + 8 * c + i], key, dot[k][i & 1]);
             }
         }
     }
-    const u64 number = first + lane;
+    const u64 number = blockIdx.x * EXACT_TOKENS + lane;
     const u64 position = number < seq.sinks ? number : seq.window_start + number - seq.sinks;
     const u64 start = number < seq.sinks && p.keep_sinks ? 0 : first_seen(p, seq);
 #pragma unroll
     for (int k = 0; k < HEADS / WARPS; k++) {
         const int h = warp + WARPS * k;
-        float x = lane < count ? logit_of(p, dot[k] * p.logit_unit, position, start) : HIDDEN, top = x;
+        float x = lane < count ? logit_of(p, (dot[k][0] + dot[k][1]) * p.logit_unit, position, start) : HIDDEN, top = x;
 #pragma unroll
         for (int s = 16; s; s /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, s));
         top = fmaxf(top, NOTHING);
         x = exp2_fast(x - top);
-        weights[h * EXACT_TOKENS + lane] = x;
+        weights[lane * HEADS + h] = x;
 #pragma unroll
         for (int s = 16; s; s /= 2) x += __shfl_xor_sync(~0u, x, s);
         if (lane == 0) sums[h] = make_float2(top, x);
     }
     __syncthreads();
-    constexpr int AT_ONCE = DIM <= LANES * WARPS / 2 ? LANES * WARPS / 2 : LANES * WARPS, SUMS = HEADS * AT_ONCE / (LANES * WARPS);
-    const int h0 = threadIdx.x / AT_ONCE * SUMS;
-#pragma unroll
-    for (int c = threadIdx.x % AT_ONCE; c < DIM; c += AT_ONCE) {
-        float sum[SUMS] = {};
-        u32 column[EXACT_TOKENS]; // all on their way before the first is used
-#pragma unroll
-        for (int token = 0; token < EXACT_TOKENS; token++) column[token] = token < count ? values[(first + token) * stride + c] : 0;
-#pragma unroll
+    // Two coordinates of half of the heads a thread.
+    constexpr int HALF = HEADS / 2;
+    for (int i = threadIdx.x; i < DIM; i += LANES * WARPS) {
+        const int c = i % (DIM / 2) * 2, h0 = i / (DIM / 2) * HALF;
+        float sum[HALF][2] = {};
+#pragma unroll 8
         for (int token = 0; token < EXACT_TOKENS; token++) {
-            const float value = from_f16(column[token]);
+            const u32 two = token < count ? load<u32>(memory + token * EXACT_ROW + 2 * DIM + 2 * c) : 0;
+            const float4 four = load<float4>(reinterpret_cast<const u8 *>(weights + token * HEADS + h0));
+            const float of[HALF] = {four.x, four.y, four.z, four.w}, low = from_f16(two & 0xFFFF), high = from_f16(two >> 16);
 #pragma unroll
-            for (int h = 0; h < SUMS; h++) sum[h] = fmaf(weights[(h0 + h) * EXACT_TOKENS + token], value, sum[h]);
+            for (int h = 0; h < HALF; h++) sum[h][0] = fmaf(of[h], low, sum[h][0]), sum[h][1] = fmaf(of[h], high, sum[h][1]);
         }
 #pragma unroll
-        for (int h = 0; h < SUMS; h++) part[(h0 + h) * DIM + c] = sum[h];
+        for (int h = 0; h < HALF; h++) *reinterpret_cast<float2 *>(part + (h0 + h) * DIM + c) = make_float2(sum[h][0], sum[h][1]);
     }
 }
 
@@ -198,6 +221,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
     auto rows = [&](int of) { return (((u64)batch * gridDim.y + blockIdx.y) * (p.splits + p.exact_splits) + of) * HEADS; };
     const bool of_exact = blockIdx.x < p.exact_splits, of_pages = p.together || !of_exact;
     // Splits that have one four less come first: those that may have exact tokens as well.
+    const int count = min(EXACT_TOKENS, (int)seq.exact - (int)blockIdx.x * EXACT_TOKENS); // of its exact tokens
     const int slots = seq.slots, fours = (slots + WARPS - 1) / WARPS, split = p.together ? blockIdx.x : blockIdx.x - p.exact_splits;
     const int each = fours / (int)p.splits, fewer = (int)p.splits - fours % (int)p.splits;
     const int first = (split * each + max(0, split - fewer)) * WARPS, last = min(slots, first + (each + (split >= fewer)) * WARPS);
@@ -214,12 +238,13 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
     };
     auto wait_keys = [&](u32 phase) { barrier_wait(&sh.key_bars[warp], phase); };
     auto wait_values = [&](u32 phase) { barrier_wait(&sh.value_bar, phase); };
-    if (lane == 0 && of_pages) {
+    if (lane == 0) {
         barrier_init(&sh.key_bars[warp], 1);
-        if (warp == 0) barrier_init(&sh.value_bar, WARPS);
+        if (warp == 0) barrier_init(&sh.value_bar, WARPS), barrier_init(&sh.exact_bar, 1);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-        fetch_keys(first + warp);
+        if (of_pages) fetch_keys(first + warp);
     }
+    if (of_exact) fetch_exact(p, sh, all_values, count, batch, kv_head);
     __syncthreads();
 #else
     auto fetch_keys = [&](int page) { warp_copy(my_keys, page < last ? slot_of(page) : p.pool, page < last ? K_PART : 0, lane); };
@@ -233,13 +258,14 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
     };
     auto wait_values = [&](u32) { asm volatile("cp.async.wait_group 1;" ::: "memory"); };
     if (of_pages) fetch_keys(first + warp);
+    if (of_exact) fetch_exact(p, sh, all_values, count, batch, kv_head);
 #endif
 #if __CUDA_ARCH__ >= 900
     // Pages were there before the kernel ahead began, which may not have ended; what it writes is read from here on.
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
     if (of_exact) { // where values will be, while keys are on their way
-        exact_split(p, sh, all_values, seq, batch, kv_head, first_head, heads, p.parts + rows(blockIdx.x) * DIM, p.sums + rows(blockIdx.x));
+        exact_split(p, sh, all_values, seq, count, batch, first_head, heads, p.parts + rows(blockIdx.x) * DIM, p.sums + rows(blockIdx.x));
         if (!of_pages) return;
 #if __CUDA_ARCH__ >= 900
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -247,20 +273,26 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
         __syncthreads();
     }
     prepare(p, sh, batch, kv_head, first_head, heads, warp, lane, [&] { fetch_values(first + warp); });
-    const Table keys = table_of<KEYS>(p.key_table, lane), of_values = table_of<VALUES>(p.value_table, lane);
+    const Table keys = table_of<KEYS>(p.key_table, lane, seq.zero), of_values = table_of<VALUES>(p.value_table, lane, seq.zero);
     __syncthreads();
     uint4 q[PRODUCTS];
 #pragma unroll
     for (int j = 0; j < PRODUCTS; j++) q[j] = sh.queries[j][lane];
     const float unit = sh.unit[g] * p.logit_unit, base = sh.base[g];
+    const int2 none = KEYS == 4 ? sh.bytes[g] : int2{};
 
-    int acc[OWN][4][4] = {}, minus[OWN][4][4] = {};
+    int acc[OWN][4][4] = {};
+    float weighed = 0; // the sum of the integers that weights are
     float m = NOTHING, l = 0;
-    float norm = 0;
+    float norm = 0, step_unit = 0;
     u32 phase = 0;
     for (int at = first; at < last; at += WARPS, phase ^= 1) {
         const int page = at + warp;
         const u8 *slot = my_keys;
+#if __CUDA_ARCH__ >= 900
+        // In the last of several rounds: the sum of the splits comes to its place meanwhile.
+        if (at > first && at + WARPS >= last) asm volatile("griddepcontrol.launch_dependents;");
+#endif
         float x[16], top = HIDDEN;
         uint4 v_steps[2] = {};
         u32 largest = 0;
@@ -284,10 +316,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
                 // Octet t of a tile of 32 has the columns 2 t and 2 t + 1 of four products: what a thread's weights are of.
                 const int token = 32 * (tile >> 2) + 8 * (g >> 1) + 2 * (tile & 3) + (g & 1);
                 const KeyWords k = load_key(slot, token, t);
-                int c[4] = {}, less[4] = {};
+                int c[4] = {none.x, none.x, none.y, none.y};
 #pragma unroll
-                for (int j = 0; j < PRODUCTS; j++) score(c, less, q[j], k, j, keys);
-                if (KEYS == 4) c[0] -= less[0], c[1] -= less[1], c[2] -= less[2], c[3] -= less[3];
+                for (int j = 0; j < PRODUCTS; j++) score(c, q[j], k, j, keys);
                 x[2 * tile] = (float)(c[0] * 256 + c[2]), x[2 * tile + 1] = (float)(c[1] * 256 + c[3]);
             }
             const float of_norm = from_f16(tail.key_largest) * p.key_unit * unit;
@@ -332,21 +363,24 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
             if (norm == 0) {
                 norm_new = longest;
             } else if (longest > norm) {
-                const int more = (int)((__float_as_uint(longest / norm) + 0x7FFFFF) >> 23) - 127; // log2, rounded up
+                const int more = max((int)((__float_as_uint(__fdividef(longest, norm)) + 0x7FFFFF) >> 23) - 127, 1); // log2, rounded up
                 by = min(31, by + more);
                 norm_new = __uint_as_float(__float_as_uint(norm) + ((u32)more << 23));
             }
             if (__any_sync(~0u, by)) {
+                const int half = 1u << by >> 1;
 #pragma unroll
                 for (int i = 0; i < OWN * 16; i++) {
-                    acc[i / 16][i / 4 % 4][i % 4] >>= by;
-                    if (VALUES == 4) minus[i / 16][i / 4 % 4][i % 4] >>= by;
+                    acc[i / 16][i / 4 % 4][i % 4] = (acc[i / 16][i / 4 % 4][i % 4] + half) >> by;
                 }
+                weighed *= __uint_as_float((u32)(127 - by) << 23);
                 l *= exp2_fast(m - m_new);
             }
+            if (norm_new != norm) step_unit = norm_new > 0 ? __fdividef(65535 / 32767.0f, norm_new) : 0;
             m = m_new, norm = norm_new;
         }
-        const float of_step = norm > 0 ? from_f16(largest) / norm * (65535 / 32767.0f) : 0;
+        const float of_step = from_f16(largest) * step_unit;
+        u32 high_bytes = 0, low_bytes = 0;
 #pragma unroll
         for (int tile = 0; tile < 2; tile++) {
             const u32 steps[4] = {v_steps[tile].x, v_steps[tile].y, v_steps[tile].z, v_steps[tile].w};
@@ -361,9 +395,14 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
             for (int h = 0; h < 2; h++) {
                 const u32 low = prmt(w[4 * h], w[4 * h + 1], 0x5140), high = prmt(w[4 * h + 2], w[4 * h + 3], 0x5140);
                 a[2 * h] = prmt(low, high, 0x7632), a[2 * h + 1] = prmt(low, high, 0x5410);
+                if (VALUES == 4) {
+                    high_bytes = __dp4a(a[2 * h], 0x01010101u, high_bytes);
+                    low_bytes = __dp4a(a[2 * h + 1], 0x01010101u, low_bytes);
+                }
             }
             sh.weights[2 * warp + tile][lane] = make_uint4(a[0], a[1], a[2], a[3]);
         }
+        if (VALUES == 4) weighed += fmaf((float)high_bytes, 256, (float)low_bytes);
         wait_values(phase);
         __syncthreads();
 #pragma unroll
@@ -374,7 +413,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
             for (int k = 0; k < OWN; k++) {
                 const int group = SHARING > 1 ? warp % GROUPS : warp + k * WARPS;
                 if (GROUPS % WARPS == 0 || SHARING > 1 || group < GROUPS)
-                    add_values(acc[k], minus[k], sh.weights[mine][lane], values, mine & 1, group, lane, of_values);
+                    add_values(acc[k], sh.weights[mine][lane], values, mine & 1, group, lane, of_values);
             }
         }
         __syncthreads();
@@ -385,21 +424,22 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
 #endif
     l += __shfl_xor_sync(~0u, l, 1);
     l += __shfl_xor_sync(~0u, l, 2);
-    if (t == 0) sh.sum[warp][g] = l;
+    weighed += __shfl_xor_sync(~0u, weighed, 1);
+    weighed += __shfl_xor_sync(~0u, weighed, 2);
+    if (t == 0) sh.sum[warp][g] = l, sh.weighed[warp][g] = weighed;
     const float scale = norm * (1 / 65535.0f) * p.value_unit;
     const u64 results = rows(p.exact_splits + split);
     float *part = p.parts + results * DIM;
     __syncthreads();
+    weighed = sh.weighed[0][g] + sh.weighed[1][g] + sh.weighed[2][g] + sh.weighed[3][g];
     float *other = reinterpret_cast<float *>(sh.weights); // [HEADS][DIM]: parts of the tokens meet here
 #pragma unroll
     for (int k = 0; k < OWN; k++) {
         float out[8];
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-            if (VALUES == 4)
-                for (int i = 0; i < 4; i++) acc[k][e][i] -= minus[k][e][i];
-            out[e] = scale * fmaf((float)acc[k][e][0], 256, (float)acc[k][e][2]);
-            out[4 + e] = scale * fmaf((float)acc[k][e][1], 256, (float)acc[k][e][3]);
+            out[e] = scale * (fmaf((float)acc[k][e][0], 256, (float)acc[k][e][2]) + weighed);
+            out[4 + e] = scale * (fmaf((float)acc[k][e][1], 256, (float)acc[k][e][3]) + weighed);
         }
         const int c = 32 * (SHARING > 1 ? warp % GROUPS : warp + k * WARPS) + 8 * t, at = g * DIM + c;
         if (SHARING > 1 && warp >= GROUPS)
@@ -414,12 +454,12 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
     if (warp == 0 && t == 0) p.sums[results + g] = make_float2(m, sh.sum[0][g] + sh.sum[1][g] + sh.sum[2][g] + sh.sum[3][g]);
 }
 
-constexpr int COMBINE_WARPS = 16, AHEAD = DIM > 128 ? 4 : 8;
+constexpr int COMBINE_WARPS = 16, AHEAD = DIM > 128 ? 5 : 9; // at most so many warps: see `combine_threads` in paged.rs
 
 // All splits of a query head: those of pages turned back, then the exact ones, over the sum of all.
 extern "C" __global__ void __launch_bounds__(32 * COMBINE_WARPS) combine(const __grid_constant__ Params p) {
     __shared__ float tops[COMBINE_WARPS], totals[COMBINE_WARPS], rows[2][COMBINE_WARPS][DIM];
-    const int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES;
+    const int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES, warps = blockDim.x / LANES;
     const int head = blockIdx.x, batch = blockIdx.y, group = p.query_heads / p.kv_heads, chunks = (group + HEADS - 1) / HEADS;
     const int of_group = head % group, splits = p.splits + p.exact_splits;
     const u64 unit = ((u64)batch * p.kv_heads + head / group) * chunks + of_group / HEADS;
@@ -436,7 +476,7 @@ extern "C" __global__ void __launch_bounds__(32 * COMBINE_WARPS) combine(const _
     float2 of_ahead[AHEAD];
 #pragma unroll
     for (int k = 0; k < AHEAD; k++) {
-        const int s = warp + k * COMBINE_WARPS;
+        const int s = warp + k * warps;
         if (s < splits) {
             of_ahead[k] = sums[s * HEADS];
             load_lane(ahead[k], parts + (u64)s * HEADS * DIM, lane);
@@ -448,8 +488,7 @@ extern "C" __global__ void __launch_bounds__(32 * COMBINE_WARPS) combine(const _
     for (int s = 16; s; s /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, s));
     if (lane == 0) tops[warp] = top;
     __syncthreads();
-#pragma unroll
-    for (int w = 0; w < COMBINE_WARPS; w++) top = fmaxf(top, tops[w]);
+    for (int w = 0; w < warps; w++) top = fmaxf(top, tops[w]);
     float total = 0, sum[2][VEC] = {};
     auto add = [&](int s, float2 ml, const float (&part)[VEC]) {
         const float weight = exp2_fast(ml.x - top), of_exact = s < p.exact_splits ? weight : 0, of_pages = s < p.exact_splits ? 0 : weight;
@@ -459,9 +498,9 @@ extern "C" __global__ void __launch_bounds__(32 * COMBINE_WARPS) combine(const _
     };
 #pragma unroll
     for (int k = 0; k < AHEAD; k++)
-        if (warp + k * COMBINE_WARPS < splits) add(warp + k * COMBINE_WARPS, of_ahead[k], ahead[k]);
+        if (warp + k * warps < splits) add(warp + k * warps, of_ahead[k], ahead[k]);
 #pragma unroll 4
-    for (int s = warp + AHEAD * COMBINE_WARPS; s < splits; s += COMBINE_WARPS) {
+    for (int s = warp + AHEAD * warps; s < splits; s += warps) {
         float part[VEC];
         load_lane(part, parts + (u64)s * HEADS * DIM, lane);
         add(s, sums[s * HEADS], part);
@@ -475,11 +514,11 @@ extern "C" __global__ void __launch_bounds__(32 * COMBINE_WARPS) combine(const _
     __syncthreads();
     if (warp > 0) return;
     total = exp2_fast(sink - top);
-    for (int w = 0; w < COMBINE_WARPS; w++) total += totals[w];
+    for (int w = 0; w < warps; w++) total += totals[w];
 #pragma unroll
     for (int i = 0; i < VEC; i++) {
         sum[0][i] = sum[1][i] = 0;
-        for (int w = 0; w < COMBINE_WARPS && holds(lane); w++) sum[0][i] += rows[0][w][VEC * lane + i], sum[1][i] += rows[1][w][VEC * lane + i];
+        for (int w = 0; w < warps && holds(lane); w++) sum[0][i] += rows[0][w][VEC * lane + i], sum[1][i] += rows[1][w][VEC * lane + i];
     }
     for (u32 round = 0; round < p.value_rounds; round++) {
         hadamard<true>(sum[1], lane);

@@ -10,6 +10,28 @@ __device__ __forceinline__ u32 prmt(u32 a, u32 b, u32 s) {
     asm("prmt.b32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(s));
     return d;
 }
+// (a & b) | c in one instruction: left to itself, the compiler takes two where two of them are constants.
+__device__ __forceinline__ u32 and_or(u32 a, u32 b, u32 c) {
+    u32 d;
+    asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+}
+// Half of a word, plus `plus`, and less it: products of halves and bytes, on the pipe of products, where the pipe of logic is full.
+__device__ __forceinline__ u32 low_half(u32 w, u32 plus) {
+    u32 d;
+    asm("dp2a.lo.u32.u32 %0, %1, %2, %3;" : "=r"(d) : "r"(w), "r"(1), "r"(plus));
+    return d;
+}
+__device__ __forceinline__ u32 high_half(u32 w, u32 plus) {
+    u32 d;
+    asm("dp2a.hi.u32.u32 %0, %1, %2, %3;" : "=r"(d) : "r"(w), "r"(0x01000000), "r"(plus));
+    return d;
+}
+__device__ __forceinline__ u32 less_high_half(u32 w, u32 from) {
+    u32 d;
+    asm("dp2a.hi.u32.s32 %0, %1, %2, %3;" : "=r"(d) : "r"(w), "r"(0xFF000000), "r"(from));
+    return d;
+}
 // The bits of a where mask, else of b.
 __device__ __forceinline__ u32 pick(u32 a, u32 b, u32 mask) { return (a & mask) | (b & ~mask); }
 
@@ -29,16 +51,17 @@ __device__ __forceinline__ float exp2_fast(float x) {
     return y;
 }
 
-// Lane l of a warp has this word of a table. Codes alone: every lane all of it. Trellis: the centroids of a window, by
-// the highest bit of a code of 3 bits; for codes of 1 bit those of two coordinates that follow each other.
+// Codes alone: every lane has all of a table. Trellis: lane l the centroids of a window, by the highest bit of a code of 3 bits; for
+// codes of 1 bit those of two coordinates that follow each other; for codes of 2 bits `second` are those of the next coordinate.
 struct Table {
-    u32 words[4], row;
+    u32 words[4], row, second;
 };
-template <int SHAPE> __device__ __forceinline__ Table table_of(const u32 (&words)[32], int lane) {
+template <int SHAPE> __device__ __forceinline__ Table table_of(const u32 (&words)[32], int lane, u32 zero) {
     Table t;
-    // Told that all lanes have the same, the compiler keeps them in uniform registers and copies them at each use.
-    for (int i = 0; i < 4; i++) asm volatile("mov.b32 %0, %1;" : "=r"(t.words[i]) : "r"(words[i]));
-    t.row = words[lane];
+    // As long as the compiler sees that all lanes have the same, it keeps them in uniform registers and copies them at each use: 140
+    // instructions a page. `zero` is one that it does not see.
+    for (int i = 0; i < 4; i++) t.words[i] = words[i] + (lane & zero);
+    t.row = words[lane], t.second = words[lane >> 1];
     return t;
 }
 
@@ -46,7 +69,7 @@ __device__ __forceinline__ u32 row_of(const Table &t, u32 window) { return __shf
 
 // Shifts by multiplication, on pipes that have nothing else to do: 2^23 + n over 2^by, rounded down, has n >> by in the low
 // bits of its mantissa, and nothing of 2^23 there up to by = 15.
-__device__ __forceinline__ float for_shifts(u32 n) { return __uint_as_float(n | 0x4B000000u); }
+constexpr u32 SHIFTED = 0x4B000000; // of 2^23
 __device__ __forceinline__ u32 shifted(float n, int by) {
     return __float_as_uint(by ? __fmaf_rd(n, __uint_as_float((u32)(127 - by) << 23), 8388608.0f) : n);
 }
@@ -57,14 +80,14 @@ __device__ __forceinline__ u32 of_rows(u32 r0, u32 r1, u32 r2, u32 r3, u32 selec
 }
 constexpr u32 ODD = 0x40404040;
 
-// Codes of 4 bits have centroids ±: the magnitudes of the negative ones, zeros elsewhere, and the positive ones are two
-// operands with sums of their own, since a byte permutation sees eight bytes.
+// Codes of 4 bits have centroids ±, and a byte permutation sees eight bytes: the negative ones less 1, whose sign is the -1 of the
+// others, and the positive ones, zeros elsewhere, are two operands that add up to centroids less 1. The sum of what they are multiplied
+// with makes up for it. A code's complement is that of the opposite centroid.
 struct Halves {
     u32 n0, n1, p0, p1;
     __device__ __forceinline__ Halves(u32 w, const Table &t) {
-        const u32 high = w >> 16;
-        n0 = prmt(t.words[0], t.words[1], w), n1 = prmt(t.words[0], t.words[1], high);
-        p0 = prmt(t.words[2], t.words[3], w ^ 0x8888), p1 = prmt(t.words[2], t.words[3], high ^ 0x8888);
+        n0 = prmt(t.words[0], t.words[1], w), n1 = prmt(t.words[0], t.words[1], high_half(w, 0));
+        p0 = prmt(t.words[2], t.words[3], ~w), p1 = prmt(t.words[2], t.words[3], less_high_half(w, 0xFFFF));
     }
 };
 
@@ -105,7 +128,7 @@ __device__ __forceinline__ KeyWords load_key(const u8 *slot, int token, int t) {
 #pragma unroll
         for (int i = 0; i < (EACH + 15) / 16; i++) {
             const u32 word = own[i >> 1], less = i == 0 ? before : i & 1 ? 0 : own[(i >> 1) - 1] >> 29;
-            k.path[i] = for_shifts((i & 1 ? word >> 13 : word << 3 | less) & 0x7FFFF);
+            k.path[i] = __uint_as_float(i & 1 ? word >> 13 | SHIFTED : and_or(word << 3 | less, 0x7FFFF, SHIFTED));
         }
     }
     return k;
@@ -115,10 +138,10 @@ __device__ __forceinline__ KeyWords load_key(const u8 *slot, int token, int t) {
 __device__ __forceinline__ u32 window_at(const KeyWords &k, int d) { return shifted(k.path[d >> 4], d & 15); }
 
 // Product j of a key with the queries.
-__device__ __forceinline__ void score(int (&c)[4], int (&minus)[4], uint4 q, const KeyWords &k, int j, const Table &t) {
+__device__ __forceinline__ void score(int (&c)[4], uint4 q, const KeyWords &k, int j, const Table &t) {
     if (KEYS == 4) {
         const Halves h(k.low[j], t);
-        product_s8(minus, q, h.n0, h.n1);
+        product_s8(c, q, h.n0, h.n1);
         product_s8(c, q, h.p0, h.p1);
     } else if (KEYS == 2 || KEYS == 3) {
         const bool alone = PRODUCTS % 2 && j == PRODUCTS - 1;
@@ -134,21 +157,24 @@ __device__ __forceinline__ void score(int (&c)[4], int (&minus)[4], uint4 q, con
         u32 r[4];
         for (int i = 0; i < 4; i++) r[i] = row_of(t, window_at(k, 8 * j + 2 * i));
         const u32 digits = single_bits(k, j);
-        const u32 even = (digits & 0x1111) | 0x4040, odd = (digits >> 1 & 0x1111) | 0x6262;
+        const u32 even = and_or(digits, 0x1111, 0x4040), odd = and_or(digits >> 1, 0x1111, 0x6262);
         product_s8(c, q, of_rows(r[0], r[1], r[2], r[3], even), of_rows(r[0], r[1], r[2], r[3], odd));
     } else {
         u32 r[8];
-        for (int i = 0; i < 8; i++) {
-            u32 w = window_at(k, 8 * j + i);
-            if (KEYS == 13) {
+        if (KEYS == 12) {
+            for (int i = 0; i < 8; i += 2) { // a window and the next are five bits
+                const u32 w = window_at(k, 8 * j + i);
+                r[i] = row_of(t, w), r[i + 1] = __shfl_sync(~0u, t.second, (int)w);
+            }
+        } else {
+            for (int i = 0; i < 8; i++) {
                 const int by = (8 * j + i) % 32 - 4;
                 const u32 single = k.single[(8 * j + i) / 32];
-                w = pick(w, by < 0 ? single << -by : single >> by, 15);
+                r[i] = row_of(t, pick(window_at(k, 8 * j + i), by < 0 ? single << -by : single >> by, 15));
             }
-            r[i] = row_of(t, w);
         }
         const u32 digits = k.low[j >> 1] >> (16 * (j & 1));
-        const u32 even = (digits & 0x3333) | 0x4040, odd = (digits >> 2 & 0x3333) | 0x4040;
+        const u32 even = and_or(digits, 0x3333, 0x4040), odd = and_or(digits >> 2, 0x3333, 0x4040);
         product_s8(c, q, of_rows(r[0], r[2], r[4], r[6], even), of_rows(r[1], r[3], r[5], r[7], odd));
     }
 }
@@ -156,19 +182,18 @@ __device__ __forceinline__ void score(int (&c)[4], int (&minus)[4], uint4 q, con
 // ---- values -----------------------------------------------------------------------------------------------------------
 
 // Four products: coordinates e of each four, over the 32 tokens of a tile.
-__device__ __forceinline__ void add_values(int (&c)[4][4], int (&minus)[4][4], uint4 weights, const u8 *values, int tile, int group,
+__device__ __forceinline__ void add_values(int (&c)[4][4], uint4 weights, const u8 *values, int tile, int group,
                                            int lane, const Table &t) {
     const int item = (tile * GROUPS + group) * LANES + lane;
     u32 low[4], high = 0;
     load_words<4 * low_bits(VALUES)>(low, values + V_LOW + item * 4 * low_bits(VALUES));
     if (code_bits(VALUES) == 3) high = load<u32>(values + V_HIGH + item * 4);
     if (VALUES == 4) {
+        const Halves h[4] = {{low[0], t}, {low[1], t}, {low[2], t}, {low[3], t}};
 #pragma unroll
-        for (int e = 0; e < 4; e++) {
-            const Halves h(low[e], t);
-            product_u8(minus[e], weights, h.n0, h.n1);
-            product_u8(c[e], weights, h.p0, h.p1);
-        }
+        for (int e = 0; e < 4; e++) product_u8(c[e], weights, h[e].n0, h[e].n1);
+#pragma unroll
+        for (int e = 0; e < 4; e++) product_u8(c[e], weights, h[e].p0, h[e].p1);
     } else if (VALUES == 2 || VALUES == 3) {
 #pragma unroll
         for (int e = 0; e < 4; e++) {
@@ -185,7 +210,7 @@ __device__ __forceinline__ void add_values(int (&c)[4][4], int (&minus)[4][4], u
                                 pick(own << 1, before >> 3, 0xEEEEEEEEu), own};
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-            const float halves[2] = {for_shifts(windows[e] & 0xFFFF), for_shifts(windows[e] >> 16)};
+            const float halves[2] = {__uint_as_float(prmt(windows[e], SHIFTED >> 16, 0x5410)), __uint_as_float(prmt(windows[e], SHIFTED >> 16, 0x5432))};
             u32 r[8];
 #pragma unroll
             for (int i = 0; i < 8; i++) {
@@ -196,8 +221,7 @@ __device__ __forceinline__ void add_values(int (&c)[4][4], int (&minus)[4][4], u
                 }
                 r[i] = row_of(t, w);
             }
-            const u32 digits = VALUES == 11 ? low[0] >> e & 0x11111111u : low[e >> 1] >> (2 * (e & 1)) & 0x33333333u;
-            const u32 s = digits | ODD;
+            const u32 s = VALUES == 11 ? and_or(low[0] >> e, 0x11111111, ODD) : and_or(low[e >> 1] >> (2 * (e & 1)), 0x33333333, ODD);
             product_u8(c[e], weights, of_rows(r[0], r[1], r[2], r[3], s), of_rows(r[4], r[5], r[6], r[7], s >> 16));
         }
     }

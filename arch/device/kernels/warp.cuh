@@ -20,11 +20,19 @@ __device__ __forceinline__ void barrier_wait(u64 *bar, u32 phase) {
                  "r"(phase)
                  : "memory");
 }
-__device__ __forceinline__ void bulk_copy(void *to, const u8 *from, u32 bytes, u64 *bar) {
+// Arrives, and expects so many bytes.
+__device__ __forceinline__ void expect(u64 *bar, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(bar)), "r"(bytes) : "memory");
+}
+// Some of the bytes that are expected.
+__device__ __forceinline__ void bulk_copy_more(void *to, const u8 *from, u32 bytes, u64 *bar) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(to)),
                  "l"(from), "r"(bytes), "r"(shared_address(bar))
                  : "memory");
+}
+__device__ __forceinline__ void bulk_copy(void *to, const u8 *from, u32 bytes, u64 *bar) {
+    expect(bar, bytes);
+    bulk_copy_more(to, from, bytes, bar);
 }
 __device__ __forceinline__ void arrive(u64 *bar) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(bar)) : "memory");

@@ -1,0 +1,41 @@
+//! Queries as small as floats are, and as many heads as a layer takes.
+
+use super::{Case, TOLERANCE, case, device, error};
+use octaplex::Attend;
+
+/// Below 10⁻³⁶ what integers are of a query is beyond floats, and below 10⁻³⁸ floats lose bits themselves.
+#[test]
+fn tiny_queries() {
+    let Some(device) = device() else { return };
+    for (keys, dim) in [("turboquant", 128), ("trellis", 80)] {
+        let case = case(keys, "turboquant", dim, (16, 2), 1000);
+        let layer = case.layer();
+        let mut card = case.on_card(&device, &layer);
+        let sizes = [1.0_f32, 1e-29, 1e-31, 1e-35, 1e-37, 1e-38, 1e-41, 1e-45];
+        for scale in [0.1_f32, 1e30] {
+            let mut queries = case.queries();
+            for (number, query) in queries.chunks_exact_mut(dim).enumerate() {
+                // Where the scale is large, only queries that it does not make larger than usual ones.
+                let size = sizes[number % 8].min(1.0 / scale);
+                query.iter_mut().for_each(|x| *x *= size);
+            }
+            let options = Attend::default().scale(scale);
+            let mut output = vec![f32::NAN; queries.len()];
+            card.attend(&queries, &options, &mut output).unwrap();
+            let exact = case.in_f64(&layer, &queries, &options);
+            let wrong = error(&output, &exact, dim);
+            println!("{keys}, scale {scale:e}: {wrong:.1e}");
+            assert!(wrong < TOLERANCE, "{keys}, scale {scale:e}: {wrong:e}");
+        }
+    }
+}
+
+#[test]
+fn more_than_a_thousand_heads() {
+    let Some(device) = device() else { return };
+    for (heads, dim, tokens) in [((2048, 1024), 64, 200), ((1100, 11), 128, 450), ((4096, 256), 64, 140)] {
+        let case: Case = case("turboquant:bits=2", "turboquant", dim, heads, tokens);
+        let (error, _) = case.check(&device, &Attend::default());
+        assert!(error < TOLERANCE, "heads {heads:?}: {error:e}");
+    }
+}
