@@ -401,6 +401,7 @@ fn exact_tokens_beside_pages() {
             let mine = number * width..(number + 1) * width;
             let exact = case.in_f64(layer, &queries[mine.clone()], &Attend::default());
             let wrong = error(&output[mine], &exact, dim);
+            println!("{} tokens, width {dim}, {keys}: {wrong:.1e}", case.tokens);
             assert!(wrong < TOLERANCE, "{} tokens, width {dim}, {keys}: {wrong:e}", case.tokens);
         }
     }

@@ -179,8 +179,8 @@ impl Paged {
                 kappa: tables.kappa,
                 book_unit: self.centre_unit,
                 signs: tables.signs,
-                thresholds: tables.thresholds,
                 centroids: tables.centroids,
+                cells: tables.cells,
             };
             let grid = [pages, shape.kv_heads, 1];
             // SAFETY: an Encode is what these kernels take; slots are below the pool's, the buffers are as large as `bring` made

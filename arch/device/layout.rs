@@ -1,6 +1,6 @@
 //! Sizes, and what kernels are given: the same as in `kernels/*.cuh`.
 
-use super::tables::CodeShape;
+use super::tables::{Cells, CodeShape};
 use alloc::vec::Vec;
 
 /// Widths of keys and values that there are kernels for.
@@ -131,8 +131,8 @@ pub(super) struct Encode {
     pub(super) kappa: f32,
     pub(super) book_unit: f32,
     pub(super) signs: [u32; 8],
-    pub(super) thresholds: [f32; 16],
     pub(super) centroids: [f32; 128],
+    pub(super) cells: Cells,
 }
 
 /// As the kernels take it.
@@ -159,6 +159,7 @@ pub(super) struct Params {
     pub(super) keep_sinks: u32,
     pub(super) key_rounds: u32,
     pub(super) value_rounds: u32,
+    pub(super) several: u32,
     pub(super) together: u32,
     pub(super) logit_unit: f32,
     pub(super) key_unit: f32,

@@ -24,18 +24,20 @@ const RESIDENT_WIDE: usize = 2;
 /// Of a block of threads: slots at once.
 const WARPS: usize = 4;
 const THREADS: usize = 128;
-/// Warps that add splits up, of a query head; splits that each has on their way at once.
-const COMBINE_WARPS: [usize; 2] = [4, 16];
-const COMBINED: usize = 9;
+const COMBINE_THREADS: usize = 512;
+/// Where splits are so few.
+const COMBINE_FEW_THREADS: usize = 160;
+const FEW: usize = 45;
 /// Pages that cross at once.
 const CROSSING: usize = 64;
 
 /// Which kernel of an image.
-const NAMES: [&core::ffi::CStr; 4] = [c"upload", c"download", c"attend", c"combine"];
+const NAMES: [&core::ffi::CStr; 5] = [c"upload", c"download", c"attend", c"combine", c"combine_few"];
 const UPLOAD: usize = 0;
 const DOWNLOAD: usize = 1;
 const ATTEND: usize = 2;
 const COMBINE: usize = 3;
+const COMBINE_FEW: usize = 4;
 
 /// How to attend: what a captured step keeps.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -74,6 +76,8 @@ struct Work {
     query_heads: usize,
     splits: usize,
     exact_splits: usize,
+    /// Whether most blocks of threads have several rounds of slots.
+    several: bool,
     /// Whether blocks of threads take exact tokens beside pages, or some those alone.
     together: bool,
     queries: Buffer<f32>,
@@ -364,6 +368,7 @@ impl Paged {
             query_heads,
             splits,
             exact_splits,
+            several: slots.div_ceil(WARPS) > splits,
             together,
             queries: Buffer::new(&self.device, vectors)?,
             output: Buffer::new(&self.device, vectors)?,
@@ -462,6 +467,7 @@ impl Paged {
             keep_sinks: attention.keep_sinks.into(),
             key_rounds: self.keys.rounds,
             value_rounds: self.values.rounds,
+            several: work.several.into(),
             together: work.together.into(),
             logit_unit: attention.scale * log2e,
             key_unit: self.keys.unit / 32767.0,
@@ -476,8 +482,9 @@ impl Paged {
         let units = shape.kv_heads * (work.query_heads / shape.kv_heads).div_ceil(HEADS);
         let own = if work.together { 0 } else { work.exact_splits };
         let grid = [own + work.splits, units, shape.sequences];
-        let warps = (work.splits + work.exact_splits).div_ceil(COMBINED).next_multiple_of(4);
-        let warps = warps.clamp(COMBINE_WARPS[0], COMBINE_WARPS[1]);
+        let few = work.splits + work.exact_splits <= FEW;
+        let (combine, threads) =
+            if few { (COMBINE_FEW, COMBINE_FEW_THREADS) } else { (COMBINE, COMBINE_THREADS) };
         // Both wait themselves for what is before them, where they were compiled for cards that have that.
         let digits = self.target.trim_start_matches(|c: char| !c.is_ascii_digit());
         let early = digits
@@ -488,14 +495,7 @@ impl Paged {
         // are as large as shape and work say, and are kept by `self` or by the step that captures this.
         unsafe {
             kernels.launch(stream, ATTEND, grid, THREADS, early, &params)?;
-            kernels.launch(
-                stream,
-                COMBINE,
-                [work.query_heads, shape.sequences, 1],
-                32 * warps,
-                early,
-                &params,
-            )
+            kernels.launch(stream, combine, [work.query_heads, shape.sequences, 1], threads, early, &params)
         }
     }
 

@@ -38,11 +38,52 @@ pub struct Tables {
     pub(super) signs: [u32; 8],
     pub(super) rounds: u32,
     /// What encoding needs: which norm is stored (as the kernels number them), integers to a standard deviation of a trellis,
-    /// where codes alone change, and all centroids: by code; of a trellis by code · 16 + window.
+    /// all centroids, by code and of a trellis by code · 16 + window, and codes alone by cells.
     pub(super) gain: u32,
     pub(super) kappa: f32,
-    pub(super) thresholds: [f32; 16],
     pub(super) centroids: [f32; 128],
+    pub(super) cells: Cells,
+}
+
+/// Codes of coordinates of a unit vector by one look-up, as the kernels take it: a line from the first threshold to the last puts each into
+/// one of 32 cells of its own. A cell has its threshold, and, 16 bits each, code and centroid + 128 · 256 below it and from it on.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cells {
+    slope: f32,
+    offset: f32,
+    cells: [[u32; 2]; 32],
+}
+
+impl Cells {
+    const NONE: Self = Self { slope: 0.0, offset: 0.0, cells: [[0; 2]; 32] };
+
+    /// `None` where two thresholds share a cell. There is one more centroid than thresholds.
+    fn new(thresholds: &[f32], centroids: &[i16]) -> Option<Self> {
+        let (low, high) = (*thresholds.first()?, *thresholds.last()?);
+        let slope = 1.0 / (high - low);
+        let mut all = Self { slope, offset: -low * slope, cells: [[f32::INFINITY.to_bits(), 0]; 32] };
+        let side = |code: usize| code as u32 | ((centroids[code] + 128) as u32) << 8;
+        let mut last = None;
+        for (number, threshold) in thresholds.iter().enumerate() {
+            let cell = all.cell(*threshold);
+            let from = last.map_or(0, |last| last + 1);
+            if cell < from {
+                return None;
+            }
+            all.cells[from..cell].iter_mut().for_each(|own| own[1] = side(number));
+            all.cells[cell] = [threshold.to_bits(), side(number) | side(number + 1) << 16];
+            last = Some(cell);
+        }
+        all.cells[last? + 1..].iter_mut().for_each(|own| own[1] = side(thresholds.len()));
+        Some(all)
+    }
+
+    /// As `found_in` of the kernels has it.
+    fn cell(&self, y: f32) -> usize {
+        let along = y.mul_add(self.slope, self.offset).clamp(0.0, 1.0);
+        (along.mul_add(255.0, 8_388_608.0).to_bits() & 0xF8) as usize / 8
+    }
 }
 
 /// How rows are rotated, and which norm is stored of them.
@@ -61,14 +102,14 @@ fn word(bytes: [i16; 4]) -> u32 {
 }
 
 impl Tables {
-    /// Codes that stand for these centroids, 4, 8 or 16 of them, each `unit`, and change at these thresholds. `None` for other
-    /// numbers of centroids, and such as are not antisymmetric.
+    /// Codes that stand for these centroids, 4, 8 or 16 of them, each `unit`, and change at these thresholds, one less. `None` for other
+    /// numbers of them, centroids that are not antisymmetric, and thresholds of which two are very close.
     #[must_use]
     pub fn codes(centroids: &[i16], thresholds: &[f32], unit: f32, rotated: Rotated) -> Option<Self> {
         let last = centroids.len().wrapping_sub(1);
         let antisymmetric =
             centroids.iter().enumerate().all(|(i, c)| *c == -centroids[last - i] && c.abs() <= 127);
-        if !matches!(centroids.len(), 4 | 8 | 16) || !antisymmetric {
+        if !matches!(centroids.len(), 4 | 8 | 16) || !antisymmetric || thresholds.len() != last {
             return None;
         }
         let mut words = [0; 32];
@@ -84,7 +125,7 @@ impl Tables {
         }
         let shape = CodeShape::Codes(centroids.len().trailing_zeros() as u8);
         let mut tables = Self::new(shape, words, unit, rotated);
-        tables.thresholds.iter_mut().zip(thresholds).for_each(|(own, threshold)| *own = *threshold);
+        tables.cells = Cells::new(thresholds, centroids)?;
         tables.centroids.iter_mut().zip(centroids).for_each(|(own, centroid)| *own = f32::from(*centroid));
         Some(tables)
     }
@@ -98,8 +139,8 @@ impl Tables {
             rounds: rotated.rounds.into(),
             gain: rotated.gain.into(),
             kappa: 0.0,
-            thresholds: [f32::INFINITY; 16],
             centroids: [0.0; 128],
+            cells: Cells::NONE,
         }
     }
 
@@ -140,4 +181,34 @@ fn bits_of(signs: &[u32]) -> [u32; 8] {
     let mut bits = [0; 8];
     signs.iter().take(256).enumerate().for_each(|(c, mask)| bits[c / 32] |= (mask >> 31) << (c % 32));
     bits
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+
+    /// Every value has the code that as many thresholds do not exceed it: at them, beside them, everywhere.
+    #[test]
+    fn a_cell_has_what_thresholds_say() {
+        let centroids: [i16; 16] = [-127, -96, -76, -59, -45, -31, -18, -6, 6, 18, 31, 45, 59, 76, 96, 127];
+        for unit in [1.0e-3, 1.9e-3, 3.3e-3] {
+            let thresholds: Vec<f32> =
+                centroids.windows(2).map(|c| f32::from(c[0] + c[1]) * 0.5 * unit).collect();
+            let cells = Cells::new(&thresholds, &centroids).expect("far enough apart");
+            let check = |y: f32| {
+                let [threshold, sides] = cells.cells[cells.cell(y)];
+                let side = if y >= f32::from_bits(threshold) { sides >> 16 } else { sides };
+                let code = thresholds.iter().filter(|&&t| t <= y).count();
+                assert_eq!(side & 0xFF, code as u32, "{y:e}");
+                assert_eq!((side >> 8 & 0xFF) as i16 - 128, centroids[code], "{y:e}");
+            };
+            for t in &thresholds {
+                [t.next_down(), *t, t.next_up()].into_iter().for_each(check);
+            }
+            (-20_000..20_000).for_each(|n| check(n as f32 * 1e-4 * unit * 127.0));
+            [f32::MIN, -1.0, -0.0, 0.0, 1.0, f32::MAX].into_iter().for_each(check);
+        }
+        assert!(Cells::new(&[-1.0, 0.0, 0.01, 1.0], &[-3, -2, 1, 2, 3]).is_none());
+    }
 }

@@ -20,6 +20,7 @@ struct Params {
     float2 *sums;              // [sequences][units][splits of both kinds][HEADS]: maximum of log2, sum
     u64 window;                // 0: all is seen
     u32 query_heads, kv_heads, table_stride, exact_stride, splits, exact_splits, keep_sinks, key_rounds, value_rounds;
+    u32 several;  // 1: most blocks of threads have several rounds of slots
     u32 together; // 1: the first splits of pages take those of exact tokens as well; 0: these have blocks of their own, before them
     float logit_unit;          // scale · log2 e
     float key_unit, centre_unit, value_unit; // of an integer of a centroid; key and value over the steps of norms
@@ -290,8 +291,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
         const int page = at + warp;
         const u8 *slot = my_keys;
 #if __CUDA_ARCH__ >= 900
-        // In the last of several rounds: the sum of the splits comes to its place meanwhile.
-        if (at > first && at + WARPS >= last) asm volatile("griddepcontrol.launch_dependents;");
+        // From the last of several rounds on: the sum of the splits comes to its place meanwhile.
+        if (p.several && at + WARPS >= last) asm volatile("griddepcontrol.launch_dependents;");
 #endif
         float x[16], top = HIDDEN;
         uint4 v_steps[2] = {};
@@ -431,7 +432,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
     const u64 results = rows(p.exact_splits + split);
     float *part = p.parts + results * DIM;
     __syncthreads();
-    weighed = sh.weighed[0][g] + sh.weighed[1][g] + sh.weighed[2][g] + sh.weighed[3][g];
+    // Once of all tokens, though warps share some coordinates.
+    weighed = SHARING > 1 && warp >= GROUPS ? 0 : sh.weighed[0][g] + sh.weighed[1][g] + sh.weighed[2][g] + sh.weighed[3][g];
     float *other = reinterpret_cast<float *>(sh.weights); // [HEADS][DIM]: parts of the tokens meet here
 #pragma unroll
     for (int k = 0; k < OWN; k++) {
@@ -454,12 +456,12 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
     if (warp == 0 && t == 0) p.sums[results + g] = make_float2(m, sh.sum[0][g] + sh.sum[1][g] + sh.sum[2][g] + sh.sum[3][g]);
 }
 
-constexpr int COMBINE_WARPS = 16, AHEAD = DIM > 128 ? 5 : 9; // at most so many warps: see `combine_threads` in paged.rs
+constexpr int AHEAD = DIM > 128 ? 5 : 9; // splits of a warp that are on their way at once
 
 // All splits of a query head: those of pages turned back, then the exact ones, over the sum of all.
-extern "C" __global__ void __launch_bounds__(32 * COMBINE_WARPS) combine(const __grid_constant__ Params p) {
+template <int COMBINE_WARPS> __device__ __forceinline__ void combine_splits(const Params &p) {
     __shared__ float tops[COMBINE_WARPS], totals[COMBINE_WARPS], rows[2][COMBINE_WARPS][DIM];
-    const int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES, warps = blockDim.x / LANES;
+    const int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES;
     const int head = blockIdx.x, batch = blockIdx.y, group = p.query_heads / p.kv_heads, chunks = (group + HEADS - 1) / HEADS;
     const int of_group = head % group, splits = p.splits + p.exact_splits;
     const u64 unit = ((u64)batch * p.kv_heads + head / group) * chunks + of_group / HEADS;
@@ -476,7 +478,7 @@ extern "C" __global__ void __launch_bounds__(32 * COMBINE_WARPS) combine(const _
     float2 of_ahead[AHEAD];
 #pragma unroll
     for (int k = 0; k < AHEAD; k++) {
-        const int s = warp + k * warps;
+        const int s = warp + k * COMBINE_WARPS;
         if (s < splits) {
             of_ahead[k] = sums[s * HEADS];
             load_lane(ahead[k], parts + (u64)s * HEADS * DIM, lane);
@@ -488,7 +490,8 @@ extern "C" __global__ void __launch_bounds__(32 * COMBINE_WARPS) combine(const _
     for (int s = 16; s; s /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, s));
     if (lane == 0) tops[warp] = top;
     __syncthreads();
-    for (int w = 0; w < warps; w++) top = fmaxf(top, tops[w]);
+#pragma unroll
+    for (int w = 0; w < COMBINE_WARPS; w++) top = fmaxf(top, tops[w]);
     float total = 0, sum[2][VEC] = {};
     auto add = [&](int s, float2 ml, const float (&part)[VEC]) {
         const float weight = exp2_fast(ml.x - top), of_exact = s < p.exact_splits ? weight : 0, of_pages = s < p.exact_splits ? 0 : weight;
@@ -498,9 +501,9 @@ extern "C" __global__ void __launch_bounds__(32 * COMBINE_WARPS) combine(const _
     };
 #pragma unroll
     for (int k = 0; k < AHEAD; k++)
-        if (warp + k * warps < splits) add(warp + k * warps, of_ahead[k], ahead[k]);
+        if (warp + k * COMBINE_WARPS < splits) add(warp + k * COMBINE_WARPS, of_ahead[k], ahead[k]);
 #pragma unroll 4
-    for (int s = warp + AHEAD * warps; s < splits; s += warps) {
+    for (int s = warp + AHEAD * COMBINE_WARPS; s < splits; s += COMBINE_WARPS) {
         float part[VEC];
         load_lane(part, parts + (u64)s * HEADS * DIM, lane);
         add(s, sums[s * HEADS], part);
@@ -514,11 +517,11 @@ extern "C" __global__ void __launch_bounds__(32 * COMBINE_WARPS) combine(const _
     __syncthreads();
     if (warp > 0) return;
     total = exp2_fast(sink - top);
-    for (int w = 0; w < warps; w++) total += totals[w];
+    for (int w = 0; w < COMBINE_WARPS; w++) total += totals[w];
 #pragma unroll
     for (int i = 0; i < VEC; i++) {
         sum[0][i] = sum[1][i] = 0;
-        for (int w = 0; w < warps && holds(lane); w++) sum[0][i] += rows[0][w][VEC * lane + i], sum[1][i] += rows[1][w][VEC * lane + i];
+        for (int w = 0; w < COMBINE_WARPS && holds(lane); w++) sum[0][i] += rows[0][w][VEC * lane + i], sum[1][i] += rows[1][w][VEC * lane + i];
     }
     for (u32 round = 0; round < p.value_rounds; round++) {
         hadamard<true>(sum[1], lane);
@@ -530,3 +533,7 @@ extern "C" __global__ void __launch_bounds__(32 * COMBINE_WARPS) combine(const _
     for (int i = 0; i < VEC && holds(lane); i++)
         p.output[((u64)batch * p.query_heads + head) * DIM + VEC * lane + i] = (sum[0][i] + sum[1][i]) * inverse;
 }
+
+extern "C" __global__ void __launch_bounds__(32 * 16) combine(const __grid_constant__ Params p) { combine_splits<16>(p); }
+// Of few splits: more query heads on a multiprocessor at once.
+extern "C" __global__ void __launch_bounds__(32 * 5) combine_few(const __grid_constant__ Params p) { combine_splits<5>(p); }

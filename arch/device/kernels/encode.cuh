@@ -20,8 +20,9 @@ struct Encode {
     float kappa;                    // trellis: integers to a standard deviation
     float book_unit;
     u32 signs[8];
-    float thresholds[16];           // codes alone
     float centroids[128];           // by code; of a trellis by code · 16 + window
+    float cell_slope, cell_offset;  // codes alone: see `found_in`
+    u32 cells[64];
 };
 
 constexpr int ROW_LANES = 8, MINE = DIM / ROW_LANES, MOST_TOKENS = 256, STATES = 8, WINDOWS = 16;
@@ -136,10 +137,11 @@ __device__ __forceinline__ void flip(float (&v)[MINE], u32 signs) {
     for (int i = 0; i < MINE; i++) v[i] = __uint_as_float(__float_as_uint(v[i]) ^ (signs << (31 - i) & 0x80000000u));
 }
 
+// Rows have the first round's signs since they were read: all that happens to them until then is the same with a sign and without.
 // `scaled`: the last round too.
 __device__ __forceinline__ void rotate(const Encode &p, float (&v)[MINE], u32 signs, int lane, bool scaled, float *row) {
     for (u32 round = 1; round <= p.rounds; round++) {
-        flip(v, signs);
+        if (round > 1) flip(v, signs);
         transform<false>(v, lane, row);
         if (scaled || round < p.rounds)
 #pragma unroll
@@ -151,7 +153,7 @@ __device__ __forceinline__ void rotate_back(const Encode &p, float (&v)[MINE], u
         transform<true>(v, lane, row);
 #pragma unroll
         for (int i = 0; i < MINE; i++) v[i] *= INVERSE_SQRT;
-        flip(v, signs);
+        if (round + 1 < p.rounds) flip(v, signs);
     }
 }
 
@@ -198,32 +200,13 @@ template <int COUNT> __device__ __forceinline__ int cell(float y, const float *t
     return four;
 }
 
-// Codes of a row by one look-up. The line from thresholds to a whole number of eighths is so steep that no two of them are in one of
-// 32 cells, and rounding down keeps the order: a value in a threshold's cell is compared with it, in another it is on that side.
-struct Cells {
-    uint2 cells[32]; // the threshold, and code and centroid + 128 below it and, 16 bits on, from it on
-    float slope, offset;
-};
-__device__ __forceinline__ int cell_of(float y, float low, float high, float slope, float offset) {
-    return __float_as_uint(__fmaf_rd(fminf(fmaxf(y, low), high), slope, offset)) & 0xF8;
-}
-// A warp; thresholds and centroids are there.
-template <int COUNT> __device__ __forceinline__ void make_cells(Cells &c, const float *thresholds, const float *centroids, int lane) {
-    float gap = lane < COUNT - 1 ? thresholds[lane + 1] - thresholds[lane] : 1e30f;
-#pragma unroll
-    for (int s = 16; s; s /= 2) gap = fminf(gap, __shfl_xor_sync(~0u, gap, s));
-    const float low = thresholds[0], high = thresholds[COUNT - 1], slope = 8.01f / gap;
-    const float offset = 8388608.0f + (8 - floorf(low * slope));
-    float threshold = __int_as_float(0x7f800000);
-    int below = 0;
-    for (int i = 0; i < COUNT; i++) {
-        const int cell = cell_of(thresholds[i], low, high, slope, offset) / 8;
-        if (cell < lane) below = i + 1;
-        if (cell == lane) threshold = thresholds[i];
-    }
-    auto side = [&](int code) { return code | (int)(centroids[code] + 128) << 8; };
-    c.cells[lane] = make_uint2(__float_as_uint(threshold), side(below) | side(min(below + 1, COUNT)) << 16);
-    if (lane == 0) c.slope = slope, c.offset = offset;
+// A code by one look-up. A line from the first threshold to the last puts each into one of 32 cells of its own, and rounding keeps the
+// order: a value in a threshold's cell is compared with it, in another it is on that side. A cell has its threshold, and code and
+// centroid + 128 below it and, 16 bits on, from it on (tables.rs).
+__device__ __forceinline__ u32 found_in(const uint2 *cells, float y, float slope, float offset) {
+    const int at = __float_as_uint(__fmaf_rn(__saturatef(__fmaf_rn(y, slope, offset)), 255, 8388608)) & 0xF8;
+    const uint2 it = *reinterpret_cast<const uint2 *>(reinterpret_cast<const u8 *>(cells) + at);
+    return y >= __uint_as_float(it.x) ? it.y >> 16 : it.y;
 }
 
 // ---- norms of a page --------------------------------------------------------------------------------------------------
@@ -234,7 +217,6 @@ struct NormMemory {
     float terms[SCALES][MOST_TOKENS];
     float loss[SCALES];
     u32 below[SCALES], largest;
-    u16 steps[SCALES * LEVELS];
     u8 codes[SCALES][MOST_TOKENS];
 };
 
@@ -250,8 +232,7 @@ __device__ __forceinline__ int norm_step(const u16 *steps, float scaled) {
 }
 
 // Norms are what f16 holds. All threads.
-template <bool OF_KEYS> __device__ __forceinline__ void encode_norms(const Encode &p, NormMemory &m, const float *norms) {
-    for (int i = threadIdx.x; i < SCALES * LEVELS; i += blockDim.x) m.steps[i] = p.steps[i];
+template <bool OF_KEYS> __device__ __forceinline__ void encode_norms(const Encode &p, NormMemory &m, const u16 *all_steps, const u32 *slots, const float *norms) {
     if (threadIdx.x < SCALES) m.below[threadIdx.x] = 0;
     if (threadIdx.x == 0) m.largest = 0;
     __syncthreads();
@@ -261,7 +242,7 @@ template <bool OF_KEYS> __device__ __forceinline__ void encode_norms(const Encod
     const float largest = __uint_as_float(m.largest), unit = largest / TOP, factor = TOP / largest;
     for (u32 i = threadIdx.x; i < SCALES * p.page_tokens; i += blockDim.x) {
         const int scale = i % SCALES, token = i / SCALES;
-        const u16 *steps = m.steps + scale * LEVELS;
+        const u16 *steps = all_steps + scale * LEVELS;
         const float norm = norms[token];
         float term = 0;
         int code = 0;
@@ -291,9 +272,9 @@ template <bool OF_KEYS> __device__ __forceinline__ void encode_norms(const Encod
         if (m.loss[scale] < m.loss[chosen]) chosen = scale;
     if (m.largest == 0) chosen = 0;
     const int parts = p.page_tokens / SLOT_TOKENS;
-    auto slot = [&](int part) { return p.pool + ((u64)p.slots[blockIdx.x * parts + part] * p.kv_heads + blockIdx.y) * SLOT; };
+    auto slot = [&](int part) { return p.pool + ((u64)slots[part] * p.kv_heads + blockIdx.y) * SLOT; };
     for (u32 i = threadIdx.x; i < p.page_tokens; i += blockDim.x) {
-        const u16 step = m.steps[chosen * LEVELS + m.codes[chosen][i]];
+        const u16 step = all_steps[chosen * LEVELS + m.codes[chosen][i]];
         reinterpret_cast<u16 *>(slot(i / SLOT_TOKENS) + (OF_KEYS ? K_STEPS : V_STEPS))[i % SLOT_TOKENS] = step;
     }
     for (int part = threadIdx.x; part < parts; part += blockDim.x) {
@@ -311,7 +292,7 @@ template <bool OF_KEYS> __device__ __forceinline__ void encode_norms(const Encod
 
 struct Centre {
     float balance[DIM], inverse[DIM], prefix[DIM];
-    float values[DIM];  // the mean, then what was stored of it
+    float values[DIM];  // the mean, then what was stored of it; with the first round's signs, as the prefix
     float row[DIM];
     float thresholds[31];
     short book[32], integers[DIM];
@@ -462,29 +443,39 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
     } work;
     __shared__ float norms[MOST_TOKENS], scales[TRELLIS ? SLOT_TOKENS : 1];
     __shared__ float2 products[TRELLIS ? 1 : SLOT_TOKENS]; // of rows with what their codes stand for, and of these with themselves
-    __shared__ float centroids[TRELLIS ? 128 : 16], thresholds[16];
+    __shared__ float centroids[TRELLIS ? 128 : 1];
     __shared__ Centre centre;
-    __shared__ Cells cells;
+    __shared__ uint2 cells[TRELLIS ? 1 : 32];
+    __shared__ u16 steps[SCALES * LEVELS];
+    __shared__ u32 slots[MOST_TOKENS / SLOT_TOKENS];
     const int lane = threadIdx.x % LANES, parts = p.page_tokens / SLOT_TOKENS;
     const u32 signs = signs_of(p, lane);
     const u32 stride = p.kv_heads * 2 * DIM; // of tokens
     const u16 *rows = p.rows + (u64)blockIdx.x * p.page_tokens * stride + blockIdx.y * 2 * DIM + (OF_KEYS ? 0 : DIM);
-    for (int i = threadIdx.x; i < (TRELLIS ? 128 : 16); i += blockDim.x) centroids[i] = p.centroids[i];
-    if (threadIdx.x < 16) thresholds[threadIdx.x] = p.thresholds[threadIdx.x];
+    // What is in memory is asked for before anything is waited for: the first rows of each thread, too.
+    auto fetch = [&](int token, u32 (&words)[MINE / 2]) {
+        const u32 *row = reinterpret_cast<const u32 *>(rows + (u64)token * stride) + (lane & 7);
+#pragma unroll
+        for (int i = 0; i < MINE / 2; i++) words[i] = row[8 * i];
+    };
+    u32 ahead[MINE / 2];
+    fetch(threadIdx.x / ROW_LANES, ahead);
+    for (int i = threadIdx.x; i < SCALES * LEVELS; i += blockDim.x) steps[i] = p.steps[i];
+    if (threadIdx.x < parts) slots[threadIdx.x] = p.slots[blockIdx.x * parts + threadIdx.x];
+    if (TRELLIS)
+        for (int i = threadIdx.x; i < 128; i += blockDim.x) centroids[i] = p.centroids[i];
+    else if (threadIdx.x < 32) cells[threadIdx.x] = make_uint2(p.cells[2 * threadIdx.x], p.cells[2 * threadIdx.x + 1]);
     if (OF_KEYS) {
         const float *front = p.front + blockIdx.y * 2 * DIM;
-        for (int c = threadIdx.x; c < DIM; c += blockDim.x) centre.balance[c] = front[c], centre.inverse[c] = 1.0f / front[c], centre.prefix[c] = front[DIM + c];
+        for (int c = threadIdx.x; c < DIM; c += blockDim.x) centre.balance[c] = front[c], centre.inverse[c] = 1.0f / front[c], centre.prefix[c] = __uint_as_float(__float_as_uint(front[DIM + c]) ^ p.signs[c >> 5] >> (c & 31) << 31);
         if (threadIdx.x < 32) centre.book[threadIdx.x] = p.book[threadIdx.x];
         if (threadIdx.x < 31) centre.thresholds[threadIdx.x] = p.book_thresholds[threadIdx.x];
     }
     __syncthreads();
-    if constexpr (!TRELLIS)
-        if (threadIdx.x < LANES) make_cells<(1 << code_bits(SHAPE)) - 1>(cells, thresholds, centroids, lane);
-    auto read = [&](int token, float(&v)[MINE]) {
-        const u32 *row = reinterpret_cast<const u32 *>(rows + (u64)token * stride) + (lane & 7);
+    auto unpack = [&](const u32(&words)[MINE / 2], float(&v)[MINE]) {
 #pragma unroll
         for (int i = 0; i < MINE; i += 2) {
-            const u32 two = row[4 * i];
+            const u32 two = words[i / 2] ^ ((signs >> i & 1) << 15 | (signs >> i & 2) << 30);
             v[i] = from_f16(two & 0xFFFF), v[i + 1] = from_f16(two >> 16);
         }
         if (OF_KEYS)
@@ -503,7 +494,9 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
             for (int turn = 0; turn < SLOT_TOKENS; turn += ROWS) {
                 const int r = turn + threadIdx.x / ROW_LANES;
                 float v[MINE];
-                read(part * SLOT_TOKENS + r, v);
+                unpack(ahead, v);
+                const int next = part * SLOT_TOKENS + r + ROWS;
+                if (next < (int)p.page_tokens || parts > 1) fetch(next < (int)p.page_tokens ? next : r % ROWS, ahead);
 #pragma unroll
                 for (int i = 0; i < MINE; i++) z[r * STRIDE + mine(lane, i)] = v[i];
             }
@@ -534,7 +527,8 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
 #pragma unroll
                 for (int i = 0; i < MINE; i++) v[i] = z[r * STRIDE + mine(lane, i)];
             } else {
-                read(token, v);
+                unpack(ahead, v);
+                if (token + ROWS < (int)p.page_tokens) fetch(token + ROWS, ahead);
             }
             if (HAS_CENTRE)
 #pragma unroll
@@ -546,24 +540,23 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
                 for (int i = 0; i < MINE; i++) z[r * STRIDE + mine(lane, i)] = v[i];
                 if ((lane & 7) == 0) norms[token] = norm, scales[r] = norm < SMALLEST_NORM ? 0 : p.kappa / norm;
             } else {
-                const float inverse = 1.0f / norm, slope = cells.slope, offset = cells.offset;
-                const float low = thresholds[0], high = thresholds[(1 << code_bits(SHAPE)) - 2];
-                float c[MINE];
+                const float inverse = 1.0f / norm;
+                float c[MINE], energy = 0; // exact: sums of squares of integers below 2^24
                 u32 codes[MINE / 2];
 #pragma unroll
                 for (int i = 0; i < MINE; i += 2) {
                     u32 found[2];
 #pragma unroll
                     for (int k = 0; k < 2; k++) {
-                        const float y = v[i + k] * inverse;
-                        const u8 *at = reinterpret_cast<const u8 *>(cells.cells) + cell_of(y, low, high, slope, offset);
-                        const uint2 it = *reinterpret_cast<const uint2 *>(at);
-                        found[k] = y >= __uint_as_float(it.x) ? it.y >> 16 : it.y;
+                        found[k] = found_in(cells, v[i + k] * inverse, p.cell_slope, p.cell_offset);
                         c[i + k] = __uint_as_float(__byte_perm(found[k], 0x4B000000, 0x7441)) - (8388608.0f + 128);
+                        energy = __fmaf_rn(c[i + k], c[i + k], energy);
                     }
                     codes[i / 2] = __byte_perm(found[0], found[1], 0x0040);
                 }
-                const float correlation = dot(v, c), energy = dot(c, c);
+                const float correlation = dot(v, c);
+#pragma unroll
+                for (int s = 4; s; s /= 2) energy += __shfl_xor_sync(~0u, energy, s);
                 u8 *row = reinterpret_cast<u8 *>(memory + r * STRIDE);
                 __syncwarp(); // codes take the place of values that other lanes have read
 #pragma unroll
@@ -585,7 +578,7 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
             norms[token] = from_f16(stored);
         }
         __syncthreads();
-        u8 *slot = p.pool + ((u64)p.slots[blockIdx.x * parts + part] * p.kv_heads + blockIdx.y) * SLOT;
+        u8 *slot = p.pool + ((u64)slots[part] * p.kv_heads + blockIdx.y) * SLOT;
         auto four = [&](int token, int c) { return memory[token * STRIDE + c / 4]; };
         if constexpr (OF_KEYS) pack_keys(slot, four);
         else pack_values(slot, four);
@@ -599,7 +592,7 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
         if (OF_KEYS && threadIdx.x == 0) reinterpret_cast<Tail *>(slot + TAIL)->centre = HAS_CENTRE ? centre.norm : 0;
         __syncthreads();
     }
-    encode_norms<OF_KEYS>(p, work.norms, norms);
+    encode_norms<OF_KEYS>(p, work.norms, steps, slots, norms);
 }
 
 extern "C" __global__ void __launch_bounds__(encode_threads(KEYS), encode_blocks(KEYS)) encode_keys(const __grid_constant__ Encode p) { encode<KEYS, true>(p); }

@@ -33,17 +33,12 @@ template <class T> __device__ __forceinline__ T max(T a, T b) { return a < b ? b
 __device__ __forceinline__ float fabsf(float x) { return __builtin_fabsf(x); }
 __device__ __forceinline__ float fminf(float a, float b) { return __builtin_fminf(a, b); }
 __device__ __forceinline__ float fmaxf(float a, float b) { return __builtin_fmaxf(a, b); }
-__device__ __forceinline__ float floorf(float x) { return __builtin_floorf(x); }
 __device__ __forceinline__ float sqrtf(float x) { return __builtin_sqrtf(x); }
 __device__ __forceinline__ float __fmaf_rn(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 __device__ __forceinline__ unsigned __float_as_uint(float x) { return __builtin_bit_cast(unsigned, x); }
 __device__ __forceinline__ float __uint_as_float(unsigned x) { return __builtin_bit_cast(float, x); }
 __device__ __forceinline__ float __int_as_float(int x) { return __builtin_bit_cast(float, x); }
-// Rounded down: what is above the exact sum by half a step at most comes down by one; sums are positive where this is used.
-__device__ __forceinline__ float __fmaf_rd(float a, float b, float c) {
-    const float sum = __builtin_fmaf(a, b, c);
-    return (double)sum > __builtin_fma((double)a, (double)b, (double)c) ? __uint_as_float(__float_as_uint(sum) - 1) : sum;
-}
+__device__ __forceinline__ float __saturatef(float x) { return fminf(fmaxf(x, 0), 1); }
 __device__ __forceinline__ unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
     const unsigned long long both = (unsigned long long)b << 32 | a;
     unsigned out = 0;
