@@ -204,7 +204,7 @@ impl Backend {
         match self.isa {
             // SAFETY: as in `dispatch!`.
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => unsafe { baseline::f16_dot_fma_avx2(query, bytes, scores) },
+            Isa::Avx2 | Isa::AvxVnni => unsafe { baseline::f16_dot_fma_avx2(query, bytes, scores) },
             // SAFETY: as in `dispatch!`.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => unsafe { baseline::f16_dot_fma_avx512(query, bytes, scores) },

@@ -16,8 +16,9 @@ use std::env;
 const HEADS: usize = 8;
 /// Exact tokens that a block of threads takes.
 const EXACT_TOKENS: usize = 32;
-/// Slots that a block of threads may sum without leaving 32 bits: 65,536 tokens of 255 · 127, and half of that.
+/// Slots of 64 tokens that a block of threads may sum without leaving 32 bits: 255 · 128 a token, and 2³⁰ that rounding adds before a shift.
 const MOST_SLOTS: usize = 512;
+const _: () = assert!(MOST_SLOTS * 64 * 255 * 128 + (1 << 30) < 1 << 31);
 /// Blocks of threads that a multiprocessor holds; of the wider rows.
 const RESIDENT: usize = 4;
 const RESIDENT_WIDE: usize = 2;

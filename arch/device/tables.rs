@@ -46,7 +46,7 @@ pub struct Tables {
 }
 
 /// Codes of coordinates of a unit vector by one look-up, as the kernels take it: a line from the first threshold to the last puts each into
-/// one of 32 cells of its own. A cell has its threshold, and, 16 bits each, code and centroid + 128 · 256 below it and from it on.
+/// one of 32 cells of its own. A cell has its threshold, and, 16 bits each, code + 256 · (centroid + 128) below it and from it on.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cells {

@@ -5,7 +5,7 @@
 //! back by the unit. On a Sapphire Rapids a score of 128 coordinates takes 34 ns, by the text for registers 82 to 88 (with eight
 //! queries 16 and 50); a sum 44 and 115 (10 and 24). As many instructions as the CPU can issue bound both.
 
-use super::layout::{ChunkLayout, QuaternionSet, UNITS};
+use super::layout::{ChunkLayout, QuaternionSet, UNITS, unit_reciprocal};
 use super::scalar::MAX_CHUNKS;
 use super::wide::Turned;
 use crate::registers::Elementwise;
@@ -35,7 +35,7 @@ struct Unpack {
     radii: Fields,
     /// Where the base-9 digit goes.
     above: __m128i,
-    /// `mulhi(4·code, reciprocal) >> shift` is the unit: exact, as 6120·2¹⁶ is below 2³⁰.
+    /// See [`unit_reciprocal`].
     reciprocal: __m256i,
     shift: __m128i,
     count: __m256i,
@@ -46,18 +46,14 @@ impl Unpack {
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     fn new(layout: &ChunkLayout) -> Self {
-        let members = u32::from(layout.members);
-        let mut shift = 0;
-        while (1u32 << (15 + shift)).div_ceil(members) < 1 << 16 {
-            shift += 1;
-        }
+        let (reciprocal, shift) = unit_reciprocal(layout.members);
         Self {
             layout: *layout,
             raw: Fields::new(layout.raw_bits() as usize),
             radii: Fields::new(layout.radius_bits.into()),
             above: _mm_cvtsi32_si128(layout.raw_bits() as i32),
-            reciprocal: _mm256_set1_epi16((1u32 << (14 + shift)).div_ceil(members) as i16),
-            shift: _mm_cvtsi32_si128(shift),
+            reciprocal: _mm256_set1_epi16(reciprocal as i16),
+            shift: _mm_cvtsi32_si128(shift as i32),
             count: _mm256_set1_epi16(layout.members.into()),
             last: _mm256_set1_epi32(layout.codes() as i32 - 1),
         }

@@ -82,8 +82,7 @@ fn members_at(set: &QuaternionSet, members: &[u8; 16]) -> [__m512i; 4] {
     let mut quads = [&set.members[0]; 16];
     for (quad, member) in quads.iter_mut().zip(members) {
         debug_assert!(usize::from(*member) < set.members.len());
-        // SAFETY: members of lists and codes are below the set's length: `QuaternionIndex::new` checks the first, and the
-        // others are remainders.
+        // SAFETY: members of lists are below the set's length: `QuaternionIndex::new` has checked them.
         *quad = unsafe { set.members.get_unchecked(usize::from(*member)) };
     }
     Zmm::quads(&quads)

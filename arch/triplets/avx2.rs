@@ -235,6 +235,9 @@ pub(crate) fn score_triplets(layout: &TripletLayout, rows: &Rows, queries: &[Int
     let look_up = LookUp::new(layout);
     let split = (3 * layout.triplets()).min(layout.dim);
     let used = layout.triplets().div_ceil(FIELDS);
+    if used == 0 {
+        return scalar::score_triplets(layout, rows, queries, scores);
+    }
     let zero = _mm256_setzero_si256();
     let tables = if queries.len() > 1 { Tables::new(layout) } else { None };
     let mut groups = [(zero, _mm256_setzero_ps()); ROWS * GROUPS];

@@ -477,6 +477,8 @@ fn attention_on_a_card() {
         assert!(!required && error.starts_with("octaplex: --device cuda: "), "{error}");
         assert_eq!((error.lines().count(), output.status.code()), (1, Some(2)), "{error}");
         println!("skipped: {error}");
+        std::fs::remove_file(folder.join("tiny.gguf")).unwrap();
+        fails(&folder, &on("cuda", "card.json"), &["--device cuda: "]);
         return;
     }
     succeeds(&folder, &on("cpu", "cpu.json"));

@@ -26,7 +26,7 @@ const FEW: usize = 4;
 const QUERIES: usize = 32;
 
 /// Rows of a tile of coordinates.
-pub(crate) const ROWS: usize = 16;
+pub(crate) const ROWS: usize = crate::rows::ROWS;
 
 /// Of so many queries, those that are taken here: none where they are too few to be faster than what takes them one by one.
 pub(crate) fn taken(queries: usize, at_least: usize) -> usize {

@@ -5,7 +5,7 @@
 //! unsigned, so the query's bytes are 128 too large, and the sum starts at -128·Σ member, which all queries share.
 
 use super::{load_chunks, to_bytes};
-use crate::quaternions::layout::{ChunkLayout, QuaternionSet, TURNS};
+use crate::quaternions::layout::{ChunkLayout, QuaternionSet, TURNS, unit_reciprocal};
 use crate::quaternions::scalar;
 use crate::quaternions::scalar::MAX_CHUNKS;
 use crate::registers::avx512::{
@@ -205,7 +205,7 @@ struct Block {
 struct Splitter {
     layout: ChunkLayout,
     raw_bits: u32,
-    /// `mulhi(4·code, reciprocal) >> shift` is the unit: exact, as 6120·2¹⁶ is below 2³⁰.
+    /// See [`unit_reciprocal`].
     reciprocal: __m512i,
     shift: __m128i,
     count: __m512i,
@@ -216,16 +216,12 @@ impl Splitter {
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn new(layout: &ChunkLayout) -> Self {
-        let members = u32::from(layout.members);
-        let mut shift = 0;
-        while (1u32 << (15 + shift)).div_ceil(members) < 1 << 16 {
-            shift += 1;
-        }
+        let (reciprocal, shift) = unit_reciprocal(layout.members);
         Self {
             layout: *layout,
             raw_bits: layout.raw_bits(),
-            reciprocal: _mm512_set1_epi16((1u32 << (14 + shift)).div_ceil(members) as i16),
-            shift: _mm_cvtsi32_si128(shift),
+            reciprocal: _mm512_set1_epi16(reciprocal as i16),
+            shift: _mm_cvtsi32_si128(shift as i32),
             count: _mm512_set1_epi16(layout.members.into()),
             last: _mm512_set1_epi16(layout.codes() as i16 - 1),
         }

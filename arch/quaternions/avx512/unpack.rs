@@ -2,7 +2,7 @@
 
 use super::{Planes, load_chunks};
 use crate::codes::avx512::unpack::mulhi;
-use crate::quaternions::layout::{ChunkLayout, QuaternionSet, UNITS};
+use crate::quaternions::layout::{ChunkLayout, QuaternionSet, UNITS, unit_reciprocal};
 use crate::quaternions::scalar;
 use crate::registers::Elementwise;
 use crate::registers::avx512::{Zmm, first, floats_in_order, load, load_bytes, store_ps, to_array};
@@ -29,7 +29,7 @@ pub(crate) struct Unpack {
     radius_bytes: __m512i,
     radius_shift: __m512i,
     radius_mask: __m512i,
-    /// `mulhi(4·code, reciprocal) >> shift` is the unit: exact, as 6120·2¹⁶ is below 2³⁰.
+    /// See [`unit_reciprocal`].
     reciprocal: __m512i,
     shift: __m128i,
     count: __m512i,
@@ -51,11 +51,7 @@ impl Unpack {
         let raw_bits = layout.raw_bits();
         let (raw, radius) = (bit_of(raw_bits), bit_of(layout.radius_bits.into()));
         let seven = _mm512_set1_epi32(7);
-        let members = u32::from(layout.members);
-        let mut shift = 0;
-        while (1u32 << (15 + shift)).div_ceil(members) < 1 << 16 {
-            shift += 1;
-        }
+        let (reciprocal, shift) = unit_reciprocal(layout.members);
         Self {
             layout: *layout,
             raw_bits,
@@ -65,8 +61,8 @@ impl Unpack {
             radius_bytes: bytes_of(radius),
             radius_shift: _mm512_and_si512(radius, seven),
             radius_mask: _mm512_set1_epi32((1 << layout.radius_bits) - 1),
-            reciprocal: _mm512_set1_epi16((1u32 << (14 + shift)).div_ceil(members) as i16),
-            shift: _mm_cvtsi32_si128(shift),
+            reciprocal: _mm512_set1_epi16(reciprocal as i16),
+            shift: _mm_cvtsi32_si128(shift as i32),
             count: _mm512_set1_epi16(layout.members.into()),
             last: _mm512_set1_epi32(layout.codes() as i32 - 1),
         }

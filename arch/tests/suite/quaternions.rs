@@ -124,7 +124,7 @@ pub(super) fn encode_quaternions(backend: Backend) -> Outcome {
     Ok(())
 }
 
-/// Every number of members, packing and radius with a few chunks, and all chunk counts for some.
+/// Numbers of members of all kinds, every packing and radius with a few chunks, and all chunk counts for some.
 fn layouts() -> impl Iterator<Item = ChunkLayout> {
     let all = MEMBERS.into_iter().flat_map(|members| {
         [5, 17, 32].into_iter().flat_map(move |chunks| {

@@ -108,7 +108,7 @@ fn all_bits() -> impl Iterator<Item = (u8, u8)> {
 }
 
 fn dims() -> impl Iterator<Item = usize> {
-    [3, 4, 5, 16, 33, 47, 49, 63].into_iter().chain(WIDTHS)
+    [1, 2, 3, 4, 5, 16, 33, 47, 49, 63].into_iter().chain(WIDTHS)
 }
 
 pub(super) fn encode_triplets(backend: Backend) -> Outcome {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const D: usize = 128;
 /// Rows that a second-level cache holds.
 const ROWS: usize = 4096;
-/// Nanoseconds: runs that take longer than this are of more than a second-level cache holds.
+/// Nanoseconds: longer runs are not repeated. Bringing their rows into the cache is little of them, or they have more than it holds.
 const LONG: f64 = 1e6;
 /// Rows of turboquant-rs, which takes a microsecond for each.
 const FEW: usize = 512;

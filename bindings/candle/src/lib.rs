@@ -211,7 +211,7 @@ impl KvCache {
     /// after each block's tokens are in, with their queries, and gives \[batch]\[query heads]\[queries]\[value width].
     ///
     /// # Errors
-    /// As there, and what `attend` fails with. The cache is then as it was.
+    /// As there, and what `attend` fails with; the cache is then as there.
     pub fn append_attend_with(
         &mut self,
         queries: &Tensor,

@@ -300,3 +300,30 @@ fn what_does_not_fit_is_refused() {
     assert_eq!(fresh.sequences().len(), 0);
     assert!(KvCache::new(&LayerConfig::new(2, 63, 2000)).unwrap_err().to_string().contains("63"));
 }
+
+/// Where something else attends and fails, the cache is as it was.
+#[test]
+fn another_attention_may_fail() {
+    let all = tokens(1, 401, 91);
+    let [[q, k, v], [q1, k1, v1]] = [narrow(&all, 0, 400), narrow(&all, 400, 1)];
+    let (mut cache, mut never) =
+        (KvCache::new(&config()).unwrap().block(100), KvCache::new(&config()).unwrap().block(100));
+    let save = |cache: &KvCache| {
+        let mut bytes = Vec::new();
+        cache.sequences()[0].save(&mut |piece: &[u8]| bytes.extend_from_slice(piece));
+        bytes
+    };
+    let mut blocks = 0;
+    let second_fails = |cache: &KvCache, queries: &Tensor| {
+        blocks += 1;
+        if blocks == 2 { candle_core::bail!("no card") } else { cache.attend(queries, &Attend::default()) }
+    };
+    let error = cache.append_attend_with(&q, &k, &v, second_fails).unwrap_err();
+    assert!(error.to_string().contains("no card") && cache.current_seq_len() == 0, "{error}");
+    // The same bits as by its own attention, block by block.
+    let by = |cache: &KvCache, queries: &Tensor| cache.attend(queries, &Attend::default());
+    let output = cache.append_attend_with(&q, &k, &v, by).unwrap();
+    assert_eq!(floats(&output), floats(&never.append_attend(&q, &k, &v, &Attend::default()).unwrap()));
+    cache.append_attend_with(&q1, &k1, &v1, |_, _| candle_core::bail!("no card")).unwrap_err();
+    assert_eq!((cache.current_seq_len(), save(&cache)), (400, save(&never)));
+}

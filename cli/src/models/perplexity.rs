@@ -89,6 +89,9 @@ pub(crate) fn run(arguments: &Perplexity) -> Result<()> {
         let lines: String = words.iter().map(|token| format!("{token}\n")).collect();
         files::write(path, lines.as_bytes())?;
     }
+    if *device != Device::Cpu {
+        options.cache(&model, &codecs, *tokens)?.on(*device)?; // what it does not take is said before the model reads
+    }
     let runs = if arguments.exact { 3 } else { 2 };
     let progress = Progress::shown(runs * Reference::steps(&model, *windows));
     let reference = Reference::new(&model, options, &words, *windows, &progress)?;

@@ -4,7 +4,7 @@
 //! sums .94 to .98, but scores 1.14 to 1.27.
 
 use super::{EACH, LANE, TABLES, all_planes, centroids, tables};
-use crate::codes::avx2::many::{self, Eight, ROWS, Room, turn_coordinates, turn_pairs};
+use crate::codes::avx2::many::{self, Eight, Room, turn_coordinates, turn_pairs};
 use crate::codes::scalar::PAGE;
 use crate::registers::Integers;
 use crate::registers::avx2::Ymm;
@@ -28,7 +28,7 @@ pub(super) fn score_tiles<L: Integers<V = __m256i>, const BITS: usize, const FIV
     let (tables, mut padded) = (tables::<BITS, FIVE>(book), None);
     let blocks = Blocks::new(rows, &mut padded);
     many::score::<L>(rows, scale, queries, scores, |first, tile| {
-        let block = blocks.get(first / ROWS);
+        let block = blocks.get(first / rows::ROWS);
         let eights = [0, 8].map(|r| look_up::<BITS, FIVE, DIM>(&tables, &block, r));
         let [low, high] = &eights;
         for (register, tile) in tile.chunks_exact_mut(8).enumerate() {
