@@ -293,7 +293,7 @@ mod tests {
         for members in 1..=u8::MAX {
             let (reciprocal, shift) = super::unit_reciprocal(members);
             for code in 0..24 * u32::from(members) {
-                let unit = (4 * code * u32::from(reciprocal) >> 16) >> shift;
+                let unit = ((4 * code * u32::from(reciprocal)) >> 16) >> shift;
                 assert_eq!(unit, code / u32::from(members), "code {code} of {members} members");
             }
         }
