@@ -22,6 +22,9 @@ pub(crate) fn lookup(codes: &[u8], centroids: &[i16], scale: f32, out: &mut [f32
 
 #[inline(always)]
 pub(crate) fn centroid(centroids: &[i16], code: u8) -> i16 {
+    if crate::CHECKED {
+        return centroids[usize::from(code).min(centroids.len() - 1)];
+    }
     centroids.get(usize::from(code)).or(centroids.last()).copied().unwrap_or(0)
 }
 
