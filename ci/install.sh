@@ -7,4 +7,5 @@ exec 9>"${TMPDIR:-/tmp}/octaplex-install"
 flock 9
 [[ "$*" != *:arm64* ]] || "${sudo[@]}" dpkg --add-architecture arm64
 "${sudo[@]}" apt-get update -qq
-"${sudo[@]}" apt-get install -qq -y --no-install-recommends "$@" >/dev/null
+# A service that a package starts does not keep the lock.
+"${sudo[@]}" apt-get install -qq -y --no-install-recommends "$@" >/dev/null 9>&-
