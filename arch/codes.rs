@@ -54,6 +54,24 @@ impl Backend {
         )
     }
 
+    /// out = scale · centroid\[code], of codes that are packed in plain bits: [`unpack`](Self::unpack) and [`lookup`](Self::lookup) at once.
+    pub fn lookup_packed(self, bits: u8, bytes: &[u8], centroids: &[i16], scale: f32, out: &mut [f32]) {
+        let packing = Packing::bits(bits);
+        contract!(bytes.len() == packing.bytes(out.len()));
+        contract!(centroids.len() == packing.levels());
+        #[cfg(target_arch = "x86_64")]
+        if self.isa == Isa::Avx512 {
+            // SAFETY: as in `dispatch!`.
+            return unsafe { avx512::lookup_packed(packing, bytes, centroids, scale, out) };
+        }
+        let mut codes = [0; 64];
+        for (bytes, out) in bytes.chunks(8 * usize::from(bits)).zip(out.chunks_mut(64)) {
+            let codes = &mut codes[..out.len()];
+            self.unpack(packing, bytes, codes);
+            self.lookup(codes, centroids, scale, out);
+        }
+    }
+
     /// score\[query]\[row] = (Σ q·centroid, an exact integer) · (query scale · `scale`) · row scale.
     /// Centroids are at most ±127 where there are up to 16, ±2047 otherwise.
     pub fn score_codes(
@@ -66,6 +84,7 @@ impl Backend {
         scores: &mut [f32],
     ) {
         check_rows(packing, rows, centroids);
+        rows.ask(self);
         contract!(queries.iter().all(|query| query.values.len() == rows.dim));
         contract!(scores.len() == queries.len() * rows.count());
         dispatch!(
@@ -86,6 +105,7 @@ impl Backend {
         acc: &mut [f32],
     ) {
         check_rows(packing, rows, centroids);
+        rows.ask(self);
         contract!(acc.len().is_multiple_of(rows.dim));
         contract!(weights.len() == acc.len() / rows.dim * rows.count());
         dispatch!(

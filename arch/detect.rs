@@ -67,6 +67,14 @@ impl Backend {
     /// but for bare metal, which has this one alone.
     pub const SCALAR: Self = Self { isa: Isa::Scalar };
 
+    /// Whether its kernels on [`Rows`](crate::Rows) of codes ask for what comes next block by block.
+    pub(crate) fn asks_by_blocks(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return matches!(self.isa, Isa::Avx512);
+        #[cfg(not(target_arch = "x86_64"))]
+        false
+    }
+
     /// The fastest backend of this CPU.
     #[must_use]
     pub fn detect() -> Self {

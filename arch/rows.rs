@@ -5,8 +5,9 @@ mod blocks;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use blocks::*;
 
+use crate::vectors::prefetch;
 use crate::vectors::scalar::{f16_to_f32, row_scale};
-use crate::{CHECKED, MAX_DIM};
+use crate::{Backend, CHECKED, MAX_DIM};
 
 /// Rows of a scale and planes, one every `stride` bytes.
 ///
@@ -24,6 +25,8 @@ pub struct Rows<'a> {
     pub dim: usize,
     /// The scales, where they are not in the rows.
     pub scales: Option<&'a [f32]>,
+    /// Bytes that will be read next, as rows like these, or none: memory is asked for them while these are worked on.
+    pub ahead: &'a [u8],
 }
 
 impl<'a> Rows<'a> {
@@ -47,6 +50,13 @@ impl<'a> Rows<'a> {
         let (count, bytes) = (self.count(), self.bytes.len());
         contract!(bytes == count * self.stride || bytes + self.stride == count * self.stride + len);
         contract!(self.scales.is_none_or(|scales| scales.len() == count));
+    }
+
+    /// Asks memory for all that comes next, at the beginning of a kernel that does not ask for it block by block.
+    pub(crate) fn ask(&self, backend: Backend) {
+        if !backend.asks_by_blocks() {
+            prefetch(self.ahead);
+        }
     }
 
     #[inline(always)]
@@ -106,7 +116,12 @@ impl<'a> Rows<'a> {
         let bytes = self.bytes.get(start..end);
         let scales = self.scales.map(|scales| scales.get(first..first + count).unwrap_or_default());
         contract!(bytes.is_some() && scales.is_none_or(|scales| scales.len() == count));
-        Self { bytes: bytes.unwrap_or_default(), scales, ..*self }
+        Self {
+            bytes: bytes.unwrap_or_default(),
+            scales,
+            ahead: if first == 0 { self.ahead } else { &[] },
+            ..*self
+        }
     }
 
     /// Runs of at most `count` rows.

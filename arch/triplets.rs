@@ -50,6 +50,7 @@ impl Backend {
         scores: &mut [f32],
     ) {
         check_rows(layout, rows);
+        self.prefetch(rows.ahead);
         contract!(!layout.directions.is_empty());
         contract!(queries.iter().all(|query| query.values.len() == layout.dim));
         contract!(scores.len() == queries.len() * rows.count());
@@ -68,6 +69,7 @@ impl Backend {
         scores: &mut [f32],
     ) {
         check_rows(layout, rows);
+        self.prefetch(rows.ahead);
         contract!(queries.iter().all(|query| query.len() == layout.dim));
         contract!(scores.len() == queries.len() * rows.count());
         dispatch!(
@@ -79,6 +81,7 @@ impl Backend {
     /// acc\[query] += Σ weight·row, rows ascending; weights are \[query]\[row].
     pub fn accumulate_triplets(self, layout: &TripletLayout, rows: &Rows, weights: &[f32], acc: &mut [f32]) {
         check_rows(layout, rows);
+        self.prefetch(rows.ahead);
         contract!(acc.len().is_multiple_of(layout.dim));
         contract!(weights.len() == acc.len() / layout.dim * rows.count());
         if rows.count() > 0 {

@@ -178,20 +178,7 @@ impl Backend {
 
     /// Asks for bytes that will be read soon; it changes nothing but time.
     pub fn prefetch(self, bytes: &[u8]) {
-        for line in bytes.chunks(64) {
-            // SAFETY: SSE is part of every x86-64 target, and a prefetch neither reads nor writes for the program.
-            #[cfg(target_arch = "x86_64")]
-            unsafe {
-                core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(line.as_ptr().cast());
-            }
-            // SAFETY: as above.
-            #[cfg(target_arch = "aarch64")]
-            unsafe {
-                core::arch::asm!("prfm pldl1keep, [{}]", in(reg) line.as_ptr(), options(nostack, preserves_flags, readonly));
-            }
-            #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-            let _ = line;
-        }
+        prefetch(bytes);
     }
 
     /// Benchmark baseline, not bit-exact: scores a page of f16 rows, row by row, as an uncompressed cache would, with
@@ -210,5 +197,24 @@ impl Backend {
             Isa::Avx512 => unsafe { baseline::f16_dot_fma_avx512(query, bytes, scores) },
             _ => self.score_floats(Float::F16, query.len(), bytes, &[query], scores),
         }
+    }
+}
+
+/// Asks memory for a line of 64 bytes after another.
+#[inline(always)]
+pub(crate) fn prefetch(bytes: &[u8]) {
+    for line in bytes.chunks(64) {
+        // SAFETY: SSE is part of every x86-64 target, and a prefetch neither reads nor writes for the program.
+        #[cfg(target_arch = "x86_64")]
+        unsafe {
+            core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(line.as_ptr().cast());
+        }
+        // SAFETY: as above.
+        #[cfg(target_arch = "aarch64")]
+        unsafe {
+            core::arch::asm!("prfm pldl1keep, [{}]", in(reg) line.as_ptr(), options(nostack, preserves_flags, readonly));
+        }
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+        let _ = line;
     }
 }

@@ -10,7 +10,7 @@
 use crate::Error;
 use crate::backend::Kernels;
 use crate::cache::config::builders;
-use crate::cache::page::{BATCH, Head, SPLIT, in_page};
+use crate::cache::page::{BATCH, SPLIT, in_page};
 use crate::cache::rows::{accumulate_page, score_pages};
 use crate::cache::storage::Storage;
 use crate::cache::view::{MAX_QUERY, Scratch, View};
@@ -230,21 +230,21 @@ impl Unit<'_> {
                 self.sees(first..first + layout.page)
             })
         };
-        // Pages lie apart, and a page takes about as long as memory: those of the next 128 tokens are on their way.
-        let (last, ahead) = (range.end - 1, if layout.page < 128 { 128 / layout.page } else { 1 });
-        let next = |index: usize| (index + ahead <= last).then(|| view.store.page(index + ahead));
         let mut totals = Totals::EMPTY;
         let per_page = rows * layout.page;
         let scored = Cell::new(range.start);
-        let mut heads = seen().map(|(index, page)| {
+        let mut pages = seen().map(|(index, page)| (index, page, view.head(page, self.head))).peekable();
+        let mut heads = core::iter::from_fn(|| {
+            let (index, _, mut head) = pages.next()?;
             scored.set(index);
-            if let Some(page) = next(index) {
-                let Head { keys, centre, key_norms, .. } = view.head(page, self.head);
-                [&page[..layout.header], keys, centre, key_norms]
+            // Pages lie apart, and a page takes about as long as memory.
+            if let Some((_, page, next)) = pages.peek() {
+                [&page[..layout.header], next.centre, next.key_norms]
                     .iter()
                     .for_each(|bytes| view.backend.prefetch(bytes));
+                head.ahead = next.keys;
             }
-            view.head(page, self.head)
+            Some(head)
         });
         let prefix = &view.store.front()[layout.prefix(self.head)];
         let count = range.len();
@@ -259,18 +259,19 @@ impl Unit<'_> {
             }
         }
         part.fill(0.0);
-        for ((index, page), weights) in seen().zip(all_scores.chunks_exact_mut(per_page)) {
+        let mut pages = seen().map(|(index, page)| (index, view.head(page, self.head))).peekable();
+        let mut all_weights = all_scores.chunks_exact_mut(per_page);
+        while let (Some((index, mut head)), Some(weights)) = (pages.next(), all_weights.next()) {
             let mut any = false;
             for (row, weights) in weights.chunks_exact_mut(layout.page).enumerate() {
                 any |= add_weights(view.backend, &mut totals, row, weights);
             }
             if any {
-                if let Some(page) = next(index) {
-                    let Head { values, value_norms, .. } = view.head(page, self.head);
-                    [values, value_norms].iter().for_each(|bytes| view.backend.prefetch(bytes));
+                if let Some((_, next)) = pages.peek() {
+                    view.backend.prefetch(next.value_norms);
+                    head.ahead = next.values;
                 }
-                let head = view.head(page, self.head);
-                let added = accumulate_page(view.values, &layout.values, weights, &head, part);
+                let added = accumulate_page(view, weights, &head, part);
                 added.map_err(|error| in_page(error, index, layout.page))?;
             }
         }

@@ -110,7 +110,7 @@ fn taken(tree: &AngleTree, bytes: &[u8]) -> bool {
 #[target_feature(enable = "avx2,fma,f16c")]
 fn segments<'a>(tree: &AngleTree, bytes: &'a [u8], spare: &'a mut [u8; SPARE]) -> [Segment<'a>; 2] {
     let len = tree.row_bytes();
-    let rows = Rows { bytes, stride: len, len, dim: tree.dim, scales: None };
+    let rows = Rows { bytes, stride: len, len, dim: tree.dim, scales: None, ahead: &[] };
     Segment::both(&rows, len + MARGIN, spare)
 }
 

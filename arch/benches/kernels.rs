@@ -53,7 +53,7 @@ fn codes(c: &mut Criterion) {
             });
             for packing in packings() {
                 let (bytes, stride) = rows_of(packing);
-                let rows = Rows { bytes: &bytes, stride, len: stride, dim: DIM, scales: None };
+                let rows = Rows { bytes: &bytes, stride, len: stride, dim: DIM, scales: None, ahead: &[] };
                 let centroids = centroids(packing);
                 let limit = if packing.levels() > 16 { 1023 } else { 127 };
                 let mut values = [0; DIM];

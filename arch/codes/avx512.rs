@@ -10,7 +10,7 @@ mod words;
 
 use crate::{IntQuery, Packing, Rows};
 pub(crate) use pack::{pack, unpack};
-pub(crate) use quantize::{lookup, quantize};
+pub(crate) use quantize::{lookup, lookup_packed, quantize};
 
 /// See `scalar::score_codes`.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]

@@ -1,5 +1,6 @@
 //! Rows in blocks of sixteen.
 
+use crate::vectors::prefetch;
 use crate::{MAX_DIM, Rows};
 
 /// Rows in a block: the block's sums fill a register, one `i32` each.
@@ -73,6 +74,14 @@ impl<'a> Blocks<'a> {
         };
         let scales = scales.map(|scales| &scales[index * ROWS..scales.len().min((index + 1) * ROWS)]);
         Block { bytes, stride, scales }
+    }
+
+    /// Asks memory for the block of this number among those that come next: all of them at once would wait for one another.
+    #[inline(always)]
+    pub(crate) fn ask(&self, index: usize) {
+        let Rows { ahead, stride, .. } = self.rows;
+        let start = ahead.len().min(index * ROWS * stride);
+        prefetch(&ahead[start..ahead.len().min(start + ROWS * stride)]);
     }
 }
 
@@ -178,7 +187,7 @@ mod tests {
                 for count in 0..=40usize {
                     let end = if count == 0 { 0 } else { (count - 1) * stride + len };
                     let bytes: vec::Vec<u8> = (0..end).map(|i| (i * 29 % 251) as u8).collect();
-                    let rows = Rows { bytes: &bytes, stride, len, dim: 8, scales: None };
+                    let rows = Rows { bytes: &bytes, stride, len, dim: 8, scales: None, ahead: &[] };
                     assert_eq!(rows.count(), count);
                     let mut padded = None;
                     let blocks = Blocks::new(&rows, &mut padded);

@@ -16,7 +16,7 @@ fn z<T: Clone + Default>(count: usize) -> Vec<T> {
 
 /// Rows of `len` bytes.
 fn rows(bytes: &[u8], stride: usize, len: usize, dim: usize) -> Rows<'_> {
-    Rows { bytes, stride, len, dim, scales: None }
+    Rows { bytes, stride, len, dim, scales: None, ahead: &[] }
 }
 
 /// The same, their scales apart.

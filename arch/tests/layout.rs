@@ -97,7 +97,8 @@ fn every_row_that_is_counted_lies_in_the_bytes() {
             }
             for rows in 0..=40usize {
                 for end in [rows * stride, (rows * stride + len).saturating_sub(stride)] {
-                    let rows_of = Rows { bytes: &bytes[..end], stride, len, dim: 8, scales: None };
+                    let rows_of =
+                        Rows { bytes: &bytes[..end], stride, len, dim: 8, scales: None, ahead: &[] };
                     let count = rows_of.count();
                     for row in 0..count {
                         assert!(
@@ -125,7 +126,7 @@ fn strides_stop_at_65536() {
     let packing = Packing::bits(4);
     let (dim, len) = (8, 2 + packing.bytes(8));
     let score = |backend: Backend, stride: usize| {
-        let rows = Rows { bytes: &vec![0; stride + len], stride, len, dim, scales: None };
+        let rows = Rows { bytes: &vec![0; stride + len], stride, len, dim, scales: None, ahead: &[] };
         let (centroids, queries) = ([1; 16], [IntQuery { values: &[1; 8], scale: 1.0 }]);
         backend.score_codes(packing, &rows, &centroids, 1.0, &queries, &mut [0.0; 2]);
     };
@@ -161,9 +162,9 @@ fn every_width_of_every_packing_is_read_alike() {
             let weights: Vec<f32> = (0..asked * count).map(|i| (i % 23) as f32 - 6.5).collect();
             // Two widths of each.
             let rows = if dim & 2 == 0 {
-                Rows { bytes: &inside, stride: len, len, dim, scales: None }
+                Rows { bytes: &inside, stride: len, len, dim, scales: None, ahead: &[] }
             } else {
-                Rows { bytes: &apart, stride: len - 2, len, dim, scales: Some(&scales) }
+                Rows { bytes: &apart, stride: len - 2, len, dim, scales: Some(&scales), ahead: &[] }
             };
             let ask = |backend: Backend| {
                 let (mut scores, mut sums, mut read) =

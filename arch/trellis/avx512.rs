@@ -209,6 +209,7 @@ fn score<const KIND: usize, const RAW: usize>(
     if let [query] = queries {
         let query = lookup.query::<KIND, RAW>(query, scale);
         for (i, scores) in scores.chunks_mut(ROWS).enumerate() {
+            blocks.ask(i);
             let block = blocks.get(i);
             let mut fours = [_mm512_setzero_si512(); ROWS / 4];
             for (i, four) in fours.iter_mut().enumerate() {
@@ -250,6 +251,7 @@ fn score_many<const KIND: usize, const RAW: usize, const Q: usize>(
     }
     let mut columns = [const { MaybeUninit::<Columns>::uninit() }; MAX_CHUNKS];
     for first in (0..count).step_by(ROWS) {
+        blocks.ask(first / ROWS);
         let block = blocks.get(first / ROWS);
         for (chunk, columns) in columns[..lookup.chunks].iter_mut().enumerate() {
             let mut rows = [_mm512_setzero_si512(); ROWS];
@@ -308,6 +310,9 @@ fn sum_page<const KIND: usize, const RAW: usize>(
     for chunk in 0..lookup.chunks {
         tile.clear();
         for block in 0..rows.count().div_ceil(ROWS) {
+            if chunk == 0 {
+                blocks.ask(block);
+            }
             let block = blocks.get(block);
             for first in (0..ROWS).step_by(4) {
                 tile.push(interleave(lookup.centroids::<KIND, RAW>(&block, chunk, first)));
@@ -349,6 +354,9 @@ fn sum_one<const KIND: usize, const RAW: usize>(
             let row = 4 * i;
             if row >= rows.count() {
                 break;
+            }
+            if chunk == 0 && row.is_multiple_of(ROWS) {
+                blocks.ask(row / ROWS);
             }
             let block = blocks.get(row / ROWS);
             let centroids = interleave(lookup.centroids::<KIND, RAW>(&block, chunk, row % ROWS));

@@ -154,7 +154,8 @@ pub(crate) fn decode_trellis<L: Registers>(book: &TrellisCodebook, row: &[u8], s
     let lookup = Lookup::<L>::new(book, out.len());
     let mut spare = [0; SPARE];
     let (stride, len, dim) = (row.len(), row.len(), out.len());
-    let segments = lookup.segments(&Rows { bytes: row, stride, len, dim, scales: None }, &mut spare);
+    let segments =
+        lookup.segments(&Rows { bytes: row, stride, len, dim, scales: None, ahead: &[] }, &mut spare);
     let Some(segment) = segments.iter().find(|segment| segment.count > 0) else { return };
     for (register, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
         let mut bytes = [0; 16];

@@ -125,11 +125,8 @@ pub(crate) fn decode(backend: Kernels, bytes: &[u8], norms: &mut [f32]) -> Resul
     if !largest.is_finite() {
         return Err(Error::Corrupt { block: 0 });
     }
-    let mut codes = [0; MAX_TOKENS];
-    let codes = &mut codes[..norms.len()];
-    backend.unpack(PACKING, &bytes[HEAD..], codes);
     let scale = &SCALES[usize::from(bytes[2]) % OCTAVES.len()];
-    backend.lookup(codes, scale, largest.to_f32() / f32::from(TOP), norms);
+    backend.lookup_packed(BITS, &bytes[HEAD..], scale, largest.to_f32() / f32::from(TOP), norms);
     Ok(())
 }
 

@@ -138,6 +138,8 @@ pub(crate) struct Head<'a> {
     pub(crate) centre: &'a [u8],
     pub(crate) key_norms: &'a [u8],
     pub(crate) value_norms: &'a [u8],
+    /// Keys or values that are read after these, if that is known.
+    pub(crate) ahead: &'a [u8],
 }
 
 /// A head of a page that is being written.
@@ -379,6 +381,7 @@ impl Layout {
             centre,
             key_norms,
             value_norms: &norms[..self.values.norms],
+            ahead: &[],
         }
     }
 

@@ -116,7 +116,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
             scratch.paged.fill(0.0);
             for (index, weights) in paged.chunks_exact(layout.page).enumerate() {
                 let head = view.head(self.store.page(index), head);
-                let added = accumulate_page(view.values, &layout.values, weights, &head, scratch.paged);
+                let added = accumulate_page(&view, weights, &head, scratch.paged);
                 added.map_err(|error| in_page(error, index, layout.page))?;
             }
             view.values.finish(scratch.paged);

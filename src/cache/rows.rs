@@ -1,12 +1,12 @@
 //! Scores and sums of a head's pages: what a cache asks of a codec beyond its trait.
 
 use super::norms;
-use super::page::{BATCH, Grade, Head, Side};
+use super::page::{BATCH, Grade, Head};
 use super::view::View;
 use crate::Error;
 use crate::codec::planes::CentreCode;
 use crate::codec::scratch::{bytes_of, with_scratch, words_for};
-use crate::codec::{Codec, at_row, count_rows};
+use crate::codec::{at_row, count_rows};
 use octaplex_arch::Rows;
 
 /// Prepares at most [`BATCH`] queries once, and scores the pages of a head, one after the other: scores are laid out
@@ -38,6 +38,8 @@ pub(crate) fn score_pages(
         let mut prepared: [&[f32]; BATCH] = [&[]; BATCH];
         prepared.iter_mut().zip(words.chunks_exact(len)).for_each(|(slot, words)| *slot = words);
         let prepared = &prepared[..count];
+        let mut grades = layout.keys.grades(codec).map(|grade| (grade.queries(prepared), grade));
+        let grades: [_; 2] = core::array::from_fn(|_| grades.next());
         let coded = if layout.keys.is_lean() { each * centre } else { 0 };
         with_scratch(words_for(coded) + offsets.len(), |memory| {
             let (ours, memory) = memory.split_at_mut(offsets.len());
@@ -45,7 +47,13 @@ pub(crate) fn score_pages(
             for (index, (head, scores)) in
                 (&mut *pages).zip(scores.chunks_exact_mut(count * layout.page)).enumerate()
             {
-                score_page(codec, &layout.keys, prepared, &head, scores)?;
+                match grades {
+                    [None, _] => {
+                        view.backend.prefetch(head.ahead);
+                        codec.score(prepared, head.keys, scores)?;
+                    }
+                    _ => score_page(&grades, count, &head, scores)?,
+                }
                 if coded > 0 {
                     centres[index * centre..][..centre].copy_from_slice(head.centre);
                 } else if centre > 0 {
@@ -53,9 +61,9 @@ pub(crate) fn score_pages(
                 }
                 offsets[index..].iter_mut().step_by(each).zip(&base).for_each(|(slot, base)| *slot = *base);
             }
-            for grade in layout.keys.grades(codec).filter(|_| coded > 0) {
+            for (queries, grade) in grades.iter().flatten().filter(|_| coded > 0) {
                 let last = coded - centre + grade.centre.end;
-                let (queries, centres) = (grade.queries(prepared), &centres[grade.centre.start..last]);
+                let centres = &centres[grade.centre.start..last];
                 CentreCode::new(grade.planes).score(&queries[..count], centres, centre, ours)?;
                 offsets.iter_mut().zip(&*ours).for_each(|(offset, ours)| *offset += *ours);
             }
@@ -72,36 +80,33 @@ impl Grade<'_> {
         queries
     }
 
-    /// Rows and their norms.
-    fn rows<'r>(&self, bytes: &'r [u8], norms: &'r [f32]) -> Rows<'r> {
+    /// Rows and their norms, and what comes next.
+    fn rows<'r>(&self, bytes: &'r [u8], norms: &'r [f32], ahead: &'r [u8]) -> Rows<'r> {
         let (stride, dim) = (self.row, self.planes.dim());
-        Rows { bytes: &bytes[self.rows.clone()], stride, len: stride + 2, dim, scales: Some(norms) }
+        let ahead = ahead.get(self.rows.clone()).unwrap_or_default();
+        Rows { bytes: &bytes[self.rows.clone()], stride, len: stride + 2, dim, scales: Some(norms), ahead }
     }
 }
 
+/// A page's rows of planes: those of one grade, or the sums of those of two.
 fn score_page(
-    codec: &dyn Codec,
-    side: &Side,
-    queries: &[&[f32]],
+    grades: &[Option<([&[f32]; BATCH], Grade)>; 2],
+    count: usize,
     head: &Head,
     scores: &mut [f32],
 ) -> Result<(), Error> {
-    if !side.is_lean() {
-        return codec.score(queries, head.keys, scores);
-    }
-    let tokens = scores.len() / queries.len().max(1);
-    for (index, grade) in side.grades(codec).enumerate() {
+    let tokens = scores.len() / count.max(1);
+    for (index, (queries, grade)) in grades.iter().flatten().enumerate() {
         let planes = grade.planes;
         let more = if index > 0 { scores.len() } else { 0 };
         with_scratch(tokens + more, |memory| {
             let (norms, more) = memory.split_at_mut(tokens);
             norms::decode(planes.backend(), &head.key_norms[grade.norms.clone()], norms)?;
-            let prepared = grade.queries(queries);
-            let (prepared, rows) = (&prepared[..queries.len()], grade.rows(head.keys, norms));
+            let (queries, rows) = (&queries[..count], grade.rows(head.keys, norms, head.ahead));
             if index == 0 {
-                return planes.score_rows(&planes.format(), prepared, &rows, scores);
+                return planes.score_rows(&planes.format(), queries, &rows, scores);
             }
-            planes.score_rows(&planes.format(), prepared, &rows, more)?;
+            planes.score_rows(&planes.format(), queries, &rows, more)?;
             scores.iter_mut().zip(more).for_each(|(score, more)| *score += *more);
             Ok(())
         })?;
@@ -111,19 +116,20 @@ fn score_page(
 
 /// Adds a head's values of a page, weights laid out \[query]\[token].
 pub(crate) fn accumulate_page(
-    codec: &dyn Codec,
-    side: &Side,
+    view: &View,
     weights: &[f32],
     head: &Head,
     acc: &mut [f32],
 ) -> Result<(), Error> {
-    let Some(grade) = side.grades(codec).next() else {
+    let codec = view.values;
+    let Some(grade) = view.layout.values.grades(codec).next() else {
+        view.backend.prefetch(head.ahead);
         return codec.accumulate(weights, head.values, acc);
     };
     let planes = grade.planes;
     with_scratch(weights.len() * codec.dim() / acc.len().max(1), |norms| {
         norms::decode(planes.backend(), head.value_norms, norms)?;
-        planes.accumulate_rows(weights, &grade.rows(head.values, norms), acc);
+        planes.accumulate_rows(weights, &grade.rows(head.values, norms, head.ahead), acc);
         Ok(())
     })
 }

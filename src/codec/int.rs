@@ -339,7 +339,8 @@ impl Core {
                 // The two bytes before the codes, which nobody looks at, are the place of a scale.
                 let (start, len) = (self.affine.header_bytes() + g * plane - 2, 2 + plane);
                 let bytes = &bytes[start..][..(count - 1) * stride + len];
-                let rows = Rows { bytes, stride, len, dim: group, scales: Some(&scales[..count]) };
+                let rows =
+                    Rows { bytes, stride, len, dim: group, scales: Some(&scales[..count]), ahead: &[] };
                 f(run * RUN, g * group..(g + 1) * group, &rows, &zeros[..count])?;
             }
         }

@@ -77,7 +77,7 @@ pub(crate) fn encode_channels(
 
 /// Blocks of `len` bytes, and whatever follows each of them.
 pub(crate) fn rows_of(blocks: &[u8], stride: usize, len: usize, dim: usize) -> Rows<'_> {
-    Rows { bytes: blocks, stride, len, dim, scales: None }
+    Rows { bytes: blocks, stride, len, dim, scales: None, ahead: &[] }
 }
 
 /// Rows whose channels [`encode_channels`] takes side by side: what an encoder of pages takes at a time.

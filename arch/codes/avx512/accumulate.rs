@@ -195,6 +195,9 @@ fn accumulate_many<const KIND: u8>(
             tile.clear();
         }
         for block in run.start / ROWS..run.end.div_ceil(ROWS) {
+            if c == 0 {
+                blocks.ask(block);
+            }
             let block = blocks.get(block);
             for first in [0, 4, 8, 12] {
                 let centroids = bytes.interleaved::<KIND>(&block, c, first);
@@ -348,6 +351,9 @@ fn accumulate_one<const KIND: u8>(
         let (mut low, mut high) = ([zero; 2], [zero; 2]);
         let mut weights = ints.low.as_chunks().0.iter().zip(ints.high.as_chunks().0);
         for block in run.start / ROWS..run.end.div_ceil(ROWS) {
+            if c == 0 {
+                blocks.ask(block);
+            }
             let block = blocks.get(block);
             for (first, (l, h)) in [0, 4, 8, 12].into_iter().zip(&mut weights) {
                 let centroids = bytes.interleaved::<KIND>(&block, c, first);

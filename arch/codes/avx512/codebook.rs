@@ -14,7 +14,11 @@ pub(crate) struct Bytes {
     /// For a field of two codes, the upper one's centroid.
     upper: __m512i,
     kind: u8,
-    /// The first `count` are set. (A call scores a page of some dozen rows; setting all would take longer than a row.)
+    /// Where a row has the raw bits of chunks, and of pairs of them where they come in pairs. The first `count` are set. (A call
+    /// scores a page of some dozen rows; setting all would take longer than a row.)
+    raw: [MaybeUninit<Place>; MAX_CHUNKS],
+    /// The same where codes have digits. (Where not, to set these would take a fifth of a page's time: they are written in
+    /// words and moved in registers, which waits for memory.)
     chunks: [MaybeUninit<Chunk>; MAX_CHUNKS],
     count: usize,
 }
@@ -63,23 +67,26 @@ impl Bytes {
             _ => kind::SEVENS,
         };
         let mut unpack = Unpack::new(packing, dim, 2);
+        let mut raw = [const { MaybeUninit::uninit() }; MAX_CHUNKS];
         let mut chunks = [const { MaybeUninit::uninit() }; MAX_CHUNKS];
-        let count = if step(kind) == 2 { dim.div_ceil(2 * CHUNK) * 2 } else { dim.div_ceil(CHUNK) };
         let pair = step(kind) == 2;
-        for (i, slot) in chunks[..count].iter_mut().enumerate() {
-            let mut chunk = unpack.chunk(i);
-            if pair && i % 2 == 0 {
-                let start = unpack.raw_start + 8 * i * packing.raw_bits() as usize;
-                chunk.raw = Place::new(start, unpack.end.min(start + 16 * packing.raw_bits() as usize));
+        let count = if pair { dim.div_ceil(2 * CHUNK) * 2 } else { dim.div_ceil(CHUNK) };
+        let bytes = 8 * packing.raw_bits() as usize;
+        for (i, slot) in raw[..count].iter_mut().enumerate() {
+            let start = unpack.raw_start + i * bytes;
+            slot.write(Place::new(start, unpack.digit_start.min(start + step(kind) * bytes)));
+        }
+        if packing.radix() > 1 {
+            for (i, slot) in chunks[..count].iter_mut().enumerate() {
+                slot.write(unpack.chunk(i));
             }
-            slot.write(chunk);
         }
         if pair {
             let field = 2 * packing.raw_bits() as usize;
             (unpack.spread, unpack.shift) = (load(&SPREAD[field]), load(&SHIFT[field]));
         }
         let [table, upper] = [index, upper_index].map(|index| _mm512_permutexvar_epi8(index, load(&table)));
-        Self { unpack, table, upper, kind, chunks, count }
+        Self { unpack, table, upper, kind, raw, chunks, count }
     }
 
     pub(crate) fn kind(&self) -> u8 {
@@ -92,8 +99,15 @@ impl Bytes {
     }
 
     #[inline]
-    fn chunk(&self, c: usize) -> &Chunk {
+    fn raw(&self, c: usize) -> &Place {
         // SAFETY: `new` set the first `count`.
+        unsafe { self.raw[..self.count][c].assume_init_ref() }
+    }
+
+    #[inline]
+    fn chunk(&self, c: usize) -> &Chunk {
+        assert!(self.unpack.packing.radix() > 1);
+        // SAFETY: `new` set the first `count`, as there are digits.
         unsafe { self.chunks[..self.count][c].assume_init_ref() }
     }
 
@@ -105,17 +119,20 @@ impl Bytes {
     pub(crate) fn four<const KIND: u8>(&self, block: &Block, c: usize, first: usize) -> [[__m512i; 4]; 2] {
         let unpack = &self.unpack;
         let rows = [first, first + 1, first + 2, first + 3];
-        let chunk = self.chunk(c);
-        let raw = Masked::new(block, &chunk.raw);
+        let raw = Masked::new(block, self.raw(c));
         match KIND {
             kind::NIBBLES | kind::PAIRS => self.halves::<KIND>(rows.map(|r| self.fields::<KIND>(&raw, r))),
+            kind::RAW => {
+                let index = rows.map(|r| unpack.raw(&raw, r));
+                [self.lookup(index), index]
+            }
             _ => {
+                let chunk = self.chunk(c);
                 let digits = Masked::new(block, &chunk.digits);
                 // A loop, since LLVM does not inline a closure of this size into `map`.
                 let mut index = [_mm512_setzero_si512(); 4];
                 for (index, r) in index.iter_mut().zip(rows) {
                     *index = match KIND {
-                        kind::RAW => unpack.raw(&raw, r),
                         kind::TERNARY => unpack.digits::<8>(chunk, &digits, r),
                         kind::BYTES => unpack.mixed::<8>(chunk, &raw, &digits, r),
                         _ => unpack.mixed::<7>(chunk, &raw, &digits, r),
@@ -137,7 +154,7 @@ impl Bytes {
     ) -> [[__m512i; 4]; 2] {
         if step(KIND) == 2 {
             // Two codes to a byte: interleaved as they are, half the work.
-            let raw = Masked::new(block, &self.chunk(c).raw);
+            let raw = Masked::new(block, self.raw(c));
             let rows = [first, first + 1, first + 2, first + 3];
             return self.halves::<KIND>(interleave(rows.map(|r| self.fields::<KIND>(&raw, r))));
         }
@@ -153,7 +170,7 @@ impl Bytes {
         let mut rows = zero;
         if step(KIND) == 2 {
             // Two codes to a byte: transposed as they are, half the work.
-            let raw = Masked::new(block, &self.chunk(c).raw);
+            let raw = Masked::new(block, self.raw(c));
             for (r, row) in rows.iter_mut().enumerate() {
                 *row = self.fields::<KIND>(&raw, r);
             }

@@ -1,6 +1,8 @@
 //! From values to codes and from codes to values.
 
 use super::codebook::Words;
+use super::unpack::Unpack;
+use crate::Packing;
 use crate::registers;
 use crate::registers::avx512::{
     first, load_codes, load_ps, load_tail, load_words, store_bytes, store_codes, store_ps, store_tail,
@@ -167,16 +169,33 @@ pub(crate) fn lookup(codes: &[u8], centroids: &[i16], scale: f32, out: &mut [f32
     let last = _mm512_set1_epi8((centroids.len() - 1) as i8);
     for (codes, out) in codes.chunks(64).zip(out.chunks_mut(64)) {
         let codes = _mm512_min_epu8(registers::avx512::load_bytes(codes), last);
-        let [low, high] = words.lookup(codes);
-        for (i, out) in out.chunks_mut(16).enumerate() {
-            let half = if i < 2 { low } else { high };
-            let words =
-                if i % 2 == 0 { _mm512_castsi512_si256(half) } else { _mm512_extracti64x4_epi64::<1>(half) };
-            let values = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(words)), scale);
-            match out.try_into() {
-                Ok(out) => store_ps(out, values),
-                Err(_) => store_tail(out, values),
-            }
+        store_scaled(words.lookup(codes), scale, out);
+    }
+}
+
+/// The same of codes that are packed in plain bits.
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn lookup_packed(packing: Packing, bytes: &[u8], centroids: &[i16], scale: f32, out: &mut [f32]) {
+    let (words, unpack) = (Words::new(centroids), Unpack::new(packing, out.len(), 0));
+    let chunks = bytes.chunks(8 * packing.raw_bits() as usize);
+    for (bytes, out) in chunks.zip(out.chunks_mut(64)) {
+        let codes = unpack.whole(registers::avx512::load_bytes(bytes));
+        store_scaled(words.lookup(codes), _mm512_set1_ps(scale), out);
+    }
+}
+
+/// Up to 64 words times `scale`.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn store_scaled([low, high]: [__m512i; 2], scale: __m512, out: &mut [f32]) {
+    for (i, out) in out.chunks_mut(16).enumerate() {
+        let half = if i < 2 { low } else { high };
+        let words =
+            if i % 2 == 0 { _mm512_castsi512_si256(half) } else { _mm512_extracti64x4_epi64::<1>(half) };
+        let values = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(words)), scale);
+        match out.try_into() {
+            Ok(out) => store_ps(out, values),
+            Err(_) => store_tail(out, values),
         }
     }
 }

@@ -104,7 +104,7 @@ pub(crate) struct Unpack {
     pub(crate) packing: Packing,
     /// Where the planes start in a row, and the digit plane, and where that ends.
     pub(crate) raw_start: usize,
-    digit_start: usize,
+    pub(crate) digit_start: usize,
     pub(crate) end: usize,
     pub(crate) spread: __m512i,
     pub(crate) shift: __m512i,

@@ -63,6 +63,7 @@ pub(crate) fn score_codes(
         }
         let mut found = [[MaybeUninit::<[__m512i; 2]>::uninit(); ROWS]; MAX_CHUNKS];
         for i in 0..count.div_ceil(ROWS) {
+            blocks.ask(i);
             let block = blocks.get(i);
             for (chunk, found) in lookup.chunks[..lookup.count].iter().zip(&mut found) {
                 for (r, found) in found.iter_mut().enumerate() {
@@ -126,6 +127,7 @@ pub(crate) fn accumulate_codes(
                 sums[q][..lookup.count].fill(MaybeUninit::new(zero));
             }
             for (b, pairs) in (run / ROWS..end.div_ceil(ROWS)).zip((0..).step_by(ROWS / 2)) {
+                blocks.ask(b);
                 let block = blocks.get(b);
                 for (c, chunk) in lookup.chunks[..lookup.count].iter().enumerate() {
                     let mut tile = [zero; ROWS / 2];

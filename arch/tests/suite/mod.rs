@@ -41,6 +41,7 @@ pub(crate) const KERNELS: &[(&str, Check)] = &[
     ("multiply_columns", multiply_columns),
     ("quantize", quantize),
     ("lookup", lookup),
+    ("lookup_packed", lookup_packed),
     ("pack", pack),
     ("unpack", unpack),
     ("quantize_query", quantize_query),
@@ -322,6 +323,27 @@ fn lookup(backend: Backend) -> Outcome {
                 same_outputs(backend, case, n, |backend, out| {
                     backend.lookup(&codes, &centroids, scale, out);
                 })?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn lookup_packed(backend: Backend) -> Outcome {
+    for bits in 1..=8 {
+        for n in lengths() {
+            let mut painter = Painter::new(&[usize::from(bits), n]);
+            let bytes = painter.bytes(Packing::bits(bits).bytes(n));
+            let centroids = painter.integers(i16::MAX, 1 << bits);
+            for scale in [1.0, 0.003_1, -0.0, 1e-42] {
+                same_outputs(
+                    backend,
+                    format_args!("{n} codes of {bits} bits, scale {scale}"),
+                    n,
+                    |backend, out| {
+                        backend.lookup_packed(bits, &bytes, &centroids, scale, out);
+                    },
+                )?;
             }
         }
     }

@@ -42,6 +42,6 @@ impl Painted {
 
     pub(super) fn rows(&self) -> Rows<'_> {
         let Self { bytes, stride, len, dim, scales } = self;
-        Rows { bytes, stride: *stride, len: *len, dim: *dim, scales: scales.as_deref() }
+        Rows { bytes, stride: *stride, len: *len, dim: *dim, scales: scales.as_deref(), ahead: &[] }
     }
 }

@@ -216,6 +216,7 @@ fn score_units<const RAW: usize, const DIGIT: bool, const HISTORY: usize, const 
     let mut padded = None;
     let blocks = Blocks::new(rows, &mut padded);
     for (i, scores) in scores.chunks_mut(ROWS).enumerate() {
+        blocks.ask(i);
         let block = blocks.get(i);
         let mut sums = [[_mm512_setzero_si512(); 4]; 2];
         for (half, sums) in sums.iter_mut().enumerate() {

@@ -92,7 +92,8 @@ fn every_byte_of_a_page_has_one_use() {
         let packed = layout.page_length(&page);
         assert!(layout.is_sound(&page[..packed]), "{layout:?}");
         for head in 0..layout.heads {
-            let Head { keys, values, centre, key_norms, value_norms } = layout.head(&page[..packed], head);
+            let Head { keys, values, centre, key_norms, value_norms, .. } =
+                layout.head(&page[..packed], head);
             let before = |side: &Side| if side.is_lean() { BEFORE } else { 0 };
             let (keys, values) = (&keys[before(&layout.keys)..], &values[before(&layout.values)..]);
             let lengths = [layout.keys.rows, layout.values.rows].map(|rows| length(rows, head));
