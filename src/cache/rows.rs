@@ -72,10 +72,12 @@ pub(crate) fn score_pages(
     })
 }
 
+/// What a grade needs of prepared queries.
+type Queries<'q> = [&'q [f32]; BATCH];
+
 impl Grade<'_> {
-    /// What it needs of prepared queries.
-    fn queries<'q>(&self, prepared: &[&'q [f32]]) -> [&'q [f32]; BATCH] {
-        let mut queries: [&[f32]; BATCH] = [&[]; BATCH];
+    fn queries<'q>(&self, prepared: &[&'q [f32]]) -> Queries<'q> {
+        let mut queries: Queries = [&[]; BATCH];
         queries.iter_mut().zip(prepared).for_each(|(slot, words)| *slot = &words[self.words.clone()]);
         queries
     }
@@ -90,7 +92,7 @@ impl Grade<'_> {
 
 /// A page's rows of planes: those of one grade, or the sums of those of two.
 fn score_page(
-    grades: &[Option<([&[f32]; BATCH], Grade)>; 2],
+    grades: &[Option<(Queries, Grade)>; 2],
     count: usize,
     head: &Head,
     scores: &mut [f32],
