@@ -165,8 +165,6 @@ thumb() {
   install_packages
   build_in thumb
   local native=$CARGO_TARGET_DIR/native # unoptimised: quickly built
-  say "thumb: octaplex without default features"
-  "${cargo[@]}" build --quiet --release "${options[@]}" --no-default-features -p octaplex
   say "thumb: the example no_alloc on an emulated board, and here"
   (
     cd examples/no_alloc
