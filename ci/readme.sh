@@ -9,7 +9,8 @@ cd "$(dirname "$0")/.."
 export CARGO_PROFILE_BENCH_DEBUG=0 # so that benchmarks and the tool share what they are built from
 folder=$PWD/target/readme
 rm -rf "$folder"
-mkdir -p "$folder"
+mkdir -p "$folder/.cargo"
+ci/quick.sh >"$folder/.cargo/config.toml"
 
 # Cargo finds the workspace from within it; the commands' files stay in this folder.
 mapfile -t names < <(grep -oE '[A-Za-z0-9_.-]+\.(gguf|txt)' README.md | sort -u)
