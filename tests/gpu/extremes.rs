@@ -1,9 +1,9 @@
 //! Queries as small as floats are, and as many heads as a layer takes.
 
 use super::{Case, TOLERANCE, case, device, error};
-use octaplex::Attend;
+use octaplex::{Attend, gpu};
 
-/// Below 10⁻³⁶ what integers are of a query is beyond floats, and below 10⁻³⁸ floats lose bits themselves.
+/// Scales end at 2⁴⁰, so that queries below 10⁻³⁶ have logits of nothing; below that what integers are of a query is beyond floats, and below 10⁻³⁸ floats lose bits themselves.
 #[test]
 fn tiny_queries() {
     let Some(device) = device() else { return };
@@ -12,7 +12,8 @@ fn tiny_queries() {
         let layer = case.layer();
         let mut card = case.on_card(&device, &layer);
         let sizes = [1.0_f32, 1e-29, 1e-31, 1e-35, 1e-37, 1e-38, 1e-41, 1e-45];
-        for scale in [0.1_f32, 1e12] {
+        let most = f32::from_bits((1_099_511_627_776.0_f32).to_bits() - 1);
+        for scale in [0.1_f32, 1e12, most] {
             let mut queries = case.queries();
             for (number, query) in queries.chunks_exact_mut(dim).enumerate() {
                 // Where the scale is large, only queries that it does not make larger than usual ones.
@@ -26,6 +27,12 @@ fn tiny_queries() {
             let wrong = error(&output, &exact, dim);
             println!("{keys}, scale {scale:e}: {wrong:.1e}");
             assert!(wrong < TOLERANCE, "{keys}, scale {scale:e}: {wrong:e}");
+        }
+        let queries = case.queries();
+        for scale in [1_099_511_627_776.0, 1e36] {
+            let refused =
+                card.attend(&queries, &Attend::default().scale(scale), &mut vec![0.0; queries.len()]);
+            assert!(matches!(refused, Err(gpu::Error::Library(_))), "{refused:?}");
         }
     }
 }
