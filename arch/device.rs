@@ -8,11 +8,13 @@ mod driver;
 mod encode;
 mod layout;
 mod paged;
+mod rows;
 mod tables;
 
-pub use block::Asked;
-pub use driver::{Device, Failure};
+pub use block::{Asked, Queries};
+pub use driver::{CallerStream, Device, Failure};
 pub use encode::{AT_ONCE, Refused, Rows};
 pub use layout::{BLOCK_WIDTHS, Sequence, Shape, WIDTHS};
 pub use paged::{Attention, Paged, Step};
+pub use rows::{DeviceRows, DeviceSlice, Input};
 pub use tables::{CodeShape, Rotated, Tables};

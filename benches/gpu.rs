@@ -5,10 +5,10 @@
 //! the newest of 32,768 tokens: medians of 20, microseconds. For a decode step each shape's step is captured for as many layers as exceed the card's cache several times, one after the other in one graph; a
 //! line has the median of 50 launches, microseconds a layer. Keys and values are Gaussian. `OCTAPLEX_SPLITS=N`: so many parts of a
 //! sequence at once, to see what that does; `OCTAPLEX_SHAPE=N`: the shape of that number alone;
-//! `OCTAPLEX_DIM=N`: of that width instead of 128.
+//! `OCTAPLEX_DIM=N`: of that width instead of 128. `KEYS+VALUES` names two codecs.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
-use octaplex::{Attend, LayerConfig, gpu};
+use octaplex::{Attend, Backend, LayerConfig, SharedLayer, gpu};
 
 /// Query heads, key/value heads, sequences, tokens; as `sdpa.py` has them.
 const SHAPES: [(usize, usize, usize, usize); 5] =
@@ -17,6 +17,22 @@ const SHAPES: [(usize, usize, usize, usize); 5] =
 fn dim() -> usize {
     std::env::var("OCTAPLEX_DIM").map_or(128, |dim| dim.parse().expect("OCTAPLEX_DIM is a width"))
 }
+/// Of a codec, or of two.
+fn config(name: &str, kv_heads: usize, tokens: usize) -> LayerConfig {
+    let (keys, values) = name.split_once('+').unwrap_or((name, name));
+    let [keys, values] = [keys, values].map(|spec| spec.parse().unwrap());
+    LayerConfig::new(kv_heads, dim(), tokens + 256).keys(keys).values(values)
+}
+
+/// A sequence of these rows over and over, of a layer that the CPU has encoded.
+fn encoded(config: &LayerConfig, rows: [&[f32]; 2], tokens: usize) -> SharedLayer {
+    let mut layer = SharedLayer::on_heap(config, Backend::detect()).unwrap();
+    let mut scratch = vec![0.0; config.scratch_len(config.kv_heads)];
+    let each = rows[0].len() / config.kv_heads / config.key_dim;
+    (0..tokens / each).for_each(|_| layer.append(rows[0], rows[1], &mut scratch).unwrap());
+    layer
+}
+
 /// Bytes that all layers of a graph have at least.
 const BYTES: usize = 400_000_000;
 
@@ -35,12 +51,11 @@ fn encode(device: &gpu::Device, named: &[String]) {
     let (kv_heads, tokens) = (4, 65_536);
     let (keys, values) = (rows(kv_heads * tokens * dim(), 1), rows(kv_heads * tokens * dim(), 2));
     for name in named {
-        let spec = name.parse().unwrap();
-        let config = LayerConfig::new(kv_heads, dim(), tokens + 256).keys(spec).values(spec);
-        let mut layer = gpu::Layer::new(device, &config, 1, tokens).unwrap();
-        let mut times = layer.time_append(&keys, &values, 20).unwrap();
-        times.sort_by(f32::total_cmp);
-        println!("encode {tokens} tokens x {kv_heads}, {name:18} {:8.1} us", times[10]);
+        let mut layer = gpu::Layer::new(device, &config(name, kv_heads, tokens), 1, tokens).unwrap();
+        if let Ok(mut times) = layer.time_append(&keys, &values, 20) {
+            times.sort_by(f32::total_cmp);
+            println!("encode {tokens} tokens x {kv_heads}, {name:18} {:8.1} us", times[10]);
+        }
         // One at a time, a page closing every 64, on the host's clock.
         let row = &keys[..kv_heads * dim()];
         layer.append(0, &keys[..1024 * row.len()], &values[..1024 * row.len()]).unwrap();
@@ -57,9 +72,7 @@ fn block(device: &gpu::Device, named: &[String]) {
     let (keys, values) = (rows(kv_heads * tokens * dim(), 1), rows(kv_heads * tokens * dim(), 2));
     let asked = rows(heads * queries * dim(), 3);
     for name in named {
-        let spec = name.parse().unwrap();
-        let config = LayerConfig::new(kv_heads, dim(), tokens + 256).keys(spec).values(spec);
-        let mut layer = gpu::Layer::new(device, &config, 1, tokens).unwrap();
+        let mut layer = gpu::Layer::new(device, &config(name, kv_heads, tokens), 1, tokens).unwrap();
         layer.append(0, &keys, &values).unwrap();
         for count in [2048, 16] {
             let options = Attend::default().queries(count);
@@ -86,6 +99,7 @@ fn main() {
         "turboquant:bits=2",
         "trellis:m=2",
         "trellis:m=8",
+        "octopus+turboquant:bits=4",
     ];
     let named = if named.is_empty() { all.map(String::from).to_vec() } else { named };
     encode(&device, &named);
@@ -100,18 +114,21 @@ fn main() {
             continue;
         }
         for name in &named {
-            let spec = name.parse().unwrap();
-            let config = LayerConfig::new(kv_heads, dim(), tokens + 256).keys(spec).values(spec);
+            let config = config(name, kv_heads, tokens);
             let few = 8192;
             let (keys, values) = (rows(kv_heads * few * dim(), 1), rows(kv_heads * few * dim(), 2));
             let bytes = (sequences * tokens * kv_heads * dim()) as f64 / 4.0 * config.page_bits();
             let count = (BYTES as f64 / bytes).ceil().clamp(1.0, 40.0) as usize;
+            let uploaded = name.contains("octopus").then(|| encoded(&config, [&keys, &values], tokens));
             let mut layers: Vec<gpu::Layer> = (0..count)
                 .map(|_| {
                     let mut layer = gpu::Layer::new(&device, &config, sequences, sequences * tokens).unwrap();
-                    for _ in 0..tokens / few {
-                        let all = 0..sequences;
-                        all.clone().for_each(|sequence| layer.append(sequence, &keys, &values).unwrap());
+                    for sequence in 0..sequences {
+                        match &uploaded {
+                            Some(encoded) => layer.upload(sequence, encoded).unwrap(),
+                            None => (0..tokens / few)
+                                .for_each(|_| layer.append(sequence, &keys, &values).unwrap()),
+                        }
                     }
                     layer.reserve_splits(heads, splits).unwrap();
                     layer

@@ -6,8 +6,9 @@
 //!
 //! What is here is a beginning: tokens are appended ([`Layer::append`]) or uploaded from a layer on the CPU ([`Layer::upload`]), and
 //! taken back ([`Layer::truncate`]); decode steps, and blocks of queries, on [`turboquant`](crate::TurboQuantSpec) of 2, 3 and 4
-//! bits and [`trellis`](crate::TrellisSpec) of m = 2, 4, 8 and 8 states, keys and values, at widths of 64, 80, 96, 128, 192 and 256
-//! (blocks of queries up to 128). Other codecs and widths are an [`Error::Unsupported`].
+//! bits and [`trellis`](crate::TrellisSpec) of m = 2, 4, 8 and 8 states, keys and values, and keys of [`octopus`](crate::OctopusSpec)
+//! with bdir up to 5 (whose pages the CPU encodes), at widths of 64, 80, 96, 128, 192 and 256 (blocks of queries up to 128). Other codecs
+//! and widths are an [`Error::Unsupported`]. Engines with memory and streams of their own on the card: [`Layer::append_on`], [`Layer::attend_on`].
 //!
 //! ```no_run
 //! use octaplex::{Attend, LayerConfig, gpu};
@@ -27,6 +28,7 @@
 
 mod append;
 mod block;
+mod engine;
 mod tables;
 
 use crate::backend::Kernels;
@@ -40,9 +42,10 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
-use octaplex_arch::device::{Attention, Paged, Sequence, Shape, WIDTHS};
+use octaplex_arch::device::{Attention, Input, Paged, Queries, Sequence, Shape, WIDTHS};
 
-pub use octaplex_arch::device::{Device, Failure, Step};
+pub use octaplex_arch::Float;
+pub use octaplex_arch::device::{CallerStream, Device, DeviceRows, DeviceSlice, Failure, Step};
 
 /// Why a card did not do what it was asked. The layer on the card is as it was.
 #[derive(Clone, Debug, PartialEq)]
@@ -125,9 +128,8 @@ pub struct Layer {
 #[derive(Clone, Debug)]
 struct Held {
     sequence: Sequence,
-    /// f16 \[tokens]\[kv heads]\[keys, values]\[width]: sinks, then tokens from position `kept` on, which may be before the window:
-    /// those that a rollback may bring back to it.
-    rows: Vec<u16>,
+    /// Position of the first token whose row is in the ring on the card, which may be before the window: a rollback may bring it
+    /// back.
     kept: usize,
     /// Of each page, the position of its first token.
     positions: Vec<usize>,
@@ -146,7 +148,6 @@ impl Held {
         let front = (0..config.kv_heads * 2 * dim).map(|i| if i / dim % 2 == 0 { 1.0 } else { 0.0 });
         Self {
             sequence: Sequence { window_start: sinks as u64, ..Sequence::default() },
-            rows: Vec::new(),
             kept: sinks,
             positions: Vec::new(),
             floor: 0,
@@ -163,12 +164,6 @@ impl Held {
     /// Position of the window's first token.
     fn start(&self) -> usize {
         self.sequence.window_start as usize
-    }
-
-    /// The rows that are exact on the card: sinks, window; of so many values a token.
-    fn exact(&self, each: usize) -> [&[u16]; 2] {
-        let (sinks, rest) = self.rows.split_at(self.sequence.sinks * each);
-        [sinks, &rest[((self.start() - self.kept) * each).min(rest.len())..]]
     }
 }
 
@@ -210,6 +205,8 @@ impl Layer {
             pages,
             pages_each: pages_each.min(pages),
             exact: config.sink_tokens + config.recent_window + config.page,
+            sinks: config.sink_tokens,
+            ring: layout.ring,
         };
         let (book, thresholds, unit) = tables::centre(config.key_dim)?;
         let steps = crate::cache::norms::scales();
@@ -299,7 +296,7 @@ impl Layer {
         }
         let (memory, state) = (layer.store.front(), &layer.state);
         let mut held = Held::empty(&self.config);
-        held.rows.reserve((view.sinks + state.in_ring()) * 2 * layout.heads * dim);
+        let mut rows = Vec::with_capacity((view.sinks + state.in_ring()) * 2 * layout.heads * dim);
         for position in (0..view.sinks).chain(state.kept..state.next.max(state.kept)) {
             for head in 0..layout.heads {
                 let [keys, values] = if position < view.sinks {
@@ -310,7 +307,7 @@ impl Layer {
                 };
                 for row in [keys, values] {
                     let halves = memory[row].as_chunks::<2>().0.iter();
-                    held.rows.extend(halves.map(|bytes| u16::from_le_bytes(*bytes)));
+                    rows.extend(halves.map(|bytes| u16::from_le_bytes(*bytes)));
                 }
             }
         }
@@ -332,6 +329,7 @@ impl Layer {
             sinks: view.sinks,
             next: state.next as u64,
             window_start: state.start as u64,
+            place: self.place_of(state.start),
         };
         (held.kept, held.floor, held.calibrated) = (state.kept, state.floor, state.calibrated);
         held.positions = (0..pages).map(|index| layer.page_position(index)).collect();
@@ -348,6 +346,9 @@ impl Layer {
                 bytes.clear();
             }
         }
+        let input = Input::Host(&rows);
+        self.paged.store(sequence, layout.ring, input, 0..view.sinks)?;
+        self.store_from(sequence, held.kept..held.next().max(held.kept), input, view.sinks)?;
         self.place(sequence, held)
     }
 
@@ -378,9 +379,9 @@ impl Layer {
         if places.len() < needed { Err(Error::Full { needed, free: free.count() }) } else { Ok(places) }
     }
 
-    /// Puts a sequence in place of another; its pages are there.
+    /// Puts a sequence in place of another; its pages and its exact tokens are there.
     fn place(&mut self, number: usize, held: Held) -> Result<(), Error> {
-        self.paged.set(number, &held.sequence, held.exact(self.paged.token_values()), &held.front)?;
+        self.paged.set(number, &held.sequence, &held.front)?;
         held.sequence.pages.iter().for_each(|page| self.owners[*page as usize] += 1);
         let old = core::mem::replace(&mut self.sequences[number], held);
         old.sequence.pages.iter().for_each(|page| self.owners[*page as usize] -= 1);
@@ -394,6 +395,7 @@ impl Layer {
     pub fn fork(&mut self, from: usize, to: usize) -> Result<(), Error> {
         self.sequence(to)?;
         self.sequence(from)?;
+        self.paged.copy_exact(from, to)?;
         self.place(to, self.sequences[from].clone())
     }
 
@@ -463,18 +465,21 @@ impl Layer {
         })
     }
 
-    fn check_queries(&self, queries: &[f32], options: &Attend) -> Result<(), Error> {
+    /// Checks queries that the host has, and that there is anything to attend to.
+    fn check_queries(&self, queries: Queries, options: &Attend) -> Result<(), Error> {
         let scale = options.scale.unwrap_or(1.0).abs();
         let limit = crate::cache::view::MAX_QUERY;
-        check_values(queries, if scale > 1.0 { limit / scale } else { limit })?;
+        if let Queries::Host(queries) = queries {
+            check_values(queries, if scale > 1.0 { limit / scale } else { limit })?;
+        }
         if self.sequences.iter().all(|held| held.sequence.exact == 0 && held.sequence.pages.is_empty()) {
             return Err(crate::Error::Empty.into());
         }
         Ok(())
     }
 
-    /// Checks and sets what a step reads.
-    fn set(&mut self, queries: &[f32], options: &Attend) -> Result<(), Error> {
+    /// Checks what a step reads, and sets sink logits.
+    fn check_step(&mut self, queries: Queries, options: &Attend) -> Result<(), Error> {
         if self.query_heads == 0 {
             return refuse("a step comes after `reserve`, which says of how many query heads");
         }
@@ -486,6 +491,12 @@ impl Layer {
             check_values(options.sink_logits, f32::INFINITY)?;
             self.paged.set_sink_logits(options.sink_logits)?;
         }
+        Ok(())
+    }
+
+    /// The same of queries of the host's, and sets them.
+    fn set(&mut self, queries: &[f32], options: &Attend) -> Result<(), Error> {
+        self.check_step(Queries::Host(queries), options)?;
         Ok(self.paged.set_queries(queries)?)
     }
 

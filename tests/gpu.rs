@@ -9,6 +9,9 @@ mod vectors;
 #[path = "gpu/append.rs"]
 mod append;
 
+#[path = "gpu/engine.rs"]
+mod engine;
+
 #[path = "gpu/extremes.rs"]
 mod extremes;
 
@@ -42,6 +45,15 @@ const CODECS: [&str; 6] = [
     "trellis:m=4",
     "trellis:m=2",
     "trellis:m=8",
+];
+
+/// Codecs of keys alone, with values beside them.
+const OF_KEYS: [(&str, &str); 5] = [
+    ("octopus", "turboquant"),
+    ("octopus:bits=2", "trellis"),
+    ("octopus:bits=4", "turboquant:bits=3"),
+    ("octopus:bdir=4,bnrm=0,tail=paper", "trellis:m=2"),
+    ("octopus:bdir=1,bnrm=6,gain=norm,rounds=2", "turboquant:bits=2"),
 ];
 
 /// Widths that cards take; those of blocks of queries.
@@ -221,8 +233,8 @@ fn page_bytes(layer: &SharedLayer, index: usize) -> Vec<u8> {
 fn pages_come_back_as_they_went() {
     let Some(device) = device() else { return };
     each_width(&WIDTHS, |dim| {
-        for (number, keys) in CODECS.iter().enumerate() {
-            let values = CODECS[(number + dim / 64) % CODECS.len()];
+        let pairs = (0..6).map(|number| (CODECS[number], CODECS[(number + dim / 64) % CODECS.len()]));
+        for (keys, values) in pairs.chain(OF_KEYS) {
             for (page, center) in
                 [(64, octaplex::Center::Page), (128, octaplex::Center::Prefix), (256, octaplex::Center::Page)]
             {
@@ -250,12 +262,13 @@ fn pages_come_back_as_they_went() {
 fn every_codec_and_width_attends_like_f64() {
     let Some(device) = device() else { return };
     each_width(&WIDTHS, |dim| {
-        for (number, keys) in CODECS.iter().enumerate() {
-            for values in [keys, &CODECS[(number + 1 + dim / 64) % CODECS.len()]] {
-                let (card, cpu) = case(keys, values, dim, (14, 2), 1000).check(&device, &Attend::default());
-                println!("{keys:18} {values:18} width {dim:3}: card {card:.1e}, CPU {cpu:.1e}");
-                assert!(card < TOLERANCE, "{keys}, {values}, width {dim}: {card:e}");
-            }
+        let next = |number| CODECS[(number + 1 + dim / 64) % CODECS.len()];
+        let pairs =
+            (0..6).flat_map(|number| [CODECS[number], next(number)].map(|values| (CODECS[number], values)));
+        for (keys, values) in pairs.chain(OF_KEYS) {
+            let (card, cpu) = case(keys, values, dim, (14, 2), 1000).check(&device, &Attend::default());
+            println!("{keys:18} {values:18} width {dim:3}: card {card:.1e}, CPU {cpu:.1e}");
+            assert!(card < TOLERANCE, "{keys}, {values}, width {dim}: {card:e}");
         }
     });
 }
@@ -290,10 +303,15 @@ fn every_option() {
         Attend::default().sink_logits(&logits).soft_cap(8.0).window(400).keep_sinks(true).scale(-0.1),
     ];
     for (number, options) in all.iter().enumerate() {
-        for (keys, dim) in
-            [("turboquant", 128), ("trellis", 64), ("turboquant:bits=3", 80), ("turboquant:bits=2", 256)]
-        {
-            let (card, _) = case(keys, keys, dim, (12, 2), 1500).check(&device, options);
+        for (keys, dim) in [
+            ("turboquant", 128),
+            ("trellis", 64),
+            ("turboquant:bits=3", 80),
+            ("turboquant:bits=2", 256),
+            ("octopus", 128),
+        ] {
+            let values = if keys == "octopus" { "turboquant" } else { keys };
+            let (card, _) = case(keys, values, dim, (12, 2), 1500).check(&device, options);
             assert!(card < TOLERANCE, "{keys}, options {number}: {card:e}");
         }
     }
@@ -382,6 +400,7 @@ fn exact_tokens_beside_pages() {
         (80, codes),
         (128, codes),
         (128, ("trellis", "turboquant")),
+        (128, ("octopus", "turboquant")),
         (192, ("trellis", "trellis")),
     ] {
         let cases = [6000, 100, 1000].map(|tokens| {
@@ -415,7 +434,10 @@ fn what_is_refused() {
         Err(gpu::Error::Unsupported { why }) => why,
         other => panic!("{other:?}"),
     };
-    assert!(refused(config.keys("octopus".parse().unwrap())).contains("turboquant"));
+    for keys in ["int", "hqmq", "octopus:norm=f32", "octopus:bdir=6,bnrm=4", "turboquant:bits=8"] {
+        assert!(refused(config.keys(keys.parse().unwrap())).contains("turboquant"), "{keys}");
+    }
+    assert!(refused(config.values("octopus".parse().unwrap())).contains("turboquant"));
     assert!(refused(config.values("turboquant:bits=5".parse().unwrap())).contains("turboquant"));
     assert!(refused(config.values("trellis:m=4,states=16".parse().unwrap())).contains("8 states"));
     assert!(refused(config.values("turboquant:rotation=haar".parse().unwrap())).contains("wht"));

@@ -1,9 +1,10 @@
 //! Attention of blocks of queries on a card.
 
 use super::compile::{Source, image};
-use super::driver::{Buffer, Failure, Kernels, time};
+use super::driver::{Buffer, CallerStream, Failure, Kernels, time};
 use super::layout::{BLOCK_WIDTHS, Block};
 use super::paged::{Attention, Paged};
+use super::rows::DeviceSlice;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -22,11 +23,37 @@ const TILES_AT_ONCE: usize = 512;
 /// Bytes of tokens in f16 at once, unless one tile of all heads has more.
 const TOKEN_BYTES: usize = 1 << 28;
 
+/// Where queries are.
+#[derive(Clone, Copy, Debug)]
+pub enum Queries<'a> {
+    /// On the host.
+    Host(&'a [f32]),
+    /// On the card.
+    Card(DeviceSlice),
+}
+
+impl Queries<'_> {
+    /// How many floats.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Host(queries) => queries.len(),
+            Self::Card(queries) => queries.len(),
+        }
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
 /// Queries of all sequences.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked<'a> {
     /// \[sequences]\[query heads]\[queries]\[width].
-    pub queries: &'a [f32],
+    pub queries: Queries<'a>,
     /// Of each sequence.
     pub query_heads: usize,
     /// Of each head, at consecutive positions.
@@ -62,8 +89,8 @@ impl Paged {
         if let Some(kernels) = &self.blocks[usize::from(options)] {
             return Ok(kernels.clone());
         }
-        let [dim, keys, values, centres] = self.defines();
-        let defines = [dim, keys, values, centres, ("OPTIONS", options.into())];
+        let [dim, keys, values, centres, triplets] = self.defines();
+        let defines = [dim, keys, values, centres, triplets, ("OPTIONS", options.into())];
         // Hopper's products of four warps are of no other card: its target has a name of its own.
         let of_hopper = self.target == "sm_90";
         let image = image(Source::Block, if of_hopper { "sm_90a" } else { &self.target }, &defines)?;
@@ -88,6 +115,10 @@ impl Paged {
 
     fn block_work(&self, asked: &Asked) -> Result<Work, Failure> {
         let (shape, device) = (&self.shape, &self.device);
+        let of_host = match asked.queries {
+            Queries::Host(queries) => queries,
+            Queries::Card(_) => &[],
+        };
         let units = shape.sequences * shape.kv_heads;
         let padded = (asked.each * asked.query_heads / shape.kv_heads).next_multiple_of(ROWS);
         let room = (TOKEN_BYTES / self.tile_bytes() / units).max(1);
@@ -95,8 +126,8 @@ impl Paged {
         let splits = splits(padded / ROWS * units, device.multiprocessors(), at_once);
         let rows = units * padded;
         let work = Work {
-            queries: Buffer::new(device, asked.queries.len())?,
-            output: Buffer::new(device, asked.queries.len())?,
+            queries: Buffer::new(device, of_host.len())?,
+            output: Buffer::new(device, of_host.len())?,
             sink_logits: Buffer::new(device, asked.sink_logits.len())?,
             tokens: Buffer::new(device, units * at_once * self.tile_bytes())?,
             tiles: Buffer::new(device, shape.sequences * at_once * 4)?,
@@ -109,7 +140,7 @@ impl Paged {
             splits,
             at_once,
         };
-        work.queries.write(0, asked.queries)?;
+        work.queries.write(0, of_host)?;
         work.sink_logits.write(0, asked.sink_logits)?;
         Ok(work)
     }
@@ -130,8 +161,32 @@ impl Paged {
         assert_eq!(asked.queries.len(), output.len());
         let kernels = self.block_kernels(attention.has_options())?;
         let work = self.block_work(asked)?;
-        self.launch_block(&kernels, &work, attention, asked)?;
+        self.launch_block(&kernels, &work, attention, asked, None)?;
         work.output.read(0, output)
+    }
+
+    /// The same of queries that lie on the card, in the order of a caller's stream; it is waited for.
+    ///
+    /// # Errors
+    /// As [`attend_block`](Self::attend_block).
+    ///
+    /// # Panics
+    /// As [`attend_block`](Self::attend_block), and for addresses that are not multiples of 16.
+    pub fn attend_block_on(
+        &mut self,
+        attention: &Attention,
+        asked: &Asked,
+        output: DeviceSlice,
+        caller: CallerStream,
+    ) -> Result<(), Failure> {
+        assert!(asked.queries.len() == output.len() && output.is_aligned());
+        let kernels = self.block_kernels(attention.has_options())?;
+        let work = self.block_work(asked)?;
+        self.after(caller)?;
+        let done = self.launch_block(&kernels, &work, attention, asked, Some(output));
+        let ordered = self.before(caller);
+        done.and(ordered)?;
+        self.device.synchronize()
     }
 
     /// Microseconds on the card's clock of each of `times` runs of the kernels.
@@ -149,7 +204,7 @@ impl Paged {
     ) -> Result<Vec<f32>, Failure> {
         let kernels = self.block_kernels(attention.has_options())?;
         let work = self.block_work(asked)?;
-        time(&self.device, times, || self.launch_block(&kernels, &work, attention, asked))
+        time(&self.device, times, || self.launch_block(&kernels, &work, attention, asked, None))
     }
 
     fn launch_block(
@@ -158,7 +213,15 @@ impl Paged {
         work: &Work,
         attention: &Attention,
         asked: &Asked,
+        output: Option<DeviceSlice>,
     ) -> Result<(), Failure> {
+        let (queries, query_type) = match asked.queries {
+            Queries::Host(_) => (work.queries.address(), 0),
+            Queries::Card(queries) => {
+                assert!(queries.is_aligned());
+                (queries.address(), queries.number())
+            }
+        };
         let (shape, held) = (&self.shape, &self.held);
         let (heads, sequences) = (shape.kv_heads, shape.sequences);
         assert!(asked.query_heads.is_multiple_of(heads) && asked.query_heads > 0);
@@ -167,8 +230,8 @@ impl Paged {
         assert!(!attention.sink_logits || asked.sink_logits.len() == asked.query_heads);
         let log2e = core::f32::consts::LOG2_E;
         let params = Block {
-            queries: work.queries.address(),
-            output: work.output.address(),
+            queries,
+            output: output.map_or(work.output.address(), |output| output.address()),
             pool: held.pool.address(),
             table: held.table.address(),
             sequences: held.sequences.address(),
@@ -182,12 +245,16 @@ impl Paged {
             scales: work.scales.address(),
             parts: work.parts.address(),
             sums: work.sums.address(),
+            triplets: held.triplets.address(),
             window: attention.window,
             position: asked.position.unwrap_or(u64::MAX),
             query_heads: asked.query_heads as u32,
             kv_heads: heads as u32,
             table_stride: (shape.pages_each * shape.slots_of_page()) as u32,
-            exact_stride: shape.exact as u32,
+            exact_stride: shape.exact_places() as u32,
+            ring: shape.ring as u32,
+            query_type,
+            output_type: output.map_or(0, |output| output.number()),
             queries_each: asked.each as u32,
             padded: work.padded as u32,
             splits: work.splits as u32,

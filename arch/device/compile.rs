@@ -18,6 +18,8 @@ pub(super) enum Source {
     Attend,
     /// `encode_keys`, `encode_values`: float operations as they are written.
     Encode,
+    /// `check`, `take`, `widen`.
+    Rows,
     /// `measure`, `ask`, `unfold`, `block`, `finish`.
     Block,
 }
@@ -37,6 +39,7 @@ impl Source {
                 include_str!("kernels/exchange.cuh"),
                 include_str!("kernels/encode.cuh")
             ),
+            Self::Rows => include_str!("kernels/rows.cuh"),
             Self::Block => concat!(
                 include_str!("kernels/layout.cuh"),
                 include_str!("kernels/lookup.cuh"),

@@ -253,6 +253,74 @@ impl Device {
     }
 }
 
+/// A stream of the caller's, of the card's primary context: the CUDA runtime's streams, and so PyTorch's, are.
+#[derive(Clone, Copy, Debug)]
+pub struct CallerStream(usize);
+
+impl CallerStream {
+    /// The stream of that handle: a `CUstream` or `cudaStream_t` as a number, 0 the default one.
+    ///
+    /// # Safety
+    /// It is such a stream, of the card that it is used with, and is not destroyed while a call has it.
+    #[must_use]
+    pub const unsafe fn new(handle: usize) -> Self {
+        Self(handle)
+    }
+
+    fn handle(self) -> sys::CUstream {
+        core::ptr::without_provenance_mut(self.0)
+    }
+}
+
+/// What puts two streams in order.
+#[derive(Debug)]
+pub(super) struct Event {
+    device: Device,
+    event: sys::CUevent,
+}
+
+// SAFETY: handles of the driver's, as those of `Inner`.
+unsafe impl Send for Event {}
+// SAFETY: as above.
+unsafe impl Sync for Event {}
+
+impl Event {
+    pub(super) fn new(device: &Device) -> Result<Self, Failure> {
+        device.enter()?;
+        let event = result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING);
+        Ok(Self { device: device.clone(), event: driver("cuEventCreate", event)? })
+    }
+
+    fn order(&self, first: sys::CUstream, then: sys::CUstream) -> Result<(), Failure> {
+        self.device.enter()?;
+        let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+        // SAFETY: the event was made in `new`; one stream is the device's, the other is one, says who made the `CallerStream`.
+        unsafe {
+            driver("cuEventRecord", result::event::record(self.event, first))?;
+            driver("cuStreamWaitEvent", result::stream::wait_event(then, self.event, flags))
+        }
+    }
+
+    /// What is asked of the device from now on comes after what the caller's stream has been asked.
+    pub(super) fn after(&self, caller: CallerStream) -> Result<(), Failure> {
+        self.order(caller.handle(), self.device.0.stream)
+    }
+
+    /// What the caller's stream is asked from now on comes after what the device has been asked.
+    pub(super) fn before(&self, caller: CallerStream) -> Result<(), Failure> {
+        self.order(self.device.0.stream, caller.handle())
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        if self.device.enter().is_ok() {
+            // SAFETY: made in `new`.
+            let _ = unsafe { result::event::destroy(self.event) };
+        }
+    }
+}
+
 /// A stream of a device's.
 #[derive(Clone, Copy)]
 pub(super) struct Stream(sys::CUstream);
@@ -320,6 +388,15 @@ impl<T: Plain> Buffer<T> {
         // staged, when the call returns, and it is waited for below.
         driver("cuMemcpyHtoD", unsafe { result::memcpy_htod_async(at, values, self.device.0.stream) })?;
         self.device.synchronize()
+    }
+
+    /// Copies values from another place of the card's memory, which is not overlapped.
+    pub(super) fn copy(&self, to: usize, from: &Self, at: usize, count: usize) -> Result<(), Failure> {
+        self.device.enter()?;
+        let (to, from) = (self.at(to, count), from.at(at, count));
+        let stream = self.device.0.stream;
+        // SAFETY: both ranges are inside their allocations.
+        driver("cuMemcpyDtoD", unsafe { result::memcpy_dtod_async(to, from, count * size_of::<T>(), stream) })
     }
 
     /// Copies values from the card when all before is done.

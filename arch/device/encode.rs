@@ -4,9 +4,11 @@ use super::compile::{Source, image};
 use super::driver::{Buffer, Failure, Kernels, time};
 use super::layout::{Encode, SLOT_TOKENS, Shape};
 use super::paged::Paged;
+use super::rows::Input;
 use super::tables::{CodeShape, Tables};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::Range;
 
 const NAMES: [&core::ffi::CStr; 2] = [c"encode_keys", c"encode_values"];
 /// Bytes of rows that are on the card at once, unless one page alone has more.
@@ -14,15 +16,29 @@ pub const AT_ONCE: usize = 1 << 27;
 /// A page's centre, and its rows at most: what a page, head and side count as in `refused`.
 const REFUSABLE: u32 = 256 + 1;
 
-/// Rows to encode, and where to.
-#[derive(Clone, Copy, Debug)]
+/// Rows of tokens that follow each other, whole pages of them where they are encoded.
+#[derive(Clone, Debug)]
 pub struct Rows<'a> {
-    /// f16 \[tokens]\[kv heads]\[keys, values]\[width], whole pages.
-    pub rows: &'a [u16],
+    /// The sequence that has the first ones.
+    pub sequence: usize,
+    /// Their places among its exact ones.
+    pub held: [Range<usize>; 2],
+    /// What has the others.
+    pub input: Input<'a>,
+    /// Which tokens of it.
+    pub new: Range<usize>,
     /// Position of the first token.
     pub position: u64,
     /// f32 \[kv heads]\[balance, prefix centre]\[width].
     pub front: &'a [f32],
+}
+
+impl Rows<'_> {
+    /// How many.
+    #[must_use]
+    pub fn tokens(&self) -> usize {
+        self.held.iter().map(Range::len).sum::<usize>() + self.new.len()
+    }
 }
 
 /// A row that its codec cannot hold.
@@ -96,10 +112,10 @@ impl Paged {
     ///
     /// # Panics
     /// For places beyond the pool, and other lengths.
-    pub fn encode(&mut self, places: &[u32], rows: Rows) -> Result<Option<Refused>, Failure> {
+    pub fn encode(&mut self, places: &[u32], rows: &Rows) -> Result<Option<Refused>, Failure> {
         let mut done = 0;
         while done < places.len() {
-            let (incoming, count) = self.bring(&places[done..], rows, done)?;
+            let (incoming, count) = self.bring_pages(&places[done..], rows, done)?;
             let position = rows.position + (done * self.shape.page_tokens) as u64;
             let encoders = self.encoders()?;
             self.launch_encoders(&encoders, &incoming, count, position)?;
@@ -126,25 +142,30 @@ impl Paged {
     ///
     /// # Panics
     /// As [`encode`](Self::encode), and for more rows than are on the card at once.
-    pub fn time_encoding(&mut self, places: &[u32], rows: Rows, times: usize) -> Result<Vec<f32>, Failure> {
-        let (incoming, count) = self.bring(places, rows, 0)?;
+    pub fn time_encoding(&mut self, places: &[u32], rows: &Rows, times: usize) -> Result<Vec<f32>, Failure> {
+        let (incoming, count) = self.bring_pages(places, rows, 0)?;
         assert_eq!(count, places.len(), "too many rows at once");
         let encoders = self.encoders()?;
         time(&self.device, times, || self.launch_encoders(&encoders, &incoming, count, rows.position))
     }
 
     /// The rows of some of the pages from number `done` on, and for how many that is.
-    fn bring(&mut self, places: &[u32], rows: Rows, done: usize) -> Result<(Arc<Incoming>, usize), Failure> {
+    fn bring_pages(
+        &mut self,
+        places: &[u32],
+        rows: &Rows,
+        done: usize,
+    ) -> Result<(Arc<Incoming>, usize), Failure> {
         self.prepare_encoding()?;
-        let each = self.page_values();
-        let count = places.len().min((AT_ONCE / 2 / each).max(1));
-        assert_eq!(rows.rows.len(), (done + places.len()) * each);
+        let tokens = self.shape.page_tokens;
+        let count = places.len().min((AT_ONCE / 2 / self.page_values()).max(1));
+        assert_eq!(rows.tokens(), (done + places.len()) * tokens);
         let slots: Vec<u32> = places[..count].iter().flat_map(|page| self.slots_of(*page)).collect();
         let incoming = match &self.incoming {
             Some(incoming) if count == 1 => incoming.clone(),
             _ => self.incoming(count)?,
         };
-        incoming.rows.write(0, &rows.rows[done * each..(done + count) * each])?;
+        self.gather(&incoming.rows, rows, done * tokens..(done + count) * tokens)?;
         incoming.slots.write(0, &slots)?;
         incoming.front.write(0, rows.front)?;
         incoming.refused.write(0, &[u32::MAX])?;
@@ -183,7 +204,7 @@ impl Paged {
                 cells: tables.cells,
             };
             let grid = [pages, shape.kv_heads, 1];
-            // SAFETY: an Encode is what these kernels take; slots are below the pool's, the buffers are as large as `bring` made
+            // SAFETY: an Encode is what these kernels take; slots are below the pool's, the buffers are as large as `bring_pages` made
             // them for so many pages, and are kept until the kernels have run: what frees them waits for that.
             unsafe {
                 encoders.launch(self.device.stream(), kernel, grid, threads(tables), false, &parameters)
@@ -197,7 +218,7 @@ impl Paged {
 fn threads(tables: &Tables) -> usize {
     match tables.shape {
         CodeShape::Trellis(_) => 64,
-        CodeShape::Codes(_) => 256,
+        CodeShape::Codes(_) | CodeShape::Triplets(_) => 256,
     }
 }
 

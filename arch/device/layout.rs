@@ -30,6 +30,10 @@ pub struct Shape {
     pub pages_each: usize,
     /// Exact tokens of one sequence at most.
     pub exact: usize,
+    /// Of these, sinks.
+    pub sinks: usize,
+    /// Places for the others, and for those that may become exact again: no fewer than there are exact ones.
+    pub ring: usize,
 }
 
 impl Shape {
@@ -37,21 +41,11 @@ impl Shape {
         self.page_tokens / SLOT_TOKENS
     }
 
-    /// Coordinates of a row on the card.
-    fn wide(&self) -> usize {
-        self.dim.next_multiple_of(32)
-    }
-
-    /// Bytes of a row's planes as the CPU has it.
-    pub(super) fn row(&self, shape: CodeShape) -> usize {
-        self.dim * shape.bits() / 8
-    }
-
     /// Bytes of a page as the CPU has it.
     pub(super) fn page_bytes(&self, keys: CodeShape, values: CodeShape) -> usize {
         let centre = if self.centres { 2 + self.dim * 5 / 8 } else { 0 };
         let norms = 2 * (3 + self.page_tokens * 6 / 8);
-        8 + self.kv_heads * (self.page_tokens * (self.row(keys) + self.row(values)) + centre + norms)
+        8 + self.kv_heads * (self.page_tokens * (keys.row(self.dim) + values.row(self.dim)) + centre + norms)
     }
 
     /// Bytes of a slot of one head, as `kernels/layout.cuh` has it.
@@ -61,13 +55,18 @@ impl Shape {
 
     /// Bytes of a slot's planes.
     pub(super) fn planes(&self, shape: CodeShape) -> usize {
-        SLOT_TOKENS * self.wide() * shape.bits() / 8
+        SLOT_TOKENS * shape.card_row(self.dim)
     }
 
     /// Bytes of a slot but for the planes of its values.
     pub(super) fn key_part(&self, keys: CodeShape) -> usize {
-        let centre = if self.centres { 2 * self.wide() } else { 0 };
+        let centre = if self.centres { 2 * keys.operands(self.dim) } else { 0 };
         self.planes(keys) + centre + 4 * SLOT_TOKENS + 16
+    }
+
+    /// Places of exact tokens of a sequence.
+    pub(super) fn exact_places(&self) -> usize {
+        self.ring + self.sinks
     }
 
     /// Values of the exact rows of a token.
@@ -90,6 +89,8 @@ pub struct Sequence {
     pub exact: usize,
     /// Of these, sinks.
     pub sinks: usize,
+    /// Place in the ring of the first token of the window.
+    pub place: usize,
     /// Position of the next token.
     pub next: u64,
     /// Position of the first token of the window.
@@ -108,6 +109,24 @@ pub(super) struct Exchange {
     pub(super) page_bytes: u64,
     pub(super) kv_heads: u32,
     pub(super) page_tokens: u32,
+}
+
+/// As the kernels take it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct Given {
+    pub(super) sides: [u64; 2],
+    pub(super) rows: u64,
+    pub(super) wide: u64,
+    pub(super) doubtful: u64,
+    pub(super) token_stride: u64,
+    pub(super) head_stride: u64,
+    pub(super) first: u32,
+    pub(super) count: u32,
+    pub(super) kv_heads: u32,
+    pub(super) dim: u32,
+    pub(super) float: u32,
+    pub(super) bounds: [f32; 2],
 }
 
 /// As the kernels take it.
@@ -149,6 +168,7 @@ pub(super) struct Params {
     pub(super) sink_logits: u64,
     pub(super) parts: u64,
     pub(super) sums: u64,
+    pub(super) triplets: u64,
     pub(super) window: u64,
     pub(super) query_heads: u32,
     pub(super) kv_heads: u32,
@@ -160,6 +180,10 @@ pub(super) struct Params {
     pub(super) key_rounds: u32,
     pub(super) value_rounds: u32,
     pub(super) several: u32,
+    pub(super) ring: u32,
+    pub(super) query_type: u32,
+    pub(super) output_type: u32,
+    pub(super) zero: u32,
     pub(super) together: u32,
     pub(super) logit_unit: f32,
     pub(super) key_unit: f32,
@@ -191,6 +215,7 @@ pub(super) struct Block {
     pub(super) scales: u64,
     pub(super) parts: u64,
     pub(super) sums: u64,
+    pub(super) triplets: u64,
     pub(super) window: u64,
     pub(super) position: u64,
     pub(super) query_heads: u32,
@@ -205,6 +230,9 @@ pub(super) struct Block {
     pub(super) key_rounds: u32,
     pub(super) value_rounds: u32,
     pub(super) at_once: u32,
+    pub(super) ring: u32,
+    pub(super) query_type: u32,
+    pub(super) output_type: u32,
     pub(super) logit_unit: f32,
     pub(super) key_unit: f32,
     pub(super) centre_unit: f32,
@@ -220,5 +248,14 @@ pub(super) struct Block {
 pub(super) fn words_of(sequence: &Sequence, slots: usize) -> [u32; 8] {
     let halves = |x: u64| [x as u32, (x >> 32) as u32];
     let ([next, next_high], [start, start_high]) = (halves(sequence.next), halves(sequence.window_start));
-    [slots as u32, sequence.exact as u32, sequence.sinks as u32, 0, next, next_high, start, start_high]
+    [
+        slots as u32,
+        sequence.exact as u32,
+        sequence.sinks as u32,
+        sequence.place as u32,
+        next,
+        next_high,
+        start,
+        start_high,
+    ]
 }

@@ -1,9 +1,10 @@
 //! Pages of one layer on a card, for several sequences, and attention on them.
 
 use super::compile::{Source, image};
-use super::driver::{Buffer, Device, Failure, Graph, Kernels, Stream, time};
+use super::driver::{Buffer, CallerStream, Device, Event, Failure, Graph, Kernels, Stream, time};
 use super::encode::Incoming;
 use super::layout::{Exchange, Params, Sequence, Shape, WIDTHS, words_of};
+use super::rows::{DeviceSlice, Taking};
 use super::tables::Tables;
 use alloc::format;
 use alloc::string::String;
@@ -69,6 +70,8 @@ pub(super) struct Held {
     pub(super) sequences: Buffer<u32>,
     pub(super) exact: Buffer<u16>,
     pub(super) fronts: Buffer<f32>,
+    /// What fields of keys stand for.
+    pub(super) triplets: Buffer<u32>,
 }
 
 /// What a step works in.
@@ -118,6 +121,9 @@ pub struct Paged {
     pub(super) blocks: [Option<Arc<Kernels>>; 2],
     pub(super) encoders: Option<Arc<Kernels>>,
     pub(super) incoming: Option<Arc<Incoming>>,
+    pub(super) taking: Option<Arc<Taking>>,
+    /// Before and after what a caller's stream is in order with.
+    event: Event,
 }
 
 impl Paged {
@@ -138,17 +144,20 @@ impl Paged {
     ) -> Result<Self, Failure> {
         assert!(WIDTHS.contains(&shape.dim) && matches!(shape.page_tokens, 64 | 128 | 256));
         assert!(shape.kv_heads > 0 && shape.sequences > 0 && shape.sequences < 1 << 16);
+        assert!(shape.sinks <= shape.exact && shape.exact - shape.sinks <= shape.ring);
         let slots = shape.pages.saturating_mul(shape.slots_of_page());
         assert!(slots < 1 << 31 && shape.pages_each.saturating_mul(shape.slots_of_page()) < 1 << 31);
         let pool =
             slots.saturating_mul(shape.kv_heads).saturating_mul(shape.slot_bytes(keys.shape, values.shape));
         let table = shape.sequences.saturating_mul(shape.pages_each * shape.slots_of_page());
+        let exact = shape.exact_places().saturating_mul(shape.sequences).saturating_mul(shape.token_values());
         let held = Held {
             pool: Buffer::new(device, pool)?,
             table: Buffer::new(device, table)?,
             sequences: Buffer::new(device, shape.sequences * 8)?,
-            exact: Buffer::new(device, shape.sequences * shape.exact * shape.token_values())?,
+            exact: Buffer::new(device, exact)?,
             fronts: Buffer::new(device, shape.sequences * shape.front_values())?,
+            triplets: Buffer::new(device, keys.triplets.len())?,
         };
         let page_bytes = shape.page_bytes(keys.shape, values.shape);
         let paged = Self {
@@ -169,8 +178,11 @@ impl Paged {
             blocks: [None, None],
             encoders: None,
             incoming: None,
+            taking: None,
+            event: Event::new(device)?,
         };
         paged.steps.write(0, steps)?;
+        paged.held.triplets.write(0, &paged.keys.triplets)?;
         paged.book.write(0, book)?;
         paged.book_thresholds.write(0, thresholds)?;
         Ok(paged)
@@ -201,8 +213,8 @@ impl Paged {
         if let Some(kernels) = &self.kernels[usize::from(options)] {
             return Ok(kernels.clone());
         }
-        let [dim, keys, values, centres] = self.defines();
-        let defines = [dim, keys, values, centres, ("OPTIONS", options.into())];
+        let [dim, keys, values, centres, triplets] = self.defines();
+        let defines = [dim, keys, values, centres, triplets, ("OPTIONS", options.into())];
         let image = image(Source::Attend, &self.target, &defines)?;
         // SAFETY: the image is the compiler's, or a file's that holds it as it was.
         let mut kernels = unsafe { self.device.load(&image, &NAMES) }?;
@@ -216,12 +228,13 @@ impl Paged {
     }
 
     /// The numbers that all kernels are compiled with.
-    pub(super) fn defines(&self) -> [(&'static str, u32); 4] {
+    pub(super) fn defines(&self) -> [(&'static str, u32); 5] {
         [
             ("DIM", self.shape.dim as u32),
             ("KEYS", self.keys.shape.number()),
             ("VALUES", self.values.shape.number()),
             ("CENTRES", self.shape.centres.into()),
+            ("TRIPLETS", self.keys.shape.triplets()),
         ]
     }
 
@@ -290,48 +303,35 @@ impl Paged {
         Ok(())
     }
 
-    /// What a sequence holds from now on. `exact`: f16 \[exact tokens]\[kv heads]\[keys, values]\[width], those of sinks and those of
-    /// the window; `front`: \[kv heads]\[balance, prefix centre]\[width].
+    /// What a sequence holds from now on, but for exact tokens, which are [stored](Self::store). `front`: \[kv heads]\[balance, prefix
+    /// centre]\[width].
     ///
     /// # Errors
     /// What the driver refuses.
     ///
     /// # Panics
     /// For numbers beyond the [`Shape`], and other lengths.
-    pub fn set(
-        &mut self,
-        number: usize,
-        sequence: &Sequence,
-        exact: [&[u16]; 2],
-        front: &[f32],
-    ) -> Result<(), Failure> {
+    pub fn set(&mut self, number: usize, sequence: &Sequence, front: &[f32]) -> Result<(), Failure> {
         let shape = self.shape;
-        assert!(number < shape.sequences && sequence.pages.len() <= shape.pages_each);
-        assert!(sequence.exact <= shape.exact && sequence.sinks <= sequence.exact);
-        assert_eq!(exact.map(<[u16]>::len).iter().sum::<usize>(), sequence.exact * shape.token_values());
         assert_eq!(front.len(), shape.front_values());
+        assert!(number < shape.sequences && sequence.pages.len() <= shape.pages_each);
         let slots: Vec<u32> = sequence.pages.iter().flat_map(|page| self.slots_of(*page)).collect();
         self.held.table.write(number * shape.pages_each * shape.slots_of_page(), &slots)?;
-        let at = number * shape.exact * shape.token_values();
-        self.held.exact.write(at, exact[0])?;
-        self.held.exact.write(at + exact[0].len(), exact[1])?;
         self.held.fronts.write(number * front.len(), front)?;
-        self.held.sequences.write(8 * number, &words_of(sequence, slots.len()))
+        self.extend(number, sequence)
     }
 
-    /// The same of a sequence that has grown by these exact tokens alone.
+    /// The same of a sequence that has grown by exact tokens alone.
     ///
     /// # Errors
     /// What the driver refuses.
     ///
     /// # Panics
     /// For numbers beyond the [`Shape`], and other lengths.
-    pub fn extend(&mut self, number: usize, sequence: &Sequence, rows: &[u16]) -> Result<(), Failure> {
-        let (shape, each) = (self.shape, self.shape.token_values());
-        assert!(number < shape.sequences && sequence.exact <= shape.exact);
-        assert!(rows.len().is_multiple_of(each) && rows.len() / each <= sequence.exact);
-        let at = (number * shape.exact + sequence.exact) * each - rows.len();
-        self.held.exact.write(at, rows)?;
+    pub fn extend(&mut self, number: usize, sequence: &Sequence) -> Result<(), Failure> {
+        let shape = self.shape;
+        assert!(number < shape.sequences && sequence.exact <= shape.exact && sequence.sinks <= shape.sinks);
+        assert!(sequence.place < shape.ring && sequence.exact - sequence.sinks <= shape.ring);
         let slots = sequence.pages.len() * shape.slots_of_page();
         self.held.sequences.write(8 * number, &words_of(sequence, slots))
     }
@@ -432,6 +432,45 @@ impl Paged {
         self.work().output.read(0, output)
     }
 
+    /// What is asked from now on comes after what a caller's stream has been asked.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub fn after(&mut self, caller: CallerStream) -> Result<(), Failure> {
+        self.event.after(caller)
+    }
+
+    /// What a caller's stream is asked from now on comes after what has been asked here.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub fn before(&mut self, caller: CallerStream) -> Result<(), Failure> {
+        self.event.before(caller)
+    }
+
+    /// Asks for a step on queries that lie on the card, \[sequences]\[query heads]\[width], in the order of a caller's stream.
+    ///
+    /// # Errors
+    /// What compiling and the driver refuse.
+    ///
+    /// # Panics
+    /// For other lengths, addresses that are not multiples of 16, and without [`reserve`](Self::reserve).
+    pub fn attend_on(
+        &mut self,
+        attention: &Attention,
+        queries: DeviceSlice,
+        output: DeviceSlice,
+        caller: CallerStream,
+    ) -> Result<(), Failure> {
+        let kernels = self.kernels(attention.has_options())?;
+        assert!(queries.len() == self.work().queries.len() && queries.len() == output.len());
+        assert!(queries.is_aligned() && output.is_aligned());
+        self.after(caller)?;
+        let asked = self.step_on(self.device.stream(), &kernels, attention, Some([queries, output]));
+        let ordered = self.before(caller);
+        asked.and(ordered)
+    }
+
     /// Asks for a step on the queries last set.
     ///
     /// # Errors
@@ -445,11 +484,22 @@ impl Paged {
     }
 
     fn step(&self, stream: Stream, kernels: &Kernels, attention: &Attention) -> Result<(), Failure> {
+        self.step_on(stream, kernels, attention, None)
+    }
+
+    /// On a caller's queries, and to their output, or on the queries last set.
+    fn step_on(
+        &self,
+        stream: Stream,
+        kernels: &Kernels,
+        attention: &Attention,
+        callers: Option<[DeviceSlice; 2]>,
+    ) -> Result<(), Failure> {
         let (shape, held, work) = (&self.shape, &self.held, self.work());
         let log2e = core::f32::consts::LOG2_E;
         let params = Params {
-            queries: work.queries.address(),
-            output: work.output.address(),
+            queries: callers.map_or(work.queries.address(), |[queries, _]| queries.address()),
+            output: callers.map_or(work.output.address(), |[_, output]| output.address()),
             pool: held.pool.address(),
             table: held.table.address(),
             sequences: held.sequences.address(),
@@ -458,17 +508,22 @@ impl Paged {
             sink_logits: if attention.sink_logits { work.sink_logits.address() } else { 0 },
             parts: work.parts.address(),
             sums: work.sums.address(),
+            triplets: held.triplets.address(),
             window: attention.window,
             query_heads: work.query_heads as u32,
             kv_heads: shape.kv_heads as u32,
             table_stride: (shape.pages_each * shape.slots_of_page()) as u32,
-            exact_stride: shape.exact as u32,
+            exact_stride: shape.exact_places() as u32,
             splits: work.splits as u32,
             exact_splits: work.exact_splits as u32,
             keep_sinks: attention.keep_sinks.into(),
             key_rounds: self.keys.rounds,
             value_rounds: self.values.rounds,
             several: work.several.into(),
+            ring: shape.ring as u32,
+            query_type: callers.map_or(0, |[queries, _]| queries.number()),
+            output_type: callers.map_or(0, |[_, output]| output.number()),
+            zero: 0,
             together: work.together.into(),
             logit_unit: attention.scale * log2e,
             key_unit: self.keys.unit / 32767.0,

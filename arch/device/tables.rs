@@ -1,6 +1,7 @@
 //! What kernels look codes up in.
 
-use crate::TrellisCodebook;
+use crate::{TrellisCodebook, TripletLayout};
+use alloc::vec::Vec;
 
 /// How a row of keys or of values is coded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,6 +10,8 @@ pub enum CodeShape {
     Codes(u8),
     /// A trellis of 8 states with codes of so many bits: 1, 2 or 3.
     Trellis(u8),
+    /// Triplets, of keys alone: bits of ξ and of η, of a radius, of a coordinate left over (0: none is on its own).
+    Triplets([u8; 3]),
 }
 
 impl CodeShape {
@@ -17,20 +20,61 @@ impl CodeShape {
         match self {
             Self::Codes(bits) => bits.into(),
             Self::Trellis(bits) => 10 + u32::from(bits),
+            Self::Triplets(_) => 20,
         }
     }
 
-    /// Bits a coordinate.
-    pub(super) fn bits(self) -> usize {
+    /// The bits of triplets, as the kernels' source has them.
+    pub(super) fn triplets(self) -> u32 {
         match self {
-            Self::Codes(bits) => bits.into(),
-            Self::Trellis(bits) => 1 + usize::from(bits),
+            Self::Triplets([direction, radius, rest]) => {
+                u32::from(direction) << 8 | u32::from(radius) << 4 | u32::from(rest)
+            }
+            _ => 0,
+        }
+    }
+
+    /// Bytes of a row of this width as the CPU has it.
+    pub(super) fn row(self, dim: usize) -> usize {
+        match self {
+            Self::Codes(bits) => dim * usize::from(bits) / 8,
+            Self::Trellis(bits) => dim * (1 + usize::from(bits)) / 8,
+            Self::Triplets(_) => (dim.div_ceil(3) * self.field()).div_ceil(8),
+        }
+    }
+
+    /// Bytes of a row on the card.
+    pub(super) fn card_row(self, dim: usize) -> usize {
+        match self {
+            Self::Triplets(_) => 16 * (each_fields(dim) * self.field()).div_ceil(32),
+            _ => self.row(dim.next_multiple_of(32)),
+        }
+    }
+
+    /// Bytes of operands that a key takes.
+    pub(super) fn operands(self, dim: usize) -> usize {
+        match self {
+            Self::Triplets(_) => 32 * each_fields(dim).div_ceil(2),
+            _ => dim.next_multiple_of(32),
+        }
+    }
+
+    /// Bits of a triplet.
+    fn field(self) -> usize {
+        match self {
+            Self::Triplets([direction, radius, _]) => 2 * usize::from(direction) + usize::from(radius),
+            _ => 0,
         }
     }
 }
 
+/// Triplets of a row that a thread of four has.
+fn each_fields(dim: usize) -> usize {
+    dim.div_ceil(3).div_ceil(4)
+}
+
 /// A table of 32 words, and what one integer of it is worth; how vectors are rotated.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Tables {
     pub(super) shape: CodeShape,
     pub(super) words: [u32; 32],
@@ -43,6 +87,8 @@ pub struct Tables {
     pub(super) kappa: f32,
     pub(super) centroids: [f32; 128],
     pub(super) cells: Cells,
+    /// What fields of triplets stand for, as the kernels have it.
+    pub(super) triplets: Vec<u32>,
 }
 
 /// Codes of coordinates of a unit vector by one look-up, as the kernels take it: a line from the first threshold to the last puts each into
@@ -141,7 +187,31 @@ impl Tables {
             kappa: 0.0,
             centroids: [0.0; 128],
             cells: Cells::NONE,
+            triplets: Vec::new(),
         }
+    }
+
+    /// Triplets as this layout has them. `None` for directions that are no bytes.
+    #[must_use]
+    pub fn triplets(layout: &TripletLayout, rotated: Rotated) -> Option<Self> {
+        let directions = layout.directions;
+        if directions.len() != 1 << (2 * layout.direction_bits) {
+            return None;
+        }
+        // An integer of 16 bits is the largest coordinate there is.
+        let rest = layout.rest.iter().map(|centroid| f32::from(*centroid) * layout.rest_scale * 127.0);
+        let radii = layout.radii.iter().map(|radius| radius * 127.0);
+        let most = rest.clone().chain(radii.clone()).fold(0.0, |most: f32, x| most.max(x.abs()));
+        let scale = 32766.0 / most;
+        let mut triplets: Vec<u32> =
+            directions.iter().map(|direction| u32::from_le_bytes(direction.map(|x| x as u8))).collect();
+        triplets.extend(layout.radii.iter().map(|radius| libm::rintf(radius * scale * 256.0) as u32));
+        triplets.extend(rest.map(|x| ((libm::rintf(x * scale) as i32) << 8) as u32));
+        if layout.rest_bits == 0 {
+            triplets.push(0);
+        }
+        let shape = CodeShape::Triplets([layout.direction_bits, layout.radius_bits, layout.rest_bits]);
+        Some(Self { triplets, ..Self::new(shape, [0; 32], 1.0 / (127.0 * scale), rotated) })
     }
 
     /// Codes of a trellis, `kappa` integers to a standard deviation. Keys of codes of one bit are looked up two at a time, values one. `None` unless it has 8 states and

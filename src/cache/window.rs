@@ -426,7 +426,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
 }
 
 /// Below such a square, a row can be encoded that is divided by a balance of at least so much.
-fn surely_short(centred: bool, least: f32) -> f32 {
+pub(crate) fn surely_short(centred: bool, least: f32) -> f32 {
     let sure = if centred { 0.5 * SURE_NORM } else { SURE_NORM };
     sure * sure * (least * least)
 }

@@ -1,27 +1,30 @@
 //! Tokens that come and go on the card: as `cache/window.rs` and `cache/rollback.rs` have it, pages encoded by kernels.
 
-use super::{Error, Held, Layer, refuse};
+use super::{Error, Held, Layer, refuse, tables};
 use crate::cache::center::{self, Diagonal, Spread};
+use crate::cache::encode::Encoder;
 use crate::cache::window::{Plan, Standing, rows_error, try_row};
 use crate::cache::{Center, State};
-use crate::{CodecSpec, Tensor};
+use crate::{Role, Tensor};
 use alloc::vec;
 use alloc::vec::Vec;
-use octaplex_arch::device::{AT_ONCE, Refused, Rows, Sequence};
+use core::ops::Range;
+use octaplex_arch::device::{AT_ONCE, Input, Refused, Rows, Sequence};
 use octaplex_arch::{Float, MAX_DIM};
 
 impl Layer {
     /// Adds tokens to a sequence: keys and values, \[kv_heads]\[tokens]\[width], in any float type. It is then what
     /// [`Layer::append`](crate::Layer::append) makes of the same tokens, in whatever pieces they come: the newest tokens exact in f16,
     /// pages that close encoded on the card, the same bytes. Balance and prefix centre are decided on the CPU, when the first
-    /// page closes; so are values that cannot be held refused.
+    /// page closes; so are values that cannot be held refused. Pages with keys of `octopus`, and of `trellis` of several scales, are
+    /// encoded there as well, and brought to the card.
     ///
     /// A token that closes no page is two small copies; the first page that closes compiles kernels and allocates rows of one page,
     /// a prompt's pages allocate theirs for the while.
     ///
     /// # Errors
     /// What [`Layer::append`](crate::Layer::append) refuses; [`Error::Full`] where there is no room for the pages that close (beside
-    /// those that leave a sliding window); [`Error::Unsupported`] for `trellis` of several scales. The layer is then as it was; after
+    /// those that leave a sliding window). The layer is then as it was; after
     /// [`Error::Card`] the sequence is to be [cleared](Self::clear).
     pub fn append<'a>(
         &mut self,
@@ -30,48 +33,37 @@ impl Layer {
         values: impl Into<Tensor<'a>>,
     ) -> Result<(), Error> {
         let rows = self.incoming(sequence, [keys.into(), values.into()])?;
-        let count = rows.len() / self.paged.token_values();
+        self.add(sequence, Input::Host(&rows), rows.len() / self.paged.token_values())
+    }
+
+    /// Adds so many tokens, which are fit.
+    pub(super) fn add(&mut self, sequence: usize, input: Input, count: usize) -> Result<(), Error> {
         if count == 0 {
             return Ok(());
         }
         let plan = self.plan(&self.sequences[sequence], count)?;
-        self.check_scales()?;
-        let held = &mut self.sequences[sequence];
-        let before = held.rows.len();
-        held.rows.extend(&rows);
-        let done = self.take(sequence, &plan, before);
-        if done.is_err() {
-            self.sequences[sequence].rows.truncate(before);
-        }
-        done
+        self.take(sequence, &plan, input)
     }
 
     /// Microseconds on the card's clock of each of `times` runs of the kernels that encode the whole pages of these tokens, in f16
     /// on the card, as if they were a sequence's first (sinks aside). The sequences stay as they are.
     ///
     /// # Errors
-    /// As [`append`](Self::append); [`Error::Full`] where there is no room for the pages; [`Error::Unsupported`] for less than a page
-    /// and more than 128 MiB.
+    /// As [`append`](Self::append); [`Error::Full`] where there is no room for the pages; [`Error::Unsupported`] for less than a page,
+    /// more than 128 MiB, and codecs whose pages the CPU encodes.
     pub fn time_append(&mut self, keys: &[f32], values: &[f32], times: usize) -> Result<Vec<f32>, Error> {
         let rows = self.incoming(0, [keys.into(), values.into()])?;
-        self.check_scales()?;
-        let held = Held { rows, kept: 0, ..Held::empty(&self.config) };
-        let pages = held.rows.len() / self.paged.token_values() / self.config.page;
-        let rows = &held.rows[..pages * self.config.page * self.paged.token_values()];
-        if pages == 0 || pages > 1 && size_of_val(rows) > AT_ONCE {
+        if !tables::are_encoded(&self.config) {
+            return refuse("the CPU encodes pages of these codecs");
+        }
+        let (page, each) = (self.config.page, self.paged.token_values());
+        let pages = rows.len() / each / page;
+        if pages == 0 || pages > 1 && 2 * pages * page * each > AT_ONCE {
             return refuse("time_append takes one page at least, and 128 MiB of rows at most");
         }
-        let rows = Rows { rows, position: 0, front: &held.front };
-        Ok(self.paged.time_encoding(&self.free(pages)?, rows, times)?)
-    }
-
-    /// The kernels search a trellis with one scale; pages of several are read like others.
-    fn check_scales(&self) -> Result<(), Error> {
-        let several = |spec| matches!(spec, CodecSpec::Trellis(trellis) if trellis.scales != 1);
-        if several(self.config.keys) || several(self.config.values) {
-            return refuse("on a card, `trellis` encodes with scales=1: append on the CPU, and upload");
-        }
-        Ok(())
+        let (input, new, front) = (Input::Host(&rows), 0..pages * page, &Held::empty(&self.config).front);
+        let rows = Rows { sequence: 0, held: [0..0, 0..0], input, new, position: 0, front };
+        Ok(self.paged.time_encoding(&self.free(pages)?, &rows, times)?)
     }
 
     /// Rows as a sequence has them, checked: \[tokens]\[kv heads]\[keys, values]\[width] in f16.
@@ -120,65 +112,139 @@ impl Layer {
         Ok(rows)
     }
 
-    fn plan(&self, held: &Held, count: usize) -> Result<Plan, Error> {
+    pub(super) fn plan(&self, held: &Held, count: usize) -> Result<Plan, Error> {
         let (config, next, start) = (&self.config, held.next(), held.start());
         let &Held { kept, floor, ref positions, .. } = held;
         let (pages, position) = (positions.len(), &|index: usize| positions[index]);
         Ok(Standing { config, next, start, kept, floor, pages, position }.plan(count)?)
     }
 
-    /// Takes the rows that a sequence has been given, the new ones from value `new` on.
-    fn take(&mut self, number: usize, plan: &Plan, new: usize) -> Result<(), Error> {
-        let (page, each) = (self.config.page, self.paged.token_values());
+    /// Where the ring has the row of a position.
+    pub(super) fn place_of(&self, position: usize) -> usize {
+        position.saturating_sub(self.layout.sinks) % self.layout.ring
+    }
+
+    /// Where it has those of positions that follow each other.
+    fn places_of(&self, positions: Range<usize>) -> [Range<usize>; 2] {
+        let (first, count) = (self.place_of(positions.start), positions.len());
+        let before = count.min(self.layout.ring - first);
+        [first..first + before, 0..count - before]
+    }
+
+    /// Puts rows of positions into a sequence's ring, from token `first` of the input on.
+    pub(super) fn store_from(
+        &mut self,
+        number: usize,
+        positions: Range<usize>,
+        input: Input,
+        first: usize,
+    ) -> Result<(), Error> {
+        let mut first = first;
+        for places in self.places_of(positions).into_iter().filter(|places| !places.is_empty()) {
+            self.paged.store(number, places.start, input, first..first + places.len())?;
+            first += places.len();
+        }
+        Ok(())
+    }
+
+    /// Rows of positions that follow each other: those that the sequence holds, then those of tokens that come.
+    fn rows<'a>(
+        &self,
+        number: usize,
+        positions: Range<usize>,
+        input: Input<'a>,
+        front: &'a [f32],
+    ) -> Rows<'a> {
+        let (next, start) = (self.sequences[number].next(), positions.start);
+        let [old, new] = [start.min(next)..positions.end.min(next), start.max(next)..positions.end.max(next)];
+        let new = new.start - next..new.end - next;
+        Rows { sequence: number, held: self.places_of(old), input, new, position: start as u64, front }
+    }
+
+    /// Takes the tokens that come.
+    fn take(&mut self, number: usize, plan: &Plan, input: Input) -> Result<(), Error> {
+        let page = self.config.page;
         let held = &self.sequences[number];
+        let (old, start) = (held.next(), held.start() + plan.closing * page);
         let sinks = plan.next.min(self.layout.sinks);
-        let start = held.start() + plan.closing * page;
         let mut sequence = Sequence {
             exact: sinks + plan.next.saturating_sub(start),
             sinks,
             next: plan.next as u64,
             window_start: start as u64,
+            place: self.place_of(start),
             ..held.sequence.clone()
         };
-        if plan.closing == 0 && plan.evicted == 0 {
-            self.paged.extend(number, &sequence, &held.rows[new..])?;
-            let held = &mut self.sequences[number];
-            (held.sequence, held.floor) = (sequence, plan.floor);
-            self.forget_rows(number, plan.kept);
-            return Ok(());
-        }
-        let front = if plan.closing > 0 { self.decide(held)? } else { held.front.clone() };
-        let places = self.free(plan.closing - plan.skipped)?;
+        let (mut places, mut front) = (Vec::new(), None);
         let first = held.start() + plan.skipped * page;
-        let at = (sinks + first.saturating_sub(held.kept)) * each;
-        let rows = &held.rows[at..at + places.len() * page * each];
-        if let Some(refused) =
-            self.paged.encode(&places, Rows { rows, position: first as u64, front: &front })?
-        {
-            return Err(self.page_error(refused, first).into());
+        if plan.closing > 0 {
+            let decided = self.decide(number, input)?;
+            places = self.free(plan.closing - plan.skipped)?;
+            let rows = self.rows(number, first..first + places.len() * page, input, &decided);
+            self.encode(&places, &rows)?;
+            front = Some(decided);
         }
-        sequence.pages.drain(..plan.evicted);
-        sequence.pages.extend(&places);
-        let (before, rest) = held.rows.split_at(sinks * each);
-        let window = &rest[((start - held.kept) * each).min(rest.len())..];
-        self.paged.set(number, &sequence, [before, window], &front)?;
+        // Nothing is refused any more: rows may take the places of those that no rollback brings back.
+        if old < sinks {
+            self.paged.store(number, self.layout.ring + old, input, 0..sinks - old)?;
+        }
+        let kept = old.max(plan.kept).min(plan.next);
+        self.store_from(number, kept.max(sinks)..plan.next.max(sinks), input, kept.max(sinks) - old)?;
         let held = &mut self.sequences[number];
-        held.sequence.pages[..plan.evicted].iter().for_each(|page| self.owners[*page as usize] -= 1);
-        places.iter().for_each(|page| self.owners[*page as usize] += 1);
-        held.positions.drain(..plan.evicted);
-        held.positions.extend((0..places.len()).map(|index| first + index * page));
-        (held.sequence, held.front, held.floor) = (sequence, front, plan.floor);
-        self.forget_rows(number, plan.kept);
+        if plan.closing == 0 && plan.evicted == 0 {
+            self.paged.extend(number, &sequence)?;
+        } else {
+            sequence.pages.drain(..plan.evicted);
+            sequence.pages.extend(&places);
+            let front = front.unwrap_or_else(|| held.front.clone());
+            self.paged.set(number, &sequence, &front)?;
+            held.sequence.pages[..plan.evicted].iter().for_each(|page| self.owners[*page as usize] -= 1);
+            places.iter().for_each(|page| self.owners[*page as usize] += 1);
+            held.positions.drain(..plan.evicted);
+            held.positions.extend((0..places.len()).map(|index| first + index * page));
+            held.front = front;
+        }
+        (held.sequence, held.floor, held.kept) = (sequence, plan.floor, plan.kept);
         Ok(())
     }
 
-    /// Forgets rows before position `kept` that no rollback brings back.
-    fn forget_rows(&mut self, number: usize, kept: usize) {
-        let each = self.paged.token_values();
-        let held = &mut self.sequences[number];
-        let sinks = held.sequence.sinks * each;
-        held.rows.drain(sinks..sinks + (kept - held.kept) * each);
-        held.kept = kept;
+    /// Encodes pages on the card, or, where its kernels do not, here.
+    fn encode(&mut self, places: &[u32], rows: &Rows) -> Result<(), Error> {
+        let (page, first) = (self.config.page, rows.position as usize);
+        if tables::are_encoded(&self.config) {
+            return match self.paged.encode(places, rows)? {
+                Some(refused) => Err(self.page_error(refused, first).into()),
+                None => Ok(()),
+            };
+        }
+        let (layout, dim, each) = (self.layout, self.config.key_dim, self.paged.token_values());
+        let of_front = |which| {
+            let heads = rows.front.chunks_exact(2 * dim);
+            heads.flat_map(move |front| front[which * dim..][..dim].iter().copied()).collect::<Vec<_>>()
+        };
+        let [balances, prefixes] = [0, 1].map(of_front);
+        let (mut scratch, mut bytes) = (vec![0.0; layout.encode_scratch()], vec![0; layout.page_bytes]);
+        for (index, place) in places.iter().enumerate() {
+            let values = self.paged.read_rows(rows, index * page..(index + 1) * page)?;
+            let gather = |role, head: usize, out: &mut [f32]| {
+                let at = (head * 2 + usize::from(matches!(role, Role::Values))) * dim;
+                for (out, token) in out.chunks_exact_mut(dim).zip(values.chunks_exact(each)) {
+                    let halves = token[at..at + dim].iter().map(|half| half::f16::from_bits(*half).to_f32());
+                    out.iter_mut().zip(halves).for_each(|(x, half)| *x = half);
+                }
+            };
+            let encoder = Encoder {
+                layer: self.config.layer,
+                layout: &layout,
+                backend: self.backend,
+                codecs: (&*self.codecs[0], &*self.codecs[1]),
+                gather: &gather,
+                start: first + index * page,
+            };
+            encoder.encode(&mut bytes, &balances, &prefixes, &mut scratch)?;
+            self.paged.upload(&[*place], &bytes)?;
+        }
+        Ok(())
     }
 
     fn page_error(&self, refused: Refused, first: usize) -> crate::Error {
@@ -192,19 +258,23 @@ impl Layer {
     }
 
     /// Balances and prefix centres; found from the keys that fill the window when the first page closes.
-    fn decide(&self, held: &Held) -> Result<Vec<f32>, Error> {
-        let (layout, dim, each) = (&self.layout, self.config.key_dim, self.paged.token_values());
-        let mut front = held.front.clone();
-        if held.start() > layout.sinks {
+    fn decide(&mut self, number: usize, input: Input) -> Result<Vec<f32>, Error> {
+        let (dim, each) = (self.config.key_dim, self.paged.token_values());
+        let mut front = self.sequences[number].front.clone();
+        let start = self.sequences[number].start();
+        if start > self.layout.sinks {
             return Ok(front);
         }
-        let full = self.config.recent_window + layout.page;
+        let full = self.config.recent_window + self.layout.page;
+        let rows = self.rows(number, start..start + full, input, &[]);
+        let rows = self.paged.read_rows(&rows, 0..full)?;
+        let (layout, held) = (&self.layout, &self.sequences[number]);
         let mut keys = vec![0.0; full * dim];
         for (head, front) in front.chunks_exact_mut(2 * dim).enumerate() {
             let (balance, prefix) = front.split_at_mut(dim);
             for (token, key) in keys.chunks_exact_mut(dim).enumerate() {
-                let at = (layout.sinks + held.start() - held.kept + token) * each + head * 2 * dim;
-                for (x, half) in key.iter_mut().zip(&held.rows[at..at + dim]) {
+                let at = token * each + head * 2 * dim;
+                for (x, half) in key.iter_mut().zip(&rows[at..at + dim]) {
                     *x = half::f16::from_bits(*half).to_f32();
                 }
             }
@@ -255,13 +325,12 @@ impl Layer {
         held.positions.truncate(pages);
         held.sequence.pages.truncate(pages);
         let exact_sinks = position.min(sinks);
-        let rows = exact_sinks + position.saturating_sub(held.kept);
-        held.rows.truncate(rows * self.paged.token_values());
         held.sequence = Sequence {
             exact: exact_sinks + position.saturating_sub(start),
             sinks: exact_sinks,
             next: position as u64,
             window_start: start as u64,
+            place: self.place_of(start),
             ..held.sequence
         };
         held.floor = held.floor.min(start);

@@ -5,11 +5,11 @@ use crate::Attend;
 use crate::cache::State;
 use crate::codec::check_values;
 use alloc::vec::Vec;
-use octaplex_arch::device::{Asked, Attention, BLOCK_WIDTHS};
+use octaplex_arch::device::{Asked, Attention, BLOCK_WIDTHS, CallerStream, DeviceSlice, Queries};
 
 impl Layer {
     /// Checked queries of all sequences, \[sequences]\[query heads]\[queries]\[width].
-    fn asked<'a>(&self, queries: &'a [f32], options: &Attend<'a>) -> Result<(Attention, Asked<'a>), Error> {
+    fn asked<'a>(&self, queries: Queries<'a>, options: &Attend<'a>) -> Result<(Attention, Asked<'a>), Error> {
         let attention = self.attention(options)?;
         if !BLOCK_WIDTHS.contains(&self.config.key_dim) {
             return refuse(
@@ -71,9 +71,20 @@ impl Layer {
         options: &Attend,
         output: &mut [f32],
     ) -> Result<(), Error> {
-        let (attention, asked) = self.asked(queries, options)?;
+        let (attention, asked) = self.asked(Queries::Host(queries), options)?;
         crate::Error::expect_length("values of the output", queries.len(), output.len())?;
         Ok(self.paged.attend_block(&attention, &asked, output)?)
+    }
+
+    pub(super) fn attend_block_on(
+        &mut self,
+        queries: DeviceSlice,
+        options: &Attend,
+        output: DeviceSlice,
+        stream: CallerStream,
+    ) -> Result<(), Error> {
+        let (attention, asked) = self.asked(Queries::Card(queries), options)?;
+        Ok(self.paged.attend_block_on(&attention, &asked, output, stream)?)
     }
 
     /// Microseconds on the card's clock of each of `times` runs of the kernels of [`attend`](Self::attend) on a block of queries.
@@ -81,7 +92,7 @@ impl Layer {
     /// # Errors
     /// As [`attend`](Self::attend).
     pub fn time_block(&mut self, queries: &[f32], options: &Attend, times: usize) -> Result<Vec<f32>, Error> {
-        let (attention, asked) = self.asked(queries, options)?;
+        let (attention, asked) = self.asked(Queries::Host(queries), options)?;
         Ok(self.paged.time_block(&attention, &asked, times)?)
     }
 }

@@ -2,14 +2,14 @@
 
 use super::{Error, refuse};
 use crate::codebook::{lloyd_max, trellis};
-use crate::codec::planes::CentreCode;
+use crate::codec::octopus::{self, NormFormat};
+use crate::codec::planes::{CentreCode, Planes};
 use crate::rotation::{Rotation, RotationKind};
 use crate::stream::Purpose;
-use crate::{CodecSpec, Gain, LayerConfig, Role};
+use crate::{Backend, CodecSpec, Gain, LayerConfig, Role};
 use octaplex_arch::device::{Rotated, Tables};
 
-const WHICH: &str =
-    "cards take turboquant of 2, 3 and 4 bits (rotation=wht), and trellis of m = 2, 4 and 8 with 8 states";
+const WHICH: &str = "cards take turboquant of 2, 3 and 4 bits (rotation=wht), trellis of m = 2, 4 and 8 with 8 states, and keys of octopus (norm=f16) of bdir up to 5";
 
 pub(super) fn of_keys(config: &LayerConfig) -> Result<Tables, Error> {
     of(config, config.keys, config.key_dim, Role::Keys)
@@ -49,12 +49,25 @@ fn of(config: &LayerConfig, spec: CodecSpec, dim: usize, role: Role) -> Result<T
             let rotated = rotated(&rotation, spec.rounds, spec.gain);
             Tables::trellis(book.codebook(), matches!(role, Role::Keys), unit, book.kappa(), rotated)
         }
+        CodecSpec::Octopus(spec) if role == Role::Keys && spec.norm == NormFormat::F16 => {
+            let core = octopus::Core::build(spec, dim, Backend::detect(), config.stream(role))?;
+            Tables::triplets(&core.shape(), rotated(core.rotation(), spec.rounds, spec.gain))
+        }
         _ => None,
     };
     match tables {
         Some(tables) => Ok(tables),
         None => refuse(WHICH),
     }
+}
+
+/// Whether the card's kernels encode pages of such keys and values: no triplets, and a trellis with one scale. Others are encoded by the
+/// CPU, and read like all.
+pub(super) fn are_encoded(config: &LayerConfig) -> bool {
+    [config.keys, config.values].iter().all(|spec| match spec {
+        CodecSpec::Trellis(trellis) => trellis.scales == 1,
+        spec => matches!(spec, CodecSpec::TurboQuant(_)),
+    })
 }
 
 /// The codebook of a page's centre: integers, where codes change, what an integer is worth.

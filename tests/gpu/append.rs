@@ -122,6 +122,30 @@ fn appended_specs_are_the_cpus() {
     }
 }
 
+/// Pages that the CPU encodes.
+#[test]
+fn pages_of_the_cpus_encoders() {
+    let Some(device) = device() else { return };
+    for (keys, values, dim, page) in [
+        ("octopus", "turboquant", 128, 64),
+        ("octopus:bits=2", "trellis:m=2", 80, 128),
+        ("octopus:tail=paper,gain=norm", "trellis", 64, 256),
+        ("trellis:scales=3", "turboquant:bits=3", 96, 64),
+    ] {
+        let mut case = case(keys, values, dim, (4, 2), 1100);
+        case.config = case.config.page(page);
+        let mut both = Both::new(&device, &case);
+        [500, 1, 1, 70, 300, 5, 223].into_iter().for_each(|count| both.append_and_compare(count));
+        both.attend(&device, &case);
+        // The card's errors of such a page are the CPU's.
+        let mut rows = vec![0.0; 2 * dim * 200];
+        rows.iter_mut().step_by(dim).enumerate().for_each(|(n, x)| *x = if n % 128 < 9 { -3e4 } else { 3e4 });
+        let mut cpu = both.cpu.clone();
+        let expected = cpu.append(&rows, &rows, &mut both.scratch).map_err(gpu::Error::Library);
+        assert_eq!(both.card.append(1, &rows, &rows), expected, "{keys}");
+    }
+}
+
 /// Rows that are zero, tiny, the same, of one coordinate, of very different length.
 #[test]
 fn rows_without_a_direction_are_the_cpus() {
@@ -289,10 +313,10 @@ fn what_append_refuses() {
         }
     }
 
-    // Pages that are read like others, and not made here.
+    // Pages that the kernels do not make are not timed.
     let several = LayerConfig::new(1, 64, 1000).values("trellis:scales=3".parse().unwrap());
     let mut card = gpu::Layer::new(&device, &several, 1, 640).unwrap();
-    let refused = card.append(0, &[0.5; 64], &[0.5; 64]);
+    let refused = card.time_append(&[0.5; 64 * 64], &[0.5; 64 * 64], 1);
     assert!(matches!(refused, Err(gpu::Error::Unsupported { .. })), "{refused:?}");
 
     // More than the capacity, and no room in the pool.

@@ -1,6 +1,6 @@
 //! Blocks of queries on a card against f64 on what the layer decodes to.
 
-use super::{BLOCK_WIDTHS, CODECS, Case, case, device, each_width, error};
+use super::{BLOCK_WIDTHS, CODECS, Case, OF_KEYS, case, device, each_width, error};
 use octaplex::{Attend, Center, LayerConfig, gpu};
 
 /// What the output of a block may differ from f64: queries, keys, values and weights are rounded to f16. With logits that are
@@ -19,12 +19,13 @@ fn check(case: &Case, options: &Attend, device: &gpu::Device, what: &str) {
 fn every_codec_and_width() {
     let Some(device) = device() else { return };
     each_width(&BLOCK_WIDTHS, |dim| {
-        for (number, keys) in CODECS.iter().enumerate() {
-            for values in [keys, &CODECS[(number + 1 + dim / 64) % CODECS.len()]] {
-                let case = case(keys, values, dim, (14, 2), 1000);
-                let what = format!("{keys:18} {values:18} width {dim:3}");
-                check(&case, &Attend::default().queries(40), &device, &what);
-            }
+        let next = |number| CODECS[(number + 1 + dim / 64) % CODECS.len()];
+        let pairs =
+            (0..6).flat_map(|number| [CODECS[number], next(number)].map(|values| (CODECS[number], values)));
+        for (keys, values) in pairs.chain(OF_KEYS) {
+            let case = case(keys, values, dim, (14, 2), 1000);
+            let what = format!("{keys:18} {values:18} width {dim:3}");
+            check(&case, &Attend::default().queries(40), &device, &what);
         }
     });
 }

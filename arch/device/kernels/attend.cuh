@@ -8,19 +8,23 @@
 // A warp scores a slot of its own, four at once; then each sums its share of the coordinates of all four, 32 of 128.
 
 struct Params {
-    const float *queries;      // [sequences][query heads][DIM]
-    float *output;             // likewise
+    const void *queries;       // [sequences][query heads][DIM]
+    void *output;              // likewise
     const u8 *pool;
     const u32 *table;          // [sequences][table_stride]: slots of a sequence
     const Sequence *sequences;
-    const u16 *exact;          // f16 [sequences][exact_stride][kv heads][keys, values][DIM]
+    const u16 *exact;          // f16 [sequences][a ring, then sinks: exact_stride][kv heads][keys, values][DIM]
     const float *fronts;       // [sequences][kv heads][balance, prefix][DIM]
     const float *sink_logits;  // [query heads], or none
     float *parts;              // [sequences][units][splits of both kinds][HEADS][DIM]
     float2 *sums;              // [sequences][units][splits of both kinds][HEADS]: maximum of log2, sum
+    const u32 *triplets;       // what fields of keys stand for: Triplets
     u64 window;                // 0: all is seen
     u32 query_heads, kv_heads, table_stride, exact_stride, splits, exact_splits, keep_sinks, key_rounds, value_rounds;
     u32 several;  // 1: most blocks of threads have several rounds of slots
+    u32 ring;     // places of exact tokens before those of sinks
+    u32 query_type, output_type; // of floats
+    u32 zero;     // is 0, which the compiler does not know
     u32 together; // 1: the first splits of pages take those of exact tokens as well; 0: these have blocks of their own, before them
     float logit_unit;          // scale · log2 e
     float key_unit, centre_unit, value_unit; // of an integer of a centroid; key and value over the steps of norms
@@ -57,10 +61,14 @@ template <class Fetch>
 __device__ __forceinline__ void prepare(const Params &p, Shared &sh, int batch, int kv_head, int first_head, int heads, int warp, int lane,
                                         Fetch fetch) {
     float queries[HEADS / WARPS][VEC] = {}, balance[VEC], prefix[VEC];
+    if (is_triplets(KEYS)) { // bytes that are no coordinate's
+        for (int i = threadIdx.x; i < PRODUCTS * LANES; i += WARPS * LANES) sh.queries[0][i] = uint4{};
+        __syncthreads();
+    }
 #pragma unroll
     for (int k = 0; k < HEADS / WARPS; k++) {
         const int h = warp + WARPS * k;
-        if (h < heads) load_lane(queries[k], p.queries + ((u64)batch * p.query_heads + first_head + h) * DIM, lane);
+        if (h < heads) load_given(queries[k], p.queries, (u64)batch * p.query_heads + first_head + h, p.query_type, lane);
     }
     const float *front = p.fronts + ((u64)batch * p.kv_heads + kv_head) * 2 * DIM;
     load_lane(balance, front, lane);
@@ -95,11 +103,11 @@ __device__ __forceinline__ void prepare(const Params &p, Shared &sh, int batch, 
         for (int i = 0; i < VEC; i++) {
             const float exact = v[i] * lift * inverse;
             const int high = __float2int_rn(exact), low = min(__float2int_rn((exact - high) * 256), 127);
-            int product, half, byte;
+            int thread, product, half, byte;
             const u32 c = VEC * lane + i;
-            if (HOLDING < LANES && c >= WIDE) break;
-            place(c % EACH, product, half, byte);
-            const int at = ((product * LANES + (h << 2 | c / EACH)) * 4 + 2 * half) * 4 + byte;
+            if (HOLDING < LANES && c >= (is_triplets(KEYS) ? DIM : WIDE)) break;
+            place(c, thread, product, half, byte);
+            const int at = ((product * LANES + (h << 2 | thread)) * 4 + 2 * half) * 4 + byte;
             bytes[at] = (i8)high, bytes[at + 4] = (i8)low;
             of_bytes.x += high, of_bytes.y += low;
         }
@@ -128,18 +136,19 @@ __device__ __forceinline__ u64 first_seen(const Params &p, const Sequence &s) {
 constexpr int EXACT_ROW = 4 * DIM + 16; // bytes of a token's key and value; 16 more, so that a column is on all banks
 constexpr int EXACT_QUERIES = EXACT_TOKENS * EXACT_ROW, EXACT_PART = EXACT_QUERIES + HEADS * DIM * 4;
 
-__device__ __forceinline__ void fetch_exact(const Params &p, Shared &sh, u8 *memory, int count, int batch, int kv_head) {
+__device__ __forceinline__ void fetch_exact(const Params &p, Shared &sh, u8 *memory, const Sequence &seq, int count, int batch, int kv_head) {
     const int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES;
     const u64 stride = (u64)p.kv_heads * 2 * DIM; // of tokens
-    const u16 *rows = p.exact + (batch * p.exact_stride + (u64)blockIdx.x * EXACT_TOKENS) * stride + kv_head * 2 * DIM;
+    const u16 *rows = p.exact + (u64)batch * p.exact_stride * stride + kv_head * 2 * DIM;
+    auto row = [&](int token) { return reinterpret_cast<const u8 *>(rows + exact_place(seq, p.ring, blockIdx.x * EXACT_TOKENS + token) * stride); };
 #if __CUDA_ARCH__ >= 900
     if (warp > 0) return;
     if (lane == 0) expect(&sh.exact_bar, max(count, 0) * 4 * DIM);
     __syncwarp();
-    if (lane < count) bulk_copy_more(memory + lane * EXACT_ROW, reinterpret_cast<const u8 *>(rows + lane * stride), 4 * DIM, &sh.exact_bar);
+    if (lane < count) bulk_copy_more(memory + lane * EXACT_ROW, row(lane), 4 * DIM, &sh.exact_bar);
 #else
     for (int token = warp; token < EXACT_TOKENS; token += WARPS)
-        warp_copy(memory + token * EXACT_ROW, token < count ? reinterpret_cast<const u8 *>(rows + token * stride) : p.pool, token < count ? 4 * DIM : 0, lane);
+        warp_copy(memory + token * EXACT_ROW, token < count ? row(token) : p.pool, token < count ? 4 * DIM : 0, lane);
 #endif
 }
 
@@ -150,8 +159,16 @@ __device__ __forceinline__ void exact_split(const Params &p, Shared &sh, u8 *mem
     float *weights = reinterpret_cast<float *>(sh.weights);             // [EXACT_TOKENS][HEADS]
     const int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES;
     for (int i = threadIdx.x; i < HEADS * DIM / 4; i += blockDim.x) {
-        const float4 *from = reinterpret_cast<const float4 *>(p.queries + ((u64)batch * p.query_heads + first_head) * DIM);
-        reinterpret_cast<float4 *>(queries)[i] = i < heads * DIM / 4 ? from[i] : float4{};
+        const u64 from = ((u64)batch * p.query_heads + first_head) * (DIM / 4) + i;
+        float4 four = {};
+        if (i < heads * DIM / 4 && p.query_type == F32) {
+            four = static_cast<const float4 *>(p.queries)[from];
+        } else if (i < heads * DIM / 4) {
+            const uint2 w = static_cast<const uint2 *>(p.queries)[from];
+            four = make_float4(from_half(w.x & 0xFFFF, p.query_type), from_half(w.x >> 16, p.query_type),
+                               from_half(w.y & 0xFFFF, p.query_type), from_half(w.y >> 16, p.query_type));
+        }
+        reinterpret_cast<float4 *>(queries)[i] = four;
     }
 #if __CUDA_ARCH__ >= 900
     barrier_wait(&sh.exact_bar, 0);
@@ -211,6 +228,7 @@ __device__ __forceinline__ void exact_split(const Params &p, Shared &sh, u8 *mem
 extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) attend(const __grid_constant__ Params p) {
     extern __shared__ __align__(128) u8 pages[];
     __shared__ Shared sh;
+    __shared__ Triplets triplets;
     u8 *const my_keys = pages + (threadIdx.x / LANES) * K_PART, *const all_values = pages + V_FROM;
     u8 *const my_values = all_values + (threadIdx.x / LANES) * V_PART;
     const int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES, g = lane >> 2, t = lane & 3;
@@ -228,6 +246,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
     const int first = (split * each + max(0, split - fewer)) * WARPS, last = min(slots, first + (each + (split >= fewer)) * WARPS);
     const u32 *table = p.table + (u64)batch * p.table_stride;
     auto slot_of = [&](int page) { return p.pool + ((u64)table[page] * p.kv_heads + kv_head) * SLOT; };
+    auto load_triplets = [&] {
+        for (int i = threadIdx.x; is_triplets(KEYS) && i < TRIPLET_WORDS; i += WARPS * LANES) reinterpret_cast<u32 *>(&triplets)[i] = p.triplets[i];
+    };
 #if __CUDA_ARCH__ >= 900
     auto fetch_keys = [&](int page) {
         if (lane == 0 && page < last) bulk_copy(my_keys, slot_of(page), K_PART, &sh.key_bars[warp]);
@@ -245,7 +266,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
         if (of_pages) fetch_keys(first + warp);
     }
-    if (of_exact) fetch_exact(p, sh, all_values, count, batch, kv_head);
+    load_triplets();
+    if (of_exact) fetch_exact(p, sh, all_values, seq, count, batch, kv_head);
     __syncthreads();
 #else
     auto fetch_keys = [&](int page) { warp_copy(my_keys, page < last ? slot_of(page) : p.pool, page < last ? K_PART : 0, lane); };
@@ -259,7 +281,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
     };
     auto wait_values = [&](u32) { asm volatile("cp.async.wait_group 1;" ::: "memory"); };
     if (of_pages) fetch_keys(first + warp);
-    if (of_exact) fetch_exact(p, sh, all_values, count, batch, kv_head);
+    load_triplets();
+    if (of_exact) fetch_exact(p, sh, all_values, seq, count, batch, kv_head);
 #endif
 #if __CUDA_ARCH__ >= 900
     // Pages were there before the kernel ahead began, which may not have ended; what it writes is read from here on.
@@ -274,7 +297,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
         __syncthreads();
     }
     prepare(p, sh, batch, kv_head, first_head, heads, warp, lane, [&] { fetch_values(first + warp); });
-    const Table keys = table_of<KEYS>(p.key_table, lane, seq.zero), of_values = table_of<VALUES>(p.value_table, lane, seq.zero);
+    const Table keys = table_of<KEYS>(p.key_table, lane, p.zero), of_values = table_of<VALUES>(p.value_table, lane, p.zero);
     __syncthreads();
     uint4 q[PRODUCTS];
 #pragma unroll
@@ -305,7 +328,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
                 int c[4] = {};
 #pragma unroll
                 for (int j = 0; j < PRODUCTS; j++) {
-                    const uint2 b = g < 2 ? load<uint2>(slot + K_CENTRE + g * WIDE + t * EACH + 8 * j) : make_uint2(0, 0);
+                    const uint2 b = g < 2 ? load<uint2>(slot + K_CENTRE + g * K_WIDE + t * EACH + 8 * j) : make_uint2(0, 0);
                     product_s8(c, q[j], b.x, b.y);
                 }
                 float sum = fmaf((float)(16 * c[0] + c[1]), 256, (float)(16 * c[2] + c[3]));
@@ -316,6 +339,11 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
             for (int tile = 0; tile < 8; tile++) {
                 // Octet t of a tile of 32 has the columns 2 t and 2 t + 1 of four products: what a thread's weights are of.
                 const int token = 32 * (tile >> 2) + 8 * (g >> 1) + 2 * (tile & 3) + (g & 1);
+                if constexpr (is_triplets(KEYS)) {
+                    const float2 two = score_triplets([&](int j) { return q[j]; }, slot, token, t, triplets);
+                    x[2 * tile] = two.x, x[2 * tile + 1] = two.y;
+                    continue;
+                }
                 const KeyWords k = load_key(slot, token, t);
                 int c[4] = {none.x, none.x, none.y, none.y};
 #pragma unroll
@@ -530,8 +558,8 @@ template <int COMBINE_WARPS> __device__ __forceinline__ void combine_splits(cons
     }
     const float inverse = total > 0 ? 1 / total : 0; // what sees nothing gives zeros
 #pragma unroll
-    for (int i = 0; i < VEC && holds(lane); i++)
-        p.output[((u64)batch * p.query_heads + head) * DIM + VEC * lane + i] = (sum[0][i] + sum[1][i]) * inverse;
+    for (int i = 0; i < VEC; i++) sum[0][i] = (sum[0][i] + sum[1][i]) * inverse;
+    store_given(p.output, (u64)batch * p.query_heads + head, p.output_type, sum[0], lane);
 }
 
 extern "C" __global__ void __launch_bounds__(32 * 16) combine(const __grid_constant__ Params p) { combine_splits<16>(p); }

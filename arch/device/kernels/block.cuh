@@ -29,12 +29,12 @@ struct Tile {
 };
 
 struct Block {
-    const float *queries;      // [sequences][query heads][queries][DIM]
-    float *output;             // likewise
+    const void *queries;       // [sequences][query heads][queries][DIM]
+    void *output;              // likewise
     const u8 *pool;
     const u32 *table;          // [sequences][table_stride]: slots of a sequence
     const Sequence *sequences;
-    const u16 *exact;          // f16 [sequences][exact_stride][kv heads][keys, values][DIM]
+    const u16 *exact;          // f16 [sequences][a ring, then sinks: exact_stride][kv heads][keys, values][DIM]
     const float *fronts;       // [sequences][kv heads][balance, prefix][DIM]
     const float *sink_logits;  // [query heads], or none
     u8 *tokens;                // f16 [sequences][kv heads][at_once][keys, values][TILE_BYTES]
@@ -44,9 +44,12 @@ struct Block {
     float2 *scales;            // [sequences][kv heads]: what keys and values are multiplied with
     float *parts;              // [splits][sequences][kv heads][padded][ROW]
     float2 *sums;              // [splits][sequences][kv heads][padded]: maximum of log2, sum
+    const u32 *triplets;       // what fields of keys stand for: Triplets
     u64 window, position;      // window 0: all is seen; position: of the first query, ~0: the last one is at the newest token
     u32 query_heads, kv_heads, table_stride, exact_stride, queries_each, padded, splits, first_tile, keep_sinks, key_rounds, value_rounds;
     u32 at_once;               // tiles that there is room for, at most TILES_AT_ONCE
+    u32 ring;                  // places of exact tokens before those of sinks
+    u32 query_type, output_type; // of floats
     float logit_unit;          // scale · log2 e
     float key_unit, centre_unit, value_unit; // of an integer of a centroid; key and value over the steps of norms
     float soft_cap;            // · log2 e; 0: none
@@ -94,8 +97,8 @@ __device__ __forceinline__ void exact_key(float (&v)[VEC], const u16 *row, const
 #pragma unroll
     for (int i = 0; i < VEC; i++) v[i] = holds(lane) ? v[i] / balance[i] - prefix[i] : 0;
 }
-__device__ __forceinline__ const u16 *exact_row(const Block &p, int sequence, int kv_head, u32 number) {
-    return p.exact + (((u64)sequence * p.exact_stride + number) * p.kv_heads + kv_head) * 2 * DIM;
+__device__ __forceinline__ const u16 *exact_row(const Block &p, const Sequence &seq, int sequence, int kv_head, u32 number) {
+    return p.exact + (((u64)sequence * p.exact_stride + exact_place(seq, p.ring, number)) * p.kv_heads + kv_head) * 2 * DIM;
 }
 
 // A power of two that brings the largest to 2^13: no coordinate leaves f16 then, and what is lost below is nothing beside it.
@@ -120,7 +123,7 @@ extern "C" __global__ void __launch_bounds__(256) measure(const __grid_constant_
     float of_key = 0, of_value = 0;
 #pragma unroll 4
     for (u32 i = warp; i < seq.exact; i += 8) {
-        const u16 *row = exact_row(p, sequence, head, i);
+        const u16 *row = exact_row(p, seq, sequence, head, i);
         float v[VEC], k[VEC];
         exact_key(k, row, front, lane), exact_lane(v, row + DIM, lane);
 #pragma unroll
@@ -144,7 +147,7 @@ extern "C" __global__ void __launch_bounds__(128) ask(const __grid_constant__ Bl
         const u64 query = ((u64)sequence * p.query_heads + head * group + row % group) * p.queries_each + row / group;
         const float *front = p.fronts + unit * 2 * DIM;
         float balance[VEC], prefix[VEC];
-        load_lane(v, p.queries + query * DIM, lane), load_lane(balance, front, lane), load_lane(prefix, front + DIM, lane);
+        load_given(v, p.queries, query, p.query_type, lane), load_lane(balance, front, lane), load_lane(prefix, front + DIM, lane);
 #pragma unroll
         for (int i = 0; i < VEC; i++) {
             v[i] *= balance[i];
@@ -184,12 +187,14 @@ template <int SHAPE> __device__ __forceinline__ u32 key_index(const KeyWords &k,
 
 __device__ __forceinline__ void unfold_slot(const Block &p, const u8 *slot, u8 *keys, u8 *values, float2 scale) {
     __shared__ float centroids[2][128], centre[WIDE], norms[2][TILE];
+    __shared__ Triplets triplets;
     const Tail tail = load<Tail>(slot + TAIL);
     const int thread = threadIdx.x, lane = thread % LANES;
+    for (int i = thread; is_triplets(KEYS) && i < TRIPLET_WORDS; i += 128) reinterpret_cast<u32 *>(&triplets)[i] = p.triplets[i];
     centroids[0][thread] = p.key_centroids[thread], centroids[1][thread] = p.value_centroids[thread];
-    if (CENTRES && thread < WIDE) {
+    if (CENTRES && thread < (is_triplets(KEYS) ? DIM : WIDE)) {
         const int at = K_CENTRE + centre_byte(thread);
-        centre[thread] = (float)((int)(i8)slot[at] * 16 + slot[at + WIDE]) * (from_f16(tail.centre) * p.centre_unit * scale.x);
+        centre[thread] = (float)((int)(i8)slot[at] * 16 + slot[at + K_WIDE]) * (from_f16(tail.centre) * p.centre_unit * scale.x);
     }
     {
         const int token = thread % TILE;
@@ -200,8 +205,25 @@ __device__ __forceinline__ void unfold_slot(const Block &p, const u8 *slot, u8 *
     __syncthreads();
     for (int item = thread; item < 4 * TILE; item += 128) {
         const int token = item >> 2, t = item & 3;
-        const KeyWords k = load_key(slot, token, t);
         const float norm = norms[0][token];
+        if constexpr (is_triplets(KEYS)) {
+            u32 words[FIELD_WORDS];
+            load_words<4 * FIELD_WORDS>(words, slot + item * 4 * FIELD_WORDS);
+#pragma unroll
+            for (int d = 0; d < EACH_FIELDS; d++) {
+                int x[3];
+                triplet(x, words, d, has_rest(t), triplets);
+                for (int e = 0; e < 3; e++) {
+                    const int c = 3 * (t * EACH_FIELDS + d) + e;
+                    if (c >= DIM) continue;
+                    const float y = fmaf((float)(x[e] >> 8), norm, CENTRES ? centre[c] : 0);
+                    *reinterpret_cast<u16 *>(keys + key_byte(token, c)) = (u16)two_f16(y, 0);
+                }
+            }
+            for (int c = DIM + t; c < WIDE; c += 4) *reinterpret_cast<u16 *>(keys + key_byte(token, c)) = 0;
+            continue;
+        }
+        const KeyWords k = load_key(slot, token, t);
 #pragma unroll
         for (int d = 0; d < EACH; d += 8) {
             u32 words[4];
@@ -253,13 +275,13 @@ __device__ __forceinline__ void unfold_slot(const Block &p, const u8 *slot, u8 *
     }
 }
 
-__device__ __forceinline__ void unfold_exact(const Block &p, int sequence, int head, u32 first, u32 count, u8 *keys, u8 *values, float2 scale) {
+__device__ __forceinline__ void unfold_exact(const Block &p, const Sequence &seq, int sequence, int head, u32 first, u32 count, u8 *keys, u8 *values, float2 scale) {
     const int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES;
     const float *front = p.fronts + ((u64)sequence * p.kv_heads + head) * 2 * DIM;
     for (int token = warp; token < TILE; token += 4) {
         float k[VEC] = {}, v[VEC] = {};
         if (token < count) {
-            const u16 *row = exact_row(p, sequence, head, first + token);
+            const u16 *row = exact_row(p, seq, sequence, head, first + token);
             exact_key(k, row, front, lane), exact_lane(v, row + DIM, lane);
             turn(k, p.key_rounds, p.key_signs, lane), turn(v, p.value_rounds, p.value_signs, lane);
         }
@@ -294,7 +316,7 @@ extern "C" __global__ void __launch_bounds__(128) unfold(const __grid_constant__
         const u32 first = tile.sinks ? of_exact * TILE : seq.sinks + (of_exact - before) * TILE;
         tile.count = min((u32)TILE, (tile.sinks ? seq.sinks : seq.exact) - first);
         tile.position = tile.sinks ? first : seq.window_start + first - seq.sinks;
-        unfold_exact(p, sequence, head, first, tile.count, keys, values, scale);
+        unfold_exact(p, seq, sequence, head, first, tile.count, keys, values, scale);
     }
     if (head == 0 && threadIdx.x == 0) p.tiles[(u64)sequence * p.at_once + blockIdx.x] = tile;
 }
@@ -647,7 +669,7 @@ extern "C" __global__ void __launch_bounds__(128) finish(const __grid_constant__
         for (int i = 0; i < VEC; i++) sum[i] = signed_by(sum[i] * INVERSE_SQRT, p.value_signs, VEC * lane + i);
     }
     const float inverse = total > 0 ? 1 / (total * p.scales[unit].y) : 0; // what sees nothing gives zeros
-    float *to = p.output + (((u64)sequence * p.query_heads + query_head) * p.queries_each + row / group) * DIM + VEC * lane;
 #pragma unroll
-    for (int i = 0; i < VEC && holds(lane); i++) to[i] = sum[i] * inverse;
+    for (int i = 0; i < VEC; i++) sum[i] *= inverse;
+    store_given(p.output, ((u64)sequence * p.query_heads + query_head) * p.queries_each + row / group, p.output_type, sum, lane);
 }

@@ -586,7 +586,7 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
             for (int c = threadIdx.x; c < WIDE; c += blockDim.x) {
                 const int integer = c < DIM ? centre.integers[c] : 0;
                 slot[K_CENTRE + centre_byte(c)] = (u8)(integer >> 4);
-                slot[K_CENTRE + WIDE + centre_byte(c)] = (u8)(integer & 15);
+                slot[K_CENTRE + K_WIDE + centre_byte(c)] = (u8)(integer & 15);
             }
         }
         if (OF_KEYS && threadIdx.x == 0) reinterpret_cast<Tail *>(slot + TAIL)->centre = HAS_CENTRE ? centre.norm : 0;

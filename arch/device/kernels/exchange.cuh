@@ -84,6 +84,22 @@ template <class Four> __device__ __forceinline__ void pack_keys(u8 *slot, Four f
     }
 }
 
+// A row's stream of fields, to each thread its own: the bits from thread · EACH_FIELDS · FIELD_BITS on.
+__device__ __forceinline__ void pack_fields(u8 *slot, const u8 *rows) {
+    for (int item = threadIdx.x; item < SLOT_TOKENS * 4; item += blockDim.x) {
+        const int t = item & 3, first = t * EACH_FIELDS * FIELD_BITS;
+        const int count = (t < 3 ? EACH_FIELDS * FIELD_BITS : 8 * row_bytes(KEYS) - first);
+        u32 words[FIELD_WORDS] = {};
+        for (int at = 0; at < count; at += 8)
+            words[at >> 5] |= bits_at(rows + (item >> 2) * row_bytes(KEYS), first + at, min(8, count - at)) << (at & 31);
+        store_words<4 * FIELD_WORDS>(slot + item * 4 * FIELD_WORDS, words);
+    }
+}
+__device__ __forceinline__ u32 slot_field_bit(const u8 *slot, int token, int bit) {
+    const int t = min(3, bit / max(1, EACH_FIELDS * FIELD_BITS));
+    return bits_at(slot + (token * 4 + t) * 4 * FIELD_WORDS, bit - t * EACH_FIELDS * FIELD_BITS, 1);
+}
+
 template <class Four> __device__ __forceinline__ void pack_values(u8 *slot, Four four) {
     u8 *values = slot + K_PART;
     for (int item = threadIdx.x; item < 2 * GROUPS * LANES; item += blockDim.x) { // a word of octets
@@ -127,7 +143,8 @@ template <int SHAPE> __device__ __forceinline__ u32 row_codes(const u8 *row, int
 
 extern "C" __global__ void __launch_bounds__(128) upload(const __grid_constant__ Exchange x) {
     const Source s = source(x);
-    pack_keys(s.slot, [&](int token, int c) { return row_codes<KEYS>(s.keys + token * row_bytes(KEYS), c); });
+    if constexpr (is_triplets(KEYS)) pack_fields(s.slot, s.keys);
+    else pack_keys(s.slot, [&](int token, int c) { return row_codes<KEYS>(s.keys + token * row_bytes(KEYS), c); });
     pack_values(s.slot, [&](int token, int c) { return row_codes<VALUES>(s.values + token * row_bytes(VALUES), c); });
     for (int token = threadIdx.x; token < SLOT_TOKENS; token += blockDim.x) {
         const int at = 6 * (s.part * SLOT_TOKENS + token);
@@ -136,10 +153,10 @@ extern "C" __global__ void __launch_bounds__(128) upload(const __grid_constant__
         reinterpret_cast<u16 *>(s.slot + V_STEPS)[token] = x.steps[(s.value_norms[2] & 3) * 64 + v];
     }
     if (CENTRES) {
-        for (int c = threadIdx.x; c < WIDE; c += blockDim.x) {
+        for (int c = threadIdx.x; c < (is_triplets(KEYS) ? DIM : WIDE); c += blockDim.x) {
             const int value = c < DIM ? x.book[bits_at(s.centre + 2, 5 * c, 5)] : 0;
             s.slot[K_CENTRE + centre_byte(c)] = (u8)(value >> 4);
-            s.slot[K_CENTRE + WIDE + centre_byte(c)] = (u8)(value & 15);
+            s.slot[K_CENTRE + K_WIDE + centre_byte(c)] = (u8)(value & 15);
         }
     }
     if (threadIdx.x == 0) {
@@ -196,9 +213,10 @@ extern "C" __global__ void __launch_bounds__(128) download(const __grid_constant
         const int token = at / row_bytes(KEYS), byte = at % row_bytes(KEYS), plane = byte - path_bytes(KEYS);
         u32 out = 0;
         for (int i = 0; i < 8; i++) {
-            const int bit = 8 * plane + i;
-            out |= (plane < 0 ? slot_key_path(s.slot, token, 8 * byte + i)
-                              : slot_key_code(s.slot, token, bit / code_bits(KEYS)) >> bit % code_bits(KEYS) & 1) << i;
+            const int bit = 8 * plane + i, bits = max(1, code_bits(KEYS));
+            out |= (is_triplets(KEYS) ? slot_field_bit(s.slot, token, bit)
+                    : plane < 0       ? slot_key_path(s.slot, token, 8 * byte + i)
+                                      : slot_key_code(s.slot, token, bit / bits) >> bit % bits & 1) << i;
         }
         s.keys[at] = out;
     }
@@ -229,7 +247,7 @@ extern "C" __global__ void __launch_bounds__(128) download(const __grid_constant
             u32 out = 0;
             for (int i = 0; i < 8; i++) {
                 const int bit = 8 * byte + i, at = centre_byte(bit / 5);
-                const int value = (int)(i8)s.slot[K_CENTRE + at] * 16 + s.slot[K_CENTRE + WIDE + at];
+                const int value = (int)(i8)s.slot[K_CENTRE + at] * 16 + s.slot[K_CENTRE + K_WIDE + at];
                 u32 code = 0;
                 while (code < 31 && x.book[code] < value) code++;
                 out |= (code >> bit % 5 & 1) << i;

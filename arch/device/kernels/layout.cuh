@@ -1,13 +1,15 @@
 // How a page lies on the card, and what every kernel shares. Compiled at run time with these numbers given:
 //   DIM         width of a key and of a value: 64, 80, 96, 128, 192 or 256
 //   KEYS        the shape of a key: codes of 4, 3 or 2 bits (4, 3, 2), or a trellis of 8 states with codes of 1, 2 or 3
-//               bits (11, 12, 13)                VALUES  likewise
+//               bits (11, 12, 13), as VALUES has them; or triplets (20), of which TRIPLETS says the bits: 256 for each of ξ and
+//               of η, 16 for each of a radius, 1 for each of a coordinate that is left over on its own
 //   CENTRES     1: pages have a centre          OPTIONS 1: logits are capped or hidden
 //
 // A slot has 64 tokens of one head; a page of 128 or 256 tokens takes several. All that a warp needs at once lies together, and
 // 16 bytes are aligned. A row has WIDE coordinates there, the next multiple of 32; what stands behind the last is nobody's:
 //
-//   keys      planes of rows: 64 x path bits, 64 x low bits of codes, 64 x high bits of codes of 3 bits
+//   keys      planes of rows: 64 x path bits, 64 x low bits of codes, 64 x high bits of codes of 3 bits; or, of triplets, each
+//             thread's fields in words of its own
 //   centre    its integers' high bytes, then their low four bits, in the order of the query's bytes
 //   norms     64 u16 of the keys, 64 of the values: the steps that the page's codes of 6 bits stand for
 //   tail      what else the page says: see Tail
@@ -28,17 +30,33 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 
 constexpr int SLOT_TOKENS = 64, HEADS = 8, WARPS = 4, LANES = 32;
-constexpr int WIDE = (DIM + 31) / 32 * 32;
-constexpr int EACH = WIDE / 4;       // coordinates of a key that a thread of four holds
-constexpr int BIT_WORDS = (EACH + 31) / 32; // of a bit for each of these
-constexpr int PRODUCTS = WIDE / 32;  // matrix products a key
-constexpr int GROUPS = WIDE / 32;    // groups of 32 coordinates of a value
-
-constexpr bool is_trellis(int shape) { return shape > 10; }
+#ifndef TRIPLETS
+#define TRIPLETS 0
+#endif
+constexpr bool is_triplets(int shape) { return shape == 20; }
+constexpr bool is_trellis(int shape) { return shape > 10 && !is_triplets(shape); }
 constexpr int code_bits(int shape) { return shape % 10; }
 constexpr int path_bytes(int shape) { return is_trellis(shape) ? DIM / 8 : 0; }
+
+constexpr int DIRECTION_BITS = TRIPLETS >> 8, RADIUS_BITS = TRIPLETS >> 4 & 15, REST_BITS = TRIPLETS & 15;
+constexpr int FIELD_BITS = 2 * DIRECTION_BITS + RADIUS_BITS;
+constexpr int FIELDS = (DIM + 2) / 3, EACH_FIELDS = (FIELDS + 3) / 4; // of a row, of a thread of four
+constexpr int FIELD_WORDS = is_triplets(KEYS) ? (EACH_FIELDS * FIELD_BITS + 31) / 32 : 1;
+
+constexpr int WIDE = (DIM + 31) / 32 * 32;
+// Matrix products a key; of triplets four bytes each, the last of them for nothing.
+constexpr int PRODUCTS = is_triplets(KEYS) ? (EACH_FIELDS + 1) / 2 : WIDE / 32;
+constexpr int EACH = 8 * PRODUCTS;   // coordinates of a key that a thread of four holds
+constexpr int K_WIDE = 4 * EACH;
+constexpr int BIT_WORDS = (EACH + 31) / 32; // of a bit for each of these
+constexpr int GROUPS = WIDE / 32;    // groups of 32 coordinates of a value
+
 // Of a row as the CPU has it.
-constexpr int row_bytes(int shape) { return path_bytes(shape) + DIM * code_bits(shape) / 8; }
+constexpr int row_bytes(int shape) {
+    return is_triplets(shape) ? (FIELDS * FIELD_BITS + 7) / 8 : path_bytes(shape) + DIM * code_bits(shape) / 8;
+}
+// The last thread of a row's fields has what pads its stream.
+static_assert(!is_triplets(KEYS) || 8 * row_bytes(KEYS) - 3 * EACH_FIELDS * FIELD_BITS <= 32 * FIELD_WORDS, "a row's last bits");
 // Codes of 3 bits are planes of 2 and of 1; the others one plane.
 constexpr int low_bits(int shape) { return code_bits(shape) == 3 ? 2 : code_bits(shape); }
 
@@ -46,8 +64,8 @@ constexpr int low_bits(int shape) { return code_bits(shape) == 3 ? 2 : code_bits
 constexpr int planes(int bits) { return SLOT_TOKENS * WIDE / 8 * bits; }
 constexpr int K_LOW = planes(is_trellis(KEYS));
 constexpr int K_HIGH = K_LOW + planes(low_bits(KEYS));
-constexpr int K_CENTRE = K_LOW + planes(code_bits(KEYS));
-constexpr int K_STEPS = K_CENTRE + (CENTRES ? 2 * WIDE : 0);
+constexpr int K_CENTRE = is_triplets(KEYS) ? SLOT_TOKENS * 16 * FIELD_WORDS : K_LOW + planes(code_bits(KEYS));
+constexpr int K_STEPS = K_CENTRE + (CENTRES ? 2 * K_WIDE : 0);
 constexpr int V_STEPS = K_STEPS + 2 * SLOT_TOKENS;
 constexpr int TAIL = V_STEPS + 2 * SLOT_TOKENS;
 constexpr int K_PART = TAIL + 16;
@@ -64,8 +82,15 @@ struct Tail {
 };
 static_assert(sizeof(Tail) == 16, "the tail of a slot");
 
-// Where coordinate d, of the EACH that a thread holds of a key, stands among its operands: matrix product, half, byte.
-__device__ __forceinline__ void place(int d, int &product, int &half, int &byte) {
+// Where coordinate c of a key stands among operands: which thread's of four, its matrix product, half, byte.
+__device__ __forceinline__ void place(int c, int &thread, int &product, int &half, int &byte) {
+    if (is_triplets(KEYS)) {
+        const int field = c / 3 % EACH_FIELDS;
+        thread = c / 3 / EACH_FIELDS, product = field >> 1, half = field & 1, byte = c % 3;
+        return;
+    }
+    const int d = c % EACH;
+    thread = c / EACH;
     if (is_trellis(KEYS) || (KEYS != 4 && d >= EACH / 16 * 16)) {
         product = d >> 3, half = d & 1, byte = d >> 1 & 3;
     } else if (KEYS == 4) {
@@ -80,8 +105,8 @@ __device__ __forceinline__ void place(int d, int &product, int &half, int &byte)
 // four products a word, and 16 bits of two that are left over; codes of 1 bit as selectors of pairs, two products to 16 bits; of one
 // product that is left over by bytes: see `spread`. Beside windows of a path they are in the order of coordinates.
 __device__ __forceinline__ int single_bit(int d) {
-    int product, half, byte;
-    place(d, product, half, byte);
+    int thread, product, half, byte;
+    place(d, thread, product, half, byte);
     if (KEYS != 3 && KEYS != 11) return d;
     if (PRODUCTS % 2 && product == PRODUCTS - 1) return 8 * product + 2 * byte + half;
     if (KEYS == 11) return 16 * (product >> 1) + 4 * byte + 2 * (product & 1) + half;
@@ -89,9 +114,9 @@ __device__ __forceinline__ int single_bit(int d) {
     return 8 * four + (product & 3) + (four + 4 > PRODUCTS ? 4 * (nibble & 3) + 2 * (nibble >> 2) : 4 * nibble);
 }
 __device__ __forceinline__ int centre_byte(int c) {
-    int product, half, byte;
-    place(c % EACH, product, half, byte);
-    return c / EACH * EACH + 8 * product + 4 * half + byte;
+    int thread, product, half, byte;
+    place(c, thread, product, half, byte);
+    return thread * EACH + 8 * product + 4 * half + byte;
 }
 
 __device__ __forceinline__ float from_f16(u32 bits) {

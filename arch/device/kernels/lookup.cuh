@@ -45,6 +45,11 @@ __device__ __forceinline__ void product_u8(int (&c)[4], uint4 a, u32 b0, u32 b1)
         : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
         : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
 }
+__device__ __forceinline__ void product_s8_u8(int (&c)[4], uint4 a, u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.u8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
+}
 __device__ __forceinline__ float exp2_fast(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -177,6 +182,56 @@ __device__ __forceinline__ void score(int (&c)[4], uint4 q, const KeyWords &k, i
         const u32 even = and_or(digits, 0x3333, 0x4040), odd = and_or(digits >> 2, 0x3333, 0x4040);
         product_s8(c, q, of_rows(r[0], r[2], r[4], r[6], even), of_rows(r[1], r[3], r[5], r[7], odd));
     }
+}
+
+// ---- keys of triplets -------------------------------------------------------------------------------------------------
+
+// What fields stand for: directions of a length of 127, a byte each of three; radii, and coordinates left over, in integers of
+// 16 bits, 256 times.
+struct Triplets {
+    u32 directions[1 << 2 * DIRECTION_BITS], radii[1 << RADIUS_BITS], rest[1 << REST_BITS];
+};
+constexpr int TRIPLET_WORDS = sizeof(Triplets) / 4;
+
+// Integers of 16 bits, 256 times, of triplet d of a thread; `last`: it is the thread that has the coordinates left over.
+__device__ __forceinline__ void triplet(int (&x)[3], const u32 (&words)[FIELD_WORDS], int d, bool last, const Triplets &of) {
+    constexpr int OWN = 2 * DIRECTION_BITS;
+    const int bit = d * FIELD_BITS;
+    u32 field = words[bit >> 5] >> (bit & 31);
+    if ((bit & 31) + FIELD_BITS > 32) field = __funnelshift_r(words[bit >> 5], words[min(FIELD_WORDS - 1, (bit >> 5) + 1)], bit & 31);
+    field &= (1u << FIELD_BITS) - 1;
+    const int n = of.directions[field & ((1 << OWN) - 1)], radius = of.radii[field >> OWN];
+#pragma unroll
+    for (int e = 0; e < 3; e++) x[e] = (n << (24 - 8 * e) >> 24) * radius + 128;
+    if (REST_BITS > 0 && d == (FIELDS - 1) % EACH_FIELDS && last)
+        for (int e = 0; e < DIM % 3; e++) x[e] = of.rest[field >> (e * REST_BITS) & ((1 << REST_BITS) - 1)];
+}
+__device__ __forceinline__ bool has_rest(int t) { return t == (FIELDS - 1) / EACH_FIELDS; }
+
+// Both products of a thread's keys, columns 2 t and 2 t + 1, with queries: high bytes, whose sign counts, and low ones.
+template <class Queries>
+__device__ __forceinline__ float2 score_triplets(Queries queries, const u8 *slot, int token, int t, const Triplets &of) {
+    u32 words[FIELD_WORDS];
+    load_words<4 * FIELD_WORDS>(words, slot + (token * 4 + t) * 4 * FIELD_WORDS);
+    int high[4] = {}, low[4] = {};
+#pragma unroll
+    for (int j = 0; j < PRODUCTS; j++) {
+        u32 h[2] = {}, l[2] = {};
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            if (2 * j + half >= EACH_FIELDS) continue;
+            int x[3];
+            triplet(x, words, 2 * j + half, has_rest(t), of);
+            h[half] = prmt(prmt(x[0], x[1], 0x0062), x[2], 0x0610), l[half] = prmt(prmt(x[0], x[1], 0x0051), x[2], 0x0510);
+        }
+        const uint4 q = queries(j);
+        product_s8(high, q, h[0], h[1]);
+        product_s8_u8(low, q, l[0], l[1]);
+    }
+    auto sum = [&](int i) {
+        return fmaf(fmaf((float)high[i], 256, (float)high[i + 2]), 256, fmaf((float)low[i], 256, (float)low[i + 2]));
+    };
+    return make_float2(sum(0), sum(1));
 }
 
 // ---- values -----------------------------------------------------------------------------------------------------------

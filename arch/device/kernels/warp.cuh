@@ -1,9 +1,16 @@
 // What the kernels of attention share: a sequence, copies to shared memory, rows that a warp holds.
 
 struct Sequence {
-    u32 slots, exact, sinks, zero;
+    u32 slots, exact, sinks, place; // place: in the ring, of the first token in the exact window
     u64 next, window_start; // positions: of the next token, of the first in the exact window
 };
+
+// Where an exact token of a sequence is, by its number: sinks lie behind the ring.
+__device__ __forceinline__ u32 exact_place(const Sequence &s, u32 ring, u32 number) {
+    if (number < s.sinks) return ring + number;
+    const u32 at = s.place + number - s.sinks;
+    return at < ring ? at : at - ring;
+}
 
 constexpr float NOTHING = -1e30f;
 #define HIDDEN __int_as_float(0xff800000)
@@ -119,4 +126,30 @@ __device__ __forceinline__ void load_lane(float (&v)[VEC], const float *row, int
     if (holds(lane)) load_words<4 * VEC>(words, reinterpret_cast<const u8 *>(row + VEC * lane));
 #pragma unroll
     for (int i = 0; i < VEC; i++) v[i] = __uint_as_float(words[i]);
+}
+
+// Floats of a caller's: f32, f16 or bf16.
+enum Floats : u32 { F32, F16, BF16 };
+__device__ __forceinline__ float from_half(u32 bits, u32 type) { return type == BF16 ? __uint_as_float(bits << 16) : from_f16(bits); }
+__device__ __forceinline__ u32 to_half(float x, u32 type) {
+    u32 bits;
+    if (type == BF16) asm("{.reg .b16 h; cvt.rn.bf16.f32 h, %1; cvt.u32.u16 %0, h;}" : "=r"(bits) : "f"(x));
+    else asm("{.reg .b16 h; cvt.rn.f16.f32 h, %1; cvt.u32.u16 %0, h;}" : "=r"(bits) : "f"(x));
+    return bits;
+}
+// A lane's coordinates of row `number` of them.
+__device__ __forceinline__ void load_given(float (&v)[VEC], const void *rows, u64 number, u32 type, int lane) {
+    if (type == F32) return load_lane(v, static_cast<const float *>(rows) + number * DIM, lane);
+    u32 words[(VEC + 1) / 2] = {};
+    if (holds(lane)) load_words<2 * VEC>(words, reinterpret_cast<const u8 *>(static_cast<const u16 *>(rows) + number * DIM + VEC * lane));
+#pragma unroll
+    for (int i = 0; i < VEC; i++) v[i] = from_half(words[i >> 1] >> (16 * (i & 1)) & 0xFFFF, type);
+}
+__device__ __forceinline__ void store_given(void *rows, u64 number, u32 type, const float (&v)[VEC], int lane) {
+    const u64 at = number * DIM + VEC * lane;
+#pragma unroll
+    for (int i = 0; i < VEC && holds(lane); i++) {
+        if (type == F32) static_cast<float *>(rows)[at + i] = v[i];
+        else static_cast<u16 *>(rows)[at + i] = (u16)to_half(v[i], type);
+    }
 }

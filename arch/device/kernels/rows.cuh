@@ -1,0 +1,70 @@
+// Keys and values that already lie on the card, somebody else's: a warp a row of one of them.
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+struct Given {
+    const void *sides[2];         // keys, values: a row's coordinates lie together
+    u16 *rows;                    // f16 [count][kv heads][keys, values][dim]
+    float *wide;                  // f32 [keys, values][kv heads][count][dim]
+    u32 *doubtful;                // 1: a row that the host is to look at
+    u64 token_stride, head_stride; // in values
+    u32 first, count, kv_heads, dim;
+    u32 type;                     // of floats: 0 f32, 1 f16, 2 bf16
+    float bounds[2];              // squares of norms below it are no codec's trouble: of keys, of values
+};
+
+__device__ __forceinline__ float at(const void *values, u64 index, u32 type) {
+    if (type == 0) return static_cast<const float *>(values)[index];
+    const u32 bits = static_cast<const u16 *>(values)[index];
+    if (type == 2) return __uint_as_float(bits << 16);
+    float x;
+    asm("{.reg .b16 h; cvt.u16.u32 h, %1; cvt.f32.f16 %0, h;}" : "=f"(x) : "r"(bits));
+    return x;
+}
+
+// What a warp's row is; false beyond the last.
+struct Row {
+    u32 side, head, token;
+    u64 from;
+};
+__device__ __forceinline__ bool row_of(const Given &g, Row &row) {
+    const u64 number = (u64)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+    row.side = number % 2, row.head = number / 2 % g.kv_heads;
+    const u64 token = number / 2 / g.kv_heads;
+    row.token = (u32)token, row.from = (g.first + token) * g.token_stride + row.head * g.head_stride;
+    return token < g.count;
+}
+
+// Whether all that comes is surely fit: values that f16 holds, norms that all codecs do.
+extern "C" __global__ void check(const __grid_constant__ Given g) {
+    Row row;
+    if (!row_of(g, row)) return;
+    float squares = 0;
+    bool fit = true;
+    for (u32 c = threadIdx.x % 32; c < g.dim; c += 32) {
+        const float x = at(g.sides[row.side], row.from + c, g.type);
+        fit &= fabsf(x) < 65520.0f; // not a number: not fit
+        squares = fmaf(x, x, squares);
+    }
+    for (int s = 16; s; s /= 2) squares += __shfl_xor_sync(~0u, squares, s);
+    if (!fit || !(squares < g.bounds[row.side])) *g.doubtful = 1;
+}
+
+extern "C" __global__ void take(const __grid_constant__ Given g) {
+    Row row;
+    if (!row_of(g, row)) return;
+    u16 *to = g.rows + (((u64)row.token * g.kv_heads + row.head) * 2 + row.side) * g.dim;
+    for (u32 c = threadIdx.x % 32; c < g.dim; c += 32) {
+        u32 bits;
+        asm("{.reg .b16 h; cvt.rn.f16.f32 h, %1; cvt.u32.u16 %0, h;}" : "=r"(bits) : "f"(at(g.sides[row.side], row.from + c, g.type)));
+        to[c] = (u16)bits;
+    }
+}
+
+extern "C" __global__ void widen(const __grid_constant__ Given g) {
+    Row row;
+    if (!row_of(g, row)) return;
+    float *to = g.wide + (((u64)row.side * g.kv_heads + row.head) * g.count + row.token) * g.dim;
+    for (u32 c = threadIdx.x % 32; c < g.dim; c += 32) to[c] = at(g.sides[row.side], row.from + c, g.type);
+}

@@ -1,0 +1,313 @@
+//! Rows of tokens on the card: exact ones, which stay in a ring, and those that a caller has there.
+
+use super::compile::{Source, image};
+use super::driver::{Buffer, Failure, Kernels};
+use super::encode::Rows;
+use super::layout::Given;
+use super::paged::Paged;
+use crate::Float;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+const NAMES: [&core::ffi::CStr; 3] = [c"check", c"take", c"widen"];
+const CHECK: usize = 0;
+const TAKE: usize = 1;
+const WIDEN: usize = 2;
+const THREADS: usize = 128;
+/// Rows of a block of threads.
+const EACH: usize = THREADS / 32;
+
+/// Floats in the card's memory, a caller's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceSlice {
+    address: u64,
+    len: usize,
+    float: Float,
+}
+
+impl DeviceSlice {
+    /// `len` floats of a type from an address on: f32, f16 or bf16, aligned to 16 bytes where queries and outputs are.
+    ///
+    /// # Safety
+    /// They lie in memory of the card that the [`Device`](super::Device) is of, reachable in its primary context (which is the CUDA runtime's, and
+    /// so PyTorch's), and stay there until what is asked with them has been done: for a call that takes a
+    /// [`CallerStream`](super::CallerStream) until all that was on that stream when the call returned has been done, and for a graph
+    /// captured from that stream as long as it is launched. Nobody writes what is read, or reads or writes what is written, but on that stream.
+    #[must_use]
+    pub const unsafe fn new(address: u64, len: usize, float: Float) -> Self {
+        Self { address, len, float }
+    }
+
+    /// How many.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(super) fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Whether rows of them can be read in pieces of 16 bytes.
+    #[must_use]
+    pub const fn is_aligned(&self) -> bool {
+        self.address.is_multiple_of(16)
+    }
+
+    /// As the kernels number the types.
+    pub(super) const fn number(&self) -> u32 {
+        match self.float {
+            Float::F32 => 0,
+            Float::F16 => 1,
+            Float::Bf16 => 2,
+        }
+    }
+}
+
+/// Keys and values of tokens that follow each other, in the card's memory: those of head h and token t from h · `head_stride` +
+/// t · `token_stride` on, the same for both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceRows {
+    /// Keys.
+    pub keys: DeviceSlice,
+    /// Values, of the same type.
+    pub values: DeviceSlice,
+    /// How many tokens.
+    pub tokens: usize,
+    /// Floats from a token to the next.
+    pub token_stride: usize,
+    /// Floats from a key/value head to the next.
+    pub head_stride: usize,
+}
+
+impl DeviceRows {
+    /// Floats that keys, and values, have at least; `None` for more than there can be.
+    #[must_use]
+    pub fn extent(&self, heads: usize, dim: usize) -> Option<usize> {
+        let Some(last) = self.tokens.checked_sub(1) else { return Some(0) };
+        let token = last.checked_mul(self.token_stride)?;
+        (heads - 1).checked_mul(self.head_stride)?.checked_add(token)?.checked_add(dim)
+    }
+
+    /// Whether keys and values are of one type.
+    #[must_use]
+    pub fn is_of_one_type(&self) -> bool {
+        self.keys.float == self.values.float
+    }
+
+    fn fits(&self, heads: usize, dim: usize) -> bool {
+        let most = self.keys.len.min(self.values.len);
+        self.is_of_one_type() && self.extent(heads, dim).is_some_and(|extent| extent <= most)
+    }
+}
+
+/// Tokens that come: rows of f16 on the host, \[tokens]\[kv heads]\[keys, values]\[width], or rows on the card.
+#[derive(Clone, Copy, Debug)]
+pub enum Input<'a> {
+    /// On the host.
+    Host(&'a [u16]),
+    /// On the card.
+    Card(&'a DeviceRows),
+}
+
+/// What looks at rows on the card.
+#[derive(Debug)]
+pub(super) struct Taking {
+    kernels: Kernels,
+    doubtful: Buffer<u32>,
+}
+
+impl Paged {
+    fn taking(&mut self) -> Result<Arc<Taking>, Failure> {
+        if let Some(taking) = &self.taking {
+            return Ok(taking.clone());
+        }
+        let image = image(Source::Rows, &self.target, &[])?;
+        // SAFETY: the image is the compiler's, or a file's that holds it as it was.
+        let kernels = unsafe { self.device.load(&image, &NAMES) }?;
+        let taking = Arc::new(Taking { kernels, doubtful: Buffer::new(&self.device, 1)? });
+        self.taking = Some(taking.clone());
+        Ok(taking)
+    }
+
+    /// Launches a kernel on some tokens of these.
+    fn launch_rows(
+        &self,
+        taking: &Taking,
+        kernel: usize,
+        rows: &DeviceRows,
+        tokens: Range<usize>,
+        (to, wide, bounds): (u64, u64, [f32; 2]),
+    ) -> Result<(), Failure> {
+        let (heads, dim) = (self.shape.kv_heads, self.shape.dim);
+        assert!(tokens.end <= rows.tokens && rows.fits(heads, dim) && tokens.end < 1 << 31);
+        if tokens.is_empty() {
+            return Ok(());
+        }
+        let given = Given {
+            sides: [rows.keys.address, rows.values.address],
+            rows: to,
+            wide,
+            doubtful: taking.doubtful.address(),
+            token_stride: rows.token_stride as u64,
+            head_stride: rows.head_stride as u64,
+            first: tokens.start as u32,
+            count: tokens.len() as u32,
+            kv_heads: heads as u32,
+            dim: dim as u32,
+            float: rows.keys.number(),
+            bounds,
+        };
+        let grid = [(tokens.len() * heads * 2).div_ceil(EACH), 1, 1];
+        // SAFETY: a Given is what these kernels take; rows lie within what was promised of the caller's memory, as asserted above,
+        // and what is written there is room for, which callers see to.
+        unsafe { taking.kernels.launch(self.device.stream(), kernel, grid, THREADS, false, &given) }
+    }
+
+    /// Whether a caller's rows are surely fit: values that f16 holds, and squares of norms of keys and of values below these bounds.
+    ///
+    /// # Errors
+    /// What compiling and the driver refuse.
+    ///
+    /// # Panics
+    /// For rows beyond their memory.
+    pub fn check_rows(&mut self, rows: &DeviceRows, bounds: [f32; 2]) -> Result<bool, Failure> {
+        let taking = self.taking()?;
+        self.launch_rows(&taking, CHECK, rows, 0..rows.tokens, (0, 0, bounds))?;
+        let mut doubtful = [0];
+        taking.doubtful.read(0, &mut doubtful)?;
+        if doubtful[0] != 0 {
+            taking.doubtful.write(0, &[0])?;
+        }
+        Ok(doubtful[0] == 0)
+    }
+
+    /// A caller's keys and values, \[kv heads]\[tokens]\[width], on the host.
+    ///
+    /// # Errors
+    /// What compiling and the driver refuse, [`Failure::Memory`].
+    ///
+    /// # Panics
+    /// For rows beyond their memory.
+    pub fn widen(&mut self, rows: &DeviceRows) -> Result<[Vec<f32>; 2], Failure> {
+        let taking = self.taking()?;
+        let each = rows.tokens * self.shape.kv_heads * self.shape.dim;
+        let wide: Buffer<f32> = Buffer::new(&self.device, 2 * each)?;
+        self.launch_rows(&taking, WIDEN, rows, 0..rows.tokens, (0, wide.address(), [0.0; 2]))?;
+        let mut sides = [vec![0.0; each], vec![0.0; each]];
+        for (number, side) in sides.iter_mut().enumerate() {
+            wide.read(number * each, side)?;
+        }
+        Ok(sides)
+    }
+
+    /// Rows of some tokens that come to a place among others of f16.
+    fn bring(
+        &mut self,
+        to: &Buffer<u16>,
+        at: usize,
+        input: Input,
+        tokens: Range<usize>,
+    ) -> Result<(), Failure> {
+        let each = self.shape.token_values();
+        match input {
+            Input::Host(rows) => to.write(at * each, &rows[tokens.start * each..tokens.end * each]),
+            Input::Card(rows) => {
+                assert!((at + tokens.len()) * each <= to.len());
+                let taking = self.taking()?;
+                let address = to.address() + (at * each * 2) as u64;
+                self.launch_rows(&taking, TAKE, rows, tokens, (address, 0, [0.0; 2]))
+            }
+        }
+    }
+
+    /// Puts tokens that come to a place among a sequence's exact ones: the ring, then sinks.
+    ///
+    /// # Errors
+    /// What compiling and the driver refuse.
+    ///
+    /// # Panics
+    /// For places and tokens that there are not.
+    pub fn store(
+        &mut self,
+        sequence: usize,
+        place: usize,
+        input: Input,
+        tokens: Range<usize>,
+    ) -> Result<(), Failure> {
+        let places = self.shape.exact_places();
+        assert!(sequence < self.shape.sequences && place + tokens.len() <= places);
+        let held = self.held.clone();
+        self.bring(&held.exact, sequence * places + place, input, tokens)
+    }
+
+    /// Makes the exact tokens of a sequence those of another one.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    ///
+    /// # Panics
+    /// For sequences that there are not.
+    pub fn copy_exact(&mut self, from: usize, to: usize) -> Result<(), Failure> {
+        let values = self.shape.exact_places() * self.shape.token_values();
+        assert!(from < self.shape.sequences && to < self.shape.sequences);
+        if from == to {
+            return Ok(());
+        }
+        self.held.exact.copy(to * values, &self.held.exact, from * values, values)
+    }
+
+    /// Puts some of these rows, by their number, at the beginning of a buffer.
+    pub(super) fn gather(
+        &mut self,
+        to: &Buffer<u16>,
+        rows: &Rows,
+        tokens: Range<usize>,
+    ) -> Result<(), Failure> {
+        let (each, places) = (self.shape.token_values(), self.shape.exact_places());
+        assert!(tokens.end <= rows.tokens() && rows.sequence < self.shape.sequences);
+        let (mut before, mut at) = (0, 0);
+        let mut mine = |count: usize| {
+            let some = tokens.start.max(before)..tokens.end.min(before + count);
+            let some = (some.start < some.end).then(|| some.start - before..some.end - before);
+            before += count;
+            let place = at;
+            at += some.as_ref().map_or(0, Range::len);
+            some.map(|some| (some, place))
+        };
+        for held in &rows.held {
+            assert!(held.end <= places);
+            let Some((some, place)) = mine(held.len()) else { continue };
+            let from = rows.sequence * places + held.start + some.start;
+            to.copy(place * each, &self.held.exact, from * each, some.len() * each)?;
+        }
+        if let Some((some, place)) = mine(rows.new.len()) {
+            let first = rows.new.start;
+            self.bring(to, place, rows.input, first + some.start..first + some.end)?;
+        }
+        Ok(())
+    }
+
+    /// Some of these rows on the host.
+    ///
+    /// # Errors
+    /// What compiling and the driver refuse, [`Failure::Memory`].
+    ///
+    /// # Panics
+    /// For tokens that there are not.
+    pub fn read_rows(&mut self, rows: &Rows, tokens: Range<usize>) -> Result<Vec<u16>, Failure> {
+        let mut values = vec![0; tokens.len() * self.shape.token_values()];
+        let buffer = Buffer::new(&self.device, values.len())?;
+        self.gather(&buffer, rows, tokens)?;
+        buffer.read(0, &mut values)?;
+        Ok(values)
+    }
+}

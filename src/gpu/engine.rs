@@ -1,0 +1,95 @@
+//! What engines that have their own memory and streams on the card use: tokens, queries and outputs that never leave it.
+
+use super::{Error, Layer, is_block, refuse};
+use crate::Attend;
+use crate::cache::Center;
+use crate::cache::window::surely_short;
+use octaplex_arch::device::{CallerStream, DeviceRows, DeviceSlice, Input, Queries};
+
+impl Layer {
+    /// [`append`](Self::append) of tokens that lie on the card: the same bytes, without a copy through the host. What is read comes
+    /// after what the caller's stream has been asked so far, and what that stream is asked next comes after it.
+    ///
+    /// The call waits until the rows are taken, so it cannot be captured into a graph: whether they are fit is looked at on the
+    /// card, and only rows that may not be (not finite, norms from 512 or 1,024 on) are brought to the host, which then
+    /// decides and says what is wrong, as `append` does. The first page that closes brings the keys of one window to the host, for
+    /// balance and prefix centre; pages of codecs that the card does not encode are brought there when they close.
+    ///
+    /// # Errors
+    /// As [`append`](Self::append); [`crate::Error::Length`] for rows beyond their memory, [`Error::Unsupported`] for keys and values
+    /// of two types. The layer is then as it was.
+    pub fn append_on(
+        &mut self,
+        sequence: usize,
+        rows: &DeviceRows,
+        stream: CallerStream,
+    ) -> Result<(), Error> {
+        self.sequence(sequence)?;
+        let (heads, dim) = (self.config.kv_heads, self.config.key_dim);
+        let extent = rows.extent(heads, dim).unwrap_or(usize::MAX);
+        for (what, side) in [("values of keys", rows.keys), ("values of values", rows.values)] {
+            if side.len() < extent {
+                return Err(crate::Error::Length { what, expected: extent, actual: side.len() }.into());
+            }
+        }
+        if !rows.is_of_one_type() {
+            return refuse("keys and values on the card are of one type of floats");
+        }
+        if rows.tokens == 0 {
+            return Ok(());
+        }
+        // More are refused below, before anything is asked.
+        self.plan(&self.sequences[sequence], rows.tokens)?;
+        self.paged.after(stream)?;
+        let done = self.take_on(sequence, rows);
+        let ordered = self.paged.before(stream);
+        done?;
+        Ok(ordered?)
+    }
+
+    fn take_on(&mut self, sequence: usize, rows: &DeviceRows) -> Result<(), Error> {
+        let held = &self.sequences[sequence];
+        let balanced = self.layout.balances() && (held.calibrated || held.start() > self.layout.sinks);
+        let of_keys = held.front.chunks_exact(2 * self.config.key_dim).map(|front| &front[..front.len() / 2]);
+        let least = of_keys.flatten().fold(f32::INFINITY, |least, s| least.min(s.abs()));
+        let centred = self.config.centers() != Center::Off;
+        // Sums in another order: a hundredth is far more than that.
+        let bounds = [surely_short(centred, if balanced { least } else { 1.0 }), surely_short(false, 1.0)];
+        if self.paged.check_rows(rows, bounds.map(|bound| 0.99 * bound))? {
+            return self.add(sequence, Input::Card(rows), rows.tokens);
+        }
+        let [keys, values] = self.paged.widen(rows)?;
+        self.append(sequence, &keys, &values)
+    }
+
+    /// [`attend`](Self::attend) of queries that lie on the card, to an output there, of one of three types of floats each: the same
+    /// bits, rounded once to the output's type. The kernels are asked for in the order of the caller's stream, nothing is waited
+    /// for and nothing allocated, so that a decode step can be captured into a graph of the caller's, with its own kernels before
+    /// and behind: [`reserve`](Self::reserve) first, without another one as long as the graph is launched, nor the layer dropped. The graph then
+    /// sees what the sequences hold when it is launched. Blocks of queries are waited for, and cannot be captured; nor can sink logits, which are copied
+    /// from the host at each call.
+    ///
+    /// Queries are not looked at: one that is not finite, or beyond what `attend` takes, makes its head's output meaningless,
+    /// and no other's.
+    ///
+    /// # Errors
+    /// As [`attend`](Self::attend), but for values of queries; [`Error::Unsupported`] for addresses that are not multiples of 16.
+    pub fn attend_on(
+        &mut self,
+        queries: DeviceSlice,
+        options: &Attend,
+        output: DeviceSlice,
+        stream: CallerStream,
+    ) -> Result<(), Error> {
+        crate::Error::expect_length("values of the output", queries.len(), output.len())?;
+        if !queries.is_aligned() || !output.is_aligned() {
+            return refuse("queries and outputs on the card begin at multiples of 16 bytes");
+        }
+        if is_block(options) {
+            return self.attend_block_on(queries, options, output, stream);
+        }
+        let attention = self.attention(options)?;
+        self.check_step(Queries::Card(queries), options)?;
+        Ok(self.paged.attend_on(&attention, queries, output, stream)?)
+    }
+}

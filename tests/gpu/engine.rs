@@ -1,0 +1,347 @@
+//! An engine beside the library: memory and streams of its own, by the driver's own calls.
+
+use super::{Case, WIDTHS, case, device, each_width, page_bytes};
+use octaplex::gpu::{CallerStream, DeviceRows, DeviceSlice, Error, Float, Layer};
+use octaplex::{Attend, Backend, LayerConfig, SharedLayer, Tensor, bf16, f16};
+use std::ffi::{CStr, c_char, c_int, c_void};
+
+unsafe extern "C" {
+    fn dlopen(name: *const c_char, flags: c_int) -> *mut c_void;
+    fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
+}
+
+/// A call of the driver's, of so many words, which succeeds.
+fn call(name: &CStr, words: &[u64]) {
+    let mut all = [0; 6];
+    all[..words.len()].copy_from_slice(words);
+    let [a, b, c, d, e, f] = all;
+    // SAFETY: the names below are the driver's, whose parameters are words and pointers to what lives here; what is one
+    // parameter too many is in a register that nobody reads.
+    let result = unsafe {
+        let library = dlopen(c"libcuda.so.1".as_ptr(), 2);
+        let function = dlsym(library, name.as_ptr());
+        assert!(!function.is_null(), "{name:?}");
+        let function: unsafe extern "C" fn(u64, u64, u64, u64, u64, u64) -> c_int =
+            core::mem::transmute(function);
+        function(a, b, c, d, e, f)
+    };
+    assert_eq!(result, 0, "{name:?}");
+}
+
+/// Whose address a call writes to.
+fn out(word: &mut u64) -> u64 {
+    std::ptr::from_mut(word) as u64
+}
+
+/// Memory of the card.
+struct Memory {
+    address: u64,
+    bytes: usize,
+}
+
+impl Memory {
+    fn new(bytes: usize) -> Self {
+        let mut address = 0;
+        call(c"cuMemAlloc_v2", &[out(&mut address), bytes.max(1) as u64]);
+        call(c"cuMemsetD8_v2", &[address, 0xff, bytes as u64]);
+        call(c"cuCtxSynchronize", &[]);
+        Self { address, bytes }
+    }
+
+    fn of(values: &[f32], float: Float) -> Self {
+        let bytes = bytes_of(values, float);
+        let memory = Self::new(bytes.len());
+        memory.write(&bytes);
+        memory
+    }
+
+    fn write(&self, bytes: &[u8]) {
+        call(c"cuMemcpyHtoD_v2", &[self.address, bytes.as_ptr() as u64, bytes.len() as u64]);
+        // Streams that do not wait for the default one begin behind it.
+        call(c"cuCtxSynchronize", &[]);
+    }
+
+    fn read(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.bytes];
+        call(c"cuMemcpyDtoH_v2", &[bytes.as_mut_ptr() as u64, self.address, self.bytes as u64]);
+        bytes
+    }
+
+    /// From float `from` on.
+    fn slice(&self, from: usize, float: Float) -> DeviceSlice {
+        let len = self.bytes / float.bytes() - from;
+        // SAFETY: the memory is this one's, which tests keep until they are done with the layer and have waited for the stream.
+        unsafe { DeviceSlice::new(self.address + (from * float.bytes()) as u64, len, float) }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        call(c"cuMemFree_v2", &[self.address]);
+    }
+}
+
+struct Stream(u64);
+
+impl Stream {
+    fn new() -> Self {
+        let mut stream = 0;
+        call(c"cuStreamCreate", &[out(&mut stream), 1]);
+        Self(stream)
+    }
+
+    fn callers(&self) -> CallerStream {
+        // SAFETY: made above, or the default one, on the only card that tests use.
+        unsafe { CallerStream::new(self.0 as usize) }
+    }
+
+    fn wait(&self) {
+        call(c"cuStreamSynchronize", &[self.0]);
+    }
+}
+
+fn bytes_of(values: &[f32], float: Float) -> Vec<u8> {
+    let each = |x: &f32| match float {
+        Float::F32 => x.to_le_bytes().to_vec(),
+        Float::F16 => f16::from_f32(*x).to_le_bytes().to_vec(),
+        Float::Bf16 => bf16::from_f32(*x).to_le_bytes().to_vec(),
+    };
+    values.iter().flat_map(each).collect()
+}
+
+/// As a type of floats has them.
+fn rounded(values: &[f32], float: Float) -> Vec<f32> {
+    let each = |x: &f32| match float {
+        Float::F32 => *x,
+        Float::F16 => f16::from_f32(*x).to_f32(),
+        Float::Bf16 => bf16::from_f32(*x).to_f32(),
+    };
+    values.iter().map(each).collect()
+}
+
+const FLOATS: [Float; 3] = [Float::F32, Float::F16, Float::Bf16];
+
+/// Tokens `first` on of \[heads]\[tokens]\[width].
+fn piece(rows: &[f32], config: &LayerConfig, tokens: usize, first: usize, count: usize) -> Vec<f32> {
+    let dim = config.key_dim;
+    let head = |head| rows[(head * tokens + first) * dim..][..count * dim].iter().copied();
+    (0..config.kv_heads).flat_map(head).collect()
+}
+
+/// \[heads]\[tokens]\[width] as \[tokens]\[keys, values]\[heads]\[width], as an engine has them.
+fn by_token(sides: &[Vec<f32>; 2], config: &LayerConfig, count: usize) -> Vec<f32> {
+    let (heads, dim) = (config.kv_heads, config.key_dim);
+    let mut all = Vec::new();
+    for token in 0..count {
+        for side in sides {
+            (0..heads).for_each(|head| all.extend_from_slice(&side[(head * count + token) * dim..][..dim]));
+        }
+    }
+    all
+}
+
+/// Appends rows from the card's memory, in one of two orders.
+fn append(
+    card: &mut Layer,
+    sides: &[Vec<f32>; 2],
+    count: usize,
+    float: Float,
+    stream: &Stream,
+) -> Result<(), Error> {
+    let config = *card.config();
+    let (heads, dim) = (config.kv_heads, config.key_dim);
+    if count.is_multiple_of(2) {
+        let memory = Memory::of(&by_token(sides, &config, count), float);
+        let (keys, values) = (memory.slice(0, float), memory.slice(heads * dim, float));
+        let rows =
+            DeviceRows { keys, values, tokens: count, token_stride: 2 * heads * dim, head_stride: dim };
+        return card.append_on(0, &rows, stream.callers());
+    }
+    let [keys, values] = [&sides[0], &sides[1]].map(|side| Memory::of(side, float));
+    let [k, v] = [keys.slice(0, float), values.slice(0, float)];
+    let rows = DeviceRows { keys: k, values: v, tokens: count, token_stride: dim, head_stride: count * dim };
+    card.append_on(0, &rows, stream.callers())
+}
+
+fn append_on_cpu(cpu: &mut SharedLayer, sides: &[Vec<f32>; 2], float: Float, heads: usize) {
+    let mut scratch = vec![0.0; cpu.config().scratch_len(heads)];
+    let halves = sides.clone().map(|side| side.iter().map(|x| f16::from_f32(*x)).collect::<Vec<_>>());
+    let brains = sides.clone().map(|side| side.iter().map(|x| bf16::from_f32(*x)).collect::<Vec<_>>());
+    let tensors = [0, 1].map(|side| match float {
+        Float::F32 => Tensor::from(&sides[side]),
+        Float::F16 => Tensor::from(&halves[side][..]),
+        Float::Bf16 => Tensor::from(&brains[side][..]),
+    });
+    cpu.append(tensors[0], tensors[1], &mut scratch).unwrap();
+}
+
+fn compare(card: &mut Layer, cpu: &SharedLayer) {
+    let pages = cpu.stats().paged_tokens / cpu.config().page;
+    assert_eq!((card.pages(0).unwrap(), card.tokens(0).unwrap()), (pages, cpu.stats().tokens));
+    for index in 0..pages {
+        let expected = page_bytes(cpu, index);
+        let mut bytes = vec![0xaa; expected.len()];
+        card.page(0, index, &mut bytes).unwrap();
+        assert!(bytes == expected, "page {index}");
+    }
+}
+
+/// The host's entry on queries and output as this type has them, against the card's.
+fn attend(card: &mut Layer, case: &Case, options: &Attend, float: Float, stream: &Stream) {
+    let queries = rounded(&case.block(options.queries.unwrap_or(1)), float);
+    let mut expected = vec![f32::NAN; queries.len()];
+    card.attend(&queries, options, &mut expected).unwrap();
+    let (asked, output) = (Memory::of(&queries, float), Memory::new(queries.len() * float.bytes()));
+    card.attend_on(asked.slice(0, float), options, output.slice(0, float), stream.callers()).unwrap();
+    stream.wait();
+    assert!(output.read() == bytes_of(&expected, float), "{float:?}, {options:?}");
+}
+
+#[test]
+fn tokens_queries_and_outputs_of_an_engine() {
+    let Some(device) = device() else { return };
+    each_width(&WIDTHS, |dim| {
+        let codec = if dim % 3 == 2 { "turboquant" } else { "trellis:m=2" };
+        for (number, float) in FLOATS.into_iter().enumerate() {
+            device.synchronize().unwrap(); // its context is this thread's now
+            let stream = if number == 1 { Stream(0) } else { Stream::new() };
+            let mut case = case("turboquant:bits=3", codec, dim, (6, 2), 900);
+            case.config = case.config.page([64, 128, 64][number]);
+            let mut card = Layer::new(&device, &case.config, 1, 900).unwrap();
+            let mut cpu = SharedLayer::on_heap(&case.config, Backend::detect()).unwrap();
+            card.reserve(6).unwrap();
+            let mut given = 0;
+            for count in [1, 2, 3, 300, 1, 63, 64, 1, 200] {
+                let sides = case.rows().map(|side| piece(&side, &case.config, 900, given, count));
+                append(&mut card, &sides, count, float, &stream).unwrap();
+                append_on_cpu(&mut cpu, &sides, float, 6);
+                given += count;
+                if count == 63 {
+                    card.truncate(0, given - 30).unwrap();
+                    cpu.truncate(given - 30).unwrap();
+                }
+                compare(&mut card, &cpu);
+                attend(&mut card, &case, &Attend::default(), float, &stream);
+            }
+            attend(&mut card, &case, &Attend::default().soft_cap(4.0).window(150), float, &stream);
+            attend(&mut card, &case, &Attend::default().sink_logits(&[0.5; 6]), float, &stream);
+            if dim <= 128 {
+                attend(&mut card, &case, &Attend::default().queries(9), float, &stream);
+            }
+            // As a layer that was uploaded as a whole.
+            let mut other = Layer::new(&device, &case.config, 1, 900).unwrap();
+            other.upload(0, &cpu).unwrap();
+            other.reserve(6).unwrap();
+            let mut outputs = [vec![0.0; 6 * dim], vec![1.0; 6 * dim]];
+            for (layer, output) in [card, other].iter_mut().zip(&mut outputs) {
+                layer.attend(&case.queries(), &Attend::default(), output).unwrap();
+            }
+            assert_eq!(outputs[0], outputs[1]);
+        }
+    });
+}
+
+/// A graph of the engine's: its copy of the queries, the step, its copy of the output.
+#[test]
+fn an_engines_graph() {
+    let Some(device) = device() else { return };
+    let case = case("trellis", "turboquant", 128, (8, 2), 700);
+    let mut card = Layer::new(&device, &case.config, 1, 700).unwrap();
+    card.reserve(8).unwrap();
+    let sides = case.rows().map(|side| piece(&side, &case.config, 700, 0, 500));
+    let (stream, float) = (Stream::new(), Float::Bf16);
+    append(&mut card, &sides, 500, float, &stream).unwrap();
+    let bytes = 8 * 128 * 2;
+    let [source, queries, output, sink] = [(); 4].map(|()| Memory::new(bytes));
+    let [mut graph, mut executable] = [0; 2];
+    call(c"cuStreamBeginCapture_v2", &[stream.0, 1]);
+    call(c"cuMemcpyDtoDAsync_v2", &[queries.address, source.address, bytes as u64, stream.0]);
+    let (asked, answer) = (queries.slice(0, float), output.slice(0, float));
+    let done = card.attend_on(asked, &Attend::default(), answer, stream.callers());
+    call(c"cuMemcpyDtoDAsync_v2", &[sink.address, output.address, bytes as u64, stream.0]);
+    call(c"cuStreamEndCapture", &[stream.0, out(&mut graph)]);
+    done.unwrap();
+    call(c"cuGraphInstantiateWithFlags", &[out(&mut executable), graph, 0]);
+    // A token of both heads, from the card.
+    let mut other = Layer::new(&device, &case.config, 1, 700).unwrap();
+    let memory = Memory::of(&sides[0][..4 * 128], float);
+    let rows = DeviceRows {
+        keys: memory.slice(0, float),
+        values: memory.slice(256, float),
+        tokens: 1,
+        token_stride: 256,
+        head_stride: 128,
+    };
+    (0..150).for_each(|_| other.append_on(0, &rows, stream.callers()).unwrap());
+    let start = std::time::Instant::now();
+    (0..512).for_each(|_| other.append_on(0, &rows, stream.callers()).unwrap());
+    println!("append_on, a token of 2 heads: {:.1} us", start.elapsed().as_secs_f64() * 1e6 / 512.0);
+    for round in 0..4 {
+        let count = 17 + round;
+        let sides = case.rows().map(|side| piece(&side, &case.config, 700, 500 + round * 30, count));
+        append(&mut card, &sides, count, float, &stream).unwrap();
+        let values: Vec<f32> = case.queries().iter().map(|x| x * (1.0 + round as f32)).collect();
+        let values = rounded(&values, float);
+        source.write(&bytes_of(&values, float));
+        call(c"cuGraphLaunch", &[executable, stream.0]);
+        stream.wait();
+        let mut expected = vec![f32::NAN; values.len()];
+        card.attend(&values, &Attend::default(), &mut expected).unwrap();
+        assert!(sink.read() == bytes_of(&expected, float), "round {round}");
+    }
+    call(c"cuGraphExecDestroy", &[executable]);
+    call(c"cuGraphDestroy", &[graph]);
+}
+
+#[test]
+fn what_an_engine_is_refused() {
+    let Some(device) = device() else { return };
+    let case = case("turboquant", "turboquant", 64, (2, 1), 400);
+    let mut card = Layer::new(&device, &case.config, 2, 400).unwrap();
+    card.reserve(2).unwrap();
+    let stream = Stream::new();
+    let first = case.rows().map(|side| side[..100 * 64].to_vec());
+    append(&mut card, &first, 100, Float::F32, &stream).unwrap();
+    // The host's errors, and its bytes: long rows go its way.
+    let (mut refused, mut cpu) = (0, SharedLayer::on_heap(&case.config, Backend::detect()).unwrap());
+    append_on_cpu(&mut cpu, &first, Float::F32, 2);
+    for size in [1.0, 400.0, 900.0, 3e3, 2e4, 3e4, 6e4, 7e4, f32::NAN, f32::INFINITY, -1e38] {
+        for side in 0..2 {
+            let mut rows = case.rows().map(|side| side[100 * 64..250 * 64].to_vec());
+            rows[side][77 * 64 + 5] = size;
+            let mut scratch = vec![0.0; case.config.scratch_len(2)];
+            let mut next = cpu.clone();
+            let expected = next.append(&rows[0], &rows[1], &mut scratch).map_err(Error::Library);
+            card.fork(0, 1).unwrap();
+            let mut alone = Layer::new(&device, &case.config, 1, 400).unwrap();
+            append(&mut alone, &first, 100, Float::F32, &stream).unwrap();
+            let actual = append(&mut alone, &rows, 150, Float::F32, &stream);
+            refused += usize::from(expected.is_err());
+            assert_eq!(actual, expected, "{size}");
+            compare(&mut alone, if actual.is_ok() { &next } else { &cpu });
+        }
+    }
+    assert!((8..20).contains(&refused), "{refused}");
+    let memory = Memory::new(4 * 64 * 10);
+    let slice = |from| memory.slice(from, Float::F32);
+    let rows = |tokens, token_stride| DeviceRows {
+        keys: slice(0),
+        values: slice(64),
+        tokens,
+        token_stride,
+        head_stride: 64,
+    };
+    for (tokens, stride) in [(10, 64), (2, 1 << 40), (usize::MAX, 64), (3, usize::MAX / 2)] {
+        let short = card.append_on(0, &rows(tokens, stride), stream.callers());
+        assert!(matches!(short, Err(Error::Library(octaplex::Error::Length { .. }))), "{short:?}");
+    }
+    let two = DeviceRows { values: memory.slice(64, Float::F16), ..rows(1, 64) };
+    assert!(matches!(card.append_on(0, &two, stream.callers()), Err(Error::Unsupported { .. })));
+    assert!(card.append_on(7, &rows(1, 64), stream.callers()).is_err());
+    card.append_on(0, &rows(0, 64), stream.callers()).unwrap();
+    for (queries, output) in
+        [(slice(0), slice(1)), (slice(64 * 7), slice(64 * 8)), (slice(64 * 6 + 1), slice(64 * 6 + 1))]
+    {
+        assert!(card.attend_on(queries, &Attend::default(), output, stream.callers()).is_err());
+    }
+}
