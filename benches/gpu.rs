@@ -100,6 +100,8 @@ fn main() {
         "trellis:m=2",
         "trellis:m=8",
         "octopus+turboquant:bits=4",
+        "int:bits=4",
+        "int:bits=8",
     ];
     let named = if named.is_empty() { all.map(String::from).to_vec() } else { named };
     encode(&device, &named);
@@ -119,7 +121,8 @@ fn main() {
             let (keys, values) = (rows(kv_heads * few * dim(), 1), rows(kv_heads * few * dim(), 2));
             let bytes = (sequences * tokens * kv_heads * dim()) as f64 / 4.0 * config.page_bits();
             let count = (BYTES as f64 / bytes).ceil().clamp(1.0, 40.0) as usize;
-            let uploaded = name.contains("octopus").then(|| encoded(&config, [&keys, &values], tokens));
+            let uploaded = (name.contains("octopus") || name.contains("int"))
+                .then(|| encoded(&config, [&keys, &values], tokens));
             let mut layers: Vec<gpu::Layer> = (0..count)
                 .map(|_| {
                     let mut layer = gpu::Layer::new(&device, &config, sequences, sequences * tokens).unwrap();

@@ -6,8 +6,9 @@
 //!
 //! What is here is a beginning: tokens are appended ([`Layer::append`]) or uploaded from a layer on the CPU ([`Layer::upload`]), and
 //! taken back ([`Layer::truncate`]); decode steps, and blocks of queries, on [`turboquant`](crate::TurboQuantSpec) of 2, 3 and 4
-//! bits and [`trellis`](crate::TrellisSpec) of m = 2, 4, 8 and 8 states, keys and values, and keys of [`octopus`](crate::OctopusSpec)
-//! with bdir up to 5 (whose pages the CPU encodes), at widths of 64, 80, 96, 128, 192 and 256 (blocks of queries up to 128). Other codecs
+//! bits and [`trellis`](crate::TrellisSpec) of m = 2, 4, 8 and 8 states, keys and values, as well as
+//! [`int`](crate::IntSpec) of 4 and 8 bits with a scale a token, and keys of [`octopus`](crate::OctopusSpec) with bdir up to 5 (whose pages
+//! the CPU encodes), at widths of 64, 80, 96, 128, 192 and 256 (blocks of queries up to 128). Other codecs
 //! and widths are an [`Error::Unsupported`]. Engines with memory and streams of their own on the card: [`Layer::append_on`], [`Layer::attend_on`].
 //!
 //! ```no_run
@@ -357,16 +358,20 @@ impl Layer {
         let block = index * self.config.page;
         for head in 0..self.layout.heads {
             let head = self.layout.head(page, head);
-            for bytes in [head.key_norms, head.value_norms, head.centre] {
-                if !bytes.is_empty() && !read_f16(bytes).is_finite() {
-                    return Err(crate::Error::Corrupt { block }.into());
-                }
-            }
             // A norm is not negative, and kernels compare its bits.
-            for bytes in [head.key_norms, head.value_norms] {
-                if read_f16(bytes).is_sign_negative() {
-                    return Err(crate::Error::Corrupt { block }.into());
-                }
+            let is_norm = |bytes: &[u8]| read_f16(bytes).is_finite() && !read_f16(bytes).is_sign_negative();
+            let sides = [
+                (&self.layout.keys, head.keys, head.key_norms),
+                (&self.layout.values, head.values, head.value_norms),
+            ];
+            let norms = sides.iter().all(|(side, rows, norms)| match side.is_lean() {
+                true => is_norm(norms),
+                false => rows.chunks_exact(rows.len() / self.config.page).all(is_norm),
+            });
+            let centre = if self.layout.keys.is_lean() { head.centre.get(..2) } else { Some(head.centre) };
+            let centre = centre.unwrap_or_default().chunks_exact(2).all(|x| read_f16(x).is_finite());
+            if !norms || !centre {
+                return Err(crate::Error::Corrupt { block }.into());
             }
         }
         Ok(())

@@ -47,13 +47,19 @@ const CODECS: [&str; 6] = [
     "trellis:m=8",
 ];
 
-/// Codecs of keys alone, with values beside them.
-const OF_KEYS: [(&str, &str); 5] = [
+/// Keys and values of which the CPU encodes some.
+const OTHERS: [(&str, &str); 11] = [
     ("octopus", "turboquant"),
     ("octopus:bits=2", "trellis"),
     ("octopus:bits=4", "turboquant:bits=3"),
     ("octopus:bdir=4,bnrm=0,tail=paper", "trellis:m=2"),
     ("octopus:bdir=1,bnrm=6,gain=norm,rounds=2", "turboquant:bits=2"),
+    ("int", "int"),
+    ("int:bits=8", "int:bits=8"),
+    ("int:bits=8,rotate=true", "int:rotate=true"),
+    ("int:rotate=true", "trellis"),
+    ("turboquant:bits=3", "int:bits=8,rotate=true"),
+    ("octopus", "int"),
 ];
 
 /// Widths that cards take; those of blocks of queries.
@@ -234,7 +240,7 @@ fn pages_come_back_as_they_went() {
     let Some(device) = device() else { return };
     each_width(&WIDTHS, |dim| {
         let pairs = (0..6).map(|number| (CODECS[number], CODECS[(number + dim / 64) % CODECS.len()]));
-        for (keys, values) in pairs.chain(OF_KEYS) {
+        for (keys, values) in pairs.chain(OTHERS) {
             for (page, center) in
                 [(64, octaplex::Center::Page), (128, octaplex::Center::Prefix), (256, octaplex::Center::Page)]
             {
@@ -265,7 +271,7 @@ fn every_codec_and_width_attends_like_f64() {
         let next = |number| CODECS[(number + 1 + dim / 64) % CODECS.len()];
         let pairs =
             (0..6).flat_map(|number| [CODECS[number], next(number)].map(|values| (CODECS[number], values)));
-        for (keys, values) in pairs.chain(OF_KEYS) {
+        for (keys, values) in pairs.chain(OTHERS) {
             let (card, cpu) = case(keys, values, dim, (14, 2), 1000).check(&device, &Attend::default());
             println!("{keys:18} {values:18} width {dim:3}: card {card:.1e}, CPU {cpu:.1e}");
             assert!(card < TOLERANCE, "{keys}, {values}, width {dim}: {card:e}");
@@ -309,6 +315,7 @@ fn every_option() {
             ("turboquant:bits=3", 80),
             ("turboquant:bits=2", 256),
             ("octopus", 128),
+            ("int", 96),
         ] {
             let values = if keys == "octopus" { "turboquant" } else { keys };
             let (card, _) = case(keys, values, dim, (12, 2), 1500).check(&device, options);
@@ -401,6 +408,7 @@ fn exact_tokens_beside_pages() {
         (128, codes),
         (128, ("trellis", "turboquant")),
         (128, ("octopus", "turboquant")),
+        (64, ("int", "int:bits=8")),
         (192, ("trellis", "trellis")),
     ] {
         let cases = [6000, 100, 1000].map(|tokens| {
@@ -434,7 +442,7 @@ fn what_is_refused() {
         Err(gpu::Error::Unsupported { why }) => why,
         other => panic!("{other:?}"),
     };
-    for keys in ["int", "hqmq", "octopus:norm=f32", "octopus:bdir=6,bnrm=4", "turboquant:bits=8"] {
+    for keys in ["int:group=32", "hqmq", "octopus:norm=f32", "octopus:bdir=6,bnrm=4", "turboquant:bits=8"] {
         assert!(refused(config.keys(keys.parse().unwrap())).contains("turboquant"), "{keys}");
     }
     assert!(refused(config.values("octopus".parse().unwrap())).contains("turboquant"));

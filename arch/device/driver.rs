@@ -270,6 +270,27 @@ impl CallerStream {
     fn handle(self) -> sys::CUstream {
         core::ptr::without_provenance_mut(self.0)
     }
+
+    /// Whether what it is asked goes into a graph.
+    ///
+    /// # Errors
+    /// [`Failure::Driver`].
+    pub fn is_captured(self) -> Result<bool, Failure> {
+        // The default stream cannot be.
+        if self.0 == 0 {
+            return Ok(false);
+        }
+        let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        // SAFETY: it is a stream, says who made this.
+        let asked = unsafe { sys::cuStreamIsCapturing(self.handle(), &mut status) };
+        driver("cuStreamIsCapturing", asked.result())?;
+        Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+    }
+
+    /// To launch on.
+    pub(super) fn stream(self) -> Stream {
+        Stream(self.handle())
+    }
 }
 
 /// What puts two streams in order.

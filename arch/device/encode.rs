@@ -218,7 +218,7 @@ impl Paged {
 fn threads(tables: &Tables) -> usize {
     match tables.shape {
         CodeShape::Trellis(_) => 64,
-        CodeShape::Codes(_) | CodeShape::Triplets(_) => 256,
+        _ => 256,
     }
 }
 

@@ -43,8 +43,12 @@ impl Shape {
 
     /// Bytes of a page as the CPU has it.
     pub(super) fn page_bytes(&self, keys: CodeShape, values: CodeShape) -> usize {
-        let centre = if self.centres { 2 + self.dim * 5 / 8 } else { 0 };
-        let norms = 2 * (3 + self.page_tokens * 6 / 8);
+        let centre = match keys {
+            _ if !self.centres => 0,
+            CodeShape::Int(_) => 2 * self.dim,
+            _ => 2 + self.dim * 5 / 8,
+        };
+        let norms = keys.norms(self.page_tokens) + values.norms(self.page_tokens);
         8 + self.kv_heads * (self.page_tokens * (keys.row(self.dim) + values.row(self.dim)) + centre + norms)
     }
 

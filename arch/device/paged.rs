@@ -1,7 +1,7 @@
 //! Pages of one layer on a card, for several sequences, and attention on them.
 
 use super::compile::{Source, image};
-use super::driver::{Buffer, CallerStream, Device, Event, Failure, Graph, Kernels, Stream, time};
+use super::driver::{Buffer, Device, Event, Failure, Graph, Kernels, Stream, time};
 use super::encode::Incoming;
 use super::layout::{Exchange, Params, Sequence, Shape, WIDTHS, words_of};
 use super::rows::{DeviceSlice, Taking};
@@ -76,7 +76,7 @@ pub(super) struct Held {
 
 /// What a step works in.
 #[derive(Debug)]
-struct Work {
+pub(super) struct Work {
     query_heads: usize,
     splits: usize,
     exact_splits: usize,
@@ -84,7 +84,7 @@ struct Work {
     several: bool,
     /// Whether blocks of threads take exact tokens beside pages, or some those alone.
     together: bool,
-    queries: Buffer<f32>,
+    pub(super) queries: Buffer<f32>,
     output: Buffer<f32>,
     sink_logits: Buffer<f32>,
     parts: Buffer<f32>,
@@ -123,7 +123,7 @@ pub struct Paged {
     pub(super) incoming: Option<Arc<Incoming>>,
     pub(super) taking: Option<Arc<Taking>>,
     /// Before and after what a caller's stream is in order with.
-    event: Event,
+    pub(super) event: Event,
 }
 
 impl Paged {
@@ -209,7 +209,7 @@ impl Paged {
     }
 
     /// The kernels, compiled now if they have not been.
-    fn kernels(&mut self, options: bool) -> Result<Arc<Kernels>, Failure> {
+    pub(super) fn kernels(&mut self, options: bool) -> Result<Arc<Kernels>, Failure> {
         if let Some(kernels) = &self.kernels[usize::from(options)] {
             return Ok(kernels.clone());
         }
@@ -389,7 +389,7 @@ impl Paged {
         self.kernels(attention.has_options()).map(drop)
     }
 
-    fn work(&self) -> &Arc<Work> {
+    pub(super) fn work(&self) -> &Arc<Work> {
         match &self.work {
             Some(work) => work,
             None => unreachable!("steps come after `reserve`"),
@@ -432,45 +432,6 @@ impl Paged {
         self.work().output.read(0, output)
     }
 
-    /// What is asked from now on comes after what a caller's stream has been asked.
-    ///
-    /// # Errors
-    /// What the driver refuses.
-    pub fn after(&mut self, caller: CallerStream) -> Result<(), Failure> {
-        self.event.after(caller)
-    }
-
-    /// What a caller's stream is asked from now on comes after what has been asked here.
-    ///
-    /// # Errors
-    /// What the driver refuses.
-    pub fn before(&mut self, caller: CallerStream) -> Result<(), Failure> {
-        self.event.before(caller)
-    }
-
-    /// Asks for a step on queries that lie on the card, \[sequences]\[query heads]\[width], in the order of a caller's stream.
-    ///
-    /// # Errors
-    /// What compiling and the driver refuse.
-    ///
-    /// # Panics
-    /// For other lengths, addresses that are not multiples of 16, and without [`reserve`](Self::reserve).
-    pub fn attend_on(
-        &mut self,
-        attention: &Attention,
-        queries: DeviceSlice,
-        output: DeviceSlice,
-        caller: CallerStream,
-    ) -> Result<(), Failure> {
-        let kernels = self.kernels(attention.has_options())?;
-        assert!(queries.len() == self.work().queries.len() && queries.len() == output.len());
-        assert!(queries.is_aligned() && output.is_aligned());
-        self.after(caller)?;
-        let asked = self.step_on(self.device.stream(), &kernels, attention, Some([queries, output]));
-        let ordered = self.before(caller);
-        asked.and(ordered)
-    }
-
     /// Asks for a step on the queries last set.
     ///
     /// # Errors
@@ -488,7 +449,7 @@ impl Paged {
     }
 
     /// On a caller's queries, and to their output, or on the queries last set.
-    fn step_on(
+    pub(super) fn step_on(
         &self,
         stream: Stream,
         kernels: &Kernels,

@@ -1,10 +1,10 @@
-//! Rows of tokens on the card: exact ones, which stay in a ring, and those that a caller has there.
+//! Rows of tokens on the card: exact ones, which stay in a ring, and those that a caller has there; and steps on a caller's queries.
 
 use super::compile::{Source, image};
-use super::driver::{Buffer, Failure, Kernels};
+use super::driver::{Buffer, CallerStream, Failure, Kernels};
 use super::encode::Rows;
 use super::layout::Given;
-use super::paged::Paged;
+use super::paged::{Attention, Paged};
 use crate::Float;
 use alloc::sync::Arc;
 use alloc::vec;
@@ -309,5 +309,52 @@ impl Paged {
         self.gather(&buffer, rows, tokens)?;
         buffer.read(0, &mut values)?;
         Ok(values)
+    }
+
+    /// What is asked from now on comes after what a caller's stream has been asked.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub fn after(&mut self, caller: CallerStream) -> Result<(), Failure> {
+        self.event.after(caller)
+    }
+
+    /// What a caller's stream is asked from now on comes after what has been asked here.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub fn before(&mut self, caller: CallerStream) -> Result<(), Failure> {
+        self.event.before(caller)
+    }
+
+    /// Asks a caller's stream for a step on queries that lie on the card, \[sequences]\[query heads]\[width]. Unless it is captured, the step comes
+    /// after what has been asked here, and what is asked here next comes after it.
+    ///
+    /// # Errors
+    /// What compiling and the driver refuse.
+    ///
+    /// # Panics
+    /// For other lengths, addresses that are not multiples of 16, and without [`reserve`](Self::reserve).
+    pub fn attend_on(
+        &mut self,
+        attention: &Attention,
+        queries: DeviceSlice,
+        output: DeviceSlice,
+        caller: CallerStream,
+    ) -> Result<(), Failure> {
+        let kernels = self.kernels(attention.has_options())?;
+        assert!(queries.len() == self.work().queries.len() && queries.len() == output.len());
+        assert!(queries.is_aligned() && output.is_aligned());
+        // A captured stream and another cannot wait for each other but as parts of one graph.
+        let alone = caller.is_captured()?;
+        if !alone {
+            self.before(caller)?;
+        }
+        let asked = self.step_on(caller.stream(), &kernels, attention, Some([queries, output]));
+        if alone {
+            return asked;
+        }
+        let ordered = self.after(caller);
+        asked.and(ordered)
     }
 }

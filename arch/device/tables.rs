@@ -10,6 +10,8 @@ pub enum CodeShape {
     Codes(u8),
     /// A trellis of 8 states with codes of so many bits: 1, 2 or 3.
     Trellis(u8),
+    /// Integers of so many bits, 4 or 8, with a scale in f16 before each row.
+    Int(u8),
     /// Triplets, of keys alone: bits of ξ and of η, of a radius, of a coordinate left over (0: none is on its own).
     Triplets([u8; 3]),
 }
@@ -20,6 +22,7 @@ impl CodeShape {
         match self {
             Self::Codes(bits) => bits.into(),
             Self::Trellis(bits) => 10 + u32::from(bits),
+            Self::Int(bits) => 30 + u32::from(bits),
             Self::Triplets(_) => 20,
         }
     }
@@ -39,6 +42,7 @@ impl CodeShape {
         match self {
             Self::Codes(bits) => dim * usize::from(bits) / 8,
             Self::Trellis(bits) => dim * (1 + usize::from(bits)) / 8,
+            Self::Int(bits) => 2 + dim * usize::from(bits) / 8,
             Self::Triplets(_) => (dim.div_ceil(3) * self.field()).div_ceil(8),
         }
     }
@@ -47,8 +51,14 @@ impl CodeShape {
     pub(super) fn card_row(self, dim: usize) -> usize {
         match self {
             Self::Triplets(_) => 16 * (each_fields(dim) * self.field()).div_ceil(32),
+            Self::Int(bits) => dim.next_multiple_of(32) * usize::from(bits) / 8,
             _ => self.row(dim.next_multiple_of(32)),
         }
+    }
+
+    /// Bytes of a page's norms.
+    pub(super) fn norms(self, tokens: usize) -> usize {
+        if matches!(self, Self::Int(_)) { 0 } else { 3 + tokens * 6 / 8 }
     }
 
     /// Bytes of operands that a key takes.
@@ -189,6 +199,14 @@ impl Tables {
             cells: Cells::NONE,
             triplets: Vec::new(),
         }
+    }
+
+    /// Integers of so many bits. `None` unless these are 4 or 8.
+    #[must_use]
+    pub fn integers(bits: u8, of_keys: bool, rotated: Rotated) -> Option<Self> {
+        // Norms of other keys are steps of 32,767ths.
+        let unit = if of_keys { 32767.0 } else { 1.0 };
+        matches!(bits, 4 | 8).then(|| Self::new(CodeShape::Int(bits), [0; 32], unit, rotated))
     }
 
     /// Triplets as this layout has them. `None` for directions that are no bytes.

@@ -17,7 +17,7 @@ impl Layer {
     ///
     /// # Errors
     /// As [`append`](Self::append); [`crate::Error::Length`] for rows beyond their memory, [`Error::Unsupported`] for keys and values
-    /// of two types. The layer is then as it was.
+    /// of two types, and while the stream is captured. The layer is then as it was.
     pub fn append_on(
         &mut self,
         sequence: usize,
@@ -34,6 +34,9 @@ impl Layer {
         }
         if !rows.is_of_one_type() {
             return refuse("keys and values on the card are of one type of floats");
+        }
+        if stream.is_captured()? {
+            return refuse("tokens are not appended while the stream is captured");
         }
         if rows.tokens == 0 {
             return Ok(());
@@ -63,17 +66,21 @@ impl Layer {
     }
 
     /// [`attend`](Self::attend) of queries that lie on the card, to an output there, of one of three types of floats each: the same
-    /// bits, rounded once to the output's type. The kernels are asked for in the order of the caller's stream, nothing is waited
-    /// for and nothing allocated, so that a decode step can be captured into a graph of the caller's, with its own kernels before
-    /// and behind: [`reserve`](Self::reserve) first, without another one as long as the graph is launched, nor the layer dropped. The graph then
-    /// sees what the sequences hold when it is launched. Blocks of queries are waited for, and cannot be captured; nor can sink logits, which are copied
-    /// from the host at each call.
+    /// bits, rounded once to the output's type. The kernels are launched on the caller's stream, nothing is waited for and nothing
+    /// allocated; what this layer is asked next comes after them.
+    ///
+    /// So a decode step can be captured into a graph of the caller's, with its own kernels before and behind. The graph sees what the
+    /// sequences hold when it is launched. As it works in this layer's memory: [`reserve`](Self::reserve) first, without another one as long as
+    /// the graph is launched, nor the layer dropped; and no two steps of a layer at once, nor a step beside another call of the
+    /// layer: it is launched on one stream, which [`append_on`](Self::append_on) is given as well, and waited for before other calls. Blocks
+    /// of queries are waited for here and cannot be captured; nor can sink logits, which are copied from the host at each call.
     ///
     /// Queries are not looked at: one that is not finite, or beyond what `attend` takes, makes its head's output meaningless,
     /// and no other's.
     ///
     /// # Errors
-    /// As [`attend`](Self::attend), but for values of queries; [`Error::Unsupported`] for addresses that are not multiples of 16.
+    /// As [`attend`](Self::attend), but for values of queries; [`Error::Unsupported`] for addresses that are not multiples of 16, and
+    /// for what cannot be captured.
     pub fn attend_on(
         &mut self,
         queries: DeviceSlice,
@@ -84,6 +91,10 @@ impl Layer {
         crate::Error::expect_length("values of the output", queries.len(), output.len())?;
         if !queries.is_aligned() || !output.is_aligned() {
             return refuse("queries and outputs on the card begin at multiples of 16 bytes");
+        }
+        let more = is_block(options) || !options.sink_logits.is_empty();
+        if more && stream.is_captured()? {
+            return refuse("only decode steps without sink logits go into a captured stream's graph");
         }
         if is_block(options) {
             return self.attend_block_on(queries, options, output, stream);

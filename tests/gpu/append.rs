@@ -131,6 +131,8 @@ fn pages_of_the_cpus_encoders() {
         ("octopus:bits=2", "trellis:m=2", 80, 128),
         ("octopus:tail=paper,gain=norm", "trellis", 64, 256),
         ("trellis:scales=3", "turboquant:bits=3", 96, 64),
+        ("int", "int:bits=8", 128, 64),
+        ("int:bits=8,rotate=true", "trellis", 192, 128),
     ] {
         let mut case = case(keys, values, dim, (4, 2), 1100);
         case.config = case.config.page(page);

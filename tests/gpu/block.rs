@@ -1,6 +1,6 @@
 //! Blocks of queries on a card against f64 on what the layer decodes to.
 
-use super::{BLOCK_WIDTHS, CODECS, Case, OF_KEYS, case, device, each_width, error};
+use super::{BLOCK_WIDTHS, CODECS, Case, OTHERS, case, device, each_width, error};
 use octaplex::{Attend, Center, LayerConfig, gpu};
 
 /// What the output of a block may differ from f64: queries, keys, values and weights are rounded to f16. With logits that are
@@ -22,7 +22,7 @@ fn every_codec_and_width() {
         let next = |number| CODECS[(number + 1 + dim / 64) % CODECS.len()];
         let pairs =
             (0..6).flat_map(|number| [CODECS[number], next(number)].map(|values| (CODECS[number], values)));
-        for (keys, values) in pairs.chain(OF_KEYS) {
+        for (keys, values) in pairs.chain(OTHERS) {
             let case = case(keys, values, dim, (14, 2), 1000);
             let what = format!("{keys:18} {values:18} width {dim:3}");
             check(&case, &Attend::default().queries(40), &device, &what);

@@ -197,6 +197,12 @@ fn attend(card: &mut Layer, case: &Case, options: &Attend, float: Float, stream:
     assert!(output.read() == bytes_of(&expected, float), "{float:?}, {options:?}");
 }
 
+/// A token of two heads of 128.
+fn append_rows(card: &mut Layer, slice: DeviceSlice, stream: &Stream) -> Result<(), Error> {
+    let rows = DeviceRows { keys: slice, values: slice, tokens: 1, token_stride: 256, head_stride: 128 };
+    card.append_on(0, &rows, stream.callers())
+}
+
 #[test]
 fn tokens_queries_and_outputs_of_an_engine() {
     let Some(device) = device() else { return };
@@ -258,9 +264,16 @@ fn an_engines_graph() {
     call(c"cuMemcpyDtoDAsync_v2", &[queries.address, source.address, bytes as u64, stream.0]);
     let (asked, answer) = (queries.slice(0, float), output.slice(0, float));
     let done = card.attend_on(asked, &Attend::default(), answer, stream.callers());
+    // What would break the capture is refused, and it goes on.
+    let refused = [
+        card.attend_on(asked, &Attend::default().queries(2), answer, stream.callers()),
+        card.attend_on(asked, &Attend::default().sink_logits(&[0.0; 8]), answer, stream.callers()),
+        append_rows(&mut card, asked, &stream),
+    ];
     call(c"cuMemcpyDtoDAsync_v2", &[sink.address, output.address, bytes as u64, stream.0]);
     call(c"cuStreamEndCapture", &[stream.0, out(&mut graph)]);
     done.unwrap();
+    assert!(refused.iter().all(|refused| matches!(refused, Err(Error::Unsupported { .. }))), "{refused:?}");
     call(c"cuGraphInstantiateWithFlags", &[out(&mut executable), graph, 0]);
     // A token of both heads, from the card.
     let mut other = Layer::new(&device, &case.config, 1, 700).unwrap();

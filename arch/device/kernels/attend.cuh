@@ -37,6 +37,15 @@ __device__ __forceinline__ float times_step(float x, u32 two, int which) {
     return fmaf(__uint_as_float(which ? high_half(two, 0x4B000000) : low_half(two, 0x4B000000)), x, -8388608.0f * x);
 }
 
+// The same of a slot's norms.
+template <int SHAPE> __device__ __forceinline__ float times_norm(float x, u32 two, int which) {
+    return is_int(SHAPE) ? x * from_f16(which ? two >> 16 : two & 0xFFFF) : times_step(x, two, which);
+}
+// Whether the sum of what codes are multiplied with counts, and how often.
+constexpr bool is_summed(int shape) { return shape == 4 || shape == 34; }
+constexpr int SUMMED_KEYS = KEYS == 34 ? -8 : 1, SUMMED_VALUES = VALUES == 34 ? -8 : 1;
+constexpr bool FLOAT_CENTRES = CENTRES && is_int(KEYS);
+
 constexpr int EXACT_TOKENS = 32;
 
 // A warp's keys and values, one after the other, beside `Shared`: [WARPS][K_PART], then [WARPS][V_PART].
@@ -53,6 +62,7 @@ struct Shared {
     int2 bytes[HEADS]; // sums of a query's high bytes, and of its low ones
     u32 largest[WARPS];
     u64 key_bars[WARPS], value_bar, exact_bar;
+    float balanced[FLOAT_CENTRES ? HEADS : 1][FLOAT_CENTRES ? DIM + 4 : 1]; // queries before their rotation
 };
 
 // Queries: balanced, rotated, to 16 bits. A warp takes two heads. `fetch` is called once they are asked for: a query behind pages
@@ -82,6 +92,8 @@ __device__ __forceinline__ void prepare(const Params &p, Shared &sh, int batch, 
         for (int i = 0; i < VEC; i++) {
             v[i] = queries[k][i] * balance[i];
             base = fmaf(v[i], prefix[i], base);
+            if constexpr (FLOAT_CENTRES)
+                if (holds(lane)) sh.balanced[h][VEC * lane + i] = v[i];
         }
         for (u32 round = 0; round < p.key_rounds; round++) {
 #pragma unroll
@@ -111,9 +123,9 @@ __device__ __forceinline__ void prepare(const Params &p, Shared &sh, int batch, 
             bytes[at] = (i8)high, bytes[at + 4] = (i8)low;
             of_bytes.x += high, of_bytes.y += low;
         }
-        if (KEYS == 4) {
+        if (is_summed(KEYS)) {
             of_bytes.x = __reduce_add_sync(~0u, of_bytes.x), of_bytes.y = __reduce_add_sync(~0u, of_bytes.y);
-            if (lane == 0) sh.bytes[h] = of_bytes;
+            if (lane == 0) sh.bytes[h] = make_int2(SUMMED_KEYS * of_bytes.x, SUMMED_KEYS * of_bytes.y);
         }
         if (lane == 0) sh.unit[h] = top * (1 / (127 * 256.0f)), sh.base[h] = base * p.logit_unit;
     }
@@ -303,7 +315,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
 #pragma unroll
     for (int j = 0; j < PRODUCTS; j++) q[j] = sh.queries[j][lane];
     const float unit = sh.unit[g] * p.logit_unit, base = sh.base[g];
-    const int2 none = KEYS == 4 ? sh.bytes[g] : int2{};
+    const int2 none = is_summed(KEYS) ? sh.bytes[g] : int2{};
 
     int acc[OWN][4][4] = {};
     float weighed = 0; // the sum of the integers that weights are
@@ -324,7 +336,14 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
             wait_keys(phase);
             const Tail tail = load<Tail>(slot + TAIL);
             float centre = base;
-            if (CENTRES) {
+            if constexpr (FLOAT_CENTRES) {
+                float sum = 0;
+#pragma unroll 8
+                for (int c = t; c < DIM; c += 4) sum = fmaf(sh.balanced[g][c], from_f16(load<u16>(slot + K_CENTRE + 2 * c)), sum);
+                sum += __shfl_xor_sync(~0u, sum, 1);
+                sum += __shfl_xor_sync(~0u, sum, 2);
+                centre = fmaf(sum, p.logit_unit, centre);
+            } else if (CENTRES) {
                 int c[4] = {};
 #pragma unroll
                 for (int j = 0; j < PRODUCTS; j++) {
@@ -350,7 +369,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
                 for (int j = 0; j < PRODUCTS; j++) score(c, q[j], k, j, keys);
                 x[2 * tile] = (float)(c[0] * 256 + c[2]), x[2 * tile + 1] = (float)(c[1] * 256 + c[3]);
             }
-            const float of_norm = from_f16(tail.key_largest) * p.key_unit * unit;
+            const float of_norm = (is_int(KEYS) ? 1 : from_f16(tail.key_largest)) * p.key_unit * unit;
 #pragma unroll
             for (int tile = 0; tile < 2; tile++) {
                 const uint4 k4 = load<uint4>(slot + K_STEPS + 64 * tile + 16 * t);
@@ -359,7 +378,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
 #pragma unroll
                 for (int i = 0; i < 8; i++) {
                     float &y = x[8 * tile + i];
-                    y = logit_of(p, fmaf(y, times_step(of_norm, steps[i >> 1], i & 1), centre), tail.position + 32 * tile + 8 * t + i, first_seen(p, seq));
+                    y = logit_of(p, fmaf(y, times_norm<KEYS>(of_norm, steps[i >> 1], i & 1), centre), tail.position + 32 * tile + 8 * t + i, first_seen(p, seq));
                     top = fmaxf(top, y);
                 }
             }
@@ -408,7 +427,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
             if (norm_new != norm) step_unit = norm_new > 0 ? __fdividef(65535 / 32767.0f, norm_new) : 0;
             m = m_new, norm = norm_new;
         }
-        const float of_step = from_f16(largest) * step_unit;
+        const float of_step = (is_int(VALUES) ? 32767 : from_f16(largest)) * step_unit;
         u32 high_bytes = 0, low_bytes = 0;
 #pragma unroll
         for (int tile = 0; tile < 2; tile++) {
@@ -418,20 +437,20 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
             for (int i = 0; i < 8; i++) {
                 const float weight = exp2_fast(x[8 * tile + i] - m);
                 l += weight;
-                w[i] = __float_as_uint(fmaf(weight, times_step(of_step, steps[i >> 1], i & 1), 8388608.0f)); // its low 16 bits are the integer
+                w[i] = __float_as_uint(fmaf(weight, times_norm<VALUES>(of_step, steps[i >> 1], i & 1), 8388608.0f)); // its low 16 bits are the integer
             }
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 const u32 low = prmt(w[4 * h], w[4 * h + 1], 0x5140), high = prmt(w[4 * h + 2], w[4 * h + 3], 0x5140);
                 a[2 * h] = prmt(low, high, 0x7632), a[2 * h + 1] = prmt(low, high, 0x5410);
-                if (VALUES == 4) {
+                if (is_summed(VALUES)) {
                     high_bytes = __dp4a(a[2 * h], 0x01010101u, high_bytes);
                     low_bytes = __dp4a(a[2 * h + 1], 0x01010101u, low_bytes);
                 }
             }
             sh.weights[2 * warp + tile][lane] = make_uint4(a[0], a[1], a[2], a[3]);
         }
-        if (VALUES == 4) weighed += fmaf((float)high_bytes, 256, (float)low_bytes);
+        if (is_summed(VALUES)) weighed += fmaf((float)high_bytes, 256, (float)low_bytes);
         wait_values(phase);
         __syncthreads();
 #pragma unroll
@@ -461,7 +480,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
     float *part = p.parts + results * DIM;
     __syncthreads();
     // Once of all tokens, though warps share some coordinates.
-    weighed = SHARING > 1 && warp >= GROUPS ? 0 : sh.weighed[0][g] + sh.weighed[1][g] + sh.weighed[2][g] + sh.weighed[3][g];
+    weighed = SHARING > 1 && warp >= GROUPS ? 0 : SUMMED_VALUES * (sh.weighed[0][g] + sh.weighed[1][g] + sh.weighed[2][g] + sh.weighed[3][g]);
     float *other = reinterpret_cast<float *>(sh.weights); // [HEADS][DIM]: parts of the tokens meet here
 #pragma unroll
     for (int k = 0; k < OWN; k++) {

@@ -107,6 +107,9 @@ __device__ __forceinline__ float fitting(float largest) {
     return largest > 0 ? __uint_as_float((u32)(127 + max(-100, min(100, 13 - exponent))) << 23) : 1;
 }
 
+// The norm of a row whose scale is 1, at most.
+constexpr float of_largest(int shape) { return is_int(shape) ? (1 << (code_bits(shape) - 1)) / INVERSE_SQRT : 1; }
+
 extern "C" __global__ void __launch_bounds__(256) measure(const __grid_constant__ Block p) {
     __shared__ float largest[2][8];
     const int head = blockIdx.x, sequence = blockIdx.y, warp = threadIdx.x / LANES, lane = threadIdx.x % LANES;
@@ -116,8 +119,8 @@ extern "C" __global__ void __launch_bounds__(256) measure(const __grid_constant_
     for (u32 i = threadIdx.x; i < seq.slots; i += blockDim.x) {
         const u8 *slot = p.pool + ((u64)p.table[(u64)sequence * p.table_stride + i] * p.kv_heads + head) * SLOT;
         const Tail tail = load<Tail>(slot + TAIL);
-        key = fmaxf(key, from_f16(tail.key_largest) + (CENTRES ? fabsf(from_f16(tail.centre)) : 0));
-        value = fmaxf(value, from_f16(tail.value_largest));
+        key = fmaxf(key, of_largest(KEYS) * from_f16(tail.key_largest) + (CENTRES ? (is_int(KEYS) ? 1 / INVERSE_SQRT : 1) * fabsf(from_f16(tail.centre)) : 0));
+        value = fmaxf(value, of_largest(VALUES) * from_f16(tail.value_largest));
     }
     // Of exact rows the largest coordinate, as if all of a row were so large.
     float of_key = 0, of_value = 0;
@@ -185,44 +188,68 @@ template <int SHAPE> __device__ __forceinline__ u32 key_index(const KeyWords &k,
     return is_trellis(SHAPE) ? code * 16 + (window_at(k, d) & 15) : code;
 }
 
+// What a slot has of an integer.
+template <int SHAPE> __device__ __forceinline__ float integer(u32 bits) {
+    return code_bits(SHAPE) == 8 ? (float)(i8)bits : (float)((int)bits - 8);
+}
+
+// Triplets end in the middle of words: rows meet in shared memory first.
+__device__ __forceinline__ void unfold_triplets(const Block &p, const u8 *slot, u8 *keys, const float *centre, const float *norms) {
+    __shared__ Triplets triplets;
+    __shared__ __align__(16) u16 rows[TILE][WIDE + 8];
+    const int thread = threadIdx.x;
+    for (int i = thread; i < TRIPLET_WORDS; i += 128) reinterpret_cast<u32 *>(&triplets)[i] = p.triplets[i];
+    __syncthreads();
+    for (int item = thread; item < 4 * TILE; item += 128) {
+        const int token = item >> 2, t = item & 3;
+        u32 words[FIELD_WORDS];
+        load_words<4 * FIELD_WORDS>(words, slot + item * 4 * FIELD_WORDS);
+#pragma unroll
+        for (int d = 0; d < EACH_FIELDS; d++) {
+            int x[3];
+            triplet(x, words, d, has_rest(t), triplets);
+            for (int e = 0; e < 3; e++) {
+                const int c = 3 * (t * EACH_FIELDS + d) + e;
+                if (c < DIM) rows[token][c] = (u16)two_f16(fmaf((float)(x[e] >> 8), norms[token], CENTRES ? centre[c] : 0), 0);
+            }
+        }
+        for (int c = DIM + t; c < WIDE; c += 4) rows[token][c] = 0;
+    }
+    __syncthreads();
+    for (int item = thread; item < TILE * WIDE / 8; item += 128) {
+        const int token = item / (WIDE / 8), c = item % (WIDE / 8) * 8;
+        *reinterpret_cast<uint4 *>(keys + key_byte(token, c)) = *reinterpret_cast<const uint4 *>(&rows[token][c]);
+    }
+}
+
 __device__ __forceinline__ void unfold_slot(const Block &p, const u8 *slot, u8 *keys, u8 *values, float2 scale) {
     __shared__ float centroids[2][128], centre[WIDE], norms[2][TILE];
-    __shared__ Triplets triplets;
     const Tail tail = load<Tail>(slot + TAIL);
     const int thread = threadIdx.x, lane = thread % LANES;
-    for (int i = thread; is_triplets(KEYS) && i < TRIPLET_WORDS; i += 128) reinterpret_cast<u32 *>(&triplets)[i] = p.triplets[i];
     centroids[0][thread] = p.key_centroids[thread], centroids[1][thread] = p.value_centroids[thread];
-    if (CENTRES && thread < (is_triplets(KEYS) ? DIM : WIDE)) {
+    if (CENTRES && is_int(KEYS)) {
+        if (thread < LANES) {
+            float v[VEC];
+            exact_lane(v, reinterpret_cast<const u16 *>(slot + K_CENTRE), lane);
+            turn(v, p.key_rounds, p.key_signs, lane);
+            for (int i = 0; i < VEC; i++)
+                if (VEC * lane + i < WIDE) centre[VEC * lane + i] = v[i] * scale.x;
+        }
+    } else if (CENTRES && thread < (is_triplets(KEYS) ? DIM : WIDE)) {
         const int at = K_CENTRE + centre_byte(thread);
         centre[thread] = (float)((int)(i8)slot[at] * 16 + slot[at + K_WIDE]) * (from_f16(tail.centre) * p.centre_unit * scale.x);
     }
     {
         const int token = thread % TILE;
         const bool of_value = thread >= TILE;
-        const float unit = of_value ? from_f16(tail.value_largest) * p.value_unit * scale.y / 32767 : from_f16(tail.key_largest) * p.key_unit * scale.x;
-        norms[of_value][token] = unit * (float)reinterpret_cast<const u16 *>(slot + (of_value ? V_STEPS : K_STEPS))[token];
+        const u32 norm = reinterpret_cast<const u16 *>(slot + (of_value ? V_STEPS : K_STEPS))[token];
+        const float unit = of_value ? p.value_unit * scale.y : p.key_unit * scale.x, largest = from_f16(of_value ? tail.value_largest : tail.key_largest);
+        norms[of_value][token] = unit * (is_int(of_value ? VALUES : KEYS) ? from_f16(norm) : largest * (of_value ? 1 / 32767.0f : 1) * (float)norm);
     }
     __syncthreads();
-    for (int item = thread; item < 4 * TILE; item += 128) {
+    for (int item = thread; item < 4 * TILE && !is_triplets(KEYS); item += 128) {
         const int token = item >> 2, t = item & 3;
         const float norm = norms[0][token];
-        if constexpr (is_triplets(KEYS)) {
-            u32 words[FIELD_WORDS];
-            load_words<4 * FIELD_WORDS>(words, slot + item * 4 * FIELD_WORDS);
-#pragma unroll
-            for (int d = 0; d < EACH_FIELDS; d++) {
-                int x[3];
-                triplet(x, words, d, has_rest(t), triplets);
-                for (int e = 0; e < 3; e++) {
-                    const int c = 3 * (t * EACH_FIELDS + d) + e;
-                    if (c >= DIM) continue;
-                    const float y = fmaf((float)(x[e] >> 8), norm, CENTRES ? centre[c] : 0);
-                    *reinterpret_cast<u16 *>(keys + key_byte(token, c)) = (u16)two_f16(y, 0);
-                }
-            }
-            for (int c = DIM + t; c < WIDE; c += 4) *reinterpret_cast<u16 *>(keys + key_byte(token, c)) = 0;
-            continue;
-        }
         const KeyWords k = load_key(slot, token, t);
 #pragma unroll
         for (int d = 0; d < EACH; d += 8) {
@@ -233,7 +260,8 @@ __device__ __forceinline__ void unfold_slot(const Block &p, const u8 *slot, u8 *
 #pragma unroll
                 for (int e = 0; e < 2; e++) {
                     const float of_centre = CENTRES ? centre[t * EACH + d + i + e] : 0;
-                    x[e] = fmaf(centroids[0][key_index<KEYS>(k, d + i + e)], norm, of_centre);
+                    const u32 index = key_index<KEYS>(k, d + i + e);
+                    x[e] = fmaf(is_int(KEYS) ? integer<KEYS>(index) : centroids[0][index], norm, of_centre);
                 }
                 words[i >> 1] = two_f16(x[0], x[1]);
             }
@@ -242,10 +270,11 @@ __device__ __forceinline__ void unfold_slot(const Block &p, const u8 *slot, u8 *
     }
     for (int item = thread; item < TILE * (ROW - WIDE) / 8; item += 128)
         *reinterpret_cast<uint4 *>(keys + key_byte(item % TILE, WIDE + item / TILE * 8)) = make_uint4(0, 0, 0, 0);
+    if constexpr (is_triplets(KEYS)) unfold_triplets(p, slot, keys, centre, norms[0]);
     const u8 *from = slot + K_PART;
     for (int item = thread; item < 2 * GROUPS * LANES; item += 128) { // eight tokens of four coordinates
         const int group = item / LANES % GROUPS, c = group * 32 + (lane >> 2) * 4, token = item / LANES / GROUPS * 32 + (lane & 3) * 8;
-        u32 low[4], high = 0, windows[4];
+        u32 low[VALUES == 38 ? 8 : 4], high = 0, windows[4];
         load_words<4 * low_bits(VALUES)>(low, from + V_LOW + item * 4 * low_bits(VALUES));
         if (code_bits(VALUES) == 3) high = load<u32>(from + V_HIGH + item * 4);
         if (is_trellis(VALUES)) {
@@ -261,6 +290,11 @@ __device__ __forceinline__ void unfold_slot(const Block &p, const u8 *slot, u8 *
 #pragma unroll
             for (int i = 0; i < 8; i++) {
                 u32 index;
+                if constexpr (is_int(VALUES)) {
+                    index = VALUES == 38 ? low[(2 * e + (i >> 2)) % (VALUES == 38 ? 8 : 4)] >> (8 * (i & 3)) & 0xFF : low[e] >> (8 * (i & 3) + (i & 4)) & 15;
+                    x[i] = integer<VALUES>(index) * norms[1][token + i];
+                    continue;
+                }
                 if (low_bits(VALUES) == 4) index = low[e] >> (4 * i) & 15;
                 else if (low_bits(VALUES) == 2) index = low[e >> 1] >> (4 * i + 2 * (e & 1)) & 3;
                 else index = low[0] >> (4 * i + e) & 1;

@@ -11,12 +11,22 @@ struct Exchange {
 };
 
 constexpr int PAGE_HEADER = 8, NORM_HEAD = 3;
-constexpr int CENTRE_BYTES = CENTRES ? 2 + DIM * 5 / 8 : 0;
+constexpr int CENTRE_BYTES = !CENTRES ? 0 : is_int(KEYS) ? 2 * DIM : 2 + DIM * 5 / 8;
+// Integers have their norms in their rows.
+constexpr int norm_bytes(int shape, int tokens) { return is_int(shape) ? 0 : NORM_HEAD + tokens * 6 / 8; }
 
 // Little-endian bits, the least significant first; at most 8 of them.
 __device__ __forceinline__ u32 bits_at(const u8 *bytes, int at, int count) {
     const u32 low = bytes[at >> 3], high = (at & 7) + count > 8 ? bytes[(at >> 3) + 1] : 0;
     return ((low | high << 8) >> (at & 7)) & ((1u << count) - 1);
+}
+
+__device__ __forceinline__ u16 half_at(const u8 *bytes) { return (u16)(bytes[0] | bytes[1] << 8); }
+// The largest magnitude of so many f16.
+__device__ __forceinline__ u16 largest_half(const u8 *bytes, int stride, int count) {
+    u16 largest = 0;
+    for (int i = 0; i < count; i++) largest = max(largest, (u16)(half_at(bytes + i * stride) & 0x7FFF));
+    return largest;
 }
 
 // What of a page one slot and head are.
@@ -28,14 +38,14 @@ struct Source {
 __device__ __forceinline__ Source source(const Exchange &x) {
     const int parts = x.page_tokens / SLOT_TOKENS, page = blockIdx.x / parts, head = blockIdx.y;
     const u64 k = (u64)x.page_tokens * row_bytes(KEYS), v = (u64)x.page_tokens * row_bytes(VALUES);
-    const u64 norms = NORM_HEAD + x.page_tokens * 6 / 8;
+    const u64 norms = norm_bytes(KEYS, x.page_tokens), value_norms = norm_bytes(VALUES, x.page_tokens);
     Source s;
     s.part = blockIdx.x % parts;
     s.header = x.pages + page * x.page_bytes;
     u8 *rows = s.header + PAGE_HEADER + head * (k + v);
     s.keys = rows + (u64)s.part * SLOT_TOKENS * row_bytes(KEYS);
     s.values = rows + k + (u64)s.part * SLOT_TOKENS * row_bytes(VALUES);
-    s.centre = s.header + PAGE_HEADER + x.kv_heads * (k + v) + head * (CENTRE_BYTES + 2 * norms);
+    s.centre = s.header + PAGE_HEADER + x.kv_heads * (k + v) + head * (CENTRE_BYTES + norms + value_norms);
     s.key_norms = s.centre + CENTRE_BYTES;
     s.value_norms = s.key_norms + norms;
     s.slot = x.pool + ((u64)x.slots[blockIdx.x] * x.kv_heads + head) * SLOT;
@@ -45,7 +55,7 @@ __device__ __forceinline__ Source source(const Exchange &x) {
 // The path bit and the code of a coordinate in a row.
 template <int SHAPE> __device__ __forceinline__ u32 row_path(const u8 *row, int c) { return bits_at(row, c, 1); }
 template <int SHAPE> __device__ __forceinline__ u32 row_code(const u8 *row, int c) {
-    return bits_at(row + path_bytes(SHAPE), c * code_bits(SHAPE), code_bits(SHAPE));
+    return bits_at(row + row_head(SHAPE), c * code_bits(SHAPE), code_bits(SHAPE));
 }
 
 constexpr int SINGLE_AT = code_bits(KEYS) == 3 ? K_HIGH : K_LOW;
@@ -59,12 +69,14 @@ __device__ __forceinline__ u32 of_bytes(u32 codes, int at) { return (codes >> at
 template <class Four> __device__ __forceinline__ void pack_keys(u8 *slot, Four four) {
     for (int item = threadIdx.x; item < SLOT_TOKENS * 4; item += blockDim.x) { // a thread's coordinates of a row
         constexpr int BITS = low_bits(KEYS);
-        u32 path[BIT_WORDS] = {}, single[BIT_WORDS] = {}, low[EACH / 8] = {};
+        u32 path[BIT_WORDS] = {}, single[BIT_WORDS] = {}, low[CODE_WORDS] = {};
 #pragma unroll
         for (int d = 0; d < EACH; d += 4) {
             const int c = (item & 3) * EACH + d, at = d * BITS;
             const u32 codes = c < DIM ? four(item >> 2, c) : 0;
-            if (BITS == 4) {
+            if (BITS == 8) {
+                low[at >> 5] = codes ^ 0x80808080;
+            } else if (BITS == 4) {
                 const u32 pairs = codes | codes >> 4;
                 low[at >> 5] |= __byte_perm(pairs, 0, at & 16 ? 0x2044 : 0x4420);
             } else if (BITS == 2) {
@@ -105,17 +117,26 @@ template <class Four> __device__ __forceinline__ void pack_values(u8 *slot, Four
     for (int item = threadIdx.x; item < 2 * GROUPS * LANES; item += blockDim.x) { // a word of octets
         const int lane = item % LANES, first = item / LANES % GROUPS * 32 + (lane >> 2) * 4;
         const int token = item / LANES / GROUPS * 32 + (lane & 3) * 8;
-        u32 path = 0, low[4] = {0, 0, 0, 0}, high = 0, pairs[4] = {0, 0, 0, 0}; // of tokens, beside each other
+        u32 path = 0, low[VALUES == 38 ? 8 : 4] = {}, high = 0, pairs[4] = {0, 0, 0, 0}; // of tokens, beside each other
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             const u32 codes = first < DIM ? four(token + i, first) : 0;
             if (is_trellis(VALUES)) path |= of_bytes(codes, 7) << (4 * i);
+            if constexpr (is_int(VALUES)) {
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    const u32 code = codes >> (8 * e) & 0xFF;
+                    if constexpr (VALUES == 38) low[2 * e + (i >> 2)] |= (code ^ 0x80) << (8 * (i & 3));
+                    else low[e] |= code << (8 * (i & 3) + (i & 4));
+                }
+                continue;
+            }
             if (low_bits(VALUES) == 4) pairs[i >> 1] |= codes << (4 * (i & 1));
             if (low_bits(VALUES) == 2) pairs[i >> 1] |= ((codes & 0x03030303) | (codes & 0x03030303) >> 6) << (4 * (i & 1));
             if (low_bits(VALUES) == 1) low[0] |= of_bytes(codes, 0) << (4 * i);
             if (code_bits(VALUES) == 3) high |= of_bytes(codes, 2) << (4 * i);
         }
-        if (low_bits(VALUES) == 4) {
+        if (VALUES == 4) {
             const u32 t[4] = {__byte_perm(pairs[0], pairs[1], 0x5140), __byte_perm(pairs[2], pairs[3], 0x5140),
                               __byte_perm(pairs[0], pairs[1], 0x7362), __byte_perm(pairs[2], pairs[3], 0x7362)};
 #pragma unroll
@@ -148,11 +169,16 @@ extern "C" __global__ void __launch_bounds__(128) upload(const __grid_constant__
     pack_values(s.slot, [&](int token, int c) { return row_codes<VALUES>(s.values + token * row_bytes(VALUES), c); });
     for (int token = threadIdx.x; token < SLOT_TOKENS; token += blockDim.x) {
         const int at = 6 * (s.part * SLOT_TOKENS + token);
-        const u32 k = bits_at(s.key_norms + NORM_HEAD, at, 6), v = bits_at(s.value_norms + NORM_HEAD, at, 6);
-        reinterpret_cast<u16 *>(s.slot + K_STEPS)[token] = x.steps[(s.key_norms[2] & 3) * 64 + k];
-        reinterpret_cast<u16 *>(s.slot + V_STEPS)[token] = x.steps[(s.value_norms[2] & 3) * 64 + v];
+        reinterpret_cast<u16 *>(s.slot + K_STEPS)[token] =
+            is_int(KEYS) ? half_at(s.keys + token * row_bytes(KEYS))
+                         : x.steps[(s.key_norms[2] & 3) * 64 + bits_at(s.key_norms + NORM_HEAD, at, 6)];
+        reinterpret_cast<u16 *>(s.slot + V_STEPS)[token] =
+            is_int(VALUES) ? half_at(s.values + token * row_bytes(VALUES))
+                           : x.steps[(s.value_norms[2] & 3) * 64 + bits_at(s.value_norms + NORM_HEAD, at, 6)];
     }
-    if (CENTRES) {
+    if (CENTRES && is_int(KEYS)) {
+        for (int at = threadIdx.x; at < CENTRE_BYTES; at += blockDim.x) s.slot[K_CENTRE + at] = s.centre[at];
+    } else if (CENTRES) {
         for (int c = threadIdx.x; c < (is_triplets(KEYS) ? DIM : WIDE); c += blockDim.x) {
             const int value = c < DIM ? x.book[bits_at(s.centre + 2, 5 * c, 5)] : 0;
             s.slot[K_CENTRE + centre_byte(c)] = (u8)(value >> 4);
@@ -160,11 +186,12 @@ extern "C" __global__ void __launch_bounds__(128) upload(const __grid_constant__
         }
     }
     if (threadIdx.x == 0) {
-        Tail tail;
-        tail.key_largest = s.key_norms[0] | s.key_norms[1] << 8;
-        tail.value_largest = s.value_norms[0] | s.value_norms[1] << 8;
-        tail.key_octaves = s.key_norms[2], tail.value_octaves = s.value_norms[2];
-        tail.centre = CENTRES ? s.centre[0] | s.centre[1] << 8 : 0;
+        Tail tail = {};
+        if (is_int(KEYS)) tail.key_largest = largest_half(s.keys, row_bytes(KEYS), SLOT_TOKENS);
+        else tail.key_largest = half_at(s.key_norms), tail.key_octaves = s.key_norms[2];
+        if (is_int(VALUES)) tail.value_largest = largest_half(s.values, row_bytes(VALUES), SLOT_TOKENS);
+        else tail.value_largest = half_at(s.value_norms), tail.value_octaves = s.value_norms[2];
+        if (CENTRES) tail.centre = is_int(KEYS) ? largest_half(s.centre, 2, DIM) : half_at(s.centre);
         tail.position = 0;
         for (int i = 0; i < 8; i++) tail.position |= (u64)s.header[i] << (8 * i);
         tail.position += s.part * SLOT_TOKENS;
@@ -182,6 +209,7 @@ __device__ __forceinline__ u32 slot_key_code(const u8 *slot, int token, int c) {
     const u32 single = bits_at(slot + SINGLE_AT + item * (EACH / 8), single_bit(d), 1);
     if (bits == 1) return single;
     const u32 low = bits_at(slot + K_LOW + item * (EACH * bits / 8), d * bits, bits);
+    if (bits == 8) return low ^ 0x80;
     return code_bits(KEYS) == 3 ? low | single << 2 : low;
 }
 __device__ __forceinline__ int octet(int token, int c) {
@@ -193,6 +221,8 @@ __device__ __forceinline__ u32 slot_value_path(const u8 *values, int token, int 
 __device__ __forceinline__ u32 slot_value_code(const u8 *values, int token, int c) {
     const int item = octet(token, c), i = 4 * (token & 7), e = c & 3, bits = low_bits(VALUES);
     const u32 *low = reinterpret_cast<const u32 *>(values + V_LOW) + item * bits;
+    if (VALUES == 38) return (low[2 * e + (token >> 2 & 1)] >> (8 * (token & 3)) & 0xFF) ^ 0x80;
+    if (VALUES == 34) return low[e] >> (8 * (token & 3) + (token & 4)) & 15;
     if (bits == 4) return low[e] >> i & 15;
     if (bits == 1) return low[0] >> (i + e) & 1;
     const u32 code = low[e >> 1] >> (i + 2 * (e & 1)) & 3;
@@ -210,7 +240,11 @@ extern "C" __global__ void __launch_bounds__(128) download(const __grid_constant
     const Source s = source(x);
     const u8 *values = s.slot + K_PART;
     for (int at = threadIdx.x; at < SLOT_TOKENS * row_bytes(KEYS); at += blockDim.x) {
-        const int token = at / row_bytes(KEYS), byte = at % row_bytes(KEYS), plane = byte - path_bytes(KEYS);
+        const int token = at / row_bytes(KEYS), byte = at % row_bytes(KEYS), plane = byte - row_head(KEYS);
+        if (is_int(KEYS) && plane < 0) {
+            s.keys[at] = s.slot[K_STEPS + 2 * token + byte];
+            continue;
+        }
         u32 out = 0;
         for (int i = 0; i < 8; i++) {
             const int bit = 8 * plane + i, bits = max(1, code_bits(KEYS));
@@ -221,7 +255,11 @@ extern "C" __global__ void __launch_bounds__(128) download(const __grid_constant
         s.keys[at] = out;
     }
     for (int at = threadIdx.x; at < SLOT_TOKENS * row_bytes(VALUES); at += blockDim.x) {
-        const int token = at / row_bytes(VALUES), byte = at % row_bytes(VALUES), plane = byte - path_bytes(VALUES);
+        const int token = at / row_bytes(VALUES), byte = at % row_bytes(VALUES), plane = byte - row_head(VALUES);
+        if (is_int(VALUES) && plane < 0) {
+            s.values[at] = s.slot[V_STEPS + 2 * token + byte];
+            continue;
+        }
         u32 out = 0;
         for (int i = 0; i < 8; i++) {
             const int bit = 8 * plane + i;
@@ -234,6 +272,7 @@ extern "C" __global__ void __launch_bounds__(128) download(const __grid_constant
     // Four norms are three bytes.
     for (int item = threadIdx.x; item < SLOT_TOKENS / 2; item += blockDim.x) {
         const bool of_value = item >= SLOT_TOKENS / 4;
+        if (is_int(of_value ? VALUES : KEYS)) continue;
         const int four = item % (SLOT_TOKENS / 4);
         const u16 *mine = reinterpret_cast<const u16 *>(s.slot + (of_value ? V_STEPS : K_STEPS)) + 4 * four;
         const u16 *steps = x.steps + ((of_value ? tail.value_octaves : tail.key_octaves) & 3) * 64;
@@ -242,7 +281,9 @@ extern "C" __global__ void __launch_bounds__(128) download(const __grid_constant
         u8 *out = (of_value ? s.value_norms : s.key_norms) + NORM_HEAD + s.part * SLOT_TOKENS * 6 / 8 + 3 * four;
         out[0] = word, out[1] = word >> 8, out[2] = word >> 16;
     }
-    if (CENTRES && s.part == 0) {
+    if (CENTRES && is_int(KEYS) && s.part == 0) {
+        for (int at = threadIdx.x; at < CENTRE_BYTES; at += blockDim.x) s.centre[at] = s.slot[K_CENTRE + at];
+    } else if (CENTRES && s.part == 0) {
         for (int byte = threadIdx.x; byte < DIM * 5 / 8; byte += blockDim.x) {
             u32 out = 0;
             for (int i = 0; i < 8; i++) {
@@ -256,9 +297,9 @@ extern "C" __global__ void __launch_bounds__(128) download(const __grid_constant
         }
     }
     if (threadIdx.x == 0 && s.part == 0) {
-        s.key_norms[0] = tail.key_largest, s.key_norms[1] = tail.key_largest >> 8, s.key_norms[2] = tail.key_octaves;
-        s.value_norms[0] = tail.value_largest, s.value_norms[1] = tail.value_largest >> 8, s.value_norms[2] = tail.value_octaves;
-        if (CENTRES) s.centre[0] = tail.centre, s.centre[1] = tail.centre >> 8;
+        if (!is_int(KEYS)) s.key_norms[0] = tail.key_largest, s.key_norms[1] = tail.key_largest >> 8, s.key_norms[2] = tail.key_octaves;
+        if (!is_int(VALUES)) s.value_norms[0] = tail.value_largest, s.value_norms[1] = tail.value_largest >> 8, s.value_norms[2] = tail.value_octaves;
+        if (CENTRES && !is_int(KEYS)) s.centre[0] = tail.centre, s.centre[1] = tail.centre >> 8;
         for (int i = 0; blockIdx.y == 0 && i < 8; i++) s.header[i] = tail.position >> (8 * i);
     }
 }

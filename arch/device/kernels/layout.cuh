@@ -1,7 +1,7 @@
 // How a page lies on the card, and what every kernel shares. Compiled at run time with these numbers given:
 //   DIM         width of a key and of a value: 64, 80, 96, 128, 192 or 256
 //   KEYS        the shape of a key: codes of 4, 3 or 2 bits (4, 3, 2), or a trellis of 8 states with codes of 1, 2 or 3
-//               bits (11, 12, 13), as VALUES has them; or triplets (20), of which TRIPLETS says the bits: 256 for each of ξ and
+//               bits (11, 12, 13), or integers of 4 or 8 bits with a scale a row (34, 38), as VALUES has them; or triplets (20), of which TRIPLETS says the bits: 256 for each of ξ and
 //               of η, 16 for each of a radius, 1 for each of a coordinate that is left over on its own
 //   CENTRES     1: pages have a centre          OPTIONS 1: logits are capped or hidden
 //
@@ -10,8 +10,9 @@
 //
 //   keys      planes of rows: 64 x path bits, 64 x low bits of codes, 64 x high bits of codes of 3 bits; or, of triplets, each
 //             thread's fields in words of its own
-//   centre    its integers' high bytes, then their low four bits, in the order of the query's bytes
-//   norms     64 u16 of the keys, 64 of the values: the steps that the page's codes of 6 bits stand for
+//   centre    its integers' high bytes, then their low four bits, in the order of the query's bytes; beside integers f16, in the keys'
+//             own basis
+//   norms     64 u16 of the keys, 64 of the values: the steps that the page's codes of 6 bits stand for; of integers f16
 //   tail      what else the page says: see Tail
 //   values    planes by octets of tokens, below
 //
@@ -21,7 +22,8 @@
 // 4 g + e (e < 4) of these 32 and of tokens 8 t + i (i < 8) of the tile, where lane = 4 g + t.
 //   1 bit     u32, bit e of nibble i
 //   2 bits    two u32, word e / 2, bits 2 (e % 2) and up of nibble i
-//   4 bits    four u32, word e, nibble i
+//   4 bits    four u32, word e, nibble i; of integers nibble 2 (i % 4) + i / 4
+//   8 bits    eight u32, word 2 e + i / 4, byte i % 4: codes less 128
 typedef unsigned char u8;
 typedef signed char i8;
 typedef unsigned short u16;
@@ -34,7 +36,8 @@ constexpr int SLOT_TOKENS = 64, HEADS = 8, WARPS = 4, LANES = 32;
 #define TRIPLETS 0
 #endif
 constexpr bool is_triplets(int shape) { return shape == 20; }
-constexpr bool is_trellis(int shape) { return shape > 10 && !is_triplets(shape); }
+constexpr bool is_trellis(int shape) { return shape > 10 && shape < 20; }
+constexpr bool is_int(int shape) { return shape > 30; }
 constexpr int code_bits(int shape) { return shape % 10; }
 constexpr int path_bytes(int shape) { return is_trellis(shape) ? DIM / 8 : 0; }
 
@@ -49,11 +52,13 @@ constexpr int PRODUCTS = is_triplets(KEYS) ? (EACH_FIELDS + 1) / 2 : WIDE / 32;
 constexpr int EACH = 8 * PRODUCTS;   // coordinates of a key that a thread of four holds
 constexpr int K_WIDE = 4 * EACH;
 constexpr int BIT_WORDS = (EACH + 31) / 32; // of a bit for each of these
+constexpr int CODE_WORDS = EACH / (code_bits(KEYS) == 8 ? 4 : 8); // of their codes at most
 constexpr int GROUPS = WIDE / 32;    // groups of 32 coordinates of a value
 
-// Of a row as the CPU has it.
+// Of a row as the CPU has it: what is before its codes; all of it.
+constexpr int row_head(int shape) { return is_int(shape) ? 2 : path_bytes(shape); }
 constexpr int row_bytes(int shape) {
-    return is_triplets(shape) ? (FIELDS * FIELD_BITS + 7) / 8 : path_bytes(shape) + DIM * code_bits(shape) / 8;
+    return is_triplets(shape) ? (FIELDS * FIELD_BITS + 7) / 8 : row_head(shape) + DIM * code_bits(shape) / 8;
 }
 // The last thread of a row's fields has what pads its stream.
 static_assert(!is_triplets(KEYS) || 8 * row_bytes(KEYS) - 3 * EACH_FIELDS * FIELD_BITS <= 32 * FIELD_WORDS, "a row's last bits");
@@ -75,9 +80,9 @@ constexpr int V_PART = V_LOW + planes(code_bits(VALUES));
 constexpr int SLOT = (K_PART + V_PART + 31) / 32 * 32;
 
 struct Tail {
-    u16 key_largest; // f16
+    u16 key_largest; // f16; of integers the largest scale
     u8 key_octaves, value_octaves;
-    u16 value_largest, centre; // f16
+    u16 value_largest, centre; // f16; the centre's norm, beside integers its largest coordinate
     u64 position; // of the slot's first token
 };
 static_assert(sizeof(Tail) == 16, "the tail of a slot");
@@ -91,9 +96,10 @@ __device__ __forceinline__ void place(int c, int &thread, int &product, int &hal
     }
     const int d = c % EACH;
     thread = c / EACH;
-    if (is_trellis(KEYS) || (KEYS != 4 && d >= EACH / 16 * 16)) {
+    const bool by_fours = KEYS == 4 || KEYS == 38;
+    if (is_trellis(KEYS) || KEYS == 34 || (!by_fours && d >= EACH / 16 * 16)) {
         product = d >> 3, half = d & 1, byte = d >> 1 & 3;
-    } else if (KEYS == 4) {
+    } else if (by_fours) {
         product = d >> 3, half = d >> 2 & 1, byte = d & 3;
     } else {
         const int nibble = (d & 15) >> 1;

@@ -100,7 +100,7 @@ struct Halves {
 
 // The words of a thread's coordinates of a key.
 struct KeyWords {
-    u32 low[EACH / 8], single[BIT_WORDS];
+    u32 low[CODE_WORDS], single[BIT_WORDS];
     float path[(EACH + 15) / 16]; // bits 16 i to 16 i + 18
 };
 
@@ -148,6 +148,10 @@ __device__ __forceinline__ void score(int (&c)[4], uint4 q, const KeyWords &k, i
         const Halves h(k.low[j], t);
         product_s8(c, q, h.n0, h.n1);
         product_s8(c, q, h.p0, h.p1);
+    } else if (KEYS == 34) { // their codes: the sum of what they are multiplied with makes up for it
+        product_s8_u8(c, q, k.low[j] & 0x0F0F0F0F, k.low[j] >> 4 & 0x0F0F0F0F);
+    } else if (KEYS == 38) {
+        product_s8(c, q, k.low[2 * j % CODE_WORDS], k.low[(2 * j + 1) % CODE_WORDS]);
     } else if (KEYS == 2 || KEYS == 3) {
         const bool alone = PRODUCTS % 2 && j == PRODUCTS - 1;
         u32 s = (alone ? k.low[j >> 1] : k.low[j >> 1] >> (2 * (j & 1))) & 0x33333333u;
@@ -240,7 +244,7 @@ __device__ __forceinline__ float2 score_triplets(Queries queries, const u8 *slot
 __device__ __forceinline__ void add_values(int (&c)[4][4], uint4 weights, const u8 *values, int tile, int group,
                                            int lane, const Table &t) {
     const int item = (tile * GROUPS + group) * LANES + lane;
-    u32 low[4], high = 0;
+    u32 low[VALUES == 38 ? 8 : 4], high = 0;
     load_words<4 * low_bits(VALUES)>(low, values + V_LOW + item * 4 * low_bits(VALUES));
     if (code_bits(VALUES) == 3) high = load<u32>(values + V_HIGH + item * 4);
     if (VALUES == 4) {
@@ -249,6 +253,12 @@ __device__ __forceinline__ void add_values(int (&c)[4][4], uint4 weights, const 
         for (int e = 0; e < 4; e++) product_u8(c[e], weights, h[e].n0, h[e].n1);
 #pragma unroll
         for (int e = 0; e < 4; e++) product_u8(c[e], weights, h[e].p0, h[e].p1);
+    } else if (VALUES == 34) {
+#pragma unroll
+        for (int e = 0; e < 4; e++) product_u8(c[e], weights, low[e] & 0x0F0F0F0F, low[e] >> 4 & 0x0F0F0F0F);
+    } else if constexpr (VALUES == 38) {
+#pragma unroll
+        for (int e = 0; e < 4; e++) product_u8(c[e], weights, low[2 * e], low[2 * e + 1]);
     } else if (VALUES == 2 || VALUES == 3) {
 #pragma unroll
         for (int e = 0; e < 4; e++) {
