@@ -298,7 +298,7 @@ impl Layer {
     }
 
     /// Forgets a sequence's tokens from `position` on, as [`Layer::truncate`](crate::Layer::truncate) does: rejected drafts. Up to
-    /// [`max_rollback`](LayerConfig::max_rollback) tokens behind the furthest position pages that closed meanwhile open again.
+    /// [`max_rollback`](crate::LayerConfig::max_rollback) tokens behind the furthest position pages that closed meanwhile open again.
     ///
     /// # Errors
     /// [`Error::Unsupported`] further back, where pages are closed for good: fork a sequence before what may be taken back.
