@@ -3,7 +3,8 @@
 use super::scalar;
 use crate::codes::avx512::unpack::{CHUNK, Chunk, Unpack, scales_at};
 use crate::registers::avx512::{
-    load, load_codes, load_ps, load_tail, store_codes, store_first, store_ps, transpose, transpose_bytes,
+    load, load_codes, load_ps, load_tail, store_codes, store_first, store_ps, table, transpose,
+    transpose_bytes,
 };
 use crate::rows::{Block, ROWS};
 use crate::{AngleTree, Angles, MAX_DIM};
@@ -215,15 +216,7 @@ impl<'a> Tables<'a> {
 }
 
 /// Every other one of 32 floats, from the first one on and from the second.
-static PICKS: [[u32; 16]; 2] = {
-    let mut picks = [[0; 16]; 2];
-    let mut i = 0;
-    while i < 32 {
-        picks[i % 2][i / 2] = i as u32;
-        i += 1;
-    }
-    picks
-};
+static PICKS: [[u32; 16]; 2] = table!(2; first => table!(16; i => (2 * i + first) as u32));
 
 /// The scores of sixteen rows.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]

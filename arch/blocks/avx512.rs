@@ -2,7 +2,7 @@
 //! 16 of them up, and stray high bits do no harm. The bit plane is a mask.
 //! On a Sapphire Rapids, 1.1 to 2.4 times as fast as the text for AVX2; quantising 2.6 to 3.6 times.
 
-use crate::registers::avx512::{halve_four, join_fours, load, load_ps, store_first, store_ps};
+use crate::registers::avx512::{halve_four, join_fours, load, load_ps, places, store_first, store_ps};
 use crate::{BLOCK_BYTES, BLOCK_VALUES, BlockBook};
 use core::arch::x86_64::*;
 
@@ -17,9 +17,13 @@ struct Book {
     low: __m512,
     high: __m512,
     shifts: __m512i,
+    places: __m512i,
 }
 
 static SHIFTS: [u32; 16] = [0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30];
+
+/// Of each value's dword: where the code of the first half begins in the quadword of a block's codes, and that of the second half.
+static PLACES: [u8; 64] = places!(i => 2 * (i / 4) + 32 * (i % 2));
 
 impl Book {
     #[inline]
@@ -30,7 +34,7 @@ impl Book {
             BlockBook::TwoBits { centroids, .. } => (four(centroids), four(centroids)),
             BlockBook::ThreeBits { centroids, .. } => (four(&centroids[..4]), four(&centroids[4..])),
         };
-        Self { low, high, shifts: load(&SHIFTS) }
+        Self { low, high, shifts: load(&SHIFTS), places: load(&PLACES) }
     }
 
     /// The values of a small block.
@@ -40,20 +44,19 @@ impl Book {
         let scale = i16::from_le_bytes([block[12], block[13]]);
         let scale = _mm512_cvtph_ps(_mm256_set1_epi16(scale));
         let (low, high) = (_mm512_mul_ps(scale, self.low), _mm512_mul_ps(scale, self.high));
+        if !PLANE {
+            // Of each value's dword, the lowest byte has the code of the first half, the next one that of the second.
+            let [a, b, c, d, e, f, g, h, ..] = *block;
+            let codes = _mm512_set1_epi64(i64::from_le_bytes([a, b, c, d, e, f, g, h]));
+            let first = _mm512_multishift_epi64_epi8(self.places, codes);
+            return [first, _mm512_srli_epi32::<8>(first)].map(|codes| _mm512_permutevar_ps(low, codes));
+        }
         let mut values = [_mm512_setzero_ps(); 2];
         for (half, values) in values.iter_mut().enumerate() {
-            let codes = i32::from_le_bytes([
-                block[4 * half],
-                block[4 * half + 1],
-                block[4 * half + 2],
-                block[4 * half + 3],
-            ]);
+            let codes = i32::from_le_bytes(block.as_chunks().0[half]);
             let codes = _mm512_srlv_epi32(_mm512_set1_epi32(codes), self.shifts);
-            *values = _mm512_permutevar_ps(low, codes);
-            if PLANE {
-                let bits = u16::from_le_bytes([block[8 + 2 * half], block[9 + 2 * half]]);
-                *values = _mm512_mask_permutevar_ps(*values, bits, high, codes);
-            }
+            let bits = u16::from_le_bytes(block.as_chunks().0[4 + half]);
+            *values = _mm512_mask_permutevar_ps(_mm512_permutevar_ps(low, codes), bits, high, codes);
         }
         values
     }

@@ -3,13 +3,14 @@
 pub(crate) mod accumulate;
 pub(crate) mod codebook;
 mod pack;
+pub(crate) mod pairs;
 mod quantize;
 pub(crate) mod score;
 pub(crate) mod unpack;
 mod words;
 
 use crate::{IntQuery, Packing, Rows};
-pub(crate) use pack::{pack, unpack};
+pub(crate) use pack::{pack, together, unpack};
 pub(crate) use quantize::{lookup, lookup_packed, quantize};
 
 /// See `scalar::score_codes`.

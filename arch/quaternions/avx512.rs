@@ -21,7 +21,7 @@ pub(crate) use unpack::{accumulate_quaternions, decode_quaternions};
 
 use crate::quaternions::layout::QuaternionSet;
 use crate::registers::Elementwise;
-use crate::registers::avx512::{Zmm, first, load, store_codes};
+use crate::registers::avx512::{Zmm, first, load, store_codes, table};
 use core::arch::x86_64::*;
 
 /// Components of 16 quaternions.
@@ -43,27 +43,15 @@ fn load_chunks(x: &[f32]) -> Planes {
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn transpose(rows: [__m512; 4]) -> Planes {
-    const fn picks(component: u32) -> [u32; 16] {
-        let mut picks = [0; 16];
-        let mut lane = 0;
-        while lane < 16 {
-            picks[lane] = (component + 4 * (lane as u32 % 8)) % 32;
-            lane += 1;
-        }
-        picks
-    }
+    static PICKS: [[u32; 16]; 4] =
+        table!(4; component => table!(16; lane => (component + 4 * (lane % 8)) as u32));
     let plane = |picks: &[u32; 16]| {
         let picks = load(picks);
         let low = _mm512_permutex2var_ps(rows[0], picks, rows[1]);
         let high = _mm512_permutex2var_ps(rows[2], picks, rows[3]);
         _mm512_mask_mov_ps(low, 0xff00, high)
     };
-    [
-        plane(&const { picks(0) }),
-        plane(&const { picks(1) }),
-        plane(&const { picks(2) }),
-        plane(&const { picks(3) }),
-    ]
+    [plane(&PICKS[0]), plane(&PICKS[1]), plane(&PICKS[2]), plane(&PICKS[3])]
 }
 
 /// The low byte of each lane.

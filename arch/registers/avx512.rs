@@ -10,6 +10,31 @@
 //! What decides between two ways is the count of shuffles: an Intel core (Sapphire Rapids, where today's numbers were taken)
 //! does one of 64 bytes a cycle, a Zen 5 two.
 
+/// A table of so many constants, each made of its index.
+macro_rules! table {
+    ($count:expr; $index:ident => $entry:expr) => {{
+        let mut table = [{
+            let $index = 0;
+            $entry
+        }; $count];
+        let mut $index = 0;
+        while $index < $count {
+            table[$index] = $entry;
+            $index += 1;
+        }
+        table
+    }};
+}
+pub(crate) use table;
+
+/// A byte for each place in a register.
+macro_rules! places {
+    ($place:ident => $byte:expr) => {
+        $crate::registers::avx512::table!(64; $place => ($byte) as u8)
+    };
+}
+pub(crate) use places;
+
 mod elementwise;
 
 use core::arch::x86_64::*;
@@ -141,15 +166,7 @@ pub(crate) fn load_array<const N: usize>(bytes: &[u8; N]) -> __m512i {
 }
 
 /// 0, 1, 2 …
-pub(crate) static IDENTITY: [u8; 64] = {
-    let mut bytes = [0; 64];
-    let mut i = 0;
-    while i < 64 {
-        bytes[i] = i as u8;
-        i += 1;
-    }
-    bytes
-};
+pub(crate) static IDENTITY: [u8; 64] = places!(i => i);
 
 #[inline]
 #[target_feature(enable = "avx512f")]
@@ -292,17 +309,10 @@ pub(crate) fn transpose_bytes(mut rows: [__m512i; 16]) -> [__m512i; 16] {
 }
 
 /// Where the components of triplets come from: component c of triplet k is element 3k + c of three registers. See [`permute_three`].
-const DEINTERLEAVE: [[[u32; 16]; 2]; 3] = {
-    let mut index = [[[0; 16]; 2]; 3];
-    let mut i = 0;
-    while i < 48 {
-        let (k, component, element) = (i / 3, i % 3, i as u32);
-        index[component][0][k] = element % 32;
-        index[component][1][k] = if element < 32 { k as u32 } else { element - 16 };
-        i += 1;
-    }
-    index
-};
+const DEINTERLEAVE: [[[u32; 16]; 2]; 3] = table!(3; component => [
+    table!(16; k => (3 * k as u32 + component as u32) % 32),
+    table!(16; k => if 3 * k + component < 32 { k as u32 } else { (3 * k + component - 16) as u32 }),
+]);
 
 /// Elements of three registers: the first index takes from the first two of them, the second from the result and the third.
 #[inline]

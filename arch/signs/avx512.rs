@@ -1,7 +1,7 @@
 //! Planes of signs: a plane's bits are the mask of a register of ones, and `vpdpbusd` adds the query's bytes under it.
 //! On a Sapphire Rapids, scores take half the time of AVX2's, unpacking less than half.
 
-use crate::codes::avx512::score::{add_four, add_lanes};
+use crate::codes::avx512::score::add_sixteen;
 use crate::codes::avx512::unpack::{CHUNK, scales, scales_at};
 use crate::registers::avx512::{first, load_ps, load_tail, store_first, store_tail};
 use crate::rows::{Block, ROWS};
@@ -101,13 +101,6 @@ fn full_block<const CHUNKS: usize, const TAIL: bool>(
         Some(_) => _mm512_mul_ps(scales(&block), inner),
     };
     (add_sixteen(&sums), scales)
-}
-
-#[inline]
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn add_sixteen(sums: &[__m512i; ROWS]) -> __m512i {
-    let four = |i: usize| add_four([sums[i], sums[i + 1], sums[i + 2], sums[i + 3]]);
-    add_lanes([four(0), four(4), four(8), four(12)])
 }
 
 #[inline]

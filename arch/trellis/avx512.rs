@@ -9,19 +9,6 @@
 //!
 //! A single query goes to `score_one.rs` where that has a shorter way. The path search is in `search.rs`.
 
-/// A byte for each place in a register.
-macro_rules! places {
-    ($place:ident => $byte:expr) => {{
-        let mut places = [0; 64];
-        let mut $place = 0;
-        while $place < 64 {
-            places[$place] = ($byte) as u8;
-            $place += 1;
-        }
-        places
-    }};
-}
-
 mod score_one;
 mod search;
 
@@ -34,7 +21,8 @@ use crate::codes::avx512::score::{ByteQuery, Columns, Many, add_four, add_lanes,
 use crate::codes::avx512::unpack::{CHUNK, Chunk, MAX_CHUNKS, Masked, Place, Unpack, scales};
 use crate::codes::scalar::{PAGE, finish_sums};
 use crate::registers::avx512::{
-    self, IDENTITY, in_order, interleave, load, load_array, load_codes, store_first, to_array, transpose,
+    self, IDENTITY, in_order, interleave, load, load_array, load_codes, places, store_first, to_array,
+    transpose,
 };
 use crate::rows::{Block, Blocks, ROWS};
 use crate::{IntQuery, Rows};

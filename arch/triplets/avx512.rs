@@ -2,9 +2,9 @@
 //!
 //! 64 fields of T bits are at most 128 bytes: `vpermi2b` brings four neighbouring fields to each quadword, twice, and
 //! `vpmultishiftqb` takes a byte of each, so that a register holds one code of 64 fields. Components of directions are
-//! looked up in 128 entries (`vpermi2b` again): up to 3 bits those of all codes, with 4 those of positive η, which the
-//! others mirror; 5 bits take 256, those of positive codes. Unpacking brings radius code, x, y and z of sixteen fields
-//! together, a lane each, and `vpdpbusd` multiplies them with 0 and the query's three: tables hold n + 128, which is
+//! looked up in 64 entries (`vpermb`: a third of `vpermi2b`'s operations on Intel): up to 3 bits those of all codes, with 4
+//! those of positive ones, which the others mirror; 5 bits take 256. Unpacking brings radius code, x, y and z of sixteen
+//! fields together, a lane each, and `vpdpbusd` multiplies them with 0 and the query's three: tables hold n + 128, which is
 //! unsigned, and the sum starts at -128·Σq.
 
 pub(crate) use decode::{accumulate_triplets, decode_triplets};
@@ -35,8 +35,8 @@ struct Fields<const FIVE: bool, const WIDE: bool> {
     /// Bit offsets of the fields in their quadwords.
     offsets: __m512i,
     radius_offsets: __m512i,
-    /// With directions of 4 bits the index's bits of η, and all bits, in every byte; with fewer, zeros.
-    flip: __m512i,
+    /// With directions of 4 bits, those of a code that are an index's lowest, and all; with fewer, an index's and none.
+    low: __m512i,
     negate: __m512i,
     /// Components of directions plus 128.
     tables: [[__m512i; 4]; 3],
@@ -72,16 +72,22 @@ impl<const FIVE: bool, const WIDE: bool> Fields<FIVE, WIDE> {
             _mm512_permutexvar_ps(_mm512_and_si512(lanes, _mm512_set1_epi32(count as i32 - 1)), part)
         };
         let radii = if WIDE { [part(0), part(16), part(32), part(48)] } else { [part(0); 4] };
+        let four = layout.direction_bits == 4;
         let table = |plane: &[u8]| {
             let at = |k: usize| plane[k % plane.len()..].first_chunk().map_or(window, |part| load(part));
-            [at(0), at(64), at(128), at(192)]
+            let parts = [at(0), at(64), at(128), at(192)];
+            if !four {
+                return parts;
+            }
+            // Of eight positive η, the eight positive ξ.
+            let eights = _mm512_setr_epi64(1, 3, 5, 7, 9, 11, 13, 15);
+            [_mm512_permutex2var_epi64(parts[0], eights, parts[1]); 4]
         };
-        let four = layout.direction_bits == 4;
         Self {
             windows: [window, _mm512_add_epi8(window, _mm512_set1_epi8(2 * bits as i8))],
             offsets,
             radius_offsets: _mm512_add_epi8(offsets, _mm512_set1_epi8(2 * layout.direction_bits as i8)),
-            flip: _mm512_set1_epi8(if four { 0x70 } else { 0 }),
+            low: _mm512_set1_epi8(if four { 0x07 } else { 0x3f }),
             negate: _mm512_set1_epi8(if four { -1 } else { 0 }),
             tables: layout.planes.map(table),
             radii,
@@ -132,13 +138,16 @@ impl<const FIVE: bool, const WIDE: bool> Fields<FIVE, WIDE> {
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn directions_4(&self, windows: [__m512i; 2]) -> [__m512i; 3] {
         let codes = codes(windows, self.offsets);
-        // With 4 bits, bit 7 is the sign of η: lower codes are looked up mirrored, and y negated: 256 - (128 + y).
+        // With 4 bits, bits 3 and 7 are signs: lower codes are looked up mirrored, and x or y negated: 256 - (128 + y).
         // `vpshufb` gives zero where bit 7 is set, here an entry otherwise.
-        let flip = _mm512_shuffle_epi8(self.flip, codes);
-        let negate = _mm512_shuffle_epi8(self.negate, codes);
-        let codes = _mm512_xor_si512(codes, flip);
-        let [x, y, z] = self.tables.map(|table| _mm512_permutex2var_epi8(table[0], codes, table[1]));
-        [x, _mm512_sub_epi8(_mm512_xor_si512(y, negate), negate), z]
+        let left = _mm512_shuffle_epi8(self.negate, _mm512_slli_epi16::<4>(codes));
+        let down = _mm512_shuffle_epi8(self.negate, codes);
+        let index = _mm512_ternarylogic_epi32::<0xca>(self.low, codes, _mm512_srli_epi16::<1>(codes));
+        let index = _mm512_ternarylogic_epi32::<0x78>(index, left, _mm512_set1_epi8(0x07));
+        let index = _mm512_ternarylogic_epi32::<0x78>(index, down, _mm512_set1_epi8(0x38));
+        let [x, y, z] = self.tables.map(|table| _mm512_permutexvar_epi8(index, table[0]));
+        let negated = |x: __m512i, mask: __m512i| _mm512_sub_epi8(_mm512_xor_si512(x, mask), mask);
+        [negated(x, left), negated(y, down), z]
     }
 
     #[inline]
@@ -291,38 +300,38 @@ impl Rest {
         Self { at, shift, bits: layout.rest_bits.into(), count, centroids }
     }
 
-    /// The centroids of the first and of the second coordinate left over in each of up to sixteen rows; zero where
-    /// there is none.
+    /// The centroids of the first and of the second coordinate left over in each of up to sixteen rows, two words of a lane;
+    /// zero where there is none.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn centroids(&self, rows: &Rows) -> [__m512i; 2] {
+    fn centroids(&self, rows: &Rows) -> __m512i {
         if self.count == 0 {
-            return [_mm512_setzero_si512(); 2];
+            return _mm512_setzero_si512();
         }
         let windows = windows(rows, self.at);
         let mask = _mm512_set1_epi32((1 << self.bits) - 1);
         let [a, b, c, d] = self.centroids;
-        let centroid = |shift: u32| {
-            let code = _mm512_srl_epi32(windows, _mm_cvtsi32_si128(shift as i32));
-            let code = _mm512_and_si512(code, mask);
-            let upper = _mm512_test_epi32_mask(code, _mm512_set1_epi32(64));
-            let (low, high) = (_mm512_permutex2var_epi16(a, code, b), _mm512_permutex2var_epi16(c, code, d));
-            let words = _mm512_mask_blend_epi32(upper, low, high);
-            _mm512_srai_epi32::<16>(_mm512_slli_epi32::<16>(words))
+        let first = _mm512_srl_epi32(windows, _mm_cvtsi32_si128(self.shift as i32));
+        let second = _mm512_srl_epi32(windows, _mm_cvtsi32_si128((self.shift + self.bits) as i32));
+        let codes = _mm512_and_si512(first, mask);
+        let codes = _mm512_or_si512(codes, _mm512_slli_epi32::<16>(_mm512_and_si512(second, mask)));
+        let words = if self.bits <= 6 {
+            _mm512_permutex2var_epi16(a, codes, b)
+        } else {
+            let upper = _mm512_test_epi16_mask(codes, _mm512_set1_epi16(64));
+            let (low, high) =
+                (_mm512_permutex2var_epi16(a, codes, b), _mm512_permutex2var_epi16(c, codes, d));
+            _mm512_mask_blend_epi16(upper, low, high)
         };
-        let second = if self.count > 1 { centroid(self.shift + self.bits) } else { _mm512_setzero_si512() };
-        [centroid(self.shift), second]
+        if self.count > 1 { words } else { _mm512_and_si512(words, _mm512_set1_epi32(0xffff)) }
     }
 
     /// Σ q·centroid.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn sums(&self, [first, second]: [__m512i; 2], query: &[i16]) -> __m512i {
-        let q = |i: usize| {
-            let value = query[query.len() - self.count..].get(i).copied().unwrap_or(0);
-            _mm512_set1_epi32(value.into())
-        };
-        _mm512_add_epi32(_mm512_mullo_epi32(first, q(0)), _mm512_mullo_epi32(second, q(1)))
+    fn sums(&self, centroids: __m512i, query: &[i16]) -> __m512i {
+        let q = |i: usize| i32::from(query[query.len() - self.count..].get(i).copied().unwrap_or(0));
+        _mm512_madd_epi16(centroids, _mm512_set1_epi32(q(0) & 0xffff | q(1) << 16))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::unpack::{CHUNK, Unpack};
 use crate::codes::scalar;
-use crate::registers::avx512::{load, load_bytes, store_bytes};
+use crate::registers::avx512::{load, load_bytes, places, store_bytes, table};
 use crate::rows::Block;
 use crate::{MAX_DIM, Packing};
 use core::arch::x86_64::*;
@@ -41,22 +41,11 @@ pub(crate) fn pack(packing: Packing, codes: &[u8], bytes: &mut [u8]) {
 }
 
 /// Digit j of group i, eight groups of 5, 3 or 2, goes to byte j of quadword i; 64 means nothing does.
-static DEAL: [[u8; 64]; 3] = {
-    let mut table = [[64; 64]; 3];
-    let groups = [5, 3, 2];
-    let mut k = 0;
-    while k < 3 {
-        let mut i = 0;
-        while i < 64 {
-            if i % 8 < groups[k] {
-                table[k][i] = (i / 8 * groups[k] + i % 8) as u8;
-            }
-            i += 1;
-        }
-        k += 1;
-    }
-    table
-};
+static DEAL: [[u8; 64]; 3] = [deal(5), deal(3), deal(2)];
+
+const fn deal(group: usize) -> [u8; 64] {
+    places!(i => if i % 8 < group { i / 8 * group + i % 8 } else { 64 })
+}
 
 /// Fields of up to eight bits, joined in pairs: bytes to words and words to dwords by multiplications with 1 and
 /// 2^bits that add up, dwords to quadwords by a shift; then eight codes are `bits` bytes of a quadword, and `vpermb`
@@ -88,19 +77,12 @@ fn pack_bits(bits: u32, codes: &[u8], bytes: &mut [u8]) {
     }
 }
 
-static JOIN: [[u8; 64]; 8] = {
-    let mut table = [[0; 64]; 8];
-    let mut bits = 1;
-    while bits < 8 {
-        let mut i = 0;
-        while i < 8 * bits {
-            table[bits][i] = (i / bits * 8 + i % bits) as u8;
-            i += 1;
-        }
-        bits += 1;
-    }
-    table
-};
+static JOIN: [[u8; 64]; 8] = table!(8; bits => together(8, bits));
+
+/// Of each `step` bytes the lowest few, together.
+pub(crate) const fn together(step: usize, few: usize) -> [u8; 64] {
+    places!(i => if i < 64 / step * few { i / few * step + i % few } else { 0 })
+}
 
 /// The codes that `pack` wrote.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]

@@ -2,6 +2,7 @@
 
 use super::accumulate::QUERIES;
 use super::codebook::{Bytes, kind, step};
+use super::pairs;
 use super::unpack::{CHUNK, MAX_CHUNKS, scales};
 use crate::registers::avx512::{load_words, narrow, store_first, to_array};
 use crate::rows::{Blocks, ROWS};
@@ -20,6 +21,11 @@ pub(crate) fn score_codes(
     scores: &mut [f32],
 ) {
     if rows.bytes.is_empty() {
+        return;
+    }
+    if let [query] = queries
+        && pairs::score(packing, rows, centroids, scale, query, scores)
+    {
         return;
     }
     let bytes = Bytes::new(packing, rows.dim, centroids, 0x80);
@@ -289,6 +295,14 @@ pub(crate) fn add_four([a, b, c, d]: [__m512i; 4]) -> __m512i {
     let pairs = |a, b| _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
     let (ab, cd) = (pairs(a, b), pairs(c, d));
     _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd))
+}
+
+/// Lane i of the result is the sum of the lanes of register i.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn add_sixteen(sums: &[__m512i; ROWS]) -> __m512i {
+    let [a, b, c, d] = [0, 4, 8, 12].map(|i| add_four([sums[i], sums[i + 1], sums[i + 2], sums[i + 3]]));
+    add_lanes([a, b, c, d])
 }
 
 /// Lane 4·i + j of the result is the sum of the lanes of register j of the i-th four.

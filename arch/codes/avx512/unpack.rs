@@ -1,6 +1,6 @@
 //! From packed codes to bytes, 64 codes at a time.
 
-use crate::registers::avx512::{load, load_some};
+use crate::registers::avx512::{load, load_some, places, table};
 use crate::rows::{Block, Window};
 use crate::{MAX_DIM, Packing};
 use core::arch::x86_64::*;
@@ -263,34 +263,10 @@ pub(crate) fn mulhi(a: __m512i, b: __m512i) -> __m512i {
 }
 
 /// The quadwords' bytes for codes of 0 to 8 bits.
-pub(crate) static SPREAD: [[u8; 64]; 9] = {
-    let mut table = [[0; 64]; 9];
-    let mut bits = 0;
-    while bits < 9 {
-        let mut i = 0;
-        while i < 64 {
-            table[bits][i] = (bits * (i / 8) + i % 8) as u8 & 63;
-            i += 1;
-        }
-        bits += 1;
-    }
-    table
-};
+pub(crate) static SPREAD: [[u8; 64]; 9] = table!(9; bits => places!(i => (bits * (i / 8) + i % 8) & 63));
 
 /// The bit offsets of the eight codes in their quadword.
-pub(crate) static SHIFT: [[u8; 64]; 9] = {
-    let mut table = [[0; 64]; 9];
-    let mut bits = 0;
-    while bits < 9 {
-        let mut i = 0;
-        while i < 64 {
-            table[bits][i] = (bits * (i % 8)) as u8;
-            i += 1;
-        }
-        bits += 1;
-    }
-    table
-};
+pub(crate) static SHIFT: [[u8; 64]; 9] = table!(9; bits => places!(i => bits * (i % 8)));
 
 /// Where the digits of 64 codes are, in two registers of words that `vpackuswb` brings into natural order.
 #[derive(Clone, Copy)]
@@ -336,13 +312,7 @@ const fn digit_chunk(packing: Packing, chunk: usize) -> DigitChunk {
 
 const fn digit_chunks(levels: usize) -> [DigitChunk; MAX_CHUNKS] {
     let Some(packing) = Packing::for_levels(levels) else { unreachable!() };
-    let mut chunks = [digit_chunk(packing, 0); MAX_CHUNKS];
-    let mut chunk = 1;
-    while chunk < MAX_CHUNKS {
-        chunks[chunk] = digit_chunk(packing, chunk);
-        chunk += 1;
-    }
-    chunks
+    table!(MAX_CHUNKS; chunk => digit_chunk(packing, chunk))
 }
 
 /// Radix 3, 5 and 9.

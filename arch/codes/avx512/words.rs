@@ -2,7 +2,7 @@
 
 use super::accumulate::{IntWeights, add, run_scales};
 use super::codebook::Words;
-use super::score::{add_four, add_lanes};
+use super::score::add_sixteen;
 use super::unpack::{CHUNK, Chunk, MAX_CHUNKS, Unpack, scales};
 use crate::codes::scalar::{PAGE, weight_limit};
 use crate::registers::avx512::{load_words, store_first};
@@ -83,8 +83,7 @@ pub(crate) fn score_codes(
                         *sum = _mm512_dpwssd_epi32(*sum, found[1], values[1]);
                     }
                 }
-                let four = |i: usize| add_four([sums[i], sums[i + 1], sums[i + 2], sums[i + 3]]);
-                let sums = _mm512_cvtepi32_ps(add_lanes([four(0), four(4), four(8), four(12)]));
+                let sums = _mm512_cvtepi32_ps(add_sixteen(&sums));
                 let factor = _mm512_set1_ps(query.scale * scale);
                 store_first(_mm512_mul_ps(_mm512_mul_ps(sums, factor), scales), &mut scores[i * ROWS..]);
             }

@@ -1,8 +1,9 @@
 //! From codes and radii to planes: multiply-adds and shifts join neighbours until eight codes of b bits are b bytes of
 //! a quadword (or of a pair), and `vpermb` moves those together.
 
+use crate::codes::avx512::together;
 use crate::quaternions::layout::ChunkLayout;
-use crate::registers::avx512::{first, load, load_bytes, store_bytes};
+use crate::registers::avx512::{first, load, load_bytes, places, store_bytes, table};
 use core::arch::x86_64::*;
 
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -86,25 +87,9 @@ fn join_digits(nines: __m512i) -> __m512i {
 }
 
 /// Byte 4j + i: digit 5j + i. The thirteenth byte has only four digits, and no fifth one is picked for it.
-static FIRST_FOUR: [u8; 64] = {
-    let mut picks = [0; 64];
-    let mut i = 0;
-    while i < 64 {
-        picks[i] = (i / 4 * 5 + i % 4) as u8;
-        i += 1;
-    }
-    picks
-};
+static FIRST_FOUR: [u8; 64] = places!(i => i / 4 * 5 + i % 4);
 
-static FIFTH: [u8; 64] = {
-    let mut picks = [0; 64];
-    let mut i = 0;
-    while i < 64 {
-        picks[i] = (i / 4 * 5 + 4) as u8;
-        i += 1;
-    }
-    picks
-};
+static FIFTH: [u8; 64] = places!(i => i / 4 * 5 + 4);
 
 /// Row b: the low b bytes of each 128 bits, together.
 static COMPRESS_PAIRS: [[u8; 64]; 14] = compress(16);
@@ -113,15 +98,5 @@ static COMPRESS_PAIRS: [[u8; 64]; 14] = compress(16);
 static COMPRESS_QUADS: [[u8; 64]; 14] = compress(8);
 
 const fn compress(step: usize) -> [[u8; 64]; 14] {
-    let mut rows = [[0; 64]; 14];
-    let mut bits = 1;
-    while bits < 14 {
-        let mut i = 0;
-        while i < 64 / step * bits && i < 64 {
-            rows[bits][i] = (i / bits * step + i % bits) as u8;
-            i += 1;
-        }
-        bits += 1;
-    }
-    rows
+    table!(14; bits => together(step, bits))
 }

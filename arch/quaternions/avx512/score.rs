@@ -9,7 +9,7 @@ use crate::quaternions::layout::{ChunkLayout, QuaternionSet, TURNS, unit_recipro
 use crate::quaternions::scalar;
 use crate::quaternions::scalar::MAX_CHUNKS;
 use crate::registers::avx512::{
-    floats_in_order, in_order, interleave, load, load_bytes, to_array, transpose_bytes,
+    floats_in_order, in_order, interleave, load, load_bytes, places, table, to_array, transpose_bytes,
 };
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
@@ -111,27 +111,18 @@ impl Turned {
 
 /// For every unit p and component c, at 32·c + p, one of the twelve products, or at 16 + … its negative, of which
 /// the 24 units' inner products with a query consist.
-static TABLE: [[u8; 64]; 2] = {
-    let mut table = [[0; 64]; 2];
-    let mut c = 0;
-    while c < 4 {
-        let mut p = 0;
-        while p < 24 {
-            let unit = TURNS[c][p] as usize;
-            let (product, negative) = if unit < 8 {
-                (unit / 2, unit % 2 == 1)
-            } else if unit.is_multiple_of(2) {
-                (4 + (unit - 8) / 2, false)
-            } else {
-                (4 + (15 - (unit - 8)) / 2, true)
-            };
-            table[c / 2][32 * (c % 2) + p] = (product + if negative { 16 } else { 0 }) as u8;
-            p += 1;
-        }
-        c += 1;
+static TABLE: [[u8; 64]; 2] = table!(2; half => places!(i => match i % 32 {
+    p @ 0..24 => turn(TURNS[2 * half + i / 32][p] as usize),
+    _ => 0,
+}));
+
+const fn turn(unit: usize) -> usize {
+    match unit {
+        0..8 => unit / 2 + unit % 2 * 16,
+        _ if unit.is_multiple_of(2) => 4 + (unit - 8) / 2,
+        _ => 4 + (23 - unit) / 2 + 16,
     }
-    table
-};
+}
 
 /// Components of members as bytes, 64 to a register.
 struct Members {
@@ -180,15 +171,7 @@ fn as_bytes(ints: &[[i8; 4]]) -> &[u8] {
     unsafe { core::slice::from_raw_parts(flat.as_ptr().cast(), flat.len()) }
 }
 
-static EVERY_FOURTH: [[u8; 64]; 4] = {
-    let mut picks = [[0; 64]; 4];
-    let mut i = 0;
-    while i < 256 {
-        picks[i % 4][i / 4] = (i % 128) as u8;
-        i += 1;
-    }
-    picks
-};
+static EVERY_FOURTH: [[u8; 64]; 4] = table!(4; first => places!(i => (4 * i + first) % 128));
 
 /// Bytes of the widest row before its flags: 13 + 6 bits a chunk.
 const MAX_ROW: usize = 2 + (MAX_CHUNKS * 13).div_ceil(8) + (MAX_CHUNKS * 6).div_ceil(8);
@@ -255,34 +238,15 @@ impl Splitter {
     }
 }
 
-static THIRDS: [[u8; 64]; 2] = thirds(false);
-static MODULO_3: [[u8; 64]; 2] = thirds(true);
-
-const fn thirds(modulo: bool) -> [[u8; 64]; 2] {
-    let mut table = [[0; 64]; 2];
-    let mut i = 0;
-    while i < 72 {
-        table[i / 64][i % 64] = (if modulo { i % 3 } else { i / 3 }) as u8;
-        i += 1;
-    }
-    table
-}
+static THIRDS: [[u8; 64]; 2] = table!(2; half => places!(i => (64 * half + i) / 3));
+static MODULO_3: [[u8; 64]; 2] = table!(2; half => places!(i => (64 * half + i) % 3));
 
 /// For a byte of five base-3 digits: 0 to 3: the two from that one on; 4: the last one; 5: three times the first one.
-static DIGITS: [[[u8; 64]; 4]; 6] = {
-    let mut tables = [[[0; 64]; 4]; 6];
-    let mut v = 0;
-    while v < 256 {
-        let digits = [v % 9, v / 3 % 9, v / 9 % 9, v / 27 % 9, v / 81 % 3, v % 3 * 3];
-        let mut i = 0;
-        while i < 6 {
-            tables[i][v / 64][v % 64] = digits[i] as u8;
-            i += 1;
-        }
-        v += 1;
-    }
-    tables
-};
+static DIGITS: [[[u8; 64]; 4]; 6] = table!(6; i => table!(4; part => places!(k => digits(64 * part + k)[i])));
+
+const fn digits(v: usize) -> [usize; 6] {
+    [v % 9, v / 3 % 9, v / 9 % 9, v / 27 % 9, v / 81 % 3, v % 3 * 3]
+}
 
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]

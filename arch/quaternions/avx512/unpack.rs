@@ -5,7 +5,9 @@ use crate::codes::avx512::unpack::mulhi;
 use crate::quaternions::layout::{ChunkLayout, QuaternionSet, UNITS, unit_reciprocal};
 use crate::quaternions::scalar;
 use crate::registers::Elementwise;
-use crate::registers::avx512::{Zmm, first, floats_in_order, load, load_bytes, store_ps, to_array};
+use crate::registers::avx512::{
+    Zmm, first, floats_in_order, load, load_bytes, places, store_ps, table, to_array,
+};
 use crate::vectors;
 use crate::vectors::avx512::floats::decode_f16;
 use core::arch::x86_64::*;
@@ -121,6 +123,7 @@ fn load_32(bytes: &[u8], at: usize) -> __m512i {
 
 /// Where the base-3 digits of 16 chunks are, two to a dword, and what brings them to the lowest place of twice their byte:
 /// ⌈2¹⁵/3ⁿ⌉, exact for a byte.
+#[derive(Clone, Copy)]
 struct DigitStep {
     /// The plane's byte that the others count from.
     first: usize,
@@ -128,23 +131,11 @@ struct DigitStep {
     factors: [u16; 32],
 }
 
-static DIGITS: [DigitStep; scalar::MAX_CHUNKS.div_ceil(16)] = {
-    const NONE: DigitStep = DigitStep { first: 0, bytes: [0; 64], factors: [0; 32] };
-    let mut steps = [NONE; scalar::MAX_CHUNKS.div_ceil(16)];
-    let mut step = 0;
-    while step < steps.len() {
-        steps[step].first = 32 * step / 5;
-        let mut i = 0;
-        while i < 32 {
-            let digit = 32 * step + i;
-            steps[step].bytes[2 * i] = (digit / 5 - steps[step].first) as u8;
-            steps[step].factors[i] = [32768, 10923, 3641, 1214, 405][digit % 5];
-            i += 1;
-        }
-        step += 1;
-    }
-    steps
-};
+static DIGITS: [DigitStep; scalar::MAX_CHUNKS.div_ceil(16)] = table!(scalar::MAX_CHUNKS.div_ceil(16); step => DigitStep {
+    first: 32 * step / 5,
+    bytes: places!(i => (32 * step + i / 2) / 5 - 32 * step / 5),
+    factors: table!(32; i => [32768, 10923, 3641, 1214, 405][(32 * step + i) % 5]),
+});
 
 /// Components of the units, ready to be looked up.
 struct Units([[__m512; 2]; 4]);
@@ -166,19 +157,10 @@ impl Units {
     }
 }
 
-static UNIT_BITS: [[[u32; 16]; 2]; 4] = {
-    let mut bits = [[[0; 16]; 2]; 4];
-    let mut p = 0;
-    while p < 24 {
-        let mut c = 0;
-        while c < 4 {
-            bits[c][p / 16][p % 16] = UNITS[p][c].to_bits();
-            c += 1;
-        }
-        p += 1;
-    }
-    bits
-};
+static UNIT_BITS: [[[u32; 16]; 2]; 4] = table!(4; c => table!(2; half => table!(16; i => {
+    let unit = 16 * half + i;
+    if unit < UNITS.len() { UNITS[unit][c].to_bits() } else { 0 }
+})));
 
 /// What is to be looked up of 16 chunks.
 #[derive(Clone, Copy)]

@@ -8,9 +8,10 @@
 //! the query that is put into the look-ups' order, once a page.
 
 use super::{BIAS, MEDIUM, SMALL, WIDE, find, tables};
-use crate::codes::avx512::score::{add_four, finish};
+use crate::codes::avx512::pairs::{Query, add_pairs, halves};
+use crate::codes::avx512::score::finish;
 use crate::codes::avx512::unpack::scales;
-use crate::registers::avx512::{load, load_array, load_words, narrow, store_first};
+use crate::registers::avx512::{load, places, store_first, table};
 use crate::rows::{Block, Blocks, ROWS, Window};
 use crate::trellis::layout::TrellisCodebook;
 use crate::{IntQuery, MAX_DIM, Rows};
@@ -73,6 +74,9 @@ impl Shape {
     /// high enough. Gives the latter, where the code or its digit begins, and where its raw bits and the window begin.
     const fn order(self, look_up: usize) -> (bool, usize, usize, usize) {
         let window = self.history + 1;
+        if self.in_twos() {
+            return (true, 0, 3, 0);
+        }
         let upper = if self.digit { window + self.raw } else { window };
         match (self.code_bit(look_up) >= upper, self.digit) {
             (true, _) => (true, upper, window, 0),
@@ -88,6 +92,8 @@ impl Shape {
         while i < 512 {
             let (window_at, raw_at, digit_at) = if i < 256 {
                 (2 * self.digit as usize + self.raw, 2 * self.digit as usize, 0)
+            } else if self.in_twos() {
+                (0, 5, 6)
             } else {
                 (0, window_bits, window_bits + self.raw)
             };
@@ -100,6 +106,12 @@ impl Shape {
             i += 1;
         }
         orders
+    }
+
+    /// Whether one index serves two coordinates, shifted by one bit for the second: a window of five bits, and above them the
+    /// two codes. It is made for the first and the third of four neighbours.
+    const fn in_twos(self) -> bool {
+        !self.digit && self.raw == 1 && self.history == 3
     }
 
     /// The bytes of the path plane, and of another plane of one bit.
@@ -164,7 +176,8 @@ pub(crate) fn score(
     match (book.levels(), book.history()) {
         (1, ..=5) => score_as::<0, false, 5>(book, rows, scale, query, scores),
         (1, _) => score_as::<0, false, 6>(book, rows, scale, query, scores),
-        (2, ..=4) => score_as::<1, false, 4>(book, rows, scale, query, scores),
+        (2, ..=3) => score_as::<1, false, 3>(book, rows, scale, query, scores),
+        (2, 4) => score_as::<1, false, 4>(book, rows, scale, query, scores),
         (2, 5) => score_as::<1, false, 5>(book, rows, scale, query, scores),
         (2, _) => score_as::<1, false, 6>(book, rows, scale, query, scores),
         (4, ..=3) => score_as::<2, false, 3>(book, rows, scale, query, scores),
@@ -197,11 +210,11 @@ fn score_as<const RAW: usize, const DIGIT: bool, const HISTORY: usize>(
     if DIGIT || rows.dim == UNIT {
         score_units::<RAW, DIGIT, HISTORY, 1>(book, rows, scale, query, scores);
     } else {
-        score_units::<RAW, DIGIT, HISTORY, 0>(book, rows, scale, query, scores);
+        score_units::<RAW, DIGIT, HISTORY, UNITS>(book, rows, scale, query, scores);
     }
 }
 
-/// `N`: the number of units, if it is known at compile time, and with it the rows' distance; 0 if not.
+/// `N`: the most units. Where there is only one, that is known at compile time, and with it the rows' distance.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn score_units<const RAW: usize, const DIGIT: bool, const HISTORY: usize, const N: usize>(
     book: &TrellisCodebook,
@@ -210,9 +223,10 @@ fn score_units<const RAW: usize, const DIGIT: bool, const HISTORY: usize, const 
     query: &IntQuery,
     scores: &mut [f32],
 ) {
-    let units = if N == 0 { rows.dim / UNIT } else { N };
+    let units = if N == 1 { 1 } else { rows.dim / UNIT };
     let way = Way::<RAW, DIGIT, HISTORY>::new(book);
-    let query = Query::new(query, scale, const { &Way::<RAW, DIGIT, HISTORY>::COORDINATES });
+    let query =
+        Query::<LOOK_UPS, N>::new(query, scale, UNIT, const { &Way::<RAW, DIGIT, HISTORY>::COORDINATES });
     let mut padded = None;
     let blocks = Blocks::new(rows, &mut padded);
     for (i, scores) in scores.chunks_mut(ROWS).enumerate() {
@@ -223,52 +237,14 @@ fn score_units<const RAW: usize, const DIGIT: bool, const HISTORY: usize, const 
             for (unit, values) in query.values[..units].iter().enumerate() {
                 let windows = Way::<RAW, DIGIT, HISTORY>::windows(&block, unit, units);
                 for (r, sum) in (8 * half..).zip(sums.iter_mut()) {
-                    let planes = way.planes(&windows, unit, r);
+                    let planes = way.planes(&windows, unit, units, r);
                     for (look_up, values) in values.iter().enumerate().take(if DIGIT { 5 } else { 4 }) {
                         *sum = _mm512_dpbusd_epi32(*sum, way.centroids(look_up, &planes), *values);
                     }
                 }
             }
         }
-        // The i-th register of eight has rows i + 4·(i/4) and 4 more.
-        let [a, b] = sums.map(|sums| add_four(sums));
-        let (even, odd) = (_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0xdd>(a, b));
-        let sums = _mm512_add_epi32(even, odd);
-        store_first(finish(sums, query.excess, query.factor, scales(&block)), scores);
-    }
-}
-
-/// A query in the look-ups' order.
-struct Query {
-    values: [[__m512i; LOOK_UPS]; UNITS],
-    /// 128 · Σ q: what the offset of the centroids adds to each sum.
-    excess: __m512i,
-    factor: __m512,
-}
-
-impl Query {
-    #[inline]
-    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn new(query: &IntQuery, scale: f32, coordinates: &[Places; LOOK_UPS]) -> Self {
-        let mut values = [[_mm512_setzero_si512(); LOOK_UPS]; UNITS];
-        let mut sum = _mm512_setzero_si512();
-        for (values, ints) in values.iter_mut().zip(query.values.chunks_exact(UNIT)) {
-            let half = |i: usize| narrow(load_words(&ints[i..i + 32]), load_words(&ints[i + 32..i + 64]));
-            let (low, high) = (half(0), half(64));
-            for half in [low, high] {
-                sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8(-128), half);
-            }
-            for (values, coordinates) in values.iter_mut().zip(coordinates) {
-                let index = load(coordinates);
-                let outside = _mm512_movepi8_mask(index);
-                *values = _mm512_maskz_permutex2var_epi8(!outside, low, index, high);
-            }
-        }
-        Self {
-            values,
-            excess: _mm512_set1_epi32(_mm512_reduce_add_epi32(sum)),
-            factor: _mm512_set1_ps(query.scale * scale),
-        }
+        store_first(finish(add_pairs(sums), query.excess, query.factor, scales(&block)), scores);
     }
 }
 
@@ -292,24 +268,8 @@ impl<const RAW: usize, const DIGIT: bool, const HISTORY: usize> Way<RAW, DIGIT, 
     const SHAPE: Shape = Shape { raw: RAW, digit: DIGIT, history: HISTORY };
     const ORDERS: [[Places; 4]; 2] = Self::SHAPE.orders();
     const PATH_BYTES: Places = Self::SHAPE.path_bytes();
-    const SHIFTS: [[Places; 3]; LOOK_UPS] = {
-        let mut shifts = [[[0; 64]; 3]; LOOK_UPS];
-        let mut i = 0;
-        while i < LOOK_UPS {
-            shifts[i] = Self::SHAPE.shifts(i);
-            i += 1;
-        }
-        shifts
-    };
-    const COORDINATES: [Places; LOOK_UPS] = {
-        let mut coordinates = [[0; 64]; LOOK_UPS];
-        let mut i = 0;
-        while i < LOOK_UPS {
-            coordinates[i] = Self::SHAPE.coordinates(i);
-            i += 1;
-        }
-        coordinates
-    };
+    const SHIFTS: [[Places; 3]; LOOK_UPS] = table!(LOOK_UPS; i => Self::SHAPE.shifts(i));
+    const COORDINATES: [Places; LOOK_UPS] = table!(LOOK_UPS; i => Self::SHAPE.coordinates(i));
     /// How indices are found: by 6, 7 or 8 bits.
     const KIND: usize = match HISTORY + 1 + RAW + 2 * DIGIT as usize {
         ..=6 => SMALL,
@@ -371,7 +331,14 @@ impl<const RAW: usize, const DIGIT: bool, const HISTORY: usize> Way<RAW, DIGIT, 
     /// Rows `r` and `r + 4`.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn planes(&self, [path, raw, last]: &[Window; 3], unit: usize, r: usize) -> Planes {
+    fn planes(&self, [path, raw, last]: &[Window; 3], unit: usize, units: usize, r: usize) -> Planes {
+        if const { Self::SHAPE.in_twos() } && units == 1 {
+            // The path plane and the codes are 32 bytes.
+            let bytes = halves::<32>(last, r);
+            let path = _mm512_maskz_permutexvar_epi8(!(1 << 32 | 1), self.path_bytes, bytes);
+            let codes = _mm512_add_epi8(self.path_bytes, _mm512_set1_epi8(16));
+            return self.twos(path, _mm512_permutexvar_epi8(codes, bytes));
+        }
         // Before the path plane there are zeros; before another unit's, a byte earlier, so that all indices are one too low.
         let path = if unit == 0 {
             _mm512_maskz_permutexvar_epi8(!(1 << 32 | 1), self.path_bytes, halves::<16>(path, r))
@@ -386,6 +353,9 @@ impl<const RAW: usize, const DIGIT: bool, const HISTORY: usize> Way<RAW, DIGIT, 
             3 => self.threes(0, halves::<32>(raw, r)),
             _ => halves::<32>(raw, r),
         };
+        if const { Self::SHAPE.in_twos() } {
+            return self.twos(path, raw);
+        }
         if DIGIT {
             let [a, b] = Self::digits(halves::<32>(last, r));
             return [path, a, b, raw];
@@ -396,6 +366,19 @@ impl<const RAW: usize, const DIGIT: bool, const HISTORY: usize> Way<RAW, DIGIT, 
             _ => raw,
         };
         [path, raw, upper, raw]
+    }
+
+    /// The indices of the first and of the third of four neighbours; above a code, bits of others.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn twos(&self, path: __m512i, codes: __m512i) -> Planes {
+        let [window_shifts, code_shifts, _] = self.shifts[0];
+        let path = _mm512_multishift_epi64_epi8(window_shifts, path);
+        let codes = _mm512_multishift_epi64_epi8(code_shifts, codes);
+        let five = _mm512_set1_epi8(0x1f);
+        let first = _mm512_ternarylogic_epi64::<0xca>(five, path, _mm512_slli_epi16::<2>(codes));
+        let third = _mm512_ternarylogic_epi64::<0xca>(five, _mm512_srli_epi16::<2>(path), codes);
+        [first, third, first, third]
     }
 
     /// Codes of three bits, those of neighbours side by side.
@@ -422,7 +405,12 @@ impl<const RAW: usize, const DIGIT: bool, const HISTORY: usize> Way<RAW, DIGIT, 
     /// The centroids of a look-up.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn centroids(&self, look_up: usize, [path, low, high, raw]: &Planes) -> __m512i {
+    fn centroids(&self, look_up: usize, planes @ [path, low, high, raw]: &Planes) -> __m512i {
+        if const { Self::SHAPE.in_twos() } {
+            let index = planes[look_up / 2];
+            let index = if look_up.is_multiple_of(2) { index } else { _mm512_srli_epi16::<1>(index) };
+            return find(Self::KIND, &self.tables[1], index);
+        }
         let [window_shifts, code_shifts, code_bytes] = self.shifts[look_up];
         let (window_first, at, ..) = Self::SHAPE.order(look_up);
         let order = usize::from(window_first);
@@ -445,16 +433,4 @@ impl<const RAW: usize, const DIGIT: bool, const HISTORY: usize> Way<RAW, DIGIT, 
         }
         find(Self::KIND, &self.tables[order], index)
     }
-}
-
-/// The first `N` bytes of rows `r` and `r + 4`, in the halves of a register.
-#[inline]
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn halves<const N: usize>(window: &Window, r: usize) -> __m512i {
-    let [a, b] = [r, r + 4].map(|r| load_array::<N>(window.first(r)));
-    // Of sixteen bytes, an insertion from memory.
-    if N == 16 {
-        return _mm512_inserti32x4::<2>(a, _mm512_castsi512_si128(b));
-    }
-    _mm512_inserti64x4::<1>(a, _mm512_castsi512_si256(b))
 }

@@ -1,22 +1,15 @@
 //! From fields to vectors: decoding and weighted sums.
 
 use super::*;
-use crate::registers::avx512::{load_triplets, permute_three};
+use crate::registers::avx512::{load_triplets, permute_three, table};
 use crate::triplets::scalar;
 
 /// Where the elements of three registers of triplets come from: number k of register r is component (16r + k) % 3 of
 /// triplet (16r + k) / 3. The first index takes from x and y, the second from the result and z.
-const INTERLEAVE: [[[u32; LANES]; 2]; 3] = {
-    let mut index = [[[0; LANES]; 2]; 3];
-    let mut i = 0;
-    while i < 3 * LANES {
-        let (register, k, component, triplet) = (i / LANES, i % LANES, i % 3, (i / 3) as u32);
-        index[register][0][k] = if component == 1 { 16 + triplet } else { triplet };
-        index[register][1][k] = if component == 2 { 16 + triplet } else { k as u32 };
-        i += 1;
-    }
-    index
-};
+const INTERLEAVE: [[[u32; LANES]; 2]; 3] = table!(3; r => [
+    table!(LANES; k => ((LANES * r + k) / 3 + if (LANES * r + k) % 3 == 1 { LANES } else { 0 }) as u32),
+    table!(LANES; k => if (LANES * r + k) % 3 == 2 { LANES + (LANES * r + k) / 3 } else { k } as u32),
+]);
 
 /// The first `out.len()` elements of sixteen triplets.
 #[inline]
@@ -97,8 +90,9 @@ fn accumulate<const FIVE: bool, const WIDE: bool>(
         let mut scales = [0.0; ROWS];
         let batch = all.some(first, ROWS);
         let mut rests = [[0.0; LANES]; 2];
-        for (rests, centroids) in rests.iter_mut().zip(rest.centroids(&batch)) {
-            store_first(_mm512_cvtepi32_ps(centroids), rests);
+        let centroids = rest.centroids(&batch);
+        for (rests, upper) in rests.iter_mut().zip([_mm512_slli_epi32::<16>(centroids), centroids]) {
+            store_first(_mm512_cvtepi32_ps(_mm512_srai_epi32::<16>(upper)), rests);
         }
         for r in 0..batch.count() {
             scales[r] = layout.row_scale(&batch, r);

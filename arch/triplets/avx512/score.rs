@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::codes::avx512::unpack::scales;
-use crate::registers::avx512::{halve_rows, load_some};
+use crate::registers::avx512::{halve_rows, load_some, places};
 use crate::{Float, IntQuery};
 
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -220,15 +220,7 @@ impl Query {
 }
 
 /// Three bytes to each lane, behind one that is left out.
-const SPREAD: [u8; 64] = {
-    let mut spread = [0; 64];
-    let mut i = 0;
-    while i < 48 {
-        spread[i / 3 * 4 + 1 + i % 3] = i as u8;
-        i += 1;
-    }
-    spread
-};
+const SPREAD: [u8; 64] = places!(i => if i % 4 > 0 { i / 4 * 3 + i % 4 - 1 } else { 0 });
 
 /// The scales of up to sixteen rows.
 #[inline]

@@ -1,0 +1,160 @@
+//! Scores of one query where codes are two, three or four plain bits: two rows share a register, 32 bytes each, so that their
+//! sums take half the additions. A byte is looked up as it lies: `vpermb` reads its lowest six bits, and a table may be of any of
+//! them. Of 4 bits that takes a shift for every second look-up, of 2 bits for every fourth.
+
+use super::score::{add_four, finish};
+use super::unpack::scales;
+use crate::registers::avx512::{IDENTITY, load, load_array, load_words, narrow, places, store_first, table};
+use crate::rows::{Blocks, ROWS, Window};
+use crate::{IntQuery, Packing, Rows};
+use core::arch::x86_64::*;
+
+/// Scores one query if the shape is of these; `false` if not.
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn score(
+    packing: Packing,
+    rows: &Rows,
+    centroids: &[i16],
+    scale: f32,
+    query: &IntQuery,
+    scores: &mut [f32],
+) -> bool {
+    match (packing.levels(), rows.dim) {
+        (16, 64) => score_units::<4, 2, 1>(rows, centroids, scale, query, scores),
+        (16, 128) => score_units::<4, 2, 2>(rows, centroids, scale, query, scores),
+        (16, 256) => score_units::<4, 2, 4>(rows, centroids, scale, query, scores),
+        (8, 128) => score_units::<3, 4, 1>(rows, centroids, scale, query, scores),
+        (8, 256) => score_units::<3, 4, 2>(rows, centroids, scale, query, scores),
+        (4, 128) => score_units::<2, 4, 1>(rows, centroids, scale, query, scores),
+        (4, 256) => score_units::<2, 4, 2>(rows, centroids, scale, query, scores),
+        _ => return false,
+    }
+    true
+}
+
+/// For 3 bits: where a quadword's six bytes are, and bits of its eight pairs of codes.
+static SIXES: [u8; 64] = places!(i => i / 32 * 32 + i % 32 / 8 * 6 + i % 8);
+static PAIRS: [u8; 64] = places!(i => 6 * (i % 8));
+
+/// `LOOK_UPS` a unit of 32 times as many coordinates, `UNITS` of them.
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn score_units<const BITS: usize, const LOOK_UPS: usize, const UNITS: usize>(
+    rows: &Rows,
+    centroids: &[i16],
+    scale: f32,
+    query: &IntQuery,
+    scores: &mut [f32],
+) {
+    let mut table = [0; 64];
+    for (entry, centroid) in table[..16].iter_mut().zip(centroids) {
+        *entry = *centroid as u8 ^ 0x80;
+    }
+    let table = load(&table);
+    // By the bit that a code begins at.
+    let table = |bit: u32| {
+        let codes = _mm512_srl_epi16(load(&IDENTITY), _mm_cvtsi32_si128(bit as i32));
+        _mm512_permutexvar_epi8(_mm512_and_si512(codes, _mm512_set1_epi8((1 << BITS) - 1)), table)
+    };
+    let tables = [table(0), table(2), table(3), table(4)];
+    let (sixes, pairs) = (load(&SIXES), load(&PAIRS));
+    let query = Query::<LOOK_UPS, UNITS>::new(query, scale, 32 * LOOK_UPS, const { &coordinates(BITS) });
+    let mut padded = None;
+    let blocks = Blocks::new(rows, &mut padded);
+    for (i, scores) in scores.chunks_mut(ROWS).enumerate() {
+        blocks.ask(i);
+        let block = blocks.get(i);
+        let mut sums = [[_mm512_setzero_si512(); 4]; 2];
+        for (half, sums) in sums.iter_mut().enumerate() {
+            for (unit, values) in query.values.iter().enumerate() {
+                let start = 2 + 4 * LOOK_UPS * BITS * unit;
+                let end = start + 4 * LOOK_UPS * BITS;
+                let windows = [block.window(start, end), block.window(end - 32, end)];
+                for (r, sum) in (8 * half..).zip(sums.iter_mut()) {
+                    let fields = halves::<32>(&windows[0], r);
+                    let found = match BITS {
+                        2 => [(fields, 0), (fields, 1), (fields, 3), (_mm512_srli_epi16::<2>(fields), 3)],
+                        3 => {
+                            let upper = halves::<32>(&windows[1], r);
+                            let of = |bytes, places| {
+                                _mm512_multishift_epi64_epi8(pairs, _mm512_permutexvar_epi8(places, bytes))
+                            };
+                            let (a, b) =
+                                (of(fields, sixes), of(upper, _mm512_add_epi8(sixes, _mm512_set1_epi8(8))));
+                            [(a, 0), (a, 2), (b, 0), (b, 2)]
+                        }
+                        _ => [(fields, 0), (_mm512_srli_epi16::<4>(fields), 0), (fields, 0), (fields, 0)],
+                    };
+                    for (values, (index, table)) in values.iter().zip(found) {
+                        let centroids = _mm512_permutexvar_epi8(index, tables[table]);
+                        *sum = _mm512_dpbusd_epi32(*sum, centroids, *values);
+                    }
+                }
+            }
+        }
+        store_first(finish(add_pairs(sums), query.excess, query.factor, scales(&block)), scores);
+    }
+}
+
+/// Of each look-up, the coordinate of its unit in a place.
+const fn coordinates<const LOOK_UPS: usize>(bits: usize) -> [[u8; 64]; LOOK_UPS] {
+    table!(LOOK_UPS; i => places!(place => match bits {
+        2 => 4 * (place % 32) + i,
+        _ => 64 * (i / 2) + 2 * (place % 32) + i % 2,
+    }))
+}
+
+/// A query in the order of `L` look-ups, for each of `N` units.
+pub(crate) struct Query<const L: usize, const N: usize> {
+    pub(crate) values: [[__m512i; L]; N],
+    /// 128 · Σ q: what the offset of the centroids adds to each sum.
+    pub(crate) excess: __m512i,
+    pub(crate) factor: __m512,
+}
+
+impl<const L: usize, const N: usize> Query<L, N> {
+    /// Units of 64 or 128; `coordinates` of a look-up: 128 and more where a place has none.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(crate) fn new(query: &IntQuery, scale: f32, unit: usize, coordinates: &[[u8; 64]; L]) -> Self {
+        let mut values = [[_mm512_setzero_si512(); L]; N];
+        let mut sum = _mm512_setzero_si512();
+        for (values, ints) in values.iter_mut().zip(query.values.chunks_exact(unit)) {
+            let half = |i: usize| narrow(load_words(&ints[i..i + 32]), load_words(&ints[i + 32..i + 64]));
+            let (low, high) = (half(0), if unit > 64 { half(64) } else { _mm512_setzero_si512() });
+            for half in [low, high] {
+                sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8(-128), half);
+            }
+            for (values, coordinates) in values.iter_mut().zip(coordinates) {
+                let index = load(coordinates);
+                let outside = _mm512_movepi8_mask(index);
+                *values = _mm512_maskz_permutex2var_epi8(!outside, low, index, high);
+            }
+        }
+        Self {
+            values,
+            excess: _mm512_set1_epi32(_mm512_reduce_add_epi32(sum)),
+            factor: _mm512_set1_ps(query.scale * scale),
+        }
+    }
+}
+
+/// The first `N` bytes of rows `r` and `r + 4`, in the halves of a register.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn halves<const N: usize>(window: &Window, r: usize) -> __m512i {
+    let [a, b] = [r, r + 4].map(|r| load_array::<N>(window.first(r)));
+    // Of sixteen bytes, an insertion from memory.
+    if N == 16 {
+        return _mm512_inserti32x4::<2>(a, _mm512_castsi512_si128(b));
+    }
+    _mm512_inserti64x4::<1>(a, _mm512_castsi512_si256(b))
+}
+
+/// Sums of rows that are in registers as [`halves`] has them: the i-th of eight has rows i + 4·(i/4) and 4 more.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn add_pairs(sums: [[__m512i; 4]; 2]) -> __m512i {
+    let [a, b] = sums.map(|sums| add_four(sums));
+    let (even, odd) = (_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0xdd>(a, b));
+    _mm512_add_epi32(even, odd)
+}
