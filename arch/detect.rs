@@ -75,6 +75,15 @@ impl Backend {
         false
     }
 
+    /// Whether no score is finite where an f16 of the row is not: AVX-512 converts f16 by its own instruction, others finite ones alone.
+    #[must_use]
+    pub fn scores_tell_scales(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return matches!(self.isa, Isa::Avx512);
+        #[cfg(not(target_arch = "x86_64"))]
+        false
+    }
+
     /// The fastest backend of this CPU.
     #[must_use]
     pub fn detect() -> Self {

@@ -154,7 +154,8 @@ pub trait Codec: Send + Sync {
     /// that share a key under grouped-query attention) take one pass over the blocks. The default decodes.
     ///
     /// # Errors
-    /// [`Error::Length`], [`Error::Corrupt`], [`Error::Unsupported`] for queries that a codec of another kind prepared.
+    /// [`Error::Length`], [`Error::Unsupported`] for queries that a codec of another kind prepared; [`Error::Corrupt`], behind which
+    /// `scores` may be zeros. All others leave them alone.
     fn score(&self, queries: &[&[f32]], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
         let (dim, bytes) = (self.dim(), self.block_bytes());
         let count = check_score(queries, blocks, bytes, scores)?;
@@ -227,7 +228,9 @@ pub(crate) fn encode_blocks<C: Codec + ?Sized>(
 ) -> Result<usize, Error> {
     let (dim, bytes) = (codec.dim(), codec.block_bytes());
     Error::expect_length("bytes of blocks", count_rows(rows, dim)? * bytes, page.len())?;
-    if !rows.chunks_exact(dim).all(surely_encodable) {
+    let [planes, _] = codec.planes();
+    let backend = planes.map(|planes| planes.backend());
+    if !rows.chunks_exact(dim).all(|x| surely_encodable(backend, x)) {
         let mut first = [0; MAX_BLOCK_BYTES];
         let Some(first) = first.get_mut(..bytes) else {
             return Err(Error::Unsupported { why: "blocks have at most four bytes a value" });

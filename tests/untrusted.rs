@@ -50,7 +50,9 @@ fn score(codec: &dyn Codec, queries: &[f32], blocks: &[u8], count: usize) -> Res
     let mut scores = vec![FLOAT_PATTERN; count];
     let result = codec.prepare_and_score(queries, blocks, &mut scores);
     if result.is_err() {
-        assert!(scores.iter().all(|score| *score == FLOAT_PATTERN), "{result:?} wrote to the scores");
+        let all = |value| scores.iter().all(|score| *score == value);
+        let is_corrupt = matches!(result, Err(Error::Corrupt { .. }));
+        assert!(all(FLOAT_PATTERN) || is_corrupt && all(0.0), "{result:?} wrote to the scores");
     } else {
         assert!(scores.iter().all(|score| score.is_finite()), "scores {scores:?}");
     }
@@ -336,6 +338,12 @@ fn blocks_of_any_bytes_are_corrupt_or_finite() {
 fn infinite_scales_are_corrupt_wherever_they_are() {
     for (spec, scales) in [
         ("turboquant", 1),
+        ("turboquant:bits=2", 1),
+        ("turboquant:bits=3", 1),
+        ("turboquant:bits=8", 1),
+        ("trellis", 1),
+        ("trellis:m=2", 1),
+        ("trellis:m=8,states=32", 1),
         ("int", 1),
         ("int:asymmetric=true", 2),
         ("int:group=16", 4),
@@ -349,13 +357,18 @@ fn infinite_scales_are_corrupt_wherever_they_are() {
         ("f16", 64),
         ("bf16", 64),
     ] {
-        let codec = build(spec, 64);
-        let page = encode_rows(&*codec, &[0.5; 3 * 64]);
-        for scale in 0..scales {
-            for high in [0x7c, 0x7f, 0xfc, 0xff] {
-                let mut page = page.clone();
-                page[codec.block_bytes() + 2 * scale + 1] = high;
-                assert!(!read(&*codec, &page, &mut Random::new(0)), "{spec}: scale {scale}");
+        for (dim, rows) in [(64, 3), (128, 18)] {
+            let codec = build(spec, dim);
+            let page = encode_rows(&*codec, &vec![0.5; rows * dim]);
+            for scale in 0..scales {
+                for high in [0x7c, 0x7f, 0xfc, 0xff] {
+                    let mut page = page.clone();
+                    page[codec.block_bytes() + 2 * scale + 1] = high;
+                    assert!(!read(&*codec, &page, &mut Random::new(0)), "{spec}: scale {scale}");
+                    // Nothing times infinity is no number either.
+                    let nothing = score(&*codec, &vec![0.0; dim], &page, rows);
+                    assert_eq!(nothing, Err(Error::Corrupt { block: 1 }), "{spec}: scale {scale}");
+                }
             }
         }
     }

@@ -18,8 +18,11 @@ pub(crate) const SMALLEST_NORM: f32 = f32::from_bits((127 - 30) << 23);
 /// values, where a vector that the rotation takes to one coordinate is coded as 1.22/24 of its norm).
 pub(crate) const SURE_NORM: f32 = 1024.0;
 
-/// A cheap proof that no codec refuses `x`: a norm below [`SURE_NORM`].
-pub(crate) fn surely_encodable(x: &[f32]) -> bool {
+/// A cheap proof that no codec refuses `x`: a norm below [`SURE_NORM`], by a backend where one is at hand.
+pub(crate) fn surely_encodable(backend: Option<Kernels>, x: &[f32]) -> bool {
+    if let Some(backend) = backend {
+        return backend.dot(x, x) < SURE_NORM * SURE_NORM;
+    }
     let mut lanes = [0.0; 16];
     let (chunks, rest) = x.as_chunks::<16>();
     for chunk in chunks {
@@ -135,6 +138,31 @@ fn first_are_finite(blocks: &[u8], block_bytes: usize) -> bool {
     let fours = each(first).zip(each(second)).zip(each(third)).zip(each(fourth));
     let all = fours.fold(0, |all, (((a, b), c), d)| all | (more(a) | more(b)) | (more(c) | more(d)));
     each(rest).fold(all, |all, block| all | more(block)) & 0x80 == 0
+}
+
+/// Scores rows whose scales are finite if `check` says so; if not, the scores are zeros. Where scores are `telling`, see
+/// [`Kernels::scores_tell_scales`], it is only asked if they say no: the rows are read once, not twice.
+pub(crate) fn score_checked(
+    telling: bool,
+    queries: &[&[f32]],
+    scores: &mut [f32],
+    check: impl Fn() -> Result<(), Error>,
+    score: impl FnOnce(&mut [f32]) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let telling = telling && !queries.is_empty();
+    let mut checked = if telling { Ok(()) } else { check() };
+    if checked.is_ok() {
+        score(scores)?;
+        // A scale is in every query's score. No branch a score: compilers turn it into vectors.
+        let first = &scores[..if telling { scores.len() / queries.len() } else { 0 }];
+        if !first.iter().fold(true, |finite, score| finite & score.is_finite()) {
+            checked = check();
+        }
+    }
+    if checked.is_err() {
+        scores.fill(0.0);
+    }
+    checked
 }
 
 /// `Ok` if the f16 at these bytes of every block are finite.

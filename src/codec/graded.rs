@@ -252,7 +252,7 @@ impl Codec for Core {
     fn encode_page(&self, rows: &[f32], page: &mut [u8]) -> Result<usize, Error> {
         let (dim, bytes, half) = (self.dim(), self.block_bytes(), self.dim() / 2);
         Error::expect_length("bytes of blocks", count_rows(rows, dim)? * bytes, page.len())?;
-        if !rows.chunks_exact(dim).all(super::surely_encodable) {
+        if !rows.chunks_exact(dim).all(|x| super::surely_encodable(Some(self.fine.backend()), x)) {
             return encode_blocks(self, rows, page);
         }
         with_scratch(super::scratch::words_for(SIDE_BY_SIDE * bytes), |blocks| {

@@ -13,7 +13,7 @@ use super::query::{Body, QUERY_BATCH, QueryFormat};
 use super::scratch::{MAX_SCRATCH, bytes_of, with_scratch, words_for};
 use super::{
     Codec, MAX_VALUE, check_accumulate, check_block, check_scales, check_score, check_values, count_rows,
-    decode_blocks, encode_blocks, first_blocks, to_f16,
+    decode_blocks, encode_blocks, first_blocks, score_checked, to_f16,
 };
 use crate::backend::Kernels;
 use crate::codebook::WIDTHS;
@@ -534,12 +534,15 @@ impl Codec for Core {
         let format = self.format();
         let Some(outliers) = self.outliers() else {
             check_score(queries, blocks, self.block_bytes(), scores)?;
-            check_scales(blocks, self.block_bytes(), self.scales())?;
-            let mut scored = Ok(());
-            format.in_int_batches(queries, scores, |queries, scores| {
-                scored = scored.and_then(|()| self.score_rows(blocks, queries, scores));
-            })?;
-            return scored;
+            let check = || check_scales(blocks, self.block_bytes(), self.scales());
+            let telling = self.plain(blocks).is_some() && self.backend.scores_tell_scales();
+            return score_checked(telling, queries, scores, check, |scores| {
+                let mut scored = Ok(());
+                format.in_int_batches(queries, scores, |queries, scores| {
+                    scored = scored.and_then(|()| self.score_rows(blocks, queries, scores));
+                })?;
+                scored
+            });
         };
         let page = outliers.split_for(blocks, "scores", scores.len(), queries.len())?;
         check_scales(page.blocks, self.block_bytes(), self.scales())?;

@@ -14,7 +14,7 @@ use super::scratch::{bytes_of, with_scratch, words_for};
 use super::sketched::Coarse;
 use super::{
     Codec, MAX_VALUE, SMALLEST_NORM, check_accumulate, check_block, check_scales, check_score, norm,
-    read_f16, to_f16,
+    read_f16, score_checked, to_f16,
 };
 use crate::backend::Kernels;
 use crate::codebook::octahedral::{Directions, directions_of};
@@ -431,14 +431,12 @@ impl Core {
 
     /// `Ok` if the norm at the head of every row is one that `encode` could have written.
     fn check_block_norms(&self, rows: &[u8], stride: usize) -> Result<(), Error> {
-        match self.spec.norm {
-            NormFormat::F16 => check_scales(rows, stride, 1),
-            NormFormat::F32 => {
-                let is_norm = |row: &[u8]| read_f32(row).abs() < MAX_VALUE;
-                let wrong = rows.chunks_exact(stride).position(|row| !is_norm(row));
-                wrong.map_or(Ok(()), |block| Err(Error::Corrupt { block }))
-            }
+        if self.spec.norm == NormFormat::F16 {
+            return check_scales(rows, stride, 1);
         }
+        let is_norm = |row: &[u8]| read_f32(row).abs() < MAX_VALUE;
+        let wrong = rows.chunks_exact(stride).position(|row| !is_norm(row));
+        wrong.map_or(Ok(()), |block| Err(Error::Corrupt { block }))
     }
 }
 
@@ -596,8 +594,10 @@ impl Codec for Core {
     fn score(&self, queries: &[&[f32]], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
         let stride = self.block_bytes();
         check_score(queries, blocks, stride, scores)?;
-        self.check_block_norms(blocks, stride)?;
-        self.score_rows(&self.format(), queries, &rows_of(blocks, stride, stride, self.dim()), scores)
+        let (format, rows) = (self.format(), rows_of(blocks, stride, stride, self.dim()));
+        let telling = self.spec.norm == NormFormat::F16 && self.backend.scores_tell_scales();
+        let check = || self.check_block_norms(blocks, stride);
+        score_checked(telling, queries, scores, check, |s| self.score_rows(&format, queries, &rows, s))
     }
 
     fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [f32]) -> Result<(), Error> {

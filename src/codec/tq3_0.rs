@@ -11,7 +11,9 @@
 
 use super::query::{Body, QueryFormat};
 use super::scratch::with_scratch;
-use super::{Codec, MAX_VALUE, check_accumulate, check_block, check_score, check_values, to_f16};
+use super::{
+    Codec, MAX_VALUE, check_accumulate, check_block, check_score, check_values, score_checked, to_f16,
+};
 use crate::backend::Kernels;
 use crate::codebook::WIDTHS;
 use crate::spec::{Key, Spec, Value, one_of};
@@ -231,9 +233,11 @@ impl Codec for Core {
 
     fn score(&self, queries: &[&[f32]], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
         check_score(queries, blocks, self.block_bytes(), scores)?;
-        self.check_scales(blocks)?;
-        self.format().in_float_batches(queries, scores, |queries, scores| {
-            self.backend.score_blocks(&self.book, self.dim, blocks, queries, scores);
+        let (telling, check) = (self.backend.scores_tell_scales(), || self.check_scales(blocks));
+        score_checked(telling, queries, scores, check, |scores| {
+            self.format().in_float_batches(queries, scores, |queries, scores| {
+                self.backend.score_blocks(&self.book, self.dim, blocks, queries, scores);
+            })
         })
     }
 

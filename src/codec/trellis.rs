@@ -13,7 +13,7 @@ use super::scratch::{bytes_of, with_scratch, words_for};
 use super::turboquant::ROUNDS;
 use super::{
     Codec, SMALLEST_NORM, at_row, check_accumulate, check_block, check_scales, check_score, count_rows, norm,
-    read_f16, surely_encodable, to_f16,
+    read_f16, score_checked, surely_encodable, to_f16,
 };
 use crate::backend::Kernels;
 use crate::codebook::{Codebook, TRELLIS_LEVELS, TRELLIS_STATES, TrellisBook, WIDTHS, trellis};
@@ -390,7 +390,7 @@ impl Codec for Core {
         Error::expect_length("bytes of blocks", count * bytes, blocks.len())?;
         // All or none: a first pass proves that nothing can fail, by the norms alone if they are small.
         for (row, x) in rows.chunks_exact(dim).enumerate() {
-            if !surely_encodable(x) {
+            if !surely_encodable(Some(self.backend), x) {
                 self.encode(x, &mut [0; MAX_TRELLIS_BYTES][..bytes])
                     .map_err(|error| at_row(error, row, dim))?;
             }
@@ -421,8 +421,10 @@ impl Codec for Core {
     fn score(&self, queries: &[&[f32]], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
         let stride = self.block_bytes();
         check_score(queries, blocks, stride, scores)?;
-        check_scales(blocks, stride, 1)?;
-        self.score_rows(&self.format(), queries, &rows_of(blocks, stride, stride, self.dim()), scores)
+        let (check, rows) = (|| check_scales(blocks, stride, 1), rows_of(blocks, stride, stride, self.dim()));
+        score_checked(self.backend.scores_tell_scales(), queries, scores, check, |scores| {
+            self.score_rows(&self.format(), queries, &rows, scores)
+        })
     }
 
     fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [f32]) -> Result<(), Error> {

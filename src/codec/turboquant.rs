@@ -13,7 +13,7 @@ use super::scratch::{bytes_of, with_scratch, words_for};
 use super::sketched::Coarse;
 use super::{
     Codec, SMALLEST_NORM, check_accumulate, check_block, check_scales, check_scales_at, check_score, norm,
-    read_f16, to_f16,
+    read_f16, score_checked, to_f16,
 };
 use crate::backend::Kernels;
 use crate::codebook::{Codebook, WIDTHS, lloyd_max};
@@ -428,8 +428,10 @@ impl Codec for Core {
     fn score(&self, queries: &[&[f32]], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
         let stride = self.block_bytes();
         check_score(queries, blocks, stride, scores)?;
-        check_scales(blocks, stride, 1)?;
-        self.score_rows(&self.format(), queries, &rows_of(blocks, stride, stride, self.dim()), scores)
+        let (check, rows) = (|| check_scales(blocks, stride, 1), rows_of(blocks, stride, stride, self.dim()));
+        score_checked(self.backend.scores_tell_scales(), queries, scores, check, |scores| {
+            self.score_rows(&self.format(), queries, &rows, scores)
+        })
     }
 
     fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [f32]) -> Result<(), Error> {
