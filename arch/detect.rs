@@ -70,7 +70,7 @@ impl Backend {
     /// Whether its kernels on [`Rows`](crate::Rows) of codes ask for what comes next block by block.
     pub(crate) fn asks_by_blocks(self) -> bool {
         #[cfg(target_arch = "x86_64")]
-        return matches!(self.isa, Isa::Avx512);
+        return matches!(self.isa, Isa::Avx512 | Isa::Avx2 | Isa::AvxVnni);
         #[cfg(not(target_arch = "x86_64"))]
         false
     }

@@ -29,8 +29,8 @@ pub(crate) mod neon;
 #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
 pub(crate) mod simd128;
 
-use crate::Float;
 use crate::vectors::scalar;
+use crate::{Float, Rows};
 
 /// Four floats of a register in another order: what to look its bytes up with.
 pub(crate) const fn order(of: [u8; 4]) -> [u8; 16] {
@@ -127,17 +127,48 @@ pub(crate) trait Integers {
     fn magnitudes(signed: Self::V) -> Self::V {
         signed
     }
-    /// [`dot_bytes`](Self::dot_bytes) of `a` and `signed`.
+    /// How much more than its value a byte of [`dot_signed`](Self::dot_signed)'s first operand is, for products that want it
+    /// unsigned: the sum is then so many times the sum of the other operand too large.
+    const BIAS: u8 = 0;
+    /// [`dot_bytes`](Self::dot_bytes) of `a`, less [`BIAS`](Self::BIAS), and `signed`.
     #[inline(always)]
     fn dot_signed(sums: Self::V, a: Self::V, _magnitudes: Self::V, signed: Self::V) -> Self::V {
         Self::dot_bytes(sums, a, signed)
     }
+    /// Whether signs are an instruction of [`dot_signed`](Self::dot_signed), which a symmetric codebook can do without: its
+    /// codes with all bits flipped stand for the centroids with the other sign.
+    const FLIPS: bool = false;
+    /// Bits of `a`, the other way round where `b` has ones; for those that flip.
+    #[inline(always)]
+    fn flip(a: Self::V, _b: Self::V) -> Self::V {
+        a
+    }
+    /// [`dot_bytes`](Self::dot_bytes) of `a` and what [`magnitudes`](Self::magnitudes) gave; for those that flip.
+    #[inline(always)]
+    fn dot_magnitudes(sums: Self::V, a: Self::V, magnitudes: Self::V) -> Self::V {
+        Self::dot_bytes(sums, a, magnitudes)
+    }
+    /// Whether to choose between bytes by the tops of others (`vpblendvb`) is three operations: on Intel's cores from Alder Lake
+    /// on, where those before have two, and AMD's one.
+    const DEAR_CHOICES: bool = false;
     /// Adds 8 products of words to four `i32`.
     fn dot_words(sums: Self::V, a: Self::V, b: Self::V) -> Self::V;
     /// Adds, to eight `i32`, words of `a` times the first weight and words of `b` times the second one.
     fn add_weighted(sums: [Self::V; 2], a: Self::V, b: Self::V, weights: Self::V) -> [Self::V; 2];
+    /// Whether codes of three bits are taken from threes of bytes, by [`thirds`](Self::thirds), and not one by one.
+    const THREES: bool = false;
+    /// The first bytes of sixteen threes, the second and the third ones: four threes begin each of four registers.
+    #[inline(always)]
+    fn thirds([a, b, c, _]: [Self::V; 4]) -> [Self::V; 3] {
+        [a, b, c]
+    }
     /// For each lane, the sums of the four `i32` of four registers.
     fn sum_four(x: [Self::V; 4]) -> [[i32; 4]; 2];
+    /// The scales of sixteen rows, or of those that are left.
+    #[inline(always)]
+    fn read_scales(rows: &Rows, first: usize, out: &mut [f32; 16]) {
+        rows.read_scales(first, out);
+    }
     /// The lanes, added up.
     fn add_lanes(x: Self::V) -> [i32; 4];
 }

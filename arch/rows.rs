@@ -59,6 +59,13 @@ impl<'a> Rows<'a> {
         }
     }
 
+    /// Asks memory for `count` rows from `first` on among those that come next.
+    #[inline(always)]
+    pub(crate) fn ask_some(&self, first: usize, count: usize) {
+        let start = self.ahead.len().min(first * self.stride);
+        prefetch(&self.ahead[start..self.ahead.len().min(start + count * self.stride)]);
+    }
+
     #[inline(always)]
     pub(crate) fn row(&self, r: usize) -> &'a [u8] {
         if CHECKED {
@@ -105,6 +112,23 @@ impl<'a> Rows<'a> {
         for (out, half) in out[..count].iter_mut().zip(halves) {
             *out = f16_to_f32(half);
         }
+    }
+
+    /// The f16 of sixteen rows from `first` on, where so many are left and have theirs in them.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub(crate) fn sixteen_scales(&self, first: usize) -> Option<[u16; 16]> {
+        if self.scales.is_some() || (first + 15) * self.stride + 2 > self.bytes.len() {
+            return None;
+        }
+        let mut halves = [0; 16];
+        // SAFETY: the last one's ends in the bytes.
+        let start = unsafe { self.bytes.as_ptr().add(first * self.stride) };
+        for (r, half) in halves.iter_mut().enumerate() {
+            // SAFETY: as above.
+            *half = u16::from_le_bytes(unsafe { start.add(r * self.stride).cast::<[u8; 2]>().read() });
+        }
+        Some(halves)
     }
 
     /// At most `count` rows from `first` on.

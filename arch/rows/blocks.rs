@@ -1,6 +1,5 @@
 //! Rows in blocks of sixteen.
 
-use crate::vectors::prefetch;
 use crate::{MAX_DIM, Rows};
 
 /// Rows in a block: the block's sums fill a register, one `i32` each.
@@ -79,9 +78,20 @@ impl<'a> Blocks<'a> {
     /// Asks memory for the block of this number among those that come next: all of them at once would wait for one another.
     #[inline(always)]
     pub(crate) fn ask(&self, index: usize) {
-        let Rows { ahead, stride, .. } = self.rows;
-        let start = ahead.len().min(index * ROWS * stride);
-        prefetch(&ahead[start..ahead.len().min(start + ROWS * stride)]);
+        self.rows.ask_some(index * ROWS, ROWS);
+    }
+
+    /// The same out of the way of loops that need all registers.
+    #[inline(always)]
+    pub(crate) fn ask_apart(&self, index: usize) {
+        #[cold]
+        #[inline(never)]
+        fn apart(rows: &Rows, index: usize) {
+            rows.ask_some(index * ROWS, ROWS);
+        }
+        if !self.rows.ahead.is_empty() {
+            apart(&self.rows, index);
+        }
     }
 }
 

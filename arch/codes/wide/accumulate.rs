@@ -39,7 +39,7 @@ fn accumulate_kind<L: Integers, const KIND: u8>(
 ) {
     let pass = Pass::<L, KIND> {
         codes: Codes::new(KIND, packing, rows.dim, 2),
-        bytes: Bytes::new(KIND, centroids),
+        bytes: Bytes::new(KIND, centroids, 0),
         words: Words::new(if KIND == kind::WORDS { centroids } else { &[] }),
         levels: centroids.len(),
         scale,
@@ -63,10 +63,10 @@ fn accumulate_kind<L: Integers, const KIND: u8>(
             };
             let (range, acc) = (q..q + many, &mut acc[q * dim..(q + many) * dim]);
             match each {
-                8 => pass.add::<8>(dim, &scales, &segments, range.map(weights), acc),
-                4 => pass.add::<4>(dim, &scales, &segments, range.map(weights), acc),
-                2 => pass.add::<2>(dim, &scales, &segments, range.map(weights), acc),
-                _ => pass.add::<1>(dim, &scales, &segments, range.map(weights), acc),
+                8 => pass.add::<8>(&page, &scales, &segments, range.map(weights), acc),
+                4 => pass.add::<4>(&page, &scales, &segments, range.map(weights), acc),
+                2 => pass.add::<2>(&page, &scales, &segments, range.map(weights), acc),
+                _ => pass.add::<1>(&page, &scales, &segments, range.map(weights), acc),
             }
             q += many;
         }
@@ -101,12 +101,13 @@ impl<L: Integers, const KIND: u8> Pass<L, KIND> {
     #[inline(always)]
     fn add<'w, const Q: usize>(
         &self,
-        dim: usize,
+        rows: &Rows,
         scales: &[f32; PAGE],
         segments: &[Segment; 2],
         mut weights: impl Iterator<Item = &'w [f32]>,
         acc: &mut [f32],
     ) {
+        let dim = rows.dim;
         // For all: setting it to zero would take as long as adding up some rows.
         let mut pairs = [[[0; PAGE / 2]; 2]; Q];
         let mut sums = [[0i32; 16 * MAX_REGISTERS]; Q];
@@ -128,6 +129,11 @@ impl<L: Integers, const KIND: u8> Pass<L, KIND> {
                 }
             }
             for register in 0..self.codes.registers() {
+                if L::LANES > 1 {
+                    // What comes next, a part with each register.
+                    let each = rows.count().div_ceil(self.codes.registers());
+                    rows.ask_some(register * each, each);
+                }
                 let mut registers = [[L::splat(0); 4]; Q];
                 for (i, segment) in segments.iter().enumerate() {
                     let pairs = pairs.each_ref().map(|pairs| &pairs[i]);
@@ -168,6 +174,20 @@ impl<L: Integers, const KIND: u8> Pass<L, KIND> {
             let mut codes = self.codes.unit::<KIND, 2>(&segment.group(first), unit);
             for codes in &mut codes {
                 *codes = Codes::<L>::indices::<KIND>(*codes, k / kind::tables(KIND));
+            }
+            if KIND != kind::WORDS && L::LANES > 1 {
+                // Bytes of the two rows alternate before they are looked up: that is fewer shuffles than of words.
+                let [low, high] = L::interleave(codes[0], codes[1]);
+                let table = k % kind::tables(KIND);
+                let [[a, b], [c, d]] = [self.bytes.words(table, low), self.bytes.words(table, high)];
+                for (sums, pairs) in registers.iter_mut().zip(pairs) {
+                    let weights = L::splat_pairs([pairs[first / 2], pairs[first / 2 + L::LANES - 1]]);
+                    sums[0] = L::dot_words(sums[0], a, weights);
+                    sums[1] = L::dot_words(sums[1], b, weights);
+                    sums[2] = L::dot_words(sums[2], c, weights);
+                    sums[3] = L::dot_words(sums[3], d, weights);
+                }
+                continue;
             }
             let [[a, b], [c, d]] = if KIND == kind::WORDS {
                 self.words.lookup(codes)

@@ -6,21 +6,24 @@ use core::marker::PhantomData;
 
 /// How the codes of a row come, for the one match outside of all loops. 4, 2 and 1 stand for packings of so many bits:
 /// 16 bytes are 16·8/bits codes, and register k of them has every (8/bits)-th code, from code k on. An index is half a byte,
-/// with all codes in it, and each of those has a table: one shift for all, and nothing moves from lane to lane. Others come
-/// in order.
+/// with all codes in it, and each of those has a table: one shift for all, and nothing moves from lane to lane. 3 stands for
+/// packings of three bits where 48 bytes are taken as sixteen threes, of eight codes each: register k has every eighth
+/// code. Others come in order.
 pub(crate) mod kind {
     pub(crate) const ORDERED: u8 = 0;
+    pub(crate) const THREES: u8 = 3;
     pub(crate) const WORDS: u8 = 8;
 
     /// Codes from one code of a register to its next.
     pub(crate) const fn stride(kind: u8) -> usize {
         match kind {
             1 | 2 | 4 => 8 / kind as usize,
+            THREES => 8,
             _ => 1,
         }
     }
 
-    /// Codes in half a byte.
+    /// Tables: as many as codes in half a byte; of threes, for each way in which a code lies in one.
     pub(crate) const fn tables(kind: u8) -> usize {
         stride(kind).div_ceil(2)
     }
@@ -188,6 +191,39 @@ impl<L: Integers> Codes<L> {
         }
     }
 
+    /// The bytes of sixteen threes of row `r`, those of the `unit`-th 48 bytes.
+    #[inline(always)]
+    pub(crate) fn threes<const R: usize>(&self, rows: &Group<R>, r: usize, unit: usize) -> [L::V; 3] {
+        assert!(8 * unit < self.registers && rows.reach >= self.reach);
+        let [first, second] = rows.starts[r];
+        let mut fours = [L::splat(0); 4];
+        for (i, fours) in fours.iter_mut().enumerate() {
+            let at = self.start + 48 * unit + 12 * i;
+            // SAFETY: as in `load`: the last one begins twelve bytes before the end of the plane.
+            *fours = unsafe { L::load_pointers([first.add(at), second.add(at)]) };
+        }
+        L::thirds(fours)
+    }
+
+    /// Where to look for the eight codes of threes, and in which table. Code 2 has two bits of the first byte and one of the
+    /// second, code 5 one of the second and two of the third; both get theirs together in half a byte.
+    #[inline(always)]
+    pub(crate) fn indices_of_threes([a, b, c]: [L::V; 3]) -> [(L::V, usize); 8] {
+        let (upper, lower, half) = (L::splat(12), L::splat(3), L::splat(15));
+        let [by_four, by_four_b, by_four_c] =
+            [L::shift_words_right::<4>(a), L::shift_words_right::<4>(b), L::shift_words_right::<4>(c)];
+        [
+            (L::and(a, half), 0),
+            (L::and(L::shift_words_right::<3>(a), half), 0),
+            (L::or(L::and(by_four, upper), L::and(b, lower)), 2),
+            (L::and(b, half), 1),
+            (L::and(by_four_b, half), 0),
+            (L::or(L::and(by_four_b, upper), L::and(c, lower)), 3),
+            (L::and(L::shift_words_right::<1>(c), half), 1),
+            (L::and(by_four_c, half), 1),
+        ]
+    }
+
     /// Digits, above the raw bits; below them, fractions.
     ///
     /// Without a division: v·⌈2¹⁶/rⁿ⌉ is v/rⁿ as a fraction of 16 bits, exact enough for n digits; times
@@ -276,18 +312,25 @@ impl<'a> Segment<'a> {
         assert!(first < self.count);
         let last = self.count - 1 - first;
         let mut starts = [[core::ptr::null(); 2]; R];
-        for i in 0..2 * R {
-            // Mostly all are there, and their distances constants of the loop.
-            let row = if last >= 2 * R { i } else { i.min(last) };
-            // SAFETY: `new` has checked that each of `count` rows has `reach` bytes.
-            starts[i % R][i / R] = unsafe { self.bytes.as_ptr().add((first + row) * self.stride) };
+        // SAFETY: `new` has checked that each of `count` rows has `reach` bytes.
+        let start = unsafe { self.bytes.as_ptr().add(first * self.stride) };
+        // Mostly all are there, and their distances constants of the loop.
+        if last >= 2 * R {
+            for i in 0..2 * R {
+                // SAFETY: as above.
+                starts[i % R][i / R] = unsafe { start.add(i * self.stride) };
+            }
+        } else {
+            for i in 0..2 * R {
+                // SAFETY: as above.
+                starts[i % R][i / R] = unsafe { start.add(i.min(last) * self.stride) };
+            }
         }
         Group { starts, reach: self.reach, bytes: PhantomData }
     }
 }
 
 /// As [`Segment::group`], across both segments, from any row on.
-#[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(crate) fn gather<'a, const R: usize>(segments: &[Segment<'a>; 2], first: usize) -> Group<'a, R> {
     let [all, rest] = segments;
@@ -395,24 +438,28 @@ const fn phases<const N: usize>(radix: u32) -> [Phase; N] {
     phases
 }
 
-/// A codebook of up to 16 centroids of a byte: for each code of half a byte, a table of them and one of their upper bytes.
+/// A codebook of up to 16 centroids of a byte: for each code of half a byte, a table of them, `bias` more than they are, and one
+/// of their upper bytes.
 pub(crate) struct Bytes<L: Integers>([[L::V; 2]; 4]);
 
 impl<L: Integers> Bytes<L> {
     #[inline(always)]
-    pub(crate) fn new(kind: u8, centroids: &[i16]) -> Self {
+    pub(crate) fn new(kind: u8, centroids: &[i16], bias: u8) -> Self {
         let mut tables = [[L::splat(0); 2]; 4];
         for (t, table) in tables.iter_mut().enumerate().take(kind::tables(kind)) {
             let mut planes = [[0; 16]; 2];
             for i in 0..16 {
                 // Where a half byte is one code, or codes come in order, the code itself.
-                let code = if kind::tables(kind) > 1 {
+                let code = if kind == kind::THREES {
+                    [i & 7, i >> 1, i >> 2 | (i & 1) << 2, i >> 3 | (i & 3) << 1][t]
+                } else if kind::tables(kind) > 1 {
                     i >> (t * usize::from(kind)) & (centroids.len() - 1)
                 } else {
                     i
                 };
                 [planes[0][i], planes[1][i]] =
                     centroids.get(code).map_or([0; 2], |centroid| centroid.to_le_bytes());
+                planes[0][i] = planes[0][i].wrapping_add(bias);
             }
             *table = [L::load(&planes[0]), L::load(&planes[1])];
         }

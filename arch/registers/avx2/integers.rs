@@ -2,6 +2,7 @@
 //! so that one text serves both, and two lanes with AVX-VNNI's products.
 
 use super::{Avx2, Vnni, Ymm};
+use crate::Rows;
 use crate::registers::Integers;
 use core::arch::x86_64::*;
 
@@ -36,7 +37,7 @@ mod xmm {
         _mm_shuffle_epi8 as shuffle, _mm_sign_epi8 as with_signs, _mm_srai_epi16 as shift_signed,
         _mm_srl_epi16 as shift_by, _mm_srli_epi16 as shift_words, _mm_sub_epi8 as sub_bytes,
         _mm_unpackhi_epi8 as upper_bytes, _mm_unpackhi_epi16 as upper_words,
-        _mm_unpacklo_epi8 as lower_bytes, _mm_unpacklo_epi16 as lower_words,
+        _mm_unpacklo_epi8 as lower_bytes, _mm_unpacklo_epi16 as lower_words, _mm_xor_si128 as xor,
     };
 
     upper_products!(xmm_reg);
@@ -54,7 +55,7 @@ mod ymm {
         _mm256_shuffle_epi8 as shuffle, _mm256_sign_epi8 as with_signs, _mm256_srai_epi16 as shift_signed,
         _mm256_srl_epi16 as shift_by, _mm256_srli_epi16 as shift_words, _mm256_sub_epi8 as sub_bytes,
         _mm256_unpackhi_epi8 as upper_bytes, _mm256_unpackhi_epi16 as upper_words,
-        _mm256_unpacklo_epi8 as lower_bytes, _mm256_unpacklo_epi16 as lower_words,
+        _mm256_unpacklo_epi8 as lower_bytes, _mm256_unpacklo_epi16 as lower_words, _mm256_xor_si256 as xor,
     };
 
     upper_products!(ymm_reg);
@@ -142,11 +143,6 @@ macro_rules! integers {
             }
 
             #[inline(always)]
-            fn dot_bytes(sums: Self::V, a: Self::V, b: Self::V) -> Self::V {
-                Self::dot_signed(sums, a, Self::magnitudes(b), b)
-            }
-
-            #[inline(always)]
             fn add_weighted([low, high]: [Self::V; 2], a: Self::V, b: Self::V, weights: Self::V) -> [Self::V; 2] {
                 let (lower, upper) = avx2!(($of::lower_words(a, b), $of::upper_words(a, b)));
                 [Self::dot_words(low, lower, weights), Self::dot_words(high, upper, weights)]
@@ -164,6 +160,11 @@ macro_rules! integers {
 macro_rules! dots {
     ($of:ident) => {
         #[inline(always)]
+        fn dot_bytes(sums: Self::V, a: Self::V, b: Self::V) -> Self::V {
+            Self::dot_signed(sums, a, Self::magnitudes(b), b)
+        }
+
+        #[inline(always)]
         fn dot_words(sums: Self::V, a: Self::V, b: Self::V) -> Self::V {
             avx2!($of::add_ints(sums, $of::dot_pairs(a, b)))
         }
@@ -171,8 +172,19 @@ macro_rules! dots {
         /// One operand must be unsigned; the other gets its signs. Two products of ±127 fit a word.
         #[inline(always)]
         fn dot_signed(sums: Self::V, a: Self::V, magnitudes: Self::V, signed: Self::V) -> Self::V {
-            let pairs = avx2!($of::dot_byte_pairs(magnitudes, $of::with_signs(a, signed)));
-            Self::dot_words(sums, pairs, Self::splat_word(1))
+            Self::dot_magnitudes(sums, avx2!($of::with_signs(a, signed)), magnitudes)
+        }
+
+        const FLIPS: bool = true;
+
+        #[inline(always)]
+        fn flip(a: Self::V, b: Self::V) -> Self::V {
+            avx2!($of::xor(a, b))
+        }
+
+        #[inline(always)]
+        fn dot_magnitudes(sums: Self::V, a: Self::V, magnitudes: Self::V) -> Self::V {
+            Self::dot_words(sums, avx2!($of::dot_byte_pairs(magnitudes, a)), Self::splat_word(1))
         }
     };
 }
@@ -230,6 +242,17 @@ impl Vnni {
     }
 }
 
+/// A constant that LLVM shall not look into: of shuffles by known places it makes others, half as many again.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn kept(mut x: __m256i) -> __m256i {
+    // SAFETY: nothing is done.
+    unsafe {
+        core::arch::asm!("/* {} */", inout(ymm_reg) x, options(pure, nomem, nostack, preserves_flags));
+    }
+    x
+}
+
 #[inline(always)]
 fn two_lanes(x: __m256i) -> [[i32; 4]; 2] {
     let mut lanes = [[0; 4]; 2];
@@ -262,6 +285,30 @@ macro_rules! two_lanes {
                 _mm256_set1_epi32(lower as i32),
                 _mm256_set1_epi32(upper as i32)
             ))
+        }
+
+        #[inline(always)]
+        fn read_scales(rows: &Rows, first: usize, out: &mut [f32; 16]) {
+            avx2!(super::read_scales(rows, first, out));
+        }
+
+        const THREES: bool = true;
+
+        #[inline(always)]
+        fn thirds(four: [__m256i; 4]) -> [__m256i; 3] {
+            avx2!({
+                let places = kept(Self::load(&[0, 3, 6, 9, 1, 4, 7, 10, 2, 5, 8, 11, 255, 255, 255, 255]));
+                let [a, b, c, d] = four;
+                let (a, b) = (_mm256_shuffle_epi8(a, places), _mm256_shuffle_epi8(b, places));
+                let (c, d) = (_mm256_shuffle_epi8(c, places), _mm256_shuffle_epi8(d, places));
+                let (ab, cd) = (_mm256_unpacklo_epi32(a, b), _mm256_unpacklo_epi32(c, d));
+                let (ab_last, cd_last) = (_mm256_unpackhi_epi32(a, b), _mm256_unpackhi_epi32(c, d));
+                [
+                    _mm256_unpacklo_epi64(ab, cd),
+                    _mm256_unpackhi_epi64(ab, cd),
+                    _mm256_unpacklo_epi64(ab_last, cd_last),
+                ]
+            })
         }
 
         #[inline(always)]
@@ -304,10 +351,18 @@ integers! { Vnni, ymm, 2 lanes:
         avx2!(dot_words(sums, a, b))
     }
 
-    /// The first operand is unsigned; the other gets its signs.
     #[inline(always)]
-    fn dot_signed(sums: __m256i, a: __m256i, magnitudes: __m256i, signed: __m256i) -> __m256i {
-        avx2!(dot_bytes_unsigned(sums, magnitudes, _mm256_sign_epi8(a, signed)))
+    fn dot_bytes(sums: __m256i, a: __m256i, b: __m256i) -> __m256i {
+        avx2!(dot_bytes_unsigned(sums, _mm256_abs_epi8(b), _mm256_sign_epi8(a, b)))
+    }
+
+    /// The first operand is unsigned: made so by its bias, no sign has to go from one to the other.
+    const BIAS: u8 = 128;
+    const DEAR_CHOICES: bool = true;
+
+    #[inline(always)]
+    fn dot_signed(sums: __m256i, a: __m256i, _magnitudes: __m256i, signed: __m256i) -> __m256i {
+        avx2!(dot_bytes_unsigned(sums, a, signed))
     }
 
     two_lanes! {}

@@ -129,7 +129,7 @@ fn score_as<L: Integers<V = __m256i>, const BITS: usize, const FIVE: bool, const
     if !many.is_empty() {
         score_tiles::<L, BITS, FIVE, DIM>(book, rows, scale, many, many_scores);
     }
-    let tables = tables::<BITS, FIVE>(book);
+    let tables = tables::<L, BITS, FIVE>(book, L::BIAS);
     let mut padded = None;
     let blocks = Blocks::new(rows, &mut padded);
     for (queries, scores) in queries.chunks(QUERIES).zip(scores.chunks_mut(QUERIES * count)) {
@@ -149,14 +149,17 @@ fn score_one<L: Integers<V = __m256i>, const BITS: usize, const FIVE: bool, cons
     query: &IntQuery,
     scores: &mut [f32],
 ) {
-    let values = values::<BITS, DIM>(query);
+    let (values, start) = (values::<BITS, DIM>(query), start::<L, BITS, DIM>(query));
     for (i, scores) in scores.chunks_mut(8).enumerate() {
         let (block, r) = (blocks.get(i / (ROWS / 8)), i % (ROWS / 8) * 8);
+        if r == 0 {
+            blocks.ask_apart(i / (ROWS / 8));
+        }
         // All planes come first: their way from memory to a window is as long as a pair's look-ups take.
         let planes = all_planes::<BITS, DIM>(&block, r);
         let mut sums = [_mm256_setzero_si256(); 4];
         for (i, planes) in planes[..DIM / 32].iter().enumerate() {
-            add::<L, BITS, DIM>(i, &centroids::<BITS, FIVE>(tables, planes), &values, &mut sums);
+            add::<L, BITS, DIM>(i, &centroids::<L, BITS, FIVE>(tables, planes), &values, start, &mut sums);
         }
         finish::<BITS, DIM>(sums, query.scale * scale, scales_of_eight(&block, r), scores);
     }
@@ -170,19 +173,22 @@ fn score_some<L: Integers<V = __m256i>, const BITS: usize, const FIVE: bool, con
     queries: &[IntQuery],
     scores: &mut [f32],
 ) {
-    let mut all = [[[_mm256_setzero_si256(); 2]; EACH]; QUERIES];
-    for (all, query) in all.iter_mut().zip(queries) {
-        *all = values::<BITS, DIM>(query);
+    let mut all = [([[_mm256_setzero_si256(); 2]; EACH], _mm256_setzero_si256()); QUERIES];
+    for ((values_of, start_of), query) in all.iter_mut().zip(queries) {
+        (*values_of, *start_of) = (values::<BITS, DIM>(query), start::<L, BITS, DIM>(query));
     }
     let all = &all[..queries.len()];
     let count = scores.len() / queries.len();
     for first in (0..count).step_by(8) {
         let (block, r) = (blocks.get(first / ROWS), first % ROWS);
+        if r == 0 {
+            blocks.ask_apart(first / ROWS);
+        }
         let mut sums = [[_mm256_setzero_si256(); 4]; QUERIES];
         for (i, planes) in all_planes::<BITS, DIM>(&block, r)[..DIM / 32].iter().enumerate() {
-            let found = centroids::<BITS, FIVE>(tables, planes);
-            for (sums, values) in sums.iter_mut().zip(all) {
-                add::<L, BITS, DIM>(i, &found, values, sums);
+            let found = centroids::<L, BITS, FIVE>(tables, planes);
+            for (sums, (values, start)) in sums.iter_mut().zip(all) {
+                add::<L, BITS, DIM>(i, &found, values, *start, sums);
             }
         }
         let scales = scales_of_eight(&block, r);
@@ -201,7 +207,7 @@ fn sum_as<L: Integers<V = __m256i>, const BITS: usize, const FIVE: bool, const D
     units: &[Option<f32>; QUERIES],
     acc: &mut [f32],
 ) {
-    let tables = tables::<BITS, FIVE>(book);
+    let tables = tables::<L, BITS, FIVE>(book, 0);
     let zero = _mm256_setzero_si256();
     let mut padded = None;
     let blocks = Blocks::new(rows, &mut padded);
@@ -210,9 +216,12 @@ fn sum_as<L: Integers<V = __m256i>, const BITS: usize, const FIVE: bool, const D
     let mut sums = [[[zero; 2]; EACH]; QUERIES];
     for first in (0..rows.count()).step_by(8) {
         let (block, r) = (blocks.get(first / ROWS), first % ROWS);
+        if r == 0 {
+            blocks.ask_apart(first / ROWS);
+        }
         let mut pairs = [[[zero; 2]; EACH]; 4];
         for (pairs, planes) in pairs.iter_mut().zip(&all_planes::<BITS, DIM>(&block, r)[..DIM / 32]) {
-            for (pair, found) in pairs.iter_mut().zip(centroids::<BITS, FIVE>(&tables, planes)) {
+            for (pair, found) in pairs.iter_mut().zip(centroids::<L, BITS, FIVE>(&tables, planes)) {
                 let (a, b) = (_mm256_castsi256_si128(found), _mm256_extracti128_si256::<1>(found));
                 *pair = [
                     _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(a, b)),
@@ -276,14 +285,20 @@ fn add<L: Integers<V = __m256i>, const BITS: usize, const DIM: usize>(
     i: usize,
     found: &[__m256i; EACH],
     values: &Values,
+    start: __m256i,
     sums: &mut [__m256i; 4],
 ) {
     if DIM < LANE && BITS == 2 {
-        sums[2 * i] = dot::<L>(&found[..4], &values[..4]);
-        sums[2 * i + 1] = dot::<L>(&found[4..], &values[4..]);
+        sums[2 * i] = dot::<L>(start, &found[..4], &values[..4]);
+        sums[2 * i + 1] = dot::<L>(start, &found[4..], &values[4..]);
     } else {
-        sums[i] = dot::<L>(found, values);
+        sums[i] = dot::<L>(start, found, values);
     }
+}
+
+/// Of how many sums a row is one.
+const fn sums_of_row<const BITS: usize, const DIM: usize>() -> usize {
+    if BITS == 2 && DIM < LANE { DIM / 16 } else { DIM / 32 }
 }
 
 /// (f32(sum) · factor) · row scale of eight rows.
@@ -295,8 +310,7 @@ fn finish<const BITS: usize, const DIM: usize>(
     scales: __m256,
     scores: &mut [f32],
 ) {
-    // Of how many sums a row is one.
-    let sums = match if BITS == 2 && DIM < LANE { DIM / 16 } else { DIM / 32 } {
+    let sums = match sums_of_row::<BITS, DIM>() {
         1 => a,
         2 => {
             let [a, b] = [a, b].map(|sums| _mm256_shuffle_epi32::<0b11_01_10_00>(sums));
@@ -329,10 +343,21 @@ fn values<const BITS: usize, const DIM: usize>(query: &IntQuery) -> Values {
     values
 }
 
+/// What each sum starts with: what the centroids' bias will add to a row's.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn dot<L: Integers<V = __m256i>>(centroids: &[__m256i], values: &[[__m256i; 2]]) -> __m256i {
-    let mut sum = _mm256_setzero_si256();
+fn start<L: Integers<V = __m256i>, const BITS: usize, const DIM: usize>(query: &IntQuery) -> __m256i {
+    let sum = query.values.iter().map(|value| i32::from(*value)).sum::<i32>();
+    _mm256_set1_epi32(-i32::from(L::BIAS) / sums_of_row::<BITS, DIM>() as i32 * sum)
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn dot<L: Integers<V = __m256i>>(
+    mut sum: __m256i,
+    centroids: &[__m256i],
+    values: &[[__m256i; 2]],
+) -> __m256i {
     for (centroids, [magnitudes, signed]) in centroids.iter().zip(values) {
         sum = L::dot_signed(sum, *centroids, *magnitudes, *signed);
     }

@@ -1,25 +1,41 @@
 //! Centroids of a trellis code by `vpshufb` and `vpblendvb`.
 
 use super::{EACH, TABLES};
+use crate::registers::Integers;
 use crate::registers::avx2::load;
 use crate::trellis::layout::TrellisCodebook;
 use core::arch::asm;
 use core::arch::x86_64::*;
 
-/// The centroids by the four newest bits of a window, of which a shorter history has fewer: a table for each code and, if
-/// `FIVE`, for each oldest bit.
+/// So many tables are added up where choosing is dear.
+const SIGNS_FROM: usize = 8;
+
+/// The centroids, and `bias`, by the four newest bits of a window, of which a shorter history has fewer: a table for each code
+/// and, if `FIVE`, for each oldest bit.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn tables<const BITS: usize, const FIVE: bool>(book: &TrellisCodebook) -> [__m256i; TABLES] {
+pub(super) fn tables<L: Integers, const BITS: usize, const FIVE: bool>(
+    book: &TrellisCodebook,
+    bias: u8,
+) -> [__m256i; TABLES] {
     let mut tables = [_mm256_setzero_si256(); TABLES];
-    for (n, table) in tables[..1 << (BITS + FIVE as usize)].iter_mut().enumerate() {
-        let mut bytes = [0i8; 32];
+    let count = 1 << (BITS + FIVE as usize);
+    for (n, table) in tables[..count].iter_mut().enumerate() {
+        let mut bytes = [0u8; 32];
         for (i, byte) in bytes.iter_mut().enumerate() {
             let (code, window) =
                 if FIVE { (n / 2, i % 16 * 2 + n % 2) } else { (n, (i % 16) >> (3 - book.history())) };
-            *byte = book.centroids()[code * book.windows() + window];
+            *byte = (book.centroids()[code * book.windows() + window] as u8).wrapping_add(bias);
         }
         *table = load(&bytes);
+    }
+    if L::DEAR_CHOICES && count >= SIGNS_FROM {
+        // What each bit but the highest adds, alone and with those below it.
+        for bit in 0..count.ilog2() - 1 {
+            for n in (0..count).filter(|n| n >> bit & 1 == 1) {
+                tables[n] = _mm256_sub_epi8(tables[n], tables[n - (1 << bit)]);
+            }
+        }
     }
     tables
 }
@@ -27,19 +43,19 @@ pub(super) fn tables<const BITS: usize, const FIVE: bool>(book: &TrellisCodebook
 /// What each of the eight look-ups finds.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn centroids<const BITS: usize, const FIVE: bool>(
+pub(super) fn centroids<L: Integers, const BITS: usize, const FIVE: bool>(
     tables: &[__m256i; TABLES],
     planes: &[__m256i; 5],
 ) -> [__m256i; EACH] {
     [
-        look_up::<BITS, FIVE, 0>(tables, planes),
-        look_up::<BITS, FIVE, 1>(tables, planes),
-        look_up::<BITS, FIVE, 2>(tables, planes),
-        look_up::<BITS, FIVE, 3>(tables, planes),
-        look_up::<BITS, FIVE, 4>(tables, planes),
-        look_up::<BITS, FIVE, 5>(tables, planes),
-        look_up::<BITS, FIVE, 6>(tables, planes),
-        look_up::<BITS, FIVE, 7>(tables, planes),
+        look_up::<L, BITS, FIVE, 0>(tables, planes),
+        look_up::<L, BITS, FIVE, 1>(tables, planes),
+        look_up::<L, BITS, FIVE, 2>(tables, planes),
+        look_up::<L, BITS, FIVE, 3>(tables, planes),
+        look_up::<L, BITS, FIVE, 4>(tables, planes),
+        look_up::<L, BITS, FIVE, 5>(tables, planes),
+        look_up::<L, BITS, FIVE, 6>(tables, planes),
+        look_up::<L, BITS, FIVE, 7>(tables, planes),
     ]
 }
 
@@ -50,7 +66,7 @@ pub(super) fn centroids<const BITS: usize, const FIVE: bool>(
 /// window of coordinate `K % 4` begins at bit `K % 4 + 1`, and has one bit more before that.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn look_up<const BITS: usize, const FIVE: bool, const K: usize>(
+fn look_up<L: Integers, const BITS: usize, const FIVE: bool, const K: usize>(
     tables: &[__m256i; TABLES],
     planes: &[__m256i; 5],
 ) -> __m256i {
@@ -61,44 +77,44 @@ fn look_up<const BITS: usize, const FIVE: bool, const K: usize>(
         2 => _mm256_srli_epi16::<3>(windows),
         _ => _mm256_srli_epi16::<4>(windows),
     };
-    let mut chosen = [windows; 4];
-    let mut used = 0;
-    if FIVE {
-        chosen[0] = on_top(windows, K % 4);
-        used = 1;
-    }
+    let mut bits = [(windows, K % 4); 4];
+    let mut used = usize::from(FIVE);
     for bit in 0..BITS {
         let (plane, bit) = if BITS == 2 { (K / 4, K % 4 * 2 + bit) } else { (0, K * BITS + bit) };
-        chosen[used] = on_top(planes[2 + plane + bit / 8], bit % 8);
+        bits[used] = (planes[2 + plane + bit / 8], bit % 8);
         used += 1;
     }
     match used {
-        0 => choose::<1, false>(tables, index, chosen),
-        1 => choose::<2, false>(tables, index, chosen),
-        2 => choose::<4, false>(tables, index, chosen),
+        0 => choose::<1, false, false>(tables, index, bits),
+        1 => choose::<2, false, false>(tables, index, bits),
+        2 if L::DEAR_CHOICES => choose::<4, true, false>(tables, index, bits),
+        2 => choose::<4, false, false>(tables, index, bits),
+        3 if L::DEAR_CHOICES => choose::<8, true, true>(tables, index, bits),
         // On Zen 5, `vpshufb` and `vpblendvb` share two of four ports: with many tables, some look-ups do without half
         // of the latter.
-        3 if K.is_multiple_of(4) => choose::<8, false>(tables, index, chosen),
-        3 => choose::<8, true>(tables, index, chosen),
-        _ => choose::<16, true>(tables, index, chosen),
+        3 if K.is_multiple_of(4) => choose::<8, false, false>(tables, index, bits),
+        3 => choose::<8, true, false>(tables, index, bits),
+        _ if L::DEAR_CHOICES => choose::<16, true, true>(tables, index, bits),
+        _ => choose::<16, true, false>(tables, index, bits),
     }
 }
 
-/// An entry of `N` tables: by the index' lowest four bits, and by the tops of other bytes, the lowest of the table's number
+/// An entry of `N` tables: by the index' lowest four bits, and by bits of other bytes, the lowest of the table's number
 /// first. With `SPLIT`, the index gets the last of these for its top: `vpshufb` gives zero where it is set, so the upper half
-/// of the tables is asked with the inverse, and one of the two finds something.
+/// of the tables is asked with the inverse, and one of the two finds something. With `SIGNS`, tables hold what bits add, and
+/// `vpsignb` gives zero where one is not set: three operations, where `vpblendvb` and a shift before it are four.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn choose<const N: usize, const SPLIT: bool>(
+fn choose<const N: usize, const SPLIT: bool, const SIGNS: bool>(
     tables: &[__m256i; TABLES],
     index: __m256i,
-    tops: [__m256i; 4],
+    bits: [(__m256i, usize); 4],
 ) -> __m256i {
     let mut found = [index; TABLES];
     let mut left = N;
     if SPLIT {
         left /= 2;
-        let top = tops[N.ilog2() as usize - 1];
+        let top = on_top(bits[N.ilog2() as usize - 1]);
         let low_bits = _mm256_set1_epi8(0x7f);
         let below = _mm256_xor_si256(_mm256_and_si256(_mm256_xor_si256(index, top), low_bits), top);
         let above = _mm256_xor_si256(below, _mm256_set1_epi8(-128));
@@ -112,12 +128,20 @@ fn choose<const N: usize, const SPLIT: bool>(
             found[i] = _mm256_shuffle_epi8(tables[i], index);
         }
     }
-    for top in tops {
-        if left > 1 {
-            left /= 2;
-            for i in 0..left {
-                found[i] = _mm256_blendv_epi8(found[2 * i], found[2 * i + 1], top);
-            }
+    for (bytes, bit) in bits {
+        if left == 1 {
+            break;
+        }
+        left /= 2;
+        let set = _mm256_and_si256(bytes, _mm256_set1_epi8((1u8 << bit) as i8));
+        for i in 0..left {
+            let [a, b] = [found[2 * i], found[2 * i + 1]];
+            found[i] = match bit {
+                _ if !SIGNS => _mm256_blendv_epi8(a, b, on_top((bytes, bit))),
+                // The uppermost bit alone is negative.
+                7 => _mm256_sub_epi8(a, _mm256_sign_epi8(b, set)),
+                _ => _mm256_add_epi8(a, _mm256_sign_epi8(b, set)),
+            };
         }
     }
     found[0]
@@ -126,7 +150,7 @@ fn choose<const N: usize, const SPLIT: bool>(
 /// A bit of each byte on its top.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn on_top(bytes: __m256i, bit: usize) -> __m256i {
+fn on_top((bytes, bit): (__m256i, usize)) -> __m256i {
     match bit {
         0 => shift_left::<7>(bytes),
         1 => shift_left::<6>(bytes),

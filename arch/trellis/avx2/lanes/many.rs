@@ -4,7 +4,7 @@
 //! sums .94 to .98, but scores 1.14 to 1.27.
 
 use super::{EACH, LANE, TABLES, all_planes, centroids, tables};
-use crate::codes::avx2::many::{self, Eight, Room, turn_coordinates, turn_pairs};
+use crate::codes::avx2::many::{self, Eight, Room, turn_coordinates, turn_pairs, turn_quads};
 use crate::codes::scalar::PAGE;
 use crate::registers::Integers;
 use crate::registers::avx2::Ymm;
@@ -25,12 +25,28 @@ pub(super) fn score_tiles<L: Integers<V = __m256i>, const BITS: usize, const FIV
     queries: &[IntQuery],
     scores: &mut [f32],
 ) {
-    let (tables, mut padded) = (tables::<BITS, FIVE>(book), None);
+    let (tables, mut padded) = (tables::<L, BITS, FIVE>(book, L::BIAS), None);
     let blocks = Blocks::new(rows, &mut padded);
-    many::score::<L>(rows, scale, queries, scores, |first, tile| {
+    let eights = |first: usize| {
         let block = blocks.get(first / rows::ROWS);
-        let eights = [0, 8].map(|r| look_up::<BITS, FIVE, DIM>(&tables, &block, r));
-        let [low, high] = &eights;
+        [0, 8].map(|r| look_up::<L, BITS, FIVE, DIM>(&tables, &block, r))
+    };
+    if L::BIAS > 0 {
+        return many::score::<L, true>(rows, scale, queries, scores, |first, tile| {
+            let eights = eights(first);
+            for (register, tile) in tile.chunks_exact_mut(4).enumerate() {
+                let mut bytes = [[_mm256_setzero_si256(); 4]; 2];
+                for (bytes, eight) in bytes.iter_mut().zip(&eights) {
+                    for (bytes, eight) in bytes.iter_mut().zip(eight) {
+                        *bytes = eight[register];
+                    }
+                }
+                turn_quads(bytes, tile);
+            }
+        });
+    }
+    many::score::<L, false>(rows, scale, queries, scores, |first, tile| {
+        let [low, high] = &eights(first);
         for (register, tile) in tile.chunks_exact_mut(8).enumerate() {
             turn_coordinates([words(low, register), words(high, register)], tile);
         }
@@ -46,7 +62,7 @@ pub(super) fn sum_tiles<L: Integers<V = __m256i>, const BITS: usize, const FIVE:
     weights: &[f32],
     acc: &mut [f32],
 ) {
-    let (tables, mut padded) = (tables::<BITS, FIVE>(book), None);
+    let (tables, mut padded) = (tables::<L, BITS, FIVE>(book, 0), None);
     let blocks = Blocks::new(rows, &mut padded);
     let mut room = Room::<Bytes, { PAGE / 8 }>::EMPTY;
     let of_page = room.first(rows.count().min(PAGE).div_ceil(8), [[_mm256_setzero_si256(); EACH]; 4]);
@@ -54,7 +70,7 @@ pub(super) fn sum_tiles<L: Integers<V = __m256i>, const BITS: usize, const FIVE:
         if register == 0 {
             for (first, eight) in page.step_by(8).zip(of_page.iter_mut()) {
                 let block = blocks.get(first / rows::ROWS);
-                *eight = look_up::<BITS, FIVE, DIM>(&tables, &block, first % rows::ROWS);
+                *eight = look_up::<L, BITS, FIVE, DIM>(&tables, &block, first % rows::ROWS);
             }
         }
         for (eight, tile) in of_page.iter().zip(tile.chunks_exact_mut(4)) {
@@ -66,14 +82,14 @@ pub(super) fn sum_tiles<L: Integers<V = __m256i>, const BITS: usize, const FIVE:
 /// The centroids of rows `r` to `r + 8`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn look_up<const BITS: usize, const FIVE: bool, const DIM: usize>(
+fn look_up<L: Integers, const BITS: usize, const FIVE: bool, const DIM: usize>(
     tables: &[__m256i; TABLES],
     block: &Block,
     r: usize,
 ) -> Bytes {
     let mut bytes = [[_mm256_setzero_si256(); EACH]; 4];
     for (i, planes) in all_planes::<BITS, DIM>(block, r)[..DIM / 32].iter().enumerate() {
-        let found = in_order::<BITS>(centroids::<BITS, FIVE>(tables, planes));
+        let found = in_order::<BITS>(centroids::<L, BITS, FIVE>(tables, planes));
         // A lane is of one row, or of the next ones as well.
         for (k, found) in found.into_iter().enumerate() {
             bytes[i * (LANE / DIM) + k / (DIM / 16)][k % (DIM / 16)] = found;
