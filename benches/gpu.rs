@@ -52,9 +52,13 @@ fn encode(device: &gpu::Device, named: &[String]) {
     let (keys, values) = (rows(kv_heads * tokens * dim(), 1), rows(kv_heads * tokens * dim(), 2));
     for name in named {
         let mut layer = gpu::Layer::new(device, &config(name, kv_heads, tokens), 1, tokens).unwrap();
-        if let Ok(mut times) = layer.time_append(&keys, &values, 20) {
-            times.sort_by(f32::total_cmp);
-            println!("encode {tokens} tokens x {kv_heads}, {name:18} {:8.1} us", times[10]);
+        match layer.time_append(&keys, &values, 20) {
+            Ok(mut times) => {
+                times.sort_by(f32::total_cmp);
+                println!("encode {tokens} tokens x {kv_heads}, {name:18} {:8.1} us", times[10]);
+            }
+            Err(gpu::Error::Unsupported { why }) => println!("encode {name}: {why}"),
+            Err(error) => panic!("{error}"),
         }
         // One at a time, a page closing every 64, on the host's clock.
         let row = &keys[..kv_heads * dim()];

@@ -48,7 +48,8 @@ use octaplex_arch::device::{Attention, Input, Paged, Queries, Sequence, Shape, W
 pub use octaplex_arch::Float;
 pub use octaplex_arch::device::{CallerStream, Device, DeviceRows, DeviceSlice, Failure, Step};
 
-/// Why a card did not do what it was asked. The layer on the card is as it was.
+/// Why a card did not do what it was asked. The layer on the card is as it was; after [`Card`](Self::Card) the sequence that was changed
+/// is to be [cleared](Layer::clear).
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Error {

@@ -258,10 +258,12 @@ impl Device {
 pub struct CallerStream(usize);
 
 impl CallerStream {
-    /// The stream of that handle: a `CUstream` or `cudaStream_t` as a number, 0 the default one.
+    /// The stream of that handle: a `CUstream` or `cudaStream_t` as a number, 0 the legacy default one, 2 the default one of each thread.
     ///
     /// # Safety
-    /// It is such a stream, of the card that it is used with, and is not destroyed while a call has it.
+    /// It is such a stream, of the card that it is used with, and is neither destroyed nor asked for anything else while a call has
+    /// it. Work of a layer that was captured from it into a graph uses the layer's memory and kernels: it is launched only while the layer
+    /// lives and has not been asked for another `reserve`, and not beside other work of that layer.
     #[must_use]
     pub const unsafe fn new(handle: usize) -> Self {
         Self(handle)
@@ -274,12 +276,9 @@ impl CallerStream {
     /// Whether what it is asked goes into a graph.
     ///
     /// # Errors
-    /// [`Failure::Driver`].
-    pub fn is_captured(self) -> Result<bool, Failure> {
-        // The default stream cannot be.
-        if self.0 == 0 {
-            return Ok(false);
-        }
+    /// [`Failure::Driver`]; so it is for the legacy default stream while one that waits for it is captured.
+    pub(super) fn is_captured(self, device: &Device) -> Result<bool, Failure> {
+        device.enter()?;
         let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
         // SAFETY: it is a stream, says who made this.
         let asked = unsafe { sys::cuStreamIsCapturing(self.handle(), &mut status) };
@@ -457,7 +456,8 @@ unsafe impl Sync for Kernels {}
 impl Drop for Kernels {
     fn drop(&mut self) {
         if self.device.enter().is_ok() {
-            // SAFETY: loaded in `Device::load`; kernels that run are waited for.
+            // SAFETY: loaded in `Device::load`; kernels that run on the device's stream are waited for, and on a caller's none runs any
+            // more, says who made a `CallerStream`.
             unsafe {
                 let _ = result::stream::synchronize(self.device.0.stream);
                 let _ = result::module::unload(self.module);
@@ -495,7 +495,8 @@ impl Kernels {
         parameters: &P,
     ) -> Result<(), Failure> {
         self.device.enter()?;
-        let [x, y, z] = grid.map(|size| size as u32);
+        // More than there can be: the driver refuses it.
+        let [x, y, z] = grid.map(|size| u32::try_from(size).unwrap_or(u32::MAX));
         let mut attribute = sys::CUlaunchAttribute {
             id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
             pad: [0; 4],

@@ -378,7 +378,8 @@ impl Paged {
             sums: Buffer::new(&self.device, 2 * rows)?,
         };
         self.work = Some(Arc::new(work));
-        Ok(())
+        // Its zeros are written on the device's stream, and a captured step runs on another.
+        self.device.synchronize()
     }
 
     /// Compiles what a step like this needs.
@@ -509,7 +510,8 @@ impl Paged {
             .parse::<u32>()
             .is_ok_and(|number| number >= 90);
         // SAFETY: Params is what both kernels take; tables and sequences were checked when they were written, the buffers
-        // are as large as shape and work say, and are kept by `self` or by the step that captures this.
+        // are as large as shape and work say, and are kept by `self`, or by the step that captures this, or for a graph of the caller's by
+        // what who made its `CallerStream` has promised.
         unsafe {
             kernels.launch(stream, ATTEND, grid, THREADS, early, &params)?;
             kernels.launch(stream, combine, [work.query_heads, shape.sequences, 1], threads, early, &params)

@@ -28,13 +28,14 @@ pub struct DeviceSlice {
 }
 
 impl DeviceSlice {
-    /// `len` floats of a type from an address on: f32, f16 or bf16, aligned to 16 bytes where queries and outputs are.
+    /// `len` floats of a type from an address on: f32, f16 or bf16, aligned as floats are, and to 16 bytes where they are queries and outputs.
     ///
     /// # Safety
     /// They lie in memory of the card that the [`Device`](super::Device) is of, reachable in its primary context (which is the CUDA runtime's, and
     /// so PyTorch's), and stay there until what is asked with them has been done: for a call that takes a
     /// [`CallerStream`](super::CallerStream) until all that was on that stream when the call returned has been done, and for a graph
-    /// captured from that stream as long as it is launched. Nobody writes what is read, or reads or writes what is written, but on that stream.
+    /// captured from that stream as long as it is launched. Nobody writes what is read, or reads or writes what is written, but on that stream,
+    /// before the call or behind it.
     #[must_use]
     pub const unsafe fn new(address: u64, len: usize, float: Float) -> Self {
         Self { address, len, float }
@@ -60,6 +61,12 @@ impl DeviceSlice {
     #[must_use]
     pub const fn is_aligned(&self) -> bool {
         self.address.is_multiple_of(16)
+    }
+
+    /// Whether the first lies where a float of the type can.
+    #[must_use]
+    pub const fn is_at_a_float(&self) -> bool {
+        self.address.is_multiple_of(if matches!(self.float, Float::F32) { 4 } else { 2 })
     }
 
     /// As the kernels number the types.
@@ -94,7 +101,7 @@ impl DeviceRows {
     pub fn extent(&self, heads: usize, dim: usize) -> Option<usize> {
         let Some(last) = self.tokens.checked_sub(1) else { return Some(0) };
         let token = last.checked_mul(self.token_stride)?;
-        (heads - 1).checked_mul(self.head_stride)?.checked_add(token)?.checked_add(dim)
+        heads.checked_sub(1)?.checked_mul(self.head_stride)?.checked_add(token)?.checked_add(dim)
     }
 
     /// Whether keys and values are of one type.
@@ -105,7 +112,8 @@ impl DeviceRows {
 
     fn fits(&self, heads: usize, dim: usize) -> bool {
         let most = self.keys.len.min(self.values.len);
-        self.is_of_one_type() && self.extent(heads, dim).is_some_and(|extent| extent <= most)
+        let whole = self.keys.is_at_a_float() && self.values.is_at_a_float();
+        whole && self.is_of_one_type() && self.extent(heads, dim).is_some_and(|extent| extent <= most)
     }
 }
 
@@ -139,7 +147,10 @@ impl Paged {
     }
 
     /// Launches a kernel on some tokens of these.
-    fn launch_rows(
+    ///
+    /// # Safety
+    /// At the addresses that are not zero there is room for what the kernel writes of these tokens.
+    unsafe fn launch_rows(
         &self,
         taking: &Taking,
         kernel: usize,
@@ -168,7 +179,7 @@ impl Paged {
         };
         let grid = [(tokens.len() * heads * 2).div_ceil(EACH), 1, 1];
         // SAFETY: a Given is what these kernels take; rows lie within what was promised of the caller's memory, as asserted above,
-        // and what is written there is room for, which callers see to.
+        // and what is written there is room for, says the caller.
         unsafe { taking.kernels.launch(self.device.stream(), kernel, grid, THREADS, false, &given) }
     }
 
@@ -181,7 +192,8 @@ impl Paged {
     /// For rows beyond their memory.
     pub fn check_rows(&mut self, rows: &DeviceRows, bounds: [f32; 2]) -> Result<bool, Failure> {
         let taking = self.taking()?;
-        self.launch_rows(&taking, CHECK, rows, 0..rows.tokens, (0, 0, bounds))?;
+        // SAFETY: this kernel writes to neither.
+        unsafe { self.launch_rows(&taking, CHECK, rows, 0..rows.tokens, (0, 0, bounds)) }?;
         let mut doubtful = [0];
         taking.doubtful.read(0, &mut doubtful)?;
         if doubtful[0] != 0 {
@@ -201,7 +213,8 @@ impl Paged {
         let taking = self.taking()?;
         let each = rows.tokens * self.shape.kv_heads * self.shape.dim;
         let wide: Buffer<f32> = Buffer::new(&self.device, 2 * each)?;
-        self.launch_rows(&taking, WIDEN, rows, 0..rows.tokens, (0, wide.address(), [0.0; 2]))?;
+        // SAFETY: all keys, then all values, in f32.
+        unsafe { self.launch_rows(&taking, WIDEN, rows, 0..rows.tokens, (0, wide.address(), [0.0; 2])) }?;
         let mut sides = [vec![0.0; each], vec![0.0; each]];
         for (number, side) in sides.iter_mut().enumerate() {
             wide.read(number * each, side)?;
@@ -224,7 +237,8 @@ impl Paged {
                 assert!((at + tokens.len()) * each <= to.len());
                 let taking = self.taking()?;
                 let address = to.address() + (at * each * 2) as u64;
-                self.launch_rows(&taking, TAKE, rows, tokens, (address, 0, [0.0; 2]))
+                // SAFETY: asserted above: so many tokens' values, in f16.
+                unsafe { self.launch_rows(&taking, TAKE, rows, tokens, (address, 0, [0.0; 2])) }
             }
         }
     }
@@ -311,6 +325,14 @@ impl Paged {
         Ok(values)
     }
 
+    /// Whether what a caller's stream is asked goes into a graph.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub fn is_captured(&self, caller: CallerStream) -> Result<bool, Failure> {
+        caller.is_captured(&self.device)
+    }
+
     /// What is asked from now on comes after what a caller's stream has been asked.
     ///
     /// # Errors
@@ -346,7 +368,7 @@ impl Paged {
         assert!(queries.len() == self.work().queries.len() && queries.len() == output.len());
         assert!(queries.is_aligned() && output.is_aligned());
         // A captured stream and another cannot wait for each other but as parts of one graph.
-        let alone = caller.is_captured()?;
+        let alone = self.is_captured(caller)?;
         if !alone {
             self.before(caller)?;
         }

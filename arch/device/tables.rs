@@ -213,7 +213,9 @@ impl Tables {
     #[must_use]
     pub fn triplets(layout: &TripletLayout, rotated: Rotated) -> Option<Self> {
         let directions = layout.directions;
-        if directions.len() != 1 << (2 * layout.direction_bits) {
+        let rest = if layout.rest_bits == 0 { 0 } else { 1 << layout.rest_bits };
+        let lengths = (directions.len(), layout.radii.len(), layout.rest.len());
+        if lengths != (1 << (2 * layout.direction_bits), 1 << layout.radius_bits, rest) {
             return None;
         }
         // An integer of 16 bits is the largest coordinate there is.

@@ -11,13 +11,14 @@ impl Layer {
     /// after what the caller's stream has been asked so far, and what that stream is asked next comes after it.
     ///
     /// The call waits until the rows are taken, so it cannot be captured into a graph: whether they are fit is looked at on the
-    /// card, and only rows that may not be (not finite, norms from 512 or 1,024 on) are brought to the host, which then
-    /// decides and says what is wrong, as `append` does. The first page that closes brings the keys of one window to the host, for
+    /// card, and where any may not be (not finite, a norm from 512 or 1,024 on, of keys times the least that a channel is divided by: from
+    /// 2 on, at worst) all rows of the call are brought to the host, which then decides and says what is wrong, as `append` does. The first page that closes brings the keys of one window to the host, for
     /// balance and prefix centre; pages of codecs that the card does not encode are brought there when they close.
     ///
     /// # Errors
     /// As [`append`](Self::append); [`crate::Error::Length`] for rows beyond their memory, [`Error::Unsupported`] for keys and values
-    /// of two types, and while the stream is captured. The layer is then as it was.
+    /// of two types, at addresses where no float can be, or in 2³¹ rows and more, and while the stream is captured. The layer is then as it was; after
+    /// [`Error::Card`] the sequence is to be [cleared](Self::clear).
     pub fn append_on(
         &mut self,
         sequence: usize,
@@ -35,7 +36,13 @@ impl Layer {
         if !rows.is_of_one_type() {
             return refuse("keys and values on the card are of one type of floats");
         }
-        if stream.is_captured()? {
+        if !rows.keys.is_at_a_float() || !rows.values.is_at_a_float() {
+            return refuse("keys and values on the card begin at multiples of their floats' bytes");
+        }
+        if rows.tokens.saturating_mul(heads) >= 1 << 31 {
+            return refuse("one call takes less than 2^31 rows: append in pieces");
+        }
+        if self.paged.is_captured(stream)? {
             return refuse("tokens are not appended while the stream is captured");
         }
         if rows.tokens == 0 {
@@ -67,13 +74,14 @@ impl Layer {
 
     /// [`attend`](Self::attend) of queries that lie on the card, to an output there, of one of three types of floats each: the same
     /// bits, rounded once to the output's type. The kernels are launched on the caller's stream, nothing is waited for and nothing
-    /// allocated; what this layer is asked next comes after them.
+    /// allocated, once a step with such options has compiled them (outside of a capture); what this layer is asked next comes after them.
     ///
     /// So a decode step can be captured into a graph of the caller's, with its own kernels before and behind. The graph sees what the
     /// sequences hold when it is launched. As it works in this layer's memory: [`reserve`](Self::reserve) first, without another one as long as
     /// the graph is launched, nor the layer dropped; and no two steps of a layer at once, nor a step beside another call of the
     /// layer: it is launched on one stream, which [`append_on`](Self::append_on) is given as well, and waited for before other calls. Blocks
-    /// of queries are waited for here and cannot be captured; nor can sink logits, which are copied from the host at each call.
+    /// of queries are waited for here and cannot be captured; nor can sink logits, which are copied from the host at each call; nor a step while no
+    /// sequence has a token.
     ///
     /// Queries are not looked at: one that is not finite, or beyond what `attend` takes, makes its head's output meaningless,
     /// and no other's.
@@ -93,7 +101,7 @@ impl Layer {
             return refuse("queries and outputs on the card begin at multiples of 16 bytes");
         }
         let more = is_block(options) || !options.sink_logits.is_empty();
-        if more && stream.is_captured()? {
+        if more && self.paged.is_captured(stream)? {
             return refuse("only decode steps without sink logits go into a captured stream's graph");
         }
         if is_block(options) {

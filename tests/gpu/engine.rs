@@ -69,9 +69,13 @@ impl Memory {
 
     /// From float `from` on.
     fn slice(&self, from: usize, float: Float) -> DeviceSlice {
-        let len = self.bytes / float.bytes() - from;
+        self.at_byte(from * float.bytes(), float)
+    }
+
+    fn at_byte(&self, from: usize, float: Float) -> DeviceSlice {
+        let len = (self.bytes - from) / float.bytes();
         // SAFETY: the memory is this one's, which tests keep until they are done with the layer and have waited for the stream.
-        unsafe { DeviceSlice::new(self.address + (from * float.bytes()) as u64, len, float) }
+        unsafe { DeviceSlice::new(self.address + from as u64, len, float) }
     }
 }
 
@@ -325,7 +329,6 @@ fn what_an_engine_is_refused() {
             let mut scratch = vec![0.0; case.config.scratch_len(2)];
             let mut next = cpu.clone();
             let expected = next.append(&rows[0], &rows[1], &mut scratch).map_err(Error::Library);
-            card.fork(0, 1).unwrap();
             let mut alone = Layer::new(&device, &case.config, 1, 400).unwrap();
             append(&mut alone, &first, 100, Float::F32, &stream).unwrap();
             let actual = append(&mut alone, &rows, 150, Float::F32, &stream);
@@ -348,6 +351,10 @@ fn what_an_engine_is_refused() {
         let short = card.append_on(0, &rows(tokens, stride), stream.callers());
         assert!(matches!(short, Err(Error::Library(octaplex::Error::Length { .. }))), "{short:?}");
     }
+    let odd = DeviceRows { keys: memory.at_byte(2, Float::F32), ..rows(1, 64) };
+    assert!(matches!(card.append_on(0, &odd, stream.callers()), Err(Error::Unsupported { .. })));
+    let many = DeviceRows { tokens: 1 << 31, token_stride: 0, ..rows(1, 64) };
+    assert!(matches!(card.append_on(0, &many, stream.callers()), Err(Error::Unsupported { .. })));
     let two = DeviceRows { values: memory.slice(64, Float::F16), ..rows(1, 64) };
     assert!(matches!(card.append_on(0, &two, stream.callers()), Err(Error::Unsupported { .. })));
     assert!(card.append_on(7, &rows(1, 64), stream.callers()).is_err());
