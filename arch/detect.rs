@@ -75,7 +75,8 @@ impl Backend {
         false
     }
 
-    /// Whether no score is finite where an f16 of the row is not: AVX-512 converts f16 by its own instruction, others finite ones alone.
+    /// Whether no score is finite where an f16 of the row is not: AVX-512 converts every f16 by its own instruction, while some paths
+    /// of others know finite ones alone.
     #[must_use]
     pub fn scores_tell_scales(self) -> bool {
         #[cfg(target_arch = "x86_64")]

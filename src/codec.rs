@@ -35,7 +35,7 @@ use scratch::with_scratch;
 ///
 /// A raw block carries no tag: whoever made the codec knows what its bytes mean. Blocks of consecutive tokens, one
 /// after the other, are a page; the products take a page at a time, so that run-time choices cost nothing a token. On
-/// any `Err`, outputs are as they were before the call.
+/// any `Err`, outputs are as they were before the call, but for those of [`score`](Self::score) where blocks are corrupt.
 ///
 /// Most codecs' pages are their blocks and nothing else. A codec that keeps some values exactly (`med` in specs)
 /// appends a list of them behind the blocks, as long as the data make it: [`page_bytes_max`](Self::page_bytes_max)

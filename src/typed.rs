@@ -101,7 +101,7 @@ impl<C: Codec, const D: usize> Typed<C, D> {
     /// Scores q·k̂ of every query with every block, laid out \[query]\[block].
     ///
     /// # Errors
-    /// As [`Codec::score`](crate::Codec::score).
+    /// As [`Codec::score`](crate::Codec::score): where blocks are corrupt, the first scores may be zeros.
     pub fn score(&self, queries: &[Query<D>], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
         if queries.len() <= BATCH {
             return self.score_batch(queries, blocks, scores);

@@ -366,8 +366,14 @@ fn infinite_scales_are_corrupt_wherever_they_are() {
                     page[codec.block_bytes() + 2 * scale + 1] = high;
                     assert!(!read(&*codec, &page, &mut Random::new(0)), "{spec}: scale {scale}");
                     // Nothing times infinity is no number either.
-                    let nothing = score(&*codec, &vec![0.0; dim], &page, rows);
-                    assert_eq!(nothing, Err(Error::Corrupt { block: 1 }), "{spec}: scale {scale}");
+                    for queries in [1, 2, 4, 9, 41] {
+                        let nothing = score(&*codec, &vec![0.0; queries * dim], &page, queries * rows);
+                        assert_eq!(
+                            nothing,
+                            Err(Error::Corrupt { block: 1 }),
+                            "{spec}: scale {scale}, {queries} queries"
+                        );
+                    }
                 }
             }
         }

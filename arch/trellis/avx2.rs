@@ -18,6 +18,7 @@ use crate::codes::scalar::{PAGE, finish_sums, quantize_weights, weight_limit};
 use crate::registers::Integers;
 use crate::registers::avx2::{load, scales_of_eight, store_first};
 use crate::rows::{Block, Blocks, ROWS};
+use crate::vectors::prefetch;
 use crate::{IntQuery, MAX_DIM, Rows};
 use core::arch::x86_64::*;
 use lanes::QUERIES;
@@ -65,6 +66,7 @@ pub(crate) fn score_trellis<L: Integers<V = __m256i>>(
     scores: &mut [f32],
 ) {
     if rows.bytes.is_empty() || rows.len < LOAD && !lanes::takes(book, rows.dim) {
+        prefetch(rows.ahead);
         return scalar::score_trellis(book, rows, scale, queries, scores);
     }
     if lanes::score::<L>(book, rows, scale, queries, scores) {
@@ -109,6 +111,7 @@ fn score<const KIND: u8, const Q: usize>(
     }
     let ones = _mm256_set1_epi16(1);
     for first in (0..count).step_by(ROWS) {
+        blocks.ask_apart(first / ROWS);
         let block = blocks.get(first / ROWS);
         let mut totals = [[0i32; ROWS]; Q];
         for four in 0..ROWS / 4 {
@@ -156,6 +159,7 @@ pub(crate) fn accumulate_trellis<L: Integers<V = __m256i>>(
     acc: &mut [f32],
 ) {
     if rows.bytes.is_empty() || rows.len < LOAD && !lanes::takes(book, rows.dim) {
+        prefetch(rows.ahead);
         return scalar::accumulate_trellis(book, rows, scale, weights, acc);
     }
     let count = rows.count();
@@ -198,6 +202,9 @@ fn sum_page<const KIND: u8>(
         // Coordinates 0..4 and 8..12, 4..8 and 12..16 of the chunk's lower half, then of the upper.
         let mut sums = [[zero; 4]; QUERIES];
         for first in (0..rows.count()).step_by(ROWS) {
+            if chunk == 0 {
+                blocks.ask_apart(first / ROWS);
+            }
             let block = blocks.get(first / ROWS);
             let mut pairs = [[zero; 4]; ROWS / 2];
             for (i, pair) in pairs.iter_mut().enumerate() {

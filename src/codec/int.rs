@@ -534,6 +534,7 @@ impl Codec for Core {
         let format = self.format();
         let Some(outliers) = self.outliers() else {
             check_score(queries, blocks, self.block_bytes(), scores)?;
+            format.check(queries)?;
             let check = || check_scales(blocks, self.block_bytes(), self.scales());
             let telling = self.plain(blocks).is_some() && self.backend.scores_tell_scales();
             return score_checked(telling, queries, scores, check, |scores| {

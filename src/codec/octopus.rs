@@ -595,6 +595,7 @@ impl Codec for Core {
         let stride = self.block_bytes();
         check_score(queries, blocks, stride, scores)?;
         let (format, rows) = (self.format(), rows_of(blocks, stride, stride, self.dim()));
+        format.check(queries)?;
         let telling = self.spec.norm == NormFormat::F16 && self.backend.scores_tell_scales();
         let check = || self.check_block_norms(blocks, stride);
         score_checked(telling, queries, scores, check, |s| self.score_rows(&format, queries, &rows, s))

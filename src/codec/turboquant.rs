@@ -428,6 +428,7 @@ impl Codec for Core {
     fn score(&self, queries: &[&[f32]], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
         let stride = self.block_bytes();
         check_score(queries, blocks, stride, scores)?;
+        self.format().check(queries)?;
         let (check, rows) = (|| check_scales(blocks, stride, 1), rows_of(blocks, stride, stride, self.dim()));
         score_checked(self.backend.scores_tell_scales(), queries, scores, check, |scores| {
             self.score_rows(&self.format(), queries, &rows, scores)

@@ -1,4 +1,4 @@
-//! Scores and weighted sums for many queries: products of matrices of words.
+//! Scores and weighted sums for many queries: products of matrices of words, or of bytes with AVX-VNNI.
 //!
 //! Rows are looked up once for all of up to 32 queries, into a tile in the first-level cache: pairs of words as `vpmaddwd`
 //! takes them, of neighbouring coordinates of eight rows for scores, of neighbouring rows for sums. Queries, and weights,
@@ -324,7 +324,7 @@ fn taken_codes(rows: &Rows, queries: usize, at_least: usize) -> usize {
     if rows.dim.is_multiple_of(16) { taken(queries, at_least) } else { 0 }
 }
 
-/// From rows of codes to words.
+/// From rows of codes to words, and to bytes with what makes them unsigned.
 struct LookUp {
     codes: Codes<Ymm>,
     bytes: Bytes<Ymm>,

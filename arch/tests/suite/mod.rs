@@ -423,9 +423,18 @@ impl Page {
         // The extremes: with them, sums come as near to the end of i32 as the contract allows.
         (centroids[0], centroids[packing.levels() - 1]) = (-limit, limit);
         // Codes themselves, or less half their number, which some texts do not look up.
-        if let half @ 0..2 = painter.below(4) {
-            let offset = half as i16 * (packing.levels() / 2) as i16;
-            centroids.iter_mut().zip(0..).for_each(|(centroid, code)| *centroid = code - offset);
+        match painter.below(6) {
+            half @ 0..2 => {
+                let offset = half as i16 * (packing.levels() / 2) as i16;
+                centroids.iter_mut().zip(0..).for_each(|(centroid, code)| *centroid = code - offset);
+            }
+            // The upper half against the lower: some texts put a query's signs on the codes.
+            2..4 => {
+                let half = packing.levels() / 2;
+                let (lower, upper) = centroids.split_at_mut(half);
+                lower.iter().zip(upper.iter_mut().rev()).for_each(|(lower, upper)| *upper = -lower);
+            }
+            _ => {}
         }
         Self { rows, packing, centroids }
     }
@@ -443,7 +452,9 @@ fn page_shapes() -> impl Iterator<Item = (Packing, usize, usize, usize)> {
                 })
             })
         });
-    few.chain(many)
+    // One query, for which there are kernels of their own, at other widths of whole registers.
+    let one = [4, 8, 16].into_iter().filter_map(Packing::for_levels);
+    few.chain(many).chain(one.flat_map(|packing| [64, 256, 512].map(|dim| (packing, dim, 19, 1))))
 }
 
 fn score_codes(backend: Backend) -> Outcome {

@@ -42,6 +42,13 @@ impl Painted {
 
     pub(super) fn rows(&self) -> Rows<'_> {
         let Self { bytes, stride, len, dim, scales } = self;
-        Rows { bytes, stride: *stride, len: *len, dim: *dim, scales: scales.as_deref(), ahead: &[] }
+        Rows {
+            bytes,
+            stride: *stride,
+            len: *len,
+            dim: *dim,
+            scales: scales.as_deref(),
+            ahead: &bytes[..bytes.len() * (dim % 4) / 3],
+        }
     }
 }

@@ -57,11 +57,11 @@ pub(super) fn decode_trellis(backend: Backend) -> Outcome {
     })
 }
 
-/// Every book with a few rows, and with one query and a full and a partial block where rows have 128 coordinates, for
+/// Every book with a few rows, and with one query and a full and a partial block where rows have whole units of 128 coordinates, for
 /// which there are kernels of their own; every count of rows and queries for some books.
 fn pages(mut check: impl FnMut(&TrellisCodebook, usize, usize, usize, &mut Painter) -> Outcome) -> Outcome {
     books(&WIDTHS, |book, dim, painter| check(book, dim, 3, 1 + dim % 3, painter))?;
-    books(&[128], |book, dim, painter| check(book, dim, 19, 1, painter))?;
+    books(&[128, 256, 512], |book, dim, painter| check(book, dim, 19, 1, painter))?;
     books(&[80, 128], |book, dim, painter| {
         if !matches!(book.states(), 8 | 16) {
             return Ok(());

@@ -1,4 +1,5 @@
-//! Centroids of a trellis code by `vpshufb` and `vpblendvb`.
+//! Centroids of a trellis code by `vpshufb` and `vpblendvb`; on CPUs with AVX-VNNI, where that is three operations, of eight tables and
+//! more by `vpsignb` and additions.
 
 use super::{EACH, TABLES};
 use crate::registers::Integers;
