@@ -165,6 +165,7 @@ thumb() {
   install_packages
   build_in thumb
   local native=$CARGO_TARGET_DIR/native # unoptimised: quickly built
+  mkdir -p "$CARGO_TARGET_DIR"
   say "thumb: the example no_alloc on an emulated board, and here"
   (
     cd examples/no_alloc
