@@ -60,6 +60,10 @@ impl<'a> Rows<'a> {
     }
 
     /// Asks memory for `count` rows from `first` on among those that come next.
+    #[cfg_attr(
+        not(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128")),
+        allow(dead_code, reason = "what asks so is written for registers")
+    )]
     #[inline(always)]
     pub(crate) fn ask_some(&self, first: usize, count: usize) {
         let start = self.ahead.len().min(first * self.stride);
