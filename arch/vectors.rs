@@ -4,7 +4,7 @@
 pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
-#[cfg(all(target_arch = "x86_64", feature = "baseline"))]
+#[cfg(target_arch = "x86_64")]
 mod baseline;
 pub mod hadamard;
 pub(crate) mod layout;
@@ -183,7 +183,6 @@ impl Backend {
 
     /// Benchmark baseline, not bit-exact: scores a page of f16 rows, row by row, as an uncompressed cache would, with
     /// fused multiply-adds where the CPU has them.
-    #[cfg(feature = "baseline")]
     #[doc(hidden)]
     pub fn f16_dot_fma(self, query: &[f32], bytes: &[u8], scores: &mut [f32]) {
         check_widths(query.len(), 2 * query.len(), bytes, &[]);

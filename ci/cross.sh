@@ -66,10 +66,11 @@ arm64() {
   # not depend on the instructions is tested natively; emulation is slow. The newer CPU, which has the kernels of both, is enough for
   # guard pages and the suite, which take most of it: on the older one every kernel runs, and the checksums of every codec.
   say "arm64: the tool and the C interface"
-  "${cargo[@]}" build --quiet --release "${options[@]}" -p octaplex-cli -p octaplex-c
-  local octaplex=$CARGO_TARGET_DIR/$target/release/octaplex
+  # As tests have the library: it is built once.
+  "${cargo[@]}" build --quiet "${options[@]}" -p octaplex -p octaplex-arch -p octaplex-cli -p octaplex-c --features octaplex-arch/wide
+  local octaplex=$CARGO_TARGET_DIR/$target/debug/octaplex
   aarch64-linux-gnu-gcc -std=c11 -O1 -Wall -Wextra -Werror -Ibindings/c bindings/c/tests/interface.c \
-    "$CARGO_TARGET_DIR/$target/release/liboctaplex_c.a" -lpthread -ldl -lm -o "$CARGO_TARGET_DIR/interface"
+    "$CARGO_TARGET_DIR/$target/debug/liboctaplex_c.a" -lpthread -ldl -lm -o "$CARGO_TARGET_DIR/interface"
   for cpu in cortex-a76 cortex-a53; do
     say "arm64: checksums on $cpu"
     verify_backends qemu-aarch64-static -cpu "$cpu" "$octaplex"
@@ -82,7 +83,8 @@ arm64() {
     run_arm64 "${@:2}" >"$CARGO_TARGET_DIR/$1" 2>&1 &
     jobs+=("$!")
   }
-  local kernels=(-p octaplex-arch --lib --test equivalence --test contract) suite=(-p octaplex --test suite -- golden:: backends:: adversarial)
+  local kernels=(-p octaplex-arch --features std,alloc --lib --test equivalence --test contract)
+  local suite=(-p octaplex -p octaplex-arch --features octaplex/std --test suite -- golden:: backends:: adversarial)
   beside kernels-a76 cortex-a76 neon,neon-dotprod "${kernels[@]}" --test guards
   beside kernels-a53 cortex-a53 neon "${kernels[@]}"
   beside suite-a76 cortex-a76 neon,neon-dotprod "${suite[@]}"
@@ -102,13 +104,11 @@ verify_backends() {
   done
 }
 
-# run_arm64 CPU BACKENDS WHAT... Examples in the documentation need the compiler's own rustdoc and run natively only.
+# run_arm64 CPU BACKENDS WHAT...
 run_arm64() {
   say "arm64: ${*:3} on $1, which must have $2"
-  local tests=(--tests)
-  [[ "$*" != *--test* ]] || tests=()
   CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64-static -cpu $1" OCTAPLEX_REQUIRE=$2 RUST_BACKTRACE=0 \
-    "${cargo[@]}" test --quiet "${tests[@]}" "${options[@]}" --features std "${@:3}"
+    "${cargo[@]}" test --quiet "${options[@]}" "${@:3}"
 }
 
 wasm() {
@@ -141,8 +141,8 @@ s390x() {
   build_in s390x
   export CARGO_TARGET_S390X_UNKNOWN_LINUX_GNU_LINKER=s390x-linux-gnu-gcc QEMU_LD_PREFIX=/usr/s390x-linux-gnu
   say "s390x: checksums, bytes from the other end"
-  "${cargo[@]}" build --quiet --release "${options[@]}" -p octaplex-cli
-  verify_backends qemu-s390x-static "$CARGO_TARGET_DIR/$target/release/octaplex"
+  "${cargo[@]}" build --quiet "${options[@]}" -p octaplex-cli
+  verify_backends qemu-s390x-static "$CARGO_TARGET_DIR/$target/debug/octaplex"
 }
 
 i686() {

@@ -6,14 +6,15 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 command -v valgrind >/dev/null || ci/install.sh valgrind
 table=$PWD/ci/instructions.txt
-export CARGO_TARGET_DIR=$PWD/target # shared: the same library in the same profile
-CARGO_PROFILE_RELEASE_DEBUG=0 cargo build --quiet --release --locked --manifest-path benches/instructions/Cargo.toml
-folder=$CARGO_TARGET_DIR/instructions
+# The release build of the library that the tool and the C interface are made of as well.
+program=$(CARGO_PROFILE_BENCH_DEBUG=0 cargo bench --quiet --locked --no-run --message-format=json -p octaplex --bench instructions --features std \
+  | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p')
+folder=${CARGO_TARGET_DIR:-target}/instructions
 rm -rf "$folder"
 mkdir -p "$folder"
 valgrind --quiet --tool=callgrind --collect-atstart=no --toggle-collect='instructions::measured*' \
   --dump-before='instructions::counted*' --callgrind-out-file="$folder/out" \
-  "$CARGO_TARGET_DIR/release/instructions" >"$folder/calls"
+  "$program" >"$folder/calls"
 
 calls=$(wc -l <"$folder/calls")
 [[ -f $folder/out.$calls && ! -f $folder/out.$((calls + 2)) ]] || { echo "callgrind has not counted $calls calls" >&2; exit 1; }

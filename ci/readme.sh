@@ -14,14 +14,14 @@ ci/quick.sh >"$folder/.cargo/config.toml"
 
 # Cargo finds the workspace from within it; the commands' files stay in this folder.
 mapfile -t names < <(grep -oE '[A-Za-z0-9_.-]+\.(gguf|txt)' README.md | sort -u)
-cargo run --quiet --locked -p octaplex-cli --example tiny_model -- "$folder/model" "$folder/text"
+cd "$folder"
+cargo run --quiet --release --locked -p octaplex-cli --features models --example tiny_model -- model text # as the tool is built below
 for name in "${names[@]}"; do
   case $name in
-    *.gguf) cp "$folder/model" "$folder/$name" ;;
-    *.txt) cp "$folder/text" "$folder/$name" ;;
+    *.gguf) cp model "$name" ;;
+    *.txt) cp text "$name" ;;
   esac
 done
-cd "$folder"
 
 run() { # run TITLE TEXT
   printf '\n-- README.md: %s\n%s\n' "$1" "$2"

@@ -288,27 +288,6 @@ fn every_backend_and_every_batch_gives_the_same_bits() {
     }
 }
 
-/// Threads share heads and parts of a head; what they compute is the same.
-#[cfg(feature = "rayon")]
-#[test]
-fn every_number_of_threads_gives_the_same_bits() {
-    let mut random = Random::new(6);
-    let each = LayerConfig::new(2, 64, 20_000).balance(true);
-    let (rows, queries) = (random.gaussians(2 * 19_000 * 64), random.gaussians(2 * 3 * 64));
-    let run = |threads| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        pool.install(|| {
-            let mut cache = KvCache::new([each], Backend::detect()).unwrap();
-            cache.append(0, &rows, &rows).unwrap();
-            (cache.save(), bits(&attend(&mut cache, &queries, &Attend::default())))
-        })
-    };
-    let alone = run(1);
-    for threads in [2, 3, 8] {
-        assert!(run(threads) == alone, "{threads} threads give other bits than one");
-    }
-}
-
 #[test]
 fn a_layer_in_the_callers_memory() {
     let config = LayerConfig::new(2, 64, 500).sliding_window(200);

@@ -524,22 +524,6 @@ fn appended_to_a_cache() {
     refused(&mut one_of_two, &first, "another balance");
 }
 
-#[cfg(feature = "rayon")]
-#[test]
-fn threads_change_no_byte() {
-    let config = ChunkConfig::new(5, 2, 64).values("hqmq:s=24,r=3,med=2".parse().unwrap());
-    let codec = ChunkCodec::new(config, Backend::detect()).unwrap();
-    let tensor = numbers(8, 10 * 130 * 2 * 64);
-    let results = [1, 2, 3, 8].map(|threads| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        pool.install(|| {
-            let blob = codec.encode(&tensor).unwrap();
-            (bits(&decode(&codec, &blob).unwrap()), blob)
-        })
-    });
-    assert!(results.iter().all(|result| *result == results[0]));
-}
-
 /// Pages say where they lie, and are believed only where they do.
 #[test]
 fn pages_out_of_order_are_refused() {

@@ -58,15 +58,15 @@ impl<T: Copy, const N: usize> Room<T, N> {
 pub(crate) type Eight = [[__m256i; 2]; 4];
 
 /// Scores of so many queries as [`taken`] gives. `coordinates` fills the tile for [`ROWS`] rows from one on, as
-/// [`turn_coordinates`] does, for all registers of sixteen; with `QUADS`, as [`turn_quads`] does, with the bias of `L`.
-#[inline]
+/// [`turn_coordinates`] does, for all registers of sixteen; with `QUADS`, as [`turn_quads`] does, with the bias of `L`. It is
+/// called once for all queries, and as a `dyn`, so that this is compiled once and not for every shape of trellis codes.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn score<L: Integers<V = __m256i>, const QUADS: bool>(
     rows: &Rows,
     scale: f32,
     queries: &[IntQuery],
     scores: &mut [f32],
-    mut coordinates: impl FnMut(usize, &mut Tile),
+    coordinates: &mut dyn FnMut(usize, &mut Tile),
 ) {
     let (count, each, mut room) = (rows.count(), rows.dim / 4, Room::<_, { MAX_DIM / 2 }>::EMPTY);
     let tile = room.first(if QUADS { each } else { 2 * each }, [_mm256_setzero_si256(); 2]);
@@ -128,7 +128,6 @@ fn quad_product<L: Integers<V = __m256i>>(tile: &Tile, quads: &[[i8; 4]]) -> [[_
 
 /// Sums of so many queries as [`taken`] gives, for centroids of `levels`. `pairs` fills the tile for a range of rows, a
 /// page, and sixteen coordinates, as [`turn_pairs`] does, eight rows after eight; registers come in order, page by page.
-#[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn accumulate<L: Integers<V = __m256i>>(
     rows: &Rows,
@@ -136,7 +135,7 @@ pub(crate) fn accumulate<L: Integers<V = __m256i>>(
     scale: f32,
     weights: &[f32],
     acc: &mut [f32],
-    mut pairs: impl FnMut(Range<usize>, usize, &mut Tile),
+    pairs: &mut dyn FnMut(Range<usize>, usize, &mut Tile),
 ) {
     let (count, dim, mut room) = (rows.count(), rows.dim, Room::<_, { MAX_DIM / 2 }>::EMPTY);
     // Zeros behind the last row of all pages but full ones.
@@ -272,7 +271,7 @@ pub(crate) fn score_codes<L: Integers<V = __m256i>>(
     let (look_up, mut spare) = (LookUp::new(packing, rows.dim, centroids, bias), [0; SPARE]);
     let segments = look_up.codes.with_margin(rows, &mut spare);
     if quads {
-        return score::<L, true>(rows, scale, many, many_scores, |first, tile| {
+        return score::<L, true>(rows, scale, many, many_scores, &mut |first, tile| {
             let groups = [gather(&segments, first), gather(&segments, first + 8)];
             for register in 0..look_up.codes.registers() {
                 let [low, high] = &groups;
@@ -281,7 +280,7 @@ pub(crate) fn score_codes<L: Integers<V = __m256i>>(
             }
         });
     }
-    score::<L, false>(rows, scale, many, many_scores, |first, tile| {
+    score::<L, false>(rows, scale, many, many_scores, &mut |first, tile| {
         let groups = [gather(&segments, first), gather(&segments, first + 8)];
         for register in 0..look_up.codes.registers() {
             let [low, high] = &groups;
@@ -312,7 +311,7 @@ pub(crate) fn accumulate_codes<L: Integers<V = __m256i>>(
     }
     let (look_up, mut spare) = (LookUp::new(packing, rows.dim, centroids, 0), [0; SPARE]);
     let segments = look_up.codes.with_margin(rows, &mut spare);
-    accumulate::<L>(rows, centroids.len(), scale, weights, acc, |page, register, tile| {
+    accumulate::<L>(rows, centroids.len(), scale, weights, acc, &mut |page, register, tile| {
         for (first, tile) in page.step_by(8).zip(tile.chunks_exact_mut(4)) {
             turn_pairs(look_up.eight_rows(&gather(&segments, first), register), tile);
         }

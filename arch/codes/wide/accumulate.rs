@@ -56,14 +56,12 @@ fn accumulate_kind<L: Integers, const KIND: u8>(
         while q < queries {
             // Queries that share the look-ups.
             let (each, many) = match queries - q {
-                many @ 8.. if L::LANES > 1 => (8, many / 8 * 8),
                 1 => (1, 1),
                 2..4 => (2, 2),
                 many => (4, many / 4 * 4),
             };
             let (range, acc) = (q..q + many, &mut acc[q * dim..(q + many) * dim]);
             match each {
-                8 => pass.add::<8>(&page, &scales, &segments, range.map(weights), acc),
                 4 => pass.add::<4>(&page, &scales, &segments, range.map(weights), acc),
                 2 => pass.add::<2>(&page, &scales, &segments, range.map(weights), acc),
                 _ => pass.add::<1>(&page, &scales, &segments, range.map(weights), acc),

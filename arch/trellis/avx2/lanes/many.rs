@@ -32,7 +32,7 @@ pub(super) fn score_tiles<L: Integers<V = __m256i>, const BITS: usize, const FIV
         [0, 8].map(|r| look_up::<L, BITS, FIVE, DIM>(&tables, &block, r))
     };
     if L::BIAS > 0 {
-        return many::score::<L, true>(rows, scale, queries, scores, |first, tile| {
+        return many::score::<L, true>(rows, scale, queries, scores, &mut |first, tile| {
             let eights = eights(first);
             for (register, tile) in tile.chunks_exact_mut(4).enumerate() {
                 let mut bytes = [[_mm256_setzero_si256(); 4]; 2];
@@ -45,7 +45,7 @@ pub(super) fn score_tiles<L: Integers<V = __m256i>, const BITS: usize, const FIV
             }
         });
     }
-    many::score::<L, false>(rows, scale, queries, scores, |first, tile| {
+    many::score::<L, false>(rows, scale, queries, scores, &mut |first, tile| {
         let [low, high] = &eights(first);
         for (register, tile) in tile.chunks_exact_mut(8).enumerate() {
             turn_coordinates([words(low, register), words(high, register)], tile);
@@ -66,7 +66,7 @@ pub(super) fn sum_tiles<L: Integers<V = __m256i>, const BITS: usize, const FIVE:
     let blocks = Blocks::new(rows, &mut padded);
     let mut room = Room::<Bytes, { PAGE / 8 }>::EMPTY;
     let of_page = room.first(rows.count().min(PAGE).div_ceil(8), [[_mm256_setzero_si256(); EACH]; 4]);
-    many::accumulate::<L>(rows, book.levels(), scale, weights, acc, |page, register, tile| {
+    many::accumulate::<L>(rows, book.levels(), scale, weights, acc, &mut |page, register, tile| {
         if register == 0 {
             for (first, eight) in page.step_by(8).zip(of_page.iter_mut()) {
                 let block = blocks.get(first / rows::ROWS);

@@ -1,0 +1,69 @@
+//! The feature `rayon`: threads share heads, parts of a head and layers of a chunk, and change no bit. All else about caches and
+//! chunks is tested without it.
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
+
+mod common;
+
+use common::{Random, bits};
+use octaplex::{Attend, Backend, ChunkCodec, ChunkConfig, Error, KvCache, LayerConfig};
+
+/// What a function gives in a pool of so many threads.
+fn with<T: Send>(threads: usize, run: impl FnOnce() -> T + Send) -> T {
+    rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(run)
+}
+
+#[test]
+fn attention_has_the_bits_of_one_thread() {
+    let mut random = Random::new(6);
+    let each = LayerConfig::new(2, 64, 20_000).balance(true);
+    let (rows, queries) = (random.gaussians(2 * 19_000 * 64), random.gaussians(2 * 3 * 64));
+    let run = || {
+        let mut cache = KvCache::new([each], Backend::detect()).unwrap();
+        cache.append(0, &rows, &rows).unwrap();
+        let mut output = vec![f32::NAN; queries.len()];
+        cache.attend(0, &queries, &Attend::default(), &mut output).unwrap();
+        (cache.save(), bits(&output))
+    };
+    let alone = with(1, run);
+    for threads in [2, 3, 8] {
+        assert!(with(threads, run) == alone, "{threads} threads give other bits than one");
+    }
+}
+
+/// Heads are encoded side by side, and one of them fails: the cache is as it was, and the error that of one thread.
+#[test]
+fn an_append_that_fails_leaves_no_trace() {
+    let config = LayerConfig::new(4, 64, 2_000);
+    let mut rows = Random::new(7).gaussians(4 * 500 * 64);
+    let run = |rows: &[f32]| {
+        let mut cache = KvCache::new([config], Backend::detect()).unwrap();
+        cache.append(0, &rows[..4 * 100 * 64], &rows[..4 * 100 * 64]).unwrap();
+        let before = cache.save();
+        let refused: Result<(), Error> = cache.append(0, rows, rows);
+        (refused, cache.save() == before)
+    };
+    assert!(with(8, || run(&rows)).0.is_ok());
+    for at in [4 * 300 * 64 - 1, 4 * 499 * 64] {
+        let value = core::mem::replace(&mut rows[at], f32::NAN);
+        let alone = with(1, || run(&rows));
+        assert!(alone.0.is_err() && alone.1, "{alone:?}");
+        for threads in [2, 8] {
+            assert_eq!(with(threads, || run(&rows)), alone, "{threads} threads");
+        }
+        rows[at] = value;
+    }
+}
+
+#[test]
+fn chunks_have_the_bytes_of_one_thread() {
+    let config = ChunkConfig::new(5, 2, 64).values("hqmq:s=24,r=3,med=2".parse().unwrap());
+    let codec = ChunkCodec::new(config, Backend::detect()).unwrap();
+    let tensor = Random::new(8).gaussians(10 * 130 * 2 * 64);
+    let run = || {
+        let (blob, mut decoded) = (codec.encode(&tensor).unwrap(), vec![0.0; tensor.len()]);
+        codec.decode(&blob, &mut decoded[..]).unwrap();
+        (blob, bits(&decoded))
+    };
+    let alone = with(1, run);
+    assert!([2, 3, 8].into_iter().all(|threads| with(threads, run) == alone));
+}
