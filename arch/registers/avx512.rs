@@ -186,7 +186,10 @@ pub(crate) fn store_codes(codes: &mut [u8; 16], x: __m128i) {
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn narrow(a: __m512i, b: __m512i) -> __m512i {
-    _mm512_inserti64x4::<1>(_mm512_castsi256_si512(_mm512_cvtepi16_epi8(a)), _mm512_cvtepi16_epi8(b))
+    // Two shuffles; `vpmovwb` is two by itself.
+    static EVEN: [u8; 64] = places!(i => 2 * i % 64);
+    let even = load(&EVEN);
+    _mm512_mask_permutexvar_epi8(_mm512_permutexvar_epi8(even, a), !0 << 32, even, b)
 }
 
 /// The first `bytes.len()` of 64 bytes, at most all. Half a register goes by a plain store: masked ones are slow.

@@ -16,7 +16,7 @@ pub(crate) use search::viterbi_encode;
 
 use super::layout::{MAX_LEVELS, MAX_STATES, TrellisCodebook};
 use crate::codes::avx512::accumulate::{ByteWeights, QUERIES, Sums, Tile, byte_weights, four, run_scales};
-use crate::codes::avx512::codebook::kind::RAW as NATURAL;
+use crate::codes::avx512::codebook::{self, kind::RAW as NATURAL};
 use crate::codes::avx512::score::{ByteQuery, Columns, Many, add_four, add_lanes, finish};
 use crate::codes::avx512::unpack::{CHUNK, Chunk, MAX_CHUNKS, Masked, Place, Unpack, scales};
 use crate::codes::scalar::{PAGE, finish_sums};
@@ -83,6 +83,13 @@ static LANES: [[u64; 8]; 5] = [
     [0, 1, 2, 3, 4, 5, 6, 7],
     [0, 4, 1, 5, 2, 6, 3, 7],
 ];
+
+/// The byte that `interleave` is to find in each place, so that its registers have coordinates in order.
+static FOURS: [[u8; CHUNK]; 5] = [fours(0), fours(1), fours(2), fours(3), fours(4)];
+
+const fn fours(order: usize) -> [u8; CHUNK] {
+    places!(i => 8 * LANES[order][codebook::FOURS[i] as usize / 8] as usize + codebook::FOURS[i] as usize % 8)
+}
 
 /// By raw bits: the bit of the lane's quadword at which each byte's window ends (mod 64, one too many for the history).
 /// The lane of the first eight is shifted by a byte.
@@ -295,6 +302,7 @@ fn sum_page<const KIND: usize, const RAW: usize>(
     if let [ints] = ints {
         return sum_one::<KIND, RAW>(lookup, blocks, rows, scale, ints, acc);
     }
+    let order = load(&FOURS[order(KIND, RAW)]);
     for chunk in 0..lookup.chunks {
         tile.clear();
         for block in 0..rows.count().div_ceil(ROWS) {
@@ -303,25 +311,11 @@ fn sum_page<const KIND: usize, const RAW: usize>(
             }
             let block = blocks.get(block);
             for first in (0..ROWS).step_by(4) {
-                tile.push(interleave(lookup.centroids::<KIND, RAW>(&block, chunk, first)));
+                let centroids = lookup.centroids::<KIND, RAW>(&block, chunk, first);
+                tile.push(interleave(centroids.map(|x| _mm512_permutexvar_epi8(order, x))));
             }
         }
-        let plain = tile.plain(ints);
-        let end = |acc: &mut [f32], ints: &ByteWeights, totals: Sums| {
-            add_totals::<KIND, RAW>(chunk, ints, scale, totals, acc);
-        };
-        let (pairs, last) = ints.as_chunks::<2>();
-        let (pair_acc, last_acc) = acc.split_at_mut(2 * rows.dim * pairs.len());
-        for (ints, acc) in pairs.iter().zip(pair_acc.chunks_exact_mut(2 * rows.dim)) {
-            let [a, b] = tile.products(&plain, ints);
-            let (first, second) = acc.split_at_mut(rows.dim);
-            end(first, &ints[0], a);
-            end(second, &ints[1], b);
-        }
-        if let [ints] = last {
-            let [totals] = tile.products(&plain, core::array::from_ref(ints));
-            end(last_acc, ints, totals);
-        }
+        tile.add(ints, scale, chunk * CHUNK, acc, rows.dim);
     }
 }
 
@@ -338,7 +332,7 @@ fn sum_one<const KIND: usize, const RAW: usize>(
     let zero = [_mm512_setzero_si512(); 4];
     for chunk in 0..lookup.chunks {
         let ([mut low, mut high], mut plain) = ([zero; 2], zero);
-        for (i, (l, h)) in ints.low.as_chunks().0.iter().zip(ints.high.as_chunks().0).enumerate() {
+        for (i, (l, h)) in ints.low().iter().zip(ints.high()).enumerate() {
             let row = 4 * i;
             if row >= rows.count() {
                 break;

@@ -52,8 +52,10 @@ pub(crate) fn accumulate_codes(
 /// A run's weights of one query, as the bytes that `vpdpbusd` multiplies.
 pub(crate) struct ByteWeights {
     /// Of weight + offset. Behind a run's end these belong to zero rows.
-    pub(crate) low: [u8; PAGE],
-    pub(crate) high: [u8; PAGE],
+    low: [MaybeUninit<[u8; 16]>; PAGE / 16],
+    high: [MaybeUninit<[u8; 16]>; PAGE / 16],
+    /// Sixteens that are set.
+    used: usize,
     /// What makes all weights unsigned: 0 if they are, 2¹⁵ if not.
     pub(crate) offset: i32,
     /// Value of a weight's unit; 0 if the run adds nothing.
@@ -61,7 +63,32 @@ pub(crate) struct ByteWeights {
 }
 
 impl ByteWeights {
-    pub(crate) const NONE: Self = Self { low: [0; PAGE], high: [0; PAGE], offset: 0, unit: 0.0 };
+    /// No weights; what they will be is not even set to zero.
+    #[inline]
+    fn none(memory: &mut MaybeUninit<Self>) -> &mut Self {
+        let memory = memory.as_mut_ptr();
+        // SAFETY: a place for all fields, of which these are set here; the others need not be.
+        unsafe {
+            (&raw mut (*memory).used).write(0);
+            (&raw mut (*memory).offset).write(0);
+            (&raw mut (*memory).unit).write(0.0);
+            &mut *memory
+        }
+    }
+
+    /// The lower bytes, of four rows each.
+    #[inline]
+    pub(crate) fn low(&self) -> &[[u8; 4]] {
+        // SAFETY: only `set` makes `used` larger, and sets so many; a sixteen is four fours.
+        unsafe { core::slice::from_raw_parts(self.low[..self.used].as_ptr().cast(), 4 * self.used) }
+    }
+
+    /// The upper ones.
+    #[inline]
+    pub(crate) fn high(&self) -> &[[u8; 4]] {
+        // SAFETY: as above.
+        unsafe { core::slice::from_raw_parts(self.high[..self.used].as_ptr().cast(), 4 * self.used) }
+    }
 
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -70,12 +97,12 @@ impl ByteWeights {
         self.unit = ints.unit;
         self.offset = if ints.negative { 0x8000 } else { 0 };
         let offset = _mm512_set1_epi32(self.offset);
-        let (low, high) = (self.low.as_chunks_mut().0, self.high.as_chunks_mut().0);
-        for (i, (low, high)) in low.iter_mut().zip(high).enumerate().take(ints.count()) {
+        for (i, (low, high)) in self.low.iter_mut().zip(&mut self.high).enumerate().take(ints.count()) {
             let weight = _mm512_add_epi32(ints.get(i), offset);
-            store_codes(low, _mm512_cvtepi32_epi8(weight));
-            store_codes(high, _mm512_cvtepi32_epi8(_mm512_srli_epi32::<8>(weight)));
+            store_codes(low.write([0; 16]), _mm512_cvtepi32_epi8(weight));
+            store_codes(high.write([0; 16]), _mm512_cvtepi32_epi8(_mm512_srli_epi32::<8>(weight)));
         }
+        self.used = ints.count();
     }
 }
 
@@ -163,10 +190,11 @@ fn accumulate_bytes<const KIND: u8>(
         let run = run..count.min(run + PAGE);
         let scales = run_scales(&blocks, run.start / ROWS..run.end.div_ceil(ROWS));
         if queries == 1 {
-            let mut ints = ByteWeights::NONE;
+            let mut ints = MaybeUninit::uninit();
+            let ints = ByteWeights::none(&mut ints);
             ints.set(&weights[run.clone()], &scales);
             if ints.offset == 0 {
-                accumulate_one::<KIND>(bytes, &blocks, run, &ints, scale, acc);
+                accumulate_one::<KIND>(bytes, &blocks, run, ints, scale, acc);
                 continue;
             }
         }
@@ -200,31 +228,15 @@ fn accumulate_many<const KIND: u8>(
             }
             let block = blocks.get(block);
             for first in [0, 4, 8, 12] {
-                let centroids = bytes.interleaved::<KIND>(&block, c, first);
+                let centroids = bytes.ordered::<KIND>(&block, c, first);
                 for (tile, centroids) in tiles.iter_mut().zip(centroids).take(step(KIND)) {
                     tile.push(centroids);
                 }
             }
         }
-        let [low, high] = &tiles;
-        let (plain_low, plain_high) = (low.plain(ints), high.plain(ints));
-        let end = |acc: &mut [f32], ints: &ByteWeights, mut totals: [Sums; 2]| {
-            if ints.unit != 0.0 {
-                finish::<KIND>(&mut totals[..step(KIND)], ints.unit * scale, &mut acc[c * CHUNK..]);
-            }
-        };
-        let (pairs, last) = ints.as_chunks::<2>();
-        let (pair_acc, last_acc) = acc.split_at_mut(2 * width * pairs.len());
-        for (ints, acc) in pairs.iter().zip(pair_acc.chunks_exact_mut(2 * width)) {
-            let ([a, b], [c, d]) = (low.products(&plain_low, ints), high.products(&plain_high, ints));
-            let (first, second) = acc.split_at_mut(width);
-            end(first, &ints[0], [a, c]);
-            end(second, &ints[1], [b, d]);
-        }
-        if let [ints] = last {
-            let one = array::from_ref(ints);
-            let ([a], [b]) = (low.products(&plain_low, one), high.products(&plain_high, one));
-            end(last_acc, ints, [a, b]);
+        // The last of a pair may be behind the end.
+        for (first, tile) in (c * CHUNK..width).step_by(CHUNK).zip(&tiles).take(step(KIND)) {
+            tile.add(ints, scale, first, acc, width);
         }
     }
 }
@@ -239,7 +251,7 @@ pub(crate) fn byte_weights<'a, 'w>(
 ) -> &'a [ByteWeights] {
     let mut used = 0;
     for (weights, ints) in weights.zip(&mut *memory) {
-        ints.write(ByteWeights::NONE).set(weights, scales);
+        ByteWeights::none(ints).set(weights, scales);
         used += 1;
     }
     // SAFETY: as many were written.
@@ -297,7 +309,7 @@ impl Tile {
     /// The sums of the centroids themselves, where any weights have an offset.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    pub(crate) fn plain(&self, ints: &[ByteWeights]) -> Sums {
+    fn plain(&self, ints: &[ByteWeights]) -> Sums {
         let mut plain = [_mm512_setzero_si512(); 4];
         if ints.iter().any(|ints| ints.offset != 0) {
             for centroids in self.fours() {
@@ -309,16 +321,41 @@ impl Tile {
         plain
     }
 
+    /// Adds all queries' sums of this tile to theirs, \[query]\[`width`], from coordinate `first` on.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(crate) fn add(&self, ints: &[ByteWeights], scale: f32, first: usize, acc: &mut [f32], width: usize) {
+        let plain = self.plain(ints);
+        let end = |acc: &mut [f32], ints: &ByteWeights, sums: Sums| {
+            if ints.unit != 0.0 {
+                add_sums(&mut acc[first..], sums, ints.unit * scale);
+            }
+        };
+        let (pairs, last) = ints.as_chunks::<2>();
+        let (pair_acc, last_acc) = acc.split_at_mut(2 * width * pairs.len());
+        for (ints, acc) in pairs.iter().zip(pair_acc.chunks_exact_mut(2 * width)) {
+            let [a, b] = self.products(&plain, ints);
+            let (of_a, of_b) = acc.split_at_mut(width);
+            end(of_a, &ints[0], a);
+            end(of_b, &ints[1], b);
+        }
+        if let [ints] = last {
+            let [sums] = self.products(&plain, array::from_ref(ints));
+            end(last_acc, ints, sums);
+        }
+    }
+
     /// The sums of the products with the weights of `N` queries. Two take one load of each centroid, and hide the latency of one
     /// another.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    pub(crate) fn products<const N: usize>(&self, plain: &Sums, ints: &[ByteWeights; N]) -> [Sums; N] {
+    fn products<const N: usize>(&self, plain: &Sums, ints: &[ByteWeights; N]) -> [Sums; N] {
         let zero = [_mm512_setzero_si512(); 4];
         let mut totals = [[zero; 2]; N];
+        let bytes: [_; N] = array::from_fn(|n| (ints[n].low(), ints[n].high()));
         for (i, centroids) in self.fours().iter().enumerate() {
-            for ([low, high], ints) in totals.iter_mut().zip(ints) {
-                let (l, h) = (four(&ints.low.as_chunks().0[i]), four(&ints.high.as_chunks().0[i]));
+            for ([low, high], (l, h)) in totals.iter_mut().zip(bytes) {
+                let (l, h) = (four(&l[i]), four(&h[i]));
                 for k in 0..4 {
                     low[k] = _mm512_dpbusd_epi32(low[k], l, centroids[k]);
                     high[k] = _mm512_dpbusd_epi32(high[k], h, centroids[k]);
@@ -349,7 +386,7 @@ fn accumulate_one<const KIND: u8>(
     let zero = [_mm512_setzero_si512(); 4];
     for c in (0..bytes.chunks()).step_by(step(KIND)) {
         let (mut low, mut high) = ([zero; 2], [zero; 2]);
-        let mut weights = ints.low.as_chunks().0.iter().zip(ints.high.as_chunks().0);
+        let mut weights = ints.low().iter().zip(ints.high());
         for block in run.start / ROWS..run.end.div_ceil(ROWS) {
             if c == 0 {
                 blocks.ask(block);
@@ -391,6 +428,18 @@ pub(crate) fn add(acc: &mut [f32], sum: __m512i, factor: f32) {
     match acc.first_chunk_mut() {
         Some(acc) => store_ps(acc, _mm512_add_ps(load_ps(acc), product)),
         None => store_tail(acc, _mm512_add_ps(load_tail(acc), product)),
+    }
+}
+
+/// acc += sum·factor for up to 64 coordinates in order; without branches for all of them.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn add_sums(acc: &mut [f32], sums: Sums, factor: f32) {
+    match acc.first_chunk_mut::<CHUNK>() {
+        Some(acc) => {
+            sums.into_iter().zip(acc.chunks_exact_mut(16)).for_each(|(sum, acc)| add(acc, sum, factor))
+        }
+        None => sums.into_iter().zip(acc.chunks_mut(16)).for_each(|(sum, acc)| add(acc, sum, factor)),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::unpack::{CHUNK, Chunk, MAX_CHUNKS, Masked, Place, SHIFT, SPREAD, Unpack};
 use crate::Packing;
-use crate::registers::avx512::{IDENTITY, interleave, load, load_words, narrow, transpose};
+use crate::registers::avx512::{IDENTITY, interleave, load, load_words, narrow, places, transpose};
 use crate::rows::{Block, ROWS};
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
@@ -162,6 +162,24 @@ impl Bytes {
         [interleave(centroids), unused]
     }
 
+    /// The same with register k's coordinates 16·k …, for kinds that come in pairs over both chunks: what shuffles here is shared by
+    /// all queries, whose sums then need none.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(crate) fn ordered<const KIND: u8>(&self, block: &Block, c: usize, first: usize) -> [[__m512i; 4]; 2] {
+        if step(KIND) == 2 {
+            let (raw, order) = (Masked::new(block, self.raw(c)), load(&HALVES));
+            let rows = [first, first + 1, first + 2, first + 3];
+            let fields = rows.map(|r| _mm512_permutexvar_epi8(order, self.fields::<KIND>(&raw, r)));
+            let [even, odd] = self.halves::<KIND>(interleave(fields));
+            let lower = |k| _mm512_unpacklo_epi32(even[k], odd[k]);
+            let upper = |k| _mm512_unpackhi_epi32(even[k], odd[k]);
+            return [[lower(0), upper(0), lower(1), upper(1)], [lower(2), upper(2), lower(3), upper(3)]];
+        }
+        let ([centroids, unused], order) = (self.four::<KIND>(block, c, first), load(&FOURS));
+        [interleave(centroids.map(|x| _mm512_permutexvar_epi8(order, x))), unused]
+    }
+
     /// The centroids of sixteen rows, transposed: register j has bytes 4·j … of each row, a row a lane.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -225,6 +243,12 @@ impl Bytes {
         index.map(|index| _mm512_permutexvar_epi8(index, self.table))
     }
 }
+
+/// The byte that [`interleave`] is to find in each place, so that its registers have them in order.
+pub(crate) static FOURS: [u8; 64] = places!(i => 16 * (i / 4 % 4) + 4 * (i / 16) + i % 4);
+
+/// The same for bytes of two coordinates, whose registers are then mixed by dwords.
+static HALVES: [u8; 64] = places!(i => 16 * (i / 4 % 4) + 2 * (i / 16) + i % 2 + 8 * (i % 4 / 2));
 
 /// Chunks that a kind of row gives at a time.
 pub(crate) const fn step(kind: u8) -> usize {
