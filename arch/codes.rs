@@ -60,7 +60,7 @@ impl Backend {
         contract!(bytes.len() == packing.bytes(out.len()));
         contract!(centroids.len() == packing.levels());
         #[cfg(target_arch = "x86_64")]
-        if self.isa == Isa::Avx512 {
+        if matches!(self.isa, Isa::Avx512 | Isa::Amx) {
             // SAFETY: as in `dispatch!`.
             return unsafe { avx512::lookup_packed(packing, bytes, centroids, scale, out) };
         }
@@ -88,7 +88,7 @@ impl Backend {
         contract!(queries.iter().all(|query| query.values.len() == rows.dim));
         contract!(scores.len() == queries.len() * rows.count());
         dispatch!(
-            self, portable: portable, avx2: lanes, avx512: avx512, registers: dots;
+            self, portable: portable, avx2: lanes, avx512: tiles, registers: dots;
             score_codes(packing: Packing, rows: &Rows, centroids: &[i16], scale: f32, queries: &[IntQuery], scores: &mut [f32])
         )
     }
@@ -109,7 +109,7 @@ impl Backend {
         contract!(acc.len().is_multiple_of(rows.dim));
         contract!(weights.len() == acc.len() / rows.dim * rows.count());
         dispatch!(
-            self, portable: portable, avx2: lanes, avx512: avx512, registers: wide;
+            self, portable: portable, avx2: lanes, avx512: tiles, registers: wide;
             accumulate_codes(packing: Packing, rows: &Rows, centroids: &[i16], scale: f32, weights: &[f32], acc: &mut [f32])
         )
     }

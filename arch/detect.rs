@@ -14,6 +14,9 @@ pub(crate) enum Isa {
     AvxVnni,
     #[cfg(target_arch = "x86_64")]
     Avx512,
+    /// AVX-512 with AMX's tiles for blocks of 32 queries, where the system permits them: Intel's from Sapphire Rapids on.
+    #[cfg(target_arch = "x86_64")]
+    Amx,
     /// The text for registers throughout, as ARM and WebAssembly run it, with AVX2's.
     #[cfg(all(target_arch = "x86_64", feature = "wide"))]
     Wide,
@@ -44,6 +47,8 @@ pub struct Backend {
 /// Every instruction set this build knows, fastest first.
 const KNOWN: &[Isa] = &[
     #[cfg(target_arch = "x86_64")]
+    Isa::Amx,
+    #[cfg(target_arch = "x86_64")]
     Isa::Avx512,
     #[cfg(target_arch = "x86_64")]
     Isa::AvxVnni,
@@ -70,7 +75,7 @@ impl Backend {
     /// Whether its kernels on [`Rows`](crate::Rows) of codes ask for what comes next block by block.
     pub(crate) fn asks_by_blocks(self) -> bool {
         #[cfg(target_arch = "x86_64")]
-        return matches!(self.isa, Isa::Avx512 | Isa::Avx2 | Isa::AvxVnni);
+        return matches!(self.isa, Isa::Avx512 | Isa::Amx | Isa::Avx2 | Isa::AvxVnni);
         #[cfg(not(target_arch = "x86_64"))]
         false
     }
@@ -80,7 +85,7 @@ impl Backend {
     #[must_use]
     pub fn scores_tell_scales(self) -> bool {
         #[cfg(target_arch = "x86_64")]
-        return matches!(self.isa, Isa::Avx512);
+        return matches!(self.isa, Isa::Avx512 | Isa::Amx);
         #[cfg(not(target_arch = "x86_64"))]
         false
     }
@@ -102,7 +107,7 @@ impl Backend {
         Self::available().find(|backend| backend.name() == name)
     }
 
-    /// `scalar`, `portable`, `avx2`, `avx-vnni`, `avx512`, `neon`, `neon-dotprod` or `simd128`; `wide` with the feature of that name.
+    /// `scalar`, `portable`, `avx2`, `avx-vnni`, `avx512`, `amx`, `neon`, `neon-dotprod` or `simd128`; `wide` with the feature of that name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self.isa {
@@ -115,6 +120,8 @@ impl Backend {
             Isa::AvxVnni => "avx-vnni",
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => "avx512",
+            #[cfg(target_arch = "x86_64")]
+            Isa::Amx => "amx",
             #[cfg(all(target_arch = "x86_64", feature = "wide"))]
             Isa::Wide => "wide",
             #[cfg(target_arch = "aarch64")]
@@ -141,6 +148,8 @@ impl Isa {
             Self::Wide => x86_64::has_avx2(),
             #[cfg(target_arch = "x86_64")]
             Self::Avx512 => x86_64::has_avx512(),
+            #[cfg(target_arch = "x86_64")]
+            Self::Amx => x86_64::has_amx() && crate::registers::amx::permitted(),
             #[cfg(target_arch = "aarch64")]
             Self::Neon => true,
             #[cfg(target_arch = "aarch64")]
@@ -178,6 +187,20 @@ mod x86_64 {
     /// AVX-VNNI is bit 4 of eax in the second part of leaf 7, which is there where the first part's eax says so.
     pub(super) fn has_avx_vnni() -> bool {
         has_avx2() && leaf(7, 0).eax >= 1 && leaf(7, 1).eax & (1 << 4) != 0
+    }
+
+    /// AMX-TILE and AMX-INT8 are bits 24 and 25 of leaf 7's edx. The system saves both parts of the tiles' state; there are eight of
+    /// sixteen rows of 64 bytes.
+    pub(super) fn has_amx() -> bool {
+        const BITS: u32 = 3 << 24;
+        const STATE: u64 = 3 << 17;
+        if !has_avx512() || leaf(7, 0).edx & BITS != BITS {
+            return false;
+        }
+        let palette = leaf(0x1d, 1);
+        // SAFETY: a system that lets AVX-512 be used has set the register, and `xgetbv` is permitted then.
+        let state = unsafe { core::arch::x86_64::_xgetbv(0) };
+        state & STATE == STATE && palette.ebx == 8 << 16 | 64 && palette.ecx & 0xffff == 16
     }
 
     fn ecx(number: u32) -> u32 {

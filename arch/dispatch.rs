@@ -5,6 +5,7 @@
 /// `avx2`, `avx512` and `registers` name the text that each runs, a module of the kernel's folder. `scalar`: the
 /// specification, compiled for the instruction set at hand, where LLVM vectorises it as well as intrinsics would.
 /// `portable` is named where plain Rust has a faster text than the specification.
+/// `tiles`: for AVX-512 with AMX's tiles, or without.
 /// `lanes`: for AVX2 and for AVX-VNNI, each with its own registers of two lanes.
 /// `wide`: the text for registers. `ymm`, `zmm`: the same, for wider ones. `dots`: the same, and once more for ARM's dot products of bytes.
 macro_rules! dispatch {
@@ -37,6 +38,24 @@ macro_rules! dispatch {
         }
     };
     (
+        $backend:expr, avx2: $avx2:ident, avx512: tiles, registers: $registers:ident;
+        $kernel:ident($($argument:ident: $kind:ty),*)
+    ) => {
+        match $backend.isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Amx => {
+                #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+                fn enter(tiles: $crate::registers::amx::Tiles, $($argument: $kind),*) {
+                    avx512::$kernel(Some(tiles), $($argument),*)
+                }
+                // SAFETY: tokens of this ISA are only made by `detect.rs`, after the CPU was asked for its instructions, and the
+                // system to permit tiles.
+                unsafe { enter($crate::registers::amx::Tiles::new(), $($argument),*) }
+            }
+            _ => dispatch!($backend, avx2: $avx2, avx512: no_tiles, registers: $registers; $kernel($($argument: $kind),*)),
+        }
+    };
+    (
         $backend:expr, avx2: $avx2:ident, avx512: $avx512:ident, registers: $registers:ident;
         $kernel:ident($($argument:ident: $kind:ty),*) $(-> $result:ty)?
     ) => {
@@ -61,7 +80,7 @@ macro_rules! dispatch {
                 unsafe { enter($($argument),*) }
             }
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => {
+            Isa::Avx512 | Isa::Amx => {
                 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
                 fn enter($($argument: $kind),*) $(-> $result)? {
                     text!($avx512, $crate::registers::avx2::Avx2, $kernel($($argument),*))
@@ -99,6 +118,7 @@ macro_rules! text {
     (ymm_lanes, $registers:ty, $kernel:ident($($argument:ident),*)) => {
         avx2::$kernel::<$crate::registers::avx2::Ymm>($($argument),*)
     };
+    (no_tiles, $registers:ty, $kernel:ident($($argument:ident),*)) => { avx512::$kernel(None, $($argument),*) };
     (dots, $registers:ty, $kernel:ident($($argument:ident),*)) => { wide::$kernel::<$registers>($($argument),*) };
     ($text:ident, $registers:ty, $kernel:ident($($argument:ident),*)) => { $text::$kernel($($argument),*) };
 }

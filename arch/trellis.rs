@@ -43,7 +43,7 @@ impl Backend {
         contract!(queries.iter().all(|query| query.values.len() == rows.dim));
         contract!(scores.len() == queries.len() * rows.count());
         dispatch!(
-            self, portable: portable, avx2: lanes, avx512: avx512, registers: dots;
+            self, portable: portable, avx2: lanes, avx512: tiles, registers: dots;
             score_trellis(book: &TrellisCodebook, rows: &Rows, scale: f32, queries: &[IntQuery], scores: &mut [f32])
         )
     }
@@ -63,7 +63,7 @@ impl Backend {
         contract!(acc.len().is_multiple_of(rows.dim));
         contract!(weights.len() == acc.len() / rows.dim * rows.count());
         dispatch!(
-            self, portable: portable, avx2: lanes, avx512: avx512, registers: wide;
+            self, portable: portable, avx2: lanes, avx512: tiles, registers: wide;
             accumulate_trellis(book: &TrellisCodebook, rows: &Rows, scale: f32, weights: &[f32], acc: &mut [f32])
         )
     }

@@ -193,7 +193,7 @@ impl Backend {
             Isa::Avx2 | Isa::AvxVnni => unsafe { baseline::f16_dot_fma_avx2(query, bytes, scores) },
             // SAFETY: as in `dispatch!`.
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => unsafe { baseline::f16_dot_fma_avx512(query, bytes, scores) },
+            Isa::Avx512 | Isa::Amx => unsafe { baseline::f16_dot_fma_avx512(query, bytes, scores) },
             _ => self.score_floats(Float::F16, query.len(), bytes, &[query], scores),
         }
     }

@@ -42,7 +42,7 @@ impl Backend {
         Kernels::named(name).map(Self)
     }
 
-    /// `scalar`, `portable`, `avx2`, `avx-vnni`, `avx512`, `neon`, `neon-dotprod` or `simd128`.
+    /// `scalar`, `portable`, `avx2`, `avx-vnni`, `avx512`, `amx`, `neon`, `neon-dotprod` or `simd128`.
     #[must_use]
     pub fn name(self) -> &'static str {
         self.0.name()

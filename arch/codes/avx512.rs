@@ -6,9 +6,11 @@ mod pack;
 pub(crate) mod pairs;
 mod quantize;
 pub(crate) mod score;
+pub(crate) mod tiles;
 pub(crate) mod unpack;
 mod words;
 
+use crate::registers::amx::Tiles;
 use crate::{IntQuery, Packing, Rows};
 pub(crate) use pack::{pack, together, unpack};
 pub(crate) use quantize::{lookup, lookup_packed, quantize};
@@ -16,6 +18,7 @@ pub(crate) use quantize::{lookup, lookup_packed, quantize};
 /// See `scalar::score_codes`.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn score_codes(
+    tiles: Option<Tiles>,
     packing: Packing,
     rows: &Rows,
     centroids: &[i16],
@@ -26,13 +29,14 @@ pub(crate) fn score_codes(
     if centroids.len() > 16 {
         words::score_codes(packing, rows, centroids, scale, queries, scores)
     } else {
-        score::score_codes(packing, rows, centroids, scale, queries, scores)
+        score::score_codes(tiles, packing, rows, centroids, scale, queries, scores)
     }
 }
 
 /// See `scalar::accumulate_codes`.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn accumulate_codes(
+    tiles: Option<Tiles>,
     packing: Packing,
     rows: &Rows,
     centroids: &[i16],
@@ -43,6 +47,6 @@ pub(crate) fn accumulate_codes(
     if centroids.len() > 16 {
         words::accumulate_codes(packing, rows, centroids, scale, weights, acc)
     } else {
-        accumulate::accumulate_codes(packing, rows, centroids, scale, weights, acc)
+        accumulate::accumulate_codes(tiles, packing, rows, centroids, scale, weights, acc)
     }
 }

@@ -15,11 +15,15 @@ mod search;
 pub(crate) use search::viterbi_encode;
 
 use super::layout::{MAX_LEVELS, MAX_STATES, TrellisCodebook};
-use crate::codes::avx512::accumulate::{ByteWeights, QUERIES, Sums, Tile, byte_weights, four, run_scales};
+use crate::codes::avx512::accumulate::{
+    ByteWeights, QUERIES, Sums, Tile, byte_weights, configure, four, run_scales,
+};
 use crate::codes::avx512::codebook::{self, kind::RAW as NATURAL};
 use crate::codes::avx512::score::{ByteQuery, Columns, Many, add_four, add_lanes, finish};
+use crate::codes::avx512::tiles::TileQueries;
 use crate::codes::avx512::unpack::{CHUNK, Chunk, MAX_CHUNKS, Masked, Place, Unpack, scales};
 use crate::codes::scalar::{PAGE, finish_sums};
+use crate::registers::amx::Tiles;
 use crate::registers::avx512::{
     self, IDENTITY, in_order, interleave, load, load_array, load_codes, places, store_first, to_array,
     transpose,
@@ -169,6 +173,7 @@ fn decode<const KIND: usize, const RAW: usize>(lookup: &Lookup, row: &[u8], scal
 /// See `scalar::score_trellis`.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn score_trellis(
+    tiles: Option<Tiles>,
     book: &TrellisCodebook,
     rows: &Rows,
     scale: f32,
@@ -188,13 +193,14 @@ pub(crate) fn score_trellis(
     let mut padded = None;
     let blocks = Blocks::new(rows, &mut padded);
     for (queries, scores) in queries.chunks(QUERIES).zip(scores.chunks_mut(QUERIES * count)) {
-        for_kind!(lookup, score(&blocks, count, scale, queries, scores));
+        for_kind!(lookup, score(tiles, &blocks, count, scale, queries, scores));
     }
 }
 
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn score<const KIND: usize, const RAW: usize>(
     lookup: &Lookup,
+    tiles: Option<Tiles>,
     blocks: &Blocks,
     count: usize,
     scale: f32,
@@ -222,7 +228,16 @@ fn score<const KIND: usize, const RAW: usize>(
         }
         return;
     }
-    if queries.len() <= 4 {
+    if let (Some(tiles), QUERIES) = (tiles, queries.len()) {
+        let mut tiled = TileQueries::new(lookup.chunks);
+        for query in queries {
+            let ByteQuery { values, excess, factor } = lookup.query::<KIND, RAW>(query, scale);
+            tiled.push(&values, excess, factor);
+        }
+        tiled.score(tiles, blocks, count, scores, |block, columns| {
+            lookup.columns::<KIND, RAW>(block, columns);
+        });
+    } else if queries.len() <= 4 {
         score_many::<KIND, RAW, 4>(lookup, blocks, count, scale, queries, scores);
     } else {
         score_many::<KIND, RAW, 8>(lookup, blocks, count, scale, queries, scores);
@@ -248,13 +263,7 @@ fn score_many<const KIND: usize, const RAW: usize, const Q: usize>(
     for first in (0..count).step_by(ROWS) {
         blocks.ask(first / ROWS);
         let block = blocks.get(first / ROWS);
-        for (chunk, columns) in columns[..lookup.chunks].iter_mut().enumerate() {
-            let mut rows = [_mm512_setzero_si512(); ROWS];
-            for (four, rows) in rows.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-                *rows = lookup.centroids::<KIND, RAW>(&block, chunk, 4 * four);
-            }
-            columns.write(transpose(&rows));
-        }
+        lookup.columns::<KIND, RAW>(&block, &mut columns[..lookup.chunks]);
         // SAFETY: as many were written.
         let columns = unsafe { core::slice::from_raw_parts(columns.as_ptr().cast(), lookup.chunks) };
         many.score(columns, scales(&block), count, first, scores);
@@ -264,6 +273,7 @@ fn score_many<const KIND: usize, const RAW: usize, const Q: usize>(
 /// See `scalar::accumulate_trellis`.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn accumulate_trellis(
+    tiles: Option<Tiles>,
     book: &TrellisCodebook,
     rows: &Rows,
     scale: f32,
@@ -283,7 +293,7 @@ pub(crate) fn accumulate_trellis(
             let mut ints = [const { MaybeUninit::uninit() }; QUERIES];
             let weights = weights.chunks_exact(count).map(|weights| &weights[p * PAGE..][..rows.count()]);
             let ints = byte_weights(weights, &scales, &mut ints);
-            for_kind!(lookup, sum_page(blocks, &rows, scale, ints, acc));
+            for_kind!(lookup, sum_page(tiles, blocks, &rows, scale, ints, acc));
         }
     }
 }
@@ -292,6 +302,7 @@ pub(crate) fn accumulate_trellis(
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn sum_page<const KIND: usize, const RAW: usize>(
     lookup: &Lookup,
+    tiles: Option<Tiles>,
     blocks: &Blocks,
     rows: &Rows,
     scale: f32,
@@ -302,7 +313,7 @@ fn sum_page<const KIND: usize, const RAW: usize>(
     if let [ints] = ints {
         return sum_one::<KIND, RAW>(lookup, blocks, rows, scale, ints, acc);
     }
-    let order = load(&FOURS[order(KIND, RAW)]);
+    let (configured, order) = (configure(tiles, ints), load(&FOURS[order(KIND, RAW)]));
     for chunk in 0..lookup.chunks {
         tile.clear();
         for block in 0..rows.count().div_ceil(ROWS) {
@@ -315,7 +326,7 @@ fn sum_page<const KIND: usize, const RAW: usize>(
                 tile.push(interleave(centroids.map(|x| _mm512_permutexvar_epi8(order, x))));
             }
         }
-        tile.add(ints, scale, chunk * CHUNK, acc, rows.dim);
+        tile.add(&configured, ints, scale, chunk * CHUNK, acc, rows.dim);
     }
 }
 
@@ -351,7 +362,8 @@ fn sum_one<const KIND: usize, const RAW: usize>(
                 }
             }
         }
-        add_totals::<KIND, RAW>(chunk, ints, scale, ints.total([low, high], &plain), acc);
+        let totals = core::array::from_fn(|k| ints.total(low[k], high[k], plain[k]));
+        add_totals::<KIND, RAW>(chunk, ints, scale, totals, acc);
     }
 }
 
@@ -564,6 +576,23 @@ impl Lookup {
             }
         }
         out
+    }
+
+    /// The centroids of a block, transposed, of as many chunks.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn columns<const KIND: usize, const RAW: usize>(
+        &self,
+        block: &Block,
+        columns: &mut [MaybeUninit<Columns>],
+    ) {
+        for (chunk, columns) in columns.iter_mut().enumerate() {
+            let mut rows = [_mm512_setzero_si512(); ROWS];
+            for (four, rows) in rows.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+                *rows = self.centroids::<KIND, RAW>(block, chunk, 4 * four);
+            }
+            columns.write(transpose(&rows));
+        }
     }
 
     #[inline]

@@ -10,6 +10,7 @@ use super::unpack;
 use super::unpack::CHUNK;
 use crate::codes::scalar;
 use crate::codes::scalar::{PAGE, weight_limit};
+use crate::registers::amx::{Configured, Tiles};
 use crate::registers::avx512::{in_order, load_ps, load_some, load_tail, store_codes, store_ps, store_tail};
 use crate::rows::{Blocks, ROWS};
 use crate::vectors::avx512::rint;
@@ -25,6 +26,7 @@ pub(crate) const QUERIES: usize = 32;
 /// acc\[query] += Σ weight·row scale·table scale·centroid, with integer weights for each run of `PAGE` rows.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn accumulate_codes(
+    tiles: Option<Tiles>,
     packing: Packing,
     rows: &Rows,
     centroids: &[i16],
@@ -39,17 +41,18 @@ pub(crate) fn accumulate_codes(
     let bytes = Bytes::new(packing, rows.dim, centroids, 0);
     for (weights, acc) in weights.chunks(QUERIES * count).zip(acc.chunks_mut(QUERIES * rows.dim)) {
         match bytes.kind() {
-            kind::NIBBLES => accumulate_bytes::<{ kind::NIBBLES }>(&bytes, rows, scale, weights, acc),
-            kind::PAIRS => accumulate_bytes::<{ kind::PAIRS }>(&bytes, rows, scale, weights, acc),
-            kind::RAW => accumulate_bytes::<{ kind::RAW }>(&bytes, rows, scale, weights, acc),
-            kind::BYTES => accumulate_bytes::<{ kind::BYTES }>(&bytes, rows, scale, weights, acc),
-            kind::TERNARY => accumulate_bytes::<{ kind::TERNARY }>(&bytes, rows, scale, weights, acc),
-            _ => accumulate_bytes::<{ kind::SEVENS }>(&bytes, rows, scale, weights, acc),
+            kind::NIBBLES => accumulate_bytes::<{ kind::NIBBLES }>(tiles, &bytes, rows, scale, weights, acc),
+            kind::PAIRS => accumulate_bytes::<{ kind::PAIRS }>(tiles, &bytes, rows, scale, weights, acc),
+            kind::RAW => accumulate_bytes::<{ kind::RAW }>(tiles, &bytes, rows, scale, weights, acc),
+            kind::BYTES => accumulate_bytes::<{ kind::BYTES }>(tiles, &bytes, rows, scale, weights, acc),
+            kind::TERNARY => accumulate_bytes::<{ kind::TERNARY }>(tiles, &bytes, rows, scale, weights, acc),
+            _ => accumulate_bytes::<{ kind::SEVENS }>(tiles, &bytes, rows, scale, weights, acc),
         }
     }
 }
 
 /// A run's weights of one query, as the bytes that `vpdpbusd` multiplies.
+#[repr(C, align(64))]
 pub(crate) struct ByteWeights {
     /// Of weight + offset. Behind a run's end these belong to zero rows.
     low: [MaybeUninit<[u8; 16]>; PAGE / 16],
@@ -103,6 +106,10 @@ impl ByteWeights {
             store_codes(high.write([0; 16]), _mm512_cvtepi32_epi8(_mm512_srli_epi32::<8>(weight)));
         }
         self.used = ints.count();
+        // Tiles take 64 at a time.
+        for i in self.used..self.used.next_multiple_of(4) {
+            (self.low[i], self.high[i]) = (MaybeUninit::new([0; 16]), MaybeUninit::new([0; 16]));
+        }
     }
 }
 
@@ -176,6 +183,7 @@ pub(crate) type Sums = [__m512i; 4];
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn accumulate_bytes<const KIND: u8>(
+    tiles: Option<Tiles>,
     bytes: &Bytes,
     rows: &Rows,
     scale: f32,
@@ -198,7 +206,7 @@ fn accumulate_bytes<const KIND: u8>(
                 continue;
             }
         }
-        accumulate_many::<KIND>(bytes, &blocks, run, (weights, count, &scales), scale, acc);
+        accumulate_many::<KIND>(tiles, bytes, &blocks, run, (weights, count, &scales), scale, acc);
     }
 }
 
@@ -206,6 +214,7 @@ fn accumulate_bytes<const KIND: u8>(
 /// go through it.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn accumulate_many<const KIND: u8>(
+    tiles: Option<Tiles>,
     bytes: &Bytes,
     blocks: &Blocks,
     run: Range<usize>,
@@ -217,9 +226,9 @@ fn accumulate_many<const KIND: u8>(
     let ints =
         byte_weights(weights.chunks_exact(count).map(|weights| &weights[run.clone()]), scales, &mut ints);
     let width = acc.len() / ints.len();
-    let mut tiles = [const { Tile::new() }; 2];
+    let (configured, mut decoded) = (configure(tiles, ints), [const { Tile::new() }; 2]);
     for c in (0..bytes.chunks()).step_by(step(KIND)) {
-        for tile in &mut tiles {
+        for tile in &mut decoded {
             tile.clear();
         }
         for block in run.start / ROWS..run.end.div_ceil(ROWS) {
@@ -229,16 +238,22 @@ fn accumulate_many<const KIND: u8>(
             let block = blocks.get(block);
             for first in [0, 4, 8, 12] {
                 let centroids = bytes.ordered::<KIND>(&block, c, first);
-                for (tile, centroids) in tiles.iter_mut().zip(centroids).take(step(KIND)) {
+                for (tile, centroids) in decoded.iter_mut().zip(centroids).take(step(KIND)) {
                     tile.push(centroids);
                 }
             }
         }
         // The last of a pair may be behind the end.
-        for (first, tile) in (c * CHUNK..width).step_by(CHUNK).zip(&tiles).take(step(KIND)) {
-            tile.add(ints, scale, first, acc, width);
+        for (first, tile) in (c * CHUNK..width).step_by(CHUNK).zip(&mut decoded).take(step(KIND)) {
+            tile.add(&configured, ints, scale, first, acc, width);
         }
     }
+}
+
+/// Tiles, where there are any, for a whole block of queries.
+#[inline]
+pub(crate) fn configure(tiles: Option<Tiles>, ints: &[ByteWeights]) -> Option<Configured> {
+    tiles.filter(|_| ints.len() == QUERIES).map(Tiles::configure)
 }
 
 /// The weights of a run, query after query.
@@ -259,19 +274,24 @@ pub(crate) fn byte_weights<'a, 'w>(
 }
 
 impl ByteWeights {
-    /// The sums with the lower and with the upper bytes of the weights as one, without what the offset adds.
+    /// A sum with the lower and one with the upper bytes of the weights as one, without what the offset adds.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    pub(crate) fn total(&self, [low, high]: [Sums; 2], plain: &Sums) -> Sums {
-        let mut sums = low;
-        for k in 0..4 {
-            sums[k] = _mm512_add_epi32(low[k], _mm512_slli_epi32::<8>(high[k]));
-            if self.offset != 0 {
-                let excess = _mm512_mullo_epi32(plain[k], _mm512_set1_epi32(self.offset));
-                sums[k] = _mm512_sub_epi32(sums[k], excess);
-            }
+    pub(crate) fn total(&self, low: __m512i, high: __m512i, plain: __m512i) -> __m512i {
+        let sum = _mm512_add_epi32(low, _mm512_slli_epi32::<8>(high));
+        if self.offset == 0 {
+            return sum;
         }
-        sums
+        _mm512_sub_epi32(sum, _mm512_mullo_epi32(plain, _mm512_set1_epi32(self.offset)))
+    }
+
+    /// acc += sum·unit·scale, if the run adds anything.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(crate) fn add(&self, sum: __m512i, scale: f32, acc: &mut [f32]) {
+        if self.unit != 0.0 {
+            add(acc, sum, self.unit * scale);
+        }
     }
 }
 
@@ -300,6 +320,16 @@ impl Tile {
         self.used += 1;
     }
 
+    /// With rows of zeros to whole tiles of sixteen fours, and how many those are.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(crate) fn filled(&mut self) -> (&[__m512i], usize) {
+        while !self.used.is_multiple_of(ROWS) {
+            self.push([_mm512_setzero_si512(); 4]);
+        }
+        (self.fours().as_flattened(), self.used / ROWS)
+    }
+
     #[inline]
     fn fours(&self) -> &[Sums] {
         // SAFETY: only `push` makes `used` larger, behind what it sets.
@@ -309,7 +339,7 @@ impl Tile {
     /// The sums of the centroids themselves, where any weights have an offset.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn plain(&self, ints: &[ByteWeights]) -> Sums {
+    pub(crate) fn plain(&self, ints: &[ByteWeights]) -> Sums {
         let mut plain = [_mm512_setzero_si512(); 4];
         if ints.iter().any(|ints| ints.offset != 0) {
             for centroids in self.fours() {
@@ -324,7 +354,18 @@ impl Tile {
     /// Adds all queries' sums of this tile to theirs, \[query]\[`width`], from coordinate `first` on.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    pub(crate) fn add(&self, ints: &[ByteWeights], scale: f32, first: usize, acc: &mut [f32], width: usize) {
+    pub(crate) fn add(
+        &mut self,
+        configured: &Option<Configured>,
+        ints: &[ByteWeights],
+        scale: f32,
+        first: usize,
+        acc: &mut [f32],
+        width: usize,
+    ) {
+        if let (Some(configured), Some(ints)) = (configured, ints.as_array()) {
+            return self.add_tiles(configured, ints, scale, first, acc, width);
+        }
         let plain = self.plain(ints);
         let end = |acc: &mut [f32], ints: &ByteWeights, sums: Sums| {
             if ints.unit != 0.0 {
@@ -364,7 +405,8 @@ impl Tile {
         }
         let mut sums = [zero; N];
         for ((sums, totals), ints) in sums.iter_mut().zip(totals).zip(ints) {
-            *sums = ints.total(totals, plain);
+            let [low, high] = totals;
+            *sums = array::from_fn(|k| ints.total(low[k], high[k], plain[k]));
         }
         sums
     }

@@ -3,7 +3,9 @@
 use super::accumulate::QUERIES;
 use super::codebook::{Bytes, kind, step};
 use super::pairs;
+use super::tiles::TileQueries;
 use super::unpack::{CHUNK, MAX_CHUNKS, scales};
+use crate::registers::amx::Tiles;
 use crate::registers::avx512::{load_words, narrow, store_first, to_array};
 use crate::rows::{Blocks, ROWS};
 use crate::{IntQuery, Packing, Rows};
@@ -13,6 +15,7 @@ use core::mem::MaybeUninit;
 /// score\[query]\[row] = (f32(Σ q·c) · (query scale · table scale)) · row scale, the sum an exact integer.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn score_codes(
+    tiles: Option<Tiles>,
     packing: Packing,
     rows: &Rows,
     centroids: &[i16],
@@ -30,12 +33,12 @@ pub(crate) fn score_codes(
     }
     let bytes = Bytes::new(packing, rows.dim, centroids, 0x80);
     match bytes.kind() {
-        kind::NIBBLES => score_bytes::<{ kind::NIBBLES }>(&bytes, rows, scale, queries, scores),
-        kind::PAIRS => score_bytes::<{ kind::PAIRS }>(&bytes, rows, scale, queries, scores),
-        kind::RAW => score_bytes::<{ kind::RAW }>(&bytes, rows, scale, queries, scores),
-        kind::BYTES => score_bytes::<{ kind::BYTES }>(&bytes, rows, scale, queries, scores),
-        kind::TERNARY => score_bytes::<{ kind::TERNARY }>(&bytes, rows, scale, queries, scores),
-        _ => score_bytes::<{ kind::SEVENS }>(&bytes, rows, scale, queries, scores),
+        kind::NIBBLES => score_bytes::<{ kind::NIBBLES }>(tiles, &bytes, rows, scale, queries, scores),
+        kind::PAIRS => score_bytes::<{ kind::PAIRS }>(tiles, &bytes, rows, scale, queries, scores),
+        kind::RAW => score_bytes::<{ kind::RAW }>(tiles, &bytes, rows, scale, queries, scores),
+        kind::BYTES => score_bytes::<{ kind::BYTES }>(tiles, &bytes, rows, scale, queries, scores),
+        kind::TERNARY => score_bytes::<{ kind::TERNARY }>(tiles, &bytes, rows, scale, queries, scores),
+        _ => score_bytes::<{ kind::SEVENS }>(tiles, &bytes, rows, scale, queries, scores),
     }
 }
 
@@ -79,6 +82,7 @@ fn query_bytes(query: &IntQuery, kind: u8, values: &mut [__m512i; MAX_CHUNKS]) -
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn score_bytes<const KIND: u8>(
+    tiles: Option<Tiles>,
     bytes: &Bytes,
     rows: &Rows,
     scale: f32,
@@ -105,7 +109,12 @@ fn score_bytes<const KIND: u8>(
             [_, _, _] | [_, _, _, _] => {
                 score_many::<KIND, 4>(bytes, &blocks, count, scale, queries, scores);
             }
-            _ => score_many::<KIND, 8>(bytes, &blocks, count, scale, queries, scores),
+            _ => match tiles {
+                Some(tiles) if queries.len() == QUERIES => {
+                    score_tiles::<KIND>(tiles, bytes, &blocks, count, scale, queries, scores);
+                }
+                _ => score_many::<KIND, 8>(bytes, &blocks, count, scale, queries, scores),
+            },
         }
         rest = (later, behind);
     }
@@ -175,6 +184,33 @@ fn score_many<const KIND: u8, const Q: usize>(
         let columns = unsafe { core::slice::from_raw_parts(columns.as_ptr().cast(), bytes.chunks()) };
         many.score(columns, scales(&block), count, i * ROWS, scores);
     }
+}
+
+/// The same for [`QUERIES`], by tiles.
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn score_tiles<const KIND: u8>(
+    tiles: Tiles,
+    bytes: &Bytes,
+    blocks: &Blocks,
+    count: usize,
+    scale: f32,
+    queries: &[IntQuery],
+    scores: &mut [f32],
+) {
+    let mut tiled = TileQueries::new(bytes.chunks());
+    for query in queries {
+        let mut values = [_mm512_setzero_si512(); MAX_CHUNKS];
+        let excess = query_bytes(query, KIND, &mut values);
+        tiled.push(&values, excess, _mm512_set1_ps(query.scale * scale));
+    }
+    tiled.score(tiles, blocks, count, scores, |block, columns| {
+        for (c, columns) in columns.chunks_mut(step(KIND)).enumerate() {
+            let found = bytes.transposed::<KIND>(block, c * step(KIND));
+            columns.iter_mut().zip(found).for_each(|(columns, found)| {
+                columns.write(found);
+            });
+        }
+    });
 }
 
 /// Centroids of sixteen rows, transposed, so that a lane has four bytes of its own row; a query's four bytes go to all

@@ -32,8 +32,8 @@ pub extern "C" fn octaplex_version() -> *const c_char {
 }
 
 /// The names of all backends as texts of C.
-const NAMES: [&CStr; 8] =
-    [c"avx512", c"avx-vnni", c"avx2", c"neon-dotprod", c"neon", c"simd128", c"portable", c"scalar"];
+const NAMES: [&CStr; 9] =
+    [c"amx", c"avx512", c"avx-vnni", c"avx2", c"neon-dotprod", c"neon", c"simd128", c"portable", c"scalar"];
 
 fn name(backend: Option<Backend>) -> *const c_char {
     let found = |backend: Backend| NAMES.iter().find(|name| name.to_bytes() == backend.name().as_bytes());

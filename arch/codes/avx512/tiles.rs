@@ -1,0 +1,162 @@
+//! Blocks of 32 queries by AMX's tiles: what `vpdpbusd` multiplies is laid out as tiles want it anyway, four bytes of a row (or of
+//! four rows) side by side.
+
+use super::accumulate::{ByteWeights, QUERIES, Tile};
+use super::score::{Columns, finish};
+use super::unpack::{CHUNK, MAX_CHUNKS, scales};
+use crate::codes::scalar::PAGE;
+use crate::registers::amx::{Configured, Pairs, Products, Tiles};
+use crate::registers::avx512::store_first;
+use crate::rows::{Block, Blocks, ROWS};
+use core::arch::x86_64::*;
+use core::mem::MaybeUninit;
+
+/// Two tiles have a row for each query.
+const _: () = assert!(QUERIES == 2 * ROWS);
+
+const NONE: Products = [const { MaybeUninit::uninit() }; ROWS];
+
+/// Queries as they meet [`Columns`] in tiles.
+pub(crate) struct TileQueries {
+    /// Of each chunk and each query; the first `len` of the first `chunks` are set.
+    values: [[MaybeUninit<__m512i>; QUERIES]; MAX_CHUNKS],
+    /// What the offset of the centroids adds to each sum, and the factor; set for the first `len`.
+    ends: [MaybeUninit<(__m512i, __m512)>; QUERIES],
+    len: usize,
+    chunks: usize,
+}
+
+impl TileQueries {
+    #[inline]
+    pub(crate) fn new(chunks: usize) -> Self {
+        assert!((1..=MAX_CHUNKS).contains(&chunks));
+        Self {
+            values: [const { [const { MaybeUninit::uninit() }; QUERIES] }; MAX_CHUNKS],
+            ends: [const { MaybeUninit::uninit() }; QUERIES],
+            len: 0,
+            chunks,
+        }
+    }
+
+    /// One query more.
+    #[inline]
+    pub(crate) fn push(&mut self, values: &[__m512i; MAX_CHUNKS], excess: __m512i, factor: __m512) {
+        for (slots, values) in self.values[..self.chunks].iter_mut().zip(values) {
+            slots[self.len].write(*values);
+        }
+        self.ends[self.len].write((excess, factor));
+        self.len += 1;
+    }
+
+    /// Scores of `count` rows, \[query]\[row]; `decode` sets the columns of a block, as many as there are chunks.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(crate) fn score(
+        &self,
+        tiles: Tiles,
+        blocks: &Blocks,
+        count: usize,
+        scores: &mut [f32],
+        decode: impl Fn(&Block, &mut [MaybeUninit<Columns>]),
+    ) {
+        assert_eq!(self.len, QUERIES);
+        let configured = tiles.configure();
+        let mut columns = [const { MaybeUninit::<Columns>::uninit() }; 2 * MAX_CHUNKS];
+        let columns = &mut columns[..2 * self.chunks];
+        let (mut sums, last) = ([NONE; 2], count.div_ceil(ROWS).div_ceil(2));
+        // Sums are on their way to memory while the next blocks are looked up.
+        for pair in 0..=last {
+            if pair < last {
+                for (block, columns) in (2 * pair..).zip(columns.chunks_exact_mut(self.chunks)) {
+                    // Behind an odd last block comes itself again.
+                    let block = if block * ROWS < count { block } else { block - 1 };
+                    blocks.ask(block);
+                    decode(&blocks.get(block), columns);
+                }
+                let (tile, queries) = (size_of::<Columns>(), size_of::<[__m512i; QUERIES]>());
+                let a = Pairs {
+                    at: self.values.as_ptr().cast(),
+                    second: queries / 2,
+                    stride: CHUNK,
+                    step: queries,
+                };
+                let b = Pairs {
+                    at: columns.as_ptr().cast(),
+                    second: self.chunks * tile,
+                    stride: CHUNK,
+                    step: tile,
+                };
+                // SAFETY: all queries were pushed with so many chunks; `decode` set the columns.
+                unsafe { configured.signed(a, b, self.chunks, &mut sums[pair % 2]) }
+            }
+            if pair > 0 {
+                self.end(&sums[(pair - 1) % 2], blocks, 2 * pair - 2, count, scores);
+            }
+        }
+    }
+
+    /// Scores of a block and the next one, from their sums.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn end(&self, sums: &Products, blocks: &Blocks, block: usize, count: usize, scores: &mut [f32]) {
+        let rows = block * ROWS..count.min((block + 2) * ROWS);
+        let next = if rows.len() > ROWS { block + 1 } else { block };
+        let scales = [scales(&blocks.get(block)), scales(&blocks.get(next))];
+        for (query, scores) in scores.chunks_exact_mut(count).enumerate() {
+            // SAFETY: tiles were stored there, and all queries pushed.
+            let (sums, (excess, factor)) = unsafe {
+                (sums[query % ROWS].assume_init_ref()[query / ROWS], self.ends[query].assume_init())
+            };
+            for ((sum, scales), scores) in
+                sums.into_iter().zip(scales).zip(scores[rows.clone()].chunks_mut(ROWS))
+            {
+                store_first(finish(sum, excess, factor, scales), scores);
+            }
+        }
+    }
+}
+
+impl Tile {
+    /// Adds the sums of [`QUERIES`] to theirs: see [`Tile::add`].
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(crate) fn add_tiles(
+        &mut self,
+        configured: &Configured,
+        ints: &[ByteWeights; QUERIES],
+        scale: f32,
+        first: usize,
+        acc: &mut [f32],
+        width: usize,
+    ) {
+        let plain = self.plain(ints);
+        let (fours, count) = self.filled();
+        let mut sums = [NONE; 2];
+        // Sixteen queries and 32 coordinates at a time; sums are on their way to memory while the next are multiplied.
+        for part in 0..=4 {
+            if part < 4 {
+                let (low, stride) = (ints[part / 2 * ROWS..].as_ptr().cast(), size_of::<ByteWeights>());
+                let a = Pairs { at: low, second: PAGE, stride, step: CHUNK };
+                let b = Pairs {
+                    at: fours[part % 2 * 2..].as_ptr().cast(),
+                    second: 64,
+                    stride: 256,
+                    step: 16 * 256,
+                };
+                // SAFETY: `set` set the bytes of all weights, `filled` those of the rows, of as many whole tiles.
+                unsafe { configured.unsigned(a, b, count, &mut sums[part % 2]) }
+            }
+            let Some(part) = part.checked_sub(1) else { continue };
+            let (queries, k) = (part / 2 * ROWS, part % 2 * 2);
+            let acc = acc[queries * width..].chunks_exact_mut(width);
+            for ((sums, ints), acc) in sums[part % 2].iter().zip(&ints[queries..]).zip(acc) {
+                // SAFETY: tiles were stored there.
+                let [low, high] = unsafe { sums.assume_init_ref() };
+                let acc = acc[first..].chunks_mut(16).skip(k);
+                for (j, acc) in acc.take(2).enumerate() {
+                    ints.add(ints.total(low[j], high[j], plain[k + j]), scale, acc);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! AMX: products of tiles, sixteen rows of 64 bytes each, for blocks of 32 queries.
+//!
+//! Rust has no intrinsics for it yet, so this is assembly. Sixteen rows of one operand meet sixteen columns of the other in
+//! one instruction, which takes sixteen cycles: `vpdpbusd` needs 128. What is left is to bring the sums to registers again.
+//! Tiles are in their initial state outside of [`Configured`]: the system has nothing of them to save.
+
+use crate::rows::ROWS;
+use core::arch::asm;
+use core::arch::x86_64::__m512i;
+use core::marker::PhantomData;
+use core::mem::MaybeUninit;
+
+/// That this CPU has tiles, and the system permits them.
+#[derive(Clone, Copy)]
+pub(crate) struct Tiles(());
+
+/// What `ldtilecfg` reads: the palette, then each tile's bytes a row, then its rows.
+#[repr(C, align(64))]
+struct Config([u8; 64]);
+
+static CONFIG: Config = {
+    let mut bytes = [0; 64];
+    bytes[0] = 1;
+    let mut tile = 0;
+    while tile < 8 {
+        bytes[16 + 2 * tile] = 64;
+        bytes[48 + tile] = ROWS as u8;
+        tile += 1;
+    }
+    Config(bytes)
+};
+
+impl Tiles {
+    /// # Safety
+    /// The CPU has AMX-INT8, and `detect.rs` was permitted to use it.
+    pub(crate) unsafe fn new() -> Self {
+        Self(())
+    }
+
+    /// All eight tiles, as long as the result lives; some 140 cycles.
+    #[inline]
+    pub(crate) fn configure(self) -> Configured {
+        // SAFETY: `self` says that there are tiles; 64 bytes are read.
+        unsafe { asm!("ldtilecfg [{}]", in(reg) &CONFIG, options(nostack, readonly, preserves_flags)) }
+        Configured(PhantomData)
+    }
+}
+
+/// Tiles are configured on this thread.
+pub(crate) struct Configured(PhantomData<*const ()>);
+
+impl Drop for Configured {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: tiles are there, and nobody needs them any longer.
+        unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) }
+    }
+}
+
+/// Pairs of tiles in memory: a tile's rows of 64 bytes are `stride` apart, its pair's second tile is `second` behind it, the
+/// next pair `step`.
+#[derive(Clone, Copy)]
+pub(crate) struct Pairs {
+    pub(crate) at: *const u8,
+    pub(crate) second: usize,
+    pub(crate) stride: usize,
+    pub(crate) step: usize,
+}
+
+/// Sums of both tiles of `a` and both of `b`: \[row of a]\[which a]\[which b], sixteen columns of b each.
+pub(crate) type Products = [MaybeUninit<[[__m512i; 2]; 2]>; ROWS];
+
+/// So many bytes lie between a row's sums and the next.
+const STRIDE: usize = size_of::<[[__m512i; 2]; 2]>();
+
+macro_rules! products {
+    ($(#[$doc:meta])* $name:ident: $instruction:literal) => {
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// `count` pairs of `a` and of `b`, one at least, may be read and are set.
+        #[inline]
+        pub(crate) unsafe fn $name(&self, a: Pairs, b: Pairs, count: usize, sums: &mut Products) {
+            assert!(count > 0);
+            // SAFETY: tiles are configured; the caller vouches for what is read, and `sums` has room for four tiles whose
+            // rows are `STRIDE` apart.
+            unsafe {
+                asm!(
+                    "tilezero tmm0",
+                    "tilezero tmm1",
+                    "tilezero tmm2",
+                    "tilezero tmm3",
+                    "2:",
+                    "tileloadd tmm6, [{b} + {b_stride}*1]",
+                    "tileloadd tmm4, [{a} + {a_stride}*1]",
+                    "tileloadd tmm7, [{b_second} + {b_stride}*1]",
+                    concat!($instruction, " tmm0, tmm4, tmm6"),
+                    "tileloadd tmm5, [{a_second} + {a_stride}*1]",
+                    concat!($instruction, " tmm1, tmm4, tmm7"),
+                    concat!($instruction, " tmm2, tmm5, tmm6"),
+                    concat!($instruction, " tmm3, tmm5, tmm7"),
+                    "add {a}, {a_step}",
+                    "add {a_second}, {a_step}",
+                    "add {b}, {b_step}",
+                    "add {b_second}, {b_step}",
+                    "dec {count}",
+                    "jnz 2b",
+                    "tilestored [{sums} + {stride}*1], tmm0",
+                    "tilestored [{sums} + {stride}*1 + 64], tmm1",
+                    "tilestored [{sums} + {stride}*1 + 128], tmm2",
+                    "tilestored [{sums} + {stride}*1 + 192], tmm3",
+                    a = inout(reg) a.at => _,
+                    a_second = inout(reg) a.at.wrapping_add(a.second) => _,
+                    b = inout(reg) b.at => _,
+                    b_second = inout(reg) b.at.wrapping_add(b.second) => _,
+                    a_stride = in(reg) a.stride,
+                    b_stride = in(reg) b.stride,
+                    a_step = in(reg) a.step,
+                    b_step = in(reg) b.step,
+                    count = inout(reg) count => _,
+                    sums = in(reg) sums.as_mut_ptr(),
+                    stride = in(reg) STRIDE,
+                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                    out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                    options(nostack)
+                )
+            }
+        }
+    };
+}
+
+impl Configured {
+    products! {
+        /// Signed bytes of `a` with unsigned ones of `b`.
+        signed: "tdpbsud"
+    }
+    products! {
+        /// Unsigned bytes of `a` with signed ones of `b`.
+        unsigned: "tdpbusd"
+    }
+}
+
+/// Whether the system lets this process use tiles. Linux does when it is asked, and answers any way it likes to who has no tiles.
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+pub(crate) fn permitted() -> bool {
+    use core::sync::atomic::{AtomicU8, Ordering};
+    const ARCH_PRCTL: isize = 158;
+    const ARCH_REQ_XCOMP_PERM: usize = 0x1023;
+    const XTILEDATA: usize = 18;
+    /// 0 before the first question, then 1 for no, 2 for yes.
+    static ANSWER: AtomicU8 = AtomicU8::new(0);
+    if ANSWER.load(Ordering::Relaxed) == 0 {
+        let result: isize;
+        // SAFETY: the call takes two numbers, and touches no memory of ours.
+        unsafe {
+            asm!(
+                "syscall",
+                inlateout("rax") ARCH_PRCTL => result,
+                in("rdi") ARCH_REQ_XCOMP_PERM,
+                in("rsi") XTILEDATA,
+                lateout("rcx") _,
+                lateout("r11") _,
+                options(nostack)
+            );
+        }
+        ANSWER.store(if result == 0 { 2 } else { 1 }, Ordering::Relaxed);
+    }
+    ANSWER.load(Ordering::Relaxed) == 2
+}
+
+/// Elsewhere it is not known how to ask.
+#[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
+pub(crate) fn permitted() -> bool {
+    false
+}
