@@ -3,7 +3,9 @@
 //! The specification's weights are 16-bit integers, its centroids (of up to 16 levels) 8-bit ones. A weight splits
 //! into an upper and a lower byte, and `vpdpbusd` adds four rows' products at once; the sums, exact in any order, are
 //! put together at the end of a run of rows. For that the bytes of four rows must lie side by side, coordinate by
-//! coordinate: eight unpack instructions a register of each of the four rows, shared by all queries.
+//! coordinate: eight unpack instructions a register of each of the four rows, shared by all queries. Several queries share as well what
+//! puts coordinates in order: some five hundredths of a block's attention
+//! (Sapphire Rapids), none with two queries.
 
 use super::codebook::{Bytes, kind, step};
 use super::unpack;
