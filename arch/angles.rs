@@ -29,7 +29,7 @@ impl Backend {
         check_tree(tree);
         contract!((row.len(), out.len()) == (tree.row_bytes(), tree.dim));
         dispatch!(
-            self, avx2: wide, avx512: wide, registers: wide;
+            self, avx2: wide, avx512: avx512, registers: wide;
             decode_angles(tree: &AngleTree, row: &[u8], out: &mut [f32])
         )
     }

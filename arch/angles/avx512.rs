@@ -1,7 +1,10 @@
 //! Trees of polar coordinates, sixteen rows at a time: a lane is a row, and each node of the tree is one register.
 
-use super::scalar;
+use super::{scalar, wide};
+use crate::codes::avx512::unpack;
 use crate::codes::avx512::unpack::{CHUNK, Chunk, Unpack, scales_at};
+use crate::registers::avx2;
+use crate::registers::avx2::Avx2;
 use crate::registers::avx512::{
     load, load_codes, load_ps, load_tail, store_codes, store_first, store_ps, table, transpose,
     transpose_bytes,
@@ -85,6 +88,49 @@ pub(crate) fn accumulate_angles(tree: &AngleTree, bytes: &[u8], weights: &[f32],
         }
     }
 }
+
+/// A row, from the roots down: eight nodes at a time, whose radii and directions lie twice side by side. On a Sapphire Rapids,
+/// decoding 128 coordinates takes .47 of its time with the text for registers, the rotation included.
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn decode_angles(tree: &AngleTree, row: &[u8], out: &mut [f32]) {
+    if !tree.dim.is_multiple_of(16) {
+        return wide::decode_angles::<Avx2>(tree, row, out);
+    }
+    let mut codes = [0; MAX_CODES];
+    scalar::unpack_angles(|packing, bytes, codes| unpack(packing, bytes, codes), tree, row, &mut codes);
+    let (mut nodes, mut done) = (tree.roots(), tree.codes());
+    for (index, out) in out[..nodes].iter_mut().enumerate() {
+        *out = scalar::root(row, index);
+    }
+    let twice = load(&TWICE);
+    let odd = _mm512_maskz_set1_epi32(0xaaaa, 1);
+    for angles in tree.levels.iter().rev() {
+        done -= nodes;
+        let flat = angles.directions.as_flattened();
+        let [low, high] = [0, 16].map(|k| load_tail(flat.get(k..flat.len().min(k + 16)).unwrap_or(&[])));
+        let last = _mm512_set1_epi32(flat.len() as i32 - 1);
+        // From the last node on: what is written has been read. Behind the last one lie places of later levels.
+        for k in (0..nodes.div_ceil(8)).rev() {
+            let codes: &[u8; 8] = codes[done + 8 * k..].first_chunk().unwrap_or(&[0; 8]);
+            let codes = _mm_cvtsi64_si128(i64::from_le_bytes(*codes));
+            let codes = _mm512_cvtepu8_epi32(_mm_unpacklo_epi8(codes, codes));
+            let places = _mm512_or_si512(_mm512_slli_epi32::<1>(codes), odd);
+            let directions = match flat.len() {
+                ..=16 => _mm512_permutexvar_ps(places, low),
+                17..=32 => _mm512_permutex2var_ps(low, places, high),
+                // SAFETY: a place is at most the last one's.
+                _ => unsafe { _mm512_i32gather_ps::<4>(_mm512_min_epu32(places, last), flat.as_ptr()) },
+            };
+            let radii = _mm512_castps256_ps512(avx2::load_ps(&out.as_chunks().0[k]));
+            let radii = _mm512_permutexvar_ps(twice, radii);
+            store_ps(&mut out.as_chunks_mut().0[k], _mm512_mul_ps(radii, directions));
+        }
+        nodes *= 2;
+    }
+}
+
+/// Each of eight twice.
+static TWICE: [u32; 16] = table!(16; i => i as u32 / 2);
 
 /// r → (r·cos, r·sin), from the roots down.
 #[inline]

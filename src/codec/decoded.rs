@@ -11,6 +11,11 @@ use crate::backend::Kernels;
 pub(super) trait Decoded: Codec {
     fn backend(&self) -> Kernels;
 
+    /// Queries up to which products spend most of their time among plain code.
+    fn few(&self) -> usize {
+        1
+    }
+
     /// `Ok` if every block can be decoded.
     fn check(&self, blocks: &[u8]) -> Result<(), Error>;
 
@@ -33,11 +38,13 @@ pub(super) fn score(
     let count = check_score(queries, blocks, bytes, scores)?;
     codec.format().check(queries)?;
     codec.check(blocks)?;
+    let few = queries.len() <= codec.few();
+    let backend = if few { codec.backend().among_plain_code() } else { codec.backend() };
     with_scratch(dim, |row| {
         for (r, block) in blocks.chunks_exact(bytes).enumerate() {
             codec.decode_row(block, row);
             for (q, query) in queries.iter().enumerate() {
-                scores[q * count + r] = codec.backend().dot(&query[1..][..dim], row);
+                scores[q * count + r] = backend.dot(&query[1..][..dim], row);
             }
         }
         Ok(())

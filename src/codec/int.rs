@@ -312,10 +312,19 @@ impl Core {
         plain.then(|| rows_of(blocks, self.block_bytes(), self.affine.row_bytes(), self.dim()))
     }
 
+    /// What groups of a few coordinates, which fill half of a wide register at most, are faster with for one query.
+    fn of_groups(&self, queries: usize) -> Kernels {
+        match (queries, self.affine.group) {
+            (1, ..=32) => self.backend.among_plain_code(),
+            _ => self.backend,
+        }
+    }
+
     /// Calls `f` with each group of each [`RUN`] of sound blocks: the number of the run's first block, the group's coordinates,
     /// its rows with their scales, and their zeros.
     fn each_group(
         &self,
+        backend: Kernels,
         blocks: &[u8],
         mut f: impl FnMut(usize, Range<usize>, &Rows, &[f32]) -> Result<(), Error>,
     ) -> Result<(), Error> {
@@ -329,7 +338,7 @@ impl Core {
                 for (half, row) in halves.iter_mut().zip(bytes.chunks_exact(stride)) {
                     *half = [row[at], row[at + 1]];
                 }
-                self.backend.decode_floats(Float::F16, halves[..count].as_flattened(), &mut out[..count]);
+                backend.decode_floats(Float::F16, halves[..count].as_flattened(), &mut out[..count]);
             };
             for g in 0..dim / group {
                 read(g * fields, &mut scales);
@@ -355,14 +364,15 @@ impl Core {
             return Ok(());
         }
         scores.fill(0.0);
-        self.each_group(blocks, |first, coordinates, rows, zeros| {
+        let backend = self.of_groups(queries.len());
+        self.each_group(backend, blocks, |first, coordinates, rows, zeros| {
             let mut parts = [IntQuery { values: &[], scale: 0.0 }; QUERY_BATCH];
             for (part, query) in parts.iter_mut().zip(queries) {
                 *part = IntQuery { values: &query.values[coordinates.clone()], ..*query };
             }
             with_scratch(queries.len() * zeros.len(), |found| {
                 let parts = &parts[..queries.len()];
-                self.backend.score_codes(packing, rows, integers, 1.0, parts, found);
+                backend.score_codes(packing, rows, integers, 1.0, parts, found);
                 let of_queries = scores.chunks_exact_mut(blocks.len() / self.block_bytes());
                 for ((part, found), scores) in
                     parts.iter().zip(found.chunks_exact(zeros.len())).zip(of_queries)
@@ -384,7 +394,8 @@ impl Core {
             return Ok(());
         }
         let count = blocks.len() / self.block_bytes();
-        self.each_group(blocks, |first, coordinates, rows, zeros| {
+        let backend = self.of_groups(acc.len() / dim);
+        self.each_group(backend, blocks, |first, coordinates, rows, zeros| {
             let width = coordinates.len();
             // As many as there is room for on the stack.
             let batch = QUERY_BATCH.min(MAX_SCRATCH / (zeros.len() + width));
@@ -397,7 +408,7 @@ impl Core {
                     {
                         ours.copy_from_slice(&weights[first..][..zeros.len()]);
                     }
-                    self.backend.accumulate_codes(packing, rows, integers, 1.0, ours, sums);
+                    backend.accumulate_codes(packing, rows, integers, 1.0, ours, sums);
                     let of_queries = ours.chunks_exact(zeros.len()).zip(sums.chunks_exact(width));
                     for ((weights, sums), acc) in of_queries.zip(acc.chunks_exact_mut(dim)) {
                         let zero =

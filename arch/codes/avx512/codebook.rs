@@ -262,6 +262,8 @@ pub(crate) const fn step(kind: u8) -> usize {
 pub(crate) struct Words {
     planes: [[__m512i; 4]; 2],
     len: usize,
+    /// Where centroids are the codes themselves, less half their number or nothing, that: nothing is looked up then.
+    pub(crate) offset: Option<u8>,
 }
 
 impl Words {
@@ -275,15 +277,23 @@ impl Words {
             planes[0][i] = narrow(low, high);
             planes[1][i] = narrow(_mm512_srli_epi16::<8>(low), _mm512_srli_epi16::<8>(high));
         }
-        Self { planes, len: centroids.len() }
+        let is_code_less =
+            |offset: i16| centroids.iter().zip(0..).all(|(centroid, code)| *centroid == code - offset);
+        let offset = [0, centroids.len() as i16 / 2].into_iter().find(|offset| is_code_less(*offset));
+        Self { planes, len: centroids.len(), offset: offset.map(|offset| offset as u8) }
     }
 
-    /// The centroids of 64 codes below the length, in order.
+    /// The centroids of 64 codes below the length, in order; with `OFFSET`, where there is one.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    pub(crate) fn lookup(&self, codes: __m512i) -> [__m512i; 2] {
+    pub(crate) fn lookup<const OFFSET: bool>(&self, codes: __m512i) -> [__m512i; 2] {
         // `vpunpck` works in lanes of 128 bits; with the quadwords dealt out first, its results are in order.
         let codes = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7), codes);
+        if OFFSET {
+            let (zero, offset) = (_mm512_setzero_si512(), _mm512_set1_epi16(self.offset.unwrap_or(0).into()));
+            let words = [_mm512_unpacklo_epi8(codes, zero), _mm512_unpackhi_epi8(codes, zero)];
+            return words.map(|words| _mm512_sub_epi16(words, offset));
+        }
         let bytes = |t: &[__m512i; 4]| {
             if self.len <= 64 {
                 return _mm512_permutexvar_epi8(codes, t[0]);

@@ -169,7 +169,7 @@ pub(crate) fn lookup(codes: &[u8], centroids: &[i16], scale: f32, out: &mut [f32
     let last = _mm512_set1_epi8((centroids.len() - 1) as i8);
     for (codes, out) in codes.chunks(64).zip(out.chunks_mut(64)) {
         let codes = _mm512_min_epu8(registers::avx512::load_bytes(codes), last);
-        store_scaled(words.lookup(codes), scale, out);
+        store_scaled(words.lookup::<false>(codes), scale, out);
     }
 }
 
@@ -180,7 +180,7 @@ pub(crate) fn lookup_packed(packing: Packing, bytes: &[u8], centroids: &[i16], s
     let chunks = bytes.chunks(8 * packing.raw_bits() as usize);
     for (bytes, out) in chunks.zip(out.chunks_mut(64)) {
         let codes = unpack.whole(registers::avx512::load_bytes(bytes));
-        store_scaled(words.lookup(codes), _mm512_set1_ps(scale), out);
+        store_scaled(words.lookup::<false>(codes), _mm512_set1_ps(scale), out);
     }
 }
 

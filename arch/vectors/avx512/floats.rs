@@ -3,7 +3,7 @@
 //! Where several queries want the same rows, sixteen of them are decoded once into registers' worth of memory.
 
 use crate::registers::avx512::{first, halve_rows, load_ps, load_tail, store_first, store_ps};
-use crate::vectors::scalar;
+use crate::vectors::{avx2, scalar};
 use crate::{Float, MAX_DIM, registers};
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
@@ -27,7 +27,8 @@ fn decode<const FORMAT: u8>(bytes: &[u8]) -> __m512 {
         unsafe { _mm256_maskz_loadu_epi8(first(bytes.len()) as u32, bytes.as_ptr().cast()) }
     };
     match FORMAT {
-        F16 => _mm512_cvtph_ps(words()),
+        // Not `_mm512_cvtph_ps`, which asks for no exceptions: that form has no operand in memory, and takes port 5 once more.
+        F16 => _mm512_cvt_roundph_ps::<_MM_FROUND_CUR_DIRECTION>(words()),
         BF16 => _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(words()))),
         _ => _mm512_castsi512_ps(registers::avx512::load_bytes(bytes)),
     }
@@ -67,6 +68,8 @@ fn lanes<const FORMAT: u8>(row: &[u8], query: &[f32]) -> __m512 {
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn score_floats(format: Float, dim: usize, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]) {
     match format {
+        // .88 of the time that this text's took on a Sapphire Rapids.
+        Float::F16 if queries.len() == 1 => avx2::score_floats(format, dim, bytes, queries, scores),
         Float::F16 => score::<F16>(dim, bytes, queries, scores),
         Float::Bf16 => score::<BF16>(dim, bytes, queries, scores),
         Float::F32 => score::<F32>(dim, bytes, queries, scores),
@@ -79,14 +82,7 @@ fn score<const FORMAT: u8>(dim: usize, bytes: &[u8], queries: &[&[f32]], scores:
     let row_bytes = dim * step(FORMAT) / 16;
     let count = bytes.len() / row_bytes;
     if let [query] = queries {
-        for (rows, scores) in bytes.chunks(ROWS * row_bytes).zip(scores.chunks_mut(ROWS)) {
-            let mut sums = [_mm512_setzero_ps(); ROWS];
-            for (row, sum) in rows.chunks_exact(row_bytes).zip(&mut sums) {
-                *sum = lanes::<FORMAT>(row, query);
-            }
-            store_first(halve_rows(&sums), scores);
-        }
-        return;
+        return score_one::<FORMAT>(row_bytes, bytes, query, scores);
     }
     let mut decoded = [[MaybeUninit::uninit(); MAX_DIM / 16]; ROWS];
     for (i, rows) in bytes.chunks(ROWS * row_bytes).enumerate() {
@@ -107,6 +103,18 @@ fn score<const FORMAT: u8>(dim: usize, bytes: &[u8], queries: &[&[f32]], scores:
             }
             store_first(halve_rows(&sums), &mut scores[i * ROWS..]);
         }
+    }
+}
+
+/// Apart from what needs room for decoded rows, whose pages the stack is asked for first.
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn score_one<const FORMAT: u8>(row_bytes: usize, bytes: &[u8], query: &[f32], scores: &mut [f32]) {
+    for (rows, scores) in bytes.chunks(ROWS * row_bytes).zip(scores.chunks_mut(ROWS)) {
+        let mut sums = [_mm512_setzero_ps(); ROWS];
+        for (row, sum) in rows.chunks_exact(row_bytes).zip(&mut sums) {
+            *sum = lanes::<FORMAT>(row, query);
+        }
+        store_first(halve_rows(&sums), scores);
     }
 }
 
@@ -198,7 +206,9 @@ pub(crate) fn decode_floats(format: Float, bytes: &[u8], out: &mut [f32]) {
     for (bytes, out) in chunks.iter().zip(out) {
         store_ps(out, decode::<F16>(bytes));
     }
-    store_first(decode::<F16>(tail), out_tail);
+    if !tail.is_empty() {
+        store_first(decode::<F16>(tail), out_tail);
+    }
 }
 
 /// Writes little-endian floats, rounded to nearest even.
