@@ -90,6 +90,15 @@ impl Backend {
         false
     }
 
+    /// The same of scores of codes and trellis codes alone: AVX2 converts the f16 of these by F16C.
+    #[must_use]
+    pub fn codes_tell_scales(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return matches!(self.isa, Isa::Avx512 | Isa::Avx2 | Isa::AvxVnni);
+        #[cfg(not(target_arch = "x86_64"))]
+        false
+    }
+
     /// The fastest backend of this CPU.
     #[must_use]
     pub fn detect() -> Self {

@@ -124,7 +124,9 @@ impl<'a> Rows<'a> {
             });
         }
         for (out, half) in out[..count].iter_mut().zip(halves) {
-            *out = f16_to_f32(half);
+            // Exponents of all ones stay that: no score is finite then.
+            let ones = if half & 0x7c00 == 0x7c00 { 0x7f80_0000 } else { 0 };
+            *out = f32::from_bits(f16_to_f32(half).to_bits() | ones);
         }
     }
 
