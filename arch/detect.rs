@@ -90,13 +90,22 @@ impl Backend {
         false
     }
 
+    /// The same of scores of codes and trellis codes alone: AVX2 converts the f16 of these by F16C.
+    #[must_use]
+    pub fn codes_tell_scales(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return self.scores_tell_scales() || matches!(self.isa, Isa::Avx2 | Isa::AvxVnni);
+        #[cfg(not(target_arch = "x86_64"))]
+        false
+    }
+
     /// For calls on a row at a time between which plain code runs, and for groups that fill half of a wide register at most: AVX2 in
     /// the place of AVX-512. On a Sapphire Rapids that code and such calls together are slower by 5 to 18% with registers of 512 bits.
     /// The same bits, as ever.
     #[must_use]
     pub fn among_plain_code(self) -> Self {
         #[cfg(target_arch = "x86_64")]
-        if self.isa == Isa::Avx512 {
+        if matches!(self.isa, Isa::Avx512 | Isa::Amx) {
             // A CPU with AVX-512 has AVX2: see `has_avx512`.
             return Self { isa: Isa::Avx2 };
         }

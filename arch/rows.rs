@@ -9,6 +9,11 @@ use crate::vectors::prefetch;
 use crate::vectors::scalar::{f16_to_f32, row_scale};
 use crate::{Backend, CHECKED, MAX_DIM};
 
+/// Bytes of more rows than a second-level cache holds: their later ones are asked for while earlier ones are worked on.
+const LONG: usize = 1 << 21;
+/// How far ahead, half of a small first-level cache.
+const AHEAD: usize = 1 << 14;
+
 /// Rows of a scale and planes, one every `stride` bytes.
 ///
 /// A row has `len` bytes: an f16, and its planes. Where scales are given apart, planes need no gaps between them: `stride` is
@@ -52,11 +57,16 @@ impl<'a> Rows<'a> {
         contract!(self.scales.is_none_or(|scales| scales.len() == count));
     }
 
-    /// Asks memory for all that comes next, at the beginning of a kernel that does not ask for it block by block.
-    pub(crate) fn ask(&self, backend: Backend) {
+    /// Asks memory for all that comes next, at the beginning of a kernel that does not ask for it block by block. Others go on with
+    /// what this gives: where nothing comes next and there are more rows than a cache holds, later ones of their own.
+    pub(crate) fn ask(&self, backend: Backend) -> Self {
+        let mut rows = *self;
         if !backend.asks_by_blocks() {
             prefetch(self.ahead);
+        } else if self.ahead.is_empty() && self.bytes.len() > LONG {
+            rows.ahead = &self.bytes[AHEAD..];
         }
+        rows
     }
 
     /// Asks memory for `count` rows from `first` on among those that come next.
@@ -114,12 +124,14 @@ impl<'a> Rows<'a> {
             });
         }
         for (out, half) in out[..count].iter_mut().zip(halves) {
-            *out = f16_to_f32(half);
+            // Exponents of all ones stay that: no score is finite then.
+            let ones = if half & 0x7c00 == 0x7c00 { 0x7f80_0000 } else { 0 };
+            *out = f32::from_bits(f16_to_f32(half).to_bits() | ones);
         }
     }
 
     /// The f16 of sixteen rows from `first` on, where so many are left and have theirs in them.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
     #[inline(always)]
     pub(crate) fn sixteen_scales(&self, first: usize) -> Option<[u16; 16]> {
         if self.scales.is_some() || (first + 15) * self.stride + 2 > self.bytes.len() {
@@ -147,7 +159,7 @@ impl<'a> Rows<'a> {
         Self {
             bytes: bytes.unwrap_or_default(),
             scales,
-            ahead: if first == 0 { self.ahead } else { &[] },
+            ahead: self.ahead.get(start..).unwrap_or_default(),
             ..*self
         }
     }
@@ -156,5 +168,27 @@ impl<'a> Rows<'a> {
     #[inline(always)]
     pub(crate) fn pages(self, count: usize) -> impl Iterator<Item = Rows<'a>> {
         (0..self.count()).step_by(count).map(move |first| self.some(first, count))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec;
+
+    /// Long rows ask for their own later ones, short ones and those that something comes behind do not.
+    #[test]
+    fn long_rows_are_asked_for() {
+        let bytes = vec![0; 66 * (LONG / 66 + 1)];
+        let of = |bytes, ahead| Rows { bytes, stride: 66, len: 66, dim: 128, scales: None, ahead };
+        for backend in Backend::available() {
+            let asked = |bytes, ahead| of(bytes, ahead).ask(backend).ahead;
+            let own: &[u8] = if backend.asks_by_blocks() { &bytes[AHEAD..] } else { &[] };
+            assert_eq!(asked(&bytes, &[]).len(), own.len());
+            assert!(asked(&bytes[..66 * (LONG / 66)], &[]).is_empty());
+            assert_eq!(asked(&bytes, &bytes[..9]).len(), 9);
+            let later = of(&bytes, &bytes[AHEAD..]).some(2, 3).ahead;
+            assert_eq!(later.as_ptr(), bytes[AHEAD + 2 * 66..].as_ptr());
+        }
     }
 }

@@ -39,7 +39,7 @@ impl Backend {
         scores: &mut [f32],
     ) {
         check_rows(book, rows);
-        rows.ask(self);
+        let rows = &rows.ask(self);
         contract!(queries.iter().all(|query| query.values.len() == rows.dim));
         contract!(scores.len() == queries.len() * rows.count());
         dispatch!(
@@ -59,7 +59,7 @@ impl Backend {
         acc: &mut [f32],
     ) {
         check_rows(book, rows);
-        rows.ask(self);
+        let rows = &rows.ask(self);
         contract!(acc.len().is_multiple_of(rows.dim));
         contract!(weights.len() == acc.len() / rows.dim * rows.count());
         dispatch!(

@@ -15,8 +15,8 @@ const QUERIES: usize = 8;
 const COLUMNS: usize = 128;
 const ROWS: usize = 4;
 
-/// Whether two queries share a product, in the halves of an `i64`: where a product of 64 bits takes as long as one of 32,
-/// and there are no vectors.
+/// Whether two queries, or two coordinates of one, share a product, in the halves of an `i64`: where a product of 64 bits
+/// takes as long as one of 32, and there are no vectors.
 const TWINS: bool = cfg!(any(
     all(target_arch = "wasm32", not(target_feature = "simd128")),
     all(target_arch = "riscv64", not(target_feature = "v")),
@@ -31,6 +31,18 @@ pub(crate) fn score_codes(
     queries: &[IntQuery],
     scores: &mut [f32],
 ) {
+    if TWINS
+        && let [query] = queries
+        && packing.radix() == 1
+    {
+        match packing.raw_bits() {
+            1 => return score_one::<1>(rows, centroids, scale, query, scores),
+            2 => return score_one::<2>(rows, centroids, scale, query, scores),
+            3 => return score_one::<3>(rows, centroids, scale, query, scores),
+            4 => return score_one::<4>(rows, centroids, scale, query, scores),
+            _ => {}
+        }
+    }
     let book = Book::new(packing, centroids);
     score_rows(rows, scale, queries, scores, |row, out| book.read(rows, row, 0, out));
 }
@@ -90,6 +102,40 @@ pub(crate) fn score_rows(
                 scores[q * count + r] = (sum as f32 * (query.scale * scale)) * row_scale;
             }
         }
+    }
+}
+
+/// One query, whose coordinates share products in pairs: (a + b·2³²)·(q + p·2³²) has ap + bq above aq, and nothing else in 64 bits.
+fn score_one<const BITS: usize>(
+    rows: &Rows,
+    centroids: &[i16],
+    scale: f32,
+    query: &IntQuery,
+    scores: &mut [f32],
+) {
+    let mut pairs = [0; 256];
+    for (pairs, second) in pairs.chunks_exact_mut(1 << BITS).zip(centroids) {
+        for (pair, first) in pairs.iter_mut().zip(centroids) {
+            *pair = twin_of(*first, *second);
+        }
+    }
+    // Zeros behind the last.
+    let mut crossed = [[0; 4]; MAX_DIM / 8];
+    let crossed = &mut crossed[..rows.dim.div_ceil(8)];
+    for (crossed, pair) in crossed.as_flattened_mut().iter_mut().zip(query.values.chunks(2)) {
+        *crossed = twin_of(pair.get(1).copied().unwrap_or(0), pair[0]);
+    }
+    let add = |sum: i64, codes: u64, crossed: &[i64; 4]| {
+        crossed.iter().enumerate().fold(sum, |sum, (i, crossed)| {
+            let pair: i64 = pairs[(codes >> (2 * BITS * i)) as usize & ((1 << (2 * BITS)) - 1)];
+            sum.wrapping_add(pair.wrapping_mul(*crossed))
+        })
+    };
+    for ((r, row), score) in rows.iter().enumerate().zip(scores) {
+        let (codes, last) = row[2..].as_chunks::<BITS>();
+        let sum = codes.iter().zip(&*crossed).fold(0, |sum, (codes, crossed)| add(sum, word(codes), crossed));
+        let sum = crossed.get(codes.len()).map_or(sum, |crossed| add(sum, word(last), crossed));
+        *score = (parted(sum)[1] as f32 * (query.scale * scale)) * rows.scale(r);
     }
 }
 
@@ -301,6 +347,8 @@ pub(crate) fn word(bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::codes::scalar;
+    use std::vec::Vec;
 
     /// The largest factors of either kind of codebook, in all signs, and sums that nearly fill an `i32`.
     #[test]
@@ -324,6 +372,34 @@ mod tests {
                 }
                 assert_eq!(parted(sum[0]), sums);
             }
+        }
+    }
+
+    /// Codes and queries of all signs, the largest among them, in rows that end anywhere.
+    #[test]
+    fn one_query_is_the_specification() {
+        fn check<const BITS: usize>(dim: usize) {
+            let packing = Packing::bits(BITS as u8);
+            let centroids: Vec<i16> =
+                (0..1 << BITS).map(|i| if i % 3 == 0 { -127 } else { 127 - 9 * i }).collect();
+            let values: Vec<i16> = (0..dim).map(|i| (i * i % 255) as i16 - 127).collect();
+            let len = 2 + packing.bytes(dim);
+            let mut bytes: Vec<u8> = (0..5 * len).map(|i| (i * i / 7) as u8).collect();
+            for row in bytes.chunks_exact_mut(len) {
+                row[1] = 0x3c;
+            }
+            let rows = Rows { bytes: &bytes, stride: len, len, dim, scales: None, ahead: &[] };
+            let query = IntQuery { values: &values, scale: 0.3 };
+            let [mut ours, mut theirs] = [[0.0; 5]; 2];
+            score_one::<BITS>(&rows, &centroids, 0.7, &query, &mut ours);
+            scalar::score_codes(packing, &rows, &centroids, 0.7, &[query], &mut theirs);
+            assert_eq!(ours.map(f32::to_bits), theirs.map(f32::to_bits), "{BITS} bits, {dim} wide");
+        }
+        for dim in [1, 7, 8, 12, 31, 128, 576] {
+            check::<1>(dim);
+            check::<2>(dim);
+            check::<3>(dim);
+            check::<4>(dim);
         }
     }
 }

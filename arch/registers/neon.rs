@@ -1,9 +1,9 @@
 //! Registers of NEON, the baseline of 64-bit ARM.
 
 use super::{Integers, Registers};
-use crate::Float;
 use crate::trellis::search;
 use crate::vectors::scalar;
+use crate::{Float, Rows};
 use core::arch::aarch64::*;
 use core::arch::asm;
 
@@ -154,6 +154,14 @@ impl<const DOT: bool> Integers for Neon<DOT> {
             vst1q_s32(out[0].as_mut_ptr(), vpaddq_s32(ab, cd));
         });
         out
+    }
+
+    #[inline(always)]
+    fn read_scales(rows: &Rows, first: usize, out: &mut [f32; 16]) {
+        match rows.sixteen_scales(first) {
+            Some(halves) => Self::decode_floats(Float::F16, halves.map(u16::to_le_bytes).as_flattened(), out),
+            None => rows.read_scales(first, out),
+        }
     }
 
     #[inline(always)]

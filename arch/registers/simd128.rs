@@ -1,6 +1,7 @@
 //! Registers of WebAssembly SIMD128.
 
 use super::{Integers, Registers};
+use crate::Rows;
 use crate::trellis::search;
 use core::arch::wasm32::*;
 
@@ -99,6 +100,21 @@ impl Integers for Simd128 {
         v128_or(low, v128_or(u8x16_swizzle(c, from(32)), u8x16_swizzle(d, from(48))))
     }
 
+    /// Bytes at even places, as words.
+    #[inline(always)]
+    fn magnitudes(signed: v128) -> v128 {
+        i16x8_shr(i16x8_shl(signed, 8), 8)
+    }
+
+    /// Unsigned bytes become words by one instruction for every second one of them, where signed ones take two or three on x86-64.
+    const BIAS: u8 = 128;
+    #[inline(always)]
+    fn dot_signed(sums: v128, a: v128, magnitudes: v128, signed: v128) -> v128 {
+        let even = i32x4_dot_i16x8(v128_and(a, u16x8_splat(0xff)), magnitudes);
+        let odd = i32x4_dot_i16x8(u16x8_shr(a, 8), i16x8_shr(signed, 8));
+        i32x4_add(sums, i32x4_add(even, odd))
+    }
+
     #[inline(always)]
     fn dot_bytes(sums: v128, a: v128, b: v128) -> v128 {
         let ([a, b], [c, d]) = (Self::extend(a), Self::extend(b));
@@ -119,6 +135,22 @@ impl Integers for Simd128 {
     fn sum_four([a, b, c, d]: [v128; 4]) -> [[i32; 4]; 2] {
         let pairs = |x, y| i32x4_add(i32x4_shuffle::<0, 2, 4, 6>(x, y), i32x4_shuffle::<1, 3, 5, 7>(x, y));
         [Self::add_lanes(pairs(pairs(a, b), pairs(c, d))), [0; 4]]
+    }
+
+    #[inline(always)]
+    fn read_scales(rows: &Rows, first: usize, out: &mut [f32; 16]) {
+        let Some(halves) = rows.sixteen_scales(first) else { return rows.read_scales(first, out) };
+        let (halves, out) = (halves.as_chunks().0, out.as_chunks_mut().0);
+        for (i, out) in out.iter_mut().enumerate() {
+            let [a, b, c, d, e, f, g, h] = halves[i / 2];
+            let halves = u16x8(a, b, c, d, e, f, g, h);
+            let bits =
+                if i % 2 == 0 { u32x4_extend_low_u16x8(halves) } else { u32x4_extend_high_u16x8(halves) };
+            // As `f16_to_f32`.
+            let magnitude = u32x4_shl(v128_and(bits, u32x4_splat(0x7fff)), 13);
+            let value = f32x4_mul(magnitude, f32x4_splat(f32::from_bits((112 + 127) << 23)));
+            store(out, v128_or(value, u32x4_shl(v128_and(bits, u32x4_splat(0x8000)), 16)));
+        }
     }
 
     #[inline(always)]

@@ -24,7 +24,11 @@ build() { # build FLAGS FILE OPTIONS...: a module, with these flags of the compi
 
 case ${1:-} in
   one) CARGO_PROFILE_RELEASE_OPT_LEVEL=s build "" "$2" --no-default-features --features turboquant ;;
-  bench) manifest=$room/bench/Cargo.toml module=bench build "-C target-feature=+simd128" "$2" ;;
+  bench)
+    flags="-C target-feature=+simd128"
+    [[ ${3:-} != plain ]] || flags=
+    manifest=$room/bench/Cargo.toml module=bench build "$flags" "$2"
+    ;;
   "")
     build "-C target-feature=+simd128" "$room/js/octaplex.simd.wasm"
     build "" "$room/js/octaplex.wasm"
@@ -38,5 +42,5 @@ case ${1:-} in
     cp "$root/cli/data/README.txt" "$site/data/sample.txt"
     cp "$root/src/verify/expected.txt" "$site/data"
     ;;
-  *) echo "usage: build.sh [one FILE | bench FILE]" >&2; exit 1 ;;
+  *) echo "usage: build.sh [one FILE | bench FILE [plain]]" >&2; exit 1 ;;
 esac

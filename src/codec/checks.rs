@@ -141,7 +141,7 @@ fn first_are_finite(blocks: &[u8], block_bytes: usize) -> bool {
 }
 
 /// Scores rows whose scales are finite if `check` says so; if not, the scores are zeros. Where scores are `telling`, see
-/// [`Kernels::scores_tell_scales`], it is only asked if they say no: the rows are read once, not twice.
+/// [`Kernels::scores_tell_scales`] and what is beside it, it is only asked if they say no: the rows are read once, not twice.
 pub(crate) fn score_checked(
     telling: bool,
     queries: &[&[f32]],

@@ -547,7 +547,7 @@ impl Codec for Core {
             check_score(queries, blocks, self.block_bytes(), scores)?;
             format.check(queries)?;
             let check = || check_scales(blocks, self.block_bytes(), self.scales());
-            let telling = self.plain(blocks).is_some() && self.backend.scores_tell_scales();
+            let telling = self.plain(blocks).is_some() && self.backend.codes_tell_scales();
             return score_checked(telling, queries, scores, check, |scores| {
                 let mut scored = Ok(());
                 format.in_int_batches(queries, scores, |queries, scores| {

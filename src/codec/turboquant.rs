@@ -430,7 +430,7 @@ impl Codec for Core {
         check_score(queries, blocks, stride, scores)?;
         self.format().check(queries)?;
         let (check, rows) = (|| check_scales(blocks, stride, 1), rows_of(blocks, stride, stride, self.dim()));
-        score_checked(self.backend.scores_tell_scales(), queries, scores, check, |scores| {
+        score_checked(self.backend.codes_tell_scales(), queries, scores, check, |scores| {
             self.score_rows(&self.format(), queries, &rows, scores)
         })
     }

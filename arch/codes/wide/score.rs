@@ -285,18 +285,9 @@ impl<L: Integers, const KIND: u8> Pass<L, KIND> {
                 }
                 continue;
             }
-            for half in 0..stride / kind::tables(KIND) {
-                let mut indices = codes;
-                for codes in &mut indices {
-                    *codes = Codes::<L>::indices::<KIND>(*codes, half);
-                }
-                for table in 0..kind::tables(KIND) {
-                    let register = unit * stride + half * kind::tables(KIND) + table;
-                    for (indices, sums) in indices.into_iter().zip(&mut sums) {
-                        let centroids = self.bytes.lookup(table, indices);
-                        add::<L, Q, FLIP>(sums, centroids, queries, register);
-                    }
-                }
+            self.half::<R, Q, FLIP>(&mut sums, codes, queries, unit, 0);
+            if stride > kind::tables(KIND) {
+                self.half::<R, Q, FLIP>(&mut sums, codes, queries, unit, 1);
             }
         }
         let mut four = [L::splat(0); 4];
@@ -304,5 +295,28 @@ impl<L: Integers, const KIND: u8> Pass<L, KIND> {
             *four = sums[i % R][i / R];
         }
         L::sum_four(four)
+    }
+
+    /// The lower or the upper half bytes of a unit of codes, apart: LLVM does not unroll a loop over them for NEON.
+    #[inline(always)]
+    fn half<const R: usize, const Q: usize, const FLIP: bool>(
+        &self,
+        sums: &mut [[L::V; Q]; R],
+        codes: [L::V; R],
+        queries: &[Values<L::V>; Q],
+        unit: usize,
+        half: usize,
+    ) {
+        let mut indices = codes;
+        for codes in &mut indices {
+            *codes = Codes::<L>::indices::<KIND>(*codes, half);
+        }
+        for table in 0..kind::tables(KIND) {
+            let register = unit * kind::stride(KIND) + half * kind::tables(KIND) + table;
+            for (indices, sums) in indices.into_iter().zip(&mut *sums) {
+                let centroids = self.bytes.lookup(table, indices);
+                add::<L, Q, FLIP>(sums, centroids, queries, register);
+            }
+        }
     }
 }
