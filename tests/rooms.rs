@@ -169,15 +169,14 @@ fn every_codec_has_a_golden_file() {
     }
 }
 
-/// The tests are one binary, but for what wants a card; a file that it does not name is not run.
+/// The tests are one binary, but for what wants a card or threads; a file that it does not name is not run.
 #[test]
 fn every_file_of_tests_is_in_the_suite() {
     let suite = fs::read_to_string(root().join("tests/suite.rs")).unwrap();
     for (name, _) in files("tests", &["rs"]) {
         let module = name.strip_prefix("tests/").unwrap().trim_end_matches(".rs");
         assert!(
-            module == "suite"
-                || module == "gpu"
+            ["suite", "gpu", "rayon"].contains(&module)
                 || module.contains('/')
                 || suite.contains(&format!("\nmod {module};\n")),
             "{name} is not in tests/suite.rs"
