@@ -90,7 +90,8 @@ impl Backend {
         false
     }
 
-    /// The same of scores of codes and trellis codes alone: AVX2 converts the f16 of these by F16C.
+    /// The same of scores of codes and trellis codes alone: every way in which AVX2 reads these scales keeps exponents of all ones
+    /// (F16C, `Rows::read_scales`, `Rows::scale`).
     #[must_use]
     pub fn codes_tell_scales(self) -> bool {
         #[cfg(target_arch = "x86_64")]
@@ -126,7 +127,11 @@ impl Backend {
     /// The backend of that name; `None` if this CPU or this build lacks it.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
-        Self::available().find(|backend| backend.name() == name)
+        // By name first: nothing is asked of a system that is not wanted from it.
+        KNOWN
+            .iter()
+            .map(|&isa| Self { isa })
+            .find(|backend| backend.name() == name && backend.isa.is_available())
     }
 
     /// `scalar`, `portable`, `avx2`, `avx-vnni`, `avx512`, `amx`, `neon`, `neon-dotprod` or `simd128`; `wide` with the feature of that name.
@@ -231,7 +236,8 @@ mod x86_64 {
 
     #[allow(unused_unsafe)] // an unsafe function before Rust 1.95
     fn leaf(number: u32, part: u32) -> core::arch::x86_64::CpuidResult {
-        // SAFETY: x86-64 without SGX has `cpuid`, and a CPU with AVX2, which callers have found, has leaf 7.
+        // SAFETY: x86-64 without SGX has `cpuid`, and a CPU with AVX2, which callers have found, has leaf 7; of
+        // one that is not there (AMX's) it says something else, which callers compare.
         unsafe { core::arch::x86_64::__cpuid_count(number, part) }
     }
 }

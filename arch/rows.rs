@@ -124,7 +124,7 @@ impl<'a> Rows<'a> {
             });
         }
         for (out, half) in out[..count].iter_mut().zip(halves) {
-            // Exponents of all ones stay that: no score is finite then.
+            // Exponents of all ones stay that: no score is finite then, as `Backend::codes_tell_scales` promises.
             let ones = if half & 0x7c00 == 0x7c00 { 0x7f80_0000 } else { 0 };
             *out = f32::from_bits(f16_to_f32(half).to_bits() | ones);
         }

@@ -1,5 +1,5 @@
 //! Calls of codecs, each within [`measured`], whose instructions `ci/instructions.sh` has callgrind count. Prints a line for each:
-//! backend, codec and width, what is called, rows that it goes over.
+//! backend, codec and width, what is called, rows that it goes over. Run by itself it times nothing.
 
 use octaplex::{Backend, Codec, CodecSpec, Stream};
 use std::hint::black_box;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds and runs octaplex for machines other than this one:
-#   arm64    tests and the C interface under qemu, on a CPU without and on one with dot-product instructions
+#   arm64    tests and the C interface under qemu, on a CPU without and on one with dot-product instructions, as built for development
 #   wasm     the bit-equality suite with SIMD128, and the trellis codec on 110,000 vectors, under Node
 #   s390x    the tool under qemu on a big-endian machine
 #   i686     the suite on a 32-bit machine, natively (not among all: seven minutes, and WebAssembly and Cortex-M have 32 bits as well)

@@ -29,6 +29,7 @@ export PREFIX LD_LIBRARY_PATH=$PREFIX/lib GGML=$folder/ggml BUILD=$folder/build
 
 export quick=
 [[ -n ${OCTAPLEX_MODEL:-} ]] || { quick=$folder/quick.toml && ci/quick.sh >"$quick"; }
+[[ -z $quick ]] || export CARGO_PROFILE_RELEASE_OPT_LEVEL=1 # as ci/readme.sh builds the tool with models
 octaplex() { cargo ${quick:+--config "$quick"} run --quiet --release --locked -p octaplex-cli --features models -- "$@"; }
 export -f octaplex
 awk '$0 == "```sh" { inside = 1; next } /^```$/ { inside = 0 } inside' bindings/c/examples/ggml/README.md >"$folder/lines"

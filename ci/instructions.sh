@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 command -v valgrind >/dev/null || ci/install.sh valgrind
 table=$PWD/ci/instructions.txt
 # The release build of the library that the tool and the C interface are made of as well.
-program=$(CARGO_PROFILE_BENCH_DEBUG=0 cargo bench --quiet --locked --no-run --message-format=json -p octaplex --bench instructions --features std \
+program=$(CARGO_PROFILE_BENCH_DEBUG=0 cargo bench --quiet --locked --no-run --message-format=json-render-diagnostics -p octaplex --bench instructions --features std \
   | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p')
 folder=${CARGO_TARGET_DIR:-target}/instructions
 rm -rf "$folder"

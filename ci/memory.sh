@@ -3,6 +3,7 @@
 #   miri      the specification, a cache and its snapshots, interpreted; Miri knows no vector instructions
 #   address   every kernel of every backend of this CPU, compiled with AddressSanitizer
 # and, not among all, as they take minutes:
+#   codecs    Miri on caches of the other codecs
 #   thread    attention and chunks on several threads, with ThreadSanitizer and a standard library that is built with it
 #   valgrind  the C example, every byte that it reads
 # `ci/memory.sh` does the first two, `ci/memory.sh miri` one.
@@ -23,15 +24,21 @@ miri() {
   # kernels' tests are arithmetic by the hundred thousand.
   cargo +nightly miri test --quiet --locked -p octaplex-arch --lib -- \
     --skip exp_is_within_its_error --skip caps_are_within_their_error --skip units_by_reciprocals_are_exact
-  # Nor does it know the instructions that libm takes square roots with.
-  # Two interpreters at a time: one has these, the other what else there is.
-  local halves=(signs_and_sums two_norms)
-  small "${halves[@]/#/small::}" &
-  small small:: --skip angles_and_chunks "${halves[@]/#/--skip=}"
+  # An interpreter each.
+  small small::codes_and_paths &
+  small small::triplets_and_integers
   wait "$!"
 }
 
+codecs() {
+  nightly miri rust-src
+  small small:: --skip codes_and_paths --skip triplets_and_integers --skip angles_and_chunks # hqmq trains its sets
+}
+
+# Nor does Miri know the instructions that libm takes square roots with.
 small() {
+  export CARGO_TARGET_DIR=$PWD/target/memory/miri MIRIFLAGS=-Zmiri-disable-isolation
+  unset OCTAPLEX_REQUIRE # none but the specification can be interpreted
   cargo +nightly miri test --quiet --locked -p octaplex --features libm/force-soft-floats --test suite -- "$@"
 }
 
@@ -48,7 +55,7 @@ thread() {
   nightly rust-src
   export CARGO_TARGET_DIR=$PWD/target/memory/thread
   RUSTFLAGS=-Zsanitizer=thread RAYON_NUM_THREADS=4 \
-    cargo +nightly test --quiet --locked -Zbuild-std --target "$host" -p octaplex --features rayon --test suite --test rayon -- threads trace chunk
+    cargo +nightly test --quiet --locked -Zbuild-std --target "$host" -p octaplex --features rayon --test suite --test rayon -- thread trace chunk
 }
 
 valgrind_c() {
@@ -65,10 +72,10 @@ checks=("$@")
 ((${#checks[@]})) || checks=(miri address)
 for check in "${checks[@]}"; do
   case $check in
-    miri | address | thread) printf '\n== %s\n' "$check" && (time -p "$check") ;;
+    miri | codecs | address | thread) printf '\n== %s\n' "$check" && (time -p "$check") ;;
     valgrind) printf '\n== %s\n' "$check" && (time -p valgrind_c) ;;
     *)
-      echo "usage: ci/memory.sh [miri] [address] [thread] [valgrind]" >&2
+      echo "usage: ci/memory.sh [miri] [codecs] [address] [thread] [valgrind]" >&2
       exit 2
       ;;
   esac

@@ -23,7 +23,8 @@ impl Backend {
     /// the sake of flash.
     pub const SCALAR: Self = Self(Kernels::SCALAR);
 
-    /// The fastest of this CPU. Where it has AMX, Linux is asked once a process to permit its tiles (`arch_prctl`,
+    /// The fastest of this CPU. Where it has AMX, Linux is asked once a process to permit its tiles, by this,
+    /// [`available`](Self::available) or [`named`](Self::named) for `amx`, whichever comes first (`arch_prctl`,
     /// `ARCH_REQ_XCOMP_PERM`); if it refuses, there is no backend `amx`. From then on it refuses alternate signal stacks that have no
     /// room for the tiles' state, 8 KiB. `portable` where the library has none of its instructions, `scalar` where there is no
     /// operating system either. On ARM, dot-product instructions are looked for only with the feature `std`, or where

@@ -280,32 +280,31 @@ fn infinite_scales_are_found_in_every_row() {
             "turboquant",
             "turboquant:bits=2",
             "turboquant:bits=3",
+            "turboquant:bits=5",
             "turboquant:bits=8",
             "int",
+            "int:bits=8",
             "trellis",
             "trellis:m=3",
             "trellis:m=8",
         ] {
-            let codec = codec(spec, 128, backend);
-            let rows = 37;
-            let blocks = codec.encode_rows(&vec![0.5; rows * 128]).unwrap();
+            let (rows, dim) = (37, if spec == "trellis:m=3" { 32 } else { 128 });
+            let codec = codec(spec, dim, backend);
+            let blocks = codec.encode_rows(&vec![0.5; rows * dim]).unwrap();
             for queries in [1, 3, 8, 33] {
                 let mut prepared = vec![0.0; codec.query_len()];
-                codec.prepare_query(&[1e-9; 128], &mut prepared).unwrap();
+                codec.prepare_query(&vec![1e-9; dim], &mut prepared).unwrap();
                 let queries = vec![&prepared[..]; queries];
                 let mut scores = vec![0.0; queries.len() * rows];
                 for row in 0..rows {
                     for bits in [0x7c00u16, 0xfc00, 0x7e00] {
                         let mut blocks = blocks.clone();
                         blocks[row * codec.block_bytes()..][..2].copy_from_slice(&bits.to_le_bytes());
+                        scores.fill(7.0);
                         let found = codec.score(&queries, &blocks, &mut scores);
-                        assert_eq!(
-                            found,
-                            Err(Error::Corrupt { block: row }),
-                            "{spec} {} {}",
-                            backend.name(),
-                            queries.len()
-                        );
+                        let case = format!("{spec} {} {}", backend.name(), queries.len());
+                        assert_eq!(found, Err(Error::Corrupt { block: row }), "{case}");
+                        assert!(scores.iter().all(|score| *score == 0.0), "{case}");
                     }
                 }
             }

@@ -182,6 +182,11 @@ fn every_file_of_tests_is_in_the_suite() {
             "{name} is not in tests/suite.rs"
         );
     }
+    let ci = fs::read_to_string(root().join(".ci/run")).unwrap();
+    assert!(
+        ci.contains("--test rayon") && ci.contains("--test gpu"),
+        ".ci/run does not run what is not in the suite"
+    );
 }
 
 /// The declared compiler is the one that is named: CI builds with it.

@@ -98,6 +98,7 @@ pub(crate) fn decode_angles(tree: &AngleTree, row: &[u8], out: &mut [f32]) {
     }
     let mut codes = [0; MAX_CODES];
     scalar::unpack_angles(|packing, bytes, codes| unpack(packing, bytes, codes), tree, row, &mut codes);
+    const { assert!(MAX_CODES >= MAX_DIM + 8, "eight codes can be read from any") }
     let (mut nodes, mut done) = (tree.roots(), tree.codes());
     for (index, out) in out[..nodes].iter_mut().enumerate() {
         *out = scalar::root(row, index);
@@ -136,6 +137,7 @@ static TWICE: [u32; 16] = table!(16; i => i as u32 / 2);
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn decode_rows(tree: &AngleTree, block: &Block, directions: &[Direction], values: &mut [__m512; MAX_DIM]) {
+    const { assert!(MAX_CODES >= MAX_DIM + 8, "eight codes can be read from any") }
     let (mut nodes, mut done) = (tree.roots(), tree.codes());
     for (index, value) in values[..nodes].iter_mut().enumerate() {
         *value = scales_at(block, 2 * index);

@@ -1,6 +1,6 @@
 //! AMX: products of tiles, sixteen rows of 64 bytes each, for blocks of 32 queries.
 //!
-//! Rust has no intrinsics for it yet, so this is assembly. Sixteen rows of one operand meet sixteen columns of the other in
+//! Rust's intrinsics for it are not stable, so this is assembly. Sixteen rows of one operand meet sixteen columns of the other in
 //! one instruction, which takes sixteen cycles: `vpdpbusd` needs 128. What is left is to bring the sums to registers again.
 //! Tiles are in their initial state outside of [`Configured`]: the system has nothing of them to save.
 
@@ -37,7 +37,7 @@ impl Tiles {
         Self(())
     }
 
-    /// All eight tiles, as long as the result lives; some 140 cycles.
+    /// All eight tiles, as long as the result lives, of which there must be one at a time on a thread; some 140 cycles.
     #[inline]
     pub(crate) fn configure(self) -> Configured {
         // SAFETY: `self` says that there are tiles; 64 bytes are read.

@@ -18,7 +18,6 @@ use crate::codes::scalar::{PAGE, finish_sums, quantize_weights, weight_limit};
 use crate::registers::Integers;
 use crate::registers::avx2::{load, scales_of_eight, store_first};
 use crate::rows::{Block, Blocks, ROWS};
-use crate::vectors::prefetch;
 use crate::{IntQuery, MAX_DIM, Rows};
 use core::arch::x86_64::*;
 use lanes::QUERIES;
@@ -66,7 +65,7 @@ pub(crate) fn score_trellis<L: Integers<V = __m256i>>(
     scores: &mut [f32],
 ) {
     if rows.bytes.is_empty() || rows.len < LOAD && !lanes::takes(book, rows.dim) {
-        prefetch(rows.ahead);
+        rows.ask_some(0, PAGE);
         return scalar::score_trellis(book, rows, scale, queries, scores);
     }
     if lanes::score::<L>(book, rows, scale, queries, scores) {
@@ -159,7 +158,7 @@ pub(crate) fn accumulate_trellis<L: Integers<V = __m256i>>(
     acc: &mut [f32],
 ) {
     if rows.bytes.is_empty() || rows.len < LOAD && !lanes::takes(book, rows.dim) {
-        prefetch(rows.ahead);
+        rows.ask_some(0, PAGE);
         return scalar::accumulate_trellis(book, rows, scale, weights, acc);
     }
     let count = rows.count();

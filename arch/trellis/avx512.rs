@@ -3,8 +3,8 @@
 //! A quadword holds the path bits of 64 coordinates. Broadcast, it gives the windows of all 64 in one `vpmultishiftqb`,
 //! which takes any eight neighbouring bits of a quadword for each byte; only the first eight coordinates need the
 //! byte before, so their lane is shifted by one byte. Codes of 1, 2 or 4 bits come from a broadcast of their 8, 16 or
-//! 32 bytes in the same way. Each lane takes eight coordinates that its own quadword holds, so no byte is ever
-//! shuffled: it is the query that is put into the lanes' order, once a page. The byte for a coordinate has its window below and
+//! 32 bytes in the same way. Each lane takes eight coordinates that its own quadword holds, so no byte is
+//! shuffled for scores: it is the query that is put into the lanes' order, once a page. Sums of several queries put centroids in order. The byte for a coordinate has its window below and
 //! its code above: the index of a table in one register (`vpermb`), two or four (`vpermi2b`).
 //!
 //! A single query goes to `score_one.rs` where that has a shorter way. The path search is in `search.rs`.
@@ -234,9 +234,12 @@ fn score<const KIND: usize, const RAW: usize>(
             let ByteQuery { values, excess, factor } = lookup.query::<KIND, RAW>(query, scale);
             tiled.push(&values, excess, factor);
         }
-        tiled.score(tiles, blocks, count, scores, |block, columns| {
-            lookup.columns::<KIND, RAW>(block, columns);
-        });
+        // SAFETY: `columns` sets all that it is given.
+        unsafe {
+            tiled.score(tiles, blocks, count, scores, |block, columns| {
+                lookup.columns::<KIND, RAW>(block, columns)
+            })
+        }
     } else if queries.len() <= 4 {
         score_many::<KIND, RAW, 4>(lookup, blocks, count, scale, queries, scores);
     } else {

@@ -251,7 +251,8 @@ extern "C" {
 // The library's version, `"0.1.0"`: a text that is never freed.
 const char *octaplex_version(void);
 
-// The instructions that calls without a backend's name run on, the fastest of this CPU: a text that is never freed.
+// The instructions that calls without a backend's name run on, the fastest of this CPU: a text that is never freed. Where a CPU has
+// AMX, Linux is asked once a process to permit its tiles.
 const char *octaplex_hardware_acceleration(void);
 
 // The backends of this CPU and build by number, the fastest first; null behind the last one. Texts are never freed.

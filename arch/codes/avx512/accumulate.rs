@@ -56,7 +56,7 @@ pub(crate) fn accumulate_codes(
 /// A run's weights of one query, as the bytes that `vpdpbusd` multiplies.
 #[repr(C, align(64))]
 pub(crate) struct ByteWeights {
-    /// Of weight + offset. Behind a run's end these belong to zero rows.
+    /// Of weight + offset. Behind a run's end these belong to rows of zero bytes, which `plain` counts as well.
     low: [MaybeUninit<[u8; 16]>; PAGE / 16],
     high: [MaybeUninit<[u8; 16]>; PAGE / 16],
     /// Sixteens that are set.
@@ -79,6 +79,12 @@ impl ByteWeights {
             (&raw mut (*memory).unit).write(0.0);
             &mut *memory
         }
+    }
+
+    /// Of 64 rows each.
+    #[inline]
+    pub(crate) fn tiles(&self) -> usize {
+        self.used.div_ceil(4)
     }
 
     /// The lower bytes, of four rows each.
@@ -179,7 +185,7 @@ pub(crate) fn run_scales(blocks: &Blocks, run: Range<usize>) -> [__m512; PAGE / 
     scales
 }
 
-/// The sums of 64 coordinates, in the order of the interleaved bytes.
+/// The sums of 64 coordinates: of one query in the order of the interleaved bytes, of more in coordinates' order.
 pub(crate) type Sums = [__m512i; 4];
 
 #[inline]

@@ -49,9 +49,12 @@ impl TileQueries {
     }
 
     /// Scores of `count` rows, \[query]\[row]; `decode` sets the columns of a block, as many as there are chunks.
+    ///
+    /// # Safety
+    /// `decode` sets all columns that it is given.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    pub(crate) fn score(
+    pub(crate) unsafe fn score(
         &self,
         tiles: Tiles,
         blocks: &Blocks,
@@ -86,7 +89,7 @@ impl TileQueries {
                     stride: CHUNK,
                     step: tile,
                 };
-                // SAFETY: all queries were pushed with so many chunks; `decode` set the columns.
+                // SAFETY: all queries were pushed with so many chunks; the caller vouches for `decode`.
                 unsafe { configured.signed(a, b, self.chunks, &mut sums[pair % 2]) }
             }
             if pair > 0 {
@@ -131,6 +134,7 @@ impl Tile {
     ) {
         let plain = self.plain(ints);
         let (fours, count) = self.filled();
+        assert!(ints.iter().all(|ints| ints.tiles() == count));
         let mut sums = [NONE; 2];
         // Sixteen queries and 32 coordinates at a time; sums are on their way to memory while the next are multiplied.
         for part in 0..=4 {

@@ -492,8 +492,13 @@ fn accumulate_codes(backend: Backend) -> Outcome {
                 2 => weights.extend(painter.floats(Style::Random, count).iter().map(|w| w * MAX_WEIGHT)),
                 // Products around 2⁻¹⁰⁰, below which a run adds nothing.
                 3 => weights.extend(painter.floats(Style::Random, count).iter().map(|w| w * 1e-34)),
+                // As attention's are; of some queries, of all of them, or of none.
+                4 => weights.extend(painter.floats(Style::Random, count).iter().map(|w| w.abs())),
                 _ => weights.extend_from_slice(&painter.floats(Style::Random, count)),
             }
+        }
+        if painter.below(2) == 0 {
+            weights.iter_mut().for_each(|weight| *weight = weight.abs());
         }
         let weights = Room::new(&weights);
         let acc = painter.floats(Style::Random, queries * dim);

@@ -22,6 +22,8 @@ impl Painted {
         // Scales apart: up to the end of the last row, and not a byte more.
         let size = if apart && count > 0 { (count - 1) * stride + len } else { stride * count };
         let mut bytes = painter.bytes(size);
+        // As encoders leave them, or of both signs.
+        let positive = painter.below(2) == 0;
         for r in 0..count {
             let row = &mut bytes[r * stride..][..len];
             let head = scale.bytes();
@@ -30,13 +32,19 @@ impl Painted {
                 Float::F32 => row[..4].copy_from_slice(&painter.floats(Style::Wide, 1)[0].to_le_bytes()),
                 _ => row[..2].copy_from_slice(&painter.finite_f16()),
             }
+            if positive && !apart {
+                row[head - 1] &= 0x7f;
+            }
             match painter.below(8) {
                 0 => row[head..].fill(0xff),
                 1 if !apart => row[..head].fill(0),
                 _ => {}
             }
         }
-        let scales = apart.then(|| painter.floats(Style::Random, count));
+        let mut scales = apart.then(|| painter.floats(Style::Random, count));
+        if positive {
+            scales.iter_mut().flat_map(|scales| scales.iter_mut()).for_each(|scale| *scale = scale.abs());
+        }
         Self { bytes, stride, len, dim, scales }
     }
 

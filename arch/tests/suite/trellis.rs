@@ -100,6 +100,9 @@ pub(super) fn accumulate_trellis(backend: Backend) -> Outcome {
         if queries > 1 {
             weights[..count].fill(0.0); // a query to which nothing is added
         }
+        // As attention's are: of all queries, or of the later ones.
+        let signed = [0, count * (queries / 2), queries * count][painter.below(3)];
+        weights[signed..].iter_mut().for_each(|weight| *weight = weight.abs());
         let mut acc = painter.floats(Style::Wide, queries * dim);
         acc.iter_mut().take(dim).for_each(|a| *a = -0.0);
         let case = format_args!(

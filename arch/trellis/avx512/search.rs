@@ -1,4 +1,4 @@
-//! The path search on AVX-512. Many vectors: one a lane, states in memory (eight of them in registers). Few: one window a lane.
+//! The path search on AVX-512. Many vectors: one a lane, states in memory (eight of them in registers, up to m = 4). Few: one window a lane.
 //! `search.rs` with registers of sixteen takes as long for pages from m = 4 on (.8 to 1.1), but up to 2.3 times for a single
 //! vector of few states (128 coordinates, Intel Sapphire Rapids): here the number of registers is known at compile time.
 //!

@@ -40,7 +40,8 @@ fn name(backend: Option<Backend>) -> *const c_char {
     backend.and_then(found).map_or(std::ptr::null(), |name| name.as_ptr())
 }
 
-/// The instructions that calls without a backend's name run on, the fastest of this CPU: a text that is never freed.
+/// The instructions that calls without a backend's name run on, the fastest of this CPU: a text that is never freed. Where a CPU has
+/// AMX, Linux is asked once a process to permit its tiles.
 #[unsafe(no_mangle)]
 pub extern "C" fn octaplex_hardware_acceleration() -> *const c_char {
     name(Some(Backend::detect()))
