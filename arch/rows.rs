@@ -59,6 +59,7 @@ impl<'a> Rows<'a> {
 
     /// Asks memory for all that comes next, at the beginning of a kernel that does not ask for it block by block. Others go on with
     /// what this gives: where nothing comes next and there are more rows than a cache holds, later ones of their own.
+    #[inline(always)]
     pub(crate) fn ask(&self, backend: Backend) -> Self {
         let mut rows = *self;
         if !backend.asks_by_blocks() {
