@@ -64,7 +64,7 @@ for request in 0.0 0.2 "${version%.*}.99" 1 1.0 "0.1.0.1 EXACT"; do
   grep -q "version: $version" "$folder/asks/log" || { cat "$folder/asks/log" >&2; exit 1; }
 done
 say "the test, with debug assertions and without"
-cargo build --quiet --locked -p octaplex-c -p octaplex-arch --features octaplex-arch/wide # the library as tests have it
+cargo build --quiet --locked -p octaplex-c -p octaplex-arch --lib --test fuzz_replay # the library as tests have it
 debug=target/debug/liboctaplex_c.a release=$PREFIX/lib/liboctaplex.a
 strict=(-std=c11 -Wall -Wextra -Werror -Wconversion -Wshadow -g -O1 -Ibindings/c)
 link=(-lpthread -ldl -lm)
