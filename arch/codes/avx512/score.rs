@@ -7,7 +7,7 @@ use super::tiles::TileQueries;
 use super::unpack::{CHUNK, MAX_CHUNKS, scales};
 use crate::registers::amx::Tiles;
 use crate::registers::avx512::{load_words, narrow, store_first, to_array};
-use crate::rows::{Block, Blocks, ROWS};
+use crate::rows::{Blocks, ROWS};
 use crate::{IntQuery, Packing, Rows};
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
