@@ -58,6 +58,8 @@ use crate::codecs::Build;
 use crate::{Backend, Error, Role, Stream};
 use core::ops::Range;
 use page::{Layout, Sizes};
+use rollback::Cut;
+use window::{Plan, Standing};
 
 #[cfg(feature = "alloc")]
 pub use {
@@ -123,7 +125,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    fn new(layout: &Layout) -> Self {
+    pub(crate) fn new(layout: &Layout) -> Self {
         Self {
             next: 0,
             start: layout.sinks,
@@ -154,6 +156,41 @@ impl State {
     /// Tokens whose rows are in the ring.
     pub(crate) fn in_ring(&self) -> usize {
         self.next.saturating_sub(self.kept)
+    }
+
+    /// After an append.
+    pub(crate) fn after(&self, plan: &Plan, layout: &Layout) -> Self {
+        let evicted = (plan.skipped + plan.evicted) * layout.page;
+        Self {
+            next: plan.next,
+            start: self.start + plan.closing * layout.page,
+            kept: plan.kept,
+            place: self.place_of(layout, plan.kept),
+            floor: plan.floor,
+            evicted: (self.evicted + evicted).min(MAX_POSITION),
+            ..*self
+        }
+    }
+
+    /// After a rollback to a position.
+    pub(crate) fn cut(&self, position: usize, cut: &Cut) -> Self {
+        let (kept, place) = if cut.start < self.kept { (cut.start, 0) } else { (self.kept, self.place) };
+        Self {
+            next: position,
+            start: cut.start,
+            kept,
+            place,
+            floor: self.floor.min(cut.start),
+            decoded: (self.decoded + cut.decoded).min(MAX_POSITION),
+            ..*self
+        }
+    }
+
+    /// Without so many tokens in pages that end before position `end`: no rollback opens a page before it again.
+    pub(crate) fn evict(&self, tokens: usize, end: usize, layout: &Layout) -> Self {
+        let kept = self.kept.max(end);
+        let evicted = (self.evicted + tokens).min(MAX_POSITION);
+        Self { kept, place: self.place_of(layout, kept), evicted, ..*self }
     }
 
     /// `Ok` if nothing from position `visible` on was dropped behind a sliding window; a rollback of `back` tokens is
@@ -460,6 +497,12 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     /// The position of a page's first token.
     pub(crate) fn page_position(&self, index: usize) -> usize {
         position(self.store.page(index))
+    }
+
+    /// Asks what a change will do.
+    pub(crate) fn standing<T>(&self, ask: impl FnOnce(&Standing) -> T) -> T {
+        let position = &|index| self.page_position(index);
+        ask(&Standing { config: &self.config, state: &self.state, pages: self.store.pages(), position })
     }
 }
 

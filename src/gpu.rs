@@ -4,8 +4,9 @@
 //! [`Failure`] says what is missing. Kernels are compiled for the card that is found, some seconds the first time, and kept in the
 //! user's cache folder (`OCTAPLEX_CACHE`, else the system's).
 //!
-//! What is here is a beginning: tokens are appended ([`Layer::append`]) or uploaded from a layer on the CPU ([`Layer::upload`]), and
-//! taken back ([`Layer::truncate`]); decode steps, and blocks of queries, on [`turboquant`](crate::TurboQuantSpec) of 2, 3 and 4
+//! What is here is a beginning: tokens are appended ([`Layer::append`]) or uploaded from a layer on the CPU ([`Layer::upload`]),
+//! taken back ([`Layer::truncate`]) and evicted ([`Layer::evict`]); sequences go back to the CPU ([`Layer::download`]) and into
+//! snapshots, which are the CPU's ([`Layer::save`], [`Layer::load`]); decode steps, and blocks of queries, on [`turboquant`](crate::TurboQuantSpec) of 2, 3 and 4
 //! bits and [`trellis`](crate::TrellisSpec) of m = 2, 4, 8 and 8 states, keys and values, as well as
 //! [`int`](crate::IntSpec) of 4 and 8 bits with a scale a token, and keys of [`octopus`](crate::OctopusSpec) with bdir up to 5 (whose pages
 //! the CPU encodes), at widths of 64, 80, 96, 128, 192 and 256 (blocks of queries up to 128). Other codecs
@@ -30,20 +31,21 @@
 mod append;
 mod block;
 mod engine;
+mod exchange;
 mod tables;
 
 use crate::backend::Kernels;
-use crate::cache::center;
+use crate::cache::State;
 use crate::cache::page::Layout;
-use crate::cache::storage::Storage;
-use crate::codec::{Codec, check_values, read_f16};
+use crate::cache::window::Standing;
+use crate::codec::{Codec, check_values};
 use crate::math::inverse_sqrt;
 use crate::{Attend, Backend, CodecSpec, LayerConfig, Role};
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
-use octaplex_arch::device::{Attention, Input, Paged, Queries, Sequence, Shape, WIDTHS};
+use octaplex_arch::device::{Attention, Paged, Queries, Sequence, Shape, WIDTHS};
 
 pub use octaplex_arch::Float;
 pub use octaplex_arch::device::{CallerStream, Device, DeviceRows, DeviceSlice, Failure, Step};
@@ -129,44 +131,62 @@ pub struct Layer {
 /// A sequence, and what is needed to give it to another one, and to go on with it.
 #[derive(Clone, Debug)]
 struct Held {
+    /// What the card knows of it.
     sequence: Sequence,
-    /// Position of the first token whose row is in the ring on the card, which may be before the window: a rollback may bring it
-    /// back.
-    kept: usize,
+    /// As a layer on the CPU has it: the ring on the card has the same rows in the same places.
+    state: State,
     /// Of each page, the position of its first token.
     positions: Vec<usize>,
-    /// Tokens before this position, sinks aside, were dropped behind the sliding window.
-    floor: usize,
-    /// Whether the balance was decided before a page closed.
-    calibrated: bool,
-    /// \[kv heads]\[balance, prefix centre]\[width].
+    /// \[kv heads]\[balance, prefix centre]\[width]: ones and zeros until they are decided.
     front: Vec<f32>,
 }
 
 impl Held {
     /// A sequence of no tokens.
-    fn empty(config: &LayerConfig) -> Self {
-        let (sinks, dim) = (config.sink_tokens, config.key_dim);
-        let front = (0..config.kv_heads * 2 * dim).map(|i| if i / dim % 2 == 0 { 1.0 } else { 0.0 });
-        Self {
-            sequence: Sequence { window_start: sinks as u64, ..Sequence::default() },
-            kept: sinks,
-            positions: Vec::new(),
-            floor: 0,
-            calibrated: false,
-            front: front.collect(),
-        }
+    fn empty(layout: &Layout) -> Self {
+        let state = State::new(layout);
+        let sequence = sequence_of(layout, &state, Vec::new());
+        Self { sequence, state, positions: Vec::new(), front: open_front(layout) }
     }
 
-    /// Position of the next token.
-    fn next(&self) -> usize {
-        self.sequence.next as usize
+    /// Puts it into another state, with the pages that it has.
+    fn enter(&mut self, layout: &Layout, state: State) {
+        self.sequence = sequence_of(layout, &state, core::mem::take(&mut self.sequence.pages));
+        self.state = state;
     }
 
-    /// Position of the window's first token.
-    fn start(&self) -> usize {
-        self.sequence.window_start as usize
+    /// Asks what a change will do.
+    fn standing<T>(&self, config: &LayerConfig, ask: impl FnOnce(&Standing) -> T) -> T {
+        let position = &|index: usize| self.positions[index];
+        ask(&Standing { config, state: &self.state, pages: self.positions.len(), position })
     }
+
+    /// Of each head what keys are divided by, and the least of it in magnitude.
+    fn balances(&self, dim: usize) -> impl Iterator<Item = (&[f32], f32)> {
+        self.front.chunks_exact(2 * dim).map(move |front| {
+            let balance = &front[..dim];
+            (balance, balance.iter().fold(f32::INFINITY, |least, s| least.min(s.abs())))
+        })
+    }
+}
+
+/// A sequence in such a state, as the card is told.
+fn sequence_of(layout: &Layout, state: &State, pages: Vec<u32>) -> Sequence {
+    let sinks = state.next.min(layout.sinks);
+    Sequence {
+        pages,
+        exact: sinks + state.window(),
+        sinks,
+        place: state.place_of(layout, state.start),
+        next: state.next as u64,
+        window_start: state.start as u64,
+    }
+}
+
+/// Of a sequence whose balances and prefix centres are not decided.
+fn open_front(layout: &Layout) -> Vec<f32> {
+    let dim = layout.key_dim;
+    (0..layout.heads * 2 * dim).map(|i| if (i / dim).is_multiple_of(2) { 1.0 } else { 0.0 }).collect()
 }
 
 impl Layer {
@@ -224,7 +244,7 @@ impl Layer {
             backend: backend.kernels(),
             codecs: [codec(config.keys, Role::Keys)?, codec(config.values, Role::Values)?],
             paged,
-            sequences: vec![Held::empty(config); sequences],
+            sequences: vec![Held::empty(&layout); sequences],
             owners: vec![0; pages],
             query_heads: 0,
         };
@@ -269,115 +289,6 @@ impl Layer {
         Ok(&held.sequence)
     }
 
-    /// Makes a sequence what a layer on the CPU is: its pages, its exact tokens, its balance and centres. While it is copied, there
-    /// must be room for the pages beside those that the sequence has so far.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] for a layer of another configuration (`capacity` and `sliding_window` aside) or with codecs of its own,
-    /// [`crate::Error::Corrupt`] for pages with norms that are no numbers, [`Error::Full`], [`Error::Card`].
-    pub fn upload<K: Codec, V: Codec, S: Storage>(
-        &mut self,
-        sequence: usize,
-        layer: &crate::Layer<K, V, S>,
-    ) -> Result<(), Error> {
-        self.sequence(sequence)?;
-        let alike = LayerConfig {
-            capacity: self.config.capacity,
-            sliding_window: self.config.sliding_window,
-            ..layer.config
-        };
-        if alike != self.config || layer.own_codecs {
-            return refuse("the layer on the card was made for another configuration, or other codecs");
-        }
-        let (layout, view, dim) = (&self.layout, layer.view(), self.config.key_dim);
-        let (pages, exact) = (layer.store.pages(), view.exact());
-        if exact > layout.sinks + self.config.recent_window + layout.page
-            || pages > self.config.capacity.div_ceil(self.config.page)
-        {
-            return refuse("the layer holds more than the capacity of the one on the card");
-        }
-        let (memory, state) = (layer.store.front(), &layer.state);
-        let mut held = Held::empty(&self.config);
-        let mut rows = Vec::with_capacity((view.sinks + state.in_ring()) * 2 * layout.heads * dim);
-        for position in (0..view.sinks).chain(state.kept..state.next.max(state.kept)) {
-            for head in 0..layout.heads {
-                let [keys, values] = if position < view.sinks {
-                    [layout.sink_keys(head, position, 1), layout.sink_values(head, position, 1)]
-                } else {
-                    let place = state.place_of(layout, position);
-                    [layout.window_keys(head, place, 1), layout.window_values(head, place, 1)]
-                };
-                for row in [keys, values] {
-                    let halves = memory[row].as_chunks::<2>().0.iter();
-                    rows.extend(halves.map(|bytes| u16::from_le_bytes(*bytes)));
-                }
-            }
-        }
-        held.front.clear();
-        for head in 0..layout.heads {
-            let (mut balance, mut prefix) = (vec![1.0; dim], vec![0.0; dim]);
-            if view.balanced {
-                center::read_balance(layer.backend, &memory[layout.balance(head)], &mut balance);
-            }
-            let bytes = &memory[layout.prefix(head)];
-            if !bytes.is_empty() {
-                layer.backend.decode_floats(octaplex_arch::Float::F16, bytes, &mut prefix);
-            }
-            held.front.extend(balance.iter().chain(&prefix));
-        }
-        held.sequence = Sequence {
-            pages: self.free(pages)?,
-            exact,
-            sinks: view.sinks,
-            next: state.next as u64,
-            window_start: state.start as u64,
-            place: self.place_of(state.start),
-        };
-        (held.kept, held.floor, held.calibrated) = (state.kept, state.floor, state.calibrated);
-        held.positions = (0..pages).map(|index| layer.page_position(index)).collect();
-        let mut bytes = Vec::new();
-        for index in 0..pages {
-            let page = layer.store.page(index);
-            crate::Error::expect_length("bytes of a page", layout.page_bytes, page.len())?;
-            self.check_page(page, index)?;
-            bytes.extend_from_slice(page);
-            // Some megabytes at a time.
-            if bytes.len() >= 1 << 24 || index + 1 == pages {
-                let count = bytes.len() / layout.page_bytes;
-                self.paged.upload(&held.sequence.pages[index + 1 - count..=index], &bytes)?;
-                bytes.clear();
-            }
-        }
-        let input = Input::Host(&rows);
-        self.paged.store(sequence, layout.ring, input, 0..view.sinks)?;
-        self.store_from(sequence, held.kept..held.next().max(held.kept), input, view.sinks)?;
-        self.place(sequence, held)
-    }
-
-    /// Norms and centres that are numbers: no sum of a card's is anything else then.
-    fn check_page(&self, page: &[u8], index: usize) -> Result<(), Error> {
-        let block = index * self.config.page;
-        for head in 0..self.layout.heads {
-            let head = self.layout.head(page, head);
-            // A norm is not negative, and kernels compare its bits.
-            let is_norm = |bytes: &[u8]| read_f16(bytes).is_finite() && !read_f16(bytes).is_sign_negative();
-            let sides = [
-                (&self.layout.keys, head.keys, head.key_norms),
-                (&self.layout.values, head.values, head.value_norms),
-            ];
-            let norms = sides.iter().all(|(side, rows, norms)| match side.is_lean() {
-                true => is_norm(norms),
-                false => rows.chunks_exact(rows.len() / self.config.page).all(is_norm),
-            });
-            let centre = if self.layout.keys.is_lean() { head.centre.get(..2) } else { Some(head.centre) };
-            let centre = centre.unwrap_or_default().chunks_exact(2).all(|x| read_f16(x).is_finite());
-            if !norms || !centre {
-                return Err(crate::Error::Corrupt { block }.into());
-            }
-        }
-        Ok(())
-    }
-
     /// So many places that no sequence has.
     fn free(&self, needed: usize) -> Result<Vec<u32>, Error> {
         let free = self.owners.iter().zip(0u32..).filter(|(owners, _)| **owners == 0).map(|(_, place)| place);
@@ -411,7 +322,7 @@ impl Layer {
     /// [`crate::Error::Missing`], [`Error::Card`].
     pub fn clear(&mut self, sequence: usize) -> Result<(), Error> {
         self.sequence(sequence)?;
-        self.place(sequence, Held::empty(&self.config))
+        self.place(sequence, Held::empty(&self.layout))
     }
 
     /// A page's bytes as the CPU has them, the same that were uploaded, back from the card.

@@ -18,6 +18,9 @@ mod extremes;
 #[path = "gpu/block.rs"]
 mod block;
 
+#[path = "gpu/snapshot.rs"]
+mod snapshot;
+
 use octaplex::{Attend, Backend, CodecSpec, Error, LayerConfig, SharedLayer, gpu};
 use std::sync::OnceLock;
 use vectors::Random;

@@ -263,6 +263,21 @@ impl Paged {
         self.bring(&held.exact, sequence * places + place, input, tokens)
     }
 
+    /// Rows of a sequence's exact tokens, \[places]\[kv heads]\[keys, values]\[width]: what was [stored](Self::store) there.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    ///
+    /// # Panics
+    /// For places that there are not.
+    pub fn load(&self, sequence: usize, places: Range<usize>) -> Result<Vec<u16>, Failure> {
+        let (all, each) = (self.shape.exact_places(), self.shape.token_values());
+        assert!(sequence < self.shape.sequences && places.end <= all);
+        let mut rows = vec![0; places.len() * each];
+        self.held.exact.read((sequence * all + places.start) * each, &mut rows)?;
+        Ok(rows)
+    }
+
     /// Makes the exact tokens of a sequence those of another one.
     ///
     /// # Errors

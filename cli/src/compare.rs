@@ -1,7 +1,11 @@
 //! `compare`: every codec on the same keys, values and queries; a table, and files for machines and for browsers.
 
+#[cfg(feature = "cuda")]
+mod card;
+
 use crate::codecs::{DEFAULT_CODECS, build, is_float, is_for, parse_budget, parse_specs};
 use crate::console::{Console, wrap};
+use crate::device::Device;
 use crate::failure::{At, Failure, Result, fail};
 use crate::input::{Sample, role_name};
 use crate::keys::{KeyOptions, Keys, center_name, parse_page};
@@ -14,7 +18,7 @@ use crate::timing::{Op, Runner, best};
 use crate::{comparison, files, provenance, report};
 use clap::Args;
 use octaplex::{Backend, CacheConfig, CodecSpec, Finer, Role};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -26,6 +30,7 @@ Examples:
   octaplex compare --budget 3
   octaplex compare --input kv.safetensors --reconstructed other.safetensors \\
       --reconstructed-bits 4.25 --reconstructed-name other
+  octaplex compare --device cuda --codecs \"turboquant; trellis\"
 
 Input: tensors k, v [layers, kv_heads, tokens, width] and q [layers, q_heads,
 queries, width] in f16, bf16 or f32, and q_pos, the token of each query
@@ -48,7 +53,11 @@ attention_kl_raw  the same with keys as they are
 output_error      sum of |o-o^|^2 / sum of |o|^2 over a head's queries, mean
                   over heads; keys: exact values; values: exact weights
 *_ns              per vector on one core: encode in pages of 64, decode one by
-                  one, one query's scores, one output's sum";
+                  one, one query's scores, one output's sum
+
+With --device cuda (a build with --features cuda) a second table has
+output_error by a card, keys and values of each codec that it takes in pages,
+beside the CPU's on the same pages; everything above is the CPU's.";
 
 /// Arguments of `compare`.
 #[derive(Args)]
@@ -92,6 +101,9 @@ pub(crate) struct Compare {
     /// Instructions to use; `octaplex backends` lists them
     #[arg(long, value_name = "NAME", value_parser = crate::backend::parse)]
     backend: Option<Backend>,
+    /// What attends beside the CPU
+    #[arg(long, value_enum, default_value_t = Device::Cpu)]
+    device: Device,
 }
 
 /// Time given to each operation of each row.
@@ -112,8 +124,15 @@ struct Bench<'a> {
 pub(crate) fn run(arguments: &Compare) -> Result<()> {
     let outputs = [&arguments.json, &arguments.html, &arguments.svg].map(Option::as_deref);
     let console = Console::beside(&outputs)?;
+    arguments.device.check()?;
     let backend = arguments.backend.unwrap_or_else(Backend::detect);
     let sample = Sample::load(arguments.input.as_deref())?;
+    if arguments.device == Device::Cuda && sample.queries.is_none() {
+        fail!(
+            "--device cuda: {} has no queries, so nothing attends: tensors k, v and q are expected",
+            sample.name
+        );
+    }
     let (specs, left_out) = specs(arguments, &sample, backend)?;
     let others = reconstructed(arguments, &sample)?;
     // Without queries nothing attends, and plain vectors may be anything.
@@ -138,6 +157,7 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
         }
     }
     drop(progress);
+    let (on_card, card_text) = bench.on_card(arguments, &specs)?;
     // By role, then by what is really stored.
     rows.sort_by(|a, b| {
         let bits = |row: &Row| row.metrics.bits_per_value;
@@ -151,7 +171,11 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
         });
         let run = provenance::json(&sample.describe(), backend, options);
         let rows: Vec<_> = rows.iter().map(Row::json).collect();
-        files::write(path, format!("{:#}\n", json!({"run": run, "rows": rows})).as_bytes())?;
+        let mut json = json!({"run": run, "rows": rows});
+        if let Some(card) = on_card {
+            json["card"] = card;
+        }
+        files::write(path, format!("{json:#}\n").as_bytes())?;
     }
     if let Some(path) = &arguments.svg {
         files::write(path, report::chart(&sample, &rows).as_bytes())?;
@@ -173,7 +197,7 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
         notes += &within_budget(bits, sample.dim)?;
     }
     let text = comparison::text(&sample, &rows, keys, backend, arguments.wide);
-    console.say(&format!("{text}\n{}Page with plots: {}\n", wrap(&notes), page.display()))
+    console.say(&format!("{text}\n{card_text}{}Page with plots: {}\n", wrap(&notes), page.display()))
 }
 
 /// What the library chooses for so many bits, in words.
@@ -225,6 +249,34 @@ fn reconstructed(arguments: &Compare, sample: &Sample) -> Result<Vec<Reconstruct
 }
 
 impl Bench<'_> {
+    /// What a card makes of these codecs, for files and for people; nothing on the CPU.
+    #[cfg(feature = "cuda")]
+    fn on_card(&self, arguments: &Compare, specs: &[(String, CodecSpec)]) -> Result<(Option<Value>, String)> {
+        let (Device::Cuda, Some(queries), Some(exact)) = (arguments.device, &self.sample.queries, self.exact)
+        else {
+            return Ok((None, String::new()));
+        };
+        let card = card::run(
+            specs,
+            &card::Setup {
+                sample: self.sample,
+                queries,
+                exact,
+                keys: self.keys,
+                page: self.page,
+                backend: self.backend,
+                calibration: &|index| self.calibration(index),
+                measured: self.queries(),
+            },
+        )?;
+        Ok((Some(card.json()), format!("{}\n", card.text())))
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    fn on_card(&self, _: &Compare, _: &[(String, CodecSpec)]) -> Result<(Option<Value>, String)> {
+        Ok((None, String::new()))
+    }
+
     /// The queries that keys are measured on: where some of them decide the balance, the others.
     fn queries(&self) -> (usize, usize) {
         let count = self.sample.queries.as_ref().map_or(0, |queries| queries.positions.len());

@@ -12,7 +12,6 @@ pub(crate) enum Device {
 
 impl Device {
     /// Whether it is there: before work that would be in vain.
-    #[cfg(any(feature = "models", not(feature = "cuda")))]
     pub(crate) fn check(self) -> Result<()> {
         match self {
             Self::Cpu => Ok(()),

@@ -6,7 +6,7 @@ use octaplex::{Backend, CodecSpec, Error, LayerConfig, Role, SharedLayer};
 use std::cell::RefCell;
 
 /// Keys whose channels are balanced: the deviations come from so many of the first tokens.
-const BALANCED_FROM: usize = 256;
+pub(crate) const BALANCED_FROM: usize = 256;
 
 pub(crate) enum Store<'a> {
     Blocks {

@@ -578,12 +578,48 @@ fn help_fits_the_terminal() {
     assert!(succeeds(&folder, &["man"]).contains(".TH octaplex"));
     if cfg!(not(feature = "cuda")) {
         fails(&folder, &["bench", "--device", "cuda"], &["feature cuda"]);
+        fails(&folder, &["compare", "--device", "cuda"], &["feature cuda"]);
     }
     fails(&folder, &["man", "woman"], &["woman", "compare", "bench"]);
     fails(&folder, &["completions", "cmd"], &["'cmd'", "bash"]);
     for line in succeeds(&folder, &["info"]).lines() {
         assert!(line.chars().count() <= 80, "{line}");
     }
+}
+
+/// The card's output is as far from the exact one as the CPU's on the same pages; where there is none, the tool says what is missing.
+#[cfg(feature = "cuda")]
+#[test]
+fn compare_on_a_card() {
+    let folder = folder("compare_card");
+    let codecs = ["compare", "--device", "cuda", "--codecs", "turboquant; octopus; int:bits=8; q8_0; f16"];
+    let output = octaplex(&folder, &[&codecs[..], &["--json", "rows.json"]].concat());
+    if !output.status.success() {
+        let required =
+            std::env::var("OCTAPLEX_REQUIRE").is_ok_and(|names| names.split(',').any(|name| name == "cuda"));
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(!required && error.starts_with("octaplex: --device cuda: "), "{error}");
+        assert_eq!((error.lines().count(), output.status.code()), (1, Some(2)), "{error}");
+        println!("skipped: {error}");
+        return;
+    }
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("ON A CARD") && text.contains("Not on a card: q8_0; f16: "), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    let json: Value = serde_json::from_slice(&std::fs::read(folder.join("rows.json")).unwrap()).unwrap();
+    let rows = json["card"]["rows"].as_array().unwrap();
+    let names: Vec<_> = rows.iter().map(|row| row["codec"].as_str().unwrap()).collect();
+    assert_eq!(names, ["turboquant", "octopus, values turboquant", "int:bits=8", "q8_0", "f16"]);
+    for row in &rows[..3] {
+        let of = |name: &str| row[name].as_f64().unwrap();
+        println!("{row}");
+        // The CPU's queries have 8 bits, which is next to nothing beside 4 bits of keys and values.
+        let ratio = of("output_error") / of("output_error_cpu");
+        assert!(of("apart") < 1e-3 && (row["codec"] == "int:bits=8" || (ratio - 1.0).abs() < 0.2), "{row}");
+    }
+    let plain = [&codecs[..], &["--input", "x.npy"]].concat();
+    std::fs::write(folder.join("x.npy"), npy("<f4", "(5, 64)", &values(5 * 64))).unwrap();
+    fails(&folder, &plain, &["--device cuda", "no queries"]);
 }
 
 #[cfg(not(feature = "models"))]

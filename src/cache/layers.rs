@@ -57,7 +57,7 @@ impl SharedLayer {
         Ok(Self { own_codecs: true, ..Self::empty(config, layout, keys, values, backend) })
     }
 
-    fn empty(
+    pub(crate) fn empty(
         config: &LayerConfig,
         layout: Layout,
         keys: Arc<dyn Codec>,

@@ -3,7 +3,8 @@
 use super::decode::Decoder;
 use super::page::in_page;
 use super::storage::Storage;
-use super::{Layer, MAX_POSITION, State};
+use super::window::Standing;
+use super::{Layer, State};
 use crate::Error;
 use crate::codec::Codec;
 use core::ops::Range;
@@ -12,11 +13,55 @@ use octaplex_arch::{Float, MAX_DIM};
 /// What a rollback leaves.
 pub(crate) struct Cut {
     /// The window's first position.
-    start: usize,
+    pub(crate) start: usize,
     /// Pages.
-    pages: usize,
+    pub(crate) pages: usize,
     /// Tokens of the page behind them, which are decoded into the window.
-    decoded: usize,
+    pub(crate) decoded: usize,
+}
+
+impl Standing<'_> {
+    /// What going back to a position does; `None` for nothing.
+    ///
+    /// # Errors
+    /// [`Error::Dropped`].
+    pub(crate) fn cut(&self, position: usize) -> Result<Option<Cut>, Error> {
+        let (config, state, sinks) = (self.config, self.state, self.config.sink_tokens);
+        if position >= state.next {
+            return Ok(None);
+        }
+        if let Some(window) = config.sliding_window
+            && position > sinks
+        {
+            let held = state.floor.min(state.kept);
+            let visible = position.saturating_sub(window).max(sinks);
+            State::check_held(visible, held, state.next - position)?;
+        }
+        let pages = |until: usize| (0..self.pages).take_while(|&i| (self.position)(i) < until).count();
+        if position >= state.kept {
+            let start = state.kept + config.closed(state.kept, position) * config.page;
+            return Ok(Some(Cut { start, pages: pages(start), decoded: 0 }));
+        }
+        let whole = pages((position + 1).saturating_sub(config.page));
+        if whole == self.pages || (self.position)(whole) >= position {
+            return Ok(Some(Cut { start: position.max(sinks), pages: whole, decoded: 0 }));
+        }
+        let start = (self.position)(whole);
+        Ok(Some(Cut { start, pages: whole, decoded: position - start }))
+    }
+
+    /// The whole pages that lie within the positions, and the position behind them.
+    pub(crate) fn within(&self, positions: Range<usize>) -> (Range<usize>, usize) {
+        let page = self.config.page;
+        let inside = |&i: &usize| {
+            let start = (self.position)(i);
+            positions.start <= start && start + page <= positions.end
+        };
+        let first = (0..self.pages).position(|i| inside(&i)).unwrap_or(0);
+        let count = (first..self.pages).take_while(inside).count();
+        let end = if count > 0 { (self.position)(first + count - 1) + page } else { 0 };
+        (first..first + count, end)
+    }
 }
 
 impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
@@ -33,16 +78,12 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     /// `max_rollback` only. [`Error::Corrupt`] if a page that is cut cannot be decoded. The layer is then as it was.
     pub fn truncate(&mut self, position: usize) -> Result<(), Error> {
         let Some(cut) = self.check_truncate(position)? else { return Ok(()) };
-        let (layout, state) = (self.layout, self.state);
         for token in 0..cut.decoded {
             self.restore(cut.pages, token)?;
         }
         self.store.remove(cut.pages..self.store.pages());
-        let (kept, place) = if cut.start < state.kept { (cut.start, 0) } else { (state.kept, state.place) };
-        let decoded = (state.decoded + cut.decoded).min(MAX_POSITION);
-        let floor = state.floor.min(cut.start);
-        self.state = State { next: position, start: cut.start, kept, place, floor, decoded, ..state };
-        if !self.state.has_closed(&layout) {
+        self.state = self.state.cut(position, &cut);
+        if !self.state.has_closed(&self.layout) {
             self.forget_first_page();
         }
         Ok(())
@@ -50,36 +91,16 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
 
     /// What [`truncate`](Self::truncate) will do, or refuses: whatever can fail is tried here. `None` for nothing.
     pub(crate) fn check_truncate(&self, position: usize) -> Result<Option<Cut>, Error> {
-        let (layout, state) = (&self.layout, &self.state);
-        if position >= state.next {
-            return Ok(None);
-        }
-        if let Some(window) = self.config.sliding_window
-            && position > layout.sinks
-        {
-            let held = state.floor.min(state.kept);
-            let visible = position.saturating_sub(window).max(layout.sinks);
-            State::check_held(visible, held, state.next - position)?;
-        }
-        let pages =
-            |until: usize| (0..self.store.pages()).take_while(|&i| self.page_position(i) < until).count();
-        if position >= state.kept {
-            let start = state.kept + self.config.closed(state.kept, position) * layout.page;
-            return Ok(Some(Cut { start, pages: pages(start), decoded: 0 }));
-        }
-        let whole = pages((position + 1).saturating_sub(layout.page));
-        if whole == self.store.pages() || self.page_position(whole) >= position {
-            return Ok(Some(Cut { start: position.max(layout.sinks), pages: whole, decoded: 0 }));
-        }
-        let start = self.page_position(whole);
+        let layout = &self.layout;
+        let Some(cut) = self.standing(|standing| standing.cut(position))? else { return Ok(None) };
         let (mut key, mut value) = ([0.0; MAX_DIM], [0.0; MAX_DIM]);
         for (head, token) in
-            (0..layout.heads).flat_map(|head| (0..position - start).map(move |token| (head, token)))
+            (0..layout.heads).flat_map(|head| (0..cut.decoded).map(move |token| (head, token)))
         {
             let (key, value) = (&mut key[..layout.key_dim], &mut value[..layout.value_dim]);
-            self.decode_paged(whole, head, token, key, value)?;
+            self.decode_paged(cut.pages, head, token, key, value)?;
         }
-        Ok(Some(Cut { start, pages: whole, decoded: position - start }))
+        Ok(Some(cut))
     }
 
     /// No page has closed any more: what the first one decides is open again.
@@ -169,22 +190,11 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     /// window stay; the other tokens keep their positions. No rollback brings dropped tokens back, or opens a page
     /// before them again.
     pub fn evict(&mut self, positions: Range<usize>) -> usize {
-        let page = self.layout.page;
-        let inside = |&i: &usize| {
-            let start = self.page_position(i);
-            positions.start <= start && start + page <= positions.end
-        };
-        let first = (0..self.store.pages()).position(|i| inside(&i)).unwrap_or(0);
-        let count = (first..self.store.pages()).take_while(inside).count();
-        if count > 0 {
-            let end = self.page_position(first + count - 1) + page;
-            let state = &mut self.state;
-            let kept = state.kept.max(end);
-            (state.place, state.kept) = (state.place_of(&self.layout, kept), kept);
-        }
-        self.store.remove(first..first + count);
-        self.state.evicted = (self.state.evicted + count * page).min(MAX_POSITION);
-        count * page
+        let (pages, end) = self.standing(|standing| standing.within(positions));
+        let tokens = pages.len() * self.layout.page;
+        self.state = self.state.evict(tokens, end, &self.layout);
+        self.store.remove(pages);
+        tokens
     }
 
     /// Forgets everything, the balance included.

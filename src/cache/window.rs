@@ -30,14 +30,10 @@ pub(crate) struct Plan {
     pub(crate) kept: usize,
 }
 
-/// Where a layer stands before an append, on the CPU or on a card.
+/// Where a layer stands before tokens come or go, on the CPU or on a card.
 pub(crate) struct Standing<'a> {
     pub(crate) config: &'a LayerConfig,
-    pub(crate) next: usize,
-    /// The first position of the exact window.
-    pub(crate) start: usize,
-    pub(crate) kept: usize,
-    pub(crate) floor: usize,
+    pub(crate) state: &'a State,
     pub(crate) pages: usize,
     /// The first position of a page.
     pub(crate) position: &'a dyn Fn(usize) -> usize,
@@ -65,31 +61,31 @@ impl Standing<'_> {
     /// # Errors
     /// [`Error::Full`].
     pub(crate) fn plan(&self, count: usize) -> Result<Plan, Error> {
-        let (config, page) = (self.config, self.config.page);
-        let next = self.next.saturating_add(count);
+        let (config, state, page) = (self.config, self.state, self.config.page);
+        let next = state.next.saturating_add(count);
         if next > MAX_POSITION {
             return Err(Error::Full { capacity: MAX_POSITION, needed: next });
         }
         // The layer may go back to here, and no further: these pages are closed for good.
         let back = next.saturating_sub(config.max_rollback);
-        let kept = self.kept + config.closed(self.kept, back) * page;
+        let kept = state.kept + config.closed(state.kept, back) * page;
         let [closing, skipped, evicted, held] = self.counts(next);
         // What comes one by one is never more than the capacity: nor is it at once, where there would be most, before a page is
         // dropped that no query sees any longer, or one that none would see is closed.
         let behind = config.sliding_window.map_or(0, |window| config.max_rollback.saturating_add(window));
         let peaks = [behind, config.recent_window].map(|behind| {
-            let past = next.saturating_sub(self.start).saturating_sub(behind) % page;
+            let past = next.saturating_sub(state.start).saturating_sub(behind) % page;
             next.saturating_sub(past + 1)
         });
-        let peaks = peaks.into_iter().filter(|peak| *peak > self.next).map(|peak| self.counts(peak)[3]);
+        let peaks = peaks.into_iter().filter(|peak| *peak > state.next).map(|peak| self.counts(peak)[3]);
         let needed = peaks.fold(held, usize::max);
         if needed > config.capacity {
             return Err(Error::Full { capacity: config.capacity, needed });
         }
         let floor = match (skipped, evicted) {
-            (0, 0) => self.floor,
+            (0, 0) => state.floor,
             (0, _) => (self.position)(evicted - 1) + page,
-            _ => self.start + skipped * page,
+            _ => state.start + skipped * page,
         };
         Ok(Plan { count, next, closing, skipped, evicted, floor, kept })
     }
@@ -97,15 +93,15 @@ impl Standing<'_> {
     /// When the next position is `next`: pages that close, those of them that no query will see, old ones that none will, and
     /// tokens that the layer then holds.
     fn counts(&self, next: usize) -> [usize; 4] {
-        let (config, page) = (self.config, self.config.page);
-        let window = next.saturating_sub(self.start);
-        let closing = config.closed(self.start, next);
+        let (config, page, start) = (self.config, self.config.page, self.state.start);
+        let window = next.saturating_sub(start);
+        let closing = config.closed(start, next);
         // Queries from then on see positions from here on.
         let visible = config
             .sliding_window
             .map_or(0, |window| next.saturating_sub(config.max_rollback).saturating_sub(window));
         let unseen = |start: usize| start + page <= visible;
-        let skipped = (0..closing).take_while(|i| unseen(self.start + i * page)).count();
+        let skipped = (0..closing).take_while(|i| unseen(start + i * page)).count();
         let evicted = (0..self.pages).take_while(|&i| unseen((self.position)(i))).count();
         let pages = self.pages - evicted + closing - skipped;
         let held = next.min(config.sink_tokens) + pages * page + window - closing * page;
@@ -170,7 +166,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
                 return Err(self.row_error(what, (count, side.dim), at, Some(finite)));
             }
         }
-        let plan = self.plan(count)?;
+        let plan = self.standing(|standing| standing.plan(count))?;
         self.try_rows("keys", keys, &self.keys, self.config.centers() != Center::Off, Layout::balance)?;
         self.try_rows("values", values, &self.values, false, |_, _| 0..0)?;
         if plan.closing > 0 {
@@ -180,24 +176,12 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         }
         self.write(&plan, keys, Layout::sink_keys);
         self.write(&plan, values, Layout::sink_values);
-        let state = &mut self.state;
-        state.next = plan.next;
-        state.start += plan.closing * layout.page;
-        state.place = state.place_of(&layout, plan.kept);
-        state.kept = plan.kept;
-        state.floor = plan.floor;
-        state.evicted = (state.evicted + (plan.skipped + plan.evicted) * layout.page).min(MAX_POSITION);
+        self.state = self.state.after(&plan, &layout);
         Ok(())
     }
 
     fn window(&self) -> Window<'_> {
         Window { layout: &self.layout, state: &self.state, backend: self.backend, front: self.store.front() }
-    }
-
-    fn plan(&self, count: usize) -> Result<Plan, Error> {
-        let &State { next, start, kept, floor, .. } = &self.state;
-        let (pages, position) = (self.store.pages(), &|index| self.page_position(index));
-        Standing { config: &self.config, next, start, kept, floor, pages, position }.plan(count)
     }
 
     /// Refuses rows that their codec cannot encode now, when they come, and not when their page closes. Centred rows

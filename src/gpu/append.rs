@@ -1,15 +1,16 @@
 //! Tokens that come and go on the card: as `cache/window.rs` and `cache/rollback.rs` have it, pages encoded by kernels.
 
-use super::{Error, Held, Layer, refuse, tables};
+use super::{Error, Held, Layer, open_front, refuse, sequence_of, tables};
 use crate::cache::center::{self, Diagonal, Spread};
 use crate::cache::encode::Encoder;
-use crate::cache::window::{Plan, Standing, rows_error, try_row};
+use crate::cache::page::Layout;
+use crate::cache::window::{Plan, rows_error, try_row};
 use crate::cache::{Center, State};
 use crate::{Role, Tensor};
 use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
-use octaplex_arch::device::{AT_ONCE, Input, Refused, Rows, Sequence};
+use octaplex_arch::device::{AT_ONCE, Input, Refused, Rows};
 use octaplex_arch::{Float, MAX_DIM};
 
 impl Layer {
@@ -61,7 +62,7 @@ impl Layer {
         if pages == 0 || pages > 1 && 2 * pages * page * each > AT_ONCE {
             return refuse("time_append takes one page at least, and 128 MiB of rows at most");
         }
-        let (input, new, front) = (Input::Host(&rows), 0..pages * page, &Held::empty(&self.config).front);
+        let (input, new, front) = (Input::Host(&rows), 0..pages * page, &open_front(&self.layout));
         let rows = Rows { sequence: 0, held: [0..0, 0..0], input, new, position: 0, front };
         Ok(self.paged.time_encoding(&self.free(pages)?, &rows, times)?)
     }
@@ -87,16 +88,13 @@ impl Layer {
                 return Err(refused(what, at, Some(finite)));
             }
         }
-        let balanced = self.layout.balances() && (held.calibrated || held.start() > self.layout.sinks);
         let centred = self.config.centers() != Center::Off;
         let mut rows = vec![0; count * heads * 2 * dim];
         let (mut bytes, mut row) = ([0; 2 * MAX_DIM], [0.0; MAX_DIM]);
         let (bytes, row) = (&mut bytes[..2 * dim], &mut row[..dim]);
-        for head in 0..heads {
-            let balance = &held.front[head * 2 * dim..][..dim];
-            let least = balance.iter().fold(f32::INFINITY, |least, s| least.min(s.abs()));
+        for (head, balance) in held.balances(dim).enumerate() {
             for (of, (what, side)) in [("keys", sides[0]), ("values", sides[1])].into_iter().enumerate() {
-                let by = (balanced && of == 0).then_some((balance, least));
+                let by = (of == 0).then_some(balance);
                 for token in 0..count {
                     let at = (head * count + token) * dim;
                     side.write(self.backend, at, bytes);
@@ -113,34 +111,22 @@ impl Layer {
     }
 
     pub(super) fn plan(&self, held: &Held, count: usize) -> Result<Plan, Error> {
-        let (config, next, start) = (&self.config, held.next(), held.start());
-        let &Held { kept, floor, ref positions, .. } = held;
-        let (pages, position) = (positions.len(), &|index: usize| positions[index]);
-        Ok(Standing { config, next, start, kept, floor, pages, position }.plan(count)?)
+        Ok(held.standing(&self.config, |standing| standing.plan(count))?)
     }
 
-    /// Where the ring has the row of a position.
-    pub(super) fn place_of(&self, position: usize) -> usize {
-        position.saturating_sub(self.layout.sinks) % self.layout.ring
-    }
-
-    /// Where it has those of positions that follow each other.
-    fn places_of(&self, positions: Range<usize>) -> [Range<usize>; 2] {
-        let (first, count) = (self.place_of(positions.start), positions.len());
-        let before = count.min(self.layout.ring - first);
-        [first..first + before, 0..count - before]
-    }
-
-    /// Puts rows of positions into a sequence's ring, from token `first` of the input on.
+    /// Puts rows of positions into a sequence's ring, as a state has it, from token `first` of the input on.
     pub(super) fn store_from(
         &mut self,
         number: usize,
+        state: &State,
         positions: Range<usize>,
         input: Input,
         first: usize,
     ) -> Result<(), Error> {
         let mut first = first;
-        for places in self.places_of(positions).into_iter().filter(|places| !places.is_empty()) {
+        for places in
+            places_of(&self.layout, state, positions).into_iter().filter(|places| !places.is_empty())
+        {
             self.paged.store(number, places.start, input, first..first + places.len())?;
             first += places.len();
         }
@@ -155,28 +141,27 @@ impl Layer {
         input: Input<'a>,
         front: &'a [f32],
     ) -> Rows<'a> {
-        let (next, start) = (self.sequences[number].next(), positions.start);
+        let (state, start) = (&self.sequences[number].state, positions.start);
+        let next = state.next;
         let [old, new] = [start.min(next)..positions.end.min(next), start.max(next)..positions.end.max(next)];
         let new = new.start - next..new.end - next;
-        Rows { sequence: number, held: self.places_of(old), input, new, position: start as u64, front }
+        Rows {
+            sequence: number,
+            held: places_of(&self.layout, state, old),
+            input,
+            new,
+            position: start as u64,
+            front,
+        }
     }
 
     /// Takes the tokens that come.
     fn take(&mut self, number: usize, plan: &Plan, input: Input) -> Result<(), Error> {
         let page = self.config.page;
-        let held = &self.sequences[number];
-        let (old, start) = (held.next(), held.start() + plan.closing * page);
-        let sinks = plan.next.min(self.layout.sinks);
-        let mut sequence = Sequence {
-            exact: sinks + plan.next.saturating_sub(start),
-            sinks,
-            next: plan.next as u64,
-            window_start: start as u64,
-            place: self.place_of(start),
-            ..held.sequence.clone()
-        };
+        let (before, sinks) = (self.sequences[number].state, plan.next.min(self.layout.sinks));
+        let old = before.next;
         let (mut places, mut front) = (Vec::new(), None);
-        let first = held.start() + plan.skipped * page;
+        let first = before.start + plan.skipped * page;
         if plan.closing > 0 {
             let decided = self.decide(number, input)?;
             places = self.free(plan.closing - plan.skipped)?;
@@ -189,23 +174,29 @@ impl Layer {
             self.paged.store(number, self.layout.ring + old, input, 0..sinks - old)?;
         }
         let kept = old.max(plan.kept).min(plan.next);
-        self.store_from(number, kept.max(sinks)..plan.next.max(sinks), input, kept.max(sinks) - old)?;
+        self.store_from(
+            number,
+            &before,
+            kept.max(sinks)..plan.next.max(sinks),
+            input,
+            kept.max(sinks) - old,
+        )?;
+        let state = before.after(plan, &self.layout);
         let held = &mut self.sequences[number];
         if plan.closing == 0 && plan.evicted == 0 {
+            let sequence = sequence_of(&self.layout, &state, held.sequence.pages.clone());
             self.paged.extend(number, &sequence)?;
-        } else {
-            sequence.pages.drain(..plan.evicted);
-            sequence.pages.extend(&places);
-            let front = front.unwrap_or_else(|| held.front.clone());
-            self.paged.set(number, &sequence, &front)?;
-            held.sequence.pages[..plan.evicted].iter().for_each(|page| self.owners[*page as usize] -= 1);
-            places.iter().for_each(|page| self.owners[*page as usize] += 1);
-            held.positions.drain(..plan.evicted);
-            held.positions.extend((0..places.len()).map(|index| first + index * page));
-            held.front = front;
+            (held.sequence, held.state) = (sequence, state);
+            return Ok(());
         }
-        (held.sequence, held.floor, held.kept) = (sequence, plan.floor, plan.kept);
-        Ok(())
+        let mut held = held.clone();
+        held.sequence.pages.drain(..plan.evicted);
+        held.sequence.pages.extend(&places);
+        held.positions.drain(..plan.evicted);
+        held.positions.extend((0..places.len()).map(|index| first + index * page));
+        held.front = front.unwrap_or(held.front);
+        held.enter(&self.layout, state);
+        self.place(number, held)
     }
 
     /// Encodes pages on the card, or, where its kernels do not, here.
@@ -261,14 +252,14 @@ impl Layer {
     fn decide(&mut self, number: usize, input: Input) -> Result<Vec<f32>, Error> {
         let (dim, each) = (self.config.key_dim, self.paged.token_values());
         let mut front = self.sequences[number].front.clone();
-        let start = self.sequences[number].start();
+        let State { start, calibrated, .. } = self.sequences[number].state;
         if start > self.layout.sinks {
             return Ok(front);
         }
         let full = self.config.recent_window + self.layout.page;
         let rows = self.rows(number, start..start + full, input, &[]);
         let rows = self.paged.read_rows(&rows, 0..full)?;
-        let (layout, held) = (&self.layout, &self.sequences[number]);
+        let layout = &self.layout;
         let mut keys = vec![0.0; full * dim];
         for (head, front) in front.chunks_exact_mut(2 * dim).enumerate() {
             let (balance, prefix) = front.split_at_mut(dim);
@@ -278,7 +269,7 @@ impl Layer {
                     *x = half::f16::from_bits(*half).to_f32();
                 }
             }
-            if layout.balances() && !held.calibrated {
+            if layout.balances() && !calibrated {
                 let mut spread = Spread::new();
                 keys.chunks(layout.page * dim).for_each(|page| spread.add(page, dim));
                 spread.decide(self.backend, Diagonal { balances: true, grades: false }, &[], balance);
@@ -289,63 +280,85 @@ impl Layer {
             let count = full.min(128);
             let mut bytes = [0; 2 * MAX_DIM];
             center::divide(&mut keys[..count * dim], balance);
-            center::store_mean(&keys[..count * dim], dim, &mut bytes[..2 * dim]).map_err(|_| {
-                self.page_error(Refused { page: 0, head, key: true, row: None }, held.start())
-            })?;
+            center::store_mean(&keys[..count * dim], dim, &mut bytes[..2 * dim])
+                .map_err(|_| self.page_error(Refused { page: 0, head, key: true, row: None }, start))?;
             self.backend.decode_floats(Float::F16, &bytes[..2 * dim], prefix);
         }
         Ok(front)
     }
 
     /// Forgets a sequence's tokens from `position` on, as [`Layer::truncate`](crate::Layer::truncate) does: rejected drafts. Up to
-    /// [`max_rollback`](crate::LayerConfig::max_rollback) tokens behind the furthest position pages that closed meanwhile open again.
+    /// [`max_rollback`](crate::LayerConfig::max_rollback) tokens behind the furthest position pages that closed meanwhile open again;
+    /// further back, a page that is cut is brought to the host, and its first tokens are decoded there into the exact window.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] further back, where pages are closed for good: fork a sequence before what may be taken back.
-    /// [`crate::Error::Dropped`], [`crate::Error::Missing`], [`Error::Card`]. The layer is then as it was.
+    /// [`crate::Error::Dropped`], [`crate::Error::Corrupt`] as there; [`crate::Error::Missing`]. The layer is then as it was; after
+    /// [`Error::Card`] the sequence is to be [cleared](Self::clear).
     pub fn truncate(&mut self, sequence: usize, position: usize) -> Result<(), Error> {
         self.sequence(sequence)?;
-        let (held, sinks, page) = (&self.sequences[sequence], self.layout.sinks, self.config.page);
-        if position >= held.next() {
+        let mut held = self.sequences[sequence].clone();
+        let Some(cut) = held.standing(&self.config, |standing| standing.cut(position))? else {
             return Ok(());
-        }
-        if position < held.kept && !held.positions.is_empty() {
-            return refuse("on a card, tokens of pages that are closed for good are not taken back");
-        }
-        if let Some(window) = self.config.sliding_window
-            && position > sinks
-        {
-            let visible = position.saturating_sub(window).max(sinks);
-            State::check_held(visible, held.floor.min(held.kept), held.next() - position)?;
-        }
-        let mut held = held.clone();
-        held.kept = held.kept.min(position.max(sinks));
-        let start = held.kept + self.config.closed(held.kept, position) * page;
-        let pages = held.positions.iter().take_while(|first| **first < start).count();
-        held.positions.truncate(pages);
-        held.sequence.pages.truncate(pages);
-        let exact_sinks = position.min(sinks);
-        held.sequence = Sequence {
-            exact: exact_sinks + position.saturating_sub(start),
-            sinks: exact_sinks,
-            next: position as u64,
-            window_start: start as u64,
-            place: self.place_of(start),
-            ..held.sequence
         };
-        held.floor = held.floor.min(start);
-        if start == sinks {
-            let empty = Held::empty(&self.config).front;
-            for (front, empty) in held
-                .front
-                .chunks_exact_mut(self.config.key_dim)
-                .zip(empty.chunks_exact(self.config.key_dim))
-                .skip(usize::from(held.calibrated))
-                .step_by(1 + usize::from(held.calibrated))
-            {
-                front.copy_from_slice(empty);
+        if cut.decoded > 0 {
+            let mut layer = self.download_some(sequence, cut.pages..cut.pages + 1)?;
+            layer.truncate(position)?;
+            self.upload_exact(sequence, &layer)?;
+        }
+        held.positions.truncate(cut.pages);
+        held.sequence.pages.truncate(cut.pages);
+        let state = held.state.cut(position, &cut);
+        if !state.has_closed(&self.layout) {
+            // What the first page that closes decides is open again.
+            let (dim, empty) = (self.config.key_dim, open_front(&self.layout));
+            let from = if state.calibrated { dim } else { 0 };
+            for (front, empty) in held.front.chunks_exact_mut(2 * dim).zip(empty.chunks_exact(2 * dim)) {
+                front[from..].copy_from_slice(&empty[from..]);
             }
         }
+        held.enter(&self.layout, state);
         self.place(sequence, held)
     }
+
+    /// Drops a sequence's whole pages that lie within the positions, as [`Layer::evict`](crate::Layer::evict) does, and returns how many
+    /// tokens that were. Sinks and the exact window stay; the other tokens keep their positions, and steps, captured ones as well, skip
+    /// the gap. Pages that another sequence has stay its own; those that none has any more are free.
+    ///
+    /// ```no_run
+    /// use octaplex::{LayerConfig, gpu};
+    ///
+    /// let mut layer = gpu::Layer::new(&gpu::Device::new(0)?, &LayerConfig::new(1, 64, 4096), 1, 4096)?;
+    /// layer.append(0, &[0.5; 1000 * 64], &[0.5; 1000 * 64])?;
+    /// assert_eq!(layer.evict(0, 100..500)?, 5 * 64); // whole pages of 64, from position 4 on
+    /// assert_eq!(layer.tokens(0)?, 1000 - 5 * 64);
+    /// # Ok::<(), gpu::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`crate::Error::Missing`], [`Error::Card`].
+    pub fn evict(&mut self, sequence: usize, positions: Range<usize>) -> Result<usize, Error> {
+        self.sequence(sequence)?;
+        let mut held = self.sequences[sequence].clone();
+        let (pages, end) = held.standing(&self.config, |standing| standing.within(positions));
+        let tokens = pages.len() * self.config.page;
+        if tokens == 0 {
+            return Ok(0);
+        }
+        held.positions.drain(pages.clone());
+        held.sequence.pages.drain(pages);
+        let state = held.state.evict(tokens, end, &self.layout);
+        held.enter(&self.layout, state);
+        self.place(sequence, held)?;
+        Ok(tokens)
+    }
+}
+
+/// Where a ring has the rows of positions that follow each other, those of a state.
+pub(super) fn places_of(layout: &Layout, state: &State, positions: Range<usize>) -> [Range<usize>; 2] {
+    if positions.is_empty() {
+        return [0..0, 0..0];
+    }
+    let (first, count) = (state.place_of(layout, positions.start), positions.len());
+    let before = count.min(layout.ring - first);
+    [first..first + before, 0..count - before]
 }

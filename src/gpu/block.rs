@@ -39,8 +39,8 @@ impl Layer {
             check_values(options.sink_logits, f32::INFINITY)?;
         }
         let sinks = self.layout.sinks;
-        for held in self.sequences.iter().filter(|held| held.next() > 0) {
-            let next = held.next();
+        for held in self.sequences.iter().filter(|held| held.state.next > 0) {
+            let State { next, start, floor, .. } = held.state;
             if options.position.is_none() && each > next {
                 let what = "queries, at most";
                 return Err(crate::Error::Length { what, expected: next, actual: each }.into());
@@ -51,7 +51,7 @@ impl Layer {
                 && end > sinks
             {
                 let visible = end.saturating_sub(window.min(sliding)).max(sinks);
-                State::check_held(visible, held.floor.min(held.start()), next.saturating_sub(end))?;
+                State::check_held(visible, floor.min(start), next.saturating_sub(end))?;
             }
         }
         let tiles = self.sequences.iter().map(|held| {

@@ -59,12 +59,11 @@ impl Layer {
 
     fn take_on(&mut self, sequence: usize, rows: &DeviceRows) -> Result<(), Error> {
         let held = &self.sequences[sequence];
-        let balanced = self.layout.balances() && (held.calibrated || held.start() > self.layout.sinks);
-        let of_keys = held.front.chunks_exact(2 * self.config.key_dim).map(|front| &front[..front.len() / 2]);
-        let least = of_keys.flatten().fold(f32::INFINITY, |least, s| least.min(s.abs()));
+        let leasts = held.balances(self.config.key_dim).map(|(_, least)| least);
+        let least = leasts.fold(f32::INFINITY, f32::min);
         let centred = self.config.centers() != Center::Off;
         // Sums in another order: a hundredth is far more than that.
-        let bounds = [surely_short(centred, if balanced { least } else { 1.0 }), surely_short(false, 1.0)];
+        let bounds = [surely_short(centred, least), surely_short(false, 1.0)];
         if self.paged.check_rows(rows, bounds.map(|bound| 0.99 * bound))? {
             return self.add(sequence, Input::Card(rows), rows.tokens);
         }

@@ -102,6 +102,25 @@ impl Stream {
     fn wait(&self) {
         call(c"cuStreamSynchronize", &[self.0]);
     }
+
+    /// Asks for a while of nothing.
+    fn nap(&self) {
+        call(c"cuLaunchHostFunc", &[self.0, nap as *const () as u64, 0]);
+    }
+
+    /// Asks for a copy.
+    fn copy(&self, to: &Memory, from: &Memory) {
+        call(c"cuMemcpyDtoDAsync_v2", &[to.address, from.address, to.bytes as u64, self.0]);
+    }
+
+    /// Asks for bytes that are no numbers.
+    fn spoil(&self, memory: &Memory) {
+        call(c"cuMemsetD8Async", &[memory.address, 0xff, memory.bytes as u64, self.0]);
+    }
+}
+
+extern "C" fn nap(_: *mut c_void) {
+    std::thread::sleep(std::time::Duration::from_millis(40));
 }
 
 fn bytes_of(values: &[f32], float: Float) -> Vec<u8> {
@@ -265,7 +284,7 @@ fn an_engines_graph() {
     let [source, queries, output, sink] = [(); 4].map(|()| Memory::new(bytes));
     let [mut graph, mut executable] = [0; 2];
     call(c"cuStreamBeginCapture_v2", &[stream.0, 1]);
-    call(c"cuMemcpyDtoDAsync_v2", &[queries.address, source.address, bytes as u64, stream.0]);
+    stream.copy(&queries, &source);
     let (asked, answer) = (queries.slice(0, float), output.slice(0, float));
     let done = card.attend_on(asked, &Attend::default(), answer, stream.callers());
     // What would break the capture is refused, and it goes on.
@@ -274,7 +293,7 @@ fn an_engines_graph() {
         card.attend_on(asked, &Attend::default().sink_logits(&[0.0; 8]), answer, stream.callers()),
         append_rows(&mut card, asked, &stream),
     ];
-    call(c"cuMemcpyDtoDAsync_v2", &[sink.address, output.address, bytes as u64, stream.0]);
+    stream.copy(&sink, &output);
     call(c"cuStreamEndCapture", &[stream.0, out(&mut graph)]);
     done.unwrap();
     assert!(refused.iter().all(|refused| matches!(refused, Err(Error::Unsupported { .. }))), "{refused:?}");
@@ -308,6 +327,63 @@ fn an_engines_graph() {
     }
     call(c"cuGraphExecDestroy", &[executable]);
     call(c"cuGraphDestroy", &[graph]);
+}
+
+/// What a stream is asked just before a call comes before it, however long it takes, and what it is asked behind the call comes after.
+#[test]
+fn calls_keep_their_place_in_a_stream() {
+    let Some(device) = device() else { return };
+    let (case, float) = (case("turboquant", "trellis", 128, (4, 2), 700), Float::F16);
+    for default in [false, true] {
+        device.synchronize().unwrap();
+        let stream = if default { Stream(0) } else { Stream::new() };
+        let mut card = Layer::new(&device, &case.config, 1, 700).unwrap();
+        let mut cpu = SharedLayer::on_heap(&case.config, Backend::detect()).unwrap();
+        card.reserve(4).unwrap();
+        let values = rounded(&case.queries(), float);
+        let mut given = 0;
+        for (count, options) in [
+            (250, Attend::default()),
+            (1, Attend::default().window(100)),
+            (64, Attend::default().queries(1).position(200)),
+        ] {
+            let sides = case.rows().map(|side| piece(&side, &case.config, 700, given, count));
+            append_on_cpu(&mut cpu, &sides, float, 4);
+            let mut other = Layer::new(&device, &case.config, 1, 700).unwrap();
+            other.upload(0, &cpu).unwrap();
+            other.reserve(4).unwrap();
+            let mut expected = vec![f32::NAN; values.len()];
+            other.attend(&values, &options, &mut expected).unwrap();
+
+            // Tokens that come after a while, and go at once; queries and an output likewise.
+            let tokens = Memory::of(&by_token(&sides, &case.config, count), float);
+            let rows = Memory::new(tokens.bytes);
+            let queries = Memory::of(&values, float);
+            let [asked, output, answer] = [(); 3].map(|()| Memory::new(queries.bytes));
+            stream.nap();
+            stream.copy(&rows, &tokens);
+            let (keys, value) = (rows.slice(0, float), rows.slice(256, float));
+            let rows_of =
+                DeviceRows { keys, values: value, tokens: count, token_stride: 512, head_stride: 128 };
+            card.append_on(0, &rows_of, stream.callers()).unwrap();
+            stream.spoil(&rows);
+            stream.nap();
+            stream.copy(&asked, &queries);
+            let [of_asked, of_output] = [&asked, &output].map(|memory| memory.slice(0, float));
+            card.attend_on(of_asked, &options, of_output, stream.callers()).unwrap();
+            stream.copy(&answer, &output);
+            stream.spoil(&asked);
+            stream.spoil(&output);
+            // What the layer is asked next comes after the step, which does not see it.
+            let more = case.rows().map(|side| piece(&side, &case.config, 700, given + count, 70));
+            card.append(0, &more[0], &more[1]).unwrap();
+            append_on_cpu(&mut cpu, &more, Float::F32, 4);
+            stream.wait();
+            assert!(answer.read() == bytes_of(&expected, float), "{count} tokens, {options:?}");
+            compare(&mut card, &cpu);
+            given += count + 70;
+        }
+    }
 }
 
 #[test]

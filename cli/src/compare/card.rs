@@ -1,0 +1,219 @@
+//! `compare --device cuda`: the error of attention's output, keys and values in pages on a card, beside the CPU's on the same pages.
+
+use crate::console::wrap;
+use crate::failure::{At, Result, fail};
+use crate::input::{Queries, Sample};
+use crate::keys::Keys;
+use crate::metrics::Exact;
+use crate::progress::Progress;
+use crate::store::BALANCED_FROM;
+use crate::table::{Table, number};
+use octaplex::{Attend, Backend, CodecSpec, LayerConfig, Role, SharedLayer, gpu};
+use octaplex_metrics::relative_error;
+use serde_json::{Value, json};
+
+/// What attends to what.
+pub(super) struct Setup<'a> {
+    pub(super) sample: &'a Sample,
+    pub(super) queries: &'a Queries,
+    pub(super) exact: &'a Exact,
+    pub(super) keys: Keys,
+    pub(super) page: usize,
+    pub(super) backend: Backend,
+    /// Of each key/value head, the queries that decide its balance.
+    pub(super) calibration: &'a dyn Fn(usize) -> Vec<f32>,
+    /// The first of the other queries, and how many further the next is.
+    pub(super) measured: (usize, usize),
+}
+
+/// Codecs on a card, and those that it has no kernels for.
+pub(super) struct Card {
+    name: String,
+    dim: usize,
+    rows: Vec<Row>,
+    left_out: Vec<(String, String)>,
+}
+
+struct Row {
+    codec: String,
+    bits: f64,
+    errors: Errors,
+}
+
+/// Means over heads of Σ‖o-ô‖²/Σ‖o‖².
+#[derive(Clone, Copy, Default)]
+struct Errors {
+    card: f64,
+    cpu: f64,
+    /// Of the card's output from the CPU's.
+    apart: f64,
+}
+
+/// Values for keys of codecs that cards take for keys alone.
+const VALUES: &str = "turboquant";
+
+/// Measures these codecs, each for keys and values, or for keys beside [`VALUES`].
+pub(super) fn run(specs: &[(String, CodecSpec)], setup: &Setup) -> Result<Card> {
+    let device = crate::device::first_card()?;
+    let values = crate::codecs::parse_spec(VALUES)?;
+    let mut progress = Progress::shown(specs.len());
+    let mut card = Card { name: device.name().into(), dim: setup.sample.dim, rows: vec![], left_out: vec![] };
+    for (text, spec) in specs {
+        progress.doing(&format!("{text}, on the card"), 1);
+        let both = (text.clone(), *spec);
+        let alone = (format!("{text}, values {VALUES}"), values);
+        let mut refused = None;
+        for (name, values) in [both, alone] {
+            let config = config(*spec, values, setup);
+            match measure(&device, &config, setup) {
+                Ok(errors) => {
+                    card.rows.push(Row { codec: name, bits: config.page_bits(), errors });
+                    refused = None;
+                    break;
+                }
+                Err(gpu::Error::Unsupported { why }) => refused = refused.or(Some(why)),
+                Err(error) => return Err(error).at(text),
+            }
+        }
+        card.left_out.extend(refused.map(|why| (text.clone(), why.to_owned())));
+    }
+    if let (true, Some((_, why))) = (card.rows.is_empty(), card.left_out.first()) {
+        fail!("none of these codecs runs on a card at width {}: {why}", card.dim);
+    }
+    Ok(card)
+}
+
+/// A layer of the sample, whose tokens are all in pages but for those that fill none.
+fn config(keys: CodecSpec, values: CodecSpec, setup: &Setup) -> LayerConfig {
+    let [_, heads, tokens, dim] = setup.sample.shape;
+    LayerConfig::new(heads, dim, tokens.max(setup.page))
+        .keys(keys)
+        .values(values)
+        .page(setup.page)
+        .sink_tokens(0)
+        .recent_window(0)
+        .max_rollback(0)
+        .center(setup.keys.center)
+        .balance(setup.keys.balance)
+}
+
+fn measure(
+    device: &gpu::Device,
+    config: &LayerConfig,
+    setup: &Setup,
+) -> std::result::Result<Errors, gpu::Error> {
+    let Setup { sample, queries, exact, measured: (first, step), .. } = *setup;
+    let [layers, kv_heads, tokens, dim] = sample.shape;
+    let mut card = gpu::Layer::new(device, config, 1, tokens)?;
+    let each = kv_heads * queries.group;
+    let mut scratch = vec![0.0; config.scratch_len(each)];
+    let mut sum = Errors::default();
+    for layer in 0..layers {
+        let heads = layer * kv_heads..(layer + 1) * kv_heads;
+        let [keys, values] =
+            [Role::Keys, Role::Values].map(|role| sample.heads(role)[heads.clone()].concat());
+        let mut cpu = SharedLayer::on_heap(config, setup.backend)?;
+        if config.balance {
+            let few = tokens.min(BALANCED_FROM) * dim;
+            let rows = sample.heads(Role::Keys)[heads.clone()].iter().flat_map(|rows| &rows[..few]);
+            let asked: Vec<f32> = heads.flat_map(setup.calibration).collect();
+            cpu.calibrate(&rows.copied().collect::<Vec<_>>(), &asked)?;
+        }
+        cpu.append(&keys, &values, &mut scratch)?;
+        card.clear(0)?;
+        card.upload(0, &cpu)?;
+        let mut outputs = vec![[Vec::new(), Vec::new(), Vec::new()]; each];
+        for query in (first..queries.positions.len()).step_by(step) {
+            let of_heads = queries.heads[layer * each..(layer + 1) * each].iter();
+            let rows: Vec<f32> =
+                of_heads.flat_map(|rows| &rows[query * dim..(query + 1) * dim]).copied().collect();
+            let options = Attend::default().position(queries.positions[query]);
+            let [mut on_card, mut on_cpu] = [vec![0.0; rows.len()], vec![0.0; rows.len()]];
+            card.attend(&rows, &options, &mut on_card)?;
+            cpu.attend(&rows, &options, &mut on_cpu, &mut scratch)?;
+            for (head, outputs) in outputs.iter_mut().enumerate() {
+                let mine = |rows: &[f32]| {
+                    rows[head * dim..][..dim].iter().map(|x| f64::from(*x)).collect::<Vec<_>>()
+                };
+                outputs[0].push(mine(&on_card));
+                outputs[1].push(mine(&on_cpu));
+                outputs[2].push(exact.heads[layer * each + head].outputs()[query].clone());
+            }
+        }
+        for [on_card, on_cpu, exact] in &outputs {
+            sum.card += relative_error(exact, on_card);
+            sum.cpu += relative_error(exact, on_cpu);
+            sum.apart += relative_error(on_cpu, on_card);
+        }
+    }
+    let count = (layers * each) as f64;
+    Ok(Errors { card: sum.card / count, cpu: sum.cpu / count, apart: sum.apart / count })
+}
+
+impl Card {
+    /// For people.
+    pub(super) fn text(&self) -> String {
+        let about = format!(
+            "On {}: attention's output with keys and values of a codec in pages, everything counted in bits; CPU: here, on the same \
+             pages; apart: ‖a-b‖²/‖b‖² of the card's from the CPU's\n",
+            self.name
+        );
+        let columns = [("bits", 7), ("out err", 10), ("CPU", 10), ("apart", 10)];
+        let mut table = Table::new("ON A CARD", &columns);
+        for Row { codec, bits, errors } in &self.rows {
+            let errors = [errors.card, errors.cpu, errors.apart].map(number);
+            table.row(codec, false, &[&[format!("{bits:.3}")], &errors[..]].concat());
+        }
+        let mut out = format!("{}\n{}", wrap(&about), table.text());
+        for (number, (_, reason)) in self.left_out.iter().enumerate() {
+            if self.left_out[..number].iter().any(|(_, why)| why == reason) {
+                continue;
+            }
+            let those = self.left_out.iter().filter(|(_, why)| why == reason).map(|(codec, _)| &**codec);
+            out += &wrap(&format!("\nNot on a card: {}: {reason}\n", those.collect::<Vec<_>>().join("; ")));
+        }
+        out
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let rows = self.rows.iter().map(|Row { codec, bits, errors }| {
+            json!({
+                "codec": codec, "bits_per_value": bits, "output_error": errors.card,
+                "output_error_cpu": errors.cpu, "apart": errors.apart,
+            })
+        });
+        let left_out = self.left_out.iter().map(|(codec, why)| json!({"codec": codec, "unsupported": why}));
+        json!({"card": self.name, "rows": rows.chain(left_out).collect::<Vec<_>>()})
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Card, Errors, Row};
+
+    #[test]
+    fn codecs_with_errors_are_rows_and_others_say_why() {
+        let errors = Errors { card: 0.011_04, cpu: 0.011_1, apart: 1.2e-5 };
+        let left_out = |codec: &str, why: &str| (codec.to_owned(), why.to_owned());
+        let card = Card {
+            name: "a card".into(),
+            dim: 128,
+            rows: vec![Row { codec: "turboquant".into(), bits: 4.1289, errors }],
+            left_out: vec![left_out("f16", "no kernels"), left_out("q8_0", "no kernels")],
+        };
+        let text = card.text();
+        let line = |start: &str| text.lines().find(|line| line.starts_with(start)).unwrap_or("").to_owned();
+        let cells = line("turboquant");
+        assert_eq!(
+            cells.split_whitespace().collect::<Vec<_>>(),
+            ["turboquant", "4.129", "0.0110", "0.0111", "1.2e-5"],
+            "{text}"
+        );
+        assert!(text.starts_with("On a card: ") && text.contains("ON A CARD"), "{text}");
+        assert_eq!(line("Not on"), "Not on a card: f16; q8_0: no kernels", "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        let json = card.json();
+        assert_eq!((&json["card"], &json["rows"][0]["output_error"]), (&"a card".into(), &0.011_04.into()));
+        assert_eq!(json["rows"][2]["unsupported"], "no kernels");
+    }
+}

@@ -1,0 +1,236 @@
+//! Sequences that come from layers on the CPU and go back, and their snapshots.
+
+use super::append::places_of;
+use super::{Error, Held, Layer, refuse};
+use crate::cache::center;
+use crate::cache::page::Layout;
+use crate::cache::storage::Storage;
+use crate::cache::{SharedLayer, State};
+use crate::codec::{Codec, read_f16};
+use crate::{Backend, LayerConfig};
+use alloc::vec;
+use alloc::vec::Vec;
+use core::ops::Range;
+use octaplex_arch::Float;
+use octaplex_arch::device::Input;
+
+/// Bytes of pages that are on the host beside a layer, unless one page alone has more.
+const AT_ONCE: usize = 1 << 24;
+
+impl Layer {
+    /// Makes a sequence what a layer on the CPU is: its pages, its exact tokens, its balance and centres. While it is copied, there
+    /// must be room for the pages beside those that the sequence has so far.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a layer of another configuration (`capacity` and `sliding_window` aside), with codecs of its own,
+    /// or with more tokens than this one's capacity and sliding window take,
+    /// [`crate::Error::Corrupt`] for pages with norms that are no numbers, [`Error::Full`], [`Error::Card`].
+    pub fn upload<K: Codec, V: Codec, S: Storage>(
+        &mut self,
+        sequence: usize,
+        layer: &crate::Layer<K, V, S>,
+    ) -> Result<(), Error> {
+        self.sequence(sequence)?;
+        let alike = LayerConfig {
+            capacity: self.config.capacity,
+            sliding_window: self.config.sliding_window,
+            ..layer.config
+        };
+        if alike != self.config || layer.own_codecs {
+            return refuse("the layer on the card was made for another configuration, or other codecs");
+        }
+        let (layout, view, dim) = (self.layout, layer.view(), self.config.key_dim);
+        let (pages, exact) = (layer.store.pages(), view.exact());
+        if exact > layout.sinks + self.config.recent_window + layout.page
+            || exact + pages * layout.page > self.config.capacity
+            || pages > layout.most_pages(&self.config)
+        {
+            return refuse(
+                "the layer holds more than the capacity or the sliding window of the one on the card",
+            );
+        }
+        let memory = layer.store.front();
+        let mut held = Held::empty(&layout);
+        for (head, front) in held.front.chunks_exact_mut(2 * dim).enumerate() {
+            let (balance, prefix) = front.split_at_mut(dim);
+            if view.balanced {
+                center::read_balance(layer.backend, &memory[layout.balance(head)], balance);
+            }
+            let bytes = &memory[layout.prefix(head)];
+            if !bytes.is_empty() {
+                layer.backend.decode_floats(Float::F16, bytes, prefix);
+            }
+        }
+        held.sequence.pages = self.free(pages)?;
+        held.positions = (0..pages).map(|index| layer.page_position(index)).collect();
+        held.enter(&layout, layer.state);
+        let mut bytes = Vec::new();
+        for index in 0..pages {
+            let page = layer.store.page(index);
+            crate::Error::expect_length("bytes of a page", layout.page_bytes, page.len())?;
+            self.check_page(page, index)?;
+            bytes.extend_from_slice(page);
+            if bytes.len() >= AT_ONCE || index + 1 == pages {
+                let count = bytes.len() / layout.page_bytes;
+                self.paged.upload(&held.sequence.pages[index + 1 - count..=index], &bytes)?;
+                bytes.clear();
+            }
+        }
+        self.upload_exact(sequence, layer)?;
+        self.place(sequence, held)
+    }
+
+    /// Makes the exact rows of a sequence those of a layer on the CPU.
+    pub(super) fn upload_exact<K: Codec, V: Codec, S: Storage>(
+        &mut self,
+        sequence: usize,
+        layer: &crate::Layer<K, V, S>,
+    ) -> Result<(), Error> {
+        let (layout, state, memory) = (self.layout, &layer.state, layer.store.front());
+        let mut rows = Vec::new();
+        for row in exact_rows(layout, *state) {
+            let halves = memory[row].as_chunks::<2>().0.iter();
+            rows.extend(halves.map(|bytes| u16::from_le_bytes(*bytes)));
+        }
+        let (input, sinks) = (Input::Host(&rows), state.next.min(layout.sinks));
+        self.paged.store(sequence, layout.ring, input, 0..sinks)?;
+        self.store_from(sequence, state, in_ring(state), input, sinks)
+    }
+
+    /// A layer on the CPU that is what a sequence is: the reverse of [`upload`](Self::upload), the same bytes. `KvCache::from_layers`
+    /// makes a cache of those of several layers.
+    ///
+    /// # Errors
+    /// [`crate::Error::Missing`], [`Error::Card`].
+    pub fn download(&mut self, sequence: usize) -> Result<SharedLayer, Error> {
+        let pages = self.sequence(sequence)?.pages.len();
+        self.download_some(sequence, 0..pages)
+    }
+
+    /// The same with some of its pages alone.
+    pub(super) fn download_some(
+        &mut self,
+        sequence: usize,
+        pages: Range<usize>,
+    ) -> Result<SharedLayer, Error> {
+        let (mut layer, layout, dim) = (self.empty_on_cpu(), self.layout, self.config.key_dim);
+        let held = &self.sequences[sequence];
+        layer.state = held.state;
+        let sinks = layout.ring..layout.ring + held.sequence.sinks;
+        let window = places_of(&layout, &held.state, in_ring(&held.state));
+        let mut rows = Vec::new();
+        for places in [sinks].into_iter().chain(window).filter(|places| !places.is_empty()) {
+            rows.extend(self.paged.load(sequence, places)?);
+        }
+        let (balanced, closed) = (layer.is_balanced(), layer.state.has_closed(&layout));
+        let memory = layer.store.front_mut();
+        for (place, row) in exact_rows(layout, held.state).zip(rows.chunks_exact(dim)) {
+            let bytes = memory[place].as_chunks_mut::<2>().0.iter_mut();
+            bytes.zip(row).for_each(|(bytes, half)| *bytes = half.to_le_bytes());
+        }
+        for (head, front) in held.front.chunks_exact(2 * dim).enumerate() {
+            let (balance, prefix) = front.split_at(dim);
+            let (of_balance, of_prefix) = (layout.balance(head), layout.prefix(head));
+            if balanced {
+                self.backend.encode_floats(Float::F16, balance, &mut memory[of_balance]);
+            }
+            if closed && !of_prefix.is_empty() {
+                self.backend.encode_floats(Float::F16, prefix, &mut memory[of_prefix]);
+            }
+        }
+        for places in held.sequence.pages[pages].chunks((AT_ONCE / layout.page_bytes).max(1)) {
+            let mut bytes = vec![0; places.len() * layout.page_bytes];
+            self.paged.download(places, &mut bytes)?;
+            for page in bytes.chunks_exact(layout.page_bytes) {
+                layer.store.front_and_draft(0).1.copy_from_slice(page);
+                layer.store.commit(1);
+            }
+        }
+        Ok(layer)
+    }
+
+    /// Calls `write` with a snapshot of a sequence, piece after piece: the bytes that [`Layer::save`](crate::Layer::save) writes of the
+    /// same tokens on the CPU, where [`Layer::load`](crate::Layer::load) takes them.
+    ///
+    /// ```no_run
+    /// use octaplex::{Backend, LayerConfig, SharedLayer, gpu};
+    ///
+    /// let config = LayerConfig::new(1, 64, 4096);
+    /// let mut layer = gpu::Layer::new(&gpu::Device::new(0)?, &config, 2, 4096)?;
+    /// layer.append(0, &[0.5; 1000 * 64], &[0.5; 1000 * 64])?;
+    /// let mut bytes = Vec::new();
+    /// layer.save(0, &mut |piece| bytes.extend_from_slice(piece))?;
+    /// layer.load(1, &bytes)?; // another sequence of a card
+    /// SharedLayer::on_heap(&config, Backend::detect())?.load(&bytes)?; // or a CPU
+    /// # Ok::<(), gpu::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`crate::Error::Missing`], [`Error::Card`]; nothing has been written then.
+    pub fn save(&mut self, sequence: usize, write: &mut dyn FnMut(&[u8])) -> Result<(), Error> {
+        self.download(sequence)?.save(write);
+        Ok(())
+    }
+
+    /// Makes a sequence what a snapshot holds, a card's or a CPU's, of a layer with the same configuration (its capacity may
+    /// differ). Beside the sequence's pages there must be room for the snapshot's.
+    ///
+    /// # Errors
+    /// [`crate::Error::Snapshot`] and [`crate::Error::Full`] as [`Layer::load`](crate::Layer::load) has them;
+    /// [`crate::Error::Missing`], [`crate::Error::Corrupt`] for norms below zero, [`Error::Full`] where pages have no room. The
+    /// layer is then as it was; after [`Error::Card`] the sequence is to be [cleared](Self::clear).
+    pub fn load(&mut self, sequence: usize, bytes: &[u8]) -> Result<(), Error> {
+        self.sequence(sequence)?;
+        let mut layer = self.empty_on_cpu();
+        layer.load(bytes)?;
+        self.upload(sequence, &layer)
+    }
+
+    fn empty_on_cpu(&self) -> SharedLayer {
+        let [keys, values] = self.codecs.clone();
+        SharedLayer::empty(&self.config, self.layout, keys, values, Backend::detect())
+    }
+
+    /// Norms and centres that are numbers: no sum of a card's is anything else then.
+    fn check_page(&self, page: &[u8], index: usize) -> Result<(), Error> {
+        let block = index * self.config.page;
+        for head in 0..self.layout.heads {
+            let head = self.layout.head(page, head);
+            // A norm is not negative, and kernels compare its bits.
+            let is_norm = |bytes: &[u8]| read_f16(bytes).is_finite() && !read_f16(bytes).is_sign_negative();
+            let sides = [
+                (&self.layout.keys, head.keys, head.key_norms),
+                (&self.layout.values, head.values, head.value_norms),
+            ];
+            let norms = sides.iter().all(|(side, rows, norms)| match side.is_lean() {
+                true => is_norm(norms),
+                false => rows.chunks_exact(rows.len() / self.config.page).all(is_norm),
+            });
+            let centre = if self.layout.keys.is_lean() { head.centre.get(..2) } else { Some(head.centre) };
+            let centre = centre.unwrap_or_default().chunks_exact(2).all(|x| read_f16(x).is_finite());
+            if !norms || !centre {
+                return Err(crate::Error::Corrupt { block }.into());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Positions whose rows are in the ring.
+fn in_ring(state: &State) -> Range<usize> {
+    state.kept..state.next.max(state.kept)
+}
+
+/// Where the CPU has the exact rows of a layer in such a state, in the card's order: \[sinks, ring]\[kv heads]\[keys, values].
+fn exact_rows(layout: Layout, state: State) -> impl Iterator<Item = Range<usize>> {
+    let sinks = state.next.min(layout.sinks);
+    (0..sinks).chain(in_ring(&state)).flat_map(move |position| {
+        (0..layout.heads).flat_map(move |head| {
+            if position < sinks {
+                return [layout.sink_keys(head, position, 1), layout.sink_values(head, position, 1)];
+            }
+            let place = state.place_of(&layout, position);
+            [layout.window_keys(head, place, 1), layout.window_values(head, place, 1)]
+        })
+    })
+}
