@@ -57,7 +57,8 @@ fn of(config: &LayerConfig, spec: CodecSpec, dim: usize, role: Role) -> Result<T
         }
         CodecSpec::Octopus(spec) if role == Role::Keys && spec.norm == NormFormat::F16 => {
             let core = octopus::Core::build(spec, dim, Backend::detect(), config.stream(role))?;
-            Tables::triplets(&core.shape(), rotated(core.rotation(), spec.rounds, spec.gain))
+            let rotated = rotated(core.rotation(), spec.rounds, spec.gain);
+            Tables::triplets(&core.shape(), spec.rounding.search(), rotated)
         }
         _ => None,
     };
@@ -67,13 +68,11 @@ fn of(config: &LayerConfig, spec: CodecSpec, dim: usize, role: Role) -> Result<T
     }
 }
 
-/// Whether the card's kernels encode pages of such keys and values: no triplets, no integers, and a trellis with one scale. Others are encoded by the
-/// CPU, and read like all.
+/// Whether the card's kernels encode pages of such keys and values: of all that cards take but a trellis of several scales, which the
+/// CPU encodes.
 pub(super) fn are_encoded(config: &LayerConfig) -> bool {
-    [config.keys, config.values].iter().all(|spec| match spec {
-        CodecSpec::Trellis(trellis) => trellis.scales == 1,
-        spec => matches!(spec, CodecSpec::TurboQuant(_)),
-    })
+    let several = |spec: &CodecSpec| matches!(spec, CodecSpec::Trellis(trellis) if trellis.scales > 1);
+    ![config.keys, config.values].iter().any(several)
 }
 
 /// The codebook of a page's centre: integers, where codes change, what an integer is worth.
