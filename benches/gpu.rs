@@ -120,8 +120,7 @@ fn main() {
                 .map(|_| {
                     let mut layer = gpu::Layer::new(&device, &config, sequences, sequences * tokens).unwrap();
                     for sequence in 0..sequences {
-                        (0..tokens / few)
-                            .for_each(|_| layer.append(sequence, &keys, &values).unwrap());
+                        (0..tokens / few).for_each(|_| layer.append(sequence, &keys, &values).unwrap());
                     }
                     layer.reserve_splits(heads, splits).unwrap();
                     layer

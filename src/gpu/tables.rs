@@ -84,3 +84,33 @@ pub(super) fn centre(dim: usize) -> Result<([i16; 32], [f32; 31], f32), Error> {
     let centroids = book.centroids().first_chunk().ok_or(Error::Unsupported { why: WHICH })?;
     Ok((*centroids, first, book.scale()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::format;
+    use octaplex_arch::device::WIDTHS;
+
+    /// Tables of every search for triplets can be made, and what cards take they encode, but for several scales.
+    #[test]
+    fn what_cards_take_they_encode() {
+        let with = |keys: &str, dim| {
+            let keys = keys.parse().expect("a codec");
+            LayerConfig::new(1, dim, 640).keys(keys).values(CodecSpec::Int(crate::IntSpec::new(4)))
+        };
+        for dim in WIDTHS {
+            for bdir in 1..=5 {
+                for rounding in ["local2", "local3", "scalar", "full"] {
+                    for tail in ["scalar", "paper"] {
+                        let spec = format!("octopus:bdir={bdir},bnrm=2,rounding={rounding},tail={tail}");
+                        let config = with(&spec, dim);
+                        assert!(of_keys(&config).is_ok() && are_encoded(&config), "{spec}, width {dim}");
+                    }
+                }
+            }
+            assert!(of_keys(&with("octopus:bdir=6", dim)).is_err());
+            assert!(are_encoded(&with("int:bits=8,rotate=true", dim)));
+            assert!(!are_encoded(&with("trellis:scales=3", dim)));
+        }
+    }
+}

@@ -282,9 +282,12 @@ fn uploaded_sequences_go_on() {
 #[test]
 fn what_append_refuses() {
     let Some(device) = device() else { return };
-    for (keys, values) in
-        [("turboquant", "turboquant"), ("trellis:m=8", "trellis:m=8"), ("octopus", "int"), ("int:bits=8", "int")]
-    {
+    for (keys, values) in [
+        ("turboquant", "turboquant"),
+        ("trellis:m=8", "trellis:m=8"),
+        ("octopus", "int"),
+        ("int:bits=8", "int"),
+    ] {
         let case = case(keys, values, 64, (2, 1), 900);
         let mut both = Both::new(&device, &case);
         both.append_and_compare(300);
