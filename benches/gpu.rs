@@ -8,7 +8,7 @@
 //! `OCTAPLEX_DIM=N`: of that width instead of 128. `KEYS+VALUES` names two codecs.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
-use octaplex::{Attend, Backend, LayerConfig, SharedLayer, gpu};
+use octaplex::{Attend, LayerConfig, gpu};
 
 /// Query heads, key/value heads, sequences, tokens; as `sdpa.py` has them.
 const SHAPES: [(usize, usize, usize, usize); 5] =
@@ -22,15 +22,6 @@ fn config(name: &str, kv_heads: usize, tokens: usize) -> LayerConfig {
     let (keys, values) = name.split_once('+').unwrap_or((name, name));
     let [keys, values] = [keys, values].map(|spec| spec.parse().unwrap());
     LayerConfig::new(kv_heads, dim(), tokens + 256).keys(keys).values(values)
-}
-
-/// A sequence of these rows over and over, of a layer that the CPU has encoded.
-fn encoded(config: &LayerConfig, rows: [&[f32]; 2], tokens: usize) -> SharedLayer {
-    let mut layer = SharedLayer::on_heap(config, Backend::detect()).unwrap();
-    let mut scratch = vec![0.0; config.scratch_len(config.kv_heads)];
-    let each = rows[0].len() / config.kv_heads / config.key_dim;
-    (0..tokens / each).for_each(|_| layer.append(rows[0], rows[1], &mut scratch).unwrap());
-    layer
 }
 
 /// Bytes that all layers of a graph have at least.
@@ -125,17 +116,11 @@ fn main() {
             let (keys, values) = (rows(kv_heads * few * dim(), 1), rows(kv_heads * few * dim(), 2));
             let bytes = (sequences * tokens * kv_heads * dim()) as f64 / 4.0 * config.page_bits();
             let count = (BYTES as f64 / bytes).ceil().clamp(1.0, 40.0) as usize;
-            let uploaded = (name.contains("octopus") || name.contains("int"))
-                .then(|| encoded(&config, [&keys, &values], tokens));
             let mut layers: Vec<gpu::Layer> = (0..count)
                 .map(|_| {
                     let mut layer = gpu::Layer::new(&device, &config, sequences, sequences * tokens).unwrap();
                     for sequence in 0..sequences {
-                        match &uploaded {
-                            Some(encoded) => layer.upload(sequence, encoded).unwrap(),
-                            None => (0..tokens / few)
-                                .for_each(|_| layer.append(sequence, &keys, &values).unwrap()),
-                        }
+                        (0..tokens / few).for_each(|_| layer.append(sequence, &keys, &values).unwrap());
                     }
                     layer.reserve_splits(heads, splits).unwrap();
                     layer

@@ -50,7 +50,7 @@ const CODECS: [&str; 6] = [
     "trellis:m=8",
 ];
 
-/// Keys and values of which the CPU encodes some.
+/// Keys and values of other kinds.
 const OTHERS: [(&str, &str); 11] = [
     ("octopus", "turboquant"),
     ("octopus:bits=2", "trellis"),

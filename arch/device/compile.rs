@@ -37,6 +37,7 @@ impl Source {
             Self::Encode => concat!(
                 include_str!("kernels/layout.cuh"),
                 include_str!("kernels/exchange.cuh"),
+                include_str!("kernels/triplets.cuh"),
                 include_str!("kernels/encode.cuh")
             ),
             Self::Rows => include_str!("kernels/rows.cuh"),

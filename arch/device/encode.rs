@@ -191,6 +191,7 @@ impl Paged {
                 book_thresholds: self.book_thresholds.address(),
                 front: incoming.front.address(),
                 refused: incoming.refused.address(),
+                search: self.search.address(),
                 position,
                 kv_heads: shape.kv_heads as u32,
                 page_tokens: shape.page_tokens as u32,
@@ -223,8 +224,14 @@ fn threads(tables: &Tables) -> usize {
 }
 
 /// Bytes of shared memory for a slot's rows: as floats where a centre or a path is found among them, or where they are rotated by a
-/// base that lanes do not hold; as codes, a byte each, otherwise. One word more, so that a column is on all banks.
+/// base that lanes do not hold; as codes, a byte each, otherwise. One word more, so that a column is on all banks; eight, so that
+/// triplets of four rows are.
 fn row_bytes(shape: &Shape, tables: &Tables, centre: bool) -> usize {
-    let floats = centre || matches!(tables.shape, CodeShape::Trellis(_)) || !shape.dim.is_power_of_two();
-    SLOT_TOKENS * 4 * (if floats { shape.dim } else { shape.dim / 4 } + 1)
+    let floats = centre || !shape.dim.is_power_of_two();
+    let words = match tables.shape {
+        CodeShape::Triplets(_) => shape.dim + 8,
+        CodeShape::Codes(_) | CodeShape::Int(_) if !floats => shape.dim / 4 + 1,
+        _ => shape.dim + 1,
+    };
+    SLOT_TOKENS * 4 * words
 }

@@ -145,6 +145,7 @@ pub(super) struct Encode {
     pub(super) book_thresholds: u64,
     pub(super) front: u64,
     pub(super) refused: u64,
+    pub(super) search: u64,
     pub(super) position: u64,
     pub(super) kv_heads: u32,
     pub(super) page_tokens: u32,

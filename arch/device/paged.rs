@@ -111,6 +111,8 @@ pub struct Paged {
     pub(super) steps: Buffer<u16>,
     pub(super) book: Buffer<i16>,
     pub(super) book_thresholds: Buffer<f32>,
+    /// What encoding looks triplets up in.
+    pub(super) search: Buffer<u32>,
     crossing: Buffer<u8>,
     crossing_slots: Buffer<u32>,
     pub(super) held: Arc<Held>,
@@ -159,7 +161,7 @@ impl Paged {
             fronts: Buffer::new(device, shape.sequences * shape.front_values())?,
             triplets: Buffer::new(device, keys.triplets.len())?,
         };
-        let page_bytes = shape.page_bytes(keys.shape, values.shape);
+        let (page_bytes, search) = (shape.page_bytes(keys.shape, values.shape), keys.search.len());
         let paged = Self {
             device: device.clone(),
             target: target(device),
@@ -170,6 +172,7 @@ impl Paged {
             steps: Buffer::new(device, 256)?,
             book: Buffer::new(device, 32)?,
             book_thresholds: Buffer::new(device, 31)?,
+            search: Buffer::new(device, search)?,
             crossing: Buffer::new(device, CROSSING * page_bytes)?,
             crossing_slots: Buffer::new(device, CROSSING * shape.slots_of_page())?,
             held: Arc::new(held),
@@ -183,6 +186,7 @@ impl Paged {
         };
         paged.steps.write(0, steps)?;
         paged.held.triplets.write(0, &paged.keys.triplets)?;
+        paged.search.write(0, &paged.keys.search)?;
         paged.book.write(0, book)?;
         paged.book_thresholds.write(0, thresholds)?;
         Ok(paged)

@@ -1,6 +1,6 @@
 //! What kernels look codes up in.
 
-use crate::{TrellisCodebook, TripletLayout};
+use crate::{Search, TrellisCodebook, TripletLayout};
 use alloc::vec::Vec;
 
 /// How a row of keys or of values is coded.
@@ -99,6 +99,8 @@ pub struct Tables {
     pub(super) cells: Cells,
     /// What fields of triplets stand for, as the kernels have it.
     pub(super) triplets: Vec<u32>,
+    /// What the search for them looks up: `Search` of the kernels.
+    pub(super) search: Vec<u32>,
 }
 
 /// Codes of coordinates of a unit vector by one look-up, as the kernels take it: a line from the first threshold to the last puts each into
@@ -137,9 +139,66 @@ impl Cells {
 
     /// As `found_in` of the kernels has it.
     fn cell(&self, y: f32) -> usize {
-        let along = y.mul_add(self.slope, self.offset).clamp(0.0, 1.0);
-        (along.mul_add(255.0, 8_388_608.0).to_bits() & 0xF8) as usize / 8
+        along(y, self.slope, self.offset) / 8
     }
+}
+
+/// Which of 256 pieces of a line from 0 to 1 a value is taken to.
+fn along(y: f32, slope: f32, offset: f32) -> usize {
+    let along = y.mul_add(slope, offset).clamp(0.0, 1.0);
+    (along.mul_add(255.0, 8_388_608.0).to_bits() & 0xFF) as usize
+}
+
+/// Cells of the coordinates of a triplet's map, -1 to 1.
+const MAP_CELLS: usize = 64;
+
+/// Of each cell the threshold in it, and how many are below. `None` where two share one.
+fn map_cells(thresholds: &[f32]) -> Option<[[u32; MAP_CELLS]; 2]> {
+    let mut cells = [[f32::INFINITY.to_bits(); MAP_CELLS], [0; MAP_CELLS]];
+    let mut next = 0;
+    for (number, threshold) in thresholds.iter().enumerate() {
+        let cell = along(*threshold, 0.5, 0.5) / (256 / MAP_CELLS);
+        cells[1].get_mut(next..=cell)?.fill(number as u32);
+        cells[0][cell] = threshold.to_bits();
+        next = cell + 1;
+    }
+    cells[1][next..].fill(thresholds.len() as u32);
+    Some(cells)
+}
+
+/// Between each two of them.
+fn midpoints(centroids: impl Iterator<Item = f32> + Clone) -> impl Iterator<Item = f32> {
+    centroids.clone().zip(centroids.skip(1)).map(|(a, b)| (a + b) * 0.5)
+}
+
+/// What the search for triplets of this layout looks up.
+fn search_of(layout: &TripletLayout, search: Search) -> Option<Vec<u32>> {
+    let (coordinates, bits) = (layout.coordinates, |x: f32| x.to_bits());
+    let nearest = matches!(search, Search::Nearest | Search::Neighbours);
+    let thresholds: Vec<f32> =
+        if nearest { midpoints(coordinates.iter().copied()).collect() } else { coordinates.to_vec() };
+    let all = coordinates.len() as u32;
+    let (before, behind) = match search {
+        Search::Nearest => (0, 0),
+        Search::Bracket => (1, 0),
+        Search::Neighbours => (1, 1),
+        Search::All => (all, all),
+    };
+    let mut words = alloc::vec![before, behind, (search == Search::Nearest).into()];
+    words.extend(map_cells(&thresholds)?.as_flattened());
+    words.extend(coordinates.iter().chain(layout.lengths).copied().map(bits));
+    // Bytes that are not negative, which a kernel makes floats of by bits alone.
+    words.extend(layout.directions.iter().map(|x| u32::from_le_bytes(x.map(|x| x as u8 ^ 0x80))));
+    words.extend(layout.radii.iter().copied().map(bits));
+    words.extend(midpoints(layout.radii.iter().copied()).chain([f32::INFINITY]).map(bits));
+    if layout.rest.is_empty() {
+        words.extend([0, 0]);
+    } else {
+        let rest = layout.rest.iter().map(|centroid| f32::from(*centroid));
+        words.extend(rest.clone().map(|x| bits(x * layout.rest_scale)));
+        words.extend(midpoints(rest).map(|x| bits(x * layout.rest_scale)).chain([bits(f32::INFINITY)]));
+    }
+    Some(words)
 }
 
 /// How rows are rotated, and which norm is stored of them.
@@ -198,6 +257,7 @@ impl Tables {
             centroids: [0.0; 128],
             cells: Cells::NONE,
             triplets: Vec::new(),
+            search: Vec::new(),
         }
     }
 
@@ -209,9 +269,9 @@ impl Tables {
         matches!(bits, 4 | 8).then(|| Self::new(CodeShape::Int(bits), [0; 32], unit, rotated))
     }
 
-    /// Triplets as this layout has them. `None` for directions that are no bytes.
+    /// Triplets as this layout has them, found by this search. `None` for directions that are no bytes.
     #[must_use]
-    pub fn triplets(layout: &TripletLayout, rotated: Rotated) -> Option<Self> {
+    pub fn triplets(layout: &TripletLayout, search: Search, rotated: Rotated) -> Option<Self> {
         let directions = layout.directions;
         let rest = if layout.rest_bits == 0 { 0 } else { 1 << layout.rest_bits };
         let lengths = (directions.len(), layout.radii.len(), layout.rest.len());
@@ -231,7 +291,8 @@ impl Tables {
             triplets.push(0);
         }
         let shape = CodeShape::Triplets([layout.direction_bits, layout.radius_bits, layout.rest_bits]);
-        Some(Self { triplets, ..Self::new(shape, [0; 32], 1.0 / (127.0 * scale), rotated) })
+        let search = search_of(layout, search)?;
+        Some(Self { triplets, search, ..Self::new(shape, [0; 32], 1.0 / (127.0 * scale), rotated) })
     }
 
     /// Codes of a trellis, `kappa` integers to a standard deviation. Keys of codes of one bit are looked up two at a time, values one. `None` unless it has 8 states and
@@ -300,5 +361,23 @@ mod tests {
             [f32::MIN, -1.0, -0.0, 0.0, 1.0, f32::MAX].into_iter().for_each(check);
         }
         assert!(Cells::new(&[-1.0, 0.0, 0.01, 1.0], &[-3, -2, 1, 2, 3]).is_none());
+    }
+
+    /// As many as do not exceed a value, wherever it is.
+    #[test]
+    fn a_cell_of_the_map_counts() {
+        for count in 1..=32 {
+            let thresholds: Vec<f32> =
+                (0..count).map(|n| (2 * n + 1) as f32 / count as f32 - 1.0 + 1e-3).collect();
+            let [cells, counts] = map_cells(&thresholds).expect("far enough apart");
+            let check = |v: f32| {
+                let cell = along(v, 0.5, 0.5) / 4;
+                let below = counts[cell] + u32::from(v >= f32::from_bits(cells[cell]));
+                assert_eq!(below as usize, thresholds.iter().filter(|t| **t <= v).count(), "{v}");
+            };
+            thresholds.iter().for_each(|t| [t.next_down(), *t, t.next_up()].into_iter().for_each(check));
+            (-1100..=1100).for_each(|n| check(n as f32 * 1e-3));
+        }
+        assert!(map_cells(&[0.5, 0.501]).is_none());
     }
 }

@@ -45,7 +45,7 @@ impl Rounding {
     const NAMES: [(&'static str, Self); 4] =
         [("local2", Self::Local2), ("local3", Self::Local3), ("scalar", Self::Scalar), ("full", Self::Full)];
 
-    const fn search(self) -> Search {
+    pub(crate) const fn search(self) -> Search {
         match self {
             Self::Local2 => Search::Bracket,
             Self::Local3 => Search::Neighbours,

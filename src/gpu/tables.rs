@@ -57,7 +57,8 @@ fn of(config: &LayerConfig, spec: CodecSpec, dim: usize, role: Role) -> Result<T
         }
         CodecSpec::Octopus(spec) if role == Role::Keys && spec.norm == NormFormat::F16 => {
             let core = octopus::Core::build(spec, dim, Backend::detect(), config.stream(role))?;
-            Tables::triplets(&core.shape(), rotated(core.rotation(), spec.rounds, spec.gain))
+            let rotated = rotated(core.rotation(), spec.rounds, spec.gain);
+            Tables::triplets(&core.shape(), spec.rounding.search(), rotated)
         }
         _ => None,
     };
@@ -67,13 +68,11 @@ fn of(config: &LayerConfig, spec: CodecSpec, dim: usize, role: Role) -> Result<T
     }
 }
 
-/// Whether the card's kernels encode pages of such keys and values: no triplets, no integers, and a trellis with one scale. Others are encoded by the
-/// CPU, and read like all.
+/// Whether the card's kernels encode pages of such keys and values: of all that cards take but a trellis of several scales, which the
+/// CPU encodes.
 pub(super) fn are_encoded(config: &LayerConfig) -> bool {
-    [config.keys, config.values].iter().all(|spec| match spec {
-        CodecSpec::Trellis(trellis) => trellis.scales == 1,
-        spec => matches!(spec, CodecSpec::TurboQuant(_)),
-    })
+    let several = |spec: &CodecSpec| matches!(spec, CodecSpec::Trellis(trellis) if trellis.scales > 1);
+    ![config.keys, config.values].iter().any(several)
 }
 
 /// The codebook of a page's centre: integers, where codes change, what an integer is worth.
@@ -84,4 +83,34 @@ pub(super) fn centre(dim: usize) -> Result<([i16; 32], [f32; 31], f32), Error> {
     first.copy_from_slice(&thresholds[..31]);
     let centroids = book.centroids().first_chunk().ok_or(Error::Unsupported { why: WHICH })?;
     Ok((*centroids, first, book.scale()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::format;
+    use octaplex_arch::device::WIDTHS;
+
+    /// Tables of every search for triplets can be made, and what cards take they encode, but for several scales.
+    #[test]
+    fn what_cards_take_they_encode() {
+        let with = |keys: &str, dim| {
+            let keys = keys.parse().expect("a codec");
+            LayerConfig::new(1, dim, 640).keys(keys).values(CodecSpec::Int(crate::IntSpec::new(4)))
+        };
+        for dim in WIDTHS {
+            for bdir in 1..=5 {
+                for rounding in ["local2", "local3", "scalar", "full"] {
+                    for tail in ["scalar", "paper"] {
+                        let spec = format!("octopus:bdir={bdir},bnrm=2,rounding={rounding},tail={tail}");
+                        let config = with(&spec, dim);
+                        assert!(of_keys(&config).is_ok() && are_encoded(&config), "{spec}, width {dim}");
+                    }
+                }
+            }
+            assert!(of_keys(&with("octopus:bdir=6", dim)).is_err());
+            assert!(are_encoded(&with("int:bits=8,rotate=true", dim)));
+            assert!(!are_encoded(&with("trellis:scales=3", dim)));
+        }
+    }
 }

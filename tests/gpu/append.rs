@@ -1,7 +1,7 @@
 //! Tokens that are appended on the card: pages are the CPU's, byte by byte, however the tokens come and go.
 
 use super::vectors::Random;
-use super::{CODECS, Case, WIDTHS, case, device, each_width, page_bytes};
+use super::{CODECS, Case, OTHERS, WIDTHS, case, device, each_width, page_bytes};
 use octaplex::{Attend, Backend, Center, CodecSpec, Error, LayerConfig, SharedLayer, gpu};
 
 /// A layer on the CPU, and one on the card, that are given the same.
@@ -108,12 +108,46 @@ fn appended_pages_are_the_cpus() {
     });
 }
 
+/// Triplets and integers, of every number of bits, search and place for what is left over.
+#[test]
+fn triplets_and_integers_are_the_cpus() {
+    let Some(device) = device() else { return };
+    let more = [
+        ("octopus:rounding=local3", "int:bits=8"),
+        ("octopus:rounding=scalar,bits=2", "int"),
+        ("octopus:rounding=full,bdir=2,bnrm=3", "turboquant"),
+        ("octopus:rounding=full,bdir=3,tail=paper", "int:rotate=true,seed=5"),
+        ("octopus:rounding=scalar,bdir=1,bnrm=0", "trellis:m=8"),
+        ("octopus:rounding=local3,bdir=5,bnrm=0,tail=paper", "turboquant:bits=3"),
+    ];
+    each_width(&WIDTHS, |dim| {
+        let (mut random, mut compared) = (Random::new(15), 0);
+        for (number, (keys, values)) in OTHERS.into_iter().chain(more).enumerate() {
+            let page = [64, 128, 256][(number + dim / 64) % 3];
+            let center = [Center::Page, Center::Page, Center::Prefix, Center::Off][number % 4];
+            let mut case = case(keys, values, dim, (4, 2), 900);
+            case.seed = number as u64;
+            case.config = case.config.page(page).center(center).balance(number % 5 != 1);
+            let mut both = Both::new(&device, &case);
+            both.append_and_compare(400);
+            (0..4).for_each(|_| both.append_and_compare(random.below(70) + 1));
+            both.append_and_compare(900 - both.given);
+            both.attend(&device, &case);
+            compared += both.compared;
+            println!("{keys:18} {values:18} width {dim:3}, pages of {page}: {} the same", both.compared);
+        }
+        assert!(compared > 75, "{compared}");
+    });
+}
+
 #[test]
 fn appended_specs_are_the_cpus() {
     let Some(device) = device() else { return };
     for (keys, values) in [
         ("turboquant:gain=norm,rounds=2", "turboquant:gain=unbiased,seed=3"),
         ("trellis:gain=norm,rounds=3", "trellis:gain=unbiased,rounds=2,seed=9"),
+        ("octopus:gain=norm,rounds=3", "int:rotate=true,seed=9"),
+        ("octopus:gain=unbiased,rounds=2,seed=9,rounding=full", "int:bits=8,rotate=true,seed=2"),
     ] {
         for dim in [128, 80, 192] {
             let mut both = Both::new(&device, &case(keys, values, dim, (2, 2), 700));
@@ -127,12 +161,9 @@ fn appended_specs_are_the_cpus() {
 fn pages_of_the_cpus_encoders() {
     let Some(device) = device() else { return };
     for (keys, values, dim, page) in [
-        ("octopus", "turboquant", 128, 64),
-        ("octopus:bits=2", "trellis:m=2", 80, 128),
-        ("octopus:tail=paper,gain=norm", "trellis", 64, 256),
         ("trellis:scales=3", "turboquant:bits=3", 96, 64),
-        ("int", "int:bits=8", 128, 64),
-        ("int:bits=8,rotate=true", "trellis", 192, 128),
+        ("octopus:tail=paper", "trellis:scales=5", 80, 128),
+        ("int:bits=8", "trellis:m=8,scales=3", 192, 256),
     ] {
         let mut case = case(keys, values, dim, (4, 2), 1100);
         case.config = case.config.page(page);
@@ -152,8 +183,16 @@ fn pages_of_the_cpus_encoders() {
 #[test]
 fn rows_without_a_direction_are_the_cpus() {
     let Some(device) = device() else { return };
-    for codec in ["turboquant", "trellis"] {
-        let case = case(codec, codec, 64, (1, 1), 700);
+    for (keys, values) in [
+        ("turboquant", "turboquant"),
+        ("trellis", "trellis"),
+        ("octopus", "int"),
+        ("octopus:rounding=full,gain=unbiased", "int:bits=8"),
+        ("octopus:rounding=scalar,gain=norm", "int:rotate=true"),
+        ("int", "int:bits=8,rotate=true"),
+        ("int:bits=8", "turboquant"),
+    ] {
+        let case = case(keys, values, 64, (1, 1), 700);
         let mut both = Both::new(&device, &case);
         for side in &mut both.rows {
             for (token, row) in side.chunks_exact_mut(64).enumerate() {
@@ -251,8 +290,13 @@ fn uploaded_sequences_go_on() {
 #[test]
 fn what_append_refuses() {
     let Some(device) = device() else { return };
-    for codec in ["turboquant", "trellis:m=8"] {
-        let case = case(codec, codec, 64, (2, 1), 900);
+    for (keys, values) in [
+        ("turboquant", "turboquant"),
+        ("trellis:m=8", "trellis:m=8"),
+        ("octopus", "int"),
+        ("int:bits=8", "int"),
+    ] {
+        let case = case(keys, values, 64, (2, 1), 900);
         let mut both = Both::new(&device, &case);
         both.append_and_compare(300);
         // The CPU's errors, whatever is wrong; then as if nothing had been tried.
@@ -287,12 +331,20 @@ fn what_append_refuses() {
     }
 
     // Keys opposite to those that decided the prefix centre, near the end of f16.
-    for (gain, size) in
-        [("norm", 3e4), ("norm", 32_000.0), ("norm", 32_700.0), ("norm", 32_751.0), ("mse", 32_000.0)]
-    {
-        for codec in ["turboquant", "trellis:m=8"] {
-            let spec: CodecSpec =
-                format!("{codec}{}gain={gain}", if codec.contains(':') { "," } else { ":" }).parse().unwrap();
+    for (gain, size) in [
+        ("norm", 3e4),
+        ("norm", 32_000.0),
+        ("norm", 32_700.0),
+        ("norm", 32_751.0),
+        ("norm", 32_768.0),
+        ("mse", 32_000.0),
+    ] {
+        for codec in ["turboquant", "trellis:m=8", "octopus", "int"] {
+            let gain = match codec {
+                "int" => String::new(),
+                codec => format!("{}gain={gain}", if codec.contains(':') { "," } else { ":" }),
+            };
+            let spec: CodecSpec = format!("{codec}{gain}").parse().unwrap();
             let config = LayerConfig::new(1, 64, 900).keys(spec).balance(false);
             let mut card = gpu::Layer::new(&device, &config, 1, 960).unwrap();
             let mut cpu = SharedLayer::on_heap(&config, Backend::detect()).unwrap();

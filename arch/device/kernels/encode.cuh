@@ -1,5 +1,5 @@
 // Rows to pages: balance, prefix, centre, rotation, codes, norms. Every float operation is the CPU's, in its order
-// (vectors/scalar.rs, codes/scalar.rs, trellis/scalar.rs, and the cache's norms.rs), so that the bytes are the CPU's: this text is
+// (vectors/scalar.rs, codes/scalar.rs, affine/scalar.rs, trellis/scalar.rs, triplets/scalar.rs, and the cache's norms.rs), so that the bytes are the CPU's: this text is
 // compiled without contraction of products and sums, with roots and quotients rounded as IEEE 754 says.
 //
 // A block of threads a page and head, keys and values apart. Eight lanes share a row; of the sixteen lanes of the CPU's sums lane
@@ -14,6 +14,7 @@ struct Encode {
     const float *book_thresholds;   // [31]: where they change
     const float *front;             // [kv heads][balance, prefix][DIM]
     u32 *refused;                   // the first row that its codec cannot hold: see `refuse`
+    const u32 *search;              // of triplets: see `Search`
     u64 position;                   // of the first token
     u32 kv_heads, page_tokens, rounds, gain;
     float unit;                     // an integer of a centroid, of a rotated unit vector
@@ -288,6 +289,29 @@ template <bool OF_KEYS> __device__ __forceinline__ void encode_norms(const Encod
     }
 }
 
+// Scales of integers, which are what f16 holds, one a row. All threads, and all parts of the page.
+template <bool OF_KEYS> __device__ __forceinline__ void encode_scales(const Encode &p, const u32 *slots, const float *scales) {
+    for (u32 part = threadIdx.x / LANES; part < p.page_tokens / SLOT_TOKENS; part += blockDim.x / LANES) { // a warp a slot
+        u8 *slot = p.pool + ((u64)slots[part] * p.kv_heads + blockIdx.y) * SLOT;
+        float largest = 0;
+        for (int token = threadIdx.x % LANES; token < SLOT_TOKENS; token += LANES) {
+            const float scale = scales[part * SLOT_TOKENS + token];
+            reinterpret_cast<u16 *>(slot + (OF_KEYS ? K_STEPS : V_STEPS))[token] = (u16)to_f16(scale);
+            largest = fmaxf(largest, scale);
+        }
+#pragma unroll
+        for (int s = LANES / 2; s; s /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, s));
+        if (threadIdx.x % LANES) continue;
+        Tail &tail = *reinterpret_cast<Tail *>(slot + TAIL);
+        if (OF_KEYS) {
+            tail.key_largest = to_f16(largest), tail.key_octaves = 0;
+            tail.position = p.position + (u64)blockIdx.x * p.page_tokens + part * SLOT_TOKENS;
+        } else {
+            tail.value_largest = to_f16(largest), tail.value_octaves = 0;
+        }
+    }
+}
+
 // ---- a page's centre --------------------------------------------------------------------------------------------------
 
 struct Centre {
@@ -296,8 +320,16 @@ struct Centre {
     float row[DIM];
     float thresholds[31];
     short book[32], integers[DIM];
-    u32 norm;           // f16
+    u32 norm;           // f16; beside integers their largest coordinate
 };
+
+// A channel's mean in f16, as it stands beside integers. What it is to be without the first round's signs counts: a mean of 0 is +0.
+__device__ __forceinline__ void store_mean(const Encode &p, Centre &centre, int c, float mean) {
+    const u32 half = to_f16(mean), sign = mean == 0 ? 0 : (p.signs[c >> 5] >> (c & 31)) << 15 & 0x8000;
+    if (!is_finite_f16(half)) refuse(p, true, 0);
+    centre.values[c] = from_f16(half), centre.integers[c] = (short)(half ^ sign);
+    atomicMax(&centre.norm, half & 0x7FFF);
+}
 
 // A warp, whose four eights do the same.
 __device__ __forceinline__ void encode_centre(const Encode &p, Centre &centre, u32 signs, int lane) {
@@ -432,13 +464,15 @@ __device__ __forceinline__ float search(const Encode &p, float *z, float scale, 
 // ---- a page of one head -----------------------------------------------------------------------------------------------
 
 template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const Encode &p) {
-    constexpr bool TRELLIS = is_trellis(SHAPE), HAS_CENTRE = OF_KEYS && CENTRES;
-    // Words of a row in shared memory: its values, and later its codes, a byte each. One more, so that a column is on all banks.
+    constexpr bool TRELLIS = is_trellis(SHAPE), INTEGERS = is_int(SHAPE), IN_THREES = is_triplets(SHAPE), HAS_CENTRE = OF_KEYS && CENTRES;
+    // Words of a row in shared memory: its values, and later its codes, a byte each. One more, so that a column is on all banks; eight, so
+    // that threes of four rows are.
     constexpr int THREADS = encode_threads(SHAPE), ROWS = THREADS / ROW_LANES; // rows at once: a number that all threads go on together
-    constexpr int STRIDE = TRELLIS || HAS_CENTRE || BASE > 1 ? DIM + 1 : DIM / 4 + 1;
+    constexpr int STRIDE = IN_THREES ? DIM + 8 : TRELLIS || HAS_CENTRE || BASE > 1 ? DIM + 1 : DIM / 4 + 1;
     extern __shared__ u32 memory[]; // [SLOT_TOKENS][STRIDE]
     __shared__ union {
         u32 decisions[TRELLIS ? DIM / 4 : 1][SLOT_TOKENS];
+        Fields fields[IN_THREES ? SLOT_TOKENS : 1];
         NormMemory norms;
     } work;
     __shared__ float norms[MOST_TOKENS], scales[TRELLIS ? SLOT_TOKENS : 1];
@@ -446,6 +480,8 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
     __shared__ float centroids[TRELLIS ? 128 : 1];
     __shared__ Centre centre;
     __shared__ uint2 cells[TRELLIS ? 1 : 32];
+    __shared__ u32 searched[IN_THREES ? sizeof(Search) / 4 : 1];
+    const Search &tables = *reinterpret_cast<const Search *>(searched);
     __shared__ u16 steps[SCALES * LEVELS];
     __shared__ u32 slots[MOST_TOKENS / SLOT_TOKENS];
     const int lane = threadIdx.x % LANES, parts = p.page_tokens / SLOT_TOKENS;
@@ -464,10 +500,13 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
     if (threadIdx.x < parts) slots[threadIdx.x] = p.slots[blockIdx.x * parts + threadIdx.x];
     if (TRELLIS)
         for (int i = threadIdx.x; i < 128; i += blockDim.x) centroids[i] = p.centroids[i];
+    else if (IN_THREES)
+        for (int i = threadIdx.x; i < (int)sizeof(Search) / 4; i += blockDim.x) searched[i] = p.search[i];
     else if (threadIdx.x < 32) cells[threadIdx.x] = make_uint2(p.cells[2 * threadIdx.x], p.cells[2 * threadIdx.x + 1]);
     if (OF_KEYS) {
         const float *front = p.front + blockIdx.y * 2 * DIM;
         for (int c = threadIdx.x; c < DIM; c += blockDim.x) centre.balance[c] = front[c], centre.inverse[c] = 1.0f / front[c], centre.prefix[c] = __uint_as_float(__float_as_uint(front[DIM + c]) ^ p.signs[c >> 5] >> (c & 31) << 31);
+        if (threadIdx.x == 0) centre.norm = 0;
         if (threadIdx.x < 32) centre.book[threadIdx.x] = p.book[threadIdx.x];
         if (threadIdx.x < 31) centre.thresholds[threadIdx.x] = p.book_thresholds[threadIdx.x];
     }
@@ -512,9 +551,14 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
         if (threadIdx.x < DIM)
 #pragma unroll
             for (int k = 0; k < CHANNELS; k++)
-                if (k < channels) centre.values[threadIdx.x + k * THREADS] = sums[k] / (float)p.page_tokens;
+                if (k < channels) {
+                    const int c = threadIdx.x + k * THREADS;
+                    const float mean = sums[k] / (float)p.page_tokens;
+                    if (INTEGERS) store_mean(p, centre, c, mean);
+                    else centre.values[c] = mean;
+                }
         __syncthreads();
-        if (threadIdx.x < LANES) encode_centre(p, centre, signs, lane);
+        if (!INTEGERS && threadIdx.x < LANES) encode_centre(p, centre, signs, lane);
     }
     __syncthreads();
     for (int part = 0; part < parts; part++) {
@@ -533,9 +577,43 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
             if (HAS_CENTRE)
 #pragma unroll
                 for (int i = 0; i < MINE; i++) v[i] -= centre.values[mine(lane, i)];
-            const float norm = sqrtf(dot(v, v));
+            const float norm = INTEGERS ? 0 : sqrtf(dot(v, v));
             rotate(p, v, signs, lane, !TRELLIS, z + r * STRIDE);
-            if (TRELLIS) {
+            if constexpr (IN_THREES) {
+                float *row = z + r * STRIDE, c[MINE];
+                __syncwarp();
+#pragma unroll
+                for (int i = 0; i < MINE; i++) row[mine(lane, i)] = v[i];
+                __syncwarp();
+                if (tables.before == 1 && tables.behind == 0) search_row<true>(tables, row, 1.0f / norm, work.fields[r], lane);
+                else search_row<false>(tables, row, 1.0f / norm, work.fields[r], lane);
+                __syncwarp();
+#pragma unroll
+                for (int i = 0; i < MINE; i++) c[i] = row[mine(lane, i)];
+                const float correlation = dot(v, c), energy = dot(c, c);
+                if ((lane & 7) == 0) norms[token] = norm, products[r] = make_float2(correlation, energy);
+            } else if constexpr (INTEGERS) {
+                constexpr int LARGEST = (1 << (code_bits(SHAPE) - 1)) - 1;
+                float largest = 0;
+#pragma unroll
+                for (int i = 0; i < MINE; i++) largest = fmaxf(largest, fabsf(v[i]));
+#pragma unroll
+                for (int s = 4; s; s /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, s));
+                const float unit = largest / LARGEST, scale = from_f16(to_f16(unit)), inverse = 1.0f / scale;
+                u8 *row = reinterpret_cast<u8 *>(memory + r * STRIDE);
+                __syncwarp(); // codes take the place of values that other lanes have read
+#pragma unroll
+                for (int i = 0; i < MINE; i += 2) {
+                    u32 two[2];
+#pragma unroll
+                    for (int k = 0; k < 2; k++) { // so small that the quotient is wrong, it is 0 either way
+                        const float y = fminf(fmaxf(quotient(v[i + k], scale, inverse), -LARGEST), LARGEST);
+                        two[k] = __float_as_uint(y + 12582912.0f) + LARGEST + 1 & 0xFF;
+                    }
+                    *reinterpret_cast<u16 *>(row + mine(lane, i)) = (u16)(two[0] | two[1] << 8);
+                }
+                if ((lane & 7) == 0) norms[token] = unit;
+            } else if constexpr (TRELLIS) {
 #pragma unroll
                 for (int i = 0; i < MINE; i++) z[r * STRIDE + mine(lane, i)] = v[i];
                 if ((lane & 7) == 0) norms[token] = norm, scales[r] = norm < SMALLEST_NORM ? 0 : p.kappa / norm;
@@ -569,21 +647,28 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
             const int r = threadIdx.x, token = part * SLOT_TOKENS + r;
             const float norm = norms[token];
             float found;
-            if constexpr (TRELLIS) found = search<SHAPE>(p, z + r * STRIDE, scales[r], norm, work.decisions, centroids);
+            if constexpr (INTEGERS) found = norm;
+            else if constexpr (IN_THREES) found = stored_norm(p, norm, products[r].x / norm, products[r].y);
+            else if constexpr (TRELLIS) found = search<SHAPE>(p, z + r * STRIDE, scales[r], norm, work.decisions, centroids);
             else found = stored_norm(p, norm, products[r].x / norm * p.unit, products[r].y * p.unit * p.unit);
-            const u32 stored = norm < SMALLEST_NORM ? 0 : to_f16(found);
+            const u32 stored = !INTEGERS && norm < SMALLEST_NORM ? 0 : to_f16(found);
             if (!is_finite_f16(stored)) refuse(p, OF_KEYS, 1 + token);
-            if (stored == 0)
+            if (IN_THREES && (stored & 0x7FFF) == 0) // of a negative zero as well
+                for (int i = 0; i < FIELDS; i++) work.fields[r][i] = 0;
+            else if (stored == 0)
                 for (int i = 0; i < DIM / 4; i++) memory[r * STRIDE + i] = 0;
             norms[token] = from_f16(stored);
         }
         __syncthreads();
         u8 *slot = p.pool + ((u64)slots[part] * p.kv_heads + blockIdx.y) * SLOT;
         auto four = [&](int token, int c) { return memory[token * STRIDE + c / 4]; };
-        if constexpr (OF_KEYS) pack_keys(slot, four);
+        if constexpr (IN_THREES) pack_found(slot, work.fields);
+        else if constexpr (OF_KEYS) pack_keys(slot, four);
         else pack_values(slot, four);
-        if (HAS_CENTRE) {
-            for (int c = threadIdx.x; c < WIDE; c += blockDim.x) {
+        if (HAS_CENTRE && INTEGERS) {
+            for (int c = threadIdx.x; c < DIM; c += blockDim.x) reinterpret_cast<u16 *>(slot + K_CENTRE)[c] = (u16)centre.integers[c];
+        } else if (HAS_CENTRE) {
+            for (int c = threadIdx.x; c < (IN_THREES ? DIM : WIDE); c += blockDim.x) {
                 const int integer = c < DIM ? centre.integers[c] : 0;
                 slot[K_CENTRE + centre_byte(c)] = (u8)(integer >> 4);
                 slot[K_CENTRE + K_WIDE + centre_byte(c)] = (u8)(integer & 15);
@@ -592,7 +677,8 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
         if (OF_KEYS && threadIdx.x == 0) reinterpret_cast<Tail *>(slot + TAIL)->centre = HAS_CENTRE ? centre.norm : 0;
         __syncthreads();
     }
-    encode_norms<OF_KEYS>(p, work.norms, steps, slots, norms);
+    if constexpr (INTEGERS) encode_scales<OF_KEYS>(p, slots, norms);
+    else encode_norms<OF_KEYS>(p, work.norms, steps, slots, norms);
 }
 
 extern "C" __global__ void __launch_bounds__(encode_threads(KEYS), encode_blocks(KEYS)) encode_keys(const __grid_constant__ Encode p) { encode<KEYS, true>(p); }
