@@ -158,7 +158,10 @@ fn map_cells(thresholds: &[f32]) -> Option<[[u32; MAP_CELLS]; 2]> {
     let mut next = 0;
     for (number, threshold) in thresholds.iter().enumerate() {
         let cell = along(*threshold, 0.5, 0.5) / (256 / MAP_CELLS);
-        cells[1].get_mut(next..=cell)?.fill(number as u32);
+        if cell < next {
+            return None;
+        }
+        cells[1][next..=cell].fill(number as u32);
         cells[0][cell] = threshold.to_bits();
         next = cell + 1;
     }
