@@ -14,7 +14,7 @@ mod tables;
 pub use block::{Asked, Queries};
 pub use driver::{CallerStream, Device, Failure};
 pub use encode::{AT_ONCE, Refused, Rows};
-pub use layout::{BLOCK_WIDTHS, Sequence, Shape, WIDTHS};
+pub use layout::{Sequence, Shape, WIDTHS};
 pub use paged::{Attention, Paged, Step};
 pub use rows::{DeviceRows, DeviceSlice, Input};
 pub use tables::{CodeShape, Rotated, Tables};

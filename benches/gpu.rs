@@ -100,9 +100,7 @@ fn main() {
     ];
     let named = if named.is_empty() { all.map(String::from).to_vec() } else { named };
     encode(&device, &named);
-    if dim() <= 128 {
-        block(&device, &named);
-    }
+    block(&device, &named);
     let splits = std::env::var("OCTAPLEX_SPLITS").ok().and_then(|splits| splits.parse().ok());
     println!("{}: microseconds a decode step, D = {}, median of 50", device.name(), dim());
     let alone = std::env::var("OCTAPLEX_SHAPE").ok().and_then(|shape| shape.parse::<usize>().ok());

@@ -8,7 +8,7 @@
 //! taken back ([`Layer::truncate`]) and evicted ([`Layer::evict`]); sequences go back to the CPU ([`Layer::download`]) and into
 //! snapshots, which are the CPU's ([`Layer::save`], [`Layer::load`]); decode steps, and blocks of queries, on [`turboquant`](crate::TurboQuantSpec) of 2, 3 and 4
 //! bits and [`trellis`](crate::TrellisSpec) of m = 2, 4, 8 and 8 states, keys and values, as well as
-//! [`int`](crate::IntSpec) of 4 and 8 bits with a scale a token, and keys of [`octopus`](crate::OctopusSpec) with bdir up to 5, at widths of 64, 80, 96, 128, 192 and 256 (blocks of queries up to 128). Other codecs
+//! [`int`](crate::IntSpec) of 4 and 8 bits with a scale a token, and keys of [`octopus`](crate::OctopusSpec) with bdir up to 5, at widths of 64, 80, 96, 128, 192 and 256. Other codecs
 //! and widths are an [`Error::Unsupported`]. Engines with memory and streams of their own on the card: [`Layer::append_on`], [`Layer::attend_on`].
 //!
 //! ```no_run
@@ -430,8 +430,8 @@ impl Layer {
     /// the CPU's, and not those of a card with more or fewer multiprocessors.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for `bias`, for `first_head` and `heads`, and at widths above 128 for blocks and positions (ask one
-    /// query, at the newest token); what [`Layer::attend`](crate::Layer::attend) refuses; [`Error::Card`]. The output is then unspecified.
+    /// [`Error::Unsupported`] for `bias`, and for `first_head` and `heads`; what [`Layer::attend`](crate::Layer::attend) refuses;
+    /// [`Error::Card`]. The output is then unspecified.
     pub fn attend(&mut self, queries: &[f32], options: &Attend, output: &mut [f32]) -> Result<(), Error> {
         if is_block(options) {
             return self.attend_block(queries, options, output);

@@ -65,9 +65,8 @@ const OTHERS: [(&str, &str); 11] = [
     ("octopus", "int"),
 ];
 
-/// Widths that cards take; those of blocks of queries.
+/// Widths that cards take.
 const WIDTHS: [usize; 6] = [64, 80, 96, 128, 192, 256];
-const BLOCK_WIDTHS: [usize; 4] = [64, 80, 96, 128];
 
 /// All widths at once: what takes time is compiling kernels.
 fn each_width(widths: &[usize], check: impl Fn(usize) + Sync) {

@@ -2,7 +2,7 @@
 
 use super::compile::{Source, image};
 use super::driver::{Buffer, CallerStream, Failure, Kernels, time};
-use super::layout::{BLOCK_WIDTHS, Block};
+use super::layout::{Block, WIDTHS};
 use super::paged::{Attention, Paged};
 use super::rows::DeviceSlice;
 use alloc::sync::Arc;
@@ -85,7 +85,7 @@ struct Work {
 
 impl Paged {
     fn block_kernels(&mut self, options: bool) -> Result<Arc<Kernels>, Failure> {
-        assert!(BLOCK_WIDTHS.contains(&self.shape.dim));
+        assert!(WIDTHS.contains(&self.shape.dim));
         if let Some(kernels) = &self.blocks[usize::from(options)] {
             return Ok(kernels.clone());
         }
@@ -96,8 +96,15 @@ impl Paged {
         let image = image(Source::Block, if of_hopper { "sm_90a" } else { &self.target }, &defines)?;
         // SAFETY: the image is the compiler's, or a file's that holds it as it was.
         let mut kernels = unsafe { self.device.load(&image, &NAMES) }?;
-        let stages = if of_hopper { 6 } else { 2 };
-        kernels.share(BLOCK, stages * self.tile_bytes() + 1024)?;
+        let (keys, values) = (self.tile_bytes(), self.tile_bytes() / self.sides());
+        let bytes = match of_hopper {
+            true if self.row() > 192 => 2 * (keys + values),
+            true => 3 * (keys + values),
+            // Values take the place of keys where there are two sides.
+            false if self.sides() > 1 => keys,
+            false => keys + values,
+        };
+        kernels.share(BLOCK, bytes + 1024)?;
         let kernels = Arc::new(kernels);
         self.blocks[usize::from(options)] = Some(kernels.clone());
         Ok(kernels)
@@ -106,6 +113,11 @@ impl Paged {
     /// Keys and values of a tile in f16.
     fn tile_bytes(&self) -> usize {
         2 * TILE * self.row() * 2
+    }
+
+    /// Blocks of threads that share the columns of one row.
+    fn sides(&self) -> usize {
+        if self.row() > 128 { 2 } else { 1 }
     }
 
     /// Coordinates of a row as products take it.
@@ -123,7 +135,7 @@ impl Paged {
         let padded = (asked.each * asked.query_heads / shape.kv_heads).next_multiple_of(ROWS);
         let room = (TOKEN_BYTES / self.tile_bytes() / units).max(1);
         let at_once = asked.tiles.clamp(1, TILES_AT_ONCE.min(room));
-        let splits = splits(padded / ROWS * units, device.multiprocessors(), at_once);
+        let splits = splits(padded / ROWS * units * self.sides(), device.multiprocessors(), at_once);
         let rows = units * padded;
         let work = Work {
             queries: Buffer::new(device, of_host.len())?,
@@ -135,7 +147,7 @@ impl Paged {
             units: Buffer::new(device, 2 * rows)?,
             scales: Buffer::new(device, 2 * units)?,
             parts: Buffer::new(device, splits * rows * self.row())?,
-            sums: Buffer::new(device, 2 * splits * rows)?,
+            sums: Buffer::new(device, 2 * self.sides() * splits * rows)?,
             padded,
             splits,
             at_once,
@@ -284,7 +296,7 @@ impl Paged {
         launch(ASK, work.padded / 4, 128, 0)?;
         for first in (0..asked.tiles).step_by(work.at_once) {
             launch(UNFOLD, work.at_once.min(asked.tiles - first), 128, first)?;
-            launch(BLOCK, work.padded / ROWS * work.splits, 256, first)?;
+            launch(BLOCK, work.padded / ROWS * work.splits * self.sides(), 256, first)?;
         }
         launch(FINISH, work.padded / 4, 128, 0)
     }

@@ -5,8 +5,6 @@ use alloc::vec::Vec;
 
 /// Widths of keys and values that there are kernels for.
 pub const WIDTHS: [usize; 6] = [64, 80, 96, 128, 192, 256];
-/// Widths that a block of queries may have: its kernels hold 128 sums of a row in registers at most.
-pub const BLOCK_WIDTHS: [usize; 4] = [64, 80, 96, 128];
 
 /// Tokens of a slot, which is what kernels work on: a page is one of them, or two or four.
 pub(super) const SLOT_TOKENS: usize = 64;

@@ -158,7 +158,10 @@ fn map_cells(thresholds: &[f32]) -> Option<[[u32; MAP_CELLS]; 2]> {
     let mut next = 0;
     for (number, threshold) in thresholds.iter().enumerate() {
         let cell = along(*threshold, 0.5, 0.5) / (256 / MAP_CELLS);
-        cells[1].get_mut(next..=cell)?.fill(number as u32);
+        if cell < next {
+            return None;
+        }
+        cells[1][next..=cell].fill(number as u32);
         cells[0][cell] = threshold.to_bits();
         next = cell + 1;
     }
@@ -186,7 +189,16 @@ fn search_of(layout: &TripletLayout, search: Search) -> Option<Vec<u32>> {
     };
     let mut words = alloc::vec![before, behind, (search == Search::Nearest).into()];
     words.extend(map_cells(&thresholds)?.as_flattened());
-    words.extend(coordinates.iter().chain(layout.lengths).copied().map(bits));
+    words.extend(coordinates.iter().copied().map(bits));
+    // By codes, not by ranks: a kernel has the former anyway.
+    let (count, half) = (coordinates.len(), coordinates.len() / 2);
+    if count != 1 << layout.direction_bits || layout.lengths.len() != half * half {
+        return None;
+    }
+    let rank = |code: usize| if code < half { half - 1 - code } else { code - half };
+    words.extend(
+        (0..count * count).map(|at| bits(layout.lengths[rank(at / count) * half + rank(at % count)])),
+    );
     // Bytes that are not negative, which a kernel makes floats of by bits alone.
     words.extend(layout.directions.iter().map(|x| u32::from_le_bytes(x.map(|x| x as u8 ^ 0x80))));
     words.extend(layout.radii.iter().copied().map(bits));

@@ -5,17 +5,12 @@ use crate::Attend;
 use crate::cache::State;
 use crate::codec::check_values;
 use alloc::vec::Vec;
-use octaplex_arch::device::{Asked, Attention, BLOCK_WIDTHS, CallerStream, DeviceSlice, Queries};
+use octaplex_arch::device::{Asked, Attention, CallerStream, DeviceSlice, Queries};
 
 impl Layer {
     /// Checked queries of all sequences, \[sequences]\[query heads]\[queries]\[width].
     fn asked<'a>(&self, queries: Queries<'a>, options: &Attend<'a>) -> Result<(Attention, Asked<'a>), Error> {
         let attention = self.attention(options)?;
-        if !BLOCK_WIDTHS.contains(&self.config.key_dim) {
-            return refuse(
-                "blocks of queries, and queries at a position, are of widths up to 128 on a card: ask one query at the newest token, or the CPU",
-            );
-        }
         let (dim, kv_heads, count) = (self.config.key_dim, self.config.kv_heads, self.sequences.len());
         let each = options.queries.unwrap_or(1);
         if each == 0 {

@@ -13,11 +13,16 @@ constexpr int TILE = SLOT_TOKENS, TILES_AT_ONCE = 512, ROWS = 128, ROW_WARPS = 8
 // what tiles and sums have there counts for nothing.
 constexpr int ROW = (DIM + 63) / 64 * 64;
 constexpr int BLOCK_THREADS = 32 * ROW_WARPS, TILE_BYTES = TILE * ROW * 2;
-static_assert(ROW <= 128, "registers");
+// Registers hold sums of 128 columns: of wider rows a block of threads has half of the columns, and another one the others, from the
+// same scores.
+constexpr int SIDES = ROW > 128 ? 2 : 1, COLUMNS = ROW / SIDES, VALUE_BYTES = TILE * COLUMNS * 2;
+constexpr int STAGE_BYTES = 2 * TILE_BYTES + 2 * VALUE_BYTES; // of two tiles
+static_assert(COLUMNS <= 128, "registers");
 // Hopper's own products: of four warps, from shared memory as it is.
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-// Tiles are asked for when nobody can still be reading what was in their place, without waiting for the other four warps.
-constexpr int STAGES = 3, AHEAD = 1; // of two tiles
+// With three stages tiles are asked for when nobody can still be reading what was in their place, without waiting for the other four
+// warps. Of the widest rows there is room for two: their values, which come last, are asked for when those before have been summed.
+constexpr int STAGES = ROW > 192 ? 2 : 3, AHEAD = 1;
 #else
 constexpr int STAGES = 1;
 #endif
@@ -43,7 +48,7 @@ struct Block {
     float2 *units;             // [sequences][kv heads][padded]: of a product, and what is added to it; in log2
     float2 *scales;            // [sequences][kv heads]: what keys and values are multiplied with
     float *parts;              // [splits][sequences][kv heads][padded][ROW]
-    float2 *sums;              // [splits][sequences][kv heads][padded]: maximum of log2, sum
+    float2 *sums;              // [SIDES][splits][sequences][kv heads][padded]: maximum of log2, sum
     const u32 *triplets;       // what fields of keys stand for: Triplets
     u64 window, position;      // window 0: all is seen; position: of the first query, ~0: the last one is at the newest token
     u32 query_heads, kv_heads, table_stride, exact_stride, queries_each, padded, splits, first_tile, keep_sinks, key_rounds, value_rounds;
@@ -235,9 +240,11 @@ __device__ __forceinline__ void unfold_slot(const Block &p, const u8 *slot, u8 *
             for (int i = 0; i < VEC; i++)
                 if (VEC * lane + i < WIDE) centre[VEC * lane + i] = v[i] * scale.x;
         }
-    } else if (CENTRES && thread < (is_triplets(KEYS) ? DIM : WIDE)) {
-        const int at = K_CENTRE + centre_byte(thread);
-        centre[thread] = (float)((int)(i8)slot[at] * 16 + slot[at + K_WIDE]) * (from_f16(tail.centre) * p.centre_unit * scale.x);
+    } else if (CENTRES) {
+        for (int c = thread; c < (is_triplets(KEYS) ? DIM : WIDE); c += 128) {
+            const int at = K_CENTRE + centre_byte(c);
+            centre[c] = (float)((int)(i8)slot[at] * 16 + slot[at + K_WIDE]) * (from_f16(tail.centre) * p.centre_unit * scale.x);
+        }
     }
     {
         const int token = thread % TILE;
@@ -359,7 +366,7 @@ extern "C" __global__ void __launch_bounds__(128) unfold(const __grid_constant__
 
 // Sums: of columns 8 j + 2 t and one more, row g: [4 j], [4 j + 1], and row g + 8: [4 j + 2], [4 j + 3].
 // Two tiles at a time.
-constexpr int SCORES = TILE / 2, OUTPUTS = ROW / 2, BOTH = 2 * SCORES;
+constexpr int SCORES = TILE / 2, OUTPUTS = COLUMNS / 2, BOTH = 2 * SCORES;
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define R4(x, i) "+f"(x[i]), "+f"(x[i + 1]), "+f"(x[i + 2]), "+f"(x[i + 3])
@@ -373,6 +380,16 @@ __device__ __forceinline__ void group_product(float (&c)[32], const u32 *a, u64 
         "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
         "{%32,%33,%34,%35}, %36, p, 1, 1, 0;}"
         : R16(c, 0), R16(c, 16)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+}
+__device__ __forceinline__ void group_product(float (&c)[48], const u32 *a, u64 b, int add) {
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %53, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n96k16.f32.f16.f16 "
+        "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+        "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47}, "
+        "{%48,%49,%50,%51}, %52, p, 1, 1, 0;}"
+        : R16(c, 0), R16(c, 16), R16(c, 32)
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
 }
 __device__ __forceinline__ void group_product(float (&c)[64], const u32 *a, u64 b, int add) {
@@ -438,7 +455,7 @@ __device__ __forceinline__ void sum_tiles(float (&c)[OUTPUTS], const u32 (&w)[2]
 #pragma unroll
     for (int i = 0; i < 2; i++)
 #pragma unroll
-        for (int j = 0; j < ROW / 8; j++)
+        for (int j = 0; j < COLUMNS / 8; j++)
 #pragma unroll
             for (int k = 0; k < TILE / 16; k++) {
                 const u8 *tile = i ? next : values;
@@ -528,15 +545,16 @@ __device__ __forceinline__ void to_operands(u32 (&w)[2][TILE / 4], const float (
 // ---- 128 rows ---------------------------------------------------------------------------------------------------------
 
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) block(const __grid_constant__ Block p) {
-    extern __shared__ u8 whole[]; // [STAGES][keys, values][TILE_BYTES], from a multiple of 1,024 on
+    extern __shared__ u8 whole[]; // [STAGES][two of keys, two of values], from a multiple of 1,024 on
     u8 *memory = whole + (1024 - shared_address(whole) % 1024) % 1024;
     __shared__ Seen list[TILES_AT_ONCE + 1];
     __shared__ int listed;
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    __shared__ u64 keys_here[STAGES], values_here[STAGES], free[STAGES];
+    __shared__ u64 keys_here[STAGES], values_here[STAGES], keys_free[STAGES], values_free[STAGES];
 #endif
     const int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES, g = lane >> 2, t = lane & 3;
-    const int split = blockIdx.x % p.splits, first_row = (gridDim.x / p.splits - 1 - blockIdx.x / p.splits) * ROWS;
+    const int side = blockIdx.x % SIDES, number = blockIdx.x / SIDES, blocks = gridDim.x / SIDES;
+    const int split = number % p.splits, first_row = (blocks / p.splits - 1 - number / p.splits) * ROWS;
     const int head = blockIdx.y, sequence = blockIdx.z, group = p.query_heads / p.kv_heads;
     const u64 unit = (u64)sequence * p.kv_heads + head;
     const Sequence seq = p.sequences[sequence];
@@ -569,7 +587,10 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) block(const __gri
     }
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     if (threadIdx.x == 0) {
-        for (int s = 0; s < STAGES; s++) barrier_init(&keys_here[s], 2), barrier_init(&values_here[s], 2), barrier_init(&free[s], ROW_WARPS);
+        for (int s = 0; s < STAGES; s++) {
+            barrier_init(&keys_here[s], 2), barrier_init(&values_here[s], 2);
+            barrier_init(&keys_free[s], ROW_WARPS), barrier_init(&values_free[s], ROW_WARPS);
+        }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
 #endif
@@ -579,21 +600,32 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) block(const __gri
     const u8 *tokens = p.tokens + unit * p.at_once * 2 * TILE_BYTES;
     const Seen *pairs = list + 2 * first;
     auto source = [&](int tile) { return tokens + (u64)pairs[tile].number * 2 * TILE_BYTES; };
-    auto keys_of = [&](int k, int second) { return memory + (k % STAGES * 4 + second) * TILE_BYTES; };
-    auto values_of = [&](int k, int second) { return keys_of(k, second + 2); };
+    auto values_source = [&](int tile) { return source(tile) + TILE_BYTES + side * VALUE_BYTES; };
+    auto keys_of = [&](int k, int second) { return memory + k % STAGES * STAGE_BYTES + second * TILE_BYTES; };
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    auto bring = [&](int k) {
+    constexpr bool IN_TURN = false;
+#else
+    constexpr bool IN_TURN = SIDES > 1; // values in the place of keys, where both were too much
+#endif
+    auto values_of = [&](int k, int second) { return keys_of(k, 0) + (IN_TURN ? 0 : 2 * TILE_BYTES) + second * VALUE_BYTES; };
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    auto bring_keys = [&](int k) {
         if (threadIdx.x > 0 || k >= count) return;
-        if (k >= STAGES) barrier_wait(&free[k % STAGES], (k / STAGES - 1) & 1);
-        for (int i = 0; i < 2; i++) {
-            bulk_copy(keys_of(k, i), source(2 * k + i), TILE_BYTES, &keys_here[k % STAGES]);
-            bulk_copy(values_of(k, i), source(2 * k + i) + TILE_BYTES, TILE_BYTES, &values_here[k % STAGES]);
-        }
+        if (k >= STAGES) barrier_wait(&keys_free[k % STAGES], (k / STAGES - 1) & 1);
+        for (int i = 0; i < 2; i++) bulk_copy(keys_of(k, i), source(2 * k + i), TILE_BYTES, &keys_here[k % STAGES]);
     };
-    for (int k = 0; k <= AHEAD; k++) bring(k);
+    auto bring_values = [&](int k) {
+        if (threadIdx.x > 0 || k >= count) return;
+        if (k >= STAGES) barrier_wait(&values_free[k % STAGES], (k / STAGES - 1) & 1);
+        for (int i = 0; i < 2; i++) bulk_copy(values_of(k, i), values_source(2 * k + i), VALUE_BYTES, &values_here[k % STAGES]);
+    };
+    for (int k = 0; k <= AHEAD; k++) bring_keys(k), bring_values(k);
 #endif
     const int row = first_row + warp * 16 + g;
-    const u64 rows = unit * p.padded + row, part = (u64)split * gridDim.z * p.kv_heads * p.padded + rows;
+    const u64 rows = unit * p.padded + row, stride = (u64)gridDim.z * p.kv_heads * p.padded, part = split * stride + rows;
+    // The two sides have sums of their own, of the same bits: one may have written before the other has read.
+    float2 *own_sums = p.sums + side * p.splits * stride + part;
+    float *own_parts = p.parts + part * ROW + side * COLUMNS;
     u32 q[ROW / 4];
 #pragma unroll
     for (int i = 0; i < ROW / 4; i++)
@@ -606,13 +638,13 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) block(const __gri
     for (int r = 0; r < 2; r++) {
         const float2 units = p.units[rows + 8 * r];
         s.unit[r] = units.x, s.base[r] = units.y, s.query[r] = (row + 8 * r) / group;
-        const float2 sums = p.first_tile > 0 ? p.sums[part + 8 * r] : make_float2(NOTHING, 0);
+        const float2 sums = p.first_tile > 0 ? own_sums[8 * r] : make_float2(NOTHING, 0);
         s.m[r] = sums.x, s.l[r] = t == 0 ? sums.y : 0;
     }
 #pragma unroll
     for (int i = 0; i < OUTPUTS; i += 2) {
         const float2 two = p.first_tile > 0
-            ? *reinterpret_cast<const float2 *>(p.parts + (part + (i & 2 ? 8 : 0)) * ROW + 8 * (i >> 2) + 2 * t)
+            ? *reinterpret_cast<const float2 *>(own_parts + (i & 2 ? 8 : 0) * ROW + 8 * (i >> 2) + 2 * t)
             : make_float2(0, 0);
         o[i] = two.x, o[i + 1] = two.y;
     }
@@ -624,6 +656,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) block(const __gri
         score_tiles(x, q, keys_of(0, 0), keys_of(0, 1));
         wait<0>();
         hold(x[0]), hold(x[1]);
+        if (lane == 0) arrive(&keys_free[0]);
         weigh(p, x, s, pairs, shift);
         shift_sums(o, shift);
         to_operands(w, x);
@@ -633,14 +666,20 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) block(const __gri
             score_tiles(x, q, keys_of(k, 0), keys_of(k, 1));
             barrier_wait(&values_here[(k - 1) % STAGES], (k - 1) / STAGES & 1);
             sum_tiles(o, w, values_of(k - 1, 0), values_of(k - 1, 1));
-            bring(k + AHEAD);
+            bring_keys(k + AHEAD);
+            if (STAGES > 2) bring_values(k + AHEAD);
             __syncwarp();
             wait<1>();
             hold(x[0]), hold(x[1]);
+            if (lane == 0) arrive(&keys_free[k % STAGES]);
             weigh(p, x, s, pairs + 2 * k, shift);
             wait<0>();
             hold(o);
-            if (lane == 0) arrive(&free[(k - 1) % STAGES]);
+            if (lane == 0) arrive(&values_free[(k - 1) % STAGES]);
+            if (STAGES == 2) {
+                bring_values(k + AHEAD);
+                __syncwarp();
+            }
             shift_sums(o, shift);
             to_operands(w, x);
         }
@@ -651,30 +690,41 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) block(const __gri
     }
 #else
     for (int k = 0; k < count; k++) {
-        for (int i = 0; i < 2; i++)
-            for (int at = 16 * threadIdx.x; at < TILE_BYTES; at += 16 * BLOCK_THREADS) {
-                asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(keys_of(k, i)) + at), "l"(source(2 * k + i) + at) : "memory");
-                asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(values_of(k, i)) + at), "l"(source(2 * k + i) + TILE_BYTES + at) : "memory");
-            }
-        asm volatile("cp.async.commit_group;\ncp.async.wait_group 0;" ::: "memory");
-        __syncthreads();
+        auto copy = [](u8 *to, const u8 *from, int bytes) {
+            for (int at = 16 * threadIdx.x; at < bytes; at += 16 * BLOCK_THREADS)
+                asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to) + at), "l"(from + at) : "memory");
+        };
+        auto copied = [] {
+            asm volatile("cp.async.commit_group;\ncp.async.wait_group 0;" ::: "memory");
+            __syncthreads();
+        };
+        for (int i = 0; i < 2; i++) {
+            copy(keys_of(k, i), source(2 * k + i), TILE_BYTES);
+            if (!IN_TURN) copy(values_of(k, i), values_source(2 * k + i), VALUE_BYTES);
+        }
+        copied();
         score_tiles(x, q, keys_of(k, 0), keys_of(k, 1));
         weigh(p, x, s, pairs + 2 * k, shift);
         shift_sums(o, shift);
         to_operands(w, x);
+        if (IN_TURN) {
+            __syncthreads();
+            for (int i = 0; i < 2; i++) copy(values_of(k, i), values_source(2 * k + i), VALUE_BYTES);
+            copied();
+        }
         sum_tiles(o, w, values_of(k, 0), values_of(k, 1));
         __syncthreads();
     }
 #endif
 #pragma unroll
     for (int i = 0; i < OUTPUTS; i += 2)
-        *reinterpret_cast<float2 *>(p.parts + (part + (i & 2 ? 8 : 0)) * ROW + 8 * (i >> 2) + 2 * t) = make_float2(o[i], o[i + 1]);
+        *reinterpret_cast<float2 *>(own_parts + (i & 2 ? 8 : 0) * ROW + 8 * (i >> 2) + 2 * t) = make_float2(o[i], o[i + 1]);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         float l = s.l[r];
         l += __shfl_xor_sync(~0u, l, 1);
         l += __shfl_xor_sync(~0u, l, 2);
-        if (t == 0) p.sums[part + 8 * r] = make_float2(s.m[r], l);
+        if (t == 0) own_sums[8 * r] = make_float2(s.m[r], l);
     }
 }
 

@@ -2,13 +2,13 @@
 
 // What a search looks up, as tables.rs makes it.
 struct Search {
-    static constexpr int CODES = 1 << DIRECTION_BITS, HALF = (CODES + 1) / 2, CELLS = 64; // without triplets of no use, but compiled
+    static constexpr int CODES = 1 << DIRECTION_BITS, CELLS = 64;
     int before, behind;                    // codes that are tried around the one that is found
     u32 own;                               // 1: the triplet's own radius
     float cells[CELLS];                    // of -1 to 1: the value in each from which on one more counts
     u32 counts[CELLS];                     // how many are in the cells before
     float coordinates[CODES];              // of ξ and η, ascending
-    float lengths[HALF * HALF];            // reciprocals, by ranks of η (major) and ξ
+    float lengths[CODES * CODES];          // reciprocals, by codes of η (major) and ξ
     u32 directions[CODES * CODES];         // a byte a coordinate: 127 times it, plus 128
     float radii[1 << RADIUS_BITS], radius_thresholds[1 << RADIUS_BITS];
     float rest[1 << REST_BITS], rest_thresholds[1 << REST_BITS];
@@ -28,8 +28,8 @@ template <int BITS> __device__ __forceinline__ u32 count_below(float y, const fl
 
 // A code of ξ or of η.
 struct Coordinate {
-    int code, rank;
-    float value, rest; // rest: 1 - |value|
+    int code;
+    float value, rest, sign; // rest: 1 - |value|
 };
 
 // Coordinates of a triplet in, what its field stands for out. BRACKET: the codes on either side of a coordinate, which is the usual search.
@@ -49,21 +49,19 @@ template <bool BRACKET> __device__ __forceinline__ u32 search_triplet(const Sear
     auto coordinate = [&](int code) {
         Coordinate c;
         c.code = code, c.value = s.coordinates[code], c.rest = 1.0f - fabsf(c.value);
-        c.rank = code < Search::HALF ? Search::HALF - 1 - code : code - Search::HALF;
+        c.sign = __uint_as_float((__float_as_uint(c.value) & 0x80000000) | 0x3F800000);
         return c;
     };
     float best = __int_as_float(0xff800000);
     u32 code = 0;
-    auto attempt = [&](const Coordinate &column, const Coordinate &row) {
-        auto with_sign = [](float a, float b) {
-            return __uint_as_float((__float_as_uint(a) & 0x7FFFFFFF) | (__float_as_uint(b) & 0x80000000));
-        };
-        const float length = s.lengths[row.rank * Search::HALF + column.rank];
+    auto attempt = [&](const Coordinate &column, const Coordinate &row, bool first) {
+        const u32 both = column.code | row.code << DIRECTION_BITS;
+        const float length = s.lengths[both];
         const float c = column.rest - fabsf(row.value);
-        const float a = c < 0 ? with_sign(row.rest, column.value) : column.value;
-        const float b = c < 0 ? with_sign(column.rest, row.value) : row.value;
+        const float a = c < 0 ? row.rest * column.sign : column.value; // exact: of a positive number
+        const float b = c < 0 ? column.rest * row.sign : row.value;
         const float projection = (x * (a * length) + y * (b * length)) + z * (c * length);
-        if (projection > best) best = projection, code = column.code | row.code << DIRECTION_BITS;
+        if (first || projection > best) best = projection, code = both;
     };
     const int i = found(xi), j = found(eta);
     const int before = BRACKET ? 1 : s.before, behind = BRACKET ? 0 : s.behind;
@@ -71,13 +69,13 @@ template <bool BRACKET> __device__ __forceinline__ u32 search_triplet(const Sear
     const int low = max(j - before, 0), high = min(j + behind, Search::CODES - 1);
     if (BRACKET) {
         const Coordinate columns[2] = {coordinate(left), coordinate(right)}, rows[2] = {coordinate(low), coordinate(high)};
-        attempt(columns[0], rows[0]), attempt(columns[1], rows[0]);
-        attempt(columns[0], rows[1]), attempt(columns[1], rows[1]);
+        attempt(columns[0], rows[0], true), attempt(columns[1], rows[0], false);
+        attempt(columns[0], rows[1], false), attempt(columns[1], rows[1], false);
     } else {
 #pragma unroll 1
         for (int row = low; row <= high; row++)
 #pragma unroll 1
-            for (int column = left; column <= right; column++) attempt(coordinate(column), coordinate(row));
+            for (int column = left; column <= right; column++) attempt(coordinate(column), coordinate(row), false);
     }
     if (!BRACKET && s.own) code = i | j << DIRECTION_BITS, best = sqrtf((x * x + y * y) + z * z);
     const u32 radius = count_below<RADIUS_BITS>(best, s.radius_thresholds);
