@@ -3,8 +3,8 @@
 //!
 //! Rows are turned round byte by byte. Of a chunk, fields are cut out of whole registers, two `vpshufb` look up each component of the
 //! query, turned back by 32 rows' units, and four gathers the members, once for all queries; `vpmaddubsw` multiplies, and
-//! `vpmaddwd` adds and multiplies by the radius at once. On a Sapphire Rapids a score of 128 coordinates takes 12 ns, eight rows at a time,
-//! a dword for each chunk, 36 (with eight queries 8.5 and 17), in pages of 64 25 and 105: a query's tables come from registers. The
+//! `vpmaddwd` adds and multiplies by the radius at once. On a Sapphire Rapids, of the time of eight rows at a time, a dword for each chunk:
+//! .48 (36 and 12 to 17 ns for 128 coordinates), with eight queries .52, in pages of 64 .23, as a query's tables come from registers. The
 //! three vector ports bound it: a chunk of 32 rows has 131 operations for them, 44 cycles (llvm-mca 22).
 
 use super::super::layout::{ChunkLayout, QuaternionSet, TURNS, unit_reciprocal};
