@@ -90,7 +90,7 @@ impl Backend {
         false
     }
 
-    /// The same of scores of codes and trellis codes alone: every way in which AVX2 reads these scales keeps exponents of all ones
+    /// The same of scores of codes, trellis codes, small blocks and chunks: every way in which AVX2 reads these scales keeps exponents of all ones
     /// (F16C, `Rows::read_scales`, `Rows::scale`).
     #[must_use]
     pub fn codes_tell_scales(self) -> bool {

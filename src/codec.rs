@@ -226,6 +226,16 @@ pub(crate) fn encode_blocks<C: Codec + ?Sized>(
     rows: &[f32],
     page: &mut [u8],
 ) -> Result<usize, Error> {
+    encode_blocks_by(codec, rows, page, |x, block| codec.encode(x, block))
+}
+
+/// The same by a codec's own way to encode a row, on memory that rows share.
+pub(crate) fn encode_blocks_by<C: Codec + ?Sized>(
+    codec: &C,
+    rows: &[f32],
+    page: &mut [u8],
+    mut encode: impl FnMut(&[f32], &mut [u8]) -> Result<(), Error>,
+) -> Result<usize, Error> {
     let (dim, bytes) = (codec.dim(), codec.block_bytes());
     Error::expect_length("bytes of blocks", count_rows(rows, dim)? * bytes, page.len())?;
     let [planes, _] = codec.planes();
@@ -239,9 +249,7 @@ pub(crate) fn encode_blocks<C: Codec + ?Sized>(
             codec.encode(x, first).map_err(|error| at_row(error, row, dim))?;
         }
     }
-    rows.chunks_exact(dim)
-        .zip(page.chunks_exact_mut(bytes))
-        .try_for_each(|(x, block)| codec.encode(x, block))?;
+    rows.chunks_exact(dim).zip(page.chunks_exact_mut(bytes)).try_for_each(|(x, block)| encode(x, block))?;
     Ok(page.len())
 }
 

@@ -1,20 +1,21 @@
-//! Chunks as products of quaternions, eight at a time: lanes are rows in a score, chunks in a weighted sum.
+//! Chunks as products of quaternions: lanes are rows in a score, eight chunks in a weighted sum.
 //!
-//! A row's fields come out eight to a register, as in `triplets`. For scores eight rows are turned round, so that a register
-//! has one chunk of each; a gather looks up the member's integers, once for all queries, and three shuffles the query's, turned
-//! back by the unit. On a Sapphire Rapids a score of 128 coordinates takes 34 ns, by the text for registers 82 to 88 (with eight
-//! queries 16 and 50); a sum 44 and 115 (10 and 24). As many instructions as the CPU can issue bound both.
+//! For sums a row's fields come out eight to a register, as in `triplets`. On a Sapphire Rapids a sum of 128 coordinates takes 44 ns,
+//! by the text for registers 115 (with eight queries 10 and 24). As many instructions as the CPU can issue bound it.
+
+mod score;
+
+pub(crate) use score::score_quaternions;
 
 use super::layout::{ChunkLayout, QuaternionSet, UNITS, unit_reciprocal};
 use super::scalar::MAX_CHUNKS;
-use super::wide::Turned;
 use crate::registers::Elementwise;
-use crate::registers::avx2::fields::{Fields, halves_of_eight, load_some, transpose};
-use crate::registers::avx2::{Ymm, load, store_first, store_ps, upper_products};
+use crate::registers::avx2::fields::{Fields, halves_of_eight, load_some};
+use crate::registers::avx2::{Ymm, load, store_ps, upper_products};
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
 
-/// Chunks of a step, and rows of a block.
+/// Chunks of a step.
 const EIGHT: usize = 8;
 
 /// Steps of the widest row.
@@ -89,16 +90,14 @@ impl Unpack {
     fn nines(&self, sixteen: __m128i, step: usize) -> __m256i {
         let table = &DIGITS[step];
         let words = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(sixteen), load(&table.bytes));
-        let above = upper_products(_mm256_add_epi16(words, words), load(&table.factors));
-        // ⌈2¹⁶/3⌉: exact for a byte.
-        let thirds = upper_products(above, _mm256_set1_epi16(21846));
-        let digits = _mm256_sub_epi16(above, _mm256_add_epi16(thirds, _mm256_add_epi16(thirds, thirds)));
+        let thirds = _mm256_mullo_epi16(words, load(&table.factors));
+        let digits = upper_products(thirds, _mm256_set1_epi16(3));
         _mm256_madd_epi16(digits, _mm256_set1_epi32(3 << 16 | 1))
     }
 }
 
-/// Where the base-3 digits of eight chunks are, two to a dword, and what brings them to the lowest place of twice their
-/// byte: ⌈2¹⁵/3ⁿ⌉, exact for a byte.
+/// Where the base-3 digits of eight chunks are, two to a dword, and what makes a byte a fraction of 65536 whose third they are:
+/// ⌈2¹⁶/3ⁿ⁺¹⌉, exact for a byte.
 struct DigitStep {
     /// The plane's byte that the others count from.
     first: usize,
@@ -116,139 +115,13 @@ static DIGITS: [DigitStep; STEPS] = {
         while i < 16 {
             let digit = 16 * step + i;
             steps[step].bytes[2 * i] = (digit / 5 - steps[step].first) as u8;
-            steps[step].factors[i] = [32768, 10923, 3641, 1214, 405][digit % 5];
+            steps[step].factors[i] = [21846, 7282, 2428, 810, 270][digit % 5];
             i += 1;
         }
         step += 1;
     }
     steps
 };
-
-/// The chunks of eight rows.
-struct Block {
-    units: [__m256i; MAX_CHUNKS],
-    /// The members' integers, and their magnitudes: `vpmaddubsw` wants an unsigned operand.
-    members: [[__m256i; 2]; MAX_CHUNKS],
-    radii: [__m256; MAX_CHUNKS],
-}
-
-impl Block {
-    /// From row `first` on; the last one again behind it.
-    ///
-    /// # Safety
-    /// If `READY`, sixteen bytes follow the eighth row.
-    #[inline]
-    #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn fill<const READY: bool>(
-        &mut self,
-        unpack: &Unpack,
-        set: &QuaternionSet,
-        bytes: &[u8],
-        first: usize,
-    ) {
-        let layout = &unpack.layout;
-        let last = bytes.len() / layout.row_bytes() - 1;
-        for step in 0..layout.chunks.div_ceil(EIGHT) {
-            let mut rows = [_mm256_setzero_ps(); EIGHT];
-            for (r, packed) in rows.iter_mut().enumerate() {
-                let row = (first + r).min(last) * layout.row_bytes();
-                // SAFETY: `READY` by the rows behind, which the caller has seen.
-                let codes = unsafe { unpack.codes::<READY>(bytes, row, step) };
-                let upper = _mm256_or_si256(
-                    _mm256_slli_epi32::<8>(codes.members),
-                    _mm256_slli_epi32::<16>(codes.radii),
-                );
-                *packed = _mm256_castsi256_ps(_mm256_or_si256(codes.units, upper));
-            }
-            let low_bits = _mm256_set1_epi32(0xff);
-            for (chunk, packed) in (EIGHT * step..).zip(transpose(&rows)) {
-                let packed = _mm256_castps_si256(packed);
-                self.units[chunk] = _mm256_and_si256(packed, _mm256_set1_epi32(31));
-                let members = _mm256_and_si256(_mm256_srli_epi32::<8>(packed), low_bits);
-                // SAFETY: members are remainders by the set's length, and the array has four bytes for each.
-                let ints = unsafe { _mm256_i32gather_epi32::<4>(set.ints.as_ptr().cast(), members) };
-                self.members[chunk] = [ints, _mm256_abs_epi8(ints)];
-                self.radii[chunk] = _mm256_cvtepi32_ps(_mm256_srli_epi32::<16>(packed));
-            }
-        }
-    }
-
-    /// Σ over chunks, ascending, of f32(dot·radius)·(chunk's unit), of the eight rows.
-    #[inline]
-    #[target_feature(enable = "avx2,fma,f16c")]
-    fn sums(&self, chunks: usize, turned: &Turned) -> __m256 {
-        let mut sums = _mm256_setzero_ps();
-        let ours = self.units.iter().zip(&self.members).zip(&self.radii).take(chunks);
-        for (((units, [members, magnitudes]), radii), (query, unit)) in
-            ours.zip(turned.chunks.iter().zip(&turned.units))
-        {
-            let query = of_unit(query, *units);
-            // Two products of ±127 fit a word.
-            let pairs = _mm256_maddubs_epi16(*magnitudes, _mm256_sign_epi8(query, *members));
-            let dots = _mm256_cvtepi32_ps(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
-            // Exact, like the integers' product: both are below 2²⁴.
-            let steps = _mm256_mul_ps(dots, *radii);
-            sums = _mm256_add_ps(sums, _mm256_mul_ps(steps, _mm256_set1_ps(*unit)));
-        }
-        sums
-    }
-}
-
-/// The entries of eight units, below 24: a gather is twice as many of the CPU's operations.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn of_unit(query: &[u32; 32], units: __m256i) -> __m256i {
-    let [low, middle, high] = [0, 1, 2].map(|i| {
-        let eight = load(&query.as_chunks::<EIGHT>().0[i]);
-        _mm256_castsi256_ps(_mm256_permutevar8x32_epi32(eight, units))
-    });
-    // The bits above the three that find one of eight, on top, where choices look.
-    let bit = |shifted| _mm256_castsi256_ps(shifted);
-    let lower = _mm256_blendv_ps(low, middle, bit(_mm256_slli_epi32::<28>(units)));
-    _mm256_castps_si256(_mm256_blendv_ps(lower, high, bit(_mm256_slli_epi32::<27>(units))))
-}
-
-/// Queries of a pass.
-const QUERIES: usize = 4;
-
-/// See `scalar::score_quaternions`.
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn score_quaternions(
-    layout: &ChunkLayout,
-    set: &QuaternionSet,
-    bytes: &[u8],
-    queries: &[&[f32]],
-    scores: &mut [f32],
-) {
-    let count = bytes.len() / layout.row_bytes();
-    let unpack = Unpack::new(layout);
-    let limit = _mm256_set1_ps(layout.radius_limit().into());
-    let zero = _mm256_setzero_si256();
-    let mut block = Block {
-        units: [zero; MAX_CHUNKS],
-        members: [[zero; 2]; MAX_CHUNKS],
-        radii: [_mm256_setzero_ps(); MAX_CHUNKS],
-    };
-    let mut turned = [const { Turned::NONE }; QUERIES];
-    for (queries, scores) in queries.chunks(QUERIES).zip(scores.chunks_mut((QUERIES * count).max(1))) {
-        turned.iter_mut().zip(queries).for_each(|(turned, query)| turned.fill(query));
-        for first in (0..count).step_by(EIGHT) {
-            // SAFETY: there are as many bytes, or it is not asked for.
-            unsafe {
-                if (first + EIGHT) * layout.row_bytes() + 16 <= bytes.len() {
-                    block.fill::<true>(&unpack, set, bytes, first);
-                } else {
-                    block.fill::<false>(&unpack, set, bytes, first);
-                }
-            }
-            let scales = _mm256_div_ps(halves_of_eight(bytes, layout.row_bytes(), first, 0), limit);
-            for (turned, scores) in turned.iter().zip(scores.chunks_exact_mut(count)) {
-                let sums = block.sums(layout.chunks, turned);
-                store_first(&mut scores[first..count.min(first + EIGHT)], _mm256_mul_ps(sums, scales));
-            }
-        }
-    }
-}
 
 /// Components of eight quaternions.
 type Planes = [__m256; 4];

@@ -169,16 +169,16 @@ pub(crate) fn accumulate_quaternions<L: Registers>(
 }
 
 /// A query's chunks, each turned back by every unit: four bytes.
-pub(super) struct Turned {
-    pub(super) chunks: [[u32; UNITS_ROOM]; MAX_CHUNKS],
-    pub(super) units: [f32; MAX_CHUNKS],
+struct Turned {
+    chunks: [[u32; UNITS_ROOM]; MAX_CHUNKS],
+    units: [f32; MAX_CHUNKS],
 }
 
 impl Turned {
-    pub(super) const NONE: Self = Self { chunks: [[0; UNITS_ROOM]; MAX_CHUNKS], units: [0.0; MAX_CHUNKS] };
+    const NONE: Self = Self { chunks: [[0; UNITS_ROOM]; MAX_CHUNKS], units: [0.0; MAX_CHUNKS] };
 
     #[inline(always)]
-    pub(super) fn fill(&mut self, query: &[f32]) {
+    fn fill(&mut self, query: &[f32]) {
         let places = self.chunks.iter_mut().zip(&mut self.units);
         for (q, (chunk, unit)) in query.as_chunks::<4>().0.iter().zip(places) {
             let turned = ChunkQuery::new(q);

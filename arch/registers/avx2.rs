@@ -25,6 +25,7 @@ impl Lanes for [i8; 32] {}
 impl Lanes for [u32; 8] {}
 impl Lanes for [i32; 8] {}
 impl Lanes for [u16; 16] {}
+impl Lanes for [i16; 16] {}
 impl Lanes for [i16] {}
 
 /// The first `values.len()` of 8 values, at most all.

@@ -6,7 +6,7 @@ pub(crate) mod floats;
 pub(crate) use floats::{accumulate_floats, decode_floats, encode_floats, score_floats};
 
 use super::{scalar, wide};
-use crate::registers::avx2::{Avx2, first_chunks, load_first, load_ps, store_first, store_ps};
+use crate::registers::avx2::{Avx2, first_chunks, load, load_first, load_ps, store_first, store_ps};
 use core::arch::x86_64::*;
 
 /// Sixteen lanes.
@@ -45,6 +45,12 @@ pub(crate) fn add_products(lanes: &mut Lanes, a: Lanes, b: Lanes) {
 pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
     let ((a, a_tail), (b, b_tail)) = (a.as_chunks::<16>(), b.as_chunks::<16>());
     let mut lanes = [_mm256_setzero_ps(); 2];
+    let ((a_fours, a), (b_fours, b)) = (a.as_chunks::<4>(), b.as_chunks::<4>());
+    for (a, b) in a_fours.iter().zip(b_fours) {
+        for i in 0..4 {
+            add_products(&mut lanes, load_lanes(&a[i]), load_lanes(&b[i]));
+        }
+    }
     for (a, b) in a.iter().zip(b) {
         add_products(&mut lanes, load_lanes(a), load_lanes(b));
     }
@@ -116,11 +122,7 @@ pub(crate) fn rotate(x: &mut [f32], signs: &[u32], scale: f32) {
     if x.len() < 64 || !x.len().is_power_of_two() {
         return wide::rotate::<Avx2>(x, signs, scale);
     }
-    scalar::apply_signs(x, signs);
-    sylvester(x);
-    for x in x {
-        *x *= scale;
-    }
+    turn::<false>(x, signs, scale);
 }
 
 /// x ← s∘(scale · Hᵀx).
@@ -129,22 +131,19 @@ pub(crate) fn rotate_inverse(x: &mut [f32], signs: &[u32], scale: f32) {
     if x.len() < 64 || !x.len().is_power_of_two() {
         return wide::rotate_inverse::<Avx2>(x, signs, scale);
     }
-    sylvester(x);
-    for x in x.iter_mut() {
-        *x *= scale;
-    }
-    scalar::apply_signs(x, signs);
+    turn::<true>(x, signs, scale);
 }
 
-/// Runs of 64 coordinates in eight registers, then butterflies between the runs, which LLVM does well.
+/// Runs of 64 coordinates in eight registers, signs on their way in; then butterflies between the runs, which LLVM does well; scale, and
+/// the inverse's signs, with the last of them.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn sylvester(x: &mut [f32]) {
-    for run in x.as_chunks_mut::<64>().0 {
-        let run = run.as_chunks_mut().0;
+fn turn<const INVERSE: bool>(x: &mut [f32], signs: &[u32], scale: f32) {
+    for (run, signs) in x.as_chunks_mut::<64>().0.iter_mut().zip(signs.as_chunks::<64>().0) {
+        let (run, signs) = (run.as_chunks_mut().0, signs.as_chunks().0);
         let mut v = [_mm256_setzero_ps(); 8];
-        for (v, x) in v.iter_mut().zip(run.iter()) {
-            *v = in_register(load_ps(x));
+        for (v, (x, signs)) in v.iter_mut().zip(run.iter().zip(signs)) {
+            *v = in_register(if INVERSE { load_ps(x) } else { flip(load_ps(x), signs) });
         }
         for step in [1, 2, 4] {
             for i in 0..8 {
@@ -158,7 +157,34 @@ fn sylvester(x: &mut [f32]) {
             store_ps(x, v);
         }
     }
-    scalar::butterflies(x, 64);
+    let scale = _mm256_set1_ps(scale);
+    let finish = |x: &mut [f32; 8], signs: &[u32; 8], v: __m256| {
+        let v = _mm256_mul_ps(v, scale);
+        store_ps(x, if INVERSE { flip(v, signs) } else { v });
+    };
+    if x.len() == 64 {
+        for (x, signs) in x.as_chunks_mut().0.iter_mut().zip(signs.as_chunks().0) {
+            finish(x, signs, load_ps(x));
+        }
+        return;
+    }
+    let half = x.len() / 2;
+    let (a, b) = x.split_at_mut(half);
+    scalar::butterflies(a, 64);
+    scalar::butterflies(b, 64);
+    let (lower, upper) = signs.split_at(half);
+    let signs = lower.as_chunks().0.iter().zip(upper.as_chunks().0);
+    for ((a, b), (lower, upper)) in a.as_chunks_mut().0.iter_mut().zip(b.as_chunks_mut().0).zip(signs) {
+        let (x, y) = (load_ps(a), load_ps(b));
+        finish(a, lower, _mm256_add_ps(x, y));
+        finish(b, upper, _mm256_sub_ps(x, y));
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn flip(x: __m256, signs: &[u32; 8]) -> __m256 {
+    _mm256_xor_ps(x, _mm256_castsi256_ps(load(signs)))
 }
 
 /// Butterflies of step 1, 2 and 4: ±x + the partner lane. The product is exact, so the fused operation rounds once,

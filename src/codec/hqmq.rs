@@ -15,7 +15,7 @@ use super::query::{Body, QueryFormat};
 use super::scratch::with_scratch;
 use super::{
     Codec, check_accumulate, check_block, check_scales, check_score, check_values, count_rows, decode_blocks,
-    encode_blocks, first_blocks, to_f16,
+    encode_blocks, first_blocks, score_checked, to_f16,
 };
 use crate::backend::Kernels;
 use crate::rotation::Rotation;
@@ -354,21 +354,23 @@ impl Core {
     }
 
     fn score_blocks(&self, queries: &[&[f32]], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
-        check_scales(blocks, self.block_bytes(), 1)?;
         let (layout, set, format) = (&self.layout, &self.set.view(), self.format());
-        if self.dim() == self.padded() {
-            return format.in_float_batches(queries, scores, |queries, scores| {
-                self.backend.score_quaternions(layout, set, blocks, queries, scores);
-            });
-        }
-        format.check(queries)?;
-        let rows = scores.len() / queries.len().max(1);
-        with_scratch(self.padded(), |padded| {
-            for (query, scores) in queries.iter().zip(scores.chunks_mut(rows.max(1))) {
-                padded[..self.dim()].copy_from_slice(&query[1..]);
-                self.backend.score_quaternions(layout, set, blocks, &[padded], scores);
+        let check = || check_scales(blocks, self.block_bytes(), 1);
+        score_checked(self.backend.codes_tell_scales(), queries, scores, check, |scores| {
+            if self.dim() == self.padded() {
+                return format.in_float_batches(queries, scores, |queries, scores| {
+                    self.backend.score_quaternions(layout, set, blocks, queries, scores);
+                });
             }
-            Ok(())
+            format.check(queries)?;
+            let rows = scores.len() / queries.len().max(1);
+            with_scratch(self.padded(), |padded| {
+                for (query, scores) in queries.iter().zip(scores.chunks_mut(rows.max(1))) {
+                    padded[..self.dim()].copy_from_slice(&query[1..]);
+                    self.backend.score_quaternions(layout, set, blocks, &[padded], scores);
+                }
+                Ok(())
+            })
         })
     }
 

@@ -12,8 +12,8 @@ use super::query::{Body, QueryFormat};
 use super::scratch::{bytes_of, with_scratch, words_for};
 use super::sketched::Coarse;
 use super::{
-    Codec, SMALLEST_NORM, check_accumulate, check_block, check_scales, check_scales_at, check_score, norm,
-    read_f16, score_checked, to_f16,
+    Codec, SMALLEST_NORM, check_accumulate, check_block, check_scales, check_scales_at, check_score,
+    encode_blocks_by, norm, read_f16, score_checked, to_f16,
 };
 use crate::backend::Kernels;
 use crate::codebook::{Codebook, WIDTHS, lloyd_max};
@@ -280,6 +280,52 @@ impl Core {
         Ok(Self { spec, backend: backend.kernels(), rotation, centre, codebook, packing, thresholds })
     }
 
+    /// Words of memory that a row's encoding takes.
+    fn words(&self) -> usize {
+        2 * self.rotation.dim() + words_for(self.rotation.dim())
+    }
+
+    /// See [`Coarse::encode_with_residual`]; `memory` may hold anything.
+    fn encode_in(
+        &self,
+        memory: &mut [f32],
+        x: &[f32],
+        block: &mut [u8],
+        residual: Option<&mut [f32]>,
+    ) -> Result<bool, Error> {
+        let (dim, backend) = (self.rotation.dim(), self.backend);
+        let norm = norm(backend, x)?;
+        if norm < SMALLEST_NORM {
+            block.fill(0);
+            return Ok(true);
+        }
+        let (z, memory) = memory.split_at_mut(dim);
+        let (centroids, codes) = memory.split_at_mut(dim);
+        let codes = bytes_of(codes, dim);
+        z.copy_from_slice(x);
+        self.rotation.forward(backend, z);
+        let thresholds = &self.thresholds[..self.codebook.levels() - 1];
+        backend.quantize(z, 1.0 / norm, thresholds, codes);
+        let stored = to_f16(self.stored_norm(norm, z, codes, centroids))?;
+        let (head, planes) = block.split_at_mut(2);
+        head.copy_from_slice(&stored.to_le_bytes());
+        let zero = stored.to_bits() == 0;
+        if zero {
+            planes.fill(0);
+        } else {
+            backend.pack(self.packing, codes, planes);
+        }
+        if let Some(residual) = residual {
+            let (book, scale) = (self.codebook.centroids(), self.codebook.scale());
+            backend.lookup(codes, book, scale, centroids);
+            let inverse = 1.0 / norm;
+            for ((residual, z), centroid) in residual.iter_mut().zip(z).zip(centroids) {
+                *residual = *z * inverse - *centroid;
+            }
+        }
+        Ok(zero)
+    }
+
     /// What the norm field of a block says for rotated `z` with these codes, whose centroids go to `centroids`.
     fn stored_norm(&self, norm: f32, z: &[f32], codes: &[u8], centroids: &mut [f32]) -> f32 {
         if self.spec.gain == Gain::Norm {
@@ -351,40 +397,11 @@ impl Coarse for Core {
         &self,
         x: &[f32],
         block: &mut [u8],
-        residual: Option<&mut [f32]>,
+        mut residual: Option<&mut [f32]>,
     ) -> Result<bool, Error> {
-        let (dim, backend) = (self.dim(), self.backend);
-        let norm = norm(backend, x)?;
-        if norm < SMALLEST_NORM {
-            block.fill(0);
-            return Ok(true);
-        }
-        let (mut zero, mut residual) = (false, residual);
-        with_scratch(2 * dim + words_for(dim), |memory| {
-            let (z, memory) = memory.split_at_mut(dim);
-            let (centroids, codes) = memory.split_at_mut(dim);
-            let codes = bytes_of(codes, dim);
-            z.copy_from_slice(x);
-            self.rotation.forward(backend, z);
-            let thresholds = &self.thresholds[..self.codebook.levels() - 1];
-            backend.quantize(z, 1.0 / norm, thresholds, codes);
-            let stored = to_f16(self.stored_norm(norm, z, codes, centroids))?;
-            let (head, planes) = block.split_at_mut(2);
-            head.copy_from_slice(&stored.to_le_bytes());
-            zero = stored.to_bits() == 0;
-            if zero {
-                planes.fill(0);
-            } else {
-                backend.pack(self.packing, codes, planes);
-            }
-            if let Some(residual) = residual.as_deref_mut() {
-                let (book, scale) = (self.codebook.centroids(), self.codebook.scale());
-                backend.lookup(codes, book, scale, centroids);
-                let inverse = 1.0 / norm;
-                for ((residual, z), centroid) in residual.iter_mut().zip(z).zip(centroids) {
-                    *residual = *z * inverse - *centroid;
-                }
-            }
+        let mut zero = false;
+        with_scratch(self.words(), |memory| {
+            zero = self.encode_in(memory, x, block, residual.as_deref_mut())?;
             Ok(())
         })?;
         Ok(zero)
@@ -407,6 +424,17 @@ impl Codec for Core {
     fn encode(&self, x: &[f32], block: &mut [u8]) -> Result<(), Error> {
         check_block(self.dim(), x, self.block_bytes(), block)?;
         self.encode_with_residual(x, block, None).map(drop)
+    }
+
+    fn encode_page(&self, rows: &[f32], page: &mut [u8]) -> Result<usize, Error> {
+        let mut bytes = 0;
+        with_scratch(self.words(), |memory| {
+            bytes = encode_blocks_by(self, rows, page, |x, block| {
+                self.encode_in(memory, x, block, None).map(drop)
+            })?;
+            Ok(())
+        })?;
+        Ok(bytes)
     }
 
     fn decode(&self, block: &[u8], x: &mut [f32]) -> Result<(), Error> {

@@ -19,9 +19,7 @@ pub(crate) fn pack(packing: Packing, codes: &[u8], bytes: &mut [u8]) {
     let up = _mm_cvtsi32_si128(4 * bits as i32);
     let low = _mm256_set1_epi64x(0xffff_ffff);
     let join = load(&JOIN[bits as usize]);
-    // Each lane's bytes are stored with zeros behind them, which the next lane's cover.
-    let mut out = [0; MAX_DIM + LOAD];
-    let mut filled = 0;
+    let (all, mut filled) = (bytes.len(), 0);
     for codes in codes.chunks(CHUNK) {
         let codes = match codes.first_chunk::<CHUNK>() {
             Some(codes) => load(codes),
@@ -32,18 +30,44 @@ pub(crate) fn pack(packing: Packing, codes: &[u8], bytes: &mut [u8]) {
             }
         };
         let words = _mm256_maddubs_epi16(by_word, _mm256_and_si256(codes, mask));
+        if bits == 4 {
+            // A word's lower byte has both.
+            let packed = _mm256_permute4x64_epi64::<0b1000>(_mm256_packus_epi16(words, words));
+            store_some(&mut bytes[filled..], _mm256_castsi256_si128(packed));
+            filled += CHUNK / 2;
+            continue;
+        }
         let dwords = _mm256_madd_epi16(words, by_dword);
         let upper = _mm256_sll_epi64(_mm256_srli_epi64::<32>(dwords), up);
         let quads = _mm256_or_si256(upper, _mm256_and_si256(dwords, low));
         let joined = _mm256_shuffle_epi8(quads, join);
+        // Each lane's bytes are stored with zeros behind them, which the next lane's cover.
         for lane in [_mm256_castsi256_si128(joined), _mm256_extracti128_si256::<1>(joined)] {
-            let out: &mut [u8] = &mut out[filled..filled + LOAD];
-            // SAFETY: the slice has the 16 bytes that are written.
-            unsafe { _mm_storeu_si128(out.as_mut_ptr().cast(), lane) }
+            store_some(&mut bytes[filled.min(all)..], lane);
             filled += 2 * bits as usize;
         }
     }
-    bytes.copy_from_slice(&out[..bytes.len()]);
+}
+
+/// As many bytes as there is room for.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn store_some(bytes: &mut [u8], lane: __m128i) {
+    match bytes.first_chunk_mut() {
+        Some(bytes) => store_16(bytes, lane),
+        None => {
+            let mut last = [0; LOAD];
+            store_16(&mut last, lane);
+            bytes.copy_from_slice(&last[..bytes.len()]);
+        }
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn store_16(bytes: &mut [u8; LOAD], lane: __m128i) {
+    // SAFETY: the array has the 16 bytes that are written.
+    unsafe { _mm_storeu_si128(bytes.as_mut_ptr().cast(), lane) }
 }
 
 /// Two quadwords of `bits` bytes each, moved together in each lane.

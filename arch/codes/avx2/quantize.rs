@@ -1,24 +1,87 @@
 //! From values to codes and from codes to values.
 
-use crate::codes::{scalar, wide};
-use crate::registers;
-use crate::registers::avx2::{Avx2, load_first, load_ps};
+use crate::codes::scalar;
+use crate::registers::avx2::{load, load_first, load_ps, store_ps};
 use core::arch::x86_64::*;
 
-/// code = number of thresholds ≤ x·scale, found by halving; see the AVX-512 kernel. Up to three levels fit a register,
+/// code = number of thresholds ≤ x·scale, found by halving; see the AVX-512 kernel. Up to four levels fit registers,
 /// the others are gathered.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn quantize(x: &[f32], scale: f32, thresholds: &[f32], codes: &mut [u8]) {
     match thresholds.len() {
-        // Few comparisons with all are faster.
-        0..5 => wide::quantize::<Avx2>(x, scale, thresholds, codes),
-        5..8 => halving::<3, 16>(x, scale, thresholds, codes),
-        8..16 => halving::<4, 16>(x, scale, thresholds, codes),
+        0..4 => sixteen::<2>(x, scale, thresholds, codes),
+        4..8 => sixteen::<3>(x, scale, thresholds, codes),
+        8..16 => sixteen::<4>(x, scale, thresholds, codes),
         16..32 => halving::<5, 32>(x, scale, thresholds, codes),
         32..64 => halving::<6, 64>(x, scale, thresholds, codes),
         64..128 => halving::<7, 128>(x, scale, thresholds, codes),
         _ => halving::<8, 256>(x, scale, thresholds, codes),
     }
+}
+
+/// Up to 15 thresholds, 32 values at a time. A comparison that holds is -1, so that indices count down from 0, and a permutation, which
+/// reads three bits, finds what an index of -1 asks for at place 7.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn sixteen<const BITS: usize>(x: &[f32], scale: f32, thresholds: &[f32], codes: &mut [u8]) {
+    // The first eight, and the last eight of fifteen.
+    let (low, high) = (load_or_nan(thresholds), load_or_nan(thresholds.get(7..).unwrap_or_default()));
+    let pick = |from, places: [i32; 8]| _mm256_permutevar8x32_ps(from, load(&places));
+    let first = pick(low, [7; 8]);
+    let levels = [
+        pick(_mm256_blend_ps::<0x10>(low, high), [3, 0, 0, 0, 0, 0, 0, 4]),
+        pick(_mm256_blend_ps::<0x44>(low, high), [1, 0, 0, 0, 0, 6, 2, 5]),
+        pick(_mm256_blend_ps::<0xaa>(low, high), [0, 7, 5, 3, 1, 6, 4, 2]),
+    ];
+    let scale = _mm256_set1_ps(scale);
+    let search = |x: &[f32; 8]| {
+        let y = _mm256_mul_ps(load_ps(x), scale);
+        let at_least = |threshold| _mm256_castps_si256(_mm256_cmp_ps::<_CMP_GE_OQ>(y, threshold));
+        // Of fewer thresholds, the first comparisons would fail.
+        let mut index = if BITS == 4 { at_least(first) } else { _mm256_setzero_si256() };
+        for level in &levels[if BITS == 2 { 1 } else { 0 }..] {
+            let upper = at_least(_mm256_permutevar8x32_ps(*level, index));
+            index = _mm256_add_epi32(_mm256_add_epi32(index, index), upper);
+        }
+        index
+    };
+    let all = |x: &[f32; 32], codes: &mut [u8; 32]| {
+        let x = x.as_chunks().0;
+        let low = _mm256_packs_epi32(search(&x[0]), search(&x[1]));
+        let high = _mm256_packs_epi32(search(&x[2]), search(&x[3]));
+        let order = load(&[0u32, 4, 1, 5, 2, 6, 3, 7]);
+        let found = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), order);
+        store(codes, _mm256_abs_epi8(found));
+    };
+    let ((chunks, x), (code_chunks, codes)) = (x.as_chunks(), codes.as_chunks_mut());
+    for (x, codes) in chunks.iter().zip(code_chunks) {
+        all(x, codes);
+    }
+    if !x.is_empty() {
+        let (mut padded, mut found) = ([0.0; 32], [0; 32]);
+        padded[..x.len()].copy_from_slice(x);
+        all(&padded, &mut found);
+        codes.copy_from_slice(&found[..codes.len()]);
+    }
+}
+
+/// Up to eight values; NaN, at or below which nothing is, in place of those that are not there. What has just been copied together could
+/// not be loaded for as long as a search takes.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn load_or_nan(values: &[f32]) -> __m256 {
+    let places = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    let there = _mm256_cmpgt_epi32(_mm256_set1_epi32(values.len().min(8) as i32), places);
+    // SAFETY: a masked load touches nothing whose mask is zero, and as many are set as there are values.
+    let values = unsafe { _mm256_maskload_ps(values.as_ptr(), there) };
+    _mm256_blendv_ps(_mm256_set1_ps(f32::NAN), values, _mm256_castsi256_ps(there))
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn store(bytes: &mut [u8; 32], x: __m256i) {
+    // SAFETY: the array has the 32 bytes that are written.
+    unsafe { _mm256_storeu_si256(bytes.as_mut_ptr().cast(), x) }
 }
 
 #[inline]
@@ -71,30 +134,58 @@ fn halving<const BITS: usize, const ROOM: usize>(
     }
 }
 
-/// out = centroid · scale; codes above the codebook take its last centroid. Larger codebooks are left to LLVM: a
-/// gather takes as long as eight loads.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn load_8(words: &[i16; 8]) -> __m128i {
+    // SAFETY: the array holds the 16 bytes that are read.
+    unsafe { _mm_loadu_si128(words.as_ptr().cast()) }
+}
+
+/// out = centroid · scale; codes above the codebook take its last centroid. Up to 16 are looked up byte by byte, 32 codes at a time;
+/// larger codebooks are left to LLVM: a gather takes as long as eight loads.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn lookup(codes: &[u8], centroids: &[i16], scale: f32, out: &mut [f32]) {
     if centroids.len() > 16 {
         return scalar::lookup(codes, centroids, scale, out);
     }
-    let mut table = [0.0; 16];
-    for (entry, centroid) in table.iter_mut().zip(centroids) {
-        *entry = f32::from(*centroid) * scale;
-    }
-    let last = _mm256_set1_epi32(centroids.len() as i32 - 1);
-    let (lower, upper) = (load_first(&table[..8]), load_first(&table[8..]));
-    for (codes, out) in codes.chunks(8).zip(out.chunks_mut(8)) {
-        let mut eight = [0; 8];
-        match codes.first_chunk() {
-            Some(codes) => eight = *codes,
-            None => eight[..codes.len()].copy_from_slice(codes),
+    let words = match (centroids.as_chunks().0, centroids.as_chunks().0) {
+        ([all], _) => load::<[i16; 16]>(all),
+        (_, [all]) if centroids.len() == 8 => _mm256_castsi128_si256(load_8(all)),
+        _ => {
+            let mut all = [0; 16];
+            all[..centroids.len()].copy_from_slice(centroids);
+            load(&all)
         }
-        let index = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(i64::from_le_bytes(eight)));
-        let index = _mm256_min_epu32(index, last);
-        let (a, b) = (_mm256_permutevar8x32_ps(lower, index), _mm256_permutevar8x32_ps(upper, index));
-        // The sign bit decides: bit 3 of the index.
-        let upper_half = _mm256_castsi256_ps(_mm256_slli_epi32::<28>(index));
-        registers::avx2::store_first(out, _mm256_blendv_ps(a, b, upper_half));
+    };
+    // Lower bytes, then upper ones, each in both lanes.
+    let both = |half| _mm256_permute4x64_epi64::<0b10_00_10_00>(_mm256_packus_epi16(half, half));
+    let low = both(_mm256_and_si256(words, _mm256_set1_epi16(0xff)));
+    let high = both(_mm256_srli_epi16::<8>(words));
+    let last = _mm256_set1_epi8(centroids.len() as i8 - 1);
+    let scale = _mm256_set1_ps(scale);
+    let all = |codes: &[u8; 32], out: &mut [f32; 32]| {
+        let index = _mm256_min_epu8(load(codes), last);
+        let (low, high) = (_mm256_shuffle_epi8(low, index), _mm256_shuffle_epi8(high, index));
+        let (a, b) = (_mm256_unpacklo_epi8(low, high), _mm256_unpackhi_epi8(low, high));
+        let eights = [
+            _mm256_castsi256_si128(a),
+            _mm256_castsi256_si128(b),
+            _mm256_extracti128_si256::<1>(a),
+            _mm256_extracti128_si256::<1>(b),
+        ];
+        for (eight, out) in eights.into_iter().zip(out.as_chunks_mut().0) {
+            let values = _mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(eight));
+            store_ps(out, _mm256_mul_ps(values, scale));
+        }
+    };
+    let ((chunks, codes), (out_chunks, out)) = (codes.as_chunks(), out.as_chunks_mut());
+    for (codes, out) in chunks.iter().zip(out_chunks) {
+        all(codes, out);
+    }
+    if !codes.is_empty() {
+        let (mut padded, mut values) = ([0; 32], [0.0; 32]);
+        padded[..codes.len()].copy_from_slice(codes);
+        all(&padded, &mut values);
+        out.copy_from_slice(&values[..out.len()]);
     }
 }
