@@ -91,7 +91,7 @@ static PRODUCTS: [[[u8; 32]; 2]; 4] = {
         let unit = TURNS[c][p];
         let (place, negative) = match unit {
             0..8 => (unit / 2, unit % 2 == 1),
-            _ if unit % 2 == 0 => (4 + (unit - 8) / 2, false),
+            _ if unit.is_multiple_of(2) => (4 + (unit - 8) / 2, false),
             _ => (4 + (23 - unit) / 2, true),
         };
         products[c][0][p] = place;
