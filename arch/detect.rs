@@ -90,12 +90,23 @@ impl Backend {
         false
     }
 
-    /// The same of scores of codes, trellis codes, small blocks and chunks: every way in which AVX2 reads these scales keeps exponents of all ones
-    /// (F16C, `Rows::read_scales`, `Rows::scale`).
+    /// The same of scores of codes and trellis codes alone: every way in which AVX2 and NEON read these scales keeps exponents of
+    /// all ones (F16C, `fcvtl`, `Rows::read_scales`, `Rows::scale`).
     #[must_use]
     pub fn codes_tell_scales(self) -> bool {
         #[cfg(target_arch = "x86_64")]
         return self.scores_tell_scales() || matches!(self.isa, Isa::Avx2 | Isa::AvxVnni);
+        #[cfg(target_arch = "aarch64")]
+        return matches!(self.isa, Isa::Neon | Isa::NeonDotprod);
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+        false
+    }
+
+    /// The same of scores of small blocks and chunks: with AVX2.
+    #[must_use]
+    pub fn blocks_tell_scales(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return self.codes_tell_scales();
         #[cfg(not(target_arch = "x86_64"))]
         false
     }

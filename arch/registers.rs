@@ -158,6 +158,10 @@ pub(crate) trait Integers {
     fn dot_words(sums: Self::V, a: Self::V, b: Self::V) -> Self::V;
     /// Adds, to eight `i32`, words of `a` times the first weight and words of `b` times the second one.
     fn add_weighted(sums: [Self::V; 2], a: Self::V, b: Self::V, weights: Self::V) -> [Self::V; 2];
+    /// Whether there are registers for the sums, codes and indices of eight rows at a time, and not of four.
+    const EIGHT_ROWS: bool = false;
+    /// Whether four units of eight rows are worth a text without a loop.
+    const FOUR_UNITS: bool = false;
     /// Whether codes of three bits are taken from threes of bytes, by [`thirds`](Self::thirds), and not one by one.
     const THREES: bool = false;
     /// The first bytes of sixteen threes, the second and the third ones: four threes begin each of four registers.
@@ -167,10 +171,12 @@ pub(crate) trait Integers {
     }
     /// For each lane, the sums of the four `i32` of four registers.
     fn sum_four(x: [Self::V; 4]) -> [[i32; 4]; 2];
-    /// The scales of sixteen rows, or of those that are left.
+    /// The scales of N rows, 8 or 16, or of those that are left.
     #[inline(always)]
-    fn read_scales(rows: &Rows, first: usize, out: &mut [f32; 16]) {
-        rows.read_scales(first, out);
+    fn read_scales<const N: usize>(rows: &Rows, first: usize) -> [f32; N] {
+        let mut scales = [0.0; N];
+        rows.read_scales(first, &mut scales);
+        scales
     }
     /// The lanes, added up.
     fn add_lanes(x: Self::V) -> [i32; 4];

@@ -131,14 +131,14 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// The f16 of sixteen rows from `first` on, where so many are left and have theirs in them.
+    /// The f16 of N rows from `first` on, where so many are left and have theirs in them.
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
     #[inline(always)]
-    pub(crate) fn sixteen_scales(&self, first: usize) -> Option<[u16; 16]> {
-        if self.scales.is_some() || (first + 15) * self.stride + 2 > self.bytes.len() {
+    pub(crate) fn halves<const N: usize>(&self, first: usize) -> Option<[u16; N]> {
+        if self.scales.is_some() || (first + N - 1) * self.stride + 2 > self.bytes.len() {
             return None;
         }
-        let mut halves = [0; 16];
+        let mut halves = [0; N];
         // SAFETY: the last one's ends in the bytes.
         let start = unsafe { self.bytes.as_ptr().add(first * self.stride) };
         for (r, half) in halves.iter_mut().enumerate() {

@@ -71,7 +71,7 @@ pub(crate) fn scales_of_eight(block: &Block, first: usize) -> __m256 {
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn read_scales(rows: &Rows, first: usize, out: &mut [f32; 16]) {
-    let Some(words) = rows.sixteen_scales(first) else { return rows.read_scales(first, out) };
+    let Some(words) = rows.halves::<16>(first) else { return rows.read_scales(first, out) };
     for (out, words) in out.as_chunks_mut().0.iter_mut().zip(words.as_chunks::<8>().0) {
         // SAFETY: the array has 16 bytes.
         let words = unsafe { _mm_loadu_si128(words.as_ptr().cast()) };

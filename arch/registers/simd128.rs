@@ -138,10 +138,14 @@ impl Integers for Simd128 {
     }
 
     #[inline(always)]
-    fn read_scales(rows: &Rows, first: usize, out: &mut [f32; 16]) {
-        let Some(halves) = rows.sixteen_scales(first) else { return rows.read_scales(first, out) };
-        let (halves, out) = (halves.as_chunks().0, out.as_chunks_mut().0);
-        for (i, out) in out.iter_mut().enumerate() {
+    fn read_scales<const N: usize>(rows: &Rows, first: usize) -> [f32; N] {
+        let mut scales = [0.0; N];
+        let Some(halves) = rows.halves::<N>(first) else {
+            rows.read_scales(first, &mut scales);
+            return scales;
+        };
+        let halves = halves.as_chunks().0;
+        for (i, out) in scales.as_chunks_mut().0.iter_mut().enumerate() {
             let [a, b, c, d, e, f, g, h] = halves[i / 2];
             let halves = u16x8(a, b, c, d, e, f, g, h);
             let bits =
@@ -151,6 +155,7 @@ impl Integers for Simd128 {
             let value = f32x4_mul(magnitude, f32x4_splat(f32::from_bits((112 + 127) << 23)));
             store(out, v128_or(value, u32x4_shl(v128_and(bits, u32x4_splat(0x8000)), 16)));
         }
+        scales
     }
 
     #[inline(always)]

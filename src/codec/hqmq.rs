@@ -356,7 +356,7 @@ impl Core {
     fn score_blocks(&self, queries: &[&[f32]], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
         let (layout, set, format) = (&self.layout, &self.set.view(), self.format());
         let check = || check_scales(blocks, self.block_bytes(), 1);
-        score_checked(self.backend.codes_tell_scales(), queries, scores, check, |scores| {
+        score_checked(self.backend.blocks_tell_scales(), queries, scores, check, |scores| {
             if self.dim() == self.padded() {
                 return format.in_float_batches(queries, scores, |queries, scores| {
                     self.backend.score_quaternions(layout, set, blocks, queries, scores);

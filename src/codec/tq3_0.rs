@@ -234,7 +234,7 @@ impl Codec for Core {
     fn score(&self, queries: &[&[f32]], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
         check_score(queries, blocks, self.block_bytes(), scores)?;
         self.format().check(queries)?;
-        let (telling, check) = (self.backend.codes_tell_scales(), || self.check_scales(blocks));
+        let (telling, check) = (self.backend.blocks_tell_scales(), || self.check_scales(blocks));
         score_checked(telling, queries, scores, check, |scores| {
             self.format().in_float_batches(queries, scores, |queries, scores| {
                 self.backend.score_blocks(&self.book, self.dim, blocks, queries, scores);

@@ -26,11 +26,13 @@ fn order<L: Integers, const KIND: u8, const FLIP: bool>(
     let values = values.chunks_exact_mut(2 * stride).take(codes.registers() / stride);
     for (unit, values) in values.enumerate() {
         // Zeros beyond the row's end, where codes are anything.
-        let (mut padded, start) = ([0i16; 128], unit * width);
+        let start = unit * width;
+        let mut padded;
         let words = match query.get(start..start + width) {
             Some(words) => words,
             None => {
                 let ours = query.get(start..).unwrap_or_default();
+                padded = [0i16; 128];
                 padded[..ours.len()].copy_from_slice(ours);
                 &padded[..width]
             }
@@ -116,10 +118,10 @@ fn score_kind<L: Integers, const KIND: u8>(
     let (four_scores, scores) = scores.split_at_mut(fours.len() * count);
     let (two_scores, scores) = scores.split_at_mut(twos.len() * count);
     if !fours.is_empty() {
-        pass.score::<1, 4, false>(rows, &segments, fours, four_scores);
+        pass.score::<1, 4, BLOCK, 0, false>(rows, &segments, fours, four_scores);
     }
     if !twos.is_empty() {
-        pass.score::<2, 2, false>(rows, &segments, twos, two_scores);
+        pass.score::<2, 2, BLOCK, 0, false>(rows, &segments, twos, two_scores);
     }
     if one.is_empty() {
         return;
@@ -127,39 +129,41 @@ fn score_kind<L: Integers, const KIND: u8>(
     // The signs of one query can go to the codes.
     let symmetric = || centroids.iter().zip(centroids.iter().rev()).all(|(a, b)| *a == -*b);
     if L::FLIPS && matches!(KIND, 1..=4) && symmetric() {
-        pass.score::<4, 1, true>(rows, &segments, one, scores);
+        pass.score::<4, 1, BLOCK, 0, true>(rows, &segments, one, scores);
+    } else if L::FOUR_UNITS && KIND == 4 && pass.codes.registers() == 8 {
+        pass.score::<8, 1, 8, 4, false>(rows, &segments, one, scores);
+    } else if L::EIGHT_ROWS && (L::FOUR_UNITS || KIND == 4) {
+        pass.score::<8, 1, 8, 0, false>(rows, &segments, one, scores);
     } else {
-        pass.score::<4, 1, false>(rows, &segments, one, scores);
+        pass.score::<4, 1, BLOCK, 0, false>(rows, &segments, one, scores);
     }
 }
 
-/// Rows whose scores are finished together.
+/// Rows whose scores are mostly finished together.
 pub(crate) const BLOCK: usize = 16;
 
 /// Scores of the rows `ours`, up to a block of them, for each query: their integer sums by the query's factor
 /// and the rows' scales.
 #[inline(always)]
-pub(crate) fn finish_block<L: Integers, const Q: usize>(
-    sums: &[[i32; BLOCK]; Q],
-    rows: &Rows,
+pub(crate) fn finish_block<const Q: usize, const N: usize>(
+    sums: &[[i32; N]; Q],
+    scales: [f32; N],
+    count: usize,
     factors: [f32; Q],
     ours: Range<usize>,
     scores: &mut [f32],
 ) {
-    let count = rows.count();
-    let mut factors_of_rows = [0.0; BLOCK];
-    L::read_scales(rows, ours.start, &mut factors_of_rows);
     for (q, (sums, factor)) in sums.iter().zip(factors).enumerate() {
         let scores = &mut scores[q * count + ours.start..][..ours.len()];
         // A full block apart: its length is known, and no `memcpy` is called.
-        match scores.first_chunk_mut::<BLOCK>() {
+        match scores.first_chunk_mut::<N>() {
             Some(scores) => {
-                for r in 0..BLOCK {
-                    scores[r] = (sums[r] as f32 * factor) * factors_of_rows[r];
+                for r in 0..N {
+                    scores[r] = (sums[r] as f32 * factor) * scales[r];
                 }
             }
             None => {
-                for ((score, sum), of_row) in scores.iter_mut().zip(sums).zip(factors_of_rows) {
+                for ((score, sum), of_row) in scores.iter_mut().zip(sums).zip(scales) {
                     *score = (*sum as f32 * factor) * of_row;
                 }
             }
@@ -193,16 +197,17 @@ struct Pass<L: Integers, const KIND: u8> {
 }
 
 impl<L: Integers, const KIND: u8> Pass<L, KIND> {
-    /// Queries of which Q share the look-ups, R rows of each lane at a time: four sums.
+    /// Queries of which Q share the look-ups, R rows of each lane at a time: four sums or eight. N rows are finished together; where
+    /// the number of units is known, it is UNITS.
     #[inline(always)]
-    fn score<const R: usize, const Q: usize, const FLIP: bool>(
+    fn score<const R: usize, const Q: usize, const N: usize, const UNITS: usize, const FLIP: bool>(
         &self,
         rows: &Rows,
         segments: &[Segment; 2],
         queries: &[IntQuery],
         scores: &mut [f32],
     ) {
-        const { assert!(R * Q == 4) };
+        const { assert!(R * Q % 4 == 0 && (N % (R * L::LANES) == 0 || !L::EIGHT_ROWS)) };
         // For all: setting it to zero takes as long as scoring some rows.
         let mut values = [[L::splat(0); 2 * MAX_REGISTERS]; Q];
         let groups = queries.as_chunks::<Q>().0.iter();
@@ -218,83 +223,106 @@ impl<L: Integers, const KIND: u8> Pass<L, KIND> {
                 }
             }
             let (ready, count) = (segments[0].count, segments[0].count + segments[1].count);
-            for first in (0..count).step_by(BLOCK) {
-                let block = BLOCK.min(count - first);
+            for first in (0..count).step_by(N) {
+                let block = N.min(count - first);
                 if L::LANES > 1 && i == 0 {
-                    rows.ask_some(first, BLOCK);
+                    rows.ask_some(first, N);
                 }
-                let mut sums = [[0; BLOCK]; Q];
+                // Before the sums, which hide how long it takes.
+                let scales = L::read_scales(rows, first);
+                let mut sums = [[0; N]; Q];
                 for r in (0..block).step_by(R * L::LANES) {
                     // Mostly all are in the first; the last rows of a page fill a block with those before them.
                     let group = if first + r + R * L::LANES <= ready {
-                        segments[0].group::<R>(first + r)
+                        segments[0].whole::<R>(first + r, L::LANES)
                     } else {
                         gather(segments, first + r)
                     };
-                    let found = self.dot::<R, Q, FLIP>(&group, &values, less);
-                    for (lane, four) in found.iter().enumerate().take(L::LANES) {
-                        for (sums, ours) in sums.iter_mut().zip(four.chunks_exact(R)) {
-                            sums[r + R * lane..][..R].copy_from_slice(ours);
-                        }
-                    }
+                    self.dot::<R, Q, N, UNITS, FLIP>(&group, &values, less, &mut sums, r);
                 }
-                finish_block::<L, Q>(&sums, rows, factors, first..first + block, scores);
+                finish_block::<Q, N>(&sums, scales, count, factors, first..first + block, scores);
             }
         }
     }
 
-    /// For each lane, R sums of each query, from what they start with.
+    /// R sums of each query for each lane, from what they start with, to places `first` and on.
     #[inline(always)]
-    fn dot<const R: usize, const Q: usize, const FLIP: bool>(
+    fn dot<const R: usize, const Q: usize, const N: usize, const UNITS: usize, const FLIP: bool>(
         &self,
         rows: &Group<R>,
         queries: &[Values<L::V>; Q],
         start: [L::V; Q],
-    ) -> [[i32; 4]; 2] {
+        out: &mut [[i32; N]; Q],
+        first: usize,
+    ) {
         let mut sums = [start; R];
+        if UNITS == 4 {
+            // One by one: LLVM would leave a loop, and queries and addresses in it.
+            self.add_unit::<R, Q, FLIP>(&mut sums, rows, queries, 0);
+            self.add_unit::<R, Q, FLIP>(&mut sums, rows, queries, 1);
+            self.add_unit::<R, Q, FLIP>(&mut sums, rows, queries, 2);
+            self.add_unit::<R, Q, FLIP>(&mut sums, rows, queries, 3);
+        } else {
+            for unit in 0..self.codes.registers().min(MAX_REGISTERS) / kind::stride(KIND) {
+                self.add_unit::<R, Q, FLIP>(&mut sums, rows, queries, unit);
+            }
+        }
+        for at in (0..R * Q).step_by(4) {
+            let mut four = [L::splat(0); 4];
+            for (i, four) in (at..).zip(&mut four) {
+                *four = sums[i % R][i / R];
+            }
+            for (lane, four) in L::sum_four(four).iter().enumerate().take(L::LANES) {
+                for (i, ours) in (at..).step_by(R.min(4)).zip(four.chunks_exact(R.min(4))) {
+                    out[i / R][first + R * lane + i % R..][..ours.len()].copy_from_slice(ours);
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn add_unit<const R: usize, const Q: usize, const FLIP: bool>(
+        &self,
+        sums: &mut [[L::V; Q]; R],
+        rows: &Group<R>,
+        queries: &[Values<L::V>; Q],
+        unit: usize,
+    ) {
         let stride = kind::stride(KIND);
-        for unit in 0..self.codes.registers().min(MAX_REGISTERS) / stride {
-            if KIND == kind::THREES {
-                for (r, sums) in sums.iter_mut().enumerate() {
-                    let mut threes = self.codes.threes(rows, r, unit);
-                    if FLIP {
-                        for (i, bytes) in threes.iter_mut().enumerate() {
-                            *bytes = L::flip(*bytes, queries[0][2 * (8 * unit + i) + 1]);
-                        }
-                    }
-                    for (k, (indices, table)) in Codes::<L>::indices_of_threes(threes).into_iter().enumerate()
-                    {
-                        let centroids = self.bytes.lookup(table, indices);
-                        add::<L, Q, FLIP>(sums, centroids, queries, 8 * unit + k);
+        if KIND == kind::THREES {
+            for (r, sums) in sums.iter_mut().enumerate() {
+                let mut threes = self.codes.threes(rows, r, unit);
+                if FLIP {
+                    for (i, bytes) in threes.iter_mut().enumerate() {
+                        *bytes = L::flip(*bytes, queries[0][2 * (8 * unit + i) + 1]);
                     }
                 }
-                continue;
-            }
-            let mut codes = self.codes.unit::<KIND, R>(rows, unit);
-            if FLIP {
-                for codes in &mut codes {
-                    *codes = L::flip(*codes, queries[0][2 * stride * unit + 1]);
+                for (k, (indices, table)) in Codes::<L>::indices_of_threes(threes).into_iter().enumerate() {
+                    let centroids = self.bytes.lookup(table, indices);
+                    add::<L, Q, FLIP>(sums, centroids, queries, 8 * unit + k);
                 }
             }
-            if KIND == kind::WORDS {
-                for ([a, b], sums) in self.words.lookup(codes).into_iter().zip(&mut sums) {
-                    for (sum, query) in sums.iter_mut().zip(queries) {
-                        let half = L::dot_words(*sum, a, query[2 * unit]);
-                        *sum = L::dot_words(half, b, query[2 * unit + 1]);
-                    }
-                }
-                continue;
-            }
-            self.half::<R, Q, FLIP>(&mut sums, codes, queries, unit, 0);
-            if stride > kind::tables(KIND) {
-                self.half::<R, Q, FLIP>(&mut sums, codes, queries, unit, 1);
+            return;
+        }
+        let mut codes = self.codes.unit::<KIND, R>(rows, unit);
+        if FLIP {
+            for codes in &mut codes {
+                *codes = L::flip(*codes, queries[0][2 * stride * unit + 1]);
             }
         }
-        let mut four = [L::splat(0); 4];
-        for (i, four) in four.iter_mut().enumerate() {
-            *four = sums[i % R][i / R];
+        if KIND == kind::WORDS {
+            for ([a, b], sums) in self.words.lookup(codes).into_iter().zip(sums) {
+                for (sum, query) in sums.iter_mut().zip(queries) {
+                    let half = L::dot_words(*sum, a, query[2 * unit]);
+                    *sum = L::dot_words(half, b, query[2 * unit + 1]);
+                }
+            }
+            return;
         }
-        L::sum_four(four)
+        self.half::<R, Q, FLIP>(sums, codes, queries, unit, 0);
+        if stride > kind::tables(KIND) {
+            self.half::<R, Q, FLIP>(sums, codes, queries, unit, 1);
+        }
     }
 
     /// The lower or the upper half bytes of a unit of codes, apart: LLVM does not unroll a loop over them for NEON.

@@ -306,31 +306,38 @@ impl<'a> Segment<'a> {
         &self.bytes[r * self.stride..][..self.reach]
     }
 
-    /// R rows in each lane, the second lane's behind the first one's; the last row again where there are fewer.
+    /// R rows in each of `lanes` lanes, the second lane's behind the first one's; all of them are there.
+    #[inline(always)]
+    pub(crate) fn whole<const R: usize>(&self, first: usize, lanes: usize) -> Group<'a, R> {
+        assert!(first + R * lanes <= self.count);
+        self.up_to(first, R * lanes - 1)
+    }
+
+    /// R rows in each of two lanes; the last row again where there are fewer.
     #[inline(always)]
     pub(crate) fn group<const R: usize>(&self, first: usize) -> Group<'a, R> {
         assert!(first < self.count);
         let last = self.count - 1 - first;
+        // Mostly all are there, and their distances constants of the loop.
+        if last >= 2 * R { self.up_to(first, 2 * R - 1) } else { self.up_to(first, last) }
+    }
+
+    /// Rows from `first` on, the one that is `last` behind it again and again where there are fewer.
+    #[inline(always)]
+    fn up_to<const R: usize>(&self, first: usize, last: usize) -> Group<'a, R> {
+        debug_assert!(first + last < self.count);
         let mut starts = [[core::ptr::null(); 2]; R];
         // SAFETY: `new` has checked that each of `count` rows has `reach` bytes.
         let start = unsafe { self.bytes.as_ptr().add(first * self.stride) };
-        // Mostly all are there, and their distances constants of the loop.
-        if last >= 2 * R {
-            for i in 0..2 * R {
-                // SAFETY: as above.
-                starts[i % R][i / R] = unsafe { start.add(i * self.stride) };
-            }
-        } else {
-            for i in 0..2 * R {
-                // SAFETY: as above.
-                starts[i % R][i / R] = unsafe { start.add(i.min(last) * self.stride) };
-            }
+        for i in 0..2 * R {
+            // SAFETY: as above.
+            starts[i % R][i / R] = unsafe { start.add(i.min(last) * self.stride) };
         }
         Group { starts, reach: self.reach, bytes: PhantomData }
     }
 }
 
-/// As [`Segment::group`], across both segments, from any row on.
+/// As [`Segment::group`], across both segments, from any row on; the last row again where there are fewer.
 #[inline(always)]
 pub(crate) fn gather<'a, const R: usize>(segments: &[Segment<'a>; 2], first: usize) -> Group<'a, R> {
     let [all, rest] = segments;
@@ -446,6 +453,8 @@ impl<L: Integers> Bytes<L> {
     #[inline(always)]
     pub(crate) fn new(kind: u8, centroids: &[i16], bias: u8) -> Self {
         let mut tables = [[L::splat(0); 2]; 4];
+        let (mut sixteen, count) = ([0; 16], centroids.len().min(16));
+        sixteen[..count].copy_from_slice(&centroids[..count]);
         for (t, table) in tables.iter_mut().enumerate().take(kind::tables(kind)) {
             let mut planes = [[0; 16]; 2];
             for i in 0..16 {
@@ -457,8 +466,7 @@ impl<L: Integers> Bytes<L> {
                 } else {
                     i
                 };
-                [planes[0][i], planes[1][i]] =
-                    centroids.get(code).map_or([0; 2], |centroid| centroid.to_le_bytes());
+                [planes[0][i], planes[1][i]] = sixteen[code & 15].to_le_bytes();
                 planes[0][i] = planes[0][i].wrapping_add(bias);
             }
             *table = [L::load(&planes[0]), L::load(&planes[1])];

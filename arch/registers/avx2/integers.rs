@@ -288,8 +288,13 @@ macro_rules! two_lanes {
         }
 
         #[inline(always)]
-        fn read_scales(rows: &Rows, first: usize, out: &mut [f32; 16]) {
-            avx2!(super::read_scales(rows, first, out));
+        fn read_scales<const N: usize>(rows: &Rows, first: usize) -> [f32; N] {
+            let mut out = [0.0; N];
+            match out.first_chunk_mut() {
+                Some(sixteen) if N == 16 => avx2!(super::read_scales(rows, first, sixteen)),
+                _ => rows.read_scales(first, &mut out),
+            }
+            out
         }
 
         const THREES: bool = true;

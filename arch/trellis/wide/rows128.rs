@@ -128,7 +128,7 @@ impl<L: Registers, const BITS: usize, const WINDOW: usize> Rows128<L, BITS, WIND
                     block_sums[r % BLOCK] = L::sum(sum);
                 }
             }
-            finish_block::<L, Q>(&block_sums, rows, factors, ours, scores);
+            finish_block(&block_sums, L::read_scales(rows, first), count, factors, ours, scores);
         }
     }
 
