@@ -38,8 +38,9 @@ export PREFIX=$folder/prefix
 blocks() { awk -v kind="\`\`\`$1" '$0 == kind { inside = 1; next } /^```$/ { inside = 0 } inside' bindings/c/README.md; }
 blocks sh >"$folder/lines"
 (($(wc -l <"$folder/lines") >= 4)) || { echo "README.md has lost its lines" >&2; exit 1; }
-# Unoptimised: what is asked here is whether it works, and the library of its own folder would take minutes.
-CARGO_PROFILE_RELEASE_OPT_LEVEL=0 bash -euxo pipefail "$folder/lines" | tee "$folder/by-pkg-config"
+# Unoptimised: what is asked here is whether it works. In a folder of its own: cargo-c has another Cargo in it, after whose builds of
+# scripts the other builds everything anew.
+CARGO_TARGET_DIR=$folder/build CARGO_PROFILE_RELEASE_OPT_LEVEL=0 bash -euxo pipefail "$folder/lines" | tee "$folder/by-pkg-config"
 mkdir -p "$folder/cmake"
 blocks cmake >"$folder/cmake/CMakeLists.txt"
 cp bindings/c/examples/attention.c "$folder/cmake"
@@ -64,7 +65,7 @@ for request in 0.0 0.2 "${version%.*}.99" 1 1.0 "0.1.0.1 EXACT"; do
   grep -q "version: $version" "$folder/asks/log" || { cat "$folder/asks/log" >&2; exit 1; }
 done
 say "the test, with debug assertions and without"
-cargo build --quiet --locked -p octaplex-c -p octaplex-arch --features octaplex-arch/wide # the library as tests have it
+cargo build --quiet --locked -p octaplex-c -p octaplex-arch --lib --test fuzz_replay # the library as tests have it
 debug=target/debug/liboctaplex_c.a release=$PREFIX/lib/liboctaplex.a
 strict=(-std=c11 -Wall -Wextra -Werror -Wconversion -Wshadow -g -O1 -Ibindings/c)
 link=(-lpthread -ldl -lm)

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Builds and runs octaplex for machines other than this one:
-#   arm64    tests and the C interface under qemu, on a CPU without and on one with dot-product instructions, as built for development
+#   arm64    kernels' tests and the C interface under qemu, on a CPU without and on one with dot-product instructions
 #   wasm     the bit-equality suite with SIMD128, and the trellis codec on 110,000 vectors, under Node
-#   s390x    the tool under qemu on a big-endian machine
+#   s390x    the C interface under qemu on a big-endian machine
 #   i686     the suite on a 32-bit machine, natively (not among all: seven minutes, and WebAssembly and Cortex-M have 32 bits as well)
 #   thumb    the library for a Cortex-M4, without std and without a heap, and a cache on an emulated one
 #   lints    clippy and rustdoc for arm64 and WebAssembly, whose kernels the native ones do not see
-# All but the last compare the checksums of every codec's bytes and results with the table, as `octaplex verify` does.
+# All but the last compare the checksums of every codec's bytes and results with the table, as `octaplex verify` does. arm64 and s390x
+# are built as for development.
 # `ci/cross.sh` does all, `ci/cross.sh wasm` one. A target that rustup has is used; where it is missing, Debian's
 # compiler (which carries arm64's standard library and the source to build the others) is installed and used.
 set -euo pipefail
@@ -62,46 +63,29 @@ arm64() {
   export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
   # The loader and the C library must be of one version: the cross compiler's only where the system has none.
   [[ -e /lib/ld-linux-aarch64.so.1 ]] || export QEMU_LD_PREFIX=/usr/aarch64-linux-gnu
-  # On a CPU with and on one without dot products: every kernel, the golden bytes, all codecs on all backends. What does
-  # not depend on the instructions is tested natively; emulation is slow. The newer CPU, which has the kernels of both, is enough for
-  # guard pages and the suite, which take most of it: on the older one every kernel runs, and the checksums of every codec.
-  say "arm64: the tool and the C interface"
+  # The newer CPU runs every kernel, with dot products and without; the older one, which would stop at an instruction that it lacks, has
+  # the checksums of every codec and the contract. What does not depend on the instructions is tested natively; emulation is slow.
+  say "arm64: the C interface"
   # As tests have the library: it is built once.
-  "${cargo[@]}" build --quiet "${options[@]}" -p octaplex -p octaplex-arch -p octaplex-cli -p octaplex-c --features octaplex-arch/wide
-  local octaplex=$CARGO_TARGET_DIR/$target/debug/octaplex
-  aarch64-linux-gnu-gcc -std=c11 -O1 -Wall -Wextra -Werror -Ibindings/c bindings/c/tests/interface.c \
-    "$CARGO_TARGET_DIR/$target/debug/liboctaplex_c.a" -lpthread -ldl -lm -o "$CARGO_TARGET_DIR/interface"
+  "${cargo[@]}" build --quiet "${options[@]}" -p octaplex-arch -p octaplex-c --lib --test contract
   for cpu in cortex-a76 cortex-a53; do
-    say "arm64: checksums on $cpu"
-    verify_backends qemu-aarch64-static -cpu "$cpu" "$octaplex"
-    qemu-aarch64-static -cpu "$cpu" "$CARGO_TARGET_DIR/interface"
+    interface "$target" aarch64-linux-gnu-gcc qemu-aarch64-static -cpu "$cpu"
   done
-  # The long tests are one thread each: all at once, and their words one after another.
-  local names=() jobs=() name failed=()
-  beside() { # beside NAME WHAT...
-    names+=("$1")
-    run_arm64 "${@:2}" >"$CARGO_TARGET_DIR/$1" 2>&1 &
-    jobs+=("$!")
-  }
-  local kernels=(-p octaplex-arch --features std,alloc --lib --test equivalence --test contract)
-  local suite=(-p octaplex -p octaplex-arch --features octaplex/std --test suite -- golden:: backends:: adversarial)
-  beside kernels-a76 cortex-a76 neon,neon-dotprod "${kernels[@]}" --test guards
-  beside kernels-a53 cortex-a53 neon "${kernels[@]}"
-  beside suite-a76 cortex-a76 neon,neon-dotprod "${suite[@]}"
-  for name in "${!names[@]}"; do
-    wait "${jobs[name]}" || failed+=("${names[name]}")
-    cat "$CARGO_TARGET_DIR/${names[name]}"
-  done
-  ((!${#failed[@]})) || { echo "failed on arm64: ${failed[*]}" >&2; exit 1; }
+  # The long tests are one thread each: side by side, and their words one after another.
+  local kernels=(-p octaplex-arch --features std,alloc --lib --test contract) newer=$CARGO_TARGET_DIR/newer
+  run_arm64 cortex-a76 neon,neon-dotprod "${kernels[@]}" --test equivalence --test guards >"$newer" 2>&1 &
+  run_arm64 cortex-a53 neon "${kernels[@]}"
+  wait "$!" || { cat "$newer"; echo "failed on a Cortex-A76" >&2; exit 1; }
+  cat "$newer"
 }
 
-# verify_backends COMMAND...: the table on every backend that this build of the tool has; its last line.
-verify_backends() {
-  local backend
-  for backend in $("$@" backends | awk '{print $1}'); do
-    printf '%-14s ' "$backend"
-    "$@" verify --backend "$backend" | tail -n 1
-  done
+# interface TARGET COMPILER EMULATOR...: the C interface's test, and the checksums of all codecs on every backend.
+interface() {
+  local program=$CARGO_TARGET_DIR/interface
+  say "$1: the C interface and checksums, ${*:3}"
+  "$2" -std=c11 -O1 -Wall -Wextra -Werror -Ibindings/c bindings/c/tests/interface.c "$CARGO_TARGET_DIR/$1/debug/liboctaplex_c.a" -lpthread -ldl -lm -o "$program"
+  "${@:3}" "$program"
+  "${@:3}" "$program" verify
 }
 
 # run_arm64 CPU BACKENDS WHAT...
@@ -140,9 +124,8 @@ s390x() {
   install_packages
   build_in s390x
   export CARGO_TARGET_S390X_UNKNOWN_LINUX_GNU_LINKER=s390x-linux-gnu-gcc QEMU_LD_PREFIX=/usr/s390x-linux-gnu
-  say "s390x: checksums, bytes from the other end"
-  "${cargo[@]}" build --quiet "${options[@]}" -p octaplex-cli
-  verify_backends qemu-s390x-static "$CARGO_TARGET_DIR/$target/debug/octaplex"
+  "${cargo[@]}" build --quiet "${options[@]}" -p octaplex-c
+  interface $target s390x-linux-gnu-gcc qemu-s390x-static
 }
 
 i686() {

@@ -27,10 +27,11 @@ folder=$PWD/target/ggml
 mkdir -p "$folder"
 export PREFIX LD_LIBRARY_PATH=$PREFIX/lib GGML=$folder/ggml BUILD=$folder/build
 
-export quick=
-[[ -n ${OCTAPLEX_MODEL:-} ]] || { quick=$folder/quick.toml && ci/quick.sh >"$quick"; }
-[[ -z $quick ]] || export CARGO_PROFILE_RELEASE_OPT_LEVEL=1 # as ci/readme.sh builds the tool with models
-octaplex() { cargo ${quick:+--config "$quick"} run --quiet --release --locked -p octaplex-cli --features models -- "$@"; }
+if [[ -n ${OCTAPLEX_MODEL:-} ]]; then
+  octaplex() { cargo run --quiet --release --locked -p octaplex-cli --features models -- "$@"; }
+else
+  octaplex() { ci/tool.sh octaplex "$@"; }
+fi
 export -f octaplex
 awk '$0 == "```sh" { inside = 1; next } /^```$/ { inside = 0 } inside' bindings/c/examples/ggml/README.md >"$folder/lines"
 (($(wc -l <"$folder/lines") >= 5)) || { echo "the example's README.md has lost its lines" >&2; exit 1; }
@@ -66,7 +67,7 @@ check() {
     }' "$tool" "$found"
 }
 
-cargo ${quick:+--config "$quick"} run --quiet --release --locked -p octaplex-cli --features models --example tiny_model -- "$folder/tiny.gguf" "$folder/tiny.txt"
+ci/tool.sh tiny_model "$folder/tiny.gguf" "$folder/tiny.txt"
 export MODEL=$folder/tiny.gguf TEXT=$folder/tiny.txt
 (export TOKENS=$folder/tokens.txt; bash -euxo pipefail "$folder/lines") >"$folder/log" 2>&1 || { tail -40 "$folder/log" >&2; exit 1; }
 check f16 1e-5

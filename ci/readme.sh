@@ -3,20 +3,19 @@
 # are tests of the documentation.
 #
 # Files that a reader has to download are replaced by small ones of the same names: models by the two-layer model of the
-# tool's tests, texts by letters in its alphabet. Words in capitals stand for a reader's choice: SPEC is trellis, D is 128.
+# tool's tests, texts by letters in its alphabet. The tool with language models comes from the development build (ci/tool.sh).
+# Words in capitals stand for a reader's choice: SPEC is trellis, D is 128.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export CARGO_PROFILE_BENCH_DEBUG=0 # so that benchmarks and the tool share what they are built from
 folder=$PWD/target/readme
 rm -rf "$folder"
-mkdir -p "$folder/.cargo"
-ci/quick.sh >"$folder/.cargo/config.toml"
+mkdir -p "$folder"
 
 # Cargo finds the workspace from within it; the commands' files stay in this folder.
 mapfile -t names < <(grep -oE '[A-Za-z0-9_.-]+\.(gguf|txt)' README.md | sort -u)
 cd "$folder"
-# Models of two layers want no optimised tool either.
-CARGO_PROFILE_RELEASE_OPT_LEVEL=1 cargo run --quiet --release --locked -p octaplex-cli --features models --example tiny_model -- model text
+../../ci/tool.sh tiny_model model text
 for name in "${names[@]}"; do
   case $name in
     *.gguf) cp model "$name" ;;
@@ -25,12 +24,16 @@ for name in "${names[@]}"; do
 done
 
 run() { # run TITLE TEXT
-  printf '\n-- README.md: %s\n%s\n' "$1" "$2"
-  (
-    [[ $2 != *"--features models"* ]] || export CARGO_PROFILE_RELEASE_OPT_LEVEL=1 # as above
-    bash -euo pipefail -c "$2" </dev/null
-  )
+  printf '\n-- README.md: %s (%ss)\n%s\n' "$1" "$SECONDS" "$2"
+  bash -euo pipefail -c "$2" </dev/null
 }
+cargo() {
+  case "$*" in
+    "run --release -p octaplex-cli --features models -- "*) ../../ci/tool.sh octaplex "${@:8}" ;;
+    *) command cargo "$@" ;;
+  esac
+}
+export -f cargo
 
 # Blocks, one shell each.
 blocks=0

@@ -8,21 +8,24 @@ mod room;
 mod suite;
 
 use octaplex_arch::Backend;
-use std::thread;
+use std::num::NonZero;
+use std::sync::{Mutex, PoisonError};
+use std::{iter, thread};
 
 #[test]
 fn every_backend_equals_the_specification() {
+    let backends: Vec<_> = Backend::available().collect();
+    let (backends, next) = (&backends, &Mutex::new(suite::checks()));
+    let work = || {
+        let next = || next.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let failed = |&(name, check): &(&str, suite::Check)| {
+            check(backends).err().map(|words| format!("{name}: {words}"))
+        };
+        iter::from_fn(next).filter_map(failed).collect::<Vec<_>>()
+    };
     let failures: Vec<String> = thread::scope(|scope| {
-        let runs: Vec<_> = Backend::available()
-            .map(|backend| {
-                scope.spawn(move || {
-                    let failed = |&(name, check): &(&str, suite::Check)| {
-                        check(backend).err().map(|words| format!("{} {name}: {words}", backend.name()))
-                    };
-                    suite::checks().filter_map(failed).collect::<Vec<_>>()
-                })
-            })
-            .collect();
+        let threads = thread::available_parallelism().map_or(1, NonZero::get);
+        let runs: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
         runs.into_iter()
             .flat_map(|run| run.join().unwrap_or_else(|_| vec!["a kernel panicked".into()]))
             .collect()

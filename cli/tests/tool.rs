@@ -543,6 +543,17 @@ fn colours_are_for_terminals() {
     }
 }
 
+/// A line for each codec and operation that it times.
+#[test]
+fn bench_times_what_it_is_asked() {
+    let folder = folder("bench");
+    let said = succeeds(&folder, &["bench", "--codecs", "trellis;qjl", "--dim", "64"]);
+    for codec in ["trellis", "qjl"] {
+        assert!(said.lines().any(|line| line.split_whitespace().next() == Some(codec)), "{said}");
+    }
+    fails(&folder, &["bench", "--codecs", "trellis", "--dim", "63"], &["63"]);
+}
+
 /// Every command's help, within the terminal, and with an example where there is something to show.
 #[test]
 fn help_fits_the_terminal() {

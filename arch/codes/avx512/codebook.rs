@@ -1,5 +1,6 @@
 //! From packed codes to centroids: codebooks that fit registers.
 
+use super::score::Columns;
 use super::unpack::{CHUNK, Chunk, MAX_CHUNKS, Masked, Place, SHIFT, SPREAD, Unpack};
 use crate::Packing;
 use crate::registers::avx512::{IDENTITY, interleave, load, load_words, narrow, places, transpose};
@@ -202,6 +203,17 @@ impl Bytes {
             rows[first..first + 4].copy_from_slice(&self.four::<KIND>(block, c, first)[0]);
         }
         [transpose(&rows), zero]
+    }
+
+    /// The same of as many chunks as `columns` has, each of which is written.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(crate) fn columns<const KIND: u8>(&self, block: &Block, columns: &mut [MaybeUninit<Columns>]) {
+        for (c, columns) in columns.chunks_mut(step(KIND)).enumerate() {
+            for (columns, found) in columns.iter_mut().zip(self.transposed::<KIND>(block, c * step(KIND))) {
+                columns.write(found);
+            }
+        }
     }
 
     /// A field of two codes in each byte of row `r`; above it, bits of other fields.

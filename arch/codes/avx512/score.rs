@@ -7,7 +7,7 @@ use super::tiles::TileQueries;
 use super::unpack::{CHUNK, MAX_CHUNKS, scales};
 use crate::registers::amx::Tiles;
 use crate::registers::avx512::{load_words, narrow, store_first, to_array};
-use crate::rows::{Block, Blocks, ROWS};
+use crate::rows::{Blocks, ROWS};
 use crate::{IntQuery, Packing, Rows};
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
@@ -174,14 +174,10 @@ fn score_many<const KIND: u8, const Q: usize>(
             many.end(0, sums, scales(&block), count, i * ROWS, scores);
             continue;
         }
-        for (c, columns) in columns[..bytes.chunks()].chunks_mut(step(KIND)).enumerate() {
-            let found = bytes.transposed::<KIND>(&block, c * step(KIND));
-            for (columns, found) in columns.iter_mut().zip(found) {
-                columns.write(found);
-            }
-        }
-        // SAFETY: written above, as many as there are chunks, which come in whole steps.
-        let columns = unsafe { core::slice::from_raw_parts(columns.as_ptr().cast(), bytes.chunks()) };
+        let columns = &mut columns[..bytes.chunks()];
+        bytes.columns::<KIND>(&block, columns);
+        // SAFETY: `columns` has written each.
+        let columns = unsafe { columns.assume_init_ref() };
         many.score(columns, scales(&block), count, i * ROWS, scores);
     }
 }
@@ -203,16 +199,10 @@ fn score_tiles<const KIND: u8>(
         let excess = query_bytes(query, KIND, &mut values);
         tiled.push(&values, excess, _mm512_set1_ps(query.scale * scale));
     }
-    let decode = |block: &Block, columns: &mut [MaybeUninit<Columns>]| {
-        for (c, columns) in columns.chunks_mut(step(KIND)).enumerate() {
-            let found = bytes.transposed::<KIND>(block, c * step(KIND));
-            columns.iter_mut().zip(found).for_each(|(columns, found)| {
-                columns.write(found);
-            });
-        }
-    };
-    // SAFETY: of each chunk the columns are set: `transposed` has `step` of them.
-    unsafe { tiled.score(tiles, blocks, count, scores, decode) }
+    // SAFETY: `columns` writes each.
+    unsafe {
+        tiled.score(tiles, blocks, count, scores, |block, columns| bytes.columns::<KIND>(block, columns))
+    }
 }
 
 /// Centroids of sixteen rows, transposed, so that a lane has four bytes of its own row; a query's four bytes go to all

@@ -47,7 +47,7 @@ fn trees() -> impl Iterator<Item = (usize, Vec<u8>)> {
     full.chain(four).chain(other)
 }
 
-pub(super) fn quantize_angles(backend: Backend) -> Outcome {
+pub(super) fn quantize_angles(backends: &[Backend]) -> Outcome {
     for (dim, bits) in trees() {
         let mut painter = Painter::new(&[dim, usize::from(bits[0])]);
         let tree = Tree::new(&mut painter, dim, &bits);
@@ -62,10 +62,10 @@ pub(super) fn quantize_angles(backend: Backend) -> Outcome {
             x.iter_mut().for_each(|x| *x = (*x).clamp(-1e15, 1e15));
             tree.run(|tree| {
                 let case = format_args!("dim {dim}, bits {bits:?}, {style:?}");
-                same_outputs(backend, case, tree.codes(), |backend, codes| {
+                same_outputs(backends, case, tree.codes(), |backend, codes| {
                     backend.quantize_angles(tree, &mut x.clone(), codes);
                 })?;
-                same_outputs(backend, case, tree.roots(), |backend, roots| {
+                same_outputs(backends, case, tree.roots(), |backend, roots| {
                     let mut x = x.clone();
                     backend.quantize_angles(tree, &mut x, &mut filled(0, tree.codes()));
                     roots.copy_from_slice(&x[..roots.len()]);
@@ -87,12 +87,12 @@ fn angle_rows(painter: &mut Painter, tree: &AngleTree, count: usize) -> Room<u8>
     bytes
 }
 
-pub(super) fn decode_angles(backend: Backend) -> Outcome {
+pub(super) fn decode_angles(backends: &[Backend]) -> Outcome {
     for (dim, bits) in trees() {
         let mut painter = Painter::new(&[dim, usize::from(bits[0])]);
         Tree::new(&mut painter, dim, &bits).run(|tree| {
             let bytes = angle_rows(&mut painter, tree, 1);
-            same_outputs(backend, format_args!("dim {dim}, bits {bits:?}"), dim, |backend, out| {
+            same_outputs(backends, format_args!("dim {dim}, bits {bits:?}"), dim, |backend, out| {
                 backend.decode_angles(tree, &bytes, out);
             })
         })?;
@@ -112,7 +112,7 @@ fn angle_shapes() -> impl Iterator<Item = (usize, Vec<u8>, usize, usize)> {
     few.chain(many)
 }
 
-pub(super) fn score_angles(backend: Backend) -> Outcome {
+pub(super) fn score_angles(backends: &[Backend]) -> Outcome {
     for (dim, bits, count, queries) in angle_shapes() {
         let mut painter = Painter::new(&[dim, count, queries]);
         Tree::new(&mut painter, dim, &bits).run(|tree| {
@@ -120,7 +120,7 @@ pub(super) fn score_angles(backend: Backend) -> Outcome {
             let rows: Vec<Room<f32>> = (0..queries).map(|_| painter.floats(Style::Wide, dim)).collect();
             let rows: Vec<&[f32]> = rows.iter().map(|row| &row[..]).collect();
             let case = format_args!("dim {dim}, bits {bits:?}, {count} rows, {queries} queries");
-            same_outputs(backend, case, queries * count, |backend, scores| {
+            same_outputs(backends, case, queries * count, |backend, scores| {
                 backend.score_angles(tree, &bytes, &rows, scores);
             })
         })?;
@@ -128,7 +128,7 @@ pub(super) fn score_angles(backend: Backend) -> Outcome {
     Ok(())
 }
 
-pub(super) fn accumulate_angles(backend: Backend) -> Outcome {
+pub(super) fn accumulate_angles(backends: &[Backend]) -> Outcome {
     for (dim, bits, count, queries) in angle_shapes() {
         let mut painter = Painter::new(&[dim, count, queries]);
         Tree::new(&mut painter, dim, &bits).run(|tree| {
@@ -136,7 +136,7 @@ pub(super) fn accumulate_angles(backend: Backend) -> Outcome {
             let weights = painter.floats(Style::Random, queries * count);
             let start = painter.floats(Style::Wide, queries * dim);
             let case = format_args!("dim {dim}, bits {bits:?}, {count} rows, {queries} queries");
-            same_changes(backend, case, &start, |backend, acc| {
+            same_changes(backends, case, &start, |backend, acc| {
                 backend.accumulate_angles(tree, &bytes, &weights, acc);
             })
         })?;

@@ -14,21 +14,26 @@ use octaplex_arch::{
 };
 
 pub(crate) const CONSTANTS: &[(&str, Check)] = &[
-    ("sums have 16 lanes and are halved", lanes),
-    ("accumulated weights are integers of a run", integer_weights),
-    ("a query too small for its integers", smallest_query),
-    ("rounding is to even", rounding),
-    ("exp's cut-off and polynomial", exponential),
-    ("the smallest triplet", smallest_triplet),
-    ("the nearest unit quaternion", nearest_unit),
-    ("the radius of a chunk", radius),
-    ("a chunk of a query too small for its integers", smallest_chunk),
-    ("thresholds belong to the upper cell", thresholds),
-    ("blocks with the smallest scales", small_blocks),
-    ("axes belong to the quadrant that they begin", axes),
-    ("the cell of a direction", cells),
-    ("what all backends take from the specification", shared),
+    ("sums have 16 lanes and are halved", |backends| each(backends, lanes)),
+    ("accumulated weights are integers of a run", |backends| each(backends, integer_weights)),
+    ("a query too small for its integers", |backends| each(backends, smallest_query)),
+    ("rounding is to even", |backends| each(backends, rounding)),
+    ("exp's cut-off and polynomial", |backends| each(backends, exponential)),
+    ("the smallest triplet", |backends| each(backends, smallest_triplet)),
+    ("the nearest unit quaternion", |backends| each(backends, nearest_unit)),
+    ("the radius of a chunk", |backends| each(backends, radius)),
+    ("a chunk of a query too small for its integers", |backends| each(backends, smallest_chunk)),
+    ("thresholds belong to the upper cell", |backends| each(backends, thresholds)),
+    ("blocks with the smallest scales", |backends| each(backends, small_blocks)),
+    ("axes belong to the quadrant that they begin", |backends| each(backends, axes)),
+    ("the cell of a direction", |backends| each(backends, cells)),
+    ("what all backends take from the specification", |backends| each(backends, shared)),
 ];
+
+fn each(backends: &[Backend], check: fn(Backend) -> Outcome) -> Outcome {
+    let named = |backend: &Backend| check(*backend).map_err(|words| format!("{}, {words}", backend.name()));
+    backends.iter().try_for_each(named)
+}
 
 /// 2^exponent.
 fn power(exponent: i32) -> f32 {

@@ -27,8 +27,8 @@ use rows::Painted;
 /// The first mismatch, in words.
 pub(crate) type Outcome = Result<(), String>;
 
-/// Compares a backend with the specification on the edge inputs of one kernel.
-pub(crate) type Check = fn(Backend) -> Outcome;
+/// Compares backends with the specification on the edge inputs of one kernel.
+pub(crate) type Check = fn(&[Backend]) -> Outcome;
 
 /// Every kernel by the name of its method, and its check.
 pub(crate) const KERNELS: &[(&str, Check)] = &[
@@ -159,58 +159,64 @@ fn filled<T: Bits>(value: T, count: usize) -> Room<T> {
     (0..count).map(|_| value).collect()
 }
 
-/// Runs a kernel that writes `count` outputs, on both backends, into buffers that hold different rubbish.
+/// Runs a kernel that writes `count` outputs, into buffers that hold different rubbish.
 fn same_outputs<T: Bits>(
-    backend: Backend,
+    backends: &[Backend],
     case: Arguments,
     count: usize,
     run: impl Fn(Backend, &mut [T]),
 ) -> Outcome {
     let mut painter = Painter::new(&[count]);
     let mut rubbish = || (0..count).map(|_| T::from_paint(painter.next())).collect::<Vec<T>>();
-    same(backend, case, &rubbish(), &rubbish(), run)
+    same(backends, case, &rubbish(), &rubbish(), run)
 }
 
-/// Runs a kernel that changes `start`, on both backends.
+/// Runs a kernel that changes `start`.
 fn same_changes<T: Bits>(
-    backend: Backend,
+    backends: &[Backend],
     case: Arguments,
     start: &[T],
     run: impl Fn(Backend, &mut [T]),
 ) -> Outcome {
-    same(backend, case, start, start, run)
+    same(backends, case, start, start, run)
 }
 
-/// What lies beside the outputs must survive.
+/// Runs the specification once, and every backend; alone, the specification is held against itself. What lies beside the outputs must
+/// survive.
 fn same<T: Bits>(
-    backend: Backend,
+    backends: &[Backend],
     case: Arguments,
     expected: &[T],
     actual: &[T],
     run: impl Fn(Backend, &mut [T]),
 ) -> Outcome {
-    let (mut expected, mut actual) = (Room::new(expected), Room::new(actual));
-    run(Backend::SCALAR, &mut expected);
-    run(backend, &mut actual);
-    if !actual.is_intact() {
-        return Err(format!("{case}: something was written beside the output"));
+    let result_of = |backend: Backend, start: &[T]| {
+        let mut room = Room::new(start);
+        run(backend, &mut room);
+        let beside = || format!("{}, {case}: something was written beside the output", backend.name());
+        room.is_intact().then_some(room).ok_or_else(beside)
+    };
+    let expected = result_of(Backend::SCALAR, expected)?;
+    for backend in backends.iter().filter(|backend| **backend != Backend::SCALAR || backends.len() == 1) {
+        let actual = result_of(*backend, actual)?;
+        if let Some(at) = expected.iter().zip(actual.iter()).position(|(e, a)| e.bits() != a.bits()) {
+            return Err(format!(
+                "{}, {case}: element {at} is {:#x}, the specification says {:#x}",
+                backend.name(),
+                actual[at].bits(),
+                expected[at].bits()
+            ));
+        }
     }
-    match expected.iter().zip(actual.iter()).position(|(e, a)| e.bits() != a.bits()) {
-        None => Ok(()),
-        Some(at) => Err(format!(
-            "{case}: element {at} is {:#x}, the specification says {:#x}",
-            actual[at].bits(),
-            expected[at].bits()
-        )),
-    }
+    Ok(())
 }
 
-fn dot(backend: Backend) -> Outcome {
+fn dot(backends: &[Backend]) -> Outcome {
     for n in lengths() {
         for style in STYLES {
             let mut painter = Painter::new(&[n]);
             let (a, b) = (painter.floats(style, n), painter.floats(Style::Wide, n));
-            same_outputs(backend, format_args!("{n} values, {style:?}"), 1, |backend, out| {
+            same_outputs(backends, format_args!("{n} values, {style:?}"), 1, |backend, out| {
                 out[0] = backend.dot(&a, &b);
             })?;
         }
@@ -218,11 +224,11 @@ fn dot(backend: Backend) -> Outcome {
     Ok(())
 }
 
-fn max_abs(backend: Backend) -> Outcome {
+fn max_abs(backends: &[Backend]) -> Outcome {
     for n in lengths() {
         for style in STYLES {
             let x = Painter::new(&[n]).floats(style, n);
-            same_outputs(backend, format_args!("{n} values, {style:?}"), 1, |backend, out| {
+            same_outputs(backends, format_args!("{n} values, {style:?}"), 1, |backend, out| {
                 out[0] = backend.max_abs(&x);
             })?;
         }
@@ -230,13 +236,13 @@ fn max_abs(backend: Backend) -> Outcome {
     Ok(())
 }
 
-fn min_max(backend: Backend) -> Outcome {
+fn min_max(backends: &[Backend]) -> Outcome {
     for n in lengths() {
         for style in STYLES {
             for seed in 0..4 {
                 let x = Painter::new(&[n, seed]).floats(style, n);
                 let case = format_args!("{n} values, {style:?}, seed {seed}");
-                same_outputs(backend, case, 2, |backend, out| {
+                same_outputs(backends, case, 2, |backend, out| {
                     (out[0], out[1]) = backend.min_max(&x);
                 })?;
             }
@@ -245,15 +251,15 @@ fn min_max(backend: Backend) -> Outcome {
     Ok(())
 }
 
-fn rotate(backend: Backend) -> Outcome {
-    rotations(backend, Backend::rotate)
+fn rotate(backends: &[Backend]) -> Outcome {
+    rotations(backends, Backend::rotate)
 }
 
-fn rotate_inverse(backend: Backend) -> Outcome {
-    rotations(backend, Backend::rotate_inverse)
+fn rotate_inverse(backends: &[Backend]) -> Outcome {
+    rotations(backends, Backend::rotate_inverse)
 }
 
-fn rotations(backend: Backend, kernel: fn(Backend, &mut [f32], &[u32], f32)) -> Outcome {
+fn rotations(backends: &[Backend], kernel: fn(Backend, &mut [f32], &[u32], f32)) -> Outcome {
     const SMALL: [usize; 20] =
         [1, 2, 4, 8, 12, 16, 20, 24, 28, 40, 48, 56, 144, 224, 288, 320, 384, 448, 640, 1024];
     for n in SMALL.into_iter().chain(WIDTHS) {
@@ -263,19 +269,19 @@ fn rotations(backend: Backend, kernel: fn(Backend, &mut [f32], &[u32], f32)) -> 
             let signs: Room<u32> = (0..n).map(|_| painter.next() as u32 & 0x8000_0000).collect();
             for scale in [1.0, 0.088_388_35, -3.7] {
                 let case = format_args!("width {n}, {style:?}, scale {scale}");
-                same_changes(backend, case, &x, |backend, x| kernel(backend, x, &signs, scale))?;
+                same_changes(backends, case, &x, |backend, x| kernel(backend, x, &signs, scale))?;
             }
         }
     }
     Ok(())
 }
 
-fn multiply_columns(backend: Backend) -> Outcome {
+fn multiply_columns(backends: &[Backend]) -> Outcome {
     for n in [1, 2, 7, 15, 16, 17, 31, 33, 64, 80, 128, 192] {
         for style in STYLES {
             let mut painter = Painter::new(&[n]);
             let (columns, x) = (painter.floats(Style::Wide, n * n), painter.floats(style, n));
-            same_outputs(backend, format_args!("width {n}, {style:?}"), n, |backend, y| {
+            same_outputs(backends, format_args!("width {n}, {style:?}"), n, |backend, y| {
                 backend.multiply_columns(&columns, &x, y);
             })?;
         }
@@ -283,7 +289,7 @@ fn multiply_columns(backend: Backend) -> Outcome {
     Ok(())
 }
 
-fn quantize(backend: Backend) -> Outcome {
+fn quantize(backends: &[Backend]) -> Outcome {
     for count in [0i32, 1, 2, 3, 4, 5, 7, 8, 9, 11, 15, 16, 17, 19, 23, 31, 35, 63, 71, 127, 143, 255] {
         let mut painter = Painter::new(&[count as usize]);
         // Ascending, with zeros of both signs and equal neighbours among them.
@@ -302,7 +308,7 @@ fn quantize(backend: Backend) -> Outcome {
                 }
                 for scale in [1.0, 17.3, 0.0, 1e-20] {
                     let case = format_args!("{n} values, {style:?}, {count} thresholds, scale {scale}");
-                    same_outputs(backend, case, n, |backend, codes| {
+                    same_outputs(backends, case, n, |backend, codes| {
                         backend.quantize(&x, scale, thresholds, codes);
                     })?;
                 }
@@ -312,7 +318,7 @@ fn quantize(backend: Backend) -> Outcome {
     Ok(())
 }
 
-fn lookup(backend: Backend) -> Outcome {
+fn lookup(backends: &[Backend]) -> Outcome {
     for levels in [1, 2, 3, 4, 5, 8, 9, 12, 15, 16, 17, 20, 31, 32, 33, 48, 64, 65, 127, 128, 129, 255, 256] {
         for n in lengths() {
             let mut painter = Painter::new(&[levels, n]);
@@ -320,7 +326,7 @@ fn lookup(backend: Backend) -> Outcome {
             let centroids = painter.integers(i16::MAX, levels);
             for scale in [1.0, 0.003_1, -0.0, 1e-42] {
                 let case = format_args!("{n} codes of {levels} levels, scale {scale}");
-                same_outputs(backend, case, n, |backend, out| {
+                same_outputs(backends, case, n, |backend, out| {
                     backend.lookup(&codes, &centroids, scale, out);
                 })?;
             }
@@ -329,7 +335,7 @@ fn lookup(backend: Backend) -> Outcome {
     Ok(())
 }
 
-fn lookup_packed(backend: Backend) -> Outcome {
+fn lookup_packed(backends: &[Backend]) -> Outcome {
     for bits in 1..=8 {
         for n in lengths() {
             let mut painter = Painter::new(&[usize::from(bits), n]);
@@ -337,7 +343,7 @@ fn lookup_packed(backend: Backend) -> Outcome {
             let centroids = painter.integers(i16::MAX, 1 << bits);
             for scale in [1.0, 0.003_1, -0.0, 1e-42] {
                 same_outputs(
-                    backend,
+                    backends,
                     format_args!("{n} codes of {bits} bits, scale {scale}"),
                     n,
                     |backend, out| {
@@ -350,7 +356,7 @@ fn lookup_packed(backend: Backend) -> Outcome {
     Ok(())
 }
 
-fn pack(backend: Backend) -> Outcome {
+fn pack(backends: &[Backend]) -> Outcome {
     for packing in packings() {
         for n in lengths() {
             let mut painter = Painter::new(&[packing.levels(), n]);
@@ -358,7 +364,7 @@ fn pack(backend: Backend) -> Outcome {
             let highest = filled((packing.levels() - 1) as u8, n);
             for codes in [random, highest] {
                 let case = format_args!("{n} codes of {} levels", packing.levels());
-                same_outputs(backend, case, packing.bytes(n), |backend, bytes| {
+                same_outputs(backends, case, packing.bytes(n), |backend, bytes| {
                     backend.pack(packing, &codes, bytes);
                 })?;
             }
@@ -367,13 +373,13 @@ fn pack(backend: Backend) -> Outcome {
     Ok(())
 }
 
-fn unpack(backend: Backend) -> Outcome {
+fn unpack(backends: &[Backend]) -> Outcome {
     for packing in packings() {
         for n in lengths() {
             let hostile = Painter::new(&[packing.levels(), n]).bytes(packing.bytes(n));
             for bytes in [hostile, filled(0xff, packing.bytes(n))] {
                 let case = format_args!("{n} codes of {} levels", packing.levels());
-                same_outputs(backend, case, n, |backend, codes| {
+                same_outputs(backends, case, n, |backend, codes| {
                     backend.unpack(packing, &bytes, codes);
                 })?;
             }
@@ -382,7 +388,7 @@ fn unpack(backend: Backend) -> Outcome {
     Ok(())
 }
 
-fn quantize_query(backend: Backend) -> Outcome {
+fn quantize_query(backends: &[Backend]) -> Outcome {
     for n in lengths() {
         for style in STYLES {
             for limit in [1, 127, 1023] {
@@ -396,10 +402,10 @@ fn quantize_query(backend: Backend) -> Outcome {
                     x.iter_mut().take(1).for_each(|x| *x = f32::from(limit));
                 }
                 let case = format_args!("{n} values, {style:?}, limit {limit}");
-                same_outputs(backend, case, 1, |backend, unit| {
+                same_outputs(backends, case, 1, |backend, unit| {
                     unit[0] = backend.quantize_query(&x, limit, &mut filled(0, n));
                 })?;
-                same_outputs(backend, case, n, |backend, out| {
+                same_outputs(backends, case, n, |backend, out| {
                     backend.quantize_query(&x, limit, out);
                 })?;
             }
@@ -457,7 +463,7 @@ fn page_shapes() -> impl Iterator<Item = (Packing, usize, usize, usize)> {
     few.chain(many).chain(one.flat_map(|packing| [64, 256, 512].map(|dim| (packing, dim, 19, 1))))
 }
 
-fn score_codes(backend: Backend) -> Outcome {
+fn score_codes(backends: &[Backend]) -> Outcome {
     for (packing, dim, count, queries) in page_shapes() {
         let mut painter = Painter::new(&[packing.levels(), dim, count, queries]);
         let page = Page::new(&mut painter, packing, dim, count);
@@ -473,14 +479,14 @@ fn score_codes(backend: Backend) -> Outcome {
             values.iter().map(|values| IntQuery { values, scale: painter.float() / 100.0 }).collect();
         let case =
             format_args!("{} levels, dim {dim}, {count} rows, {} queries", packing.levels(), queries.len());
-        same_outputs(backend, case, queries.len() * count, |backend, scores| {
+        same_outputs(backends, case, queries.len() * count, |backend, scores| {
             backend.score_codes(page.packing, &page.rows.rows(), &page.centroids, 0.007_3, &queries, scores);
         })?;
     }
     Ok(())
 }
 
-fn accumulate_codes(backend: Backend) -> Outcome {
+fn accumulate_codes(backends: &[Backend]) -> Outcome {
     for (packing, dim, count, queries) in page_shapes() {
         let mut painter = Painter::new(&[packing.levels(), dim, count, queries]);
         let page = Page::new(&mut painter, packing, dim, count);
@@ -503,7 +509,7 @@ fn accumulate_codes(backend: Backend) -> Outcome {
         let weights = Room::new(&weights);
         let acc = painter.floats(Style::Random, queries * dim);
         let case = format_args!("{} levels, dim {dim}, {count} rows, {queries} queries", packing.levels());
-        same_changes(backend, case, &acc, |backend, acc| {
+        same_changes(backends, case, &acc, |backend, acc| {
             backend.accumulate_codes(
                 page.packing,
                 &page.rows.rows(),
@@ -533,11 +539,11 @@ fn float_bytes(painter: &mut Painter, format: Float, count: usize) -> Room<u8> {
     Room::new(&bytes)
 }
 
-fn decode_floats(backend: Backend) -> Outcome {
+fn decode_floats(backends: &[Backend]) -> Outcome {
     for format in FORMATS {
         for n in lengths() {
             let bytes = float_bytes(&mut Painter::new(&[n]), format, n);
-            same_outputs(backend, format_args!("{n} of {format:?}"), n, |backend, out| {
+            same_outputs(backends, format_args!("{n} of {format:?}"), n, |backend, out| {
                 backend.decode_floats(format, &bytes, out);
             })?;
         }
@@ -548,20 +554,20 @@ fn decode_floats(backend: Backend) -> Outcome {
             .filter(|bits| bits & exponent != exponent)
             .flat_map(|bits| bits.to_le_bytes())
             .collect();
-        same_outputs(backend, format_args!("all of {format:?}"), all.len() / 2, |backend, out| {
+        same_outputs(backends, format_args!("all of {format:?}"), all.len() / 2, |backend, out| {
             backend.decode_floats(format, &all, out);
         })?;
     }
     Ok(())
 }
 
-fn encode_floats(backend: Backend) -> Outcome {
+fn encode_floats(backends: &[Backend]) -> Outcome {
     for format in FORMATS {
         for n in lengths() {
             for style in STYLES {
                 let x = Painter::new(&[n]).floats(style, n);
                 let case = format_args!("{n} values to {format:?}, {style:?}");
-                same_outputs(backend, case, n * format.bytes(), |backend, bytes| {
+                same_outputs(backends, case, n * format.bytes(), |backend, bytes| {
                     backend.encode_floats(format, &x, bytes);
                 })?;
             }
@@ -576,7 +582,7 @@ fn encode_floats(backend: Backend) -> Outcome {
                 }
                 if x.len() > 4000 {
                     let case = format_args!("ties of {shift} bits to {format:?}, up to {bits}");
-                    same_outputs(backend, case, x.len() * format.bytes(), |backend, bytes| {
+                    same_outputs(backends, case, x.len() * format.bytes(), |backend, bytes| {
                         backend.encode_floats(format, &x, bytes);
                     })?;
                     x.clear();
@@ -600,7 +606,7 @@ fn slices(values: &[Room<f32>]) -> Vec<&[f32]> {
     values.iter().map(|values| &values[..]).collect()
 }
 
-fn score_floats(backend: Backend) -> Outcome {
+fn score_floats(backends: &[Backend]) -> Outcome {
     for format in FORMATS {
         for (dim, count, queries) in float_shapes() {
             let mut painter = Painter::new(&[dim, count, queries]);
@@ -608,7 +614,7 @@ fn score_floats(backend: Backend) -> Outcome {
             let queries: Vec<Room<f32>> = (0..queries).map(|_| painter.floats(Style::Wide, dim)).collect();
             let queries = slices(&queries);
             let case = format_args!("{format:?}, dim {dim}, {count} rows, {} queries", queries.len());
-            same_outputs(backend, case, queries.len() * count, |backend, scores| {
+            same_outputs(backends, case, queries.len() * count, |backend, scores| {
                 backend.score_floats(format, dim, &bytes, &queries, scores);
             })?;
         }
@@ -616,7 +622,7 @@ fn score_floats(backend: Backend) -> Outcome {
     Ok(())
 }
 
-fn accumulate_floats(backend: Backend) -> Outcome {
+fn accumulate_floats(backends: &[Backend]) -> Outcome {
     for format in FORMATS {
         for (dim, count, queries) in float_shapes() {
             let mut painter = Painter::new(&[dim, count, queries]);
@@ -624,7 +630,7 @@ fn accumulate_floats(backend: Backend) -> Outcome {
             let weights = painter.floats(Style::Random, queries * count);
             let acc = painter.floats(Style::Wide, queries * dim);
             let case = format_args!("{format:?}, dim {dim}, {count} rows, {queries} queries");
-            same_changes(backend, case, &acc, |backend, acc| {
+            same_changes(backends, case, &acc, |backend, acc| {
                 backend.accumulate_floats(format, dim, &bytes, &weights, acc);
             })?;
         }
@@ -632,7 +638,7 @@ fn accumulate_floats(backend: Backend) -> Outcome {
     Ok(())
 }
 
-fn quantize_affine(backend: Backend) -> Outcome {
+fn quantize_affine(backends: &[Backend]) -> Outcome {
     for (range, offset) in [((0, 3), 0), ((0, 15), 0), ((-8, 7), 8), ((-127, 127), 128), ((100, 200), 0)] {
         for n in lengths() {
             for style in STYLES {
@@ -641,7 +647,7 @@ fn quantize_affine(backend: Backend) -> Outcome {
                     let case = format_args!(
                         "{n} values, {style:?}, {range:?} + {offset}, zero {zero}, scale {scale}"
                     );
-                    same_outputs(backend, case, n, |backend, codes| {
+                    same_outputs(backends, case, n, |backend, codes| {
                         backend.quantize_affine(&x, zero, scale, offset, range, codes);
                     })?;
                 }
@@ -678,10 +684,10 @@ fn affine_bytes(painter: &mut Painter, layout: &Affine, count: usize) -> Room<u8
     Room::new(&bytes)
 }
 
-fn decode_affine(backend: Backend) -> Outcome {
+fn decode_affine(backends: &[Backend]) -> Outcome {
     for layout in affine_layouts() {
         let row = affine_bytes(&mut Painter::new(&[layout.dim, layout.group]), &layout, 1);
-        same_outputs(backend, format_args!("{layout:?}"), layout.dim, |backend, out| {
+        same_outputs(backends, format_args!("{layout:?}"), layout.dim, |backend, out| {
             backend.decode_affine(&layout, &row, out);
         })?;
     }

@@ -13,11 +13,11 @@ use octaplex_arch::quaternion::{
 const CHUNKS: [usize; 15] = [1, 2, 3, 4, 5, 8, 12, 15, 16, 17, 20, 32, 33, 48, 144];
 const MEMBERS: [usize; 11] = [1, 2, 3, 5, 24, 48, 64, 65, 96, 192, 255];
 
-pub(super) fn chunk_norms(backend: Backend) -> Outcome {
+pub(super) fn chunk_norms(backends: &[Backend]) -> Outcome {
     for chunks in CHUNKS {
         for style in STYLES {
             let x = Painter::new(&[chunks]).floats(style, 4 * chunks);
-            same_outputs(backend, format_args!("{chunks} chunks, {style:?}"), chunks, |backend, norms| {
+            same_outputs(backends, format_args!("{chunks} chunks, {style:?}"), chunks, |backend, norms| {
                 backend.chunk_norms(&x, norms);
             })?;
         }
@@ -70,7 +70,7 @@ impl Set {
     }
 }
 
-pub(super) fn encode_quaternions(backend: Backend) -> Outcome {
+pub(super) fn encode_quaternions(backends: &[Backend]) -> Outcome {
     for members in MEMBERS {
         let mut painter = Painter::new(&[members]);
         let set = Set::new(&mut painter, members);
@@ -111,10 +111,10 @@ pub(super) fn encode_quaternions(backend: Backend) -> Outcome {
                             radii,
                         );
                     };
-                    same_outputs(backend, case, chunks, |backend, codes| {
+                    same_outputs(backends, case, chunks, |backend, codes| {
                         encode(backend, codes, &mut filled(0, chunks));
                     })?;
-                    same_outputs(backend, case, chunks, |backend, radii| {
+                    same_outputs(backends, case, chunks, |backend, radii| {
                         encode(backend, &mut filled(0, chunks), radii);
                     })?;
                 }
@@ -147,7 +147,7 @@ fn layouts() -> impl Iterator<Item = ChunkLayout> {
     all.chain(more).filter(ChunkLayout::is_valid)
 }
 
-pub(super) fn pack_chunks(backend: Backend) -> Outcome {
+pub(super) fn pack_chunks(backends: &[Backend]) -> Outcome {
     for layout in layouts() {
         let mut painter = Painter::new(&[layout.chunks, layout.members.into()]);
         let random: Room<u16> =
@@ -157,7 +157,7 @@ pub(super) fn pack_chunks(backend: Backend) -> Outcome {
             let radii: Room<u8> =
                 painter.bytes(layout.chunks).iter().map(|radius| radius & layout.radius_limit()).collect();
             let start = painter.bytes(layout.row_bytes());
-            same_changes(backend, format_args!("{layout:?}"), &start, |backend, row| {
+            same_changes(backends, format_args!("{layout:?}"), &start, |backend, row| {
                 backend.pack_chunks(&layout, &codes, &radii, row);
             })?;
         }
@@ -179,13 +179,13 @@ fn rows(painter: &mut Painter, layout: &ChunkLayout, count: usize) -> Room<u8> {
     bytes
 }
 
-pub(super) fn decode_quaternions(backend: Backend) -> Outcome {
+pub(super) fn decode_quaternions(backends: &[Backend]) -> Outcome {
     for layout in layouts() {
         let mut painter = Painter::new(&[layout.chunks, layout.members.into()]);
         let set = Set::new(&mut painter, layout.members.into());
         let bytes = rows(&mut painter, &layout, 3);
         for row in bytes.chunks_exact(layout.row_bytes()) {
-            same_outputs(backend, format_args!("{layout:?}"), 4 * layout.chunks, |backend, out| {
+            same_outputs(backends, format_args!("{layout:?}"), 4 * layout.chunks, |backend, out| {
                 backend.decode_quaternions(&layout, &set.view(), row, out);
             })?;
         }
@@ -205,7 +205,7 @@ fn shapes() -> impl Iterator<Item = (ChunkLayout, usize, usize)> {
     few.chain(many).chain(tails.flat_map(|layout| [63, 65, 130].map(|rows| (layout, rows, 2))))
 }
 
-pub(super) fn score_quaternions(backend: Backend) -> Outcome {
+pub(super) fn score_quaternions(backends: &[Backend]) -> Outcome {
     for (layout, count, queries) in shapes() {
         let mut painter = Painter::new(&[layout.chunks, layout.members.into(), count, queries]);
         let set = Set::new(&mut painter, layout.members.into());
@@ -218,14 +218,14 @@ pub(super) fn score_quaternions(backend: Backend) -> Outcome {
             .collect();
         let queries = slices(&queries);
         let case = format_args!("{layout:?}, {count} rows, {} queries", queries.len());
-        same_outputs(backend, case, queries.len() * count, |backend, scores| {
+        same_outputs(backends, case, queries.len() * count, |backend, scores| {
             backend.score_quaternions(&layout, &set.view(), &bytes, &queries, scores);
         })?;
     }
     Ok(())
 }
 
-pub(super) fn accumulate_quaternions(backend: Backend) -> Outcome {
+pub(super) fn accumulate_quaternions(backends: &[Backend]) -> Outcome {
     for (layout, count, queries) in shapes() {
         let mut painter = Painter::new(&[layout.chunks, layout.members.into(), count, queries]);
         let set = Set::new(&mut painter, layout.members.into());
@@ -233,7 +233,7 @@ pub(super) fn accumulate_quaternions(backend: Backend) -> Outcome {
         let weights = painter.floats(Style::Random, queries * count);
         let acc = painter.floats(Style::Wide, queries * 4 * layout.chunks);
         let case = format_args!("{layout:?}, {count} rows, {queries} queries");
-        same_changes(backend, case, &acc, |backend, acc| {
+        same_changes(backends, case, &acc, |backend, acc| {
             backend.accumulate_quaternions(&layout, &set.view(), &bytes, &weights, acc);
         })?;
     }

@@ -6,11 +6,11 @@ use crate::room::Room;
 use alloc::vec::Vec;
 use octaplex_arch::{Backend, Float, MAX_WEIGHT, SignQuery, SignRows};
 
-pub(super) fn pack_signs(backend: Backend) -> Outcome {
+pub(super) fn pack_signs(backends: &[Backend]) -> Outcome {
     for n in (0..20).map(|n| 8 * n).chain(WIDTHS) {
         for style in STYLES {
             let x = Painter::new(&[n]).floats(style, n);
-            same_outputs(backend, format_args!("{n} values, {style:?}"), n / 8, |backend, plane| {
+            same_outputs(backends, format_args!("{n} values, {style:?}"), n / 8, |backend, plane| {
                 backend.pack_signs(&x, plane);
             })?;
         }
@@ -18,11 +18,11 @@ pub(super) fn pack_signs(backend: Backend) -> Outcome {
     Ok(())
 }
 
-pub(super) fn unpack_signs(backend: Backend) -> Outcome {
+pub(super) fn unpack_signs(backends: &[Backend]) -> Outcome {
     for n in (0..20).map(|n| 8 * n).chain(WIDTHS) {
         let plane = Painter::new(&[n]).bytes(n / 8);
         for scale in [1.0, -0.003_1, -0.0, 1e-42] {
-            same_outputs(backend, format_args!("{n} values, scale {scale}"), n, |backend, out| {
+            same_outputs(backends, format_args!("{n} values, scale {scale}"), n, |backend, out| {
                 backend.unpack_signs(&plane, scale, out);
             })?;
         }
@@ -61,7 +61,7 @@ fn sign_rows(mut run: impl FnMut(&SignRows, usize, &mut Painter) -> Outcome) -> 
     Ok(())
 }
 
-pub(super) fn score_signs(backend: Backend) -> Outcome {
+pub(super) fn score_signs(backends: &[Backend]) -> Outcome {
     sign_rows(|rows, queries, painter| {
         let values: Vec<Room<i8>> = (0..queries)
             .map(|_| match painter.below(6) {
@@ -75,13 +75,13 @@ pub(super) fn score_signs(backend: Backend) -> Outcome {
         let count = rows.count();
         let start = painter.floats(Style::Wide, queries.len() * count);
         let case = format_args!("dim {}, {count} rows, {} queries", rows.dim, queries.len());
-        same_changes(backend, case, &start, |backend, scores| {
+        same_changes(backends, case, &start, |backend, scores| {
             backend.score_signs(rows, 0.007_3, &queries, scores);
         })
     })
 }
 
-pub(super) fn accumulate_signs(backend: Backend) -> Outcome {
+pub(super) fn accumulate_signs(backends: &[Backend]) -> Outcome {
     sign_rows(|rows, queries, painter| {
         let count = rows.count();
         let weights: Room<f32> = match painter.below(4) {
@@ -91,7 +91,7 @@ pub(super) fn accumulate_signs(backend: Backend) -> Outcome {
         };
         let start = painter.floats(Style::Random, queries * rows.dim);
         let case = format_args!("dim {}, {count} rows, {queries} queries", rows.dim);
-        same_changes(backend, case, &start, |backend, acc| {
+        same_changes(backends, case, &start, |backend, acc| {
             backend.accumulate_signs(rows, 0.007_3, &weights, acc);
         })
     })

@@ -46,12 +46,12 @@ fn books(dims: &[usize], mut check: impl FnMut(&TrellisCodebook, usize, &mut Pai
     Ok(())
 }
 
-pub(super) fn decode_trellis(backend: Backend) -> Outcome {
+pub(super) fn decode_trellis(backends: &[Backend]) -> Outcome {
     books(&WIDTHS, |book, dim, painter| {
         let rows = painter.bytes(3 * book.row_bytes(dim));
         for (row, scale) in rows.chunks_exact(book.row_bytes(dim)).zip([1.0, 0.003_1, -0.0]) {
             let case = format_args!("{} states, {} levels, dim {dim}", book.states(), book.levels());
-            same_outputs(backend, case, dim, |backend, out| backend.decode_trellis(book, row, scale, out))?;
+            same_outputs(backends, case, dim, |backend, out| backend.decode_trellis(book, row, scale, out))?;
         }
         Ok(())
     })
@@ -75,7 +75,7 @@ fn pages(mut check: impl FnMut(&TrellisCodebook, usize, usize, usize, &mut Paint
     })
 }
 
-pub(super) fn score_trellis(backend: Backend) -> Outcome {
+pub(super) fn score_trellis(backends: &[Backend]) -> Outcome {
     pages(|book, dim, count, queries, painter| {
         let rows = Painted::new(painter, (book.row_bytes(dim), dim), Float::F16, count);
         let values: Vec<Room<i16>> = (0..queries).map(|_| painter.integers(127, dim)).collect();
@@ -87,13 +87,13 @@ pub(super) fn score_trellis(backend: Backend) -> Outcome {
             book.levels(),
             queries.len()
         );
-        same_outputs(backend, case, queries.len() * count, |backend, scores| {
+        same_outputs(backends, case, queries.len() * count, |backend, scores| {
             backend.score_trellis(book, &rows.rows(), 0.013, &queries, scores);
         })
     })
 }
 
-pub(super) fn accumulate_trellis(backend: Backend) -> Outcome {
+pub(super) fn accumulate_trellis(backends: &[Backend]) -> Outcome {
     pages(|book, dim, count, queries, painter| {
         let rows = Painted::new(painter, (book.row_bytes(dim), dim), Float::F16, count);
         let mut weights = painter.floats(Style::Random, queries * count);
@@ -110,7 +110,7 @@ pub(super) fn accumulate_trellis(backend: Backend) -> Outcome {
             book.states(),
             book.levels()
         );
-        same_changes(backend, case, &acc, |backend, acc| {
+        same_changes(backends, case, &acc, |backend, acc| {
             backend.accumulate_trellis(book, &rows.rows(), 0.013, &weights, acc);
         })
     })
@@ -135,7 +135,7 @@ fn vector(painter: &mut Painter, kind: usize, dim: usize) -> Room<f32> {
 }
 
 fn same_paths(
-    backend: Backend,
+    backends: &[Backend],
     book: &TrellisCodebook,
     dim: usize,
     z: &[f32],
@@ -149,7 +149,7 @@ fn same_paths(
     let (count, bytes) = (scales.len(), scales.len() * book.row_bytes(dim));
     let mut scratch = filled(0, bytes);
     same(
-        backend,
+        backends,
         case,
         &filled(f32::from_paint(3), 2 * count),
         &filled(f32::from_paint(9), 2 * count),
@@ -169,12 +169,12 @@ fn same_paths(
         row[..2].fill(0x5a);
         other[..2].fill(0x5a);
     }
-    same(backend, case, &scratch, &other, |backend, bytes| {
+    same(backends, case, &scratch, &other, |backend, bytes| {
         run(backend, bytes, &mut vec![Fit::default(); count]);
     })
 }
 
-pub(super) fn viterbi_encode(backend: Backend) -> Outcome {
+pub(super) fn viterbi_encode(backends: &[Backend]) -> Outcome {
     books(&[32, 80, 128, 576], |book, dim, painter| {
         // Every count with one codebook; one vector, and one full and one partial batch, with the others.
         let counts: &[usize] = match (book.states(), book.levels(), dim) {
@@ -197,7 +197,7 @@ pub(super) fn viterbi_encode(backend: Backend) -> Outcome {
                 book.states(),
                 book.levels()
             );
-            same_paths(backend, book, dim, &z, &scales, case)?;
+            same_paths(backends, book, dim, &z, &scales, case)?;
         }
         Ok(())
     })

@@ -111,7 +111,7 @@ fn dims() -> impl Iterator<Item = usize> {
     [1, 2, 3, 4, 5, 16, 33, 47, 49, 63].into_iter().chain(WIDTHS)
 }
 
-pub(super) fn encode_triplets(backend: Backend) -> Outcome {
+pub(super) fn encode_triplets(backends: &[Backend]) -> Outcome {
     for (direction, radius) in all_bits() {
         for dim in dims() {
             let mut painter = Painter::new(&[direction.into(), radius.into(), dim]);
@@ -139,7 +139,7 @@ pub(super) fn encode_triplets(backend: Backend) -> Outcome {
                     let scale = [1.0, 0.731][painter.below(2)];
                     let case = format!("{}, {style:?}, {search:?}", book.name());
                     same_outputs(
-                        backend,
+                        backends,
                         format_args!("{case}"),
                         layout.stream_bytes(),
                         |backend, stream| {
@@ -153,7 +153,7 @@ pub(super) fn encode_triplets(backend: Backend) -> Outcome {
     Ok(())
 }
 
-pub(super) fn decode_triplets(backend: Backend) -> Outcome {
+pub(super) fn decode_triplets(backends: &[Backend]) -> Outcome {
     for (direction, radius) in all_bits() {
         for dim in dims() {
             let mut painter = Painter::new(&[direction.into(), radius.into(), dim]);
@@ -162,7 +162,7 @@ pub(super) fn decode_triplets(backend: Backend) -> Outcome {
             for bytes in [painter.bytes(layout.stream_bytes()), filled(0xff, layout.stream_bytes())] {
                 for scale in [1.0, -7.3e-5, 3e12] {
                     let case = format!("{}, scale {scale}", book.name());
-                    same_outputs(backend, format_args!("{case}"), dim, |backend, out| {
+                    same_outputs(backends, format_args!("{case}"), dim, |backend, out| {
                         backend.decode_triplets(&layout, &bytes, scale, out);
                     })?;
                 }
@@ -188,7 +188,7 @@ fn shapes(highest: u8) -> impl Iterator<Item = (u8, u8, usize, usize, usize)> {
     few.chain(many)
 }
 
-pub(super) fn score_triplets(backend: Backend) -> Outcome {
+pub(super) fn score_triplets(backends: &[Backend]) -> Outcome {
     for (direction, radius, dim, count, queries) in shapes(5) {
         let mut painter = Painter::new(&[direction.into(), radius.into(), dim, count, queries]);
         let book = Codebook::new(&mut painter, dim, direction, radius);
@@ -203,14 +203,14 @@ pub(super) fn score_triplets(backend: Backend) -> Outcome {
         let queries: Vec<IntQuery> =
             values.iter().map(|values| IntQuery { values, scale: painter.float() / 100.0 }).collect();
         let case = format!("{}, {count} rows, {} queries", book.name(), queries.len());
-        same_outputs(backend, format_args!("{case}"), queries.len() * count, |backend, scores| {
+        same_outputs(backends, format_args!("{case}"), queries.len() * count, |backend, scores| {
             backend.score_triplets(&book.layout(), &page.rows(), &queries, scores);
         })?;
     }
     Ok(())
 }
 
-pub(super) fn score_triplets_floats(backend: Backend) -> Outcome {
+pub(super) fn score_triplets_floats(backends: &[Backend]) -> Outcome {
     for (direction, radius, dim, count, queries) in shapes(7) {
         let mut painter = Painter::new(&[direction.into(), radius.into(), dim, count, queries]);
         let book = Codebook::new(&mut painter, dim, direction, radius);
@@ -219,14 +219,14 @@ pub(super) fn score_triplets_floats(backend: Backend) -> Outcome {
         let queries: Vec<Room<f32>> = (0..queries).map(|_| painter.floats(style, dim)).collect();
         let queries: Vec<&[f32]> = queries.iter().map(|query| &query[..]).collect();
         let case = format!("{}, {count} rows, {} queries, {style:?}", book.name(), queries.len());
-        same_outputs(backend, format_args!("{case}"), queries.len() * count, |backend, scores| {
+        same_outputs(backends, format_args!("{case}"), queries.len() * count, |backend, scores| {
             backend.score_triplets_floats(&book.layout(), &page.rows(), &queries, scores);
         })?;
     }
     Ok(())
 }
 
-pub(super) fn accumulate_triplets(backend: Backend) -> Outcome {
+pub(super) fn accumulate_triplets(backends: &[Backend]) -> Outcome {
     for (direction, radius, dim, count, queries) in shapes(7) {
         let mut painter = Painter::new(&[direction.into(), radius.into(), dim, count, queries]);
         let book = Codebook::new(&mut painter, dim, direction, radius);
@@ -242,7 +242,7 @@ pub(super) fn accumulate_triplets(backend: Backend) -> Outcome {
         let weights = Room::new(&weights);
         let acc = painter.floats(Style::Random, queries * dim);
         let case = format!("{}, {count} rows, {queries} queries", book.name());
-        same_changes(backend, format_args!("{case}"), &acc, |backend, acc| {
+        same_changes(backends, format_args!("{case}"), &acc, |backend, acc| {
             backend.accumulate_triplets(&book.layout(), &page.rows(), &weights, acc);
         })?;
     }

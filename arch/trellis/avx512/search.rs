@@ -232,7 +232,7 @@ fn write_words(bits: __m512i, word: usize, paths: &mut [[u16; MAX_DIM / WORD]; B
 }
 
 /// As [`search_many`], for eight states: costs stay in registers, and what comparisons decide is stored as their masks, a bit for
-/// each vector, from which the way back looks up its state's. That is eight operations a coordinate fewer (with m = 4 160 of
+/// each vector, from which the way back looks up its state's. That is eight operations a coordinate fewer (with m = 4, 160 of
 /// 168), and no sum of bits waits for the one before. On a Sapphire Rapids, encoding in pages takes .89 of the time with m = 4,
 /// .78 to .88 with m = 2; with m = 8 it takes 1.00 to 1.04 of it, sixteen states .99.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]

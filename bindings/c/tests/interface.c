@@ -474,12 +474,24 @@ static void freed(void) {
     FAILS(octaplex_cache_free(cache, &error), HANDLE, "freed");
 }
 
+// The checksum of all codecs on each backend.
+static void verify(void) {
+    const char *name;
+    for (size_t i = 0; (name = octaplex_backend_name(i)) != NULL; i++) {
+        uint32_t all = 0;
+        WELL(octaplex_verify(NULL, name, &all, &error));
+        printf("%-14s all %08x\n", name, all);
+    }
+}
+
 int main(int count, char **words) {
     fill(keys, ALL);
     fill(values, ALL);
     fill(queries, 2 * QUERIES);
     if (count > 1 && strcmp(words[1], "freed") == 0) {
         freed();
+    } else if (count > 1 && strcmp(words[1], "verify") == 0) {
+        verify();
     } else {
         library();
         codecs();
