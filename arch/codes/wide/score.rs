@@ -207,7 +207,7 @@ impl<L: Integers, const KIND: u8> Pass<L, KIND> {
         queries: &[IntQuery],
         scores: &mut [f32],
     ) {
-        const { assert!(R * Q % 4 == 0 && (N % (R * L::LANES) == 0 || !L::EIGHT_ROWS)) };
+        const { assert!((R * Q).is_multiple_of(4) && (N.is_multiple_of(R * L::LANES) || !L::EIGHT_ROWS)) };
         // For all: setting it to zero takes as long as scoring some rows.
         let mut values = [[L::splat(0); 2 * MAX_REGISTERS]; Q];
         let groups = queries.as_chunks::<Q>().0.iter();
