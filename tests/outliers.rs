@@ -165,7 +165,7 @@ fn unusual_pages() {
     }
 }
 
-/// The error of all that reads a page of six, with the proof that the outputs stayed.
+/// The error of all that reads a page of six, with the proof that the outputs stayed; behind corrupt blocks, scores may be zeros.
 fn refused(codec: &Any<80>, bytes: &[u8]) -> Error {
     let query = [codec.prepare_query(&[1.0; 80]).unwrap()];
     let (mut decoded, mut scores, mut acc) = (vec![[7.0; 80]; 6], [7.0; 6], [[7.0; 80]]);
@@ -174,7 +174,9 @@ fn refused(codec: &Any<80>, bytes: &[u8]) -> Error {
         codec.score(&query, bytes, &mut scores).unwrap_err(),
         codec.accumulate(&[1.0; 6], bytes, &mut acc).unwrap_err(),
     ];
-    assert!(decoded.as_flattened().iter().chain(&scores).chain(&acc[0]).all(|x| *x == 7.0));
+    assert!(decoded.as_flattened().iter().chain(&acc[0]).all(|x| *x == 7.0));
+    let zeros = matches!(errors[0], Error::Corrupt { .. }) && scores == [0.0; 6];
+    assert!(zeros || scores == [7.0; 6], "{scores:?}");
     assert!(errors.iter().all(|error| *error == errors[0]), "{errors:?}");
     errors[0]
 }
