@@ -310,7 +310,7 @@ impl<'a> Segment<'a> {
     #[inline(always)]
     pub(crate) fn whole<const R: usize>(&self, first: usize, lanes: usize) -> Group<'a, R> {
         assert!(first + R * lanes <= self.count);
-        self.up_to::<R, false>(first, R * lanes - 1)
+        self.up_to(first, R * lanes - 1)
     }
 
     /// R rows in each of two lanes; the last row again where there are fewer.
@@ -319,20 +319,19 @@ impl<'a> Segment<'a> {
         assert!(first < self.count);
         let last = self.count - 1 - first;
         // Mostly all are there, and their distances constants of the loop.
-        if last >= 2 * R { self.up_to::<R, true>(first, last) } else { self.up_to::<R, false>(first, last) }
+        if last >= 2 * R { self.up_to(first, 2 * R - 1) } else { self.up_to(first, last) }
     }
 
-    /// Rows from `first` on, the one that is `last` behind it again and again where there are fewer, and not `ALL`: without that
-    /// parameter the compiler makes one text of both, which takes a minimum a row.
+    /// Rows from `first` on, the one that is `last` behind it again and again where there are fewer.
     #[inline(always)]
-    fn up_to<const R: usize, const ALL: bool>(&self, first: usize, last: usize) -> Group<'a, R> {
-        debug_assert!(first + last < self.count && (!ALL || last + 1 >= 2 * R));
+    fn up_to<const R: usize>(&self, first: usize, last: usize) -> Group<'a, R> {
+        debug_assert!(first + last < self.count);
         let mut starts = [[core::ptr::null(); 2]; R];
         // SAFETY: `new` has checked that each of `count` rows has `reach` bytes.
         let start = unsafe { self.bytes.as_ptr().add(first * self.stride) };
         for i in 0..2 * R {
             // SAFETY: as above.
-            starts[i % R][i / R] = unsafe { start.add(if ALL { i } else { i.min(last) } * self.stride) };
+            starts[i % R][i / R] = unsafe { start.add(i.min(last) * self.stride) };
         }
         Group { starts, reach: self.reach, bytes: PhantomData }
     }
