@@ -244,7 +244,7 @@ pub(crate) fn quantize_weights(
 
 /// ints = rint(product · limit/max|product|), and the value of one unit.
 #[inline(always)]
-pub(crate) fn quantize_products(products: &[f32], limit: i16, ints: &mut [i16; PAGE]) -> Option<f32> {
+pub(crate) fn quantize_products(products: &[f32], limit: i16, ints: &mut [i16]) -> Option<f32> {
     let max = max_abs(products);
     // Products are finite: the contract bounds weights by MAX_WEIGHT and asks for finite row scales.
     if max < SMALLEST_WEIGHT {

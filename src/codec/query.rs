@@ -15,7 +15,7 @@ use crate::rotation::Rotation;
 use octaplex_arch::{IntQuery, SignQuery};
 
 /// Queries that one pass over the blocks takes.
-pub(crate) const QUERY_BATCH: usize = if cfg!(target_os = "none") { 8 } else { 32 };
+pub(crate) const QUERY_BATCH: usize = if cfg!(target_os = "none") { 8 } else { 64 };
 
 /// What scores of rows are computed from.
 #[derive(Clone, Copy, Debug, PartialEq)]

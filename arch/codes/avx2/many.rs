@@ -26,7 +26,7 @@ use core::ops::Range;
 const FEW: usize = 4;
 
 /// Queries that share a tile.
-const QUERIES: usize = 32;
+const QUERIES: usize = 64;
 
 /// Rows of a tile of coordinates.
 pub(crate) const ROWS: usize = crate::rows::ROWS;
@@ -86,10 +86,12 @@ pub(crate) fn score<L: Integers<V = __m256i>, const QUADS: bool>(
             rows.read_scales(first, &mut scales);
             let scores_of = scores.chunks_exact_mut(FEW * count);
             for (i, (queries, scores)) in queries.as_chunks::<FEW>().0.iter().zip(scores_of).enumerate() {
+                let mut values: [&[i16]; FEW] = [&[]; FEW];
+                values.iter_mut().zip(queries).for_each(|(values, query)| *values = query.values);
                 let sums = if QUADS {
                     quad_product::<L>(tile, &quads[FEW * i * each..][..FEW * each])
                 } else {
-                    product::<L>(tile, queries.each_ref().map(|query| query.values))
+                    product::<L>(tile, &values)
                 };
                 for ((query, sums), scores) in queries.iter().zip(sums).zip(scores.chunks_exact_mut(count)) {
                     let factor = _mm256_set1_ps(query.scale * scale);
@@ -138,8 +140,9 @@ pub(crate) fn accumulate<L: Integers<V = __m256i>>(
     pairs: &mut dyn FnMut(Range<usize>, usize, &mut Tile),
 ) {
     let (count, dim, mut room) = (rows.count(), rows.dim, Room::<_, { MAX_DIM / 2 }>::EMPTY);
-    // Zeros behind the last row of all pages but full ones.
-    let (mut ints, mut products) = ([[0; PAGE]; QUERIES], [0.0; PAGE]);
+    let (stride, mut memory) = (count.min(PAGE).next_multiple_of(8), Room::<_, { QUERIES * PAGE }>::EMPTY);
+    let together = QUERIES.min(acc.len() / dim);
+    let (ints, mut products) = (memory.first(together * stride, 0), [0.0; PAGE]);
     for (p, page) in rows.pages(PAGE).enumerate() {
         let range = p * PAGE..p * PAGE + page.count();
         rows.ask_some(range.start, PAGE);
@@ -149,19 +152,23 @@ pub(crate) fn accumulate<L: Integers<V = __m256i>>(
         page.read_scales(0, &mut scales);
         for (weights, acc) in weights.chunks(QUERIES * count).zip(acc.chunks_mut(QUERIES * dim)) {
             let mut units = [None; QUERIES];
-            for ((weights, ints), unit) in weights.chunks_exact(count).zip(&mut ints).zip(&mut units) {
+            let each = weights.chunks_exact(count).zip(ints.chunks_exact_mut(stride));
+            for ((weights, ints), unit) in each.zip(&mut units) {
                 let weights = &weights[range.clone()];
                 for ((product, weight), scale) in products.iter_mut().zip(weights).zip(&scales) {
                     *product = weight * scale;
                 }
+                // Behind the last row of a page that is not full.
                 ints[weights.len()..].fill(0);
                 *unit = quantize_products(&products[..weights.len()], weight_limit(levels), ints);
             }
             for register in 0..dim / 16 {
                 pairs(range.clone(), register, tile);
-                let fours = ints.as_chunks::<FEW>().0.iter().zip(units.as_chunks::<FEW>().0);
+                let fours = ints.chunks_exact(FEW * stride).zip(units.as_chunks::<FEW>().0);
                 for ((ints, units), acc) in fours.zip(acc.chunks_exact_mut(FEW * dim)) {
-                    let sums = product::<L>(tile, ints.each_ref().map(|ints| &ints[..]));
+                    let mut of_query = [&ints[..0]; FEW];
+                    of_query.iter_mut().zip(ints.chunks_exact(stride)).for_each(|(slot, ints)| *slot = ints);
+                    let sums = product::<L>(tile, &of_query);
                     for ((sums, unit), acc) in sums.into_iter().zip(units).zip(acc.chunks_exact_mut(dim)) {
                         let Some(unit) = unit else { continue };
                         let factor = _mm256_set1_ps(unit * scale);
@@ -180,9 +187,12 @@ pub(crate) fn accumulate<L: Integers<V = __m256i>>(
 /// Σ of the tile's pairs times a query's.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn product<L: Integers<V = __m256i>>(tile: &[[__m256i; 2]], queries: [&[i16]; FEW]) -> [[__m256i; 2]; FEW] {
+fn product<L: Integers<V = __m256i>>(tile: &[[__m256i; 2]], queries: &[&[i16]; FEW]) -> [[__m256i; 2]; FEW] {
     let mut sums = [[_mm256_setzero_si256(); 2]; FEW];
-    let pairs = queries.map(|query| &query.as_chunks::<2>().0[..tile.len()]);
+    let mut pairs: [&[[i16; 2]]; FEW] = [&[]; FEW];
+    for (pairs, query) in pairs.iter_mut().zip(queries) {
+        *pairs = &query.as_chunks().0[..tile.len()];
+    }
     for (k, [low, high]) in tile.iter().enumerate() {
         for (sums, pairs) in sums.iter_mut().zip(pairs) {
             let [first, second] = pairs[k];
