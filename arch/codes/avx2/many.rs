@@ -1,6 +1,6 @@
 //! Scores and weighted sums for many queries: products of matrices of words, or of bytes with AVX-VNNI.
 //!
-//! Rows are looked up once for all of up to 32 queries, into a tile in the first-level cache: pairs of words as `vpmaddwd`
+//! Rows are looked up once for all of up to 64 queries, into a tile in the first-level cache: pairs of words as `vpmaddwd`
 //! takes them, of neighbouring coordinates of eight rows for scores, of neighbouring rows for sums. Queries, and weights,
 //! are such pairs as they lie in memory. Four queries' sums stay in registers. A pair of rows (or of coordinates), sixteen
 //! coordinates (or rows) and a query take two products and two additions, and one load that splats: the additions bound it,
