@@ -8,6 +8,10 @@ use crate::vectors::scalar::{accumulate_rows, row_scale, sqrt};
 /// Chunks of the widest vector.
 pub(crate) const MAX_CHUNKS: usize = crate::MAX_DIM / 4;
 
+/// Bytes of the widest row before its flags: 13 + 6 bits a chunk.
+#[cfg(target_arch = "x86_64")]
+pub(crate) const MAX_ROW: usize = 2 + (MAX_CHUNKS * 13).div_ceil(8) + (MAX_CHUNKS * 6).div_ceil(8);
+
 /// √((w²+x²) + (y²+z²)) of each chunk.
 #[inline(always)]
 pub(crate) fn chunk_norms(x: &[f32], norms: &mut [f32]) {

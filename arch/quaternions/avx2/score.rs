@@ -9,7 +9,7 @@
 
 use super::super::layout::{ChunkLayout, QuaternionSet, TURNS, unit_reciprocal};
 use super::super::scalar;
-use super::super::scalar::MAX_CHUNKS;
+use super::super::scalar::{MAX_CHUNKS, MAX_ROW};
 use super::{EIGHT, Planes, turn_planes};
 use crate::registers::avx2::fields::load_16;
 use crate::registers::avx2::{load, store_first, store_ps, upper_products};
@@ -256,9 +256,6 @@ impl Split {
         (units, _mm256_or_si256(_mm256_shuffle_epi8(self.digits, left), lower))
     }
 }
-
-/// Bytes of the widest row before its flags: 13 + 6 bits a chunk.
-const MAX_ROW: usize = 2 + (MAX_CHUNKS * 13).div_ceil(8) + (MAX_CHUNKS * 6).div_ceil(8);
 
 /// 32 rows, transposed to columns of a byte each.
 struct Block {

@@ -7,7 +7,7 @@
 use super::{load_chunks, to_bytes};
 use crate::quaternions::layout::{ChunkLayout, QuaternionSet, TURNS, unit_reciprocal};
 use crate::quaternions::scalar;
-use crate::quaternions::scalar::MAX_CHUNKS;
+use crate::quaternions::scalar::{MAX_CHUNKS, MAX_ROW};
 use crate::registers::avx512::{
     floats_in_order, in_order, interleave, load, load_bytes, places, table, to_array, transpose_bytes,
 };
@@ -172,9 +172,6 @@ fn as_bytes(ints: &[[i8; 4]]) -> &[u8] {
 }
 
 static EVERY_FOURTH: [[u8; 64]; 4] = table!(4; first => places!(i => (4 * i + first) % 128));
-
-/// Bytes of the widest row before its flags: 13 + 6 bits a chunk.
-const MAX_ROW: usize = 2 + (MAX_CHUNKS * 13).div_ceil(8) + (MAX_CHUNKS * 6).div_ceil(8);
 
 /// 64 rows, transposed to columns of a byte each. A chunk's field starts at the same bit of every row, so that one shift
 /// cuts it out of all of them.
