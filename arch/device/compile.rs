@@ -29,6 +29,8 @@ impl Source {
         match self {
             Self::Attend => concat!(
                 include_str!("kernels/layout.cuh"),
+                include_str!("kernels/nvidia.cuh"),
+                include_str!("kernels/portable.cuh"),
                 include_str!("kernels/exchange.cuh"),
                 include_str!("kernels/lookup.cuh"),
                 include_str!("kernels/warp.cuh"),
@@ -36,6 +38,7 @@ impl Source {
             ),
             Self::Encode => concat!(
                 include_str!("kernels/layout.cuh"),
+                include_str!("kernels/nvidia.cuh"),
                 include_str!("kernels/exchange.cuh"),
                 include_str!("kernels/triplets.cuh"),
                 include_str!("kernels/encode.cuh")
@@ -43,6 +46,8 @@ impl Source {
             Self::Rows => include_str!("kernels/rows.cuh"),
             Self::Block => concat!(
                 include_str!("kernels/layout.cuh"),
+                include_str!("kernels/nvidia.cuh"),
+                include_str!("kernels/portable.cuh"),
                 include_str!("kernels/lookup.cuh"),
                 include_str!("kernels/warp.cuh"),
                 include_str!("kernels/block.cuh")

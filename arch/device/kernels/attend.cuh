@@ -124,7 +124,7 @@ __device__ __forceinline__ void prepare(const Params &p, Shared &sh, int batch, 
             of_bytes.x += high, of_bytes.y += low;
         }
         if (is_summed(KEYS)) {
-            of_bytes.x = __reduce_add_sync(~0u, of_bytes.x), of_bytes.y = __reduce_add_sync(~0u, of_bytes.y);
+            of_bytes.x = all_sum(of_bytes.x), of_bytes.y = all_sum(of_bytes.y);
             if (lane == 0) sh.bytes[h] = make_int2(SUMMED_KEYS * of_bytes.x, SUMMED_KEYS * of_bytes.y);
         }
         if (lane == 0) sh.unit[h] = top * (1 / (127 * 256.0f)), sh.base[h] = base * p.logit_unit;
@@ -153,7 +153,7 @@ __device__ __forceinline__ void fetch_exact(const Params &p, Shared &sh, u8 *mem
     const u64 stride = (u64)p.kv_heads * 2 * DIM; // of tokens
     const u16 *rows = p.exact + (u64)batch * p.exact_stride * stride + kv_head * 2 * DIM;
     auto row = [&](int token) { return reinterpret_cast<const u8 *>(rows + exact_place(seq, p.ring, blockIdx.x * EXACT_TOKENS + token) * stride); };
-#if __CUDA_ARCH__ >= 900
+#if BULK_COPIES
     if (warp > 0) return;
     if (lane == 0) expect(&sh.exact_bar, max(count, 0) * 4 * DIM);
     __syncwarp();
@@ -182,10 +182,10 @@ __device__ __forceinline__ void exact_split(const Params &p, Shared &sh, u8 *mem
         }
         reinterpret_cast<float4 *>(queries)[i] = four;
     }
-#if __CUDA_ARCH__ >= 900
+#if BULK_COPIES
     barrier_wait(&sh.exact_bar, 0);
 #else
-    asm volatile("cp.async.wait_group 0;" ::: "memory");
+    await_copies<0>();
 #endif
     __syncthreads();
     float dot[HEADS / WARPS][2] = {};
@@ -261,7 +261,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
     auto load_triplets = [&] {
         for (int i = threadIdx.x; is_triplets(KEYS) && i < TRIPLET_WORDS; i += WARPS * LANES) reinterpret_cast<u32 *>(&triplets)[i] = p.triplets[i];
     };
-#if __CUDA_ARCH__ >= 900
+#if BULK_COPIES
     auto fetch_keys = [&](int page) {
         if (lane == 0 && page < last) bulk_copy(my_keys, slot_of(page), K_PART, &sh.key_bars[warp]);
     };
@@ -275,7 +275,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
     if (lane == 0) {
         barrier_init(&sh.key_bars[warp], 1);
         if (warp == 0) barrier_init(&sh.value_bar, WARPS), barrier_init(&sh.exact_bar, 1);
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        barriers_made();
         if (of_pages) fetch_keys(first + warp);
     }
     load_triplets();
@@ -288,23 +288,23 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
     };
     // Keys and values are asked for in turns: one group may stay on its way.
     auto wait_keys = [&](u32) {
-        asm volatile("cp.async.wait_group 1;" ::: "memory");
+        await_copies<1>();
         __syncwarp();
     };
-    auto wait_values = [&](u32) { asm volatile("cp.async.wait_group 1;" ::: "memory"); };
+    auto wait_values = [&](u32) { await_copies<1>(); };
     if (of_pages) fetch_keys(first + warp);
     load_triplets();
     if (of_exact) fetch_exact(p, sh, all_values, seq, count, batch, kv_head);
 #endif
-#if __CUDA_ARCH__ >= 900
+#if BULK_COPIES
     // Pages were there before the kernel ahead began, which may not have ended; what it writes is read from here on.
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+    await_kernel_before();
 #endif
     if (of_exact) { // where values will be, while keys are on their way
         exact_split(p, sh, all_values, seq, count, batch, first_head, heads, p.parts + rows(blockIdx.x) * DIM, p.sums + rows(blockIdx.x));
         if (!of_pages) return;
-#if __CUDA_ARCH__ >= 900
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#if BULK_COPIES
+        before_bulk_copies();
 #endif
         __syncthreads();
     }
@@ -325,9 +325,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
     for (int at = first; at < last; at += WARPS, phase ^= 1) {
         const int page = at + warp;
         const u8 *slot = my_keys;
-#if __CUDA_ARCH__ >= 900
+#if BULK_COPIES
         // From the last of several rounds on: the sum of the splits comes to its place meanwhile.
-        if (p.several && at + WARPS >= last) asm volatile("griddepcontrol.launch_dependents;");
+        if (p.several && at + WARPS >= last) let_next_kernel_begin();
 #endif
         float x[16], top = HIDDEN;
         uint4 v_steps[2] = {};
@@ -467,8 +467,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
         __syncthreads();
         fetch_values(page + WARPS);
     }
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;");
+#if BULK_COPIES
+    let_next_kernel_begin();
 #endif
     l += __shfl_xor_sync(~0u, l, 1);
     l += __shfl_xor_sync(~0u, l, 2);
@@ -515,10 +515,10 @@ template <int COMBINE_WARPS> __device__ __forceinline__ void combine_splits(cons
     const float2 *sums = p.sums + unit * splits * HEADS + of_group % HEADS;
     const float *parts = p.parts + (unit * splits * HEADS + of_group % HEADS) * DIM;
     const float sink = p.sink_logits ? p.sink_logits[head] * 1.4426950408889634f : HIDDEN;
-#if __CUDA_ARCH__ >= 900
+#if BULK_COPIES
     // What comes next may ask for its pages meanwhile; it waits itself before it writes.
-    asm volatile("griddepcontrol.launch_dependents;");
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+    let_next_kernel_begin();
+    await_kernel_before();
 #endif
     // The first splits of a warp are on their way before the maximum is known.
     float ahead[AHEAD][VEC];

@@ -66,11 +66,6 @@ struct Block {
 __device__ __forceinline__ u32 sink_tiles(const Sequence &s) { return (s.sinks + TILE - 1) / TILE; }
 __device__ __forceinline__ u32 tiles_of(const Sequence &s) { return s.slots + sink_tiles(s) + (s.exact - s.sinks + TILE - 1) / TILE; }
 
-__device__ __forceinline__ u32 two_f16(float low, float high) {
-    u32 two;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(high), "f"(low));
-    return two;
-}
 // Byte of half c (of 64) of row r: chunks of 16 bytes are exchanged so that eight rows are on all banks.
 __device__ __forceinline__ int swizzled(int r, int c) { return r * 128 + (((c >> 3) ^ (r & 7)) << 4) + (c & 7) * 2; }
 // Of coordinate c of a token's key; of a token of coordinate c.
@@ -431,11 +426,6 @@ __device__ __forceinline__ void sum_tiles(float (&c)[OUTPUTS], const u32 (&w)[2]
     commit();
 }
 #else
-__device__ __forceinline__ void product_f16(float *c, const u32 *a, u32 b0, u32 b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 __device__ __forceinline__ void score_tiles(float (&c)[2][SCORES], const u32 (&q)[ROW / 4], const u8 *keys, const u8 *next) {
     const int g = threadIdx.x % LANES >> 2, t = threadIdx.x & 3;
 #pragma unroll
@@ -591,7 +581,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) block(const __gri
             barrier_init(&keys_here[s], 2), barrier_init(&values_here[s], 2);
             barrier_init(&keys_free[s], ROW_WARPS), barrier_init(&values_free[s], ROW_WARPS);
         }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        barriers_made();
     }
 #endif
     __syncthreads();
@@ -692,10 +682,11 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) block(const __gri
     for (int k = 0; k < count; k++) {
         auto copy = [](u8 *to, const u8 *from, int bytes) {
             for (int at = 16 * threadIdx.x; at < bytes; at += 16 * BLOCK_THREADS)
-                asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to) + at), "l"(from + at) : "memory");
+                copy_16(to, from, at);
         };
         auto copied = [] {
-            asm volatile("cp.async.commit_group;\ncp.async.wait_group 0;" ::: "memory");
+            end_copies();
+            await_copies<0>();
             __syncthreads();
         };
         for (int i = 0; i < 2; i++) {

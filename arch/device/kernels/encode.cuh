@@ -165,16 +165,6 @@ __device__ __forceinline__ float quotient(float x, float y, float inverse) {
     return __fmaf_rn(__fmaf_rn(-y, q, x), inverse, q);
 }
 
-// To nearest, ties to even.
-__device__ __forceinline__ u32 to_f16(float x) {
-#ifdef __HIP__
-    return __builtin_bit_cast(u16, (_Float16)x);
-#else
-    u32 bits;
-    asm("{.reg .b16 h; cvt.rn.f16.f32 h, %1; cvt.u32.u16 %0, h;}" : "=r"(bits) : "f"(x));
-    return bits;
-#endif
-}
 __device__ __forceinline__ bool is_finite_f16(u32 bits) { return (bits & 0x7C00) != 0x7C00; }
 
 // [page][head][keys, values][257]: the centre, which is found before the rows are, or 1 more than the row.

@@ -125,16 +125,6 @@ __device__ __forceinline__ int centre_byte(int c) {
     return thread * EACH + 8 * product + 4 * half + byte;
 }
 
-__device__ __forceinline__ float from_f16(u32 bits) {
-#ifdef __HIP__
-    return (float)__builtin_bit_cast(_Float16, (u16)bits);
-#else
-    float x;
-    asm("{.reg .b16 h; cvt.u16.u32 h, %1; cvt.f32.f16 %0, h;}" : "=f"(x) : "r"(bits));
-    return x;
-#endif
-}
-
 // H = Sylvester's matrix ⊗ one of order BASE: 1, or Paley's first construction of order 12 and 20, as arch/vectors/hadamard.rs has it.
 constexpr int BASE = DIM % 5 == 0 ? 20 : DIM % 3 == 0 ? 12 : 1;
 // Bit c of row r where the matrix has -1.

@@ -1,60 +1,10 @@
-// From codes to operands of matrix products, and the instructions for it.
+// From codes to operands of matrix products.
 //
-// m16n8k32: lane = 4 g + t holds of A (16 x 32 bytes) row g (a0: bytes 4 t + b, a2: 16 + 4 t + b) and row g + 8 (a1, a3), of B
-// (32 x 8) column g (b0, b1 alike), of the sums row g, columns 2 t and 2 t + 1 (c0, c1) and row g + 8 (c2, c3). The order
-// of the 32 is free as long as A and B agree, so nothing is ever shuffled for it.
+// Of operands and sums, lane = 4 g + t has what nvidia.cuh says. The order of the 32 bytes of a product is free as long as both sides
+// agree, so nothing is ever shuffled for it.
 
-// Each selector nibble of s takes a byte of a (0-3) or b (4-7); with its highest bit set, that byte's sign, eight times.
-__device__ __forceinline__ u32 prmt(u32 a, u32 b, u32 s) {
-    u32 d;
-    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(s));
-    return d;
-}
-// (a & b) | c in one instruction: left to itself, the compiler takes two where two of them are constants.
-__device__ __forceinline__ u32 and_or(u32 a, u32 b, u32 c) {
-    u32 d;
-    asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
-    return d;
-}
-// Half of a word, plus `plus`, and less it: products of halves and bytes, on the pipe of products, where the pipe of logic is full.
-__device__ __forceinline__ u32 low_half(u32 w, u32 plus) {
-    u32 d;
-    asm("dp2a.lo.u32.u32 %0, %1, %2, %3;" : "=r"(d) : "r"(w), "r"(1), "r"(plus));
-    return d;
-}
-__device__ __forceinline__ u32 high_half(u32 w, u32 plus) {
-    u32 d;
-    asm("dp2a.hi.u32.u32 %0, %1, %2, %3;" : "=r"(d) : "r"(w), "r"(0x01000000), "r"(plus));
-    return d;
-}
-__device__ __forceinline__ u32 less_high_half(u32 w, u32 from) {
-    u32 d;
-    asm("dp2a.hi.u32.s32 %0, %1, %2, %3;" : "=r"(d) : "r"(w), "r"(0xFF000000), "r"(from));
-    return d;
-}
 // The bits of a where mask, else of b.
 __device__ __forceinline__ u32 pick(u32 a, u32 b, u32 mask) { return (a & mask) | (b & ~mask); }
-
-__device__ __forceinline__ void product_s8(int (&c)[4], uint4 a, u32 b0, u32 b1) {
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-        : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
-}
-__device__ __forceinline__ void product_u8(int (&c)[4], uint4 a, u32 b0, u32 b1) {
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-        : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
-}
-__device__ __forceinline__ void product_s8_u8(int (&c)[4], uint4 a, u32 b0, u32 b1) {
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.u8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-        : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
-}
-__device__ __forceinline__ float exp2_fast(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
 
 // Codes alone: every lane has all of a table. Trellis: lane l the centroids of a window, by the highest bit of a code of 3 bits; for
 // codes of 1 bit those of two coordinates that follow each other; for codes of 2 bits `second` are those of the next coordinate.
@@ -72,12 +22,8 @@ template <int SHAPE> __device__ __forceinline__ Table table_of(const u32 (&words
 
 __device__ __forceinline__ u32 row_of(const Table &t, u32 window) { return __shfl_sync(~0u, t.row, (int)window); }
 
-// Shifts by multiplication, on pipes that have nothing else to do: 2^23 + n over 2^by, rounded down, has n >> by in the low
-// bits of its mantissa, and nothing of 2^23 there up to by = 15.
-constexpr u32 SHIFTED = 0x4B000000; // of 2^23
-__device__ __forceinline__ u32 shifted(float n, int by) {
-    return __float_as_uint(by ? __fmaf_rd(n, __uint_as_float((u32)(127 - by) << 23), 8388608.0f) : n);
-}
+// Of a float that is 2^23 and an integer: see `shifted`.
+constexpr u32 SHIFTED = 0x4B000000;
 
 // One byte of each of four rows, by the nibbles of a selector: 0 to 3 in the even ones, 4 to 7 in the odd ones.
 __device__ __forceinline__ u32 of_rows(u32 r0, u32 r1, u32 r2, u32 r3, u32 selector) {
