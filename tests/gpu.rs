@@ -18,6 +18,9 @@ mod extremes;
 #[path = "gpu/block.rs"]
 mod block;
 
+#[path = "gpu/portable.rs"]
+mod portable;
+
 #[path = "gpu/snapshot.rs"]
 mod snapshot;
 

@@ -56,7 +56,11 @@ impl Source {
     }
 }
 
-/// The image of the kernels with these numbers defined: for `sm_..` a cubin, for `compute_..` PTX, which the driver compiles.
+/// A target of no architecture's own: matrix products and copies by `kernels/portable.cuh`, as AMD's cards would have them; PTX.
+pub(super) const PORTABLE: &str = "portable";
+
+/// The image of the kernels with these numbers defined: for `sm_..` a cubin, for `compute_..` and [`PORTABLE`] PTX, which the driver
+/// compiles.
 ///
 /// A folder of the user's keeps it, under a name that is a hash of source, target and numbers; the file begins with them as they
 /// are, and is believed only where they are the same. Without such a folder, or where it cannot be written, they are compiled
@@ -65,6 +69,7 @@ impl Source {
 /// # Errors
 /// [`Failure::NoCompiler`], [`Failure::Compile`].
 pub(super) fn image(source: Source, target: &str, defines: &[(&str, u32)]) -> Result<Vec<u8>, Failure> {
+    let (target, portable) = if target == PORTABLE { ("compute_80", true) } else { (target, false) };
     let mut options = vec![
         format!("--gpu-architecture={target}"),
         "--std=c++17".to_string(),
@@ -72,6 +77,9 @@ pub(super) fn image(source: Source, target: &str, defines: &[(&str, u32)]) -> Re
     ];
     if matches!(source, Source::Encode) {
         options.push("--fmad=false".to_string());
+    }
+    if portable {
+        options.push("-DPORTABLE=1".to_string());
     }
     options.extend(defines.iter().map(|(name, value)| format!("-D{name}={value}")));
     let text = source.text();

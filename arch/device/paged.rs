@@ -578,7 +578,7 @@ impl Paged {
 }
 
 /// What the kernels are compiled for: the card's own instructions, or what `OCTAPLEX_CUDA_TARGET` says (`compute_80`: PTX without
-/// bulk copies, which the driver compiles).
+/// bulk copies, which the driver compiles; `portable`: such PTX, without matrix products either).
 fn target(device: &Device) -> String {
     env::var("OCTAPLEX_CUDA_TARGET").unwrap_or_else(|_| format!("sm_{}", device.capability()))
 }

@@ -594,6 +594,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) block(const __gri
     auto keys_of = [&](int k, int second) { return memory + k % STAGES * STAGE_BYTES + second * TILE_BYTES; };
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     constexpr bool IN_TURN = false;
+#elif PORTABLE
+    constexpr bool IN_TURN = true; // AMD's multiprocessors have 64 KB
 #else
     constexpr bool IN_TURN = SIDES > 1; // values in the place of keys, where both were too much
 #endif

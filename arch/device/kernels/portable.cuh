@@ -45,7 +45,7 @@ __device__ __forceinline__ int dot_u8_s8(u32 a, u32 b, int c) {
 // four other lanes'.
 template <class Sum, class Dot> __device__ __forceinline__ void product_of(Sum *c, const u32 *a, u32 b0, u32 b1, Dot dot) {
     const int lane = threadIdx.x % LANES, row = lane & ~3, column = 8 * (lane & 3);
-#pragma unroll
+#pragma unroll 1 // a kernel has hundreds of these
     for (int i = 0; i < 4; i++) {
         u32 of_rows[4];
 #pragma unroll

@@ -32,7 +32,7 @@ __device__ __forceinline__ bool holds(int lane) { return HOLDING == LANES || lan
 
 // The matrix of order BASE, or its transpose, on each BASE coordinates.
 template <bool TRANSPOSE> __device__ __forceinline__ void base_product(float (&v)[VEC], int lane) {
-    constexpr int MEMBERS = BASE / VEC;
+    constexpr int MEMBERS = BASE > 1 ? BASE / VEC : 1;
     const int first = lane / MEMBERS * MEMBERS;
     u32 rows[VEC];
     float sum[VEC] = {};
@@ -54,7 +54,7 @@ template <bool TRANSPOSE> __device__ __forceinline__ void base_product(float (&v
 // Hadamard's transform of DIM values; its inverse is `TRANSPOSE`'s.
 template <bool TRANSPOSE = false> __device__ __forceinline__ void hadamard(float (&v)[VEC], int lane) {
     if constexpr (BASE > 1) {
-        constexpr int MEMBERS = BASE / VEC;
+        constexpr int MEMBERS = BASE > 1 ? BASE / VEC : 1;
         base_product<TRANSPOSE>(v, lane);
         const int run = lane / MEMBERS;
 #pragma unroll
