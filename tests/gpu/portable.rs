@@ -89,7 +89,12 @@ fn sums_are_those_of_the_cards_own_instructions() {
         let differ = own.iter().zip(&other).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
         let of_own: Vec<f64> = own.iter().map(|x| f64::from(*x)).collect();
         let wrong = error(&other, &of_own, config.key_dim);
-        println!("{:?}, {:?}, {options:?}: {differ} of {} differ, by {wrong:.1e}", config.keys, config.values, own.len());
+        println!(
+            "{:?}, {:?}, {options:?}: {differ} of {} differ, by {wrong:.1e}",
+            config.keys,
+            config.values,
+            own.len()
+        );
         let most = if options.queries.is_some() { BLOCKS } else { STEPS };
         assert!(wrong < most, "{:?}, {:?}, {options:?}: {wrong:e}", config.keys, config.values);
     }
