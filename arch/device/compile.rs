@@ -29,13 +29,17 @@ impl Source {
         match self {
             Self::Attend => concat!(
                 include_str!("kernels/layout.cuh"),
+                include_str!("kernels/chunk_rows.cuh"),
                 include_str!("kernels/exchange.cuh"),
                 include_str!("kernels/lookup.cuh"),
                 include_str!("kernels/warp.cuh"),
+                include_str!("kernels/blocks.cuh"),
+                include_str!("kernels/chunks.cuh"),
                 include_str!("kernels/attend.cuh")
             ),
             Self::Encode => concat!(
                 include_str!("kernels/layout.cuh"),
+                include_str!("kernels/chunk_rows.cuh"),
                 include_str!("kernels/exchange.cuh"),
                 include_str!("kernels/triplets.cuh"),
                 include_str!("kernels/encode.cuh")
@@ -45,6 +49,8 @@ impl Source {
                 include_str!("kernels/layout.cuh"),
                 include_str!("kernels/lookup.cuh"),
                 include_str!("kernels/warp.cuh"),
+                include_str!("kernels/blocks.cuh"),
+                include_str!("kernels/chunks.cuh"),
                 include_str!("kernels/block.cuh")
             ),
         }

@@ -7,12 +7,12 @@ use crate::cache::page::Layout;
 use crate::cache::storage::Storage;
 use crate::cache::{SharedLayer, State};
 use crate::codec::{Codec, read_f16};
-use crate::{Backend, LayerConfig};
+use crate::{Backend, CodecSpec, LayerConfig};
 use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
-use octaplex_arch::Float;
 use octaplex_arch::device::Input;
+use octaplex_arch::{BLOCK_BYTES, Float};
 
 /// Bytes of pages that are on the host beside a layer, unless one page alone has more.
 const AT_ONCE: usize = 1 << 24;
@@ -196,15 +196,15 @@ impl Layer {
         let block = index * self.config.page;
         for head in 0..self.layout.heads {
             let head = self.layout.head(page, head);
-            // A norm is not negative, and kernels compare its bits.
-            let is_norm = |bytes: &[u8]| read_f16(bytes).is_finite() && !read_f16(bytes).is_sign_negative();
             let sides = [
-                (&self.layout.keys, head.keys, head.key_norms),
-                (&self.layout.values, head.values, head.value_norms),
+                (&self.layout.keys, &self.config.keys, head.keys, head.key_norms),
+                (&self.layout.values, &self.config.values, head.values, head.value_norms),
             ];
-            let norms = sides.iter().all(|(side, rows, norms)| match side.is_lean() {
+            let norms = sides.iter().all(|(side, spec, rows, norms)| match side.is_lean() {
                 true => is_norm(norms),
-                false => rows.chunks_exact(rows.len() / self.config.page).all(is_norm),
+                false => rows
+                    .chunks_exact(rows.len() / self.config.page)
+                    .all(|row| has_norms(spec, self.config.key_dim, row)),
             });
             let centre = if self.layout.keys.is_lean() { head.centre.get(..2) } else { Some(head.centre) };
             let centre = centre.unwrap_or_default().chunks_exact(2).all(|x| read_f16(x).is_finite());
@@ -213,6 +213,23 @@ impl Layer {
             }
         }
         Ok(())
+    }
+}
+
+/// A norm is not negative, and kernels compare its bits.
+fn is_norm(bytes: &[u8]) -> bool {
+    read_f16(bytes).is_finite() && !read_f16(bytes).is_sign_negative()
+}
+
+/// Whether all scales of a row are norms.
+fn has_norms(spec: &CodecSpec, dim: usize, row: &[u8]) -> bool {
+    match spec {
+        // What fields on the card would lose is no codec's.
+        CodecSpec::Hqmq(spec) => {
+            is_norm(row) && spec.chunk_layout(dim).is_some_and(|layout| layout.is_packed(row))
+        }
+        CodecSpec::Tq3(_) => row.chunks_exact(BLOCK_BYTES).all(|block| is_norm(&block[BLOCK_BYTES - 2..])),
+        _ => is_norm(row),
     }
 }
 

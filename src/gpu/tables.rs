@@ -4,12 +4,14 @@ use super::{Error, refuse};
 use crate::codebook::{lloyd_max, trellis};
 use crate::codec::octopus::{self, NormFormat};
 use crate::codec::planes::{CentreCode, Planes};
+use crate::codec::{hqmq, tq3_0};
 use crate::rotation::{Rotation, RotationKind};
 use crate::stream::Purpose;
 use crate::{Backend, CodecSpec, Gain, LayerConfig, Role};
+use octaplex_arch::BLOCK_VALUES;
 use octaplex_arch::device::{Rotated, Tables};
 
-const WHICH: &str = "cards take turboquant of 2, 3 and 4 bits (rotation=wht), trellis of m = 2, 4 and 8 with 8 states, int of 4 and 8 bits (group=token, asymmetric=false, med=0), and keys of octopus (norm=f16) of bdir up to 5";
+const WHICH: &str = "cards take turboquant of 2, 3 and 4 bits (rotation=wht), trellis of m = 2, 4 and 8 with 8 states, int of 4 and 8 bits (group=token, asymmetric=false, med=0), and keys of octopus (norm=f16) of bdir up to 5, of tq3_0 (widths that 32 divides) and of hqmq (med=0)";
 
 pub(super) fn of_keys(config: &LayerConfig) -> Result<Tables, Error> {
     of(config, config.keys, config.key_dim, Role::Keys)
@@ -60,6 +62,14 @@ fn of(config: &LayerConfig, spec: CodecSpec, dim: usize, role: Role) -> Result<T
             let rotated = rotated(core.rotation(), spec.rounds, spec.gain);
             Tables::triplets(&core.shape(), spec.rounding.search(), rotated)
         }
+        CodecSpec::Hqmq(spec) if role == Role::Keys && spec.med == 0 => {
+            let core = hqmq::Core::build(spec, dim, Backend::detect(), config.stream(role))?;
+            let (layout, set, signs) = core.shape();
+            Tables::chunks(layout, &set, Rotated { signs, rounds: spec.rotate.into(), gain: 0 })
+        }
+        CodecSpec::Tq3(spec) if role == Role::Keys && dim.is_multiple_of(BLOCK_VALUES) => {
+            Tables::blocks(&spec.variant.book(), &tq3_0::SIGNS)
+        }
         _ => None,
     };
     match tables {
@@ -68,11 +78,15 @@ fn of(config: &LayerConfig, spec: CodecSpec, dim: usize, role: Role) -> Result<T
     }
 }
 
-/// Whether the card's kernels encode pages of such keys and values: of all that cards take but a trellis of several scales, which the
-/// CPU encodes.
+/// Whether the card's kernels encode pages of such keys and values: of all that cards take but a trellis of several scales and chunks of
+/// quaternions, which the CPU encodes.
 pub(super) fn are_encoded(config: &LayerConfig) -> bool {
-    let several = |spec: &CodecSpec| matches!(spec, CodecSpec::Trellis(trellis) if trellis.scales > 1);
-    ![config.keys, config.values].iter().any(several)
+    let here = |spec: &CodecSpec| match spec {
+        CodecSpec::Trellis(trellis) => trellis.scales > 1,
+        CodecSpec::Hqmq(_) => true,
+        _ => false,
+    };
+    ![config.keys, config.values].iter().any(here)
 }
 
 /// The codebook of a page's centre: integers, where codes change, what an integer is worth.
