@@ -323,7 +323,7 @@ __device__ __forceinline__ void unfold_slot(const Block &p, const u8 *slot, u8 *
         *reinterpret_cast<uint4 *>(keys + key_byte(item % TILE, WIDE + item / TILE * 8)) = make_uint4(0, 0, 0, 0);
     if constexpr (is_triplets(KEYS)) unfold_triplets(p, slot, keys, centre, norms[0]);
     if constexpr (is_chunks(KEYS)) unfold_chunks(p, slot, keys, centre, norms[0]);
-    if constexpr (is_blocks(KEYS)) unfold_blocks(slot, keys, p.key_unit * scale.x, centroids[0], centre);
+    if constexpr (is_blocks(KEYS)) unfold_blocks(slot, keys, scale.x, centroids[0], centre);
     const u8 *from = slot + K_PART;
     for (int item = thread; item < 2 * GROUPS * LANES; item += 128) { // eight tokens of four coordinates
         const int group = item / LANES % GROUPS, c = group * 32 + (lane >> 2) * 4, token = item / LANES / GROUPS * 32 + (lane & 3) * 8;

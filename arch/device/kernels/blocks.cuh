@@ -1,8 +1,11 @@
 // Keys of small blocks: 32 codes of 3 bits and their scale. A block is a matrix product of its own, whose sum its scale multiplies: no
 // scale has to hold for a row. What codes stand for has 16 bits, as queries have: high bytes in one product, low ones in another.
 
-// The scores of a thread's keys, columns 2 t and 2 t + 1, which are tokens `first` and the next; of `table` words 0 and 1 are high
-// bytes, 2 and 3 low ones.
+// Of products of both low bytes what is below this is lost: 2^-27 of the largest sum.
+constexpr int SCORE_UNIT = 256;
+
+// The scores of a thread's keys, in units, columns 2 t and 2 t + 1, which are tokens `first` and the next; of `table` words 0 and 1 are
+// high bytes, 2 and 3 low ones.
 template <class Queries>
 __device__ __forceinline__ float2 score_blocks(Queries queries, const u8 *slot, int token, int first, int t, const Table &table) {
     const KeyWords k = load_key(slot, token, t);
@@ -14,7 +17,6 @@ __device__ __forceinline__ float2 score_blocks(Queries queries, const u8 *slot, 
         int high[4] = {}, low[4] = {};
         product_s8(high, q, prmt(table.words[0], table.words[1], s.x), prmt(table.words[0], table.words[1], s.y));
         product_s8_u8(low, q, prmt(table.words[2], table.words[3], s.x), prmt(table.words[2], table.words[3], s.y));
-        // 256ths: of the products of two low bytes what is below one is lost, 2^-27 of the largest sum.
         auto whole = [&](int i) { return (float)(high[i] * 256 + high[i + 2] + low[i] + (low[i + 2] >> 8)); };
         const u32 scales = load<u32>(slot + K_STEPS + 2 * (SLOT_TOKENS * j + first));
         sum.x = fmaf(whole(0), from_f16(scales & 0xFFFF), sum.x), sum.y = fmaf(whole(1), from_f16(scales >> 16), sum.y);
