@@ -24,7 +24,8 @@ impl Layer {
     /// # Errors
     /// [`Error::Unsupported`] for a layer of another configuration (`capacity` and `sliding_window` aside), with codecs of its own,
     /// or with more tokens than this one's capacity and sliding window take,
-    /// [`crate::Error::Corrupt`] for pages with norms that are no numbers, [`Error::Full`], [`Error::Card`].
+    /// [`crate::Error::Corrupt`] for pages with norms that are no numbers, and with rows of `hqmq` that it would not write
+    /// (directions without a radius, spare bits), [`Error::Full`], [`Error::Card`].
     pub fn upload<K: Codec, V: Codec, S: Storage>(
         &mut self,
         sequence: usize,
@@ -177,7 +178,7 @@ impl Layer {
     ///
     /// # Errors
     /// [`crate::Error::Snapshot`] and [`crate::Error::Full`] as [`Layer::load`](crate::Layer::load) has them;
-    /// [`crate::Error::Missing`], [`crate::Error::Corrupt`] for norms below zero, [`Error::Full`] where pages have no room. The
+    /// [`crate::Error::Missing`], [`crate::Error::Corrupt`] for norms below zero and what [`upload`](Self::upload) says of `hqmq`, [`Error::Full`] where pages have no room. The
     /// layer is then as it was; after [`Error::Card`] the sequence is to be [cleared](Self::clear).
     pub fn load(&mut self, sequence: usize, bytes: &[u8]) -> Result<(), Error> {
         self.sequence(sequence)?;
