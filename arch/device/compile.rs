@@ -42,6 +42,7 @@ impl Source {
                 include_str!("kernels/chunk_rows.cuh"),
                 include_str!("kernels/exchange.cuh"),
                 include_str!("kernels/triplets.cuh"),
+                include_str!("kernels/chunk_search.cuh"),
                 include_str!("kernels/encode.cuh")
             ),
             Self::Rows => include_str!("kernels/rows.cuh"),

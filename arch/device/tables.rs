@@ -129,7 +129,7 @@ pub struct Tables {
     pub(super) cells: Cells,
     /// What fields of triplets and chunks stand for, as the kernels have it.
     pub(super) triplets: Vec<u32>,
-    /// What the search for them looks up: `Search` of the kernels.
+    /// What the search for them looks up: `Search` of the kernels; of chunks the set's members.
     pub(super) search: Vec<u32>,
 }
 
@@ -370,7 +370,8 @@ impl Tables {
         // many as a direction's length.
         let limit = u16::from(layout.radius_limit());
         let unit = 65_536.0 / (f32::from(u16::MAX / limit) * f32::from(limit));
-        Some(Self { triplets, ..Self::new(shape, [0; 32], unit, rotated) })
+        let search = set.members.iter().flatten().map(|x| x.to_bits()).collect();
+        Some(Self { triplets, search, ..Self::new(shape, [0; 32], unit, rotated) })
     }
 
     /// Triplets as this layout has them, found by this search. `None` for directions that are no bytes.

@@ -78,15 +78,11 @@ fn of(config: &LayerConfig, spec: CodecSpec, dim: usize, role: Role) -> Result<T
     }
 }
 
-/// Whether the card's kernels encode pages of such keys and values: of all that cards take but a trellis of several scales and chunks of
-/// quaternions, which the CPU encodes.
+/// Whether the card's kernels encode pages of such keys and values: of all that cards take but a trellis of several scales, which the
+/// CPU encodes.
 pub(super) fn are_encoded(config: &LayerConfig) -> bool {
-    let here = |spec: &CodecSpec| match spec {
-        CodecSpec::Trellis(trellis) => trellis.scales > 1,
-        CodecSpec::Hqmq(_) => true,
-        _ => false,
-    };
-    ![config.keys, config.values].iter().any(here)
+    let several = |spec: &CodecSpec| matches!(spec, CodecSpec::Trellis(trellis) if trellis.scales > 1);
+    ![config.keys, config.values].iter().any(several)
 }
 
 /// The codebook of a page's centre: integers, where codes change, what an integer is worth.

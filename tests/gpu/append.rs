@@ -108,7 +108,7 @@ fn appended_pages_are_the_cpus() {
     });
 }
 
-/// Triplets and integers, of every number of bits, search and place for what is left over; small blocks, and chunks, which the CPU encodes.
+/// Triplets and integers, of every number of bits, search and place for what is left over; small blocks; chunks.
 #[test]
 fn triplets_and_integers_are_the_cpus() {
     let Some(device) = device() else { return };
@@ -165,7 +165,7 @@ fn pages_of_the_cpus_encoders() {
         ("octopus:tail=paper", "trellis:scales=5", 80, 128),
         ("int:bits=8", "trellis:m=8,scales=3", 192, 256),
         ("tq3_0", "trellis:scales=3", 96, 64),
-        ("hqmq:s=100,r=5,rotate=true", "turboquant", 80, 128),
+        ("hqmq:s=100,r=5,rotate=true", "trellis:scales=5", 80, 128),
     ] {
         let mut case = case(keys, values, dim, (4, 2), 1100);
         case.config = case.config.page(page);

@@ -11,6 +11,15 @@ __device__ __forceinline__ u32 wide_bits(const u8 *bytes, int at, int count) {
     return out & ((1u << count) - 1);
 }
 
+// Of a code and a radius.
+__device__ __forceinline__ u32 direction_field(u32 code, u32 radius) {
+    const u32 unit = code / SET_MEMBERS;
+    const bool opposite = unit < 8 ? unit & 1 : unit >= 16;
+    const u32 first = unit < 8 ? unit >> 1 : unit < 16 ? unit - 4 : 27 - unit;
+    const u32 direction = first * SET_MEMBERS + code % SET_MEMBERS;
+    return direction | ((opposite ? 0 - radius : radius) & ((2u << CHUNK_RADIUS) - 1)) << DIRECTION_FIELD;
+}
+
 // Of a chunk in a row.
 __device__ __forceinline__ u32 chunk_field(const u8 *row, int chunk) {
     u32 code = wide_bits(row + 2, chunk * RAW_BITS, RAW_BITS);
@@ -24,19 +33,15 @@ __device__ __forceinline__ u32 chunk_field(const u8 *row, int chunk) {
         code |= digits << RAW_BITS;
     }
     code = min(code, 24u * SET_MEMBERS - 1);
-    const u32 unit = code / SET_MEMBERS, radius = wide_bits(row + RADII_AT, chunk * CHUNK_RADIUS, CHUNK_RADIUS);
-    const bool opposite = unit < 8 ? unit & 1 : unit >= 16;
-    const u32 first = unit < 8 ? unit >> 1 : unit < 16 ? unit - 4 : 27 - unit;
-    const u32 direction = first * SET_MEMBERS + code % SET_MEMBERS;
-    return direction | ((opposite ? 0 - radius : radius) & ((2u << CHUNK_RADIUS) - 1)) << DIRECTION_FIELD;
+    return direction_field(code, wide_bits(row + RADII_AT, chunk * CHUNK_RADIUS, CHUNK_RADIUS));
 }
 
-// A row's chunks, to each thread its own.
-__device__ __forceinline__ void pack_chunks(u8 *slot, const u8 *rows) {
+// A slot's chunks from `field(token, chunk)`, to each thread its own.
+template <class Field> __device__ __forceinline__ void pack_chunks(u8 *slot, Field field_of) {
     for (int item = threadIdx.x; item < SLOT_TOKENS * 4; item += blockDim.x) {
         u32 words[FIELD_WORDS + 1] = {};
         for (int d = 0; d < EACH_FIELDS; d++) {
-            const u32 field = chunk_field(rows + (item >> 2) * row_bytes(KEYS), (item & 3) * EACH_FIELDS + d);
+            const u32 field = field_of(item >> 2, (item & 3) * EACH_FIELDS + d);
             const int bit = d * FIELD_BITS;
             words[bit >> 5] |= field << (bit & 31);
             if ((bit & 31) + FIELD_BITS > 32) words[(bit >> 5) + 1] |= field >> (32 - (bit & 31));

@@ -1,5 +1,5 @@
 // Rows to pages: balance, prefix, centre, rotation, codes, norms. Every float operation is the CPU's, in its order
-// (vectors/scalar.rs, codes/scalar.rs, affine/scalar.rs, trellis/scalar.rs, triplets/scalar.rs, blocks/scalar.rs, and the cache's norms.rs), so that the bytes are the CPU's: this text is
+// (vectors/scalar.rs, codes/scalar.rs, affine/scalar.rs, trellis/scalar.rs, triplets/scalar.rs, blocks/scalar.rs, quaternions/scalar.rs, and the cache's norms.rs), so that the bytes are the CPU's: this text is
 // compiled without contraction of products and sums, with roots and quotients rounded as IEEE 754 says.
 //
 // A block of threads a page and head, keys and values apart. Eight lanes share a row; of the sixteen lanes of the CPU's sums lane
@@ -14,7 +14,7 @@ struct Encode {
     const float *book_thresholds;   // [31]: where they change
     const float *front;             // [kv heads][balance, prefix][DIM]
     u32 *refused;                   // the first row that its codec cannot hold: see `refuse`
-    const u32 *search;              // of triplets: see `Search`
+    const u32 *search;              // of triplets: see `Search`; of chunks the set's members
     u64 position;                   // of the first token
     u32 kv_heads, page_tokens, rounds, gain; // gain: of small blocks the last code
     float unit;                     // an integer of a centroid, of a rotated unit vector
@@ -504,11 +504,11 @@ __device__ __forceinline__ float search(const Encode &p, float *z, float scale, 
 
 template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const Encode &p) {
     constexpr bool TRELLIS = is_trellis(SHAPE), INTEGERS = is_int(SHAPE), IN_THREES = is_triplets(SHAPE), HAS_CENTRE = OF_KEYS && CENTRES;
-    constexpr bool BLOCKS = is_blocks(SHAPE), HALF_CENTRE = in_rows(SHAPE);
+    constexpr bool BLOCKS = is_blocks(SHAPE), CHUNKS = is_chunks(SHAPE), HALF_CENTRE = in_rows(SHAPE);
     // Words of a row in shared memory: its values, and later its codes, a byte each. One more, so that a column is on all banks; eight, so
     // that threes of four rows are.
     constexpr int THREADS = encode_threads(SHAPE), ROWS = THREADS / ROW_LANES; // rows at once: a number that all threads go on together
-    constexpr int STRIDE = IN_THREES ? DIM + 8 : TRELLIS || HAS_CENTRE || BASE > 1 ? DIM + 1 : DIM / 4 + 1;
+    constexpr int STRIDE = IN_THREES || CHUNKS ? DIM + 8 : TRELLIS || HAS_CENTRE || BASE > 1 ? DIM + 1 : DIM / 4 + 1;
     extern __shared__ u32 memory[]; // [SLOT_TOKENS][STRIDE]
     __shared__ union {
         u32 decisions[TRELLIS ? DIM / 4 : 1][SLOT_TOKENS];
@@ -521,6 +521,7 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
     __shared__ Centre centre;
     __shared__ uint2 cells[TRELLIS ? 1 : 32];
     __shared__ u32 searched[IN_THREES ? sizeof(Search) / 4 : 1];
+    __shared__ float4 members[CHUNKS ? SET_MEMBERS : 1];
     const Search &tables = *reinterpret_cast<const Search *>(searched);
     __shared__ u16 steps[SCALES * LEVELS];
     __shared__ u32 slots[MOST_TOKENS / SLOT_TOKENS];
@@ -542,6 +543,8 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
         for (int i = threadIdx.x; i < 128; i += blockDim.x) centroids[i] = p.centroids[i];
     else if (IN_THREES)
         for (int i = threadIdx.x; i < (int)sizeof(Search) / 4; i += blockDim.x) searched[i] = p.search[i];
+    else if (CHUNKS)
+        for (int i = threadIdx.x; i < SET_MEMBERS; i += blockDim.x) members[i] = reinterpret_cast<const float4 *>(p.search)[i];
     else if (threadIdx.x < 32) cells[threadIdx.x] = make_uint2(p.cells[2 * threadIdx.x], p.cells[2 * threadIdx.x + 1]);
     if (OF_KEYS) {
         const float *front = p.front + blockIdx.y * 2 * DIM;
@@ -623,6 +626,18 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
                 if ((lane & 7) == 0) norms[token] = largest;
                 continue;
             }
+            if constexpr (CHUNKS) {
+                float *row = z + r * STRIDE;
+                if (p.rounds > 0) rotate(p, v, signs, lane, true, row);
+                __syncwarp();
+#pragma unroll
+                for (int i = 0; i < MINE; i++) row[mine(lane, i)] = v[i];
+                __syncwarp();
+                const float largest = largest_chunk(row, lane), scale = from_f16(to_f16(largest));
+                search_chunks(row, scale, members, lane);
+                if ((lane & 7) == 0) norms[token] = scale;
+                continue;
+            }
             const float norm = INTEGERS ? 0 : sqrtf(dot(v, v));
             rotate(p, v, signs, lane, !TRELLIS, z + r * STRIDE);
             if constexpr (IN_THREES) {
@@ -689,8 +704,8 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
             }
         }
         __syncthreads();
-        if (BLOCKS && threadIdx.x < SLOT_TOKENS && !(norms[part * SLOT_TOKENS + threadIdx.x] <= 65504)) refuse(p, OF_KEYS, 1 + part * SLOT_TOKENS + threadIdx.x);
-        if (!BLOCKS && threadIdx.x < SLOT_TOKENS) { // a thread a row
+        if ((BLOCKS || CHUNKS) && threadIdx.x < SLOT_TOKENS && !(norms[part * SLOT_TOKENS + threadIdx.x] <= 65504)) refuse(p, OF_KEYS, 1 + part * SLOT_TOKENS + threadIdx.x);
+        if (!BLOCKS && !CHUNKS && threadIdx.x < SLOT_TOKENS) { // a thread a row
             const int r = threadIdx.x, token = part * SLOT_TOKENS + r;
             const float norm = norms[token];
             float found;
@@ -710,6 +725,7 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
         u8 *slot = p.pool + ((u64)slots[part] * p.kv_heads + blockIdx.y) * SLOT;
         auto four = [&](int token, int c) { return memory[token * STRIDE + c / 4]; };
         if constexpr (IN_THREES) pack_found(slot, work.fields);
+        else if constexpr (CHUNKS) pack_chunks(slot, [&](int token, int chunk) { return memory[token * STRIDE + 4 * chunk]; });
         else if constexpr (OF_KEYS) pack_keys(slot, four);
         else pack_values(slot, four);
         if (HAS_CENTRE && HALF_CENTRE) {

@@ -171,7 +171,7 @@ extern "C" __global__ void __launch_bounds__(128) upload(const __grid_constant__
         return half_at(s.keys + token * row_bytes(KEYS) + (is_blocks(KEYS) ? (i + 1) * BLOCK_BYTES - 2 : 0));
     };
     if constexpr (is_triplets(KEYS)) pack_fields(s.slot, s.keys);
-    else if constexpr (is_chunks(KEYS)) pack_chunks(s.slot, s.keys);
+    else if constexpr (is_chunks(KEYS)) pack_chunks(s.slot, [&](int token, int chunk) { return chunk_field(s.keys + token * row_bytes(KEYS), chunk); });
     else pack_keys(s.slot, [&](int token, int at) { return row_codes<KEYS>(s.keys + token * row_bytes(KEYS), at); });
     pack_values(s.slot, [&](int token, int c) { return row_codes<VALUES>(s.values + token * row_bytes(VALUES), c); });
     for (int token = threadIdx.x; token < SLOT_TOKENS; token += blockDim.x) {
