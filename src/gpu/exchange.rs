@@ -252,3 +252,44 @@ fn exact_rows(layout: Layout, state: State) -> impl Iterator<Item = Range<usize>
         })
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Stream;
+
+    /// Every scale of a row is looked at, and bytes that a slot would not give back are refused.
+    #[test]
+    fn rows_that_slots_hold() {
+        let x: Vec<f32> = (0..64).map(|i| (i * 37 % 64) as f32 - 31.0).collect();
+        for (spec, scales) in
+            [("tq3_0", vec![12, 26]), ("tq3_0:variant=3bit", vec![12, 26]), ("hqmq", vec![0])]
+        {
+            let spec: CodecSpec = spec.parse().expect("a codec");
+            let codec = spec.build_dyn(64, Backend::detect(), Stream::default()).expect("a codec");
+            let mut row = vec![0; codec.block_bytes()];
+            codec.encode(&x, &mut row).expect("a row");
+            assert!(has_norms(&spec, 64, &row), "{spec}");
+            for at in scales {
+                for high in [0x7c, 0x7e, 0x80, 0xfc] {
+                    let mut other = row.clone();
+                    other[at + 1] = high;
+                    assert!(!has_norms(&spec, 64, &other), "{spec}, byte {at}: {high:x}");
+                }
+            }
+            if matches!(spec, CodecSpec::Hqmq(_)) {
+                // The last byte of the digits' plane has two of 32, five are in each before it.
+                let digits = 2 + 16;
+                for (at, value) in [(digits, 243), (digits, 255), (digits + 6, 9)] {
+                    let mut other = row.clone();
+                    other[at] = value;
+                    assert!(!has_norms(&spec, 64, &other), "byte {at}: {value}");
+                }
+                let mut other = row.clone();
+                *other.last_mut().expect("a radius") &= 0x0f;
+                other[digits - 1] |= 1;
+                assert!(!has_norms(&spec, 64, &other), "a direction without a radius");
+            }
+        }
+    }
+}

@@ -123,4 +123,29 @@ mod tests {
             assert!(!are_encoded(&with("trellis:scales=3", dim)));
         }
     }
+
+    /// Sets of every kind, and both meanings of small blocks' planes; at other widths, as values and with outliers they are refused.
+    #[test]
+    fn keys_of_chunks_and_small_blocks() {
+        let with = |keys: &str, dim| {
+            let keys = keys.parse().expect("a codec");
+            LayerConfig::new(1, dim, 640).keys(keys).values(CodecSpec::Int(crate::IntSpec::new(4)))
+        };
+        for dim in WIDTHS {
+            for variant in ["original", "3bit"] {
+                let config = with(&format!("tq3_0:variant={variant}"), dim);
+                assert_eq!(of_keys(&config).is_ok(), dim.is_multiple_of(32), "{variant}, width {dim}");
+                assert!(are_encoded(&config));
+            }
+            for spec in
+                ["", ":s=1", ":s=3,r=2", ":s=192,r=6,packing=index", ":s=255,r=6", ":secondary=optimised"]
+            {
+                let config = with(&format!("hqmq{spec}"), dim);
+                assert!(of_keys(&config).is_ok() && are_encoded(&config), "{spec}, width {dim}");
+            }
+            assert!(of_keys(&with("hqmq:med=3", dim)).is_err());
+            let values = with("hqmq", dim).values("hqmq".parse().expect("a codec"));
+            assert!(of_values(&values).is_err());
+        }
+    }
 }
