@@ -321,7 +321,7 @@ mod tests {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "alloc"))]
 mod packing {
     use super::*;
     use alloc::vec;
