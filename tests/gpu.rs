@@ -68,6 +68,23 @@ const OTHERS: [(&str, &str); 11] = [
     ("octopus", "int"),
 ];
 
+/// Keys of small blocks and of chunks, whose sets are of every kind.
+const SMALL: [(&str, &str); 7] = [
+    ("tq3_0", "turboquant"),
+    ("tq3_0:variant=3bit", "trellis"),
+    ("hqmq", "turboquant:bits=3"),
+    ("hqmq:s=24,r=3,rotate=true", "int"),
+    ("hqmq:s=255,r=6", "trellis:m=2"),
+    ("hqmq:s=192,r=2,secondary=optimised", "turboquant:bits=2"),
+    ("hqmq:s=1,r=5,seed=3", "int:bits=8"),
+];
+
+/// Those of a width, all of them: 32 values divide rows of small blocks.
+fn others(dim: usize) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let fits = move |keys: &str| dim.is_multiple_of(32) || !keys.starts_with("tq3_0");
+    OTHERS.into_iter().chain(SMALL).filter(move |(keys, _)| fits(keys))
+}
+
 /// Widths that cards take.
 const WIDTHS: [usize; 6] = [64, 80, 96, 128, 192, 256];
 
@@ -245,7 +262,7 @@ fn pages_come_back_as_they_went() {
     let Some(device) = device() else { return };
     each_width(&WIDTHS, |dim| {
         let pairs = (0..6).map(|number| (CODECS[number], CODECS[(number + dim / 64) % CODECS.len()]));
-        for (keys, values) in pairs.chain(OTHERS) {
+        for (keys, values) in pairs.chain(others(dim)) {
             for (page, center) in
                 [(64, octaplex::Center::Page), (128, octaplex::Center::Prefix), (256, octaplex::Center::Page)]
             {
@@ -276,7 +293,7 @@ fn every_codec_and_width_attends_like_f64() {
         let next = |number| CODECS[(number + 1 + dim / 64) % CODECS.len()];
         let pairs =
             (0..6).flat_map(|number| [CODECS[number], next(number)].map(|values| (CODECS[number], values)));
-        for (keys, values) in pairs.chain(OTHERS) {
+        for (keys, values) in pairs.chain(others(dim)) {
             let (card, cpu) = case(keys, values, dim, (14, 2), 1000).check(&device, &Attend::default());
             println!("{keys:18} {values:18} width {dim:3}: card {card:.1e}, CPU {cpu:.1e}");
             assert!(card < TOLERANCE, "{keys}, {values}, width {dim}: {card:e}");
@@ -321,8 +338,11 @@ fn every_option() {
             ("turboquant:bits=2", 256),
             ("octopus", 128),
             ("int", 96),
+            ("tq3_0:variant=3bit", 192),
+            ("hqmq", 80),
         ] {
-            let values = if keys == "octopus" { "turboquant" } else { keys };
+            let of_keys = ["octopus", "tq3_0", "hqmq"].iter().any(|alone| keys.starts_with(alone));
+            let values = if of_keys { "turboquant" } else { keys };
             let (card, _) = case(keys, values, dim, (12, 2), 1500).check(&device, options);
             assert!(card < TOLERANCE, "{keys}, options {number}: {card:e}");
         }
@@ -415,6 +435,8 @@ fn exact_tokens_beside_pages() {
         (128, ("octopus", "turboquant")),
         (64, ("int", "int:bits=8")),
         (192, ("trellis", "trellis")),
+        (96, ("tq3_0", "trellis")),
+        (128, ("hqmq", "turboquant")),
     ] {
         let cases = [6000, 100, 1000].map(|tokens| {
             let mut case = case(keys, values, dim, (24, 24), 6000);
@@ -447,10 +469,14 @@ fn what_is_refused() {
         Err(gpu::Error::Unsupported { why }) => why,
         other => panic!("{other:?}"),
     };
-    for keys in ["int:group=32", "hqmq", "octopus:norm=f32", "octopus:bdir=6,bnrm=4", "turboquant:bits=8"] {
+    for keys in
+        ["int:group=32", "hqmq:med=8", "octopus:norm=f32", "octopus:bdir=6,bnrm=4", "turboquant:bits=8"]
+    {
         assert!(refused(config.keys(keys.parse().unwrap())).contains("turboquant"), "{keys}");
     }
-    assert!(refused(config.values("octopus".parse().unwrap())).contains("turboquant"));
+    for values in ["octopus", "tq3_0", "hqmq"] {
+        assert!(refused(config.values(values.parse().unwrap())).contains("turboquant"), "{values}");
+    }
     assert!(refused(config.values("turboquant:bits=5".parse().unwrap())).contains("turboquant"));
     assert!(refused(config.values("trellis:m=4,states=16".parse().unwrap())).contains("8 states"));
     assert!(refused(config.values("turboquant:rotation=haar".parse().unwrap())).contains("wht"));

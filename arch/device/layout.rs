@@ -43,7 +43,7 @@ impl Shape {
     pub(super) fn page_bytes(&self, keys: CodeShape, values: CodeShape) -> usize {
         let centre = match keys {
             _ if !self.centres => 0,
-            CodeShape::Int(_) => 2 * self.dim,
+            keys if keys.in_rows() => 2 * self.dim,
             _ => 2 + self.dim * 5 / 8,
         };
         let norms = keys.norms(self.page_tokens) + values.norms(self.page_tokens);
@@ -63,7 +63,7 @@ impl Shape {
     /// Bytes of a slot but for the planes of its values.
     pub(super) fn key_part(&self, keys: CodeShape) -> usize {
         let centre = if self.centres { 2 * keys.operands(self.dim) } else { 0 };
-        self.planes(keys) + centre + 4 * SLOT_TOKENS + 16
+        self.planes(keys) + centre + 2 * SLOT_TOKENS * (1 + keys.scales(self.dim)) + 16
     }
 
     /// Places of exact tokens of a sequence.

@@ -1,6 +1,8 @@
 //! What kernels look codes up in.
 
-use crate::{Search, TrellisCodebook, TripletLayout};
+use crate::quaternions::layout::{ChunkLayout, QuaternionSet, UNITS};
+use crate::quaternions::scalar;
+use crate::{BLOCK_BYTES, BLOCK_VALUES, BlockBook, Search, TrellisCodebook, TripletLayout};
 use alloc::vec::Vec;
 
 /// How a row of keys or of values is coded.
@@ -14,6 +16,10 @@ pub enum CodeShape {
     Int(u8),
     /// Triplets, of keys alone: bits of ξ and of η, of a radius, of a coordinate left over (0: none is on its own).
     Triplets([u8; 3]),
+    /// Small blocks, of keys alone, of codes of 3 bits (2 and a sign are the same), each with a scale in f16.
+    Blocks,
+    /// Chunks of four values, of keys alone: members of the set, bits of a radius, 1 where codes are in mixed radix.
+    Chunks([u8; 3]),
 }
 
 impl CodeShape {
@@ -24,14 +30,16 @@ impl CodeShape {
             Self::Trellis(bits) => 10 + u32::from(bits),
             Self::Int(bits) => 30 + u32::from(bits),
             Self::Triplets(_) => 20,
+            Self::Blocks => 43,
+            Self::Chunks(_) => 50,
         }
     }
 
-    /// The bits of triplets, as the kernels' source has them.
+    /// What is to be known of triplets and chunks, as the kernels' source has it.
     pub(super) fn triplets(self) -> u32 {
         match self {
-            Self::Triplets([direction, radius, rest]) => {
-                u32::from(direction) << 8 | u32::from(radius) << 4 | u32::from(rest)
+            Self::Triplets([first, second, third]) | Self::Chunks([first, second, third]) => {
+                u32::from(first) << 8 | u32::from(second) << 4 | u32::from(third)
             }
             _ => 0,
         }
@@ -44,43 +52,64 @@ impl CodeShape {
             Self::Trellis(bits) => dim * (1 + usize::from(bits)) / 8,
             Self::Int(bits) => 2 + dim * usize::from(bits) / 8,
             Self::Triplets(_) => (dim.div_ceil(3) * self.field()).div_ceil(8),
+            Self::Blocks => dim / BLOCK_VALUES * BLOCK_BYTES,
+            Self::Chunks([members, radius_bits, radix]) => {
+                let layout =
+                    ChunkLayout { chunks: dim / 4, members, radius_bits, radix: radix == 1, flags: false };
+                layout.row_bytes()
+            }
         }
+    }
+
+    /// Scales of a row on the card, or norms.
+    pub(super) fn scales(self, dim: usize) -> usize {
+        if self == Self::Blocks { dim / BLOCK_VALUES } else { 1 }
+    }
+
+    /// Whether scales lie in rows, and a page's centre is f16.
+    pub(super) fn in_rows(self) -> bool {
+        matches!(self, Self::Int(_) | Self::Blocks | Self::Chunks(_))
     }
 
     /// Bytes of a row on the card.
     pub(super) fn card_row(self, dim: usize) -> usize {
         match self {
-            Self::Triplets(_) => 16 * (each_fields(dim) * self.field()).div_ceil(32),
+            Self::Triplets(_) | Self::Chunks(_) => 16 * (self.each_fields(dim) * self.field()).div_ceil(32),
             Self::Int(bits) => dim.next_multiple_of(32) * usize::from(bits) / 8,
+            Self::Blocks => dim * 3 / 8,
             _ => self.row(dim.next_multiple_of(32)),
         }
     }
 
     /// Bytes of a page's norms.
     pub(super) fn norms(self, tokens: usize) -> usize {
-        if matches!(self, Self::Int(_)) { 0 } else { 3 + tokens * 6 / 8 }
+        if self.in_rows() { 0 } else { 3 + tokens * 6 / 8 }
     }
 
     /// Bytes of operands that a key takes.
     pub(super) fn operands(self, dim: usize) -> usize {
         match self {
-            Self::Triplets(_) => 32 * each_fields(dim).div_ceil(2),
+            Self::Triplets(_) | Self::Chunks(_) => 32 * self.each_fields(dim).div_ceil(2),
             _ => dim.next_multiple_of(32),
         }
     }
 
-    /// Bits of a triplet.
+    /// Bits of a triplet; of a chunk those of a direction, of which opposites are one, and of a radius with a sign.
     fn field(self) -> usize {
         match self {
+            Self::Chunks([members, radius_bits, _]) => {
+                let directions = 12 * u32::from(members);
+                (u32::BITS - (directions - 1).leading_zeros()) as usize + usize::from(radius_bits) + 1
+            }
             Self::Triplets([direction, radius, _]) => 2 * usize::from(direction) + usize::from(radius),
             _ => 0,
         }
     }
-}
 
-/// Triplets of a row that a thread of four has.
-fn each_fields(dim: usize) -> usize {
-    dim.div_ceil(3).div_ceil(4)
+    /// Triplets or chunks of a row that a thread of four has.
+    fn each_fields(self, dim: usize) -> usize {
+        dim.div_ceil(if matches!(self, Self::Chunks(_)) { 4 } else { 3 }).div_ceil(4)
+    }
 }
 
 /// A table of 32 words, and what one integer of it is worth; how vectors are rotated.
@@ -91,15 +120,16 @@ pub struct Tables {
     pub(super) unit: f32,
     pub(super) signs: [u32; 8],
     pub(super) rounds: u32,
-    /// What encoding needs: which norm is stored (as the kernels number them), integers to a standard deviation of a trellis,
-    /// all centroids, by code and of a trellis by code · 16 + window, and codes alone by cells.
+    /// What encoding needs: which norm is stored (as the kernels number them; of small blocks the last code), integers to a standard
+    /// deviation of a trellis, all centroids, by code and of a trellis by code · 16 + window (of small blocks eight, then their
+    /// thresholds), and codes alone by cells.
     pub(super) gain: u32,
     pub(super) kappa: f32,
     pub(super) centroids: [f32; 128],
     pub(super) cells: Cells,
-    /// What fields of triplets stand for, as the kernels have it.
+    /// What fields of triplets and chunks stand for, as the kernels have it.
     pub(super) triplets: Vec<u32>,
-    /// What the search for them looks up: `Search` of the kernels.
+    /// What the search for them looks up: `Search` of the kernels; of chunks the set's members.
     pub(super) search: Vec<u32>,
 }
 
@@ -281,6 +311,69 @@ impl Tables {
         matches!(bits, 4 | 8).then(|| Self::new(CodeShape::Int(bits), [0; 32], unit, rotated))
     }
 
+    /// Small blocks that have this codebook, each rotated with these signs. `None` unless there is one for each value of a block.
+    #[must_use]
+    pub fn blocks(book: &BlockBook, signs: &[u32]) -> Option<Self> {
+        let (centroids, thresholds) = match book {
+            // Whatever the sign of what is left, the same.
+            BlockBook::TwoBits { centroids, thresholds } => {
+                ([&centroids[..], centroids].concat(), &thresholds[..])
+            }
+            BlockBook::ThreeBits { centroids, thresholds } => (centroids.to_vec(), &thresholds[..]),
+        };
+        if signs.len() != BLOCK_VALUES {
+            return None;
+        }
+        // Integers of 16 bits: high bytes, whose sign counts, and low ones.
+        let unit = book.largest() / 32_512.0;
+        let integers: Vec<i32> = centroids.iter().map(|c| libm::rintf(c / unit) as i32).collect();
+        let bytes =
+            |four: &[i32], by: u32| u32::from_le_bytes(core::array::from_fn(|i| (four[i] >> by) as u8));
+        let mut words = [0; 32];
+        for (number, four) in integers.chunks_exact(4).enumerate() {
+            (words[number], words[2 + number]) = (bytes(four, 8), bytes(four, 0));
+        }
+        let signs = signs.repeat(256 / BLOCK_VALUES);
+        let rotated = Rotated { signs: &signs, rounds: 1, gain: thresholds.len() as u8 };
+        // Norms of other keys are steps of 32,767ths.
+        let mut tables = Self::new(CodeShape::Blocks, words, 32_767.0 * unit, rotated);
+        tables.centroids[..8].copy_from_slice(&centroids);
+        tables.centroids[8..15].fill(f32::INFINITY);
+        tables.centroids[8..8 + thresholds.len()].copy_from_slice(thresholds);
+        Some(tables)
+    }
+
+    /// Chunks as this layout has them, without flags, directions of this set. `None` for flags, widths that four chunks do not divide, and
+    /// sets of another size.
+    #[must_use]
+    pub fn chunks(layout: &ChunkLayout, set: &QuaternionSet, rotated: Rotated) -> Option<Self> {
+        let ChunkLayout { chunks, members, radius_bits, radix, flags } = *layout;
+        if flags
+            || !layout.is_valid()
+            || !chunks.is_multiple_of(4)
+            || set.members.len() != usize::from(members)
+        {
+            return None;
+        }
+        // Of two units that are opposites the first: 1, i, j, k, then those whose last component is positive.
+        let units = [0, 2, 4, 6].into_iter().chain(8..16).map(|p| &UNITS[p]);
+        let directions =
+            units.flat_map(|unit| set.members.iter().map(|member| scalar::product(unit, member)));
+        let two = |low: f32, high: f32| {
+            let [low, high] =
+                [low, high].map(|x| libm::rintf(x * 32_767.0).clamp(-32_767.0, 32_767.0) as i16 as u16);
+            u32::from(low) | u32::from(high) << 16
+        };
+        let triplets = directions.flat_map(|[w, x, y, z]| [two(w, x), two(y, z)]).collect();
+        let shape = CodeShape::Chunks([members, radius_bits, radix.into()]);
+        // A direction's integer times a radius and a step is 65,536 times a key's integer; norms of other keys are steps of 32,767ths, as
+        // many as a direction's length.
+        let limit = u16::from(layout.radius_limit());
+        let unit = 65_536.0 / (f32::from(u16::MAX / limit) * f32::from(limit));
+        let search = set.members.iter().flatten().map(|x| x.to_bits()).collect();
+        Some(Self { triplets, search, ..Self::new(shape, [0; 32], unit, rotated) })
+    }
+
     /// Triplets as this layout has them, found by this search. `None` for directions that are no bytes.
     #[must_use]
     pub fn triplets(layout: &TripletLayout, search: Search, rotated: Rotated) -> Option<Self> {
@@ -391,5 +484,86 @@ mod tests {
             (-1100..=1100).for_each(|n| check(n as f32 * 1e-3));
         }
         assert!(map_cells(&[0.5, 0.501]).is_none());
+    }
+
+    /// What selectors take of both words of bytes is a centroid in integers of 16 bits.
+    #[test]
+    fn bytes_of_small_blocks_are_centroids() {
+        let two = BlockBook::TwoBits {
+            centroids: [-1.510, -0.4528, 0.4528, 1.510],
+            thresholds: [-0.9814, 0.0, 0.9814],
+        };
+        let three = BlockBook::ThreeBits {
+            centroids: [-2.1573, -1.3336, -0.7434, -0.2428, 0.2428, 0.7434, 1.3336, 2.1573],
+            thresholds: [-1.7455, -1.0385, -0.4931, 0.0, 0.4931, 1.0385, 1.7455],
+        };
+        for book in [two, three] {
+            let tables = Tables::blocks(&book, &[0; BLOCK_VALUES]).expect("a sign each");
+            for code in 0..8 {
+                let byte = |first: usize| (tables.words[first + code / 4] >> (8 * (code % 4))) as u8;
+                let integer = i32::from(byte(0) as i8) * 256 + i32::from(byte(2));
+                let centroid = match book {
+                    BlockBook::TwoBits { centroids, .. } => centroids[code % 4],
+                    BlockBook::ThreeBits { centroids, .. } => centroids[code],
+                };
+                let unit = tables.unit / 32_767.0;
+                assert!((integer as f32 * unit - centroid).abs() <= 0.51 * unit, "code {code}: {integer}");
+                assert_eq!(tables.centroids[code], centroid);
+            }
+        }
+        assert!(Tables::blocks(&two, &[0; 31]).is_none());
+    }
+
+    /// A direction times a radius, as the kernels have it, is what the CPU decodes, to within a 32,767th of a row's scale; and fits.
+    #[test]
+    fn chunks_are_what_the_cpu_decodes() {
+        let mut state = 5_u64;
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 40) as f32 / 8_388_608.0 - 1.0
+        };
+        let mut members: Vec<[f32; 4]> = alloc::vec![[1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, -1.0]];
+        members.extend((2..255).map(|_| {
+            let q = [next(), next(), next(), next()];
+            let norm = libm::sqrtf(q.iter().map(|c| c * c).sum());
+            q.map(|c| c / norm)
+        }));
+        let ints: Vec<[i8; 4]> = members.iter().map(|q| crate::quaternion::quaternion_ints(*q)).collect();
+        for (count, radius_bits) in [(1, 2), (2, 6), (24, 3), (96, 4), (100, 5), (255, 6)] {
+            let set = QuaternionSet { members: &members[..count], ints: &ints[..count], index: None };
+            let layout =
+                ChunkLayout { chunks: 16, members: count as u8, radius_bits, radix: false, flags: false };
+            let rotated = Rotated { signs: &[], rounds: 0, gain: 0 };
+            let tables = Tables::chunks(&layout, &set, rotated).expect("a table");
+            assert_eq!(tables.triplets.len(), 24 * count);
+            let limit = i32::from(layout.radius_limit());
+            for code in 0..24 * count {
+                // As `chunk_field` has it.
+                let (unit, member) = (code / count, code % count);
+                let opposite = if unit < 8 { unit % 2 == 1 } else { unit >= 16 };
+                let first = if unit < 8 {
+                    unit / 2
+                } else if unit < 16 {
+                    unit - 4
+                } else {
+                    27 - unit
+                };
+                let words = &tables.triplets[2 * (first * count + member)..][..2];
+                let direction = scalar::product(&UNITS[unit], &members[member]);
+                for radius in [0, 1, limit / 2, limit] {
+                    for (component, exact) in direction.iter().enumerate() {
+                        let integer = (words[component / 2] >> (16 * (component % 2))) as i16;
+                        let radius = if opposite { -radius } else { radius };
+                        let x = i32::from(integer) * (radius * (65_535 / limit)) + 32_768;
+                        let decoded = (x >> 16) as f32 * tables.unit / 32_767.0;
+                        let expected = exact * radius.abs() as f32 / limit as f32;
+                        assert!(
+                            (decoded - expected).abs() < 1.1 / 32_767.0,
+                            "{code}, {radius}: {decoded} {expected}"
+                        );
+                    }
+                }
+            }
+        }
     }
 }

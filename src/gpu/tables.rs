@@ -4,12 +4,14 @@ use super::{Error, refuse};
 use crate::codebook::{lloyd_max, trellis};
 use crate::codec::octopus::{self, NormFormat};
 use crate::codec::planes::{CentreCode, Planes};
+use crate::codec::{hqmq, tq3_0};
 use crate::rotation::{Rotation, RotationKind};
 use crate::stream::Purpose;
 use crate::{Backend, CodecSpec, Gain, LayerConfig, Role};
+use octaplex_arch::BLOCK_VALUES;
 use octaplex_arch::device::{Rotated, Tables};
 
-const WHICH: &str = "cards take turboquant of 2, 3 and 4 bits (rotation=wht), trellis of m = 2, 4 and 8 with 8 states, int of 4 and 8 bits (group=token, asymmetric=false, med=0), and keys of octopus (norm=f16) of bdir up to 5";
+const WHICH: &str = "cards take turboquant of 2, 3 and 4 bits (rotation=wht), trellis of m = 2, 4 and 8 with 8 states, int of 4 and 8 bits (group=token, asymmetric=false, med=0), and keys of octopus (norm=f16) of bdir up to 5, of tq3_0 (widths that 32 divides) and of hqmq (med=0)";
 
 pub(super) fn of_keys(config: &LayerConfig) -> Result<Tables, Error> {
     of(config, config.keys, config.key_dim, Role::Keys)
@@ -59,6 +61,14 @@ fn of(config: &LayerConfig, spec: CodecSpec, dim: usize, role: Role) -> Result<T
             let core = octopus::Core::build(spec, dim, Backend::detect(), config.stream(role))?;
             let rotated = rotated(core.rotation(), spec.rounds, spec.gain);
             Tables::triplets(&core.shape(), spec.rounding.search(), rotated)
+        }
+        CodecSpec::Hqmq(spec) if role == Role::Keys && spec.med == 0 => {
+            let core = hqmq::Core::build(spec, dim, Backend::detect(), config.stream(role))?;
+            let (layout, set, signs) = core.shape();
+            Tables::chunks(layout, &set, Rotated { signs, rounds: spec.rotate.into(), gain: 0 })
+        }
+        CodecSpec::Tq3(spec) if role == Role::Keys && dim.is_multiple_of(BLOCK_VALUES) => {
+            Tables::blocks(&spec.variant.book(), &tq3_0::SIGNS)
         }
         _ => None,
     };
@@ -111,6 +121,31 @@ mod tests {
             assert!(of_keys(&with("octopus:bdir=6", dim)).is_err());
             assert!(are_encoded(&with("int:bits=8,rotate=true", dim)));
             assert!(!are_encoded(&with("trellis:scales=3", dim)));
+        }
+    }
+
+    /// Sets of every kind, and both meanings of small blocks' planes; at other widths, as values and with outliers they are refused.
+    #[test]
+    fn keys_of_chunks_and_small_blocks() {
+        let with = |keys: &str, dim| {
+            let keys = keys.parse().expect("a codec");
+            LayerConfig::new(1, dim, 640).keys(keys).values(CodecSpec::Int(crate::IntSpec::new(4)))
+        };
+        for dim in WIDTHS {
+            for variant in ["original", "3bit"] {
+                let config = with(&format!("tq3_0:variant={variant}"), dim);
+                assert_eq!(of_keys(&config).is_ok(), dim.is_multiple_of(32), "{variant}, width {dim}");
+                assert!(are_encoded(&config));
+            }
+            for spec in
+                ["", ":s=1", ":s=3,r=2", ":s=192,r=6,packing=index", ":s=255,r=6", ":secondary=optimised"]
+            {
+                let config = with(&format!("hqmq{spec}"), dim);
+                assert!(of_keys(&config).is_ok() && are_encoded(&config), "{spec}, width {dim}");
+            }
+            assert!(of_keys(&with("hqmq:med=3", dim)).is_err());
+            let values = with("hqmq", dim).values("hqmq".parse().expect("a codec"));
+            assert!(of_values(&values).is_err());
         }
     }
 }

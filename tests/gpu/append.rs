@@ -1,7 +1,7 @@
 //! Tokens that are appended on the card: pages are the CPU's, byte by byte, however the tokens come and go.
 
 use super::vectors::Random;
-use super::{CODECS, Case, OTHERS, WIDTHS, case, device, each_width, page_bytes};
+use super::{CODECS, Case, WIDTHS, case, device, each_width, others, page_bytes};
 use octaplex::{Attend, Backend, Center, CodecSpec, Error, LayerConfig, SharedLayer, gpu};
 
 /// A layer on the CPU, and one on the card, that are given the same.
@@ -108,7 +108,7 @@ fn appended_pages_are_the_cpus() {
     });
 }
 
-/// Triplets and integers, of every number of bits, search and place for what is left over.
+/// Triplets and integers, of every number of bits, search and place for what is left over; small blocks; chunks.
 #[test]
 fn triplets_and_integers_are_the_cpus() {
     let Some(device) = device() else { return };
@@ -122,7 +122,7 @@ fn triplets_and_integers_are_the_cpus() {
     ];
     each_width(&WIDTHS, |dim| {
         let (mut random, mut compared) = (Random::new(15), 0);
-        for (number, (keys, values)) in OTHERS.into_iter().chain(more).enumerate() {
+        for (number, (keys, values)) in others(dim).chain(more).enumerate() {
             let page = [64, 128, 256][(number + dim / 64) % 3];
             let center = [Center::Page, Center::Page, Center::Prefix, Center::Off][number % 4];
             let mut case = case(keys, values, dim, (4, 2), 900);
@@ -164,6 +164,8 @@ fn pages_of_the_cpus_encoders() {
         ("trellis:scales=3", "turboquant:bits=3", 96, 64),
         ("octopus:tail=paper", "trellis:scales=5", 80, 128),
         ("int:bits=8", "trellis:m=8,scales=3", 192, 256),
+        ("tq3_0", "trellis:scales=3", 96, 64),
+        ("hqmq:s=100,r=5,rotate=true", "trellis:scales=5", 80, 128),
     ] {
         let mut case = case(keys, values, dim, (4, 2), 1100);
         case.config = case.config.page(page);
@@ -191,6 +193,9 @@ fn rows_without_a_direction_are_the_cpus() {
         ("octopus:rounding=scalar,gain=norm", "int:rotate=true"),
         ("int", "int:bits=8,rotate=true"),
         ("int:bits=8", "turboquant"),
+        ("tq3_0", "int"),
+        ("tq3_0:variant=3bit", "turboquant"),
+        ("hqmq", "int"),
     ] {
         let case = case(keys, values, 64, (1, 1), 700);
         let mut both = Both::new(&device, &case);
@@ -295,6 +300,8 @@ fn what_append_refuses() {
         ("trellis:m=8", "trellis:m=8"),
         ("octopus", "int"),
         ("int:bits=8", "int"),
+        ("tq3_0", "int"),
+        ("hqmq", "int"),
     ] {
         let case = case(keys, values, 64, (2, 1), 900);
         let mut both = Both::new(&device, &case);
@@ -339,9 +346,9 @@ fn what_append_refuses() {
         ("norm", 32_768.0),
         ("mse", 32_000.0),
     ] {
-        for codec in ["turboquant", "trellis:m=8", "octopus", "int"] {
+        for codec in ["turboquant", "trellis:m=8", "octopus", "int", "tq3_0", "tq3_0:variant=3bit", "hqmq"] {
             let gain = match codec {
-                "int" => String::new(),
+                codec if ["int", "tq3_0", "hqmq"].iter().any(|own| codec.starts_with(own)) => String::new(),
                 codec => format!("{}gain={gain}", if codec.contains(':') { "," } else { ":" }),
             };
             let spec: CodecSpec = format!("{codec}{gain}").parse().unwrap();

@@ -18,7 +18,7 @@ struct Params {
     const float *sink_logits;  // [query heads], or none
     float *parts;              // [sequences][units][splits of both kinds][HEADS][DIM]
     float2 *sums;              // [sequences][units][splits of both kinds][HEADS]: maximum of log2, sum
-    const u32 *triplets;       // what fields of keys stand for: Triplets
+    const u32 *triplets;       // what fields of keys stand for: FieldTable
     u64 window;                // 0: all is seen
     u32 query_heads, kv_heads, table_stride, exact_stride, splits, exact_splits, keep_sinks, key_rounds, value_rounds;
     u32 several;  // 1: most blocks of threads have several rounds of slots
@@ -39,12 +39,13 @@ __device__ __forceinline__ float times_step(float x, u32 two, int which) {
 
 // The same of a slot's norms.
 template <int SHAPE> __device__ __forceinline__ float times_norm(float x, u32 two, int which) {
-    return is_int(SHAPE) ? x * from_f16(which ? two >> 16 : two & 0xFFFF) : times_step(x, two, which);
+    if (is_blocks(SHAPE)) return x; // has its scales
+    return in_rows(SHAPE) ? x * from_f16(which ? two >> 16 : two & 0xFFFF) : times_step(x, two, which);
 }
 // Whether the sum of what codes are multiplied with counts, and how often.
 constexpr bool is_summed(int shape) { return shape == 4 || shape == 34; }
 constexpr int SUMMED_KEYS = KEYS == 34 ? -8 : 1, SUMMED_VALUES = VALUES == 34 ? -8 : 1;
-constexpr bool FLOAT_CENTRES = CENTRES && is_int(KEYS);
+constexpr bool FLOAT_CENTRES = CENTRES && in_rows(KEYS);
 
 constexpr int EXACT_TOKENS = 32;
 
@@ -71,7 +72,7 @@ template <class Fetch>
 __device__ __forceinline__ void prepare(const Params &p, Shared &sh, int batch, int kv_head, int first_head, int heads, int warp, int lane,
                                         Fetch fetch) {
     float queries[HEADS / WARPS][VEC] = {}, balance[VEC], prefix[VEC];
-    if (is_triplets(KEYS)) { // bytes that are no coordinate's
+    if (is_fields(KEYS)) { // bytes that are no coordinate's
         for (int i = threadIdx.x; i < PRODUCTS * LANES; i += WARPS * LANES) sh.queries[0][i] = uint4{};
         __syncthreads();
     }
@@ -95,11 +96,7 @@ __device__ __forceinline__ void prepare(const Params &p, Shared &sh, int batch, 
             if constexpr (FLOAT_CENTRES)
                 if (holds(lane)) sh.balanced[h][VEC * lane + i] = v[i];
         }
-        for (u32 round = 0; round < p.key_rounds; round++) {
-#pragma unroll
-            for (int i = 0; i < VEC; i++) v[i] = signed_by(v[i] * INVERSE_SQRT, p.key_signs, VEC * lane + i);
-            hadamard(v, lane);
-        }
+        turn_key(v, p.key_rounds, p.key_signs, lane);
 #pragma unroll
         for (int i = 0; i < VEC; i++) top = fmaxf(top, fabsf(v[i]));
 #pragma unroll
@@ -117,7 +114,7 @@ __device__ __forceinline__ void prepare(const Params &p, Shared &sh, int batch, 
             const int high = __float2int_rn(exact), low = min(__float2int_rn((exact - high) * 256), 127);
             int thread, product, half, byte;
             const u32 c = VEC * lane + i;
-            if (HOLDING < LANES && c >= (is_triplets(KEYS) ? DIM : WIDE)) break;
+            if (HOLDING < LANES && c >= (is_fields(KEYS) ? DIM : WIDE)) break;
             place(c, thread, product, half, byte);
             const int at = ((product * LANES + (h << 2 | thread)) * 4 + 2 * half) * 4 + byte;
             bytes[at] = (i8)high, bytes[at + 4] = (i8)low;
@@ -240,7 +237,7 @@ __device__ __forceinline__ void exact_split(const Params &p, Shared &sh, u8 *mem
 extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) attend(const __grid_constant__ Params p) {
     extern __shared__ __align__(128) u8 pages[];
     __shared__ Shared sh;
-    __shared__ Triplets triplets;
+    __shared__ FieldTable fields;
     u8 *const my_keys = pages + (threadIdx.x / LANES) * K_PART, *const all_values = pages + V_FROM;
     u8 *const my_values = all_values + (threadIdx.x / LANES) * V_PART;
     const int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES, g = lane >> 2, t = lane & 3;
@@ -258,8 +255,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
     const int first = (split * each + max(0, split - fewer)) * WARPS, last = min(slots, first + (each + (split >= fewer)) * WARPS);
     const u32 *table = p.table + (u64)batch * p.table_stride;
     auto slot_of = [&](int page) { return p.pool + ((u64)table[page] * p.kv_heads + kv_head) * SLOT; };
-    auto load_triplets = [&] {
-        for (int i = threadIdx.x; is_triplets(KEYS) && i < TRIPLET_WORDS; i += WARPS * LANES) reinterpret_cast<u32 *>(&triplets)[i] = p.triplets[i];
+    auto load_fields = [&] {
+        for (int i = threadIdx.x; is_fields(KEYS) && i < TABLE_WORDS; i += WARPS * LANES) reinterpret_cast<u32 *>(&fields)[i] = p.triplets[i];
     };
 #if BULK_COPIES
     auto fetch_keys = [&](int page) {
@@ -278,7 +275,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
         barriers_made();
         if (of_pages) fetch_keys(first + warp);
     }
-    load_triplets();
+    load_fields();
     if (of_exact) fetch_exact(p, sh, all_values, seq, count, batch, kv_head);
     __syncthreads();
 #else
@@ -293,7 +290,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
     };
     auto wait_values = [&](u32) { await_copies<1>(); };
     if (of_pages) fetch_keys(first + warp);
-    load_triplets();
+    load_fields();
     if (of_exact) fetch_exact(p, sh, all_values, seq, count, batch, kv_head);
 #endif
 #if BULK_COPIES
@@ -358,8 +355,14 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
             for (int tile = 0; tile < 8; tile++) {
                 // Octet t of a tile of 32 has the columns 2 t and 2 t + 1 of four products: what a thread's weights are of.
                 const int token = 32 * (tile >> 2) + 8 * (g >> 1) + 2 * (tile & 3) + (g & 1);
-                if constexpr (is_triplets(KEYS)) {
-                    const float2 two = score_triplets([&](int j) { return q[j]; }, slot, token, t, triplets);
+                if constexpr (is_fields(KEYS)) {
+                    const float2 two = score_fields([&](int j) { return q[j]; }, slot, token, t, fields);
+                    x[2 * tile] = two.x, x[2 * tile + 1] = two.y;
+                    continue;
+                }
+                if constexpr (is_blocks(KEYS)) {
+                    const int first = 32 * (tile >> 2) + 8 * t + 2 * (tile & 3);
+                    const float2 two = score_blocks([&](int j) { return q[j]; }, slot, token, first, t, keys);
                     x[2 * tile] = two.x, x[2 * tile + 1] = two.y;
                     continue;
                 }
@@ -369,7 +372,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
                 for (int j = 0; j < PRODUCTS; j++) score(c, q[j], k, j, keys);
                 x[2 * tile] = (float)(c[0] * 256 + c[2]), x[2 * tile + 1] = (float)(c[1] * 256 + c[3]);
             }
-            const float of_norm = (is_int(KEYS) ? 1 : from_f16(tail.key_largest)) * p.key_unit * unit;
+            const float of_norm = (is_blocks(KEYS) ? SCORE_UNIT : in_rows(KEYS) ? 1 : from_f16(tail.key_largest)) * p.key_unit * unit;
 #pragma unroll
             for (int tile = 0; tile < 2; tile++) {
                 const uint4 k4 = load<uint4>(slot + K_STEPS + 64 * tile + 16 * t);

@@ -49,7 +49,7 @@ struct Block {
     float2 *scales;            // [sequences][kv heads]: what keys and values are multiplied with
     float *parts;              // [splits][sequences][kv heads][padded][ROW]
     float2 *sums;              // [SIDES][splits][sequences][kv heads][padded]: maximum of log2, sum
-    const u32 *triplets;       // what fields of keys stand for: Triplets
+    const u32 *triplets;       // what fields of keys stand for: FieldTable
     u64 window, position;      // window 0: all is seen; position: of the first query, ~0: the last one is at the newest token
     u32 query_heads, kv_heads, table_stride, exact_stride, queries_each, padded, splits, first_tile, keep_sinks, key_rounds, value_rounds;
     u32 at_once;               // tiles that there is room for, at most TILES_AT_ONCE
@@ -107,8 +107,8 @@ __device__ __forceinline__ float fitting(float largest) {
     return largest > 0 ? __uint_as_float((u32)(127 + max(-100, min(100, 13 - exponent))) << 23) : 1;
 }
 
-// The norm of a row whose scale is 1, at most.
-constexpr float of_largest(int shape) { return is_int(shape) ? (1 << (code_bits(shape) - 1)) / INVERSE_SQRT : 1; }
+// The norm of a row whose scale is 1, at most; of small blocks more than a coordinate.
+constexpr float of_largest(int shape) { return is_int(shape) ? (1 << (code_bits(shape) - 1)) / INVERSE_SQRT : is_blocks(shape) ? 4 : 1; }
 
 extern "C" __global__ void __launch_bounds__(256) measure(const __grid_constant__ Block p) {
     __shared__ float largest[2][8];
@@ -119,7 +119,7 @@ extern "C" __global__ void __launch_bounds__(256) measure(const __grid_constant_
     for (u32 i = threadIdx.x; i < seq.slots; i += blockDim.x) {
         const u8 *slot = p.pool + ((u64)p.table[(u64)sequence * p.table_stride + i] * p.kv_heads + head) * SLOT;
         const Tail tail = load<Tail>(slot + TAIL);
-        key = fmaxf(key, of_largest(KEYS) * from_f16(tail.key_largest) + (CENTRES ? (is_int(KEYS) ? 1 / INVERSE_SQRT : 1) * fabsf(from_f16(tail.centre)) : 0));
+        key = fmaxf(key, of_largest(KEYS) * from_f16(tail.key_largest) + (CENTRES ? (in_rows(KEYS) ? 1 / INVERSE_SQRT : 1) * fabsf(from_f16(tail.centre)) : 0));
         value = fmaxf(value, of_largest(VALUES) * from_f16(tail.value_largest));
     }
     // Of exact rows the largest coordinate, as if all of a row were so large.
@@ -156,7 +156,7 @@ extern "C" __global__ void __launch_bounds__(128) ask(const __grid_constant__ Bl
             v[i] *= balance[i];
             base = fmaf(v[i], prefix[i], base);
         }
-        turn(v, p.key_rounds, p.key_signs, lane);
+        turn_key(v, p.key_rounds, p.key_signs, lane);
 #pragma unroll
         for (int i = 0; i < VEC; i++) top = fmaxf(top, fabsf(v[i]));
 #pragma unroll
@@ -193,12 +193,56 @@ template <int SHAPE> __device__ __forceinline__ float integer(u32 bits) {
     return code_bits(SHAPE) == 8 ? (float)(i8)bits : (float)((int)bits - 8);
 }
 
+// Small blocks, eight coordinates of one at once.
+__device__ __forceinline__ void unfold_blocks(const u8 *slot, u8 *keys, float unit, const float *centroids, const float *centre) {
+    for (int item = threadIdx.x; item < 4 * TILE; item += 128) {
+        const int token = item >> 2, t = item & 3;
+        const KeyWords k = load_key(slot, token, t);
+#pragma unroll
+        for (int j = 0; j < PRODUCTS; j++) {
+            const float scale = unit * from_f16(load<u16>(slot + K_STEPS + 2 * (SLOT_TOKENS * j + token)));
+            const int c = 32 * j + 8 * t;
+            float x[8];
+#pragma unroll
+            for (int i = 0; i < 8; i++) x[i] = fmaf(centroids[key_index<KEYS>(k, own_order(c + i) % EACH)], scale, CENTRES ? centre[c + i] : 0);
+            *reinterpret_cast<uint4 *>(keys + key_byte(token, c)) =
+                make_uint4(two_f16(x[0], x[1]), two_f16(x[2], x[3]), two_f16(x[4], x[5]), two_f16(x[6], x[7]));
+        }
+    }
+}
+
+// Chunks, each on its own.
+__device__ __forceinline__ void unfold_chunks(const Block &p, const u8 *slot, u8 *keys, const float *centre, const float *norms) {
+    __shared__ Chunks chunks;
+    for (int i = threadIdx.x; i < TABLE_WORDS; i += 128) reinterpret_cast<u32 *>(&chunks)[i] = p.triplets[i];
+    __syncthreads();
+    for (int item = threadIdx.x; item < 4 * TILE; item += 128) {
+        const int token = item >> 2, t = item & 3;
+        u32 words[FIELD_WORDS];
+        load_words<4 * FIELD_WORDS>(words, slot + item * 4 * FIELD_WORDS);
+        auto store = [&](int c, const float (&x)[4]) {
+            *reinterpret_cast<uint2 *>(keys + key_byte(token, c)) = make_uint2(two_f16(x[0], x[1]), two_f16(x[2], x[3]));
+        };
+#pragma unroll
+        for (int d = 0; d < EACH_FIELDS; d++) {
+            int n[4];
+            float x[4];
+            chunk(n, words, d, chunks);
+            const int c = 4 * (t * EACH_FIELDS + d);
+#pragma unroll
+            for (int e = 0; e < 4; e++) x[e] = fmaf((float)(n[e] >> 16), norms[token], CENTRES ? centre[c + e] : 0);
+            store(c, x);
+        }
+        for (int c = DIM + 4 * t; c < WIDE; c += 16) store(c, {0, 0, 0, 0});
+    }
+}
+
 // Triplets end in the middle of words: rows meet in shared memory first.
 __device__ __forceinline__ void unfold_triplets(const Block &p, const u8 *slot, u8 *keys, const float *centre, const float *norms) {
     __shared__ Triplets triplets;
     __shared__ __align__(16) u16 rows[TILE][WIDE + 8];
     const int thread = threadIdx.x;
-    for (int i = thread; i < TRIPLET_WORDS; i += 128) reinterpret_cast<u32 *>(&triplets)[i] = p.triplets[i];
+    for (int i = thread; i < TABLE_WORDS; i += 128) reinterpret_cast<u32 *>(&triplets)[i] = p.triplets[i];
     __syncthreads();
     for (int item = thread; item < 4 * TILE; item += 128) {
         const int token = item >> 2, t = item & 3;
@@ -227,11 +271,11 @@ __device__ __forceinline__ void unfold_slot(const Block &p, const u8 *slot, u8 *
     const Tail tail = load<Tail>(slot + TAIL);
     const int thread = threadIdx.x, lane = thread % LANES;
     centroids[0][thread] = p.key_centroids[thread], centroids[1][thread] = p.value_centroids[thread];
-    if (CENTRES && is_int(KEYS)) {
+    if (CENTRES && in_rows(KEYS)) {
         if (thread < LANES) {
             float v[VEC];
             exact_lane(v, reinterpret_cast<const u16 *>(slot + K_CENTRE), lane);
-            turn(v, p.key_rounds, p.key_signs, lane);
+            turn_key(v, p.key_rounds, p.key_signs, lane);
             for (int i = 0; i < VEC; i++)
                 if (VEC * lane + i < WIDE) centre[VEC * lane + i] = v[i] * scale.x;
         }
@@ -246,10 +290,10 @@ __device__ __forceinline__ void unfold_slot(const Block &p, const u8 *slot, u8 *
         const bool of_value = thread >= TILE;
         const u32 norm = reinterpret_cast<const u16 *>(slot + (of_value ? V_STEPS : K_STEPS))[token];
         const float unit = of_value ? p.value_unit * scale.y : p.key_unit * scale.x, largest = from_f16(of_value ? tail.value_largest : tail.key_largest);
-        norms[of_value][token] = unit * (is_int(of_value ? VALUES : KEYS) ? from_f16(norm) : largest * (of_value ? 1 / 32767.0f : 1) * (float)norm);
+        norms[of_value][token] = unit * (in_rows(of_value ? VALUES : KEYS) ? from_f16(norm) : largest * (of_value ? 1 / 32767.0f : 1) * (float)norm);
     }
     __syncthreads();
-    for (int item = thread; item < 4 * TILE && !is_triplets(KEYS); item += 128) {
+    for (int item = thread; item < 4 * TILE && !is_fields(KEYS) && !is_blocks(KEYS); item += 128) {
         const int token = item >> 2, t = item & 3;
         const float norm = norms[0][token];
         const KeyWords k = load_key(slot, token, t);
@@ -273,6 +317,8 @@ __device__ __forceinline__ void unfold_slot(const Block &p, const u8 *slot, u8 *
     for (int item = thread; item < TILE * (ROW - WIDE) / 8; item += 128)
         *reinterpret_cast<uint4 *>(keys + key_byte(item % TILE, WIDE + item / TILE * 8)) = make_uint4(0, 0, 0, 0);
     if constexpr (is_triplets(KEYS)) unfold_triplets(p, slot, keys, centre, norms[0]);
+    if constexpr (is_chunks(KEYS)) unfold_chunks(p, slot, keys, centre, norms[0]);
+    if constexpr (is_blocks(KEYS)) unfold_blocks(slot, keys, scale.x, centroids[0], centre);
     const u8 *from = slot + K_PART;
     for (int item = thread; item < 2 * GROUPS * LANES; item += 128) { // eight tokens of four coordinates
         const int group = item / LANES % GROUPS, c = group * 32 + (lane >> 2) * 4, token = item / LANES / GROUPS * 32 + (lane & 3) * 8;
@@ -319,7 +365,7 @@ __device__ __forceinline__ void unfold_exact(const Block &p, const Sequence &seq
         if (token < count) {
             const u16 *row = exact_row(p, seq, sequence, head, first + token);
             exact_key(k, row, front, lane), exact_lane(v, row + DIM, lane);
-            turn(k, p.key_rounds, p.key_signs, lane), turn(v, p.value_rounds, p.value_signs, lane);
+            turn_key(k, p.key_rounds, p.key_signs, lane), turn(v, p.value_rounds, p.value_signs, lane);
         }
         for (int c = DIM + lane; c < ROW; c += LANES) *reinterpret_cast<u16 *>(keys + key_byte(token, c)) = 0;
         if (!holds(lane)) continue;

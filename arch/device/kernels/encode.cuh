@@ -1,5 +1,5 @@
 // Rows to pages: balance, prefix, centre, rotation, codes, norms. Every float operation is the CPU's, in its order
-// (vectors/scalar.rs, codes/scalar.rs, affine/scalar.rs, trellis/scalar.rs, triplets/scalar.rs, and the cache's norms.rs), so that the bytes are the CPU's: this text is
+// (vectors/scalar.rs, codes/scalar.rs, affine/scalar.rs, trellis/scalar.rs, triplets/scalar.rs, blocks/scalar.rs, quaternions/scalar.rs, and the cache's norms.rs), so that the bytes are the CPU's: this text is
 // compiled without contraction of products and sums, with roots and quotients rounded as IEEE 754 says.
 //
 // A block of threads a page and head, keys and values apart. Eight lanes share a row; of the sixteen lanes of the CPU's sums lane
@@ -14,14 +14,14 @@ struct Encode {
     const float *book_thresholds;   // [31]: where they change
     const float *front;             // [kv heads][balance, prefix][DIM]
     u32 *refused;                   // the first row that its codec cannot hold: see `refuse`
-    const u32 *search;              // of triplets: see `Search`
+    const u32 *search;              // of triplets: see `Search`; of chunks the set's members
     u64 position;                   // of the first token
-    u32 kv_heads, page_tokens, rounds, gain;
+    u32 kv_heads, page_tokens, rounds, gain; // gain: of small blocks the last code
     float unit;                     // an integer of a centroid, of a rotated unit vector
     float kappa;                    // trellis: integers to a standard deviation
     float book_unit;
     u32 signs[8];
-    float centroids[128];           // by code; of a trellis by code · 16 + window
+    float centroids[128];           // by code; of a trellis by code · 16 + window; of small blocks eight, then where they change
     float cell_slope, cell_offset;  // codes alone: see `found_in`
     u32 cells[64];
 };
@@ -100,8 +100,8 @@ template <bool TRANSPOSE> __device__ __forceinline__ void transform_by_rows(floa
     __syncwarp();
 }
 
-template <bool TRANSPOSE> __device__ __forceinline__ void transform(float (&v)[MINE], int lane, float *row) {
-    if constexpr (BASE > 1) return transform_by_rows<TRANSPOSE>(v, lane, row);
+// Steps of 1 to 8 · COUNT / 2 on each so many of a lane's values.
+template <int COUNT> __device__ __forceinline__ void transform_steps(float (&v)[MINE], int lane) {
 #pragma unroll
     for (int i = 0; i < MINE; i += 2) {
         const float a = v[i], b = v[i + 1];
@@ -117,13 +117,18 @@ template <bool TRANSPOSE> __device__ __forceinline__ void transform(float (&v)[M
         }
     }
 #pragma unroll
-    for (int s = 2; s < MINE; s *= 2)
+    for (int s = 2; s < COUNT; s *= 2)
 #pragma unroll
         for (int i = 0; i < MINE; i++)
             if (!(i & s)) {
                 const float a = v[i], b = v[i | s];
                 v[i] = a + b, v[i | s] = a - b;
             }
+}
+
+template <bool TRANSPOSE> __device__ __forceinline__ void transform(float (&v)[MINE], int lane, float *row) {
+    if constexpr (BASE > 1) transform_by_rows<TRANSPOSE>(v, lane, row);
+    else transform_steps<MINE>(v, lane);
 }
 
 // A lane's signs, bit i of value i.
@@ -281,12 +286,13 @@ template <bool OF_KEYS> __device__ __forceinline__ void encode_norms(const Encod
 
 // Scales of integers, which are what f16 holds, one a row. All threads, and all parts of the page.
 template <bool OF_KEYS> __device__ __forceinline__ void encode_scales(const Encode &p, const u32 *slots, const float *scales) {
+    constexpr bool THERE = OF_KEYS && is_blocks(KEYS); // but for the largest
     for (u32 part = threadIdx.x / LANES; part < p.page_tokens / SLOT_TOKENS; part += blockDim.x / LANES) { // a warp a slot
         u8 *slot = p.pool + ((u64)slots[part] * p.kv_heads + blockIdx.y) * SLOT;
         float largest = 0;
         for (int token = threadIdx.x % LANES; token < SLOT_TOKENS; token += LANES) {
             const float scale = scales[part * SLOT_TOKENS + token];
-            reinterpret_cast<u16 *>(slot + (OF_KEYS ? K_STEPS : V_STEPS))[token] = (u16)to_f16(scale);
+            if (!THERE) reinterpret_cast<u16 *>(slot + (OF_KEYS ? K_STEPS : V_STEPS))[token] = (u16)to_f16(scale);
             largest = fmaxf(largest, scale);
         }
 #pragma unroll
@@ -300,6 +306,39 @@ template <bool OF_KEYS> __device__ __forceinline__ void encode_scales(const Enco
             tail.value_largest = to_f16(largest), tail.value_octaves = 0;
         }
     }
+}
+
+// ---- small blocks -----------------------------------------------------------------------------------------------------
+
+// A row that eight lanes have together: each 32 rotated on their own, codes a byte each in threads' order (the third bit is the plane's),
+// scales to the slot. Gives the largest scale.
+__device__ __forceinline__ float quantize_blocks(const Encode &p, float (&v)[MINE], u8 *row, u8 *slot, int token, int lane) {
+    transform_steps<4>(v, lane);
+    float most = 0;
+    __syncwarp(); // codes take the place of values that other lanes have read
+#pragma unroll
+    for (int block = 0; block < DIM / BLOCK_VALUES; block++) {
+        float largest = 0;
+#pragma unroll
+        for (int i = 4 * block; i < 4 * block + 4; i++) v[i] *= 0.17677669f, largest = fmaxf(largest, fabsf(v[i]));
+#pragma unroll
+        for (int s = 4; s; s /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, s));
+        const float scale = largest / p.centroids[p.gain], inverse = scale > 0 ? 1.0f / scale : 0;
+        const u32 stored = to_f16(scale);
+#pragma unroll
+        for (int i = 4 * block; i < 4 * block + 4; i++) {
+            const float y = v[i] * inverse;
+            u32 code = 0; // counted so that what is no number takes the last
+#pragma unroll
+            for (int k = 0; k < 7; k++) code += !(y < p.centroids[8 + k]);
+            code = min(code, p.gain);
+            if (p.gain == 3) code |= (v[i] - scale * p.centroids[code] >= 0) << 2;
+            row[own_order(mine(lane, i))] = (u8)code;
+        }
+        if ((lane & 7) == 0) reinterpret_cast<u16 *>(slot + K_STEPS)[SLOT_TOKENS * block + token] = (u16)stored;
+        most = fmaxf(most, is_finite_f16(stored) ? from_f16(stored) : __int_as_float(0x7f800000));
+    }
+    return most;
 }
 
 // ---- a page's centre --------------------------------------------------------------------------------------------------
@@ -455,10 +494,11 @@ __device__ __forceinline__ float search(const Encode &p, float *z, float scale, 
 
 template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const Encode &p) {
     constexpr bool TRELLIS = is_trellis(SHAPE), INTEGERS = is_int(SHAPE), IN_THREES = is_triplets(SHAPE), HAS_CENTRE = OF_KEYS && CENTRES;
+    constexpr bool BLOCKS = is_blocks(SHAPE), CHUNKS = is_chunks(SHAPE), HALF_CENTRE = in_rows(SHAPE);
     // Words of a row in shared memory: its values, and later its codes, a byte each. One more, so that a column is on all banks; eight, so
     // that threes of four rows are.
     constexpr int THREADS = encode_threads(SHAPE), ROWS = THREADS / ROW_LANES; // rows at once: a number that all threads go on together
-    constexpr int STRIDE = IN_THREES ? DIM + 8 : TRELLIS || HAS_CENTRE || BASE > 1 ? DIM + 1 : DIM / 4 + 1;
+    constexpr int STRIDE = IN_THREES || CHUNKS ? DIM + 8 : TRELLIS || HAS_CENTRE || BASE > 1 ? DIM + 1 : DIM / 4 + 1;
     extern __shared__ u32 memory[]; // [SLOT_TOKENS][STRIDE]
     __shared__ union {
         u32 decisions[TRELLIS ? DIM / 4 : 1][SLOT_TOKENS];
@@ -471,6 +511,7 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
     __shared__ Centre centre;
     __shared__ uint2 cells[TRELLIS ? 1 : 32];
     __shared__ u32 searched[IN_THREES ? sizeof(Search) / 4 : 1];
+    __shared__ float4 members[CHUNKS ? SET_MEMBERS : 1];
     const Search &tables = *reinterpret_cast<const Search *>(searched);
     __shared__ u16 steps[SCALES * LEVELS];
     __shared__ u32 slots[MOST_TOKENS / SLOT_TOKENS];
@@ -492,6 +533,8 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
         for (int i = threadIdx.x; i < 128; i += blockDim.x) centroids[i] = p.centroids[i];
     else if (IN_THREES)
         for (int i = threadIdx.x; i < (int)sizeof(Search) / 4; i += blockDim.x) searched[i] = p.search[i];
+    else if (CHUNKS)
+        for (int i = threadIdx.x; i < SET_MEMBERS; i += blockDim.x) members[i] = reinterpret_cast<const float4 *>(p.search)[i];
     else if (threadIdx.x < 32) cells[threadIdx.x] = make_uint2(p.cells[2 * threadIdx.x], p.cells[2 * threadIdx.x + 1]);
     if (OF_KEYS) {
         const float *front = p.front + blockIdx.y * 2 * DIM;
@@ -544,11 +587,11 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
                 if (k < channels) {
                     const int c = threadIdx.x + k * THREADS;
                     const float mean = sums[k] / (float)p.page_tokens;
-                    if (INTEGERS) store_mean(p, centre, c, mean);
+                    if (HALF_CENTRE) store_mean(p, centre, c, mean);
                     else centre.values[c] = mean;
                 }
         __syncthreads();
-        if (!INTEGERS && threadIdx.x < LANES) encode_centre(p, centre, signs, lane);
+        if (!HALF_CENTRE && threadIdx.x < LANES) encode_centre(p, centre, signs, lane);
     }
     __syncthreads();
     for (int part = 0; part < parts; part++) {
@@ -567,6 +610,24 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
             if (HAS_CENTRE)
 #pragma unroll
                 for (int i = 0; i < MINE; i++) v[i] -= centre.values[mine(lane, i)];
+            if constexpr (BLOCKS) {
+                u8 *slot = p.pool + ((u64)slots[part] * p.kv_heads + blockIdx.y) * SLOT;
+                const float largest = quantize_blocks(p, v, reinterpret_cast<u8 *>(memory + r * STRIDE), slot, r, lane);
+                if ((lane & 7) == 0) norms[token] = largest;
+                continue;
+            }
+            if constexpr (CHUNKS) {
+                float *row = z + r * STRIDE;
+                if (p.rounds > 0) rotate(p, v, signs, lane, true, row);
+                __syncwarp();
+#pragma unroll
+                for (int i = 0; i < MINE; i++) row[mine(lane, i)] = v[i];
+                __syncwarp();
+                const float largest = largest_chunk(row, lane), scale = from_f16(to_f16(largest));
+                search_chunks(row, scale, members, lane);
+                if ((lane & 7) == 0) norms[token] = scale;
+                continue;
+            }
             const float norm = INTEGERS ? 0 : sqrtf(dot(v, v));
             rotate(p, v, signs, lane, !TRELLIS, z + r * STRIDE);
             if constexpr (IN_THREES) {
@@ -633,7 +694,8 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
             }
         }
         __syncthreads();
-        if (threadIdx.x < SLOT_TOKENS) { // a thread a row
+        if ((BLOCKS || CHUNKS) && threadIdx.x < SLOT_TOKENS && !(norms[part * SLOT_TOKENS + threadIdx.x] <= 65504)) refuse(p, OF_KEYS, 1 + part * SLOT_TOKENS + threadIdx.x);
+        if (!BLOCKS && !CHUNKS && threadIdx.x < SLOT_TOKENS) { // a thread a row
             const int r = threadIdx.x, token = part * SLOT_TOKENS + r;
             const float norm = norms[token];
             float found;
@@ -653,9 +715,10 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
         u8 *slot = p.pool + ((u64)slots[part] * p.kv_heads + blockIdx.y) * SLOT;
         auto four = [&](int token, int c) { return memory[token * STRIDE + c / 4]; };
         if constexpr (IN_THREES) pack_found(slot, work.fields);
+        else if constexpr (CHUNKS) pack_chunks(slot, [&](int token, int chunk) { return memory[token * STRIDE + 4 * chunk]; });
         else if constexpr (OF_KEYS) pack_keys(slot, four);
         else pack_values(slot, four);
-        if (HAS_CENTRE && INTEGERS) {
+        if (HAS_CENTRE && HALF_CENTRE) {
             for (int c = threadIdx.x; c < DIM; c += blockDim.x) reinterpret_cast<u16 *>(slot + K_CENTRE)[c] = (u16)centre.integers[c];
         } else if (HAS_CENTRE) {
             for (int c = threadIdx.x; c < (IN_THREES ? DIM : WIDE); c += blockDim.x) {
@@ -667,7 +730,7 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
         if (OF_KEYS && threadIdx.x == 0) reinterpret_cast<Tail *>(slot + TAIL)->centre = HAS_CENTRE ? centre.norm : 0;
         __syncthreads();
     }
-    if constexpr (INTEGERS) encode_scales<OF_KEYS>(p, slots, norms);
+    if constexpr (HALF_CENTRE) encode_scales<OF_KEYS>(p, slots, norms);
     else encode_norms<OF_KEYS>(p, work.norms, steps, slots, norms);
 }
 

@@ -11,9 +11,8 @@ struct Exchange {
 };
 
 constexpr int PAGE_HEADER = 8, NORM_HEAD = 3;
-constexpr int CENTRE_BYTES = !CENTRES ? 0 : is_int(KEYS) ? 2 * DIM : 2 + DIM * 5 / 8;
-// Integers have their norms in their rows.
-constexpr int norm_bytes(int shape, int tokens) { return is_int(shape) ? 0 : NORM_HEAD + tokens * 6 / 8; }
+constexpr int CENTRE_BYTES = !CENTRES ? 0 : in_rows(KEYS) ? 2 * DIM : 2 + DIM * 5 / 8;
+constexpr int norm_bytes(int shape, int tokens) { return in_rows(shape) ? 0 : NORM_HEAD + tokens * 6 / 8; }
 
 // Little-endian bits, the least significant first; at most 8 of them.
 __device__ __forceinline__ u32 bits_at(const u8 *bytes, int at, int count) {
@@ -55,6 +54,10 @@ __device__ __forceinline__ Source source(const Exchange &x) {
 // The path bit and the code of a coordinate in a row.
 template <int SHAPE> __device__ __forceinline__ u32 row_path(const u8 *row, int c) { return bits_at(row, c, 1); }
 template <int SHAPE> __device__ __forceinline__ u32 row_code(const u8 *row, int c) {
+    if constexpr (is_blocks(SHAPE)) {
+        const u8 *block = row + c / BLOCK_VALUES * BLOCK_BYTES;
+        return bits_at(block, c % BLOCK_VALUES * 2, 2) | bits_at(block + BLOCK_LOW, c % BLOCK_VALUES, 1) << 2;
+    }
     return bits_at(row + row_head(SHAPE), c * code_bits(SHAPE), code_bits(SHAPE));
 }
 
@@ -152,11 +155,11 @@ template <class Four> __device__ __forceinline__ void pack_values(u8 *slot, Four
     }
 }
 
-// Of a row as the CPU has it.
+// Of a row as the CPU has it, from a coordinate on, or from a place in the order of threads' own.
 template <int SHAPE> __device__ __forceinline__ u32 row_codes(const u8 *row, int c) {
     u32 codes = 0;
     for (int e = 0; e < 4; e++) {
-        codes |= row_code<SHAPE>(row, c + e) << (8 * e);
+        codes |= row_code<SHAPE>(row, is_blocks(SHAPE) ? coordinate(c + e) : c + e) << (8 * e);
         if (is_trellis(SHAPE) && row_path<SHAPE>(row, c + e)) codes |= PATH_BIT << (8 * e);
     }
     return codes;
@@ -164,19 +167,23 @@ template <int SHAPE> __device__ __forceinline__ u32 row_codes(const u8 *row, int
 
 extern "C" __global__ void __launch_bounds__(128) upload(const __grid_constant__ Exchange x) {
     const Source s = source(x);
+    auto key_scale = [&](int token, int i) { // number i of a row
+        return half_at(s.keys + token * row_bytes(KEYS) + (is_blocks(KEYS) ? (i + 1) * BLOCK_BYTES - 2 : 0));
+    };
     if constexpr (is_triplets(KEYS)) pack_fields(s.slot, s.keys);
-    else pack_keys(s.slot, [&](int token, int c) { return row_codes<KEYS>(s.keys + token * row_bytes(KEYS), c); });
+    else if constexpr (is_chunks(KEYS)) pack_chunks(s.slot, [&](int token, int chunk) { return chunk_field(s.keys + token * row_bytes(KEYS), chunk); });
+    else pack_keys(s.slot, [&](int token, int at) { return row_codes<KEYS>(s.keys + token * row_bytes(KEYS), at); });
     pack_values(s.slot, [&](int token, int c) { return row_codes<VALUES>(s.values + token * row_bytes(VALUES), c); });
     for (int token = threadIdx.x; token < SLOT_TOKENS; token += blockDim.x) {
         const int at = 6 * (s.part * SLOT_TOKENS + token);
-        reinterpret_cast<u16 *>(s.slot + K_STEPS)[token] =
-            is_int(KEYS) ? half_at(s.keys + token * row_bytes(KEYS))
-                         : x.steps[(s.key_norms[2] & 3) * 64 + bits_at(s.key_norms + NORM_HEAD, at, 6)];
+        for (int i = 0; i < K_SCALES; i++) reinterpret_cast<u16 *>(s.slot + K_STEPS)[SLOT_TOKENS * i + token] =
+            in_rows(KEYS) ? key_scale(token, i)
+                          : x.steps[(s.key_norms[2] & 3) * 64 + bits_at(s.key_norms + NORM_HEAD, at, 6)];
         reinterpret_cast<u16 *>(s.slot + V_STEPS)[token] =
             is_int(VALUES) ? half_at(s.values + token * row_bytes(VALUES))
                            : x.steps[(s.value_norms[2] & 3) * 64 + bits_at(s.value_norms + NORM_HEAD, at, 6)];
     }
-    if (CENTRES && is_int(KEYS)) {
+    if (CENTRES && in_rows(KEYS)) {
         for (int at = threadIdx.x; at < CENTRE_BYTES; at += blockDim.x) s.slot[K_CENTRE + at] = s.centre[at];
     } else if (CENTRES) {
         for (int c = threadIdx.x; c < (is_triplets(KEYS) ? DIM : WIDE); c += blockDim.x) {
@@ -187,11 +194,12 @@ extern "C" __global__ void __launch_bounds__(128) upload(const __grid_constant__
     }
     if (threadIdx.x == 0) {
         Tail tail = {};
-        if (is_int(KEYS)) tail.key_largest = largest_half(s.keys, row_bytes(KEYS), SLOT_TOKENS);
+        if (is_int(KEYS) || is_chunks(KEYS)) tail.key_largest = largest_half(s.keys, row_bytes(KEYS), SLOT_TOKENS);
+        else if (is_blocks(KEYS)) tail.key_largest = largest_half(s.keys + BLOCK_BYTES - 2, BLOCK_BYTES, SLOT_TOKENS * K_SCALES);
         else tail.key_largest = half_at(s.key_norms), tail.key_octaves = s.key_norms[2];
         if (is_int(VALUES)) tail.value_largest = largest_half(s.values, row_bytes(VALUES), SLOT_TOKENS);
         else tail.value_largest = half_at(s.value_norms), tail.value_octaves = s.value_norms[2];
-        if (CENTRES) tail.centre = is_int(KEYS) ? largest_half(s.centre, 2, DIM) : half_at(s.centre);
+        if (CENTRES) tail.centre = in_rows(KEYS) ? largest_half(s.centre, 2, DIM) : half_at(s.centre);
         tail.position = 0;
         for (int i = 0; i < 8; i++) tail.position |= (u64)s.header[i] << (8 * i);
         tail.position += s.part * SLOT_TOKENS;
@@ -205,6 +213,7 @@ __device__ __forceinline__ u32 slot_key_path(const u8 *slot, int token, int c) {
     return bits_at(slot + (token * 4 + c / EACH) * (EACH / 8), c % EACH, 1);
 }
 __device__ __forceinline__ u32 slot_key_code(const u8 *slot, int token, int c) {
+    c = own_order(c);
     const int item = token * 4 + c / EACH, d = c % EACH, bits = low_bits(KEYS);
     const u32 single = bits_at(slot + SINGLE_AT + item * (EACH / 8), single_bit(d), 1);
     if (bits == 1) return single;
@@ -241,11 +250,26 @@ extern "C" __global__ void __launch_bounds__(128) download(const __grid_constant
     const u8 *values = s.slot + K_PART;
     for (int at = threadIdx.x; at < SLOT_TOKENS * row_bytes(KEYS); at += blockDim.x) {
         const int token = at / row_bytes(KEYS), byte = at % row_bytes(KEYS), plane = byte - row_head(KEYS);
-        if (is_int(KEYS) && plane < 0) {
+        if ((is_int(KEYS) || is_chunks(KEYS)) && plane < 0) {
             s.keys[at] = s.slot[K_STEPS + 2 * token + byte];
             continue;
         }
+        if constexpr (is_chunks(KEYS)) {
+            s.keys[at] = chunk_byte(s.slot, token, byte);
+            continue;
+        }
         u32 out = 0;
+        if constexpr (is_blocks(KEYS)) {
+            const int block = byte / BLOCK_BYTES, of_block = byte % BLOCK_BYTES;
+            auto code = [&](int value) { return slot_key_code(s.slot, token, BLOCK_VALUES * block + value); };
+            if (of_block < BLOCK_LOW)
+                for (int i = 0; i < 4; i++) out |= (code(4 * of_block + i) & 3) << (2 * i);
+            else if (of_block < BLOCK_BYTES - 2)
+                for (int i = 0; i < 8; i++) out |= code(8 * (of_block - BLOCK_LOW) + i) >> 2 << i;
+            else out = s.slot[K_STEPS + 2 * (SLOT_TOKENS * block + token) + of_block - (BLOCK_BYTES - 2)];
+            s.keys[at] = out;
+            continue;
+        }
         for (int i = 0; i < 8; i++) {
             const int bit = 8 * plane + i, bits = max(1, code_bits(KEYS));
             out |= (is_triplets(KEYS) ? slot_field_bit(s.slot, token, bit)
@@ -272,7 +296,7 @@ extern "C" __global__ void __launch_bounds__(128) download(const __grid_constant
     // Four norms are three bytes.
     for (int item = threadIdx.x; item < SLOT_TOKENS / 2; item += blockDim.x) {
         const bool of_value = item >= SLOT_TOKENS / 4;
-        if (is_int(of_value ? VALUES : KEYS)) continue;
+        if (in_rows(of_value ? VALUES : KEYS)) continue;
         const int four = item % (SLOT_TOKENS / 4);
         const u16 *mine = reinterpret_cast<const u16 *>(s.slot + (of_value ? V_STEPS : K_STEPS)) + 4 * four;
         const u16 *steps = x.steps + ((of_value ? tail.value_octaves : tail.key_octaves) & 3) * 64;
@@ -281,7 +305,7 @@ extern "C" __global__ void __launch_bounds__(128) download(const __grid_constant
         u8 *out = (of_value ? s.value_norms : s.key_norms) + NORM_HEAD + s.part * SLOT_TOKENS * 6 / 8 + 3 * four;
         out[0] = word, out[1] = word >> 8, out[2] = word >> 16;
     }
-    if (CENTRES && is_int(KEYS) && s.part == 0) {
+    if (CENTRES && in_rows(KEYS) && s.part == 0) {
         for (int at = threadIdx.x; at < CENTRE_BYTES; at += blockDim.x) s.centre[at] = s.slot[K_CENTRE + at];
     } else if (CENTRES && s.part == 0) {
         for (int byte = threadIdx.x; byte < DIM * 5 / 8; byte += blockDim.x) {
@@ -297,9 +321,9 @@ extern "C" __global__ void __launch_bounds__(128) download(const __grid_constant
         }
     }
     if (threadIdx.x == 0 && s.part == 0) {
-        if (!is_int(KEYS)) s.key_norms[0] = tail.key_largest, s.key_norms[1] = tail.key_largest >> 8, s.key_norms[2] = tail.key_octaves;
+        if (!in_rows(KEYS)) s.key_norms[0] = tail.key_largest, s.key_norms[1] = tail.key_largest >> 8, s.key_norms[2] = tail.key_octaves;
         if (!is_int(VALUES)) s.value_norms[0] = tail.value_largest, s.value_norms[1] = tail.value_largest >> 8, s.value_norms[2] = tail.value_octaves;
-        if (CENTRES && !is_int(KEYS)) s.centre[0] = tail.centre, s.centre[1] = tail.centre >> 8;
+        if (CENTRES && !in_rows(KEYS)) s.centre[0] = tail.centre, s.centre[1] = tail.centre >> 8;
         for (int i = 0; blockIdx.y == 0 && i < 8; i++) s.header[i] = tail.position >> (8 * i);
     }
 }

@@ -34,6 +34,10 @@ __device__ __forceinline__ int2 make_int2(int x, int y) { return {x, y}; }
 struct alignas(8) uint2 {
     unsigned x, y;
 };
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+__device__ __forceinline__ float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 struct alignas(16) uint4 {
     unsigned x, y, z, w;
 };

@@ -88,6 +88,19 @@ __device__ __forceinline__ KeyWords load_key(const u8 *slot, int token, int t) {
 // Bits d and up of a path: four count, and a fifth where d is even.
 __device__ __forceinline__ u32 window_at(const KeyWords &k, int d) { return shifted(k.path[d >> 4], d & 15); }
 
+// Selectors of product j's bytes, of codes of 2 and 3 bits: of the first four and of the others.
+__device__ __forceinline__ uint2 selectors(const KeyWords &k, int j) {
+    const bool alone = PRODUCTS % 2 && j == PRODUCTS - 1;
+    u32 s = (alone ? k.low[j >> 1] : k.low[j >> 1] >> (2 * (j & 1))) & 0x33333333u;
+    if (code_bits(KEYS) == 3) s |= (single_bits(k, j) & 0x11111111u) << 2;
+    u32 other = s >> 16;
+    if (alone) {
+        other = k.low[j >> 1] >> 2 & 0x3333;
+        if (code_bits(KEYS) == 3) other |= (single_bits(k, j) >> 1 & 0x1111) << 2;
+    }
+    return make_uint2(s, other);
+}
+
 // Product j of a key with the queries.
 __device__ __forceinline__ void score(int (&c)[4], uint4 q, const KeyWords &k, int j, const Table &t) {
     if (KEYS == 4) {
@@ -99,15 +112,8 @@ __device__ __forceinline__ void score(int (&c)[4], uint4 q, const KeyWords &k, i
     } else if (KEYS == 38) {
         product_s8(c, q, k.low[2 * j % CODE_WORDS], k.low[(2 * j + 1) % CODE_WORDS]);
     } else if (KEYS == 2 || KEYS == 3) {
-        const bool alone = PRODUCTS % 2 && j == PRODUCTS - 1;
-        u32 s = (alone ? k.low[j >> 1] : k.low[j >> 1] >> (2 * (j & 1))) & 0x33333333u;
-        if (KEYS == 3) s |= (single_bits(k, j) & 0x11111111u) << 2;
-        u32 other = s >> 16;
-        if (alone) {
-            other = k.low[j >> 1] >> 2 & 0x3333;
-            if (KEYS == 3) other |= (single_bits(k, j) >> 1 & 0x1111) << 2;
-        }
-        product_s8(c, q, prmt(t.words[0], t.words[KEYS == 3], s), prmt(t.words[0], t.words[KEYS == 3], other));
+        const uint2 s = selectors(k, j);
+        product_s8(c, q, prmt(t.words[0], t.words[KEYS == 3], s.x), prmt(t.words[0], t.words[KEYS == 3], s.y));
     } else if (KEYS == 11) {
         u32 r[4];
         for (int i = 0; i < 4; i++) r[i] = row_of(t, window_at(k, 8 * j + 2 * i));
@@ -141,15 +147,19 @@ __device__ __forceinline__ void score(int (&c)[4], uint4 q, const KeyWords &k, i
 struct Triplets {
     u32 directions[1 << 2 * DIRECTION_BITS], radii[1 << RADIUS_BITS], rest[1 << REST_BITS];
 };
-constexpr int TRIPLET_WORDS = sizeof(Triplets) / 4;
+
+// Field d of a thread, and what follows it.
+__device__ __forceinline__ u32 field_at(const u32 (&words)[FIELD_WORDS], int d) {
+    const int bit = d * FIELD_BITS;
+    u32 field = words[bit >> 5] >> (bit & 31);
+    if ((bit & 31) + FIELD_BITS > 32) field = __funnelshift_r(words[bit >> 5], words[min(FIELD_WORDS - 1, (bit >> 5) + 1)], bit & 31);
+    return field;
+}
 
 // Integers of 16 bits, 256 times, of triplet d of a thread; `last`: it is the thread that has the coordinates left over.
 __device__ __forceinline__ void triplet(int (&x)[3], const u32 (&words)[FIELD_WORDS], int d, bool last, const Triplets &of) {
     constexpr int OWN = 2 * DIRECTION_BITS;
-    const int bit = d * FIELD_BITS;
-    u32 field = words[bit >> 5] >> (bit & 31);
-    if ((bit & 31) + FIELD_BITS > 32) field = __funnelshift_r(words[bit >> 5], words[min(FIELD_WORDS - 1, (bit >> 5) + 1)], bit & 31);
-    field &= (1u << FIELD_BITS) - 1;
+    const u32 field = field_at(words, d) & ((1u << FIELD_BITS) - 1);
     const int n = of.directions[field & ((1 << OWN) - 1)], radius = of.radii[field >> OWN];
 #pragma unroll
     for (int e = 0; e < 3; e++) x[e] = (n << (24 - 8 * e) >> 24) * radius + 128;
@@ -158,9 +168,16 @@ __device__ __forceinline__ void triplet(int (&x)[3], const u32 (&words)[FIELD_WO
 }
 __device__ __forceinline__ bool has_rest(int t) { return t == (FIELDS - 1) / EACH_FIELDS; }
 
+// High and low bytes of field d of a thread.
+__device__ __forceinline__ uint2 field_bytes(const u32 (&words)[FIELD_WORDS], int d, bool last, const Triplets &of) {
+    int x[3];
+    triplet(x, words, d, last, of);
+    return make_uint2(prmt(prmt(x[0], x[1], 0x0062), x[2], 0x0610), prmt(prmt(x[0], x[1], 0x0051), x[2], 0x0510));
+}
+
 // Both products of a thread's keys, columns 2 t and 2 t + 1, with queries: high bytes, whose sign counts, and low ones.
-template <class Queries>
-__device__ __forceinline__ float2 score_triplets(Queries queries, const u8 *slot, int token, int t, const Triplets &of) {
+template <class Queries, class Fields>
+__device__ __forceinline__ float2 score_fields(Queries queries, const u8 *slot, int token, int t, const Fields &of) {
     u32 words[FIELD_WORDS];
     load_words<4 * FIELD_WORDS>(words, slot + (token * 4 + t) * 4 * FIELD_WORDS);
     int high[4] = {}, low[4] = {};
@@ -170,9 +187,8 @@ __device__ __forceinline__ float2 score_triplets(Queries queries, const u8 *slot
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             if (2 * j + half >= EACH_FIELDS) continue;
-            int x[3];
-            triplet(x, words, 2 * j + half, has_rest(t), of);
-            h[half] = prmt(prmt(x[0], x[1], 0x0062), x[2], 0x0610), l[half] = prmt(prmt(x[0], x[1], 0x0051), x[2], 0x0510);
+            const uint2 bytes = field_bytes(words, 2 * j + half, has_rest(t), of);
+            h[half] = bytes.x, l[half] = bytes.y;
         }
         const uint4 q = queries(j);
         product_s8(high, q, h[0], h[1]);
