@@ -196,17 +196,18 @@ impl Registers for Avx2 {
             // Above 127 the shuffle would give 0.
             let low = if N > 8 { _mm_and_si128(index, _mm_set1_epi8(15)) } else { index };
             let (by_16, by_32) = (_mm_slli_epi16::<3>(index), _mm_slli_epi16::<2>(index));
-            let one = |i: usize| _mm_shuffle_epi8(table[i], low);
-            let two = |i: usize| _mm_blendv_epi8(one(i), one(i + 1), by_16);
-            let four = |i: usize| _mm_blendv_epi8(two(i), two(i + 2), by_32);
-            let eight = |i: usize| _mm_blendv_epi8(four(i), four(i + 4), _mm_slli_epi16::<1>(index));
-            match N {
-                1 => one(0),
-                2 => two(0),
-                4 => four(0),
-                8 => eight(0),
-                _ => _mm_blendv_epi8(eight(0), eight(8), index),
+            let mut found = [index; N];
+            for (found, table) in found.iter_mut().zip(table) {
+                *found = _mm_shuffle_epi8(*table, low);
             }
+            let mut left = N;
+            for bit in [by_16, by_32, _mm_slli_epi16::<1>(index), index] {
+                for i in 0..left / 2 {
+                    found[i] = _mm_blendv_epi8(found[2 * i], found[2 * i + 1], bit);
+                }
+                left /= 2;
+            }
+            found[0]
         })
     }
 

@@ -193,8 +193,14 @@ impl<const FIVE: bool, const WIDE: bool> Fields<FIVE, WIDE> {
         let x = _mm512_srai_epi32::<24>(_mm512_slli_epi32::<16>(n));
         let y = _mm512_srai_epi32::<24>(_mm512_slli_epi32::<8>(n));
         let z = _mm512_srai_epi32::<24>(n);
-        [x, y, z].map(|c| _mm512_mul_ps(radius, _mm512_cvtepi32_ps(c)))
+        scaled([_mm512_cvtepi32_ps(x), _mm512_cvtepi32_ps(y), _mm512_cvtepi32_ps(z)], radius)
     }
+}
+
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn scaled([x, y, z]: [__m512; 3], factor: __m512) -> [__m512; 3] {
+    [_mm512_mul_ps(factor, x), _mm512_mul_ps(factor, y), _mm512_mul_ps(factor, z)]
 }
 
 /// A byte of each of 64 fields.

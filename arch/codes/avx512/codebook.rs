@@ -86,7 +86,8 @@ impl Bytes {
             let field = 2 * packing.raw_bits() as usize;
             (unpack.spread, unpack.shift) = (load(&SPREAD[field]), load(&SHIFT[field]));
         }
-        let [table, upper] = [index, upper_index].map(|index| _mm512_permutexvar_epi8(index, load(&table)));
+        let upper = _mm512_permutexvar_epi8(upper_index, load(&table));
+        let table = _mm512_permutexvar_epi8(index, load(&table));
         Self { unpack, table, upper, kind, raw, chunks, count }
     }
 
@@ -114,7 +115,7 @@ impl Bytes {
 
     /// The centroids of four rows of a block, 64 from chunk `c` on; for kinds that come in pairs, those of the next
     /// chunk as well. Four rows hide the latencies of one another and leave registers for the caller; of sixteen,
-    /// LLVM spills half.
+    /// LLVM spills half. Loops here, since LLVM does not always inline a closure into `map`.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(crate) fn four<const KIND: u8>(&self, block: &Block, c: usize, first: usize) -> [[__m512i; 4]; 2] {
@@ -122,15 +123,17 @@ impl Bytes {
         let rows = [first, first + 1, first + 2, first + 3];
         let raw = Masked::new(block, self.raw(c));
         match KIND {
-            kind::NIBBLES | kind::PAIRS => self.halves::<KIND>(rows.map(|r| self.fields::<KIND>(&raw, r))),
+            kind::NIBBLES | kind::PAIRS => self.halves::<KIND>(self.four_fields::<KIND>(&raw, first)),
             kind::RAW => {
-                let index = rows.map(|r| unpack.raw(&raw, r));
+                let mut index = [_mm512_setzero_si512(); 4];
+                for (index, r) in index.iter_mut().zip(rows) {
+                    *index = unpack.raw(&raw, r);
+                }
                 [self.lookup(index), index]
             }
             _ => {
                 let chunk = self.chunk(c);
                 let digits = Masked::new(block, &chunk.digits);
-                // A loop, since LLVM does not inline a closure of this size into `map`.
                 let mut index = [_mm512_setzero_si512(); 4];
                 for (index, r) in index.iter_mut().zip(rows) {
                     *index = match KIND {
@@ -156,8 +159,7 @@ impl Bytes {
         if step(KIND) == 2 {
             // Two codes to a byte: interleaved as they are, half the work.
             let raw = Masked::new(block, self.raw(c));
-            let rows = [first, first + 1, first + 2, first + 3];
-            return self.halves::<KIND>(interleave(rows.map(|r| self.fields::<KIND>(&raw, r))));
+            return self.halves::<KIND>(interleave(self.four_fields::<KIND>(&raw, first)));
         }
         let [centroids, unused] = self.four::<KIND>(block, c, first);
         [interleave(centroids), unused]
@@ -170,15 +172,14 @@ impl Bytes {
     pub(crate) fn ordered<const KIND: u8>(&self, block: &Block, c: usize, first: usize) -> [[__m512i; 4]; 2] {
         if step(KIND) == 2 {
             let (raw, order) = (Masked::new(block, self.raw(c)), load(&HALVES));
-            let rows = [first, first + 1, first + 2, first + 3];
-            let fields = rows.map(|r| _mm512_permutexvar_epi8(order, self.fields::<KIND>(&raw, r)));
+            let fields = permute(order, self.four_fields::<KIND>(&raw, first));
             let [even, odd] = self.halves::<KIND>(interleave(fields));
             let lower = |k| _mm512_unpacklo_epi32(even[k], odd[k]);
             let upper = |k| _mm512_unpackhi_epi32(even[k], odd[k]);
             return [[lower(0), upper(0), lower(1), upper(1)], [lower(2), upper(2), lower(3), upper(3)]];
         }
         let ([centroids, unused], order) = (self.four::<KIND>(block, c, first), load(&FOURS));
-        [interleave(centroids.map(|x| _mm512_permutexvar_epi8(order, x))), unused]
+        [interleave(permute(order, centroids)), unused]
     }
 
     /// The centroids of sixteen rows, transposed: register j has bytes 4·j … of each row, a row a lane.
@@ -229,6 +230,17 @@ impl Bytes {
         )
     }
 
+    /// Those of four rows.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn four_fields<const KIND: u8>(&self, raw: &Masked, first: usize) -> [__m512i; 4] {
+        let mut fields = [_mm512_setzero_si512(); 4];
+        for (i, fields) in fields.iter_mut().enumerate() {
+            *fields = self.fields::<KIND>(raw, first + i);
+        }
+        fields
+    }
+
     /// The centroids of the lower and of the upper codes. Tables are repeated, so no index needs a mask.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -245,15 +257,31 @@ impl Bytes {
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn halves<const KIND: u8>(&self, fields: [__m512i; 4]) -> [[__m512i; 4]; 2] {
-        let [a, b, c, d] = fields.map(|fields| self.half::<KIND>(fields));
-        [[a[0], b[0], c[0], d[0]], [a[1], b[1], c[1], d[1]]]
+        let mut halves = [fields; 2];
+        for (i, fields) in fields.into_iter().enumerate() {
+            [halves[0][i], halves[1][i]] = self.half::<KIND>(fields);
+        }
+        halves
     }
 
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn lookup(&self, index: [__m512i; 4]) -> [__m512i; 4] {
-        index.map(|index| _mm512_permutexvar_epi8(index, self.table))
+        let mut found = index;
+        for found in &mut found {
+            *found = _mm512_permutexvar_epi8(*found, self.table);
+        }
+        found
     }
+}
+
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn permute(order: __m512i, mut four: [__m512i; 4]) -> [__m512i; 4] {
+    for x in &mut four {
+        *x = _mm512_permutexvar_epi8(order, *x);
+    }
+    four
 }
 
 /// The byte that [`interleave`] is to find in each place, so that its registers have them in order.
@@ -304,7 +332,7 @@ impl Words {
         if OFFSET {
             let (zero, offset) = (_mm512_setzero_si512(), _mm512_set1_epi16(self.offset.unwrap_or(0).into()));
             let words = [_mm512_unpacklo_epi8(codes, zero), _mm512_unpackhi_epi8(codes, zero)];
-            return words.map(|words| _mm512_sub_epi16(words, offset));
+            return [_mm512_sub_epi16(words[0], offset), _mm512_sub_epi16(words[1], offset)];
         }
         let bytes = |t: &[__m512i; 4]| {
             if self.len <= 64 {

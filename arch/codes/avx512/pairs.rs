@@ -142,7 +142,7 @@ impl<const L: usize, const N: usize> Query<L, N> {
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn halves<const N: usize>(window: &Window, r: usize) -> __m512i {
-    let [a, b] = [r, r + 4].map(|r| load_array::<N>(window.first(r)));
+    let (a, b) = (load_array::<N>(window.first(r)), load_array::<N>(window.first(r + 4)));
     // Of sixteen bytes, an insertion from memory.
     if N == 16 {
         return _mm512_inserti32x4::<2>(a, _mm512_castsi512_si128(b));
@@ -153,8 +153,8 @@ pub(crate) fn halves<const N: usize>(window: &Window, r: usize) -> __m512i {
 /// Sums of rows that are in registers as [`halves`] has them: the i-th of eight has rows i + 4·(i/4) and 4 more.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(crate) fn add_pairs(sums: [[__m512i; 4]; 2]) -> __m512i {
-    let [a, b] = sums.map(|sums| add_four(sums));
+pub(crate) fn add_pairs([a, b]: [[__m512i; 4]; 2]) -> __m512i {
+    let (a, b) = (add_four(a), add_four(b));
     let (even, odd) = (_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0xdd>(a, b));
     _mm512_add_epi32(even, odd)
 }

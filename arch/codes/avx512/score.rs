@@ -329,8 +329,11 @@ pub(crate) fn add_four([a, b, c, d]: [__m512i; 4]) -> __m512i {
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn add_sixteen(sums: &[__m512i; ROWS]) -> __m512i {
-    let [a, b, c, d] = [0, 4, 8, 12].map(|i| add_four([sums[i], sums[i + 1], sums[i + 2], sums[i + 3]]));
-    add_lanes([a, b, c, d])
+    let mut fours = [_mm512_setzero_si512(); 4];
+    for (four, sums) in fours.iter_mut().zip(sums.as_chunks().0) {
+        *four = add_four(*sums);
+    }
+    add_lanes(fours)
 }
 
 /// Lane 4·i + j of the result is the sum of the lanes of register j of the i-th four.

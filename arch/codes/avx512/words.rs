@@ -148,7 +148,10 @@ fn score_many<const OFFSET: bool>(
         let scales = scales(&block);
         for (queries, scores) in queries.as_chunks::<FEW>().0.iter().zip(scores.chunks_exact_mut(FEW * count))
         {
-            let values = queries.each_ref().map(|query| &query.values.as_chunks::<2>().0[..pairs]);
+            let mut values: [&[[i16; 2]]; FEW] = [&[]; FEW];
+            for (values, query) in values.iter_mut().zip(queries) {
+                *values = &query.values.as_chunks().0[..pairs];
+            }
             let mut sums = [_mm512_setzero_si512(); FEW];
             for (at, column) in columns.iter().enumerate() {
                 for (sum, values) in sums.iter_mut().zip(values) {
@@ -204,7 +207,7 @@ fn score_integers<const WHOLE: bool>(
                     sums[1][k] = _mm512_dpbusd_epi32(sums[1][k], codes, upper);
                 }
             }
-            let [lower, upper] = sums.map(|sums| add_four(sums));
+            let (lower, upper) = (add_four(sums[0]), add_four(sums[1]));
             *four = _mm512_add_epi32(lower, _mm512_slli_epi32::<7>(upper));
         }
         store_first(finish(add_lanes(fours), excess, factor, scales(&block)), scores);

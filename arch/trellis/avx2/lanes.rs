@@ -313,7 +313,8 @@ fn finish<const BITS: usize, const DIM: usize>(
     let sums = match sums_of_row::<BITS, DIM>() {
         1 => a,
         2 => {
-            let [a, b] = [a, b].map(|sums| _mm256_shuffle_epi32::<0b11_01_10_00>(sums));
+            let a = _mm256_shuffle_epi32::<0b11_01_10_00>(a);
+            let b = _mm256_shuffle_epi32::<0b11_01_10_00>(b);
             _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b))
         }
         _ => add_pairs(add_pairs(a, c), add_pairs(b, d)),

@@ -43,7 +43,7 @@ fn decode<const FIVE: bool, const WIDE: bool>(
     for (chunk, out) in Chunk::all(layout).zip(triplets.chunks_mut(TOGETHER * 3 * LANES)) {
         let chunk = Chunk { at: chunk.at - layout.header_bytes(), ..chunk };
         for (group, out) in fields.decode(chunk.load(stream, 0)).into_iter().zip(out.chunks_mut(3 * LANES)) {
-            store_triplets(fields.vectors(group).map(|c| _mm512_mul_ps(c, factor)), out);
+            store_triplets(scaled(fields.vectors(group), factor), out);
         }
     }
     layout.decode_rest(stream, scale, rest);

@@ -29,7 +29,7 @@ pub(super) fn score_tiles<L: Integers<V = __m256i>, const BITS: usize, const FIV
     let blocks = Blocks::new(rows, &mut padded);
     let eights = |first: usize| {
         let block = blocks.get(first / rows::ROWS);
-        [0, 8].map(|r| look_up::<L, BITS, FIVE, DIM>(&tables, &block, r))
+        [look_up::<L, BITS, FIVE, DIM>(&tables, &block, 0), look_up::<L, BITS, FIVE, DIM>(&tables, &block, 8)]
     };
     if L::BIAS > 0 {
         return many::score::<L, true>(rows, scale, queries, scores, &mut |first, tile| {

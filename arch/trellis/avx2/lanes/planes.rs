@@ -72,8 +72,8 @@ fn planes_of_quarter<const BITS: usize>(block: &Block, r: usize) -> [__m256i; 5]
         0 => in_order::<0>(inner, path, []),
         1 => in_order::<1>(inner, path, [codes([(0, 0), (1, 0), (2, 0), (3, 0)])]),
         2 => {
-            let [first, second] = [0, 2].map(|row| eights(block, [CODES, CODES], r + row));
-            in_order::<2>(inner, path, [first, second])
+            let second = eights(block, [CODES, CODES], r + 2);
+            in_order::<2>(inner, path, [eights(block, [CODES, CODES], r), second])
         }
         _ => {
             let first = codes([(0, 0), (0, 4), (0, 8), (1, 0)]);
@@ -97,12 +97,13 @@ fn in_order<const BITS: usize>(inner: __m256i, path: __m256i, codes: [__m256i; B
         }
         _ => {
             // Those of one remainder lie at other places in each sixteen.
-            let [a, b, c] = [0, 1, 2].map(|first| {
+            let mut planes = [inner, path, path, path, path];
+            for (first, plane) in planes[2..].iter_mut().enumerate() {
                 let two = _mm256_blendv_epi8(codes[0], codes[1], load(&THIRDS[(first + 2) % 3]));
                 let three = _mm256_blendv_epi8(two, codes[2], load(&THIRDS[(first + 1) % 3]));
-                _mm256_shuffle_epi8(three, load(&EVERY_THIRD[first]))
-            });
-            [inner, path, a, b, c]
+                *plane = _mm256_shuffle_epi8(three, load(&EVERY_THIRD[first]));
+            }
+            planes
         }
     }
 }
