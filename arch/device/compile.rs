@@ -29,21 +29,27 @@ impl Source {
         match self {
             Self::Attend => concat!(
                 include_str!("kernels/layout.cuh"),
+                include_str!("kernels/streams.cuh"),
                 include_str!("kernels/exchange.cuh"),
                 include_str!("kernels/lookup.cuh"),
+                include_str!("kernels/indexed.cuh"),
                 include_str!("kernels/warp.cuh"),
                 include_str!("kernels/attend.cuh")
             ),
             Self::Encode => concat!(
                 include_str!("kernels/layout.cuh"),
+                include_str!("kernels/streams.cuh"),
                 include_str!("kernels/exchange.cuh"),
                 include_str!("kernels/triplets.cuh"),
+                include_str!("kernels/paths.cuh"),
                 include_str!("kernels/encode.cuh")
             ),
             Self::Rows => include_str!("kernels/rows.cuh"),
             Self::Block => concat!(
                 include_str!("kernels/layout.cuh"),
+                include_str!("kernels/streams.cuh"),
                 include_str!("kernels/lookup.cuh"),
+                include_str!("kernels/indexed.cuh"),
                 include_str!("kernels/warp.cuh"),
                 include_str!("kernels/block.cuh")
             ),

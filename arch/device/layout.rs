@@ -1,6 +1,6 @@
 //! Sizes, and what kernels are given: the same as in `kernels/*.cuh`.
 
-use super::tables::{Cells, CodeShape};
+use super::tables::{Cells, CodeShape, Tables};
 use alloc::vec::Vec;
 
 /// Widths of keys and values that there are kernels for.
@@ -39,11 +39,17 @@ impl Shape {
         self.page_tokens / SLOT_TOKENS
     }
 
+    /// Bytes of a page of such keys and values as the CPU has it.
+    #[must_use]
+    pub fn bytes_of_page(&self, keys: &Tables, values: &Tables) -> usize {
+        self.page_bytes(keys.shape, values.shape)
+    }
+
     /// Bytes of a page as the CPU has it.
     pub(super) fn page_bytes(&self, keys: CodeShape, values: CodeShape) -> usize {
         let centre = match keys {
             _ if !self.centres => 0,
-            CodeShape::Int(_) => 2 * self.dim,
+            _ if keys.has_blocks() => 2 * self.dim,
             _ => 2 + self.dim * 5 / 8,
         };
         let norms = keys.norms(self.page_tokens) + values.norms(self.page_tokens);

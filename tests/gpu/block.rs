@@ -77,6 +77,8 @@ fn every_option() {
             ("trellis:m=2", 96),
             ("turboquant:bits=3", 256),
             ("int", 192),
+            ("turboquant:bits=8", 80),
+            ("trellis:m=16,states=4", 128),
         ] {
             check(
                 &case(keys, keys, dim, (12, 2), 1500),

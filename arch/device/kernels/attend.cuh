@@ -18,7 +18,7 @@ struct Params {
     const float *sink_logits;  // [query heads], or none
     float *parts;              // [sequences][units][splits of both kinds][HEADS][DIM]
     float2 *sums;              // [sequences][units][splits of both kinds][HEADS]: maximum of log2, sum
-    const u32 *triplets;       // what fields of keys stand for: Triplets
+    const u32 *triplets;       // what fields of keys stand for: Triplets; and what codes stand for: Entries
     u64 window;                // 0: all is seen
     u32 query_heads, kv_heads, table_stride, exact_stride, splits, exact_splits, keep_sinks, key_rounds, value_rounds;
     u32 several;  // 1: most blocks of threads have several rounds of slots
@@ -39,12 +39,12 @@ __device__ __forceinline__ float times_step(float x, u32 two, int which) {
 
 // The same of a slot's norms.
 template <int SHAPE> __device__ __forceinline__ float times_norm(float x, u32 two, int which) {
-    return is_int(SHAPE) ? x * from_f16(which ? two >> 16 : two & 0xFFFF) : times_step(x, two, which);
+    return has_blocks(SHAPE) ? x * from_f16(which ? two >> 16 : two & 0xFFFF) : times_step(x, two, which);
 }
 // Whether the sum of what codes are multiplied with counts, and how often.
 constexpr bool is_summed(int shape) { return shape == 4 || shape == 34; }
 constexpr int SUMMED_KEYS = KEYS == 34 ? -8 : 1, SUMMED_VALUES = VALUES == 34 ? -8 : 1;
-constexpr bool FLOAT_CENTRES = CENTRES && is_int(KEYS);
+constexpr bool FLOAT_CENTRES = CENTRES && has_blocks(KEYS);
 
 constexpr int EXACT_TOKENS = 32;
 
@@ -241,6 +241,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
     extern __shared__ __align__(128) u8 pages[];
     __shared__ Shared sh;
     __shared__ Triplets triplets;
+    __shared__ u32 entries[ENTRY_WORDS > 0 ? ENTRY_WORDS : 1];
     u8 *const my_keys = pages + (threadIdx.x / LANES) * K_PART, *const all_values = pages + V_FROM;
     u8 *const my_values = all_values + (threadIdx.x / LANES) * V_PART;
     const int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES, g = lane >> 2, t = lane & 3;
@@ -259,6 +260,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
     const u32 *table = p.table + (u64)batch * p.table_stride;
     auto slot_of = [&](int page) { return p.pool + ((u64)table[page] * p.kv_heads + kv_head) * SLOT; };
     auto load_triplets = [&] {
+        load_entries(entries, p.triplets, WARPS * LANES);
         for (int i = threadIdx.x; is_triplets(KEYS) && i < TRIPLET_WORDS; i += WARPS * LANES) reinterpret_cast<u32 *>(&triplets)[i] = p.triplets[i];
     };
 #if __CUDA_ARCH__ >= 900
@@ -318,6 +320,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
     const int2 none = is_summed(KEYS) ? sh.bytes[g] : int2{};
 
     int acc[OWN][4][4] = {};
+    int high_acc[ValueEntries::TWO ? OWN : 1][4][4] = {}; // of entries' high bytes
     float weighed = 0; // the sum of the integers that weights are
     float m = NOTHING, l = 0;
     float norm = 0, step_unit = 0;
@@ -358,6 +361,11 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
             for (int tile = 0; tile < 8; tile++) {
                 // Octet t of a tile of 32 has the columns 2 t and 2 t + 1 of four products: what a thread's weights are of.
                 const int token = 32 * (tile >> 2) + 8 * (g >> 1) + 2 * (tile & 3) + (g & 1);
+                if constexpr (is_indexed(KEYS)) {
+                    const float2 two = score_indexed(q, slot, token, t, key_entries(entries, lane));
+                    x[2 * tile] = two.x, x[2 * tile + 1] = two.y;
+                    continue;
+                }
                 if constexpr (is_triplets(KEYS)) {
                     const float2 two = score_triplets([&](int j) { return q[j]; }, slot, token, t, triplets);
                     x[2 * tile] = two.x, x[2 * tile + 1] = two.y;
@@ -369,7 +377,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
                 for (int j = 0; j < PRODUCTS; j++) score(c, q[j], k, j, keys);
                 x[2 * tile] = (float)(c[0] * 256 + c[2]), x[2 * tile + 1] = (float)(c[1] * 256 + c[3]);
             }
-            const float of_norm = (is_int(KEYS) ? 1 : from_f16(tail.key_largest)) * p.key_unit * unit;
+            const float of_norm = (has_blocks(KEYS) ? 1 : from_f16(tail.key_largest)) * p.key_unit * unit;
 #pragma unroll
             for (int tile = 0; tile < 2; tile++) {
                 const uint4 k4 = load<uint4>(slot + K_STEPS + 64 * tile + 16 * t);
@@ -420,6 +428,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
 #pragma unroll
                 for (int i = 0; i < OWN * 16; i++) {
                     acc[i / 16][i / 4 % 4][i % 4] = (acc[i / 16][i / 4 % 4][i % 4] + half) >> by;
+                    if (ValueEntries::TWO) high_acc[i / 16][i / 4 % 4][i % 4] = (high_acc[i / 16][i / 4 % 4][i % 4] + half) >> by;
                 }
                 weighed *= __uint_as_float((u32)(127 - by) << 23);
                 l *= exp2_fast(m - m_new);
@@ -427,7 +436,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
             if (norm_new != norm) step_unit = norm_new > 0 ? __fdividef(65535 / 32767.0f, norm_new) : 0;
             m = m_new, norm = norm_new;
         }
-        const float of_step = (is_int(VALUES) ? 32767 : from_f16(largest)) * step_unit;
+        const float of_step = (has_blocks(VALUES) ? 32767 : from_f16(largest)) * step_unit;
         u32 high_bytes = 0, low_bytes = 0;
 #pragma unroll
         for (int tile = 0; tile < 2; tile++) {
@@ -460,8 +469,12 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
 #pragma unroll
             for (int k = 0; k < OWN; k++) {
                 const int group = SHARING > 1 ? warp % GROUPS : warp + k * WARPS;
-                if (GROUPS % WARPS == 0 || SHARING > 1 || group < GROUPS)
-                    add_values(acc[k], sh.weights[mine][lane], values, mine & 1, group, lane, of_values);
+                if (GROUPS % WARPS == 0 || SHARING > 1 || group < GROUPS) {
+                    if constexpr (is_indexed(VALUES))
+                        add_indexed(acc[k], high_acc[ValueEntries::TWO ? k : 0], sh.weights[mine][lane], values, mine & 1, group, lane, value_entries(entries, lane));
+                    else
+                        add_values(acc[k], sh.weights[mine][lane], values, mine & 1, group, lane, of_values);
+                }
             }
         }
         __syncthreads();
@@ -489,6 +502,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
         for (int e = 0; e < 4; e++) {
             out[e] = scale * (fmaf((float)acc[k][e][0], 256, (float)acc[k][e][2]) + weighed);
             out[4 + e] = scale * (fmaf((float)acc[k][e][1], 256, (float)acc[k][e][3]) + weighed);
+            if (ValueEntries::TWO)
+#pragma unroll
+                for (int i = 0; i < 2; i++) out[4 * i + e] += scale * 16 * fmaf((float)high_acc[k][e][i], 256, (float)high_acc[k][e][2 + i]);
         }
         const int c = 32 * (SHARING > 1 ? warp % GROUPS : warp + k * WARPS) + 8 * t, at = g * DIM + c;
         if (SHARING > 1 && warp >= GROUPS)

@@ -11,9 +11,9 @@ struct Exchange {
 };
 
 constexpr int PAGE_HEADER = 8, NORM_HEAD = 3;
-constexpr int CENTRE_BYTES = !CENTRES ? 0 : is_int(KEYS) ? 2 * DIM : 2 + DIM * 5 / 8;
-// Integers have their norms in their rows.
-constexpr int norm_bytes(int shape, int tokens) { return is_int(shape) ? 0 : NORM_HEAD + tokens * 6 / 8; }
+constexpr int CENTRE_BYTES = !CENTRES ? 0 : has_blocks(KEYS) ? 2 * DIM : 2 + DIM * 5 / 8;
+// Blocks have their norms in their rows.
+constexpr int norm_bytes(int shape, int tokens) { return has_blocks(shape) ? 0 : NORM_HEAD + tokens * 6 / 8; }
 
 // Little-endian bits, the least significant first; at most 8 of them.
 __device__ __forceinline__ u32 bits_at(const u8 *bytes, int at, int count) {
@@ -53,20 +53,16 @@ __device__ __forceinline__ Source source(const Exchange &x) {
 }
 
 // The path bit and the code of a coordinate in a row.
-template <int SHAPE> __device__ __forceinline__ u32 row_path(const u8 *row, int c) { return bits_at(row, c, 1); }
+template <int SHAPE> __device__ __forceinline__ u32 row_path(const u8 *row, int c) { return bits_at(row + row_head(SHAPE) - path_bytes(SHAPE), c, 1); }
 template <int SHAPE> __device__ __forceinline__ u32 row_code(const u8 *row, int c) {
+    if constexpr (is_indexed(SHAPE)) return row_index<SHAPE>(row + row_head(SHAPE), c);
     return bits_at(row + row_head(SHAPE), c * code_bits(SHAPE), code_bits(SHAPE));
 }
 
 constexpr int SINGLE_AT = code_bits(KEYS) == 3 ? K_HIGH : K_LOW;
 
-// Both sides of a slot from `four(token, c)`: the codes of coordinates c to c + 3, a byte each, its highest bit the path's.
-constexpr u32 PATH_BIT = 0x80;
-
-// Bit `at` of each byte, as four bits.
-__device__ __forceinline__ u32 of_bytes(u32 codes, int at) { return (codes >> at & 0x01010101) * 0x01020408u >> 24 & 15; }
-
 template <class Four> __device__ __forceinline__ void pack_keys(u8 *slot, Four four) {
+    if constexpr (is_indexed(KEYS)) return pack_key_streams(slot, four);
     for (int item = threadIdx.x; item < SLOT_TOKENS * 4; item += blockDim.x) { // a thread's coordinates of a row
         constexpr int BITS = low_bits(KEYS);
         u32 path[BIT_WORDS] = {}, single[BIT_WORDS] = {}, low[CODE_WORDS] = {};
@@ -114,6 +110,7 @@ __device__ __forceinline__ u32 slot_field_bit(const u8 *slot, int token, int bit
 
 template <class Four> __device__ __forceinline__ void pack_values(u8 *slot, Four four) {
     u8 *values = slot + K_PART;
+    if constexpr (is_indexed(VALUES)) return pack_value_streams(values, four);
     for (int item = threadIdx.x; item < 2 * GROUPS * LANES; item += blockDim.x) { // a word of octets
         const int lane = item % LANES, first = item / LANES % GROUPS * 32 + (lane >> 2) * 4;
         const int token = item / LANES / GROUPS * 32 + (lane & 3) * 8;
@@ -157,7 +154,7 @@ template <int SHAPE> __device__ __forceinline__ u32 row_codes(const u8 *row, int
     u32 codes = 0;
     for (int e = 0; e < 4; e++) {
         codes |= row_code<SHAPE>(row, c + e) << (8 * e);
-        if (is_trellis(SHAPE) && row_path<SHAPE>(row, c + e)) codes |= PATH_BIT << (8 * e);
+        if (has_path(SHAPE) && row_path<SHAPE>(row, c + e)) codes |= PATH_BIT << (8 * e);
     }
     return codes;
 }
@@ -170,13 +167,13 @@ extern "C" __global__ void __launch_bounds__(128) upload(const __grid_constant__
     for (int token = threadIdx.x; token < SLOT_TOKENS; token += blockDim.x) {
         const int at = 6 * (s.part * SLOT_TOKENS + token);
         reinterpret_cast<u16 *>(s.slot + K_STEPS)[token] =
-            is_int(KEYS) ? half_at(s.keys + token * row_bytes(KEYS))
+            has_blocks(KEYS) ? half_at(s.keys + token * row_bytes(KEYS))
                          : x.steps[(s.key_norms[2] & 3) * 64 + bits_at(s.key_norms + NORM_HEAD, at, 6)];
         reinterpret_cast<u16 *>(s.slot + V_STEPS)[token] =
-            is_int(VALUES) ? half_at(s.values + token * row_bytes(VALUES))
+            has_blocks(VALUES) ? half_at(s.values + token * row_bytes(VALUES))
                            : x.steps[(s.value_norms[2] & 3) * 64 + bits_at(s.value_norms + NORM_HEAD, at, 6)];
     }
-    if (CENTRES && is_int(KEYS)) {
+    if (CENTRES && has_blocks(KEYS)) {
         for (int at = threadIdx.x; at < CENTRE_BYTES; at += blockDim.x) s.slot[K_CENTRE + at] = s.centre[at];
     } else if (CENTRES) {
         for (int c = threadIdx.x; c < (is_triplets(KEYS) ? DIM : WIDE); c += blockDim.x) {
@@ -187,11 +184,11 @@ extern "C" __global__ void __launch_bounds__(128) upload(const __grid_constant__
     }
     if (threadIdx.x == 0) {
         Tail tail = {};
-        if (is_int(KEYS)) tail.key_largest = largest_half(s.keys, row_bytes(KEYS), SLOT_TOKENS);
+        if (has_blocks(KEYS)) tail.key_largest = largest_half(s.keys, row_bytes(KEYS), SLOT_TOKENS);
         else tail.key_largest = half_at(s.key_norms), tail.key_octaves = s.key_norms[2];
-        if (is_int(VALUES)) tail.value_largest = largest_half(s.values, row_bytes(VALUES), SLOT_TOKENS);
+        if (has_blocks(VALUES)) tail.value_largest = largest_half(s.values, row_bytes(VALUES), SLOT_TOKENS);
         else tail.value_largest = half_at(s.value_norms), tail.value_octaves = s.value_norms[2];
-        if (CENTRES) tail.centre = is_int(KEYS) ? largest_half(s.centre, 2, DIM) : half_at(s.centre);
+        if (CENTRES) tail.centre = has_blocks(KEYS) ? largest_half(s.centre, 2, DIM) : half_at(s.centre);
         tail.position = 0;
         for (int i = 0; i < 8; i++) tail.position |= (u64)s.header[i] << (8 * i);
         tail.position += s.part * SLOT_TOKENS;
@@ -205,6 +202,7 @@ __device__ __forceinline__ u32 slot_key_path(const u8 *slot, int token, int c) {
     return bits_at(slot + (token * 4 + c / EACH) * (EACH / 8), c % EACH, 1);
 }
 __device__ __forceinline__ u32 slot_key_code(const u8 *slot, int token, int c) {
+    if (is_indexed(KEYS)) return stream_bits<K_STREAM, K_STREAMS>(slot + K_LOW, token * 4 + c / EACH, c % EACH * index_bits(KEYS), index_bits(KEYS));
     const int item = token * 4 + c / EACH, d = c % EACH, bits = low_bits(KEYS);
     const u32 single = bits_at(slot + SINGLE_AT + item * (EACH / 8), single_bit(d), 1);
     if (bits == 1) return single;
@@ -219,6 +217,8 @@ __device__ __forceinline__ u32 slot_value_path(const u8 *values, int token, int 
     return reinterpret_cast<const u32 *>(values)[octet(token, c)] >> (4 * (token & 7) + (c & 3)) & 1;
 }
 __device__ __forceinline__ u32 slot_value_code(const u8 *values, int token, int c) {
+    if (is_indexed(VALUES))
+        return stream_bits<V_STREAM, V_STREAMS>(values + V_LOW, octet(token, c), (8 * (c & 3) + (token & 7)) * index_bits(VALUES), index_bits(VALUES));
     const int item = octet(token, c), i = 4 * (token & 7), e = c & 3, bits = low_bits(VALUES);
     const u32 *low = reinterpret_cast<const u32 *>(values + V_LOW) + item * bits;
     if (VALUES == 38) return (low[2 * e + (token >> 2 & 1)] >> (8 * (token & 3)) & 0xFF) ^ 0x80;
@@ -241,30 +241,38 @@ extern "C" __global__ void __launch_bounds__(128) download(const __grid_constant
     const u8 *values = s.slot + K_PART;
     for (int at = threadIdx.x; at < SLOT_TOKENS * row_bytes(KEYS); at += blockDim.x) {
         const int token = at / row_bytes(KEYS), byte = at % row_bytes(KEYS), plane = byte - row_head(KEYS);
-        if (is_int(KEYS) && plane < 0) {
+        if (has_blocks(KEYS) && byte < 2) {
             s.keys[at] = s.slot[K_STEPS + 2 * token + byte];
             continue;
         }
         u32 out = 0;
+        if (is_indexed(KEYS) && plane >= 0) {
+            s.keys[at] = index_byte<KEYS>(plane, [&](int c) { return slot_key_code(s.slot, token, c); });
+            continue;
+        }
         for (int i = 0; i < 8; i++) {
             const int bit = 8 * plane + i, bits = max(1, code_bits(KEYS));
             out |= (is_triplets(KEYS) ? slot_field_bit(s.slot, token, bit)
-                    : plane < 0       ? slot_key_path(s.slot, token, 8 * byte + i)
+                    : plane < 0       ? slot_key_path(s.slot, token, 8 * (plane + path_bytes(KEYS)) + i)
                                       : slot_key_code(s.slot, token, bit / bits) >> bit % bits & 1) << i;
         }
         s.keys[at] = out;
     }
     for (int at = threadIdx.x; at < SLOT_TOKENS * row_bytes(VALUES); at += blockDim.x) {
         const int token = at / row_bytes(VALUES), byte = at % row_bytes(VALUES), plane = byte - row_head(VALUES);
-        if (is_int(VALUES) && plane < 0) {
+        if (has_blocks(VALUES) && byte < 2) {
             s.values[at] = s.slot[V_STEPS + 2 * token + byte];
             continue;
         }
         u32 out = 0;
+        if (is_indexed(VALUES) && plane >= 0) {
+            s.values[at] = index_byte<VALUES>(plane, [&](int c) { return slot_value_code(values, token, c); });
+            continue;
+        }
         for (int i = 0; i < 8; i++) {
-            const int bit = 8 * plane + i;
-            out |= (plane < 0 ? slot_value_path(values, token, 8 * byte + i)
-                              : slot_value_code(values, token, bit / code_bits(VALUES)) >> bit % code_bits(VALUES) & 1) << i;
+            const int bit = 8 * plane + i, bits = max(1, code_bits(VALUES));
+            out |= (plane < 0 ? slot_value_path(values, token, 8 * (plane + path_bytes(VALUES)) + i)
+                              : slot_value_code(values, token, bit / bits) >> bit % bits & 1) << i;
         }
         s.values[at] = out;
     }
@@ -272,7 +280,7 @@ extern "C" __global__ void __launch_bounds__(128) download(const __grid_constant
     // Four norms are three bytes.
     for (int item = threadIdx.x; item < SLOT_TOKENS / 2; item += blockDim.x) {
         const bool of_value = item >= SLOT_TOKENS / 4;
-        if (is_int(of_value ? VALUES : KEYS)) continue;
+        if ((of_value ? has_blocks(VALUES) : has_blocks(KEYS))) continue;
         const int four = item % (SLOT_TOKENS / 4);
         const u16 *mine = reinterpret_cast<const u16 *>(s.slot + (of_value ? V_STEPS : K_STEPS)) + 4 * four;
         const u16 *steps = x.steps + ((of_value ? tail.value_octaves : tail.key_octaves) & 3) * 64;
@@ -281,7 +289,7 @@ extern "C" __global__ void __launch_bounds__(128) download(const __grid_constant
         u8 *out = (of_value ? s.value_norms : s.key_norms) + NORM_HEAD + s.part * SLOT_TOKENS * 6 / 8 + 3 * four;
         out[0] = word, out[1] = word >> 8, out[2] = word >> 16;
     }
-    if (CENTRES && is_int(KEYS) && s.part == 0) {
+    if (CENTRES && has_blocks(KEYS) && s.part == 0) {
         for (int at = threadIdx.x; at < CENTRE_BYTES; at += blockDim.x) s.centre[at] = s.slot[K_CENTRE + at];
     } else if (CENTRES && s.part == 0) {
         for (int byte = threadIdx.x; byte < DIM * 5 / 8; byte += blockDim.x) {
@@ -297,9 +305,9 @@ extern "C" __global__ void __launch_bounds__(128) download(const __grid_constant
         }
     }
     if (threadIdx.x == 0 && s.part == 0) {
-        if (!is_int(KEYS)) s.key_norms[0] = tail.key_largest, s.key_norms[1] = tail.key_largest >> 8, s.key_norms[2] = tail.key_octaves;
-        if (!is_int(VALUES)) s.value_norms[0] = tail.value_largest, s.value_norms[1] = tail.value_largest >> 8, s.value_norms[2] = tail.value_octaves;
-        if (CENTRES && !is_int(KEYS)) s.centre[0] = tail.centre, s.centre[1] = tail.centre >> 8;
+        if (!has_blocks(KEYS)) s.key_norms[0] = tail.key_largest, s.key_norms[1] = tail.key_largest >> 8, s.key_norms[2] = tail.key_octaves;
+        if (!has_blocks(VALUES)) s.value_norms[0] = tail.value_largest, s.value_norms[1] = tail.value_largest >> 8, s.value_norms[2] = tail.value_octaves;
+        if (CENTRES && !has_blocks(KEYS)) s.centre[0] = tail.centre, s.centre[1] = tail.centre >> 8;
         for (int i = 0; blockIdx.y == 0 && i < 8; i++) s.header[i] = tail.position >> (8 * i);
     }
 }

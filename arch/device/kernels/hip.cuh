@@ -50,6 +50,14 @@ __device__ __forceinline__ int wave_lane() { return __builtin_amdgcn_mbcnt_hi(~0
 __device__ __forceinline__ float __shfl_xor_sync(unsigned, float x, int by) {
     return __builtin_bit_cast(float, __builtin_amdgcn_ds_bpermute((wave_lane() ^ by) * 4, __builtin_bit_cast(int, x)));
 }
+__device__ __forceinline__ float __shfl_sync(unsigned, float x, int lane) {
+    return __builtin_bit_cast(float, __builtin_amdgcn_ds_bpermute(((wave_lane() & ~31) + lane) * 4, __builtin_bit_cast(int, x)));
+}
+__device__ __forceinline__ unsigned __ballot_sync(unsigned, bool x) { // of 32 lanes, whatever a wave has
+    unsigned bits = (unsigned)x << (wave_lane() & 31);
+    for (int by = 16; by; by /= 2) bits |= (unsigned)__builtin_amdgcn_ds_bpermute((wave_lane() ^ by) * 4, (int)bits);
+    return bits;
+}
 __device__ __forceinline__ void __syncthreads() {
     __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
     __builtin_amdgcn_s_barrier();

@@ -1,7 +1,9 @@
 // How a page lies on the card, and what every kernel shares. Compiled at run time with these numbers given:
 //   DIM         width of a key and of a value: 64, 80, 96, 128, 192 or 256
 //   KEYS        the shape of a key: codes of 4, 3 or 2 bits (4, 3, 2), or a trellis of 8 states with codes of 1, 2 or 3
-//               bits (11, 12, 13), or integers of 4 or 8 bits with a scale a row (34, 38), as VALUES has them; or triplets (20), of which TRIPLETS says the bits: 256 for each of ξ and
+//               bits (11, 12, 13), or codes that are looked up in shared memory (streams.cuh): of 5 to 8 bits (5 to 8), and of other
+//               trellises (100 for each bit of a path that counts beside the newest, 50 where codes have digits of radix 3, 1 for
+//               each bit that a code takes here: 200 to 654); or integers of 4 or 8 bits with a scale a row (34, 38), as VALUES has them; or triplets (20), of which TRIPLETS says the bits: 256 for each of ξ and
 //               of η, 16 for each of a radius, 1 for each of a coordinate that is left over on its own
 //   CENTRES     1: pages have a centre          OPTIONS 1: logits are capped or hidden
 //
@@ -37,9 +39,18 @@ constexpr int SLOT_TOKENS = 64, HEADS = 8, WARPS = 4, LANES = 32;
 #endif
 constexpr bool is_triplets(int shape) { return shape == 20; }
 constexpr bool is_trellis(int shape) { return shape > 10 && shape < 20; }
-constexpr bool is_int(int shape) { return shape > 30; }
-constexpr int code_bits(int shape) { return shape % 10; }
-constexpr int path_bytes(int shape) { return is_trellis(shape) ? DIM / 8 : 0; }
+constexpr bool is_int(int shape) { return shape > 30 && shape < 40; }
+constexpr bool is_indexed(int shape) { return (shape >= 5 && shape <= 8) || shape >= 200; }
+constexpr int code_bits(int shape) { return is_indexed(shape) ? 0 : shape % 10; } // of codes that registers are looked up with
+constexpr int index_bits(int shape) { return is_indexed(shape) ? shape % 10 : 0; } // of the others
+constexpr int history(int shape) { return shape / 100; }
+constexpr bool has_digits(int shape) { return shape % 100 >= 50; }
+constexpr int raw_bits(int shape) { return index_bits(shape) - (has_digits(shape) ? 2 : 0); } // of those, low ones
+// Rows that have a norm of their own, f16, before them, as integers have their scale: all of more than 4.5 bits. A centre beside such keys is f16,
+// in their own basis.
+constexpr bool has_blocks(int shape) { return is_int(shape) || (is_indexed(shape) && index_bits(shape) >= 4); }
+constexpr bool has_path(int shape) { return is_trellis(shape) || history(shape) > 0; }
+constexpr int path_bytes(int shape) { return has_path(shape) ? DIM / 8 : 0; }
 
 constexpr int DIRECTION_BITS = TRIPLETS >> 8, RADIUS_BITS = TRIPLETS >> 4 & 15, REST_BITS = TRIPLETS & 15;
 constexpr int FIELD_BITS = 2 * DIRECTION_BITS + RADIUS_BITS;
@@ -56,9 +67,10 @@ constexpr int CODE_WORDS = EACH / (code_bits(KEYS) == 8 ? 4 : 8); // of their co
 constexpr int GROUPS = WIDE / 32;    // groups of 32 coordinates of a value
 
 // Of a row as the CPU has it: what is before its codes; all of it.
-constexpr int row_head(int shape) { return is_int(shape) ? 2 : path_bytes(shape); }
+constexpr int row_head(int shape) { return (has_blocks(shape) ? 2 : 0) + path_bytes(shape); }
 constexpr int row_bytes(int shape) {
-    return is_triplets(shape) ? (FIELDS * FIELD_BITS + 7) / 8 : row_head(shape) + DIM * code_bits(shape) / 8;
+    if (is_triplets(shape)) return (FIELDS * FIELD_BITS + 7) / 8;
+    return row_head(shape) + DIM * (code_bits(shape) + raw_bits(shape)) / 8 + (has_digits(shape) ? (DIM + 4) / 5 : 0);
 }
 // The last thread of a row's fields has what pads its stream.
 static_assert(!is_triplets(KEYS) || 8 * row_bytes(KEYS) - 3 * EACH_FIELDS * FIELD_BITS <= 32 * FIELD_WORDS, "a row's last bits");
@@ -67,16 +79,16 @@ constexpr int low_bits(int shape) { return code_bits(shape) == 3 ? 2 : code_bits
 
 // Bytes of a slot's planes of so many bits a coordinate.
 constexpr int planes(int bits) { return SLOT_TOKENS * WIDE / 8 * bits; }
-constexpr int K_LOW = planes(is_trellis(KEYS));
+constexpr int K_LOW = planes(has_path(KEYS));
 constexpr int K_HIGH = K_LOW + planes(low_bits(KEYS));
-constexpr int K_CENTRE = is_triplets(KEYS) ? SLOT_TOKENS * 16 * FIELD_WORDS : K_LOW + planes(code_bits(KEYS));
+constexpr int K_CENTRE = is_triplets(KEYS) ? SLOT_TOKENS * 16 * FIELD_WORDS : K_LOW + planes(code_bits(KEYS) + index_bits(KEYS));
 constexpr int K_STEPS = K_CENTRE + (CENTRES ? 2 * K_WIDE : 0);
 constexpr int V_STEPS = K_STEPS + 2 * SLOT_TOKENS;
 constexpr int TAIL = V_STEPS + 2 * SLOT_TOKENS;
 constexpr int K_PART = TAIL + 16;
-constexpr int V_LOW = planes(is_trellis(VALUES));
+constexpr int V_LOW = planes(has_path(VALUES));
 constexpr int V_HIGH = V_LOW + planes(low_bits(VALUES));
-constexpr int V_PART = V_LOW + planes(code_bits(VALUES));
+constexpr int V_PART = V_LOW + planes(code_bits(VALUES) + index_bits(VALUES));
 constexpr int SLOT = (K_PART + V_PART + 31) / 32 * 32;
 
 struct Tail {
@@ -96,7 +108,7 @@ __device__ __forceinline__ void place(int c, int &thread, int &product, int &hal
     }
     const int d = c % EACH;
     thread = c / EACH;
-    const bool by_fours = KEYS == 4 || KEYS == 38;
+    constexpr bool by_fours = KEYS == 4 || KEYS == 38 || is_indexed(KEYS);
     if (is_trellis(KEYS) || KEYS == 34 || (!by_fours && d >= EACH / 16 * 16)) {
         product = d >> 3, half = d & 1, byte = d >> 1 & 3;
     } else if (by_fours) {
