@@ -18,6 +18,9 @@ mod extremes;
 #[path = "gpu/block.rs"]
 mod block;
 
+#[path = "gpu/indexed.rs"]
+mod indexed;
+
 #[path = "gpu/portable.rs"]
 mod portable;
 
@@ -54,7 +57,7 @@ const CODECS: [&str; 6] = [
 ];
 
 /// Keys and values of other kinds.
-const OTHERS: [(&str, &str); 11] = [
+const OTHERS: [(&str, &str); 17] = [
     ("octopus", "turboquant"),
     ("octopus:bits=2", "trellis"),
     ("octopus:bits=4", "turboquant:bits=3"),
@@ -66,6 +69,12 @@ const OTHERS: [(&str, &str); 11] = [
     ("int:rotate=true", "trellis"),
     ("turboquant:bits=3", "int:bits=8,rotate=true"),
     ("octopus", "int"),
+    ("turboquant:bits=8", "turboquant:bits=8"),
+    ("turboquant:bits=5", "turboquant:bits=7"),
+    ("turboquant:bits=6", "trellis:states=16"),
+    ("trellis:m=16", "turboquant:bits=6"),
+    ("octopus", "turboquant:bits=8"),
+    ("trellis:m=3,states=32", "trellis:m=1,states=4"),
 ];
 
 /// Keys of small blocks and of chunks, whose sets are of every kind.
@@ -340,6 +349,8 @@ fn every_option() {
             ("int", 96),
             ("tq3_0:variant=3bit", 192),
             ("hqmq", 80),
+            ("turboquant:bits=8", 128),
+            ("trellis:states=64", 192),
         ] {
             let of_keys = ["octopus", "tq3_0", "hqmq"].iter().any(|alone| keys.starts_with(alone));
             let values = if of_keys { "turboquant" } else { keys };
@@ -437,6 +448,8 @@ fn exact_tokens_beside_pages() {
         (192, ("trellis", "trellis")),
         (96, ("tq3_0", "trellis")),
         (128, ("hqmq", "turboquant")),
+        (64, ("turboquant:bits=7", "turboquant:bits=8")),
+        (256, ("trellis:m=6,states=16", "turboquant:bits=5")),
     ] {
         let cases = [6000, 100, 1000].map(|tokens| {
             let mut case = case(keys, values, dim, (24, 24), 6000);
@@ -470,15 +483,14 @@ fn what_is_refused() {
         other => panic!("{other:?}"),
     };
     for keys in
-        ["int:group=32", "hqmq:med=8", "octopus:norm=f32", "octopus:bdir=6,bnrm=4", "turboquant:bits=8"]
+        ["int:group=32", "hqmq:med=8", "octopus:norm=f32", "octopus:bdir=6,bnrm=4", "turboquant:levels=12"]
     {
         assert!(refused(config.keys(keys.parse().unwrap())).contains("turboquant"), "{keys}");
     }
     for values in ["octopus", "tq3_0", "hqmq"] {
         assert!(refused(config.values(values.parse().unwrap())).contains("turboquant"), "{values}");
     }
-    assert!(refused(config.values("turboquant:bits=5".parse().unwrap())).contains("turboquant"));
-    assert!(refused(config.values("trellis:m=4,states=16".parse().unwrap())).contains("8 states"));
+    assert!(refused(config.values("turboquant:bits=1".parse().unwrap())).contains("2 to 8 bits"));
     assert!(refused(config.values("turboquant:rotation=haar".parse().unwrap())).contains("wht"));
     assert!(refused(LayerConfig::new(2, 112, 1000)).contains("width"));
     let huge = gpu::Layer::new(&device, &LayerConfig::new(1024, 128, 1 << 30), 1, 1 << 30);

@@ -276,7 +276,7 @@ impl Paged {
             value_rounds: self.values.rounds,
             at_once: work.at_once as u32,
             logit_unit: attention.scale * log2e,
-            key_unit: self.keys.unit / 32767.0,
+            key_unit: self.keys.key_unit(),
             centre_unit: self.centre_unit,
             value_unit: self.values.unit,
             soft_cap: attention.soft_cap * log2e,

@@ -31,21 +31,25 @@ impl Source {
                 include_str!("kernels/layout.cuh"),
                 include_str!("kernels/nvidia.cuh"),
                 include_str!("kernels/portable.cuh"),
+                include_str!("kernels/streams.cuh"),
                 include_str!("kernels/chunk_rows.cuh"),
                 include_str!("kernels/exchange.cuh"),
                 include_str!("kernels/lookup.cuh"),
                 include_str!("kernels/warp.cuh"),
                 include_str!("kernels/blocks.cuh"),
                 include_str!("kernels/chunks.cuh"),
+                include_str!("kernels/indexed.cuh"),
                 include_str!("kernels/attend.cuh")
             ),
             Self::Encode => concat!(
                 include_str!("kernels/layout.cuh"),
                 include_str!("kernels/nvidia.cuh"),
+                include_str!("kernels/streams.cuh"),
                 include_str!("kernels/chunk_rows.cuh"),
                 include_str!("kernels/exchange.cuh"),
                 include_str!("kernels/triplets.cuh"),
                 include_str!("kernels/chunk_search.cuh"),
+                include_str!("kernels/paths.cuh"),
                 include_str!("kernels/encode.cuh")
             ),
             Self::Rows => include_str!("kernels/rows.cuh"),
@@ -53,10 +57,12 @@ impl Source {
                 include_str!("kernels/layout.cuh"),
                 include_str!("kernels/nvidia.cuh"),
                 include_str!("kernels/portable.cuh"),
+                include_str!("kernels/streams.cuh"),
                 include_str!("kernels/lookup.cuh"),
                 include_str!("kernels/warp.cuh"),
                 include_str!("kernels/blocks.cuh"),
                 include_str!("kernels/chunks.cuh"),
+                include_str!("kernels/indexed.cuh"),
                 include_str!("kernels/block.cuh")
             ),
         }

@@ -191,7 +191,7 @@ impl Paged {
                 book_thresholds: self.book_thresholds.address(),
                 front: incoming.front.address(),
                 refused: incoming.refused.address(),
-                search: self.search.address(),
+                search: self.search.address() + 4 * (kernel * self.keys.search.len()) as u64,
                 position,
                 kv_heads: shape.kv_heads as u32,
                 page_tokens: shape.page_tokens as u32,

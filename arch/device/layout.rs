@@ -1,6 +1,6 @@
 //! Sizes, and what kernels are given: the same as in `kernels/*.cuh`.
 
-use super::tables::{Cells, CodeShape};
+use super::tables::{Cells, CodeShape, Tables};
 use alloc::vec::Vec;
 
 /// Widths of keys and values that there are kernels for.
@@ -37,6 +37,12 @@ pub struct Shape {
 impl Shape {
     pub(super) fn slots_of_page(&self) -> usize {
         self.page_tokens / SLOT_TOKENS
+    }
+
+    /// Bytes of a page of such keys and values as the CPU has it.
+    #[must_use]
+    pub fn bytes_of_page(&self, keys: &Tables, values: &Tables) -> usize {
+        self.page_bytes(keys.shape, values.shape)
     }
 
     /// Bytes of a page as the CPU has it.

@@ -70,7 +70,7 @@ pub(super) struct Held {
     pub(super) sequences: Buffer<u32>,
     pub(super) exact: Buffer<u16>,
     pub(super) fronts: Buffer<f32>,
-    /// What fields of keys stand for.
+    /// What fields of keys stand for, and codes that are looked up in shared memory: keys', then values'.
     pub(super) triplets: Buffer<u32>,
 }
 
@@ -111,7 +111,7 @@ pub struct Paged {
     pub(super) steps: Buffer<u16>,
     pub(super) book: Buffer<i16>,
     pub(super) book_thresholds: Buffer<f32>,
-    /// What encoding looks triplets up in.
+    /// What encoding looks triplets, and codes of 5 to 8 bits, up in: keys', then values'.
     pub(super) search: Buffer<u32>,
     crossing: Buffer<u8>,
     crossing_slots: Buffer<u32>,
@@ -159,9 +159,10 @@ impl Paged {
             sequences: Buffer::new(device, shape.sequences * 8)?,
             exact: Buffer::new(device, exact)?,
             fronts: Buffer::new(device, shape.sequences * shape.front_values())?,
-            triplets: Buffer::new(device, keys.triplets.len())?,
+            triplets: Buffer::new(device, keys.triplets.len() + values.triplets.len())?,
         };
-        let (page_bytes, search) = (shape.page_bytes(keys.shape, values.shape), keys.search.len());
+        let page_bytes = shape.page_bytes(keys.shape, values.shape);
+        let search = keys.search.len() + values.search.len();
         let paged = Self {
             device: device.clone(),
             target: target(device),
@@ -186,7 +187,9 @@ impl Paged {
         };
         paged.steps.write(0, steps)?;
         paged.held.triplets.write(0, &paged.keys.triplets)?;
+        paged.held.triplets.write(paged.keys.triplets.len(), &paged.values.triplets)?;
         paged.search.write(0, &paged.keys.search)?;
+        paged.search.write(paged.keys.search.len(), &paged.values.search)?;
         paged.book.write(0, book)?;
         paged.book_thresholds.write(0, thresholds)?;
         Ok(paged)
@@ -492,7 +495,7 @@ impl Paged {
             zero: 0,
             together: work.together.into(),
             logit_unit: attention.scale * log2e,
-            key_unit: self.keys.unit / 32767.0,
+            key_unit: self.keys.key_unit(),
             centre_unit: self.centre_unit,
             value_unit: self.values.unit,
             soft_cap: attention.soft_cap * log2e,

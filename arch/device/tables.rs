@@ -1,17 +1,21 @@
 //! What kernels look codes up in.
 
-use crate::quaternions::layout::{ChunkLayout, QuaternionSet, UNITS};
-use crate::quaternions::scalar;
-use crate::{BLOCK_BYTES, BLOCK_VALUES, BlockBook, Search, TrellisCodebook, TripletLayout};
+mod small;
+
+use crate::quaternions::layout::ChunkLayout;
+use crate::{BLOCK_BYTES, BLOCK_VALUES, Packing, Search, TrellisCodebook, TripletLayout};
 use alloc::vec::Vec;
 
 /// How a row of keys or of values is coded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CodeShape {
-    /// Codes of so many bits: 2, 3 or 4, with centroids that are antisymmetric.
+    /// Codes of so many bits: 2, 3 or 4, with centroids that are antisymmetric; or 5 to 8, with centroids of up to ±2047, which are
+    /// looked up in shared memory.
     Codes(u8),
     /// A trellis of 8 states with codes of so many bits: 1, 2 or 3.
     Trellis(u8),
+    /// Another trellis, looked up in shared memory: bits of its path that count beside the newest, codes a window.
+    Paths([u8; 2]),
     /// Integers of so many bits, 4 or 8, with a scale in f16 before each row.
     Int(u8),
     /// Triplets, of keys alone: bits of ξ and of η, of a radius, of a coordinate left over (0: none is on its own).
@@ -28,6 +32,10 @@ impl CodeShape {
         match self {
             Self::Codes(bits) => bits.into(),
             Self::Trellis(bits) => 10 + u32::from(bits),
+            Self::Paths([history, levels]) => {
+                let digits = if levels.is_multiple_of(3) { 50 } else { 0 };
+                100 * u32::from(history) + digits + card_bits(levels) as u32
+            }
             Self::Int(bits) => 30 + u32::from(bits),
             Self::Triplets(_) => 20,
             Self::Blocks => 43,
@@ -48,9 +56,14 @@ impl CodeShape {
     /// Bytes of a row of this width as the CPU has it.
     pub(super) fn row(self, dim: usize) -> usize {
         match self {
-            Self::Codes(bits) => dim * usize::from(bits) / 8,
+            Self::Codes(bits) => self.row_head() + dim * usize::from(bits) / 8,
             Self::Trellis(bits) => dim * (1 + usize::from(bits)) / 8,
-            Self::Int(bits) => 2 + dim * usize::from(bits) / 8,
+            Self::Paths([_, levels]) => {
+                self.row_head()
+                    + dim / 8
+                    + Packing::for_levels(levels.into()).map_or(0, |packing| packing.bytes(dim))
+            }
+            Self::Int(bits) => self.row_head() + dim * usize::from(bits) / 8,
             Self::Triplets(_) => (dim.div_ceil(3) * self.field()).div_ceil(8),
             Self::Blocks => dim / BLOCK_VALUES * BLOCK_BYTES,
             Self::Chunks([members, radius_bits, radix]) => {
@@ -66,9 +79,19 @@ impl CodeShape {
         if self == Self::Blocks { dim / BLOCK_VALUES } else { 1 }
     }
 
-    /// Whether scales lie in rows, and a page's centre is f16.
+    /// Whether scales, or norms of all codes of more than 4.5 bits, lie in rows, and a page's centre is f16.
     pub(super) fn in_rows(self) -> bool {
-        matches!(self, Self::Int(_) | Self::Blocks | Self::Chunks(_))
+        match self {
+            Self::Codes(bits) => bits > 4,
+            Self::Paths([_, levels]) => levels > 8,
+            Self::Int(_) | Self::Blocks | Self::Chunks(_) => true,
+            Self::Trellis(_) | Self::Triplets(_) => false,
+        }
+    }
+
+    /// Bytes of a scale or a norm before a row.
+    fn row_head(self) -> usize {
+        if self.in_rows() && self != Self::Blocks { 2 } else { 0 }
     }
 
     /// Bytes of a row on the card.
@@ -77,7 +100,8 @@ impl CodeShape {
             Self::Triplets(_) | Self::Chunks(_) => 16 * (self.each_fields(dim) * self.field()).div_ceil(32),
             Self::Int(bits) => dim.next_multiple_of(32) * usize::from(bits) / 8,
             Self::Blocks => dim * 3 / 8,
-            _ => self.row(dim.next_multiple_of(32)),
+            Self::Paths([_, levels]) => dim.next_multiple_of(32) * (1 + card_bits(levels)) / 8,
+            _ => self.row(dim.next_multiple_of(32)) - self.row_head(),
         }
     }
 
@@ -112,6 +136,11 @@ impl CodeShape {
     }
 }
 
+/// Bits that one of so many codes takes on the card.
+fn card_bits(levels: u8) -> usize {
+    usize::from(levels).next_power_of_two().trailing_zeros() as usize
+}
+
 /// A table of 32 words, and what one integer of it is worth; how vectors are rotated.
 #[derive(Clone, Debug)]
 pub struct Tables {
@@ -127,9 +156,10 @@ pub struct Tables {
     pub(super) kappa: f32,
     pub(super) centroids: [f32; 128],
     pub(super) cells: Cells,
-    /// What fields of triplets and chunks stand for, as the kernels have it.
+    /// What fields of triplets and chunks stand for, or codes that are looked up in shared memory, as the kernels have it.
     pub(super) triplets: Vec<u32>,
-    /// What the search for them looks up: `Search` of the kernels; of chunks the set's members.
+    /// What the search for them looks up: `Search` of the kernels; of chunks the set's members; of codes of 5 to 8 bits their thresholds,
+    /// one word more, and their centroids; of [`CodeShape::Paths`] centroids, by code and window.
     pub(super) search: Vec<u32>,
 }
 
@@ -259,11 +289,20 @@ fn word(bytes: [i16; 4]) -> u32 {
 }
 
 impl Tables {
-    /// Codes that stand for these centroids, 4, 8 or 16 of them, each `unit`, and change at these thresholds, one less. `None` for other
-    /// numbers of them, centroids that are not antisymmetric, and thresholds of which two are very close.
+    /// Codes that stand for these centroids, 4, 8, 16 or 32 to 256 of them, each `unit`, and change at these thresholds, one less. `None`
+    /// for other numbers of them; of up to 16 centroids that are not antisymmetric, and thresholds of which two are very close;
+    /// of more, centroids beyond ±2047.
     #[must_use]
     pub fn codes(centroids: &[i16], thresholds: &[f32], unit: f32, rotated: Rotated) -> Option<Self> {
         let last = centroids.len().wrapping_sub(1);
+        if matches!(centroids.len(), 32 | 64 | 128 | 256) && thresholds.len() == last {
+            let shape = CodeShape::Codes(centroids.len().trailing_zeros() as u8);
+            let triplets = centroids.iter().map(|centroid| entry(*centroid)).collect::<Option<_>>()?;
+            let known = thresholds.iter().copied().chain([f32::INFINITY]);
+            let search = known.chain(centroids.iter().map(|centroid| f32::from(*centroid)));
+            let search = search.map(f32::to_bits).collect();
+            return Some(Self { triplets, search, ..Self::new(shape, [0; 32], unit, rotated) });
+        }
         let antisymmetric =
             centroids.iter().enumerate().all(|(i, c)| *c == -centroids[last - i] && c.abs() <= 127);
         if !matches!(centroids.len(), 4 | 8 | 16) || !antisymmetric || thresholds.len() != last {
@@ -285,6 +324,14 @@ impl Tables {
         tables.cells = Cells::new(thresholds, centroids)?;
         tables.centroids.iter_mut().zip(centroids).for_each(|(own, centroid)| *own = f32::from(*centroid));
         Some(tables)
+    }
+
+    /// What an integer of a key is worth, beside a norm: of blocks their own, of others in steps of 32,767ths of the page's largest.
+    pub(super) fn key_unit(&self) -> f32 {
+        match self.shape {
+            CodeShape::Codes(_) | CodeShape::Paths(_) if self.shape.in_rows() => self.unit,
+            _ => self.unit / 32767.0,
+        }
     }
 
     fn new(shape: CodeShape, words: [u32; 32], unit: f32, rotated: Rotated) -> Self {
@@ -309,69 +356,6 @@ impl Tables {
         // Norms of other keys are steps of 32,767ths.
         let unit = if of_keys { 32767.0 } else { 1.0 };
         matches!(bits, 4 | 8).then(|| Self::new(CodeShape::Int(bits), [0; 32], unit, rotated))
-    }
-
-    /// Small blocks that have this codebook, each rotated with these signs. `None` unless there is one for each value of a block.
-    #[must_use]
-    pub fn blocks(book: &BlockBook, signs: &[u32]) -> Option<Self> {
-        let (centroids, thresholds) = match book {
-            // Whatever the sign of what is left, the same.
-            BlockBook::TwoBits { centroids, thresholds } => {
-                ([&centroids[..], centroids].concat(), &thresholds[..])
-            }
-            BlockBook::ThreeBits { centroids, thresholds } => (centroids.to_vec(), &thresholds[..]),
-        };
-        if signs.len() != BLOCK_VALUES {
-            return None;
-        }
-        // Integers of 16 bits: high bytes, whose sign counts, and low ones.
-        let unit = book.largest() / 32_512.0;
-        let integers: Vec<i32> = centroids.iter().map(|c| libm::rintf(c / unit) as i32).collect();
-        let bytes =
-            |four: &[i32], by: u32| u32::from_le_bytes(core::array::from_fn(|i| (four[i] >> by) as u8));
-        let mut words = [0; 32];
-        for (number, four) in integers.chunks_exact(4).enumerate() {
-            (words[number], words[2 + number]) = (bytes(four, 8), bytes(four, 0));
-        }
-        let signs = signs.repeat(256 / BLOCK_VALUES);
-        let rotated = Rotated { signs: &signs, rounds: 1, gain: thresholds.len() as u8 };
-        // Norms of other keys are steps of 32,767ths.
-        let mut tables = Self::new(CodeShape::Blocks, words, 32_767.0 * unit, rotated);
-        tables.centroids[..8].copy_from_slice(&centroids);
-        tables.centroids[8..15].fill(f32::INFINITY);
-        tables.centroids[8..8 + thresholds.len()].copy_from_slice(thresholds);
-        Some(tables)
-    }
-
-    /// Chunks as this layout has them, without flags, directions of this set. `None` for flags, widths that four chunks do not divide, and
-    /// sets of another size.
-    #[must_use]
-    pub fn chunks(layout: &ChunkLayout, set: &QuaternionSet, rotated: Rotated) -> Option<Self> {
-        let ChunkLayout { chunks, members, radius_bits, radix, flags } = *layout;
-        if flags
-            || !layout.is_valid()
-            || !chunks.is_multiple_of(4)
-            || set.members.len() != usize::from(members)
-        {
-            return None;
-        }
-        // Of two units that are opposites the first: 1, i, j, k, then those whose last component is positive.
-        let units = [0, 2, 4, 6].into_iter().chain(8..16).map(|p| &UNITS[p]);
-        let directions =
-            units.flat_map(|unit| set.members.iter().map(|member| scalar::product(unit, member)));
-        let two = |low: f32, high: f32| {
-            let [low, high] =
-                [low, high].map(|x| libm::rintf(x * 32_767.0).clamp(-32_767.0, 32_767.0) as i16 as u16);
-            u32::from(low) | u32::from(high) << 16
-        };
-        let triplets = directions.flat_map(|[w, x, y, z]| [two(w, x), two(y, z)]).collect();
-        let shape = CodeShape::Chunks([members, radius_bits, radix.into()]);
-        // A direction's integer times a radius and a step is 65,536 times a key's integer; norms of other keys are steps of 32,767ths, as
-        // many as a direction's length.
-        let limit = u16::from(layout.radius_limit());
-        let unit = 65_536.0 / (f32::from(u16::MAX / limit) * f32::from(limit));
-        let search = set.members.iter().flatten().map(|x| x.to_bits()).collect();
-        Some(Self { triplets, search, ..Self::new(shape, [0; 32], unit, rotated) })
     }
 
     /// Triplets as this layout has them, found by this search. `None` for directions that are no bytes.
@@ -400,18 +384,24 @@ impl Tables {
         Some(Self { triplets, search, ..Self::new(shape, [0; 32], 1.0 / (127.0 * scale), rotated) })
     }
 
-    /// Codes of a trellis, `kappa` integers to a standard deviation. Keys of codes of one bit are looked up two at a time, values one. `None` unless it has 8 states and
-    /// 2, 4 or 8 codes a window.
+    /// Codes of a trellis, `kappa` integers to a standard deviation. Of 8 states and 2, 4 or 8 codes a window keys of codes of one bit are
+    /// looked up two at a time, values one; others are looked up in shared memory.
     #[must_use]
-    pub fn trellis(
-        book: &TrellisCodebook,
-        of_keys: bool,
-        unit: f32,
-        kappa: f32,
-        rotated: Rotated,
-    ) -> Option<Self> {
+    pub fn trellis(book: &TrellisCodebook, of_keys: bool, unit: f32, kappa: f32, rotated: Rotated) -> Self {
         if book.history() != 3 || !matches!(book.levels(), 2 | 4 | 8) {
-            return None;
+            let shape = CodeShape::Paths([book.history() as u8, book.levels() as u8]);
+            let triplets = (0..1 << card_bits(book.levels() as u8)).flat_map(|code: usize| {
+                let code = code.min(book.levels() - 1); // more than there are: of no page
+                let windows = &book.centroids()[code * book.windows()..][..book.windows()];
+                windows.iter().map(|centroid| u32::from(*centroid as u8))
+            });
+            let search = book.centroids().iter().map(|centroid| f32::from(*centroid).to_bits()).collect();
+            return Self {
+                kappa,
+                triplets: triplets.collect(),
+                search,
+                ..Self::new(shape, [0; 32], unit, rotated)
+            };
         }
         let centroid = |code: usize, window: usize| i16::from(book.centroids()[code * 16 + window]);
         let row = |lane: usize| {
@@ -428,8 +418,14 @@ impl Tables {
         let mut tables = Self { kappa, ..Self::new(shape, words, unit, rotated) };
         let all = tables.centroids.iter_mut().zip(book.centroids());
         all.for_each(|(own, centroid)| *own = f32::from(*centroid));
-        Some(tables)
+        tables
     }
+}
+
+/// A centroid as kernels look it up: 16 · high + low, bits 16 to 23 high, which has a sign, the lowest four low.
+fn entry(centroid: i16) -> Option<u32> {
+    let high = i8::try_from(centroid >> 4).ok()?;
+    Some(u32::from(high as u8) << 16 | u32::from(centroid as u16 & 15))
 }
 
 /// Masks as bits.
@@ -468,6 +464,47 @@ mod tests {
         assert!(Cells::new(&[-1.0, 0.0, 0.01, 1.0], &[-3, -2, 1, 2, 3]).is_none());
     }
 
+    /// Both bytes of every centroid make it up, as signed bytes and, between them and the next, nothing.
+    #[test]
+    fn entries_are_centroids() {
+        for centroid in -2048..=2047 {
+            let entry = entry(centroid).expect("12 bits");
+            assert_eq!(i16::from((entry >> 16) as u8 as i8) * 16 + i16::from(entry as u8 as i8), centroid);
+            assert_eq!(entry & 0xFF00_FFF0, 0);
+        }
+        assert!(entry(2048).is_none() && entry(-2049).is_none());
+    }
+
+    /// Bytes of rows, and numbers of shapes, of every trellis.
+    #[test]
+    fn shapes_of_trellises() {
+        let mut numbers = Vec::new();
+        for history in 2..=6 {
+            for levels in [1, 2, 3, 4, 6, 8, 12, 16] {
+                let shape = CodeShape::Paths([history, levels]);
+                let bits = usize::from(levels).next_power_of_two().trailing_zeros() as usize;
+                numbers.push(shape.number());
+                for dim in super::super::layout::WIDTHS {
+                    let path = dim / 8;
+                    let packed = match levels {
+                        1 => 0,
+                        3 | 6 | 12 => dim * (bits - 2) / 8 + dim.div_ceil(5), // as layout.cuh has it
+                        _ => dim * bits / 8,
+                    };
+                    assert_eq!(
+                        shape.row(dim),
+                        path + packed + if levels > 8 { 2 } else { 0 },
+                        "{levels} codes, width {dim}"
+                    );
+                    assert_eq!(shape.card_row(dim), dim.next_multiple_of(32) * (1 + bits) / 8);
+                }
+            }
+        }
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!((numbers.len(), numbers[0], numbers[39]), (40, 200, 654));
+    }
+
     /// As many as do not exceed a value, wherever it is.
     #[test]
     fn a_cell_of_the_map_counts() {
@@ -484,86 +521,5 @@ mod tests {
             (-1100..=1100).for_each(|n| check(n as f32 * 1e-3));
         }
         assert!(map_cells(&[0.5, 0.501]).is_none());
-    }
-
-    /// What selectors take of both words of bytes is a centroid in integers of 16 bits.
-    #[test]
-    fn bytes_of_small_blocks_are_centroids() {
-        let two = BlockBook::TwoBits {
-            centroids: [-1.510, -0.4528, 0.4528, 1.510],
-            thresholds: [-0.9814, 0.0, 0.9814],
-        };
-        let three = BlockBook::ThreeBits {
-            centroids: [-2.1573, -1.3336, -0.7434, -0.2428, 0.2428, 0.7434, 1.3336, 2.1573],
-            thresholds: [-1.7455, -1.0385, -0.4931, 0.0, 0.4931, 1.0385, 1.7455],
-        };
-        for book in [two, three] {
-            let tables = Tables::blocks(&book, &[0; BLOCK_VALUES]).expect("a sign each");
-            for code in 0..8 {
-                let byte = |first: usize| (tables.words[first + code / 4] >> (8 * (code % 4))) as u8;
-                let integer = i32::from(byte(0) as i8) * 256 + i32::from(byte(2));
-                let centroid = match book {
-                    BlockBook::TwoBits { centroids, .. } => centroids[code % 4],
-                    BlockBook::ThreeBits { centroids, .. } => centroids[code],
-                };
-                let unit = tables.unit / 32_767.0;
-                assert!((integer as f32 * unit - centroid).abs() <= 0.51 * unit, "code {code}: {integer}");
-                assert_eq!(tables.centroids[code], centroid);
-            }
-        }
-        assert!(Tables::blocks(&two, &[0; 31]).is_none());
-    }
-
-    /// A direction times a radius, as the kernels have it, is what the CPU decodes, to within a 32,767th of a row's scale; and fits.
-    #[test]
-    fn chunks_are_what_the_cpu_decodes() {
-        let mut state = 5_u64;
-        let mut next = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 40) as f32 / 8_388_608.0 - 1.0
-        };
-        let mut members: Vec<[f32; 4]> = alloc::vec![[1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, -1.0]];
-        members.extend((2..255).map(|_| {
-            let q = [next(), next(), next(), next()];
-            let norm = libm::sqrtf(q.iter().map(|c| c * c).sum());
-            q.map(|c| c / norm)
-        }));
-        let ints: Vec<[i8; 4]> = members.iter().map(|q| crate::quaternion::quaternion_ints(*q)).collect();
-        for (count, radius_bits) in [(1, 2), (2, 6), (24, 3), (96, 4), (100, 5), (255, 6)] {
-            let set = QuaternionSet { members: &members[..count], ints: &ints[..count], index: None };
-            let layout =
-                ChunkLayout { chunks: 16, members: count as u8, radius_bits, radix: false, flags: false };
-            let rotated = Rotated { signs: &[], rounds: 0, gain: 0 };
-            let tables = Tables::chunks(&layout, &set, rotated).expect("a table");
-            assert_eq!(tables.triplets.len(), 24 * count);
-            let limit = i32::from(layout.radius_limit());
-            for code in 0..24 * count {
-                // As `chunk_field` has it.
-                let (unit, member) = (code / count, code % count);
-                let opposite = if unit < 8 { unit % 2 == 1 } else { unit >= 16 };
-                let first = if unit < 8 {
-                    unit / 2
-                } else if unit < 16 {
-                    unit - 4
-                } else {
-                    27 - unit
-                };
-                let words = &tables.triplets[2 * (first * count + member)..][..2];
-                let direction = scalar::product(&UNITS[unit], &members[member]);
-                for radius in [0, 1, limit / 2, limit] {
-                    for (component, exact) in direction.iter().enumerate() {
-                        let integer = (words[component / 2] >> (16 * (component % 2))) as i16;
-                        let radius = if opposite { -radius } else { radius };
-                        let x = i32::from(integer) * (radius * (65_535 / limit)) + 32_768;
-                        let decoded = (x >> 16) as f32 * tables.unit / 32_767.0;
-                        let expected = exact * radius.abs() as f32 / limit as f32;
-                        assert!(
-                            (decoded - expected).abs() < 1.1 / 32_767.0,
-                            "{code}, {radius}: {decoded} {expected}"
-                        );
-                    }
-                }
-            }
-        }
     }
 }

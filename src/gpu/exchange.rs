@@ -24,8 +24,8 @@ impl Layer {
     /// # Errors
     /// [`Error::Unsupported`] for a layer of another configuration (`capacity` and `sliding_window` aside), with codecs of its own,
     /// or with more tokens than this one's capacity and sliding window take,
-    /// [`crate::Error::Corrupt`] for pages with norms that are no numbers, and with rows of `hqmq` that it would not write
-    /// (directions without a radius, spare bits), [`Error::Full`], [`Error::Card`].
+    /// [`crate::Error::Corrupt`] for pages with norms that are no numbers, digits that no encoder writes, and rows of `hqmq` that it would not
+    /// write (directions without a radius, spare bits), [`Error::Full`], [`Error::Card`].
     pub fn upload<K: Codec, V: Codec, S: Storage>(
         &mut self,
         sequence: usize,
@@ -178,7 +178,7 @@ impl Layer {
     ///
     /// # Errors
     /// [`crate::Error::Snapshot`] and [`crate::Error::Full`] as [`Layer::load`](crate::Layer::load) has them;
-    /// [`crate::Error::Missing`], [`crate::Error::Corrupt`] for norms below zero and what [`upload`](Self::upload) says of `hqmq`, [`Error::Full`] where pages have no room. The
+    /// [`crate::Error::Missing`], [`crate::Error::Corrupt`] for norms below zero and what [`upload`](Self::upload) says of digits and of `hqmq`, [`Error::Full`] where pages have no room. The
     /// layer is then as it was; after [`Error::Card`] the sequence is to be [cleared](Self::clear).
     pub fn load(&mut self, sequence: usize, bytes: &[u8]) -> Result<(), Error> {
         self.sequence(sequence)?;
@@ -192,7 +192,7 @@ impl Layer {
         SharedLayer::empty(&self.config, self.layout, keys, values, Backend::detect())
     }
 
-    /// Norms and centres that are numbers: no sum of a card's is anything else then.
+    /// Norms and centres that are numbers: no sum of a card's is anything else then. Digits that a card has room for.
     fn check_page(&self, page: &[u8], index: usize) -> Result<(), Error> {
         let block = index * self.config.page;
         for head in 0..self.layout.heads {
@@ -209,7 +209,12 @@ impl Layer {
             });
             let centre = if self.layout.keys.is_lean() { head.centre.get(..2) } else { Some(head.centre) };
             let centre = centre.unwrap_or_default().chunks_exact(2).all(|x| read_f16(x).is_finite());
-            if !norms || !centre {
+            let (dim, page) = (self.config.key_dim, self.config.page);
+            let digits = sides.iter().all(|(side, spec, rows, _)| {
+                // Of planes two bytes before the first row are there as well.
+                are_digits(**spec, dim, page, &rows[if side.is_lean() { 2 } else { 0 }..])
+            });
+            if !norms || !centre || !digits {
                 return Err(crate::Error::Corrupt { block }.into());
             }
         }
@@ -234,6 +239,20 @@ fn has_norms(spec: &CodecSpec, dim: usize, row: &[u8]) -> bool {
     }
 }
 
+/// Whether a page's rows have digits of radix 3, five to a byte, where their codec has such: a byte of an encoder's is below 3⁵. A card
+/// keeps the digits, and would write another byte that stands for the same.
+fn are_digits(spec: CodecSpec, dim: usize, page: usize, rows: &[u8]) -> bool {
+    let CodecSpec::Trellis(spec) = spec else { return true };
+    if !spec.m.is_multiple_of(3) {
+        return true;
+    }
+    rows.chunks_exact(rows.len() / page).all(|row| {
+        let bytes = row.get(row.len().saturating_sub(dim.div_ceil(5))..).unwrap_or_default();
+        let digits = (0..dim).step_by(5).map(|first| (dim - first).min(5) as u32);
+        bytes.iter().zip(digits).all(|(byte, digits)| u32::from(*byte) < 3u32.pow(digits))
+    })
+}
+
 /// Positions whose rows are in the ring.
 fn in_ring(state: &State) -> Range<usize> {
     state.kept..state.next.max(state.kept)
@@ -256,7 +275,8 @@ fn exact_rows(layout: Layout, state: State) -> impl Iterator<Item = Range<usize>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Stream;
+    use crate::{Stream, TrellisSpec};
+    use octaplex_arch::device::WIDTHS;
 
     /// Every scale of a row is looked at, and bytes that a slot would not give back are refused.
     #[test]
@@ -289,6 +309,32 @@ mod tests {
                 *other.last_mut().expect("a radius") &= 0x0f;
                 other[digits - 1] |= 1;
                 assert!(!has_norms(&spec, 64, &other), "a direction without a radius");
+            }
+        }
+    }
+
+    #[test]
+    fn digits_are_those_of_an_encoder() {
+        for dim in WIDTHS {
+            for m in [3, 4, 6, 12] {
+                let spec = CodecSpec::Trellis(TrellisSpec::new(m, 8));
+                let codec = spec.build_dyn(dim, Backend::detect(), Stream::default()).expect("a codec");
+                let rows: Vec<f32> = (0..64 * dim).map(|n| ((n * n) % 37) as f32 - 18.0).collect();
+                let mut blocks = vec![0; 64 * codec.block_bytes()];
+                codec.encode_page(&rows, &mut blocks).expect("a page");
+                // As a page has them: their norms lie apart.
+                let mut planes: Vec<u8> =
+                    blocks.chunks_exact(codec.block_bytes()).flat_map(|block| block[2..].to_vec()).collect();
+                assert!(are_digits(spec, dim, 64, &planes), "m={m}, width {dim}");
+                let (last, each) = (planes.len() - 1, codec.block_bytes() - 2);
+                for (at, least) in [(last, 3u32.pow(1 + (dim as u32 + 4) % 5)), (each - dim.div_ceil(5), 243)]
+                {
+                    let was = core::mem::replace(&mut planes[at], least as u8);
+                    assert_eq!(are_digits(spec, dim, 64, &planes), m == 4, "m={m}, width {dim}");
+                    planes[at] = least as u8 - 1;
+                    assert!(are_digits(spec, dim, 64, &planes), "m={m}, width {dim}");
+                    planes[at] = was;
+                }
             }
         }
     }

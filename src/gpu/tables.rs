@@ -11,7 +11,7 @@ use crate::{Backend, CodecSpec, Gain, LayerConfig, Role};
 use octaplex_arch::BLOCK_VALUES;
 use octaplex_arch::device::{Rotated, Tables};
 
-const WHICH: &str = "cards take turboquant of 2, 3 and 4 bits (rotation=wht), trellis of m = 2, 4 and 8 with 8 states, int of 4 and 8 bits (group=token, asymmetric=false, med=0), and keys of octopus (norm=f16) of bdir up to 5, of tq3_0 (widths that 32 divides) and of hqmq (med=0)";
+const WHICH: &str = "cards take turboquant of 2 to 8 bits (rotation=wht), trellis, int of 4 and 8 bits (group=token, asymmetric=false, med=0), and keys of octopus (norm=f16) of bdir up to 5, of tq3_0 (widths that 32 divides) and of hqmq (med=0)";
 
 pub(super) fn of_keys(config: &LayerConfig) -> Result<Tables, Error> {
     of(config, config.keys, config.key_dim, Role::Keys)
@@ -49,7 +49,7 @@ fn of(config: &LayerConfig, spec: CodecSpec, dim: usize, role: Role) -> Result<T
             let unit = (1.0 / (f64::from(book.kappa()) * libm::sqrt(dim as f64))) as f32;
             let rotation = rotation(spec.rounds, spec.seed)?;
             let rotated = rotated(&rotation, spec.rounds, spec.gain);
-            Tables::trellis(book.codebook(), matches!(role, Role::Keys), unit, book.kappa(), rotated)
+            Some(Tables::trellis(book.codebook(), matches!(role, Role::Keys), unit, book.kappa(), rotated))
         }
         CodecSpec::Int(spec) if spec.group.is_none() && !spec.asymmetric && spec.med == 0 => {
             let of_keys = role == Role::Keys;
@@ -98,8 +98,11 @@ pub(super) fn centre(dim: usize) -> Result<([i16; 32], [f32; 31], f32), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Center;
+    use crate::cache::page::Layout;
     use alloc::format;
-    use octaplex_arch::device::WIDTHS;
+    use alloc::vec::Vec;
+    use octaplex_arch::device::{Shape, WIDTHS};
 
     /// Tables of every search for triplets can be made, and what cards take they encode, but for several scales.
     #[test]
@@ -121,6 +124,69 @@ mod tests {
             assert!(of_keys(&with("octopus:bdir=6", dim)).is_err());
             assert!(are_encoded(&with("int:bits=8,rotate=true", dim)));
             assert!(!are_encoded(&with("trellis:scales=3", dim)));
+            for bits in 5..=8 {
+                let config = with(&format!("turboquant:bits={bits}"), dim);
+                assert!(of_keys(&config).is_ok() && are_encoded(&config), "{bits} bits, width {dim}");
+            }
+            for levels in [1, 3, 5, 6, 10, 12] {
+                let spec = CodecSpec::TurboQuant(crate::TurboQuantSpec::new(4).levels(levels));
+                assert!(of_keys(&with("int", dim).keys(spec)).is_err(), "{levels} levels");
+            }
+            for (states, m) in crate::codebook::TRELLIS_STATES
+                .into_iter()
+                .flat_map(|states| crate::codebook::TRELLIS_LEVELS.map(|m| (states, m)))
+            {
+                let config = with(&format!("trellis:m={m},states={states}"), dim);
+                assert!(
+                    of_keys(&config).is_ok() && are_encoded(&config),
+                    "trellis of {states} states, m={m}"
+                );
+            }
+        }
+    }
+
+    /// Pages have as many bytes as the CPU's: what a card reads of them begins where it is.
+    #[test]
+    fn pages_are_as_long_as_the_cpus() {
+        let mut specs: Vec<alloc::string::String> = Vec::new();
+        specs.extend((2..=8).map(|bits| format!("turboquant:bits={bits}")));
+        for states in crate::codebook::TRELLIS_STATES {
+            specs.extend(crate::codebook::TRELLIS_LEVELS.map(|m| format!("trellis:m={m},states={states}")));
+        }
+        specs.extend(["int", "int:bits=8"].map(Into::into));
+        let values_too = specs.len();
+        specs.extend(
+            ["octopus", "octopus:bits=2", "hqmq", "hqmq:s=192,r=6,packing=index", "tq3_0"].map(Into::into),
+        );
+        for dim in WIDTHS {
+            for (number, keys) in specs.iter().enumerate() {
+                if keys == "tq3_0" && !dim.is_multiple_of(BLOCK_VALUES) {
+                    continue;
+                }
+                for center in [Center::Page, Center::Prefix, Center::Off] {
+                    let values = &specs[(number * 7 + dim) % values_too];
+                    let page = [64, 128, 256][number % 3];
+                    let config = LayerConfig::new(3, dim, 2000).page(page).center(center);
+                    let config = config.keys(keys.parse().expect("a codec"));
+                    let config = config.values(values.parse().expect("a codec"));
+                    let layout = Layout::new(&config);
+                    let shape = Shape {
+                        dim,
+                        kv_heads: 3,
+                        page_tokens: page,
+                        centres: layout.centre_bytes > 0,
+                        sequences: 1,
+                        pages: 1,
+                        pages_each: 1,
+                        exact: 1,
+                        sinks: 0,
+                        ring: layout.ring,
+                    };
+                    let tables = (of_keys(&config).expect("keys"), of_values(&config).expect("values"));
+                    let bytes = shape.bytes_of_page(&tables.0, &tables.1);
+                    assert_eq!(bytes, layout.page_bytes, "{keys}, {values}, width {dim}, {center:?}");
+                }
+            }
         }
     }
 

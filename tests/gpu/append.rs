@@ -147,6 +147,8 @@ fn appended_specs_are_the_cpus() {
         ("turboquant:gain=norm,rounds=2", "turboquant:gain=unbiased,seed=3"),
         ("trellis:gain=norm,rounds=3", "trellis:gain=unbiased,rounds=2,seed=9"),
         ("octopus:gain=norm,rounds=3", "int:rotate=true,seed=9"),
+        ("turboquant:bits=8,gain=norm,rounds=2", "turboquant:bits=8,gain=unbiased,seed=3"),
+        ("turboquant:bits=5,gain=unbiased,rounds=3", "turboquant:bits=6,gain=norm,seed=4"),
         ("octopus:gain=unbiased,rounds=2,seed=9,rounding=full", "int:bits=8,rotate=true,seed=2"),
     ] {
         for dim in [128, 80, 192] {
@@ -166,6 +168,8 @@ fn pages_of_the_cpus_encoders() {
         ("int:bits=8", "trellis:m=8,scales=3", 192, 256),
         ("tq3_0", "trellis:scales=3", 96, 64),
         ("hqmq:s=100,r=5,rotate=true", "trellis:scales=5", 80, 128),
+        ("trellis:m=12,states=4", "trellis:m=16,states=64", 128, 64),
+        ("trellis:m=6,states=32,scales=3", "turboquant:bits=7", 256, 64),
     ] {
         let mut case = case(keys, values, dim, (4, 2), 1100);
         case.config = case.config.page(page);
@@ -196,6 +200,9 @@ fn rows_without_a_direction_are_the_cpus() {
         ("tq3_0", "int"),
         ("tq3_0:variant=3bit", "turboquant"),
         ("hqmq", "int"),
+        ("turboquant:bits=8", "turboquant:bits=5"),
+        ("turboquant:bits=6", "turboquant:bits=7"),
+        ("trellis:m=3,states=4", "trellis:m=1,states=64"),
     ] {
         let case = case(keys, values, 64, (1, 1), 700);
         let mut both = Both::new(&device, &case);
@@ -302,6 +309,8 @@ fn what_append_refuses() {
         ("int:bits=8", "int"),
         ("tq3_0", "int"),
         ("hqmq", "int"),
+        ("turboquant:bits=8", "turboquant:bits=5"),
+        ("trellis:states=16", "turboquant:bits=7"),
     ] {
         let case = case(keys, values, 64, (2, 1), 900);
         let mut both = Both::new(&device, &case);
@@ -346,7 +355,16 @@ fn what_append_refuses() {
         ("norm", 32_768.0),
         ("mse", 32_000.0),
     ] {
-        for codec in ["turboquant", "trellis:m=8", "octopus", "int", "tq3_0", "tq3_0:variant=3bit", "hqmq"] {
+        for codec in [
+            "turboquant",
+            "trellis:m=8",
+            "octopus",
+            "int",
+            "tq3_0",
+            "tq3_0:variant=3bit",
+            "hqmq",
+            "turboquant:bits=8",
+        ] {
             let gain = match codec {
                 codec if ["int", "tq3_0", "hqmq"].iter().any(|own| codec.starts_with(own)) => String::new(),
                 codec => format!("{}gain={gain}", if codec.contains(':') { "," } else { ":" }),

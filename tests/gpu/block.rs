@@ -79,6 +79,8 @@ fn every_option() {
             ("int", 192),
             ("tq3_0", 128),
             ("hqmq", 80),
+            ("turboquant:bits=8", 80),
+            ("trellis:m=16,states=4", 128),
         ] {
             let values = if ["tq3_0", "hqmq"].contains(&keys) { "turboquant" } else { keys };
             check(

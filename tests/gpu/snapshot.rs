@@ -61,6 +61,7 @@ fn cases() -> Vec<Case> {
         ("int", "int:bits=8", 192),
         ("tq3_0", "int", 96),
         ("hqmq", "turboquant", 80),
+        ("turboquant:bits=7", "trellis:m=3,states=16", 96),
     ]
     .into_iter()
     .enumerate()

@@ -18,7 +18,7 @@ struct Params {
     const float *sink_logits;  // [query heads], or none
     float *parts;              // [sequences][units][splits of both kinds][HEADS][DIM]
     float2 *sums;              // [sequences][units][splits of both kinds][HEADS]: maximum of log2, sum
-    const u32 *triplets;       // what fields of keys stand for: FieldTable
+    const u32 *triplets;       // what fields of keys stand for: FieldTable; and what codes stand for: Entries
     u64 window;                // 0: all is seen
     u32 query_heads, kv_heads, table_stride, exact_stride, splits, exact_splits, keep_sinks, key_rounds, value_rounds;
     u32 several;  // 1: most blocks of threads have several rounds of slots
@@ -238,6 +238,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
     extern __shared__ __align__(128) u8 pages[];
     __shared__ Shared sh;
     __shared__ FieldTable fields;
+    __shared__ u32 entries[ENTRY_WORDS > 0 ? ENTRY_WORDS : 1];
     u8 *const my_keys = pages + (threadIdx.x / LANES) * K_PART, *const all_values = pages + V_FROM;
     u8 *const my_values = all_values + (threadIdx.x / LANES) * V_PART;
     const int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES, g = lane >> 2, t = lane & 3;
@@ -256,6 +257,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
     const u32 *table = p.table + (u64)batch * p.table_stride;
     auto slot_of = [&](int page) { return p.pool + ((u64)table[page] * p.kv_heads + kv_head) * SLOT; };
     auto load_fields = [&] {
+        load_entries(entries, p.triplets, WARPS * LANES);
         for (int i = threadIdx.x; is_fields(KEYS) && i < TABLE_WORDS; i += WARPS * LANES) reinterpret_cast<u32 *>(&fields)[i] = p.triplets[i];
     };
 #if BULK_COPIES
@@ -315,6 +317,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
     const int2 none = is_summed(KEYS) ? sh.bytes[g] : int2{};
 
     int acc[OWN][4][4] = {};
+    int high_acc[ValueEntries::TWO ? OWN : 1][4][4] = {}; // of entries' high bytes
     float weighed = 0; // the sum of the integers that weights are
     float m = NOTHING, l = 0;
     float norm = 0, step_unit = 0;
@@ -355,6 +358,11 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
             for (int tile = 0; tile < 8; tile++) {
                 // Octet t of a tile of 32 has the columns 2 t and 2 t + 1 of four products: what a thread's weights are of.
                 const int token = 32 * (tile >> 2) + 8 * (g >> 1) + 2 * (tile & 3) + (g & 1);
+                if constexpr (is_indexed(KEYS)) {
+                    const float2 two = score_indexed(q, slot, token, t, key_entries(entries, lane));
+                    x[2 * tile] = two.x, x[2 * tile + 1] = two.y;
+                    continue;
+                }
                 if constexpr (is_fields(KEYS)) {
                     const float2 two = score_fields([&](int j) { return q[j]; }, slot, token, t, fields);
                     x[2 * tile] = two.x, x[2 * tile + 1] = two.y;
@@ -423,6 +431,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
 #pragma unroll
                 for (int i = 0; i < OWN * 16; i++) {
                     acc[i / 16][i / 4 % 4][i % 4] = (acc[i / 16][i / 4 % 4][i % 4] + half) >> by;
+                    if (ValueEntries::TWO) high_acc[i / 16][i / 4 % 4][i % 4] = (high_acc[i / 16][i / 4 % 4][i % 4] + half) >> by;
                 }
                 weighed *= __uint_as_float((u32)(127 - by) << 23);
                 l *= exp2_fast(m - m_new);
@@ -430,7 +439,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
             if (norm_new != norm) step_unit = norm_new > 0 ? __fdividef(65535 / 32767.0f, norm_new) : 0;
             m = m_new, norm = norm_new;
         }
-        const float of_step = (is_int(VALUES) ? 32767 : from_f16(largest)) * step_unit;
+        const float of_step = (in_rows(VALUES) ? 32767 : from_f16(largest)) * step_unit;
         u32 high_bytes = 0, low_bytes = 0;
 #pragma unroll
         for (int tile = 0; tile < 2; tile++) {
@@ -463,8 +472,12 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
 #pragma unroll
             for (int k = 0; k < OWN; k++) {
                 const int group = SHARING > 1 ? warp % GROUPS : warp + k * WARPS;
-                if (GROUPS % WARPS == 0 || SHARING > 1 || group < GROUPS)
-                    add_values(acc[k], sh.weights[mine][lane], values, mine & 1, group, lane, of_values);
+                if (GROUPS % WARPS == 0 || SHARING > 1 || group < GROUPS) {
+                    if constexpr (is_indexed(VALUES))
+                        add_indexed(acc[k], high_acc[ValueEntries::TWO ? k : 0], sh.weights[mine][lane], values, mine & 1, group, lane, value_entries(entries, lane));
+                    else
+                        add_values(acc[k], sh.weights[mine][lane], values, mine & 1, group, lane, of_values);
+                }
             }
         }
         __syncthreads();
@@ -492,6 +505,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
         for (int e = 0; e < 4; e++) {
             out[e] = scale * (fmaf((float)acc[k][e][0], 256, (float)acc[k][e][2]) + weighed);
             out[4 + e] = scale * (fmaf((float)acc[k][e][1], 256, (float)acc[k][e][3]) + weighed);
+            if (ValueEntries::TWO)
+#pragma unroll
+                for (int i = 0; i < 2; i++) out[4 * i + e] += scale * 16 * fmaf((float)high_acc[k][e][i], 256, (float)high_acc[k][e][2 + i]);
         }
         const int c = 32 * (SHARING > 1 ? warp % GROUPS : warp + k * WARPS) + 8 * t, at = g * DIM + c;
         if (SHARING > 1 && warp >= GROUPS)

@@ -49,7 +49,7 @@ struct Block {
     float2 *scales;            // [sequences][kv heads]: what keys and values are multiplied with
     float *parts;              // [splits][sequences][kv heads][padded][ROW]
     float2 *sums;              // [SIDES][splits][sequences][kv heads][padded]: maximum of log2, sum
-    const u32 *triplets;       // what fields of keys stand for: FieldTable
+    const u32 *triplets;       // what fields of keys stand for: FieldTable; and what codes stand for: Entries
     u64 window, position;      // window 0: all is seen; position: of the first query, ~0: the last one is at the newest token
     u32 query_heads, kv_heads, table_stride, exact_stride, queries_each, padded, splits, first_tile, keep_sinks, key_rounds, value_rounds;
     u32 at_once;               // tiles that there is room for, at most TILES_AT_ONCE
@@ -193,6 +193,13 @@ template <int SHAPE> __device__ __forceinline__ float integer(u32 bits) {
     return code_bits(SHAPE) == 8 ? (float)(i8)bits : (float)((int)bits - 8);
 }
 
+// The words of a thread's coordinates of a key, and the index of coordinate d.
+template <int SHAPE> __device__ __forceinline__ auto key_words(const u8 *slot, int token, int t) {
+    if constexpr (is_indexed(SHAPE)) return IndexedKey(slot, token, t);
+    else return load_key(slot, token, t);
+}
+template <int SHAPE> __device__ __forceinline__ u32 key_index(const IndexedKey &k, int d) { return k.index(d); }
+
 // Small blocks, eight coordinates of one at once.
 __device__ __forceinline__ void unfold_blocks(const u8 *slot, u8 *keys, float unit, const float *centroids, const float *centre) {
     for (int item = threadIdx.x; item < 4 * TILE; item += 128) {
@@ -290,13 +297,13 @@ __device__ __forceinline__ void unfold_slot(const Block &p, const u8 *slot, u8 *
         const bool of_value = thread >= TILE;
         const u32 norm = reinterpret_cast<const u16 *>(slot + (of_value ? V_STEPS : K_STEPS))[token];
         const float unit = of_value ? p.value_unit * scale.y : p.key_unit * scale.x, largest = from_f16(of_value ? tail.value_largest : tail.key_largest);
-        norms[of_value][token] = unit * (in_rows(of_value ? VALUES : KEYS) ? from_f16(norm) : largest * (of_value ? 1 / 32767.0f : 1) * (float)norm);
+        norms[of_value][token] = unit * ((of_value ? in_rows(VALUES) : in_rows(KEYS)) ? from_f16(norm) : largest * (of_value ? 1 / 32767.0f : 1) * (float)norm);
     }
     __syncthreads();
     for (int item = thread; item < 4 * TILE && !is_fields(KEYS) && !is_blocks(KEYS); item += 128) {
         const int token = item >> 2, t = item & 3;
         const float norm = norms[0][token];
-        const KeyWords k = load_key(slot, token, t);
+        const auto k = key_words<KEYS>(slot, token, t);
 #pragma unroll
         for (int d = 0; d < EACH; d += 8) {
             u32 words[4];
@@ -307,7 +314,8 @@ __device__ __forceinline__ void unfold_slot(const Block &p, const u8 *slot, u8 *
                 for (int e = 0; e < 2; e++) {
                     const float of_centre = CENTRES ? centre[t * EACH + d + i + e] : 0;
                     const u32 index = key_index<KEYS>(k, d + i + e);
-                    x[e] = fmaf(is_int(KEYS) ? integer<KEYS>(index) : centroids[0][index], norm, of_centre);
+                    if constexpr (is_indexed(KEYS)) x[e] = fmaf(entry_value<KEYS>(p.triplets[index]), norm, of_centre);
+                    else x[e] = fmaf(is_int(KEYS) ? integer<KEYS>(index) : centroids[0][index], norm, of_centre);
                 }
                 words[i >> 1] = two_f16(x[0], x[1]);
             }
@@ -331,6 +339,7 @@ __device__ __forceinline__ void unfold_slot(const Block &p, const u8 *slot, u8 *
             windows[0] = pick(own << 3, before >> 1, 0x88888888u), windows[1] = pick(own << 2, before >> 2, 0xCCCCCCCCu);
             windows[2] = pick(own << 1, before >> 3, 0xEEEEEEEEu), windows[3] = own;
         }
+        const IndexedValues v(from, token >> 5, group, lane);
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             u32 words[4];
@@ -338,6 +347,10 @@ __device__ __forceinline__ void unfold_slot(const Block &p, const u8 *slot, u8 *
 #pragma unroll
             for (int i = 0; i < 8; i++) {
                 u32 index;
+                if constexpr (is_indexed(VALUES)) {
+                    x[i] = entry_value<VALUES>(p.triplets[VALUES_FROM + v.index(e, i)]) * norms[1][token + i];
+                    continue;
+                }
                 if constexpr (is_int(VALUES)) {
                     index = VALUES == 38 ? low[(2 * e + (i >> 2)) % (VALUES == 38 ? 8 : 4)] >> (8 * (i & 3)) & 0xFF : low[e] >> (8 * (i & 3) + (i & 4)) & 15;
                     x[i] = integer<VALUES>(index) * norms[1][token + i];

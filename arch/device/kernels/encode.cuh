@@ -14,7 +14,8 @@ struct Encode {
     const float *book_thresholds;   // [31]: where they change
     const float *front;             // [kv heads][balance, prefix][DIM]
     u32 *refused;                   // the first row that its codec cannot hold: see `refuse`
-    const u32 *search;              // of triplets: see `Search`; of chunks the set's members
+    const u32 *search;              // of triplets: see `Search`; of chunks the set's members; of codes of 5 to 8 bits: where they change, one
+                                    // more, what they stand for; of `Path`s their centroids, by code and window
     u64 position;                   // of the first token
     u32 kv_heads, page_tokens, rounds, gain; // gain: of small blocks the last code
     float unit;                     // an integer of a centroid, of a rotated unit vector
@@ -31,7 +32,7 @@ constexpr float SMALLEST_NORM = 9.31322574615478515625e-10f; // 2^-30
 enum { MSE, UNBIASED, NORM };
 
 constexpr int encode_threads(int shape) { return is_trellis(shape) ? 64 : 256; }
-constexpr int encode_blocks(int shape) { return DIM > 128 ? 2 : is_trellis(shape) ? 5 : 4; } // that a multiprocessor is to hold
+constexpr int encode_blocks(int shape) { return DIM > 128 ? 2 : is_trellis(shape) ? 5 : has_path(shape) ? 2 : is_indexed(shape) ? 3 : 4; } // that a multiprocessor is to hold
 
 // Coordinate of a lane's value i: pairs that follow each other, sixteen apart.
 __device__ __forceinline__ int mine(int lane, int i) { return 16 * (i >> 1) + 2 * (lane & 7) + (i & 1); }
@@ -284,7 +285,7 @@ template <bool OF_KEYS> __device__ __forceinline__ void encode_norms(const Encod
     }
 }
 
-// Scales of integers, which are what f16 holds, one a row. All threads, and all parts of the page.
+// Scales of integers, and norms of other blocks, which are what f16 holds, one a row. All threads, and all parts of the page.
 template <bool OF_KEYS> __device__ __forceinline__ void encode_scales(const Encode &p, const u32 *slots, const float *scales) {
     constexpr bool THERE = OF_KEYS && is_blocks(KEYS); // but for the largest
     for (u32 part = threadIdx.x / LANES; part < p.page_tokens / SLOT_TOKENS; part += blockDim.x / LANES) { // a warp a slot
@@ -493,7 +494,7 @@ __device__ __forceinline__ float search(const Encode &p, float *z, float scale, 
 // ---- a page of one head -----------------------------------------------------------------------------------------------
 
 template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const Encode &p) {
-    constexpr bool TRELLIS = is_trellis(SHAPE), INTEGERS = is_int(SHAPE), IN_THREES = is_triplets(SHAPE), HAS_CENTRE = OF_KEYS && CENTRES;
+    constexpr bool TRELLIS = has_path(SHAPE), PATHS = TRELLIS && is_indexed(SHAPE), INTEGERS = is_int(SHAPE), IN_THREES = is_triplets(SHAPE), HAS_CENTRE = OF_KEYS && CENTRES;
     constexpr bool BLOCKS = is_blocks(SHAPE), CHUNKS = is_chunks(SHAPE), HALF_CENTRE = in_rows(SHAPE);
     // Words of a row in shared memory: its values, and later its codes, a byte each. One more, so that a column is on all banks; eight, so
     // that threes of four rows are.
@@ -501,7 +502,8 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
     constexpr int STRIDE = IN_THREES || CHUNKS ? DIM + 8 : TRELLIS || HAS_CENTRE || BASE > 1 ? DIM + 1 : DIM / 4 + 1;
     extern __shared__ u32 memory[]; // [SLOT_TOKENS][STRIDE]
     __shared__ union {
-        u32 decisions[TRELLIS ? DIM / 4 : 1][SLOT_TOKENS];
+        u32 decisions[TRELLIS && !PATHS ? DIM / 4 : 1][SLOT_TOKENS];
+        PathMemory<SHAPE, PATHS> paths;
         Fields fields[IN_THREES ? SLOT_TOKENS : 1];
         NormMemory norms;
     } work;
@@ -510,7 +512,8 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
     __shared__ float centroids[TRELLIS ? 128 : 1];
     __shared__ Centre centre;
     __shared__ uint2 cells[TRELLIS ? 1 : 32];
-    __shared__ u32 searched[IN_THREES ? sizeof(Search) / 4 : 1];
+    constexpr int SEARCHED = IN_THREES ? sizeof(Search) / 4 : is_indexed(SHAPE) && !PATHS ? 2 << index_bits(SHAPE) : 0;
+    __shared__ u32 searched[SEARCHED > 0 ? SEARCHED : 1];
     __shared__ float4 members[CHUNKS ? SET_MEMBERS : 1];
     const Search &tables = *reinterpret_cast<const Search *>(searched);
     __shared__ u16 steps[SCALES * LEVELS];
@@ -529,13 +532,13 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
     fetch(threadIdx.x / ROW_LANES, ahead);
     for (int i = threadIdx.x; i < SCALES * LEVELS; i += blockDim.x) steps[i] = p.steps[i];
     if (threadIdx.x < parts) slots[threadIdx.x] = p.slots[blockIdx.x * parts + threadIdx.x];
-    if (TRELLIS)
+    if (TRELLIS && !PATHS)
         for (int i = threadIdx.x; i < 128; i += blockDim.x) centroids[i] = p.centroids[i];
-    else if (IN_THREES)
-        for (int i = threadIdx.x; i < (int)sizeof(Search) / 4; i += blockDim.x) searched[i] = p.search[i];
+    else if (SEARCHED > 0)
+        for (int i = threadIdx.x; i < SEARCHED; i += blockDim.x) searched[i] = p.search[i];
     else if (CHUNKS)
         for (int i = threadIdx.x; i < SET_MEMBERS; i += blockDim.x) members[i] = reinterpret_cast<const float4 *>(p.search)[i];
-    else if (threadIdx.x < 32) cells[threadIdx.x] = make_uint2(p.cells[2 * threadIdx.x], p.cells[2 * threadIdx.x + 1]);
+    else if (!TRELLIS && threadIdx.x < 32) cells[threadIdx.x] = make_uint2(p.cells[2 * threadIdx.x], p.cells[2 * threadIdx.x + 1]);
     if (OF_KEYS) {
         const float *front = p.front + blockIdx.y * 2 * DIM;
         for (int c = threadIdx.x; c < DIM; c += blockDim.x) centre.balance[c] = front[c], centre.inverse[c] = 1.0f / front[c], centre.prefix[c] = __uint_as_float(__float_as_uint(front[DIM + c]) ^ p.signs[c >> 5] >> (c & 31) << 31);
@@ -668,6 +671,23 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
 #pragma unroll
                 for (int i = 0; i < MINE; i++) z[r * STRIDE + mine(lane, i)] = v[i];
                 if ((lane & 7) == 0) norms[token] = norm, scales[r] = norm < SMALLEST_NORM ? 0 : p.kappa / norm;
+            } else if constexpr (is_indexed(SHAPE) && !PATHS) {
+                constexpr int BITS = index_bits(SHAPE);
+                const float inverse = 1.0f / norm, *thresholds = reinterpret_cast<const float *>(searched);
+                float c[MINE];
+                u32 codes[MINE / 2];
+#pragma unroll
+                for (int i = 0; i < MINE; i += 2) {
+                    const u32 found[2] = {count_below<BITS>(v[i] * inverse, thresholds), count_below<BITS>(v[i + 1] * inverse, thresholds)};
+                    c[i] = thresholds[(1 << BITS) + found[0]], c[i + 1] = thresholds[(1 << BITS) + found[1]];
+                    codes[i / 2] = found[0] | found[1] << 8;
+                }
+                const float correlation = dot(v, c), energy = dot(c, c);
+                u8 *row = reinterpret_cast<u8 *>(memory + r * STRIDE);
+                __syncwarp(); // codes take the place of values that other lanes have read
+#pragma unroll
+                for (int i = 0; i < MINE; i += 2) *reinterpret_cast<u16 *>(row + mine(lane, i)) = codes[i / 2];
+                if ((lane & 7) == 0) norms[token] = norm, products[r] = make_float2(correlation, energy);
             } else {
                 const float inverse = 1.0f / norm;
                 float c[MINE], energy = 0; // exact: sums of squares of integers below 2^24
@@ -694,6 +714,10 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
             }
         }
         __syncthreads();
+        if constexpr (PATHS) {
+            search_paths<SHAPE>(z, STRIDE, scales, reinterpret_cast<const float *>(p.search), work.paths);
+            __syncthreads();
+        }
         if ((BLOCKS || CHUNKS) && threadIdx.x < SLOT_TOKENS && !(norms[part * SLOT_TOKENS + threadIdx.x] <= 65504)) refuse(p, OF_KEYS, 1 + part * SLOT_TOKENS + threadIdx.x);
         if (!BLOCKS && !CHUNKS && threadIdx.x < SLOT_TOKENS) { // a thread a row
             const int r = threadIdx.x, token = part * SLOT_TOKENS + r;
@@ -701,6 +725,7 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
             float found;
             if constexpr (INTEGERS) found = norm;
             else if constexpr (IN_THREES) found = stored_norm(p, norm, products[r].x / norm, products[r].y);
+            else if constexpr (PATHS) found = stored_norm(p, norm, work.paths.fits[r].x * (p.unit * p.unit), work.paths.fits[r].y * (p.unit * p.unit));
             else if constexpr (TRELLIS) found = search<SHAPE>(p, z + r * STRIDE, scales[r], norm, work.decisions, centroids);
             else found = stored_norm(p, norm, products[r].x / norm * p.unit, products[r].y * p.unit * p.unit);
             const u32 stored = !INTEGERS && norm < SMALLEST_NORM ? 0 : to_f16(found);

@@ -52,24 +52,20 @@ __device__ __forceinline__ Source source(const Exchange &x) {
 }
 
 // The path bit and the code of a coordinate in a row.
-template <int SHAPE> __device__ __forceinline__ u32 row_path(const u8 *row, int c) { return bits_at(row, c, 1); }
+template <int SHAPE> __device__ __forceinline__ u32 row_path(const u8 *row, int c) { return bits_at(row + row_head(SHAPE) - path_bytes(SHAPE), c, 1); }
 template <int SHAPE> __device__ __forceinline__ u32 row_code(const u8 *row, int c) {
     if constexpr (is_blocks(SHAPE)) {
         const u8 *block = row + c / BLOCK_VALUES * BLOCK_BYTES;
         return bits_at(block, c % BLOCK_VALUES * 2, 2) | bits_at(block + BLOCK_LOW, c % BLOCK_VALUES, 1) << 2;
     }
+    if constexpr (is_indexed(SHAPE)) return row_index<SHAPE>(row + row_head(SHAPE), c);
     return bits_at(row + row_head(SHAPE), c * code_bits(SHAPE), code_bits(SHAPE));
 }
 
 constexpr int SINGLE_AT = code_bits(KEYS) == 3 ? K_HIGH : K_LOW;
 
-// Both sides of a slot from `four(token, c)`: the codes of coordinates c to c + 3, a byte each, its highest bit the path's.
-constexpr u32 PATH_BIT = 0x80;
-
-// Bit `at` of each byte, as four bits.
-__device__ __forceinline__ u32 of_bytes(u32 codes, int at) { return (codes >> at & 0x01010101) * 0x01020408u >> 24 & 15; }
-
 template <class Four> __device__ __forceinline__ void pack_keys(u8 *slot, Four four) {
+    if constexpr (is_indexed(KEYS)) return pack_key_streams(slot, four);
     for (int item = threadIdx.x; item < SLOT_TOKENS * 4; item += blockDim.x) { // a thread's coordinates of a row
         constexpr int BITS = low_bits(KEYS);
         u32 path[BIT_WORDS] = {}, single[BIT_WORDS] = {}, low[CODE_WORDS] = {};
@@ -117,6 +113,7 @@ __device__ __forceinline__ u32 slot_field_bit(const u8 *slot, int token, int bit
 
 template <class Four> __device__ __forceinline__ void pack_values(u8 *slot, Four four) {
     u8 *values = slot + K_PART;
+    if constexpr (is_indexed(VALUES)) return pack_value_streams(values, four);
     for (int item = threadIdx.x; item < 2 * GROUPS * LANES; item += blockDim.x) { // a word of octets
         const int lane = item % LANES, first = item / LANES % GROUPS * 32 + (lane >> 2) * 4;
         const int token = item / LANES / GROUPS * 32 + (lane & 3) * 8;
@@ -160,7 +157,7 @@ template <int SHAPE> __device__ __forceinline__ u32 row_codes(const u8 *row, int
     u32 codes = 0;
     for (int e = 0; e < 4; e++) {
         codes |= row_code<SHAPE>(row, is_blocks(SHAPE) ? coordinate(c + e) : c + e) << (8 * e);
-        if (is_trellis(SHAPE) && row_path<SHAPE>(row, c + e)) codes |= PATH_BIT << (8 * e);
+        if (has_path(SHAPE) && row_path<SHAPE>(row, c + e)) codes |= PATH_BIT << (8 * e);
     }
     return codes;
 }
@@ -180,7 +177,7 @@ extern "C" __global__ void __launch_bounds__(128) upload(const __grid_constant__
             in_rows(KEYS) ? key_scale(token, i)
                           : x.steps[(s.key_norms[2] & 3) * 64 + bits_at(s.key_norms + NORM_HEAD, at, 6)];
         reinterpret_cast<u16 *>(s.slot + V_STEPS)[token] =
-            is_int(VALUES) ? half_at(s.values + token * row_bytes(VALUES))
+            in_rows(VALUES) ? half_at(s.values + token * row_bytes(VALUES))
                            : x.steps[(s.value_norms[2] & 3) * 64 + bits_at(s.value_norms + NORM_HEAD, at, 6)];
     }
     if (CENTRES && in_rows(KEYS)) {
@@ -194,10 +191,10 @@ extern "C" __global__ void __launch_bounds__(128) upload(const __grid_constant__
     }
     if (threadIdx.x == 0) {
         Tail tail = {};
-        if (is_int(KEYS) || is_chunks(KEYS)) tail.key_largest = largest_half(s.keys, row_bytes(KEYS), SLOT_TOKENS);
-        else if (is_blocks(KEYS)) tail.key_largest = largest_half(s.keys + BLOCK_BYTES - 2, BLOCK_BYTES, SLOT_TOKENS * K_SCALES);
+        if (is_blocks(KEYS)) tail.key_largest = largest_half(s.keys + BLOCK_BYTES - 2, BLOCK_BYTES, SLOT_TOKENS * K_SCALES);
+        else if (in_rows(KEYS)) tail.key_largest = largest_half(s.keys, row_bytes(KEYS), SLOT_TOKENS);
         else tail.key_largest = half_at(s.key_norms), tail.key_octaves = s.key_norms[2];
-        if (is_int(VALUES)) tail.value_largest = largest_half(s.values, row_bytes(VALUES), SLOT_TOKENS);
+        if (in_rows(VALUES)) tail.value_largest = largest_half(s.values, row_bytes(VALUES), SLOT_TOKENS);
         else tail.value_largest = half_at(s.value_norms), tail.value_octaves = s.value_norms[2];
         if (CENTRES) tail.centre = in_rows(KEYS) ? largest_half(s.centre, 2, DIM) : half_at(s.centre);
         tail.position = 0;
@@ -213,6 +210,7 @@ __device__ __forceinline__ u32 slot_key_path(const u8 *slot, int token, int c) {
     return bits_at(slot + (token * 4 + c / EACH) * (EACH / 8), c % EACH, 1);
 }
 __device__ __forceinline__ u32 slot_key_code(const u8 *slot, int token, int c) {
+    if (is_indexed(KEYS)) return stream_bits<K_STREAM, K_STREAMS>(slot + K_LOW, token * 4 + c / EACH, c % EACH * index_bits(KEYS), index_bits(KEYS));
     c = own_order(c);
     const int item = token * 4 + c / EACH, d = c % EACH, bits = low_bits(KEYS);
     const u32 single = bits_at(slot + SINGLE_AT + item * (EACH / 8), single_bit(d), 1);
@@ -228,6 +226,8 @@ __device__ __forceinline__ u32 slot_value_path(const u8 *values, int token, int 
     return reinterpret_cast<const u32 *>(values)[octet(token, c)] >> (4 * (token & 7) + (c & 3)) & 1;
 }
 __device__ __forceinline__ u32 slot_value_code(const u8 *values, int token, int c) {
+    if (is_indexed(VALUES))
+        return stream_bits<V_STREAM, V_STREAMS>(values + V_LOW, octet(token, c), (8 * (c & 3) + (token & 7)) * index_bits(VALUES), index_bits(VALUES));
     const int item = octet(token, c), i = 4 * (token & 7), e = c & 3, bits = low_bits(VALUES);
     const u32 *low = reinterpret_cast<const u32 *>(values + V_LOW) + item * bits;
     if (VALUES == 38) return (low[2 * e + (token >> 2 & 1)] >> (8 * (token & 3)) & 0xFF) ^ 0x80;
@@ -250,7 +250,7 @@ extern "C" __global__ void __launch_bounds__(128) download(const __grid_constant
     const u8 *values = s.slot + K_PART;
     for (int at = threadIdx.x; at < SLOT_TOKENS * row_bytes(KEYS); at += blockDim.x) {
         const int token = at / row_bytes(KEYS), byte = at % row_bytes(KEYS), plane = byte - row_head(KEYS);
-        if ((is_int(KEYS) || is_chunks(KEYS)) && plane < 0) {
+        if (in_rows(KEYS) && !is_blocks(KEYS) && byte < 2) {
             s.keys[at] = s.slot[K_STEPS + 2 * token + byte];
             continue;
         }
@@ -270,25 +270,33 @@ extern "C" __global__ void __launch_bounds__(128) download(const __grid_constant
             s.keys[at] = out;
             continue;
         }
+        if (is_indexed(KEYS) && plane >= 0) {
+            s.keys[at] = index_byte<KEYS>(plane, [&](int c) { return slot_key_code(s.slot, token, c); });
+            continue;
+        }
         for (int i = 0; i < 8; i++) {
             const int bit = 8 * plane + i, bits = max(1, code_bits(KEYS));
             out |= (is_triplets(KEYS) ? slot_field_bit(s.slot, token, bit)
-                    : plane < 0       ? slot_key_path(s.slot, token, 8 * byte + i)
+                    : plane < 0       ? slot_key_path(s.slot, token, 8 * (plane + path_bytes(KEYS)) + i)
                                       : slot_key_code(s.slot, token, bit / bits) >> bit % bits & 1) << i;
         }
         s.keys[at] = out;
     }
     for (int at = threadIdx.x; at < SLOT_TOKENS * row_bytes(VALUES); at += blockDim.x) {
         const int token = at / row_bytes(VALUES), byte = at % row_bytes(VALUES), plane = byte - row_head(VALUES);
-        if (is_int(VALUES) && plane < 0) {
+        if (in_rows(VALUES) && byte < 2) {
             s.values[at] = s.slot[V_STEPS + 2 * token + byte];
             continue;
         }
         u32 out = 0;
+        if (is_indexed(VALUES) && plane >= 0) {
+            s.values[at] = index_byte<VALUES>(plane, [&](int c) { return slot_value_code(values, token, c); });
+            continue;
+        }
         for (int i = 0; i < 8; i++) {
-            const int bit = 8 * plane + i;
-            out |= (plane < 0 ? slot_value_path(values, token, 8 * byte + i)
-                              : slot_value_code(values, token, bit / code_bits(VALUES)) >> bit % code_bits(VALUES) & 1) << i;
+            const int bit = 8 * plane + i, bits = max(1, code_bits(VALUES));
+            out |= (plane < 0 ? slot_value_path(values, token, 8 * (plane + path_bytes(VALUES)) + i)
+                              : slot_value_code(values, token, bit / bits) >> bit % bits & 1) << i;
         }
         s.values[at] = out;
     }
@@ -296,7 +304,7 @@ extern "C" __global__ void __launch_bounds__(128) download(const __grid_constant
     // Four norms are three bytes.
     for (int item = threadIdx.x; item < SLOT_TOKENS / 2; item += blockDim.x) {
         const bool of_value = item >= SLOT_TOKENS / 4;
-        if (in_rows(of_value ? VALUES : KEYS)) continue;
+        if (of_value ? in_rows(VALUES) : in_rows(KEYS)) continue;
         const int four = item % (SLOT_TOKENS / 4);
         const u16 *mine = reinterpret_cast<const u16 *>(s.slot + (of_value ? V_STEPS : K_STEPS)) + 4 * four;
         const u16 *steps = x.steps + ((of_value ? tail.value_octaves : tail.key_octaves) & 3) * 64;
@@ -322,7 +330,7 @@ extern "C" __global__ void __launch_bounds__(128) download(const __grid_constant
     }
     if (threadIdx.x == 0 && s.part == 0) {
         if (!in_rows(KEYS)) s.key_norms[0] = tail.key_largest, s.key_norms[1] = tail.key_largest >> 8, s.key_norms[2] = tail.key_octaves;
-        if (!is_int(VALUES)) s.value_norms[0] = tail.value_largest, s.value_norms[1] = tail.value_largest >> 8, s.value_norms[2] = tail.value_octaves;
+        if (!in_rows(VALUES)) s.value_norms[0] = tail.value_largest, s.value_norms[1] = tail.value_largest >> 8, s.value_norms[2] = tail.value_octaves;
         if (CENTRES && !in_rows(KEYS)) s.centre[0] = tail.centre, s.centre[1] = tail.centre >> 8;
         for (int i = 0; blockIdx.y == 0 && i < 8; i++) s.header[i] = tail.position >> (8 * i);
     }

@@ -1,7 +1,9 @@
 // How a page lies on the card, and what every kernel shares. Compiled at run time with these numbers given:
 //   DIM         width of a key and of a value: 64, 80, 96, 128, 192 or 256
 //   KEYS        the shape of a key: codes of 4, 3 or 2 bits (4, 3, 2), or a trellis of 8 states with codes of 1, 2 or 3
-//               bits (11, 12, 13), or integers of 4 or 8 bits with a scale a row (34, 38), as VALUES has them; or triplets (20), of which TRIPLETS says the bits: 256 for each of ξ and
+//               bits (11, 12, 13), or codes that are looked up in shared memory (streams.cuh): of 5 to 8 bits (5 to 8), and of other
+//               trellises (100 for each bit of a path that counts beside the newest, 50 where codes have digits of radix 3, 1 for
+//               each bit that a code takes here: 200 to 654); or integers of 4 or 8 bits with a scale a row (34, 38), as VALUES has them; or triplets (20), of which TRIPLETS says the bits: 256 for each of ξ and
 //               of η, 16 for each of a radius, 1 for each of a coordinate that is left over on its own; or small blocks of 32 codes
 //               of 3 bits, each with a scale (43); or chunks of four values with a scale a row (50), of which TRIPLETS says 256 for each
 //               member, 16 for each bit of a radius, 1 for codes in mixed radix
@@ -12,10 +14,10 @@
 //
 //   keys      planes of rows: 64 x path bits, 64 x low bits of codes, 64 x high bits of codes of 3 bits; or, of triplets and chunks,
 //             each thread's fields in words of its own
-//   centre    its integers' high bytes, then their low four bits, in the order of the query's bytes; beside integers f16, in the keys'
+//   centre    its integers' high bytes, then their low four bits, in the order of the query's bytes; beside keys with norms in their rows f16, in the keys'
 //             own basis
-//   norms     64 u16 of the keys, 64 of the values: the steps that the page's codes of 6 bits stand for; of integers and chunks f16; of small
-//             blocks f16, 64 of the first of each row, then 64 of the second
+//   norms     64 u16 of the keys, 64 of the values: the steps that the page's codes of 6 bits stand for; of integers, chunks
+//             and codes of more than 4.5 bits f16; of small blocks f16, 64 of the first of each row, then 64 of the second
 //   tail      what else the page says: see Tail
 //   values    planes by octets of tokens, below
 //
@@ -44,10 +46,16 @@ constexpr bool is_int(int shape) { return shape > 30 && shape < 40; }
 constexpr bool is_blocks(int shape) { return shape == 43; }
 constexpr bool is_chunks(int shape) { return shape == 50; }
 constexpr bool is_fields(int shape) { return is_triplets(shape) || is_chunks(shape); }
-// Whether scales lie in rows, and a centre is f16 in the keys' own basis.
-constexpr bool in_rows(int shape) { return is_int(shape) || is_blocks(shape) || is_chunks(shape); }
-constexpr int code_bits(int shape) { return shape % 10; }
-constexpr int path_bytes(int shape) { return is_trellis(shape) ? DIM / 8 : 0; }
+constexpr bool is_indexed(int shape) { return (shape >= 5 && shape <= 8) || shape >= 200; }
+constexpr int code_bits(int shape) { return is_indexed(shape) ? 0 : shape % 10; } // of codes that registers are looked up with
+constexpr int index_bits(int shape) { return is_indexed(shape) ? shape % 10 : 0; } // of the others
+constexpr int history(int shape) { return shape >= 200 ? shape / 100 : 0; }
+constexpr bool has_digits(int shape) { return shape >= 200 && shape % 100 >= 50; }
+constexpr int raw_bits(int shape) { return index_bits(shape) - (has_digits(shape) ? 2 : 0); } // of those, low ones
+// Whether scales, or norms of all codes of more than 4.5 bits, lie in rows, f16, and a centre is f16 in the keys' own basis.
+constexpr bool in_rows(int shape) { return is_int(shape) || is_blocks(shape) || is_chunks(shape) || index_bits(shape) >= 4; }
+constexpr bool has_path(int shape) { return is_trellis(shape) || history(shape) > 0; }
+constexpr int path_bytes(int shape) { return has_path(shape) ? DIM / 8 : 0; }
 
 constexpr int bits_for(int count) { return count > 1 ? 1 + bits_for((count + 1) / 2) : 0; }
 constexpr int trailing_zeros(int number) { return number % 2 ? 0 : 1 + trailing_zeros(number / 2); }
@@ -82,11 +90,12 @@ constexpr int BLOCK_VALUES = 32, BLOCK_BYTES = 14, BLOCK_LOW = 8;
 constexpr int K_SCALES = is_blocks(KEYS) ? DIM / BLOCK_VALUES : 1;
 
 // Of a row as the CPU has it: what is before its codes; all of it.
-constexpr int row_head(int shape) { return is_int(shape) || is_chunks(shape) ? 2 : path_bytes(shape); }
+constexpr int row_head(int shape) { return (in_rows(shape) && !is_blocks(shape) ? 2 : 0) + path_bytes(shape); }
 constexpr int row_bytes(int shape) {
     if (is_chunks(shape)) return RADII_AT + (DIM / 4 * CHUNK_RADIUS + 7) / 8;
     if (is_blocks(shape)) return DIM / BLOCK_VALUES * BLOCK_BYTES;
-    return is_triplets(shape) ? (FIELDS * FIELD_BITS + 7) / 8 : row_head(shape) + DIM * code_bits(shape) / 8;
+    if (is_triplets(shape)) return (FIELDS * FIELD_BITS + 7) / 8;
+    return row_head(shape) + DIM * (code_bits(shape) + raw_bits(shape)) / 8 + (has_digits(shape) ? (DIM + 4) / 5 : 0);
 }
 // The last thread of a row's fields has what pads its stream.
 static_assert(!is_triplets(KEYS) || 8 * row_bytes(KEYS) - 3 * EACH_FIELDS * FIELD_BITS <= 32 * FIELD_WORDS, "a row's last bits");
@@ -95,22 +104,22 @@ constexpr int low_bits(int shape) { return code_bits(shape) == 3 ? 2 : code_bits
 
 // Bytes of a slot's planes of so many bits a coordinate.
 constexpr int planes(int bits) { return SLOT_TOKENS * WIDE / 8 * bits; }
-constexpr int K_LOW = planes(is_trellis(KEYS));
+constexpr int K_LOW = planes(has_path(KEYS));
 constexpr int K_HIGH = K_LOW + planes(low_bits(KEYS));
-constexpr int K_CENTRE = is_fields(KEYS) ? SLOT_TOKENS * 16 * FIELD_WORDS : K_LOW + planes(code_bits(KEYS));
+constexpr int K_CENTRE = is_fields(KEYS) ? SLOT_TOKENS * 16 * FIELD_WORDS : K_LOW + planes(code_bits(KEYS) + index_bits(KEYS));
 constexpr int K_STEPS = K_CENTRE + (CENTRES ? 2 * K_WIDE : 0);
 constexpr int V_STEPS = K_STEPS + 2 * SLOT_TOKENS * K_SCALES;
 constexpr int TAIL = V_STEPS + 2 * SLOT_TOKENS;
 constexpr int K_PART = TAIL + 16;
-constexpr int V_LOW = planes(is_trellis(VALUES));
+constexpr int V_LOW = planes(has_path(VALUES));
 constexpr int V_HIGH = V_LOW + planes(low_bits(VALUES));
-constexpr int V_PART = V_LOW + planes(code_bits(VALUES));
+constexpr int V_PART = V_LOW + planes(code_bits(VALUES) + index_bits(VALUES));
 constexpr int SLOT = (K_PART + V_PART + 31) / 32 * 32;
 
 struct Tail {
-    u16 key_largest; // f16; of integers the largest scale
+    u16 key_largest; // f16; of rows with norms of their own the largest
     u8 key_octaves, value_octaves;
-    u16 value_largest, centre; // f16; the centre's norm, beside integers its largest coordinate
+    u16 value_largest, centre; // f16; the centre's norm, of f16 its largest coordinate
     u64 position; // of the slot's first token
 };
 static_assert(sizeof(Tail) == 16, "the tail of a slot");
@@ -139,7 +148,7 @@ __device__ __forceinline__ void place(int c, int &thread, int &product, int &hal
     c = own_order(c);
     const int d = c % EACH;
     thread = c / EACH;
-    const bool by_fours = KEYS == 4 || KEYS == 38;
+    constexpr bool by_fours = KEYS == 4 || KEYS == 38 || is_indexed(KEYS);
     if (is_trellis(KEYS) || KEYS == 34 || (!by_fours && d >= EACH / 16 * 16)) {
         product = d >> 3, half = d & 1, byte = d >> 1 & 3;
     } else if (by_fours) {
