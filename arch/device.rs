@@ -2,6 +2,7 @@
 //! memory that they work on. Everything here is safe to call: what a kernel is given is checked before it is launched, and is
 //! kept until it has run.
 
+mod bias;
 mod block;
 mod compile;
 mod driver;

@@ -28,6 +28,7 @@
 //! ```
 
 mod append;
+mod bias;
 mod block;
 mod engine;
 mod exchange;
@@ -363,9 +364,6 @@ impl Layer {
 
     /// What a step keeps of the options.
     fn attention(&self, options: &Attend) -> Result<Attention, Error> {
-        if !options.bias.is_empty() {
-            return refuse("on a card nothing is added to logits: `bias` is the CPU's");
-        }
         if options.first_head != 0 || options.heads.is_some() {
             return refuse("a card answers all heads at once: `first_head` and `heads` are the CPU's");
         }
@@ -378,6 +376,7 @@ impl Layer {
             window,
             keep_sinks: options.keep_sinks,
             sink_logits: !options.sink_logits.is_empty(),
+            biased: !options.bias.is_empty(),
         })
     }
 
@@ -394,7 +393,7 @@ impl Layer {
         Ok(())
     }
 
-    /// Checks what a step reads, and sets sink logits.
+    /// Checks what a step reads, and sets sink logits and biases.
     fn check_step(&mut self, queries: Queries, options: &Attend) -> Result<(), Error> {
         if self.query_heads == 0 {
             return refuse("a step comes after `reserve`, which says of how many query heads");
@@ -407,7 +406,7 @@ impl Layer {
             check_values(options.sink_logits, f32::INFINITY)?;
             self.paged.set_sink_logits(options.sink_logits)?;
         }
-        Ok(())
+        self.set_bias(options, heads)
     }
 
     /// The same of queries of the host's, and sets them.
@@ -425,12 +424,16 @@ impl Layer {
     /// queries. What that takes is allocated for the while, and needs no [`reserve`](Self::reserve). Queries, keys, values and weights are rounded to f16 there, and sums are f32: the output
     /// is within 2.5·10⁻³ of f64 as below, at the default scale.
     ///
+    /// [`bias`](Attend::bias) has one row of positions for each sequence, or one for each of its query heads, sequence after sequence,
+    /// each as long as that sequence has positions; one from -6·10²⁹ down hides a token as -∞ does. Steps with biases allocate memory for
+    /// them when there are more than before.
+    ///
     /// The output is within 3·10⁻⁴ of attention in f64 on what the pages decode to, relative to a head's norm: closer than
     /// [`Layer::attend`](crate::Layer::attend), whose queries have 8 bits, these 16. It is the same bits at each call on one card, not
     /// the CPU's, and not those of a card with more or fewer multiprocessors.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for `bias`, and for `first_head` and `heads`; what [`Layer::attend`](crate::Layer::attend) refuses;
+    /// [`Error::Unsupported`] for `first_head` and `heads`; what [`Layer::attend`](crate::Layer::attend) refuses;
     /// [`Error::Card`]. The output is then unspecified.
     pub fn attend(&mut self, queries: &[f32], options: &Attend, output: &mut [f32]) -> Result<(), Error> {
         if is_block(options) {
@@ -459,6 +462,9 @@ impl Layer {
     pub fn capture_all(layers: &mut [&mut Self], options: &Attend) -> Result<Step, Error> {
         if is_block(options) {
             return refuse("a graph is of decode steps: one query a head, at the newest token");
+        }
+        if !options.bias.is_empty() {
+            return refuse("a graph has no biases: there would be more of them with each token");
         }
         let mut attention = None;
         for layer in layers.iter_mut() {

@@ -1,5 +1,6 @@
 //! Sizes, and what kernels are given: the same as in `kernels/*.cuh`.
 
+use super::bias::Bias;
 use super::tables::{Cells, CodeShape};
 use alloc::vec::Vec;
 
@@ -197,6 +198,7 @@ pub(super) struct Params {
     pub(super) value_signs: [u32; 8],
     pub(super) key_table: [u32; 32],
     pub(super) value_table: [u32; 32],
+    pub(super) bias: Bias,
 }
 
 /// As the kernels take it.
@@ -245,6 +247,7 @@ pub(super) struct Block {
     pub(super) value_signs: [u32; 8],
     pub(super) key_centroids: [f32; 128],
     pub(super) value_centroids: [f32; 128],
+    pub(super) bias: Bias,
 }
 
 /// A sequence's words on the card.

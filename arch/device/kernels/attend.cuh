@@ -30,6 +30,7 @@ struct Params {
     float key_unit, centre_unit, value_unit; // of an integer of a centroid; key and value over the steps of norms
     float soft_cap;            // · log2 e; 0: none
     u32 key_signs[8], value_signs[8], key_table[32], value_table[32];
+    Bias bias;
 };
 
 // x times one of two steps of norms, rounded once: 2^23 and a step are a float, and 2^23 times x is exact.
@@ -131,10 +132,13 @@ __device__ __forceinline__ void prepare(const Params &p, Shared &sh, int batch, 
     }
 }
 
-// What hides a token, and what caps its logit; in log2.
-__device__ __forceinline__ float logit_of(const Params &p, float x, u64 position, u64 start) {
+// What hides a token, what caps its logit, and what is added to it; in log2. `biases` are those of the head's positions.
+__device__ __forceinline__ float logit_of(const Params &p, float x, u64 position, u64 start, const float *biases) {
 #if OPTIONS
     if (p.soft_cap > 0) x = p.soft_cap * tanhf(x / p.soft_cap);
+#if OPTIONS > 1
+    x = fmaf(biases[position], LOG2E, x);
+#endif
     if (position < start) x = HIDDEN;
 #endif
     return x;
@@ -208,7 +212,8 @@ __device__ __forceinline__ void exact_split(const Params &p, Shared &sh, u8 *mem
 #pragma unroll
     for (int k = 0; k < HEADS / WARPS; k++) {
         const int h = warp + WARPS * k;
-        float x = lane < count ? logit_of(p, (dot[k][0] + dot[k][1]) * p.logit_unit, position, start) : HIDDEN, top = x;
+        const float *biases = biases_of(p.bias, seq, batch, p.query_heads, first_head + min(h, heads - 1));
+        float x = lane < count ? logit_of(p, (dot[k][0] + dot[k][1]) * p.logit_unit, position, start, biases) : HIDDEN, top = x;
 #pragma unroll
         for (int s = 16; s; s /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, s));
         top = fmaxf(top, NOTHING);
@@ -315,6 +320,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
 #pragma unroll
     for (int j = 0; j < PRODUCTS; j++) q[j] = sh.queries[j][lane];
     const float unit = sh.unit[g] * p.logit_unit, base = sh.base[g];
+    const float *biases = biases_of(p.bias, seq, batch, p.query_heads, first_head + min(g, heads - 1));
     const int2 none = is_summed(KEYS) ? sh.bytes[g] : int2{};
 
     int acc[OWN][4][4] = {};
@@ -378,7 +384,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
 #pragma unroll
                 for (int i = 0; i < 8; i++) {
                     float &y = x[8 * tile + i];
-                    y = logit_of(p, fmaf(y, times_norm<KEYS>(of_norm, steps[i >> 1], i & 1), centre), tail.position + 32 * tile + 8 * t + i, first_seen(p, seq));
+                    y = logit_of(p, fmaf(y, times_norm<KEYS>(of_norm, steps[i >> 1], i & 1), centre), tail.position + 32 * tile + 8 * t + i, first_seen(p, seq), biases);
                     top = fmaxf(top, y);
                 }
             }
@@ -407,6 +413,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
             } else if (highest > m) {
                 by = (int)fminf(ceilf(highest - m), 31);
                 m_new = m + ceilf(highest - m);
+#if OPTIONS > 1
+                m_new = fmaxf(m_new, highest); // of logits beyond 2^23, which are whole numbers, the sum may be a little less
+#endif
             }
             if (norm == 0) {
                 norm_new = longest;

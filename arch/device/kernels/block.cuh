@@ -60,6 +60,7 @@ struct Block {
     float soft_cap;            // · log2 e; 0: none
     u32 key_signs[8], value_signs[8];
     float key_centroids[128], value_centroids[128]; // by code; of a trellis by code · 16 + window
+    Bias bias;
 };
 
 // How many tiles a sequence has: slots, sinks, window.
@@ -470,6 +471,9 @@ __device__ __forceinline__ void sum_tiles(float (&c)[OUTPUTS], const u32 (&w)[2]
 struct Seen {
     int number, relative;
     short count, always;
+#if OPTIONS > 1
+    u32 position; // of its first token, which a bias has; there are less than 2^32
+#endif
 };
 
 // Of a thread's two rows.
@@ -477,6 +481,9 @@ struct Softmax {
     float unit[2], base[2], m[2], l[2];
     int query[2], first, last; // of the rows; of the warp's first and last
     int window;
+#if OPTIONS > 1
+    const float *biases[2];
+#endif
 };
 
 // Maxima follow where they would be passed by 2^8 and more: sums are shifted seldom, and weights fit f16 well.
@@ -495,6 +502,17 @@ __device__ __forceinline__ void weigh(const Block &p, float (&x)[2][SCORES], Sof
         }
         unit[0] = unit[1] = 1, base[0] = base[1] = 0;
     }
+#if OPTIONS > 1
+#pragma unroll
+    for (int i = 0; i < BOTH; i++) {
+        const Seen &tile = tiles[i / SCORES];
+        const int r = i >> 1 & 1, token = 8 * (i % SCORES >> 2) + 2 * t + (i & 1);
+        const float bias = token < tile.count ? s.biases[r][tile.position + token] : 0;
+        float &y = x[i / SCORES][i % SCORES];
+        y = fmaf(bias, LOG2E, fmaf(y, unit[r], base[r]));
+    }
+    unit[0] = unit[1] = 1, base[0] = base[1] = 0;
+#endif
 #endif
 #pragma unroll
     for (int k = 0; k < 2; k++) {
@@ -573,6 +591,9 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) block(const __gri
                 const Tile tile = p.tiles[(u64)sequence * p.at_once + at + lane];
                 const long long away = (long long)(tile.position - begins);
                 seen.number = at + lane, seen.relative = (int)max(-(1ll << 30), min(1ll << 30, away));
+#if OPTIONS > 1
+                seen.position = (u32)tile.position;
+#endif
                 seen.count = tile.count, seen.always = tile.sinks && p.keep_sinks || window == 1 << 30;
                 mine = seen.relative <= to && (seen.always || seen.relative + (int)tile.count - 1 > from - window);
             }
@@ -640,6 +661,9 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) block(const __gri
         s.unit[r] = units.x, s.base[r] = units.y, s.query[r] = (row + 8 * r) / group;
         const float2 sums = p.first_tile > 0 ? own_sums[8 * r] : make_float2(NOTHING, 0);
         s.m[r] = sums.x, s.l[r] = t == 0 ? sums.y : 0;
+#if OPTIONS > 1
+        s.biases[r] = biases_of(p.bias, seq, sequence, p.query_heads, head * group + (row + 8 * r) % group);
+#endif
     }
 #pragma unroll
     for (int i = 0; i < OUTPUTS; i += 2) {
