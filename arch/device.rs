@@ -18,4 +18,4 @@ pub use encode::{AT_ONCE, Refused, Rows};
 pub use layout::{Sequence, Shape, WIDTHS};
 pub use paged::{Attention, Paged, Step};
 pub use rows::{DeviceRows, DeviceSlice, Input};
-pub use tables::{CodeShape, Rotated, Tables};
+pub use tables::{CodeShape, Groups, Rotated, Tables};

@@ -32,6 +32,7 @@ impl Source {
                 include_str!("kernels/exchange.cuh"),
                 include_str!("kernels/lookup.cuh"),
                 include_str!("kernels/warp.cuh"),
+                include_str!("kernels/groups.cuh"),
                 include_str!("kernels/attend.cuh")
             ),
             Self::Encode => concat!(
@@ -45,6 +46,7 @@ impl Source {
                 include_str!("kernels/layout.cuh"),
                 include_str!("kernels/lookup.cuh"),
                 include_str!("kernels/warp.cuh"),
+                include_str!("kernels/groups.cuh"),
                 include_str!("kernels/block.cuh")
             ),
         }

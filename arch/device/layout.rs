@@ -44,7 +44,7 @@ impl Shape {
     pub(super) fn page_bytes(&self, keys: CodeShape, values: CodeShape) -> usize {
         let centre = match keys {
             _ if !self.centres => 0,
-            CodeShape::Int(_) => 2 * self.dim,
+            _ if keys.is_int() => 2 * self.dim,
             _ => 2 + self.dim * 5 / 8,
         };
         let norms = keys.norms(self.page_tokens) + values.norms(self.page_tokens);
@@ -53,7 +53,7 @@ impl Shape {
 
     /// Bytes of a slot of one head, as `kernels/layout.cuh` has it.
     pub(super) fn slot_bytes(&self, keys: CodeShape, values: CodeShape) -> usize {
-        (self.key_part(keys) + self.planes(values)).next_multiple_of(32)
+        (self.key_part(keys, values) + self.value_part(values)).next_multiple_of(32)
     }
 
     /// Bytes of a slot's planes.
@@ -61,10 +61,17 @@ impl Shape {
         SLOT_TOKENS * shape.card_row(self.dim)
     }
 
-    /// Bytes of a slot but for the planes of its values.
-    pub(super) fn key_part(&self, keys: CodeShape) -> usize {
+    /// Bytes of a slot but for the part of its values.
+    pub(super) fn key_part(&self, keys: CodeShape, values: CodeShape) -> usize {
         let centre = if self.centres { 2 * keys.operands(self.dim) } else { 0 };
-        self.planes(keys) + centre + 4 * SLOT_TOKENS + 16
+        let of_values = if matches!(values, CodeShape::Groups(_)) { 0 } else { values.card_norms(self.dim) };
+        self.planes(keys) + centre + SLOT_TOKENS * (keys.card_norms(self.dim) + of_values) + 16
+    }
+
+    /// Bytes of a slot's values: planes, and fields of groups behind them.
+    pub(super) fn value_part(&self, values: CodeShape) -> usize {
+        let fields = if matches!(values, CodeShape::Groups(_)) { values.card_norms(self.dim) } else { 0 };
+        self.planes(values) + SLOT_TOKENS * fields
     }
 
     /// Places of exact tokens of a sequence.

@@ -229,10 +229,10 @@ impl Paged {
         let image = image(Source::Attend, &self.target, &defines)?;
         // SAFETY: the image is the compiler's, or a file's that holds it as it was.
         let mut kernels = unsafe { self.device.load(&image, &NAMES) }?;
-        let keys = (WARPS * self.shape.key_part(self.keys.shape)).next_multiple_of(128);
+        let keys = (WARPS * self.shape.key_part(self.keys.shape, self.values.shape)).next_multiple_of(128);
         // Where values come later, exact tokens are first: their rows, 16 bytes between them, and queries.
         let exact = 4 * (EXACT_TOKENS * (self.shape.dim + 4) + HEADS * self.shape.dim);
-        kernels.share(ATTEND, keys + exact.max(WARPS * self.shape.planes(self.values.shape)))?;
+        kernels.share(ATTEND, keys + exact.max(WARPS * self.shape.value_part(self.values.shape)))?;
         let kernels = Arc::new(kernels);
         self.kernels[options] = Some(kernels.clone());
         Ok(kernels)

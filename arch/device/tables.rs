@@ -12,8 +12,28 @@ pub enum CodeShape {
     Trellis(u8),
     /// Integers of so many bits, 4 or 8, with a scale in f16 before each row.
     Int(u8),
+    /// The same with fields in f16 before each row: a scale for each group, or a scale and a zero.
+    Groups(Groups),
     /// Triplets, of keys alone: bits of ξ and of η, of a radius, of a coordinate left over (0: none is on its own).
     Triplets([u8; 3]),
+}
+
+/// Integers whose groups have scales of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Groups {
+    /// Bits of an integer: 4 or 8.
+    pub bits: u8,
+    /// Integers of a group: 16, 32 or 64.
+    pub group: u8,
+    /// Whether a group has a zero as well.
+    pub zeros: bool,
+}
+
+impl Groups {
+    /// Fields of a row.
+    fn fields(self, dim: usize) -> usize {
+        dim / usize::from(self.group) * if self.zeros { 2 } else { 1 }
+    }
 }
 
 impl CodeShape {
@@ -23,6 +43,9 @@ impl CodeShape {
             Self::Codes(bits) => bits.into(),
             Self::Trellis(bits) => 10 + u32::from(bits),
             Self::Int(bits) => 30 + u32::from(bits),
+            Self::Groups(Groups { bits, group, zeros }) => {
+                100 + 10 * (group / 16).ilog2() + if zeros { 30 } else { 0 } + u32::from(bits)
+            }
             Self::Triplets(_) => 20,
         }
     }
@@ -43,6 +66,7 @@ impl CodeShape {
             Self::Codes(bits) => dim * usize::from(bits) / 8,
             Self::Trellis(bits) => dim * (1 + usize::from(bits)) / 8,
             Self::Int(bits) => 2 + dim * usize::from(bits) / 8,
+            Self::Groups(groups) => 2 * groups.fields(dim) + dim * usize::from(groups.bits) / 8,
             Self::Triplets(_) => (dim.div_ceil(3) * self.field()).div_ceil(8),
         }
     }
@@ -51,14 +75,26 @@ impl CodeShape {
     pub(super) fn card_row(self, dim: usize) -> usize {
         match self {
             Self::Triplets(_) => 16 * (each_fields(dim) * self.field()).div_ceil(32),
-            Self::Int(bits) => dim.next_multiple_of(32) * usize::from(bits) / 8,
+            Self::Int(bits) | Self::Groups(Groups { bits, .. }) => {
+                dim.next_multiple_of(32) * usize::from(bits) / 8
+            }
             _ => self.row(dim.next_multiple_of(32)),
         }
     }
 
     /// Bytes of a page's norms.
     pub(super) fn norms(self, tokens: usize) -> usize {
-        if matches!(self, Self::Int(_)) { 0 } else { 3 + tokens * 6 / 8 }
+        if self.is_int() { 0 } else { 3 + tokens * 6 / 8 }
+    }
+
+    /// Whether rows have norms, scales or zeros of their own, f16.
+    pub(super) fn is_int(self) -> bool {
+        matches!(self, Self::Int(_) | Self::Groups(_))
+    }
+
+    /// Bytes that a token's norms, or its fields, take on the card.
+    pub(super) fn card_norms(self, dim: usize) -> usize {
+        if let Self::Groups(groups) = self { 2 * groups.fields(dim) } else { 2 }
     }
 
     /// Bytes of operands that a key takes.
@@ -279,6 +315,13 @@ impl Tables {
         // Norms of other keys are steps of 32,767ths.
         let unit = if of_keys { 32767.0 } else { 1.0 };
         matches!(bits, 4 | 8).then(|| Self::new(CodeShape::Int(bits), [0; 32], unit, rotated))
+    }
+
+    /// The same with fields of groups, which divide the width. `None` unless they are of 16, 32 or 64.
+    #[must_use]
+    pub fn groups(groups: Groups, of_keys: bool, rotated: Rotated) -> Option<Self> {
+        let tables = Self::integers(groups.bits, of_keys, rotated)?;
+        matches!(groups.group, 16 | 32 | 64).then(|| Self { shape: CodeShape::Groups(groups), ..tables })
     }
 
     /// Triplets as this layout has them, found by this search. `None` for directions that are no bytes.

@@ -7,7 +7,7 @@ use crate::cache::page::Layout;
 use crate::cache::storage::Storage;
 use crate::cache::{SharedLayer, State};
 use crate::codec::{Codec, read_f16};
-use crate::{Backend, LayerConfig};
+use crate::{Backend, CodecSpec, LayerConfig};
 use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -199,12 +199,20 @@ impl Layer {
             // A norm is not negative, and kernels compare its bits.
             let is_norm = |bytes: &[u8]| read_f16(bytes).is_finite() && !read_f16(bytes).is_sign_negative();
             let sides = [
-                (&self.layout.keys, head.keys, head.key_norms),
-                (&self.layout.values, head.values, head.value_norms),
+                (&self.layout.keys, self.config.keys, head.keys, head.key_norms),
+                (&self.layout.values, self.config.values, head.values, head.value_norms),
             ];
-            let norms = sides.iter().all(|(side, rows, norms)| match side.is_lean() {
+            let norms = sides.iter().all(|(side, spec, rows, norms)| match side.is_lean() {
                 true => is_norm(norms),
-                false => rows.chunks_exact(rows.len() / self.config.page).all(is_norm),
+                false => {
+                    let (fields, zeros) = fields_of(spec, self.config.key_dim);
+                    let sound = |(field, bytes): (usize, &[u8])| match zeros && field % 2 == 1 {
+                        true => read_f16(bytes).is_finite(),
+                        false => is_norm(bytes),
+                    };
+                    rows.chunks_exact(rows.len() / self.config.page)
+                        .all(|row| row.chunks_exact(2).take(fields).enumerate().all(sound))
+                }
             });
             let centre = if self.layout.keys.is_lean() { head.centre.get(..2) } else { Some(head.centre) };
             let centre = centre.unwrap_or_default().chunks_exact(2).all(|x| read_f16(x).is_finite());
@@ -213,6 +221,17 @@ impl Layer {
             }
         }
         Ok(())
+    }
+}
+
+/// How many fields of f16 are before a row's codes, and whether every second one is a zero, which may be below 0.
+fn fields_of(spec: &CodecSpec, dim: usize) -> (usize, bool) {
+    match spec {
+        CodecSpec::Int(spec) => {
+            let groups = spec.group.map_or(1, |group| dim / usize::from(group));
+            (if spec.asymmetric { 2 * groups } else { groups }, spec.asymmetric)
+        }
+        _ => (1, false),
     }
 }
 

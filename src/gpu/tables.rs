@@ -7,9 +7,9 @@ use crate::codec::planes::{CentreCode, Planes};
 use crate::rotation::{Rotation, RotationKind};
 use crate::stream::Purpose;
 use crate::{Backend, CodecSpec, Gain, LayerConfig, Role};
-use octaplex_arch::device::{Rotated, Tables};
+use octaplex_arch::device::{Groups, Rotated, Tables};
 
-const WHICH: &str = "cards take turboquant of 2, 3 and 4 bits (rotation=wht), trellis of m = 2, 4 and 8 with 8 states, int of 4 and 8 bits (group=token, asymmetric=false, med=0), and keys of octopus (norm=f16) of bdir up to 5";
+const WHICH: &str = "cards take turboquant of 2, 3 and 4 bits (rotation=wht), trellis of m = 2, 4 and 8 with 8 states, int of 4 and 8 bits (med=0; with a scale a token no zeros), and keys of octopus (norm=f16) of bdir up to 5";
 
 pub(super) fn of_keys(config: &LayerConfig) -> Result<Tables, Error> {
     of(config, config.keys, config.key_dim, Role::Keys)
@@ -49,11 +49,18 @@ fn of(config: &LayerConfig, spec: CodecSpec, dim: usize, role: Role) -> Result<T
             let rotated = rotated(&rotation, spec.rounds, spec.gain);
             Tables::trellis(book.codebook(), matches!(role, Role::Keys), unit, book.kappa(), rotated)
         }
-        CodecSpec::Int(spec) if spec.group.is_none() && !spec.asymmetric && spec.med == 0 => {
+        CodecSpec::Int(spec) if (spec.group.is_some() || !spec.asymmetric) && spec.med == 0 => {
             let of_keys = role == Role::Keys;
             let rotation = spec.rotate.then(|| rotation(1, spec.seed)).transpose()?;
             let signs = rotation.as_ref().map_or(&[][..], Rotation::signs);
-            Tables::integers(spec.bits, of_keys, Rotated { signs, rounds: spec.rotate.into(), gain: 0 })
+            let rotated = Rotated { signs, rounds: spec.rotate.into(), gain: 0 };
+            match spec.group {
+                Some(group) => {
+                    let groups = Groups { bits: spec.bits, group, zeros: spec.asymmetric };
+                    Tables::groups(groups, of_keys, rotated)
+                }
+                None => Tables::integers(spec.bits, of_keys, rotated),
+            }
         }
         CodecSpec::Octopus(spec) if role == Role::Keys && spec.norm == NormFormat::F16 => {
             let core = octopus::Core::build(spec, dim, Backend::detect(), config.stream(role))?;

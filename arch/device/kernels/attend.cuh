@@ -55,7 +55,7 @@ constexpr int V_FROM = (WARPS * K_PART + 127) / 128 * 128;
 constexpr int OWN = (GROUPS + WARPS - 1) / WARPS, SHARING = GROUPS < WARPS ? WARPS / GROUPS : 1;
 
 struct Shared {
-    uint4 weights[2 * WARPS][LANES];
+    uint4 weights[2 * WARPS][is_grouped(VALUES) ? 2 : 1][LANES]; // with groups still f32
     uint4 queries[PRODUCTS][LANES];
     float unit[HEADS], base[HEADS];
     float top[HEADS][WARPS], sum[WARPS][HEADS];
@@ -64,6 +64,7 @@ struct Shared {
     u32 largest[WARPS];
     u64 key_bars[WARPS], value_bar, exact_bar;
     float balanced[FLOAT_CENTRES ? HEADS : 1][FLOAT_CENTRES ? DIM + 4 : 1]; // queries before their rotation
+    int sums[has_zeros(KEYS) ? HEADS : 1][has_zeros(KEYS) ? K_GROUPS : 1]; // of a query's integers
 };
 
 // Queries: balanced, rotated, to 16 bits. A warp takes two heads. `fetch` is called once they are asked for: a query behind pages
@@ -74,6 +75,10 @@ __device__ __forceinline__ void prepare(const Params &p, Shared &sh, int batch, 
     float queries[HEADS / WARPS][VEC] = {}, balance[VEC], prefix[VEC];
     if (is_triplets(KEYS)) { // bytes that are no coordinate's
         for (int i = threadIdx.x; i < PRODUCTS * LANES; i += WARPS * LANES) sh.queries[0][i] = uint4{};
+        __syncthreads();
+    }
+    if (has_zeros(KEYS)) {
+        for (int i = threadIdx.x; i < HEADS * K_GROUPS; i += WARPS * LANES) sh.sums[i / K_GROUPS][i % K_GROUPS] = 0;
         __syncthreads();
     }
 #pragma unroll
@@ -123,6 +128,7 @@ __device__ __forceinline__ void prepare(const Params &p, Shared &sh, int batch, 
             const int at = ((product * LANES + (h << 2 | thread)) * 4 + 2 * half) * 4 + byte;
             bytes[at] = (i8)high, bytes[at + 4] = (i8)low;
             of_bytes.x += high, of_bytes.y += low;
+            if (has_zeros(KEYS) && c < DIM) atomicAdd(&sh.sums[h][c / K_GROUP], 256 * high + low);
         }
         if (is_summed(KEYS)) {
             of_bytes.x = __reduce_add_sync(~0u, of_bytes.x), of_bytes.y = __reduce_add_sync(~0u, of_bytes.y);
@@ -325,6 +331,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
 
     int acc[OWN][4][4] = {};
     float weighed = 0; // the sum of the integers that weights are
+    float zeros[OWN][V_SHARED] = {}; // sums of weights times zeros of groups
     float m = NOTHING, l = 0;
     float norm = 0, step_unit = 0;
     u32 phase = 0;
@@ -369,6 +376,11 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
                     x[2 * tile] = two.x, x[2 * tile + 1] = two.y;
                     continue;
                 }
+                if constexpr (is_grouped(KEYS)) {
+                    const float2 two = score_groups(q, slot, token, 32 * (tile >> 2) + 8 * t + 2 * (tile & 3), t, sh.sums[has_zeros(KEYS) ? g : 0]);
+                    x[2 * tile] = two.x, x[2 * tile + 1] = two.y;
+                    continue;
+                }
                 const KeyWords k = load_key(slot, token, t);
                 int c[4] = {none.x, none.x, none.y, none.y};
 #pragma unroll
@@ -379,12 +391,12 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
 #pragma unroll
             for (int tile = 0; tile < 2; tile++) {
                 const uint4 k4 = load<uint4>(slot + K_STEPS + 64 * tile + 16 * t);
-                v_steps[tile] = load<uint4>(slot + V_STEPS + 64 * tile + 16 * t);
+                if (!is_grouped(VALUES)) v_steps[tile] = load<uint4>(slot + V_STEPS + 64 * tile + 16 * t);
                 const u32 steps[4] = {k4.x, k4.y, k4.z, k4.w};
 #pragma unroll
                 for (int i = 0; i < 8; i++) {
                     float &y = x[8 * tile + i];
-                    y = logit_of(p, fmaf(y, times_norm<KEYS>(of_norm, steps[i >> 1], i & 1), centre), tail.position + 32 * tile + 8 * t + i, first_seen(p, seq), biases);
+                    y = logit_of(p, fmaf(y, is_grouped(KEYS) ? of_norm : times_norm<KEYS>(of_norm, steps[i >> 1], i & 1), centre), tail.position + 32 * tile + 8 * t + i, first_seen(p, seq), biases);
                     top = fmaxf(top, y);
                 }
             }
@@ -432,6 +444,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
                 }
                 weighed *= __uint_as_float((u32)(127 - by) << 23);
                 l *= exp2_fast(m - m_new);
+                if (has_zeros(VALUES))
+                    for (int i = 0; i < OWN * V_SHARED; i++) zeros[i / V_SHARED][i % V_SHARED] *= exp2_fast(m - m_new);
             }
             if (norm_new != norm) step_unit = norm_new > 0 ? __fdividef(65535 / 32767.0f, norm_new) : 0;
             m = m_new, norm = norm_new;
@@ -441,23 +455,31 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
 #pragma unroll
         for (int tile = 0; tile < 2; tile++) {
             const u32 steps[4] = {v_steps[tile].x, v_steps[tile].y, v_steps[tile].z, v_steps[tile].w};
-            u32 w[8], a[4];
+            u32 w[8];
 #pragma unroll
             for (int i = 0; i < 8; i++) {
                 const float weight = exp2_fast(x[8 * tile + i] - m);
                 l += weight;
+                if (is_grouped(VALUES)) {
+                    w[i] = __float_as_uint(weight);
+                    continue;
+                }
                 w[i] = __float_as_uint(fmaf(weight, times_norm<VALUES>(of_step, steps[i >> 1], i & 1), 8388608.0f)); // its low 16 bits are the integer
             }
+            if constexpr (is_grouped(VALUES)) {
+                for (int h = 0; h < 2; h++) sh.weights[2 * warp + tile][h][lane] = make_uint4(w[4 * h], w[4 * h + 1], w[4 * h + 2], w[4 * h + 3]);
+                continue;
+            }
+            u32 a[4];
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-                const u32 low = prmt(w[4 * h], w[4 * h + 1], 0x5140), high = prmt(w[4 * h + 2], w[4 * h + 3], 0x5140);
-                a[2 * h] = prmt(low, high, 0x7632), a[2 * h + 1] = prmt(low, high, 0x5410);
+                four_bytes(a + 2 * h, w + 4 * h);
                 if (is_summed(VALUES)) {
                     high_bytes = __dp4a(a[2 * h], 0x01010101u, high_bytes);
                     low_bytes = __dp4a(a[2 * h + 1], 0x01010101u, low_bytes);
                 }
             }
-            sh.weights[2 * warp + tile][lane] = make_uint4(a[0], a[1], a[2], a[3]);
+            sh.weights[2 * warp + tile][0][lane] = make_uint4(a[0], a[1], a[2], a[3]);
         }
         if (is_summed(VALUES)) weighed += fmaf((float)high_bytes, 256, (float)low_bytes);
         wait_values(phase);
@@ -466,11 +488,21 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
         for (int step = 0; step < 2 * WARPS; step += SHARING) {
             const int mine = step + (SHARING > 1 ? warp / GROUPS : 0);
             const u8 *values = all_values + (mine >> 1) * V_PART;
+            if (is_grouped(VALUES) && at + (mine >> 1) >= last) continue; // nobody's scales
 #pragma unroll
             for (int k = 0; k < OWN; k++) {
                 const int group = SHARING > 1 ? warp % GROUPS : warp + k * WARPS;
-                if (GROUPS % WARPS == 0 || SHARING > 1 || group < GROUPS)
-                    add_values(acc[k], sh.weights[mine][lane], values, mine & 1, group, lane, of_values);
+                if (GROUPS % WARPS == 0 || SHARING > 1 || group < GROUPS) {
+                    if constexpr (is_grouped(VALUES)) {
+                        const uint4 *own = &sh.weights[mine][0][lane];
+                        const uint4 w[2] = {own[0], own[LANES]};
+                        const float weights[8] = {__uint_as_float(w[0].x), __uint_as_float(w[0].y), __uint_as_float(w[0].z), __uint_as_float(w[0].w),
+                                                  __uint_as_float(w[1].x), __uint_as_float(w[1].y), __uint_as_float(w[1].z), __uint_as_float(w[1].w)};
+                        add_groups(acc[k], zeros[k], weights, 32767 * step_unit, values, mine & 1, group, lane);
+                    } else {
+                        add_values(acc[k], sh.weights[mine][0][lane], values, mine & 1, group, lane, of_values);
+                    }
+                }
             }
         }
         __syncthreads();
@@ -498,6 +530,17 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
         for (int e = 0; e < 4; e++) {
             out[e] = scale * (fmaf((float)acc[k][e][0], 256, (float)acc[k][e][2]) + weighed);
             out[4 + e] = scale * (fmaf((float)acc[k][e][1], 256, (float)acc[k][e][3]) + weighed);
+        }
+        if (has_zeros(VALUES)) {
+            float of[V_SHARED];
+#pragma unroll
+            for (int s = 0; s < V_SHARED; s++) {
+                of[s] = zeros[k][s];
+                of[s] += __shfl_xor_sync(~0u, of[s], 1);
+                of[s] += __shfl_xor_sync(~0u, of[s], 2);
+            }
+#pragma unroll
+            for (int i = 0; i < 8; i++) out[i] = fmaf(of[V_SHARED > 1 && t >> 1], p.value_unit, out[i]);
         }
         const int c = 32 * (SHARING > 1 ? warp % GROUPS : warp + k * WARPS) + 8 * t, at = g * DIM + c;
         if (SHARING > 1 && warp >= GROUPS)

@@ -115,6 +115,9 @@ __device__ __forceinline__ float fitting(float largest) {
 
 // The norm of a row whose scale is 1, at most.
 constexpr float of_largest(int shape) { return is_int(shape) ? (1 << (code_bits(shape) - 1)) / INVERSE_SQRT : 1; }
+template <int SHAPE> __device__ __forceinline__ float largest_norm(u32 largest, u32 octaves) {
+    return is_grouped(SHAPE) ? __uint_as_float(octaves << 23) / INVERSE_SQRT : of_largest(SHAPE) * from_f16(largest);
+}
 
 extern "C" __global__ void __launch_bounds__(256) measure(const __grid_constant__ Block p) {
     __shared__ float largest[2][8];
@@ -125,8 +128,8 @@ extern "C" __global__ void __launch_bounds__(256) measure(const __grid_constant_
     for (u32 i = threadIdx.x; i < seq.slots; i += blockDim.x) {
         const u8 *slot = p.pool + ((u64)p.table[(u64)sequence * p.table_stride + i] * p.kv_heads + head) * SLOT;
         const Tail tail = load<Tail>(slot + TAIL);
-        key = fmaxf(key, of_largest(KEYS) * from_f16(tail.key_largest) + (CENTRES ? (is_int(KEYS) ? 1 / INVERSE_SQRT : 1) * fabsf(from_f16(tail.centre)) : 0));
-        value = fmaxf(value, of_largest(VALUES) * from_f16(tail.value_largest));
+        key = fmaxf(key, largest_norm<KEYS>(tail.key_largest, tail.key_octaves) + (CENTRES ? (is_int(KEYS) ? 1 / INVERSE_SQRT : 1) * fabsf(from_f16(tail.centre)) : 0));
+        value = fmaxf(value, largest_norm<VALUES>(tail.value_largest, tail.value_octaves));
     }
     // Of exact rows the largest coordinate, as if all of a row were so large.
     float of_key = 0, of_value = 0;
@@ -228,6 +231,27 @@ __device__ __forceinline__ void unfold_triplets(const Block &p, const u8 *slot, 
     }
 }
 
+// Keys of integers with groups: eight coordinates of one group at a time.
+__device__ __forceinline__ void unfold_groups(const u8 *slot, u8 *keys, const float *centre, float unit) {
+    for (int item = threadIdx.x; item < TILE * WIDE / 8; item += 128) {
+        const int token = item / (WIDE / 8), c = item % (WIDE / 8) * 8, field = min(c, DIM - 1) / K_GROUP * K_EACH;
+        auto half = [&](int of) { return from_f16(load<u16>(slot + K_STEPS + 2 * (of * SLOT_TOKENS + token))); };
+        const float scale = half(field), zero = has_zeros(KEYS) ? fmaf(half_of_codes(KEYS), scale, half(field + 1)) : 0;
+        u32 words[4] = {};
+#pragma unroll
+        for (int i = 0; i < 8 && c < DIM; i += 4) {
+            int shift;
+            u32 four = load<u32>(group_word(slot, token, c + i, shift));
+            if (code_bits(KEYS) == 4) four = less_eight(four >> shift & 0x0F0F0F0F);
+            float x[4];
+#pragma unroll
+            for (int e = 0; e < 4; e++) x[e] = fmaf(fmaf((float)((int)(four << (24 - 8 * e)) >> 24), scale, zero), unit, CENTRES ? centre[c + i + e] : 0);
+            words[i / 2] = two_f16(x[0], x[1]), words[i / 2 + 1] = two_f16(x[2], x[3]);
+        }
+        *reinterpret_cast<uint4 *>(keys + key_byte(token, c)) = make_uint4(words[0], words[1], words[2], words[3]);
+    }
+}
+
 __device__ __forceinline__ void unfold_slot(const Block &p, const u8 *slot, u8 *keys, u8 *values, float2 scale) {
     __shared__ float centroids[2][128], centre[WIDE], norms[2][TILE];
     const Tail tail = load<Tail>(slot + TAIL);
@@ -250,12 +274,13 @@ __device__ __forceinline__ void unfold_slot(const Block &p, const u8 *slot, u8 *
     {
         const int token = thread % TILE;
         const bool of_value = thread >= TILE;
-        const u32 norm = reinterpret_cast<const u16 *>(slot + (of_value ? V_STEPS : K_STEPS))[token];
+        // Of integers with groups nobody asks for it.
+        const u32 norm = reinterpret_cast<const u16 *>(slot + (of_value && !is_grouped(VALUES) ? V_STEPS : K_STEPS))[token];
         const float unit = of_value ? p.value_unit * scale.y : p.key_unit * scale.x, largest = from_f16(of_value ? tail.value_largest : tail.key_largest);
         norms[of_value][token] = unit * (is_int(of_value ? VALUES : KEYS) ? from_f16(norm) : largest * (of_value ? 1 / 32767.0f : 1) * (float)norm);
     }
     __syncthreads();
-    for (int item = thread; item < 4 * TILE && !is_triplets(KEYS); item += 128) {
+    for (int item = thread; item < 4 * TILE && !is_triplets(KEYS) && !is_grouped(KEYS); item += 128) {
         const int token = item >> 2, t = item & 3;
         const float norm = norms[0][token];
         const KeyWords k = load_key(slot, token, t);
@@ -278,13 +303,25 @@ __device__ __forceinline__ void unfold_slot(const Block &p, const u8 *slot, u8 *
     }
     for (int item = thread; item < TILE * (ROW - WIDE) / 8; item += 128)
         *reinterpret_cast<uint4 *>(keys + key_byte(item % TILE, WIDE + item / TILE * 8)) = make_uint4(0, 0, 0, 0);
+    if constexpr (is_grouped(KEYS)) unfold_groups(slot, keys, centre, p.key_unit * scale.x);
     if constexpr (is_triplets(KEYS)) unfold_triplets(p, slot, keys, centre, norms[0]);
     const u8 *from = slot + K_PART;
     for (int item = thread; item < 2 * GROUPS * LANES; item += 128) { // eight tokens of four coordinates
         const int group = item / LANES % GROUPS, c = group * 32 + (lane >> 2) * 4, token = item / LANES / GROUPS * 32 + (lane & 3) * 8;
-        u32 low[VALUES == 38 ? 8 : 4], high = 0, windows[4];
+        u32 low[is_byte(VALUES) ? 8 : 4], high = 0, windows[4];
         load_words<4 * low_bits(VALUES)>(low, from + V_LOW + item * 4 * low_bits(VALUES));
         if (code_bits(VALUES) == 3) high = load<u32>(from + V_HIGH + item * 4);
+        float of_group[2][8] = {}; // scales, and zeros
+        if constexpr (is_grouped(VALUES)) {
+            const int field = min(c, DIM - 1) / V_GROUP * V_EACH;
+            load_field(of_group[0], from + V_FIELDS, field, token);
+            if (has_zeros(VALUES)) load_field(of_group[1], from + V_FIELDS, field + 1, token);
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                of_group[1][i] = fmaf(half_of_codes(VALUES), of_group[0][i], of_group[1][i]) * (p.value_unit * scale.y);
+                of_group[0][i] *= p.value_unit * scale.y;
+            }
+        }
         if (is_trellis(VALUES)) {
             const u32 *paths = reinterpret_cast<const u32 *>(from);
             const u32 own = paths[item], before = lane >= 4 || group > 0 ? paths[item - 4] : 0;
@@ -299,8 +336,8 @@ __device__ __forceinline__ void unfold_slot(const Block &p, const u8 *slot, u8 *
             for (int i = 0; i < 8; i++) {
                 u32 index;
                 if constexpr (is_int(VALUES)) {
-                    index = VALUES == 38 ? low[(2 * e + (i >> 2)) % (VALUES == 38 ? 8 : 4)] >> (8 * (i & 3)) & 0xFF : low[e] >> (8 * (i & 3) + (i & 4)) & 15;
-                    x[i] = integer<VALUES>(index) * norms[1][token + i];
+                    index = is_byte(VALUES) ? low[(2 * e + (i >> 2)) % (is_byte(VALUES) ? 8 : 4)] >> (8 * (i & 3)) & 0xFF : low[e] >> (8 * (i & 3) + (i & 4)) & 15;
+                    x[i] = is_grouped(VALUES) ? fmaf(integer<VALUES>(index), of_group[0][i], of_group[1][i]) : integer<VALUES>(index) * norms[1][token + i];
                     continue;
                 }
                 if (low_bits(VALUES) == 4) index = low[e] >> (4 * i) & 15;

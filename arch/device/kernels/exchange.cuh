@@ -66,7 +66,24 @@ constexpr u32 PATH_BIT = 0x80;
 // Bit `at` of each byte, as four bits.
 __device__ __forceinline__ u32 of_bytes(u32 codes, int at) { return (codes >> at & 0x01010101) * 0x01020408u >> 24 & 15; }
 
+// Integers with groups: of product j the words of both halves, or of codes of 4 bits one, the first half's in the low nibbles.
+template <class Four> __device__ __forceinline__ void pack_group_keys(u8 *slot, Four four) {
+    constexpr int BITS = code_bits(KEYS);
+    for (int item = threadIdx.x; item < SLOT_TOKENS * 4; item += blockDim.x) {
+        u32 low[CODE_WORDS];
+#pragma unroll
+        for (int j = 0; j < PRODUCTS; j++) {
+            const int c = 32 * j + 4 * (item & 3);
+            const u32 first = c < DIM ? four(item >> 2, c) : 0, second = c + 16 < DIM ? four(item >> 2, c + 16) : 0;
+            if (BITS == 8) low[2 * j] = first ^ 0x80808080, low[(2 * j + 1) % CODE_WORDS] = second ^ 0x80808080;
+            else low[j] = first | second << 4;
+        }
+        store_words<EACH * BITS / 8>(slot + K_LOW + item * (EACH * BITS / 8), low);
+    }
+}
+
 template <class Four> __device__ __forceinline__ void pack_keys(u8 *slot, Four four) {
+    if constexpr (is_grouped(KEYS)) return pack_group_keys(slot, four);
     for (int item = threadIdx.x; item < SLOT_TOKENS * 4; item += blockDim.x) { // a thread's coordinates of a row
         constexpr int BITS = low_bits(KEYS);
         u32 path[BIT_WORDS] = {}, single[BIT_WORDS] = {}, low[CODE_WORDS] = {};
@@ -117,7 +134,7 @@ template <class Four> __device__ __forceinline__ void pack_values(u8 *slot, Four
     for (int item = threadIdx.x; item < 2 * GROUPS * LANES; item += blockDim.x) { // a word of octets
         const int lane = item % LANES, first = item / LANES % GROUPS * 32 + (lane >> 2) * 4;
         const int token = item / LANES / GROUPS * 32 + (lane & 3) * 8;
-        u32 path = 0, low[VALUES == 38 ? 8 : 4] = {}, high = 0, pairs[4] = {0, 0, 0, 0}; // of tokens, beside each other
+        u32 path = 0, low[is_byte(VALUES) ? 8 : 4] = {}, high = 0, pairs[4] = {0, 0, 0, 0}; // of tokens, beside each other
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             const u32 codes = first < DIM ? four(token + i, first) : 0;
@@ -126,7 +143,7 @@ template <class Four> __device__ __forceinline__ void pack_values(u8 *slot, Four
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
                     const u32 code = codes >> (8 * e) & 0xFF;
-                    if constexpr (VALUES == 38) low[2 * e + (i >> 2)] |= (code ^ 0x80) << (8 * (i & 3));
+                    if constexpr (is_byte(VALUES)) low[2 * e + (i >> 2)] |= (code ^ 0x80) << (8 * (i & 3));
                     else low[e] |= code << (8 * (i & 3) + (i & 4));
                 }
                 continue;
@@ -162,6 +179,17 @@ template <int SHAPE> __device__ __forceinline__ u32 row_codes(const u8 *row, int
     return codes;
 }
 
+// Of 64 rows the largest scale, f16, and the bits of what no coordinate reaches. All threads.
+template <int SHAPE> __device__ __forceinline__ void largest_fields(const u8 *rows, u32 *bounds) {
+    constexpr int EACH_GROUP = has_zeros(SHAPE) ? 2 : 1, COUNT = fields_of(SHAPE) / EACH_GROUP;
+    for (int i = threadIdx.x; i < SLOT_TOKENS * COUNT; i += blockDim.x) {
+        const u8 *fields = rows + i / COUNT * row_bytes(SHAPE) + 2 * EACH_GROUP * (i % COUNT);
+        const u32 scale = half_at(fields) & 0x7FFF;
+        const float zero = has_zeros(SHAPE) ? from_f16(half_at(fields + 2)) : 0;
+        atomicMax(&bounds[0], scale), atomicMax(&bounds[1], __float_as_uint(bound_of<SHAPE>(from_f16(scale), zero)));
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(128) upload(const __grid_constant__ Exchange x) {
     const Source s = source(x);
     if constexpr (is_triplets(KEYS)) pack_fields(s.slot, s.keys);
@@ -169,12 +197,12 @@ extern "C" __global__ void __launch_bounds__(128) upload(const __grid_constant__
     pack_values(s.slot, [&](int token, int c) { return row_codes<VALUES>(s.values + token * row_bytes(VALUES), c); });
     for (int token = threadIdx.x; token < SLOT_TOKENS; token += blockDim.x) {
         const int at = 6 * (s.part * SLOT_TOKENS + token);
-        reinterpret_cast<u16 *>(s.slot + K_STEPS)[token] =
-            is_int(KEYS) ? half_at(s.keys + token * row_bytes(KEYS))
-                         : x.steps[(s.key_norms[2] & 3) * 64 + bits_at(s.key_norms + NORM_HEAD, at, 6)];
-        reinterpret_cast<u16 *>(s.slot + V_STEPS)[token] =
-            is_int(VALUES) ? half_at(s.values + token * row_bytes(VALUES))
-                           : x.steps[(s.value_norms[2] & 3) * 64 + bits_at(s.value_norms + NORM_HEAD, at, 6)];
+        for (int f = 0; f < fields_of(KEYS); f++)
+            *key_field(s.slot, f, token) = is_int(KEYS) ? half_at(s.keys + token * row_bytes(KEYS) + 2 * f)
+                                                        : x.steps[(s.key_norms[2] & 3) * 64 + bits_at(s.key_norms + NORM_HEAD, at, 6)];
+        for (int f = 0; f < fields_of(VALUES); f++)
+            *value_field(s.slot, f, token) = is_int(VALUES) ? half_at(s.values + token * row_bytes(VALUES) + 2 * f)
+                                                            : x.steps[(s.value_norms[2] & 3) * 64 + bits_at(s.value_norms + NORM_HEAD, at, 6)];
     }
     if (CENTRES && is_int(KEYS)) {
         for (int at = threadIdx.x; at < CENTRE_BYTES; at += blockDim.x) s.slot[K_CENTRE + at] = s.centre[at];
@@ -185,11 +213,21 @@ extern "C" __global__ void __launch_bounds__(128) upload(const __grid_constant__
             s.slot[K_CENTRE + K_WIDE + centre_byte(c)] = (u8)(value & 15);
         }
     }
+    __shared__ u32 bounds[4]; // of keys and values: the largest scale, and what no coordinate reaches
+    if (is_grouped(KEYS) || is_grouped(VALUES)) {
+        if (threadIdx.x < 4) bounds[threadIdx.x] = 0;
+        __syncthreads();
+        if (is_grouped(KEYS)) largest_fields<KEYS>(s.keys, bounds);
+        if (is_grouped(VALUES)) largest_fields<VALUES>(s.values, bounds + 2);
+        __syncthreads();
+    }
     if (threadIdx.x == 0) {
         Tail tail = {};
-        if (is_int(KEYS)) tail.key_largest = largest_half(s.keys, row_bytes(KEYS), SLOT_TOKENS);
+        if (is_grouped(KEYS)) tail.key_largest = bounds[0], tail.key_octaves = octaves_of(bounds[1]);
+        else if (is_int(KEYS)) tail.key_largest = largest_half(s.keys, row_bytes(KEYS), SLOT_TOKENS);
         else tail.key_largest = half_at(s.key_norms), tail.key_octaves = s.key_norms[2];
-        if (is_int(VALUES)) tail.value_largest = largest_half(s.values, row_bytes(VALUES), SLOT_TOKENS);
+        if (is_grouped(VALUES)) tail.value_largest = bounds[2], tail.value_octaves = octaves_of(bounds[3]);
+        else if (is_int(VALUES)) tail.value_largest = largest_half(s.values, row_bytes(VALUES), SLOT_TOKENS);
         else tail.value_largest = half_at(s.value_norms), tail.value_octaves = s.value_norms[2];
         if (CENTRES) tail.centre = is_int(KEYS) ? largest_half(s.centre, 2, DIM) : half_at(s.centre);
         tail.position = 0;
@@ -205,6 +243,11 @@ __device__ __forceinline__ u32 slot_key_path(const u8 *slot, int token, int c) {
     return bits_at(slot + (token * 4 + c / EACH) * (EACH / 8), c % EACH, 1);
 }
 __device__ __forceinline__ u32 slot_key_code(const u8 *slot, int token, int c) {
+    if (is_grouped(KEYS)) {
+        int shift;
+        const u8 code = group_word(slot, token, c, shift)[c & 3];
+        return code_bits(KEYS) == 8 ? code ^ 0x80 : code >> shift & 15;
+    }
     const int item = token * 4 + c / EACH, d = c % EACH, bits = low_bits(KEYS);
     const u32 single = bits_at(slot + SINGLE_AT + item * (EACH / 8), single_bit(d), 1);
     if (bits == 1) return single;
@@ -221,8 +264,8 @@ __device__ __forceinline__ u32 slot_value_path(const u8 *values, int token, int 
 __device__ __forceinline__ u32 slot_value_code(const u8 *values, int token, int c) {
     const int item = octet(token, c), i = 4 * (token & 7), e = c & 3, bits = low_bits(VALUES);
     const u32 *low = reinterpret_cast<const u32 *>(values + V_LOW) + item * bits;
-    if (VALUES == 38) return (low[2 * e + (token >> 2 & 1)] >> (8 * (token & 3)) & 0xFF) ^ 0x80;
-    if (VALUES == 34) return low[e] >> (8 * (token & 3) + (token & 4)) & 15;
+    if (is_byte(VALUES)) return (low[2 * e + (token >> 2 & 1)] >> (8 * (token & 3)) & 0xFF) ^ 0x80;
+    if (is_int(VALUES)) return low[e] >> (8 * (token & 3) + (token & 4)) & 15;
     if (bits == 4) return low[e] >> i & 15;
     if (bits == 1) return low[0] >> (i + e) & 1;
     const u32 code = low[e >> 1] >> (i + 2 * (e & 1)) & 3;
@@ -242,7 +285,7 @@ extern "C" __global__ void __launch_bounds__(128) download(const __grid_constant
     for (int at = threadIdx.x; at < SLOT_TOKENS * row_bytes(KEYS); at += blockDim.x) {
         const int token = at / row_bytes(KEYS), byte = at % row_bytes(KEYS), plane = byte - row_head(KEYS);
         if (is_int(KEYS) && plane < 0) {
-            s.keys[at] = s.slot[K_STEPS + 2 * token + byte];
+            s.keys[at] = *key_field(s.slot, byte >> 1, token) >> (8 * (byte & 1));
             continue;
         }
         u32 out = 0;
@@ -257,7 +300,7 @@ extern "C" __global__ void __launch_bounds__(128) download(const __grid_constant
     for (int at = threadIdx.x; at < SLOT_TOKENS * row_bytes(VALUES); at += blockDim.x) {
         const int token = at / row_bytes(VALUES), byte = at % row_bytes(VALUES), plane = byte - row_head(VALUES);
         if (is_int(VALUES) && plane < 0) {
-            s.values[at] = s.slot[V_STEPS + 2 * token + byte];
+            s.values[at] = *value_field(s.slot, byte >> 1, token) >> (8 * (byte & 1));
             continue;
         }
         u32 out = 0;

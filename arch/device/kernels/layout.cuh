@@ -1,7 +1,7 @@
 // How a page lies on the card, and what every kernel shares. Compiled at run time with these numbers given:
 //   DIM         width of a key and of a value: 64, 80, 96, 128, 192 or 256
 //   KEYS        the shape of a key: codes of 4, 3 or 2 bits (4, 3, 2), or a trellis of 8 states with codes of 1, 2 or 3
-//               bits (11, 12, 13), or integers of 4 or 8 bits with a scale a row (34, 38), as VALUES has them; or triplets (20), of which TRIPLETS says the bits: 256 for each of ξ and
+//               bits (11, 12, 13), or integers of 4 or 8 bits with a scale a row (34, 38), as VALUES has them; or integers with a scale, or a scale and a zero, for each group (104 and up: see group_of); or triplets (20), of which TRIPLETS says the bits: 256 for each of ξ and
 //               of η, 16 for each of a radius, 1 for each of a coordinate that is left over on its own
 //   CENTRES     1: pages have a centre          OPTIONS 1: logits are capped or hidden
 //
@@ -13,6 +13,8 @@
 //   centre    its integers' high bytes, then their low four bits, in the order of the query's bytes; beside integers f16, in the keys'
 //             own basis
 //   norms     64 u16 of the keys, 64 of the values: the steps that the page's codes of 6 bits stand for; of integers f16
+//             beside each other. Integers with groups: 64 f16 for each field of a row, [scale, zero][group] as they follow each other there;
+//             those of values stand behind their planes
 //   tail      what else the page says: see Tail
 //   values    planes by octets of tokens, below
 //
@@ -38,6 +40,13 @@ constexpr int SLOT_TOKENS = 64, HEADS = 8, WARPS = 4, LANES = 32;
 constexpr bool is_triplets(int shape) { return shape == 20; }
 constexpr bool is_trellis(int shape) { return shape > 10 && shape < 20; }
 constexpr bool is_int(int shape) { return shape > 30; }
+// Groups of 16, 32 and 64: 100, 110, 120 more than the bits of a code; with zeros 130, 140, 150.
+constexpr bool is_grouped(int shape) { return shape > 100; }
+constexpr bool has_zeros(int shape) { return shape > 130; }
+constexpr int group_of(int shape) { return is_grouped(shape) ? 16 << (shape / 10 - 10) % 3 : DIM; }
+// Of a row, each 16 bits.
+constexpr int fields_of(int shape) { return DIM / group_of(shape) * (has_zeros(shape) ? 2 : 1); }
+constexpr bool is_byte(int shape) { return is_int(shape) && shape % 10 == 8; }
 constexpr int code_bits(int shape) { return shape % 10; }
 constexpr int path_bytes(int shape) { return is_trellis(shape) ? DIM / 8 : 0; }
 
@@ -56,7 +65,7 @@ constexpr int CODE_WORDS = EACH / (code_bits(KEYS) == 8 ? 4 : 8); // of their co
 constexpr int GROUPS = WIDE / 32;    // groups of 32 coordinates of a value
 
 // Of a row as the CPU has it: what is before its codes; all of it.
-constexpr int row_head(int shape) { return is_int(shape) ? 2 : path_bytes(shape); }
+constexpr int row_head(int shape) { return is_int(shape) ? 2 * fields_of(shape) : path_bytes(shape); }
 constexpr int row_bytes(int shape) {
     return is_triplets(shape) ? (FIELDS * FIELD_BITS + 7) / 8 : row_head(shape) + DIM * code_bits(shape) / 8;
 }
@@ -71,17 +80,18 @@ constexpr int K_LOW = planes(is_trellis(KEYS));
 constexpr int K_HIGH = K_LOW + planes(low_bits(KEYS));
 constexpr int K_CENTRE = is_triplets(KEYS) ? SLOT_TOKENS * 16 * FIELD_WORDS : K_LOW + planes(code_bits(KEYS));
 constexpr int K_STEPS = K_CENTRE + (CENTRES ? 2 * K_WIDE : 0);
-constexpr int V_STEPS = K_STEPS + 2 * SLOT_TOKENS;
-constexpr int TAIL = V_STEPS + 2 * SLOT_TOKENS;
+constexpr int V_STEPS = K_STEPS + 2 * SLOT_TOKENS * fields_of(KEYS);
+constexpr int TAIL = V_STEPS + (is_grouped(VALUES) ? 0 : 2 * SLOT_TOKENS);
 constexpr int K_PART = TAIL + 16;
 constexpr int V_LOW = planes(is_trellis(VALUES));
 constexpr int V_HIGH = V_LOW + planes(low_bits(VALUES));
-constexpr int V_PART = V_LOW + planes(code_bits(VALUES));
+constexpr int V_FIELDS = V_LOW + planes(code_bits(VALUES));
+constexpr int V_PART = V_FIELDS + (is_grouped(VALUES) ? 2 * SLOT_TOKENS * fields_of(VALUES) : 0);
 constexpr int SLOT = (K_PART + V_PART + 31) / 32 * 32;
 
 struct Tail {
     u16 key_largest; // f16; of integers the largest scale
-    u8 key_octaves, value_octaves;
+    u8 key_octaves, value_octaves; // of integers with groups the exponent of a power of two, + 127, that no coordinate reaches
     u16 value_largest, centre; // f16; the centre's norm, beside integers its largest coordinate
     u64 position; // of the slot's first token
 };
@@ -92,6 +102,10 @@ __device__ __forceinline__ void place(int c, int &thread, int &product, int &hal
     if (is_triplets(KEYS)) {
         const int field = c / 3 % EACH_FIELDS;
         thread = c / 3 / EACH_FIELDS, product = field >> 1, half = field & 1, byte = c % 3;
+        return;
+    }
+    if (is_grouped(KEYS)) {
+        thread = c >> 2 & 3, product = c >> 5, half = c >> 4 & 1, byte = c & 3;
         return;
     }
     const int d = c % EACH;
@@ -118,6 +132,13 @@ __device__ __forceinline__ int single_bit(int d) {
     if (KEYS == 11) return 16 * (product >> 1) + 4 * byte + 2 * (product & 1) + half;
     const int nibble = 4 * half + byte, four = product & ~3;
     return 8 * four + (product & 3) + (four + 4 > PRODUCTS ? 4 * (nibble & 3) + 2 * (nibble >> 2) : 4 * nibble);
+}
+// Integers with groups: the word with the codes of coordinate c and the three beside it, those of 4 bits in the nibbles from `shift` on.
+__device__ __forceinline__ const u8 *group_word(const u8 *slot, int token, int c, int &shift) {
+    constexpr int BITS = code_bits(KEYS);
+    const int half = c >> 4 & 1;
+    shift = BITS == 8 ? 0 : 4 * half;
+    return slot + K_LOW + (token * 4 + (c >> 2 & 3)) * (EACH * BITS / 8) + BITS * (c >> 5) + (BITS == 8 ? 4 * half : 0);
 }
 __device__ __forceinline__ int centre_byte(int c) {
     int thread, product, half, byte;
@@ -162,6 +183,18 @@ constexpr float INVERSE_SQRT = DIM == 64    ? 0.125f
                                : DIM == 128 ? 0.08838834764831844055f
                                : DIM == 192 ? 0.07216878364870322981f
                                             : 0.0625f;
+
+// Where a slot has a field of a token, f16 or steps of norms.
+__device__ __forceinline__ u16 *key_field(u8 *slot, int field, int token) { return reinterpret_cast<u16 *>(slot + K_STEPS) + field * SLOT_TOKENS + token; }
+__device__ __forceinline__ u16 *value_field(u8 *slot, int field, int token) {
+    return reinterpret_cast<u16 *>(slot + (is_grouped(VALUES) ? K_PART + V_FIELDS : V_STEPS)) + field * SLOT_TOKENS + token;
+}
+// What a group of such fields does not reach.
+template <int SHAPE> __device__ __forceinline__ float bound_of(float scale, float zero) {
+    return scale * (1 << (has_zeros(SHAPE) ? code_bits(SHAPE) : code_bits(SHAPE) - 1)) + (zero < 0 ? -zero : zero);
+}
+// Such a bound as a tail has it, and back, no less.
+__device__ __forceinline__ u8 octaves_of(u32 float_bits) { return (u8)min(255u, (float_bits >> 23) + 1); }
 
 template <class T> __device__ __forceinline__ T load(const u8 *bytes) { return *reinterpret_cast<const T *>(bytes); }
 
