@@ -21,6 +21,9 @@ mod extremes;
 #[path = "gpu/block.rs"]
 mod block;
 
+#[path = "gpu/groups.rs"]
+mod groups;
+
 #[path = "gpu/snapshot.rs"]
 mod snapshot;
 
@@ -451,7 +454,15 @@ fn what_is_refused() {
         Err(gpu::Error::Unsupported { why }) => why,
         other => panic!("{other:?}"),
     };
-    for keys in ["int:group=32", "hqmq", "octopus:norm=f32", "octopus:bdir=6,bnrm=4", "turboquant:bits=8"] {
+    for keys in [
+        "int:bits=3",
+        "int:asymmetric=true",
+        "int:med=3",
+        "hqmq",
+        "octopus:norm=f32",
+        "octopus:bdir=6,bnrm=4",
+        "turboquant:bits=8",
+    ] {
         assert!(refused(config.keys(keys.parse().unwrap())).contains("turboquant"), "{keys}");
     }
     assert!(refused(config.values("octopus".parse().unwrap())).contains("turboquant"));

@@ -117,6 +117,19 @@ mod tests {
             }
             assert!(of_keys(&with("octopus:bdir=6", dim)).is_err());
             assert!(are_encoded(&with("int:bits=8,rotate=true", dim)));
+            for group in [16, 32, 64] {
+                for rest in
+                    ["bits=4", "bits=8", "bits=4,asymmetric=true", "bits=8,asymmetric=true,rotate=true"]
+                {
+                    let config = with(&format!("int:group={group},{rest}"), dim);
+                    let takes = config.check().is_ok();
+                    assert_eq!(takes, dim.is_multiple_of(group));
+                    assert!(of_keys(&config).is_ok() && are_encoded(&config), "{group}, {rest}");
+                }
+            }
+            for spec in ["int:bits=5,group=16", "int:asymmetric=true", "int:group=16,med=3"] {
+                assert!(of_keys(&with(spec, dim)).is_err(), "{spec}");
+            }
             assert!(!are_encoded(&with("trellis:scales=3", dim)));
         }
     }
