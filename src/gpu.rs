@@ -214,6 +214,11 @@ impl Layer {
         }
         let layout = Layout::new(config);
         let (keys, values) = (tables::of_keys(config)?, tables::of_values(config)?);
+        let backend = Backend::detect();
+        let codec = |spec: CodecSpec, role| {
+            spec.build_dyn(config.key_dim, backend, config.stream(role)).map(Arc::<dyn Codec>::from)
+        };
+        let codecs = [codec(config.keys, Role::Keys)?, codec(config.values, Role::Values)?];
         let (pages, pages_each) = (tokens.div_ceil(config.page), config.capacity.div_ceil(config.page));
         if pages.max(pages_each) > 1 << 28 {
             return refuse("at most 2^28 pages on a card");
@@ -234,15 +239,11 @@ impl Layer {
         let steps = crate::cache::norms::scales();
         let paged = Paged::new(device, shape, (keys, values), &steps, (&book, &thresholds, unit))?;
         crate::Error::expect_length("bytes of a page", layout.page_bytes, paged.page_bytes())?;
-        let backend = Backend::detect();
-        let codec = |spec: CodecSpec, role| {
-            spec.build_dyn(config.key_dim, backend, config.stream(role)).map(Arc::<dyn Codec>::from)
-        };
         let mut layer = Self {
             config: *config,
             layout,
             backend: backend.kernels(),
-            codecs: [codec(config.keys, Role::Keys)?, codec(config.values, Role::Values)?],
+            codecs,
             paged,
             sequences: vec![Held::empty(&layout); sequences],
             owners: vec![0; pages],

@@ -470,6 +470,9 @@ fn what_is_refused() {
     assert!(refused(config.values("trellis:m=4,states=16".parse().unwrap())).contains("8 states"));
     assert!(refused(config.values("turboquant:rotation=haar".parse().unwrap())).contains("wht"));
     assert!(refused(LayerConfig::new(2, 112, 1000)).contains("width"));
+    let groups = LayerConfig::new(2, 80, 1000).values("int:group=32".parse().unwrap());
+    let odd = gpu::Layer::new(&device, &groups, 1, 1000);
+    assert!(matches!(odd, Err(gpu::Error::Library(Error::Unsupported { .. }))), "{odd:?}");
     let huge = gpu::Layer::new(&device, &LayerConfig::new(1024, 128, 1 << 30), 1, 1 << 30);
     assert!(matches!(huge, Err(gpu::Error::Card(gpu::Failure::Memory { .. }))), "{huge:?}");
 
