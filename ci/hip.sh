@@ -13,7 +13,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cat hip.cuh layout.cuh exchange.cuh triplets.cuh encode.cuh > "$folder/encode.hip"
 # Every width, and every codec; codecs at the width of most models.
-shapes="64:2:13 80:3:12 96:4:11 192:11:4 256:12:3 128:2:2 128:3:3 128:4:4 128:11:11 128:12:12 128:13:13 64:34:38 192:38:34 80:20:34 128:20:4"
+shapes="64:2:13 80:3:12 96:4:11 192:11:4 256:12:3 128:2:2 128:3:3 128:4:4 128:11:11 128:12:12 128:13:13 64:34:38 64:104:158 80:138:134 128:144:118 192:38:34 80:20:34 128:20:4"
 for card in "${@:-gfx90a}"; do
     for shape in $shapes; do
         IFS=: read -r dim keys values <<< "$shape"

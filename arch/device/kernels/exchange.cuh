@@ -217,8 +217,8 @@ extern "C" __global__ void __launch_bounds__(128) upload(const __grid_constant__
     if (is_grouped(KEYS) || is_grouped(VALUES)) {
         if (threadIdx.x < 4) bounds[threadIdx.x] = 0;
         __syncthreads();
-        if (is_grouped(KEYS)) largest_fields<KEYS>(s.keys, bounds);
-        if (is_grouped(VALUES)) largest_fields<VALUES>(s.values, bounds + 2);
+        if constexpr (is_grouped(KEYS)) largest_fields<KEYS>(s.keys, bounds);
+        if constexpr (is_grouped(VALUES)) largest_fields<VALUES>(s.values, bounds + 2);
         __syncthreads();
     }
     if (threadIdx.x == 0) {
