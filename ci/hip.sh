@@ -9,11 +9,11 @@ clang=${CLANG:-$(command -v clang-22 || echo clang)}
 command -v "$clang" > /dev/null || { echo "ci/hip.sh: no $clang: install clang, or set CLANG" >&2; exit 1; }
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-cat hip.cuh layout.cuh portable.cuh streams.cuh chunk_rows.cuh exchange.cuh lookup.cuh warp.cuh blocks.cuh chunks.cuh indexed.cuh attend.cuh > "$folder/attend.hip"
-cat hip.cuh layout.cuh portable.cuh streams.cuh lookup.cuh warp.cuh blocks.cuh chunks.cuh indexed.cuh block.cuh > "$folder/block.hip"
+cat hip.cuh layout.cuh portable.cuh streams.cuh chunk_rows.cuh exchange.cuh lookup.cuh warp.cuh blocks.cuh chunks.cuh indexed.cuh groups.cuh attend.cuh > "$folder/attend.hip"
+cat hip.cuh layout.cuh portable.cuh streams.cuh lookup.cuh warp.cuh blocks.cuh chunks.cuh indexed.cuh groups.cuh block.cuh > "$folder/block.hip"
 cat hip.cuh layout.cuh streams.cuh chunk_rows.cuh exchange.cuh triplets.cuh chunk_search.cuh paths.cuh encode.cuh > "$folder/encode.hip"
 # Every width, and every codec; codecs at the width of most models.
-shapes="64:2:13 80:3:12 96:4:11 192:11:4 256:12:3 128:2:2 128:3:3 128:4:4 128:11:11 128:12:12 128:13:13 64:34:38 192:38:34 80:20:34 128:20:4 96:43:4 128:43:34 80:50:4 128:8:5 80:6:7 128:402:654 64:20:8 80:50:604"
+shapes="64:2:13 80:3:12 96:4:11 192:11:4 256:12:3 128:2:2 128:3:3 128:4:4 128:11:11 128:12:12 128:13:13 64:34:38 192:38:34 80:20:34 128:20:4 96:43:4 128:43:34 80:50:4 128:8:5 80:6:7 128:402:654 64:20:8 80:50:604 64:104:158 80:138:134 128:144:118"
 for card in "${@:-gfx90a}"; do
     for text in attend block encode; do
         for shape in $shapes; do

@@ -9,6 +9,9 @@ mod vectors;
 #[path = "gpu/append.rs"]
 mod append;
 
+#[path = "gpu/bias.rs"]
+mod bias;
+
 #[path = "gpu/engine.rs"]
 mod engine;
 
@@ -17,6 +20,9 @@ mod extremes;
 
 #[path = "gpu/block.rs"]
 mod block;
+
+#[path = "gpu/groups.rs"]
+mod groups;
 
 #[path = "gpu/indexed.rs"]
 mod indexed;
@@ -189,6 +195,10 @@ impl Case {
                     let mut logit = dot * scale;
                     if let Some(cap) = options.soft_cap.map(f64::from) {
                         logit = cap * (logit / cap).tanh();
+                    }
+                    if !options.bias.is_empty() {
+                        let row = if options.bias.len() == next { 0 } else { head };
+                        logit += f64::from(options.bias[row * next + position]);
                     }
                     let is_sink = options.keep_sinks && *position < sink_tokens;
                     let seen = *position <= at && (*position >= start || is_sink);
@@ -482,9 +492,15 @@ fn what_is_refused() {
         Err(gpu::Error::Unsupported { why }) => why,
         other => panic!("{other:?}"),
     };
-    for keys in
-        ["int:group=32", "hqmq:med=8", "octopus:norm=f32", "octopus:bdir=6,bnrm=4", "turboquant:levels=12"]
-    {
+    for keys in [
+        "int:bits=3",
+        "int:asymmetric=true",
+        "int:med=3",
+        "hqmq:med=8",
+        "octopus:norm=f32",
+        "octopus:bdir=6,bnrm=4",
+        "turboquant:levels=12",
+    ] {
         assert!(refused(config.keys(keys.parse().unwrap())).contains("turboquant"), "{keys}");
     }
     for values in ["octopus", "tq3_0", "hqmq"] {
@@ -493,6 +509,9 @@ fn what_is_refused() {
     assert!(refused(config.values("turboquant:bits=1".parse().unwrap())).contains("2 to 8 bits"));
     assert!(refused(config.values("turboquant:rotation=haar".parse().unwrap())).contains("wht"));
     assert!(refused(LayerConfig::new(2, 112, 1000)).contains("width"));
+    let groups = LayerConfig::new(2, 80, 1000).values("int:group=32".parse().unwrap());
+    let odd = gpu::Layer::new(&device, &groups, 1, 1000);
+    assert!(matches!(odd, Err(gpu::Error::Library(Error::Unsupported { .. }))), "{odd:?}");
     let huge = gpu::Layer::new(&device, &LayerConfig::new(1024, 128, 1 << 30), 1, 1 << 30);
     assert!(matches!(huge, Err(gpu::Error::Card(gpu::Failure::Memory { .. }))), "{huge:?}");
 
@@ -511,8 +530,6 @@ fn what_is_refused() {
         Err(gpu::Error::Library(Error::Empty))
     );
     card.upload(0, &layer).unwrap();
-    let refused = card.attend(&queries, &Attend::default().bias(&[0.0; 500]), &mut output);
-    assert!(matches!(refused, Err(gpu::Error::Unsupported { .. })), "{refused:?}");
     let refused = card.capture(&Attend::default().queries(2));
     assert!(matches!(refused, Err(gpu::Error::Unsupported { .. })), "{refused:?}");
     let mut bad = queries.clone();

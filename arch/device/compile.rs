@@ -39,6 +39,7 @@ impl Source {
                 include_str!("kernels/blocks.cuh"),
                 include_str!("kernels/chunks.cuh"),
                 include_str!("kernels/indexed.cuh"),
+                include_str!("kernels/groups.cuh"),
                 include_str!("kernels/attend.cuh")
             ),
             Self::Encode => concat!(
@@ -63,6 +64,7 @@ impl Source {
                 include_str!("kernels/blocks.cuh"),
                 include_str!("kernels/chunks.cuh"),
                 include_str!("kernels/indexed.cuh"),
+                include_str!("kernels/groups.cuh"),
                 include_str!("kernels/block.cuh")
             ),
         }

@@ -230,7 +230,9 @@ fn row_bytes(shape: &Shape, tables: &Tables, centre: bool) -> usize {
     let floats = centre || !shape.dim.is_power_of_two();
     let words = match tables.shape {
         CodeShape::Triplets(_) | CodeShape::Chunks(_) => shape.dim + 8,
-        CodeShape::Codes(_) | CodeShape::Int(_) | CodeShape::Blocks if !floats => shape.dim / 4 + 1,
+        CodeShape::Codes(_) | CodeShape::Int(_) | CodeShape::Groups(_) | CodeShape::Blocks if !floats => {
+            shape.dim / 4 + 1
+        }
         _ => shape.dim + 1,
     };
     SLOT_TOKENS * 4 * words

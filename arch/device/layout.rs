@@ -1,5 +1,6 @@
 //! Sizes, and what kernels are given: the same as in `kernels/*.cuh`.
 
+use super::bias::Bias;
 use super::tables::{Cells, CodeShape, Tables};
 use alloc::vec::Vec;
 
@@ -58,7 +59,7 @@ impl Shape {
 
     /// Bytes of a slot of one head, as `kernels/layout.cuh` has it.
     pub(super) fn slot_bytes(&self, keys: CodeShape, values: CodeShape) -> usize {
-        (self.key_part(keys) + self.planes(values)).next_multiple_of(32)
+        (self.key_part(keys, values) + self.value_part(values)).next_multiple_of(32)
     }
 
     /// Bytes of a slot's planes.
@@ -66,10 +67,17 @@ impl Shape {
         SLOT_TOKENS * shape.card_row(self.dim)
     }
 
-    /// Bytes of a slot but for the planes of its values.
-    pub(super) fn key_part(&self, keys: CodeShape) -> usize {
+    /// Bytes of a slot but for the part of its values.
+    pub(super) fn key_part(&self, keys: CodeShape, values: CodeShape) -> usize {
         let centre = if self.centres { 2 * keys.operands(self.dim) } else { 0 };
-        self.planes(keys) + centre + 2 * SLOT_TOKENS * (1 + keys.scales(self.dim)) + 16
+        let of_values = if matches!(values, CodeShape::Groups(_)) { 0 } else { 2 };
+        self.planes(keys) + centre + SLOT_TOKENS * (2 * keys.fields(self.dim) + of_values) + 16
+    }
+
+    /// Bytes of a slot's values: planes, and fields of groups behind them.
+    pub(super) fn value_part(&self, values: CodeShape) -> usize {
+        let fields = if matches!(values, CodeShape::Groups(_)) { 2 * values.fields(self.dim) } else { 0 };
+        self.planes(values) + SLOT_TOKENS * fields
     }
 
     /// Places of exact tokens of a sequence.
@@ -203,6 +211,7 @@ pub(super) struct Params {
     pub(super) value_signs: [u32; 8],
     pub(super) key_table: [u32; 32],
     pub(super) value_table: [u32; 32],
+    pub(super) bias: Bias,
 }
 
 /// As the kernels take it.
@@ -251,6 +260,7 @@ pub(super) struct Block {
     pub(super) value_signs: [u32; 8],
     pub(super) key_centroids: [f32; 128],
     pub(super) value_centroids: [f32; 128],
+    pub(super) bias: Bias,
 }
 
 /// A sequence's words on the card.

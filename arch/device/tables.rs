@@ -18,12 +18,32 @@ pub enum CodeShape {
     Paths([u8; 2]),
     /// Integers of so many bits, 4 or 8, with a scale in f16 before each row.
     Int(u8),
+    /// The same with fields in f16 before each row: a scale for each group, or a scale and a zero.
+    Groups(Groups),
     /// Triplets, of keys alone: bits of ξ and of η, of a radius, of a coordinate left over (0: none is on its own).
     Triplets([u8; 3]),
     /// Small blocks, of keys alone, of codes of 3 bits (2 and a sign are the same), each with a scale in f16.
     Blocks,
     /// Chunks of four values, of keys alone: members of the set, bits of a radius, 1 where codes are in mixed radix.
     Chunks([u8; 3]),
+}
+
+/// Integers whose groups have scales of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Groups {
+    /// Bits of an integer: 4 or 8.
+    pub bits: u8,
+    /// Integers of a group: 16, 32 or 64.
+    pub group: u8,
+    /// Whether a group has a zero as well.
+    pub zeros: bool,
+}
+
+impl Groups {
+    /// Fields of a row.
+    fn fields(self, dim: usize) -> usize {
+        dim / usize::from(self.group) * if self.zeros { 2 } else { 1 }
+    }
 }
 
 impl CodeShape {
@@ -37,6 +57,9 @@ impl CodeShape {
                 100 * u32::from(history) + digits + card_bits(levels) as u32
             }
             Self::Int(bits) => 30 + u32::from(bits),
+            Self::Groups(Groups { bits, group, zeros }) => {
+                100 + 10 * (group / 16).ilog2() + if zeros { 30 } else { 0 } + u32::from(bits)
+            }
             Self::Triplets(_) => 20,
             Self::Blocks => 43,
             Self::Chunks(_) => 50,
@@ -56,14 +79,15 @@ impl CodeShape {
     /// Bytes of a row of this width as the CPU has it.
     pub(super) fn row(self, dim: usize) -> usize {
         match self {
-            Self::Codes(bits) => self.row_head() + dim * usize::from(bits) / 8,
+            Self::Codes(bits) => self.row_head(dim) + dim * usize::from(bits) / 8,
             Self::Trellis(bits) => dim * (1 + usize::from(bits)) / 8,
             Self::Paths([_, levels]) => {
-                self.row_head()
+                self.row_head(dim)
                     + dim / 8
                     + Packing::for_levels(levels.into()).map_or(0, |packing| packing.bytes(dim))
             }
-            Self::Int(bits) => self.row_head() + dim * usize::from(bits) / 8,
+            Self::Int(bits) => self.row_head(dim) + dim * usize::from(bits) / 8,
+            Self::Groups(groups) => self.row_head(dim) + dim * usize::from(groups.bits) / 8,
             Self::Triplets(_) => (dim.div_ceil(3) * self.field()).div_ceil(8),
             Self::Blocks => dim / BLOCK_VALUES * BLOCK_BYTES,
             Self::Chunks([members, radius_bits, radix]) => {
@@ -74,9 +98,13 @@ impl CodeShape {
         }
     }
 
-    /// Scales of a row on the card, or norms.
-    pub(super) fn scales(self, dim: usize) -> usize {
-        if self == Self::Blocks { dim / BLOCK_VALUES } else { 1 }
+    /// Fields of 16 bits of a row on the card: scales, zeros, norms.
+    pub(super) fn fields(self, dim: usize) -> usize {
+        match self {
+            Self::Groups(groups) => groups.fields(dim),
+            Self::Blocks => dim / BLOCK_VALUES,
+            _ => 1,
+        }
     }
 
     /// Whether scales, or norms of all codes of more than 4.5 bits, lie in rows, and a page's centre is f16.
@@ -84,24 +112,26 @@ impl CodeShape {
         match self {
             Self::Codes(bits) => bits > 4,
             Self::Paths([_, levels]) => levels > 8,
-            Self::Int(_) | Self::Blocks | Self::Chunks(_) => true,
+            Self::Int(_) | Self::Groups(_) | Self::Blocks | Self::Chunks(_) => true,
             Self::Trellis(_) | Self::Triplets(_) => false,
         }
     }
 
-    /// Bytes of a scale or a norm before a row.
-    fn row_head(self) -> usize {
-        if self.in_rows() && self != Self::Blocks { 2 } else { 0 }
+    /// Bytes of scales, zeros or a norm before a row.
+    fn row_head(self, dim: usize) -> usize {
+        if self.in_rows() && self != Self::Blocks { 2 * self.fields(dim) } else { 0 }
     }
 
     /// Bytes of a row on the card.
     pub(super) fn card_row(self, dim: usize) -> usize {
         match self {
             Self::Triplets(_) | Self::Chunks(_) => 16 * (self.each_fields(dim) * self.field()).div_ceil(32),
-            Self::Int(bits) => dim.next_multiple_of(32) * usize::from(bits) / 8,
+            Self::Int(bits) | Self::Groups(Groups { bits, .. }) => {
+                dim.next_multiple_of(32) * usize::from(bits) / 8
+            }
             Self::Blocks => dim * 3 / 8,
             Self::Paths([_, levels]) => dim.next_multiple_of(32) * (1 + card_bits(levels)) / 8,
-            _ => self.row(dim.next_multiple_of(32)) - self.row_head(),
+            _ => self.row(dim.next_multiple_of(32)) - self.row_head(dim),
         }
     }
 
@@ -356,6 +386,13 @@ impl Tables {
         // Norms of other keys are steps of 32,767ths.
         let unit = if of_keys { 32767.0 } else { 1.0 };
         matches!(bits, 4 | 8).then(|| Self::new(CodeShape::Int(bits), [0; 32], unit, rotated))
+    }
+
+    /// The same with fields of groups, which divide the width. `None` unless they are of 16, 32 or 64.
+    #[must_use]
+    pub fn groups(groups: Groups, of_keys: bool, rotated: Rotated) -> Option<Self> {
+        let tables = Self::integers(groups.bits, of_keys, rotated)?;
+        matches!(groups.group, 16 | 32 | 64).then(|| Self { shape: CodeShape::Groups(groups), ..tables })
     }
 
     /// Triplets as this layout has them, found by this search. `None` for directions that are no bytes.

@@ -234,6 +234,15 @@ fn has_norms(spec: &CodecSpec, dim: usize, row: &[u8]) -> bool {
         CodecSpec::Hqmq(spec) => {
             is_norm(row) && spec.chunk_layout(dim).is_some_and(|layout| layout.is_packed(row))
         }
+        CodecSpec::Int(spec) => {
+            let groups = spec.group.map_or(1, |group| dim / usize::from(group));
+            let (fields, zeros) = (if spec.asymmetric { 2 * groups } else { groups }, spec.asymmetric);
+            // Every second field is then a zero, which may be below 0.
+            row.chunks_exact(2).take(fields).enumerate().all(|(field, bytes)| match zeros && field % 2 == 1 {
+                true => read_f16(bytes).is_finite(),
+                false => is_norm(bytes),
+            })
+        }
         CodecSpec::Tq3(_) => row.chunks_exact(BLOCK_BYTES).all(|block| is_norm(&block[BLOCK_BYTES - 2..])),
         _ => is_norm(row),
     }

@@ -9,7 +9,7 @@ pub(super) struct Both {
     pub(super) cpu: SharedLayer,
     pub(super) card: gpu::Layer,
     pub(super) scratch: Vec<f32>,
-    rows: [Vec<f32>; 2],
+    pub(super) rows: [Vec<f32>; 2],
     tokens: usize,
     pub(super) given: usize,
     /// Pages that have been compared.

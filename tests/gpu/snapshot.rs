@@ -62,6 +62,7 @@ fn cases() -> Vec<Case> {
         ("tq3_0", "int", 96),
         ("hqmq", "turboquant", 80),
         ("turboquant:bits=7", "trellis:m=3,states=16", 96),
+        ("int:group=16,asymmetric=true", "int:bits=8,group=32", 96),
     ]
     .into_iter()
     .enumerate()

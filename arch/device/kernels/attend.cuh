@@ -30,6 +30,7 @@ struct Params {
     float key_unit, centre_unit, value_unit; // of an integer of a centroid; key and value over the steps of norms
     float soft_cap;            // · log2 e; 0: none
     u32 key_signs[8], value_signs[8], key_table[32], value_table[32];
+    Bias bias;
 };
 
 // x times one of two steps of norms, rounded once: 2^23 and a step are a float, and 2^23 times x is exact.
@@ -55,7 +56,7 @@ constexpr int V_FROM = (WARPS * K_PART + 127) / 128 * 128;
 constexpr int OWN = (GROUPS + WARPS - 1) / WARPS, SHARING = GROUPS < WARPS ? WARPS / GROUPS : 1;
 
 struct Shared {
-    uint4 weights[2 * WARPS][LANES];
+    uint4 weights[2 * WARPS][is_grouped(VALUES) ? 2 : 1][LANES]; // with groups still f32
     uint4 queries[PRODUCTS][LANES];
     float unit[HEADS], base[HEADS];
     float top[HEADS][WARPS], sum[WARPS][HEADS];
@@ -64,6 +65,7 @@ struct Shared {
     u32 largest[WARPS];
     u64 key_bars[WARPS], value_bar, exact_bar;
     float balanced[FLOAT_CENTRES ? HEADS : 1][FLOAT_CENTRES ? DIM + 4 : 1]; // queries before their rotation
+    int sums[has_zeros(KEYS) ? HEADS : 1][has_zeros(KEYS) ? K_GROUPS : 1]; // of a query's integers
 };
 
 // Queries: balanced, rotated, to 16 bits. A warp takes two heads. `fetch` is called once they are asked for: a query behind pages
@@ -74,6 +76,10 @@ __device__ __forceinline__ void prepare(const Params &p, Shared &sh, int batch, 
     float queries[HEADS / WARPS][VEC] = {}, balance[VEC], prefix[VEC];
     if (is_fields(KEYS)) { // bytes that are no coordinate's
         for (int i = threadIdx.x; i < PRODUCTS * LANES; i += WARPS * LANES) sh.queries[0][i] = uint4{};
+        __syncthreads();
+    }
+    if (has_zeros(KEYS)) {
+        for (int i = threadIdx.x; i < HEADS * K_GROUPS; i += WARPS * LANES) sh.sums[i / K_GROUPS][i % K_GROUPS] = 0;
         __syncthreads();
     }
 #pragma unroll
@@ -119,6 +125,7 @@ __device__ __forceinline__ void prepare(const Params &p, Shared &sh, int batch, 
             const int at = ((product * LANES + (h << 2 | thread)) * 4 + 2 * half) * 4 + byte;
             bytes[at] = (i8)high, bytes[at + 4] = (i8)low;
             of_bytes.x += high, of_bytes.y += low;
+            if (has_zeros(KEYS) && c < DIM) atomicAdd(&sh.sums[h][c / K_GROUP], 256 * high + low);
         }
         if (is_summed(KEYS)) {
             of_bytes.x = all_sum(of_bytes.x), of_bytes.y = all_sum(of_bytes.y);
@@ -128,10 +135,13 @@ __device__ __forceinline__ void prepare(const Params &p, Shared &sh, int batch, 
     }
 }
 
-// What hides a token, and what caps its logit; in log2.
-__device__ __forceinline__ float logit_of(const Params &p, float x, u64 position, u64 start) {
+// What hides a token, what caps its logit, and what is added to it; in log2. `biases` are those of the head's positions.
+__device__ __forceinline__ float logit_of(const Params &p, float x, u64 position, u64 start, const float *biases) {
 #if OPTIONS
     if (p.soft_cap > 0) x = p.soft_cap * tanhf(x / p.soft_cap);
+#if OPTIONS > 1
+    x = fmaf(biases[position], LOG2E, x);
+#endif
     if (position < start) x = HIDDEN;
 #endif
     return x;
@@ -205,7 +215,8 @@ __device__ __forceinline__ void exact_split(const Params &p, Shared &sh, u8 *mem
 #pragma unroll
     for (int k = 0; k < HEADS / WARPS; k++) {
         const int h = warp + WARPS * k;
-        float x = lane < count ? logit_of(p, (dot[k][0] + dot[k][1]) * p.logit_unit, position, start) : HIDDEN, top = x;
+        const float *biases = biases_of(p.bias, seq, batch, p.query_heads, first_head + min(h, heads - 1));
+        float x = lane < count ? logit_of(p, (dot[k][0] + dot[k][1]) * p.logit_unit, position, start, biases) : HIDDEN, top = x;
 #pragma unroll
         for (int s = 16; s; s /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, s));
         top = fmaxf(top, NOTHING);
@@ -314,11 +325,13 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
 #pragma unroll
     for (int j = 0; j < PRODUCTS; j++) q[j] = sh.queries[j][lane];
     const float unit = sh.unit[g] * p.logit_unit, base = sh.base[g];
+    const float *biases = biases_of(p.bias, seq, batch, p.query_heads, first_head + min(g, heads - 1));
     const int2 none = is_summed(KEYS) ? sh.bytes[g] : int2{};
 
     int acc[OWN][4][4] = {};
     int high_acc[ValueEntries::TWO ? OWN : 1][4][4] = {}; // of entries' high bytes
     float weighed = 0; // the sum of the integers that weights are
+    float zeros[OWN][V_SHARED] = {}; // sums of weights times zeros of groups
     float m = NOTHING, l = 0;
     float norm = 0, step_unit = 0;
     u32 phase = 0;
@@ -374,6 +387,11 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
                     x[2 * tile] = two.x, x[2 * tile + 1] = two.y;
                     continue;
                 }
+                if constexpr (is_grouped(KEYS)) {
+                    const float2 two = score_groups(q, slot, token, 32 * (tile >> 2) + 8 * t + 2 * (tile & 3), t, sh.sums[has_zeros(KEYS) ? g : 0]);
+                    x[2 * tile] = two.x, x[2 * tile + 1] = two.y;
+                    continue;
+                }
                 const KeyWords k = load_key(slot, token, t);
                 int c[4] = {none.x, none.x, none.y, none.y};
 #pragma unroll
@@ -384,12 +402,12 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
 #pragma unroll
             for (int tile = 0; tile < 2; tile++) {
                 const uint4 k4 = load<uint4>(slot + K_STEPS + 64 * tile + 16 * t);
-                v_steps[tile] = load<uint4>(slot + V_STEPS + 64 * tile + 16 * t);
+                if (!is_grouped(VALUES)) v_steps[tile] = load<uint4>(slot + V_STEPS + 64 * tile + 16 * t);
                 const u32 steps[4] = {k4.x, k4.y, k4.z, k4.w};
 #pragma unroll
                 for (int i = 0; i < 8; i++) {
                     float &y = x[8 * tile + i];
-                    y = logit_of(p, fmaf(y, times_norm<KEYS>(of_norm, steps[i >> 1], i & 1), centre), tail.position + 32 * tile + 8 * t + i, first_seen(p, seq));
+                    y = logit_of(p, fmaf(y, is_grouped(KEYS) ? of_norm : times_norm<KEYS>(of_norm, steps[i >> 1], i & 1), centre), tail.position + 32 * tile + 8 * t + i, first_seen(p, seq), biases);
                     top = fmaxf(top, y);
                 }
             }
@@ -418,6 +436,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
             } else if (highest > m) {
                 by = (int)fminf(ceilf(highest - m), 31);
                 m_new = m + ceilf(highest - m);
+#if OPTIONS > 1
+                m_new = fmaxf(m_new, highest); // of logits beyond 2^23, which are whole numbers, the sum may be a little less
+#endif
             }
             if (norm == 0) {
                 norm_new = longest;
@@ -435,6 +456,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
                 }
                 weighed *= __uint_as_float((u32)(127 - by) << 23);
                 l *= exp2_fast(m - m_new);
+                if (has_zeros(VALUES))
+                    for (int i = 0; i < OWN * V_SHARED; i++) zeros[i / V_SHARED][i % V_SHARED] *= exp2_fast(m - m_new);
             }
             if (norm_new != norm) step_unit = norm_new > 0 ? __fdividef(65535 / 32767.0f, norm_new) : 0;
             m = m_new, norm = norm_new;
@@ -444,23 +467,31 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
 #pragma unroll
         for (int tile = 0; tile < 2; tile++) {
             const u32 steps[4] = {v_steps[tile].x, v_steps[tile].y, v_steps[tile].z, v_steps[tile].w};
-            u32 w[8], a[4];
+            u32 w[8];
 #pragma unroll
             for (int i = 0; i < 8; i++) {
                 const float weight = exp2_fast(x[8 * tile + i] - m);
                 l += weight;
+                if (is_grouped(VALUES)) {
+                    w[i] = __float_as_uint(weight);
+                    continue;
+                }
                 w[i] = __float_as_uint(fmaf(weight, times_norm<VALUES>(of_step, steps[i >> 1], i & 1), 8388608.0f)); // its low 16 bits are the integer
             }
+            if constexpr (is_grouped(VALUES)) {
+                for (int h = 0; h < 2; h++) sh.weights[2 * warp + tile][h][lane] = make_uint4(w[4 * h], w[4 * h + 1], w[4 * h + 2], w[4 * h + 3]);
+                continue;
+            }
+            u32 a[4];
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-                const u32 low = prmt(w[4 * h], w[4 * h + 1], 0x5140), high = prmt(w[4 * h + 2], w[4 * h + 3], 0x5140);
-                a[2 * h] = prmt(low, high, 0x7632), a[2 * h + 1] = prmt(low, high, 0x5410);
+                four_bytes(a + 2 * h, w + 4 * h);
                 if (is_summed(VALUES)) {
                     high_bytes = __dp4a(a[2 * h], 0x01010101u, high_bytes);
                     low_bytes = __dp4a(a[2 * h + 1], 0x01010101u, low_bytes);
                 }
             }
-            sh.weights[2 * warp + tile][lane] = make_uint4(a[0], a[1], a[2], a[3]);
+            sh.weights[2 * warp + tile][0][lane] = make_uint4(a[0], a[1], a[2], a[3]);
         }
         if (is_summed(VALUES)) weighed += fmaf((float)high_bytes, 256, (float)low_bytes);
         wait_values(phase);
@@ -469,14 +500,22 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
         for (int step = 0; step < 2 * WARPS; step += SHARING) {
             const int mine = step + (SHARING > 1 ? warp / GROUPS : 0);
             const u8 *values = all_values + (mine >> 1) * V_PART;
+            if (is_grouped(VALUES) && at + (mine >> 1) >= last) continue; // nobody's scales
 #pragma unroll
             for (int k = 0; k < OWN; k++) {
                 const int group = SHARING > 1 ? warp % GROUPS : warp + k * WARPS;
                 if (GROUPS % WARPS == 0 || SHARING > 1 || group < GROUPS) {
-                    if constexpr (is_indexed(VALUES))
-                        add_indexed(acc[k], high_acc[ValueEntries::TWO ? k : 0], sh.weights[mine][lane], values, mine & 1, group, lane, value_entries(entries, lane));
-                    else
-                        add_values(acc[k], sh.weights[mine][lane], values, mine & 1, group, lane, of_values);
+                    if constexpr (is_grouped(VALUES)) {
+                        const uint4 *own = &sh.weights[mine][0][lane];
+                        const uint4 w[2] = {own[0], own[LANES]};
+                        const float weights[8] = {__uint_as_float(w[0].x), __uint_as_float(w[0].y), __uint_as_float(w[0].z), __uint_as_float(w[0].w),
+                                                  __uint_as_float(w[1].x), __uint_as_float(w[1].y), __uint_as_float(w[1].z), __uint_as_float(w[1].w)};
+                        add_groups(acc[k], zeros[k], weights, 32767 * step_unit, values, mine & 1, group, lane);
+                    } else if constexpr (is_indexed(VALUES)) {
+                        add_indexed(acc[k], high_acc[ValueEntries::TWO ? k : 0], sh.weights[mine][0][lane], values, mine & 1, group, lane, value_entries(entries, lane));
+                    } else {
+                        add_values(acc[k], sh.weights[mine][0][lane], values, mine & 1, group, lane, of_values);
+                    }
                 }
             }
         }
@@ -508,6 +547,17 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
             if (ValueEntries::TWO)
 #pragma unroll
                 for (int i = 0; i < 2; i++) out[4 * i + e] += scale * 16 * fmaf((float)high_acc[k][e][i], 256, (float)high_acc[k][e][2 + i]);
+        }
+        if (has_zeros(VALUES)) {
+            float of[V_SHARED];
+#pragma unroll
+            for (int s = 0; s < V_SHARED; s++) {
+                of[s] = zeros[k][s];
+                of[s] += __shfl_xor_sync(~0u, of[s], 1);
+                of[s] += __shfl_xor_sync(~0u, of[s], 2);
+            }
+#pragma unroll
+            for (int i = 0; i < 8; i++) out[i] = fmaf(of[V_SHARED > 1 && t >> 1], p.value_unit, out[i]);
         }
         const int c = 32 * (SHARING > 1 ? warp % GROUPS : warp + k * WARPS) + 8 * t, at = g * DIM + c;
         if (SHARING > 1 && warp >= GROUPS)

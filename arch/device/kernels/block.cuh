@@ -60,6 +60,7 @@ struct Block {
     float soft_cap;            // · log2 e; 0: none
     u32 key_signs[8], value_signs[8];
     float key_centroids[128], value_centroids[128]; // by code; of a trellis by code · 16 + window
+    Bias bias;
 };
 
 // How many tiles a sequence has: slots, sinks, window.
@@ -109,6 +110,9 @@ __device__ __forceinline__ float fitting(float largest) {
 
 // The norm of a row whose scale is 1, at most; of small blocks more than a coordinate.
 constexpr float of_largest(int shape) { return is_int(shape) ? (1 << (code_bits(shape) - 1)) / INVERSE_SQRT : is_blocks(shape) ? 4 : 1; }
+template <int SHAPE> __device__ __forceinline__ float largest_norm(u32 largest, u32 octaves) {
+    return is_grouped(SHAPE) ? __uint_as_float(octaves << 23) / INVERSE_SQRT : of_largest(SHAPE) * from_f16(largest);
+}
 
 extern "C" __global__ void __launch_bounds__(256) measure(const __grid_constant__ Block p) {
     __shared__ float largest[2][8];
@@ -119,8 +123,8 @@ extern "C" __global__ void __launch_bounds__(256) measure(const __grid_constant_
     for (u32 i = threadIdx.x; i < seq.slots; i += blockDim.x) {
         const u8 *slot = p.pool + ((u64)p.table[(u64)sequence * p.table_stride + i] * p.kv_heads + head) * SLOT;
         const Tail tail = load<Tail>(slot + TAIL);
-        key = fmaxf(key, of_largest(KEYS) * from_f16(tail.key_largest) + (CENTRES ? (in_rows(KEYS) ? 1 / INVERSE_SQRT : 1) * fabsf(from_f16(tail.centre)) : 0));
-        value = fmaxf(value, of_largest(VALUES) * from_f16(tail.value_largest));
+        key = fmaxf(key, largest_norm<KEYS>(tail.key_largest, tail.key_octaves) + (CENTRES ? (in_rows(KEYS) ? 1 / INVERSE_SQRT : 1) * fabsf(from_f16(tail.centre)) : 0));
+        value = fmaxf(value, largest_norm<VALUES>(tail.value_largest, tail.value_octaves));
     }
     // Of exact rows the largest coordinate, as if all of a row were so large.
     float of_key = 0, of_value = 0;
@@ -273,6 +277,27 @@ __device__ __forceinline__ void unfold_triplets(const Block &p, const u8 *slot, 
     }
 }
 
+// Keys of integers with groups: eight coordinates of one group at a time.
+__device__ __forceinline__ void unfold_groups(const u8 *slot, u8 *keys, const float *centre, float unit) {
+    for (int item = threadIdx.x; item < TILE * WIDE / 8; item += 128) {
+        const int token = item / (WIDE / 8), c = item % (WIDE / 8) * 8, field = min(c, DIM - 1) / K_GROUP * K_EACH;
+        auto half = [&](int of) { return from_f16(load<u16>(slot + K_STEPS + 2 * (of * SLOT_TOKENS + token))); };
+        const float scale = half(field), zero = has_zeros(KEYS) ? fmaf(half_of_codes(KEYS), scale, half(field + 1)) : 0;
+        u32 words[4] = {};
+#pragma unroll
+        for (int i = 0; i < 8 && c < DIM; i += 4) {
+            int shift;
+            u32 four = load<u32>(group_word(slot, token, c + i, shift));
+            if (code_bits(KEYS) == 4) four = less_eight(four >> shift & 0x0F0F0F0F);
+            float x[4];
+#pragma unroll
+            for (int e = 0; e < 4; e++) x[e] = fmaf(fmaf((float)((int)(four << (24 - 8 * e)) >> 24), scale, zero), unit, CENTRES ? centre[c + i + e] : 0);
+            words[i / 2] = two_f16(x[0], x[1]), words[i / 2 + 1] = two_f16(x[2], x[3]);
+        }
+        *reinterpret_cast<uint4 *>(keys + key_byte(token, c)) = make_uint4(words[0], words[1], words[2], words[3]);
+    }
+}
+
 __device__ __forceinline__ void unfold_slot(const Block &p, const u8 *slot, u8 *keys, u8 *values, float2 scale) {
     __shared__ float centroids[2][128], centre[WIDE], norms[2][TILE];
     const Tail tail = load<Tail>(slot + TAIL);
@@ -295,12 +320,13 @@ __device__ __forceinline__ void unfold_slot(const Block &p, const u8 *slot, u8 *
     {
         const int token = thread % TILE;
         const bool of_value = thread >= TILE;
-        const u32 norm = reinterpret_cast<const u16 *>(slot + (of_value ? V_STEPS : K_STEPS))[token];
+        // Of integers with groups nobody asks for it.
+        const u32 norm = reinterpret_cast<const u16 *>(slot + (of_value && !is_grouped(VALUES) ? V_STEPS : K_STEPS))[token];
         const float unit = of_value ? p.value_unit * scale.y : p.key_unit * scale.x, largest = from_f16(of_value ? tail.value_largest : tail.key_largest);
         norms[of_value][token] = unit * ((of_value ? in_rows(VALUES) : in_rows(KEYS)) ? from_f16(norm) : largest * (of_value ? 1 / 32767.0f : 1) * (float)norm);
     }
     __syncthreads();
-    for (int item = thread; item < 4 * TILE && !is_fields(KEYS) && !is_blocks(KEYS); item += 128) {
+    for (int item = thread; item < 4 * TILE && !is_fields(KEYS) && !is_blocks(KEYS) && !is_grouped(KEYS); item += 128) {
         const int token = item >> 2, t = item & 3;
         const float norm = norms[0][token];
         const auto k = key_words<KEYS>(slot, token, t);
@@ -324,15 +350,27 @@ __device__ __forceinline__ void unfold_slot(const Block &p, const u8 *slot, u8 *
     }
     for (int item = thread; item < TILE * (ROW - WIDE) / 8; item += 128)
         *reinterpret_cast<uint4 *>(keys + key_byte(item % TILE, WIDE + item / TILE * 8)) = make_uint4(0, 0, 0, 0);
+    if constexpr (is_grouped(KEYS)) unfold_groups(slot, keys, centre, p.key_unit * scale.x);
     if constexpr (is_triplets(KEYS)) unfold_triplets(p, slot, keys, centre, norms[0]);
     if constexpr (is_chunks(KEYS)) unfold_chunks(p, slot, keys, centre, norms[0]);
     if constexpr (is_blocks(KEYS)) unfold_blocks(slot, keys, scale.x, centroids[0], centre);
     const u8 *from = slot + K_PART;
     for (int item = thread; item < 2 * GROUPS * LANES; item += 128) { // eight tokens of four coordinates
         const int group = item / LANES % GROUPS, c = group * 32 + (lane >> 2) * 4, token = item / LANES / GROUPS * 32 + (lane & 3) * 8;
-        u32 low[VALUES == 38 ? 8 : 4], high = 0, windows[4];
+        u32 low[is_byte(VALUES) ? 8 : 4], high = 0, windows[4];
         load_words<4 * low_bits(VALUES)>(low, from + V_LOW + item * 4 * low_bits(VALUES));
         if (code_bits(VALUES) == 3) high = load<u32>(from + V_HIGH + item * 4);
+        float of_group[2][8] = {}; // scales, and zeros
+        if constexpr (is_grouped(VALUES)) {
+            const int field = min(c, DIM - 1) / V_GROUP * V_EACH;
+            load_field(of_group[0], from + V_FIELDS, field, token);
+            if (has_zeros(VALUES)) load_field(of_group[1], from + V_FIELDS, field + 1, token);
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                of_group[1][i] = fmaf(half_of_codes(VALUES), of_group[0][i], of_group[1][i]) * (p.value_unit * scale.y);
+                of_group[0][i] *= p.value_unit * scale.y;
+            }
+        }
         if (is_trellis(VALUES)) {
             const u32 *paths = reinterpret_cast<const u32 *>(from);
             const u32 own = paths[item], before = lane >= 4 || group > 0 ? paths[item - 4] : 0;
@@ -352,8 +390,8 @@ __device__ __forceinline__ void unfold_slot(const Block &p, const u8 *slot, u8 *
                     continue;
                 }
                 if constexpr (is_int(VALUES)) {
-                    index = VALUES == 38 ? low[(2 * e + (i >> 2)) % (VALUES == 38 ? 8 : 4)] >> (8 * (i & 3)) & 0xFF : low[e] >> (8 * (i & 3) + (i & 4)) & 15;
-                    x[i] = integer<VALUES>(index) * norms[1][token + i];
+                    index = is_byte(VALUES) ? low[(2 * e + (i >> 2)) % (is_byte(VALUES) ? 8 : 4)] >> (8 * (i & 3)) & 0xFF : low[e] >> (8 * (i & 3) + (i & 4)) & 15;
+                    x[i] = is_grouped(VALUES) ? fmaf(integer<VALUES>(index), of_group[0][i], of_group[1][i]) : integer<VALUES>(index) * norms[1][token + i];
                     continue;
                 }
                 if (low_bits(VALUES) == 4) index = low[e] >> (4 * i) & 15;
@@ -519,6 +557,9 @@ __device__ __forceinline__ void sum_tiles(float (&c)[OUTPUTS], const u32 (&w)[2]
 struct Seen {
     int number, relative;
     short count, always;
+#if OPTIONS > 1
+    u32 position; // of its first token, which a bias has; there are less than 2^32
+#endif
 };
 
 // Of a thread's two rows.
@@ -526,6 +567,9 @@ struct Softmax {
     float unit[2], base[2], m[2], l[2];
     int query[2], first, last; // of the rows; of the warp's first and last
     int window;
+#if OPTIONS > 1
+    const float *biases[2];
+#endif
 };
 
 // Maxima follow where they would be passed by 2^8 and more: sums are shifted seldom, and weights fit f16 well.
@@ -544,6 +588,17 @@ __device__ __forceinline__ void weigh(const Block &p, float (&x)[2][SCORES], Sof
         }
         unit[0] = unit[1] = 1, base[0] = base[1] = 0;
     }
+#if OPTIONS > 1
+#pragma unroll
+    for (int i = 0; i < BOTH; i++) {
+        const Seen &tile = tiles[i / SCORES];
+        const int r = i >> 1 & 1, token = 8 * (i % SCORES >> 2) + 2 * t + (i & 1);
+        const float bias = token < tile.count ? s.biases[r][tile.position + token] : 0;
+        float &y = x[i / SCORES][i % SCORES];
+        y = fmaf(bias, LOG2E, fmaf(y, unit[r], base[r]));
+    }
+    unit[0] = unit[1] = 1, base[0] = base[1] = 0;
+#endif
 #endif
 #pragma unroll
     for (int k = 0; k < 2; k++) {
@@ -622,6 +677,9 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) block(const __gri
                 const Tile tile = p.tiles[(u64)sequence * p.at_once + at + lane];
                 const long long away = (long long)(tile.position - begins);
                 seen.number = at + lane, seen.relative = (int)max(-(1ll << 30), min(1ll << 30, away));
+#if OPTIONS > 1
+                seen.position = (u32)tile.position;
+#endif
                 seen.count = tile.count, seen.always = tile.sinks && p.keep_sinks || window == 1 << 30;
                 mine = seen.relative <= to && (seen.always || seen.relative + (int)tile.count - 1 > from - window);
             }
@@ -691,6 +749,9 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) block(const __gri
         s.unit[r] = units.x, s.base[r] = units.y, s.query[r] = (row + 8 * r) / group;
         const float2 sums = p.first_tile > 0 ? own_sums[8 * r] : make_float2(NOTHING, 0);
         s.m[r] = sums.x, s.l[r] = t == 0 ? sums.y : 0;
+#if OPTIONS > 1
+        s.biases[r] = biases_of(p.bias, seq, sequence, p.query_heads, head * group + (row + 8 * r) % group);
+#endif
     }
 #pragma unroll
     for (int i = 0; i < OUTPUTS; i += 2) {

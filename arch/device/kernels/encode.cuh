@@ -342,6 +342,85 @@ __device__ __forceinline__ float quantize_blocks(const Encode &p, float (&v)[MIN
     return most;
 }
 
+// Scales, and zeros, of a row's groups to its slot, codes to `row`; whether f16 holds them. `bounds`: the slot's largest scale, f16, and the
+// bits of what no coordinate reaches.
+template <int SHAPE, bool OF_KEYS>
+__device__ __forceinline__ bool encode_groups(const float (&v)[MINE], u8 *slot, int token, u8 *row, u32 *bounds, int lane) {
+    constexpr int EACH_GROUP = group_of(SHAPE) / ROW_LANES, LAST = (1 << code_bits(SHAPE)) - 1, LARGEST = LAST / 2;
+    bool holds = true;
+    float largest = 0, bound = 0;
+    u32 stored[fields_of(SHAPE)], codes[MINE / 2];
+#pragma unroll
+    for (int first = 0; first < MINE; first += EACH_GROUP) {
+        float zero = 0, unit;
+        u32 of_zero = 0;
+        if (has_zeros(SHAPE)) {
+            // Of two zeros the one of the lower of sixteen lanes counts, whose sign f16 keeps.
+            float least[2] = {v[first], v[first + 1]}, most = fmaxf(v[first], v[first + 1]);
+#pragma unroll
+            for (int i = first + 2; i < first + EACH_GROUP; i++) {
+                if (v[i] < least[i & 1]) least[i & 1] = v[i];
+                most = fmaxf(most, v[i]);
+            }
+            float low = least[1] < least[0] ? least[1] : least[0];
+#pragma unroll
+            for (int s = 1; s < ROW_LANES; s *= 2) {
+                const float other = __shfl_xor_sync(~0u, low, s), lower = lane & s ? other : low, higher = lane & s ? low : other;
+                low = higher < lower ? higher : lower;
+                most = fmaxf(most, __shfl_xor_sync(~0u, most, s));
+            }
+            of_zero = to_f16(low), zero = from_f16(of_zero), unit = (most - low) / LAST;
+            holds = holds && is_finite_f16(of_zero);
+        } else {
+            float most = 0;
+#pragma unroll
+            for (int i = first; i < first + EACH_GROUP; i++) most = fmaxf(most, fabsf(v[i]));
+#pragma unroll
+            for (int s = 1; s < ROW_LANES; s *= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, s));
+            unit = most / LARGEST;
+        }
+        const u32 of_scale = to_f16(unit);
+        holds = holds && is_finite_f16(of_scale);
+        const int field = first / EACH_GROUP * (has_zeros(SHAPE) ? 2 : 1);
+        stored[field] = of_scale;
+        if (has_zeros(SHAPE)) stored[field + (has_zeros(SHAPE) ? 1 : 0)] = of_zero;
+        const float scale = from_f16(of_scale), inverse = 1.0f / scale;
+        largest = fmaxf(largest, scale), bound = fmaxf(bound, bound_of<SHAPE>(scale, zero));
+#pragma unroll
+        for (int i = first; i < first + EACH_GROUP; i += 2) {
+            u32 two[2];
+#pragma unroll
+            for (int k = 0; k < 2; k++) { // so small that the quotient is wrong, it is 0 either way
+                const float x = has_zeros(SHAPE) ? v[i + k] - zero : v[i + k];
+                const float y = fminf(fmaxf(quotient(x, scale, inverse), has_zeros(SHAPE) ? 0 : -LARGEST), has_zeros(SHAPE) ? LAST : LARGEST);
+                two[k] = __float_as_uint(y + 12582912.0f) + (has_zeros(SHAPE) ? 0 : LARGEST + 1) & 0xFF;
+            }
+            codes[i / 2] = of_scale ? two[0] | two[1] << 8 : 0;
+        }
+    }
+    __syncwarp(); // codes take the place of values that other lanes have read
+#pragma unroll
+    for (int i = 0; i < MINE; i += 2) *reinterpret_cast<u16 *>(row + mine(lane, i)) = (u16)codes[i / 2];
+    if ((lane & 7) == 0) {
+        for (int f = 0; f < fields_of(SHAPE); f++) *(OF_KEYS ? key_field(slot, f, token) : value_field(slot, f, token)) = (u16)stored[f];
+        atomicMax(&bounds[0], to_f16(largest)), atomicMax(&bounds[1], __float_as_uint(bound));
+    }
+    return holds;
+}
+
+// What slots say of fields that are there.
+template <bool OF_KEYS> __device__ __forceinline__ void encode_bounds(const Encode &p, const u32 *slots, const u32 (*bounds)[2]) {
+    const int part = threadIdx.x;
+    if (part >= p.page_tokens / SLOT_TOKENS) return;
+    Tail &tail = *reinterpret_cast<Tail *>(p.pool + ((u64)slots[part] * p.kv_heads + blockIdx.y) * SLOT + TAIL);
+    if (OF_KEYS) {
+        tail.key_largest = bounds[part][0], tail.key_octaves = octaves_of(bounds[part][1]);
+        tail.position = p.position + (u64)blockIdx.x * p.page_tokens + part * SLOT_TOKENS;
+    } else {
+        tail.value_largest = bounds[part][0], tail.value_octaves = octaves_of(bounds[part][1]);
+    }
+}
+
 // ---- a page's centre --------------------------------------------------------------------------------------------------
 
 struct Centre {
@@ -518,6 +597,7 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
     const Search &tables = *reinterpret_cast<const Search *>(searched);
     __shared__ u16 steps[SCALES * LEVELS];
     __shared__ u32 slots[MOST_TOKENS / SLOT_TOKENS];
+    __shared__ u32 bounds[is_grouped(SHAPE) ? MOST_TOKENS / SLOT_TOKENS : 1][2];
     const int lane = threadIdx.x % LANES, parts = p.page_tokens / SLOT_TOKENS;
     const u32 signs = signs_of(p, lane);
     const u32 stride = p.kv_heads * 2 * DIM; // of tokens
@@ -531,6 +611,7 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
     u32 ahead[MINE / 2];
     fetch(threadIdx.x / ROW_LANES, ahead);
     for (int i = threadIdx.x; i < SCALES * LEVELS; i += blockDim.x) steps[i] = p.steps[i];
+    if (is_grouped(SHAPE) && threadIdx.x < 2 * parts) bounds[is_grouped(SHAPE) ? threadIdx.x / 2 : 0][threadIdx.x % 2] = 0;
     if (threadIdx.x < parts) slots[threadIdx.x] = p.slots[blockIdx.x * parts + threadIdx.x];
     if (TRELLIS && !PATHS)
         for (int i = threadIdx.x; i < 128; i += blockDim.x) centroids[i] = p.centroids[i];
@@ -557,7 +638,8 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
 #pragma unroll
             for (int i = 0; i < MINE; i++) {
                 const int c = mine(lane, i);
-                v[i] = quotient(v[i], centre.balance[c], centre.inverse[c]) - centre.prefix[c];
+                // With zeros the sign of a zero counts.
+                v[i] = (has_zeros(KEYS) ? v[i] / centre.balance[c] : quotient(v[i], centre.balance[c], centre.inverse[c])) - centre.prefix[c];
             }
     };
     float *z = reinterpret_cast<float *>(memory);
@@ -646,6 +728,10 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
                 for (int i = 0; i < MINE; i++) c[i] = row[mine(lane, i)];
                 const float correlation = dot(v, c), energy = dot(c, c);
                 if ((lane & 7) == 0) norms[token] = norm, products[r] = make_float2(correlation, energy);
+            } else if constexpr (is_grouped(SHAPE)) {
+                u8 *slot = p.pool + ((u64)slots[part] * p.kv_heads + blockIdx.y) * SLOT;
+                const bool held = encode_groups<SHAPE, OF_KEYS>(v, slot, r, reinterpret_cast<u8 *>(memory + r * STRIDE), bounds[part], lane);
+                if ((lane & 7) == 0) norms[token] = held ? 0 : __int_as_float(0x7f800000);
             } else if constexpr (INTEGERS) {
                 constexpr int LARGEST = (1 << (code_bits(SHAPE) - 1)) - 1;
                 float largest = 0;
@@ -732,7 +818,7 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
             if (!is_finite_f16(stored)) refuse(p, OF_KEYS, 1 + token);
             if (IN_THREES && (stored & 0x7FFF) == 0) // of a negative zero as well
                 for (int i = 0; i < FIELDS; i++) work.fields[r][i] = 0;
-            else if (stored == 0)
+            else if (stored == 0 && !is_grouped(SHAPE))
                 for (int i = 0; i < DIM / 4; i++) memory[r * STRIDE + i] = 0;
             norms[token] = from_f16(stored);
         }
@@ -755,7 +841,8 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
         if (OF_KEYS && threadIdx.x == 0) reinterpret_cast<Tail *>(slot + TAIL)->centre = HAS_CENTRE ? centre.norm : 0;
         __syncthreads();
     }
-    if constexpr (HALF_CENTRE) encode_scales<OF_KEYS>(p, slots, norms);
+    if constexpr (is_grouped(SHAPE)) encode_bounds<OF_KEYS>(p, slots, bounds);
+    else if constexpr (HALF_CENTRE) encode_scales<OF_KEYS>(p, slots, norms);
     else encode_norms<OF_KEYS>(p, work.norms, steps, slots, norms);
 }
 

@@ -64,8 +64,25 @@ template <int SHAPE> __device__ __forceinline__ u32 row_code(const u8 *row, int 
 
 constexpr int SINGLE_AT = code_bits(KEYS) == 3 ? K_HIGH : K_LOW;
 
+// Integers with groups: of product j the words of both halves, or of codes of 4 bits one, the first half's in the low nibbles.
+template <class Four> __device__ __forceinline__ void pack_group_keys(u8 *slot, Four four) {
+    constexpr int BITS = code_bits(KEYS);
+    for (int item = threadIdx.x; item < SLOT_TOKENS * 4; item += blockDim.x) {
+        u32 low[CODE_WORDS];
+#pragma unroll
+        for (int j = 0; j < PRODUCTS; j++) {
+            const int c = 32 * j + 4 * (item & 3);
+            const u32 first = c < DIM ? four(item >> 2, c) : 0, second = c + 16 < DIM ? four(item >> 2, c + 16) : 0;
+            if (BITS == 8) low[2 * j] = first ^ 0x80808080, low[(2 * j + 1) % CODE_WORDS] = second ^ 0x80808080;
+            else low[j] = first | second << 4;
+        }
+        store_words<EACH * BITS / 8>(slot + K_LOW + item * (EACH * BITS / 8), low);
+    }
+}
+
 template <class Four> __device__ __forceinline__ void pack_keys(u8 *slot, Four four) {
     if constexpr (is_indexed(KEYS)) return pack_key_streams(slot, four);
+    if constexpr (is_grouped(KEYS)) return pack_group_keys(slot, four);
     for (int item = threadIdx.x; item < SLOT_TOKENS * 4; item += blockDim.x) { // a thread's coordinates of a row
         constexpr int BITS = low_bits(KEYS);
         u32 path[BIT_WORDS] = {}, single[BIT_WORDS] = {}, low[CODE_WORDS] = {};
@@ -117,7 +134,7 @@ template <class Four> __device__ __forceinline__ void pack_values(u8 *slot, Four
     for (int item = threadIdx.x; item < 2 * GROUPS * LANES; item += blockDim.x) { // a word of octets
         const int lane = item % LANES, first = item / LANES % GROUPS * 32 + (lane >> 2) * 4;
         const int token = item / LANES / GROUPS * 32 + (lane & 3) * 8;
-        u32 path = 0, low[VALUES == 38 ? 8 : 4] = {}, high = 0, pairs[4] = {0, 0, 0, 0}; // of tokens, beside each other
+        u32 path = 0, low[is_byte(VALUES) ? 8 : 4] = {}, high = 0, pairs[4] = {0, 0, 0, 0}; // of tokens, beside each other
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             const u32 codes = first < DIM ? four(token + i, first) : 0;
@@ -126,7 +143,7 @@ template <class Four> __device__ __forceinline__ void pack_values(u8 *slot, Four
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
                     const u32 code = codes >> (8 * e) & 0xFF;
-                    if constexpr (VALUES == 38) low[2 * e + (i >> 2)] |= (code ^ 0x80) << (8 * (i & 3));
+                    if constexpr (is_byte(VALUES)) low[2 * e + (i >> 2)] |= (code ^ 0x80) << (8 * (i & 3));
                     else low[e] |= code << (8 * (i & 3) + (i & 4));
                 }
                 continue;
@@ -162,10 +179,21 @@ template <int SHAPE> __device__ __forceinline__ u32 row_codes(const u8 *row, int
     return codes;
 }
 
+// Of 64 rows the largest scale, f16, and the bits of what no coordinate reaches. All threads.
+template <int SHAPE> __device__ __forceinline__ void largest_fields(const u8 *rows, u32 *bounds) {
+    constexpr int EACH_GROUP = has_zeros(SHAPE) ? 2 : 1, COUNT = fields_of(SHAPE) / EACH_GROUP;
+    for (int i = threadIdx.x; i < SLOT_TOKENS * COUNT; i += blockDim.x) {
+        const u8 *fields = rows + i / COUNT * row_bytes(SHAPE) + 2 * EACH_GROUP * (i % COUNT);
+        const u32 scale = half_at(fields) & 0x7FFF;
+        const float zero = has_zeros(SHAPE) ? from_f16(half_at(fields + 2)) : 0;
+        atomicMax(&bounds[0], scale), atomicMax(&bounds[1], __float_as_uint(bound_of<SHAPE>(from_f16(scale), zero)));
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(128) upload(const __grid_constant__ Exchange x) {
     const Source s = source(x);
     auto key_scale = [&](int token, int i) { // number i of a row
-        return half_at(s.keys + token * row_bytes(KEYS) + (is_blocks(KEYS) ? (i + 1) * BLOCK_BYTES - 2 : 0));
+        return half_at(s.keys + token * row_bytes(KEYS) + (is_blocks(KEYS) ? (i + 1) * BLOCK_BYTES - 2 : 2 * i));
     };
     if constexpr (is_triplets(KEYS)) pack_fields(s.slot, s.keys);
     else if constexpr (is_chunks(KEYS)) pack_chunks(s.slot, [&](int token, int chunk) { return chunk_field(s.keys + token * row_bytes(KEYS), chunk); });
@@ -173,12 +201,12 @@ extern "C" __global__ void __launch_bounds__(128) upload(const __grid_constant__
     pack_values(s.slot, [&](int token, int c) { return row_codes<VALUES>(s.values + token * row_bytes(VALUES), c); });
     for (int token = threadIdx.x; token < SLOT_TOKENS; token += blockDim.x) {
         const int at = 6 * (s.part * SLOT_TOKENS + token);
-        for (int i = 0; i < K_SCALES; i++) reinterpret_cast<u16 *>(s.slot + K_STEPS)[SLOT_TOKENS * i + token] =
-            in_rows(KEYS) ? key_scale(token, i)
-                          : x.steps[(s.key_norms[2] & 3) * 64 + bits_at(s.key_norms + NORM_HEAD, at, 6)];
-        reinterpret_cast<u16 *>(s.slot + V_STEPS)[token] =
-            in_rows(VALUES) ? half_at(s.values + token * row_bytes(VALUES))
-                           : x.steps[(s.value_norms[2] & 3) * 64 + bits_at(s.value_norms + NORM_HEAD, at, 6)];
+        for (int f = 0; f < fields_of(KEYS); f++)
+            *key_field(s.slot, f, token) = in_rows(KEYS) ? key_scale(token, f)
+                                                         : x.steps[(s.key_norms[2] & 3) * 64 + bits_at(s.key_norms + NORM_HEAD, at, 6)];
+        for (int f = 0; f < fields_of(VALUES); f++)
+            *value_field(s.slot, f, token) = in_rows(VALUES) ? half_at(s.values + token * row_bytes(VALUES) + 2 * f)
+                                                             : x.steps[(s.value_norms[2] & 3) * 64 + bits_at(s.value_norms + NORM_HEAD, at, 6)];
     }
     if (CENTRES && in_rows(KEYS)) {
         for (int at = threadIdx.x; at < CENTRE_BYTES; at += blockDim.x) s.slot[K_CENTRE + at] = s.centre[at];
@@ -189,12 +217,22 @@ extern "C" __global__ void __launch_bounds__(128) upload(const __grid_constant__
             s.slot[K_CENTRE + K_WIDE + centre_byte(c)] = (u8)(value & 15);
         }
     }
+    __shared__ u32 bounds[4]; // of keys and values: the largest scale, and what no coordinate reaches
+    if (is_grouped(KEYS) || is_grouped(VALUES)) {
+        if (threadIdx.x < 4) bounds[threadIdx.x] = 0;
+        __syncthreads();
+        if constexpr (is_grouped(KEYS)) largest_fields<KEYS>(s.keys, bounds);
+        if constexpr (is_grouped(VALUES)) largest_fields<VALUES>(s.values, bounds + 2);
+        __syncthreads();
+    }
     if (threadIdx.x == 0) {
         Tail tail = {};
-        if (is_blocks(KEYS)) tail.key_largest = largest_half(s.keys + BLOCK_BYTES - 2, BLOCK_BYTES, SLOT_TOKENS * K_SCALES);
+        if (is_grouped(KEYS)) tail.key_largest = bounds[0], tail.key_octaves = octaves_of(bounds[1]);
+        else if (is_blocks(KEYS)) tail.key_largest = largest_half(s.keys + BLOCK_BYTES - 2, BLOCK_BYTES, SLOT_TOKENS * fields_of(KEYS));
         else if (in_rows(KEYS)) tail.key_largest = largest_half(s.keys, row_bytes(KEYS), SLOT_TOKENS);
         else tail.key_largest = half_at(s.key_norms), tail.key_octaves = s.key_norms[2];
-        if (in_rows(VALUES)) tail.value_largest = largest_half(s.values, row_bytes(VALUES), SLOT_TOKENS);
+        if (is_grouped(VALUES)) tail.value_largest = bounds[2], tail.value_octaves = octaves_of(bounds[3]);
+        else if (in_rows(VALUES)) tail.value_largest = largest_half(s.values, row_bytes(VALUES), SLOT_TOKENS);
         else tail.value_largest = half_at(s.value_norms), tail.value_octaves = s.value_norms[2];
         if (CENTRES) tail.centre = in_rows(KEYS) ? largest_half(s.centre, 2, DIM) : half_at(s.centre);
         tail.position = 0;
@@ -210,6 +248,11 @@ __device__ __forceinline__ u32 slot_key_path(const u8 *slot, int token, int c) {
     return bits_at(slot + (token * 4 + c / EACH) * (EACH / 8), c % EACH, 1);
 }
 __device__ __forceinline__ u32 slot_key_code(const u8 *slot, int token, int c) {
+    if (is_grouped(KEYS)) {
+        int shift;
+        const u8 code = group_word(slot, token, c, shift)[c & 3];
+        return code_bits(KEYS) == 8 ? code ^ 0x80 : code >> shift & 15;
+    }
     if (is_indexed(KEYS)) return stream_bits<K_STREAM, K_STREAMS>(slot + K_LOW, token * 4 + c / EACH, c % EACH * index_bits(KEYS), index_bits(KEYS));
     c = own_order(c);
     const int item = token * 4 + c / EACH, d = c % EACH, bits = low_bits(KEYS);
@@ -230,8 +273,8 @@ __device__ __forceinline__ u32 slot_value_code(const u8 *values, int token, int 
         return stream_bits<V_STREAM, V_STREAMS>(values + V_LOW, octet(token, c), (8 * (c & 3) + (token & 7)) * index_bits(VALUES), index_bits(VALUES));
     const int item = octet(token, c), i = 4 * (token & 7), e = c & 3, bits = low_bits(VALUES);
     const u32 *low = reinterpret_cast<const u32 *>(values + V_LOW) + item * bits;
-    if (VALUES == 38) return (low[2 * e + (token >> 2 & 1)] >> (8 * (token & 3)) & 0xFF) ^ 0x80;
-    if (VALUES == 34) return low[e] >> (8 * (token & 3) + (token & 4)) & 15;
+    if (is_byte(VALUES)) return (low[2 * e + (token >> 2 & 1)] >> (8 * (token & 3)) & 0xFF) ^ 0x80;
+    if (is_int(VALUES)) return low[e] >> (8 * (token & 3) + (token & 4)) & 15;
     if (bits == 4) return low[e] >> i & 15;
     if (bits == 1) return low[0] >> (i + e) & 1;
     const u32 code = low[e >> 1] >> (i + 2 * (e & 1)) & 3;
@@ -250,8 +293,8 @@ extern "C" __global__ void __launch_bounds__(128) download(const __grid_constant
     const u8 *values = s.slot + K_PART;
     for (int at = threadIdx.x; at < SLOT_TOKENS * row_bytes(KEYS); at += blockDim.x) {
         const int token = at / row_bytes(KEYS), byte = at % row_bytes(KEYS), plane = byte - row_head(KEYS);
-        if (in_rows(KEYS) && !is_blocks(KEYS) && byte < 2) {
-            s.keys[at] = s.slot[K_STEPS + 2 * token + byte];
+        if (in_rows(KEYS) && byte < row_head(KEYS) - path_bytes(KEYS)) {
+            s.keys[at] = *key_field(s.slot, byte >> 1, token) >> (8 * (byte & 1));
             continue;
         }
         if constexpr (is_chunks(KEYS)) {
@@ -284,8 +327,8 @@ extern "C" __global__ void __launch_bounds__(128) download(const __grid_constant
     }
     for (int at = threadIdx.x; at < SLOT_TOKENS * row_bytes(VALUES); at += blockDim.x) {
         const int token = at / row_bytes(VALUES), byte = at % row_bytes(VALUES), plane = byte - row_head(VALUES);
-        if (in_rows(VALUES) && byte < 2) {
-            s.values[at] = s.slot[V_STEPS + 2 * token + byte];
+        if (in_rows(VALUES) && byte < row_head(VALUES) - path_bytes(VALUES)) {
+            s.values[at] = *value_field(s.slot, byte >> 1, token) >> (8 * (byte & 1));
             continue;
         }
         u32 out = 0;

@@ -200,13 +200,19 @@ __device__ __forceinline__ float2 score_fields(Queries queries, const u8 *slot, 
     return make_float2(sum(0), sum(1));
 }
 
+// Four weights, whose integers are the low 16 bits of words, as operands: high bytes, and low ones.
+__device__ __forceinline__ void four_bytes(u32 *a, const u32 *w) {
+    const u32 low = prmt(w[0], w[1], 0x5140), high = prmt(w[2], w[3], 0x5140);
+    a[0] = prmt(low, high, 0x7632), a[1] = prmt(low, high, 0x5410);
+}
+
 // ---- values -----------------------------------------------------------------------------------------------------------
 
 // Four products: coordinates e of each four, over the 32 tokens of a tile.
 __device__ __forceinline__ void add_values(int (&c)[4][4], uint4 weights, const u8 *values, int tile, int group,
                                            int lane, const Table &t) {
     const int item = (tile * GROUPS + group) * LANES + lane;
-    u32 low[VALUES == 38 ? 8 : 4], high = 0;
+    u32 low[is_byte(VALUES) ? 8 : 4], high = 0;
     load_words<4 * low_bits(VALUES)>(low, values + V_LOW + item * 4 * low_bits(VALUES));
     if (code_bits(VALUES) == 3) high = load<u32>(values + V_HIGH + item * 4);
     if (VALUES == 4) {

@@ -62,6 +62,7 @@ __device__ __forceinline__ void product_s8(int (&c)[4], uint4 a, u32 b0, u32 b1)
     const u32 words[4] = {a.x, a.y, a.z, a.w};
     product_of(c, words, b0, b1, [](u32 x, u32 y, int sum) { return dot_s8(x, y, sum); });
 }
+__device__ __forceinline__ void half_product_s8(int (&c)[4], u32 a0, u32 a1, u32 b) { product_s8(c, make_uint4(a0, a1, 0, 0), b, 0); }
 __device__ __forceinline__ void product_u8(int (&c)[4], uint4 a, u32 b0, u32 b1) {
     const u32 words[4] = {a.x, a.y, a.z, a.w};
     product_of(c, words, b0, b1, [](u32 x, u32 y, int sum) { return dot_u8_s8(x, y, sum); });

@@ -12,6 +12,21 @@ __device__ __forceinline__ u32 exact_place(const Sequence &s, u32 ring, u32 numb
     return at < ring ? at : at - ring;
 }
 
+// What is added to logits, if anything.
+struct Bias {
+    const float *values; // of each sequence [rows][positions]
+    const u64 *starts;   // of each sequence, its first value
+    u64 of_heads;        // 1: a row each query head; 0: one row
+};
+constexpr float LOG2E = 1.4426950408889634f;
+__device__ __forceinline__ const float *biases_of(const Bias &bias, const Sequence &s, int sequence, u32 heads, u32 head) {
+#if OPTIONS > 1
+    return bias.values + bias.starts[sequence] + (bias.of_heads ? head * s.next : 0);
+#else
+    return nullptr;
+#endif
+}
+
 constexpr float NOTHING = -1e30f;
 #define HIDDEN __int_as_float(0xff800000)
 
