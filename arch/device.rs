@@ -2,6 +2,7 @@
 //! memory that they work on. Everything here is safe to call: what a kernel is given is checked before it is launched, and is
 //! kept until it has run.
 
+mod bias;
 mod block;
 mod compile;
 mod driver;
@@ -17,4 +18,4 @@ pub use encode::{AT_ONCE, Refused, Rows};
 pub use layout::{Sequence, Shape, WIDTHS};
 pub use paged::{Attention, Paged, Step};
 pub use rows::{DeviceRows, DeviceSlice, Input};
-pub use tables::{CodeShape, Rotated, Tables};
+pub use tables::{CodeShape, Groups, Rotated, Tables};

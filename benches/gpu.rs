@@ -95,6 +95,8 @@ fn main() {
         "trellis:m=2",
         "trellis:m=8",
         "octopus+turboquant:bits=4",
+        "tq3_0+turboquant:bits=4",
+        "hqmq+turboquant:bits=4",
         "int:bits=4",
         "int:bits=8",
     ];

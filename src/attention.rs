@@ -81,7 +81,7 @@ impl<'a> Attend<'a> {
 
 const MAX_SCALE: f32 = 1_099_511_627_776.0;
 /// What is added to logits stays below this (2¹²⁶): so does its sum with any of them.
-const MAX_BIAS: f32 = 8.507_059e37;
+pub(crate) const MAX_BIAS: f32 = 8.507_059e37;
 
 /// Pairs of token and query, a few nanoseconds each, that are worth waking threads for.
 #[cfg(feature = "rayon")]

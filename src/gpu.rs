@@ -6,9 +6,10 @@
 //!
 //! What is here is a beginning: tokens are appended ([`Layer::append`]) or uploaded from a layer on the CPU ([`Layer::upload`]),
 //! taken back ([`Layer::truncate`]) and evicted ([`Layer::evict`]); sequences go back to the CPU ([`Layer::download`]) and into
-//! snapshots, which are the CPU's ([`Layer::save`], [`Layer::load`]); decode steps, and blocks of queries, on [`turboquant`](crate::TurboQuantSpec) of 2, 3 and 4
-//! bits and [`trellis`](crate::TrellisSpec) of m = 2, 4, 8 and 8 states, keys and values, as well as
-//! [`int`](crate::IntSpec) of 4 and 8 bits with a scale a token, and keys of [`octopus`](crate::OctopusSpec) with bdir up to 5, at widths of 64, 80, 96, 128, 192 and 256. Other codecs
+//! snapshots, which are the CPU's ([`Layer::save`], [`Layer::load`]); decode steps, and blocks of queries, on [`turboquant`](crate::TurboQuantSpec) of 2 to 8
+//! bits and [`trellis`](crate::TrellisSpec), keys and values, as well as
+//! [`int`](crate::IntSpec) of 4 and 8 bits with a scale a token, or a scale, or a scale and a zero, a group, and keys of [`octopus`](crate::OctopusSpec) with bdir up to 5, of [`tq3_0`](crate::Tq3Spec) (not at 80) and of
+//! [`hqmq`](crate::HqmqSpec) without outliers, at widths of 64, 80, 96, 128, 192 and 256. Other codecs
 //! and widths are an [`Error::Unsupported`]. Engines with memory and streams of their own on the card: [`Layer::append_on`], [`Layer::attend_on`].
 //!
 //! ```no_run
@@ -28,6 +29,7 @@
 //! ```
 
 mod append;
+mod bias;
 mod block;
 mod engine;
 mod exchange;
@@ -213,6 +215,11 @@ impl Layer {
         }
         let layout = Layout::new(config);
         let (keys, values) = (tables::of_keys(config)?, tables::of_values(config)?);
+        let backend = Backend::detect();
+        let codec = |spec: CodecSpec, role| {
+            spec.build_dyn(config.key_dim, backend, config.stream(role)).map(Arc::<dyn Codec>::from)
+        };
+        let codecs = [codec(config.keys, Role::Keys)?, codec(config.values, Role::Values)?];
         let (pages, pages_each) = (tokens.div_ceil(config.page), config.capacity.div_ceil(config.page));
         if pages.max(pages_each) > 1 << 28 {
             return refuse("at most 2^28 pages on a card");
@@ -233,15 +240,11 @@ impl Layer {
         let steps = crate::cache::norms::scales();
         let paged = Paged::new(device, shape, (keys, values), &steps, (&book, &thresholds, unit))?;
         crate::Error::expect_length("bytes of a page", layout.page_bytes, paged.page_bytes())?;
-        let backend = Backend::detect();
-        let codec = |spec: CodecSpec, role| {
-            spec.build_dyn(config.key_dim, backend, config.stream(role)).map(Arc::<dyn Codec>::from)
-        };
         let mut layer = Self {
             config: *config,
             layout,
             backend: backend.kernels(),
-            codecs: [codec(config.keys, Role::Keys)?, codec(config.values, Role::Values)?],
+            codecs,
             paged,
             sequences: vec![Held::empty(&layout); sequences],
             owners: vec![0; pages],
@@ -363,9 +366,6 @@ impl Layer {
 
     /// What a step keeps of the options.
     fn attention(&self, options: &Attend) -> Result<Attention, Error> {
-        if !options.bias.is_empty() {
-            return refuse("on a card nothing is added to logits: `bias` is the CPU's");
-        }
         if options.first_head != 0 || options.heads.is_some() {
             return refuse("a card answers all heads at once: `first_head` and `heads` are the CPU's");
         }
@@ -378,6 +378,7 @@ impl Layer {
             window,
             keep_sinks: options.keep_sinks,
             sink_logits: !options.sink_logits.is_empty(),
+            biased: !options.bias.is_empty(),
         })
     }
 
@@ -394,7 +395,7 @@ impl Layer {
         Ok(())
     }
 
-    /// Checks what a step reads, and sets sink logits.
+    /// Checks what a step reads, and sets sink logits and biases.
     fn check_step(&mut self, queries: Queries, options: &Attend) -> Result<(), Error> {
         if self.query_heads == 0 {
             return refuse("a step comes after `reserve`, which says of how many query heads");
@@ -407,7 +408,7 @@ impl Layer {
             check_values(options.sink_logits, f32::INFINITY)?;
             self.paged.set_sink_logits(options.sink_logits)?;
         }
-        Ok(())
+        self.set_bias(options, heads)
     }
 
     /// The same of queries of the host's, and sets them.
@@ -425,12 +426,16 @@ impl Layer {
     /// queries. What that takes is allocated for the while, and needs no [`reserve`](Self::reserve). Queries, keys, values and weights are rounded to f16 there, and sums are f32: the output
     /// is within 2.5·10⁻³ of f64 as below, at the default scale.
     ///
+    /// [`bias`](Attend::bias) has one row of positions for each sequence, or one for each of its query heads, sequence after sequence,
+    /// each as long as that sequence has positions; one from -6·10²⁹ down hides a token as -∞ does. Steps with biases allocate memory for
+    /// them when there are more than before.
+    ///
     /// The output is within 3·10⁻⁴ of attention in f64 on what the pages decode to, relative to a head's norm: closer than
     /// [`Layer::attend`](crate::Layer::attend), whose queries have 8 bits, these 16. It is the same bits at each call on one card, not
     /// the CPU's, and not those of a card with more or fewer multiprocessors.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for `bias`, and for `first_head` and `heads`; what [`Layer::attend`](crate::Layer::attend) refuses;
+    /// [`Error::Unsupported`] for `first_head` and `heads`; what [`Layer::attend`](crate::Layer::attend) refuses;
     /// [`Error::Card`]. The output is then unspecified.
     pub fn attend(&mut self, queries: &[f32], options: &Attend, output: &mut [f32]) -> Result<(), Error> {
         if is_block(options) {
@@ -459,6 +464,9 @@ impl Layer {
     pub fn capture_all(layers: &mut [&mut Self], options: &Attend) -> Result<Step, Error> {
         if is_block(options) {
             return refuse("a graph is of decode steps: one query a head, at the newest token");
+        }
+        if !options.bias.is_empty() {
+            return refuse("a graph has no biases: there would be more of them with each token");
         }
         let mut attention = None;
         for layer in layers.iter_mut() {

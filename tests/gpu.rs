@@ -9,6 +9,9 @@ mod vectors;
 #[path = "gpu/append.rs"]
 mod append;
 
+#[path = "gpu/bias.rs"]
+mod bias;
+
 #[path = "gpu/engine.rs"]
 mod engine;
 
@@ -17,6 +20,15 @@ mod extremes;
 
 #[path = "gpu/block.rs"]
 mod block;
+
+#[path = "gpu/groups.rs"]
+mod groups;
+
+#[path = "gpu/indexed.rs"]
+mod indexed;
+
+#[path = "gpu/portable.rs"]
+mod portable;
 
 #[path = "gpu/snapshot.rs"]
 mod snapshot;
@@ -51,7 +63,7 @@ const CODECS: [&str; 6] = [
 ];
 
 /// Keys and values of other kinds.
-const OTHERS: [(&str, &str); 11] = [
+const OTHERS: [(&str, &str); 17] = [
     ("octopus", "turboquant"),
     ("octopus:bits=2", "trellis"),
     ("octopus:bits=4", "turboquant:bits=3"),
@@ -63,7 +75,30 @@ const OTHERS: [(&str, &str); 11] = [
     ("int:rotate=true", "trellis"),
     ("turboquant:bits=3", "int:bits=8,rotate=true"),
     ("octopus", "int"),
+    ("turboquant:bits=8", "turboquant:bits=8"),
+    ("turboquant:bits=5", "turboquant:bits=7"),
+    ("turboquant:bits=6", "trellis:states=16"),
+    ("trellis:m=16", "turboquant:bits=6"),
+    ("octopus", "turboquant:bits=8"),
+    ("trellis:m=3,states=32", "trellis:m=1,states=4"),
 ];
+
+/// Keys of small blocks and of chunks, whose sets are of every kind.
+const SMALL: [(&str, &str); 7] = [
+    ("tq3_0", "turboquant"),
+    ("tq3_0:variant=3bit", "trellis"),
+    ("hqmq", "turboquant:bits=3"),
+    ("hqmq:s=24,r=3,rotate=true", "int"),
+    ("hqmq:s=255,r=6", "trellis:m=2"),
+    ("hqmq:s=192,r=2,secondary=optimised", "turboquant:bits=2"),
+    ("hqmq:s=1,r=5,seed=3", "int:bits=8"),
+];
+
+/// Those of a width, all of them: 32 values divide rows of small blocks.
+fn others(dim: usize) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let fits = move |keys: &str| dim.is_multiple_of(32) || !keys.starts_with("tq3_0");
+    OTHERS.into_iter().chain(SMALL).filter(move |(keys, _)| fits(keys))
+}
 
 /// Widths that cards take.
 const WIDTHS: [usize; 6] = [64, 80, 96, 128, 192, 256];
@@ -161,6 +196,10 @@ impl Case {
                     if let Some(cap) = options.soft_cap.map(f64::from) {
                         logit = cap * (logit / cap).tanh();
                     }
+                    if !options.bias.is_empty() {
+                        let row = if options.bias.len() == next { 0 } else { head };
+                        logit += f64::from(options.bias[row * next + position]);
+                    }
                     let is_sink = options.keep_sinks && *position < sink_tokens;
                     let seen = *position <= at && (*position >= start || is_sink);
                     logits.push(if seen { logit } else { f64::NEG_INFINITY });
@@ -242,7 +281,7 @@ fn pages_come_back_as_they_went() {
     let Some(device) = device() else { return };
     each_width(&WIDTHS, |dim| {
         let pairs = (0..6).map(|number| (CODECS[number], CODECS[(number + dim / 64) % CODECS.len()]));
-        for (keys, values) in pairs.chain(OTHERS) {
+        for (keys, values) in pairs.chain(others(dim)) {
             for (page, center) in
                 [(64, octaplex::Center::Page), (128, octaplex::Center::Prefix), (256, octaplex::Center::Page)]
             {
@@ -273,7 +312,7 @@ fn every_codec_and_width_attends_like_f64() {
         let next = |number| CODECS[(number + 1 + dim / 64) % CODECS.len()];
         let pairs =
             (0..6).flat_map(|number| [CODECS[number], next(number)].map(|values| (CODECS[number], values)));
-        for (keys, values) in pairs.chain(OTHERS) {
+        for (keys, values) in pairs.chain(others(dim)) {
             let (card, cpu) = case(keys, values, dim, (14, 2), 1000).check(&device, &Attend::default());
             println!("{keys:18} {values:18} width {dim:3}: card {card:.1e}, CPU {cpu:.1e}");
             assert!(card < TOLERANCE, "{keys}, {values}, width {dim}: {card:e}");
@@ -318,8 +357,13 @@ fn every_option() {
             ("turboquant:bits=2", 256),
             ("octopus", 128),
             ("int", 96),
+            ("tq3_0:variant=3bit", 192),
+            ("hqmq", 80),
+            ("turboquant:bits=8", 128),
+            ("trellis:states=64", 192),
         ] {
-            let values = if keys == "octopus" { "turboquant" } else { keys };
+            let of_keys = ["octopus", "tq3_0", "hqmq"].iter().any(|alone| keys.starts_with(alone));
+            let values = if of_keys { "turboquant" } else { keys };
             let (card, _) = case(keys, values, dim, (12, 2), 1500).check(&device, options);
             assert!(card < TOLERANCE, "{keys}, options {number}: {card:e}");
         }
@@ -412,6 +456,10 @@ fn exact_tokens_beside_pages() {
         (128, ("octopus", "turboquant")),
         (64, ("int", "int:bits=8")),
         (192, ("trellis", "trellis")),
+        (96, ("tq3_0", "trellis")),
+        (128, ("hqmq", "turboquant")),
+        (64, ("turboquant:bits=7", "turboquant:bits=8")),
+        (256, ("trellis:m=6,states=16", "turboquant:bits=5")),
     ] {
         let cases = [6000, 100, 1000].map(|tokens| {
             let mut case = case(keys, values, dim, (24, 24), 6000);
@@ -444,14 +492,26 @@ fn what_is_refused() {
         Err(gpu::Error::Unsupported { why }) => why,
         other => panic!("{other:?}"),
     };
-    for keys in ["int:group=32", "hqmq", "octopus:norm=f32", "octopus:bdir=6,bnrm=4", "turboquant:bits=8"] {
+    for keys in [
+        "int:bits=3",
+        "int:asymmetric=true",
+        "int:med=3",
+        "hqmq:med=8",
+        "octopus:norm=f32",
+        "octopus:bdir=6,bnrm=4",
+        "turboquant:levels=12",
+    ] {
         assert!(refused(config.keys(keys.parse().unwrap())).contains("turboquant"), "{keys}");
     }
-    assert!(refused(config.values("octopus".parse().unwrap())).contains("turboquant"));
-    assert!(refused(config.values("turboquant:bits=5".parse().unwrap())).contains("turboquant"));
-    assert!(refused(config.values("trellis:m=4,states=16".parse().unwrap())).contains("8 states"));
+    for values in ["octopus", "tq3_0", "hqmq"] {
+        assert!(refused(config.values(values.parse().unwrap())).contains("turboquant"), "{values}");
+    }
+    assert!(refused(config.values("turboquant:bits=1".parse().unwrap())).contains("2 to 8 bits"));
     assert!(refused(config.values("turboquant:rotation=haar".parse().unwrap())).contains("wht"));
     assert!(refused(LayerConfig::new(2, 112, 1000)).contains("width"));
+    let groups = LayerConfig::new(2, 80, 1000).values("int:group=32".parse().unwrap());
+    let odd = gpu::Layer::new(&device, &groups, 1, 1000);
+    assert!(matches!(odd, Err(gpu::Error::Library(Error::Unsupported { .. }))), "{odd:?}");
     let huge = gpu::Layer::new(&device, &LayerConfig::new(1024, 128, 1 << 30), 1, 1 << 30);
     assert!(matches!(huge, Err(gpu::Error::Card(gpu::Failure::Memory { .. }))), "{huge:?}");
 
@@ -470,8 +530,6 @@ fn what_is_refused() {
         Err(gpu::Error::Library(Error::Empty))
     );
     card.upload(0, &layer).unwrap();
-    let refused = card.attend(&queries, &Attend::default().bias(&[0.0; 500]), &mut output);
-    assert!(matches!(refused, Err(gpu::Error::Unsupported { .. })), "{refused:?}");
     let refused = card.capture(&Attend::default().queries(2));
     assert!(matches!(refused, Err(gpu::Error::Unsupported { .. })), "{refused:?}");
     let mut bad = queries.clone();

@@ -84,13 +84,13 @@ struct Work {
 }
 
 impl Paged {
-    fn block_kernels(&mut self, options: bool) -> Result<Arc<Kernels>, Failure> {
+    fn block_kernels(&mut self, options: usize) -> Result<Arc<Kernels>, Failure> {
         assert!(WIDTHS.contains(&self.shape.dim));
-        if let Some(kernels) = &self.blocks[usize::from(options)] {
+        if let Some(kernels) = &self.blocks[options] {
             return Ok(kernels.clone());
         }
         let [dim, keys, values, centres, triplets] = self.defines();
-        let defines = [dim, keys, values, centres, triplets, ("OPTIONS", options.into())];
+        let defines = [dim, keys, values, centres, triplets, ("OPTIONS", options as u32)];
         // Hopper's products of four warps are of no other card: its target has a name of its own.
         let of_hopper = self.target == "sm_90";
         let image = image(Source::Block, if of_hopper { "sm_90a" } else { &self.target }, &defines)?;
@@ -106,7 +106,7 @@ impl Paged {
         };
         kernels.share(BLOCK, bytes + 1024)?;
         let kernels = Arc::new(kernels);
-        self.blocks[usize::from(options)] = Some(kernels.clone());
+        self.blocks[options] = Some(kernels.clone());
         Ok(kernels)
     }
 
@@ -171,7 +171,7 @@ impl Paged {
         output: &mut [f32],
     ) -> Result<(), Failure> {
         assert_eq!(asked.queries.len(), output.len());
-        let kernels = self.block_kernels(attention.has_options())?;
+        let kernels = self.block_kernels(attention.options())?;
         let work = self.block_work(asked)?;
         self.launch_block(&kernels, &work, attention, asked, None)?;
         work.output.read(0, output)
@@ -192,7 +192,7 @@ impl Paged {
         caller: CallerStream,
     ) -> Result<(), Failure> {
         assert!(asked.queries.len() == output.len() && output.is_aligned());
-        let kernels = self.block_kernels(attention.has_options())?;
+        let kernels = self.block_kernels(attention.options())?;
         let work = self.block_work(asked)?;
         self.after(caller)?;
         let done = self.launch_block(&kernels, &work, attention, asked, Some(output));
@@ -214,7 +214,7 @@ impl Paged {
         asked: &Asked,
         times: usize,
     ) -> Result<Vec<f32>, Failure> {
-        let kernels = self.block_kernels(attention.has_options())?;
+        let kernels = self.block_kernels(attention.options())?;
         let work = self.block_work(asked)?;
         time(&self.device, times, || self.launch_block(&kernels, &work, attention, asked, None))
     }
@@ -276,7 +276,7 @@ impl Paged {
             value_rounds: self.values.rounds,
             at_once: work.at_once as u32,
             logit_unit: attention.scale * log2e,
-            key_unit: self.keys.unit / 32767.0,
+            key_unit: self.keys.key_unit(),
             centre_unit: self.centre_unit,
             value_unit: self.values.unit,
             soft_cap: attention.soft_cap * log2e,
@@ -284,6 +284,7 @@ impl Paged {
             value_signs: self.values.signs,
             key_centroids: self.keys.centroids,
             value_centroids: self.values.centroids,
+            bias: self.bias(),
         };
         let launch = |kernel: usize, width: usize, threads: usize, first_tile: usize| {
             let params = Block { first_tile: first_tile as u32, ..params };

@@ -29,29 +29,53 @@ impl Source {
         match self {
             Self::Attend => concat!(
                 include_str!("kernels/layout.cuh"),
+                include_str!("kernels/nvidia.cuh"),
+                include_str!("kernels/portable.cuh"),
+                include_str!("kernels/streams.cuh"),
+                include_str!("kernels/chunk_rows.cuh"),
                 include_str!("kernels/exchange.cuh"),
                 include_str!("kernels/lookup.cuh"),
                 include_str!("kernels/warp.cuh"),
+                include_str!("kernels/blocks.cuh"),
+                include_str!("kernels/chunks.cuh"),
+                include_str!("kernels/indexed.cuh"),
+                include_str!("kernels/groups.cuh"),
                 include_str!("kernels/attend.cuh")
             ),
             Self::Encode => concat!(
                 include_str!("kernels/layout.cuh"),
+                include_str!("kernels/nvidia.cuh"),
+                include_str!("kernels/streams.cuh"),
+                include_str!("kernels/chunk_rows.cuh"),
                 include_str!("kernels/exchange.cuh"),
                 include_str!("kernels/triplets.cuh"),
+                include_str!("kernels/chunk_search.cuh"),
+                include_str!("kernels/paths.cuh"),
                 include_str!("kernels/encode.cuh")
             ),
             Self::Rows => include_str!("kernels/rows.cuh"),
             Self::Block => concat!(
                 include_str!("kernels/layout.cuh"),
+                include_str!("kernels/nvidia.cuh"),
+                include_str!("kernels/portable.cuh"),
+                include_str!("kernels/streams.cuh"),
                 include_str!("kernels/lookup.cuh"),
                 include_str!("kernels/warp.cuh"),
+                include_str!("kernels/blocks.cuh"),
+                include_str!("kernels/chunks.cuh"),
+                include_str!("kernels/indexed.cuh"),
+                include_str!("kernels/groups.cuh"),
                 include_str!("kernels/block.cuh")
             ),
         }
     }
 }
 
-/// The image of the kernels with these numbers defined: for `sm_..` a cubin, for `compute_..` PTX, which the driver compiles.
+/// A target of no architecture's own: matrix products and copies by `kernels/portable.cuh`, as AMD's cards would have them; PTX.
+pub(super) const PORTABLE: &str = "portable";
+
+/// The image of the kernels with these numbers defined: for `sm_..` a cubin, for `compute_..` and [`PORTABLE`] PTX, which the driver
+/// compiles.
 ///
 /// A folder of the user's keeps it, under a name that is a hash of source, target and numbers; the file begins with them as they
 /// are, and is believed only where they are the same. Without such a folder, or where it cannot be written, they are compiled
@@ -60,6 +84,7 @@ impl Source {
 /// # Errors
 /// [`Failure::NoCompiler`], [`Failure::Compile`].
 pub(super) fn image(source: Source, target: &str, defines: &[(&str, u32)]) -> Result<Vec<u8>, Failure> {
+    let (target, portable) = if target == PORTABLE { ("compute_80", true) } else { (target, false) };
     let mut options = vec![
         format!("--gpu-architecture={target}"),
         "--std=c++17".to_string(),
@@ -67,6 +92,9 @@ pub(super) fn image(source: Source, target: &str, defines: &[(&str, u32)]) -> Re
     ];
     if matches!(source, Source::Encode) {
         options.push("--fmad=false".to_string());
+    }
+    if portable {
+        options.push("-DPORTABLE=1".to_string());
     }
     options.extend(defines.iter().map(|(name, value)| format!("-D{name}={value}")));
     let text = source.text();

@@ -355,6 +355,8 @@ unsafe impl Plain for u8 {}
 // SAFETY: as above.
 unsafe impl Plain for u16 {}
 // SAFETY: as above.
+unsafe impl Plain for u64 {}
+// SAFETY: as above.
 unsafe impl Plain for i16 {}
 // SAFETY: as above.
 unsafe impl Plain for u32 {}

@@ -191,7 +191,7 @@ impl Paged {
                 book_thresholds: self.book_thresholds.address(),
                 front: incoming.front.address(),
                 refused: incoming.refused.address(),
-                search: self.search.address(),
+                search: self.search.address() + 4 * (kernel * self.keys.search.len()) as u64,
                 position,
                 kv_heads: shape.kv_heads as u32,
                 page_tokens: shape.page_tokens as u32,
@@ -225,12 +225,14 @@ fn threads(tables: &Tables) -> usize {
 
 /// Bytes of shared memory for a slot's rows: as floats where a centre or a path is found among them, or where they are rotated by a
 /// base that lanes do not hold; as codes, a byte each, otherwise. One word more, so that a column is on all banks; eight, so that
-/// triplets of four rows are.
+/// triplets of four rows are, and chunks are whole.
 fn row_bytes(shape: &Shape, tables: &Tables, centre: bool) -> usize {
     let floats = centre || !shape.dim.is_power_of_two();
     let words = match tables.shape {
-        CodeShape::Triplets(_) => shape.dim + 8,
-        CodeShape::Codes(_) | CodeShape::Int(_) if !floats => shape.dim / 4 + 1,
+        CodeShape::Triplets(_) | CodeShape::Chunks(_) => shape.dim + 8,
+        CodeShape::Codes(_) | CodeShape::Int(_) | CodeShape::Groups(_) | CodeShape::Blocks if !floats => {
+            shape.dim / 4 + 1
+        }
         _ => shape.dim + 1,
     };
     SLOT_TOKENS * 4 * words

@@ -1,6 +1,7 @@
 //! Sizes, and what kernels are given: the same as in `kernels/*.cuh`.
 
-use super::tables::{Cells, CodeShape};
+use super::bias::Bias;
+use super::tables::{Cells, CodeShape, Tables};
 use alloc::vec::Vec;
 
 /// Widths of keys and values that there are kernels for.
@@ -39,11 +40,17 @@ impl Shape {
         self.page_tokens / SLOT_TOKENS
     }
 
+    /// Bytes of a page of such keys and values as the CPU has it.
+    #[must_use]
+    pub fn bytes_of_page(&self, keys: &Tables, values: &Tables) -> usize {
+        self.page_bytes(keys.shape, values.shape)
+    }
+
     /// Bytes of a page as the CPU has it.
     pub(super) fn page_bytes(&self, keys: CodeShape, values: CodeShape) -> usize {
         let centre = match keys {
             _ if !self.centres => 0,
-            CodeShape::Int(_) => 2 * self.dim,
+            keys if keys.in_rows() => 2 * self.dim,
             _ => 2 + self.dim * 5 / 8,
         };
         let norms = keys.norms(self.page_tokens) + values.norms(self.page_tokens);
@@ -52,7 +59,7 @@ impl Shape {
 
     /// Bytes of a slot of one head, as `kernels/layout.cuh` has it.
     pub(super) fn slot_bytes(&self, keys: CodeShape, values: CodeShape) -> usize {
-        (self.key_part(keys) + self.planes(values)).next_multiple_of(32)
+        (self.key_part(keys, values) + self.value_part(values)).next_multiple_of(32)
     }
 
     /// Bytes of a slot's planes.
@@ -60,10 +67,17 @@ impl Shape {
         SLOT_TOKENS * shape.card_row(self.dim)
     }
 
-    /// Bytes of a slot but for the planes of its values.
-    pub(super) fn key_part(&self, keys: CodeShape) -> usize {
+    /// Bytes of a slot but for the part of its values.
+    pub(super) fn key_part(&self, keys: CodeShape, values: CodeShape) -> usize {
         let centre = if self.centres { 2 * keys.operands(self.dim) } else { 0 };
-        self.planes(keys) + centre + 4 * SLOT_TOKENS + 16
+        let of_values = if matches!(values, CodeShape::Groups(_)) { 0 } else { 2 };
+        self.planes(keys) + centre + SLOT_TOKENS * (2 * keys.fields(self.dim) + of_values) + 16
+    }
+
+    /// Bytes of a slot's values: planes, and fields of groups behind them.
+    pub(super) fn value_part(&self, values: CodeShape) -> usize {
+        let fields = if matches!(values, CodeShape::Groups(_)) { 2 * values.fields(self.dim) } else { 0 };
+        self.planes(values) + SLOT_TOKENS * fields
     }
 
     /// Places of exact tokens of a sequence.
@@ -197,6 +211,7 @@ pub(super) struct Params {
     pub(super) value_signs: [u32; 8],
     pub(super) key_table: [u32; 32],
     pub(super) value_table: [u32; 32],
+    pub(super) bias: Bias,
 }
 
 /// As the kernels take it.
@@ -245,6 +260,7 @@ pub(super) struct Block {
     pub(super) value_signs: [u32; 8],
     pub(super) key_centroids: [f32; 128],
     pub(super) value_centroids: [f32; 128],
+    pub(super) bias: Bias,
 }
 
 /// A sequence's words on the card.

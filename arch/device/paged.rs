@@ -1,5 +1,6 @@
 //! Pages of one layer on a card, for several sequences, and attention on them.
 
+use super::bias::Biases;
 use super::compile::{Source, image};
 use super::driver::{Buffer, Device, Event, Failure, Graph, Kernels, Stream, time};
 use super::encode::Incoming;
@@ -54,11 +55,15 @@ pub struct Attention {
     pub keep_sinks: bool,
     /// Whether the sink logits count.
     pub sink_logits: bool,
+    /// Whether biases count, those last [set](Paged::set_bias).
+    pub biased: bool,
 }
 
 impl Attention {
-    pub(super) fn has_options(&self) -> bool {
-        self.soft_cap != 0.0 || self.window != 0
+    /// What kernels are compiled for: 0, 1 where logits are capped or hidden, 2 where something is added to them.
+    pub(super) fn options(&self) -> usize {
+        let some = self.soft_cap != 0.0 || self.window != 0;
+        if self.biased { 2 } else { some.into() }
     }
 }
 
@@ -70,7 +75,7 @@ pub(super) struct Held {
     pub(super) sequences: Buffer<u32>,
     pub(super) exact: Buffer<u16>,
     pub(super) fronts: Buffer<f32>,
-    /// What fields of keys stand for.
+    /// What fields of keys stand for, and codes that are looked up in shared memory: keys', then values'.
     pub(super) triplets: Buffer<u32>,
 }
 
@@ -111,16 +116,17 @@ pub struct Paged {
     pub(super) steps: Buffer<u16>,
     pub(super) book: Buffer<i16>,
     pub(super) book_thresholds: Buffer<f32>,
-    /// What encoding looks triplets up in.
+    /// What encoding looks triplets, and codes of 5 to 8 bits, up in: keys', then values'.
     pub(super) search: Buffer<u32>,
     crossing: Buffer<u8>,
     crossing_slots: Buffer<u32>,
     pub(super) held: Arc<Held>,
-    /// With and without what only some steps ask for.
-    kernels: [Option<Arc<Kernels>>; 2],
+    /// By what only some steps ask for.
+    kernels: [Option<Arc<Kernels>>; 3],
     work: Option<Arc<Work>>,
-    /// Those of blocks of queries, without and with what only some ask for.
-    pub(super) blocks: [Option<Arc<Kernels>>; 2],
+    /// Those of blocks of queries, likewise.
+    pub(super) blocks: [Option<Arc<Kernels>>; 3],
+    pub(super) bias: Option<Biases>,
     pub(super) encoders: Option<Arc<Kernels>>,
     pub(super) incoming: Option<Arc<Incoming>>,
     pub(super) taking: Option<Arc<Taking>>,
@@ -159,9 +165,10 @@ impl Paged {
             sequences: Buffer::new(device, shape.sequences * 8)?,
             exact: Buffer::new(device, exact)?,
             fronts: Buffer::new(device, shape.sequences * shape.front_values())?,
-            triplets: Buffer::new(device, keys.triplets.len())?,
+            triplets: Buffer::new(device, keys.triplets.len() + values.triplets.len())?,
         };
-        let (page_bytes, search) = (shape.page_bytes(keys.shape, values.shape), keys.search.len());
+        let page_bytes = shape.page_bytes(keys.shape, values.shape);
+        let search = keys.search.len() + values.search.len();
         let paged = Self {
             device: device.clone(),
             target: target(device),
@@ -176,9 +183,10 @@ impl Paged {
             crossing: Buffer::new(device, CROSSING * page_bytes)?,
             crossing_slots: Buffer::new(device, CROSSING * shape.slots_of_page())?,
             held: Arc::new(held),
-            kernels: [None, None],
+            kernels: [None, None, None],
             work: None,
-            blocks: [None, None],
+            blocks: [None, None, None],
+            bias: None,
             encoders: None,
             incoming: None,
             taking: None,
@@ -186,7 +194,9 @@ impl Paged {
         };
         paged.steps.write(0, steps)?;
         paged.held.triplets.write(0, &paged.keys.triplets)?;
+        paged.held.triplets.write(paged.keys.triplets.len(), &paged.values.triplets)?;
         paged.search.write(0, &paged.keys.search)?;
+        paged.search.write(paged.keys.search.len(), &paged.values.search)?;
         paged.book.write(0, book)?;
         paged.book_thresholds.write(0, thresholds)?;
         Ok(paged)
@@ -213,21 +223,21 @@ impl Paged {
     }
 
     /// The kernels, compiled now if they have not been.
-    pub(super) fn kernels(&mut self, options: bool) -> Result<Arc<Kernels>, Failure> {
-        if let Some(kernels) = &self.kernels[usize::from(options)] {
+    pub(super) fn kernels(&mut self, options: usize) -> Result<Arc<Kernels>, Failure> {
+        if let Some(kernels) = &self.kernels[options] {
             return Ok(kernels.clone());
         }
         let [dim, keys, values, centres, triplets] = self.defines();
-        let defines = [dim, keys, values, centres, triplets, ("OPTIONS", options.into())];
+        let defines = [dim, keys, values, centres, triplets, ("OPTIONS", options as u32)];
         let image = image(Source::Attend, &self.target, &defines)?;
         // SAFETY: the image is the compiler's, or a file's that holds it as it was.
         let mut kernels = unsafe { self.device.load(&image, &NAMES) }?;
-        let keys = (WARPS * self.shape.key_part(self.keys.shape)).next_multiple_of(128);
+        let keys = (WARPS * self.shape.key_part(self.keys.shape, self.values.shape)).next_multiple_of(128);
         // Where values come later, exact tokens are first: their rows, 16 bytes between them, and queries.
         let exact = 4 * (EXACT_TOKENS * (self.shape.dim + 4) + HEADS * self.shape.dim);
-        kernels.share(ATTEND, keys + exact.max(WARPS * self.shape.planes(self.values.shape)))?;
+        kernels.share(ATTEND, keys + exact.max(WARPS * self.shape.value_part(self.values.shape)))?;
         let kernels = Arc::new(kernels);
-        self.kernels[usize::from(options)] = Some(kernels.clone());
+        self.kernels[options] = Some(kernels.clone());
         Ok(kernels)
     }
 
@@ -265,7 +275,7 @@ impl Paged {
     fn cross(&mut self, kernel: usize, pages: &[u32]) -> Result<(), Failure> {
         let slots: Vec<u32> = pages.iter().flat_map(|page| self.slots_of(*page)).collect();
         self.crossing_slots.write(0, &slots)?;
-        let kernels = self.kernels(false)?;
+        let kernels = self.kernels(0)?;
         let grid = [slots.len(), self.shape.kv_heads, 1];
         // SAFETY: an Exchange is what these kernels take; at most `CROSSING` pages fit the buffers, and slots are below the
         // pool's.
@@ -391,7 +401,7 @@ impl Paged {
     /// # Errors
     /// What compiling refuses.
     pub fn prepare(&mut self, attention: &Attention) -> Result<(), Failure> {
-        self.kernels(attention.has_options()).map(drop)
+        self.kernels(attention.options()).map(drop)
     }
 
     pub(super) fn work(&self) -> &Arc<Work> {
@@ -445,7 +455,7 @@ impl Paged {
     /// # Panics
     /// Without [`reserve`](Self::reserve).
     pub fn attend(&mut self, attention: &Attention) -> Result<(), Failure> {
-        let kernels = self.kernels(attention.has_options())?;
+        let kernels = self.kernels(attention.options())?;
         self.step(self.device.stream(), &kernels, attention)
     }
 
@@ -492,7 +502,7 @@ impl Paged {
             zero: 0,
             together: work.together.into(),
             logit_unit: attention.scale * log2e,
-            key_unit: self.keys.unit / 32767.0,
+            key_unit: self.keys.key_unit(),
             centre_unit: self.centre_unit,
             value_unit: self.values.unit,
             soft_cap: attention.soft_cap * log2e,
@@ -500,6 +510,7 @@ impl Paged {
             value_signs: self.values.signs,
             key_table: self.keys.words,
             value_table: self.values.words,
+            bias: self.bias(),
         };
         let units = shape.kv_heads * (work.query_heads / shape.kv_heads).div_ceil(HEADS);
         let own = if work.together { 0 } else { work.exact_splits };
@@ -533,7 +544,7 @@ impl Paged {
     pub fn capture(layers: &mut [&mut Self], attention: &Attention) -> Result<Step, Failure> {
         let mut used = Vec::new();
         for layer in layers.iter_mut() {
-            let kernels = layer.kernels(attention.has_options())?;
+            let kernels = layer.kernels(attention.options())?;
             used.push((layer.held.clone(), kernels, layer.work().clone()));
         }
         assert!(layers.iter().all(|layer| layer.device.is(&layers[0].device)));
@@ -578,7 +589,7 @@ impl Paged {
 }
 
 /// What the kernels are compiled for: the card's own instructions, or what `OCTAPLEX_CUDA_TARGET` says (`compute_80`: PTX without
-/// bulk copies, which the driver compiles).
+/// bulk copies, which the driver compiles; `portable`: such PTX, without matrix products either).
 fn target(device: &Device) -> String {
     env::var("OCTAPLEX_CUDA_TARGET").unwrap_or_else(|_| format!("sm_{}", device.capability()))
 }

@@ -379,7 +379,7 @@ impl Paged {
         output: DeviceSlice,
         caller: CallerStream,
     ) -> Result<(), Failure> {
-        let kernels = self.kernels(attention.has_options())?;
+        let kernels = self.kernels(attention.options())?;
         assert!(queries.len() == self.work().queries.len() && queries.len() == output.len());
         assert!(queries.is_aligned() && output.is_aligned());
         // A captured stream and another cannot wait for each other but as parts of one graph.

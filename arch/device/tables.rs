@@ -1,19 +1,49 @@
 //! What kernels look codes up in.
 
-use crate::{Search, TrellisCodebook, TripletLayout};
+mod small;
+
+use crate::quaternions::layout::ChunkLayout;
+use crate::{BLOCK_BYTES, BLOCK_VALUES, Packing, Search, TrellisCodebook, TripletLayout};
 use alloc::vec::Vec;
 
 /// How a row of keys or of values is coded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CodeShape {
-    /// Codes of so many bits: 2, 3 or 4, with centroids that are antisymmetric.
+    /// Codes of so many bits: 2, 3 or 4, with centroids that are antisymmetric; or 5 to 8, with centroids of up to ±2047, which are
+    /// looked up in shared memory.
     Codes(u8),
     /// A trellis of 8 states with codes of so many bits: 1, 2 or 3.
     Trellis(u8),
+    /// Another trellis, looked up in shared memory: bits of its path that count beside the newest, codes a window.
+    Paths([u8; 2]),
     /// Integers of so many bits, 4 or 8, with a scale in f16 before each row.
     Int(u8),
+    /// The same with fields in f16 before each row: a scale for each group, or a scale and a zero.
+    Groups(Groups),
     /// Triplets, of keys alone: bits of ξ and of η, of a radius, of a coordinate left over (0: none is on its own).
     Triplets([u8; 3]),
+    /// Small blocks, of keys alone, of codes of 3 bits (2 and a sign are the same), each with a scale in f16.
+    Blocks,
+    /// Chunks of four values, of keys alone: members of the set, bits of a radius, 1 where codes are in mixed radix.
+    Chunks([u8; 3]),
+}
+
+/// Integers whose groups have scales of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Groups {
+    /// Bits of an integer: 4 or 8.
+    pub bits: u8,
+    /// Integers of a group: 16, 32 or 64.
+    pub group: u8,
+    /// Whether a group has a zero as well.
+    pub zeros: bool,
+}
+
+impl Groups {
+    /// Fields of a row.
+    fn fields(self, dim: usize) -> usize {
+        dim / usize::from(self.group) * if self.zeros { 2 } else { 1 }
+    }
 }
 
 impl CodeShape {
@@ -22,16 +52,25 @@ impl CodeShape {
         match self {
             Self::Codes(bits) => bits.into(),
             Self::Trellis(bits) => 10 + u32::from(bits),
+            Self::Paths([history, levels]) => {
+                let digits = if levels.is_multiple_of(3) { 50 } else { 0 };
+                100 * u32::from(history) + digits + card_bits(levels) as u32
+            }
             Self::Int(bits) => 30 + u32::from(bits),
+            Self::Groups(Groups { bits, group, zeros }) => {
+                100 + 10 * (group / 16).ilog2() + if zeros { 30 } else { 0 } + u32::from(bits)
+            }
             Self::Triplets(_) => 20,
+            Self::Blocks => 43,
+            Self::Chunks(_) => 50,
         }
     }
 
-    /// The bits of triplets, as the kernels' source has them.
+    /// What is to be known of triplets and chunks, as the kernels' source has it.
     pub(super) fn triplets(self) -> u32 {
         match self {
-            Self::Triplets([direction, radius, rest]) => {
-                u32::from(direction) << 8 | u32::from(radius) << 4 | u32::from(rest)
+            Self::Triplets([first, second, third]) | Self::Chunks([first, second, third]) => {
+                u32::from(first) << 8 | u32::from(second) << 4 | u32::from(third)
             }
             _ => 0,
         }
@@ -40,47 +79,96 @@ impl CodeShape {
     /// Bytes of a row of this width as the CPU has it.
     pub(super) fn row(self, dim: usize) -> usize {
         match self {
-            Self::Codes(bits) => dim * usize::from(bits) / 8,
+            Self::Codes(bits) => self.row_head(dim) + dim * usize::from(bits) / 8,
             Self::Trellis(bits) => dim * (1 + usize::from(bits)) / 8,
-            Self::Int(bits) => 2 + dim * usize::from(bits) / 8,
+            Self::Paths([_, levels]) => {
+                self.row_head(dim)
+                    + dim / 8
+                    + Packing::for_levels(levels.into()).map_or(0, |packing| packing.bytes(dim))
+            }
+            Self::Int(bits) => self.row_head(dim) + dim * usize::from(bits) / 8,
+            Self::Groups(groups) => self.row_head(dim) + dim * usize::from(groups.bits) / 8,
             Self::Triplets(_) => (dim.div_ceil(3) * self.field()).div_ceil(8),
+            Self::Blocks => dim / BLOCK_VALUES * BLOCK_BYTES,
+            Self::Chunks([members, radius_bits, radix]) => {
+                let layout =
+                    ChunkLayout { chunks: dim / 4, members, radius_bits, radix: radix == 1, flags: false };
+                layout.row_bytes()
+            }
         }
+    }
+
+    /// Fields of 16 bits of a row on the card: scales, zeros, norms.
+    pub(super) fn fields(self, dim: usize) -> usize {
+        match self {
+            Self::Groups(groups) => groups.fields(dim),
+            Self::Blocks => dim / BLOCK_VALUES,
+            _ => 1,
+        }
+    }
+
+    /// Whether scales, or norms of all codes of more than 4.5 bits, lie in rows, and a page's centre is f16.
+    pub(super) fn in_rows(self) -> bool {
+        match self {
+            Self::Codes(bits) => bits > 4,
+            Self::Paths([_, levels]) => levels > 8,
+            Self::Int(_) | Self::Groups(_) | Self::Blocks | Self::Chunks(_) => true,
+            Self::Trellis(_) | Self::Triplets(_) => false,
+        }
+    }
+
+    /// Bytes of scales, zeros or a norm before a row.
+    fn row_head(self, dim: usize) -> usize {
+        if self.in_rows() && self != Self::Blocks { 2 * self.fields(dim) } else { 0 }
     }
 
     /// Bytes of a row on the card.
     pub(super) fn card_row(self, dim: usize) -> usize {
         match self {
-            Self::Triplets(_) => 16 * (each_fields(dim) * self.field()).div_ceil(32),
-            Self::Int(bits) => dim.next_multiple_of(32) * usize::from(bits) / 8,
-            _ => self.row(dim.next_multiple_of(32)),
+            Self::Triplets(_) | Self::Chunks(_) => 16 * (self.each_fields(dim) * self.field()).div_ceil(32),
+            Self::Int(bits) | Self::Groups(Groups { bits, .. }) => {
+                dim.next_multiple_of(32) * usize::from(bits) / 8
+            }
+            Self::Blocks => dim * 3 / 8,
+            Self::Paths([_, levels]) => dim.next_multiple_of(32) * (1 + card_bits(levels)) / 8,
+            _ => self.row(dim.next_multiple_of(32)) - self.row_head(dim),
         }
     }
 
     /// Bytes of a page's norms.
     pub(super) fn norms(self, tokens: usize) -> usize {
-        if matches!(self, Self::Int(_)) { 0 } else { 3 + tokens * 6 / 8 }
+        if self.in_rows() { 0 } else { 3 + tokens * 6 / 8 }
     }
 
     /// Bytes of operands that a key takes.
     pub(super) fn operands(self, dim: usize) -> usize {
         match self {
-            Self::Triplets(_) => 32 * each_fields(dim).div_ceil(2),
+            Self::Triplets(_) | Self::Chunks(_) => 32 * self.each_fields(dim).div_ceil(2),
             _ => dim.next_multiple_of(32),
         }
     }
 
-    /// Bits of a triplet.
+    /// Bits of a triplet; of a chunk those of a direction, of which opposites are one, and of a radius with a sign.
     fn field(self) -> usize {
         match self {
+            Self::Chunks([members, radius_bits, _]) => {
+                let directions = 12 * u32::from(members);
+                (u32::BITS - (directions - 1).leading_zeros()) as usize + usize::from(radius_bits) + 1
+            }
             Self::Triplets([direction, radius, _]) => 2 * usize::from(direction) + usize::from(radius),
             _ => 0,
         }
     }
+
+    /// Triplets or chunks of a row that a thread of four has.
+    fn each_fields(self, dim: usize) -> usize {
+        dim.div_ceil(if matches!(self, Self::Chunks(_)) { 4 } else { 3 }).div_ceil(4)
+    }
 }
 
-/// Triplets of a row that a thread of four has.
-fn each_fields(dim: usize) -> usize {
-    dim.div_ceil(3).div_ceil(4)
+/// Bits that one of so many codes takes on the card.
+fn card_bits(levels: u8) -> usize {
+    usize::from(levels).next_power_of_two().trailing_zeros() as usize
 }
 
 /// A table of 32 words, and what one integer of it is worth; how vectors are rotated.
@@ -91,15 +179,17 @@ pub struct Tables {
     pub(super) unit: f32,
     pub(super) signs: [u32; 8],
     pub(super) rounds: u32,
-    /// What encoding needs: which norm is stored (as the kernels number them), integers to a standard deviation of a trellis,
-    /// all centroids, by code and of a trellis by code · 16 + window, and codes alone by cells.
+    /// What encoding needs: which norm is stored (as the kernels number them; of small blocks the last code), integers to a standard
+    /// deviation of a trellis, all centroids, by code and of a trellis by code · 16 + window (of small blocks eight, then their
+    /// thresholds), and codes alone by cells.
     pub(super) gain: u32,
     pub(super) kappa: f32,
     pub(super) centroids: [f32; 128],
     pub(super) cells: Cells,
-    /// What fields of triplets stand for, as the kernels have it.
+    /// What fields of triplets and chunks stand for, or codes that are looked up in shared memory, as the kernels have it.
     pub(super) triplets: Vec<u32>,
-    /// What the search for them looks up: `Search` of the kernels.
+    /// What the search for them looks up: `Search` of the kernels; of chunks the set's members; of codes of 5 to 8 bits their thresholds,
+    /// one word more, and their centroids; of [`CodeShape::Paths`] centroids, by code and window.
     pub(super) search: Vec<u32>,
 }
 
@@ -229,11 +319,20 @@ fn word(bytes: [i16; 4]) -> u32 {
 }
 
 impl Tables {
-    /// Codes that stand for these centroids, 4, 8 or 16 of them, each `unit`, and change at these thresholds, one less. `None` for other
-    /// numbers of them, centroids that are not antisymmetric, and thresholds of which two are very close.
+    /// Codes that stand for these centroids, 4, 8, 16 or 32 to 256 of them, each `unit`, and change at these thresholds, one less. `None`
+    /// for other numbers of them; of up to 16 centroids that are not antisymmetric, and thresholds of which two are very close;
+    /// of more, centroids beyond ±2047.
     #[must_use]
     pub fn codes(centroids: &[i16], thresholds: &[f32], unit: f32, rotated: Rotated) -> Option<Self> {
         let last = centroids.len().wrapping_sub(1);
+        if matches!(centroids.len(), 32 | 64 | 128 | 256) && thresholds.len() == last {
+            let shape = CodeShape::Codes(centroids.len().trailing_zeros() as u8);
+            let triplets = centroids.iter().map(|centroid| entry(*centroid)).collect::<Option<_>>()?;
+            let known = thresholds.iter().copied().chain([f32::INFINITY]);
+            let search = known.chain(centroids.iter().map(|centroid| f32::from(*centroid)));
+            let search = search.map(f32::to_bits).collect();
+            return Some(Self { triplets, search, ..Self::new(shape, [0; 32], unit, rotated) });
+        }
         let antisymmetric =
             centroids.iter().enumerate().all(|(i, c)| *c == -centroids[last - i] && c.abs() <= 127);
         if !matches!(centroids.len(), 4 | 8 | 16) || !antisymmetric || thresholds.len() != last {
@@ -255,6 +354,14 @@ impl Tables {
         tables.cells = Cells::new(thresholds, centroids)?;
         tables.centroids.iter_mut().zip(centroids).for_each(|(own, centroid)| *own = f32::from(*centroid));
         Some(tables)
+    }
+
+    /// What an integer of a key is worth, beside a norm: of blocks their own, of others in steps of 32,767ths of the page's largest.
+    pub(super) fn key_unit(&self) -> f32 {
+        match self.shape {
+            CodeShape::Codes(_) | CodeShape::Paths(_) if self.shape.in_rows() => self.unit,
+            _ => self.unit / 32767.0,
+        }
     }
 
     fn new(shape: CodeShape, words: [u32; 32], unit: f32, rotated: Rotated) -> Self {
@@ -279,6 +386,13 @@ impl Tables {
         // Norms of other keys are steps of 32,767ths.
         let unit = if of_keys { 32767.0 } else { 1.0 };
         matches!(bits, 4 | 8).then(|| Self::new(CodeShape::Int(bits), [0; 32], unit, rotated))
+    }
+
+    /// The same with fields of groups, which divide the width. `None` unless they are of 16, 32 or 64.
+    #[must_use]
+    pub fn groups(groups: Groups, of_keys: bool, rotated: Rotated) -> Option<Self> {
+        let tables = Self::integers(groups.bits, of_keys, rotated)?;
+        matches!(groups.group, 16 | 32 | 64).then(|| Self { shape: CodeShape::Groups(groups), ..tables })
     }
 
     /// Triplets as this layout has them, found by this search. `None` for directions that are no bytes.
@@ -307,18 +421,24 @@ impl Tables {
         Some(Self { triplets, search, ..Self::new(shape, [0; 32], 1.0 / (127.0 * scale), rotated) })
     }
 
-    /// Codes of a trellis, `kappa` integers to a standard deviation. Keys of codes of one bit are looked up two at a time, values one. `None` unless it has 8 states and
-    /// 2, 4 or 8 codes a window.
+    /// Codes of a trellis, `kappa` integers to a standard deviation. Of 8 states and 2, 4 or 8 codes a window keys of codes of one bit are
+    /// looked up two at a time, values one; others are looked up in shared memory.
     #[must_use]
-    pub fn trellis(
-        book: &TrellisCodebook,
-        of_keys: bool,
-        unit: f32,
-        kappa: f32,
-        rotated: Rotated,
-    ) -> Option<Self> {
+    pub fn trellis(book: &TrellisCodebook, of_keys: bool, unit: f32, kappa: f32, rotated: Rotated) -> Self {
         if book.history() != 3 || !matches!(book.levels(), 2 | 4 | 8) {
-            return None;
+            let shape = CodeShape::Paths([book.history() as u8, book.levels() as u8]);
+            let triplets = (0..1 << card_bits(book.levels() as u8)).flat_map(|code: usize| {
+                let code = code.min(book.levels() - 1); // more than there are: of no page
+                let windows = &book.centroids()[code * book.windows()..][..book.windows()];
+                windows.iter().map(|centroid| u32::from(*centroid as u8))
+            });
+            let search = book.centroids().iter().map(|centroid| f32::from(*centroid).to_bits()).collect();
+            return Self {
+                kappa,
+                triplets: triplets.collect(),
+                search,
+                ..Self::new(shape, [0; 32], unit, rotated)
+            };
         }
         let centroid = |code: usize, window: usize| i16::from(book.centroids()[code * 16 + window]);
         let row = |lane: usize| {
@@ -335,8 +455,14 @@ impl Tables {
         let mut tables = Self { kappa, ..Self::new(shape, words, unit, rotated) };
         let all = tables.centroids.iter_mut().zip(book.centroids());
         all.for_each(|(own, centroid)| *own = f32::from(*centroid));
-        Some(tables)
+        tables
     }
+}
+
+/// A centroid as kernels look it up: 16 · high + low, bits 16 to 23 high, which has a sign, the lowest four low.
+fn entry(centroid: i16) -> Option<u32> {
+    let high = i8::try_from(centroid >> 4).ok()?;
+    Some(u32::from(high as u8) << 16 | u32::from(centroid as u16 & 15))
 }
 
 /// Masks as bits.
@@ -373,6 +499,47 @@ mod tests {
             [f32::MIN, -1.0, -0.0, 0.0, 1.0, f32::MAX].into_iter().for_each(check);
         }
         assert!(Cells::new(&[-1.0, 0.0, 0.01, 1.0], &[-3, -2, 1, 2, 3]).is_none());
+    }
+
+    /// Both bytes of every centroid make it up, as signed bytes and, between them and the next, nothing.
+    #[test]
+    fn entries_are_centroids() {
+        for centroid in -2048..=2047 {
+            let entry = entry(centroid).expect("12 bits");
+            assert_eq!(i16::from((entry >> 16) as u8 as i8) * 16 + i16::from(entry as u8 as i8), centroid);
+            assert_eq!(entry & 0xFF00_FFF0, 0);
+        }
+        assert!(entry(2048).is_none() && entry(-2049).is_none());
+    }
+
+    /// Bytes of rows, and numbers of shapes, of every trellis.
+    #[test]
+    fn shapes_of_trellises() {
+        let mut numbers = Vec::new();
+        for history in 2..=6 {
+            for levels in [1, 2, 3, 4, 6, 8, 12, 16] {
+                let shape = CodeShape::Paths([history, levels]);
+                let bits = usize::from(levels).next_power_of_two().trailing_zeros() as usize;
+                numbers.push(shape.number());
+                for dim in super::super::layout::WIDTHS {
+                    let path = dim / 8;
+                    let packed = match levels {
+                        1 => 0,
+                        3 | 6 | 12 => dim * (bits - 2) / 8 + dim.div_ceil(5), // as layout.cuh has it
+                        _ => dim * bits / 8,
+                    };
+                    assert_eq!(
+                        shape.row(dim),
+                        path + packed + if levels > 8 { 2 } else { 0 },
+                        "{levels} codes, width {dim}"
+                    );
+                    assert_eq!(shape.card_row(dim), dim.next_multiple_of(32) * (1 + bits) / 8);
+                }
+            }
+        }
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!((numbers.len(), numbers[0], numbers[39]), (40, 200, 654));
     }
 
     /// As many as do not exceed a value, wherever it is.

@@ -24,6 +24,8 @@ use crate::stream::Purpose;
 use crate::typed::Typed;
 use crate::{Backend, Error, Stream};
 use octaplex_arch::MAX_DIM;
+#[cfg(feature = "cuda")]
+use octaplex_arch::quaternion::QuaternionSet;
 use octaplex_arch::quaternion::{ChunkLayout, RadiusSteps};
 use set::Set;
 
@@ -160,7 +162,7 @@ impl HqmqSpec {
         }
     }
 
-    const fn chunk_layout(&self, dim: usize) -> Option<ChunkLayout> {
+    pub(crate) const fn chunk_layout(&self, dim: usize) -> Option<ChunkLayout> {
         let in_range = self.members >= 1 && self.radius_bits >= 2 && self.radius_bits <= 6;
         let has_set =
             matches!(self.secondary, Secondary::Random) || matches!(self.members, 24 | 48 | 96 | 192);
@@ -322,6 +324,12 @@ impl Core {
         };
         let set = Set::new(&spec, stream)?;
         Ok(Self { spec, backend: backend.kernels(), rotation, layout, set })
+    }
+
+    /// Where a row's parts lie, what directions are, and the signs of the rotation, if there is one.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn shape(&self) -> (&ChunkLayout, QuaternionSet<'_>, &[u32]) {
+        (&self.layout, self.set.view(), self.rotation.signs())
     }
 
     fn format(&self) -> QueryFormat {

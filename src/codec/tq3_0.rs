@@ -34,7 +34,7 @@ pub enum Tq3Variant {
 impl Tq3Variant {
     const NAMES: [(&'static str, Self); 2] = [("original", Self::Original), ("3bit", Self::ThreeBit)];
 
-    const fn book(self) -> BlockBook {
+    pub(crate) const fn book(self) -> BlockBook {
         match self {
             Self::Original => BlockBook::TwoBits {
                 centroids: [-1.510, -0.4528, 0.4528, 1.510],
@@ -107,7 +107,7 @@ impl Spec for Tq3Spec {
 }
 
 /// The fixed signs, as masks.
-const SIGNS: [u32; BLOCK_VALUES] = {
+pub(crate) const SIGNS: [u32; BLOCK_VALUES] = {
     let text = b"+-++--+-++-+-+--+--++-+--+++--+-";
     let mut signs = [0; BLOCK_VALUES];
     let mut j = 0;

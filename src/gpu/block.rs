@@ -68,6 +68,7 @@ impl Layer {
     ) -> Result<(), Error> {
         let (attention, asked) = self.asked(Queries::Host(queries), options)?;
         crate::Error::expect_length("values of the output", queries.len(), output.len())?;
+        self.set_bias(options, asked.query_heads)?;
         Ok(self.paged.attend_block(&attention, &asked, output)?)
     }
 
@@ -79,6 +80,7 @@ impl Layer {
         stream: CallerStream,
     ) -> Result<(), Error> {
         let (attention, asked) = self.asked(Queries::Card(queries), options)?;
+        self.set_bias(options, asked.query_heads)?;
         Ok(self.paged.attend_block_on(&attention, &asked, output, stream)?)
     }
 
@@ -88,6 +90,7 @@ impl Layer {
     /// As [`attend`](Self::attend).
     pub fn time_block(&mut self, queries: &[f32], options: &Attend, times: usize) -> Result<Vec<f32>, Error> {
         let (attention, asked) = self.asked(Queries::Host(queries), options)?;
+        self.set_bias(options, asked.query_heads)?;
         Ok(self.paged.time_block(&attention, &asked, times)?)
     }
 }

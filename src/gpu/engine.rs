@@ -79,7 +79,7 @@ impl Layer {
     /// sequences hold when it is launched. As it works in this layer's memory: [`reserve`](Self::reserve) first, without another one as long as
     /// the graph is launched, nor the layer dropped; and no two steps of a layer at once, nor a step beside another call of the
     /// layer: it is launched on one stream, which [`append_on`](Self::append_on) is given as well, and waited for before other calls. Blocks
-    /// of queries are waited for here and cannot be captured; nor can sink logits, which are copied from the host at each call; nor a step while no
+    /// of queries are waited for here and cannot be captured; nor can sink logits and biases, which are copied from the host at each call; nor a step while no
     /// sequence has a token.
     ///
     /// Queries are not looked at: one that is not finite, or beyond what `attend` takes, makes its head's output meaningless,
@@ -99,9 +99,11 @@ impl Layer {
         if !queries.is_aligned() || !output.is_aligned() {
             return refuse("queries and outputs on the card begin at multiples of 16 bytes");
         }
-        let more = is_block(options) || !options.sink_logits.is_empty();
+        let more = is_block(options) || !options.sink_logits.is_empty() || !options.bias.is_empty();
         if more && self.paged.is_captured(stream)? {
-            return refuse("only decode steps without sink logits go into a captured stream's graph");
+            return refuse(
+                "only decode steps without sink logits and biases go into a captured stream's graph",
+            );
         }
         if is_block(options) {
             return self.attend_block_on(queries, options, output, stream);

@@ -7,12 +7,12 @@ use crate::cache::page::Layout;
 use crate::cache::storage::Storage;
 use crate::cache::{SharedLayer, State};
 use crate::codec::{Codec, read_f16};
-use crate::{Backend, LayerConfig};
+use crate::{Backend, CodecSpec, LayerConfig};
 use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
-use octaplex_arch::Float;
 use octaplex_arch::device::Input;
+use octaplex_arch::{BLOCK_BYTES, Float};
 
 /// Bytes of pages that are on the host beside a layer, unless one page alone has more.
 const AT_ONCE: usize = 1 << 24;
@@ -24,7 +24,8 @@ impl Layer {
     /// # Errors
     /// [`Error::Unsupported`] for a layer of another configuration (`capacity` and `sliding_window` aside), with codecs of its own,
     /// or with more tokens than this one's capacity and sliding window take,
-    /// [`crate::Error::Corrupt`] for pages with norms that are no numbers, [`Error::Full`], [`Error::Card`].
+    /// [`crate::Error::Corrupt`] for pages with norms that are no numbers, digits that no encoder writes, and rows of `hqmq` that it would not
+    /// write (directions without a radius, spare bits), [`Error::Full`], [`Error::Card`].
     pub fn upload<K: Codec, V: Codec, S: Storage>(
         &mut self,
         sequence: usize,
@@ -177,7 +178,7 @@ impl Layer {
     ///
     /// # Errors
     /// [`crate::Error::Snapshot`] and [`crate::Error::Full`] as [`Layer::load`](crate::Layer::load) has them;
-    /// [`crate::Error::Missing`], [`crate::Error::Corrupt`] for norms below zero, [`Error::Full`] where pages have no room. The
+    /// [`crate::Error::Missing`], [`crate::Error::Corrupt`] for norms below zero and what [`upload`](Self::upload) says of digits and of `hqmq`, [`Error::Full`] where pages have no room. The
     /// layer is then as it was; after [`Error::Card`] the sequence is to be [cleared](Self::clear).
     pub fn load(&mut self, sequence: usize, bytes: &[u8]) -> Result<(), Error> {
         self.sequence(sequence)?;
@@ -191,29 +192,74 @@ impl Layer {
         SharedLayer::empty(&self.config, self.layout, keys, values, Backend::detect())
     }
 
-    /// Norms and centres that are numbers: no sum of a card's is anything else then.
+    /// Norms and centres that are numbers: no sum of a card's is anything else then. Digits that a card has room for.
     fn check_page(&self, page: &[u8], index: usize) -> Result<(), Error> {
         let block = index * self.config.page;
         for head in 0..self.layout.heads {
             let head = self.layout.head(page, head);
-            // A norm is not negative, and kernels compare its bits.
-            let is_norm = |bytes: &[u8]| read_f16(bytes).is_finite() && !read_f16(bytes).is_sign_negative();
             let sides = [
-                (&self.layout.keys, head.keys, head.key_norms),
-                (&self.layout.values, head.values, head.value_norms),
+                (&self.layout.keys, &self.config.keys, head.keys, head.key_norms),
+                (&self.layout.values, &self.config.values, head.values, head.value_norms),
             ];
-            let norms = sides.iter().all(|(side, rows, norms)| match side.is_lean() {
+            let norms = sides.iter().all(|(side, spec, rows, norms)| match side.is_lean() {
                 true => is_norm(norms),
-                false => rows.chunks_exact(rows.len() / self.config.page).all(is_norm),
+                false => rows
+                    .chunks_exact(rows.len() / self.config.page)
+                    .all(|row| has_norms(spec, self.config.key_dim, row)),
             });
             let centre = if self.layout.keys.is_lean() { head.centre.get(..2) } else { Some(head.centre) };
             let centre = centre.unwrap_or_default().chunks_exact(2).all(|x| read_f16(x).is_finite());
-            if !norms || !centre {
+            let (dim, page) = (self.config.key_dim, self.config.page);
+            let digits = sides.iter().all(|(side, spec, rows, _)| {
+                // Of planes two bytes before the first row are there as well.
+                are_digits(**spec, dim, page, &rows[if side.is_lean() { 2 } else { 0 }..])
+            });
+            if !norms || !centre || !digits {
                 return Err(crate::Error::Corrupt { block }.into());
             }
         }
         Ok(())
     }
+}
+
+/// A norm is not negative, and kernels compare its bits.
+fn is_norm(bytes: &[u8]) -> bool {
+    read_f16(bytes).is_finite() && !read_f16(bytes).is_sign_negative()
+}
+
+/// Whether all scales of a row are norms.
+fn has_norms(spec: &CodecSpec, dim: usize, row: &[u8]) -> bool {
+    match spec {
+        // What fields on the card would lose is no codec's.
+        CodecSpec::Hqmq(spec) => {
+            is_norm(row) && spec.chunk_layout(dim).is_some_and(|layout| layout.is_packed(row))
+        }
+        CodecSpec::Int(spec) => {
+            let groups = spec.group.map_or(1, |group| dim / usize::from(group));
+            let (fields, zeros) = (if spec.asymmetric { 2 * groups } else { groups }, spec.asymmetric);
+            // Every second field is then a zero, which may be below 0.
+            row.chunks_exact(2).take(fields).enumerate().all(|(field, bytes)| match zeros && field % 2 == 1 {
+                true => read_f16(bytes).is_finite(),
+                false => is_norm(bytes),
+            })
+        }
+        CodecSpec::Tq3(_) => row.chunks_exact(BLOCK_BYTES).all(|block| is_norm(&block[BLOCK_BYTES - 2..])),
+        _ => is_norm(row),
+    }
+}
+
+/// Whether a page's rows have digits of radix 3, five to a byte, where their codec has such: a byte of an encoder's is below 3⁵. A card
+/// keeps the digits, and would write another byte that stands for the same.
+fn are_digits(spec: CodecSpec, dim: usize, page: usize, rows: &[u8]) -> bool {
+    let CodecSpec::Trellis(spec) = spec else { return true };
+    if !spec.m.is_multiple_of(3) {
+        return true;
+    }
+    rows.chunks_exact(rows.len() / page).all(|row| {
+        let bytes = row.get(row.len().saturating_sub(dim.div_ceil(5))..).unwrap_or_default();
+        let digits = (0..dim).step_by(5).map(|first| (dim - first).min(5) as u32);
+        bytes.iter().zip(digits).all(|(byte, digits)| u32::from(*byte) < 3u32.pow(digits))
+    })
 }
 
 /// Positions whose rows are in the ring.
@@ -233,4 +279,72 @@ fn exact_rows(layout: Layout, state: State) -> impl Iterator<Item = Range<usize>
             [layout.window_keys(head, place, 1), layout.window_values(head, place, 1)]
         })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Stream, TrellisSpec};
+    use octaplex_arch::device::WIDTHS;
+
+    /// Every scale of a row is looked at, and bytes that a slot would not give back are refused.
+    #[test]
+    fn rows_that_slots_hold() {
+        let x: Vec<f32> = (0..64).map(|i| (i * 37 % 64) as f32 - 31.0).collect();
+        for (spec, scales) in
+            [("tq3_0", vec![12, 26]), ("tq3_0:variant=3bit", vec![12, 26]), ("hqmq", vec![0])]
+        {
+            let spec: CodecSpec = spec.parse().expect("a codec");
+            let codec = spec.build_dyn(64, Backend::detect(), Stream::default()).expect("a codec");
+            let mut row = vec![0; codec.block_bytes()];
+            codec.encode(&x, &mut row).expect("a row");
+            assert!(has_norms(&spec, 64, &row), "{spec}");
+            for at in scales {
+                for high in [0x7c, 0x7e, 0x80, 0xfc] {
+                    let mut other = row.clone();
+                    other[at + 1] = high;
+                    assert!(!has_norms(&spec, 64, &other), "{spec}, byte {at}: {high:x}");
+                }
+            }
+            if matches!(spec, CodecSpec::Hqmq(_)) {
+                // The last byte of the digits' plane has two of 32, five are in each before it.
+                let digits = 2 + 16;
+                for (at, value) in [(digits, 243), (digits, 255), (digits + 6, 9)] {
+                    let mut other = row.clone();
+                    other[at] = value;
+                    assert!(!has_norms(&spec, 64, &other), "byte {at}: {value}");
+                }
+                let mut other = row.clone();
+                *other.last_mut().expect("a radius") &= 0x0f;
+                other[digits - 1] |= 1;
+                assert!(!has_norms(&spec, 64, &other), "a direction without a radius");
+            }
+        }
+    }
+
+    #[test]
+    fn digits_are_those_of_an_encoder() {
+        for dim in WIDTHS {
+            for m in [3, 4, 6, 12] {
+                let spec = CodecSpec::Trellis(TrellisSpec::new(m, 8));
+                let codec = spec.build_dyn(dim, Backend::detect(), Stream::default()).expect("a codec");
+                let rows: Vec<f32> = (0..64 * dim).map(|n| ((n * n) % 37) as f32 - 18.0).collect();
+                let mut blocks = vec![0; 64 * codec.block_bytes()];
+                codec.encode_page(&rows, &mut blocks).expect("a page");
+                // As a page has them: their norms lie apart.
+                let mut planes: Vec<u8> =
+                    blocks.chunks_exact(codec.block_bytes()).flat_map(|block| block[2..].to_vec()).collect();
+                assert!(are_digits(spec, dim, 64, &planes), "m={m}, width {dim}");
+                let (last, each) = (planes.len() - 1, codec.block_bytes() - 2);
+                for (at, least) in [(last, 3u32.pow(1 + (dim as u32 + 4) % 5)), (each - dim.div_ceil(5), 243)]
+                {
+                    let was = core::mem::replace(&mut planes[at], least as u8);
+                    assert_eq!(are_digits(spec, dim, 64, &planes), m == 4, "m={m}, width {dim}");
+                    planes[at] = least as u8 - 1;
+                    assert!(are_digits(spec, dim, 64, &planes), "m={m}, width {dim}");
+                    planes[at] = was;
+                }
+            }
+        }
+    }
 }

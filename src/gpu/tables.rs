@@ -4,12 +4,14 @@ use super::{Error, refuse};
 use crate::codebook::{lloyd_max, trellis};
 use crate::codec::octopus::{self, NormFormat};
 use crate::codec::planes::{CentreCode, Planes};
+use crate::codec::{hqmq, tq3_0};
 use crate::rotation::{Rotation, RotationKind};
 use crate::stream::Purpose;
 use crate::{Backend, CodecSpec, Gain, LayerConfig, Role};
-use octaplex_arch::device::{Rotated, Tables};
+use octaplex_arch::BLOCK_VALUES;
+use octaplex_arch::device::{Groups, Rotated, Tables};
 
-const WHICH: &str = "cards take turboquant of 2, 3 and 4 bits (rotation=wht), trellis of m = 2, 4 and 8 with 8 states, int of 4 and 8 bits (group=token, asymmetric=false, med=0), and keys of octopus (norm=f16) of bdir up to 5";
+const WHICH: &str = "cards take turboquant of 2 to 8 bits (rotation=wht), trellis, int of 4 and 8 bits (med=0; with a scale a token no zeros), and keys of octopus (norm=f16) of bdir up to 5, of tq3_0 (widths that 32 divides) and of hqmq (med=0)";
 
 pub(super) fn of_keys(config: &LayerConfig) -> Result<Tables, Error> {
     of(config, config.keys, config.key_dim, Role::Keys)
@@ -47,18 +49,33 @@ fn of(config: &LayerConfig, spec: CodecSpec, dim: usize, role: Role) -> Result<T
             let unit = (1.0 / (f64::from(book.kappa()) * libm::sqrt(dim as f64))) as f32;
             let rotation = rotation(spec.rounds, spec.seed)?;
             let rotated = rotated(&rotation, spec.rounds, spec.gain);
-            Tables::trellis(book.codebook(), matches!(role, Role::Keys), unit, book.kappa(), rotated)
+            Some(Tables::trellis(book.codebook(), matches!(role, Role::Keys), unit, book.kappa(), rotated))
         }
-        CodecSpec::Int(spec) if spec.group.is_none() && !spec.asymmetric && spec.med == 0 => {
+        CodecSpec::Int(spec) if (spec.group.is_some() || !spec.asymmetric) && spec.med == 0 => {
             let of_keys = role == Role::Keys;
             let rotation = spec.rotate.then(|| rotation(1, spec.seed)).transpose()?;
             let signs = rotation.as_ref().map_or(&[][..], Rotation::signs);
-            Tables::integers(spec.bits, of_keys, Rotated { signs, rounds: spec.rotate.into(), gain: 0 })
+            let rotated = Rotated { signs, rounds: spec.rotate.into(), gain: 0 };
+            match spec.group {
+                Some(group) => {
+                    let groups = Groups { bits: spec.bits, group, zeros: spec.asymmetric };
+                    Tables::groups(groups, of_keys, rotated)
+                }
+                None => Tables::integers(spec.bits, of_keys, rotated),
+            }
         }
         CodecSpec::Octopus(spec) if role == Role::Keys && spec.norm == NormFormat::F16 => {
             let core = octopus::Core::build(spec, dim, Backend::detect(), config.stream(role))?;
             let rotated = rotated(core.rotation(), spec.rounds, spec.gain);
             Tables::triplets(&core.shape(), spec.rounding.search(), rotated)
+        }
+        CodecSpec::Hqmq(spec) if role == Role::Keys && spec.med == 0 => {
+            let core = hqmq::Core::build(spec, dim, Backend::detect(), config.stream(role))?;
+            let (layout, set, signs) = core.shape();
+            Tables::chunks(layout, &set, Rotated { signs, rounds: spec.rotate.into(), gain: 0 })
+        }
+        CodecSpec::Tq3(spec) if role == Role::Keys && dim.is_multiple_of(BLOCK_VALUES) => {
+            Tables::blocks(&spec.variant.book(), &tq3_0::SIGNS)
         }
         _ => None,
     };
@@ -88,8 +105,11 @@ pub(super) fn centre(dim: usize) -> Result<([i16; 32], [f32; 31], f32), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Center;
+    use crate::cache::page::Layout;
     use alloc::format;
-    use octaplex_arch::device::WIDTHS;
+    use alloc::vec::Vec;
+    use octaplex_arch::device::{Shape, WIDTHS};
 
     /// Tables of every search for triplets can be made, and what cards take they encode, but for several scales.
     #[test]
@@ -110,7 +130,108 @@ mod tests {
             }
             assert!(of_keys(&with("octopus:bdir=6", dim)).is_err());
             assert!(are_encoded(&with("int:bits=8,rotate=true", dim)));
+            for group in [16, 32, 64] {
+                for rest in
+                    ["bits=4", "bits=8", "bits=4,asymmetric=true", "bits=8,asymmetric=true,rotate=true"]
+                {
+                    let config = with(&format!("int:group={group},{rest}"), dim);
+                    assert!(of_keys(&config).is_ok() && are_encoded(&config), "{group}, {rest}");
+                }
+            }
+            for spec in ["int:bits=5,group=16", "int:asymmetric=true", "int:group=16,med=3"] {
+                assert!(of_keys(&with(spec, dim)).is_err(), "{spec}");
+            }
             assert!(!are_encoded(&with("trellis:scales=3", dim)));
+            for bits in 5..=8 {
+                let config = with(&format!("turboquant:bits={bits}"), dim);
+                assert!(of_keys(&config).is_ok() && are_encoded(&config), "{bits} bits, width {dim}");
+            }
+            for levels in [1, 3, 5, 6, 10, 12] {
+                let spec = CodecSpec::TurboQuant(crate::TurboQuantSpec::new(4).levels(levels));
+                assert!(of_keys(&with("int", dim).keys(spec)).is_err(), "{levels} levels");
+            }
+            for (states, m) in crate::codebook::TRELLIS_STATES
+                .into_iter()
+                .flat_map(|states| crate::codebook::TRELLIS_LEVELS.map(|m| (states, m)))
+            {
+                let config = with(&format!("trellis:m={m},states={states}"), dim);
+                assert!(
+                    of_keys(&config).is_ok() && are_encoded(&config),
+                    "trellis of {states} states, m={m}"
+                );
+            }
+        }
+    }
+
+    /// Pages have as many bytes as the CPU's: what a card reads of them begins where it is.
+    #[test]
+    fn pages_are_as_long_as_the_cpus() {
+        let mut specs: Vec<alloc::string::String> = Vec::new();
+        specs.extend((2..=8).map(|bits| format!("turboquant:bits={bits}")));
+        for states in crate::codebook::TRELLIS_STATES {
+            specs.extend(crate::codebook::TRELLIS_LEVELS.map(|m| format!("trellis:m={m},states={states}")));
+        }
+        specs.extend(
+            ["int", "int:bits=8", "int:group=16", "int:bits=8,group=16,asymmetric=true"].map(Into::into),
+        );
+        let values_too = specs.len();
+        specs.extend(
+            ["octopus", "octopus:bits=2", "hqmq", "hqmq:s=192,r=6,packing=index", "tq3_0"].map(Into::into),
+        );
+        for dim in WIDTHS {
+            for (number, keys) in specs.iter().enumerate() {
+                if keys == "tq3_0" && !dim.is_multiple_of(BLOCK_VALUES) {
+                    continue;
+                }
+                for center in [Center::Page, Center::Prefix, Center::Off] {
+                    let values = &specs[(number * 7 + dim) % values_too];
+                    let page = [64, 128, 256][number % 3];
+                    let config = LayerConfig::new(3, dim, 2000).page(page).center(center);
+                    let config = config.keys(keys.parse().expect("a codec"));
+                    let config = config.values(values.parse().expect("a codec"));
+                    let layout = Layout::new(&config);
+                    let shape = Shape {
+                        dim,
+                        kv_heads: 3,
+                        page_tokens: page,
+                        centres: layout.centre_bytes > 0,
+                        sequences: 1,
+                        pages: 1,
+                        pages_each: 1,
+                        exact: 1,
+                        sinks: 0,
+                        ring: layout.ring,
+                    };
+                    let tables = (of_keys(&config).expect("keys"), of_values(&config).expect("values"));
+                    let bytes = shape.bytes_of_page(&tables.0, &tables.1);
+                    assert_eq!(bytes, layout.page_bytes, "{keys}, {values}, width {dim}, {center:?}");
+                }
+            }
+        }
+    }
+
+    /// Sets of every kind, and both meanings of small blocks' planes; at other widths, as values and with outliers they are refused.
+    #[test]
+    fn keys_of_chunks_and_small_blocks() {
+        let with = |keys: &str, dim| {
+            let keys = keys.parse().expect("a codec");
+            LayerConfig::new(1, dim, 640).keys(keys).values(CodecSpec::Int(crate::IntSpec::new(4)))
+        };
+        for dim in WIDTHS {
+            for variant in ["original", "3bit"] {
+                let config = with(&format!("tq3_0:variant={variant}"), dim);
+                assert_eq!(of_keys(&config).is_ok(), dim.is_multiple_of(32), "{variant}, width {dim}");
+                assert!(are_encoded(&config));
+            }
+            for spec in
+                ["", ":s=1", ":s=3,r=2", ":s=192,r=6,packing=index", ":s=255,r=6", ":secondary=optimised"]
+            {
+                let config = with(&format!("hqmq{spec}"), dim);
+                assert!(of_keys(&config).is_ok() && are_encoded(&config), "{spec}, width {dim}");
+            }
+            assert!(of_keys(&with("hqmq:med=3", dim)).is_err());
+            let values = with("hqmq", dim).values("hqmq".parse().expect("a codec"));
+            assert!(of_values(&values).is_err());
         }
     }
 }

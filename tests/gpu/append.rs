@@ -1,7 +1,7 @@
 //! Tokens that are appended on the card: pages are the CPU's, byte by byte, however the tokens come and go.
 
 use super::vectors::Random;
-use super::{CODECS, Case, OTHERS, WIDTHS, case, device, each_width, page_bytes};
+use super::{CODECS, Case, WIDTHS, case, device, each_width, others, page_bytes};
 use octaplex::{Attend, Backend, Center, CodecSpec, Error, LayerConfig, SharedLayer, gpu};
 
 /// A layer on the CPU, and one on the card, that are given the same.
@@ -9,7 +9,7 @@ pub(super) struct Both {
     pub(super) cpu: SharedLayer,
     pub(super) card: gpu::Layer,
     pub(super) scratch: Vec<f32>,
-    rows: [Vec<f32>; 2],
+    pub(super) rows: [Vec<f32>; 2],
     tokens: usize,
     pub(super) given: usize,
     /// Pages that have been compared.
@@ -108,7 +108,7 @@ fn appended_pages_are_the_cpus() {
     });
 }
 
-/// Triplets and integers, of every number of bits, search and place for what is left over.
+/// Triplets and integers, of every number of bits, search and place for what is left over; small blocks; chunks.
 #[test]
 fn triplets_and_integers_are_the_cpus() {
     let Some(device) = device() else { return };
@@ -122,7 +122,7 @@ fn triplets_and_integers_are_the_cpus() {
     ];
     each_width(&WIDTHS, |dim| {
         let (mut random, mut compared) = (Random::new(15), 0);
-        for (number, (keys, values)) in OTHERS.into_iter().chain(more).enumerate() {
+        for (number, (keys, values)) in others(dim).chain(more).enumerate() {
             let page = [64, 128, 256][(number + dim / 64) % 3];
             let center = [Center::Page, Center::Page, Center::Prefix, Center::Off][number % 4];
             let mut case = case(keys, values, dim, (4, 2), 900);
@@ -147,6 +147,8 @@ fn appended_specs_are_the_cpus() {
         ("turboquant:gain=norm,rounds=2", "turboquant:gain=unbiased,seed=3"),
         ("trellis:gain=norm,rounds=3", "trellis:gain=unbiased,rounds=2,seed=9"),
         ("octopus:gain=norm,rounds=3", "int:rotate=true,seed=9"),
+        ("turboquant:bits=8,gain=norm,rounds=2", "turboquant:bits=8,gain=unbiased,seed=3"),
+        ("turboquant:bits=5,gain=unbiased,rounds=3", "turboquant:bits=6,gain=norm,seed=4"),
         ("octopus:gain=unbiased,rounds=2,seed=9,rounding=full", "int:bits=8,rotate=true,seed=2"),
     ] {
         for dim in [128, 80, 192] {
@@ -164,6 +166,10 @@ fn pages_of_the_cpus_encoders() {
         ("trellis:scales=3", "turboquant:bits=3", 96, 64),
         ("octopus:tail=paper", "trellis:scales=5", 80, 128),
         ("int:bits=8", "trellis:m=8,scales=3", 192, 256),
+        ("tq3_0", "trellis:scales=3", 96, 64),
+        ("hqmq:s=100,r=5,rotate=true", "trellis:scales=5", 80, 128),
+        ("trellis:m=12,states=4", "trellis:m=16,states=64", 128, 64),
+        ("trellis:m=6,states=32,scales=3", "turboquant:bits=7", 256, 64),
     ] {
         let mut case = case(keys, values, dim, (4, 2), 1100);
         case.config = case.config.page(page);
@@ -191,6 +197,12 @@ fn rows_without_a_direction_are_the_cpus() {
         ("octopus:rounding=scalar,gain=norm", "int:rotate=true"),
         ("int", "int:bits=8,rotate=true"),
         ("int:bits=8", "turboquant"),
+        ("tq3_0", "int"),
+        ("tq3_0:variant=3bit", "turboquant"),
+        ("hqmq", "int"),
+        ("turboquant:bits=8", "turboquant:bits=5"),
+        ("turboquant:bits=6", "turboquant:bits=7"),
+        ("trellis:m=3,states=4", "trellis:m=1,states=64"),
     ] {
         let case = case(keys, values, 64, (1, 1), 700);
         let mut both = Both::new(&device, &case);
@@ -295,6 +307,10 @@ fn what_append_refuses() {
         ("trellis:m=8", "trellis:m=8"),
         ("octopus", "int"),
         ("int:bits=8", "int"),
+        ("tq3_0", "int"),
+        ("hqmq", "int"),
+        ("turboquant:bits=8", "turboquant:bits=5"),
+        ("trellis:states=16", "turboquant:bits=7"),
     ] {
         let case = case(keys, values, 64, (2, 1), 900);
         let mut both = Both::new(&device, &case);
@@ -339,9 +355,18 @@ fn what_append_refuses() {
         ("norm", 32_768.0),
         ("mse", 32_000.0),
     ] {
-        for codec in ["turboquant", "trellis:m=8", "octopus", "int"] {
+        for codec in [
+            "turboquant",
+            "trellis:m=8",
+            "octopus",
+            "int",
+            "tq3_0",
+            "tq3_0:variant=3bit",
+            "hqmq",
+            "turboquant:bits=8",
+        ] {
             let gain = match codec {
-                "int" => String::new(),
+                codec if ["int", "tq3_0", "hqmq"].iter().any(|own| codec.starts_with(own)) => String::new(),
                 codec => format!("{}gain={gain}", if codec.contains(':') { "," } else { ":" }),
             };
             let spec: CodecSpec = format!("{codec}{gain}").parse().unwrap();

@@ -1,6 +1,6 @@
 //! Blocks of queries on a card against f64 on what the layer decodes to.
 
-use super::{CODECS, Case, OTHERS, WIDTHS, case, device, each_width, error};
+use super::{CODECS, Case, WIDTHS, case, device, each_width, error, others};
 use octaplex::{Attend, Center, LayerConfig, gpu};
 
 /// What the output of a block may differ from f64: queries, keys, values and weights are rounded to f16. With logits that are
@@ -22,7 +22,7 @@ fn every_codec_and_width() {
         let next = |number| CODECS[(number + 1 + dim / 64) % CODECS.len()];
         let pairs =
             (0..6).flat_map(|number| [CODECS[number], next(number)].map(|values| (CODECS[number], values)));
-        for (keys, values) in pairs.chain(OTHERS) {
+        for (keys, values) in pairs.chain(others(dim)) {
             let case = case(keys, values, dim, (14, 2), 1000);
             let what = format!("{keys:18} {values:18} width {dim:3}");
             check(&case, &Attend::default().queries(40), &device, &what);
@@ -77,9 +77,14 @@ fn every_option() {
             ("trellis:m=2", 96),
             ("turboquant:bits=3", 256),
             ("int", 192),
+            ("tq3_0", 128),
+            ("hqmq", 80),
+            ("turboquant:bits=8", 80),
+            ("trellis:m=16,states=4", 128),
         ] {
+            let values = if ["tq3_0", "hqmq"].contains(&keys) { "turboquant" } else { keys };
             check(
-                &case(keys, keys, dim, (12, 2), 1500),
+                &case(keys, values, dim, (12, 2), 1500),
                 options,
                 &device,
                 &format!("{keys}, options {number}"),

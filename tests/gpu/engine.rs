@@ -254,6 +254,9 @@ fn tokens_queries_and_outputs_of_an_engine() {
             }
             attend(&mut card, &case, &Attend::default().soft_cap(4.0).window(150), float, &stream);
             attend(&mut card, &case, &Attend::default().sink_logits(&[0.5; 6]), float, &stream);
+            let bias: Vec<f32> = (0..6 * 605).map(|at| (at % 23) as f32 / 9.0 - 1.0).collect();
+            attend(&mut card, &case, &Attend::default().bias(&bias), float, &stream);
+            attend(&mut card, &case, &Attend::default().bias(&bias[..605]), float, &stream);
             if dim <= 128 {
                 attend(&mut card, &case, &Attend::default().queries(9), float, &stream);
             }

@@ -7,7 +7,7 @@ use octaplex::{Attend, gpu};
 #[test]
 fn tiny_queries() {
     let Some(device) = device() else { return };
-    for (keys, dim) in [("turboquant", 128), ("trellis", 80)] {
+    for (keys, dim) in [("turboquant", 128), ("trellis", 80), ("tq3_0", 96), ("hqmq", 64)] {
         let case = case(keys, "turboquant", dim, (16, 2), 1000);
         let layer = case.layer();
         let mut card = case.on_card(&device, &layer);

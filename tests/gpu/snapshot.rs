@@ -59,14 +59,19 @@ fn cases() -> Vec<Case> {
         ("turboquant:bits=3", "turboquant:bits=2", 64),
         ("octopus", "turboquant", 64),
         ("int", "int:bits=8", 192),
+        ("tq3_0", "int", 96),
+        ("hqmq", "turboquant", 80),
+        ("turboquant:bits=7", "trellis:m=3,states=16", 96),
+        ("int:group=16,asymmetric=true", "int:bits=8,group=32", 96),
     ]
     .into_iter()
     .enumerate()
     {
         let mut case = case(keys, values, dim, (4, 2), 1500);
-        case.config = case.config.page([64, 128, 64, 256, 64][number]).sink_tokens([4, 0, 17, 4, 1][number]);
+        case.config =
+            case.config.page([64, 128, 64, 256, 64][number % 5]).sink_tokens([4, 0, 17, 4, 1][number % 5]);
         case.config = case.config.center([Center::Page, Center::Prefix, Center::Off][number % 3]);
-        case.config = case.config.balance(number != 2).max_rollback([64, 0, 100, 64, 200][number]);
+        case.config = case.config.balance(number != 2).max_rollback([64, 0, 100, 64, 200][number % 5]);
         if number == 2 {
             case.config = case.config.sliding_window(300);
         }

@@ -18,7 +18,7 @@ struct Params {
     const float *sink_logits;  // [query heads], or none
     float *parts;              // [sequences][units][splits of both kinds][HEADS][DIM]
     float2 *sums;              // [sequences][units][splits of both kinds][HEADS]: maximum of log2, sum
-    const u32 *triplets;       // what fields of keys stand for: Triplets
+    const u32 *triplets;       // what fields of keys stand for: FieldTable; and what codes stand for: Entries
     u64 window;                // 0: all is seen
     u32 query_heads, kv_heads, table_stride, exact_stride, splits, exact_splits, keep_sinks, key_rounds, value_rounds;
     u32 several;  // 1: most blocks of threads have several rounds of slots
@@ -30,6 +30,7 @@ struct Params {
     float key_unit, centre_unit, value_unit; // of an integer of a centroid; key and value over the steps of norms
     float soft_cap;            // · log2 e; 0: none
     u32 key_signs[8], value_signs[8], key_table[32], value_table[32];
+    Bias bias;
 };
 
 // x times one of two steps of norms, rounded once: 2^23 and a step are a float, and 2^23 times x is exact.
@@ -39,12 +40,13 @@ __device__ __forceinline__ float times_step(float x, u32 two, int which) {
 
 // The same of a slot's norms.
 template <int SHAPE> __device__ __forceinline__ float times_norm(float x, u32 two, int which) {
-    return is_int(SHAPE) ? x * from_f16(which ? two >> 16 : two & 0xFFFF) : times_step(x, two, which);
+    if (is_blocks(SHAPE)) return x; // has its scales
+    return in_rows(SHAPE) ? x * from_f16(which ? two >> 16 : two & 0xFFFF) : times_step(x, two, which);
 }
 // Whether the sum of what codes are multiplied with counts, and how often.
 constexpr bool is_summed(int shape) { return shape == 4 || shape == 34; }
 constexpr int SUMMED_KEYS = KEYS == 34 ? -8 : 1, SUMMED_VALUES = VALUES == 34 ? -8 : 1;
-constexpr bool FLOAT_CENTRES = CENTRES && is_int(KEYS);
+constexpr bool FLOAT_CENTRES = CENTRES && in_rows(KEYS);
 
 constexpr int EXACT_TOKENS = 32;
 
@@ -54,7 +56,7 @@ constexpr int V_FROM = (WARPS * K_PART + 127) / 128 * 128;
 constexpr int OWN = (GROUPS + WARPS - 1) / WARPS, SHARING = GROUPS < WARPS ? WARPS / GROUPS : 1;
 
 struct Shared {
-    uint4 weights[2 * WARPS][LANES];
+    uint4 weights[2 * WARPS][is_grouped(VALUES) ? 2 : 1][LANES]; // with groups still f32
     uint4 queries[PRODUCTS][LANES];
     float unit[HEADS], base[HEADS];
     float top[HEADS][WARPS], sum[WARPS][HEADS];
@@ -63,6 +65,7 @@ struct Shared {
     u32 largest[WARPS];
     u64 key_bars[WARPS], value_bar, exact_bar;
     float balanced[FLOAT_CENTRES ? HEADS : 1][FLOAT_CENTRES ? DIM + 4 : 1]; // queries before their rotation
+    int sums[has_zeros(KEYS) ? HEADS : 1][has_zeros(KEYS) ? K_GROUPS : 1]; // of a query's integers
 };
 
 // Queries: balanced, rotated, to 16 bits. A warp takes two heads. `fetch` is called once they are asked for: a query behind pages
@@ -71,8 +74,12 @@ template <class Fetch>
 __device__ __forceinline__ void prepare(const Params &p, Shared &sh, int batch, int kv_head, int first_head, int heads, int warp, int lane,
                                         Fetch fetch) {
     float queries[HEADS / WARPS][VEC] = {}, balance[VEC], prefix[VEC];
-    if (is_triplets(KEYS)) { // bytes that are no coordinate's
+    if (is_fields(KEYS)) { // bytes that are no coordinate's
         for (int i = threadIdx.x; i < PRODUCTS * LANES; i += WARPS * LANES) sh.queries[0][i] = uint4{};
+        __syncthreads();
+    }
+    if (has_zeros(KEYS)) {
+        for (int i = threadIdx.x; i < HEADS * K_GROUPS; i += WARPS * LANES) sh.sums[i / K_GROUPS][i % K_GROUPS] = 0;
         __syncthreads();
     }
 #pragma unroll
@@ -95,11 +102,7 @@ __device__ __forceinline__ void prepare(const Params &p, Shared &sh, int batch, 
             if constexpr (FLOAT_CENTRES)
                 if (holds(lane)) sh.balanced[h][VEC * lane + i] = v[i];
         }
-        for (u32 round = 0; round < p.key_rounds; round++) {
-#pragma unroll
-            for (int i = 0; i < VEC; i++) v[i] = signed_by(v[i] * INVERSE_SQRT, p.key_signs, VEC * lane + i);
-            hadamard(v, lane);
-        }
+        turn_key(v, p.key_rounds, p.key_signs, lane);
 #pragma unroll
         for (int i = 0; i < VEC; i++) top = fmaxf(top, fabsf(v[i]));
 #pragma unroll
@@ -117,24 +120,28 @@ __device__ __forceinline__ void prepare(const Params &p, Shared &sh, int batch, 
             const int high = __float2int_rn(exact), low = min(__float2int_rn((exact - high) * 256), 127);
             int thread, product, half, byte;
             const u32 c = VEC * lane + i;
-            if (HOLDING < LANES && c >= (is_triplets(KEYS) ? DIM : WIDE)) break;
+            if (HOLDING < LANES && c >= (is_fields(KEYS) ? DIM : WIDE)) break;
             place(c, thread, product, half, byte);
             const int at = ((product * LANES + (h << 2 | thread)) * 4 + 2 * half) * 4 + byte;
             bytes[at] = (i8)high, bytes[at + 4] = (i8)low;
             of_bytes.x += high, of_bytes.y += low;
+            if (has_zeros(KEYS) && c < DIM) atomicAdd(&sh.sums[h][c / K_GROUP], 256 * high + low);
         }
         if (is_summed(KEYS)) {
-            of_bytes.x = __reduce_add_sync(~0u, of_bytes.x), of_bytes.y = __reduce_add_sync(~0u, of_bytes.y);
+            of_bytes.x = all_sum(of_bytes.x), of_bytes.y = all_sum(of_bytes.y);
             if (lane == 0) sh.bytes[h] = make_int2(SUMMED_KEYS * of_bytes.x, SUMMED_KEYS * of_bytes.y);
         }
         if (lane == 0) sh.unit[h] = top * (1 / (127 * 256.0f)), sh.base[h] = base * p.logit_unit;
     }
 }
 
-// What hides a token, and what caps its logit; in log2.
-__device__ __forceinline__ float logit_of(const Params &p, float x, u64 position, u64 start) {
+// What hides a token, what caps its logit, and what is added to it; in log2. `biases` are those of the head's positions.
+__device__ __forceinline__ float logit_of(const Params &p, float x, u64 position, u64 start, const float *biases) {
 #if OPTIONS
     if (p.soft_cap > 0) x = p.soft_cap * tanhf(x / p.soft_cap);
+#if OPTIONS > 1
+    x = fmaf(biases[position], LOG2E, x);
+#endif
     if (position < start) x = HIDDEN;
 #endif
     return x;
@@ -153,7 +160,7 @@ __device__ __forceinline__ void fetch_exact(const Params &p, Shared &sh, u8 *mem
     const u64 stride = (u64)p.kv_heads * 2 * DIM; // of tokens
     const u16 *rows = p.exact + (u64)batch * p.exact_stride * stride + kv_head * 2 * DIM;
     auto row = [&](int token) { return reinterpret_cast<const u8 *>(rows + exact_place(seq, p.ring, blockIdx.x * EXACT_TOKENS + token) * stride); };
-#if __CUDA_ARCH__ >= 900
+#if BULK_COPIES
     if (warp > 0) return;
     if (lane == 0) expect(&sh.exact_bar, max(count, 0) * 4 * DIM);
     __syncwarp();
@@ -182,10 +189,10 @@ __device__ __forceinline__ void exact_split(const Params &p, Shared &sh, u8 *mem
         }
         reinterpret_cast<float4 *>(queries)[i] = four;
     }
-#if __CUDA_ARCH__ >= 900
+#if BULK_COPIES
     barrier_wait(&sh.exact_bar, 0);
 #else
-    asm volatile("cp.async.wait_group 0;" ::: "memory");
+    await_copies<0>();
 #endif
     __syncthreads();
     float dot[HEADS / WARPS][2] = {};
@@ -208,7 +215,8 @@ __device__ __forceinline__ void exact_split(const Params &p, Shared &sh, u8 *mem
 #pragma unroll
     for (int k = 0; k < HEADS / WARPS; k++) {
         const int h = warp + WARPS * k;
-        float x = lane < count ? logit_of(p, (dot[k][0] + dot[k][1]) * p.logit_unit, position, start) : HIDDEN, top = x;
+        const float *biases = biases_of(p.bias, seq, batch, p.query_heads, first_head + min(h, heads - 1));
+        float x = lane < count ? logit_of(p, (dot[k][0] + dot[k][1]) * p.logit_unit, position, start, biases) : HIDDEN, top = x;
 #pragma unroll
         for (int s = 16; s; s /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, s));
         top = fmaxf(top, NOTHING);
@@ -240,7 +248,8 @@ __device__ __forceinline__ void exact_split(const Params &p, Shared &sh, u8 *mem
 extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) attend(const __grid_constant__ Params p) {
     extern __shared__ __align__(128) u8 pages[];
     __shared__ Shared sh;
-    __shared__ Triplets triplets;
+    __shared__ FieldTable fields;
+    __shared__ u32 entries[ENTRY_WORDS > 0 ? ENTRY_WORDS : 1];
     u8 *const my_keys = pages + (threadIdx.x / LANES) * K_PART, *const all_values = pages + V_FROM;
     u8 *const my_values = all_values + (threadIdx.x / LANES) * V_PART;
     const int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES, g = lane >> 2, t = lane & 3;
@@ -258,10 +267,11 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
     const int first = (split * each + max(0, split - fewer)) * WARPS, last = min(slots, first + (each + (split >= fewer)) * WARPS);
     const u32 *table = p.table + (u64)batch * p.table_stride;
     auto slot_of = [&](int page) { return p.pool + ((u64)table[page] * p.kv_heads + kv_head) * SLOT; };
-    auto load_triplets = [&] {
-        for (int i = threadIdx.x; is_triplets(KEYS) && i < TRIPLET_WORDS; i += WARPS * LANES) reinterpret_cast<u32 *>(&triplets)[i] = p.triplets[i];
+    auto load_fields = [&] {
+        load_entries(entries, p.triplets, WARPS * LANES);
+        for (int i = threadIdx.x; is_fields(KEYS) && i < TABLE_WORDS; i += WARPS * LANES) reinterpret_cast<u32 *>(&fields)[i] = p.triplets[i];
     };
-#if __CUDA_ARCH__ >= 900
+#if BULK_COPIES
     auto fetch_keys = [&](int page) {
         if (lane == 0 && page < last) bulk_copy(my_keys, slot_of(page), K_PART, &sh.key_bars[warp]);
     };
@@ -275,10 +285,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
     if (lane == 0) {
         barrier_init(&sh.key_bars[warp], 1);
         if (warp == 0) barrier_init(&sh.value_bar, WARPS), barrier_init(&sh.exact_bar, 1);
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        barriers_made();
         if (of_pages) fetch_keys(first + warp);
     }
-    load_triplets();
+    load_fields();
     if (of_exact) fetch_exact(p, sh, all_values, seq, count, batch, kv_head);
     __syncthreads();
 #else
@@ -288,23 +298,23 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
     };
     // Keys and values are asked for in turns: one group may stay on its way.
     auto wait_keys = [&](u32) {
-        asm volatile("cp.async.wait_group 1;" ::: "memory");
+        await_copies<1>();
         __syncwarp();
     };
-    auto wait_values = [&](u32) { asm volatile("cp.async.wait_group 1;" ::: "memory"); };
+    auto wait_values = [&](u32) { await_copies<1>(); };
     if (of_pages) fetch_keys(first + warp);
-    load_triplets();
+    load_fields();
     if (of_exact) fetch_exact(p, sh, all_values, seq, count, batch, kv_head);
 #endif
-#if __CUDA_ARCH__ >= 900
+#if BULK_COPIES
     // Pages were there before the kernel ahead began, which may not have ended; what it writes is read from here on.
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+    await_kernel_before();
 #endif
     if (of_exact) { // where values will be, while keys are on their way
         exact_split(p, sh, all_values, seq, count, batch, first_head, heads, p.parts + rows(blockIdx.x) * DIM, p.sums + rows(blockIdx.x));
         if (!of_pages) return;
-#if __CUDA_ARCH__ >= 900
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#if BULK_COPIES
+        before_bulk_copies();
 #endif
         __syncthreads();
     }
@@ -315,19 +325,22 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
 #pragma unroll
     for (int j = 0; j < PRODUCTS; j++) q[j] = sh.queries[j][lane];
     const float unit = sh.unit[g] * p.logit_unit, base = sh.base[g];
+    const float *biases = biases_of(p.bias, seq, batch, p.query_heads, first_head + min(g, heads - 1));
     const int2 none = is_summed(KEYS) ? sh.bytes[g] : int2{};
 
     int acc[OWN][4][4] = {};
+    int high_acc[ValueEntries::TWO ? OWN : 1][4][4] = {}; // of entries' high bytes
     float weighed = 0; // the sum of the integers that weights are
+    float zeros[OWN][V_SHARED] = {}; // sums of weights times zeros of groups
     float m = NOTHING, l = 0;
     float norm = 0, step_unit = 0;
     u32 phase = 0;
     for (int at = first; at < last; at += WARPS, phase ^= 1) {
         const int page = at + warp;
         const u8 *slot = my_keys;
-#if __CUDA_ARCH__ >= 900
+#if BULK_COPIES
         // From the last of several rounds on: the sum of the splits comes to its place meanwhile.
-        if (p.several && at + WARPS >= last) asm volatile("griddepcontrol.launch_dependents;");
+        if (p.several && at + WARPS >= last) let_next_kernel_begin();
 #endif
         float x[16], top = HIDDEN;
         uint4 v_steps[2] = {};
@@ -358,8 +371,24 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
             for (int tile = 0; tile < 8; tile++) {
                 // Octet t of a tile of 32 has the columns 2 t and 2 t + 1 of four products: what a thread's weights are of.
                 const int token = 32 * (tile >> 2) + 8 * (g >> 1) + 2 * (tile & 3) + (g & 1);
-                if constexpr (is_triplets(KEYS)) {
-                    const float2 two = score_triplets([&](int j) { return q[j]; }, slot, token, t, triplets);
+                if constexpr (is_indexed(KEYS)) {
+                    const float2 two = score_indexed(q, slot, token, t, key_entries(entries, lane));
+                    x[2 * tile] = two.x, x[2 * tile + 1] = two.y;
+                    continue;
+                }
+                if constexpr (is_fields(KEYS)) {
+                    const float2 two = score_fields([&](int j) { return q[j]; }, slot, token, t, fields);
+                    x[2 * tile] = two.x, x[2 * tile + 1] = two.y;
+                    continue;
+                }
+                if constexpr (is_blocks(KEYS)) {
+                    const int first = 32 * (tile >> 2) + 8 * t + 2 * (tile & 3);
+                    const float2 two = score_blocks([&](int j) { return q[j]; }, slot, token, first, t, keys);
+                    x[2 * tile] = two.x, x[2 * tile + 1] = two.y;
+                    continue;
+                }
+                if constexpr (is_grouped(KEYS)) {
+                    const float2 two = score_groups(q, slot, token, 32 * (tile >> 2) + 8 * t + 2 * (tile & 3), t, sh.sums[has_zeros(KEYS) ? g : 0]);
                     x[2 * tile] = two.x, x[2 * tile + 1] = two.y;
                     continue;
                 }
@@ -369,16 +398,16 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
                 for (int j = 0; j < PRODUCTS; j++) score(c, q[j], k, j, keys);
                 x[2 * tile] = (float)(c[0] * 256 + c[2]), x[2 * tile + 1] = (float)(c[1] * 256 + c[3]);
             }
-            const float of_norm = (is_int(KEYS) ? 1 : from_f16(tail.key_largest)) * p.key_unit * unit;
+            const float of_norm = (is_blocks(KEYS) ? SCORE_UNIT : in_rows(KEYS) ? 1 : from_f16(tail.key_largest)) * p.key_unit * unit;
 #pragma unroll
             for (int tile = 0; tile < 2; tile++) {
                 const uint4 k4 = load<uint4>(slot + K_STEPS + 64 * tile + 16 * t);
-                v_steps[tile] = load<uint4>(slot + V_STEPS + 64 * tile + 16 * t);
+                if (!is_grouped(VALUES)) v_steps[tile] = load<uint4>(slot + V_STEPS + 64 * tile + 16 * t);
                 const u32 steps[4] = {k4.x, k4.y, k4.z, k4.w};
 #pragma unroll
                 for (int i = 0; i < 8; i++) {
                     float &y = x[8 * tile + i];
-                    y = logit_of(p, fmaf(y, times_norm<KEYS>(of_norm, steps[i >> 1], i & 1), centre), tail.position + 32 * tile + 8 * t + i, first_seen(p, seq));
+                    y = logit_of(p, fmaf(y, is_grouped(KEYS) ? of_norm : times_norm<KEYS>(of_norm, steps[i >> 1], i & 1), centre), tail.position + 32 * tile + 8 * t + i, first_seen(p, seq), biases);
                     top = fmaxf(top, y);
                 }
             }
@@ -407,6 +436,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
             } else if (highest > m) {
                 by = (int)fminf(ceilf(highest - m), 31);
                 m_new = m + ceilf(highest - m);
+#if OPTIONS > 1
+                m_new = fmaxf(m_new, highest); // of logits beyond 2^23, which are whole numbers, the sum may be a little less
+#endif
             }
             if (norm == 0) {
                 norm_new = longest;
@@ -420,35 +452,46 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
 #pragma unroll
                 for (int i = 0; i < OWN * 16; i++) {
                     acc[i / 16][i / 4 % 4][i % 4] = (acc[i / 16][i / 4 % 4][i % 4] + half) >> by;
+                    if (ValueEntries::TWO) high_acc[i / 16][i / 4 % 4][i % 4] = (high_acc[i / 16][i / 4 % 4][i % 4] + half) >> by;
                 }
                 weighed *= __uint_as_float((u32)(127 - by) << 23);
                 l *= exp2_fast(m - m_new);
+                if (has_zeros(VALUES))
+                    for (int i = 0; i < OWN * V_SHARED; i++) zeros[i / V_SHARED][i % V_SHARED] *= exp2_fast(m - m_new);
             }
             if (norm_new != norm) step_unit = norm_new > 0 ? __fdividef(65535 / 32767.0f, norm_new) : 0;
             m = m_new, norm = norm_new;
         }
-        const float of_step = (is_int(VALUES) ? 32767 : from_f16(largest)) * step_unit;
+        const float of_step = (in_rows(VALUES) ? 32767 : from_f16(largest)) * step_unit;
         u32 high_bytes = 0, low_bytes = 0;
 #pragma unroll
         for (int tile = 0; tile < 2; tile++) {
             const u32 steps[4] = {v_steps[tile].x, v_steps[tile].y, v_steps[tile].z, v_steps[tile].w};
-            u32 w[8], a[4];
+            u32 w[8];
 #pragma unroll
             for (int i = 0; i < 8; i++) {
                 const float weight = exp2_fast(x[8 * tile + i] - m);
                 l += weight;
+                if (is_grouped(VALUES)) {
+                    w[i] = __float_as_uint(weight);
+                    continue;
+                }
                 w[i] = __float_as_uint(fmaf(weight, times_norm<VALUES>(of_step, steps[i >> 1], i & 1), 8388608.0f)); // its low 16 bits are the integer
             }
+            if constexpr (is_grouped(VALUES)) {
+                for (int h = 0; h < 2; h++) sh.weights[2 * warp + tile][h][lane] = make_uint4(w[4 * h], w[4 * h + 1], w[4 * h + 2], w[4 * h + 3]);
+                continue;
+            }
+            u32 a[4];
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-                const u32 low = prmt(w[4 * h], w[4 * h + 1], 0x5140), high = prmt(w[4 * h + 2], w[4 * h + 3], 0x5140);
-                a[2 * h] = prmt(low, high, 0x7632), a[2 * h + 1] = prmt(low, high, 0x5410);
+                four_bytes(a + 2 * h, w + 4 * h);
                 if (is_summed(VALUES)) {
                     high_bytes = __dp4a(a[2 * h], 0x01010101u, high_bytes);
                     low_bytes = __dp4a(a[2 * h + 1], 0x01010101u, low_bytes);
                 }
             }
-            sh.weights[2 * warp + tile][lane] = make_uint4(a[0], a[1], a[2], a[3]);
+            sh.weights[2 * warp + tile][0][lane] = make_uint4(a[0], a[1], a[2], a[3]);
         }
         if (is_summed(VALUES)) weighed += fmaf((float)high_bytes, 256, (float)low_bytes);
         wait_values(phase);
@@ -457,18 +500,30 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
         for (int step = 0; step < 2 * WARPS; step += SHARING) {
             const int mine = step + (SHARING > 1 ? warp / GROUPS : 0);
             const u8 *values = all_values + (mine >> 1) * V_PART;
+            if (is_grouped(VALUES) && at + (mine >> 1) >= last) continue; // nobody's scales
 #pragma unroll
             for (int k = 0; k < OWN; k++) {
                 const int group = SHARING > 1 ? warp % GROUPS : warp + k * WARPS;
-                if (GROUPS % WARPS == 0 || SHARING > 1 || group < GROUPS)
-                    add_values(acc[k], sh.weights[mine][lane], values, mine & 1, group, lane, of_values);
+                if (GROUPS % WARPS == 0 || SHARING > 1 || group < GROUPS) {
+                    if constexpr (is_grouped(VALUES)) {
+                        const uint4 *own = &sh.weights[mine][0][lane];
+                        const uint4 w[2] = {own[0], own[LANES]};
+                        const float weights[8] = {__uint_as_float(w[0].x), __uint_as_float(w[0].y), __uint_as_float(w[0].z), __uint_as_float(w[0].w),
+                                                  __uint_as_float(w[1].x), __uint_as_float(w[1].y), __uint_as_float(w[1].z), __uint_as_float(w[1].w)};
+                        add_groups(acc[k], zeros[k], weights, 32767 * step_unit, values, mine & 1, group, lane);
+                    } else if constexpr (is_indexed(VALUES)) {
+                        add_indexed(acc[k], high_acc[ValueEntries::TWO ? k : 0], sh.weights[mine][0][lane], values, mine & 1, group, lane, value_entries(entries, lane));
+                    } else {
+                        add_values(acc[k], sh.weights[mine][0][lane], values, mine & 1, group, lane, of_values);
+                    }
+                }
             }
         }
         __syncthreads();
         fetch_values(page + WARPS);
     }
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;");
+#if BULK_COPIES
+    let_next_kernel_begin();
 #endif
     l += __shfl_xor_sync(~0u, l, 1);
     l += __shfl_xor_sync(~0u, l, 2);
@@ -489,6 +544,20 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
         for (int e = 0; e < 4; e++) {
             out[e] = scale * (fmaf((float)acc[k][e][0], 256, (float)acc[k][e][2]) + weighed);
             out[4 + e] = scale * (fmaf((float)acc[k][e][1], 256, (float)acc[k][e][3]) + weighed);
+            if (ValueEntries::TWO)
+#pragma unroll
+                for (int i = 0; i < 2; i++) out[4 * i + e] += scale * 16 * fmaf((float)high_acc[k][e][i], 256, (float)high_acc[k][e][2 + i]);
+        }
+        if (has_zeros(VALUES)) {
+            float of[V_SHARED];
+#pragma unroll
+            for (int s = 0; s < V_SHARED; s++) {
+                of[s] = zeros[k][s];
+                of[s] += __shfl_xor_sync(~0u, of[s], 1);
+                of[s] += __shfl_xor_sync(~0u, of[s], 2);
+            }
+#pragma unroll
+            for (int i = 0; i < 8; i++) out[i] = fmaf(of[V_SHARED > 1 && t >> 1], p.value_unit, out[i]);
         }
         const int c = 32 * (SHARING > 1 ? warp % GROUPS : warp + k * WARPS) + 8 * t, at = g * DIM + c;
         if (SHARING > 1 && warp >= GROUPS)
@@ -515,10 +584,10 @@ template <int COMBINE_WARPS> __device__ __forceinline__ void combine_splits(cons
     const float2 *sums = p.sums + unit * splits * HEADS + of_group % HEADS;
     const float *parts = p.parts + (unit * splits * HEADS + of_group % HEADS) * DIM;
     const float sink = p.sink_logits ? p.sink_logits[head] * 1.4426950408889634f : HIDDEN;
-#if __CUDA_ARCH__ >= 900
+#if BULK_COPIES
     // What comes next may ask for its pages meanwhile; it waits itself before it writes.
-    asm volatile("griddepcontrol.launch_dependents;");
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+    let_next_kernel_begin();
+    await_kernel_before();
 #endif
     // The first splits of a warp are on their way before the maximum is known.
     float ahead[AHEAD][VEC];

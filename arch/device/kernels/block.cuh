@@ -49,7 +49,7 @@ struct Block {
     float2 *scales;            // [sequences][kv heads]: what keys and values are multiplied with
     float *parts;              // [splits][sequences][kv heads][padded][ROW]
     float2 *sums;              // [SIDES][splits][sequences][kv heads][padded]: maximum of log2, sum
-    const u32 *triplets;       // what fields of keys stand for: Triplets
+    const u32 *triplets;       // what fields of keys stand for: FieldTable; and what codes stand for: Entries
     u64 window, position;      // window 0: all is seen; position: of the first query, ~0: the last one is at the newest token
     u32 query_heads, kv_heads, table_stride, exact_stride, queries_each, padded, splits, first_tile, keep_sinks, key_rounds, value_rounds;
     u32 at_once;               // tiles that there is room for, at most TILES_AT_ONCE
@@ -60,17 +60,13 @@ struct Block {
     float soft_cap;            // · log2 e; 0: none
     u32 key_signs[8], value_signs[8];
     float key_centroids[128], value_centroids[128]; // by code; of a trellis by code · 16 + window
+    Bias bias;
 };
 
 // How many tiles a sequence has: slots, sinks, window.
 __device__ __forceinline__ u32 sink_tiles(const Sequence &s) { return (s.sinks + TILE - 1) / TILE; }
 __device__ __forceinline__ u32 tiles_of(const Sequence &s) { return s.slots + sink_tiles(s) + (s.exact - s.sinks + TILE - 1) / TILE; }
 
-__device__ __forceinline__ u32 two_f16(float low, float high) {
-    u32 two;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(high), "f"(low));
-    return two;
-}
 // Byte of half c (of 64) of row r: chunks of 16 bytes are exchanged so that eight rows are on all banks.
 __device__ __forceinline__ int swizzled(int r, int c) { return r * 128 + (((c >> 3) ^ (r & 7)) << 4) + (c & 7) * 2; }
 // Of coordinate c of a token's key; of a token of coordinate c.
@@ -112,8 +108,11 @@ __device__ __forceinline__ float fitting(float largest) {
     return largest > 0 ? __uint_as_float((u32)(127 + max(-100, min(100, 13 - exponent))) << 23) : 1;
 }
 
-// The norm of a row whose scale is 1, at most.
-constexpr float of_largest(int shape) { return is_int(shape) ? (1 << (code_bits(shape) - 1)) / INVERSE_SQRT : 1; }
+// The norm of a row whose scale is 1, at most; of small blocks more than a coordinate.
+constexpr float of_largest(int shape) { return is_int(shape) ? (1 << (code_bits(shape) - 1)) / INVERSE_SQRT : is_blocks(shape) ? 4 : 1; }
+template <int SHAPE> __device__ __forceinline__ float largest_norm(u32 largest, u32 octaves) {
+    return is_grouped(SHAPE) ? __uint_as_float(octaves << 23) / INVERSE_SQRT : of_largest(SHAPE) * from_f16(largest);
+}
 
 extern "C" __global__ void __launch_bounds__(256) measure(const __grid_constant__ Block p) {
     __shared__ float largest[2][8];
@@ -124,8 +123,8 @@ extern "C" __global__ void __launch_bounds__(256) measure(const __grid_constant_
     for (u32 i = threadIdx.x; i < seq.slots; i += blockDim.x) {
         const u8 *slot = p.pool + ((u64)p.table[(u64)sequence * p.table_stride + i] * p.kv_heads + head) * SLOT;
         const Tail tail = load<Tail>(slot + TAIL);
-        key = fmaxf(key, of_largest(KEYS) * from_f16(tail.key_largest) + (CENTRES ? (is_int(KEYS) ? 1 / INVERSE_SQRT : 1) * fabsf(from_f16(tail.centre)) : 0));
-        value = fmaxf(value, of_largest(VALUES) * from_f16(tail.value_largest));
+        key = fmaxf(key, largest_norm<KEYS>(tail.key_largest, tail.key_octaves) + (CENTRES ? (in_rows(KEYS) ? 1 / INVERSE_SQRT : 1) * fabsf(from_f16(tail.centre)) : 0));
+        value = fmaxf(value, largest_norm<VALUES>(tail.value_largest, tail.value_octaves));
     }
     // Of exact rows the largest coordinate, as if all of a row were so large.
     float of_key = 0, of_value = 0;
@@ -161,7 +160,7 @@ extern "C" __global__ void __launch_bounds__(128) ask(const __grid_constant__ Bl
             v[i] *= balance[i];
             base = fmaf(v[i], prefix[i], base);
         }
-        turn(v, p.key_rounds, p.key_signs, lane);
+        turn_key(v, p.key_rounds, p.key_signs, lane);
 #pragma unroll
         for (int i = 0; i < VEC; i++) top = fmaxf(top, fabsf(v[i]));
 #pragma unroll
@@ -198,12 +197,63 @@ template <int SHAPE> __device__ __forceinline__ float integer(u32 bits) {
     return code_bits(SHAPE) == 8 ? (float)(i8)bits : (float)((int)bits - 8);
 }
 
+// The words of a thread's coordinates of a key, and the index of coordinate d.
+template <int SHAPE> __device__ __forceinline__ auto key_words(const u8 *slot, int token, int t) {
+    if constexpr (is_indexed(SHAPE)) return IndexedKey(slot, token, t);
+    else return load_key(slot, token, t);
+}
+template <int SHAPE> __device__ __forceinline__ u32 key_index(const IndexedKey &k, int d) { return k.index(d); }
+
+// Small blocks, eight coordinates of one at once.
+__device__ __forceinline__ void unfold_blocks(const u8 *slot, u8 *keys, float unit, const float *centroids, const float *centre) {
+    for (int item = threadIdx.x; item < 4 * TILE; item += 128) {
+        const int token = item >> 2, t = item & 3;
+        const KeyWords k = load_key(slot, token, t);
+#pragma unroll
+        for (int j = 0; j < PRODUCTS; j++) {
+            const float scale = unit * from_f16(load<u16>(slot + K_STEPS + 2 * (SLOT_TOKENS * j + token)));
+            const int c = 32 * j + 8 * t;
+            float x[8];
+#pragma unroll
+            for (int i = 0; i < 8; i++) x[i] = fmaf(centroids[key_index<KEYS>(k, own_order(c + i) % EACH)], scale, CENTRES ? centre[c + i] : 0);
+            *reinterpret_cast<uint4 *>(keys + key_byte(token, c)) =
+                make_uint4(two_f16(x[0], x[1]), two_f16(x[2], x[3]), two_f16(x[4], x[5]), two_f16(x[6], x[7]));
+        }
+    }
+}
+
+// Chunks, each on its own.
+__device__ __forceinline__ void unfold_chunks(const Block &p, const u8 *slot, u8 *keys, const float *centre, const float *norms) {
+    __shared__ Chunks chunks;
+    for (int i = threadIdx.x; i < TABLE_WORDS; i += 128) reinterpret_cast<u32 *>(&chunks)[i] = p.triplets[i];
+    __syncthreads();
+    for (int item = threadIdx.x; item < 4 * TILE; item += 128) {
+        const int token = item >> 2, t = item & 3;
+        u32 words[FIELD_WORDS];
+        load_words<4 * FIELD_WORDS>(words, slot + item * 4 * FIELD_WORDS);
+        auto store = [&](int c, const float (&x)[4]) {
+            *reinterpret_cast<uint2 *>(keys + key_byte(token, c)) = make_uint2(two_f16(x[0], x[1]), two_f16(x[2], x[3]));
+        };
+#pragma unroll
+        for (int d = 0; d < EACH_FIELDS; d++) {
+            int n[4];
+            float x[4];
+            chunk(n, words, d, chunks);
+            const int c = 4 * (t * EACH_FIELDS + d);
+#pragma unroll
+            for (int e = 0; e < 4; e++) x[e] = fmaf((float)(n[e] >> 16), norms[token], CENTRES ? centre[c + e] : 0);
+            store(c, x);
+        }
+        for (int c = DIM + 4 * t; c < WIDE; c += 16) store(c, {0, 0, 0, 0});
+    }
+}
+
 // Triplets end in the middle of words: rows meet in shared memory first.
 __device__ __forceinline__ void unfold_triplets(const Block &p, const u8 *slot, u8 *keys, const float *centre, const float *norms) {
     __shared__ Triplets triplets;
     __shared__ __align__(16) u16 rows[TILE][WIDE + 8];
     const int thread = threadIdx.x;
-    for (int i = thread; i < TRIPLET_WORDS; i += 128) reinterpret_cast<u32 *>(&triplets)[i] = p.triplets[i];
+    for (int i = thread; i < TABLE_WORDS; i += 128) reinterpret_cast<u32 *>(&triplets)[i] = p.triplets[i];
     __syncthreads();
     for (int item = thread; item < 4 * TILE; item += 128) {
         const int token = item >> 2, t = item & 3;
@@ -227,16 +277,37 @@ __device__ __forceinline__ void unfold_triplets(const Block &p, const u8 *slot, 
     }
 }
 
+// Keys of integers with groups: eight coordinates of one group at a time.
+__device__ __forceinline__ void unfold_groups(const u8 *slot, u8 *keys, const float *centre, float unit) {
+    for (int item = threadIdx.x; item < TILE * WIDE / 8; item += 128) {
+        const int token = item / (WIDE / 8), c = item % (WIDE / 8) * 8, field = min(c, DIM - 1) / K_GROUP * K_EACH;
+        auto half = [&](int of) { return from_f16(load<u16>(slot + K_STEPS + 2 * (of * SLOT_TOKENS + token))); };
+        const float scale = half(field), zero = has_zeros(KEYS) ? fmaf(half_of_codes(KEYS), scale, half(field + 1)) : 0;
+        u32 words[4] = {};
+#pragma unroll
+        for (int i = 0; i < 8 && c < DIM; i += 4) {
+            int shift;
+            u32 four = load<u32>(group_word(slot, token, c + i, shift));
+            if (code_bits(KEYS) == 4) four = less_eight(four >> shift & 0x0F0F0F0F);
+            float x[4];
+#pragma unroll
+            for (int e = 0; e < 4; e++) x[e] = fmaf(fmaf((float)((int)(four << (24 - 8 * e)) >> 24), scale, zero), unit, CENTRES ? centre[c + i + e] : 0);
+            words[i / 2] = two_f16(x[0], x[1]), words[i / 2 + 1] = two_f16(x[2], x[3]);
+        }
+        *reinterpret_cast<uint4 *>(keys + key_byte(token, c)) = make_uint4(words[0], words[1], words[2], words[3]);
+    }
+}
+
 __device__ __forceinline__ void unfold_slot(const Block &p, const u8 *slot, u8 *keys, u8 *values, float2 scale) {
     __shared__ float centroids[2][128], centre[WIDE], norms[2][TILE];
     const Tail tail = load<Tail>(slot + TAIL);
     const int thread = threadIdx.x, lane = thread % LANES;
     centroids[0][thread] = p.key_centroids[thread], centroids[1][thread] = p.value_centroids[thread];
-    if (CENTRES && is_int(KEYS)) {
+    if (CENTRES && in_rows(KEYS)) {
         if (thread < LANES) {
             float v[VEC];
             exact_lane(v, reinterpret_cast<const u16 *>(slot + K_CENTRE), lane);
-            turn(v, p.key_rounds, p.key_signs, lane);
+            turn_key(v, p.key_rounds, p.key_signs, lane);
             for (int i = 0; i < VEC; i++)
                 if (VEC * lane + i < WIDE) centre[VEC * lane + i] = v[i] * scale.x;
         }
@@ -249,15 +320,16 @@ __device__ __forceinline__ void unfold_slot(const Block &p, const u8 *slot, u8 *
     {
         const int token = thread % TILE;
         const bool of_value = thread >= TILE;
-        const u32 norm = reinterpret_cast<const u16 *>(slot + (of_value ? V_STEPS : K_STEPS))[token];
+        // Of integers with groups nobody asks for it.
+        const u32 norm = reinterpret_cast<const u16 *>(slot + (of_value && !is_grouped(VALUES) ? V_STEPS : K_STEPS))[token];
         const float unit = of_value ? p.value_unit * scale.y : p.key_unit * scale.x, largest = from_f16(of_value ? tail.value_largest : tail.key_largest);
-        norms[of_value][token] = unit * (is_int(of_value ? VALUES : KEYS) ? from_f16(norm) : largest * (of_value ? 1 / 32767.0f : 1) * (float)norm);
+        norms[of_value][token] = unit * ((of_value ? in_rows(VALUES) : in_rows(KEYS)) ? from_f16(norm) : largest * (of_value ? 1 / 32767.0f : 1) * (float)norm);
     }
     __syncthreads();
-    for (int item = thread; item < 4 * TILE && !is_triplets(KEYS); item += 128) {
+    for (int item = thread; item < 4 * TILE && !is_fields(KEYS) && !is_blocks(KEYS) && !is_grouped(KEYS); item += 128) {
         const int token = item >> 2, t = item & 3;
         const float norm = norms[0][token];
-        const KeyWords k = load_key(slot, token, t);
+        const auto k = key_words<KEYS>(slot, token, t);
 #pragma unroll
         for (int d = 0; d < EACH; d += 8) {
             u32 words[4];
@@ -268,7 +340,8 @@ __device__ __forceinline__ void unfold_slot(const Block &p, const u8 *slot, u8 *
                 for (int e = 0; e < 2; e++) {
                     const float of_centre = CENTRES ? centre[t * EACH + d + i + e] : 0;
                     const u32 index = key_index<KEYS>(k, d + i + e);
-                    x[e] = fmaf(is_int(KEYS) ? integer<KEYS>(index) : centroids[0][index], norm, of_centre);
+                    if constexpr (is_indexed(KEYS)) x[e] = fmaf(entry_value<KEYS>(p.triplets[index]), norm, of_centre);
+                    else x[e] = fmaf(is_int(KEYS) ? integer<KEYS>(index) : centroids[0][index], norm, of_centre);
                 }
                 words[i >> 1] = two_f16(x[0], x[1]);
             }
@@ -277,19 +350,34 @@ __device__ __forceinline__ void unfold_slot(const Block &p, const u8 *slot, u8 *
     }
     for (int item = thread; item < TILE * (ROW - WIDE) / 8; item += 128)
         *reinterpret_cast<uint4 *>(keys + key_byte(item % TILE, WIDE + item / TILE * 8)) = make_uint4(0, 0, 0, 0);
+    if constexpr (is_grouped(KEYS)) unfold_groups(slot, keys, centre, p.key_unit * scale.x);
     if constexpr (is_triplets(KEYS)) unfold_triplets(p, slot, keys, centre, norms[0]);
+    if constexpr (is_chunks(KEYS)) unfold_chunks(p, slot, keys, centre, norms[0]);
+    if constexpr (is_blocks(KEYS)) unfold_blocks(slot, keys, scale.x, centroids[0], centre);
     const u8 *from = slot + K_PART;
     for (int item = thread; item < 2 * GROUPS * LANES; item += 128) { // eight tokens of four coordinates
         const int group = item / LANES % GROUPS, c = group * 32 + (lane >> 2) * 4, token = item / LANES / GROUPS * 32 + (lane & 3) * 8;
-        u32 low[VALUES == 38 ? 8 : 4], high = 0, windows[4];
+        u32 low[is_byte(VALUES) ? 8 : 4], high = 0, windows[4];
         load_words<4 * low_bits(VALUES)>(low, from + V_LOW + item * 4 * low_bits(VALUES));
         if (code_bits(VALUES) == 3) high = load<u32>(from + V_HIGH + item * 4);
+        float of_group[2][8] = {}; // scales, and zeros
+        if constexpr (is_grouped(VALUES)) {
+            const int field = min(c, DIM - 1) / V_GROUP * V_EACH;
+            load_field(of_group[0], from + V_FIELDS, field, token);
+            if (has_zeros(VALUES)) load_field(of_group[1], from + V_FIELDS, field + 1, token);
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                of_group[1][i] = fmaf(half_of_codes(VALUES), of_group[0][i], of_group[1][i]) * (p.value_unit * scale.y);
+                of_group[0][i] *= p.value_unit * scale.y;
+            }
+        }
         if (is_trellis(VALUES)) {
             const u32 *paths = reinterpret_cast<const u32 *>(from);
             const u32 own = paths[item], before = lane >= 4 || group > 0 ? paths[item - 4] : 0;
             windows[0] = pick(own << 3, before >> 1, 0x88888888u), windows[1] = pick(own << 2, before >> 2, 0xCCCCCCCCu);
             windows[2] = pick(own << 1, before >> 3, 0xEEEEEEEEu), windows[3] = own;
         }
+        const IndexedValues v(from, token >> 5, group, lane);
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             u32 words[4];
@@ -297,9 +385,13 @@ __device__ __forceinline__ void unfold_slot(const Block &p, const u8 *slot, u8 *
 #pragma unroll
             for (int i = 0; i < 8; i++) {
                 u32 index;
+                if constexpr (is_indexed(VALUES)) {
+                    x[i] = entry_value<VALUES>(p.triplets[VALUES_FROM + v.index(e, i)]) * norms[1][token + i];
+                    continue;
+                }
                 if constexpr (is_int(VALUES)) {
-                    index = VALUES == 38 ? low[(2 * e + (i >> 2)) % (VALUES == 38 ? 8 : 4)] >> (8 * (i & 3)) & 0xFF : low[e] >> (8 * (i & 3) + (i & 4)) & 15;
-                    x[i] = integer<VALUES>(index) * norms[1][token + i];
+                    index = is_byte(VALUES) ? low[(2 * e + (i >> 2)) % (is_byte(VALUES) ? 8 : 4)] >> (8 * (i & 3)) & 0xFF : low[e] >> (8 * (i & 3) + (i & 4)) & 15;
+                    x[i] = is_grouped(VALUES) ? fmaf(integer<VALUES>(index), of_group[0][i], of_group[1][i]) : integer<VALUES>(index) * norms[1][token + i];
                     continue;
                 }
                 if (low_bits(VALUES) == 4) index = low[e] >> (4 * i) & 15;
@@ -324,7 +416,7 @@ __device__ __forceinline__ void unfold_exact(const Block &p, const Sequence &seq
         if (token < count) {
             const u16 *row = exact_row(p, seq, sequence, head, first + token);
             exact_key(k, row, front, lane), exact_lane(v, row + DIM, lane);
-            turn(k, p.key_rounds, p.key_signs, lane), turn(v, p.value_rounds, p.value_signs, lane);
+            turn_key(k, p.key_rounds, p.key_signs, lane), turn(v, p.value_rounds, p.value_signs, lane);
         }
         for (int c = DIM + lane; c < ROW; c += LANES) *reinterpret_cast<u16 *>(keys + key_byte(token, c)) = 0;
         if (!holds(lane)) continue;
@@ -431,11 +523,6 @@ __device__ __forceinline__ void sum_tiles(float (&c)[OUTPUTS], const u32 (&w)[2]
     commit();
 }
 #else
-__device__ __forceinline__ void product_f16(float *c, const u32 *a, u32 b0, u32 b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 __device__ __forceinline__ void score_tiles(float (&c)[2][SCORES], const u32 (&q)[ROW / 4], const u8 *keys, const u8 *next) {
     const int g = threadIdx.x % LANES >> 2, t = threadIdx.x & 3;
 #pragma unroll
@@ -470,6 +557,9 @@ __device__ __forceinline__ void sum_tiles(float (&c)[OUTPUTS], const u32 (&w)[2]
 struct Seen {
     int number, relative;
     short count, always;
+#if OPTIONS > 1
+    u32 position; // of its first token, which a bias has; there are less than 2^32
+#endif
 };
 
 // Of a thread's two rows.
@@ -477,6 +567,9 @@ struct Softmax {
     float unit[2], base[2], m[2], l[2];
     int query[2], first, last; // of the rows; of the warp's first and last
     int window;
+#if OPTIONS > 1
+    const float *biases[2];
+#endif
 };
 
 // Maxima follow where they would be passed by 2^8 and more: sums are shifted seldom, and weights fit f16 well.
@@ -495,6 +588,17 @@ __device__ __forceinline__ void weigh(const Block &p, float (&x)[2][SCORES], Sof
         }
         unit[0] = unit[1] = 1, base[0] = base[1] = 0;
     }
+#if OPTIONS > 1
+#pragma unroll
+    for (int i = 0; i < BOTH; i++) {
+        const Seen &tile = tiles[i / SCORES];
+        const int r = i >> 1 & 1, token = 8 * (i % SCORES >> 2) + 2 * t + (i & 1);
+        const float bias = token < tile.count ? s.biases[r][tile.position + token] : 0;
+        float &y = x[i / SCORES][i % SCORES];
+        y = fmaf(bias, LOG2E, fmaf(y, unit[r], base[r]));
+    }
+    unit[0] = unit[1] = 1, base[0] = base[1] = 0;
+#endif
 #endif
 #pragma unroll
     for (int k = 0; k < 2; k++) {
@@ -573,6 +677,9 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) block(const __gri
                 const Tile tile = p.tiles[(u64)sequence * p.at_once + at + lane];
                 const long long away = (long long)(tile.position - begins);
                 seen.number = at + lane, seen.relative = (int)max(-(1ll << 30), min(1ll << 30, away));
+#if OPTIONS > 1
+                seen.position = (u32)tile.position;
+#endif
                 seen.count = tile.count, seen.always = tile.sinks && p.keep_sinks || window == 1 << 30;
                 mine = seen.relative <= to && (seen.always || seen.relative + (int)tile.count - 1 > from - window);
             }
@@ -591,7 +698,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) block(const __gri
             barrier_init(&keys_here[s], 2), barrier_init(&values_here[s], 2);
             barrier_init(&keys_free[s], ROW_WARPS), barrier_init(&values_free[s], ROW_WARPS);
         }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        barriers_made();
     }
 #endif
     __syncthreads();
@@ -604,6 +711,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) block(const __gri
     auto keys_of = [&](int k, int second) { return memory + k % STAGES * STAGE_BYTES + second * TILE_BYTES; };
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     constexpr bool IN_TURN = false;
+#elif PORTABLE
+    constexpr bool IN_TURN = true; // AMD's multiprocessors have 64 KB
 #else
     constexpr bool IN_TURN = SIDES > 1; // values in the place of keys, where both were too much
 #endif
@@ -640,6 +749,9 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) block(const __gri
         s.unit[r] = units.x, s.base[r] = units.y, s.query[r] = (row + 8 * r) / group;
         const float2 sums = p.first_tile > 0 ? own_sums[8 * r] : make_float2(NOTHING, 0);
         s.m[r] = sums.x, s.l[r] = t == 0 ? sums.y : 0;
+#if OPTIONS > 1
+        s.biases[r] = biases_of(p.bias, seq, sequence, p.query_heads, head * group + (row + 8 * r) % group);
+#endif
     }
 #pragma unroll
     for (int i = 0; i < OUTPUTS; i += 2) {
@@ -692,10 +804,11 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) block(const __gri
     for (int k = 0; k < count; k++) {
         auto copy = [](u8 *to, const u8 *from, int bytes) {
             for (int at = 16 * threadIdx.x; at < bytes; at += 16 * BLOCK_THREADS)
-                asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to) + at), "l"(from + at) : "memory");
+                copy_16(to, from, at);
         };
         auto copied = [] {
-            asm volatile("cp.async.commit_group;\ncp.async.wait_group 0;" ::: "memory");
+            end_copies();
+            await_copies<0>();
             __syncthreads();
         };
         for (int i = 0; i < 2; i++) {

@@ -1,5 +1,5 @@
 // Rows to pages: balance, prefix, centre, rotation, codes, norms. Every float operation is the CPU's, in its order
-// (vectors/scalar.rs, codes/scalar.rs, affine/scalar.rs, trellis/scalar.rs, triplets/scalar.rs, and the cache's norms.rs), so that the bytes are the CPU's: this text is
+// (vectors/scalar.rs, codes/scalar.rs, affine/scalar.rs, trellis/scalar.rs, triplets/scalar.rs, blocks/scalar.rs, quaternions/scalar.rs, and the cache's norms.rs), so that the bytes are the CPU's: this text is
 // compiled without contraction of products and sums, with roots and quotients rounded as IEEE 754 says.
 //
 // A block of threads a page and head, keys and values apart. Eight lanes share a row; of the sixteen lanes of the CPU's sums lane
@@ -14,14 +14,15 @@ struct Encode {
     const float *book_thresholds;   // [31]: where they change
     const float *front;             // [kv heads][balance, prefix][DIM]
     u32 *refused;                   // the first row that its codec cannot hold: see `refuse`
-    const u32 *search;              // of triplets: see `Search`
+    const u32 *search;              // of triplets: see `Search`; of chunks the set's members; of codes of 5 to 8 bits: where they change, one
+                                    // more, what they stand for; of `Path`s their centroids, by code and window
     u64 position;                   // of the first token
-    u32 kv_heads, page_tokens, rounds, gain;
+    u32 kv_heads, page_tokens, rounds, gain; // gain: of small blocks the last code
     float unit;                     // an integer of a centroid, of a rotated unit vector
     float kappa;                    // trellis: integers to a standard deviation
     float book_unit;
     u32 signs[8];
-    float centroids[128];           // by code; of a trellis by code · 16 + window
+    float centroids[128];           // by code; of a trellis by code · 16 + window; of small blocks eight, then where they change
     float cell_slope, cell_offset;  // codes alone: see `found_in`
     u32 cells[64];
 };
@@ -31,7 +32,7 @@ constexpr float SMALLEST_NORM = 9.31322574615478515625e-10f; // 2^-30
 enum { MSE, UNBIASED, NORM };
 
 constexpr int encode_threads(int shape) { return is_trellis(shape) ? 64 : 256; }
-constexpr int encode_blocks(int shape) { return DIM > 128 ? 2 : is_trellis(shape) ? 5 : 4; } // that a multiprocessor is to hold
+constexpr int encode_blocks(int shape) { return DIM > 128 ? 2 : is_trellis(shape) ? 5 : has_path(shape) ? 2 : is_indexed(shape) ? 3 : 4; } // that a multiprocessor is to hold
 
 // Coordinate of a lane's value i: pairs that follow each other, sixteen apart.
 __device__ __forceinline__ int mine(int lane, int i) { return 16 * (i >> 1) + 2 * (lane & 7) + (i & 1); }
@@ -100,8 +101,8 @@ template <bool TRANSPOSE> __device__ __forceinline__ void transform_by_rows(floa
     __syncwarp();
 }
 
-template <bool TRANSPOSE> __device__ __forceinline__ void transform(float (&v)[MINE], int lane, float *row) {
-    if constexpr (BASE > 1) return transform_by_rows<TRANSPOSE>(v, lane, row);
+// Steps of 1 to 8 · COUNT / 2 on each so many of a lane's values.
+template <int COUNT> __device__ __forceinline__ void transform_steps(float (&v)[MINE], int lane) {
 #pragma unroll
     for (int i = 0; i < MINE; i += 2) {
         const float a = v[i], b = v[i + 1];
@@ -117,13 +118,18 @@ template <bool TRANSPOSE> __device__ __forceinline__ void transform(float (&v)[M
         }
     }
 #pragma unroll
-    for (int s = 2; s < MINE; s *= 2)
+    for (int s = 2; s < COUNT; s *= 2)
 #pragma unroll
         for (int i = 0; i < MINE; i++)
             if (!(i & s)) {
                 const float a = v[i], b = v[i | s];
                 v[i] = a + b, v[i | s] = a - b;
             }
+}
+
+template <bool TRANSPOSE> __device__ __forceinline__ void transform(float (&v)[MINE], int lane, float *row) {
+    if constexpr (BASE > 1) transform_by_rows<TRANSPOSE>(v, lane, row);
+    else transform_steps<MINE>(v, lane);
 }
 
 // A lane's signs, bit i of value i.
@@ -165,16 +171,6 @@ __device__ __forceinline__ float quotient(float x, float y, float inverse) {
     return __fmaf_rn(__fmaf_rn(-y, q, x), inverse, q);
 }
 
-// To nearest, ties to even.
-__device__ __forceinline__ u32 to_f16(float x) {
-#ifdef __HIP__
-    return __builtin_bit_cast(u16, (_Float16)x);
-#else
-    u32 bits;
-    asm("{.reg .b16 h; cvt.rn.f16.f32 h, %1; cvt.u32.u16 %0, h;}" : "=r"(bits) : "f"(x));
-    return bits;
-#endif
-}
 __device__ __forceinline__ bool is_finite_f16(u32 bits) { return (bits & 0x7C00) != 0x7C00; }
 
 // [page][head][keys, values][257]: the centre, which is found before the rows are, or 1 more than the row.
@@ -289,14 +285,15 @@ template <bool OF_KEYS> __device__ __forceinline__ void encode_norms(const Encod
     }
 }
 
-// Scales of integers, which are what f16 holds, one a row. All threads, and all parts of the page.
+// Scales of integers, and norms of other blocks, which are what f16 holds, one a row. All threads, and all parts of the page.
 template <bool OF_KEYS> __device__ __forceinline__ void encode_scales(const Encode &p, const u32 *slots, const float *scales) {
+    constexpr bool THERE = OF_KEYS && is_blocks(KEYS); // but for the largest
     for (u32 part = threadIdx.x / LANES; part < p.page_tokens / SLOT_TOKENS; part += blockDim.x / LANES) { // a warp a slot
         u8 *slot = p.pool + ((u64)slots[part] * p.kv_heads + blockIdx.y) * SLOT;
         float largest = 0;
         for (int token = threadIdx.x % LANES; token < SLOT_TOKENS; token += LANES) {
             const float scale = scales[part * SLOT_TOKENS + token];
-            reinterpret_cast<u16 *>(slot + (OF_KEYS ? K_STEPS : V_STEPS))[token] = (u16)to_f16(scale);
+            if (!THERE) reinterpret_cast<u16 *>(slot + (OF_KEYS ? K_STEPS : V_STEPS))[token] = (u16)to_f16(scale);
             largest = fmaxf(largest, scale);
         }
 #pragma unroll
@@ -309,6 +306,118 @@ template <bool OF_KEYS> __device__ __forceinline__ void encode_scales(const Enco
         } else {
             tail.value_largest = to_f16(largest), tail.value_octaves = 0;
         }
+    }
+}
+
+// ---- small blocks -----------------------------------------------------------------------------------------------------
+
+// A row that eight lanes have together: each 32 rotated on their own, codes a byte each in threads' order (the third bit is the plane's),
+// scales to the slot. Gives the largest scale.
+__device__ __forceinline__ float quantize_blocks(const Encode &p, float (&v)[MINE], u8 *row, u8 *slot, int token, int lane) {
+    transform_steps<4>(v, lane);
+    float most = 0;
+    __syncwarp(); // codes take the place of values that other lanes have read
+#pragma unroll
+    for (int block = 0; block < DIM / BLOCK_VALUES; block++) {
+        float largest = 0;
+#pragma unroll
+        for (int i = 4 * block; i < 4 * block + 4; i++) v[i] *= 0.17677669f, largest = fmaxf(largest, fabsf(v[i]));
+#pragma unroll
+        for (int s = 4; s; s /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, s));
+        const float scale = largest / p.centroids[p.gain], inverse = scale > 0 ? 1.0f / scale : 0;
+        const u32 stored = to_f16(scale);
+#pragma unroll
+        for (int i = 4 * block; i < 4 * block + 4; i++) {
+            const float y = v[i] * inverse;
+            u32 code = 0; // counted so that what is no number takes the last
+#pragma unroll
+            for (int k = 0; k < 7; k++) code += !(y < p.centroids[8 + k]);
+            code = min(code, p.gain);
+            if (p.gain == 3) code |= (v[i] - scale * p.centroids[code] >= 0) << 2;
+            row[own_order(mine(lane, i))] = (u8)code;
+        }
+        if ((lane & 7) == 0) reinterpret_cast<u16 *>(slot + K_STEPS)[SLOT_TOKENS * block + token] = (u16)stored;
+        most = fmaxf(most, is_finite_f16(stored) ? from_f16(stored) : __int_as_float(0x7f800000));
+    }
+    return most;
+}
+
+// Scales, and zeros, of a row's groups to its slot, codes to `row`; whether f16 holds them. `bounds`: the slot's largest scale, f16, and the
+// bits of what no coordinate reaches.
+template <int SHAPE, bool OF_KEYS>
+__device__ __forceinline__ bool encode_groups(const float (&v)[MINE], u8 *slot, int token, u8 *row, u32 *bounds, int lane) {
+    constexpr int EACH_GROUP = group_of(SHAPE) / ROW_LANES, LAST = (1 << code_bits(SHAPE)) - 1, LARGEST = LAST / 2;
+    bool holds = true;
+    float largest = 0, bound = 0;
+    u32 stored[fields_of(SHAPE)], codes[MINE / 2];
+#pragma unroll
+    for (int first = 0; first < MINE; first += EACH_GROUP) {
+        float zero = 0, unit;
+        u32 of_zero = 0;
+        if (has_zeros(SHAPE)) {
+            // Of two zeros the one of the lower of sixteen lanes counts, whose sign f16 keeps.
+            float least[2] = {v[first], v[first + 1]}, most = fmaxf(v[first], v[first + 1]);
+#pragma unroll
+            for (int i = first + 2; i < first + EACH_GROUP; i++) {
+                if (v[i] < least[i & 1]) least[i & 1] = v[i];
+                most = fmaxf(most, v[i]);
+            }
+            float low = least[1] < least[0] ? least[1] : least[0];
+#pragma unroll
+            for (int s = 1; s < ROW_LANES; s *= 2) {
+                const float other = __shfl_xor_sync(~0u, low, s), lower = lane & s ? other : low, higher = lane & s ? low : other;
+                low = higher < lower ? higher : lower;
+                most = fmaxf(most, __shfl_xor_sync(~0u, most, s));
+            }
+            of_zero = to_f16(low), zero = from_f16(of_zero), unit = (most - low) / LAST;
+            holds = holds && is_finite_f16(of_zero);
+        } else {
+            float most = 0;
+#pragma unroll
+            for (int i = first; i < first + EACH_GROUP; i++) most = fmaxf(most, fabsf(v[i]));
+#pragma unroll
+            for (int s = 1; s < ROW_LANES; s *= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, s));
+            unit = most / LARGEST;
+        }
+        const u32 of_scale = to_f16(unit);
+        holds = holds && is_finite_f16(of_scale);
+        const int field = first / EACH_GROUP * (has_zeros(SHAPE) ? 2 : 1);
+        stored[field] = of_scale;
+        if (has_zeros(SHAPE)) stored[field + (has_zeros(SHAPE) ? 1 : 0)] = of_zero;
+        const float scale = from_f16(of_scale), inverse = 1.0f / scale;
+        largest = fmaxf(largest, scale), bound = fmaxf(bound, bound_of<SHAPE>(scale, zero));
+#pragma unroll
+        for (int i = first; i < first + EACH_GROUP; i += 2) {
+            u32 two[2];
+#pragma unroll
+            for (int k = 0; k < 2; k++) { // so small that the quotient is wrong, it is 0 either way
+                const float x = has_zeros(SHAPE) ? v[i + k] - zero : v[i + k];
+                const float y = fminf(fmaxf(quotient(x, scale, inverse), has_zeros(SHAPE) ? 0 : -LARGEST), has_zeros(SHAPE) ? LAST : LARGEST);
+                two[k] = __float_as_uint(y + 12582912.0f) + (has_zeros(SHAPE) ? 0 : LARGEST + 1) & 0xFF;
+            }
+            codes[i / 2] = of_scale ? two[0] | two[1] << 8 : 0;
+        }
+    }
+    __syncwarp(); // codes take the place of values that other lanes have read
+#pragma unroll
+    for (int i = 0; i < MINE; i += 2) *reinterpret_cast<u16 *>(row + mine(lane, i)) = (u16)codes[i / 2];
+    if ((lane & 7) == 0) {
+        for (int f = 0; f < fields_of(SHAPE); f++) *(OF_KEYS ? key_field(slot, f, token) : value_field(slot, f, token)) = (u16)stored[f];
+        atomicMax(&bounds[0], to_f16(largest)), atomicMax(&bounds[1], __float_as_uint(bound));
+    }
+    return holds;
+}
+
+// What slots say of fields that are there.
+template <bool OF_KEYS> __device__ __forceinline__ void encode_bounds(const Encode &p, const u32 *slots, const u32 (*bounds)[2]) {
+    const int part = threadIdx.x;
+    if (part >= p.page_tokens / SLOT_TOKENS) return;
+    Tail &tail = *reinterpret_cast<Tail *>(p.pool + ((u64)slots[part] * p.kv_heads + blockIdx.y) * SLOT + TAIL);
+    if (OF_KEYS) {
+        tail.key_largest = bounds[part][0], tail.key_octaves = octaves_of(bounds[part][1]);
+        tail.position = p.position + (u64)blockIdx.x * p.page_tokens + part * SLOT_TOKENS;
+    } else {
+        tail.value_largest = bounds[part][0], tail.value_octaves = octaves_of(bounds[part][1]);
     }
 }
 
@@ -464,14 +573,16 @@ __device__ __forceinline__ float search(const Encode &p, float *z, float scale, 
 // ---- a page of one head -----------------------------------------------------------------------------------------------
 
 template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const Encode &p) {
-    constexpr bool TRELLIS = is_trellis(SHAPE), INTEGERS = is_int(SHAPE), IN_THREES = is_triplets(SHAPE), HAS_CENTRE = OF_KEYS && CENTRES;
+    constexpr bool TRELLIS = has_path(SHAPE), PATHS = TRELLIS && is_indexed(SHAPE), INTEGERS = is_int(SHAPE), IN_THREES = is_triplets(SHAPE), HAS_CENTRE = OF_KEYS && CENTRES;
+    constexpr bool BLOCKS = is_blocks(SHAPE), CHUNKS = is_chunks(SHAPE), HALF_CENTRE = in_rows(SHAPE);
     // Words of a row in shared memory: its values, and later its codes, a byte each. One more, so that a column is on all banks; eight, so
     // that threes of four rows are.
     constexpr int THREADS = encode_threads(SHAPE), ROWS = THREADS / ROW_LANES; // rows at once: a number that all threads go on together
-    constexpr int STRIDE = IN_THREES ? DIM + 8 : TRELLIS || HAS_CENTRE || BASE > 1 ? DIM + 1 : DIM / 4 + 1;
+    constexpr int STRIDE = IN_THREES || CHUNKS ? DIM + 8 : TRELLIS || HAS_CENTRE || BASE > 1 ? DIM + 1 : DIM / 4 + 1;
     extern __shared__ u32 memory[]; // [SLOT_TOKENS][STRIDE]
     __shared__ union {
-        u32 decisions[TRELLIS ? DIM / 4 : 1][SLOT_TOKENS];
+        u32 decisions[TRELLIS && !PATHS ? DIM / 4 : 1][SLOT_TOKENS];
+        PathMemory<SHAPE, PATHS> paths;
         Fields fields[IN_THREES ? SLOT_TOKENS : 1];
         NormMemory norms;
     } work;
@@ -480,10 +591,13 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
     __shared__ float centroids[TRELLIS ? 128 : 1];
     __shared__ Centre centre;
     __shared__ uint2 cells[TRELLIS ? 1 : 32];
-    __shared__ u32 searched[IN_THREES ? sizeof(Search) / 4 : 1];
+    constexpr int SEARCHED = IN_THREES ? sizeof(Search) / 4 : is_indexed(SHAPE) && !PATHS ? 2 << index_bits(SHAPE) : 0;
+    __shared__ u32 searched[SEARCHED > 0 ? SEARCHED : 1];
+    __shared__ float4 members[CHUNKS ? SET_MEMBERS : 1];
     const Search &tables = *reinterpret_cast<const Search *>(searched);
     __shared__ u16 steps[SCALES * LEVELS];
     __shared__ u32 slots[MOST_TOKENS / SLOT_TOKENS];
+    __shared__ u32 bounds[is_grouped(SHAPE) ? MOST_TOKENS / SLOT_TOKENS : 1][2];
     const int lane = threadIdx.x % LANES, parts = p.page_tokens / SLOT_TOKENS;
     const u32 signs = signs_of(p, lane);
     const u32 stride = p.kv_heads * 2 * DIM; // of tokens
@@ -497,12 +611,15 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
     u32 ahead[MINE / 2];
     fetch(threadIdx.x / ROW_LANES, ahead);
     for (int i = threadIdx.x; i < SCALES * LEVELS; i += blockDim.x) steps[i] = p.steps[i];
+    if (is_grouped(SHAPE) && threadIdx.x < 2 * parts) bounds[is_grouped(SHAPE) ? threadIdx.x / 2 : 0][threadIdx.x % 2] = 0;
     if (threadIdx.x < parts) slots[threadIdx.x] = p.slots[blockIdx.x * parts + threadIdx.x];
-    if (TRELLIS)
+    if (TRELLIS && !PATHS)
         for (int i = threadIdx.x; i < 128; i += blockDim.x) centroids[i] = p.centroids[i];
-    else if (IN_THREES)
-        for (int i = threadIdx.x; i < (int)sizeof(Search) / 4; i += blockDim.x) searched[i] = p.search[i];
-    else if (threadIdx.x < 32) cells[threadIdx.x] = make_uint2(p.cells[2 * threadIdx.x], p.cells[2 * threadIdx.x + 1]);
+    else if (SEARCHED > 0)
+        for (int i = threadIdx.x; i < SEARCHED; i += blockDim.x) searched[i] = p.search[i];
+    else if (CHUNKS)
+        for (int i = threadIdx.x; i < SET_MEMBERS; i += blockDim.x) members[i] = reinterpret_cast<const float4 *>(p.search)[i];
+    else if (!TRELLIS && threadIdx.x < 32) cells[threadIdx.x] = make_uint2(p.cells[2 * threadIdx.x], p.cells[2 * threadIdx.x + 1]);
     if (OF_KEYS) {
         const float *front = p.front + blockIdx.y * 2 * DIM;
         for (int c = threadIdx.x; c < DIM; c += blockDim.x) centre.balance[c] = front[c], centre.inverse[c] = 1.0f / front[c], centre.prefix[c] = __uint_as_float(__float_as_uint(front[DIM + c]) ^ p.signs[c >> 5] >> (c & 31) << 31);
@@ -521,7 +638,8 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
 #pragma unroll
             for (int i = 0; i < MINE; i++) {
                 const int c = mine(lane, i);
-                v[i] = quotient(v[i], centre.balance[c], centre.inverse[c]) - centre.prefix[c];
+                // With zeros the sign of a zero counts.
+                v[i] = (has_zeros(KEYS) ? v[i] / centre.balance[c] : quotient(v[i], centre.balance[c], centre.inverse[c])) - centre.prefix[c];
             }
     };
     float *z = reinterpret_cast<float *>(memory);
@@ -554,11 +672,11 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
                 if (k < channels) {
                     const int c = threadIdx.x + k * THREADS;
                     const float mean = sums[k] / (float)p.page_tokens;
-                    if (INTEGERS) store_mean(p, centre, c, mean);
+                    if (HALF_CENTRE) store_mean(p, centre, c, mean);
                     else centre.values[c] = mean;
                 }
         __syncthreads();
-        if (!INTEGERS && threadIdx.x < LANES) encode_centre(p, centre, signs, lane);
+        if (!HALF_CENTRE && threadIdx.x < LANES) encode_centre(p, centre, signs, lane);
     }
     __syncthreads();
     for (int part = 0; part < parts; part++) {
@@ -577,6 +695,24 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
             if (HAS_CENTRE)
 #pragma unroll
                 for (int i = 0; i < MINE; i++) v[i] -= centre.values[mine(lane, i)];
+            if constexpr (BLOCKS) {
+                u8 *slot = p.pool + ((u64)slots[part] * p.kv_heads + blockIdx.y) * SLOT;
+                const float largest = quantize_blocks(p, v, reinterpret_cast<u8 *>(memory + r * STRIDE), slot, r, lane);
+                if ((lane & 7) == 0) norms[token] = largest;
+                continue;
+            }
+            if constexpr (CHUNKS) {
+                float *row = z + r * STRIDE;
+                if (p.rounds > 0) rotate(p, v, signs, lane, true, row);
+                __syncwarp();
+#pragma unroll
+                for (int i = 0; i < MINE; i++) row[mine(lane, i)] = v[i];
+                __syncwarp();
+                const float largest = largest_chunk(row, lane), scale = from_f16(to_f16(largest));
+                search_chunks(row, scale, members, lane);
+                if ((lane & 7) == 0) norms[token] = scale;
+                continue;
+            }
             const float norm = INTEGERS ? 0 : sqrtf(dot(v, v));
             rotate(p, v, signs, lane, !TRELLIS, z + r * STRIDE);
             if constexpr (IN_THREES) {
@@ -592,6 +728,10 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
                 for (int i = 0; i < MINE; i++) c[i] = row[mine(lane, i)];
                 const float correlation = dot(v, c), energy = dot(c, c);
                 if ((lane & 7) == 0) norms[token] = norm, products[r] = make_float2(correlation, energy);
+            } else if constexpr (is_grouped(SHAPE)) {
+                u8 *slot = p.pool + ((u64)slots[part] * p.kv_heads + blockIdx.y) * SLOT;
+                const bool held = encode_groups<SHAPE, OF_KEYS>(v, slot, r, reinterpret_cast<u8 *>(memory + r * STRIDE), bounds[part], lane);
+                if ((lane & 7) == 0) norms[token] = held ? 0 : __int_as_float(0x7f800000);
             } else if constexpr (INTEGERS) {
                 constexpr int LARGEST = (1 << (code_bits(SHAPE) - 1)) - 1;
                 float largest = 0;
@@ -617,6 +757,23 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
 #pragma unroll
                 for (int i = 0; i < MINE; i++) z[r * STRIDE + mine(lane, i)] = v[i];
                 if ((lane & 7) == 0) norms[token] = norm, scales[r] = norm < SMALLEST_NORM ? 0 : p.kappa / norm;
+            } else if constexpr (is_indexed(SHAPE) && !PATHS) {
+                constexpr int BITS = index_bits(SHAPE);
+                const float inverse = 1.0f / norm, *thresholds = reinterpret_cast<const float *>(searched);
+                float c[MINE];
+                u32 codes[MINE / 2];
+#pragma unroll
+                for (int i = 0; i < MINE; i += 2) {
+                    const u32 found[2] = {count_below<BITS>(v[i] * inverse, thresholds), count_below<BITS>(v[i + 1] * inverse, thresholds)};
+                    c[i] = thresholds[(1 << BITS) + found[0]], c[i + 1] = thresholds[(1 << BITS) + found[1]];
+                    codes[i / 2] = found[0] | found[1] << 8;
+                }
+                const float correlation = dot(v, c), energy = dot(c, c);
+                u8 *row = reinterpret_cast<u8 *>(memory + r * STRIDE);
+                __syncwarp(); // codes take the place of values that other lanes have read
+#pragma unroll
+                for (int i = 0; i < MINE; i += 2) *reinterpret_cast<u16 *>(row + mine(lane, i)) = codes[i / 2];
+                if ((lane & 7) == 0) norms[token] = norm, products[r] = make_float2(correlation, energy);
             } else {
                 const float inverse = 1.0f / norm;
                 float c[MINE], energy = 0; // exact: sums of squares of integers below 2^24
@@ -643,19 +800,25 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
             }
         }
         __syncthreads();
-        if (threadIdx.x < SLOT_TOKENS) { // a thread a row
+        if constexpr (PATHS) {
+            search_paths<SHAPE>(z, STRIDE, scales, reinterpret_cast<const float *>(p.search), work.paths);
+            __syncthreads();
+        }
+        if ((BLOCKS || CHUNKS) && threadIdx.x < SLOT_TOKENS && !(norms[part * SLOT_TOKENS + threadIdx.x] <= 65504)) refuse(p, OF_KEYS, 1 + part * SLOT_TOKENS + threadIdx.x);
+        if (!BLOCKS && !CHUNKS && threadIdx.x < SLOT_TOKENS) { // a thread a row
             const int r = threadIdx.x, token = part * SLOT_TOKENS + r;
             const float norm = norms[token];
             float found;
             if constexpr (INTEGERS) found = norm;
             else if constexpr (IN_THREES) found = stored_norm(p, norm, products[r].x / norm, products[r].y);
+            else if constexpr (PATHS) found = stored_norm(p, norm, work.paths.fits[r].x * (p.unit * p.unit), work.paths.fits[r].y * (p.unit * p.unit));
             else if constexpr (TRELLIS) found = search<SHAPE>(p, z + r * STRIDE, scales[r], norm, work.decisions, centroids);
             else found = stored_norm(p, norm, products[r].x / norm * p.unit, products[r].y * p.unit * p.unit);
             const u32 stored = !INTEGERS && norm < SMALLEST_NORM ? 0 : to_f16(found);
             if (!is_finite_f16(stored)) refuse(p, OF_KEYS, 1 + token);
             if (IN_THREES && (stored & 0x7FFF) == 0) // of a negative zero as well
                 for (int i = 0; i < FIELDS; i++) work.fields[r][i] = 0;
-            else if (stored == 0)
+            else if (stored == 0 && !is_grouped(SHAPE))
                 for (int i = 0; i < DIM / 4; i++) memory[r * STRIDE + i] = 0;
             norms[token] = from_f16(stored);
         }
@@ -663,9 +826,10 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
         u8 *slot = p.pool + ((u64)slots[part] * p.kv_heads + blockIdx.y) * SLOT;
         auto four = [&](int token, int c) { return memory[token * STRIDE + c / 4]; };
         if constexpr (IN_THREES) pack_found(slot, work.fields);
+        else if constexpr (CHUNKS) pack_chunks(slot, [&](int token, int chunk) { return memory[token * STRIDE + 4 * chunk]; });
         else if constexpr (OF_KEYS) pack_keys(slot, four);
         else pack_values(slot, four);
-        if (HAS_CENTRE && INTEGERS) {
+        if (HAS_CENTRE && HALF_CENTRE) {
             for (int c = threadIdx.x; c < DIM; c += blockDim.x) reinterpret_cast<u16 *>(slot + K_CENTRE)[c] = (u16)centre.integers[c];
         } else if (HAS_CENTRE) {
             for (int c = threadIdx.x; c < (IN_THREES ? DIM : WIDE); c += blockDim.x) {
@@ -677,7 +841,8 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
         if (OF_KEYS && threadIdx.x == 0) reinterpret_cast<Tail *>(slot + TAIL)->centre = HAS_CENTRE ? centre.norm : 0;
         __syncthreads();
     }
-    if constexpr (INTEGERS) encode_scales<OF_KEYS>(p, slots, norms);
+    if constexpr (is_grouped(SHAPE)) encode_bounds<OF_KEYS>(p, slots, bounds);
+    else if constexpr (HALF_CENTRE) encode_scales<OF_KEYS>(p, slots, norms);
     else encode_norms<OF_KEYS>(p, work.norms, steps, slots, norms);
 }
 

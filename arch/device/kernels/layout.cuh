@@ -1,18 +1,25 @@
 // How a page lies on the card, and what every kernel shares. Compiled at run time with these numbers given:
 //   DIM         width of a key and of a value: 64, 80, 96, 128, 192 or 256
 //   KEYS        the shape of a key: codes of 4, 3 or 2 bits (4, 3, 2), or a trellis of 8 states with codes of 1, 2 or 3
-//               bits (11, 12, 13), or integers of 4 or 8 bits with a scale a row (34, 38), as VALUES has them; or triplets (20), of which TRIPLETS says the bits: 256 for each of ξ and
-//               of η, 16 for each of a radius, 1 for each of a coordinate that is left over on its own
-//   CENTRES     1: pages have a centre          OPTIONS 1: logits are capped or hidden
+//               bits (11, 12, 13), or codes that are looked up in shared memory (streams.cuh): of 5 to 8 bits (5 to 8), and of other
+//               trellises (100 for each bit of a path that counts beside the newest, 50 where codes have digits of radix 3, 1 for
+//               each bit that a code takes here: 200 to 654); or integers of 4 or 8 bits with a scale a row (34, 38), as VALUES has them; or integers with a scale, or a scale and a zero, for each group (104 to 158: see group_of); or triplets (20), of which TRIPLETS says the bits: 256 for each of ξ and
+//               of η, 16 for each of a radius, 1 for each of a coordinate that is left over on its own; or small blocks of 32 codes
+//               of 3 bits, each with a scale (43); or chunks of four values with a scale a row (50), of which TRIPLETS says 256 for each
+//               member, 16 for each bit of a radius, 1 for codes in mixed radix
+//   CENTRES     1: pages have a centre          OPTIONS 1: logits are capped or hidden; 2: biases are added
 //
 // A slot has 64 tokens of one head; a page of 128 or 256 tokens takes several. All that a warp needs at once lies together, and
 // 16 bytes are aligned. A row has WIDE coordinates there, the next multiple of 32; what stands behind the last is nobody's:
 //
-//   keys      planes of rows: 64 x path bits, 64 x low bits of codes, 64 x high bits of codes of 3 bits; or, of triplets, each
-//             thread's fields in words of its own
-//   centre    its integers' high bytes, then their low four bits, in the order of the query's bytes; beside integers f16, in the keys'
+//   keys      planes of rows: 64 x path bits, 64 x low bits of codes, 64 x high bits of codes of 3 bits; or, of triplets and chunks,
+//             each thread's fields in words of its own
+//   centre    its integers' high bytes, then their low four bits, in the order of the query's bytes; beside keys with norms in their rows f16, in the keys'
 //             own basis
-//   norms     64 u16 of the keys, 64 of the values: the steps that the page's codes of 6 bits stand for; of integers f16
+//   norms     64 u16 of the keys, 64 of the values: the steps that the page's codes of 6 bits stand for; of integers, chunks
+//             and codes of more than 4.5 bits f16; of small blocks f16, 64 of the first of each row, then 64 of the second. Integers with
+//             groups: 64 f16 for each field of a row, [scale, zero][group] as they follow each other there; those of values stand behind
+//             their planes
 //   tail      what else the page says: see Tail
 //   values    planes by octets of tokens, below
 //
@@ -37,28 +44,65 @@ constexpr int SLOT_TOKENS = 64, HEADS = 8, WARPS = 4, LANES = 32;
 #endif
 constexpr bool is_triplets(int shape) { return shape == 20; }
 constexpr bool is_trellis(int shape) { return shape > 10 && shape < 20; }
-constexpr bool is_int(int shape) { return shape > 30; }
-constexpr int code_bits(int shape) { return shape % 10; }
-constexpr int path_bytes(int shape) { return is_trellis(shape) ? DIM / 8 : 0; }
+// Groups of 16, 32 and 64: 100, 110, 120 more than the bits of a code; with zeros 130, 140, 150.
+constexpr bool is_grouped(int shape) { return shape > 100 && shape < 200; }
+constexpr bool has_zeros(int shape) { return shape > 130 && shape < 200; }
+constexpr bool is_int(int shape) { return (shape > 30 && shape < 40) || is_grouped(shape); }
+constexpr bool is_byte(int shape) { return is_int(shape) && shape % 10 == 8; }
+constexpr bool is_blocks(int shape) { return shape == 43; }
+constexpr bool is_chunks(int shape) { return shape == 50; }
+constexpr int group_of(int shape) { return is_grouped(shape) ? 16 << (shape / 10 - 10) % 3 : is_blocks(shape) ? 32 : DIM; }
+// Of a row, each 16 bits.
+constexpr int fields_of(int shape) { return DIM / group_of(shape) * (has_zeros(shape) ? 2 : 1); }
+constexpr bool is_fields(int shape) { return is_triplets(shape) || is_chunks(shape); }
+constexpr bool is_indexed(int shape) { return (shape >= 5 && shape <= 8) || shape >= 200; }
+constexpr int code_bits(int shape) { return is_indexed(shape) ? 0 : shape % 10; } // of codes that registers are looked up with
+constexpr int index_bits(int shape) { return is_indexed(shape) ? shape % 10 : 0; } // of the others
+constexpr int history(int shape) { return shape >= 200 ? shape / 100 : 0; }
+constexpr bool has_digits(int shape) { return shape >= 200 && shape % 100 >= 50; }
+constexpr int raw_bits(int shape) { return index_bits(shape) - (has_digits(shape) ? 2 : 0); } // of those, low ones
+// Whether scales, or norms of all codes of more than 4.5 bits, lie in rows, f16, and a centre is f16 in the keys' own basis.
+constexpr bool in_rows(int shape) { return is_int(shape) || is_blocks(shape) || is_chunks(shape) || index_bits(shape) >= 4; }
+constexpr bool has_path(int shape) { return is_trellis(shape) || history(shape) > 0; }
+constexpr int path_bytes(int shape) { return has_path(shape) ? DIM / 8 : 0; }
 
-constexpr int DIRECTION_BITS = TRIPLETS >> 8, RADIUS_BITS = TRIPLETS >> 4 & 15, REST_BITS = TRIPLETS & 15;
-constexpr int FIELD_BITS = 2 * DIRECTION_BITS + RADIUS_BITS;
-constexpr int FIELDS = (DIM + 2) / 3, EACH_FIELDS = (FIELDS + 3) / 4; // of a row, of a thread of four
-constexpr int FIELD_WORDS = is_triplets(KEYS) ? (EACH_FIELDS * FIELD_BITS + 31) / 32 : 1;
+constexpr int bits_for(int count) { return count > 1 ? 1 + bits_for((count + 1) / 2) : 0; }
+constexpr int trailing_zeros(int number) { return number % 2 ? 0 : 1 + trailing_zeros(number / 2); }
+
+constexpr int TRIPLET_BITS = is_triplets(KEYS) ? TRIPLETS : 0;
+constexpr int DIRECTION_BITS = TRIPLET_BITS >> 8, RADIUS_BITS = TRIPLET_BITS >> 4 & 15, REST_BITS = TRIPLET_BITS & 15;
+// Of chunks: members; bits of a radius; of the CPU's row, bits of a code in the raw plane, where the planes of digits and of radii begin.
+constexpr int SET_MEMBERS = is_chunks(KEYS) ? TRIPLETS >> 8 : 1, CHUNK_RADIUS = is_chunks(KEYS) ? TRIPLETS >> 4 & 15 : 1;
+constexpr bool RADIX = is_chunks(KEYS) && TRIPLETS & 1;
+constexpr int RAW_BITS = RADIX ? trailing_zeros(24 * SET_MEMBERS) : bits_for(24 * SET_MEMBERS);
+constexpr int DIGITS_AT = 2 + (DIM / 4 * RAW_BITS + 7) / 8, RADII_AT = DIGITS_AT + (RADIX ? (DIM / 2 + 4) / 5 : 0);
+// A chunk on the card: its direction's bits, then those of a radius with a sign.
+constexpr int DIRECTION_FIELD = bits_for(12 * SET_MEMBERS);
+
+constexpr int FIELD_BITS = is_chunks(KEYS) ? DIRECTION_FIELD + CHUNK_RADIUS + 1 : is_triplets(KEYS) ? 2 * DIRECTION_BITS + RADIUS_BITS : 1;
+constexpr int FIELD_VALUES = is_chunks(KEYS) ? 4 : 3;
+constexpr int FIELDS = (DIM + FIELD_VALUES - 1) / FIELD_VALUES, EACH_FIELDS = (FIELDS + 3) / 4; // of a row, of a thread of four
+constexpr int FIELD_WORDS = is_fields(KEYS) ? (EACH_FIELDS * FIELD_BITS + 31) / 32 : 1;
 
 constexpr int WIDE = (DIM + 31) / 32 * 32;
-// Matrix products a key; of triplets four bytes each, the last of them for nothing.
-constexpr int PRODUCTS = is_triplets(KEYS) ? (EACH_FIELDS + 1) / 2 : WIDE / 32;
+// Matrix products a key; of fields four bytes each, of triplets the last of them for nothing.
+constexpr int PRODUCTS = is_fields(KEYS) ? (EACH_FIELDS + 1) / 2 : WIDE / 32;
 constexpr int EACH = 8 * PRODUCTS;   // coordinates of a key that a thread of four holds
 constexpr int K_WIDE = 4 * EACH;
 constexpr int BIT_WORDS = (EACH + 31) / 32; // of a bit for each of these
 constexpr int CODE_WORDS = EACH / (code_bits(KEYS) == 8 ? 4 : 8); // of their codes at most
 constexpr int GROUPS = WIDE / 32;    // groups of 32 coordinates of a value
 
+// Of small blocks as the CPU has them: values, bytes; bytes of the low bits of codes, before their high ones and the scale.
+constexpr int BLOCK_VALUES = 32, BLOCK_BYTES = 14, BLOCK_LOW = 8;
+
 // Of a row as the CPU has it: what is before its codes; all of it.
-constexpr int row_head(int shape) { return is_int(shape) ? 2 : path_bytes(shape); }
+constexpr int row_head(int shape) { return (in_rows(shape) && !is_blocks(shape) ? 2 * fields_of(shape) : 0) + path_bytes(shape); }
 constexpr int row_bytes(int shape) {
-    return is_triplets(shape) ? (FIELDS * FIELD_BITS + 7) / 8 : row_head(shape) + DIM * code_bits(shape) / 8;
+    if (is_chunks(shape)) return RADII_AT + (DIM / 4 * CHUNK_RADIUS + 7) / 8;
+    if (is_blocks(shape)) return DIM / BLOCK_VALUES * BLOCK_BYTES;
+    if (is_triplets(shape)) return (FIELDS * FIELD_BITS + 7) / 8;
+    return row_head(shape) + DIM * (code_bits(shape) + raw_bits(shape)) / 8 + (has_digits(shape) ? (DIM + 4) / 5 : 0);
 }
 // The last thread of a row's fields has what pads its stream.
 static_assert(!is_triplets(KEYS) || 8 * row_bytes(KEYS) - 3 * EACH_FIELDS * FIELD_BITS <= 32 * FIELD_WORDS, "a row's last bits");
@@ -67,36 +111,56 @@ constexpr int low_bits(int shape) { return code_bits(shape) == 3 ? 2 : code_bits
 
 // Bytes of a slot's planes of so many bits a coordinate.
 constexpr int planes(int bits) { return SLOT_TOKENS * WIDE / 8 * bits; }
-constexpr int K_LOW = planes(is_trellis(KEYS));
+constexpr int K_LOW = planes(has_path(KEYS));
 constexpr int K_HIGH = K_LOW + planes(low_bits(KEYS));
-constexpr int K_CENTRE = is_triplets(KEYS) ? SLOT_TOKENS * 16 * FIELD_WORDS : K_LOW + planes(code_bits(KEYS));
+constexpr int K_CENTRE = is_fields(KEYS) ? SLOT_TOKENS * 16 * FIELD_WORDS : K_LOW + planes(code_bits(KEYS) + index_bits(KEYS));
 constexpr int K_STEPS = K_CENTRE + (CENTRES ? 2 * K_WIDE : 0);
-constexpr int V_STEPS = K_STEPS + 2 * SLOT_TOKENS;
-constexpr int TAIL = V_STEPS + 2 * SLOT_TOKENS;
+constexpr int V_STEPS = K_STEPS + 2 * SLOT_TOKENS * fields_of(KEYS);
+constexpr int TAIL = V_STEPS + (is_grouped(VALUES) ? 0 : 2 * SLOT_TOKENS);
 constexpr int K_PART = TAIL + 16;
-constexpr int V_LOW = planes(is_trellis(VALUES));
+constexpr int V_LOW = planes(has_path(VALUES));
 constexpr int V_HIGH = V_LOW + planes(low_bits(VALUES));
-constexpr int V_PART = V_LOW + planes(code_bits(VALUES));
+constexpr int V_FIELDS = V_LOW + planes(code_bits(VALUES) + index_bits(VALUES));
+constexpr int V_PART = V_FIELDS + (is_grouped(VALUES) ? 2 * SLOT_TOKENS * fields_of(VALUES) : 0);
 constexpr int SLOT = (K_PART + V_PART + 31) / 32 * 32;
 
 struct Tail {
-    u16 key_largest; // f16; of integers the largest scale
-    u8 key_octaves, value_octaves;
-    u16 value_largest, centre; // f16; the centre's norm, beside integers its largest coordinate
+    u16 key_largest; // f16; of rows with norms of their own the largest
+    u8 key_octaves, value_octaves; // of integers with groups the exponent of a power of two, + 127, that no coordinate reaches
+    u16 value_largest, centre; // f16; the centre's norm, of f16 its largest coordinate
     u64 position; // of the slot's first token
 };
 static_assert(sizeof(Tail) == 16, "the tail of a slot");
 
+// Which of a key's coordinates in the order of threads' own, EACH of each, coordinate c is: of small blocks, each of which is a product
+// of its own, a thread has eight. And back.
+__device__ __forceinline__ int own_order(int c) {
+    if (!is_blocks(KEYS)) return c;
+    const int product = c / 32, nibble = c & 7;
+    return (c % 32 >> 3) * EACH + (PRODUCTS % 2 && product == PRODUCTS - 1 ? 8 * product + nibble : 16 * (product >> 1) + 2 * nibble + (product & 1));
+}
+__device__ __forceinline__ int coordinate(int at) {
+    if (!is_blocks(KEYS)) return at;
+    const int thread = at / EACH, d = at % EACH;
+    if (d >= EACH / 16 * 16) return d / 8 * 32 + 8 * thread + d % 8;
+    return (2 * (d >> 4) + (d & 1)) * 32 + 8 * thread + ((d & 15) >> 1);
+}
+
 // Where coordinate c of a key stands among operands: which thread's of four, its matrix product, half, byte.
 __device__ __forceinline__ void place(int c, int &thread, int &product, int &half, int &byte) {
-    if (is_triplets(KEYS)) {
-        const int field = c / 3 % EACH_FIELDS;
-        thread = c / 3 / EACH_FIELDS, product = field >> 1, half = field & 1, byte = c % 3;
+    if (is_fields(KEYS)) {
+        const int field = c / FIELD_VALUES % EACH_FIELDS;
+        thread = c / FIELD_VALUES / EACH_FIELDS, product = field >> 1, half = field & 1, byte = c % FIELD_VALUES;
         return;
     }
+    if (is_grouped(KEYS)) {
+        thread = c >> 2 & 3, product = c >> 5, half = c >> 4 & 1, byte = c & 3;
+        return;
+    }
+    c = own_order(c);
     const int d = c % EACH;
     thread = c / EACH;
-    const bool by_fours = KEYS == 4 || KEYS == 38;
+    constexpr bool by_fours = KEYS == 4 || KEYS == 38 || is_indexed(KEYS);
     if (is_trellis(KEYS) || KEYS == 34 || (!by_fours && d >= EACH / 16 * 16)) {
         product = d >> 3, half = d & 1, byte = d >> 1 & 3;
     } else if (by_fours) {
@@ -112,27 +176,24 @@ __device__ __forceinline__ void place(int c, int &thread, int &product, int &hal
 // product that is left over by bytes: see `spread`. Beside windows of a path they are in the order of coordinates.
 __device__ __forceinline__ int single_bit(int d) {
     int thread, product, half, byte;
-    place(d, thread, product, half, byte);
-    if (KEYS != 3 && KEYS != 11) return d;
+    place(coordinate(d), thread, product, half, byte);
+    if (KEYS != 3 && KEYS != 11 && !is_blocks(KEYS)) return d;
     if (PRODUCTS % 2 && product == PRODUCTS - 1) return 8 * product + 2 * byte + half;
     if (KEYS == 11) return 16 * (product >> 1) + 4 * byte + 2 * (product & 1) + half;
     const int nibble = 4 * half + byte, four = product & ~3;
     return 8 * four + (product & 3) + (four + 4 > PRODUCTS ? 4 * (nibble & 3) + 2 * (nibble >> 2) : 4 * nibble);
 }
+// Integers with groups: the word with the codes of coordinate c and the three beside it, those of 4 bits in the nibbles from `shift` on.
+__device__ __forceinline__ const u8 *group_word(const u8 *slot, int token, int c, int &shift) {
+    constexpr int BITS = code_bits(KEYS);
+    const int half = c >> 4 & 1;
+    shift = BITS == 8 ? 0 : 4 * half;
+    return slot + K_LOW + (token * 4 + (c >> 2 & 3)) * (EACH * BITS / 8) + BITS * (c >> 5) + (BITS == 8 ? 4 * half : 0);
+}
 __device__ __forceinline__ int centre_byte(int c) {
     int thread, product, half, byte;
     place(c, thread, product, half, byte);
     return thread * EACH + 8 * product + 4 * half + byte;
-}
-
-__device__ __forceinline__ float from_f16(u32 bits) {
-#ifdef __HIP__
-    return (float)__builtin_bit_cast(_Float16, (u16)bits);
-#else
-    float x;
-    asm("{.reg .b16 h; cvt.u16.u32 h, %1; cvt.f32.f16 %0, h;}" : "=f"(x) : "r"(bits));
-    return x;
-#endif
 }
 
 // H = Sylvester's matrix ⊗ one of order BASE: 1, or Paley's first construction of order 12 and 20, as arch/vectors/hadamard.rs has it.
@@ -162,6 +223,18 @@ constexpr float INVERSE_SQRT = DIM == 64    ? 0.125f
                                : DIM == 128 ? 0.08838834764831844055f
                                : DIM == 192 ? 0.07216878364870322981f
                                             : 0.0625f;
+
+// Where a slot has a field of a token, f16 or steps of norms.
+__device__ __forceinline__ u16 *key_field(u8 *slot, int field, int token) { return reinterpret_cast<u16 *>(slot + K_STEPS) + field * SLOT_TOKENS + token; }
+__device__ __forceinline__ u16 *value_field(u8 *slot, int field, int token) {
+    return reinterpret_cast<u16 *>(slot + (is_grouped(VALUES) ? K_PART + V_FIELDS : V_STEPS)) + field * SLOT_TOKENS + token;
+}
+// What a group of such fields does not reach.
+template <int SHAPE> __device__ __forceinline__ float bound_of(float scale, float zero) {
+    return scale * (1 << (has_zeros(SHAPE) ? code_bits(SHAPE) : code_bits(SHAPE) - 1)) + (zero < 0 ? -zero : zero);
+}
+// Such a bound as a tail has it, and back, no less.
+__device__ __forceinline__ u8 octaves_of(u32 float_bits) { return (u8)min(255u, (float_bits >> 23) + 1); }
 
 template <class T> __device__ __forceinline__ T load(const u8 *bytes) { return *reinterpret_cast<const T *>(bytes); }
 

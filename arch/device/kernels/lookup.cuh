@@ -1,60 +1,10 @@
-// From codes to operands of matrix products, and the instructions for it.
+// From codes to operands of matrix products.
 //
-// m16n8k32: lane = 4 g + t holds of A (16 x 32 bytes) row g (a0: bytes 4 t + b, a2: 16 + 4 t + b) and row g + 8 (a1, a3), of B
-// (32 x 8) column g (b0, b1 alike), of the sums row g, columns 2 t and 2 t + 1 (c0, c1) and row g + 8 (c2, c3). The order
-// of the 32 is free as long as A and B agree, so nothing is ever shuffled for it.
+// Of operands and sums, lane = 4 g + t has what nvidia.cuh says. The order of the 32 bytes of a product is free as long as both sides
+// agree, so nothing is ever shuffled for it.
 
-// Each selector nibble of s takes a byte of a (0-3) or b (4-7); with its highest bit set, that byte's sign, eight times.
-__device__ __forceinline__ u32 prmt(u32 a, u32 b, u32 s) {
-    u32 d;
-    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(s));
-    return d;
-}
-// (a & b) | c in one instruction: left to itself, the compiler takes two where two of them are constants.
-__device__ __forceinline__ u32 and_or(u32 a, u32 b, u32 c) {
-    u32 d;
-    asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
-    return d;
-}
-// Half of a word, plus `plus`, and less it: products of halves and bytes, on the pipe of products, where the pipe of logic is full.
-__device__ __forceinline__ u32 low_half(u32 w, u32 plus) {
-    u32 d;
-    asm("dp2a.lo.u32.u32 %0, %1, %2, %3;" : "=r"(d) : "r"(w), "r"(1), "r"(plus));
-    return d;
-}
-__device__ __forceinline__ u32 high_half(u32 w, u32 plus) {
-    u32 d;
-    asm("dp2a.hi.u32.u32 %0, %1, %2, %3;" : "=r"(d) : "r"(w), "r"(0x01000000), "r"(plus));
-    return d;
-}
-__device__ __forceinline__ u32 less_high_half(u32 w, u32 from) {
-    u32 d;
-    asm("dp2a.hi.u32.s32 %0, %1, %2, %3;" : "=r"(d) : "r"(w), "r"(0xFF000000), "r"(from));
-    return d;
-}
 // The bits of a where mask, else of b.
 __device__ __forceinline__ u32 pick(u32 a, u32 b, u32 mask) { return (a & mask) | (b & ~mask); }
-
-__device__ __forceinline__ void product_s8(int (&c)[4], uint4 a, u32 b0, u32 b1) {
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-        : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
-}
-__device__ __forceinline__ void product_u8(int (&c)[4], uint4 a, u32 b0, u32 b1) {
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-        : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
-}
-__device__ __forceinline__ void product_s8_u8(int (&c)[4], uint4 a, u32 b0, u32 b1) {
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.u8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-        : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
-}
-__device__ __forceinline__ float exp2_fast(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
 
 // Codes alone: every lane has all of a table. Trellis: lane l the centroids of a window, by the highest bit of a code of 3 bits; for
 // codes of 1 bit those of two coordinates that follow each other; for codes of 2 bits `second` are those of the next coordinate.
@@ -72,12 +22,8 @@ template <int SHAPE> __device__ __forceinline__ Table table_of(const u32 (&words
 
 __device__ __forceinline__ u32 row_of(const Table &t, u32 window) { return __shfl_sync(~0u, t.row, (int)window); }
 
-// Shifts by multiplication, on pipes that have nothing else to do: 2^23 + n over 2^by, rounded down, has n >> by in the low
-// bits of its mantissa, and nothing of 2^23 there up to by = 15.
-constexpr u32 SHIFTED = 0x4B000000; // of 2^23
-__device__ __forceinline__ u32 shifted(float n, int by) {
-    return __float_as_uint(by ? __fmaf_rd(n, __uint_as_float((u32)(127 - by) << 23), 8388608.0f) : n);
-}
+// Of a float that is 2^23 and an integer: see `shifted`.
+constexpr u32 SHIFTED = 0x4B000000;
 
 // One byte of each of four rows, by the nibbles of a selector: 0 to 3 in the even ones, 4 to 7 in the odd ones.
 __device__ __forceinline__ u32 of_rows(u32 r0, u32 r1, u32 r2, u32 r3, u32 selector) {
@@ -142,6 +88,19 @@ __device__ __forceinline__ KeyWords load_key(const u8 *slot, int token, int t) {
 // Bits d and up of a path: four count, and a fifth where d is even.
 __device__ __forceinline__ u32 window_at(const KeyWords &k, int d) { return shifted(k.path[d >> 4], d & 15); }
 
+// Selectors of product j's bytes, of codes of 2 and 3 bits: of the first four and of the others.
+__device__ __forceinline__ uint2 selectors(const KeyWords &k, int j) {
+    const bool alone = PRODUCTS % 2 && j == PRODUCTS - 1;
+    u32 s = (alone ? k.low[j >> 1] : k.low[j >> 1] >> (2 * (j & 1))) & 0x33333333u;
+    if (code_bits(KEYS) == 3) s |= (single_bits(k, j) & 0x11111111u) << 2;
+    u32 other = s >> 16;
+    if (alone) {
+        other = k.low[j >> 1] >> 2 & 0x3333;
+        if (code_bits(KEYS) == 3) other |= (single_bits(k, j) >> 1 & 0x1111) << 2;
+    }
+    return make_uint2(s, other);
+}
+
 // Product j of a key with the queries.
 __device__ __forceinline__ void score(int (&c)[4], uint4 q, const KeyWords &k, int j, const Table &t) {
     if (KEYS == 4) {
@@ -153,15 +112,8 @@ __device__ __forceinline__ void score(int (&c)[4], uint4 q, const KeyWords &k, i
     } else if (KEYS == 38) {
         product_s8(c, q, k.low[2 * j % CODE_WORDS], k.low[(2 * j + 1) % CODE_WORDS]);
     } else if (KEYS == 2 || KEYS == 3) {
-        const bool alone = PRODUCTS % 2 && j == PRODUCTS - 1;
-        u32 s = (alone ? k.low[j >> 1] : k.low[j >> 1] >> (2 * (j & 1))) & 0x33333333u;
-        if (KEYS == 3) s |= (single_bits(k, j) & 0x11111111u) << 2;
-        u32 other = s >> 16;
-        if (alone) {
-            other = k.low[j >> 1] >> 2 & 0x3333;
-            if (KEYS == 3) other |= (single_bits(k, j) >> 1 & 0x1111) << 2;
-        }
-        product_s8(c, q, prmt(t.words[0], t.words[KEYS == 3], s), prmt(t.words[0], t.words[KEYS == 3], other));
+        const uint2 s = selectors(k, j);
+        product_s8(c, q, prmt(t.words[0], t.words[KEYS == 3], s.x), prmt(t.words[0], t.words[KEYS == 3], s.y));
     } else if (KEYS == 11) {
         u32 r[4];
         for (int i = 0; i < 4; i++) r[i] = row_of(t, window_at(k, 8 * j + 2 * i));
@@ -195,15 +147,19 @@ __device__ __forceinline__ void score(int (&c)[4], uint4 q, const KeyWords &k, i
 struct Triplets {
     u32 directions[1 << 2 * DIRECTION_BITS], radii[1 << RADIUS_BITS], rest[1 << REST_BITS];
 };
-constexpr int TRIPLET_WORDS = sizeof(Triplets) / 4;
+
+// Field d of a thread, and what follows it.
+__device__ __forceinline__ u32 field_at(const u32 (&words)[FIELD_WORDS], int d) {
+    const int bit = d * FIELD_BITS;
+    u32 field = words[bit >> 5] >> (bit & 31);
+    if ((bit & 31) + FIELD_BITS > 32) field = __funnelshift_r(words[bit >> 5], words[min(FIELD_WORDS - 1, (bit >> 5) + 1)], bit & 31);
+    return field;
+}
 
 // Integers of 16 bits, 256 times, of triplet d of a thread; `last`: it is the thread that has the coordinates left over.
 __device__ __forceinline__ void triplet(int (&x)[3], const u32 (&words)[FIELD_WORDS], int d, bool last, const Triplets &of) {
     constexpr int OWN = 2 * DIRECTION_BITS;
-    const int bit = d * FIELD_BITS;
-    u32 field = words[bit >> 5] >> (bit & 31);
-    if ((bit & 31) + FIELD_BITS > 32) field = __funnelshift_r(words[bit >> 5], words[min(FIELD_WORDS - 1, (bit >> 5) + 1)], bit & 31);
-    field &= (1u << FIELD_BITS) - 1;
+    const u32 field = field_at(words, d) & ((1u << FIELD_BITS) - 1);
     const int n = of.directions[field & ((1 << OWN) - 1)], radius = of.radii[field >> OWN];
 #pragma unroll
     for (int e = 0; e < 3; e++) x[e] = (n << (24 - 8 * e) >> 24) * radius + 128;
@@ -212,9 +168,16 @@ __device__ __forceinline__ void triplet(int (&x)[3], const u32 (&words)[FIELD_WO
 }
 __device__ __forceinline__ bool has_rest(int t) { return t == (FIELDS - 1) / EACH_FIELDS; }
 
+// High and low bytes of field d of a thread.
+__device__ __forceinline__ uint2 field_bytes(const u32 (&words)[FIELD_WORDS], int d, bool last, const Triplets &of) {
+    int x[3];
+    triplet(x, words, d, last, of);
+    return make_uint2(prmt(prmt(x[0], x[1], 0x0062), x[2], 0x0610), prmt(prmt(x[0], x[1], 0x0051), x[2], 0x0510));
+}
+
 // Both products of a thread's keys, columns 2 t and 2 t + 1, with queries: high bytes, whose sign counts, and low ones.
-template <class Queries>
-__device__ __forceinline__ float2 score_triplets(Queries queries, const u8 *slot, int token, int t, const Triplets &of) {
+template <class Queries, class Fields>
+__device__ __forceinline__ float2 score_fields(Queries queries, const u8 *slot, int token, int t, const Fields &of) {
     u32 words[FIELD_WORDS];
     load_words<4 * FIELD_WORDS>(words, slot + (token * 4 + t) * 4 * FIELD_WORDS);
     int high[4] = {}, low[4] = {};
@@ -224,9 +187,8 @@ __device__ __forceinline__ float2 score_triplets(Queries queries, const u8 *slot
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             if (2 * j + half >= EACH_FIELDS) continue;
-            int x[3];
-            triplet(x, words, 2 * j + half, has_rest(t), of);
-            h[half] = prmt(prmt(x[0], x[1], 0x0062), x[2], 0x0610), l[half] = prmt(prmt(x[0], x[1], 0x0051), x[2], 0x0510);
+            const uint2 bytes = field_bytes(words, 2 * j + half, has_rest(t), of);
+            h[half] = bytes.x, l[half] = bytes.y;
         }
         const uint4 q = queries(j);
         product_s8(high, q, h[0], h[1]);
@@ -238,13 +200,19 @@ __device__ __forceinline__ float2 score_triplets(Queries queries, const u8 *slot
     return make_float2(sum(0), sum(1));
 }
 
+// Four weights, whose integers are the low 16 bits of words, as operands: high bytes, and low ones.
+__device__ __forceinline__ void four_bytes(u32 *a, const u32 *w) {
+    const u32 low = prmt(w[0], w[1], 0x5140), high = prmt(w[2], w[3], 0x5140);
+    a[0] = prmt(low, high, 0x7632), a[1] = prmt(low, high, 0x5410);
+}
+
 // ---- values -----------------------------------------------------------------------------------------------------------
 
 // Four products: coordinates e of each four, over the 32 tokens of a tile.
 __device__ __forceinline__ void add_values(int (&c)[4][4], uint4 weights, const u8 *values, int tile, int group,
                                            int lane, const Table &t) {
     const int item = (tile * GROUPS + group) * LANES + lane;
-    u32 low[VALUES == 38 ? 8 : 4], high = 0;
+    u32 low[is_byte(VALUES) ? 8 : 4], high = 0;
     load_words<4 * low_bits(VALUES)>(low, values + V_LOW + item * 4 * low_bits(VALUES));
     if (code_bits(VALUES) == 3) high = load<u32>(values + V_HIGH + item * 4);
     if (VALUES == 4) {

@@ -12,44 +12,30 @@ __device__ __forceinline__ u32 exact_place(const Sequence &s, u32 ring, u32 numb
     return at < ring ? at : at - ring;
 }
 
+// What is added to logits, if anything.
+struct Bias {
+    const float *values; // of each sequence [rows][positions]
+    const u64 *starts;   // of each sequence, its first value
+    u64 of_heads;        // 1: a row each query head; 0: one row
+};
+constexpr float LOG2E = 1.4426950408889634f;
+__device__ __forceinline__ const float *biases_of(const Bias &bias, const Sequence &s, int sequence, u32 heads, u32 head) {
+#if OPTIONS > 1
+    return bias.values + bias.starts[sequence] + (bias.of_heads ? head * s.next : 0);
+#else
+    return nullptr;
+#endif
+}
+
 constexpr float NOTHING = -1e30f;
 #define HIDDEN __int_as_float(0xff800000)
 
-__device__ __forceinline__ u32 shared_address(const void *p) { return (u32)__cvta_generic_to_shared(p); }
-
-#if __CUDA_ARCH__ >= 900
-__device__ __forceinline__ void barrier_init(u64 *bar, int count) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(bar)), "r"(count) : "memory");
-}
-__device__ __forceinline__ void barrier_wait(u64 *bar, u32 phase) {
-    asm volatile("{\n.reg .pred done;\nAGAIN:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra AGAIN;\n}" ::"r"(
-                     shared_address(bar)),
-                 "r"(phase)
-                 : "memory");
-}
-// Arrives, and expects so many bytes.
-__device__ __forceinline__ void expect(u64 *bar, u32 bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(bar)), "r"(bytes) : "memory");
-}
-// Some of the bytes that are expected.
-__device__ __forceinline__ void bulk_copy_more(void *to, const u8 *from, u32 bytes, u64 *bar) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(to)),
-                 "l"(from), "r"(bytes), "r"(shared_address(bar))
-                 : "memory");
-}
-__device__ __forceinline__ void bulk_copy(void *to, const u8 *from, u32 bytes, u64 *bar) {
-    expect(bar, bytes);
-    bulk_copy_more(to, from, bytes, bar);
-}
-__device__ __forceinline__ void arrive(u64 *bar) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(bar)) : "memory");
-}
-#else
+#if !BULK_COPIES
 // A warp copies; one group a call, whether there is anything to copy or not.
 __device__ __forceinline__ void warp_copy(void *to, const u8 *from, u32 bytes, int lane) {
     for (u32 at = 16 * lane; at < bytes; at += 16 * LANES)
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to) + at), "l"(from + at) : "memory");
-    asm volatile("cp.async.commit_group;" ::: "memory");
+        copy_16(to, from, at);
+    end_copies();
 }
 #endif
 
@@ -61,7 +47,7 @@ __device__ __forceinline__ bool holds(int lane) { return HOLDING == LANES || lan
 
 // The matrix of order BASE, or its transpose, on each BASE coordinates.
 template <bool TRANSPOSE> __device__ __forceinline__ void base_product(float (&v)[VEC], int lane) {
-    constexpr int MEMBERS = BASE / VEC;
+    constexpr int MEMBERS = BASE > 1 ? BASE / VEC : 1;
     const int first = lane / MEMBERS * MEMBERS;
     u32 rows[VEC];
     float sum[VEC] = {};
@@ -83,7 +69,7 @@ template <bool TRANSPOSE> __device__ __forceinline__ void base_product(float (&v
 // Hadamard's transform of DIM values; its inverse is `TRANSPOSE`'s.
 template <bool TRANSPOSE = false> __device__ __forceinline__ void hadamard(float (&v)[VEC], int lane) {
     if constexpr (BASE > 1) {
-        constexpr int MEMBERS = BASE / VEC;
+        constexpr int MEMBERS = BASE > 1 ? BASE / VEC : 1;
         base_product<TRANSPOSE>(v, lane);
         const int run = lane / MEMBERS;
 #pragma unroll
@@ -131,12 +117,7 @@ __device__ __forceinline__ void load_lane(float (&v)[VEC], const float *row, int
 // Floats of a caller's: f32, f16 or bf16.
 enum Floats : u32 { F32, F16, BF16 };
 __device__ __forceinline__ float from_half(u32 bits, u32 type) { return type == BF16 ? __uint_as_float(bits << 16) : from_f16(bits); }
-__device__ __forceinline__ u32 to_half(float x, u32 type) {
-    u32 bits;
-    if (type == BF16) asm("{.reg .b16 h; cvt.rn.bf16.f32 h, %1; cvt.u32.u16 %0, h;}" : "=r"(bits) : "f"(x));
-    else asm("{.reg .b16 h; cvt.rn.f16.f32 h, %1; cvt.u32.u16 %0, h;}" : "=r"(bits) : "f"(x));
-    return bits;
-}
+__device__ __forceinline__ u32 to_half(float x, u32 type) { return type == BF16 ? to_bf16(x) : to_f16(x); }
 // A lane's coordinates of row `number` of them.
 __device__ __forceinline__ void load_given(float (&v)[VEC], const void *rows, u64 number, u32 type, int lane) {
     if (type == F32) return load_lane(v, static_cast<const float *>(rows) + number * DIM, lane);

@@ -1,0 +1,169 @@
+//! Integers whose groups have scales, and zeros, of their own: on a card as on the CPU.
+
+use super::append::Both;
+use super::vectors::Random;
+use super::{TOLERANCE, WIDTHS, case, device, each_width, page_bytes};
+use octaplex::{Attend, Center, gpu};
+
+/// Every number of bits and group that the width takes, with and without zeros.
+fn specs(dim: usize) -> Vec<String> {
+    let groups = [16, 32, 64].into_iter().filter(|group| dim.is_multiple_of(*group));
+    let both = groups.flat_map(|group| [4, 8].map(|bits| (group, bits)));
+    let all = both.flat_map(|(group, bits)| {
+        [false, true].map(|zeros| format!("int:bits={bits},group={group},asymmetric={zeros}"))
+    });
+    all.collect()
+}
+
+/// Keys and values: each of the above once as keys and once as values, and some of them beside others.
+fn pairs(dim: usize) -> Vec<(String, String)> {
+    let (keys, mut pairs) = (specs(dim), Vec::new());
+    let values = |number: usize| keys[(5 * number + 3) % keys.len()].clone();
+    // Half of them at each width: kernels of each pair are compiled.
+    let every = if keys.len() > 8 { 2 } else { 1 };
+    for (number, keys) in keys.iter().enumerate().skip(dim / 64 % every).step_by(every) {
+        pairs.push((keys.clone(), values(number)));
+    }
+    let more = [
+        ("octopus", "int:group=16,asymmetric=true"),
+        ("int:bits=8,group=16,rotate=true", "trellis"),
+        ("turboquant:bits=3", "int:bits=8,group=16,asymmetric=true,rotate=true"),
+        ("int:group=16,asymmetric=true,rotate=true,seed=3", "int:bits=8"),
+    ];
+    pairs.extend(more.map(|(keys, values)| (keys.to_string(), values.to_string())));
+    pairs
+}
+
+#[test]
+fn pages_come_back_as_they_went() {
+    let Some(device) = device() else { return };
+    each_width(&WIDTHS, |dim| {
+        for (number, (keys, values)) in pairs(dim).iter().enumerate() {
+            let mut case = case(keys, values, dim, (2, 2), 900);
+            let page = [64, 128, 256][number % 3];
+            case.config = case.config.page(page).center([Center::Page, Center::Prefix][number % 2]);
+            let layer = case.layer();
+            let mut card = case.on_card(&device, &layer);
+            for index in 0..card.pages(0).unwrap() {
+                let expected = page_bytes(&layer, index);
+                let mut bytes = vec![0xaa; expected.len()];
+                card.page(0, index, &mut bytes).unwrap();
+                assert!(bytes == expected, "{keys}, {values}, width {dim}, pages of {page}: page {index}");
+            }
+        }
+    });
+}
+
+#[test]
+fn steps_and_blocks_attend_like_f64() {
+    let Some(device) = device() else { return };
+    each_width(&WIDTHS, |dim| {
+        for (number, (keys, values)) in pairs(dim).iter().enumerate() {
+            let mut case = case(keys, values, dim, (14, 2), 1000);
+            let center = [Center::Page, Center::Prefix, Center::Off][number % 3];
+            case.config = case.config.center(center).balance(number % 4 != 1);
+            for (options, tolerance) in
+                [(Attend::default(), TOLERANCE), (Attend::default().queries(40), 2.5e-3)]
+            {
+                let (card, cpu) = case.check(&device, &options);
+                let queries = options.queries.unwrap_or(1);
+                println!("{keys}, {values}, width {dim}, {queries} queries: card {card:.1e}, CPU {cpu:.1e}");
+                assert!(card < tolerance, "{keys}, {values}, width {dim}, {queries} queries: {card:e}");
+            }
+        }
+    });
+}
+
+/// Lengths that four slots do not divide, heads, and what only some steps ask for.
+#[test]
+fn lengths_heads_and_options() {
+    let Some(device) = device() else { return };
+    let (keys, values) = ("int:group=32,asymmetric=true", "int:bits=8,group=16,asymmetric=true");
+    for (number, tokens) in [3, 131, 132, 196, 260, 452, 2000, 9000].into_iter().enumerate() {
+        let heads = [(1, 1), (8, 1), (20, 2), (9, 3), (24, 24)][number % 5];
+        let mut case = case(keys, values, [64, 128][number % 2], heads, tokens);
+        case.config = case.config.page([64, 128, 256][number % 3]).sink_tokens([0, 4, 17][number % 3]);
+        let (card, _) = case.check(&device, &Attend::default());
+        assert!(card < TOLERANCE, "{tokens} tokens, heads {heads:?}: {card:e}");
+    }
+    let case = case(keys, values, 128, (12, 2), 1500);
+    let (bias, logits) = ((0..1500).map(|at| (at % 29) as f32 * 0.05).collect::<Vec<_>>(), [0.5; 12]);
+    for options in [
+        Attend::default().soft_cap(8.0).window(400).keep_sinks(true).sink_logits(&logits).scale(-0.1),
+        Attend::default().bias(&bias),
+    ] {
+        for (options, tolerance) in [(options, TOLERANCE), (options.queries(50), 2.5e-3)] {
+            let (card, _) = case.check(&device, &options);
+            assert!(card < tolerance, "{options:?}: {card:e}");
+        }
+    }
+}
+
+#[test]
+fn appended_pages_are_the_cpus() {
+    let Some(device) = device() else { return };
+    each_width(&WIDTHS, |dim| {
+        let (mut random, mut compared) = (Random::new(16), 0);
+        for (number, (keys, values)) in pairs(dim).iter().enumerate() {
+            let mut case = case(keys, values, dim, (4, 2), 900);
+            case.seed = number as u64;
+            let center = [Center::Page, Center::Page, Center::Prefix, Center::Off][number % 4];
+            case.config = case.config.page([64, 128, 256][(number + dim / 64) % 3]).center(center);
+            let mut both = Both::new(&device, &case);
+            both.append_and_compare(400);
+            (0..4).for_each(|_| both.append_and_compare(random.below(70) + 1));
+            both.append_and_compare(900 - both.given);
+            both.attend(&device, &case);
+            compared += both.compared;
+        }
+        println!("width {dim}: {compared} pages the same");
+        assert!(compared > 30, "{compared}");
+    });
+}
+
+/// Rows that are zero, of negative zeros among zeros, tiny, the same, of one coordinate, of very different length; and rows that f16
+/// does not hold.
+#[test]
+fn rows_without_a_direction_are_the_cpus() {
+    let Some(device) = device() else { return };
+    for (keys, values, center) in [
+        ("int:group=16,asymmetric=true", "int:bits=8,group=32,asymmetric=true", Center::Off),
+        ("int:bits=8,group=64,asymmetric=true", "int:group=16,asymmetric=true", Center::Page),
+        ("int:group=32", "int:bits=8,group=16,asymmetric=true,rotate=true", Center::Prefix),
+    ] {
+        let mut case = case(keys, values, 64, (1, 1), 900);
+        case.config = case.config.center(center);
+        let mut both = Both::new(&device, &case);
+        for side in &mut both.rows {
+            for (token, row) in side.chunks_exact_mut(64).enumerate() {
+                match token / 64 % 11 {
+                    2 => row.fill(0.0),
+                    3 => row.fill(if token % 2 == 0 { 6e-8 } else { -0.0 }),
+                    4 => row.fill(1.5),
+                    5 => row
+                        .iter_mut()
+                        .enumerate()
+                        .for_each(|(c, x)| *x = f32::from(u8::from(c == token % 64))),
+                    6 => row.iter_mut().for_each(|x| *x *= [1e-6, 1e3, 1e-3][token % 3]),
+                    7 if token % 64 > 0 => row.iter_mut().for_each(|x| *x *= 1e-2),
+                    8 => row
+                        .iter_mut()
+                        .enumerate()
+                        .for_each(|(c, x)| *x = if (c * 7 + token) % 5 < 2 { -0.0 } else { 0.0 }),
+                    9 => row
+                        .iter_mut()
+                        .enumerate()
+                        .for_each(|(c, x)| *x = if (c * 3 + token) % 7 < 3 { -0.0 } else { x.abs() }),
+                    _ => {}
+                }
+            }
+        }
+        both.append_and_compare(900);
+        both.attend(&device, &case);
+        let mut rows = vec![0.0; 64 * 200];
+        rows.iter_mut().step_by(64).enumerate().for_each(|(n, x)| *x = if n % 128 < 9 { -3e4 } else { 3e4 });
+        let mut cpu = both.cpu.clone();
+        let expected = cpu.append(&rows, &rows, &mut both.scratch).map_err(gpu::Error::Library);
+        assert_eq!(both.card.append(1, &rows, &rows), expected, "{keys}");
+    }
+}

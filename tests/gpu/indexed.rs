@@ -1,0 +1,80 @@
+//! Codes that kernels look up in shared memory, all of them: `turboquant` of 5 to 8 bits, and every trellis, with those that registers hold.
+
+use super::{Case, TOLERANCE, WIDTHS, case, device, each_width, error, page_bytes};
+use octaplex::{Attend, Backend, Center, Role, SharedLayer, Stream, gpu};
+
+/// Every m and number of states as keys or as values, and every number of bits as both.
+fn pairs() -> Vec<(String, String)> {
+    let trellises: Vec<String> = [4, 8, 16, 32, 64]
+        .iter()
+        .flat_map(|states| [1, 2, 3, 4, 6, 8, 12, 16].map(|m| format!("trellis:m={m},states={states}")))
+        .collect();
+    let (keys, values) = trellises.split_at(20);
+    let mut pairs: Vec<(String, String)> = keys.iter().cloned().zip(values.iter().rev().cloned()).collect();
+    pairs.extend(values[..6].iter().cloned().zip(keys[3..].iter().cloned()));
+    for bits in 5..=8 {
+        pairs.push((format!("turboquant:bits={bits}"), format!("turboquant:bits={bits}")));
+    }
+    pairs
+}
+
+/// Pages, a step, a block of queries of one case.
+fn check(device: &gpu::Device, case: &Case, what: &str) {
+    let layer = case.layer();
+    let mut card = case.on_card(device, &layer);
+    for index in 0..card.pages(0).unwrap() {
+        let expected = page_bytes(&layer, index);
+        let mut bytes = vec![0xaa; expected.len()];
+        card.page(0, index, &mut bytes).unwrap();
+        assert!(bytes == expected, "{what}: page {index}");
+    }
+    let (step, cpu) = case.check(device, &Attend::default());
+    let (block, _) = case.check(device, &Attend::default().queries(33));
+    println!("{what}: step {step:.1e}, block {block:.1e}, CPU {cpu:.1e}");
+    assert!(step < TOLERANCE, "{what}: {step:e}");
+    assert!(block < 2.5e-3, "{what}, a block: {block:e}");
+}
+
+#[test]
+fn every_trellis_and_number_of_bits() {
+    let Some(device) = device() else { return };
+    // Each pair at one width: others are held by what codecs share.
+    each_width(&WIDTHS, |dim| {
+        let width = WIDTHS.iter().position(|width| *width == dim).unwrap();
+        for (number, (keys, values)) in pairs().iter().enumerate() {
+            if number % WIDTHS.len() != width {
+                continue;
+            }
+            let mut case = case(keys, values, dim, (6, 2), 800);
+            case.config = case.config.page([64, 128, 256][number % 3]);
+            case.config = case.config.center([Center::Page, Center::Off, Center::Page][number / 6 % 3]);
+            check(&device, &case, &format!("{keys:24} {values:24} width {dim:3}"));
+        }
+    });
+}
+
+/// As many slots as a block of threads may sum, all of the largest centroid in one coordinate: sums of 32 bits hold them.
+#[test]
+fn sums_of_the_largest_centroids() {
+    let Some(device) = device() else { return };
+    for values in ["turboquant:bits=8", "turboquant:bits=5", "trellis:m=16,states=4"] {
+        let (dim, tokens) = (64, 512 * 64);
+        let case = case("turboquant", values, dim, (2, 1), tokens + 132);
+        let stream = Stream { layer: case.config.layer, head: 0, role: Role::Values };
+        let codec = case.config.values.build_dyn(dim, Backend::detect(), stream);
+        let mut row = vec![0.0; dim];
+        row[0] = 1.0;
+        codec.unwrap().finish(&mut row);
+        let rows = row.repeat(case.tokens);
+        let mut layer = SharedLayer::on_heap(&case.config, Backend::detect()).unwrap();
+        layer.append(&rows, &rows, &mut vec![0.0; case.config.scratch_len(2)]).unwrap();
+        let mut card = case.on_card(&device, &layer);
+        card.reserve_splits(2, Some(1)).unwrap();
+        let queries = case.queries();
+        let mut output = vec![f32::NAN; queries.len()];
+        card.attend(&queries, &Attend::default(), &mut output).unwrap();
+        let wrong = error(&output, &case.in_f64(&layer, &queries, &Attend::default()), dim);
+        println!("{values}: {wrong:.1e}");
+        assert!(wrong < TOLERANCE, "{values}: {wrong:e}");
+    }
+}

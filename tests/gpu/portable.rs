@@ -1,0 +1,101 @@
+//! The text of the kernels that no card's own instructions are needed for, `OCTAPLEX_CUDA_TARGET=portable`: every test runs with it, and
+//! here it is held against the card's own.
+
+use super::{Case, case, device, error};
+use octaplex::Attend;
+use std::process::Command;
+
+/// Where a process of this test's writes its outputs.
+const TO: &str = "OCTAPLEX_TEST_OUTPUTS";
+
+/// Sums of integers are the same, so that only the last bits of floats may differ; blocks of queries sum products of f16 in f32, in
+/// another order.
+const STEPS: f64 = 1e-6;
+const BLOCKS: f64 = 1e-3;
+
+fn cases() -> Vec<Case> {
+    [
+        ("turboquant", "turboquant", 64),
+        ("turboquant:bits=3", "trellis:m=8", 80),
+        ("turboquant:bits=2", "trellis:m=2", 96),
+        ("turboquant", "turboquant", 128),
+        ("turboquant:bits=3", "turboquant:bits=3", 128),
+        ("trellis", "trellis", 128),
+        ("trellis:m=8", "turboquant:bits=2", 192),
+        ("trellis:m=2", "trellis", 256),
+        ("octopus", "turboquant", 128),
+        ("octopus:bits=2", "trellis", 80),
+        ("int", "int:bits=8", 64),
+        ("int:bits=8,rotate=true", "int:rotate=true", 128),
+    ]
+    .iter()
+    .map(|(keys, values, dim)| case(keys, values, *dim, (14, 2), 1500))
+    .collect()
+}
+
+/// Of each case: a step, one with what only some ask for, a block of queries.
+fn options() -> [Attend<'static>; 3] {
+    [
+        Attend::default(),
+        Attend::default().soft_cap(3.0).window(700).keep_sinks(true),
+        Attend::default().queries(20),
+    ]
+}
+
+fn outputs(device: &octaplex::gpu::Device) -> Vec<Vec<f32>> {
+    let of_case = |case: &Case| {
+        let layer = case.layer();
+        let mut card = case.on_card(device, &layer);
+        options().map(|options| {
+            let queries = case.block(options.queries.unwrap_or(1));
+            let mut output = vec![f32::NAN; queries.len()];
+            card.attend(&queries, &options, &mut output).unwrap();
+            output
+        })
+    };
+    let cases = cases();
+    // All at once: what takes time is compiling kernels.
+    std::thread::scope(|scope| {
+        let of_case = &of_case;
+        let threads: Vec<_> = cases.iter().map(|case| scope.spawn(move || of_case(case))).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn sums_are_those_of_the_cards_own_instructions() {
+    let Some(device) = device() else { return };
+    let own = outputs(&device);
+    if let Ok(to) = std::env::var(TO) {
+        let bytes: Vec<u8> = own.iter().flatten().flat_map(|x| x.to_le_bytes()).collect();
+        return std::fs::write(to, bytes).unwrap();
+    }
+    // The target is the process's.
+    let to = std::env::temp_dir().join(format!("octaplex-outputs-{}", std::process::id()));
+    let name = "portable::sums_are_those_of_the_cards_own_instructions";
+    let done = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", name, "--nocapture"])
+        .envs([("OCTAPLEX_CUDA_TARGET", "portable"), (TO, to.to_str().unwrap())])
+        .output()
+        .unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let bytes = std::fs::read(&to).unwrap();
+    std::fs::remove_file(&to).unwrap();
+    let mut others = bytes.as_chunks().0.iter().map(|x| f32::from_le_bytes(*x));
+    for (number, own) in own.iter().enumerate() {
+        let (config, options) = (cases()[number / 3].config, options()[number % 3]);
+        let other: Vec<f32> = others.by_ref().take(own.len()).collect();
+        assert_eq!(other.len(), own.len());
+        let differ = own.iter().zip(&other).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
+        let of_own: Vec<f64> = own.iter().map(|x| f64::from(*x)).collect();
+        let wrong = error(&other, &of_own, config.key_dim);
+        println!(
+            "{:?}, {:?}, {options:?}: {differ} of {} differ, by {wrong:.1e}",
+            config.keys,
+            config.values,
+            own.len()
+        );
+        let most = if options.queries.is_some() { BLOCKS } else { STEPS };
+        assert!(wrong < most, "{:?}, {:?}, {options:?}: {wrong:e}", config.keys, config.values);
+    }
+}
