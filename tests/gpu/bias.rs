@@ -4,7 +4,7 @@ use super::{Case, WIDTHS, case, device, each_width, error};
 use octaplex::{Attend, Center, Error, gpu};
 
 /// What the output may differ from f64: of a step, and of a block.
-const TOLERANCES: [f64; 2] = [super::TOLERANCE, 2.5e-3];
+const TOLERANCES: [f64; 2] = [super::TOLERANCE, super::BLOCK_TOLERANCE];
 
 /// ALiBi's slopes of each head, tokens that are hidden by themselves and by whole pages, and masks that are no infinities.
 fn biases(rows: usize, positions: usize) -> Vec<f32> {

@@ -2,7 +2,7 @@
 
 use super::append::Both;
 use super::vectors::Random;
-use super::{TOLERANCE, WIDTHS, case, device, each_width, page_bytes};
+use super::{BLOCK_TOLERANCE, TOLERANCE, WIDTHS, case, device, each_width, page_bytes};
 use octaplex::{Attend, Center, gpu};
 
 /// Every number of bits and group that the width takes, with and without zeros.
@@ -63,7 +63,7 @@ fn steps_and_blocks_attend_like_f64() {
             let center = [Center::Page, Center::Prefix, Center::Off][number % 3];
             case.config = case.config.center(center).balance(number % 4 != 1);
             for (options, tolerance) in
-                [(Attend::default(), TOLERANCE), (Attend::default().queries(40), 2.5e-3)]
+                [(Attend::default(), TOLERANCE), (Attend::default().queries(40), BLOCK_TOLERANCE)]
             {
                 let (card, cpu) = case.check(&device, &options);
                 let queries = options.queries.unwrap_or(1);
@@ -92,7 +92,7 @@ fn lengths_heads_and_options() {
         Attend::default().soft_cap(8.0).window(400).keep_sinks(true).sink_logits(&logits).scale(-0.1),
         Attend::default().bias(&bias),
     ] {
-        for (options, tolerance) in [(options, TOLERANCE), (options.queries(50), 2.5e-3)] {
+        for (options, tolerance) in [(options, TOLERANCE), (options.queries(50), BLOCK_TOLERANCE)] {
             let (card, _) = case.check(&device, &options);
             assert!(card < tolerance, "{options:?}: {card:e}");
         }

@@ -1,6 +1,6 @@
 //! Codes that kernels look up in shared memory, all of them: `turboquant` of 5 to 8 bits, and every trellis, with those that registers hold.
 
-use super::{Case, TOLERANCE, WIDTHS, case, device, each_width, error, page_bytes};
+use super::{BLOCK_TOLERANCE, Case, TOLERANCE, WIDTHS, case, device, each_width, error, page_bytes};
 use octaplex::{Attend, Backend, Center, Role, SharedLayer, Stream, gpu};
 
 /// Every m and number of states as keys or as values, and every number of bits as both.
@@ -32,7 +32,7 @@ fn check(device: &gpu::Device, case: &Case, what: &str) {
     let (block, _) = case.check(device, &Attend::default().queries(33));
     println!("{what}: step {step:.1e}, block {block:.1e}, CPU {cpu:.1e}");
     assert!(step < TOLERANCE, "{what}: {step:e}");
-    assert!(block < 2.5e-3, "{what}, a block: {block:e}");
+    assert!(block < BLOCK_TOLERANCE, "{what}, a block: {block:e}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::append::Both;
 use super::vectors::Random;
-use super::{Case, TOLERANCE, case, device, error, page_bytes};
+use super::{BLOCK_TOLERANCE, Case, TOLERANCE, case, device, error, page_bytes};
 use octaplex::{Attend, Backend, Center, Error, LayerConfig, SharedLayer, gpu};
 
 fn saved(card: &mut gpu::Layer, sequence: usize) -> Vec<u8> {
@@ -202,7 +202,8 @@ fn check_attention(both: &mut Both, case: &Case, options: &Attend) {
     let exact = case.in_f64(&both.cpu, &queries, options);
     let wrong = error(&output[queries.len()..], &exact, case.config.key_dim);
     // Queries, keys, values and weights of blocks are f16.
-    let most = if options.queries.is_some() || options.position.is_some() { 2.5e-3 } else { TOLERANCE };
+    let most =
+        if options.queries.is_some() || options.position.is_some() { BLOCK_TOLERANCE } else { TOLERANCE };
     println!("{} tokens, {options:?}: {wrong:.1e}", both.cpu.stats().tokens);
     assert!(wrong < most, "{wrong:e}");
 }

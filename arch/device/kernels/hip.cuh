@@ -34,10 +34,6 @@ __device__ __forceinline__ int2 make_int2(int x, int y) { return {x, y}; }
 struct alignas(8) uint2 {
     unsigned x, y;
 };
-struct alignas(16) float4 {
-    float x, y, z, w;
-};
-__device__ __forceinline__ float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 struct alignas(16) uint4 {
     unsigned x, y, z, w;
 };
@@ -118,6 +114,7 @@ __device__ __forceinline__ void __syncwarp() {
     __builtin_amdgcn_wave_barrier();
     __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "wavefront");
 }
+__device__ __forceinline__ int atomicAdd(int *to, int x) { return __atomic_fetch_add(to, x, __ATOMIC_RELAXED); }
 __device__ __forceinline__ unsigned atomicMin(unsigned *to, unsigned x) { return __atomic_fetch_min(to, x, __ATOMIC_RELAXED); }
 __device__ __forceinline__ unsigned atomicMax(unsigned *to, unsigned x) { return __atomic_fetch_max(to, x, __ATOMIC_RELAXED); }
 __device__ __forceinline__ unsigned atomicOr(unsigned *to, unsigned x) { return __atomic_fetch_or(to, x, __ATOMIC_RELAXED); }
