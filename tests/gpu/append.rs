@@ -185,6 +185,20 @@ fn pages_of_the_cpus_encoders() {
     }
 }
 
+/// A row of a page of a kind: zero, of negative zeros among tiny ones, the same, of one coordinate, of very different length; others
+/// stay.
+pub(super) fn without_direction(kind: usize, token: usize, row: &mut [f32]) {
+    match kind {
+        2 => row.fill(0.0),
+        3 => row.fill(if token.is_multiple_of(2) { 6e-8 } else { -0.0 }),
+        4 => row.fill(1.5),
+        5 => row.iter_mut().enumerate().for_each(|(c, x)| *x = f32::from(u8::from(c == token % 64))),
+        6 => row.iter_mut().for_each(|x| *x *= [1e-6, 1e3, 1e-3][token % 3]),
+        7 if !token.is_multiple_of(64) => row.iter_mut().for_each(|x| *x *= 1e-2),
+        _ => {}
+    }
+}
+
 /// Rows that are zero, tiny, the same, of one coordinate, of very different length.
 #[test]
 fn rows_without_a_direction_are_the_cpus() {
@@ -208,18 +222,7 @@ fn rows_without_a_direction_are_the_cpus() {
         let mut both = Both::new(&device, &case);
         for side in &mut both.rows {
             for (token, row) in side.chunks_exact_mut(64).enumerate() {
-                match token / 64 % 9 {
-                    2 => row.fill(0.0),
-                    3 => row.fill(if token % 2 == 0 { 6e-8 } else { -0.0 }),
-                    4 => row.fill(1.5),
-                    5 => row
-                        .iter_mut()
-                        .enumerate()
-                        .for_each(|(c, x)| *x = f32::from(u8::from(c == token % 64))),
-                    6 => row.iter_mut().for_each(|x| *x *= [1e-6, 1e3, 1e-3][token % 3]),
-                    7 if token % 64 > 0 => row.iter_mut().for_each(|x| *x *= 1e-2),
-                    _ => {}
-                }
+                without_direction(token / 64 % 9, token, row);
             }
         }
         both.append_and_compare(700);

@@ -1,6 +1,6 @@
 //! Integers whose groups have scales, and zeros, of their own: on a card as on the CPU.
 
-use super::append::Both;
+use super::append::{Both, without_direction};
 use super::vectors::Random;
 use super::{BLOCK_TOLERANCE, TOLERANCE, WIDTHS, case, device, each_width, page_bytes};
 use octaplex::{Attend, Center, gpu};
@@ -137,15 +137,6 @@ fn rows_without_a_direction_are_the_cpus() {
         for side in &mut both.rows {
             for (token, row) in side.chunks_exact_mut(64).enumerate() {
                 match token / 64 % 11 {
-                    2 => row.fill(0.0),
-                    3 => row.fill(if token % 2 == 0 { 6e-8 } else { -0.0 }),
-                    4 => row.fill(1.5),
-                    5 => row
-                        .iter_mut()
-                        .enumerate()
-                        .for_each(|(c, x)| *x = f32::from(u8::from(c == token % 64))),
-                    6 => row.iter_mut().for_each(|x| *x *= [1e-6, 1e3, 1e-3][token % 3]),
-                    7 if token % 64 > 0 => row.iter_mut().for_each(|x| *x *= 1e-2),
                     8 => row
                         .iter_mut()
                         .enumerate()
@@ -154,7 +145,7 @@ fn rows_without_a_direction_are_the_cpus() {
                         .iter_mut()
                         .enumerate()
                         .for_each(|(c, x)| *x = if (c * 3 + token) % 7 < 3 { -0.0 } else { x.abs() }),
-                    _ => {}
+                    kind => without_direction(kind, token, row),
                 }
             }
         }
