@@ -5,7 +5,8 @@ use super::page::{BATCH, Grade, Head};
 use super::view::View;
 use crate::Error;
 use crate::codec::planes::CentreCode;
-use crate::codec::scratch::{bytes_of, with_scratch, words_for};
+use crate::codec::query::each_batch;
+use crate::codec::scratch::{MAX_SCRATCH, bytes_of, with_scratch, words_for};
 use crate::codec::{at_row, count_rows};
 use octaplex_arch::Rows;
 
@@ -99,18 +100,23 @@ fn score_page(
 ) -> Result<(), Error> {
     let tokens = scores.len() / count.max(1);
     for (index, (queries, grade)) in grades.iter().flatten().enumerate() {
-        let planes = grade.planes;
-        let more = if index > 0 { scores.len() } else { 0 };
-        with_scratch(tokens + more, |memory| {
+        let (planes, queries) = (grade.planes, &queries[..count]);
+        // As many queries of the second grade as there is room for on the stack.
+        let batch = (MAX_SCRATCH / tokens.max(1) - 1).min(count);
+        with_scratch(tokens * if index > 0 { 1 + batch } else { 1 }, |memory| {
             let (norms, more) = memory.split_at_mut(tokens);
             norms::decode(planes.backend(), &head.key_norms[grade.norms.clone()], norms)?;
-            let (queries, rows) = (&queries[..count], grade.rows(head.keys, norms, head.ahead));
+            let rows = grade.rows(head.keys, norms, head.ahead);
             if index == 0 {
                 return planes.score_rows(&planes.format(), queries, &rows, scores);
             }
-            planes.score_rows(&planes.format(), queries, &rows, more)?;
-            scores.iter_mut().zip(more).for_each(|(score, more)| *score += *more);
-            Ok(())
+            let mut scored = Ok(());
+            each_batch(batch.max(1), queries, scores, |queries, scores| {
+                let more = &mut more[..scores.len()];
+                scored = scored.and_then(|()| planes.score_rows(&planes.format(), queries, &rows, more));
+                scores.iter_mut().zip(more).for_each(|(score, more)| *score += *more);
+            });
+            scored
         })?;
     }
     Ok(())

@@ -9,7 +9,7 @@
 
 use super::outliers::{Chunked, LONE_BLOCK, Outliers, WithChunks};
 use super::planes::rows_of;
-use super::query::{Body, QUERY_BATCH, QueryFormat};
+use super::query::{Body, QUERY_BATCH, QueryFormat, each_batch};
 use super::scratch::{MAX_SCRATCH, bytes_of, with_scratch, words_for};
 use super::{
     Codec, MAX_VALUE, check_accumulate, check_block, check_scales, check_score, check_values, count_rows,
@@ -365,25 +365,32 @@ impl Core {
         }
         scores.fill(0.0);
         let backend = self.of_groups(queries.len());
+        let count = blocks.len() / self.block_bytes();
         self.each_group(backend, blocks, |first, coordinates, rows, zeros| {
-            let mut parts = [IntQuery { values: &[], scale: 0.0 }; QUERY_BATCH];
-            for (part, query) in parts.iter_mut().zip(queries) {
-                *part = IntQuery { values: &query.values[coordinates.clone()], ..*query };
-            }
-            with_scratch(queries.len() * zeros.len(), |found| {
-                let parts = &parts[..queries.len()];
-                backend.score_codes(packing, rows, integers, 1.0, parts, found);
-                let of_queries = scores.chunks_exact_mut(blocks.len() / self.block_bytes());
-                for ((part, found), scores) in
-                    parts.iter().zip(found.chunks_exact(zeros.len())).zip(of_queries)
-                {
-                    let sum = part.values.iter().map(|&int| i32::from(int)).sum::<i32>() as f32 * part.scale;
-                    for ((score, found), zero) in scores[first..].iter_mut().zip(found).zip(zeros) {
-                        *score += found + sum * zero;
-                    }
+            // As many as there is room for on the stack.
+            let batch = QUERY_BATCH.min(MAX_SCRATCH / zeros.len());
+            let mut scored = Ok(());
+            each_batch(batch, queries, scores, |queries, scores| {
+                let mut parts = [IntQuery { values: &[], scale: 0.0 }; QUERY_BATCH];
+                for (part, query) in parts.iter_mut().zip(queries) {
+                    *part = IntQuery { values: &query.values[coordinates.clone()], ..*query };
                 }
-                Ok(())
-            })
+                let parts = &parts[..queries.len()];
+                let score = with_scratch(parts.len() * zeros.len(), |found| {
+                    backend.score_codes(packing, rows, integers, 1.0, parts, found);
+                    let of_queries = found.chunks_exact(zeros.len()).zip(scores.chunks_exact_mut(count));
+                    for (part, (found, scores)) in parts.iter().zip(of_queries) {
+                        let sum =
+                            part.values.iter().map(|&int| i32::from(int)).sum::<i32>() as f32 * part.scale;
+                        for ((score, found), zero) in scores[first..].iter_mut().zip(found).zip(zeros) {
+                            *score += found + sum * zero;
+                        }
+                    }
+                    Ok(())
+                });
+                scored = scored.and(score);
+            });
+            scored
         })
     }
 
@@ -559,18 +566,23 @@ impl Codec for Core {
         let page = outliers.split_for(blocks, "scores", scores.len(), queries.len())?;
         check_scales(page.blocks, self.block_bytes(), self.scales())?;
         let dim = self.dim();
-        with_scratch(queries.len().min(QUERY_BATCH) * words_for(2 * dim), |memory| {
+        // As many as there is room for on the stack.
+        let batch = QUERY_BATCH.min(MAX_SCRATCH / words_for(2 * dim));
+        with_scratch(queries.len().min(batch) * words_for(2 * dim), |memory| {
             let memory: &mut [i16] = bytemuck::cast_slice_mut(memory);
             let mut scored = Ok(());
             format.in_float_batches(queries, scores, |queries, scores| {
-                let mut ints = [IntQuery { values: &[], scale: 0.0 }; QUERY_BATCH];
-                for ((query, values), int) in queries.iter().zip(memory.chunks_exact_mut(dim)).zip(&mut ints)
-                {
-                    let scale = self.backend.quantize_query(query, self.query_limit(), values);
-                    *int = IntQuery { values, scale };
-                }
-                scored = scored.and_then(|()| self.score_rows(page.blocks, &ints[..queries.len()], scores));
-                page.add_scores(queries, scores);
+                each_batch(batch, queries, scores, |queries, scores| {
+                    let mut ints = [IntQuery { values: &[], scale: 0.0 }; QUERY_BATCH];
+                    let memory = memory.chunks_exact_mut(dim);
+                    for ((query, values), int) in queries.iter().zip(memory).zip(&mut ints) {
+                        let scale = self.backend.quantize_query(query, self.query_limit(), values);
+                        *int = IntQuery { values, scale };
+                    }
+                    let ints = &ints[..queries.len()];
+                    scored = scored.and_then(|()| self.score_rows(page.blocks, ints, scores));
+                    page.add_scores(queries, scores);
+                });
             })?;
             scored
         })

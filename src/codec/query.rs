@@ -137,7 +137,7 @@ impl QueryFormat {
         mut score: impl FnMut(&[&[f32]], &mut [f32]),
     ) -> Result<(), Error> {
         self.check(queries)?;
-        each_batch(queries, scores, |queries, scores| {
+        each_batch(QUERY_BATCH, queries, scores, |queries, scores| {
             let mut batch: [&[f32]; QUERY_BATCH] = [&[]; QUERY_BATCH];
             for (slot, query) in batch.iter_mut().zip(queries) {
                 *slot = &query[1..][..self.dim];
@@ -155,7 +155,7 @@ impl QueryFormat {
         mut score: impl FnMut(&[IntQuery], &mut [f32]),
     ) -> Result<(), Error> {
         self.check(queries)?;
-        each_batch(queries, scores, |queries, scores| {
+        each_batch(QUERY_BATCH, queries, scores, |queries, scores| {
             let mut batch = [IntQuery { values: &[], scale: 0.0 }; QUERY_BATCH];
             for (slot, query) in batch.iter_mut().zip(queries) {
                 let [_, scale, ints @ ..] = *query else { continue };
@@ -175,7 +175,7 @@ impl QueryFormat {
         mut score: impl FnMut(&[SignQuery], &mut [f32]),
     ) -> Result<(), Error> {
         self.check(queries)?;
-        each_batch(queries, scores, |queries, scores| {
+        each_batch(QUERY_BATCH, queries, scores, |queries, scores| {
             let mut batch = [SignQuery { values: &[], scale: 0.0 }; QUERY_BATCH];
             for (slot, query) in batch.iter_mut().zip(queries) {
                 let words = &query[self.sketch_at()..];
@@ -188,10 +188,15 @@ impl QueryFormat {
     }
 }
 
-fn each_batch(queries: &[&[f32]], scores: &mut [f32], mut score: impl FnMut(&[&[f32]], &mut [f32])) {
+/// Calls `score` with so many queries and their part of `scores` at a time.
+pub(crate) fn each_batch<T>(
+    batch: usize,
+    queries: &[T],
+    scores: &mut [f32],
+    mut score: impl FnMut(&[T], &mut [f32]),
+) {
     let rows = scores.len() / queries.len().max(1);
-    let (mut queries, mut scores) =
-        (queries.chunks(QUERY_BATCH), scores.chunks_mut((QUERY_BATCH * rows).max(1)));
+    let (mut queries, mut scores) = (queries.chunks(batch), scores.chunks_mut((batch * rows).max(1)));
     // A `zip` of them divides, and boards link a panic for a division by none.
     while let (Some(queries), Some(scores)) = (queries.next(), scores.next()) {
         score(queries, scores);

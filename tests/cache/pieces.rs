@@ -40,6 +40,20 @@ fn queries_of_wide_keys_get_the_bits_of_one() {
     }
 }
 
+/// Scores of so many queries on such pages are more than the stack holds for codecs that work in it.
+#[test]
+fn queries_on_the_longest_pages_get_the_bits_of_one() {
+    for (keys, dim) in
+        [("graded", 128), ("int:group=16", 64), ("int:asymmetric=true", 64), ("int:med=3", 576)]
+    {
+        for backend in Backend::available() {
+            let mut config = LayerConfig::new(1, dim, 600).keys(spec(keys)).values(spec("f16")).page(256);
+            config.value_dim = 32;
+            check_together_and_alone(config, 1, backend);
+        }
+    }
+}
+
 /// 75 queries a head in one call have the bits of each alone, in a cache as full as it gets.
 fn check_together_and_alone(config: LayerConfig, heads: usize, backend: Backend) {
     const QUERIES: usize = 75;
