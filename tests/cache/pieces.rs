@@ -47,7 +47,7 @@ fn queries_on_the_longest_pages_get_the_bits_of_one() {
         [("graded", 128), ("int:group=16", 64), ("int:asymmetric=true", 64), ("int:med=3", 576)]
     {
         for backend in Backend::available() {
-            let mut config = LayerConfig::new(1, dim, 600).keys(spec(keys)).values(spec("f16")).page(256);
+            let mut config = LayerConfig::new(1, dim, 400).keys(spec(keys)).values(spec("f16")).page(256);
             config.value_dim = 32;
             check_together_and_alone(config, 1, backend);
         }
