@@ -7,14 +7,16 @@ mod block;
 mod compile;
 mod driver;
 mod encode;
+mod failure;
 mod layout;
 mod paged;
 mod rows;
 mod tables;
 
 pub use block::{Asked, Queries};
-pub use driver::{CallerStream, Device, Failure};
+pub use driver::{CallerStream, Device};
 pub use encode::{AT_ONCE, Refused, Rows};
+pub use failure::{Failure, Maker};
 pub use layout::{Sequence, Shape, WIDTHS};
 pub use paged::{Attention, Paged, Step};
 pub use rows::{DeviceRows, DeviceSlice, Input};

@@ -46,7 +46,7 @@ mod affine;
 mod angles;
 mod blocks;
 mod codes;
-#[cfg(feature = "cuda")]
+#[cfg(feature = "gpu")]
 pub mod device;
 mod quaternions;
 mod signs;

@@ -49,7 +49,7 @@ use core::fmt;
 use octaplex_arch::device::{Attention, Paged, Queries, Sequence, Shape, WIDTHS};
 
 pub use octaplex_arch::Float;
-pub use octaplex_arch::device::{CallerStream, Device, DeviceRows, DeviceSlice, Failure, Step};
+pub use octaplex_arch::device::{CallerStream, Device, DeviceRows, DeviceSlice, Failure, Maker, Step};
 
 /// Why a card did not do what it was asked. The layer on the card is as it was; after [`Card`](Self::Card) the sequence that was changed
 /// is to be [cleared](Layer::clear).

@@ -24,7 +24,7 @@ mod codecs;
 #[cfg(feature = "alloc")]
 mod dynamic;
 mod error;
-#[cfg(feature = "cuda")]
+#[cfg(feature = "gpu")]
 pub mod gpu;
 mod math;
 mod rotation;

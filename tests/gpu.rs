@@ -1,5 +1,5 @@
-//! Pages and attention on a card against the CPU: `cargo test --features cuda --test gpu`. Without a card, every test that wants
-//! one says what is missing and passes; `OCTAPLEX_REQUIRE=cuda` makes that an error.
+//! Pages and attention on a card against the CPU: `cargo test --features cuda --test gpu`, or `hip`. Without a card, every test that
+//! wants one says what is missing and passes; `OCTAPLEX_REQUIRE=cuda`, or `hip`, makes that an error.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
 #[path = "common/vectors.rs"]
@@ -44,7 +44,7 @@ fn device() -> Option<gpu::Device> {
         Ok(device) => Some(device.clone()),
         Err(failure) => {
             let required = std::env::var("OCTAPLEX_REQUIRE")
-                .is_ok_and(|names| names.split(',').any(|name| name == "cuda"));
+                .is_ok_and(|names| names.split(',').any(|name| matches!(name, "cuda" | "hip")));
             assert!(!required, "required, but {failure}");
             println!("skipped: {failure}");
             None
@@ -258,14 +258,23 @@ const BLOCK_TOLERANCE: f64 = 3e-3;
 fn what_is_missing_is_said() {
     match gpu::Device::new(0) {
         Ok(device) => {
-            println!("{}, compute capability {}", device.name(), device.capability());
+            println!("{}, {:?}, {}", device.name(), device.maker(), device.architecture());
             let none = gpu::Device::new(1000).unwrap_err();
             assert!(matches!(none, gpu::Failure::NoCard { ordinal: 1000, .. }), "{none}");
+            assert_eq!(gpu::Device::of(device.maker(), 0).unwrap().name(), device.name());
         }
         Err(failure) => {
             println!("skipped: {failure}");
             assert!(matches!(failure, gpu::Failure::NoDriver | gpu::Failure::NoCard { .. }), "{failure:?}");
-            assert!(failure.to_string().contains("NVIDIA"), "{failure}");
+        }
+    }
+    // Each that this is built for is named, and what to install.
+    let text = gpu::Failure::NoDriver.to_string();
+    for (maker, what) in [(gpu::Maker::Nvidia, "libcuda.so"), (gpu::Maker::Amd, "libamdhip64.so")] {
+        let here = gpu::Maker::ALL.contains(&maker);
+        assert_eq!(text.contains(what), here, "{text}");
+        if !here {
+            assert_eq!(gpu::Device::of(maker, 0).unwrap_err(), gpu::Failure::NoDriver);
         }
     }
 }

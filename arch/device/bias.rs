@@ -1,6 +1,7 @@
 //! What is added to logits.
 
-use super::driver::{Buffer, Failure};
+use super::driver::Buffer;
+use super::failure::Failure;
 use super::paged::Paged;
 use alloc::vec::Vec;
 

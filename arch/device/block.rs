@@ -1,7 +1,8 @@
 //! Attention of blocks of queries on a card.
 
 use super::compile::{Source, image};
-use super::driver::{Buffer, CallerStream, Failure, Kernels, time};
+use super::driver::{Buffer, CallerStream, Kernels, time};
+use super::failure::Failure;
 use super::layout::{Block, WIDTHS};
 use super::paged::{Attention, Paged};
 use super::rows::DeviceSlice;

@@ -1,12 +1,11 @@
 //! The kernels' source, compiled for the card that was found, and kept on disk.
 
-use super::driver::Failure;
+use super::driver::compile;
+use super::failure::{Failure, Maker};
 use alloc::ffi::CString;
 use alloc::format;
 use alloc::string::{String, ToString};
-use alloc::vec;
 use alloc::vec::Vec;
-use cudarc::nvrtc::{result, sys};
 use std::env;
 use std::fs;
 use std::path::PathBuf;
@@ -24,49 +23,32 @@ pub(super) enum Source {
     Block,
 }
 
+macro_rules! texts {
+    ($($name:literal)*) => { concat!($(include_str!(concat!("kernels/", $name, ".cuh"))),*) };
+}
+
 impl Source {
     const fn text(self) -> &'static str {
         match self {
-            Self::Attend => concat!(
-                include_str!("kernels/layout.cuh"),
-                include_str!("kernels/nvidia.cuh"),
-                include_str!("kernels/portable.cuh"),
-                include_str!("kernels/streams.cuh"),
-                include_str!("kernels/chunk_rows.cuh"),
-                include_str!("kernels/exchange.cuh"),
-                include_str!("kernels/lookup.cuh"),
-                include_str!("kernels/warp.cuh"),
-                include_str!("kernels/blocks.cuh"),
-                include_str!("kernels/chunks.cuh"),
-                include_str!("kernels/indexed.cuh"),
-                include_str!("kernels/groups.cuh"),
-                include_str!("kernels/attend.cuh")
+            Self::Attend => texts!(
+                "words" "layout" "nvidia" "portable" "streams" "chunk_rows" "exchange" "lookup" "warp" "blocks" "chunks" "indexed"
+                "groups" "attend"
             ),
-            Self::Encode => concat!(
-                include_str!("kernels/layout.cuh"),
-                include_str!("kernels/nvidia.cuh"),
-                include_str!("kernels/streams.cuh"),
-                include_str!("kernels/chunk_rows.cuh"),
-                include_str!("kernels/exchange.cuh"),
-                include_str!("kernels/triplets.cuh"),
-                include_str!("kernels/chunk_search.cuh"),
-                include_str!("kernels/paths.cuh"),
-                include_str!("kernels/encode.cuh")
+            Self::Encode => texts!(
+                "words" "layout" "nvidia" "streams" "chunk_rows" "exchange" "triplets" "chunk_search" "paths" "encode"
             ),
-            Self::Rows => include_str!("kernels/rows.cuh"),
-            Self::Block => concat!(
-                include_str!("kernels/layout.cuh"),
-                include_str!("kernels/nvidia.cuh"),
-                include_str!("kernels/portable.cuh"),
-                include_str!("kernels/streams.cuh"),
-                include_str!("kernels/lookup.cuh"),
-                include_str!("kernels/warp.cuh"),
-                include_str!("kernels/blocks.cuh"),
-                include_str!("kernels/chunks.cuh"),
-                include_str!("kernels/indexed.cuh"),
-                include_str!("kernels/groups.cuh"),
-                include_str!("kernels/block.cuh")
+            Self::Rows => texts!("words" "nvidia" "rows"),
+            Self::Block => texts!(
+                "words" "layout" "nvidia" "portable" "streams" "lookup" "warp" "blocks" "chunks" "indexed" "groups" "block"
             ),
+        }
+    }
+
+    /// As a maker's compiler takes it: AMD's with CUDA's words before it.
+    fn of(self, maker: Maker) -> String {
+        match maker {
+            Maker::Nvidia => self.text().to_string(),
+            Maker::Amd => format!("namespace octaplex {{\n{}{}}}\n", texts!("hip"), self.text()),
         }
     }
 }
@@ -75,7 +57,7 @@ impl Source {
 pub(super) const PORTABLE: &str = "portable";
 
 /// The image of the kernels with these numbers defined: for `sm_..` a cubin, for `compute_..` and [`PORTABLE`] PTX, which the driver
-/// compiles.
+/// compiles, for `gfx..` a code object of AMD's.
 ///
 /// A folder of the user's keeps it, under a name that is a hash of source, target and numbers; the file begins with them as they
 /// are, and is believed only where they are the same. Without such a folder, or where it cannot be written, they are compiled
@@ -85,19 +67,24 @@ pub(super) const PORTABLE: &str = "portable";
 /// [`Failure::NoCompiler`], [`Failure::Compile`].
 pub(super) fn image(source: Source, target: &str, defines: &[(&str, u32)]) -> Result<Vec<u8>, Failure> {
     let (target, portable) = if target == PORTABLE { ("compute_80", true) } else { (target, false) };
-    let mut options = vec![
-        format!("--gpu-architecture={target}"),
-        "--std=c++17".to_string(),
-        "-default-device".to_string(),
-    ];
-    if matches!(source, Source::Encode) {
-        options.push("--fmad=false".to_string());
-    }
+    let maker = if target.starts_with("gfx") { Maker::Amd } else { Maker::Nvidia };
+    let exact = matches!(source, Source::Encode);
+    let options: &[&str] = match maker {
+        Maker::Nvidia if exact => &["--std=c++17", "-default-device", "--fmad=false"],
+        Maker::Nvidia => &["--std=c++17", "-default-device"],
+        // As ci/hip.sh compiles them.
+        Maker::Amd => &["-std=c++17", "-O3", "-ffp-contract=off"],
+    };
+    let mut options: Vec<String> = options.iter().map(ToString::to_string).collect();
+    options.push(match maker {
+        Maker::Nvidia => format!("--gpu-architecture={target}"),
+        Maker::Amd => format!("--offload-arch={target}"),
+    });
     if portable {
         options.push("-DPORTABLE=1".to_string());
     }
     options.extend(defines.iter().map(|(name, value)| format!("-D{name}={value}")));
-    let text = source.text();
+    let text = source.of(maker);
     let key = format!("{}\n{text}", options.join(" "));
     let file = folder().map(|folder| folder.join(format!("{:016x}.bin", fnv(key.as_bytes()))));
     if let Some(image) =
@@ -105,7 +92,8 @@ pub(super) fn image(source: Source, target: &str, defines: &[(&str, u32)]) -> Re
     {
         return Ok(image);
     }
-    let image = compile(text, target, &options)?;
+    let text = CString::new(text).map_err(|error| Failure::Compile(error.to_string()))?;
+    let image = compile(maker, &text, target, &options)?;
     if let Some(file) = file {
         keep(&file, &key, &image);
     }
@@ -151,42 +139,6 @@ fn keep(file: &std::path::Path, key: &str, image: &[u8]) {
     if written.and_then(|()| fs::rename(&draft, file)).is_err() {
         let _ = fs::remove_file(&draft);
     }
-}
-
-fn compile(text: &str, target: &str, options: &[String]) -> Result<Vec<u8>, Failure> {
-    // SAFETY: opens the compiler's library, whose initialisers are its own affair.
-    if !unsafe { sys::is_culib_present() } {
-        return Err(Failure::NoCompiler);
-    }
-    let failed = |call: &str, error: result::NvrtcError| Failure::Compile(format!("{call}: {error:?}"));
-    let source = CString::new(text).map_err(|error| Failure::Compile(error.to_string()))?;
-    let program =
-        result::create_program(&source, None).map_err(|error| failed("nvrtcCreateProgram", error))?;
-    // SAFETY: the program was made above, is destroyed below and not used after that; buffers have the sizes that are
-    // asked for.
-    let image = unsafe {
-        match result::compile_program(program, options) {
-            Err(_) => {
-                let log = result::get_program_log(program).unwrap_or_default();
-                let text: Vec<u8> = log.iter().map(|c| *c as u8).take_while(|c| *c != 0).collect();
-                Err(Failure::Compile(String::from_utf8_lossy(&text).into_owned()))
-            }
-            Ok(()) if target.starts_with("compute") => result::get_ptx(program)
-                .map(|ptx| ptx.iter().map(|c| *c as u8).collect())
-                .map_err(|error| failed("nvrtcGetPTX", error)),
-            Ok(()) => {
-                let mut size = 0;
-                let sized = sys::nvrtcGetCUBINSize(program, &mut size).result();
-                let mut image = vec![0u8; size];
-                let got =
-                    sized.and_then(|()| sys::nvrtcGetCUBIN(program, image.as_mut_ptr().cast()).result());
-                got.map(|()| image).map_err(|error| failed("nvrtcGetCUBIN", error))
-            }
-        }
-    };
-    // SAFETY: made above.
-    let _ = unsafe { result::destroy_program(program) };
-    image
 }
 
 #[cfg(test)]

@@ -1,80 +1,129 @@
 //! The driver: a card, its memory, kernels, graphs. One stream a device, on which everything happens in order.
+//!
+//! What is here is common to all makers; their calls are in a file each, behind [`Driver`].
 
-use alloc::string::{String, ToString};
+// What one maker's driver needs another's may not.
+#![cfg_attr(not(all(feature = "cuda", feature = "hip")), allow(dead_code, unused_variables))]
+
+#[cfg(feature = "cuda")]
+mod cuda;
+#[cfg(feature = "hip")]
+mod hip;
+
+use super::failure::{Failure, Maker};
+use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_void};
 use core::fmt;
 use core::marker::PhantomData;
-use cudarc::driver::{DriverError, result, sys};
 
-/// Why a card did not do what it was asked.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Failure {
-    /// The driver's library is not there.
-    NoDriver,
-    /// The run-time compiler's library is not there, and the kernels are not in the cache.
-    NoCompiler,
-    /// No card of that number.
-    NoCard {
-        /// The number asked for.
-        ordinal: usize,
-        /// How many there are.
-        count: usize,
-    },
-    /// The card's compute capability is below 8.0.
-    OldCard {
-        /// Its compute capability, ten times the major number and the minor one.
-        capability: u32,
-    },
-    /// So many bytes are not free on the card.
-    Memory {
-        /// The bytes asked for.
-        bytes: usize,
-    },
-    /// The kernels do not compile; the compiler's words.
-    Compile(String),
-    /// The driver refused a call, or a kernel failed; after the latter the device is lost.
-    Driver {
-        /// Which call.
-        call: &'static str,
-        /// The driver's name of the error.
-        name: String,
-    },
+/// What a driver calls a stream, a kernel and the like by.
+pub(super) type Handle = *mut c_void;
+
+/// A card as its driver opens it.
+#[derive(Debug)]
+pub(super) struct Card {
+    number: i32,
+    context: Handle,
+    name: String,
+    architecture: String,
+    multiprocessors: usize,
+    shared_memory: usize,
 }
 
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoDriver => f.write_str("no NVIDIA driver: its library (libcuda.so, nvcuda.dll) is not on this machine"),
-            Self::NoCompiler => f.write_str(
-                "no NVRTC: the run-time compiler's library (libnvrtc.so, of CUDA 12 or 13) is not where libraries are \
-                 looked for; install it, or name its folder in LD_LIBRARY_PATH",
-            ),
-            Self::NoCard { count: 0, .. } => f.write_str("the NVIDIA driver finds no card"),
-            Self::NoCard { ordinal, count } => write!(f, "no card {ordinal}: there are {count}, from 0"),
-            Self::OldCard { capability } => {
-                let (major, minor) = (capability / 10, capability % 10);
-                write!(f, "the card's compute capability is {major}.{minor}; 8.0 is the least")
-            }
-            Self::Memory { bytes } => write!(f, "the card has not {bytes} bytes free"),
-            Self::Compile(log) => write!(f, "the kernels do not compile: {log}"),
-            Self::Driver { call, name } => write!(f, "{call}: {name}"),
-        }
+/// What is launched.
+pub(super) struct Launch {
+    function: Handle,
+    grid: [u32; 3],
+    threads: u32,
+    /// Bytes of shared memory beside the kernel's own.
+    shared: u32,
+    /// It may begin before the one before it has ended, for which it waits itself; drivers without that ignore it.
+    early: bool,
+}
+
+/// A maker's driver, a call or two each.
+///
+/// # Safety
+/// Of all that are unsafe: handles are this driver's, of the card last [entered](Self::enter) on this thread, and are there: what
+/// destroys one is called once. Addresses have so many bytes of the card's memory, and of the host's until the stream has done
+/// what was asked.
+pub(super) trait Driver: fmt::Debug + Send + Sync {
+    /// How many cards there are.
+    fn count(&self) -> Result<usize, Failure>;
+    /// The card of a number below that, which is entered.
+    fn open(&self, number: usize) -> Result<Card, Failure>;
+    unsafe fn close(&self, card: &Card);
+    /// Makes it the one that this thread's calls are for.
+    fn enter(&self, card: &Card) -> Result<(), Failure>;
+
+    /// A stream that does not wait for the default one.
+    fn stream(&self) -> Result<Handle, Failure>;
+    unsafe fn destroy_stream(&self, stream: Handle);
+    unsafe fn synchronize(&self, stream: Handle) -> Result<(), Failure>;
+
+    unsafe fn load(&self, image: &[u8]) -> Result<Handle, Failure>;
+    unsafe fn unload(&self, module: Handle);
+    unsafe fn function(&self, module: Handle, name: &CStr) -> Result<Handle, Failure>;
+    /// Bytes of shared memory that a kernel has of its own.
+    unsafe fn own_shared(&self, function: Handle) -> Result<usize, Failure>;
+    /// Lets it be launched with so many beside those.
+    unsafe fn share(&self, function: Handle, bytes: usize) -> Result<(), Failure>;
+    /// `parameter` is the one that the kernel takes; it is copied.
+    unsafe fn launch(&self, stream: Handle, launch: &Launch, parameter: Handle) -> Result<(), Failure>;
+
+    fn allocate(&self, bytes: usize) -> Result<u64, Failure>;
+    /// Waits for what uses it.
+    unsafe fn free(&self, address: u64);
+    unsafe fn zero(&self, address: u64, bytes: usize, stream: Handle) -> Result<(), Failure>;
+    unsafe fn write(&self, to: u64, from: &[u8], stream: Handle) -> Result<(), Failure>;
+    unsafe fn copy(&self, to: u64, from: u64, bytes: usize, stream: Handle) -> Result<(), Failure>;
+    unsafe fn read(&self, to: &mut [u8], from: u64, stream: Handle) -> Result<(), Failure>;
+
+    fn event(&self, timed: bool) -> Result<Handle, Failure>;
+    unsafe fn destroy_event(&self, event: Handle);
+    unsafe fn record(&self, event: Handle, stream: Handle) -> Result<(), Failure>;
+    unsafe fn wait(&self, stream: Handle, event: Handle) -> Result<(), Failure>;
+    /// Milliseconds between two, when the second has come.
+    unsafe fn elapsed(&self, start: Handle, end: Handle) -> Result<f32, Failure>;
+
+    unsafe fn begin_capture(&self, stream: Handle) -> Result<(), Failure>;
+    /// What was captured, to be launched; `None`: not what is asked for, so that there is nothing.
+    unsafe fn end_capture(&self, stream: Handle, wanted: bool) -> Result<Option<Handle>, Failure>;
+    unsafe fn is_captured(&self, stream: Handle) -> Result<bool, Failure>;
+    unsafe fn launch_graph(&self, graph: Handle, stream: Handle) -> Result<(), Failure>;
+    unsafe fn destroy_graph(&self, graph: Handle);
+}
+
+/// A maker's driver.
+pub(super) fn driver_of(maker: Maker) -> Result<&'static dyn Driver, Failure> {
+    match maker {
+        #[cfg(feature = "cuda")]
+        Maker::Nvidia => cuda::driver(),
+        #[cfg(feature = "hip")]
+        Maker::Amd => hip::driver(),
+        #[allow(unreachable_patterns)] // where both are there
+        _ => Err(Failure::NoDriver),
     }
 }
 
-impl core::error::Error for Failure {}
-
-/// The driver's answer to a call.
-fn driver<T>(call: &'static str, answer: Result<T, DriverError>) -> Result<T, Failure> {
-    answer.map_err(|error| {
-        let name = error
-            .error_name()
-            .map_or_else(|_| "unknown".to_string(), |name| name.to_string_lossy().into_owned());
-        Failure::Driver { call, name }
-    })
+/// An image of a text, by a maker's compiler, for a target of that maker's.
+pub(super) fn compile(
+    maker: Maker,
+    text: &CStr,
+    target: &str,
+    options: &[String],
+) -> Result<Vec<u8>, Failure> {
+    match maker {
+        #[cfg(feature = "cuda")]
+        Maker::Nvidia => cuda::compile(text, target, options),
+        #[cfg(feature = "hip")]
+        Maker::Amd => hip::compile(text, options),
+        #[allow(unreachable_patterns)] // where both are there
+        _ => Err(Failure::NoCompiler(maker)),
+    }
 }
 
 /// A card, with a context and a stream. Clones are the same one.
@@ -83,96 +132,100 @@ pub struct Device(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    device: sys::CUdevice,
-    context: sys::CUcontext,
-    stream: sys::CUstream,
-    name: String,
-    capability: u32,
-    multiprocessors: usize,
+    driver: &'static dyn Driver,
+    maker: Maker,
+    card: Card,
+    stream: Handle,
 }
 
-// SAFETY: contexts and streams of the driver's may be used from any thread; every method makes the context current first.
+// SAFETY: contexts and streams of the drivers' may be used from any thread; every method enters the card first.
 unsafe impl Send for Inner {}
-// SAFETY: as above; the driver serialises calls on a stream.
+// SAFETY: as above; drivers serialise calls on a stream.
 unsafe impl Sync for Inner {}
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // SAFETY: made in `Device::new`, and nothing that uses them is left: all of it holds the `Arc`.
+        let entered = self.driver.enter(&self.card).is_ok();
+        // SAFETY: made in `Device::of`, and nothing that uses them is left: all of it holds the `Arc`.
         unsafe {
-            let _ = result::ctx::set_current(self.context);
-            let _ = result::stream::destroy(self.stream);
-            let _ = result::primary_ctx::release(self.device);
+            if entered {
+                self.driver.destroy_stream(self.stream);
+            }
+            self.driver.close(&self.card);
         }
     }
 }
 
 impl Device {
-    /// The card of that number, from 0.
+    /// The card of that number, from 0: NVIDIA's are counted first, then AMD's, of those that this is built for.
     ///
     /// # Errors
-    /// [`Failure::NoDriver`], [`Failure::NoCard`], [`Failure::OldCard`], [`Failure::Driver`].
+    /// [`Failure::NoDriver`], [`Failure::NoCard`], [`Failure::OldCard`], [`Failure::Architecture`], [`Failure::OldDriver`],
+    /// [`Failure::Driver`].
     pub fn new(ordinal: usize) -> Result<Self, Failure> {
-        // SAFETY: opens the driver's library, whose initialisers are its own affair.
-        if !unsafe { sys::is_culib_present() } {
-            return Err(Failure::NoDriver);
-        }
-        let no_card = |count| Failure::NoCard { ordinal, count };
-        if let Err(error) = result::init() {
-            let missing = error.0 == sys::CUresult::CUDA_ERROR_NO_DEVICE;
-            return if missing { Err(no_card(0)) } else { driver("cuInit", Err(error)) };
-        }
-        let count = driver("cuDeviceGetCount", result::device::get_count())? as usize;
-        if ordinal >= count {
-            return Err(no_card(count));
-        }
-        let device = driver("cuDeviceGet", result::device::get(ordinal as i32))?;
-        use sys::CUdevice_attribute as Attribute;
-        // SAFETY: the device is the driver's own answer.
-        let attribute =
-            |of| driver("cuDeviceGetAttribute", unsafe { result::device::get_attribute(device, of) });
-        let major = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
-        let minor = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
-        let multiprocessors = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as usize;
-        let capability = (10 * major + minor) as u32;
-        if capability < 80 {
-            return Err(Failure::OldCard { capability });
-        }
-        let name = driver("cuDeviceGetName", result::device::get_name(device))?;
-        // SAFETY: the device is the driver's own answer; released in `drop`, or below.
-        let context = driver("cuDevicePrimaryCtxRetain", unsafe { result::primary_ctx::retain(device) })?;
-        // SAFETY: the context was made above.
-        let stream = driver("cuCtxSetCurrent", unsafe { result::ctx::set_current(context) }).and_then(|()| {
-            driver("cuStreamCreate", result::stream::create(result::stream::StreamKind::NonBlocking))
-        });
-        match stream {
-            Ok(stream) => {
-                Ok(Self(Arc::new(Inner { device, context, stream, name, capability, multiprocessors })))
+        let (mut before, mut failure) = (0, Failure::NoDriver);
+        for maker in Maker::ALL {
+            match Self::of(*maker, ordinal - before) {
+                Err(Failure::NoDriver) => {}
+                Err(Failure::NoCard { count, .. }) => {
+                    before += count;
+                    failure = Failure::NoCard { ordinal, count: before };
+                }
+                done => return done,
             }
+        }
+        Err(failure)
+    }
+
+    /// The card of that number among a maker's.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); [`Failure::NoDriver`] for a maker that this is not built for.
+    pub fn of(maker: Maker, ordinal: usize) -> Result<Self, Failure> {
+        let driver = driver_of(maker)?;
+        let count = driver.count()?;
+        if ordinal >= count {
+            return Err(Failure::NoCard { ordinal, count });
+        }
+        let card = driver.open(ordinal)?;
+        match driver.stream() {
+            Ok(stream) => Ok(Self(Arc::new(Inner { driver, maker, card, stream }))),
             Err(failure) => {
-                // SAFETY: retained above, and used by nobody.
-                let _ = unsafe { result::primary_ctx::release(device) };
+                // SAFETY: opened above, and used by nobody.
+                unsafe { driver.close(&card) };
                 Err(failure)
             }
         }
     }
 
+    /// Who makes it.
+    #[must_use]
+    pub fn maker(&self) -> Maker {
+        self.0.maker
+    }
+
     /// The card's name.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.0.name
+        &self.0.card.name
     }
 
-    /// Its compute capability, ten times the major number and the minor one: 90 for Hopper.
+    /// What kernels are compiled for: `sm_90` for NVIDIA's Hopper, `gfx90a:sramecc+:xnack-` for AMD's MI200.
     #[must_use]
-    pub fn capability(&self) -> u32 {
-        self.0.capability
+    pub fn architecture(&self) -> &str {
+        &self.0.card.architecture
     }
 
-    /// Its multiprocessors.
+    /// Its multiprocessors, or compute units.
     #[must_use]
     pub fn multiprocessors(&self) -> usize {
-        self.0.multiprocessors
+        self.0.card.multiprocessors
+    }
+
+    /// Refuses kernels that work in more.
+    pub(super) fn has_shared(&self, needed: usize) -> Result<(), Failure> {
+        let most = self.0.card.shared_memory;
+        if needed > most { Err(Failure::SharedMemory { needed, most }) } else { Ok(()) }
     }
 
     /// Whether both are the same.
@@ -180,9 +233,10 @@ impl Device {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    fn enter(&self) -> Result<(), Failure> {
-        // SAFETY: the context lives as long as `self`.
-        driver("cuCtxSetCurrent", unsafe { result::ctx::set_current(self.0.context) })
+    /// The driver, for calls on this thread.
+    fn enter(&self) -> Result<&'static dyn Driver, Failure> {
+        self.0.driver.enter(&self.0.card)?;
+        Ok(self.0.driver)
     }
 
     /// Waits until everything asked for is done.
@@ -190,25 +244,23 @@ impl Device {
     /// # Errors
     /// [`Failure::Driver`], where something of it failed.
     pub fn synchronize(&self) -> Result<(), Failure> {
-        self.enter()?;
         // SAFETY: the stream lives as long as `self`.
-        driver("cuStreamSynchronize", unsafe { result::stream::synchronize(self.0.stream) })
+        unsafe { self.enter()?.synchronize(self.0.stream) }
     }
 
-    /// Kernels from a compiled image: a cubin, or PTX that ends in a zero.
+    /// Kernels from a compiled image: a cubin, or PTX that ends in a zero, or a code object of AMD's.
     ///
     /// # Safety
     /// The image is one that the driver or the run-time compiler made.
     pub(super) unsafe fn load(&self, image: &[u8], names: &[&'static CStr]) -> Result<Kernels, Failure> {
-        self.enter()?;
+        let driver = self.enter()?;
         // SAFETY: images say themselves how long they are, and this one is whole, says the caller.
-        let module = driver("cuModuleLoadData", unsafe { result::module::load_data(image.as_ptr().cast()) })?;
+        let module = unsafe { driver.load(image) }?;
         let mut kernels =
             Kernels { device: self.clone(), module, functions: Vec::new(), shared: vec![0; names.len()] };
         for name in names {
             // SAFETY: the module was made above.
-            let function = unsafe { result::module::get_function(module, (*name).into()) };
-            kernels.functions.push(driver("cuModuleGetFunction", function)?);
+            kernels.functions.push(unsafe { driver.function(module, name) }?);
         }
         Ok(kernels)
     }
@@ -221,44 +273,31 @@ impl Device {
     /// Records what `work` asks for on the stream that it is given, instead of doing it. That stream is of the capture alone:
     /// other threads go on using the device's.
     pub(super) fn capture(&self, work: impl FnOnce(Stream) -> Result<(), Failure>) -> Result<Graph, Failure> {
-        self.enter()?;
-        let stream =
-            driver("cuStreamCreate", result::stream::create(result::stream::StreamKind::NonBlocking))?;
-        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        let driver = self.enter()?;
+        let stream = driver.stream()?;
         // SAFETY: the stream was made above, and is used by nobody else.
-        let begun = driver("cuStreamBeginCapture", unsafe { result::stream::begin_capture(stream, mode) });
-        let done = begun.and_then(|()| work(Stream(stream)));
-        // SAFETY: as above; where the capture was not begun, this is refused.
-        let graph = unsafe {
-            let graph = driver("cuStreamEndCapture", result::stream::end_capture(stream));
-            let _ = result::stream::destroy(stream);
-            graph
+        let done = unsafe { driver.begin_capture(stream) }.and_then(|()| work(Stream(stream)));
+        // SAFETY: as above; where the capture was not begun, its end is refused.
+        let captured = unsafe {
+            let captured = driver.end_capture(stream, done.is_ok());
+            driver.destroy_stream(stream);
+            captured
         };
-        let graph = match (done, graph) {
-            (Ok(()), graph) => graph?,
-            (Err(failure), graph) => {
-                // SAFETY: the graph was made above, and nobody else has it.
-                let _ = graph.map(|graph| unsafe { result::graph::destroy(graph) });
-                return Err(failure);
-            }
-        };
-        // SAFETY: the graph was made above, and is not used after it is destroyed.
-        let executable = unsafe {
-            let flags = sys::CUgraphInstantiate_flags_enum(0);
-            let executable = driver("cuGraphInstantiate", result::graph::instantiate(graph, flags));
-            let _ = result::graph::destroy(graph);
-            executable?
-        };
-        Ok(Graph { device: self.clone(), executable })
+        done?;
+        match captured? {
+            Some(graph) => Ok(Graph { device: self.clone(), graph }),
+            None => unreachable!("asked for"),
+        }
     }
 }
 
-/// A stream of the caller's, of the card's primary context: the CUDA runtime's streams, and so PyTorch's, are.
+/// A stream of the caller's, of the card's primary context: the streams of CUDA's runtime and of HIP's, and so PyTorch's, are.
 #[derive(Clone, Copy, Debug)]
 pub struct CallerStream(usize);
 
 impl CallerStream {
-    /// The stream of that handle: a `CUstream` or `cudaStream_t` as a number, 0 the legacy default one, 2 the default one of each thread.
+    /// The stream of that handle: a `CUstream`, `cudaStream_t` or `hipStream_t` as a number, 0 the legacy default one, 2 the default one
+    /// of each thread.
     ///
     /// # Safety
     /// It is such a stream, of the card that it is used with, and is neither destroyed nor asked for anything else while a call has
@@ -269,7 +308,7 @@ impl CallerStream {
         Self(handle)
     }
 
-    fn handle(self) -> sys::CUstream {
+    fn handle(self) -> Handle {
         core::ptr::without_provenance_mut(self.0)
     }
 
@@ -278,12 +317,8 @@ impl CallerStream {
     /// # Errors
     /// [`Failure::Driver`]; so it is for the legacy default stream while one that waits for it is captured.
     pub(super) fn is_captured(self, device: &Device) -> Result<bool, Failure> {
-        device.enter()?;
-        let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
         // SAFETY: it is a stream, says who made this.
-        let asked = unsafe { sys::cuStreamIsCapturing(self.handle(), &mut status) };
-        driver("cuStreamIsCapturing", asked.result())?;
-        Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+        unsafe { device.enter()?.is_captured(self.handle()) }
     }
 
     /// To launch on.
@@ -296,28 +331,26 @@ impl CallerStream {
 #[derive(Debug)]
 pub(super) struct Event {
     device: Device,
-    event: sys::CUevent,
+    event: Handle,
 }
 
-// SAFETY: handles of the driver's, as those of `Inner`.
+// SAFETY: handles of a driver's, as those of `Inner`.
 unsafe impl Send for Event {}
 // SAFETY: as above.
 unsafe impl Sync for Event {}
 
 impl Event {
     pub(super) fn new(device: &Device) -> Result<Self, Failure> {
-        device.enter()?;
-        let event = result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING);
-        Ok(Self { device: device.clone(), event: driver("cuEventCreate", event)? })
+        let event = device.enter()?.event(false)?;
+        Ok(Self { device: device.clone(), event })
     }
 
-    fn order(&self, first: sys::CUstream, then: sys::CUstream) -> Result<(), Failure> {
-        self.device.enter()?;
-        let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+    fn order(&self, first: Handle, then: Handle) -> Result<(), Failure> {
+        let driver = self.device.enter()?;
         // SAFETY: the event was made in `new`; one stream is the device's, the other is one, says who made the `CallerStream`.
         unsafe {
-            driver("cuEventRecord", result::event::record(self.event, first))?;
-            driver("cuStreamWaitEvent", result::stream::wait_event(then, self.event, flags))
+            driver.record(self.event, first)?;
+            driver.wait(then, self.event)
         }
     }
 
@@ -334,16 +367,16 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        if self.device.enter().is_ok() {
+        if let Ok(driver) = self.device.enter() {
             // SAFETY: made in `new`.
-            let _ = unsafe { result::event::destroy(self.event) };
+            unsafe { driver.destroy_event(self.event) };
         }
     }
 }
 
 /// A stream of a device's.
 #[derive(Clone, Copy)]
-pub(super) struct Stream(sys::CUstream);
+pub(super) struct Stream(Handle);
 
 /// Plain numbers: any bytes are values, and values are bytes.
 ///
@@ -367,7 +400,7 @@ unsafe impl Plain for f32 {}
 #[derive(Debug)]
 pub(super) struct Buffer<T> {
     device: Device,
-    pointer: sys::CUdeviceptr,
+    address: u64,
     len: usize,
     values: PhantomData<T>,
 }
@@ -375,16 +408,12 @@ pub(super) struct Buffer<T> {
 impl<T: Plain> Buffer<T> {
     /// Room for `len` values, at least one.
     pub(super) fn new(device: &Device, len: usize) -> Result<Self, Failure> {
-        device.enter()?;
+        let driver = device.enter()?;
         let bytes = len.checked_mul(size_of::<T>()).ok_or(Failure::Memory { bytes: usize::MAX })?.max(16);
-        // SAFETY: freed in `drop`.
-        let pointer = unsafe { result::malloc_sync(bytes) }.map_err(|error| match error.0 {
-            sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => Failure::Memory { bytes },
-            _ => driver::<()>("cuMemAlloc", Err(error)).err().unwrap_or(Failure::Memory { bytes }),
-        })?;
-        let buffer = Self { device: device.clone(), pointer, len, values: PhantomData };
+        let address = driver.allocate(bytes)?;
+        let buffer = Self { device: device.clone(), address, len, values: PhantomData };
         // SAFETY: so many bytes were allocated above.
-        driver("cuMemsetD8", unsafe { result::memset_d8_async(pointer, 0, bytes, device.0.stream) })?;
+        unsafe { driver.zero(address, bytes, device.0.stream) }?;
         Ok(buffer)
     }
 
@@ -394,48 +423,53 @@ impl<T: Plain> Buffer<T> {
 
     /// Its address on the card.
     pub(super) fn address(&self) -> u64 {
-        self.pointer
+        self.address
     }
 
-    fn at(&self, from: usize, count: usize) -> sys::CUdeviceptr {
+    fn at(&self, from: usize, count: usize) -> u64 {
         assert!(from <= self.len && count <= self.len - from, "{from} + {count} of {} values", self.len);
-        self.pointer + (from * size_of::<T>()) as u64
+        self.address + (from * size_of::<T>()) as u64
     }
 
     /// Copies values to the card, from place `from` on.
     pub(super) fn write(&self, from: usize, values: &[T]) -> Result<(), Failure> {
-        self.device.enter()?;
+        let driver = self.device.enter()?;
         let at = self.at(from, values.len());
-        // SAFETY: the range is inside the allocation, the values are plain; what is pageable has been copied, or is
+        // SAFETY: the range is inside the allocation, the values are plain: bytes; what is pageable has been copied, or is
         // staged, when the call returns, and it is waited for below.
-        driver("cuMemcpyHtoD", unsafe { result::memcpy_htod_async(at, values, self.device.0.stream) })?;
+        unsafe {
+            let bytes = core::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values));
+            driver.write(at, bytes, self.device.0.stream)?;
+        }
         self.device.synchronize()
     }
 
     /// Copies values from another place of the card's memory, which is not overlapped.
     pub(super) fn copy(&self, to: usize, from: &Self, at: usize, count: usize) -> Result<(), Failure> {
-        self.device.enter()?;
+        let driver = self.device.enter()?;
         let (to, from) = (self.at(to, count), from.at(at, count));
-        let stream = self.device.0.stream;
         // SAFETY: both ranges are inside their allocations.
-        driver("cuMemcpyDtoD", unsafe { result::memcpy_dtod_async(to, from, count * size_of::<T>(), stream) })
+        unsafe { driver.copy(to, from, count * size_of::<T>(), self.device.0.stream) }
     }
 
     /// Copies values from the card when all before is done.
     pub(super) fn read(&self, from: usize, values: &mut [T]) -> Result<(), Failure> {
-        self.device.enter()?;
+        let driver = self.device.enter()?;
         let at = self.at(from, values.len());
         // SAFETY: the range is inside the allocation, any bytes are values, and the copy is waited for.
-        driver("cuMemcpyDtoH", unsafe { result::memcpy_dtoh_async(values, at, self.device.0.stream) })?;
+        unsafe {
+            let bytes = core::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), size_of_val(values));
+            driver.read(bytes, at, self.device.0.stream)?;
+        }
         self.device.synchronize()
     }
 }
 
 impl<T> Drop for Buffer<T> {
     fn drop(&mut self) {
-        if self.device.enter().is_ok() {
+        if let Ok(driver) = self.device.enter() {
             // SAFETY: allocated in `new`; freeing waits for what still uses it.
-            let _ = unsafe { result::free_sync(self.pointer) };
+            unsafe { driver.free(self.address) };
         }
     }
 }
@@ -444,25 +478,25 @@ impl<T> Drop for Buffer<T> {
 #[derive(Debug)]
 pub(super) struct Kernels {
     device: Device,
-    module: sys::CUmodule,
-    functions: Vec<sys::CUfunction>,
+    module: Handle,
+    functions: Vec<Handle>,
     /// Bytes of shared memory that each is given beside its own.
     shared: Vec<u32>,
 }
 
-// SAFETY: handles of the driver's, as those of `Inner`.
+// SAFETY: handles of a driver's, as those of `Inner`.
 unsafe impl Send for Kernels {}
 // SAFETY: as above.
 unsafe impl Sync for Kernels {}
 
 impl Drop for Kernels {
     fn drop(&mut self) {
-        if self.device.enter().is_ok() {
+        if let Ok(driver) = self.device.enter() {
             // SAFETY: loaded in `Device::load`; kernels that run on the device's stream are waited for, and on a caller's none runs any
             // more, says who made a `CallerStream`.
             unsafe {
-                let _ = result::stream::synchronize(self.device.0.stream);
-                let _ = result::module::unload(self.module);
+                let _ = driver.synchronize(self.device.0.stream);
+                driver.unload(self.module);
             }
         }
     }
@@ -471,13 +505,12 @@ impl Drop for Kernels {
 impl Kernels {
     /// Gives kernel `number` so many bytes of shared memory beside its own from now on.
     pub(super) fn share(&mut self, number: usize, bytes: usize) -> Result<(), Failure> {
-        self.device.enter()?;
-        let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        let driver = self.device.enter()?;
         // SAFETY: the function is of this module.
-        let set = unsafe {
-            result::function::set_function_attribute(self.functions[number], attribute, bytes as i32)
-        };
-        driver("cuFuncSetAttribute", set)?;
+        let needed = bytes + unsafe { driver.own_shared(self.functions[number]) }?;
+        self.device.has_shared(needed)?;
+        // SAFETY: as above.
+        unsafe { driver.share(self.functions[number], bytes) }?;
         self.shared[number] = bytes as u32;
         Ok(())
     }
@@ -496,32 +529,17 @@ impl Kernels {
         early: bool,
         parameters: &P,
     ) -> Result<(), Failure> {
-        self.device.enter()?;
-        // More than there can be: the driver refuses it.
-        let [x, y, z] = grid.map(|size| u32::try_from(size).unwrap_or(u32::MAX));
-        let mut attribute = sys::CUlaunchAttribute {
-            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-            pad: [0; 4],
-            value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+        let driver = self.device.enter()?;
+        let launch = Launch {
+            function: self.functions[number],
+            // More than there can be: the driver refuses it.
+            grid: grid.map(|size| u32::try_from(size).unwrap_or(u32::MAX)),
+            threads: threads as u32,
+            shared: self.shared[number],
+            early,
         };
-        let config = sys::CUlaunchConfig {
-            gridDimX: x,
-            gridDimY: y,
-            gridDimZ: z,
-            blockDimX: threads as u32,
-            blockDimY: 1,
-            blockDimZ: 1,
-            sharedMemBytes: self.shared[number],
-            hStream: stream.0,
-            attrs: &mut attribute,
-            numAttrs: early.into(),
-        };
-        let mut pointers = [core::ptr::from_ref(parameters).cast_mut().cast::<c_void>()];
-        let none = core::ptr::null_mut();
-        // SAFETY: the function is of this module, and one parameter is what it takes, says the caller; it is copied here.
-        let asked =
-            unsafe { sys::cuLaunchKernelEx(&config, self.functions[number], pointers.as_mut_ptr(), none) };
-        driver("cuLaunchKernelEx", asked.result())
+        // SAFETY: the function is of this module, and one parameter is what it takes, says the caller.
+        unsafe { driver.launch(stream.0, &launch, core::ptr::from_ref(parameters).cast_mut().cast()) }
     }
 }
 
@@ -529,12 +547,12 @@ impl Kernels {
 #[derive(Debug)]
 pub(super) struct Graph {
     device: Device,
-    executable: sys::CUgraphExec,
+    graph: Handle,
 }
 
-// SAFETY: handles of the driver's, as those of `Inner`.
+// SAFETY: handles of a driver's, as those of `Inner`.
 unsafe impl Send for Graph {}
-// SAFETY: as above; launching takes `&self`, and the driver orders launches on the stream.
+// SAFETY: as above; launching takes `&self`, and drivers order launches on the stream.
 unsafe impl Sync for Graph {}
 
 impl Graph {
@@ -543,17 +561,16 @@ impl Graph {
     /// # Safety
     /// What its kernels use is still there.
     pub(super) unsafe fn launch(&self) -> Result<(), Failure> {
-        self.device.enter()?;
         // SAFETY: made in `capture`; its kernels' memory is the caller's affair.
-        driver("cuGraphLaunch", unsafe { result::graph::launch(self.executable, self.device.0.stream) })
+        unsafe { self.device.enter()?.launch_graph(self.graph, self.device.0.stream) }
     }
 }
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        if self.device.enter().is_ok() {
+        if let Ok(driver) = self.device.enter() {
             // SAFETY: made in `capture`.
-            let _ = unsafe { result::graph::exec_destroy(self.executable) };
+            unsafe { driver.destroy_graph(self.graph) };
         }
     }
 }
@@ -564,27 +581,25 @@ pub(super) fn time(
     times: usize,
     work: impl Fn() -> Result<(), Failure>,
 ) -> Result<Vec<f32>, Failure> {
-    device.enter()?;
-    let event = || driver("cuEventCreate", result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT));
-    let (start, end) = (event()?, event()?);
+    let driver = device.enter()?;
+    let (start, end) = (driver.event(true)?, driver.event(true)?);
     let mut microseconds = vec![0.0; times];
     let run = |microseconds: &mut f32| {
         // SAFETY: events and stream are alive.
-        driver("cuEventRecord", unsafe { result::event::record(start, device.0.stream) })?;
+        unsafe { driver.record(start, device.0.stream) }?;
         work()?;
         // SAFETY: as above.
         unsafe {
-            driver("cuEventRecord", result::event::record(end, device.0.stream))?;
-            driver("cuEventSynchronize", result::event::synchronize(end))?;
-            *microseconds = 1000.0 * driver("cuEventElapsedTime", result::event::elapsed(start, end))?;
+            driver.record(end, device.0.stream)?;
+            *microseconds = 1000.0 * driver.elapsed(start, end)?;
         }
         Ok(())
     };
     let done = microseconds.iter_mut().try_for_each(run);
     // SAFETY: created above.
     unsafe {
-        let _ = result::event::destroy(start);
-        let _ = result::event::destroy(end);
+        driver.destroy_event(start);
+        driver.destroy_event(end);
     }
     done.map(|()| microseconds)
 }

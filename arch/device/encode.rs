@@ -1,7 +1,8 @@
 //! Rows that become pages on the card.
 
 use super::compile::{Source, image};
-use super::driver::{Buffer, Failure, Kernels, time};
+use super::driver::{Buffer, Kernels, time};
+use super::failure::Failure;
 use super::layout::{Encode, SLOT_TOKENS, Shape};
 use super::paged::Paged;
 use super::rows::Input;

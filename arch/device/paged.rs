@@ -2,12 +2,12 @@
 
 use super::bias::Biases;
 use super::compile::{Source, image};
-use super::driver::{Buffer, Device, Event, Failure, Graph, Kernels, Stream, time};
+use super::driver::{Buffer, Device, Event, Graph, Kernels, Stream, time};
 use super::encode::Incoming;
+use super::failure::{Failure, Maker};
 use super::layout::{Exchange, Params, Sequence, Shape, WIDTHS, words_of};
 use super::rows::{DeviceSlice, Taking};
 use super::tables::Tables;
-use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -139,7 +139,7 @@ impl Paged {
     /// centre, where its codes change, and what an integer of it is worth.
     ///
     /// # Errors
-    /// [`Failure::Memory`], and what compiling and the driver refuse.
+    /// [`Failure::Memory`], [`Failure::SharedMemory`], and what compiling and the driver refuse.
     ///
     /// # Panics
     /// For sizes that [`Shape`] does not name.
@@ -153,6 +153,7 @@ impl Paged {
         assert!(WIDTHS.contains(&shape.dim) && matches!(shape.page_tokens, 64 | 128 | 256));
         assert!(shape.kv_heads > 0 && shape.sequences > 0 && shape.sequences < 1 << 16);
         assert!(shape.sinks <= shape.exact && shape.exact - shape.sinks <= shape.ring);
+        device.has_shared(step_bytes(&shape, &keys, &values))?;
         let slots = shape.pages.saturating_mul(shape.slots_of_page());
         assert!(slots < 1 << 31 && shape.pages_each.saturating_mul(shape.slots_of_page()) < 1 << 31);
         let pool =
@@ -232,10 +233,7 @@ impl Paged {
         let image = image(Source::Attend, &self.target, &defines)?;
         // SAFETY: the image is the compiler's, or a file's that holds it as it was.
         let mut kernels = unsafe { self.device.load(&image, &NAMES) }?;
-        let keys = (WARPS * self.shape.key_part(self.keys.shape, self.values.shape)).next_multiple_of(128);
-        // Where values come later, exact tokens are first: their rows, 16 bytes between them, and queries.
-        let exact = 4 * (EXACT_TOKENS * (self.shape.dim + 4) + HEADS * self.shape.dim);
-        kernels.share(ATTEND, keys + exact.max(WARPS * self.shape.value_part(self.values.shape)))?;
+        kernels.share(ATTEND, step_bytes(&self.shape, &self.keys, &self.values))?;
         let kernels = Arc::new(kernels);
         self.kernels[options] = Some(kernels.clone());
         Ok(kernels)
@@ -588,8 +586,18 @@ impl Paged {
     }
 }
 
+/// Bytes of shared memory that a block of threads of a step works in, beside the kernel's own.
+fn step_bytes(shape: &Shape, keys: &Tables, values: &Tables) -> usize {
+    let of_keys = (WARPS * shape.key_part(keys.shape, values.shape)).next_multiple_of(128);
+    // Where values come later, exact tokens are first: their rows, 16 bytes between them, and queries.
+    let exact = 4 * (EXACT_TOKENS * (shape.dim + 4) + HEADS * shape.dim);
+    of_keys + exact.max(WARPS * shape.value_part(values.shape))
+}
+
 /// What the kernels are compiled for: the card's own instructions, or what `OCTAPLEX_CUDA_TARGET` says (`compute_80`: PTX without
 /// bulk copies, which the driver compiles; `portable`: such PTX, without matrix products either).
 fn target(device: &Device) -> String {
-    env::var("OCTAPLEX_CUDA_TARGET").unwrap_or_else(|_| format!("sm_{}", device.capability()))
+    let said = || env::var("OCTAPLEX_CUDA_TARGET").ok();
+    let said = if device.maker() == Maker::Nvidia { said() } else { None };
+    said.unwrap_or_else(|| device.architecture().into())
 }

@@ -1,8 +1,9 @@
 //! Rows of tokens on the card: exact ones, which stay in a ring, and those that a caller has there; and steps on a caller's queries.
 
 use super::compile::{Source, image};
-use super::driver::{Buffer, CallerStream, Failure, Kernels};
+use super::driver::{Buffer, CallerStream, Kernels};
 use super::encode::Rows;
+use super::failure::Failure;
 use super::layout::Given;
 use super::paged::{Attention, Paged};
 use crate::Float;

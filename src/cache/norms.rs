@@ -65,7 +65,7 @@ const fn scale(octaves: u32) -> [i16; LEVELS] {
 }
 
 /// What codes stand for on each scale, for kernels elsewhere.
-#[cfg(feature = "cuda")]
+#[cfg(feature = "gpu")]
 pub(crate) fn scales() -> [u16; OCTAVES.len() * LEVELS] {
     core::array::from_fn(|i| SCALES[i / LEVELS][i % LEVELS].unsigned_abs())
 }

@@ -24,7 +24,7 @@ use crate::stream::Purpose;
 use crate::typed::Typed;
 use crate::{Backend, Error, Stream};
 use octaplex_arch::MAX_DIM;
-#[cfg(feature = "cuda")]
+#[cfg(feature = "gpu")]
 use octaplex_arch::quaternion::QuaternionSet;
 use octaplex_arch::quaternion::{ChunkLayout, RadiusSteps};
 use set::Set;
@@ -327,7 +327,7 @@ impl Core {
     }
 
     /// Where a row's parts lie, what directions are, and the signs of the rotation, if there is one.
-    #[cfg(feature = "cuda")]
+    #[cfg(feature = "gpu")]
     pub(crate) fn shape(&self) -> (&ChunkLayout, QuaternionSet<'_>, &[u32]) {
         (&self.layout, self.set.view(), self.rotation.signs())
     }

@@ -1,25 +1,36 @@
 //! An engine beside the library: memory and streams of its own, by the driver's own calls.
 
 use super::{Case, WIDTHS, case, device, each_width, page_bytes};
-use octaplex::gpu::{CallerStream, DeviceRows, DeviceSlice, Error, Float, Layer};
+use octaplex::gpu::{CallerStream, DeviceRows, DeviceSlice, Error, Float, Layer, Maker};
 use octaplex::{Attend, Backend, LayerConfig, SharedLayer, Tensor, bf16, f16};
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
 unsafe extern "C" {
     fn dlopen(name: *const c_char, flags: c_int) -> *mut c_void;
     fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
 }
 
-/// A call of the driver's, of so many words, which succeeds.
+/// A call of the driver's by CUDA's name, of so many words, which succeeds: HIP's that does the same has the same words.
 fn call(name: &CStr, words: &[u64]) {
+    let nvidia = device().is_none_or(|device| device.maker() == Maker::Nvidia);
+    let of_hip = match name.to_str().unwrap().trim_end_matches("_v2") {
+        "cuMemAlloc" => "hipMalloc".into(),
+        "cuMemFree" => "hipFree".into(),
+        "cuCtxSynchronize" => "hipDeviceSynchronize".into(),
+        "cuStreamCreate" => "hipStreamCreateWithFlags".into(),
+        name => name.replacen("cu", "hip", 1),
+    };
+    let of_hip = CString::new(of_hip).unwrap();
+    let files = [c"libamdhip64.so", c"libamdhip64.so.7", c"libamdhip64.so.6"];
+    let (name, files) = if nvidia { (name, &[c"libcuda.so.1"][..]) } else { (&*of_hip, &files[..]) };
     let mut all = [0; 6];
     all[..words.len()].copy_from_slice(words);
     let [a, b, c, d, e, f] = all;
     // SAFETY: the names below are the driver's, whose parameters are words and pointers to what lives here; what is one
     // parameter too many is in a register that nobody reads.
     let result = unsafe {
-        let library = dlopen(c"libcuda.so.1".as_ptr(), 2);
-        let function = dlsym(library, name.as_ptr());
+        let library = files.iter().map(|file| dlopen(file.as_ptr(), 2)).find(|library| !library.is_null());
+        let function = dlsym(library.unwrap(), name.as_ptr());
         assert!(!function.is_null(), "{name:?}");
         let function: unsafe extern "C" fn(u64, u64, u64, u64, u64, u64) -> c_int =
             core::mem::transmute(function);

@@ -1,7 +1,20 @@
-// What HIP's compiler is given before the other texts, without ROCm's headers: CUDA's words for AMD's cards; portable.cuh has the rest in
-// them. Warps are 32 lanes here whatever the card's are: lanes of one are in one wave, and shuffles stay among them.
+// What HIP's compiler is given before the other texts: CUDA's words for AMD's cards; portable.cuh has the rest in them. Warps are 32 lanes
+// here whatever the card's are: lanes of one are in one wave, and shuffles stay among them. All of it is in a namespace, so that
+// words of ROCm's own headers, which hipRTC puts before it, are others. (A compiler that has CUDA's words is left with the first line.)
 // It has never run on a card: ci/hip.sh compiles it.
 #define PORTABLE 1
+#ifdef __HIP__
+#undef __device__
+#undef __global__
+#undef __shared__
+#undef __forceinline__
+#undef __launch_bounds__
+#undef __grid_constant__
+#undef __align__
+#undef threadIdx
+#undef blockIdx
+#undef gridDim
+#undef blockDim
 #define __device__ __attribute__((device))
 #define __global__ __attribute__((global))
 #define __shared__ __attribute__((shared))
@@ -118,3 +131,4 @@ __device__ __forceinline__ int atomicAdd(int *to, int x) { return __atomic_fetch
 __device__ __forceinline__ unsigned atomicMin(unsigned *to, unsigned x) { return __atomic_fetch_min(to, x, __ATOMIC_RELAXED); }
 __device__ __forceinline__ unsigned atomicMax(unsigned *to, unsigned x) { return __atomic_fetch_max(to, x, __ATOMIC_RELAXED); }
 __device__ __forceinline__ unsigned atomicOr(unsigned *to, unsigned x) { return __atomic_fetch_or(to, x, __ATOMIC_RELAXED); }
+#endif

@@ -31,13 +31,6 @@
 //   2 bits    two u32, word e / 2, bits 2 (e % 2) and up of nibble i
 //   4 bits    four u32, word e, nibble i; of integers nibble 2 (i % 4) + i / 4
 //   8 bits    eight u32, word 2 e + i / 4, byte i % 4: codes less 128
-typedef unsigned char u8;
-typedef signed char i8;
-typedef unsigned short u16;
-typedef short i16;
-typedef unsigned int u32;
-typedef unsigned long long u64;
-
 constexpr int SLOT_TOKENS = 64, HEADS = 8, WARPS = 4, LANES = 32;
 #ifndef TRIPLETS
 #define TRIPLETS 0

@@ -1,7 +1,4 @@
 // Keys and values that already lie on the card, somebody else's: a warp a row of one of them.
-typedef unsigned short u16;
-typedef unsigned int u32;
-typedef unsigned long long u64;
 
 struct Given {
     const void *sides[2];         // keys, values: a row's coordinates lie together
@@ -17,10 +14,7 @@ struct Given {
 __device__ __forceinline__ float at(const void *values, u64 index, u32 type) {
     if (type == 0) return static_cast<const float *>(values)[index];
     const u32 bits = static_cast<const u16 *>(values)[index];
-    if (type == 2) return __uint_as_float(bits << 16);
-    float x;
-    asm("{.reg .b16 h; cvt.u16.u32 h, %1; cvt.f32.f16 %0, h;}" : "=f"(x) : "r"(bits));
-    return x;
+    return type == 2 ? __uint_as_float(bits << 16) : from_f16(bits);
 }
 
 // What a warp's row is; false beyond the last.
@@ -55,11 +49,7 @@ extern "C" __global__ void take(const __grid_constant__ Given g) {
     Row row;
     if (!row_of(g, row)) return;
     u16 *to = g.rows + (((u64)row.token * g.kv_heads + row.head) * 2 + row.side) * g.dim;
-    for (u32 c = threadIdx.x % 32; c < g.dim; c += 32) {
-        u32 bits;
-        asm("{.reg .b16 h; cvt.rn.f16.f32 h, %1; cvt.u32.u16 %0, h;}" : "=r"(bits) : "f"(at(g.sides[row.side], row.from + c, g.type)));
-        to[c] = (u16)bits;
-    }
+    for (u32 c = threadIdx.x % 32; c < g.dim; c += 32) to[c] = (u16)to_f16(at(g.sides[row.side], row.from + c, g.type));
 }
 
 extern "C" __global__ void widen(const __grid_constant__ Given g) {

@@ -1,0 +1,127 @@
+//! Who makes cards, and why one did not do what it was asked.
+
+use alloc::string::String;
+use core::fmt;
+
+/// Who makes a card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Maker {
+    /// NVIDIA: feature `cuda`.
+    Nvidia,
+    /// AMD: feature `hip`.
+    Amd,
+}
+
+impl Maker {
+    /// Those that this is built for, in the order in which [`Device::new`] counts their cards.
+    pub const ALL: &[Self] = &[
+        #[cfg(feature = "cuda")]
+        Self::Nvidia,
+        #[cfg(feature = "hip")]
+        Self::Amd,
+    ];
+}
+
+/// Why a card did not do what it was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Failure {
+    /// No driver's library is there, of the makers that this is built for.
+    NoDriver,
+    /// The driver's library is too old: it lacks a call.
+    OldDriver {
+        /// Which.
+        call: &'static str,
+    },
+    /// The run-time compiler's library is not there, and the kernels are not in the cache.
+    NoCompiler(Maker),
+    /// No card of that number.
+    NoCard {
+        /// The number asked for.
+        ordinal: usize,
+        /// How many there are.
+        count: usize,
+    },
+    /// An NVIDIA card's compute capability is below 8.0.
+    OldCard {
+        /// Its compute capability, ten times the major number and the minor one.
+        capability: u32,
+    },
+    /// An AMD card that the kernels are not written for.
+    Architecture {
+        /// Its architecture, as AMD names it.
+        name: String,
+    },
+    /// So many bytes are not free on the card.
+    Memory {
+        /// The bytes asked for.
+        bytes: usize,
+    },
+    /// Kernels work in more shared memory than the card gives a block of threads.
+    SharedMemory {
+        /// Bytes that they work in.
+        needed: usize,
+        /// Bytes that the card gives.
+        most: usize,
+    },
+    /// The kernels do not compile; the compiler's words.
+    Compile(String),
+    /// The driver refused a call, or a kernel failed; after the latter the device is lost.
+    Driver {
+        /// Which call.
+        call: &'static str,
+        /// The driver's name of the error.
+        name: String,
+    },
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoDriver => {
+                f.write_str("no driver of a card")?;
+                for maker in Maker::ALL {
+                    f.write_str(match maker {
+                        Maker::Nvidia => "; NVIDIA's library (libcuda.so, nvcuda.dll) is not on this machine",
+                        Maker::Amd => {
+                            "; AMD's HIP (libamdhip64.so of ROCm 6 or 7, on Linux) is not where libraries are looked for, in \
+                             ROCM_PATH or in /opt/rocm"
+                        }
+                    })?;
+                }
+                Ok(())
+            }
+            Self::OldDriver { call } => {
+                write!(f, "HIP's library (libamdhip64.so) has no {call}: ROCm 6.0 is the least")
+            }
+            Self::NoCompiler(Maker::Nvidia) => f.write_str(
+                "no NVRTC: the run-time compiler's library (libnvrtc.so, of CUDA 12 or 13) is not where libraries are \
+                 looked for; install it, or name its folder in LD_LIBRARY_PATH",
+            ),
+            Self::NoCompiler(Maker::Amd) => f.write_str(
+                "no hipRTC: the run-time compiler's library (libhiprtc.so, of ROCm 6 or 7) is not where libraries are \
+                 looked for; install it, or name ROCm's folder in ROCM_PATH",
+            ),
+            Self::NoCard { count: 0, .. } => f.write_str("the driver finds no card"),
+            Self::NoCard { ordinal, count } => write!(f, "no card {ordinal}: there are {count}, from 0"),
+            Self::OldCard { capability } => {
+                let (major, minor) = (capability / 10, capability % 10);
+                write!(f, "the card's compute capability is {major}.{minor}; 8.0 is the least")
+            }
+            Self::Architecture { name } => {
+                write!(f, "the card is of {name}; gfx900 is the least, with waves of 32 or 64 lanes")
+            }
+            Self::Memory { bytes } => write!(f, "the card has not {bytes} bytes free"),
+            Self::SharedMemory { needed, most } => write!(
+                f,
+                "kernels of these codecs and this width work in {needed} bytes of shared memory, and the card gives a block of \
+                 threads {most}: take codecs of fewer bits"
+            ),
+            Self::Compile(log) => write!(f, "the kernels do not compile: {log}"),
+            Self::Driver { call, name } => write!(f, "{call}: {name}"),
+        }
+    }
+}
+
+impl core::error::Error for Failure {}
