@@ -1,8 +1,12 @@
-//! A cache on NVIDIA cards, and attention on it: feature `cuda`. Pages are those of the CPU, byte by byte, and go both ways.
+//! A cache on cards, and attention on it: NVIDIA's with the feature `cuda`, AMD's with `hip`. Pages are those of the CPU, byte by byte, and go both ways.
 //!
-//! Nothing of CUDA is needed to build. The driver and NVRTC are looked for when a [`Device`] is made and its kernels are first used, and
+//! Nothing of CUDA or ROCm is needed to build. The driver and its run-time compiler, NVRTC or hipRTC, are looked for when a [`Device`] is made and its kernels are first used, and
 //! [`Failure`] says what is missing. Kernels are compiled for the card that is found, some seconds the first time, and kept in the
 //! user's cache folder (`OCTAPLEX_CACHE`, else the system's).
+//!
+//! It has never run on an AMD card: the kernels compile for gfx900 and later, and what the host does was tried over a stand-in for AMD's
+//! libraries. Those cards have 64 KB of shared memory a block of threads: codecs and widths that need more are
+//! [`Failure::SharedMemory`].
 //!
 //! What is here is a beginning: tokens are appended ([`Layer::append`]) or uploaded from a layer on the CPU ([`Layer::upload`]),
 //! taken back ([`Layer::truncate`]) and evicted ([`Layer::evict`]); sequences go back to the CPU ([`Layer::download`]) and into

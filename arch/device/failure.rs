@@ -14,7 +14,7 @@ pub enum Maker {
 }
 
 impl Maker {
-    /// Those that this is built for, in the order in which [`Device::new`] counts their cards.
+    /// Those that this is built for, in the order in which [`Device::new`](super::Device::new) counts their cards.
     pub const ALL: &[Self] = &[
         #[cfg(feature = "cuda")]
         Self::Nvidia,

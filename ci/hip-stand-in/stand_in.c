@@ -1,6 +1,7 @@
 // HIP's library and hipRTC's, as much of them as octaplex calls, by CUDA's driver and NVRTC: so that the host's side of the feature `hip`
 // runs where there is an NVIDIA card and none of AMD's. What it proves is that side alone: the kernels are the portable text, compiled by
 // NVRTC for the card, with warps of 32 lanes. Nothing is linked: libcuda.so.1 and libnvrtc.so are looked for at run time.
+//   gcc -std=gnu11 -O1 -shared -fPIC -Wl,-soname,libamdhip64.so stand_in.c -o ROCM/lib/libamdhip64.so -ldl, the same as ROCM/lib/libhiprtc.so, and ROCM_PATH=ROCM
 //   OCTAPLEX_STAND_IN_SHARED=65536    bytes of shared memory that the card says a block of threads has, as AMD's cards have them
 #include <dlfcn.h>
 #include <stddef.h>
@@ -15,7 +16,7 @@ typedef unsigned char byte;
 
 static void *library(const char *const *names) {
     void *found = NULL;
-    for (; *names && !found; names++) found = dlopen(*names, RTLD_NOW | RTLD_GLOBAL);
+    for (; *names && !found; names++) found = dlopen(*names, RTLD_NOW | RTLD_LOCAL);
     return found;
 }
 static void *cuda(const char *name) {
