@@ -27,6 +27,9 @@ mod groups;
 #[path = "gpu/indexed.rs"]
 mod indexed;
 
+#[path = "gpu/integers.rs"]
+mod integers;
+
 #[path = "gpu/portable.rs"]
 mod portable;
 
@@ -503,15 +506,9 @@ fn what_is_refused() {
         Err(gpu::Error::Unsupported { why }) => why,
         other => panic!("{other:?}"),
     };
-    for keys in [
-        "int:bits=3",
-        "int:asymmetric=true",
-        "int:med=3",
-        "hqmq:med=8",
-        "octopus:norm=f32",
-        "octopus:bdir=6,bnrm=4",
-        "turboquant:levels=12",
-    ] {
+    for keys in
+        ["int:med=3", "hqmq:med=8", "octopus:norm=f32", "octopus:bdir=6,bnrm=4", "turboquant:levels=12"]
+    {
         assert!(refused(config.keys(keys.parse().unwrap())).contains("turboquant"), "{keys}");
     }
     for values in ["octopus", "tq3_0", "hqmq"] {

@@ -31,15 +31,16 @@ impl Source {
     const fn text(self) -> &'static str {
         match self {
             Self::Attend => texts!(
-                "words" "layout" "nvidia" "portable" "streams" "chunk_rows" "exchange" "lookup" "warp" "blocks" "chunks" "indexed"
-                "groups" "attend"
+                "words" "layout" "nvidia" "portable" "streams" "slices" "chunk_rows" "exchange" "lookup" "warp" "blocks" "chunks"
+                "indexed" "groups" "attend"
             ),
             Self::Encode => texts!(
-                "words" "layout" "nvidia" "streams" "chunk_rows" "exchange" "triplets" "chunk_search" "paths" "encode"
+                "words" "layout" "nvidia" "streams" "slices" "chunk_rows" "exchange" "triplets" "chunk_search" "paths" "encode"
             ),
             Self::Rows => texts!("words" "nvidia" "rows"),
             Self::Block => texts!(
-                "words" "layout" "nvidia" "portable" "streams" "lookup" "warp" "blocks" "chunks" "indexed" "groups" "block"
+                "words" "layout" "nvidia" "portable" "streams" "slices" "lookup" "warp" "blocks" "chunks" "indexed" "groups"
+                "block"
             ),
         }
     }

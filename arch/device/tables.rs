@@ -16,7 +16,7 @@ pub enum CodeShape {
     Trellis(u8),
     /// Another trellis, looked up in shared memory: bits of its path that count beside the newest, codes a window.
     Paths([u8; 2]),
-    /// Integers of so many bits, 4 or 8, with a scale in f16 before each row.
+    /// Integers of so many bits, 2 to 8, with a scale in f16 before each row.
     Int(u8),
     /// The same with fields in f16 before each row: a scale for each group, or a scale and a zero.
     Groups(Groups),
@@ -31,10 +31,10 @@ pub enum CodeShape {
 /// Integers whose groups have scales of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Groups {
-    /// Bits of an integer: 4 or 8.
+    /// Bits of an integer: 2 to 8.
     pub bits: u8,
-    /// Integers of a group: 16, 32 or 64.
-    pub group: u8,
+    /// Integers of a group: 16, 32 or 64; `None` for all of a row, with zeros.
+    pub group: Option<u8>,
     /// Whether a group has a zero as well.
     pub zeros: bool,
 }
@@ -42,7 +42,7 @@ pub struct Groups {
 impl Groups {
     /// Fields of a row.
     fn fields(self, dim: usize) -> usize {
-        dim / usize::from(self.group) * if self.zeros { 2 } else { 1 }
+        self.group.map_or(1, |group| dim / usize::from(group)) * if self.zeros { 2 } else { 1 }
     }
 }
 
@@ -57,9 +57,10 @@ impl CodeShape {
                 100 * u32::from(history) + digits + card_bits(levels) as u32
             }
             Self::Int(bits) => 30 + u32::from(bits),
-            Self::Groups(Groups { bits, group, zeros }) => {
+            Self::Groups(Groups { bits, group: Some(group), zeros }) => {
                 100 + 10 * (group / 16).ilog2() + if zeros { 30 } else { 0 } + u32::from(bits)
             }
+            Self::Groups(Groups { bits, group: None, .. }) => 160 + u32::from(bits),
             Self::Triplets(_) => 20,
             Self::Blocks => 43,
             Self::Chunks(_) => 50,
@@ -380,19 +381,23 @@ impl Tables {
         }
     }
 
-    /// Integers of so many bits. `None` unless these are 4 or 8.
+    /// Integers of so many bits. `None` unless these are 2 to 8.
     #[must_use]
     pub fn integers(bits: u8, of_keys: bool, rotated: Rotated) -> Option<Self> {
         // Norms of other keys are steps of 32,767ths.
         let unit = if of_keys { 32767.0 } else { 1.0 };
-        matches!(bits, 4 | 8).then(|| Self::new(CodeShape::Int(bits), [0; 32], unit, rotated))
+        // Other bits than 4 stand at the top of bytes: see kernels/slices.cuh.
+        let times = if bits == 4 { 1 } else { 1 << 8u8.checked_sub(bits)? };
+        let unit = unit / times as f32;
+        (2..=8).contains(&bits).then(|| Self::new(CodeShape::Int(bits), [0; 32], unit, rotated))
     }
 
-    /// The same with fields of groups, which divide the width. `None` unless they are of 16, 32 or 64.
+    /// The same with fields of groups, which divide the width. `None` unless they are of 16, 32 or 64, or all of a row with zeros.
     #[must_use]
     pub fn groups(groups: Groups, of_keys: bool, rotated: Rotated) -> Option<Self> {
         let tables = Self::integers(groups.bits, of_keys, rotated)?;
-        matches!(groups.group, 16 | 32 | 64).then(|| Self { shape: CodeShape::Groups(groups), ..tables })
+        let known = groups.group.map_or(groups.zeros, |group| matches!(group, 16 | 32 | 64));
+        known.then_some(Self { shape: CodeShape::Groups(groups), ..tables })
     }
 
     /// Triplets as this layout has them, found by this search. `None` for directions that are no bytes.

@@ -11,7 +11,7 @@ use crate::{Backend, CodecSpec, Gain, LayerConfig, Role};
 use octaplex_arch::BLOCK_VALUES;
 use octaplex_arch::device::{Groups, Rotated, Tables};
 
-const WHICH: &str = "cards take turboquant of 2 to 8 bits (rotation=wht), trellis, int of 4 and 8 bits (med=0; with a scale a token no zeros), and keys of octopus (norm=f16) of bdir up to 5, of tq3_0 (widths that 32 divides) and of hqmq (med=0)";
+const WHICH: &str = "cards take turboquant of 2 to 8 bits (rotation=wht), trellis, int (med=0), and keys of octopus (norm=f16) of bdir up to 5, of tq3_0 (widths that 32 divides) and of hqmq (med=0)";
 
 pub(super) fn of_keys(config: &LayerConfig) -> Result<Tables, Error> {
     of(config, config.keys, config.key_dim, Role::Keys)
@@ -51,17 +51,15 @@ fn of(config: &LayerConfig, spec: CodecSpec, dim: usize, role: Role) -> Result<T
             let rotated = rotated(&rotation, spec.rounds, spec.gain);
             Some(Tables::trellis(book.codebook(), matches!(role, Role::Keys), unit, book.kappa(), rotated))
         }
-        CodecSpec::Int(spec) if (spec.group.is_some() || !spec.asymmetric) && spec.med == 0 => {
+        CodecSpec::Int(spec) if spec.med == 0 => {
             let of_keys = role == Role::Keys;
             let rotation = spec.rotate.then(|| rotation(1, spec.seed)).transpose()?;
             let signs = rotation.as_ref().map_or(&[][..], Rotation::signs);
             let rotated = Rotated { signs, rounds: spec.rotate.into(), gain: 0 };
-            match spec.group {
-                Some(group) => {
-                    let groups = Groups { bits: spec.bits, group, zeros: spec.asymmetric };
-                    Tables::groups(groups, of_keys, rotated)
-                }
-                None => Tables::integers(spec.bits, of_keys, rotated),
+            let groups = Groups { bits: spec.bits, group: spec.group, zeros: spec.asymmetric };
+            match (spec.group, spec.asymmetric) {
+                (None, false) => Tables::integers(spec.bits, of_keys, rotated),
+                _ => Tables::groups(groups, of_keys, rotated),
             }
         }
         CodecSpec::Octopus(spec) if role == Role::Keys && spec.norm == NormFormat::F16 => {
@@ -130,17 +128,15 @@ mod tests {
             }
             assert!(of_keys(&with("octopus:bdir=6", dim)).is_err());
             assert!(are_encoded(&with("int:bits=8,rotate=true", dim)));
-            for group in [16, 32, 64] {
-                for rest in
-                    ["bits=4", "bits=8", "bits=4,asymmetric=true", "bits=8,asymmetric=true,rotate=true"]
-                {
-                    let config = with(&format!("int:group={group},{rest}"), dim);
-                    assert!(of_keys(&config).is_ok() && are_encoded(&config), "{group}, {rest}");
+            for group in ["token", "16", "32", "64"] {
+                for bits in 2..=8 {
+                    for rest in ["", ",asymmetric=true", ",asymmetric=true,rotate=true"] {
+                        let config = with(&format!("int:bits={bits},group={group}{rest}"), dim);
+                        assert!(of_keys(&config).is_ok() && are_encoded(&config), "{bits}, {group}{rest}");
+                    }
                 }
             }
-            for spec in ["int:bits=5,group=16", "int:asymmetric=true", "int:group=16,med=3"] {
-                assert!(of_keys(&with(spec, dim)).is_err(), "{spec}");
-            }
+            assert!(of_keys(&with("int:group=16,med=3", dim)).is_err());
             assert!(!are_encoded(&with("trellis:scales=3", dim)));
             for bits in 5..=8 {
                 let config = with(&format!("turboquant:bits={bits}"), dim);
@@ -174,6 +170,8 @@ mod tests {
         specs.extend(
             ["int", "int:bits=8", "int:group=16", "int:bits=8,group=16,asymmetric=true"].map(Into::into),
         );
+        specs.extend([2, 3, 5, 6, 7].map(|bits| format!("int:bits={bits}")));
+        specs.extend(["int:bits=3,group=16", "int:bits=5,asymmetric=true"].map(Into::into));
         let values_too = specs.len();
         specs.extend(
             ["octopus", "octopus:bits=2", "hqmq", "hqmq:s=192,r=6,packing=index", "tq3_0"].map(Into::into),

@@ -36,6 +36,24 @@ fn pairs(dim: usize) -> Vec<(String, String)> {
 
 #[test]
 fn pages_come_back_as_they_went() {
+    check_pages(pairs);
+}
+
+#[test]
+fn steps_and_blocks_attend_like_f64() {
+    check_attention(pairs);
+}
+
+#[test]
+fn appended_pages_are_the_cpus() {
+    check_appended(pairs);
+}
+
+/// Keys and values of a width.
+type Pairs = fn(usize) -> Vec<(String, String)>;
+
+/// Pages to the card and back.
+pub(super) fn check_pages(pairs: Pairs) {
     let Some(device) = device() else { return };
     each_width(&WIDTHS, |dim| {
         for (number, (keys, values)) in pairs(dim).iter().enumerate() {
@@ -54,8 +72,8 @@ fn pages_come_back_as_they_went() {
     });
 }
 
-#[test]
-fn steps_and_blocks_attend_like_f64() {
+/// Steps and blocks of queries.
+pub(super) fn check_attention(pairs: Pairs) {
     let Some(device) = device() else { return };
     each_width(&WIDTHS, |dim| {
         for (number, (keys, values)) in pairs(dim).iter().enumerate() {
@@ -99,8 +117,8 @@ fn lengths_heads_and_options() {
     }
 }
 
-#[test]
-fn appended_pages_are_the_cpus() {
+/// Pages that the card encodes.
+pub(super) fn check_appended(pairs: Pairs) {
     let Some(device) = device() else { return };
     each_width(&WIDTHS, |dim| {
         let (mut random, mut compared) = (Random::new(16), 0);

@@ -392,6 +392,11 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
                     x[2 * tile] = two.x, x[2 * tile + 1] = two.y;
                     continue;
                 }
+                if constexpr (is_sliced(KEYS)) {
+                    const float2 two = score_slices(q, slot, token, t);
+                    x[2 * tile] = two.x, x[2 * tile + 1] = two.y;
+                    continue;
+                }
                 const KeyWords k = load_key(slot, token, t);
                 int c[4] = {none.x, none.x, none.y, none.y};
 #pragma unroll

@@ -194,7 +194,7 @@ template <int SHAPE> __device__ __forceinline__ u32 key_index(const KeyWords &k,
 
 // What a slot has of an integer.
 template <int SHAPE> __device__ __forceinline__ float integer(u32 bits) {
-    return code_bits(SHAPE) == 8 ? (float)(i8)bits : (float)((int)bits - 8);
+    return code_bits(SHAPE) == 8 || is_sliced(SHAPE) ? (float)(i8)bits : (float)((int)bits - 8);
 }
 
 // The words of a thread's coordinates of a key, and the index of coordinate d.
@@ -298,6 +298,25 @@ __device__ __forceinline__ void unfold_groups(const u8 *slot, u8 *keys, const fl
     }
 }
 
+// Keys of slices: four coordinates of one group at a time.
+__device__ __forceinline__ void unfold_slices(const u8 *slot, u8 *keys, const float *centre, float unit) {
+    for (int item = threadIdx.x; item < 4 * TILE; item += 128) {
+        const int token = item >> 2, t = item & 3;
+        const KeySlices k(slot, token, t);
+        auto half = [&](int of) { return from_f16(load<u16>(slot + K_STEPS + 2 * (of * SLOT_TOKENS + token))); };
+#pragma unroll
+        for (int n = 0; n < 2 * PRODUCTS; n++) {
+            const int c = 16 * n + 4 * t, field = min(c, DIM - 1) / K_GROUP * K_EACH;
+            const float scale = half(field), zero = has_zeros(KEYS) ? fmaf(half_of_codes(KEYS), scale, half(field + 1) * sliced_factor(KEYS)) : 0;
+            const u32 four = k.half(n >> 1, n & 1);
+            float x[4];
+#pragma unroll
+            for (int e = 0; e < 4; e++) x[e] = c < DIM ? fmaf(fmaf((float)((int)(four << (24 - 8 * e)) >> 24), scale, zero), unit, CENTRES ? centre[c + e] : 0) : 0;
+            *reinterpret_cast<uint2 *>(keys + key_byte(token, c)) = make_uint2(two_f16(x[0], x[1]), two_f16(x[2], x[3]));
+        }
+    }
+}
+
 __device__ __forceinline__ void unfold_slot(const Block &p, const u8 *slot, u8 *keys, u8 *values, float2 scale) {
     __shared__ float centroids[2][128], centre[WIDE], norms[2][TILE];
     const Tail tail = load<Tail>(slot + TAIL);
@@ -326,7 +345,7 @@ __device__ __forceinline__ void unfold_slot(const Block &p, const u8 *slot, u8 *
         norms[of_value][token] = unit * ((of_value ? in_rows(VALUES) : in_rows(KEYS)) ? from_f16(norm) : largest * (of_value ? 1 / 32767.0f : 1) * (float)norm);
     }
     __syncthreads();
-    for (int item = thread; item < 4 * TILE && !is_fields(KEYS) && !is_blocks(KEYS) && !is_grouped(KEYS); item += 128) {
+    for (int item = thread; item < 4 * TILE && !is_fields(KEYS) && !is_blocks(KEYS) && !is_grouped(KEYS) && !is_sliced(KEYS); item += 128) {
         const int token = item >> 2, t = item & 3;
         const float norm = norms[0][token];
         const auto k = key_words<KEYS>(slot, token, t);
@@ -350,7 +369,8 @@ __device__ __forceinline__ void unfold_slot(const Block &p, const u8 *slot, u8 *
     }
     for (int item = thread; item < TILE * (ROW - WIDE) / 8; item += 128)
         *reinterpret_cast<uint4 *>(keys + key_byte(item % TILE, WIDE + item / TILE * 8)) = make_uint4(0, 0, 0, 0);
-    if constexpr (is_grouped(KEYS)) unfold_groups(slot, keys, centre, p.key_unit * scale.x);
+    if constexpr (is_sliced(KEYS)) unfold_slices(slot, keys, centre, p.key_unit * scale.x);
+    else if constexpr (is_grouped(KEYS)) unfold_groups(slot, keys, centre, p.key_unit * scale.x);
     if constexpr (is_triplets(KEYS)) unfold_triplets(p, slot, keys, centre, norms[0]);
     if constexpr (is_chunks(KEYS)) unfold_chunks(p, slot, keys, centre, norms[0]);
     if constexpr (is_blocks(KEYS)) unfold_blocks(slot, keys, scale.x, centroids[0], centre);
@@ -367,7 +387,7 @@ __device__ __forceinline__ void unfold_slot(const Block &p, const u8 *slot, u8 *
             if (has_zeros(VALUES)) load_field(of_group[1], from + V_FIELDS, field + 1, token);
 #pragma unroll
             for (int i = 0; i < 8; i++) {
-                of_group[1][i] = fmaf(half_of_codes(VALUES), of_group[0][i], of_group[1][i]) * (p.value_unit * scale.y);
+                of_group[1][i] = fmaf(half_of_codes(VALUES), of_group[0][i], of_group[1][i] * sliced_factor(VALUES)) * (p.value_unit * scale.y);
                 of_group[0][i] *= p.value_unit * scale.y;
             }
         }
@@ -390,7 +410,8 @@ __device__ __forceinline__ void unfold_slot(const Block &p, const u8 *slot, u8 *
                     continue;
                 }
                 if constexpr (is_int(VALUES)) {
-                    index = is_byte(VALUES) ? low[(2 * e + (i >> 2)) % (is_byte(VALUES) ? 8 : 4)] >> (8 * (i & 3)) & 0xFF : low[e] >> (8 * (i & 3) + (i & 4)) & 15;
+                    index = is_sliced(VALUES) ? slice<code_bits(VALUES)>(v.codes, 2 * e + (i >> 2)) >> (8 * (i & 3)) & 0xFF
+                            : is_byte(VALUES) ? low[(2 * e + (i >> 2)) % (is_byte(VALUES) ? 8 : 4)] >> (8 * (i & 3)) & 0xFF : low[e] >> (8 * (i & 3) + (i & 4)) & 15;
                     x[i] = is_grouped(VALUES) ? fmaf(integer<VALUES>(index), of_group[0][i], of_group[1][i]) : integer<VALUES>(index) * norms[1][token + i];
                     continue;
                 }

@@ -82,6 +82,7 @@ template <class Four> __device__ __forceinline__ void pack_group_keys(u8 *slot, 
 
 template <class Four> __device__ __forceinline__ void pack_keys(u8 *slot, Four four) {
     if constexpr (is_indexed(KEYS)) return pack_key_streams(slot, four);
+    if constexpr (is_sliced(KEYS)) return pack_key_slices(slot, four);
     if constexpr (is_grouped(KEYS)) return pack_group_keys(slot, four);
     for (int item = threadIdx.x; item < SLOT_TOKENS * 4; item += blockDim.x) { // a thread's coordinates of a row
         constexpr int BITS = low_bits(KEYS);
@@ -131,6 +132,7 @@ __device__ __forceinline__ u32 slot_field_bit(const u8 *slot, int token, int bit
 template <class Four> __device__ __forceinline__ void pack_values(u8 *slot, Four four) {
     u8 *values = slot + K_PART;
     if constexpr (is_indexed(VALUES)) return pack_value_streams(values, four);
+    if constexpr (is_sliced(VALUES)) return pack_value_slices(values, four);
     for (int item = threadIdx.x; item < 2 * GROUPS * LANES; item += blockDim.x) { // a word of octets
         const int lane = item % LANES, first = item / LANES % GROUPS * 32 + (lane >> 2) * 4;
         const int token = item / LANES / GROUPS * 32 + (lane & 3) * 8;
@@ -320,6 +322,7 @@ extern "C" __global__ void __launch_bounds__(128) download(const __grid_constant
         for (int i = 0; i < 8; i++) {
             const int bit = 8 * plane + i, bits = max(1, code_bits(KEYS));
             out |= (is_triplets(KEYS) ? slot_field_bit(s.slot, token, bit)
+                    : is_sliced(KEYS) ? slot_key_slice(s.slot, token, bit / bits, bit % bits)
                     : plane < 0       ? slot_key_path(s.slot, token, 8 * (plane + path_bytes(KEYS)) + i)
                                       : slot_key_code(s.slot, token, bit / bits) >> bit % bits & 1) << i;
         }
@@ -338,8 +341,9 @@ extern "C" __global__ void __launch_bounds__(128) download(const __grid_constant
         }
         for (int i = 0; i < 8; i++) {
             const int bit = 8 * plane + i, bits = max(1, code_bits(VALUES));
-            out |= (plane < 0 ? slot_value_path(values, token, 8 * (plane + path_bytes(VALUES)) + i)
-                              : slot_value_code(values, token, bit / bits) >> bit % bits & 1) << i;
+            out |= (is_sliced(VALUES) ? slot_value_slice(values, token, bit / bits, bit % bits)
+                    : plane < 0       ? slot_value_path(values, token, 8 * (plane + path_bytes(VALUES)) + i)
+                                      : slot_value_code(values, token, bit / bits) >> bit % bits & 1) << i;
         }
         s.values[at] = out;
     }

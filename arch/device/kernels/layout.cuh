@@ -3,7 +3,7 @@
 //   KEYS        the shape of a key: codes of 4, 3 or 2 bits (4, 3, 2), or a trellis of 8 states with codes of 1, 2 or 3
 //               bits (11, 12, 13), or codes that are looked up in shared memory (streams.cuh): of 5 to 8 bits (5 to 8), and of other
 //               trellises (100 for each bit of a path that counts beside the newest, 50 where codes have digits of radix 3, 1 for
-//               each bit that a code takes here: 200 to 654); or integers of 4 or 8 bits with a scale a row (34, 38), as VALUES has them; or integers with a scale, or a scale and a zero, for each group (104 to 158: see group_of); or triplets (20), of which TRIPLETS says the bits: 256 for each of ξ and
+//               each bit that a code takes here: 200 to 654); or integers of 2 to 8 bits with a scale a row (32 to 38), as VALUES has them; or integers with a scale, or a scale and a zero, for each group (102 to 168: see group_of); or triplets (20), of which TRIPLETS says the bits: 256 for each of ξ and
 //               of η, 16 for each of a radius, 1 for each of a coordinate that is left over on its own; or small blocks of 32 codes
 //               of 3 bits, each with a scale (43); or chunks of four values with a scale a row (50), of which TRIPLETS says 256 for each
 //               member, 16 for each bit of a radius, 1 for codes in mixed radix
@@ -37,14 +37,15 @@ constexpr int SLOT_TOKENS = 64, HEADS = 8, WARPS = 4, LANES = 32;
 #endif
 constexpr bool is_triplets(int shape) { return shape == 20; }
 constexpr bool is_trellis(int shape) { return shape > 10 && shape < 20; }
-// Groups of 16, 32 and 64: 100, 110, 120 more than the bits of a code; with zeros 130, 140, 150.
+// Groups of 16, 32 and 64: 100, 110, 120 more than the bits of a code; with zeros 130, 140, 150, and 160 where all of a row is one.
 constexpr bool is_grouped(int shape) { return shape > 100 && shape < 200; }
 constexpr bool has_zeros(int shape) { return shape > 130 && shape < 200; }
 constexpr bool is_int(int shape) { return (shape > 30 && shape < 40) || is_grouped(shape); }
 constexpr bool is_byte(int shape) { return is_int(shape) && shape % 10 == 8; }
+constexpr bool is_sliced(int shape) { return is_int(shape) && shape % 10 != 4 && !is_byte(shape); } // integers of other bits than 4 and 8
 constexpr bool is_blocks(int shape) { return shape == 43; }
 constexpr bool is_chunks(int shape) { return shape == 50; }
-constexpr int group_of(int shape) { return is_grouped(shape) ? 16 << (shape / 10 - 10) % 3 : is_blocks(shape) ? 32 : DIM; }
+constexpr int group_of(int shape) { return is_grouped(shape) && shape < 160 ? 16 << (shape / 10 - 10) % 3 : is_blocks(shape) ? 32 : DIM; }
 // Of a row, each 16 bits.
 constexpr int fields_of(int shape) { return DIM / group_of(shape) * (has_zeros(shape) ? 2 : 1); }
 constexpr bool is_fields(int shape) { return is_triplets(shape) || is_chunks(shape); }
@@ -99,8 +100,8 @@ constexpr int row_bytes(int shape) {
 }
 // The last thread of a row's fields has what pads its stream.
 static_assert(!is_triplets(KEYS) || 8 * row_bytes(KEYS) - 3 * EACH_FIELDS * FIELD_BITS <= 32 * FIELD_WORDS, "a row's last bits");
-// Codes of 3 bits are planes of 2 and of 1; the others one plane.
-constexpr int low_bits(int shape) { return code_bits(shape) == 3 ? 2 : code_bits(shape); }
+// Codes of 3 bits are planes of 2 and of 1; the others one plane; slices have an order of their own.
+constexpr int low_bits(int shape) { return is_sliced(shape) ? 0 : code_bits(shape) == 3 ? 2 : code_bits(shape); }
 
 // Bytes of a slot's planes of so many bits a coordinate.
 constexpr int planes(int bits) { return SLOT_TOKENS * WIDE / 8 * bits; }
@@ -146,7 +147,7 @@ __device__ __forceinline__ void place(int c, int &thread, int &product, int &hal
         thread = c / FIELD_VALUES / EACH_FIELDS, product = field >> 1, half = field & 1, byte = c % FIELD_VALUES;
         return;
     }
-    if (is_grouped(KEYS)) {
+    if (is_grouped(KEYS) || is_sliced(KEYS)) {
         thread = c >> 2 & 3, product = c >> 5, half = c >> 4 & 1, byte = c & 3;
         return;
     }

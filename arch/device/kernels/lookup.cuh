@@ -212,6 +212,13 @@ __device__ __forceinline__ void four_bytes(u32 *a, const u32 *w) {
 __device__ __forceinline__ void add_values(int (&c)[4][4], uint4 weights, const u8 *values, int tile, int group,
                                            int lane, const Table &t) {
     const int item = (tile * GROUPS + group) * LANES + lane;
+    if constexpr (is_sliced(VALUES)) {
+        u32 words[stream_words(V_STREAM) + 1];
+        load_stream<V_STREAM, V_STREAMS>(words, values + V_LOW, item);
+#pragma unroll
+        for (int e = 0; e < 4; e++) product_u8(c[e], weights, slice<code_bits(VALUES)>(words, 2 * e), slice<code_bits(VALUES)>(words, 2 * e + 1));
+        return;
+    }
     u32 low[is_byte(VALUES) ? 8 : 4], high = 0;
     load_words<4 * low_bits(VALUES)>(low, values + V_LOW + item * 4 * low_bits(VALUES));
     if (code_bits(VALUES) == 3) high = load<u32>(values + V_HIGH + item * 4);

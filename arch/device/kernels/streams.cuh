@@ -56,7 +56,8 @@ template <int BITS> __device__ __forceinline__ void put_code(u32 *w, int n, u32 
     }
 }
 
-constexpr int K_STREAM = EACH * index_bits(KEYS) / 8, V_STREAM = 4 * index_bits(VALUES); // bytes
+constexpr int stream_bits_of(int shape) { return is_sliced(shape) ? code_bits(shape) : index_bits(shape); }
+constexpr int K_STREAM = EACH * stream_bits_of(KEYS) / 8, V_STREAM = 4 * stream_bits_of(VALUES); // bytes
 constexpr int K_STREAMS = 4 * SLOT_TOKENS, V_STREAMS = 2 * GROUPS * LANES;
 constexpr int stream_words(int bytes) { return bytes > 4 ? (bytes + 3) / 4 : 1; }
 
