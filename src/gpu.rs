@@ -439,7 +439,8 @@ impl Layer {
     /// the CPU's, and not those of a card with more or fewer multiprocessors.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for `first_head` and `heads`; what [`Layer::attend`](crate::Layer::attend) refuses;
+    /// [`Error::Unsupported`] for `first_head` and `heads`, which let a CPU's threads share the heads of one token: a card's blocks of threads
+    /// do that among themselves, and calls for one layer follow each other; what [`Layer::attend`](crate::Layer::attend) refuses;
     /// [`Error::Card`]. The output is then unspecified.
     pub fn attend(&mut self, queries: &[f32], options: &Attend, output: &mut [f32]) -> Result<(), Error> {
         if is_block(options) {

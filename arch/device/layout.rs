@@ -231,6 +231,7 @@ pub(super) struct Block {
     pub(super) asked: u64,
     pub(super) units: u64,
     pub(super) scales: u64,
+    pub(super) means: u64,
     pub(super) parts: u64,
     pub(super) sums: u64,
     pub(super) triplets: u64,

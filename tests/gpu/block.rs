@@ -128,6 +128,33 @@ fn large_and_small_rows() {
     }
 }
 
+/// Keys whose constant channels are far larger than what tells keys apart: f16 has no bits for both (5.2e-3 of integers, were they not
+/// taken off). Pages with centres of both kinds, without them, and exact tokens alone.
+#[test]
+fn large_constant_channels() {
+    let Some(device) = device() else { return };
+    for (keys, center, tokens) in [
+        ("turboquant", Center::Page, 600),
+        ("int", Center::Page, 600),
+        ("octopus", Center::Prefix, 600),
+        ("turboquant:bits=8", Center::Off, 600),
+        ("turboquant", Center::Page, 70),
+    ] {
+        let mut case = case(keys, "turboquant", 128, (4, 2), tokens);
+        case.config = case.config.center(center);
+        let mut layer = octaplex::SharedLayer::on_heap(&case.config, octaplex::Backend::detect()).unwrap();
+        let [mut keys_of, values] = case.rows();
+        keys_of.iter_mut().enumerate().for_each(|(i, x)| *x += if i % 128 % 17 == 3 { 54.0 } else { 0.0 });
+        layer.append(&keys_of, &values, &mut vec![0.0; case.config.scratch_len(4)]).unwrap();
+        let (mut card, queries) = (case.on_card(&device, &layer), case.block(30));
+        let (options, mut output) = (Attend::default().queries(30), vec![f32::NAN; queries.len()]);
+        card.attend(&queries, &options, &mut output).unwrap();
+        let wrong = error(&output, &case.in_f64(&layer, &queries, &options), 128);
+        println!("{keys}, {center:?}, {tokens} tokens: {wrong:.1e}");
+        assert!(wrong < BLOCK_TOLERANCE, "{keys}, {center:?}, {tokens} tokens: {wrong:e}");
+    }
+}
+
 /// More tokens than are unfolded at once, for several sequences of different lengths, one of them empty.
 #[test]
 fn parts_and_sequences() {

@@ -1,9 +1,9 @@
 // Attention of blocks of queries: a prompt's, or a few drafts'.
 //
-//   measure   how large keys and values are, so that they fit f16
-//   ask       queries balanced, rotated, to f16; a row is a query of one head, heads of one key/value head side by side
+//   measure   how large keys and values are, so that they fit f16, and the keys' mean, nearly
+//   ask       queries balanced, rotated, to f16, and their products with that mean; a row is a query of one head, heads of one key/value head side by side
 //   unfold    some of a sequence's tokens to tiles of 64 in f16, in the order in which matrix products take them from shared memory:
-//             keys by rows, values by columns, both rotated; exact tokens too
+//             keys by rows, less their mean, values by columns, both rotated; exact tokens too
 //   block     128 rows on these tiles, with what earlier calls have summed: products of f16, sums of f32
 //   finish    splits added up, turned back
 // Nothing is looked up twice for one token, however many queries see it.
@@ -47,6 +47,7 @@ struct Block {
     u16 *asked;                // f16 [sequences][kv heads][padded][ROW]
     float2 *units;             // [sequences][kv heads][padded]: of a product, and what is added to it; in log2
     float2 *scales;            // [sequences][kv heads]: what keys and values are multiplied with
+    float *means;              // [sequences][kv heads][DIM]: what tiles have keys without, rotated
     float *parts;              // [splits][sequences][kv heads][padded][ROW]
     float2 *sums;              // [SIDES][splits][sequences][kv heads][padded]: maximum of log2, sum
     const u32 *triplets;       // what fields of keys stand for: FieldTable; and what codes stand for: Entries
@@ -114,8 +115,20 @@ template <int SHAPE> __device__ __forceinline__ float largest_norm(u32 largest, 
     return is_grouped(SHAPE) ? __uint_as_float(octaves << 23) / INVERSE_SQRT : of_largest(SHAPE) * from_f16(largest);
 }
 
+// Coordinate c of a page's centre, where it is coded in the basis of the keys' codes.
+__device__ __forceinline__ float coded_centre(const Block &p, const u8 *slot, u32 norm, int c) {
+    const int at = K_CENTRE + centre_byte(c);
+    return (float)((int)(i8)slot[at] * 16 + slot[at + K_WIDE]) * (from_f16(norm) * p.centre_unit);
+}
+
+// Bits of f16 that all keys of a head take for the same are not there for what tells them apart. So tiles have them without a mean, which
+// queries are multiplied with in f32: of centres, where there are pages with any, and so many are looked at; otherwise of exact keys
+// behind the sinks, if there are a few.
+constexpr u32 CENTRES_READ = 16, FEWEST_KEYS = 8;
+
 extern "C" __global__ void __launch_bounds__(256) measure(const __grid_constant__ Block p) {
     __shared__ float largest[2][8];
+    __shared__ __align__(16) float sums[8][DIM];
     const int head = blockIdx.x, sequence = blockIdx.y, warp = threadIdx.x / LANES, lane = threadIdx.x % LANES;
     const Sequence seq = p.sequences[sequence];
     const float *front = p.fronts + ((u64)sequence * p.kv_heads + head) * 2 * DIM;
@@ -127,22 +140,58 @@ extern "C" __global__ void __launch_bounds__(256) measure(const __grid_constant_
         value = fmaxf(value, largest_norm<VALUES>(tail.value_largest, tail.value_octaves));
     }
     // Of exact rows the largest coordinate, as if all of a row were so large.
-    float of_key = 0, of_value = 0;
+    float of_key = 0, of_value = 0, sum[VEC] = {};
 #pragma unroll 4
     for (u32 i = warp; i < seq.exact; i += 8) {
         const u16 *row = exact_row(p, seq, sequence, head, i);
         float v[VEC], k[VEC];
         exact_key(k, row, front, lane), exact_lane(v, row + DIM, lane);
 #pragma unroll
-        for (int j = 0; j < VEC; j++) of_key = fmaxf(of_key, fabsf(k[j])), of_value = fmaxf(of_value, fabsf(v[j]));
+        for (int j = 0; j < VEC; j++) of_key = fmaxf(of_key, fabsf(k[j])), of_value = fmaxf(of_value, fabsf(v[j])), sum[j] += i < seq.sinks ? 0 : k[j];
     }
     key = fmaxf(key, of_key * (1 / INVERSE_SQRT)), value = fmaxf(value, of_value * (1 / INVERSE_SQRT));
     for (int s = 16; s; s /= 2) key = fmaxf(key, __shfl_xor_sync(~0u, key, s)), value = fmaxf(value, __shfl_xor_sync(~0u, value, s));
     if (lane == 0) largest[0][warp] = key, largest[1][warp] = value;
+    const bool centred = CENTRES && seq.slots > 0;
+    if (centred) {
+        for (int c = threadIdx.x; c < DIM; c += 256) {
+            float of_centres = 0;
+#pragma unroll
+            for (u32 i = 0; i < CENTRES_READ; i++) {
+                const u32 number = (u64)seq.slots * i / CENTRES_READ;
+                const u8 *slot = p.pool + ((u64)p.table[(u64)sequence * p.table_stride + number] * p.kv_heads + head) * SLOT;
+                of_centres += in_rows(KEYS) ? from_f16(reinterpret_cast<const u16 *>(slot + K_CENTRE)[c]) : coded_centre(p, slot, load<Tail>(slot + TAIL).centre, c);
+            }
+            sums[0][c] = of_centres * (1.0f / CENTRES_READ);
+        }
+    } else if (holds(lane)) {
+#pragma unroll
+        for (int i = 0; i < VEC; i++) sums[warp][VEC * lane + i] = sum[i];
+    }
     __syncthreads();
-    if (threadIdx.x > 0) return;
+    if (warp > 0) return;
+    const u64 unit = (u64)sequence * p.kv_heads + head;
+    float mean[VEC];
+    load_lane(mean, sums[0], lane);
+    if (!centred) {
+        const u32 count = seq.exact - seq.sinks;
+        const float share = count < FEWEST_KEYS ? 0 : 1 / (float)count;
+        for (int w = 1; w < 8; w++) {
+            float more[VEC];
+            load_lane(more, sums[w], lane);
+#pragma unroll
+            for (int i = 0; i < VEC; i++) mean[i] += more[i];
+        }
+#pragma unroll
+        for (int i = 0; i < VEC; i++) mean[i] *= share;
+    }
+    if (!centred || in_rows(KEYS)) turn_key(mean, p.key_rounds, p.key_signs, lane);
+#pragma unroll
+    for (int i = 0; i < VEC; i++)
+        if (holds(lane)) p.means[unit * DIM + VEC * lane + i] = mean[i];
+    if (lane > 0) return;
     for (int w = 0; w < 8; w++) key = fmaxf(key, largest[0][w]), value = fmaxf(value, largest[1][w]);
-    p.scales[sequence * p.kv_heads + head] = make_float2(fitting(key), fitting(value));
+    p.scales[unit] = make_float2(fitting(key), fitting(value));
 }
 
 extern "C" __global__ void __launch_bounds__(128) ask(const __grid_constant__ Block p) {
@@ -161,8 +210,13 @@ extern "C" __global__ void __launch_bounds__(128) ask(const __grid_constant__ Bl
             base = fmaf(v[i], prefix[i], base);
         }
         turn_key(v, p.key_rounds, p.key_signs, lane);
+        float mean[VEC];
+        load_lane(mean, p.means + unit * DIM, lane);
 #pragma unroll
-        for (int i = 0; i < VEC; i++) top = fmaxf(top, fabsf(v[i]));
+        for (int i = 0; i < VEC; i++) {
+            base = fmaf(v[i], mean[i], base);
+            top = fmaxf(top, fabsf(v[i]));
+        }
 #pragma unroll
         for (int s = 16; s; s /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, s));
         base = warp_sum(base);
@@ -215,7 +269,7 @@ __device__ __forceinline__ void unfold_blocks(const u8 *slot, u8 *keys, float un
             const int c = 32 * j + 8 * t;
             float x[8];
 #pragma unroll
-            for (int i = 0; i < 8; i++) x[i] = fmaf(centroids[key_index<KEYS>(k, own_order(c + i) % EACH)], scale, CENTRES ? centre[c + i] : 0);
+            for (int i = 0; i < 8; i++) x[i] = fmaf(centroids[key_index<KEYS>(k, own_order(c + i) % EACH)], scale, centre[c + i]);
             *reinterpret_cast<uint4 *>(keys + key_byte(token, c)) =
                 make_uint4(two_f16(x[0], x[1]), two_f16(x[2], x[3]), two_f16(x[4], x[5]), two_f16(x[6], x[7]));
         }
@@ -241,7 +295,7 @@ __device__ __forceinline__ void unfold_chunks(const Block &p, const u8 *slot, u8
             chunk(n, words, d, chunks);
             const int c = 4 * (t * EACH_FIELDS + d);
 #pragma unroll
-            for (int e = 0; e < 4; e++) x[e] = fmaf((float)(n[e] >> 16), norms[token], CENTRES ? centre[c + e] : 0);
+            for (int e = 0; e < 4; e++) x[e] = fmaf((float)(n[e] >> 16), norms[token], centre[c + e]);
             store(c, x);
         }
         for (int c = DIM + 4 * t; c < WIDE; c += 16) store(c, {0, 0, 0, 0});
@@ -265,7 +319,7 @@ __device__ __forceinline__ void unfold_triplets(const Block &p, const u8 *slot, 
             triplet(x, words, d, has_rest(t), triplets);
             for (int e = 0; e < 3; e++) {
                 const int c = 3 * (t * EACH_FIELDS + d) + e;
-                if (c < DIM) rows[token][c] = (u16)two_f16(fmaf((float)(x[e] >> 8), norms[token], CENTRES ? centre[c] : 0), 0);
+                if (c < DIM) rows[token][c] = (u16)two_f16(fmaf((float)(x[e] >> 8), norms[token], centre[c]), 0);
             }
         }
         for (int c = DIM + t; c < WIDE; c += 4) rows[token][c] = 0;
@@ -291,7 +345,7 @@ __device__ __forceinline__ void unfold_groups(const u8 *slot, u8 *keys, const fl
             if (code_bits(KEYS) == 4) four = less_eight(four >> shift & 0x0F0F0F0F);
             float x[4];
 #pragma unroll
-            for (int e = 0; e < 4; e++) x[e] = fmaf(fmaf((float)((int)(four << (24 - 8 * e)) >> 24), scale, zero), unit, CENTRES ? centre[c + i + e] : 0);
+            for (int e = 0; e < 4; e++) x[e] = fmaf(fmaf((float)((int)(four << (24 - 8 * e)) >> 24), scale, zero), unit, centre[c + i + e]);
             words[i / 2] = two_f16(x[0], x[1]), words[i / 2 + 1] = two_f16(x[2], x[3]);
         }
         *reinterpret_cast<uint4 *>(keys + key_byte(token, c)) = make_uint4(words[0], words[1], words[2], words[3]);
@@ -317,24 +371,23 @@ __device__ __forceinline__ void unfold_slices(const u8 *slot, u8 *keys, const fl
     }
 }
 
-__device__ __forceinline__ void unfold_slot(const Block &p, const u8 *slot, u8 *keys, u8 *values, float2 scale) {
+// A page's keys come back as what codes stand for and, of all of them, its centre less the mean.
+__device__ __forceinline__ void unfold_slot(const Block &p, const u8 *slot, u8 *keys, u8 *values, float2 scale, const float *mean) {
     __shared__ float centroids[2][128], centre[WIDE], norms[2][TILE];
     const Tail tail = load<Tail>(slot + TAIL);
     const int thread = threadIdx.x, lane = thread % LANES;
     centroids[0][thread] = p.key_centroids[thread], centroids[1][thread] = p.value_centroids[thread];
     if (CENTRES && in_rows(KEYS)) {
         if (thread < LANES) {
-            float v[VEC];
-            exact_lane(v, reinterpret_cast<const u16 *>(slot + K_CENTRE), lane);
+            float v[VEC], of_all[VEC];
+            exact_lane(v, reinterpret_cast<const u16 *>(slot + K_CENTRE), lane), load_lane(of_all, mean, lane);
             turn_key(v, p.key_rounds, p.key_signs, lane);
             for (int i = 0; i < VEC; i++)
-                if (VEC * lane + i < WIDE) centre[VEC * lane + i] = v[i] * scale.x;
+                if (VEC * lane + i < WIDE) centre[VEC * lane + i] = (v[i] - of_all[i]) * scale.x;
         }
-    } else if (CENTRES) {
-        for (int c = thread; c < (is_triplets(KEYS) ? DIM : WIDE); c += 128) {
-            const int at = K_CENTRE + centre_byte(c);
-            centre[c] = (float)((int)(i8)slot[at] * 16 + slot[at + K_WIDE]) * (from_f16(tail.centre) * p.centre_unit * scale.x);
-        }
+    } else {
+        for (int c = thread; c < WIDE; c += 128)
+            centre[c] = c < DIM ? ((CENTRES ? coded_centre(p, slot, tail.centre, c) : 0) - mean[c]) * scale.x : 0;
     }
     {
         const int token = thread % TILE;
@@ -357,7 +410,7 @@ __device__ __forceinline__ void unfold_slot(const Block &p, const u8 *slot, u8 *
                 float x[2];
 #pragma unroll
                 for (int e = 0; e < 2; e++) {
-                    const float of_centre = CENTRES ? centre[t * EACH + d + i + e] : 0;
+                    const float of_centre = centre[t * EACH + d + i + e];
                     const u32 index = key_index<KEYS>(k, d + i + e);
                     if constexpr (is_indexed(KEYS)) x[e] = fmaf(entry_value<KEYS>(p.triplets[index]), norm, of_centre);
                     else x[e] = fmaf(is_int(KEYS) ? integer<KEYS>(index) : centroids[0][index], norm, of_centre);
@@ -429,9 +482,12 @@ __device__ __forceinline__ void unfold_slot(const Block &p, const u8 *slot, u8 *
     }
 }
 
-__device__ __forceinline__ void unfold_exact(const Block &p, const Sequence &seq, int sequence, int head, u32 first, u32 count, u8 *keys, u8 *values, float2 scale) {
+__device__ __forceinline__ void unfold_exact(const Block &p, const Sequence &seq, int sequence, int head, u32 first, u32 count, u8 *keys, u8 *values, float2 scale,
+                                             const float *mean) {
     const int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES;
     const float *front = p.fronts + ((u64)sequence * p.kv_heads + head) * 2 * DIM;
+    float of_all[VEC];
+    load_lane(of_all, mean, lane);
     for (int token = warp; token < TILE; token += 4) {
         float k[VEC] = {}, v[VEC] = {};
         if (token < count) {
@@ -444,7 +500,7 @@ __device__ __forceinline__ void unfold_exact(const Block &p, const Sequence &seq
 #pragma unroll
         for (int i = 0; i < VEC; i++) {
             const int c = VEC * lane + i;
-            const u32 two = two_f16(k[i] * scale.x, v[i] * scale.y);
+            const u32 two = two_f16((k[i] - of_all[i]) * scale.x, v[i] * scale.y);
             *reinterpret_cast<u16 *>(keys + key_byte(token, c)) = (u16)two;
             *reinterpret_cast<u16 *>(values + value_byte(token, c)) = (u16)(two >> 16);
         }
@@ -459,10 +515,11 @@ extern "C" __global__ void __launch_bounds__(128) unfold(const __grid_constant__
     const u64 unit = (u64)sequence * p.kv_heads + head;
     u8 *keys = p.tokens + (unit * p.at_once + blockIdx.x) * 2 * TILE_BYTES, *values = keys + TILE_BYTES;
     const float2 scale = p.scales[unit];
+    const float *mean = p.means + unit * DIM;
     Tile tile;
     if (number < seq.slots) {
         const u8 *slot = p.pool + ((u64)p.table[(u64)sequence * p.table_stride + number] * p.kv_heads + head) * SLOT;
-        unfold_slot(p, slot, keys, values, scale);
+        unfold_slot(p, slot, keys, values, scale, mean);
         tile.position = load<Tail>(slot + TAIL).position, tile.count = TILE, tile.sinks = 0;
     } else {
         const u32 of_exact = number - seq.slots, before = sink_tiles(seq);
@@ -470,7 +527,7 @@ extern "C" __global__ void __launch_bounds__(128) unfold(const __grid_constant__
         const u32 first = tile.sinks ? of_exact * TILE : seq.sinks + (of_exact - before) * TILE;
         tile.count = min((u32)TILE, (tile.sinks ? seq.sinks : seq.exact) - first);
         tile.position = tile.sinks ? first : seq.window_start + first - seq.sinks;
-        unfold_exact(p, seq, sequence, head, first, tile.count, keys, values, scale);
+        unfold_exact(p, seq, sequence, head, first, tile.count, keys, values, scale, mean);
     }
     if (head == 0 && threadIdx.x == 0) p.tiles[(u64)sequence * p.at_once + blockIdx.x] = tile;
 }
