@@ -27,14 +27,7 @@ __device__ __forceinline__ float2 score_blocks(Queries queries, const u8 *slot, 
 // Hadamard's transform of each 32 values of a row.
 __device__ __forceinline__ void small_hadamard(float (&v)[VEC], int lane) {
     if constexpr (32 % VEC == 0) {
-#pragma unroll
-        for (int s = 1; s < VEC; s *= 2)
-#pragma unroll
-            for (int i = 0; i < VEC; i++)
-                if (!(i & s)) {
-                    const float a = v[i], b = v[i | s];
-                    v[i] = a + b, v[i | s] = a - b;
-                }
+        lane_hadamard(v);
 #pragma unroll
         for (int s = 1; s < 32 / VEC; s *= 2)
 #pragma unroll

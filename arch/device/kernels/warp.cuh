@@ -66,6 +66,17 @@ template <bool TRANSPOSE> __device__ __forceinline__ void base_product(float (&v
     for (int i = 0; i < VEC; i++) v[i] = sum[i];
 }
 
+// Hadamard's transform of the values that a lane holds, a power of two of them.
+__device__ __forceinline__ void lane_hadamard(float (&v)[VEC]) {
+#pragma unroll
+    for (int s = 1; s < VEC; s *= 2)
+#pragma unroll
+        for (int i = 0; i < VEC; i++)
+            if (!(i & s)) {
+                const float a = v[i], b = v[i | s];
+                v[i] = a + b, v[i | s] = a - b;
+            }
+}
 // Hadamard's transform of DIM values; its inverse is `TRANSPOSE`'s.
 template <bool TRANSPOSE = false> __device__ __forceinline__ void hadamard(float (&v)[VEC], int lane) {
     if constexpr (BASE > 1) {
@@ -84,14 +95,7 @@ template <bool TRANSPOSE = false> __device__ __forceinline__ void hadamard(float
             for (int i = 0; i < VEC; i++) v[i] = 0;
         return;
     }
-#pragma unroll
-    for (int s = 1; s < VEC; s *= 2)
-#pragma unroll
-        for (int i = 0; i < VEC; i++)
-            if (!(i & s)) {
-                const float a = v[i], b = v[i | s];
-                v[i] = a + b, v[i | s] = a - b;
-            }
+    lane_hadamard(v);
 #pragma unroll
     for (int s = 1; s < LANES; s *= 2)
 #pragma unroll
