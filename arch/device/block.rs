@@ -261,7 +261,7 @@ impl Paged {
             means: work.means.address(),
             parts: work.parts.address(),
             sums: work.sums.address(),
-            triplets: held.triplets.address(),
+            entries: held.entries.address(),
             window: attention.window,
             position: asked.position.unwrap_or(u64::MAX),
             query_heads: asked.query_heads as u32,

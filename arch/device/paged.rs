@@ -76,7 +76,7 @@ pub(super) struct Held {
     pub(super) exact: Buffer<u16>,
     pub(super) fronts: Buffer<f32>,
     /// What fields of keys stand for, and codes that are looked up in shared memory: keys', then values'.
-    pub(super) triplets: Buffer<u32>,
+    pub(super) entries: Buffer<u32>,
 }
 
 /// What a step works in.
@@ -166,7 +166,7 @@ impl Paged {
             sequences: Buffer::new(device, shape.sequences * 8)?,
             exact: Buffer::new(device, exact)?,
             fronts: Buffer::new(device, shape.sequences * shape.front_values())?,
-            triplets: Buffer::new(device, keys.triplets.len() + values.triplets.len())?,
+            entries: Buffer::new(device, keys.entries.len() + values.entries.len())?,
         };
         let page_bytes = shape.page_bytes(keys.shape, values.shape);
         let search = keys.search.len() + values.search.len();
@@ -194,8 +194,8 @@ impl Paged {
             event: Event::new(device)?,
         };
         paged.steps.write(0, steps)?;
-        paged.held.triplets.write(0, &paged.keys.triplets)?;
-        paged.held.triplets.write(paged.keys.triplets.len(), &paged.values.triplets)?;
+        paged.held.entries.write(0, &paged.keys.entries)?;
+        paged.held.entries.write(paged.keys.entries.len(), &paged.values.entries)?;
         paged.search.write(0, &paged.keys.search)?;
         paged.search.write(paged.keys.search.len(), &paged.values.search)?;
         paged.book.write(0, book)?;
@@ -482,7 +482,7 @@ impl Paged {
             sink_logits: if attention.sink_logits { work.sink_logits.address() } else { 0 },
             parts: work.parts.address(),
             sums: work.sums.address(),
-            triplets: held.triplets.address(),
+            entries: held.entries.address(),
             window: attention.window,
             query_heads: work.query_heads as u32,
             kv_heads: shape.kv_heads as u32,

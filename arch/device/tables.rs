@@ -188,7 +188,7 @@ pub struct Tables {
     pub(super) centroids: [f32; 128],
     pub(super) cells: Cells,
     /// What fields of triplets and chunks stand for, or codes that are looked up in shared memory, as the kernels have it.
-    pub(super) triplets: Vec<u32>,
+    pub(super) entries: Vec<u32>,
     /// What the search for them looks up: `Search` of the kernels; of chunks the set's members; of codes of 5 to 8 bits their thresholds,
     /// one word more, and their centroids; of [`CodeShape::Paths`] centroids, by code and window.
     pub(super) search: Vec<u32>,
@@ -328,11 +328,11 @@ impl Tables {
         let last = centroids.len().wrapping_sub(1);
         if matches!(centroids.len(), 32 | 64 | 128 | 256) && thresholds.len() == last {
             let shape = CodeShape::Codes(centroids.len().trailing_zeros() as u8);
-            let triplets = centroids.iter().map(|centroid| entry(*centroid)).collect::<Option<_>>()?;
+            let entries = centroids.iter().map(|centroid| entry(*centroid)).collect::<Option<_>>()?;
             let known = thresholds.iter().copied().chain([f32::INFINITY]);
             let search = known.chain(centroids.iter().map(|centroid| f32::from(*centroid)));
             let search = search.map(f32::to_bits).collect();
-            return Some(Self { triplets, search, ..Self::new(shape, [0; 32], unit, rotated) });
+            return Some(Self { entries, search, ..Self::new(shape, [0; 32], unit, rotated) });
         }
         let antisymmetric =
             centroids.iter().enumerate().all(|(i, c)| *c == -centroids[last - i] && c.abs() <= 127);
@@ -376,7 +376,7 @@ impl Tables {
             kappa: 0.0,
             centroids: [0.0; 128],
             cells: Cells::NONE,
-            triplets: Vec::new(),
+            entries: Vec::new(),
             search: Vec::new(),
         }
     }
@@ -414,16 +414,16 @@ impl Tables {
         let radii = layout.radii.iter().map(|radius| radius * 127.0);
         let most = rest.clone().chain(radii.clone()).fold(0.0, |most: f32, x| most.max(x.abs()));
         let scale = 32766.0 / most;
-        let mut triplets: Vec<u32> =
+        let mut entries: Vec<u32> =
             directions.iter().map(|direction| u32::from_le_bytes(direction.map(|x| x as u8))).collect();
-        triplets.extend(layout.radii.iter().map(|radius| libm::rintf(radius * scale * 256.0) as u32));
-        triplets.extend(rest.map(|x| ((libm::rintf(x * scale) as i32) << 8) as u32));
+        entries.extend(layout.radii.iter().map(|radius| libm::rintf(radius * scale * 256.0) as u32));
+        entries.extend(rest.map(|x| ((libm::rintf(x * scale) as i32) << 8) as u32));
         if layout.rest_bits == 0 {
-            triplets.push(0);
+            entries.push(0);
         }
         let shape = CodeShape::Triplets([layout.direction_bits, layout.radius_bits, layout.rest_bits]);
         let search = search_of(layout, search)?;
-        Some(Self { triplets, search, ..Self::new(shape, [0; 32], 1.0 / (127.0 * scale), rotated) })
+        Some(Self { entries, search, ..Self::new(shape, [0; 32], 1.0 / (127.0 * scale), rotated) })
     }
 
     /// Codes of a trellis, `kappa` integers to a standard deviation. Of 8 states and 2, 4 or 8 codes a window keys of codes of one bit are
@@ -432,7 +432,7 @@ impl Tables {
     pub fn trellis(book: &TrellisCodebook, of_keys: bool, unit: f32, kappa: f32, rotated: Rotated) -> Self {
         if book.history() != 3 || !matches!(book.levels(), 2 | 4 | 8) {
             let shape = CodeShape::Paths([book.history() as u8, book.levels() as u8]);
-            let triplets = (0..1 << card_bits(book.levels() as u8)).flat_map(|code: usize| {
+            let entries = (0..1 << card_bits(book.levels() as u8)).flat_map(|code: usize| {
                 let code = code.min(book.levels() - 1); // more than there are: of no page
                 let windows = &book.centroids()[code * book.windows()..][..book.windows()];
                 windows.iter().map(|centroid| u32::from(*centroid as u8))
@@ -440,7 +440,7 @@ impl Tables {
             let search = book.centroids().iter().map(|centroid| f32::from(*centroid).to_bits()).collect();
             return Self {
                 kappa,
-                triplets: triplets.collect(),
+                entries: entries.collect(),
                 search,
                 ..Self::new(shape, [0; 32], unit, rotated)
             };

@@ -18,7 +18,7 @@ struct Params {
     const float *sink_logits;  // [query heads], or none
     float *parts;              // [sequences][units][splits of both kinds][HEADS][DIM]
     float2 *sums;              // [sequences][units][splits of both kinds][HEADS]: maximum of log2, sum
-    const u32 *triplets;       // what fields of keys stand for: FieldTable; and what codes stand for: Entries
+    const u32 *entries;        // what fields of keys stand for: FieldTable; and what codes stand for: Entries
     u64 window;                // 0: all is seen
     u32 query_heads, kv_heads, table_stride, exact_stride, splits, exact_splits, keep_sinks, key_rounds, value_rounds;
     u32 several;  // 1: most blocks of threads have several rounds of slots
@@ -268,8 +268,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
     const u32 *table = p.table + (u64)batch * p.table_stride;
     auto slot_of = [&](int page) { return p.pool + ((u64)table[page] * p.kv_heads + kv_head) * SLOT; };
     auto load_fields = [&] {
-        load_entries(entries, p.triplets, WARPS * LANES);
-        for (int i = threadIdx.x; is_fields(KEYS) && i < TABLE_WORDS; i += WARPS * LANES) reinterpret_cast<u32 *>(&fields)[i] = p.triplets[i];
+        load_entries(entries, p.entries, WARPS * LANES);
+        for (int i = threadIdx.x; is_fields(KEYS) && i < TABLE_WORDS; i += WARPS * LANES) reinterpret_cast<u32 *>(&fields)[i] = p.entries[i];
     };
 #if BULK_COPIES
     auto fetch_keys = [&](int page) {

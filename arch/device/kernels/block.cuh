@@ -50,7 +50,7 @@ struct Block {
     float *means;              // [sequences][kv heads][DIM]: what tiles have keys without, rotated
     float *parts;              // [splits][sequences][kv heads][padded][ROW]
     float2 *sums;              // [SIDES][splits][sequences][kv heads][padded]: maximum of log2, sum
-    const u32 *triplets;       // what fields of keys stand for: FieldTable; and what codes stand for: Entries
+    const u32 *entries;        // what fields of keys stand for: FieldTable; and what codes stand for: Entries
     u64 window, position;      // window 0: all is seen; position: of the first query, ~0: the last one is at the newest token
     u32 query_heads, kv_heads, table_stride, exact_stride, queries_each, padded, splits, first_tile, keep_sinks, key_rounds, value_rounds;
     u32 at_once;               // tiles that there is room for, at most TILES_AT_ONCE
@@ -279,7 +279,7 @@ __device__ __forceinline__ void unfold_blocks(const u8 *slot, u8 *keys, float un
 // Chunks, each on its own.
 __device__ __forceinline__ void unfold_chunks(const Block &p, const u8 *slot, u8 *keys, const float *centre, const float *norms) {
     __shared__ Chunks chunks;
-    for (int i = threadIdx.x; i < TABLE_WORDS; i += 128) reinterpret_cast<u32 *>(&chunks)[i] = p.triplets[i];
+    for (int i = threadIdx.x; i < TABLE_WORDS; i += 128) reinterpret_cast<u32 *>(&chunks)[i] = p.entries[i];
     __syncthreads();
     for (int item = threadIdx.x; item < 4 * TILE; item += 128) {
         const int token = item >> 2, t = item & 3;
@@ -307,7 +307,7 @@ __device__ __forceinline__ void unfold_triplets(const Block &p, const u8 *slot, 
     __shared__ Triplets triplets;
     __shared__ __align__(16) u16 rows[TILE][WIDE + 8];
     const int thread = threadIdx.x;
-    for (int i = thread; i < TABLE_WORDS; i += 128) reinterpret_cast<u32 *>(&triplets)[i] = p.triplets[i];
+    for (int i = thread; i < TABLE_WORDS; i += 128) reinterpret_cast<u32 *>(&triplets)[i] = p.entries[i];
     __syncthreads();
     for (int item = thread; item < 4 * TILE; item += 128) {
         const int token = item >> 2, t = item & 3;
@@ -412,7 +412,7 @@ __device__ __forceinline__ void unfold_slot(const Block &p, const u8 *slot, u8 *
                 for (int e = 0; e < 2; e++) {
                     const float of_centre = centre[t * EACH + d + i + e];
                     const u32 index = key_index<KEYS>(k, d + i + e);
-                    if constexpr (is_indexed(KEYS)) x[e] = fmaf(entry_value<KEYS>(p.triplets[index]), norm, of_centre);
+                    if constexpr (is_indexed(KEYS)) x[e] = fmaf(entry_value<KEYS>(p.entries[index]), norm, of_centre);
                     else x[e] = fmaf(is_int(KEYS) ? integer<KEYS>(index) : centroids[0][index], norm, of_centre);
                 }
                 words[i >> 1] = two_f16(x[0], x[1]);
@@ -459,7 +459,7 @@ __device__ __forceinline__ void unfold_slot(const Block &p, const u8 *slot, u8 *
             for (int i = 0; i < 8; i++) {
                 u32 index;
                 if constexpr (is_indexed(VALUES)) {
-                    x[i] = entry_value<VALUES>(p.triplets[VALUES_FROM + v.index(e, i)]) * norms[1][token + i];
+                    x[i] = entry_value<VALUES>(p.entries[VALUES_FROM + v.index(e, i)]) * norms[1][token + i];
                     continue;
                 }
                 if constexpr (is_int(VALUES)) {

@@ -60,14 +60,14 @@ impl Tables {
                 [low, high].map(|x| libm::rintf(x * 32_767.0).clamp(-32_767.0, 32_767.0) as i16 as u16);
             u32::from(low) | u32::from(high) << 16
         };
-        let triplets = directions.flat_map(|[w, x, y, z]| [two(w, x), two(y, z)]).collect();
+        let entries = directions.flat_map(|[w, x, y, z]| [two(w, x), two(y, z)]).collect();
         let shape = CodeShape::Chunks([members, radius_bits, radix.into()]);
         // A direction's integer times a radius and a step is 65,536 times a key's integer; norms of other keys are steps of 32,767ths, as
         // many as a direction's length.
         let limit = u16::from(layout.radius_limit());
         let unit = 65_536.0 / (f32::from(u16::MAX / limit) * f32::from(limit));
         let search = set.members.iter().flatten().map(|x| x.to_bits()).collect();
-        Some(Self { triplets, search, ..Self::new(shape, [0; 32], unit, rotated) })
+        Some(Self { entries, search, ..Self::new(shape, [0; 32], unit, rotated) })
     }
 }
 
@@ -124,7 +124,7 @@ mod tests {
                 ChunkLayout { chunks: 16, members: count as u8, radius_bits, radix: false, flags: false };
             let rotated = Rotated { signs: &[], rounds: 0, gain: 0 };
             let tables = Tables::chunks(&layout, &set, rotated).expect("a table");
-            assert_eq!(tables.triplets.len(), 24 * count);
+            assert_eq!(tables.entries.len(), 24 * count);
             let limit = i32::from(layout.radius_limit());
             for code in 0..24 * count {
                 // As `chunk_field` has it.
@@ -137,7 +137,7 @@ mod tests {
                 } else {
                     27 - unit
                 };
-                let words = &tables.triplets[2 * (first * count + member)..][..2];
+                let words = &tables.entries[2 * (first * count + member)..][..2];
                 let direction = scalar::product(&UNITS[unit], &members[member]);
                 for radius in [0, 1, limit / 2, limit] {
                     for (component, exact) in direction.iter().enumerate() {
