@@ -29,7 +29,7 @@ for card in "${@:-gfx90a}"; do
         for shape in $shapes; do
             IFS=: read -r dim keys values <<< "$shape"
             "$clang" -x hip --offload-arch="$card" --cuda-device-only -nogpulib -nogpuinc -std=c++17 -O2 -ffp-contract=off -Werror -Wno-unused \
-                -Wno-pass-failed -DDIM="$dim" -DKEYS="$keys" -DVALUES="$values" -DCENTRES=1 -DTRIPLETS=1060 -DOPTIONS=1 -S "$folder/$text.hip" -o "$folder/text"
+                -Wno-pass-failed -DDIM="$dim" -DKEYS="$keys" -DVALUES="$values" -DCENTRES=1 -DTRIPLETS=1060 -DOPTIONS=2 -S "$folder/$text.hip" -o "$folder/text"
         done
         kernels=$(sed -n 's/^ *\.name: *//p' "$folder/text" | tr '\n' ' ')
         echo "$card: ${kernels% } compiled, $(wc -w <<< "$shapes") pairs of codecs and width"

@@ -87,12 +87,13 @@ const OTHERS: [(&str, &str); 17] = [
 ];
 
 /// Keys of small blocks and of chunks, whose sets are of every kind.
-const SMALL: [(&str, &str); 7] = [
+const SMALL: [(&str, &str); 8] = [
     ("tq3_0", "turboquant"),
     ("tq3_0:variant=3bit", "trellis"),
     ("hqmq", "turboquant:bits=3"),
     ("hqmq:s=24,r=3,rotate=true", "int"),
     ("hqmq:s=255,r=6", "trellis:m=2"),
+    ("hqmq:s=255,r=6", "turboquant:bits=8"),
     ("hqmq:s=192,r=2,secondary=optimised", "turboquant:bits=2"),
     ("hqmq:s=1,r=5,seed=3", "int:bits=8"),
 ];

@@ -2,7 +2,7 @@
 
 use super::driver::Buffer;
 use super::failure::Failure;
-use super::paged::Paged;
+use super::paged::{Attention, Paged};
 use alloc::vec::Vec;
 
 /// Biases of all sequences on the card.
@@ -11,8 +11,10 @@ pub(super) struct Biases {
     values: Buffer<f32>,
     /// Of each sequence, where its first value is.
     starts: Buffer<u64>,
-    /// Whether each query head has its own.
-    of_heads: bool,
+    /// Positions of each sequence when they were set.
+    positions: Vec<u64>,
+    /// 1, or one for each query head.
+    rows: usize,
 }
 
 /// As the kernels take it.
@@ -26,43 +28,52 @@ pub(super) struct Bias {
 
 impl Paged {
     /// Biases of the next call: of each sequence as many rows as there are query heads, or one for all of them, each as long as the
-    /// sequence has positions.
+    /// sequence has positions now.
     ///
     /// # Errors
     /// What the driver refuses, [`Failure::Memory`].
     ///
     /// # Panics
-    /// For another number of sequences, and other lengths.
-    pub fn set_bias(&mut self, values: &[f32], positions: &[usize], rows: usize) -> Result<(), Failure> {
-        let total: usize = positions.iter().sum();
-        assert!(positions.len() == self.shape.sequences && values.len() == rows * total);
+    /// For another length.
+    pub fn set_bias(&mut self, values: &[f32], rows: usize) -> Result<(), Failure> {
         let mut next = 0;
-        let starts = positions.iter().map(|count| {
+        let starts = self.positions.iter().map(|count| {
             let start = next;
-            next += (rows * count) as u64;
+            next += rows as u64 * count;
             start
         });
         let starts: Vec<u64> = starts.collect();
+        assert!(rows > 0 && values.len() as u64 == next);
         let fits = |held: &&mut Biases| held.values.len() >= values.len();
         let held = match self.bias.as_mut().filter(fits) {
             Some(held) => held,
             None => self.bias.insert(Biases {
                 values: Buffer::new(&self.device, values.len())?,
                 starts: Buffer::new(&self.device, starts.len())?,
-                of_heads: false,
+                positions: Vec::new(),
+                rows: 0,
             }),
         };
-        held.of_heads = rows > 1;
+        // Nobody asks for what was written in part.
+        held.positions.clear();
         held.values.write(0, values)?;
-        held.starts.write(0, &starts)
+        held.starts.write(0, &starts)?;
+        (held.positions, held.rows) = (self.positions.clone(), rows);
+        Ok(())
     }
 
-    pub(super) fn bias(&self) -> Bias {
-        let of = |held: &Biases| Bias {
+    /// What a call of so many query heads reads: nothing, or what was set for its positions.
+    pub(super) fn bias(&self, attention: &Attention, query_heads: usize) -> Bias {
+        let held = self.bias.as_ref().filter(|_| attention.biased);
+        let Some(held) = held else {
+            assert!(!attention.biased, "biases come before a call that reads them");
+            return Bias { values: 0, starts: 0, of_heads: 0 };
+        };
+        assert!(held.positions == self.positions && (held.rows == 1 || held.rows == query_heads));
+        Bias {
             values: held.values.address(),
             starts: held.starts.address(),
-            of_heads: held.of_heads.into(),
-        };
-        self.bias.as_ref().map_or(Bias { values: 0, starts: 0, of_heads: 0 }, of)
+            of_heads: (held.rows > 1).into(),
+        }
     }
 }

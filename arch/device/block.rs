@@ -288,12 +288,12 @@ impl Paged {
             value_signs: self.values.signs,
             key_centroids: self.keys.centroids,
             value_centroids: self.values.centroids,
-            bias: self.bias(),
+            bias: self.bias(attention, asked.query_heads),
         };
         let launch = |kernel: usize, width: usize, threads: usize, first_tile: usize| {
             let params = Block { first_tile: first_tile as u32, ..params };
             let grid = if kernel == MEASURE { [heads, sequences, 1] } else { [width, heads, sequences] };
-            // SAFETY: a Block is what these kernels take; tables and sequences were checked when they were written; the buffers
+            // SAFETY: a Block is what these kernels take; tables and sequences were checked when they were written, biases above; the buffers
             // are as large as `block_work` made them for these queries and this shape, and what frees them waits for the kernels.
             unsafe { kernels.launch(self.device.stream(), kernel, grid, threads, false, &params) }
         };

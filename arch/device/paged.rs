@@ -127,6 +127,8 @@ pub struct Paged {
     /// Those of blocks of queries, likewise.
     pub(super) blocks: [Option<Arc<Kernels>>; 3],
     pub(super) bias: Option<Biases>,
+    /// Of each sequence: the position of its next token.
+    pub(super) positions: Vec<u64>,
     pub(super) encoders: Option<Arc<Kernels>>,
     pub(super) incoming: Option<Arc<Incoming>>,
     pub(super) taking: Option<Arc<Taking>>,
@@ -188,6 +190,7 @@ impl Paged {
             work: None,
             blocks: [None, None, None],
             bias: None,
+            positions: alloc::vec![0; shape.sequences],
             encoders: None,
             incoming: None,
             taking: None,
@@ -345,7 +348,9 @@ impl Paged {
         assert!(number < shape.sequences && sequence.exact <= shape.exact && sequence.sinks <= shape.sinks);
         assert!(sequence.place < shape.ring && sequence.exact - sequence.sinks <= shape.ring);
         let slots = sequence.pages.len() * shape.slots_of_page();
-        self.held.sequences.write(8 * number, &words_of(sequence, slots))
+        self.held.sequences.write(8 * number, &words_of(sequence, slots))?;
+        self.positions[number] = sequence.next;
+        Ok(())
     }
 
     /// Memory for steps of so many query heads; `splits` of a sequence's pages are worked on at once, by default as many as
@@ -451,7 +456,7 @@ impl Paged {
     /// What compiling and the driver refuse.
     ///
     /// # Panics
-    /// Without [`reserve`](Self::reserve).
+    /// Without [`reserve`](Self::reserve), and for biases that were not [set](Self::set_bias) for these positions.
     pub fn attend(&mut self, attention: &Attention) -> Result<(), Failure> {
         let kernels = self.kernels(attention.options())?;
         self.step(self.device.stream(), &kernels, attention)
@@ -508,7 +513,7 @@ impl Paged {
             value_signs: self.values.signs,
             key_table: self.keys.words,
             value_table: self.values.words,
-            bias: self.bias(),
+            bias: self.bias(attention, work.query_heads),
         };
         let units = shape.kv_heads * (work.query_heads / shape.kv_heads).div_ceil(HEADS);
         let own = if work.together { 0 } else { work.exact_splits };
@@ -522,7 +527,7 @@ impl Paged {
             .trim_end_matches(|c: char| !c.is_ascii_digit())
             .parse::<u32>()
             .is_ok_and(|number| number >= 90);
-        // SAFETY: Params is what both kernels take; tables and sequences were checked when they were written, the buffers
+        // SAFETY: Params is what both kernels take; tables and sequences were checked when they were written, biases above; the buffers
         // are as large as shape and work say, and are kept by `self`, or by the step that captures this, or for a graph of the caller's by
         // what who made its `CallerStream` has promised.
         unsafe {
@@ -538,8 +543,9 @@ impl Paged {
     /// What compiling and the driver refuse.
     ///
     /// # Panics
-    /// Without any, on different cards, and without [`reserve`](Self::reserve).
+    /// Without any, on different cards, without [`reserve`](Self::reserve), and for biases: there are more of them with each token.
     pub fn capture(layers: &mut [&mut Self], attention: &Attention) -> Result<Step, Failure> {
+        assert!(!attention.biased);
         let mut used = Vec::new();
         for layer in layers.iter_mut() {
             let kernels = layer.kernels(attention.options())?;
@@ -591,7 +597,9 @@ fn step_bytes(shape: &Shape, keys: &Tables, values: &Tables) -> usize {
     let of_keys = (WARPS * shape.key_part(keys.shape, values.shape)).next_multiple_of(128);
     // Where values come later, exact tokens are first: their rows, 16 bytes between them, and queries.
     let exact = 4 * (EXACT_TOKENS * (shape.dim + 4) + HEADS * shape.dim);
-    of_keys + exact.max(WARPS * shape.value_part(values.shape))
+    let of_values = exact.max(WARPS * shape.value_part(values.shape));
+    let fields = if keys.shape.triplets() > 0 { 4 * keys.entries.len() } else { 0 };
+    of_keys + of_values.next_multiple_of(16) + fields
 }
 
 /// What the kernels are compiled for: the card's own instructions, or what `OCTAPLEX_CUDA_TARGET` says (`compute_80`: PTX without

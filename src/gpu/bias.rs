@@ -17,7 +17,7 @@ impl Layer {
         if bias.len() >= 1 << 32 {
             return refuse("a card takes less than 2^32 biases");
         }
-        Ok(self.paged.set_bias(bias, &positions, rows)?)
+        Ok(self.paged.set_bias(bias, rows)?)
     }
 }
 

@@ -154,6 +154,8 @@ __device__ __forceinline__ u64 first_seen(const Params &p, const Sequence &s) {
 // asked for with the first pages: each way to memory takes microseconds while pages are on theirs.
 constexpr int EXACT_ROW = 4 * DIM + 16; // bytes of a token's key and value; 16 more, so that a column is on all banks
 constexpr int EXACT_QUERIES = EXACT_TOKENS * EXACT_ROW, EXACT_PART = EXACT_QUERIES + HEADS * DIM * 4;
+// What fields of keys stand for comes last: with the largest sets it is more than a kernel may have of its own.
+constexpr int FIELDS_FROM = V_FROM + ((WARPS * V_PART > EXACT_PART ? WARPS * V_PART : EXACT_PART) + 15) / 16 * 16;
 
 __device__ __forceinline__ void fetch_exact(const Params &p, Shared &sh, u8 *memory, const Sequence &seq, int count, int batch, int kv_head) {
     const int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES;
@@ -248,7 +250,7 @@ __device__ __forceinline__ void exact_split(const Params &p, Shared &sh, u8 *mem
 extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) attend(const __grid_constant__ Params p) {
     extern __shared__ __align__(128) u8 pages[];
     __shared__ Shared sh;
-    __shared__ FieldTable fields;
+    FieldTable &fields = *reinterpret_cast<FieldTable *>(pages + FIELDS_FROM); // with other keys nobody reads it
     __shared__ u32 entries[ENTRY_WORDS > 0 ? ENTRY_WORDS : 1];
     u8 *const my_keys = pages + (threadIdx.x / LANES) * K_PART, *const all_values = pages + V_FROM;
     u8 *const my_values = all_values + (threadIdx.x / LANES) * V_PART;
@@ -588,7 +590,7 @@ template <int COMBINE_WARPS> __device__ __forceinline__ void combine_splits(cons
     const u64 unit = ((u64)batch * p.kv_heads + head / group) * chunks + of_group / HEADS;
     const float2 *sums = p.sums + unit * splits * HEADS + of_group % HEADS;
     const float *parts = p.parts + (unit * splits * HEADS + of_group % HEADS) * DIM;
-    const float sink = p.sink_logits ? p.sink_logits[head] * 1.4426950408889634f : HIDDEN;
+    const float sink = p.sink_logits ? p.sink_logits[head] * LOG2E : HIDDEN;
 #if BULK_COPIES
     // What comes next may ask for its pages meanwhile; it waits itself before it writes.
     let_next_kernel_begin();

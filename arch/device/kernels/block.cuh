@@ -365,7 +365,7 @@ __device__ __forceinline__ void unfold_slices(const u8 *slot, u8 *keys, const fl
             const u32 four = k.half(n >> 1, n & 1);
             float x[4];
 #pragma unroll
-            for (int e = 0; e < 4; e++) x[e] = c < DIM ? fmaf(fmaf((float)((int)(four << (24 - 8 * e)) >> 24), scale, zero), unit, CENTRES ? centre[c + e] : 0) : 0;
+            for (int e = 0; e < 4; e++) x[e] = c < DIM ? fmaf(fmaf((float)((int)(four << (24 - 8 * e)) >> 24), scale, zero), unit, centre[c + e]) : 0;
             *reinterpret_cast<uint2 *>(keys + key_byte(token, c)) = make_uint2(two_f16(x[0], x[1]), two_f16(x[2], x[3]));
         }
     }
@@ -925,7 +925,7 @@ extern "C" __global__ void __launch_bounds__(128) finish(const __grid_constant__
     if (row >= p.queries_each * group) return;
     const u64 unit = (u64)sequence * p.kv_heads + head, at = unit * p.padded + row, stride = (u64)gridDim.z * p.kv_heads * p.padded;
     const u32 query_head = head * group + row % group;
-    const float sink = p.sink_logits ? p.sink_logits[query_head] * 1.4426950408889634f : HIDDEN;
+    const float sink = p.sink_logits ? p.sink_logits[query_head] * LOG2E : HIDDEN;
     float top = fmaxf(sink, NOTHING), sum[VEC] = {};
     for (u32 s = 0; s < p.splits; s++) top = fmaxf(top, p.sums[s * stride + at].x);
     float total = exp2_fast(sink - top);

@@ -66,7 +66,7 @@ __device__ __forceinline__ void small_hadamard(float (&v)[VEC], int lane) {
 
 // A row to the basis of the keys' codes.
 __device__ __forceinline__ void turn_key(float (&v)[VEC], u32 rounds, const u32 (&signs)[8], int lane) {
-    constexpr float SCALE = is_blocks(KEYS) ? 0.17677669f : INVERSE_SQRT;
+    constexpr float SCALE = is_blocks(KEYS) ? BLOCK_SCALE : INVERSE_SQRT;
     for (u32 round = 0; round < rounds; round++) {
 #pragma unroll
         for (int i = 0; i < VEC; i++) v[i] = signed_by(v[i] * SCALE, signs, VEC * lane + i);

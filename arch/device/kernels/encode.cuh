@@ -321,7 +321,7 @@ __device__ __forceinline__ float quantize_blocks(const Encode &p, float (&v)[MIN
     for (int block = 0; block < DIM / BLOCK_VALUES; block++) {
         float largest = 0;
 #pragma unroll
-        for (int i = 4 * block; i < 4 * block + 4; i++) v[i] *= 0.17677669f, largest = fmaxf(largest, fabsf(v[i]));
+        for (int i = 4 * block; i < 4 * block + 4; i++) v[i] *= BLOCK_SCALE, largest = fmaxf(largest, fabsf(v[i]));
 #pragma unroll
         for (int s = 4; s; s /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, s));
         const float scale = largest / p.centroids[p.gain], inverse = scale > 0 ? 1.0f / scale : 0;

@@ -44,6 +44,7 @@ constexpr bool is_int(int shape) { return (shape > 30 && shape < 40) || is_group
 constexpr bool is_byte(int shape) { return is_int(shape) && shape % 10 == 8; }
 constexpr bool is_sliced(int shape) { return is_int(shape) && shape % 10 != 4 && !is_byte(shape); } // integers of other bits than 4 and 8
 constexpr bool is_blocks(int shape) { return shape == 43; }
+constexpr float BLOCK_SCALE = 0.17677669f; // of a block of 32 values: 1/√32
 constexpr bool is_chunks(int shape) { return shape == 50; }
 constexpr int group_of(int shape) { return is_grouped(shape) && shape < 160 ? 16 << (shape / 10 - 10) % 3 : is_blocks(shape) ? 32 : DIM; }
 // Of a row, each 16 bits.

@@ -73,7 +73,7 @@ __device__ __forceinline__ void search_paths(float *z, int stride, const float *
 #pragma unroll
         for (int s = P::OF_ROW / 2; s; s /= 2) {
             const float other = __shfl_sync(~0u, least, lane ^ s);
-            const int of_other = (int)__shfl_sync(~0u, (float)state, lane ^ s);
+            const int of_other = __shfl_sync(~0u, state, lane ^ s);
             if (other < least || (other == least && of_other < state)) least = other, state = of_other;
         }
         __syncwarp();
