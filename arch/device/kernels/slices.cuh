@@ -32,8 +32,8 @@ template <int BYTES> __device__ __forceinline__ u32 folded(u32 w) {
     return BYTES == 1 ? quarter : BYTES == 2 ? half : half | quarter << 16;
 }
 template <int BYTES> __device__ __forceinline__ u32 unfolded(u32 kept) {
-    const u32 last = BYTES == 3 ? kept >> 16 : kept;
-    const u32 fours = (kept | kept << 12) & 0x0F0F0F0F, twos = (last | last << 6 | last << 12 | last << 18) & 0x03030303;
+    const u32 first = kept & 0xFFFF, last = (BYTES == 3 ? kept >> 16 : kept) & 0xFF;
+    const u32 fours = (first | first << 12) & 0x0F0F0F0F, twos = (last | last << 6 | last << 12 | last << 18) & 0x03030303;
     return BYTES == 1 ? twos : BYTES == 2 ? fours : fours | twos << 4;
 }
 
