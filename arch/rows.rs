@@ -12,7 +12,7 @@ use crate::{Backend, CHECKED, MAX_DIM};
 /// Bytes of more rows than a second-level cache holds: their later ones are asked for while earlier ones are worked on.
 const LONG: usize = 1 << 21;
 /// How far ahead, half of a small first-level cache.
-const AHEAD: usize = 1 << 14;
+pub(crate) const AHEAD: usize = 1 << 14;
 
 /// Rows of a scale and planes, one every `stride` bytes.
 ///
