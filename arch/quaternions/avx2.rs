@@ -7,8 +7,7 @@ mod score;
 
 pub(crate) use score::score_quaternions;
 
-use super::layout::{ChunkLayout, QuaternionSet, UNITS, unit_reciprocal};
-use super::scalar::MAX_CHUNKS;
+use super::layout::{ChunkLayout, MAX_CHUNKS, QuaternionSet, UNITS, unit_reciprocal};
 use crate::registers::Elementwise;
 use crate::registers::avx2::fields::{Fields, halves_of_eight, load_some};
 use crate::registers::avx2::{Ymm, load, store_ps, upper_products};

@@ -6,7 +6,6 @@
 //! of one member needs one multiplication: <u, unit·member> = <u·member*, unit> (* conjugates), and the best unit for
 //! y = u·member* has the inner product max(‖y‖∞, ‖y‖₁/2).
 
-use super::scalar;
 use crate::vectors;
 
 /// The Hurwitz units: ±1, ±i, ±j, ±k, then 8 + b: ½(±1±i±j±k), where bit c of b makes component c negative.
@@ -108,8 +107,11 @@ pub(crate) const fn unit_reciprocal(members: u8) -> (u16, u32) {
     ((1u32 << (14 + shift)).div_ceil(members as u32) as u16, shift)
 }
 
-/// Bytes of the longest row: codes of 13 bits, radii of 6, flags.
-const ROW_BYTES: usize = 2 + (crate::MAX_DIM / 4 * 20).div_ceil(8) + 3;
+/// Chunks of the widest vector.
+pub(crate) const MAX_CHUNKS: usize = crate::MAX_DIM / 4;
+
+/// Bytes of the widest row before its flags: 13 + 6 bits a chunk.
+pub(crate) const MAX_ROW: usize = 2 + (MAX_CHUNKS * 13).div_ceil(8) + (MAX_CHUNKS * 6).div_ceil(8);
 
 impl ChunkLayout {
     /// Number of codes, 24·S.
@@ -158,28 +160,11 @@ impl ChunkLayout {
         self.flags_at() + if self.flags { self.chunks.div_ceil(8) } else { 0 }
     }
 
-    /// Whether a row has the bytes that [`pack_chunks`](crate::Backend::pack_chunks) writes, and no direction where it has no radius. Its
-    /// scale and its flags may be any.
-    #[must_use]
-    pub fn is_packed(&self, row: &[u8]) -> bool {
-        if !self.is_valid() || row.len() != self.row_bytes() {
-            return false;
-        }
-        let (mut codes, mut radii) = ([0; scalar::MAX_CHUNKS], [0; scalar::MAX_CHUNKS]);
-        let (codes, radii) = (&mut codes[..self.chunks], &mut radii[..self.chunks]);
-        scalar::unpack_chunks(self, row, codes, radii);
-        let mut packed = [0; ROW_BYTES];
-        let packed = &mut packed[..row.len()];
-        scalar::pack_chunks(self, codes, radii, packed);
-        let without = codes.iter().zip(&*radii).all(|(code, radius)| *radius > 0 || *code == 0);
-        without && packed[2..self.flags_at()] == row[2..self.flags_at()]
-    }
-
     /// Whether the numbers are in their ranges.
     #[must_use]
     pub const fn is_valid(&self) -> bool {
         self.chunks >= 1
-            && self.chunks <= crate::MAX_DIM / 4
+            && self.chunks <= MAX_CHUNKS
             && self.members >= 1
             && self.radius_bits >= 1
             && self.radius_bits <= 6
@@ -317,43 +302,6 @@ mod tests {
                 let unit = ((4 * code * u32::from(reciprocal)) >> 16) >> shift;
                 assert_eq!(unit, code / u32::from(members), "code {code} of {members} members");
             }
-        }
-    }
-}
-
-#[cfg(all(test, feature = "alloc"))]
-mod packing {
-    use super::*;
-    use alloc::vec;
-
-    /// Rows as they are packed are; no other bits are, unless they are a code's or a radius's.
-    #[test]
-    fn other_bytes_are_not_packed() {
-        for (members, radius_bits, radix, chunks) in
-            [(96, 4, true, 32), (3, 2, true, 15), (192, 3, true, 20), (255, 6, false, 33), (1, 5, false, 16)]
-        {
-            let layout = ChunkLayout { chunks, members, radius_bits, radix, flags: false };
-            let codes: vec::Vec<u16> =
-                (0..chunks).map(|i| (i as u32 * 977 % layout.codes()) as u16).collect();
-            let mut radii = vec![layout.radius_limit(); chunks];
-            let mut row = vec![0x5a; layout.row_bytes()];
-            scalar::pack_chunks(&layout, &codes, &radii, &mut row);
-            assert!(layout.is_packed(&row) && !layout.is_packed(&row[1..]));
-            let (mut others, mut back, mut lengths) = (0, vec![0; chunks], vec![0; chunks]);
-            for bit in 16..8 * row.len() {
-                row[bit / 8] ^= 1 << (bit % 8);
-                scalar::unpack_chunks(&layout, &row, &mut back, &mut lengths);
-                let mut again = row.clone();
-                scalar::pack_chunks(&layout, &back, &lengths, &mut again);
-                let without = back.iter().zip(&lengths).any(|(code, radius)| *radius == 0 && *code > 0);
-                assert_eq!(layout.is_packed(&row), again == row && !without, "{members} members, bit {bit}");
-                others += usize::from(!layout.is_packed(&row));
-                row[bit / 8] ^= 1 << (bit % 8);
-            }
-            assert!(others > 0 || !radix, "{members} members: {others}");
-            radii[1] = 0;
-            scalar::pack_chunks(&layout, &codes, &radii, &mut row);
-            assert!(!layout.is_packed(&row), "a direction without a radius");
         }
     }
 }

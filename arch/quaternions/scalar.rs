@@ -1,16 +1,11 @@
 //! Chunks of four values as a radius and a product of quaternions: the specification.
 
-use super::layout::{ChunkLayout, INDEX_GRID, QuaternionIndex, QuaternionSet, RadiusSteps, TURNS, UNITS};
+use super::layout::{
+    ChunkLayout, INDEX_GRID, MAX_CHUNKS, MAX_ROW, QuaternionIndex, QuaternionSet, RadiusSteps, TURNS, UNITS,
+};
 use crate::codes::scalar::{BitReader, BitWriter};
 use crate::vectors;
 use crate::vectors::scalar::{accumulate_rows, row_scale, sqrt};
-
-/// Chunks of the widest vector.
-pub(crate) const MAX_CHUNKS: usize = crate::MAX_DIM / 4;
-
-/// Bytes of the widest row before its flags: 13 + 6 bits a chunk.
-#[cfg(target_arch = "x86_64")]
-pub(crate) const MAX_ROW: usize = 2 + (MAX_CHUNKS * 13).div_ceil(8) + (MAX_CHUNKS * 6).div_ceil(8);
 
 /// √((w²+x²) + (y²+z²)) of each chunk.
 #[inline(always)]
@@ -148,6 +143,25 @@ pub(crate) fn unpack_chunks(layout: &ChunkLayout, row: &[u8], codes: &mut [u16],
     let mut plane = BitReader::new(&row[layout.radii_at()..layout.flags_at()]);
     for radius in radii {
         *radius = plane.take(layout.radius_bits.into()) as u8;
+    }
+}
+
+impl ChunkLayout {
+    /// Whether a row has the bytes that [`pack_chunks`](crate::Backend::pack_chunks) writes, and no direction where it has no radius. Its
+    /// scale and its flags may be any.
+    #[must_use]
+    pub fn is_packed(&self, row: &[u8]) -> bool {
+        if !self.is_valid() || row.len() != self.row_bytes() {
+            return false;
+        }
+        let (mut codes, mut radii) = ([0; MAX_CHUNKS], [0; MAX_CHUNKS]);
+        let (codes, radii) = (&mut codes[..self.chunks], &mut radii[..self.chunks]);
+        unpack_chunks(self, row, codes, radii);
+        let mut packed = [0; MAX_ROW];
+        let packed = &mut packed[..self.flags_at()];
+        pack_chunks(self, codes, radii, packed);
+        let without = codes.iter().zip(&*radii).all(|(code, radius)| *radius > 0 || *code == 0);
+        without && packed[2..] == row[2..self.flags_at()]
     }
 }
 
@@ -296,4 +310,41 @@ fn cell_of(u: &[f32; 4]) -> usize {
     let y_step = step((a * y - c * w) + (b * z - d * x));
     let z_step = step((a * z - d * w) + (c * x - b * y));
     (x_step * INDEX_GRID + y_step) * INDEX_GRID + z_step
+}
+
+#[cfg(all(test, feature = "alloc"))]
+mod packing {
+    use super::*;
+    use alloc::vec;
+
+    /// Rows as they are packed are; no other bits are, unless they are a code's or a radius's.
+    #[test]
+    fn other_bytes_are_not_packed() {
+        for (members, radius_bits, radix, chunks) in
+            [(96, 4, true, 32), (3, 2, true, 15), (192, 3, true, 20), (255, 6, false, 33), (1, 5, false, 16)]
+        {
+            let layout = ChunkLayout { chunks, members, radius_bits, radix, flags: false };
+            let codes: vec::Vec<u16> =
+                (0..chunks).map(|i| (i as u32 * 977 % layout.codes()) as u16).collect();
+            let mut radii = vec![layout.radius_limit(); chunks];
+            let mut row = vec![0x5a; layout.row_bytes()];
+            pack_chunks(&layout, &codes, &radii, &mut row);
+            assert!(layout.is_packed(&row) && !layout.is_packed(&row[1..]));
+            let (mut others, mut back, mut lengths) = (0, vec![0; chunks], vec![0; chunks]);
+            for bit in 16..8 * row.len() {
+                row[bit / 8] ^= 1 << (bit % 8);
+                unpack_chunks(&layout, &row, &mut back, &mut lengths);
+                let mut again = row.clone();
+                pack_chunks(&layout, &back, &lengths, &mut again);
+                let without = back.iter().zip(&lengths).any(|(code, radius)| *radius == 0 && *code > 0);
+                assert_eq!(layout.is_packed(&row), again == row && !without, "{members} members, bit {bit}");
+                others += usize::from(!layout.is_packed(&row));
+                row[bit / 8] ^= 1 << (bit % 8);
+            }
+            assert!(others > 0 || !radix, "{members} members: {others}");
+            radii[1] = 0;
+            pack_chunks(&layout, &codes, &radii, &mut row);
+            assert!(!layout.is_packed(&row), "a direction without a radius");
+        }
+    }
 }

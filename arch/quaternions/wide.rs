@@ -5,8 +5,8 @@ pub(crate) mod search;
 
 pub(crate) use search::{chunk_norms, encode_quaternions};
 
-use super::layout::{ChunkLayout, QuaternionSet, TURNS, UNITS};
-use super::scalar::{ChunkQuery, MAX_CHUNKS, radius_unit};
+use super::layout::{ChunkLayout, MAX_CHUNKS, QuaternionSet, TURNS, UNITS};
+use super::scalar::{ChunkQuery, radius_unit};
 use crate::registers::{Registers, add_row, order};
 
 /// Bytes of the widest row, and as many as are read beyond it.

@@ -8,8 +8,8 @@
 //! three vector ports bound it: a chunk of 32 rows has 131 operations for them, 44 cycles (llvm-mca 22).
 
 use super::super::layout::{ChunkLayout, QuaternionSet, TURNS, unit_reciprocal};
+use super::super::layout::{MAX_CHUNKS, MAX_ROW};
 use super::super::scalar;
-use super::super::scalar::{MAX_CHUNKS, MAX_ROW};
 use super::{EIGHT, Planes, turn_planes};
 use crate::registers::avx2::fields::load_16;
 use crate::registers::avx2::{load, store_first, store_ps, upper_products};

@@ -6,8 +6,8 @@
 
 use super::{load_chunks, to_bytes};
 use crate::quaternions::layout::{ChunkLayout, QuaternionSet, TURNS, unit_reciprocal};
+use crate::quaternions::layout::{MAX_CHUNKS, MAX_ROW};
 use crate::quaternions::scalar;
-use crate::quaternions::scalar::{MAX_CHUNKS, MAX_ROW};
 use crate::registers::avx512::{
     floats_in_order, in_order, interleave, load, load_bytes, places, table, to_array, transpose_bytes,
 };

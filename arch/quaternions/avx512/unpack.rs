@@ -2,8 +2,7 @@
 
 use super::{Planes, load_chunks};
 use crate::codes::avx512::unpack::mulhi;
-use crate::quaternions::layout::{ChunkLayout, QuaternionSet, UNITS, unit_reciprocal};
-use crate::quaternions::scalar;
+use crate::quaternions::layout::{ChunkLayout, MAX_CHUNKS, QuaternionSet, UNITS, unit_reciprocal};
 use crate::registers::Elementwise;
 use crate::registers::avx512::{
     Zmm, first, floats_in_order, load, load_bytes, places, store_ps, table, to_array,
@@ -131,7 +130,7 @@ struct DigitStep {
     factors: [u16; 32],
 }
 
-static DIGITS: [DigitStep; scalar::MAX_CHUNKS.div_ceil(16)] = table!(scalar::MAX_CHUNKS.div_ceil(16); step => DigitStep {
+static DIGITS: [DigitStep; MAX_CHUNKS.div_ceil(16)] = table!(MAX_CHUNKS.div_ceil(16); step => DigitStep {
     first: 32 * step / 5,
     bytes: places!(i => (32 * step + i / 2) / 5 - 32 * step / 5),
     factors: table!(32; i => [32768, 10923, 3641, 1214, 405][(32 * step + i) % 5]),
