@@ -181,6 +181,24 @@ fn refused(codec: &Any<80>, bytes: &[u8]) -> Error {
     errors[0]
 }
 
+/// Codecs of run-time width have pages of 64 of these: a bad block is counted from the first of all.
+#[cfg(feature = "alloc")]
+#[test]
+fn corrupt_blocks_are_counted_over_pages() {
+    for text in ["hqmq:med=3", "int:med=3"] {
+        let spec: CodecSpec = text.parse().unwrap();
+        let codec = spec.build_dyn(80, Backend::detect(), Stream::default()).unwrap();
+        let rows = with_outliers(80, 130, &mut Random::new(10));
+        let mut blocks = codec.encode_rows(&rows).unwrap();
+        let second_page = codec.encode_rows(&rows[..64 * 80]).unwrap().len();
+        blocks[second_page + 5 * codec.block_bytes() + 1] = 0x7c; // an infinite scale
+        let corrupt = Err(Error::Corrupt { block: 64 + 5 });
+        assert_eq!(codec.decode_rows(&blocks), corrupt, "{text}");
+        assert_eq!(codec.score_rows(&rows[..80], &blocks), corrupt, "{text}");
+        assert_eq!(codec.attend_rows(&[1.0; 130], &blocks), corrupt, "{text}");
+    }
+}
+
 #[test]
 fn lies_are_errors_and_outputs_stay() {
     for text in ["hqmq:med=3", "int:med=3"] {
