@@ -9,8 +9,10 @@ use crate::vectors::prefetch;
 use crate::vectors::scalar::{f16_to_f32, row_scale};
 use crate::{Backend, CHECKED, MAX_DIM};
 
-/// Bytes of more rows than a second-level cache holds: their later ones are asked for while earlier ones are worked on.
-const LONG: usize = 1 << 21;
+/// Bytes of more rows than a first-level cache holds: their later ones are asked for while earlier ones are worked on. Kernels
+/// read sixteen rows and more at once, which the CPU's own prefetching follows badly: without asking, 4,096 rows of 8-bit
+/// codes take 18.4 ns each from memory on a Zen 5, with it 4.9; in the second-level cache 3.8 and 4.0.
+const LONG: usize = 1 << 16;
 /// How far ahead, half of a small first-level cache.
 pub(crate) const AHEAD: usize = 1 << 14;
 
