@@ -139,16 +139,20 @@ pub(super) fn check_appended(pairs: Pairs) {
     });
 }
 
-/// Rows that are zero, of negative zeros among zeros, tiny, the same, of one coordinate, of very different length; and rows that f16
-/// does not hold.
 #[test]
 fn rows_without_a_direction_are_the_cpus() {
-    let Some(device) = device() else { return };
-    for (keys, values, center) in [
+    check_without_a_direction(&[
         ("int:group=16,asymmetric=true", "int:bits=8,group=32,asymmetric=true", Center::Off),
         ("int:bits=8,group=64,asymmetric=true", "int:group=16,asymmetric=true", Center::Page),
         ("int:group=32", "int:bits=8,group=16,asymmetric=true,rotate=true", Center::Prefix),
-    ] {
+    ]);
+}
+
+/// Rows that are zero, of negative zeros among zeros, tiny, the same, of one coordinate, of very different length; and rows that f16
+/// does not hold.
+pub(super) fn check_without_a_direction(specs: &[(&str, &str, Center)]) {
+    let Some(device) = device() else { return };
+    for &(keys, values, center) in specs {
         let mut case = case(keys, values, 64, (1, 1), 900);
         case.config = case.config.center(center);
         let mut both = Both::new(&device, &case);

@@ -1,7 +1,6 @@
 //! Integers of every number of bits, with a scale or a scale and a zero a token or a group: on a card as on the CPU.
 
-use super::append::{Both, without_direction};
-use super::groups::{check_appended, check_attention, check_pages};
+use super::groups::{check_appended, check_attention, check_pages, check_without_a_direction};
 use super::{TOLERANCE, WIDTHS, case, device};
 use octaplex::{Attend, Center};
 
@@ -71,30 +70,11 @@ fn lengths_heads_and_options_of_integers() {
     }
 }
 
-/// Rows that are zero, of negative zeros among zeros, tiny, the same, of one coordinate, of very different length.
 #[test]
 fn integers_of_rows_without_a_direction_are_the_cpus() {
-    let Some(device) = device() else { return };
-    for (keys, values, center) in [
+    check_without_a_direction(&[
         ("int:bits=5", "int:bits=3,asymmetric=true", Center::Off),
         ("int:bits=2,asymmetric=true", "int:bits=7", Center::Page),
         ("int:bits=6,group=32,asymmetric=true", "int:asymmetric=true,rotate=true", Center::Prefix),
-    ] {
-        let mut case = case(keys, values, 64, (1, 1), 900);
-        case.config = case.config.center(center);
-        let mut both = Both::new(&device, &case);
-        for side in &mut both.rows {
-            for (token, row) in side.chunks_exact_mut(64).enumerate() {
-                match token / 64 % 11 {
-                    8 => row
-                        .iter_mut()
-                        .enumerate()
-                        .for_each(|(c, x)| *x = if (c * 7 + token) % 5 < 2 { -0.0 } else { 0.0 }),
-                    kind => without_direction(kind, token, row),
-                }
-            }
-        }
-        both.append_and_compare(900);
-        both.attend(&device, &case);
-    }
+    ]);
 }
