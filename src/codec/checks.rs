@@ -119,25 +119,19 @@ pub(crate) fn check_scales(blocks: &[u8], block_bytes: usize, scales: usize) -> 
     Err(Error::Corrupt { block: blocks_of().position(|block| !is_finite(block)).unwrap_or(0) })
 }
 
-/// Whether the first f16 of every block is finite. This runs before every score: no branch a block, and four at once, which
-/// takes half the time of one after the other (Sapphire Rapids).
+/// Whether the first f16 of every block is finite. This runs before sums and many scores: no branch a block, and four at once, which
+/// takes half the time of one after the other (Sapphire Rapids). The four lie side by side, so that memory is read in order: four that
+/// are quarters of all blocks apart take 1.3 to 1.5 times as long in sums of 4,096 rows from memory (Zen 4).
 fn first_are_finite(blocks: &[u8], block_bytes: usize) -> bool {
-    // Four more than an exponent of all ones, and of no other, have the highest bit set.
-    let more = |block: &[u8]| block.get(1).map_or(0x80, |byte| (byte & 0x7c) + 4);
     let block_bytes = block_bytes.max(1);
-    if cfg!(target_os = "none") {
-        // Boards link a panic for the division in `zip`.
-        return blocks.chunks_exact(block_bytes).fold(0, |all, block| all | more(block)) & 0x80 == 0;
-    }
-    let quarter = blocks.len() / block_bytes / 4 * block_bytes;
-    let (first, rest) = blocks.split_at(quarter);
-    let (second, rest) = rest.split_at(quarter);
-    let (third, rest) = rest.split_at(quarter);
-    let (fourth, rest) = rest.split_at(quarter);
-    let each = |of| <[u8]>::chunks_exact(of, block_bytes);
-    let fours = each(first).zip(each(second)).zip(each(third)).zip(each(fourth));
-    let all = fours.fold(0, |all, (((a, b), c), d)| all | (more(a) | more(b)) | (more(c) | more(d)));
-    each(rest).fold(all, |all, block| all | more(block)) & 0x80 == 0
+    // Four more than an exponent of all ones, and of no other, have the highest bit set.
+    let more =
+        |blocks: &[u8], n: usize| blocks.get(n * block_bytes + 1).map_or(0x80, |byte| (byte & 0x7c) + 4);
+    let fours = blocks.chunks_exact(4 * block_bytes);
+    let rest = fours.remainder().chunks_exact(block_bytes);
+    let all =
+        fours.fold(0, |all, four| all | (more(four, 0) | more(four, 1)) | (more(four, 2) | more(four, 3)));
+    rest.fold(all, |all, block| all | more(block, 0)) & 0x80 == 0
 }
 
 /// Scores rows whose scales are finite if `check` says so; if not, the scores are zeros. Where scores are `telling`, see
