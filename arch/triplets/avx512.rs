@@ -73,23 +73,27 @@ impl<const FIVE: bool, const WIDE: bool> Fields<FIVE, WIDE> {
         };
         let radii = if WIDE { [part(0), part(16), part(32), part(48)] } else { [part(0); 4] };
         let four = layout.direction_bits == 4;
-        let table = |plane: &[u8]| {
-            let at = |k: usize| plane[k % plane.len()..].first_chunk().map_or(window, |part| load(part));
-            let parts = [at(0), at(64), at(128), at(192)];
-            if !four {
-                return parts;
+        // Loops, no `map`: its closures are not always inlined into functions with target features.
+        let mut tables = [[window; 4]; 3];
+        for (table, plane) in tables.iter_mut().zip(layout.planes) {
+            for (part, k) in table.iter_mut().zip([0, 64, 128, 192]) {
+                if let Some(bytes) = plane[k % plane.len()..].first_chunk() {
+                    *part = load(bytes);
+                }
             }
-            // Of eight positive η, the eight positive ξ.
-            let eights = _mm512_setr_epi64(1, 3, 5, 7, 9, 11, 13, 15);
-            [_mm512_permutex2var_epi64(parts[0], eights, parts[1]); 4]
-        };
+            if four {
+                // Of eight positive η, the eight positive ξ.
+                let eights = _mm512_setr_epi64(1, 3, 5, 7, 9, 11, 13, 15);
+                *table = [_mm512_permutex2var_epi64(table[0], eights, table[1]); 4];
+            }
+        }
         Self {
             windows: [window, _mm512_add_epi8(window, _mm512_set1_epi8(2 * bits as i8))],
             offsets,
             radius_offsets: _mm512_add_epi8(offsets, _mm512_set1_epi8(2 * layout.direction_bits as i8)),
             low: _mm512_set1_epi8(if four { 0x07 } else { 0x3f }),
             negate: _mm512_set1_epi8(if four { -1 } else { 0 }),
-            tables: layout.planes.map(table),
+            tables,
             radii,
         }
     }

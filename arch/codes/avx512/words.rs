@@ -13,6 +13,7 @@ use crate::registers::avx512::{load_words, narrow, store_first, transpose};
 use crate::rows::{Blocks, ROWS};
 use crate::{IntQuery, Packing, Rows};
 use core::arch::x86_64::*;
+use core::array;
 use core::mem::MaybeUninit;
 
 /// Queries in a pass.
@@ -268,26 +269,31 @@ fn accumulate<const OFFSET: bool>(
                 blocks.ask(b);
                 let block = blocks.get(b);
                 for (c, chunk) in lookup.chunks[..lookup.count].iter().enumerate() {
-                    let mut tile = [zero; ROWS / 2];
-                    for (pair, tile) in tile.iter_mut().enumerate() {
-                        let words = |r| lookup.words.lookup::<OFFSET>(lookup.unpack.codes(chunk, &block, r));
+                    let words = |r| lookup.words.lookup::<OFFSET>(lookup.unpack.codes(chunk, &block, r));
+                    let side_by_side = |pair: usize| {
                         let (a, b) = (words(2 * pair), words(2 * pair + 1));
-                        *tile = [
+                        [
                             _mm512_unpacklo_epi16(a[0], b[0]),
                             _mm512_unpackhi_epi16(a[0], b[0]),
                             _mm512_unpacklo_epi16(a[1], b[1]),
                             _mm512_unpackhi_epi16(a[1], b[1]),
-                        ];
+                        ]
+                    };
+                    if let ([(weights, _)], [sums, ..]) = (&ints[..queries], &mut sums) {
+                        // SAFETY: set at the start of the run for the one query and each chunk.
+                        let mut totals = unsafe { sums[c].assume_init() };
+                        for (n, weights) in weights[pairs..pairs + ROWS / 2].iter().enumerate() {
+                            add_products(&mut totals, &side_by_side(n), weights);
+                        }
+                        sums[c].write(totals);
+                        continue;
                     }
+                    let tile: [_; ROWS / 2] = array::from_fn(side_by_side);
                     for ((weights, _), sums) in ints[..queries].iter().zip(&mut sums) {
                         // SAFETY: set at the start of the run for each of `queries` and chunk.
                         let mut totals = unsafe { sums[c].assume_init() };
                         for (tile, pair) in tile.iter().zip(&weights[pairs..pairs + ROWS / 2]) {
-                            let pair =
-                                _mm512_set1_epi32(i32::from(pair[0]) & 0xffff | i32::from(pair[1]) << 16);
-                            for (total, words) in totals.iter_mut().zip(tile) {
-                                *total = _mm512_dpwssd_epi32(*total, *words, pair);
-                            }
+                            add_products(&mut totals, tile, pair);
                         }
                         sums[c].write(totals);
                     }
@@ -315,6 +321,16 @@ fn accumulate<const OFFSET: bool>(
                 }
             }
         }
+    }
+}
+
+/// Adds the products of two rows' words, side by side, with their weights.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn add_products(totals: &mut [__m512i; 4], words: &[__m512i; 4], pair: &[i16; 2]) {
+    let pair = _mm512_set1_epi32(i32::from(pair[0]) & 0xffff | i32::from(pair[1]) << 16);
+    for (total, words) in totals.iter_mut().zip(words) {
+        *total = _mm512_dpwssd_epi32(*total, *words, pair);
     }
 }
 
