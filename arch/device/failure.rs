@@ -81,11 +81,12 @@ impl fmt::Display for Failure {
         match self {
             Self::NoDriver => {
                 f.write_str("no driver of a card")?;
+                // Not that none is there: who asked for one maker's may have another's.
                 for maker in Maker::ALL {
                     f.write_str(match maker {
-                        Maker::Nvidia => "; NVIDIA's library (libcuda.so, nvcuda.dll) is not on this machine",
+                        Maker::Nvidia => "; NVIDIA's is a library, libcuda.so or nvcuda.dll",
                         Maker::Amd => {
-                            "; AMD's HIP (libamdhip64.so of ROCm 6 or 7, on Linux) is not where libraries are looked for, in \
+                            "; AMD's is HIP, libamdhip64.so of ROCm 6 or 7, on Linux, where libraries are looked for, in \
                              ROCM_PATH or in /opt/rocm"
                         }
                     })?;
