@@ -5,8 +5,8 @@
 //! user's cache folder (`OCTAPLEX_CACHE`, else the system's).
 //!
 //! It has never run on an AMD card: the kernels compile for gfx900 and later, and what the host does was tried over a stand-in for AMD's
-//! libraries. Those cards have 64 KB of shared memory a block of threads: codecs and widths that need more,
-//! and blocks of queries of more than 64 coordinates (72,720 bytes at 128), are [`Failure::SharedMemory`].
+//! libraries. Those cards have 64 KB of shared memory a block of threads: codecs and widths whose decode steps need more, a width of
+//! 256 among them, are [`Failure::SharedMemory`].
 //!
 //! What is here is a beginning: tokens are appended ([`Layer::append`]) or uploaded from a layer on the CPU ([`Layer::upload`]),
 //! taken back ([`Layer::truncate`]) and evicted ([`Layer::evict`]); sequences go back to the CPU ([`Layer::download`]) and into

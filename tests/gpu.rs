@@ -21,6 +21,9 @@ mod extremes;
 #[path = "gpu/block.rs"]
 mod block;
 
+#[path = "gpu/failures.rs"]
+mod failures;
+
 #[path = "gpu/groups.rs"]
 mod groups;
 

@@ -1,6 +1,6 @@
 //! Attention of blocks of queries on a card.
 
-use super::compile::{Source, image};
+use super::compile::{PORTABLE, Source, image};
 use super::driver::{Buffer, CallerStream, Kernels, time};
 use super::failure::Failure;
 use super::layout::{Block, WIDTHS};
@@ -98,15 +98,7 @@ impl Paged {
         let image = image(Source::Block, if of_hopper { "sm_90a" } else { &self.target }, &defines)?;
         // SAFETY: the image is the compiler's, or a file's that holds it as it was.
         let mut kernels = unsafe { self.device.load(&image, &NAMES) }?;
-        let (keys, values) = (self.tile_bytes(), self.tile_bytes() / self.sides());
-        let bytes = match of_hopper {
-            true if self.row() > 192 => 2 * (keys + values),
-            true => 3 * (keys + values),
-            // Values take the place of keys where there are two sides.
-            false if self.sides() > 1 => keys,
-            false => keys + values,
-        };
-        kernels.share(BLOCK, bytes + 1024)?;
+        kernels.share(BLOCK, shared_bytes(self.row(), &self.target))?;
         let kernels = Arc::new(kernels);
         self.blocks[options] = Some(kernels.clone());
         Ok(kernels)
@@ -117,9 +109,8 @@ impl Paged {
         2 * TILE * self.row() * 2
     }
 
-    /// Blocks of threads that share the columns of one row.
     fn sides(&self) -> usize {
-        if self.row() > 128 { 2 } else { 1 }
+        sides(self.row())
     }
 
     /// Coordinates of a row as products take it.
@@ -307,6 +298,27 @@ impl Paged {
     }
 }
 
+/// Blocks of threads that share the columns of one row.
+fn sides(row: usize) -> usize {
+    if row > 128 { 2 } else { 1 }
+}
+
+/// Bytes of shared memory that one of them is given: two tiles at a time, from a multiple of 1,024 on.
+fn shared_bytes(row: usize, target: &str) -> usize {
+    let keys = 2 * TILE * row * 2;
+    let values = keys / sides(row);
+    let stages = match target {
+        "sm_90" if row > 192 => 2 * (keys + values),
+        "sm_90" => 3 * (keys + values),
+        // One tile of keys, the other one, values: in the same place.
+        _ if target == PORTABLE || target.starts_with("gfx") => values.max(keys / 2),
+        // Values take the place of keys where there are two sides.
+        _ if sides(row) > 1 => keys,
+        _ => keys + values,
+    };
+    stages + 1024
+}
+
 /// Into how many parts a sequence's tiles are split, so that these blocks of threads, one on a multiprocessor, end close together.
 fn splits(blocks: usize, multiprocessors: usize, tiles: usize) -> usize {
     // Rounds of a whole, in thousandths; a split is summed apart, which takes time too.
@@ -316,4 +328,42 @@ fn splits(blocks: usize, multiprocessors: usize, tiles: usize) -> usize {
     };
     let most = (multiprocessors / blocks).clamp(3, 64).min(tiles.div_ceil(4));
     (1..=most).min_by_key(|splits| rounds(*splits)).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kernel's own: the list of tiles, an entry more than there are, and how many; with biases an entry is the largest.
+    const OWN: usize = 16 * (TILES_AT_ONCE + 1) + 4;
+
+    #[test]
+    fn blocks_of_queries_fit_the_shared_memory_of_cards() {
+        let rows = WIDTHS.map(|dim| dim.next_multiple_of(64));
+        let most = |target| rows.iter().map(|row| shared_bytes(*row, target) + OWN).max();
+        assert!(rows.contains(&64) && rows.contains(&256));
+        // What AMD's cards give, those of compute capability 8.6 and Hopper's.
+        for (target, gives) in
+            [("gfx90a:sramecc+:xnack-", 65_536), (PORTABLE, 65_536), ("sm_86", 101_376), ("sm_90", 232_448)]
+        {
+            assert!(
+                most(target).is_some_and(|most| most <= gives),
+                "{target}: {most:?} of {gives}",
+                most = most(target)
+            );
+        }
+        // As the kernels are written.
+        assert_eq!(
+            rows.map(|row| shared_bytes(row, "sm_80") - 1024),
+            [32, 64, 64, 64, 48, 64].map(|k| k << 10)
+        );
+        assert_eq!(
+            rows.map(|row| shared_bytes(row, "sm_90") - 1024),
+            [96, 192, 192, 192, 216, 192].map(|k| k << 10)
+        );
+        assert_eq!(
+            rows.map(|row| shared_bytes(row, "gfx1100") - 1024),
+            [16, 32, 32, 32, 24, 32].map(|k| k << 10)
+        );
+    }
 }

@@ -126,6 +126,11 @@ pub(super) fn compile(
     }
 }
 
+/// Refuses kernels that work in more shared memory than there is.
+fn fits(needed: usize, most: usize) -> Result<(), Failure> {
+    if needed > most { Err(Failure::SharedMemory { needed, most }) } else { Ok(()) }
+}
+
 /// A card, with a context and a stream. Clones are the same one.
 #[derive(Clone, Debug)]
 pub struct Device(Arc<Inner>);
@@ -224,8 +229,7 @@ impl Device {
 
     /// Refuses kernels that work in more.
     pub(super) fn has_shared(&self, needed: usize) -> Result<(), Failure> {
-        let most = self.0.card.shared_memory;
-        if needed > most { Err(Failure::SharedMemory { needed, most }) } else { Ok(()) }
+        fits(needed, self.0.card.shared_memory)
     }
 
     /// Whether both are the same.
@@ -602,4 +606,32 @@ pub(super) fn time(
         driver.destroy_event(end);
     }
     done.map(|()| microseconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_have_as_much_shared_memory_as_there_is() {
+        assert_eq!(fits(65_536, 65_536), Ok(()));
+        assert_eq!(fits(65_537, 65_536), Err(Failure::SharedMemory { needed: 65_537, most: 65_536 }));
+    }
+
+    /// Without its compiler, or by it: a text that is none is refused, and nothing else happens.
+    #[test]
+    fn a_text_that_is_none_is_refused() {
+        for (maker, target) in [(Maker::Nvidia, "compute_80"), (Maker::Amd, "gfx90a")] {
+            match compile(maker, c"this is no C++", target, &[]) {
+                Err(Failure::NoCompiler(missing)) => assert_eq!(missing, maker),
+                Err(Failure::Compile(log)) => assert!(!log.is_empty() && Maker::ALL.contains(&maker)),
+                other => unreachable!("{maker:?}: {other:?}"),
+            }
+        }
+        for maker in [Maker::Nvidia, Maker::Amd] {
+            let is_built = Maker::ALL.contains(&maker);
+            let driver = driver_of(maker).map(drop);
+            assert!(is_built || driver == Err(Failure::NoDriver), "{maker:?}: {driver:?}");
+        }
+    }
 }

@@ -81,11 +81,12 @@ impl fmt::Display for Failure {
         match self {
             Self::NoDriver => {
                 f.write_str("no driver of a card")?;
+                // Not that none is there: who asked for one maker's may have another's.
                 for maker in Maker::ALL {
                     f.write_str(match maker {
-                        Maker::Nvidia => "; NVIDIA's library (libcuda.so, nvcuda.dll) is not on this machine",
+                        Maker::Nvidia => "; NVIDIA's is a library, libcuda.so or nvcuda.dll",
                         Maker::Amd => {
-                            "; AMD's HIP (libamdhip64.so of ROCm 6 or 7, on Linux) is not where libraries are looked for, in \
+                            "; AMD's is HIP, libamdhip64.so of ROCm 6 or 7, on Linux, where libraries are looked for, in \
                              ROCM_PATH or in /opt/rocm"
                         }
                     })?;
@@ -93,7 +94,9 @@ impl fmt::Display for Failure {
                 Ok(())
             }
             Self::OldDriver { call } => {
-                write!(f, "HIP's library (libamdhip64.so) has no {call}: ROCm 6.0 is the least")
+                let (whose, file) =
+                    if call.starts_with("hiprtc") { ("hipRTC", "hiprtc") } else { ("HIP", "amdhip64") };
+                write!(f, "{whose}'s library (lib{file}.so) has no {call}: ROCm 6.0 is the least")
             }
             Self::NoCompiler(Maker::Nvidia) => f.write_str(
                 "no NVRTC: the run-time compiler's library (libnvrtc.so, of CUDA 12 or 13) is not where libraries are \
@@ -125,3 +128,32 @@ impl fmt::Display for Failure {
 }
 
 impl core::error::Error for Failure {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    #[test]
+    fn each_failure_says_what_to_do_or_which_call_it_was() {
+        let name = || String::from("a name");
+        for (failure, words) in [
+            (Failure::NoDriver, &["no driver"][..]),
+            (Failure::OldDriver { call: "hipNone" }, &["libamdhip64.so", "hipNone", "ROCm 6.0"]),
+            (Failure::OldDriver { call: "hiprtcNone" }, &["libhiprtc.so", "hiprtcNone", "ROCm 6.0"]),
+            (Failure::NoCompiler(Maker::Nvidia), &["libnvrtc.so", "LD_LIBRARY_PATH"]),
+            (Failure::NoCompiler(Maker::Amd), &["libhiprtc.so", "ROCM_PATH"]),
+            (Failure::NoCard { ordinal: 0, count: 0 }, &["no card"]),
+            (Failure::NoCard { ordinal: 3, count: 2 }, &["no card 3", "2, from 0"]),
+            (Failure::OldCard { capability: 75 }, &["7.5", "8.0"]),
+            (Failure::Architecture { name: name() }, &["a name", "gfx900"]),
+            (Failure::Memory { bytes: 1234 }, &["1234 bytes"]),
+            (Failure::SharedMemory { needed: 72_720, most: 65_536 }, &["72720", "65536", "fewer bits"]),
+            (Failure::Compile(name()), &["do not compile", "a name"]),
+            (Failure::Driver { call: "cuNone", name: name() }, &["cuNone: a name"]),
+        ] {
+            let text = failure.to_string();
+            assert!(words.iter().all(|word| text.contains(word)), "{failure:?}: {text}");
+        }
+    }
+}

@@ -394,9 +394,10 @@ impl Paged {
             parts: Buffer::new(&self.device, rows * shape.dim)?,
             sums: Buffer::new(&self.device, 2 * rows)?,
         };
+        // Its zeros are written on the device's stream, and a captured step runs on another. Where that fails, what there was stays.
+        self.device.synchronize()?;
         self.work = Some(Arc::new(work));
-        // Its zeros are written on the device's stream, and a captured step runs on another.
-        self.device.synchronize()
+        Ok(())
     }
 
     /// Compiles what a step like this needs.

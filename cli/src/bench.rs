@@ -3,7 +3,7 @@
 //!
 //! `l2` is 4,096 vectors; `memory` is 1,048,576, made by repeating the same 4,096 blocks. Vectors are Gaussian.
 
-#[cfg(feature = "cuda")]
+#[cfg(feature = "gpu")]
 mod card;
 
 use crate::backend::cpu;
@@ -32,8 +32,8 @@ l2 is 4,096 vectors; memory is 1,048,576, the same 4,096 blocks repeated. Each
 number is the fastest of many passes on one core; build is one codec's
 construction, for one head. Codecs take turns with f16-fma, the dot product
 with plain f16 rows as fast as this CPU allows, so that ratios within a run are
-fair. On a card (a build with --features cuda): a decode step's and encoding's
-microseconds.";
+fair. On a card (a build with --features cuda, or hip for AMD's): a decode
+step's and encoding's microseconds.";
 
 /// Arguments of `bench`.
 #[derive(Args)]
@@ -106,9 +106,12 @@ pub(crate) fn run(arguments: &Bench) -> Result<()> {
     for (text, spec) in &specs {
         build(text, *spec, dim, backend)?;
     }
-    if arguments.device == Device::Cuda {
+    if arguments.device != Device::Cpu {
         if arguments.backend.is_some() {
-            fail!("--backend names instructions of the CPU; drop it, or --device cuda");
+            fail!(
+                "--backend names instructions of the CPU; drop it, or --device {}",
+                arguments.device.name()
+            );
         }
         return on_card(arguments, &console, &specs);
     }
@@ -141,9 +144,9 @@ pub(crate) fn run(arguments: &Bench) -> Result<()> {
     console.say(&table(&rows, dim, backend))
 }
 
-#[cfg(feature = "cuda")]
+#[cfg(feature = "gpu")]
 fn on_card(arguments: &Bench, console: &Console, specs: &[(String, CodecSpec)]) -> Result<()> {
-    let (name, rows) = card::run(specs, arguments.dim, &gaussian(8192 * arguments.dim))?;
+    let (name, rows) = card::run(arguments.device, specs, arguments.dim, &gaussian(8192 * arguments.dim))?;
     if let Some(path) = &arguments.json {
         let rows: Vec<_> = rows
             .iter()
@@ -158,7 +161,7 @@ fn on_card(arguments: &Bench, console: &Console, specs: &[(String, CodecSpec)]) 
     console.say(&card::table(&rows, arguments.dim, &name))
 }
 
-#[cfg(not(feature = "cuda"))]
+#[cfg(not(feature = "gpu"))]
 fn on_card(arguments: &Bench, _: &Console, _: &[(String, CodecSpec)]) -> Result<()> {
     arguments.device.check()
 }

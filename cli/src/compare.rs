@@ -1,6 +1,6 @@
 //! `compare`: every codec on the same keys, values and queries; a table, and files for machines and for browsers.
 
-#[cfg(feature = "cuda")]
+#[cfg(feature = "gpu")]
 mod card;
 
 use crate::codecs::{DEFAULT_CODECS, build, is_float, is_for, parse_budget, parse_specs};
@@ -55,9 +55,9 @@ output_error      sum of |o-o^|^2 / sum of |o|^2 over a head's queries, mean
 *_ns              per vector on one core: encode in pages of 64, decode one by
                   one, one query's scores, one output's sum
 
-With --device cuda (a build with --features cuda) a second table has
-output_error by a card, keys and values of each codec that it takes in pages,
-beside the CPU's on the same pages; everything above is the CPU's.";
+With --device cuda (a build with --features cuda), or hip (with hip), a second
+table has output_error by a card, keys and values of each codec that it takes
+in pages, beside the CPU's on the same pages; everything above is the CPU's.";
 
 /// Arguments of `compare`.
 #[derive(Args)]
@@ -127,9 +127,10 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
     arguments.device.check()?;
     let backend = arguments.backend.unwrap_or_else(Backend::detect);
     let sample = Sample::load(arguments.input.as_deref())?;
-    if arguments.device == Device::Cuda && sample.queries.is_none() {
+    if arguments.device != Device::Cpu && sample.queries.is_none() {
         fail!(
-            "--device cuda: {} has no queries, so nothing attends: tensors k, v and q are expected",
+            "--device {}: {} has no queries, so nothing attends: tensors k, v and q are expected",
+            arguments.device.name(),
             sample.name
         );
     }
@@ -250,13 +251,15 @@ fn reconstructed(arguments: &Compare, sample: &Sample) -> Result<Vec<Reconstruct
 
 impl Bench<'_> {
     /// What a card makes of these codecs, for files and for people; nothing on the CPU.
-    #[cfg(feature = "cuda")]
+    #[cfg(feature = "gpu")]
     fn on_card(&self, arguments: &Compare, specs: &[(String, CodecSpec)]) -> Result<(Option<Value>, String)> {
-        let (Device::Cuda, Some(queries), Some(exact)) = (arguments.device, &self.sample.queries, self.exact)
+        let (true, Some(queries), Some(exact)) =
+            (arguments.device != Device::Cpu, &self.sample.queries, self.exact)
         else {
             return Ok((None, String::new()));
         };
         let card = card::run(
+            arguments.device,
             specs,
             &card::Setup {
                 sample: self.sample,
@@ -272,7 +275,7 @@ impl Bench<'_> {
         Ok((Some(card.json()), format!("{}\n", card.text())))
     }
 
-    #[cfg(not(feature = "cuda"))]
+    #[cfg(not(feature = "gpu"))]
     fn on_card(&self, _: &Compare, _: &[(String, CodecSpec)]) -> Result<(Option<Value>, String)> {
         Ok((None, String::new()))
     }

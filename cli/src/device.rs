@@ -1,6 +1,6 @@
 //! `--device`: what codecs or attention run on.
 
-use crate::failure::Result;
+use crate::failure::{Result, fail};
 
 /// Where they run.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -8,33 +8,51 @@ pub(crate) enum Device {
     Cpu,
     /// The first NVIDIA card; needs a build with the feature cuda
     Cuda,
+    /// The first AMD card, which this has never run on; needs a build with the feature hip
+    Hip,
 }
 
 impl Device {
     /// Whether it is there: before work that would be in vain.
     pub(crate) fn check(self) -> Result<()> {
-        match self {
-            Self::Cpu => Ok(()),
-            #[cfg(feature = "cuda")]
-            Self::Cuda => first_card().map(drop),
-            #[cfg(not(feature = "cuda"))]
-            Self::Cuda => crate::failure::fail!(
-                "--device cuda: this build has no feature cuda: cargo install octaplex-cli --features cuda"
-            ),
+        #[cfg(feature = "gpu")]
+        if self != Self::Cpu {
+            return self.card().map(drop);
         }
+        self.built()
     }
 
-    /// Its name in results.
-    #[cfg(feature = "models")]
+    /// Whether this build has what it needs.
+    fn built(self) -> Result<()> {
+        let built = match self {
+            Self::Cpu => true,
+            Self::Cuda => cfg!(feature = "cuda"),
+            Self::Hip => cfg!(feature = "hip"),
+        };
+        if !built {
+            let name = self.name();
+            fail!(
+                "--device {name}: this build has no feature {name}: cargo install octaplex-cli --features {name}"
+            );
+        }
+        Ok(())
+    }
+
+    /// The maker's first card.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn card(self) -> Result<octaplex::gpu::Device> {
+        use octaplex::gpu::{Device, Maker};
+        self.built()?;
+        let maker = if self == Self::Hip { Maker::Amd } else { Maker::Nvidia };
+        crate::failure::At::at(Device::of(maker, 0), format_args!("--device {}", self.name()))
+    }
+
+    /// Its name, as results have it.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",
             Self::Cuda => "cuda",
+            Self::Hip => "hip",
         }
     }
-}
-
-#[cfg(feature = "cuda")]
-pub(crate) fn first_card() -> Result<octaplex::gpu::Device> {
-    crate::failure::At::at(octaplex::gpu::Device::new(0), "--device cuda")
 }

@@ -1,7 +1,7 @@
 //! Language models with the cache in their loop: how well they predict, write and remember on compressed bytes.
 
 mod attention;
-#[cfg(feature = "cuda")]
+#[cfg(feature = "gpu")]
 mod card;
 mod forward;
 pub(crate) mod generate;

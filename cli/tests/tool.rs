@@ -576,9 +576,14 @@ fn help_fits_the_terminal() {
         assert!(succeeds(&folder, &["completions", shell]).contains("reconstructed-bits"), "{shell}");
     }
     assert!(succeeds(&folder, &["man"]).contains(".TH octaplex"));
-    if cfg!(not(feature = "cuda")) {
-        fails(&folder, &["bench", "--device", "cuda"], &["feature cuda"]);
-        fails(&folder, &["compare", "--device", "cuda"], &["feature cuda"]);
+    for (device, is_built) in [("cuda", cfg!(feature = "cuda")), ("hip", cfg!(feature = "hip"))] {
+        let feature = format!("feature {device}");
+        for command in ["bench", "compare"] {
+            assert!(help(&[command]).contains(&feature));
+            if !is_built {
+                fails(&folder, &[command, "--device", device], &[&format!("--device {device}"), &feature]);
+            }
+        }
     }
     fails(&folder, &["man", "woman"], &["woman", "compare", "bench"]);
     fails(&folder, &["completions", "cmd"], &["'cmd'", "bash"]);
@@ -588,17 +593,27 @@ fn help_fits_the_terminal() {
 }
 
 /// The card's output is as far from the exact one as the CPU's on the same pages; where there is none, the tool says what is missing.
-#[cfg(feature = "cuda")]
+#[cfg(feature = "gpu")]
 #[test]
 fn compare_on_a_card() {
-    let folder = folder("compare_card");
-    let codecs = ["compare", "--device", "cuda", "--codecs", "turboquant; octopus; int:bits=8; q8_0; f16"];
+    #[cfg(feature = "cuda")]
+    compare_on("cuda");
+    #[cfg(feature = "hip")]
+    compare_on("hip");
+}
+
+#[cfg(feature = "gpu")]
+#[allow(dead_code)] // a build with `gpu` alone has no card
+fn compare_on(device: &str) {
+    let folder = folder(&format!("compare_{device}"));
+    let option = format!("--device {device}");
+    let codecs = ["compare", "--device", device, "--codecs", "turboquant; octopus; int:bits=8; q8_0; f16"];
     let output = octaplex(&folder, &[&codecs[..], &["--json", "rows.json"]].concat());
     if !output.status.success() {
         let required =
-            std::env::var("OCTAPLEX_REQUIRE").is_ok_and(|names| names.split(',').any(|name| name == "cuda"));
+            std::env::var("OCTAPLEX_REQUIRE").is_ok_and(|names| names.split(',').any(|name| name == device));
         let error = String::from_utf8(output.stderr).unwrap();
-        assert!(!required && error.starts_with("octaplex: --device cuda: "), "{error}");
+        assert!(!required && error.starts_with(&format!("octaplex: {option}: ")), "{error}");
         assert_eq!((error.lines().count(), output.status.code()), (1, Some(2)), "{error}");
         println!("skipped: {error}");
         return;
@@ -619,7 +634,7 @@ fn compare_on_a_card() {
     }
     let plain = [&codecs[..], &["--input", "x.npy"]].concat();
     std::fs::write(folder.join("x.npy"), npy("<f4", "(5, 64)", &values(5 * 64))).unwrap();
-    fails(&folder, &plain, &["--device cuda", "no queries"]);
+    fails(&folder, &plain, &[&option, "no queries"]);
 }
 
 #[cfg(not(feature = "models"))]

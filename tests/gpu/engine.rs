@@ -10,33 +10,39 @@ unsafe extern "C" {
     fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
 }
 
-/// A call of the driver's by CUDA's name, of so many words, which succeeds: HIP's that does the same has the same words.
+/// A call of the driver's by CUDA's name, of so many words, which succeeds.
 fn call(name: &CStr, words: &[u64]) {
+    assert_eq!(answer(name, words), 0, "{name:?}");
+}
+
+/// What the driver says to it: HIP's call that does the same has the same words.
+fn answer(name: &CStr, words: &[u64]) -> c_int {
     let nvidia = device().is_none_or(|device| device.maker() == Maker::Nvidia);
     let of_hip = match name.to_str().unwrap().trim_end_matches("_v2") {
         "cuMemAlloc" => "hipMalloc".into(),
         "cuMemFree" => "hipFree".into(),
         "cuCtxSynchronize" => "hipDeviceSynchronize".into(),
         "cuStreamCreate" => "hipStreamCreateWithFlags".into(),
+        "cuLaunchKernel" => "hipModuleLaunchKernel".into(),
         name => name.replacen("cu", "hip", 1),
     };
     let of_hip = CString::new(of_hip).unwrap();
     let files = [c"libamdhip64.so", c"libamdhip64.so.7", c"libamdhip64.so.6"];
     let (name, files) = if nvidia { (name, &[c"libcuda.so.1"][..]) } else { (&*of_hip, &files[..]) };
-    let mut all = [0; 6];
+    let mut all = [0; 11];
     all[..words.len()].copy_from_slice(words);
-    let [a, b, c, d, e, f] = all;
+    let [a, b, c, d, e, f, g, h, i, j, k] = all;
     // SAFETY: the names below are the driver's, whose parameters are words and pointers to what lives here; what is one
-    // parameter too many is in a register that nobody reads.
-    let result = unsafe {
+    // parameter too many is in a register, or on the stack, where nobody reads it.
+    unsafe {
         let library = files.iter().map(|file| dlopen(file.as_ptr(), 2)).find(|library| !library.is_null());
         let function = dlsym(library.unwrap(), name.as_ptr());
         assert!(!function.is_null(), "{name:?}");
-        let function: unsafe extern "C" fn(u64, u64, u64, u64, u64, u64) -> c_int =
+        type W = u64;
+        let function: unsafe extern "C" fn(W, W, W, W, W, W, W, W, W, W, W) -> c_int =
             core::mem::transmute(function);
-        function(a, b, c, d, e, f)
-    };
-    assert_eq!(result, 0, "{name:?}");
+        function(a, b, c, d, e, f, g, h, i, j, k)
+    }
 }
 
 /// Whose address a call writes to.
@@ -45,13 +51,13 @@ fn out(word: &mut u64) -> u64 {
 }
 
 /// Memory of the card.
-struct Memory {
+pub(super) struct Memory {
     address: u64,
     bytes: usize,
 }
 
 impl Memory {
-    fn new(bytes: usize) -> Self {
+    pub(super) fn new(bytes: usize) -> Self {
         let mut address = 0;
         call(c"cuMemAlloc_v2", &[out(&mut address), bytes.max(1) as u64]);
         call(c"cuMemsetD8_v2", &[address, 0xff, bytes as u64]);
@@ -59,7 +65,7 @@ impl Memory {
         Self { address, bytes }
     }
 
-    fn of(values: &[f32], float: Float) -> Self {
+    pub(super) fn of(values: &[f32], float: Float) -> Self {
         let bytes = bytes_of(values, float);
         let memory = Self::new(bytes.len());
         memory.write(&bytes);
@@ -79,7 +85,7 @@ impl Memory {
     }
 
     /// From float `from` on.
-    fn slice(&self, from: usize, float: Float) -> DeviceSlice {
+    pub(super) fn slice(&self, from: usize, float: Float) -> DeviceSlice {
         self.at_byte(from * float.bytes(), float)
     }
 
@@ -96,22 +102,40 @@ impl Drop for Memory {
     }
 }
 
-struct Stream(u64);
+/// A kernel that fails when it runs, in the text that drivers of NVIDIA's compile.
+const TRAP: &CStr =
+    c".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry lost()\n{\n    trap;\n    ret;\n}\n";
+
+pub(super) struct Stream(u64);
 
 impl Stream {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let mut stream = 0;
         call(c"cuStreamCreate", &[out(&mut stream), 1]);
         Self(stream)
     }
 
-    fn callers(&self) -> CallerStream {
+    pub(super) fn callers(&self) -> CallerStream {
         // SAFETY: made above, or the default one, on the only card that tests use.
         unsafe { CallerStream::new(self.0 as usize) }
     }
 
     fn wait(&self) {
-        call(c"cuStreamSynchronize", &[self.0]);
+        assert!(self.is_well());
+    }
+
+    /// Whether all that it was asked for has been done, which is waited for.
+    pub(super) fn is_well(&self) -> bool {
+        answer(c"cuStreamSynchronize", &[self.0]) == 0
+    }
+
+    /// Asks for a while of nothing, then for a kernel that fails: the card is lost then.
+    pub(super) fn lose_card(&self) {
+        let [mut module, mut function] = [0; 2];
+        call(c"cuModuleLoadData", &[out(&mut module), TRAP.as_ptr() as u64]);
+        call(c"cuModuleGetFunction", &[out(&mut function), module, c"lost".as_ptr() as u64]);
+        self.nap();
+        call(c"cuLaunchKernel", &[function, 1, 1, 1, 1, 1, 1, 0, self.0]);
     }
 
     /// Asks for a while of nothing.

@@ -18,6 +18,11 @@ pub(super) fn driver() -> Result<&'static dyn Driver, Failure> {
     if unsafe { sys::is_culib_present() } { Ok(&Cuda) } else { Err(Failure::NoDriver) }
 }
 
+/// Refuses cards whose instructions the kernels are not written for.
+fn is_new(capability: u32) -> Result<(), Failure> {
+    if capability < 80 { Err(Failure::OldCard { capability }) } else { Ok(()) }
+}
+
 /// The driver's answer to a call.
 fn said<T>(call: &'static str, answer: Result<T, DriverError>) -> Result<T, Failure> {
     answer.map_err(|error| {
@@ -48,9 +53,7 @@ impl Driver for Cuda {
         let multiprocessors = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as usize;
         let shared = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
         let capability = (10 * major + minor) as u32;
-        if capability < 80 {
-            return Err(Failure::OldCard { capability });
-        }
+        is_new(capability)?;
         let name = said("cuDeviceGetName", result::device::get_name(device))?;
         // SAFETY: the device is the driver's own answer; released in `close`.
         let context = said("cuDevicePrimaryCtxRetain", unsafe { result::primary_ctx::retain(device) })?;
@@ -294,4 +297,19 @@ pub(super) fn compile(text: &CStr, target: &str, options: &[String]) -> Result<V
     // SAFETY: made above.
     let _ = unsafe { result::destroy_program(program) };
     image
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cards_are_of_compute_capability_8_and_later() {
+        for capability in [80, 86, 89, 90, 100, 120] {
+            assert_eq!(is_new(capability), Ok(()));
+        }
+        for capability in [0, 35, 70, 75, 79] {
+            assert_eq!(is_new(capability), Err(Failure::OldCard { capability }));
+        }
+    }
 }

@@ -454,4 +454,14 @@ mod tests {
             assert!(!is_known(other), "{other}");
         }
     }
+
+    /// A library that is not HIP's stands for one that is too old.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_library_without_a_call_is_too_old() {
+        let own = || Library::from(libloading::os::unix::Library::this());
+        let (hip, rtc) = (Hip::of(own()).map(drop), HipRtc::of(own()).map(drop));
+        assert_eq!(hip, Err(Failure::OldDriver { call: "hipInit" }));
+        assert_eq!(rtc, Err(Failure::OldDriver { call: "hiprtcCreateProgram" }));
+    }
 }

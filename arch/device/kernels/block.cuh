@@ -601,10 +601,11 @@ __device__ __forceinline__ void sum_tiles(float (&c)[OUTPUTS], const u32 (&w)[2]
     commit();
 }
 #else
-__device__ __forceinline__ void score_tiles(float (&c)[2][SCORES], const u32 (&q)[ROW / 4], const u8 *keys, const u8 *next) {
+// Of both, or of one.
+template <int FIRST = 0, int END = 2> __device__ __forceinline__ void score_tiles(float (&c)[2][SCORES], const u32 (&q)[ROW / 4], const u8 *keys, const u8 *next) {
     const int g = threadIdx.x % LANES >> 2, t = threadIdx.x & 3;
 #pragma unroll
-    for (int i = 0; i < 2; i++)
+    for (int i = FIRST; i < END; i++)
 #pragma unroll
         for (int j = 0; j < TILE / 8; j++) {
             const u8 *tile = i ? next : keys;
@@ -790,7 +791,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) block(const __gri
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     constexpr bool IN_TURN = false;
 #elif PORTABLE
-    constexpr bool IN_TURN = true; // AMD's multiprocessors have 64 KB
+    constexpr bool IN_TURN = true; // AMD's multiprocessors have 64 KB: a tile of keys, the other one, values
 #else
     constexpr bool IN_TURN = SIDES > 1; // values in the place of keys, where both were too much
 #endif
@@ -889,12 +890,23 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) block(const __gri
             await_copies<0>();
             __syncthreads();
         };
+#if PORTABLE
+        u8 *keys = keys_of(k, 0);
+        copy(keys, source(2 * k), TILE_BYTES);
+        copied();
+        score_tiles<0, 1>(x, q, keys, keys);
+        __syncthreads();
+        copy(keys, source(2 * k + 1), TILE_BYTES);
+        copied();
+        score_tiles<1, 2>(x, q, keys, keys);
+#else
         for (int i = 0; i < 2; i++) {
             copy(keys_of(k, i), source(2 * k + i), TILE_BYTES);
             if (!IN_TURN) copy(values_of(k, i), values_source(2 * k + i), VALUE_BYTES);
         }
         copied();
         score_tiles(x, q, keys_of(k, 0), keys_of(k, 1));
+#endif
         weigh(p, x, s, pairs + 2 * k, shift);
         shift_sums(o, shift);
         to_operands(w, x);

@@ -1,10 +1,11 @@
-//! `bench --device cuda`: one line a codec, microseconds on the card's clock.
+//! `bench --device cuda`, or `hip`: one line a codec, microseconds on the card's clock.
 //!
 //! A decode step is captured for as many layers as exceed the card's cache several times, one after the other in one graph: the
 //! median of 50 launches, a layer's share. Encoding is the kernels' time for 65,536 tokens, keys and values, that are on the card
 //! in f16: the median of 20.
 
 use crate::console::wrap;
+use crate::device::Device;
 use crate::failure::{At, Result, fail};
 use crate::progress::Progress;
 use crate::table::Table;
@@ -28,8 +29,13 @@ pub(super) struct Times {
 }
 
 /// The card's name, and its times on rows of these values, repeated.
-pub(super) fn run(specs: &[(String, CodecSpec)], dim: usize, few: &[f32]) -> Result<(String, Vec<Row>)> {
-    let device = crate::device::first_card()?;
+pub(super) fn run(
+    device: Device,
+    specs: &[(String, CodecSpec)],
+    dim: usize,
+    few: &[f32],
+) -> Result<(String, Vec<Row>)> {
+    let device = device.card()?;
     let mut progress = Progress::shown(specs.len());
     let mut rows = Vec::new();
     for (text, spec) in specs {

@@ -1,6 +1,7 @@
-//! `compare --device cuda`: the error of attention's output, keys and values in pages on a card, beside the CPU's on the same pages.
+//! `compare --device cuda`, or `hip`: the error of attention's output, keys and values in pages on a card, beside the CPU's on the same pages.
 
 use crate::console::wrap;
+use crate::device::Device;
 use crate::failure::{At, Result, fail};
 use crate::input::{Queries, Sample};
 use crate::keys::Keys;
@@ -53,8 +54,8 @@ struct Errors {
 const VALUES: &str = "turboquant";
 
 /// Measures these codecs, each for keys and values, or for keys beside [`VALUES`].
-pub(super) fn run(specs: &[(String, CodecSpec)], setup: &Setup) -> Result<Card> {
-    let device = crate::device::first_card()?;
+pub(super) fn run(device: Device, specs: &[(String, CodecSpec)], setup: &Setup) -> Result<Card> {
+    let device = device.card()?;
     let values = crate::codecs::parse_spec(VALUES)?;
     let mut progress = Progress::shown(specs.len());
     let mut card = Card { name: device.name().into(), dim: setup.sample.dim, rows: vec![], left_out: vec![] };

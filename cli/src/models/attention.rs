@@ -23,7 +23,7 @@ pub(crate) struct Cached {
     /// Tokens appended at once; by default as many as see the same pages.
     block: Option<usize>,
     time: Duration,
-    #[cfg(feature = "cuda")]
+    #[cfg(feature = "gpu")]
     card: Option<super::card::Card>,
 }
 
@@ -33,7 +33,7 @@ impl Cached {
             layers,
             block,
             time: Duration::ZERO,
-            #[cfg(feature = "cuda")]
+            #[cfg(feature = "gpu")]
             card: None,
         }
     }
@@ -42,10 +42,10 @@ impl Cached {
     pub(crate) fn on(self, device: Device) -> Result<Self> {
         match device {
             Device::Cpu => Ok(self),
-            #[cfg(feature = "cuda")]
-            Device::Cuda => Ok(Self { card: Some(super::card::Card::new(&self.layers)?), ..self }),
-            #[cfg(not(feature = "cuda"))]
-            Device::Cuda => device.check().map(|()| self),
+            #[cfg(feature = "gpu")]
+            _ => Ok(Self { card: Some(super::card::Card::new(device, &self.layers)?), ..self }),
+            #[cfg(not(feature = "gpu"))]
+            _ => device.check().map(|()| self),
         }
     }
 
@@ -145,7 +145,7 @@ impl Attention for Cached {
         let start = Instant::now();
         let cache = &mut self.layers[layer];
         let output = cache.append_attend_with(queries, keys, values, |cache, queries| {
-            #[cfg(feature = "cuda")]
+            #[cfg(feature = "gpu")]
             if let Some(card) = &mut self.card {
                 return card.attend(layer, cache, queries);
             }

@@ -1,6 +1,7 @@
 //! Attention of a model on a card. The cache on the CPU takes the tokens in, decides balances and encodes; after each block its pages
 //! and exact tokens go to the card, which answers the block's queries.
 
+use crate::device::Device;
 use crate::failure::{At, Result};
 use candle_core::{DType, Tensor};
 use octaplex::gpu::Layer;
@@ -11,12 +12,12 @@ pub(crate) struct Card {
 }
 
 impl Card {
-    /// The first card, with room for what these caches may hold.
-    pub(crate) fn new(caches: &[KvCache]) -> Result<Self> {
-        let device = crate::device::first_card()?;
-        let layer = |cache: &KvCache| Layer::new(&device, cache.config(), 1, 2 * cache.config().capacity);
+    /// The first card of a maker's, with room for what these caches may hold.
+    pub(crate) fn new(device: Device, caches: &[KvCache]) -> Result<Self> {
+        let card = device.card()?;
+        let layer = |cache: &KvCache| Layer::new(&card, cache.config(), 1, 2 * cache.config().capacity);
         let layers: std::result::Result<_, _> = caches.iter().map(layer).collect();
-        Ok(Self { layers: layers.at("--device cuda")? })
+        Ok(Self { layers: layers.at(format_args!("--device {}", device.name()))? })
     }
 
     /// Attention of queries \[1]\[heads]\[queries]\[width], the last of which is at the newest token.

@@ -1,0 +1,300 @@
+//! What cards refuse, and a card that is lost in mid-step. Each in a process of its own, which a test makes of itself: a lost card
+//! stays lost as long as the process lives.
+
+use super::engine::{Memory, Stream};
+use super::{BLOCK_TOLERANCE, Case, case, device, error};
+use octaplex::gpu::{self, DeviceRows, Failure, Float, Layer, Maker, Step};
+use octaplex::{Attend, Error, SharedLayer};
+use std::mem::ManuallyDrop;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// That a process is one of these.
+const ALONE: &str = "OCTAPLEX_TEST_ALONE";
+/// What stand-ins for AMD's libraries say of their card: those of ci/hip-stand-in and ci/hip-on-cpu.
+const SHARED: &str = "OCTAPLEX_STAND_IN_SHARED";
+/// The launch at which a card is lost, of the latter.
+const LOST: &str = "OCTAPLEX_STAND_IN_LOST";
+/// Longer than all kernels take to compile.
+const PATIENCE: Duration = Duration::from_secs(400);
+
+/// Runs a test of this file again, on its own: whether it ended well in time is asserted, what it said returned.
+fn alone(test: &str, variable: (&str, &str)) -> String {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", &format!("failures::{test}"), "--nocapture", "--test-threads=1"])
+        .envs([(ALONE, "1"), variable])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let start = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if start.elapsed() > PATIENCE {
+            child.kill().unwrap();
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let done = child.wait_with_output().unwrap();
+    let [said, wrong] = [&done.stdout, &done.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+    assert!(done.status.success(), "{} after {:?}:\n{said}\n{wrong}", done.status, start.elapsed());
+    said
+}
+
+fn is_alone() -> bool {
+    std::env::var_os(ALONE).is_some()
+}
+
+/// Whether the card is NVIDIA's, by a stand-in for AMD's libraries; or the CPU, by another.
+fn is_stand_in(device: &gpu::Device) -> bool {
+    device.architecture().contains("stand-in-for-sm")
+}
+fn is_on_cpu(device: &gpu::Device) -> bool {
+    device.architecture().contains("on-cpu")
+}
+
+/// On a card of 64 KB a block of threads, as AMD's are, a layer whose steps need more is refused when it is made, or when their kernels
+/// are; blocks of queries fit where pages do.
+#[test]
+fn kernels_that_need_more_shared_memory_than_there_is() {
+    let Some(device) = device() else { return };
+    if (is_stand_in(&device) || is_on_cpu(&device)) && !is_alone() {
+        let test = "kernels_that_need_more_shared_memory_than_there_is";
+        assert!(alone(test, (SHARED, "65536")).contains("64 KB: refused"));
+        return;
+    }
+    let config = |codec: &str, dim| case(codec, codec, dim, (2, 1), 300).config;
+    let mut refused = 0;
+    for (codec, dim) in [("turboquant:bits=8", 256), ("turboquant:bits=8", 128), ("turboquant:bits=2", 64)] {
+        match Layer::new(&device, &config(codec, dim), 1, 300) {
+            Ok(_) => assert!(!is_alone() || dim == 64, "{codec}, {dim}"),
+            Err(gpu::Error::Card(Failure::SharedMemory { needed, most })) => {
+                assert!(needed > most && most >= 48 << 10 && dim > 64, "{codec}, {dim}: {needed} of {most}");
+                refused += 1;
+            }
+            Err(error) => panic!("{codec}, {dim}: {error}"),
+        }
+    }
+    if !is_alone() {
+        return println!("{refused} of 3 are refused");
+    }
+    for dim in [128, 192, 256] {
+        let case = case("turboquant:bits=2", "turboquant:bits=2", dim, (2, 1), 300);
+        let (layer, queries, options) = (case.layer(), case.block(3), Attend::default().queries(3));
+        let mut card = Layer::new(&device, &case.config, 1, 300).unwrap();
+        // What kernels have of their own counts as well, which only they say.
+        let brought = card.upload(0, &layer);
+        if dim == 256 && matches!(brought, Err(gpu::Error::Card(Failure::SharedMemory { .. }))) {
+            println!("a width of 256 is refused");
+            break;
+        }
+        brought.unwrap();
+        let mut output = vec![f32::NAN; queries.len()];
+        card.attend(&queries, &options, &mut output).unwrap();
+        let wrong = error(&output, &case.in_f64(&layer, &queries, &options), dim);
+        assert!(wrong < BLOCK_TOLERANCE, "{dim}: {wrong:e}");
+    }
+    println!("64 KB: refused");
+}
+
+/// A layer that has been asked for everything once, so that nothing is compiled any more, and what it is asked with.
+struct Asked {
+    device: gpu::Device,
+    case: Case,
+    card: Layer,
+    step: Step,
+    cpu: SharedLayer,
+    snapshot: Vec<u8>,
+    page: Vec<u8>,
+    stream: Stream,
+    /// The engine's, which a lost card's driver refuses to free.
+    rows: ManuallyDrop<Memory>,
+    queries: ManuallyDrop<Memory>,
+    output: ManuallyDrop<Memory>,
+}
+
+type Results = Vec<(&'static str, Result<(), gpu::Error>)>;
+
+const HEADS: usize = 4;
+const DIM: usize = 64;
+const TOKENS: usize = 700;
+
+impl Asked {
+    fn new() -> Result<Self, gpu::Error> {
+        // Another than the one that other tests have: it is dropped, too.
+        let device = gpu::Device::new(0)?;
+        let mut case = case("turboquant", "turboquant:bits=3", DIM, (HEADS, 2), TOKENS);
+        case.config.capacity = 2 * TOKENS;
+        let cpu = case.layer();
+        let mut card = Layer::new(&device, &case.config, 2, 2 * TOKENS + 256)?;
+        card.upload(0, &cpu)?;
+        card.reserve(HEADS)?;
+        let step = card.capture(&Attend::default())?;
+        let (mut snapshot, mut page) = (Vec::new(), 0);
+        cpu.save(&mut |piece| snapshot.extend_from_slice(piece));
+        case.config.page_layout(|part, _| page += part);
+        Ok(Self {
+            device,
+            case,
+            card,
+            step,
+            cpu,
+            snapshot,
+            page: vec![0; page],
+            stream: Stream::new(),
+            rows: ManuallyDrop::new(Memory::of(&vec![0.25; 2 * 70 * DIM], Float::F32)),
+            queries: ManuallyDrop::new(Memory::of(&vec![0.25; 2 * HEADS * DIM], Float::F32)),
+            output: ManuallyDrop::new(Memory::new(4 * 2 * HEADS * DIM)),
+        })
+    }
+
+    fn attend(&mut self, options: &Attend) -> Result<(), gpu::Error> {
+        let count = HEADS * options.queries.unwrap_or(1) * DIM;
+        let mut output = vec![0.0; 2 * count];
+        self.card.attend(&vec![0.25; 2 * count], options, &mut output)
+    }
+
+    fn attend_on(&mut self) -> Result<(), gpu::Error> {
+        let [queries, output] = [&self.queries, &self.output].map(|memory| memory.slice(0, Float::F32));
+        self.card.attend_on(queries, &Attend::default(), output, self.stream.callers())
+    }
+
+    fn append_on(&mut self) -> Result<(), gpu::Error> {
+        let slice = self.rows.slice(0, Float::F32);
+        let rows =
+            DeviceRows { keys: slice, values: slice, tokens: 70, token_stride: DIM, head_stride: 70 * DIM };
+        self.card.append_on(0, &rows, self.stream.callers())
+    }
+
+    fn append(&mut self, tokens: usize) -> Result<(), gpu::Error> {
+        let rows = vec![0.25; 2 * tokens * DIM];
+        self.card.append(0, &rows, &rows)
+    }
+
+    /// Everything that the card has a part in, in an order in which all of it may be asked for again and again.
+    fn everything(&mut self) -> Results {
+        let bias = vec![0.5; TOKENS];
+        let one = Attend::default();
+        let mut output = vec![0.0; 2 * HEADS * DIM];
+        let few = vec![0.25; 2 * HEADS * DIM];
+        let rows = vec![0.25; 2 * 128 * DIM];
+        let mut results: Results = Vec::new();
+        let mut add = |name, result: Result<(), gpu::Error>| {
+            if let Err(error) = &result {
+                println!("{name}: {error}");
+            }
+            results.push((name, result));
+        };
+        add("attend", self.attend(&one));
+        add("a window", self.attend(&one.window(100)));
+        add("a soft cap", self.attend(&one.soft_cap(4.0)));
+        add("sinks", self.attend(&one.sink_logits(&[0.5; HEADS])));
+        add("a bias", self.attend(&one.bias(&bias)));
+        add("a block", self.attend(&one.queries(3).position(600)));
+        add("a block, timed", self.card.time_block(&few, &one.position(600), 2).map(drop));
+        add("launch", self.card.launch(&self.step, &few, &mut output));
+        add("time", self.card.time(&self.step, 2).map(drop));
+        add("capture", self.card.capture(&one).map(drop));
+        add("attend_on", self.attend_on());
+        add("synchronize", self.device.synchronize().map_err(gpu::Error::Card));
+        add("append_on", self.append_on());
+        add("append a token", self.append(1));
+        add("append a page", self.append(100));
+        add("time_append", self.card.time_append(&rows, &rows, 2).map(drop));
+        add("page", self.card.page(0, 1, &mut self.page));
+        add("save", self.card.save(0, &mut |_| {}));
+        add("download", self.card.download(0).map(drop));
+        add("fork", self.card.fork(0, 1));
+        add("truncate", self.card.truncate(0, TOKENS - 10));
+        add("evict", self.card.evict(0, 100..400).map(drop));
+        add("clear", self.card.clear(1));
+        add("load", self.card.load(0, &self.snapshot));
+        add("upload", self.card.upload(0, &self.cpu));
+        add("reserve more", self.card.reserve(2 * HEADS));
+        add("reserve as before", self.card.reserve(HEADS));
+        add("capture again", self.card.capture(&one).map(|step| self.step = step));
+        add("a layer", Layer::new(&self.device, &self.case.config, 1, 300).map(drop));
+        results
+    }
+}
+
+/// The first call that a lost card refuses, if any; every one behind it is refused as well.
+fn first_refused(results: &Results) -> Option<&'static str> {
+    let is_card = |result: &Result<(), gpu::Error>| matches!(result, Err(gpu::Error::Card(_)));
+    let first = results.iter().position(|(_, result)| result.is_err())?;
+    for (name, result) in &results[first..] {
+        // What is so already is not asked for; and the layer may have been lost with other tokens than at first.
+        let is_nothing = ["reserve as before", "truncate", "evict"].contains(name) && result.is_ok()
+            || *name == "a bias" && matches!(result, Err(gpu::Error::Library(Error::Length { .. })));
+        assert!(is_card(result) || is_nothing, "{name}, after {}: {result:?}", results[first].0);
+    }
+    Some(results[first].0)
+}
+
+/// A kernel of an engine's fails while a step waits for it: whatever is asked next is an error, and what is there can be dropped.
+#[test]
+fn a_card_lost_in_mid_step() {
+    let Some(device) = device() else { return };
+    if device.maker() == Maker::Amd && !is_stand_in(&device) {
+        return println!("skipped: this needs a kernel in NVIDIA's text");
+    }
+    if !is_alone() {
+        let said = alone("a_card_lost_in_mid_step", (ALONE, "1"));
+        assert!(said.contains("lost, and dropped"), "{said}");
+        return;
+    }
+    let mut asked = Asked::new().unwrap();
+    assert_eq!(first_refused(&asked.everything()), None);
+    asked.stream.lose_card();
+    let step = asked.attend_on();
+    assert!(matches!(step, Ok(()) | Err(gpu::Error::Card(_))), "{step:?}");
+    // Its memory is there, and then it cannot be filled: what was reserved stays.
+    let more = asked.card.reserve(2 * HEADS);
+    assert!(matches!(more, Err(gpu::Error::Card(_))), "{more:?}");
+    assert!(!asked.stream.is_well());
+    for _ in 0..2 {
+        assert_eq!(first_refused(&asked.everything()), Some("attend"));
+    }
+    assert_eq!((asked.card.tokens(0), asked.card.tokens(1)), (Ok(TOKENS), Ok(0)));
+    match gpu::Device::new(0).map(|device| Layer::new(&device, &asked.case.config, 1, 300)) {
+        Err(failure) => println!("another device: {failure}"),
+        Ok(Err(gpu::Error::Card(failure))) => println!("another layer: {failure}"),
+        Ok(other) => panic!("{other:?}"),
+    }
+    drop(asked);
+    println!("lost, and dropped");
+}
+
+/// A card on the CPU is lost at any of the launches: as above.
+#[test]
+fn a_card_lost_at_some_launch() {
+    let Some(device) = device() else { return };
+    if !is_on_cpu(&device) {
+        return println!("skipped: this needs a card that says when it is lost");
+    }
+    if !is_alone() {
+        // Some apart, until it is lost behind the last.
+        for launch in (1..).step_by(7) {
+            let said = alone("a_card_lost_at_some_launch", (LOST, &launch.to_string()));
+            let last = said.lines().rfind(|line| line.starts_with("lost")).unwrap();
+            println!("launch {launch}: {last}");
+            if last == "lost nowhere" {
+                return assert!(launch > 30);
+            }
+        }
+    }
+    let mut asked = match Asked::new() {
+        Ok(asked) => asked,
+        Err(error) => {
+            assert!(matches!(error, gpu::Error::Card(_)), "{error:?}");
+            return println!("\nlost before everything was there");
+        }
+    };
+    let first = first_refused(&asked.everything());
+    if let Some(first) = first {
+        assert_eq!(first_refused(&asked.everything()), Some("attend"));
+        drop(asked);
+        return println!("\nlost at {first}, and dropped");
+    }
+    println!("\nlost nowhere");
+}
