@@ -515,7 +515,8 @@ fn what_is_refused() {
     for values in ["octopus", "tq3_0", "hqmq"] {
         assert!(refused(config.values(values.parse().unwrap())).contains("turboquant"), "{values}");
     }
-    assert!(refused(config.values("turboquant:rotation=haar".parse().unwrap())).contains("wht"));
+    let haar = refused(config.values("turboquant:levels=12,rotation=haar".parse().unwrap()));
+    assert!(haar.contains("rotation=wht") && haar.contains("leave rotation=haar out"), "{haar}");
     assert!(refused(LayerConfig::new(2, 112, 1000)).contains("width"));
     let groups = LayerConfig::new(2, 80, 1000).values("int:group=32".parse().unwrap());
     let odd = gpu::Layer::new(&device, &groups, 1, 1000);

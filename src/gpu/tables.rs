@@ -13,6 +13,9 @@ use octaplex_arch::device::{Groups, Rotated, Tables};
 
 const WHICH: &str = "cards take turboquant (rotation=wht), trellis, int (med=0), and keys of octopus (norm=f16) of bdir up to 5, of tq3_0 (widths that 32 divides) and of hqmq (med=0)";
 
+const HAAR: &str =
+    "cards rotate by rotation=wht, which is the default: leave rotation=haar out, or attend on the CPU";
+
 pub(super) fn of_keys(config: &LayerConfig) -> Result<Tables, Error> {
     of(config, config.keys, config.key_dim, Role::Keys)
 }
@@ -35,7 +38,8 @@ fn of(config: &LayerConfig, spec: CodecSpec, dim: usize, role: Role) -> Result<T
         Rotation::wht(dim, rounds, seed, Purpose::RotationSigns, config.stream(role)).map_err(Error::Library)
     };
     let tables = match spec {
-        CodecSpec::TurboQuant(spec) if spec.rotation == RotationKind::Wht => {
+        CodecSpec::TurboQuant(spec) if spec.rotation == RotationKind::Haar => return refuse(HAAR),
+        CodecSpec::TurboQuant(spec) => {
             let book = lloyd_max(dim, spec.levels.into()).ok_or(Error::Unsupported { why: WHICH })?;
             let rotation = rotation(spec.rounds, spec.seed)?;
             let mut thresholds = [0.0; 255];
