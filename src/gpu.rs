@@ -10,8 +10,8 @@
 //!
 //! What is here is a beginning: tokens are appended ([`Layer::append`]) or uploaded from a layer on the CPU ([`Layer::upload`]),
 //! taken back ([`Layer::truncate`]) and evicted ([`Layer::evict`]); sequences go back to the CPU ([`Layer::download`]) and into
-//! snapshots, which are the CPU's ([`Layer::save`], [`Layer::load`]); decode steps, and blocks of queries, on [`turboquant`](crate::TurboQuantSpec) of 2 to 8
-//! bits and [`trellis`](crate::TrellisSpec), keys and values, as well as
+//! snapshots, which are the CPU's ([`Layer::save`], [`Layer::load`]); decode steps, and blocks of queries, on [`turboquant`](crate::TurboQuantSpec) of
+//! every number of levels (rotation=wht) and [`trellis`](crate::TrellisSpec), keys and values, as well as
 //! [`int`](crate::IntSpec) of all bits, with a scale, or a scale and a zero, a token or a group, without outliers, and keys of [`octopus`](crate::OctopusSpec) with bdir up to 5, of [`tq3_0`](crate::Tq3Spec) (not at 80) and of
 //! [`hqmq`](crate::HqmqSpec) without outliers, at widths of 64, 80, 96, 128, 192 and 256. Other codecs
 //! and widths are an [`Error::Unsupported`]. Engines with memory and streams of their own on the card: [`Layer::append_on`], [`Layer::attend_on`].

@@ -478,6 +478,7 @@ fn exact_tokens_beside_pages() {
         (96, ("tq3_0", "trellis")),
         (128, ("hqmq", "turboquant")),
         (64, ("turboquant:bits=7", "turboquant:bits=8")),
+        (128, ("turboquant:levels=12", "turboquant:levels=10")),
         (256, ("trellis:m=6,states=16", "turboquant:bits=5")),
     ] {
         let cases = [6000, 100, 1000].map(|tokens| {
@@ -511,16 +512,14 @@ fn what_is_refused() {
         Err(gpu::Error::Unsupported { why }) => why,
         other => panic!("{other:?}"),
     };
-    for keys in
-        ["int:med=3", "hqmq:med=8", "octopus:norm=f32", "octopus:bdir=6,bnrm=4", "turboquant:levels=12"]
-    {
+    for keys in ["int:med=3", "hqmq:med=8", "octopus:norm=f32", "octopus:bdir=6,bnrm=4"] {
         assert!(refused(config.keys(keys.parse().unwrap())).contains("turboquant"), "{keys}");
     }
     for values in ["octopus", "tq3_0", "hqmq"] {
         assert!(refused(config.values(values.parse().unwrap())).contains("turboquant"), "{values}");
     }
-    assert!(refused(config.values("turboquant:bits=1".parse().unwrap())).contains("2 to 8 bits"));
-    assert!(refused(config.values("turboquant:rotation=haar".parse().unwrap())).contains("wht"));
+    let haar = refused(config.values("turboquant:levels=12,rotation=haar".parse().unwrap()));
+    assert!(haar.contains("rotation=wht") && haar.contains("leave rotation=haar out"), "{haar}");
     assert!(refused(LayerConfig::new(2, 112, 1000)).contains("width"));
     let groups = LayerConfig::new(2, 80, 1000).values("int:group=32".parse().unwrap());
     let odd = gpu::Layer::new(&device, &groups, 1, 1000);

@@ -231,7 +231,13 @@ fn row_bytes(shape: &Shape, tables: &Tables, centre: bool) -> usize {
     let floats = centre || !shape.dim.is_power_of_two();
     let words = match tables.shape {
         CodeShape::Triplets(_) | CodeShape::Chunks(_) => shape.dim + 8,
-        CodeShape::Codes(_) | CodeShape::Int(_) | CodeShape::Groups(_) | CodeShape::Blocks if !floats => {
+        CodeShape::Codes(_)
+        | CodeShape::Levels(_)
+        | CodeShape::Int(_)
+        | CodeShape::Groups(_)
+        | CodeShape::Blocks
+            if !floats =>
+        {
             shape.dim / 4 + 1
         }
         _ => shape.dim + 1,

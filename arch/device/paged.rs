@@ -116,7 +116,7 @@ pub struct Paged {
     pub(super) steps: Buffer<u16>,
     pub(super) book: Buffer<i16>,
     pub(super) book_thresholds: Buffer<f32>,
-    /// What encoding looks triplets, and codes of 5 to 8 bits, up in: keys', then values'.
+    /// What encoding looks triplets and codes up in, where cells do not do: keys', then values'.
     pub(super) search: Buffer<u32>,
     crossing: Buffer<u8>,
     crossing_slots: Buffer<u32>,

@@ -5,13 +5,16 @@ mod small;
 use crate::quaternions::layout::ChunkLayout;
 use crate::{BLOCK_BYTES, BLOCK_VALUES, Packing, Search, TrellisCodebook, TripletLayout};
 use alloc::vec::Vec;
+use core::iter;
 
 /// How a row of keys or of values is coded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CodeShape {
-    /// Codes of so many bits: 2, 3 or 4, with centroids that are antisymmetric; or 5 to 8, with centroids of up to ±2047, which are
-    /// looked up in shared memory.
+    /// Codes of so many bits: 2, 3 or 4, with centroids that are antisymmetric; or 1, or 5 to 8 with centroids of up to ±2047, which
+    /// are looked up in shared memory.
     Codes(u8),
+    /// So many codes, 3, 5, 6, 10 or 12, looked up there too: low bits and digits of radix 3 or 5.
+    Levels(u8),
     /// A trellis of 8 states with codes of so many bits: 1, 2 or 3.
     Trellis(u8),
     /// Another trellis, looked up in shared memory: bits of its path that count beside the newest, codes a window.
@@ -51,6 +54,10 @@ impl CodeShape {
     pub(super) fn number(self) -> u32 {
         match self {
             Self::Codes(bits) => bits.into(),
+            Self::Levels(levels) => {
+                let of_radix = if levels.is_multiple_of(5) { 70 } else { 60 };
+                of_radix + card_bits(levels) as u32
+            }
             Self::Trellis(bits) => 10 + u32::from(bits),
             Self::Paths([history, levels]) => {
                 let digits = if levels.is_multiple_of(3) { 50 } else { 0 };
@@ -81,12 +88,9 @@ impl CodeShape {
     pub(super) fn row(self, dim: usize) -> usize {
         match self {
             Self::Codes(bits) => self.row_head(dim) + dim * usize::from(bits) / 8,
+            Self::Levels(levels) => packed_bytes(levels, dim),
             Self::Trellis(bits) => dim * (1 + usize::from(bits)) / 8,
-            Self::Paths([_, levels]) => {
-                self.row_head(dim)
-                    + dim / 8
-                    + Packing::for_levels(levels.into()).map_or(0, |packing| packing.bytes(dim))
-            }
+            Self::Paths([_, levels]) => self.row_head(dim) + dim / 8 + packed_bytes(levels, dim),
             Self::Int(bits) => self.row_head(dim) + dim * usize::from(bits) / 8,
             Self::Groups(groups) => self.row_head(dim) + dim * usize::from(groups.bits) / 8,
             Self::Triplets(_) => (dim.div_ceil(3) * self.field()).div_ceil(8),
@@ -114,7 +118,7 @@ impl CodeShape {
             Self::Codes(bits) => bits > 4,
             Self::Paths([_, levels]) => levels > 8,
             Self::Int(_) | Self::Groups(_) | Self::Blocks | Self::Chunks(_) => true,
-            Self::Trellis(_) | Self::Triplets(_) => false,
+            Self::Levels(_) | Self::Trellis(_) | Self::Triplets(_) => false,
         }
     }
 
@@ -131,6 +135,7 @@ impl CodeShape {
                 dim.next_multiple_of(32) * usize::from(bits) / 8
             }
             Self::Blocks => dim * 3 / 8,
+            Self::Levels(levels) => dim.next_multiple_of(32) * card_bits(levels) / 8,
             Self::Paths([_, levels]) => dim.next_multiple_of(32) * (1 + card_bits(levels)) / 8,
             _ => self.row(dim.next_multiple_of(32)) - self.row_head(dim),
         }
@@ -172,6 +177,11 @@ fn card_bits(levels: u8) -> usize {
     usize::from(levels).next_power_of_two().trailing_zeros() as usize
 }
 
+/// Bytes of so many of them as the CPU packs them; of one code none.
+fn packed_bytes(levels: u8, dim: usize) -> usize {
+    Packing::for_levels(levels.into()).map_or(0, |packing| packing.bytes(dim))
+}
+
 /// A table of 32 words, and what one integer of it is worth; how vectors are rotated.
 #[derive(Clone, Debug)]
 pub struct Tables {
@@ -189,8 +199,8 @@ pub struct Tables {
     pub(super) cells: Cells,
     /// What fields of triplets and chunks stand for, or codes that are looked up in shared memory, as the kernels have it.
     pub(super) entries: Vec<u32>,
-    /// What the search for them looks up: `Search` of the kernels; of chunks the set's members; of codes of 5 to 8 bits their thresholds,
-    /// one word more, and their centroids; of [`CodeShape::Paths`] centroids, by code and window.
+    /// What the search for them looks up: `Search` of the kernels; of chunks the set's members; of codes that are looked up their
+    /// thresholds and centroids, of each as many as their bits count; of [`CodeShape::Paths`] centroids, by code and window.
     pub(super) search: Vec<u32>,
 }
 
@@ -320,19 +330,14 @@ fn word(bytes: [i16; 4]) -> u32 {
 }
 
 impl Tables {
-    /// Codes that stand for these centroids, 4, 8, 16 or 32 to 256 of them, each `unit`, and change at these thresholds, one less. `None`
-    /// for other numbers of them; of up to 16 centroids that are not antisymmetric, and thresholds of which two are very close;
-    /// of more, centroids beyond ±2047.
+    /// Codes that stand for these centroids, 2, 3, 5, 6, 10, 12 or a power of two up to 256 of them, each `unit`, and change at these
+    /// thresholds, one less. `None` for other numbers of them; of 4, 8 and 16 centroids that are not antisymmetric, and thresholds of
+    /// which two are very close; centroids beyond ±127, of more than 16 beyond ±2047.
     #[must_use]
     pub fn codes(centroids: &[i16], thresholds: &[f32], unit: f32, rotated: Rotated) -> Option<Self> {
         let last = centroids.len().wrapping_sub(1);
-        if matches!(centroids.len(), 32 | 64 | 128 | 256) && thresholds.len() == last {
-            let shape = CodeShape::Codes(centroids.len().trailing_zeros() as u8);
-            let entries = centroids.iter().map(|centroid| entry(*centroid)).collect::<Option<_>>()?;
-            let known = thresholds.iter().copied().chain([f32::INFINITY]);
-            let search = known.chain(centroids.iter().map(|centroid| f32::from(*centroid)));
-            let search = search.map(f32::to_bits).collect();
-            return Some(Self { entries, search, ..Self::new(shape, [0; 32], unit, rotated) });
+        if matches!(centroids.len(), 2 | 3 | 5 | 6 | 10 | 12 | 32 | 64 | 128 | 256) {
+            return Self::looked_up(centroids, thresholds, unit, rotated);
         }
         let antisymmetric =
             centroids.iter().enumerate().all(|(i, c)| *c == -centroids[last - i] && c.abs() <= 127);
@@ -355,6 +360,26 @@ impl Tables {
         tables.cells = Cells::new(thresholds, centroids)?;
         tables.centroids.iter_mut().zip(centroids).for_each(|(own, centroid)| *own = f32::from(*centroid));
         Some(tables)
+    }
+
+    /// The same of codes that are looked up in shared memory. Of entries there are as many as their bits count, more than codes: of no
+    /// page.
+    fn looked_up(centroids: &[i16], thresholds: &[f32], unit: f32, rotated: Rotated) -> Option<Self> {
+        let (levels, last) = (centroids.len(), centroids.len().checked_sub(1)?);
+        if thresholds.len() != last {
+            return None;
+        }
+        let room = levels.next_power_of_two();
+        let shape = if levels == room {
+            CodeShape::Codes(room.trailing_zeros() as u8)
+        } else {
+            CodeShape::Levels(levels as u8)
+        };
+        let all = (0..room).map(|code| centroids[code.min(last)]);
+        let entries = all.clone().map(if room > 16 { entry } else { small_entry }).collect::<Option<_>>()?;
+        let known = thresholds.iter().copied().chain(iter::repeat(f32::INFINITY)).take(room);
+        let search = known.chain(all.map(f32::from)).map(f32::to_bits).collect();
+        Some(Self { entries, search, ..Self::new(shape, [0; 32], unit, rotated) })
     }
 
     /// What an integer of a key is worth, beside a norm: of blocks their own, of others in steps of 32,767ths of the page's largest.
@@ -470,6 +495,11 @@ fn entry(centroid: i16) -> Option<u32> {
     Some(u32::from(high as u8) << 16 | u32::from(centroid as u16 & 15))
 }
 
+/// The same of up to 16 codes, a byte.
+fn small_entry(centroid: i16) -> Option<u32> {
+    i8::try_from(centroid).ok().map(|centroid| u32::from(centroid as u8))
+}
+
 /// Masks as bits.
 fn bits_of(signs: &[u32]) -> [u32; 8] {
     let mut bits = [0; 8];
@@ -545,6 +575,47 @@ mod tests {
         numbers.sort_unstable();
         numbers.dedup();
         assert_eq!((numbers.len(), numbers[0], numbers[39]), (40, 200, 654));
+    }
+
+    /// Numbers of shapes that are nobody else's, bytes of rows, and one entry a code, of those that there are not as well.
+    #[test]
+    fn shapes_of_levels() {
+        let rotated = Rotated { signs: &[], rounds: 1, gain: 0 };
+        let tables = |count: i16, step: i16| {
+            let centroids: Vec<i16> = (0..count).map(|code| (2 * code + 1 - count) * step).collect();
+            let thresholds: Vec<f32> = centroids.windows(2).map(|c| f32::from(c[0] + c[1]) * 0.5).collect();
+            Tables::codes(&centroids, &thresholds, 1.0, rotated)
+        };
+        // Bits of a code on the card; of the CPU's row low bits, digits of a group, its bits.
+        for (levels, number, bits, raw, group, group_bits) in [
+            (2, 1, 1, 1, 1, 0),
+            (3, 62, 2, 0, 5, 8),
+            (5, 73, 3, 0, 3, 7),
+            (6, 63, 3, 1, 5, 8),
+            (10, 74, 4, 1, 3, 7),
+            (12, 64, 4, 2, 5, 8),
+        ] {
+            let Tables { shape, entries, search, .. } = tables(levels, 7).expect("centroids of a byte");
+            assert_eq!((shape.number(), shape.in_rows()), (number, false), "{levels} levels");
+            for dim in super::super::layout::WIDTHS {
+                let radix = levels as usize >> raw;
+                let last = radix.pow((dim % group) as u32).next_power_of_two().trailing_zeros() as usize;
+                let digits = (dim / group * group_bits + last).div_ceil(8);
+                assert_eq!(shape.row(dim), dim * raw / 8 + digits, "{levels} levels, width {dim}");
+                assert_eq!(shape.card_row(dim), dim.next_multiple_of(32) * bits / 8);
+            }
+            let (codes, last) = (1 << bits, levels as usize - 1);
+            assert_eq!((entries.len(), search.len()), (codes, 2 * codes), "{levels} levels");
+            for code in 0..codes {
+                let centroid = (2 * code.min(last) as i16 + 1 - levels) * 7;
+                assert_eq!(entries[code], u32::from(centroid as u8), "code {code} of {levels}");
+                assert_eq!(search[codes + code], f32::from(centroid).to_bits());
+                let threshold = f32::from_bits(search[code]);
+                assert_eq!(threshold.is_infinite(), code >= last, "threshold {code} of {levels}");
+            }
+            assert!(tables(levels, 128).is_none(), "{levels} levels beyond a byte");
+        }
+        assert!([0, 1, 7, 9, 18, 20, 24, 257].iter().all(|levels| tables(*levels, 1).is_none()));
     }
 
     /// As many as do not exceed a value, wherever it is.

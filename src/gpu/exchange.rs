@@ -2,6 +2,7 @@
 
 use super::append::places_of;
 use super::{Error, Held, Layer, refuse};
+use crate::backend::Kernels;
 use crate::cache::center;
 use crate::cache::page::Layout;
 use crate::cache::storage::Storage;
@@ -11,11 +12,12 @@ use crate::{Backend, CodecSpec, LayerConfig};
 use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
-use octaplex_arch::device::Input;
-use octaplex_arch::{BLOCK_BYTES, Float};
+use octaplex_arch::device::{Input, WIDTHS};
+use octaplex_arch::{BLOCK_BYTES, Float, Packing};
 
 /// Bytes of pages that are on the host beside a layer, unless one page alone has more.
 const AT_ONCE: usize = 1 << 24;
+const WIDEST: usize = WIDTHS[WIDTHS.len() - 1];
 
 impl Layer {
     /// Makes a sequence what a layer on the CPU is: its pages, its exact tokens, its balance and centres. While it is copied, there
@@ -212,7 +214,7 @@ impl Layer {
             let (dim, page) = (self.config.key_dim, self.config.page);
             let digits = sides.iter().all(|(side, spec, rows, _)| {
                 // Of planes two bytes before the first row are there as well.
-                are_digits(**spec, dim, page, &rows[if side.is_lean() { 2 } else { 0 }..])
+                are_digits(self.backend, **spec, dim, page, &rows[if side.is_lean() { 2 } else { 0 }..])
             });
             if !norms || !centre || !digits {
                 return Err(crate::Error::Corrupt { block }.into());
@@ -248,17 +250,24 @@ fn has_norms(spec: &CodecSpec, dim: usize, row: &[u8]) -> bool {
     }
 }
 
-/// Whether a page's rows have digits of radix 3, five to a byte, where their codec has such: a byte of an encoder's is below 3⁵. A card
-/// keeps the digits, and would write another byte that stands for the same.
-fn are_digits(spec: CodecSpec, dim: usize, page: usize, rows: &[u8]) -> bool {
-    let CodecSpec::Trellis(spec) = spec else { return true };
-    if !spec.m.is_multiple_of(3) {
+/// Whether a page's rows have digits as an encoder packs them, where their codec has such. A card keeps the digits, and would write
+/// other bytes that stand for the same.
+fn are_digits(backend: Kernels, spec: CodecSpec, dim: usize, page: usize, rows: &[u8]) -> bool {
+    let levels = match spec {
+        CodecSpec::TurboQuant(spec) => spec.levels.into(),
+        CodecSpec::Trellis(spec) => spec.m.into(),
+        _ => return true,
+    };
+    let Some(packing) = Packing::for_levels(levels).filter(|packing| packing.radix() > 1) else {
         return true;
-    }
+    };
+    let (mut codes, mut packed) = ([0; WIDEST], [0; WIDEST]);
+    let (codes, packed) = (&mut codes[..dim], &mut packed[..packing.bytes(dim)]);
     rows.chunks_exact(rows.len() / page).all(|row| {
-        let bytes = row.get(row.len().saturating_sub(dim.div_ceil(5))..).unwrap_or_default();
-        let digits = (0..dim).step_by(5).map(|first| (dim - first).min(5) as u32);
-        bytes.iter().zip(digits).all(|(byte, digits)| u32::from(*byte) < 3u32.pow(digits))
+        let planes = &row[row.len() - packed.len()..];
+        backend.unpack(packing, planes, codes);
+        backend.pack(packing, codes, packed);
+        *planes == *packed
     })
 }
 
@@ -284,8 +293,7 @@ fn exact_rows(layout: Layout, state: State) -> impl Iterator<Item = Range<usize>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Stream, TrellisSpec};
-    use octaplex_arch::device::WIDTHS;
+    use crate::{Stream, TrellisSpec, TurboQuantSpec};
 
     /// Every scale of a row is looked at, and bytes that a slot would not give back are refused.
     #[test]
@@ -322,28 +330,51 @@ mod tests {
         }
     }
 
+    /// The first group of the first row and the last of the last are not beyond their digits, and nothing is behind them.
     #[test]
     fn digits_are_those_of_an_encoder() {
-        for dim in WIDTHS {
-            for m in [3, 4, 6, 12] {
-                let spec = CodecSpec::Trellis(TrellisSpec::new(m, 8));
-                let codec = spec.build_dyn(dim, Backend::detect(), Stream::default()).expect("a codec");
-                let rows: Vec<f32> = (0..64 * dim).map(|n| ((n * n) % 37) as f32 - 18.0).collect();
-                let mut blocks = vec![0; 64 * codec.block_bytes()];
-                codec.encode_page(&rows, &mut blocks).expect("a page");
-                // As a page has them: their norms lie apart.
-                let mut planes: Vec<u8> =
-                    blocks.chunks_exact(codec.block_bytes()).flat_map(|block| block[2..].to_vec()).collect();
-                assert!(are_digits(spec, dim, 64, &planes), "m={m}, width {dim}");
-                let (last, each) = (planes.len() - 1, codec.block_bytes() - 2);
-                for (at, least) in [(last, 3u32.pow(1 + (dim as u32 + 4) % 5)), (each - dim.div_ceil(5), 243)]
-                {
-                    let was = core::mem::replace(&mut planes[at], least as u8);
-                    assert_eq!(are_digits(spec, dim, 64, &planes), m == 4, "m={m}, width {dim}");
-                    planes[at] = least as u8 - 1;
-                    assert!(are_digits(spec, dim, 64, &planes), "m={m}, width {dim}");
-                    planes[at] = was;
+        let backend = Backend::detect().kernels();
+        let trellises = [3, 4, 6, 12].map(|m| (m.into(), CodecSpec::Trellis(TrellisSpec::new(m, 8))));
+        let codes = [2, 3, 4, 5, 6, 10, 12, 32];
+        let codes = codes.map(|n| (n.into(), CodecSpec::TurboQuant(TurboQuantSpec::new(4).levels(n))));
+        for (dim, (levels, spec)) in
+            WIDTHS.into_iter().flat_map(|dim| trellises.into_iter().chain(codes).map(move |of| (dim, of)))
+        {
+            let codec = spec.build_dyn(dim, Backend::detect(), Stream::default()).expect("a codec");
+            let rows: Vec<f32> = (0..64 * dim).map(|n| ((n * n) % 37) as f32 - 18.0).collect();
+            let mut blocks = vec![0; 64 * codec.block_bytes()];
+            codec.encode_page(&rows, &mut blocks).expect("a page");
+            // As a page has them: their norms lie apart.
+            let mut planes: Vec<u8> =
+                blocks.chunks_exact(codec.block_bytes()).flat_map(|block| block[2..].to_vec()).collect();
+            let are = |planes: &[u8]| are_digits(backend, spec, dim, 64, planes);
+            assert!(are(&planes), "{spec}, width {dim}");
+            let packing = Packing::for_levels(levels).expect("levels");
+            let (group, bits) = packing.digit_group();
+            let last = (dim - 1) % group + 1;
+            let short = packing.short_group_bits(last);
+            let digits = codec.block_bytes() - 2 - (packing.bytes(dim) - packing.raw_bytes(dim));
+            let end = 63 * (codec.block_bytes() - 2) + digits;
+            let groups = dim.div_ceil(group) as u32;
+            for (at, digits, bits) in
+                [(8 * digits as u32, group, bits), (8 * end as u32 + (groups - 1) * bits, last, short)]
+            {
+                let most = packing.radix().pow(digits as u32);
+                let was = planes.clone();
+                for (number, good) in [(most - 1, true), (most, false)] {
+                    for bit in 0..bits {
+                        let byte = &mut planes[((at + bit) / 8) as usize];
+                        *byte = *byte & !(1 << ((at + bit) % 8))
+                            | ((number >> bit & 1) as u8) << ((at + bit) % 8);
+                    }
+                    assert_eq!(are(&planes), good || packing.radix() == 1, "{spec}, width {dim}: {number}");
                 }
+                planes = was;
+            }
+            let behind = 8 * end as u32 + (groups - 1) * bits + short;
+            if packing.radix() > 1 && !behind.is_multiple_of(8) {
+                *planes.last_mut().expect("a byte") |= 0x80;
+                assert!(!are(&planes), "{spec}, width {dim}: a bit behind the last digit");
             }
         }
     }

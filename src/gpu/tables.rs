@@ -11,7 +11,10 @@ use crate::{Backend, CodecSpec, Gain, LayerConfig, Role};
 use octaplex_arch::BLOCK_VALUES;
 use octaplex_arch::device::{Groups, Rotated, Tables};
 
-const WHICH: &str = "cards take turboquant of 2 to 8 bits (rotation=wht), trellis, int (med=0), and keys of octopus (norm=f16) of bdir up to 5, of tq3_0 (widths that 32 divides) and of hqmq (med=0)";
+const WHICH: &str = "cards take turboquant (rotation=wht), trellis, int (med=0), and keys of octopus (norm=f16) of bdir up to 5, of tq3_0 (widths that 32 divides) and of hqmq (med=0)";
+
+const HAAR: &str =
+    "cards rotate by rotation=wht, which is the default: leave rotation=haar out, or attend on the CPU";
 
 pub(super) fn of_keys(config: &LayerConfig) -> Result<Tables, Error> {
     of(config, config.keys, config.key_dim, Role::Keys)
@@ -35,7 +38,8 @@ fn of(config: &LayerConfig, spec: CodecSpec, dim: usize, role: Role) -> Result<T
         Rotation::wht(dim, rounds, seed, Purpose::RotationSigns, config.stream(role)).map_err(Error::Library)
     };
     let tables = match spec {
-        CodecSpec::TurboQuant(spec) if spec.rotation == RotationKind::Wht => {
+        CodecSpec::TurboQuant(spec) if spec.rotation == RotationKind::Haar => return refuse(HAAR),
+        CodecSpec::TurboQuant(spec) => {
             let book = lloyd_max(dim, spec.levels.into()).ok_or(Error::Unsupported { why: WHICH })?;
             let rotation = rotation(spec.rounds, spec.seed)?;
             let mut thresholds = [0.0; 255];
@@ -142,9 +146,12 @@ mod tests {
                 let config = with(&format!("turboquant:bits={bits}"), dim);
                 assert!(of_keys(&config).is_ok() && are_encoded(&config), "{bits} bits, width {dim}");
             }
-            for levels in [1, 3, 5, 6, 10, 12] {
-                let spec = CodecSpec::TurboQuant(crate::TurboQuantSpec::new(4).levels(levels));
-                assert!(of_keys(&with("int", dim).keys(spec)).is_err(), "{levels} levels");
+            for levels in 0..=260 {
+                let spec = crate::TurboQuantSpec::new(4).levels(levels);
+                let config = with("int", dim).keys(spec.into()).values(spec.into());
+                let there = of_keys(&config).is_ok() && of_values(&config).is_ok();
+                assert_eq!(there, spec.block_bytes(dim) > 0, "{levels} levels, width {dim}");
+                assert!(!there || are_encoded(&config));
             }
             for (states, m) in crate::codebook::TRELLIS_STATES
                 .into_iter()
@@ -163,7 +170,8 @@ mod tests {
     #[test]
     fn pages_are_as_long_as_the_cpus() {
         let mut specs: Vec<alloc::string::String> = Vec::new();
-        specs.extend((2..=8).map(|bits| format!("turboquant:bits={bits}")));
+        specs.extend((1..=8).map(|bits| format!("turboquant:bits={bits}")));
+        specs.extend([3, 5, 6, 10, 12].map(|levels| format!("turboquant:levels={levels}")));
         for states in crate::codebook::TRELLIS_STATES {
             specs.extend(crate::codebook::TRELLIS_LEVELS.map(|m| format!("trellis:m={m},states={states}")));
         }

@@ -1,5 +1,6 @@
 //! Tokens that are appended on the card: pages are the CPU's, byte by byte, however the tokens come and go.
 
+use super::indexed::LEVELS;
 use super::vectors::Random;
 use super::{CODECS, Case, WIDTHS, case, device, each_width, others, page_bytes};
 use octaplex::{Attend, Backend, Center, CodecSpec, Error, LayerConfig, SharedLayer, gpu};
@@ -108,6 +109,31 @@ fn appended_pages_are_the_cpus() {
     });
 }
 
+/// Codes of 1 bit, and those whose number is no power of two.
+#[test]
+fn codes_of_every_number_of_levels_are_the_cpus() {
+    let Some(device) = device() else { return };
+    each_width(&WIDTHS, |dim| {
+        let (mut random, mut compared) = (Random::new(16), 0);
+        for (number, keys) in LEVELS.iter().enumerate() {
+            let values = LEVELS[(number + 1 + dim / 64) % LEVELS.len()];
+            let page = [64, 128, 256][(number + dim / 64) % 3];
+            let center = [Center::Page, Center::Off, Center::Page, Center::Prefix][number % 4];
+            let mut case = case(keys, values, dim, (4, 2), 900);
+            case.seed = number as u64;
+            case.config = case.config.page(page).center(center).balance(number != 1);
+            let mut both = Both::new(&device, &case);
+            both.append_and_compare(400);
+            (0..4).for_each(|_| both.append_and_compare(random.below(70) + 1));
+            both.append_and_compare(900 - both.given);
+            both.attend(&device, &case);
+            compared += both.compared;
+            println!("{keys:20} {values:20} width {dim:3}, pages of {page}: {} the same", both.compared);
+        }
+        assert!(compared > 30, "{compared}");
+    });
+}
+
 /// Triplets and integers, of every number of bits, search and place for what is left over; small blocks; chunks.
 #[test]
 fn triplets_and_integers_are_the_cpus() {
@@ -149,6 +175,8 @@ fn appended_specs_are_the_cpus() {
         ("octopus:gain=norm,rounds=3", "int:rotate=true,seed=9"),
         ("turboquant:bits=8,gain=norm,rounds=2", "turboquant:bits=8,gain=unbiased,seed=3"),
         ("turboquant:bits=5,gain=unbiased,rounds=3", "turboquant:bits=6,gain=norm,seed=4"),
+        ("turboquant:levels=12,gain=unbiased,seed=2", "turboquant:levels=5,gain=norm,rounds=2"),
+        ("turboquant:levels=3,gain=norm,rounds=3", "turboquant:bits=1,gain=unbiased,seed=6"),
         ("octopus:gain=unbiased,rounds=2,seed=9,rounding=full", "int:bits=8,rotate=true,seed=2"),
     ] {
         for dim in [128, 80, 192] {
@@ -216,6 +244,8 @@ fn rows_without_a_direction_are_the_cpus() {
         ("hqmq", "int"),
         ("turboquant:bits=8", "turboquant:bits=5"),
         ("turboquant:bits=6", "turboquant:bits=7"),
+        ("turboquant:levels=5", "turboquant:levels=12"),
+        ("turboquant:bits=1", "turboquant:levels=3"),
         ("trellis:m=3,states=4", "trellis:m=1,states=64"),
     ] {
         let case = case(keys, values, 64, (1, 1), 700);

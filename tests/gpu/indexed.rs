@@ -1,7 +1,8 @@
-//! Codes that kernels look up in shared memory, all of them: `turboquant` of 5 to 8 bits, and every trellis, with those that registers hold.
+//! Codes that kernels look up in shared memory, all of them: `turboquant` of 1 and 5 to 8 bits and of levels that are no power of two, and
+//! every trellis, with those that registers hold.
 
 use super::{BLOCK_TOLERANCE, Case, TOLERANCE, WIDTHS, case, device, each_width, error, page_bytes};
-use octaplex::{Attend, Backend, Center, Role, SharedLayer, Stream, gpu};
+use octaplex::{Attend, Backend, Center, Error, Role, SharedLayer, Stream, gpu};
 
 /// Every m and number of states as keys or as values, and every number of bits as both.
 fn pairs() -> Vec<(String, String)> {
@@ -53,11 +54,74 @@ fn every_trellis_and_number_of_bits() {
     });
 }
 
+/// Levels that registers are not looked up with, up to 16.
+pub(super) const LEVELS: [&str; 6] = [
+    "turboquant:bits=1",
+    "turboquant:levels=3",
+    "turboquant:levels=5",
+    "turboquant:levels=6",
+    "turboquant:levels=10",
+    "turboquant:levels=12",
+];
+
+/// Each as keys and as values at every width: where a last group of digits is short depends on it.
+#[test]
+fn every_number_of_levels() {
+    let Some(device) = device() else { return };
+    each_width(&WIDTHS, |dim| {
+        let width = WIDTHS.iter().position(|width| *width == dim).unwrap();
+        for (number, keys) in LEVELS.iter().enumerate() {
+            let values = LEVELS[(number + width) % LEVELS.len()];
+            let mut case = case(keys, values, dim, (6, 2), 800);
+            case.config = case.config.page([64, 128, 256][(number + width) % 3]);
+            case.config =
+                case.config.center([Center::Page, Center::Prefix, Center::Page, Center::Off][number % 4]);
+            check(&device, &case, &format!("{keys:20} {values:20} width {dim:3}"));
+        }
+    });
+}
+
+/// Digits that no code has are refused, those that no encoder writes behind a last short group as well, and the layer is as it was.
+#[test]
+fn digits_of_no_code_are_refused() {
+    let Some(device) = device() else { return };
+    for (codec, dim) in
+        [("turboquant:levels=3", 64), ("turboquant:levels=10", 80), ("turboquant:levels=5", 64)]
+    {
+        let case = case(codec, codec, dim, (2, 1), 500);
+        let layer = case.layer();
+        let mut card = gpu::Layer::new(&device, &case.config, 1, 2 * case.config.capacity).unwrap();
+        card.upload(0, &layer).unwrap();
+        let mut before = Vec::new();
+        card.save(0, &mut |piece| before.extend_from_slice(piece)).unwrap();
+        // The last page's keys, behind its position, are rows of planes: the first group of digits, the last of a row, one of the last row.
+        let (row, raw) =
+            (case.config.keys.block_bytes(dim) - 2, if codec.ends_with("10") { dim / 8 } else { 0 });
+        let (end, pages) = (before.len() - 4, card.pages(0).unwrap());
+        let page = end - page_bytes(&layer, 0).len();
+        let corrupt = Err(gpu::Error::Library(Error::Corrupt { block: (pages - 1) * case.config.page }));
+        for at in [raw, row - 1, 63 * row + raw] {
+            let mut bytes = before.clone();
+            bytes[page + 8 + at] = 0xff;
+            let checksum = crc32fast::hash(&bytes[page..end]);
+            bytes[end..].copy_from_slice(&checksum.to_le_bytes());
+            let mut damaged = SharedLayer::on_heap(&case.config, Backend::detect()).unwrap();
+            damaged.load(&bytes).unwrap();
+            assert_eq!(card.upload(0, &damaged), corrupt, "{codec}, byte {at}");
+            assert_eq!(card.load(0, &bytes), corrupt, "{codec}, byte {at}");
+            let mut after = Vec::new();
+            card.save(0, &mut |piece| after.extend_from_slice(piece)).unwrap();
+            assert!(before == after, "{codec}, byte {at}");
+        }
+    }
+}
+
 /// As many slots as a block of threads may sum, all of the largest centroid in one coordinate: sums of 32 bits hold them.
 #[test]
 fn sums_of_the_largest_centroids() {
     let Some(device) = device() else { return };
-    for values in ["turboquant:bits=8", "turboquant:bits=5", "trellis:m=16,states=4"] {
+    for values in ["turboquant:bits=8", "turboquant:bits=5", "turboquant:levels=12", "trellis:m=16,states=4"]
+    {
         let (dim, tokens) = (64, 512 * 64);
         let case = case("turboquant", values, dim, (2, 1), tokens + 132);
         let stream = Stream { layer: case.config.layer, head: 0, role: Role::Values };

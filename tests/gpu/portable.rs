@@ -32,6 +32,7 @@ fn cases() -> Vec<Case> {
         ("tq3_0", "turboquant:bits=6", 128),
         ("hqmq", "trellis:m=3,states=32", 64),
         ("turboquant:bits=8", "int:group=16", 128),
+        ("turboquant:levels=10", "turboquant:levels=3", 80),
     ]
     .iter()
     .map(|(keys, values, dim)| case(keys, values, *dim, (14, 2), TOKENS))

@@ -63,6 +63,7 @@ fn cases() -> Vec<Case> {
         ("hqmq", "turboquant", 80),
         ("turboquant:bits=7", "trellis:m=3,states=16", 96),
         ("int:group=16,asymmetric=true", "int:bits=8,group=32", 96),
+        ("turboquant:levels=12", "turboquant:levels=5", 80),
     ]
     .into_iter()
     .enumerate()

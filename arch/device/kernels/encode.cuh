@@ -14,8 +14,8 @@ struct Encode {
     const float *book_thresholds;   // [31]: where they change
     const float *front;             // [kv heads][balance, prefix][DIM]
     u32 *refused;                   // the first row that its codec cannot hold: see `refuse`
-    const u32 *search;              // of triplets: see `Search`; of chunks the set's members; of codes of 5 to 8 bits: where they change, one
-                                    // more, what they stand for; of `Path`s their centroids, by code and window
+    const u32 *search;              // of triplets: see `Search`; of chunks the set's members; of codes that are looked up: where they
+                                    // change, what they stand for, of each as many as their bits count; of `Path`s their centroids, by code and window
     u64 position;                   // of the first token
     u32 kv_heads, page_tokens, rounds, gain; // gain: of small blocks the last code
     float unit;                     // an integer of a centroid, of a rotated unit vector

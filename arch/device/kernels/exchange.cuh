@@ -14,12 +14,6 @@ constexpr int PAGE_HEADER = 8, NORM_HEAD = 3;
 constexpr int CENTRE_BYTES = !CENTRES ? 0 : in_rows(KEYS) ? 2 * DIM : 2 + DIM * 5 / 8;
 constexpr int norm_bytes(int shape, int tokens) { return in_rows(shape) ? 0 : NORM_HEAD + tokens * 6 / 8; }
 
-// Little-endian bits, the least significant first; at most 8 of them.
-__device__ __forceinline__ u32 bits_at(const u8 *bytes, int at, int count) {
-    const u32 low = bytes[at >> 3], high = (at & 7) + count > 8 ? bytes[(at >> 3) + 1] : 0;
-    return ((low | high << 8) >> (at & 7)) & ((1u << count) - 1);
-}
-
 __device__ __forceinline__ u16 half_at(const u8 *bytes) { return (u16)(bytes[0] | bytes[1] << 8); }
 // The largest magnitude of so many f16.
 __device__ __forceinline__ u16 largest_half(const u8 *bytes, int stride, int count) {

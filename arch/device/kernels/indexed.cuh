@@ -1,9 +1,9 @@
 // Codes that are looked up in shared memory, a coordinate at a time: its entry is that of its code, in a trellis of its code and the window of
-// its path. An entry is a centroid's low byte; of codes without a path 2 bytes, centroid = 16 · high + low, low of four bits, with 8 bits of
+// its path. An entry is a centroid's low byte; of 5 to 8 bits without a path 2 bytes, centroid = 16 · high + low, low of four bits, with 8 bits of
 // nothing between: two products. Entries are copied as often as 8 KiB allow, up to once a lane, side by side: fewer lanes meet on a bank.
 template <int SHAPE> struct Entries {
     static constexpr int BITS = index_bits(SHAPE), HISTORY = history(SHAPE), WINDOW = has_path(SHAPE) ? HISTORY + 1 : 0;
-    static constexpr bool TWO = is_indexed(SHAPE) && !has_path(SHAPE);
+    static constexpr bool TWO = is_indexed(SHAPE) && !has_path(SHAPE) && BITS > 4;
     static constexpr int COUNT = is_indexed(SHAPE) ? 1 << (BITS + WINDOW) : 0, COPIES = COUNT == 0 ? 1 : COUNT > 64 ? 2048 / COUNT : 32;
     static constexpr int WORDS = COUNT * COPIES;
 };

@@ -1,7 +1,8 @@
 // How a page lies on the card, and what every kernel shares. Compiled at run time with these numbers given:
 //   DIM         width of a key and of a value: 64, 80, 96, 128, 192 or 256
 //   KEYS        the shape of a key: codes of 4, 3 or 2 bits (4, 3, 2), or a trellis of 8 states with codes of 1, 2 or 3
-//               bits (11, 12, 13), or codes that are looked up in shared memory (streams.cuh): of 5 to 8 bits (5 to 8), and of other
+//               bits (11, 12, 13), or codes that are looked up in shared memory (streams.cuh): of 1 and 5 to 8 bits (1, 5 to 8), of so many that
+//               they have digits (60 of radix 3, 70 of radix 5, 1 for each bit that a code takes here: 62 to 74), and of other
 //               trellises (100 for each bit of a path that counts beside the newest, 50 where codes have digits of radix 3, 1 for
 //               each bit that a code takes here: 200 to 654); or integers of 2 to 8 bits with a scale a row (32 to 38), as VALUES has them; or integers with a scale, or a scale and a zero, for each group (102 to 168: see group_of); or triplets (20), of which TRIPLETS says the bits: 256 for each of ξ and
 //               of η, 16 for each of a radius, 1 for each of a coordinate that is left over on its own; or small blocks of 32 codes
@@ -50,19 +51,28 @@ constexpr int group_of(int shape) { return is_grouped(shape) && shape < 160 ? 16
 // Of a row, each 16 bits.
 constexpr int fields_of(int shape) { return DIM / group_of(shape) * (has_zeros(shape) ? 2 : 1); }
 constexpr bool is_fields(int shape) { return is_triplets(shape) || is_chunks(shape); }
-constexpr bool is_indexed(int shape) { return (shape >= 5 && shape <= 8) || shape >= 200; }
+// What digits of codes count to; 1: there are none.
+constexpr int radix(int shape) {
+    return shape > 70 && shape < 80 ? 5 : (shape > 60 && shape < 70) || (shape >= 200 && shape % 100 >= 50) ? 3 : 1;
+}
+constexpr bool is_indexed(int shape) { return shape == 1 || (shape >= 5 && shape <= 8) || (shape > 60 && shape < 80) || shape >= 200; }
 constexpr int code_bits(int shape) { return is_indexed(shape) ? 0 : shape % 10; } // of codes that registers are looked up with
 constexpr int index_bits(int shape) { return is_indexed(shape) ? shape % 10 : 0; } // of the others
 constexpr int history(int shape) { return shape >= 200 ? shape / 100 : 0; }
-constexpr bool has_digits(int shape) { return shape >= 200 && shape % 100 >= 50; }
-constexpr int raw_bits(int shape) { return index_bits(shape) - (has_digits(shape) ? 2 : 0); } // of those, low ones
 // Whether scales, or norms of all codes of more than 4.5 bits, lie in rows, f16, and a centre is f16 in the keys' own basis.
-constexpr bool in_rows(int shape) { return is_int(shape) || is_blocks(shape) || is_chunks(shape) || index_bits(shape) >= 4; }
+constexpr bool in_rows(int shape) { return is_int(shape) || is_blocks(shape) || is_chunks(shape) || index_bits(shape) >= (history(shape) > 0 ? 4 : 5); }
 constexpr bool has_path(int shape) { return is_trellis(shape) || history(shape) > 0; }
 constexpr int path_bytes(int shape) { return has_path(shape) ? DIM / 8 : 0; }
 
 constexpr int bits_for(int count) { return count > 1 ? 1 + bits_for((count + 1) / 2) : 0; }
+constexpr int raised(int number, int power) { return power > 0 ? number * raised(number, power - 1) : 1; }
 constexpr int trailing_zeros(int number) { return number % 2 ? 0 : 1 + trailing_zeros(number / 2); }
+
+// Of codes of a row as the CPU has it: low bits as they are; digits of a group, its bits, and those of all groups, of which the last may be short.
+constexpr int raw_bits(int shape) { return index_bits(shape) - bits_for(radix(shape)); }
+constexpr int each_digits(int shape) { return radix(shape) == 5 ? 3 : 5; }
+constexpr int group_bits(int shape) { return bits_for(raised(radix(shape), each_digits(shape))); }
+constexpr int digit_bits(int shape) { return DIM / each_digits(shape) * group_bits(shape) + bits_for(raised(radix(shape), DIM % each_digits(shape))); }
 
 constexpr int TRIPLET_BITS = is_triplets(KEYS) ? TRIPLETS : 0;
 constexpr int DIRECTION_BITS = TRIPLET_BITS >> 8, RADIUS_BITS = TRIPLET_BITS >> 4 & 15, REST_BITS = TRIPLET_BITS & 15;
@@ -97,7 +107,7 @@ constexpr int row_bytes(int shape) {
     if (is_chunks(shape)) return RADII_AT + (DIM / 4 * CHUNK_RADIUS + 7) / 8;
     if (is_blocks(shape)) return DIM / BLOCK_VALUES * BLOCK_BYTES;
     if (is_triplets(shape)) return (FIELDS * FIELD_BITS + 7) / 8;
-    return row_head(shape) + DIM * (code_bits(shape) + raw_bits(shape)) / 8 + (has_digits(shape) ? (DIM + 4) / 5 : 0);
+    return row_head(shape) + DIM * (code_bits(shape) + raw_bits(shape)) / 8 + (digit_bits(shape) + 7) / 8;
 }
 // The last thread of a row's fields has what pads its stream.
 static_assert(!is_triplets(KEYS) || 8 * row_bytes(KEYS) - 3 * EACH_FIELDS * FIELD_BITS <= 32 * FIELD_WORDS, "a row's last bits");

@@ -3,7 +3,7 @@
 
 template <int SHAPE> struct Path {
     static constexpr int HISTORY = history(SHAPE) > 0 ? history(SHAPE) : 1, STATES = 1 << HISTORY, WINDOWS = 2 * STATES;
-    static constexpr int LEVELS = has_digits(SHAPE) ? 3 << raw_bits(SHAPE) : 1 << index_bits(SHAPE);
+    static constexpr int LEVELS = radix(SHAPE) << raw_bits(SHAPE);
     static constexpr int EACH_LANE = STATES > LANES ? 2 : 1, OF_ROW = STATES / EACH_LANE, AT_ONCE = LANES / OF_ROW; // lanes of a row, rows of a warp
     // How a window's bits stand in a state and a new bit, the newest lowest.
     static __device__ __forceinline__ int window(int bits) {

@@ -1,4 +1,4 @@
-// Codes that are looked up in shared memory: of 5 to 8 bits, and of trellises whose centroids registers do not hold (`indexed.cuh`). They lie
+// Codes that are looked up in shared memory: of 1 and 5 to 8 bits, of a number that is no power of two, and of trellises whose centroids registers do not hold (`indexed.cuh`). They lie
 // one behind the other in words of their own: those of a thread's coordinates of a key, in their order; those of an octet of values, eight
 // tokens of a coordinate after the other. Of a slot's streams the first sixteen bytes of each lie together, and so on in sixteens; then what is
 // left, in eights, fours, twos and ones: a warp reads pieces that follow each other.
@@ -101,31 +101,41 @@ template <class Four> __device__ __forceinline__ void pack_value_streams(u8 *val
     }
 }
 
-// Of a row as the CPU has it, behind its path: low bits of codes, then digits of radix 3, five to a byte.
+// Little-endian bits, the least significant first; at most 8 of them.
+__device__ __forceinline__ u32 bits_at(const u8 *bytes, int at, int count) {
+    const u32 low = bytes[at >> 3], high = (at & 7) + count > 8 ? bytes[(at >> 3) + 1] : 0;
+    return ((low | high << 8) >> (at & 7)) & ((1u << count) - 1);
+}
+
+// Of a row as the CPU has it, behind its path: low bits of codes, then digits, of radix 3 five to a byte, of radix 5 three to 7 bits.
 constexpr int raw_bytes(int shape) { return DIM * raw_bits(shape) / 8; }
 template <int SHAPE> __device__ __forceinline__ u32 row_index(const u8 *codes, int c) {
-    constexpr int RAW = raw_bits(SHAPE);
-    const int bit = c * RAW;
-    u32 code = 0;
-    if (RAW > 0) {
-        const u32 low = codes[bit >> 3], high = (bit & 7) + RAW > 8 ? codes[(bit >> 3) + 1] : 0;
-        code = (low | high << 8) >> (bit & 7) & ((1u << RAW) - 1);
-    }
-    if (has_digits(SHAPE)) {
-        u32 digits = codes[raw_bytes(SHAPE) + c / 5];
-        for (int i = c % 5; i; i--) digits /= 3;
-        code |= digits % 3 << RAW;
+    constexpr int RAW = raw_bits(SHAPE), RADIX_OF = radix(SHAPE), GROUP = each_digits(SHAPE), BITS = group_bits(SHAPE);
+    u32 code = RAW > 0 ? bits_at(codes, c * RAW, RAW) : 0;
+    if (RADIX_OF > 1) {
+        const int bit = c / GROUP * BITS; // behind a last group that is short the next row begins, or zeros stand
+        u32 digits = bits_at(codes + raw_bytes(SHAPE), bit, BITS == 8 ? 8 : min(BITS, digit_bits(SHAPE) - bit));
+        for (int i = c % GROUP; i; i--) digits /= RADIX_OF;
+        code |= digits % RADIX_OF << RAW;
     }
     return code;
 }
 // The same back from `code(c)`: byte `at` of such a row.
 template <int SHAPE, class Code> __device__ __forceinline__ u32 index_byte(int at, Code code) {
-    constexpr int RAW = raw_bits(SHAPE), EACH_RAW = RAW > 0 ? RAW : 1;
+    constexpr int RAW = raw_bits(SHAPE), EACH_RAW = RAW > 0 ? RAW : 1, RADIX_OF = radix(SHAPE), GROUP = each_digits(SHAPE), BITS = group_bits(SHAPE);
     u32 out = 0;
     if (at < raw_bytes(SHAPE)) {
         for (int bit = 8 * at; bit < 8 * at + 8; bit++) out |= (code(bit / EACH_RAW) >> bit % EACH_RAW & 1) << (bit & 7);
         return out;
     }
-    for (int c = min(5 * (at - raw_bytes(SHAPE)) + 4, DIM - 1); c >= 5 * (at - raw_bytes(SHAPE)); c--) out = 3 * out + (code(c) >> RAW);
+    if constexpr (RADIX_OF > 1) {
+        const int bit = 8 * (at - raw_bytes(SHAPE)); // of 7 bits two groups meet in a byte
+        for (int group = bit / BITS; BITS == 8 || (group * BITS < bit + 8 && group * GROUP < DIM); group++) {
+            u32 digits = 0;
+            for (int c = min(group * GROUP + GROUP - 1, DIM - 1); c >= group * GROUP; c--) digits = RADIX_OF * digits + (code(c) >> RAW);
+            if (BITS == 8) return digits;
+            out |= digits << 7 >> (7 + bit - group * BITS);
+        }
+    }
     return out;
 }
