@@ -230,7 +230,12 @@ fn score_units<const RAW: usize, const DIGIT: bool, const HISTORY: usize, const 
     let mut padded = None;
     let blocks = Blocks::new(rows, &mut padded);
     for (i, scores) in scores.chunks_mut(ROWS).enumerate() {
-        blocks.ask(i);
+        // Apart, m = 4 takes 2.5 ns a row instead of 3.0 in the second-level cache, m = 8 and 16 take 1.05 to 1.1 of the time (Zen 4).
+        if RAW > 2 {
+            blocks.ask(i);
+        } else {
+            blocks.ask_apart(i);
+        }
         let block = blocks.get(i);
         let mut sums = [[_mm512_setzero_si512(); 4]; 2];
         for (half, sums) in sums.iter_mut().enumerate() {
