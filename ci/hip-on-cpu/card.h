@@ -128,16 +128,22 @@ static inline unsigned __builtin_amdgcn_perm(unsigned high, unsigned low, unsign
     return out;
 }
 
-// All blocks of a grid; false: threads of one wait for others that do not come.
+// All blocks of a grid; false: threads of one wait for others that do not come. `shared` are places and bytes of what a block shares.
+namespace on_cpu {
+struct Piece {
+    void *at;
+    unsigned long bytes;
+};
+} // namespace on_cpu
 extern "C" __attribute__((visibility("default"))) bool on_cpu_run(void (*kernel)(const void *), const void *parameter, const unsigned *grid, unsigned size,
-                                                                  void *shared, unsigned long bytes, char *stacks, unsigned long each) {
+                                                                  const on_cpu::Piece *shared, unsigned long pieces, char *stacks, unsigned long each) {
     on_cpu::kernel = kernel, on_cpu::parameter = parameter, on_cpu::size = size, on_cpu::stuck = false;
     for (int i = 0; i < 3; i++) on_cpu::grid[i] = grid[i];
     for (unsigned z = 0; z < grid[2]; z++)
         for (unsigned y = 0; y < grid[1]; y++)
             for (unsigned x = 0; x < grid[0] && !on_cpu::stuck; x++) {
                 on_cpu::block[0] = x, on_cpu::block[1] = y, on_cpu::block[2] = z;
-                if (bytes) __builtin_memset(shared, 0xFF, bytes); // nobody's numbers
+                for (unsigned long i = 0; i < pieces; i++) __builtin_memset(shared[i].at, 0xFF, shared[i].bytes); // nobody's numbers
                 on_cpu::run_block(stacks, each);
             }
     return !on_cpu::stuck;

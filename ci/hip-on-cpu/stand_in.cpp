@@ -19,6 +19,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <dlfcn.h>
+#include <elf.h>
 #include <functional>
 #include <map>
 #include <memory>
@@ -101,9 +102,14 @@ int ask(void *handle, Work work) {
 
 // ---- kernels ----------------------------------------------------------------------------------------------------------
 
+struct Piece { // card.h's
+    void *at;
+    unsigned long bytes;
+};
 struct Module {
     void *library;
-    bool (*run)(void (*)(const void *), const void *, const unsigned *, unsigned, void *, unsigned long, char *, unsigned long);
+    bool (*run)(void (*)(const void *), const void *, const unsigned *, unsigned, const Piece *, unsigned long, char *, unsigned long);
+    std::string image;
     std::mutex lock; // its shared memory is variables of its own: one block at a time
     std::map<std::string, std::unique_ptr<struct Function>> functions;
 };
@@ -112,8 +118,53 @@ struct Function {
     std::string name;
     void (*kernel)(const void *);
     size_t parameter, threads, own; // bytes, at most so many threads, bytes of shared memory
-    void *shared;
+    std::vector<Piece> shared;      // the first is what a launch asks for
 };
+
+// What a kernel shares: variables of functions, `_ZZ...`, that it or what it calls has relocations of.
+std::vector<Piece> shared_of(const Module &module, const char *name) {
+    const char *bytes = module.image.data();
+    const auto &header = *(const Elf64_Ehdr *)bytes;
+    const auto *sections = (const Elf64_Shdr *)(bytes + header.e_shoff);
+    const Elf64_Shdr *table = nullptr;
+    for (int i = 0; i < header.e_shnum; i++)
+        if (sections[i].sh_type == SHT_SYMTAB) table = sections + i;
+    if (!table) return {};
+    const auto *symbols = (const Elf64_Sym *)(bytes + table->sh_offset);
+    const char *names = bytes + sections[table->sh_link].sh_offset;
+    std::map<uint64_t, const Elf64_Sym *> objects, functions;
+    std::vector<uint64_t> todo;
+    for (size_t i = 0; i < table->sh_size / sizeof *symbols; i++) {
+        const int type = ELF64_ST_TYPE(symbols[i].st_info);
+        if (type == STT_OBJECT && !strncmp(names + symbols[i].st_name, "_ZZ", 3)) objects[symbols[i].st_value] = symbols + i;
+        if (type == STT_FUNC && symbols[i].st_size) functions[symbols[i].st_value] = symbols + i;
+        if (type == STT_FUNC && !strcmp(names + symbols[i].st_name, name)) todo.push_back(symbols[i].st_value);
+    }
+    auto around = [](const std::map<uint64_t, const Elf64_Sym *> &all, uint64_t at) -> const Elf64_Sym * {
+        auto next = all.upper_bound(at);
+        return next == all.begin() || at >= (--next)->first + next->second->st_size ? nullptr : next->second;
+    };
+    const uint64_t base = (uint64_t)dlsym(module.library, name) - (todo.empty() ? 0 : todo[0]);
+    std::set<const Elf64_Sym *> found, seen;
+    for (size_t k = 0; k < todo.size(); k++) {
+        const Elf64_Sym *function = around(functions, todo[k]);
+        if (!function || !seen.insert(function).second) continue;
+        for (int i = 0; i < header.e_shnum; i++) {
+            if (sections[i].sh_type != SHT_RELA || sections[i].sh_flags & SHF_ALLOC) continue;
+            const auto *relocations = (const Elf64_Rela *)(bytes + sections[i].sh_offset);
+            for (size_t r = 0; r < sections[i].sh_size / sizeof *relocations; r++) {
+                if (relocations[r].r_offset - function->st_value >= function->st_size) continue;
+                const Elf64_Sym &of = symbols[ELF64_R_SYM(relocations[r].r_info)];
+                const uint64_t at = of.st_value + (ELF64_ST_TYPE(of.st_info) == STT_SECTION ? relocations[r].r_addend + 4 : 0);
+                if (const Elf64_Sym *object = around(objects, at)) found.insert(object);
+                todo.push_back(at);
+            }
+        }
+    }
+    std::vector<Piece> pieces;
+    for (const auto *object : found) pieces.push_back({(void *)(base + object->st_value), object->st_size});
+    return pieces;
+}
 
 struct Stacks {
     char *base = nullptr;
@@ -154,13 +205,13 @@ void watch() {
 }
 
 // Ends in a jump where a kernel faults: nothing here has a destructor.
-int run(const Function &f, const void *parameter, const unsigned *grid, unsigned threads, unsigned shared, char *base) {
+int run(const Function &f, const void *parameter, const unsigned *grid, unsigned threads, const Piece *pieces, size_t count, char *base) {
     if (sigsetjmp(escape, 1)) {
         running = nullptr;
         return lost = ILLEGAL;
     }
     running = f.name.c_str();
-    const bool done = f.module->run(f.kernel, parameter, grid, threads, f.shared, shared, base, STACK);
+    const bool done = f.module->run(f.kernel, parameter, grid, threads, pieces, count, base, STACK);
     running = nullptr;
     if (done) return OK;
     fprintf(stderr, "stand-in: kernel %s: threads wait for others that do not come\n", f.name.c_str());
@@ -176,7 +227,9 @@ int launch(const Function &f, const void *parameter, const unsigned *grid, unsig
     if (!base) return MEMORY;
     watch();
     std::lock_guard<std::mutex> guard(f.module->lock);
-    return run(f, parameter, grid, threads, shared, base);
+    std::vector<Piece> pieces = f.shared;
+    pieces[0].bytes = shared;
+    return run(f, parameter, grid, threads, pieces.data(), pieces.size(), base);
 }
 
 // ---- compiling --------------------------------------------------------------------------------------------------------
@@ -186,8 +239,10 @@ extern "C" const char stand_in_card[];
 
 std::vector<std::string> compiler() {
     std::vector<std::string> words = {"g++", "-x", "c++", "-std=gnu++17", "-O1", "-w", "-shared", "-fPIC", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv",
-                                      "-fno-exceptions", "-fno-rtti", "-fno-gnu-unique", "-fno-asynchronous-unwind-tables", "-fomit-frame-pointer", "-mno-red-zone",
-                                      "-fno-stack-protector", "-fcf-protection=none", "-fvisibility-inlines-hidden", "-Wl,-Bsymbolic"};
+                                      "-fno-exceptions", "-fno-rtti", "-fno-gnu-unique",
+                                      "-fno-ipa-reference", "-fno-ipa-modref", // a fiber's wait is others' turn to write
+                                      "-fno-asynchronous-unwind-tables", "-fomit-frame-pointer", "-mno-red-zone",
+                                      "-fno-stack-protector", "-fcf-protection=none", "-ffunction-sections", "-Wl,-Bsymbolic,--emit-relocs"};
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) words.push_back("-march=x86-64-v3");
     const char *more = getenv("OCTAPLEX_STAND_IN_OPTIONS");
@@ -461,6 +516,7 @@ int hipModuleLoadData(handle *module, const void *image) {
     }
     made->run = (decltype(made->run))dlsym(made->library, "on_cpu_run");
     if (!made->run) return IMAGE;
+    made->image.assign((const char *)image, length);
     *module = made.release();
     return OK;
 }
@@ -480,7 +536,9 @@ int hipModuleGetFunction(handle *function, handle module, const char *name) {
     void *kernel = dlsym(m->library, name), *const *shared = (void *const *)dlsym(m->library, "on_cpu_shared");
     if (!kernel || !said("threads_")) return NOT_FOUND;
     auto &place = m->functions[name];
-    place.reset(new Function{m, name, (void (*)(const void *))kernel, said("parameter_"), said("threads_"), 0, shared ? *shared : nullptr});
+    place.reset(new Function{m, name, (void (*)(const void *))kernel, said("parameter_"), said("threads_"), 0, {{shared ? *shared : nullptr, 0}}});
+    for (const Piece &piece : shared_of(*m, name)) place->shared.push_back(piece), place->own += piece.bytes;
+    if (getenv("OCTAPLEX_STAND_IN_KEEP")) fprintf(stderr, "stand-in: kernel %s has %zu bytes of shared memory, %zu of its parameter\n", name, place->own, place->parameter);
     *function = place.get();
     return OK;
 }
@@ -495,7 +553,7 @@ int hipModuleLaunchKernel(handle function, unsigned gx, unsigned gy, unsigned gz
     UNLESS_LOST;
     const Function &f = *(Function *)function;
     if (!gx || !gy || !gz || gx > 0x7FFFFFFF || gy > 65535 || gz > 65535 || !bx || bx > f.threads || by != 1 || bz != 1) return CONFIGURATION;
-    if (shared + f.own > number("OCTAPLEX_STAND_IN_SHARED", MOST_SHARED) || (shared && !f.shared)) return INVALID;
+    if (shared + f.own > number("OCTAPLEX_STAND_IN_SHARED", MOST_SHARED) || (shared && !f.shared[0].at)) return INVALID;
     std::vector<uint64_t> parameter((f.parameter + 7) / 8);
     memcpy(parameter.data(), parameters[0], f.parameter);
     return ask(stream, [=, &f, parameter = std::move(parameter)] {
