@@ -6,7 +6,9 @@
 //   OCTAPLEX_STAND_IN_SHARED=65536    bytes of shared memory of a block of threads, as AMD's cards have them; without it what NVIDIA's have
 //   OCTAPLEX_STAND_IN_LOST=N          the card is lost at launch N, counted from 1: that and every call behind it fail
 //   OCTAPLEX_STAND_IN_MEMORY=BYTES    the card's memory; 4 GiB without it
-//   OCTAPLEX_STAND_IN_OPTIONS="-O0 -g"  more for g++, behind its own
+//   OCTAPLEX_STAND_IN=asan            kernels by AddressSanitizer, which the process has loaded: LD_PRELOAD=$(gcc -print-file-name=libasan.so)
+//   OCTAPLEX_STAND_IN_OPTIONS="-O0 -g"  more for g++, behind its own; "-fsanitize=bounds -fsanitize-undefined-trap-on-error", say
+//   OCTAPLEX_STAND_IN_KEEP=1          what g++ is given stays, and its commands are said
 // Device memory ends at a page that nobody may touch, and copies stay within allocations: what a kernel does beyond them ends it, and the
 // card is lost, as cards are.
 #include <atomic>
@@ -46,6 +48,14 @@ size_t number(const char *name, size_t otherwise) {
     return said && *said ? strtoull(said, nullptr, 10) : otherwise;
 }
 constexpr size_t MOST_SHARED = 232448, STACK = 256 * 1024 + 832, MOST_THREADS = 1024; // stacks lie apart so that caches hold them
+
+// AddressSanitizer's calls, where it is asked for.
+const bool sanitized = [] {
+    const char *said = getenv("OCTAPLEX_STAND_IN");
+    return said && !strcmp(said, "asan");
+}();
+void (*const poison)(const void *, size_t) = (void (*)(const void *, size_t))dlsym(RTLD_DEFAULT, "__asan_poison_memory_region");
+void (*const unpoison)(const void *, size_t) = (void (*)(const void *, size_t))dlsym(RTLD_DEFAULT, "__asan_unpoison_memory_region");
 
 // ---- a card that is lost stays so -------------------------------------------------------------------------------------
 
@@ -182,17 +192,18 @@ struct Stacks {
 thread_local Stacks stacks;
 thread_local sigjmp_buf escape;
 thread_local const char *running;
-struct sigaction before;
+struct sigaction before[65];
 
 void fault(int signal, siginfo_t *info, void *context) {
     if (running) {
         char text[200];
-        const int length = snprintf(text, sizeof text, "stand-in: kernel %s touched address %p, which is nobody's, or not as aligned as it says\n", running, info->si_addr);
+        const int length = snprintf(text, sizeof text, "stand-in: kernel %s: %s, at %p\n", running,
+                                    signal == SIGSEGV ? "memory that is nobody's, or not as aligned as it says" : "a trap", info->si_addr);
         if (write(2, text, length) < 0) abort();
         siglongjmp(escape, 1);
     }
-    if (before.sa_flags & SA_SIGINFO) before.sa_sigaction(signal, info, context);
-    else sigaction(signal, &before, nullptr); // comes again
+    if (before[signal].sa_flags & SA_SIGINFO) before[signal].sa_sigaction(signal, info, context);
+    else sigaction(signal, &before[signal], nullptr); // comes again
 }
 void watch() {
     static std::once_flag once;
@@ -200,7 +211,7 @@ void watch() {
         struct sigaction ours = {};
         ours.sa_sigaction = fault;
         ours.sa_flags = SA_SIGINFO | SA_ONSTACK;
-        sigaction(SIGSEGV, &ours, &before);
+        for (int signal : {SIGSEGV, SIGILL, SIGFPE}) sigaction(signal, &ours, &before[signal]);
     });
 }
 
@@ -229,6 +240,7 @@ int launch(const Function &f, const void *parameter, const unsigned *grid, unsig
     std::lock_guard<std::mutex> guard(f.module->lock);
     std::vector<Piece> pieces = f.shared;
     pieces[0].bytes = shared;
+    if (sanitized && pieces[0].at) poison(pieces[0].at, MOST_SHARED), unpoison(pieces[0].at, shared);
     return run(f, parameter, grid, threads, pieces.data(), pieces.size(), base);
 }
 
@@ -245,6 +257,7 @@ std::vector<std::string> compiler() {
                                       "-fno-stack-protector", "-fcf-protection=none", "-ffunction-sections", "-Wl,-Bsymbolic,--emit-relocs"};
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) words.push_back("-march=x86-64-v3");
+    if (sanitized) words.push_back("-fsanitize=address");
     const char *more = getenv("OCTAPLEX_STAND_IN_OPTIONS");
     for (const char *at = more ? more : ""; *at;) {
         const size_t length = strcspn(at, " ");
@@ -382,7 +395,11 @@ int compile(Program &program, const std::vector<std::string> &defines) {
 extern "C" {
 typedef void *handle;
 
-int hipInit(unsigned) { return OK; }
+int hipInit(unsigned) {
+    if (!sanitized || (poison && unpoison)) return OK;
+    fprintf(stderr, "stand-in: no AddressSanitizer in this process: LD_PRELOAD=$(gcc -print-file-name=libasan.so)\n");
+    return NO_DEVICE;
+}
 int hipGetLastError() { return OK; }
 const char *hipGetErrorName(int error) {
     switch (error) {
@@ -567,6 +584,13 @@ int hipMalloc(address *at, size_t bytes) {
     const size_t most = number("OCTAPLEX_STAND_IN_MEMORY", size_t{4} << 30), page = 4096;
     std::lock_guard<std::mutex> guard(allocations_lock);
     if (bytes > most || allocated > most - bytes) return MEMORY;
+    if (sanitized) { // has its own pages that nobody may touch
+        void *made = aligned_alloc(16, std::max<size_t>((bytes + 15) / 16 * 16, 16));
+        if (!made) return MEMORY;
+        poison((char *)made + bytes, -bytes % 16);
+        *at = (address)made, allocations[*at] = {bytes, nullptr, 0}, allocated += bytes;
+        return OK;
+    }
     const size_t length = (bytes + page - 1) / page * page + 2 * page;
     char *mapped = (char *)mmap(nullptr, length, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (mapped == MAP_FAILED) return MEMORY;
@@ -580,7 +604,8 @@ int hipFree(address at) {
     std::lock_guard<std::mutex> guard(allocations_lock);
     const auto found = allocations.find(at);
     if (found == allocations.end()) return at ? INVALID : lost.load();
-    munmap(found->second.mapped, found->second.length);
+    if (found->second.mapped) munmap(found->second.mapped, found->second.length);
+    else unpoison((void *)at, (found->second.bytes + 15) / 16 * 16), free((void *)at);
     allocated -= found->second.bytes;
     allocations.erase(found);
     return lost;
