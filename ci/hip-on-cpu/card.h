@@ -15,7 +15,8 @@ struct Warp {
 struct Thread {
     void *stack, *next; // where it goes on
     Warp *warp;
-    unsigned lane, id, turn;
+    Thread *after;           // the next lane, of the last one the first
+    unsigned bit, turn, lane, id;
 };
 constexpr unsigned MOST = 1024; // threads of a block
 static Thread threads[MOST], scheduler, *current;
@@ -34,17 +35,23 @@ static inline __attribute__((always_inline)) void change(Thread *from, Thread *t
                    "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15");
 }
 static inline unsigned ready(const Warp &w) { return w.live & ~w.met & ~w.barred; }
-// Another thread's turn: the next lane's, or another warp's.
-static inline __attribute__((always_inline)) void yield(Thread *me) {
+// Another thread's turn: of another lane, or of another warp.
+static __attribute__((noinline)) Thread *other(Thread *me) {
     Warp *w = me->warp;
-    unsigned lanes = ready(*w), after = me->lane + 1 & 31;
+    unsigned lanes = ready(*w);
     for (unsigned i = 0; !lanes && i < count; i++) {
         w = w + 1 < warps + count ? w + 1 : warps;
-        lanes = ready(*w), after = 0;
+        lanes = ready(*w);
     }
-    if (!lanes) stuck = live != 0;
-    const unsigned turned = lanes >> after | lanes << (32 - after & 31);
-    change(me, lanes ? threads + 32 * (w - warps) + (after + __builtin_ctz(turned) & 31) : &scheduler);
+    if (lanes) return threads + 32 * (w - warps) + __builtin_ctz(lanes);
+    stuck = live != 0;
+    return &scheduler;
+}
+// Mostly of the next lane, which is foretold: nothing waits for what is read here.
+static inline __attribute__((always_inline)) void yield(Thread *me) {
+    Thread *after = me->after;
+    if (__builtin_expect(!(ready(*me->warp) & after->bit), 0)) after = other(me);
+    change(me, after);
 }
 static inline void all_here() {
     barred = 0;
@@ -52,14 +59,14 @@ static inline void all_here() {
 }
 static inline __attribute__((always_inline)) void meet(Thread *me) {
     Warp *w = me->warp;
-    w->met |= 1u << me->lane;
-    if (w->met == w->live) w->met = 0;
-    else yield(me);
+    const unsigned met = w->met | me->bit;
+    w->met = met == w->live ? 0 : met;
+    if (met != w->live) yield(me);
 }
 static __attribute__((noinline)) void meet_warp() { meet(current); }
 static __attribute__((noinline)) void meet_block() {
     Thread *me = current;
-    me->warp->barred |= 1u << me->lane;
+    me->warp->barred |= me->bit;
     if (++barred == live) all_here();
     else yield(me);
 }
@@ -74,7 +81,7 @@ static void begin() {
     kernel(parameter);
     Thread *me = current;
     Warp *w = me->warp;
-    w->live &= ~(1u << me->lane), live--;
+    w->live &= ~me->bit, live--;
     if (w->live && w->met == w->live) w->met = 0;
     if (live && barred == live) all_here();
     yield(me);
@@ -84,7 +91,7 @@ static void run_block(char *stacks, unsigned long each) {
     live = size, barred = 0, count = (size + 31) / 32;
     for (unsigned i = 0; i < count; i++) warps[i].live = size - 32 * i >= 32 ? ~0u : (1u << size % 32) - 1, warps[i].met = warps[i].barred = 0;
     for (unsigned i = 0; i < size; i++)
-        threads[i] = {stacks + (i + 1) * each - 8, (void *)begin, warps + i / 32, i % 32, i, 0};
+        threads[i] = {stacks + (i + 1) * each - 8, (void *)begin, warps + i / 32, threads + (i % 32 == 31 || i + 1 == size ? i / 32 * 32 : i + 1), 1u << i % 32, 0, i % 32, i};
     change(&scheduler, threads);
 }
 } // namespace on_cpu
