@@ -252,6 +252,7 @@ extern "C" const char stand_in_card[];
 std::vector<std::string> compiler() {
     std::vector<std::string> words = {"g++", "-x", "c++", "-std=gnu++17", "-O1", "-w", "-shared", "-fPIC", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv",
                                       "-fno-exceptions", "-fno-rtti", "-fno-gnu-unique",
+                                      "-fno-aggressive-loop-optimizations", // the text counts through all rows of an array from the first
                                       "-fno-ipa-reference", "-fno-ipa-modref", // a fiber's wait is others' turn to write
                                       "-fno-asynchronous-unwind-tables", "-fomit-frame-pointer", "-mno-red-zone",
                                       "-fno-stack-protector", "-fcf-protection=none", "-ffunction-sections", "-Wl,-Bsymbolic,--emit-relocs"};
