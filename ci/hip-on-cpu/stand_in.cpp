@@ -87,6 +87,7 @@ bool within(address at, size_t bytes) {
 typedef std::function<int()> Work;
 struct Graph {
     std::vector<Work> work;
+    bool ended = false; // its capture: streams that joined it go on without
 };
 struct Stream {
     std::recursive_mutex lock;
@@ -98,7 +99,11 @@ struct Event {
     std::shared_ptr<Graph> captured;
 };
 Stream default_stream;
-Stream &stream_of(void *handle) { return (uintptr_t)handle <= 2 ? default_stream : *(Stream *)handle; }
+Stream &stream_of(void *handle) {
+    Stream &stream = (uintptr_t)handle <= 2 ? default_stream : *(Stream *)handle;
+    if (stream.captured && stream.captured->ended) stream.captured.reset();
+    return stream;
+}
 
 // At once, or when the graph is launched.
 int ask(void *handle, Work work) {
@@ -470,7 +475,7 @@ int hipStreamEndCapture(handle stream, handle *graph) {
     UNLESS_LOST;
     Stream &s = stream_of(stream);
     if (!s.captured || !s.first) return INVALID;
-    *graph = new Graph(*s.captured);
+    *graph = new Graph(*s.captured), s.captured->ended = true;
     s.captured.reset(), s.first = false;
     return OK;
 }
@@ -506,7 +511,7 @@ int hipEventElapsedTime(float *milliseconds, handle start, handle end) {
 int hipStreamWaitEvent(handle stream, handle event, unsigned) {
     UNLESS_LOST;
     const auto &captured = ((Event *)event)->captured;
-    if (captured) stream_of(stream).captured = captured; // it is part of the capture from here on
+    if (captured && !captured->ended) stream_of(stream).captured = captured; // it is part of the capture from here on
     return OK;
 }
 
