@@ -75,7 +75,7 @@ __device__ __forceinline__ void prepare(const Params &p, Shared &sh, int batch, 
                                         Fetch fetch) {
     float queries[HEADS / WARPS][VEC] = {}, balance[VEC], prefix[VEC];
     if (is_fields(KEYS)) { // bytes that are no coordinate's
-        for (int i = threadIdx.x; i < PRODUCTS * LANES; i += WARPS * LANES) sh.queries[0][i] = uint4{};
+        for (int i = threadIdx.x; i < PRODUCTS * LANES; i += WARPS * LANES) sh.queries[i / LANES][i % LANES] = uint4{};
         __syncthreads();
     }
     if (has_zeros(KEYS)) {
