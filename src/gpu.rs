@@ -37,6 +37,7 @@ mod bias;
 mod block;
 mod engine;
 mod exchange;
+mod outliers;
 mod tables;
 
 use crate::backend::Kernels;
@@ -51,6 +52,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 use octaplex_arch::device::{Attention, Paged, Queries, Sequence, Shape, WIDTHS};
+use outliers::Apart;
 
 pub use octaplex_arch::Float;
 pub use octaplex_arch::device::{CallerStream, Device, DeviceRows, DeviceSlice, Failure, Maker, Step};
@@ -123,6 +125,7 @@ const fn refuse<T>(why: &'static str) -> Result<T, Error> {
 pub struct Layer {
     config: LayerConfig,
     layout: Layout,
+    apart: Apart,
     /// What decides balances, and tries rows.
     backend: Kernels,
     codecs: [Arc<dyn Codec>; 2],
@@ -218,6 +221,7 @@ impl Layer {
             return refuse("at most 16,384 recent tokens are exact on a card");
         }
         let layout = Layout::new(config);
+        let apart = Apart::new(config, &layout);
         let (keys, values) = (tables::of_keys(config)?, tables::of_values(config)?);
         let backend = Backend::detect();
         let codec = |spec: CodecSpec, role| {
@@ -239,14 +243,16 @@ impl Layer {
             exact: config.sink_tokens + config.recent_window + config.page,
             sinks: config.sink_tokens,
             ring: layout.ring,
+            outliers: apart.sides(),
         };
         let (book, thresholds, unit) = tables::centre(config.key_dim)?;
         let steps = crate::cache::norms::scales();
         let paged = Paged::new(device, shape, (keys, values), &steps, (&book, &thresholds, unit))?;
-        crate::Error::expect_length("bytes of a page", layout.page_bytes, paged.page_bytes())?;
+        crate::Error::expect_length("bytes of a page", apart.page_bytes(), paged.page_bytes())?;
         let mut layer = Self {
             config: *config,
             layout,
+            apart,
             backend: backend.kernels(),
             codecs,
             paged,
@@ -282,7 +288,7 @@ impl Layer {
     }
 
     /// Bytes that a page takes on the card: a little more than the CPU's; at a width of 80 a quarter to a third more, since
-    /// rows are of 96 coordinates there.
+    /// rows are of 96 coordinates there. Outliers are not among them, nor their flags: 12 bytes each, in memory of their own.
     #[must_use]
     pub fn card_page_bytes(&self) -> usize {
         self.paged.card_page_bytes()
@@ -307,7 +313,12 @@ impl Layer {
         self.paged.set(number, &held.sequence, &held.front)?;
         held.sequence.pages.iter().for_each(|page| self.owners[*page as usize] += 1);
         let old = core::mem::replace(&mut self.sequences[number], held);
-        old.sequence.pages.iter().for_each(|page| self.owners[*page as usize] -= 1);
+        for page in old.sequence.pages {
+            self.owners[page as usize] -= 1;
+            if self.owners[page as usize] == 0 {
+                self.paged.release(page);
+            }
+        }
         Ok(())
     }
 
@@ -331,7 +342,8 @@ impl Layer {
         self.place(sequence, Held::empty(&self.layout))
     }
 
-    /// A page's bytes as the CPU has them, the same that were uploaded, back from the card.
+    /// A page's bytes as the CPU has them, the same that were uploaded, back from the card. With outliers a page is as long as it says itself:
+    /// [`crate::Error::Length`] has that length.
     ///
     /// # Errors
     /// [`crate::Error::Missing`], [`crate::Error::Length`], [`Error::Card`].
@@ -340,8 +352,10 @@ impl Layer {
         let count = pages.len();
         let missing = crate::Error::Missing { what: "page", number: index, count };
         let place = *pages.get(index).ok_or(missing)?;
-        crate::Error::expect_length("bytes of a page", self.layout.page_bytes, bytes.len())?;
-        Ok(self.paged.download(&[place], bytes)?)
+        let page = self.whole_page(place)?;
+        crate::Error::expect_length("bytes of a page", page.len(), bytes.len())?;
+        bytes.copy_from_slice(&page);
+        Ok(())
     }
 
     /// Allocates what steps of so many query heads work in, and compiles their kernels: then they allocate nothing. (The first step
