@@ -63,6 +63,8 @@ fn cases() -> Vec<Case> {
         ("hqmq", "turboquant", 80),
         ("turboquant:bits=7", "trellis:m=3,states=16", 96),
         ("int:group=16,asymmetric=true", "int:bits=8,group=32", 96),
+        ("int:med=2", "int:bits=8,group=16,med=2", 64),
+        ("hqmq:med=2", "turboquant", 128),
     ]
     .into_iter()
     .enumerate()
