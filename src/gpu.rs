@@ -12,9 +12,11 @@
 //! taken back ([`Layer::truncate`]) and evicted ([`Layer::evict`]); sequences go back to the CPU ([`Layer::download`]) and into
 //! snapshots, which are the CPU's ([`Layer::save`], [`Layer::load`]); decode steps, and blocks of queries, on [`turboquant`](crate::TurboQuantSpec) of 2 to 8
 //! bits and [`trellis`](crate::TrellisSpec), keys and values, as well as
-//! [`int`](crate::IntSpec) of all bits, with a scale, or a scale and a zero, a token or a group, without outliers, and keys of [`octopus`](crate::OctopusSpec) with bdir up to 5, of [`tq3_0`](crate::Tq3Spec) (not at 80) and of
-//! [`hqmq`](crate::HqmqSpec) without outliers, at widths of 64, 80, 96, 128, 192 and 256. Other codecs
-//! and widths are an [`Error::Unsupported`]. Engines with memory and streams of their own on the card: [`Layer::append_on`], [`Layer::attend_on`].
+//! [`int`](crate::IntSpec) of all bits, with a scale, or a scale and a zero, a token or a group, and keys of [`octopus`](crate::OctopusSpec) with bdir up to 5, of [`tq3_0`](crate::Tq3Spec) (not at 80) and of
+//! [`hqmq`](crate::HqmqSpec), with outliers or without, at widths of 64, 80, 96, 128, 192 and 256. Other codecs
+//! and widths are an [`Error::Unsupported`]. Pages with outliers are encoded by the CPU, also of tokens that lie on the card; their outliers take 12 bytes
+//! each there, and no flags. A layer begins with room for one in 32 of all chunks of such a side (.75 bits a value), and takes as much more, when a
+//! page that comes finds none: [`Failure::Memory`] where the card has none left, with the layer as it was. Captured steps go on. Engines with memory and streams of their own on the card: [`Layer::append_on`], [`Layer::attend_on`].
 //!
 //! ```no_run
 //! use octaplex::{Attend, LayerConfig, gpu};
