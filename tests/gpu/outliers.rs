@@ -166,11 +166,13 @@ fn outliers_as_large_as_f16() {
         for center in [Center::Page, Center::Off] {
             let mut case = case(keys, values, dim, (8, 2), 700);
             case.config = case.config.center(center).balance(false);
+            // In pages alone: exact rows do not say how large they are.
+            let is_large = |token: usize| token % 9 == 4 && (20..450).contains(&(token % 700));
             let mut rows = case.rows();
             for rows in &mut rows {
                 for (token, row) in rows.chunks_exact_mut(dim).enumerate() {
                     row.iter_mut().for_each(|x| *x *= 0.1);
-                    row[token / 9 % 4] = if token % 9 == 4 { large * [1.0, -0.9][token % 2] } else { 0.0 };
+                    row[token / 9 % 4] = if is_large(token) { large * [1.0, -0.9][token % 2] } else { 0.0 };
                 }
             }
             let layer = layer_of(&case, &rows);
