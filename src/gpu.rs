@@ -12,9 +12,11 @@
 //! taken back ([`Layer::truncate`]) and evicted ([`Layer::evict`]); sequences go back to the CPU ([`Layer::download`]) and into
 //! snapshots, which are the CPU's ([`Layer::save`], [`Layer::load`]); decode steps, and blocks of queries, on [`turboquant`](crate::TurboQuantSpec) of
 //! every number of levels (rotation=wht) and [`trellis`](crate::TrellisSpec), keys and values, as well as
-//! [`int`](crate::IntSpec) of all bits, with a scale, or a scale and a zero, a token or a group, without outliers, and keys of [`octopus`](crate::OctopusSpec) with bdir up to 5, of [`tq3_0`](crate::Tq3Spec) (not at 80) and of
-//! [`hqmq`](crate::HqmqSpec) without outliers, at widths of 64, 80, 96, 128, 192 and 256. Other codecs
-//! and widths are an [`Error::Unsupported`]. Engines with memory and streams of their own on the card: [`Layer::append_on`], [`Layer::attend_on`].
+//! [`int`](crate::IntSpec) of all bits, with a scale, or a scale and a zero, a token or a group, and keys of [`octopus`](crate::OctopusSpec) with bdir up to 5, of [`tq3_0`](crate::Tq3Spec) (not at 80) and of
+//! [`hqmq`](crate::HqmqSpec), with outliers or without, at widths of 64, 80, 96, 128, 192 and 256. Other codecs
+//! and widths are an [`Error::Unsupported`]. Pages with outliers are encoded by the CPU, also of tokens that lie on the card; their outliers take 12 bytes
+//! each there, and no flags. A layer begins with room for one in 32 of all chunks of such a side (.75 bits a value), and takes as much more, when a
+//! page that comes finds none: [`Failure::Memory`] where the card has none left, with the layer as it was. Captured steps go on. Engines with memory and streams of their own on the card: [`Layer::append_on`], [`Layer::attend_on`].
 //!
 //! ```no_run
 //! use octaplex::{Attend, LayerConfig, gpu};
@@ -37,6 +39,7 @@ mod bias;
 mod block;
 mod engine;
 mod exchange;
+mod outliers;
 mod tables;
 
 use crate::backend::Kernels;
@@ -51,6 +54,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 use octaplex_arch::device::{Attention, Paged, Queries, Sequence, Shape, WIDTHS};
+use outliers::Apart;
 
 pub use octaplex_arch::Float;
 pub use octaplex_arch::device::{CallerStream, Device, DeviceRows, DeviceSlice, Failure, Maker, Step};
@@ -123,6 +127,7 @@ const fn refuse<T>(why: &'static str) -> Result<T, Error> {
 pub struct Layer {
     config: LayerConfig,
     layout: Layout,
+    apart: Apart,
     /// What decides balances, and tries rows.
     backend: Kernels,
     codecs: [Arc<dyn Codec>; 2],
@@ -218,6 +223,7 @@ impl Layer {
             return refuse("at most 16,384 recent tokens are exact on a card");
         }
         let layout = Layout::new(config);
+        let apart = Apart::new(config, &layout);
         let (keys, values) = (tables::of_keys(config)?, tables::of_values(config)?);
         let backend = Backend::detect();
         let codec = |spec: CodecSpec, role| {
@@ -239,14 +245,16 @@ impl Layer {
             exact: config.sink_tokens + config.recent_window + config.page,
             sinks: config.sink_tokens,
             ring: layout.ring,
+            outliers: apart.sides(),
         };
         let (book, thresholds, unit) = tables::centre(config.key_dim)?;
         let steps = crate::cache::norms::scales();
         let paged = Paged::new(device, shape, (keys, values), &steps, (&book, &thresholds, unit))?;
-        crate::Error::expect_length("bytes of a page", layout.page_bytes, paged.page_bytes())?;
+        crate::Error::expect_length("bytes of a page", apart.page_bytes(), paged.page_bytes())?;
         let mut layer = Self {
             config: *config,
             layout,
+            apart,
             backend: backend.kernels(),
             codecs,
             paged,
@@ -282,7 +290,7 @@ impl Layer {
     }
 
     /// Bytes that a page takes on the card: a little more than the CPU's; at a width of 80 a quarter to a third more, since
-    /// rows are of 96 coordinates there.
+    /// rows are of 96 coordinates there. Outliers are not among them, nor their flags: 12 bytes each, in memory of their own.
     #[must_use]
     pub fn card_page_bytes(&self) -> usize {
         self.paged.card_page_bytes()
@@ -307,7 +315,12 @@ impl Layer {
         self.paged.set(number, &held.sequence, &held.front)?;
         held.sequence.pages.iter().for_each(|page| self.owners[*page as usize] += 1);
         let old = core::mem::replace(&mut self.sequences[number], held);
-        old.sequence.pages.iter().for_each(|page| self.owners[*page as usize] -= 1);
+        for page in old.sequence.pages {
+            self.owners[page as usize] -= 1;
+            if self.owners[page as usize] == 0 {
+                self.paged.release(page);
+            }
+        }
         Ok(())
     }
 
@@ -331,7 +344,8 @@ impl Layer {
         self.place(sequence, Held::empty(&self.layout))
     }
 
-    /// A page's bytes as the CPU has them, the same that were uploaded, back from the card.
+    /// A page's bytes as the CPU has them, the same that were uploaded, back from the card. With outliers a page is as long as it says itself:
+    /// [`crate::Error::Length`] has that length.
     ///
     /// # Errors
     /// [`crate::Error::Missing`], [`crate::Error::Length`], [`Error::Card`].
@@ -340,8 +354,10 @@ impl Layer {
         let count = pages.len();
         let missing = crate::Error::Missing { what: "page", number: index, count };
         let place = *pages.get(index).ok_or(missing)?;
-        crate::Error::expect_length("bytes of a page", self.layout.page_bytes, bytes.len())?;
-        Ok(self.paged.download(&[place], bytes)?)
+        let page = self.whole_page(place)?;
+        crate::Error::expect_length("bytes of a page", page.len(), bytes.len())?;
+        bytes.copy_from_slice(&page);
+        Ok(())
     }
 
     /// Allocates what steps of so many query heads work in, and compiles their kernels: then they allocate nothing. (The first step

@@ -91,8 +91,8 @@ impl Paged {
         if let Some(kernels) = &self.blocks[options] {
             return Ok(kernels.clone());
         }
-        let [dim, keys, values, centres, triplets] = self.defines();
-        let defines = [dim, keys, values, centres, triplets, ("OPTIONS", options as u32)];
+        let [dim, keys, values, centres, triplets, outliers] = self.defines();
+        let defines = [dim, keys, values, centres, triplets, outliers, ("OPTIONS", options as u32)];
         // Hopper's products of four warps are of no other card: its target has a name of its own.
         let of_hopper = self.target == "sm_90";
         let image = image(Source::Block, if of_hopper { "sm_90a" } else { &self.target }, &defines)?;

@@ -32,7 +32,7 @@ impl Source {
         match self {
             Self::Attend => texts!(
                 "words" "layout" "nvidia" "portable" "streams" "slices" "chunk_rows" "exchange" "lookup" "warp" "blocks" "chunks"
-                "indexed" "groups" "attend"
+                "indexed" "groups" "outliers" "attend"
             ),
             Self::Encode => texts!(
                 "words" "layout" "nvidia" "streams" "slices" "chunk_rows" "exchange" "triplets" "chunk_search" "paths" "encode"
@@ -40,7 +40,7 @@ impl Source {
             Self::Rows => texts!("words" "nvidia" "rows"),
             Self::Block => texts!(
                 "words" "layout" "nvidia" "portable" "streams" "slices" "lookup" "warp" "blocks" "chunks" "indexed" "groups"
-                "block"
+                "outliers" "block"
             ),
         }
     }

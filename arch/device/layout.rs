@@ -33,6 +33,8 @@ pub struct Shape {
     pub sinks: usize,
     /// Places for the others, and for those that may become exact again: no fewer than there are exact ones.
     pub ring: usize,
+    /// Whether some chunks of four values of keys, and of values, are exact beside their codes.
+    pub outliers: [bool; 2],
 }
 
 impl Shape {
@@ -67,11 +69,17 @@ impl Shape {
         SLOT_TOKENS * shape.card_row(self.dim)
     }
 
+    /// As the kernels' source has it.
+    pub(super) fn outliers_number(&self) -> u32 {
+        u32::from(self.outliers[0]) | u32::from(self.outliers[1]) << 1
+    }
+
     /// Bytes of a slot but for the part of its values.
     pub(super) fn key_part(&self, keys: CodeShape, values: CodeShape) -> usize {
         let centre = if self.centres { 2 * keys.operands(self.dim) } else { 0 };
         let of_values = if matches!(values, CodeShape::Groups(_)) { 0 } else { 2 };
-        self.planes(keys) + centre + SLOT_TOKENS * (2 * keys.fields(self.dim) + of_values) + 16
+        let tail = if self.outliers_number() > 0 { 32 } else { 16 };
+        self.planes(keys) + centre + SLOT_TOKENS * (2 * keys.fields(self.dim) + of_values) + tail
     }
 
     /// Bytes of a slot's values: planes, and fields of groups behind them.
@@ -125,6 +133,8 @@ pub(super) struct Exchange {
     pub(super) page_bytes: u64,
     pub(super) kv_heads: u32,
     pub(super) page_tokens: u32,
+    /// Of kernels that are compiled with outliers; others do not look at it.
+    pub(super) outliers: u64,
 }
 
 /// As the kernels take it.

@@ -5,7 +5,8 @@ use super::compile::{Source, image};
 use super::driver::{Buffer, Device, Event, Graph, Kernels, Stream, time};
 use super::encode::Incoming;
 use super::failure::{Failure, Maker};
-use super::layout::{Exchange, Params, Sequence, Shape, WIDTHS, words_of};
+use super::layout::{Exchange, Params, SLOT_TOKENS, Sequence, Shape, WIDTHS, words_of};
+use super::outliers::{LIST_WORDS, Lists, Outlier};
 use super::rows::{DeviceSlice, Taking};
 use super::tables::Tables;
 use alloc::string::String;
@@ -13,6 +14,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Range;
 use std::env;
+use std::sync::Mutex;
 
 /// Query heads that share a look-up.
 const HEADS: usize = 8;
@@ -77,6 +79,8 @@ pub(super) struct Held {
     pub(super) fronts: Buffer<f32>,
     /// What fields of keys stand for, and codes that are looked up in shared memory: keys', then values'.
     pub(super) entries: Buffer<u32>,
+    /// Outliers of pages: pieces of memory that come one by one, and stay where they are.
+    pub(super) outliers: Mutex<Vec<Buffer<u32>>>,
 }
 
 /// What a step works in.
@@ -120,6 +124,8 @@ pub struct Paged {
     pub(super) search: Buffer<u32>,
     crossing: Buffer<u8>,
     crossing_slots: Buffer<u32>,
+    crossing_lists: Buffer<u32>,
+    pub(super) lists: Lists,
     pub(super) held: Arc<Held>,
     /// By what only some steps ask for.
     kernels: [Option<Arc<Kernels>>; 3],
@@ -169,10 +175,13 @@ impl Paged {
             exact: Buffer::new(device, exact)?,
             fronts: Buffer::new(device, shape.sequences * shape.front_values())?,
             entries: Buffer::new(device, keys.entries.len() + values.entries.len())?,
+            outliers: Mutex::default(),
         };
         let page_bytes = shape.page_bytes(keys.shape, values.shape);
         let search = keys.search.len() + values.search.len();
-        let paged = Self {
+        let slots = CROSSING * shape.slots_of_page();
+        let lists = if shape.outliers_number() > 0 { slots * shape.kv_heads * LIST_WORDS } else { 0 };
+        let mut paged = Self {
             device: device.clone(),
             target: target(device),
             shape,
@@ -184,7 +193,9 @@ impl Paged {
             book_thresholds: Buffer::new(device, 31)?,
             search: Buffer::new(device, search)?,
             crossing: Buffer::new(device, CROSSING * page_bytes)?,
-            crossing_slots: Buffer::new(device, CROSSING * shape.slots_of_page())?,
+            crossing_slots: Buffer::new(device, slots)?,
+            crossing_lists: Buffer::new(device, lists)?,
+            lists: Lists::new(&shape),
             held: Arc::new(held),
             kernels: [None, None, None],
             work: None,
@@ -203,6 +214,7 @@ impl Paged {
         paged.search.write(paged.keys.search.len(), &paged.values.search)?;
         paged.book.write(0, book)?;
         paged.book_thresholds.write(0, thresholds)?;
+        paged.add_outliers(0)?;
         Ok(paged)
     }
 
@@ -231,8 +243,8 @@ impl Paged {
         if let Some(kernels) = &self.kernels[options] {
             return Ok(kernels.clone());
         }
-        let [dim, keys, values, centres, triplets] = self.defines();
-        let defines = [dim, keys, values, centres, triplets, ("OPTIONS", options as u32)];
+        let [dim, keys, values, centres, triplets, outliers] = self.defines();
+        let defines = [dim, keys, values, centres, triplets, outliers, ("OPTIONS", options as u32)];
         let image = image(Source::Attend, &self.target, &defines)?;
         // SAFETY: the image is the compiler's, or a file's that holds it as it was.
         let mut kernels = unsafe { self.device.load(&image, &NAMES) }?;
@@ -243,13 +255,14 @@ impl Paged {
     }
 
     /// The numbers that all kernels are compiled with.
-    pub(super) fn defines(&self) -> [(&'static str, u32); 5] {
+    pub(super) fn defines(&self) -> [(&'static str, u32); 6] {
         [
             ("DIM", self.shape.dim as u32),
             ("KEYS", self.keys.shape.number()),
             ("VALUES", self.values.shape.number()),
             ("CENTRES", self.shape.centres.into()),
             ("TRIPLETS", self.keys.shape.triplets()),
+            ("OUTLIERS", self.shape.outliers_number()),
         ]
     }
 
@@ -263,6 +276,7 @@ impl Paged {
             page_bytes: self.page_bytes() as u64,
             kv_heads: self.shape.kv_heads as u32,
             page_tokens: self.shape.page_tokens as u32,
+            outliers: self.crossing_lists.address(),
         }
     }
 
@@ -290,11 +304,35 @@ impl Paged {
     /// What compiling and the driver refuse.
     ///
     /// # Panics
-    /// For places beyond the pool, and another number of bytes.
+    /// For places beyond the pool, another number of bytes, and where some chunks are exact.
     pub fn upload(&mut self, pages: &[u32], bytes: &[u8]) -> Result<(), Failure> {
+        assert_eq!(self.shape.outliers, [false; 2]);
+        self.upload_with(pages, bytes, &[])
+    }
+
+    /// The same of pages some of whose chunks are exact, a list each, or none at all.
+    ///
+    /// # Errors
+    /// What compiling and the driver refuse, [`Failure::Memory`]: what the places hold is then unspecified.
+    ///
+    /// # Panics
+    /// For places beyond the pool, another number of bytes or of lists, and outliers of no such page.
+    pub fn upload_with(
+        &mut self,
+        pages: &[u32],
+        bytes: &[u8],
+        lists: &[Vec<Outlier>],
+    ) -> Result<(), Failure> {
         let each = self.page_bytes();
         assert_eq!(bytes.len(), pages.len() * each);
-        for (pages, bytes) in pages.chunks(CROSSING).zip(bytes.chunks(CROSSING * each)) {
+        let exact = self.shape.outliers_number() > 0;
+        assert_eq!(lists.len(), if exact { pages.len() } else { 0 });
+        for (number, (pages, bytes)) in pages.chunks(CROSSING).zip(bytes.chunks(CROSSING * each)).enumerate()
+        {
+            if exact {
+                let words = self.keep_outliers(pages, &lists[number * CROSSING..][..pages.len()])?;
+                self.crossing_lists.write(0, &words)?;
+            }
             self.crossing.write(0, bytes)?;
             self.cross(UPLOAD, pages)?;
         }
@@ -600,7 +638,15 @@ fn step_bytes(shape: &Shape, keys: &Tables, values: &Tables) -> usize {
     let exact = 4 * (EXACT_TOKENS * (shape.dim + 4) + HEADS * shape.dim);
     let of_values = exact.max(WARPS * shape.value_part(values.shape));
     let fields = if keys.shape.triplets() > 0 { 4 * keys.entries.len() } else { 0 };
-    of_keys + of_values.next_multiple_of(16) + fields
+    of_keys + of_values.next_multiple_of(16) + exactly_bytes(shape) + fields
+}
+
+/// Of these, what is for outliers: weights, rows of queries and of sums, where a slot's are.
+fn exactly_bytes(shape: &Shape) -> usize {
+    let rows = shape.outliers.iter().filter(|exact| **exact).count();
+    let weights = WARPS * HEADS * (SLOT_TOKENS + 4);
+    let all = 4 * (weights + rows * HEADS * (shape.dim + 4) + WARPS * LIST_WORDS);
+    if rows > 0 { all } else { 0 }
 }
 
 /// What the kernels are compiled for: the card's own instructions, or what `OCTAPLEX_CUDA_TARGET` says (`compute_80`: PTX without

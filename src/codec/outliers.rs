@@ -257,6 +257,11 @@ fn widen(bits: u16) -> f32 {
 impl Page<'_> {
     /// Calls `f` with (row, chunk, its values) of each outlier, in order.
     pub(crate) fn for_each(&self, mut f: impl FnMut(usize, usize, [f32; 4])) {
+        self.for_each_exactly(|row, chunk, halves| f(row, chunk, halves.map(widen)));
+    }
+
+    /// The same with the bits of its f16.
+    pub(crate) fn for_each_exactly(&self, mut f: impl FnMut(usize, usize, [u16; 4])) {
         let mut list = self.list.as_chunks::<BYTES>().0.iter();
         for (row, block) in self.blocks.chunks_exact(self.outliers.block_bytes).enumerate() {
             for (byte, &flags) in block[self.outliers.flags_at..].iter().enumerate() {
@@ -264,8 +269,8 @@ impl Page<'_> {
                 while flags != 0 {
                     let chunk = 8 * byte + flags.trailing_zeros() as usize;
                     if let Some(bytes) = list.next() {
-                        let value = |i: usize| widen(u16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]]));
-                        f(row, chunk, [value(0), value(1), value(2), value(3)]);
+                        let half = |i: usize| u16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]]);
+                        f(row, chunk, [half(0), half(1), half(2), half(3)]);
                     }
                     flags &= flags - 1;
                 }

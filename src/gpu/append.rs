@@ -17,8 +17,8 @@ impl Layer {
     /// Adds tokens to a sequence: keys and values, \[kv_heads]\[tokens]\[width], in any float type. It is then what
     /// [`Layer::append`](crate::Layer::append) makes of the same tokens, in whatever pieces they come: the newest tokens exact in f16,
     /// pages that close encoded on the card, the same bytes. Balance and prefix centre are decided on the CPU, when the first
-    /// page closes; so are values that cannot be held refused. Pages of `trellis` of several scales are encoded there as well, and brought
-    /// to the card.
+    /// page closes; so are values that cannot be held refused. Pages of `trellis` of several scales, and pages with outliers, are encoded
+    /// there as well, and brought to the card.
     ///
     /// A token that closes no page is two small copies; the first page that closes compiles kernels and allocates rows of one page,
     /// a prompt's pages allocate theirs for the while.
@@ -233,7 +233,9 @@ impl Layer {
                 start: first + index * page,
             };
             encoder.encode(&mut bytes, &balances, &prefixes, &mut scratch)?;
-            self.paged.upload(&[*place], &bytes)?;
+            let (mut taken, mut lists) = (Vec::new(), Vec::new());
+            self.apart.take(&bytes[..layout.page_length(&bytes)], &mut taken, &mut lists)?;
+            self.paged.upload_with(&[*place], &taken, &lists)?;
         }
         Ok(())
     }

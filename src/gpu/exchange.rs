@@ -4,7 +4,7 @@ use super::append::places_of;
 use super::{Error, Held, Layer, refuse};
 use crate::backend::Kernels;
 use crate::cache::center;
-use crate::cache::page::Layout;
+use crate::cache::page::{self, Layout};
 use crate::cache::storage::Storage;
 use crate::cache::{SharedLayer, State};
 use crate::codec::{Codec, read_f16};
@@ -26,8 +26,8 @@ impl Layer {
     /// # Errors
     /// [`Error::Unsupported`] for a layer of another configuration (`capacity` and `sliding_window` aside), with codecs of its own,
     /// or with more tokens than this one's capacity and sliding window take,
-    /// [`crate::Error::Corrupt`] for pages with norms that are no numbers, digits that no encoder writes, and rows of `hqmq` that it would not
-    /// write (directions without a radius, spare bits), [`Error::Full`], [`Error::Card`].
+    /// [`crate::Error::Corrupt`] for pages with norms or outliers that are no numbers, flags of chunks that there are not, digits that no encoder
+    /// writes, and rows of `hqmq` that it would not write (directions without a radius, spare bits), [`Error::Full`], [`Error::Card`].
     pub fn upload<K: Codec, V: Codec, S: Storage>(
         &mut self,
         sequence: usize,
@@ -67,16 +67,17 @@ impl Layer {
         held.sequence.pages = self.free(pages)?;
         held.positions = (0..pages).map(|index| layer.page_position(index)).collect();
         held.enter(&layout, layer.state);
-        let mut bytes = Vec::new();
+        let (mut bytes, mut lists) = (Vec::new(), Vec::new());
         for index in 0..pages {
-            let page = layer.store.page(index);
-            crate::Error::expect_length("bytes of a page", layout.page_bytes, page.len())?;
+            let page = self.apart.page(layer.store.page(index), index)?;
             self.check_page(page, index)?;
-            bytes.extend_from_slice(page);
+            self.apart.take(page, &mut bytes, &mut lists)?;
             if bytes.len() >= AT_ONCE || index + 1 == pages {
-                let count = bytes.len() / layout.page_bytes;
-                self.paged.upload(&held.sequence.pages[index + 1 - count..=index], &bytes)?;
+                let count = bytes.len() / self.apart.page_bytes();
+                let places = &held.sequence.pages[index + 1 - count..=index];
+                self.paged.upload_with(places, &bytes, &lists)?;
                 bytes.clear();
+                lists.clear();
             }
         }
         self.upload_exact(sequence, layer)?;
@@ -141,11 +142,13 @@ impl Layer {
                 self.backend.encode_floats(Float::F16, prefix, &mut memory[of_prefix]);
             }
         }
-        for places in held.sequence.pages[pages].chunks((AT_ONCE / layout.page_bytes).max(1)) {
-            let mut bytes = vec![0; places.len() * layout.page_bytes];
+        let each = self.apart.page_bytes();
+        for places in held.sequence.pages[pages].chunks((AT_ONCE / each).max(1)) {
+            let mut bytes = vec![0; places.len() * each];
             self.paged.download(places, &mut bytes)?;
-            for page in bytes.chunks_exact(layout.page_bytes) {
-                layer.store.front_and_draft(0).1.copy_from_slice(page);
+            for (place, page) in places.iter().zip(bytes.chunks_exact(each)) {
+                let list = self.paged.outliers(*place)?;
+                self.apart.put(page, &list, layer.store.front_and_draft(0).1);
                 layer.store.commit(1);
             }
         }
@@ -199,9 +202,11 @@ impl Layer {
         let block = index * self.config.page;
         for head in 0..self.layout.heads {
             let head = self.layout.head(page, head);
+            let rows = self.apart.blocks([head.keys, head.values]);
+            let [keys, values] = rows.map_err(|error| page::in_page(error, index, self.config.page))?;
             let sides = [
-                (&self.layout.keys, &self.config.keys, head.keys, head.key_norms),
-                (&self.layout.values, &self.config.values, head.values, head.value_norms),
+                (&self.layout.keys, &self.config.keys, keys, head.key_norms),
+                (&self.layout.values, &self.config.values, values, head.value_norms),
             ];
             let norms = sides.iter().all(|(side, spec, rows, norms)| match side.is_lean() {
                 true => is_norm(norms),
@@ -211,10 +216,10 @@ impl Layer {
             });
             let centre = if self.layout.keys.is_lean() { head.centre.get(..2) } else { Some(head.centre) };
             let centre = centre.unwrap_or_default().chunks_exact(2).all(|x| read_f16(x).is_finite());
-            let (dim, page) = (self.config.key_dim, self.config.page);
+            let (dim, tokens) = (self.config.key_dim, self.config.page);
             let digits = sides.iter().all(|(side, spec, rows, _)| {
                 // Of planes two bytes before the first row are there as well.
-                are_digits(self.backend, **spec, dim, page, &rows[if side.is_lean() { 2 } else { 0 }..])
+                are_digits(self.backend, **spec, dim, tokens, &rows[if side.is_lean() { 2 } else { 0 }..])
             });
             if !norms || !centre || !digits {
                 return Err(crate::Error::Corrupt { block }.into());

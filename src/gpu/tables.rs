@@ -10,8 +10,9 @@ use crate::stream::Purpose;
 use crate::{Backend, CodecSpec, Gain, LayerConfig, Role};
 use octaplex_arch::BLOCK_VALUES;
 use octaplex_arch::device::{Groups, Rotated, Tables};
+use octaplex_arch::quaternion::ChunkLayout;
 
-const WHICH: &str = "cards take turboquant (rotation=wht), trellis, int (med=0), and keys of octopus (norm=f16) of bdir up to 5, of tq3_0 (widths that 32 divides) and of hqmq (med=0)";
+const WHICH: &str = "cards take turboquant (rotation=wht), trellis, int, and keys of octopus (norm=f16) of bdir up to 5, of tq3_0 (widths that 32 divides) and of hqmq";
 
 const HAAR: &str =
     "cards rotate by rotation=wht, which is the default: leave rotation=haar out, or attend on the CPU";
@@ -55,7 +56,7 @@ fn of(config: &LayerConfig, spec: CodecSpec, dim: usize, role: Role) -> Result<T
             let rotated = rotated(&rotation, spec.rounds, spec.gain);
             Some(Tables::trellis(book.codebook(), matches!(role, Role::Keys), unit, book.kappa(), rotated))
         }
-        CodecSpec::Int(spec) if spec.med == 0 => {
+        CodecSpec::Int(spec) => {
             let of_keys = role == Role::Keys;
             let rotation = spec.rotate.then(|| rotation(1, spec.seed)).transpose()?;
             let signs = rotation.as_ref().map_or(&[][..], Rotation::signs);
@@ -71,10 +72,12 @@ fn of(config: &LayerConfig, spec: CodecSpec, dim: usize, role: Role) -> Result<T
             let rotated = rotated(core.rotation(), spec.rounds, spec.gain);
             Tables::triplets(&core.shape(), spec.rounding.search(), rotated)
         }
-        CodecSpec::Hqmq(spec) if role == Role::Keys && spec.med == 0 => {
+        CodecSpec::Hqmq(spec) if role == Role::Keys => {
             let core = hqmq::Core::build(spec, dim, Backend::detect(), config.stream(role))?;
             let (layout, set, signs) = core.shape();
-            Tables::chunks(layout, &set, Rotated { signs, rounds: spec.rotate.into(), gain: 0 })
+            // Flags are taken out of rows.
+            let layout = ChunkLayout { flags: false, ..*layout };
+            Tables::chunks(&layout, &set, Rotated { signs, rounds: spec.rotate.into(), gain: 0 })
         }
         CodecSpec::Tq3(spec) if role == Role::Keys && dim.is_multiple_of(BLOCK_VALUES) => {
             Tables::blocks(&spec.variant.book(), &tq3_0::SIGNS)
@@ -87,11 +90,16 @@ fn of(config: &LayerConfig, spec: CodecSpec, dim: usize, role: Role) -> Result<T
     }
 }
 
-/// Whether the card's kernels encode pages of such keys and values: of all that cards take but a trellis of several scales, which the
-/// CPU encodes.
+/// Whether the card's kernels encode pages of such keys and values: of all that cards take but a trellis of several scales, and pages with
+/// outliers, which the CPU encodes.
 pub(super) fn are_encoded(config: &LayerConfig) -> bool {
-    let several = |spec: &CodecSpec| matches!(spec, CodecSpec::Trellis(trellis) if trellis.scales > 1);
-    ![config.keys, config.values].iter().any(several)
+    let of_cpu = |spec: &CodecSpec| match spec {
+        CodecSpec::Trellis(trellis) => trellis.scales > 1,
+        CodecSpec::Int(int) => int.med > 0,
+        CodecSpec::Hqmq(hqmq) => hqmq.med > 0,
+        _ => false,
+    };
+    ![config.keys, config.values].iter().any(of_cpu)
 }
 
 /// The codebook of a page's centre: integers, where codes change, what an integer is worth.
@@ -109,6 +117,7 @@ mod tests {
     use super::*;
     use crate::Center;
     use crate::cache::page::Layout;
+    use crate::gpu::outliers::Apart;
     use alloc::format;
     use alloc::vec::Vec;
     use octaplex_arch::device::{Shape, WIDTHS};
@@ -140,7 +149,8 @@ mod tests {
                     }
                 }
             }
-            assert!(of_keys(&with("int:group=16,med=3", dim)).is_err());
+            let exact = with("int:group=16,med=3", dim);
+            assert!(of_keys(&exact).is_ok() && !are_encoded(&exact));
             assert!(!are_encoded(&with("trellis:scales=3", dim)));
             for bits in 5..=8 {
                 let config = with(&format!("turboquant:bits={bits}"), dim);
@@ -180,9 +190,11 @@ mod tests {
         );
         specs.extend([2, 3, 5, 6, 7].map(|bits| format!("int:bits={bits}")));
         specs.extend(["int:bits=3,group=16", "int:bits=5,asymmetric=true"].map(Into::into));
+        specs.extend(["int:med=3", "int:bits=6,group=16,med=2"].map(Into::into));
         let values_too = specs.len();
         specs.extend(
-            ["octopus", "octopus:bits=2", "hqmq", "hqmq:s=192,r=6,packing=index", "tq3_0"].map(Into::into),
+            ["octopus", "octopus:bits=2", "hqmq", "hqmq:s=192,r=6,packing=index", "hqmq:med=3", "tq3_0"]
+                .map(Into::into),
         );
         for dim in WIDTHS {
             for (number, keys) in specs.iter().enumerate() {
@@ -196,6 +208,7 @@ mod tests {
                     let config = config.keys(keys.parse().expect("a codec"));
                     let config = config.values(values.parse().expect("a codec"));
                     let layout = Layout::new(&config);
+                    let apart = Apart::new(&config, &layout);
                     let shape = Shape {
                         dim,
                         kv_heads: 3,
@@ -207,16 +220,17 @@ mod tests {
                         exact: 1,
                         sinks: 0,
                         ring: layout.ring,
+                        outliers: apart.sides(),
                     };
                     let tables = (of_keys(&config).expect("keys"), of_values(&config).expect("values"));
                     let bytes = shape.bytes_of_page(&tables.0, &tables.1);
-                    assert_eq!(bytes, layout.page_bytes, "{keys}, {values}, width {dim}, {center:?}");
+                    assert_eq!(bytes, apart.page_bytes(), "{keys}, {values}, width {dim}, {center:?}");
                 }
             }
         }
     }
 
-    /// Sets of every kind, and both meanings of small blocks' planes; at other widths, as values and with outliers they are refused.
+    /// Sets of every kind, and both meanings of small blocks' planes; at other widths and as values they are refused.
     #[test]
     fn keys_of_chunks_and_small_blocks() {
         let with = |keys: &str, dim| {
@@ -235,7 +249,8 @@ mod tests {
                 let config = with(&format!("hqmq{spec}"), dim);
                 assert!(of_keys(&config).is_ok() && are_encoded(&config), "{spec}, width {dim}");
             }
-            assert!(of_keys(&with("hqmq:med=3", dim)).is_err());
+            let exact = with("hqmq:med=3", dim);
+            assert!(of_keys(&exact).is_ok() && !are_encoded(&exact));
             let values = with("hqmq", dim).values("hqmq".parse().expect("a codec"));
             assert!(of_values(&values).is_err());
         }

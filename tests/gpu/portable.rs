@@ -33,6 +33,8 @@ fn cases() -> Vec<Case> {
         ("hqmq", "trellis:m=3,states=32", 64),
         ("turboquant:bits=8", "int:group=16", 128),
         ("turboquant:levels=10", "turboquant:levels=3", 80),
+        ("int:med=2", "int:bits=8,group=16,med=2", 128),
+        ("hqmq:med=2", "int:bits=3,med=2", 80),
     ]
     .iter()
     .map(|(keys, values, dim)| case(keys, values, *dim, (14, 2), TOKENS))

@@ -64,6 +64,8 @@ fn cases() -> Vec<Case> {
         ("turboquant:bits=7", "trellis:m=3,states=16", 96),
         ("int:group=16,asymmetric=true", "int:bits=8,group=32", 96),
         ("turboquant:levels=12", "turboquant:levels=5", 80),
+        ("int:med=2", "int:bits=8,group=16,med=2", 64),
+        ("hqmq:med=2", "turboquant", 128),
     ]
     .into_iter()
     .enumerate()

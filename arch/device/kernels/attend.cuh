@@ -71,7 +71,7 @@ struct Shared {
 // Queries: balanced, rotated, to 16 bits. A warp takes two heads. `fetch` is called once they are asked for: a query behind pages
 // arrives microseconds later.
 template <class Fetch>
-__device__ __forceinline__ void prepare(const Params &p, Shared &sh, int batch, int kv_head, int first_head, int heads, int warp, int lane,
+__device__ __forceinline__ void prepare(const Params &p, Shared &sh, u8 *exactly, int batch, int kv_head, int first_head, int heads, int warp, int lane,
                                         Fetch fetch) {
     float queries[HEADS / WARPS][VEC] = {}, balance[VEC], prefix[VEC];
     if (is_fields(KEYS)) { // bytes that are no coordinate's
@@ -103,6 +103,9 @@ __device__ __forceinline__ void prepare(const Params &p, Shared &sh, int batch, 
                 if (holds(lane)) sh.balanced[h][VEC * lane + i] = v[i];
         }
         turn_key(v, p.key_rounds, p.key_signs, lane);
+#if OUTLIERS & 1
+        for (int i = 0; i < VEC && holds(lane); i++) exact_queries(*reinterpret_cast<Exactly *>(exactly))[h][VEC * lane + i] = v[i] * p.logit_unit;
+#endif
 #pragma unroll
         for (int i = 0; i < VEC; i++) top = fmaxf(top, fabsf(v[i]));
 #pragma unroll
@@ -155,7 +158,12 @@ __device__ __forceinline__ u64 first_seen(const Params &p, const Sequence &s) {
 constexpr int EXACT_ROW = 4 * DIM + 16; // bytes of a token's key and value; 16 more, so that a column is on all banks
 constexpr int EXACT_QUERIES = EXACT_TOKENS * EXACT_ROW, EXACT_PART = EXACT_QUERIES + HEADS * DIM * 4;
 // What fields of keys stand for comes last: with the largest sets it is more than a kernel may have of its own.
-constexpr int FIELDS_FROM = V_FROM + ((WARPS * V_PART > EXACT_PART ? WARPS * V_PART : EXACT_PART) + 15) / 16 * 16;
+constexpr int EXACTLY_FROM = V_FROM + ((WARPS * V_PART > EXACT_PART ? WARPS * V_PART : EXACT_PART) + 15) / 16 * 16;
+#if OUTLIERS
+constexpr int FIELDS_FROM = EXACTLY_FROM + sizeof(Exactly);
+#else
+constexpr int FIELDS_FROM = EXACTLY_FROM;
+#endif
 
 __device__ __forceinline__ void fetch_exact(const Params &p, Shared &sh, u8 *memory, const Sequence &seq, int count, int batch, int kv_head) {
     const int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES;
@@ -320,7 +328,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
 #endif
         __syncthreads();
     }
-    prepare(p, sh, batch, kv_head, first_head, heads, warp, lane, [&] { fetch_values(first + warp); });
+    prepare(p, sh, pages + EXACTLY_FROM, batch, kv_head, first_head, heads, warp, lane, [&] { fetch_values(first + warp); });
     const Table keys = table_of<KEYS>(p.key_table, lane, p.zero), of_values = table_of<VALUES>(p.value_table, lane, p.zero);
     __syncthreads();
     uint4 q[PRODUCTS];
@@ -337,6 +345,12 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
     float m = NOTHING, l = 0;
     float norm = 0, step_unit = 0;
     u32 phase = 0;
+#if OUTLIERS
+    Exactly &exactly = *reinterpret_cast<Exactly *>(pages + EXACTLY_FROM);
+#if OUTLIERS & 2
+    for (int c = warp; c < DIM / 4; c += WARPS) *own_sum(exactly, c, lane) = 0;
+#endif
+#endif
     for (int at = first; at < last; at += WARPS, phase ^= 1) {
         const int page = at + warp;
         const u8 *slot = my_keys;
@@ -347,9 +361,18 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
         float x[16], top = HIDDEN;
         uint4 v_steps[2] = {};
         u32 largest = 0;
+#if OUTLIERS
+        Outliers list = {};
+#endif
         if (page < last) {
             wait_keys(phase);
             const Tail tail = load<Tail>(slot + TAIL);
+#if OUTLIERS
+            list = load<Outliers>(slot + OUTLIERS_AT);
+#if OUTLIERS & 1
+            const Outlier first_keys = outlier_at(list.records, lane, list.keys);
+#endif
+#endif
             float centre = base;
             if constexpr (FLOAT_CENTRES) {
                 float sum = 0;
@@ -405,6 +428,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
                 for (int j = 0; j < PRODUCTS; j++) score(c, q[j], k, j, keys);
                 x[2 * tile] = (float)(c[0] * 256 + c[2]), x[2 * tile + 1] = (float)(c[1] * 256 + c[3]);
             }
+#if OUTLIERS & 1
+            if (list.keys > 0) score_outliers(exactly, list, first_keys, warp, lane);
+#endif
             const float of_norm = (is_blocks(KEYS) ? SCORE_UNIT : in_rows(KEYS) ? 1 : from_f16(tail.key_largest)) * p.key_unit * unit;
 #pragma unroll
             for (int tile = 0; tile < 2; tile++) {
@@ -414,7 +440,12 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
 #pragma unroll
                 for (int i = 0; i < 8; i++) {
                     float &y = x[8 * tile + i];
-                    y = logit_of(p, fmaf(y, is_grouped(KEYS) ? of_norm : times_norm<KEYS>(of_norm, steps[i >> 1], i & 1), centre), tail.position + 32 * tile + 8 * t + i, first_seen(p, seq), biases);
+#if OUTLIERS & 1
+                    const float more = list.keys > 0 ? centre + exactly.weights[warp][g][32 * tile + 8 * t + i] : centre;
+#else
+                    const float more = centre;
+#endif
+                    y = logit_of(p, fmaf(y, is_grouped(KEYS) ? of_norm : times_norm<KEYS>(of_norm, steps[i >> 1], i & 1), more), tail.position + 32 * tile + 8 * t + i, first_seen(p, seq), biases);
                     top = fmaxf(top, y);
                 }
             }
@@ -429,7 +460,15 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
         fetch_keys(page + WARPS);
         if (t == 0) sh.top[g][warp] = top;
         if (lane == 0) sh.largest[warp] = largest;
+#if OUTLIERS & 2
+        if (lane == 0) exactly.lists[warp] = list;
+#endif
         __syncthreads();
+#if OUTLIERS & 2
+        Outlier first_values[WARPS]; // on their way while weights are found
+#pragma unroll
+        for (int s = 0; s < WARPS; s++) first_values[s] = outlier_at(value_records(exactly.lists[s]), lane, exactly.lists[s].values);
+#endif
         {
             const float4 tops = load<float4>(reinterpret_cast<const u8 *>(sh.top[g]));
             const uint4 all = load<uint4>(reinterpret_cast<const u8 *>(sh.largest));
@@ -463,6 +502,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
                 }
                 weighed *= __uint_as_float((u32)(127 - by) << 23);
                 l *= exp2_fast(m - m_new);
+#if OUTLIERS & 2
+                scale_outliers(exactly, exp2_fast(m - m_new), warp, lane);
+#endif
                 if (has_zeros(VALUES))
                     for (int i = 0; i < OWN * V_SHARED; i++) zeros[i / V_SHARED][i % V_SHARED] *= exp2_fast(m - m_new);
             }
@@ -479,6 +521,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
             for (int i = 0; i < 8; i++) {
                 const float weight = exp2_fast(x[8 * tile + i] - m);
                 l += weight;
+#if OUTLIERS & 2
+                if (list.values > 0) exactly.weights[warp][g][32 * tile + 8 * t + i] = weight;
+#endif
                 if (is_grouped(VALUES)) {
                     w[i] = __float_as_uint(weight);
                     continue;
@@ -503,6 +548,11 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
         if (is_summed(VALUES)) weighed += fmaf((float)high_bytes, 256, (float)low_bytes);
         wait_values(phase);
         __syncthreads();
+#if OUTLIERS & 2
+#pragma unroll
+        for (int s = 0; s < WARPS; s++)
+            if (exactly.lists[s].values > 0) sum_outliers(exactly, s, first_values[s], warp, lane);
+#endif
 #pragma unroll
         for (int step = 0; step < 2 * WARPS; step += SHARING) {
             const int mine = step + (SHARING > 1 ? warp / GROUPS : 0);
@@ -573,6 +623,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
         if (c >= DIM || (SHARING > 1 && warp >= GROUPS)) continue;
         if (SHARING > 1)
             for (int i = 0; i < 8; i++) out[i] += other[at + i];
+#if OUTLIERS & 2
+        for (int i = 0; i < 8; i++) out[i] += exact_sums(exactly)[g][c + i];
+#endif
         reinterpret_cast<float4 *>(part + at)[0] = make_float4(out[0], out[1], out[2], out[3]);
         reinterpret_cast<float4 *>(part + at)[1] = make_float4(out[4], out[5], out[6], out[7]);
     }

@@ -136,8 +136,14 @@ extern "C" __global__ void __launch_bounds__(256) measure(const __grid_constant_
     for (u32 i = threadIdx.x; i < seq.slots; i += blockDim.x) {
         const u8 *slot = p.pool + ((u64)p.table[(u64)sequence * p.table_stride + i] * p.kv_heads + head) * SLOT;
         const Tail tail = load<Tail>(slot + TAIL);
-        key = fmaxf(key, largest_norm<KEYS>(tail.key_largest, tail.key_octaves) + (CENTRES ? (in_rows(KEYS) ? 1 / INVERSE_SQRT : 1) * fabsf(from_f16(tail.centre)) : 0));
-        value = fmaxf(value, largest_norm<VALUES>(tail.value_largest, tail.value_octaves));
+        float of_key = largest_norm<KEYS>(tail.key_largest, tail.key_octaves), of_value = largest_norm<VALUES>(tail.value_largest, tail.value_octaves);
+#if OUTLIERS
+        // No coordinate is more than its code's, its outlier's and its centre's together.
+        const Outliers list = load<Outliers>(slot + OUTLIERS_AT);
+        of_key += from_f16(list.key_largest), of_value += from_f16(list.value_largest);
+#endif
+        key = fmaxf(key, of_key + (CENTRES ? (in_rows(KEYS) ? 1 / INVERSE_SQRT : 1) * fabsf(from_f16(tail.centre)) : 0));
+        value = fmaxf(value, of_value);
     }
     // Of exact rows the largest coordinate, as if all of a row were so large.
     float of_key = 0, of_value = 0, sum[VEC] = {};
@@ -371,6 +377,34 @@ __device__ __forceinline__ void unfold_slices(const u8 *slot, u8 *keys, const fl
     }
 }
 
+#if OUTLIERS
+// Where codes are nothing, keys are their centre less the mean, rounded: what is added is added to that before it is rounded.
+__device__ __forceinline__ void unfold_outliers(const u8 *slot, u8 *keys, u8 *values, float2 scale, const float *centre) {
+    const Outliers list = load<Outliers>(slot + OUTLIERS_AT);
+    for (int at = threadIdx.x; at < list.keys; at += 128) {
+        const Outlier o = outlier_at(list.records, at, list.keys);
+        const int c = 4 * o.chunk();
+        uint2 *to = reinterpret_cast<uint2 *>(keys + key_byte(o.token(), c));
+        const u32 words[2] = {to->x, to->y};
+        float x[4];
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const float code = from_f16(words[e >> 1] >> (16 * (e & 1)) & 0xFFFF) - from_f16(two_f16(centre[c + e], 0) & 0xFFFF);
+            x[e] = fmaf(o.value(e), scale.x, code + centre[c + e]);
+        }
+        *to = make_uint2(two_f16(x[0], x[1]), two_f16(x[2], x[3]));
+    }
+    for (int at = threadIdx.x; at < list.values; at += 128) {
+        const Outlier o = outlier_at(value_records(list), at, list.values);
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            u16 *to = reinterpret_cast<u16 *>(values + value_byte(o.token(), 4 * o.chunk() + e));
+            *to = (u16)two_f16(fmaf(o.value(e), scale.y, from_f16(*to)), 0);
+        }
+    }
+}
+#endif
+
 // A page's keys come back as what codes stand for and, of all of them, its centre less the mean.
 __device__ __forceinline__ void unfold_slot(const Block &p, const u8 *slot, u8 *keys, u8 *values, float2 scale, const float *mean) {
     __shared__ float centroids[2][128], centre[WIDE], norms[2][TILE];
@@ -480,6 +514,10 @@ __device__ __forceinline__ void unfold_slot(const Block &p, const u8 *slot, u8 *
             *reinterpret_cast<uint4 *>(values + value_byte(token, c + e)) = make_uint4(words[0], words[1], words[2], words[3]);
         }
     }
+#if OUTLIERS
+    __syncthreads();
+    unfold_outliers(slot, keys, values, scale, centre);
+#endif
 }
 
 __device__ __forceinline__ void unfold_exact(const Block &p, const Sequence &seq, int sequence, int head, u32 first, u32 count, u8 *keys, u8 *values, float2 scale,

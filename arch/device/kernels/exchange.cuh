@@ -8,6 +8,9 @@ struct Exchange {
     const i16 *book;   // [32]: what codes of a centre stand for
     u64 page_bytes;
     u32 kv_heads, page_tokens;
+#if OUTLIERS
+    const uint4 *outliers; // of each slot its heads'
+#endif
 };
 
 constexpr int PAGE_HEADER = 8, NORM_HEAD = 3;
@@ -235,6 +238,9 @@ extern "C" __global__ void __launch_bounds__(128) upload(const __grid_constant__
         for (int i = 0; i < 8; i++) tail.position |= (u64)s.header[i] << (8 * i);
         tail.position += s.part * SLOT_TOKENS;
         *reinterpret_cast<Tail *>(s.slot + TAIL) = tail;
+#if OUTLIERS
+        *reinterpret_cast<uint4 *>(s.slot + OUTLIERS_AT) = x.outliers[blockIdx.x * x.kv_heads + blockIdx.y];
+#endif
     }
 }
 

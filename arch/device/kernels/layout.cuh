@@ -9,6 +9,7 @@
 //               of 3 bits, each with a scale (43); or chunks of four values with a scale a row (50), of which TRIPLETS says 256 for each
 //               member, 16 for each bit of a radius, 1 for codes in mixed radix
 //   CENTRES     1: pages have a centre          OPTIONS 1: logits are capped or hidden; 2: biases are added
+//   OUTLIERS    1: some chunks of keys are exact, 2: of values, 3: of both; otherwise 0
 //
 // A slot has 64 tokens of one head; a page of 128 or 256 tokens takes several. All that a warp needs at once lies together, and
 // 16 bytes are aligned. A row has WIDE coordinates there, the next multiple of 32; what stands behind the last is nobody's:
@@ -21,7 +22,7 @@
 //             and codes of more than 4.5 bits f16; of small blocks f16, 64 of the first of each row, then 64 of the second. Integers with
 //             groups: 64 f16 for each field of a row, [scale, zero][group] as they follow each other there; those of values stand behind
 //             their planes
-//   tail      what else the page says: see Tail
+//   tail      what else the page says: see Tail; with OUTLIERS where its exact chunks are
 //   values    planes by octets of tokens, below
 //
 // Nothing of a page is lost: `download` writes the bytes that `upload` has read.
@@ -35,6 +36,9 @@
 constexpr int SLOT_TOKENS = 64, HEADS = 8, WARPS = 4, LANES = 32;
 #ifndef TRIPLETS
 #define TRIPLETS 0
+#endif
+#ifndef OUTLIERS
+#define OUTLIERS 0
 #endif
 constexpr bool is_triplets(int shape) { return shape == 20; }
 constexpr bool is_trellis(int shape) { return shape > 10 && shape < 20; }
@@ -122,7 +126,8 @@ constexpr int K_CENTRE = is_fields(KEYS) ? SLOT_TOKENS * 16 * FIELD_WORDS : K_LO
 constexpr int K_STEPS = K_CENTRE + (CENTRES ? 2 * K_WIDE : 0);
 constexpr int V_STEPS = K_STEPS + 2 * SLOT_TOKENS * fields_of(KEYS);
 constexpr int TAIL = V_STEPS + (is_grouped(VALUES) ? 0 : 2 * SLOT_TOKENS);
-constexpr int K_PART = TAIL + 16;
+constexpr int OUTLIERS_AT = TAIL + 16;
+constexpr int K_PART = OUTLIERS_AT + (OUTLIERS ? 16 : 0);
 constexpr int V_LOW = planes(has_path(VALUES));
 constexpr int V_HIGH = V_LOW + planes(low_bits(VALUES));
 constexpr int V_FIELDS = V_LOW + planes(code_bits(VALUES) + index_bits(VALUES));
@@ -136,6 +141,13 @@ struct Tail {
     u64 position; // of the slot's first token
 };
 static_assert(sizeof(Tail) == 16, "the tail of a slot");
+// A slot's exact chunks: see outliers.cuh.
+struct Outliers {
+    const u32 *records;
+    u16 keys, values;               // how many
+    u16 key_largest, value_largest; // f16, in magnitude
+};
+static_assert(sizeof(Outliers) == 16, "behind the tail");
 
 // Which of a key's coordinates in the order of threads' own, EACH of each, coordinate c is: of small blocks, each of which is a product
 // of its own, a thread has eight. And back.
