@@ -180,6 +180,20 @@ mod tests {
     use super::*;
     use std::vec;
 
+    /// Scales that end behind the bytes are not read, be there more memory or not.
+    #[test]
+    fn scales_behind_the_bytes_are_refused() {
+        for (length, fits) in [(3, false), (4, true)] {
+            let bytes = &[0; 8][..length];
+            let rows = Rows { bytes, stride: 2, len: 1, dim: 8, scales: None, ahead: &[] };
+            assert_eq!(rows.count(), 2);
+            let read = std::panic::catch_unwind(|| rows.read_scales(0, &mut [0.0; 2]));
+            assert_eq!(read.is_ok(), fits, "{length} bytes");
+            #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
+            assert_eq!(rows.halves::<2>(0).is_some(), fits, "{length} bytes");
+        }
+    }
+
     /// Long rows ask for their own later ones, short ones and those that something comes behind do not.
     #[test]
     fn long_rows_are_asked_for() {

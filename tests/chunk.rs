@@ -539,6 +539,28 @@ fn pages_out_of_order_are_refused() {
     assert_eq!(decode(&codec, &forged), Err(Error::Snapshot { at: page, why: "a page out of order" }));
 }
 
+/// A block that no codec wrote, under a checksum that is right: it is counted within its page, when a chunk is decoded and when what
+/// is left behind full pages is appended.
+#[test]
+fn forged_blocks_are_counted_within_their_page() {
+    let spec = "int".parse().unwrap();
+    let config = ChunkConfig::new(1, 1, 32).keys(spec).values(spec).center(Center::Off).balance(false);
+    let codec = ChunkCodec::new(config, Backend::detect()).unwrap();
+    let (tokens, block) = (2 * 64 + 9, config.keys.block_bytes(32));
+    let blob = codec.encode(&numbers(1, 2 * tokens * 32)).unwrap();
+    let layer = sections(&blob, &config, tokens)[1].clone();
+    for (page, row) in [(0, 7), (1, 5), (2, 3)] {
+        let (mut forged, at) = (blob.clone(), layer.start + page * (8 + 2 * 64 * block) + 8 + row * block);
+        forged[at..at + 2].copy_from_slice(&[0, 0x7c]);
+        let checksum = crc32fast::hash(&forged[layer.clone()]);
+        forged[layer.end..layer.end + 4].copy_from_slice(&checksum.to_le_bytes());
+        let corrupt = Err(Error::Corrupt { block: row });
+        assert_eq!(decode(&codec, &forged).map(|_| ()), corrupt, "page {page}");
+        let appended = cache_of(&config).append_chunk(&forged);
+        assert_eq!(appended, if page == 2 { corrupt } else { Ok(()) }, "page {page}");
+    }
+}
+
 /// The largest numbers come back as numbers, where a codec's rounding goes beyond f16.
 #[test]
 fn the_largest_numbers_stay_finite() {

@@ -163,6 +163,18 @@ fn the_smallest_norms() {
     }
 }
 
+/// An f32 could tell them: 2⁻³⁰ is where zeros end there too.
+#[test]
+fn the_smallest_norms_in_f32() {
+    for backend in Backend::available() {
+        let codec = codec("octopus:gain=norm,norm=f32", 64, backend);
+        for (exponent, zero) in [(-30.001f32, true), (-29.999, false)] {
+            let block = codec.encode_rows(&scaled(&unrotated(64, 1.0, 0.0), exponent.exp2())).unwrap();
+            assert_eq!(block.iter().all(|byte| *byte == 0), zero, "{exponent}");
+        }
+    }
+}
+
 /// Vectors between one axis and all of them, in small steps.
 fn sweep(dim: usize) -> impl Iterator<Item = Vec<f32>> {
     (0..=400).map(move |i| {

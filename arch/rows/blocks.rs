@@ -189,6 +189,23 @@ mod tests {
         }
     }
 
+    /// Nothing longer than the window is read, and no word whose neighbours the rows behind do not hold.
+    #[test]
+    fn reads_longer_than_their_window_are_refused() {
+        let bytes = [0; 256];
+        for (stride, length) in (0..=3).flat_map(|stride| (0..=9).map(move |length| (stride, length))) {
+            let window = Block::of(&bytes, stride).window(64, 64 + length);
+            let refused =
+                |read: &dyn Fn()| std::panic::catch_unwind(std::panic::AssertUnwindSafe(read)).is_err();
+            let case = std::format!("{length} bytes every {stride}");
+            assert_eq!(refused(&|| _ = window.word(1)), length < 2, "{case}");
+            assert_eq!(refused(&|| _ = window.first::<3>(1)), length < 3, "{case}");
+            assert_eq!(refused(&|| _ = window.quad(1)), length < 8, "{case}");
+            assert_eq!(refused(&|| _ = window.word_in_place(8)), length < 2 || stride < 2, "{case}");
+            assert!(refused(&|| _ = window.row(ROWS)) && refused(&|| _ = window.word_in_place(ROWS)));
+        }
+    }
+
     /// Blocks are the rows, in order, for every number and distance of them; behind the last one are zeros.
     #[test]
     fn blocks_are_the_rows() {
