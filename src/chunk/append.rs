@@ -31,7 +31,7 @@ impl KvCache {
     ///
     /// # Errors
     /// [`Error::Snapshot`] for bytes that are no chunk, are damaged, or do not go with the layers; [`Error::Missing`] for a layer
-    /// that is not there; [`Error::Full`]; [`Error::Corrupt`], and what [`append`](Self::append) refuses, for the last page. The
+    /// that is not there; [`Error::Full`]; [`Error::Corrupt`], whose block is counted within a page of a head, and what [`append`](Self::append) refuses, for the last page. The
     /// cache is then as it was.
     pub fn append_chunk(&mut self, blob: &[u8]) -> Result<(), Error> {
         let info = ChunkInfo::read(blob)?;

@@ -87,8 +87,8 @@ impl ChunkCodec {
     ///
     /// # Errors
     /// [`Error::Snapshot`] for bytes that are no chunk of this configuration, are damaged or cut off; [`Error::Length`]: the tensor
-    /// is then as it was. [`Error::Corrupt`] for blocks that no codec wrote although all checksums are right, which takes intent:
-    /// a part of the tensor is then written.
+    /// is then as it was. [`Error::Corrupt`] for blocks that no codec wrote although all checksums are right, which takes intent,
+    /// counted within a page of a head: a part of the tensor is then written.
     pub fn decode<'a>(&self, blob: &[u8], tensor: impl Into<TensorMut<'a>>) -> Result<(), Error> {
         let info = ChunkInfo::read(blob)?;
         if info.config != self.config {
