@@ -7,6 +7,7 @@ mod block;
 mod compile;
 mod driver;
 mod encode;
+mod exchange;
 mod failure;
 mod layout;
 mod outliers;

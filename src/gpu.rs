@@ -4,8 +4,8 @@
 //! [`Failure`] says what is missing. Kernels are compiled for the card that is found, some seconds the first time, and kept in the
 //! user's cache folder (`OCTAPLEX_CACHE`, else the system's).
 //!
-//! It has never run on an AMD card: the kernels compile for gfx900 and later, and what the host does was tried over a stand-in for AMD's
-//! libraries. Those cards have 64 KB of shared memory a block of threads: codecs and widths whose decode steps need more, a width of
+//! It has never run on an AMD card: the kernels compile for gfx900 and later, and what the host does was tried over stand-ins for AMD's
+//! libraries, on NVIDIA's cards and on a CPU. Those cards have 64 KB of shared memory a block of threads: codecs and widths whose decode steps need more, a width of
 //! 256 among them, are [`Failure::SharedMemory`].
 //!
 //! What is here is a beginning: tokens are appended ([`Layer::append`]) or uploaded from a layer on the CPU ([`Layer::upload`]),
@@ -303,11 +303,13 @@ impl Layer {
         Ok(&held.sequence)
     }
 
-    /// So many places that no sequence has.
-    fn free(&self, needed: usize) -> Result<Vec<u32>, Error> {
+    /// So many places that no sequence has, nor outliers: what evicted pages, and calls that ended with an error, left there is forgotten.
+    fn free(&mut self, needed: usize) -> Result<Vec<u32>, Error> {
         let free = self.owners.iter().zip(0u32..).filter(|(owners, _)| **owners == 0).map(|(_, place)| place);
-        let places: Vec<u32> = free.clone().take(needed).collect();
-        if places.len() < needed { Err(Error::Full { needed, free: free.count() }) } else { Ok(places) }
+        let free: Vec<u32> = free.collect();
+        free.iter().for_each(|place| self.paged.release(*place));
+        let missing = Error::Full { needed, free: free.len() };
+        free.get(..needed).map(<[u32]>::to_vec).ok_or(missing)
     }
 
     /// Puts a sequence in place of another; its pages and its exact tokens are there.
@@ -315,12 +317,7 @@ impl Layer {
         self.paged.set(number, &held.sequence, &held.front)?;
         held.sequence.pages.iter().for_each(|page| self.owners[*page as usize] += 1);
         let old = core::mem::replace(&mut self.sequences[number], held);
-        for page in old.sequence.pages {
-            self.owners[page as usize] -= 1;
-            if self.owners[page as usize] == 0 {
-                self.paged.release(page);
-            }
-        }
+        old.sequence.pages.iter().for_each(|page| self.owners[*page as usize] -= 1);
         Ok(())
     }
 

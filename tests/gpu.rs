@@ -390,6 +390,8 @@ fn every_option() {
             ("hqmq", 80),
             ("turboquant:bits=8", 128),
             ("trellis:states=64", 192),
+            ("int:med=2", 128),
+            ("turboquant:levels=12", 80),
         ] {
             let of_keys = ["octopus", "tq3_0", "hqmq"].iter().any(|alone| keys.starts_with(alone));
             let values = if of_keys { "turboquant" } else { keys };

@@ -5,8 +5,8 @@ use super::compile::{Source, image};
 use super::driver::{Buffer, Device, Event, Graph, Kernels, Stream, time};
 use super::encode::Incoming;
 use super::failure::{Failure, Maker};
-use super::layout::{Exchange, Params, SLOT_TOKENS, Sequence, Shape, WIDTHS, words_of};
-use super::outliers::{LIST_WORDS, Lists, Outlier};
+use super::layout::{Params, SLOT_TOKENS, Sequence, Shape, WIDTHS, words_of};
+use super::outliers::{LIST_WORDS, Lists};
 use super::rows::{DeviceSlice, Taking};
 use super::tables::Tables;
 use alloc::string::String;
@@ -28,18 +28,16 @@ const RESIDENT: usize = 4;
 const RESIDENT_WIDE: usize = 2;
 /// Of a block of threads: slots at once.
 const WARPS: usize = 4;
-const THREADS: usize = 128;
+pub(super) const THREADS: usize = 128;
 const COMBINE_THREADS: usize = 512;
 /// Where splits are so few.
 const COMBINE_FEW_THREADS: usize = 160;
 const FEW: usize = 45;
 /// Pages that cross at once.
-const CROSSING: usize = 64;
+pub(super) const CROSSING: usize = 64;
 
 /// Which kernel of an image.
 const NAMES: [&core::ffi::CStr; 5] = [c"upload", c"download", c"attend", c"combine", c"combine_few"];
-const UPLOAD: usize = 0;
-const DOWNLOAD: usize = 1;
 const ATTEND: usize = 2;
 const COMBINE: usize = 3;
 const COMBINE_FEW: usize = 4;
@@ -122,9 +120,9 @@ pub struct Paged {
     pub(super) book_thresholds: Buffer<f32>,
     /// What encoding looks triplets and codes up in, where cells do not do: keys', then values'.
     pub(super) search: Buffer<u32>,
-    crossing: Buffer<u8>,
-    crossing_slots: Buffer<u32>,
-    crossing_lists: Buffer<u32>,
+    pub(super) crossing: Buffer<u8>,
+    pub(super) crossing_slots: Buffer<u32>,
+    pub(super) crossing_lists: Buffer<u32>,
     pub(super) lists: Lists,
     pub(super) held: Arc<Held>,
     /// By what only some steps ask for.
@@ -266,94 +264,11 @@ impl Paged {
         ]
     }
 
-    fn exchange(&self) -> Exchange {
-        Exchange {
-            pages: self.crossing.address(),
-            pool: self.held.pool.address(),
-            slots: self.crossing_slots.address(),
-            steps: self.steps.address(),
-            book: self.book.address(),
-            page_bytes: self.page_bytes() as u64,
-            kv_heads: self.shape.kv_heads as u32,
-            page_tokens: self.shape.page_tokens as u32,
-            outliers: self.crossing_lists.address(),
-        }
-    }
-
     /// Slots of a page, consecutive ones.
     pub(super) fn slots_of(&self, page: u32) -> Range<u32> {
         assert!((page as usize) < self.shape.pages, "page {page} of {}", self.shape.pages);
         let each = self.shape.slots_of_page() as u32;
         page * each..(page + 1) * each
-    }
-
-    fn cross(&mut self, kernel: usize, pages: &[u32]) -> Result<(), Failure> {
-        let slots: Vec<u32> = pages.iter().flat_map(|page| self.slots_of(*page)).collect();
-        self.crossing_slots.write(0, &slots)?;
-        let kernels = self.kernels(0)?;
-        let grid = [slots.len(), self.shape.kv_heads, 1];
-        // SAFETY: an Exchange is what these kernels take; at most `CROSSING` pages fit the buffers, and slots are below the
-        // pool's.
-        unsafe { kernels.launch(self.device.stream(), kernel, grid, THREADS, false, &self.exchange()) }?;
-        self.device.synchronize()
-    }
-
-    /// Takes pages as the CPU has them, one after the other, to these places.
-    ///
-    /// # Errors
-    /// What compiling and the driver refuse.
-    ///
-    /// # Panics
-    /// For places beyond the pool, another number of bytes, and where some chunks are exact.
-    pub fn upload(&mut self, pages: &[u32], bytes: &[u8]) -> Result<(), Failure> {
-        assert_eq!(self.shape.outliers, [false; 2]);
-        self.upload_with(pages, bytes, &[])
-    }
-
-    /// The same of pages some of whose chunks are exact, a list each, or none at all.
-    ///
-    /// # Errors
-    /// What compiling and the driver refuse, [`Failure::Memory`]: what the places hold is then unspecified.
-    ///
-    /// # Panics
-    /// For places beyond the pool, another number of bytes or of lists, and outliers of no such page.
-    pub fn upload_with(
-        &mut self,
-        pages: &[u32],
-        bytes: &[u8],
-        lists: &[Vec<Outlier>],
-    ) -> Result<(), Failure> {
-        let each = self.page_bytes();
-        assert_eq!(bytes.len(), pages.len() * each);
-        let exact = self.shape.outliers_number() > 0;
-        assert_eq!(lists.len(), if exact { pages.len() } else { 0 });
-        for (number, (pages, bytes)) in pages.chunks(CROSSING).zip(bytes.chunks(CROSSING * each)).enumerate()
-        {
-            if exact {
-                let words = self.keep_outliers(pages, &lists[number * CROSSING..][..pages.len()])?;
-                self.crossing_lists.write(0, &words)?;
-            }
-            self.crossing.write(0, bytes)?;
-            self.cross(UPLOAD, pages)?;
-        }
-        Ok(())
-    }
-
-    /// The bytes of pages as the CPU has them: those that were uploaded.
-    ///
-    /// # Errors
-    /// What compiling and the driver refuse.
-    ///
-    /// # Panics
-    /// As [`upload`](Self::upload).
-    pub fn download(&mut self, pages: &[u32], bytes: &mut [u8]) -> Result<(), Failure> {
-        let each = self.page_bytes();
-        assert_eq!(bytes.len(), pages.len() * each);
-        for (pages, bytes) in pages.chunks(CROSSING).zip(bytes.chunks_mut(CROSSING * each)) {
-            self.cross(DOWNLOAD, pages)?;
-            self.crossing.read(0, bytes)?;
-        }
-        Ok(())
     }
 
     /// What a sequence holds from now on, but for exact tokens, which are [stored](Self::store). `front`: \[kv heads]\[balance, prefix

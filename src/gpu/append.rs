@@ -63,8 +63,9 @@ impl Layer {
             return refuse("time_append takes one page at least, and 128 MiB of rows at most");
         }
         let (input, new, front) = (Input::Host(&rows), 0..pages * page, &open_front(&self.layout));
+        let places = self.free(pages)?;
         let rows = Rows { sequence: 0, held: [0..0, 0..0], input, new, position: 0, front };
-        Ok(self.paged.time_encoding(&self.free(pages)?, &rows, times)?)
+        Ok(self.paged.time_encoding(&places, &rows, times)?)
     }
 
     /// Rows as a sequence has them, checked: \[tokens]\[kv heads]\[keys, values]\[width] in f16.
@@ -235,7 +236,7 @@ impl Layer {
             encoder.encode(&mut bytes, &balances, &prefixes, &mut scratch)?;
             let (mut taken, mut lists) = (Vec::new(), Vec::new());
             self.apart.take(&bytes[..layout.page_length(&bytes)], &mut taken, &mut lists)?;
-            self.paged.upload_with(&[*place], &taken, &lists)?;
+            self.paged.upload(&[*place], &taken, &lists)?;
         }
         Ok(())
     }

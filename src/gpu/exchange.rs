@@ -75,7 +75,7 @@ impl Layer {
             if bytes.len() >= AT_ONCE || index + 1 == pages {
                 let count = bytes.len() / self.apart.page_bytes();
                 let places = &held.sequence.pages[index + 1 - count..=index];
-                self.paged.upload_with(places, &bytes, &lists)?;
+                self.paged.upload(places, &bytes, &lists)?;
                 bytes.clear();
                 lists.clear();
             }
@@ -183,7 +183,7 @@ impl Layer {
     ///
     /// # Errors
     /// [`crate::Error::Snapshot`] and [`crate::Error::Full`] as [`Layer::load`](crate::Layer::load) has them;
-    /// [`crate::Error::Missing`], [`crate::Error::Corrupt`] for norms below zero and what [`upload`](Self::upload) says of digits and of `hqmq`, [`Error::Full`] where pages have no room. The
+    /// [`crate::Error::Missing`], [`crate::Error::Corrupt`] for norms below zero and what [`upload`](Self::upload) says of digits, of outliers and of `hqmq`, [`Error::Full`] where pages have no room. The
     /// layer is then as it was; after [`Error::Card`] the sequence is to be [cleared](Self::clear).
     pub fn load(&mut self, sequence: usize, bytes: &[u8]) -> Result<(), Error> {
         self.sequence(sequence)?;

@@ -122,7 +122,7 @@ mod tests {
     use alloc::vec::Vec;
     use octaplex_arch::device::{Shape, WIDTHS};
 
-    /// Tables of every search for triplets can be made, and what cards take they encode, but for several scales.
+    /// Tables of every search for triplets can be made, and what cards take they encode, but for several scales and outliers.
     #[test]
     fn what_cards_take_they_encode() {
         let with = |keys: &str, dim| {

@@ -25,7 +25,8 @@ pub(super) struct Row {
 
 pub(super) struct Times {
     pub(super) step: f64,
-    pub(super) encode: f64,
+    /// `None` where the CPU encodes.
+    pub(super) encode: Option<f64>,
 }
 
 /// The card's name, and its times on rows of these values, repeated.
@@ -63,11 +64,15 @@ fn times(
     let rows: Vec<f32> = few.iter().copied().cycle().take(KV_HEADS * TOKENS * dim).collect();
     let bytes = (TOKENS * KV_HEADS * dim) as f64 / 4.0 * config.page_bits();
     let mut layers = Vec::new();
-    let mut encode = Vec::new();
+    let mut encode = None;
     for _ in 0..(BYTES / bytes).ceil().clamp(1.0, 100.0) as usize {
         let mut layer = gpu::Layer::new(device, &config, 1, TOKENS)?;
-        if encode.is_empty() {
-            encode = layer.time_append(&rows, &rows, 20)?;
+        if layers.is_empty() {
+            encode = match layer.time_append(&rows, &rows, 20) {
+                Ok(times) => Some(median(times)),
+                Err(gpu::Error::Unsupported { .. }) => None,
+                Err(error) => return Err(error),
+            };
         }
         layer.append(0, &rows, &rows)?;
         layer.reserve(HEADS)?;
@@ -81,7 +86,7 @@ fn times(
     let step = gpu::Layer::capture_all(&mut layers.iter_mut().collect::<Vec<_>>(), &Attend::default())?;
     layers[0].time(&step, 10)?;
     let steps = layers[0].time(&step, 50)?;
-    Ok(Times { step: median(steps) / count as f64, encode: median(encode) })
+    Ok(Times { step: median(steps) / count as f64, encode })
 }
 
 fn median(mut times: Vec<f32>) -> f64 {
@@ -92,12 +97,16 @@ fn median(mut times: Vec<f32>) -> f64 {
 pub(super) fn table(rows: &[Row], dim: usize, card: &str) -> String {
     let mut out = wrap(&format!(
         "Microseconds on {card}, width {dim}. step: a decode step of {HEADS} query heads on {KV_HEADS} key/value heads with {TOKENS} \
-         tokens; encode: these tokens to pages, keys and values\n"
+         tokens; encode: these tokens to pages, keys and values, - where the CPU encodes\n"
     ));
     let mut table = Table::new("ONE LAYER", &[("step", 8), ("encode", 8)]);
     for row in rows.iter() {
         if let Ok(times) = &row.times {
-            table.row(&row.codec, false, &[format!("{:.1}", times.step), format!("{:.1}", times.encode)]);
+            table.row(
+                &row.codec,
+                false,
+                &[format!("{:.1}", times.step), times.encode.map_or("-".into(), |us| format!("{us:.1}"))],
+            );
         }
     }
     out += &format!("\n{}", table.text());
@@ -117,7 +126,7 @@ mod tests {
     fn codecs_with_times_are_rows_and_others_say_why() {
         let row = |codec: &str, times| Row { codec: codec.into(), times };
         let rows = [
-            row("turboquant", Ok(Times { step: 20.06, encode: 229.94 })),
+            row("turboquant", Ok(Times { step: 20.06, encode: Some(229.94) })),
             row("octopus", Err("the card has no kernels for it".into())),
         ];
         let text = table(&rows, 128, "a card");

@@ -67,8 +67,8 @@ pub(super) fn run(device: Device, specs: &[(String, CodecSpec)], setup: &Setup) 
         for (name, values) in [both, alone] {
             let config = config(*spec, values, setup);
             match measure(&device, &config, setup) {
-                Ok(errors) => {
-                    card.rows.push(Row { codec: name, bits: config.page_bits(), errors });
+                Ok((bits, errors)) => {
+                    card.rows.push(Row { codec: name, bits, errors });
                     refused = None;
                     break;
                 }
@@ -98,17 +98,19 @@ fn config(keys: CodecSpec, values: CodecSpec, setup: &Setup) -> LayerConfig {
         .balance(setup.keys.balance)
 }
 
+/// Bits a value of the pages that there are, outliers too, and errors.
 fn measure(
     device: &gpu::Device,
     config: &LayerConfig,
     setup: &Setup,
-) -> std::result::Result<Errors, gpu::Error> {
+) -> std::result::Result<(f64, Errors), gpu::Error> {
     let Setup { sample, queries, exact, measured: (first, step), .. } = *setup;
     let [layers, kv_heads, tokens, dim] = sample.shape;
     let mut card = gpu::Layer::new(device, config, 1, tokens)?;
     let each = kv_heads * queries.group;
     let mut scratch = vec![0.0; config.scratch_len(each)];
     let mut sum = Errors::default();
+    let mut paged = (0, 0);
     for layer in 0..layers {
         let heads = layer * kv_heads..(layer + 1) * kv_heads;
         let [keys, values] =
@@ -121,6 +123,8 @@ fn measure(
             cpu.calibrate(&rows.copied().collect::<Vec<_>>(), &asked)?;
         }
         cpu.append(&keys, &values, &mut scratch)?;
+        let stats = cpu.stats();
+        paged = (paged.0 + stats.paged_bytes, paged.1 + 2 * kv_heads * dim * stats.paged_tokens);
         card.clear(0)?;
         card.upload(0, &cpu)?;
         let mut outputs = vec![[Vec::new(), Vec::new(), Vec::new()]; each];
@@ -148,7 +152,8 @@ fn measure(
         }
     }
     let count = (layers * each) as f64;
-    Ok(Errors { card: sum.card / count, cpu: sum.cpu / count, apart: sum.apart / count })
+    let bits = if paged.1 > 0 { 8.0 * paged.0 as f64 / paged.1 as f64 } else { config.page_bits() };
+    Ok((bits, Errors { card: sum.card / count, cpu: sum.cpu / count, apart: sum.apart / count }))
 }
 
 impl Card {
