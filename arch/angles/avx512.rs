@@ -89,15 +89,17 @@ pub(crate) fn accumulate_angles(tree: &AngleTree, bytes: &[u8], weights: &[f32],
     }
 }
 
-/// A row, from the roots down: eight nodes at a time, whose radii and directions lie twice side by side. On a Sapphire Rapids,
-/// decoding 128 coordinates takes .47 of its time with the text for registers, the rotation included.
+/// A row, from the roots down: eight nodes at a time, whose radii and directions lie twice side by side. On a Zen 4, decoding 128
+/// coordinates takes 132 ns, the rotation included, and 159 with the text for registers and AVX2.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn decode_angles(tree: &AngleTree, row: &[u8], out: &mut [f32]) {
     if !tree.dim.is_multiple_of(16) {
         return wide::decode_angles::<Avx2>(tree, row, out);
     }
     let mut codes = [0; MAX_CODES];
-    scalar::unpack_angles(|packing, bytes, codes| unpack(packing, bytes, codes), tree, row, &mut codes);
+    for (nodes, packing, bytes) in tree.planes(row) {
+        unpack(packing, bytes, &mut codes[nodes]);
+    }
     const { assert!(MAX_CODES >= MAX_DIM + 8, "eight codes can be read from any") }
     let (mut nodes, mut done) = (tree.roots(), tree.codes());
     for (index, out) in out[..nodes].iter_mut().enumerate() {

@@ -1,6 +1,7 @@
 //! Rows of angles: polar coordinates, level by level.
 
 use crate::codes::layout::Packing;
+use core::ops::Range;
 
 /// A codebook of angles.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +48,21 @@ impl<'a> AngleTree<'a> {
             let codes = nodes - above;
             nodes = above;
             (codes, Packing::bits(run[0].bits))
+        })
+    }
+
+    /// A row's streams: which codes they are, how they are packed, their bytes. (Kernels have a loop over them: what unpacks, handed over
+    /// as a function, is compiled without the kernel's instructions.)
+    pub(crate) fn planes<'b>(
+        &self,
+        row: &'b [u8],
+    ) -> impl Iterator<Item = (Range<usize>, Packing, &'b [u8])> {
+        let (mut rest, mut done) = (&row[2 * self.roots()..], 0);
+        self.streams().map(move |(count, packing)| {
+            let (bytes, behind) = rest.split_at(packing.bytes(count));
+            let codes = done..done + count;
+            (rest, done) = (behind, codes.end);
+            (codes, packing, bytes)
         })
     }
 

@@ -2,7 +2,7 @@
 
 use crate::codes::scalar::unpack;
 use crate::vectors::scalar::{accumulate_rows, f16_to_f32, sqrt};
-use crate::{AngleTree, Angles, MAX_DIM, Packing};
+use crate::{AngleTree, Angles, MAX_DIM};
 
 /// Pairs that are quantized together, a lane each; their number does not affect the codes.
 const LANES: usize = 8;
@@ -75,22 +75,6 @@ fn count_tangents(angles: &Angles, a: &[f32; LANES], b: &[f32; LANES]) -> [u32; 
     counts
 }
 
-/// Codes of all levels.
-#[inline(always)]
-pub(crate) fn unpack_angles(
-    unpack: impl Fn(Packing, &[u8], &mut [u8]),
-    tree: &AngleTree,
-    row: &[u8],
-    codes: &mut [u8],
-) {
-    let (mut at, mut done) = (2 * tree.roots(), 0);
-    for (count, packing) in tree.streams() {
-        let bytes = packing.bytes(count);
-        unpack(packing, &row[at..at + bytes], &mut codes[done..done + count]);
-        (at, done) = (at + bytes, done + count);
-    }
-}
-
 #[inline(always)]
 pub(crate) fn root(row: &[u8], index: usize) -> f32 {
     f16_to_f32(u16::from_le_bytes([row[2 * index], row[2 * index + 1]]))
@@ -100,7 +84,9 @@ pub(crate) fn root(row: &[u8], index: usize) -> f32 {
 #[inline(always)]
 pub(crate) fn decode_angles(tree: &AngleTree, row: &[u8], out: &mut [f32]) {
     let mut codes = [0; MAX_DIM];
-    unpack_angles(unpack, tree, row, &mut codes);
+    for (nodes, packing, bytes) in tree.planes(row) {
+        unpack(packing, bytes, &mut codes[nodes]);
+    }
     let (mut nodes, mut done) = (tree.roots(), tree.codes());
     for (index, out) in out[..nodes].iter_mut().enumerate() {
         *out = root(row, index);
@@ -122,7 +108,9 @@ pub(crate) fn score_angles(tree: &AngleTree, bytes: &[u8], queries: &[&[f32]], s
     let count = bytes.len() / tree.row_bytes();
     let (mut codes, mut sums) = ([0; MAX_DIM], [0.0; MAX_DIM]);
     for (r, row) in bytes.chunks_exact(tree.row_bytes()).enumerate() {
-        unpack_angles(unpack, tree, row, &mut codes);
+        for (nodes, packing, bytes) in tree.planes(row) {
+            unpack(packing, bytes, &mut codes[nodes]);
+        }
         for (q, query) in queries.iter().enumerate() {
             sums[..tree.dim].copy_from_slice(query);
             let (mut nodes, mut done) = (tree.dim / 2, 0);

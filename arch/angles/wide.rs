@@ -1,6 +1,6 @@
 //! Trees of polar coordinates, four nodes at a time: a register holds the cosines and sines of two, as the tables do.
 
-use super::scalar::{root, unpack_angles, weigh_roots};
+use super::scalar::{root, weigh_roots};
 use crate::codes::wide::unpack;
 use crate::registers::{Registers, add_row, order};
 use crate::{AngleTree, Angles, MAX_DIM};
@@ -23,7 +23,9 @@ fn directions<L: Registers>(angles: &Angles, codes: &[u8; 4]) -> [L::V; 2] {
 #[inline(always)]
 pub(crate) fn decode_angles<L: Registers>(tree: &AngleTree, row: &[u8], out: &mut [f32]) {
     let mut codes = [0; MAX_DIM];
-    unpack_angles(unpack::<L>, tree, row, &mut codes);
+    for (nodes, packing, bytes) in tree.planes(row) {
+        unpack::<L>(packing, bytes, &mut codes[nodes]);
+    }
     let (mut nodes, mut done) = (tree.roots(), tree.codes());
     for (index, out) in out[..nodes].iter_mut().enumerate() {
         *out = root(row, index);
@@ -63,7 +65,9 @@ pub(crate) fn score_angles<L: Registers>(
     // Two registers for each four nodes, level by level.
     let mut looked_up = [[L::splat(0); 2]; MAX_DIM / 4 + MAX_LEVELS];
     for (r, row) in bytes.chunks_exact(tree.row_bytes()).enumerate() {
-        unpack_angles(unpack::<L>, tree, row, &mut codes);
+        for (nodes, packing, bytes) in tree.planes(row) {
+            unpack::<L>(packing, bytes, &mut codes[nodes]);
+        }
         let (mut nodes, mut codes, mut free) = (tree.dim / 2, &codes[..], &mut looked_up[..]);
         for angles in tree.levels {
             let (places, rest) = free.split_at_mut(nodes.div_ceil(4));

@@ -352,9 +352,19 @@ pub(crate) fn decode_triplets(layout: &TripletLayout, stream: &[u8], scale: f32,
     let look_up = LookUp::new(layout);
     let (triplets, rest) = out.split_at_mut((3 * layout.triplets()).min(layout.dim));
     let factor = _mm256_set1_ps(scale * layout.unit());
-    for (g, out) in triplets.chunks_mut(3 * FIELDS).enumerate() {
-        let x = vectors(look_up.get(stream, g * layout.field_bits()));
-        for (x, out) in x.into_iter().zip(out.chunks_mut(8)) {
+    let (whole, last) = triplets.as_chunks_mut::<{ 3 * FIELDS }>();
+    for (g, out) in whole.iter_mut().enumerate() {
+        for (x, out) in
+            vectors(look_up.get(stream, g * layout.field_bits())).into_iter().zip(out.as_chunks_mut().0)
+        {
+            store_ps(out, _mm256_mul_ps(x, factor));
+        }
+    }
+    if !last.is_empty() {
+        for (x, out) in vectors(look_up.get(stream, whole.len() * layout.field_bits()))
+            .into_iter()
+            .zip(last.chunks_mut(8))
+        {
             store_first(out, _mm256_mul_ps(x, factor));
         }
     }
