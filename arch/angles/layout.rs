@@ -57,12 +57,12 @@ impl<'a> AngleTree<'a> {
         &self,
         row: &'b [u8],
     ) -> impl Iterator<Item = (Range<usize>, Packing, &'b [u8])> {
-        let (mut rest, mut done) = (&row[2 * self.roots()..], 0);
+        let (mut at, mut done) = (2 * self.roots(), 0);
         self.streams().map(move |(count, packing)| {
-            let (bytes, behind) = rest.split_at(packing.bytes(count));
-            let codes = done..done + count;
-            (rest, done) = (behind, codes.end);
-            (codes, packing, bytes)
+            let bytes = packing.bytes(count);
+            let plane = (done..done + count, packing, &row[at..at + bytes]);
+            (at, done) = (at + bytes, done + count);
+            plane
         })
     }
 
