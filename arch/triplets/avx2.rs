@@ -354,17 +354,14 @@ pub(crate) fn decode_triplets(layout: &TripletLayout, stream: &[u8], scale: f32,
     let factor = _mm256_set1_ps(scale * layout.unit());
     let (whole, last) = triplets.as_chunks_mut::<{ 3 * FIELDS }>();
     for (g, out) in whole.iter_mut().enumerate() {
-        for (x, out) in
-            vectors(look_up.get(stream, g * layout.field_bits())).into_iter().zip(out.as_chunks_mut().0)
-        {
+        let x = vectors(look_up.get(stream, g * layout.field_bits()));
+        for (x, out) in x.into_iter().zip(out.as_chunks_mut().0) {
             store_ps(out, _mm256_mul_ps(x, factor));
         }
     }
     if !last.is_empty() {
-        for (x, out) in vectors(look_up.get(stream, whole.len() * layout.field_bits()))
-            .into_iter()
-            .zip(last.chunks_mut(8))
-        {
+        let x = vectors(look_up.get(stream, whole.len() * layout.field_bits()));
+        for (x, out) in x.into_iter().zip(last.chunks_mut(8)) {
             store_first(out, _mm256_mul_ps(x, factor));
         }
     }
