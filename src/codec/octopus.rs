@@ -542,19 +542,32 @@ impl Coarse for Core {
     }
 
     fn check_norms(&self, rows: &[u8], stride: usize, residual_at: usize) -> Result<(), Error> {
-        // The upper byte of an f16 orders magnitudes.
-        let is_norm = |row: &[u8]| row[residual_at + 1] & 0x7f < MAX_RESIDUAL_BITS;
         let norms = self.check_block_norms(rows, stride);
-        if rows.chunks_exact(stride).fold(true, |all, row| all & is_norm(row)) {
+        if residuals_fit(rows, stride, residual_at) {
             return norms;
         }
         // The first block that is wrong, whichever of its norms it is.
-        let residual = rows.chunks_exact(stride).position(|row| !is_norm(row)).unwrap_or(0);
+        let residual =
+            rows.chunks_exact(stride).position(|row| !residuals_fit(row, stride, residual_at)).unwrap_or(0);
         match norms {
             Err(Error::Corrupt { block }) => Err(Error::Corrupt { block: block.min(residual) }),
             _ => Err(Error::Corrupt { block: residual }),
         }
     }
+
+    /// Residuals' norms are bounded, which no score tells.
+    fn scores_tell_norms(&self, rows: &[u8], stride: usize, residual_at: usize) -> bool {
+        self.spec.norm == NormFormat::F16
+            && self.backend.scores_tell_scales()
+            && residuals_fit(rows, stride, residual_at)
+    }
+}
+
+/// Whether every row's norm of a residual is below 16.
+fn residuals_fit(rows: &[u8], stride: usize, residual_at: usize) -> bool {
+    // The upper byte of an f16 orders magnitudes.
+    let fits = |row: &[u8]| row[residual_at + 1] & 0x7f < MAX_RESIDUAL_BITS;
+    rows.chunks_exact(stride).fold(true, |all, row| all & fits(row))
 }
 
 fn read_f32(bytes: &[u8]) -> f32 {

@@ -7,7 +7,7 @@
 use super::planes::{Planes, rows_of};
 use super::query::QueryFormat;
 use super::scratch::with_scratch;
-use super::{Codec, check_accumulate, check_block, check_score, read_f16, to_f16};
+use super::{Codec, check_accumulate, check_block, check_score, read_f16, score_checked, to_f16};
 use crate::Error;
 use crate::sketch::{Sketch, SketchSpec};
 use octaplex_arch::{Float, Rows, SignRows};
@@ -28,6 +28,9 @@ pub(crate) trait Coarse: Planes {
 
     /// `Ok` if the norms of every row, the block's and the residual's at `residual_at`, are ones that encoding writes.
     fn check_norms(&self, rows: &[u8], stride: usize, residual_at: usize) -> Result<(), Error>;
+
+    /// Whether no score of these rows is finite where a norm is not such a one: see [`Kernels::scores_tell_scales`].
+    fn scores_tell_norms(&self, rows: &[u8], stride: usize, residual_at: usize) -> bool;
 }
 
 /// A codec with a sketch, at a width known at run time.
@@ -123,10 +126,19 @@ impl<C: Coarse> Codec for Sketched<C> {
 
     fn score(&self, queries: &[&[f32]], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
         check_score(queries, blocks, self.block_bytes(), scores)?;
-        self.check_norms(blocks)?;
         let format = self.format();
-        self.coarse.score_rows(&format, queries, &self.rows(blocks), scores)?;
-        self.sketch.score(&format, queries, &self.signs(blocks), scores)
+        format.check(queries)?;
+        let telling = self.coarse.scores_tell_norms(blocks, self.block_bytes(), self.residual_at);
+        score_checked(
+            telling,
+            queries,
+            scores,
+            || self.check_norms(blocks),
+            |scores| {
+                self.coarse.score_rows(&format, queries, &self.rows(blocks), scores)?;
+                self.sketch.score(&format, queries, &self.signs(blocks), scores)
+            },
+        )
     }
 
     fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [f32]) -> Result<(), Error> {

@@ -410,6 +410,10 @@ impl Coarse for Core {
     fn check_norms(&self, rows: &[u8], stride: usize, residual_at: usize) -> Result<(), Error> {
         check_scales_at(rows, stride, [0, residual_at])
     }
+
+    fn scores_tell_norms(&self, _: &[u8], _: usize, _: usize) -> bool {
+        self.backend.scores_tell_scales()
+    }
 }
 
 impl Codec for Core {
