@@ -25,11 +25,17 @@ pub enum RotationKind {
     Haar,
 }
 
+/// On the heap as many masks as the width takes, so that codecs are small to move; without one the most that any width takes.
+#[cfg(feature = "alloc")]
+type Masks = Box<[u32]>;
+#[cfg(not(feature = "alloc"))]
+type Masks = [u32; MAX_DIM];
+
 /// A rotation of `dim`-dimensional space.
 #[derive(Clone, Debug)]
 pub(crate) struct Rotation {
     /// Sign masks, of which `dim` are used; zeros for `haar`.
-    signs: [u32; MAX_DIM],
+    signs: Masks,
     dim: usize,
     /// 0: no rotation at all.
     rounds: u8,
@@ -43,6 +49,9 @@ impl Rotation {
     /// Coordinates stay as they are.
     pub(crate) fn identity(dim: usize) -> Self {
         Self {
+            #[cfg(feature = "alloc")]
+            signs: vec![0; dim].into_boxed_slice(),
+            #[cfg(not(feature = "alloc"))]
             signs: [0; MAX_DIM],
             dim,
             rounds: 0,
