@@ -25,11 +25,12 @@ const BATCH: usize = 16;
 /// Groups of sixteen triplets that are decoded together.
 const TOGETHER: usize = 4;
 
-/// Gets directions and radii out of 64 fields; `FIVE`: directions of 5 bits, not fewer; `WIDE`: radii of 5 or 6 bits.
+/// Gets directions and radii out of 64 fields. `PARTS`: registers that hold a component of directions, four with 5 bits,
+/// one with fewer; `RADII`: those that hold radii, four with 5 or 6 bits, one with fewer.
 ///
 /// Byte 16q + 4g + k of a register of codes belongs to field 16g + 4q + k, which unpacking takes to lane 4q + k of
 /// group g.
-struct Fields<const FIVE: bool, const WIDE: bool> {
+struct Fields<const PARTS: usize, const RADII: usize> {
     /// The eight bytes that hold fields 4q.. of groups 0 and 2, and the same for groups 1 and 3.
     windows: [__m512i; 2],
     /// Bit offsets of the fields in their quadwords.
@@ -39,11 +40,11 @@ struct Fields<const FIVE: bool, const WIDE: bool> {
     low: __m512i,
     negate: __m512i,
     /// Components of directions plus 128.
-    tables: [[__m512i; 4]; 3],
-    radii: [__m512; 4],
+    tables: [[__m512i; PARTS]; 3],
+    radii: [__m512; RADII],
 }
 
-impl<const FIVE: bool, const WIDE: bool> Fields<FIVE, WIDE> {
+impl<const PARTS: usize, const RADII: usize> Fields<PARTS, RADII> {
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn new(layout: &TripletLayout) -> Self {
@@ -67,24 +68,24 @@ impl<const FIVE: bool, const WIDE: bool> Fields<FIVE, WIDE> {
         let offsets = _mm512_add_epi8(offsets, _mm512_set1_epi64(bits * 0x0302_0100_0302_0100));
         let count = layout.radii.len();
         let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-        let part = |k: usize| {
-            let part = load_tail(&layout.radii[k % count..]);
-            _mm512_permutexvar_ps(_mm512_and_si512(lanes, _mm512_set1_epi32(count as i32 - 1)), part)
-        };
-        let radii = if WIDE { [part(0), part(16), part(32), part(48)] } else { [part(0); 4] };
-        let four = layout.direction_bits == 4;
         // Loops, no `map`: its closures are not always inlined into functions with target features.
-        let mut tables = [[window; 4]; 3];
+        let mut radii = [_mm512_setzero_ps(); RADII];
+        for (k, radii) in radii.iter_mut().enumerate() {
+            let part = load_tail(&layout.radii[16 * k % count..]);
+            *radii =
+                _mm512_permutexvar_ps(_mm512_and_si512(lanes, _mm512_set1_epi32(count as i32 - 1)), part);
+        }
+        let four = layout.direction_bits == 4;
+        let mut tables = [[window; PARTS]; 3];
         for (table, plane) in tables.iter_mut().zip(layout.planes) {
-            for (part, k) in table.iter_mut().zip([0, 64, 128, 192]) {
-                if let Some(bytes) = plane[k % plane.len()..].first_chunk() {
-                    *part = load(bytes);
-                }
+            let (parts, _) = plane.as_chunks();
+            for (table, part) in table.iter_mut().zip(parts) {
+                *table = load(part);
             }
-            if four {
+            if let ([table], [_, upper], true) = (&mut table[..], parts, four) {
                 // Of eight positive η, the eight positive ξ.
                 let eights = _mm512_setr_epi64(1, 3, 5, 7, 9, 11, 13, 15);
-                *table = [_mm512_permutex2var_epi64(table[0], eights, table[1]); 4];
+                *table = _mm512_permutex2var_epi64(*table, eights, load(upper));
             }
         }
         Self {
@@ -129,7 +130,7 @@ impl<const FIVE: bool, const WIDE: bool> Fields<FIVE, WIDE> {
             *radii = codes(windows, self.radius_offsets);
         }
         for (directions, windows) in directions.iter_mut().zip(windows) {
-            *directions = if FIVE { self.directions_5(windows) } else { self.directions_4(windows) };
+            *directions = if PARTS > 1 { self.directions_5(windows) } else { self.directions_4(windows) };
         }
         let mut groups = [[zero; TOGETHER]; N];
         for ((groups, radius), [x, y, z]) in groups.iter_mut().zip(radii).zip(directions) {
@@ -166,10 +167,13 @@ impl<const FIVE: bool, const WIDE: bool> Fields<FIVE, WIDE> {
         let flip = _mm512_ternarylogic_epi32::<0xca>(_mm512_set1_epi8(0x0f), left, down);
         let code = _mm512_xor_si512(code, flip);
         let upper = _mm512_movepi8_mask(code);
-        let [x, y, z] = self.tables.map(|table| {
-            let low = _mm512_permutex2var_epi8(table[0], code, table[1]);
-            let high = _mm512_permutex2var_epi8(table[2], code, table[3]);
-            _mm512_mask_blend_epi8(upper, low, high)
+        let [x, y, z] = self.tables.map(|table| match table[..] {
+            [a, b, c, d] => {
+                let (low, high) =
+                    (_mm512_permutex2var_epi8(a, code, b), _mm512_permutex2var_epi8(c, code, d));
+                _mm512_mask_blend_epi8(upper, low, high)
+            }
+            _ => code,
         });
         let negated = |x: __m512i, mask: __m512i| _mm512_sub_epi8(_mm512_xor_si512(x, mask), mask);
         [negated(x, left), negated(y, down), z]
@@ -179,10 +183,7 @@ impl<const FIVE: bool, const WIDE: bool> Fields<FIVE, WIDE> {
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn radius(&self, codes: __m512i) -> __m512 {
-        let [a, b, c, d] = self.radii;
-        if !WIDE {
-            return _mm512_permutexvar_ps(codes, a);
-        }
+        let [a, b, c, d] = self.radii[..] else { return _mm512_permutexvar_ps(codes, self.radii[0]) };
         let upper = _mm512_test_epi32_mask(codes, _mm512_set1_epi32(32));
         let (low, high) = (_mm512_permutex2var_ps(a, codes, b), _mm512_permutex2var_ps(c, codes, d));
         _mm512_mask_blend_ps(upper, low, high)
@@ -349,10 +350,10 @@ impl Rest {
 macro_rules! by_kind {
     ($function:ident($layout:ident $(, $argument:expr)*)) => {
         match ($layout.direction_bits == 5, $layout.radius_bits > 4) {
-            (false, false) => $function::<false, false>($layout $(, $argument)*),
-            (false, true) => $function::<false, true>($layout $(, $argument)*),
-            (true, false) => $function::<true, false>($layout $(, $argument)*),
-            (true, true) => $function::<true, true>($layout $(, $argument)*),
+            (false, false) => $function::<1, 1>($layout $(, $argument)*),
+            (false, true) => $function::<1, 4>($layout $(, $argument)*),
+            (true, false) => $function::<4, 1>($layout $(, $argument)*),
+            (true, true) => $function::<4, 4>($layout $(, $argument)*),
         }
     };
 }

@@ -31,13 +31,13 @@ pub(crate) fn decode_triplets(layout: &TripletLayout, stream: &[u8], scale: f32,
 
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn decode<const FIVE: bool, const WIDE: bool>(
+fn decode<const PARTS: usize, const RADII: usize>(
     layout: &TripletLayout,
     stream: &[u8],
     scale: f32,
     out: &mut [f32],
 ) {
-    let fields = Fields::<FIVE, WIDE>::new(layout);
+    let fields = Fields::<PARTS, RADII>::new(layout);
     let (triplets, rest) = out.split_at_mut((3 * layout.triplets()).min(layout.dim));
     let factor = _mm512_set1_ps(scale * layout.unit());
     for (chunk, out) in Chunk::all(layout).zip(triplets.chunks_mut(TOGETHER * 3 * LANES)) {
@@ -65,14 +65,14 @@ const ROWS: usize = 8;
 
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn accumulate<const FIVE: bool, const WIDE: bool>(
+fn accumulate<const PARTS: usize, const RADII: usize>(
     layout: &TripletLayout,
     all: &Rows,
     weights: &[f32],
     acc: &mut [f32],
 ) {
     let count = all.count();
-    let fields = Fields::<FIVE, WIDE>::new(layout);
+    let fields = Fields::<PARTS, RADII>::new(layout);
     let rest = Rest::new(layout);
     let split = (3 * layout.triplets()).min(layout.dim);
     let groups = layout.triplets().div_ceil(LANES);

@@ -21,14 +21,14 @@ pub(crate) fn score_triplets(layout: &TripletLayout, rows: &Rows, queries: &[Int
 
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn score_one<const FIVE: bool, const WIDE: bool>(
+fn score_one<const PARTS: usize, const RADII: usize>(
     layout: &TripletLayout,
     rows: &Rows,
     query: &IntQuery,
     scores: &mut [f32],
 ) {
     let (bytes, stride) = (rows.bytes, rows.stride);
-    let fields = Fields::<FIVE, WIDE>::new(layout);
+    let fields = Fields::<PARTS, RADII>::new(layout);
     let rest = Rest::new(layout);
     let mut queries = [[Query::none(); TOGETHER]; GROUPS.div_ceil(TOGETHER)];
     let split = (3 * layout.triplets()).min(layout.dim);
@@ -40,11 +40,11 @@ fn score_one<const FIVE: bool, const WIDE: bool>(
         for (chunk, query) in Chunk::all(layout).zip(&queries) {
             let rows = Batch { bytes, stride, first: b * BATCH, count: scores.len(), chunk };
             let sums = &mut sums;
-            match (WIDE, chunk.is_long, chunk.groups) {
-                (false, false, ..=2) => add_products::<FIVE, WIDE, false, 2>(&fields, &rows, query, sums),
-                (false, false, 3) => add_products::<FIVE, WIDE, false, 3>(&fields, &rows, query, sums),
-                (false, true, 3) => add_products::<FIVE, WIDE, true, 3>(&fields, &rows, query, sums),
-                _ => add_products::<FIVE, WIDE, true, TOGETHER>(&fields, &rows, query, sums),
+            match (RADII > 1, chunk.is_long, chunk.groups) {
+                (false, false, ..=2) => add_products::<PARTS, RADII, false, 2>(&fields, &rows, query, sums),
+                (false, false, 3) => add_products::<PARTS, RADII, false, 3>(&fields, &rows, query, sums),
+                (false, true, 3) => add_products::<PARTS, RADII, true, 3>(&fields, &rows, query, sums),
+                _ => add_products::<PARTS, RADII, true, TOGETHER>(&fields, &rows, query, sums),
             }
         }
         let rests = rest.sums(rest.centroids(&rows), query.values);
@@ -103,8 +103,8 @@ const TURNS: usize = 4;
 /// the last have queries of zero. A function of its own: what it looks up stays in registers over the rows.
 #[inline(never)]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn add_products<const FIVE: bool, const WIDE: bool, const LONG: bool, const GROUPS: usize>(
-    fields: &Fields<FIVE, WIDE>,
+fn add_products<const PARTS: usize, const RADII: usize, const LONG: bool, const GROUPS: usize>(
+    fields: &Fields<PARTS, RADII>,
     rows: &Batch,
     query: &[Query; TOGETHER],
     sums: &mut [__m512; BATCH],
@@ -123,14 +123,14 @@ fn add_products<const FIVE: bool, const WIDE: bool, const LONG: bool, const GROU
 
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn score_some<const FIVE: bool, const WIDE: bool>(
+fn score_some<const PARTS: usize, const RADII: usize>(
     layout: &TripletLayout,
     all: &Rows,
     queries: &[IntQuery],
     scores: &mut [f32],
 ) {
     let count = all.count();
-    let fields = Fields::<FIVE, WIDE>::new(layout);
+    let fields = Fields::<PARTS, RADII>::new(layout);
     let rest = Rest::new(layout);
     let split = (3 * layout.triplets()).min(layout.dim);
     let mut groups = [[Query::none(); GROUPS]; QUERIES];
