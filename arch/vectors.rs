@@ -31,6 +31,12 @@ impl Backend {
         dispatch!(self, avx2: scalar, avx512: scalar, registers: scalar; sqrt(x: f32) -> f32)
     }
 
+    /// y ← y + x.
+    pub fn add(self, x: &[f32], y: &mut [f32]) {
+        contract!(x.len() == y.len());
+        dispatch!(self, avx2: scalar, avx512: avx512, registers: scalar; add(x: &[f32], y: &mut [f32]))
+    }
+
     /// The largest magnitude; 0 for an empty slice.
     #[must_use]
     pub fn max_abs(self, x: &[f32]) -> f32 {

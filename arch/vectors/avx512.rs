@@ -36,6 +36,16 @@ pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
     halve(lanes)
 }
 
+/// y ← y + x.
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn add(x: &[f32], y: &mut [f32]) {
+    let ((x, x_tail), (y, y_tail)) = (x.as_chunks(), y.as_chunks_mut());
+    for (x, y) in x.iter().zip(y) {
+        store_ps(y, _mm512_add_ps(load_ps(y), load_ps(x)));
+    }
+    store_first(_mm512_add_ps(load_tail(y_tail), load_tail(x_tail)), y_tail);
+}
+
 /// (min, max) by compare and select: `min(x, lane)` is `x < lane ? x : lane`, so neither a NaN nor the other zero
 /// displaces a lane.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]

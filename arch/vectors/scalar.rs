@@ -52,6 +52,12 @@ pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
     halve(lanes)
 }
 
+/// y ← y + x.
+#[inline(always)]
+pub(crate) fn add(x: &[f32], y: &mut [f32]) {
+    y.iter_mut().zip(x).for_each(|(y, x)| *y += x);
+}
+
 /// max |xᵢ|, 0 for an empty slice; a NaN never wins.
 #[inline(always)]
 pub(crate) fn max_abs(x: &[f32]) -> f32 {

@@ -424,11 +424,6 @@ impl Core {
         }
     }
 
-    /// The norm of a block.
-    fn read_norm(&self, block: &[u8]) -> f32 {
-        if self.spec.norm == NormFormat::F16 { read_f16(block).to_f32() } else { read_f32(block) }
-    }
-
     /// `Ok` if the norm at the head of every row is one that `encode` could have written.
     fn check_block_norms(&self, rows: &[u8], stride: usize) -> Result<(), Error> {
         if self.spec.norm == NormFormat::F16 {
@@ -439,10 +434,6 @@ impl Core {
         wrong.map_or(Ok(()), |block| Err(Error::Corrupt { block }))
     }
 }
-
-/// Norms of residuals stay below 16, of which this is the upper byte: a unit vector's residual is about as long as the
-/// vector at most.
-const MAX_RESIDUAL_BITS: u8 = 0x4c;
 
 impl Planes for Core {
     fn backend(&self) -> Kernels {
@@ -486,8 +477,15 @@ impl Planes for Core {
 }
 
 impl Coarse for Core {
+    /// A unit vector's residual is about as long as the vector at most: norms stay below 16.
+    const RESIDUALS_BELOW: u8 = 0x4c;
+
     fn norm_format(&self) -> Float {
         self.spec.norm.float()
+    }
+
+    fn read_norm(&self, block: &[u8]) -> f32 {
+        if self.spec.norm == NormFormat::F16 { read_f16(block).to_f32() } else { read_f32(block) }
     }
 
     /// The residual is in units of the stored norm.
@@ -541,33 +539,13 @@ impl Coarse for Core {
         Ok(zero)
     }
 
-    fn check_norms(&self, rows: &[u8], stride: usize, residual_at: usize) -> Result<(), Error> {
-        let norms = self.check_block_norms(rows, stride);
-        if residuals_fit(rows, stride, residual_at) {
-            return norms;
-        }
-        // The first block that is wrong, whichever of its norms it is.
-        let residual =
-            rows.chunks_exact(stride).position(|row| !residuals_fit(row, stride, residual_at)).unwrap_or(0);
-        match norms {
-            Err(Error::Corrupt { block }) => Err(Error::Corrupt { block: block.min(residual) }),
-            _ => Err(Error::Corrupt { block: residual }),
-        }
+    fn check_norms(&self, rows: &[u8], stride: usize) -> Result<(), Error> {
+        self.check_block_norms(rows, stride)
     }
 
-    /// Residuals' norms are bounded, which no score tells.
-    fn scores_tell_norms(&self, rows: &[u8], stride: usize, residual_at: usize) -> bool {
-        self.spec.norm == NormFormat::F16
-            && self.backend.scores_tell_scales()
-            && residuals_fit(rows, stride, residual_at)
+    fn scores_tell_norms(&self) -> bool {
+        self.spec.norm == NormFormat::F16 && self.backend.scores_tell_scales()
     }
-}
-
-/// Whether every row's norm of a residual is below 16.
-fn residuals_fit(rows: &[u8], stride: usize, residual_at: usize) -> bool {
-    // The upper byte of an f16 orders magnitudes.
-    let fits = |row: &[u8]| row[residual_at + 1] & 0x7f < MAX_RESIDUAL_BITS;
-    rows.chunks_exact(stride).fold(true, |all, row| all & fits(row))
 }
 
 fn read_f32(bytes: &[u8]) -> f32 {
@@ -609,9 +587,10 @@ impl Codec for Core {
         check_score(queries, blocks, stride, scores)?;
         let (format, rows) = (self.format(), rows_of(blocks, stride, stride, self.dim()));
         format.check(queries)?;
-        let telling = self.spec.norm == NormFormat::F16 && self.backend.scores_tell_scales();
         let check = || self.check_block_norms(blocks, stride);
-        score_checked(telling, queries, scores, check, |s| self.score_rows(&format, queries, &rows, s))
+        score_checked(self.scores_tell_norms(), queries, scores, check, |s| {
+            self.score_rows(&format, queries, &rows, s)
+        })
     }
 
     fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [f32]) -> Result<(), Error> {

@@ -14,8 +14,14 @@ use octaplex_arch::{Float, Rows, SignRows};
 
 /// What a codec offers for a sketch to be added. Rows begin with its blocks, and are longer.
 pub(crate) trait Coarse: Planes {
+    /// Upper bytes of residuals' norms stay below this: it orders the magnitudes of f16.
+    const RESIDUALS_BELOW: u8;
+
     /// The norm at the head of a block.
     fn norm_format(&self) -> Float;
+
+    /// The norm of a block.
+    fn read_norm(&self, block: &[u8]) -> f32;
 
     /// Encodes, and gives what is left of the vector in the rotated basis, in units of its norm (the codec's file says of
     /// which), if asked for; `true` for a block of zeros, whose residual is left alone.
@@ -26,11 +32,11 @@ pub(crate) trait Coarse: Planes {
         residual: Option<&mut [f32]>,
     ) -> Result<bool, Error>;
 
-    /// `Ok` if the norms of every row, the block's and the residual's at `residual_at`, are ones that encoding writes.
-    fn check_norms(&self, rows: &[u8], stride: usize, residual_at: usize) -> Result<(), Error>;
+    /// `Ok` if the norm of every row's block is one that encoding writes.
+    fn check_norms(&self, rows: &[u8], stride: usize) -> Result<(), Error>;
 
-    /// Whether no score of these rows is finite where a norm is not such a one: see [`Kernels::scores_tell_scales`].
-    fn scores_tell_norms(&self, rows: &[u8], stride: usize, residual_at: usize) -> bool;
+    /// Whether no score is finite where such a norm is not: see `Kernels::scores_tell_scales`.
+    fn scores_tell_norms(&self) -> bool;
 }
 
 /// A codec with a sketch, at a width known at run time.
@@ -67,8 +73,25 @@ impl<C: Coarse> Sketched<C> {
         rows_of(blocks, self.block_bytes(), self.residual_at, self.dim())
     }
 
+    fn residual_fits(&self, block: &[u8]) -> bool {
+        block[self.residual_at + 1] & 0x7f < C::RESIDUALS_BELOW
+    }
+
+    fn residuals_fit(&self, blocks: &[u8]) -> bool {
+        blocks.chunks_exact(self.block_bytes()).fold(true, |all, block| all & self.residual_fits(block))
+    }
+
     fn check_norms(&self, blocks: &[u8]) -> Result<(), Error> {
-        self.coarse.check_norms(blocks, self.block_bytes(), self.residual_at)
+        let norms = self.coarse.check_norms(blocks, self.block_bytes());
+        if self.residuals_fit(blocks) {
+            return norms;
+        }
+        // The first block that is wrong, whichever of its norms it is.
+        let first = blocks.chunks_exact(self.block_bytes()).position(|block| !self.residual_fits(block));
+        match (norms, first.unwrap_or(0)) {
+            (Err(Error::Corrupt { block }), first) => Err(Error::Corrupt { block: block.min(first) }),
+            (_, block) => Err(Error::Corrupt { block }),
+        }
     }
 }
 
@@ -103,13 +126,11 @@ impl<C: Coarse> Codec for Sketched<C> {
         check_block(self.dim(), x, self.block_bytes(), block)?;
         self.check_norms(block)?;
         let (coarse, fine) = block.split_at(self.residual_at);
-        let mut norm = [0.0];
-        let format = self.coarse.norm_format();
-        self.coarse.backend().decode_floats(format, &coarse[..format.bytes()], &mut norm);
+        let norm = self.coarse.read_norm(coarse);
         with_scratch(self.dim(), |residual| {
-            self.sketch.decode(&fine[2..], norm[0] * read_f16(fine).to_f32(), residual);
-            self.coarse.decode_rotated(coarse, norm[0], x)?;
-            x.iter_mut().zip(&*residual).for_each(|(x, r)| *x += r);
+            self.sketch.decode(&fine[2..], norm * read_f16(fine).to_f32(), residual);
+            self.coarse.decode_rotated(coarse, norm, x)?;
+            self.coarse.backend().add(residual, x);
             self.coarse.finish(x);
             Ok(())
         })
@@ -128,7 +149,7 @@ impl<C: Coarse> Codec for Sketched<C> {
         check_score(queries, blocks, self.block_bytes(), scores)?;
         let format = self.format();
         format.check(queries)?;
-        let telling = self.coarse.scores_tell_norms(blocks, self.block_bytes(), self.residual_at);
+        let telling = self.coarse.scores_tell_norms() && self.residuals_fit(blocks);
         score_checked(
             telling,
             queries,

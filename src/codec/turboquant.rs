@@ -12,8 +12,8 @@ use super::query::{Body, QueryFormat};
 use super::scratch::{bytes_of, with_scratch, words_for};
 use super::sketched::Coarse;
 use super::{
-    Codec, SMALLEST_NORM, check_accumulate, check_block, check_scales, check_scales_at, check_score,
-    encode_blocks_by, norm, read_f16, score_checked, to_f16,
+    Codec, SMALLEST_NORM, check_accumulate, check_block, check_scales, check_score, encode_blocks_by, norm,
+    read_f16, score_checked, to_f16,
 };
 use crate::backend::Kernels;
 use crate::codebook::{Codebook, WIDTHS, lloyd_max};
@@ -359,11 +359,16 @@ impl Planes for Core {
     }
 
     fn decode_rotated(&self, row: &[u8], norm: f32, x: &mut [f32]) -> Result<(), Error> {
-        let dim = self.dim();
+        let (dim, planes) = (self.dim(), row.get(2..).unwrap_or_default());
+        let (centroids, scale) = (self.codebook.centroids(), norm * self.codebook.scale());
+        if self.packing.radix() == 1 {
+            self.backend.lookup_packed(self.packing.raw_bits() as u8, planes, centroids, scale, x);
+            return Ok(());
+        }
         with_scratch(words_for(dim), |codes| {
             let codes = bytes_of(codes, dim);
-            self.backend.unpack(self.packing, row.get(2..).unwrap_or_default(), codes);
-            self.backend.lookup(codes, self.codebook.centroids(), norm * self.codebook.scale(), x);
+            self.backend.unpack(self.packing, planes, codes);
+            self.backend.lookup(codes, centroids, scale, x);
             Ok(())
         })
     }
@@ -388,8 +393,15 @@ impl Planes for Core {
 }
 
 impl Coarse for Core {
+    /// Finite ones.
+    const RESIDUALS_BELOW: u8 = 0x7c;
+
     fn norm_format(&self) -> Float {
         Float::F16
+    }
+
+    fn read_norm(&self, block: &[u8]) -> f32 {
+        read_f16(block).to_f32()
     }
 
     /// The residual is the unit vector's.
@@ -407,12 +419,12 @@ impl Coarse for Core {
         Ok(zero)
     }
 
-    fn check_norms(&self, rows: &[u8], stride: usize, residual_at: usize) -> Result<(), Error> {
-        check_scales_at(rows, stride, [0, residual_at])
+    fn check_norms(&self, rows: &[u8], stride: usize) -> Result<(), Error> {
+        check_scales(rows, stride, 1)
     }
 
-    fn scores_tell_norms(&self, _: &[u8], _: usize, _: usize) -> bool {
-        self.backend.scores_tell_scales()
+    fn scores_tell_norms(&self) -> bool {
+        self.backend.codes_tell_scales()
     }
 }
 
@@ -462,7 +474,7 @@ impl Codec for Core {
         check_score(queries, blocks, stride, scores)?;
         self.format().check(queries)?;
         let (check, rows) = (|| check_scales(blocks, stride, 1), rows_of(blocks, stride, stride, self.dim()));
-        score_checked(self.backend.codes_tell_scales(), queries, scores, check, |scores| {
+        score_checked(self.scores_tell_norms(), queries, scores, check, |scores| {
             self.score_rows(&self.format(), queries, &rows, scores)
         })
     }

@@ -1,6 +1,6 @@
 //! Packing codes into planes of bits, and back.
 
-use super::unpack::{CHUNK, Unpack};
+use super::unpack::{CHUNK, Raw, Unpack};
 use crate::codes::scalar;
 use crate::registers::avx512::{load, load_bytes, places, store_bytes, table};
 use crate::rows::Block;
@@ -90,14 +90,14 @@ pub(crate) fn unpack(packing: Packing, bytes: &[u8], codes: &mut [u8]) {
     if packing.radix() > 1 && codes.len() > MAX_DIM {
         return scalar::unpack(packing, bytes, codes);
     }
-    let unpack = Unpack::new(packing, codes.len(), 0);
     if packing.radix() == 1 {
-        // No digits, whose places take as long to find as the codes.
+        let raw = Raw::new(packing.raw_bits());
         for (bytes, codes) in bytes.chunks(8 * packing.raw_bits() as usize).zip(codes.chunks_mut(CHUNK)) {
-            store_bytes(codes, unpack.whole(load_bytes(bytes)));
+            store_bytes(codes, raw.codes(load_bytes(bytes)));
         }
         return;
     }
+    let unpack = Unpack::new(packing, codes.len(), 0);
     let row = Block::one(bytes);
     for (i, codes) in codes.chunks_mut(CHUNK).enumerate() {
         store_bytes(codes, unpack.codes(&unpack.chunk(i), &row, 0));

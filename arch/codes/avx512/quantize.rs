@@ -1,11 +1,12 @@
 //! From values to codes and from codes to values.
 
 use super::codebook::Words;
-use super::unpack::Unpack;
+use super::unpack::Raw;
 use crate::Packing;
 use crate::registers;
 use crate::registers::avx512::{
-    first, load_codes, load_ps, load_tail, load_words, store_bytes, store_codes, store_ps, store_tail,
+    first, load_codes, load_ps, load_tail, load_words, store_bytes, store_codes, store_first, store_ps,
+    store_tail,
 };
 use core::arch::x86_64::*;
 
@@ -148,12 +149,11 @@ fn map(x: &[f32], scale: f32, codes: &mut [u8], find: impl Fn(__m512) -> __m512i
 pub(crate) fn lookup(codes: &[u8], centroids: &[i16], scale: f32, out: &mut [f32]) {
     let scale = _mm512_set1_ps(scale);
     if centroids.len() <= 16 {
-        let table = _mm512_castsi512_si256(load_words(centroids));
-        let table = _mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(table));
+        let table = few(centroids, scale);
         let last = _mm512_set1_epi32(centroids.len() as i32 - 1);
         let find = |codes: __m128i| {
             let index = _mm512_min_epu32(_mm512_cvtepu8_epi32(codes), last);
-            _mm512_mul_ps(_mm512_permutexvar_ps(index, table), scale)
+            _mm512_permutexvar_ps(index, table)
         };
         let ((chunks, tail), (out, out_tail)) = (codes.as_chunks(), out.as_chunks_mut());
         for (codes, out) in chunks.iter().zip(out) {
@@ -176,12 +176,37 @@ pub(crate) fn lookup(codes: &[u8], centroids: &[i16], scale: f32, out: &mut [f32
 /// The same of codes that are packed in plain bits.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn lookup_packed(packing: Packing, bytes: &[u8], centroids: &[i16], scale: f32, out: &mut [f32]) {
-    let (words, unpack) = (Words::new(centroids), Unpack::new(packing, out.len(), 0));
-    let chunks = bytes.chunks(8 * packing.raw_bits() as usize);
-    for (bytes, out) in chunks.zip(out.chunks_mut(64)) {
-        let codes = unpack.whole(registers::avx512::load_bytes(bytes));
-        store_scaled(words.lookup::<false>(codes), _mm512_set1_ps(scale), out);
+    let (raw, scale) = (Raw::new(packing.raw_bits()), _mm512_set1_ps(scale));
+    let chunks = bytes.chunks(8 * packing.raw_bits() as usize).zip(out.chunks_mut(64));
+    if centroids.len() <= 16 {
+        let table = few(centroids, scale);
+        for (bytes, out) in chunks {
+            let codes = raw.codes(registers::avx512::load_bytes(bytes));
+            let quarters = [
+                _mm512_castsi512_si128(codes),
+                _mm512_extracti32x4_epi32::<1>(codes),
+                _mm512_extracti32x4_epi32::<2>(codes),
+                _mm512_extracti32x4_epi32::<3>(codes),
+            ];
+            for (codes, out) in quarters.into_iter().zip(out.chunks_mut(16)) {
+                store_first(_mm512_permutexvar_ps(_mm512_cvtepu8_epi32(codes), table), out);
+            }
+        }
+        return;
     }
+    let words = Words::new(centroids);
+    for (bytes, out) in chunks {
+        let codes = raw.codes(registers::avx512::load_bytes(bytes));
+        store_scaled(words.lookup::<false>(codes), scale, out);
+    }
+}
+
+/// Up to sixteen centroids times `scale`.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn few(centroids: &[i16], scale: __m512) -> __m512 {
+    let words = _mm512_castsi512_si256(load_words(centroids));
+    _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(words)), scale)
 }
 
 /// Up to 64 words times `scale`.

@@ -13,6 +13,7 @@ mod signs;
 mod softmax;
 mod trellis;
 mod triplets;
+mod vectors;
 
 use crate::room::Room;
 use alloc::format;
@@ -32,13 +33,14 @@ pub(crate) type Check = fn(&[Backend]) -> Outcome;
 
 /// Every kernel by the name of its method, and its check.
 pub(crate) const KERNELS: &[(&str, Check)] = &[
-    ("dot", dot),
+    ("dot", vectors::dot),
     ("sqrt", softmax::sqrt),
-    ("max_abs", max_abs),
-    ("min_max", min_max),
-    ("rotate", rotate),
-    ("rotate_inverse", rotate_inverse),
-    ("multiply_columns", multiply_columns),
+    ("add", vectors::add),
+    ("max_abs", vectors::max_abs),
+    ("min_max", vectors::min_max),
+    ("rotate", vectors::rotate),
+    ("rotate_inverse", vectors::rotate_inverse),
+    ("multiply_columns", vectors::multiply_columns),
     ("quantize", quantize),
     ("lookup", lookup),
     ("lookup_packed", lookup_packed),
@@ -206,84 +208,6 @@ fn same<T: Bits>(
                 actual[at].bits(),
                 expected[at].bits()
             ));
-        }
-    }
-    Ok(())
-}
-
-fn dot(backends: &[Backend]) -> Outcome {
-    for n in lengths() {
-        for style in STYLES {
-            let mut painter = Painter::new(&[n]);
-            let (a, b) = (painter.floats(style, n), painter.floats(Style::Wide, n));
-            same_outputs(backends, format_args!("{n} values, {style:?}"), 1, |backend, out| {
-                out[0] = backend.dot(&a, &b);
-            })?;
-        }
-    }
-    Ok(())
-}
-
-fn max_abs(backends: &[Backend]) -> Outcome {
-    for n in lengths() {
-        for style in STYLES {
-            let x = Painter::new(&[n]).floats(style, n);
-            same_outputs(backends, format_args!("{n} values, {style:?}"), 1, |backend, out| {
-                out[0] = backend.max_abs(&x);
-            })?;
-        }
-    }
-    Ok(())
-}
-
-fn min_max(backends: &[Backend]) -> Outcome {
-    for n in lengths() {
-        for style in STYLES {
-            for seed in 0..4 {
-                let x = Painter::new(&[n, seed]).floats(style, n);
-                let case = format_args!("{n} values, {style:?}, seed {seed}");
-                same_outputs(backends, case, 2, |backend, out| {
-                    (out[0], out[1]) = backend.min_max(&x);
-                })?;
-            }
-        }
-    }
-    Ok(())
-}
-
-fn rotate(backends: &[Backend]) -> Outcome {
-    rotations(backends, Backend::rotate)
-}
-
-fn rotate_inverse(backends: &[Backend]) -> Outcome {
-    rotations(backends, Backend::rotate_inverse)
-}
-
-fn rotations(backends: &[Backend], kernel: fn(Backend, &mut [f32], &[u32], f32)) -> Outcome {
-    const SMALL: [usize; 20] =
-        [1, 2, 4, 8, 12, 16, 20, 24, 28, 40, 48, 56, 144, 224, 288, 320, 384, 448, 640, 1024];
-    for n in SMALL.into_iter().chain(WIDTHS) {
-        for style in STYLES {
-            let mut painter = Painter::new(&[n]);
-            let x = painter.floats(style, n);
-            let signs: Room<u32> = (0..n).map(|_| painter.next() as u32 & 0x8000_0000).collect();
-            for scale in [1.0, 0.088_388_35, -3.7] {
-                let case = format_args!("width {n}, {style:?}, scale {scale}");
-                same_changes(backends, case, &x, |backend, x| kernel(backend, x, &signs, scale))?;
-            }
-        }
-    }
-    Ok(())
-}
-
-fn multiply_columns(backends: &[Backend]) -> Outcome {
-    for n in [1, 2, 7, 15, 16, 17, 31, 33, 64, 80, 128, 192] {
-        for style in STYLES {
-            let mut painter = Painter::new(&[n]);
-            let (columns, x) = (painter.floats(Style::Wide, n * n), painter.floats(style, n));
-            same_outputs(backends, format_args!("width {n}, {style:?}"), n, |backend, y| {
-                backend.multiply_columns(&columns, &x, y);
-            })?;
         }
     }
     Ok(())
