@@ -297,6 +297,11 @@ pub struct Core {
 /// Chunks of the widest vector.
 const MAX_CHUNKS: usize = MAX_DIM / 4;
 
+/// Bytes of pages whose scales are looked at before their scores: 64 rows side by side are more than a CPU's prefetching follows,
+/// and a look at every scale brings them near in order (Zen 4, 4,096 rows from memory: 15.0 ns instead of 16.9, in the cache 12.9
+/// instead of 12.5).
+const LONG: usize = 1 << 16;
+
 impl Core {
     /// The codec of a spec, for one head.
     ///
@@ -364,7 +369,8 @@ impl Core {
     fn score_blocks(&self, queries: &[&[f32]], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
         let (layout, set, format) = (&self.layout, &self.set.view(), self.format());
         let check = || check_scales(blocks, self.block_bytes(), 1);
-        score_checked(self.backend.blocks_tell_scales(), queries, scores, check, |scores| {
+        let telling = self.backend.blocks_tell_scales() && blocks.len() <= LONG;
+        score_checked(telling, queries, scores, check, |scores| {
             if self.dim() == self.padded() {
                 return format.in_float_batches(queries, scores, |queries, scores| {
                     self.backend.score_quaternions(layout, set, blocks, queries, scores);
