@@ -85,7 +85,7 @@ impl Backend {
         contract!((z.len(), scales.len()) == (count * dim, count));
         contract!(bytes.len() == count * book.row_bytes(dim));
         dispatch!(
-            self, avx2: avx2, avx512: avx512, registers: wide;
+            self, avx2: avx2, avx512: tiles, registers: wide;
             viterbi_encode(book: &TrellisCodebook, dim: usize, z: &[f32], scales: &[f32], bytes: &mut [u8], fits: &mut [Fit])
         )
     }

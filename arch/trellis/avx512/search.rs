@@ -3,10 +3,11 @@
 //! vector of few states (128 coordinates, Intel Sapphire Rapids): here the number of registers is known at compile time.
 //!
 //! Both find the error of the nearest centroid without its code: rounding is monotone, so the rounded square of the
-//! smallest difference y - centroid, which `vrangeps` keeps, is that of the nearest centroid. Codes are chosen once the
+//! smallest difference y - centroid is the smallest square, and that of the nearest centroid. Codes are chosen once the
 //! path is known. Costs are not negative, so comparing their bits as integers compares them; on Zen 5, on ports that
 //! the floating-point operations leave free.
 
+use crate::registers::amx::Tiles;
 use crate::registers::avx512::{load_ps, store_codes, transpose};
 use crate::trellis::layout::{Fit, MAX_LEVELS, MAX_STATES, TrellisCodebook};
 use crate::vectors::scalar::{LANES, halve};
@@ -27,9 +28,10 @@ const SMALLER: i32 = 0b1010;
 const WORD: usize = 16;
 
 /// See `scalar::viterbi_encode`. Stack: 80 KiB, of which a search of `dim` coordinates and up to 32 states touches
-/// 64·dim bytes and 8 KiB.
+/// 64·dim bytes and 8 KiB. Tiles are not used: who has them is Intel's, see [`error`].
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn viterbi_encode(
+    tiles: Option<Tiles>,
     book: &TrellisCodebook,
     dim: usize,
     z: &[f32],
@@ -38,19 +40,20 @@ pub(crate) fn viterbi_encode(
     fits: &mut [Fit],
 ) {
     match book.levels() {
-        1 => encode::<1>(book, dim, z, scales, bytes, fits),
-        2 => encode::<2>(book, dim, z, scales, bytes, fits),
-        3 => encode::<3>(book, dim, z, scales, bytes, fits),
-        4 => encode::<4>(book, dim, z, scales, bytes, fits),
-        6 => encode::<6>(book, dim, z, scales, bytes, fits),
-        8 => encode::<8>(book, dim, z, scales, bytes, fits),
-        12 => encode::<12>(book, dim, z, scales, bytes, fits),
-        _ => encode::<16>(book, dim, z, scales, bytes, fits),
+        1 => encode::<1>(tiles, book, dim, z, scales, bytes, fits),
+        2 => encode::<2>(tiles, book, dim, z, scales, bytes, fits),
+        3 => encode::<3>(tiles, book, dim, z, scales, bytes, fits),
+        4 => encode::<4>(tiles, book, dim, z, scales, bytes, fits),
+        6 => encode::<6>(tiles, book, dim, z, scales, bytes, fits),
+        8 => encode::<8>(tiles, book, dim, z, scales, bytes, fits),
+        12 => encode::<12>(tiles, book, dim, z, scales, bytes, fits),
+        _ => encode::<16>(tiles, book, dim, z, scales, bytes, fits),
     }
 }
 
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn encode<const M: usize>(
+    tiles: Option<Tiles>,
     book: &TrellisCodebook,
     dim: usize,
     z: &[f32],
@@ -65,9 +68,11 @@ fn encode<const M: usize>(
     for (((z, scales), bytes), fits) in batches.zip(fits.chunks_mut(BATCH)) {
         let mut paths = [[0u16; MAX_DIM / WORD]; BATCH];
         if scales.len() >= BATCH_FROM {
-            match book.states() {
-                8 if M <= 4 => search_eight::<M>(book, dim, z, scales, &mut paths),
-                _ => search_many::<M>(book, dim, z, scales, &mut paths),
+            match (book.states(), tiles) {
+                (8, Some(_)) if M <= 4 => search_eight::<M, false>(book, dim, z, scales, &mut paths),
+                (8, None) if M <= 4 => search_eight::<M, true>(book, dim, z, scales, &mut paths),
+                (_, Some(_)) => search_many::<M, false>(book, dim, z, scales, &mut paths),
+                (_, None) => search_many::<M, true>(book, dim, z, scales, &mut paths),
             }
         } else {
             search_few(book, dim, z, scales, &mut paths);
@@ -183,16 +188,28 @@ impl<'a> Centroids<'a> {
     }
 }
 
-/// The square of y's distance to the nearest of the row's centroids.
+/// The square of y's distance to the nearest of the row's centroids. `vrangeps` keeps the smaller of two differences: an operation
+/// a centroid less than a square and an integer minimum, but on AMD one of the ports that differences need. `HALF`: of every second
+/// centroid the square, so that all ports are busy. On a Zen 4, pages of m = 2, 4, 8, 16 take .95, .89, .86, .92 of the time
+/// so; by the ports that llvm-mca knows of Intel's CPUs 1.14 to 1.22 with m = 2 to 8, where squares alone take 1.3 and more.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn error<const M: usize>(y: __m512, row: &[f32; M]) -> __m512 {
+fn error<const M: usize, const HALF: bool>(y: __m512, row: &[f32; M]) -> __m512 {
     let difference = |centroid: f32| _mm512_sub_ps(y, _mm512_set1_ps(centroid));
+    let square = |x: __m512| _mm512_castps_si512(_mm512_mul_ps(x, x));
     let mut least = difference(row[0]);
-    for centroid in &row[1..] {
-        least = _mm512_range_ps::<SMALLER>(least, difference(*centroid));
+    for (k, centroid) in row.iter().enumerate().skip(1) {
+        if !HALF || k % 2 == 0 {
+            least = _mm512_range_ps::<SMALLER>(least, difference(*centroid));
+        }
     }
-    _mm512_mul_ps(least, least)
+    let mut least = square(least);
+    if HALF {
+        for centroid in row.iter().skip(1).step_by(2) {
+            least = _mm512_min_epu32(least, square(difference(*centroid)));
+        }
+    }
+    _mm512_castsi512_ps(least)
 }
 
 /// The rows of windows n and n + states, the two ways into state n, side by side.
@@ -236,7 +253,7 @@ fn write_words(bits: __m512i, word: usize, paths: &mut [[u16; MAX_DIM / WORD]; B
 /// 168), and no sum of bits waits for the one before. On a Sapphire Rapids, encoding in pages takes .89 of the time with m = 4,
 /// .78 to .88 with m = 2; with m = 8 it takes 1.00 to 1.04 of it, sixteen states .99.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn search_eight<const M: usize>(
+fn search_eight<const M: usize, const HALF: bool>(
     book: &TrellisCodebook,
     dim: usize,
     z: &[f32],
@@ -255,8 +272,8 @@ fn search_eight<const M: usize>(
         for (y, decisions) in ys.into_iter().zip(decisions) {
             let (y, old, mut masks) = (_mm512_castsi512_ps(y), costs, [0; S]);
             for (n, [low, high]) in rows.iter().enumerate() {
-                let low = _mm512_castps_si512(_mm512_add_ps(old[n / 2], error(y, low)));
-                let high = _mm512_castps_si512(_mm512_add_ps(old[n / 2 + S / 2], error(y, high)));
+                let low = _mm512_castps_si512(_mm512_add_ps(old[n / 2], error::<M, HALF>(y, low)));
+                let high = _mm512_castps_si512(_mm512_add_ps(old[n / 2 + S / 2], error::<M, HALF>(y, high)));
                 masks[n] = _mm512_cmplt_epu32_mask(high, low);
                 costs[n] = _mm512_castsi512_ps(_mm512_min_epu32(high, low));
             }
@@ -286,7 +303,7 @@ fn search_eight<const M: usize>(
 
 /// The paths of up to 16 vectors, one a lane.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn search_many<const M: usize>(
+fn search_many<const M: usize, const HALF: bool>(
     book: &TrellisCodebook,
     dim: usize,
     z: &[f32],
@@ -305,8 +322,8 @@ fn search_many<const M: usize>(
     for (t, decisions) in decisions.as_chunks_mut::<16>().0.iter_mut().enumerate() {
         let ys = columns_of(dim, 16 * t, z, scales);
         for (ys, decisions) in ys.as_chunks::<2>().0.iter().zip(decisions.as_chunks_mut::<2>().0) {
-            decisions[0].write(step(_mm512_castsi512_ps(ys[0]), rows, &old, &mut new));
-            decisions[1].write(step(_mm512_castsi512_ps(ys[1]), rows, &new, &mut old));
+            decisions[0].write(step::<M, HALF>(_mm512_castsi512_ps(ys[0]), rows, &old, &mut new));
+            decisions[1].write(step::<M, HALF>(_mm512_castsi512_ps(ys[1]), rows, &new, &mut old));
         }
     }
     let mut state = nearest(&old[..states]);
@@ -333,7 +350,7 @@ fn search_many<const M: usize>(
 /// One coordinate of the search: the new costs, and a bit for each state that is set where the higher old state won.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn step<const M: usize>(
+fn step<const M: usize, const HALF: bool>(
     y: __m512,
     rows: &[[[f32; M]; 2]],
     old: &[__m512; MAX_STATES],
@@ -345,8 +362,8 @@ fn step<const M: usize>(
         let (low, high) = (old[i % MAX_STATES], old[(i + half) % MAX_STATES]);
         for (j, row) in rows.iter().enumerate() {
             let n = 2 * i + j;
-            let low = _mm512_castps_si512(_mm512_add_ps(low, error(y, &row[0])));
-            let high = _mm512_castps_si512(_mm512_add_ps(high, error(y, &row[1])));
+            let low = _mm512_castps_si512(_mm512_add_ps(low, error::<M, HALF>(y, &row[0])));
+            let high = _mm512_castps_si512(_mm512_add_ps(high, error::<M, HALF>(y, &row[1])));
             let taken = _mm512_cmplt_epu32_mask(high, low);
             new[n % MAX_STATES] = _mm512_castsi512_ps(_mm512_min_epu32(high, low));
             let decisions = &mut decisions[n / 32 % 2];
