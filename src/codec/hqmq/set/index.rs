@@ -50,10 +50,10 @@ impl Cell {
         values.clear();
         values
             .extend(a.iter().zip(b).zip(c.iter().zip(d)).map(|((a, b), (c, d))| a + (b * x + c * y + d * z)));
-        let mut best = 0;
+        let (mut best, mut most) = (0, f32::NEG_INFINITY);
         for (i, value) in values.iter().enumerate() {
-            if *value > values[best] {
-                best = i;
+            if *value > most {
+                (best, most) = (i, *value);
             }
         }
         won.clear();
