@@ -13,7 +13,7 @@ pub(crate) mod scalar;
 pub(crate) mod wide;
 
 use crate::detect::Isa;
-use crate::{Backend, IntQuery, Packing, Rows};
+use crate::{Backend, IntQuery, MAX_DIM, Packing, Rows};
 
 impl Backend {
     /// code = number of thresholds ≤ x·scale. Thresholds ascend; at most 255.
@@ -54,18 +54,31 @@ impl Backend {
         )
     }
 
-    /// out = scale · centroid\[code], of codes that are packed in plain bits: [`unpack`](Self::unpack) and [`lookup`](Self::lookup) at once.
-    pub fn lookup_packed(self, bits: u8, bytes: &[u8], centroids: &[i16], scale: f32, out: &mut [f32]) {
-        let packing = Packing::bits(bits);
+    /// out = scale · centroid\[code], of packed codes: [`unpack`](Self::unpack) and [`lookup`](Self::lookup) at once. Codes with
+    /// digits are at most [`MAX_DIM`].
+    pub fn lookup_packed(
+        self,
+        packing: Packing,
+        bytes: &[u8],
+        centroids: &[i16],
+        scale: f32,
+        out: &mut [f32],
+    ) {
         contract!(bytes.len() == packing.bytes(out.len()));
         contract!(centroids.len() == packing.levels());
+        contract!(packing.radix() == 1 || out.len() <= MAX_DIM);
         #[cfg(target_arch = "x86_64")]
         if matches!(self.isa, Isa::Avx512 | Isa::Amx) {
             // SAFETY: as in `dispatch!`.
             return unsafe { avx512::lookup_packed(packing, bytes, centroids, scale, out) };
         }
+        if packing.radix() > 1 {
+            let codes = &mut [0; MAX_DIM][..out.len()];
+            self.unpack(packing, bytes, codes);
+            return self.lookup(codes, centroids, scale, out);
+        }
         let mut codes = [0; 64];
-        for (bytes, out) in bytes.chunks(8 * usize::from(bits)).zip(out.chunks_mut(64)) {
+        for (bytes, out) in bytes.chunks(8 * packing.raw_bits() as usize).zip(out.chunks_mut(64)) {
             let codes = &mut codes[..out.len()];
             self.unpack(packing, bytes, codes);
             self.lookup(codes, centroids, scale, out);

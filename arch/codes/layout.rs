@@ -81,12 +81,27 @@ impl Packing {
     /// Bytes of both planes for `count` codes.
     #[must_use]
     pub const fn bytes(self, count: usize) -> usize {
-        let (group, width) = self.digit_group();
-        let digit_bits = match count % group {
-            0 => (count / group) * width as usize,
-            rest => (count / group) * width as usize + self.short_group_bits(rest) as usize,
+        self.raw_bytes(count) + self.digit_bits(count).div_ceil(8)
+    }
+
+    /// Bits of the digit plane for `count` codes.
+    #[must_use]
+    pub const fn digit_bits(self, count: usize) -> usize {
+        // Every call asks for it: what a group has is a constant, so that nothing is divided.
+        match self.radix {
+            3 => self.bits_of_groups::<5, 8>(count),
+            5 => self.bits_of_groups::<3, 7>(count),
+            9 => self.bits_of_groups::<2, 7>(count),
+            _ => 0,
+        }
+    }
+
+    const fn bits_of_groups<const GROUP: usize, const WIDTH: usize>(self, count: usize) -> usize {
+        let short = match count % GROUP {
+            0 => 0,
+            rest => self.short_group_bits(rest) as usize,
         };
-        self.raw_bytes(count) + digit_bits.div_ceil(8)
+        count / GROUP * WIDTH + short
     }
 }
 

@@ -359,18 +359,9 @@ impl Planes for Core {
     }
 
     fn decode_rotated(&self, row: &[u8], norm: f32, x: &mut [f32]) -> Result<(), Error> {
-        let (dim, planes) = (self.dim(), row.get(2..).unwrap_or_default());
         let (centroids, scale) = (self.codebook.centroids(), norm * self.codebook.scale());
-        if self.packing.radix() == 1 {
-            self.backend.lookup_packed(self.packing.raw_bits() as u8, planes, centroids, scale, x);
-            return Ok(());
-        }
-        with_scratch(words_for(dim), |codes| {
-            let codes = bytes_of(codes, dim);
-            self.backend.unpack(self.packing, planes, codes);
-            self.backend.lookup(codes, centroids, scale, x);
-            Ok(())
-        })
+        self.backend.lookup_packed(self.packing, row.get(2..).unwrap_or_default(), centroids, scale, x);
+        Ok(())
     }
 
     fn score_rows(

@@ -209,11 +209,7 @@ impl Unpack {
 
 /// Where the digit plane starts, and the valid bits of its last byte.
 fn digit_plane(packing: Packing, dim: usize, head: usize) -> (usize, u8) {
-    let (group, width) = packing.digit_group();
-    let bits = match dim % group {
-        0 => dim / group * width as usize,
-        rest => dim / group * width as usize + packing.short_group_bits(rest) as usize,
-    };
+    let bits = packing.digit_bits(dim);
     (head + packing.raw_bytes(dim), 0xff >> (8 * bits.div_ceil(8) - bits))
 }
 

@@ -1,13 +1,14 @@
 //! From values to codes and from codes to values.
 
 use super::codebook::Words;
-use super::unpack::Raw;
-use crate::Packing;
+use super::unpack::{CHUNK, Raw, Unpack};
 use crate::registers;
 use crate::registers::avx512::{
     first, load_codes, load_ps, load_tail, load_words, store_bytes, store_codes, store_first, store_ps,
     store_tail,
 };
+use crate::rows::Block;
+use crate::{MAX_DIM, Packing};
 use core::arch::x86_64::*;
 
 /// code = number of thresholds ≤ x·scale, found by halving: thresholds ascend, so `LEVELS` comparisons of log₂ many
@@ -173,24 +174,28 @@ pub(crate) fn lookup(codes: &[u8], centroids: &[i16], scale: f32, out: &mut [f32
     }
 }
 
-/// The same of codes that are packed in plain bits.
+/// The same of packed codes.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn lookup_packed(packing: Packing, bytes: &[u8], centroids: &[i16], scale: f32, out: &mut [f32]) {
+    if packing.radix() > 1 {
+        if centroids.len() > 16 {
+            let codes = &mut [0; MAX_DIM][..out.len()];
+            super::unpack(packing, bytes, codes);
+            return lookup(codes, centroids, scale, out);
+        }
+        let table = few(centroids, _mm512_set1_ps(scale));
+        let (unpack, row) = (Unpack::new(packing, out.len(), 0), Block::one(bytes));
+        for (i, out) in out.chunks_mut(CHUNK).enumerate() {
+            store_few(unpack.codes(&unpack.chunk(i), &row, 0), table, out);
+        }
+        return;
+    }
     let (raw, scale) = (Raw::new(packing.raw_bits()), _mm512_set1_ps(scale));
-    let chunks = bytes.chunks(8 * packing.raw_bits() as usize).zip(out.chunks_mut(64));
+    let chunks = bytes.chunks(8 * packing.raw_bits() as usize).zip(out.chunks_mut(CHUNK));
     if centroids.len() <= 16 {
         let table = few(centroids, scale);
         for (bytes, out) in chunks {
-            let codes = raw.codes(registers::avx512::load_bytes(bytes));
-            let quarters = [
-                _mm512_castsi512_si128(codes),
-                _mm512_extracti32x4_epi32::<1>(codes),
-                _mm512_extracti32x4_epi32::<2>(codes),
-                _mm512_extracti32x4_epi32::<3>(codes),
-            ];
-            for (codes, out) in quarters.into_iter().zip(out.chunks_mut(16)) {
-                store_first(_mm512_permutexvar_ps(_mm512_cvtepu8_epi32(codes), table), out);
-            }
+            store_few(raw.codes(registers::avx512::load_bytes(bytes)), table, out);
         }
         return;
     }
@@ -198,6 +203,21 @@ pub(crate) fn lookup_packed(packing: Packing, bytes: &[u8], centroids: &[i16], s
     for (bytes, out) in chunks {
         let codes = raw.codes(registers::avx512::load_bytes(bytes));
         store_scaled(words.lookup::<false>(codes), scale, out);
+    }
+}
+
+/// What up to 64 codes stand for, of sixteen values at most.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn store_few(codes: __m512i, table: __m512, out: &mut [f32]) {
+    let quarters = [
+        _mm512_castsi512_si128(codes),
+        _mm512_extracti32x4_epi32::<1>(codes),
+        _mm512_extracti32x4_epi32::<2>(codes),
+        _mm512_extracti32x4_epi32::<3>(codes),
+    ];
+    for (codes, out) in quarters.into_iter().zip(out.chunks_mut(16)) {
+        store_first(_mm512_permutexvar_ps(_mm512_cvtepu8_epi32(codes), table), out);
     }
 }
 

@@ -157,11 +157,7 @@ impl Unpack {
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(crate) fn new(packing: Packing, dim: usize, head: usize) -> Self {
         let bits = packing.raw_bits() as usize;
-        let (group, width) = packing.digit_group();
-        let digit_bits = match dim % group {
-            0 => dim / group * width as usize,
-            rest => dim / group * width as usize + packing.short_group_bits(rest) as usize,
-        };
+        let digit_bits = packing.digit_bits(dim);
         let digit_bytes = digit_bits.div_ceil(8);
         let digit_start = head + packing.raw_bytes(dim);
         Self {

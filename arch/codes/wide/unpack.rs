@@ -362,12 +362,7 @@ pub(crate) struct Group<'a, const R: usize> {
 /// The bits of the digit plane's last byte that are digits.
 #[inline(always)]
 fn last_digit_byte(packing: Packing, dim: usize) -> u8 {
-    let (group, width) = packing.digit_group();
-    let rest = match dim % group {
-        0 => 0,
-        rest => packing.short_group_bits(rest) as usize,
-    };
-    let bits = dim / group * width as usize + rest;
+    let bits = packing.digit_bits(dim);
     0xff >> (bits.next_multiple_of(8) - bits)
 }
 

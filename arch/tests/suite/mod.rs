@@ -260,20 +260,20 @@ fn lookup(backends: &[Backend]) -> Outcome {
 }
 
 fn lookup_packed(backends: &[Backend]) -> Outcome {
-    for bits in 1..=8 {
+    for packing in packings() {
         for n in lengths() {
-            let mut painter = Painter::new(&[usize::from(bits), n]);
-            let bytes = painter.bytes(Packing::bits(bits).bytes(n));
-            let centroids = painter.integers(i16::MAX, 1 << bits);
-            for scale in [1.0, 0.003_1, -0.0, 1e-42] {
-                same_outputs(
-                    backends,
-                    format_args!("{n} codes of {bits} bits, scale {scale}"),
-                    n,
-                    |backend, out| {
-                        backend.lookup_packed(bits, &bytes, &centroids, scale, out);
-                    },
-                )?;
+            let mut painter = Painter::new(&[packing.levels(), n]);
+            let codes: Room<u8> = (0..n).map(|_| painter.below(packing.levels()) as u8).collect();
+            let mut packed = filled(0u8, packing.bytes(n));
+            Backend::SCALAR.pack(packing, &codes, &mut packed);
+            for bytes in [packed, painter.bytes(packing.bytes(n))] {
+                let centroids = painter.integers(i16::MAX, packing.levels());
+                for scale in [1.0, 0.003_1, -0.0, 1e-42] {
+                    let case = format_args!("{n} codes of {packing:?}, scale {scale}");
+                    same_outputs(backends, case, n, |backend, out| {
+                        backend.lookup_packed(packing, &bytes, &centroids, scale, out);
+                    })?;
+                }
             }
         }
     }
