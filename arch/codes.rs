@@ -72,17 +72,29 @@ impl Backend {
             // SAFETY: as in `dispatch!`.
             return unsafe { avx512::lookup_packed(packing, bytes, centroids, scale, out) };
         }
-        if packing.radix() > 1 {
-            let codes = &mut [0; MAX_DIM][..out.len()];
-            self.unpack(packing, bytes, codes);
-            return self.lookup(codes, centroids, scale, out);
+        let step = if packing.radix() == 1 { MAX_DIM / 8 * packing.raw_bits() as usize } else { bytes.len() };
+        for (bytes, out) in bytes.chunks(step.max(1)).zip(out.chunks_mut(MAX_DIM)) {
+            match out.len() {
+                ..=128 => self.lookup_unpacked::<128>(packing, bytes, centroids, scale, out),
+                _ => self.lookup_unpacked::<MAX_DIM>(packing, bytes, centroids, scale, out),
+            }
         }
-        let mut codes = [0; 64];
-        for (bytes, out) in bytes.chunks(8 * packing.raw_bits() as usize).zip(out.chunks_mut(64)) {
-            let codes = &mut codes[..out.len()];
-            self.unpack(packing, bytes, codes);
-            self.lookup(codes, centroids, scale, out);
-        }
+    }
+
+    /// The same with codes in memory: of few, a small frame.
+    #[inline(never)]
+    fn lookup_unpacked<const N: usize>(
+        self,
+        packing: Packing,
+        bytes: &[u8],
+        centroids: &[i16],
+        scale: f32,
+        out: &mut [f32],
+    ) {
+        let mut codes = [0; N];
+        let codes = &mut codes[..out.len()];
+        self.unpack(packing, bytes, codes);
+        self.lookup(codes, centroids, scale, out);
     }
 
     /// score\[query]\[row] = (Σ q·centroid, an exact integer) · (query scale · `scale`) · row scale.

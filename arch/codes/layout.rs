@@ -80,8 +80,9 @@ impl Packing {
 
     /// Bytes of both planes for `count` codes.
     #[must_use]
+    #[inline]
     pub const fn bytes(self, count: usize) -> usize {
-        self.raw_bytes(count) + self.digit_bits(count).div_ceil(8)
+        self.raw_bytes(count) + if self.radix == 1 { 0 } else { self.digit_bits(count).div_ceil(8) }
     }
 
     /// Bits of the digit plane for `count` codes.
