@@ -211,20 +211,24 @@ impl Backend {
 pub(crate) fn prefetch(bytes: &[u8]) {
     for lines in bytes.chunks(4 * 64) {
         for line in 0..4 {
-            let line = lines.as_ptr().wrapping_add(64 * line);
-            // SAFETY: SSE is part of every x86-64 target, and a prefetch neither reads nor writes for the program, whatever
-            // the address.
-            #[cfg(target_arch = "x86_64")]
-            unsafe {
-                core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(line.cast());
-            }
-            // SAFETY: as above.
-            #[cfg(target_arch = "aarch64")]
-            unsafe {
-                core::arch::asm!("prfm pldl1keep, [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
-            }
-            #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-            let _ = line;
+            prefetch_line(lines.as_ptr().wrapping_add(64 * line));
         }
     }
+}
+
+/// Asks memory for the line of an address, which need not be anybody's.
+#[inline(always)]
+pub(crate) fn prefetch_line(line: *const u8) {
+    // SAFETY: SSE is part of every x86-64 target, and a prefetch neither reads nor writes for the program, whatever the address.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(line.cast());
+    }
+    // SAFETY: as above.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        core::arch::asm!("prfm pldl1keep, [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = line;
 }

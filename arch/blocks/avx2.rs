@@ -5,7 +5,7 @@
 use crate::registers::avx2::{load_ps, store_ps};
 use crate::rows::{AHEAD, LONG};
 use crate::vectors::avx2::{add_products, halve, load_lanes};
-use crate::vectors::prefetch;
+use crate::vectors::prefetch_line;
 use crate::{BLOCK_BYTES, BLOCK_VALUES, BlockBook};
 use core::arch::x86_64::*;
 
@@ -123,11 +123,13 @@ pub(crate) fn score_blocks(
 fn score_one<const PLANE: bool>(book: &Book, dim: usize, bytes: &[u8], query: &[f32], scores: &mut [f32]) {
     let rows = bytes.as_chunks::<BLOCK_BYTES>().0.chunks_exact(dim / BLOCK_VALUES);
     let query = query.as_chunks::<8>().0.as_chunks::<4>().0;
-    let ahead = if bytes.len() > LONG { &bytes[AHEAD..] } else { &[] };
-    let mut ahead = ahead.chunks(dim / BLOCK_VALUES * BLOCK_BYTES);
+    let long = bytes.len() > LONG;
     for (row, score) in rows.zip(scores) {
-        // A third of the time from memory.
-        ahead.next().map(prefetch);
+        // A third of the time from memory. One line a row: rows lie one behind another, so that the CPU's own prefetching follows
+        // wider ones, and a loop over lines takes a tenth of the time of three bits in the cache (Zen 4).
+        if long {
+            prefetch_line(row.as_ptr().cast::<u8>().wrapping_add(AHEAD));
+        }
         let mut lanes = [_mm256_setzero_ps(); 2];
         for (block, query) in row.iter().zip(query) {
             let values = book.values::<PLANE>(block);
