@@ -298,7 +298,8 @@ impl Spec for OctopusSpec {
     }
 }
 
-/// OCTOPUS for vectors of `D` values; keys: [`OctopusSpec`]. State: 4·D bytes of signs (2.3 KiB without `alloc`) and 768 bytes of centroids.
+/// OCTOPUS for vectors of `D` values; keys: [`OctopusSpec`]. State: 4·D bytes of signs (2.3 KiB without `alloc`)
+/// and 768 bytes of centroids.
 ///
 /// Encoding and decoding are O(D log D), a score O(D) in integers. The method is OCTOPUS (Boss, Voleti, Donné, Vainer,
 /// Algorithm 1) with an f16 norm that carries the least-squares gain, and codebooks from the closed-form marginals;

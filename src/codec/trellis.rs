@@ -171,8 +171,8 @@ impl Spec for TrellisSpec {
     }
 }
 
-/// The trellis codec for vectors of `D` values; keys: [`TrellisSpec`]. State: 4·D bytes of signs (2.3 KiB without `alloc`) and some words; the tables
-/// are static.
+/// The trellis codec for vectors of `D` values; keys: [`TrellisSpec`]. State: 4·D bytes of signs (2.3 KiB without `alloc`)
+/// and some words; the tables are static.
 ///
 /// Encoding is O(D log D + D·states), decoding O(D log D), a score O(D) in integers.
 /// [`encode`](Typed::encode) takes 8·D + 2 KiB of stack at most beside its input and output (5.6 KiB in all on a

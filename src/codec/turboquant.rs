@@ -199,8 +199,8 @@ impl Spec for TurboQuantSpec {
     }
 }
 
-/// TurboQuant for vectors of `D` values; keys: [`TurboQuantSpec`]. State: 4·D bytes of signs (2.3 KiB without `alloc`) and 1 KiB of thresholds (and
-/// 8·D² bytes with `rotation=haar`).
+/// TurboQuant for vectors of `D` values; keys: [`TurboQuantSpec`]. State: 4·D bytes of signs (2.3 KiB without `alloc`) and
+/// 1 KiB of thresholds (and 8·D² bytes with `rotation=haar`).
 ///
 /// Encoding and decoding are O(D log D) (D² with `haar`), a score O(D) in integers. The method is TurboQuant's MSE form
 /// (Zandieh, Daliri, Hadian, Mirrokni, Algorithm 1) with a seeded Walsh-Hadamard rotation, an f16 norm that carries

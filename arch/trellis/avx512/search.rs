@@ -190,8 +190,8 @@ impl<'a> Centroids<'a> {
 
 /// The square of y's distance to the nearest of the row's centroids. `vrangeps` keeps the smaller of two differences: an operation
 /// a centroid less than a square and an integer minimum, but on AMD one of the ports that differences need. `HALF`: of every second
-/// centroid the square, so that all ports are busy. On a Zen 4, pages of m = 2, 4, 8, 16 take .95, .89, .86, .92 of the time
-/// so; by the ports that llvm-mca knows of Intel's CPUs 1.14 to 1.22 with m = 2 to 8, where squares alone take 1.3 and more.
+/// centroid the square, so that all ports are busy. On a Zen 4, pages of m = 2, 4, 8, 16 take .95, .89, .86, .83 of the time
+/// so; by the ports that llvm-mca knows of Intel's CPUs 1.14, 1.20, 1.22 with m = 2, 4, 8, where squares alone take 1.14, 1.30, 1.39.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn error<const M: usize, const HALF: bool>(y: __m512, row: &[f32; M]) -> __m512 {
