@@ -261,8 +261,8 @@ impl Spec for HqmqSpec {
 }
 
 /// HQMQ for vectors of `D` values; keys: [`HqmqSpec`]. State: 4·D bytes of signs (2.3 KiB without `alloc`). An
-/// optimised set and its index are static. A random set takes 5 KB on the heap, and from S = 16 on an index of 20 to 27 KB, built in less than a millisecond;
-/// without `alloc`, this value has room for the 5 KB, and random sets have no index.
+/// optimised set and its index are static. A random set takes 5 KB on the heap, and from S = 16 on an index of 20 to 27 KB,
+/// built in less than a millisecond; without `alloc`, this value has room for the 5 KB, and random sets have no index.
 ///
 /// Decoding and a score are O(D), encoding O(D) with an index and O(D·S) without. The method is HQMQ (Swain, Han, Weidele,
 /// Martino, Cox, Torralba, Algorithm 1); `docs/hqmq.md` has every deviation.
