@@ -39,7 +39,8 @@ impl<'a> LookUp<'a> {
         assert!(!layout.directions.is_empty() && !layout.radii.is_empty());
         let part =
             |k: usize| load_first(layout.radii.get(k..).map_or(&[], |part| &part[..part.len().min(8)]));
-        let radii = [part(0), if layout.radii.len() > 8 { part(8) } else { part(0) }];
+        let low = part(0);
+        let radii = [low, if layout.radii.len() > 8 { part(8) } else { low }];
         Self { layout, fields: Fields::new(layout.field_bits()), radii }
     }
 
