@@ -35,22 +35,9 @@ pub(crate) fn store_first(values: &mut [f32], x: __m256) {
     match values.first_chunk_mut() {
         Some(values) => store_ps(values, x),
         None => {
-            let (mut at, mut low, count) = (values.as_mut_ptr(), _mm256_castps256_ps128(x), values.len());
-            // SAFETY: four, two and one of the `count` values, which are fewer than eight, each behind the ones before. Not a
-            // masked store, which takes dozens of operations on AMD, nor a copy, which waits for the store that it reads.
-            unsafe {
-                if count & 4 > 0 {
-                    _mm_storeu_ps(at, low);
-                    (at, low) = (at.add(4), _mm256_extractf128_ps::<1>(x));
-                }
-                if count & 2 > 0 {
-                    at.cast::<i64>().write_unaligned(_mm_cvtsi128_si64(_mm_castps_si128(low)));
-                    (at, low) = (at.add(2), _mm_movehl_ps(low, low));
-                }
-                if count & 1 > 0 {
-                    _mm_store_ss(at, low);
-                }
-            }
+            let mut all = [0.0; 8];
+            store_ps(&mut all, x);
+            values.copy_from_slice(&all[..values.len()]);
         }
     }
 }
@@ -106,12 +93,21 @@ pub(crate) fn load_first(values: &[f32]) -> __m256 {
     match values.first_chunk() {
         Some(values) => load_ps(values),
         None => {
-            let lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-            let mask = _mm256_cmpgt_epi32(_mm256_set1_epi32(values.len() as i32), lanes);
-            // SAFETY: a masked load touches no value whose mask is clear, and those that are set are inside `values`.
-            unsafe { _mm256_maskload_ps(values.as_ptr(), mask) }
+            let mut all = [0.0; 8];
+            all[..values.len()].copy_from_slice(values);
+            load_ps(&all)
         }
     }
+}
+
+/// The same by a mask, where they are fewer as a rule: a copy's load waits for the store before it.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn load_few(values: &[f32]) -> __m256 {
+    let lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    let mask = _mm256_cmpgt_epi32(_mm256_set1_epi32(values.len() as i32), lanes);
+    // SAFETY: a masked load touches no value whose mask is clear, and those that are set are inside `values`.
+    unsafe { _mm256_maskload_ps(values.as_ptr(), mask) }
 }
 
 /// Rounds as `scalar::rint` does, by the same two additions.

@@ -8,7 +8,7 @@ use super::layout::MAX_FIELDS;
 use super::scalar;
 use super::wide::{COORDINATES, RADII, TOP};
 use crate::registers::avx2::fields::{Fields, load_16, load_some};
-use crate::registers::avx2::{load, load_first, load_ps, store_first, store_ps};
+use crate::registers::avx2::{load, load_few, load_ps, store_first, store_ps};
 use crate::{Float, IntQuery, MAX_DIM, Rows, TripletLayout};
 use core::arch::x86_64::*;
 
@@ -37,8 +37,7 @@ impl<'a> LookUp<'a> {
     #[target_feature(enable = "avx2,fma,f16c")]
     fn new(layout: &'a TripletLayout<'a>) -> Self {
         assert!(!layout.directions.is_empty() && !layout.radii.is_empty());
-        let part =
-            |k: usize| load_first(layout.radii.get(k..).map_or(&[], |part| &part[..part.len().min(8)]));
+        let part = |k: usize| load_few(layout.radii.get(k..).unwrap_or_default());
         let low = part(0);
         let radii = [low, if layout.radii.len() > 8 { part(8) } else { low }];
         Self { layout, fields: Fields::new(layout.field_bits()), radii }
