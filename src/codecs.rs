@@ -107,8 +107,8 @@ macro_rules! codecs {
             }
         )*
 
-        /// Any codec of any width, chosen at run time, without a heap where the feature `alloc` is off: one match a page,
-        /// not a token. It links them all; a program that knows its codec names that one.
+        /// Any codec of any width, chosen at run time without a heap: one match a page, not a token. It links them all;
+        /// a program that knows its codec names that one.
         ///
         /// ```
         /// use octaplex::{AnyCodec, Backend, Codec, Error, Stream};

@@ -1,8 +1,8 @@
 //! Random rotations: they spread a vector's energy evenly, so that one scalar codebook fits every coordinate.
 //!
 //! `wht`: R = (H·diag(s)/√D)^rounds with the Hadamard matrix H = Sylvester ⊗ base (base 1, 12, 20, 28 or 12·12; no
-//! width is padded) and seeded signs s, the same in every round. O(D log D) a vector, 4·D bytes of state on the heap or, without
-//! one, 2.3 KiB at any width (masks as the kernel takes them: signs kept as bits would cost more to spread than the state is worth).
+//! width is padded) and seeded signs s, the same in every round. O(D log D) a vector, 2.3 KiB of state at any width (masks
+//! as the kernel takes them: signs kept as bits would cost more to spread than the state is worth).
 //!
 //! `haar`: a dense orthogonal matrix, uniform over the orthogonal group: the Q of a Gaussian matrix by Householder
 //! reflections, columns signed by R's diagonal. O(D²) a vector, 8·D² bytes of state, O(D³) to build.
@@ -25,17 +25,11 @@ pub enum RotationKind {
     Haar,
 }
 
-/// On the heap as many masks as the width takes, so that codecs are small to move; without one the most that any width takes.
-#[cfg(feature = "alloc")]
-type Masks = Box<[u32]>;
-#[cfg(not(feature = "alloc"))]
-type Masks = [u32; MAX_DIM];
-
 /// A rotation of `dim`-dimensional space.
 #[derive(Clone, Debug)]
 pub(crate) struct Rotation {
     /// Sign masks, of which `dim` are used; zeros for `haar`.
-    signs: Masks,
+    signs: [u32; MAX_DIM],
     dim: usize,
     /// 0: no rotation at all.
     rounds: u8,
@@ -49,9 +43,6 @@ impl Rotation {
     /// Coordinates stay as they are.
     pub(crate) fn identity(dim: usize) -> Self {
         Self {
-            #[cfg(feature = "alloc")]
-            signs: vec![0; dim].into_boxed_slice(),
-            #[cfg(not(feature = "alloc"))]
             signs: [0; MAX_DIM],
             dim,
             rounds: 0,
@@ -205,20 +196,5 @@ impl Dense {
         let columns = (0..dim * dim).map(|i| signed(i % dim, i / dim)).collect();
         let rows = (0..dim * dim).map(|i| signed(i / dim, i % dim)).collect();
         Self { columns, rows }
-    }
-}
-
-#[cfg(all(test, feature = "alloc"))]
-mod tests {
-    use super::*;
-
-    /// Codecs are moved about while they are built: what they hold by value is what that costs.
-    #[test]
-    fn masks_are_as_many_as_the_width_and_on_the_heap() {
-        for dim in crate::codebook::WIDTHS {
-            let rotation = Rotation::wht(dim, 1, 0, Purpose::RotationSigns, Stream::default());
-            assert!(rotation.is_ok_and(|rotation| rotation.signs.len() == dim), "{dim}");
-        }
-        assert!(size_of::<Rotation>() <= 80);
     }
 }

@@ -260,7 +260,7 @@ impl Spec for HqmqSpec {
     }
 }
 
-/// HQMQ for vectors of `D` values; keys: [`HqmqSpec`]. State: 4·D bytes of signs (2.3 KiB without `alloc`). An
+/// HQMQ for vectors of `D` values; keys: [`HqmqSpec`]. State: 2.3 KiB of signs. An
 /// optimised set and its index are static. A random set takes 5 KB on the heap, and from S = 16 on an index of 20 to 27 KB,
 /// built in less than a millisecond; without `alloc`, this value has room for the 5 KB, and random sets have no index.
 ///

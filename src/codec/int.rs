@@ -182,7 +182,7 @@ impl Spec for IntSpec {
     }
 }
 
-/// Plain integers for vectors of `D` values; keys: [`IntSpec`]. State: 4·D bytes (2.3 KiB without `alloc`).
+/// Plain integers for vectors of `D` values; keys: [`IntSpec`]. State: 2.3 KiB.
 ///
 /// Everything is O(D), with `rotate=true` O(D log D); scores and sums are in integers. The baseline that engines ship.
 ///

@@ -298,7 +298,7 @@ impl Spec for OctopusSpec {
     }
 }
 
-/// OCTOPUS for vectors of `D` values; keys: [`OctopusSpec`]. State: 4·D bytes of signs (2.3 KiB without `alloc`)
+/// OCTOPUS for vectors of `D` values; keys: [`OctopusSpec`]. State: 2.3 KiB of signs
 /// and 768 bytes of centroids.
 ///
 /// Encoding and decoding are O(D log D), a score O(D) in integers. The method is OCTOPUS (Boss, Voleti, Donné, Vainer,

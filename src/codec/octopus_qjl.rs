@@ -115,7 +115,7 @@ impl Spec for OctopusQjlSpec {
 }
 
 /// OCTOPUS and a sign sketch of its residual, for vectors of `D` values; keys: [`OctopusQjlSpec`]. State: that of
-/// [`Octopus`](crate::Octopus), and 4·D bytes of signs (2.3 KiB without `alloc`; 8·D² bytes with `sketch=gauss`).
+/// [`Octopus`](crate::Octopus), and 2.3 KiB of signs (8·D² bytes with `sketch=gauss`).
 ///
 /// OCTOPUS (Boss, Voleti, Donné, Vainer), section 3.6; what it costs is what its two stages cost. The true rate is about
 /// bits + 1 + 1/3 + 32/D bits a value: see [`CodecSpec::bits_per_value`](crate::CodecSpec::bits_per_value).

@@ -153,7 +153,7 @@ impl Spec for PolarQuantSpec {
     }
 }
 
-/// PolarQuant for vectors of `D` values; keys: [`PolarQuantSpec`]. State: 4·D bytes of signs (2.3 KiB without `alloc`).
+/// PolarQuant for vectors of `D` values; keys: [`PolarQuantSpec`]. State: 2.3 KiB of signs.
 ///
 /// Encoding, decoding and a query are O(D log D), a score O(D) in f32. The method is PolarQuant (Han, Kacham, Karbasi,
 /// Mirrokni, Zandieh) with a seeded Walsh-Hadamard rotation and without trigonometry; `docs/polarquant.md` has every

@@ -89,7 +89,7 @@ impl Spec for QjlSpec {
     }
 }
 
-/// QJL for vectors of `D` values; keys: [`QjlSpec`]. State: 4·D bytes of signs (2.3 KiB without `alloc`; 8·D² bytes with `sketch=gauss`).
+/// QJL for vectors of `D` values; keys: [`QjlSpec`]. State: 2.3 KiB of signs (8·D² bytes with `sketch=gauss`).
 ///
 /// The published estimator (Zandieh, Daliri, Han) with an orthonormal sketch by default. Encoding is O(D log D), D² with
 /// `gauss`.

@@ -171,7 +171,7 @@ impl Spec for TrellisSpec {
     }
 }
 
-/// The trellis codec for vectors of `D` values; keys: [`TrellisSpec`]. State: 4·D bytes of signs (2.3 KiB without `alloc`)
+/// The trellis codec for vectors of `D` values; keys: [`TrellisSpec`]. State: 2.3 KiB of signs
 /// and some words; the tables are static.
 ///
 /// Encoding is O(D log D + D·states), decoding O(D log D), a score O(D) in integers.

@@ -199,7 +199,7 @@ impl Spec for TurboQuantSpec {
     }
 }
 
-/// TurboQuant for vectors of `D` values; keys: [`TurboQuantSpec`]. State: 4·D bytes of signs (2.3 KiB without `alloc`) and
+/// TurboQuant for vectors of `D` values; keys: [`TurboQuantSpec`]. State: 2.3 KiB of signs and
 /// 1 KiB of thresholds (and 8·D² bytes with `rotation=haar`).
 ///
 /// Encoding and decoding are O(D log D) (D² with `haar`), a score O(D) in integers. The method is TurboQuant's MSE form

@@ -142,7 +142,7 @@ impl Spec for TurboQuantQjlSpec {
 }
 
 /// TurboQuant and a sign sketch of its residual, for vectors of `D` values; keys: [`TurboQuantQjlSpec`]. State: that of
-/// [`TurboQuant`](crate::TurboQuant), and 4·D bytes of signs (2.3 KiB without `alloc`; 8·D² bytes with `sketch=gauss`).
+/// [`TurboQuant`](crate::TurboQuant), and 2.3 KiB of signs (8·D² bytes with `sketch=gauss`).
 ///
 /// TurboQuant's inner-product form (Zandieh, Daliri, Hadian, Mirrokni, Algorithm 2); what it costs is what its two
 /// stages cost.
