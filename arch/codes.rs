@@ -92,9 +92,11 @@ impl Backend {
         out: &mut [f32],
     ) {
         let mut codes = [0; N];
-        let codes = &mut codes[..out.len()];
-        self.unpack(packing, bytes, codes);
-        self.lookup(codes, centroids, scale, out);
+        // No index: boards link no panic.
+        if let Some(codes) = codes.get_mut(..out.len()) {
+            self.unpack(packing, bytes, codes);
+            self.lookup(codes, centroids, scale, out);
+        }
     }
 
     /// score\[query]\[row] = (Σ q·centroid, an exact integer) · (query scale · `scale`) · row scale.
