@@ -72,12 +72,20 @@ impl Backend {
             // SAFETY: as in `dispatch!`.
             return unsafe { avx512::lookup_packed(packing, bytes, centroids, scale, out) };
         }
-        let step = if packing.radix() == 1 { MAX_DIM / 8 * packing.raw_bits() as usize } else { bytes.len() };
-        for (bytes, out) in bytes.chunks(step.max(1)).zip(out.chunks_mut(MAX_DIM)) {
-            match out.len() {
-                ..=128 => self.lookup_unpacked::<128>(packing, bytes, centroids, scale, out),
-                _ => self.lookup_unpacked::<MAX_DIM>(packing, bytes, centroids, scale, out),
-            }
+        let (mut bytes, mut out) = (bytes, out);
+        // No `chunks`, whose count is a division: boards link no panic. Planes of digits are not that long.
+        while out.len() > MAX_DIM {
+            let (first, rest) = core::mem::take(&mut out).split_at_mut(MAX_DIM);
+            let Some((plane, planes)) = bytes.split_at_checked(MAX_DIM / 8 * packing.raw_bits() as usize)
+            else {
+                return;
+            };
+            self.lookup_unpacked::<MAX_DIM>(packing, plane, centroids, scale, first);
+            (bytes, out) = (planes, rest);
+        }
+        match out.len() {
+            ..=128 => self.lookup_unpacked::<128>(packing, bytes, centroids, scale, out),
+            _ => self.lookup_unpacked::<MAX_DIM>(packing, bytes, centroids, scale, out),
         }
     }
 
