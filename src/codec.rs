@@ -246,7 +246,7 @@ pub(crate) fn encode_blocks_by<C: Codec + ?Sized>(
             return Err(Error::Unsupported { why: "blocks have at most four bytes a value" });
         };
         for (row, x) in rows.chunks_exact(dim).enumerate() {
-            codec.encode(x, first).map_err(|error| at_row(error, row, dim))?;
+            encode(x, first).map_err(|error| at_row(error, row, dim))?;
         }
     }
     rows.chunks_exact(dim).zip(page.chunks_exact_mut(bytes)).try_for_each(|(x, block)| encode(x, block))?;

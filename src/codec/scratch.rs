@@ -42,13 +42,19 @@ fn in_frame(len: usize, f: Body<'_>) -> Result<(), Error> {
 }
 
 /// Values from the start of a line of the cache on: no load or store of a register takes two.
-#[cfg_attr(not(target_os = "none"), repr(align(64)))]
+#[cfg(target_arch = "x86_64")]
+#[repr(align(64))]
 struct Values<const N: usize>([f32; N]);
 
 /// Never inlined: all frames would become one.
 #[inline(never)]
 fn frame<const N: usize>(f: Body<'_>) -> Result<(), Error> {
-    f(&mut Values([0.0; N]).0)
+    #[cfg(target_arch = "x86_64")]
+    let values = &mut Values([0.0; N]).0;
+    // Built for size, a struct is a second array that the first is copied to.
+    #[cfg(not(target_arch = "x86_64"))]
+    let values = &mut [0.0; N];
+    f(values)
 }
 
 /// The first `len` bytes of some words that hold as many.
