@@ -547,7 +547,7 @@ octaplex_status octaplex_cache_save_buffer(const octaplex_cache *cache,
                                            octaplex_error *error);
 
 // Makes the cache what a snapshot says, its bytes and no more, and checks all of it. On the heap the configuration is the
-// snapshot's; in memory that was brought it must be the cache's own. Where it fails, the cache is as it was.
+// snapshot's; in memory that was brought it must be the cache's own but for its capacity. Where it fails, the cache is as it was.
 //
 // There is no view of a buffer without a copy. Pages lie in it as they do in a cache, but a cache owns its pages: it drops
 // them behind a window, and forks count who shares them. Its exact tokens are a ring, which a snapshot has in order. A view
