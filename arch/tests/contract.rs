@@ -38,6 +38,8 @@ fn sign_rows(bytes: &[u8], stride: usize, dim: usize, at: usize) -> SignRows<'_>
 
 /// Codes of two bits: rows of 16 have six bytes.
 const TWO: Packing = Packing::bits(2);
+/// 577 codes have 116 bytes, and are one more than a kernel has room for.
+const THREE: Packing = Packing::for_levels(3).unwrap();
 const BOOK: TrellisCodebook = TrellisCodebook::new(2, 2, &[0; 16]);
 const BLOCKS: BlockBook = BlockBook::TwoBits { centroids: [0.0; 4], thresholds: [0.0; 3] };
 const ANGLES: Angles = Angles { bits: 2, directions: &[[0.0; 2]; 4], tangents: &[] };
@@ -115,6 +117,12 @@ fn lengths_and_shapes_are_checked_before_a_kernel_is_reached() {
     ];
     let calls = calls! { b:
         b.dot(&z(3), &z(4));
+        b.add(&z(3), &mut z(4));
+        b.add(&z(5), &mut z(4));
+        b.f16_dot_fma(&z(4), &z(16), &mut z(1));
+        b.f16_dot_fma(&z(4), &z(16), &mut z(3));
+        b.f16_dot_fma(&z(4), &z(17), &mut z(2));
+        b.f16_dot_fma(&z(0), &z(0), &mut z(0));
         b.rotate(&mut z(16), &z(15), 1.0);
         b.rotate(&mut z(15), &z(15), 1.0);
         b.rotate_inverse(&mut z(16), &z(17), 1.0);
@@ -126,6 +134,11 @@ fn lengths_and_shapes_are_checked_before_a_kernel_is_reached() {
         b.lookup(&z(3), &z(2), 1.0, &mut z(4));
         b.lookup(&z(3), &z(0), 1.0, &mut z(3));
         b.lookup(&z(3), &z(257), 1.0, &mut z(3));
+        b.lookup_packed(TWO, &z(3), &z(4), 1.0, &mut z(16));
+        b.lookup_packed(TWO, &z(5), &z(4), 1.0, &mut z(16));
+        b.lookup_packed(TWO, &z(4), &z(3), 1.0, &mut z(16));
+        b.lookup_packed(TWO, &z(4), &z(5), 1.0, &mut z(16));
+        b.lookup_packed(THREE, &z(116), &z(3), 1.0, &mut z(577));
         b.pack(Packing::bits(1), &z(9), &mut z(1));
         b.pack(Packing::bits(1), &z(9), &mut z(3));
         b.unpack(Packing::bits(1), &z(1), &mut z(9));
