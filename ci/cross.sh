@@ -152,36 +152,33 @@ thumb() {
   local native=$CARGO_TARGET_DIR/native # unoptimised: quickly built
   mkdir -p "$CARGO_TARGET_DIR"
   say "thumb: the example no_alloc on an emulated board, and here"
-  (
-    cd examples/no_alloc
-    export CARGO_TARGET_THUMBV7EM_NONE_EABIHF_RUSTFLAGS="-C link-arg=-Tlink.x -C linker=ld.lld -L $PWD"
-    "${cargo[@]}" build --quiet --release --locked "${options[@]}"
-    CARGO_TARGET_DIR=$native cargo run --quiet --locked
-  ) >"$CARGO_TARGET_DIR/here"
+  for_board no_alloc build
+  (cd examples/no_alloc && CARGO_TARGET_DIR=$native cargo run --quiet --locked) >"$CARGO_TARGET_DIR/here"
   on_board "$CARGO_TARGET_DIR/$target/release/no_alloc" | tee "$CARGO_TARGET_DIR/board"
   diff "$CARGO_TARGET_DIR/here" "$CARGO_TARGET_DIR/board"
   say "thumb: checksums on an emulated board"
   on_board "$CARGO_TARGET_DIR/$target/release/verify"
   say "thumb: the example firmware on an emulated board, and here"
-  (
-    cd examples/firmware
-    export CARGO_TARGET_THUMBV7EM_NONE_EABIHF_RUSTFLAGS="-C link-arg=-Tlink.x -C linker=ld.lld -L $PWD"
-    "${cargo[@]}" build --quiet --release --locked "${options[@]}"
-    CARGO_TARGET_DIR=$native cargo run --quiet --locked
-  ) >"$CARGO_TARGET_DIR/here"
+  for_board firmware build
+  (cd examples/firmware && CARGO_TARGET_DIR=$native cargo run --quiet --locked) >"$CARGO_TARGET_DIR/here"
   local image=$CARGO_TARGET_DIR/$target/release/firmware
   on_board "$image" | tee "$CARGO_TARGET_DIR/board"
   diff "$CARGO_TARGET_DIR/here" "$CARGO_TARGET_DIR/board"
   firmware_sizes "$image"
   say "thumb: the firmware with the stack that its README states, $(stated stack) bytes, behind which its statics lie"
   local start=$((0x20000000 + ($(static_memory "$image") + $(stated stack)) / 8 * 8))
-  (
-    cd examples/firmware
-    export CARGO_TARGET_THUMBV7EM_NONE_EABIHF_RUSTFLAGS="-C link-arg=-Tlink.x -C linker=ld.lld -L $PWD"
-    "${cargo[@]}" rustc --quiet --release --locked "${options[@]}" -- -C "link-arg=--defsym=_stack_start=$start"
-  )
+  for_board firmware rustc -- -C "link-arg=--defsym=_stack_start=$start"
   on_board "$image" >"$CARGO_TARGET_DIR/board"
   diff "$CARGO_TARGET_DIR/here" "$CARGO_TARGET_DIR/board"
+}
+
+# for_board EXAMPLE SUBCOMMAND ARGUMENTS...: Cargo in examples/EXAMPLE, whose memory.x says where things lie.
+for_board() {
+  (
+    cd "examples/$1"
+    export CARGO_TARGET_THUMBV7EM_NONE_EABIHF_RUSTFLAGS="-C link-arg=-Tlink.x -C linker=ld.lld -L $PWD"
+    "${cargo[@]}" "$2" --quiet --release --locked "${options[@]}" "${@:3}"
+  )
 }
 
 # stated NAME: the number of the README's table.
