@@ -159,7 +159,7 @@ impl<'a> Rows<'a> {
         let end = start + if count > 0 { (count - 1) * self.stride + self.len } else { 0 };
         let bytes = self.bytes.get(start..end);
         let scales = self.scales.map(|scales| scales.get(first..first + count).unwrap_or_default());
-        contract!(bytes.is_some() && scales.is_none_or(|scales| scales.len() == count));
+        contract!(scales.is_none_or(|scales| scales.len() == count));
         Self {
             bytes: bytes.unwrap_or_default(),
             scales,
@@ -191,6 +191,20 @@ mod tests {
             assert_eq!(read.is_ok(), fits, "{length} bytes");
             #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
             assert_eq!(rows.halves::<2>(0).is_some(), fits, "{length} bytes");
+        }
+    }
+
+    /// Scales that lie apart are as many as the rows.
+    #[test]
+    fn too_few_scales_are_refused() {
+        for (count, fits) in [(1, false), (2, true)] {
+            let scales = Some(&[0.0; 2][..count]);
+            let rows = Rows { bytes: &[0; 4], stride: 2, len: 2, dim: 8, scales, ahead: &[] };
+            assert_eq!(rows.count(), 2);
+            let read = std::panic::catch_unwind(|| rows.read_scales(0, &mut [0.0; 2]));
+            assert_eq!(read.is_ok(), fits, "{count} scales");
+            let some = std::panic::catch_unwind(|| rows.some(0, 2).count());
+            assert_eq!(some.is_ok(), fits, "{count} scales");
         }
     }
 

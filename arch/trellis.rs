@@ -20,7 +20,7 @@ use crate::{Backend, Fit, IntQuery, MAX_DIM, Rows, TrellisCodebook};
 impl Backend {
     /// out = scale · centroid of a row of [`TrellisCodebook`] codes.
     pub fn decode_trellis(self, book: &TrellisCodebook, row: &[u8], scale: f32, out: &mut [f32]) {
-        check_trellis(book, out.len(), row);
+        check_dim(out.len());
         contract!(row.len() == book.row_bytes(out.len()));
         dispatch!(
             self, avx2: wide, avx512: avx512, registers: wide;
@@ -80,7 +80,7 @@ impl Backend {
         bytes: &mut [u8],
         fits: &mut [Fit],
     ) {
-        check_trellis(book, dim, bytes);
+        check_dim(dim);
         let count = fits.len();
         contract!((z.len(), scales.len()) == (count * dim, count));
         contract!(bytes.len() == count * book.row_bytes(dim));
@@ -92,11 +92,10 @@ impl Backend {
 }
 
 fn check_rows(book: &TrellisCodebook, rows: &Rows) {
-    check_trellis(book, rows.dim, &[]);
+    check_dim(rows.dim);
     rows.check(book.row_bytes(rows.dim));
 }
 
-fn check_trellis(book: &TrellisCodebook, dim: usize, bytes: &[u8]) {
+fn check_dim(dim: usize) {
     contract!((16..=MAX_DIM).contains(&dim) && dim.is_multiple_of(16));
-    contract!(bytes.len().is_multiple_of(book.row_bytes(dim)));
 }
