@@ -1,7 +1,11 @@
-//! The arithmetic of offsets that `// SAFETY:` comments rest on, for every packing, width, stride and number of rows there is.
+//! The arithmetic of offsets that `// SAFETY:` comments rest on, for every packing, width, stride and number of rows there is; and what is
+//! checked when it is made.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
-use octaplex_arch::{Backend, IntQuery, MAX_DIM, Packing, Rows};
+use octaplex_arch::quaternion::{INDEX_CELLS, INDEX_PADDING, QuaternionIndex};
+use octaplex_arch::{Backend, IntQuery, MAX_DIM, Packing, Rows, TrellisCodebook};
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 fn packings() -> Vec<Packing> {
     (1..=8).map(Packing::bits).chain((2..=256).filter_map(Packing::for_levels)).collect()
@@ -120,20 +124,62 @@ fn every_row_that_is_counted_lies_in_the_bytes() {
     }
 }
 
-/// Kernels multiply strides by numbers of rows in 32 bits: a stride beyond 2¹⁶ is refused, on every backend.
+/// Kernels do not look at the sets again: what they could not read inside of cannot be made.
 #[test]
-fn strides_stop_at_65536() {
-    let packing = Packing::bits(4);
-    let (dim, len) = (8, 2 + packing.bytes(8));
-    let score = |backend: Backend, stride: usize| {
-        let rows = Rows { bytes: &vec![0; stride + len], stride, len, dim, scales: None, ahead: &[] };
-        let (centroids, queries) = ([1; 16], [IntQuery { values: &[1; 8], scale: 1.0 }]);
-        backend.score_codes(packing, &rows, &centroids, 1.0, &queries, &mut [0.0; 2]);
+fn what_cannot_be_is_not_made() {
+    let made = |make: &dyn Fn()| {
+        let refused = catch_unwind(AssertUnwindSafe(make)).err();
+        // Neither by an index nor by an overflow.
+        let by_luck = |panic: &Box<dyn Any + Send>| {
+            panic.downcast_ref::<&str>().is_none_or(|words| words.starts_with("attempt"))
+        };
+        assert!(!refused.as_ref().is_some_and(by_luck));
+        refused.is_none()
     };
-    for backend in Backend::available() {
-        score(backend, 1 << 16);
-        assert!(std::panic::catch_unwind(|| score(backend, (1 << 16) + 1)).is_err(), "{}", backend.name());
+    for bits in 0..=9 {
+        assert_eq!(made(&|| _ = Packing::bits(bits)), (1..=8).contains(&bits), "{bits} bits");
     }
+
+    let book =
+        |history, levels, centroids: &[i8]| made(&|| _ = TrellisCodebook::new(history, levels, centroids));
+    for (history, levels) in (0..=7).flat_map(|history| (0..=17).map(move |levels| (history, levels))) {
+        let may_be = (2..=6).contains(&history) && [1, 2, 3, 4, 6, 8, 12, 16].contains(&levels);
+        let count = levels << (history + 1);
+        assert_eq!(
+            book(history, levels, &vec![-127; count]),
+            may_be,
+            "{levels} levels, {history} bits of history"
+        );
+        assert!(!book(history, levels, &vec![0; count + 1]));
+        assert!(count == 0 || !book(history, levels, &vec![0; count - 1]));
+    }
+    for changed in 0..16 {
+        let mut centroids = [0; 16];
+        centroids[changed] = -128;
+        assert!(!book(2, 2, &centroids), "vpsignb has no 128");
+        centroids[changed] = -1;
+        assert_eq!(book(2, 2, &centroids), changed < 8, "the second of two levels is not the lower one");
+    }
+
+    let mut cells = [1; INDEX_CELLS];
+    let mut lists = [1; 3 + INDEX_PADDING];
+    let index =
+        |cells: &[u32; INDEX_CELLS], lists: &[u8]| made(&|| _ = QuaternionIndex::new(2, cells, lists));
+    for cell in [0, INDEX_CELLS - 1] {
+        for (start, length, may_be) in
+            [(0, 0, false), (0, 3, true), (0, 4, false), (2, 1, true), (2, 2, false), (3, 1, false)]
+        {
+            cells[cell] = start << 8 | length;
+            assert_eq!(index(&cells, &lists), may_be, "{length} members from {start} on, of 3");
+        }
+        cells[cell] = 1;
+    }
+    for place in [0, 3, 2 + INDEX_PADDING] {
+        lists[place] = 2;
+        assert!(!index(&cells, &lists), "member {place} is the third of two");
+        lists[place] = 1;
+    }
+    assert!(index(&cells, &lists) && !index(&cells, &lists[..INDEX_PADDING]));
 }
 
 /// Every packing at every width, not those alone that codecs have: the loads of a row end inside it, or are left to the
