@@ -213,6 +213,7 @@ fn a_cache_in_given_bytes_takes_it() {
     let mut snapshot = Vec::new();
     cache.save(&mut |piece| snapshot.extend_from_slice(piece));
     assert!(matches!(cache.load(&snapshot), Err(Error::Unsupported { .. })));
+    assert!(matches!(cache.load_page(&snapshot), Err(Error::Unsupported { .. })));
     let mut named = LayerCache::<octaplex::TurboQuant<32>, octaplex::TurboQuant<32>, _>::new(
         &config,
         Backend::detect(),
@@ -241,7 +242,7 @@ fn a_cache_with_other_codecs_than_its_configuration_is_refused() {
 #[cfg(feature = "alloc")]
 #[test]
 fn a_cache_on_the_heap_takes_it() {
-    use octaplex::{KvCache, SharedLayer};
+    use octaplex::{ChunkCodec, ChunkConfig, KvCache, SharedLayer};
     use std::sync::Arc;
 
     let config = LayerConfig::new(1, 32, 400);
@@ -254,4 +255,7 @@ fn a_cache_on_the_heap_takes_it() {
     fork.attend(0, &[0.1; 32], &Attend::default(), &mut output).unwrap();
     assert!(output.iter().all(|x| (x - 0.25).abs() < 0.01), "{output:?}");
     assert!(KvCache::load(&cache.save(), Backend::detect()).is_err());
+    let chunks = ChunkCodec::new(ChunkConfig::new(1, 1, 32), Backend::detect()).unwrap();
+    let chunk = chunks.encode(&[0.5; 2 * 130 * 32]).unwrap();
+    assert!(matches!(cache.append_chunk(&chunk), Err(Error::Unsupported { .. })));
 }

@@ -537,6 +537,8 @@ fn many_empty_layers_with_long_windows_are_refused() {
     assert_eq!(KvCache::load(&save(10), Backend::detect()).unwrap().layers().len(), 10);
     let refused = KvCache::load(&save(50), Backend::detect());
     assert!(matches!(refused, Err(Error::Snapshot { .. })));
+    #[cfg(feature = "std")]
+    assert!(KvCache::load_from(&mut &save(50)[..], Backend::detect()).is_err());
 }
 
 /// To a writer and from a reader: the same bytes as slices, nothing read behind the end, and no memory for bytes that

@@ -1,7 +1,8 @@
 //! Errors say what was expected and why, and leave everything as it was.
 
 use super::spec;
-use octaplex::{Attend, Backend, Error, KvCache, LayerConfig};
+use crate::common::Any;
+use octaplex::{Attend, Backend, Error, KvCache, LayerCache, LayerConfig, Stream};
 
 #[test]
 fn errors_say_which_and_why() {
@@ -72,6 +73,74 @@ fn errors_say_which_and_why() {
     ];
     assert_eq!(said, expected);
     assert_eq!(cache.stats().tokens, 10);
+}
+
+/// What the calls of one layer refuse, each beside what it takes.
+#[test]
+fn a_layer_refuses_what_does_not_fit() {
+    let (config, backend) = (LayerConfig::new(2, 64, 1000), Backend::detect());
+    let codec = || Any::<64>::build(config.keys, backend, Stream::default()).unwrap();
+    for bad in [config.page(100), config.capacity(100)] {
+        let mut memory = vec![0; 1 << 20];
+        let made = LayerCache::<Any<64>, Any<64>, _>::new(&bad, backend, &mut memory[..]).map(drop);
+        assert!(matches!(made, Err(Error::Unsupported { .. } | Error::Capacity { .. })), "{made:?}");
+        let made = LayerCache::with_codecs(&bad, codec(), codec(), backend, &mut memory[..]).map(drop);
+        assert!(matches!(made, Err(Error::Unsupported { .. } | Error::Capacity { .. })), "{made:?}");
+    }
+    let memory = vec![0; config.required_bytes()];
+    let mut layer = LayerCache::<Any<64>, Any<64>, _>::new(&config, backend, memory).unwrap();
+    let (rows, one) = (vec![0.5; 2 * 10 * 64], Attend::default());
+    let mut scratch = vec![0.0; config.scratch_len(1)];
+    let empty = layer.attend(&rows[..128], &one, &mut [0.0; 128], &mut scratch);
+    assert_eq!(empty, Err(Error::Empty));
+    let empty = layer.attend(&[f32::NAN; 128], &one, &mut [0.0; 128], &mut scratch);
+    assert!(matches!(empty, Err(Error::Row { .. })), "{empty:?}");
+    layer.append(&rows, &rows, &mut scratch).unwrap();
+    let none = layer.attend(&rows[..128], &one.queries(0), &mut [0.0; 128], &mut scratch);
+    assert!(matches!(none, Err(Error::Unsupported { .. })), "{none:?}");
+    let missing = Err(Error::Missing { what: "head", number: 2, count: 2 });
+    assert_eq!(layer.scores(2, &rows[..64], &mut [0.0; 10], &mut scratch), missing);
+    assert_eq!(layer.accumulate(2, &[0.1; 10], &mut [0.0; 64], &mut scratch), missing);
+    let length = Err(Error::Length { what: "values of rows", expected: 64, actual: 65 });
+    assert_eq!(layer.scores(1, &rows[..65], &mut [0.0; 10], &mut scratch), length);
+    assert_eq!(layer.accumulate(1, &[0.1; 10], &mut [0.0; 65], &mut scratch), length);
+    // As much scratch as the error asks for is enough, one value less is not.
+    let mut too_little = |call: &dyn Fn(&mut [f32]) -> Result<(), Error>| {
+        let Err(Error::Length { what: "values of scratch", expected, actual: 0 }) = call(&mut []) else {
+            panic!("no scratch is too little")
+        };
+        assert_eq!(call(&mut scratch[..expected]), Ok(()));
+        let refused = Error::Length { what: "values of scratch", expected, actual: expected - 1 };
+        assert_eq!(call(&mut scratch[..expected - 1]), Err(refused));
+    };
+    too_little(&|scratch| layer.attend(&rows[..128], &one, &mut [0.0; 128], scratch));
+    too_little(&|scratch| layer.scores(1, &rows[..64], &mut [0.0; 10], scratch));
+    too_little(&|scratch| layer.accumulate(1, &[0.1; 10], &mut [0.0; 64], scratch));
+    let (mut key, mut value) = ([0.0; 64], [0.0; 64]);
+    let missing = |what, number, count| Err(Error::Missing { what, number, count });
+    assert_eq!(layer.decode(2, 9, &mut key, &mut value), missing("head", 2, 2));
+    assert_eq!(layer.decode(1, 10, &mut key, &mut value), missing("token", 10, 10));
+    assert_eq!(layer.decode(1, 9, &mut key, &mut value), Ok(()));
+    let nan = [f32::NAN; 128];
+    for (keys, queries) in [(&nan[..], &rows[..]), (&rows[..], &nan[..])] {
+        let refused = layer.calibrate(keys, queries);
+        assert!(matches!(refused, Err(Error::Row { finite: false, .. })), "{refused:?}");
+    }
+    // A page closes: without scratch no token gets in.
+    let many = vec![0.5; 2 * 130 * 64];
+    assert!(matches!(layer.append(&many, &many, &mut []), Err(Error::Length { .. })));
+    assert_eq!(layer.tokens(), 10);
+
+    // A snapshot with more tokens than there is room for.
+    layer.append(&many, &many, &mut scratch).unwrap();
+    let mut snapshot = Vec::new();
+    layer.save(&mut |piece| snapshot.extend_from_slice(piece));
+    for (capacity, found) in [(139, Err(Error::Full { capacity: 139, needed: 140 })), (140, Ok(()))] {
+        let config = config.capacity(capacity);
+        let memory = vec![0; config.required_bytes()];
+        let mut other = LayerCache::<Any<64>, Any<64>, _>::new(&config, backend, memory).unwrap();
+        assert_eq!(other.load(&snapshot), found);
+    }
 }
 
 /// A block that no codec wrote, counted over all pages, wherever it is met; and no layer is cut where one cannot be.
