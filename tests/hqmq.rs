@@ -2,7 +2,10 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
 use chacha20::ChaCha8Rng;
-use octaplex::{Additive, Backend, ChunkPacking, CodecSpec, Error, Hqmq, HqmqSpec, Secondary, Stream};
+use octaplex::{
+    Additive, AdditiveSpec, AnyCodec, Backend, ChunkPacking, CodecSpec, Error, Hqmq, HqmqSpec, Secondary,
+    Stream,
+};
 use rand_core::{Rng, SeedableRng};
 
 fn spec(text: &str) -> HqmqSpec {
@@ -189,4 +192,25 @@ fn specs_say_what_is_possible() {
     assert_eq!(wrong.block_bytes(64), 0);
     assert!(matches!(build(HqmqSpec::new(0, 4).packing(ChunkPacking::Index)), Err(Error::Value { .. })));
     assert!(matches!(build(HqmqSpec::new(96, 9)), Err(Error::Value { .. })));
+}
+
+/// Numbers that its text cannot have, in a spec that a program makes.
+#[test]
+fn sums_are_refused_beside_their_ranges() {
+    let build = |entries, radius_bits, dim| {
+        let spec = CodecSpec::Additive(AdditiveSpec::new(entries, radius_bits));
+        AnyCodec::build(spec, dim, Backend::detect(), Stream::default()).map(drop)
+    };
+    #[cfg(feature = "alloc")]
+    assert_eq!(build(1024, 6, 64), Ok(()));
+    #[cfg(not(feature = "alloc"))]
+    assert!(matches!(build(65, 4, 64), Err(Error::Unsupported { .. })));
+    assert_eq!(build(16, 2, 576), Ok(()));
+    for (entries, radius_bits) in [(15, 4), (1025, 4), (16, 1), (16, 7)] {
+        let refused = build(entries, radius_bits, 64);
+        assert!(matches!(refused, Err(Error::Value { .. })), "{entries}, {radius_bits}: {refused:?}");
+    }
+    for dim in [0, 62, 580] {
+        assert_eq!(build(16, 4, dim), Err(Error::Width { actual: dim }));
+    }
 }

@@ -140,6 +140,10 @@ fn the_trait_defaults_keep_its_promises() {
 
 #[test]
 fn what_is_wrong_is_an_error_and_changes_nothing() {
+    let prepare = |value| Plain { dim: 32 }.prepare_query(&[value; 32], &mut [0.0; 32]);
+    assert_eq!(prepare(f32::NAN), Err(Error::NonFinite { index: 0 }));
+    assert_eq!(prepare(2f32.powi(58)), Err(Error::Overflow));
+    assert_eq!(prepare(2f32.powi(58).next_down()), Ok(()));
     let mut random = Random::new(2);
     for codec in codecs(32) {
         let mut rows = random.gaussians(8 * 32);
