@@ -4,7 +4,7 @@
 //! tested here without a line.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
-use octaplex::{CodecSpec, Error, Key};
+use octaplex::{AnyCodec, Backend, CodecSpec, Error, Key, Stream};
 use proptest::prelude::*;
 
 /// Values that a key takes, by its own words: all, or samples of a long range.
@@ -324,4 +324,14 @@ fn bits_of_the_trellis_are_another_name_of_m() {
     assert_eq!(parse("trellis:bits=3").unwrap().to_string(), "trellis");
     assert!(matches!(parse("trellis:bits=3,m=4"), Err(Error::Conflict { .. })));
     assert!(matches!(parse("trellis:bits=6"), Err(Error::Value { key: "bits", .. })));
+}
+
+/// No codec takes a width that kernels have no room for, or that its blocks do not divide.
+#[test]
+fn widths_are_refused_by_every_codec() {
+    for (codec, dim) in CodecSpec::all().iter().flat_map(|codec| [0, 66, 580].map(|dim| (codec, dim))) {
+        let spec: CodecSpec = codec.name.parse().unwrap();
+        let refused = AnyCodec::build(spec, dim, Backend::detect(), Stream::default()).map(drop);
+        assert_eq!(refused, Err(Error::Width { actual: dim }), "{}", codec.name);
+    }
 }
