@@ -5,8 +5,9 @@
 #   s390x    the C interface under qemu on a big-endian machine
 #   i686     the suite on a 32-bit machine, natively (not among all: seven minutes, and WebAssembly and Cortex-M have 32 bits as well)
 #   thumb    the library for a Cortex-M4, without std and without a heap, and a cache on an emulated one
+#   no_cas   the library for a Cortex-M0, which has no compare-and-swap: it builds without a heap, and says so where one is asked for
 #   lints    clippy and rustdoc for arm64 and WebAssembly, whose kernels the native ones do not see
-# All but the last compare the checksums of every codec's bytes and results with the table, as `octaplex verify` does. arm64 and s390x
+# All but the last two compare the checksums of every codec's bytes and results with the table, as `octaplex verify` does. arm64 and s390x
 # are built as for development.
 # `ci/cross.sh` does all, `ci/cross.sh wasm` one. A target that rustup has is used; where it is missing, Debian's
 # compiler (which carries arm64's standard library and the source to build the others) is installed and used.
@@ -172,6 +173,19 @@ thumb() {
   diff "$CARGO_TARGET_DIR/here" "$CARGO_TARGET_DIR/board"
 }
 
+no_cas() {
+  local target=thumbv6m-none-eabi said
+  choose_compiler $target
+  install_packages
+  build_in no_cas
+  say "no_cas: without the feature alloc, it builds"
+  "${cargo[@]}" check --quiet --locked "${options[@]}" -p octaplex --no-default-features
+  say "no_cas: with it, the one error is that which names the feature"
+  ! said=$("${cargo[@]}" check --quiet --locked "${options[@]}" -p octaplex 2>&1) || { echo "it builds" >&2; exit 1; }
+  echo "$said"
+  [[ $(grep -c '^error: octaplex.s feature `alloc` needs atomic compare-and-swap' <<<"$said") == 1 && $(grep -c '^error' <<<"$said") == 2 ]]
+}
+
 # for_board EXAMPLE SUBCOMMAND ARGUMENTS...: Cargo in examples/EXAMPLE, whose memory.x says where things lie.
 for_board() {
   (
@@ -227,12 +241,12 @@ lints() {
 }
 
 machines=("$@")
-((${#machines[@]})) || machines=(arm64 s390x wasm thumb lints)
+((${#machines[@]})) || machines=(arm64 s390x wasm thumb no_cas lints)
 for machine in "${machines[@]}"; do
   case $machine in
-    arm64 | s390x | wasm | i686 | thumb | lints) (time -p "$machine") ;;
+    arm64 | s390x | wasm | i686 | thumb | no_cas | lints) (time -p "$machine") ;;
     *)
-      echo "usage: ci/cross.sh [arm64] [s390x] [wasm] [i686] [thumb] [lints]" >&2
+      echo "usage: ci/cross.sh [arm64] [s390x] [wasm] [i686] [thumb] [no_cas] [lints]" >&2
       exit 2
       ;;
   esac
