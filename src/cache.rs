@@ -441,20 +441,6 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         balance.iter().any(|bytes| ![0, 0x3c00].contains(&(u16::from_le_bytes(*bytes) & 0x7fff)))
     }
 
-    /// Refuses: keys carry the rotary embedding of their positions, and a compressed key cannot be rotated again. Engines
-    /// that shift positions to make room call [`evict`](Self::evict) instead, and keep counting: positions may have gaps,
-    /// and only differences of positions matter to a rotary embedding.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`], always.
-    pub fn shift(&mut self, _positions: Range<usize>, _by: isize) -> Result<(), Error> {
-        Err(Error::Unsupported {
-            why: "positions cannot be shifted, keys carry their rotary embedding: evict the range and go on with the \
-                  positions as they are (attention skips the gap), or clear the layer and append keys of the new \
-                  positions",
-        })
-    }
-
     /// `Ok` if all values of rows, \[heads]\[rows]\[width], are below the limit in magnitude; the error says which is not.
     pub(crate) fn check_rows(
         &self,

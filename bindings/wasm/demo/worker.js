@@ -6,7 +6,7 @@ import { divergence, exactScores, relativeError, weights } from "./attention.js"
 import { FileError, parse } from "./files.js";
 import { forValues } from "./choices.js";
 
-const octaplex = load();
+const octaplex = load({ codecs: "all" });
 let sample;
 let scores = new Map(); // exact ones, by query head
 

@@ -19,6 +19,8 @@ export class OctaplexError extends Error {
 export interface LoadOptions {
   /** The build with SIMD128, or the plain one; by default what the engine takes. */
   simd?: boolean;
+  /** `recommended` (the default) has `trellis`, `graded`, `turboquant` and plain floats; `all` has every codec, in twice the bytes. */
+  codecs?: "recommended" | "all";
   /** Where the module lies, if not beside this package's files. */
   url?: string | URL;
   /** The module itself. */
@@ -32,7 +34,7 @@ export function load(options?: LoadOptions): Promise<Octaplex>;
 export function hasSimd(): boolean;
 
 /** The modules of this package. */
-export const urls: { readonly plain: URL; readonly simd: URL };
+export const urls: { readonly plain: URL; readonly simd: URL; readonly allPlain: URL; readonly allSimd: URL };
 
 interface Disposal {
   /** The same as `dispose`, for `using`; in engines without it, the registered symbol of that name. */

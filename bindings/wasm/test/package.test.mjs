@@ -40,7 +40,7 @@ test("the engine of these tests takes SIMD128, and load chooses it", async () =>
 
 for (const simd of [true, false]) {
   describe(simd ? "simd128" : "plain", async () => {
-    const octaplex = await load({ simd });
+    const octaplex = await load({ simd, codecs: "all" });
     const config = { kvHeads: 2, headDim: DIM, capacity: 1000 };
 
     test("checksums are those of every machine", () => {
@@ -299,7 +299,7 @@ for (const simd of [true, false]) {
     });
 
     test("views of before memory grew are refused, and buffers still have their values", async () => {
-      const octaplex = await load({ simd });
+      const octaplex = await load({ simd, codecs: "all" });
       const codec = octaplex.codec("int:bits=8", { dim: DIM });
       const floats = octaplex.floats(DIM);
       const stale = floats.view.fill(0.5);
@@ -361,10 +361,25 @@ for (const simd of [true, false]) {
   });
 }
 
+test("the build of the recommended codecs gives the bytes of the build of all, and says what it is without", async () => {
+  const [few, all] = [await load(), await load({ codecs: "all" })];
+  assert.deepEqual(few.codecs().map((codec) => codec.name), ["trellis", "graded", "turboquant", "f16", "bf16", "f32"]);
+  assert.ok(few.verify().matches && few.verify().codecs.length === 6);
+  const [a, b] = [few, all].map((octaplex) => {
+    const cache = octaplex.cache({ kvHeads: 2, headDim: DIM, capacity: 1000, keys: "graded", values: "trellis" });
+    cache.append(0, rows(2 * 300), rows(2 * 300));
+    return cache.save();
+  });
+  assert.deepEqual(a, b);
+  for (const call of [() => few.codec("hqmq", { dim: DIM }), () => few.cache({ kvHeads: 1, headDim: DIM, capacity: 9, keys: "q8_0" })])
+    fails("Unsupported", call, "feature");
+  await assert.rejects(load({ codecs: "most" }), { code: "Load" });
+});
+
 test("both builds give the same bytes", async () => {
   const snapshots = [];
   for (const simd of [true, false]) {
-    const octaplex = await load({ simd });
+    const octaplex = await load({ simd, codecs: "all" });
     const cache = octaplex.cache({ kvHeads: 2, headDim: DIM, capacity: 1000, keys: "trellis", values: "octopus" });
     cache.append(0, rows(2 * 300), rows(2 * 300));
     snapshots.push(cache.save(), Uint8Array.from(new Uint8Array(cache.attend(0, rows(4)).buffer)));
