@@ -62,8 +62,16 @@ pub fn check(path: &Path) -> io::Result<()> {
     let Target { path, existing } = Target::of(path)?;
     match existing {
         Some(old) if !old.is_file() => Ok(()), // opening a pipe would wait for its reader
-        _ => filled(&path, true, |_| Ok(())).map(drop),
+        _ => check_folder(folder(&path)),
     }
+}
+
+/// Whether [`create`] could put a file into this folder now. Leaves no trace.
+///
+/// # Errors
+/// A folder that does not exist or is read-only.
+pub fn check_folder(folder: &Path) -> io::Result<()> {
+    filled(&folder.join("new"), true, |_| Ok(())).map(drop)
 }
 
 /// Where the bytes go, with all links followed, and what is there.
