@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::{PoisonError, RwLock};
 
 #[pyclass(frozen, module = "octaplex._octaplex")]
-pub(crate) struct Cache(RwLock<KvCache>);
+pub(crate) struct Cache(Box<RwLock<KvCache>>); // a KvCache is aligned to more than Python's objects are
 
 pub(crate) fn center(name: &str) -> Result<Center> {
     match name {
@@ -25,6 +25,10 @@ pub(crate) fn center(name: &str) -> Result<Center> {
 }
 
 impl Cache {
+    fn of(cache: KvCache) -> Self {
+        Self(Box::new(RwLock::new(cache)))
+    }
+
     /// Without the interpreter's lock, which others need who hold this one.
     fn read<T: Send>(&self, py: Python, call: impl FnOnce(&KvCache) -> T + Send) -> Result<T> {
         work(py, || call(&self.0.read().unwrap_or_else(PoisonError::into_inner)))
@@ -109,7 +113,7 @@ impl Cache {
             }
             KvCache::new(config.layers(), Backend::detect())
         };
-        Ok(Self(RwLock::new(work(py, new)?.or_raise()?)))
+        Ok(Self::of(work(py, new)?.or_raise()?))
     }
 
     /// (layers, key/value heads, width) and the specs of keys and values, of the first layer.
@@ -188,7 +192,7 @@ impl Cache {
     }
 
     fn fork(&self, py: Python) -> Result<Self> {
-        self.read(py, |cache| Self(RwLock::new(cache.fork())))
+        self.read(py, |cache| Self::of(cache.fork()))
     }
 
     fn save<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyBytes>> {
@@ -199,7 +203,7 @@ impl Cache {
     fn load(py: Python, snapshot: PyReadonlyArray1<u8>) -> Result<Self> {
         let snapshot = bytes(&snapshot)?;
         let cache = work(py, || KvCache::load(snapshot, Backend::detect()))?.or_raise()?;
-        Ok(Self(RwLock::new(cache)))
+        Ok(Self::of(cache))
     }
 
     fn save_file(&self, py: Python, path: PathBuf) -> Result<()> {
@@ -212,7 +216,7 @@ impl Cache {
         let read = || KvCache::load_from(&mut BufReader::new(File::open(&path)?), Backend::detect());
         let name = path.display();
         match work(py, read)? {
-            Ok(cache) => Ok(Self(RwLock::new(cache))),
+            Ok(cache) => Ok(Self::of(cache)),
             Err(error) if error.get_ref().is_some_and(|inner| inner.is::<octaplex::Error>()) => {
                 Err(Error::new_err(format!("{name}: {error}")))
             }
