@@ -129,7 +129,9 @@ mod tests {
         // SAFETY: the word is valid; it is reset below, and nothing but the checks runs meanwhile.
         unsafe { control::write(OTHER) };
         let (outside, inside) = (is_default(), with_default_floats(is_default));
-        let panicked = std::panic::catch_unwind(|| with_default_floats(|| std::panic::resume_unwind(std::boxed::Box::new(0))));
+        let panicked = std::panic::catch_unwind(|| {
+            with_default_floats(|| std::panic::resume_unwind(std::boxed::Box::new(0)))
+        });
         let after = control::read();
         // SAFETY: the word was read above.
         unsafe { control::write(before) };

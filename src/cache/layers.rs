@@ -109,11 +109,7 @@ impl Pool {
     /// Memory for so many threads at once is kept; more threads allocate theirs at each call.
     const KEPT: usize = 32;
 
-    fn with<T>(
-        &self,
-        needed: usize,
-        work: impl FnOnce(&mut [f32]) -> Result<T, Error>,
-    ) -> Result<T, Error> {
+    fn with<T>(&self, needed: usize, work: impl FnOnce(&mut [f32]) -> Result<T, Error>) -> Result<T, Error> {
         let mut scratch = self.0.pop().unwrap_or_default();
         let missing = needed.saturating_sub(scratch.len());
         let result = match scratch.try_reserve(missing) {
