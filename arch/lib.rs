@@ -45,6 +45,7 @@ macro_rules! contract {
 #[macro_use]
 mod dispatch;
 mod detect;
+mod environment;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
 mod registers;
 mod rows;
@@ -66,6 +67,7 @@ pub use angles::layout::{AngleTree, Angles};
 pub use blocks::layout::{BLOCK_BYTES, BLOCK_VALUES, BlockBook};
 pub use codes::layout::{IntQuery, Packing};
 pub use detect::Backend;
+pub use environment::with_default_floats;
 pub use quaternions::layout as quaternion;
 pub use rows::Rows;
 pub use signs::layout::{SignQuery, SignRows};

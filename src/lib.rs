@@ -62,7 +62,7 @@ pub use codecs::{AnyCodec, Build, CodecSpec};
 pub use error::Error;
 /// Half-precision floats, which caches take and codecs store; the crate `half`'s.
 pub use half::{bf16, f16};
-pub use octaplex_arch::MAX_WEIGHT;
+pub use octaplex_arch::{MAX_WEIGHT, with_default_floats};
 pub use sketch::{SketchKind, SketchSpec};
 pub use spec::{CodecInfo, Key};
 pub use stream::{Role, Stream};

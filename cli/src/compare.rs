@@ -124,6 +124,7 @@ struct Bench<'a> {
 pub(crate) fn run(arguments: &Compare) -> Result<()> {
     let outputs = [&arguments.json, &arguments.html, &arguments.svg].map(Option::as_deref);
     let console = Console::beside(&outputs)?;
+    files::check_page(arguments.html.as_deref())?;
     arguments.device.check()?;
     let backend = arguments.backend.unwrap_or_else(Backend::detect);
     let sample = Sample::load(arguments.input.as_deref())?;

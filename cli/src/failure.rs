@@ -43,3 +43,14 @@ pub(crate) fn in_rows(error: Error, row: usize, dim: usize) -> Failure {
         other => other.to_string(),
     })
 }
+
+/// A system error in plain words.
+pub(crate) fn at_path(path: &Path, error: &io::Error) -> Failure {
+    let path = path.display();
+    Failure(match error.kind() {
+        io::ErrorKind::NotFound => format!("{path}: no such file or folder"),
+        io::ErrorKind::PermissionDenied => format!("{path}: permission denied"),
+        io::ErrorKind::IsADirectory => format!("{path}: is a folder, not a file"),
+        _ => format!("{path}: {error}"),
+    })
+}

@@ -117,7 +117,7 @@ impl Layer {
         sequence: usize,
         pages: Range<usize>,
     ) -> Result<SharedLayer, Error> {
-        let (mut layer, layout, dim) = (self.empty_on_cpu(), self.layout, self.config.key_dim);
+        let (mut layer, layout, dim) = (self.empty_on_cpu()?, self.layout, self.config.key_dim);
         let held = &self.sequences[sequence];
         layer.state = held.state;
         let sinks = layout.ring..layout.ring + held.sequence.sinks;
@@ -187,12 +187,12 @@ impl Layer {
     /// layer is then as it was; after [`Error::Card`] the sequence is to be [cleared](Self::clear).
     pub fn load(&mut self, sequence: usize, bytes: &[u8]) -> Result<(), Error> {
         self.sequence(sequence)?;
-        let mut layer = self.empty_on_cpu();
+        let mut layer = self.empty_on_cpu()?;
         layer.load(bytes)?;
         self.upload(sequence, &layer)
     }
 
-    fn empty_on_cpu(&self) -> SharedLayer {
+    fn empty_on_cpu(&self) -> Result<SharedLayer, crate::Error> {
         let [keys, values] = self.codecs.clone();
         SharedLayer::empty(&self.config, self.layout, keys, values, Backend::detect())
     }

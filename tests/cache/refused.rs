@@ -2,7 +2,9 @@
 
 use super::{attend, spec};
 use crate::common::{Any, Random, bits};
-use octaplex::{Attend, Backend, Center, Error, KvCache, LayerCache, LayerConfig, Stream};
+use octaplex::{
+    Attend, Backend, CacheConfig, Center, Error, KvCache, LayerCache, LayerConfig, SharedLayer, Stream,
+};
 
 #[test]
 fn bad_input_changes_nothing() {
@@ -169,4 +171,29 @@ fn a_refused_page_leaves_a_full_sliding_layer_as_it_was() {
     let mut after = Vec::new();
     cache.save(&mut |piece| after.extend_from_slice(piece));
     assert!(before == after, "the refused append changed the cache");
+}
+
+/// What no machine has is an error, not the end of the program: of one layer, and of all together.
+#[test]
+fn memory_that_nobody_has_is_refused() {
+    let config = LayerConfig::new(1, 64, 1 << 40);
+    let long = config.kv_heads(1 << 16).recent_window(1 << 24).max_rollback(1 << 24);
+    let memory = |refused: Result<(), Error>| match refused {
+        Err(Error::Memory { what, bytes }) => (what, bytes > 1 << 47),
+        other => panic!("{other:?}"),
+    };
+    let backend = Backend::detect();
+    assert_eq!(memory(KvCache::new([long], backend).map(drop)), ("the exact tokens of all layers", true));
+    assert_eq!(memory(SharedLayer::on_heap(&long, backend).map(drop)), ("the exact tokens of a layer", true));
+    // Layer by layer each could be had, as memory is given before it is used.
+    let some = config.recent_window(1 << 22).layer(3);
+    assert!(SharedLayer::on_heap(&some, backend).is_ok());
+    let many = KvCache::new(std::iter::repeat_n(some, 1 << 16), backend).map(drop);
+    assert!(matches!(many, Err(Error::Memory { .. })));
+    for layers in [0, (1 << 16) + 1, usize::MAX] {
+        let refused = KvCache::new(CacheConfig::new(layers, 1, 64, 1000).layers(), backend).map(drop);
+        assert_eq!(refused, Err(Error::Unsupported { why: "a cache has 1 to 65,536 layers" }));
+    }
+    let words = Error::Memory { what: "a test", bytes: 7 }.to_string();
+    assert_eq!(words, "the machine does not give 7 bytes of memory for a test");
 }

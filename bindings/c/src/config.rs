@@ -136,9 +136,6 @@ pub(crate) unsafe fn read(config: *const octaplex_config) -> Result<(CacheConfig
     each.recent_window = config.recent_window;
     each.max_rollback = config.max_rollback;
     each.sliding_window = (config.sliding_window > 0).then_some(config.sliding_window);
-    if config.layers == 0 || config.layers > 1 << 16 {
-        return Err(Failure::Here(octaplex_status::Unsupported, "a cache has 1 to 65,536 layers"));
-    }
     let boundary = config.boundary_layers as usize;
     Ok((CacheConfig::new(config.layers, 0, 0, 0).each(each).boundary_layers(boundary), config))
 }

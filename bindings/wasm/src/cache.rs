@@ -73,8 +73,8 @@ impl Cache {
         // What is wrong with the configuration is said before there is talk of memory.
         let codec = |spec: CodecSpec, dim| spec.build_dyn(dim, Backend::detect(), Stream::default());
         each.required_bytes_with(&*codec(each.keys, key_dim)?, &*codec(each.values, value_dim)?)?;
-        if layers > 1 << 16 {
-            return Err(Error::Unsupported { why: "a cache has at most 65,536 layers" }.into());
+        if !(1..=1 << 16).contains(&layers) {
+            return Err(Error::Unsupported { why: "a cache has 1 to 65,536 layers" }.into());
         }
         expect_room((exact_bytes(&each) + 4096).saturating_mul(layers as u64))?;
         let config = CacheConfig::new(layers, heads, key_dim, capacity).each(each).boundary_layers(boundary);
@@ -94,7 +94,7 @@ impl Cache {
         let config = self.config(layer)?;
         if queries > self.queries {
             expect_room(4 * config.scratch_len(queries) as u64)?;
-            self.cache.reserve(queries);
+            self.cache.reserve(queries)?;
             self.queries = queries;
         }
         Ok(())

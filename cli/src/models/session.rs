@@ -56,6 +56,7 @@ impl Session {
         if is_dash(path) {
             fail!("--session {}: a session is a file", path.display());
         }
+        files::check(path)?;
         let head = Head { run, tokens: Vec::new(), prefill: Prefill::default() };
         let mut session = Self { path: path.to_owned(), head, bytes: Vec::new(), layers: 0 };
         if path.try_exists().map_err(|error| files::at_path(path, &error))? {

@@ -112,6 +112,8 @@ fn cases(sweep: &Sweep) -> Result<Vec<Case>> {
 pub(crate) fn run(sweep: &Sweep) -> Result<()> {
     let Sweep { model: options, text, tokens, windows, .. } = sweep;
     let console = Console::beside(&[&sweep.html, &sweep.svg, &sweep.csv].map(Option::as_deref))?;
+    files::check_page(sweep.html.as_deref())?;
+    files::check(&sweep.rows)?;
     let mut cases = cases(sweep)?;
     let model = options.load()?;
     for case in &mut cases {
