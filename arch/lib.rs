@@ -38,6 +38,7 @@ macro_rules! contract {
 #[macro_use]
 mod dispatch;
 mod detect;
+mod prefetch;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
 mod registers;
 mod rows;

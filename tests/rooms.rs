@@ -118,7 +118,7 @@ fn arch_knows_shapes() {
             continue;
         }
         if rest.is_empty() {
-            let shared = ["lib", "detect", "dispatch", "rows"].contains(&room);
+            let shared = ["lib", "detect", "dispatch", "prefetch", "rows"].contains(&room);
             assert!(shared || SHAPES.contains(&room), "{name} is no room of arch/");
             continue;
         }

@@ -2,10 +2,9 @@
 //! eight of them up, and stray high bits do no harm. The bit plane, shifted up, selects by its sign bits.
 //! On a Sapphire Rapids, 2 to 4 times as fast as the text for registers, decoding and for eight queries.
 
+use crate::prefetch::{AHEAD, LONG, prefetch_line};
 use crate::registers::avx2::{load_ps, store_ps};
-use crate::rows::{AHEAD, LONG};
 use crate::vectors::avx2::{add_products, halve, load_lanes};
-use crate::vectors::prefetch_line;
 use crate::{BLOCK_BYTES, BLOCK_VALUES, BlockBook};
 use core::arch::x86_64::*;
 
