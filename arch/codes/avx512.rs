@@ -6,13 +6,14 @@ mod pack;
 pub(crate) mod pairs;
 mod quantize;
 pub(crate) mod score;
+pub(crate) mod sums;
 pub(crate) mod tiles;
 pub(crate) mod unpack;
 mod words;
 
 use crate::registers::amx::Tiles;
 use crate::{IntQuery, Packing, Rows};
-pub(crate) use pack::{pack, together, unpack};
+pub(crate) use pack::{pack, unpack};
 pub(crate) use quantize::{lookup, lookup_packed, quantize};
 
 /// See `scalar::score_codes`.

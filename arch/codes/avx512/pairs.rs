@@ -2,9 +2,10 @@
 //! sums take half the additions. A byte is looked up as it lies: `vpermb` reads its lowest six bits, and a table may be of any of
 //! them. Of 4 bits that takes a shift for every second look-up, of 2 bits for every fourth.
 
-use super::score::{add_four, finish};
-use super::unpack::scales;
-use crate::registers::avx512::{IDENTITY, load, load_array, load_words, narrow, places, store_first, table};
+use super::sums::finish;
+use crate::registers::avx512::{
+    IDENTITY, add_four, load, load_array, load_words, narrow, places, scales, store_first, table,
+};
 use crate::rows::{Blocks, ROWS, Window};
 use crate::{IntQuery, Packing, Rows};
 use core::arch::x86_64::*;

@@ -6,10 +6,12 @@
 
 use super::accumulate::{IntWeights, add, run_scales};
 use super::codebook::Words;
-use super::score::{add_four, add_lanes, add_sixteen, finish};
-use super::unpack::{CHUNK, Chunk, MAX_CHUNKS, Masked, Unpack, scales};
+use super::sums::finish;
+use super::unpack::{CHUNK, Chunk, MAX_CHUNKS, Masked, Unpack};
 use crate::codes::scalar::{PAGE, weight_limit};
-use crate::registers::avx512::{load_words, narrow, store_first, transpose};
+use crate::registers::avx512::{
+    add_four, add_lanes, add_sixteen, load_words, narrow, scales, store_first, transpose,
+};
 use crate::rows::{Blocks, ROWS};
 use crate::{IntQuery, Packing, Rows};
 use core::arch::x86_64::*;
