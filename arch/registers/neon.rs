@@ -33,10 +33,6 @@ fn floats(x: uint8x16_t) -> float32x4_t {
 impl<const DOT: bool> Integers for Neon<DOT> {
     type V = uint8x16_t;
     const LANES: usize = 1;
-    const EIGHT_ROWS: bool = true;
-    /// Without dot products, products take registers: what four units share does not stay in any, and eight rows of 2 and 3 bits took
-    /// more cycles than four (45.9 instead of 30.7 and 76.6 instead of 72.2 by the Neoverse N1's model).
-    const FOUR_UNITS: bool = DOT;
 
     methods! { Self::V;
         and(a, b) = neon!(vandq_u8(a, b));
