@@ -39,6 +39,7 @@ macro_rules! contract {
 mod dispatch;
 mod detect;
 mod prefetch;
+#[macro_use]
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
 mod registers;
 mod rows;

@@ -1,7 +1,6 @@
 //! Registers of NEON, the baseline of 64-bit ARM.
 
 use super::{Integers, Registers};
-use crate::trellis::search;
 use crate::vectors::scalar;
 use crate::{Float, Rows};
 use core::arch::aarch64::*;
@@ -17,6 +16,7 @@ macro_rules! neon {
         unsafe { $($body)* }
     }};
 }
+pub(crate) use neon;
 
 fn words(x: uint8x16_t) -> int16x8_t {
     neon!(vreinterpretq_s16_u8(x))
@@ -358,65 +358,5 @@ impl<const DOT: bool> Registers for Neon<DOT> {
     fn load_four(words: [u32; 4]) -> Self::V {
         // SAFETY: NEON is part of every aarch64 target with floats; `words` are 16 bytes.
         unsafe { vreinterpretq_u8_u32(vld1q_u32(words.as_ptr())) }
-    }
-}
-
-impl<const DOT: bool> search::Floats for Neon<DOT> {
-    type F = float32x4_t;
-    const WIDTH: usize = 4;
-
-    methods! { float32x4_t;
-        add(a, b) = neon!(vaddq_f32(a, b));
-        square(error) = neon!(vmulq_f32(error, error));
-        min(a, b) = neon!(vminq_f32(a, b));
-        upper(x) = neon!(vextq_f32::<2>(x, x));
-    }
-
-    #[inline(always)]
-    fn splat(x: f32) -> float32x4_t {
-        neon!(vdupq_n_f32(x))
-    }
-
-    #[inline(always)]
-    fn load(x: &[f32]) -> float32x4_t {
-        let x = &x[..4];
-        neon!(vld1q_f32(x.as_ptr()))
-    }
-
-    #[inline(always)]
-    fn store(out: &mut [f32], x: float32x4_t) {
-        let out = &mut out[..4];
-        neon!(vst1q_f32(out.as_mut_ptr(), x))
-    }
-
-    #[inline(always)]
-    fn store_bits(out: &mut [u32], x: float32x4_t) {
-        let out = &mut out[..4];
-        neon!(vst1q_u32(out.as_mut_ptr(), vreinterpretq_u32_f32(x)))
-    }
-
-    /// The distance: one instruction.
-    #[inline(always)]
-    fn error(y: float32x4_t, centroid: float32x4_t) -> float32x4_t {
-        neon!(vabdq_f32(y, centroid))
-    }
-
-    #[inline(always)]
-    fn mark_less(bits: float32x4_t, bit: u32, a: float32x4_t, b: float32x4_t) -> float32x4_t {
-        neon!({
-            let marked = vandq_u32(vcltq_f32(a, b), vdupq_n_u32(bit));
-            vreinterpretq_f32_u32(vorrq_u32(vreinterpretq_u32_f32(bits), marked))
-        })
-    }
-
-    #[inline(always)]
-    fn less(a: float32x4_t, b: float32x4_t) -> u64 {
-        let bits = [1, 2, 4, 8];
-        neon!(vaddvq_u32(vandq_u32(vcltq_f32(a, b), vld1q_u32(bits.as_ptr())))).into()
-    }
-
-    #[inline(always)]
-    fn twice(x: float32x4_t) -> [float32x4_t; 2] {
-        neon!([vzip1q_f32(x, x), vzip2q_f32(x, x)])
     }
 }

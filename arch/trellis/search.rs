@@ -4,6 +4,11 @@
 //! Both find the error of the nearest centroid without its code: rounding is monotone, so the least rounded error
 //! is the rounded error for the nearest centroid. Codes are chosen once the path is known.
 
+#[cfg(target_arch = "aarch64")]
+mod neon;
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+mod simd128;
+
 use super::layout::{Fit, MAX_STATES, TrellisCodebook};
 use crate::MAX_DIM;
 use crate::vectors::scalar::{LANES, halve};
