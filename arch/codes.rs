@@ -123,7 +123,7 @@ impl Backend {
         contract!(queries.iter().all(|query| query.values.len() == rows.dim));
         contract!(scores.len() == queries.len() * rows.count());
         dispatch!(
-            self, portable: portable, avx2: lanes, avx512: tiles, registers: dots;
+            self, portable: portable, avx2: avx2<Ymm | Vnni>, avx512: avx512 + tiles, registers: wide + dots;
             score_codes(packing: Packing, rows: &Rows, centroids: &[i16], scale: f32, queries: &[IntQuery], scores: &mut [f32])
         )
     }
@@ -144,7 +144,7 @@ impl Backend {
         contract!(acc.len().is_multiple_of(rows.dim));
         contract!(weights.len() == acc.len() / rows.dim * rows.count());
         dispatch!(
-            self, portable: portable, avx2: lanes, avx512: tiles, registers: wide;
+            self, portable: portable, avx2: avx2<Ymm | Vnni>, avx512: avx512 + tiles, registers: wide;
             accumulate_codes(packing: Packing, rows: &Rows, centroids: &[i16], scale: f32, weights: &[f32], acc: &mut [f32])
         )
     }
