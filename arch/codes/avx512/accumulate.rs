@@ -10,6 +10,8 @@
 use super::codebook::{Bytes, kind, step};
 use super::sums::QUERIES;
 use super::unpack::CHUNK;
+use crate::Rows;
+use crate::codes::layout::Codebook;
 use crate::codes::scalar;
 use crate::codes::scalar::{PAGE, weight_limit};
 use crate::registers::amx::{Configured, Tiles};
@@ -17,7 +19,6 @@ use crate::registers::avx512::{
     in_order, load_ps, load_some, load_tail, rint, scales, store_codes, store_ps, store_tail,
 };
 use crate::rows::{Blocks, ROWS};
-use crate::{Packing, Rows};
 use core::arch::x86_64::*;
 use core::array;
 use core::mem::MaybeUninit;
@@ -27,13 +28,12 @@ use core::ops::Range;
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn accumulate_codes(
     tiles: Option<Tiles>,
-    packing: Packing,
+    book: &Codebook,
     rows: &Rows,
-    centroids: &[i16],
-    scale: f32,
     weights: &[f32],
     acc: &mut [f32],
 ) {
+    let Codebook { packing, centroids, scale } = *book;
     let count = rows.count();
     if count == 0 {
         return;

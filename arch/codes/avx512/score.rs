@@ -5,10 +5,11 @@ use super::pairs;
 use super::sums::{Columns, QUERIES, finish};
 use super::tiles::TileQueries;
 use super::unpack::{CHUNK, MAX_CHUNKS};
+use crate::codes::layout::Codebook;
 use crate::registers::amx::Tiles;
 use crate::registers::avx512::{add_four, add_lanes, load_words, narrow, scales, store_first, to_array};
 use crate::rows::{Blocks, ROWS};
-use crate::{IntQuery, Packing, Rows};
+use crate::{IntQuery, Rows};
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
 
@@ -16,18 +17,17 @@ use core::mem::MaybeUninit;
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn score_codes(
     tiles: Option<Tiles>,
-    packing: Packing,
+    book: &Codebook,
     rows: &Rows,
-    centroids: &[i16],
-    scale: f32,
     queries: &[IntQuery],
     scores: &mut [f32],
 ) {
+    let Codebook { packing, centroids, scale } = *book;
     if rows.bytes.is_empty() {
         return;
     }
     if let [query] = queries
-        && pairs::score(packing, rows, centroids, scale, query, scores)
+        && pairs::score(book, rows, query, scores)
     {
         return;
     }
