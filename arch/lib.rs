@@ -38,6 +38,7 @@ macro_rules! contract {
 #[macro_use]
 mod dispatch;
 mod detect;
+mod floats;
 mod prefetch;
 #[macro_use]
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
@@ -61,13 +62,13 @@ pub use angles::layout::{AngleTree, Angles};
 pub use blocks::layout::{BLOCK_BYTES, BLOCK_VALUES, BlockBook};
 pub use codes::layout::{IntQuery, Packing};
 pub use detect::Backend;
+pub use floats::Float;
 pub use quaternions::layout as quaternion;
 pub use rows::Rows;
 pub use signs::layout::{SignQuery, SignRows};
 pub use trellis::layout::{Fit, TrellisCodebook};
 pub use triplets::layout::{Search, TripletLayout};
 pub use vectors::hadamard;
-pub use vectors::layout::Float;
 
 /// The widest vector that kernels with internal buffers take.
 pub const MAX_DIM: usize = 576;

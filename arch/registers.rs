@@ -32,7 +32,6 @@ pub(crate) mod neon;
 pub(crate) mod simd128;
 mod tuning;
 
-use crate::vectors::scalar;
 use crate::{Float, Rows};
 pub(crate) use tuning::Tuning;
 
@@ -213,13 +212,13 @@ pub(crate) trait Registers: Integers {
     /// Little-endian floats.
     #[inline(always)]
     fn decode_floats(format: Float, bytes: &[u8], out: &mut [f32]) {
-        scalar::decode_floats(format, bytes, out);
+        crate::floats::decode_floats(format, bytes, out);
     }
 
     /// Little-endian floats, rounded to nearest even.
     #[inline(always)]
     fn encode_floats(format: Float, x: &[f32], bytes: &mut [u8]) {
-        scalar::encode_floats(format, x, bytes);
+        crate::floats::encode_floats(format, x, bytes);
     }
 
     /// Σ of the products of four neighbouring signed bytes, within ±127, in each of four `i32`.

@@ -5,8 +5,8 @@ mod blocks;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use blocks::*;
 
+use crate::floats::{f16_to_f32, row_scale};
 use crate::prefetch::{AHEAD, LONG, prefetch};
-use crate::vectors::scalar::{f16_to_f32, row_scale};
 use crate::{Backend, CHECKED, MAX_DIM};
 
 /// Rows of a scale and planes, one every `stride` bytes.

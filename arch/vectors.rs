@@ -7,9 +7,7 @@ pub(crate) mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod baseline;
 pub mod hadamard;
-pub(crate) mod layout;
 pub(crate) mod scalar;
-mod sqrt;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
 #[cfg_attr(target_arch = "x86_64", allow(dead_code, unused_imports, reason = "not all of it runs there"))]
 pub(crate) mod wide;

@@ -1,7 +1,8 @@
 //! The specification: rows of codes, and how codes become bits.
 
 use super::layout::Codebook;
-use crate::vectors::scalar::{max_abs, rint_i16};
+use crate::floats::rint_i16;
+use crate::vectors::scalar::max_abs;
 use crate::{IntQuery, Packing, Rows};
 
 /// code = number of thresholds ≤ x·scale; the thresholds ascend, so a value on one goes to the upper cell.

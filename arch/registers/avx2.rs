@@ -110,7 +110,7 @@ pub(crate) fn load_few(values: &[f32]) -> __m256 {
     unsafe { _mm256_maskload_ps(values.as_ptr(), mask) }
 }
 
-/// Rounds as `scalar::rint` does, by the same two additions.
+/// Rounds as `floats::rint` does, by the same two additions.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn rint(x: __m256) -> __m256 {

@@ -309,7 +309,7 @@ pub(crate) fn load_triplets(x: &[f32]) -> [__m512; 3] {
     permute_three([part(0), part(1), part(2)], &DEINTERLEAVE)
 }
 
-/// Rounds as `scalar::rint` does, by the same two additions.
+/// Rounds as `floats::rint` does, by the same two additions.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn rint(x: __m512) -> __m512 {

@@ -1,7 +1,6 @@
 //! Registers of NEON, the baseline of 64-bit ARM.
 
 use super::{Integers, Registers};
-use crate::vectors::scalar;
 use crate::{Float, Rows};
 use core::arch::aarch64::*;
 use core::arch::asm;
@@ -276,7 +275,7 @@ impl<const DOT: bool> Registers for Neon<DOT> {
     #[inline(always)]
     fn decode_floats(format: Float, bytes: &[u8], out: &mut [f32]) {
         if format != Float::F16 {
-            return scalar::decode_floats(format, bytes, out);
+            return crate::floats::decode_floats(format, bytes, out);
         }
         let ((chunks, tail), (out, out_tail)) = (bytes.as_chunks::<16>(), out.as_chunks_mut::<8>());
         for (bytes, out) in chunks.iter().zip(out) {
@@ -298,14 +297,14 @@ impl<const DOT: bool> Registers for Neon<DOT> {
                 }
             }
         }
-        scalar::decode_floats(format, tail, out_tail);
+        crate::floats::decode_floats(format, tail, out_tail);
     }
 
     /// Base NEON converts f16, but the intrinsics are not stable; NaN alone differs from the specification.
     #[inline(always)]
     fn encode_floats(format: Float, x: &[f32], bytes: &mut [u8]) {
         if format != Float::F16 {
-            return scalar::encode_floats(format, x, bytes);
+            return crate::floats::encode_floats(format, x, bytes);
         }
         let ((x, x_tail), (chunks, tail)) = (x.as_chunks::<8>(), bytes.as_chunks_mut::<16>());
         for (x, bytes) in x.iter().zip(chunks) {
@@ -323,7 +322,7 @@ impl<const DOT: bool> Registers for Neon<DOT> {
             }
             <Self as Registers>::store(bytes, narrow);
         }
-        scalar::encode_floats(format, x_tail, tail);
+        crate::floats::encode_floats(format, x_tail, tail);
     }
 
     #[inline(always)]

@@ -11,7 +11,7 @@ mod simd128;
 
 use super::layout::{Fit, MAX_STATES, TrellisCodebook};
 use crate::MAX_DIM;
-use crate::vectors::scalar::{LANES, halve};
+use crate::floats::{LANES, halve};
 use core::mem::MaybeUninit;
 
 /// What an instruction set must offer. Costs are never negative, nor NaN.
