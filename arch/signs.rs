@@ -38,7 +38,7 @@ impl Backend {
         contract!(queries.iter().all(|query| query.values.len() == rows.dim));
         contract!(scores.len() == queries.len() * rows.count());
         dispatch!(
-            self, avx2: avx2, avx512: avx512, registers: dots;
+            self, avx2: avx2, avx512: avx512, registers: wide + dots;
             score_signs(rows: &SignRows, scale: f32, queries: &[SignQuery], scores: &mut [f32])
         )
     }

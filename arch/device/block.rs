@@ -3,9 +3,9 @@
 use super::compile::{PORTABLE, Source, image};
 use super::driver::{Buffer, CallerStream, Kernels, time};
 use super::failure::Failure;
+use super::given::DeviceSlice;
 use super::layout::{Block, WIDTHS};
 use super::paged::{Attention, Paged};
-use super::rows::DeviceSlice;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 

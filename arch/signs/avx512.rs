@@ -1,12 +1,15 @@
 //! Planes of signs: a plane's bits are the mask of a register of ones, and `vpdpbusd` adds the query's bytes under it.
 //! On a Sapphire Rapids, scores take half the time of AVX2's, unpacking less than half.
 
-use crate::codes::avx512::score::add_sixteen;
-use crate::codes::avx512::unpack::{CHUNK, scales, scales_at};
-use crate::registers::avx512::{first, load_ps, load_tail, store_first, store_tail};
+use crate::registers::avx512::{
+    add_sixteen, first, load_ps, load_tail, scales, scales_at, store_first, store_tail,
+};
 use crate::rows::{Block, ROWS};
 use crate::{Float, MAX_DIM, SignQuery, SignRows};
 use core::arch::x86_64::*;
+
+/// Signs in a register of bytes.
+const CHUNK: usize = 64;
 
 /// out = scale where the bit is set, -scale elsewhere.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
