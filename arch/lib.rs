@@ -70,11 +70,8 @@ pub use angles::layout::{AngleTree, Angles};
 pub use blocks::layout::{BLOCK_BYTES, BLOCK_VALUES, BlockBook};
 pub use codes::layout::{IntQuery, Packing};
 pub use detect::Backend;
-<<<<<<< HEAD
 pub use environment::with_default_floats;
-=======
 pub use floats::Float;
->>>>>>> arch-order
 pub use quaternions::layout as quaternion;
 pub use rows::Rows;
 pub use signs::layout::{SignQuery, SignRows};
