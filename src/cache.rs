@@ -31,6 +31,8 @@
 //! pages closed that were closed there. The first page that closes decides the balance and the prefix centre; opened
 //! again, it takes them back. Positions never change: keys carry their rotary embedding.
 
+#[cfg(feature = "alloc")]
+mod builder;
 pub(crate) mod config;
 pub(crate) mod decode;
 pub(crate) mod encode;
@@ -62,6 +64,7 @@ use window::{Plan, Standing};
 
 #[cfg(feature = "alloc")]
 pub use {
+    builder::KvCacheBuilder,
     layers::{KvCache, SharedLayer},
     storage::Shared,
 };

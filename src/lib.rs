@@ -39,7 +39,7 @@ pub use attention::Attend;
 pub use backend::Backend;
 pub use cache::{CacheConfig, Center, Finer, Fixed, Layer, LayerCache, LayerConfig, Stats, Storage, Tensor};
 #[cfg(feature = "alloc")]
-pub use cache::{KvCache, Shared, SharedLayer};
+pub use cache::{KvCache, KvCacheBuilder, Shared, SharedLayer};
 #[cfg(feature = "alloc")]
 pub use chunk::{ChunkCodec, ChunkConfig, ChunkInfo, ChunkLayout, Dtype, TensorMut};
 pub use codec::additive::{Additive, AdditiveSpec};

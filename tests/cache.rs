@@ -4,6 +4,8 @@
 
 mod balance;
 mod budget;
+#[cfg(feature = "alloc")]
+mod builder;
 mod errors;
 mod grades;
 mod pieces;
