@@ -54,7 +54,8 @@ typedef enum {
     OCTAPLEX_STATUS_OK = 0,
     // A null pointer where there must be data, or one that is not aligned for its type.
     OCTAPLEX_STATUS_POINTER = 1,
-    // A buffer of the wrong length, rows that do not come out even, or a size that overflows.
+    // A buffer of the wrong length, rows that do not come out even, or a size that overflows or that the machine has no
+    // memory for.
     OCTAPLEX_STATUS_LENGTH = 2,
     // A handle that was freed, or is none of this kind.
     OCTAPLEX_STATUS_HANDLE = 3,

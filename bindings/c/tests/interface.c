@@ -1,11 +1,15 @@
 /* Every call of octaplex.h, and what each refuses. Compiled by gcc and clang, run under AddressSanitizer and for ARM: see
  * ci/c.sh. `interface freed` uses handles after they were freed, which builds with debug assertions refuse. */
+#include <fenv.h>
 #include <math.h>
 #include <octaplex.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
 
 static int failures;
 static octaplex_error error;
@@ -77,6 +81,30 @@ static void library(void) {
     FAILS(octaplex_verify("turbo", NULL, NULL, &error), TEXT, "turboquant");
     FAILS(octaplex_verify(NULL, "sse9", NULL, &error), TEXT, "octaplex_backend_name");
     printf("all            %08x\n", all);
+}
+
+/* A program that rounds down and flushes denormals, as -ffast-math links it, gets the bits of all others, and keeps its settings. */
+static void floats(void) {
+    uint32_t usual = 0, found = 0;
+    volatile float tiny = 1.2e-38f, three = 3.0f, one = 1.0f; /* the compiler knows nothing of settings */
+    volatile float before = one / three, after;
+    WELL(octaplex_verify(NULL, NULL, &usual, &error));
+    CHECK(fesetround(FE_DOWNWARD) == 0);
+#if defined(__x86_64__)
+    unsigned word = _mm_getcsr();
+    _mm_setcsr(word | 0x8040);
+#endif
+    WELL(octaplex_verify(NULL, NULL, &found, &error));
+    CHECK(found == usual);
+    FAILS(octaplex_verify("turbo", NULL, NULL, &error), TEXT, "turboquant"); /* a call that fails restores them as well */
+    after = one / three;
+    CHECK(fegetround() == FE_DOWNWARD && after != before);
+#if defined(__x86_64__)
+    after = tiny / three;
+    CHECK(after == 0);
+    _mm_setcsr(word);
+#endif
+    CHECK(fesetround(FE_TONEAREST) == 0 && tiny > 0);
 }
 
 static void codecs(void) {
@@ -494,6 +522,7 @@ int main(int count, char **words) {
         verify();
     } else {
         library();
+        floats();
         codecs();
         lives();
         tensors();
