@@ -1,6 +1,6 @@
 //! Rows that become pages on the card.
 
-use super::compile::{Source, image};
+use super::compile::{Source, load};
 use super::driver::{Buffer, Kernels, time};
 use super::failure::Failure;
 use super::given::Rows;
@@ -49,9 +49,7 @@ impl Paged {
         if let Some(kernels) = &self.encoders {
             return Ok(kernels.clone());
         }
-        let image = image(Source::Encode, &self.target, &self.defines())?;
-        // SAFETY: the image is the compiler's, or a file's that holds it as it was.
-        let mut kernels = unsafe { self.device.load(&image, &NAMES) }?;
+        let mut kernels = load(&self.device, Source::Encode, &self.target, &self.defines(), &NAMES)?;
         kernels.share(0, row_bytes(&self.shape, &self.keys, self.shape.centres))?;
         kernels.share(1, row_bytes(&self.shape, &self.values, false))?;
         let kernels = Arc::new(kernels);

@@ -1,6 +1,6 @@
 //! Pages of one layer on a card, for several sequences, and attention on them.
 
-use super::compile::{Source, image};
+use super::compile::{Source, load};
 use super::driver::{Buffer, Device, Event, Graph, Kernels, Stream, time};
 use super::failure::{Failure, Maker};
 use super::given::DeviceSlice;
@@ -211,9 +211,7 @@ impl Paged {
         }
         let [dim, keys, values, centres, triplets, outliers] = self.defines();
         let defines = [dim, keys, values, centres, triplets, outliers, ("OPTIONS", options as u32)];
-        let image = image(Source::Attend, &self.target, &defines)?;
-        // SAFETY: the image is the compiler's, or a file's that holds it as it was.
-        let mut kernels = unsafe { self.device.load(&image, &NAMES) }?;
+        let mut kernels = load(&self.device, Source::Attend, &self.target, &defines, &NAMES)?;
         kernels.share(ATTEND, step_bytes(&self.shape, &self.keys, &self.values))?;
         let kernels = Arc::new(kernels);
         self.kernels[options] = Some(kernels.clone());

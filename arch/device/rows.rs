@@ -1,6 +1,6 @@
 //! Rows of tokens on the card: exact ones, which stay in a ring, and those that a caller has there; and steps on a caller's queries.
 
-use super::compile::{Source, image};
+use super::compile::{Source, load};
 use super::driver::{Buffer, CallerStream};
 use super::failure::Failure;
 use super::given::{DeviceRows, DeviceSlice, Input, Rows};
@@ -25,9 +25,7 @@ impl Paged {
         if let Some(taking) = &self.taking {
             return Ok(taking.clone());
         }
-        let image = image(Source::Rows, &self.target, &[])?;
-        // SAFETY: the image is the compiler's, or a file's that holds it as it was.
-        let kernels = unsafe { self.device.load(&image, &NAMES) }?;
+        let kernels = load(&self.device, Source::Rows, &self.target, &[], &NAMES)?;
         let taking = Arc::new(Taking { kernels, doubtful: Buffer::new(&self.device, 1)? });
         self.taking = Some(taking.clone());
         Ok(taking)
