@@ -397,6 +397,31 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         self.state.next
     }
 
+    /// Says how many query heads attend to the layer, from now on: [`query_heads`](field@LayerConfig::query_heads) of a layer
+    /// that came from a snapshot, which does not hold it.
+    ///
+    /// ```
+    /// use octaplex::{Attend, Backend, Error, KvCache, LayerConfig};
+    ///
+    /// let mut cache = KvCache::new([LayerConfig::new(2, 64, 1000).query_heads(8)], Backend::detect())?;
+    /// cache.append(0, &[0.5; 2 * 10 * 64], &[0.5; 2 * 10 * 64])?;
+    /// let mut loaded = KvCache::load(&cache.save(), Backend::detect())?;
+    /// loaded.layer_mut(0)?.set_query_heads(8)?;
+    /// let (queries, mut output) = ([0.1; 8 * 5 * 64], [0.0; 8 * 5 * 64]); // eight heads, five queries each
+    /// assert!(loaded.attend(0, &queries, &Attend::default(), &mut output).is_err()); // not 40 heads
+    /// loaded.attend(0, &queries, &Attend::default().queries(5), &mut output)?;
+    /// # Ok::<(), Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Heads`] unless that is a multiple of the key/value heads.
+    pub fn set_query_heads(&mut self, query_heads: usize) -> Result<(), Error> {
+        let config = self.config.query_heads(query_heads);
+        config.check()?;
+        self.config = config;
+        Ok(())
+    }
+
     /// The positions of the tokens that the cache holds, ascending: sinks, pages, window.
     pub fn positions(&self) -> impl Iterator<Item = usize> + '_ {
         let (state, page) = (&self.state, self.layout.page);

@@ -4,9 +4,12 @@
 
 mod balance;
 mod budget;
+mod cut;
+mod decided;
 mod errors;
 mod grades;
 mod pieces;
+mod query_heads;
 mod refused;
 mod rollback;
 mod threads;

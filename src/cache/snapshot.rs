@@ -182,6 +182,7 @@ impl LayerConfig {
         let config = Self {
             layer,
             kv_heads,
+            query_heads: None,
             key_dim,
             value_dim,
             keys,
@@ -305,7 +306,8 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         }
     }
 
-    /// Takes over what a snapshot holds, of a cache with the same configuration (its capacity may differ).
+    /// Takes over what a snapshot holds, of a cache with the same configuration (its capacity may differ, and query heads are
+    /// not in it).
     ///
     /// # Errors
     /// [`Error::Snapshot`] for bytes that are no such snapshot, are damaged or cut off; [`Error::Full`]. The cache is
@@ -329,7 +331,8 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         let layout = self.layout;
         let mut reader = Reader::new(bytes);
         let config = read_header(&mut reader)?;
-        if (LayerConfig { capacity: self.config.capacity, ..config }) != self.config {
+        let LayerConfig { capacity, query_heads, .. } = self.config;
+        if (LayerConfig { capacity, query_heads, ..config }) != self.config {
             return damaged(12, "a cache of another configuration");
         }
         let state = State::read(&mut reader, &layout, &self.config)?;

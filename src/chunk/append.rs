@@ -55,9 +55,10 @@ impl KvCache {
 /// Adds a layer's full pages.
 fn adopt(layer: &mut SharedLayer, config: &LayerConfig, plan: &Plan, section: &Section) -> Result<(), Error> {
     layer.check_codecs()?;
-    let LayerConfig { sink_tokens, recent_window, max_rollback, sliding_window, capacity, .. } = layer.config;
-    let config =
-        LayerConfig { sink_tokens, recent_window, max_rollback, sliding_window, capacity, ..*config };
+    let LayerConfig { sink_tokens, recent_window, max_rollback, sliding_window, .. } = layer.config;
+    let LayerConfig { capacity, query_heads, .. } = layer.config;
+    let config = LayerConfig { sink_tokens, recent_window, max_rollback, sliding_window, ..*config };
+    let config = LayerConfig { capacity, query_heads, ..config };
     if config != layer.config {
         return damaged(
             12,
