@@ -172,6 +172,19 @@ impl State {
         }
     }
 
+    /// After closed pages came behind an empty window. Their rows are not in the ring.
+    pub(crate) fn adopted(&self, plan: &Plan, layout: &Layout) -> Self {
+        let evicted = (plan.skipped + plan.evicted) * layout.page;
+        Self {
+            next: plan.next,
+            start: plan.next,
+            kept: plan.kept,
+            floor: plan.floor,
+            evicted: (self.evicted + evicted).min(MAX_POSITION),
+            ..*self
+        }
+    }
+
     /// After a rollback to a position.
     pub(crate) fn cut(&self, position: usize, cut: &Cut) -> Self {
         let (kept, place) = if cut.start < self.kept { (cut.start, 0) } else { (self.kept, self.place) };

@@ -422,7 +422,7 @@ fn extreme_arguments_are_no_panic() {
 }
 
 #[test]
-fn a_sliding_layer_takes_no_more_pages_than_it_has_room_for() {
+fn a_sliding_layer_keeps_no_more_pages_than_it_shows() {
     let from = LayerConfig::new(1, 32, 4000).recent_window(0).sink_tokens(0);
     let to = from.sliding_window(128).max_rollback(0);
     let mut from = KvCache::new([from], Backend::detect()).unwrap();

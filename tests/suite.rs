@@ -34,6 +34,7 @@ mod quaternions;
 mod rates;
 mod rooms;
 mod rotation;
+mod sliding;
 mod small;
 mod snapshot;
 mod soak;

@@ -5,6 +5,7 @@
 
 use super::page::{Head, Layout};
 use super::storage::Storage;
+use super::window::Plan;
 use super::{Center, Layer, LayerConfig, MAX_POSITION, State, position};
 use crate::codec::Codec;
 use crate::{CodecSpec, Error};
@@ -429,6 +430,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     /// Adds a page from [`save_page`](Self::save_page) behind the others. The exact window must be empty, and the
     /// page's position not before its own; the next token comes after the page. A layer that has decided nothing yet takes
     /// over the page's balance and prefix centre; another must have the same. A rollback behind the page's end decodes it.
+    /// Pages that a sliding window no longer shows are dropped, as when tokens are appended.
     ///
     /// # Errors
     /// [`Error::Snapshot`], [`Error::Full`]; the cache is then as it was.
@@ -452,9 +454,9 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         if position(page) < self.state.start {
             return damaged(front, "a page that does not follow this cache's tokens");
         }
-        self.check_follows(front, 1)?;
+        let plan = self.check_follows(front, position(page), 1)?;
         reader.at = front;
-        self.adopt(&mut reader, [page].into_iter(), position(page))
+        self.adopt(&mut reader, [page].into_iter(), &plan)
     }
 
     /// Reads each head's balance and prefix centre: `Ok` if they are those of this layer, or can become them.
@@ -471,45 +473,35 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         Ok(())
     }
 
-    /// `Ok` if the window is empty and there is room for so many pages.
-    pub(crate) fn check_follows(&self, at: usize, pages: usize) -> Result<(), Error> {
+    /// What adding so many pages does, the first of them at position `start`: the window must be empty, and there must be room.
+    pub(crate) fn check_follows(&self, at: usize, start: usize, pages: usize) -> Result<Plan, Error> {
         if self.state.next != self.state.start {
             return damaged(at, "a page that does not follow this cache's tokens");
         }
-        let added = pages.saturating_mul(self.layout.page);
-        let needed = self.tokens().saturating_add(added);
-        if self.state.next.saturating_add(added) > MAX_POSITION {
-            return Err(Error::Full { capacity: MAX_POSITION, needed });
-        }
-        let most = self.layout.most_pages(&self.config);
-        if needed > self.config.capacity || self.store.pages().saturating_add(pages) > most {
-            return Err(Error::Full { capacity: self.config.capacity, needed });
-        }
-        Ok(())
+        self.standing(|standing| standing.plan_pages(start, pages))
     }
 
-    /// Adds pages that have been checked, from `start` on, with the balance and the prefix centre that they were encoded with.
+    /// Adds pages that have been checked, with the balance and the prefix centre that they were encoded with.
     pub(crate) fn adopt<'a>(
         &mut self,
         decided: &mut Reader,
         pages: impl Iterator<Item = &'a [u8]>,
-        start: usize,
+        plan: &Plan,
     ) -> Result<(), Error> {
         for (piece, _) in self.layout.decided_pieces().flatten() {
             let bytes = decided.take(piece.len())?;
             self.store.front_mut()[piece].copy_from_slice(bytes);
         }
-        let mut count = 0;
-        for page in pages {
-            let (_, draft) = self.store.front_and_draft(count);
+        self.store.remove(0..plan.evicted);
+        let start = plan.next - plan.count;
+        for (draft, page) in pages.skip(plan.skipped).enumerate() {
+            let position = start + (plan.skipped + draft) * self.layout.page;
+            let (_, draft) = self.store.front_and_draft(draft);
             draft[..page.len()].copy_from_slice(page);
-            let position = (start + count * self.layout.page) as u64;
-            draft[..8].copy_from_slice(&position.to_le_bytes());
-            count += 1;
+            draft[..8].copy_from_slice(&(position as u64).to_le_bytes());
         }
-        self.store.commit(count);
-        let end = start + count * self.layout.page;
-        (self.state.kept, self.state.start, self.state.next) = (end, end, end);
+        self.store.commit(plan.closing - plan.skipped);
+        self.state = self.state.adopted(plan, &self.layout);
         Ok(())
     }
 }
