@@ -232,7 +232,7 @@ fn the_rooms_of_src() {
             None => assert!(ROOMS.contains(&room), "{name} is no room of src/"),
             Some((folder, _)) => {
                 assert!(
-                    ["codebook", "codec", "cache", "chunk", "gpu"].contains(&folder),
+                    ["codebook", "codec", "codecs", "cache", "chunk", "gpu"].contains(&folder),
                     "{name}: no room of src/ has a folder {folder}/"
                 );
             }

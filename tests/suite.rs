@@ -29,6 +29,7 @@ mod outliers;
 mod own_codec;
 mod polarquant;
 mod properties;
+mod proportion;
 mod qjl;
 mod quaternions;
 mod rates;

@@ -525,6 +525,16 @@ fn read_header(reader: &mut Reader) -> Result<LayerConfig, Error> {
     LayerConfig::read(reader)
 }
 
+/// The first section: the configuration, where the tokens are, and the number of pages.
+#[cfg(feature = "std")]
+fn read_outline(reader: &mut Reader) -> Result<(LayerConfig, State, usize), Error> {
+    let config = read_header(reader)?;
+    let state = State::read(reader, &Layout::new(&config), &config)?;
+    let pages = reader.u64()?;
+    reader.checksum()?;
+    Ok((config, state, pages))
+}
+
 /// A page whose lengths and centres are sound.
 pub(crate) fn read_page<'a>(reader: &mut Reader<'a>, layout: &Layout) -> Result<&'a [u8], Error> {
     let at = reader.at;

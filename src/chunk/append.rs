@@ -34,7 +34,7 @@ impl KvCache {
     /// that is not there; [`Error::Full`]; [`Error::Corrupt`], whose block is counted within a page of a head, and what [`append`](Self::append) refuses, for the last page. The
     /// cache is then as it was.
     pub fn append_chunk(&mut self, blob: &[u8]) -> Result<(), Error> {
-        let info = ChunkInfo::read(blob)?;
+        let info = ChunkInfo::parse(blob)?;
         let plan = Plan::new(&info.config, info.tokens);
         let sections = plan.sections(blob, &info)?;
         let mut cache = self.fork();
