@@ -174,6 +174,19 @@ impl State {
         }
     }
 
+    /// After closed pages came behind an empty window. Their rows are not in the ring.
+    pub(crate) fn adopted(&self, plan: &Plan, layout: &Layout) -> Self {
+        let evicted = (plan.skipped + plan.evicted) * layout.page;
+        Self {
+            next: plan.next,
+            start: plan.next,
+            kept: plan.kept,
+            floor: plan.floor,
+            evicted: (self.evicted + evicted).min(MAX_POSITION),
+            ..*self
+        }
+    }
+
     /// After a rollback to a position.
     pub(crate) fn cut(&self, position: usize, cut: &Cut) -> Self {
         let (kept, place) = if cut.start < self.kept { (cut.start, 0) } else { (self.kept, self.place) };
@@ -393,6 +406,31 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     #[must_use]
     pub fn next_position(&self) -> usize {
         self.state.next
+    }
+
+    /// Says how many query heads attend to the layer, from now on: [`query_heads`](field@LayerConfig::query_heads) of a layer
+    /// that came from a snapshot, which does not hold it.
+    ///
+    /// ```
+    /// use octaplex::{Attend, Backend, Error, KvCache, LayerConfig};
+    ///
+    /// let mut cache = KvCache::new([LayerConfig::new(2, 64, 1000).query_heads(8)], Backend::detect())?;
+    /// cache.append(0, &[0.5; 2 * 10 * 64], &[0.5; 2 * 10 * 64])?;
+    /// let mut loaded = KvCache::load(&cache.save(), Backend::detect())?;
+    /// loaded.layer_mut(0)?.set_query_heads(8)?;
+    /// let (queries, mut output) = ([0.1; 8 * 5 * 64], [0.0; 8 * 5 * 64]); // eight heads, five queries each
+    /// assert!(loaded.attend(0, &queries, &Attend::default(), &mut output).is_err()); // not 40 heads
+    /// loaded.attend(0, &queries, &Attend::default().queries(5), &mut output)?;
+    /// # Ok::<(), Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Heads`] unless that is a multiple of the key/value heads.
+    pub fn set_query_heads(&mut self, query_heads: usize) -> Result<(), Error> {
+        let config = self.config.query_heads(query_heads);
+        config.check()?;
+        self.config = config;
+        Ok(())
     }
 
     /// The positions of the tokens that the cache holds, ascending: sinks, pages, window.

@@ -24,7 +24,7 @@ impl Layer {
     /// must be room for the pages beside those that the sequence has so far.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for a layer of another configuration (`capacity` and `sliding_window` aside), with codecs of its own,
+    /// [`Error::Unsupported`] for a layer of another configuration (`capacity`, `query_heads` and `sliding_window` aside), with codecs of its own,
     /// or with more tokens than this one's capacity and sliding window take,
     /// [`crate::Error::Corrupt`] for pages with norms or outliers that are no numbers, flags of chunks that there are not, digits that no encoder
     /// writes, and rows of `hqmq` that it would not write (directions without a radius, spare bits), [`Error::Full`], [`Error::Card`].
@@ -36,6 +36,7 @@ impl Layer {
         self.sequence(sequence)?;
         let alike = LayerConfig {
             capacity: self.config.capacity,
+            query_heads: self.config.query_heads,
             sliding_window: self.config.sliding_window,
             ..layer.config
         };

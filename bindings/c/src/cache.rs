@@ -339,7 +339,8 @@ pub unsafe extern "C" fn octaplex_cache_calibrate(
 }
 
 /// Attention on a layer: queries `[query heads][queries][key width]`, outputs `[query heads][queries][value width]`.
-/// `options` may be null. The same bits on every machine. Where it fails, the output may hold anything.
+/// `options` may be null where the configuration has `query_heads`: otherwise its `queries` says how many queries a head has, as
+/// a block would be taken for more heads. The same bits on every machine. Where it fails, the output may hold anything.
 ///
 /// # Safety
 /// The buffers have their lengths and do not overlap; the options begin with their size.
@@ -359,7 +360,13 @@ pub unsafe extern "C" fn octaplex_cache_attend(
         unsafe {
             let (queries, options) = (given::values(queries, queries_length)?, config::attend(options)?);
             let output = given::values_mut(output, output_length)?;
-            match read(cache)? {
+            let inside = read(cache)?;
+            if options.queries.is_none() && config_of(inside, layer)?.query_heads.is_none() {
+                let why = "queries of how many heads? set query_heads in the octaplex_config, or queries in the \
+                           octaplex_attend: 1 for a single one of each head";
+                return Err(Failure::Here(octaplex_status::Unsupported, why));
+            }
+            match inside {
                 Inside::Heap(cache, _) => Ok(cache.attend(layer, queries, &options, output)?),
                 Inside::Brought(brought) => {
                     brought.check(layer)?;

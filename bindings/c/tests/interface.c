@@ -47,6 +47,7 @@ static octaplex_config config_of(const char *spec) {
     octaplex_config config;
     WELL(octaplex_config_init(&config, sizeof config, 1, HEADS, WIDTH, 4096, &error));
     config.keys = config.values = spec;
+    config.query_heads = HEADS * GROUP;
     return config;
 }
 
@@ -350,7 +351,7 @@ static void options(void) {
     each[1].heads = 2;
     FAILS(octaplex_cache_attend(cache, 0, queries, QUERIES, &each[1], output, QUERIES, &error), MISSING, "key/value head");
     FAILS(octaplex_cache_attend(cache, 0, queries, QUERIES, NULL, output, QUERIES - 1, &error), LENGTH, "output");
-    FAILS(octaplex_cache_attend(cache, 0, queries, WIDTH, NULL, output, WIDTH, &error), LENGTH, "1 query heads");
+    FAILS(octaplex_cache_attend(cache, 0, queries, WIDTH, NULL, output, WIDTH, &error), LENGTH, "6 heads of width 64 with 1 rows");
     FAILS(octaplex_cache_attend(cache, 9, queries, QUERIES, NULL, output, QUERIES, &error), MISSING, "layer 9");
     FAILS(octaplex_cache_attend(NULL, 0, queries, QUERIES, NULL, output, QUERIES, &error), POINTER, "null");
     each[0].scale = NAN;
@@ -361,6 +362,42 @@ static void options(void) {
     FAILS(octaplex_cache_attend(cache, 0, queries, QUERIES, NULL, output, QUERIES, &error), VALUE, "queries: head 0");
     queries[1] = 0.5f;
     WELL(octaplex_cache_free(cache, &error));
+}
+
+/* Two queries of each head are not twice as many heads. */
+static void query_heads(void) {
+    octaplex_config config = config_of("turboquant:bits=8");
+    octaplex_cache *cache = octaplex_cache_create(&config, &error), *loaded;
+    octaplex_tensor key = packed(keys, TOKENS), value = packed(values, TOKENS);
+    octaplex_attend options = {.size = sizeof options};
+    WELL(octaplex_cache_append(cache, 0, TOKENS, &key, &value, &error));
+    FAILS(octaplex_cache_attend(cache, 0, queries, 2 * QUERIES, NULL, output, 2 * QUERIES, &error), LENGTH, "6 heads");
+    FAILS(octaplex_cache_attend(cache, 0, queries, 2 * QUERIES, &options, output, 2 * QUERIES, &error), LENGTH, "6 heads");
+    options.queries = 2;
+    WELL(octaplex_cache_attend(cache, 0, queries, 2 * QUERIES, &options, expected, 2 * QUERIES, &error));
+    FAILS(octaplex_cache_attend(cache, 0, queries, QUERIES, &options, output, QUERIES, &error), LENGTH, "6 heads");
+
+    /* A snapshot does not hold them: those of the cache stay. */
+    size_t length = octaplex_cache_serialized_length(cache, &error);
+    unsigned char *snapshot = malloc(length);
+    WELL(octaplex_cache_save_buffer(cache, snapshot, length, NULL, &error));
+    WELL(octaplex_cache_load_buffer(cache, snapshot, length, &error));
+    FAILS(octaplex_cache_attend(cache, 0, queries, 2 * QUERIES, NULL, output, 2 * QUERIES, &error), LENGTH, "6 heads");
+
+    /* Where the configuration does not say, the call does. */
+    config.query_heads = 0;
+    loaded = octaplex_cache_create(&config, &error);
+    WELL(octaplex_cache_load_buffer(loaded, snapshot, length, &error));
+    FAILS(octaplex_cache_attend(loaded, 0, queries, QUERIES, NULL, output, QUERIES, &error), UNSUPPORTED, "query_heads");
+    WELL(octaplex_cache_attend(loaded, 0, queries, 2 * QUERIES, &options, output, 2 * QUERIES, &error));
+    CHECK(same(output, expected, 2 * QUERIES));
+    options.queries = 1;
+    WELL(octaplex_cache_attend(loaded, 0, queries, QUERIES, &options, output, QUERIES, &error));
+    config.query_heads = HEADS + 1;
+    NOTHING(octaplex_cache_create(&config, &error), LENGTH, "3 query heads");
+    free(snapshot);
+    WELL(octaplex_cache_free(cache, &error));
+    WELL(octaplex_cache_free(loaded, &error));
 }
 
 static void configurations(void) {
@@ -527,7 +564,8 @@ int main(int count, char **words) {
         lives();
         tensors();
         options();
-        configurations();
+        query_heads();
+    configurations();
         brought();
         handles();
     }
