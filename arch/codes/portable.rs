@@ -381,7 +381,8 @@ mod tests {
             let query = IntQuery { values: &values, scale: 0.3 };
             let [mut ours, mut theirs] = [[0.0; 5]; 2];
             score_one::<BITS>(&rows, &centroids, 0.7, &query, &mut ours);
-            scalar::score_codes(packing, &rows, &centroids, 0.7, &[query], &mut theirs);
+            let book = Codebook { packing, centroids: &centroids, scale: 0.7 };
+            scalar::score_codes(&book, &rows, &[query], &mut theirs);
             assert_eq!(ours.map(f32::to_bits), theirs.map(f32::to_bits), "{BITS} bits, {dim} wide");
         }
         for dim in [1, 7, 8, 12, 31, 128, 576] {
