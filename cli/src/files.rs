@@ -4,7 +4,7 @@ use crate::console::{finish, is_dash};
 use crate::failure::{At, Failure, Result};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The bytes of a file, or of standard input for `-`.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
@@ -30,26 +30,6 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
         _ => write_renamed(path, bytes),
     };
     written.map_err(|error| at_path(path, &error))
-}
-
-/// Writes a page to `path`; without one to `name`.html, or to the first of `name`-2.html, `name`-3.html … that there is
-/// not yet: a report is never lost to the next. Returns where it is.
-pub(crate) fn write_page(path: Option<&Path>, name: &str, page: &str) -> Result<PathBuf> {
-    if let Some(path) = path {
-        write(path, page.as_bytes())?;
-        return Ok(path.to_owned());
-    }
-    let mut path = PathBuf::from(format!("{name}.html"));
-    for number in 2.. {
-        match write_new(&path, page.as_bytes()) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                path = format!("{name}-{number}.html").into();
-            }
-            Err(error) => return Err(at_path(&path, &error)),
-            Ok(()) => break,
-        }
-    }
-    Ok(path)
 }
 
 fn write_renamed(path: &Path, bytes: &[u8]) -> io::Result<()> {
