@@ -277,21 +277,22 @@ impl Stats {
     }
 }
 
-/// Of several layers or sequences: everything is added up, but for the next position, which is the furthest.
+/// Of several layers or sequences. Counts of tokens and the next position are those of the layer that has most: a token that
+/// is in every layer counts once. Bytes, values and balanced heads are added up.
 impl core::iter::Sum for Stats {
     fn sum<I: Iterator<Item = Self>>(stats: I) -> Self {
-        stats.fold(Self::default(), |sum, one| Self {
-            tokens: sum.tokens + one.tokens,
-            paged_tokens: sum.paged_tokens + one.paged_tokens,
-            exact_tokens: sum.exact_tokens + one.exact_tokens,
-            next_position: sum.next_position.max(one.next_position),
-            evicted_tokens: sum.evicted_tokens + one.evicted_tokens,
-            decoded_tokens: sum.decoded_tokens + one.decoded_tokens,
-            bytes: sum.bytes + one.bytes,
-            paged_bytes: sum.paged_bytes + one.paged_bytes,
-            shared_bytes: sum.shared_bytes + one.shared_bytes,
-            values: sum.values + one.values,
-            balanced_heads: sum.balanced_heads + one.balanced_heads,
+        stats.fold(Self::default(), |all, one| Self {
+            tokens: all.tokens.max(one.tokens),
+            paged_tokens: all.paged_tokens.max(one.paged_tokens),
+            exact_tokens: all.exact_tokens.max(one.exact_tokens),
+            next_position: all.next_position.max(one.next_position),
+            evicted_tokens: all.evicted_tokens.max(one.evicted_tokens),
+            decoded_tokens: all.decoded_tokens.max(one.decoded_tokens),
+            bytes: all.bytes + one.bytes,
+            paged_bytes: all.paged_bytes + one.paged_bytes,
+            shared_bytes: all.shared_bytes + one.shared_bytes,
+            values: all.values + one.values,
+            balanced_heads: all.balanced_heads + one.balanced_heads,
         })
     }
 }

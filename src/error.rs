@@ -250,6 +250,9 @@ impl fmt::Display for Error {
             Self::Heads { queries, kv_heads } => {
                 write!(f, "{queries} query heads do not divide into {kv_heads} key/value heads")
             }
+            Self::Width { actual } if crate::codebook::WIDTHS.contains(&actual) => {
+                write!(f, "width {actual} is not offered by this codec")
+            }
             Self::Width { actual } => {
                 write!(f, "width {actual} is not offered; the widths are")?;
                 list(f, crate::codebook::WIDTHS.iter(), ",")

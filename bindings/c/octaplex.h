@@ -197,7 +197,7 @@ typedef struct {
 typedef struct {
     // `sizeof(octaplex_stats)`, given: the struct may grow.
     size_t size;
-    // Tokens that attention can see; of a whole cache, those of all layers added up.
+    // Tokens that attention can see; of a whole cache, those of the layer that has most. So are the other counts of tokens.
     size_t tokens;
     // Of these, in pages.
     size_t paged_tokens;

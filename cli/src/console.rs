@@ -59,6 +59,14 @@ pub(crate) fn is_dash(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
+/// Where a page with plots is, or how to get one: nothing is written that nobody asked for.
+pub(crate) fn page_note(path: Option<&Path>) -> String {
+    match path {
+        Some(path) => format!("Page with plots: {}", path.display()),
+        None => "A page with plots: add --html report.html".into(),
+    }
+}
+
 /// The text in a style.
 pub(crate) fn paint(style: Style, text: &str) -> String {
     format!("{style}{text}{style:#}")

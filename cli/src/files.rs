@@ -5,7 +5,7 @@ pub(crate) use crate::failure::at_path;
 use crate::failure::{At, Result};
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The bytes of a file, or of standard input for `-`.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
@@ -35,30 +35,4 @@ pub(crate) fn check(path: &Path) -> Result<()> {
         return Ok(());
     }
     octaplex_files::check(path).map_err(|error| at_path(path, &error))
-}
-
-/// The same for a page that gets a name of its own where none is given.
-pub(crate) fn check_page(path: Option<&Path>) -> Result<()> {
-    let here = Path::new(".");
-    path.map_or_else(|| octaplex_files::check_folder(here).map_err(|error| at_path(here, &error)), check)
-}
-
-/// Writes a page to `path`; without one to `name`.html, or to the first of `name`-2.html, `name`-3.html … that there is
-/// not yet: a report is never lost to the next. Returns where it is.
-pub(crate) fn write_page(path: Option<&Path>, name: &str, page: &str) -> Result<PathBuf> {
-    if let Some(path) = path {
-        write(path, page.as_bytes())?;
-        return Ok(path.to_owned());
-    }
-    let mut path = PathBuf::from(format!("{name}.html"));
-    for number in 2.. {
-        match octaplex_files::create(&path, |file| file.write_all(page.as_bytes())) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                path = format!("{name}-{number}.html").into();
-            }
-            Err(error) => return Err(at_path(&path, &error)),
-            Ok(()) => break,
-        }
-    }
-    Ok(path)
 }

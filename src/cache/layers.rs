@@ -92,7 +92,7 @@ impl SharedLayer {
 /// let mut output = vec![0.0; 4 * 64]; // four query heads
 /// cache.attend(0, &vec![0.1; 4 * 64], &Attend::default(), &mut output)?;
 /// assert!(output.iter().all(|x| (x - 0.5).abs() < 0.15));
-/// assert_eq!(fork.stats().tokens, 2 * 200);
+/// assert_eq!((fork.stats().tokens, fork.next_position(1)?), (200, 200));
 /// # Ok::<(), Error>(())
 /// ```
 #[derive(Debug)]
@@ -328,7 +328,26 @@ impl KvCache {
         bytes + pages.iter().map(|(_, length)| length).sum::<usize>()
     }
 
-    /// All layers together; tokens are counted in each.
+    /// The position of a layer's next token: [`Layer::next_position`].
+    ///
+    /// # Errors
+    /// [`Error::Missing`] for a number that is too high.
+    ///
+    /// ```
+    /// use octaplex::{Backend, CacheConfig, Error, KvCache};
+    ///
+    /// let mut cache = KvCache::new(CacheConfig::new(2, 1, 64, 1000).layers(), Backend::detect())?;
+    /// cache.append(1, &[0.5; 10 * 64], &[0.5; 10 * 64])?;
+    /// assert_eq!((cache.next_position(0)?, cache.next_position(1)?), (0, 10));
+    /// assert_eq!(cache.next_position(2), Err(Error::Missing { what: "layer", number: 2, count: 2 }));
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn next_position(&self, layer: usize) -> Result<usize, Error> {
+        self.layer(layer).map(Layer::next_position)
+    }
+
+    /// All layers together. Tokens are counted once, not in each layer: where layers have different numbers of them, the
+    /// most that one has.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.layers.iter().map(Layer::stats).sum()

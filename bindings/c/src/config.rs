@@ -327,7 +327,7 @@ pub(crate) unsafe fn attend<'a>(options: *const octaplex_attend) -> Result<Atten
 pub struct octaplex_stats {
     /// `sizeof(octaplex_stats)`, given: the struct may grow.
     pub size: usize,
-    /// Tokens that attention can see; of a whole cache, those of all layers added up.
+    /// Tokens that attention can see; of a whole cache, those of the layer that has most. So are the other counts of tokens.
     pub tokens: usize,
     /// Of these, in pages.
     pub paged_tokens: usize,

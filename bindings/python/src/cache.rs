@@ -228,12 +228,7 @@ impl Cache {
     }
 
     fn next_position(&self, py: Python, layer: usize) -> Result<usize> {
-        self.read(py, |cache| {
-            let missing =
-                octaplex::Error::Missing { what: "layer", number: layer, count: cache.layers().len() };
-            cache.layers().get(layer).map(octaplex::SharedLayer::next_position).ok_or(missing)
-        })?
-        .or_raise()
+        self.read(py, |cache| cache.next_position(layer))?.or_raise()
     }
 
     /// In the order of the Python class's fields.

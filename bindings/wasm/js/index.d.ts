@@ -147,7 +147,9 @@ export interface Shape {
   values: string;
 }
 
+/** What a cache holds, all layers together. Counts of tokens are those of the layer that has most. */
 export interface Stats {
+  /** That attention can see. */
   tokens: number;
   pagedTokens: number;
   exactTokens: number;

@@ -2,7 +2,7 @@
 
 use super::attention::Cached;
 use crate::console::is_dash;
-use crate::failure::{Failure, Result, fail};
+use crate::failure::{Failure, Result, fail, shown};
 use crate::files;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -89,7 +89,7 @@ impl Session {
         let Some(head) = head else { return self.refuse("a damaged session (no head)") };
         let differs = |(key, now): (&String, &Value)| {
             let then = &head.run[key];
-            (then != now).then(|| format!("{key} {then} and not {now}"))
+            (then != now).then(|| format!("{key} {} and not {now}", shown(&then.to_string())))
         };
         let differing: Vec<_> = self.head.run.as_object().into_iter().flatten().filter_map(differs).collect();
         if !differing.is_empty() {

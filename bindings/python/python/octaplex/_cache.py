@@ -13,9 +13,9 @@ from ._tensors import Buffer, Tensor
 
 
 class Stats(NamedTuple):
-    """What a cache holds, all layers together."""
+    """What a cache holds, all layers together. Counts of tokens are those of the layer that has most."""
 
-    #: Tokens that attention can see, counted in each layer.
+    #: Tokens that attention can see.
     tokens: int
     #: Of these, in pages.
     paged_tokens: int
