@@ -73,6 +73,10 @@ pub(crate) trait PageFormat {
     /// Stores the mean of a page's rows, and subtracts what was stored from them.
     fn take_centre(&self, rows: &mut [f32], centre: &mut [u8]) -> Result<(), Error>;
 
+    /// Reads what [`take_centre`](Self::take_centre) has stored.
+    #[cfg_attr(not(feature = "alloc"), allow(dead_code, reason = "cells read centres"))]
+    fn read_centre(&self, bytes: &[u8], centre: &mut [f32]) -> Result<(), Error>;
+
     /// Encodes rows from which the centre has been taken. Returns how many bytes the rows take. After an error the part may
     /// hold anything.
     fn encode(&self, rows: &[f32], part: &mut PartMut) -> Result<usize, Error>;
