@@ -302,7 +302,8 @@ impl CellPages {
         Ok(())
     }
 
-    /// Copies cells, which may not overlap. Whole pages are shared until one of the two is written.
+    /// Copies cells, which may not overlap. Whole pages are shared until one of the two is written. Of other pages, only
+    /// cells that were written are copied.
     ///
     /// # Errors
     /// [`Error::Missing`], [`Error::Corrupt`]; [`Error::Unsupported`] for ranges that overlap.
@@ -323,7 +324,7 @@ impl CellPages {
             if len == PAGE {
                 let page = Page { centres: None, ..self.pages[source / PAGE].clone() };
                 self.forget(target / PAGE);
-                if matches!(page.body, Body::Open(_)) {
+                if matches!(page.body, Body::Open(_)) && !self.is_exact() {
                     self.open.push(target / PAGE);
                 }
                 self.pages[target / PAGE] = page;

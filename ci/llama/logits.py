@@ -1,6 +1,6 @@
 """Logits of a prebuilt llama.cpp (the wheel xllamacpp), with whatever cache the environment says.
 
-usage: logits.py MODEL TEXT OUT.npy [--tokens N] [--ubatch N] [--test NAME] [--against BASE.npy]
+usage: logits.py MODEL TEXT|- OUT.npy [--tokens N] [--ubatch N] [--test NAME] [--against BASE.npy]
 
 The declarations of llama.cpp's C interface are the text that the wheel llama-cpp-py-sync carries; the functions are those
 that xllamacpp's library exports. --against prints the divergence from logits of an earlier run as JSON.
@@ -65,10 +65,14 @@ model = llama.llama_model_load_from_file(options.model.encode(), params)
 assert model, "the model could not be loaded"
 vocabulary = llama.llama_model_get_vocab(model)
 width = llama.llama_vocab_n_tokens(vocabulary)
-text = open(options.text, "rb").read()[: 8 * (options.tokens + 100)]
-room = ffi.new("llama_token[]", len(text) + 8)
-count = llama.llama_tokenize(vocabulary, text, len(text), room, len(text) + 8, True, False)
-tokens = list(room[0 : min(count, options.tokens)])
+if options.text == "-":
+    # A made model has no words.
+    tokens = [int(token) for token in np.random.default_rng(3).integers(0, width, options.tokens)]
+else:
+    text = open(options.text, "rb").read()[: 8 * (options.tokens + 100)]
+    room = ffi.new("llama_token[]", len(text) + 8)
+    count = llama.llama_tokenize(vocabulary, text, len(text), room, len(text) + 8, True, False)
+    tokens = list(room[0 : min(count, options.tokens)])
 
 
 def context(cells, sequences=1, unified=True):

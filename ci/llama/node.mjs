@@ -1,6 +1,6 @@
 // Probabilities of a prebuilt llama.cpp (the npm package node-llama-cpp), with whatever cache the environment says.
 //
-// usage: node node.mjs MODEL TEXT OUT.json [TOKENS]
+// usage: node node.mjs MODEL TEXT|- OUT.json [TOKENS]
 import { readFileSync, writeFileSync } from "node:fs";
 import { getLlama, LlamaLogLevel } from "node-llama-cpp";
 
@@ -9,6 +9,8 @@ const wanted = /octaplex|OCTAPLEX|KV buffer|graph splits/;
 const llama = await getLlama({
     gpu: false,
     build: "never",
+    skipDownload: true,
+    progressLogs: false,
     maxThreads: 1,
     logLevel: LlamaLogLevel.debug,
     logger: (level, message) => wanted.test(message) && console.error(message.trim())
@@ -17,7 +19,9 @@ const llama = await getLlama({
 const model = await llama.loadModel({ modelPath, gpuLayers: 99 });
 const context = await model.createContext({ contextSize: 512, batchSize: 64, flashAttention: true });
 const sequence = context.getSequence();
-const input = model.tokenize(readFileSync(text, "utf8").slice(0, 8 * Number(tokens))).slice(0, Number(tokens));
+// A made model has no words.
+const made = Array.from({ length: Number(tokens) }, (_, index) => (index * 7919 + 13 * index * index) % 512);
+const input = text === "-" ? made : model.tokenize(readFileSync(text, "utf8").slice(0, 8 * tokens)).slice(0, tokens);
 const asked = input.map((token) => [token, { generateNext: { probabilities: true } }]);
 const results = await sequence.controlledEvaluate(asked);
 const rows = results.map((result) => [...(result?.next?.probabilities ?? [])].slice(0, 50));

@@ -1,6 +1,6 @@
 //! What environment variables say.
 
-use octaplex::{CacheConfig, CodecSpec, Role};
+use octaplex::{CacheConfig, CodecSpec, GradedSpec, Role, TrellisSpec};
 use std::env;
 
 /// How caches are kept.
@@ -9,16 +9,13 @@ pub(crate) struct Settings {
     /// Codecs that are named.
     keys: Option<CodecSpec>,
     values: Option<CodecSpec>,
-    /// Bits a value, for codecs that are not named.
-    bits: f64,
+    /// At most so many bits a value, for codecs that are not named.
+    bits: Option<f64>,
     /// Cells at the beginning of a stream that stay exact.
     pub(crate) sinks: usize,
     /// At least so many of the newest tokens stay exact.
     window: usize,
 }
-
-/// Bits a value without any setting.
-const BITS: f64 = 4.2;
 
 impl Settings {
     pub(crate) fn from_environment() -> Result<Self, String> {
@@ -43,10 +40,10 @@ impl Settings {
         };
         let bits = match read("OCTAPLEX_BITS") {
             Some(text) => match text.trim().parse::<f64>() {
-                Ok(bits) if (2.3..=16.0).contains(&bits) => bits,
+                Ok(bits) if (2.3..=16.0).contains(&bits) => Some(bits),
                 _ => return Err(format!("OCTAPLEX_BITS={text}: expected a number from 2.3 to 16")),
             },
-            None => BITS,
+            None => None,
         };
         Ok(Self {
             keys: codec("OCTAPLEX_KEYS")?,
@@ -63,8 +60,14 @@ impl Settings {
         if let Some(codec) = named {
             return Ok(codec);
         }
-        let config = CacheConfig::new(1, heads, dim, 4096).for_bits(self.bits);
-        let each = config.map_err(|why| format!("{} bits at a width of {dim}: {why}", self.bits))?.each;
+        let Some(bits) = self.bits else {
+            // What the README recommends for any model.
+            let graded = CodecSpec::from(GradedSpec::default());
+            let has_grades = graded.block_bytes(dim) > 0;
+            return Ok(if role == Role::Keys && has_grades { graded } else { TrellisSpec::default().into() });
+        };
+        let config = CacheConfig::new(1, heads, dim, 4096).for_bits(bits);
+        let each = config.map_err(|why| format!("{bits} bits at a width of {dim}: {why}"))?.each;
         Ok(if role == Role::Keys { each.keys } else { each.values })
     }
 
@@ -96,7 +99,8 @@ mod tests {
         assert_eq!(codecs(&[("OCTAPLEX_BITS", "16")], 128), ["f16", "f16"]);
         assert_eq!(codecs(&[("OCTAPLEX_BITS", "2.7")], 128), ["graded", "trellis:m=2"]);
         assert_eq!(codecs(&[("OCTAPLEX_BITS", "3.3"), ("OCTAPLEX_KEYS", "")], 80)[0], "trellis");
-        assert_eq!(codecs(&[], 128), codecs(&[("OCTAPLEX_BITS", "4.2")], 128));
+        assert_eq!(codecs(&[], 128), ["graded", "trellis"]);
+        assert_eq!(codecs(&[], 80), ["trellis", "trellis"]);
         assert_eq!(of(&[("OCTAPLEX_WINDOW", "65")]).unwrap().open_pages(2), 6);
     }
 
