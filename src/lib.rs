@@ -17,6 +17,8 @@ mod attention;
 mod backend;
 mod cache;
 #[cfg(feature = "alloc")]
+mod cells;
+#[cfg(feature = "alloc")]
 mod chunk;
 pub mod codebook;
 mod codec;
@@ -40,6 +42,8 @@ pub use backend::Backend;
 pub use cache::{CacheConfig, Center, Finer, Fixed, Layer, LayerCache, LayerConfig, Stats, Storage, Tensor};
 #[cfg(feature = "alloc")]
 pub use cache::{KvCache, KvCacheBuilder, Shared, SharedLayer};
+#[cfg(feature = "alloc")]
+pub use cells::{CellAttend, CellConfig, CellCounts, CellMask, CellPages, Partial, Tasks, in_order};
 #[cfg(feature = "alloc")]
 pub use chunk::{ChunkCodec, ChunkConfig, ChunkInfo, ChunkLayout, Dtype, TensorMut};
 pub use codec::additive::{Additive, AdditiveSpec};

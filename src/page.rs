@@ -73,6 +73,10 @@ pub(crate) trait PageFormat {
     /// Stores the mean of a page's rows, and subtracts what was stored from them.
     fn take_centre(&self, rows: &mut [f32], centre: &mut [u8]) -> Result<(), Error>;
 
+    /// Reads what [`take_centre`](Self::take_centre) has stored.
+    #[cfg_attr(not(feature = "alloc"), allow(dead_code, reason = "cells read centres"))]
+    fn read_centre(&self, bytes: &[u8], centre: &mut [f32]) -> Result<(), Error>;
+
     /// Encodes rows from which the centre has been taken. Returns how many bytes the rows take. After an error the part may
     /// hold anything.
     fn encode(&self, rows: &[f32], part: &mut PartMut) -> Result<usize, Error>;
@@ -101,6 +105,7 @@ pub(crate) trait PageFormat {
 }
 
 /// The format that a shape stands for, of one codec.
+#[allow(clippy::large_enum_variant, reason = "it lives on the stack, for one call")]
 pub(crate) enum Format<'a> {
     Blocks(Blocks<'a>),
     Lean(Lean<'a>),

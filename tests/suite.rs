@@ -6,6 +6,7 @@ mod allocation;
 mod angles;
 mod backends;
 mod cache;
+mod cells;
 mod chunk;
 mod codebooks;
 mod common;

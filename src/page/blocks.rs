@@ -48,6 +48,11 @@ impl PageFormat for Blocks<'_> {
         balance::take_mean(self.backend, rows, self.codec.dim(), centre)
     }
 
+    fn read_centre(&self, bytes: &[u8], centre: &mut [f32]) -> Result<(), Error> {
+        balance::read_floats(self.backend, bytes, centre);
+        Ok(())
+    }
+
     fn encode(&self, rows: &[f32], part: &mut PartMut) -> Result<usize, Error> {
         self.codec.encode_page(rows, part.rows)
     }

@@ -81,20 +81,6 @@ impl<'a> Lean<'a> {
         bytes != 2 * self.shape.dim
     }
 
-    /// Reads what [`take_centre`](PageFormat::take_centre) has stored.
-    fn read_centre(&self, bytes: &[u8], centre: &mut [f32]) -> Result<(), Error> {
-        if !self.is_coded(bytes.len()) {
-            balance::read_floats(self.backend, bytes, centre);
-            return Ok(());
-        }
-        for half in self.halves() {
-            if let Some(code) = half.planes.centre() {
-                code.decode(&bytes[self.centre(half, bytes.len())], &mut centre[half.channels.clone()])?;
-            }
-        }
-        Ok(())
-    }
-
     /// A page's scores: those of one half, or the sums of those of two.
     fn score_page(
         &self,
@@ -183,6 +169,19 @@ impl PageFormat for Lean<'_> {
             }
         }
         balance::subtract(rows, centre);
+        Ok(())
+    }
+
+    fn read_centre(&self, bytes: &[u8], centre: &mut [f32]) -> Result<(), Error> {
+        if !self.is_coded(bytes.len()) {
+            balance::read_floats(self.backend, bytes, centre);
+            return Ok(());
+        }
+        for half in self.halves() {
+            if let Some(code) = half.planes.centre() {
+                code.decode(&bytes[self.centre(half, bytes.len())], &mut centre[half.channels.clone()])?;
+            }
+        }
         Ok(())
     }
 

@@ -1,0 +1,322 @@
+//! Buffers: memory for plain tensors, stores for caches; and how the host reads and writes both.
+
+use crate::abi::{Buffer, BufferInterface, BufferType2, BufferType3, F16, FAILED, SUCCESS, Tensor};
+use crate::device::{Instance, NAME, instance_of};
+use crate::guarded;
+use crate::store::{self, Rows, Store};
+use core::ffi::{c_char, c_int, c_void};
+use octaplex::f16;
+use std::ptr::{null, null_mut};
+
+/// A buffer's own data.
+struct Memory {
+    instance: &'static Instance,
+    /// Address space, whose pages the system provides when they are touched. Those of caches never are.
+    base: *mut c_void,
+    size: usize,
+    stores: Vec<Box<Store>>,
+    /// Whether there is any tensor that is no store.
+    plain: bool,
+}
+
+/// A buffer type of either layout.
+pub(crate) trait BufferType {
+    fn context(&self) -> *mut c_void;
+}
+
+impl BufferType for BufferType2 {
+    fn context(&self) -> *mut c_void {
+        self.context
+    }
+}
+
+impl BufferType for BufferType3 {
+    fn context(&self) -> *mut c_void {
+        self.context
+    }
+}
+
+pub(crate) extern "C" fn type_name(_: *mut c_void) -> *const c_char {
+    NAME.as_ptr()
+}
+
+pub(crate) extern "C" fn alignment(_: *mut c_void) -> usize {
+    64
+}
+
+/// What a tensor takes. For a cache this is what its pages will take, which the host prints and plans with.
+pub(crate) extern "C" fn alloc_size<T: BufferType>(buffer_type: *mut c_void, tensor: *const Tensor) -> usize {
+    // SAFETY: the host passes the buffer type that it was given, and a tensor.
+    let (instance, tensor) = unsafe { (instance_of((*buffer_type.cast::<T>()).context()), &*tensor) };
+    // SAFETY: as above.
+    let nominal = unsafe { (instance.host.functions.ggml_nbytes)(tensor) };
+    guarded(nominal, || {
+        let store = if tensor.view_src.is_null() { Store::new(tensor) } else { None };
+        store.map_or(nominal, |store| store.expected_bytes(instance))
+    })
+}
+
+pub(crate) extern "C" fn alloc<T: BufferType>(buffer_type: *mut c_void, size: usize) -> *mut Buffer {
+    guarded(null_mut(), || {
+        // SAFETY: the host passes the buffer type that it was given.
+        let instance = instance_of(unsafe { (*buffer_type.cast::<T>()).context() });
+        let size = size.max(1);
+        let (access, kind) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANON | libc::MAP_NORESERVE);
+        // SAFETY: a new mapping, without an address that it must have.
+        let base = unsafe { libc::mmap(null_mut(), size, access, kind, -1, 0) };
+        if base == libc::MAP_FAILED {
+            instance.fail(&format!("the system has no address space for {size} bytes"));
+            return null_mut();
+        }
+        let memory =
+            Box::into_raw(Box::new(Memory { instance, base, size, stores: Vec::new(), plain: false }));
+        let interface = BufferInterface {
+            free_buffer: free,
+            get_base: base_of,
+            init_tensor,
+            memset_tensor: fill,
+            set_tensor: set,
+            get_tensor: get,
+            set_tensor_2d: null(),
+            get_tensor_2d: null(),
+            cpy_tensor: copy,
+            clear,
+            reset: null(),
+        };
+        // SAFETY: as ggml-backend-impl.h declares it.
+        unsafe {
+            (instance.host.functions.ggml_backend_buffer_init)(buffer_type, interface, memory.cast(), size)
+        }
+    })
+}
+
+fn memory<'a>(buffer: *mut Buffer) -> &'a mut Memory {
+    // SAFETY: the host passes buffers of this library, from one thread at a time.
+    unsafe { &mut *(*buffer).context.cast::<Memory>() }
+}
+
+extern "C" fn free(buffer: *mut Buffer) {
+    guarded((), || {
+        // SAFETY: the host frees a buffer once.
+        let memory = unsafe { Box::from_raw((*buffer).context.cast::<Memory>()) };
+        memory.stores.iter().for_each(|_| store::count(memory.instance, false));
+        // SAFETY: the mapping of `alloc`, of this size.
+        unsafe { libc::munmap(memory.base, memory.size) };
+    });
+}
+
+extern "C" fn base_of(buffer: *mut Buffer) -> *mut c_void {
+    memory(buffer).base
+}
+
+extern "C" fn init_tensor(buffer: *mut Buffer, tensor: *mut Tensor) -> c_int {
+    guarded(FAILED, || {
+        let memory = memory(buffer);
+        // SAFETY: the host passes a tensor that it is allocating.
+        let tensor = unsafe { &mut *tensor };
+        if !tensor.view_src.is_null() {
+            return SUCCESS;
+        }
+        match Store::new(tensor) {
+            Some(store) => {
+                let store = Box::new(store);
+                tensor.extra = core::ptr::from_ref(&*store).cast_mut().cast();
+                memory.stores.push(store);
+                store::count(memory.instance, true);
+            }
+            None => {
+                memory.plain = true;
+                let name = store::name(tensor);
+                if tensor.kind != F16 && (name.starts_with(b"cache_k_l") || name.starts_with(b"cache_v_l")) {
+                    memory.instance.say_once(
+                        "a cache of another type than f16 stays as the host has it: leave out -ctk and -ctv",
+                    );
+                }
+            }
+        }
+        SUCCESS
+    })
+}
+
+/// Where in its store a view's byte `offset` lies.
+fn offset_in(tensor: &Tensor, offset: usize) -> usize {
+    if tensor.view_src.is_null() { offset } else { tensor.view_offs + offset }
+}
+
+/// Bytes `at..at + len` of a store in the tensor's type.
+fn read(store: &Store, at: usize, out: &mut [u8]) -> Result<(), String> {
+    match &*store.rows() {
+        Rows::Unknown => out.fill(0),
+        Rows::Flat(bytes) => {
+            let bytes = bytes.get(at..at + out.len()).ok_or("the host reads beyond a cache's end")?;
+            out.copy_from_slice(bytes);
+        }
+        Rows::Pages(pages) => {
+            let row = store.row_bytes();
+            // A page at a time: whole states are read in one call.
+            let (mut at, mut out) = (at, out);
+            while !out.is_empty() {
+                let (first, skip) = (at / row, at % row);
+                let last = ((first / 64 + 1) * 64).min((at + out.len()).div_ceil(row));
+                let mut rows = vec![f16::ZERO; (last - first) * store.width];
+                pages.read_rows(first..last, &mut rows).map_err(|why| why.to_string())?;
+                let len = (rows.len() * 2 - skip).min(out.len());
+                let (now, rest) = out.split_at_mut(len);
+                for (number, byte) in now.iter_mut().enumerate() {
+                    let byte_of = rows[(skip + number) / 2].to_le_bytes();
+                    *byte = byte_of[(skip + number) % 2];
+                }
+                (at, out) = (at + len, rest);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Writes bytes of a store in the tensor's type.
+fn write(instance: &Instance, store: &Store, at: usize, bytes: &[u8]) -> Result<(), String> {
+    let mut rows = store.rows();
+    if let Rows::Unknown = *rows {
+        store.flatten(instance, &mut rows);
+    }
+    match &mut *rows {
+        Rows::Unknown => {}
+        Rows::Flat(flat) => {
+            let flat = flat.get_mut(at..at + bytes.len()).ok_or("the host writes beyond a cache's end")?;
+            flat.copy_from_slice(bytes);
+        }
+        Rows::Pages(pages) => {
+            let row = store.row_bytes();
+            let (mut at, mut bytes) = (at, bytes);
+            while !bytes.is_empty() {
+                let (first, skip) = (at / row, at % row);
+                let len = (row - skip).min(bytes.len());
+                let (now, rest) = bytes.split_at(len);
+                let mut values = vec![f16::ZERO; store.width];
+                if len < row {
+                    pages.read_rows(first..first + 1, &mut values).map_err(|why| why.to_string())?;
+                }
+                for (number, byte) in now.iter().enumerate() {
+                    let value = &mut values[(skip + number) / 2];
+                    let mut both = value.to_le_bytes();
+                    both[(skip + number) % 2] = *byte;
+                    *value = f16::from_le_bytes(both);
+                }
+                pages.write_rows(first, &values).map_err(|why| why.to_string())?;
+                // A whole state is not kept in f16. Its keys are balanced without queries then.
+                if pages.open_pages() > 4 * pages.config().open_pages {
+                    pages
+                        .settle(&[], &|count, task| instance.team.run(count, task))
+                        .map_err(|why| why.to_string())?;
+                }
+                (at, bytes) = (at + len, rest);
+            }
+        }
+    }
+    Ok(())
+}
+
+extern "C" fn set(buffer: *mut Buffer, tensor: *mut Tensor, data: *const c_void, offset: usize, size: usize) {
+    guarded((), || {
+        let instance = memory(buffer).instance;
+        // SAFETY: the host passes a tensor of this buffer, and `size` bytes.
+        let (tensor, bytes) = unsafe { (&*tensor, core::slice::from_raw_parts(data.cast::<u8>(), size)) };
+        match store::of(instance, tensor) {
+            Some(store) => {
+                if let Err(why) = write(instance, store, offset_in(tensor, offset), bytes) {
+                    instance.fail(&why);
+                }
+            }
+            // SAFETY: plain tensors lie in the buffer's memory.
+            None => unsafe { core::ptr::copy(data.cast::<u8>(), tensor.data.cast::<u8>().add(offset), size) },
+        }
+    });
+}
+
+extern "C" fn get(buffer: *mut Buffer, tensor: *const Tensor, data: *mut c_void, offset: usize, size: usize) {
+    guarded((), || {
+        let instance = memory(buffer).instance;
+        // SAFETY: the host passes a tensor of this buffer, and room for `size` bytes, which it may not have written.
+        let tensor = unsafe {
+            core::ptr::write_bytes(data.cast::<u8>(), 0, size);
+            &*tensor
+        };
+        match store::of(instance, tensor) {
+            Some(store) => {
+                // SAFETY: as above.
+                let out = unsafe { core::slice::from_raw_parts_mut(data.cast::<u8>(), size) };
+                if let Err(why) = read(store, offset_in(tensor, offset), out) {
+                    instance.fail(&why);
+                }
+            }
+            // SAFETY: plain tensors lie in the buffer's memory.
+            None => unsafe { core::ptr::copy(tensor.data.cast::<u8>().add(offset), data.cast::<u8>(), size) },
+        }
+    });
+}
+
+extern "C" fn fill(buffer: *mut Buffer, tensor: *mut Tensor, value: u8, offset: usize, size: usize) {
+    guarded((), || {
+        let instance = memory(buffer).instance;
+        // SAFETY: the host passes a tensor of this buffer.
+        let tensor = unsafe { &*tensor };
+        match store::of(instance, tensor) {
+            Some(store) => {
+                if let Err(why) = write(instance, store, offset_in(tensor, offset), &vec![value; size]) {
+                    instance.fail(&why);
+                }
+            }
+            // SAFETY: plain tensors lie in the buffer's memory.
+            None => unsafe { core::ptr::write_bytes(tensor.data.cast::<u8>().add(offset), value, size) },
+        }
+    });
+}
+
+/// Copies a stream of a cache to another: pages are shared until one of the two is written. Others go through the host.
+extern "C" fn copy(buffer: *mut Buffer, source: *const Tensor, target: *mut Tensor) -> bool {
+    guarded(false, || {
+        let instance = memory(buffer).instance;
+        // SAFETY: the host passes two tensors.
+        let (source, target) = unsafe { (&*source, &*target) };
+        let (Some(from), Some(to)) = (store::of(instance, source), store::of(instance, target)) else {
+            return false;
+        };
+        if !core::ptr::eq(from, to) {
+            return false;
+        }
+        // SAFETY: as above.
+        let size = unsafe { (instance.host.functions.ggml_nbytes)(source) };
+        let (row, starts) = (from.row_bytes(), [offset_in(source, 0), offset_in(target, 0)]);
+        let mut rows = from.rows();
+        let Rows::Pages(pages) = &mut *rows else { return false };
+        if [size, starts[0], starts[1]].iter().any(|bytes| !bytes.is_multiple_of(row)) {
+            return false;
+        }
+        let [start, to] = starts.map(|start| start / row);
+        match pages.copy_cells(start..start + size / row, to) {
+            Ok(()) => true,
+            Err(why) => {
+                instance.fail(&why.to_string());
+                false
+            }
+        }
+    })
+}
+
+extern "C" fn clear(buffer: *mut Buffer, value: u8) {
+    guarded((), || {
+        let memory = memory(buffer);
+        if memory.plain || memory.stores.is_empty() {
+            // SAFETY: the mapping has this size. Addresses of caches in it are never read.
+            unsafe { core::ptr::write_bytes(memory.base.cast::<u8>(), value, memory.size) };
+        }
+        for store in &memory.stores {
+            match &mut *store.rows() {
+                Rows::Unknown => {}
+                Rows::Pages(pages) => pages.clear(),
+                Rows::Flat(bytes) => bytes.fill(value),
+            }
+        }
+    });
+}

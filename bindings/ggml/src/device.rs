@@ -1,0 +1,379 @@
+//! The device, its registry, and the backend that computes.
+
+use crate::abi::{self, Backend, Device, FAILED, Props, Registry, SUCCESS, Tensor, Version};
+use crate::abi::{BufferType2, BufferType3};
+use crate::host::Host;
+use crate::inner::Inner;
+use crate::settings::Settings;
+use crate::store::{self, Store};
+use crate::threads::Team;
+use crate::{buffer, guarded, ops};
+use core::ffi::{c_char, c_int, c_void};
+use std::collections::HashSet;
+use std::ptr::null;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+pub(crate) const NAME: &core::ffi::CStr = c"OCTAPLEX";
+const DESCRIPTION: &core::ffi::CStr = c"compressed key/value cache on the CPU";
+static GUID: [u8; 16] = *b"octaplex-ggml\0\0\x02";
+
+/// All that belongs to one ggml that loaded this library. It lives as long as the process.
+pub(crate) struct Instance {
+    pub(crate) host: Host,
+    pub(crate) settings: Settings,
+    pub(crate) team: Team,
+    pub(crate) device: *mut Device,
+    pub(crate) buffer_type: *mut c_void,
+    /// Caches that exist.
+    pub(crate) stores: AtomicUsize,
+    inner: Mutex<Option<Inner>>,
+    said: Mutex<HashSet<String>>,
+}
+
+// SAFETY: the two pointers are to memory that is written once, before any other thread knows of it.
+unsafe impl Sync for Instance {}
+// SAFETY: as above.
+unsafe impl Send for Instance {}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Instance {
+    /// Says something the first time only.
+    pub(crate) fn say_once(&self, text: &str) {
+        if lock(&self.said).insert(text.to_owned()) {
+            self.host.info(text);
+        }
+    }
+
+    /// Reports an error the first time only, and gives what a failed call returns.
+    pub(crate) fn fail(&self, text: &str) -> c_int {
+        if lock(&self.said).insert(text.to_owned()) {
+            self.host.error(text);
+        }
+        FAILED
+    }
+
+    /// Computes one operation on the host's CPU.
+    ///
+    /// # Safety
+    /// As [`Inner::compute`].
+    pub(crate) unsafe fn compute_on_host(&self, node: *mut Tensor) -> c_int {
+        let mut inner = lock(&self.inner);
+        if inner.is_none() {
+            *inner = Inner::new(&self.host);
+        }
+        match &mut *inner {
+            // SAFETY: the caller's.
+            Some(inner) => unsafe { inner.compute(&self.host, node, self.team.threads()) },
+            None => self.fail("the host has no CPU backend"),
+        }
+    }
+
+    /// Whether the host's CPU can compute an operation.
+    fn host_supports(&self, op: *const Tensor) -> bool {
+        // SAFETY: calls as ggml-backend.h declares them, on a tensor of the host's.
+        unsafe {
+            let device = (self.host.functions.ggml_backend_dev_by_type)(abi::DEVICE_CPU);
+            !device.is_null() && (self.host.functions.ggml_backend_dev_supports_op)(device, op)
+        }
+    }
+}
+
+/// The instance behind a context pointer.
+pub(crate) fn instance_of(context: *mut c_void) -> &'static Instance {
+    // SAFETY: every context that this library hands out is a leaked instance.
+    unsafe { &*context.cast::<Instance>() }
+}
+
+/// Makes the registry with its device for a host.
+pub(crate) fn registry(host: Host, settings: Settings) -> *mut c_void {
+    let (version, text) = (host.version, host.version_text.clone());
+    let instance = Box::into_raw(Box::new(Instance {
+        host,
+        settings,
+        team: Team::new(),
+        device: core::ptr::null_mut(),
+        buffer_type: core::ptr::null_mut(),
+        stores: AtomicUsize::new(0),
+        inner: Mutex::new(None),
+        said: Mutex::new(HashSet::new()),
+    }));
+    let context: *mut c_void = instance.cast();
+    let registry = Box::into_raw(Box::new(Registry {
+        api_version: version.api(),
+        get_name: registry_name,
+        get_device_count: device_count,
+        get_device: device_of,
+        get_proc_address: proc_address,
+        context,
+    }));
+    let device = Box::into_raw(Box::new(Device {
+        get_name: device_name,
+        get_description: device_description,
+        get_memory: device_memory,
+        get_type: device_type,
+        get_props: device_props,
+        init_backend,
+        get_buffer_type: device_buffer_type,
+        get_host_buffer_type: null(),
+        buffer_from_host_ptr: null(),
+        supports_op,
+        supports_buft: supports_buffer_type,
+        offload_op: null(),
+        events: [null(); 3],
+        registry,
+        context,
+    }));
+    let buffer_type: *mut c_void = match version {
+        Version::Api2 => Box::into_raw(Box::new(BufferType2 {
+            get_name: buffer::type_name,
+            alloc_buffer: buffer::alloc::<BufferType2>,
+            get_alignment: buffer::alignment,
+            get_max_size: null(),
+            get_alloc_size: buffer::alloc_size::<BufferType2>,
+            is_host: null(),
+            device,
+            context,
+        }))
+        .cast(),
+        Version::Api3 => Box::into_raw(Box::new(BufferType3 {
+            get_name: buffer::type_name,
+            alloc_buffer: buffer::alloc::<BufferType3>,
+            alloc_buffer_n: null(),
+            get_alignment: buffer::alignment,
+            get_max_size: null(),
+            get_alloc_size: buffer::alloc_size::<BufferType3>,
+            get_alloc_size_n: null(),
+            is_host: null(),
+            device,
+            context,
+        }))
+        .cast(),
+    };
+    // SAFETY: nobody else knows of the instance yet.
+    unsafe {
+        (*instance).device = device;
+        (*instance).buffer_type = buffer_type;
+        (*instance)
+            .host
+            .info(&format!("loaded into ggml {text}; the cache is on where the log says OCTAPLEX KV buffer"));
+    }
+    registry.cast()
+}
+
+extern "C" fn registry_name(_: *mut Registry) -> *const c_char {
+    NAME.as_ptr()
+}
+
+extern "C" fn device_count(_: *mut Registry) -> usize {
+    1
+}
+
+extern "C" fn device_of(registry: *mut Registry, _: usize) -> *mut Device {
+    // SAFETY: the host passes the registry that it was given.
+    instance_of(unsafe { (*registry).context }).device
+}
+
+extern "C" fn proc_address(_: *mut Registry, name: *const c_char) -> *const c_void {
+    // SAFETY: the host passes a text that ends with a zero.
+    let name = unsafe { core::ffi::CStr::from_ptr(name) };
+    if name == c"ggml_backend_set_n_threads" { set_threads as *const c_void } else { null() }
+}
+
+extern "C" fn set_threads(backend: *mut Backend, threads: c_int) {
+    // SAFETY: the host passes a backend of this library.
+    let instance = instance_of(unsafe { (*backend).context });
+    instance.team.set(usize::try_from(threads).unwrap_or(1));
+    if instance.stores.load(Ordering::Relaxed) == 0 {
+        instance.say_once(
+            "no layer's cache is on this device, so it does nothing; -ngl 0 and -nkvo switch it off",
+        );
+    }
+}
+
+extern "C" fn device_name(_: *mut Device) -> *const c_char {
+    NAME.as_ptr()
+}
+
+extern "C" fn device_description(_: *mut Device) -> *const c_char {
+    DESCRIPTION.as_ptr()
+}
+
+extern "C" fn device_memory(_: *mut Device, free: *mut usize, total: *mut usize) {
+    // SAFETY: sysconf has no preconditions; the host passes two valid pointers.
+    unsafe {
+        let pages = |name| usize::try_from(libc::sysconf(name)).unwrap_or(0);
+        let page = pages(libc::_SC_PAGESIZE);
+        *total = pages(libc::_SC_PHYS_PAGES) * page;
+        #[cfg(target_os = "linux")]
+        {
+            *free = pages(libc::_SC_AVPHYS_PAGES) * page;
+        }
+        #[cfg(not(target_os = "linux"))]
+        {
+            *free = *total;
+        }
+    }
+}
+
+extern "C" fn device_type(_: *mut Device) -> c_int {
+    abi::DEVICE_IGPU
+}
+
+extern "C" fn device_props(device: *mut Device, props: *mut Props) {
+    let (mut memory_free, mut memory_total) = (0, 0);
+    device_memory(device, &mut memory_free, &mut memory_total);
+    // SAFETY: the host passes a valid pointer; see `Props::mmap_support` for older hosts.
+    unsafe {
+        *props = Props {
+            name: NAME.as_ptr(),
+            description: DESCRIPTION.as_ptr(),
+            memory_free,
+            memory_total,
+            kind: abi::DEVICE_IGPU,
+            device_id: null(),
+            asynchronous: false,
+            host_buffer: false,
+            buffer_from_host_ptr: false,
+            events: false,
+            mmap_support: true,
+        };
+    }
+}
+
+extern "C" fn device_buffer_type(device: *mut Device) -> *mut c_void {
+    // SAFETY: the host passes a device of this library.
+    instance_of(unsafe { (*device).context }).buffer_type
+}
+
+extern "C" fn supports_buffer_type(device: *mut Device, buffer_type: *mut c_void) -> bool {
+    // SAFETY: the host passes a device of this library, and a buffer type of its own.
+    unsafe {
+        let instance = instance_of((*device).context);
+        // The CPU's memory is read where it lies: queries, masks and indices are not copied.
+        buffer_type == instance.buffer_type
+            || (instance.host.functions.ggml_backend_buft_is_host)(buffer_type)
+    }
+}
+
+/// What an operation is to this library.
+enum Kind<'a> {
+    /// Only another view.
+    Nothing,
+    SetRows(&'a Store),
+    Attend,
+    Rope(&'a Store),
+    /// An operation on cache tensors that this library keeps as plain memory.
+    Plain,
+    Foreign,
+}
+
+fn kind_of<'a>(instance: &Instance, op: &'a Tensor) -> Kind<'a> {
+    match instance.host.op_name(op) {
+        b"NONE" | b"VIEW" | b"RESHAPE" | b"PERMUTE" | b"TRANSPOSE" => return Kind::Nothing,
+        b"SET_ROWS" => {
+            if let Some(store) = store::of(instance, op) {
+                return Kind::SetRows(store);
+            }
+        }
+        b"ROPE" => {
+            if let Some(store) = store::of(instance, op) {
+                return Kind::Rope(store);
+            }
+        }
+        b"FLASH_ATTN_EXT" => {
+            // SAFETY: sources are null or tensors of the host's.
+            let source = |number: usize| unsafe { op.src[number].as_ref() };
+            let stored = |number| source(number).and_then(|tensor| store::of(instance, tensor)).is_some();
+            if stored(1) || stored(2) {
+                return Kind::Attend;
+            }
+        }
+        _ => {}
+    }
+    // SAFETY: as above.
+    let sources = op.src.iter().filter_map(|source| unsafe { source.as_ref() });
+    let mut any = false;
+    for tensor in sources.chain([op]) {
+        if store::of(instance, tensor).is_some() {
+            return Kind::Foreign;
+        }
+        any |= store::is_plain_cache(instance, tensor);
+    }
+    if any { Kind::Plain } else { Kind::Foreign }
+}
+
+extern "C" fn supports_op(device: *mut Device, op: *const Tensor) -> bool {
+    guarded(false, || {
+        // SAFETY: the host passes a device of this library, and a tensor.
+        let (instance, tensor) = unsafe { (instance_of((*device).context), &*op) };
+        match kind_of(instance, tensor) {
+            Kind::Nothing | Kind::SetRows(_) | Kind::Rope(_) => true,
+            Kind::Attend => ops::can_attend(instance, tensor),
+            Kind::Plain => instance.host_supports(op),
+            Kind::Foreign => false,
+        }
+    })
+}
+
+extern "C" fn init_backend(device: *mut Device, _: *const c_char) -> *mut Backend {
+    // SAFETY: the host passes a device of this library.
+    let context = unsafe { (*device).context };
+    Box::into_raw(Box::new(Backend {
+        guid: &GUID,
+        get_name: backend_name,
+        free: free_backend,
+        transfers: [null(); 5],
+        synchronize: null(),
+        graph_plans: [null(); 4],
+        graph_compute,
+        events: [null(); 2],
+        graph_optimize: null(),
+        device,
+        context,
+    }))
+}
+
+extern "C" fn backend_name(_: *mut Backend) -> *const c_char {
+    NAME.as_ptr()
+}
+
+extern "C" fn free_backend(backend: *mut Backend) {
+    // SAFETY: the host frees once what `init_backend` has made.
+    drop(unsafe { Box::from_raw(backend) });
+}
+
+extern "C" fn graph_compute(backend: *mut Backend, graph: *mut c_void) -> c_int {
+    guarded(FAILED, || {
+        // SAFETY: the host passes a backend of this library, and a graph of its own.
+        let instance = instance_of(unsafe { (*backend).context });
+        let functions = &instance.host.functions;
+        // SAFETY: as above.
+        let count = unsafe { (functions.ggml_graph_n_nodes)(graph) };
+        for number in 0..count {
+            // SAFETY: nodes from 0 to the count are tensors.
+            let node = unsafe { (functions.ggml_graph_node)(graph, number) };
+            // SAFETY: as above; nobody writes the struct while it is computed.
+            let tensor = unsafe { &*node };
+            let done = match kind_of(instance, tensor) {
+                Kind::Nothing => SUCCESS,
+                Kind::SetRows(store) => ops::set_rows(instance, store, tensor),
+                Kind::Attend => ops::attend(instance, tensor),
+                Kind::Rope(store) => ops::rope(instance, store, tensor),
+                // SAFETY: all its tensors lie in memory of the host or of this library.
+                Kind::Plain => unsafe { instance.compute_on_host(node) },
+                Kind::Foreign => {
+                    let name = String::from_utf8_lossy(instance.host.op_name(tensor)).into_owned();
+                    instance.fail(&format!("the host asks for {name}, which this device does not offer"))
+                }
+            };
+            if done != SUCCESS {
+                return done;
+            }
+        }
+        SUCCESS
+    })
+}

@@ -1,0 +1,139 @@
+//! The host: the ggml that loaded this library, its functions and its log.
+
+use crate::abi::{Backend, Buffer, BufferInterface, Device, KNOWN, Tensor, Version};
+use core::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::CString;
+use std::ptr::{null, null_mut};
+
+/// Declares the functions that are looked up, and looks them up.
+macro_rules! functions {
+    ($($name:ident: fn($($argument:ty),*) $(-> $result:ty)?;)+) => {
+        /// Functions of the host.
+        #[derive(Clone, Copy)]
+        pub(crate) struct Functions {
+            $(pub(crate) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)+
+        }
+
+        impl Functions {
+            fn look_up(library: *mut c_void) -> Result<Self, String> {
+                Ok(Self { $($name: {
+                    let name = concat!(stringify!($name), "\0");
+                    // SAFETY: the handle is open, the name ends with a zero.
+                    let found = unsafe { libc::dlsym(library, name.as_ptr().cast()) };
+                    if found.is_null() {
+                        return Err(format!("the host has no function {}", stringify!($name)));
+                    }
+                    // SAFETY: ggml.h and ggml-backend.h declare the function of this name with these arguments.
+                    unsafe { core::mem::transmute::<*mut c_void, unsafe extern "C" fn($($argument),*) $(-> $result)?>(found) }
+                },)+ })
+            }
+        }
+    };
+}
+
+functions! {
+    ggml_log_get: fn(*mut Option<LogCallback>, *mut *mut c_void);
+    ggml_op_name: fn(c_int) -> *const c_char;
+    ggml_nbytes: fn(*const Tensor) -> usize;
+    ggml_init: fn(InitParams) -> *mut c_void;
+    ggml_new_graph: fn(*mut c_void) -> *mut c_void;
+    ggml_graph_clear: fn(*mut c_void);
+    ggml_graph_add_node: fn(*mut c_void, *mut Tensor);
+    ggml_graph_overhead: fn() -> usize;
+    ggml_graph_n_nodes: fn(*mut c_void) -> c_int;
+    ggml_graph_node: fn(*mut c_void, c_int) -> *mut Tensor;
+    ggml_backend_buffer_init: fn(*mut c_void, BufferInterface, *mut c_void, usize) -> *mut Buffer;
+    ggml_backend_buffer_get_type: fn(*mut Buffer) -> *mut c_void;
+    ggml_backend_buft_is_host: fn(*mut c_void) -> bool;
+    ggml_backend_dev_by_type: fn(c_int) -> *mut Device;
+    ggml_backend_dev_init: fn(*mut Device, *const c_char) -> *mut Backend;
+    ggml_backend_dev_supports_op: fn(*mut Device, *const Tensor) -> bool;
+    ggml_backend_dev_backend_reg: fn(*mut Device) -> *mut c_void;
+    ggml_backend_reg_get_proc_address: fn(*mut c_void, *const c_char) -> *mut c_void;
+    ggml_backend_graph_compute: fn(*mut Backend, *mut c_void) -> c_int;
+}
+
+type LogCallback = unsafe extern "C" fn(c_int, *const c_char, *mut c_void);
+
+/// `struct ggml_init_params`.
+#[repr(C)]
+pub(crate) struct InitParams {
+    pub(crate) size: usize,
+    pub(crate) memory: *mut c_void,
+    pub(crate) no_alloc: bool,
+}
+
+/// A ggml whose version is known.
+pub(crate) struct Host {
+    pub(crate) version: Version,
+    pub(crate) version_text: String,
+    pub(crate) functions: Functions,
+}
+
+impl Host {
+    /// The ggml that a call came from.
+    pub(crate) fn find(caller: *const c_void) -> Result<Self, String> {
+        let library = library_of(caller)?;
+        // SAFETY: the handle is open, the name ends with a zero.
+        let version = unsafe { libc::dlsym(library, c"ggml_version".as_ptr()) };
+        if version.is_null() {
+            return Err(format!("this ggml does not say which version it is; {KNOWN} are known"));
+        }
+        // SAFETY: ggml.h declares `const char * ggml_version(void)`, which returns a constant.
+        let text = unsafe {
+            let version =
+                core::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> *const c_char>(version);
+            CStr::from_ptr(version())
+        };
+        let version_text = text.to_string_lossy().into_owned();
+        let Some(version) = Version::of(&version_text) else {
+            return Err(format!("ggml {version_text} is not known to this build, which knows {KNOWN}"));
+        };
+        Ok(Self { version, version_text, functions: Functions::look_up(library)? })
+    }
+
+    pub(crate) fn info(&self, text: &str) {
+        self.log(2, text);
+    }
+
+    pub(crate) fn error(&self, text: &str) {
+        self.log(4, text);
+    }
+
+    /// Writes a line to the host's log.
+    fn log(&self, level: c_int, text: &str) {
+        let Ok(line) = CString::new(format!("octaplex: {text}\n")) else { return };
+        let (mut callback, mut context): (Option<LogCallback>, _) = (None, null_mut());
+        // SAFETY: both pointers are valid; the host's callback takes a text that ends with a zero.
+        unsafe {
+            (self.functions.ggml_log_get)(&mut callback, &mut context);
+            if let Some(callback) = callback {
+                callback(level, line.as_ptr(), context);
+                return;
+            }
+        }
+        eprint!("{}", line.to_string_lossy());
+    }
+
+    /// An operation's name: its number moves between versions.
+    pub(crate) fn op_name(&self, tensor: &Tensor) -> &'static [u8] {
+        // SAFETY: names are constants of the host, which outlives what it loaded.
+        unsafe { CStr::from_ptr((self.functions.ggml_op_name)(tensor.op)) }.to_bytes()
+    }
+}
+
+/// The library that an address lies in, or the whole program.
+fn library_of(caller: *const c_void) -> Result<*mut c_void, String> {
+    // SAFETY: an all-zero Dl_info is valid, dladdr fills it in or returns 0; names end with a zero.
+    let library = unsafe {
+        let mut info: libc::Dl_info = core::mem::zeroed();
+        let found = !caller.is_null() && libc::dladdr(caller, &mut info) != 0 && !info.dli_fname.is_null();
+        let library = if found {
+            libc::dlopen(info.dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD)
+        } else {
+            null_mut()
+        };
+        if library.is_null() { libc::dlopen(null(), libc::RTLD_LAZY) } else { library }
+    };
+    if library.is_null() { Err("the host's library was not found".into()) } else { Ok(library) }
+}

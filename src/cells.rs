@@ -1,0 +1,477 @@
+//! A cache of cells: rows at any index, in any order, for engines that decide themselves which token lies where.
+//!
+//! [`KvCache`](crate::KvCache) knows tokens by their position and appends them. Engines such as llama.cpp have *cells*: a
+//! token takes any free one, a cell is freed and written again without notice, and a mask says which query sees which cell.
+//!
+//! ```text
+//! page     64 consecutive cells of all heads, whoever's tokens they are
+//! empty    nothing was written
+//! open     f16 rows, [head][cell][width]: what was written lately
+//! closed   coded, as in the pages of a cache (page.rs); opened again when one of its cells is written
+//! exact    f16 rows of a stream's first cells, beside their closed page: they get most of the attention
+//! ```
+//!
+//! Pages close by last write, oldest first, when [`CellPages::settle`] is called: behind the attention of the batch that
+//! filled them, so that a batch meets its own tokens exact. Which pages are coded thus depends on how tokens are batched;
+//! what a page is coded to does not.
+
+mod attend;
+mod close;
+mod page;
+
+pub use attend::{CellAttend, CellMask, Partial};
+
+use crate::backend::Kernels;
+use crate::spec::builders;
+use crate::{AnyCodec, Backend, CodecSpec, Error, Role, Stream};
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+use close::Basis;
+use core::ops::Range;
+use half::f16;
+use page::{Body, Page};
+
+/// Cells of a page.
+const PAGE: usize = 64;
+
+/// Runs tasks 0..n, in any order and on any threads, and returns when all have run.
+pub type Tasks<'a> = dyn Fn(usize, &(dyn Fn(usize) + Sync)) + 'a;
+
+/// Runs tasks one after the other, on the caller's thread: the simplest [`Tasks`].
+pub fn in_order(count: usize, task: &(dyn Fn(usize) + Sync)) {
+    (0..count).for_each(task);
+}
+
+/// The keys, or the values, of one layer in cells: [`new`](Self::new), then what differs from it, by the methods named
+/// like the fields or by assignment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct CellConfig {
+    /// Keys or values.
+    pub role: Role,
+    /// The layer's number, from 0: layers are rotated differently.
+    pub layer: u32,
+    /// Key/value heads.
+    pub heads: usize,
+    /// Width of a row of one head.
+    pub dim: usize,
+    /// Cells of a stream, a multiple of 64.
+    pub cells: usize,
+    /// Streams, which follow each other: cell `c` of stream `s` has the number `s * cells + c`.
+    pub streams: usize,
+    /// The codec of closed pages. With `f16` no page closes.
+    pub codec: CodecSpec,
+    /// Cells at the beginning of each stream that stay exact, at most 64.
+    pub sinks: usize,
+    /// Pages that stay open, at least 1. One a stream and one more keeps the newest 64 to 127 tokens of each exact.
+    pub open_pages: usize,
+    /// Whether keys are divided, and queries multiplied, by a diagonal that makes the channels' errors count alike.
+    pub balance: bool,
+}
+
+impl CellConfig {
+    /// One stream, four bits, four sinks, two open pages; keys are balanced.
+    #[must_use]
+    pub const fn new(role: Role, heads: usize, dim: usize, cells: usize) -> Self {
+        let codec = CodecSpec::TurboQuant(crate::TurboQuantSpec::new(4));
+        Self { role, layer: 0, heads, dim, cells, streams: 1, codec, sinks: 4, open_pages: 2, balance: true }
+    }
+
+    builders! {
+        role: Role;
+        layer: u32;
+        heads: usize;
+        dim: usize;
+        cells: usize;
+        streams: usize;
+        codec: CodecSpec;
+        sinks: usize;
+        open_pages: usize;
+        balance: bool;
+    }
+
+    /// Values of a row of all heads.
+    #[must_use]
+    pub const fn width(&self) -> usize {
+        self.heads.saturating_mul(self.dim)
+    }
+
+    /// Bytes of a page that closed, exact rows aside.
+    #[must_use]
+    pub fn page_bytes(&self) -> usize {
+        self.heads.saturating_mul(Basis::bytes_of_head(self))
+    }
+
+    /// Bytes of a full cache: every page closed but those that stay open.
+    #[must_use]
+    pub fn required_bytes(&self) -> usize {
+        let (pages, width) = (self.streams.saturating_mul(self.cells / PAGE), self.width());
+        let open = if matches!(self.codec, CodecSpec::F16(_)) { pages } else { self.open_pages.min(pages) };
+        let exact = 2 * width * (open * PAGE + self.streams * self.sinks);
+        (pages - open).saturating_mul(self.page_bytes()).saturating_add(exact)
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let refuse = |why| Err(Error::Unsupported { why });
+        if !crate::codebook::WIDTHS.contains(&self.dim) {
+            return Err(Error::Width { actual: self.dim });
+        }
+        if self.heads == 0 || self.heads > 1 << 16 {
+            return refuse("a layer has 1 to 65,536 key/value heads");
+        }
+        if self.cells == 0 || !self.cells.is_multiple_of(PAGE) || self.cells > 1 << 32 {
+            return refuse("a stream has 64 to 2^32 cells, a multiple of 64");
+        }
+        if self.streams == 0 || self.streams > 1 << 16 {
+            return refuse("a cache has 1 to 65,536 streams");
+        }
+        if self.sinks > PAGE || self.open_pages == 0 {
+            return refuse("at most 64 sinks, and at least 1 open page");
+        }
+        Ok(())
+    }
+}
+
+/// The keys, or the values, of one layer, in cells that are written in any order.
+///
+/// ```
+/// use octaplex::{Backend, CellAttend, CellConfig, CellPages, Error, Partial, Role, in_order};
+///
+/// let config = |role| CellConfig::new(role, 1, 64, 256);
+/// let mut keys = CellPages::new(&config(Role::Keys), Backend::detect())?;
+/// let mut values = CellPages::new(&config(Role::Values), Backend::detect())?;
+/// let rows = [0.5; 3 * 64];
+/// keys.set_rows(&[7, 100, 3], &rows)?; // cells in any order
+/// values.set_rows(&[7, 100, 3], &rows)?;
+///
+/// let mut mask = [octaplex::f16::NEG_INFINITY; 256]; // a query that sees cells 3 and 7
+/// (mask[3], mask[7]) = (octaplex::f16::ZERO, octaplex::f16::ZERO);
+/// let options = CellAttend::new(0, 256).mask(&mask, 256);
+/// let (mut part, mut output) = (Partial::default(), [0.0; 64]);
+/// options.attend(&keys, &values, 0, &[0.1; 64], 0..4, &mut part)?;
+/// Partial::merge(&mut [part], &values, &[], &mut output)?;
+/// assert!((output[0] - 0.5).abs() < 1e-6);
+///
+/// keys.settle(&[], &in_order)?; // closes pages beyond those that stay open
+/// values.settle(&[], &in_order)?;
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct CellPages {
+    config: CellConfig,
+    backend: Kernels,
+    codec: AnyCodec,
+    pages: Vec<Page>,
+    /// Open pages that may close, by last write, the newest at the end.
+    open: Vec<usize>,
+    basis: Basis,
+    counts: CellCounts,
+}
+
+/// What has happened in a [`CellPages`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CellCounts {
+    /// Pages that closed.
+    pub closed: usize,
+    /// Of these, pages that opened again.
+    pub reopened: usize,
+    /// Pages that their codec could not hold; they stay exact.
+    pub refused: usize,
+}
+
+impl CellPages {
+    /// Cells without rows.
+    ///
+    /// # Errors
+    /// [`Error::Width`], [`Error::Unsupported`], and what the codec's constructor refuses.
+    pub fn new(config: &CellConfig, backend: Backend) -> Result<Self, Error> {
+        config.check()?;
+        let stream = Stream { layer: config.layer, head: 0, role: config.role };
+        let codec = AnyCodec::build(config.codec, config.dim, backend, stream)?;
+        Ok(Self {
+            config: *config,
+            backend: backend.kernels(),
+            basis: Basis::new(config),
+            codec,
+            pages: vec![Page::default(); config.streams * (config.cells / PAGE)],
+            open: Vec::new(),
+            counts: CellCounts::default(),
+        })
+    }
+
+    /// What these cells were made from.
+    #[must_use]
+    pub const fn config(&self) -> &CellConfig {
+        &self.config
+    }
+
+    /// What has happened so far.
+    #[must_use]
+    pub const fn counts(&self) -> CellCounts {
+        self.counts
+    }
+
+    /// Whether no row was written since the beginning, or since [`clear`](Self::clear).
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.pages.iter().all(|page| page.written == 0)
+    }
+
+    /// Open pages that may close.
+    #[must_use]
+    pub fn open_pages(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Cells of all streams.
+    #[must_use]
+    pub const fn cells(&self) -> usize {
+        self.config.cells * self.config.streams
+    }
+
+    /// Whether all rows stay as they are, in f16.
+    #[must_use]
+    pub const fn is_exact(&self) -> bool {
+        matches!(self.config.codec, CodecSpec::F16(_))
+    }
+
+    /// Bytes of all rows. Pages that several cells share count in full each time.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let kept = |page: &Page| page.centres.as_ref().map_or(0, |centres| centres.len());
+        let pages = self.pages.iter().map(|page| page.body.bytes().0 + kept(page)).sum::<usize>();
+        pages + self.basis.bytes()
+    }
+
+    /// Writes rows, \[cells]\[heads]\[width], rounded to f16. A cell that is given twice keeps the last row.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] for a cell out of range, [`Error::Length`]; nothing is written then. [`Error::Corrupt`] if a
+    /// closed page cannot be read.
+    pub fn set_rows(&mut self, cells: &[usize], rows: &[f32]) -> Result<(), Error> {
+        let (width, dim, backend) = (self.config.width(), self.config.dim, self.backend);
+        self.check(cells.iter().copied(), cells.len(), rows.len())?;
+        for (cell, row) in cells.iter().zip(rows.chunks_exact(width)) {
+            self.write(*cell, |rows, cell| page::write_row(backend, rows, dim, cell, row))?;
+        }
+        Ok(())
+    }
+
+    /// Writes rows of consecutive cells, \[cells]\[heads]\[width], as they are: what [`read_rows`](Self::read_rows) gave.
+    ///
+    /// # Errors
+    /// As [`set_rows`](Self::set_rows).
+    pub fn write_rows(&mut self, first: usize, rows: &[f16]) -> Result<(), Error> {
+        let (width, dim, backend) = (self.config.width(), self.config.dim, self.backend);
+        let count = rows.len() / width;
+        self.check((first..first.saturating_add(count)).last().into_iter(), count, rows.len())?;
+        for (cell, row) in (first..).zip(rows.chunks_exact(width)) {
+            let mut bytes = Vec::with_capacity(2 * width);
+            row.iter().for_each(|x| bytes.extend(x.to_le_bytes()));
+            self.write(cell, |rows, cell| page::copy_row(backend, rows, dim, cell, &bytes))?;
+        }
+        Ok(())
+    }
+
+    /// Reads rows, \[cells]\[heads]\[width]: those of closed pages as they decode, zeros where nothing was written.
+    ///
+    /// # Errors
+    /// [`Error::Missing`], [`Error::Length`], [`Error::Corrupt`].
+    pub fn read_rows(&self, cells: Range<usize>, rows: &mut [f16]) -> Result<(), Error> {
+        let (width, dim) = (self.config.width(), self.config.dim);
+        self.check(cells.clone().last().into_iter(), cells.len(), rows.len())?;
+        rows.fill(f16::ZERO);
+        let mut row = vec![0; 2 * width];
+        let mut of_page = (usize::MAX, None);
+        for (cell, out) in cells.zip(rows.chunks_exact_mut(width)) {
+            let (index, in_page) = (cell / PAGE, cell % PAGE);
+            if self.pages[index].written >> in_page & 1 == 0 {
+                continue;
+            }
+            if of_page.0 != index {
+                of_page = (index, self.rows_of(index)?);
+            }
+            let Some(rows) = &of_page.1 else { continue };
+            page::read_row(rows, dim, in_page, &mut row);
+            for (x, b) in out.iter_mut().zip(row.as_chunks::<2>().0) {
+                *x = f16::from_le_bytes(*b);
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies cells, which may not overlap. Whole pages are shared until one of the two is written. Of other pages, only
+    /// cells that were written are copied.
+    ///
+    /// # Errors
+    /// [`Error::Missing`], [`Error::Corrupt`]; [`Error::Unsupported`] for ranges that overlap.
+    pub fn copy_cells(&mut self, from: Range<usize>, to: usize) -> Result<(), Error> {
+        let (count, width) = (from.len(), self.config.width());
+        if count == 0 || from.start == to {
+            return Ok(());
+        }
+        let ends = [from.end - 1, to.saturating_add(count - 1)];
+        self.check(ends.into_iter(), 0, 0)?;
+        if from.start < to + count && to < from.end {
+            return Err(Error::Unsupported { why: "cells are copied to cells that do not overlap them" });
+        }
+        let mut done = 0;
+        while done < count {
+            let (source, target) = (from.start + done, to + done);
+            let len = (PAGE - source % PAGE).min(PAGE - target % PAGE).min(count - done);
+            if len == PAGE {
+                let page = Page { centres: None, ..self.pages[source / PAGE].clone() };
+                self.forget(target / PAGE);
+                if matches!(page.body, Body::Open(_)) && !self.is_exact() {
+                    self.open.push(target / PAGE);
+                }
+                self.pages[target / PAGE] = page;
+            } else {
+                let mut rows = vec![f16::ZERO; len * width];
+                let written = self.pages[source / PAGE].written;
+                self.read_rows(source..source + len, &mut rows)?;
+                for (n, row) in rows.chunks_exact(width).enumerate() {
+                    if written >> ((source + n) % PAGE) & 1 == 1 {
+                        self.write_rows(target + n, row)?;
+                    }
+                }
+            }
+            done += len;
+        }
+        Ok(())
+    }
+
+    /// Changes rows that were written, page by page: `map` gets the number of a first cell and rows from there on,
+    /// \[cells]\[heads]\[width]. Pages that were closed close again around a centre of their own. For a shift of positions.
+    ///
+    /// # Errors
+    /// [`Error::Missing`], [`Error::Corrupt`].
+    pub fn map_rows(
+        &mut self,
+        cells: Range<usize>,
+        map: &mut dyn FnMut(usize, &mut [f32]),
+    ) -> Result<(), Error> {
+        self.check(cells.clone().last().into_iter(), 0, 0)?;
+        let (width, dim, backend) = (self.config.width(), self.config.dim, self.backend);
+        let mut first = cells.start;
+        while first < cells.end {
+            let last = (first / PAGE * PAGE + PAGE).min(cells.end);
+            let (index, len) = (first / PAGE, last - first);
+            let written = self.pages[index].written;
+            if written != 0 {
+                let closed = matches!(self.pages[index].body, Body::Closed(_));
+                let mut halves = vec![f16::ZERO; len * width];
+                self.read_rows(first..last, &mut halves)?;
+                let mut rows: Vec<f32> = halves.iter().map(|x| x.to_f32()).collect();
+                map(first, &mut rows);
+                for (cell, row) in (first..last).zip(rows.chunks_exact(width)) {
+                    if written >> (cell % PAGE) & 1 == 1 {
+                        self.write(cell, |rows, cell| page::write_row(backend, rows, dim, cell, row))?;
+                    }
+                }
+                self.pages[index].centres = None;
+                if closed {
+                    self.close(&[index], &[], &in_order);
+                }
+            }
+            first = last;
+        }
+        Ok(())
+    }
+
+    /// Forgets all rows.
+    pub fn clear(&mut self) {
+        self.pages.fill(Page::default());
+        self.open.clear();
+        self.basis.clear();
+    }
+
+    /// Closes open pages beyond [`open_pages`](CellConfig::open_pages), those first whose last write is longest ago.
+    ///
+    /// `queries` are some that keys will meet, \[heads]\[rows]\[width], those of this batch for instance: the first pages
+    /// that close decide the balance by them. Without queries the keys decide alone. Values take none. `tasks` encodes heads
+    /// of pages at once.
+    ///
+    /// # Errors
+    /// [`Error::Rows`] for queries that do not come out even.
+    pub fn settle(&mut self, queries: &[f32], tasks: &Tasks) -> Result<(), Error> {
+        let width = self.config.width();
+        if !queries.len().is_multiple_of(width) {
+            let (heads, actual) = (self.config.heads, queries.len());
+            return Err(Error::Rows { what: "queries", heads, width: self.config.dim, each: None, actual });
+        }
+        let over = self.open.len().saturating_sub(self.config.open_pages);
+        if self.is_exact() || over == 0 {
+            return Ok(());
+        }
+        let pages: Vec<usize> = self.open[..over].to_vec();
+        self.close(&pages, queries, tasks);
+        Ok(())
+    }
+
+    /// Whether the next [`settle`](Self::settle) closes pages.
+    #[must_use]
+    pub fn is_unsettled(&self) -> bool {
+        !self.is_exact() && self.open.len() > self.config.open_pages
+    }
+
+    /// Whether the next page that closes decides the balance of keys, for which queries are wanted.
+    #[must_use]
+    pub fn wants_queries(&self) -> bool {
+        !self.is_exact() && self.basis.is_undecided()
+    }
+
+    /// `Ok` if all cells exist, and so many rows have so many values.
+    fn check(&self, mut cells: impl Iterator<Item = usize>, rows: usize, values: usize) -> Result<(), Error> {
+        Error::expect_length("values of rows", rows.saturating_mul(self.config.width()), values)?;
+        match cells.find(|cell| *cell >= self.cells()) {
+            Some(number) => Err(Error::Missing { what: "cell", number, count: self.cells() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes a page off the list of open ones.
+    fn forget(&mut self, index: usize) {
+        self.open.retain(|open| *open != index);
+    }
+
+    /// Writes a cell: `write` gets its page's rows, and the cell in that page, and says whether the row is finite. The page
+    /// then is the newest.
+    fn write(&mut self, cell: usize, write: impl FnOnce(&mut [u8], usize) -> bool) -> Result<(), Error> {
+        let (index, bit) = (cell / PAGE, 1 << (cell % PAGE));
+        if let Body::Closed(_) = self.pages[index].body {
+            self.reopen(index)?;
+            self.counts.reopened += 1;
+        }
+        if self.open.last() != Some(&index) && !self.is_exact() {
+            self.forget(index);
+            self.open.push(index);
+        }
+        let width = self.config.width();
+        let page = &mut self.pages[index];
+        if let Body::Empty = page.body {
+            page.body = Body::Open(page::zeros(width));
+        }
+        if let Body::Open(rows) = &mut page.body {
+            let finite = write(Arc::make_mut(rows), cell % PAGE);
+            page.wild = if finite { page.wild & !bit } else { page.wild | bit };
+        }
+        page.written |= bit;
+        page.fresh |= bit;
+        if page.fresh == u64::MAX {
+            page.centres = None;
+        }
+        Ok(())
+    }
+
+    /// The rows of a page in f16, \[head]\[cell]\[width]; none of an empty one.
+    fn rows_of(&self, index: usize) -> Result<Option<Arc<[u8]>>, Error> {
+        match &self.pages[index].body {
+            Body::Empty => Ok(None),
+            Body::Open(rows) => Ok(Some(rows.clone())),
+            Body::Closed(closed) => self.decoded(closed).map(Some),
+        }
+    }
+}

@@ -1,0 +1,485 @@
+//! Attention on cells: what queries see is said by a mask.
+//!
+//! Parts of the cells can be attended to at once, each into a [`Partial`]; [`Partial::merge`] adds them up in their order.
+//! Parts of the same cells give the same bits, whoever computes them and when.
+
+use super::page::{Body, Closed};
+use super::{CellPages, PAGE};
+use crate::Attend;
+use crate::Error;
+use crate::attention::check_options;
+use crate::backend::Kernels;
+use crate::codec::query::QUERY_BATCH;
+use crate::codec::scratch::{MAX_SCRATCH, with_scratch};
+use crate::codec::{Codec, at_row};
+use crate::math::inverse_sqrt;
+use crate::page::{Queries, in_page, score_floats};
+use crate::spec::builders;
+use alloc::vec::Vec;
+use core::ops::Range;
+use half::f16;
+use octaplex_arch::Float;
+
+/// What each query adds to the logits of each cell.
+#[derive(Clone, Copy, Debug)]
+pub struct CellMask<'a> {
+    /// Rows of a query each: one value for each cell, -∞ for one that it does not see.
+    pub values: &'a [f16],
+    /// Values from one query's row to the next one's.
+    pub stride: usize,
+}
+
+impl<'a> CellMask<'a> {
+    /// A query's values of some cells.
+    fn row(&self, query: usize, cells: Range<usize>) -> &'a [f16] {
+        &self.values[query * self.stride..][cells]
+    }
+}
+
+/// How to attend to cells. [`new`](Self::new): one query for each query head, scale 1/√width, every cell visible.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct CellAttend<'a> {
+    /// The first cell, a multiple of 64: where a stream begins, for instance.
+    pub first: usize,
+    /// Cells from there on.
+    pub cells: usize,
+    /// Queries of each query head; rows of queries are \[query heads of a key/value head]\[queries]\[width].
+    pub queries: usize,
+    /// logit = scale * q.k; 1/√width by default.
+    pub scale: Option<f32>,
+    /// logit = cap * tanh(logit / cap), before the mask.
+    pub soft_cap: Option<f32>,
+    /// What is added to logits, the same for all heads; nothing by default, and every cell is seen.
+    pub mask: Option<CellMask<'a>>,
+    /// Factors of the mask, one for each query head of the key/value head (ALiBi); none for 1.
+    pub slopes: &'a [f32],
+}
+
+impl<'a> CellAttend<'a> {
+    /// Of these cells.
+    #[must_use]
+    pub const fn new(first: usize, cells: usize) -> Self {
+        Self { first, cells, queries: 1, scale: None, soft_cap: None, mask: None, slopes: &[] }
+    }
+
+    builders! {
+        queries: usize;
+        scale: f32 => Some;
+        soft_cap: f32 => Some;
+        slopes: &'a [f32];
+    }
+
+    /// The same with a [`mask`](field@Self::mask), whose rows are `stride` values apart.
+    #[must_use]
+    pub const fn mask(self, values: &'a [f16], stride: usize) -> Self {
+        Self { mask: Some(CellMask { values, stride }), ..self }
+    }
+
+    /// Pages of the cells.
+    #[must_use]
+    pub const fn pages(&self) -> usize {
+        self.cells.div_ceil(PAGE)
+    }
+
+    /// Attention of the queries of one key/value head on some pages, counted from the first cell on, into `part`. Pages that
+    /// the mask hides from all queries are skipped.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] for heads, cells and pages that are not there; [`Error::Rows`], [`Error::Length`],
+    /// [`Error::Unsupported`]; [`Error::Row`] or [`Error::NonFinite`] for queries that a codec cannot take, and
+    /// [`Error::Corrupt`]. The part is then unspecified.
+    pub fn attend(
+        &self,
+        keys: &CellPages,
+        values: &CellPages,
+        head: usize,
+        queries: &[f32],
+        pages: Range<usize>,
+        part: &mut Partial,
+    ) -> Result<(), Error> {
+        let rows = self.check(keys, values, head, queries, &pages)?;
+        let dims = (keys.config.dim, values.config.dim);
+        part.reset(rows, dims.1);
+        // What one pass over the pages takes: prepared queries live on the stack.
+        let batch = (MAX_SCRATCH / keys.codec.query_len().max(1)).clamp(1, QUERY_BATCH);
+        for first in (0..rows).step_by(batch) {
+            let rows = first..rows.min(first + batch);
+            let queries = &queries[rows.start * dims.0..rows.end * dims.0];
+            Pass { options: self, keys, values, head, first, queries, dims }.run(&pages, part)?;
+        }
+        Ok(())
+    }
+
+    /// Checks everything; returns rows of queries.
+    fn check(
+        &self,
+        keys: &CellPages,
+        values: &CellPages,
+        head: usize,
+        queries: &[f32],
+        pages: &Range<usize>,
+    ) -> Result<usize, Error> {
+        let refuse = |why| Err(Error::Unsupported { why });
+        check_options(&Attend { scale: self.scale, soft_cap: self.soft_cap, ..Attend::default() })?;
+        for side in [keys, values] {
+            if head >= side.config.heads {
+                return Err(Error::Missing {
+                    what: "key/value head",
+                    number: head,
+                    count: side.config.heads,
+                });
+            }
+            let end = self.first.saturating_add(self.cells);
+            if end > side.cells() {
+                return Err(Error::Missing { what: "cell", number: end - 1, count: side.cells() });
+            }
+        }
+        if !self.first.is_multiple_of(PAGE) || self.queries == 0 {
+            return refuse("attention begins at a multiple of 64 cells, with at least 1 query");
+        }
+        if pages.end > self.pages() || pages.start > pages.end {
+            return Err(Error::Missing { what: "page", number: pages.end, count: self.pages() });
+        }
+        let (dim, actual) = (keys.config.dim, queries.len());
+        if !actual.is_multiple_of(dim * self.queries) {
+            return Err(Error::Rows { what: "queries", heads: self.queries, width: dim, each: None, actual });
+        }
+        let rows = actual / dim;
+        if !self.slopes.is_empty() {
+            Error::expect_length("slopes", rows / self.queries, self.slopes.len())?;
+        }
+        if let Some(mask) = self.mask {
+            let needed = (self.queries - 1).saturating_mul(mask.stride).saturating_add(self.cells);
+            if mask.stride < self.cells && self.queries > 1 || mask.values.len() < needed {
+                return Err(Error::Length {
+                    what: "values of the mask",
+                    expected: needed,
+                    actual: mask.values.len(),
+                });
+            }
+        }
+        Ok(rows)
+    }
+}
+
+/// The result of attention on some pages: of each query the largest logit, the sum of weights, and the weighted sums of rows.
+#[derive(Clone, Debug, Default)]
+pub struct Partial {
+    dim: usize,
+    max: Vec<f32>,
+    sum: Vec<f32>,
+    /// Sums of closed pages in the basis of the values' codec, \[row]\[width]; and of exact rows.
+    coded: Vec<f32>,
+    exact: Vec<f32>,
+    /// Memory of a pass.
+    scores: Vec<f32>,
+    rows: Vec<f32>,
+    seen: Vec<usize>,
+}
+
+impl Partial {
+    fn reset(&mut self, rows: usize, dim: usize) {
+        self.dim = dim;
+        for (values, len, with) in [
+            (&mut self.max, rows, f32::NEG_INFINITY),
+            (&mut self.sum, rows, 0.0),
+            (&mut self.coded, rows * dim, 0.0),
+            (&mut self.exact, rows * dim, 0.0),
+        ] {
+            values.clear();
+            values.resize(len, with);
+        }
+    }
+
+    /// Adds parts up, in their order, into `output`, \[rows]\[width]: the parts of one head, of the same queries. A sink logit,
+    /// one for each row or none, takes weight and gives nothing. A query that sees nothing gives zeros.
+    ///
+    /// # Errors
+    /// [`Error::Length`] for parts, an output and sink logits that do not fit each other.
+    pub fn merge(
+        parts: &mut [Self],
+        values: &CellPages,
+        sink_logits: &[f32],
+        output: &mut [f32],
+    ) -> Result<(), Error> {
+        let (backend, dim) = (values.backend, values.config.dim);
+        let Some((first, others)) = parts.split_first_mut() else {
+            output.fill(0.0);
+            return Ok(());
+        };
+        let rows = first.max.len();
+        Error::expect_length("values of the output", rows * dim, output.len())?;
+        if !sink_logits.is_empty() {
+            Error::expect_length("sink logits", rows, sink_logits.len())?;
+        }
+        for other in &*others {
+            Error::expect_length("rows of a part", rows, other.max.len())?;
+        }
+        for (row, output) in output.chunks_exact_mut(dim).enumerate() {
+            let of_row = row * dim..(row + 1) * dim;
+            for other in &*others {
+                first.add(backend, row, other);
+            }
+            let (mut total, mut factor) = (first.sum[row], 1.0);
+            if let Some(&sink) = sink_logits.get(row) {
+                let max = first.max[row].max(sink);
+                let mut factors = [first.max[row], sink];
+                let _ = backend.exp_weights(&mut factors, max);
+                factor = factors[0];
+                total = total * factor + factors[1];
+            }
+            let coded = &mut first.coded[of_row.clone()];
+            values.codec.finish(coded);
+            let scale = if total > 0.0 { factor / total } else { 0.0 };
+            let sums = coded.iter().zip(&first.exact[of_row]);
+            output.iter_mut().zip(sums).for_each(|(out, (coded, exact))| *out = (coded + exact) * scale);
+        }
+        Ok(())
+    }
+
+    /// Adds another part's row.
+    fn add(&mut self, backend: Kernels, row: usize, other: &Self) {
+        if other.max[row] == f32::NEG_INFINITY {
+            return;
+        }
+        let max = if other.max[row] > self.max[row] { other.max[row] } else { self.max[row] };
+        let mut factors = [self.max[row], other.max[row]];
+        let _ = backend.exp_weights(&mut factors, max);
+        let [old, new] = factors;
+        self.max[row] = max;
+        self.sum[row] = self.sum[row] * old + other.sum[row] * new;
+        let of_row = row * self.dim..(row + 1) * self.dim;
+        for (mine, others) in [(&mut self.coded, &other.coded), (&mut self.exact, &other.exact)] {
+            let pairs = mine[of_row.clone()].iter_mut().zip(&others[of_row.clone()]);
+            pairs.for_each(|(mine, other)| *mine = *mine * old + other * new);
+        }
+    }
+}
+
+/// At most [`QUERY_BATCH`] queries of a head.
+struct Pass<'a> {
+    options: &'a CellAttend<'a>,
+    keys: &'a CellPages,
+    values: &'a CellPages,
+    head: usize,
+    /// Number of the first row.
+    first: usize,
+    queries: &'a [f32],
+    dims: (usize, usize),
+}
+
+impl Pass<'_> {
+    fn rows(&self) -> usize {
+        self.queries.len() / self.dims.0
+    }
+
+    /// Cells of a page, counted from the first one.
+    fn cells(&self, page: usize) -> Range<usize> {
+        page * PAGE..self.options.cells.min((page + 1) * PAGE)
+    }
+
+    /// A body by its number among the cells attended to.
+    fn body<'a>(&self, side: &'a CellPages, page: usize) -> &'a Body {
+        &side.pages[self.options.first / PAGE + page].body
+    }
+
+    /// Whether some query sees some cell of a page.
+    fn sees(&self, page: usize) -> bool {
+        let Some(mask) = self.options.mask else { return true };
+        let queries = self.options.queries;
+        let rows = self.rows().min(queries);
+        let visible = |row: usize| {
+            let row = mask.row((self.first + row) % queries, self.cells(page));
+            row.iter().any(|x| x.to_bits() != f16::NEG_INFINITY.to_bits())
+        };
+        (0..rows).any(visible)
+    }
+
+    fn run(&self, pages: &Range<usize>, part: &mut Partial) -> Result<(), Error> {
+        let (rows, backend) = (self.rows(), self.keys.backend);
+        let is_closed = |page: &usize| matches!(self.body(self.keys, *page), Body::Closed(_));
+        let mut seen = core::mem::take(&mut part.seen);
+        seen.clear();
+        seen.extend(pages.clone().filter(|page| self.sees(*page)));
+        // Coded pages come first: a codec scores them in one call.
+        seen.sort_by_key(|page| !is_closed(page));
+        let closed = seen.iter().take_while(|page| is_closed(page)).count();
+        let mut scores = core::mem::take(&mut part.scores);
+        scores.clear();
+        scores.resize(seen.len() * rows * PAGE, 0.0);
+        let (coded, open) = scores.split_at_mut(closed * rows * PAGE);
+        if closed > 0 {
+            self.score_closed(&seen[..closed], coded)?;
+        }
+        for (page, scores) in seen[closed..].iter().zip(open.chunks_exact_mut(rows * PAGE)) {
+            if let Body::Open(bytes) = self.body(self.keys, *page) {
+                let bytes = &bytes[2 * self.head * PAGE * self.dims.0..][..2 * PAGE * self.dims.0];
+                self.score_rows(bytes, scores);
+            }
+        }
+        let mut of_rows = [f32::NEG_INFINITY; QUERY_BATCH];
+        for (page, scores) in seen.iter().zip(scores.chunks_exact_mut(rows * PAGE)) {
+            for (row, scores) in scores.chunks_exact_mut(PAGE).enumerate() {
+                let largest = self.logits(row, *page, scores);
+                of_rows[row] = if largest > of_rows[row] { largest } else { of_rows[row] };
+            }
+        }
+        part.max[self.first..][..rows].copy_from_slice(&of_rows[..rows]);
+        for (page, weights) in seen.iter().zip(scores.chunks_exact_mut(rows * PAGE)) {
+            let mut any = false;
+            for (row, weights) in weights.chunks_exact_mut(PAGE).enumerate() {
+                if of_rows[row] == f32::NEG_INFINITY {
+                    weights.fill(0.0);
+                    continue;
+                }
+                let sum = backend.exp_weights(weights, of_rows[row]);
+                part.sum[self.first + row] += sum;
+                any |= sum > 0.0;
+            }
+            if any {
+                self.accumulate(*page, weights, part)?;
+            }
+        }
+        (part.seen, part.scores) = (seen, scores);
+        Ok(())
+    }
+
+    /// Scores of closed pages, \[page]\[row]\[cell].
+    fn score_closed(&self, pages: &[usize], scores: &mut [f32]) -> Result<(), Error> {
+        let (keys, dim, rows) = (self.keys, self.dims.0, self.rows());
+        let (basis, backend, len) = (&keys.basis, keys.backend, keys.codec.query_len());
+        let mut balanced: Vec<f32> = self.queries.to_vec();
+        basis.apply_to_queries(backend, self.head, &mut balanced);
+        let mut base = [0.0; QUERY_BATCH];
+        score_floats(backend, &balanced, dim, basis.prefix(self.head), base.iter_mut());
+        let mut offsets: Vec<f32> =
+            base[..rows].iter().flat_map(|x| core::iter::repeat_n(*x, pages.len())).collect();
+        let closed = |page: &usize| match self.body(keys, *page) {
+            Body::Closed(closed) => Some(closed),
+            _ => None,
+        };
+        with_scratch(rows * len, |words| {
+            for (row, (query, words)) in
+                balanced.chunks_exact(dim).zip(words.chunks_exact_mut(len)).enumerate()
+            {
+                keys.codec
+                    .prepare_query(query, words)
+                    .map_err(|error| at_row(error, self.first + row, dim))?;
+            }
+            let mut prepared: [&[f32]; QUERY_BATCH] = [&[]; QUERY_BATCH];
+            prepared.iter_mut().zip(words.chunks_exact(len)).for_each(|(slot, words)| *slot = words);
+            let queries = Queries { rows: &balanced, prepared: &prepared[..rows] };
+            let mut parts = pages.iter().filter_map(closed).map(|closed| basis.part(closed, self.head));
+            basis.shape.of(&keys.codec, backend).score(&queries, &mut parts, scores, &mut offsets)
+        })
+        .map_err(|error| in_page(error, self.options.first / PAGE, PAGE))?;
+        for (number, (page, scores)) in pages.iter().zip(scores.chunks_exact_mut(rows * PAGE)).enumerate() {
+            for (row, scores) in scores.chunks_exact_mut(PAGE).enumerate() {
+                let offset = offsets[row * pages.len() + number];
+                scores.iter_mut().for_each(|score| *score += offset);
+            }
+            let exact = closed(page).map_or(&[][..], |closed| exact(closed, self.head, keys.config.heads));
+            if !exact.is_empty() {
+                let count = exact.len() / (2 * dim);
+                let mut own = alloc::vec![0.0; rows * count];
+                self.score_rows(exact, &mut own);
+                for (scores, own) in scores.chunks_exact_mut(PAGE).zip(own.chunks_exact(count)) {
+                    scores[..count].copy_from_slice(own);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Scores of f16 rows, \[row]\[cell].
+    fn score_rows(&self, bytes: &[u8], scores: &mut [f32]) {
+        let mut queries: [&[f32]; QUERY_BATCH] = [&[]; QUERY_BATCH];
+        let each = self.queries.chunks_exact(self.dims.0);
+        queries.iter_mut().zip(each).for_each(|(slot, query)| *slot = query);
+        self.keys.backend.score_floats(Float::F16, self.dims.0, bytes, &queries[..self.rows()], scores);
+    }
+
+    /// From scores of a page to logits; returns the largest.
+    fn logits(&self, row: usize, page: usize, x: &mut [f32]) -> f32 {
+        let (options, backend) = (self.options, self.keys.backend);
+        let scale = options.scale.unwrap_or_else(|| inverse_sqrt(self.dims.0));
+        let max = backend.scale_logits(x, 0.0, scale);
+        let cells = self.cells(page);
+        let number = self.first + row;
+        if options.mask.is_none() && options.soft_cap.is_none() && cells.len() == PAGE {
+            return max;
+        }
+        if let Some(cap) = options.soft_cap {
+            backend.soft_cap(x, cap);
+        }
+        x[cells.len()..].fill(f32::NEG_INFINITY);
+        if let Some(mask) = options.mask {
+            let slope = options.slopes.get(number / options.queries).copied().unwrap_or(1.0);
+            for (x, bias) in x.iter_mut().zip(mask.row(number % options.queries, cells)) {
+                match bias.to_bits() {
+                    0 => {}
+                    0xfc00 => *x = f32::NEG_INFINITY,
+                    _ => *x += slope * bias.to_f32(),
+                }
+            }
+        }
+        backend.min_max(x).1
+    }
+
+    /// Adds a page's values.
+    fn accumulate(&self, page: usize, weights: &mut [f32], part: &mut Partial) -> Result<(), Error> {
+        let (values, dim, rows) = (self.values, self.dims.1, self.rows());
+        let (basis, backend) = (&values.basis, values.backend);
+        let of_rows = self.first * dim..(self.first + rows) * dim;
+        match self.body(values, page) {
+            Body::Empty => {}
+            Body::Open(bytes) => {
+                let bytes = &bytes[2 * self.head * PAGE * dim..][..2 * PAGE * dim];
+                let wild = values.pages[self.options.first / PAGE + page].wild;
+                if wild != 0 {
+                    self.accumulate_wild(bytes, weights, &mut part.exact[of_rows]);
+                    return Ok(());
+                }
+                backend.accumulate_floats(Float::F16, dim, bytes, weights, &mut part.exact[of_rows]);
+            }
+            Body::Closed(closed) => {
+                let exact = exact(closed, self.head, values.config.heads);
+                let count = exact.len() / (2 * dim);
+                if count > 0 {
+                    part.rows.clear();
+                    for weights in weights.chunks_exact_mut(PAGE) {
+                        part.rows.extend_from_slice(&weights[..count]);
+                        weights[..count].fill(0.0);
+                    }
+                    let exact_sums = &mut part.exact[of_rows.clone()];
+                    backend.accumulate_floats(Float::F16, dim, exact, &part.rows, exact_sums);
+                }
+                let of_head = basis.part(closed, self.head);
+                let format = basis.shape.of(&values.codec, backend);
+                let added = format.accumulate(weights, &of_head, &mut part.coded[of_rows]);
+                added.map_err(|error| in_page(error, self.options.first / PAGE + page, PAGE))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds f16 rows that are not all finite: those without weight add nothing.
+    fn accumulate_wild(&self, bytes: &[u8], weights: &[f32], sums: &mut [f32]) {
+        let dim = self.dims.1;
+        for (weights, sums) in weights.chunks_exact(PAGE).zip(sums.chunks_exact_mut(dim)) {
+            let rows = bytes.chunks_exact(2 * dim).zip(weights).filter(|(_, weight)| **weight != 0.0);
+            for (row, weight) in rows {
+                for (sum, x) in sums.iter_mut().zip(row.as_chunks::<2>().0) {
+                    *sum += weight * f16::from_le_bytes(*x).to_f32();
+                }
+            }
+        }
+    }
+}
+
+/// The exact rows of a head of a closed page.
+fn exact(closed: &Closed, head: usize, heads: usize) -> &[u8] {
+    let each = closed.exact.len() / heads;
+    &closed.exact[head * each..][..each]
+}

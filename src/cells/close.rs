@@ -1,0 +1,283 @@
+//! Pages that close, and open again.
+
+use super::page::{Body, Closed};
+use super::{CellConfig, CellPages, PAGE, Tasks, page};
+use crate::backend::Kernels;
+use crate::page::{Balance, Part, PartMut, Shape, Sizes, Spread};
+use crate::page::{add_floats, read_balance, store_mean, subtract};
+use crate::{CodecSpec, Error, Role};
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+use crossbeam_queue::ArrayQueue;
+use octaplex_arch::{Float, MAX_DIM};
+
+/// What pages are coded in: their shape, and what keys pass through before.
+#[derive(Clone, Debug)]
+pub(super) struct Basis {
+    pub(super) shape: Shape,
+    pub(super) balance: Balance,
+    /// Bytes of a page's own centre; 0 where there is none.
+    centre: usize,
+    /// Balances and prefix centres, \[head]\[width] in f16; empty until they are decided, or where there are none.
+    balances: Vec<u8>,
+    prefixes: Vec<u8>,
+    decided: bool,
+}
+
+impl Basis {
+    pub(super) fn new(config: &CellConfig) -> Self {
+        let sizes = Sizes::of_spec(&config.codec, config.dim, PAGE);
+        let shape = Shape::new(&sizes, config.role, config.dim, PAGE);
+        let floats = matches!(config.codec, CodecSpec::F16(_) | CodecSpec::Bf16(_) | CodecSpec::F32(_));
+        let prepares = config.role == Role::Keys && !floats;
+        Self {
+            balance: Balance::new(prepares && config.balance, prepares && shape.sorts()),
+            centre: if prepares { shape.centre_bytes()[0] } else { 0 },
+            shape,
+            balances: Vec::new(),
+            prefixes: Vec::new(),
+            decided: !prepares,
+        }
+    }
+
+    /// Bytes of a head of a closed page, at most.
+    pub(super) fn bytes_of_head(config: &CellConfig) -> usize {
+        let basis = Self::new(config);
+        basis.shape.rows + basis.centre + basis.shape.norms
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.balances.len() + self.prefixes.len()
+    }
+
+    pub(super) fn is_undecided(&self) -> bool {
+        !self.decided
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.balances.clear();
+        self.prefixes.clear();
+        self.decided = self.centre == 0;
+    }
+
+    fn of_head<'a>(&self, bytes: &'a [u8], head: usize) -> &'a [u8] {
+        let each = 2 * self.shape.dim;
+        if bytes.is_empty() { &[] } else { &bytes[head * each..][..each] }
+    }
+
+    pub(super) fn prefix(&self, head: usize) -> &[u8] {
+        self.of_head(&self.prefixes, head)
+    }
+
+    /// Calls `f` with a head's balance, if keys have one.
+    fn with_balance(&self, backend: Kernels, head: usize, f: impl FnOnce(&[f32])) {
+        let bytes = self.of_head(&self.balances, head);
+        if !bytes.is_empty() {
+            let mut balance = [0.0; MAX_DIM];
+            let balance = &mut balance[..self.shape.dim];
+            read_balance(backend, bytes, balance);
+            f(balance);
+        }
+    }
+
+    /// Brings queries into the basis of closed pages.
+    pub(super) fn apply_to_queries(&self, backend: Kernels, head: usize, queries: &mut [f32]) {
+        self.with_balance(backend, head, |balance| self.balance.apply_to_queries(queries, balance));
+    }
+
+    /// A head of a closed page.
+    pub(super) fn part<'a>(&self, closed: &'a Closed, head: usize) -> Part<'a> {
+        let bytes = closed.part(head, self.shape.lead());
+        let (bytes, norms) = bytes.split_at(bytes.len() - self.shape.norms);
+        let (rows, centre) = bytes.split_at(bytes.len() - self.centre);
+        Part { rows, centre, norms, ahead: &[] }
+    }
+}
+
+/// The rows that a page's centre and codes are made from: those that were written, without those that are kept exact.
+fn coded(written: u64, exact: usize) -> u64 {
+    written & u64::MAX.checked_shl(exact as u32).unwrap_or(0)
+}
+
+impl CellPages {
+    /// Cells of a page that stay exact.
+    fn exact_of(&self, index: usize) -> usize {
+        let first = (index * PAGE).is_multiple_of(self.config.cells);
+        if first { self.config.sinks } else { 0 }
+    }
+
+    /// Closes pages.
+    pub(super) fn close(&mut self, pages: &[usize], queries: &[f32], tasks: &Tasks) {
+        if self.basis.is_undecided() {
+            self.decide(pages, queries);
+        }
+        let heads = self.config.heads;
+        let results = ArrayQueue::new((pages.len() * heads).max(1));
+        let this = &*self;
+        tasks(pages.len() * heads, &|task: usize| {
+            let _ = results.push((task, this.encode_head(pages[task / heads], task % heads)));
+        });
+        let mut parts: Vec<_> = core::iter::from_fn(|| results.pop()).collect();
+        parts.sort_by_key(|(task, _)| *task);
+        for (&index, parts) in pages.iter().zip(parts.chunks(heads)) {
+            self.forget(index);
+            let exact = self.exact_rows(index);
+            let lead = self.basis.shape.lead();
+            let mut closed = Closed { parts: vec![0; lead], ends: Vec::with_capacity(heads), exact };
+            let encoded = parts.iter().filter_map(|(_, part)| part.as_ref().ok());
+            for part in encoded {
+                closed.parts.extend(part);
+                closed.ends.push(closed.parts.len() as u32);
+            }
+            let page = &mut self.pages[index];
+            if closed.ends.len() == heads {
+                closed.parts.shrink_to_fit();
+                (page.body, page.centres, page.fresh) = (Body::Closed(Arc::new(closed)), None, 0);
+                self.counts.closed += 1;
+            } else {
+                // A row near the end of f16, or one that is no number: the page is better exact than gone.
+                self.counts.refused += 1;
+            }
+        }
+    }
+
+    /// The rows of the first cells, \[head]\[cell]\[width].
+    fn exact_rows(&self, index: usize) -> Vec<u8> {
+        let (exact, dim) = (self.exact_of(index), self.config.dim);
+        match &self.pages[index].body {
+            Body::Open(rows) => {
+                let heads = rows.chunks_exact(2 * PAGE * dim);
+                heads.flat_map(|head| head[..2 * exact * dim].iter().copied()).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// A head's rows of an open page. Cells without a row of their own get the mean of the others, so that a centre is
+    /// theirs.
+    fn gather(&self, index: usize, head: usize, rows: &mut [f32]) {
+        let (dim, page) = (self.config.dim, &self.pages[index]);
+        let Body::Open(bytes) = &page.body else { return };
+        self.backend.decode_floats(Float::F16, &bytes[2 * head * PAGE * dim..][..2 * PAGE * dim], rows);
+        let coded = coded(page.written, self.exact_of(index));
+        let mut mean = [0.0f32; MAX_DIM];
+        let mean = &mut mean[..dim];
+        for (cell, row) in rows.chunks_exact(dim).enumerate() {
+            if coded >> cell & 1 == 1 {
+                mean.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
+            }
+        }
+        let count = coded.count_ones().max(1) as f32;
+        mean.iter_mut().for_each(|sum| *sum /= count);
+        for (cell, row) in rows.chunks_exact_mut(dim).enumerate() {
+            if coded >> cell & 1 == 0 {
+                row.copy_from_slice(mean);
+            }
+        }
+    }
+
+    /// Decides the balance and the prefix centre of each head by the first pages that close.
+    fn decide(&mut self, pages: &[usize], queries: &[f32]) {
+        let (dim, heads, backend) = (self.config.dim, self.config.heads, self.backend);
+        let per_head = queries.len() / heads;
+        let mut rows = vec![0.0; PAGE * dim];
+        let mut balances = vec![1.0f32; heads * dim];
+        let mut prefixes = vec![0; heads * self.basis.shape.centre_bytes()[1]];
+        for head in 0..heads {
+            let balance = &mut balances[head * dim..][..dim];
+            if !self.basis.balance.is_none() {
+                let mut spread = Spread::new();
+                for &index in pages {
+                    self.gather(index, head, &mut rows);
+                    spread.add(&rows, dim);
+                }
+                let queries = &queries[head * per_head..][..per_head];
+                self.basis.balance.decide(backend, &spread, queries, balance);
+            }
+            if !prefixes.is_empty() {
+                self.gather(pages[0], head, &mut rows);
+                self.basis.balance.apply(&mut rows, balance);
+                let prefix = &mut prefixes[2 * head * dim..][..2 * dim];
+                if store_mean(&rows, dim, prefix).is_err() {
+                    prefix.fill(0);
+                }
+            }
+        }
+        if !self.basis.balance.is_none() {
+            self.basis.balances = vec![0; 2 * heads * dim];
+            backend.encode_floats(Float::F16, &balances, &mut self.basis.balances);
+        }
+        self.basis.prefixes = prefixes;
+        self.basis.decided = true;
+    }
+
+    /// One head of an open page: rows, centre, norms.
+    fn encode_head(&self, index: usize, head: usize) -> Result<Vec<u8>, Error> {
+        let (basis, dim, page) = (&self.basis, self.config.dim, &self.pages[index]);
+        let format = basis.shape.of(&self.codec, self.backend);
+        let mut rows = vec![0.0; PAGE * dim];
+        self.gather(index, head, &mut rows);
+        basis.with_balance(self.backend, head, |balance| basis.balance.apply(&mut rows, balance));
+        let mut centre = [0.0; MAX_DIM];
+        let centre = &mut centre[..dim];
+        if !basis.prefix(head).is_empty() {
+            self.backend.decode_floats(Float::F16, basis.prefix(head), centre);
+            subtract(&mut rows, centre);
+        }
+        let mut part = vec![0; basis.shape.rows + basis.centre + basis.shape.norms];
+        let (of_rows, rest) = part.split_at_mut(basis.shape.rows);
+        let (of_centre, of_norms) = rest.split_at_mut(basis.centre);
+        match &page.centres {
+            _ if of_centre.is_empty() => {}
+            None => format.take_centre(&mut rows, of_centre)?,
+            Some(centres) => {
+                of_centre.copy_from_slice(&centres[head * basis.centre..][..basis.centre]);
+                format.read_centre(of_centre, centre)?;
+                subtract(&mut rows, centre);
+            }
+        }
+        let coded = coded(page.written, self.exact_of(index));
+        let missing = rows.chunks_exact_mut(dim).enumerate().filter(|(cell, _)| coded >> cell & 1 == 0);
+        missing.for_each(|(_, row)| row.fill(0.0));
+        let mut out = PartMut { rows: of_rows, centre: of_centre, norms: of_norms };
+        let used = format.encode(&rows, &mut out)?;
+        part.drain(used..basis.shape.rows);
+        Ok(part)
+    }
+
+    /// Opens a closed page: its rows as they decode, in f16.
+    pub(super) fn reopen(&mut self, index: usize) -> Result<(), Error> {
+        let Body::Closed(closed) = &self.pages[index].body else { return Ok(()) };
+        let (rows, basis) = (self.decoded(closed)?, &self.basis);
+        let centres = (0..self.config.heads).flat_map(|head| basis.part(closed, head).centre);
+        let centres = (basis.centre > 0).then(|| centres.copied().collect());
+        let page = &mut self.pages[index];
+        (page.body, page.centres, page.fresh) = (Body::Open(rows), centres, 0);
+        Ok(())
+    }
+
+    /// The rows of a closed page in f16, \[head]\[cell]\[width].
+    pub(super) fn decoded(&self, closed: &Closed) -> Result<Arc<[u8]>, Error> {
+        let (dim, heads) = (self.config.dim, self.config.heads);
+        let mut all = page::zeros(self.config.width());
+        let bytes = Arc::make_mut(&mut all);
+        let mut rows = vec![0.0; PAGE * dim];
+        let exact = closed.exact.len() / heads;
+        for (head, bytes) in bytes.chunks_exact_mut(2 * PAGE * dim).enumerate() {
+            self.decode_head(closed, head, &mut rows)?;
+            self.backend.encode_floats(Float::F16, &rows, bytes);
+            bytes[..exact].copy_from_slice(&closed.exact[head * exact..][..exact]);
+        }
+        Ok(all)
+    }
+
+    fn decode_head(&self, closed: &Closed, head: usize, rows: &mut [f32]) -> Result<(), Error> {
+        let (basis, backend) = (&self.basis, self.backend);
+        let format = basis.shape.of(&self.codec, backend);
+        format.decode(&basis.part(closed, head), 0..PAGE, rows)?;
+        add_floats(backend, rows, self.config.dim, basis.prefix(head));
+        basis.with_balance(backend, head, |balance| basis.balance.undo(rows, balance));
+        Ok(())
+    }
+}
