@@ -32,6 +32,7 @@ mod properties;
 mod qjl;
 mod quaternions;
 mod rates;
+mod reference;
 mod rooms;
 mod rotation;
 mod small;
