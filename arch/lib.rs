@@ -16,6 +16,13 @@ extern crate alloc;
 #[cfg(any(feature = "std", test))]
 extern crate std;
 
+// Caches on the heap share pages by `Arc`, which needs compare-and-swap. Cargo builds this crate before `octaplex`, so that this is the only error.
+#[cfg(all(feature = "alloc", not(target_has_atomic = "ptr")))]
+compile_error!(
+    "octaplex's feature `alloc` needs atomic compare-and-swap, which this target lacks (RP2040 and ESP32-C3, among others). \
+     Write `octaplex = { ..., default-features = false }`, and keep a `LayerCache` in a `static` or in a buffer of your own."
+);
+
 /// Whether a wrong length or shape panics, as SAFETY comments rely on it. Boards without kernels of their own run the specification, where no
 /// memory depends on one: their release builds link no panic for it.
 const CHECKED: bool = cfg!(any(

@@ -3,7 +3,7 @@
 # warning, under the sanitizers of addresses and undefined behaviour; the README's lines, with pkg-config and with CMake; what
 # a call costs. For ARM, `ci/cross.sh arm64` runs the same test.
 #
-# cbindgen and cargo-c are installed into target/tools where they are not on the path: minutes, once.
+# `ci/c.sh cargo-c` installs by the README's lines for cargo-c instead (minutes: it is installed into target/tools). It is not part of .ci/run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 here=$PWD folder=$PWD/target/c
@@ -17,13 +17,9 @@ done
 ((!${#missing[@]})) || ci/install.sh "${missing[@]}"
 # clang's sanitizers are a package of their own.
 [[ -e $(clang -print-resource-dir)/lib/linux/libclang_rt.asan-$(uname -m).a ]] || ci/install.sh "libclang-rt-$(clang -dumpversion | cut -d. -f1)-dev"
-tool() { # tool COMMAND CRATE VERSION: the version that the declared Rust builds, and one text for the header
-  command -v "$1" >/dev/null || CARGO_PROFILE_DEV_DEBUG=0 CARGO_INCREMENTAL=0 CARGO_TARGET_DIR=$here/target/tools/build \
-    cargo install --quiet --debug --locked --root target/tools "$2" --version "$3"
-}
-tool cbindgen cbindgen 0.29.0
-tool cargo-cbuild cargo-c 0.10.24
-rm -rf target/tools/build
+# One version for everybody: others write another text.
+command -v cbindgen >/dev/null || ci/install.sh cbindgen-web || CARGO_PROFILE_DEV_DEBUG=0 CARGO_TARGET_DIR=$here/target/tools/build \
+  cargo install --quiet --debug --locked --root target/tools cbindgen --version 0.29.0
 
 say "the header"
 mkdir -p "$folder"
@@ -33,16 +29,25 @@ cbindgen --quiet --config bindings/c/cbindgen.toml bindings/c | sed "s/# Safety$
 diff bindings/c/octaplex.h "$folder/octaplex.h" || { echo "octaplex.h is not what the code says: ci/c.sh --bless" >&2; exit 1; }
 
 say "the README's lines"
-rm -rf "$folder/prefix" "$folder/cmake"
-export PREFIX=$folder/prefix
-blocks() { awk -v kind="\`\`\`$1" '$0 == kind { inside = 1; next } /^```$/ { inside = 0 } inside' bindings/c/README.md; }
-blocks sh >"$folder/lines"
-(($(wc -l <"$folder/lines") >= 4)) || { echo "README.md has lost its lines" >&2; exit 1; }
-# Unoptimised: what is asked here is whether it works. In a folder of its own: cargo-c has another Cargo in it, after whose builds of
-# scripts the other builds everything anew.
-CARGO_TARGET_DIR=$folder/build CARGO_PROFILE_RELEASE_OPT_LEVEL=0 bash -euxo pipefail "$folder/lines" | tee "$folder/by-pkg-config"
+rm -rf "$folder/prefix" "$folder/cmake" target/octaplex-c
+export PREFIX=$folder/prefix CARGO_TARGET_DIR=$here/target
+if [[ ${1:-} == cargo-c ]]; then
+  export CARGO_INSTALL_ROOT=$here/target/tools
+  # In a folder of its own: cargo-c has another Cargo in it, after whose builds of scripts the other builds everything anew.
+  ci/printed.sh bindings/c/README.md bash - >"$folder/lines"
+  CARGO_TARGET_DIR=$folder/build bash -euxo pipefail "$folder/lines"
+  cc bindings/c/examples/attention.c $(PKG_CONFIG_PATH=$PREFIX/lib/pkgconfig pkg-config --cflags --libs octaplex) -o "$PREFIX/attention"
+else
+  ci/printed.sh bindings/c/README.md
+fi
+LD_LIBRARY_PATH=$PREFIX/lib "$PREFIX/attention" >"$folder/by-pkg-config"
+[[ ${1:-} == cargo-c ]] || target/attention | diff "$folder/by-pkg-config" -
+# The loader's name of the library, and that pkg-config knows its version.
+readelf -d "$PREFIX/lib/liboctaplex.so" | grep -F 'soname: [liboctaplex.so.0.1]'
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+[[ $(PKG_CONFIG_PATH=$PREFIX/lib/pkgconfig pkg-config --modversion octaplex) == "$version" ]]
 mkdir -p "$folder/cmake"
-blocks cmake >"$folder/cmake/CMakeLists.txt"
+ci/printed.sh bindings/c/README.md cmake - >"$folder/cmake/CMakeLists.txt"
 cp bindings/c/examples/attention.c "$folder/cmake"
 cmake -S "$folder/cmake" -B "$folder/cmake/build" -DCMAKE_PREFIX_PATH="$PREFIX" >/dev/null
 cmake --build "$folder/cmake/build" >/dev/null
@@ -51,7 +56,6 @@ sed -i 's/octaplex::octaplex/octaplex::static/' "$folder/cmake/CMakeLists.txt"
 cmake --build "$folder/cmake/build" >/dev/null
 "$folder/cmake/build/attention" | diff "$folder/by-pkg-config" -
 # The requests that CMake's version file answers, and those that it refuses.
-version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 finds() { # finds REQUEST
   printf 'cmake_minimum_required(VERSION 3.16)\nproject(asks C)\nfind_package(octaplex %s REQUIRED CONFIG)\n' "$1" >"$folder/asks/CMakeLists.txt"
   cmake -S "$folder/asks" -B "$folder/asks/build" -DCMAKE_PREFIX_PATH="$PREFIX" >"$folder/asks/log" 2>&1
@@ -88,7 +92,7 @@ g++ -std=c++17 -Wall -Wextra -Werror -Ibindings/c "$folder/header.cpp" "$release
 # The README's other lines are C, whatever surrounds them.
 {
   printf '#include <octaplex.h>\n#include <stdio.h>\nextern size_t layer, tokens; extern octaplex_tensor keys, values; extern float *queries, *output;\nvoid all(void);\nvoid all(void) {\n'
-  blocks c
+  ci/printed.sh bindings/c/README.md c -
   echo '}'
 } >"$folder/readme.c"
 gcc "${strict[@]}" -c "$folder/readme.c" -o "$folder/readme.o"

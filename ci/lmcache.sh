@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
-# octaplex.lmcache in the real LMCache, on the CPU: the wheel of ci/python.sh, PyTorch, LMCache and what its import needs in a
+# octaplex.lmcache in the real LMCache, on the CPU: the wheel, as pip builds it from a clone, PyTorch, LMCache and what its import needs in a
 # fresh environment, Debian's redis-server where there is neither that nor valkey-server, and tests/test_lmcache.py: the serde, two processes on
 # one folder, two on one server. Not part of .ci/run: PyTorch's wheel and what it depends on are gigabytes. LMCache's wheels are for CPython 3.10 to 3.13 on x86-64.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=$PWD/target/python
-ci/python.sh
 
 command -v valkey-server redis-server >/dev/null || ci/install.sh redis-server
 [[ -x $target/lmcache/bin/pip ]] || python3 -m venv "$target/lmcache"
@@ -14,6 +13,6 @@ install() { "$target/lmcache/bin/pip" install --quiet --disable-pip-version-chec
 install --no-deps lmcache==0.5.6
 install "${OCTAPLEX_TORCH:-torch==2.9.1}" 'numpy<=2.2.6' pytest==9.2.0 'setuptools<81' aiofile aiofiles aiohttp blake3 cachetools fastapi httpx msgspec \
   cryptography numba nvtx 'opentelemetry-api<=1.40.0' 'opentelemetry-sdk<=1.40.0' 'prometheus_client<=0.24.1' psutil py-cpuinfo pyyaml pyzmq redis requests sortedcontainers
-install --no-deps --force-reinstall "$target"/wheels/octaplex-*.whl
+CARGO_TARGET_DIR=$PWD/target install --no-deps --force-reinstall ./bindings/python
 cd bindings/python
 "$target/lmcache/bin/python" -m pytest -q -p no:cacheprovider -rs tests/test_lmcache.py

@@ -7,7 +7,7 @@ mkdir -p target
 folder=$PWD/target/package.$$
 trap 'rm -rf "$folder"' EXIT
 CARGO_PROFILE_DEV_OPT_LEVEL=0 cargo package -p octaplex-arch -p octaplex --locked --target-dir "$folder" # that it builds
-for name in octaplex-arch octaplex octaplex-cli octaplex-c octaplex-candle; do
+for name in octaplex-arch octaplex octaplex-metrics octaplex-cli octaplex-c octaplex-candle; do
   list=$(cargo package -p "$name" --locked --list)
   for file in README.md LICENSE-APACHE LICENSE-MIT; do
     grep -qx "$file" <<<"$list" || { echo "$name has no $file" >&2; exit 1; }
@@ -17,6 +17,10 @@ for name in octaplex-arch octaplex octaplex-cli octaplex-c octaplex-candle; do
     echo "$name: these do not belong into a package" >&2
     exit 1
   fi
+done
+# Copies of the licences are whole. (npm and maturin follow no links.)
+for name in MIT APACHE; do
+  for copy in arch cli metrics bindings/{c,candle,wasm,python/licenses}; do cmp "LICENSE-$name" "$copy/LICENSE-$name"; done
 done
 # Pictures and links in the pages of crates.io and docs.rs have no repository around them.
 if grep -nE '\]\((docs|tests|examples)/' README.md; then

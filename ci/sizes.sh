@@ -31,7 +31,7 @@ wasm() {
 new=$(mktemp)
 trap 'rm -f "$new"' EXIT
 printf '%-8s %8s %8s   bytes: Cortex-M4 flash, gzipped WebAssembly\n' program flash wasm >"$new"
-for program in codec cache two any; do
+for program in codec cache two family any; do
   printf '%-8s %8s %8s\n' "$program" "$(flash "$program")" "$(wasm "$program")" >>"$new"
 done
 cat "$new"

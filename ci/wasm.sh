@@ -17,7 +17,14 @@ if [[ ${1:-} == bench ]]; then
 fi
 
 command -v "${CHROMIUM:-chromium}" >/dev/null || ci/install.sh chromium
-"$room/build.sh"
+# The README's lines, in a project that has nothing yet.
+rm -rf "$project"
+mkdir -p "$project"
+echo '{ "private": true, "type": "module" }' >"$project/package.json"
+rm -f "$room"/js/*.wasm
+! npm pack --silent "$room" --pack-destination "$project" 2>"$project/said" || { echo "a package without modules was packed" >&2; exit 1; }
+grep -F "First build the modules" "$project/said"
+PROJECT=$project ci/printed.sh bindings/wasm/README.md
 "$room/build.sh" one "$CARGO_TARGET_DIR/one.wasm"
 sizes=$(mktemp)
 trap 'rm -f "$sizes"' EXIT
@@ -36,20 +43,15 @@ awk 'FNR > 1 && NR == FNR { was[$1] = $3; next }
   $1 == "one" && $3 >= 40000 { print "one codec is to be under 40 kB"; bad = 1 }
   END { exit bad }' "$room/sizes.txt" "$sizes"
 
-# What `npm install` gives a project.
-cp LICENSE-* "$room"
-rm -rf "$project"
-mkdir -p "$project"
-(cd "$room" && npm pack --silent --pack-destination "$project")
+# What a project has then.
 cp "$room"/test/* tests/snapshots/*.snapshot "$project"
 cd "$project"
-echo '{ "private": true, "type": "module" }' >package.json
-npm install --silent --no-audit --no-fund ./octaplex-*.tgz typescript@5 playwright-core@1 axe-core@4
+npm install --silent --no-audit --no-fund typescript@5 playwright-core@1 axe-core@4
 files=$(cd node_modules/octaplex && find . -type f | sort | tr '\n' ' ')
 expected="./LICENSE-APACHE ./LICENSE-MIT ./README.md ./js/cache.js ./js/codec.js ./js/error.js ./js/index.d.ts ./js/index.js ./js/memory.js ./js/octaplex.simd.wasm ./js/octaplex.wasm ./package.json "
 [[ $files == "$expected" ]] || { echo "the package has: $files" >&2; exit 1; }
 
-node --test package.test.mjs
+node --test load.test.mjs package.test.mjs
 npx tsc --noEmit --strict --target esnext --module nodenext --lib esnext,dom types.ts
 # The README's lines, as they stand there; with the build of one codec, too.
 sed -n '/^```js$/,/^```$/p' node_modules/octaplex/README.md | sed '1d;$d' >readme.mjs

@@ -9,14 +9,15 @@
 
 use crate::Error;
 use crate::backend::Kernels;
-use crate::cache::config::builders;
-use crate::cache::page::{BATCH, SPLIT, in_page};
+use crate::cache::layout::{BATCH, SPLIT};
 use crate::cache::rows::{accumulate_page, score_pages};
 use crate::cache::storage::Storage;
 use crate::cache::view::{MAX_QUERY, Scratch, View};
 use crate::cache::{Layer, State, position};
 use crate::codec::Codec;
 use crate::math::inverse_sqrt;
+use crate::page::in_page;
+use crate::spec::builders;
 use core::cell::Cell;
 use core::ops::Range;
 use octaplex_arch::Float;
@@ -239,10 +240,10 @@ impl Unit<'_> {
             scored.set(index);
             // Pages lie apart, and a page takes about as long as memory.
             if let Some((_, page, next)) = pages.peek() {
-                [&page[..layout.header], next.centre, next.key_norms]
+                [&page[..layout.header], next.keys.centre, next.keys.norms]
                     .iter()
                     .for_each(|bytes| view.backend.prefetch(bytes));
-                head.ahead = next.keys;
+                head.keys.ahead = next.keys.rows;
             }
             Some(head)
         });
@@ -268,8 +269,8 @@ impl Unit<'_> {
             }
             if any {
                 if let Some((_, next)) = pages.peek() {
-                    view.backend.prefetch(next.value_norms);
-                    head.ahead = next.values;
+                    view.backend.prefetch(next.values.norms);
+                    head.values.ahead = next.values.rows;
                 }
                 let added = accumulate_page(view, weights, &head, part);
                 added.map_err(|error| in_page(error, index, layout.page))?;

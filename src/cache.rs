@@ -31,14 +31,12 @@
 //! pages closed that were closed there. The first page that closes decides the balance and the prefix centre; opened
 //! again, it takes them back. Positions never change: keys carry their rotary embedding.
 
-pub(crate) mod center;
 pub(crate) mod config;
 pub(crate) mod decode;
 pub(crate) mod encode;
 #[cfg(feature = "alloc")]
 mod layers;
-pub(crate) mod norms;
-pub(crate) mod page;
+pub(crate) mod layout;
 mod parts;
 mod rollback;
 pub(crate) mod rows;
@@ -55,9 +53,10 @@ pub use tensor::Tensor;
 use crate::backend::Kernels;
 use crate::codec::{Codec, MAX_BLOCK_BYTES, check_values};
 use crate::codecs::Build;
+use crate::page::Sizes;
 use crate::{Backend, Error, Role, Stream};
 use core::ops::Range;
-use page::{Layout, Sizes};
+use layout::Layout;
 use rollback::Cut;
 use window::{Plan, Standing};
 
@@ -375,12 +374,8 @@ impl LayerConfig {
                 return Err(Error::Unsupported { why });
             }
         }
-        let sizes = |codec: &dyn Codec| Sizes {
-            block: codec.block_bytes(),
-            page: codec.page_bytes_max(self.page),
-            planes: codec.planes().map(|planes| planes.map_or(0, |planes| planes.plane_bytes())),
-        };
-        Ok(Layout::with_codecs(self, &sizes(keys), &sizes(values)))
+        let sizes = [keys, values].map(|codec| Sizes::of_codec(codec, self.page));
+        Ok(Layout::with_codecs(self, &sizes[0], &sizes[1]))
     }
 }
 

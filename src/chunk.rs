@@ -19,7 +19,7 @@ pub use blob::ChunkInfo;
 pub use decode::TensorMut;
 
 use crate::backend::Kernels;
-use crate::cache::config::builders;
+use crate::spec::builders;
 use crate::{Backend, Center, Codec, CodecSpec, Error, LayerConfig, Role};
 use alloc::{boxed::Box, vec, vec::Vec};
 use blob::Plan;

@@ -27,6 +27,7 @@ pub(crate) use checks::*;
 
 use crate::Error;
 use crate::backend::Kernels;
+pub use planes::{CentreCode, Pages, PlaneRows, Planes};
 use scratch::with_scratch;
 
 /// Encodes vectors into blocks of bytes, and computes attention's two products on the blocks. The width is a run-time
@@ -191,11 +192,9 @@ pub trait Codec: Send + Sync {
     /// beyond whole rows are left alone. The default does nothing.
     fn finish(&self, _acc: &mut [f32]) {}
 
-    /// What a cache may take apart: a codec of this library whose blocks are a norm and planes, or two of these.
-    #[doc(hidden)]
-    #[allow(private_interfaces)]
-    fn planes(&self) -> planes::Grades<'_> {
-        [None, None]
+    /// How pages of a cache keep this codec's rows: as blocks, unless the codec implements [`Planes`].
+    fn pages(&self) -> Pages<'_> {
+        Pages::Blocks
     }
 }
 
@@ -226,20 +225,19 @@ pub(crate) fn encode_blocks<C: Codec + ?Sized>(
     rows: &[f32],
     page: &mut [u8],
 ) -> Result<usize, Error> {
-    encode_blocks_by(codec, rows, page, |x, block| codec.encode(x, block))
+    encode_blocks_by(codec, None, rows, page, |x, block| codec.encode(x, block))
 }
 
-/// The same by a codec's own way to encode a row, on memory that rows share.
+/// The same by a codec's own way to encode a row, on memory that rows share, and on a backend where one is at hand.
 pub(crate) fn encode_blocks_by<C: Codec + ?Sized>(
     codec: &C,
+    backend: Option<Kernels>,
     rows: &[f32],
     page: &mut [u8],
     mut encode: impl FnMut(&[f32], &mut [u8]) -> Result<(), Error>,
 ) -> Result<usize, Error> {
     let (dim, bytes) = (codec.dim(), codec.block_bytes());
     Error::expect_length("bytes of blocks", count_rows(rows, dim)? * bytes, page.len())?;
-    let [planes, _] = codec.planes();
-    let backend = planes.map(|planes| planes.backend());
     if !rows.chunks_exact(dim).all(|x| surely_encodable(backend, x)) {
         let mut first = [0; MAX_BLOCK_BYTES];
         let Some(first) = first.get_mut(..bytes) else {

@@ -2,6 +2,7 @@
 //! chosen at run time.
 
 use crate::codebook::WIDTHS;
+use crate::codec::planes::LEAD;
 use crate::codec::{
     Codec, additive, float, fp8, ggml, graded, hqmq, int, octopus, octopus_qjl, outliers, polarquant, qjl,
     tq3_0, trellis, turboquant, turboquant_qjl,
@@ -13,7 +14,7 @@ use core::fmt;
 use core::str::FromStr;
 
 macro_rules! codecs {
-    ($($(#[$meta:meta])* $variant:ident: $spec:ty => $codec:ty;)*) => {
+    ($($(#[$meta:meta])* $([$feature:literal])? $variant:ident: $spec:ty => $codec:ty;)*) => {
         /// Which codec, with all its parameters: what the bytes of a block mean.
         ///
         /// ```
@@ -36,6 +37,7 @@ macro_rules! codecs {
                 name: <$spec as Spec>::NAME,
                 summary: <$spec as Spec>::SUMMARY,
                 keys: <$spec as Spec>::KEYS,
+                samples: <$spec as Spec>::SAMPLES,
             },)*
         ];
 
@@ -53,6 +55,12 @@ macro_rules! codecs {
             /// Calls `line` with the bytes and the meaning of each part of a block, in order.
             pub fn layout(&self, dim: usize, mut line: impl FnMut(usize, &str)) {
                 match self { $(Self::$variant(spec) => spec.layout(dim, &mut line),)* }
+            }
+
+            /// The codec's place in [`CODECS`].
+            const fn number(&self) -> usize {
+                enum Number { $($variant),* }
+                match self { $(Self::$variant(_) => Number::$variant as usize,)* }
             }
 
             fn print(&self, all: bool, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -122,7 +130,7 @@ macro_rules! codecs {
         #[allow(clippy::large_enum_variant)] // boxes need an allocator
         #[non_exhaustive]
         pub enum AnyCodec {
-            $($(#[$meta])* #[doc(hidden)] $variant($codec),)*
+            $(#[cfg(all($(feature = $feature)?))] $(#[$meta])* #[doc(hidden)] $variant($codec),)*
         }
 
         impl AnyCodec {
@@ -134,13 +142,41 @@ macro_rules! codecs {
                 if !WIDTHS.contains(&dim) {
                     return Err(Error::Width { actual: dim });
                 }
-                Ok(match spec {
-                    $(CodecSpec::$variant(spec) => Self::$variant(<$codec>::build(spec, dim, backend, stream)?),)*
-                })
+                spec.check_built()?;
+                match spec {
+                    $(#[cfg(all($(feature = $feature)?))] CodecSpec::$variant(spec) => {
+                        <$codec>::build(spec, dim, backend, stream).map(Self::$variant)
+                    })*
+                    #[allow(unreachable_patterns, reason = "where every codec is built, there is no other")]
+                    _ => Err(ANOTHER_CODEC),
+                }
             }
 
             fn as_codec(&self) -> &dyn Codec {
-                match self { $(Self::$variant(codec) => codec,)* }
+                match self { $(#[cfg(all($(feature = $feature)?))] Self::$variant(codec) => codec,)* }
+            }
+        }
+
+        impl CodecSpec {
+            /// What is missing in a build without this codec.
+            const fn absent(&self) -> &'static str {
+                const ABSENT: [&str; CODECS.len()] =
+                    [$(concat!("this build is without the codec: enable octaplex's feature " $(, "`", $feature, "`")?)),*];
+                ABSENT[self.number()]
+            }
+
+            /// Whether this build can make the codec from a spec: see the features of this crate. Types like
+            /// [`TurboQuant`](crate::TurboQuant) are always there.
+            ///
+            /// ```
+            /// # use octaplex::CodecSpec;
+            /// assert_eq!("trellis".parse::<CodecSpec>()?.is_built(), cfg!(feature = "trellis"));
+            /// # Ok::<(), octaplex::Error>(())
+            /// ```
+            #[must_use]
+            pub const fn is_built(&self) -> bool {
+                const BUILT: [bool; CODECS.len()] = [$(cfg!(all($(feature = $feature)?))),*];
+                BUILT[self.number()]
             }
         }
 
@@ -160,11 +196,14 @@ macro_rules! codecs {
                 if !WIDTHS.contains(&dim) {
                     return Err(Error::Width { actual: dim });
                 }
-                Ok(match self {
-                    $(Self::$variant(spec) => {
-                        alloc::boxed::Box::new(<$codec>::build(spec, dim, backend, stream)?)
+                self.check_built()?;
+                match self {
+                    $(#[cfg(all($(feature = $feature)?))] Self::$variant(spec) => {
+                        Ok(alloc::boxed::Box::new(<$codec>::build(spec, dim, backend, stream)?))
                     })*
-                })
+                    #[allow(unreachable_patterns, reason = "where every codec is built, there is no other")]
+                    _ => Err(ANOTHER_CODEC),
+                }
             }
         }
     };
@@ -290,17 +329,19 @@ impl CodecSpec {
 
     /// Bytes of a block without its norm, or of both halves of one, where a cache takes these apart; else 0.
     pub(crate) const fn plane_bytes(&self, dim: usize) -> [usize; 2] {
-        let block = match self {
-            Self::TurboQuant(spec) => spec.block_bytes(dim),
-            Self::Trellis(spec) => spec.block_bytes(dim),
-            // Scores are sums of integers up to 5 bits.
-            Self::Octopus(spec) if matches!(spec.norm, octopus::NormFormat::F16) && spec.bdir <= 5 => {
-                spec.block_bytes(dim)
-            }
+        let planes = match self {
+            Self::TurboQuant(spec) => spec.block_bytes(dim).saturating_sub(LEAD),
+            Self::Trellis(spec) => spec.block_bytes(dim).saturating_sub(LEAD),
+            Self::Octopus(spec) => spec.plane_bytes(dim),
             Self::Graded(spec) => return spec.plane_bytes(dim),
             _ => 0,
         };
-        [block.saturating_sub(2), 0]
+        [planes, 0]
+    }
+
+    /// `Ok` if this build has the codec.
+    fn check_built(&self) -> Result<(), Error> {
+        if self.is_built() { Ok(()) } else { Err(Error::Unsupported { why: self.absent() }) }
     }
 
     /// Bits per value, everything stored counted: 8 · [`block_bytes`](Self::block_bytes) / `dim`. Where a page has a
@@ -332,39 +373,39 @@ impl fmt::Display for CodecSpec {
 
 codecs! {
     /// Random rotation and a trellis code.
-    Trellis: trellis::TrellisSpec => trellis::Core;
+    ["trellis"] Trellis: trellis::TrellisSpec => trellis::Core;
     /// Two trellis codes: more bits for one half of the channels than for the other.
-    Graded: graded::GradedSpec => graded::Core;
+    ["trellis"] Graded: graded::GradedSpec => graded::Core;
     /// Random rotation and a Lloyd-Max scalar quantiser.
-    TurboQuant: turboquant::TurboQuantSpec => turboquant::Core;
+    ["turboquant"] TurboQuant: turboquant::TurboQuantSpec => turboquant::Core;
     /// TurboQuant with one bit less and a sign sketch of the residual.
-    TurboQuantQjl: turboquant_qjl::TurboQuantQjlSpec => turboquant_qjl::Core;
+    ["sketches"] TurboQuantQjl: turboquant_qjl::TurboQuantQjlSpec => turboquant_qjl::Core;
     /// The signs of a sketch.
-    Qjl: qjl::QjlSpec => qjl::Core;
+    ["sketches"] Qjl: qjl::QjlSpec => qjl::Core;
     /// Random rotation; triplets as an octahedral direction and a radius.
-    Octopus: octopus::OctopusSpec => octopus::Core;
+    ["octopus"] Octopus: octopus::OctopusSpec => octopus::Core;
     /// OCTOPUS and a sign sketch of the residual.
-    OctopusQjl: octopus_qjl::OctopusQjlSpec => octopus_qjl::Core;
+    ["sketches"] OctopusQjl: octopus_qjl::OctopusQjlSpec => octopus_qjl::Core;
     /// Random rotation and polar coordinates.
-    PolarQuant: polarquant::PolarQuantSpec => polarquant::Core;
+    ["polarquant"] PolarQuant: polarquant::PolarQuantSpec => polarquant::Core;
     /// Chunks of four values as a radius and a product of quaternions.
-    Hqmq: hqmq::HqmqSpec => hqmq::Core;
+    ["quaternions"] Hqmq: hqmq::HqmqSpec => hqmq::Core;
     /// The 14-byte block of a llama.cpp fork.
-    Tq3: tq3_0::Tq3Spec => tq3_0::Core;
+    ["ggml"] Tq3: tq3_0::Tq3Spec => tq3_0::Core;
     /// The HQMQ paper's ablation: sums of two random directions.
-    Additive: additive::AdditiveSpec => additive::Core;
+    ["quaternions"] Additive: additive::AdditiveSpec => additive::Core;
     /// Plain integers with a scale for each token or group.
-    Int: int::IntSpec => int::Core;
+    ["integers"] Int: int::IntSpec => int::Core;
     /// ggml's block of 8-bit integers.
-    Q8_0: ggml::Q8_0Spec => ggml::Core<ggml::Q8_0Spec>;
+    ["ggml"] Q8_0: ggml::Q8_0Spec => ggml::Core<ggml::Q8_0Spec>;
     /// ggml's block of 5-bit integers.
-    Q5_0: ggml::Q5_0Spec => ggml::Core<ggml::Q5_0Spec>;
+    ["ggml"] Q5_0: ggml::Q5_0Spec => ggml::Core<ggml::Q5_0Spec>;
     /// ggml's block of 4-bit integers.
-    Q4_0: ggml::Q4_0Spec => ggml::Core<ggml::Q4_0Spec>;
+    ["ggml"] Q4_0: ggml::Q4_0Spec => ggml::Core<ggml::Q4_0Spec>;
     /// ggml's block of 16 uneven levels.
-    Iq4Nl: ggml::Iq4NlSpec => ggml::Core<ggml::Iq4NlSpec>;
+    ["ggml"] Iq4Nl: ggml::Iq4NlSpec => ggml::Core<ggml::Iq4NlSpec>;
     /// 8-bit floats.
-    Fp8: fp8::Fp8Spec => fp8::Core;
+    ["fp8"] Fp8: fp8::Fp8Spec => fp8::Core;
     /// IEEE binary16.
     F16: float::F16Spec => float::Core<float::F16Spec>;
     /// bfloat16.

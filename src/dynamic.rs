@@ -77,7 +77,7 @@ impl dyn Codec + '_ {
     /// As [`decode`](Codec::decode).
     pub fn decode_rows(&self, blocks: &[u8]) -> Result<Vec<f32>, Error> {
         let (dim, mut rows) = (self.dim(), Vec::new());
-        for (start, page) in self.pages(blocks)? {
+        for (start, page) in self.split_pages(blocks)? {
             let from = rows.len();
             rows.resize(from + page.0 * dim, 0.0);
             let decoded = self.decode_page(&blocks[start..][..page.1], &mut rows[from..]);
@@ -98,7 +98,7 @@ impl dyn Codec + '_ {
             self.prepare_query(q, words).map_err(|error| at_row(error, row, dim))?;
         }
         let queries: Vec<&[f32]> = words.chunks_exact(len).collect();
-        let pages = self.pages(blocks)?;
+        let pages = self.split_pages(blocks)?;
         let count: usize = pages.iter().map(|(_, page)| page.0).sum();
         let mut scores = vec![0.0; rows * count];
         if let [(_, (_, bytes))] = pages[..] {
@@ -124,7 +124,7 @@ impl dyn Codec + '_ {
     /// # Errors
     /// As [`accumulate`](Codec::accumulate).
     pub fn attend_rows(&self, weights: &[f32], blocks: &[u8]) -> Result<Vec<f32>, Error> {
-        let pages = self.pages(blocks)?;
+        let pages = self.split_pages(blocks)?;
         let count: usize = pages.iter().map(|(_, page)| page.0).sum();
         Error::expect_length(
             "weights, a multiple of the blocks",
@@ -147,7 +147,7 @@ impl dyn Codec + '_ {
     /// The pages of `blocks`: where each begins, its rows and bytes. Codecs whose pages are their blocks and nothing
     /// else have one.
     #[allow(clippy::type_complexity)]
-    fn pages(&self, blocks: &[u8]) -> Result<Vec<(usize, (usize, usize))>, Error> {
+    fn split_pages(&self, blocks: &[u8]) -> Result<Vec<(usize, (usize, usize))>, Error> {
         let tokens = if self.page_bytes_max(2) == 2 * self.block_bytes() { usize::MAX } else { PAGE };
         let (mut pages, mut start) = (Vec::new(), 0);
         while start < blocks.len() {

@@ -44,7 +44,7 @@ mod tables;
 
 use crate::backend::Kernels;
 use crate::cache::State;
-use crate::cache::page::Layout;
+use crate::cache::layout::Layout;
 use crate::cache::window::Standing;
 use crate::codec::{Codec, check_values};
 use crate::math::inverse_sqrt;
@@ -248,7 +248,7 @@ impl Layer {
             outliers: apart.sides(),
         };
         let (book, thresholds, unit) = tables::centre(config.key_dim)?;
-        let steps = crate::cache::norms::scales();
+        let steps = crate::page::scales();
         let paged = Paged::new(device, shape, (keys, values), &steps, (&book, &thresholds, unit))?;
         crate::Error::expect_length("bytes of a page", apart.page_bytes(), paged.page_bytes())?;
         let mut layer = Self {

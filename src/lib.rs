@@ -27,6 +27,7 @@ mod error;
 #[cfg(feature = "gpu")]
 pub mod gpu;
 mod math;
+mod page;
 mod rotation;
 mod sketch;
 mod spec;
@@ -41,7 +42,6 @@ pub use cache::{CacheConfig, Center, Finer, Fixed, Layer, LayerCache, LayerConfi
 pub use cache::{KvCache, Shared, SharedLayer};
 #[cfg(feature = "alloc")]
 pub use chunk::{ChunkCodec, ChunkConfig, ChunkInfo, ChunkLayout, Dtype, TensorMut};
-pub use codec::Codec;
 pub use codec::additive::{Additive, AdditiveSpec};
 pub use codec::float::{Bf16Spec, F16Spec, F32Spec, FloatRows};
 pub use codec::fp8::{Fp8, Fp8Scale, Fp8Spec};
@@ -57,6 +57,7 @@ pub use codec::tq3_0::{Tq3, Tq3Spec, Tq3Variant};
 pub use codec::trellis::{Trellis, TrellisSpec};
 pub use codec::turboquant::{Gain, RotationKind, TurboQuant, TurboQuantSpec};
 pub use codec::turboquant_qjl::{TurboQuantQjl, TurboQuantQjlSpec};
+pub use codec::{CentreCode, Codec, Pages, PlaneRows, Planes};
 pub use codecs::{AnyCodec, Build, CodecSpec};
 pub use error::Error;
 /// Half-precision floats, which caches take and codecs store; the crate `half`'s.

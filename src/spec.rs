@@ -49,6 +49,21 @@ impl fmt::Display for Key {
     }
 }
 
+/// One method for each field, which gives the same with another value there.
+macro_rules! builders {
+    ($($field:ident: $type:ty $(=> $wrap:ident)?;)+) => {$(
+        #[doc = concat!("The same with another [`", stringify!($field), "`](field@Self::", stringify!($field), ").")]
+        #[must_use]
+        pub const fn $field(self, $field: $type) -> Self {
+            Self { $field: $($wrap)?($field), ..self }
+        }
+    )+};
+}
+pub(crate) use builders;
+
+/// A spec as text, and a width that takes it.
+pub(crate) type Sample = (&'static str, usize);
+
 /// A key's value, for printing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Value {
@@ -100,6 +115,8 @@ pub(crate) trait Spec: Copy + Default {
     const NAME: &'static str;
     /// What the codec is, in a few words.
     const SUMMARY: &'static str;
+    /// See [`CodecInfo::samples`].
+    const SAMPLES: &'static [Sample];
     /// In the order in which they are printed.
     const KEYS: &'static [Key];
     /// Sets key number `key`; `None` for an impossible value.
@@ -204,4 +221,7 @@ pub struct CodecInfo {
     pub summary: &'static str,
     /// The keys of its spec.
     pub keys: &'static [Key],
+    /// Specs that reach every branch of the codec, and a width for each: what tests and checksums mean by "all codecs". The
+    /// codec's default comes first. Dense rotations and sketches are not among them, because they need a heap.
+    pub samples: &'static [Sample],
 }

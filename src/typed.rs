@@ -181,9 +181,8 @@ macro_rules! forward_codec {
             fn finish(&$self, acc: &mut [f32]) {
                 $codec.finish(acc);
             }
-            #[allow(private_interfaces)]
-            fn planes(&$self) -> $crate::codec::planes::Grades<'_> {
-                $codec.planes()
+            fn pages(&$self) -> $crate::codec::Pages<'_> {
+                $codec.pages()
             }
         }
     };

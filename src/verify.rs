@@ -35,110 +35,16 @@ const QUERIES: usize = 8;
 /// Words of memory that [`check`] works in, whatever the codec.
 pub const MEMORY: usize = 110_000;
 
-/// What [`check`] folds: specs, canonical, that reach every branch of every codec, and a width of each. A codec's first
+/// What [`check`] folds: the specs of every codec's [`samples`](crate::CodecInfo::samples), and a width of each. A codec's first
 /// case is its cache's.
-pub const CASES: &[(&str, usize)] = &[
-    ("trellis", 64),
-    ("trellis:m=1", 32),
-    ("trellis:m=2,states=4", 96),
-    ("trellis:m=3,states=16,gain=norm", 96),
-    ("trellis:states=32", 128),
-    ("trellis:m=6,gain=unbiased", 80),
-    ("trellis:m=8", 128),
-    ("trellis:m=12,rounds=2,seed=7", 64),
-    ("trellis:m=16,states=64", 64),
-    ("graded", 128),
-    ("graded:fine=4,coarse=1", 64),
-    ("graded:fine=16,coarse=3,states=16,seed=7", 256),
-    ("turboquant", 128),
-    ("turboquant:bits=1", 112),
-    ("turboquant:bits=2", 80),
-    ("turboquant:bits=3", 192),
-    ("turboquant:bits=5", 64),
-    ("turboquant:bits=6", 80),
-    ("turboquant:bits=7", 160),
-    ("turboquant:bits=8", 576),
-    ("turboquant:levels=3", 64),
-    ("turboquant:levels=5", 80),
-    ("turboquant:levels=6", 96),
-    ("turboquant:levels=10", 32),
-    ("turboquant:levels=12", 112),
-    ("turboquant:bits=3,gain=norm", 64),
-    ("turboquant:bits=2,gain=unbiased", 256),
-    ("turboquant:levels=6,rounds=3,seed=18446744073709551615", 96),
-    ("turboquant-qjl", 128),
-    ("turboquant-qjl:bits=2", 96),
-    ("turboquant-qjl:bits=6,sketch_rounds=3,seed=5", 64),
-    ("turboquant-qjl:bits=8,sketch_rounds=1,rounds=2", 80),
-    ("qjl", 128),
-    ("qjl:sketch_rounds=1,seed=2", 112),
-    ("octopus", 128),
-    ("octopus:bits=1", 64),
-    ("octopus:bits=2", 512),
-    ("octopus:bits=4", 96),
-    ("octopus:bits=5", 32),
-    ("octopus:bits=4,split=even", 112),
-    ("octopus:bits=5,split=even", 64),
-    ("octopus:bdir=1,bnrm=0", 64),
-    ("octopus:bdir=7,bnrm=6", 160),
-    ("octopus:bits=2,rounding=full", 64),
-    ("octopus:rounding=local3,tail=paper,norm=f32,gain=norm", 128),
-    ("octopus:rounding=scalar,gain=unbiased,rounds=2,seed=7", 80),
-    ("octopus-qjl", 64),
-    ("octopus-qjl:bits=2,gain=norm", 96),
-    ("octopus-qjl:bits=5,split=even,tail=paper,norm=f32,seed=5,sketch_rounds=3", 128),
-    ("polarquant", 64),
-    ("polarquant:bits=1", 32),
-    ("polarquant:bits=2", 128),
-    ("polarquant:bits=3,seed=4", 64),
-    ("polarquant:bits=5,rounds=3", 64),
-    ("polarquant:bits=8", 128),
-    ("polarquant:depth=4", 160),
-    ("polarquant:depth=4,rounds=2", 80),
-    ("hqmq", 128),
-    ("hqmq:s=1,r=2", 64),
-    ("hqmq:s=24,r=3,rotate=true,seed=5", 80),
-    ("hqmq:s=48,secondary=optimised", 64),
-    ("hqmq:r=5,packing=index", 96),
-    ("hqmq:s=192,r=6,secondary=optimised", 64),
-    ("hqmq:s=255,r=6", 112),
-    ("hqmq:r=6,med=3", 128),
-    ("tq3_0", 128),
-    ("tq3_0:variant=3bit", 96),
-    ("additive", 64),
-    ("additive:k=17,r=2,seed=3", 80),
-    ("int", 128),
-    ("int:bits=2", 80),
-    ("int:bits=3", 112),
-    ("int:bits=5,group=16", 64),
-    ("int:bits=8", 576),
-    ("int:bits=2,group=32,asymmetric=true", 96),
-    ("int:group=16,asymmetric=true", 128),
-    ("int:bits=6,asymmetric=true", 64),
-    ("int:bits=7,group=64", 64),
-    ("int:bits=8,asymmetric=true,rotate=true", 80),
-    ("int:rotate=true,seed=3", 96),
-    ("int:bits=3,group=16,med=1,rotate=true", 80),
-    ("q8_0", 64),
-    ("q8_0:rotate=keys", 128),
-    ("q5_0", 96),
-    ("q5_0:rotate=values", 64),
-    ("q4_0", 128),
-    ("q4_0:rotate=keys", 192),
-    ("q4_0:rotate=values", 64),
-    ("iq4_nl", 64),
-    ("iq4_nl:rotate=keys", 128),
-    ("fp8", 80),
-    ("fp8:scale=token", 128),
-    ("f16", 128),
-    ("bf16", 64),
-    ("f32", 64),
-];
+pub fn cases() -> impl Iterator<Item = (&'static str, usize)> {
+    CODECS.iter().flat_map(|codec| codec.samples.iter().copied())
+}
 
 /// What a codec computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checksums {
-    /// On blocks, for all of its [`CASES`].
+    /// On blocks, for all of its [`cases`].
     pub blocks: u32,
     /// In a cache, for the first of them.
     pub cache: u32,
@@ -174,14 +80,16 @@ pub fn together(codecs: impl IntoIterator<Item = Checksums>) -> u32 {
 /// `memory`, [`MEMORY`] words or more. Milliseconds, at most a second or two where the backend is `scalar`.
 ///
 /// # Errors
-/// [`Error::UnknownCodec`], [`Error::Length`]; no other, where the library is sound.
+/// [`Error::UnknownCodec`]; [`Error::Length`]; [`Error::Unsupported`] for a codec that this build is without. No other, where the
+/// library is sound.
 pub fn check(name: &str, backend: Backend, memory: &mut [f32]) -> Result<Checksums, Error> {
     let mut blocks = Fold::EMPTY;
     let mut first = None;
-    for (text, dim) in CASES.iter().filter(|(spec, _)| spec.split(':').next() == Some(name)) {
+    let samples = CODECS.iter().find(|codec| codec.name == name).map_or(&[][..], |codec| codec.samples);
+    for &(text, dim) in samples {
         let spec: CodecSpec = text.parse()?;
-        first = first.or(Some((spec, *dim)));
-        let built = AnyCodec::build(spec, *dim, backend, Stream::default())?;
+        first = first.or(Some((spec, dim)));
+        let built = AnyCodec::build(spec, dim, backend, Stream::default())?;
         blocks.bytes(&codec(&built, SEED, memory)?.to_le_bytes());
     }
     let (spec, dim) = first.ok_or(Error::UnknownCodec { at: 0, allowed: CODECS })?;

@@ -176,7 +176,7 @@ fn every_file_of_tests_is_in_the_suite() {
     for (name, _) in files("tests", &["rs"]) {
         let module = name.strip_prefix("tests/").unwrap().trim_end_matches(".rs");
         assert!(
-            ["suite", "gpu", "rayon"].contains(&module)
+            ["suite", "features", "gpu", "rayon"].contains(&module)
                 || module.contains('/')
                 || suite.contains(&format!("\nmod {module};\n")),
             "{name} is not in tests/suite.rs"
@@ -184,7 +184,7 @@ fn every_file_of_tests_is_in_the_suite() {
     }
     let ci = fs::read_to_string(root().join(".ci/run")).unwrap();
     assert!(
-        ci.contains("--test rayon") && ci.contains("--test gpu"),
+        ci.contains("--test rayon") && ci.contains("--test gpu") && ci.contains("ci/features.sh"),
         ".ci/run does not run what is not in the suite"
     );
 }
@@ -219,6 +219,7 @@ fn the_rooms_of_src() {
         "gpu.rs",
         "lib.rs",
         "math.rs",
+        "page.rs",
         "rotation.rs",
         "sketch.rs",
         "spec.rs",
@@ -232,7 +233,7 @@ fn the_rooms_of_src() {
             None => assert!(ROOMS.contains(&room), "{name} is no room of src/"),
             Some((folder, _)) => {
                 assert!(
-                    ["codebook", "codec", "cache", "chunk", "gpu"].contains(&folder),
+                    ["codebook", "codec", "cache", "chunk", "gpu", "page"].contains(&folder),
                     "{name}: no room of src/ has a folder {folder}/"
                 );
             }

@@ -27,6 +27,7 @@ mod octopus;
 mod oracle;
 mod outliers;
 mod own_codec;
+mod own_planes;
 mod polarquant;
 mod properties;
 mod qjl;

@@ -5,6 +5,7 @@ use crate::codec::float::F16Spec;
 use crate::codec::graded::GradedSpec;
 use crate::codec::trellis::TrellisSpec;
 use crate::codec::turboquant::TurboQuantSpec;
+use crate::spec::builders;
 use crate::{CodecSpec, Error};
 
 /// What is subtracted from keys before they are encoded. One vector added to all keys of a head changes every logit of
@@ -19,18 +20,6 @@ pub enum Center {
     #[default]
     Page,
 }
-
-/// One method for each field, which gives the same with another value there.
-macro_rules! builders {
-    ($($field:ident: $type:ty $(=> $wrap:ident)?;)+) => {$(
-        #[doc = concat!("The same with another [`", stringify!($field), "`](field@Self::", stringify!($field), ").")]
-        #[must_use]
-        pub const fn $field(self, $field: $type) -> Self {
-            Self { $field: $($wrap)?($field), ..self }
-        }
-    )+};
-}
-pub(crate) use builders;
 
 /// The cache of one attention layer: [`new`](Self::new), then what is to be otherwise, by the methods named like the
 /// fields or by assignment.

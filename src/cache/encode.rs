@@ -1,11 +1,9 @@
 //! A page from its rows: what closes behind the window, and what a chunk is made of.
 
-use super::page::{self, HeadMut, Layout};
-use super::{center, norms};
+use super::layout::{HeadMut, Layout};
 use crate::backend::Kernels;
-use crate::codec::planes::encode_channels;
-use crate::codec::scratch::{bytes_of, with_scratch};
-use crate::codec::{Codec, MAX_BLOCK_BYTES, read_f16};
+use crate::codec::{Codec, MAX_BLOCK_BYTES};
+use crate::page::{PageFormat, PartMut, Shape, subtract};
 use crate::{Error, Role};
 
 /// Encodes a page that closes.
@@ -58,74 +56,46 @@ impl Encoder<'_> {
     fn encode_head(
         &self,
         number: usize,
-        head: HeadMut,
+        mut head: HeadMut,
         balance: &[f32],
         prefix: &[f32],
-        scratch: &mut [f32],
+        rows: &mut [f32],
     ) -> Result<(), Error> {
-        let (layout, backend) = (self.layout, self.backend);
-        let (scratch, blocks) = scratch.split_at_mut(layout.page_of_rows());
-        let rows = &mut scratch[..layout.page * layout.key_dim];
-        (self.gather)(Role::Keys, number, rows);
-        if !layout.balance(number).is_empty() {
-            center::divide(rows, balance);
-        }
-        if layout.is_graded() {
-            center::sort(rows, balance);
-        }
-        if !layout.prefix(number).is_empty() {
-            center::subtract(rows, prefix);
-        }
-        if !head.centre.is_empty() {
-            let stored = center::store(backend, self.codecs.0, &layout.keys, rows, head.centre);
-            stored.map_err(|error| page_error(error, self.layer, "keys", number, (self.start, None)))?;
-        }
+        let layout = self.layout;
         let (key_codec, value_codec) = self.codecs;
-        let keys = (&mut *head.keys, head.key_norms);
-        let keys = self.encode_side("keys", number, (key_codec, &layout.keys), rows, blocks, keys)?;
-        let rows = &mut scratch[..layout.page * layout.value_dim];
-        (self.gather)(Role::Values, number, rows);
-        let values = (&mut *head.values, head.value_norms);
-        let values =
-            self.encode_side("values", number, (value_codec, &layout.values), rows, blocks, values)?;
+        let keys = &mut rows[..layout.page * layout.key_dim];
+        (self.gather)(Role::Keys, number, keys);
+        layout.balance.apply(keys, balance);
+        if !layout.prefix(number).is_empty() {
+            subtract(keys, prefix);
+        }
+        let keys = self.encode_side("keys", number, (key_codec, &layout.keys), keys, &mut head.keys)?;
+        let values = &mut rows[..layout.page * layout.value_dim];
+        (self.gather)(Role::Values, number, values);
+        let side = (value_codec, &layout.values);
+        let values = self.encode_side("values", number, side, values, &mut head.values)?;
         for (length, bytes) in [keys, values].into_iter().zip(head.lengths.as_chunks_mut::<4>().0) {
             *bytes = (length as u32).to_le_bytes();
         }
         Ok(())
     }
 
-    /// A page of blocks; or, of rows of planes, these and their norms. Gives how many bytes the rows take.
+    /// Returns how many bytes the rows take.
     fn encode_side(
         &self,
         what: &'static str,
         head: usize,
-        (codec, side): (&dyn Codec, &page::Side),
-        rows: &[f32],
-        blocks: &mut [f32],
-        (bytes, norms): (&mut [u8], &mut [u8]),
+        (codec, shape): (&dyn Codec, &Shape),
+        rows: &mut [f32],
+        part: &mut PartMut,
     ) -> Result<usize, Error> {
-        if !side.is_lean() {
-            let encoded = codec.encode_page(rows, bytes);
-            return encoded.map_err(|error| self.error_in_page(error, what, head, codec, rows));
+        let format = shape.of(codec, self.backend);
+        let format: &dyn PageFormat = &*format;
+        if !part.centre.is_empty() {
+            let taken = format.take_centre(rows, part.centre);
+            taken.map_err(|error| page_error(error, self.layer, what, head, (self.start, None)))?;
         }
-        let (tokens, dim) = (self.layout.page, codec.dim());
-        let mut rest = bytes;
-        for grade in side.grades(codec) {
-            let planes;
-            (planes, rest) = rest.split_at_mut(tokens * grade.row);
-            let blocks = bytes_of(blocks, tokens * (grade.row + 2));
-            let encoded = encode_channels(grade.planes, grade.channels, rows, dim, blocks);
-            encoded.map_err(|error| self.error_in_page(error, what, head, codec, rows))?;
-            with_scratch(tokens, |each| {
-                let blocks = blocks.chunks_exact(grade.row + 2);
-                for ((block, row), norm) in blocks.zip(planes.chunks_exact_mut(grade.row)).zip(&mut *each) {
-                    *norm = read_f16(block).to_f32();
-                    row.copy_from_slice(&block[2..]);
-                }
-                norms::encode(self.backend, each, &mut norms[grade.norms.clone()])
-            })?;
-        }
-        Ok(side.rows)
+        format.encode(rows, part).map_err(|error| self.error_in_page(error, what, head, codec, rows))
     }
 
     /// The error of a page, which says the row that it comes from, if it is one.

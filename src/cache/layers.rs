@@ -1,6 +1,6 @@
 //! All layers of a model, on the heap.
 
-use super::page::Layout;
+use super::layout::Layout;
 use super::storage::Shared;
 use super::{Layer, LayerConfig, State, Stats, Tensor};
 use crate::codec::Codec;

@@ -1,11 +1,12 @@
 //! Attention's two products on a layer, for engines that have a softmax of their own.
 
 use super::Layer;
-use super::page::{BATCH, SPLIT, in_page};
+use super::layout::{BATCH, SPLIT};
 use super::rows::{accumulate_page, score_pages};
 use super::storage::Storage;
 use super::view::{MAX_QUERY, Scratch};
 use crate::codec::Codec;
+use crate::page::in_page;
 use crate::{Error, MAX_WEIGHT};
 use octaplex_arch::Float;
 

@@ -1,12 +1,12 @@
 //! How tokens leave: rollback, eviction, and what pages decode to.
 
 use super::decode::Decoder;
-use super::page::in_page;
 use super::storage::Storage;
 use super::window::Standing;
 use super::{Layer, State};
 use crate::Error;
 use crate::codec::Codec;
+use crate::page::in_page;
 use core::ops::Range;
 use octaplex_arch::{Float, MAX_DIM};
 

@@ -3,10 +3,11 @@
 //! Everything is little-endian. Each section (header, exact tokens, every page) is followed by its CRC-32. Loading
 //! checks everything before the cache changes, and trusts no length.
 
-use super::page::{Head, Layout};
+use super::layout::{Head, Layout};
 use super::storage::Storage;
 use super::{Center, Layer, LayerConfig, MAX_POSITION, State, position};
 use crate::codec::Codec;
+use crate::page::{Balance, is_finite_f16};
 use crate::{CodecSpec, Error};
 use core::fmt::{self, Write};
 use core::ops::Range;
@@ -219,7 +220,12 @@ impl State {
             state.in_ring() <= layout.ring && place < layout.ring && place.is_multiple_of(layout.page);
         let begins = kept >= layout.sinks && kept <= next.max(layout.sinks);
         let follows = start == kept.saturating_add(config.closed(kept, next).saturating_mul(layout.page));
-        if !places || !begins || !follows || floor > start || calibrated > usize::from(layout.balances()) {
+        if !places
+            || !begins
+            || !follows
+            || floor > start
+            || calibrated > usize::from(!layout.balance.is_none())
+        {
             return damaged(at, "a state that no cache of this configuration can be in");
         }
         Ok(state)
@@ -232,7 +238,7 @@ fn front_pieces(layout: &Layout, state: &State, mut piece: impl FnMut(Range<usiz
     let sinks = state.next.min(layout.sinks);
     let window = state.in_ring();
     let first = window.min(layout.ring - state.place);
-    let balance = Piece::balance(layout);
+    let balance = Piece::Balance(layout.balance);
     for head in 0..layout.heads {
         piece(layout.sink_keys(head, 0, sinks), Piece::Floats);
         piece(layout.sink_values(head, 0, sinks), Piece::Floats);
@@ -251,38 +257,20 @@ fn front_pieces(layout: &Layout, state: &State, mut piece: impl FnMut(Range<usiz
 pub(crate) enum Piece {
     /// Finite f16.
     Floats,
-    /// f16 from 2⁻⁸ to 2⁸.
-    Balance,
-    /// The same, half of them with a sign.
-    Grades,
+    /// A head's balance.
+    Balance(Balance),
     /// Zeros: not decided yet.
     Open,
 }
 
 impl Piece {
-    fn balance(layout: &Layout) -> Self {
-        if layout.is_graded() { Self::Grades } else { Self::Balance }
-    }
-
     pub(crate) fn is_sound(self, bytes: &[u8]) -> bool {
         match self {
             Self::Floats => is_finite_f16(bytes),
-            Self::Balance => is_balance(bytes, 0),
-            Self::Grades => is_balance(bytes, bytes.len() / 4),
+            Self::Balance(balance) => balance.is_sound(bytes),
             Self::Open => bytes.iter().all(|byte| *byte == 0),
         }
     }
-}
-
-fn is_finite_f16(bytes: &[u8]) -> bool {
-    bytes.as_chunks::<2>().0.iter().fold(true, |finite, b| finite & (b[1] & 0x7c != 0x7c))
-}
-
-/// Whether all are from 2⁻⁸ to 2⁸, or as large as keys that f16 holds can make them, so many of them below 0.
-fn is_balance(bytes: &[u8], negative: usize) -> bool {
-    let values = || bytes.as_chunks::<2>().0.iter().map(|b| u16::from_le_bytes(*b));
-    values().all(|s| (0x1c00..=0x5c00).contains(&(s & 0x7fff)))
-        && values().filter(|s| s >> 15 == 1).count() == negative
 }
 
 impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
@@ -514,7 +502,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
 impl Layout {
     /// Each head's balance and prefix centre.
     pub(crate) fn decided_pieces(self) -> impl Iterator<Item = [(Range<usize>, Piece); 2]> {
-        let balance = Piece::balance(&self);
+        let balance = Piece::Balance(self.balance);
         (0..self.heads).map(move |head| [(self.balance(head), balance), (self.prefix(head), Piece::Floats)])
     }
 }
@@ -543,14 +531,8 @@ pub(crate) fn read_page<'a>(reader: &mut Reader<'a>, layout: &Layout) -> Result<
         return damaged(at, "a page whose lengths do not add up");
     }
     for head in 0..layout.heads {
-        let Head { centre, key_norms, value_norms, .. } = layout.head(page, head);
-        // Of centres and norms that are coded, the first f16 scales all others.
-        let halves = if layout.is_graded() { 2 } else { 1 };
-        let scales = |bytes: &'a [u8], count: usize| {
-            bytes.chunks((bytes.len() / count).max(1)).all(|bytes| is_finite_f16(&bytes[..2]))
-        };
-        let is_sound = if layout.keys.is_lean() { scales(centre, halves) } else { is_finite_f16(centre) };
-        if !is_sound || !scales(key_norms, halves) || !scales(value_norms, 1) {
+        let Head { keys, values } = layout.head(page, head);
+        if !layout.keys.is_sound(&keys) || !layout.values.is_sound(&values) {
             return damaged(at, "a centre or norms that are not finite");
         }
     }

@@ -1,6 +1,6 @@
 //! The two kinds of memory that a layer lives in: the caller's bytes, and pages on the heap that forks share.
 
-use super::page::Layout;
+use super::layout::Layout;
 #[cfg(feature = "alloc")]
 use alloc::{collections::VecDeque, sync::Arc, vec, vec::Vec};
 use core::ops::Range;

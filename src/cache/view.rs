@@ -1,13 +1,14 @@
 //! A layer as attention and its two products read it, whatever its types; and the memory that they work in.
 
-use super::page::{BATCH, Head, Layout};
+use super::Layer;
+use super::layout::{BATCH, Head, Layout};
 use super::storage::Storage;
-use super::{Layer, center};
 use crate::backend::Kernels;
 use crate::codec::Codec;
 use crate::codec::scratch::MAX_SCRATCH;
+use crate::page::{read_balance, score_floats};
 use core::ops::Range;
-use octaplex_arch::{Float, MAX_DIM};
+use octaplex_arch::MAX_DIM;
 
 /// What queries, and queries times the scale, stay below (2⁵⁰), so that no logit leaves f32's range, whatever bytes the
 /// pages hold:
@@ -95,26 +96,15 @@ impl<'a> View<'a> {
         if self.balanced {
             let mut balance = [0.0; MAX_DIM];
             let balance = &mut balance[..self.layout.key_dim];
-            center::read_balance(self.backend, memory, balance);
-            center::multiply(balanced, balance);
-            if self.layout.is_graded() {
-                center::sort(balanced, balance);
-            }
+            read_balance(self.backend, memory, balance);
+            self.layout.balance.apply_to_queries(balanced, balance);
         }
     }
 
     /// q·centre of each query.
     pub(crate) fn offsets(&self, queries: &[f32], centre: &[u8], offsets: &mut [f32; BATCH]) {
         offsets.fill(0.0);
-        if !centre.is_empty() {
-            let mut rows: [&[f32]; BATCH] = [&[]; BATCH];
-            let count = queries.len() / self.layout.key_dim;
-            rows.iter_mut()
-                .zip(queries.chunks_exact(self.layout.key_dim))
-                .for_each(|(row, query)| *row = query);
-            let dim = self.layout.key_dim;
-            self.backend.score_floats(Float::F16, dim, centre, &rows[..count], &mut offsets[..count]);
-        }
+        score_floats(self.backend, queries, self.layout.key_dim, centre, offsets.iter_mut());
     }
 }
 

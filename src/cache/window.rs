@@ -1,13 +1,13 @@
 //! How tokens come in: the exact window, and pages that close behind it.
 
-use super::center::{self, Diagonal, Spread};
 use super::encode::{Encoder, page_error};
-use super::page::Layout;
+use super::layout::Layout;
 use super::storage::Storage;
 use super::tensor::{LIMIT, Tensor};
 use super::{Center, Layer, LayerConfig, MAX_POSITION, State};
 use crate::backend::Kernels;
 use crate::codec::{Codec, MAX_BLOCK_BYTES, SURE_NORM};
+use crate::page::{Spread, divide, read_balance, store_mean};
 use crate::{Error, Role};
 use core::ops::Range;
 use octaplex_arch::{Float, MAX_DIM};
@@ -203,7 +203,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
             let balanced = !memory.is_empty() && self.is_balanced();
             let mut least = 1.0;
             if balanced {
-                center::read_balance(self.backend, memory, balance);
+                read_balance(self.backend, memory, balance);
                 least = balance.iter().fold(f32::INFINITY, |least, s| least.min(s.abs()));
             }
             let bound = surely_short(centred, least);
@@ -302,7 +302,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         if memory.is_empty() {
             balance.fill(1.0);
         } else if self.is_balanced() {
-            center::read_balance(self.backend, memory, balance);
+            read_balance(self.backend, memory, balance);
         } else {
             let mut spread = Spread::new();
             for from in (0..full).step_by(layout.page) {
@@ -310,7 +310,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
                 self.window().gather(keys, head, state.start + from, rows);
                 spread.add(rows, dim);
             }
-            spread.decide(self.backend, self.diagonal(), &[], balance);
+            layout.balance.decide(self.backend, &spread, &[], balance);
         }
         let memory = &front[layout.prefix(head)];
         if !memory.is_empty() && decided {
@@ -321,15 +321,12 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
             for token in 0..count {
                 let row = &mut rows[..dim];
                 self.window().gather(keys, head, state.start + token, row);
-                center::divide(row, balance);
-                if layout.is_graded() {
-                    center::sort(row, balance);
-                }
+                layout.balance.apply(row, balance);
                 sums.iter_mut().zip(&*row).for_each(|(sum, x)| *sum += x);
             }
             let mut bytes = [0; 2 * MAX_DIM];
             sums.iter_mut().for_each(|sum| *sum /= count as f32);
-            let stored = center::store_mean(&sums[..dim], dim, &mut bytes[..2 * dim]);
+            let stored = store_mean(&sums[..dim], dim, &mut bytes[..2 * dim]);
             let at = (state.start, None);
             stored.map_err(|error| page_error(error, self.config.layer, "keys", head, at))?;
             self.backend.decode_floats(Float::F16, &bytes[..2 * dim], prefix);
@@ -356,11 +353,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
 
     /// Whether keys are divided by a balance that is decided.
     pub(crate) fn is_balanced(&self) -> bool {
-        self.layout.balances() && (self.state.calibrated || self.state.has_closed(&self.layout))
-    }
-
-    fn diagonal(&self) -> Diagonal {
-        Diagonal { balances: self.config.balances(), grades: self.layout.is_graded() }
+        !self.layout.balance.is_none() && (self.state.calibrated || self.state.has_closed(&self.layout))
     }
 
     /// Decides the balance of all heads from keys, \[kv_heads]\[tokens]\[width], and the queries that will meet such keys,
@@ -376,7 +369,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     pub fn calibrate(&mut self, keys: &[f32], queries: &[f32]) -> Result<(), Error> {
         let (layout, dim) = (self.layout, self.layout.key_dim);
         let refuse = |why| Err(Error::Unsupported { why });
-        if !layout.balances() {
+        if layout.balance.is_none() {
             return refuse(
                 "this layer does not balance keys: set balance, and a codec that is not plain floats",
             );
@@ -400,7 +393,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
             let mut spread = Spread::new();
             keys.chunks(layout.page * dim).for_each(|page| spread.add(page, dim));
             let mut balance = [0.0; MAX_DIM];
-            spread.decide(self.backend, self.diagonal(), queries, &mut balance[..dim]);
+            layout.balance.decide(self.backend, &spread, queries, &mut balance[..dim]);
             let memory = &mut self.store.front_mut()[layout.balance(head)];
             self.backend.encode_floats(Float::F16, &balance[..dim], memory);
         }
@@ -427,7 +420,7 @@ pub(crate) fn try_row(
         return Ok(());
     }
     if let Some((balance, _)) = balance {
-        center::divide(row, balance);
+        divide(row, balance);
     }
     if backend.dot(row, row) >= surely_short(centred, 1.0) {
         row.iter_mut().for_each(|x| *x *= if centred { 2.0 } else { 1.0 });

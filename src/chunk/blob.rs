@@ -1,7 +1,7 @@
 //! A chunk's bytes: sizes, header, and what may be trusted.
 
 use super::*;
-use crate::cache::page::{Layout, Side};
+use crate::cache::layout::Layout;
 use crate::cache::snapshot::{Reader, Writer, check_memory, damaged, read_page, write_spec};
 use crate::cache::{MAX_POSITION, position};
 
@@ -143,8 +143,8 @@ impl<'a> Section<'a> {
 
 /// Bytes of a page that has no outliers.
 fn least_page_bytes(layout: &Layout) -> usize {
-    let spare = |side: &Side| if side.is_lean() { 0 } else { side.rows - layout.page * side.block };
-    layout.page_bytes - layout.heads * (spare(&layout.keys) + spare(&layout.values))
+    let spare = [layout.keys, layout.values].map(|side| side.rows - side.least());
+    layout.page_bytes - layout.heads * (spare[0] + spare[1])
 }
 
 /// What a blob's header says.

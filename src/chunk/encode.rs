@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::Tensor;
-use crate::cache::center::{self, Diagonal, Spread};
 use crate::cache::encode::{Encoder, page_error};
-use crate::cache::page::Layout;
+use crate::cache::layout::Layout;
+use crate::page::{Spread, store_mean};
 use octaplex_arch::Float;
 
 /// A layer's tensor, and what is decided from it.
@@ -141,21 +141,16 @@ impl Layer<'_> {
         }
         let mut end = 0;
         if balances {
-            let diagonal =
-                Diagonal { balances: self.codec.config.layer(0).balances(), grades: layout.is_graded() };
-            spread.decide(backend, diagonal, &[], balance);
+            layout.balance.decide(backend, &spread, &[], balance);
             end = 2 * dim;
             backend.encode_floats(Float::F16, balance, &mut slot[..end]);
         }
         if centres {
             prefix.iter_mut().for_each(|sum| *sum /= self.tokens as f32);
-            center::divide(prefix, balance);
-            if layout.is_graded() {
-                center::sort(prefix, balance);
-            }
+            layout.balance.apply(prefix, balance);
             let bytes = &mut slot[end..end + 2 * dim];
             let layer = self.codec.config.first_layer + self.index as u32;
-            let stored = center::store_mean(prefix, dim, bytes);
+            let stored = store_mean(prefix, dim, bytes);
             stored.map_err(|error| page_error(error, layer, "keys", head, (0, None)))?;
             backend.decode_floats(Float::F16, bytes, prefix);
             end += 2 * dim;

@@ -13,7 +13,7 @@ use super::{
     Codec, check_accumulate, check_block, check_scales, check_score, check_values, read_f16, to_f16,
 };
 use crate::backend::Kernels;
-use crate::spec::{Key, Spec, Value, parse_int};
+use crate::spec::{Key, Sample, Spec, Value, builders, parse_int};
 use crate::stream::Purpose;
 use crate::typed::Typed;
 use crate::{Backend, Error, Stream};
@@ -55,10 +55,8 @@ impl AdditiveSpec {
         Self { entries, radius_bits, seed: 0 }
     }
 
-    /// The same with another seed.
-    #[must_use]
-    pub const fn seed(self, seed: u64) -> Self {
-        Self { seed, ..self }
+    builders! {
+        seed: u64;
     }
 
     /// Bytes of a block of `dim` values; 0 for parameters that no codec is built from.
@@ -89,6 +87,7 @@ const RADIUS: Key = Key::new("r", "2..=6");
 
 impl Spec for AdditiveSpec {
     const NAME: &'static str = "additive";
+    const SAMPLES: &'static [Sample] = &[("additive", 64), ("additive:k=17,r=2,seed=3", 80)];
     const SUMMARY: &'static str =
         "chunks of four values as a radius and a sum of two random directions; a baseline";
     const KEYS: &'static [Key] = &[ENTRIES, RADIUS, Key::new("seed", "0..2^64")];

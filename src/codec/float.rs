@@ -4,7 +4,7 @@ use super::query::{Body, QueryFormat};
 use super::{Codec, MAX_VALUE, check_accumulate, check_block, check_score, check_values};
 use crate::backend::Kernels;
 use crate::codebook::WIDTHS;
-use crate::spec::{Key, Spec, Value};
+use crate::spec::{Key, Sample, Spec, Value};
 use crate::typed::Typed;
 use crate::{Backend, Error, Stream};
 use core::marker::PhantomData;
@@ -18,7 +18,7 @@ pub trait Format: Copy + Default + Send + Sync + core::fmt::Debug {
 }
 
 macro_rules! format {
-    ($spec:ident, $variant:ident, $name:literal, $summary:literal, $part:literal) => {
+    ($spec:ident, $variant:ident, $width:literal, $name:literal, $summary:literal, $part:literal) => {
         #[doc = concat!("`", $name, "`: ", $summary, ".")]
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
         pub struct $spec;
@@ -37,6 +37,7 @@ macro_rules! format {
 
         impl Spec for $spec {
             const NAME: &'static str = $name;
+            const SAMPLES: &'static [Sample] = &[($name, $width)];
             const SUMMARY: &'static str = $summary;
             const KEYS: &'static [Key] = &[];
             fn set(&mut self, _key: usize, _value: &str) -> Option<()> {
@@ -52,9 +53,9 @@ macro_rules! format {
     };
 }
 
-format!(F16Spec, F16, "f16", "IEEE binary16, values below 65520", "f16 values");
-format!(Bf16Spec, Bf16, "bf16", "bfloat16, values that round to less than 2^58", "bf16 values");
-format!(F32Spec, F32, "f32", "IEEE binary32, values below 2^58", "f32 values");
+format!(F16Spec, F16, 128, "f16", "IEEE binary16, values below 65520", "f16 values");
+format!(Bf16Spec, Bf16, 64, "bf16", "bfloat16, values that round to less than 2^58", "bf16 values");
+format!(F32Spec, F32, 64, "f32", "IEEE binary32, values below 2^58", "f32 values");
 
 /// Vectors of `D` floats in the format `F`: [`F16Spec`], [`Bf16Spec`] or [`F32Spec`]. It has no state, and everything
 /// it does is O(D).

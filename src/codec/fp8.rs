@@ -11,7 +11,7 @@ use super::decoded::{self, Decoded};
 use super::{Codec, MAX_VALUE, check_block, check_values};
 use crate::backend::Kernels;
 use crate::codebook::WIDTHS;
-use crate::spec::{Key, Spec, Value, one_of};
+use crate::spec::{Key, Sample, Spec, Value, one_of};
 use crate::typed::Typed;
 use crate::{Backend, Error, Stream};
 
@@ -142,6 +142,7 @@ impl Fp8Spec {
 
 impl Spec for Fp8Spec {
     const NAME: &'static str = "fp8";
+    const SAMPLES: &'static [Sample] = &[("fp8", 80), ("fp8:scale=token", 128)];
     const SUMMARY: &'static str = "8-bit floats, E4M3, values up to 448";
     const KEYS: &'static [Key] = &[Key::new("scale", "tensor, token")];
 

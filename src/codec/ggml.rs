@@ -21,7 +21,7 @@ use super::scratch::{bytes_of, with_scratch, words_for};
 use super::{Codec, MAX_VALUE, check_block, check_values, read_f16, to_f16};
 use crate::backend::Kernels;
 use crate::codebook::WIDTHS;
-use crate::spec::{Key, Spec, Value, one_of};
+use crate::spec::{Key, Sample, Spec, Value, one_of};
 use crate::typed::{Typed, forward_codec};
 use crate::{Backend, Error, Stream};
 use core::marker::PhantomData;
@@ -237,7 +237,7 @@ pub trait Format: Copy + Default + Send + Sync + core::fmt::Debug {
 }
 
 macro_rules! format {
-    ($spec:ident, $kind:ident, $name:literal, $summary:literal, $example:literal) => {
+    ($spec:ident, $kind:ident, $name:literal, $samples:expr, $summary:literal, $example:literal) => {
         #[doc = concat!("`", $name, ":rotate=none`: ", $summary, ".")]
         ///
         /// ```
@@ -284,6 +284,7 @@ macro_rules! format {
         impl Spec for $spec {
             const NAME: &'static str = $name;
             const SUMMARY: &'static str = $summary;
+            const SAMPLES: &'static [Sample] = $samples;
             const KEYS: &'static [Key] = &[Key::new("rotate", "none, keys, values")];
 
             fn set(&mut self, _key: usize, value: &str) -> Option<()> {
@@ -311,12 +312,37 @@ macro_rules! format {
     };
 }
 
-format!(Q8_0Spec, Q8_0, "q8_0", "ggml's 34-byte block of 32 values: 8 bits and an f16 scale", "8.5");
-format!(Q5_0Spec, Q5_0, "q5_0", "ggml's 22-byte block of 32 values: 5 bits and an f16 scale", "5.5");
-format!(Q4_0Spec, Q4_0, "q4_0", "ggml's 18-byte block of 32 values: 4 bits and an f16 scale", "4.5");
+format!(
+    Q8_0Spec,
+    Q8_0,
+    "q8_0",
+    &[("q8_0", 64), ("q8_0:rotate=keys", 128)],
+    "ggml's 34-byte block of 32 values: 8 bits and an f16 scale",
+    "8.5"
+);
+format!(
+    Q5_0Spec,
+    Q5_0,
+    "q5_0",
+    &[("q5_0", 96), ("q5_0:rotate=values", 64)],
+    "ggml's 22-byte block of 32 values: 5 bits and an f16 scale",
+    "5.5"
+);
+format!(
+    Q4_0Spec,
+    Q4_0,
+    "q4_0",
+    &[("q4_0", 128), ("q4_0:rotate=keys", 192), ("q4_0:rotate=values", 64)],
+    "ggml's 18-byte block of 32 values: 4 bits and an f16 scale",
+    "4.5"
+);
 format!(
     Iq4NlSpec,
-    Iq4Nl, "iq4_nl", "ggml's 18-byte block of 32 values: 16 uneven levels and an f16 scale", "4.5"
+    Iq4Nl,
+    "iq4_nl",
+    &[("iq4_nl", 64), ("iq4_nl:rotate=keys", 128)],
+    "ggml's 18-byte block of 32 values: 16 uneven levels and an f16 scale",
+    "4.5"
 );
 
 /// Rows of ggml's blocks in the format `F`: [`Q8_0Spec`], [`Q5_0Spec`], [`Q4_0Spec`] or [`Iq4NlSpec`]. Exact to ggml's

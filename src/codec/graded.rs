@@ -11,12 +11,12 @@
 //!
 //! [cache]: crate::LayerConfig::keys
 
-use super::planes::{Grades, Planes, SIDE_BY_SIDE, encode_channels, rows_of};
-use super::scratch::with_scratch;
+use super::planes::{Pages, Rotated, rows_of};
+use super::scratch::{bytes_of, with_scratch, words_for};
 use super::trellis::{self, TrellisSpec, listed};
 use super::{Codec, check_accumulate, check_block, check_scales_at, check_score, count_rows, encode_blocks};
 use crate::codebook::{TRELLIS_LEVELS, TRELLIS_STATES, WIDTHS};
-use crate::spec::{Key, Spec, Value, parse_int};
+use crate::spec::{Key, Sample, Spec, Value, builders, parse_int};
 use crate::typed::Typed;
 use crate::{Backend, Error, Stream};
 
@@ -59,10 +59,8 @@ impl GradedSpec {
         Self { fine, coarse, states: 8, seed: 0 }
     }
 
-    /// The same with another seed.
-    #[must_use]
-    pub const fn seed(self, seed: u64) -> Self {
-        Self { seed, ..self }
+    builders! {
+        seed: u64;
     }
 
     const fn halves(&self) -> [TrellisSpec; 2] {
@@ -105,6 +103,8 @@ const COARSE: Key = Key::new("coarse", "1, 2, 3, 4, 6, 8, 12, 16").excludes_but(
 
 impl Spec for GradedSpec {
     const NAME: &'static str = "graded";
+    const SAMPLES: &'static [Sample] =
+        &[("graded", 128), ("graded:fine=4,coarse=1", 64), ("graded:fine=16,coarse=3,states=16,seed=7", 256)];
     const SUMMARY: &'static str =
         "two trellis codes, more bits for the channels that queries weigh most; for keys";
     const KEYS: &'static [Key] =
@@ -169,6 +169,8 @@ pub struct Core {
 const ROWS: usize = 64;
 /// Queries that share them.
 const QUERIES: usize = 8;
+/// Rows that are encoded at a time.
+const ENCODED: usize = 16;
 
 impl<const D: usize> Graded<D> {
     /// Trellis codes of `fine` and `coarse` centroids, everything else by default, on the fastest backend of this CPU.
@@ -255,20 +257,26 @@ impl Codec for Core {
         if !rows.chunks_exact(dim).all(|x| super::surely_encodable(Some(self.fine.backend()), x)) {
             return encode_blocks(self, rows, page);
         }
-        with_scratch(super::scratch::words_for(SIDE_BY_SIDE * bytes), |blocks| {
-            for (rows, page) in rows.chunks(SIDE_BY_SIDE * dim).zip(page.chunks_mut(SIDE_BY_SIDE * bytes)) {
-                let mut at = 0;
-                for (number, codec) in self.halves().into_iter().enumerate() {
-                    let each = codec.block_bytes();
-                    let blocks = super::scratch::bytes_of(blocks, rows.len() / dim * each);
-                    encode_channels(codec, number * half..(number + 1) * half, rows, dim, blocks)?;
-                    for (block, half) in page.chunks_exact_mut(bytes).zip(blocks.chunks_exact(each)) {
-                        block[at..at + each].copy_from_slice(half);
+        // Rows of half the width, and their blocks: sixteen of each at a time.
+        with_scratch(ENCODED * half, |side| {
+            with_scratch(words_for(ENCODED * bytes), |blocks| {
+                for (rows, page) in rows.chunks(ENCODED * dim).zip(page.chunks_mut(ENCODED * bytes)) {
+                    let (count, mut at) = (rows.len() / dim, 0);
+                    for (number, codec) in self.halves().into_iter().enumerate() {
+                        let (each, side) = (codec.block_bytes(), &mut side[..count * half]);
+                        for (side, row) in side.chunks_exact_mut(half).zip(rows.chunks_exact(dim)) {
+                            side.copy_from_slice(&row[number * half..][..half]);
+                        }
+                        let blocks = bytes_of(blocks, count * each);
+                        codec.encode_page(side, blocks)?;
+                        for (block, half) in page.chunks_exact_mut(bytes).zip(blocks.chunks_exact(each)) {
+                            block[at..at + each].copy_from_slice(half);
+                        }
+                        at += each;
                     }
-                    at += each;
                 }
-            }
-            Ok(())
+                Ok(())
+            })
         })?;
         Ok(page.len())
     }
@@ -356,8 +364,7 @@ impl Codec for Core {
         }
     }
 
-    #[allow(private_interfaces)]
-    fn planes(&self) -> Grades<'_> {
-        [Some(&self.fine), Some(&self.coarse)]
+    fn pages(&self) -> Pages<'_> {
+        Pages::Graded([&self.fine, &self.coarse])
     }
 }

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::backend::Kernels;
 use crate::rotation::Rotation;
-use crate::spec::{Key, Spec, Value, one_of, parse_flag, parse_int};
+use crate::spec::{Key, Sample, Spec, Value, builders, one_of, parse_flag, parse_int};
 use crate::stream::Purpose;
 use crate::typed::Typed;
 use crate::{Backend, Error, Stream};
@@ -122,34 +122,12 @@ impl HqmqSpec {
         }
     }
 
-    /// The same with members from elsewhere.
-    #[must_use]
-    pub const fn secondary(self, secondary: Secondary) -> Self {
-        Self { secondary, ..self }
-    }
-
-    /// The same with another packing.
-    #[must_use]
-    pub const fn packing(self, packing: ChunkPacking) -> Self {
-        Self { packing, ..self }
-    }
-
-    /// The same with chunks above this many times the page's median kept exactly; 0: none.
-    #[must_use]
-    pub const fn med(self, med: u8) -> Self {
-        Self { med, ..self }
-    }
-
-    /// The same with or without a rotation.
-    #[must_use]
-    pub const fn rotate(self, rotate: bool) -> Self {
-        Self { rotate, ..self }
-    }
-
-    /// The same with another seed.
-    #[must_use]
-    pub const fn seed(self, seed: u64) -> Self {
-        Self { seed, ..self }
+    builders! {
+        secondary: Secondary;
+        packing: ChunkPacking;
+        med: u8;
+        rotate: bool;
+        seed: u64;
     }
 
     /// Bytes of a block of `dim` values, flags among them; the outliers of a page come on top. 0 for parameters that no
@@ -190,6 +168,16 @@ const PACKING_INDEX: usize = 3;
 
 impl Spec for HqmqSpec {
     const NAME: &'static str = "hqmq";
+    const SAMPLES: &'static [Sample] = &[
+        ("hqmq", 128),
+        ("hqmq:s=1,r=2", 64),
+        ("hqmq:s=24,r=3,rotate=true,seed=5", 80),
+        ("hqmq:s=48,secondary=optimised", 64),
+        ("hqmq:r=5,packing=index", 96),
+        ("hqmq:s=192,r=6,secondary=optimised", 64),
+        ("hqmq:s=255,r=6", 112),
+        ("hqmq:r=6,med=3", 128),
+    ];
     const SUMMARY: &'static str = "chunks of four values as a radius and a product of quaternions";
     const KEYS: &'static [Key] = &[
         MEMBERS,

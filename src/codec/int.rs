@@ -18,7 +18,7 @@ use super::{
 use crate::backend::Kernels;
 use crate::codebook::WIDTHS;
 use crate::rotation::Rotation;
-use crate::spec::{Key, Spec, Value, describe_planes, parse_flag, parse_int};
+use crate::spec::{Key, Sample, Spec, Value, builders, describe_planes, parse_flag, parse_int};
 use crate::stream::Purpose;
 use crate::typed::Typed;
 use crate::{Backend, Error, Stream};
@@ -68,34 +68,12 @@ impl IntSpec {
         Self { bits, group: None, asymmetric: false, med: 0, rotate: false, seed: 0 }
     }
 
-    /// The same with a scale for each 16, 32 or 64 values; `None` for all of a token.
-    #[must_use]
-    pub const fn group(self, group: Option<u8>) -> Self {
-        Self { group, ..self }
-    }
-
-    /// The same with or without a zero for each group.
-    #[must_use]
-    pub const fn asymmetric(self, asymmetric: bool) -> Self {
-        Self { asymmetric, ..self }
-    }
-
-    /// The same with chunks above this many times the page's median kept exactly; 0: none.
-    #[must_use]
-    pub const fn med(self, med: u8) -> Self {
-        Self { med, ..self }
-    }
-
-    /// The same with or without a rotation.
-    #[must_use]
-    pub const fn rotate(self, rotate: bool) -> Self {
-        Self { rotate, ..self }
-    }
-
-    /// The same with another seed.
-    #[must_use]
-    pub const fn seed(self, seed: u64) -> Self {
-        Self { seed, ..self }
+    builders! {
+        group: Option<u8>;
+        asymmetric: bool;
+        med: u8;
+        rotate: bool;
+        seed: u64;
     }
 
     /// Bytes of a block of `dim` values; 0 for impossible bits, or where the group does not divide `dim`.
@@ -131,6 +109,20 @@ const GROUP: Key = Key::new("group", "token, 16, 32, 64");
 
 impl Spec for IntSpec {
     const NAME: &'static str = "int";
+    const SAMPLES: &'static [Sample] = &[
+        ("int", 128),
+        ("int:bits=2", 80),
+        ("int:bits=3", 112),
+        ("int:bits=5,group=16", 64),
+        ("int:bits=8", 576),
+        ("int:bits=2,group=32,asymmetric=true", 96),
+        ("int:group=16,asymmetric=true", 128),
+        ("int:bits=6,asymmetric=true", 64),
+        ("int:bits=7,group=64", 64),
+        ("int:bits=8,asymmetric=true,rotate=true", 80),
+        ("int:rotate=true,seed=3", 96),
+        ("int:bits=3,group=16,med=1,rotate=true", 80),
+    ];
     const SUMMARY: &'static str = "integers with an f16 scale for each token or group";
     const KEYS: &'static [Key] = &[
         BITS,

@@ -8,7 +8,7 @@
 //!
 //! A block: the norm, then one bit stream of ⌈D/3⌉ fields; see [`octaplex_arch::TripletLayout`].
 
-use super::planes::{CentreCode, Grades, Planes, rows_of};
+use super::planes::{CentreCode, LEAD, Pages, Rotated, rows_of, take_planes};
 use super::query::{Body, QueryFormat};
 use super::scratch::{bytes_of, with_scratch, words_for};
 use super::sketched::Coarse;
@@ -21,7 +21,7 @@ use crate::codebook::octahedral::{Directions, directions_of};
 use crate::codebook::{Codebook, WIDTHS, lloyd_max, octahedral_coordinates, triplet_radii};
 use crate::codec::turboquant::Gain;
 use crate::rotation::Rotation;
-use crate::spec::{Key, Spec, Value, one_of, parse_int};
+use crate::spec::{Key, Sample, Spec, Value, builders, one_of, parse_int};
 use crate::stream::Purpose;
 use crate::typed::Typed;
 use crate::{Backend, Error, Stream};
@@ -155,40 +155,13 @@ impl OctopusSpec {
         Self { bdir, bnrm, ..self }
     }
 
-    /// The same with another search of the encoder.
-    #[must_use]
-    pub const fn rounding(self, rounding: Rounding) -> Self {
-        Self { rounding, ..self }
-    }
-
-    /// The same with another code of the coordinates left over.
-    #[must_use]
-    pub const fn tail(self, tail: Tail) -> Self {
-        Self { tail, ..self }
-    }
-
-    /// The same with the norm in another format.
-    #[must_use]
-    pub const fn norm(self, norm: NormFormat) -> Self {
-        Self { norm, ..self }
-    }
-
-    /// The same with another norm stored.
-    #[must_use]
-    pub const fn gain(self, gain: Gain) -> Self {
-        Self { gain, ..self }
-    }
-
-    /// The same with 1 to 3 rounds of signs and Hadamard transform.
-    #[must_use]
-    pub const fn rounds(self, rounds: u8) -> Self {
-        Self { rounds, ..self }
-    }
-
-    /// The same with another seed.
-    #[must_use]
-    pub const fn seed(self, seed: u64) -> Self {
-        Self { seed, ..self }
+    builders! {
+        rounding: Rounding;
+        tail: Tail;
+        norm: NormFormat;
+        gain: Gain;
+        rounds: u8;
+        seed: u64;
     }
 
     pub(super) const fn is_valid(&self) -> bool {
@@ -209,6 +182,14 @@ impl OctopusSpec {
         self.norm.bytes() + (dim.div_ceil(3) * self.field_bits()).div_ceil(8)
     }
 
+    /// Bytes of a block without its norm, where a page may keep norms apart; else 0. Scores are sums of integers up to 5 bits.
+    pub(crate) const fn plane_bytes(&self, dim: usize) -> usize {
+        match self.norm {
+            NormFormat::F16 if self.bdir <= 5 => self.block_bytes(dim).saturating_sub(LEAD),
+            _ => 0,
+        }
+    }
+
     /// bdir - bnrm, where `bits` and `split` say both.
     fn split(&self) -> Option<u8> {
         let split = self.bdir.checked_sub(self.bnrm).filter(|split| (1..=2).contains(split));
@@ -218,6 +199,20 @@ impl OctopusSpec {
 
 impl Spec for OctopusSpec {
     const NAME: &'static str = "octopus";
+    const SAMPLES: &'static [Sample] = &[
+        ("octopus", 128),
+        ("octopus:bits=1", 64),
+        ("octopus:bits=2", 512),
+        ("octopus:bits=4", 96),
+        ("octopus:bits=5", 32),
+        ("octopus:bits=4,split=even", 112),
+        ("octopus:bits=5,split=even", 64),
+        ("octopus:bdir=1,bnrm=0", 64),
+        ("octopus:bdir=7,bnrm=6", 160),
+        ("octopus:bits=2,rounding=full", 64),
+        ("octopus:rounding=local3,tail=paper,norm=f32,gain=norm", 128),
+        ("octopus:rounding=scalar,gain=unbiased,rounds=2,seed=7", 80),
+    ];
     const SUMMARY: &'static str = "random rotation; triplets as an octahedral direction and a radius";
     const KEYS: &'static [Key] = &[
         Key::new("bits", "1..=5"),
@@ -436,7 +431,7 @@ impl Core {
     }
 }
 
-impl Planes for Core {
+impl Rotated for Core {
     fn backend(&self) -> Kernels {
         self.backend
     }
@@ -445,12 +440,25 @@ impl Planes for Core {
         &self.rotation
     }
 
-    fn centre(&self) -> Codebook {
+    fn centre_codebook(&self) -> Codebook {
         self.centre
     }
 
     fn format(&self) -> QueryFormat {
         QueryFormat::new(self.dim(), if self.is_int() { Body::Int(QUERY_LIMIT) } else { Body::Float })
+    }
+
+    fn encode_rotated(&self, rows: &[f32], planes: &mut [u8], norms: &mut [f32]) -> Result<(), Error> {
+        let (dim, bytes) = (self.dim(), self.block_bytes());
+        with_scratch(words_for(bytes), |block| {
+            let block = bytes_of(block, bytes);
+            let rows = rows.chunks_exact(dim).zip(planes.chunks_exact_mut(bytes - LEAD));
+            for ((x, planes), norm) in rows.zip(norms.chunks_exact_mut(1)) {
+                self.encode_with_residual(x, block, None)?;
+                take_planes(block, bytes, planes, norm);
+            }
+            Ok(())
+        })
     }
 
     fn decode_rotated(&self, row: &[u8], norm: f32, x: &mut [f32]) -> Result<(), Error> {
@@ -606,8 +614,7 @@ impl Codec for Core {
         self.rotation.inverse_rows(self.backend, acc);
     }
 
-    #[allow(private_interfaces)]
-    fn planes(&self) -> Grades<'_> {
-        [if self.is_int() && self.spec.norm == NormFormat::F16 { Some(self) } else { None }, None]
+    fn pages(&self) -> Pages<'_> {
+        if self.spec.plane_bytes(self.dim()) > 0 { Pages::Lean(self) } else { Pages::Blocks }
     }
 }

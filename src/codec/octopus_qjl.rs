@@ -10,7 +10,7 @@
 use super::octopus::{self, OctopusSpec};
 use super::sketched::Sketched;
 use crate::sketch::{Sketch, SketchSpec};
-use crate::spec::{Key, Spec, Value};
+use crate::spec::{Key, Sample, Spec, Value, builders};
 use crate::typed::Typed;
 use crate::{Backend, Error, Stream};
 
@@ -41,16 +41,9 @@ impl OctopusQjlSpec {
         Self { octopus: OctopusSpec::new(bits), sketch: SketchSpec::new() }
     }
 
-    /// The same with another octahedral stage.
-    #[must_use]
-    pub const fn octopus(self, octopus: OctopusSpec) -> Self {
-        Self { octopus, ..self }
-    }
-
-    /// The same with another sketch.
-    #[must_use]
-    pub const fn sketch(self, sketch: SketchSpec) -> Self {
-        Self { sketch, ..self }
+    builders! {
+        octopus: OctopusSpec;
+        sketch: SketchSpec;
     }
 
     /// Bytes of a block of `dim` values; 0 for impossible numbers of bits.
@@ -67,6 +60,11 @@ const OCTOPUS: &[Key] = OctopusSpec::KEYS;
 
 impl Spec for OctopusQjlSpec {
     const NAME: &'static str = "octopus-qjl";
+    const SAMPLES: &'static [Sample] = &[
+        ("octopus-qjl", 64),
+        ("octopus-qjl:bits=2,gain=norm", 96),
+        ("octopus-qjl:bits=5,split=even,tail=paper,norm=f32,seed=5,sketch_rounds=3", 128),
+    ];
     const SUMMARY: &'static str = "octopus and a sign sketch of the residual, unbiased scores";
     const KEYS: &'static [Key] = &[
         OCTOPUS[0],

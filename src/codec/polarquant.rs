@@ -14,7 +14,7 @@ use crate::backend::Kernels;
 use crate::codebook::WIDTHS;
 use crate::codebook::angles::{LEVELS, angles};
 use crate::rotation::Rotation;
-use crate::spec::{Key, Spec, Value, one_of, parse_int};
+use crate::spec::{Key, Sample, Spec, Value, builders, one_of, parse_int};
 use crate::stream::Purpose;
 use crate::typed::Typed;
 use crate::{Backend, Error, Stream};
@@ -72,22 +72,10 @@ impl PolarQuantSpec {
         Self { bits, depth: Depth::Full, rounds: 1, seed: 0 }
     }
 
-    /// The same with another depth.
-    #[must_use]
-    pub const fn depth(self, depth: Depth) -> Self {
-        Self { depth, ..self }
-    }
-
-    /// The same with 1 to 3 rounds of signs and Hadamard transform.
-    #[must_use]
-    pub const fn rounds(self, rounds: u8) -> Self {
-        Self { rounds, ..self }
-    }
-
-    /// The same with another seed.
-    #[must_use]
-    pub const fn seed(self, seed: u64) -> Self {
-        Self { seed, ..self }
+    builders! {
+        depth: Depth;
+        rounds: u8;
+        seed: u64;
     }
 
     /// Bytes of a block of `dim` values; 0 for an impossible combination.
@@ -114,6 +102,16 @@ const ROUNDS: Key = Key::new("rounds", "1..=3");
 
 impl Spec for PolarQuantSpec {
     const NAME: &'static str = "polarquant";
+    const SAMPLES: &'static [Sample] = &[
+        ("polarquant", 64),
+        ("polarquant:bits=1", 32),
+        ("polarquant:bits=2", 128),
+        ("polarquant:bits=3,seed=4", 64),
+        ("polarquant:bits=5,rounds=3", 64),
+        ("polarquant:bits=8", 128),
+        ("polarquant:depth=4", 160),
+        ("polarquant:depth=4,rounds=2", 80),
+    ];
     const SUMMARY: &'static str = "random rotation and polar coordinates, angles from fixed codebooks";
     const KEYS: &'static [Key] = &[BITS, Key::new("depth", "full, 4"), ROUNDS, Key::new("seed", "0..2^64")];
 

@@ -13,7 +13,7 @@ use super::{
 use crate::backend::Kernels;
 use crate::codebook::WIDTHS;
 use crate::sketch::{Sketch, SketchSpec};
-use crate::spec::{Key, Spec, Value, parse_int};
+use crate::spec::{Key, Sample, Spec, Value, builders, parse_int};
 use crate::typed::Typed;
 use crate::{Backend, Error, Stream};
 use octaplex_arch::SignRows;
@@ -44,16 +44,9 @@ impl QjlSpec {
         Self { sketch: SketchSpec::new(), seed: 0 }
     }
 
-    /// The same with another sketch.
-    #[must_use]
-    pub const fn sketch(self, sketch: SketchSpec) -> Self {
-        Self { sketch, ..self }
-    }
-
-    /// The same with another seed.
-    #[must_use]
-    pub const fn seed(self, seed: u64) -> Self {
-        Self { seed, ..self }
+    builders! {
+        sketch: SketchSpec;
+        seed: u64;
     }
 
     /// Bytes of a block of `dim` values.
@@ -65,6 +58,7 @@ impl QjlSpec {
 
 impl Spec for QjlSpec {
     const NAME: &'static str = "qjl";
+    const SAMPLES: &'static [Sample] = &[("qjl", 128), ("qjl:sketch_rounds=1,seed=2", 112)];
     const SUMMARY: &'static str = "signs of a sketch, one bit a value, unbiased scores";
     const KEYS: &'static [Key] = &[SketchSpec::KEYS[0], SketchSpec::KEYS[1], Key::new("seed", "0..2^64")];
 

@@ -4,7 +4,7 @@
 //! A block: the coarse codec's, f16 norm of the residual, sign plane. Scores are the coarse codec's plus the sketch's estimate
 //! of <q, residual>; `decode` adds the sketch's reconstruction.
 
-use super::planes::{Planes, rows_of};
+use super::planes::{Rotated, rows_of};
 use super::query::QueryFormat;
 use super::scratch::with_scratch;
 use super::{Codec, check_accumulate, check_block, check_score, read_f16, score_checked, to_f16};
@@ -13,7 +13,7 @@ use crate::sketch::{Sketch, SketchSpec};
 use octaplex_arch::{Float, Rows, SignRows};
 
 /// What a codec offers for a sketch to be added. Rows begin with its blocks, and are longer.
-pub(crate) trait Coarse: Planes {
+pub(crate) trait Coarse: Rotated {
     /// Upper bytes of residuals' norms stay below this: it orders the magnitudes of f16.
     const RESIDUALS_BELOW: u8;
 

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::backend::Kernels;
 use crate::codebook::WIDTHS;
-use crate::spec::{Key, Spec, Value, one_of};
+use crate::spec::{Key, Sample, Spec, Value, one_of};
 use crate::typed::Typed;
 use crate::{Backend, Error, Stream};
 use octaplex_arch::{BLOCK_BYTES, BLOCK_VALUES, BlockBook};
@@ -81,6 +81,7 @@ impl Tq3Spec {
 
 impl Spec for Tq3Spec {
     const NAME: &'static str = "tq3_0";
+    const SAMPLES: &'static [Sample] = &[("tq3_0", 128), ("tq3_0:variant=3bit", 96)];
     const SUMMARY: &'static str = "the 14-byte block of 32 values of a llama.cpp fork";
     const KEYS: &'static [Key] = &[Key::new("variant", "original, 3bit")];
 

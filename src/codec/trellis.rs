@@ -7,7 +7,7 @@
 //! quantiser: M. W. Marcellin and T. R. Fischer, "Trellis coded quantization of memoryless and Gauss-Markov
 //! sources", IEEE Transactions on Communications 38(1), 1990; its tables are trained for the unit sphere.
 
-use super::planes::{CentreCode, Grades, Planes, rows_of};
+use super::planes::{CentreCode, Pages, Rotated, rows_of, take_planes};
 use super::query::{Body, QueryFormat};
 use super::scratch::{bytes_of, with_scratch, words_for};
 use super::turboquant::ROUNDS;
@@ -18,7 +18,7 @@ use super::{
 use crate::backend::Kernels;
 use crate::codebook::{Codebook, TRELLIS_LEVELS, TRELLIS_STATES, TrellisBook, WIDTHS, trellis};
 use crate::rotation::Rotation;
-use crate::spec::{Key, Spec, Value, describe_planes, one_of, parse_int};
+use crate::spec::{Key, Sample, Spec, Value, builders, describe_planes, one_of, parse_int};
 use crate::stream::Purpose;
 use crate::typed::Typed;
 use crate::{Backend, Error, Gain, Stream};
@@ -73,28 +73,11 @@ impl TrellisSpec {
         Self::new(if bits >= 1 && bits <= 5 { 1 << (bits - 1) } else { 0 }, 8)
     }
 
-    /// The same with another norm stored.
-    #[must_use]
-    pub const fn gain(self, gain: Gain) -> Self {
-        Self { gain, ..self }
-    }
-
-    /// The same with 1, 3 or 5 scales tried for each vector.
-    #[must_use]
-    pub const fn scales(self, scales: u8) -> Self {
-        Self { scales, ..self }
-    }
-
-    /// The same with 1 to 3 rounds of signs and Hadamard transform.
-    #[must_use]
-    pub const fn rounds(self, rounds: u8) -> Self {
-        Self { rounds, ..self }
-    }
-
-    /// The same with another seed.
-    #[must_use]
-    pub const fn seed(self, seed: u64) -> Self {
-        Self { seed, ..self }
+    builders! {
+        gain: Gain;
+        scales: u8;
+        rounds: u8;
+        seed: u64;
     }
 
     /// Bytes of a block of `dim` values; 0 for an `m` that no codec is built from.
@@ -123,6 +106,17 @@ pub(super) fn listed(text: &str, numbers: &[usize]) -> Option<u8> {
 
 impl Spec for TrellisSpec {
     const NAME: &'static str = "trellis";
+    const SAMPLES: &'static [Sample] = &[
+        ("trellis", 64),
+        ("trellis:m=1", 32),
+        ("trellis:m=2,states=4", 96),
+        ("trellis:m=3,states=16,gain=norm", 96),
+        ("trellis:states=32", 128),
+        ("trellis:m=6,gain=unbiased", 80),
+        ("trellis:m=8", 128),
+        ("trellis:m=12,rounds=2,seed=7", 64),
+        ("trellis:m=16,states=64", 64),
+    ];
     const SUMMARY: &'static str = "random rotation and a trellis code";
     const KEYS: &'static [Key] = &[
         BITS,
@@ -326,7 +320,7 @@ fn finish_block(norm: f32, stored: half::f16, block: &mut [u8]) {
     }
 }
 
-impl Planes for Core {
+impl Rotated for Core {
     fn backend(&self) -> Kernels {
         self.backend
     }
@@ -335,12 +329,29 @@ impl Planes for Core {
         &self.rotation
     }
 
-    fn centre(&self) -> Codebook {
+    fn centre_codebook(&self) -> Codebook {
         self.centre
     }
 
     fn format(&self) -> QueryFormat {
         QueryFormat::new(self.dim(), Body::Int(QUERY_LIMIT))
+    }
+
+    /// Kernels write blocks: sixteen at a time, whose planes are then taken.
+    fn encode_rotated(&self, rows: &[f32], planes: &mut [u8], norms: &mut [f32]) -> Result<(), Error> {
+        let (dim, bytes) = (self.dim(), self.block_bytes());
+        let most = norms.len().min(BATCH);
+        with_scratch(most * dim, |z| {
+            with_scratch(words_for(most * bytes), |blocks| {
+                let batches = rows.chunks(BATCH * dim).zip(planes.chunks_mut(BATCH * (bytes - 2)));
+                for ((rows, planes), norms) in batches.zip(norms.chunks_mut(BATCH)) {
+                    let blocks = bytes_of(blocks, norms.len() * bytes);
+                    self.encode_batch(rows, z, blocks)?;
+                    take_planes(blocks, bytes, planes, norms);
+                }
+                Ok(())
+            })
+        })
     }
 
     fn decode_rotated(&self, row: &[u8], norm: f32, x: &mut [f32]) -> Result<(), Error> {
@@ -440,8 +451,7 @@ impl Codec for Core {
         self.rotation.inverse_rows(self.backend, acc);
     }
 
-    #[allow(private_interfaces)]
-    fn planes(&self) -> Grades<'_> {
-        [Some(self), None]
+    fn pages(&self) -> Pages<'_> {
+        Pages::Lean(self)
     }
 }

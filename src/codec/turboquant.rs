@@ -7,7 +7,7 @@
 //!
 //! A block: f16 norm, raw plane of codes, digit plane (levels that are no power of two).
 
-use super::planes::{CentreCode, Grades, Planes, rows_of};
+use super::planes::{CentreCode, Pages, Rotated, rows_of};
 use super::query::{Body, QueryFormat};
 use super::scratch::{bytes_of, with_scratch, words_for};
 use super::sketched::Coarse;
@@ -18,10 +18,11 @@ use super::{
 use crate::backend::Kernels;
 use crate::codebook::{Codebook, WIDTHS, lloyd_max};
 use crate::rotation::Rotation;
-use crate::spec::{Key, Spec, Value, one_of, parse_int};
+use crate::spec::{Key, Sample, Spec, Value, builders, one_of, parse_int};
 use crate::stream::Purpose;
 use crate::typed::Typed;
 use crate::{Backend, Error, Stream};
+use half::f16;
 use octaplex_arch::{Float, Packing, Rows};
 
 pub use crate::rotation::RotationKind;
@@ -97,34 +98,12 @@ impl TurboQuantSpec {
         Self { levels, gain: Gain::Mse, rounds: 1, rotation: RotationKind::Wht, seed: 0 }
     }
 
-    /// The same with so many centroids: 2, 4, 8 … 256, or 3, 5, 6, 10, 12.
-    #[must_use]
-    pub const fn levels(self, levels: u16) -> Self {
-        Self { levels, ..self }
-    }
-
-    /// The same with another norm stored.
-    #[must_use]
-    pub const fn gain(self, gain: Gain) -> Self {
-        Self { gain, ..self }
-    }
-
-    /// The same with 1 to 3 rounds of signs and Hadamard transform.
-    #[must_use]
-    pub const fn rounds(self, rounds: u8) -> Self {
-        Self { rounds, ..self }
-    }
-
-    /// The same with another family of rotations.
-    #[must_use]
-    pub const fn rotation(self, rotation: RotationKind) -> Self {
-        Self { rotation, ..self }
-    }
-
-    /// The same with another seed.
-    #[must_use]
-    pub const fn seed(self, seed: u64) -> Self {
-        Self { seed, ..self }
+    builders! {
+        levels: u16;
+        gain: Gain;
+        rounds: u8;
+        rotation: RotationKind;
+        seed: u64;
     }
 
     /// Bytes of a block of `dim` values; 0 for an impossible number of levels.
@@ -153,6 +132,24 @@ pub(crate) const ROUNDS: Key = Key::new("rounds", "1..=3");
 
 impl Spec for TurboQuantSpec {
     const NAME: &'static str = "turboquant";
+    const SAMPLES: &'static [Sample] = &[
+        ("turboquant", 128),
+        ("turboquant:bits=1", 112),
+        ("turboquant:bits=2", 80),
+        ("turboquant:bits=3", 192),
+        ("turboquant:bits=5", 64),
+        ("turboquant:bits=6", 80),
+        ("turboquant:bits=7", 160),
+        ("turboquant:bits=8", 576),
+        ("turboquant:levels=3", 64),
+        ("turboquant:levels=5", 80),
+        ("turboquant:levels=6", 96),
+        ("turboquant:levels=10", 32),
+        ("turboquant:levels=12", 112),
+        ("turboquant:bits=3,gain=norm", 64),
+        ("turboquant:bits=2,gain=unbiased", 256),
+        ("turboquant:levels=6,rounds=3,seed=18446744073709551615", 96),
+    ];
     const SUMMARY: &'static str = "random rotation and a Lloyd-Max scalar quantiser";
     const KEYS: &'static [Key] = &[
         BITS,
@@ -285,19 +282,20 @@ impl Core {
         2 * self.rotation.dim() + words_for(self.rotation.dim())
     }
 
-    /// See [`Coarse::encode_with_residual`]; `memory` may hold anything.
-    fn encode_in(
+    /// Encodes a row into its planes; returns its norm. `memory` may hold anything; for the residual, see
+    /// [`Coarse::encode_with_residual`].
+    fn encode_row(
         &self,
         memory: &mut [f32],
         x: &[f32],
-        block: &mut [u8],
+        planes: &mut [u8],
         residual: Option<&mut [f32]>,
-    ) -> Result<bool, Error> {
+    ) -> Result<f16, Error> {
         let (dim, backend) = (self.rotation.dim(), self.backend);
         let norm = norm(backend, x)?;
         if norm < SMALLEST_NORM {
-            block.fill(0);
-            return Ok(true);
+            planes.fill(0);
+            return Ok(f16::ZERO);
         }
         let (z, memory) = memory.split_at_mut(dim);
         let (centroids, codes) = memory.split_at_mut(dim);
@@ -307,10 +305,7 @@ impl Core {
         let thresholds = &self.thresholds[..self.codebook.levels() - 1];
         backend.quantize(z, 1.0 / norm, thresholds, codes);
         let stored = to_f16(self.stored_norm(norm, z, codes, centroids))?;
-        let (head, planes) = block.split_at_mut(2);
-        head.copy_from_slice(&stored.to_le_bytes());
-        let zero = stored.to_bits() == 0;
-        if zero {
+        if stored.to_bits() == 0 {
             planes.fill(0);
         } else {
             backend.pack(self.packing, codes, planes);
@@ -323,7 +318,21 @@ impl Core {
                 *residual = *z * inverse - *centroid;
             }
         }
-        Ok(zero)
+        Ok(stored)
+    }
+
+    /// Encodes a row into a block; `true` for a block of zeros.
+    fn encode_block(
+        &self,
+        memory: &mut [f32],
+        x: &[f32],
+        block: &mut [u8],
+        residual: Option<&mut [f32]>,
+    ) -> Result<bool, Error> {
+        let (head, planes) = block.split_at_mut(2);
+        let norm = self.encode_row(memory, x, planes, residual)?;
+        head.copy_from_slice(&norm.to_le_bytes());
+        Ok(norm.to_bits() == 0)
     }
 
     /// What the norm field of a block says for rotated `z` with these codes, whose centroids go to `centroids`.
@@ -339,7 +348,7 @@ impl Core {
     }
 }
 
-impl Planes for Core {
+impl Rotated for Core {
     fn backend(&self) -> Kernels {
         self.backend
     }
@@ -348,7 +357,7 @@ impl Planes for Core {
         &self.rotation
     }
 
-    fn centre(&self) -> Codebook {
+    fn centre_codebook(&self) -> Codebook {
         self.centre
     }
 
@@ -356,6 +365,17 @@ impl Planes for Core {
     fn format(&self) -> QueryFormat {
         let limit = if self.codebook.levels() <= 16 { 127 } else { 1023 };
         QueryFormat::new(self.dim(), Body::Int(limit))
+    }
+
+    fn encode_rotated(&self, rows: &[f32], planes: &mut [u8], norms: &mut [f32]) -> Result<(), Error> {
+        let (dim, bytes) = (self.dim(), self.block_bytes() - 2);
+        with_scratch(self.words(), |memory| {
+            let rows = rows.chunks_exact(dim).zip(planes.chunks_exact_mut(bytes));
+            for ((x, planes), norm) in rows.zip(&mut *norms) {
+                *norm = self.encode_row(memory, x, planes, None)?.to_f32();
+            }
+            Ok(())
+        })
     }
 
     fn decode_rotated(&self, row: &[u8], norm: f32, x: &mut [f32]) -> Result<(), Error> {
@@ -404,7 +424,7 @@ impl Coarse for Core {
     ) -> Result<bool, Error> {
         let mut zero = false;
         with_scratch(self.words(), |memory| {
-            zero = self.encode_in(memory, x, block, residual.as_deref_mut())?;
+            zero = self.encode_block(memory, x, block, residual.as_deref_mut())?;
             Ok(())
         })?;
         Ok(zero)
@@ -436,8 +456,8 @@ impl Codec for Core {
     fn encode_page(&self, rows: &[f32], page: &mut [u8]) -> Result<usize, Error> {
         let mut bytes = 0;
         with_scratch(self.words(), |memory| {
-            bytes = encode_blocks_by(self, rows, page, |x, block| {
-                self.encode_in(memory, x, block, None).map(drop)
+            bytes = encode_blocks_by(self, Some(self.backend), rows, page, |x, block| {
+                self.encode_block(memory, x, block, None).map(drop)
             })?;
             Ok(())
         })?;
@@ -482,8 +502,7 @@ impl Codec for Core {
         self.rotation.inverse_rows(self.backend, acc);
     }
 
-    #[allow(private_interfaces)]
-    fn planes(&self) -> Grades<'_> {
-        [Some(self), None]
+    fn pages(&self) -> Pages<'_> {
+        Pages::Lean(self)
     }
 }

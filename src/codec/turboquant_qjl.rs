@@ -11,7 +11,7 @@ use super::sketched::Sketched;
 use super::turboquant::{self, Gain, TurboQuantSpec};
 use crate::rotation::RotationKind;
 use crate::sketch::{Sketch, SketchSpec};
-use crate::spec::{Key, Spec, Value, describe_planes, one_of, parse_int};
+use crate::spec::{Key, Sample, Spec, Value, builders, describe_planes, one_of, parse_int};
 use crate::typed::Typed;
 use crate::{Backend, Error, Stream};
 use octaplex_arch::Packing;
@@ -55,28 +55,11 @@ impl TurboQuantQjlSpec {
         Self { bits, sketch: SketchSpec::new(), rounds: 1, rotation: RotationKind::Wht, seed: 0 }
     }
 
-    /// The same with another sketch.
-    #[must_use]
-    pub const fn sketch(self, sketch: SketchSpec) -> Self {
-        Self { sketch, ..self }
-    }
-
-    /// The same with 1 to 3 rounds of signs and Hadamard transform.
-    #[must_use]
-    pub const fn rounds(self, rounds: u8) -> Self {
-        Self { rounds, ..self }
-    }
-
-    /// The same with another family of rotations.
-    #[must_use]
-    pub const fn rotation(self, rotation: RotationKind) -> Self {
-        Self { rotation, ..self }
-    }
-
-    /// The same with another seed.
-    #[must_use]
-    pub const fn seed(self, seed: u64) -> Self {
-        Self { seed, ..self }
+    builders! {
+        sketch: SketchSpec;
+        rounds: u8;
+        rotation: RotationKind;
+        seed: u64;
     }
 
     /// Bytes of a block of `dim` values; 0 for impossible bits.
@@ -98,6 +81,12 @@ const BITS: Key = Key::new("bits", "2..=8");
 
 impl Spec for TurboQuantQjlSpec {
     const NAME: &'static str = "turboquant-qjl";
+    const SAMPLES: &'static [Sample] = &[
+        ("turboquant-qjl", 128),
+        ("turboquant-qjl:bits=2", 96),
+        ("turboquant-qjl:bits=6,sketch_rounds=3,seed=5", 64),
+        ("turboquant-qjl:bits=8,sketch_rounds=1,rounds=2", 80),
+    ];
     const SUMMARY: &'static str =
         "turboquant with one bit less and a sign sketch of the residual, unbiased scores";
     const KEYS: &'static [Key] = &[

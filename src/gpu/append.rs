@@ -1,11 +1,11 @@
 //! Tokens that come and go on the card: as `cache/window.rs` and `cache/rollback.rs` have it, pages encoded by kernels.
 
 use super::{Error, Held, Layer, open_front, refuse, sequence_of, tables};
-use crate::cache::center::{self, Diagonal, Spread};
 use crate::cache::encode::Encoder;
-use crate::cache::page::Layout;
+use crate::cache::layout::Layout;
 use crate::cache::window::{Plan, rows_error, try_row};
 use crate::cache::{Center, State};
+use crate::page::{Spread, store_mean};
 use crate::{Role, Tensor};
 use alloc::vec;
 use alloc::vec::Vec;
@@ -272,18 +272,18 @@ impl Layer {
                     *x = half::f16::from_bits(*half).to_f32();
                 }
             }
-            if layout.balances() && !calibrated {
+            if !layout.balance.is_none() && !calibrated {
                 let mut spread = Spread::new();
                 keys.chunks(layout.page * dim).for_each(|page| spread.add(page, dim));
-                spread.decide(self.backend, Diagonal { balances: true, grades: false }, &[], balance);
+                layout.balance.decide(self.backend, &spread, &[], balance);
             }
             if layout.prefix(head).is_empty() {
                 continue;
             }
             let count = full.min(128);
             let mut bytes = [0; 2 * MAX_DIM];
-            center::divide(&mut keys[..count * dim], balance);
-            center::store_mean(&keys[..count * dim], dim, &mut bytes[..2 * dim])
+            layout.balance.apply(&mut keys[..count * dim], balance);
+            store_mean(&keys[..count * dim], dim, &mut bytes[..2 * dim])
                 .map_err(|_| self.page_error(Refused { page: 0, head, key: true, row: None }, start))?;
             self.backend.decode_floats(Float::F16, &bytes[..2 * dim], prefix);
         }

@@ -3,11 +3,11 @@
 use super::append::places_of;
 use super::{Error, Held, Layer, refuse};
 use crate::backend::Kernels;
-use crate::cache::center;
-use crate::cache::page::{self, Layout};
+use crate::cache::layout::Layout;
 use crate::cache::storage::Storage;
 use crate::cache::{SharedLayer, State};
 use crate::codec::{Codec, read_f16};
+use crate::page::{in_page, read_balance};
 use crate::{Backend, CodecSpec, LayerConfig};
 use alloc::vec;
 use alloc::vec::Vec;
@@ -57,7 +57,7 @@ impl Layer {
         for (head, front) in held.front.chunks_exact_mut(2 * dim).enumerate() {
             let (balance, prefix) = front.split_at_mut(dim);
             if view.balanced {
-                center::read_balance(layer.backend, &memory[layout.balance(head)], balance);
+                read_balance(layer.backend, &memory[layout.balance(head)], balance);
             }
             let bytes = &memory[layout.prefix(head)];
             if !bytes.is_empty() {
@@ -202,24 +202,22 @@ impl Layer {
         let block = index * self.config.page;
         for head in 0..self.layout.heads {
             let head = self.layout.head(page, head);
-            let rows = self.apart.blocks([head.keys, head.values]);
-            let [keys, values] = rows.map_err(|error| page::in_page(error, index, self.config.page))?;
+            let rows = self.apart.blocks([head.keys.rows, head.values.rows]);
+            let [keys, values] = rows.map_err(|error| in_page(error, index, self.config.page))?;
             let sides = [
-                (&self.layout.keys, &self.config.keys, keys, head.key_norms),
-                (&self.layout.values, &self.config.values, values, head.value_norms),
+                (&self.layout.keys, &self.config.keys, keys, head.keys),
+                (&self.layout.values, &self.config.values, values, head.values),
             ];
-            let norms = sides.iter().all(|(side, spec, rows, norms)| match side.is_lean() {
-                true => is_norm(norms),
-                false => rows
+            let norms = sides.iter().all(|(_, spec, rows, part)| match part.norms.first_chunk::<2>() {
+                Some(largest) => is_norm(largest),
+                None => rows
                     .chunks_exact(rows.len() / self.config.page)
                     .all(|row| has_norms(spec, self.config.key_dim, row)),
             });
-            let centre = if self.layout.keys.is_lean() { head.centre.get(..2) } else { Some(head.centre) };
-            let centre = centre.unwrap_or_default().chunks_exact(2).all(|x| read_f16(x).is_finite());
+            let centre = self.layout.keys.is_sound(&head.keys);
             let (dim, tokens) = (self.config.key_dim, self.config.page);
             let digits = sides.iter().all(|(side, spec, rows, _)| {
-                // Of planes two bytes before the first row are there as well.
-                are_digits(self.backend, **spec, dim, tokens, &rows[if side.is_lean() { 2 } else { 0 }..])
+                are_digits(self.backend, **spec, dim, tokens, &rows[side.lead()..])
             });
             if !norms || !centre || !digits {
                 return Err(crate::Error::Corrupt { block }.into());

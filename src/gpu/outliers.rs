@@ -2,7 +2,7 @@
 //! their way to it, and put together on their way back.
 
 use super::{Error, Layer};
-use crate::cache::page::Layout;
+use crate::cache::layout::Layout;
 use crate::codec::outliers::{Outliers, Page};
 use crate::{CodecSpec, LayerConfig};
 use alloc::vec;
@@ -117,7 +117,7 @@ impl Apart {
         bytes.extend_from_slice(&page[..POSITION]);
         for number in 0..layout.heads {
             let head = layout.head(page, number);
-            let rows = [head.keys, head.values];
+            let rows = [head.keys.rows, head.values.rows];
             for (side, split) in self.split(rows)?.into_iter().enumerate() {
                 let Some((page, own)) = split.zip(self.sides[side]) else {
                     // Of planes two bytes before the first row are there as well.
@@ -135,7 +135,7 @@ impl Apart {
         }
         for number in 0..layout.heads {
             let head = layout.head(page, number);
-            [head.centre, head.key_norms, head.value_norms]
+            [head.keys.centre, head.keys.norms, head.values.norms]
                 .iter()
                 .for_each(|part| bytes.extend_from_slice(part));
         }
@@ -160,7 +160,7 @@ impl Apart {
         let mut rest = list;
         for ((number, head), (rows, extra)) in layout.heads_mut(page).enumerate().zip(parts) {
             let (keys, values) = rows.split_at(self.rows()[0]);
-            let sides = [(false, keys, head.keys), (true, values, head.values)];
+            let sides = [(false, keys, head.keys.rows), (true, values, head.values.rows)];
             let lengths = sides.map(|(of_value, rows, to)| {
                 let count =
                     rest.iter().take_while(|own| (usize::from(own.head), own.of_value) == (number, of_value));
@@ -169,7 +169,7 @@ impl Apart {
                 put_side(self.sides[usize::from(of_value)], rows, own, to)
             });
             let mut at = 0;
-            for part in [head.centre, head.key_norms, head.value_norms] {
+            for part in [head.keys.centre, head.keys.norms, head.values.norms] {
                 part.copy_from_slice(&extra[at..at + part.len()]);
                 at += part.len();
             }

@@ -3,7 +3,7 @@
 use super::{Error, refuse};
 use crate::codebook::{lloyd_max, trellis};
 use crate::codec::octopus::{self, NormFormat};
-use crate::codec::planes::{CentreCode, Planes};
+use crate::codec::planes::{CentreCode, Rotated as _};
 use crate::codec::{hqmq, tq3_0};
 use crate::rotation::{Rotation, RotationKind};
 use crate::stream::Purpose;
@@ -116,7 +116,7 @@ pub(super) fn centre(dim: usize) -> Result<([i16; 32], [f32; 31], f32), Error> {
 mod tests {
     use super::*;
     use crate::Center;
-    use crate::cache::page::Layout;
+    use crate::cache::layout::Layout;
     use crate::gpu::outliers::Apart;
     use alloc::format;
     use alloc::vec::Vec;

@@ -12,98 +12,15 @@ use octaplex::codebook::WIDTHS;
 use octaplex::{AnyCodec, Backend, Codec, CodecSpec, Error, Stream, Typed};
 use rand_core::{Rng, SeedableRng};
 
-/// Specs that reach every branch of every codec. A codec that is not named here still joins, by its default spec:
-/// use [`specs`].
-const SPECS: &[&str] = &[
-    "turboquant:bits=1",
-    "turboquant:bits=2",
-    "turboquant:bits=3",
-    "turboquant",
-    "turboquant:bits=5",
-    "turboquant:bits=6",
-    "turboquant:bits=7",
-    "turboquant:bits=8",
-    "turboquant:levels=3",
-    "turboquant:levels=5",
-    "turboquant:levels=6",
-    "turboquant:levels=10",
-    "turboquant:levels=12",
-    "turboquant:bits=3,gain=norm",
-    "turboquant:bits=2,gain=unbiased",
-    "turboquant:bits=3,rounds=2,seed=7",
-    "turboquant:levels=6,rounds=3,seed=18446744073709551615",
-    "turboquant-qjl:bits=2",
-    "turboquant-qjl",
-    "turboquant-qjl:bits=6,sketch_rounds=3,seed=5",
-    "turboquant-qjl:bits=8,rounds=2,sketch_rounds=1",
-    "qjl",
-    "qjl:sketch_rounds=1,seed=2",
-    "polarquant:bits=1",
-    "polarquant:bits=2",
-    "polarquant:bits=3,seed=4",
-    "polarquant",
-    "polarquant:bits=5,rounds=3",
-    "polarquant:bits=8",
-    "polarquant:depth=4",
-    "polarquant:depth=4,rounds=2",
-    "tq3_0",
-    "tq3_0:variant=3bit",
-    "octopus:bits=1",
-    "octopus:bits=2",
-    "octopus",
-    "octopus:bits=4",
-    "octopus:bits=5",
-    "octopus:bits=4,split=even",
-    "octopus:bits=5,split=even",
-    "octopus:bdir=1,bnrm=0",
-    "octopus:bdir=7,bnrm=6",
-    "octopus:bits=2,rounding=full",
-    "octopus:rounding=local3,tail=paper,norm=f32,gain=norm",
-    "octopus:rounding=scalar,gain=unbiased,rounds=2,seed=7",
-    "octopus-qjl:bits=2,gain=norm",
-    "octopus-qjl",
-    "octopus-qjl:bits=5,split=even,norm=f32,tail=paper,sketch_rounds=3,seed=5",
-    "int:bits=2",
-    "int:bits=3",
-    "int",
-    "int:bits=5,group=16",
-    "int:bits=8",
-    "int:bits=2,group=32,asymmetric=true",
-    "int:bits=4,group=16,asymmetric=true",
-    "int:bits=6,asymmetric=true",
-    "int:bits=7,group=64",
-    "int:rotate=true,seed=3",
-    "hqmq",
-    "hqmq:s=1,r=2",
-    "hqmq:s=24,r=3,rotate=true,seed=5",
-    "hqmq:s=48,secondary=optimised",
-    "hqmq:s=96,r=5,packing=index",
-    "hqmq:s=192,r=6",
-    "hqmq:s=255,r=6",
-    "additive",
-    "additive:k=17,r=2,seed=3",
-    "int:bits=8,asymmetric=true,rotate=true",
-    "q8_0",
-    "q8_0:rotate=keys",
-    "q5_0",
-    "q4_0",
-    "q4_0:rotate=keys",
-    "q4_0:rotate=values",
-    "iq4_nl",
-    "fp8",
-    "fp8:scale=token",
-];
-
-/// Every spec of the list, and the default spec of each codec that the list leaves out. Dense rotations are a matter
-/// of `tests/rotation.rs` and the golden files: they cost D² a vector.
+/// Specs that reach every branch of every codec whose pages are its blocks and nothing else. `tests/outliers.rs` has the others. Dense rotations are a matter of `tests/rotation.rs` and the golden files: they
+/// cost D² a vector.
 pub fn specs() -> Vec<CodecSpec> {
-    let mut specs: Vec<CodecSpec> = SPECS.iter().map(|text| text.parse().unwrap()).collect();
-    for codec in CodecSpec::all() {
-        if !SPECS.iter().any(|text| text.split(':').next() == Some(codec.name)) {
-            specs.push(codec.name.parse().unwrap());
-        }
-    }
+    let samples = CodecSpec::all().iter().flat_map(|codec| codec.samples);
+    let specs = samples.map(|(text, dim)| (text.parse::<CodecSpec>().unwrap(), *dim));
     specs
+        .filter(|(spec, dim)| spec.page_bytes_max(*dim, 1) == spec.block_bytes(*dim))
+        .map(|(spec, _)| spec)
+        .collect()
 }
 
 /// The name of a spec's codec.

@@ -8,7 +8,7 @@ export type ErrorCode =
   | "Type" | "Range" | "UnknownOption"
   // An object after its `dispose()`; a view of a memory that has grown since.
   | "Disposed" | "Detached"
-  // The module could not be fetched; memory ran out; a bug; a module after one.
+  // The module is missing, or is none of octaplex; memory ran out; a bug; a module after one.
   | "Load" | "OutOfMemory" | "Internal" | "Broken";
 
 export class OctaplexError extends Error {

@@ -33,12 +33,26 @@ export function hasSimd() {
 export async function load(options = {}) {
   known(options, ["simd", "url", "module"], "load's options");
   const { simd = hasSimd(), url = simd ? urls.simd : urls.plain, module } = options;
-  const compiled = module instanceof WebAssembly.Module ? module : await WebAssembly.compile(module ?? (await read(url)));
-  let memory;
-  const host = { fail: (length) => memory.fail(length >>> 0) };
-  const { exports } = await WebAssembly.instantiate(compiled, { host });
-  memory = new Memory(exports);
-  return new Octaplex(exports, memory);
+  return loading(module == null ? url : "module", async () => {
+    const compiled = module instanceof WebAssembly.Module ? module : await WebAssembly.compile(module ?? (await read(url)));
+    let memory;
+    const host = { fail: (length) => memory.fail(length >>> 0) };
+    const { exports } = await WebAssembly.instantiate(compiled, { host });
+    if (exports.backend === undefined) throw new Error("this is not a module of octaplex");
+    memory = new Memory(exports);
+    return new Octaplex(exports, memory);
+  });
+}
+
+/** Runs `step`; a file that is missing or is no module becomes an error that says what to do. */
+async function loading(from, step) {
+  try {
+    return await step();
+  } catch (error) {
+    const own = Object.values(urls).includes(from);
+    const advice = own ? ". In a clone of the repository, bindings/wasm/build.sh builds the modules first; a bundler has to copy them" : "";
+    throw new OctaplexError("Load", `${from}: ${error.message}${advice}`, { cause: error });
+  }
 }
 
 async function read(url) {
@@ -48,7 +62,7 @@ async function read(url) {
     return readFile(from);
   }
   const answer = await fetch(from);
-  if (!answer.ok) throw new OctaplexError("Load", `${from}: ${answer.status} ${answer.statusText}`);
+  if (!answer.ok) throw new Error(`${answer.status} ${answer.statusText}`);
   return answer.arrayBuffer();
 }
 

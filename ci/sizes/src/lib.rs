@@ -6,7 +6,7 @@ use octaplex::Error;
 #[cfg(not(feature = "codec"))]
 use octaplex::{Attend, Backend, LayerConfig};
 
-#[cfg(feature = "any")]
+#[cfg(feature = "run-time")]
 type Keys = octaplex::Typed<octaplex::AnyCodec, 32>;
 #[cfg(feature = "two")]
 type Keys = octaplex::Trellis<32>;
@@ -14,7 +14,7 @@ type Keys = octaplex::Trellis<32>;
 type Keys = octaplex::TurboQuant<32>;
 #[cfg(any(feature = "cache", feature = "two"))]
 type Values = octaplex::TurboQuant<32>;
-#[cfg(feature = "any")]
+#[cfg(feature = "run-time")]
 type Values = Keys;
 
 #[cfg(not(feature = "codec"))]

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)] // tests fail by panicking
 
 use super::*;
+use crate::CodecSpec;
 use crate::codebook::WIDTHS;
 extern crate std;
 use std::{vec, vec::Vec};
@@ -76,15 +77,16 @@ fn every_byte_of_a_page_has_one_use() {
         let place = |part: &[u8]| part.as_ptr() as usize - base..part.as_ptr() as usize - base + part.len();
         let (mut rows, mut extras) = (Vec::new(), Vec::new());
         for (head, parts) in layout.heads_mut(&mut page).enumerate() {
-            rows.extend([place(parts.keys), place(parts.values)]);
-            extras.extend([&*parts.centre, parts.key_norms, parts.value_norms, parts.lengths].map(place));
-            let all = [parts.keys, parts.values, parts.centre, parts.key_norms, parts.value_norms];
+            let HeadMut { keys, values, lengths } = parts;
+            rows.extend([place(keys.rows), place(values.rows)]);
+            extras.extend([&*keys.centre, keys.norms, values.norms, lengths].map(place));
+            let all = [keys.rows, values.rows, keys.centre, keys.norms, values.norms];
             for (number, part) in all.into_iter().enumerate() {
                 part.fill((1 + 5 * head + number) as u8);
             }
             if layout.varies {
-                let lengths = [layout.keys.rows, layout.values.rows].map(|rows| length(rows, head) as u32);
-                parts.lengths.copy_from_slice(&lengths.map(u32::to_le_bytes).concat());
+                let each = [layout.keys.rows, layout.values.rows].map(|rows| length(rows, head) as u32);
+                lengths.copy_from_slice(&each.map(u32::to_le_bytes).concat());
             }
         }
         tile(rows.into_iter().chain(extras), layout.header..layout.page_bytes, &layout);
@@ -92,13 +94,11 @@ fn every_byte_of_a_page_has_one_use() {
         let packed = layout.page_length(&page);
         assert!(layout.is_sound(&page[..packed]), "{layout:?}");
         for head in 0..layout.heads {
-            let Head { keys, values, centre, key_norms, value_norms, .. } =
-                layout.head(&page[..packed], head);
-            let before = |side: &Side| if side.is_lean() { BEFORE } else { 0 };
-            let (keys, values) = (&keys[before(&layout.keys)..], &values[before(&layout.values)..]);
+            let Head { keys: key, values: value } = layout.head(&page[..packed], head);
+            let (keys, values) = (&key.rows[layout.keys.lead()..], &value.rows[layout.values.lead()..]);
             let lengths = [layout.keys.rows, layout.values.rows].map(|rows| length(rows, head));
             assert_eq!([keys.len(), values.len()], lengths, "{layout:?}");
-            for (number, part) in [keys, values, centre, key_norms, value_norms].into_iter().enumerate() {
+            for (number, part) in [keys, values, key.centre, key.norms, value.norms].into_iter().enumerate() {
                 assert!(part.iter().all(|byte| usize::from(*byte) == 1 + 5 * head + number), "{layout:?}");
             }
         }

@@ -28,16 +28,13 @@
 //! Keys are divided by it and queries multiplied, before the codec's rotation. It is decided once, from the sequence alone
 //! or from what `calibrate` is given.
 
-use super::page::Side;
 use crate::Error;
 use crate::backend::Kernels;
-use crate::codec::Codec;
-use crate::codec::planes::CentreCode;
 use half::f16;
 use octaplex_arch::{Float, MAX_DIM};
 
 /// μ = Σ rows / n, in f32, rows ascending.
-fn mean(rows: &[f32], mean: &mut [f32]) {
+pub(super) fn mean(rows: &[f32], mean: &mut [f32]) {
     mean.fill(0.0);
     for row in rows.chunks_exact(mean.len()) {
         mean.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
@@ -60,46 +57,41 @@ pub(crate) fn store_mean(rows: &[f32], dim: usize, bytes: &mut [u8]) -> Result<(
     Ok(())
 }
 
-/// Stores the mean of a page's rows, and takes what was stored from them: as f16 beside blocks, as [`CentreCode`] has it
-/// beside rows of planes.
-pub(crate) fn store(
+/// Stores the mean of rows in f16, and subtracts what was stored from them.
+pub(super) fn take_mean(
     backend: Kernels,
-    codec: &dyn Codec,
-    side: &Side,
     rows: &mut [f32],
+    dim: usize,
     bytes: &mut [u8],
 ) -> Result<(), Error> {
+    store_mean(rows, dim, bytes)?;
     let mut centre = [0.0; MAX_DIM];
-    let centre = &mut centre[..codec.dim()];
-    if side.is_lean() {
-        mean(rows, centre);
-        for grade in side.grades(codec) {
-            let centre = &mut centre[grade.channels];
-            CentreCode::new(grade.planes).encode(centre, &mut bytes[grade.centre])?;
-        }
-    } else {
-        store_mean(rows, centre.len(), bytes)?;
-        backend.decode_floats(Float::F16, bytes, centre);
-    }
+    let centre = &mut centre[..dim];
+    read_floats(backend, bytes, centre);
     subtract(rows, centre);
     Ok(())
 }
 
-/// Reads what [`store`] has stored.
-pub(crate) fn read(
-    backend: Kernels,
-    codec: &dyn Codec,
-    side: &Side,
-    bytes: &[u8],
-    centre: &mut [f32],
-) -> Result<(), Error> {
-    if !side.is_lean() {
-        backend.decode_floats(Float::F16, bytes, centre);
+/// Reads a centre in f16.
+pub(super) fn read_floats(backend: Kernels, bytes: &[u8], centre: &mut [f32]) {
+    backend.decode_floats(Float::F16, bytes, centre);
+}
+
+/// Adds a centre in f16, or nothing, to rows.
+pub(crate) fn add_floats(backend: Kernels, rows: &mut [f32], dim: usize, bytes: &[u8]) {
+    if !bytes.is_empty() {
+        let mut centre = [0.0; MAX_DIM];
+        let centre = &mut centre[..dim];
+        read_floats(backend, bytes, centre);
+        add(rows, centre);
     }
-    for grade in side.grades(codec) {
-        CentreCode::new(grade.planes).decode(&bytes[grade.centre], &mut centre[grade.channels])?;
+}
+
+/// rows ← rows + centre.
+pub(super) fn add(rows: &mut [f32], centre: &[f32]) {
+    for row in rows.chunks_exact_mut(centre.len()) {
+        row.iter_mut().zip(centre).for_each(|(x, c)| *x += c);
     }
-    Ok(())
 }
 
 /// rows ← rows - centre.
@@ -121,11 +113,83 @@ pub(crate) fn divide(rows: &mut [f32], balance: &[f32]) {
 }
 
 /// rows ← rows · balance.
-pub(crate) fn multiply(rows: &mut [f32], balance: &[f32]) {
+fn multiply(rows: &mut [f32], balance: &[f32]) {
     for row in rows.chunks_exact_mut(balance.len()) {
         for (x, s) in row.iter_mut().zip(balance) {
             *x *= s;
         }
+    }
+}
+
+/// What a layer's keys pass through before they are encoded: channels are divided, and sorted. Queries pass through the
+/// inverse transpose, so that scores stay what they are.
+///
+/// A head's balance is one number a channel, kept in f16. It is decided once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Balance {
+    /// Whether channels are divided by their own scale.
+    scales: bool,
+    /// Whether channels are sorted, because the format of the pages codes the first half more finely.
+    sorts: bool,
+}
+
+impl Balance {
+    pub(crate) const fn new(scales: bool, sorts: bool) -> Self {
+        Self { scales, sorts }
+    }
+
+    /// Whether keys stay as they are: nothing is stored then.
+    pub(crate) const fn is_none(&self) -> bool {
+        !self.scales && !self.sorts
+    }
+
+    /// Bytes of a head's balance.
+    pub(crate) const fn bytes(&self, dim: usize) -> usize {
+        if self.is_none() { 0 } else { 2 * dim }
+    }
+
+    /// Decides a head's balance, as f32 of f16, from keys and from the queries that will meet them, or none.
+    pub(crate) fn decide(&self, backend: Kernels, keys: &Spread, queries: &[f32], balance: &mut [f32]) {
+        keys.decide(backend, *self, queries, balance);
+    }
+
+    /// Brings keys into the basis in which pages keep them.
+    pub(crate) fn apply(&self, keys: &mut [f32], balance: &[f32]) {
+        if !self.is_none() {
+            divide(keys, balance);
+        }
+        if self.sorts {
+            sort(keys, balance);
+        }
+    }
+
+    /// Brings keys back from there.
+    pub(crate) fn undo(&self, keys: &mut [f32], balance: &[f32]) {
+        if self.sorts {
+            keys.chunks_exact_mut(balance.len()).for_each(|key| unsort(key, balance));
+        }
+        if !self.is_none() {
+            multiply(keys, balance);
+        }
+    }
+
+    /// Brings queries into the basis of the keys.
+    pub(crate) fn apply_to_queries(&self, queries: &mut [f32], balance: &[f32]) {
+        if !self.is_none() {
+            multiply(queries, balance);
+        }
+        if self.sorts {
+            sort(queries, balance);
+        }
+    }
+
+    /// Whether bytes are a balance that can have been decided: from 2⁻⁸ to 2⁸, or as large as keys that f16 holds can make it;
+    /// half of them below zero where channels are sorted, else none.
+    pub(crate) fn is_sound(&self, bytes: &[u8]) -> bool {
+        let values = || bytes.as_chunks::<2>().0.iter().map(|b| u16::from_le_bytes(*b));
+        let negative = if self.sorts { bytes.len() / 4 } else { 0 };
+        values().all(|s| (0x1c00..=0x5c00).contains(&(s & 0x7fff)))
+            && values().filter(|s| s >> 15 == 1).count() == negative
     }
 }
 
@@ -179,7 +243,7 @@ impl Spread {
 
     /// What a head's channels are divided by, as f32 of f16, from the keys added so far and these queries, or none: the balance,
     /// or ones; with the sign of its grade, where a layer has grades.
-    pub(crate) fn decide(&self, backend: Kernels, diagonal: Diagonal, queries: &[f32], balance: &mut [f32]) {
+    fn decide(&self, backend: Kernels, kind: Balance, queries: &[f32], balance: &mut [f32]) {
         let (dim, keys) = (balance.len(), self.count.max(1) as f32);
         let (mut sigma, mut rms) = ([0.0f32; MAX_DIM], [0.0f32; MAX_DIM]);
         let (sigma, rms) = (&mut sigma[..dim], &mut rms[..dim]);
@@ -201,7 +265,7 @@ impl Spread {
             *s = round(backend.sqrt(sigma / (root * backend.sqrt(root))).clamp(1.0 / 256.0, 256.0));
         }
         let (sum, squares) = (balance.iter().sum::<f32>(), balance.iter().map(|s| s * s).sum::<f32>());
-        if !diagonal.balances || dim as f32 * squares / (sum * sum) < 1.0 + 4.0 * chance {
+        if !kind.scales || dim as f32 * squares / (sum * sum) < 1.0 + 4.0 * chance {
             balance.fill(1.0);
         } else {
             let longest = self.largest.iter().zip(&*balance).map(|(x, s)| x / s * (x / s));
@@ -212,7 +276,7 @@ impl Spread {
                 }
             }
         }
-        if diagonal.grades {
+        if kind.sorts {
             sigma.iter_mut().zip(rms).for_each(|(weight, rms)| *weight *= *rms);
             for (channel, s) in balance.iter_mut().enumerate() {
                 let (weight, before) = (sigma[channel], sigma.split_at(channel));
@@ -224,18 +288,11 @@ impl Spread {
     }
 }
 
-/// What a layer's diagonal is for.
-#[derive(Clone, Copy)]
-pub(crate) struct Diagonal {
-    pub(crate) balances: bool,
-    pub(crate) grades: bool,
-}
-
 /// A power of two, so that no index needs a branch.
 const ROOM: usize = MAX_DIM.next_power_of_two();
 
 /// Brings the channels of rows that a balance above 0 marks to the front, in their order, those below 0 behind them.
-pub(crate) fn sort(rows: &mut [f32], balance: &[f32]) {
+fn sort(rows: &mut [f32], balance: &[f32]) {
     let mut from = [0u16; MAX_DIM];
     places(balance).enumerate().for_each(|(channel, place)| from[place] = channel as u16);
     let (mut unsorted, from) = ([0.0; ROOM], &from[..balance.len()]);
@@ -246,7 +303,7 @@ pub(crate) fn sort(rows: &mut [f32], balance: &[f32]) {
 }
 
 /// The inverse of [`sort`], for one row.
-pub(crate) fn unsort(row: &mut [f32], balance: &[f32]) {
+fn unsort(row: &mut [f32], balance: &[f32]) {
     let mut unsorted = [0.0; MAX_DIM];
     let unsorted = &mut unsorted[..balance.len()];
     unsorted.iter_mut().zip(places(balance)).for_each(|(x, place)| *x = row[place]);

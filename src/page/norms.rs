@@ -15,25 +15,20 @@ use crate::codec::{read_f16, to_f16};
 use half::f16;
 use octaplex_arch::Packing;
 
-/// Bits of a norm beside planes of so many bytes for `dim` values; 0 where blocks stay as they are.
-///
-/// On keys and values of real models 5 bits cost 4% in attention's output for the .02 bits a value that they save at a width
-/// of 64, more than they are worth. Codes of more than 4½ bits keep their f16: with `trellis:m=16` norms of 6 bits raise
-/// attention's divergence by a quarter, and a quarter is what the bits that they save would give elsewhere.
-pub(crate) const fn norm_bits(planes: usize, dim: usize) -> u8 {
-    if 0 < planes && 16 * planes <= 9 * dim { BITS } else { 0 }
-}
-
 /// Bits of a norm.
-const BITS: u8 = 6;
+///
+/// On keys and values of real models 5 bits cost 4% in attention's output for the 0.02 bits a value that they save at a
+/// width of 64, more than they are worth.
+pub(crate) const NORM_BITS: u8 = 6;
+const BITS: u8 = NORM_BITS;
 const PACKING: Packing = Packing::bits(BITS);
 
 /// Bytes before the codes.
 const HEAD: usize = 3;
 
 /// Bytes of the norms of a page's rows.
-pub(crate) const fn norm_bytes(bits: u8, tokens: usize) -> usize {
-    if bits == 0 { 0 } else { HEAD + PACKING.bytes(tokens) }
+pub(crate) const fn bytes(tokens: usize) -> usize {
+    HEAD + PACKING.bytes(tokens)
 }
 
 /// The largest integer of a scale.
@@ -155,7 +150,7 @@ mod tests {
 
     /// The octaves, and the norms.
     fn round_trip(norms: &[f32]) -> (u32, std::vec::Vec<f32>) {
-        let mut bytes = std::vec![0xaa; norm_bytes(BITS, norms.len())];
+        let mut bytes = std::vec![0xaa; super::bytes(norms.len())];
         let mut decoded = std::vec![0.0; norms.len()];
         assert_eq!(encode(Kernels::SCALAR, norms, &mut bytes), Ok(()));
         assert_eq!(decode(Kernels::SCALAR, &bytes, &mut decoded), Ok(()));
@@ -193,16 +188,11 @@ mod tests {
     fn norms_that_are_not_finite_are_refused() {
         let mut norms = [0.0; 64];
         for head in [0x7c00u16, 0xfc00, 0x7e00, 0xffff] {
-            let mut bytes = [0; norm_bytes(BITS, 64)];
+            let mut bytes = [0; super::bytes(64)];
             bytes[..2].copy_from_slice(&head.to_le_bytes());
             let refused = Err(Error::Corrupt { block: 0 });
             assert_eq!(decode(Kernels::SCALAR, &bytes, &mut norms), refused);
         }
-        assert_eq!(encode(Kernels::SCALAR, &[1e6; 64], &mut [0; norm_bytes(BITS, 64)]), Err(Error::Overflow));
-    }
-
-    #[test]
-    fn fine_codes_keep_their_blocks() {
-        assert_eq!([0, 1, 72, 73].map(|planes| norm_bits(planes, 128)), [0, 6, 6, 0]);
+        assert_eq!(encode(Kernels::SCALAR, &[1e6; 64], &mut [0; super::bytes(64)]), Err(Error::Overflow));
     }
 }

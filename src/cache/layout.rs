@@ -3,31 +3,23 @@
 //! ```text
 //! front   head 0: sinks K, sinks V, ring K, ring V (f16 rows), balance, prefix centre;  head 1: …
 //! page    header: position u64; length of the page u64, where pages have no fixed one
-//!         head 0: keys, values;  head 1: …
+//!         head 0: rows of keys, rows of values;  head 1: …
 //!         head 0: centre, norms of keys, norms of values, lengths;  head 1: …
 //! ```
 //!
-//! Keys and values of codecs that are a norm and planes ([`Planes`](crate::codec::planes::Planes)) are *lean*: rows of planes
-//! without gaps, 64 to a whole number of cache lines, their norms together (`norms.rs`); a centre is then what `planes.rs`
-//! makes of its difference from the prefix centre. Others are blocks as they are, their centre in f16. Lengths of keys and
-//! values, u32 each, are there for codecs whose pages have no fixed size (`med` in specs).
+//! [`Shape`] says what the parts of a page hold. Lengths of keys and values, u32 each, are there for codecs whose pages have
+//! no fixed size (`med` in specs).
 //!
 //! A page is written once, when it closes, and never changed: forks share it.
 
 use super::config::{Center, LayerConfig};
-use super::norms::{norm_bits, norm_bytes};
-use crate::codec::Codec;
-use crate::codec::planes::{Planes, centre_bytes};
+use crate::Role;
 use crate::codec::query::QUERY_BATCH;
-use crate::codec::scratch::words_for;
-use crate::{CodecSpec, Error};
+use crate::page::{Balance, Part, PartMut, Shape, Sizes};
 use core::ops::Range;
 
 /// Bytes before the rows of a page: its position, u64.
 const POSITION: usize = 8;
-
-/// Of a row of planes, what lies before it: the place that a block has for its norm.
-const BEFORE: usize = 2;
 
 /// Tokens that have one maximum, one sum and one output: the unit of work of attention. Parts are combined in order,
 /// so this number is part of what results mean.
@@ -37,118 +29,17 @@ pub(crate) const SPLIT: usize = 4096;
 /// the scores of a part fit a second-level cache. Boards have neither the stack nor prompts to gain by it.
 pub(crate) const BATCH: usize = QUERY_BATCH;
 
-/// Keys or values of a page. Sizes in bytes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Side {
-    tokens: usize,
-    /// A row that is a block.
-    pub(crate) block: usize,
-    /// Planes of a row of each grade; nothing of blocks.
-    planes: [usize; 2],
-    /// All rows at most, and always unless `varies`.
-    pub(crate) rows: usize,
-    /// All norms beside planes.
-    pub(crate) norms: usize,
-}
-
-/// Rows of planes: all that a codec has of a page, or those of half the channels.
-pub(crate) struct Grade<'a> {
-    pub(crate) planes: &'a dyn Planes,
-    pub(crate) channels: Range<usize>,
-    /// Words of a prepared query.
-    pub(crate) words: Range<usize>,
-    /// Bytes of a row.
-    pub(crate) row: usize,
-    /// The bytes of all rows in [`Head::keys`], [`BEFORE`] them included.
-    pub(crate) rows: Range<usize>,
-    /// In [`Head::key_norms`].
-    pub(crate) norms: Range<usize>,
-    /// In [`Head::centre`].
-    pub(crate) centre: Range<usize>,
-}
-
-impl Side {
-    /// Whether rows are planes, their norms together.
-    pub(crate) const fn is_lean(&self) -> bool {
-        self.norms > 0
-    }
-
-    /// Whether the first half of the channels has planes of its own.
-    const fn is_graded(&self) -> bool {
-        self.planes[1] > 0
-    }
-
-    /// The rows as grades of planes; none where they are blocks.
-    pub(crate) fn grades<'a>(&self, codec: &'a dyn Codec) -> impl Iterator<Item = Grade<'a>> + use<'a> {
-        let (side, count) = (*self, 1 + usize::from(self.is_graded()));
-        let all = codec.planes().into_iter().flatten().enumerate();
-        let mut words = 0;
-        all.take(if side.is_lean() { count } else { 0 }).map(move |(index, planes)| {
-            let (dim, row, norms) = (planes.dim(), side.planes[index], side.norms / count);
-            let (before, len) = (index * side.planes[0], planes.query_len());
-            words += len;
-            Grade {
-                planes,
-                channels: index * dim..(index + 1) * dim,
-                words: words - len..words,
-                row,
-                rows: before * side.tokens..(before + row) * side.tokens + BEFORE,
-                norms: index * norms..(index + 1) * norms,
-                centre: index * centre_bytes(dim)..(index + 1) * centre_bytes(dim),
-            }
-        })
-    }
-}
-
-/// What a codec says of its blocks: bytes of one, of a page of them, and of the planes of each grade, if a cache takes them apart.
-pub(crate) struct Sizes {
-    pub(crate) block: usize,
-    pub(crate) page: usize,
-    pub(crate) planes: [usize; 2],
-}
-
-impl Sizes {
-    const fn of(spec: &CodecSpec, dim: usize, tokens: usize) -> Self {
-        let (block, page) = (spec.block_bytes(dim), spec.page_bytes_max(dim, tokens));
-        Self { block, page, planes: spec.plane_bytes(dim) }
-    }
-
-    const fn side(&self, dim: usize, tokens: usize) -> Side {
-        let [fine, coarse] = self.planes;
-        let (bits, row) = (norm_bits(fine + coarse, dim), fine + coarse);
-        if bits == 0 {
-            return Side { tokens, block: self.block, planes: [0, 0], rows: self.page, norms: 0 };
-        }
-        let norms = norm_bytes(bits, tokens) * if coarse > 0 { 2 } else { 1 };
-        Side { tokens, block: self.block, planes: self.planes, rows: tokens * row, norms }
-    }
-
-    /// Of values, whose channels have no order: two grades are a block.
-    const fn of_values(&self) -> Self {
-        let planes = if self.planes[1] > 0 { [0, 0] } else { self.planes };
-        Self { planes, ..*self }
-    }
-}
-
-/// A head of a page. Rows of planes begin with the [`BEFORE`] bytes before the first.
+/// A head of a page.
 #[derive(Clone, Copy)]
 pub(crate) struct Head<'a> {
-    pub(crate) keys: &'a [u8],
-    pub(crate) values: &'a [u8],
-    pub(crate) centre: &'a [u8],
-    pub(crate) key_norms: &'a [u8],
-    pub(crate) value_norms: &'a [u8],
-    /// Keys or values that are read after these, if that is known.
-    pub(crate) ahead: &'a [u8],
+    pub(crate) keys: Part<'a>,
+    pub(crate) values: Part<'a>,
 }
 
 /// A head of a page that is being written.
 pub(crate) struct HeadMut<'a> {
-    pub(crate) keys: &'a mut [u8],
-    pub(crate) values: &'a mut [u8],
-    pub(crate) centre: &'a mut [u8],
-    pub(crate) key_norms: &'a mut [u8],
-    pub(crate) value_norms: &'a mut [u8],
+    pub(crate) keys: PartMut<'a>,
+    pub(crate) values: PartMut<'a>,
     /// Of keys and values, where they vary.
     pub(crate) lengths: &'a mut [u8],
 }
@@ -176,18 +67,17 @@ pub(crate) struct Layout {
     pub(crate) ring: usize,
     /// Page slots in caller-given memory.
     pub(crate) slots: usize,
-    pub(crate) keys: Side,
-    pub(crate) values: Side,
+    pub(crate) keys: Shape,
+    pub(crate) values: Shape,
     varies: bool,
     /// Bytes before the rows of a page.
     pub(crate) header: usize,
     pub(crate) centre_bytes: usize,
-    balance_bytes: usize,
+    /// What keys pass through before they are encoded.
+    pub(crate) balance: Balance,
     prefix_bytes: usize,
     /// What a head has beside its rows.
     extra: usize,
-    /// Bytes of the longer page of blocks, of which rows of planes are made.
-    blocks: usize,
     pub(crate) page_bytes: usize,
     head_front: usize,
     pub(crate) front_bytes: usize,
@@ -196,33 +86,26 @@ pub(crate) struct Layout {
 impl Layout {
     pub(crate) const fn new(config: &LayerConfig) -> Self {
         let LayerConfig { key_dim, value_dim, page, keys, values, .. } = config;
-        Self::with_codecs(config, &Sizes::of(keys, *key_dim, *page), &Sizes::of(values, *value_dim, *page))
+        let keys = Sizes::of_spec(keys, *key_dim, *page);
+        Self::with_codecs(config, &keys, &Sizes::of_spec(values, *value_dim, *page))
     }
 
     /// For codecs of such blocks and pages.
     pub(crate) const fn with_codecs(config: &LayerConfig, key_sizes: &Sizes, value_sizes: &Sizes) -> Self {
         let LayerConfig { kv_heads: heads, key_dim, value_dim, page, sink_tokens: sinks, .. } = *config;
-        let (keys, values) = (key_sizes.side(key_dim, page), value_sizes.of_values().side(value_dim, page));
-        let (lean, graded) = (keys.is_lean(), keys.is_graded());
+        let keys = Shape::new(key_sizes, Role::Keys, key_dim, page);
+        let values = Shape::new(value_sizes, Role::Values, value_dim, page);
         let ring = (config.recent_window + config.max_rollback).div_ceil(page) * page + page;
-        let (centre_bytes, prefix_bytes) = match config.centers() {
-            Center::Off => (0, 0),
-            Center::Prefix => (0, 2 * key_dim),
-            Center::Page if graded => (2 * centre_bytes(key_dim / 2), 2 * key_dim),
-            Center::Page if lean => (centre_bytes(key_dim), 2 * key_dim),
-            Center::Page => (2 * key_dim, 0),
+        let [centre_bytes, prefix_bytes] = match config.centers() {
+            Center::Off => [0, 0],
+            Center::Prefix => [0, 2 * key_dim],
+            Center::Page => keys.centre_bytes(),
         };
-        let balance_bytes = if config.balances() || graded { 2 * key_dim } else { 0 };
-        let varies = key_sizes.page > page * key_sizes.block || value_sizes.page > page * value_sizes.block;
+        let balance = Balance::new(config.balances(), keys.sorts());
+        let varies = keys.varies() || values.varies();
         let header = if varies { 2 * POSITION } else { POSITION };
         let extra = centre_bytes + keys.norms + values.norms + if varies { 8 } else { 0 };
-        let blocks = match (lean, values.is_lean()) {
-            (true, true) if key_sizes.page > value_sizes.page => key_sizes.page,
-            (true, false) => key_sizes.page,
-            (_, true) => value_sizes.page,
-            (false, false) => 0,
-        };
-        let head_front = (sinks + ring) * 2 * (key_dim + value_dim) + balance_bytes + prefix_bytes;
+        let head_front = (sinks + ring) * 2 * (key_dim + value_dim) + balance.bytes(key_dim) + prefix_bytes;
         let paged = config.capacity.saturating_sub(sinks + config.recent_window) / page;
         let slots = match config.sliding_window {
             // What the window shows after the longest rollback; and a spare one, to see whether pages can be encoded
@@ -247,10 +130,9 @@ impl Layout {
             varies,
             header,
             centre_bytes,
-            balance_bytes,
+            balance,
             prefix_bytes,
             extra,
-            blocks,
             page_bytes: header + heads * (keys.rows + values.rows + extra),
             head_front,
             front_bytes: heads * head_front,
@@ -302,12 +184,8 @@ impl Layout {
         self.heads * 2 * self.key_dim + self.encode_scratch()
     }
 
-    /// Values that encoding a head of a page works in: its rows, and the blocks of rows of planes.
+    /// Values that encoding a head of a page works in: its rows.
     pub(crate) const fn encode_scratch(&self) -> usize {
-        self.page_of_rows() + words_for(self.blocks)
-    }
-
-    pub(crate) const fn page_of_rows(&self) -> usize {
         self.page * if self.key_dim > self.value_dim { self.key_dim } else { self.value_dim }
     }
 
@@ -338,20 +216,10 @@ impl Layout {
         self.front(head, 2 * (before + place * self.value_dim), 2 * count * self.value_dim)
     }
 
-    /// Whether keys are balanced or graded.
-    pub(crate) const fn balances(&self) -> bool {
-        self.balance_bytes > 0
-    }
-
-    /// Whether the sign of a balance says to which grade its channel belongs.
-    pub(crate) const fn is_graded(&self) -> bool {
-        self.keys.is_graded()
-    }
-
-    /// The balance in f16; empty where keys are neither balanced nor graded.
+    /// A head's balance in f16; empty where there is none.
     pub(crate) fn balance(&self, head: usize) -> Range<usize> {
-        let from = self.head_front - self.balance_bytes - self.prefix_bytes;
-        self.front(head, from, self.balance_bytes)
+        let bytes = self.balance.bytes(self.key_dim);
+        self.front(head, self.head_front - bytes - self.prefix_bytes, bytes)
     }
 
     /// The centre of all pages; empty where there is none.
@@ -371,17 +239,13 @@ impl Layout {
         } else {
             start += head * (keys + values);
         }
-        let before = |side: &Side| if side.is_lean() { BEFORE } else { 0 };
         let (centre, norms) = extra.split_at(self.centre_bytes);
         let (key_norms, norms) = norms.split_at(self.keys.norms);
         let (middle, end) = (start + keys, start + keys + values);
+        let part = |rows, centre, norms| Part { rows, centre, norms, ahead: &[] };
         Head {
-            keys: &page[start - before(&self.keys)..middle],
-            values: &page[middle - before(&self.values)..end],
-            centre,
-            key_norms,
-            value_norms: &norms[..self.values.norms],
-            ahead: &[],
+            keys: part(&page[start - self.keys.lead()..middle], centre, key_norms),
+            values: part(&page[middle - self.values.lead()..end], &[], &norms[..self.values.norms]),
         }
     }
 
@@ -422,12 +286,10 @@ impl Layout {
             let mut take = |length| split_off(&mut rows, length);
             let (keys, values) = (take(layout.keys.rows), take(layout.values.rows));
             let mut take = |length| split_off(&mut extras, length);
+            let (centre, norms) = (take(layout.centre_bytes), take(layout.keys.norms));
             HeadMut {
-                keys,
-                values,
-                centre: take(layout.centre_bytes),
-                key_norms: take(layout.keys.norms),
-                value_norms: take(layout.values.norms),
+                keys: PartMut { rows: keys, centre, norms },
+                values: PartMut { rows: values, centre: &mut [], norms: take(layout.values.norms) },
                 lengths: take(if layout.varies { 8 } else { 0 }),
             }
         })
@@ -475,7 +337,7 @@ impl LayerConfig {
             return 0;
         }
         let layout = Layout::new(self);
-        layout.slots.saturating_mul(layout.page_bytes).saturating_add(layout.front_bytes)
+        layout.fixed_bytes()
     }
 
     /// Values of scratch memory that appending and attending with `queries` rows (query heads x queries of a block)
@@ -523,42 +385,23 @@ impl LayerConfig {
         if !self.is_possible() {
             return;
         }
-        let Layout { keys, values, varies, centre_bytes, heads, page, .. } = Layout::new(self);
-        line(POSITION, "position of the first token, u64");
-        if varies {
-            line(POSITION, "length of the page in bytes, u64");
-        }
-        for _ in 0..heads {
-            match keys.planes {
-                [0, _] => line(keys.rows, "keys: blocks"),
-                [all, 0] => line(page * all, "keys: planes"),
-                [fine, coarse] => {
-                    line(page * fine, "keys: planes of the fine half");
-                    line(page * coarse, "keys: planes of the coarse half");
-                }
+        let Layout { keys, values, varies, centre_bytes, heads, .. } = Layout::new(self);
+        let mut line = |bytes: usize, what: &str| {
+            if bytes > 0 {
+                line(bytes, what);
             }
-            line(values.rows, if values.is_lean() { "values: planes" } else { "values: blocks" });
+        };
+        line(POSITION, "position of the first token, u64");
+        line(if varies { POSITION } else { 0 }, "length of the page in bytes, u64");
+        for _ in 0..heads {
+            keys.describe_rows(Role::Keys, &mut line);
+            values.describe_rows(Role::Values, &mut line);
         }
         for _ in 0..heads {
-            let halves = if keys.is_graded() { 2 } else { 1 };
-            let coded = [
-                "centre of the keys: f16 norm, codes of 5 bits",
-                "centre of their coarse half: f16 norm, codes of 5 bits",
-            ];
-            let norms = [
-                "norms of the keys: f16 largest, u8 octaves, codes of 6 bits",
-                "norms of their coarse half: f16 largest, u8 octaves, codes of 6 bits",
-            ];
-            let floats = ["centre of the keys: f16", ""];
-            let centres = if keys.is_lean() { coded } else { floats };
-            let halves = |bytes, words: [&'static str; 2]| {
-                words.into_iter().take(halves).map(move |words| (bytes / halves, words))
-            };
-            let parts = halves(centre_bytes, centres).chain(halves(keys.norms, norms)).chain([
-                (values.norms, "norms of the values: f16 largest, u8 octaves, codes of 6 bits"),
-                (if varies { 8 } else { 0 }, "bytes of the keys, bytes of the values: u32 each"),
-            ]);
-            parts.filter(|(bytes, _)| *bytes > 0).for_each(|(bytes, what)| line(bytes, what));
+            keys.describe_centre(centre_bytes, &mut line);
+            keys.describe_norms(Role::Keys, &mut line);
+            values.describe_norms(Role::Values, &mut line);
+            line(if varies { 8 } else { 0 }, "bytes of the keys, bytes of the values: u32 each");
         }
     }
 
@@ -567,14 +410,6 @@ impl LayerConfig {
         self.check().is_ok()
             && self.keys.block_bytes(self.key_dim) > 0
             && self.values.block_bytes(self.value_dim) > 0
-    }
-}
-
-/// The same error, its block counted over all pages of so many tokens.
-pub(crate) fn in_page(error: Error, page: usize, tokens: usize) -> Error {
-    match error {
-        Error::Corrupt { block } => Error::Corrupt { block: page * tokens + block },
-        other => other,
     }
 }
 

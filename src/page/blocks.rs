@@ -1,0 +1,101 @@
+//! Pages of blocks: what any codec's rows can be kept as.
+
+use super::{MAX_TOKENS, PageFormat, Part, PartMut, Queries, Shape, balance, in_page};
+use crate::Error;
+use crate::backend::Kernels;
+use crate::codec::Codec;
+use crate::codec::query::QUERY_BATCH;
+use core::ops::Range;
+use octaplex_arch::Float;
+
+/// Blocks one behind the other, the centre in f16.
+pub(crate) struct Blocks<'a> {
+    backend: Kernels,
+    codec: &'a dyn Codec,
+    tokens: usize,
+    block: usize,
+}
+
+impl<'a> Blocks<'a> {
+    pub(super) fn new(codec: &'a dyn Codec, shape: &Shape, backend: Kernels) -> Self {
+        Self { backend, codec, tokens: shape.tokens, block: shape.block() }
+    }
+
+    /// Rows, without their centre. Of pages that are more than their blocks, all rows or one, which is then a sum with one
+    /// weight that is not 0.
+    fn rows(&self, bytes: &[u8], tokens: Range<usize>, x: &mut [f32]) -> Result<(), Error> {
+        let (codec, count) = (self.codec, self.tokens);
+        if bytes.len() == count * self.block {
+            let blocks = bytes.chunks_exact(self.block).enumerate().skip(tokens.start);
+            return blocks.zip(x.chunks_exact_mut(codec.dim())).try_for_each(|((token, block), x)| {
+                codec.decode(block, x).map_err(|error| in_page(error, token, 1))
+            });
+        }
+        if tokens == (0..count) {
+            return codec.decode_page(bytes, x);
+        }
+        let mut weights = [0.0; MAX_TOKENS];
+        weights[tokens.start] = 1.0;
+        x.fill(0.0);
+        codec.accumulate(&weights[..count], bytes, x)?;
+        codec.finish(x);
+        Ok(())
+    }
+}
+
+impl PageFormat for Blocks<'_> {
+    fn take_centre(&self, rows: &mut [f32], centre: &mut [u8]) -> Result<(), Error> {
+        balance::take_mean(self.backend, rows, self.codec.dim(), centre)
+    }
+
+    fn encode(&self, rows: &[f32], part: &mut PartMut) -> Result<usize, Error> {
+        self.codec.encode_page(rows, part.rows)
+    }
+
+    fn decode(&self, part: &Part, tokens: Range<usize>, x: &mut [f32]) -> Result<(), Error> {
+        self.rows(part.rows, tokens, x)?;
+        balance::add_floats(self.backend, x, self.codec.dim(), part.centre);
+        Ok(())
+    }
+
+    fn score(
+        &self,
+        queries: &Queries,
+        parts: &mut dyn Iterator<Item = Part>,
+        scores: &mut [f32],
+        offsets: &mut [f32],
+    ) -> Result<(), Error> {
+        let count = queries.prepared.len();
+        let each = offsets.len() / count.max(1);
+        for (page, (part, scores)) in parts.zip(scores.chunks_exact_mut(count * self.tokens)).enumerate() {
+            self.backend.prefetch(part.ahead);
+            self.codec.score(queries.prepared, part.rows, scores)?;
+            let offsets = offsets[page..].iter_mut().step_by(each);
+            score_floats(self.backend, queries.rows, self.codec.dim(), part.centre, offsets);
+        }
+        Ok(())
+    }
+
+    fn accumulate(&self, weights: &[f32], part: &Part, acc: &mut [f32]) -> Result<(), Error> {
+        self.backend.prefetch(part.ahead);
+        self.codec.accumulate(weights, part.rows, acc)
+    }
+}
+
+/// Adds q·centre of each query to its offset, for a centre in f16 or none.
+pub(crate) fn score_floats<'a>(
+    backend: Kernels,
+    queries: &[f32],
+    dim: usize,
+    centre: &[u8],
+    offsets: impl Iterator<Item = &'a mut f32>,
+) {
+    if centre.is_empty() {
+        return;
+    }
+    let (mut rows, mut products): ([&[f32]; QUERY_BATCH], _) = ([&[]; QUERY_BATCH], [0.0; QUERY_BATCH]);
+    let count = queries.len() / dim;
+    rows.iter_mut().zip(queries.chunks_exact(dim)).for_each(|(row, query)| *row = query);
+    backend.score_floats(Float::F16, dim, centre, &rows[..count], &mut products[..count]);
+    offsets.zip(&products[..count]).for_each(|(offset, product)| *offset += product);
+}

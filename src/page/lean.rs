@@ -1,0 +1,282 @@
+//! Lean pages: rows of planes without gaps, their norms together in 6 bits each, the centre in the codec's own basis.
+//!
+//! A graded page is a lean page of two halves, each of half of the channels with a codec of its own. The channels come
+//! sorted ([`Balance`](super::Balance)). Kernels know nothing of it: they are called twice, with half the width.
+
+use super::{PageFormat, Part, PartMut, Queries, Shape, balance, norms};
+use crate::Error;
+use crate::backend::Kernels;
+use crate::codec::planes::{LEAD, Pages, PlaneRows, Planes};
+use crate::codec::query::{QUERY_BATCH, each_batch};
+use crate::codec::scratch::{MAX_SCRATCH, bytes_of, with_scratch, words_for};
+use crate::codec::{Codec, check_values};
+use core::ops::Range;
+use octaplex_arch::MAX_DIM;
+
+/// Rows whose channels are gathered side by side before they are encoded: what an encoder of pages takes at a time.
+const SIDE_BY_SIDE: usize = 16;
+
+/// The rows of a page: of all channels, or of two halves of them.
+pub(crate) struct Lean<'a> {
+    backend: Kernels,
+    shape: Shape,
+    halves: [Option<Half<'a>>; 2],
+}
+
+/// Rows of planes of one codec, and where their bytes are.
+struct Half<'a> {
+    planes: &'a dyn Planes,
+    channels: Range<usize>,
+    /// Words of a prepared query.
+    words: Range<usize>,
+    /// Bytes of a row.
+    row: usize,
+    /// Of [`PartMut::rows`]; [`Part::rows`] have [`LEAD`] bytes more in front.
+    rows: Range<usize>,
+    /// Of the norms.
+    norms: Range<usize>,
+    number: usize,
+}
+
+impl<'a> Lean<'a> {
+    /// The lean pages of a codec; `None` where the shape says that it has others.
+    pub(super) fn new(codec: &'a dyn Codec, shape: &Shape, backend: Kernels) -> Option<Self> {
+        let [first, second] = match codec.pages() {
+            _ if !shape.is_lean() => return None,
+            Pages::Blocks => return None,
+            Pages::Lean(planes) => [planes, planes],
+            Pages::Graded(halves) => halves,
+        };
+        let mut words = 0;
+        let mut start = 0;
+        let mut half = |number: usize, planes: &'a dyn Planes| {
+            let (dim, row, len) = (planes.dim(), shape.planes()[number], planes.query_len());
+            (words, start) = (words + len, start + row * shape.tokens);
+            Half {
+                planes,
+                channels: number * dim..(number + 1) * dim,
+                words: words - len..words,
+                row,
+                rows: start - row * shape.tokens..start,
+                norms: shape.of_half(shape.norms, number),
+                number,
+            }
+        };
+        let first = half(0, first);
+        let second = (shape.halves() > 1).then(|| half(1, second));
+        Some(Self { backend, shape: *shape, halves: [Some(first), second] })
+    }
+
+    fn halves(&self) -> impl Iterator<Item = &Half<'a>> {
+        self.halves.iter().flatten()
+    }
+
+    /// The bytes of a half's centre, in those of a page's.
+    fn centre(&self, half: &Half, bytes: usize) -> Range<usize> {
+        self.shape.of_half(bytes, half.number)
+    }
+
+    /// Whether a centre of so many bytes is coded in the halves' bases.
+    fn is_coded(&self, bytes: usize) -> bool {
+        bytes != 2 * self.shape.dim
+    }
+
+    /// Reads what [`take_centre`](PageFormat::take_centre) has stored.
+    fn read_centre(&self, bytes: &[u8], centre: &mut [f32]) -> Result<(), Error> {
+        if !self.is_coded(bytes.len()) {
+            balance::read_floats(self.backend, bytes, centre);
+            return Ok(());
+        }
+        for half in self.halves() {
+            if let Some(code) = half.planes.centre() {
+                code.decode(&bytes[self.centre(half, bytes.len())], &mut centre[half.channels.clone()])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A page's scores: those of one half, or the sums of those of two.
+    fn score_page(
+        &self,
+        queries: &[Option<[&[f32]; QUERY_BATCH]>; 2],
+        count: usize,
+        part: &Part,
+        scores: &mut [f32],
+    ) -> Result<(), Error> {
+        let tokens = self.shape.tokens;
+        for (half, queries) in self.halves().zip(queries.iter().flatten()) {
+            let queries = &queries[..count];
+            // As many queries of the second half as there is room for on the stack.
+            let batch = (MAX_SCRATCH / tokens.max(1) - 1).min(count);
+            with_scratch(tokens * if half.number > 0 { 1 + batch } else { 1 }, |memory| {
+                let (norms, more) = memory.split_at_mut(tokens);
+                let rows = half.read(self.backend, part, norms)?;
+                if half.number == 0 {
+                    return half.planes.score_planes(queries, &rows, scores);
+                }
+                let mut scored = Ok(());
+                each_batch(batch.max(1), queries, scores, |queries, scores| {
+                    let more = &mut more[..scores.len()];
+                    scored = scored.and_then(|()| half.planes.score_planes(queries, &rows, more));
+                    scores.iter_mut().zip(more).for_each(|(score, more)| *score += *more);
+                });
+                scored
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl Half<'_> {
+    /// The rows of a page, whose norms go to `norms`.
+    fn read<'r>(
+        &self,
+        backend: Kernels,
+        part: &Part<'r>,
+        norms: &'r mut [f32],
+    ) -> Result<PlaneRows<'r>, Error> {
+        norms::decode(backend, &part.norms[self.norms.clone()], norms)?;
+        let rows = self.rows.start..self.rows.end + LEAD;
+        let ahead = part.ahead.get(rows.clone()).unwrap_or_default();
+        Ok(PlaneRows::new(&part.rows[rows], self.row, self.planes.dim(), norms, ahead))
+    }
+
+    /// What this half needs of prepared queries.
+    fn queries<'q>(&self, prepared: &[&'q [f32]]) -> [&'q [f32]; QUERY_BATCH] {
+        let mut queries: [&[f32]; QUERY_BATCH] = [&[]; QUERY_BATCH];
+        queries.iter_mut().zip(prepared).for_each(|(slot, words)| *slot = &words[self.words.clone()]);
+        queries
+    }
+
+    /// Encodes this half's channels of rows of `dim` values.
+    fn encode(&self, rows: &[f32], dim: usize, planes: &mut [u8], norms: &mut [f32]) -> Result<(), Error> {
+        let width = self.channels.len();
+        if width == dim {
+            return self.planes.encode_planes(rows, planes, norms);
+        }
+        with_scratch(SIDE_BY_SIDE * width, |memory| {
+            let batches = rows.chunks(SIDE_BY_SIDE * dim).zip(planes.chunks_mut(SIDE_BY_SIDE * self.row));
+            for ((rows, planes), norms) in batches.zip(norms.chunks_mut(SIDE_BY_SIDE)) {
+                let side = &mut memory[..rows.len() / dim * width];
+                for (side, row) in side.chunks_exact_mut(width).zip(rows.chunks_exact(dim)) {
+                    side.copy_from_slice(&row[self.channels.clone()]);
+                }
+                self.planes.encode_planes(side, planes, norms)?;
+            }
+            Ok(())
+        })
+    }
+}
+
+impl PageFormat for Lean<'_> {
+    fn take_centre(&self, rows: &mut [f32], bytes: &mut [u8]) -> Result<(), Error> {
+        let (dim, len) = (self.shape.dim, bytes.len());
+        if !self.is_coded(len) {
+            return balance::take_mean(self.backend, rows, dim, bytes);
+        }
+        let mut centre = [0.0; MAX_DIM];
+        let centre = &mut centre[..dim];
+        balance::mean(rows, centre);
+        for half in self.halves() {
+            if let Some(code) = half.planes.centre() {
+                code.encode(&mut centre[half.channels.clone()], &mut bytes[self.centre(half, len)])?;
+            }
+        }
+        balance::subtract(rows, centre);
+        Ok(())
+    }
+
+    fn encode(&self, rows: &[f32], part: &mut PartMut) -> Result<usize, Error> {
+        for half in self.halves() {
+            with_scratch(self.shape.tokens, |norms| {
+                let planes = &mut part.rows[half.rows.clone()];
+                half.encode(rows, self.shape.dim, planes, norms)?;
+                // A codec of one's own may give anything.
+                check_values(norms, f32::INFINITY)?;
+                norms::encode(self.backend, norms, &mut part.norms[half.norms.clone()])
+            })?;
+        }
+        Ok(self.shape.rows)
+    }
+
+    fn decode(&self, part: &Part, tokens: Range<usize>, x: &mut [f32]) -> Result<(), Error> {
+        let dim = self.shape.dim;
+        for half in self.halves() {
+            with_scratch(self.shape.tokens, |norms| {
+                let rows = half.read(self.backend, part, norms)?;
+                for (token, x) in tokens.clone().zip(x.chunks_exact_mut(dim)) {
+                    half.planes.decode_planes(&rows, token, &mut x[half.channels.clone()])?;
+                }
+                Ok(())
+            })?;
+        }
+        if !part.centre.is_empty() {
+            let mut centre = [0.0; MAX_DIM];
+            let centre = &mut centre[..dim];
+            self.read_centre(part.centre, centre)?;
+            balance::add(x, centre);
+        }
+        Ok(())
+    }
+
+    fn score(
+        &self,
+        queries: &Queries,
+        parts: &mut dyn Iterator<Item = Part>,
+        scores: &mut [f32],
+        offsets: &mut [f32],
+    ) -> Result<(), Error> {
+        let count = queries.prepared.len();
+        let (each, tokens) = (offsets.len() / count.max(1), self.shape.tokens);
+        let of_half =
+            [0, 1].map(|number| self.halves[number].as_ref().map(|half| half.queries(queries.prepared)));
+        // Coded centres lie apart, in their pages; one call scores them all.
+        let most = each * self.shape.centre_bytes()[0];
+        with_scratch(words_for(most) + offsets.len(), |memory| {
+            let (found, memory) = memory.split_at_mut(offsets.len());
+            let centres = bytes_of(memory, most);
+            let (mut len, mut end) = (0, 0);
+            for (page, (part, scores)) in
+                (&mut *parts).zip(scores.chunks_exact_mut(count * tokens)).enumerate()
+            {
+                self.score_page(&of_half, count, &part, scores)?;
+                len = part.centre.len();
+                if self.is_coded(len) {
+                    centres[end..end + len].copy_from_slice(part.centre);
+                    end += len;
+                } else {
+                    let offsets = offsets[page..].iter_mut().step_by(each);
+                    super::blocks::score_floats(
+                        self.backend,
+                        queries.rows,
+                        self.shape.dim,
+                        part.centre,
+                        offsets,
+                    );
+                }
+            }
+            if end == 0 {
+                return Ok(());
+            }
+            for (half, queries) in self.halves().zip(of_half.iter().flatten()) {
+                let Some(code) = half.planes.centre() else { continue };
+                let own = self.centre(half, len);
+                // Every page has a place, also where none was scored for it.
+                let last = each * len - len + own.end;
+                code.score(&queries[..count], &centres[own.start..last], len, found)?;
+                offsets.iter_mut().zip(&*found).for_each(|(offset, found)| *offset += *found);
+            }
+            Ok(())
+        })
+    }
+
+    fn accumulate(&self, weights: &[f32], part: &Part, acc: &mut [f32]) -> Result<(), Error> {
+        let [Some(half), None] = &self.halves else {
+            return Err(Error::Unsupported { why: "values have no halves of channels" });
+        };
+        with_scratch(self.shape.tokens, |norms| {
+            let rows = half.read(self.backend, part, norms)?;
+            half.planes.accumulate_planes(weights, &rows, acc)
+        })
+    }
+}

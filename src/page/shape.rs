@@ -1,0 +1,202 @@
+//! How many bytes each part of a page takes, and which format it has: the one place that decides.
+
+use super::Part;
+use super::norms::{self, NORM_BITS};
+use crate::codec::Codec;
+use crate::codec::planes::{LEAD, Pages, centre_bytes};
+use crate::{CodecSpec, Role};
+use core::ops::Range;
+
+/// One side of a head: keys or values. Sizes in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) dim: usize,
+    pub(crate) tokens: usize,
+    /// A row that is a block.
+    block: usize,
+    /// Planes of a row, of each half of the channels where there are two; zeros for blocks.
+    planes: [usize; 2],
+    /// All rows at most, and always unless they vary.
+    pub(crate) rows: usize,
+    /// The norms of all rows, where they are not in the rows.
+    pub(crate) norms: usize,
+    /// What a codec makes of a page's centre: coded in its basis, or f16.
+    centre: usize,
+}
+
+/// What a codec says of its blocks: bytes of one, of a page of them, and of the planes of each half of the channels.
+#[derive(Clone, Copy)]
+pub(crate) struct Sizes {
+    pub(crate) block: usize,
+    pub(crate) page: usize,
+    pub(crate) planes: [usize; 2],
+    /// Whether the codec codes a page's centre in its own basis.
+    pub(crate) codes_centre: bool,
+}
+
+impl Sizes {
+    pub(crate) const fn of_spec(spec: &CodecSpec, dim: usize, tokens: usize) -> Self {
+        let (block, page) = (spec.block_bytes(dim), spec.page_bytes_max(dim, tokens));
+        Self { block, page, planes: spec.plane_bytes(dim), codes_centre: true }
+    }
+
+    pub(crate) fn of_codec(codec: &dyn Codec, tokens: usize) -> Self {
+        let (block, page) = (codec.block_bytes(), codec.page_bytes_max(tokens));
+        let (planes, codes_centre) = match codec.pages() {
+            Pages::Blocks => ([0, 0], false),
+            Pages::Lean(planes) => ([planes.plane_bytes(), 0], planes.centre().is_some()),
+            Pages::Graded([fine, coarse]) => ([fine.plane_bytes(), coarse.plane_bytes()], true),
+        };
+        Self { block, page, planes, codes_centre }
+    }
+}
+
+/// Planes take at most 4.5 bits a value in lean pages.
+///
+/// With `trellis:m=16` norms of 6 bits raise attention's divergence by a quarter, and a quarter is what the bits that they
+/// save would give elsewhere.
+const fn is_lean(planes: usize, dim: usize) -> bool {
+    0 < planes && 16 * planes <= 9 * dim
+}
+
+impl Shape {
+    pub(crate) const fn new(sizes: &Sizes, role: Role, dim: usize, tokens: usize) -> Self {
+        let [fine, coarse] = sizes.planes;
+        // Values have no order of channels: two halves are one block there.
+        let halves = matches!(role, Role::Values) && coarse > 0;
+        if halves || !is_lean(fine + coarse, dim) {
+            let (block, rows) = (sizes.block, sizes.page);
+            return Self { dim, tokens, block, planes: [0, 0], rows, norms: 0, centre: 2 * dim };
+        }
+        let (count, half) = if coarse > 0 { (2, dim / 2) } else { (1, dim) };
+        Self {
+            dim,
+            tokens,
+            block: sizes.block,
+            planes: sizes.planes,
+            rows: tokens * (fine + coarse),
+            norms: count * norms::bytes(tokens),
+            centre: if sizes.codes_centre { count * centre_bytes(half) } else { 2 * dim },
+        }
+    }
+
+    /// Whether norms lie beside the rows.
+    pub(super) const fn is_lean(&self) -> bool {
+        self.planes[0] > 0
+    }
+
+    /// Halves of the channels that are coded apart: 1, or 2 where some channels are coded more finely.
+    pub(super) const fn halves(&self) -> usize {
+        if self.planes[1] > 0 { 2 } else { 1 }
+    }
+
+    /// Planes of a row, of each half.
+    pub(super) const fn planes(&self) -> [usize; 2] {
+        self.planes
+    }
+
+    /// Bytes of a row that is a block.
+    pub(super) const fn block(&self) -> usize {
+        self.block
+    }
+
+    /// Bytes of a page's own centre, and of the prefix centre that it is a difference from.
+    pub(crate) const fn centre_bytes(&self) -> [usize; 2] {
+        [self.centre, if self.is_lean() { 2 * self.dim } else { 0 }]
+    }
+
+    /// Bytes in front of the rows that a reader takes along.
+    pub(crate) const fn lead(&self) -> usize {
+        if self.is_lean() { LEAD } else { 0 }
+    }
+
+    /// The least bytes of all rows.
+    #[cfg(feature = "alloc")]
+    pub(crate) const fn least(&self) -> usize {
+        if self.is_lean() { self.rows } else { self.tokens * self.block }
+    }
+
+    /// Whether channels are to come sorted.
+    pub(crate) const fn sorts(&self) -> bool {
+        self.halves() > 1
+    }
+
+    /// Whether how many bytes the rows take depends on the data.
+    pub(crate) const fn varies(&self) -> bool {
+        !self.is_lean() && self.rows > self.tokens * self.block
+    }
+
+    /// The bytes that one half takes of a part's: `whole` bytes of all halves together.
+    pub(super) const fn of_half(&self, whole: usize, half: usize) -> Range<usize> {
+        let each = whole / self.halves();
+        half * each..(half + 1) * each
+    }
+
+    /// Whether all numbers that scale others are finite.
+    pub(crate) fn is_sound(&self, part: &Part) -> bool {
+        let scales = |bytes: &[u8]| {
+            (0..self.halves()).all(|half| {
+                let first = self.of_half(bytes.len(), half).start;
+                bytes[first..].first_chunk::<2>().is_none_or(|scale| is_finite_f16(scale))
+            })
+        };
+        let is_coded = part.centre.len() != 2 * self.dim;
+        scales(part.norms) && if is_coded { scales(part.centre) } else { is_finite_f16(part.centre) }
+    }
+
+    /// Calls `line` with the bytes and the meaning of the rows.
+    pub(crate) fn describe_rows(&self, role: Role, line: &mut dyn FnMut(usize, &str)) {
+        let (keys, [fine, coarse]) = (matches!(role, Role::Keys), self.planes);
+        match (self.is_lean(), self.halves()) {
+            (false, _) => line(self.rows, if keys { "keys: blocks" } else { "values: blocks" }),
+            (_, 1) => line(self.rows, if keys { "keys: planes" } else { "values: planes" }),
+            _ => {
+                line(self.tokens * fine, "keys: planes of the fine half");
+                line(self.tokens * coarse, "keys: planes of the coarse half");
+            }
+        }
+    }
+
+    /// The same of a centre of so many bytes.
+    pub(crate) fn describe_centre(&self, bytes: usize, line: &mut dyn FnMut(usize, &str)) {
+        match (bytes == 2 * self.dim, self.halves()) {
+            (true, _) => line(bytes, "centre of the keys: f16"),
+            (_, 1) => line(bytes, "centre of the keys: f16 norm, codes of 5 bits"),
+            _ => {
+                line(bytes / 2, "centre of the keys: f16 norm, codes of 5 bits");
+                line(bytes / 2, "centre of their coarse half: f16 norm, codes of 5 bits");
+            }
+        }
+    }
+
+    /// The same of the norms.
+    pub(crate) fn describe_norms(&self, role: Role, line: &mut dyn FnMut(usize, &str)) {
+        const { assert!(NORM_BITS == 6) };
+        match (role, self.halves()) {
+            _ if self.norms == 0 => {}
+            (Role::Values, _) => {
+                line(self.norms, "norms of the values: f16 largest, u8 octaves, codes of 6 bits");
+            }
+            (_, 1) => line(self.norms, "norms of the keys: f16 largest, u8 octaves, codes of 6 bits"),
+            _ => {
+                line(self.norms / 2, "norms of the keys: f16 largest, u8 octaves, codes of 6 bits");
+                line(self.norms / 2, "norms of their coarse half: f16 largest, u8 octaves, codes of 6 bits");
+            }
+        }
+    }
+}
+
+/// Whether every f16 is finite: an exponent of all ones stands for infinity and NaN.
+pub(crate) fn is_finite_f16(bytes: &[u8]) -> bool {
+    bytes.as_chunks::<2>().0.iter().fold(true, |finite, b| finite & (b[1] & 0x7c != 0x7c))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fine_codes_keep_their_blocks() {
+        assert_eq!([0, 1, 72, 73].map(|planes| is_lean(planes, 128)), [false, true, true, false]);
+    }
+}
