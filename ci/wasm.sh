@@ -31,15 +31,18 @@ trap 'rm -f "$sizes"' EXIT
 echo "module   bytes gzipped  brotli" >"$sizes"
 size() { # size NAME FILE
   local brotli='const z = require("node:zlib"); console.log(z.brotliCompressSync(require("node:fs").readFileSync(process.argv[1])).length)'
-  printf '%-6s %9s %7s %7s\n' "$1" "$(wc -c <"$2")" "$(gzip -9 -n -c "$2" | wc -c)" "$(node -e "$brotli" "$2")" >>"$sizes"
+  printf '%-7s %9s %7s %7s\n' "$1" "$(wc -c <"$2")" "$(gzip -9 -n -c "$2" | wc -c)" "$(node -e "$brotli" "$2")" >>"$sizes"
 }
 size simd "$room/js/octaplex.simd.wasm"
 size plain "$room/js/octaplex.wasm"
+size allsimd "$room/js/octaplex.all.simd.wasm"
+size all "$room/js/octaplex.all.wasm"
 size one "$CARGO_TARGET_DIR/one.wasm"
 cat "$sizes"
 [[ ${1:-} != --bless ]] || cp "$sizes" "$room/sizes.txt"
 awk 'FNR > 1 && NR == FNR { was[$1] = $3; next }
   FNR > 1 && $3 > 1.1 * was[$1] { print $1 " has grown by more than a tenth"; bad = 1 }
+  $1 == "plain" && $3 >= 250000 { print "the recommended codecs without SIMD128 are to be under 250 kB"; bad = 1 }
   $1 == "one" && $3 >= 40000 { print "one codec is to be under 40 kB"; bad = 1 }
   END { exit bad }' "$room/sizes.txt" "$sizes"
 
@@ -48,7 +51,7 @@ cp "$room"/test/* tests/snapshots/*.snapshot "$project"
 cd "$project"
 npm install --silent --no-audit --no-fund typescript@5 playwright-core@1 axe-core@4
 files=$(cd node_modules/octaplex && find . -type f | sort | tr '\n' ' ')
-expected="./LICENSE-APACHE ./LICENSE-MIT ./README.md ./js/cache.js ./js/codec.js ./js/error.js ./js/index.d.ts ./js/index.js ./js/memory.js ./js/octaplex.simd.wasm ./js/octaplex.wasm ./package.json "
+expected="./LICENSE-APACHE ./LICENSE-MIT ./README.md ./js/cache.js ./js/codec.js ./js/error.js ./js/index.d.ts ./js/index.js ./js/memory.js ./js/octaplex.all.simd.wasm ./js/octaplex.all.wasm ./js/octaplex.simd.wasm ./js/octaplex.wasm ./package.json "
 [[ $files == "$expected" ]] || { echo "the package has: $files" >&2; exit 1; }
 
 node --test load.test.mjs package.test.mjs

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the two modules of the npm package into js/, and puts the page of demo/ together in site/, for any static file
+# Builds the modules of the npm package into js/: with the recommended codecs, and with all; with SIMD128, and without, and puts the page of demo/ together in site/, for any static file
 # server: its own files, the package, the sample of `octaplex compare`, and the checksums that this repository states.
 # `build.sh one FILE` builds the module of one codec. Needs nothing but a Rust that knows wasm32-unknown-unknown.
 set -euo pipefail
@@ -32,6 +32,8 @@ case ${1:-} in
   "")
     build "-C target-feature=+simd128" "$room/js/octaplex.simd.wasm"
     build "" "$room/js/octaplex.wasm"
+    build "-C target-feature=+simd128" "$room/js/octaplex.all.simd.wasm" --no-default-features --features all
+    build "" "$room/js/octaplex.all.wasm" --no-default-features --features all
     site=$room/site
     rm -rf "$site"
     mkdir -p "$site/octaplex" "$site/data"

@@ -189,6 +189,11 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     /// Drops the whole pages that lie within the positions, and returns how many tokens that were. Sinks and the exact
     /// window stay; the other tokens keep their positions. No rollback brings dropped tokens back, or opens a page
     /// before them again.
+    ///
+    /// This is also how to make room in a long conversation (a context shift). Keys carry the rotary embedding of their
+    /// positions, so positions are not renumbered: evict the oldest range and go on counting. Attention skips the gap, and
+    /// only differences of positions matter to a rotary embedding. An engine that must renumber clears the layer and
+    /// appends keys of the new positions.
     pub fn evict(&mut self, positions: Range<usize>) -> usize {
         let (pages, end) = self.standing(|standing| standing.within(positions));
         let tokens = pages.len() * self.layout.page;

@@ -6,7 +6,7 @@ import { divergence, exactScores, relativeError, weights } from "./attention.js"
 import { FileError, parse } from "./files.js";
 import { forValues } from "./choices.js";
 
-const octaplex = load();
+const octaplex = load({ codecs: "all" });
 let sample;
 let scores = new Map(); // exact ones, by query head
 
@@ -109,7 +109,7 @@ function outputError(wasm, spec, prepared, head) {
   return disposing([filled(wasm, shared(head), options)], (cache) => {
     const [outputs, truth] = [[], []];
     positions.forEach((position, query) => {
-      outputs.push(...cache.attend(0, queries.slice(query * dim, (query + 1) * dim), { position }));
+      outputs.push(...cache.attend(0, queries.slice(query * dim, (query + 1) * dim), { queries: 1, position }));
       const output = new Float64Array(dim);
       weights(exact(head)[query], dim).forEach((weight, token) => {
         for (let i = 0; i < dim; i++) output[i] += weight * values[token * dim + i];

@@ -19,6 +19,8 @@ export class OctaplexError extends Error {
 export interface LoadOptions {
   /** The build with SIMD128, or the plain one; by default what the engine takes. */
   simd?: boolean;
+  /** `recommended` (the default) has `trellis`, `graded`, `turboquant` and plain floats; `all` has every codec, in twice the bytes. */
+  codecs?: "recommended" | "all";
   /** Where the module lies, if not beside this package's files. */
   url?: string | URL;
   /** The module itself. */
@@ -32,7 +34,7 @@ export function load(options?: LoadOptions): Promise<Octaplex>;
 export function hasSimd(): boolean;
 
 /** The modules of this package. */
-export const urls: { readonly plain: URL; readonly simd: URL };
+export const urls: { readonly plain: URL; readonly simd: URL; readonly allPlain: URL; readonly allSimd: URL };
 
 interface Disposal {
   /** The same as `dispose`, for `using`; in engines without it, the registered symbol of that name. */
@@ -84,6 +86,8 @@ export interface CacheOptions {
   /** The first and the last so many layers are kept in f16; 0 by default. */
   boundaryLayers?: number;
   kvHeads: number;
+  /** Query heads, a multiple of `kvHeads`. Without it, each call of `attend` must say `queries`; snapshots do not hold it. */
+  queryHeads?: number;
   /** Width of keys and values, or each on its own. */
   headDim?: number;
   keyDim?: number;
@@ -113,7 +117,7 @@ export interface CacheOptions {
 }
 
 export interface AttendOptions {
-  /** Queries of the block, for each query head; 1 by default. */
+  /** Queries of the block, for each query head. 1 by default, where the cache knows its `queryHeads`: otherwise needed. */
   queries?: number;
   /** 1/√width by default. */
   scale?: number;
@@ -143,7 +147,9 @@ export interface Shape {
   values: string;
 }
 
+/** What a cache holds, all layers together. Counts of tokens are those of the layer that has most. */
 export interface Stats {
+  /** That attention can see. */
   tokens: number;
   pagedTokens: number;
   exactTokens: number;

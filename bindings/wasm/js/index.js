@@ -9,15 +9,17 @@
  */
 import { Cache } from "./cache.js";
 import { Codec } from "./codec.js";
-import { OctaplexError, known } from "./error.js";
+import { OctaplexError, known, show } from "./error.js";
 import { Bytes, Floats, Memory } from "./memory.js";
 
 export { Bytes, Cache, Codec, Floats, OctaplexError };
 
-/** The modules, for those who place them elsewhere. */
+/** The modules, for those who place them elsewhere: with the recommended codecs, and with all. */
 export const urls = {
   plain: new URL("./octaplex.wasm", import.meta.url),
   simd: new URL("./octaplex.simd.wasm", import.meta.url),
+  allPlain: new URL("./octaplex.all.wasm", import.meta.url),
+  allSimd: new URL("./octaplex.all.simd.wasm", import.meta.url),
 };
 
 /** Whether this engine has SIMD128: whether it takes a module of one such function. */
@@ -27,12 +29,17 @@ export function hasSimd() {
 }
 
 /**
- * Loads the module: one of the two builds in this package, or that of `url`, or `module` (bytes or a WebAssembly.Module).
+ * Loads the module: one of the builds in this package, or that of `url`, or `module` (bytes or a WebAssembly.Module).
+ * The builds have `trellis`, `graded`, `turboquant` and plain floats; with `codecs: "all"`, every codec, in twice the bytes.
  * Every call is an instance with a memory of its own.
  */
 export async function load(options = {}) {
-  known(options, ["simd", "url", "module"], "load's options");
-  const { simd = hasSimd(), url = simd ? urls.simd : urls.plain, module } = options;
+  known(options, ["simd", "codecs", "url", "module"], "load's options");
+  const { simd = hasSimd(), codecs = "recommended", module } = options;
+  if (codecs !== "recommended" && codecs !== "all")
+    throw new OctaplexError("Load", `codecs is ${show(codecs)}: expected "recommended" or "all"`);
+  const [plain, fast] = codecs === "all" ? [urls.allPlain, urls.allSimd] : [urls.plain, urls.simd];
+  const { url = simd ? fast : plain } = options;
   return loading(module == null ? url : "module", async () => {
     const compiled = module instanceof WebAssembly.Module ? module : await WebAssembly.compile(module ?? (await read(url)));
     let memory;
@@ -108,7 +115,7 @@ class Octaplex {
     return new Bytes(this.#memory, length);
   }
 
-  /** Every codec: its name, what it is, and the keys of its spec. */
+  /** Every codec of this build: its name, what it is, and the keys of its spec. */
   codecs() {
     const lines = this.#memory.said(this.#all().codecs()).trimEnd().split("\n");
     return lines.map((line) => {

@@ -11,7 +11,7 @@ use octaplex::{Backend, Codec, CodecSpec, Error, Role, Stream};
 const BATCH: usize = 8;
 
 pub struct Coder {
-    #[cfg_attr(not(feature = "all"), allow(dead_code))] // printing a spec links all of them
+    #[cfg_attr(not(feature = "specs"), allow(dead_code))] // printing a spec links all of them
     spec: CodecSpec,
     codec: Box<dyn Codec>,
     /// Prepared queries, or sums.
@@ -20,14 +20,14 @@ pub struct Coder {
     plain: bool,
 }
 
-#[cfg(feature = "all")]
+#[cfg(feature = "specs")]
 fn build(spec: &str, dim: usize, stream: Stream) -> Result<(CodecSpec, Box<dyn Codec>), Error> {
     let spec: CodecSpec = spec.parse()?;
     Ok((spec, spec.build_dyn(dim, Backend::detect(), stream)?))
 }
 
 /// `turboquant`, perhaps with its bits: the parser of all specs would be half of this build.
-#[cfg(not(feature = "all"))]
+#[cfg(not(feature = "specs"))]
 fn build(spec: &str, dim: usize, stream: Stream) -> Result<(CodecSpec, Box<dyn Codec>), Error> {
     use octaplex::{TurboQuant, TurboQuantSpec};
     let bits = match spec.strip_prefix("turboquant") {
@@ -196,7 +196,7 @@ pub unsafe extern "C" fn codec_drop(coder: *mut Coder) {
 /// # Safety
 /// The handle lives.
 #[unsafe(no_mangle)]
-#[cfg(feature = "all")]
+#[cfg(feature = "specs")]
 pub unsafe extern "C" fn codec_spec(coder: *const Coder) -> usize {
     // SAFETY: the caller's promise.
     write(&unsafe { &*coder }.spec)
@@ -318,14 +318,20 @@ pub extern "C" fn backend() -> usize {
     write(&Backend::detect().name())
 }
 
-/// Every codec that specs can name, as text: name, summary and keys, a line each, with tabs between.
-#[cfg(feature = "all")]
+/// Every codec that this build can make.
+#[cfg(feature = "specs")]
+pub fn built() -> impl Iterator<Item = &'static octaplex::CodecInfo> {
+    CodecSpec::all().iter().filter(|codec| codec.name.parse().is_ok_and(|spec: CodecSpec| spec.is_built()))
+}
+
+/// Every codec that this build can make, as text: name, summary and keys, a line each, with tabs between.
+#[cfg(feature = "specs")]
 #[unsafe(no_mangle)]
 pub extern "C" fn codecs() -> usize {
     struct List;
     impl core::fmt::Display for List {
         fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-            for codec in CodecSpec::all() {
+            for codec in built() {
                 write!(f, "{}\t{}", codec.name, codec.summary)?;
                 codec.keys.iter().try_for_each(|key| write!(f, "\t{key}"))?;
                 f.write_str("\n")?;

@@ -12,13 +12,13 @@
 
 extern crate alloc;
 
-#[cfg(feature = "all")]
+#[cfg(feature = "specs")]
 mod cache;
 mod codec;
 mod heap;
 mod memory;
 mod text;
-#[cfg(feature = "all")]
+#[cfg(feature = "specs")]
 mod verify;
 
 pub(crate) use text::{Failure, answer};
@@ -27,9 +27,9 @@ pub(crate) use text::{Failure, answer};
 /// happen.
 #[panic_handler]
 fn panic(info: &core::panic::PanicInfo) -> ! {
-    #[cfg(feature = "all")]
+    #[cfg(feature = "specs")]
     let length = text::write(&format_args!("Internal\n{info}"));
-    #[cfg(not(feature = "all"))]
+    #[cfg(not(feature = "specs"))]
     let (_, length) = (info, text::write(&"Internal\na panic"));
     text::fail(length)
 }

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
 import { OctaplexError, load } from "octaplex";
 
-const [all, one] = [await load({ simd: false }), await load({ module: await readFile("one.wasm") })];
+const [all, one] = [await load({ simd: false, codecs: "all" }), await load({ module: await readFile("one.wasm") })];
 const rows = Float32Array.from({ length: 5 * 128 }, (_, i) => Math.fround(Math.sin(i)));
 for (const spec of ["turboquant", "turboquant:bits=1", "turboquant:bits=8"]) {
   const [a, b] = [all, one].map((octaplex) => octaplex.codec(spec, { dim: 128 }));
