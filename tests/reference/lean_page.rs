@@ -289,10 +289,10 @@ fn decode_row(code: &Code, row: &[u8], norm: f32) -> Vec<f32> {
 // ```
 
 /// The scale of 2^e octaves, in units of the largest norm over 32767: code 0 is 0, code 63 the largest, and the codes between
-/// are 2^e/64 octaves apart.
+/// are 2^e/64 octaves apart, as the nearest integers. Half the largest is 16383.5, and becomes 16383.
 fn norm_scale(e: u8) -> Vec<i32> {
-    let below = |code: i32| f64::from((63 - code) << e) / 64.0;
-    (0..64).map(|code| if code == 0 { 0 } else { (32767.0 * (-below(code)).exp2()).round() as i32 }).collect()
+    let exact = |code: i32| 32767.0 * (-f64::from((63 - code) << e) / 64.0).exp2();
+    (0..64).map(|code| if code == 0 { 0 } else { (exact(code) - 0.5).ceil() as i32 }).collect()
 }
 
 /// Takes the scale that loses least, and for each norm its nearest code, the upper one half way. Scales are tried from the narrowest;
