@@ -35,6 +35,7 @@ mod proportion;
 mod qjl;
 mod quaternions;
 mod rates;
+mod reference;
 mod rooms;
 mod rotation;
 mod sliding;
