@@ -78,6 +78,13 @@ impl KvCacheBuilder {
         self
     }
 
+    /// Query heads of a layer, a multiple of the key/value heads. A block of queries whose number was forgotten is then refused,
+    /// where it would be taken for more heads.
+    pub const fn query_heads(mut self, query_heads: usize) -> Self {
+        self.config.each.query_heads = Some(query_heads);
+        self
+    }
+
     /// Every layer sees this many tokens back, and drops pages that nothing sees any more.
     pub const fn sliding_window(mut self, tokens: usize) -> Self {
         self.config.each.sliding_window = Some(tokens);

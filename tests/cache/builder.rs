@@ -27,9 +27,10 @@ fn bits_and_codecs_are_those_of_configurations() {
     // What is not named stays as recommended.
     let cache = KvCache::builder(1, 2, 128, 1000).values("f16").build().unwrap();
     assert_eq!(codecs(&cache), [["graded".to_string(), "f16".to_string()]]);
-    let cache = KvCache::builder(1, 2, 128, 1000).value_dim(64).sliding_window(300).build().unwrap();
+    let builder = KvCache::builder(1, 2, 128, 1000).value_dim(64).sliding_window(300).query_heads(8);
+    let cache = builder.build().unwrap();
     let config = cache.layers()[0].config();
-    assert_eq!((config.value_dim, config.sliding_window), (64, Some(300)));
+    assert_eq!((config.value_dim, config.sliding_window, config.query_heads), (64, Some(300), Some(8)));
 }
 
 #[test]
@@ -47,5 +48,6 @@ fn what_is_wrong_is_said_by_build() {
     for bits in [f64::NAN, -1.0, 0.0] {
         assert!(of(begin().bits(bits)).is_err(), "{bits}");
     }
+    assert_eq!(of(begin().query_heads(3)), Err(Error::Heads { queries: 3, kv_heads: 2 }));
     assert_eq!(of(KvCache::builder(1, 2, 100, 1000)), Err(Error::Width { actual: 100 }));
 }
