@@ -2,6 +2,8 @@
 
 use octaplex::Error;
 use std::fmt::Display;
+use std::io;
+use std::path::Path;
 
 /// A message in plain words, without a full stop.
 #[derive(Debug)]
