@@ -309,6 +309,9 @@ fn errors_are_one_line_and_leave_no_file() {
     encode("turboquant", "64", "wide.npy", &["[2, 100]", "64"]);
     encode("turboquant", "64", "ints.npy", &["<i4"]);
     fails(&folder, &["encode", "turboquant", "--dim", "64", "x.f32", "no/out"], &["no/out"]);
+    // Before the work: what comes first is said, though the input is missing as well.
+    fails(&folder, &["encode", "turboquant", "--dim", "64", "missing.f32", "no/out"], &["no/out"]);
+    fails(&folder, &["compare", "--input", "missing.npy", "--json", "no/rows.json"], &["no/rows.json"]);
     fails(&folder, &["decode", "turboquant", "--dim", "64", "short.f32", "out"], &["100 bytes", "34 bytes"]);
     let score = ["score", "f32", "--dim", "64", "--query", "nan.f32", "x.f32", "out"];
     fails(&folder, &score, &["nan.f32", "row 2, column 5"]);

@@ -33,7 +33,9 @@ pub(crate) fn os_error(error: std::io::Error, path: &Path) -> PyErr {
     let words = error.to_string();
     let words = words.split(" (os error").next().unwrap_or_default();
     match error.raw_os_error() {
-        Some(code) if cfg!(windows) => PyOSError::new_err((0, words.to_owned(), path.as_os_str().to_owned(), code)),
+        Some(code) if cfg!(windows) => {
+            PyOSError::new_err((0, words.to_owned(), path.as_os_str().to_owned(), code))
+        }
         Some(code) => PyOSError::new_err((code, words.to_owned(), path.as_os_str().to_owned())),
         None => std::io::Error::new(error.kind(), format!("{}: {words}", path.display())).into(),
     }
