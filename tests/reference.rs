@@ -5,9 +5,14 @@
 
 mod lean_page;
 
-use crate::common::{Random, bits};
-use lean_page::{Code, Head, add_values, decode_keys, decode_values, encode_page, finish, parts, scores};
-use octaplex::{Backend, ChunkCodec, ChunkConfig, KvCache, LayerConfig, f16};
+use crate::common::bits;
+use crate::common::vectors::{Random, adversarial};
+use lean_page::{
+    Code, Head, add_values, decode_keys, decode_row, decode_values, encode_page, encode_row, finish, parts,
+    scores,
+};
+use octaplex::codebook::TRELLIS_STATES;
+use octaplex::{Backend, ChunkCodec, ChunkConfig, Codec, CodecSpec, KvCache, LayerConfig, Stream, f16};
 
 /// The width, centroids and states of keys, those of values, heads, tokens of a page, seed, layer, balance.
 #[derive(Clone, Copy)]
@@ -49,7 +54,7 @@ const fn case(
 }
 
 impl Case {
-    fn spec(&self, (levels, states): (usize, usize)) -> octaplex::CodecSpec {
+    fn spec(&self, (levels, states): (usize, usize)) -> CodecSpec {
         format!("trellis:m={levels},states={states},seed={}", self.seed).parse().unwrap()
     }
 
@@ -188,8 +193,10 @@ fn pages_scores_and_sums_of_a_cache() {
         let tokens = SINKS + PAGES * case.page;
         let keys: Vec<Vec<f32>> = (0..case.heads).map(|_| case.rows(tokens, &mut random)).collect();
         let values: Vec<Vec<f32>> = (0..case.heads).map(|_| case.rows(tokens, &mut random)).collect();
-        let query = case.rows(1, &mut random);
-        let scales = [1.0, 1e-6, 1e-38];
+        // Every other case has a query that rounds to zeros, and weights that add nothing.
+        let query_scale = if number % 2 == 0 { 1.0 } else { 1e-40 };
+        let query: Vec<f32> = case.rows(1, &mut random).iter().map(|q| q * query_scale).collect();
+        let scales = if number % 2 == 0 { [1.0, 1e-6, 1e-38] } else { [1e-38, 1e-36, 1e-38] };
         let weights: Vec<f32> =
             (0..PAGES * case.page).map(|i| scales[i / case.page] * random.gaussian()).collect();
         let each: Vec<(Backend, Library)> = Backend::available()
@@ -283,5 +290,39 @@ fn pages_and_vectors_of_a_chunk() {
         }
         assert!(pages.is_empty(), "case {number}: {} bytes behind the pages", pages.len());
         assert_same(&bits(&ours), &bits(theirs), &format!("case {number}, decoded"));
+    }
+}
+
+/// Rows alone, as the codec's blocks: few different numbers, so that errors and costs are equal, and what looks for trouble.
+#[test]
+fn rows_with_ties() {
+    let mut random = Random::new(3);
+    let pairs = [1, 2, 4, 8, 16].into_iter().flat_map(|levels| TRELLIS_STATES.map(|states| (levels, states)));
+    for (levels, states) in pairs {
+        let dim = if states < 32 { 64 } else { 32 };
+        let mut rows = adversarial(dim, &mut random);
+        for i in 0..60 {
+            rows.push(
+                (0..dim).map(|j| [1.0, -0.5, 0.0, 2.0][(random.below(1 + i % 8) + j / 16) % 4]).collect(),
+            );
+        }
+        let code = Code::new(dim, (levels, states), 0, 0, 0);
+        let spec: CodecSpec = format!("trellis:m={levels},states={states}").parse().unwrap();
+        let codec = spec.build_dyn(dim, Backend::detect(), Stream::default()).unwrap();
+        let (mut block, mut decoded, mut encoded) = (vec![0; codec.block_bytes()], vec![0.0; dim], 0);
+        for (number, x) in rows.iter().enumerate() {
+            // What f16 cannot hold is left out of the reference.
+            if codec.encode(x, &mut block).is_err() {
+                continue;
+            }
+            let what = format!("{spec}, row {number}");
+            let (planes, norm) = encode_row(&code, x);
+            let ours = [f16::from_f32(norm).to_le_bytes().to_vec(), planes].concat();
+            assert_same(&ours, &block, &what);
+            codec.decode(&block, &mut decoded).unwrap();
+            assert_same(&bits(&decode_row(&code, &ours[2..], norm)), &bits(&decoded), &what);
+            encoded += 1;
+        }
+        assert!(encoded > 80, "{encoded} rows of {}", rows.len());
     }
 }

@@ -248,7 +248,7 @@ fn best_path(code: &Code, y: &[f32]) -> Vec<usize> {
 
 /// Encodes a row: its two planes, and its norm as an f16 holds it. The norm is the one that leaves the least error for these
 /// centroids, ‖x‖·⟨u, q⟩/⟨q, q⟩ with u the rotated vector of length 1 and q its centroids.
-fn encode_row(code: &Code, x: &[f32]) -> (Vec<u8>, f32) {
+pub(super) fn encode_row(code: &Code, x: &[f32]) -> (Vec<u8>, f32) {
     let norm = dot(x, x).sqrt();
     let scale = if norm < SMALLEST_NORM { 0.0 } else { code.book.kappa() / norm };
     // The transform without its 1/√D: the scale has it, and `kappa` integer steps are a standard deviation of y.
@@ -276,7 +276,7 @@ fn row_centroids(code: &Code, row: &[u8]) -> Vec<i32> {
 }
 
 /// A row as floats.
-fn decode_row(code: &Code, row: &[u8], norm: f32) -> Vec<f32> {
+pub(super) fn decode_row(code: &Code, row: &[u8], norm: f32) -> Vec<f32> {
     let step = norm * code.unit;
     let rotated: Vec<f32> = row_centroids(code, row).iter().map(|c| *c as f32 * step).collect();
     unrotated(code, &rotated)
