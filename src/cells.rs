@@ -107,8 +107,12 @@ impl CellConfig {
     #[must_use]
     pub fn required_bytes(&self) -> usize {
         let (pages, width) = (self.streams.saturating_mul(self.cells / PAGE), self.width());
-        let open = if matches!(self.codec, CodecSpec::F16(_)) { pages } else { self.open_pages.min(pages) };
-        let exact = 2 * width * (open * PAGE + self.streams * self.sinks);
+        let row = width.saturating_mul(2);
+        if matches!(self.codec, CodecSpec::F16(_)) {
+            return row.saturating_mul(PAGE).saturating_mul(pages);
+        }
+        let open = self.open_pages.min(pages);
+        let exact = row.saturating_mul(open * PAGE + self.streams * self.sinks);
         (pages - open).saturating_mul(self.page_bytes()).saturating_add(exact)
     }
 
