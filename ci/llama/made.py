@@ -74,8 +74,8 @@ for layer in range(LAYERS):
         tensor(block + "ffn_up.weight", hidden, embedding)
         tensor(block + "ffn_down.weight", embedding, hidden)
         continue
-    tensor(block + "attn_q.weight", heads * width, embedding, scale=2 * embedding**-0.5)
-    tensor(block + "attn_k.weight", kv_heads * width, embedding, scale=2 * embedding**-0.5)
+    tensor(block + "attn_q.weight", heads * width, embedding)
+    tensor(block + "attn_k.weight", kv_heads * width, embedding)
     tensor(block + "attn_v.weight", kv_heads * width, embedding)
     tensor(block + "attn_output.weight", embedding, heads * width)
     if kind == "gemma2":

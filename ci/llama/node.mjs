@@ -4,7 +4,7 @@
 import { readFileSync, writeFileSync } from "node:fs";
 import { getLlama, LlamaLogLevel } from "node-llama-cpp";
 
-const [modelPath, text, out, tokens = "192"] = process.argv.slice(2);
+const [modelPath, text, out, tokens = "320"] = process.argv.slice(2);
 const wanted = /octaplex|OCTAPLEX|KV buffer|graph splits/;
 const llama = await getLlama({
     gpu: false,

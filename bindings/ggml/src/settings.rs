@@ -1,6 +1,6 @@
 //! What environment variables say.
 
-use octaplex::{CacheConfig, CodecSpec, GradedSpec, Role, TrellisSpec};
+use octaplex::{CacheConfig, CodecSpec, F16Spec, GradedSpec, Role, TrellisSpec};
 use std::env;
 
 /// How caches are kept.
@@ -66,6 +66,9 @@ impl Settings {
             let has_grades = graded.block_bytes(dim) > 0;
             return Ok(if role == Role::Keys && has_grades { graded } else { TrellisSpec::default().into() });
         };
+        if bits >= 16.0 {
+            return Ok(CodecSpec::F16(F16Spec));
+        }
         let config = CacheConfig::new(1, heads, dim, 4096).for_bits(bits);
         let each = config.map_err(|why| format!("{bits} bits at a width of {dim}: {why}"))?.each;
         Ok(if role == Role::Keys { each.keys } else { each.values })
