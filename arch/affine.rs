@@ -27,7 +27,7 @@ impl Backend {
         contract!(x.len() == codes.len());
         contract!(range.0 <= range.1 && range.0 + offset >= 0 && range.1 + offset <= 255);
         dispatch!(
-            self, avx2: avx2, avx512: avx512, registers: scalar;
+            self, avx2: avx2, avx512: avx2, registers: scalar;
             quantize_affine(x: &[f32], zero: f32, scale: f32, offset: i32, range: (i32, i32), codes: &mut [u8])
         )
     }

@@ -14,6 +14,7 @@ pub(crate) mod wide;
 
 use crate::detect::Isa;
 use crate::{Backend, IntQuery, MAX_DIM, Packing, Rows};
+use layout::Codebook;
 
 impl Backend {
     /// code = number of thresholds ≤ x·scale. Thresholds ascend; at most 255.
@@ -119,12 +120,12 @@ impl Backend {
         scores: &mut [f32],
     ) {
         check_rows(packing, rows, centroids);
-        let rows = &rows.ask(self);
+        let (book, rows) = (&Codebook { packing, centroids, scale }, &rows.ask(self));
         contract!(queries.iter().all(|query| query.values.len() == rows.dim));
         contract!(scores.len() == queries.len() * rows.count());
         dispatch!(
-            self, portable: portable, avx2: lanes, avx512: tiles, registers: dots;
-            score_codes(packing: Packing, rows: &Rows, centroids: &[i16], scale: f32, queries: &[IntQuery], scores: &mut [f32])
+            self, portable: portable, avx2: avx2<Ymm | Vnni>, avx512: avx512 + tiles, registers: wide + dots;
+            score_codes(book: &Codebook, rows: &Rows, queries: &[IntQuery], scores: &mut [f32])
         )
     }
 
@@ -140,12 +141,12 @@ impl Backend {
         acc: &mut [f32],
     ) {
         check_rows(packing, rows, centroids);
-        let rows = &rows.ask(self);
+        let (book, rows) = (&Codebook { packing, centroids, scale }, &rows.ask(self));
         contract!(acc.len().is_multiple_of(rows.dim));
         contract!(weights.len() == acc.len() / rows.dim * rows.count());
         dispatch!(
-            self, portable: portable, avx2: lanes, avx512: tiles, registers: wide;
-            accumulate_codes(packing: Packing, rows: &Rows, centroids: &[i16], scale: f32, weights: &[f32], acc: &mut [f32])
+            self, portable: portable, avx2: avx2<Ymm | Vnni>, avx512: avx512 + tiles, registers: wide;
+            accumulate_codes(book: &Codebook, rows: &Rows, weights: &[f32], acc: &mut [f32])
         )
     }
 }

@@ -1,140 +1,121 @@
 //! Where a token turns into instructions.
 
-/// Runs a kernel of the backend at hand: one match, an arm for each instruction set.
+/// Calls the implementation of a kernel that the backend at hand runs: one `match`, an arm for each instruction set.
 ///
-/// `avx2`, `avx512` and `registers` name the text that each runs, a module of the kernel's folder. `scalar`: the
-/// specification, compiled for the instruction set at hand, where LLVM vectorises it as well as intrinsics would.
-/// `portable` is named where plain Rust has a faster text than the specification.
-/// `tiles`: for AVX-512 with AMX's tiles, or without.
-/// `lanes`: for AVX2 and for AVX-VNNI, each with its own registers of two lanes.
-/// `wide`: the text for registers. `ymm`, `zmm`: the same, for wider ones. `dots`: the same, and once more for ARM's dot products of bytes.
+/// ```text
+/// dispatch!(
+///     self, avx2: scalar, avx512: wide<Zmm>, registers: wide;
+///     score(rows: &Rows, scores: &mut [f32]) -> f32
+/// )
+/// ```
+/// Behind the semicolon stands the signature that all implementations share. The words before it name, for AVX2, for AVX-512 and
+/// for the other instruction sets (`registers`: NEON, SIMD128), a module of the kernel's folder:
+/// - `scalar`: the specification, which LLVM compiles for the instruction set. `avx2`, `avx512`: written for it.
+/// - `wide`: generic over registers, of 128 bits on x86-64. `wide<Ymm>`, `wide<Zmm>`: with registers of 256 and of 512 bits.
+/// - `avx2<Ymm | Vnni>`: generic over registers of two lanes: the first for AVX2, the second for AVX-VNNI.
+/// - `avx512 + tiles`: takes an `Option<Tiles>` before its arguments: `Some` with AMX.
+/// - `wide + dots`: compiled once more for ARM CPUs with dot products of bytes.
+///
+/// `portable: portable` before all names plain Rust that is faster than the specification; without it, the backend `portable` runs that.
 macro_rules! dispatch {
-    (
-        $backend:expr, portable: $portable:ident, $($others:ident: $text:ident),*;
-        $kernel:ident($($argument:ident: $kind:ty),*) $(-> $result:ty)?
-    ) => {
-        match $backend.isa {
-            #[cfg(not(target_os = "none"))]
-            Isa::Portable => $portable::$kernel($($argument),*),
-            _ => dispatch!($backend, $($others: $text),*; $kernel($($argument: $kind),*) $(-> $result)?),
-        }
+    ($backend:expr, $(portable: $portable:ident,)? avx2: $avx2:ident $(<$ymm:ident $(| $vnni:ident)?>)?,
+        avx512: $avx512:ident $(<$zmm:ident>)? $(+ $tiles:ident)?, registers: $registers:ident $(+ $dots:ident)?;
+        $kernel:ident $arguments:tt) => {
+        dispatch!($backend, $(portable: $portable,)? avx2: $avx2 $(<$ymm $(| $vnni)?>)?,
+            avx512: $avx512 $(<$zmm>)? $(+ $tiles)?, registers: $registers $(+ $dots)?; $kernel $arguments -> ())
     };
-    (
-        $backend:expr, avx2: lanes, $($others:ident: $text:ident),*;
-        $kernel:ident($($argument:ident: $kind:ty),*) $(-> $result:ty)?
-    ) => {
+    ($backend:expr, $(portable: $portable:ident,)? avx2: $avx2:ident $(<$ymm:ident $(| $vnni:ident)?>)?,
+        avx512: $avx512:ident $(<$zmm:ident>)? $(+ $tiles:ident)?, registers: $registers:ident $(+ $dots:ident)?;
+        $kernel:ident $arguments:tt -> $result:tt) => {
+        #[allow(unreachable_patterns, reason = "sets that share an arm, where one of them has none of its own")]
         match $backend.isa {
+            $(
+                #[cfg(not(target_os = "none"))]
+                Isa::Portable => call!($portable, (), $kernel $arguments),
+            )?
+            $($(
+                #[cfg(target_arch = "x86_64")]
+                Isa::AvxVnni => enter!(
+                    "avx2,fma,f16c", $arguments -> $result,
+                    call!($avx2 <$vnni>, (), $kernel $arguments)
+                ),
+            )?)?
             #[cfg(target_arch = "x86_64")]
-            Isa::AvxVnni => {
-                #[target_feature(enable = "avx2,fma,f16c")]
-                fn enter($($argument: $kind),*) $(-> $result)? {
-                    avx2::$kernel::<$crate::registers::avx2::Vnni>($($argument),*)
-                }
-                // SAFETY: tokens of this ISA are only made by `detect.rs`, after the CPU was asked for its
-                // instructions, VNNI's among them.
-                unsafe { enter($($argument),*) }
-            }
-            _ => dispatch!($backend, avx2: ymm_lanes, $($others: $text),*; $kernel($($argument: $kind),*) $(-> $result)?),
-        }
-    };
-    (
-        $backend:expr, avx2: $avx2:ident, avx512: tiles, registers: $registers:ident;
-        $kernel:ident($($argument:ident: $kind:ty),*)
-    ) => {
-        match $backend.isa {
-            #[cfg(target_arch = "x86_64")]
-            Isa::Amx => {
-                #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-                fn enter(tiles: $crate::registers::amx::Tiles, $($argument: $kind),*) {
-                    avx512::$kernel(Some(tiles), $($argument),*)
-                }
-                // SAFETY: tokens of this ISA are only made by `detect.rs`, after the CPU was asked for its instructions, and the
-                // system to permit tiles.
-                unsafe { enter($crate::registers::amx::Tiles::new(), $($argument),*) }
-            }
-            _ => dispatch!($backend, avx2: $avx2, avx512: no_tiles, registers: $registers; $kernel($($argument: $kind),*)),
-        }
-    };
-    (
-        $backend:expr, avx2: $avx2:ident, avx512: $avx512:ident, registers: $registers:ident;
-        $kernel:ident($($argument:ident: $kind:ty),*) $(-> $result:ty)?
-    ) => {
-        match $backend.isa {
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 | Isa::AvxVnni => {
-                #[target_feature(enable = "avx2,fma,f16c")]
-                fn enter($($argument: $kind),*) $(-> $result)? {
-                    text!($avx2, $crate::registers::avx2::Avx2, $kernel($($argument),*))
-                }
-                // SAFETY: tokens of this ISA are only made by `detect.rs`, after the CPU was asked for its
-                // instructions.
-                unsafe { enter($($argument),*) }
-            }
+            Isa::Avx2 | Isa::AvxVnni => enter!(
+                "avx2,fma,f16c", $arguments -> $result,
+                call!($avx2 $(<$ymm>)?, $crate::registers::avx2::Avx2, $kernel $arguments)
+            ),
             #[cfg(all(target_arch = "x86_64", feature = "wide"))]
-            Isa::Wide => {
-                #[target_feature(enable = "avx2,fma,f16c")]
-                fn enter($($argument: $kind),*) $(-> $result)? {
-                    text!($registers, $crate::registers::avx2::Avx2, $kernel($($argument),*))
-                }
-                // SAFETY: as above: such tokens need AVX2.
-                unsafe { enter($($argument),*) }
-            }
+            Isa::Wide => enter!(
+                "avx2,fma,f16c", $arguments -> $result,
+                call!($registers, $crate::registers::avx2::Avx2, $kernel $arguments)
+            ),
+            $(
+                #[cfg(target_arch = "x86_64")]
+                Isa::Amx => enter!(
+                    "avx512dq,avx512vl,avx512vbmi,avx512vnni", $arguments -> $result,
+                    // SAFETY: tokens of this ISA are only made where the system permits tiles.
+                    call!($avx512 + $tiles (Some(unsafe { $crate::registers::amx::Tiles::new() })), (), $kernel $arguments)
+                ),
+            )?
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Amx => {
-                #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-                fn enter($($argument: $kind),*) $(-> $result)? {
-                    text!($avx512, $crate::registers::avx2::Avx2, $kernel($($argument),*))
-                }
-                // SAFETY: as above.
-                unsafe { enter($($argument),*) }
-            }
+            Isa::Avx512 | Isa::Amx => enter!(
+                "avx512dq,avx512vl,avx512vbmi,avx512vnni", $arguments -> $result,
+                call!($avx512 $(<$zmm>)? $(+ $tiles (None))?, $crate::registers::avx2::Avx2, $kernel $arguments)
+            ),
+            $(
+                #[cfg(target_arch = "aarch64")]
+                Isa::NeonDotprod => enter!(
+                    "dotprod", $arguments -> $result,
+                    call!($registers + $dots, $crate::registers::neon::Neon<true>, $kernel $arguments)
+                ),
+            )?
             // NEON is part of every aarch64 target with floats.
             #[cfg(target_arch = "aarch64")]
-            Isa::Neon => text!($registers, $crate::registers::neon::Neon<false>, $kernel($($argument),*)),
-            #[cfg(target_arch = "aarch64")]
-            Isa::NeonDotprod => with_dots!($registers, $kernel($($argument: $kind),*) $(-> $result)?),
+            Isa::Neon | Isa::NeonDotprod => {
+                call!($registers, $crate::registers::neon::Neon<false>, $kernel $arguments)
+            }
             // SIMD128 is enabled for the whole build where this variant exists.
             #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
-            Isa::Simd128 => text!($registers, $crate::registers::simd128::Simd128, $kernel($($argument),*)),
+            Isa::Simd128 => call!($registers, $crate::registers::simd128::Simd128, $kernel $arguments),
             #[cfg(target_os = "none")]
-            Isa::Scalar => scalar::$kernel($($argument),*),
-            // In one arm, so that the text is compiled once for both.
+            Isa::Scalar => call!(scalar, (), $kernel $arguments),
+            // In one arm, so that the specification is compiled once for both.
             #[cfg(not(target_os = "none"))]
-            Isa::Scalar | Isa::Portable => scalar::$kernel($($argument),*),
+            Isa::Scalar | Isa::Portable => call!(scalar, (), $kernel $arguments),
         }
     };
 }
 
-/// A call of one of a kernel's texts.
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
-macro_rules! text {
-    (wide, $registers:ty, $kernel:ident($($argument:ident),*)) => { wide::$kernel::<$registers>($($argument),*) };
-    (ymm, $registers:ty, $kernel:ident($($argument:ident),*)) => {
-        wide::$kernel::<$crate::registers::avx2::Ymm>($($argument),*)
-    };
-    (zmm, $registers:ty, $kernel:ident($($argument:ident),*)) => {
-        wide::$kernel::<$crate::registers::avx512::Zmm>($($argument),*)
-    };
-    (ymm_lanes, $registers:ty, $kernel:ident($($argument:ident),*)) => {
-        avx2::$kernel::<$crate::registers::avx2::Ymm>($($argument),*)
-    };
-    (no_tiles, $registers:ty, $kernel:ident($($argument:ident),*)) => { avx512::$kernel(None, $($argument),*) };
-    (dots, $registers:ty, $kernel:ident($($argument:ident),*)) => { wide::$kernel::<$registers>($($argument),*) };
-    ($text:ident, $registers:ty, $kernel:ident($($argument:ident),*)) => { $text::$kernel($($argument),*) };
-}
-
-/// A call of the text for registers on an ARM CPU that has dot products of bytes.
-#[cfg(target_arch = "aarch64")]
-macro_rules! with_dots {
-    (dots, $kernel:ident($($argument:ident: $kind:ty),*) $(-> $result:ty)?) => {{
-        #[target_feature(enable = "dotprod")]
-        fn enter($($argument: $kind),*) $(-> $result)? {
-            wide::$kernel::<$crate::registers::neon::Neon<true>>($($argument),*)
+/// Compiles a call for some features, and calls that.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+macro_rules! enter {
+    ($features:literal, ($($argument:ident: $kind:ty),*) -> $result:ty, $call:expr) => {{
+        #[target_feature(enable = $features)]
+        fn enter($($argument: $kind),*) -> $result {
+            $call
         }
-        // SAFETY: tokens of this ISA are only made by `detect.rs`, after the CPU was asked for the instructions.
+        // SAFETY: tokens of an ISA are only made by `detect.rs`, after the CPU was asked for its instructions, and the system to
+        // permit tiles where it has them.
         unsafe { enter($($argument),*) }
     }};
-    ($registers:ident, $kernel:ident($($argument:ident: $kind:ty),*) $(-> $result:ty)?) => {
-        text!($registers, $crate::registers::neon::Neon<false>, $kernel($($argument),*))
+}
+
+/// Calls one of a kernel's implementations; the type is that of registers, for those that are generic over them.
+macro_rules! call {
+    (wide $(+ dots)?, $registers:ty, $kernel:ident($($argument:ident: $kind:ty),*)) => {
+        wide::$kernel::<$registers>($($argument),*)
+    };
+    ($module:ident <Zmm>, $registers:ty, $kernel:ident($($argument:ident: $kind:ty),*)) => {
+        $module::$kernel::<$crate::registers::avx512::Zmm>($($argument),*)
+    };
+    ($module:ident <$lanes:ident>, $registers:ty, $kernel:ident($($argument:ident: $kind:ty),*)) => {
+        $module::$kernel::<$crate::registers::avx2::$lanes>($($argument),*)
+    };
+    ($module:ident + tiles ($tiles:expr), $registers:ty, $kernel:ident($($argument:ident: $kind:ty),*)) => {
+        $module::$kernel($tiles, $($argument),*)
+    };
+    ($module:ident, $registers:ty, $kernel:ident($($argument:ident: $kind:ty),*)) => {
+        $module::$kernel($($argument),*)
     };
 }

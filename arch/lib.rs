@@ -45,6 +45,10 @@ macro_rules! contract {
 #[macro_use]
 mod dispatch;
 mod detect;
+mod environment;
+mod floats;
+mod prefetch;
+#[macro_use]
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
 mod registers;
 mod rows;
@@ -66,13 +70,14 @@ pub use angles::layout::{AngleTree, Angles};
 pub use blocks::layout::{BLOCK_BYTES, BLOCK_VALUES, BlockBook};
 pub use codes::layout::{IntQuery, Packing};
 pub use detect::Backend;
+pub use environment::with_default_floats;
+pub use floats::Float;
 pub use quaternions::layout as quaternion;
 pub use rows::Rows;
 pub use signs::layout::{SignQuery, SignRows};
 pub use trellis::layout::{Fit, TrellisCodebook};
 pub use triplets::layout::{Search, TripletLayout};
 pub use vectors::hadamard;
-pub use vectors::layout::Float;
 
 /// The widest vector that kernels with internal buffers take.
 pub const MAX_DIM: usize = 576;

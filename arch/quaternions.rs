@@ -19,7 +19,7 @@ impl Backend {
     pub fn chunk_norms(self, x: &[f32], norms: &mut [f32]) {
         contract!(x.len() == 4 * norms.len());
         dispatch!(
-            self, avx2: ymm, avx512: zmm, registers: wide;
+            self, avx2: wide<Ymm>, avx512: wide<Zmm>, registers: wide;
             chunk_norms(x: &[f32], norms: &mut [f32])
         )
     }
@@ -40,7 +40,7 @@ impl Backend {
         contract!(x.len() == 4 * norms.len());
         contract!((codes.len(), radii.len()) == (norms.len(), norms.len()));
         dispatch!(
-            self, avx2: ymm, avx512: avx512, registers: wide;
+            self, avx2: wide<Ymm>, avx512: avx512, registers: wide;
             encode_quaternions(set: &QuaternionSet, x: &[f32], norms: &[f32], steps: RadiusSteps, codes: &mut [u16], radii: &mut [u8])
         )
     }
@@ -80,7 +80,7 @@ impl Backend {
         contract!(queries.iter().all(|query| query.len() == 4 * layout.chunks));
         contract!(scores.len() == queries.len() * (bytes.len() / layout.row_bytes()));
         dispatch!(
-            self, avx2: avx2, avx512: avx512, registers: dots;
+            self, avx2: avx2, avx512: avx512, registers: wide + dots;
             score_quaternions(layout: &ChunkLayout, set: &QuaternionSet, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32])
         )
     }

@@ -30,9 +30,10 @@ pub(crate) mod avx512;
 pub(crate) mod neon;
 #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
 pub(crate) mod simd128;
+mod tuning;
 
-use crate::vectors::scalar;
 use crate::{Float, Rows};
+pub(crate) use tuning::Tuning;
 
 /// Four floats of a register in another order: what to look its bytes up with.
 pub(crate) const fn order(of: [u8; 4]) -> [u8; 16] {
@@ -62,7 +63,7 @@ pub(crate) fn add_row<L: Registers>(weight: f32, x: &[f32], acc: &mut [f32]) {
 
 /// Integers in registers of one lane of 16 bytes, or of two that all operations treat alike: rows side by side. Words are
 /// of 16 bits; all is little-endian.
-pub(crate) trait Integers {
+pub(crate) trait Integers: Tuning {
     /// A register.
     type V: Copy;
     /// 1 or 2.
@@ -137,10 +138,7 @@ pub(crate) trait Integers {
     fn dot_signed(sums: Self::V, a: Self::V, _magnitudes: Self::V, signed: Self::V) -> Self::V {
         Self::dot_bytes(sums, a, signed)
     }
-    /// Whether signs are an instruction of [`dot_signed`](Self::dot_signed), which a symmetric codebook can do without: its
-    /// codes with all bits flipped stand for the centroids with the other sign.
-    const FLIPS: bool = false;
-    /// Bits of `a`, the other way round where `b` has ones; for those that flip.
+    /// Bits of `a`, the other way round where `b` has ones; for those that [flip](Tuning::FLIPS).
     #[inline(always)]
     fn flip(a: Self::V, _b: Self::V) -> Self::V {
         a
@@ -150,21 +148,12 @@ pub(crate) trait Integers {
     fn dot_magnitudes(sums: Self::V, a: Self::V, magnitudes: Self::V) -> Self::V {
         Self::dot_bytes(sums, a, magnitudes)
     }
-    /// Whether to choose between bytes by the tops of others (`vpblendvb`) is three operations: on Intel's cores from Alder Lake
-    /// on, where those before have two, and AMD's one.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "what asks is written for x86-64"))]
-    const DEAR_CHOICES: bool = false;
     /// Adds 8 products of words to four `i32`.
     fn dot_words(sums: Self::V, a: Self::V, b: Self::V) -> Self::V;
     /// Adds, to eight `i32`, words of `a` times the first weight and words of `b` times the second one.
     fn add_weighted(sums: [Self::V; 2], a: Self::V, b: Self::V, weights: Self::V) -> [Self::V; 2];
-    /// Whether there are registers for the sums, codes and indices of eight rows at a time, and not of four.
-    const EIGHT_ROWS: bool = false;
-    /// Whether four units of eight rows are worth a text without a loop.
-    const FOUR_UNITS: bool = false;
-    /// Whether codes of three bits are taken from threes of bytes, by [`thirds`](Self::thirds), and not one by one.
-    const THREES: bool = false;
-    /// The first bytes of sixteen threes, the second and the third ones: four threes begin each of four registers.
+    /// The first bytes of sixteen threes, the second and the third ones: four threes begin each of four registers. For those
+    /// that take codes by [threes](Tuning::THREES).
     #[inline(always)]
     fn thirds([a, b, c, _]: [Self::V; 4]) -> [Self::V; 3] {
         [a, b, c]
@@ -223,13 +212,13 @@ pub(crate) trait Registers: Integers {
     /// Little-endian floats.
     #[inline(always)]
     fn decode_floats(format: Float, bytes: &[u8], out: &mut [f32]) {
-        scalar::decode_floats(format, bytes, out);
+        crate::floats::decode_floats(format, bytes, out);
     }
 
     /// Little-endian floats, rounded to nearest even.
     #[inline(always)]
     fn encode_floats(format: Float, x: &[f32], bytes: &mut [u8]) {
-        scalar::encode_floats(format, x, bytes);
+        crate::floats::encode_floats(format, x, bytes);
     }
 
     /// Σ of the products of four neighbouring signed bytes, within ±127, in each of four `i32`.

@@ -5,17 +5,9 @@ mod blocks;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use blocks::*;
 
-use crate::vectors::prefetch;
-use crate::vectors::scalar::{f16_to_f32, row_scale};
+use crate::floats::{f16_to_f32, row_scale};
+use crate::prefetch::{AHEAD, LONG, prefetch};
 use crate::{Backend, CHECKED, MAX_DIM};
-
-/// Bytes of more rows than a first-level cache holds: their later ones are asked for while earlier ones are worked on. Kernels
-/// read sixteen rows and more at once, which the CPU's own prefetching follows badly: without asking, 4,096 rows of 8-bit
-/// codes take 18.4 ns each from memory on a Zen 5, with it 4.9; in the second-level cache 3.8 and 4.0.
-pub(crate) const LONG: usize = 1 << 16;
-/// How far ahead. 16 KiB, half of a small first-level cache, is too much on a Zen 4: scores of long slices from memory take .84 to .93 of
-/// the time with 8.
-pub(crate) const AHEAD: usize = 1 << 13;
 
 /// Rows of a scale and planes, one every `stride` bytes.
 ///

@@ -27,7 +27,7 @@ impl Backend {
     pub fn unpack_signs(self, plane: &[u8], scale: f32, out: &mut [f32]) {
         contract!(out.len() == 8 * plane.len());
         dispatch!(
-            self, avx2: scalar, avx512: avx512, registers: scalar;
+            self, avx2: scalar, avx512: scalar, registers: scalar;
             unpack_signs(plane: &[u8], scale: f32, out: &mut [f32])
         )
     }
@@ -38,7 +38,7 @@ impl Backend {
         contract!(queries.iter().all(|query| query.values.len() == rows.dim));
         contract!(scores.len() == queries.len() * rows.count());
         dispatch!(
-            self, avx2: avx2, avx512: avx512, registers: dots;
+            self, avx2: avx2, avx512: avx512, registers: wide + dots;
             score_signs(rows: &SignRows, scale: f32, queries: &[SignQuery], scores: &mut [f32])
         )
     }

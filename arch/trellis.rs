@@ -43,7 +43,7 @@ impl Backend {
         contract!(queries.iter().all(|query| query.values.len() == rows.dim));
         contract!(scores.len() == queries.len() * rows.count());
         dispatch!(
-            self, portable: portable, avx2: lanes, avx512: tiles, registers: dots;
+            self, portable: portable, avx2: avx2<Ymm | Vnni>, avx512: avx512 + tiles, registers: wide + dots;
             score_trellis(book: &TrellisCodebook, rows: &Rows, scale: f32, queries: &[IntQuery], scores: &mut [f32])
         )
     }
@@ -63,7 +63,7 @@ impl Backend {
         contract!(acc.len().is_multiple_of(rows.dim));
         contract!(weights.len() == acc.len() / rows.dim * rows.count());
         dispatch!(
-            self, portable: portable, avx2: lanes, avx512: tiles, registers: wide;
+            self, portable: portable, avx2: avx2<Ymm | Vnni>, avx512: avx512 + tiles, registers: wide;
             accumulate_trellis(book: &TrellisCodebook, rows: &Rows, scale: f32, weights: &[f32], acc: &mut [f32])
         )
     }
@@ -85,7 +85,7 @@ impl Backend {
         contract!((z.len(), scales.len()) == (count * dim, count));
         contract!(bytes.len() == count * book.row_bytes(dim));
         dispatch!(
-            self, avx2: avx2, avx512: tiles, registers: wide;
+            self, avx2: avx2, avx512: avx512 + tiles, registers: wide;
             viterbi_encode(book: &TrellisCodebook, dim: usize, z: &[f32], scales: &[f32], bytes: &mut [u8], fits: &mut [Fit])
         )
     }

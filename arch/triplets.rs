@@ -26,7 +26,7 @@ impl Backend {
         check_layout(layout);
         contract!((x.len(), stream.len()) == (layout.dim, layout.stream_bytes()));
         dispatch!(
-            self, avx2: ymm, avx512: zmm, registers: wide;
+            self, avx2: wide<Ymm>, avx512: wide<Zmm>, registers: wide;
             encode_triplets(layout: &TripletLayout, search: Search, x: &[f32], scale: f32, stream: &mut [u8])
         )
     }
@@ -55,7 +55,7 @@ impl Backend {
         contract!(queries.iter().all(|query| query.values.len() == layout.dim));
         contract!(scores.len() == queries.len() * rows.count());
         dispatch!(
-            self, avx2: avx2, avx512: avx512, registers: dots;
+            self, avx2: avx2, avx512: avx512, registers: wide + dots;
             score_triplets(layout: &TripletLayout, rows: &Rows, queries: &[IntQuery], scores: &mut [f32])
         )
     }

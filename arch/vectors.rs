@@ -7,14 +7,13 @@ pub(crate) mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod baseline;
 pub mod hadamard;
-pub(crate) mod layout;
 pub(crate) mod scalar;
-mod sqrt;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
 #[cfg_attr(target_arch = "x86_64", allow(dead_code, unused_imports, reason = "not all of it runs there"))]
 pub(crate) mod wide;
 
 use crate::detect::Isa;
+use crate::prefetch::prefetch;
 use crate::{Backend, Float, check_widths};
 
 impl Backend {
@@ -203,32 +202,4 @@ impl Backend {
             _ => self.score_floats(Float::F16, query.len(), bytes, &[query], scores),
         }
     }
-}
-
-/// Asks memory for a line of 64 bytes after another, up to three more than there are: four at a time cost a third or
-/// less of what one at a time does (Zen 5).
-#[inline(always)]
-pub(crate) fn prefetch(bytes: &[u8]) {
-    for lines in bytes.chunks(4 * 64) {
-        for line in 0..4 {
-            prefetch_line(lines.as_ptr().wrapping_add(64 * line));
-        }
-    }
-}
-
-/// Asks memory for the line of an address, which need not be anybody's.
-#[inline(always)]
-pub(crate) fn prefetch_line(line: *const u8) {
-    // SAFETY: SSE is part of every x86-64 target, and a prefetch neither reads nor writes for the program, whatever the address.
-    #[cfg(target_arch = "x86_64")]
-    unsafe {
-        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(line.cast());
-    }
-    // SAFETY: as above.
-    #[cfg(target_arch = "aarch64")]
-    unsafe {
-        core::arch::asm!("prfm pldl1keep, [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
-    }
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    let _ = line;
 }

@@ -145,7 +145,7 @@ fn append(tokens: usize) {
             for _ in 0..6 {
                 for (at_once, best) in [false, true].into_iter().zip(&mut best) {
                     let mut cache = KvCache::new([config], Backend::detect()).unwrap();
-                    cache.reserve(1);
+                    cache.reserve(1).unwrap();
                     let start = Instant::now();
                     for rows in rows.chunks_exact(if at_once { tokens * D } else { D }) {
                         cache.append(0, rows, rows).unwrap();

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The device code that AMD's cards would run, compiled by clang (no ROCm needed; 14 knows gfx90a, 22 gfx1100 as well): decode attention
 # with pages to the card and back, blocks of queries, rows of a caller's, and the encoders, keys with centres. Not part of CI, and
-# never run on such a card: ci/hip-stand-in runs the host's side. Attention's text, kernels/portable.cuh, runs on NVIDIA's too: tests/gpu/portable.rs.
+# never run on such a card: ci/hip-on-cpu runs the host's side. Attention's text, kernels/portable.cuh, runs on NVIDIA's too: tests/gpu/portable.rs.
 #   ci/hip.sh [gfx90a gfx1100 ...]
 set -euo pipefail
 cd "$(dirname "$0")/../arch/device/kernels"

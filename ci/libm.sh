@@ -8,7 +8,7 @@ mkdir -p "$folder"
 git ls-files -z | xargs -0 cp --parents -t "$folder"
 cd "$folder"
 # The tool's libraries want a newer one; the library takes any.
-rm -r cli metrics
+rm -r cli files metrics
 sed -i 's/^members = .*/members = [".", "arch"]/' Cargo.toml
 cargo update --quiet -p libm --precise 0.2.11
 [[ $(cargo tree --locked -p octaplex -e normal --prefix none | grep -c '^libm v0.2.11') -gt 0 ]]

@@ -7,7 +7,7 @@ mkdir -p target
 folder=$PWD/target/package.$$
 trap 'rm -rf "$folder"' EXIT
 CARGO_PROFILE_DEV_OPT_LEVEL=0 cargo package -p octaplex-arch -p octaplex --locked --target-dir "$folder" # that it builds
-for name in octaplex-arch octaplex octaplex-metrics octaplex-cli octaplex-c octaplex-candle; do
+for name in octaplex-arch octaplex octaplex-metrics octaplex-files octaplex-cli octaplex-c octaplex-candle; do
   list=$(cargo package -p "$name" --locked --list)
   for file in README.md LICENSE-APACHE LICENSE-MIT; do
     grep -qx "$file" <<<"$list" || { echo "$name has no $file" >&2; exit 1; }

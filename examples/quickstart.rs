@@ -27,7 +27,7 @@ fn main() -> Result<(), Error> {
     let mut config = CacheConfig::new(LAYERS, HEADS, D, 8192);
     config.each.values = "turboquant:bits=3".parse()?;
     let mut cache = KvCache::new(config.layers(), Backend::detect())?;
-    cache.reserve(QUERY_HEADS); // from here on, attention allocates nothing
+    cache.reserve(QUERY_HEADS)?; // from here on, attention allocates nothing
 
     // The prompt: all its tokens in one call a layer. Its queries tell the balance which channels of keys count.
     for layer in 0..LAYERS {

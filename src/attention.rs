@@ -27,7 +27,8 @@ use octaplex_arch::Float;
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct Attend<'a> {
-    /// Queries of the block, for each query head; 1 by default.
+    /// Queries of the block, for each query head; 1 by default. A layer that knows its
+    /// [`query_heads`](field@crate::LayerConfig::query_heads) refuses a block whose number was forgotten.
     pub queries: Option<usize>,
     /// logit = scale · q·k; 1/√(key width) by default; below 2⁴⁰ in magnitude.
     pub scale: Option<f32>,
@@ -479,6 +480,13 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         if !queries.len().is_multiple_of(block.saturating_mul(layout.key_dim)) {
             let (what, width, actual) = ("queries", layout.key_dim, queries.len());
             return Err(Error::Rows { what, heads: block, width, each: None, actual });
+        }
+        if let Some(all) = self.config.query_heads {
+            let (what, width, heads) = ("queries", layout.key_dim, all / self.config.kv_heads * heads);
+            if query_heads != heads {
+                let (each, actual) = (Some(block), queries.len());
+                return Err(Error::Rows { what, heads, width, each, actual });
+            }
         }
         if !query_heads.is_multiple_of(heads) {
             return Err(Error::Heads { queries: query_heads, kv_heads: heads });

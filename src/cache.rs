@@ -31,6 +31,8 @@
 //! pages closed that were closed there. The first page that closes decides the balance and the prefix centre; opened
 //! again, it takes them back. Positions never change: keys carry their rotary embedding.
 
+#[cfg(feature = "alloc")]
+mod builder;
 pub(crate) mod config;
 pub(crate) mod decode;
 pub(crate) mod encode;
@@ -62,6 +64,7 @@ use window::{Plan, Standing};
 
 #[cfg(feature = "alloc")]
 pub use {
+    builder::KvCacheBuilder,
     layers::{KvCache, SharedLayer},
     storage::Shared,
 };
@@ -171,6 +174,19 @@ impl State {
         }
     }
 
+    /// After closed pages came behind an empty window. Their rows are not in the ring.
+    pub(crate) fn adopted(&self, plan: &Plan, layout: &Layout) -> Self {
+        let evicted = (plan.skipped + plan.evicted) * layout.page;
+        Self {
+            next: plan.next,
+            start: plan.next,
+            kept: plan.kept,
+            floor: plan.floor,
+            evicted: (self.evicted + evicted).min(MAX_POSITION),
+            ..*self
+        }
+    }
+
     /// After a rollback to a position.
     pub(crate) fn cut(&self, position: usize, cut: &Cut) -> Self {
         let (kept, place) = if cut.start < self.kept { (cut.start, 0) } else { (self.kept, self.place) };
@@ -261,21 +277,22 @@ impl Stats {
     }
 }
 
-/// Of several layers or sequences: everything is added up, but for the next position, which is the furthest.
+/// Of several layers or sequences. Counts of tokens and the next position are those of the layer that has most: a token that
+/// is in every layer counts once. Bytes, values and balanced heads are added up.
 impl core::iter::Sum for Stats {
     fn sum<I: Iterator<Item = Self>>(stats: I) -> Self {
-        stats.fold(Self::default(), |sum, one| Self {
-            tokens: sum.tokens + one.tokens,
-            paged_tokens: sum.paged_tokens + one.paged_tokens,
-            exact_tokens: sum.exact_tokens + one.exact_tokens,
-            next_position: sum.next_position.max(one.next_position),
-            evicted_tokens: sum.evicted_tokens + one.evicted_tokens,
-            decoded_tokens: sum.decoded_tokens + one.decoded_tokens,
-            bytes: sum.bytes + one.bytes,
-            paged_bytes: sum.paged_bytes + one.paged_bytes,
-            shared_bytes: sum.shared_bytes + one.shared_bytes,
-            values: sum.values + one.values,
-            balanced_heads: sum.balanced_heads + one.balanced_heads,
+        stats.fold(Self::default(), |all, one| Self {
+            tokens: all.tokens.max(one.tokens),
+            paged_tokens: all.paged_tokens.max(one.paged_tokens),
+            exact_tokens: all.exact_tokens.max(one.exact_tokens),
+            next_position: all.next_position.max(one.next_position),
+            evicted_tokens: all.evicted_tokens.max(one.evicted_tokens),
+            decoded_tokens: all.decoded_tokens.max(one.decoded_tokens),
+            bytes: all.bytes + one.bytes,
+            paged_bytes: all.paged_bytes + one.paged_bytes,
+            shared_bytes: all.shared_bytes + one.shared_bytes,
+            values: all.values + one.values,
+            balanced_heads: all.balanced_heads + one.balanced_heads,
         })
     }
 }
@@ -390,6 +407,31 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     #[must_use]
     pub fn next_position(&self) -> usize {
         self.state.next
+    }
+
+    /// Says how many query heads attend to the layer, from now on: [`query_heads`](field@LayerConfig::query_heads) of a layer
+    /// that came from a snapshot, which does not hold it.
+    ///
+    /// ```
+    /// use octaplex::{Attend, Backend, Error, KvCache, LayerConfig};
+    ///
+    /// let mut cache = KvCache::new([LayerConfig::new(2, 64, 1000).query_heads(8)], Backend::detect())?;
+    /// cache.append(0, &[0.5; 2 * 10 * 64], &[0.5; 2 * 10 * 64])?;
+    /// let mut loaded = KvCache::load(&cache.save(), Backend::detect())?;
+    /// loaded.layer_mut(0)?.set_query_heads(8)?;
+    /// let (queries, mut output) = ([0.1; 8 * 5 * 64], [0.0; 8 * 5 * 64]); // eight heads, five queries each
+    /// assert!(loaded.attend(0, &queries, &Attend::default(), &mut output).is_err()); // not 40 heads
+    /// loaded.attend(0, &queries, &Attend::default().queries(5), &mut output)?;
+    /// # Ok::<(), Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Heads`] unless that is a multiple of the key/value heads.
+    pub fn set_query_heads(&mut self, query_heads: usize) -> Result<(), Error> {
+        let config = self.config.query_heads(query_heads);
+        config.check()?;
+        self.config = config;
+        Ok(())
     }
 
     /// The positions of the tokens that the cache holds, ascending: sinks, pages, window.

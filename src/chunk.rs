@@ -121,6 +121,12 @@ impl ChunkConfig {
         self.layer(0).check()
     }
 
+    /// Bytes that a [`ChunkCodec`] takes at most: two codecs a layer.
+    fn codec_bytes(&self) -> usize {
+        let codecs = self.keys.memory_bytes(self.head_dim) + self.values.memory_bytes(self.head_dim);
+        self.layers.saturating_mul(codecs + size_of::<[Box<dyn Codec>; 2]>())
+    }
+
     /// Values of a row of the tensor: a token of a layer, keys alone unless they are fused with values.
     fn row(&self) -> usize {
         self.kv_heads * self.stride()

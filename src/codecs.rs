@@ -182,6 +182,11 @@ macro_rules! codecs {
 
         #[cfg(feature = "alloc")]
         impl CodecSpec {
+            /// Bytes of the codec's own value.
+            fn core_bytes(&self) -> usize {
+                match self { $(Self::$variant(_) => size_of::<$codec>(),)* }
+            }
+
             /// The codec of this spec for vectors of `dim` values, on the heap and no larger than it must be; see
             /// [`dyn Codec`](trait.Codec.html) for what can be done with it.
             ///
@@ -310,21 +315,25 @@ impl CodecSpec {
         tokens * self.block_bytes(dim) + outliers
     }
 
-    /// Bytes of the dense random matrices that a codec keeps: 8·D² each.
+    /// Bytes that a codec of this spec keeps: itself, and matrices, sets and books on the heap, at most.
     #[cfg(feature = "alloc")]
-    pub(crate) fn matrix_bytes(&self, dim: usize) -> usize {
+    pub(crate) fn memory_bytes(&self, dim: usize) -> usize {
         use crate::rotation::RotationKind::{self, Haar};
         use crate::sketch::{SketchKind::Gauss, SketchSpec};
-        let rotation = |kind: RotationKind| usize::from(kind == Haar);
-        let sketch = |spec: SketchSpec| usize::from(spec.kind == Gauss);
-        let matrices = match self {
+        // A dense matrix has D² values in f64.
+        let matrix = |is_dense: bool| if is_dense { 8 * dim * dim } else { 0 };
+        let rotation = |kind: RotationKind| matrix(kind == Haar);
+        let sketch = |spec: SketchSpec| matrix(spec.kind == Gauss);
+        let on_heap = match self {
             Self::TurboQuant(spec) => rotation(spec.rotation),
             Self::TurboQuantQjl(spec) => rotation(spec.rotation) + sketch(spec.sketch),
             Self::Qjl(spec) => sketch(spec.sketch),
             Self::OctopusQjl(spec) => sketch(spec.sketch),
+            Self::Hqmq(spec) => spec.set_bytes(),
+            Self::Additive(spec) => spec.book_bytes(),
             _ => 0,
         };
-        matrices * 8 * dim * dim
+        self.core_bytes() + on_heap
     }
 
     /// Bytes of a block without its norm, or of both halves of one, where a cache takes these apart; else 0.
@@ -370,6 +379,9 @@ impl fmt::Display for CodecSpec {
         self.print(false, f)
     }
 }
+
+#[cfg(all(test, feature = "alloc"))]
+mod tests;
 
 codecs! {
     /// Random rotation and a trellis code.

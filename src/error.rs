@@ -125,6 +125,13 @@ pub enum Error {
         /// Tokens there would be.
         needed: usize,
     },
+    /// The machine does not give this much memory.
+    Memory {
+        /// What the memory is for.
+        what: &'static str,
+        /// Bytes asked for.
+        bytes: usize,
+    },
     /// Tokens that would be seen were dropped behind a layer's sliding window: a rollback longer than its
     /// `max_rollback`, or a block of queries that begins too far back.
     Dropped {
@@ -243,6 +250,9 @@ impl fmt::Display for Error {
             Self::Heads { queries, kv_heads } => {
                 write!(f, "{queries} query heads do not divide into {kv_heads} key/value heads")
             }
+            Self::Width { actual } if crate::codebook::WIDTHS.contains(&actual) => {
+                write!(f, "width {actual} is not offered by this codec")
+            }
             Self::Width { actual } => {
                 write!(f, "width {actual} is not offered; the widths are")?;
                 list(f, crate::codebook::WIDTHS.iter(), ",")
@@ -252,6 +262,9 @@ impl fmt::Display for Error {
             }
             Self::Full { capacity, needed } => {
                 write!(f, "the cache is full: it holds {capacity} tokens, and there would be {needed}")
+            }
+            Self::Memory { what, bytes } => {
+                write!(f, "the machine does not give {bytes} bytes of memory for {what}")
             }
             Self::Dropped { visible, held, max_rollback } => write!(
                 f,

@@ -371,6 +371,7 @@ impl Layer {
     /// # Errors
     /// As [`reserve`](Self::reserve).
     pub fn reserve_splits(&mut self, query_heads: usize, splits: Option<usize>) -> Result<(), Error> {
+        self.check_query_heads(query_heads)?;
         let kv_heads = self.config.kv_heads;
         if query_heads == 0 || !query_heads.is_multiple_of(kv_heads) || query_heads > 1 << 14 {
             return Err(crate::Error::Heads { queries: query_heads, kv_heads }.into());
@@ -379,6 +380,14 @@ impl Layer {
         self.query_heads = query_heads;
         let usual = self.attention(&Attend::default())?;
         Ok(self.paged.prepare(&usual)?)
+    }
+
+    /// `Ok` if the configuration has so many query heads, or does not say.
+    fn check_query_heads(&self, query_heads: usize) -> Result<(), Error> {
+        match self.config.query_heads {
+            Some(expected) => Ok(crate::Error::expect_length("query heads", expected, query_heads)?),
+            None => Ok(()),
+        }
     }
 
     /// What a step keeps of the options.

@@ -41,7 +41,7 @@ pub use attention::Attend;
 pub use backend::Backend;
 pub use cache::{CacheConfig, Center, Finer, Fixed, Layer, LayerCache, LayerConfig, Stats, Storage, Tensor};
 #[cfg(feature = "alloc")]
-pub use cache::{KvCache, Shared, SharedLayer};
+pub use cache::{KvCache, KvCacheBuilder, Shared, SharedLayer};
 #[cfg(feature = "alloc")]
 pub use cells::{CellAttend, CellConfig, CellCounts, CellMask, CellPages, Partial, Tasks, in_order};
 #[cfg(feature = "alloc")]
@@ -66,7 +66,7 @@ pub use codecs::{AnyCodec, Build, CodecSpec};
 pub use error::Error;
 /// Half-precision floats, which caches take and codecs store; the crate `half`'s.
 pub use half::{bf16, f16};
-pub use octaplex_arch::MAX_WEIGHT;
+pub use octaplex_arch::{MAX_WEIGHT, with_default_floats};
 pub use sketch::{SketchKind, SketchSpec};
 pub use spec::{CodecInfo, Key};
 pub use stream::{Role, Stream};

@@ -105,6 +105,7 @@ pub(crate) trait PageFormat {
 }
 
 /// The format that a shape stands for, of one codec.
+#[allow(clippy::large_enum_variant, reason = "it lives on the stack, for one call")]
 pub(crate) enum Format<'a> {
     Blocks(Blocks<'a>),
     Lean(Lean<'a>),

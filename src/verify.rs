@@ -76,13 +76,36 @@ pub fn together(codecs: impl IntoIterator<Item = Checksums>) -> u32 {
     fold.finish()
 }
 
+/// What this thread's floats do that no other machine's do, and how to have that otherwise.
+fn check_floats() -> Result<(), Error> {
+    use core::hint::black_box;
+    let (tiny, ulp) = (f32::MIN_POSITIVE, f32::EPSILON);
+    let halved = black_box(tiny) * black_box(0.5); // a denormal result
+    let doubled = black_box(f32::from_bits(1)) * black_box(1.0 / tiny); // a denormal operand
+    if halved.to_bits() == 0 || doubled == 0.0 {
+        return Err(Error::Unsupported {
+            why: "this thread flushes denormals to zero (-ffast-math links code that sets it, torch.set_flush_denormal too): \
+                  call octaplex through octaplex::with_default_floats",
+        });
+    }
+    let sums = [0.25, 0.75].map(|part| black_box(1.0) + black_box(part * ulp));
+    let negative = [0.25, 0.75].map(|part| black_box(-1.0) - black_box(part * ulp));
+    if sums != [1.0, 1.0 + ulp] || negative != [-1.0, -1.0 - ulp] {
+        return Err(Error::Unsupported {
+            why: "this thread does not round to nearest (fesetround): call octaplex through octaplex::with_default_floats",
+        });
+    }
+    Ok(())
+}
+
 /// The checksums of the codec of that name (`turboquant`), on a backend: to be compared with [`expected`]. Works in
 /// `memory`, [`MEMORY`] words or more. Milliseconds, at most a second or two where the backend is `scalar`.
 ///
 /// # Errors
-/// [`Error::UnknownCodec`]; [`Error::Length`]; [`Error::Unsupported`] for a codec that this build is without. No other, where the
-/// library is sound.
+/// [`Error::UnknownCodec`]; [`Error::Length`]; [`Error::Unsupported`] for a codec that this build is without, and where the
+/// thread flushes denormals or does not round to nearest, so that checksums would differ. No other, where the library is sound.
 pub fn check(name: &str, backend: Backend, memory: &mut [f32]) -> Result<Checksums, Error> {
+    check_floats()?;
     let mut blocks = Fold::EMPTY;
     let mut first = None;
     let samples = CODECS.iter().find(|codec| codec.name == name).map_or(&[][..], |codec| codec.samples);

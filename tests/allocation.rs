@@ -11,7 +11,7 @@ fn attend_and_append_allocate_nothing_but_pages() {
         let (keys, values) = (keys.parse().unwrap(), values.parse().unwrap());
         let config = LayerConfig::new(2, 64, 2000).keys(keys).values(values).balance(true);
         let mut cache = KvCache::new([config], Backend::detect()).unwrap();
-        cache.reserve(8);
+        cache.reserve(8).unwrap();
         let mut random = Random::new(3);
         let (rows, queries) = (random.gaussians(2 * 1000 * 64), random.gaussians(8 * 64));
         let mut output = vec![0.0; 8 * 64];

@@ -33,7 +33,8 @@ impl Side {
     fn set(&mut self, cells: &[usize], random: &mut Random) {
         let width = self.width();
         // Channels of unlike size with a mean, as keys have them.
-        let value = |i: usize, x: f32| x * (1.0 + (i % 7) as f32) + if i % 5 == 0 { 4.0 } else { 0.0 };
+        let value =
+            |i: usize, x: f32| x * (1.0 + (i % 7) as f32) + if i.is_multiple_of(5) { 4.0 } else { 0.0 };
         let rows: Vec<f32> = (0..cells.len() * width).map(|i| value(i % width, random.gaussian())).collect();
         self.pages.set_rows(cells, &rows).unwrap();
         for (cell, row) in cells.iter().zip(rows.chunks_exact(width)) {

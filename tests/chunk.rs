@@ -127,7 +127,7 @@ fn every_codec_comes_back() {
             let decoded = decode(&codec, &blob).unwrap();
             let (mut loaded, mut own) = (cache_of(&config), cache_of(&config));
             loaded.append_chunk(&blob).unwrap();
-            assert_eq!(loaded.stats().tokens, 2 * tokens);
+            assert_eq!(loaded.stats().tokens, tokens);
             for layer in 0..2 {
                 let [keys, values] = [false, true].map(|values| rows(&config, &decoded, values, layer));
                 for head in 0..2 {
@@ -399,7 +399,7 @@ fn headers_that_lie_allocate_nothing() {
 /// A codec with a dense matrix takes megabytes a layer, and a layer of a blob a hundred bytes.
 #[test]
 fn many_dense_matrices_are_refused() {
-    for (layers, refused) in [(20, false), (200, true)] {
+    for (layers, refused) in [(3, false), (20, true)] {
         let spec = "turboquant:bits=1".parse().unwrap();
         let config = ChunkConfig::new(layers, 1, 576).keys(spec).values(spec);
         let config = config.center(Center::Off).balance(false);
@@ -499,7 +499,7 @@ fn appended_to_a_cache() {
     assert_eq!(KvCache::load(&cache.save(), Backend::detect()).unwrap().stats(), cache.stats());
     let short = codec.encode(&numbers(3, 4 * 10 * 2 * 64)).unwrap();
     cache.append_chunk(&short).unwrap(); // no page, nothing to agree on
-    assert_eq!(cache.stats().tokens, 2 * 266);
+    assert_eq!(cache.stats().tokens, 266);
     refused(&mut cache, &first, "window that is not empty");
 
     let layers = |change: fn(LayerConfig) -> LayerConfig| {
@@ -517,7 +517,7 @@ fn appended_to_a_cache() {
         sinks.append(layer, &numbers(4, 2 * 4 * 64), &numbers(5, 2 * 4 * 64)).unwrap();
     }
     sinks.append_chunk(&second).unwrap();
-    assert_eq!((sinks.stats().tokens, sinks.stats().paged_tokens), (2 * 74, 2 * 64));
+    assert_eq!((sinks.stats().tokens, sinks.stats().paged_tokens), (74, 64));
     // The second layer refuses what the first has taken.
     let mut one_of_two = cache_of(&config);
     one_of_two.append(1, &numbers(6, 2 * 64 * 64), &numbers(7, 2 * 64 * 64)).unwrap();

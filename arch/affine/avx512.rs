@@ -1,10 +1,7 @@
 //! Rows of integers with a scale (and a zero) for each group.
-//! On a Sapphire Rapids, with the scores and sums that were here once, 1.4 to 3 times as fast as the text for AVX2; quantising alone is not.
+//! On a Sapphire Rapids decoding takes 0.4 to 0.65 of the time of AVX2's. Quantising took 0.8 to 0.9, and is AVX2's.
 
-use super::scalar;
-use crate::registers::avx512::{first, load_ps, store_codes, store_ps};
-use crate::vectors::avx512::floats::decode_f16;
-use crate::vectors::avx512::rint;
+use crate::registers::avx512::{decode_f16, first, store_ps};
 use crate::{Affine, MAX_DIM};
 use core::arch::x86_64::*;
 
@@ -102,28 +99,4 @@ pub(crate) fn decode_affine(layout: &Affine, row: &[u8], out: &mut [f32]) {
         let scaled = _mm512_mul_ps(values, _mm512_set1_ps(scale));
         store_ps(&mut out[i], _mm512_add_ps(scaled, _mm512_set1_ps(zero)));
     });
-}
-
-/// See `scalar::quantize_affine`.
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(crate) fn quantize_affine(
-    x: &[f32],
-    zero: f32,
-    scale: f32,
-    offset: i32,
-    range: (i32, i32),
-    codes: &mut [u8],
-) {
-    if scale == 0.0 || !x.len().is_multiple_of(16) {
-        return scalar::quantize_affine(x, zero, scale, offset, range, codes);
-    }
-    let (zero, scale) = (_mm512_set1_ps(zero), _mm512_set1_ps(scale));
-    let (low, high) = (_mm512_set1_ps(range.0 as f32), _mm512_set1_ps(range.1 as f32));
-    for (x, codes) in x.as_chunks().0.iter().zip(codes.as_chunks_mut().0) {
-        let y = _mm512_div_ps(_mm512_sub_ps(load_ps(x), zero), scale);
-        // `max(low, y)` is `low > y ? low : y`.
-        let y = _mm512_min_ps(high, _mm512_max_ps(low, y));
-        let code = _mm512_add_epi32(_mm512_cvtps_epi32(rint(y)), _mm512_set1_epi32(offset));
-        store_codes(codes, _mm512_cvtepi32_epi8(code));
-    }
 }

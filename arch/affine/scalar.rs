@@ -1,7 +1,7 @@
 //! The specification: rows of integers with a scale.
 
 use crate::codes::scalar::unpack;
-use crate::vectors::scalar::rint;
+use crate::floats::rint;
 use crate::{Affine, Packing};
 
 /// code = clamp(rint((x - zero)/scale) + offset, lowest, highest), ties to even; a zero scale gives code 0.

@@ -2,11 +2,11 @@
 
 use super::{scalar, wide};
 use crate::codes::avx512::unpack;
-use crate::codes::avx512::unpack::{CHUNK, Chunk, Unpack, scales_at};
+use crate::codes::avx512::unpack::{CHUNK, Chunk, Unpack};
 use crate::registers::avx2;
 use crate::registers::avx2::Avx2;
 use crate::registers::avx512::{
-    load, load_codes, load_ps, load_tail, store_codes, store_first, store_ps, table, transpose,
+    load, load_codes, load_ps, load_tail, scales_at, store_codes, store_first, store_ps, table, transpose,
     transpose_bytes,
 };
 use crate::rows::{Block, ROWS};

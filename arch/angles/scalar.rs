@@ -1,7 +1,8 @@
 //! Trees of polar coordinates: encoding by comparisons, decoding and scoring as products from tables.
 
 use crate::codes::scalar::unpack;
-use crate::vectors::scalar::{accumulate_rows, f16_to_f32, sqrt};
+use crate::floats::{f16_to_f32, sqrt};
+use crate::vectors::scalar::accumulate_rows;
 use crate::{AngleTree, Angles, MAX_DIM};
 
 /// Pairs that are quantized together, a lane each; their number does not affect the codes.

@@ -1,6 +1,7 @@
 //! Small blocks: 32 values with 2-bit codes, a bit plane, and an f16 scale that fits the largest of them.
 
-use crate::vectors::scalar::{accumulate_rows, dot, f16_to_f32, max_abs, score_rows};
+use crate::floats::f16_to_f32;
+use crate::vectors::scalar::{accumulate_rows, dot, max_abs, score_rows};
 use crate::{BLOCK_BYTES, BLOCK_VALUES, BlockBook};
 use half::f16;
 

@@ -1,7 +1,8 @@
 //! Small blocks: codes become indices into a register of four scaled values.
 
+use crate::floats::f16_to_f32;
 use crate::registers::Registers;
-use crate::vectors::scalar::{accumulate_rows, f16_to_f32, score_rows};
+use crate::vectors::scalar::{accumulate_rows, score_rows};
 use crate::vectors::wide::dot;
 use crate::{BLOCK_BYTES, BLOCK_VALUES, BlockBook};
 

@@ -114,3 +114,13 @@ pub struct IntQuery<'a> {
     /// Value of one unit.
     pub scale: f32,
 }
+
+/// What the codes of packed rows stand for.
+#[derive(Clone, Copy)]
+pub(crate) struct Codebook<'a> {
+    pub(crate) packing: Packing,
+    /// One integer for each code.
+    pub(crate) centroids: &'a [i16],
+    /// The value of one unit of these integers.
+    pub(crate) scale: f32,
+}

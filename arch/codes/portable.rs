@@ -4,6 +4,7 @@
 //! Bits are the specification's, because sums are exact integers. A row becomes `i16` centroids once for all queries
 //! that share it, by a table of two or four codes at a time; what is left are products of `i16`.
 
+use super::layout::Codebook;
 use super::scalar::{PAGE, finish_sums, quantize_products, unpack, weight_limit};
 use crate::{IntQuery, MAX_DIM, Packing, Rows};
 use core::array;
@@ -23,14 +24,8 @@ const TWINS: bool = cfg!(any(
 ));
 
 /// score\[query]\[row], as [`scalar::score_codes`](super::scalar::score_codes).
-pub(crate) fn score_codes(
-    packing: Packing,
-    rows: &Rows,
-    centroids: &[i16],
-    scale: f32,
-    queries: &[IntQuery],
-    scores: &mut [f32],
-) {
+pub(crate) fn score_codes(book: &Codebook, rows: &Rows, queries: &[IntQuery], scores: &mut [f32]) {
+    let Codebook { packing, centroids, scale } = *book;
     if TWINS
         && let [query] = queries
         && packing.radix() == 1
@@ -49,14 +44,8 @@ pub(crate) fn score_codes(
 
 /// acc\[query] += Σ weight·row scale·`scale`·centroid, as
 /// [`scalar::accumulate_codes`](super::scalar::accumulate_codes).
-pub(crate) fn accumulate_codes(
-    packing: Packing,
-    rows: &Rows,
-    centroids: &[i16],
-    scale: f32,
-    weights: &[f32],
-    acc: &mut [f32],
-) {
+pub(crate) fn accumulate_codes(book: &Codebook, rows: &Rows, weights: &[f32], acc: &mut [f32]) {
+    let Codebook { packing, centroids, scale } = *book;
     let book = Book::new(packing, centroids);
     accumulate_rows(rows, weight_limit(centroids.len()), scale, weights, acc, |row, start, out| {
         book.read(rows, row, start, out);
@@ -392,7 +381,8 @@ mod tests {
             let query = IntQuery { values: &values, scale: 0.3 };
             let [mut ours, mut theirs] = [[0.0; 5]; 2];
             score_one::<BITS>(&rows, &centroids, 0.7, &query, &mut ours);
-            scalar::score_codes(packing, &rows, &centroids, 0.7, &[query], &mut theirs);
+            let book = Codebook { packing, centroids: &centroids, scale: 0.7 };
+            scalar::score_codes(&book, &rows, &[query], &mut theirs);
             assert_eq!(ours.map(f32::to_bits), theirs.map(f32::to_bits), "{BITS} bits, {dim} wide");
         }
         for dim in [1, 7, 8, 12, 31, 128, 576] {

@@ -1,6 +1,8 @@
 //! The specification: rows of codes, and how codes become bits.
 
-use crate::vectors::scalar::{max_abs, rint_i16};
+use super::layout::Codebook;
+use crate::floats::rint_i16;
+use crate::vectors::scalar::max_abs;
 use crate::{IntQuery, Packing, Rows};
 
 /// code = number of thresholds ≤ x·scale; the thresholds ascend, so a value on one goes to the upper cell.
@@ -155,14 +157,8 @@ impl<'a> BitReader<'a> {
 
 /// score\[query]\[row] = (f32(Σ q·c) · (query scale · table scale)) · row scale, the sum an exact integer.
 #[inline(always)]
-pub(crate) fn score_codes(
-    packing: Packing,
-    rows: &Rows,
-    centroids: &[i16],
-    scale: f32,
-    queries: &[IntQuery],
-    scores: &mut [f32],
-) {
+pub(crate) fn score_codes(book: &Codebook, rows: &Rows, queries: &[IntQuery], scores: &mut [f32]) {
+    let Codebook { packing, centroids, scale } = *book;
     let count = rows.count();
     let mut codes = [0; crate::MAX_DIM];
     let codes = &mut codes[..rows.dim.min(crate::MAX_DIM)];
@@ -197,14 +193,8 @@ pub(crate) fn weight_limit(levels: usize) -> i16 {
 /// weight·row scale are quantised against their largest, the sums over rows are exact `i32`, and one `f32`
 /// multiply-add a coordinate closes the run. A run whose largest product is below 2⁻¹⁰⁰ adds nothing.
 #[inline(always)]
-pub(crate) fn accumulate_codes(
-    packing: Packing,
-    rows: &Rows,
-    centroids: &[i16],
-    scale: f32,
-    weights: &[f32],
-    acc: &mut [f32],
-) {
+pub(crate) fn accumulate_codes(book: &Codebook, rows: &Rows, weights: &[f32], acc: &mut [f32]) {
+    let Codebook { packing, centroids, scale } = *book;
     let (count, dim) = (rows.count(), rows.dim.min(crate::MAX_DIM));
     let mut codes = [0; crate::MAX_DIM];
     for (weights, acc) in weights.chunks_exact(count.max(1)).zip(acc.chunks_exact_mut(dim.max(1))) {

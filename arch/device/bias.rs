@@ -2,29 +2,10 @@
 
 use super::driver::Buffer;
 use super::failure::Failure;
+use super::held::Biases;
+use super::layout::Bias;
 use super::paged::{Attention, Paged};
 use alloc::vec::Vec;
-
-/// Biases of all sequences on the card.
-#[derive(Debug)]
-pub(super) struct Biases {
-    values: Buffer<f32>,
-    /// Of each sequence, where its first value is.
-    starts: Buffer<u64>,
-    /// Positions of each sequence when they were set.
-    positions: Vec<u64>,
-    /// 1, or one for each query head.
-    rows: usize,
-}
-
-/// As the kernels take it.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(super) struct Bias {
-    values: u64,
-    starts: u64,
-    of_heads: u64,
-}
 
 impl Paged {
     /// Biases of the next call: of each sequence as many rows as there are query heads, or one for all of them, each as long as the

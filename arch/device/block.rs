@@ -1,11 +1,11 @@
 //! Attention of blocks of queries on a card.
 
-use super::compile::{PORTABLE, Source, image};
+use super::compile::{PORTABLE, Source, load};
 use super::driver::{Buffer, CallerStream, Kernels, time};
 use super::failure::Failure;
+use super::given::DeviceSlice;
 use super::layout::{Block, WIDTHS};
 use super::paged::{Attention, Paged};
-use super::rows::DeviceSlice;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -95,9 +95,8 @@ impl Paged {
         let defines = [dim, keys, values, centres, triplets, outliers, ("OPTIONS", options as u32)];
         // Hopper's products of four warps are of no other card: its target has a name of its own.
         let of_hopper = self.target == "sm_90";
-        let image = image(Source::Block, if of_hopper { "sm_90a" } else { &self.target }, &defines)?;
-        // SAFETY: the image is the compiler's, or a file's that holds it as it was.
-        let mut kernels = unsafe { self.device.load(&image, &NAMES) }?;
+        let target = if of_hopper { "sm_90a" } else { &self.target };
+        let mut kernels = load(&self.device, Source::Block, target, &defines, &NAMES)?;
         kernels.share(BLOCK, shared_bytes(self.row(), &self.target))?;
         let kernels = Arc::new(kernels);
         self.blocks[options] = Some(kernels.clone());

@@ -1,11 +1,12 @@
 //! The kernels' source, compiled for the card that was found, and kept on disk.
 
-use super::driver::compile;
+use super::driver::{Device, Kernels, compile};
 use super::failure::{Failure, Maker};
 use alloc::ffi::CString;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use core::ffi::CStr;
 use std::env;
 use std::fs;
 use std::path::PathBuf;
@@ -57,6 +58,19 @@ impl Source {
 /// A target of no architecture's own: matrix products and copies by `kernels/portable.cuh`, as AMD's cards would have them; PTX.
 pub(super) const PORTABLE: &str = "portable";
 
+/// Compiles a source with these numbers defined, or takes it from the disk, and loads the kernels of these names.
+pub(super) fn load(
+    device: &Device,
+    source: Source,
+    target: &str,
+    defines: &[(&str, u32)],
+    names: &[&'static CStr],
+) -> Result<Kernels, Failure> {
+    let image = image(source, target, defines)?;
+    // SAFETY: the image is the compiler's, or a file's that holds it as it was.
+    unsafe { device.load(&image, names) }
+}
+
 /// The image of the kernels with these numbers defined: for `sm_..` a cubin, for `compute_..` and [`PORTABLE`] PTX, which the driver
 /// compiles, for `gfx..` a code object of AMD's.
 ///
@@ -66,7 +80,7 @@ pub(super) const PORTABLE: &str = "portable";
 ///
 /// # Errors
 /// [`Failure::NoCompiler`], [`Failure::Compile`].
-pub(super) fn image(source: Source, target: &str, defines: &[(&str, u32)]) -> Result<Vec<u8>, Failure> {
+fn image(source: Source, target: &str, defines: &[(&str, u32)]) -> Result<Vec<u8>, Failure> {
     let (target, portable) = if target == PORTABLE { ("compute_80", true) } else { (target, false) };
     let maker = if target.starts_with("gfx") { Maker::Amd } else { Maker::Nvidia };
     let exact = matches!(source, Source::Encode);

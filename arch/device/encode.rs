@@ -1,46 +1,21 @@
 //! Rows that become pages on the card.
 
-use super::compile::{Source, image};
+use super::compile::{Source, load};
 use super::driver::{Buffer, Kernels, time};
 use super::failure::Failure;
+use super::given::Rows;
+use super::held::Incoming;
 use super::layout::{Encode, SLOT_TOKENS, Shape};
 use super::paged::Paged;
-use super::rows::Input;
 use super::tables::{CodeShape, Tables};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::ops::Range;
 
 const NAMES: [&core::ffi::CStr; 2] = [c"encode_keys", c"encode_values"];
 /// Bytes of rows that are on the card at once, unless one page alone has more.
 pub const AT_ONCE: usize = 1 << 27;
 /// A page's centre, and its rows at most: what a page, head and side count as in `refused`.
 const REFUSABLE: u32 = 256 + 1;
-
-/// Rows of tokens that follow each other, whole pages of them where they are encoded.
-#[derive(Clone, Debug)]
-pub struct Rows<'a> {
-    /// The sequence that has the first ones.
-    pub sequence: usize,
-    /// Their places among its exact ones.
-    pub held: [Range<usize>; 2],
-    /// What has the others.
-    pub input: Input<'a>,
-    /// Which tokens of it.
-    pub new: Range<usize>,
-    /// Position of the first token.
-    pub position: u64,
-    /// f32 \[kv heads]\[balance, prefix centre]\[width].
-    pub front: &'a [f32],
-}
-
-impl Rows<'_> {
-    /// How many.
-    #[must_use]
-    pub fn tokens(&self) -> usize {
-        self.held.iter().map(Range::len).sum::<usize>() + self.new.len()
-    }
-}
 
 /// A row that its codec cannot hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,15 +28,6 @@ pub struct Refused {
     pub key: bool,
     /// Which row of the page; `None`: their mean.
     pub row: Option<usize>,
-}
-
-/// Rows on the card.
-#[derive(Debug)]
-pub(super) struct Incoming {
-    rows: Buffer<u16>,
-    slots: Buffer<u32>,
-    front: Buffer<f32>,
-    refused: Buffer<u32>,
 }
 
 impl Paged {
@@ -83,9 +49,7 @@ impl Paged {
         if let Some(kernels) = &self.encoders {
             return Ok(kernels.clone());
         }
-        let image = image(Source::Encode, &self.target, &self.defines())?;
-        // SAFETY: the image is the compiler's, or a file's that holds it as it was.
-        let mut kernels = unsafe { self.device.load(&image, &NAMES) }?;
+        let mut kernels = load(&self.device, Source::Encode, &self.target, &self.defines(), &NAMES)?;
         kernels.share(0, row_bytes(&self.shape, &self.keys, self.shape.centres))?;
         kernels.share(1, row_bytes(&self.shape, &self.values, false))?;
         let kernels = Arc::new(kernels);

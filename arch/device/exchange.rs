@@ -2,7 +2,7 @@
 
 use super::failure::Failure;
 use super::layout::Exchange;
-use super::outliers::Outlier;
+use super::lists::Outlier;
 use super::paged::{CROSSING, Paged, THREADS};
 use alloc::vec::Vec;
 

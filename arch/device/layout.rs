@@ -1,6 +1,5 @@
 //! Sizes, and what kernels are given: the same as in `kernels/*.cuh`.
 
-use super::bias::Bias;
 use super::tables::{Cells, CodeShape, Tables};
 use alloc::vec::Vec;
 
@@ -179,6 +178,15 @@ pub(super) struct Encode {
     pub(super) signs: [u32; 8],
     pub(super) centroids: [f32; 128],
     pub(super) cells: Cells,
+}
+
+/// As the kernels take it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct Bias {
+    pub(super) values: u64,
+    pub(super) starts: u64,
+    pub(super) of_heads: u64,
 }
 
 /// As the kernels take it.

@@ -1,13 +1,12 @@
 //! Pages of one layer on a card, for several sequences, and attention on them.
 
-use super::bias::Biases;
-use super::compile::{Source, image};
+use super::compile::{Source, load};
 use super::driver::{Buffer, Device, Event, Graph, Kernels, Stream, time};
-use super::encode::Incoming;
 use super::failure::{Failure, Maker};
+use super::given::DeviceSlice;
+use super::held::{Biases, Held, Incoming, Taking, Work};
 use super::layout::{Params, SLOT_TOKENS, Sequence, Shape, WIDTHS, words_of};
-use super::outliers::{LIST_WORDS, Lists};
-use super::rows::{DeviceSlice, Taking};
+use super::lists::{LIST_WORDS, Lists};
 use super::tables::Tables;
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -65,37 +64,6 @@ impl Attention {
         let some = self.soft_cap != 0.0 || self.window != 0;
         if self.biased { 2 } else { some.into() }
     }
-}
-
-/// What stays where it is from the beginning.
-#[derive(Debug)]
-pub(super) struct Held {
-    pub(super) pool: Buffer<u8>,
-    pub(super) table: Buffer<u32>,
-    pub(super) sequences: Buffer<u32>,
-    pub(super) exact: Buffer<u16>,
-    pub(super) fronts: Buffer<f32>,
-    /// What fields of keys stand for, and codes that are looked up in shared memory: keys', then values'.
-    pub(super) entries: Buffer<u32>,
-    /// Outliers of pages: pieces of memory that come one by one, and stay where they are.
-    pub(super) outliers: Mutex<Vec<Buffer<u32>>>,
-}
-
-/// What a step works in.
-#[derive(Debug)]
-pub(super) struct Work {
-    query_heads: usize,
-    splits: usize,
-    exact_splits: usize,
-    /// Whether most blocks of threads have several rounds of slots.
-    several: bool,
-    /// Whether blocks of threads take exact tokens beside pages, or some those alone.
-    together: bool,
-    pub(super) queries: Buffer<f32>,
-    output: Buffer<f32>,
-    sink_logits: Buffer<f32>,
-    parts: Buffer<f32>,
-    sums: Buffer<f32>,
 }
 
 /// A captured step of decode attention: the same kernels with the same memory, however often.
@@ -243,9 +211,7 @@ impl Paged {
         }
         let [dim, keys, values, centres, triplets, outliers] = self.defines();
         let defines = [dim, keys, values, centres, triplets, outliers, ("OPTIONS", options as u32)];
-        let image = image(Source::Attend, &self.target, &defines)?;
-        // SAFETY: the image is the compiler's, or a file's that holds it as it was.
-        let mut kernels = unsafe { self.device.load(&image, &NAMES) }?;
+        let mut kernels = load(&self.device, Source::Attend, &self.target, &defines, &NAMES)?;
         kernels.share(ATTEND, step_bytes(&self.shape, &self.keys, &self.values))?;
         let kernels = Arc::new(kernels);
         self.kernels[options] = Some(kernels.clone());

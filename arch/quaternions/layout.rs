@@ -6,7 +6,7 @@
 //! of one member needs one multiplication: <u, unit·member> = <u·member*, unit> (* conjugates), and the best unit for
 //! y = u·member* has the inner product max(‖y‖∞, ‖y‖₁/2).
 
-use crate::vectors;
+use crate::floats::rint;
 
 /// The Hurwitz units: ±1, ±i, ±j, ±k, then 8 + b: ½(±1±i±j±k), where bit c of b makes component c negative.
 pub const UNITS: [[f32; 4]; 24] = {
@@ -195,7 +195,7 @@ pub struct QuaternionSet<'a> {
 /// A member times 127, rounded to nearest, ties to even.
 #[must_use]
 pub fn quaternion_ints(member: [f32; 4]) -> [i8; 4] {
-    member.map(|c| vectors::scalar::rint(c * 127.0) as i8)
+    member.map(|c| rint(c * 127.0) as i8)
 }
 
 /// Steps of the index's grid along each axis.

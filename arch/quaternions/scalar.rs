@@ -4,8 +4,8 @@ use super::layout::{
     ChunkLayout, INDEX_GRID, MAX_CHUNKS, MAX_ROW, QuaternionIndex, QuaternionSet, RadiusSteps, TURNS, UNITS,
 };
 use crate::codes::scalar::{BitReader, BitWriter};
-use crate::vectors;
-use crate::vectors::scalar::{accumulate_rows, row_scale, sqrt};
+use crate::floats::{rint, row_scale, sqrt};
+use crate::vectors::scalar::accumulate_rows;
 
 /// √((w²+x²) + (y²+z²)) of each chunk.
 #[inline(always)]
@@ -229,7 +229,7 @@ impl ChunkQuery {
         }
         let mut ints = [0; 24];
         for (p, int) in ints.iter_mut().enumerate() {
-            *int = vectors::scalar::rint(dot(p) * factor) as i8;
+            *int = rint(dot(p) * factor) as i8;
         }
         Self { ints, unit: (max / 127.0) / 127.0 }
     }

@@ -4,11 +4,13 @@
 //! one instruction, which takes sixteen cycles: `vpdpbusd` needs 128. What is left is to bring the sums to registers again.
 //! Tiles are in their initial state outside of [`Configured`]: the system has nothing of them to save.
 
-use crate::rows::ROWS;
 use core::arch::asm;
 use core::arch::x86_64::__m512i;
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
+
+/// Rows of a tile.
+pub(crate) const TILE_ROWS: usize = 16;
 
 /// That this CPU has tiles, and the system permits them.
 #[derive(Clone, Copy)]
@@ -24,7 +26,7 @@ static CONFIG: Config = {
     let mut tile = 0;
     while tile < 8 {
         bytes[16 + 2 * tile] = 64;
-        bytes[48 + tile] = ROWS as u8;
+        bytes[48 + tile] = TILE_ROWS as u8;
         tile += 1;
     }
     Config(bytes)
@@ -68,7 +70,7 @@ pub(crate) struct Pairs {
 }
 
 /// Sums of both tiles of `a` and both of `b`: \[row of a]\[which a]\[which b], sixteen columns of b each.
-pub(crate) type Products = [MaybeUninit<[[__m512i; 2]; 2]>; ROWS];
+pub(crate) type Products = [MaybeUninit<[[__m512i; 2]; 2]>; TILE_ROWS];
 
 /// So many bytes lie between a row's sums and the next.
 const STRIDE: usize = size_of::<[[__m512i; 2]; 2]>();

@@ -110,12 +110,42 @@ pub(crate) fn load_few(values: &[f32]) -> __m256 {
     unsafe { _mm256_maskload_ps(values.as_ptr(), mask) }
 }
 
-/// Rounds as `scalar::rint` does, by the same two additions.
+/// Rounds as `floats::rint` does, by the same two additions.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn rint(x: __m256) -> __m256 {
     let magic = _mm256_set1_ps(12_582_912.0);
     _mm256_sub_ps(_mm256_add_ps(x, magic), magic)
+}
+
+/// The sixteen lanes of a sum.
+pub(crate) type Sixteen = [__m256; 2];
+
+/// Sixteen 8 to 15 onto 0 to 7, and so on down to one.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn halve([lower, upper]: Sixteen) -> f32 {
+    let eight = _mm256_add_ps(lower, upper);
+    let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+    let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+}
+
+/// Up to sixteen values, zeros behind them.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn load_sixteen(values: &[f32]) -> Sixteen {
+    let (lower, upper) = values.split_at(values.len().min(8));
+    [load_first(lower), load_first(upper)]
+}
+
+/// lanes += a·b, a multiplication and an addition.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn add_products(lanes: &mut Sixteen, a: Sixteen, b: Sixteen) {
+    for i in 0..2 {
+        lanes[i] = _mm256_add_ps(lanes[i], _mm256_mul_ps(a[i], b[i]));
+    }
 }
 
 #[inline]

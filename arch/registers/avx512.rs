@@ -36,10 +36,13 @@ macro_rules! places {
 pub(crate) use places;
 
 mod elementwise;
+mod sums;
 
+use crate::rows::Block;
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
 pub(crate) use elementwise::Zmm;
+pub(crate) use sums::*;
 
 // AVX-512VBMI implies F and BW, and F implies AVX2, FMA and F16C.
 
@@ -200,37 +203,6 @@ pub(crate) fn store_bytes(bytes: &mut [u8], x: __m512i) {
     unsafe { _mm512_mask_storeu_epi8(bytes.as_mut_ptr().cast(), first(bytes.len()), x) }
 }
 
-/// Lane r of the result is the sum of the lanes of `rows[r]` in the order of `scalar::halve`: 15 additions of two
-/// shuffles each instead of 64 of one.
-#[inline]
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(crate) fn halve_rows(rows: &[__m512; 16]) -> __m512 {
-    let four = |i: usize| halve_four([rows[i], rows[i + 4], rows[i + 8], rows[i + 12]]);
-    join_fours([four(0), four(1), four(2), four(3)])
-}
-
-/// The first two halvings of four rows: 128-bit lane i has what is left of row i.
-#[inline]
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(crate) fn halve_four([a, b, c, d]: [__m512; 4]) -> __m512 {
-    let halves = |a, b| _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xee>(a, b));
-    let (ab, cd) = (halves(a, b), halves(c, d));
-    _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(ab, cd), _mm512_shuffle_f32x4::<0xdd>(ab, cd))
-}
-
-/// The last two halvings: lane 4·i + m is the sum of the i-th row of the m-th four.
-#[inline]
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(crate) fn join_fours([a, b, c, d]: [__m512; 4]) -> __m512 {
-    let pairs = |a, b| {
-        let (a, b) = (_mm512_castps_pd(a), _mm512_castps_pd(b));
-        let (lower, upper) = (_mm512_unpacklo_pd(a, b), _mm512_unpackhi_pd(a, b));
-        _mm512_add_ps(_mm512_castpd_ps(lower), _mm512_castpd_ps(upper))
-    };
-    let (ab, cd) = (pairs(a, b), pairs(c, d));
-    _mm512_add_ps(_mm512_shuffle_ps::<0x88>(ab, cd), _mm512_shuffle_ps::<0xdd>(ab, cd))
-}
-
 /// Four rows' bytes side by side: lane l of register k has the positions 16·l + 4·k …, four bytes each.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -335,4 +307,76 @@ pub(crate) fn permute_three(from: [__m512; 3], index: &[[[u32; 16]; 2]; 3]) -> [
 pub(crate) fn load_triplets(x: &[f32]) -> [__m512; 3] {
     let part = |k: usize| load_tail(x.get(16 * k..).unwrap_or(&[]));
     permute_three([part(0), part(1), part(2)], &DEINTERLEAVE)
+}
+
+/// Rounds as `floats::rint` does, by the same two additions.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn rint(x: __m512) -> __m512 {
+    let magic = _mm512_set1_ps(12_582_912.0);
+    _mm512_sub_ps(_mm512_add_ps(x, magic), magic)
+}
+
+/// The upper halves of the products of words. `_mm512_mulhi_epu16` is plain arithmetic to LLVM, which here widens it
+/// to dwords and back: eight instructions for one, and twice the time of a mixed-radix score.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn mulhi(a: __m512i, b: __m512i) -> __m512i {
+    let product;
+    // SAFETY: AVX-512BW, which this function enables, has the instruction; it touches registers only.
+    unsafe {
+        core::arch::asm!(
+            "vpmulhuw {}, {}, {}",
+            out(zmm_reg) product, in(zmm_reg) a, in(zmm_reg) b,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+    }
+    product
+}
+
+/// Of each `step` bytes the lowest few, together.
+pub(crate) const fn together(step: usize, few: usize) -> [u8; 64] {
+    places!(i => if i < 64 / step * few { i / few * step + i % few } else { 0 })
+}
+
+/// Up to 16 values of f16, zeros behind them.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn decode_f16(bytes: &[u8]) -> __m512 {
+    // SAFETY: a masked load touches nothing whose mask bit is clear, and the mask has `bytes.len()` bits.
+    let words = unsafe { _mm256_maskz_loadu_epi8(first(bytes.len()) as u32, bytes.as_ptr().cast()) };
+    // Not `_mm512_cvtph_ps`, which asks for no exceptions: that form has no operand in memory, and takes port 5 once more.
+    _mm512_cvt_roundph_ps::<_MM_FROUND_CUR_DIRECTION>(words)
+}
+
+/// The scales of a block's rows; behind the last row any finite ones.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn scales(block: &Block) -> __m512 {
+    match block.scales {
+        None => scales_at(block, 0),
+        Some(scales) => load_some(scales),
+    }
+}
+
+/// The f16 at byte `at` of each row. Of eight rows, each is loaded from so far before it that its word has its place, which a
+/// blend then takes: on Intel an insertion is a shuffle, for which there is one port. By way of memory, one load of sixteen
+/// fresh stores would wait for all of them.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn scales_at(block: &Block, at: usize) -> __m512 {
+    let words = block.window(at, at + 2);
+    let mut halves = [_mm_setzero_si128(); 2];
+    for (half, rows) in halves.iter_mut().zip([0, 8]) {
+        // SAFETY: the arrays have sixteen bytes.
+        let word = |r: usize| unsafe { _mm_loadu_si128(words.word_in_place(rows + r).as_ptr().cast()) };
+        *half = _mm_blend_epi16::<0b10>(word(0), word(1));
+        *half = _mm_blend_epi16::<0b100>(*half, word(2));
+        *half = _mm_blend_epi16::<0b1000>(*half, word(3));
+        *half = _mm_blend_epi16::<0b1_0000>(*half, word(4));
+        *half = _mm_blend_epi16::<0b10_0000>(*half, word(5));
+        *half = _mm_blend_epi16::<0b100_0000>(*half, word(6));
+        *half = _mm_blend_epi16::<0b1000_0000>(*half, word(7));
+    }
+    _mm512_cvtph_ps(_mm256_set_m128i(halves[1], halves[0]))
 }

@@ -1,8 +1,6 @@
 //! Registers of NEON, the baseline of 64-bit ARM.
 
 use super::{Integers, Registers};
-use crate::trellis::search;
-use crate::vectors::scalar;
 use crate::{Float, Rows};
 use core::arch::aarch64::*;
 use core::arch::asm;
@@ -17,6 +15,7 @@ macro_rules! neon {
         unsafe { $($body)* }
     }};
 }
+pub(crate) use neon;
 
 fn words(x: uint8x16_t) -> int16x8_t {
     neon!(vreinterpretq_s16_u8(x))
@@ -33,10 +32,6 @@ fn floats(x: uint8x16_t) -> float32x4_t {
 impl<const DOT: bool> Integers for Neon<DOT> {
     type V = uint8x16_t;
     const LANES: usize = 1;
-    const EIGHT_ROWS: bool = true;
-    /// Without dot products, products take registers: what four units share does not stay in any, and eight rows of 2 and 3 bits took
-    /// more cycles than four (45.9 instead of 30.7 and 76.6 instead of 72.2 by the Neoverse N1's model).
-    const FOUR_UNITS: bool = DOT;
 
     methods! { Self::V;
         and(a, b) = neon!(vandq_u8(a, b));
@@ -280,7 +275,7 @@ impl<const DOT: bool> Registers for Neon<DOT> {
     #[inline(always)]
     fn decode_floats(format: Float, bytes: &[u8], out: &mut [f32]) {
         if format != Float::F16 {
-            return scalar::decode_floats(format, bytes, out);
+            return crate::floats::decode_floats(format, bytes, out);
         }
         let ((chunks, tail), (out, out_tail)) = (bytes.as_chunks::<16>(), out.as_chunks_mut::<8>());
         for (bytes, out) in chunks.iter().zip(out) {
@@ -302,14 +297,14 @@ impl<const DOT: bool> Registers for Neon<DOT> {
                 }
             }
         }
-        scalar::decode_floats(format, tail, out_tail);
+        crate::floats::decode_floats(format, tail, out_tail);
     }
 
     /// Base NEON converts f16, but the intrinsics are not stable; NaN alone differs from the specification.
     #[inline(always)]
     fn encode_floats(format: Float, x: &[f32], bytes: &mut [u8]) {
         if format != Float::F16 {
-            return scalar::encode_floats(format, x, bytes);
+            return crate::floats::encode_floats(format, x, bytes);
         }
         let ((x, x_tail), (chunks, tail)) = (x.as_chunks::<8>(), bytes.as_chunks_mut::<16>());
         for (x, bytes) in x.iter().zip(chunks) {
@@ -327,7 +322,7 @@ impl<const DOT: bool> Registers for Neon<DOT> {
             }
             <Self as Registers>::store(bytes, narrow);
         }
-        scalar::encode_floats(format, x_tail, tail);
+        crate::floats::encode_floats(format, x_tail, tail);
     }
 
     #[inline(always)]
@@ -362,65 +357,5 @@ impl<const DOT: bool> Registers for Neon<DOT> {
     fn load_four(words: [u32; 4]) -> Self::V {
         // SAFETY: NEON is part of every aarch64 target with floats; `words` are 16 bytes.
         unsafe { vreinterpretq_u8_u32(vld1q_u32(words.as_ptr())) }
-    }
-}
-
-impl<const DOT: bool> search::Floats for Neon<DOT> {
-    type F = float32x4_t;
-    const WIDTH: usize = 4;
-
-    methods! { float32x4_t;
-        add(a, b) = neon!(vaddq_f32(a, b));
-        square(error) = neon!(vmulq_f32(error, error));
-        min(a, b) = neon!(vminq_f32(a, b));
-        upper(x) = neon!(vextq_f32::<2>(x, x));
-    }
-
-    #[inline(always)]
-    fn splat(x: f32) -> float32x4_t {
-        neon!(vdupq_n_f32(x))
-    }
-
-    #[inline(always)]
-    fn load(x: &[f32]) -> float32x4_t {
-        let x = &x[..4];
-        neon!(vld1q_f32(x.as_ptr()))
-    }
-
-    #[inline(always)]
-    fn store(out: &mut [f32], x: float32x4_t) {
-        let out = &mut out[..4];
-        neon!(vst1q_f32(out.as_mut_ptr(), x))
-    }
-
-    #[inline(always)]
-    fn store_bits(out: &mut [u32], x: float32x4_t) {
-        let out = &mut out[..4];
-        neon!(vst1q_u32(out.as_mut_ptr(), vreinterpretq_u32_f32(x)))
-    }
-
-    /// The distance: one instruction.
-    #[inline(always)]
-    fn error(y: float32x4_t, centroid: float32x4_t) -> float32x4_t {
-        neon!(vabdq_f32(y, centroid))
-    }
-
-    #[inline(always)]
-    fn mark_less(bits: float32x4_t, bit: u32, a: float32x4_t, b: float32x4_t) -> float32x4_t {
-        neon!({
-            let marked = vandq_u32(vcltq_f32(a, b), vdupq_n_u32(bit));
-            vreinterpretq_f32_u32(vorrq_u32(vreinterpretq_u32_f32(bits), marked))
-        })
-    }
-
-    #[inline(always)]
-    fn less(a: float32x4_t, b: float32x4_t) -> u64 {
-        let bits = [1, 2, 4, 8];
-        neon!(vaddvq_u32(vandq_u32(vcltq_f32(a, b), vld1q_u32(bits.as_ptr())))).into()
-    }
-
-    #[inline(always)]
-    fn twice(x: float32x4_t) -> [float32x4_t; 2] {
-        neon!([vzip1q_f32(x, x), vzip2q_f32(x, x)])
     }
 }

@@ -2,24 +2,23 @@
 
 use super::{Integers, Registers};
 use crate::Rows;
-use crate::trellis::search;
 use core::arch::wasm32::*;
 
 /// Registers of SIMD128.
 pub(crate) struct Simd128;
 
-fn load<T: Lanes16>(array: &T) -> v128 {
+pub(crate) fn load<T: Lanes16>(array: &T) -> v128 {
     // SAFETY: `Lanes16` are plain numbers of 16 bytes in all.
     unsafe { v128_load(core::ptr::from_ref(array).cast()) }
 }
 
-fn store<T: Lanes16>(array: &mut T, x: v128) {
+pub(crate) fn store<T: Lanes16>(array: &mut T, x: v128) {
     // SAFETY: as for `load`.
     unsafe { v128_store(core::ptr::from_mut(array).cast(), x) }
 }
 
 /// Arrays that fill a register.
-trait Lanes16 {}
+pub(crate) trait Lanes16 {}
 impl Lanes16 for [u8; 16] {}
 impl Lanes16 for [i16; 8] {}
 impl Lanes16 for [i32; 4] {}
@@ -294,64 +293,5 @@ impl Registers for Simd128 {
     #[inline(always)]
     fn load_four([a, b, c, d]: [u32; 4]) -> v128 {
         u32x4(a, b, c, d)
-    }
-}
-
-impl search::Floats for Simd128 {
-    type F = v128;
-    const WIDTH: usize = 4;
-
-    methods! { v128;
-        add(a, b) = f32x4_add(a, b);
-        error(y, centroid) = f32x4_abs(f32x4_sub(y, centroid));
-        square(error) = f32x4_mul(error, error);
-        upper(x) = i32x4_shuffle::<2, 3, 0, 1>(x, x);
-    }
-
-    #[inline(always)]
-    fn splat(x: f32) -> v128 {
-        f32x4_splat(x)
-    }
-
-    #[inline(always)]
-    fn load(x: &[f32]) -> v128 {
-        load::<[f32; 4]>(x.first_chunk().unwrap_or(&[0.0; 4]))
-    }
-
-    #[inline(always)]
-    fn store(out: &mut [f32], x: v128) {
-        if let Some(out) = out.first_chunk_mut::<4>() {
-            store(out, x);
-        }
-    }
-
-    #[inline(always)]
-    fn store_bits(out: &mut [u32], x: v128) {
-        let mut bits = [0i32; 4];
-        store(&mut bits, x);
-        for (out, bits) in out.iter_mut().zip(bits) {
-            *out = bits as u32;
-        }
-    }
-
-    /// b < a ? b : a, one instruction of x86 (`f32x4.min` has to look after NaN).
-    #[inline(always)]
-    fn min(a: v128, b: v128) -> v128 {
-        f32x4_pmin(a, b)
-    }
-
-    #[inline(always)]
-    fn mark_less(bits: v128, bit: u32, a: v128, b: v128) -> v128 {
-        v128_or(bits, v128_and(f32x4_lt(a, b), u32x4_splat(bit)))
-    }
-
-    #[inline(always)]
-    fn less(a: v128, b: v128) -> u64 {
-        u64::from(u32x4_bitmask(f32x4_lt(a, b)))
-    }
-
-    #[inline(always)]
-    fn twice(x: v128) -> [v128; 2] {
-        [i32x4_shuffle::<0, 0, 1, 1>(x, x), i32x4_shuffle::<2, 2, 3, 3>(x, x)]
     }
 }

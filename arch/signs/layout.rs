@@ -1,7 +1,7 @@
 //! Planes of signs.
 
-use crate::vectors::layout::Float;
-use crate::vectors::scalar::f16_to_f32;
+use crate::floats::Float;
+use crate::floats::f16_to_f32;
 
 /// Sign planes inside rows of bytes. A plane is one bit a coordinate, least significant bit first, 1 = not
 /// negative; the f16 in front of it is its scale.

@@ -8,12 +8,12 @@
 
 mod lanes;
 mod search;
+mod unpack;
 
 pub(crate) use search::viterbi_encode;
 
 use super::layout::TrellisCodebook;
 use super::scalar;
-use crate::codes::avx2::unpack::{CHUNK, LOAD, Unpack, kind};
 use crate::codes::scalar::{PAGE, finish_sums, quantize_weights, weight_limit};
 use crate::registers::Integers;
 use crate::registers::avx2::{load, scales_of_eight, store_first};
@@ -21,6 +21,7 @@ use crate::rows::{Block, Blocks, ROWS};
 use crate::{IntQuery, MAX_DIM, Rows};
 use core::arch::x86_64::*;
 use lanes::QUERIES;
+use unpack::{CHUNK, LOAD, Unpack, kind};
 
 /// Chunks of the widest row.
 const CHUNKS: usize = MAX_DIM / CHUNK;

@@ -15,18 +15,17 @@ mod search;
 pub(crate) use search::viterbi_encode;
 
 use super::layout::{MAX_LEVELS, MAX_STATES, TrellisCodebook};
-use crate::codes::avx512::accumulate::{
-    ByteWeights, QUERIES, Sums, Tile, byte_weights, configure, four, run_scales,
-};
+use crate::codes::avx512::accumulate::{ByteWeights, Sums, Tile, byte_weights, configure, four, run_scales};
 use crate::codes::avx512::codebook::{self, kind::RAW as NATURAL};
-use crate::codes::avx512::score::{ByteQuery, Columns, Many, add_four, add_lanes, finish};
+use crate::codes::avx512::score::{ByteQuery, Many};
+use crate::codes::avx512::sums::{Columns, QUERIES, finish};
 use crate::codes::avx512::tiles::TileQueries;
-use crate::codes::avx512::unpack::{CHUNK, Chunk, MAX_CHUNKS, Masked, Place, Unpack, scales};
+use crate::codes::avx512::unpack::{CHUNK, Chunk, MAX_CHUNKS, Masked, Place, Unpack};
 use crate::codes::scalar::{PAGE, finish_sums};
 use crate::registers::amx::Tiles;
 use crate::registers::avx512::{
-    self, IDENTITY, in_order, interleave, load, load_array, load_codes, places, store_first, to_array,
-    transpose,
+    self, IDENTITY, add_four, add_lanes, in_order, interleave, load, load_array, load_codes, places, scales,
+    store_first, to_array, transpose,
 };
 use crate::rows::{Block, Blocks, ROWS};
 use crate::{IntQuery, Rows};

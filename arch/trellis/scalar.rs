@@ -2,7 +2,7 @@
 
 use super::layout::{Fit, MAX_STATES, TrellisCodebook};
 use crate::codes::scalar::{PAGE, finish_sums, pack, quantize_weights, unpack, weight_limit};
-use crate::vectors::scalar::{LANES, halve};
+use crate::floats::{LANES, halve};
 use crate::{IntQuery, MAX_DIM, Rows};
 
 /// The centroids of a row, one for each coordinate.

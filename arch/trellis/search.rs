@@ -4,9 +4,14 @@
 //! Both find the error of the nearest centroid without its code: rounding is monotone, so the least rounded error
 //! is the rounded error for the nearest centroid. Codes are chosen once the path is known.
 
+#[cfg(target_arch = "aarch64")]
+mod neon;
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+mod simd128;
+
 use super::layout::{Fit, MAX_STATES, TrellisCodebook};
 use crate::MAX_DIM;
-use crate::vectors::scalar::{LANES, halve};
+use crate::floats::{LANES, halve};
 use core::mem::MaybeUninit;
 
 /// What an instruction set must offer. Costs are never negative, nor NaN.

@@ -10,9 +10,9 @@
 pub(crate) use decode::{accumulate_triplets, decode_triplets};
 pub(crate) use score::score_triplets;
 
+use crate::floats::LANES;
 use crate::registers::avx512::{interleave, load, load_bytes, load_tail, load_words, store_first};
 use crate::rows::Block;
-use crate::vectors::scalar::LANES;
 use crate::{Rows, TripletLayout};
 use core::arch::x86_64::*;
 

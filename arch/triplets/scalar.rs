@@ -5,7 +5,7 @@
 //! 5 bits, decoded values and scores take the direction from a table of integers instead.
 
 use super::layout::MAX_FIELDS;
-use crate::vectors::scalar::{LANES, halve};
+use crate::floats::{LANES, halve};
 use crate::{IntQuery, Rows, Search, TripletLayout};
 
 /// Triplets whose |x|+|y|+|z| is below this (2⁻¹⁰⁰) count as zero: (ξ, η) is about (0, 0).
@@ -91,7 +91,7 @@ fn encode_fields(layout: &TripletLayout, search: Search, t: &Triplets, fields: &
             for lane in 0..LANES {
                 codes[lane] = i[lane] | j[lane] << layout.direction_bits;
                 let [x, y, z] = [t[0][lane], t[1][lane], t[2][lane]];
-                radii[lane] = crate::vectors::scalar::sqrt((x * x + y * y) + z * z);
+                radii[lane] = crate::floats::sqrt((x * x + y * y) + z * z);
             }
             (codes, radii)
         }

@@ -6,8 +6,8 @@ pub(crate) use encode::encode_triplets;
 
 use super::layout::MAX_FIELDS;
 use super::scalar;
+use crate::floats::{LANES, halve};
 use crate::registers::{Registers, add_row};
-use crate::vectors::scalar::{LANES, halve};
 use crate::{IntQuery, Rows, TripletLayout};
 
 /// Signed bytes x, y, z and 0 for each triplet of a row; zeros behind them.

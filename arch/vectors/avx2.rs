@@ -6,38 +6,10 @@ pub(crate) mod floats;
 pub(crate) use floats::{accumulate_floats, decode_floats, encode_floats, score_floats};
 
 use super::{scalar, wide};
-use crate::registers::avx2::{Avx2, first_chunks, load, load_first, load_ps, store_first, store_ps};
+use crate::registers::avx2::{
+    Avx2, add_products, first_chunks, halve, load, load_first, load_ps, load_sixteen, store_first, store_ps,
+};
 use core::arch::x86_64::*;
-
-/// Sixteen lanes.
-pub(crate) type Lanes = [__m256; 2];
-
-/// Lanes 8 to 15 onto 0 to 7, and so on down to one.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn halve([lower, upper]: Lanes) -> f32 {
-    let eight = _mm256_add_ps(lower, upper);
-    let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
-    let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-    _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
-}
-
-/// Up to sixteen values, zeros behind them.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn load_lanes(values: &[f32]) -> Lanes {
-    let (lower, upper) = values.split_at(values.len().min(8));
-    [load_first(lower), load_first(upper)]
-}
-
-/// lanes += a·b, a multiplication and an addition.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn add_products(lanes: &mut Lanes, a: Lanes, b: Lanes) {
-    for i in 0..2 {
-        lanes[i] = _mm256_add_ps(lanes[i], _mm256_mul_ps(a[i], b[i]));
-    }
-}
 
 /// Σ aᵢ·bᵢ.
 #[inline]
@@ -48,15 +20,15 @@ pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
     let ((a_fours, a), (b_fours, b)) = (a.as_chunks::<4>(), b.as_chunks::<4>());
     for (a, b) in a_fours.iter().zip(b_fours) {
         for i in 0..4 {
-            add_products(&mut lanes, load_lanes(&a[i]), load_lanes(&b[i]));
+            add_products(&mut lanes, load_sixteen(&a[i]), load_sixteen(&b[i]));
         }
     }
     for (a, b) in a.iter().zip(b) {
-        add_products(&mut lanes, load_lanes(a), load_lanes(b));
+        add_products(&mut lanes, load_sixteen(a), load_sixteen(b));
     }
     if !a_tail.is_empty() {
         // No lane is ever -0, so the zeros behind the end change nothing.
-        add_products(&mut lanes, load_lanes(a_tail), load_lanes(b_tail));
+        add_products(&mut lanes, load_sixteen(a_tail), load_sixteen(b_tail));
     }
     halve(lanes)
 }
@@ -71,7 +43,7 @@ pub(crate) fn min_max(x: &[f32]) -> (f32, f32) {
     let mut min = [_mm256_set1_ps(f32::INFINITY); 2];
     let mut max = [_mm256_set1_ps(f32::NEG_INFINITY); 2];
     for x in chunks {
-        let x = load_lanes(x);
+        let x = load_sixteen(x);
         for i in 0..2 {
             min[i] = _mm256_min_ps(x[i], min[i]);
             max[i] = _mm256_max_ps(x[i], max[i]);

@@ -7,7 +7,7 @@ mod rotate;
 pub(crate) use floats::{accumulate_floats, decode_floats, encode_floats, score_floats};
 pub(crate) use rotate::{rotate, rotate_inverse};
 
-use crate::registers::avx512::{first, load_ps, load_tail, store_first, store_ps};
+use crate::registers::avx512::{first, load_ps, load_tail, rint, store_first, store_ps};
 use core::arch::x86_64::*;
 
 /// Lanes 8 to 15 onto 0 to 7, and so on down to one: the order that `scalar::halve` prescribes.
@@ -97,14 +97,6 @@ pub(crate) fn max_abs(x: &[f32]) -> f32 {
     let max = _mm512_max_ps(_mm512_abs_ps(load_tail(tail)), max);
     // A magnitude's bits are ordered like the number, and no lane is NaN or -0.
     f32::from_bits(_mm512_reduce_max_epu32(_mm512_castps_si512(max)))
-}
-
-/// Rounds as `scalar::rint` does, by the same two additions.
-#[inline]
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(crate) fn rint(x: __m512) -> __m512 {
-    let magic = _mm512_set1_ps(12_582_912.0);
-    _mm512_sub_ps(_mm512_add_ps(x, magic), magic)
 }
 
 /// out = rint(x · limit/max|x|); returns max|x|/limit.

@@ -54,7 +54,8 @@ typedef enum {
     OCTAPLEX_STATUS_OK = 0,
     // A null pointer where there must be data, or one that is not aligned for its type.
     OCTAPLEX_STATUS_POINTER = 1,
-    // A buffer of the wrong length, rows that do not come out even, or a size that overflows.
+    // A buffer of the wrong length, rows that do not come out even, or a size that overflows or that the machine has no
+    // memory for.
     OCTAPLEX_STATUS_LENGTH = 2,
     // A handle that was freed, or is none of this kind.
     OCTAPLEX_STATUS_HANDLE = 3,
@@ -139,6 +140,9 @@ typedef struct {
     size_t max_rollback;
     // Queries see so many tokens, their own included, and pages that none will see again are dropped; 0: all.
     size_t sliding_window;
+    // Query heads of a layer, a multiple of `kv_heads`; 0: not known, and then every call of `octaplex_cache_attend` says
+    // `queries`.
+    size_t query_heads;
 } octaplex_config;
 
 // Keys or values to append: value c of head h's token t is at h·head_stride + t·token_stride + c.
@@ -159,7 +163,7 @@ typedef struct {
 typedef struct {
     // `sizeof(octaplex_attend)`: the struct may grow.
     size_t size;
-    // Queries of the block, for each query head; 0: one.
+    // Queries of the block, for each query head; 0: one, which takes a configuration with `query_heads`.
     size_t queries;
     // logit = scale · q·k; 0: 1/√(key width).
     float scale;
@@ -193,7 +197,7 @@ typedef struct {
 typedef struct {
     // `sizeof(octaplex_stats)`, given: the struct may grow.
     size_t size;
-    // Tokens that attention can see; of a whole cache, those of all layers added up.
+    // Tokens that attention can see; of a whole cache, those of the layer that has most. So are the other counts of tokens.
     size_t tokens;
     // Of these, in pages.
     size_t paged_tokens;
@@ -333,7 +337,8 @@ octaplex_status octaplex_cache_calibrate(octaplex_cache *cache,
                                          octaplex_error *error);
 
 // Attention on a layer: queries `[query heads][queries][key width]`, outputs `[query heads][queries][value width]`.
-// `options` may be null. The same bits on every machine. Where it fails, the output may hold anything.
+// `options` may be null where the configuration has `query_heads`: otherwise its `queries` says how many queries a head has, as
+// a block would be taken for more heads. The same bits on every machine. Where it fails, the output may hold anything.
 //
 // The caller's part:
 // The buffers have their lengths and do not overlap; the options begin with their size.
@@ -547,7 +552,8 @@ octaplex_status octaplex_cache_save_buffer(const octaplex_cache *cache,
                                            octaplex_error *error);
 
 // Makes the cache what a snapshot says, its bytes and no more, and checks all of it. On the heap the configuration is the
-// snapshot's; in memory that was brought it must be the cache's own but for its capacity. Where it fails, the cache is as it was.
+// snapshot's, except for `query_heads`, which stays; in memory that was brought it must be the cache's own but for its capacity. Where
+// it fails, the cache is as it was.
 //
 // There is no view of a buffer without a copy. Pages lie in it as they do in a cache, but a cache owns its pages: it drops
 // them behind a window, and forks count who shares them. Its exact tokens are a ring, which a snapshot has in order. A view

@@ -1,6 +1,7 @@
 //! Specs of the command line, whose errors point at the offending word, and the codecs that they mean.
 
 use crate::failure::{Failure, Result, fail};
+use octaplex::codebook::WIDTHS;
 use octaplex::{Backend, CodecSpec, Error, Role, Stream};
 
 /// What `compare` and `bench` run when `--codecs` is not given.
@@ -44,17 +45,40 @@ pub(crate) fn parse_spec(text: &str) -> Result<CodecSpec> {
 /// Parses `SPEC;SPEC;…`, keeping each as it was written.
 pub(crate) fn parse_specs(text: &str) -> Result<Vec<(String, CodecSpec)>> {
     let given = text.split(';').map(str::trim).filter(|spec| !spec.is_empty());
-    let specs = given.map(|spec| Ok((spec.to_owned(), parse_spec(spec)?))).collect::<Result<Vec<_>>>()?;
+    let parse = |spec: &str| parse_spec(spec).or_else(|failure| in_list(spec, failure));
+    let specs = given.map(|spec| Ok((spec.to_owned(), parse(spec)?))).collect::<Result<Vec<_>>>()?;
     if specs.is_empty() {
         fail!("--codecs \"{text}\": no spec in it; give \"SPEC;SPEC\", for example \"trellis; int:bits=4\"");
     }
     Ok(specs)
 }
 
+/// What is wrong with a spec of a list: that a comma is in the place of a semicolon, if a codec begins behind one.
+pub(crate) fn in_list<T>(text: &str, failure: Failure) -> Result<T> {
+    let is_name = |part: &str| {
+        let name = part.split([':', '/']).next().unwrap_or(part).trim();
+        let aliases = CodecSpec::aliases().iter().map(|(alias, ..)| *alias);
+        CodecSpec::all().iter().map(|codec| codec.name).chain(aliases).any(|known| known == name)
+    };
+    if text.split(',').skip(1).any(is_name) {
+        fail!(
+            "\"{text}\": separate specs by ; (a comma separates the keys of one): {}",
+            text.replace(',', ";")
+        );
+    }
+    Err(failure)
+}
+
 /// The codec of a spec, which the user wrote as `text`.
 pub(crate) fn build(text: &str, spec: CodecSpec, dim: usize, backend: Backend) -> Result<Codec> {
-    spec.build_dyn(dim, backend, Stream::default()).map_err(|error| match error {
-        Error::Width { .. } => Failure(error.to_string()),
+    let built = |dim, backend| spec.build_dyn(dim, backend, Stream::default());
+    built(dim, backend).map_err(|error| match error {
+        // Not all codecs take all widths that there are: those that this one takes are found by trying.
+        Error::Width { .. } => {
+            let widths = WIDTHS.iter().filter(|width| built(**width, Backend::SCALAR).is_ok());
+            let widths: Vec<_> = widths.map(usize::to_string).collect();
+            Failure(format!("{text} at width {dim}: its widths are {}", widths.join(", ")))
+        }
         error => Failure(format!("{text} at width {dim}: {error}")),
     })
 }

@@ -4,7 +4,7 @@
 mod card;
 
 use crate::codecs::{DEFAULT_CODECS, build, is_float, is_for, parse_budget, parse_specs};
-use crate::console::{Console, wrap};
+use crate::console::{Console, page_note, wrap};
 use crate::device::Device;
 use crate::failure::{At, Failure, Result, fail};
 use crate::input::{Sample, role_name};
@@ -92,7 +92,7 @@ pub(crate) struct Compare {
     /// Write the rows as JSON; - is standard output
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// The page with the plots [default: octaplex-report.html, numbered if there is one]
+    /// Write a page with the plots
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// One plot of the values' rate and distortion, as a picture
@@ -181,8 +181,9 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
     if let Some(path) = &arguments.svg {
         files::write(path, report::chart(&sample, &rows).as_bytes())?;
     }
-    let page = report::page(&sample, &rows, backend);
-    let page = files::write_page(arguments.html.as_deref(), "octaplex-report", &page)?;
+    if let Some(path) = &arguments.html {
+        files::write(path, report::page(&sample, &rows, backend).as_bytes())?;
+    }
     let mut notes = String::new();
     if !left_out.is_empty() {
         notes += &format!("Not offered at width {}, so left out: {}\n", sample.dim, left_out.join("; "));
@@ -198,7 +199,8 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
         notes += &within_budget(bits, sample.dim)?;
     }
     let text = comparison::text(&sample, &rows, keys, backend, arguments.wide);
-    console.say(&format!("{text}\n{card_text}{}Page with plots: {}\n", wrap(&notes), page.display()))
+    let page = page_note(arguments.html.as_deref());
+    console.say(&format!("{text}\n{card_text}{}{page}\n", wrap(&notes)))
 }
 
 /// What the library chooses for so many bits, in words.

@@ -1,6 +1,6 @@
 //! What people read: text for a terminal of 80 columns, with colours where there is one.
 
-use crate::failure::{At, Result, fail};
+use crate::failure::{At, Result, at_path, fail};
 use anstyle::{AnsiColor, Style};
 use std::io::{self, Write};
 use std::path::Path;
@@ -19,11 +19,14 @@ pub(crate) struct Console {
 }
 
 impl Console {
-    /// Beside these files; at most one of them may be `-`.
+    /// Beside these files, at most one of which may be `-`. That they can be written is checked now, before the work.
     pub(crate) fn beside(files: &[Option<&Path>]) -> Result<Self> {
         let dashes = files.iter().flatten().filter(|path| is_dash(path)).count();
         if dashes > 1 {
             fail!("two files cannot both be -, which is standard output");
+        }
+        for path in files.iter().flatten().filter(|path| !is_dash(path)) {
+            octaplex_files::check(path).map_err(|error| at_path(path, &error))?;
         }
         Ok(Self { output_is_taken: dashes == 1 })
     }
@@ -54,6 +57,14 @@ pub(crate) fn finish(written: io::Result<()>) -> Result<()> {
 /// Whether a file is standard input or output.
 pub(crate) fn is_dash(path: &Path) -> bool {
     path.as_os_str() == "-"
+}
+
+/// Where a page with plots is, or how to get one: nothing is written that nobody asked for.
+pub(crate) fn page_note(path: Option<&Path>) -> String {
+    match path {
+        Some(path) => format!("Page with plots: {}", path.display()),
+        None => "A page with plots: add --html report.html".into(),
+    }
 }
 
 /// The text in a style.

@@ -36,6 +36,7 @@ const CHUNK: usize = 1 << 14;
 
 /// `encode`: rows to blocks.
 pub(crate) fn encode(coding: &Coding, input: &Path, output: &Path) -> Result<()> {
+    files::check(output)?;
     let Rows { dim, values } = coding.read_rows(input)?;
     let codec = coding.codec(dim)?;
     let mut progress = Progress::new(values.len() / dim);
@@ -56,6 +57,7 @@ pub(crate) fn decode(coding: &Coding, input: &Path, output: &Path) -> Result<()>
             input.display()
         );
     };
+    files::check(output)?;
     let codec = coding.codec(dim)?;
     let (blocks, runs) = read_blocks(&coding.spec, &codec, input)?;
     let count = runs.iter().map(|(rows, _)| rows).sum();
@@ -74,6 +76,7 @@ pub(crate) fn decode(coding: &Coding, input: &Path, output: &Path) -> Result<()>
 
 /// `score`: queries and blocks to scores, \[query]\[row].
 pub(crate) fn score(coding: &Coding, query: &Path, input: &Path, output: &Path) -> Result<()> {
+    files::check(output)?;
     let Rows { dim, values: queries } = coding.read_rows(query)?;
     let codec = coding.codec(dim)?;
     let (blocks, runs) = read_blocks(&coding.spec, &codec, input)?;

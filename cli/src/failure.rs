@@ -2,6 +2,8 @@
 
 use octaplex::Error;
 use std::fmt::Display;
+use std::io;
+use std::path::Path;
 
 /// A message in plain words, without a full stop.
 #[derive(Debug)]
@@ -33,6 +35,35 @@ impl Display for Failure {
     }
 }
 
+/// Characters of a text from a file that a message shows.
+const SHOWN: usize = 100;
+
+/// Text that a file chose, for a message: so that no file fills a terminal or drives it. Control characters are escaped.
+pub(crate) fn shown(text: &str) -> String {
+    cut(text, SHOWN)
+}
+
+/// The first `most` characters, those that a terminal would not print escaped.
+pub(crate) fn cut(text: &str, most: usize) -> String {
+    let mut characters = text.chars();
+    let mut cut = String::new();
+    for character in characters.by_ref().take(most) {
+        match character {
+            '"' | '\'' | '\\' => cut.push(character),
+            _ => cut.extend(character.escape_debug()),
+        }
+    }
+    if characters.next().is_some() {
+        cut.push('…');
+    }
+    cut
+}
+
+/// The first line of an error of another crate, without its trace; it may quote a file at any length.
+pub(crate) fn first_line(error: &impl Display) -> String {
+    cut(error.to_string().lines().next().unwrap_or(""), 2 * SHOWN)
+}
+
 /// The same error for a slice that starts at `row`, with a non-finite value's row and column.
 pub(crate) fn in_rows(error: Error, row: usize, dim: usize) -> Failure {
     Failure(match error {
@@ -42,4 +73,32 @@ pub(crate) fn in_rows(error: Error, row: usize, dim: usize) -> Failure {
         Error::Corrupt { block } => Error::Corrupt { block: row + block }.to_string(),
         other => other.to_string(),
     })
+}
+
+/// A system error in plain words.
+pub(crate) fn at_path(path: &Path, error: &io::Error) -> Failure {
+    let path = path.display();
+    Failure(match error.kind() {
+        io::ErrorKind::NotFound => format!("{path}: no such file or folder"),
+        io::ErrorKind::PermissionDenied => format!("{path}: permission denied"),
+        io::ErrorKind::IsADirectory => format!("{path}: is a folder, not a file"),
+        _ => format!("{path}: {error}"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shown;
+
+    #[test]
+    fn what_a_file_says_is_short_and_harmless() {
+        assert_eq!(shown("llama \"é日\" 'x' \\"), "llama \"é日\" 'x' \\");
+        assert_eq!(
+            shown("\u{1b}[2J\u{1b}]0;title\u{7}\r\n\u{9b}m\u{202e}"),
+            "\\u{1b}[2J\\u{1b}]0;title\\u{7}\\r\\n\\u{9b}m\\u{202e}"
+        );
+        let long = "ä".repeat(100);
+        assert_eq!(shown(&long), long);
+        assert_eq!(shown(&format!("{long}b")), format!("{long}…"));
+    }
 }

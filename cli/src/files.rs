@@ -1,10 +1,11 @@
 //! Reading whole files, and writing them so that an error leaves none behind.
 
 use crate::console::{finish, is_dash};
-use crate::failure::{At, Failure, Result};
-use std::fs::{self, File, OpenOptions};
+pub(crate) use crate::failure::at_path;
+use crate::failure::{At, Result};
+use std::fs::File;
 use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The bytes of a file, or of standard input for `-`.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
@@ -19,68 +20,19 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Writes a file under another name and renames it; `-` is standard output, and devices are written directly.
+/// Writes a file whole or not at all; `-` is standard output, and devices are written directly.
 pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     if is_dash(path) {
         let mut out = io::stdout().lock();
         return finish(out.write_all(bytes).and_then(|()| out.flush()));
     }
-    let written = match fs::metadata(path) {
-        Ok(metadata) if !metadata.is_file() => fs::write(path, bytes),
-        _ => write_renamed(path, bytes),
-    };
-    written.map_err(|error| at_path(path, &error))
+    octaplex_files::write(path, |file| file.write_all(bytes)).map_err(|error| at_path(path, &error))
 }
 
-/// Writes a page to `path`; without one to `name`.html, or to the first of `name`-2.html, `name`-3.html … that there is
-/// not yet: a report is never lost to the next. Returns where it is.
-pub(crate) fn write_page(path: Option<&Path>, name: &str, page: &str) -> Result<PathBuf> {
-    if let Some(path) = path {
-        write(path, page.as_bytes())?;
-        return Ok(path.to_owned());
+/// Whether a file can be written: to be asked before the work whose result it gets.
+pub(crate) fn check(path: &Path) -> Result<()> {
+    if is_dash(path) {
+        return Ok(());
     }
-    let mut path = PathBuf::from(format!("{name}.html"));
-    for number in 2.. {
-        match write_new(&path, page.as_bytes()) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                path = format!("{name}-{number}.html").into();
-            }
-            Err(error) => return Err(at_path(&path, &error)),
-            Ok(()) => break,
-        }
-    }
-    Ok(path)
-}
-
-fn write_renamed(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?.to_owned();
-    name.push(format!(".{}.tmp", std::process::id()));
-    let temporary = path.with_file_name(name);
-    write_new(&temporary, bytes)?;
-    let result = fs::rename(&temporary, path);
-    if result.is_err() {
-        let _ = fs::remove_file(&temporary);
-    }
-    result
-}
-
-/// Writes a file that must not be there yet.
-fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create_new(true).open(path)?;
-    let result = file.write_all(bytes);
-    if result.is_err() {
-        let _ = fs::remove_file(path);
-    }
-    result
-}
-
-/// A system error in plain words.
-pub(crate) fn at_path(path: &Path, error: &io::Error) -> Failure {
-    let path = path.display();
-    Failure(match error.kind() {
-        io::ErrorKind::NotFound => format!("{path}: no such file or folder"),
-        io::ErrorKind::PermissionDenied => format!("{path}: permission denied"),
-        io::ErrorKind::IsADirectory => format!("{path}: is a folder, not a file"),
-        _ => format!("{path}: {error}"),
-    })
+    octaplex_files::check(path).map_err(|error| at_path(path, &error))
 }

@@ -1,6 +1,6 @@
 //! Keys, values and queries to measure on: from a safetensors file, an `.npy` file, or the bundled sample.
 
-use crate::failure::{At, Failure, Result, fail};
+use crate::failure::{At, Failure, Result, fail, shown};
 use crate::{files, npy};
 use half::{bf16, f16};
 use octaplex::Role;
@@ -110,7 +110,8 @@ impl Sample {
             file.tensor(name).map_err(|_| {
                 let mut names: Vec<_> = file.names().into_iter().collect();
                 names.sort_unstable();
-                Failure(format!("no tensor {name}; k, v and q are needed, the file has {}", names.join(", ")))
+                let names = shown(&names.join(", "));
+                Failure(format!("no tensor {name}; k, v and q are needed, the file has {names}"))
             })
         };
         let (k, v, q) = (tensor("k")?, tensor("v")?, tensor("q")?);
@@ -147,7 +148,7 @@ impl Sample {
             SafeTensors::read_metadata(bytes).ok().and_then(|(_, metadata)| metadata.metadata().clone());
         let origin = metadata.and_then(|metadata| {
             let parts = ["model", "text", "layers", "license"];
-            let known = parts.iter().filter_map(|&key| Some(format!("{key}: {}", metadata.get(key)?)));
+            let known = parts.iter().filter_map(|&key| Some(format!("{key}: {}", shown(metadata.get(key)?))));
             Some(known.collect::<Vec<_>>().join(", ")).filter(|origin| !origin.is_empty())
         });
         Ok(Self {

@@ -189,6 +189,12 @@ fn exit_code(result: Result<ExitCode>) -> ExitCode {
 }
 
 fn run(cli: Cli) -> Result<ExitCode> {
+    #[cfg(feature = "models")]
+    if let Some(Command::Perplexity(_) | Command::Generate(_) | Command::Needle(_) | Command::Sweep(_)) =
+        cli.command
+    {
+        models::threads::settle();
+    }
     let done = match cli.command {
         Some(Command::Verify(arguments)) => return verify::run(&arguments),
         None => compare::run(&cli.compare),
@@ -259,8 +265,13 @@ fn man(command: Option<&str>) -> Result<()> {
     files::write(Path::new("-"), &text)
 }
 
+/// Characters of a message: many more than any has whose texts from files are cut.
+const LONGEST: usize = 2000;
+
 /// One line on standard error, exit code 2.
 fn complain(message: &str) -> ExitCode {
+    // What files and arguments say is in some messages.
+    let message = failure::cut(message, LONGEST);
     anstream::eprintln!("{} {message}", console::paint(console::RED, "octaplex:"));
     ExitCode::from(2)
 }

@@ -1,7 +1,7 @@
 //! NumPy's `.npy`: little-endian floats in C order. (The crates for it bring a parser of Python literals that takes
 //! longer to build than all of this tool; the header is one line of text.)
 
-use crate::failure::{Failure, Result, fail};
+use crate::failure::{Failure, Result, fail, shown};
 use half::f16;
 
 /// The magic that every `.npy` file starts with.
@@ -30,7 +30,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<(Vec<usize>, Vec<f32>)> {
         "<f2" => data.as_chunks().0.iter().map(|b| f16::from_le_bytes(*b).to_f32()).collect(),
         "<f4" => data.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect(),
         "<f8" => data.as_chunks().0.iter().map(|b| f64::from_le_bytes(*b) as f32).collect(),
-        _ => fail!("values of type {kind}; little-endian f2, f4 and f8 are read"),
+        _ => fail!("values of type {}; little-endian f2, f4 and f8 are read", shown(kind)),
     };
     let size = usize::from(kind.as_bytes()[2] - b'0');
     let count = shape.iter().try_fold(1usize, |count, &n| count.checked_mul(n));

@@ -1,7 +1,7 @@
 //! What caches cost a language model, row by row, as CSV beside the pictures in `docs/plots/`; and the picture of such
 //! rows, which `sweep --svg` and `plot` draw.
 
-use crate::failure::{Failure, Result, fail};
+use crate::failure::{Failure, Result, fail, first_line};
 use crate::plot::{Chart, Key, Point, picture};
 use crate::table::number;
 use crate::{files, series};
@@ -57,7 +57,7 @@ fn read(text: &[u8]) -> Result<Vec<Rate>> {
     csv::Reader::from_reader(text)
         .deserialize()
         .collect::<std::result::Result<_, _>>()
-        .map_err(|error| Failure(error.to_string()))
+        .map_err(|error| Failure(first_line(&error)))
 }
 
 /// Rate in pages and mean KL: filled marks for keys centred page by page and balanced, hollow ones for keys as they are.

@@ -1,7 +1,7 @@
 //! Whether this machine computes what every other one does: the library's checksums beside the table of what they must be.
 
 use crate::console;
-use crate::failure::{At, Result, fail};
+use crate::failure::{At, Result, fail, shown};
 use octaplex::verify::{Checksums, MEMORY, check, expected, together};
 use octaplex::{Backend, CodecSpec};
 use std::path::PathBuf;
@@ -57,7 +57,7 @@ pub(crate) fn run(arguments: &Verify) -> Result<ExitCode> {
             Some(wanted) if wanted == found.to_string() => String::new(),
             wanted => {
                 differ.push(name);
-                format!("   must be {}", wanted.as_deref().unwrap_or("in the table, and is not"))
+                format!("   must be {}", wanted.as_deref().map_or("in the table, and is not".into(), shown))
             }
         };
         console::say(&format!("{name:14} {found}{note}\n"))?;
@@ -67,6 +67,12 @@ pub(crate) fn run(arguments: &Verify) -> Result<ExitCode> {
         console::say(&format!("{:14} {:08x}\n", "all", together(sums)))?;
     }
     if differ.is_empty() {
+        let codecs = if count == 1 { "codec computes" } else { "codecs compute" };
+        let of = match &arguments.against {
+            Some(path) => format!("what {} says", path.display()),
+            None => "what they must on every machine".into(),
+        };
+        console::say(&format!("yes: {count} {codecs} {of}, on the backend {}\n", backend.name()))?;
         return Ok(ExitCode::SUCCESS);
     }
     let differ = format!("{} of {count} codecs differ: {}", differ.len(), differ.join(", "));

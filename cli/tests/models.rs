@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
+mod gguf;
 mod tiny;
 
 use common::{fails, folder, octaplex, succeeds};
@@ -168,6 +169,9 @@ fn a_model_writes_what_the_oracle_would() {
     let expected = expected.trim_end_matches('\u{fffd}');
     assert!(shown.starts_with(expected), "{expected:?} {shown:?}");
     assert!(shown.contains("tokens/s") && shown.contains("f16 cache"), "{shown}");
+    assert!(shown.contains(" in the cache, ") && shown.contains(" in the model"), "{shown}");
+    // All of them are exact: nothing is said of a rate.
+    assert!(shown.contains("no page has closed yet") && !shown.contains("times smaller"), "{shown}");
     let json = json(&folder.join("out.json"));
     assert_eq!(json["written"], 6);
     assert_eq!(json["tokens"], json!({"prompt": tokens[..8], "written": tokens[8..]}));

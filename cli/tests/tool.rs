@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
+mod messages;
 
 use common::{fails, folder, octaplex, octaplex_with, succeeds};
 use serde_json::Value;
@@ -148,15 +149,20 @@ fn centred_and_balanced_keys() {
 fn verify_compares_with_the_table() {
     let folder = folder("verify");
     let all = succeeds(&folder, &["verify", "--backend", "scalar"]);
-    assert!(all.contains("\nturboquant ") && all.lines().last().unwrap().starts_with("all "), "{all}");
+    assert!(all.contains("\nturboquant ") && all.contains("\nall "), "{all}");
+    let last = "yes: 20 codecs compute what they must on every machine, on the backend scalar\n";
+    assert!(all.ends_with(last), "{all}");
     let of = |name: &str| all.lines().find(|line| line.starts_with(&format!("{name} "))).unwrap().to_owned();
     let one = succeeds(&folder, &["verify", "--only", "int,f16"]);
-    assert_eq!(one.lines().skip(1).collect::<Vec<_>>(), [of("int"), of("f16")]);
+    assert_eq!(one.lines().skip(1).take(2).collect::<Vec<_>>(), [of("int"), of("f16")]);
+    assert!(one.contains("\nyes: 2 codecs compute what they must"), "{one}");
     fails(&folder, &["verify", "--only", "turbo"], &["turbo", "turboquant"]);
     fails(&folder, &["verify", "--against", "nothing.txt"], &["nothing.txt"]);
 
     std::fs::write(folder.join("same.txt"), &all).unwrap();
-    assert_eq!(succeeds(&folder, &["verify", "--against", "same.txt"]).lines().nth(1), Some(&*of("trellis")));
+    let same = succeeds(&folder, &["verify", "--against", "same.txt"]);
+    assert_eq!(same.lines().nth(1), Some(&*of("trellis")));
+    assert!(same.contains("\nyes: 20 codecs compute what same.txt says"), "{same}");
     let other = all.replace(&of("int"), "int 00000000 00000000");
     std::fs::write(folder.join("other.txt"), other).unwrap();
     let output = octaplex(&folder, &["verify", "--against", "other.txt"]);
@@ -164,7 +170,7 @@ fn verify_compares_with_the_table() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains(&format!("{}   must be 00000000 00000000", of("int"))), "{text}");
     let errors = String::from_utf8(output.stderr).unwrap();
-    assert!(errors.contains("1 of 20 codecs differ: int\n"), "{errors}");
+    assert!(errors.contains("1 of 20 codecs differ: int\n") && !text.contains("yes"), "{errors}");
 }
 
 /// They are stored as they are, whatever is asked of keys, and pay for nothing else.
@@ -187,8 +193,7 @@ fn compare_on_plain_vectors() {
     let folder = folder("plain");
     std::fs::write(folder.join("x.npy"), npy("<f4", "(2, 8, 64)", &values(1024))).unwrap();
     let text = succeeds(&folder, &["compare", "--input", "x.npy", "--codecs", "int", "--json", "rows.json"]);
-    assert!(text.contains("16 plain vectors of width 64") && text.contains("octaplex-report.html"), "{text}");
-    assert!(folder.join("octaplex-report.html").exists());
+    assert!(text.contains("16 plain vectors of width 64"), "{text}");
     let json: Value = serde_json::from_slice(&std::fs::read(folder.join("rows.json")).unwrap()).unwrap();
     for row in json["rows"].as_array().unwrap() {
         assert!(
@@ -304,6 +309,9 @@ fn errors_are_one_line_and_leave_no_file() {
     encode("turboquant", "64", "wide.npy", &["[2, 100]", "64"]);
     encode("turboquant", "64", "ints.npy", &["<i4"]);
     fails(&folder, &["encode", "turboquant", "--dim", "64", "x.f32", "no/out"], &["no/out"]);
+    // Before the work: what comes first is said, though the input is missing as well.
+    fails(&folder, &["encode", "turboquant", "--dim", "64", "missing.f32", "no/out"], &["no/out"]);
+    fails(&folder, &["compare", "--input", "missing.npy", "--json", "no/rows.json"], &["no/rows.json"]);
     fails(&folder, &["decode", "turboquant", "--dim", "64", "short.f32", "out"], &["100 bytes", "34 bytes"]);
     let score = ["score", "f32", "--dim", "64", "--query", "nan.f32", "x.f32", "out"];
     fails(&folder, &score, &["nan.f32", "row 2, column 5"]);
@@ -485,20 +493,17 @@ fn reconstructed_vectors_are_a_row() {
     refused("k.safetensors", &[], &["--reconstructed-bits"]);
 }
 
+/// A comparison leaves no file behind that nobody asked for.
 #[test]
-fn no_report_is_lost() {
+fn pages_are_written_where_they_are_asked_for() {
     let folder = folder("reports");
-    std::fs::write(folder.join("octaplex-report.html"), "mine").unwrap();
-    let compare = ["--codecs", "f16"];
-    assert!(succeeds(&folder, &compare).contains("octaplex-report-2.html"));
-    assert!(succeeds(&folder, &compare).contains("octaplex-report-3.html"));
-    assert_eq!(std::fs::read_to_string(folder.join("octaplex-report.html")).unwrap(), "mine");
-    // A name that was given is meant.
-    succeeds(&folder, &["--codecs", "f16", "--html", "octaplex-report.html"]);
-    assert!(
-        std::fs::read_to_string(folder.join("octaplex-report.html")).unwrap().contains("<!doctype html>")
-    );
-    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 3);
+    let shown = succeeds(&folder, &["--codecs", "f16"]);
+    assert!(shown.contains("A page with plots: add --html report.html"), "{shown}");
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
+    let shown = succeeds(&folder, &["--codecs", "f16", "--html", "mine.html"]);
+    assert!(shown.contains("Page with plots: mine.html"), "{shown}");
+    assert!(std::fs::read_to_string(folder.join("mine.html")).unwrap().contains("<!doctype html>"));
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1);
 }
 
 #[test]
@@ -518,7 +523,7 @@ fn a_dash_is_standard_output_and_json_says_where_it_comes_from() {
     assert!(default.starts_with(run["backend"].as_str().unwrap()), "{run}");
     let table = String::from_utf8(output.stderr).unwrap();
     assert!(
-        output.status.success() && table.contains("KEYS") && table.contains("octaplex-report.html"),
+        output.status.success() && table.contains("KEYS") && table.contains("--html report.html"),
         "{table}"
     );
 

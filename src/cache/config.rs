@@ -38,6 +38,10 @@ pub struct LayerConfig {
     pub layer: u32,
     /// Key/value heads.
     pub kv_heads: usize,
+    /// Query heads, a multiple of the key/value heads. Where it is known, attention refuses queries of another number of heads:
+    /// without it, a block of queries whose [`queries`](crate::Attend::queries) was forgotten is taken for more heads.
+    /// Snapshots do not hold it; see [`Layer::set_query_heads`](crate::Layer::set_query_heads).
+    pub query_heads: Option<usize>,
     /// Width of a key.
     pub key_dim: usize,
     /// Width of a value.
@@ -79,6 +83,7 @@ impl LayerConfig {
         Self {
             layer: 0,
             kv_heads,
+            query_heads: None,
             key_dim: head_dim,
             value_dim: head_dim,
             keys: four_bits,
@@ -97,6 +102,7 @@ impl LayerConfig {
     builders! {
         layer: u32;
         kv_heads: usize;
+        query_heads: usize => Some;
         key_dim: usize;
         value_dim: usize;
         keys: CodecSpec;
@@ -166,6 +172,11 @@ impl LayerConfig {
         }
         if self.kv_heads == 0 || self.kv_heads > 1 << 16 {
             return refuse("a layer has 1 to 65,536 key/value heads");
+        }
+        if let Some(queries) = self.query_heads
+            && (queries == 0 || !queries.is_multiple_of(self.kv_heads))
+        {
+            return Err(Error::Heads { queries, kv_heads: self.kv_heads });
         }
         if self.sink_tokens > 1 << 16
             || self.recent_window > 1 << 24

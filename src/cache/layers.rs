@@ -1,7 +1,7 @@
 //! All layers of a model, on the heap.
 
 use super::layout::Layout;
-use super::storage::Shared;
+use super::storage::{Shared, check_memory};
 use super::{Layer, LayerConfig, State, Stats, Tensor};
 use crate::codec::Codec;
 use crate::{Attend, Backend, CodecSpec, Error, Role};
@@ -31,8 +31,8 @@ impl SharedLayer {
     /// An empty cache that grows on the heap.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] and [`Error::Width`] for impossible configurations, and what the codecs' constructors
-    /// refuse.
+    /// [`Error::Unsupported`] and [`Error::Width`] for impossible configurations, [`Error::Memory`] for exact tokens that the
+    /// machine has no memory for, and what the codecs' constructors refuse.
     pub fn on_heap(config: &LayerConfig, backend: Backend) -> Result<Self, Error> {
         config.check()?;
         let build = |spec: CodecSpec, dim, role| {
@@ -40,7 +40,7 @@ impl SharedLayer {
         };
         let keys = build(config.keys, config.key_dim, Role::Keys)?;
         let values = build(config.values, config.value_dim, Role::Values)?;
-        Ok(Self::empty(config, Layout::new(config), keys, values, backend))
+        Self::empty(config, Layout::new(config), keys, values, backend)
     }
 
     /// The same with codecs of one's own, whatever the configuration says of codecs; all heads share them.
@@ -54,7 +54,7 @@ impl SharedLayer {
         backend: Backend,
     ) -> Result<Self, Error> {
         let layout = config.layout_with(&keys, &values)?;
-        Ok(Self { own_codecs: true, ..Self::empty(config, layout, keys, values, backend) })
+        Ok(Self { own_codecs: true, ..Self::empty(config, layout, keys, values, backend)? })
     }
 
     pub(crate) fn empty(
@@ -63,8 +63,8 @@ impl SharedLayer {
         keys: Arc<dyn Codec>,
         values: Arc<dyn Codec>,
         backend: Backend,
-    ) -> Self {
-        Self {
+    ) -> Result<Self, Error> {
+        Ok(Self {
             config: *config,
             layout,
             state: State::new(&layout),
@@ -72,8 +72,8 @@ impl SharedLayer {
             keys,
             values,
             own_codecs: false,
-            store: Shared::new(&layout),
-        }
+            store: Shared::new(&layout)?,
+        })
     }
 }
 
@@ -92,7 +92,7 @@ impl SharedLayer {
 /// let mut output = vec![0.0; 4 * 64]; // four query heads
 /// cache.attend(0, &vec![0.1; 4 * 64], &Attend::default(), &mut output)?;
 /// assert!(output.iter().all(|x| (x - 0.5).abs() < 0.15));
-/// assert_eq!(fork.stats().tokens, 2 * 200);
+/// assert_eq!((fork.stats().tokens, fork.next_position(1)?), (200, 200));
 /// # Ok::<(), Error>(())
 /// ```
 #[derive(Debug)]
@@ -109,24 +109,42 @@ impl Pool {
     /// Memory for so many threads at once is kept; more threads allocate theirs at each call.
     const KEPT: usize = 32;
 
-    fn with<T>(&self, needed: usize, work: impl FnOnce(&mut [f32]) -> T) -> T {
+    fn with<T>(&self, needed: usize, work: impl FnOnce(&mut [f32]) -> Result<T, Error>) -> Result<T, Error> {
         let mut scratch = self.0.pop().unwrap_or_default();
-        if scratch.len() < needed {
-            scratch.resize(needed, 0.0);
-        }
-        let result = work(&mut scratch[..needed]);
+        let missing = needed.saturating_sub(scratch.len());
+        let result = match scratch.try_reserve(missing) {
+            Ok(()) => {
+                scratch.resize(scratch.len() + missing, 0.0);
+                work(&mut scratch[..needed])
+            }
+            Err(_) => {
+                let bytes = needed.saturating_mul(size_of::<f32>());
+                Err(Error::Memory { what: "what attention and appending work in", bytes })
+            }
+        };
         let _ = self.0.push(scratch);
         result
     }
 }
 
 impl KvCache {
+    /// The most layers of a cache.
+    const MOST_LAYERS: usize = 1 << 16;
+
     /// Empty, one layer for each configuration.
     ///
     /// # Errors
-    /// As [`SharedLayer::on_heap`].
+    /// [`Error::Unsupported`] for no layers or more than 65,536, [`Error::Memory`] where the machine has no memory for the exact
+    /// tokens of all layers, and as [`SharedLayer::on_heap`].
     pub fn new(layers: impl IntoIterator<Item = LayerConfig>, backend: Backend) -> Result<Self, Error> {
-        let layers = layers.into_iter().map(|config| SharedLayer::on_heap(&config, backend));
+        let configs: Vec<_> = layers.into_iter().take(Self::MOST_LAYERS + 1).collect();
+        if !(1..=Self::MOST_LAYERS).contains(&configs.len()) {
+            return Err(Error::Unsupported { why: "a cache has 1 to 65,536 layers" });
+        }
+        // Layer by layer, each could be had and all together not.
+        let bytes = configs.iter().fold(0usize, |sum, layer| sum.saturating_add(layer.front_bytes()));
+        check_memory("the exact tokens of all layers", bytes)?;
+        let layers = configs.iter().map(|config| SharedLayer::on_heap(config, backend));
         Ok(Self::from_layers(layers.collect::<Result<_, Error>>()?))
     }
 
@@ -158,12 +176,13 @@ impl KvCache {
 
     /// Allocates what calls with so many query rows (query heads · queries of a block) work in: then they allocate
     /// nothing. Without it the first call does; and so does the first of each further thread that calls at the same time.
-    pub fn reserve(&mut self, queries: usize) {
+    ///
+    /// # Errors
+    /// [`Error::Memory`].
+    pub fn reserve(&mut self, queries: usize) -> Result<(), Error> {
         let needed = self.layers.iter().map(|layer| scratch_len(&layer.config, queries)).max();
         // Each goes to the end of the queue.
-        for _ in 0..self.scratch.0.len().max(1) {
-            self.scratch.with(needed.unwrap_or(0), |_| ());
-        }
+        (0..self.scratch.0.len().max(1)).try_for_each(|_| self.scratch.with(needed.unwrap_or(0), |_| Ok(())))
     }
 
     /// Decides a layer's balance from a prompt's keys and queries: [`Layer::calibrate`].
@@ -309,7 +328,26 @@ impl KvCache {
         bytes + pages.iter().map(|(_, length)| length).sum::<usize>()
     }
 
-    /// All layers together; tokens are counted in each.
+    /// The position of a layer's next token: [`Layer::next_position`].
+    ///
+    /// # Errors
+    /// [`Error::Missing`] for a number that is too high.
+    ///
+    /// ```
+    /// use octaplex::{Backend, CacheConfig, Error, KvCache};
+    ///
+    /// let mut cache = KvCache::new(CacheConfig::new(2, 1, 64, 1000).layers(), Backend::detect())?;
+    /// cache.append(1, &[0.5; 10 * 64], &[0.5; 10 * 64])?;
+    /// assert_eq!((cache.next_position(0)?, cache.next_position(1)?), (0, 10));
+    /// assert_eq!(cache.next_position(2), Err(Error::Missing { what: "layer", number: 2, count: 2 }));
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn next_position(&self, layer: usize) -> Result<usize, Error> {
+        self.layer(layer).map(Layer::next_position)
+    }
+
+    /// All layers together. Tokens are counted once, not in each layer: where layers have different numbers of them, the
+    /// most that one has.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.layers.iter().map(Layer::stats).sum()

@@ -340,6 +340,12 @@ impl LayerConfig {
         layout.fixed_bytes()
     }
 
+    /// Bytes that an empty layer takes; 0 for an impossible configuration.
+    #[cfg(feature = "alloc")]
+    pub(crate) const fn front_bytes(&self) -> usize {
+        if self.is_possible() { Layout::new(self).front_bytes } else { 0 }
+    }
+
     /// Values of scratch memory that appending and attending with `queries` rows (query heads x queries of a block)
     /// need; 0 for an impossible configuration.
     #[must_use]

@@ -5,6 +5,7 @@
 
 use super::layout::{Head, Layout};
 use super::storage::Storage;
+use super::window::Plan;
 use super::{Center, Layer, LayerConfig, MAX_POSITION, State, position};
 use crate::codec::Codec;
 use crate::page::{Balance, is_finite_f16};
@@ -183,6 +184,7 @@ impl LayerConfig {
         let config = Self {
             layer,
             kv_heads,
+            query_heads: None,
             key_dim,
             value_dim,
             keys,
@@ -293,7 +295,8 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         }
     }
 
-    /// Takes over what a snapshot holds, of a cache with the same configuration (its capacity may differ).
+    /// Takes over what a snapshot holds, of a cache with the same configuration (its capacity may differ, and query heads are
+    /// not in it).
     ///
     /// # Errors
     /// [`Error::Snapshot`] for bytes that are no such snapshot, are damaged or cut off; [`Error::Full`]. The cache is
@@ -317,7 +320,8 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         let layout = self.layout;
         let mut reader = Reader::new(bytes);
         let config = read_header(&mut reader)?;
-        if (LayerConfig { capacity: self.config.capacity, ..config }) != self.config {
+        let LayerConfig { capacity, query_heads, .. } = self.config;
+        if (LayerConfig { capacity, query_heads, ..config }) != self.config {
             return damaged(12, "a cache of another configuration");
         }
         let state = State::read(&mut reader, &layout, &self.config)?;
@@ -414,6 +418,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     /// Adds a page from [`save_page`](Self::save_page) behind the others. The exact window must be empty, and the
     /// page's position not before its own; the next token comes after the page. A layer that has decided nothing yet takes
     /// over the page's balance and prefix centre; another must have the same. A rollback behind the page's end decodes it.
+    /// Pages that a sliding window no longer shows are dropped, as when tokens are appended.
     ///
     /// # Errors
     /// [`Error::Snapshot`], [`Error::Full`]; the cache is then as it was.
@@ -437,9 +442,9 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         if position(page) < self.state.start {
             return damaged(front, "a page that does not follow this cache's tokens");
         }
-        self.check_follows(front, 1)?;
+        let plan = self.check_follows(front, position(page), 1)?;
         reader.at = front;
-        self.adopt(&mut reader, [page].into_iter(), position(page))
+        self.adopt(&mut reader, [page].into_iter(), &plan)
     }
 
     /// Reads each head's balance and prefix centre: `Ok` if they are those of this layer, or can become them.
@@ -456,45 +461,35 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         Ok(())
     }
 
-    /// `Ok` if the window is empty and there is room for so many pages.
-    pub(crate) fn check_follows(&self, at: usize, pages: usize) -> Result<(), Error> {
+    /// What adding so many pages does, the first of them at position `start`: the window must be empty, and there must be room.
+    pub(crate) fn check_follows(&self, at: usize, start: usize, pages: usize) -> Result<Plan, Error> {
         if self.state.next != self.state.start {
             return damaged(at, "a page that does not follow this cache's tokens");
         }
-        let added = pages.saturating_mul(self.layout.page);
-        let needed = self.tokens().saturating_add(added);
-        if self.state.next.saturating_add(added) > MAX_POSITION {
-            return Err(Error::Full { capacity: MAX_POSITION, needed });
-        }
-        let most = self.layout.most_pages(&self.config);
-        if needed > self.config.capacity || self.store.pages().saturating_add(pages) > most {
-            return Err(Error::Full { capacity: self.config.capacity, needed });
-        }
-        Ok(())
+        self.standing(|standing| standing.plan_pages(start, pages))
     }
 
-    /// Adds pages that have been checked, from `start` on, with the balance and the prefix centre that they were encoded with.
+    /// Adds pages that have been checked, with the balance and the prefix centre that they were encoded with.
     pub(crate) fn adopt<'a>(
         &mut self,
         decided: &mut Reader,
         pages: impl Iterator<Item = &'a [u8]>,
-        start: usize,
+        plan: &Plan,
     ) -> Result<(), Error> {
         for (piece, _) in self.layout.decided_pieces().flatten() {
             let bytes = decided.take(piece.len())?;
             self.store.front_mut()[piece].copy_from_slice(bytes);
         }
-        let mut count = 0;
-        for page in pages {
-            let (_, draft) = self.store.front_and_draft(count);
+        self.store.remove(0..plan.evicted);
+        let start = plan.next - plan.count;
+        for (draft, page) in pages.skip(plan.skipped).enumerate() {
+            let position = start + (plan.skipped + draft) * self.layout.page;
+            let (_, draft) = self.store.front_and_draft(draft);
             draft[..page.len()].copy_from_slice(page);
-            let position = (start + count * self.layout.page) as u64;
-            draft[..8].copy_from_slice(&position.to_le_bytes());
-            count += 1;
+            draft[..8].copy_from_slice(&(position as u64).to_le_bytes());
         }
-        self.store.commit(count);
-        let end = start + count * self.layout.page;
-        (self.state.kept, self.state.start, self.state.next) = (end, end, end);
+        self.store.commit(plan.closing - plan.skipped);
+        self.state = self.state.adopted(plan, &self.layout);
         Ok(())
     }
 }
@@ -516,6 +511,16 @@ fn read_header(reader: &mut Reader) -> Result<LayerConfig, Error> {
         return damaged(8, "a snapshot of another version");
     }
     LayerConfig::read(reader)
+}
+
+/// The first section: the configuration, where the tokens are, and the number of pages.
+#[cfg(feature = "std")]
+fn read_outline(reader: &mut Reader) -> Result<(LayerConfig, State, usize), Error> {
+    let config = read_header(reader)?;
+    let state = State::read(reader, &Layout::new(&config), &config)?;
+    let pages = reader.u64()?;
+    reader.checksum()?;
+    Ok((config, state, pages))
 }
 
 /// A page whose lengths and centres are sound.

@@ -2,6 +2,8 @@
 
 use super::layout::Layout;
 #[cfg(feature = "alloc")]
+use crate::Error;
+#[cfg(feature = "alloc")]
 use alloc::{collections::VecDeque, sync::Arc, vec, vec::Vec};
 use core::ops::Range;
 
@@ -110,6 +112,16 @@ impl<S: AsRef<[u8]> + AsMut<[u8]> + Send + Sync> Storage for Fixed<S> {
     }
 }
 
+/// Asks for memory and gives it back. A configuration may ask for any amount, and a failed allocation would end the program.
+/// The allocation that follows stays `vec![0; n]`, whose pages the system provides as they are used.
+#[cfg(feature = "alloc")]
+pub(crate) fn check_memory(what: &'static str, bytes: usize) -> Result<(), Error> {
+    let mut memory = Vec::<u8>::new();
+    let given = memory.try_reserve_exact(bytes);
+    core::hint::black_box(&memory); // or the compiler removes an allocation that nobody uses
+    given.map_err(|_| Error::Memory { what, bytes })
+}
+
 /// Pages on the heap, each allocated when it closes and shared by all forks that have it.
 #[cfg(feature = "alloc")]
 #[derive(Clone, Debug)]
@@ -122,13 +134,16 @@ pub struct Shared {
 
 #[cfg(feature = "alloc")]
 impl Shared {
-    pub(crate) fn new(layout: &Layout) -> Self {
-        Self {
+    /// # Errors
+    /// [`Error::Memory`].
+    pub(crate) fn new(layout: &Layout) -> Result<Self, Error> {
+        check_memory("the exact tokens of a layer", layout.front_bytes)?;
+        Ok(Self {
             front: vec![0; layout.front_bytes],
             layout: *layout,
             pages: VecDeque::new(),
             drafts: Vec::new(),
-        }
+        })
     }
 
     pub(crate) fn all_pages(&self) -> &VecDeque<Arc<[u8]>> {

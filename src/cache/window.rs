@@ -82,12 +82,55 @@ impl Standing<'_> {
         if needed > config.capacity {
             return Err(Error::Full { capacity: config.capacity, needed });
         }
-        let floor = match (skipped, evicted) {
-            (0, 0) => state.floor,
-            (0, _) => (self.position)(evicted - 1) + page,
-            _ => state.start + skipped * page,
-        };
+        let floor = self.floor(state.start, skipped, evicted);
         Ok(Plan { count, next, closing, skipped, evicted, floor, kept })
+    }
+
+    /// What adding so many closed pages does, the first of them at `start`, when the window is empty. Pages that the sliding
+    /// window no longer shows then are dropped, new ones as well.
+    ///
+    /// # Errors
+    /// [`Error::Full`].
+    pub(crate) fn plan_pages(&self, start: usize, closing: usize) -> Result<Plan, Error> {
+        let (config, page) = (self.config, self.config.page);
+        let count = closing.saturating_mul(page);
+        let next = start.saturating_add(count);
+        if next > MAX_POSITION {
+            return Err(Error::Full { capacity: MAX_POSITION, needed: next });
+        }
+        let [skipped, evicted] = self.unseen(next, start, closing);
+        // Memory for pages is what sinks and the exact window leave.
+        let pages = self.pages - evicted + closing - skipped;
+        let exact = config.sink_tokens + config.recent_window;
+        let needed = pages.saturating_mul(page).saturating_add(exact);
+        if needed > config.capacity {
+            return Err(Error::Full { capacity: config.capacity, needed });
+        }
+        let floor = self.floor(start, skipped, evicted);
+        Ok(Plan { count, next, closing, skipped, evicted, floor, kept: next })
+    }
+
+    /// The position before which nothing is seen any more, without so many new pages, from `start` on, and so many old ones.
+    fn floor(&self, start: usize, skipped: usize, evicted: usize) -> usize {
+        match (skipped, evicted) {
+            (0, 0) => self.state.floor,
+            (0, _) => (self.position)(evicted - 1) + self.config.page,
+            _ => start + skipped * self.config.page,
+        }
+    }
+
+    /// When the next position is `next`: pages that no query will see any more, also after the longest rollback. Of so many new
+    /// ones from `start` on, and of the old ones.
+    fn unseen(&self, next: usize, start: usize, closing: usize) -> [usize; 2] {
+        let (config, page) = (self.config, self.config.page);
+        // Queries from then on see positions from here on.
+        let visible = config
+            .sliding_window
+            .map_or(0, |window| next.saturating_sub(config.max_rollback).saturating_sub(window));
+        let unseen = |start: usize| start + page <= visible;
+        let skipped = (0..closing).take_while(|i| unseen(start + i * page)).count();
+        let evicted = (0..self.pages).take_while(|&i| unseen((self.position)(i))).count();
+        [skipped, evicted]
     }
 
     /// When the next position is `next`: pages that close, those of them that no query will see, old ones that none will, and
@@ -96,13 +139,7 @@ impl Standing<'_> {
         let (config, page, start) = (self.config, self.config.page, self.state.start);
         let window = next.saturating_sub(start);
         let closing = config.closed(start, next);
-        // Queries from then on see positions from here on.
-        let visible = config
-            .sliding_window
-            .map_or(0, |window| next.saturating_sub(config.max_rollback).saturating_sub(window));
-        let unseen = |start: usize| start + page <= visible;
-        let skipped = (0..closing).take_while(|i| unseen(start + i * page)).count();
-        let evicted = (0..self.pages).take_while(|&i| unseen((self.position)(i))).count();
+        let [skipped, evicted] = self.unseen(next, start, closing);
         let pages = self.pages - evicted + closing - skipped;
         let held = next.min(config.sink_tokens) + pages * page + window - closing * page;
         [closing, skipped, evicted, held]

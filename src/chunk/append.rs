@@ -10,7 +10,7 @@ use crate::{KvCache, SharedLayer};
 impl KvCache {
     /// Adds a chunk behind the tokens of the layers of its numbers: its full pages as they are, without decoding, its last page, if
     /// that is shorter, decoded into the exact window. Pages get the positions where they come to lie: their keys must have the
-    /// rotary embedding of these.
+    /// rotary embedding of these. Pages that a sliding window no longer shows are dropped, as when tokens are appended.
     ///
     /// That takes layers of the chunk's heads, width, codecs, page, centre and balance; and for full pages an empty exact window,
     /// which the first chunks of a cache without sinks find, and layers that have decided no other balance and prefix centre: of a
@@ -34,7 +34,7 @@ impl KvCache {
     /// that is not there; [`Error::Full`]; [`Error::Corrupt`], whose block is counted within a page of a head, and what [`append`](Self::append) refuses, for the last page. The
     /// cache is then as it was.
     pub fn append_chunk(&mut self, blob: &[u8]) -> Result<(), Error> {
-        let info = ChunkInfo::read(blob)?;
+        let info = ChunkInfo::parse(blob)?;
         let plan = Plan::new(&info.config, info.tokens);
         let sections = plan.sections(blob, &info)?;
         let mut cache = self.fork();
@@ -55,9 +55,10 @@ impl KvCache {
 /// Adds a layer's full pages.
 fn adopt(layer: &mut SharedLayer, config: &LayerConfig, plan: &Plan, section: &Section) -> Result<(), Error> {
     layer.check_codecs()?;
-    let LayerConfig { sink_tokens, recent_window, max_rollback, sliding_window, capacity, .. } = layer.config;
-    let config =
-        LayerConfig { sink_tokens, recent_window, max_rollback, sliding_window, capacity, ..*config };
+    let LayerConfig { sink_tokens, recent_window, max_rollback, sliding_window, .. } = layer.config;
+    let LayerConfig { capacity, query_heads, .. } = layer.config;
+    let config = LayerConfig { sink_tokens, recent_window, max_rollback, sliding_window, ..*config };
+    let config = LayerConfig { capacity, query_heads, ..config };
     if config != layer.config {
         return damaged(
             12,
@@ -79,8 +80,8 @@ fn adopt(layer: &mut SharedLayer, config: &LayerConfig, plan: &Plan, section: &S
         other => other,
     };
     layer.check_decided(&mut section.decided()).map_err(again)?;
-    layer.check_follows(section.start, plan.pages).map_err(again)?;
-    layer.adopt(&mut section.decided(), section.pages.iter().copied().take(plan.pages), layer.state.next)
+    let follows = layer.check_follows(section.start, layer.state.next, plan.pages).map_err(again)?;
+    layer.adopt(&mut section.decided(), section.pages.iter().copied().take(plan.pages), &follows)
 }
 
 /// The rows of the last page, if it is not full: keys and values, \[heads]\[tokens]\[width].

@@ -178,9 +178,17 @@ impl ChunkInfo {
     /// behind the blob's own. Nothing is allocated. The rest is checked where it is used.
     ///
     /// # Errors
-    /// [`Error::Snapshot`] for bytes that are no chunk, of another version, damaged or cut off; [`Error::Unsupported`] and
-    /// [`Error::Width`] for an impossible configuration.
+    /// [`Error::Snapshot`] for bytes that are no chunk, of another version, damaged or cut off, and for a blob whose
+    /// [`ChunkCodec`] would dwarf it: more than 16 MiB and 256 times its bytes. A codec made before decodes such a blob.
+    /// [`Error::Unsupported`] and [`Error::Width`] for an impossible configuration.
     pub fn read(blob: &[u8]) -> Result<Self, Error> {
+        let info = Self::parse(blob)?;
+        check_memory(info.config.codec_bytes(), 0, info.bytes, LENGTH)?;
+        Ok(info)
+    }
+
+    /// The same where the codecs are there already, whatever they take.
+    pub(super) fn parse(blob: &[u8]) -> Result<Self, Error> {
         let mut reader = Reader::new(blob);
         if reader.array()? != *CHUNK {
             return damaged(0, "no chunk");
@@ -217,9 +225,6 @@ impl ChunkInfo {
         if !holds || bytes > blob.len() {
             return damaged(LENGTH, "the blob is cut off, or not as long as its tokens make it");
         }
-        // Of each layer there will be two codecs.
-        let matrices = config.keys.matrix_bytes(head_dim) + config.values.matrix_bytes(head_dim);
-        check_memory(layers.saturating_mul(matrices), bytes, LENGTH)?;
         let dtype = [Dtype::F32, Dtype::F16, Dtype::Bf16][usize::from(dtype)];
         let info = Self { config, tokens, dtype, bytes, header: reader.at };
         if info.checked_values().is_none_or(|values| values > MAX_POSITION) {

@@ -90,7 +90,7 @@ impl ChunkCodec {
     /// is then as it was. [`Error::Corrupt`] for blocks that no codec wrote although all checksums are right, which takes intent,
     /// counted within a page of a head: a part of the tensor is then written.
     pub fn decode<'a>(&self, blob: &[u8], tensor: impl Into<TensorMut<'a>>) -> Result<(), Error> {
-        let info = ChunkInfo::read(blob)?;
+        let info = ChunkInfo::parse(blob)?;
         if info.config != self.config {
             return damaged(12, "a chunk of another configuration: make the codec that its header names");
         }

@@ -68,6 +68,12 @@ impl AdditiveSpec {
         self.radii_at(dim) + (dim.div_ceil(4) * self.radius_bits as usize).div_ceil(8)
     }
 
+    /// Bytes of both books on the heap.
+    #[cfg(feature = "alloc")]
+    pub(crate) const fn book_bytes(&self) -> usize {
+        2 * self.entries as usize * size_of::<[f32; 4]>()
+    }
+
     const fn is_valid(&self) -> bool {
         self.entries >= 16 && self.entries <= 1024 && self.radius_bits >= 2 && self.radius_bits <= 6
     }

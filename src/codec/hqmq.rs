@@ -140,6 +140,15 @@ impl HqmqSpec {
         }
     }
 
+    /// Bytes of a random set and its index on the heap, at most.
+    #[cfg(feature = "alloc")]
+    pub(crate) const fn set_bytes(&self) -> usize {
+        match self.secondary {
+            Secondary::Random => set::random_bytes(self.members),
+            Secondary::Optimised => 0,
+        }
+    }
+
     pub(crate) const fn chunk_layout(&self, dim: usize) -> Option<ChunkLayout> {
         let in_range = self.members >= 1 && self.radius_bits >= 2 && self.radius_bits <= 6;
         let has_set =

@@ -21,6 +21,7 @@ impl Layer {
         }
         let row = count * each * dim;
         let query_heads = queries.len() / row;
+        self.check_query_heads(query_heads)?;
         if query_heads == 0 || !query_heads.is_multiple_of(kv_heads) {
             return Err(crate::Error::Heads { queries: query_heads, kv_heads }.into());
         }

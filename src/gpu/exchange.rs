@@ -24,7 +24,7 @@ impl Layer {
     /// must be room for the pages beside those that the sequence has so far.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for a layer of another configuration (`capacity` and `sliding_window` aside), with codecs of its own,
+    /// [`Error::Unsupported`] for a layer of another configuration (`capacity`, `query_heads` and `sliding_window` aside), with codecs of its own,
     /// or with more tokens than this one's capacity and sliding window take,
     /// [`crate::Error::Corrupt`] for pages with norms or outliers that are no numbers, flags of chunks that there are not, digits that no encoder
     /// writes, and rows of `hqmq` that it would not write (directions without a radius, spare bits), [`Error::Full`], [`Error::Card`].
@@ -36,6 +36,7 @@ impl Layer {
         self.sequence(sequence)?;
         let alike = LayerConfig {
             capacity: self.config.capacity,
+            query_heads: self.config.query_heads,
             sliding_window: self.config.sliding_window,
             ..layer.config
         };
@@ -117,7 +118,7 @@ impl Layer {
         sequence: usize,
         pages: Range<usize>,
     ) -> Result<SharedLayer, Error> {
-        let (mut layer, layout, dim) = (self.empty_on_cpu(), self.layout, self.config.key_dim);
+        let (mut layer, layout, dim) = (self.empty_on_cpu()?, self.layout, self.config.key_dim);
         let held = &self.sequences[sequence];
         layer.state = held.state;
         let sinks = layout.ring..layout.ring + held.sequence.sinks;
@@ -187,12 +188,12 @@ impl Layer {
     /// layer is then as it was; after [`Error::Card`] the sequence is to be [cleared](Self::clear).
     pub fn load(&mut self, sequence: usize, bytes: &[u8]) -> Result<(), Error> {
         self.sequence(sequence)?;
-        let mut layer = self.empty_on_cpu();
+        let mut layer = self.empty_on_cpu()?;
         layer.load(bytes)?;
         self.upload(sequence, &layer)
     }
 
-    fn empty_on_cpu(&self) -> SharedLayer {
+    fn empty_on_cpu(&self) -> Result<SharedLayer, crate::Error> {
         let [keys, values] = self.codecs.clone();
         SharedLayer::empty(&self.config, self.layout, keys, values, Backend::detect())
     }

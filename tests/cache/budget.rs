@@ -90,3 +90,25 @@ fn finer_layers_are_spread_evenly() {
     assert!(inner.layers().filter(|layer| layer.keys == spec("f16")).count() == 4);
     assert_eq!(places(model.boundary_layers(7).finer(finer(4))), []);
 }
+
+/// As many layers have the finer codecs as the bytes allow, from a single one on.
+#[test]
+fn each_finer_layer_that_fits_is_used() {
+    let model = CacheConfig::new(6, 2, 64, 2000);
+    let coarse = model.for_bits(2.95).unwrap();
+    let (coarse, finer) = (coarse.finer(Finer { layers: 0, ..coarse.finer.unwrap() }), coarse.finer.unwrap());
+    let all = |layers| coarse.finer(Finer { layers, ..finer });
+    let each = bytes(&all(1)) - bytes(&all(0));
+    for layers in 1..6 {
+        let total = bytes(&all(layers));
+        assert_eq!(total, bytes(&all(0)) + layers * each);
+        for (total, expected) in [(total, layers), (total + each - 1, layers), (total - 1, layers - 1)] {
+            let found = model.for_bytes(total).unwrap();
+            assert_eq!(found.each.keys, coarse.each.keys, "{total}");
+            assert_eq!(found.finer, (expected > 0).then_some(Finer { layers: expected, ..finer }), "{total}");
+            let having =
+                found.layers().filter(|layer| (layer.keys, layer.values) == (finer.keys, finer.values));
+            assert_eq!(having.count(), expected, "{total}");
+        }
+    }
+}

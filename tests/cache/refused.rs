@@ -2,7 +2,10 @@
 
 use super::{attend, spec};
 use crate::common::{Any, Random, bits};
-use octaplex::{Attend, Backend, Center, Error, KvCache, LayerCache, LayerConfig, Stream};
+use octaplex::{
+    Attend, Backend, CacheConfig, Center, Codec, Error, KvCache, LayerCache, LayerConfig, SharedLayer,
+    Stream, f16,
+};
 
 #[test]
 fn bad_input_changes_nothing() {
@@ -169,4 +172,78 @@ fn a_refused_page_leaves_a_full_sliding_layer_as_it_was() {
     let mut after = Vec::new();
     cache.save(&mut |piece| after.extend_from_slice(piece));
     assert!(before == after, "the refused append changed the cache");
+}
+
+/// What no machine has is an error, not the end of the program: of one layer, and of all together.
+#[test]
+fn memory_that_nobody_has_is_refused() {
+    let config = LayerConfig::new(1, 64, 1 << 40);
+    let long = config.kv_heads(1 << 16).recent_window(1 << 24).max_rollback(1 << 24);
+    let memory = |refused: Result<(), Error>| match refused {
+        Err(Error::Memory { what, bytes }) => (what, bytes > 1 << 47),
+        other => panic!("{other:?}"),
+    };
+    let backend = Backend::detect();
+    assert_eq!(memory(KvCache::new([long], backend).map(drop)), ("the exact tokens of all layers", true));
+    assert_eq!(memory(SharedLayer::on_heap(&long, backend).map(drop)), ("the exact tokens of a layer", true));
+    // Layer by layer each could be had, as memory is given before it is used.
+    let some = config.recent_window(1 << 22).layer(3);
+    assert!(SharedLayer::on_heap(&some, backend).is_ok());
+    let many = KvCache::new(std::iter::repeat_n(some, 1 << 16), backend).map(drop);
+    assert!(matches!(many, Err(Error::Memory { .. })));
+    for layers in [0, (1 << 16) + 1, usize::MAX] {
+        let refused = KvCache::new(CacheConfig::new(layers, 1, 64, 1000).layers(), backend).map(drop);
+        assert_eq!(refused, Err(Error::Unsupported { why: "a cache has 1 to 65,536 layers" }));
+    }
+    let words = Error::Memory { what: "a test", bytes: 7 }.to_string();
+    assert_eq!(words, "the machine does not give 7 bytes of memory for a test");
+}
+
+/// A codec that refuses what is not below a norm of 1024, the least that a codec may refuse.
+#[derive(Clone)]
+struct Strict;
+
+impl Codec for Strict {
+    fn dim(&self) -> usize {
+        64
+    }
+
+    fn block_bytes(&self) -> usize {
+        256
+    }
+
+    fn encode(&self, x: &[f32], block: &mut [u8]) -> Result<(), Error> {
+        if x.iter().map(|x| x * x).sum::<f32>() >= 1024.0 * 1024.0 {
+            return Err(Error::Overflow);
+        }
+        block.as_chunks_mut::<4>().0.iter_mut().zip(x).for_each(|(bytes, x)| *bytes = x.to_le_bytes());
+        Ok(())
+    }
+
+    fn decode(&self, block: &[u8], x: &mut [f32]) -> Result<(), Error> {
+        x.iter_mut().zip(block.as_chunks::<4>().0).for_each(|(x, bytes)| *x = f32::from_le_bytes(*bytes));
+        Ok(())
+    }
+}
+
+/// Rows are stored in f16: one that is shorter than the bound, and not in f16, is refused when it comes.
+#[test]
+fn rows_that_f16_makes_too_long_are_refused_when_they_come() {
+    // 64 such values are a norm of 1023.84, and 1024 in f16; half of it where keys are centred.
+    for (center, x) in [(Center::Off, 127.98f32), (Center::Page, 63.99)] {
+        let config = LayerConfig::new(1, 64, 500).center(center).balance(false);
+        let mut memory = vec![0; config.required_bytes_with(&Strict, &Strict).unwrap()];
+        let mut scratch = vec![0.0; config.scratch_len(1) + 1000];
+        let backend = Backend::detect();
+        let mut cache = LayerCache::with_codecs(&config, Strict, Strict, backend, &mut memory[..]).unwrap();
+        let fine = [1.0; 64];
+        assert!(
+            [x; 64].iter().map(|x| x * x).sum::<f32>() < (64.0 * f16::from_f32(x).to_f32().powi(2)) - 1.0
+        );
+        let key = cache.append(&[x; 64], &fine, &mut scratch);
+        assert!(matches!(key, Err(Error::Row { what: "keys", channel: None, .. })), "{center:?}: {key:?}");
+        let value = cache.append(&fine, &[127.98; 64], &mut scratch);
+        assert!(matches!(value, Err(Error::Row { what: "values", channel: None, .. })), "{value:?}");
+        assert_eq!(cache.tokens(), 0);
+    }
 }

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 /// That a process is one of these.
 const ALONE: &str = "OCTAPLEX_TEST_ALONE";
-/// What stand-ins for AMD's libraries say of their card: those of ci/hip-stand-in and ci/hip-on-cpu.
+/// What the stand-in for AMD's libraries says of its GPU: ci/hip-on-cpu.
 const SHARED: &str = "OCTAPLEX_STAND_IN_SHARED";
-/// The launch at which a card is lost, of the latter.
+/// The launch at which it is lost.
 const LOST: &str = "OCTAPLEX_STAND_IN_LOST";
 /// Longer than all kernels take to compile.
 const PATIENCE: Duration = Duration::from_secs(400);
@@ -45,10 +45,7 @@ fn is_alone() -> bool {
     std::env::var_os(ALONE).is_some()
 }
 
-/// Whether the card is NVIDIA's, by a stand-in for AMD's libraries; or the CPU, by another.
-fn is_stand_in(device: &gpu::Device) -> bool {
-    device.architecture().contains("stand-in-for-sm")
-}
+/// Whether the GPU is the CPU, by a stand-in for AMD's libraries.
 fn is_on_cpu(device: &gpu::Device) -> bool {
     device.architecture().contains("on-cpu")
 }
@@ -58,7 +55,7 @@ fn is_on_cpu(device: &gpu::Device) -> bool {
 #[test]
 fn kernels_that_need_more_shared_memory_than_there_is() {
     let Some(device) = device() else { return };
-    if (is_stand_in(&device) || is_on_cpu(&device)) && !is_alone() {
+    if is_on_cpu(&device) && !is_alone() {
         let test = "kernels_that_need_more_shared_memory_than_there_is";
         assert!(alone(test, (SHARED, "65536")).contains("64 KB: refused"));
         return;
@@ -235,7 +232,7 @@ fn first_refused(results: &Results) -> Option<&'static str> {
 #[test]
 fn a_card_lost_in_mid_step() {
     let Some(device) = device() else { return };
-    if device.maker() == Maker::Amd && !is_stand_in(&device) {
+    if device.maker() == Maker::Amd {
         return println!("skipped: this needs a kernel in NVIDIA's text");
     }
     if !is_alone() {

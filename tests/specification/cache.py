@@ -1,4 +1,5 @@
 """Pages of a cache, snapshots and chunks, from the sections of docs/formats.md."""
+import math
 from types import SimpleNamespace
 
 from codebooks import lloyd_max
@@ -26,9 +27,11 @@ def is_lean(c):
 
 
 def coded_norms(reader, count):
-    (largest, octaves), step = reader.take("eB"), 2 ** -(1 / 64)
+    largest, octaves = reader.take("eB")
     unit, codes = single(largest / 32767), reader.plane([6] * count)
-    return [single(unit * round(32767 * step ** ((63 - code) << (octaves & 3)))) if code else 0.0 for code in codes]
+    below = lambda code: ((63 - code) << (octaves & 3)) / 64
+    # 16383.5, half the largest, is rounded down.
+    return [single(unit * math.ceil(32767 * 2 ** -below(code) - 0.5)) if code else 0.0 for code in codes]
 
 
 def coded_centre(c, reader):

@@ -12,6 +12,7 @@
 //!
 //! What looks rows up is the caller's: here codes, in `trellis/avx2/many.rs` trellis codes.
 
+use crate::codes::layout::Codebook;
 use crate::codes::scalar::{PAGE, quantize_products, weight_limit};
 use crate::codes::wide;
 use crate::codes::wide::unpack::{Bytes, Codes, Group, SPARE, Words, gather, kind};
@@ -258,20 +259,19 @@ pub(crate) fn turn_pairs(rows: Eight, tile: &mut Tile) {
 /// See `scalar::score_codes`.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn score_codes<L: Integers<V = __m256i>>(
-    packing: Packing,
+    book: &Codebook,
     rows: &Rows,
-    centroids: &[i16],
-    scale: f32,
     queries: &[IntQuery],
     scores: &mut [f32],
 ) {
+    let Codebook { packing, centroids, scale } = *book;
     // Half bytes are looked up as they come by the text for registers, two codes or more at a time.
     let halves = packing.radix() == 1 && matches!(packing.raw_bits(), 1 | 2 | 4);
     let taken = taken_codes(rows, queries.len(), if halves { 16 } else { 8 });
     let (many, rest) = queries.split_at(taken);
     let (many_scores, rest_scores) = scores.split_at_mut(taken * rows.count());
     if !rest.is_empty() {
-        wide::score_codes::<L>(packing, rows, centroids, scale, rest, rest_scores);
+        wide::score_codes::<L>(book, rows, rest, rest_scores);
     }
     if many.is_empty() || rows.bytes.is_empty() {
         return;
@@ -303,18 +303,17 @@ pub(crate) fn score_codes<L: Integers<V = __m256i>>(
 /// See `scalar::accumulate_codes`.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn accumulate_codes<L: Integers<V = __m256i>>(
-    packing: Packing,
+    book: &Codebook,
     rows: &Rows,
-    centroids: &[i16],
-    scale: f32,
     weights: &[f32],
     acc: &mut [f32],
 ) {
+    let Codebook { packing, centroids, scale } = *book;
     let taken = taken_codes(rows, acc.len() / rows.dim, 8);
     let (weights, rest_weights) = weights.split_at(taken * rows.count());
     let (acc, rest) = acc.split_at_mut(taken * rows.dim);
     if !rest.is_empty() {
-        wide::accumulate_codes::<L>(packing, rows, centroids, scale, rest_weights, rest);
+        wide::accumulate_codes::<L>(book, rows, rest_weights, rest);
     }
     if acc.is_empty() || rows.bytes.is_empty() {
         return;

@@ -1,10 +1,12 @@
 //! Packing codes into planes of bits.
 
-use super::unpack::{CHUNK, LOAD};
 use crate::codes::wide;
 use crate::registers::avx2::{Avx2, load};
 use crate::{MAX_DIM, Packing};
 use core::arch::x86_64::*;
+
+/// Codes in a register of bytes.
+const CHUNK: usize = 32;
 
 /// Codes of 1 to 7 bits; the others, and those with digits, are left to the text for registers.
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -56,7 +58,7 @@ fn store_some(bytes: &mut [u8], lane: __m128i) {
     match bytes.first_chunk_mut() {
         Some(bytes) => store_16(bytes, lane),
         None => {
-            let mut last = [0; LOAD];
+            let mut last = [0; 16];
             store_16(&mut last, lane);
             bytes.copy_from_slice(&last[..bytes.len()]);
         }
@@ -65,7 +67,7 @@ fn store_some(bytes: &mut [u8], lane: __m128i) {
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn store_16(bytes: &mut [u8; LOAD], lane: __m128i) {
+fn store_16(bytes: &mut [u8; 16], lane: __m128i) {
     // SAFETY: the array has the 16 bytes that are written.
     unsafe { _mm_storeu_si128(bytes.as_mut_ptr().cast(), lane) }
 }

@@ -8,34 +8,32 @@
 //! (Sapphire Rapids), none with two queries.
 
 use super::codebook::{Bytes, kind, step};
-use super::unpack;
+use super::sums::QUERIES;
 use super::unpack::CHUNK;
+use crate::Rows;
+use crate::codes::layout::Codebook;
 use crate::codes::scalar;
 use crate::codes::scalar::{PAGE, weight_limit};
 use crate::registers::amx::{Configured, Tiles};
-use crate::registers::avx512::{in_order, load_ps, load_some, load_tail, store_codes, store_ps, store_tail};
+use crate::registers::avx512::{
+    in_order, load_ps, load_some, load_tail, rint, scales, store_codes, store_ps, store_tail,
+};
 use crate::rows::{Blocks, ROWS};
-use crate::vectors::avx512::rint;
-use crate::{Packing, Rows};
 use core::arch::x86_64::*;
 use core::array;
 use core::mem::MaybeUninit;
 use core::ops::Range;
 
-/// Queries in a pass.
-pub(crate) const QUERIES: usize = 32;
-
 /// acc\[query] += Σ weight·row scale·table scale·centroid, with integer weights for each run of `PAGE` rows.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn accumulate_codes(
     tiles: Option<Tiles>,
-    packing: Packing,
+    book: &Codebook,
     rows: &Rows,
-    centroids: &[i16],
-    scale: f32,
     weights: &[f32],
     acc: &mut [f32],
 ) {
+    let Codebook { packing, centroids, scale } = *book;
     let count = rows.count();
     if count == 0 {
         return;
@@ -178,11 +176,11 @@ impl<'a> IntWeights<'a> {
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn run_scales(blocks: &Blocks, run: Range<usize>) -> [__m512; PAGE / 16] {
-    let mut scales = [_mm512_setzero_ps(); PAGE / 16];
-    for (scales, block) in scales.iter_mut().zip(run) {
-        *scales = unpack::scales(&blocks.get(block));
+    let mut all = [_mm512_setzero_ps(); PAGE / 16];
+    for (sixteen, block) in all.iter_mut().zip(run) {
+        *sixteen = scales(&blocks.get(block));
     }
-    scales
+    all
 }
 
 /// The sums of 64 coordinates: of one query in the order of the interleaved bytes, of more in coordinates' order.

@@ -1,6 +1,6 @@
 //! From packed codes to centroids: codebooks that fit registers.
 
-use super::score::Columns;
+use super::sums::Columns;
 use super::unpack::{CHUNK, Chunk, MAX_CHUNKS, Masked, Place, SHIFT, SPREAD, Unpack};
 use crate::Packing;
 use crate::registers::avx512::{IDENTITY, interleave, load, load_words, narrow, places, transpose};

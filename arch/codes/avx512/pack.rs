@@ -2,7 +2,7 @@
 
 use super::unpack::{CHUNK, Raw, Unpack};
 use crate::codes::scalar;
-use crate::registers::avx512::{load, load_bytes, places, store_bytes, table};
+use crate::registers::avx512::{load, load_bytes, places, store_bytes, table, together};
 use crate::rows::Block;
 use crate::{MAX_DIM, Packing};
 use core::arch::x86_64::*;
@@ -78,11 +78,6 @@ fn pack_bits(bits: u32, codes: &[u8], bytes: &mut [u8]) {
 }
 
 static JOIN: [[u8; 64]; 8] = table!(8; bits => together(8, bits));
-
-/// Of each `step` bytes the lowest few, together.
-pub(crate) const fn together(step: usize, few: usize) -> [u8; 64] {
-    places!(i => if i < 64 / step * few { i / few * step + i % few } else { 0 })
-}
 
 /// The codes that `pack` wrote.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]

@@ -2,23 +2,19 @@
 //! sums take half the additions. A byte is looked up as it lies: `vpermb` reads its lowest six bits, and a table may be of any of
 //! them. Of 4 bits that takes a shift for every second look-up, of 2 bits for every fourth.
 
-use super::score::{add_four, finish};
-use super::unpack::scales;
-use crate::registers::avx512::{IDENTITY, load, load_array, load_words, narrow, places, store_first, table};
+use super::sums::finish;
+use crate::codes::layout::Codebook;
+use crate::registers::avx512::{
+    IDENTITY, add_four, load, load_array, load_words, narrow, places, scales, store_first, table,
+};
 use crate::rows::{Blocks, ROWS, Window};
-use crate::{IntQuery, Packing, Rows};
+use crate::{IntQuery, Rows};
 use core::arch::x86_64::*;
 
 /// Scores one query if the shape is of these; `false` if not.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(crate) fn score(
-    packing: Packing,
-    rows: &Rows,
-    centroids: &[i16],
-    scale: f32,
-    query: &IntQuery,
-    scores: &mut [f32],
-) -> bool {
+pub(crate) fn score(book: &Codebook, rows: &Rows, query: &IntQuery, scores: &mut [f32]) -> bool {
+    let Codebook { packing, centroids, scale } = *book;
     match (packing.levels(), rows.dim) {
         (16, 64) => score_units::<4, 2, 1>(rows, centroids, scale, query, scores),
         (16, 128) => score_units::<4, 2, 2>(rows, centroids, scale, query, scores),

@@ -1,14 +1,15 @@
 //! Scores of packed rows.
 
-use super::accumulate::QUERIES;
 use super::codebook::{Bytes, kind, step};
 use super::pairs;
+use super::sums::{Columns, QUERIES, finish};
 use super::tiles::TileQueries;
-use super::unpack::{CHUNK, MAX_CHUNKS, scales};
+use super::unpack::{CHUNK, MAX_CHUNKS};
+use crate::codes::layout::Codebook;
 use crate::registers::amx::Tiles;
-use crate::registers::avx512::{load_words, narrow, store_first, to_array};
+use crate::registers::avx512::{add_four, add_lanes, load_words, narrow, scales, store_first, to_array};
 use crate::rows::{Blocks, ROWS};
-use crate::{IntQuery, Packing, Rows};
+use crate::{IntQuery, Rows};
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
 
@@ -16,18 +17,17 @@ use core::mem::MaybeUninit;
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn score_codes(
     tiles: Option<Tiles>,
-    packing: Packing,
+    book: &Codebook,
     rows: &Rows,
-    centroids: &[i16],
-    scale: f32,
     queries: &[IntQuery],
     scores: &mut [f32],
 ) {
+    let Codebook { packing, centroids, scale } = *book;
     if rows.bytes.is_empty() {
         return;
     }
     if let [query] = queries
-        && pairs::score(packing, rows, centroids, scale, query, scores)
+        && pairs::score(book, rows, query, scores)
     {
         return;
     }
@@ -205,10 +205,6 @@ fn score_tiles<const KIND: u8>(
     }
 }
 
-/// Centroids of sixteen rows, transposed, so that a lane has four bytes of its own row; a query's four bytes go to all
-/// lanes: then no sum needs a reduction, which would take as long as the products.
-pub(crate) type Columns = [__m512i; ROWS];
-
 /// Queries as they meet [`Columns`], `Q` at a time.
 ///
 /// A page is only some dozen rows: what is not needed is not even set to zero.
@@ -305,42 +301,4 @@ impl<const Q: usize> Many<Q> {
             store_first(finish(sum, excess, factor, scales), &mut scores[first..]);
         }
     }
-}
-
-/// (f32(sum) · factor) · row scale.
-#[inline]
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(crate) fn finish(sums: __m512i, excess: __m512i, factor: __m512, scales: __m512) -> __m512 {
-    let sums = _mm512_cvtepi32_ps(_mm512_sub_epi32(sums, excess));
-    _mm512_mul_ps(_mm512_mul_ps(sums, factor), scales)
-}
-
-/// The sums of four registers in each lane of 128 bits. With [`add_lanes`], sixteen registers take 15 additions of
-/// two shuffles each; sixteen separate reductions would take 64.
-#[inline]
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(crate) fn add_four([a, b, c, d]: [__m512i; 4]) -> __m512i {
-    let pairs = |a, b| _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
-    let (ab, cd) = (pairs(a, b), pairs(c, d));
-    _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd))
-}
-
-/// Lane i of the result is the sum of the lanes of register i.
-#[inline]
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(crate) fn add_sixteen(sums: &[__m512i; ROWS]) -> __m512i {
-    let mut fours = [_mm512_setzero_si512(); 4];
-    for (four, sums) in fours.iter_mut().zip(sums.as_chunks().0) {
-        *four = add_four(*sums);
-    }
-    add_lanes(fours)
-}
-
-/// Lane 4·i + j of the result is the sum of the lanes of register j of the i-th four.
-#[inline]
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(crate) fn add_lanes([a, b, c, d]: [__m512i; 4]) -> __m512i {
-    let lanes =
-        |a, b| _mm512_add_epi32(_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0xdd>(a, b));
-    lanes(lanes(a, b), lanes(c, d))
 }

@@ -1,18 +1,18 @@
 //! Blocks of 32 queries by AMX's tiles: what `vpdpbusd` multiplies is laid out as tiles want it anyway, four bytes of a row (or of
 //! four rows) side by side.
 
-use super::accumulate::{ByteWeights, QUERIES, Tile};
-use super::score::{Columns, finish};
-use super::unpack::{CHUNK, MAX_CHUNKS, scales};
+use super::accumulate::{ByteWeights, Tile};
+use super::sums::{Columns, QUERIES, finish};
+use super::unpack::{CHUNK, MAX_CHUNKS};
 use crate::codes::scalar::PAGE;
-use crate::registers::amx::{Configured, Pairs, Products, Tiles};
-use crate::registers::avx512::store_first;
+use crate::registers::amx::{Configured, Pairs, Products, TILE_ROWS, Tiles};
+use crate::registers::avx512::{scales, store_first};
 use crate::rows::{Block, Blocks, ROWS};
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
 
-/// Two tiles have a row for each query.
-const _: () = assert!(QUERIES == 2 * ROWS);
+/// Two tiles have a row for each query, and a block has as many rows as a tile.
+const _: () = assert!(QUERIES == 2 * TILE_ROWS && ROWS == TILE_ROWS);
 
 const NONE: Products = [const { MaybeUninit::uninit() }; ROWS];
 

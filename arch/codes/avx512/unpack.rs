@@ -1,6 +1,6 @@
 //! From packed codes to bytes, 64 codes at a time.
 
-use crate::registers::avx512::{load, load_some, places, table};
+use crate::registers::avx512::{load, mulhi, places, table};
 use crate::rows::{Block, Window};
 use crate::{MAX_DIM, Packing};
 use core::arch::x86_64::*;
@@ -59,38 +59,6 @@ impl<'a> Masked<'a> {
             _mm512_zextsi256_si512(_mm256_maskz_loadu_epi8(self.mask as u32, self.window.row(r).cast()))
         }
     }
-}
-
-/// The scales of a block's rows; behind the last row any finite ones.
-#[inline]
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(crate) fn scales(block: &Block) -> __m512 {
-    match block.scales {
-        None => scales_at(block, 0),
-        Some(scales) => load_some(scales),
-    }
-}
-
-/// The f16 at byte `at` of each row. Of eight rows, each is loaded from so far before it that its word has its place, which a
-/// blend then takes: on Intel an insertion is a shuffle, for which there is one port. By way of memory, one load of sixteen
-/// fresh stores would wait for all of them.
-#[inline]
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(crate) fn scales_at(block: &Block, at: usize) -> __m512 {
-    let words = block.window(at, at + 2);
-    let mut halves = [_mm_setzero_si128(); 2];
-    for (half, rows) in halves.iter_mut().zip([0, 8]) {
-        // SAFETY: the arrays have sixteen bytes.
-        let word = |r: usize| unsafe { _mm_loadu_si128(words.word_in_place(rows + r).as_ptr().cast()) };
-        *half = _mm_blend_epi16::<0b10>(word(0), word(1));
-        *half = _mm_blend_epi16::<0b100>(*half, word(2));
-        *half = _mm_blend_epi16::<0b1000>(*half, word(3));
-        *half = _mm_blend_epi16::<0b1_0000>(*half, word(4));
-        *half = _mm_blend_epi16::<0b10_0000>(*half, word(5));
-        *half = _mm_blend_epi16::<0b100_0000>(*half, word(6));
-        *half = _mm_blend_epi16::<0b1000_0000>(*half, word(7));
-    }
-    _mm512_cvtph_ps(_mm256_set_m128i(halves[1], halves[0]))
 }
 
 /// Chunks of the widest vector.
@@ -256,23 +224,6 @@ impl Unpack {
     ) -> __m512i {
         self.join(self.raw(raw, r), self.digits::<WIDTH>(chunk, digits, r))
     }
-}
-
-/// The upper halves of the products of words. `_mm512_mulhi_epu16` is plain arithmetic to LLVM, which here widens it
-/// to dwords and back: eight instructions for one, and twice the time of a mixed-radix score.
-#[inline]
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(crate) fn mulhi(a: __m512i, b: __m512i) -> __m512i {
-    let product;
-    // SAFETY: AVX-512BW, which this function enables, has the instruction; it touches registers only.
-    unsafe {
-        core::arch::asm!(
-            "vpmulhuw {}, {}, {}",
-            out(zmm_reg) product, in(zmm_reg) a, in(zmm_reg) b,
-            options(pure, nomem, nostack, preserves_flags)
-        );
-    }
-    product
 }
 
 /// The quadwords' bytes for codes of 0 to 8 bits.

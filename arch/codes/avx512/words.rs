@@ -6,10 +6,13 @@
 
 use super::accumulate::{IntWeights, add, run_scales};
 use super::codebook::Words;
-use super::score::{add_four, add_lanes, add_sixteen, finish};
-use super::unpack::{CHUNK, Chunk, MAX_CHUNKS, Masked, Unpack, scales};
+use super::sums::finish;
+use super::unpack::{CHUNK, Chunk, MAX_CHUNKS, Masked, Unpack};
+use crate::codes::layout::Codebook;
 use crate::codes::scalar::{PAGE, weight_limit};
-use crate::registers::avx512::{load_words, narrow, store_first, transpose};
+use crate::registers::avx512::{
+    add_four, add_lanes, add_sixteen, load_words, narrow, scales, store_first, transpose,
+};
 use crate::rows::{Blocks, ROWS};
 use crate::{IntQuery, Packing, Rows};
 use core::arch::x86_64::*;
@@ -49,14 +52,8 @@ impl Lookup {
 
 /// See `scalar::score_codes`.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(crate) fn score_codes(
-    packing: Packing,
-    rows: &Rows,
-    centroids: &[i16],
-    scale: f32,
-    queries: &[IntQuery],
-    scores: &mut [f32],
-) {
+pub(crate) fn score_codes(book: &Codebook, rows: &Rows, queries: &[IntQuery], scores: &mut [f32]) {
+    let Codebook { packing, centroids, scale } = *book;
     let count = rows.count();
     if count == 0 {
         return;
@@ -217,14 +214,8 @@ fn score_integers<const WHOLE: bool>(
 
 /// See `scalar::accumulate_codes`. Two rows' words lie side by side, and `vpdpwssd` adds both products.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(crate) fn accumulate_codes(
-    packing: Packing,
-    rows: &Rows,
-    centroids: &[i16],
-    scale: f32,
-    weights: &[f32],
-    acc: &mut [f32],
-) {
+pub(crate) fn accumulate_codes(book: &Codebook, rows: &Rows, weights: &[f32], acc: &mut [f32]) {
+    let Codebook { packing, centroids, scale } = *book;
     let count = rows.count();
     if count == 0 {
         return;

@@ -1,42 +1,36 @@
 //! Weighted sums of looked-up centroids.
 
 use super::unpack::{Bytes, Codes, MAX_REGISTERS, SPARE, Segment, Words, kind};
+use crate::Rows;
+use crate::codes::layout::Codebook;
 use crate::codes::scalar::{PAGE, finish_sums, quantize_products, weight_limit};
 use crate::registers::Integers;
-use crate::{Packing, Rows};
 
 #[inline(always)]
-pub(crate) fn accumulate_codes<L: Integers>(
-    packing: Packing,
-    rows: &Rows,
-    centroids: &[i16],
-    scale: f32,
-    weights: &[f32],
-    acc: &mut [f32],
-) {
+pub(crate) fn accumulate_codes<L: Integers>(book: &Codebook, rows: &Rows, weights: &[f32], acc: &mut [f32]) {
+    let Codebook { packing, centroids, .. } = *book;
     if rows.bytes.is_empty() {
         return;
     }
     if centroids.len() > 16 {
-        return accumulate_kind::<L, { kind::WORDS }>(packing, rows, centroids, scale, weights, acc);
+        return accumulate_kind::<L, { kind::WORDS }>(book, rows, weights, acc);
     }
     match (packing.radix(), packing.raw_bits()) {
-        (1, 1) => accumulate_kind::<L, 1>(packing, rows, centroids, scale, weights, acc),
-        (1, 2) => accumulate_kind::<L, 2>(packing, rows, centroids, scale, weights, acc),
-        (1, 4) => accumulate_kind::<L, 4>(packing, rows, centroids, scale, weights, acc),
-        _ => accumulate_kind::<L, { kind::ORDERED }>(packing, rows, centroids, scale, weights, acc),
+        (1, 1) => accumulate_kind::<L, 1>(book, rows, weights, acc),
+        (1, 2) => accumulate_kind::<L, 2>(book, rows, weights, acc),
+        (1, 4) => accumulate_kind::<L, 4>(book, rows, weights, acc),
+        _ => accumulate_kind::<L, { kind::ORDERED }>(book, rows, weights, acc),
     }
 }
 
 #[inline(always)]
 fn accumulate_kind<L: Integers, const KIND: u8>(
-    packing: Packing,
+    book: &Codebook,
     rows: &Rows,
-    centroids: &[i16],
-    scale: f32,
     weights: &[f32],
     acc: &mut [f32],
 ) {
+    let Codebook { packing, centroids, scale } = *book;
     let pass = Pass::<L, KIND> {
         codes: Codes::new(KIND, packing, rows.dim, 2),
         bytes: Bytes::new(KIND, centroids, 0),

@@ -5,8 +5,9 @@
 //! are scales read sixteen at a time and distances of rows. A page of 64 rows takes .79, .71, .82 with AVX2.
 
 use super::unpack::{Bytes, Codes, Group, MAX_REGISTERS, SPARE, Segment, Words, gather, kind};
+use crate::codes::layout::Codebook;
 use crate::registers::Integers;
-use crate::{IntQuery, Packing, Rows};
+use crate::{IntQuery, Rows};
 use core::ops::Range;
 
 /// A query's values in the order in which the codes come: two registers for one of codes, halves where centroids are
@@ -71,39 +72,37 @@ fn order<L: Integers, const KIND: u8, const FLIP: bool>(
 
 #[inline(always)]
 pub(crate) fn score_codes<L: Integers>(
-    packing: Packing,
+    book: &Codebook,
     rows: &Rows,
-    centroids: &[i16],
-    scale: f32,
     queries: &[IntQuery],
     scores: &mut [f32],
 ) {
+    let Codebook { packing, centroids, .. } = *book;
     if rows.bytes.is_empty() {
         return;
     }
     if centroids.len() > 16 {
-        return score_kind::<L, { kind::WORDS }>(packing, rows, centroids, scale, queries, scores);
+        return score_kind::<L, { kind::WORDS }>(book, rows, queries, scores);
     }
     match (packing.radix(), packing.raw_bits()) {
-        (1, 1) => score_kind::<L, 1>(packing, rows, centroids, scale, queries, scores),
-        (1, 2) => score_kind::<L, 2>(packing, rows, centroids, scale, queries, scores),
-        (1, 4) => score_kind::<L, 4>(packing, rows, centroids, scale, queries, scores),
+        (1, 1) => score_kind::<L, 1>(book, rows, queries, scores),
+        (1, 2) => score_kind::<L, 2>(book, rows, queries, scores),
+        (1, 4) => score_kind::<L, 4>(book, rows, queries, scores),
         (1, 3) if L::THREES && rows.dim.is_multiple_of(128) => {
-            score_kind::<L, { kind::THREES }>(packing, rows, centroids, scale, queries, scores)
+            score_kind::<L, { kind::THREES }>(book, rows, queries, scores)
         }
-        _ => score_kind::<L, { kind::ORDERED }>(packing, rows, centroids, scale, queries, scores),
+        _ => score_kind::<L, { kind::ORDERED }>(book, rows, queries, scores),
     }
 }
 
 #[inline(always)]
 fn score_kind<L: Integers, const KIND: u8>(
-    packing: Packing,
+    book: &Codebook,
     rows: &Rows,
-    centroids: &[i16],
-    scale: f32,
     queries: &[IntQuery],
     scores: &mut [f32],
 ) {
+    let Codebook { packing, centroids, scale } = *book;
     let pass = Pass::<L, KIND> {
         codes: Codes::new(KIND, packing, rows.dim, 2),
         bytes: Bytes::new(KIND, centroids, L::BIAS),

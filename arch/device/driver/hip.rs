@@ -1,7 +1,6 @@
 //! AMD's HIP, and hipRTC, of ROCm 6 and 7: loaded when they are first asked for, each call looked for before the first is made.
 //!
-//! It has never run on one of AMD's cards: tests run it over stand-ins of these libraries, on NVIDIA's (ci/hip-stand-in) and on the
-//! CPU (ci/hip-on-cpu).
+//! It has never run on one of AMD's GPUs: tests run it over a stand-in of these libraries on the CPU (ci/hip-on-cpu).
 
 use super::{Card, Driver, Failure, Handle, Launch, Maker};
 use alloc::ffi::CString;

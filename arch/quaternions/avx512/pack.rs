@@ -1,9 +1,8 @@
 //! From codes and radii to planes: multiply-adds and shifts join neighbours until eight codes of b bits are b bytes of
 //! a quadword (or of a pair), and `vpermb` moves those together.
 
-use crate::codes::avx512::together;
 use crate::quaternions::layout::ChunkLayout;
-use crate::registers::avx512::{first, load, load_bytes, places, store_bytes, table};
+use crate::registers::avx512::{first, load, load_bytes, places, store_bytes, table, together};
 use core::arch::x86_64::*;
 
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]

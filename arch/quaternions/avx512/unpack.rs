@@ -1,14 +1,12 @@
 //! From planes to units, members and radii, 16 chunks at a time, and to vectors.
 
 use super::{Planes, load_chunks};
-use crate::codes::avx512::unpack::mulhi;
+use crate::floats::row_scale;
 use crate::quaternions::layout::{ChunkLayout, MAX_CHUNKS, QuaternionSet, UNITS, unit_reciprocal};
 use crate::registers::Elementwise;
 use crate::registers::avx512::{
-    Zmm, first, floats_in_order, load, load_bytes, places, store_ps, table, to_array,
+    Zmm, decode_f16, first, floats_in_order, load, load_bytes, mulhi, places, store_ps, table, to_array,
 };
-use crate::vectors;
-use crate::vectors::avx512::floats::decode_f16;
 use core::arch::x86_64::*;
 
 /// Codes of 16 chunks in 32-bit lanes.
@@ -188,7 +186,7 @@ impl<'a> Decoder<'a> {
     /// The value of one step of a row's radii.
     #[inline]
     fn unit(&self, row: &[u8]) -> f32 {
-        vectors::scalar::row_scale(row) / self.limit
+        row_scale(row) / self.limit
     }
 
     /// Chunks 16·`step` … of a row.

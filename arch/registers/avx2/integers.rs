@@ -175,8 +175,6 @@ macro_rules! dots {
             Self::dot_magnitudes(sums, avx2!($of::with_signs(a, signed)), magnitudes)
         }
 
-        const FLIPS: bool = true;
-
         #[inline(always)]
         fn flip(a: Self::V, b: Self::V) -> Self::V {
             avx2!($of::xor(a, b))
@@ -297,8 +295,6 @@ macro_rules! two_lanes {
             out
         }
 
-        const THREES: bool = true;
-
         #[inline(always)]
         fn thirds(four: [__m256i; 4]) -> [__m256i; 3] {
             avx2!({
@@ -363,7 +359,6 @@ integers! { Vnni, ymm, 2 lanes:
 
     /// The first operand is unsigned: made so by its bias, no sign has to go from one to the other.
     const BIAS: u8 = 128;
-    const DEAR_CHOICES: bool = true;
 
     #[inline(always)]
     fn dot_signed(sums: __m256i, a: __m256i, _magnitudes: __m256i, signed: __m256i) -> __m256i {

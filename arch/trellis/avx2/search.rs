@@ -2,11 +2,11 @@
 //! codes) is here too: element by element, as in `search.rs`, pages of 128 coordinates and 8 states take 1.2 to 2.4 times as
 //! long, single vectors up to 1.3 (Intel Sapphire Rapids), as branches cannot be predicted.
 
+use crate::floats::{LANES, halve};
 use crate::registers::avx2::{Avx2, load_ps, store_ps};
 use crate::trellis::layout::MAX_STATES;
 use crate::trellis::search;
 use crate::trellis::search::{Columns, Decisions, Floats, Path, REGISTERS, Rows, WORD};
-use crate::vectors::scalar::{LANES, halve};
 use crate::{Fit, MAX_DIM, TrellisCodebook, codes};
 use core::arch::x86_64::*;
 

@@ -9,9 +9,8 @@
 
 use super::{BIAS, MEDIUM, SMALL, WIDE, find, tables};
 use crate::codes::avx512::pairs::{Query, add_pairs, halves};
-use crate::codes::avx512::score::finish;
-use crate::codes::avx512::unpack::scales;
-use crate::registers::avx512::{load, places, store_first, table};
+use crate::codes::avx512::sums::finish;
+use crate::registers::avx512::{load, places, scales, store_first, table};
 use crate::rows::{Block, Blocks, ROWS, Window};
 use crate::trellis::layout::TrellisCodebook;
 use crate::{IntQuery, MAX_DIM, Rows};

@@ -7,10 +7,10 @@
 //! path is known. Costs are not negative, so comparing their bits as integers compares them; on Zen 5, on ports that
 //! the floating-point operations leave free.
 
+use crate::floats::{LANES, halve};
 use crate::registers::amx::Tiles;
 use crate::registers::avx512::{load_ps, store_codes, transpose};
 use crate::trellis::layout::{Fit, MAX_LEVELS, MAX_STATES, TrellisCodebook};
-use crate::vectors::scalar::{LANES, halve};
 use crate::{MAX_DIM, codes, registers};
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;

@@ -1,8 +1,7 @@
 //! Scores: the products of triplets and queries, sixteen rows at a time.
 
 use super::*;
-use crate::codes::avx512::unpack::scales;
-use crate::registers::avx512::{halve_rows, load_some, places};
+use crate::registers::avx512::{halve_rows, load_some, places, scales};
 use crate::{Float, IntQuery};
 
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]

@@ -2,7 +2,7 @@
 //!
 //! Where several queries want the same rows, sixteen of them are decoded once into registers' worth of memory.
 
-use crate::registers::avx512::{first, halve_rows, load_ps, load_tail, store_first, store_ps};
+use crate::registers::avx512::{decode_f16, first, halve_rows, load_ps, load_tail, store_first, store_ps};
 use crate::vectors::{avx2, scalar};
 use crate::{Float, MAX_DIM, registers};
 use core::arch::x86_64::*;
@@ -22,23 +22,15 @@ const F32: u8 = 2;
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn decode<const FORMAT: u8>(bytes: &[u8]) -> __m512 {
-    let words = || {
-        // SAFETY: a masked load touches nothing whose mask bit is clear, and the mask has `bytes.len()` bits.
-        unsafe { _mm256_maskz_loadu_epi8(first(bytes.len()) as u32, bytes.as_ptr().cast()) }
-    };
     match FORMAT {
-        // Not `_mm512_cvtph_ps`, which asks for no exceptions: that form has no operand in memory, and takes port 5 once more.
-        F16 => _mm512_cvt_roundph_ps::<_MM_FROUND_CUR_DIRECTION>(words()),
-        BF16 => _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(words()))),
+        F16 => decode_f16(bytes),
+        BF16 => {
+            // SAFETY: a masked load touches nothing whose mask bit is clear, and the mask has `bytes.len()` bits.
+            let words = unsafe { _mm256_maskz_loadu_epi8(first(bytes.len()) as u32, bytes.as_ptr().cast()) };
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(words)))
+        }
         _ => _mm512_castsi512_ps(registers::avx512::load_bytes(bytes)),
     }
-}
-
-/// Up to 16 values, zeros behind them.
-#[inline]
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(crate) fn decode_f16(bytes: &[u8]) -> __m512 {
-    decode::<F16>(bytes)
 }
 
 /// Bytes of 16 values.

@@ -31,6 +31,7 @@ int main(void) {
     octaplex_config config;
     check(octaplex_config_init(&config, sizeof config, 1, KV_HEADS, WIDTH, 4096, &error), &error);
     config.keys = config.values = "trellis:m=4";
+    config.query_heads = QUERY_HEADS;
     octaplex_cache *cache = octaplex_cache_create(&config, &error);
     check(error.status, &error);
 

@@ -62,22 +62,6 @@ pub(crate) unsafe fn change<'a>(cache: *mut octaplex_cache) -> Result<&'a mut In
     unsafe { Held::get_mut(cache.cast::<Held<Inside>>(), WORD) }
 }
 
-/// Asks for what the layers take before their first token, and gives it back: memory that cannot be had is an error here,
-/// and would end the program further in.
-fn affordable(layers: impl Iterator<Item = LayerConfig>) -> Result<()> {
-    let least = |layer: LayerConfig| {
-        layer.capacity(layer.sink_tokens.saturating_add(layer.recent_window).saturating_add(layer.page))
-    };
-    let bytes = layers.fold(0usize, |sum, layer| sum.saturating_add(least(layer).required_bytes()));
-    let mut memory = Vec::<u8>::new();
-    let given = memory.try_reserve_exact(bytes);
-    std::hint::black_box(&memory); // or the compiler sees that nobody uses it
-    given.map_err(|_| {
-        let why = "the machine does not give that much memory for the exact tokens of all layers: bytes";
-        Failure::Expected(octaplex_status::Length, why, bytes)
-    })
-}
-
 /// An empty cache that grows on the heap; null where it fails. Freed by `octaplex_cache_free`.
 ///
 /// # Safety
@@ -93,7 +77,6 @@ pub unsafe extern "C" fn octaplex_cache_create(
             let (layers, given) = config::read(config)?;
             (layers, given::backend(given.backend)?, given.first_layer)
         };
-        affordable(config::layers(&layers, first))?;
         let cache = KvCache::new(config::layers(&layers, first), backend)?;
         Ok(Box::into_raw(Box::new(Held::new(WORD, Inside::Heap(Box::new(cache), backend)))).cast())
     };
@@ -257,7 +240,7 @@ pub unsafe extern "C" fn octaplex_cache_reserve(
     let reserve = || {
         // SAFETY: the caller's promises.
         match unsafe { change(cache) }? {
-            Inside::Heap(cache, _) if queries <= 1 << 24 => cache.reserve(queries),
+            Inside::Heap(cache, _) if queries <= 1 << 24 => cache.reserve(queries)?,
             Inside::Brought(brought)
                 if brought.layer.config().scratch_len(queries) <= brought.scratch_len => {}
             _ => {
@@ -356,7 +339,8 @@ pub unsafe extern "C" fn octaplex_cache_calibrate(
 }
 
 /// Attention on a layer: queries `[query heads][queries][key width]`, outputs `[query heads][queries][value width]`.
-/// `options` may be null. The same bits on every machine. Where it fails, the output may hold anything.
+/// `options` may be null where the configuration has `query_heads`: otherwise its `queries` says how many queries a head has, as
+/// a block would be taken for more heads. The same bits on every machine. Where it fails, the output may hold anything.
 ///
 /// # Safety
 /// The buffers have their lengths and do not overlap; the options begin with their size.
@@ -376,7 +360,13 @@ pub unsafe extern "C" fn octaplex_cache_attend(
         unsafe {
             let (queries, options) = (given::values(queries, queries_length)?, config::attend(options)?);
             let output = given::values_mut(output, output_length)?;
-            match read(cache)? {
+            let inside = read(cache)?;
+            if options.queries.is_none() && config_of(inside, layer)?.query_heads.is_none() {
+                let why = "queries of how many heads? set query_heads in the octaplex_config, or queries in the \
+                           octaplex_attend: 1 for a single one of each head";
+                return Err(Failure::Here(octaplex_status::Unsupported, why));
+            }
+            match inside {
                 Inside::Heap(cache, _) => Ok(cache.attend(layer, queries, &options, output)?),
                 Inside::Brought(brought) => {
                     brought.check(layer)?;

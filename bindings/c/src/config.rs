@@ -56,10 +56,13 @@ pub struct octaplex_config {
     pub max_rollback: usize,
     /// Queries see so many tokens, their own included, and pages that none will see again are dropped; 0: all.
     pub sliding_window: usize,
+    /// Query heads of a layer, a multiple of `kv_heads`; 0: not known, and then every call of `octaplex_cache_attend` says
+    /// `queries`.
+    pub query_heads: usize,
 }
 
 /// What the first version of the struct had: less is no `octaplex_config`.
-const CONFIG_LEAST: usize = size_of::<octaplex_config>();
+const CONFIG_LEAST: usize = offset_of!(octaplex_config, query_heads);
 
 /// Fills in the defaults: four bits for keys and values, pages of 64, four sinks, 64 recent tokens, rollbacks of 64, keys
 /// centred page by page and balanced. `size` is `sizeof(octaplex_config)`.
@@ -96,6 +99,7 @@ pub unsafe extern "C" fn octaplex_config_init(
         recent_window: each.recent_window,
         max_rollback: each.max_rollback,
         sliding_window: 0,
+        query_heads: 0,
     };
     // SAFETY: the caller's promises.
     unsafe { run(error, || given::fill(config, size, CONFIG_LEAST, defaults)) }
@@ -136,9 +140,7 @@ pub(crate) unsafe fn read(config: *const octaplex_config) -> Result<(CacheConfig
     each.recent_window = config.recent_window;
     each.max_rollback = config.max_rollback;
     each.sliding_window = (config.sliding_window > 0).then_some(config.sliding_window);
-    if config.layers == 0 || config.layers > 1 << 16 {
-        return Err(Failure::Here(octaplex_status::Unsupported, "a cache has 1 to 65,536 layers"));
-    }
+    each.query_heads = (config.query_heads > 0).then_some(config.query_heads);
     let boundary = config.boundary_layers as usize;
     Ok((CacheConfig::new(config.layers, 0, 0, 0).each(each).boundary_layers(boundary), config))
 }
@@ -265,7 +267,7 @@ unsafe fn pack<'a, T: Copy>(
 pub struct octaplex_attend {
     /// `sizeof(octaplex_attend)`: the struct may grow.
     pub size: usize,
-    /// Queries of the block, for each query head; 0: one.
+    /// Queries of the block, for each query head; 0: one, which takes a configuration with `query_heads`.
     pub queries: usize,
     /// logit = scale · q·k; 0: 1/√(key width).
     pub scale: f32,
@@ -325,7 +327,7 @@ pub(crate) unsafe fn attend<'a>(options: *const octaplex_attend) -> Result<Atten
 pub struct octaplex_stats {
     /// `sizeof(octaplex_stats)`, given: the struct may grow.
     pub size: usize,
-    /// Tokens that attention can see; of a whole cache, those of all layers added up.
+    /// Tokens that attention can see; of a whole cache, those of the layer that has most. So are the other counts of tokens.
     pub tokens: usize,
     /// Of these, in pages.
     pub paged_tokens: usize,

@@ -13,7 +13,8 @@ pub enum octaplex_status {
     Ok = 0,
     /// A null pointer where there must be data, or one that is not aligned for its type.
     Pointer = 1,
-    /// A buffer of the wrong length, rows that do not come out even, or a size that overflows.
+    /// A buffer of the wrong length, rows that do not come out even, or a size that overflows or that the machine has no
+    /// memory for.
     Length = 2,
     /// A handle that was freed, or is none of this kind.
     Handle = 3,
@@ -87,7 +88,9 @@ impl Failure {
                 | Error::Weight { .. }
                 | Error::Row { .. }
                 | Error::Page { .. } => octaplex_status::Value,
-                Error::Length { .. } | Error::Rows { .. } | Error::Heads { .. } => octaplex_status::Length,
+                Error::Length { .. } | Error::Rows { .. } | Error::Heads { .. } | Error::Memory { .. } => {
+                    octaplex_status::Length
+                }
                 Error::Missing { .. } => octaplex_status::Missing,
                 Error::Corrupt { .. } | Error::Snapshot { .. } => octaplex_status::Corrupt,
                 Error::Full { .. } => octaplex_status::Full,
@@ -171,6 +174,8 @@ unsafe fn pass<T>(
         octaplex_status::Internal,
         "a fault in octaplex: please report it, with what was called",
     );
+    // The caller may round otherwise or flush denormals: bits are those of every machine all the same.
+    let body = || octaplex::with_default_floats(body);
     let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(FAULT));
     // SAFETY: the caller's promise.
     let status = unsafe { report(error, result.as_ref().err()) };

@@ -83,7 +83,8 @@ pub unsafe extern "C" fn octaplex_cache_save_buffer(
 }
 
 /// Makes the cache what a snapshot says, its bytes and no more, and checks all of it. On the heap the configuration is the
-/// snapshot's; in memory that was brought it must be the cache's own but for its capacity. Where it fails, the cache is as it was.
+/// snapshot's, except for `query_heads`, which stays; in memory that was brought it must be the cache's own but for its capacity. Where
+/// it fails, the cache is as it was.
 ///
 /// There is no view of a buffer without a copy. Pages lie in it as they do in a cache, but a cache owns its pages: it drops
 /// them behind a window, and forks count who shares them. Its exact tokens are a ring, which a snapshot has in order. A view
@@ -103,7 +104,17 @@ pub unsafe extern "C" fn octaplex_cache_load_buffer(
         unsafe {
             let bytes = given::values(buffer, length)?;
             match change(cache)? {
-                Inside::Heap(cache, backend) => **cache = KvCache::load(bytes, *backend)?,
+                Inside::Heap(cache, backend) => {
+                    let mut loaded = KvCache::load(bytes, *backend)?;
+                    let known = cache.layers().first().and_then(|layer| layer.config().query_heads);
+                    for index in 0..loaded.layers().len() {
+                        if let Some(query_heads) = known {
+                            // Where they do not suit the snapshot's heads, they are not known any more.
+                            let _ = loaded.layer_mut(index)?.set_query_heads(query_heads);
+                        }
+                    }
+                    **cache = loaded;
+                }
                 Inside::Brought(brought) => brought.layer.load(bytes)?,
             }
             Ok(())

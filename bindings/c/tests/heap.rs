@@ -23,6 +23,7 @@ fn memory_that_is_brought_is_all_there_is() {
         let mut config: octaplex_config = zeroed();
         let size = size_of::<octaplex_config>();
         ok(octaplex_config_init(&mut config, size, 1, 2, 64, 1000, &mut error), &error);
+        config.query_heads = 4;
         let needed = octaplex_cache_memory_needed(&config, 4, &mut error);
         let mut memory = vec![MaybeUninit::<u8>::uninit(); needed];
         let tensor = octaplex_tensor {

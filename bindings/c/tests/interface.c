@@ -1,11 +1,15 @@
 /* Every call of octaplex.h, and what each refuses. Compiled by gcc and clang, run under AddressSanitizer and for ARM: see
  * ci/c.sh. `interface freed` uses handles after they were freed, which builds with debug assertions refuse. */
+#include <fenv.h>
 #include <math.h>
 #include <octaplex.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
 
 static int failures;
 static octaplex_error error;
@@ -43,6 +47,7 @@ static octaplex_config config_of(const char *spec) {
     octaplex_config config;
     WELL(octaplex_config_init(&config, sizeof config, 1, HEADS, WIDTH, 4096, &error));
     config.keys = config.values = spec;
+    config.query_heads = HEADS * GROUP;
     return config;
 }
 
@@ -77,6 +82,30 @@ static void library(void) {
     FAILS(octaplex_verify("turbo", NULL, NULL, &error), TEXT, "turboquant");
     FAILS(octaplex_verify(NULL, "sse9", NULL, &error), TEXT, "octaplex_backend_name");
     printf("all            %08x\n", all);
+}
+
+/* A program that rounds down and flushes denormals, as -ffast-math links it, gets the bits of all others, and keeps its settings. */
+static void floats(void) {
+    uint32_t usual = 0, found = 0;
+    volatile float tiny = 1.2e-38f, three = 3.0f, one = 1.0f; /* the compiler knows nothing of settings */
+    volatile float before = one / three, after;
+    WELL(octaplex_verify(NULL, NULL, &usual, &error));
+    CHECK(fesetround(FE_DOWNWARD) == 0);
+#if defined(__x86_64__)
+    unsigned word = _mm_getcsr();
+    _mm_setcsr(word | 0x8040);
+#endif
+    WELL(octaplex_verify(NULL, NULL, &found, &error));
+    CHECK(found == usual);
+    FAILS(octaplex_verify("turbo", NULL, NULL, &error), TEXT, "turboquant"); /* a call that fails restores them as well */
+    after = one / three;
+    CHECK(fegetround() == FE_DOWNWARD && after != before);
+#if defined(__x86_64__)
+    after = tiny / three;
+    CHECK(after == 0);
+    _mm_setcsr(word);
+#endif
+    CHECK(fesetround(FE_TONEAREST) == 0 && tiny > 0);
 }
 
 static void codecs(void) {
@@ -322,7 +351,7 @@ static void options(void) {
     each[1].heads = 2;
     FAILS(octaplex_cache_attend(cache, 0, queries, QUERIES, &each[1], output, QUERIES, &error), MISSING, "key/value head");
     FAILS(octaplex_cache_attend(cache, 0, queries, QUERIES, NULL, output, QUERIES - 1, &error), LENGTH, "output");
-    FAILS(octaplex_cache_attend(cache, 0, queries, WIDTH, NULL, output, WIDTH, &error), LENGTH, "1 query heads");
+    FAILS(octaplex_cache_attend(cache, 0, queries, WIDTH, NULL, output, WIDTH, &error), LENGTH, "6 heads of width 64 with 1 rows");
     FAILS(octaplex_cache_attend(cache, 9, queries, QUERIES, NULL, output, QUERIES, &error), MISSING, "layer 9");
     FAILS(octaplex_cache_attend(NULL, 0, queries, QUERIES, NULL, output, QUERIES, &error), POINTER, "null");
     each[0].scale = NAN;
@@ -333,6 +362,42 @@ static void options(void) {
     FAILS(octaplex_cache_attend(cache, 0, queries, QUERIES, NULL, output, QUERIES, &error), VALUE, "queries: head 0");
     queries[1] = 0.5f;
     WELL(octaplex_cache_free(cache, &error));
+}
+
+/* Two queries of each head are not twice as many heads. */
+static void query_heads(void) {
+    octaplex_config config = config_of("turboquant:bits=8");
+    octaplex_cache *cache = octaplex_cache_create(&config, &error), *loaded;
+    octaplex_tensor key = packed(keys, TOKENS), value = packed(values, TOKENS);
+    octaplex_attend options = {.size = sizeof options};
+    WELL(octaplex_cache_append(cache, 0, TOKENS, &key, &value, &error));
+    FAILS(octaplex_cache_attend(cache, 0, queries, 2 * QUERIES, NULL, output, 2 * QUERIES, &error), LENGTH, "6 heads");
+    FAILS(octaplex_cache_attend(cache, 0, queries, 2 * QUERIES, &options, output, 2 * QUERIES, &error), LENGTH, "6 heads");
+    options.queries = 2;
+    WELL(octaplex_cache_attend(cache, 0, queries, 2 * QUERIES, &options, expected, 2 * QUERIES, &error));
+    FAILS(octaplex_cache_attend(cache, 0, queries, QUERIES, &options, output, QUERIES, &error), LENGTH, "6 heads");
+
+    /* A snapshot does not hold them: those of the cache stay. */
+    size_t length = octaplex_cache_serialized_length(cache, &error);
+    unsigned char *snapshot = malloc(length);
+    WELL(octaplex_cache_save_buffer(cache, snapshot, length, NULL, &error));
+    WELL(octaplex_cache_load_buffer(cache, snapshot, length, &error));
+    FAILS(octaplex_cache_attend(cache, 0, queries, 2 * QUERIES, NULL, output, 2 * QUERIES, &error), LENGTH, "6 heads");
+
+    /* Where the configuration does not say, the call does. */
+    config.query_heads = 0;
+    loaded = octaplex_cache_create(&config, &error);
+    WELL(octaplex_cache_load_buffer(loaded, snapshot, length, &error));
+    FAILS(octaplex_cache_attend(loaded, 0, queries, QUERIES, NULL, output, QUERIES, &error), UNSUPPORTED, "query_heads");
+    WELL(octaplex_cache_attend(loaded, 0, queries, 2 * QUERIES, &options, output, 2 * QUERIES, &error));
+    CHECK(same(output, expected, 2 * QUERIES));
+    options.queries = 1;
+    WELL(octaplex_cache_attend(loaded, 0, queries, QUERIES, &options, output, QUERIES, &error));
+    config.query_heads = HEADS + 1;
+    NOTHING(octaplex_cache_create(&config, &error), LENGTH, "3 query heads");
+    free(snapshot);
+    WELL(octaplex_cache_free(cache, &error));
+    WELL(octaplex_cache_free(loaded, &error));
 }
 
 static void configurations(void) {
@@ -494,11 +559,13 @@ int main(int count, char **words) {
         verify();
     } else {
         library();
+        floats();
         codecs();
         lives();
         tensors();
         options();
-        configurations();
+        query_heads();
+    configurations();
         brought();
         handles();
     }

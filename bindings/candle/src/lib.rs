@@ -113,7 +113,7 @@ impl KvCache {
         self.sequences.layers().first().map_or(0, SharedLayer::next_position)
     }
 
-    /// What it holds, all sequences together.
+    /// What it holds, all sequences together; counts of tokens are those of one sequence.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.sequences.stats()

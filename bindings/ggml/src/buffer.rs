@@ -14,6 +14,7 @@ struct Memory {
     /// Address space, whose pages the system provides when they are touched. Those of caches never are.
     base: *mut c_void,
     size: usize,
+    #[allow(clippy::vec_box, reason = "tensors hold the addresses of their stores")]
     stores: Vec<Box<Store>>,
     /// Whether there is any tensor that is no store.
     plain: bool,

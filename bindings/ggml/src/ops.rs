@@ -39,11 +39,10 @@ unsafe fn row<T>(tensor: &Tensor, at: [usize; 3]) -> &[T] {
 /// Writes rows of keys or values into cells.
 pub(crate) fn set_rows(instance: &Instance, store: &Store, op: &Tensor) -> c_int {
     let mut rows = store.rows();
-    if matches!(&*rows, Rows::Unknown) || is_transposed(store, op) {
-        if !store.flatten(instance, &mut rows) {
-            return instance
-                .fail("the host writes this cache without flash attention, behind rows with it: use -fa on");
-        }
+    let is_flat = matches!(&*rows, Rows::Unknown) || is_transposed(store, op);
+    if is_flat && !store.flatten(instance, &mut rows) {
+        return instance
+            .fail("the host writes this cache without flash attention, behind rows with it: use -fa on");
     }
     match &mut *rows {
         Rows::Pages(pages) => match write_rows(store, op, pages) {
@@ -68,9 +67,10 @@ fn write_rows(store: &Store, op: &Tensor, pages: &mut CellPages) -> Result<(), S
     if !flat || size(indices, 0) < size(rows, 1) || !offset.is_multiple_of(store.row_bytes()) {
         return Err(unknown());
     }
-    // SAFETY: the host's indices have this type; a row of them lies without gaps.
     let cells: Vec<i64> = match indices.kind {
+        // SAFETY: the host's indices have this type; a row of them lies without gaps.
         I64 => unsafe { row::<i64>(indices, [0; 3]) }.to_vec(),
+        // SAFETY: as above.
         I32 => unsafe { row::<i32>(indices, [0; 3]) }.iter().map(|cell| i64::from(*cell)).collect(),
         _ => return Err(unknown()),
     };

@@ -81,6 +81,7 @@ impl Settings {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)] // tests fail by panicking
 mod tests {
     use super::*;
 

@@ -1,18 +1,19 @@
 //! The cache of a model. Calls from several threads take turns where one changes it.
 
 use crate::given::{Floats, FloatsMut, bytes, floats};
-use crate::{Error, OrRaise, Result, spec};
+use crate::work::work;
+use crate::{Error, OrRaise, Result, os_error, spec};
 use numpy::PyReadonlyArray1;
 use octaplex::{Attend, Backend, CacheConfig, Center, KvCache, LayerConfig, TensorMut};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Write};
+use std::io::BufReader;
 use std::path::PathBuf;
 use std::sync::{PoisonError, RwLock};
 
 #[pyclass(frozen, module = "octaplex._octaplex")]
-pub(crate) struct Cache(RwLock<KvCache>);
+pub(crate) struct Cache(Box<RwLock<KvCache>>); // a KvCache is aligned to more than Python's objects are
 
 pub(crate) fn center(name: &str) -> Result<Center> {
     match name {
@@ -24,13 +25,17 @@ pub(crate) fn center(name: &str) -> Result<Center> {
 }
 
 impl Cache {
-    /// Without the interpreter's lock, which others need who hold this one.
-    fn read<T: Send>(&self, py: Python, work: impl FnOnce(&KvCache) -> T + Send) -> T {
-        py.detach(|| work(&self.0.read().unwrap_or_else(PoisonError::into_inner)))
+    fn of(cache: KvCache) -> Self {
+        Self(Box::new(RwLock::new(cache)))
     }
 
-    fn change<T: Send>(&self, py: Python, work: impl FnOnce(&mut KvCache) -> T + Send) -> T {
-        py.detach(|| work(&mut self.0.write().unwrap_or_else(PoisonError::into_inner)))
+    /// Without the interpreter's lock, which others need who hold this one.
+    fn read<T: Send>(&self, py: Python, call: impl FnOnce(&KvCache) -> T + Send) -> Result<T> {
+        work(py, || call(&self.0.read().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    fn change<T: Send>(&self, py: Python, call: impl FnOnce(&mut KvCache) -> T + Send) -> Result<T> {
+        work(py, || call(&mut self.0.write().unwrap_or_else(PoisonError::into_inner)))
     }
 }
 
@@ -40,9 +45,9 @@ struct Options {
     #[pyo3(item)]
     queries: usize,
     #[pyo3(item)]
-    scale: Option<f32>,
+    scale: Option<f64>,
     #[pyo3(item)]
-    soft_cap: Option<f32>,
+    soft_cap: Option<f64>,
     #[pyo3(item)]
     window: Option<usize>,
     #[pyo3(item)]
@@ -82,6 +87,7 @@ struct Settings {
 impl Cache {
     #[new]
     fn new(
+        py: Python,
         layers: usize,
         kv_heads: usize,
         head_dim: usize,
@@ -101,14 +107,17 @@ impl Cache {
         let mut config = CacheConfig::new(layers, kv_heads, head_dim, capacity)
             .each(each)
             .boundary_layers(settings.boundary_layers);
-        if let Some(bits) = settings.bits {
-            config = config.for_bits(bits).or_raise()?;
-        }
-        Ok(Self(RwLock::new(KvCache::new(config.layers(), Backend::detect()).or_raise()?)))
+        let new = || {
+            if let Some(bits) = settings.bits {
+                config = config.for_bits(bits)?;
+            }
+            KvCache::new(config.layers(), Backend::detect())
+        };
+        Ok(Self::of(work(py, new)?.or_raise()?))
     }
 
     /// (layers, key/value heads, width) and the specs of keys and values, of the first layer.
-    fn shape(&self, py: Python) -> (usize, usize, usize) {
+    fn shape(&self, py: Python) -> Result<(usize, usize, usize)> {
         self.read(py, |cache| {
             let config = cache.layers().first().map(octaplex::SharedLayer::config);
             (cache.layers().len(), config.map_or(0, |c| c.kv_heads), config.map_or(0, |c| c.key_dim))
@@ -116,7 +125,7 @@ impl Cache {
     }
 
     /// The specs of each layer's keys and values.
-    fn specs(&self, py: Python) -> Vec<(String, String)> {
+    fn specs(&self, py: Python) -> Result<Vec<(String, String)>> {
         self.read(py, |cache| {
             let configs = cache.layers().iter().map(octaplex::SharedLayer::config);
             configs.map(|config| (config.keys.to_string(), config.values.to_string())).collect()
@@ -125,17 +134,17 @@ impl Cache {
 
     fn append(&self, py: Python, layer: usize, keys: Floats, values: Floats) -> Result<()> {
         let (keys, values) = (keys.tensor()?, values.tensor()?);
-        self.change(py, |cache| cache.append(layer, keys, values)).or_raise()
+        self.change(py, |cache| cache.append(layer, keys, values))?.or_raise()
     }
 
     fn append_chunk(&self, py: Python, blob: PyReadonlyArray1<u8>) -> Result<()> {
         let blob = bytes(&blob)?;
-        self.change(py, |cache| cache.append_chunk(blob)).or_raise()
+        self.change(py, |cache| cache.append_chunk(blob))?.or_raise()
     }
 
     fn calibrate(&self, py: Python, layer: usize, keys: Floats, queries: Floats) -> Result<()> {
         let (keys, queries) = (keys.tensor()?, queries.tensor()?);
-        self.change(py, |cache| cache.calibrate(layer, &floats(keys), &floats(queries))).or_raise()
+        self.change(py, |cache| cache.calibrate(layer, &floats(keys), &floats(queries)))?.or_raise()
     }
 
     #[allow(clippy::too_many_arguments)] // Python's keywords
@@ -159,82 +168,73 @@ impl Cache {
                 .transpose()
         };
         let (sink_logits, bias) = (more(&sink_logits)?.unwrap_or_default(), more(&bias)?.unwrap_or_default());
-        let mut attend = Attend::default().queries(options.queries).keep_sinks(options.keep_sinks);
-        (attend.scale, attend.soft_cap) = (options.scale, options.soft_cap);
-        (attend.window, attend.position) = (options.window, options.position);
-        let attend = attend.sink_logits(&sink_logits).bias(&bias);
-        self.read(py, |cache| cache.attend(layer, &floats(queries), &attend, output)).or_raise()
+        let attend = |cache: &KvCache| {
+            let mut attend = Attend::default().queries(options.queries).keep_sinks(options.keep_sinks);
+            attend.scale = options.scale.map(|scale| scale as f32); // here, where it is rounded to nearest
+            attend.soft_cap = options.soft_cap.map(|cap| cap as f32);
+            (attend.window, attend.position) = (options.window, options.position);
+            let attend = attend.sink_logits(&sink_logits).bias(&bias);
+            cache.attend(layer, &floats(queries), &attend, output)
+        };
+        self.read(py, attend)?.or_raise()
     }
 
     fn truncate(&self, py: Python, position: usize) -> Result<()> {
-        self.change(py, |cache| cache.truncate(position)).or_raise()
+        self.change(py, |cache| cache.truncate(position))?.or_raise()
     }
 
-    fn evict(&self, py: Python, start: usize, end: usize) -> usize {
+    fn evict(&self, py: Python, start: usize, end: usize) -> Result<usize> {
         self.change(py, |cache| cache.evict(start..end))
     }
 
-    fn clear(&self, py: Python) {
-        self.change(py, KvCache::clear);
+    fn clear(&self, py: Python) -> Result<()> {
+        self.change(py, KvCache::clear)
     }
 
-    fn fork(&self, py: Python) -> Self {
-        self.read(py, |cache| Self(RwLock::new(cache.fork())))
+    fn fork(&self, py: Python) -> Result<Self> {
+        self.read(py, |cache| Self::of(cache.fork()))
     }
 
-    fn save<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &self.read(py, KvCache::save))
+    fn save<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyBytes>> {
+        Ok(PyBytes::new(py, &self.read(py, KvCache::save)?))
     }
 
     #[staticmethod]
     fn load(py: Python, snapshot: PyReadonlyArray1<u8>) -> Result<Self> {
         let snapshot = bytes(&snapshot)?;
-        let cache = py.detach(|| KvCache::load(snapshot, Backend::detect())).or_raise()?;
-        Ok(Self(RwLock::new(cache)))
+        let cache = work(py, || KvCache::load(snapshot, Backend::detect()))?.or_raise()?;
+        Ok(Self::of(cache))
     }
 
     fn save_file(&self, py: Python, path: PathBuf) -> Result<()> {
-        // Under another name first: a failure leaves what was there.
-        let mut beside = path.clone().into_os_string();
-        beside.push(".part");
-        let saved = self.read(py, |cache| {
-            let mut file = BufWriter::new(File::create(&beside)?);
-            cache.save_to(&mut file)?;
-            file.flush()?;
-            std::fs::rename(&beside, path)
-        });
-        Ok(saved?)
+        let write = |cache: &KvCache| octaplex_files::write(&path, |mut file| cache.save_to(&mut file));
+        self.read(py, write)?.map_err(|error| os_error(error, &path))
     }
 
     #[staticmethod]
     fn load_file(py: Python, path: PathBuf) -> Result<Self> {
-        let loaded =
-            py.detach(|| KvCache::load_from(&mut BufReader::new(File::open(path)?), Backend::detect()));
-        match loaded {
-            Ok(cache) => Ok(Self(RwLock::new(cache))),
+        let read = || KvCache::load_from(&mut BufReader::new(File::open(&path)?), Backend::detect());
+        let name = path.display();
+        match work(py, read)? {
+            Ok(cache) => Ok(Self::of(cache)),
             Err(error) if error.get_ref().is_some_and(|inner| inner.is::<octaplex::Error>()) => {
-                Err(Error::new_err(error.to_string()))
+                Err(Error::new_err(format!("{name}: {error}")))
             }
             Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
-                Err(Error::new_err("the file is cut off, or no snapshot of a cache"))
+                Err(Error::new_err(format!("{name}: the file is cut off, or no snapshot of a cache")))
             }
-            Err(error) => Err(error.into()),
+            Err(error) => Err(os_error(error, &path)),
         }
     }
 
     fn next_position(&self, py: Python, layer: usize) -> Result<usize> {
-        self.read(py, |cache| {
-            let missing =
-                octaplex::Error::Missing { what: "layer", number: layer, count: cache.layers().len() };
-            cache.layers().get(layer).map(octaplex::SharedLayer::next_position).ok_or(missing)
-        })
-        .or_raise()
+        self.read(py, |cache| cache.next_position(layer))?.or_raise()
     }
 
     /// In the order of the Python class's fields.
-    fn stats(&self, py: Python) -> Vec<usize> {
-        let stats = self.read(py, KvCache::stats);
-        vec![
+    fn stats(&self, py: Python) -> Result<Vec<usize>> {
+        let stats = self.read(py, KvCache::stats)?;
+        Ok(vec![
             stats.tokens,
             stats.paged_tokens,
             stats.exact_tokens,
@@ -246,6 +246,6 @@ impl Cache {
             stats.shared_bytes,
             stats.values,
             stats.balanced_heads,
-        ]
+        ])
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::cache::center;
 use crate::given::{Floats, FloatsMut, bytes};
+use crate::work::work;
 use crate::{Error, OrRaise, Result, spec};
 use numpy::{PyReadonlyArray1, PyReadwriteArray1};
 use octaplex::{Backend, ChunkConfig, ChunkInfo, ChunkLayout, Dtype};
@@ -76,7 +77,7 @@ impl ChunkCodec {
             .page(settings.page)
             .center(center(&settings.center)?)
             .balance(settings.balance);
-        Ok(Self(py.detach(|| octaplex::ChunkCodec::new(config, Backend::detect())).or_raise()?))
+        Ok(Self(work(py, || octaplex::ChunkCodec::new(config, Backend::detect()))?.or_raise()?))
     }
 
     fn max_bytes(&self, tokens: usize) -> usize {
@@ -88,11 +89,11 @@ impl ChunkCodec {
         let blob = blob
             .as_slice_mut()
             .map_err(|_| Error::new_err("out is not contiguous: pass a contiguous buffer"))?;
-        py.detach(|| self.0.encode_into(tensor, blob)).or_raise()
+        work(py, || self.0.encode_into(tensor, blob))?.or_raise()
     }
 
     fn decode_into(&self, py: Python, blob: PyReadonlyArray1<u8>, mut tensor: FloatsMut) -> Result<()> {
         let (blob, tensor) = (bytes(&blob)?, tensor.tensor()?);
-        py.detach(|| self.0.decode(blob, tensor)).or_raise()
+        work(py, || self.0.decode(blob, tensor))?.or_raise()
     }
 }

@@ -1,6 +1,7 @@
 //! One codec, without a cache.
 
 use crate::given::{Floats, bytes, floats};
+use crate::work::work;
 use crate::{OrRaise, Result, spec};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use octaplex::{Backend, Role, Stream};
@@ -15,9 +16,10 @@ pub(crate) struct Codec {
 #[pymethods]
 impl Codec {
     #[new]
-    fn new(text: &str, dim: usize, layer: u32, head: u32, values: bool) -> Result<Self> {
+    fn new(py: Python, text: &str, dim: usize, layer: u32, head: u32, values: bool) -> Result<Self> {
         let (spec, role) = (spec(text)?, if values { Role::Values } else { Role::Keys });
-        let codec = spec.build_dyn(dim, Backend::detect(), Stream { layer, head, role }).or_raise()?;
+        let build = || spec.build_dyn(dim, Backend::detect(), Stream { layer, head, role });
+        let codec = work(py, build)?.or_raise()?;
         Ok(Self { codec, spec: spec.to_string() })
     }
 
@@ -38,7 +40,7 @@ impl Codec {
 
     fn encode<'py>(&self, py: Python<'py>, rows: Floats<'py>) -> Result<Bound<'py, PyArray1<u8>>> {
         let rows = rows.tensor()?;
-        let blocks = py.detach(|| self.codec.encode_rows(&floats(rows))).or_raise()?;
+        let blocks = work(py, || self.codec.encode_rows(&floats(rows)))?.or_raise()?;
         Ok(blocks.into_pyarray(py))
     }
 
@@ -48,7 +50,7 @@ impl Codec {
         blocks: PyReadonlyArray1<'py, u8>,
     ) -> Result<Bound<'py, PyArray1<f32>>> {
         let blocks = bytes(&blocks)?;
-        Ok(py.detach(|| self.codec.decode_rows(blocks)).or_raise()?.into_pyarray(py))
+        Ok(work(py, || self.codec.decode_rows(blocks))?.or_raise()?.into_pyarray(py))
     }
 
     fn score<'py>(
@@ -58,7 +60,7 @@ impl Codec {
         blocks: PyReadonlyArray1<'py, u8>,
     ) -> Result<Bound<'py, PyArray1<f32>>> {
         let (queries, blocks) = (queries.tensor()?, bytes(&blocks)?);
-        Ok(py.detach(|| self.codec.score_rows(&floats(queries), blocks)).or_raise()?.into_pyarray(py))
+        Ok(work(py, || self.codec.score_rows(&floats(queries), blocks))?.or_raise()?.into_pyarray(py))
     }
 
     fn attend<'py>(
@@ -68,6 +70,6 @@ impl Codec {
         blocks: PyReadonlyArray1<'py, u8>,
     ) -> Result<Bound<'py, PyArray1<f32>>> {
         let (weights, blocks) = (weights.tensor()?, bytes(&blocks)?);
-        Ok(py.detach(|| self.codec.attend_rows(&floats(weights), blocks)).or_raise()?.into_pyarray(py))
+        Ok(work(py, || self.codec.attend_rows(&floats(weights), blocks))?.or_raise()?.into_pyarray(py))
     }
 }

@@ -5,9 +5,12 @@ mod cache;
 mod chunk;
 mod codec;
 mod given;
+mod work;
 
 use octaplex::{Backend, CodecSpec, verify};
+use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
+use std::path::Path;
 
 pyo3::create_exception!(octaplex, Error, pyo3::exceptions::PyValueError, "What was wrong, and what to do.");
 
@@ -22,6 +25,19 @@ pub(crate) trait OrRaise<T> {
 impl<T> OrRaise<T> for core::result::Result<T, octaplex::Error> {
     fn or_raise(self) -> Result<T> {
         self.map_err(|error| Error::new_err(error.to_string()))
+    }
+}
+
+/// A file's error as Python has it: the OSError of its number, which names the path.
+pub(crate) fn os_error(error: std::io::Error, path: &Path) -> PyErr {
+    let words = error.to_string();
+    let words = words.split(" (os error").next().unwrap_or_default();
+    match error.raw_os_error() {
+        Some(code) if cfg!(windows) => {
+            PyOSError::new_err((0, words.to_owned(), path.as_os_str().to_owned(), code))
+        }
+        Some(code) => PyOSError::new_err((code, words.to_owned(), path.as_os_str().to_owned())),
+        None => std::io::Error::new(error.kind(), format!("{}: {words}", path.display())).into(),
     }
 }
 
@@ -47,7 +63,7 @@ type Line = (&'static str, String, Option<String>);
 /// A line a codec, and the checksum of all.
 #[pyfunction(name = "verify")]
 fn checksums(py: Python) -> Result<(Vec<Line>, String)> {
-    py.detach(|| {
+    work::work(py, || {
         let (mut memory, mut found) = (vec![0.0; verify::MEMORY], Vec::new());
         for name in codecs() {
             found.push((name, verify::check(name, Backend::detect(), &mut memory).or_raise()?));
@@ -57,7 +73,7 @@ fn checksums(py: Python) -> Result<(Vec<Line>, String)> {
             (name, sums.to_string(), verify::expected(name).map(|sums| sums.to_string()))
         };
         Ok((found.into_iter().map(line).collect(), format!("{all:08x}")))
-    })
+    })?
 }
 
 #[pymodule]
@@ -70,5 +86,8 @@ fn _octaplex(module: &Bound<PyModule>) -> Result<()> {
     module.add_function(wrap_pyfunction!(codecs, module)?)?;
     module.add_function(wrap_pyfunction!(backend, module)?)?;
     module.add_function(wrap_pyfunction!(checksums, module)?)?;
+    module.add_function(wrap_pyfunction!(work::before_fork, module)?)?;
+    module.add_function(wrap_pyfunction!(work::after_fork, module)?)?;
+    module.add_function(wrap_pyfunction!(work::after_fork_in_child, module)?)?;
     module.add_function(wrap_pyfunction!(chunk::chunk_info, module)?)
 }

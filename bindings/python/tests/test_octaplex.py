@@ -1,5 +1,7 @@
 """The package as a user has it: results beside plain NumPy, every type that tensors may have, and every mistake an Error."""
 
+import copy
+import pickle
 import re
 import threading
 import time
@@ -308,6 +310,43 @@ def transposed_weights():
         ("pass bytes", lambda c, k: k.decode(CHUNK)),
         ("shares memory with tensor", lambda c, k: k.encode_into(CHUNK, CHUNK.view(np.uint8))),
         ("shares memory with queries", lambda c, k: attend_in_place(c)),
+        ("either bits, or keys", lambda c, k: octaplex.Cache(1, 1, 64, 1000, bits=3, keys="f16")),
+        ("either bits, or keys", lambda c, k: octaplex.Cache(1, 1, 64, 1000, bits=3, values="turboquant")),
+        ("keys is a masked array", lambda c, k: c.append(0, np.ma.masked_array(ROWS, ROWS > 0), ROWS)),
+        ("tensor is a masked array", lambda c, k: k.encode(np.ma.masked_array(CHUNK, CHUNK > 0))),
+        ("blob is a masked array", lambda c, k: k.decode(np.ma.masked_array(np.frombuffer(k.encode(CHUNK), np.uint8), False))),
+        ("queries is a numpy.matrix", lambda c, k: c.attend(0, np.matrix(ROWS[0]))),
+        ("rows is a numpy.matrix", lambda c, k: octaplex.Codec("trellis", 64).encode(np.matrix(ROWS[0]))),
+        ("position is -1: pass a number from 0", lambda c, k: c.truncate(-1)),
+        ("position is 1.5: pass a whole number", lambda c, k: c.truncate(1.5)),
+        ("end is -3", lambda c, k: c.evict(0, -3)),
+        ("layer is -1", lambda c, k: c.append(-1, ROWS, ROWS)),
+        ("layer is 'first'", lambda c, k: c.attend("first", ROWS[:, 0].copy())),
+        ("layer is -1", lambda c, k: c.next_position(-1)),
+        ("layer is None", lambda c, k: c.calibrate(None, ROWS, ROWS)),
+        ("window is -5", lambda c, k: c.attend(0, ROWS[:, 0].copy(), window=-5)),
+        ("position is 1000000000000000000000000", lambda c, k: c.attend(0, ROWS[:, 0].copy(), position=10**30)),
+        ("scale is 'large': pass a number", lambda c, k: c.attend(0, ROWS[:, 0].copy(), scale="large")),
+        ("soft_cap is nan", lambda c, k: c.attend(0, ROWS[:, 0].copy(), soft_cap=float("nan"))),
+        ("keep_sinks is 'no': pass True or False", lambda c, k: c.attend(0, ROWS[:, 0].copy(), keep_sinks="no")),
+        ("layers is -1", lambda c, k: octaplex.Cache(-1, 1, 64, 1000)),
+        ("capacity is None", lambda c, k: octaplex.Cache(1, 1, 64, None)),
+        ("head_dim is 64.0", lambda c, k: octaplex.Cache(1, 1, 64.0, 1000)),
+        ("keys is 4: pass a string", lambda c, k: octaplex.Cache(1, 1, 64, 1000, keys=4)),
+        ("bits is 'few'", lambda c, k: octaplex.Cache(1, 1, 64, 1000, bits="few")),
+        ("page is '64'", lambda c, k: octaplex.Cache(1, 1, 64, 1000, page="64")),
+        ("max_rollback is -1", lambda c, k: octaplex.Cache(1, 1, 64, 1000, max_rollback=-1)),
+        ("center is None", lambda c, k: octaplex.Cache(1, 1, 64, 1000, center=None)),
+        ("balance is 'off'", lambda c, k: octaplex.Cache(1, 1, 64, 1000, balance="off")),
+        ("sliding_window is 'all'", lambda c, k: octaplex.Cache(1, 1, 64, 1000, sliding_window="all")),
+        ("first_layer is 4294967296: pass a number from 0 to 4294967295", lambda c, k: octaplex.ChunkCodec(1, 1, 64, first_layer=2**32)),
+        ("kv_heads is -1", lambda c, k: octaplex.ChunkCodec(1, -1, 64)),
+        ("layout is None", lambda c, k: octaplex.ChunkCodec(1, 1, 64, layout=None)),
+        ("tokens is -1", lambda c, k: k.max_bytes(-1)),
+        ("dim is -64", lambda c, k: octaplex.Codec("trellis", -64)),
+        ("head is 4294967296", lambda c, k: octaplex.Codec("trellis", 64, head=2**32)),
+        ("spec is None", lambda c, k: octaplex.Codec(None, 64)),
+        ("snapshot is a int", lambda c, k: octaplex.Cache.load(5)),
         ("not aligned", lambda c, k: k.encode(np.frombuffer(b"0" * (CHUNK.nbytes + 1), CHUNK.dtype, offset=1).reshape(CHUNK.shape))),
         ("a weight for each", lambda c, k: transposed_weights()),
     ],
@@ -317,6 +356,58 @@ def test_mistakes(words, call):
     with pytest.raises(octaplex.Error, match=words) as raised:
         call(cache, codec)
     assert isinstance(raised.value, ValueError) and "\n" not in str(raised.value)
+
+
+def test_copies_go_their_own_way():
+    """What ``copy`` and ``pickle`` make is a cache of its own; codecs are made anew."""
+    cache, rows, queries = octaplex.Cache(1, 2, 64, 1000), gaussian(2, 300, 64), gaussian(4, 64, seed=3)
+    cache.append(0, rows, rows)
+    before = cache.attend(0, queries)
+    for duplicate in (copy.copy(cache), copy.deepcopy(cache), *(pickle.loads(pickle.dumps(cache, p)) for p in range(2, 6))):
+        assert np.array_equal(duplicate.attend(0, queries), before) and duplicate.specs == cache.specs
+        duplicate.append(0, rows[:, :9].copy(), rows[:, :9].copy())
+        assert (duplicate.next_position(), cache.next_position()) == (309, 300)
+    assert copy.deepcopy({"cache": [cache]})["cache"][0] is not cache
+    codec = octaplex.Codec("trellis", 64, layer=3, role="values")
+    chunks = octaplex.ChunkCodec(2, 2, 64, keys="trellis", layout="fused", first_layer=5, balance=False)
+    tensor = gaussian(1, 2, 70, 256)
+    for duplicate in (copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))):
+        assert np.array_equal(duplicate(codec).encode(rows), codec.encode(rows))
+        assert duplicate(chunks).encode(tensor) == chunks.encode(tensor)
+
+
+def test_tensors_of_other_classes_are_read():
+    """What is an array and says nothing else is one: a mapped file, for example."""
+    codec, rows = octaplex.Codec("trellis", 64), gaussian(10, 64)
+
+    class Named(np.ndarray):
+        pass
+
+    assert np.array_equal(codec.encode(rows.view(Named)), codec.encode(rows))
+    cache = octaplex.Cache(np.int64(1), np.uint8(1), 64, 1000, balance=np.bool_(False), bits=np.float32(3.5))
+    cache.append(np.int32(0), rows[None], rows[None])
+    assert cache.attend(0, rows[:1], scale=np.float64(0.1), window=np.int16(5)).shape == (1, 64)
+    cache.truncate(np.int64(5))
+    assert cache.next_position() == 5
+
+
+@pytest.mark.skipif(torch is None, reason="PyTorch is not installed")
+def test_torch_in_torch_out():
+    cache, rows = octaplex.Cache(1, 2, 64, 300), torch.from_numpy(gaussian(2, 100, 64))
+    cache.append(0, rows, rows)
+    queries = torch.from_numpy(gaussian(4, 64, seed=2))
+    for asked in (queries, queries.half(), queries.bfloat16(), queries[:, None].repeat(1, 3, 1)):
+        output = cache.attend(0, asked)
+        assert isinstance(output, torch.Tensor) and (output.dtype, output.shape) == (torch.float32, asked.shape)
+    assert np.array_equal(cache.attend(0, queries).numpy(), cache.attend(0, queries.numpy()))
+    codec = octaplex.Codec("trellis", 64)
+    blocks = codec.encode(rows[0])
+    scores = codec.score(queries, blocks)
+    assert isinstance(scores, torch.Tensor) and isinstance(codec.attend(scores, blocks), torch.Tensor)
+    for bad in (queries.to_sparse(), torch.view_as_complex(queries.reshape(4, 32, 2)).conj().imag):
+        with pytest.raises(octaplex.Error) as raised:
+            cache.attend(0, bad)
+        assert "queries" in str(raised.value) and "\n" not in str(raised.value)
 
 
 @pytest.mark.skipif(torch is None, reason="PyTorch is not installed")

@@ -109,7 +109,7 @@ function outputError(wasm, spec, prepared, head) {
   return disposing([filled(wasm, shared(head), options)], (cache) => {
     const [outputs, truth] = [[], []];
     positions.forEach((position, query) => {
-      outputs.push(...cache.attend(0, queries.slice(query * dim, (query + 1) * dim), { position }));
+      outputs.push(...cache.attend(0, queries.slice(query * dim, (query + 1) * dim), { queries: 1, position }));
       const output = new Float64Array(dim);
       weights(exact(head)[query], dim).forEach((weight, token) => {
         for (let i = 0; i < dim; i++) output[i] += weight * values[token * dim + i];

@@ -5,7 +5,7 @@ const NONE = 2 ** 32 - 1;
 const CENTERS = ["off", "prefix", "page"];
 const CONFIG = [
   "layers", "boundaryLayers", "kvHeads", "headDim", "keyDim", "valueDim", "capacity", "keys", "values", "cache_type_k",
-  "cache_type_v", "page", "sinkTokens", "recentWindow", "center", "balance", "slidingWindow", "maxRollback",
+  "cache_type_v", "page", "sinkTokens", "recentWindow", "center", "balance", "slidingWindow", "maxRollback", "queryHeads",
 ];
 const ATTEND = ["queries", "scale", "softCap", "window", "keepSinks", "sinkLogits", "bias", "position"];
 const STATS = [
@@ -39,6 +39,7 @@ export class Cache extends Handle {
       number("layers", 1), number("boundaryLayers", 0), number("kvHeads"), keyDim, number("valueDim", keyDim),
       number("capacity"), number("page", NONE), number("sinkTokens", NONE), number("recentWindow", NONE), center,
       config.balance === false ? 0 : 1, number("slidingWindow", NONE), number("maxRollback", NONE),
+      number("queryHeads", NONE),
     ];
     const [keys, values] = [spec(config, "keys", "cache_type_k"), spec(config, "values", "cache_type_v")];
     return run(memory, () => {
@@ -105,7 +106,7 @@ export class Cache extends Handle {
     });
   }
 
-  /** Attention of queries, [query head][query][width]. */
+  /** Attention of queries, [query head][query][width]. Without `queryHeads` in the cache's options, `queries` must be given. */
   attend(layer, queries, options, out) {
     const [memory, handle] = [this.#memory, Handle.of(this)];
     memory.begin();

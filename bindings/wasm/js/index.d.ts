@@ -86,6 +86,8 @@ export interface CacheOptions {
   /** The first and the last so many layers are kept in f16; 0 by default. */
   boundaryLayers?: number;
   kvHeads: number;
+  /** Query heads, a multiple of `kvHeads`. Without it, each call of `attend` must say `queries`; snapshots do not hold it. */
+  queryHeads?: number;
   /** Width of keys and values, or each on its own. */
   headDim?: number;
   keyDim?: number;
@@ -115,7 +117,7 @@ export interface CacheOptions {
 }
 
 export interface AttendOptions {
-  /** Queries of the block, for each query head; 1 by default. */
+  /** Queries of the block, for each query head. 1 by default, where the cache knows its `queryHeads`: otherwise needed. */
   queries?: number;
   /** 1/√width by default. */
   scale?: number;
@@ -145,7 +147,9 @@ export interface Shape {
   values: string;
 }
 
+/** What a cache holds, all layers together. Counts of tokens are those of the layer that has most. */
 export interface Stats {
+  /** That attention can see. */
   tokens: number;
   pagedTokens: number;
   exactTokens: number;

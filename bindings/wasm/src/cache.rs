@@ -16,6 +16,9 @@ pub struct Cache {
     queries: usize,
 }
 
+const NO_QUERY_HEADS: &str = "queries of how many heads? say queryHeads when the cache is made, or queries in attend's options: \
+                              1 for a single one of each head";
+
 /// What a number that is not given comes as.
 const NONE: u32 = u32::MAX;
 
@@ -42,7 +45,7 @@ impl Cache {
         Box::into_raw(Box::new(Self { cache, queries: 0 })).addr()
     }
 
-    fn configured(numbers: &[u32; 13], keys: &str, values: &str) -> Result<usize, Failure> {
+    fn configured(numbers: &[u32; 14], keys: &str, values: &str) -> Result<usize, Failure> {
         let [
             layers,
             boundary,
@@ -57,6 +60,7 @@ impl Cache {
             balance,
             window,
             rollback,
+            query_heads,
         ] = numbers.map(|number| number as usize);
         let mut each = LayerConfig::new(heads, key_dim, capacity)
             .value_dim(value_dim)
@@ -70,11 +74,12 @@ impl Cache {
         each.recent_window = or(recent, each.recent_window);
         each.max_rollback = or(rollback, each.max_rollback);
         each.sliding_window = given(window as u32);
+        each.query_heads = given(query_heads as u32);
         // What is wrong with the configuration is said before there is talk of memory.
         let codec = |spec: CodecSpec, dim| spec.build_dyn(dim, Backend::detect(), Stream::default());
         each.required_bytes_with(&*codec(each.keys, key_dim)?, &*codec(each.values, value_dim)?)?;
-        if layers > 1 << 16 {
-            return Err(Error::Unsupported { why: "a cache has at most 65,536 layers" }.into());
+        if !(1..=1 << 16).contains(&layers) {
+            return Err(Error::Unsupported { why: "a cache has 1 to 65,536 layers" }.into());
         }
         expect_room((exact_bytes(&each) + 4096).saturating_mul(layers as u64))?;
         let config = CacheConfig::new(layers, heads, key_dim, capacity).each(each).boundary_layers(boundary);
@@ -94,7 +99,7 @@ impl Cache {
         let config = self.config(layer)?;
         if queries > self.queries {
             expect_room(4 * config.scratch_len(queries) as u64)?;
-            self.cache.reserve(queries);
+            self.cache.reserve(queries)?;
             self.queries = queries;
         }
         Ok(())
@@ -116,7 +121,11 @@ impl Cache {
         options: &Attend,
         out: &mut [f32],
     ) -> Result<usize, Failure> {
-        self.reserve(layer, queries.len() / self.config(layer)?.key_dim)?;
+        let config = self.config(layer)?;
+        if options.queries.is_none() && config.query_heads.is_none() {
+            return Err(Error::Unsupported { why: NO_QUERY_HEADS }.into());
+        }
+        self.reserve(layer, queries.len() / config.key_dim)?;
         self.cache.attend(layer, queries, options, out)?;
         Ok(out.len())
     }
@@ -172,7 +181,7 @@ impl Cache {
 /// There are 13 numbers; all else is as `memory::words` says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cache_new(
-    numbers: *const [u32; 13],
+    numbers: *const [u32; 14],
     keys: *const u8,
     keys_length: usize,
     values: *const u8,

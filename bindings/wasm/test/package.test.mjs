@@ -100,7 +100,7 @@ for (const simd of [true, false]) {
     test("a cache attends as exact attention does", () => {
       const [keys, values, queries] = [rows(2 * 300), rows(2 * 300, DIM, 5), rows(4, DIM, 7)];
       for (const [type, error] of [["f16", 0.002], ["q8_0", 0.01], ["turboquant:bits=8", 0.01], ["trellis:m=8", 0.1]]) {
-        using(octaplex.cache({ ...config, cache_type_k: type, cache_type_v: type }), (cache) => {
+        using(octaplex.cache({ ...config, queryHeads: 4, cache_type_k: type, cache_type_v: type }), (cache) => {
           cache.append(0, keys, values);
           const output = cache.attend(0, queries);
           for (const head of [0, 1, 2, 3]) {
@@ -113,8 +113,24 @@ for (const simd of [true, false]) {
       }
     });
 
+    test("a block of queries is not taken for more heads", () => {
+      const [tokens, queries] = [rows(2 * 300), rows(8 * 5, DIM, 7)]; // eight heads, five queries each
+      const cache = octaplex.cache({ ...config, queryHeads: 8 });
+      cache.append(0, tokens, tokens);
+      const block = cache.attend(0, queries, { queries: 5 });
+      fails("Rows", () => cache.attend(0, queries), "8 heads");
+      fails("Rows", () => cache.attend(0, queries, {}), "8 heads");
+      fails("Rows", () => cache.fork().attend(0, queries), "8 heads");
+      // A snapshot does not hold query heads: each call says how many queries a head has.
+      const loaded = octaplex.loadCache(cache.save());
+      fails("Unsupported", () => loaded.attend(0, queries), "queryHeads");
+      assert.deepEqual(loaded.attend(0, queries, { queries: 5 }), block);
+      fails("Heads", () => octaplex.cache({ ...config, queryHeads: 3 }), "3 query heads");
+      [cache, loaded].forEach((each) => each.dispose());
+    });
+
     test("every option of attention changes what it should", () => {
-      using(octaplex.cache(config), (cache) => {
+      using(octaplex.cache({ ...config, queryHeads: 4 }), (cache) => {
         cache.append(0, rows(2 * 300), rows(2 * 300, DIM, 5));
         const queries = rows(4, DIM, 7).map((x) => 8 * x);
         const plain = cache.attend(0, queries);
@@ -123,7 +139,7 @@ for (const simd of [true, false]) {
         const hide = new Float32Array(300).fill(-Infinity).fill(0, 290);
         const others = {
           scale: { scale: 0.5 }, softCap: { softCap: 1 }, window: { window: 10 }, bias: { bias: hide },
-          sinkLogits: { sinkLogits: new Float32Array(4).fill(3) }, position: { position: 150 }, queries: { queries: 2 },
+          sinkLogits: { sinkLogits: new Float32Array(4).fill(3) }, position: { position: 150 },
         };
         for (const [name, options] of Object.entries(others)) assert.notDeepEqual(cache.attend(0, queries, options), plain, name);
         close(cache.attend(0, queries, { window: 10 }), cache.attend(0, queries, { bias: hide }), 1e-6);
@@ -154,7 +170,7 @@ for (const simd of [true, false]) {
 
     test("tokens go and come: truncate, evict, fork, save, load, clear", () => {
       const queries = rows(2, DIM, 7);
-      const cache = octaplex.cache({ ...config, layers: 2, boundaryLayers: 0, keys: "trellis" });
+      const cache = octaplex.cache({ ...config, queryHeads: 2, layers: 2, boundaryLayers: 0, keys: "trellis" });
       for (const layer of [0, 1]) cache.append(layer, rows(2 * 300), rows(2 * 300, DIM, 5));
       const before = cache.attend(0, queries);
       const fork = cache.fork();
@@ -167,11 +183,11 @@ for (const simd of [true, false]) {
       const snapshot = cache.save();
       const loaded = octaplex.loadCache(snapshot);
       assert.equal(loaded.layers, 2);
-      assert.deepEqual(loaded.attend(1, queries), cache.attend(1, queries));
+      assert.deepEqual(loaded.attend(1, queries, { queries: 1 }), cache.attend(1, queries));
       assert.deepEqual(loaded.save(), snapshot);
       assert.equal(fork.evict(0, 4 + 64), 2 * 64);
-      assert.equal(fork.stats().tokens, 2 * (300 - 64));
-      assert.equal(cache.stats().tokens, 2 * 300);
+      assert.equal(fork.stats().tokens, 300 - 64);
+      assert.equal(cache.stats().tokens, 300);
       fork.clear();
       assert.equal(fork.stats().tokens, 0);
       fails("Empty", () => fork.attend(0, queries));
@@ -262,17 +278,17 @@ for (const simd of [true, false]) {
       fails("Missing", () => cache.append(1, rows(2), rows(2)), "layer 1");
       fails("Full", () => cache.append(0, rows(2 * 900), rows(2 * 900)), "1000");
       fails("Range", () => cache.append(-1, rows(2), rows(2)), "layer");
-      fails("Missing", () => cache.attend(7, rows(2)));
-      fails("Heads", () => cache.attend(0, rows(3)));
-      fails("Rows", () => cache.attend(0, new Float32Array(DIM + 1)));
-      fails("Row", () => cache.attend(0, rows(2).fill(NaN)));
+      fails("Missing", () => cache.attend(7, rows(2), { queries: 1 }));
+      fails("Heads", () => cache.attend(0, rows(3), { queries: 1 }));
+      fails("Rows", () => cache.attend(0, new Float32Array(DIM + 1), { queries: 1 }));
+      fails("Row", () => cache.attend(0, rows(2).fill(NaN), { queries: 1 }));
       fails("Length", () => cache.attend(0, rows(2), {}, new Float32Array(3)), "out");
       fails("UnknownOption", () => cache.attend(0, rows(2), { softcap: 3 }), "softCap");
       fails("Range", () => cache.attend(0, rows(2), { scale: NaN }), "scale");
       fails("Range", () => cache.attend(0, rows(2), { queries: 0.5 }), "queries");
       fails("Unsupported", () => cache.attend(0, rows(2), { queries: 0 }));
-      fails("Unsupported", () => cache.attend(0, rows(2), { softCap: -1 }));
-      fails("Length", () => cache.attend(0, rows(2), { bias: new Float32Array(3) }));
+      fails("Unsupported", () => cache.attend(0, rows(2), { queries: 1, softCap: -1 }));
+      fails("Length", () => cache.attend(0, rows(2), { queries: 1, bias: new Float32Array(3) }));
       fails("Missing", () => cache.scores(0, 2, rows(1)));
       fails("Unsupported", () => cache.calibrate(0, rows(2), rows(2)), "page");
       assert.deepEqual(cache.save(), before);
@@ -334,7 +350,7 @@ for (const simd of [true, false]) {
       bias.view.fill(-Infinity, 0, 299);
       const held = octaplex.memory().reserved;
       const queries = new Float32Array(DIM * Math.ceil(held / 4 / DIM)); // staging it makes memory grow
-      const shown = cache.attend(0, queries, { bias: bias.view });
+      const shown = cache.attend(0, queries, { queries: 1, bias: bias.view });
       assert.ok(octaplex.memory().reserved > held);
       close(shown.subarray(0, DIM), rows(300).subarray(299 * DIM), 0.01);
       [codec, out, query, cache, bias].forEach((each) => each.dispose());
@@ -350,7 +366,7 @@ for (const simd of [true, false]) {
         for (const call of [() => octaplex.loadCache(snapshot.subarray(0, 999)), () => cache.append(0, rows(3), rows(3)), () => codec.encode(rows(2).fill(NaN)), () => octaplex.codec("int", { dim: 65 }), () => octaplex.cache({ ...config, layers: 3, headDim: 3 })])
           assert.throws(call, OctaplexError);
         codec.score(rows(3), codec.encode(rows(100)));
-        cache.attend(0, rows(4), { bias: new Float32Array(300), softCap: 9 });
+        cache.attend(0, rows(4), { queries: 1, bias: new Float32Array(300), softCap: 9 });
         [cache, fork, codec].forEach((each) => each.dispose());
       };
       for (let i = 0; i < 3; i++) run(); // staging memory finds its size
@@ -366,12 +382,12 @@ test("the build of the recommended codecs gives the bytes of the build of all, a
   assert.deepEqual(few.codecs().map((codec) => codec.name), ["trellis", "graded", "turboquant", "f16", "bf16", "f32"]);
   assert.ok(few.verify().matches && few.verify().codecs.length === 6);
   const [a, b] = [few, all].map((octaplex) => {
-    const cache = octaplex.cache({ kvHeads: 2, headDim: DIM, capacity: 1000, keys: "graded", values: "trellis" });
+    const cache = octaplex.cache({ kvHeads: 2, queryHeads: 4, headDim: DIM, capacity: 1000, keys: "graded", values: "trellis" });
     cache.append(0, rows(2 * 300), rows(2 * 300));
     return cache.save();
   });
   assert.deepEqual(a, b);
-  for (const call of [() => few.codec("hqmq", { dim: DIM }), () => few.cache({ kvHeads: 1, headDim: DIM, capacity: 9, keys: "q8_0" })])
+  for (const call of [() => few.codec("hqmq", { dim: DIM }), () => few.cache({ kvHeads: 1, queryHeads: 1, headDim: DIM, capacity: 9, keys: "q8_0" })])
     fails("Unsupported", call, "feature");
   await assert.rejects(load({ codecs: "most" }), { code: "Load" });
 });
@@ -380,7 +396,7 @@ test("both builds give the same bytes", async () => {
   const snapshots = [];
   for (const simd of [true, false]) {
     const octaplex = await load({ simd, codecs: "all" });
-    const cache = octaplex.cache({ kvHeads: 2, headDim: DIM, capacity: 1000, keys: "trellis", values: "octopus" });
+    const cache = octaplex.cache({ kvHeads: 2, headDim: DIM, capacity: 1000, keys: "trellis", values: "octopus", queryHeads: 4 });
     cache.append(0, rows(2 * 300), rows(2 * 300));
     snapshots.push(cache.save(), Uint8Array.from(new Uint8Array(cache.attend(0, rows(4)).buffer)));
   }

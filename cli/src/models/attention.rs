@@ -1,9 +1,8 @@
 //! Where a model's attention gets its keys and values from: a cache of this library, or plain f32.
 
-use super::gguf::first_line;
 use super::shape::Shape;
 use crate::device::Device;
-use crate::failure::{Failure, Result, fail};
+use crate::failure::{Failure, Result, fail, first_line};
 use candle_core::Tensor;
 use octaplex_candle::{Attend, KvCache, Stats};
 use std::time::{Duration, Instant};

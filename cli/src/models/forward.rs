@@ -1,13 +1,13 @@
 //! The forward pass of Llama, Qwen2, Qwen3 and Gemma 3: layer by layer over all tokens given, so that a weight is decoded once.
 
 use super::attention::Attention;
-use super::gguf::{Dense, Gguf, Matrix, first_line};
-use super::rope::Rope;
-use super::shape::{Local, Shape};
+use super::gguf::Gguf;
+use super::matrix::{Dense, Matrix, check_finite};
+use super::rope::{Rope, Scaling};
+use super::shape::{self, Local, Shape};
 use super::text::Text;
-use crate::failure::{Failure, Result, fail};
+use crate::failure::{Failure, Result, fail, first_line, shown};
 use candle_core::{Device, Tensor};
-use octaplex::codebook::WIDTHS;
 use rayon::prelude::*;
 use std::path::Path;
 
@@ -52,92 +52,64 @@ pub(crate) struct Model {
     rope: Rope,
     /// Of the local layers.
     local_rope: Option<Rope>,
+    /// What queries are multiplied by beside the usual 1/√width.
+    query_scale: f32,
     /// Embeddings are multiplied by √width, and gates are GELU.
     gemma: bool,
 }
 
-const ARCHITECTURES: &[&str] = &["llama", "qwen2", "qwen3", "gemma3"];
+/// Layers of Gemma 3 with 27 billion parameters, which nothing else in the file tells.
+const GEMMA_LARGEST: usize = 62;
 
-/// What Gemma's files leave out: every sixth layer is global, and local ones have the base of the first transformers.
-const GEMMA_PERIOD: usize = 6;
+/// The base of Gemma's local layers, which its files leave out: that of the first transformers.
 const GEMMA_LOCAL_BASE: f32 = 10_000.0;
 
 impl Model {
     pub(crate) fn load(path: &Path) -> Result<Self> {
         let mut gguf = Gguf::open(path)?;
-        let architecture = gguf.text("general.architecture").unwrap_or("").to_owned();
-        if !ARCHITECTURES.contains(&architecture.as_str()) {
-            let known = ARCHITECTURES.join(", ");
-            return gguf.refuse(format!("unknown architecture \"{architecture}\"; these are known: {known}"));
-        }
+        let architecture = shape::architecture(&gguf)?;
         let gemma = architecture == "gemma3";
         let key = |name: &str| format!("{architecture}.{name}");
-        let width = gguf.count(&key("embedding_length"))?;
-        let heads = gguf.count(&key("attention.head_count"))?;
-        let kv_heads = gguf.optional_count(&key("attention.head_count_kv")).unwrap_or(heads);
-        let head_dim = match gguf.value(&key("attention.key_length")) {
-            None if !gemma => width / heads,
-            _ => gguf.count(&key("attention.key_length"))?,
-        };
-        let value_dim = gguf.optional_count(&key("attention.value_length")).unwrap_or(head_dim);
-        if kv_heads == 0 || !heads.is_multiple_of(kv_heads) || head_dim != value_dim {
-            return gguf.refuse(format!("{heads} query heads, {kv_heads} key/value heads of {head_dim}"));
-        }
-        if !WIDTHS.contains(&head_dim) {
-            return gguf.refuse(octaplex::Error::Width { actual: head_dim });
-        }
-        if gguf.optional_count(&key("expert_count")).unwrap_or(0) > 0 {
-            return gguf.refuse("a mixture of experts, which is not supported");
-        }
-        let shape = Shape {
-            layers: gguf.count(&key("block_count"))?,
-            width,
-            heads,
-            kv_heads,
-            head_dim,
-            context: gguf.count(&key("context_length"))?,
-            epsilon: gguf.number(&key("attention.layer_norm_rms_epsilon"))?,
-            local: match gemma {
-                true => Some(Local {
-                    window: gguf.count(&key("attention.sliding_window"))?,
-                    period: match gguf.value(&key("attention.sliding_window_pattern")) {
-                        None => GEMMA_PERIOD,
-                        Some(_) => gguf.count(&key("attention.sliding_window_pattern"))?,
-                    },
-                }),
-                false => None,
-            },
-        };
-        let feed = gguf.count(&key("feed_forward_length"))?;
-        let vocabulary = match gguf.content.tensor_infos.get("token_embd.weight") {
-            Some(info) => info.shape.dims().first().copied().unwrap_or(0),
-            None => return gguf.refuse("a damaged GGUF file: no tensor token_embd.weight"),
-        };
+        let shape = Shape::new(&gguf, &architecture)?;
+        let Shape { width, head_dim, .. } = shape;
+        let vocabulary = gguf.outputs("token_embd.weight")?;
         let text = Text::new(&gguf, vocabulary)?;
         let base = match gguf.value(&key("rope.freq_base")) {
             None if !gemma => 10_000.0,
             _ => gguf.number(&key("rope.freq_base"))?,
         };
-        let rope = Rope::new(&mut gguf, &architecture, head_dim, base)?;
+        let scaling = Scaling::new(&gguf, &architecture, shape.context)?;
+        let rope = Rope::new(&mut gguf, &architecture, head_dim, base, scaling)?;
         let local_rope = match shape.local {
             Some(_) => {
                 let base = match gguf.value(&key("rope.freq_base_swa")) {
                     None => GEMMA_LOCAL_BASE,
                     Some(_) => gguf.number(&key("rope.freq_base_swa"))?,
                 };
-                Some(Rope::new(&mut gguf, &architecture, head_dim, base)?)
+                // What they see lies within the first training.
+                Some(Rope::new(&mut gguf, &architecture, head_dim, base, Scaling::Linear(1.0))?)
             }
             None => None,
         };
-        let layers = (0..shape.layers).map(|number| Layer::load(&mut gguf, &shape, feed, number, gemma));
+        let layers = (0..shape.layers).map(|number| Layer::load(&mut gguf, &shape, &architecture, number));
         let layers = layers.collect::<Result<Vec<_>>>()?;
-        let name = gguf.text("general.name").unwrap_or("a model without a name");
-        let name = format!("{name} ({architecture})");
+        let name = gguf.optional_text("general.name")?.unwrap_or("a model without a name");
+        let name = format!("{} ({architecture})", shown(name));
         let embedding = gguf.matrix("token_embd.weight", vocabulary, width)?;
         let norm = gguf.vector("output_norm.weight", width)?;
         let output = match gguf.has("output.weight") {
             true => Some(gguf.matrix("output.weight", vocabulary, width)?),
             false => None,
+        };
+        // Early conversions of Llama have what their rotary embedding would have computed anyway.
+        if let Some(tensor) = gguf.unread().filter(|tensor| !tensor.contains(".attn_rot_embd.")) {
+            let why = format!("it has a tensor that {architecture} does not have, {}", shown(tensor));
+            return gguf.refuse(format!("{why}: it would compute something else without it"));
+        }
+        // The largest Gemma divides scores by the root of a head's share of the width, the others by that of its own.
+        let query_scale = match (gemma, shape.layers) {
+            (true, GEMMA_LARGEST) => ((head_dim * shape.heads) as f32 / width as f32).sqrt(),
+            _ => 1.0,
         };
         Ok(Self {
             name,
@@ -151,6 +123,7 @@ impl Model {
             output,
             rope,
             local_rope,
+            query_scale,
             gemma,
         })
     }
@@ -198,16 +171,20 @@ impl Model {
                 let tensor = Tensor::from_vec(rows, (1, heads, count, head_dim), &Device::Cpu);
                 tensor.map_err(|error| Failure(first_line(&error)))
             };
-            let turned = |linear: &Linear, heads, norm_weight: &Option<Vec<f32>>| -> Result<Tensor> {
-                let mut rows = transpose(&linear.apply(&normed)?, count, heads, head_dim);
-                if let Some(weight) = norm_weight {
-                    rows = norm(&rows, weight, epsilon);
-                }
-                rope.turn(&mut rows, head_dim, count, position);
-                tensor(rows, heads)
-            };
-            let queries = turned(&layer.queries, heads, &layer.query_norm)?;
-            let keys = turned(&layer.keys, kv_heads, &layer.key_norm)?;
+            let turned =
+                |linear: &Linear, heads, norm_weight: &Option<Vec<f32>>, scale: f32| -> Result<Tensor> {
+                    let mut rows = transpose(&linear.apply(&normed)?, count, heads, head_dim);
+                    if let Some(weight) = norm_weight {
+                        rows = norm(&rows, weight, epsilon);
+                    }
+                    rope.turn(&mut rows, head_dim, count, position);
+                    if scale != 1.0 {
+                        rows.iter_mut().for_each(|x| *x *= scale);
+                    }
+                    tensor(rows, heads)
+                };
+            let queries = turned(&layer.queries, heads, &layer.query_norm, self.query_scale)?;
+            let keys = turned(&layer.keys, kv_heads, &layer.key_norm, 1.0)?;
             let values = transpose(&layer.values.apply(&normed)?, count, kv_heads, head_dim);
             let values = tensor(values, kv_heads)?;
             let mixed = attention.attend(number, &queries, &keys, &values)?;
@@ -228,7 +205,9 @@ impl Model {
 
     /// Logits of the next token, \[rows]\[vocabulary].
     pub(crate) fn logits(&self, hidden: &[f32]) -> Result<Vec<f32>> {
-        self.output.as_ref().unwrap_or(&self.embedding).apply(hidden)
+        let logits = self.output.as_ref().unwrap_or(&self.embedding).apply(hidden)?;
+        check_finite(&logits)?;
+        Ok(logits)
     }
 
     /// The matrix that makes logits, decoded for many rows.
@@ -238,8 +217,8 @@ impl Model {
 }
 
 impl Layer {
-    fn load(gguf: &mut Gguf, shape: &Shape, feed: usize, number: usize, gemma: bool) -> Result<Self> {
-        let Shape { width, heads, kv_heads, head_dim, .. } = *shape;
+    fn load(gguf: &mut Gguf, shape: &Shape, architecture: &str, number: usize) -> Result<Self> {
+        let Shape { width, heads, kv_heads, head_dim, feed, .. } = *shape;
         let name = |part: &str| format!("blk.{number}.{part}");
         let mut linear = |part: &str, outputs: usize, inputs: usize| -> Result<Linear> {
             let weight = gguf.matrix(&name(&format!("{part}.weight")), outputs, inputs)?;
@@ -258,11 +237,11 @@ impl Layer {
         );
         let attention_norm = gguf.vector(&name("attn_norm.weight"), width)?;
         let feed_norm = gguf.vector(&name("ffn_norm.weight"), width)?;
-        // Gemma has all of these, the others some or none.
-        let mut norms = |part: &str, length| match gemma {
-            true => gguf.vector(&name(part), length).map(Some),
-            false => gguf.optional_vector(&name(part), length),
-        };
+        let mut norms =
+            |part: &str, length, architectures: &[&str]| match architectures.contains(&architecture) {
+                true => gguf.vector(&name(part), length).map(Some),
+                false => Ok(None),
+            };
         Ok(Self {
             queries,
             keys,
@@ -273,10 +252,10 @@ impl Layer {
             down,
             attention_norm,
             feed_norm,
-            after_attention: norms("post_attention_norm.weight", width)?,
-            after_feed: norms("post_ffw_norm.weight", width)?,
-            query_norm: norms("attn_q_norm.weight", head_dim)?,
-            key_norm: norms("attn_k_norm.weight", head_dim)?,
+            after_attention: norms("post_attention_norm.weight", width, &["gemma3"])?,
+            after_feed: norms("post_ffw_norm.weight", width, &["gemma3"])?,
+            query_norm: norms("attn_q_norm.weight", head_dim, &["qwen3", "gemma3"])?,
+            key_norm: norms("attn_k_norm.weight", head_dim, &["qwen3", "gemma3"])?,
         })
     }
 }

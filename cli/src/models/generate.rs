@@ -161,7 +161,7 @@ pub(crate) fn run(arguments: &Generate) -> Result<()> {
     if let Some(text) = &arguments.prompt {
         console.say(text)?;
     }
-    let mut growth = vec![grown(&main.cache, &model)];
+    let mut growth = vec![Size::of(&main.cache)];
     let mut pending = Vec::new();
     while main.tokens.len() < prompt.len() + arguments.new {
         let token = likeliest(&logits);
@@ -179,11 +179,11 @@ pub(crate) fn run(arguments: &Generate) -> Result<()> {
             beside.step(&model, token)?;
         }
         if main.whole.len() % EVERY == 0 {
-            growth.push(grown(&main.cache, &model));
+            growth.push(Size::of(&main.cache));
         }
     }
     if main.whole.len() % EVERY != 0 {
-        growth.push(grown(&main.cache, &model));
+        growth.push(Size::of(&main.cache));
     }
     let (kept, json_of_session) = match &mut session {
         Some(session) => {
@@ -234,10 +234,31 @@ fn to_first_token(
     (text, json)
 }
 
-/// Tokens, bytes, and what f16 would take.
-fn grown(cache: &Cached, model: &Model) -> (usize, usize, usize) {
-    let (stats, layers) = (cache.stats(), model.shape.layers);
-    (stats.tokens / layers, stats.bytes, 2 * stats.values)
+/// A cache at some time.
+struct Size {
+    tokens: usize,
+    bytes: usize,
+    /// What f16 would take.
+    in_f16: usize,
+    has_pages: bool,
+}
+
+impl Size {
+    fn of(cache: &Cached) -> Self {
+        let stats = cache.stats();
+        let (in_f16, has_pages) = (2 * stats.values, stats.paged_tokens > 0);
+        Self { tokens: stats.tokens, bytes: stats.bytes, in_f16, has_pages }
+    }
+
+    fn line(&self) -> String {
+        let Self { tokens, bytes, in_f16, has_pages } = self;
+        // Exact tokens alone take a little more than they would in f16, for what a head has once.
+        let note = match has_pages {
+            true => format!("{:.2} times smaller", *in_f16 as f64 / *bytes as f64),
+            false => "no page has closed yet: all tokens are exact".into(),
+        };
+        format!("{tokens:>10} {bytes:>12} {in_f16:>11}   {note}\n")
+    }
 }
 
 /// What it took, for people, and for machines in a file.
@@ -247,22 +268,18 @@ fn finish(
     codecs: &Codecs,
     main: &Run,
     beside: Option<&Run>,
-    growth: &[(usize, usize, usize)],
+    growth: &[Size],
     session: Value,
 ) -> Result<String> {
     let about = format!("{}\n{}; {}", model.describe(), codecs.describe(), arguments.model.describe());
     let mut text = format!("\n\n{}\n\n    tokens     KV bytes      in f16\n", wrap(&about));
-    for (tokens, bytes, f16) in growth {
-        text += &format!(
-            "{tokens:>10} {bytes:>12} {f16:>11}   {:.2} times smaller\n",
-            *f16 as f64 / *bytes as f64
-        );
-    }
+    growth.iter().for_each(|size| text += &size.line());
     let speed = |name: &str, run: &Run| {
         let (whole, in_cache) = (median(&run.whole), median(&run.in_cache));
         format!(
-            "{name}{:.1} tokens/s; a token (median) {whole:.2} ms, {in_cache:.2} of it in the cache\n",
-            1e3 / whole
+            "{name}{:.1} tokens/s, {whole:.2} ms a token (median): {in_cache:.2} in the cache, {:.2} in the model\n",
+            1e3 / whole,
+            whole - in_cache
         )
     };
     if !main.whole.is_empty() {
@@ -272,9 +289,9 @@ fn finish(
     if let Some(path) = &arguments.json {
         let times =
             |run: &Run| json!({"ms_per_token": median(&run.whole), "ms_in_cache": median(&run.in_cache)});
-        let rows = growth
-            .iter()
-            .map(|(tokens, bytes, f16)| json!({"tokens": tokens, "kv_bytes": bytes, "kv_bytes_f16": f16}));
+        let rows = growth.iter().map(|Size { tokens, bytes, in_f16, .. }| {
+            json!({"tokens": tokens, "kv_bytes": bytes, "kv_bytes_f16": in_f16})
+        });
         let mut json = arguments.model.json_with_run(model, codecs);
         json["growth"] = rows.collect();
         let (prompt, written) = main.tokens.split_at(main.tokens.len() - main.whole.len());

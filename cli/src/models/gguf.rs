@@ -1,64 +1,108 @@
-//! GGUF files: what kind of model is in one, and its tensors.
+//! GGUF files: what kind of model is in one, or in several that it was split into, and its tensors.
 
-use crate::failure::{Failure, Result, fail};
-use candle_core::quantized::gguf_file::{Content, Value};
-use candle_core::quantized::{QMatMul, QTensor};
-use candle_core::{Device, Storage, Tensor};
+mod header;
+
+use super::matrix::Matrix;
+use crate::failure::{Failure, Result, fail, first_line, shown};
+use crate::files;
+use candle_core::Device;
+use candle_core::quantized::QTensor;
+use candle_core::quantized::gguf_file::{Content, TensorInfo, Value};
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom};
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 
-/// An open model file.
+/// An open model.
 pub(crate) struct Gguf {
     name: String,
-    file: BufReader<File>,
+    parts: Vec<Part>,
+    /// Of all files.
     pub(crate) bytes: u64,
+    /// The header of the first file, without tensors.
     pub(crate) content: Content,
+    tensors: HashMap<String, Place>,
     /// Of all that has been read so far.
     checksum: crc32fast::Hasher,
 }
 
-/// A message of candle's without its trace.
-pub(crate) fn first_line(error: &impl std::fmt::Display) -> String {
-    error.to_string().lines().next().unwrap_or("").to_owned()
+/// An open file.
+struct Part {
+    file: BufReader<File>,
+    /// Where its tensors begin.
+    start: u64,
+    length: u64,
+}
+
+/// Where a tensor is.
+struct Place {
+    part: usize,
+    info: TensorInfo,
+    is_read: bool,
 }
 
 impl Gguf {
-    /// Reads everything but the tensors, and checks that the file has these too.
+    /// Reads everything but the tensors, and checks that the files have these too.
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        let name = path.display().to_string();
-        let file = File::open(path).map_err(|error| crate::files::at_path(path, &error))?;
-        let mut file = BufReader::new(file);
-        let mut magic = [0; 4];
-        if file.read_exact(&mut magic).is_err() || magic != *b"GGUF" {
-            fail!("{name}: not a GGUF file");
-        }
-        let damaged = |error: &dyn std::fmt::Display| {
-            Failure(format!("{name}: a truncated or damaged GGUF file: {}", first_line(&error)))
+        let mut checksum = crc32fast::Hasher::new();
+        let (part, content) = Part::open(path, &mut checksum)?;
+        let mut gguf = Self {
+            name: path.display().to_string(),
+            bytes: part.length,
+            parts: vec![part],
+            content,
+            tensors: HashMap::new(),
+            checksum,
         };
-        file.rewind().map_err(|error| damaged(&error))?;
-        let content = Content::read(&mut file).map_err(|error| damaged(&error))?;
-        let length = file.seek(SeekFrom::End(0)).map_err(|error| damaged(&error))?;
-        for (tensor, info) in &content.tensor_infos {
-            let values =
-                info.shape.dims().iter().fold(1, |values: u64, &dim| values.saturating_mul(dim as u64));
-            let end = (values / info.ggml_dtype.block_size() as u64)
-                .saturating_mul(info.ggml_dtype.type_size() as u64)
-                .saturating_add(content.tensor_data_offset.saturating_add(info.offset));
-            if end > length {
-                fail!("{name}: a truncated GGUF file: {tensor} ends at byte {end}, the file at {length}");
+        let first = std::mem::take(&mut gguf.content.tensor_infos);
+        gguf.add(0, first)?;
+        for (path, number) in gguf.further_parts(path)?.iter().zip(1..) {
+            let (part, content) = Part::open(path, &mut gguf.checksum)?;
+            if content.metadata.get("split.no").and_then(count) != Some(number) {
+                fail!("{}: not file {} of the model in {}", path.display(), number + 1, gguf.name);
             }
+            gguf.bytes += part.length;
+            gguf.parts.push(part);
+            gguf.add(gguf.parts.len() - 1, content.tensor_infos)?;
         }
-        let (mut header, mut checksum) = (Vec::new(), crc32fast::Hasher::new());
-        file.rewind().map_err(|error| damaged(&error))?;
-        let read = file.by_ref().take(content.tensor_data_offset).read_to_end(&mut header);
-        read.map_err(|error| damaged(&error))?;
-        checksum.update(&header);
-        Ok(Self { name, file, bytes: length, content, checksum })
+        match gguf.optional_count("split.tensors.count")? {
+            Some(count) if count != gguf.tensors.len() => {
+                gguf.refuse(format!("its files have {} tensors in place of {count}", gguf.tensors.len()))
+            }
+            _ => Ok(gguf),
+        }
     }
 
-    /// Of the header and the tensors that were read: what tells two models of the same sizes apart.
+    fn add(&mut self, part: usize, tensors: HashMap<String, TensorInfo>) -> Result<()> {
+        for (name, info) in tensors {
+            let place = Place { part, info, is_read: false };
+            if self.tensors.insert(name.clone(), place).is_some() {
+                return self.refuse(format!("two of its files have the tensor {}", shown(&name)));
+            }
+        }
+        Ok(())
+    }
+
+    /// The other files of a model that was split into several: `NAME-00002-of-00003.gguf` and so on.
+    fn further_parts(&self, path: &Path) -> Result<Vec<PathBuf>> {
+        let count = match self.optional_count("split.count")? {
+            None | Some(0 | 1) => return Ok(Vec::new()),
+            Some(count @ ..=0xffff) => count,
+            Some(count) => return self.refuse(format!("split.count is {count}")),
+        };
+        let part = |number: usize| format!("-{number:05}-of-{count:05}.gguf");
+        let number = self.optional_count("split.no")?.unwrap_or(0).saturating_add(1);
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let Some(stem) = name.strip_suffix(&part(1)).filter(|_| number == 1) else {
+            return self.refuse(format!(
+                "file {number} of a model in {count}; give the first, whose name ends in {}",
+                part(1)
+            ));
+        };
+        Ok((2..=count).map(|number| path.with_file_name(format!("{stem}{}", part(number)))).collect())
+    }
+
+    /// Of the headers and the tensors that were read: what tells two models of the same sizes apart.
     pub(crate) fn checksum(&self) -> u32 {
         self.checksum.clone().finalize()
     }
@@ -72,32 +116,96 @@ impl Gguf {
         self.content.metadata.get(key)
     }
 
-    pub(crate) fn text(&self, key: &str) -> Option<&str> {
-        self.value(key).and_then(|value| value.to_string().ok()).map(String::as_str)
+    /// Names of all entries that begin like this, in order.
+    pub(crate) fn keys(&self, start: &str) -> Vec<&str> {
+        let keys = self.content.metadata.keys().map(String::as_str);
+        let mut keys: Vec<_> = keys.filter(|key| key.starts_with(start)).collect();
+        keys.sort_unstable();
+        keys
+    }
+
+    /// What `read` makes of an entry that the file may leave out. An entry of another kind is an error, never left out.
+    fn optional<'a, T>(
+        &'a self,
+        key: &str,
+        kind: &str,
+        read: impl Fn(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>> {
+        match self.value(key) {
+            None => Ok(None),
+            Some(value) => match read(value) {
+                None => self.refuse(format!("{key} is not {kind}")),
+                read => Ok(read),
+            },
+        }
+    }
+
+    pub(crate) fn optional_text(&self, key: &str) -> Result<Option<&str>> {
+        self.optional(key, "a text", |value| value.to_string().ok().map(String::as_str))
+    }
+
+    pub(crate) fn optional_bool(&self, key: &str) -> Result<Option<bool>> {
+        self.optional(key, "true or false", |value| value.to_bool().ok())
     }
 
     /// A count that the file may leave out.
-    pub(crate) fn optional_count(&self, key: &str) -> Option<usize> {
-        self.value(key).and_then(|value| value.to_u64().ok()).and_then(|count| usize::try_from(count).ok())
+    pub(crate) fn optional_count(&self, key: &str) -> Result<Option<usize>> {
+        self.optional(key, "a count", count)
     }
 
     /// A count that must be there and is at least 1.
     pub(crate) fn count(&self, key: &str) -> Result<usize> {
-        match self.optional_count(key) {
+        self.checked_count(key, self.optional_count(key)?)
+    }
+
+    /// The same of a count that files may have for each layer. All layers must have the same.
+    pub(crate) fn count_of_layers(&self, key: &str, layers: usize) -> Result<usize> {
+        let Some(Value::Array(list)) = self.value(key) else { return self.count(key) };
+        let Some(counts) = list.iter().map(count).collect::<Option<Vec<_>>>() else {
+            return self.refuse(format!("{key} is not a list of counts"));
+        };
+        if counts.len() != layers {
+            return self.refuse(format!("{key} has {} counts for {layers} layers", counts.len()));
+        }
+        if counts.iter().any(|count| *count != counts[0]) {
+            return self.refuse(format!("{key} differs between layers, which is not supported"));
+        }
+        self.checked_count(key, counts.first().copied())
+    }
+
+    fn checked_count(&self, key: &str, count: Option<usize>) -> Result<usize> {
+        match count {
             Some(count @ 1..=0xff_ffff) => Ok(count),
             Some(count) => self.refuse(format!("{key} is {count}")),
-            None if self.value(key).is_some() => self.refuse(format!("{key} is not a count")),
             None => self.refuse(format!("a damaged GGUF file: no {key}")),
+        }
+    }
+
+    /// A number that the file may leave out, finite and not below 0.
+    pub(crate) fn optional_number(&self, key: &str) -> Result<Option<f32>> {
+        let number = self.optional(key, "a number", |value| match value {
+            Value::F64(number) => Some(*number as f32),
+            value => value.to_f32().ok(),
+        })?;
+        match number {
+            Some(number) if !(number >= 0.0 && number.is_finite()) => {
+                self.refuse(format!("{key} is {number}"))
+            }
+            number => Ok(number),
         }
     }
 
     /// A number that must be there, is finite and above 0.
     pub(crate) fn number(&self, key: &str) -> Result<f32> {
-        match self.value(key).and_then(|value| value.to_f32().ok()) {
-            Some(number) if number > 0.0 && number.is_finite() => Ok(number),
+        match self.optional_number(key)? {
+            Some(number) if number > 0.0 => Ok(number),
             Some(number) => self.refuse(format!("{key} is {number}")),
             None => self.refuse(format!("a damaged GGUF file: no {key}")),
         }
+    }
+
+    pub(crate) fn optional_list(&self, key: &str) -> Result<Option<&Vec<Value>>> {
+        self.optional(key, "a list", |value| value.to_vec().ok())
     }
 
     /// A list that must be there.
@@ -114,18 +222,34 @@ impl Gguf {
     }
 
     pub(crate) fn has(&self, tensor: &str) -> bool {
-        self.content.tensor_infos.contains_key(tensor)
+        self.tensors.contains_key(tensor)
+    }
+
+    /// Outputs of a matrix, if there is one of this name.
+    pub(crate) fn outputs(&self, tensor: &str) -> Result<usize> {
+        match self.tensors.get(tensor) {
+            Some(place) => Ok(place.info.shape.dims().first().copied().unwrap_or(0)),
+            None => self.refuse(format!("a damaged GGUF file: no tensor {tensor}")),
+        }
+    }
+
+    /// Of the tensors that nobody has read, the first by name.
+    pub(crate) fn unread(&self) -> Option<&str> {
+        let unread = self.tensors.iter().filter(|(_, place)| !place.is_read);
+        unread.map(|(name, _)| name.as_str()).min()
     }
 
     fn tensor(&mut self, name: &str, shape: &[usize]) -> Result<QTensor> {
-        let Some(info) = self.content.tensor_infos.get(name) else {
+        let Some(place) = self.tensors.get_mut(name) else {
             return self.refuse(format!("a damaged GGUF file: no tensor {name}"));
         };
+        place.is_read = true;
+        let (info, part) = (&place.info, &mut self.parts[place.part]);
         if info.shape.dims() != shape {
             let dims = info.shape.dims().to_vec();
             return self.refuse(format!("a damaged GGUF file: {name} is {dims:?}, not {shape:?}"));
         }
-        let tensor = info.read(&mut self.file, self.content.tensor_data_offset, &Device::Cpu);
+        let tensor = info.read(&mut part.file, part.start, &Device::Cpu);
         let tensor = tensor.or_else(|error| self.refuse(format!("{name}: {}", first_line(&error))))?;
         match tensor.data() {
             Ok(bytes) => self.checksum.update(&bytes),
@@ -148,76 +272,46 @@ impl Gguf {
 
     /// A matrix that maps `inputs` values to `outputs`.
     pub(crate) fn matrix(&mut self, name: &str, outputs: usize, inputs: usize) -> Result<Matrix> {
-        let weight = Arc::new(self.tensor(name, &[outputs, inputs])?);
-        let product = QMatMul::from_arc(weight.clone());
-        match product {
-            Ok(product) => Ok(Matrix { weight, product, inputs }),
-            Err(error) => self.refuse(format!("{name}: {}", first_line(&error))),
+        let weight = self.tensor(name, &[outputs, inputs])?;
+        Matrix::new(weight, inputs).or_else(|error| self.refuse(format!("{name}: {}", first_line(&error))))
+    }
+}
+
+/// An integer of any width that is not negative.
+fn count(value: &Value) -> Option<usize> {
+    match *value {
+        Value::I8(count) => count.try_into().ok(),
+        Value::I16(count) => count.try_into().ok(),
+        Value::I32(count) => count.try_into().ok(),
+        Value::I64(count) => count.try_into().ok(),
+        Value::Bool(_) => None,
+        ref value => value.to_u64().ok()?.try_into().ok(),
+    }
+}
+
+impl Part {
+    /// A file, what its header says, and the header in the checksum.
+    fn open(path: &Path, checksum: &mut crc32fast::Hasher) -> Result<(Self, Content)> {
+        let name = path.display();
+        let at_path = |error: &std::io::Error| files::at_path(path, error);
+        let mut file = BufReader::new(File::open(path).map_err(|error| at_path(&error))?);
+        let mut magic = [0; 4];
+        if file.read_exact(&mut magic).is_err() || magic != *b"GGUF" {
+            fail!("{name}: not a GGUF file");
         }
-    }
-}
-
-/// A matrix as the file has it, quantised.
-pub(crate) struct Matrix {
-    weight: Arc<QTensor>,
-    product: QMatMul,
-    inputs: usize,
-}
-
-/// From so many rows on, products are in f32 on weights that are decoded for this call. With fewer, candle multiplies the
-/// quantised weights, its activations rounded to 8 bits: that reads less, but is slower a row.
-const DENSE_ROWS: usize = 16;
-
-impl Matrix {
-    /// x·Wᵀ for rows of `inputs`.
-    pub(crate) fn apply(&self, x: &[f32]) -> Result<Vec<f32>> {
-        let rows = x.len() / self.inputs;
-        let product = || {
-            let x = Tensor::from_slice(x, (rows, self.inputs), &Device::Cpu)?;
-            if rows < DENSE_ROWS {
-                candle_core::Module::forward(&self.product, &x)?.flatten_all()?.to_vec1()
-            } else {
-                x.matmul(&self.weight.dequantize(&Device::Cpu)?.t()?)?.flatten_all()?.to_vec1()
-            }
-        };
-        product().map_err(|error| Failure(first_line(&error)))
-    }
-
-    /// Decoded once, for many calls.
-    pub(crate) fn dense(&self) -> Result<Dense> {
-        let weight = self.weight.dequantize(&Device::Cpu);
-        let weight = weight.map_err(|error| Failure(first_line(&error)))?;
-        Ok(Dense { weight, inputs: self.inputs })
-    }
-
-    /// Rows of the matrix, decoded.
-    pub(crate) fn rows(&self, rows: &[u32]) -> Result<Vec<f32>> {
-        let decoded = || {
-            let ids = Tensor::from_slice(rows, rows.len(), &Device::Cpu)?;
-            self.weight.embedding(&ids)?.flatten_all()?.to_vec1()
-        };
-        decoded().map_err(|error| Failure(first_line(&error)))
-    }
-}
-
-/// A matrix in f32.
-pub(crate) struct Dense {
-    weight: Tensor,
-    inputs: usize,
-}
-
-impl Dense {
-    /// What `read` makes of x·Wᵀ, for rows of the matrix' width; the product is large, and not copied.
-    pub(crate) fn apply<T>(&self, x: &[f32], read: impl FnOnce(&[f32]) -> T) -> Result<T> {
-        let product = || {
-            let x = Tensor::from_slice(x, (x.len() / self.inputs, self.inputs), &Device::Cpu)?;
-            let product = x.matmul(&self.weight.t()?)?;
-            let (storage, _) = product.storage_and_layout();
-            match &*storage {
-                Storage::Cpu(storage) => Ok(read(storage.as_slice()?)),
-                _ => candle_core::bail!("the product is not in memory"),
-            }
-        };
-        product().map_err(|error| Failure(first_line(&error)))
+        let length = file.seek(SeekFrom::End(0)).map_err(|error| at_path(&error))?;
+        file.rewind().map_err(|error| at_path(&error))?;
+        let named = |Failure(why)| Failure(format!("{name}: {why}"));
+        header::check(&mut file, length).map_err(named)?;
+        file.rewind().map_err(|error| at_path(&error))?;
+        let content = Content::read(&mut file).map_err(|error| {
+            Failure(format!("{name}: a truncated or damaged GGUF file: {}", first_line(&error)))
+        })?;
+        header::check_tensors(&content, length).map_err(named)?;
+        let (start, mut header) = (content.tensor_data_offset, Vec::new());
+        file.rewind().map_err(|error| at_path(&error))?;
+        file.by_ref().take(start).read_to_end(&mut header).map_err(|error| at_path(&error))?;
+        checksum.update(&header);
+        Ok((Self { file, start, length }, content))
     }
 }

@@ -2,7 +2,7 @@
 
 use super::attention::{Attention, Cached, Exact};
 use super::forward::Model;
-use super::gguf::Dense;
+use super::matrix::{Dense, check_finite};
 use super::options::{Codecs, ModelOptions};
 use crate::backend::kernels;
 use crate::device::Device;
@@ -132,6 +132,7 @@ impl<'a> Reference<'a> {
                 let rows = targets.len();
                 let both = [reference, &hidden[..rows * width]].concat();
                 let predictions = self.output.apply(&both, |logits| {
+                    check_finite(logits)?;
                     let vocabulary = logits.len() / (2 * rows);
                     let (reference, logits) = logits.split_at(rows * vocabulary);
                     let pairs =
@@ -139,8 +140,8 @@ impl<'a> Reference<'a> {
                     let predictions = pairs.zip(targets).map(|((reference, logits), &target)| {
                         Predictions::of(reference, logits, target as usize, backend)
                     });
-                    predictions.collect::<Vec<_>>()
-                })?;
+                    Ok(predictions.collect::<Vec<_>>())
+                })??;
                 predictions.into_iter().for_each(|predictions| sum.add(predictions));
             }
         }

@@ -2,10 +2,9 @@
 
 use super::attention::Cached;
 use super::forward::Model;
-use super::gguf::first_line;
 use super::shape::Shape;
 use crate::codecs::{is_float, parse_budget, parse_spec};
-use crate::failure::{At, Result};
+use crate::failure::{At, Result, first_line};
 use crate::keys::{KeyOptions, Keys, center_name, parse_page};
 use crate::provenance;
 use clap::Args;

@@ -127,11 +127,14 @@ pub(crate) fn run(arguments: &Perplexity) -> Result<()> {
 
 fn table(outcome: &Outcome) -> String {
     let change = 100.0 * (outcome.perplexity / outcome.perplexity_f16 - 1.0);
-    let smaller = outcome.kv_bytes_f16 as f64 / outcome.kv_bytes as f64;
+    let smaller = match outcome.kl_paged {
+        None if outcome.kv_bytes > outcome.kv_bytes_f16 => "no page has closed: all tokens are exact".into(),
+        _ => format!("{:.2} times smaller", outcome.kv_bytes_f16 as f64 / outcome.kv_bytes as f64),
+    };
     format!(
         "                  f16 cache   compressed\n\
          perplexity     {:>12.4} {:>12.4}   {change:+.2}%\n\
-         KV bytes       {:>12} {:>12}   {smaller:.2} times smaller\n\
+         KV bytes       {:>12} {:>12}   {smaller}\n\
          bits per value {:>12} {:>12.3}   in pages {:.3}\n\
          KL divergence, nats: mean {:.5}, 99th percentile {:.4}; mean where pages are read {}\n\
          the same likeliest token: {:.2}% of {} predictions\n",

@@ -1,7 +1,7 @@
 //! SentencePiece's byte-pair encoding as GGUF files carry it: pieces with scores, no list of merges.
 
-use super::gguf::{Gguf, first_line};
-use crate::failure::{Failure, Result};
+use super::gguf::Gguf;
+use crate::failure::{Failure, Result, first_line};
 use candle_core::quantized::gguf_file::Value;
 use std::collections::HashSet;
 use tokenizers::decoders::byte_fallback::ByteFallback;
@@ -35,7 +35,7 @@ pub(crate) fn tokenizer(gguf: &Gguf) -> Result<Tokenizer> {
     if counts != [texts.len(); 3] {
         return gguf.refuse(format!("tokens, scores and token_type of its tokenizer: {counts:?} of them"));
     }
-    let prefix = gguf.value("tokenizer.ggml.add_space_prefix").and_then(|value| value.to_bool().ok());
+    let prefix = gguf.optional_bool("tokenizer.ggml.add_space_prefix")?;
     if prefix != Some(false) {
         let key = "tokenizer.ggml.add_space_prefix";
         return gguf.refuse(format!("{key} is not false: a space before every text is not supported"));

@@ -2,7 +2,7 @@
 
 use super::attention::Cached;
 use crate::console::is_dash;
-use crate::failure::{Failure, Result, fail};
+use crate::failure::{Failure, Result, fail, shown};
 use crate::files;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -56,6 +56,7 @@ impl Session {
         if is_dash(path) {
             fail!("--session {}: a session is a file", path.display());
         }
+        files::check(path)?;
         let head = Head { run, tokens: Vec::new(), prefill: Prefill::default() };
         let mut session = Self { path: path.to_owned(), head, bytes: Vec::new(), layers: 0 };
         if path.try_exists().map_err(|error| files::at_path(path, &error))? {
@@ -88,7 +89,7 @@ impl Session {
         let Some(head) = head else { return self.refuse("a damaged session (no head)") };
         let differs = |(key, now): (&String, &Value)| {
             let then = &head.run[key];
-            (then != now).then(|| format!("{key} {then} and not {now}"))
+            (then != now).then(|| format!("{key} {} and not {now}", shown(&then.to_string())))
         };
         let differing: Vec<_> = self.head.run.as_object().into_iter().flatten().filter_map(differs).collect();
         if !differing.is_empty() {

@@ -1,4 +1,8 @@
-//! The sizes of a model.
+//! What kind of model is in a file, and its sizes.
+
+use super::gguf::Gguf;
+use crate::failure::{Result, shown};
+use octaplex::codebook::WIDTHS;
 
 /// The sizes of a model.
 #[derive(Clone, Copy)]
@@ -8,6 +12,8 @@ pub(crate) struct Shape {
     pub(crate) heads: usize,
     pub(crate) kv_heads: usize,
     pub(crate) head_dim: usize,
+    /// Of the layer between attention and attention.
+    pub(crate) feed: usize,
     /// Tokens that it was trained for.
     pub(crate) context: usize,
     /// Of its norms.
@@ -25,7 +31,98 @@ pub(crate) struct Local {
     pub(crate) period: usize,
 }
 
+const ARCHITECTURES: &[&str] = &["llama", "qwen2", "qwen3", "gemma3"];
+
+/// What Gemma's files leave out: every sixth layer is global.
+const GEMMA_PERIOD: usize = 6;
+
+/// Entries that change what the layers of other families compute: 0 or false where they change nothing.
+const CHANGES: [&str; 8] = [
+    "attention.scale",
+    "attention.clamp_kqv",
+    "attention.max_alibi_bias",
+    "attn_logit_softcapping",
+    "final_logit_softcapping",
+    "logit_scale",
+    "residual_scale",
+    "embedding_scale",
+];
+
+/// The architecture's name, which must be one of those that are known.
+pub(crate) fn architecture(gguf: &Gguf) -> Result<String> {
+    let architecture = gguf.optional_text("general.architecture")?.unwrap_or("").to_owned();
+    let (name, known) = (shown(&architecture), ARCHITECTURES.join(", "));
+    let has = |part: &str| !gguf.keys(&format!("{architecture}.{part}")).is_empty();
+    // Other programs name dozens of these; what they have in common is in the file.
+    let experts = gguf.optional_count(&format!("{architecture}.expert_count"))?;
+    let kind = if experts.is_some_and(|experts| experts > 0) {
+        "is a mixture of experts"
+    } else if has("ssm.") || has("wkv.") || has("shortconv.") {
+        "has recurrent layers, alone or beside attention"
+    } else if ARCHITECTURES.contains(&architecture.as_str()) {
+        return Ok(architecture);
+    } else {
+        return gguf.refuse(format!("unknown architecture \"{name}\"; these are known: {known}"));
+    };
+    gguf.refuse(format!("\"{name}\" {kind}, which is not supported; these are: {known}"))
+}
+
 impl Shape {
+    /// The sizes in a file of one of the known architectures.
+    pub(crate) fn new(gguf: &Gguf, architecture: &str) -> Result<Self> {
+        let gemma = architecture == "gemma3";
+        let key = |name: &str| format!("{architecture}.{name}");
+        for key in CHANGES.map(key) {
+            if let Some(number) = gguf.optional_number(&key)?.filter(|number| *number != 0.0) {
+                return gguf.refuse(format!("{key} is {number}, which is not supported"));
+            }
+        }
+        if gguf.optional_bool(&key("attention.causal"))? == Some(false) {
+            return gguf.refuse("its tokens see those after them, which is not supported");
+        }
+        let layers = gguf.count(&key("block_count"))?;
+        let width = gguf.count(&key("embedding_length"))?;
+        let heads = gguf.count_of_layers(&key("attention.head_count"), layers)?;
+        let kv_heads = match gguf.value(&key("attention.head_count_kv")) {
+            None => heads,
+            Some(_) => gguf.count_of_layers(&key("attention.head_count_kv"), layers)?,
+        };
+        let head_dim = match gguf.value(&key("attention.key_length")) {
+            None if !gemma => width / heads,
+            _ => gguf.count(&key("attention.key_length"))?,
+        };
+        let value_dim = gguf.optional_count(&key("attention.value_length"))?.unwrap_or(head_dim);
+        if !heads.is_multiple_of(kv_heads) || head_dim != value_dim {
+            return gguf.refuse(format!(
+                "{heads} query heads, {kv_heads} key/value heads, keys of {head_dim} and values of {value_dim}"
+            ));
+        }
+        if !WIDTHS.contains(&head_dim) {
+            return gguf.refuse(octaplex::Error::Width { actual: head_dim });
+        }
+        let local = match gemma {
+            true => Some(Local {
+                window: gguf.count(&key("attention.sliding_window"))?,
+                period: match gguf.value(&key("attention.sliding_window_pattern")) {
+                    None => GEMMA_PERIOD,
+                    Some(_) => gguf.count(&key("attention.sliding_window_pattern"))?,
+                },
+            }),
+            false => None,
+        };
+        Ok(Self {
+            layers,
+            width,
+            heads,
+            kv_heads,
+            head_dim,
+            feed: gguf.count_of_layers(&key("feed_forward_length"), layers)?,
+            context: gguf.count(&key("context_length"))?,
+            epsilon: gguf.number(&key("attention.layer_norm_rms_epsilon"))?,
+            local,
+        })
+    }
+
     /// Tokens that queries of a layer see, their own included; `None` for all.
     pub(crate) fn window(&self, layer: usize) -> Option<usize> {
         self.local.filter(|local| !(layer + 1).is_multiple_of(local.period)).map(|local| local.window)

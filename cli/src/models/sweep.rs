@@ -6,10 +6,10 @@ mod rows;
 use super::likelihood::{Outcome, Reference};
 use super::options::{CALIBRATION, Codecs, ModelOptions};
 use super::perplexity::check_windows;
-use crate::codecs::{parse_budget, parse_spec};
-use crate::console::{Console, wrap};
+use crate::codecs::{in_list, parse_budget, parse_spec};
+use crate::console::{Console, page_note, wrap};
 use crate::device::Device;
-use crate::failure::{At, Failure, Result, fail};
+use crate::failure::{At, Failure, Result, fail, first_line};
 use crate::files;
 use crate::keys::Keys;
 use crate::progress::Progress;
@@ -67,7 +67,7 @@ pub(crate) struct Sweep {
     /// Where rows are kept
     #[arg(long, value_name = "FILE", default_value = "octaplex-sweep.jsonl")]
     rows: PathBuf,
-    /// The page with the plots [default: octaplex-sweep.html, numbered if there is one]
+    /// Write a page with the plots
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// One plot of rate and KL, as a picture
@@ -91,7 +91,8 @@ fn cases(sweep: &Sweep) -> Result<Vec<Case>> {
             Ok(bits) => Ok(Codecs::within(bits, keys)),
             Err(_) => {
                 let (k, v) = text.split_once('/').unwrap_or((text, text));
-                Ok(Codecs::of(parse_spec(k)?, parse_spec(v)?, keys))
+                let parse = |spec| parse_spec(spec).or_else(|failure| in_list(text, failure));
+                Ok(Codecs::of(parse(k)?, parse(v)?, keys))
             }
         };
         for &how in &sweep.keys {
@@ -112,6 +113,7 @@ fn cases(sweep: &Sweep) -> Result<Vec<Case>> {
 pub(crate) fn run(sweep: &Sweep) -> Result<()> {
     let Sweep { model: options, text, tokens, windows, .. } = sweep;
     let console = Console::beside(&[&sweep.html, &sweep.svg, &sweep.csv].map(Option::as_deref))?;
+    files::check(&sweep.rows)?;
     let mut cases = cases(sweep)?;
     let model = options.load()?;
     for case in &mut cases {
@@ -182,8 +184,9 @@ pub(crate) fn run(sweep: &Sweep) -> Result<()> {
         text.display(),
         options.describe()
     );
-    let page = page::page(&model.name, &about, &rows);
-    let page = files::write_page(sweep.html.as_deref(), "octaplex-sweep", &page)?;
+    if let Some(path) = &sweep.html {
+        files::write(path, page::page(&model.name, &about, &rows).as_bytes())?;
+    }
     if let Some(path) = &sweep.svg {
         files::write(path, rates::chart(&model.name, &rates_of(&rows)).as_bytes())?;
     }
@@ -191,10 +194,10 @@ pub(crate) fn run(sweep: &Sweep) -> Result<()> {
         files::write(path, &rates::write(&rates_of(&rows))?)?;
     }
     console.say(&format!(
-        "{}\nRows: {}\nPage with plots: {}\n",
+        "{}\nRows: {}\n{}\n",
         table(&about, &rows),
         sweep.rows.display(),
-        page.display()
+        page_note(sweep.html.as_deref())
     ))
 }
 
@@ -240,7 +243,12 @@ fn kept_rows(sweep: &Sweep) -> Result<Vec<Value>> {
         Ok(row) => Some(Ok(row)),
         // The last line of a sweep that was interrupted.
         Err(_) if number + 1 == count && !text.ends_with('\n') => None,
-        Err(error) => Some(Err(Failure(format!("{}, line {}: {error}", sweep.rows.display(), number + 1)))),
+        Err(error) => Some(Err(Failure(format!(
+            "{}, line {}: {}",
+            sweep.rows.display(),
+            number + 1,
+            first_line(&error)
+        )))),
     });
     rows.collect()
 }

@@ -1,10 +1,11 @@
 //! Text and tokens: the tokenizer that a GGUF file carries.
 
-use super::gguf::{Gguf, first_line};
+use super::gguf::Gguf;
 use super::sentencepiece;
-use crate::failure::{Failure, Result, fail};
+use crate::failure::{Failure, Result, fail, first_line, shown};
 use candle_core::quantized::tokenizer::TokenizerFromGguf;
 use std::path::Path;
+use tokenizers::models::ModelWrapper;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::pre_tokenizers::digits::Digits;
@@ -27,12 +28,22 @@ const LLAMA3: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])
 impl Text {
     /// The tokenizer of a model that has an embedding for so many tokens.
     pub(crate) fn new(gguf: &Gguf, vocabulary: usize) -> Result<Self> {
-        let (tokenizer, starts) = match gguf.text("tokenizer.ggml.model") {
-            Some("gpt2") => (byte_level(gguf)?, false),
+        let token = |key: &str| match gguf.optional_count(key)? {
+            Some(token) if token >= vocabulary => {
+                gguf.refuse(format!("{key} is {token}, of {vocabulary} tokens"))
+            }
+            token => Ok(token.map(|token| token as u32)),
+        };
+        let (begin, end) = ("tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id");
+        let (add, begin_id, end_id) =
+            (gguf.optional_bool("tokenizer.ggml.add_bos_token")?, token(begin)?, token(end)?);
+        let (tokenizer, starts) = match gguf.optional_text("tokenizer.ggml.model")? {
+            Some("gpt2") => byte_level(gguf)?,
             Some("llama") => (sentencepiece::tokenizer(gguf)?, true),
             Some(other) => {
                 return gguf.refuse(format!(
-                    "its tokenizer is \"{other}\"; byte-level ones (gpt2) and SentencePiece's (llama) are supported"
+                    "its tokenizer is \"{}\"; byte-level ones (gpt2) and SentencePiece's (llama) are supported",
+                    shown(other)
                 ));
             }
             None => return gguf.refuse("no tokenizer in it"),
@@ -41,12 +52,13 @@ impl Text {
             let tokens = tokenizer.get_vocab_size(true);
             return gguf.refuse(format!("{tokens} tokens, but an embedding of {vocabulary}"));
         }
-        let token = |key: &str| gguf.optional_count(key).map(|token| token as u32);
-        let given = gguf.value("tokenizer.ggml.add_bos_token").and_then(|value| value.to_bool().ok());
-        let first = token("tokenizer.ggml.bos_token_id").filter(|_| given.unwrap_or(starts));
+        let first = match (add, begin_id) {
+            (Some(true), None) => return gguf.refuse(format!("no {begin}, which begins every text")),
+            (given, first) => first.filter(|_| given.unwrap_or(starts)),
+        };
         let ends = ["<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<end_of_turn>"];
         let last = ends.iter().filter_map(|end| tokenizer.token_to_id(end));
-        let last = last.chain(token("tokenizer.ggml.eos_token_id")).collect();
+        let last = last.chain(end_id).collect();
         Ok(Self { tokenizer, first, last })
     }
 
@@ -87,18 +99,23 @@ impl Text {
     }
 }
 
-/// A byte-level tokenizer, with the words that its name stands for.
-fn byte_level(gguf: &Gguf) -> Result<Tokenizer> {
+/// A byte-level tokenizer, with the words that its name stands for; and whether a token begins every text where the file
+/// does not say so.
+fn byte_level(gguf: &Gguf) -> Result<(Tokenizer, bool)> {
+    // Candle takes entries of other types for none.
+    gguf.optional_list("tokenizer.ggml.token_type")?;
     let tokenizer = Tokenizer::from_gguf(&gguf.content);
     let mut tokenizer =
         tokenizer.or_else(|error| gguf.refuse(format!("its tokenizer: {}", first_line(&error))))?;
     let bytes = |words: bool| PreTokenizerWrapper::ByteLevel(ByteLevel::new(false, true, words));
     // How text is cut into words is not in the file, only its name.
-    let words = match gguf.text("tokenizer.ggml.pre") {
+    let name = gguf.optional_text("tokenizer.ggml.pre")?;
+    let is_llama3 = matches!(name, Some("llama3" | "llama-v3" | "llama-bpe"));
+    let words = match name {
         Some("qwen2") => None,
         Some("smollm") => Some(vec![PreTokenizerWrapper::Digits(Digits::new(true)), bytes(true)]),
         Some("gpt-2" | "default") | None => Some(vec![bytes(true)]),
-        Some("llama3" | "llama-v3" | "llama-bpe") => {
+        _ if is_llama3 => {
             let pattern = SplitPattern::Regex(LLAMA3.into());
             let split = Split::new(pattern, SplitDelimiterBehavior::Isolated, false);
             let split = split.map_err(|error| Failure(first_line(&error)))?;
@@ -106,12 +123,19 @@ fn byte_level(gguf: &Gguf) -> Result<Tokenizer> {
         }
         Some(other) => {
             return gguf.refuse(format!(
-                "its tokenizer cuts words by \"{other}\"; qwen2, smollm, gpt-2 and llama-bpe are supported"
+                "its tokenizer cuts words by \"{}\"; qwen2, smollm, gpt-2 and llama-bpe are supported",
+                shown(other)
             ));
         }
     };
     if let Some(words) = words {
         tokenizer.with_pre_tokenizer(Some(Sequence::new(words)));
     }
-    Ok(tokenizer)
+    // Its words that are tokens are taken whole, even where no merges lead to them.
+    if let (true, ModelWrapper::BPE(model)) = (is_llama3, tokenizer.get_model()) {
+        let mut model = model.clone();
+        model.ignore_merges = true;
+        tokenizer.with_model(model);
+    }
+    Ok((tokenizer, is_llama3))
 }

@@ -28,10 +28,23 @@ pub(crate) struct Tiny {
     pub(crate) window: usize,
     /// What the file does not say.
     pub(crate) without: &'static str,
+    /// What it says besides, or in place of what it would say: names, types and bytes.
+    pub(crate) also: Vec<(&'static str, u32, Vec<u8>)>,
+    /// What is done to the angles of all layers but Gemma's local ones.
+    pub(crate) scaling: Scaling,
     layers: usize,
     dim: usize,
     tensors: Vec<Tensor>,
     tokens: Vec<String>,
+}
+
+/// How positions are stretched.
+#[derive(Clone, Copy)]
+pub(crate) enum Scaling {
+    /// By a factor; 1 by default.
+    Linear(f64),
+    /// By a factor, for texts longer than a first context.
+    Yarn(f64, f64),
 }
 
 /// Numbers in -1..1, the same everywhere.
@@ -69,7 +82,7 @@ fn byte_name(byte: u8) -> char {
     char::from_u32(256 + before).unwrap()
 }
 
-fn text(text: &str) -> Vec<u8> {
+pub(crate) fn text(text: &str) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()
 }
 
@@ -77,19 +90,49 @@ fn is_left_out(without: &str, name: &str) -> bool {
     !without.is_empty() && name.contains(without)
 }
 
+/// A file.
+fn file(entries: &Entries, tensors: &[&Tensor]) -> Vec<u8> {
+    let mut file = b"GGUF".to_vec();
+    file.extend(3u32.to_le_bytes());
+    file.extend((tensors.len() as u64).to_le_bytes());
+    file.extend(entries.count.to_le_bytes());
+    file.extend(&entries.bytes);
+    let mut offset = 0u64;
+    for tensor in tensors {
+        file.extend(text(&tensor.name));
+        let (outputs, inputs) = (tensor.shape.0 as u64, tensor.shape.1 as u64);
+        let dims: &[u64] = if tensor.kind == 0 { &[inputs] } else { &[inputs, outputs] };
+        file.extend((dims.len() as u32).to_le_bytes());
+        dims.iter().for_each(|dim| file.extend(dim.to_le_bytes()));
+        file.extend(tensor.kind.to_le_bytes());
+        file.extend(offset.to_le_bytes());
+        offset += tensor.bytes.len().next_multiple_of(32) as u64;
+    }
+    for tensor in tensors {
+        file.resize(file.len().next_multiple_of(32), 0);
+        file.extend(&tensor.bytes);
+    }
+    file
+}
+
 /// The metadata of a file.
-struct Entries {
+struct Entries<'a> {
     without: &'static str,
+    also: &'a [(&'static str, u32, Vec<u8>)],
     count: u64,
     bytes: Vec<u8>,
 }
 
-impl Entries {
+impl Entries<'_> {
     fn add(&mut self, name: &str, kind: u32, value: &[u8]) {
-        if !is_left_out(self.without, name) {
-            self.count += 1;
-            self.bytes.extend([&text(name), &kind.to_le_bytes()[..], value].concat());
+        if !is_left_out(self.without, name) && self.also.iter().all(|(other, ..)| *other != name) {
+            self.put(name, kind, value);
         }
+    }
+
+    fn put(&mut self, name: &str, kind: u32, value: &[u8]) {
+        self.count += 1;
+        self.bytes.extend([&text(name), &kind.to_le_bytes()[..], value].concat());
     }
 
     fn add_list(&mut self, name: &str, kind: u32, count: usize, values: &[u8]) {
@@ -104,6 +147,10 @@ impl Tiny {
     }
 
     pub(crate) fn of_width(architecture: &'static str, seed: u64, dim: usize) -> Self {
+        Self::of_layers(architecture, seed, dim, if architecture == "gemma3" { 7 } else { 2 })
+    }
+
+    pub(crate) fn of_layers(architecture: &'static str, seed: u64, dim: usize, layers: usize) -> Self {
         let gemma = architecture == "gemma3";
         let mut tokens: Vec<String> = (0..=255).map(|byte| byte_name(byte).to_string()).collect();
         tokens.extend(["QZ".into(), "<|endoftext|>".into()]);
@@ -112,9 +159,17 @@ impl Tiny {
             (tokens[32], tokens[10]) = ("\u{2581}".into(), "\n".into());
             tokens.extend((0..=255).map(|byte| format!("<0x{byte:02X}>")));
         }
-        let layers = if gemma { 7 } else { 2 };
-        let mut tiny =
-            Self { architecture, window: 100, without: "", layers, dim, tensors: Vec::new(), tokens };
+        let mut tiny = Self {
+            architecture,
+            window: 100,
+            without: "",
+            also: Vec::new(),
+            scaling: Scaling::Linear(1.0),
+            layers,
+            dim,
+            tensors: Vec::new(),
+            tokens,
+        };
         let mut random = Random(seed);
         let vocabulary = tiny.tokens.len();
         let mut matrix = |tiny: &mut Self, name: String, outputs: usize, inputs: usize, size: f32| {
@@ -170,6 +225,10 @@ impl Tiny {
 
     /// The file's bytes.
     pub(crate) fn bytes(&self) -> Vec<u8> {
+        self.bytes_with(&self.tensors)
+    }
+
+    fn bytes_with(&self, tensors: &[Tensor]) -> Vec<u8> {
         let key = |name: &str| format!("{}.{name}", self.architecture);
         let gemma = self.architecture == "gemma3";
         let words = match self.architecture {
@@ -177,7 +236,7 @@ impl Tiny {
             "qwen3" => "llama-bpe",
             _ => "smollm",
         };
-        let mut entries = Entries { without: self.without, count: 0, bytes: Vec::new() };
+        let mut entries = Entries { without: self.without, also: &self.also, count: 0, bytes: Vec::new() };
         for (name, value) in [
             ("block_count", self.layers),
             ("context_length", 4096),
@@ -223,29 +282,47 @@ impl Tiny {
         } else {
             entries.add_list("tokenizer.ggml.merges", 8, 1, &text("Q Z"));
         }
-        let mut file = b"GGUF".to_vec();
-        file.extend(3u32.to_le_bytes());
-        let tensors: Vec<_> =
-            self.tensors.iter().filter(|tensor| !is_left_out(self.without, &tensor.name)).collect();
-        file.extend((tensors.len() as u64).to_le_bytes());
-        file.extend(entries.count.to_le_bytes());
-        file.extend(entries.bytes);
-        let mut offset = 0u64;
-        for tensor in &tensors {
-            file.extend(text(&tensor.name));
-            let (outputs, inputs) = (tensor.shape.0 as u64, tensor.shape.1 as u64);
-            let dims: &[u64] = if tensor.kind == 0 { &[inputs] } else { &[inputs, outputs] };
-            file.extend((dims.len() as u32).to_le_bytes());
-            dims.iter().for_each(|dim| file.extend(dim.to_le_bytes()));
-            file.extend(tensor.kind.to_le_bytes());
-            file.extend(offset.to_le_bytes());
-            offset += tensor.bytes.len().next_multiple_of(32) as u64;
+        for (name, kind, value) in &self.also {
+            entries.put(name, *kind, value);
         }
-        for tensor in &tensors {
-            file.resize(file.len().next_multiple_of(32), 0);
-            file.extend(&tensor.bytes);
+        let tensors = tensors.iter().filter(|tensor| !is_left_out(self.without, &tensor.name));
+        file(&entries, &tensors.collect::<Vec<_>>())
+    }
+
+    /// The same in two files, as llama.cpp splits them: all but the tensors in the first.
+    pub(crate) fn write_split(&mut self, folder: &Path, name: &str) {
+        let number = |number: u16| ("split.no", 2, number.to_le_bytes().to_vec());
+        let count = ("split.count", 2, 2u16.to_le_bytes().to_vec());
+        let tensors = std::mem::take(&mut self.tensors);
+        self.also = vec![number(0), count.clone()];
+        let total = (tensors.len() as i32).to_le_bytes().to_vec();
+        self.also.push(("split.tensors.count", 5, total));
+        let (first, second) = tensors.split_at(tensors.len() / 2);
+        std::fs::write(folder.join(format!("{name}-00001-of-00002.gguf")), self.bytes_with(first)).unwrap();
+        let mut entries = Entries { without: "", also: &[], count: 0, bytes: Vec::new() };
+        for (name, kind, value) in [number(1), count] {
+            entries.put(name, kind, &value);
         }
-        file
+        let second = file(&entries, &second.iter().collect::<Vec<_>>());
+        std::fs::write(folder.join(format!("{name}-00002-of-00002.gguf")), second).unwrap();
+        self.tensors = tensors;
+    }
+
+    /// Another tensor, of ones.
+    pub(crate) fn add_vector(&mut self, name: &str, length: usize) {
+        let bytes = [1f32; 1].map(f32::to_le_bytes).concat().repeat(length);
+        let name = name.to_owned();
+        self.tensors.push(Tensor { name, shape: (1, length), values: vec![1.0; length], bytes, kind: 0 });
+    }
+
+    /// Another token of this number.
+    pub(crate) fn set_token(&mut self, number: usize, token: &str) {
+        self.tokens[number] = token.into();
+    }
+
+    /// One tensor's bytes in place of another's.
+    pub(crate) fn set_bytes(&mut self, name: &str, change: impl FnOnce(&mut Vec<u8>)) {
+        change(&mut self.tensors.iter_mut().find(|tensor| tensor.name == name).unwrap().bytes);
     }
 
     pub(crate) fn write(&self, path: &Path) {
@@ -276,7 +353,13 @@ impl Tiny {
     }
 
     /// Channels of each head turned by position, after the head's norm.
-    fn turned(&self, mut x: Vec<f64>, norm_name: &str, position: usize, base: f64) -> Vec<f64> {
+    fn turned(
+        &self,
+        mut x: Vec<f64>,
+        norm_name: &str,
+        position: usize,
+        (base, scaling): (f64, Scaling),
+    ) -> Vec<f64> {
         for head in x.chunks_exact_mut(self.dim) {
             if let Some(weight) = self.find(norm_name) {
                 head.copy_from_slice(&norm(head, &weight.values));
@@ -287,10 +370,15 @@ impl Tiny {
                 } else {
                     (pair, pair + self.dim / 2)
                 };
-                let angle = position as f64 * base.powf(-2.0 * pair as f64 / self.dim as f64);
+                let frequency = base.powf(-2.0 * pair as f64 / self.dim as f64);
+                let (frequency, size) = match scaling {
+                    Scaling::Linear(factor) => (frequency / factor, 1.0),
+                    Scaling::Yarn(factor, context) => yarn(frequency, pair, self.dim, base, factor, context),
+                };
+                let angle = position as f64 * frequency;
                 (head[i], head[j]) = (
-                    head[i] * angle.cos() - head[j] * angle.sin(),
-                    head[i] * angle.sin() + head[j] * angle.cos(),
+                    size * (head[i] * angle.cos() - head[j] * angle.sin()),
+                    size * (head[i] * angle.sin() + head[j] * angle.cos()),
                 );
             }
         }
@@ -310,10 +398,12 @@ impl Tiny {
             for (layer, (keys, values)) in caches.iter_mut().enumerate() {
                 let name = |part: &str| format!("blk.{layer}.{part}");
                 let (window, base) = match gemma {
-                    true if layer % 6 == 5 => (usize::MAX, GLOBAL_BASE),
-                    true => (self.window, BASE),
-                    false => (usize::MAX, BASE),
+                    true if layer % 6 == 5 => (usize::MAX, (GLOBAL_BASE, self.scaling)),
+                    true => (self.window, (BASE, Scaling::Linear(1.0))),
+                    false => (usize::MAX, (BASE, self.scaling)),
                 };
+                // The largest Gemma 3.
+                let width = if self.layers == 62 { WIDTH / HEADS } else { self.dim };
                 let normed = norm(&x, self.vector(&name("attn_norm.weight")));
                 let queries = self.product(&name("attn_q"), &normed);
                 let queries = self.turned(queries, &name("attn_q_norm.weight"), position, base);
@@ -327,7 +417,7 @@ impl Tiny {
                     let at = head / (HEADS / KV_HEADS) * self.dim;
                     let dot = |key: &Vec<f64>| query.iter().zip(&key[at..]).map(|(q, k)| q * k).sum::<f64>();
                     let weights: Vec<f64> =
-                        keys.iter().map(|key| (dot(key) / (self.dim as f64).sqrt()).exp()).collect();
+                        keys.iter().map(|key| (dot(key) / (width as f64).sqrt()).exp()).collect();
                     let sum: f64 = weights.iter().sum();
                     mixed.extend((at..at + self.dim).map(|channel| {
                         weights.iter().zip(values).map(|(w, v)| w / sum * v[channel]).sum::<f64>()
@@ -359,6 +449,17 @@ impl Tiny {
         });
         (loss.sum::<f64>() / (tokens.len() - 1) as f64).exp()
     }
+}
+
+/// The paper's formulas (arXiv 2309.00071, with α = 1 and β = 32; the ramp between whole pairs, as all programs have it):
+/// frequency, and what channels are multiplied by.
+fn yarn(frequency: f64, pair: usize, dim: usize, base: f64, factor: f64, context: f64) -> (f64, f64) {
+    let pair_with_turns =
+        |turns: f64| dim as f64 * (context / (2.0 * std::f64::consts::PI * turns)).ln() / (2.0 * base.ln());
+    let (low, high) = (pair_with_turns(32.0).floor().max(0.0), pair_with_turns(1.0).ceil());
+    let high = high.min(dim as f64 - 1.0);
+    let keeps = 1.0 - ((pair as f64 - low) / (high - low)).clamp(0.0, 1.0);
+    ((1.0 - keeps) * frequency / factor + keeps * frequency, 0.1 * factor.ln() + 1.0)
 }
 
 fn silu(x: f64) -> f64 {

@@ -15,25 +15,42 @@ pub(super) fn read_cache_header(reader: &mut Reader) -> Result<usize, Error> {
     reader.u32()
 }
 
-/// A few hundred bytes a layer must not become gigabytes.
-pub(crate) fn check_memory(memory: usize, bytes: usize, at: usize) -> Result<(), Error> {
-    if memory > (1 << 28) + 256 * bytes {
-        return damaged(at, "exact windows, or random matrices of its codecs, far larger than the bytes");
+/// `Ok` unless codecs and exact windows dwarf the bytes that ask for them: a few hundred bytes a layer must not become gigabytes.
+/// Codecs cost time and memory when they are built. Windows are zeros until tokens come, so that an empty cache may have more.
+pub(crate) fn check_memory(codecs: usize, windows: usize, bytes: usize, at: usize) -> Result<(), Error> {
+    let allowed = bytes.saturating_mul(256);
+    if codecs > allowed.saturating_add(1 << 24) {
+        return damaged(at, "random matrices and sets of its codecs, far larger than the bytes");
+    }
+    if codecs.saturating_add(windows) > allowed.saturating_add(1 << 28) {
+        return damaged(at, "exact windows far larger than the bytes");
     }
     Ok(())
 }
 
-/// What a layer takes before it has read anything.
-pub(super) fn empty_bytes(layer: &SharedLayer) -> usize {
-    let LayerConfig { keys, values, key_dim, value_dim, .. } = layer.config;
-    layer.layout.front_bytes + keys.matrix_bytes(key_dim) + values.matrix_bytes(value_dim)
+/// What layers take before they have read anything: their codecs, and their exact windows.
+#[derive(Default)]
+pub(super) struct Empty {
+    codecs: usize,
+    windows: usize,
+}
+
+impl Empty {
+    /// Adds a layer of this configuration, which stands at `at`, to those of a snapshot of so many bytes.
+    pub(super) fn add(&mut self, config: &LayerConfig, bytes: usize, at: usize) -> Result<(), Error> {
+        let LayerConfig { keys, values, key_dim, value_dim, .. } = *config;
+        let codecs = keys.memory_bytes(key_dim).saturating_add(values.memory_bytes(value_dim));
+        self.codecs = self.codecs.saturating_add(codecs).saturating_add(size_of::<SharedLayer>());
+        self.windows = self.windows.saturating_add(Layout::new(config).front_bytes);
+        check_memory(self.codecs, self.windows, bytes, at)
+    }
 }
 
 impl SharedLayer {
     /// The cache that a snapshot describes.
     ///
     /// # Errors
-    /// As [`load`](Self::load); also for an exact window so long that memory for it would dwarf the snapshot:
+    /// As [`load`](Self::load). [`Error::Snapshot`] also for an exact window or codecs whose memory would dwarf the snapshot:
     /// make that cache first, and load into it.
     pub fn from_snapshot(bytes: &[u8], backend: Backend) -> Result<Self, Error> {
         let config = read_header(&mut Reader::new(bytes))?;
@@ -41,6 +58,7 @@ impl SharedLayer {
         if layout.front_bytes > (1 << 24) + 256 * bytes.len() {
             return damaged(12, "an exact window far larger than the snapshot");
         }
+        Empty::default().add(&config, bytes.len(), 12)?;
         let mut layer = Self::on_heap(&config, backend)?;
         layer.read(bytes, false)?;
         layer.read(bytes, true)?;
@@ -68,22 +86,22 @@ impl KvCache {
     /// The cache that a snapshot describes.
     ///
     /// # Errors
-    /// [`Error::Snapshot`], also for exact windows whose memory would dwarf the snapshot; and what
-    /// [`KvCache::new`] refuses.
+    /// [`Error::Snapshot`], also for exact windows and codecs whose memory would dwarf the snapshot: make that cache first, and
+    /// load each layer into it. What [`KvCache::new`] refuses.
     pub fn load(bytes: &[u8], backend: Backend) -> Result<Self, Error> {
         let mut reader = Reader::new(bytes);
-        let (mut layers, mut memory) = (Vec::new(), 0);
+        let (mut layers, mut memory) = (Vec::new(), Empty::default());
+        // Nothing is built before all headers are known.
         for _ in 0..read_cache_header(&mut reader)? {
             let length = reader.u64()?;
-            let at = reader.at;
-            let layer = SharedLayer::from_snapshot(reader.take(length)?, backend)?;
-            memory += empty_bytes(&layer);
-            check_memory(memory, bytes.len(), at)?;
+            let (at, layer) = (reader.at, reader.take(length)?);
+            memory.add(&read_header(&mut Reader::new(layer))?, bytes.len(), at)?;
             layers.push(layer);
         }
         if reader.at != bytes.len() {
             return damaged(reader.at, "bytes behind the end");
         }
-        Ok(Self::from_layers(layers))
+        let layers = layers.into_iter().map(|layer| SharedLayer::from_snapshot(layer, backend));
+        Ok(Self::from_layers(layers.collect::<Result<_, Error>>()?))
     }
 }

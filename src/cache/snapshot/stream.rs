@@ -1,6 +1,6 @@
 //! Snapshots of all layers to files and sockets.
 
-use super::heap::{CACHE, check_memory, empty_bytes, read_cache_header};
+use super::heap::{CACHE, Empty, read_cache_header};
 use super::*;
 use crate::Backend;
 use crate::cache::layers::{KvCache, SharedLayer};
@@ -37,29 +37,90 @@ impl KvCache {
         Ok(())
     }
 
-    /// Reads what [`save_to`](Self::save_to) wrote, and nothing behind it, a layer at a time in memory.
+    /// Reads what [`save_to`](Self::save_to) wrote, and nothing behind it, a layer at a time in memory. Each section is checked
+    /// when it has come, before the next one is asked for: lengths that lie are refused after some kilobytes.
     ///
     /// # Errors
     /// Those of `reader`; [`ErrorKind::InvalidData`] with the [`Error`] of [`load`](Self::load), whose offsets are
     /// counted from the start of a layer.
     pub fn load_from(reader: &mut impl Read, backend: Backend) -> io::Result<Self> {
-        let refuse = |error: Error| io::Error::new(ErrorKind::InvalidData, error);
         let mut head = [0; 16];
         reader.read_exact(&mut head)?;
-        let mut header = Reader::new(&head);
-        let layers = read_cache_header(&mut header).map_err(refuse)?;
-        let (mut found, mut memory, mut read, mut bytes) = (Vec::new(), 0, 0, Vec::new());
+        let layers = read_cache_header(&mut Reader::new(&head)).map_err(refused)?;
+        let (mut found, mut memory, mut read) = (Vec::new(), Empty::default(), 0);
         for _ in 0..layers {
             let mut length = [0; 8];
             reader.read_exact(&mut length)?;
-            bytes.clear();
-            // As many as there are, whatever the length says.
-            reader.by_ref().take(u64::from_le_bytes(length)).read_to_end(&mut bytes)?;
-            let layer = SharedLayer::from_snapshot(&bytes, backend).map_err(refuse)?;
-            (memory, read) = (memory + empty_bytes(&layer), read + bytes.len());
-            check_memory(memory, read, 0).map_err(refuse)?;
-            found.push(layer);
+            let length = Reader::new(&length).u64().map_err(refused)?;
+            let mut incoming = Incoming { reader: &mut *reader, length, bytes: Vec::new() };
+            let config = incoming.read_layer()?;
+            read += length;
+            memory.add(&config, read, 0).map_err(refused)?;
+            found.push(SharedLayer::from_snapshot(&incoming.bytes, backend).map_err(refused)?);
         }
         Ok(Self::from_layers(found))
+    }
+}
+
+fn refused(error: Error) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, error)
+}
+
+/// The most bytes of a layer's header: all its numbers, and two specs as long as [`Reader::spec`] reads them.
+const HEADER: usize = 12 + 52 + 2 * (4 + 4096) + 60 + 8 + CRC;
+
+/// Bytes of a checksum.
+const CRC: usize = 4;
+
+/// A layer's snapshot, as it comes.
+struct Incoming<'a, R> {
+    reader: &'a mut R,
+    /// Bytes that it is said to have.
+    length: usize,
+    /// Those that have come.
+    bytes: Vec<u8>,
+}
+
+impl<R: Read> Incoming<'_, R> {
+    /// Reads all of it, while its sections are sound.
+    fn read_layer(&mut self) -> io::Result<LayerConfig> {
+        self.reader.by_ref().take(self.length.min(HEADER) as u64).read_to_end(&mut self.bytes)?;
+        let mut header = Reader::new(&self.bytes);
+        let (config, state, pages) = read_outline(&mut header).map_err(refused)?;
+        let (layout, mut at) = (Layout::new(&config), header.at);
+        let mut front = 0;
+        front_pieces(&layout, &state, |piece, _| front += piece.len());
+        at = self.section(at, front)?;
+        for _ in 0..pages {
+            self.until(at.saturating_add(layout.header))?;
+            let page = layout.page_length(&self.bytes[at..]);
+            if page > layout.page_bytes {
+                return damaged(at, "a page whose lengths do not add up").map_err(refused);
+            }
+            at = self.section(at, page)?;
+        }
+        if at != self.length {
+            return damaged(at, "bytes behind the end").map_err(refused);
+        }
+        Ok(config)
+    }
+
+    /// Reads on until there are so many bytes.
+    fn until(&mut self, end: usize) -> io::Result<()> {
+        let missing = end.min(self.length).saturating_sub(self.bytes.len());
+        self.reader.by_ref().take(missing as u64).read_to_end(&mut self.bytes)?;
+        if self.bytes.len() < end {
+            return damaged(self.bytes.len(), "the bytes end here").map_err(refused);
+        }
+        Ok(())
+    }
+
+    /// Reads a section of so many bytes and its checksum; where the next one begins.
+    fn section(&mut self, at: usize, length: usize) -> io::Result<usize> {
+        let end = at.saturating_add(length).saturating_add(CRC);
+        self.until(end)?;
+        let mut section = Reader::new(&self.bytes[at..end]);
+        section.take(length).and_then(|_| section.checksum()).map_err(refused)?;
+        Ok(end)
     }
 }

@@ -37,6 +37,13 @@ pub(super) struct Random {
 #[cfg(feature = "alloc")]
 const WORTH_AN_INDEX: usize = 16;
 
+/// Bytes of a random set on the heap. The lists of an index take at most 12 KB: those of 255 members take 11.
+#[cfg(feature = "alloc")]
+pub(super) const fn random_bytes(members: u8) -> usize {
+    let index = 4 * octaplex_arch::quaternion::INDEX_CELLS + 12_000;
+    size_of::<Random>() + if members as usize >= WORTH_AN_INDEX { index } else { 0 }
+}
+
 impl Random {
     fn new(count: usize, seed: u64, stream: Stream) -> Self {
         let mut random = stream.random(seed, Purpose::Quaternions, 0);

@@ -303,6 +303,7 @@ impl Session {
             known.max_rollback = input.pick(&[0, 64, 100]);
             known.recent_window = input.pick(&[0, 64, 10]);
             known.sliding_window = input.pick(&[0, 0, 100]);
+            known.query_heads = if layers == 2 { 2 * heads } else { 0 };
             if input.wrong() {
                 let edge = input.pick(&EDGES);
                 match input.byte() % 12 {

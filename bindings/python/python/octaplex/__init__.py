@@ -2,9 +2,12 @@
 
 Tensors are NumPy arrays, PyTorch tensors on the CPU, or anything with DLPack: float32, float16 or bfloat16, contiguous. Keys,
 values and chunks are read and written where they lie; queries in halves are widened first. Work is done without the
-interpreter's lock. What the library refuses is an :class:`Error` that says what
+interpreter's lock, bit-exact whatever the process does with denormals and rounding. A forked process works in threads of its own.
+What the library refuses is an :class:`Error` that says what
 to do; files raise OSError. No other thread may write to an array that a call reads, or touch one that it writes.
 """
+
+import os
 
 from . import _octaplex
 from ._cache import Cache, Stats
@@ -25,6 +28,14 @@ __all__ = [
     "codecs",
     "verify",
 ]
+
+
+if hasattr(os, "register_at_fork"):  # a child has none of its parent's threads, and starts its own
+    os.register_at_fork(
+        before=_octaplex.before_fork,
+        after_in_parent=_octaplex.after_fork,
+        after_in_child=_octaplex.after_fork_in_child,
+    )
 
 
 def verify() -> str:

@@ -7,15 +7,15 @@ from typing import Any, Literal, NamedTuple, Optional, Union
 
 import numpy as np
 
-from . import _octaplex, _tensors
+from . import _octaplex, _options, _tensors
 from ._octaplex import Error
 from ._tensors import Buffer, Tensor
 
 
 class Stats(NamedTuple):
-    """What a cache holds, all layers together."""
+    """What a cache holds, all layers together. Counts of tokens are those of the layer that has most."""
 
-    #: Tokens that attention can see, counted in each layer.
+    #: Tokens that attention can see.
     tokens: int
     #: Of these, in pages.
     paged_tokens: int
@@ -64,8 +64,8 @@ class Cache:
         head_dim: int,
         capacity: int,
         *,
-        keys: str = "turboquant",
-        values: str = "turboquant",
+        keys: Optional[str] = None,
+        values: Optional[str] = None,
         bits: Optional[float] = None,
         page: Literal[64, 128, 256] = 64,
         sink_tokens: int = 4,
@@ -78,23 +78,27 @@ class Cache:
     ) -> None:
         """An empty cache for ``capacity`` tokens.
 
-        ``bits`` takes the most accurate codecs of so many bits a value in pages, in place of ``keys`` and ``values``. The first
+        ``keys`` and ``values`` are codecs, ``"turboquant"`` by default. ``bits`` instead takes the most accurate codecs of so many
+        bits a value in pages. The first
         ``sink_tokens`` and the newest ``recent_window`` tokens stay exact; ``max_rollback`` tokens can be taken back without a
         trace; the first and the last ``boundary_layers`` layers are f16."""
+        if bits is not None and (keys is not None or values is not None):
+            raise Error("bits chooses the codecs itself: pass either bits, or keys and values")
         settings: dict[str, Any] = {
-            "keys": keys,
-            "values": values,
-            "bits": bits,
-            "page": page,
-            "sink_tokens": sink_tokens,
-            "recent_window": recent_window,
-            "max_rollback": max_rollback,
-            "sliding_window": sliding_window,
-            "center": center,
-            "balance": balance,
-            "boundary_layers": boundary_layers,
+            "keys": _options.text("turboquant" if keys is None else keys, "keys"),
+            "values": _options.text("turboquant" if values is None else values, "values"),
+            "bits": _options.real_or_none(bits, "bits"),
+            "page": _options.whole(page, "page"),
+            "sink_tokens": _options.whole(sink_tokens, "sink_tokens"),
+            "recent_window": _options.whole(recent_window, "recent_window"),
+            "max_rollback": _options.whole(max_rollback, "max_rollback"),
+            "sliding_window": _options.whole_or_none(sliding_window, "sliding_window"),
+            "center": _options.text(center, "center"),
+            "balance": _options.flag(balance, "balance"),
+            "boundary_layers": _options.whole(boundary_layers, "boundary_layers"),
         }
-        self._own(_octaplex.Cache(layers, kv_heads, head_dim, capacity, settings))
+        sizes = {"layers": layers, "kv_heads": kv_heads, "head_dim": head_dim, "capacity": capacity}
+        self._own(_octaplex.Cache(*(_options.whole(size, what) for what, size in sizes.items()), settings))
 
     def _own(self, cache: _octaplex.Cache) -> Cache:
         self._cache = cache
@@ -110,6 +114,7 @@ class Cache:
         """Adds tokens to a layer: keys and values [kv_heads, tokens, head_dim], with their rotary embedding. Read where they lie; on
         an error the cache is as it was."""
         shape = (self.kv_heads, "tokens", self.head_dim)
+        layer = _options.whole(layer, "layer")
         self._cache.append(layer, _tensors.shaped(keys, "keys", shape), _tensors.shaped(values, "values", shape))
 
     def append_chunk(self, blob: Buffer) -> None:
@@ -121,6 +126,7 @@ class Cache:
         """Decides a layer's balance from a prompt's keys [kv_heads, tokens, head_dim] and queries [query_heads, queries, head_dim],
         before they are appended: better than from keys alone."""
         found = _tensors.shaped(keys, "keys", (self.kv_heads, "tokens", self.head_dim))
+        layer = _options.whole(layer, "layer")
         self._cache.calibrate(layer, found, _tensors.shaped(queries, "queries", ("query_heads", "queries", self.head_dim)))
 
     def attend(
@@ -138,22 +144,24 @@ class Cache:
         out: Optional[Tensor] = None,
     ) -> Any:
         """Causal attention of queries [query_heads, head_dim], or of a block [query_heads, queries, head_dim] whose last one is at the
-        newest token (or whose first one is at ``position``): float32 of the same shape, in ``out`` if that is given.
+        newest token (or whose first one is at ``position``): float32 of the same shape, in ``out`` if that is given. For PyTorch's
+        queries it is a PyTorch tensor, otherwise a NumPy array.
 
         logit = ``scale``·q·k (1/√head_dim by default), then ``soft_cap``·tanh(logit/``soft_cap``), then ``bias`` ([positions] or
         [query_heads, positions]); a query sees ``window`` positions; ``sink_logits`` [query_heads] take weight and give nothing."""
         found, shape = _tensors.floats(queries, "queries")
         if len(shape) not in (2, 3) or shape[-1] != self.head_dim:
             raise Error(f"queries has the shape {list(shape)}: pass [query_heads, {self.head_dim}] or [query_heads, queries, {self.head_dim}]")
+        layer = _options.whole(layer, "layer")
         if out is None:
-            out = np.empty(shape, np.float32)
+            out = _tensors.like(np.empty(shape, np.float32), queries)
         options: dict[str, Any] = {
             "queries": shape[1] if len(shape) == 3 else 1,
-            "scale": scale,
-            "soft_cap": soft_cap,
-            "window": window,
-            "keep_sinks": keep_sinks,
-            "position": position,
+            "scale": _options.real_or_none(scale, "scale"),
+            "soft_cap": _options.real_or_none(soft_cap, "soft_cap"),
+            "window": _options.whole_or_none(window, "window"),
+            "keep_sinks": _options.flag(keep_sinks, "keep_sinks"),
+            "position": _options.whole_or_none(position, "position"),
         }
         more = [None if x is None else _tensors.floats(x, what)[0] for x, what in ((sink_logits, "sink_logits"), (bias, "bias"))]
         target = _tensors.shaped(out, "out", shape, writable=True)
@@ -163,11 +171,11 @@ class Cache:
 
     def truncate(self, position: int) -> None:
         """Forgets the tokens from ``position`` on in every layer, as after rejected drafts."""
-        self._cache.truncate(position)
+        self._cache.truncate(_options.whole(position, "position"))
 
     def evict(self, start: int, end: int) -> int:
         """Drops the whole pages within positions ``start`` to ``end`` in every layer; returns how many tokens that were."""
-        return self._cache.evict(start, end)
+        return self._cache.evict(_options.whole(start, "start"), _options.whole(end, "end"))
 
     def clear(self) -> None:
         """Forgets everything."""
@@ -177,25 +185,35 @@ class Cache:
         """A second cache with the same tokens, which goes its own way and shares the pages."""
         return Cache.__new__(Cache)._own(self._cache.fork())
 
+    def __copy__(self) -> Cache:
+        return self.fork()
+
+    def __deepcopy__(self, memo: Any) -> Cache:
+        return self.fork()  # what forks share never changes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Cache.load, (self.save(),)
+
     def save(self, path: Union[str, os.PathLike[str], None] = None) -> Optional[bytes]:
-        """A snapshot as bytes; or, with a path, into that file."""
+        """A snapshot as bytes; or, with a path, into that file: whole or not at all. Its mode stays, links are followed, devices are
+        written directly. Pickling a cache takes the same bytes."""
         if path is None:
             return self._cache.save()
-        self._cache.save_file(os.fspath(path))
+        self._cache.save_file(os.fsdecode(path))
         return None
 
     @staticmethod
     def load(snapshot: Union[Buffer, str, os.PathLike[str]]) -> Cache:
         """The cache of a snapshot: bytes, or a path. Any bytes may come: damaged ones are an error."""
         if isinstance(snapshot, (str, os.PathLike)):
-            loaded = _octaplex.Cache.load_file(os.fspath(snapshot))
+            loaded = _octaplex.Cache.load_file(os.fsdecode(snapshot))
         else:
             loaded = _octaplex.Cache.load(_tensors.buffer(snapshot, "snapshot"))
         return Cache.__new__(Cache)._own(loaded)
 
     def next_position(self, layer: int = 0) -> int:
         """The position of a layer's next token."""
-        return self._cache.next_position(layer)
+        return self._cache.next_position(_options.whole(layer, "layer"))
 
     def stats(self) -> Stats:
         """What the cache holds."""

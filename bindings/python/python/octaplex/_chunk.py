@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple, Optional
 
 import numpy as np
 
-from . import _octaplex, _tensors
+from . import _octaplex, _options, _tensors
 from ._octaplex import Error
 from ._tensors import Buffer, Tensor
 
@@ -79,17 +79,23 @@ class ChunkCodec:
     ) -> None:
         """``first_layer`` is the number of the stack's first layer in its model: layers are rotated differently."""
         settings: dict[str, Any] = {
-            "keys": keys,
-            "values": values,
-            "layout": layout,
-            "first_layer": first_layer,
-            "page": page,
-            "center": center,
-            "balance": balance,
+            "keys": _options.text(keys, "keys"),
+            "values": _options.text(values, "values"),
+            "layout": _options.text(layout, "layout"),
+            "first_layer": _options.whole(first_layer, "first_layer", 2**32 - 1),
+            "page": _options.whole(page, "page"),
+            "center": _options.text(center, "center"),
+            "balance": _options.flag(balance, "balance"),
         }
+        sizes = {"layers": layers, "kv_heads": kv_heads, "head_dim": head_dim}
+        layers, kv_heads, head_dim = (_options.whole(size, what) for what, size in sizes.items())
         self._codec = _octaplex.ChunkCodec(layers, kv_heads, head_dim, settings)
+        self._arguments = (layers, kv_heads, head_dim), settings
         width = kv_heads * head_dim
         self._ends = (1, layers, 2 * width) if layout == "fused" else (2, layers, width)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _chunk_codec, self._arguments
 
     @staticmethod
     def of(blob: Buffer) -> ChunkCodec:
@@ -110,7 +116,7 @@ class ChunkCodec:
 
     def max_bytes(self, tokens: int) -> int:
         """The most bytes that a blob of so many tokens takes; but for codecs that keep outliers (``med``), what it always takes."""
-        return self._codec.max_bytes(tokens)
+        return self._codec.max_bytes(_options.whole(tokens, "tokens"))
 
     def encode(self, tensor: Tensor) -> bytes:
         """Encodes a tensor."""
@@ -143,3 +149,8 @@ class ChunkCodec:
         if len(shape) != 4 or (shape[0], shape[1], shape[3]) != (planes, layers, width):
             raise Error(f"tensor has the shape {list(shape)}: pass [{planes}, {layers}, tokens, {width}]")
         return shape[2]
+
+
+def _chunk_codec(sizes: tuple[int, int, int], settings: dict[str, Any]) -> ChunkCodec:
+    """What a pickle calls."""
+    return ChunkCodec(*sizes, **settings)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from . import _octaplex, _tensors
+from . import _octaplex, _options, _tensors
 from ._octaplex import Error
 from ._tensors import Buffer, Tensor
 
@@ -32,7 +32,13 @@ class Codec:
         random rotation it is."""
         if role not in ("keys", "values"):
             raise Error(f'role is "keys" or "values", not {role!r}')
+        spec, dim = _options.text(spec, "spec"), _options.whole(dim, "dim")
+        layer, head = (_options.whole(x, what, 2**32 - 1) for what, x in (("layer", layer), ("head", head)))
         self._codec = _octaplex.Codec(spec, dim, layer, head, role == "values")
+        self._arguments = (spec, dim, layer, head, role)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _codec, self._arguments
 
     def __repr__(self) -> str:
         return f"Codec({self.spec!r}, {self.dim})"
@@ -65,24 +71,31 @@ class Codec:
         """What :meth:`encode` gave, decoded: [rows, dim]."""
         return self._codec.decode(_tensors.buffer(blocks, "blocks")).reshape(-1, self.dim)
 
-    def score(self, queries: Tensor, blocks: Buffer) -> NDArray[np.float32]:
-        """Scores q·k̂ of queries [queries, dim] with every block: [queries, rows], computed on the bytes."""
+    def score(self, queries: Tensor, blocks: Buffer) -> Any:
+        """Scores q·k̂ of queries [queries, dim] with every block: [queries, rows], computed on the bytes. For PyTorch's queries a
+        PyTorch tensor, otherwise a NumPy array."""
         found, shape = self._rows(queries, "queries")
         scores = self._codec.score(found, _tensors.buffer(blocks, "blocks"))
-        return scores.reshape(math.prod(shape[:-1]), -1 if scores.size else 0)
+        return _tensors.like(scores.reshape(math.prod(shape[:-1]), -1 if scores.size else 0), queries)
 
-    def attend(self, weights: Tensor, blocks: Buffer) -> NDArray[np.float32]:
-        """Sums Σ weight·v̂ for weights [outputs, rows]: [outputs, dim], computed on the bytes."""
+    def attend(self, weights: Tensor, blocks: Buffer) -> Any:
+        """Sums Σ weight·v̂ for weights [outputs, rows]: [outputs, dim], computed on the bytes. For PyTorch's weights a PyTorch
+        tensor, otherwise a NumPy array."""
         found, shape = _tensors.floats(weights, "weights")
         if len(shape) != 2:
             raise Error(f"weights has the shape {list(shape)}: pass [outputs, rows]")
         sums = self._codec.attend(found, _tensors.buffer(blocks, "blocks")).reshape(-1, self.dim)
         if len(sums) != shape[0]:
             raise Error(f"weights has the shape {list(shape)}: pass [outputs, rows], a weight for each of the blocks' rows")
-        return sums
+        return _tensors.like(sums, weights)
 
     def _rows(self, rows: Tensor, what: str) -> tuple[_tensors.Floats, tuple[int, ...]]:
         found, shape = _tensors.floats(rows, what)
         if not shape or shape[-1] != self.dim:
             raise Error(f"{what} has the shape {list(shape)}: pass [rows, {self.dim}]")
         return found, shape
+
+
+def _codec(spec: str, dim: int, layer: int, head: int, role: Literal["keys", "values"]) -> Codec:
+    """What a pickle calls."""
+    return Codec(spec, dim, layer=layer, head=head, role=role)

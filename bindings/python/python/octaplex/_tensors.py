@@ -21,12 +21,20 @@ Buffer = Any
 
 def array(tensor: Tensor, what: str) -> tuple[NDArray[Any], str]:
     """The tensor as an array, bfloat16 as its bits, and the name of its type."""
+    if isinstance(tensor, np.ma.MaskedArray):
+        raise Error(f"{what} is a masked array, whose mask nothing here reads: pass x.filled(0) or x.data")
+    if isinstance(tensor, np.matrix):
+        raise Error(f"{what} is a numpy.matrix, which has always two dimensions: pass numpy.asarray(x)")
     if isinstance(tensor, np.ndarray):
-        found, name = tensor, tensor.dtype.name
+        found, name = np.asarray(tensor), tensor.dtype.name
         if name == "bfloat16":
             found = _contiguous(found, what).view(np.uint16)
-    elif type(tensor).__module__.partition(".")[0] == "torch":
-        found, name = _torch(tensor, what)
+    elif _is_torch(tensor):
+        try:
+            found, name = _torch(tensor, what)
+        except (NotImplementedError, RuntimeError, TypeError) as error:  # sparse, masked, conjugated and the like
+            words = str(error).partition("\n")[0]
+            raise Error(f"{what}: NumPy cannot view this tensor ({words}): pass a plain one") from None
     elif hasattr(tensor, "__dlpack__"):
         try:
             found = np.from_dlpack(tensor)
@@ -38,6 +46,15 @@ def array(tensor: Tensor, what: str) -> tuple[NDArray[Any], str]:
     if not found.dtype.isnative:
         raise Error(f"{what}: bytes are swapped: pass x.astype(x.dtype.newbyteorder('='))")
     return _contiguous(found, what), name
+
+
+def _is_torch(tensor: Tensor) -> bool:
+    return type(tensor).__module__.partition(".")[0] == "torch"
+
+
+def like(result: NDArray[Any], tensor: Tensor) -> Any:
+    """A result as the kind of tensor that was passed: PyTorch's, or an array."""
+    return sys.modules["torch"].from_numpy(result) if _is_torch(tensor) else result
 
 
 def _contiguous(found: NDArray[Any], what: str) -> NDArray[Any]:

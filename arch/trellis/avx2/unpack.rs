@@ -7,16 +7,16 @@ use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
 
 /// Codes in a register of bytes.
-pub(crate) const CHUNK: usize = 32;
+pub(super) const CHUNK: usize = 32;
 
 /// Registers of the widest vector.
 const CHUNKS: usize = MAX_DIM / CHUNK;
 
 /// Bytes of a load. Shorter rows are left to the specification, so that a load can always end with its row.
-pub(crate) const LOAD: usize = 16;
+pub(super) const LOAD: usize = 16;
 
 /// What a row looks like: for the one match outside of all loops. Coordinates come in order.
-pub(crate) mod kind {
+pub(super) mod kind {
     /// Bits alone.
     pub(crate) const STREAM: u8 = 0;
     /// Digit groups of a byte.
@@ -29,7 +29,7 @@ pub(crate) mod kind {
 ///
 /// AVX2 has no variable shifts of bytes or words. For codes across bytes, `vpshufb` puts the two bytes with a code into
 /// a word, `vpmullw` shifts it up to the top and a plain shift takes it down.
-pub(crate) struct Unpack {
+pub(super) struct Unpack {
     kind: u8,
     packing: Packing,
     /// 2^(16 - bits - first bit) for each code's word.
@@ -52,7 +52,7 @@ pub(crate) struct Unpack {
 /// Where 32 codes are: the loads of the two lanes, and what goes to their words. Two registers of words each, which
 /// `vpackuswb` brings into order.
 #[derive(Clone, Copy)]
-pub(crate) struct Place {
+pub(super) struct Place {
     raw: [usize; 2],
     raw_spread: [__m256i; 2],
     digits: [usize; 2],
@@ -63,7 +63,7 @@ pub(crate) struct Place {
 }
 
 /// The place, in a block of rows.
-pub(crate) struct Windows<'a> {
+pub(super) struct Windows<'a> {
     place: &'a Place,
     raw: [Window<'a>; 2],
     digits: [Window<'a>; 2],
@@ -71,7 +71,7 @@ pub(crate) struct Windows<'a> {
 
 impl<'a> Windows<'a> {
     #[inline]
-    pub(crate) fn at<const KIND: u8>(place: &'a Place, block: &Block<'a>) -> Self {
+    pub(super) fn at<const KIND: u8>(place: &'a Place, block: &Block<'a>) -> Self {
         // Not by `map`, which is not always inlined, and takes as long as four rows then.
         let two = |[a, b]: [usize; 2]| [block.window(a, a + LOAD), block.window(b, b + LOAD)];
         let raw = two(place.raw);
@@ -83,7 +83,7 @@ impl Unpack {
     /// The planes start at `head` in a row and end with it.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    pub(crate) fn new(packing: Packing, dim: usize, head: usize) -> Self {
+    pub(super) fn new(packing: Packing, dim: usize, head: usize) -> Self {
         let kind = match packing.radix() {
             1 => kind::STREAM,
             3 => kind::BYTES,
@@ -159,13 +159,13 @@ impl Unpack {
         place
     }
 
-    pub(crate) fn kind(&self) -> u8 {
+    pub(super) fn kind(&self) -> u8 {
         self.kind
     }
 
     /// The load of register `c`, in each row of a block.
     #[inline]
-    pub(crate) fn windows<'a, const KIND: u8>(&'a self, block: &Block<'a>, c: usize) -> Windows<'a> {
+    pub(super) fn windows<'a, const KIND: u8>(&'a self, block: &Block<'a>, c: usize) -> Windows<'a> {
         let place = &self.places[..self.set][c];
         // SAFETY: `with_places` has set this many.
         Windows::at::<KIND>(unsafe { place.assume_init_ref() }, block)
@@ -174,7 +174,7 @@ impl Unpack {
     /// The codes of row `r`.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    pub(crate) fn codes<const KIND: u8>(&self, windows: &Windows, r: usize) -> __m256i {
+    pub(super) fn codes<const KIND: u8>(&self, windows: &Windows, r: usize) -> __m256i {
         let place = windows.place;
         let two = |windows: &[Window; 2]| _mm256_set_m128i(load_16(&windows[1], r), load_16(&windows[0], r));
         let raw = two(&windows.raw);

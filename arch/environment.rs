@@ -1,0 +1,141 @@
+//! The floating-point environment of a thread: how it rounds, and whether it keeps denormals.
+
+/// Runs `work` with rounding to nearest, with denormals and without traps. Then restores what the thread had, also after a panic.
+///
+/// Rust's own programs never have anything else. A program in another language may: `-ffast-math` links code that sets MXCSR.
+/// Only x86-64 and AArch64 are covered; elsewhere this just calls `work`.
+///
+/// ```
+/// assert_eq!(octaplex_arch::with_default_floats(|| 1.0 + 1.0), 2.0);
+/// ```
+pub fn with_default_floats<T>(work: impl FnOnce() -> T) -> T {
+    let _restores = Restores::new();
+    work()
+}
+
+/// The control word that a thread had, where it was not the default.
+struct Restores(Option<control::Word>);
+
+impl Restores {
+    fn new() -> Self {
+        let word = control::read();
+        let differs = word & control::MEANT != control::DEFAULT;
+        if differs {
+            // SAFETY: the default word is valid, and is what compiled Rust code expects.
+            unsafe { control::write(control::DEFAULT) };
+        }
+        Self(differs.then_some(word))
+    }
+}
+
+impl Drop for Restores {
+    fn drop(&mut self) {
+        if let Some(word) = self.0 {
+            // SAFETY: the word was read from this thread's own register, whose owner counts on it.
+            unsafe { control::write(word) };
+        }
+    }
+}
+
+/// MXCSR.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod control {
+    use core::arch::asm;
+
+    pub(super) type Word = u32;
+    /// All exceptions masked, rounding to nearest, neither FTZ nor DAZ.
+    pub(super) const DEFAULT: Word = 0x1f80;
+    /// The low six bits only report what has happened.
+    pub(super) const MEANT: Word = !0x3f;
+
+    pub(super) fn read() -> Word {
+        let mut word: Word = 0;
+        // SAFETY: x86-64 has SSE. The instruction stores four bytes at the address of `word`.
+        unsafe { asm!("stmxcsr [{}]", in(reg) &raw mut word, options(nostack, preserves_flags)) };
+        word
+    }
+
+    /// # Safety
+    /// `word` was read from MXCSR, or is the default: reserved bits fault.
+    pub(super) unsafe fn write(word: Word) {
+        // SAFETY: the caller's promise. The instruction loads four bytes at the address of `word`. It may change memory for all that
+        // the compiler knows, so that loads, and arithmetic on what they give, stay on their side of it.
+        unsafe { asm!("ldmxcsr [{}]", in(reg) &raw const word, options(nostack, preserves_flags)) };
+    }
+}
+
+/// FPCR.
+#[cfg(all(target_arch = "aarch64", not(miri)))]
+mod control {
+    use core::arch::asm;
+
+    pub(super) type Word = u64;
+    /// No traps, rounding to nearest, no flushing.
+    pub(super) const DEFAULT: Word = 0;
+    /// What has happened is in another register.
+    pub(super) const MEANT: Word = !0;
+
+    pub(super) fn read() -> Word {
+        let word: Word;
+        // SAFETY: every AArch64 program may read FPCR.
+        unsafe { asm!("mrs {}, fpcr", out(reg) word, options(nostack, preserves_flags)) };
+        word
+    }
+
+    /// # Safety
+    /// `word` was read from FPCR, or is the default.
+    pub(super) unsafe fn write(word: Word) {
+        // SAFETY: the caller's promise. It may change memory for all that the compiler knows, so that loads, and arithmetic on
+        // what they give, stay on their side of it.
+        unsafe { asm!("msr fpcr, {}", in(reg) word, options(nostack, preserves_flags)) };
+    }
+}
+
+/// Other machines: nothing is read, nothing is set.
+#[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+mod control {
+    pub(super) type Word = u32;
+    pub(super) const DEFAULT: Word = 0;
+    pub(super) const MEANT: Word = 0;
+
+    pub(super) fn read() -> Word {
+        DEFAULT
+    }
+
+    /// # Safety
+    /// None is needed.
+    pub(super) unsafe fn write(_: Word) {}
+}
+
+#[cfg(all(test, any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
+mod tests {
+    use super::*;
+    use core::hint::black_box;
+
+    /// Flushing denormals, and rounding up.
+    #[cfg(target_arch = "x86_64")]
+    const OTHER: control::Word = 0x1f80 | 0x8040 | 0x4000;
+    #[cfg(target_arch = "aarch64")]
+    const OTHER: control::Word = 1 << 24 | 1 << 22;
+
+    fn is_default() -> bool {
+        let denormal = black_box(f32::MIN_POSITIVE) * black_box(0.5);
+        denormal.to_bits() != 0 && black_box(1.0f32) + black_box(f32::EPSILON / 4.0) == 1.0
+    }
+
+    #[test]
+    fn a_thread_s_own_environment_comes_back() {
+        let before = control::read();
+        // SAFETY: the word is valid; it is reset below, and nothing but the checks runs meanwhile.
+        unsafe { control::write(OTHER) };
+        let (outside, inside) = (is_default(), with_default_floats(is_default));
+        let panicked = std::panic::catch_unwind(|| {
+            with_default_floats(|| std::panic::resume_unwind(std::boxed::Box::new(0)))
+        });
+        let after = control::read();
+        // SAFETY: the word was read above.
+        unsafe { control::write(before) };
+        assert!(!outside && inside && panicked.is_err());
+        assert_eq!(after & control::MEANT, OTHER);
+    }
+}

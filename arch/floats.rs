@@ -1,0 +1,132 @@
+//! Floats one by one: rounding, square roots, halves, and the lanes of a sum. The specification of each, whatever the shape.
+
+use crate::CHECKED;
+use half::{bf16, f16};
+
+/// Formats of plain floats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Float {
+    /// IEEE binary16.
+    F16,
+    /// bfloat16.
+    Bf16,
+    /// IEEE binary32.
+    F32,
+}
+
+impl Float {
+    /// Bytes of a value.
+    #[must_use]
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::F16 | Self::Bf16 => 2,
+            Self::F32 => 4,
+        }
+    }
+}
+
+/// Lanes of every `f32` sum. Element `i` goes to lane `i % 16`, ascending; then 16 → 8 → 4 → 2 → 1 by halves.
+pub(crate) const LANES: usize = 16;
+
+/// Adds the upper half of the lanes to the lower one until a single sum is left.
+#[inline(always)]
+pub(crate) fn halve(mut lanes: [f32; LANES]) -> f32 {
+    let mut width = LANES / 2;
+    while width > 0 {
+        for lane in 0..width {
+            lanes[lane] += lanes[lane + width];
+        }
+        width /= 2;
+    }
+    lanes[0]
+}
+
+/// Rounds to the nearest integer, ties to even, for |x| < 2²²: the sum with 1.5·2²³ has no fraction bits left.
+#[inline(always)]
+pub(crate) fn rint(x: f32) -> f32 {
+    (x + RINT_MAGIC) - RINT_MAGIC
+}
+
+pub(crate) const RINT_MAGIC: f32 = 12_582_912.0;
+
+/// [`rint`] of a value within ±32767: where the fraction bits were, the sum holds the integer in two's complement.
+#[inline(always)]
+pub(crate) fn rint_i16(x: f32) -> i16 {
+    (x + RINT_MAGIC).to_bits() as i16
+}
+
+/// The exact square root, rounded to nearest: the same bits on every machine. `libm` writes the instruction in assembly, in
+/// an encoding that waits for the upper halves of AVX-512's registers (on an Intel server core 1.8 ns become 181);
+/// the intrinsic is encoded as the function around it is, and LLVM takes several at a time.
+#[inline(always)]
+pub(crate) fn sqrt(x: f32) -> f32 {
+    #[cfg(target_arch = "x86_64")]
+    return {
+        use core::arch::x86_64::{_mm_cvtss_f32, _mm_set_ss, _mm_sqrt_ss};
+        // SAFETY: SSE is part of every x86-64 target.
+        unsafe { _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(x))) }
+    };
+    #[cfg(not(target_arch = "x86_64"))]
+    return libm::sqrtf(x);
+}
+
+/// The f16 at the head of a row.
+#[inline(always)]
+pub(crate) fn row_scale(row: &[u8]) -> f32 {
+    let bytes = if CHECKED { [row[0], row[1]] } else { row.first_chunk().copied().unwrap_or_default() };
+    f16::from_le_bytes(bytes).to_f32()
+}
+
+/// f16 → f32 for finite values and zero, by integer operations that every instruction set vectorises: shift into
+/// place, then one exact multiplication by 2¹¹² repairs the exponent (and normalises subnormals).
+#[inline(always)]
+pub(crate) fn f16_to_f32(bits: u16) -> f32 {
+    const TWO_112: f32 = f32::from_bits((112 + 127) << 23);
+    let magnitude = u32::from(bits & 0x7fff) << 13;
+    let value = f32::from_bits(magnitude) * TWO_112;
+    f32::from_bits(value.to_bits() | (u32::from(bits & 0x8000) << 16))
+}
+
+/// Reads little-endian floats.
+#[inline(always)]
+pub(crate) fn decode_floats(format: Float, bytes: &[u8], out: &mut [f32]) {
+    match format {
+        Float::F16 => {
+            for (b, out) in bytes.as_chunks::<2>().0.iter().zip(out) {
+                *out = f16_to_f32(u16::from_le_bytes(*b));
+            }
+        }
+        Float::Bf16 => {
+            for (b, out) in bytes.as_chunks::<2>().0.iter().zip(out) {
+                *out = f32::from_bits(u32::from(u16::from_le_bytes(*b)) << 16);
+            }
+        }
+        Float::F32 => {
+            for (b, out) in bytes.as_chunks::<4>().0.iter().zip(out) {
+                *out = f32::from_le_bytes(*b);
+            }
+        }
+    }
+}
+
+/// Writes little-endian floats, rounded to nearest even.
+#[inline(always)]
+pub(crate) fn encode_floats(format: Float, x: &[f32], bytes: &mut [u8]) {
+    match format {
+        Float::F16 => {
+            for (x, b) in x.iter().zip(bytes.as_chunks_mut::<2>().0) {
+                *b = f16::from_f32(*x).to_le_bytes();
+            }
+        }
+        Float::Bf16 => {
+            for (x, b) in x.iter().zip(bytes.as_chunks_mut::<2>().0) {
+                *b = bf16::from_f32(*x).to_le_bytes();
+            }
+        }
+        Float::F32 => {
+            for (x, b) in x.iter().zip(bytes.as_chunks_mut::<4>().0) {
+                *b = x.to_le_bytes();
+            }
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! How many threads candle multiplies with.
+
+use std::env;
+use std::thread::available_parallelism;
+
+/// The variable that candle reads this from, once.
+const THREADS: &str = "CANDLE_NUM_THREADS";
+
+/// Starts this program again with a number of threads for candle, unless the user has given one. Candle's threads wait for
+/// each other by spinning, after each of some two hundred products a token, and there are as many as the machine has cores,
+/// whatever of these this process may use. One that has to wait for its core stops them all for as long. So there are no
+/// more than cores that may be used, and one where there are two. A process cannot change its own variables safely; hence
+/// another program in its place, with the same number and the same files.
+pub(crate) fn settle() {
+    if [THREADS, "RAYON_NUM_THREADS"].iter().any(|name| env::var_os(name).is_some()) {
+        return;
+    }
+    let (Ok(cores), Ok(program)) = (available_parallelism(), env::current_exe()) else { return };
+    let cores = cores.get().min(sysinfo::System::physical_core_count().unwrap_or(usize::MAX));
+    let threads = if cores <= 2 { 1 } else { cores };
+    #[cfg(unix)]
+    {
+        use std::os::unix::process::CommandExt;
+        let mut arguments = env::args_os();
+        let mut command = std::process::Command::new(program);
+        command.arg0(arguments.next().unwrap_or_default());
+        // Where that fails, this program goes on as it is.
+        let _ = command.args(arguments).env(THREADS, threads.to_string()).exec();
+    }
+    #[cfg(not(unix))]
+    let _ = (threads, program);
+}

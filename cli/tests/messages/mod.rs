@@ -1,0 +1,64 @@
+//! What the tool says of mistakes, and of files that are not to be trusted.
+
+use crate::common::{fails, folder, octaplex, succeeds};
+use crate::{npy, safetensors, values};
+use serde_json::Value;
+use std::path::Path;
+
+/// Lists of specs, and widths that a codec does not have.
+#[test]
+fn lists_and_widths_are_explained() {
+    let folder = folder("lists");
+    let list = ["compare", "--codecs", "trellis:m=2,int,f16"];
+    fails(&folder, &list, &["separate specs by ;", "trellis:m=2;int;f16"]);
+    fails(&folder, &["bench", "--codecs", "f16,trellis:m=2"], &["separate specs by ;"]);
+    fails(&folder, &["compare", "--codecs", "int:bits=4,gruop=3"], &["at \"gruop=3\""]);
+    // Grades halve the width: 80 is not among those that they have.
+    fails(
+        &folder,
+        &["info", "graded", "--dim", "80"],
+        &["width 80: its widths are 64, 128, 160, 192, 256, 512"],
+    );
+    let output = octaplex(&folder, &["info", "trellis", "--dim", "100"]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("its widths are 32, 64, 80, 96, 112, 128, 160, 192, 256, 512, 576"), "{error}");
+}
+
+/// What a file says is cut and escaped before a terminal shows it.
+#[test]
+fn a_file_does_not_drive_the_terminal() {
+    let folder = folder("hostile");
+    let name = format!("\u{1b}[2J\u{1b}]0;title\u{7}{}", "x".repeat(3_000_000));
+    let tensor = [(&*name, "F32", vec![1], vec![0; 4])];
+    std::fs::write(folder.join("names.safetensors"), safetensors(&tensor)).unwrap();
+    std::fs::write(folder.join("type.npy"), npy(&name[..60_000], "(2, 64)", &values(128))).unwrap();
+    let shape = format!("({})", "1,".repeat(25_000));
+    std::fs::write(folder.join("shape.npy"), npy("<f4", &shape, &values(64))).unwrap();
+    let head = "keys,values,prepared,bits,bits_in_pages,perplexity,perplexity_f16,kl_mean,kl_p99,top1\n";
+    std::fs::write(folder.join("rows.csv"), format!("{head}a,b,c,{name}\n")).unwrap();
+    std::fs::write(folder.join("sums.txt"), format!("int {name} {name}\n")).unwrap();
+    for run in [
+        &["--input", "names.safetensors"][..],
+        &["--input", "type.npy"],
+        &["--input", "shape.npy"],
+        &["plot", "rows.csv", "rows.svg"],
+        &["verify", "--only", "int", "--against", "sums.txt"],
+        &["info", &name[..10_000]],
+    ] {
+        let output = octaplex(&folder, run);
+        let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert!(!output.status.success() && text.len() < 2500, "{}: {} bytes", run[0], text.len());
+        assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{text:?}");
+    }
+    // Metadata that is shown beside results.
+    let bytes = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("data/sample.safetensors")).unwrap();
+    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let mut header: Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
+    header["__metadata__"]["model"] = name.into();
+    let mut header = serde_json::to_vec(&header).unwrap();
+    header.resize(header.len().next_multiple_of(8), b' ');
+    let bytes = [&(header.len() as u64).to_le_bytes()[..], &header, &bytes[8 + length..]].concat();
+    std::fs::write(folder.join("model.safetensors"), bytes).unwrap();
+    let text = succeeds(&folder, &["--input", "model.safetensors", "--codecs", "f16"]);
+    assert!(text.len() < 4000 && !text.contains('\u{1b}') && text.contains("u{1b}[2J"), "{text}");
+}

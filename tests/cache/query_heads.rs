@@ -1,0 +1,62 @@
+//! A configuration that says how many query heads there are: a block whose number of queries was forgotten is refused.
+
+use crate::common::Random;
+use octaplex::{Attend, Backend, CacheConfig, Error, KvCache, LayerCache, LayerConfig, TurboQuant};
+
+#[test]
+fn a_block_of_queries_is_not_taken_for_more_heads() {
+    let mut random = Random::new(1);
+    let (tokens, queries) = (random.gaussians(2 * 200 * 64), random.gaussians(8 * 5 * 64));
+    let each = LayerConfig::new(2, 64, 1000).query_heads(8);
+    let mut cache =
+        KvCache::new(CacheConfig::new(1, 0, 0, 0).each(each).layers(), Backend::detect()).unwrap();
+    cache.append(0, &tokens, &tokens).unwrap();
+    let (mut output, mut expected) = (vec![0.0; 8 * 5 * 64], vec![0.0; 8 * 5 * 64]);
+    let attend = |cache: &KvCache, options: &Attend, output: &mut [f32]| {
+        cache.attend(0, &queries[..output.len()], options, output)
+    };
+    let rows = |heads, each, actual| {
+        Err(Error::Rows { what: "queries", heads, width: 64, each: Some(each), actual })
+    };
+    assert_eq!(attend(&cache, &Attend::default(), &mut output), rows(8, 1, 8 * 5 * 64));
+    assert_eq!(attend(&cache, &Attend::default().queries(4), &mut output), rows(8, 4, 8 * 5 * 64));
+    assert_eq!(attend(&cache, &Attend::default().queries(5), &mut expected), Ok(()));
+    assert_eq!(attend(&cache, &Attend::default(), &mut output[..8 * 64]), Ok(()));
+    assert_eq!(attend(&cache, &Attend::default(), &mut output[..4 * 64]), rows(8, 1, 4 * 64));
+    // A part of the key/value heads has its share of the query heads.
+    let part = Attend::default().first_head(1);
+    assert_eq!(attend(&cache, &part.queries(5), &mut output[..4 * 5 * 64]), Ok(()));
+    assert_eq!(attend(&cache, &part.heads(1), &mut output[..4 * 5 * 64]), rows(4, 1, 4 * 5 * 64));
+
+    // Snapshots do not hold it, and fit all the same.
+    let bytes = cache.save();
+    let mut loaded = KvCache::load(&bytes, Backend::detect()).unwrap();
+    assert_eq!(loaded.layers()[0].config().query_heads, None);
+    assert_eq!(loaded.save(), bytes);
+    let layer = loaded.layer_mut(0).unwrap();
+    assert_eq!(layer.set_query_heads(7), Err(Error::Heads { queries: 7, kv_heads: 2 }));
+    layer.set_query_heads(8).unwrap();
+    assert_eq!(attend(&loaded, &Attend::default(), &mut output), rows(8, 1, 8 * 5 * 64));
+    assert_eq!(attend(&loaded, &Attend::default().queries(5), &mut output), Ok(()));
+    assert_eq!(output, expected);
+    let mut page = Vec::new();
+    cache.layers()[0].save_page(0, &mut |bytes| page.extend_from_slice(bytes)).unwrap();
+    let fresh = LayerConfig::new(2, 64, 1000).sink_tokens(0);
+    KvCache::new([fresh], Backend::detect()).unwrap().layer_mut(0).unwrap().load_page(&page).unwrap();
+    let mut one = Vec::new();
+    cache.layers()[0].save(&mut |bytes| one.extend_from_slice(bytes));
+    cache.layer_mut(0).unwrap().load(&one).unwrap();
+    assert_eq!(cache.layers()[0].config().query_heads, Some(8));
+}
+
+#[test]
+fn query_heads_that_key_value_heads_do_not_divide_are_refused() {
+    for query_heads in [0, 1, 3, usize::MAX] {
+        let config = LayerConfig::new(2, 64, 1000).query_heads(query_heads);
+        let heads = Error::Heads { queries: query_heads, kv_heads: 2 };
+        assert_eq!(KvCache::new([config], Backend::detect()).err(), Some(heads));
+        assert_eq!((config.required_bytes(), config.scratch_len(1)), (0, 0));
+        let cache = LayerCache::<TurboQuant<64>, TurboQuant<64>, _>::new(&config, Backend::detect(), [0; 8]);
+        assert_eq!(cache.err(), Some(heads));
+    }
+}
