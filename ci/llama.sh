@@ -111,7 +111,7 @@ if [[ ! -s $model ]]; then
   "$python" ci/llama/f32.py "$target/q4_1.gguf" "$model"
 fi
 logits "$model" "$text" "$target/base.npy" --tokens 512
-for bits in 16 4.2 3.2 2.7; do
+for bits in 16 4.3 3.3 2.7; do
   echo "$bits bits"
   found=$(with OCTAPLEX_BITS=$bits -- "$model" "$text" "$target/out.npy" --tokens 512 --against "$target/base.npy")
   echo "   $found"

@@ -394,9 +394,9 @@ impl CellPages {
 
     /// Closes open pages beyond [`open_pages`](CellConfig::open_pages), those first whose last write is longest ago.
     ///
-    /// `queries` are some that keys will meet, \[heads]\[rows]\[width], those of this batch for instance: the first pages
-    /// that close decide the balance by them. Without queries the keys decide alone. Values take none. `tasks` encodes heads
-    /// of pages at once.
+    /// `queries` are some that keys will meet, \[heads]\[rows]\[width], those of this batch for instance: when the first
+    /// pages close, they decide the balance of keys. Without queries the keys decide alone, and with fewer than 64 keys no page
+    /// closes yet. Values take none. `tasks` encodes heads of pages at once.
     ///
     /// # Errors
     /// [`Error::Rows`] for queries that do not come out even.
@@ -407,7 +407,7 @@ impl CellPages {
             return Err(Error::Rows { what: "queries", heads, width: self.config.dim, each: None, actual });
         }
         let over = self.open.len().saturating_sub(self.config.open_pages);
-        if self.is_exact() || over == 0 {
+        if self.is_exact() || over == 0 || !self.can_decide() {
             return Ok(());
         }
         let pages: Vec<usize> = self.open[..over].to_vec();
@@ -418,7 +418,7 @@ impl CellPages {
     /// Whether the next [`settle`](Self::settle) closes pages.
     #[must_use]
     pub fn is_unsettled(&self) -> bool {
-        !self.is_exact() && self.open.len() > self.config.open_pages
+        !self.is_exact() && self.open.len() > self.config.open_pages && self.can_decide()
     }
 
     /// Whether the next page that closes decides the balance of keys, for which queries are wanted.

@@ -246,7 +246,7 @@ fn random_calls(codecs: [&str; 2], dims: [usize; 2], (loss, tolerance): (f32, f6
             let queries: Vec<f32> = (0..HEADS * 40 * dims[0]).map(|_| random.gaussian()).collect();
             sides[0].pages.settle(&queries, &in_order).unwrap();
             sides[1].pages.settle(&[], &in_order).unwrap();
-            let open = |side: &Side| side.pages.open_pages() <= side.pages.config().open_pages;
+            let open = |side: &Side| !side.pages.is_unsettled();
             assert!(loss == 0.0 || sides.iter().all(open));
         }
         let rows = [sides[0].check(loss), sides[1].check(loss)];

@@ -107,10 +107,17 @@ impl CellPages {
         if first { self.config.sinks } else { 0 }
     }
 
+    /// Whether enough rows are there to decide the balance by.
+    pub(super) fn can_decide(&self) -> bool {
+        let rows =
+            |index: &usize| coded(self.pages[*index].written, self.exact_of(*index)).count_ones() as usize;
+        !self.basis.is_undecided() || self.open.iter().map(rows).sum::<usize>() >= PAGE
+    }
+
     /// Closes pages.
     pub(super) fn close(&mut self, pages: &[usize], queries: &[f32], tasks: &Tasks) {
         if self.basis.is_undecided() {
-            self.decide(pages, queries);
+            self.decide(queries);
         }
         let heads = self.config.heads;
         let results = ArrayQueue::new((pages.len() * heads).max(1));
@@ -177,29 +184,39 @@ impl CellPages {
         }
     }
 
-    /// Decides the balance and the prefix centre of each head by the first pages that close.
-    fn decide(&mut self, pages: &[usize], queries: &[f32]) {
+    /// Decides the balance and the prefix centre of each head by the rows of all open pages.
+    fn decide(&mut self, queries: &[f32]) {
         let (dim, heads, backend) = (self.config.dim, self.config.heads, self.backend);
         let per_head = queries.len() / heads;
-        let mut rows = vec![0.0; PAGE * dim];
         let mut balances = vec![1.0f32; heads * dim];
         let mut prefixes = vec![0; heads * self.basis.shape.centre_bytes()[1]];
         for head in 0..heads {
             let balance = &mut balances[head * dim..][..dim];
-            if !self.basis.balance.is_none() {
-                let mut spread = Spread::new();
-                for &index in pages {
-                    self.gather(index, head, &mut rows);
-                    spread.add(&rows, dim);
+            let (mut spread, mut all) = (Spread::new(), Vec::new());
+            for &index in &self.open {
+                let start = all.len();
+                all.resize(start + PAGE * dim, 0.0);
+                self.gather(index, head, &mut all[start..]);
+                // Without the rows that stand in for others: they have no deviation of their own.
+                let coded = coded(self.pages[index].written, self.exact_of(index));
+                let mut end = start;
+                for cell in (0..PAGE).filter(|cell| coded >> cell & 1 == 1) {
+                    all.copy_within(start + cell * dim..start + (cell + 1) * dim, end);
+                    end += dim;
                 }
+                all.truncate(end);
+                if end > start {
+                    spread.add(&all[start..], dim);
+                }
+            }
+            if !self.basis.balance.is_none() {
                 let queries = &queries[head * per_head..][..per_head];
                 self.basis.balance.decide(backend, &spread, queries, balance);
             }
             if !prefixes.is_empty() {
-                self.gather(pages[0], head, &mut rows);
-                self.basis.balance.apply(&mut rows, balance);
+                self.basis.balance.apply(&mut all, balance);
                 let prefix = &mut prefixes[2 * head * dim..][..2 * dim];
-                if store_mean(&rows, dim, prefix).is_err() {
+                if store_mean(&all, dim, prefix).is_err() {
                     prefix.fill(0);
                 }
             }
