@@ -211,6 +211,7 @@ fn the_rooms_of_src() {
         "attention.rs",
         "backend.rs",
         "cache.rs",
+        "cells.rs",
         "chunk.rs",
         "codebook.rs",
         "codec.rs",
@@ -234,7 +235,8 @@ fn the_rooms_of_src() {
             None => assert!(ROOMS.contains(&room), "{name} is no room of src/"),
             Some((folder, _)) => {
                 assert!(
-                    ["codebook", "codec", "codecs", "cache", "chunk", "gpu", "page"].contains(&folder),
+                    ["cells", "codebook", "codec", "codecs", "cache", "chunk", "gpu", "page"]
+                        .contains(&folder),
                     "{name}: no room of src/ has a folder {folder}/"
                 );
             }
@@ -284,6 +286,7 @@ fn every_test_asserts() {
                 "panic!",
                 "check",
                 "compare",
+                "random_calls",
                 "refused",
                 "replay",
                 "are_exact",

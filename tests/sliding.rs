@@ -123,7 +123,7 @@ fn single_pages_slide_through_a_window() {
                 &mut memory[..],
             )
             .unwrap();
-            let mut scratch = vec![0.0; config.capacity(512).scratch_len(1)];
+            let mut scratch = vec![0.0; config.scratch_len(1)];
             for (index, page) in pages.iter().enumerate().filter(|(index, _)| ![2, 5, 6].contains(index)) {
                 shared.load_page(page).unwrap();
                 brought.load_page(page).unwrap();

@@ -12,6 +12,9 @@ use alloc::vec::Vec;
 use crossbeam_queue::ArrayQueue;
 use octaplex_arch::{Float, MAX_DIM};
 
+/// Rows, less one a page, by which the balance can be decided: a page less its exact cells has as many.
+const DEVIATIONS: usize = 3 * PAGE / 4;
+
 /// What pages are coded in: their shape, and what keys pass through before.
 #[derive(Clone, Debug)]
 pub(super) struct Basis {
@@ -107,11 +110,14 @@ impl CellPages {
         if first { self.config.sinks } else { 0 }
     }
 
-    /// Whether enough rows are there to decide the balance by.
+    /// Whether enough rows are there to decide the balance by. Deviations are those around a page's own mean, so a page counts
+    /// one row less than it has: many pages of one row each would say nothing of how channels differ.
     pub(super) fn can_decide(&self) -> bool {
-        let rows =
-            |index: &usize| coded(self.pages[*index].written, self.exact_of(*index)).count_ones() as usize;
-        !self.basis.is_undecided() || self.open.iter().map(rows).sum::<usize>() >= PAGE
+        let deviations = |index: &usize| {
+            let rows = coded(self.pages[*index].written, self.exact_of(*index)).count_ones();
+            rows.saturating_sub(1) as usize
+        };
+        !self.basis.is_undecided() || self.open.iter().map(deviations).sum::<usize>() >= DEVIATIONS
     }
 
     /// Closes pages.
@@ -205,7 +211,7 @@ impl CellPages {
                     end += dim;
                 }
                 all.truncate(end);
-                if end > start {
+                if end > start + dim {
                     spread.add(&all[start..], dim);
                 }
             }
