@@ -364,7 +364,8 @@ impl CellPages {
             let last = (first / PAGE * PAGE + PAGE).min(cells.end);
             let (index, len) = (first / PAGE, last - first);
             let written = self.pages[index].written;
-            if written != 0 {
+            // Where no cell of the range was written, the page stays as it is, closed or not.
+            if (first..last).any(|cell| written >> (cell % PAGE) & 1 == 1) {
                 let closed = matches!(self.pages[index].body, Body::Closed(_));
                 let mut halves = vec![f16::ZERO; len * width];
                 self.read_rows(first..last, &mut halves)?;

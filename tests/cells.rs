@@ -65,7 +65,13 @@ impl Side {
                 power += y.to_f32().powi(2);
             }
         }
-        assert!(error <= loss * power, "{error} of {power}");
+        assert!(
+            error <= loss * power,
+            "{:?} {}: {error} of {power}, {:?}",
+            self.pages.config().role,
+            self.pages.config().codec,
+            self.pages.counts()
+        );
         rows
     }
 }
