@@ -95,8 +95,13 @@ static void floats(void) {
     unsigned word = _mm_getcsr();
     _mm_setcsr(word | 0x8040);
 #endif
+#if defined(__x86_64__) || defined(__aarch64__)
     WELL(octaplex_verify(NULL, NULL, &found, &error));
     CHECK(found == usual);
+#else /* nothing sets what other CPUs have: checksums say so */
+    CHECK(octaplex_verify(NULL, NULL, &found, &error) != OCTAPLEX_STATUS_OK && strstr(error.message, "nearest"));
+    CHECK(usual != 0);
+#endif
     FAILS(octaplex_verify("turbo", NULL, NULL, &error), TEXT, "turboquant"); /* a call that fails restores them as well */
     after = one / three;
     CHECK(fegetround() == FE_DOWNWARD && after != before);
