@@ -89,17 +89,17 @@ static void floats(void) {
     uint32_t usual = 0, found = 0;
     volatile float tiny = 1.2e-38f, three = 3.0f, one = 1.0f; /* the compiler knows nothing of settings */
     volatile float before = one / three, after;
-    WELL(octaplex_verify(NULL, NULL, &usual, &error));
+    WELL(octaplex_verify("polarquant", NULL, &usual, &error));
     CHECK(fesetround(FE_DOWNWARD) == 0);
 #if defined(__x86_64__)
     unsigned word = _mm_getcsr();
     _mm_setcsr(word | 0x8040);
 #endif
 #if defined(__x86_64__) || defined(__aarch64__)
-    WELL(octaplex_verify(NULL, NULL, &found, &error));
+    WELL(octaplex_verify("polarquant", NULL, &found, &error));
     CHECK(found == usual);
 #else /* nothing sets what other CPUs have: checksums say so */
-    CHECK(octaplex_verify(NULL, NULL, &found, &error) != OCTAPLEX_STATUS_OK && strstr(error.message, "nearest"));
+    CHECK(octaplex_verify("polarquant", NULL, &found, &error) != OCTAPLEX_STATUS_OK && strstr(error.message, "nearest"));
     CHECK(usual != 0);
 #endif
     FAILS(octaplex_verify("turbo", NULL, NULL, &error), TEXT, "turboquant"); /* a call that fails restores them as well */
