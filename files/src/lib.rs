@@ -1,6 +1,6 @@
 //! Writes files whole or not at all.
 //!
-//! [`write`] writes under a random name in the same folder, syncs, and renames. Another program sees the old file or the new one.
+//! [`write()`] writes under a random name in the same folder, syncs, and renames. Another program sees the old file or the new one.
 //! A failure leaves the old file and no other. A killed process leaves its temporary file, which no later write meets.
 #![forbid(unsafe_code)]
 
@@ -42,10 +42,10 @@ pub fn write(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -
     Ok(())
 }
 
-/// Creates the file at `path` as [`write`] does. Never replaces one.
+/// Creates the file at `path` as [`write()`] does. Never replaces one.
 ///
 /// # Errors
-/// As for [`write`], and [`ErrorKind::AlreadyExists`].
+/// As for [`write()`], and [`ErrorKind::AlreadyExists`].
 pub fn create(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
     let temporary = filled(path, false, fill)?;
     temporary.as_file().sync_all()?;
@@ -54,10 +54,10 @@ pub fn create(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) 
     Ok(())
 }
 
-/// Whether [`write`] could write to `path` now: to be asked before work whose result goes there. Leaves no trace.
+/// Whether [`write()`] could write to `path` now: to be asked before work whose result goes there. Leaves no trace.
 ///
 /// # Errors
-/// Those that [`write`] would begin with: a folder that does not exist or is read-only, a file that is read-only.
+/// Those that [`write()`] would begin with: a folder that does not exist or is read-only, a file that is read-only.
 pub fn check(path: &Path) -> io::Result<()> {
     let Target { path, existing } = Target::of(path)?;
     match existing {
