@@ -98,7 +98,8 @@ class Cache:
             "boundary_layers": _options.whole(boundary_layers, "boundary_layers"),
         }
         sizes = {"layers": layers, "kv_heads": kv_heads, "head_dim": head_dim, "capacity": capacity}
-        self._own(_octaplex.Cache(*(_options.whole(size, what) for what, size in sizes.items()), settings))
+        layers, kv_heads, head_dim, capacity = (_options.whole(size, what) for what, size in sizes.items())
+        self._own(_octaplex.Cache(layers, kv_heads, head_dim, capacity, settings))
 
     def _own(self, cache: _octaplex.Cache) -> Cache:
         self._cache = cache
