@@ -124,7 +124,7 @@ impl CellConfig {
         if self.heads == 0 || self.heads > 1 << 16 {
             return refuse("a layer has 1 to 65,536 key/value heads");
         }
-        if self.cells == 0 || !self.cells.is_multiple_of(PAGE) || self.cells > 1 << 32 {
+        if self.cells == 0 || !self.cells.is_multiple_of(PAGE) || self.cells as u64 > 1 << 32 {
             return refuse("a stream has 64 to 2^32 cells, a multiple of 64");
         }
         if self.streams == 0 || self.streams > 1 << 16 {
