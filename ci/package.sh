@@ -20,7 +20,7 @@ for name in octaplex-arch octaplex octaplex-metrics octaplex-files octaplex-cli 
 done
 # Copies of the licences are whole. (npm and maturin follow no links.)
 for name in MIT APACHE; do
-  for copy in arch cli metrics bindings/{c,candle,wasm,python/licenses}; do cmp "LICENSE-$name" "$copy/LICENSE-$name"; done
+  for copy in arch cli files metrics bindings/{c,candle,wasm,python/licenses}; do cmp "LICENSE-$name" "$copy/LICENSE-$name"; done
 done
 # Pictures and links in the pages of crates.io and docs.rs have no repository around them.
 if grep -nE '\]\((docs|tests|examples)/' README.md; then
