@@ -6,7 +6,9 @@
 #[path = "common/plain.rs"]
 mod plain;
 
-use octaplex::{Attend, Backend, Center, CodecSpec, KvCache, LayerConfig, SharedLayer, Stream};
+use octaplex::cache::{Center, SharedLayer};
+use octaplex::codecs::Stream;
+use octaplex::{Attend, Backend, CodecSpec, KvCache, LayerConfig};
 use std::time::{Duration, Instant};
 
 const D: usize = 128;
@@ -73,7 +75,7 @@ impl Runner {
 
     fn run(&mut self) {
         let start = Instant::now();
-        self.layer.attend(&self.queries, &Attend::default(), &mut self.output, &mut self.scratch).unwrap();
+        self.layer.attend(&self.queries, &mut self.output, &mut self.scratch).unwrap();
         self.best = self.best.min(start.elapsed());
         std::hint::black_box(&self.output);
     }
@@ -202,7 +204,7 @@ fn prefill(words: &[String]) {
         while begin.elapsed().as_secs_f64() < 0.3 * runners.len() as f64 {
             for (_, layer, best) in &mut runners {
                 let start = Instant::now();
-                layer.attend(&queries, &options, &mut output, &mut scratch).unwrap();
+                layer.attend_with(&queries, &options, &mut output, &mut scratch).unwrap();
                 *best = (*best).min(start.elapsed());
                 std::hint::black_box(&output);
             }
@@ -280,7 +282,7 @@ fn plain(dim: usize) {
         std::hint::black_box(&output);
         for (.., cache, best) in &mut layers {
             let now = Instant::now();
-            cache.attend(0, &queries, &Attend::default(), &mut output).unwrap();
+            cache.attend(0, &queries, &mut output).unwrap();
             *best = (*best).min(now.elapsed());
             std::hint::black_box(&output);
         }

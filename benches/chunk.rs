@@ -2,7 +2,8 @@
 //! fastest of many, all codecs taking turns. `cargo bench --bench chunk --features std`.
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use octaplex::{Backend, ChunkCodec, ChunkConfig, bf16};
+use octaplex::chunk::{ChunkCodec, ChunkConfig};
+use octaplex::{Backend, bf16};
 use std::time::{Duration, Instant};
 
 const LAYERS: usize = 4;

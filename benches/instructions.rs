@@ -1,7 +1,8 @@
 //! Calls of codecs, each within [`measured`], whose instructions `ci/instructions.sh` has callgrind count. Prints a line for each:
 //! backend, codec and width, what is called, rows that it goes over. Run by itself it times nothing.
 
-use octaplex::{Backend, Codec, CodecSpec, Stream};
+use octaplex::codecs::{Codec, Stream};
+use octaplex::{Backend, CodecSpec};
 use std::hint::black_box;
 
 /// Codecs, and their widths.

@@ -1,7 +1,7 @@
 //! Drop-in for an engine that keeps keys and values in f32: its attention over `Vec<f32>`, and the same calls on a
 //! compressed cache. `cargo run --release --example own_model`
 
-use octaplex::{Attend, Backend, Error, KvCache, LayerConfig};
+use octaplex::{Backend, Error, KvCache, LayerConfig};
 
 const D: usize = 128;
 
@@ -43,7 +43,7 @@ impl CompressedCache {
     }
 
     fn attend(&mut self, query: &[f32], output: &mut [f32]) -> Result<(), Error> {
-        self.0.attend(0, query, &Attend::default(), output)
+        self.0.attend(0, query, output)
     }
 }
 

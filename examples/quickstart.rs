@@ -2,7 +2,7 @@
 //! snapshot. `cargo run --release --example quickstart`
 #![allow(clippy::unwrap_used)]
 
-use octaplex::{Attend, Backend, CacheConfig, Error, KvCache};
+use octaplex::{Backend, CacheConfig, Error, KvCache};
 
 const LAYERS: usize = 2;
 const HEADS: usize = 2;
@@ -43,7 +43,7 @@ fn main() -> Result<(), Error> {
             let new = rows(layer, HEADS, token..token + 1);
             cache.append(layer, &new, &new)?;
             let queries = rows(layer, QUERY_HEADS, token..token + 1);
-            cache.attend(layer, &queries, &Attend::default(), &mut output)?;
+            cache.attend(layer, &queries, &mut output)?;
         }
     }
     cache.truncate(1090)?; // ten guesses were rejected
@@ -56,8 +56,8 @@ fn main() -> Result<(), Error> {
     let loaded = KvCache::load(&saved, Backend::detect())?;
     let queries = rows(0, QUERY_HEADS, 1090..1091);
     let mut again = output.clone();
-    cache.attend(0, &queries, &Attend::default(), &mut output)?;
-    loaded.attend(0, &queries, &Attend::default(), &mut again)?;
+    cache.attend(0, &queries, &mut output)?;
+    loaded.attend(0, &queries, &mut again)?;
     assert_eq!(output, again);
     println!("saved in {} bytes; the loaded cache gives the same bits", saved.len());
     Ok(())

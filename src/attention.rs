@@ -27,8 +27,8 @@ use octaplex_arch::Float;
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct Attend<'a> {
-    /// Queries of the block, for each query head; 1 by default. A layer that knows its
-    /// [`query_heads`](field@crate::LayerConfig::query_heads) refuses a block whose number was forgotten.
+    /// Queries of each query head. By default a layer that knows its
+    /// [`query_heads`](field@crate::LayerConfig::query_heads) counts the queries it is given; any other takes 1.
     pub queries: Option<usize>,
     /// logit = scale · q·k; 1/√(key width) by default; below 2⁴⁰ in magnitude.
     pub scale: Option<f32>,
@@ -462,7 +462,15 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     /// [`Error::Heads`]; [`Error::Missing`] for heads that the layer has not; [`Error::Unsupported`] for other options out of range;
     /// [`Error::Length`]; [`Error::Corrupt`] for blocks that no codec wrote. The output is then unspecified, the cache
     /// as it was.
-    pub fn attend(
+    pub fn attend(&self, queries: &[f32], output: &mut [f32], scratch: &mut [f32]) -> Result<(), Error> {
+        self.attend_with(queries, &Attend::default(), output, scratch)
+    }
+
+    /// [`attend`](Self::attend) with options.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn attend_with(
         &self,
         queries: &[f32],
         options: &Attend,
@@ -472,7 +480,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         let (layout, view) = (&self.layout, self.view());
         let Range { start: first, end } = options.heads_of(self.config.kv_heads)?;
         let heads = end - first;
-        let block = options.queries.unwrap_or(1);
+        let block = self.block(options, heads, queries.len() / layout.key_dim);
         if block == 0 {
             return Err(Error::Unsupported { why: "a block has at least 1 query a head" });
         }
@@ -484,7 +492,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         if let Some(all) = self.config.query_heads {
             let (what, width, heads) = ("queries", layout.key_dim, all / self.config.kv_heads * heads);
             if query_heads != heads {
-                let (each, actual) = (Some(block), queries.len());
+                let (each, actual) = (options.queries, queries.len());
                 return Err(Error::Rows { what, heads, width, each, actual });
             }
         }
@@ -503,7 +511,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
             self.check_rows("queries", (block, layout.key_dim), queries, MAX_QUERY)?;
             return Err(Error::Empty);
         }
-        let resolved = self.resolve(options, per_head)?;
+        let resolved = self.resolve(options, block, per_head)?;
         let scale = resolved.scale.abs();
         let limit = if scale > 1.0 { MAX_QUERY / scale } else { MAX_QUERY };
         self.check_rows("queries", (block, layout.key_dim), queries, limit)?;
@@ -541,9 +549,20 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
             .try_for_each(|(head, (queries, output))| attend_head(head, queries, output, scratch))
     }
 
+    /// Queries of each query head: as the options say, or as many as there are where the layer knows its query heads, or 1.
+    pub(crate) fn block(&self, options: &Attend, heads: usize, rows: usize) -> usize {
+        let per_head = |all: usize| rows / (all / self.config.kv_heads * heads).max(1);
+        options.queries.unwrap_or_else(|| self.config.query_heads.map_or(1, per_head).max(1))
+    }
+
     /// Checks the options and fills in what they leave open.
-    fn resolve<'a>(&self, options: &Attend<'a>, per_head: usize) -> Result<Resolved<'a>, Error> {
-        let (next, queries) = (self.state.next, options.queries.unwrap_or(1));
+    fn resolve<'a>(
+        &self,
+        options: &Attend<'a>,
+        queries: usize,
+        per_head: usize,
+    ) -> Result<Resolved<'a>, Error> {
+        let next = self.state.next;
         let group = per_head / queries;
         let query_heads = group * self.config.kv_heads;
         check_options(options)?;

@@ -44,19 +44,18 @@ mod rollback;
 pub(crate) mod rows;
 pub(crate) mod snapshot;
 pub(crate) mod storage;
-mod tensor;
 pub(crate) mod view;
 pub(crate) mod window;
 
 pub use config::{CacheConfig, Center, Finer, LayerConfig};
 pub use storage::{Fixed, Storage};
-pub use tensor::Tensor;
 
 use crate::backend::Kernels;
 use crate::codec::{Codec, MAX_BLOCK_BYTES, check_values};
 use crate::codecs::Build;
 use crate::page::Sizes;
-use crate::{Backend, Error, Role, Stream};
+use crate::stream::{Role, Stream};
+use crate::{Backend, Error};
 use core::ops::Range;
 use layout::Layout;
 use rollback::Cut;
@@ -70,11 +69,13 @@ pub use {
 };
 
 /// One attention layer in bytes that the caller brings (`&mut [u8]`, an array, a `Vec`): no allocator is needed. `K` and
-/// `V` are the codecs of keys and values: [`TurboQuant<D>`](crate::TurboQuant) and the others, which alone are then
-/// part of the program, or [`AnyCodec`](crate::AnyCodec) for what the configuration says at run time.
+/// `V` are the codecs of keys and values: [`TurboQuant<D>`](crate::codecs::TurboQuant) and the others, which alone are then
+/// part of the program, or [`AnyCodec`](crate::codecs::AnyCodec) for what the configuration says at run time.
 ///
 /// ```
-/// use octaplex::{Attend, Backend, Error, LayerCache, LayerConfig, TurboQuant};
+/// use octaplex::cache::LayerCache;
+/// use octaplex::codecs::TurboQuant;
+/// use octaplex::{Backend, Error, LayerConfig};
 ///
 /// let config = LayerConfig::new(1, 64, 1000); // one head of width 64, 1,000 tokens
 /// let mut memory = vec![0; config.required_bytes()];
@@ -86,7 +87,7 @@ pub use {
 ///     cache.append(&row, &row, &mut scratch)?;
 /// }
 /// let mut output = [0.0; 64];
-/// cache.attend(&[0.1; 64], &Attend::default(), &mut output, &mut scratch)?;
+/// cache.attend(&[0.1; 64], &mut output, &mut scratch)?;
 /// assert_eq!(cache.stats().tokens, 300);
 /// # Ok::<(), Error>(())
 /// ```
@@ -222,7 +223,9 @@ pub(crate) const MAX_POSITION: usize = usize::MAX / 4;
 /// What a cache holds.
 ///
 /// ```
-/// use octaplex::{Backend, Error, LayerCache, LayerConfig, TurboQuant};
+/// use octaplex::cache::LayerCache;
+/// use octaplex::codecs::TurboQuant;
+/// use octaplex::{Backend, Error, LayerConfig};
 ///
 /// let config = LayerConfig::new(2, 64, 1000);
 /// let (mut memory, mut scratch) = (vec![0; config.required_bytes()], vec![0.0; config.scratch_len(2)]);
@@ -420,8 +423,8 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     /// let mut loaded = KvCache::load(&cache.save(), Backend::detect())?;
     /// loaded.layer_mut(0)?.set_query_heads(8)?;
     /// let (queries, mut output) = ([0.1; 8 * 5 * 64], [0.0; 8 * 5 * 64]); // eight heads, five queries each
-    /// assert!(loaded.attend(0, &queries, &Attend::default(), &mut output).is_err()); // not 40 heads
-    /// loaded.attend(0, &queries, &Attend::default().queries(5), &mut output)?;
+    /// assert!(loaded.attend(0, &queries, &mut output).is_err()); // not 40 heads
+    /// loaded.attend_with(0, &queries, &Attend::default().queries(5), &mut output)?;
     /// # Ok::<(), Error>(())
     /// ```
     ///

@@ -22,8 +22,10 @@ mod page;
 pub use attend::{CellAttend, CellMask, Partial};
 
 use crate::backend::Kernels;
+use crate::codecs::AnyCodec;
 use crate::spec::builders;
-use crate::{AnyCodec, Backend, CodecSpec, Error, Role, Stream};
+use crate::stream::{Role, Stream};
+use crate::{Backend, CodecSpec, Error};
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -74,7 +76,7 @@ impl CellConfig {
     /// One stream, four bits, four sinks, two open pages; keys are balanced.
     #[must_use]
     pub const fn new(role: Role, heads: usize, dim: usize, cells: usize) -> Self {
-        let codec = CodecSpec::TurboQuant(crate::TurboQuantSpec::new(4));
+        let codec = CodecSpec::TurboQuant(crate::codec::turboquant::TurboQuantSpec::new(4));
         Self { role, layer: 0, heads, dim, cells, streams: 1, codec, sinks: 4, open_pages: 2, balance: true }
     }
 
@@ -140,7 +142,9 @@ impl CellConfig {
 /// The keys, or the values, of one layer, in cells that are written in any order.
 ///
 /// ```
-/// use octaplex::{Backend, CellAttend, CellConfig, CellPages, Error, Partial, Role, in_order};
+/// use octaplex::cells::{CellAttend, CellConfig, CellPages, Partial, in_order};
+/// use octaplex::codecs::Role;
+/// use octaplex::{Backend, Error};
 ///
 /// let config = |role| CellConfig::new(role, 1, 64, 256);
 /// let mut keys = CellPages::new(&config(Role::Keys), Backend::detect())?;

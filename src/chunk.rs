@@ -16,11 +16,13 @@ mod decode;
 mod encode;
 
 pub use blob::ChunkInfo;
-pub use decode::TensorMut;
 
 use crate::backend::Kernels;
+use crate::cache::Center;
+use crate::codec::Codec;
 use crate::spec::builders;
-use crate::{Backend, Center, Codec, CodecSpec, Error, LayerConfig, Role};
+use crate::stream::Role;
+use crate::{Backend, CodecSpec, Error, LayerConfig};
 use alloc::{boxed::Box, vec, vec::Vec};
 use blob::Plan;
 
@@ -48,7 +50,8 @@ pub enum Dtype {
 /// What a chunk is of, and how it is encoded. Made like a [`LayerConfig`](crate::LayerConfig); fields of the same names mean the same.
 ///
 /// ```
-/// use octaplex::{ChunkConfig, ChunkLayout, Error};
+/// use octaplex::chunk::{ChunkConfig, ChunkLayout};
+/// use octaplex::Error;
 ///
 /// let config = ChunkConfig::new(32, 8, 128).keys("trellis".parse()?).layout(ChunkLayout::Fused);
 /// assert_eq!((config.layers, config.page), (32, 64));
@@ -155,7 +158,8 @@ impl ChunkConfig {
 /// values give the same bytes, on every machine and for every number of threads (layers at once with the feature `rayon`).
 ///
 /// ```
-/// use octaplex::{Backend, ChunkCodec, ChunkConfig, ChunkInfo, Error, bf16};
+/// use octaplex::chunk::{ChunkCodec, ChunkConfig, ChunkInfo};
+/// use octaplex::{Backend, Error, bf16};
 ///
 /// // Two layers of 8 heads of width 128, 100 tokens: [2][layers][tokens][heads · width].
 /// let config = ChunkConfig::new(2, 8, 128).keys("trellis".parse()?).values("trellis".parse()?);

@@ -32,7 +32,7 @@ use scratch::with_scratch;
 
 /// Encodes vectors into blocks of bytes, and computes attention's two products on the blocks. The width is a run-time
 /// value, rows are slices of [`dim`](Self::dim) values, and nothing here needs a heap; where the width is known to the
-/// compiler, [`Typed`](crate::Typed) takes arrays.
+/// compiler, [`Typed`](crate::codecs::Typed) takes arrays.
 ///
 /// A raw block carries no tag: whoever made the codec knows what its bytes mean. Blocks of consecutive tokens, one
 /// after the other, are a page; the products take a page at a time, so that run-time choices cost nothing a token. On
@@ -47,10 +47,11 @@ use scratch::with_scratch;
 /// Four methods are enough: `dim`, `block_bytes`, `encode`, `decode`. The others have defaults that decode. A faster
 /// codec overrides [`score`](Self::score) and [`accumulate`](Self::accumulate), and where these work in another basis
 /// or in integers, [`query_len`](Self::query_len), [`prepare_query`](Self::prepare_query) and
-/// [`finish`](Self::finish). Caches take it as it is: [`LayerCache::with_codecs`](crate::LayerCache::with_codecs).
+/// [`finish`](Self::finish). Caches take it as it is: [`LayerCache::with_codecs`](crate::cache::LayerCache::with_codecs).
 ///
 /// ```
-/// use octaplex::{Codec, Error};
+/// use octaplex::codecs::Codec;
+/// use octaplex::Error;
 ///
 /// /// A value as an eighth.
 /// struct Eighths;

@@ -1,15 +1,37 @@
 //! Which codecs there are: the list of all of them, once (`codecs!` at the end of this file); specs of any, and codecs
 //! chosen at run time.
 
+pub use crate::codec::additive::{Additive, AdditiveSpec};
+pub use crate::codec::float::{Bf16Spec, F16Spec, F32Spec, FloatRows};
+pub use crate::codec::fp8::{Fp8, Fp8Scale, Fp8Spec};
+pub use crate::codec::ggml::{Ggml, GgmlRotation, Iq4NlSpec, Q4_0Spec, Q5_0Spec, Q8_0Spec};
+pub use crate::codec::graded::{Graded, GradedSpec};
+pub use crate::codec::hqmq::{ChunkPacking, Hqmq, HqmqSpec, Secondary};
+pub use crate::codec::int::{Int, IntSpec};
+pub use crate::codec::octopus::{NormFormat, Octopus, OctopusSpec, Rounding, Tail};
+pub use crate::codec::octopus_qjl::{OctopusQjl, OctopusQjlSpec};
+pub use crate::codec::polarquant::{Depth, PolarQuant, PolarQuantSpec};
+pub use crate::codec::qjl::{Qjl, QjlSpec};
+pub use crate::codec::tq3_0::{Tq3, Tq3Spec, Tq3Variant};
+pub use crate::codec::trellis::{Trellis, TrellisSpec};
+pub use crate::codec::turboquant::{Gain, RotationKind, TurboQuant, TurboQuantSpec};
+pub use crate::codec::turboquant_qjl::{TurboQuantQjl, TurboQuantQjlSpec};
+pub use crate::codec::{CentreCode, Codec, Pages, PlaneRows, Planes};
+pub use crate::sketch::{SketchKind, SketchSpec};
+pub use crate::spec::{CodecInfo, Key};
+pub use crate::stream::{Role, Stream};
+pub use crate::typed::{Query, Typed};
+pub use octaplex_arch::MAX_WEIGHT;
+
 use crate::codebook::WIDTHS;
 use crate::codec::planes::LEAD;
 use crate::codec::{
-    Codec, additive, float, fp8, ggml, graded, hqmq, int, octopus, octopus_qjl, outliers, polarquant, qjl,
-    tq3_0, trellis, turboquant, turboquant_qjl,
+    additive, float, fp8, ggml, graded, hqmq, int, octopus, octopus_qjl, outliers, polarquant, qjl, tq3_0,
+    trellis, turboquant, turboquant_qjl,
 };
-use crate::spec::{CodecInfo, Spec, parse_keys, print_keys};
-use crate::typed::{Typed, forward_codec};
-use crate::{Backend, Error, Stream};
+use crate::spec::{Spec, parse_keys, print_keys};
+use crate::typed::forward_codec;
+use crate::{Backend, Error};
 use core::fmt;
 use core::str::FromStr;
 
@@ -119,7 +141,8 @@ macro_rules! codecs {
         /// a program that knows its codec names that one.
         ///
         /// ```
-        /// use octaplex::{AnyCodec, Backend, Codec, Error, Stream};
+        /// use octaplex::codecs::{AnyCodec, Codec, Stream};
+        /// use octaplex::{Backend, Error};
         ///
         /// let codec = AnyCodec::build("int:bits=8".parse()?, 96, Backend::detect(), Stream::default())?;
         /// let mut block = [0; 98];
@@ -166,7 +189,7 @@ macro_rules! codecs {
             }
 
             /// Whether this build can make the codec from a spec: see the features of this crate. Types like
-            /// [`TurboQuant`](crate::TurboQuant) are always there.
+            /// [`TurboQuant`](crate::codecs::TurboQuant) are always there.
             ///
             /// ```
             /// # use octaplex::CodecSpec;

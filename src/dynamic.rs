@@ -10,7 +10,8 @@ const PAGE: usize = 64;
 /// Rows of any number, [`dim`](Codec::dim) values each, and results on the heap.
 ///
 /// ```
-/// use octaplex::{Backend, CodecSpec, Stream};
+/// use octaplex::codecs::Stream;
+/// use octaplex::{Backend, CodecSpec};
 /// let spec: CodecSpec = "int:bits=4,group=32".parse()?;
 /// let codec = spec.build_dyn(96, Backend::detect(), Stream::default())?;
 /// let blocks = codec.encode_rows(&[0.5; 2 * 96])?;

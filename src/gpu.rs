@@ -10,10 +10,10 @@
 //!
 //! What is here is a beginning: tokens are appended ([`Layer::append`]) or uploaded from a layer on the CPU ([`Layer::upload`]),
 //! taken back ([`Layer::truncate`]) and evicted ([`Layer::evict`]); sequences go back to the CPU ([`Layer::download`]) and into
-//! snapshots, which are the CPU's ([`Layer::save`], [`Layer::load`]); decode steps, and blocks of queries, on [`turboquant`](crate::TurboQuantSpec) of
-//! every number of levels (rotation=wht) and [`trellis`](crate::TrellisSpec), keys and values, as well as
-//! [`int`](crate::IntSpec) of all bits, with a scale, or a scale and a zero, a token or a group, and keys of [`octopus`](crate::OctopusSpec) with bdir up to 5, of [`tq3_0`](crate::Tq3Spec) (not at 80) and of
-//! [`hqmq`](crate::HqmqSpec), with outliers or without, at widths of 64, 80, 96, 128, 192 and 256. Other codecs
+//! snapshots, which are the CPU's ([`Layer::save`], [`Layer::load`]); decode steps, and blocks of queries, on [`turboquant`](crate::codecs::TurboQuantSpec) of
+//! every number of levels (rotation=wht) and [`trellis`](crate::codecs::TrellisSpec), keys and values, as well as
+//! [`int`](crate::codecs::IntSpec) of all bits, with a scale, or a scale and a zero, a token or a group, and keys of [`octopus`](crate::codecs::OctopusSpec) with bdir up to 5, of [`tq3_0`](crate::codecs::Tq3Spec) (not at 80) and of
+//! [`hqmq`](crate::codecs::HqmqSpec), with outliers or without, at widths of 64, 80, 96, 128, 192 and 256. Other codecs
 //! and widths are an [`Error::Unsupported`]. Pages with outliers are encoded by the CPU, also of tokens that lie on the card; their outliers take 12 bytes
 //! each there, and no flags. A layer begins with room for one in 32 of all chunks of such a side (.75 bits a value), and takes as much more, when a
 //! page that comes finds none: [`Failure::Memory`] where the card has none left, with the layer as it was. Captured steps go on. Engines with memory and streams of their own on the card: [`Layer::append_on`], [`Layer::attend_on`].
@@ -48,7 +48,8 @@ use crate::cache::layout::Layout;
 use crate::cache::window::Standing;
 use crate::codec::{Codec, check_values};
 use crate::math::inverse_sqrt;
-use crate::{Attend, Backend, CodecSpec, LayerConfig, Role};
+use crate::stream::Role;
+use crate::{Attend, Backend, CodecSpec, LayerConfig};
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -447,7 +448,7 @@ impl Layer {
     /// sequence that holds nothing gives zeros.
     ///
     /// With [`queries`](Attend::queries) of more than one or a [`position`](Attend::position) it is a block, as
-    /// [`Layer::attend`](crate::Layer::attend) has it, \[sequences]\[query heads]\[queries]\[width], of all sequences alike: tokens are
+    /// [`Layer::attend`](crate::cache::Layer::attend) has it, \[sequences]\[query heads]\[queries]\[width], of all sequences alike: tokens are
     /// unfolded to f16, 64 to 32,768 of a sequence at a time (the more heads and sequences, the fewer), and multiplied with all
     /// queries. What that takes is allocated for the while, and needs no [`reserve`](Self::reserve). Queries, keys, values and weights are rounded to f16 there, and sums are f32: the output
     /// is within 2.7·10⁻³ of f64 as below, at the default scale.
@@ -457,12 +458,12 @@ impl Layer {
     /// them when there are more than before.
     ///
     /// The output is within 3·10⁻⁴ of attention in f64 on what the pages decode to, relative to a head's norm: closer than
-    /// [`Layer::attend`](crate::Layer::attend), whose queries have 8 bits, these 16. It is the same bits at each call on one card, not
+    /// [`Layer::attend`](crate::cache::Layer::attend), whose queries have 8 bits, these 16. It is the same bits at each call on one card, not
     /// the CPU's, and not those of a card with more or fewer multiprocessors.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for `first_head` and `heads`, which let a CPU's threads share the heads of one token: a card's blocks of threads
-    /// do that among themselves, and calls for one layer follow each other; what [`Layer::attend`](crate::Layer::attend) refuses;
+    /// do that among themselves, and calls for one layer follow each other; what [`Layer::attend`](crate::cache::Layer::attend) refuses;
     /// [`Error::Card`]. The output is then unspecified.
     pub fn attend(&mut self, queries: &[f32], options: &Attend, output: &mut [f32]) -> Result<(), Error> {
         if is_block(options) {

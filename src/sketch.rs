@@ -17,7 +17,8 @@ use crate::rotation::Rotation;
 use crate::rotation::multiply_columns;
 use crate::spec::{Key, Value, one_of, parse_int};
 use crate::stream::Purpose;
-use crate::{Backend, Error, Stream};
+use crate::stream::Stream;
+use crate::{Backend, Error};
 #[cfg(feature = "alloc")]
 use alloc::{boxed::Box, vec::Vec};
 use octaplex_arch::{MAX_DIM, SignRows};

@@ -23,7 +23,8 @@ pub enum Role {
 /// A cache gives each layer its own, and keys another than values; blocks decode with the stream that they were encoded with.
 ///
 /// ```
-/// use octaplex::{Backend, Error, Role, Stream, TurboQuant, TurboQuantSpec};
+/// use octaplex::codecs::{Role, Stream, TurboQuant, TurboQuantSpec};
+/// use octaplex::{Backend, Error};
 ///
 /// let build = |layer| {
 ///     let stream = Stream { layer, role: Role::Keys, ..Stream::default() };

@@ -1,12 +1,12 @@
 //! Codecs whose width the compiler knows: arrays in, arrays out. What they do is compiled once, behind
-//! [`Codec`](crate::Codec); here is nothing but the width.
+//! [`Codec`](crate::codecs::Codec); here is nothing but the width.
 
 use crate::Error;
 use crate::codec::Codec;
 
 /// A codec of vectors of `D` values: `TurboQuant<D>` and the others are names for it.
 ///
-/// Its methods are [`Codec`](crate::Codec)'s, on arrays instead of slices; it is a `Codec` itself.
+/// Its methods are [`Codec`](crate::codecs::Codec)'s, on arrays instead of slices; it is a `Codec` itself.
 #[derive(Clone, Debug)]
 pub struct Typed<C, const D: usize>(C);
 
@@ -21,7 +21,7 @@ pub struct Query<const D: usize> {
 }
 
 impl<const D: usize> Query<D> {
-    /// What [`Codec::prepare_query`](crate::Codec::prepare_query) wrote, for [`Codec::score`](crate::Codec::score).
+    /// What [`Codec::prepare_query`](crate::codecs::Codec::prepare_query) wrote, for [`Codec::score`](crate::codecs::Codec::score).
     #[must_use]
     pub fn words(&self) -> &[f32] {
         &self.words.as_flattened()[..self.len]
@@ -54,7 +54,7 @@ impl<C: Codec, const D: usize> Typed<C, D> {
     /// Encodes one vector.
     ///
     /// # Errors
-    /// As [`Codec::encode`](crate::Codec::encode).
+    /// As [`Codec::encode`](crate::codecs::Codec::encode).
     pub fn encode(&self, x: &[f32; D], block: &mut [u8]) -> Result<(), Error> {
         self.0.encode(x, block)
     }
@@ -67,7 +67,7 @@ impl<C: Codec, const D: usize> Typed<C, D> {
     /// Encodes vectors into the front of `page`, all or none; returns how many bytes it took.
     ///
     /// # Errors
-    /// As [`Codec::encode_page`](crate::Codec::encode_page).
+    /// As [`Codec::encode_page`](crate::codecs::Codec::encode_page).
     pub fn encode_page(&self, xs: &[[f32; D]], page: &mut [u8]) -> Result<usize, Error> {
         self.0.encode_page(xs.as_flattened(), page)
     }
@@ -75,7 +75,7 @@ impl<C: Codec, const D: usize> Typed<C, D> {
     /// Decodes one block. Any bytes are allowed.
     ///
     /// # Errors
-    /// As [`Codec::decode`](crate::Codec::decode).
+    /// As [`Codec::decode`](crate::codecs::Codec::decode).
     pub fn decode(&self, block: &[u8], x: &mut [f32; D]) -> Result<(), Error> {
         self.0.decode(block, x)
     }
@@ -83,7 +83,7 @@ impl<C: Codec, const D: usize> Typed<C, D> {
     /// Decodes a page of `xs.len()` vectors, all or none. Any bytes are allowed.
     ///
     /// # Errors
-    /// As [`Codec::decode_page`](crate::Codec::decode_page).
+    /// As [`Codec::decode_page`](crate::codecs::Codec::decode_page).
     pub fn decode_page(&self, page: &[u8], xs: &mut [[f32; D]]) -> Result<(), Error> {
         self.0.decode_page(page, xs.as_flattened_mut())
     }
@@ -91,7 +91,7 @@ impl<C: Codec, const D: usize> Typed<C, D> {
     /// Prepares a query once for all pages.
     ///
     /// # Errors
-    /// As [`Codec::prepare_query`](crate::Codec::prepare_query).
+    /// As [`Codec::prepare_query`](crate::codecs::Codec::prepare_query).
     pub fn prepare_query(&self, q: &[f32; D]) -> Result<Query<D>, Error> {
         let mut query = Query { words: [[0.0; D]; 2], len: self.0.query_len() };
         self.0.prepare_query(q, &mut query.words.as_flattened_mut()[..query.len])?;
@@ -101,7 +101,7 @@ impl<C: Codec, const D: usize> Typed<C, D> {
     /// Scores q·k̂ of every query with every block, laid out \[query]\[block].
     ///
     /// # Errors
-    /// As [`Codec::score`](crate::Codec::score): where blocks are corrupt, the first scores may be zeros.
+    /// As [`Codec::score`](crate::codecs::Codec::score): where blocks are corrupt, the first scores may be zeros.
     pub fn score(&self, queries: &[Query<D>], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
         if queries.len() <= BATCH {
             return self.score_batch(queries, blocks, scores);
@@ -127,7 +127,7 @@ impl<C: Codec, const D: usize> Typed<C, D> {
     /// Start from zeros, and call [`finish`](Self::finish) once after the last page.
     ///
     /// # Errors
-    /// As [`Codec::accumulate`](crate::Codec::accumulate).
+    /// As [`Codec::accumulate`](crate::codecs::Codec::accumulate).
     pub fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [[f32; D]]) -> Result<(), Error> {
         self.0.accumulate(weights, blocks, acc.as_flattened_mut())
     }

@@ -19,11 +19,13 @@
 //! ((s >> 16) - 32768)/8192, which f32 holds exactly. Dense rotations and sketches (`haar`, `gauss`) need a heap and are
 //! not among the cases: the golden files have them.
 
+use crate::cache::{Layer, LayerCache, Storage};
+use crate::codec::Codec;
 use crate::codec::scratch::{bytes_of, words_for};
+use crate::codecs::AnyCodec;
 use crate::codecs::CODECS;
-use crate::{
-    AnyCodec, Attend, Backend, Codec, CodecSpec, Error, Layer, LayerCache, LayerConfig, Storage, Stream,
-};
+use crate::stream::Stream;
+use crate::{Attend, Backend, CodecSpec, Error, LayerConfig};
 use core::fmt;
 
 /// The seed of the table.
@@ -35,7 +37,7 @@ const QUERIES: usize = 8;
 /// Words of memory that [`check`] works in, whatever the codec.
 pub const MEMORY: usize = 110_000;
 
-/// What [`check`] folds: the specs of every codec's [`samples`](crate::CodecInfo::samples), and a width of each. A codec's first
+/// What [`check`] folds: the specs of every codec's [`samples`](crate::codecs::CodecInfo::samples), and a width of each. A codec's first
 /// case is its cache's.
 pub fn cases() -> impl Iterator<Item = (&'static str, usize)> {
     CODECS.iter().flat_map(|codec| codec.samples.iter().copied())
@@ -141,7 +143,8 @@ pub fn codec_memory(codec: &dyn Codec) -> usize {
 /// one, three and eight queries, and of as many sums.
 ///
 /// ```
-/// use octaplex::{Error, TurboQuant, verify};
+/// use octaplex::codecs::TurboQuant;
+/// use octaplex::{Error, verify};
 ///
 /// let codec = TurboQuant::<32>::new(4)?;
 /// let mut memory = vec![0.0; verify::codec_memory(&codec)];
@@ -250,7 +253,7 @@ pub fn layer<K: Codec, V: Codec, S: Storage>(
     numbers.fill(queries);
     queries.iter_mut().for_each(|x| *x /= 64.0); // so that every token has some weight
     let block = Attend::default().queries(BLOCK);
-    layer.attend(queries, &block, output, scratch)?;
+    layer.attend_with(queries, &block, output, scratch)?;
     fold.floats(output);
     layer.save(&mut |bytes| fold.bytes(bytes));
 
@@ -262,7 +265,7 @@ pub fn layer<K: Codec, V: Codec, S: Storage>(
     let bias = &mut bias[..layer.next_position()];
     bias[bias.len() / 2] = f32::NEG_INFINITY;
     let all = block.scale(0.25).soft_cap(2.0).window(100).keep_sinks(true).sink_logits(sinks).bias(bias);
-    layer.attend(queries, &all.position(layer.next_position() - BLOCK - 2), output, scratch)?;
+    layer.attend_with(queries, &all.position(layer.next_position() - BLOCK - 2), output, scratch)?;
     fold.floats(output);
 
     let scores = &mut bias[..layer.tokens()];

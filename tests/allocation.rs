@@ -3,7 +3,7 @@
 #![allow(missing_docs, clippy::unwrap_used)] // tests fail by panicking
 
 use crate::common::Random;
-use octaplex::{Attend, Backend, Error, KvCache, LayerConfig};
+use octaplex::{Backend, Error, KvCache, LayerConfig};
 
 #[test]
 fn attend_and_append_allocate_nothing_but_pages() {
@@ -19,7 +19,7 @@ fn attend_and_append_allocate_nothing_but_pages() {
         let mut scores = vec![0.0; cache.layers()[0].tokens()];
         let mut results = [const { Ok::<(), Error>(()) }; 5];
         let attends = allocation_counter::measure(|| {
-            results[0] = cache.attend(0, &queries, &Attend::default(), &mut output);
+            results[0] = cache.attend(0, &queries, &mut output);
         });
         assert_eq!(attends.count_total, 0, "attend");
         let products = allocation_counter::measure(|| {

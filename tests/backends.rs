@@ -3,7 +3,8 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
 use crate::common::{Random, Steps, adversarial, bits, build_all, specs, try_build};
-use octaplex::{Backend, Codec, CodecSpec, Error};
+use octaplex::codecs::Codec;
+use octaplex::{Backend, CodecSpec, Error};
 
 /// `OCTAPLEX_REQUIRE=avx2,avx512` makes the absence of a backend a failure, so that none is skipped unseen.
 #[test]

@@ -18,9 +18,8 @@ mod threads;
 
 use crate::common::{Any, Random, bits};
 use crate::model::{Model, distance, dot, softmax};
-use octaplex::{
-    Attend, Backend, CacheConfig, Center, CodecSpec, Error, KvCache, LayerCache, LayerConfig, Tensor, f16,
-};
+use octaplex::cache::{Center, LayerCache};
+use octaplex::{Attend, Backend, CacheConfig, CodecSpec, Error, Floats, KvCache, LayerConfig, f16};
 
 fn close(actual: &[f32], expected: &[f32], tolerance: f32, what: &str) {
     let distance = distance(actual, expected);
@@ -55,7 +54,7 @@ fn exact(random: &mut Random) -> LayerConfig {
 fn attend(cache: &mut KvCache, queries: &[f32], options: &Attend) -> Vec<f32> {
     let config = *cache.layers()[0].config();
     let mut output = vec![f32::NAN; queries.len() / config.key_dim * config.value_dim];
-    cache.attend(0, queries, options, &mut output).unwrap();
+    cache.attend_with(0, queries, options, &mut output).unwrap();
     output
 }
 
@@ -163,7 +162,7 @@ fn check(cache: &mut KvCache, model: &Model, random: &mut Random, seed: u64) {
     options.keep_sinks = pick(2);
     if cache.layers()[0].tokens() == 0 {
         let mut output = vec![0.0; heads * n * config.value_dim];
-        assert_eq!(cache.attend(0, &queries, &options, &mut output), Err(Error::Empty));
+        assert_eq!(cache.attend_with(0, &queries, &options, &mut output), Err(Error::Empty));
         return;
     }
     let (actual, expected) = (attend(cache, &queries, &options), model.attend(&queries, &options));
@@ -240,7 +239,7 @@ fn pages_of_any_size_are_cut_and_closed_again() {
         let output = attend(&mut cache, &queries, &Attend::default());
         close(&output, &model.attend(&queries, &Attend::default()), 0.25, "after cutting a page");
         let mut other = [0.0; 128];
-        fixed.attend(&queries, &Attend::default(), &mut other, &mut scratch).unwrap();
+        fixed.attend(&queries, &mut other, &mut scratch).unwrap();
         assert_eq!(bits(&output), bits(&other));
         assert_eq!(fixed.stats(), cache.stats());
     }
@@ -308,7 +307,7 @@ fn a_layer_in_the_callers_memory() {
         shared.append(0, &rows, &rows).unwrap();
         let queries = random.gaussians(4 * 64);
         let mut output = [0.0; 4 * 64];
-        fixed.attend(&queries, &Attend::default(), &mut output, &mut scratch).unwrap();
+        fixed.attend(&queries, &mut output, &mut scratch).unwrap();
         assert_eq!(bits(&output), bits(&attend(&mut shared, &queries, &Attend::default())));
         assert_eq!(fixed.stats(), shared.stats());
     }
@@ -328,13 +327,13 @@ fn every_float_type_comes_in() {
     let half: Vec<f16> = rows.iter().map(|x| f16::from_f32(*x)).collect();
     let brain: Vec<half::bf16> = rows.iter().map(|x| half::bf16::from_f32(*x)).collect();
     let wide: Vec<f32> = brain.iter().map(|x| x.to_f32()).collect();
-    let output = |rows: Tensor| {
+    let output = |rows: Floats| {
         let mut cache = KvCache::new([config], Backend::detect()).unwrap();
         cache.append(0, rows, rows).unwrap();
         bits(&attend(&mut cache, &[0.3; 64], &Attend::default()))
     };
-    assert_eq!(output(Tensor::F32(&rows)), output(Tensor::F16(&half)));
-    assert_eq!(output(Tensor::F32(&wide)), output(Tensor::Bf16(&brain)));
+    assert_eq!(output(Floats::F32(&rows)), output(Floats::F16(&half)));
+    assert_eq!(output(Floats::F32(&wide)), output(Floats::Bf16(&brain)));
 }
 
 #[test]
@@ -416,10 +415,10 @@ fn extreme_arguments_are_no_panic() {
     cache.append(0, &[0.5; 100 * 32], &[0.5; 100 * 32]).unwrap();
     let mut last = [0.0; 2 * 32];
     let queries = Attend::default().queries(2);
-    cache.attend(0, &[0.1; 2 * 32], &queries.position(99), &mut last).unwrap();
+    cache.attend_with(0, &[0.1; 2 * 32], &queries.position(99), &mut last).unwrap();
     let mut output = [0.0; 2 * 32];
     let options = queries.position(usize::MAX);
-    cache.attend(0, &[0.1; 2 * 32], &options, &mut output).unwrap();
+    cache.attend_with(0, &[0.1; 2 * 32], &options, &mut output).unwrap();
     assert_eq!(bits(&output), bits(&last), "a query far behind the end sees what the last one sees");
 }
 
@@ -438,6 +437,6 @@ fn a_sliding_layer_keeps_no_more_pages_than_it_shows() {
         assert_eq!(to.layers()[0].positions().collect::<Vec<_>>(), shown.collect::<Vec<_>>());
     }
     let mut output = [0.0; 32];
-    to.attend(0, &[0.1; 32], &Attend::default().window(640), &mut output).unwrap();
+    to.attend_with(0, &[0.1; 32], &Attend::default().window(640), &mut output).unwrap();
     assert!(output.iter().all(|x| (x - 0.5).abs() < 0.15), "{output:?}");
 }

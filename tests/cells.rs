@@ -4,7 +4,9 @@
 
 use crate::common::Random;
 use half::f16;
-use octaplex::{Backend, CellAttend, CellConfig, CellPages, CodecSpec, Error, Partial, Role, in_order};
+use octaplex::cells::{CellAttend, CellConfig, CellPages, Partial, in_order};
+use octaplex::codecs::Role;
+use octaplex::{Backend, CodecSpec, Error};
 
 const HEADS: usize = 2;
 const GROUP: usize = 3;

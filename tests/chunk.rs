@@ -4,10 +4,9 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
 use crate::common::{Random, bits, specs};
-use octaplex::{
-    Attend, Backend, Center, ChunkCodec, ChunkConfig, ChunkInfo, ChunkLayout, CodecSpec, Dtype, Error,
-    KvCache, LayerConfig, bf16, f16,
-};
+use octaplex::cache::Center;
+use octaplex::chunk::{ChunkCodec, ChunkConfig, ChunkInfo, ChunkLayout, Dtype};
+use octaplex::{Backend, CodecSpec, Error, KvCache, LayerConfig, bf16, f16};
 
 /// Numbers that need no floats to make, those of the golden codecs; exact in f16 and in bf16.
 fn numbers(seed: u32, count: usize) -> Vec<f32> {
@@ -155,7 +154,7 @@ fn every_codec_comes_back() {
                 let queries = random.gaussians(4 * dim);
                 let mut outputs = [vec![0.0; 4 * dim], vec![0.0; 4 * dim]];
                 for (cache, output) in [&loaded, &own].into_iter().zip(&mut outputs) {
-                    cache.attend(layer, &queries, &Attend::default(), output).unwrap();
+                    cache.attend(layer, &queries, output).unwrap();
                 }
                 if tokens == 64 {
                     // The same balance; the prefix centre alone is rounded otherwise.
@@ -187,7 +186,7 @@ fn attention_is_that_of_a_cache() {
         let queries: Vec<f32> = random.gaussians(64 * 128).iter().map(|x| 0.1 * x).collect();
         let [own, round_trip, reference] = [own, round_trip, reference].map(|cache| {
             let mut output = vec![0.0; queries.len()];
-            cache.attend(0, &queries, &Attend::default(), &mut output).unwrap();
+            cache.attend(0, &queries, &mut output).unwrap();
             output
         });
         let (own, ours) = (error(&reference, &own), error(&reference, &round_trip));

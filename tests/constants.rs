@@ -4,7 +4,8 @@
 #![allow(clippy::unwrap_used, clippy::type_complexity, clippy::manual_range_contains)]
 
 use half::f16;
-use octaplex::{Backend, Codec, CodecSpec, Error, MAX_WEIGHT, Stream};
+use octaplex::codecs::{Codec, MAX_WEIGHT, Stream};
+use octaplex::{Backend, CodecSpec, Error};
 
 /// The one place that knows how a codec is built.
 fn codec(spec: &str, dim: usize, backend: Backend) -> Box<dyn Codec> {

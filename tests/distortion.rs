@@ -7,8 +7,9 @@
 
 use crate::common::{Random, Steps, build, decode_rows, encode_rows, signs};
 use crate::oracle::Marginal;
+use octaplex::CodecSpec;
 use octaplex::codebook::{LEVELS, WIDTHS};
-use octaplex::{Codec, CodecSpec, Stream};
+use octaplex::codecs::{Codec, Stream};
 
 /// The one table of tolerances, relative unless said otherwise.
 mod tolerance {

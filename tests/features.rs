@@ -1,7 +1,8 @@
 //! What a build without some codecs says: run with any features of codecs (`ci/features.sh`).
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
-use octaplex::{AnyCodec, Backend, CodecSpec, Error, Stream};
+use octaplex::codecs::{AnyCodec, Stream};
+use octaplex::{Backend, CodecSpec, Error};
 
 /// Every codec, and the feature that it needs to be chosen at run time.
 const FEATURES: [(&str, bool, &[&str]); 9] = [

@@ -3,7 +3,8 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
 use crate::common::{Any, Random};
-use octaplex::{Backend, Error, Stream};
+use octaplex::codecs::Stream;
+use octaplex::{Backend, Error};
 
 fn build(spec: &str) -> Any<32> {
     Any::build(spec.parse().unwrap(), Backend::detect(), Stream::default()).unwrap()

@@ -5,7 +5,8 @@
 
 use crate::common::{Any, Random};
 use half::f16;
-use octaplex::{AnyCodec, Backend, Error, Stream};
+use octaplex::codecs::{AnyCodec, Stream};
+use octaplex::{Backend, Error};
 
 const TYPES: [&str; 4] = ["q8_0", "q5_0", "q4_0", "iq4_nl"];
 

@@ -20,7 +20,7 @@
 
 use crate::common::{Steps, name_of, try_build};
 #[cfg(feature = "alloc")]
-use octaplex::Codec; // methods of boxed codecs
+use octaplex::codecs::Codec; // methods of boxed codecs
 use octaplex::{Backend, CodecSpec};
 use std::fmt::Write;
 use std::fs;

@@ -42,7 +42,8 @@ mod portable;
 #[path = "gpu/snapshot.rs"]
 mod snapshot;
 
-use octaplex::{Attend, Backend, CodecSpec, Error, LayerConfig, SharedLayer, gpu};
+use octaplex::cache::SharedLayer;
+use octaplex::{Attend, Backend, CodecSpec, Error, LayerConfig, gpu};
 use std::sync::OnceLock;
 use vectors::Random;
 
@@ -177,7 +178,7 @@ impl Case {
         let mut output = vec![0.0; queries.len()];
         let rows = queries.len() / self.config.key_dim;
         let mut scratch = vec![0.0; self.config.scratch_len(rows)];
-        layer.attend(queries, options, &mut output, &mut scratch).unwrap();
+        layer.attend_with(queries, options, &mut output, &mut scratch).unwrap();
         output
     }
 
@@ -311,9 +312,11 @@ fn pages_come_back_as_they_went() {
     each_width(&WIDTHS, |dim| {
         let pairs = (0..6).map(|number| (CODECS[number], CODECS[(number + dim / 64) % CODECS.len()]));
         for (keys, values) in pairs.chain(others(dim)) {
-            for (page, center) in
-                [(64, octaplex::Center::Page), (128, octaplex::Center::Prefix), (256, octaplex::Center::Page)]
-            {
+            for (page, center) in [
+                (64, octaplex::cache::Center::Page),
+                (128, octaplex::cache::Center::Prefix),
+                (256, octaplex::cache::Center::Page),
+            ] {
                 let mut case = case(keys, values, dim, (2, 2), 900);
                 case.config = case.config.page(page).center(center);
                 let layer = case.layer();
@@ -400,8 +403,8 @@ fn every_option() {
         }
     }
     let configs: [fn(LayerConfig) -> LayerConfig; 5] = [
-        |config| config.center(octaplex::Center::Off),
-        |config| config.center(octaplex::Center::Prefix),
+        |config| config.center(octaplex::cache::Center::Off),
+        |config| config.center(octaplex::cache::Center::Prefix),
         |config| config.balance(false),
         |config| config.sliding_window(500),
         |config| config.keys("turboquant:rounds=3,seed=9,gain=norm".parse().unwrap()),

@@ -2,10 +2,8 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
 use chacha20::ChaCha8Rng;
-use octaplex::{
-    Additive, AdditiveSpec, AnyCodec, Backend, ChunkPacking, CodecSpec, Error, Hqmq, HqmqSpec, Secondary,
-    Stream,
-};
+use octaplex::codecs::{Additive, AdditiveSpec, AnyCodec, ChunkPacking, Hqmq, HqmqSpec, Secondary, Stream};
+use octaplex::{Backend, CodecSpec, Error};
 use rand_core::{Rng, SeedableRng};
 
 fn spec(text: &str) -> HqmqSpec {

@@ -1,7 +1,8 @@
 //! OCTOPUS against its definition: sizes, distortions, scores, the paper's tables, hostile bytes.
 
 use octaplex::codebook::{octahedral_coordinates, triplet_radii};
-use octaplex::{AnyCodec, Backend, CodecSpec, Error, Stream, Typed};
+use octaplex::codecs::{AnyCodec, Stream, Typed};
+use octaplex::{Backend, CodecSpec, Error};
 
 type Any<const D: usize> = Typed<AnyCodec, D>;
 

@@ -2,7 +2,8 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
 use crate::common::{Any, Random, Steps, bits, try_build};
-use octaplex::{Backend, Codec, CodecSpec, Error, Hqmq, Int, Stream, Typed};
+use octaplex::codecs::{Codec, Hqmq, Int, Stream, Typed};
+use octaplex::{Backend, CodecSpec, Error};
 
 /// Both codecs, with whole chunks of flags and without, with and without a rotation.
 const SPECS: [(&str, usize); 7] = [

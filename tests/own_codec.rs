@@ -1,7 +1,9 @@
 //! A codec that is none of the library's: int8 with an f32 scale, through the trait, a typed face, and caches.
 
 use crate::common::{Random, Steps, bits};
-use octaplex::{Attend, Backend, Codec, Error, LayerCache, LayerConfig, Typed};
+use octaplex::cache::LayerCache;
+use octaplex::codecs::{Codec, Typed};
+use octaplex::{Backend, Error, LayerConfig};
 
 /// Scale, then a byte a value. Decoding is all it can do: scores and sums are the trait's.
 struct Plain {
@@ -200,7 +202,7 @@ fn a_cache_in_given_bytes_takes_it() {
     cache.append(&k[..], &v[..], &mut scratch).unwrap();
     assert!(cache.stats().paged_tokens >= 128);
     let (queries, mut output) = (random.gaussians(4 * 32), vec![0.0; 4 * 32]);
-    cache.attend(&queries, &Attend::default(), &mut output, &mut scratch).unwrap();
+    cache.attend(&queries, &mut output, &mut scratch).unwrap();
     for (head, (q, output)) in queries.chunks(32).zip(output.chunks(32)).enumerate() {
         let rows = |x: &[f32]| x[head / 2 * 300 * 32..][..300 * 32].to_vec();
         let (k, v) = (rows(&k), rows(&v));
@@ -218,7 +220,7 @@ fn a_cache_in_given_bytes_takes_it() {
     cache.save(&mut |piece| snapshot.extend_from_slice(piece));
     assert!(matches!(cache.load(&snapshot), Err(Error::Unsupported { .. })));
     assert!(matches!(cache.load_page(&snapshot), Err(Error::Unsupported { .. })));
-    let mut named = LayerCache::<octaplex::TurboQuant<32>, octaplex::TurboQuant<32>, _>::new(
+    let mut named = LayerCache::<octaplex::codecs::TurboQuant<32>, octaplex::codecs::TurboQuant<32>, _>::new(
         &config,
         Backend::detect(),
         vec![0; config.required_bytes()],
@@ -235,7 +237,7 @@ fn a_cache_in_given_bytes_takes_it() {
 fn a_cache_with_other_codecs_than_its_configuration_is_refused() {
     let config = LayerConfig::new(1, 32, 400);
     let memory = vec![0; config.required_bytes()];
-    let wrong = LayerCache::<octaplex::Trellis<32>, octaplex::TurboQuant<32>, _>::new(
+    let wrong = LayerCache::<octaplex::codecs::Trellis<32>, octaplex::codecs::TurboQuant<32>, _>::new(
         &config,
         Backend::detect(),
         memory,
@@ -246,7 +248,9 @@ fn a_cache_with_other_codecs_than_its_configuration_is_refused() {
 #[cfg(feature = "alloc")]
 #[test]
 fn a_cache_on_the_heap_takes_it() {
-    use octaplex::{ChunkCodec, ChunkConfig, KvCache, SharedLayer};
+    use octaplex::KvCache;
+    use octaplex::cache::SharedLayer;
+    use octaplex::chunk::{ChunkCodec, ChunkConfig};
     use std::sync::Arc;
 
     let config = LayerConfig::new(1, 32, 400);
@@ -256,7 +260,7 @@ fn a_cache_on_the_heap_takes_it() {
     cache.append(0, &[0.5; 300 * 32][..], &[0.25; 300 * 32][..]).unwrap();
     let fork = cache.fork();
     let mut output = [0.0; 32];
-    fork.attend(0, &[0.1; 32], &Attend::default(), &mut output).unwrap();
+    fork.attend(0, &[0.1; 32], &mut output).unwrap();
     assert!(output.iter().all(|x| (x - 0.25).abs() < 0.01), "{output:?}");
     assert!(KvCache::load(&cache.save(), Backend::detect()).is_err());
     let chunks = ChunkCodec::new(ChunkConfig::new(1, 1, 32), Backend::detect()).unwrap();

@@ -1,7 +1,9 @@
 //! A codec that is none of the library's, and is a norm and planes: caches keep its pages lean.
 
 use crate::common::Random;
-use octaplex::{Attend, Backend, Codec, Error, LayerCache, LayerConfig, Pages, PlaneRows, Planes, f16};
+use octaplex::cache::LayerCache;
+use octaplex::codecs::{Codec, Pages, PlaneRows, Planes};
+use octaplex::{Backend, Error, LayerConfig, f16};
 
 const DIM: usize = 32;
 
@@ -115,7 +117,7 @@ fn pages_of_an_own_codec_are_lean() {
         let (mut cache, mut scratch) = cache(lean, None);
         cache.append(&k[..], &v[..], &mut scratch).unwrap();
         let mut output = vec![0.0; queries.len()];
-        cache.attend(&queries, &Attend::default(), &mut output, &mut scratch).unwrap();
+        cache.attend(&queries, &mut output, &mut scratch).unwrap();
         for (head, (q, output)) in queries.chunks(DIM).zip(output.chunks(DIM)).enumerate() {
             let exact = exact(q, &k[head / 2 * TOKENS * DIM..], &v[head / 2 * TOKENS * DIM..]);
             let error = output.iter().zip(&exact).fold(0.0f32, |most, (a, b)| most.max((a - b).abs()));

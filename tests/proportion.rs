@@ -4,7 +4,9 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
 use crate::snapshot::crc32;
-use octaplex::{Backend, Center, ChunkCodec, ChunkConfig, ChunkInfo, Error, KvCache, LayerConfig};
+use octaplex::cache::Center;
+use octaplex::chunk::{ChunkCodec, ChunkConfig, ChunkInfo};
+use octaplex::{Backend, Error, KvCache, LayerConfig};
 
 /// Codecs that keep much for a block of few bytes.
 const HEAVY: [(&str, &str); 5] = [

@@ -3,7 +3,8 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
 use crate::common::{Any, Random};
-use octaplex::{Backend, CodecSpec, Stream};
+use octaplex::codecs::Stream;
+use octaplex::{Backend, CodecSpec};
 
 fn build<const D: usize>(spec: &str) -> Any<D> {
     let spec: CodecSpec = spec.parse().unwrap();

@@ -1,7 +1,9 @@
 //! Every rate that the documentation states, against what blocks take: a figure that is not so fails with the one that is.
 #![allow(clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
-use octaplex::{Center, CodecSpec, LayerConfig, Role};
+use octaplex::cache::Center;
+use octaplex::codecs::Role;
+use octaplex::{CodecSpec, LayerConfig};
 
 const README: &str = include_str!("../README.md");
 const INSTEAD: &str = include_str!("../docs/instead.md");

@@ -5,7 +5,9 @@
 mod common;
 
 use common::{Random, bits};
-use octaplex::{Attend, Backend, ChunkCodec, ChunkConfig, CodecSpec, KvCache, LayerConfig, Stream};
+use octaplex::chunk::{ChunkCodec, ChunkConfig};
+use octaplex::codecs::Stream;
+use octaplex::{Backend, CodecSpec, KvCache, LayerConfig};
 
 /// What a function gives in a pool of so many threads.
 fn with<T: Send>(threads: usize, run: impl FnOnce() -> T + Send) -> T {
@@ -21,7 +23,7 @@ fn attention_has_the_bits_of_one_thread() {
         let mut cache = KvCache::new([each], Backend::detect()).unwrap();
         cache.append(0, &rows, &rows).unwrap();
         let mut output = vec![f32::NAN; queries.len()];
-        cache.attend(0, &queries, &Attend::default(), &mut output).unwrap();
+        cache.attend(0, &queries, &mut output).unwrap();
         (cache.save(), bits(&output))
     };
     let alone = with(1, run);

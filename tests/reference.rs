@@ -11,8 +11,10 @@ use lean_page::{
     Code, Head, add_values, decode_keys, decode_row, decode_values, encode_page, encode_row, finish, parts,
     scores,
 };
+use octaplex::chunk::{ChunkCodec, ChunkConfig};
 use octaplex::codebook::TRELLIS_STATES;
-use octaplex::{Backend, ChunkCodec, ChunkConfig, Codec, CodecSpec, KvCache, LayerConfig, Stream, f16};
+use octaplex::codecs::{Codec, Stream};
+use octaplex::{Backend, CodecSpec, KvCache, LayerConfig, f16};
 
 /// The width, centroids and states of keys, those of values, heads, tokens of a page, seed, layer, balance.
 #[derive(Clone, Copy)]

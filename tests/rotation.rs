@@ -6,7 +6,8 @@
 use crate::common::{Any, Random, build, signs};
 use crate::oracle::{Marginal, Matrix};
 use octaplex::codebook::WIDTHS;
-use octaplex::{Backend, CodecSpec, Role, Stream};
+use octaplex::codecs::{Role, Stream};
+use octaplex::{Backend, CodecSpec};
 
 #[test]
 fn the_oracles_bases_are_hadamard_matrices() {

@@ -4,10 +4,10 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
 use crate::common::{Random, bits};
-use octaplex::{
-    AnyCodec, Attend, Backend, Center, ChunkCodec, ChunkConfig, Error, KvCache, LayerCache, LayerConfig,
-    SharedLayer,
-};
+use octaplex::cache::{Center, LayerCache, SharedLayer};
+use octaplex::chunk::{ChunkCodec, ChunkConfig};
+use octaplex::codecs::AnyCodec;
+use octaplex::{Attend, Backend, Error, KvCache, LayerConfig};
 
 const DIM: usize = 64;
 
@@ -23,7 +23,7 @@ fn chunks(page: usize) -> ChunkCodec {
 
 fn attend(cache: &KvCache, query: &[f32], options: &Attend) -> Vec<u32> {
     let mut output = [0.0; DIM];
-    cache.attend(0, query, options, &mut output).unwrap();
+    cache.attend_with(0, query, options, &mut output).unwrap();
     bits(&output)
 }
 
@@ -138,8 +138,8 @@ fn single_pages_slide_through_a_window() {
                     "window {window}, page {index}"
                 );
                 let (mut one, mut other) = ([0.0; DIM], [0.0; DIM]);
-                shared.attend(&rows[..DIM], &Attend::default(), &mut one, &mut scratch).unwrap();
-                brought.attend(&rows[..DIM], &Attend::default(), &mut other, &mut scratch).unwrap();
+                shared.attend(&rows[..DIM], &mut one, &mut scratch).unwrap();
+                brought.attend(&rows[..DIM], &mut other, &mut scratch).unwrap();
                 assert_eq!(bits(&one), bits(&other));
                 assert!(one.iter().all(|x| x.is_finite()));
             }

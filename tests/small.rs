@@ -4,7 +4,7 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
 use crate::common::bits;
-use octaplex::{Attend, Backend, KvCache, LayerConfig};
+use octaplex::{Backend, KvCache, LayerConfig};
 
 const DIM: usize = 32;
 
@@ -15,7 +15,7 @@ fn rows(count: usize) -> Vec<f32> {
 
 fn attend(cache: &mut KvCache) -> Vec<u32> {
     let mut output = [0.0; 2 * DIM];
-    cache.attend(0, &rows(2), &Attend::default(), &mut output).unwrap();
+    cache.attend(0, &rows(2), &mut output).unwrap();
     assert!(output.iter().all(|x| x.is_finite()));
     bits(&output)
 }

@@ -4,7 +4,8 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
 use crate::common::{Any, Random, bits};
-use octaplex::{Attend, Backend, CacheConfig, Center, Error, KvCache, LayerCache, LayerConfig, SharedLayer};
+use octaplex::cache::{Center, LayerCache, SharedLayer};
+use octaplex::{Attend, Backend, CacheConfig, Error, KvCache, LayerConfig};
 
 /// Numbers that need no floats to make: the golden file is read elsewhere too.
 fn rows(seed: u32, count: usize) -> Vec<f32> {
@@ -19,7 +20,7 @@ fn rows(seed: u32, count: usize) -> Vec<f32> {
 fn output(cache: &mut KvCache, layer: usize, queries: &[f32]) -> Vec<u32> {
     let config = cache.layers()[layer].config();
     let mut output = vec![0.0; queries.len() / config.key_dim * config.value_dim];
-    cache.attend(layer, queries, &Attend::default(), &mut output).unwrap();
+    cache.attend(layer, queries, &mut output).unwrap();
     bits(&output)
 }
 
@@ -77,7 +78,7 @@ fn the_same_bits_after_saving_and_loading() {
         fixed.load(&bytes).unwrap();
         let queries = rows(3, 2 * 32);
         let mut out = [0.0; 64];
-        fixed.attend(&queries, &Attend::default(), &mut out, &mut scratch).unwrap();
+        fixed.attend(&queries, &mut out, &mut scratch).unwrap();
         assert_eq!(bits(&out), output(&mut before, 1, &queries));
         let other = config.page(128);
         let mut other = LayerCache::<Any<32>, Any<32>, _>::new(
@@ -184,7 +185,7 @@ fn the_largest_keys_and_queries_give_no_nan() {
                     let mut options = Attend::default().bias(&bias);
                     options.scale = scale;
                     let mut output = [f32::NAN; 32];
-                    match layer.attend(&[query; 32], &options, &mut output, &mut scratch) {
+                    match layer.attend_with(&[query; 32], &options, &mut output, &mut scratch) {
                         // All values are 1.
                         Ok(()) => assert!(
                             output.iter().all(|x| (x - 1.0).abs() < 1e-3),
@@ -249,7 +250,7 @@ fn hostile_lean_pages() {
         let layer = load(None).unwrap();
         for query in [1.0, -1e15, 1e15] {
             let mut output = vec![f32::NAN; dim];
-            layer.attend(&vec![query; dim], &Attend::default(), &mut output, &mut scratch).unwrap();
+            layer.attend(&vec![query; dim], &mut output, &mut scratch).unwrap();
             assert!(output.iter().all(|x| x.is_finite()), "{codec}, {query}: {output:?}");
         }
         for (number, _) in parts.iter().enumerate().filter(|(_, (_, scaled))| *scaled) {
@@ -409,7 +410,7 @@ fn a_hundred_thousand_damaged_snapshots() {
         let queries = vec![0.5; layer.config().kv_heads * layer.config().key_dim];
         let mut output = vec![0.0; layer.config().kv_heads * dim];
         let mut scratch = vec![0.0; layer.config().scratch_len(layer.config().kv_heads)];
-        let done = layer.attend(&queries, &Attend::default(), &mut output, &mut scratch);
+        let done = layer.attend(&queries, &mut output, &mut scratch);
         attended += usize::from(done.is_ok());
         assert!(done.is_err() || output.iter().all(|x| x.is_finite()), "round {round}");
 
@@ -428,7 +429,7 @@ fn a_hundred_thousand_damaged_snapshots() {
         if layer.decode(0, random.below(layer.tokens().max(1)), &mut key, &mut value).is_ok() {
             assert!(key.iter().chain(&value).all(|x| x.is_finite()), "round {round}");
         }
-        let done = layer.attend(&queries, &Attend::default(), &mut output, &mut scratch);
+        let done = layer.attend(&queries, &mut output, &mut scratch);
         assert!(done.is_err() || output.iter().all(|x| x.is_finite()), "round {round}, later");
     }
     assert!(

@@ -5,7 +5,7 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
 use crate::common::Random;
-use octaplex::{Attend, Backend, Error, KvCache, LayerConfig, f16};
+use octaplex::{Backend, Error, KvCache, LayerConfig, f16};
 use std::time::{Duration, Instant};
 
 const DIM: usize = 32;
@@ -122,7 +122,7 @@ fn a_million_tokens() {
         if operations.is_multiple_of(4) {
             let query = row(random.word());
             let (mut output, expected) = ([0.0; DIM], attend(&tokens, &query));
-            cache.attend(0, &query, &Attend::default(), &mut output).unwrap();
+            cache.attend(0, &query, &mut output).unwrap();
             let norm = |x: &mut dyn Iterator<Item = f32>| x.map(|x| x * x).sum::<f32>().sqrt();
             let far = norm(&mut output.iter().zip(&expected).map(|(a, b)| a - b))
                 / norm(&mut expected.iter().copied());

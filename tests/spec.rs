@@ -4,7 +4,8 @@
 //! tested here without a line.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
-use octaplex::{AnyCodec, Backend, CodecSpec, Error, Key, Stream};
+use octaplex::codecs::{AnyCodec, Key, Stream};
+use octaplex::{Backend, CodecSpec, Error};
 use proptest::prelude::*;
 
 /// Values that a key takes, by its own words: all, or samples of a long range.
@@ -317,8 +318,11 @@ fn bits_of_the_trellis_are_another_name_of_m() {
     for (bits, m) in [(1, 1), (2, 2), (3, 4), (4, 8), (5, 16)] {
         let spec = parse(&format!("trellis:bits={bits},states=4")).unwrap();
         assert_eq!(Ok(spec), parse(&format!("trellis:m={m},states=4")));
-        assert_eq!(spec, CodecSpec::Trellis(octaplex::TrellisSpec::new(m, 4)));
-        assert_eq!(parse(&format!("trellis:bits={bits}")), Ok(octaplex::TrellisSpec::bits(bits).into()));
+        assert_eq!(spec, CodecSpec::Trellis(octaplex::codecs::TrellisSpec::new(m, 4)));
+        assert_eq!(
+            parse(&format!("trellis:bits={bits}")),
+            Ok(octaplex::codecs::TrellisSpec::bits(bits).into())
+        );
         assert!(!spec.full().to_string().contains("bits"));
     }
     assert_eq!(parse("trellis:bits=3").unwrap().to_string(), "trellis");

@@ -6,7 +6,8 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
 use crate::common::{Any, Random};
-use octaplex::{Backend, CodecSpec, Error, Stream};
+use octaplex::codecs::Stream;
+use octaplex::{Backend, CodecSpec, Error};
 
 const SPECS: [&str; 2] = ["tq3_0", "tq3_0:variant=3bit"];
 

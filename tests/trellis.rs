@@ -4,10 +4,11 @@
 mod backends;
 
 use crate::common::{Random, build, decode_rows, encode_rows, signs, try_build};
-#[cfg(feature = "alloc")]
-use octaplex::Codec; // methods of boxed codecs
 use octaplex::codebook::{TRELLIS_LEVELS, TRELLIS_STATES, trellis};
-use octaplex::{Backend, CodecSpec, Stream, Trellis, TrellisSpec};
+#[cfg(feature = "alloc")]
+use octaplex::codecs::Codec; // methods of boxed codecs
+use octaplex::codecs::{Stream, Trellis, TrellisSpec};
+use octaplex::{Backend, CodecSpec};
 
 fn pairs() -> impl Iterator<Item = (usize, usize)> {
     TRELLIS_STATES.into_iter().flat_map(|states| TRELLIS_LEVELS.map(|levels| (states, levels)))

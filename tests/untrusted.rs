@@ -4,7 +4,8 @@
 
 use crate::common::{Any, Random, Steps, adversarial, build, build_all, encode_rows, name_of, specs};
 use octaplex::codebook::WIDTHS;
-use octaplex::{Backend, Codec, CodecSpec, Error, Int, IntSpec, Stream, TurboQuant, TurboQuantSpec};
+use octaplex::codecs::{Codec, Int, IntSpec, Stream, TurboQuant, TurboQuantSpec};
+use octaplex::{Backend, CodecSpec, Error};
 
 const PATTERN: u8 = 0xa7;
 const FLOAT_PATTERN: f32 = -1234.5;

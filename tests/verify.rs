@@ -2,10 +2,12 @@
 //! `OCTAPLEX_BLESS=1 cargo test --test suite verify` rewrites `src/verify/expected.txt`, which the build reads: run the
 //! test once more behind it. A changed number says that bytes or results are others than before.
 
+use octaplex::cache::LayerCache;
+use octaplex::codecs::{AnyCodec, Codec, Stream, TurboQuant};
 use octaplex::verify::{
     Checksums, MEMORY, SEED, cases, check, codec, codec_memory, expected, layer, layer_memory,
 };
-use octaplex::{AnyCodec, Backend, Codec, CodecSpec, Error, LayerCache, LayerConfig, Stream, TurboQuant};
+use octaplex::{Backend, CodecSpec, Error, LayerConfig};
 use std::fmt::Write;
 
 /// What the build was made with is not what the file says once it is rewritten.

@@ -2,7 +2,8 @@
 
 use crate::failure::{Failure, Result, fail};
 use octaplex::codebook::WIDTHS;
-use octaplex::{Backend, CodecSpec, Error, Role, Stream};
+use octaplex::codecs::{Role, Stream};
+use octaplex::{Backend, CodecSpec, Error};
 
 /// What `compare` and `bench` run when `--codecs` is not given.
 pub(crate) const DEFAULT_CODECS: &str = "f16; \
@@ -22,7 +23,7 @@ pub(crate) fn is_for(role: Role, spec: &str) -> bool {
 }
 
 /// A codec of some width.
-pub(crate) type Codec = Box<dyn octaplex::Codec>;
+pub(crate) type Codec = Box<dyn octaplex::codecs::Codec>;
 
 /// Parses a spec; the error names the word that is wrong and what is allowed there.
 pub(crate) fn parse_spec(text: &str) -> Result<CodecSpec> {

@@ -7,7 +7,8 @@ use crate::keys::Keys;
 use crate::metrics::AttentionMetrics;
 use crate::row::Row;
 use crate::table::{Table, number, time};
-use octaplex::{Backend, Role};
+use octaplex::Backend;
+use octaplex::codecs::Role;
 
 /// A column: its head, its width, and what it shows of a row.
 type Column = (&'static str, usize, fn(&Row) -> String);

@@ -3,7 +3,7 @@
 use crate::failure::{At, Failure, Result, fail, shown};
 use crate::{files, npy};
 use half::{bf16, f16};
-use octaplex::Role;
+use octaplex::codecs::Role;
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 use std::path::Path;
 

@@ -2,7 +2,7 @@
 
 use crate::failure::{Result, fail};
 use clap::{Args, ValueEnum};
-use octaplex::Center;
+use octaplex::cache::Center;
 
 /// What is done to keys.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use crate::failure::{At, Failure, Result};
 use crate::input::{Sample, role_name};
 use crate::store::Store;
-use octaplex::Role;
+use octaplex::codecs::Role;
 use octaplex_metrics::{AttentionErrors, ExactHead, VectorErrors};
 
 /// Averages over a whole sample.

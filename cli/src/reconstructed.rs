@@ -3,7 +3,7 @@
 use crate::failure::{At, Failure, Result, fail};
 use crate::input::{Sample, read_heads};
 use crate::{files, npy};
-use octaplex::Role;
+use octaplex::codecs::Role;
 use safetensors::SafeTensors;
 use std::path::Path;
 

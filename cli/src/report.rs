@@ -7,7 +7,8 @@ use crate::plot::{Chart, Key, Point, escape, picture, shape, svg};
 use crate::row::Row;
 use crate::series;
 use crate::table::{number, time};
-use octaplex::{Backend, Role};
+use octaplex::Backend;
+use octaplex::codecs::Role;
 use std::fmt::Write;
 
 const STYLE: &str = include_str!("report.css");

@@ -4,7 +4,8 @@ use crate::codecs::seed;
 use crate::input::role_name;
 use crate::keys::{Keys, center_name};
 use crate::metrics::Metrics;
-use octaplex::{CodecSpec, Role};
+use octaplex::CodecSpec;
+use octaplex::codecs::Role;
 use serde_json::{Value, json};
 
 pub(crate) struct Row {

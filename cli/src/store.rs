@@ -2,7 +2,9 @@
 
 use crate::codecs::{Codec, is_float};
 use crate::keys::Keys;
-use octaplex::{Backend, CodecSpec, Error, LayerConfig, Role, SharedLayer};
+use octaplex::cache::SharedLayer;
+use octaplex::codecs::Role;
+use octaplex::{Backend, CodecSpec, Error, LayerConfig};
 use std::cell::RefCell;
 
 /// Keys whose channels are balanced: the deviations come from so many of the first tokens.

@@ -1,7 +1,8 @@
 //! Nanoseconds a vector of each operation, on one core, with queries prepared.
 
 use crate::backend::kernels;
-use octaplex::{Backend, Codec, Error};
+use octaplex::codecs::Codec;
+use octaplex::{Backend, Error};
 use std::time::{Duration, Instant};
 
 /// What is timed.

@@ -29,13 +29,13 @@ impl KvCache {
     /// (32, 80, 96, 112, 576) keys are `trellis`.
     ///
     /// ```
-    /// use octaplex::{Attend, Error, KvCache};
+    /// use octaplex::{Error, KvCache};
     ///
     /// let mut cache = KvCache::builder(2, 8, 128, 32_768).build()?; // layers, key/value heads, width, tokens
     /// let prompt = vec![0.5; 8 * 100 * 128]; // [heads][tokens][width]
     /// cache.append(0, &prompt, &prompt)?;
     /// let mut output = vec![0.0; 32 * 128]; // 32 query heads
-    /// cache.attend(0, &vec![0.1; 32 * 128], &Attend::default(), &mut output)?;
+    /// cache.attend(0, &vec![0.1; 32 * 128], &mut output)?;
     /// assert!(output.iter().all(|x| (x - 0.5).abs() < 0.15));
     ///
     /// let named = KvCache::builder(2, 8, 128, 4096).keys("trellis").values("turboquant:bits=4").build()?;

@@ -40,7 +40,7 @@ pub struct LayerConfig {
     pub kv_heads: usize,
     /// Query heads, a multiple of the key/value heads. Where it is known, attention refuses queries of another number of heads:
     /// without it, a block of queries whose [`queries`](crate::Attend::queries) was forgotten is taken for more heads.
-    /// Snapshots do not hold it; see [`Layer::set_query_heads`](crate::Layer::set_query_heads).
+    /// Snapshots do not hold it; see [`Layer::set_query_heads`](crate::cache::Layer::set_query_heads).
     pub query_heads: Option<usize>,
     /// Width of a key.
     pub key_dim: usize,
@@ -64,7 +64,7 @@ pub struct LayerConfig {
     pub balance: bool,
     /// Queries see this many tokens, their own included, and pages that none will see again are dropped.
     pub sliding_window: Option<usize>,
-    /// So many tokens can be taken back by [`truncate`](crate::Layer::truncate) without a trace: the layer then has the
+    /// So many tokens can be taken back by [`truncate`](crate::cache::Layer::truncate) without a trace: the layer then has the
     /// bits of one that never had them, and no token that a sliding window shows is gone. 64 by default; rejected
     /// drafts are what it is for. Counted from the furthest position that the layer has reached. It costs exact rows, up
     /// to this many tokens and a page more; 0 costs none.

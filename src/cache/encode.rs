@@ -1,10 +1,11 @@
 //! A page from its rows: what closes behind the window, and what a chunk is made of.
 
 use super::layout::{HeadMut, Layout};
+use crate::Error;
 use crate::backend::Kernels;
 use crate::codec::{Codec, MAX_BLOCK_BYTES};
 use crate::page::{PageFormat, PartMut, Shape, subtract};
-use crate::{Error, Role};
+use crate::stream::Role;
 
 /// Encodes a page that closes.
 pub(crate) struct Encoder<'a> {

@@ -2,9 +2,11 @@
 
 use super::layout::Layout;
 use super::storage::{Shared, check_memory};
-use super::{Layer, LayerConfig, State, Stats, Tensor};
+use super::{Layer, LayerConfig, State, Stats};
 use crate::codec::Codec;
-use crate::{Attend, Backend, CodecSpec, Error, Role};
+use crate::rows::{Rows, RowsMut};
+use crate::stream::Role;
+use crate::{Attend, Backend, CodecSpec, Error};
 use alloc::{sync::Arc, vec::Vec};
 use core::ops::Range;
 use crossbeam_queue::ArrayQueue;
@@ -12,7 +14,8 @@ use crossbeam_queue::ArrayQueue;
 /// A layer of a [`KvCache`].
 ///
 /// ```
-/// use octaplex::{Attend, Backend, Error, LayerConfig, SharedLayer};
+/// use octaplex::cache::SharedLayer;
+/// use octaplex::{Backend, Error, LayerConfig};
 ///
 /// let config = LayerConfig::new(1, 64, 1000);
 /// let mut layer = SharedLayer::on_heap(&config, Backend::detect())?;
@@ -21,7 +24,7 @@ use crossbeam_queue::ArrayQueue;
 /// let mut fork = layer.clone(); // shares the pages
 /// fork.truncate(5)?;
 /// let mut output = [0.0; 64];
-/// layer.attend(&[1.0; 64], &Attend::default(), &mut output, &mut scratch)?;
+/// layer.attend(&[1.0; 64], &mut output, &mut scratch)?;
 /// assert_eq!((layer.tokens(), fork.tokens(), output), (10, 5, [0.25; 64]));
 /// # Ok::<(), Error>(())
 /// ```
@@ -46,7 +49,7 @@ impl SharedLayer {
     /// The same with codecs of one's own, whatever the configuration says of codecs; all heads share them.
     ///
     /// # Errors
-    /// As [`LayerCache::with_codecs`](crate::LayerCache::with_codecs).
+    /// As [`LayerCache::with_codecs`](crate::cache::LayerCache::with_codecs).
     pub fn on_heap_with(
         config: &LayerConfig,
         keys: Arc<dyn Codec>,
@@ -80,7 +83,7 @@ impl SharedLayer {
 /// The key/value cache of a model: layers of any widths and codecs, and the memory to work in.
 ///
 /// ```
-/// use octaplex::{Attend, Backend, CacheConfig, Error, KvCache};
+/// use octaplex::{Backend, CacheConfig, Error, KvCache};
 ///
 /// let config = CacheConfig::new(2, 2, 64, 4096); // two layers, two heads of width 64, 4,096 tokens
 /// let mut cache = KvCache::new(config.layers(), Backend::detect())?;
@@ -90,7 +93,7 @@ impl SharedLayer {
 /// }
 /// let fork = cache.fork(); // shares all pages
 /// let mut output = vec![0.0; 4 * 64]; // four query heads
-/// cache.attend(0, &vec![0.1; 4 * 64], &Attend::default(), &mut output)?;
+/// cache.attend(0, &vec![0.1; 4 * 64], &mut output)?;
 /// assert!(output.iter().all(|x| (x - 0.5).abs() < 0.15));
 /// assert_eq!((fork.stats().tokens, fork.next_position(1)?), (200, 200));
 /// # Ok::<(), Error>(())
@@ -200,24 +203,29 @@ impl KvCache {
     pub fn append<'a>(
         &mut self,
         layer: usize,
-        keys: impl Into<Tensor<'a>>,
-        values: impl Into<Tensor<'a>>,
+        keys: impl Into<Rows<'a>>,
+        values: impl Into<Rows<'a>>,
     ) -> Result<(), Error> {
         let needed = scratch_len(&self.layer(layer)?.config, 0);
         let layer = &mut self.layers[layer];
         self.scratch.with(needed, |scratch| layer.append(keys, values, scratch))
     }
 
-    /// Attention on a layer: [`Layer::attend`]. Threads can attend to layers, or to one layer, at once.
+    /// Computes attention of one query for each query head, or of the newest tokens' queries, causally, scaled by 1/√width.
+    ///
+    /// `queries` are \[query heads]\[queries]\[key width] and `output` is \[query heads]\[queries]\[value width], in f32, f16
+    /// or bf16; [`Rows`] gives other orders. Query head h uses key/value head h / (query heads / key/value heads). A cache
+    /// that knows its [`query_heads`](super::KvCacheBuilder::query_heads) takes any number of queries; any other takes one a head.
+    /// [`attend_with`](Self::attend_with) has options. Threads can attend to layers, or to one layer, at once.
     ///
     /// ```
-    /// # use octaplex::{Attend, Backend, CacheConfig, Error, KvCache};
-    /// # let mut cache = KvCache::new(CacheConfig::new(2, 1, 64, 1000).layers(), Backend::detect())?;
+    /// # use octaplex::{Error, KvCache};
+    /// # let mut cache = KvCache::builder(2, 1, 64, 1000).build()?;
     /// # for layer in 0..2 { cache.append(layer, &[0.5; 64], &[0.5; 64])?; }
     /// let outputs = std::thread::scope(|scope| {
     ///     let attend = |layer| {
     ///         let mut output = [0.0; 64];
-    ///         cache.attend(layer, &[0.1; 64], &Attend::default(), &mut output).map(|()| output)
+    ///         cache.attend(layer, &[0.1; 64], &mut output).map(|()| output)
     ///     };
     ///     [0, 1].map(|layer| scope.spawn(move || attend(layer))).map(|thread| thread.join().unwrap())
     /// });
@@ -226,19 +234,51 @@ impl KvCache {
     /// ```
     ///
     /// # Errors
-    /// As there.
-    pub fn attend(
+    /// As [`Layer::attend`]; the cache is as it was.
+    pub fn attend<'a, 'b>(
         &self,
         layer: usize,
-        queries: &[f32],
-        options: &Attend,
-        output: &mut [f32],
+        queries: impl Into<Rows<'a>>,
+        output: impl Into<RowsMut<'b>>,
     ) -> Result<(), Error> {
+        self.attend_with(layer, queries, &Attend::default(), output)
+    }
+
+    /// [`attend`](Self::attend) with options: a scale, a soft cap, a window, biases, sink logits, earlier queries.
+    ///
+    /// # Errors
+    /// As there; [`Error::Unsupported`] for strided queries in a layer that does not know its query heads.
+    pub fn attend_with<'a, 'b>(
+        &self,
+        layer: usize,
+        queries: impl Into<Rows<'a>>,
+        options: &Attend,
+        output: impl Into<RowsMut<'b>>,
+    ) -> Result<(), Error> {
+        let (queries, mut output) = (queries.into(), output.into());
         let layer = self.layer(layer)?;
-        let heads = options.heads_of(layer.config.kv_heads)?.len();
-        let rows = (queries.len() / layer.config.key_dim).div_ceil(heads);
-        let needed = part_scratch_len(&layer.config, rows);
-        self.scratch.with(needed, |scratch| layer.attend(queries, options, output, scratch))
+        let config = &layer.config;
+        let heads = options.heads_of(config.kv_heads)?.len();
+        let rows = |len: usize| len.div_ceil(heads);
+        if let (Some(queries), Some(output)) = (queries.plain(), output.plain()) {
+            let needed = part_scratch_len(config, rows(queries.len() / config.key_dim));
+            return self.scratch.with(needed, |scratch| layer.attend_with(queries, options, output, scratch));
+        }
+        // Into f32, and back.
+        let (query_heads, block) = query_shape(layer, heads, &queries, options)?;
+        let grid = queries.grid("queries", (query_heads, config.key_dim), Some(block))?;
+        let place = output.place((query_heads, config.value_dim), block)?;
+        let count = query_heads * block;
+        let (of_queries, of_output) = (count * config.key_dim, count * config.value_dim);
+        let needed = part_scratch_len(config, rows(count)).saturating_add(of_queries + of_output);
+        self.scratch.with(needed, |scratch| {
+            let (queries, scratch) = scratch.split_at_mut(of_queries);
+            let (rows, scratch) = scratch.split_at_mut(of_output);
+            grid.to_f32(layer.backend, queries);
+            layer.attend_with(queries, &options.queries(block), rows, scratch)?;
+            output.write(layer.backend, place, config.value_dim, rows);
+            Ok(())
+        })
     }
 
     /// [`Layer::scores`] of a layer.
@@ -351,6 +391,30 @@ impl KvCache {
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.layers.iter().map(Layer::stats).sum()
+    }
+}
+
+/// Query heads, and queries of each, of rows that are not plain.
+fn query_shape(
+    layer: &SharedLayer,
+    heads: usize,
+    queries: &Rows,
+    options: &Attend,
+) -> Result<(usize, usize), Error> {
+    let config = &layer.config;
+    let known = config.query_heads.map(|all| all / config.kv_heads * heads);
+    match (known, queries.count(config.key_dim)) {
+        (Some(known), Some(rows)) => Ok((known, layer.block(options, heads, rows))),
+        (Some(known), None) => Ok((known, options.queries.or(queries.tokens()).unwrap_or(1))),
+        (None, Some(rows)) => {
+            let block = options.queries.unwrap_or(1);
+            Ok((rows / block.max(1), block))
+        }
+        (None, None) => {
+            let why =
+                "strided queries need a cache that knows its query heads: set query_heads when you build it";
+            Err(Error::Unsupported { why })
+        }
     }
 }
 

@@ -13,9 +13,9 @@
 //! A page is written once, when it closes, and never changed: forks share it.
 
 use super::config::{Center, LayerConfig};
-use crate::Role;
 use crate::codec::query::QUERY_BATCH;
 use crate::page::{Balance, Part, PartMut, Shape, Sizes};
+use crate::stream::Role;
 use core::ops::Range;
 
 /// Bytes before the rows of a page: its position, u64.
@@ -328,7 +328,7 @@ impl Layout {
 }
 
 impl LayerConfig {
-    /// Bytes that [`LayerCache`](crate::LayerCache) needs for a full cache; 0 for an impossible configuration, which
+    /// Bytes that [`LayerCache`](crate::cache::LayerCache) needs for a full cache; 0 for an impossible configuration, which
     /// its constructor refuses with the reason. Every size is computed in `Layout`, from block sizes that specs know at
     /// compile time.
     #[must_use]

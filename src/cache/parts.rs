@@ -5,10 +5,11 @@ use super::layout::{BATCH, SPLIT};
 use super::rows::{accumulate_page, score_pages};
 use super::storage::Storage;
 use super::view::{MAX_QUERY, Scratch};
+use crate::Error;
 use crate::codec::Codec;
 use crate::page::in_page;
-use crate::{Error, MAX_WEIGHT};
 use octaplex_arch::Float;
+use octaplex_arch::MAX_WEIGHT;
 
 impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     /// Tokens that a row of [`scores`](Self::scores) has: sinks, pages, window, in this order.

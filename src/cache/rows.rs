@@ -13,7 +13,7 @@ use crate::page::Queries;
 /// Prepared queries live on the stack: preparing is cheap beside thousands of scores.
 ///
 /// # Errors
-/// As [`Codec::prepare_query`](crate::Codec::prepare_query) and [`Codec::score`](crate::Codec::score); a corrupt block is
+/// As [`Codec::prepare_query`](crate::codecs::Codec::prepare_query) and [`Codec::score`](crate::codecs::Codec::score); a corrupt block is
 /// counted within its page.
 pub(crate) fn score_pages(
     view: &View,

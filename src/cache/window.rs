@@ -3,12 +3,13 @@
 use super::encode::{Encoder, page_error};
 use super::layout::Layout;
 use super::storage::Storage;
-use super::tensor::{LIMIT, Tensor};
 use super::{Center, Layer, LayerConfig, MAX_POSITION, State};
+use crate::Error;
 use crate::backend::Kernels;
 use crate::codec::{Codec, MAX_BLOCK_BYTES, SURE_NORM};
 use crate::page::{Spread, divide, read_balance, store_mean};
-use crate::{Error, Role};
+use crate::rows::{Grid, LIMIT, Rows};
+use crate::stream::Role;
 use core::ops::Range;
 use octaplex_arch::{Float, MAX_DIM};
 
@@ -42,8 +43,7 @@ pub(crate) struct Standing<'a> {
 /// Keys or values.
 #[derive(Clone, Copy)]
 struct Side<'a> {
-    input: Tensor<'a>,
-    dim: usize,
+    input: Grid<'a>,
     window: fn(&Layout, usize, usize, usize) -> Range<usize>,
 }
 
@@ -149,7 +149,7 @@ impl Standing<'_> {
 impl Window<'_> {
     /// Rows of tokens from position `start` on, from the window and from what is being appended.
     fn gather(&self, side: Side, head: usize, start: usize, rows: &mut [f32]) {
-        let (layout, state, dim) = (self.layout, self.state, side.dim);
+        let (layout, state, dim) = (self.layout, self.state, side.input.width);
         let count = rows.len() / dim;
         let old = state.next.saturating_sub(start).min(count);
         let (from_window, from_input) = rows.split_at_mut(old * dim);
@@ -158,9 +158,8 @@ impl Window<'_> {
             let bytes = &self.front[(side.window)(layout, head, place, old)];
             self.backend.decode_floats(Float::F16, bytes, from_window);
         }
-        let tokens = side.input.len() / (layout.heads * dim);
         let first = (start + old).saturating_sub(state.next);
-        side.input.read(self.backend, (head * tokens + first) * dim, (dim, dim), from_input);
+        side.input.read(self.backend, head, first, from_input);
     }
 }
 
@@ -175,8 +174,8 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     /// The cache is then as it was.
     pub fn append<'a>(
         &mut self,
-        keys: impl Into<Tensor<'a>>,
-        values: impl Into<Tensor<'a>>,
+        keys: impl Into<Rows<'a>>,
+        values: impl Into<Rows<'a>>,
         scratch: &mut [f32],
     ) -> Result<(), Error> {
         let layout = self.layout;
@@ -184,23 +183,18 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
             Role::Keys => Layout::window_keys,
             Role::Values => Layout::window_values,
         };
-        let keys = Side { input: keys.into(), dim: layout.key_dim, window: window(Role::Keys) };
-        let values = Side { input: values.into(), dim: layout.value_dim, window: window(Role::Values) };
-        let count = keys.input.len() / (layout.heads * layout.key_dim);
-        let wrong =
-            |what, side: Side, each| Err(rows_error(what, layout.heads, side.dim, each, side.input.len()));
-        if count * layout.heads * layout.key_dim != keys.input.len() {
-            return wrong("keys", keys, None);
-        }
-        if count * layout.heads * layout.value_dim != values.input.len() {
-            return wrong("values", values, Some(count));
-        }
+        let heads = layout.heads;
+        let keys = keys.into().grid("keys", (heads, layout.key_dim), None)?;
+        let count = keys.tokens();
+        let values = values.into().grid("values", (heads, layout.value_dim), Some(count))?;
+        let keys = Side { input: keys, window: window(Role::Keys) };
+        let values = Side { input: values, window: window(Role::Values) };
         if count == 0 {
             return Ok(());
         }
         for (what, side) in [("keys", keys), ("values", values)] {
             if let Some((at, finite)) = side.input.first_unfit() {
-                return Err(self.row_error(what, (count, side.dim), at, Some(finite)));
+                return Err(self.row_error(what, (count, side.input.width), at, Some(finite)));
             }
         }
         let plan = self.standing(|standing| standing.plan(count))?;
@@ -233,8 +227,8 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         balance_at: fn(&Layout, usize) -> Range<usize>,
     ) -> Result<(), Error> {
         let (mut row, mut balance) = ([0.0; MAX_DIM], [0.0; MAX_DIM]);
-        let (row, balance) = (&mut row[..side.dim], &mut balance[..side.dim]);
-        let tokens = side.input.len() / (self.layout.heads * side.dim);
+        let (dim, tokens) = (side.input.width, side.input.tokens());
+        let (row, balance) = (&mut row[..dim], &mut balance[..dim]);
         for head in 0..self.layout.heads {
             let memory = &self.store.front()[balance_at(&self.layout, head)];
             let balanced = !memory.is_empty() && self.is_balanced();
@@ -244,19 +238,18 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
                 least = balance.iter().fold(f32::INFINITY, |least, s| least.min(s.abs()));
             }
             let bound = surely_short(centred, least);
-            for token in head * tokens..(head + 1) * tokens {
-                let at = token * side.dim;
+            for token in 0..tokens {
                 // Most rows are far from the bound: f16, which adds less than a hundredth to a square, need not be asked.
-                if let Tensor::F32(values) = side.input {
-                    let raw = &values[at..at + side.dim];
-                    if self.backend.dot(raw, raw) < 0.99 * bound {
-                        continue;
-                    }
+                if let Some(raw) = side.input.f32_row(head, token)
+                    && self.backend.dot(raw, raw) < 0.99 * bound
+                {
+                    continue;
                 }
-                side.input.read(self.backend, at, (side.dim, side.dim), row);
+                side.input.read(self.backend, head, token, row);
                 let by = balanced.then_some((&*balance, least));
                 let tried = try_row(self.backend, codec, row, by, centred);
-                tried.map_err(|_| self.row_error(what, (tokens, side.dim), at, None))?;
+                let at = (head * tokens + token) * dim;
+                tried.map_err(|_| self.row_error(what, (tokens, dim), at, None))?;
             }
         }
         Ok(())
@@ -373,17 +366,17 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
 
     /// Writes what stays exact: sinks, the tokens of the window, and those that a rollback may bring back to it.
     fn write(&mut self, plan: &Plan, side: Side, sinks: fn(&Layout, usize, usize, usize) -> Range<usize>) {
-        let (layout, state, dim) = (self.layout, self.state, side.dim);
+        let (layout, state) = (self.layout, self.state);
         let front = self.store.front_mut();
         for head in 0..layout.heads {
-            let row = |token: usize| (head * plan.count + token - state.next) * dim;
             for token in state.next..plan.next.min(layout.sinks) {
-                side.input.write(self.backend, row(token), &mut front[sinks(&layout, head, token, 1)]);
+                let bytes = &mut front[sinks(&layout, head, token, 1)];
+                side.input.write(self.backend, head, token - state.next, bytes);
             }
             for token in state.next.max(plan.kept)..plan.next {
                 let place = state.place_of(&layout, token);
                 let bytes = &mut front[(side.window)(&layout, head, place, 1)];
-                side.input.write(self.backend, row(token), bytes);
+                side.input.write(self.backend, head, token - state.next, bytes);
             }
         }
     }

@@ -3,9 +3,10 @@
 use super::blob::Section;
 use super::decode::clamp;
 use super::*;
+use crate::KvCache;
+use crate::cache::SharedLayer;
 use crate::cache::decode::Decoder;
 use crate::cache::snapshot::{OTHER_BALANCE, damaged};
-use crate::{KvCache, SharedLayer};
 
 impl KvCache {
     /// Adds a chunk behind the tokens of the layers of its numbers: its full pages as they are, without decoding, its last page, if
@@ -18,7 +19,8 @@ impl KvCache {
     /// and [`append`](Self::append) its rows, which are then encoded a second time.
     ///
     /// ```
-    /// use octaplex::{Backend, ChunkCodec, ChunkConfig, Error, KvCache, LayerConfig};
+    /// use octaplex::chunk::{ChunkCodec, ChunkConfig};
+    /// use octaplex::{Backend, Error, KvCache, LayerConfig};
     ///
     /// let codec = ChunkCodec::new(ChunkConfig::new(1, 2, 64), Backend::detect())?;
     /// let blob = codec.encode(&[0.5; 2 * 130 * 2 * 64])?; // 130 tokens of one layer

@@ -150,7 +150,8 @@ fn least_page_bytes(layout: &Layout) -> usize {
 /// What a blob's header says.
 ///
 /// ```
-/// use octaplex::{Backend, ChunkCodec, ChunkConfig, ChunkInfo, Dtype, Error};
+/// use octaplex::chunk::{ChunkCodec, ChunkConfig, ChunkInfo, Dtype};
+/// use octaplex::{Backend, Error};
 ///
 /// let codec = ChunkCodec::new(ChunkConfig::new(1, 1, 64), Backend::detect())?;
 /// let blob = codec.encode(&[0.5; 2 * 3 * 64])?; // f32, three tokens

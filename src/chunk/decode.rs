@@ -4,37 +4,9 @@ use super::blob::Section;
 use super::*;
 use crate::cache::decode::Decoder;
 use crate::cache::snapshot::damaged;
+use crate::rows::FloatsMut;
 use half::{bf16, f16};
 use octaplex_arch::Float;
-
-/// A tensor to write to, in any float type. A mutable slice of any of the three turns into one.
-#[derive(Debug)]
-pub enum TensorMut<'a> {
-    /// In f32.
-    F32(&'a mut [f32]),
-    /// In f16.
-    F16(&'a mut [f16]),
-    /// In bf16.
-    Bf16(&'a mut [bf16]),
-}
-
-impl<'a> From<&'a mut [f32]> for TensorMut<'a> {
-    fn from(values: &'a mut [f32]) -> Self {
-        Self::F32(values)
-    }
-}
-
-impl<'a> From<&'a mut [f16]> for TensorMut<'a> {
-    fn from(values: &'a mut [f16]) -> Self {
-        Self::F16(values)
-    }
-}
-
-impl<'a> From<&'a mut [bf16]> for TensorMut<'a> {
-    fn from(values: &'a mut [bf16]) -> Self {
-        Self::Bf16(values)
-    }
-}
 
 /// A type that rows are written in.
 trait Value: Send + Sized {
@@ -89,15 +61,15 @@ impl ChunkCodec {
     /// [`Error::Snapshot`] for bytes that are no chunk of this configuration, are damaged or cut off; [`Error::Length`]: the tensor
     /// is then as it was. [`Error::Corrupt`] for blocks that no codec wrote although all checksums are right, which takes intent,
     /// counted within a page of a head: a part of the tensor is then written.
-    pub fn decode<'a>(&self, blob: &[u8], tensor: impl Into<TensorMut<'a>>) -> Result<(), Error> {
+    pub fn decode<'a>(&self, blob: &[u8], tensor: impl Into<FloatsMut<'a>>) -> Result<(), Error> {
         let info = ChunkInfo::parse(blob)?;
         if info.config != self.config {
             return damaged(12, "a chunk of another configuration: make the codec that its header names");
         }
         match tensor.into() {
-            TensorMut::F32(values) => self.decode_values(blob, &info, values),
-            TensorMut::F16(values) => self.decode_values(blob, &info, values),
-            TensorMut::Bf16(values) => self.decode_values(blob, &info, values),
+            FloatsMut::F32(values) => self.decode_values(blob, &info, values),
+            FloatsMut::F16(values) => self.decode_values(blob, &info, values),
+            FloatsMut::Bf16(values) => self.decode_values(blob, &info, values),
         }
     }
 

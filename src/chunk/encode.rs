@@ -1,16 +1,16 @@
 //! Chunks from tensors.
 
 use super::*;
-use crate::Tensor;
 use crate::cache::encode::{Encoder, page_error};
 use crate::cache::layout::Layout;
 use crate::page::{Spread, store_mean};
+use crate::rows::Floats;
 use octaplex_arch::Float;
 
 /// A layer's tensor, and what is decided from it.
 struct Layer<'a> {
     codec: &'a ChunkCodec,
-    tensor: Tensor<'a>,
+    tensor: Floats<'a>,
     tokens: usize,
     index: usize,
 }
@@ -22,7 +22,7 @@ impl ChunkCodec {
     /// # Errors
     /// [`Error::Length`] for a tensor that is not of whole tokens, or has none; [`Error::Row`] for values that f16 cannot hold;
     /// [`Error::Page`] for rows that the codec cannot.
-    pub fn encode<'a>(&self, tensor: impl Into<Tensor<'a>>) -> Result<Vec<u8>, Error> {
+    pub fn encode<'a>(&self, tensor: impl Into<Floats<'a>>) -> Result<Vec<u8>, Error> {
         let tensor = tensor.into();
         let mut blob = vec![0; self.max_bytes(self.tokens(tensor)?)];
         let length = self.encode_into(tensor, &mut blob)?;
@@ -35,7 +35,7 @@ impl ChunkCodec {
     ///
     /// # Errors
     /// As there; [`Error::Length`].
-    pub fn encode_into<'a>(&self, tensor: impl Into<Tensor<'a>>, blob: &mut [u8]) -> Result<usize, Error> {
+    pub fn encode_into<'a>(&self, tensor: impl Into<Floats<'a>>, blob: &mut [u8]) -> Result<usize, Error> {
         let (tensor, config) = (tensor.into(), &self.config);
         let tokens = self.tokens(tensor)?;
         let plan = Plan::new(config, tokens);
@@ -43,9 +43,9 @@ impl ChunkCodec {
             return Err(Error::Length { what: "bytes of a blob", expected: plan.most(), actual: blob.len() });
         }
         let dtype = match tensor {
-            Tensor::F32(_) => Dtype::F32,
-            Tensor::F16(_) => Dtype::F16,
-            Tensor::Bf16(_) => Dtype::Bf16,
+            Floats::F32(_) => Dtype::F32,
+            Floats::F16(_) => Dtype::F16,
+            Floats::Bf16(_) => Dtype::Bf16,
         };
         let header = plan.header(dtype, 0).len();
         let (_, most) = plan.layer_bytes();
@@ -70,7 +70,7 @@ impl ChunkCodec {
     }
 
     /// Tokens of a tensor.
-    fn tokens(&self, tensor: Tensor) -> Result<usize, Error> {
+    fn tokens(&self, tensor: Floats) -> Result<usize, Error> {
         let ChunkConfig { layers, kv_heads, head_dim, .. } = self.config;
         let (token, actual) = (2 * layers * kv_heads * head_dim, tensor.len());
         if actual == 0 || !actual.is_multiple_of(token) {

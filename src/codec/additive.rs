@@ -15,8 +15,9 @@ use super::{
 use crate::backend::Kernels;
 use crate::spec::{Key, Sample, Spec, Value, builders, parse_int};
 use crate::stream::Purpose;
+use crate::stream::Stream;
 use crate::typed::Typed;
-use crate::{Backend, Error, Stream};
+use crate::{Backend, Error};
 #[cfg(feature = "alloc")]
 use alloc::boxed::Box;
 use octaplex_arch::MAX_DIM;
@@ -25,7 +26,8 @@ use octaplex_arch::MAX_DIM;
 /// A block of D values holds a radius code and two entries of `k` for each chunk of four: 2.63 to 6.63 bits a value at D = 128.
 ///
 /// ```
-/// use octaplex::{AdditiveSpec, CodecSpec};
+/// use octaplex::codecs::AdditiveSpec;
+/// use octaplex::CodecSpec;
 ///
 /// let spec = AdditiveSpec::new(16, 4);
 /// assert_eq!(CodecSpec::from(spec).to_string(), "additive");
@@ -138,7 +140,8 @@ type Books = [[f32; 4]; 128];
 /// this library's reading, in `docs/hqmq.md`.
 ///
 /// ```
-/// use octaplex::{Additive, AdditiveSpec, Backend, Error, Stream};
+/// use octaplex::codecs::{Additive, AdditiveSpec, Stream};
+/// use octaplex::{Backend, Error};
 ///
 /// let codec = Additive::<32>::build(AdditiveSpec::default(), Backend::detect(), Stream::default())?;
 /// let mut block = [0; 14];

@@ -1,8 +1,9 @@
 //! Checks that codecs share, and their bounds.
 
+use crate::Error;
 use crate::backend::Kernels;
-use crate::{Error, MAX_WEIGHT};
 use half::f16;
+use octaplex_arch::MAX_WEIGHT;
 
 /// The largest block of any codec: f32 at the widest width.
 pub(crate) const MAX_BLOCK_BYTES: usize = 4 * octaplex_arch::MAX_DIM;

@@ -5,8 +5,9 @@ use super::{Codec, MAX_VALUE, check_accumulate, check_block, check_score, check_
 use crate::backend::Kernels;
 use crate::codebook::WIDTHS;
 use crate::spec::{Key, Sample, Spec, Value};
+use crate::stream::Stream;
 use crate::typed::Typed;
-use crate::{Backend, Error, Stream};
+use crate::{Backend, Error};
 use core::marker::PhantomData;
 use octaplex_arch::Float;
 

@@ -12,8 +12,9 @@ use super::{Codec, MAX_VALUE, check_block, check_values};
 use crate::backend::Kernels;
 use crate::codebook::WIDTHS;
 use crate::spec::{Key, Sample, Spec, Value, one_of};
+use crate::stream::Stream;
 use crate::typed::Typed;
-use crate::{Backend, Error, Stream};
+use crate::{Backend, Error};
 
 /// The largest value.
 const LARGEST: f32 = 448.0;
@@ -167,7 +168,8 @@ impl Spec for Fp8Spec {
 /// codecs that have kernels.
 ///
 /// ```
-/// use octaplex::{Backend, Error, Fp8, Fp8Scale, Fp8Spec, Stream};
+/// use octaplex::codecs::{Fp8, Fp8Scale, Fp8Spec, Stream};
+/// use octaplex::{Backend, Error};
 ///
 /// let spec = Fp8Spec::new().scale(Fp8Scale::Token);
 /// let codec = Fp8::<32>::build(spec, Backend::detect(), Stream::default())?;

@@ -22,8 +22,9 @@ use super::{Codec, MAX_VALUE, check_block, check_values, read_f16, to_f16};
 use crate::backend::Kernels;
 use crate::codebook::WIDTHS;
 use crate::spec::{Key, Sample, Spec, Value, one_of};
+use crate::stream::Stream;
 use crate::typed::{Typed, forward_codec};
-use crate::{Backend, Error, Stream};
+use crate::{Backend, Error};
 use core::marker::PhantomData;
 
 /// Values of a block.
@@ -350,7 +351,8 @@ format!(
 /// kernels.
 ///
 /// ```
-/// use octaplex::{Backend, Error, Ggml, Q4_0Spec, Stream};
+/// use octaplex::codecs::{Ggml, Q4_0Spec, Stream};
+/// use octaplex::{Backend, Error};
 ///
 /// let codec = Ggml::<32, Q4_0Spec>::build(Q4_0Spec::new(), Backend::detect(), Stream::default())?;
 /// let mut block = [0; 18];

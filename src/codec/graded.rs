@@ -17,8 +17,9 @@ use super::trellis::{self, TrellisSpec, listed};
 use super::{Codec, check_accumulate, check_block, check_scales_at, check_score, count_rows, encode_blocks};
 use crate::codebook::{TRELLIS_LEVELS, TRELLIS_STATES, WIDTHS};
 use crate::spec::{Key, Sample, Spec, Value, builders, parse_int};
+use crate::stream::Stream;
 use crate::typed::Typed;
-use crate::{Backend, Error, Stream};
+use crate::{Backend, Error};
 
 /// `graded:fine=8,coarse=2,states=8,seed=0`; `bits=b` is another name of fine = 2^b, coarse = 2^(b-2): b + 1 bits a value for one
 /// half, b - 1 for the other.
@@ -26,7 +27,8 @@ use crate::{Backend, Error, Stream};
 /// For keys. It needs a width whose half is one of [`WIDTHS`]: 64, 128, 160, 192, 256, 512.
 ///
 /// ```
-/// use octaplex::{CodecSpec, GradedSpec};
+/// use octaplex::codecs::GradedSpec;
+/// use octaplex::CodecSpec;
 ///
 /// let spec = GradedSpec::new(8, 2);
 /// assert_eq!(CodecSpec::from(spec), "graded:bits=3".parse()?);
@@ -141,11 +143,12 @@ impl Spec for GradedSpec {
     }
 }
 
-/// Two trellis codes for vectors of `D` values; keys: [`GradedSpec`]. Costs: those of two [`Trellis`](crate::Trellis) of half the
+/// Two trellis codes for vectors of `D` values; keys: [`GradedSpec`]. Costs: those of two [`Trellis`](crate::codecs::Trellis) of half the
 /// width.
 ///
 /// ```
-/// use octaplex::{Error, Graded};
+/// use octaplex::codecs::Graded;
+/// use octaplex::Error;
 ///
 /// let codec = Graded::<128>::new(8, 2)?; // 4 bits a value for the first 64, 2 for the others
 /// let key: [f32; 128] = core::array::from_fn(|i| ((i * i) % 17) as f32 - 8.0);

@@ -21,8 +21,9 @@ use crate::backend::Kernels;
 use crate::rotation::Rotation;
 use crate::spec::{Key, Sample, Spec, Value, builders, one_of, parse_flag, parse_int};
 use crate::stream::Purpose;
+use crate::stream::Stream;
 use crate::typed::Typed;
-use crate::{Backend, Error, Stream};
+use crate::{Backend, Error};
 use octaplex_arch::MAX_DIM;
 #[cfg(feature = "gpu")]
 use octaplex_arch::quaternion::QuaternionSet;
@@ -74,7 +75,8 @@ impl ChunkPacking {
 /// value at D = 128, without outliers.
 ///
 /// ```
-/// use octaplex::{CodecSpec, HqmqSpec};
+/// use octaplex::codecs::HqmqSpec;
+/// use octaplex::CodecSpec;
 ///
 /// let spec = HqmqSpec::new(24, 3);
 /// assert_eq!(CodecSpec::from(spec).to_string(), "hqmq:s=24,r=3");
@@ -268,7 +270,8 @@ impl Spec for HqmqSpec {
 /// padding is counted in the bits (6.7% at 45). `rotate=true` needs a width with a Hadamard matrix.
 ///
 /// ```
-/// use octaplex::{Backend, Error, Hqmq, HqmqSpec, Stream};
+/// use octaplex::codecs::{Hqmq, HqmqSpec, Stream};
+/// use octaplex::{Backend, Error};
 ///
 /// let codec = Hqmq::<45>::build(HqmqSpec::new(24, 3), Backend::detect(), Stream::default())?;
 /// assert_eq!(codec.block_bytes(), 2 + 9 + 5 + 5); // 12 chunks: raw plane, digits, radii

@@ -20,8 +20,9 @@ use crate::codebook::WIDTHS;
 use crate::rotation::Rotation;
 use crate::spec::{Key, Sample, Spec, Value, builders, describe_planes, parse_flag, parse_int};
 use crate::stream::Purpose;
+use crate::stream::Stream;
 use crate::typed::Typed;
-use crate::{Backend, Error, Stream};
+use crate::{Backend, Error};
 use core::ops::Range;
 use half::f16;
 use octaplex_arch::{Affine, Float, IntQuery, Rows};
@@ -31,7 +32,8 @@ use octaplex_arch::{Affine, Float, IntQuery, Rows};
 /// of flags, and the outliers behind the page. 2.125 to 10 bits a value at D = 128, without outliers.
 ///
 /// ```
-/// use octaplex::{CodecSpec, IntSpec};
+/// use octaplex::codecs::IntSpec;
+/// use octaplex::CodecSpec;
 ///
 /// assert_eq!(IntSpec::new(4).block_bytes(128), 2 + 64);
 /// let grouped: CodecSpec = "int:group=32,asymmetric=true".parse()?;
@@ -179,7 +181,8 @@ impl Spec for IntSpec {
 /// Everything is O(D), with `rotate=true` O(D log D); scores and sums are in integers. The baseline that engines ship.
 ///
 /// ```
-/// use octaplex::{Backend, Error, Int, IntSpec, Stream};
+/// use octaplex::codecs::{Int, IntSpec, Stream};
+/// use octaplex::{Backend, Error};
 ///
 /// let codec = Int::<64>::build(IntSpec::new(4).group(Some(32)), Backend::detect(), Stream::default())?;
 /// let (mut block, mut decoded) = ([0; 36], [0.0; 64]);

@@ -23,8 +23,9 @@ use crate::codec::turboquant::Gain;
 use crate::rotation::Rotation;
 use crate::spec::{Key, Sample, Spec, Value, builders, one_of, parse_int};
 use crate::stream::Purpose;
+use crate::stream::Stream;
 use crate::typed::Typed;
-use crate::{Backend, Error, Stream};
+use crate::{Backend, Error};
 use octaplex_arch::{Float, Rows, Search, TripletLayout};
 
 /// Which directions the encoder tries for a triplet. All decode alike.
@@ -98,7 +99,7 @@ impl NormFormat {
 /// A block of D values: the norm, then ⌈D/3⌉ fields of 2·`bdir` + `bnrm` bits in one stream. 0.8125 to 6.875 bits a value at D = 128.
 ///
 /// ```
-/// let spec = octaplex::OctopusSpec::new(3); // 4 bits for each of a direction's coordinates, 2 for its radius
+/// let spec = octaplex::codecs::OctopusSpec::new(3); // 4 bits for each of a direction's coordinates, 2 for its radius
 /// assert_eq!(spec.block_bytes(128), 2 + (43usize * 10).div_ceil(8));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -302,7 +303,8 @@ impl Spec for OctopusSpec {
 /// [`CodecSpec::bits_per_value`](crate::CodecSpec::bits_per_value).
 ///
 /// ```
-/// use octaplex::{Error, Octopus};
+/// use octaplex::codecs::Octopus;
+/// use octaplex::Error;
 ///
 /// let codec = Octopus::<96>::new(3)?;
 /// let (mut block, mut decoded) = (vec![0; codec.block_bytes()], [0.0; 96]);

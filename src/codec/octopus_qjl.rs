@@ -11,15 +11,17 @@ use super::octopus::{self, OctopusSpec};
 use super::sketched::Sketched;
 use crate::sketch::{Sketch, SketchSpec};
 use crate::spec::{Key, Sample, Spec, Value, builders};
+use crate::stream::Stream;
 use crate::typed::Typed;
-use crate::{Backend, Error, Stream};
+use crate::{Backend, Error};
 
 /// `octopus-qjl:bits=3,split=paper,…,gain=mse,rounds=1,seed=0,sketch=wht,sketch_rounds=2`: the keys of `octopus`, and
 /// the sketch's.
 /// A block of D values: a block of `octopus`, f16 norm of the residual, ⌈D/8⌉ bytes of signs. 1.9375 to 8 bits a value at D = 128.
 ///
 /// ```
-/// use octaplex::{CodecSpec, OctopusQjlSpec};
+/// use octaplex::codecs::OctopusQjlSpec;
+/// use octaplex::CodecSpec;
 ///
 /// let spec = OctopusQjlSpec::new(3);
 /// assert_eq!(CodecSpec::from(spec).to_string(), "octopus-qjl");
@@ -113,13 +115,14 @@ impl Spec for OctopusQjlSpec {
 }
 
 /// OCTOPUS and a sign sketch of its residual, for vectors of `D` values; keys: [`OctopusQjlSpec`]. State: that of
-/// [`Octopus`](crate::Octopus), and 2.3 KiB of signs (8·D² bytes with `sketch=gauss`).
+/// [`Octopus`](crate::codecs::Octopus), and 2.3 KiB of signs (8·D² bytes with `sketch=gauss`).
 ///
 /// OCTOPUS (Boss, Voleti, Donné, Vainer), section 3.6; what it costs is what its two stages cost. The true rate is about
 /// bits + 1 + 1/3 + 32/D bits a value: see [`CodecSpec::bits_per_value`](crate::CodecSpec::bits_per_value).
 ///
 /// ```
-/// use octaplex::{Error, OctopusQjl};
+/// use octaplex::codecs::OctopusQjl;
+/// use octaplex::Error;
 ///
 /// let codec = OctopusQjl::<96>::new(3)?;
 /// let mut block = vec![0; codec.block_bytes()];

@@ -16,8 +16,9 @@ use crate::codebook::angles::{LEVELS, angles};
 use crate::rotation::Rotation;
 use crate::spec::{Key, Sample, Spec, Value, builders, one_of, parse_int};
 use crate::stream::Purpose;
+use crate::stream::Stream;
 use crate::typed::Typed;
-use crate::{Backend, Error, Stream};
+use crate::{Backend, Error};
 use octaplex_arch::{AngleTree, Angles};
 
 /// How far the recursion goes.
@@ -39,7 +40,8 @@ impl Depth {
 /// there are values in a tree. 1.125 to 8.0625 bits a value at D = 128.
 ///
 /// ```
-/// use octaplex::{CodecSpec, Depth, PolarQuantSpec};
+/// use octaplex::codecs::{Depth, PolarQuantSpec};
+/// use octaplex::CodecSpec;
 ///
 /// let spec = PolarQuantSpec::new(4);
 /// assert_eq!(CodecSpec::from(spec).to_string(), "polarquant");
@@ -158,7 +160,8 @@ impl Spec for PolarQuantSpec {
 /// deviation.
 ///
 /// ```
-/// use octaplex::{Error, PolarQuant};
+/// use octaplex::codecs::PolarQuant;
+/// use octaplex::Error;
 ///
 /// let codec = PolarQuant::<64>::new(4)?;
 /// let (mut block, mut decoded) = (vec![0; codec.block_bytes()], [0.0; 64]);

@@ -14,15 +14,17 @@ use crate::backend::Kernels;
 use crate::codebook::WIDTHS;
 use crate::sketch::{Sketch, SketchSpec};
 use crate::spec::{Key, Sample, Spec, Value, builders, parse_int};
+use crate::stream::Stream;
 use crate::typed::Typed;
-use crate::{Backend, Error, Stream};
+use crate::{Backend, Error};
 use octaplex_arch::SignRows;
 
 /// `qjl:sketch=wht,sketch_rounds=2,seed=0`
 /// A block of D values: f16 norm, ⌈D/8⌉ bytes of signs.
 ///
 /// ```
-/// use octaplex::{CodecSpec, QjlSpec};
+/// use octaplex::codecs::QjlSpec;
+/// use octaplex::CodecSpec;
 ///
 /// let spec = QjlSpec::new();
 /// assert_eq!(CodecSpec::from(spec).to_string(), "qjl");
@@ -89,7 +91,8 @@ impl Spec for QjlSpec {
 /// `gauss`.
 ///
 /// ```
-/// use octaplex::{Error, Qjl};
+/// use octaplex::codecs::Qjl;
+/// use octaplex::Error;
 ///
 /// let codec = Qjl::<128>::new()?;
 /// let mut block = [0; 18];

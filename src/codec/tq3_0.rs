@@ -17,8 +17,9 @@ use super::{
 use crate::backend::Kernels;
 use crate::codebook::WIDTHS;
 use crate::spec::{Key, Sample, Spec, Value, one_of};
+use crate::stream::Stream;
 use crate::typed::Typed;
-use crate::{Backend, Error, Stream};
+use crate::{Backend, Error};
 use octaplex_arch::{BLOCK_BYTES, BLOCK_VALUES, BlockBook};
 
 /// What the bit plane means.
@@ -52,7 +53,8 @@ impl Tq3Variant {
 /// A block of D values, which 32 divides: 14 bytes for each 32 of them, 3.5 bits a value.
 ///
 /// ```
-/// use octaplex::{CodecSpec, Tq3Spec, Tq3Variant};
+/// use octaplex::codecs::{Tq3Spec, Tq3Variant};
+/// use octaplex::CodecSpec;
 ///
 /// let spec = Tq3Spec::new(Tq3Variant::ThreeBit);
 /// assert_eq!(CodecSpec::from(spec).to_string(), "tq3_0:variant=3bit");
@@ -125,7 +127,8 @@ const SCALE: f32 = 0.176_776_69;
 /// TQ3_0 for vectors of `D` values, divisible by 32; keys: [`Tq3Spec`]. It has no state, and everything it does is O(D).
 ///
 /// ```
-/// use octaplex::{Error, Tq3};
+/// use octaplex::codecs::Tq3;
+/// use octaplex::Error;
 ///
 /// let codec = Tq3::<64>::new()?;
 /// let mut blocks = [0; 28];

@@ -17,11 +17,13 @@ use super::{
 };
 use crate::backend::Kernels;
 use crate::codebook::{Codebook, TRELLIS_LEVELS, TRELLIS_STATES, TrellisBook, WIDTHS, trellis};
+use crate::codec::turboquant::Gain;
 use crate::rotation::Rotation;
 use crate::spec::{Key, Sample, Spec, Value, builders, describe_planes, one_of, parse_int};
 use crate::stream::Purpose;
+use crate::stream::Stream;
 use crate::typed::Typed;
-use crate::{Backend, Error, Gain, Stream};
+use crate::{Backend, Error};
 use octaplex_arch::{Fit, MAX_DIM, Packing, Rows, TrellisCodebook};
 
 /// `trellis:m=4,states=8,gain=mse,scales=1,rounds=1,seed=0`; `bits=3` is another name of `m=4`, `bits=b` of m = 2^(b-1).
@@ -29,7 +31,8 @@ use octaplex_arch::{Fit, MAX_DIM, Packing, Rows, TrellisCodebook};
 /// A value takes 1 + log2 m bits, and a block two bytes more for its norm.
 ///
 /// ```
-/// use octaplex::{CodecSpec, TrellisSpec};
+/// use octaplex::codecs::TrellisSpec;
+/// use octaplex::CodecSpec;
 ///
 /// let spec = TrellisSpec::new(4, 8);
 /// assert_eq!(CodecSpec::from(spec), "trellis:bits=3".parse()?);
@@ -174,7 +177,8 @@ impl Spec for TrellisSpec {
 /// 64·D bytes of stack and the search's decisions (64·D bytes up to 32 states, 128·D for 64).
 ///
 /// ```
-/// use octaplex::{Error, Trellis};
+/// use octaplex::codecs::Trellis;
+/// use octaplex::Error;
 ///
 /// let codec = Trellis::<128>::new(4, 8)?; // 3 bits a value, 8 states
 /// let key: [f32; 128] = core::array::from_fn(|i| ((i * i) % 17) as f32 - 8.0);

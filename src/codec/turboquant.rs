@@ -20,8 +20,9 @@ use crate::codebook::{Codebook, WIDTHS, lloyd_max};
 use crate::rotation::Rotation;
 use crate::spec::{Key, Sample, Spec, Value, builders, one_of, parse_int};
 use crate::stream::Purpose;
+use crate::stream::Stream;
 use crate::typed::Typed;
-use crate::{Backend, Error, Stream};
+use crate::{Backend, Error};
 use half::f16;
 use octaplex_arch::{Float, Packing, Rows};
 
@@ -62,7 +63,8 @@ impl RotationKind {
 /// bits a value at D = 128.
 ///
 /// ```
-/// use octaplex::{CodecSpec, TurboQuantSpec};
+/// use octaplex::codecs::TurboQuantSpec;
+/// use octaplex::CodecSpec;
 ///
 /// let spec = TurboQuantSpec::new(3).seed(7);
 /// assert_eq!(CodecSpec::from(spec).to_string(), "turboquant:bits=3,seed=7");
@@ -204,7 +206,8 @@ impl Spec for TurboQuantSpec {
 /// the least-squares gain, and integer centroids; `docs/formats.md` has every deviation.
 ///
 /// ```
-/// use octaplex::{Error, TurboQuant};
+/// use octaplex::codecs::TurboQuant;
+/// use octaplex::Error;
 ///
 /// let codec = TurboQuant::<64>::new(3)?;
 /// let (key, query) = ([0.5; 64], [0.25; 64]);

@@ -12,8 +12,9 @@ use super::turboquant::{self, Gain, TurboQuantSpec};
 use crate::rotation::RotationKind;
 use crate::sketch::{Sketch, SketchSpec};
 use crate::spec::{Key, Sample, Spec, Value, builders, describe_planes, one_of, parse_int};
+use crate::stream::Stream;
 use crate::typed::Typed;
-use crate::{Backend, Error, Stream};
+use crate::{Backend, Error};
 use octaplex_arch::Packing;
 
 /// `turboquant-qjl:bits=3,sketch=wht,sketch_rounds=2,rounds=1,rotation=wht,seed=0`
@@ -21,7 +22,8 @@ use octaplex_arch::Packing;
 /// a value at D = 128.
 ///
 /// ```
-/// use octaplex::{CodecSpec, TurboQuantQjlSpec};
+/// use octaplex::codecs::TurboQuantQjlSpec;
+/// use octaplex::CodecSpec;
 ///
 /// let spec = TurboQuantQjlSpec::new(4);
 /// assert_eq!(CodecSpec::from(spec).to_string(), "turboquant-qjl:bits=4");
@@ -131,13 +133,14 @@ impl Spec for TurboQuantQjlSpec {
 }
 
 /// TurboQuant and a sign sketch of its residual, for vectors of `D` values; keys: [`TurboQuantQjlSpec`]. State: that of
-/// [`TurboQuant`](crate::TurboQuant), and 2.3 KiB of signs (8·D² bytes with `sketch=gauss`).
+/// [`TurboQuant`](crate::codecs::TurboQuant), and 2.3 KiB of signs (8·D² bytes with `sketch=gauss`).
 ///
 /// TurboQuant's inner-product form (Zandieh, Daliri, Hadian, Mirrokni, Algorithm 2); what it costs is what its two
 /// stages cost.
 ///
 /// ```
-/// use octaplex::{Error, TurboQuantQjl};
+/// use octaplex::codecs::TurboQuantQjl;
+/// use octaplex::Error;
 ///
 /// let codec = TurboQuantQjl::<64>::new(4)?;
 /// let mut block = [0; 36];

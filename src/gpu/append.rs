@@ -6,7 +6,8 @@ use crate::cache::layout::Layout;
 use crate::cache::window::{Plan, rows_error, try_row};
 use crate::cache::{Center, State};
 use crate::page::{Spread, store_mean};
-use crate::{Role, Tensor};
+use crate::rows::Floats;
+use crate::stream::Role;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -15,7 +16,7 @@ use octaplex_arch::{Float, MAX_DIM};
 
 impl Layer {
     /// Adds tokens to a sequence: keys and values, \[kv_heads]\[tokens]\[width], in any float type. It is then what
-    /// [`Layer::append`](crate::Layer::append) makes of the same tokens, in whatever pieces they come: the newest tokens exact in f16,
+    /// [`Layer::append`](crate::cache::Layer::append) makes of the same tokens, in whatever pieces they come: the newest tokens exact in f16,
     /// pages that close encoded on the card, the same bytes. Balance and prefix centre are decided on the CPU, when the first
     /// page closes; so are values that cannot be held refused. Pages of `trellis` of several scales, and pages with outliers, are encoded
     /// there as well, and brought to the card.
@@ -24,14 +25,14 @@ impl Layer {
     /// a prompt's pages allocate theirs for the while.
     ///
     /// # Errors
-    /// What [`Layer::append`](crate::Layer::append) refuses; [`Error::Full`] where there is no room for the pages that close (beside
+    /// What [`Layer::append`](crate::cache::Layer::append) refuses; [`Error::Full`] where there is no room for the pages that close (beside
     /// those that leave a sliding window). The layer is then as it was; after
     /// [`Error::Card`] the sequence is to be [cleared](Self::clear).
     pub fn append<'a>(
         &mut self,
         sequence: usize,
-        keys: impl Into<Tensor<'a>>,
-        values: impl Into<Tensor<'a>>,
+        keys: impl Into<Floats<'a>>,
+        values: impl Into<Floats<'a>>,
     ) -> Result<(), Error> {
         let rows = self.incoming(sequence, [keys.into(), values.into()])?;
         self.add(sequence, Input::Host(&rows), rows.len() / self.paged.token_values())
@@ -69,7 +70,7 @@ impl Layer {
     }
 
     /// Rows as a sequence has them, checked: \[tokens]\[kv heads]\[keys, values]\[width] in f16.
-    fn incoming(&self, sequence: usize, sides: [Tensor; 2]) -> Result<Vec<u16>, Error> {
+    fn incoming(&self, sequence: usize, sides: [Floats; 2]) -> Result<Vec<u16>, Error> {
         self.sequence(sequence)?;
         let (held, heads, dim) = (&self.sequences[sequence], self.config.kv_heads, self.config.key_dim);
         let count = sides[0].len() / (heads * dim);
@@ -290,7 +291,7 @@ impl Layer {
         Ok(front)
     }
 
-    /// Forgets a sequence's tokens from `position` on, as [`Layer::truncate`](crate::Layer::truncate) does: rejected drafts. Up to
+    /// Forgets a sequence's tokens from `position` on, as [`Layer::truncate`](crate::cache::Layer::truncate) does: rejected drafts. Up to
     /// [`max_rollback`](crate::LayerConfig::max_rollback) tokens behind the furthest position pages that closed meanwhile open again;
     /// further back, a page that is cut is brought to the host, and its first tokens are decoded there into the exact window.
     ///
@@ -323,7 +324,7 @@ impl Layer {
         self.place(sequence, held)
     }
 
-    /// Drops a sequence's whole pages that lie within the positions, as [`Layer::evict`](crate::Layer::evict) does, and returns how many
+    /// Drops a sequence's whole pages that lie within the positions, as [`Layer::evict`](crate::cache::Layer::evict) does, and returns how many
     /// tokens that were. Sinks and the exact window stay; the other tokens keep their positions, and steps, captured ones as well, skip
     /// the gap. Pages that another sequence has stay its own; those that none has any more are free.
     ///

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 impl Layer {
     /// Checks biases of so many query heads, and sets them: those of each sequence, one after the other, as
-    /// [`Layer::attend`](crate::Layer::attend) has them.
+    /// [`Layer::attend`](crate::cache::Layer::attend) has them.
     pub(super) fn set_bias(&mut self, options: &Attend, query_heads: usize) -> Result<(), Error> {
         let bias = options.bias;
         if bias.is_empty() {

@@ -31,7 +31,7 @@ impl Layer {
     pub fn upload<K: Codec, V: Codec, S: Storage>(
         &mut self,
         sequence: usize,
-        layer: &crate::Layer<K, V, S>,
+        layer: &crate::cache::Layer<K, V, S>,
     ) -> Result<(), Error> {
         self.sequence(sequence)?;
         let alike = LayerConfig {
@@ -89,7 +89,7 @@ impl Layer {
     pub(super) fn upload_exact<K: Codec, V: Codec, S: Storage>(
         &mut self,
         sequence: usize,
-        layer: &crate::Layer<K, V, S>,
+        layer: &crate::cache::Layer<K, V, S>,
     ) -> Result<(), Error> {
         let (layout, state, memory) = (self.layout, &layer.state, layer.store.front());
         let mut rows = Vec::new();
@@ -156,11 +156,12 @@ impl Layer {
         Ok(layer)
     }
 
-    /// Calls `write` with a snapshot of a sequence, piece after piece: the bytes that [`Layer::save`](crate::Layer::save) writes of the
-    /// same tokens on the CPU, where [`Layer::load`](crate::Layer::load) takes them.
+    /// Calls `write` with a snapshot of a sequence, piece after piece: the bytes that [`Layer::save`](crate::cache::Layer::save) writes of the
+    /// same tokens on the CPU, where [`Layer::load`](crate::cache::Layer::load) takes them.
     ///
     /// ```no_run
-    /// use octaplex::{Backend, LayerConfig, SharedLayer, gpu};
+    /// use octaplex::cache::SharedLayer;
+    /// use octaplex::{Backend, LayerConfig, gpu};
     ///
     /// let config = LayerConfig::new(1, 64, 4096);
     /// let mut layer = gpu::Layer::new(&gpu::Device::new(0)?, &config, 2, 4096)?;
@@ -183,7 +184,7 @@ impl Layer {
     /// differ). Beside the sequence's pages there must be room for the snapshot's.
     ///
     /// # Errors
-    /// [`crate::Error::Snapshot`] and [`crate::Error::Full`] as [`Layer::load`](crate::Layer::load) has them;
+    /// [`crate::Error::Snapshot`] and [`crate::Error::Full`] as [`Layer::load`](crate::cache::Layer::load) has them;
     /// [`crate::Error::Missing`], [`crate::Error::Corrupt`] for norms below zero and what [`upload`](Self::upload) says of digits, of outliers and of `hqmq`, [`Error::Full`] where pages have no room. The
     /// layer is then as it was; after [`Error::Card`] the sequence is to be [cleared](Self::clear).
     pub fn load(&mut self, sequence: usize, bytes: &[u8]) -> Result<(), Error> {
@@ -297,7 +298,9 @@ fn exact_rows(layout: Layout, state: State) -> impl Iterator<Item = Range<usize>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Stream, TrellisSpec, TurboQuantSpec};
+    use crate::codec::trellis::TrellisSpec;
+    use crate::codec::turboquant::TurboQuantSpec;
+    use crate::stream::Stream;
 
     /// Every scale of a row is looked at, and bytes that a slot would not give back are refused.
     #[test]

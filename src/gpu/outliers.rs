@@ -218,8 +218,9 @@ impl Layer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Backend;
     use crate::cache::storage::Storage;
-    use crate::{Backend, Center, SharedLayer};
+    use crate::cache::{Center, SharedLayer};
 
     /// Pages of every kind of sides are put together as they came apart, whatever the order on the card.
     #[test]

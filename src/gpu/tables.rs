@@ -4,10 +4,12 @@ use super::{Error, refuse};
 use crate::codebook::{lloyd_max, trellis};
 use crate::codec::octopus::{self, NormFormat};
 use crate::codec::planes::{CentreCode, Rotated as _};
+use crate::codec::turboquant::Gain;
 use crate::codec::{hqmq, tq3_0};
 use crate::rotation::{Rotation, RotationKind};
 use crate::stream::Purpose;
-use crate::{Backend, CodecSpec, Gain, LayerConfig, Role};
+use crate::stream::Role;
+use crate::{Backend, CodecSpec, LayerConfig};
 use octaplex_arch::BLOCK_VALUES;
 use octaplex_arch::device::{Groups, Rotated, Tables};
 use octaplex_arch::quaternion::ChunkLayout;
@@ -115,7 +117,7 @@ pub(super) fn centre(dim: usize) -> Result<([i16; 32], [f32; 31], f32), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Center;
+    use crate::cache::Center;
     use crate::cache::layout::Layout;
     use crate::gpu::outliers::Apart;
     use alloc::format;
@@ -127,7 +129,9 @@ mod tests {
     fn what_cards_take_they_encode() {
         let with = |keys: &str, dim| {
             let keys = keys.parse().expect("a codec");
-            LayerConfig::new(1, dim, 640).keys(keys).values(CodecSpec::Int(crate::IntSpec::new(4)))
+            LayerConfig::new(1, dim, 640)
+                .keys(keys)
+                .values(CodecSpec::Int(crate::codec::int::IntSpec::new(4)))
         };
         for dim in WIDTHS {
             for bdir in 1..=5 {
@@ -157,7 +161,7 @@ mod tests {
                 assert!(of_keys(&config).is_ok() && are_encoded(&config), "{bits} bits, width {dim}");
             }
             for levels in 0..=260 {
-                let spec = crate::TurboQuantSpec::new(4).levels(levels);
+                let spec = crate::codec::turboquant::TurboQuantSpec::new(4).levels(levels);
                 let config = with("int", dim).keys(spec.into()).values(spec.into());
                 let there = of_keys(&config).is_ok() && of_values(&config).is_ok();
                 assert_eq!(there, spec.block_bytes(dim) > 0, "{levels} levels, width {dim}");
@@ -235,7 +239,9 @@ mod tests {
     fn keys_of_chunks_and_small_blocks() {
         let with = |keys: &str, dim| {
             let keys = keys.parse().expect("a codec");
-            LayerConfig::new(1, dim, 640).keys(keys).values(CodecSpec::Int(crate::IntSpec::new(4)))
+            LayerConfig::new(1, dim, 640)
+                .keys(keys)
+                .values(CodecSpec::Int(crate::codec::int::IntSpec::new(4)))
         };
         for dim in WIDTHS {
             for variant in ["original", "3bit"] {

@@ -2,9 +2,10 @@
 
 use super::Part;
 use super::norms::{self, NORM_BITS};
+use crate::CodecSpec;
 use crate::codec::Codec;
 use crate::codec::planes::{LEAD, Pages, centre_bytes};
-use crate::{CodecSpec, Role};
+use crate::stream::Role;
 use core::ops::Range;
 
 /// One side of a head: keys or values. Sizes in bytes.

@@ -2,7 +2,8 @@
 
 use super::{attend, spec};
 use crate::common::{Random, bits};
-use octaplex::{Attend, Backend, Center, CodecSpec, KvCache, LayerConfig, f16};
+use octaplex::cache::Center;
+use octaplex::{Attend, Backend, CodecSpec, KvCache, LayerConfig, f16};
 
 const DIM: usize = 64;
 const TOKENS: usize = 400;

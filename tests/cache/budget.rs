@@ -1,7 +1,8 @@
 //! Codecs for so many bits or bytes: as many as fit, and no more.
 
 use super::spec;
-use octaplex::{CacheConfig, Error, Finer, LayerConfig};
+use octaplex::cache::Finer;
+use octaplex::{CacheConfig, Error, LayerConfig};
 
 fn bytes(config: &CacheConfig) -> usize {
     config.layers().map(|layer| layer.required_bytes()).sum()

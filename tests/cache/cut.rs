@@ -3,7 +3,8 @@
 
 use super::{attend, spec};
 use crate::common::{Random, bits};
-use octaplex::{Attend, Backend, Center, KvCache, LayerConfig};
+use octaplex::cache::Center;
+use octaplex::{Attend, Backend, KvCache, LayerConfig};
 
 const DIM: usize = 32;
 

@@ -3,7 +3,8 @@
 
 use super::{attend, spec};
 use crate::common::{Random, bits};
-use octaplex::{Attend, Backend, Center, KvCache, LayerConfig, f16};
+use octaplex::cache::Center;
+use octaplex::{Attend, Backend, KvCache, LayerConfig, f16};
 
 const DIM: usize = 64;
 

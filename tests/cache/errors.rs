@@ -2,7 +2,9 @@
 
 use super::spec;
 use crate::common::Any;
-use octaplex::{Attend, Backend, Error, KvCache, LayerCache, LayerConfig, Stream};
+use octaplex::cache::LayerCache;
+use octaplex::codecs::Stream;
+use octaplex::{Attend, Backend, Error, KvCache, LayerConfig};
 
 #[test]
 fn errors_say_which_and_why() {
@@ -18,23 +20,23 @@ fn errors_say_which_and_why() {
     let mut said = vec![
         cache.append(0, &rows[..100], &rows),
         cache.append(0, &rows, &rows[..128]),
-        cache.attend(0, &rows[..7 * 64], &one, &mut output),
-        cache.attend(0, &rows[..7 * 64], &three, &mut output),
-        cache.attend(0, &rows[..100], &one, &mut output),
-        cache.attend(0, &rows[..4 * 64], &one, &mut output),
+        cache.attend_with(0, &rows[..7 * 64], &one, &mut output),
+        cache.attend_with(0, &rows[..7 * 64], &three, &mut output),
+        cache.attend_with(0, &rows[..100], &one, &mut output),
+        cache.attend_with(0, &rows[..4 * 64], &one, &mut output),
         KvCache::new([small], Backend::detect()).map(drop),
         cache.append(1, &rows, &rows),
         cache.scores(0, 2, &rows[..64], &mut output),
     ];
     bad[64 * 13 + 5] = f32::NAN;
     said.push(cache.append(0, &bad, &rows));
-    said.push(cache.attend(0, &bad[..16 * 64], &one, &mut vec![0.0; 16 * 64]));
+    said.push(cache.attend_with(0, &bad[..16 * 64], &one, &mut vec![0.0; 16 * 64]));
     bad[64 * 13 + 5] = -65520.0;
     said.push(cache.append(0, &rows, &bad));
     bad[64 * 13..][..64].fill(60_000.0);
     said.push(cache.append(0, &bad, &rows));
     bad[64 * 13 + 5] = 1e16;
-    said.push(cache.attend(0, &bad[..16 * 64], &one, &mut vec![0.0; 16 * 64]));
+    said.push(cache.attend_with(0, &bad[..16 * 64], &one, &mut vec![0.0; 16 * 64]));
     let three_rows = &bad[64 * 11..][..3 * 64];
     said.push(cache.scores(0, 1, three_rows, &mut output[..30]));
     let mut weights = [1.0; 20];
@@ -44,11 +46,11 @@ fn errors_say_which_and_why() {
     said.push(cache.accumulate(0, 1, &weights, &mut output[..2 * 64]));
     let mut bias = [f32::NEG_INFINITY; 40];
     bias[31] = 1e38;
-    said.push(cache.attend(0, &rows[..4 * 64], &one.bias(&bias), &mut output[..4 * 64]));
+    said.push(cache.attend_with(0, &rows[..4 * 64], &one.bias(&bias), &mut output[..4 * 64]));
     bias[31] = f32::INFINITY;
-    said.push(cache.attend(0, &rows[..4 * 64], &one.bias(&bias), &mut output[..4 * 64]));
+    said.push(cache.attend_with(0, &rows[..4 * 64], &one.bias(&bias), &mut output[..4 * 64]));
     let sinks = [0.0, 0.0, f32::NAN, 0.0];
-    said.push(cache.attend(0, &rows[..4 * 64], &one.sink_logits(&sinks), &mut output[..4 * 64]));
+    said.push(cache.attend_with(0, &rows[..4 * 64], &one.sink_logits(&sinks), &mut output[..4 * 64]));
     let said: Vec<String> = said.into_iter().map(|result| result.unwrap_err().to_string()).collect();
     let expected = [
         "keys: 2 heads of width 64 want a multiple of 128 values, got 100",
@@ -91,12 +93,12 @@ fn a_layer_refuses_what_does_not_fit() {
     let mut layer = LayerCache::<Any<64>, Any<64>, _>::new(&config, backend, memory).unwrap();
     let (rows, one) = (vec![0.5; 2 * 10 * 64], Attend::default());
     let mut scratch = vec![0.0; config.scratch_len(1)];
-    let empty = layer.attend(&rows[..128], &one, &mut [0.0; 128], &mut scratch);
+    let empty = layer.attend_with(&rows[..128], &one, &mut [0.0; 128], &mut scratch);
     assert_eq!(empty, Err(Error::Empty));
-    let empty = layer.attend(&[f32::NAN; 128], &one, &mut [0.0; 128], &mut scratch);
+    let empty = layer.attend_with(&[f32::NAN; 128], &one, &mut [0.0; 128], &mut scratch);
     assert!(matches!(empty, Err(Error::Row { .. })), "{empty:?}");
     layer.append(&rows, &rows, &mut scratch).unwrap();
-    let none = layer.attend(&rows[..128], &one.queries(0), &mut [0.0; 128], &mut scratch);
+    let none = layer.attend_with(&rows[..128], &one.queries(0), &mut [0.0; 128], &mut scratch);
     assert!(matches!(none, Err(Error::Unsupported { .. })), "{none:?}");
     let missing = Err(Error::Missing { what: "head", number: 2, count: 2 });
     assert_eq!(layer.scores(2, &rows[..64], &mut [0.0; 10], &mut scratch), missing);
@@ -113,7 +115,7 @@ fn a_layer_refuses_what_does_not_fit() {
         let refused = Error::Length { what: "values of scratch", expected, actual: expected - 1 };
         assert_eq!(call(&mut scratch[..expected - 1]), Err(refused));
     };
-    too_little(&|scratch| layer.attend(&rows[..128], &one, &mut [0.0; 128], scratch));
+    too_little(&|scratch| layer.attend_with(&rows[..128], &one, &mut [0.0; 128], scratch));
     too_little(&|scratch| layer.scores(1, &rows[..64], &mut [0.0; 10], scratch));
     too_little(&|scratch| layer.accumulate(1, &[0.1; 10], &mut [0.0; 64], scratch));
     let (mut key, mut value) = ([0.0; 64], [0.0; 64]);
@@ -181,7 +183,7 @@ fn damaged_blocks_are_counted_over_all_pages() {
         }
         let corrupt = Err(Error::Corrupt { block: 64 + 5 });
         let (mut output, query) = (vec![0.0; 32], vec![0.1; 32]);
-        assert_eq!(damaged.attend(1, &query, &Attend::default(), &mut output), corrupt);
+        assert_eq!(damaged.attend(1, &query, &mut output), corrupt);
         let scores = damaged.scores(1, 0, &query, &mut [0.0; 192]);
         assert_eq!(scores, if damaged_values { Ok(()) } else { corrupt });
         let sums = damaged.accumulate(1, 0, &[0.1; 192], &mut output);

@@ -2,7 +2,7 @@
 
 use super::spec;
 use crate::common::{Random, bits};
-use octaplex::{Attend, Backend, Error, KvCache, LayerConfig};
+use octaplex::{Backend, Error, KvCache, LayerConfig};
 
 const DIM: usize = 64;
 const TOKENS: usize = 400;
@@ -101,8 +101,8 @@ fn scores_are_products_with_what_decodes() {
         let saved = cache.save();
         let loaded = KvCache::load(&saved, Backend::SCALAR).unwrap();
         let mut outputs = [vec![0.0; 2 * DIM], vec![0.0; 2 * DIM]];
-        cache.attend(0, &queries, &Attend::default(), &mut outputs[0]).unwrap();
-        loaded.attend(0, &queries, &Attend::default(), &mut outputs[1]).unwrap();
+        cache.attend(0, &queries, &mut outputs[0]).unwrap();
+        loaded.attend(0, &queries, &mut outputs[1]).unwrap();
         assert_eq!(bits(&outputs[0]), bits(&outputs[1]));
 
         let mut page = Vec::new();

@@ -1,7 +1,9 @@
 //! A configuration that says how many query heads there are: a block whose number of queries was forgotten is refused.
 
 use crate::common::Random;
-use octaplex::{Attend, Backend, CacheConfig, Error, KvCache, LayerCache, LayerConfig, TurboQuant};
+use octaplex::cache::LayerCache;
+use octaplex::codecs::TurboQuant;
+use octaplex::{Attend, Backend, CacheConfig, Error, KvCache, LayerConfig};
 
 #[test]
 fn a_block_of_queries_is_not_taken_for_more_heads() {
@@ -13,7 +15,7 @@ fn a_block_of_queries_is_not_taken_for_more_heads() {
     cache.append(0, &tokens, &tokens).unwrap();
     let (mut output, mut expected) = (vec![0.0; 8 * 5 * 64], vec![0.0; 8 * 5 * 64]);
     let attend = |cache: &KvCache, options: &Attend, output: &mut [f32]| {
-        cache.attend(0, &queries[..output.len()], options, output)
+        cache.attend_with(0, &queries[..output.len()], options, output)
     };
     let rows = |heads, each, actual| {
         Err(Error::Rows { what: "queries", heads, width: 64, each: Some(each), actual })

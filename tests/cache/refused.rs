@@ -2,10 +2,9 @@
 
 use super::{attend, spec};
 use crate::common::{Any, Random, bits};
-use octaplex::{
-    Attend, Backend, CacheConfig, Center, Codec, Error, KvCache, LayerCache, LayerConfig, SharedLayer,
-    Stream, f16,
-};
+use octaplex::cache::{Center, LayerCache, SharedLayer};
+use octaplex::codecs::{Codec, Stream};
+use octaplex::{Attend, Backend, CacheConfig, Error, KvCache, LayerConfig, f16};
 
 #[test]
 fn bad_input_changes_nothing() {
@@ -14,7 +13,7 @@ fn bad_input_changes_nothing() {
     let mut random = Random::new(2);
     let rows = random.gaussians(2 * 250 * 64);
     let queries = random.gaussians(2 * 64);
-    assert_eq!(cache.attend(0, &queries, &Attend::default(), &mut [0.0; 128]), Err(Error::Empty));
+    assert_eq!(cache.attend(0, &queries, &mut [0.0; 128]), Err(Error::Empty));
     cache.append(0, &rows, &rows).unwrap();
     let before = bits(&attend(&mut cache, &queries, &Attend::default()));
     let stats = cache.stats();
@@ -39,7 +38,7 @@ fn bad_input_changes_nothing() {
     assert!(matches!(cache.append(0, &good, &many), Err(Error::Rows { .. })));
     assert_eq!(cache.append(1, &good, &good), Err(Error::Missing { what: "layer", number: 1, count: 1 }));
     let bad_query = vec![f32::INFINITY; 128];
-    let refused = cache.attend(0, &bad_query, &Attend::default(), &mut [0.0; 128]);
+    let refused = cache.attend(0, &bad_query, &mut [0.0; 128]);
     assert!(matches!(refused, Err(Error::Row { what: "queries", head: 0, row: 0, channel: Some(0), .. })));
     for options in [
         Attend::default().queries(2),
@@ -53,7 +52,7 @@ fn bad_input_changes_nothing() {
         Attend::default().first_head(2),
         Attend::default().first_head(usize::MAX).heads(1),
     ] {
-        assert!(cache.attend(0, &queries, &options, &mut [0.0; 128]).is_err(), "{options:?}");
+        assert!(cache.attend_with(0, &queries, &options, &mut [0.0; 128]).is_err(), "{options:?}");
     }
     assert_eq!(before, bits(&attend(&mut cache, &queries, &Attend::default())));
     assert_eq!(stats, cache.stats());

@@ -3,7 +3,8 @@
 
 use super::{attend, spec};
 use crate::common::{Random, bits};
-use octaplex::{Attend, Backend, Center, Error, KvCache, LayerConfig};
+use octaplex::cache::Center;
+use octaplex::{Attend, Backend, Error, KvCache, LayerConfig};
 
 const DIM: usize = 32;
 const TOKENS: usize = 700;
@@ -201,7 +202,7 @@ fn a_block_of_queries_sees_everything_or_is_refused() {
         let mut output = vec![0.0; queries * DIM];
         let block = vec![0.1; queries * DIM];
         let options = Attend::default().queries(queries);
-        let result = cache.attend(0, &block, &options, &mut output);
+        let result = cache.attend_with(0, &block, &options, &mut output);
         assert_eq!(result.is_ok(), fits, "{queries}: {result:?}");
         assert!(fits || matches!(result, Err(Error::Dropped { .. })));
     }
@@ -236,7 +237,7 @@ fn forks_share_and_threads_attend() {
     let outputs = std::thread::scope(|scope| {
         let attend = |layer| {
             let mut output = [0.0; DIM];
-            cache.attend(layer, &rows.query, &Attend::default(), &mut output).map(|()| bits(&output))
+            cache.attend(layer, &rows.query, &mut output).map(|()| bits(&output))
         };
         [0, 1].map(|layer| scope.spawn(move || attend(layer))).map(|thread| thread.join().unwrap())
     });

@@ -23,7 +23,7 @@ fn threads_get_the_bits_of_one() {
         for layer in 0..4 {
             for (queries, count) in blocks.iter().zip([1, 3, 8]) {
                 let mut output = vec![f32::NAN; queries.len()];
-                cache.attend(layer, queries, &Attend::default().queries(count), &mut output).unwrap();
+                cache.attend_with(layer, queries, &Attend::default().queries(count), &mut output).unwrap();
                 outputs.push(bits(&output));
             }
             let mut scores = vec![f32::NAN; cache.layers()[layer].tokens()];

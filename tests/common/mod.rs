@@ -9,7 +9,8 @@ pub use vectors::{Random, adversarial};
 
 use chacha20::ChaCha8Rng;
 use octaplex::codebook::WIDTHS;
-use octaplex::{AnyCodec, Backend, Codec, CodecSpec, Error, Stream, Typed};
+use octaplex::codecs::{AnyCodec, Codec, Stream, Typed};
+use octaplex::{Backend, CodecSpec, Error};
 use rand_core::{Rng, SeedableRng};
 
 /// Specs that reach every branch of every codec whose pages are its blocks and nothing else. `tests/outliers.rs` has the others. Dense rotations are a matter of `tests/rotation.rs` and the golden files: they
@@ -100,7 +101,7 @@ pub fn stream(seed: u64, stream: Stream, purpose: u8) -> impl FnMut() -> u64 {
     bytes.extend(seed.to_le_bytes());
     bytes.extend(stream.layer.to_le_bytes());
     bytes.extend(stream.head.to_le_bytes());
-    bytes.extend([u8::from(stream.role == octaplex::Role::Values), purpose, 0, 0, 0, 0, 0, 0]);
+    bytes.extend([u8::from(stream.role == octaplex::codecs::Role::Values), purpose, 0, 0, 0, 0, 0, 0]);
     let mut words = ChaCha8Rng::from_seed(bytes.try_into().unwrap());
     move || words.next_u64()
 }

@@ -2,10 +2,9 @@
 //! is reached.
 
 use super::{Input, Kept, choices, choose_spec, is_finite};
-use octaplex::{
-    Attend, Backend, Center, ChunkCodec, ChunkConfig, ChunkInfo, ChunkLayout, CodecSpec, KvCache,
-    LayerConfig, SharedLayer,
-};
+use octaplex::cache::{Center, SharedLayer};
+use octaplex::chunk::{ChunkCodec, ChunkConfig, ChunkInfo, ChunkLayout};
+use octaplex::{Backend, CodecSpec, KvCache, LayerConfig};
 use std::rc::Rc;
 
 const DIM: usize = 32;
@@ -199,7 +198,7 @@ fn lives(mut layer: SharedLayer) {
     let mut scratch = vec![0.0; config.scratch_len(config.kv_heads)];
     let queries = vec![0.5; config.kv_heads * config.key_dim];
     let mut output = vec![0.0; config.kv_heads * config.value_dim];
-    if layer.attend(&queries, &Attend::default(), &mut output, &mut scratch).is_ok() {
+    if layer.attend(&queries, &mut output, &mut scratch).is_ok() {
         assert!(is_finite(&output), "{config:?}: {output:?}");
     }
     let next = layer.next_position();
@@ -295,7 +294,7 @@ fn takes_over(cache: &KvCache, info: &ChunkInfo) {
     let queries = vec![0.5; config.kv_heads * config.head_dim];
     let mut output = vec![f32::NAN; queries.len()];
     for layer in 0..config.layers {
-        if cache.attend(layer, &queries, &Attend::default(), &mut output).is_ok() {
+        if cache.attend(layer, &queries, &mut output).is_ok() {
             assert!(is_finite(&output), "{info:?}: {output:?}");
         }
     }

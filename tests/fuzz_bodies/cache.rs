@@ -4,7 +4,8 @@
 
 use super::{Input, Kept};
 use crate::model::{Model, distance};
-use octaplex::{Attend, Backend, Center, CodecSpec, Error, KvCache, LayerConfig};
+use octaplex::cache::Center;
+use octaplex::{Attend, Backend, CodecSpec, Error, KvCache, LayerConfig};
 use std::rc::Rc;
 
 /// Operations of one input.
@@ -128,7 +129,7 @@ fn check(cache: &KvCache, model: &Model, looked_at: &mut usize, seed: u32) {
     model.check_held(cache);
     let queries = rows(config.kv_heads * config.key_dim, seed ^ 0x55aa);
     let mut output = vec![f32::NAN; config.kv_heads * config.value_dim];
-    let attended = cache.attend(0, &queries, &Attend::default(), &mut output);
+    let attended = cache.attend(0, &queries, &mut output);
     if cache.layers()[0].tokens() == 0 {
         assert_eq!(attended, Err(Error::Empty), "{config:?}");
         return;

@@ -3,7 +3,8 @@
 //! An input: codec u8, then for each key of the codec a u8 (0: left out, else which of its values), width u8, and the rest is data.
 
 use super::{Input, Kept, choose_spec, choose_width, is_finite, keeps_outliers};
-use octaplex::{Backend, Codec, CodecSpec, Error, Stream};
+use octaplex::codecs::{Codec, Stream};
+use octaplex::{Backend, CodecSpec, Error};
 use std::rc::Rc;
 
 fn build(spec: CodecSpec, width: usize, backend: Backend) -> Option<Rc<dyn Codec>> {

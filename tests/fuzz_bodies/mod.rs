@@ -118,8 +118,9 @@ fn choices() -> &'static [Vec<Vec<String>>] {
                 }
             }
         };
-        let texts =
-            |key: &octaplex::Key| values(key.values).iter().map(|x| format!("{}={x}", key.name)).collect();
+        let texts = |key: &octaplex::codecs::Key| {
+            values(key.values).iter().map(|x| format!("{}={x}", key.name)).collect()
+        };
         CodecSpec::all().iter().map(|codec| codec.keys.iter().map(texts).collect()).collect()
     })
 }

@@ -3,7 +3,8 @@
 use super::indexed::LEVELS;
 use super::vectors::Random;
 use super::{CODECS, Case, WIDTHS, case, device, each_width, others, page_bytes};
-use octaplex::{Attend, Backend, Center, CodecSpec, Error, LayerConfig, SharedLayer, gpu};
+use octaplex::cache::{Center, SharedLayer};
+use octaplex::{Attend, Backend, CodecSpec, Error, LayerConfig, gpu};
 
 /// A layer on the CPU, and one on the card, that are given the same.
 pub(super) struct Both {

@@ -1,7 +1,8 @@
 //! What is added to logits on a card, against f64 on what the layer decodes to.
 
 use super::{Case, WIDTHS, case, device, each_width, error};
-use octaplex::{Attend, Center, Error, gpu};
+use octaplex::cache::Center;
+use octaplex::{Attend, Error, gpu};
 
 /// What the output may differ from f64: of a step, and of a block.
 const TOLERANCES: [f64; 2] = [super::TOLERANCE, super::BLOCK_TOLERANCE];
@@ -173,7 +174,7 @@ fn what_is_refused() {
             let refused = card.attend(&queries, &options.bias(&bias), &mut output);
             let layer = case.layer();
             let mut scratch = vec![0.0; case.config.scratch_len(4)];
-            let cpus = layer.attend(&queries, &options.bias(&bias), &mut output, &mut scratch);
+            let cpus = layer.attend_with(&queries, &options.bias(&bias), &mut output, &mut scratch);
             assert_eq!(refused, cpus.map_err(gpu::Error::Library));
             assert!(refused.is_err());
         }

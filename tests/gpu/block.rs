@@ -1,7 +1,8 @@
 //! Blocks of queries on a card against f64 on what the layer decodes to.
 
 use super::{BLOCK_TOLERANCE, CODECS, Case, WIDTHS, case, device, each_width, error, others};
-use octaplex::{Attend, Center, LayerConfig, gpu};
+use octaplex::cache::Center;
+use octaplex::{Attend, LayerConfig, gpu};
 
 fn check(case: &Case, options: &Attend, device: &gpu::Device, what: &str) {
     let (card, cpu) = case.check(device, options);
@@ -114,7 +115,8 @@ fn large_and_small_rows() {
     let Some(device) = device() else { return };
     for size in [1e-6, 1e-3, 1e3] {
         let case = case("turboquant", "turboquant", 128, (4, 2), 600);
-        let mut layer = octaplex::SharedLayer::on_heap(&case.config, octaplex::Backend::detect()).unwrap();
+        let mut layer =
+            octaplex::cache::SharedLayer::on_heap(&case.config, octaplex::Backend::detect()).unwrap();
         let [keys, values] = case.rows().map(|rows| rows.iter().map(|x| x * size).collect::<Vec<_>>());
         layer.append(&keys, &values, &mut vec![0.0; case.config.scratch_len(4)]).unwrap();
         let options = Attend::default().queries(30).scale(0.08 / size);
@@ -142,7 +144,8 @@ fn large_constant_channels() {
     ] {
         let mut case = case(keys, "turboquant", 128, (4, 2), tokens);
         case.config = case.config.center(center);
-        let mut layer = octaplex::SharedLayer::on_heap(&case.config, octaplex::Backend::detect()).unwrap();
+        let mut layer =
+            octaplex::cache::SharedLayer::on_heap(&case.config, octaplex::Backend::detect()).unwrap();
         let [mut keys_of, values] = case.rows();
         keys_of.iter_mut().enumerate().for_each(|(i, x)| *x += if i % 128 % 17 == 3 { 54.0 } else { 0.0 });
         layer.append(&keys_of, &values, &mut vec![0.0; case.config.scratch_len(4)]).unwrap();

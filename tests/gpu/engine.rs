@@ -1,8 +1,9 @@
 //! An engine beside the library: memory and streams of its own, by the driver's own calls.
 
 use super::{Case, WIDTHS, case, device, each_width, page_bytes};
+use octaplex::cache::SharedLayer;
 use octaplex::gpu::{CallerStream, DeviceRows, DeviceSlice, Error, Float, Layer, Maker};
-use octaplex::{Attend, Backend, LayerConfig, SharedLayer, Tensor, bf16, f16};
+use octaplex::{Attend, Backend, Floats, LayerConfig, bf16, f16};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
 unsafe extern "C" {
@@ -226,9 +227,9 @@ fn append_on_cpu(cpu: &mut SharedLayer, sides: &[Vec<f32>; 2], float: Float, hea
     let halves = sides.clone().map(|side| side.iter().map(|x| f16::from_f32(*x)).collect::<Vec<_>>());
     let brains = sides.clone().map(|side| side.iter().map(|x| bf16::from_f32(*x)).collect::<Vec<_>>());
     let tensors = [0, 1].map(|side| match float {
-        Float::F32 => Tensor::from(&sides[side]),
-        Float::F16 => Tensor::from(&halves[side][..]),
-        Float::Bf16 => Tensor::from(&brains[side][..]),
+        Float::F32 => Floats::from(&sides[side]),
+        Float::F16 => Floats::from(&halves[side][..]),
+        Float::Bf16 => Floats::from(&brains[side][..]),
     });
     cpu.append(tensors[0], tensors[1], &mut scratch).unwrap();
 }

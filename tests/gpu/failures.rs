@@ -3,8 +3,9 @@
 
 use super::engine::{Memory, Stream};
 use super::{BLOCK_TOLERANCE, Case, case, device, error};
+use octaplex::cache::SharedLayer;
 use octaplex::gpu::{self, DeviceRows, Failure, Float, Layer, Maker, Step};
-use octaplex::{Attend, Error, SharedLayer};
+use octaplex::{Attend, Error};
 use std::mem::ManuallyDrop;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};

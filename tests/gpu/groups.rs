@@ -3,7 +3,8 @@
 use super::append::{Both, without_direction};
 use super::vectors::Random;
 use super::{BLOCK_TOLERANCE, TOLERANCE, WIDTHS, case, device, each_width, page_bytes};
-use octaplex::{Attend, Center, gpu};
+use octaplex::cache::Center;
+use octaplex::{Attend, gpu};
 
 /// Every number of bits and group that the width takes, with and without zeros.
 fn specs(dim: usize) -> Vec<String> {

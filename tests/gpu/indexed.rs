@@ -2,7 +2,9 @@
 //! every trellis, with those that registers hold.
 
 use super::{BLOCK_TOLERANCE, Case, TOLERANCE, WIDTHS, case, device, each_width, error, page_bytes};
-use octaplex::{Attend, Backend, Center, Error, Role, SharedLayer, Stream, gpu};
+use octaplex::cache::{Center, SharedLayer};
+use octaplex::codecs::{Role, Stream};
+use octaplex::{Attend, Backend, Error, gpu};
 
 /// Every m and number of states as keys or as values, and every number of bits as both.
 fn pairs() -> Vec<(String, String)> {

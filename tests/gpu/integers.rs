@@ -2,7 +2,8 @@
 
 use super::groups::{check_appended, check_attention, check_pages, check_without_a_direction};
 use super::{TOLERANCE, WIDTHS, case, device};
-use octaplex::{Attend, Center};
+use octaplex::Attend;
+use octaplex::cache::Center;
 
 /// What integers of some bits may share: a kind of each for every number of bits at some width.
 const KINDS: [&str; 7] = [

@@ -3,7 +3,8 @@
 
 use super::append::Both;
 use super::{BLOCK_TOLERANCE, Case, TOLERANCE, WIDTHS, case, device, each_width, error, page_bytes};
-use octaplex::{Attend, Backend, Center, Error, SharedLayer, gpu};
+use octaplex::cache::{Center, SharedLayer};
+use octaplex::{Attend, Backend, Error, gpu};
 
 /// Keys and values of a width: all bits, groups, rotations and sets at some width, one side's outliers and both sides'.
 fn pairs(dim: usize) -> Vec<(String, String)> {

@@ -3,7 +3,8 @@
 use super::append::Both;
 use super::vectors::Random;
 use super::{BLOCK_TOLERANCE, Case, TOLERANCE, case, device, error, page_bytes};
-use octaplex::{Attend, Backend, Center, Error, LayerConfig, SharedLayer, gpu};
+use octaplex::cache::{Center, SharedLayer};
+use octaplex::{Attend, Backend, Error, LayerConfig, gpu};
 
 fn saved(card: &mut gpu::Layer, sequence: usize) -> Vec<u8> {
     let mut bytes = Vec::new();

@@ -6,8 +6,9 @@ extern crate alloc;
 use crate::common::vectors::{Random, adversarial};
 use alloc::vec;
 use alloc::vec::Vec;
+use octaplex::Backend;
 use octaplex::codebook::{TRELLIS_LEVELS, TRELLIS_STATES};
-use octaplex::{Backend, Query, Stream, Trellis, TrellisSpec};
+use octaplex::codecs::{Query, Stream, Trellis, TrellisSpec};
 
 /// Every number of states with every number of levels.
 fn specs() -> impl Iterator<Item = TrellisSpec> {

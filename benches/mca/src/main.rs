@@ -1,7 +1,8 @@
 //! `mca BACKEND CODEC CALL`: one call, `score` or `sum`, of 256 rows of 128, between two calls of [`mark`]; run.sh follows its
 //! instructions in an emulator.
 
-use octaplex::{Backend, CodecSpec, Stream};
+use octaplex::codecs::Stream;
+use octaplex::{Backend, CodecSpec};
 use std::error::Error;
 use std::hint::black_box;
 

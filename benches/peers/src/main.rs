@@ -5,7 +5,8 @@
 mod ggml;
 
 use ggml::{Flash, QUANTISED, TYPES, Type};
-use octaplex::{Attend, Backend, Codec, CodecSpec, KvCache, LayerConfig, Stream};
+use octaplex::codecs::{Codec, Stream};
+use octaplex::{Attend, Backend, CodecSpec, KvCache, LayerConfig};
 use std::error::Error;
 use std::fmt::Write as _;
 use std::hint::black_box;
@@ -385,10 +386,10 @@ fn attention(
         }
         let (queries, mut output) = (queries.clone(), vec![0.0; block * D]);
         let options = Attend::default().queries(block);
-        cache.attend(0, &queries, &options, &mut output)?;
+        cache.attend_with(0, &queries, &options, &mut output)?;
         outputs.push(output.clone());
         runners.push(Runner::new(pair.join(" / "), block * tokens, move || {
-            cache.attend(0, &queries, &options, &mut output).expect("finite queries");
+            cache.attend_with(0, &queries, &options, &mut output).expect("finite queries");
             black_box(&output);
         }));
     }

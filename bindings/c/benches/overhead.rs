@@ -2,7 +2,8 @@
 //! only adds. `cargo bench -p octaplex-c`. It fails where the results differ and not for a time, which a busy machine decides.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
-use octaplex::{Backend, Codec, CodecSpec, Stream};
+use octaplex::codecs::{Codec, Stream};
+use octaplex::{Backend, CodecSpec};
 use octaplex_c::{
     octaplex_codec, octaplex_codec_accumulate, octaplex_codec_create, octaplex_codec_free,
     octaplex_codec_score, octaplex_error, octaplex_status,

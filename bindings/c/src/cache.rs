@@ -3,7 +3,9 @@
 use crate::config::{self, octaplex_attend, octaplex_config, octaplex_stats, octaplex_tensor};
 use crate::error::{Failure, Result, give, octaplex_error, octaplex_status, run};
 use crate::given::{self, Held};
-use octaplex::{AnyCodec, Backend, KvCache, LayerCache, LayerConfig, Stats};
+use octaplex::cache::LayerCache;
+use octaplex::codecs::AnyCodec;
+use octaplex::{Backend, KvCache, LayerConfig, Stats};
 use std::ffi::c_void;
 use std::slice;
 
@@ -133,7 +135,7 @@ unsafe fn plan(config: *const octaplex_config, queries: usize) -> Result<(LayerC
     };
     // What is wrong with a configuration is what the heap's constructor says of it: this one has no codecs yet.
     let Some(plan) = Plan::new(&layer, queries) else {
-        octaplex::SharedLayer::on_heap(&layer, backend)?;
+        octaplex::cache::SharedLayer::on_heap(&layer, backend)?;
         let why = "a configuration that takes more than the machine's memory";
         return Err(Failure::Here(octaplex_status::Length, why));
     };
@@ -367,10 +369,10 @@ pub unsafe extern "C" fn octaplex_cache_attend(
                 return Err(Failure::Here(octaplex_status::Unsupported, why));
             }
             match inside {
-                Inside::Heap(cache, _) => Ok(cache.attend(layer, queries, &options, output)?),
+                Inside::Heap(cache, _) => Ok(cache.attend_with(layer, queries, &options, output)?),
                 Inside::Brought(brought) => {
                     brought.check(layer)?;
-                    Ok(brought.layer.attend(queries, &options, output, brought.scratch())?)
+                    Ok(brought.layer.attend_with(queries, &options, output, brought.scratch())?)
                 }
             }
         }

@@ -2,7 +2,8 @@
 
 use crate::error::{Failure, Result, give, octaplex_error, octaplex_status, run};
 use crate::given::{self, Held};
-use octaplex::{Codec, CodecSpec, Role, Stream};
+use octaplex::CodecSpec;
+use octaplex::codecs::{Codec, Role, Stream};
 use std::ffi::c_char;
 
 /// A codec of one width. It never changes: any number of threads may use one at once, but for its freeing.

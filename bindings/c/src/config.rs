@@ -3,7 +3,8 @@
 
 use crate::error::{Failure, Result, octaplex_error, octaplex_status, run};
 use crate::given;
-use octaplex::{Attend, CacheConfig, Center, CodecSpec, LayerConfig, Stats, Tensor, bf16, f16};
+use octaplex::cache::Center;
+use octaplex::{Attend, CacheConfig, CodecSpec, Floats, LayerConfig, Stats, bf16, f16};
 use std::borrow::Cow;
 use std::ffi::{c_char, c_void};
 use std::mem::offset_of;
@@ -181,11 +182,11 @@ pub(crate) enum Rows<'a> {
 }
 
 impl Rows<'_> {
-    pub(crate) fn tensor(&self) -> Tensor<'_> {
+    pub(crate) fn tensor(&self) -> Floats<'_> {
         match self {
-            Self::F32(rows) => Tensor::F32(rows),
-            Self::F16(rows) => Tensor::F16(rows),
-            Self::Bf16(rows) => Tensor::Bf16(rows),
+            Self::F32(rows) => Floats::F32(rows),
+            Self::F16(rows) => Floats::F16(rows),
+            Self::Bf16(rows) => Floats::Bf16(rows),
         }
     }
 

@@ -33,7 +33,7 @@
 mod rows;
 
 use candle_core::{DType, Error, Result, Tensor, bail};
-use octaplex::SharedLayer;
+use octaplex::cache::SharedLayer;
 pub use octaplex::{Attend, Backend, CacheConfig, CodecSpec, LayerConfig, Stats};
 use rows::{Rows, check_new};
 
@@ -179,7 +179,7 @@ impl KvCache {
         let each = outputs.chunks_exact_mut(rows.count() / rows.batch() * width);
         rows.read(|rows| {
             each.enumerate().try_for_each(|(sequence, output)| {
-                let result = self.sequences.attend(sequence, rows.in_f32(sequence), &options, output);
+                let result = self.sequences.attend_with(sequence, rows.in_f32(sequence), &options, output);
                 result.map_err(|error| of_sequence(sequence, error))
             })
         })?;

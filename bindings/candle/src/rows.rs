@@ -65,21 +65,21 @@ pub(crate) struct Values<'a> {
 
 impl<'a> Values<'a> {
     /// Those of one.
-    pub(crate) fn sequence(&self, number: usize) -> octaplex::Tensor<'a> {
+    pub(crate) fn sequence(&self, number: usize) -> octaplex::Floats<'a> {
         let start = self.start + number * self.each;
         let range = start..start + self.each;
         match self.storage {
-            CpuStorage::F32(values) => octaplex::Tensor::F32(&values[range]),
-            CpuStorage::F16(values) => octaplex::Tensor::F16(&values[range]),
-            CpuStorage::BF16(values) => octaplex::Tensor::Bf16(&values[range]),
-            _ => octaplex::Tensor::F32(&[]),
+            CpuStorage::F32(values) => octaplex::Floats::F32(&values[range]),
+            CpuStorage::F16(values) => octaplex::Floats::F16(&values[range]),
+            CpuStorage::BF16(values) => octaplex::Floats::Bf16(&values[range]),
+            _ => octaplex::Floats::F32(&[]),
         }
     }
 
     /// The same of a tensor in f32.
     pub(crate) fn in_f32(&self, number: usize) -> &'a [f32] {
         match self.sequence(number) {
-            octaplex::Tensor::F32(values) => values,
+            octaplex::Floats::F32(values) => values,
             _ => &[],
         }
     }

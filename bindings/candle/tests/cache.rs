@@ -102,7 +102,7 @@ fn bits_are_the_librarys() {
         let mut own = octaplex::KvCache::new([config()], Backend::detect()).unwrap();
         own.append(0, &rows(&all[1]), &rows(&all[2])).unwrap();
         let mut output = vec![0.0; 6 * 10 * DIM];
-        own.attend(0, &rows(&last), &options.queries(10), &mut output).unwrap();
+        own.attend_with(0, &rows(&last), &options.queries(10), &mut output).unwrap();
         expected.extend(output);
     }
     assert!(floats(&found) == expected);
@@ -156,7 +156,7 @@ fn the_prompts_queries_decide_the_balance() {
     own.append(0, &floats(&k), &floats(&v)).unwrap();
     let mut output = vec![0.0; 6 * DIM];
     let last = floats(&q.narrow(2, 199, 1).unwrap());
-    own.attend(0, &last, &Attend::default(), &mut output).unwrap();
+    own.attend(0, &last, &mut output).unwrap();
     let found = outputs(256);
     let of_last = found.chunks_exact(200 * DIM).flat_map(|head| &head[199 * DIM..]);
     assert!(of_last.eq(&output));

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! host                      this library
-//! allocates cache_k_l0  ->  buffer.rs   a tensor of nominal type f16, backed by octaplex::CellPages (store.rs)
+//! allocates cache_k_l0  ->  buffer.rs   a tensor of nominal type f16, backed by octaplex::cells::CellPages (store.rs)
 //! SET_ROWS              ->  ops.rs      writes cells
 //! FLASH_ATTN_EXT        ->  ops.rs      attention on compressed pages, then pages close
 //! ROPE (K-shift)        ->  ops.rs      decodes cells, lets the host's CPU backend rotate them (inner.rs), encodes them

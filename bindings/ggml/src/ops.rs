@@ -5,7 +5,8 @@ use crate::device::{Instance, lock};
 use crate::store::{self, Rows, Store};
 use core::ffi::c_int;
 use core::ops::Range;
-use octaplex::{CellAttend, CellPages, Error, Partial, f16};
+use octaplex::cells::{CellAttend, CellPages, Partial};
+use octaplex::{Error, f16};
 use std::sync::Mutex;
 
 /// Pages that one task attends to. Parts are what results are made of: this number does not depend on threads.

@@ -1,6 +1,7 @@
 //! What environment variables say.
 
-use octaplex::{CacheConfig, CodecSpec, F16Spec, GradedSpec, Role, TrellisSpec};
+use octaplex::codecs::{F16Spec, GradedSpec, Role, TrellisSpec};
+use octaplex::{CacheConfig, CodecSpec};
 use std::env;
 
 /// How caches are kept.

@@ -3,7 +3,9 @@
 use crate::abi::{F16, Tensor};
 use crate::device::{Instance, lock};
 use core::ffi::CStr;
-use octaplex::{Backend, CellConfig, CellPages, CodecSpec, F16Spec, Role};
+use octaplex::cells::{CellConfig, CellPages};
+use octaplex::codecs::{F16Spec, Role};
+use octaplex::{Backend, CodecSpec};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 

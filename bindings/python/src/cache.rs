@@ -4,7 +4,8 @@ use crate::given::{Floats, FloatsMut, bytes, floats};
 use crate::work::work;
 use crate::{Error, OrRaise, Result, os_error, spec};
 use numpy::PyReadonlyArray1;
-use octaplex::{Attend, Backend, CacheConfig, Center, KvCache, LayerConfig, TensorMut};
+use octaplex::cache::Center;
+use octaplex::{Attend, Backend, CacheConfig, KvCache, LayerConfig, FloatsMut as TensorMut};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::fs::File;
@@ -119,7 +120,7 @@ impl Cache {
     /// (layers, key/value heads, width) and the specs of keys and values, of the first layer.
     fn shape(&self, py: Python) -> Result<(usize, usize, usize)> {
         self.read(py, |cache| {
-            let config = cache.layers().first().map(octaplex::SharedLayer::config);
+            let config = cache.layers().first().map(octaplex::cache::SharedLayer::config);
             (cache.layers().len(), config.map_or(0, |c| c.kv_heads), config.map_or(0, |c| c.key_dim))
         })
     }
@@ -127,7 +128,7 @@ impl Cache {
     /// The specs of each layer's keys and values.
     fn specs(&self, py: Python) -> Result<Vec<(String, String)>> {
         self.read(py, |cache| {
-            let configs = cache.layers().iter().map(octaplex::SharedLayer::config);
+            let configs = cache.layers().iter().map(octaplex::cache::SharedLayer::config);
             configs.map(|config| (config.keys.to_string(), config.values.to_string())).collect()
         })
     }

@@ -5,11 +5,12 @@ use crate::given::{Floats, FloatsMut, bytes};
 use crate::work::work;
 use crate::{Error, OrRaise, Result, spec};
 use numpy::{PyReadonlyArray1, PyReadwriteArray1};
-use octaplex::{Backend, ChunkConfig, ChunkInfo, ChunkLayout, Dtype};
+use octaplex::chunk::{ChunkConfig, ChunkInfo, ChunkLayout, Dtype};
+use octaplex::Backend;
 use pyo3::prelude::*;
 
 #[pyclass(frozen, module = "octaplex._octaplex")]
-pub(crate) struct ChunkCodec(octaplex::ChunkCodec);
+pub(crate) struct ChunkCodec(octaplex::chunk::ChunkCodec);
 
 fn layout(name: &str) -> Result<ChunkLayout> {
     match name {
@@ -77,7 +78,7 @@ impl ChunkCodec {
             .page(settings.page)
             .center(center(&settings.center)?)
             .balance(settings.balance);
-        Ok(Self(work(py, || octaplex::ChunkCodec::new(config, Backend::detect()))?.or_raise()?))
+        Ok(Self(work(py, || octaplex::chunk::ChunkCodec::new(config, Backend::detect()))?.or_raise()?))
     }
 
     fn max_bytes(&self, tokens: usize) -> usize {

@@ -4,12 +4,13 @@ use crate::given::{Floats, bytes, floats};
 use crate::work::work;
 use crate::{OrRaise, Result, spec};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
-use octaplex::{Backend, Role, Stream};
+use octaplex::codecs::{Role, Stream};
+use octaplex::Backend;
 use pyo3::prelude::*;
 
 #[pyclass(frozen, module = "octaplex._octaplex")]
 pub(crate) struct Codec {
-    codec: Box<dyn octaplex::Codec>,
+    codec: Box<dyn octaplex::codecs::Codec>,
     spec: String,
 }
 

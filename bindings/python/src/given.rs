@@ -4,7 +4,7 @@ use crate::{Error, Result};
 use half::slice::HalfBitsSliceExt;
 use half::{bf16, f16};
 use numpy::{PyReadonlyArray1, PyReadwriteArray1};
-use octaplex::{Tensor, TensorMut};
+use octaplex::{Floats as Tensor, FloatsMut as TensorMut};
 use pyo3::prelude::*;
 use std::borrow::Cow;
 

@@ -5,10 +5,9 @@ use crate::text::write;
 use crate::{Failure, answer};
 use alloc::boxed::Box;
 use core::fmt;
-use octaplex::{
-    Attend, Backend, CacheConfig, Center, CodecSpec, Error, KvCache, LayerConfig, Stats, Stream, Tensor,
-    bf16, f16,
-};
+use octaplex::cache::Center;
+use octaplex::codecs::Stream;
+use octaplex::{Attend, Backend, CacheConfig, CodecSpec, Error, KvCache, LayerConfig, Stats, Floats, bf16, f16};
 
 pub struct Cache {
     cache: KvCache,
@@ -105,7 +104,7 @@ impl Cache {
         Ok(())
     }
 
-    fn append(&mut self, layer: usize, keys: Tensor, values: Tensor) -> Result<usize, Failure> {
+    fn append(&mut self, layer: usize, keys: Floats, values: Floats) -> Result<usize, Failure> {
         let config = *self.config(layer)?;
         let tokens = keys.len() / config.kv_heads / config.key_dim;
         expect_room((tokens / config.page + 1) as u64 * page_bytes(&config))?;
@@ -126,7 +125,7 @@ impl Cache {
             return Err(Error::Unsupported { why: NO_QUERY_HEADS }.into());
         }
         self.reserve(layer, queries.len() / config.key_dim)?;
-        self.cache.attend(layer, queries, options, out)?;
+        self.cache.attend_with(layer, queries, options, out)?;
         Ok(out.len())
     }
 
@@ -203,13 +202,13 @@ pub unsafe extern "C" fn cache_drop(cache: *mut Cache) {
 ///
 /// # Safety
 /// As `memory::input`.
-unsafe fn tensor<'a>(format: u32, at: *const u8, length: usize) -> Tensor<'a> {
+unsafe fn tensor<'a>(format: u32, at: *const u8, length: usize) -> Floats<'a> {
     // SAFETY: the caller's promise.
     unsafe {
         match format {
-            1 => Tensor::F16(input(at.cast::<f16>(), length)),
-            2 => Tensor::Bf16(input(at.cast::<bf16>(), length)),
-            _ => Tensor::F32(input(at.cast::<f32>(), length)),
+            1 => Floats::F16(input(at.cast::<f16>(), length)),
+            2 => Floats::Bf16(input(at.cast::<bf16>(), length)),
+            _ => Floats::F32(input(at.cast::<f32>(), length)),
         }
     }
 }
@@ -296,7 +295,7 @@ pub unsafe extern "C" fn cache_attend(
             attend.bias = input(options.bias, options.bias_length);
             attend.sink_logits = input(options.sink_logits, options.sink_logits_length);
         }
-        answer((*cache).attend(layer, input(queries, queries_length), &attend, output(out, out_length)))
+        answer((*cache).attend_with(layer, input(queries, queries_length), &attend, output(out, out_length)))
     }
 }
 

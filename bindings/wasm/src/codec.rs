@@ -5,7 +5,8 @@ use crate::text::write;
 use crate::{Failure, answer};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use octaplex::{Backend, Codec, CodecSpec, Error, Role, Stream};
+use octaplex::codecs::{Codec, Role, Stream};
+use octaplex::{Backend, CodecSpec, Error};
 
 /// Queries that share a pass over the blocks.
 const BATCH: usize = 8;
@@ -29,7 +30,7 @@ fn build(spec: &str, dim: usize, stream: Stream) -> Result<(CodecSpec, Box<dyn C
 /// `turboquant`, perhaps with its bits: the parser of all specs would be half of this build.
 #[cfg(not(feature = "specs"))]
 fn build(spec: &str, dim: usize, stream: Stream) -> Result<(CodecSpec, Box<dyn Codec>), Error> {
-    use octaplex::{TurboQuant, TurboQuantSpec};
+    use octaplex::codecs::{TurboQuant, TurboQuantSpec};
     let bits = match spec.strip_prefix("turboquant") {
         Some("") => 4,
         Some(keys) => keys.strip_prefix(":bits=").and_then(|bits| bits.parse().ok()).unwrap_or(0),
@@ -320,7 +321,7 @@ pub extern "C" fn backend() -> usize {
 
 /// Every codec that this build can make.
 #[cfg(feature = "specs")]
-pub fn built() -> impl Iterator<Item = &'static octaplex::CodecInfo> {
+pub fn built() -> impl Iterator<Item = &'static octaplex::codecs::CodecInfo> {
     CodecSpec::all().iter().filter(|codec| codec.name.parse().is_ok_and(|spec: CodecSpec| spec.is_built()))
 }
 

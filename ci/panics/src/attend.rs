@@ -2,7 +2,8 @@
 #![no_std]
 #![no_main]
 
-use octaplex::{Attend, LayerCache, TurboQuant};
+use octaplex::cache::LayerCache;
+use octaplex::codecs::TurboQuant;
 
 type Cache<'a> = LayerCache<TurboQuant<64>, TurboQuant<64>, &'a mut [u8]>;
 
@@ -13,7 +14,7 @@ extern "C" fn _start(
     output: &mut [f32; 64],
     scratch: &mut [f32; 4096],
 ) -> bool {
-    cache.attend(query, &Attend::default(), output, scratch).is_ok()
+    cache.attend(query, output, scratch).is_ok()
 }
 
 #[panic_handler]

@@ -2,7 +2,7 @@
 #![no_std]
 #![no_main]
 
-use octaplex::{Codec, TurboQuant};
+use octaplex::codecs::{Codec, TurboQuant};
 
 #[unsafe(no_mangle)]
 extern "C" fn _start(

@@ -3,7 +3,7 @@
 use crate::{floats, plain, say};
 use alloc::{boxed::Box, string::ToString, vec, vec::Vec};
 use core::slice;
-use octaplex::{Attend, Backend, CacheConfig, KvCache};
+use octaplex::{Backend, CacheConfig, KvCache};
 
 const TOKENS: usize = 2000;
 const HEADS: usize = 2;
@@ -75,7 +75,7 @@ pub unsafe extern "C" fn attend(run: *mut Run) -> u32 {
     // SAFETY: the caller's promise.
     let run = unsafe { &mut *run };
     if let Some(cache) = &mut run.cache {
-        return u32::from(cache.attend(0, &run.queries, &Attend::default(), &mut run.output).is_err());
+        return u32::from(cache.attend(0, &run.queries, &mut run.output).is_err());
     }
     let (rows, queries) = (TOKENS * run.dim, QUERIES / HEADS * run.dim);
     let scale = 1.0 / libm::sqrtf(run.dim as f32);

@@ -4,16 +4,16 @@
 
 use octaplex::Error;
 #[cfg(not(feature = "codec"))]
-use octaplex::{Attend, Backend, LayerConfig};
+use octaplex::{Backend, LayerConfig};
 
 #[cfg(feature = "run-time")]
-type Keys = octaplex::Typed<octaplex::AnyCodec, 32>;
+type Keys = octaplex::codecs::Typed<octaplex::codecs::AnyCodec, 32>;
 #[cfg(feature = "two")]
-type Keys = octaplex::Trellis<32>;
+type Keys = octaplex::codecs::Trellis<32>;
 #[cfg(any(feature = "cache", feature = "codec"))]
-type Keys = octaplex::TurboQuant<32>;
+type Keys = octaplex::codecs::TurboQuant<32>;
 #[cfg(any(feature = "cache", feature = "two"))]
-type Values = octaplex::TurboQuant<32>;
+type Values = octaplex::codecs::TurboQuant<32>;
 #[cfg(feature = "run-time")]
 type Values = Keys;
 
@@ -23,7 +23,7 @@ const CONFIG: LayerConfig = {
     let mut config = LayerConfig::new(1, 32, 512);
     #[cfg(feature = "two")]
     {
-        config.keys = octaplex::CodecSpec::Trellis(octaplex::TrellisSpec::new(4, 8));
+        config.keys = octaplex::CodecSpec::Trellis(octaplex::codecs::TrellisSpec::new(4, 8));
     }
     config
 };
@@ -31,9 +31,9 @@ const CONFIG: LayerConfig = {
 /// Appends rows and attends, or encodes them and scores.
 #[cfg(not(feature = "codec"))]
 fn run(memory: &mut [u8], scratch: &mut [f32], rows: &[f32], output: &mut [f32]) -> Result<(), Error> {
-    let mut cache = octaplex::LayerCache::<Keys, Values, _>::new(&CONFIG, Backend::detect(), memory)?;
+    let mut cache = octaplex::cache::LayerCache::<Keys, Values, _>::new(&CONFIG, Backend::detect(), memory)?;
     cache.append(rows, rows, scratch)?;
-    cache.attend(&rows[..32], &Attend::default(), output, scratch)
+    cache.attend(&rows[..32], output, scratch)
 }
 
 #[cfg(feature = "codec")]

@@ -9,7 +9,9 @@ use crate::metrics::Exact;
 use crate::progress::Progress;
 use crate::store::BALANCED_FROM;
 use crate::table::{Table, number};
-use octaplex::{Attend, Backend, CodecSpec, LayerConfig, Role, SharedLayer, gpu};
+use octaplex::cache::SharedLayer;
+use octaplex::codecs::Role;
+use octaplex::{Attend, Backend, CodecSpec, LayerConfig, gpu};
 use octaplex_metrics::relative_error;
 use serde_json::{Value, json};
 
@@ -135,7 +137,7 @@ fn measure(
             let options = Attend::default().position(queries.positions[query]);
             let [mut on_card, mut on_cpu] = [vec![0.0; rows.len()], vec![0.0; rows.len()]];
             card.attend(&rows, &options, &mut on_card)?;
-            cpu.attend(&rows, &options, &mut on_cpu, &mut scratch)?;
+            cpu.attend_with(&rows, &options, &mut on_cpu, &mut scratch)?;
             for (head, outputs) in outputs.iter_mut().enumerate() {
                 let mine = |rows: &[f32]| {
                     rows[head * dim..][..dim].iter().map(|x| f64::from(*x)).collect::<Vec<_>>()

@@ -16,7 +16,7 @@ use crate::progress::Progress;
 use crate::rates::{self, Rate};
 use crate::table::Table;
 use clap::Args;
-use octaplex::Center;
+use octaplex::cache::Center;
 use rows::{Preparation, Row, cells};
 use serde_json::Value;
 use std::fs::OpenOptions;

@@ -4,7 +4,7 @@
 
 use crate::input::Sample;
 use crate::npy;
-use octaplex::Role;
+use octaplex::codecs::Role;
 
 /// Any bytes: an error, or an array with as many values as its shape says.
 pub fn npy(data: &[u8]) {

@@ -3,7 +3,9 @@
 use crate::sensor::{CHANNELS, Sample};
 use core::fmt::Write;
 use heapless::String;
-use octaplex::{Attend, Backend, Error, LayerCache, LayerConfig, TurboQuant, verify};
+use octaplex::cache::LayerCache;
+use octaplex::codecs::TurboQuant;
+use octaplex::{Backend, Error, LayerConfig, verify};
 
 /// The codec of keys and of values: the only one that is linked.
 type Codec = TurboQuant<CHANNELS>;
@@ -45,7 +47,7 @@ pub fn run(
         let row = next().map(|x| f32::from(x) / 8192.0);
         let mut output = [0.0; CHANNELS];
         if moment > 1 {
-            cache.attend(&row, &Attend::default(), &mut output, &mut memory.scratch)?;
+            cache.attend(&row, &mut output, &mut memory.scratch)?;
             bits = output.iter().fold(bits, |bits, x| bits.rotate_left(1) ^ x.to_bits());
         }
         cache.append(&row, &row, &mut memory.scratch)?;

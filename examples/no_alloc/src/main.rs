@@ -3,7 +3,9 @@
 #![cfg_attr(target_os = "none", no_std)]
 #![cfg_attr(target_os = "none", no_main)]
 
-use octaplex::{Attend, Backend, Error, LayerCache, LayerConfig, TurboQuant};
+use octaplex::cache::LayerCache;
+use octaplex::codecs::TurboQuant;
+use octaplex::{Backend, Error, LayerConfig};
 
 const D: usize = 32;
 
@@ -29,7 +31,7 @@ fn attend_once(memory: &mut Memory) -> Result<[f32; D], Error> {
         cache.append(&row, &row, &mut memory.scratch)?;
     }
     let mut output = [0.0; D];
-    cache.attend(&[0.25; D], &Attend::default(), &mut output, &mut memory.scratch)?;
+    cache.attend(&[0.25; D], &mut output, &mut memory.scratch)?;
     Ok(output)
 }
 

@@ -1,9 +1,10 @@
 //! The members of a set, random or from the tables, and the index that finds the best of them.
 
 use super::{HqmqSpec, Secondary};
+use crate::Error;
 use crate::codebook::quaternions;
 use crate::stream::Purpose;
-use crate::{Error, Stream};
+use crate::stream::Stream;
 #[cfg(feature = "alloc")]
 use alloc::boxed::Box;
 #[cfg(feature = "alloc")]

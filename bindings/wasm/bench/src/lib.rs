@@ -2,7 +2,8 @@
 #![no_std]
 #![allow(unsafe_code)]
 
-use octaplex::{Backend, Stream, TurboQuant, TurboQuantSpec};
+use octaplex::codecs::{Stream, TurboQuant, TurboQuantSpec};
+use octaplex::Backend;
 
 const DIM: usize = 128;
 const KEYS: usize = 4096;

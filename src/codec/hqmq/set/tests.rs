@@ -3,8 +3,9 @@
 use super::{HqmqSpec, Secondary, Set};
 use crate::backend::Kernels as Backend;
 use crate::codebook::quaternions;
+use crate::codec::hqmq::ChunkPacking;
 use crate::stream::Purpose;
-use crate::{ChunkPacking, Stream};
+use crate::stream::Stream;
 use alloc::{format, vec, vec::Vec};
 use octaplex_arch::quaternion::{QuaternionSet, RadiusSteps, UNITS};
 use rand_core::{Rng, SeedableRng};
