@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs every command of README.md, as it stands there: the blocks marked `sh`, and commands within a line. Its Rust blocks
-# are tests of the documentation.
+# Runs every command of README.md and of the pages below, as it stands there: the blocks marked `sh`, and commands within a
+# line. The README's Rust blocks are tests of the documentation.
 #
-# Files that a reader has to download (the README says from where) are replaced by small ones of the same names: models by the two-layer
+# Files that a reader has to download (the page says from where) are replaced by small ones of the same names: models by the two-layer
 # model of the tool's tests, texts by letters in its alphabet. The tool with language models comes from the development build (ci/tool.sh).
 # Words in capitals stand for a reader's choice: SPEC is trellis, D is 128. What is installed goes into target/readme.
 set -euo pipefail
@@ -14,11 +14,12 @@ mkdir -p "$folder"
 
 # Cargo finds the workspace from within it; the commands' files stay in this folder.
 root=$PWD
-mapfile -t names < <(ci/printed.sh README.md sh - | grep -oE '[A-Za-z0-9_.-]+\.(gguf|txt)' | sort -u)
+pages=(README.md docs/platforms.md docs/models.md docs/codecs.md docs/choosing.md) # of commands
+mapfile -t names < <(ci/printed.sh docs/models.md sh - | grep -oE '[A-Za-z0-9_.-]+\.(gguf|txt)' | sort -u)
 cd "$folder"
 ../../ci/tool.sh tiny_model model text
 for name in "${names[@]}"; do
-  ../../ci/printed.sh ../../README.md bash - | grep -E "(-o |>)$name( |$)" >/dev/null || { echo "README.md does not say where $name comes from" >&2; exit 1; }
+  ../../ci/printed.sh ../../docs/models.md bash - | grep -E "(-o |>)$name( |$)" >/dev/null || { echo "docs/models.md does not say where $name comes from" >&2; exit 1; }
   case $name in
     *.gguf) cp model "$name" ;;
     *.txt) cp text "$name" ;;
@@ -26,7 +27,7 @@ for name in "${names[@]}"; do
 done
 
 run() { # run TITLE TEXT
-  printf '\n-- README.md: %s (%ss)\n%s\n' "$1" "$SECONDS" "$2"
+  printf '\n-- %s (%ss)\n%s\n' "$1" "$SECONDS" "$2"
   bash -euo pipefail -c "$2" </dev/null
 }
 cargo() {
@@ -40,6 +41,7 @@ export -f cargo
 export CARGO_INSTALL_ROOT=$folder/installed PATH=$folder/installed/bin:$PATH
 
 ../../ci/printed.sh ../../README.md
+../../ci/printed.sh ../../docs/models.md
 ../../ci/printed.sh ../../cli/README.md
 
 # The lines for a crate's Cargo.toml, with this repository in the place of the published one.
@@ -70,7 +72,7 @@ while IFS= read -r command; do
   command=${command//SPEC/trellis}
   command=${command//--dim D/--dim 128}
   run "line" "octaplex() { tool \"\$@\"; }; $command"
-done < <(sed '/^```/,/^```/d' ../../README.md | grep -oE '`(octaplex|cargo|RUSTFLAGS=[^`]*cargo) [^`]+`' | tr -d '`' | sort -u)
+done < <(cd ../.. && sed -s '/^```/,/^```/d' "${pages[@]}" | grep -oE '`(octaplex|cargo|RUSTFLAGS=[^`]*cargo) [^`]+`' | tr -d '`' | sort -u)
 
-((inline >= 3)) || { echo "README.md has $inline lines of commands: too few to be true" >&2; exit 1; }
-printf '\nREADME.md: %s commands within a line ran\n' "$inline"
+((inline >= 3)) || { echo "the pages have $inline lines of commands: too few to be true" >&2; exit 1; }
+printf '\n%s commands within a line ran\n' "$inline"

@@ -43,7 +43,7 @@ awk -v most=$most 'FNR > 1 && NR == FNR { flash[$1] = $2; wasm[$1] = $3; next }
   FNR > 1 && ($2 > most * flash[$1] || $3 > most * wasm[$1]) { print $1 " has grown by more than a tenth"; bad = 1 }
   END { exit bad }' "$table" "$new"
 
-# The README says what the table says, in thousands.
+# docs/platforms.md says what the table says, in thousands.
 words=$(awk '{ kb[$1] = sprintf("%.0f", $2 / 1000); web[$1] = sprintf("%.0f", $3 / 1000) }
   END { print "it takes " kb["cache"] " kB of flash, and " web["cache"] " kB of gzipped WebAssembly (`ci/sizes.sh`); with any codec " kb["any"] " and " web["any"] " kB." }' "$table")
-tr -s ' \n' ' ' <README.md | grep -qF "$words" || { echo "README.md does not say: $words" >&2; exit 1; }
+tr -s ' \n' ' ' <docs/platforms.md | grep -qF "$words" || { echo "docs/platforms.md does not say: $words" >&2; exit 1; }

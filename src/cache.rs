@@ -416,15 +416,14 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     /// that came from a snapshot, which does not hold it.
     ///
     /// ```
-    /// use octaplex::{Attend, Backend, Error, KvCache, LayerConfig};
+    /// use octaplex::{Backend, Error, KvCache, LayerConfig};
     ///
     /// let mut cache = KvCache::new([LayerConfig::new(2, 64, 1000).query_heads(8)], Backend::detect())?;
     /// cache.append(0, &[0.5; 2 * 10 * 64], &[0.5; 2 * 10 * 64])?;
     /// let mut loaded = KvCache::load(&cache.save(), Backend::detect())?;
     /// loaded.layer_mut(0)?.set_query_heads(8)?;
     /// let (queries, mut output) = ([0.1; 8 * 5 * 64], [0.0; 8 * 5 * 64]); // eight heads, five queries each
-    /// assert!(loaded.attend(0, &queries, &mut output).is_err()); // not 40 heads
-    /// loaded.attend_with(0, &queries, &Attend::default().queries(5), &mut output)?;
+    /// loaded.attend(0, &queries, &mut output)?; // not 40 heads
     /// # Ok::<(), Error>(())
     /// ```
     ///

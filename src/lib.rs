@@ -1,9 +1,82 @@
-// The README's examples are tests, and one of them needs a heap.
-#![cfg_attr(feature = "alloc", doc = include_str!("../README.md"))]
-#![cfg_attr(
-    not(feature = "alloc"),
-    doc = "The compressed key/value cache of transformer attention: see README.md."
-)]
+//! Octaplex compresses the key/value cache of transformer attention to 1-8 bits a value, and computes attention on the
+//! compressed bytes, without a decoded copy. Results are bit-exact on every CPU.
+//!
+//! # A cache
+//!
+//! [`KvCache`] holds the keys and values of a model's layers. It needs the feature `alloc`, which is on by default.
+//!
+//! ```
+//! use octaplex::{Error, KvCache};
+//!
+//! let mut cache = KvCache::builder(2, 8, 128, 32_768).query_heads(32).build()?; // layers, key/value heads, width, tokens
+//! let prompt = vec![0.5; 8 * 100 * 128]; // [heads][tokens][width], in f32, f16 or bf16
+//! cache.append(0, &prompt, &prompt)?;
+//! let mut output = vec![0.0; 32 * 128];
+//! cache.attend(0, &vec![0.1; 32 * 128], &mut output)?; // one token's 32 query heads
+//! # Ok::<(), Error>(())
+//! ```
+//!
+//! * [`Rows`] and [`RowsMut`] describe other orders, such as \[tokens]\[heads]\[width], and strides.
+//! * [`Attend`] has the options of attention: blocks of queries, soft caps, windows, biases, sink logits.
+//! * [`KvCache::truncate`] takes tokens back, [`KvCache::evict`] drops old ones, [`KvCache::fork`] shares pages.
+//! * `KvCache::save` and `KvCache::load` keep a cache in bytes.
+//! * [`CacheConfig`] and [`LayerConfig`] set everything else, layer by layer.
+//!
+//! # Choosing codecs
+//!
+//! Each codec has a name and parameters, its *spec*. [`CodecSpec`] parses and prints it.
+//!
+//! | you want | keys | values | bits a value |
+//! |---|---|---|---|
+//! | the default | `graded` | `trellis` | 3.2 |
+//! | output close to f16 | `graded:bits=4` | `trellis:m=8` | 4.2 |
+//! | the smallest useful cache | `graded:bits=2` | `trellis:m=2` | 2.2 |
+//! | fast encoding | `turboquant` | `turboquant` | 4.1 |
+//!
+//! `KvCache::builder(..).bits(2.5)` chooses codecs for a budget, and `.keys("trellis").values("turboquant:bits=3")` names
+//! them. The [list of codecs][list] has all of them, and [Choosing a codec][choosing] compares them.
+//!
+//! # Modules
+//!
+//! | module | what it has |
+//! |---|---|
+//! | [`cache`] | one layer: on the heap, or in memory that you bring, without an allocator |
+//! | [`codecs`] | each codec by itself, codecs known at compile time, the trait [`Codec`](codecs::Codec) for your own |
+//! | `chunk` | blobs of all layers for stores and networks |
+//! | `cells` | pages of cells that are written in any order, for engines such as llama.cpp |
+//! | `gpu` | caches on NVIDIA and AMD GPUs (features `cuda` and `hip`) |
+//! | [`verify`] | checksums of all codecs, to compare machines |
+//! | [`codebook`] | the tables that codecs share |
+//!
+//! # Without a heap
+//!
+//! With `default-features = false` the library has no allocator. A [`LayerCache`](cache::LayerCache) lives in bytes that
+//! you bring, and [`LayerConfig::required_bytes`] gives their number at compile time.
+//!
+//! ```
+//! use octaplex::cache::LayerCache;
+//! use octaplex::codecs::TurboQuant;
+//! use octaplex::{Backend, Error, LayerConfig};
+//!
+//! const CONFIG: LayerConfig = LayerConfig::new(1, 64, 1000); // heads, width, tokens
+//! let mut memory = [0; CONFIG.required_bytes()];
+//! let mut scratch = [0.0; CONFIG.scratch_len(1)];
+//! let backend = Backend::detect();
+//! let mut cache = LayerCache::<TurboQuant<64>, TurboQuant<64>, _>::new(&CONFIG, backend, &mut memory[..])?;
+//! cache.append(&[0.5; 64], &[0.25; 64], &mut scratch)?;
+//! let mut output = [0.0; 64];
+//! cache.attend(&[1.0; 64], &mut output, &mut scratch)?;
+//! assert_eq!(output, [0.25; 64]);
+//! # Ok::<(), Error>(())
+//! ```
+//!
+//! # Errors, panics and threads
+//!
+//! Malformed bytes and impossible arguments are an [`Error`], and the cache is then as it was. Results do not depend on
+//! the number of threads or on the CPU. They need the default floating-point environment; see [`with_default_floats`].
+//!
+//! [list]: https://github.com/octaplex/octaplex/blob/main/docs/codecs.md
+//! [choosing]: https://github.com/octaplex/octaplex/blob/main/docs/choosing.md
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![no_std]
 #![forbid(unsafe_code)]
@@ -48,4 +121,9 @@ pub use error::Error;
 /// Half-precision floats, which caches take and codecs store; the crate `half`'s.
 pub use half::{bf16, f16};
 pub use octaplex_arch::with_default_floats;
+
+/// The README's examples are tests.
+#[cfg(all(doctest, feature = "alloc"))]
+#[doc = include_str!("../README.md")]
+struct Readme;
 pub use rows::{Floats, FloatsMut, Rows, RowsMut};

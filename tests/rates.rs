@@ -6,6 +6,8 @@ use octaplex::codecs::Role;
 use octaplex::{CodecSpec, LayerConfig};
 
 const README: &str = include_str!("../README.md");
+const CODECS: &str = include_str!("../docs/codecs.md");
+const PERFORMANCE: &str = include_str!("../docs/performance.md");
 const INSTEAD: &str = include_str!("../docs/instead.md");
 const ACCURACY: &str = include_str!("../docs/accuracy.md");
 const FORMATS: &str = include_str!("../docs/formats.md");
@@ -138,8 +140,8 @@ fn numbers(text: &str) -> Vec<&str> {
 /// `a, b … c, and d`: each is a rate of one of the row's codecs; with `…` the ends are the least and the most, without it
 /// none is missing.
 #[test]
-fn the_readmes_codecs() {
-    let rows = table(README, "\n## Codecs\n");
+fn the_table_of_codecs() {
+    let rows = table(CODECS, "# Codecs\n");
     assert!(rows.len() >= 14);
     let mut wrong = Vec::new();
     for row in rows {
@@ -160,27 +162,71 @@ fn the_readmes_codecs() {
             wrong.push(format!("{}: {}: its rates are {exact:?}", row[0], row[2]));
         }
     }
-    assert!(wrong.is_empty(), "README.md:\n{}", wrong.join("\n"));
+    assert!(wrong.is_empty(), "docs/codecs.md:\n{}", wrong.join("\n"));
 }
 
 #[test]
-fn the_readmes_measurements() {
+fn the_measurements_of_the_sample() {
     let mut rows = 0;
     for (title, role) in [("\nKEYS ", Role::Keys), ("\nVALUES ", Role::Values)] {
-        let (_, rest) = README.split_once(title).unwrap();
+        let (_, rest) = ACCURACY.split_once(title).unwrap();
         for line in rest.lines().skip(2).take_while(|line| !line.is_empty() && *line != "```") {
             let (name, columns) = line.split_at(line.find([' ', '*']).unwrap());
             let stated = columns.trim_start_matches([' ', '*']).split(' ').next().unwrap();
             let exact = cached(name, role);
             if has_outliers(name) {
-                assert!(stated.parse::<f64>().unwrap() > bits(name, 128), "README.md: {line}");
+                assert!(stated.parse::<f64>().unwrap() > bits(name, 128), "docs/accuracy.md: {line}");
             } else {
-                check("README.md", line, stated, exact);
+                check("docs/accuracy.md", line, stated, exact);
             }
             rows += 1;
         }
     }
     assert!(rows > 60, "{rows} rows");
+}
+
+/// A number as a page of results has it, with the zero that the README has in front of it.
+fn with_zero(cell: &str) -> String {
+    let number = cell.replace("<.", "<0.").split(' ').next().unwrap().to_string();
+    if number.starts_with('.') { format!("0{number}") } else { number }
+}
+
+/// The README's first table is a choice of columns: gigabytes of `instead.md`, KL of `accuracy.md`, times of `performance.md`.
+#[test]
+fn the_readmes_table() {
+    let (gigabytes, accuracy, speed) = (
+        table(INSTEAD, "\n## Gigabytes\n"),
+        table(ACCURACY, "\n## In thirteen rows\n"),
+        table(PERFORMANCE, "\n## Whole models\n"),
+    );
+    let milliseconds = |name: &str| -> f64 {
+        let row = speed.iter().find(|row| row[0] == name).unwrap_or_else(|| panic!("no {name}"));
+        row[3].split(' ').next().unwrap().parse().unwrap()
+    };
+    // Prose with Qwen2.5-1.5B, and the gigabytes of Llama-3-8B.
+    let kl = |name: &str| accuracy.iter().find(|row| row[0] == name).map(|row| with_zero(row[8]));
+    let eight = gigabytes.iter().find(|row| row[0] == "Llama-3-8B").unwrap();
+    let expected = [
+        ("f16", 16.0, eight[1], Some("0".to_string()), "ggml f16"),
+        ("llama.cpp's `q8_0`", 8.5, eight[2], kl("llama.cpp's `q8_0`, rotated"), "ggml q8_0"),
+        ("llama.cpp's `q4_0`", 4.5, eight[4], kl("llama.cpp's `q4_0`, rotated"), "ggml q4_0"),
+        ("`turboquant`", 4.1, eight[6], kl("`turboquant` (4 bits)"), "`turboquant`"),
+        ("`trellis`", 3.1, eight[7], kl("`trellis`"), "`trellis`"),
+        ("`trellis:m=2`", 2.1, eight[8], kl("`trellis:m=2`"), "`trellis:bits=2`"),
+    ];
+    for (name, bits, gigabytes, kl, timed) in expected {
+        let times = format!("{:.2}x", milliseconds("ggml f16") / milliseconds(timed));
+        let times = if times == "1.00x" { "1x" } else { &times };
+        let row = format!("| {name} | {bits} | {gigabytes} | {} | {times} |", kl.unwrap());
+        assert!(README.lines().any(|line| line == row), "README.md lacks\n{row}");
+    }
+    // As large as `trellis:m=8`, whose column it shares.
+    assert_eq!(bits("turboquant", 128), bits("trellis:m=8", 128));
+    let graded = kl("`graded` / `trellis`").unwrap();
+    assert!(
+        README.contains(&format!("the KL at 3.1 bits is {graded}.")),
+        "README.md: graded keys have {graded}"
+    );
 }
 
 #[test]

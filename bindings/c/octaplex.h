@@ -163,7 +163,8 @@ typedef struct {
 typedef struct {
     // `sizeof(octaplex_attend)`: the struct may grow.
     size_t size;
-    // Queries of the block, for each query head; 0: one, which takes a configuration with `query_heads`.
+    // Queries of the block, for each query head; 0: as many as there are, which takes a configuration
+    // with `query_heads`.
     size_t queries;
     // logit = scale · q·k; 0: 1/√(key width).
     float scale;

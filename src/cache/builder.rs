@@ -78,8 +78,8 @@ impl KvCacheBuilder {
         self
     }
 
-    /// Query heads of a layer, a multiple of the key/value heads. A block of queries whose number was forgotten is then refused,
-    /// where it would be taken for more heads.
+    /// Query heads of a layer, a multiple of the key/value heads. Attention then takes any number of queries a head and counts
+    /// them. Without it, a call without [`Attend::queries`](crate::Attend::queries) takes one query for each head.
     pub const fn query_heads(mut self, query_heads: usize) -> Self {
         self.config.each.query_heads = Some(query_heads);
         self

@@ -38,8 +38,9 @@ pub struct LayerConfig {
     pub layer: u32,
     /// Key/value heads.
     pub kv_heads: usize,
-    /// Query heads, a multiple of the key/value heads. Where it is known, attention refuses queries of another number of heads:
-    /// without it, a block of queries whose [`queries`](crate::Attend::queries) was forgotten is taken for more heads.
+    /// Query heads, a multiple of the key/value heads. Where it is known, attention counts the queries of a block, and refuses
+    /// queries of another number of heads. Without it, a block of queries whose [`queries`](crate::Attend::queries) was
+    /// forgotten is taken for more heads.
     /// Snapshots do not hold it; see [`Layer::set_query_heads`](crate::cache::Layer::set_query_heads).
     pub query_heads: Option<usize>,
     /// Width of a key.

@@ -268,7 +268,8 @@ unsafe fn pack<'a, T: Copy>(
 pub struct octaplex_attend {
     /// `sizeof(octaplex_attend)`: the struct may grow.
     pub size: usize,
-    /// Queries of the block, for each query head; 0: one, which takes a configuration with `query_heads`.
+    /// Queries of the block, for each query head; 0: as many as there are, which takes a configuration
+    /// with `query_heads`.
     pub queries: usize,
     /// logit = scale · q·k; 0: 1/√(key width).
     pub scale: f32,

@@ -118,9 +118,10 @@ for (const simd of [true, false]) {
       const cache = octaplex.cache({ ...config, queryHeads: 8 });
       cache.append(0, tokens, tokens);
       const block = cache.attend(0, queries, { queries: 5 });
-      fails("Rows", () => cache.attend(0, queries), "8 heads");
-      fails("Rows", () => cache.attend(0, queries, {}), "8 heads");
-      fails("Rows", () => cache.fork().attend(0, queries), "8 heads");
+      assert.deepEqual(cache.attend(0, queries), block);
+      assert.deepEqual(cache.attend(0, queries, {}), block);
+      fails("Rows", () => cache.attend(0, queries.subarray(0, 4 * DIM)), "8 heads");
+      fails("Rows", () => cache.fork().attend(0, queries.subarray(0, 12 * DIM)), "8 heads");
       // A snapshot does not hold query heads: each call says how many queries a head has.
       const loaded = octaplex.loadCache(cache.save());
       fails("Unsupported", () => loaded.attend(0, queries), "queryHeads");
