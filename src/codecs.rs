@@ -448,3 +448,30 @@ codecs! {
     /// IEEE binary32.
     F32: float::F32Spec => float::Core<float::F32Spec>;
 }
+
+/// A spec is its text.
+#[cfg(feature = "serde")]
+impl serde::Serialize for CodecSpec {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[cfg(feature = "serde")]
+impl<'de> serde::Deserialize<'de> for CodecSpec {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Text;
+        impl serde::de::Visitor<'_> for Text {
+            type Value = CodecSpec;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the spec of a codec, such as \"trellis\" or \"turboquant:bits=3\"")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<CodecSpec, E> {
+                text.parse().map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_str(Text)
+    }
+}

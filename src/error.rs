@@ -230,7 +230,7 @@ impl fmt::Display for Error {
                 f.write_str(" does not fit the codec: f16 ends below 65520")
             }
             Self::Missing { what, number, count } => {
-                write!(f, "there is no {what} {number}: there are {count}, counted from 0")
+                write!(f, "{what} {number} is out of range (0..{count})")
             }
             Self::Capacity { capacity, sinks, window, page } => write!(
                 f,
@@ -239,12 +239,12 @@ impl fmt::Display for Error {
             ),
             Self::Rows { what, heads, width, each: None, actual } => write!(
                 f,
-                "{what}: {heads} heads of width {width} want a multiple of {} values, got {actual}",
+                "{what}: {heads} heads of width {width} take a multiple of {} values, got {actual}",
                 heads.saturating_mul(width)
             ),
             Self::Rows { what, heads, width, each: Some(each), actual } => write!(
                 f,
-                "{what}: {heads} heads of width {width} with {each} rows each want {} values, got {actual}",
+                "{what}: {heads} heads of width {width} with {each} rows each take {} values, got {actual}",
                 heads.saturating_mul(width).saturating_mul(each)
             ),
             Self::Heads { queries, kv_heads } => {
@@ -261,10 +261,13 @@ impl fmt::Display for Error {
                 write!(f, "block {block} holds an infinite, NaN or out-of-range value")
             }
             Self::Full { capacity, needed } => {
-                write!(f, "the cache is full: it holds {capacity} tokens, and there would be {needed}")
+                write!(
+                    f,
+                    "the cache is full: its capacity is {capacity} tokens, and this call needs {needed}"
+                )
             }
             Self::Memory { what, bytes } => {
-                write!(f, "the machine does not give {bytes} bytes of memory for {what}")
+                write!(f, "cannot allocate {bytes} bytes for {what}")
             }
             Self::Dropped { visible, held, max_rollback } => write!(
                 f,
@@ -282,7 +285,7 @@ impl fmt::Display for Error {
                 write!(f, "{codec} has no such key; it takes")?;
                 list(f, allowed.iter(), ";")
             }
-            Self::Value { key, allowed, .. } => write!(f, "impossible value; {key} takes {allowed}"),
+            Self::Value { key, allowed, .. } => write!(f, "invalid value for {key}: expected {allowed}"),
             Self::Conflict { key, with, .. } if key == with => write!(f, "{key} is given twice"),
             Self::Conflict { key, with, .. } => write!(f, "{key} and {with} exclude each other"),
             Self::Unsupported { why } => f.write_str(why),
@@ -303,7 +306,57 @@ fn list(
 
 impl core::error::Error for Error {}
 
+/// What a caller can do about an [`Error`]: [`Error::kind`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The call is wrong: a length, a number of heads, a layer that does not exist. Correct the call.
+    Argument,
+    /// A float is NaN, infinite or too large. Look at the data.
+    Value,
+    /// The text of a codec's spec is wrong. Correct the text.
+    Spec,
+    /// The cache cannot do this now: it is full or empty, or the tokens were dropped. Change the cache, not the call.
+    State,
+    /// Bytes are damaged, cut off or of another kind. Get them again.
+    Corrupt,
+    /// The machine has too little memory.
+    Memory,
+    /// The library or this build does not offer it.
+    Unsupported,
+}
+
 impl Error {
+    /// What a caller can do about it.
+    ///
+    /// ```
+    /// use octaplex::{CodecSpec, ErrorKind};
+    ///
+    /// let error = "trelis".parse::<CodecSpec>().unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::Spec);
+    /// ```
+    #[must_use]
+    pub const fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Length { .. } | Self::Missing { .. } | Self::Rows { .. } | Self::Heads { .. } => {
+                ErrorKind::Argument
+            }
+            Self::NonFinite { .. }
+            | Self::Overflow
+            | Self::Weight { .. }
+            | Self::Row { .. }
+            | Self::Page { .. } => ErrorKind::Value,
+            Self::UnknownCodec { .. }
+            | Self::UnknownKey { .. }
+            | Self::Value { .. }
+            | Self::Conflict { .. } => ErrorKind::Spec,
+            Self::Full { .. } | Self::Dropped { .. } | Self::Empty => ErrorKind::State,
+            Self::Corrupt { .. } | Self::Snapshot { .. } => ErrorKind::Corrupt,
+            Self::Memory { .. } => ErrorKind::Memory,
+            Self::Width { .. } | Self::Capacity { .. } | Self::Unsupported { .. } => ErrorKind::Unsupported,
+        }
+    }
+
     pub(crate) fn expect_length(what: &'static str, expected: usize, actual: usize) -> Result<(), Self> {
         if expected == actual { Ok(()) } else { Err(Self::Length { what, expected, actual }) }
     }

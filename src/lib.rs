@@ -117,7 +117,7 @@ pub use backend::Backend;
 pub use cache::KvCache;
 pub use cache::{CacheConfig, LayerConfig, Stats};
 pub use codecs::CodecSpec;
-pub use error::Error;
+pub use error::{Error, ErrorKind};
 /// Half-precision floats, which caches take and codecs store; the crate `half`'s.
 pub use half::{bf16, f16};
 pub use octaplex_arch::with_default_floats;

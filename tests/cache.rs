@@ -10,6 +10,7 @@ mod cut;
 mod decided;
 mod errors;
 mod grades;
+mod orders;
 mod pieces;
 mod query_heads;
 mod refused;

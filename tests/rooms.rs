@@ -177,7 +177,7 @@ fn every_file_of_tests_is_in_the_suite() {
     for (name, _) in files("tests", &["rs"]) {
         let module = name.strip_prefix("tests/").unwrap().trim_end_matches(".rs");
         assert!(
-            ["suite", "features", "gpu", "rayon"].contains(&module)
+            ["suite", "features", "gpu", "rayon", "serde"].contains(&module)
                 || module.contains('/')
                 || suite.contains(&format!("\nmod {module};\n")),
             "{name} is not in tests/suite.rs"
@@ -185,7 +185,9 @@ fn every_file_of_tests_is_in_the_suite() {
     }
     let ci = fs::read_to_string(root().join(".ci/run")).unwrap();
     assert!(
-        ci.contains("--test rayon") && ci.contains("--test gpu") && ci.contains("ci/features.sh"),
+        ci.contains("--test rayon --test serde")
+            && ci.contains("--test gpu")
+            && ci.contains("ci/features.sh"),
         ".ci/run does not run what is not in the suite"
     );
 }

@@ -11,6 +11,7 @@ use crate::{CodecSpec, Error};
 /// What is subtracted from keys before they are encoded. One vector added to all keys of a head changes every logit of
 /// a query by the same amount, which softmax does not see; so the centre costs no accuracy, only bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Center {
     /// Nothing.
     Off,
@@ -32,6 +33,7 @@ pub enum Center {
 /// # Ok::<(), octaplex::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct LayerConfig {
     /// The layer's number, from 0: layers are rotated differently.
@@ -265,6 +267,7 @@ const fn is_width(dim: usize) -> bool {
 
 /// Layers that have other codecs than the rest: [`CacheConfig::finer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Finer {
     /// How many layers, evenly spread over those that are not kept in f16.
     pub layers: usize,
@@ -287,6 +290,7 @@ pub struct Finer {
 /// # Ok::<(), Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct CacheConfig {
     /// Attention layers.

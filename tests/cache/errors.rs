@@ -53,15 +53,15 @@ fn errors_say_which_and_why() {
     said.push(cache.attend_with(0, &rows[..4 * 64], &one.sink_logits(&sinks), &mut output[..4 * 64]));
     let said: Vec<String> = said.into_iter().map(|result| result.unwrap_err().to_string()).collect();
     let expected = [
-        "keys: 2 heads of width 64 want a multiple of 128 values, got 100",
-        "values: 2 heads of width 64 with 10 rows each want 1280 values, got 128",
+        "keys: 2 heads of width 64 take a multiple of 128 values, got 100",
+        "values: 2 heads of width 64 with 10 rows each take 1280 values, got 128",
         "7 query heads do not divide into 2 key/value heads",
-        "queries: 3 heads of width 64 want a multiple of 192 values, got 448",
-        "queries: 1 heads of width 64 want a multiple of 64 values, got 100",
-        "output: 4 heads of width 64 with 1 rows each want 256 values, got 512",
+        "queries: 3 heads of width 64 take a multiple of 192 values, got 448",
+        "queries: 1 heads of width 64 take a multiple of 64 values, got 100",
+        "output: 4 heads of width 64 with 1 rows each take 256 values, got 512",
         "capacity 128: sinks 4 + window 64 + page 64 need 132",
-        "there is no layer 1: there are 1, counted from 0",
-        "there is no head 2: there are 2, counted from 0",
+        "layer 1 is out of range (0..1)",
+        "head 2 is out of range (0..2)",
         "layer 3, keys: head 1, row 3, value 5 is NaN or infinite",
         "layer 3, queries: head 13, row 0, value 5 is NaN or infinite",
         "layer 3, values: head 1, row 3, value 5 is too large: f16 ends below 65520",

@@ -195,7 +195,7 @@ fn memory_that_nobody_has_is_refused() {
         assert_eq!(refused, Err(Error::Unsupported { why: "a cache has 1 to 65,536 layers" }));
     }
     let words = Error::Memory { what: "a test", bytes: 7 }.to_string();
-    assert_eq!(words, "the machine does not give 7 bytes of memory for a test");
+    assert_eq!(words, "cannot allocate 7 bytes for a test");
 }
 
 /// A codec that refuses what is not below a norm of 1024, the least that a codec may refuse.

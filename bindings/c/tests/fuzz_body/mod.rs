@@ -213,7 +213,7 @@ impl Session {
     /// The same for a call that gives something or nothing.
     fn judge_given(&mut self, given: bool) {
         let status = self.error.status;
-        let refused = c"the machine does not give".to_bytes();
+        let refused = c"cannot allocate".to_bytes();
         let starts = self.error.message.iter().zip(refused).all(|(found, byte)| *found as u8 == *byte);
         self.outcome.refused += usize::from(starts);
         assert_eq!(self.judge(status), given);
