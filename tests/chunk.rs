@@ -507,7 +507,7 @@ fn appended_to_a_cache() {
     };
     refused(&mut layers(|layer| layer.keys("trellis:m=2".parse().unwrap())), &first, "other codecs");
     refused(&mut layers(|layer| layer.balance(false)), &first, "other codecs");
-    refused(&mut layers(|layer| layer.layer(layer.layer + 1)), &first, "no layer 1");
+    refused(&mut layers(|layer| layer.layer(layer.layer + 1)), &first, "layer 1 is out of range");
     refused(&mut layers(|layer| layer.capacity(64)), &first, "full");
     refused(&mut layers(|layer| layer.sink_tokens(4)), &first, "sinks");
     // Behind sinks that are there.

@@ -7,7 +7,7 @@ use crate::common::{
 };
 use half::f16;
 use octaplex::codebook::WIDTHS;
-use octaplex::codecs::{Codec, IntSpec, Stream, Typed};
+use octaplex::codecs::{self, Codec, IntSpec, Stream, Typed};
 use octaplex::{Backend, CodecSpec};
 use octaplex_arch::{Backend as Kernels, Packing};
 use proptest::prelude::*;
@@ -320,7 +320,7 @@ fn accumulated_outputs_are_weighted_sums_of_decoded_vectors() {
             let mut exact = vec![0.0; dim];
             let (mut weight_errors, mut magnitude) = (0.0, 0.0);
             let scale = |row: usize| match spec {
-                CodecSpec::OctopusQjl(spec) if spec.octopus.norm == octaplex::codecs::NormFormat::F32 => {
+                CodecSpec::OctopusQjl(spec) if spec.octopus.norm == codecs::NormFormat::F32 => {
                     f64::from(f32::from_le_bytes(*blocks[row * bytes..].first_chunk().unwrap()))
                 }
                 _ => f16::from_le_bytes([blocks[row * bytes], blocks[row * bytes + 1]]).to_f64(),
@@ -495,110 +495,65 @@ fn a_codec_chosen_at_run_time_is_the_concrete_codec() {
         let Ok(any) = Any::<96>::build(spec, backend, Stream::default()) else { continue };
         let any_answers = answers(&any, &x, &q);
         let concrete = match spec {
-            CodecSpec::TurboQuant(s) => answers(
-                &octaplex::codecs::TurboQuant::<96>::build(s, backend, Stream::default()).unwrap(),
-                &x,
-                &q,
-            ),
-            CodecSpec::TurboQuantQjl(s) => answers(
-                &octaplex::codecs::TurboQuantQjl::<96>::build(s, backend, Stream::default()).unwrap(),
-                &x,
-                &q,
-            ),
-            CodecSpec::Octopus(s) => answers(
-                &octaplex::codecs::Octopus::<96>::build(s, backend, Stream::default()).unwrap(),
-                &x,
-                &q,
-            ),
-            CodecSpec::OctopusQjl(s) => answers(
-                &octaplex::codecs::OctopusQjl::<96>::build(s, backend, Stream::default()).unwrap(),
-                &x,
-                &q,
-            ),
-            CodecSpec::Qjl(s) => {
-                answers(&octaplex::codecs::Qjl::<96>::build(s, backend, Stream::default()).unwrap(), &x, &q)
+            CodecSpec::TurboQuant(s) => {
+                answers(&codecs::TurboQuant::<96>::build(s, backend, Stream::default()).unwrap(), &x, &q)
             }
-            CodecSpec::PolarQuant(s) => answers(
-                &octaplex::codecs::PolarQuant::<96>::build(s, backend, Stream::default()).unwrap(),
-                &x,
-                &q,
-            ),
+            CodecSpec::TurboQuantQjl(s) => {
+                answers(&codecs::TurboQuantQjl::<96>::build(s, backend, Stream::default()).unwrap(), &x, &q)
+            }
+            CodecSpec::Octopus(s) => {
+                answers(&codecs::Octopus::<96>::build(s, backend, Stream::default()).unwrap(), &x, &q)
+            }
+            CodecSpec::OctopusQjl(s) => {
+                answers(&codecs::OctopusQjl::<96>::build(s, backend, Stream::default()).unwrap(), &x, &q)
+            }
+            CodecSpec::Qjl(s) => {
+                answers(&codecs::Qjl::<96>::build(s, backend, Stream::default()).unwrap(), &x, &q)
+            }
+            CodecSpec::PolarQuant(s) => {
+                answers(&codecs::PolarQuant::<96>::build(s, backend, Stream::default()).unwrap(), &x, &q)
+            }
             CodecSpec::Tq3(s) => {
-                answers(&octaplex::codecs::Tq3::<96>::build(s, backend, Stream::default()).unwrap(), &x, &q)
+                answers(&codecs::Tq3::<96>::build(s, backend, Stream::default()).unwrap(), &x, &q)
             }
             CodecSpec::Int(s) => {
-                answers(&octaplex::codecs::Int::<96>::build(s, backend, Stream::default()).unwrap(), &x, &q)
+                answers(&codecs::Int::<96>::build(s, backend, Stream::default()).unwrap(), &x, &q)
             }
             CodecSpec::Q8_0(s) => answers(
-                &octaplex::codecs::Ggml::<96, octaplex::codecs::Q8_0Spec>::build(
-                    s,
-                    backend,
-                    Stream::default(),
-                )
-                .unwrap(),
+                &codecs::Ggml::<96, codecs::Q8_0Spec>::build(s, backend, Stream::default()).unwrap(),
                 &x,
                 &q,
             ),
             CodecSpec::Q5_0(s) => answers(
-                &octaplex::codecs::Ggml::<96, octaplex::codecs::Q5_0Spec>::build(
-                    s,
-                    backend,
-                    Stream::default(),
-                )
-                .unwrap(),
+                &codecs::Ggml::<96, codecs::Q5_0Spec>::build(s, backend, Stream::default()).unwrap(),
                 &x,
                 &q,
             ),
             CodecSpec::Q4_0(s) => answers(
-                &octaplex::codecs::Ggml::<96, octaplex::codecs::Q4_0Spec>::build(
-                    s,
-                    backend,
-                    Stream::default(),
-                )
-                .unwrap(),
+                &codecs::Ggml::<96, codecs::Q4_0Spec>::build(s, backend, Stream::default()).unwrap(),
                 &x,
                 &q,
             ),
             CodecSpec::Iq4Nl(s) => answers(
-                &octaplex::codecs::Ggml::<96, octaplex::codecs::Iq4NlSpec>::build(
-                    s,
-                    backend,
-                    Stream::default(),
-                )
-                .unwrap(),
+                &codecs::Ggml::<96, codecs::Iq4NlSpec>::build(s, backend, Stream::default()).unwrap(),
                 &x,
                 &q,
             ),
             CodecSpec::Fp8(s) => {
-                answers(&octaplex::codecs::Fp8::<96>::build(s, backend, Stream::default()).unwrap(), &x, &q)
+                answers(&codecs::Fp8::<96>::build(s, backend, Stream::default()).unwrap(), &x, &q)
             }
             CodecSpec::F16(s) => answers(
-                &octaplex::codecs::FloatRows::<96, octaplex::codecs::F16Spec>::build(
-                    s,
-                    backend,
-                    Stream::default(),
-                )
-                .unwrap(),
+                &codecs::FloatRows::<96, codecs::F16Spec>::build(s, backend, Stream::default()).unwrap(),
                 &x,
                 &q,
             ),
             CodecSpec::Bf16(s) => answers(
-                &octaplex::codecs::FloatRows::<96, octaplex::codecs::Bf16Spec>::build(
-                    s,
-                    backend,
-                    Stream::default(),
-                )
-                .unwrap(),
+                &codecs::FloatRows::<96, codecs::Bf16Spec>::build(s, backend, Stream::default()).unwrap(),
                 &x,
                 &q,
             ),
             CodecSpec::F32(s) => answers(
-                &octaplex::codecs::FloatRows::<96, octaplex::codecs::F32Spec>::build(
-                    s,
-                    backend,
-                    Stream::default(),
-                )
-                .unwrap(),
+                &codecs::FloatRows::<96, codecs::F32Spec>::build(s, backend, Stream::default()).unwrap(),
                 &x,
                 &q,
             ),

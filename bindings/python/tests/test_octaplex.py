@@ -286,7 +286,7 @@ def transposed_weights():
         ("is a list", lambda c, k: c.append(0, ROWS.tolist(), ROWS)),
         ("NaN", lambda c, k: c.append(0, ROWS * np.float32("nan"), ROWS)),
         ("too large", lambda c, k: c.append(0, ROWS * np.float32(1e6), ROWS)),
-        ("no layer 7", lambda c, k: c.append(7, ROWS, ROWS)),
+        ("layer 7 is out of range", lambda c, k: c.append(7, ROWS, ROWS)),
         ("full", lambda c, k: [c.append(0, ROWS, ROWS) for _ in range(40)]),
         ("no tokens", lambda c, k: c.attend(0, ROWS[:, 0].copy())),
         ("query heads", lambda c, k: (c.append(0, ROWS, ROWS), c.attend(0, np.ones((3, 64), np.float32)))),

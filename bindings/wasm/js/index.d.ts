@@ -117,7 +117,7 @@ export interface CacheOptions {
 }
 
 export interface AttendOptions {
-  /** Queries of the block, for each query head. 1 by default, where the cache knows its `queryHeads`: otherwise needed. */
+  /** Queries of each query head. Counted where the cache knows its `queryHeads`: otherwise needed. */
   queries?: number;
   /** 1/√width by default. */
   scale?: number;
