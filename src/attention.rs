@@ -22,8 +22,9 @@ use core::cell::Cell;
 use core::ops::Range;
 use octaplex_arch::Float;
 
-/// How to attend. `Attend::default()`: scale 1/√width, causal, everything visible. What is to be otherwise comes by the
-/// methods named like the fields, or by assignment: `Attend::default().queries(8).soft_cap(50.0)`.
+/// Options of attention. The default is causal, scaled by 1/√width, and sees every token.
+///
+/// Set fields directly, or use the builder method of the same name: `Attend::default().queries(8).soft_cap(50.0)`.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct Attend<'a> {
@@ -446,8 +447,10 @@ fn add_weights(backend: Kernels, totals: &mut Totals, row: usize, weights: &mut 
 }
 
 impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
-    /// Attention of one query or a block of them: `queries` \[query heads]\[queries]\[key width], `output`
-    /// \[query heads]\[queries]\[value width], of all heads or of those from [`first_head`](Attend::first_head) on.
+    /// Computes attention of one query for each query head, or of a block of queries.
+    ///
+    /// `queries` are \[query heads]\[queries]\[key width], and `output` is \[query heads]\[queries]\[value width], of all heads or
+    /// of those from [`first_head`](Attend::first_head) on.
     /// Query head h uses key/value head h / (query heads / key/value heads);
     /// heads that share one take one pass over its bytes. `scratch` has
     /// [`scratch_len`](crate::LayerConfig::scratch_len) values; with the feature `rayon`, more
@@ -466,7 +469,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         self.attend_with(queries, &Attend::default(), output, scratch)
     }
 
-    /// [`attend`](Self::attend) with options.
+    /// Computes attention with options; see [`attend`](Self::attend).
     ///
     /// # Errors
     /// As there.

@@ -2,7 +2,7 @@
 
 pub(crate) use octaplex_arch::Backend as Kernels;
 
-/// The instruction set that a codec or a cache runs on. All give the same bits; they differ in speed.
+/// Names the instruction set that a codec or a cache runs on. All give the same bits; they differ in speed.
 ///
 /// A value cannot be forged: it comes from [`detect`](Self::detect), [`available`](Self::available) or
 /// [`named`](Self::named), which ask the CPU.
@@ -23,7 +23,7 @@ impl Backend {
     /// the sake of flash.
     pub const SCALAR: Self = Self(Kernels::SCALAR);
 
-    /// The fastest of this CPU. Where it has AMX, Linux is asked once a process to permit its tiles, by this,
+    /// Returns the fastest backend of this CPU. Where it has AMX, Linux is asked once a process to permit its tiles, by this,
     /// [`available`](Self::available) or [`named`](Self::named) for `amx`, whichever comes first (`arch_prctl`,
     /// `ARCH_REQ_XCOMP_PERM`); if it refuses, there is no backend `amx`. From then on it refuses alternate signal stacks that have no
     /// room for the tiles' state, 8 KiB. `portable` where the library has none of its instructions, `scalar` where there is no
@@ -34,18 +34,18 @@ impl Backend {
         Self(Kernels::detect())
     }
 
-    /// Every one of this CPU, the fastest first.
+    /// Returns all backends that this CPU supports, the fastest first.
     pub fn available() -> impl Iterator<Item = Self> {
         Kernels::available().map(Self)
     }
 
-    /// The one of that name; `None` if this CPU or this build lacks it.
+    /// Returns the backend with this name, or `None` if it is not supported here.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Kernels::named(name).map(Self)
     }
 
-    /// `scalar`, `portable`, `avx2`, `avx-vnni`, `avx512`, `amx`, `neon`, `neon-dotprod` or `simd128`.
+    /// Returns its name: `scalar`, `portable`, `avx2`, `avx-vnni`, `avx512`, `amx`, `neon`, `neon-dotprod` or `simd128`.
     #[must_use]
     pub fn name(self) -> &'static str {
         self.0.name()

@@ -68,9 +68,10 @@ pub use {
     storage::Shared,
 };
 
-/// One attention layer in bytes that the caller brings (`&mut [u8]`, an array, a `Vec`): no allocator is needed. `K` and
-/// `V` are the codecs of keys and values: [`TurboQuant<D>`](crate::codecs::TurboQuant) and the others, which alone are then
-/// part of the program, or [`AnyCodec`](crate::codecs::AnyCodec) for what the configuration says at run time.
+/// Holds one attention layer in bytes that you bring (`&mut [u8]`, an array, a `Vec`), without an allocator.
+///
+/// `K` and `V` are the codecs of keys and values. With types such as [`TurboQuant<D>`](crate::codecs::TurboQuant) the program
+/// links no other codec. [`AnyCodec`](crate::codecs::AnyCodec) takes what the configuration says at run time.
 ///
 /// ```
 /// use octaplex::cache::LayerCache;
@@ -93,8 +94,10 @@ pub use {
 /// ```
 pub type LayerCache<K, V, S> = Layer<K, V, Fixed<S>>;
 
-/// The tokens of one attention layer: see [`LayerCache`] for one of known codecs in the caller's memory, and `KvCache`
-/// for all layers of a model.
+/// Holds the keys and values of one attention layer.
+///
+/// [`LayerCache`] is a layer in the caller's memory. `SharedLayer` is a layer on the heap, and `KvCache` has all layers of
+/// a model.
 #[derive(Clone, Debug)]
 pub struct Layer<K, V, S> {
     pub(crate) config: LayerConfig,
@@ -220,7 +223,7 @@ impl State {
 /// that was loaded can always be saved and loaded again.
 pub(crate) const MAX_POSITION: usize = usize::MAX / 4;
 
-/// What a cache holds.
+/// Counts what a cache holds: tokens, and bytes in use.
 ///
 /// ```
 /// use octaplex::cache::LayerCache;
@@ -267,13 +270,13 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Bytes that nothing else holds: what dropping this fork alone would free.
+    /// Returns the bytes that no other fork holds: what dropping this fork alone would free.
     #[must_use]
     pub fn own_bytes(&self) -> usize {
         self.bytes - self.shared_bytes
     }
 
-    /// Everything in use counted, pages that are shared in full.
+    /// Returns the bits that a value takes, with everything in use counted, and shared pages counted in full.
     #[must_use]
     pub fn bits_per_value(&self) -> f64 {
         8.0 * self.bytes as f64 / self.values.max(1) as f64
@@ -301,8 +304,9 @@ impl core::iter::Sum for Stats {
 }
 
 impl<K: Build, V: Build, S: AsRef<[u8]> + AsMut<[u8]> + Send + Sync> LayerCache<K, V, S> {
-    /// An empty cache in `bytes`, [`required_bytes`](LayerConfig::required_bytes) of them or more, whatever they
-    /// hold, with codecs as the configuration says.
+    /// Creates an empty cache in `bytes`, with the codecs of the configuration.
+    ///
+    /// It needs [`required_bytes`](LayerConfig::required_bytes) bytes or more. What they hold before does not matter.
     ///
     /// # Errors
     /// [`Error::Width`] if the configuration has other widths than the codecs' types, [`Error::Unsupported`] if it has
@@ -316,9 +320,10 @@ impl<K: Build, V: Build, S: AsRef<[u8]> + AsMut<[u8]> + Send + Sync> LayerCache<
 }
 
 impl<K: Codec, V: Codec, S: AsRef<[u8]> + AsMut<[u8]> + Send + Sync> LayerCache<K, V, S> {
-    /// The same with codecs of one's own, whatever the configuration says of codecs; all heads share them. The bytes
-    /// needed are [`required_bytes_with`](LayerConfig::required_bytes_with) these codecs. Snapshots name codecs by their
-    /// specs, so that nothing loads one of such a cache.
+    /// Creates an empty cache with your own codecs, which all heads share. The configuration's codecs are ignored.
+    ///
+    /// It needs [`required_bytes_with`](LayerConfig::required_bytes_with) these codecs. Snapshots name codecs by their specs,
+    /// so no `load` takes a snapshot of such a cache.
     ///
     /// # Errors
     /// As [`new`](Self::new), but for the codecs' constructors.
@@ -374,7 +379,7 @@ impl LayerConfig {
         Stream { layer: self.layer, head: 0, role }
     }
 
-    /// Bytes that a [`LayerCache`] with these codecs needs for a full cache.
+    /// Returns the bytes that a full [`LayerCache`] with these codecs needs.
     ///
     /// # Errors
     /// As [`LayerCache::with_codecs`].
@@ -400,20 +405,20 @@ impl LayerConfig {
 }
 
 impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
-    /// As it was made.
+    /// Returns the configuration that the layer was created with.
     #[must_use]
     pub fn config(&self) -> &LayerConfig {
         &self.config
     }
 
-    /// The position of the next token.
+    /// Returns the position of the next token, counted from 0.
     #[must_use]
     pub fn next_position(&self) -> usize {
         self.state.next
     }
 
-    /// Says how many query heads attend to the layer, from now on: [`query_heads`](field@LayerConfig::query_heads) of a layer
-    /// that came from a snapshot, which does not hold it.
+    /// Sets the number of query heads of the layer. Use it after loading a snapshot, which does not hold
+    /// [`query_heads`](field@LayerConfig::query_heads).
     ///
     /// ```
     /// use octaplex::{Backend, Error, KvCache, LayerConfig};
@@ -436,7 +441,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         Ok(())
     }
 
-    /// The positions of the tokens that the cache holds, ascending: sinks, pages, window.
+    /// Returns the positions of the tokens that the cache holds, in ascending order: sinks, pages, window.
     pub fn positions(&self) -> impl Iterator<Item = usize> + '_ {
         let (state, page) = (&self.state, self.layout.page);
         let pages = (0..self.store.pages()).flat_map(move |index| {
@@ -446,7 +451,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         (0..state.next.min(self.layout.sinks)).chain(pages).chain(state.start..state.next.max(state.start))
     }
 
-    /// What the cache holds.
+    /// Counts what the cache holds.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let (layout, state) = (&self.layout, &self.state);

@@ -26,7 +26,7 @@ use crate::{Backend, CodecSpec, Error, LayerConfig};
 use alloc::{boxed::Box, vec, vec::Vec};
 use blob::Plan;
 
-/// How keys and values lie in a tensor.
+/// Says how keys and values lie in a tensor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ChunkLayout {
     /// \[2]\[layers]\[tokens]\[heads · width]: keys of all layers, then values.
@@ -36,7 +36,7 @@ pub enum ChunkLayout {
     Fused,
 }
 
-/// The type of a tensor's values.
+/// Names the type of a tensor's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dtype {
     /// IEEE binary32.
@@ -47,7 +47,8 @@ pub enum Dtype {
     Bf16,
 }
 
-/// What a chunk is of, and how it is encoded. Made like a [`LayerConfig`](crate::LayerConfig); fields of the same names mean the same.
+/// Configures a [`ChunkCodec`]: the shape of the tensor, and how it is encoded. Fields that
+/// [`LayerConfig`](crate::LayerConfig) has too mean the same.
 ///
 /// ```
 /// use octaplex::chunk::{ChunkConfig, ChunkLayout};
@@ -83,7 +84,8 @@ pub struct ChunkConfig {
 }
 
 impl ChunkConfig {
-    /// Four bits for keys and values, pages of 64, keys centred page by page and balanced; keys and values apart.
+    /// Creates the default configuration: `turboquant` with 4 bits, pages of 64 tokens, keys centred page by page and balanced,
+    /// keys and values apart.
     #[must_use]
     pub const fn new(layers: usize, kv_heads: usize, head_dim: usize) -> Self {
         let LayerConfig { keys, values, page, center, balance, .. } = LayerConfig::new(kv_heads, head_dim, 0);
@@ -190,7 +192,7 @@ impl core::fmt::Debug for ChunkCodec {
 }
 
 impl ChunkCodec {
-    /// Makes the codecs.
+    /// Creates the codecs of all layers.
     ///
     /// # Errors
     /// [`Error::Unsupported`] and [`Error::Width`] for impossible configurations, and what the codecs' constructors refuse.
@@ -205,13 +207,14 @@ impl ChunkCodec {
         Ok(Self { config, backend: backend.kernels(), codecs })
     }
 
-    /// What it was made for.
+    /// Returns the configuration.
     #[must_use]
     pub fn config(&self) -> &ChunkConfig {
         &self.config
     }
 
-    /// The most bytes that a blob of so many tokens takes; but for codecs that keep outliers (`med`), the bytes that it always takes.
+    /// Returns the most bytes that a blob of `tokens` tokens takes. Except for codecs that keep outliers (`med`), a blob always
+    /// takes this many.
     #[must_use]
     pub fn max_bytes(&self, tokens: usize) -> usize {
         Plan::new(&self.config, tokens).most()

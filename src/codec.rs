@@ -81,10 +81,10 @@ use scratch::with_scratch;
 /// # Ok::<(), Error>(())
 /// ```
 pub trait Codec: Send + Sync {
-    /// Values of a vector.
+    /// Returns the width: the number of values of a vector.
     fn dim(&self) -> usize;
 
-    /// Bytes of a block.
+    /// Returns the number of bytes of a block.
     fn block_bytes(&self) -> usize;
 
     /// Encodes one vector. O(dim log dim) for most.
@@ -102,7 +102,7 @@ pub trait Codec: Send + Sync {
     /// [`Error::Corrupt`] where a stored scale is not finite, [`Error::Length`].
     fn decode(&self, block: &[u8], x: &mut [f32]) -> Result<(), Error>;
 
-    /// The most bytes that a page of `tokens` vectors takes: for most codecs, the bytes that it always takes.
+    /// Returns the most bytes that a page of `tokens` vectors takes. For most codecs a page always takes this many.
     fn page_bytes_max(&self, tokens: usize) -> usize {
         tokens * self.block_bytes()
     }
@@ -133,7 +133,7 @@ pub trait Codec: Send + Sync {
         decode_blocks(self, page, rows)
     }
 
-    /// Words of a prepared query, at most 2·[`dim`](Self::dim).
+    /// Returns the number of words of a prepared query, at most 2·[`dim`](Self::dim).
     fn query_len(&self) -> usize {
         self.dim()
     }

@@ -37,7 +37,7 @@ use core::str::FromStr;
 
 macro_rules! codecs {
     ($($(#[$meta:meta])* $([$feature:literal])? $variant:ident: $spec:ty => $codec:ty;)*) => {
-        /// Which codec, with all its parameters: what the bytes of a block mean.
+        /// Names a codec and its parameters: what the bytes of a block mean.
         ///
         /// ```
         /// use octaplex::CodecSpec;
@@ -64,7 +64,7 @@ macro_rules! codecs {
         ];
 
         impl CodecSpec {
-            /// Bytes of a block of `dim` values; sizes static buffers. 0 for parameters that no codec is built from,
+            /// Returns the bytes of a block of `dim` values, to size static buffers. 0 for parameters that no codec is built from,
             /// and beyond a width of 2²⁰.
             #[must_use]
             pub const fn block_bytes(&self, dim: usize) -> usize {
@@ -306,7 +306,7 @@ impl<C: Build, const D: usize> Build for Typed<C, D> {
 const ALIASES: &[(&str, &str, &str)] = &[("int8", "int", "bits=8")];
 
 impl CodecSpec {
-    /// Names for specs that people know under them: (name, codec, keys).
+    /// Returns other names of specs, which people know: (name, codec, keys).
     ///
     /// ```
     /// use octaplex::CodecSpec;
@@ -319,7 +319,7 @@ impl CodecSpec {
         ALIASES
     }
 
-    /// Every codec's name, summary and keys.
+    /// Returns every codec's name, summary and keys.
     #[must_use]
     pub const fn all() -> &'static [CodecInfo] {
         CODECS
@@ -376,14 +376,14 @@ impl CodecSpec {
         if self.is_built() { Ok(()) } else { Err(Error::Unsupported { why: self.absent() }) }
     }
 
-    /// Bits per value, everything stored counted: 8 · [`block_bytes`](Self::block_bytes) / `dim`. Where a page has a
+    /// Returns the bits per value, with everything stored counted: 8 · [`block_bytes`](Self::block_bytes) / `dim`. Where a page has a
     /// list of exact values behind its blocks (`med`), its bytes depend on the data and come on top.
     #[must_use]
     pub fn bits_per_value(&self, dim: usize) -> f64 {
         8.0 * self.block_bytes(dim) as f64 / dim as f64
     }
 
-    /// The spec with every key written out, for people; [`Display`](fmt::Display) prints the shortest form.
+    /// Returns the spec with every key written out, for people; [`Display`](fmt::Display) prints the shortest form.
     #[must_use]
     pub fn full(&self) -> impl fmt::Display {
         struct Full(CodecSpec);

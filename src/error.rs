@@ -24,7 +24,7 @@ pub enum Error {
     /// A value or a scale leaves the range of its stored format (65520 and up for f16), or a query or a bias that of
     /// scores (the method says which).
     Overflow,
-    /// A weight is larger than [`MAX_WEIGHT`](crate::MAX_WEIGHT).
+    /// A weight is larger than [`MAX_WEIGHT`](crate::codecs::MAX_WEIGHT).
     Weight {
         /// Index of the first such weight.
         index: usize,

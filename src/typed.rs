@@ -32,7 +32,7 @@ impl<const D: usize> Query<D> {
 const BATCH: usize = crate::codec::query::QUERY_BATCH;
 
 impl<C: Codec, const D: usize> Typed<C, D> {
-    /// A codec of one's own with arrays in its methods.
+    /// Wraps your own codec, so that its methods take arrays.
     ///
     /// # Errors
     /// [`Error::Width`] if its width is not `D`, [`Error::Unsupported`] if its prepared queries are longer than 2·D.
@@ -46,7 +46,7 @@ impl<C: Codec, const D: usize> Typed<C, D> {
         Ok(Self(codec))
     }
 
-    /// Bytes of a block.
+    /// Returns the number of bytes of a block.
     pub fn block_bytes(&self) -> usize {
         self.0.block_bytes()
     }
@@ -59,7 +59,7 @@ impl<C: Codec, const D: usize> Typed<C, D> {
         self.0.encode(x, block)
     }
 
-    /// The most bytes that a page of `tokens` vectors takes: for most codecs, the bytes that it always takes.
+    /// Returns the most bytes that a page of `tokens` vectors takes. For most codecs a page always takes this many.
     pub fn page_bytes_max(&self, tokens: usize) -> usize {
         self.0.page_bytes_max(tokens)
     }

@@ -103,7 +103,10 @@ fn the_rows_of_what_to_take_are_those_of_accuracy() {
         for (said, printed) in
             [(number(3), values[1]), (number(4), keys[3]), (number(5), keys[0]), (number(6), keys[2])]
         {
-            assert!((said / printed - 1.0).abs() < 0.06, "{line}: {said}, and docs/accuracy.md has {printed}");
+            assert!(
+                (said / printed - 1.0).abs() < 0.06,
+                "{line}: {said}, and docs/accuracy.md has {printed}"
+            );
         }
         count += 1;
     }

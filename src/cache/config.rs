@@ -8,8 +8,10 @@ use crate::codec::turboquant::TurboQuantSpec;
 use crate::spec::builders;
 use crate::{CodecSpec, Error};
 
-/// What is subtracted from keys before they are encoded. One vector added to all keys of a head changes every logit of
-/// a query by the same amount, which softmax does not see; so the centre costs no accuracy, only bits.
+/// Says what is subtracted from keys before they are encoded.
+///
+/// One vector added to all keys of a head changes every logit of a query by the same amount, and softmax does not see that.
+/// So a centre costs bits, but no accuracy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Center {
@@ -22,8 +24,7 @@ pub enum Center {
     Page,
 }
 
-/// The cache of one attention layer: [`new`](Self::new), then what is to be otherwise, by the methods named like the
-/// fields or by assignment.
+/// Configures the cache of one attention layer. Set fields directly, or use the builder method of the same name.
 ///
 /// ```
 /// use octaplex::LayerConfig;
@@ -78,8 +79,10 @@ pub struct LayerConfig {
 }
 
 impl LayerConfig {
-    /// Four bits for keys and values, pages of 64, four sinks, 64 recent tokens, rollbacks of 64; keys centred page by
-    /// page and balanced.
+    /// Creates the default configuration: `turboquant` with 4 bits for keys and values, pages of 64 tokens, 4 sinks, 64 recent
+    /// tokens, rollbacks of 64 tokens; keys centred page by page and balanced.
+    ///
+    /// `head_dim` is the width of keys and values, and `capacity` counts tokens. `KvCache::builder` chooses better codecs.
     #[must_use]
     pub const fn new(kv_heads: usize, head_dim: usize, capacity: usize) -> Self {
         let four_bits = CodecSpec::TurboQuant(TurboQuantSpec::new(4));
@@ -120,8 +123,8 @@ impl LayerConfig {
         capacity: usize;
     }
 
-    /// Bits that a value in a page takes, keys and values together, everything counted: what a long context tends to. 0 for an
-    /// impossible configuration.
+    /// Returns the bits that a value in a page takes, keys and values together, with everything counted. A long context tends
+    /// to this rate. 0 for an impossible configuration.
     ///
     /// ```
     /// use octaplex::{Error, LayerConfig};
@@ -265,7 +268,7 @@ const fn is_width(dim: usize) -> bool {
     false
 }
 
-/// Layers that have other codecs than the rest: [`CacheConfig::finer`].
+/// Names other codecs for some layers of a cache: [`CacheConfig::finer`](field@CacheConfig::finer).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Finer {
@@ -277,7 +280,7 @@ pub struct Finer {
     pub values: CodecSpec,
 }
 
-/// The cache of a whole model; [`layers`](Self::layers) turns it into one [`LayerConfig`] a layer. Made like one.
+/// Configures the cache of a whole model. [`layers`](Self::layers) turns it into one [`LayerConfig`] for each layer.
 ///
 /// ```
 /// use octaplex::{CacheConfig, Error, LayerConfig};
@@ -304,7 +307,7 @@ pub struct CacheConfig {
 }
 
 impl CacheConfig {
-    /// [`LayerConfig::new`] in every layer.
+    /// Creates a configuration with [`LayerConfig::new`] in every layer.
     #[must_use]
     pub const fn new(layers: usize, kv_heads: usize, head_dim: usize, capacity: usize) -> Self {
         let each = LayerConfig::new(kv_heads, head_dim, capacity);
@@ -317,17 +320,17 @@ impl CacheConfig {
         finer: Finer => Some;
     }
 
-    /// Bits that a value in a page takes, mean of all layers: [`LayerConfig::page_bits`].
+    /// Returns the bits that a value in a page takes, as the mean of all layers: [`LayerConfig::page_bits`].
     #[must_use]
     pub fn page_bits(&self) -> f64 {
         let bits = self.layers().map(|layer| layer.page_bits());
         bits.sum::<f64>() / self.layers.max(1) as f64
     }
 
-    /// The same with the most accurate codecs whose pages take at most so many bits a value, mean of all layers, chosen from what
-    /// was measured on whole models. Keys come before values: of two caches that take as many bits, keys of 3 bits and
-    /// values of 2 have half the divergence of the reverse. Between two rows of the table the bits are used up by
-    /// [`finer`](field@Self::finer) layers.
+    /// Chooses the most accurate codecs whose pages take at most `bits` bits a value, as the mean of all layers.
+    ///
+    /// The choice follows measurements on whole models. Keys get bits before values: with equal bits, 3-bit keys and 2-bit
+    /// values have half the divergence of the reverse. [`finer`](field@Self::finer) layers use up what lies between two rows:
     ///
     /// | keys / values | bits in pages, D = 64 | KL from f16: SmolLM2-135M, Qwen2.5-0.5B |
     /// |---|---|---|
@@ -361,8 +364,9 @@ impl CacheConfig {
         })
     }
 
-    /// As [`for_bits`](Self::for_bits), with which a full cache takes at most `total` bytes, windows and all: the sum of
-    /// its layers' [`required_bytes`](LayerConfig::required_bytes).
+    /// Chooses codecs as [`for_bits`](Self::for_bits) does, so that a full cache takes at most `total` bytes.
+    ///
+    /// Everything counts, also windows: it is the sum of the layers' [`required_bytes`](LayerConfig::required_bytes).
     ///
     /// ```
     /// use octaplex::{CacheConfig, Error};
@@ -416,7 +420,7 @@ impl CacheConfig {
         Err(too_little(least))
     }
 
-    /// The configuration of each layer, to be changed at will before a cache is made of them.
+    /// Returns the configuration of each layer. You may change them before you create a cache.
     pub fn layers(&self) -> impl Iterator<Item = LayerConfig> + '_ {
         let inner = self.layers.saturating_sub(self.boundary_layers.saturating_mul(2));
         (0..self.layers).map(move |layer| {

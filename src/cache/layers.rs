@@ -11,7 +11,7 @@ use alloc::{sync::Arc, vec::Vec};
 use core::ops::Range;
 use crossbeam_queue::ArrayQueue;
 
-/// A layer of a [`KvCache`].
+/// Holds one layer of a [`KvCache`], on the heap.
 ///
 /// ```
 /// use octaplex::cache::SharedLayer;
@@ -31,7 +31,7 @@ use crossbeam_queue::ArrayQueue;
 pub type SharedLayer = Layer<Arc<dyn Codec>, Arc<dyn Codec>, Shared>;
 
 impl SharedLayer {
-    /// An empty cache that grows on the heap.
+    /// Creates an empty layer that grows on the heap.
     ///
     /// # Errors
     /// [`Error::Unsupported`] and [`Error::Width`] for impossible configurations, [`Error::Memory`] for exact tokens that the
@@ -46,7 +46,7 @@ impl SharedLayer {
         Self::empty(config, Layout::new(config), keys, values, backend)
     }
 
-    /// The same with codecs of one's own, whatever the configuration says of codecs; all heads share them.
+    /// Creates an empty layer with your own codecs, which all heads share. The configuration's codecs are ignored.
     ///
     /// # Errors
     /// As [`LayerCache::with_codecs`](crate::cache::LayerCache::with_codecs).
@@ -80,7 +80,9 @@ impl SharedLayer {
     }
 }
 
-/// The key/value cache of a model: layers of any widths and codecs, and the memory to work in.
+/// Holds the keys and values of all layers of a model, compressed, and computes attention on them.
+///
+/// Begin with [`KvCache::builder`]. Layers may have different widths and codecs: [`KvCache::new`].
 ///
 /// ```
 /// use octaplex::{Backend, CacheConfig, Error, KvCache};
@@ -134,7 +136,7 @@ impl KvCache {
     /// The most layers of a cache.
     const MOST_LAYERS: usize = 1 << 16;
 
-    /// Empty, one layer for each configuration.
+    /// Creates an empty cache with one layer for each configuration.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for no layers or more than 65,536, [`Error::Memory`] where the machine has no memory for the exact
@@ -151,22 +153,22 @@ impl KvCache {
         Ok(Self::from_layers(layers.collect::<Result<_, Error>>()?))
     }
 
-    /// These layers, which may have codecs of one's own.
+    /// Creates a cache from layers, which may have your own codecs.
     #[must_use]
     pub fn from_layers(layers: Vec<SharedLayer>) -> Self {
         Self { layers, scratch: Pool(ArrayQueue::new(Pool::KEPT)) }
     }
 
-    /// The layers.
+    /// Returns the layers.
     #[must_use]
     pub fn layers(&self) -> &[SharedLayer] {
         &self.layers
     }
 
-    /// One of them.
+    /// Returns one layer.
     ///
     /// # Errors
-    /// [`Error::Missing`] for a number that is too high.
+    /// [`Error::Missing`] for a layer that is out of range.
     pub fn layer_mut(&mut self, layer: usize) -> Result<&mut SharedLayer, Error> {
         let count = self.layers.len();
         self.layers.get_mut(layer).ok_or(Error::Missing { what: "layer", number: layer, count })
@@ -177,8 +179,9 @@ impl KvCache {
         self.layers.get(layer).ok_or(Error::Missing { what: "layer", number: layer, count })
     }
 
-    /// Allocates what calls with so many query rows (query heads · queries of a block) work in: then they allocate
-    /// nothing. Without it the first call does; and so does the first of each further thread that calls at the same time.
+    /// Preallocates scratch memory for `queries` rows (query heads · queries of a block), so that later calls do not allocate.
+    ///
+    /// Without it the first call allocates, and so does the first call of each further thread.
     ///
     /// # Errors
     /// [`Error::Memory`].
@@ -196,10 +199,13 @@ impl KvCache {
         self.layer_mut(layer)?.calibrate(keys, queries)
     }
 
-    /// Adds tokens to a layer: [`Layer::append`].
+    /// Adds tokens to a layer.
+    ///
+    /// `keys` are \[kv_heads]\[tokens]\[key width] and `values` are \[kv_heads]\[tokens]\[value width], in f32, f16 or bf16.
+    /// [`Rows`] gives other orders. Tokens appended one by one or many at a time give the same bytes.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Layer::append`]; the cache is as it was.
     pub fn append<'a>(
         &mut self,
         layer: usize,
@@ -281,7 +287,7 @@ impl KvCache {
         })
     }
 
-    /// [`Layer::scores`] of a layer.
+    /// Scores the queries of one key/value head with every token, for engines with a softmax of their own: [`Layer::scores`].
     ///
     /// # Errors
     /// As there.
@@ -297,7 +303,7 @@ impl KvCache {
         self.scratch.with(needed, |scratch| layer.scores(head, queries, scores, scratch))
     }
 
-    /// [`Layer::accumulate`] on a layer.
+    /// Adds up the values of one key/value head by your weights: [`Layer::accumulate`].
     ///
     /// # Errors
     /// As there.
@@ -330,19 +336,20 @@ impl KvCache {
         self.layers.iter_mut().map(|layer| layer.evict(positions.clone())).sum()
     }
 
-    /// Forgets everything.
+    /// Forgets all tokens of all layers.
     pub fn clear(&mut self) {
         self.layers.iter_mut().for_each(Layer::clear);
     }
 
-    /// A second cache with the same tokens, which goes its own way: closed pages are shared, what is still exact (sinks
-    /// and window) is copied. For prompts with a common beginning.
+    /// Creates a second cache with the same tokens, for prompts with a common beginning.
+    ///
+    /// Both share the closed pages. What is still exact (sinks and window) is copied.
     #[must_use]
     pub fn fork(&self) -> Self {
         Self::from_layers(self.layers.clone())
     }
 
-    /// Bytes that these caches hold together, pages that several of them share counted once: what forks cost.
+    /// Returns the bytes that these caches hold together. A page that several of them share counts once.
     ///
     /// ```
     /// use octaplex::{Backend, Error, KvCache, LayerConfig};
@@ -368,7 +375,7 @@ impl KvCache {
         bytes + pages.iter().map(|(_, length)| length).sum::<usize>()
     }
 
-    /// The position of a layer's next token: [`Layer::next_position`].
+    /// Returns the position of a layer's next token.
     ///
     /// # Errors
     /// [`Error::Missing`] for a number that is too high.
@@ -386,8 +393,9 @@ impl KvCache {
         self.layer(layer).map(Layer::next_position)
     }
 
-    /// All layers together. Tokens are counted once, not in each layer: where layers have different numbers of them, the
-    /// most that one has.
+    /// Counts what all layers hold together.
+    ///
+    /// Tokens count once, not in each layer. Where layers have different numbers of them, it is the highest.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.layers.iter().map(Layer::stats).sum()

@@ -12,14 +12,15 @@ use octaplex_arch::Float;
 use octaplex_arch::MAX_WEIGHT;
 
 impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
-    /// Tokens that a row of [`scores`](Self::scores) has: sinks, pages, window, in this order.
+    /// Returns the number of tokens in a row of [`scores`](Self::scores): sinks, pages, window, in this order.
     #[must_use]
     pub fn tokens(&self) -> usize {
         self.view().exact() + self.store.pages() * self.layout.page
     }
 
-    /// The scores q·k̂ of one key/value head, for engines with a softmax of their own: `queries` \[queries]\[width],
-    /// `scores` \[queries]\[[`tokens`](Self::tokens)], unscaled, nothing masked.
+    /// Computes the scores q·k̂ of one key/value head, for engines with a softmax of their own.
+    ///
+    /// `queries` are \[queries]\[width] and `scores` are \[queries]\[[`tokens`](Self::tokens)], not scaled and not masked.
     ///
     /// # Errors
     /// [`Error::Row`] for queries that are not below 2⁵⁰; [`Error::Missing`], [`Error::Length`]; [`Error::Corrupt`], whose
@@ -89,11 +90,12 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         Ok(())
     }
 
-    /// Σ weight·v̂ of one key/value head: `weights` \[outputs]\[[`tokens`](Self::tokens)], `output`
-    /// \[outputs]\[width].
+    /// Computes Σ weight·v̂ of one key/value head.
+    ///
+    /// `weights` are \[outputs]\[[`tokens`](Self::tokens)] and `output` is \[outputs]\[width].
     ///
     /// # Errors
-    /// [`Error::Row`] for weights that are not at most [`MAX_WEIGHT`](crate::MAX_WEIGHT); [`Error::Missing`],
+    /// [`Error::Row`] for weights that are not at most [`MAX_WEIGHT`](crate::codecs::MAX_WEIGHT); [`Error::Missing`],
     /// [`Error::Length`]; [`Error::Corrupt`], whose block is counted over all pages.
     pub fn accumulate(
         &self,

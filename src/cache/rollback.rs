@@ -65,7 +65,7 @@ impl Standing<'_> {
 }
 
 impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
-    /// Forgets the tokens from `position` on, as after rejected drafts; beyond the end, nothing happens.
+    /// Forgets the tokens from `position` on, for example rejected drafts. Beyond the end, nothing happens.
     ///
     /// Up to [`max_rollback`](crate::LayerConfig::max_rollback) tokens behind the furthest position that the layer has
     /// reached, it is then the layer that never had them: the same bits come from [`attend`](Self::attend), now and
@@ -114,8 +114,9 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         }
     }
 
-    /// What the cache has for token `number` of [`positions`](Self::positions): a key and a value, decoded. Attention
-    /// needs no such copy; this is for tools.
+    /// Decodes the key and the value of token `number` of [`positions`](Self::positions).
+    ///
+    /// This is for tools. Attention needs no decoded copy.
     ///
     /// # Errors
     /// [`Error::Missing`] for heads and tokens that are not there, [`Error::Length`], [`Error::Corrupt`].
@@ -186,9 +187,10 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         Ok(())
     }
 
-    /// Drops the whole pages that lie within the positions, and returns how many tokens that were. Sinks and the exact
-    /// window stay; the other tokens keep their positions. No rollback brings dropped tokens back, or opens a page
-    /// before them again.
+    /// Drops the whole pages that lie within the positions, and returns the number of tokens dropped.
+    ///
+    /// Sinks and the exact window stay, and the other tokens keep their positions. No rollback brings dropped tokens back, or
+    /// opens a page before them again.
     ///
     /// This is also how to make room in a long conversation (a context shift). Keys carry the rotary embedding of their
     /// positions, so positions are not renumbered: evict the oldest range and go on counting. Attention skips the gap, and
@@ -202,7 +204,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         tokens
     }
 
-    /// Forgets everything, the balance included.
+    /// Forgets all tokens, and the balance.
     pub fn clear(&mut self) {
         self.store.remove(0..self.store.pages());
         self.store.front_mut().fill(0);

@@ -276,8 +276,9 @@ impl Piece {
 }
 
 impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
-    /// Calls `write` with the snapshot, piece after piece: a file, a socket, a `Vec`. One of a layer with codecs of
-    /// one's own is refused by every `load`: it could not say what its bytes mean.
+    /// Writes a snapshot by calling `write` with its pieces, in order.
+    ///
+    /// Snapshots of layers with your own codecs cannot be loaded, as they do not identify the codec.
     pub fn save(&self, write: &mut dyn FnMut(&[u8])) {
         let mut writer = Writer::new(write);
         writer.bytes(if self.own_codecs { OWN_CODECS } else { LAYER });
@@ -295,8 +296,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         }
     }
 
-    /// Takes over what a snapshot holds, of a cache with the same configuration (its capacity may differ, and query heads are
-    /// not in it).
+    /// Loads a snapshot of a layer with the same configuration. The capacity may differ, and query heads are not in it.
     ///
     /// # Errors
     /// [`Error::Snapshot`] for bytes that are no such snapshot, are damaged or cut off; [`Error::Full`]. The cache is
@@ -392,8 +392,9 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         writer.crc.finalize()
     }
 
-    /// One page alone, to be sent to a cache of the same configuration (sinks, windows, rollback and capacity may differ),
-    /// with the balance and the prefix centre that it was encoded with. Page `index` of `stats().paged_tokens / page`.
+    /// Writes one page alone, to be sent to a cache of the same configuration. Sinks, windows, rollback and capacity may differ.
+    ///
+    /// The bytes have the balance and the prefix centre of the page. There are `stats().paged_tokens / page` pages.
     ///
     /// # Errors
     /// [`Error::Missing`] for a page that is not there, [`Error::Unsupported`] for codecs of one's own.

@@ -7,7 +7,7 @@ use crate::Error;
 use alloc::{collections::VecDeque, sync::Arc, vec, vec::Vec};
 use core::ops::Range;
 
-/// The memory of a layer: a front of fixed size, and pages in the order of their tokens.
+/// Stores a layer: a front of fixed size, and pages in the order of their tokens.
 pub trait Storage: Send + Sync {
     #[doc(hidden)]
     fn front(&self) -> &[u8];
@@ -38,7 +38,7 @@ pub trait Storage: Send + Sync {
     fn remove(&mut self, range: Range<usize>);
 }
 
-/// Memory of the caller: `&mut [u8]`, an array, a `Vec`.
+/// Stores a layer in the caller's memory: `&mut [u8]`, an array, a `Vec`.
 #[derive(Debug)]
 pub struct Fixed<S> {
     bytes: S,
@@ -122,7 +122,7 @@ pub(crate) fn check_memory(what: &'static str, bytes: usize) -> Result<(), Error
     given.map_err(|_| Error::Memory { what, bytes })
 }
 
-/// Pages on the heap, each allocated when it closes and shared by all forks that have it.
+/// Stores a layer on the heap. Each page is allocated when it closes, and forks share it.
 #[cfg(feature = "alloc")]
 #[derive(Clone, Debug)]
 pub struct Shared {

@@ -164,8 +164,10 @@ impl Window<'_> {
 }
 
 impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
-    /// Adds tokens: keys and values in any float type, \[kv_heads]\[tokens]\[width]. Tokens appended one by one or
-    /// many at a time give the same bytes. `scratch` has [`scratch_len`](crate::LayerConfig::scratch_len) values.
+    /// Adds tokens. Keys and values are \[kv_heads]\[tokens]\[width], in f32, f16 or bf16; [`Rows`] gives other orders.
+    ///
+    /// Tokens appended one by one or many at a time give the same bytes. `scratch` has
+    /// [`scratch_len`](crate::LayerConfig::scratch_len) values.
     ///
     /// # Errors
     /// [`Error::Full`]; [`Error::Row`] for values that f16 cannot hold, or rows whose norm the codec cannot (where keys

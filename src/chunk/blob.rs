@@ -147,7 +147,7 @@ fn least_page_bytes(layout: &Layout) -> usize {
     layout.page_bytes - layout.heads * (spare[0] + spare[1])
 }
 
-/// What a blob's header says.
+/// Describes a blob: what its header says.
 ///
 /// ```
 /// use octaplex::chunk::{ChunkCodec, ChunkConfig, ChunkInfo, Dtype};
@@ -234,7 +234,7 @@ impl ChunkInfo {
         Ok(info)
     }
 
-    /// Values of the tensor: 2 · layers · tokens · heads · width.
+    /// Returns the number of values of the tensor: 2 · layers · tokens · heads · width.
     #[must_use]
     pub fn values(&self) -> usize {
         self.checked_values().unwrap_or(usize::MAX)

@@ -169,7 +169,7 @@ pub(crate) trait Rotated: Codec {
         scores: &mut [f32],
     ) -> Result<(), Error>;
 
-    /// Sums of rows whose norms are finite, by weights of at most [`MAX_WEIGHT`](crate::MAX_WEIGHT).
+    /// Sums of rows whose norms are finite, by weights of at most [`MAX_WEIGHT`](crate::codecs::MAX_WEIGHT).
     fn accumulate_rows(&self, weights: &[f32], rows: &Rows, acc: &mut [f32]);
 }
 

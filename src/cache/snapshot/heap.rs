@@ -47,7 +47,7 @@ impl Empty {
 }
 
 impl SharedLayer {
-    /// The cache that a snapshot describes.
+    /// Creates the layer that a snapshot describes.
     ///
     /// # Errors
     /// As [`load`](Self::load). [`Error::Snapshot`] also for an exact window or codecs whose memory would dwarf the snapshot:
@@ -67,7 +67,7 @@ impl SharedLayer {
 }
 
 impl KvCache {
-    /// A snapshot of all layers.
+    /// Returns a snapshot of all layers.
     #[must_use]
     pub fn save(&self) -> Vec<u8> {
         let mut bytes = CACHE.to_vec();
@@ -83,7 +83,7 @@ impl KvCache {
         bytes
     }
 
-    /// The cache that a snapshot describes.
+    /// Creates the cache that a snapshot describes.
     ///
     /// # Errors
     /// [`Error::Snapshot`], also for exact windows and codecs whose memory would dwarf the snapshot: make that cache first, and

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use std::io::{self, ErrorKind, Read, Write};
 
 impl KvCache {
-    /// Writes the bytes of [`save`](Self::save), a layer at a time in memory.
+    /// Writes a snapshot to a writer. It needs memory for one layer at a time.
     ///
     /// ```
     /// # use octaplex::{Backend, KvCache, LayerConfig};
@@ -37,8 +37,9 @@ impl KvCache {
         Ok(())
     }
 
-    /// Reads what [`save_to`](Self::save_to) wrote, and nothing behind it, a layer at a time in memory. Each section is checked
-    /// when it has come, before the next one is asked for: lengths that lie are refused after some kilobytes.
+    /// Reads what [`save_to`](Self::save_to) wrote, and nothing behind it. It needs memory for one layer at a time.
+    ///
+    /// Each section is checked before the next one is read, so wrong lengths are refused after some kilobytes.
     ///
     /// # Errors
     /// Those of `reader`; [`ErrorKind::InvalidData`] with the [`Error`] of [`load`](Self::load), whose offsets are
