@@ -7,6 +7,10 @@
 //! share a pass, nor on whether pages that none of them sees are still there: nor do the results, the same bits
 //! everywhere.
 
+mod totals;
+
+pub(crate) use totals::Total;
+
 use crate::Error;
 use crate::backend::Kernels;
 use crate::cache::layout::{BATCH, SPLIT};
@@ -90,57 +94,40 @@ pub(crate) const MAX_BIAS: f32 = 8.507_059e37;
 #[cfg(feature = "rayon")]
 const PARALLEL_FROM: usize = 16_384;
 
-/// Maxima and sums of a batch of queries.
-#[derive(Clone, Copy)]
-struct Totals {
-    max: [f32; BATCH],
-    sum: [f32; BATCH],
+/// The totals of a batch of queries.
+type Totals = [Total; BATCH];
+
+/// Values of totals in memory.
+#[cfg(feature = "rayon")]
+const TOTALS: usize = 2 * BATCH;
+
+#[cfg(feature = "rayon")]
+fn write_totals(totals: &Totals, memory: &mut [f32]) {
+    let pairs = memory.as_chunks_mut().0.iter_mut();
+    pairs.zip(totals).for_each(|(pair, total)| *pair = [total.max, total.sum]);
 }
 
-impl Totals {
-    const EMPTY: Self = Self { max: [f32::NEG_INFINITY; BATCH], sum: [0.0; BATCH] };
+/// Totals, and the output behind them.
+#[cfg(feature = "rayon")]
+fn read_totals(memory: &[f32]) -> (Totals, &[f32]) {
+    let mut totals = [Total::EMPTY; BATCH];
+    let (pairs, output) = memory.split_at(TOTALS);
+    totals.iter_mut().zip(pairs.as_chunks().0).for_each(|(total, [max, sum])| {
+        *total = Total { max: *max, sum: *sum };
+    });
+    (totals, output)
+}
 
-    /// Values of totals in memory.
-    #[cfg(feature = "rayon")]
-    const LEN: usize = 2 * BATCH;
-
-    #[cfg(feature = "rayon")]
-    fn write(&self, memory: &mut [f32]) {
-        memory[..BATCH].copy_from_slice(&self.max);
-        memory[BATCH..].copy_from_slice(&self.sum);
-    }
-
-    /// Totals, and the output behind them.
-    #[cfg(feature = "rayon")]
-    fn read(memory: &[f32]) -> (Self, &[f32]) {
-        let mut totals = Self::EMPTY;
-        totals.max.copy_from_slice(&memory[..BATCH]);
-        totals.sum.copy_from_slice(&memory[BATCH..Self::LEN]);
-        (totals, &memory[Self::LEN..])
-    }
-
-    /// Adds another part's totals and outputs.
-    fn add(&mut self, backend: Kernels, acc: &mut [f32], other: &Self, other_acc: &[f32], dim: usize) {
-        for (row, (acc, other_acc)) in acc.chunks_exact_mut(dim).zip(other_acc.chunks_exact(dim)).enumerate()
-        {
-            if other.max[row] == f32::NEG_INFINITY {
-                continue;
-            }
-            if self.max[row] == f32::NEG_INFINITY {
-                acc.copy_from_slice(other_acc);
-                (self.max[row], self.sum[row]) = (other.max[row], other.sum[row]);
-                continue;
-            }
-            let max = if other.max[row] > self.max[row] { other.max[row] } else { self.max[row] };
-            let mut factors = [self.max[row], other.max[row]];
-            let _ = backend.exp_weights(&mut factors, max);
-            let [old, new] = factors;
-            self.max[row] = max;
-            self.sum[row] = self.sum[row] * old + other.sum[row] * new;
-            for (acc, other) in acc.iter_mut().zip(other_acc) {
-                *acc = *acc * old + other * new;
-            }
-        }
+/// Adds another part's totals and outputs.
+fn add_part(
+    backend: Kernels,
+    dim: usize,
+    (totals, acc): (&mut Totals, &mut [f32]),
+    (others, other_acc): (&Totals, &[f32]),
+) {
+    let rows = acc.chunks_exact_mut(dim).zip(other_acc.chunks_exact(dim));
+    for ((total, other), sums) in totals.iter_mut().zip(others).zip(rows) {
+        total.add(backend, *other, [sums]);
     }
 }
 
@@ -233,7 +220,7 @@ impl Unit<'_> {
                 self.sees(first..first + layout.page)
             })
         };
-        let mut totals = Totals::EMPTY;
+        let mut totals = [Total::EMPTY; BATCH];
         let per_page = rows * layout.page;
         let scored = Cell::new(range.start);
         let mut pages = seen().map(|(index, page)| (index, page, view.head(page, self.head))).peekable();
@@ -258,7 +245,7 @@ impl Unit<'_> {
             for (row, scores) in scores.chunks_exact_mut(layout.page).enumerate() {
                 let offset = offsets[row * count + number];
                 let max = self.logits(row, offset, position(page), false, scores);
-                totals.max[row] = if max > totals.max[row] { max } else { totals.max[row] };
+                totals[row].raise(max);
             }
         }
         part.fill(0.0);
@@ -267,7 +254,7 @@ impl Unit<'_> {
         while let (Some((index, mut head)), Some(weights)) = (pages.next(), all_weights.next()) {
             let mut any = false;
             for (row, weights) in weights.chunks_exact_mut(layout.page).enumerate() {
-                any |= add_weights(view.backend, &mut totals, row, weights);
+                any |= totals[row].weigh(view.backend, weights);
             }
             if any {
                 if let Some((_, next)) = pages.peek() {
@@ -290,7 +277,7 @@ impl Unit<'_> {
         let each = self.queries.chunks_exact(layout.key_dim);
         queries.iter_mut().zip(each).for_each(|(slot, query)| *slot = query);
         let scores = &mut scratch.scores[..rows * count];
-        let mut totals = Totals::EMPTY;
+        let mut totals = [Total::EMPTY; BATCH];
         let mut from = 0;
         for (number, run) in runs.iter().enumerate() {
             let len = run.keys.len() / (2 * layout.key_dim);
@@ -298,13 +285,13 @@ impl Unit<'_> {
             backend.score_floats(Float::F16, layout.key_dim, run.keys, &queries[..rows], part);
             for (row, part) in part.chunks_exact_mut(len.max(1)).enumerate() {
                 let max = self.logits(row, 0.0, run.position, number == 0, part);
-                totals.max[row] = if max > totals.max[row] { max } else { totals.max[row] };
+                totals[row].raise(max);
                 scores[row * count + from..][..len].copy_from_slice(part);
             }
             from += len;
         }
         for (row, weights) in scores.chunks_exact_mut(count).enumerate() {
-            add_weights(backend, &mut totals, row, weights);
+            totals[row].weigh(backend, weights);
         }
         scratch.part.fill(0.0);
         let mut from = 0;
@@ -340,7 +327,7 @@ impl Unit<'_> {
         let (memory, more) = memory.split_at_mut(layout.unit_scratch(self.rows()));
         let mut scratch = Scratch::new(layout, self.rows(), memory);
         view.balanced(self.head, self.queries, scratch.balanced);
-        let mut paged = Totals::EMPTY;
+        let mut paged = [Total::EMPTY; BATCH];
         scratch.paged.fill(0.0);
         #[cfg(not(feature = "rayon"))]
         let _ = more;
@@ -353,8 +340,9 @@ impl Unit<'_> {
                 let (results, work) = more.split_at_mut(parts * result);
                 self.parallel_parts(scratch.balanced, (results, result), (work, worker))?;
                 for result in results.chunks_exact(result) {
-                    let (totals, part) = Totals::read(result);
-                    paged.add(view.backend, scratch.paged, &totals, part, layout.value_dim);
+                    let (totals, part) = read_totals(result);
+                    let sum = (&mut paged, &mut *scratch.paged);
+                    add_part(view.backend, layout.value_dim, sum, (&totals, part));
                 }
                 self.finish(paged, output, &mut scratch);
                 return Ok(());
@@ -362,7 +350,8 @@ impl Unit<'_> {
         }
         for range in self.parts() {
             let totals = self.pages(range, scratch.balanced, scratch.scores, scratch.part)?;
-            paged.add(view.backend, scratch.paged, &totals, scratch.part, layout.value_dim);
+            let sum = (&mut paged, &mut *scratch.paged);
+            add_part(view.backend, layout.value_dim, sum, (&totals, scratch.part));
         }
         self.finish(paged, output, &mut scratch);
         Ok(())
@@ -383,8 +372,8 @@ impl Unit<'_> {
         groups.into_par_iter().try_for_each(|(group, (results, scores))| {
             let ranges = self.parts().skip(group * each);
             for (result, range) in results.chunks_exact_mut(result).zip(ranges) {
-                let (totals, part) = result.split_at_mut(Totals::LEN);
-                self.pages(range, balanced, scores, part)?.write(totals);
+                let (totals, part) = result.split_at_mut(TOTALS);
+                write_totals(&self.pages(range, balanced, scores, part)?, totals);
             }
             Ok(())
         })
@@ -394,27 +383,19 @@ impl Unit<'_> {
     fn finish(&self, mut totals: Totals, output: &mut [f32], scratch: &mut Scratch) {
         let (view, layout, dim) = (self.view, self.view.layout, self.view.layout.value_dim);
         view.values.finish(scratch.paged);
-        let mut exact = Totals::EMPTY;
+        let mut exact = [Total::EMPTY; BATCH];
         scratch.exact.fill(0.0);
         for first in (0..view.exact()).step_by(SPLIT) {
             let part = self.exact(first..view.exact().min(first + layout.exact_tokens()), scratch);
-            exact.add(view.backend, scratch.exact, &part, scratch.part, dim);
+            add_part(view.backend, dim, (&mut exact, &mut *scratch.exact), (&part, scratch.part));
         }
-        totals.add(view.backend, scratch.paged, &exact, scratch.exact, dim);
+        add_part(view.backend, dim, (&mut totals, &mut *scratch.paged), (&exact, scratch.exact));
         for (row, (output, sum)) in
             output.chunks_exact_mut(dim).zip(scratch.paged.chunks_exact(dim)).enumerate()
         {
             let head = self.head * self.options.group + (self.row + row) / self.options.queries;
-            let (mut total, mut factor) = (totals.sum[row], 1.0);
-            if let Some(&sink) = self.options.options.sink_logits.get(head) {
-                let mut factors = [totals.max[row], sink];
-                let max = if sink > totals.max[row] { sink } else { totals.max[row] };
-                let _ = view.backend.exp_weights(&mut factors, max);
-                factor = factors[0];
-                total = total * factor + factors[1];
-            }
-            // A query that sees nothing gives zeros.
-            let scale = if total > 0.0 { factor / total } else { 0.0 };
+            let sink = self.options.options.sink_logits.get(head);
+            let scale = totals[row].scale(view.backend, sink.copied());
             output.iter_mut().zip(sum).for_each(|(output, sum)| *output = sum * scale);
         }
     }
@@ -433,17 +414,6 @@ pub(crate) fn check_options(options: &Attend) -> Result<(), Error> {
         return refuse("a window of 0 tokens sees nothing");
     }
     Ok(())
-}
-
-/// Turns a row's logits into weights and adds them up; says whether any is not zero.
-fn add_weights(backend: Kernels, totals: &mut Totals, row: usize, weights: &mut [f32]) -> bool {
-    if totals.max[row] == f32::NEG_INFINITY {
-        weights.fill(0.0);
-        return false;
-    }
-    let sum = backend.exp_weights(weights, totals.max[row]);
-    totals.sum[row] += sum;
-    sum > 0.0
 }
 
 impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {

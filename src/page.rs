@@ -66,6 +66,14 @@ pub(crate) struct Queries<'a> {
     pub(crate) prepared: &'a [&'a [f32]],
 }
 
+impl Queries<'_> {
+    /// Adds to offsets, \[query]\[page], what the centre of one page gives: a centre in f16, or none.
+    fn score_centre(&self, backend: Kernels, dim: usize, page: usize, centre: &[u8], offsets: &mut [f32]) {
+        let pages = offsets.len() / self.prepared.len().max(1);
+        score_floats(backend, self.rows, dim, centre, offsets[page..].iter_mut().step_by(pages));
+    }
+}
+
 /// Reads and writes one side of a head of a page.
 ///
 /// Preparing a query and finishing a sum are the codec's own: they do not depend on a page.

@@ -238,7 +238,7 @@ fn the_rooms_of_src() {
             None => assert!(ROOMS.contains(&room), "{name} is no room of src/"),
             Some((folder, _)) => {
                 assert!(
-                    ["cells", "codebook", "codec", "codecs", "cache", "chunk", "gpu", "page"]
+                    ["attention", "cells", "codebook", "codec", "codecs", "cache", "chunk", "gpu", "page"]
                         .contains(&folder),
                     "{name}: no room of src/ has a folder {folder}/"
                 );

@@ -7,7 +7,7 @@ use super::page::{Body, Closed};
 use super::{CellPages, PAGE};
 use crate::Attend;
 use crate::Error;
-use crate::attention::check_options;
+use crate::attention::{Total, check_options};
 use crate::backend::Kernels;
 use crate::codec::query::QUERY_BATCH;
 use crate::codec::scratch::{MAX_SCRATCH, with_scratch};
@@ -167,8 +167,7 @@ impl<'a> CellAttend<'a> {
 #[derive(Clone, Debug, Default)]
 pub struct Partial {
     dim: usize,
-    max: Vec<f32>,
-    sum: Vec<f32>,
+    totals: Vec<Total>,
     /// Sums of closed pages in the basis of the values' codec, \[row]\[width]; and of exact rows.
     coded: Vec<f32>,
     exact: Vec<f32>,
@@ -181,14 +180,11 @@ pub struct Partial {
 impl Partial {
     fn reset(&mut self, rows: usize, dim: usize) {
         self.dim = dim;
-        for (values, len, with) in [
-            (&mut self.max, rows, f32::NEG_INFINITY),
-            (&mut self.sum, rows, 0.0),
-            (&mut self.coded, rows * dim, 0.0),
-            (&mut self.exact, rows * dim, 0.0),
-        ] {
-            values.clear();
-            values.resize(len, with);
+        self.totals.clear();
+        self.totals.resize(rows, Total::EMPTY);
+        for sums in [&mut self.coded, &mut self.exact] {
+            sums.clear();
+            sums.resize(rows * dim, 0.0);
         }
     }
 
@@ -208,30 +204,22 @@ impl Partial {
             output.fill(0.0);
             return Ok(());
         };
-        let rows = first.max.len();
+        let rows = first.totals.len();
         Error::expect_length("values of the output", rows * dim, output.len())?;
         if !sink_logits.is_empty() {
             Error::expect_length("sink logits", rows, sink_logits.len())?;
         }
         for other in &*others {
-            Error::expect_length("rows of a part", rows, other.max.len())?;
+            Error::expect_length("rows of a part", rows, other.totals.len())?;
         }
         for (row, output) in output.chunks_exact_mut(dim).enumerate() {
             let of_row = row * dim..(row + 1) * dim;
             for other in &*others {
                 first.add(backend, row, other);
             }
-            let (mut total, mut factor) = (first.sum[row], 1.0);
-            if let Some(&sink) = sink_logits.get(row) {
-                let max = first.max[row].max(sink);
-                let mut factors = [first.max[row], sink];
-                let _ = backend.exp_weights(&mut factors, max);
-                factor = factors[0];
-                total = total * factor + factors[1];
-            }
+            let scale = first.totals[row].scale(backend, sink_logits.get(row).copied());
             let coded = &mut first.coded[of_row.clone()];
             values.codec.finish(coded);
-            let scale = if total > 0.0 { factor / total } else { 0.0 };
             let sums = coded.iter().zip(&first.exact[of_row]);
             output.iter_mut().zip(sums).for_each(|(out, (coded, exact))| *out = (coded + exact) * scale);
         }
@@ -240,20 +228,10 @@ impl Partial {
 
     /// Adds another part's row.
     fn add(&mut self, backend: Kernels, row: usize, other: &Self) {
-        if other.max[row] == f32::NEG_INFINITY {
-            return;
-        }
-        let max = if other.max[row] > self.max[row] { other.max[row] } else { self.max[row] };
-        let mut factors = [self.max[row], other.max[row]];
-        let _ = backend.exp_weights(&mut factors, max);
-        let [old, new] = factors;
-        self.max[row] = max;
-        self.sum[row] = self.sum[row] * old + other.sum[row] * new;
         let of_row = row * self.dim..(row + 1) * self.dim;
-        for (mine, others) in [(&mut self.coded, &other.coded), (&mut self.exact, &other.exact)] {
-            let pairs = mine[of_row.clone()].iter_mut().zip(&others[of_row.clone()]);
-            pairs.for_each(|(mine, other)| *mine = *mine * old + other * new);
-        }
+        let coded = (&mut self.coded[of_row.clone()], &other.coded[of_row.clone()]);
+        let exact = (&mut self.exact[of_row.clone()], &other.exact[of_row]);
+        self.totals[row].add(backend, other.totals[row], [coded, exact]);
     }
 }
 
@@ -318,29 +296,22 @@ impl Pass<'_> {
                 self.score_rows(bytes, scores);
             }
         }
-        let mut of_rows = [f32::NEG_INFINITY; QUERY_BATCH];
+        let mut totals = [Total::EMPTY; QUERY_BATCH];
         for (page, scores) in seen.iter().zip(scores.chunks_exact_mut(rows * PAGE)) {
             for (row, scores) in scores.chunks_exact_mut(PAGE).enumerate() {
-                let largest = self.logits(row, *page, scores);
-                of_rows[row] = if largest > of_rows[row] { largest } else { of_rows[row] };
+                totals[row].raise(self.logits(row, *page, scores));
             }
         }
-        part.max[self.first..][..rows].copy_from_slice(&of_rows[..rows]);
         for (page, weights) in seen.iter().zip(scores.chunks_exact_mut(rows * PAGE)) {
             let mut any = false;
             for (row, weights) in weights.chunks_exact_mut(PAGE).enumerate() {
-                if of_rows[row] == f32::NEG_INFINITY {
-                    weights.fill(0.0);
-                    continue;
-                }
-                let sum = backend.exp_weights(weights, of_rows[row]);
-                part.sum[self.first + row] += sum;
-                any |= sum > 0.0;
+                any |= totals[row].weigh(backend, weights);
             }
             if any {
                 self.accumulate(*page, weights, part)?;
             }
         }
+        part.totals[self.first..][..rows].copy_from_slice(&totals[..rows]);
         (part.seen, part.scores) = (seen, scores);
         Ok(())
     }

@@ -71,12 +71,10 @@ impl PageFormat for Blocks<'_> {
         offsets: &mut [f32],
     ) -> Result<(), Error> {
         let count = queries.prepared.len();
-        let each = offsets.len() / count.max(1);
         for (page, (part, scores)) in parts.zip(scores.chunks_exact_mut(count * self.tokens)).enumerate() {
             self.backend.prefetch(part.ahead);
             self.codec.score(queries.prepared, part.rows, scores)?;
-            let offsets = offsets[page..].iter_mut().step_by(each);
-            score_floats(self.backend, queries.rows, self.codec.dim(), part.centre, offsets);
+            queries.score_centre(self.backend, self.codec.dim(), page, part.centre, offsets);
         }
         Ok(())
     }

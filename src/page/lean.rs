@@ -244,14 +244,7 @@ impl PageFormat for Lean<'_> {
                     centres[end..end + len].copy_from_slice(part.centre);
                     end += len;
                 } else {
-                    let offsets = offsets[page..].iter_mut().step_by(each);
-                    super::blocks::score_floats(
-                        self.backend,
-                        queries.rows,
-                        self.shape.dim,
-                        part.centre,
-                        offsets,
-                    );
+                    queries.score_centre(self.backend, self.shape.dim, page, part.centre, offsets);
                 }
             }
             if end == 0 {

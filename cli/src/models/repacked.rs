@@ -1,6 +1,9 @@
 //! Products with weights that candle has no vector instructions for. Q4_1, Q5_0 and Q5_1 have a scale, perhaps a minimum,
 //! and codes of four or five bits for each 32 weights. Their codes and scales are written as Q4_0 or Q8_0, for which
 //! it has some. That is exact: what is left of the minimum is multiplied by the sum of 32 activations.
+//!
+//! SmolLM2-135M in Q4_1, one thread, two cores with a load of 8: 5.9, 17.0 and 8.5 tokens/s, and 3.1, 3.5 and 4.2 without
+//! (three pairs of runs in turns, medians of 16 tokens).
 
 use candle_core::quantized::{GgmlDType, QMatMul, QTensor, ggml_file};
 use candle_core::{Device, Module, Result, Tensor};

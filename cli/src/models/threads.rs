@@ -11,6 +11,9 @@ const THREADS: &str = "CANDLE_NUM_THREADS";
 /// whatever of these this process may use. One that has to wait for its core stops them all for as long. So there are no
 /// more than cores that may be used, and one where there are two. A process cannot change its own variables safely; hence
 /// another program in its place, with the same number and the same files.
+///
+/// SmolLM2-135M in Q4_1 on two cores with a load of 8: 5.9, 17.0 and 8.5 tokens/s with one thread, 1.0 each time with two (three
+/// pairs of runs in turns, medians of 16 tokens).
 pub(crate) fn settle() {
     if [THREADS, "RAYON_NUM_THREADS"].iter().any(|name| env::var_os(name).is_some()) {
         return;
