@@ -1,64 +1,57 @@
-//! A toy model's loop with a compressed cache: a prompt at once, then token by token, a fork, a rejected guess, and a
-//! snapshot. `cargo run --release --example quickstart`
-#![allow(clippy::unwrap_used)]
+//! A toy engine's loop: grouped heads, a sliding window, a prompt, guesses that are rejected, a fork, a snapshot.
+//! `cargo run --release --example quickstart`
 
-use octaplex::{Backend, CacheConfig, Error, KvCache};
+use octaplex::{Backend, Error, KvCache, Rows, RowsMut};
 
 const LAYERS: usize = 2;
-const HEADS: usize = 2;
+const KV_HEADS: usize = 2;
 const QUERY_HEADS: usize = 4;
-const D: usize = 64;
+const WIDTH: usize = 64;
 
-/// What stands in for a model: rows of a layer at some positions, `heads` of them.
-fn rows(layer: usize, heads: usize, positions: std::ops::Range<usize>) -> Vec<f32> {
-    let mut rows = Vec::new();
-    for head in 0..heads {
-        for position in positions.clone() {
-            rows.extend(
-                (0..D).map(|i| ((layer * 7 + head * 3 + i + 1) as f32 * position as f32 * 0.01).sin()),
-            );
-        }
+/// Stands in for a model: rows of some tokens, in the order [tokens][heads][width].
+fn rows(layer: usize, heads: usize, tokens: std::ops::Range<usize>) -> Vec<f32> {
+    let row = |token: usize, head: usize, i: usize| {
+        ((layer * 7 + head * 3 + i + 1) as f32 * token as f32 * 0.01).sin()
+    };
+    tokens.flat_map(|token| (0..heads * WIDTH).map(move |i| row(token, i / WIDTH, i % WIDTH))).collect()
+}
+
+/// Runs some tokens through all layers.
+fn step(cache: &mut KvCache, tokens: std::ops::Range<usize>, output: &mut Vec<f32>) -> Result<(), Error> {
+    output.resize(tokens.len() * QUERY_HEADS * WIDTH, 0.0);
+    for layer in 0..LAYERS {
+        let [keys, values] = [(); 2].map(|()| rows(layer, KV_HEADS, tokens.clone()));
+        cache.append(layer, Rows::tokens_first(&keys), Rows::tokens_first(&values))?;
+        let queries = rows(layer, QUERY_HEADS, tokens.clone());
+        cache.attend(layer, Rows::tokens_first(&queries), RowsMut::tokens_first(&mut output[..]))?;
     }
-    rows
+    Ok(())
 }
 
 fn main() -> Result<(), Error> {
-    // Keys and values in 4 bits, keys centred page by page; change any field, of all layers or of one.
-    let mut config = CacheConfig::new(LAYERS, HEADS, D, 8192);
-    config.each.values = "turboquant:bits=3".parse()?;
-    let mut cache = KvCache::new(config.layers(), Backend::detect())?;
-    cache.reserve(QUERY_HEADS)?; // from here on, attention allocates nothing
-
-    // The prompt: all its tokens in one call a layer. Its queries tell the balance which channels of keys count.
-    for layer in 0..LAYERS {
-        cache.calibrate(layer, &rows(layer, HEADS, 0..1000), &rows(layer, QUERY_HEADS, 0..1000))?;
-        cache.append(layer, &rows(layer, HEADS, 0..1000), &rows(layer, HEADS, 0..1000))?;
-    }
+    let builder = KvCache::builder(LAYERS, KV_HEADS, WIDTH, 8192).query_heads(QUERY_HEADS);
+    let mut cache = builder.bits(3.2).sliding_window(4096).build()?;
+    let mut output = Vec::new();
+    step(&mut cache, 0..1000, &mut output)?; // the prompt
     let prompt = cache.fork(); // shares every closed page
 
-    // Generation: one token at a time.
-    let mut output = vec![0.0; QUERY_HEADS * D];
-    for token in 1000..1100 {
-        for layer in 0..LAYERS {
-            let new = rows(layer, HEADS, token..token + 1);
-            cache.append(layer, &new, &new)?;
-            let queries = rows(layer, QUERY_HEADS, token..token + 1);
-            cache.attend(layer, &queries, &mut output)?;
-        }
+    for token in 1000..1090 {
+        step(&mut cache, token..token + 1, &mut output)?;
     }
-    cache.truncate(1090)?; // ten guesses were rejected
+    step(&mut cache, 1090..1100, &mut output)?; // ten guesses at once
+    cache.truncate(1093)?; // three were right
 
     let stats = cache.stats();
     println!("{} tokens in {LAYERS} layers, {:.2} bits a value", stats.tokens, stats.bits_per_value());
     println!("the prompt alone has {} tokens", prompt.stats().tokens);
 
-    let saved = cache.save();
-    let loaded = KvCache::load(&saved, Backend::detect())?;
-    let queries = rows(0, QUERY_HEADS, 1090..1091);
-    let mut again = output.clone();
-    cache.attend(0, &queries, &mut output)?;
-    loaded.attend(0, &queries, &mut again)?;
+    let mut loaded = KvCache::load(&cache.save(), Backend::detect())?;
+    for layer in 0..LAYERS {
+        loaded.layer_mut(layer)?.set_query_heads(QUERY_HEADS)?;
+    }
+    let mut again = Vec::new();
+    step(&mut cache, 1093..1094, &mut output)?;
+    step(&mut loaded, 1093..1094, &mut again)?;
     assert_eq!(output, again);
-    println!("saved in {} bytes; the loaded cache gives the same bits", saved.len());
     Ok(())
 }
