@@ -304,7 +304,7 @@ fn about_weights(run: &Run, weights: GgmlDType) -> String {
         GgmlDType::Q5_0 | GgmlDType::Q5_1 => {
             "multiplied as Q8_0, a byte a weight: Q4_0 and Q4_K_M are smaller, and have vector instructions too"
         }
-        _ => "which has vector instructions, as Q4_0 and Q8_0 have",
+        _ => "multiplied by vector instructions, the fast case (Q4_0, Q8_0 and K types)",
     };
     format!(
         "The weights take {share:.0}% of the time, whatever the cache does. They are {weights:?}, {note}.\n"

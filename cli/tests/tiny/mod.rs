@@ -4,6 +4,9 @@ use half::f16;
 use std::path::Path;
 
 const WIDTH: usize = 64;
+/// Vectors, token by token.
+pub(crate) type Rows = Vec<Vec<f64>>;
+
 const HEADS: usize = 4;
 const KV_HEADS: usize = 2;
 const FEED: usize = 96;
@@ -391,7 +394,7 @@ impl Tiny {
     }
 
     /// The same, and each layer's keys, values and queries, token by token.
-    pub(crate) fn run(&self, tokens: &[u8]) -> (Vec<Vec<f64>>, Vec<[Vec<Vec<f64>>; 3]>) {
+    pub(crate) fn run(&self, tokens: &[u8]) -> (Rows, Vec<[Rows; 3]>) {
         let gemma = self.architecture == "gemma3";
         let mut caches = vec![[const { Vec::<Vec<f64>>::new() }; 3]; self.layers];
         let logits = tokens.iter().enumerate().map(|(position, &token)| {
