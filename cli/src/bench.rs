@@ -7,7 +7,7 @@
 mod card;
 
 use crate::backend::cpu;
-use crate::codecs::{DEFAULT_CODECS, build, parse_specs};
+use crate::codecs::{ALL_CODECS, build, parse_specs};
 use crate::console::{Console, wrap};
 use crate::device::Device;
 use crate::failure::{At, Result, fail};
@@ -43,12 +43,12 @@ pub(crate) struct Bench {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// The codecs, as "SPEC;SPEC"
-    #[arg(long, value_name = "SPECS", default_value = DEFAULT_CODECS, hide_default_value = true)]
+    #[arg(long, value_name = "SPECS", default_value = ALL_CODECS, hide_default_value = true)]
     codecs: String,
     /// Width of a vector
     #[arg(long, value_name = "D", default_value_t = 128)]
     dim: usize,
-    /// Instructions to use; `octaplex backends` lists them
+    /// Instructions to use; `octaplex info` lists them
     #[arg(long, value_name = "NAME", value_parser = crate::backend::parse)]
     backend: Option<Backend>,
     /// Where codecs run

@@ -5,20 +5,63 @@ use octaplex::codebook::WIDTHS;
 use octaplex::codecs::{Role, Stream};
 use octaplex::{Backend, CodecSpec, Error};
 
-/// What `compare` and `bench` run when `--codecs` is not given.
-pub(crate) const DEFAULT_CODECS: &str = "f16; \
-    trellis:m=2; trellis; trellis:m=8; trellis:m=16; graded:bits=2; graded; graded:bits=4; turboquant:bits=2; turboquant:bits=3; turboquant; \
-    turboquant:bits=6; turboquant:bits=8; \
-    turboquant-qjl:bits=4; qjl; octopus; octopus:split=even; octopus-qjl; polarquant:bits=3; polarquant; \
+/// What `compare --all` and `bench` run when `--codecs` is not given.
+pub(crate) const ALL_CODECS: &str = "f16; \
+    trellis:bits=2; trellis:bits=3; trellis:bits=4; trellis:bits=5; graded:bits=2; graded:bits=3; graded:bits=4; \
+    turboquant:bits=2; turboquant:bits=3; turboquant:bits=4; turboquant:bits=6; turboquant:bits=8; \
+    turboquant-qjl:bits=4; qjl; octopus; octopus:split=even; octopus-qjl; polarquant:bits=3; polarquant:bits=4; \
     hqmq:s=24,r=3; hqmq:secondary=optimised; hqmq:r=6,med=3; tq3_0; tq3_0:variant=3bit; \
-    int:bits=3; int; int:asymmetric=true; int:group=32; int:rotate=true; int8; \
+    int:bits=3; int:bits=4; int:asymmetric=true; int:bits=4,group=32; int:bits=4,rotate=true; int8; \
     q8_0; q5_0; q4_0; q4_0:rotate=keys; q4_0:rotate=values; iq4_nl; fp8; fp8:scale=token";
 
-/// Whether a row of that table is for this role: an engine's rotation of keys is not for values, and grades are not.
+/// Ten rows of that table for keys: what other engines have, and what this library recommends.
+const KEY_CODECS: &str = "f16; q8_0; fp8; q4_0; int:bits=4; turboquant:bits=4; trellis:bits=3; \
+    graded:bits=2; graded:bits=3; graded:bits=4";
+
+/// The same for keys of a width without grades.
+const KEY_CODECS_WITHOUT_GRADES: &str = "f16; q8_0; fp8; q4_0; int:bits=4; turboquant:bits=4; turboquant:bits=3; \
+    trellis:bits=2; trellis:bits=3; trellis:bits=4";
+
+/// The same for values, which have no grades.
+const VALUE_CODECS: &str = KEY_CODECS_WITHOUT_GRADES;
+
+/// Whether a row of the whole table is among the ten of this role.
+pub(crate) fn is_recommended(role: Role, spec: &str, dim: usize) -> bool {
+    let list = match role {
+        Role::Values => VALUE_CODECS,
+        Role::Keys if has_grades(dim) => KEY_CODECS,
+        Role::Keys => KEY_CODECS_WITHOUT_GRADES,
+    };
+    list.split(';').any(|listed| listed.trim() == spec)
+}
+
+/// Whether keys of this width can be `graded`.
+pub(crate) fn has_grades(dim: usize) -> bool {
+    CodecSpec::Graded(Default::default()).block_bytes(dim) > 0
+}
+
+/// What this library recommends for keys and for values of this width, about 3.2 bits a value.
+pub(crate) fn recommended(dim: usize) -> [&'static str; 2] {
+    [if has_grades(dim) { "graded:bits=3" } else { "trellis:bits=3" }, "trellis:bits=3"]
+}
+
+/// Whether a row of the whole table is for this role: an engine's rotation of keys is not for values, and grades are not.
 pub(crate) fn is_for(role: Role, spec: &str) -> bool {
     match role {
         Role::Keys => !spec.ends_with("rotate=values"),
         Role::Values => !spec.ends_with("rotate=keys") && !spec.starts_with("graded"),
+    }
+}
+
+/// The spec for people: `bits=` in the place of a trellis' `m=`, which its canonical text has.
+pub(crate) fn shown_spec(spec: CodecSpec) -> String {
+    let text = spec.to_string();
+    let Some(keys) = text.strip_prefix("trellis:m=") else { return text };
+    let (m, rest) = keys.split_at(keys.find(',').unwrap_or(keys.len()));
+    let bits = [("1", 1), ("2", 2), ("4", 3), ("8", 4), ("16", 5)];
+    match bits.into_iter().find(|(of, _)| *of == m) {
+        Some((_, bits)) => format!("trellis:bits={bits}{rest}"),
+        None => text,
     }
 }
 
@@ -99,4 +142,43 @@ pub(crate) fn seed(spec: CodecSpec) -> u64 {
     let full = spec.full().to_string();
     let seed = full.split([':', ',']).find_map(|part| part.strip_prefix("seed="));
     seed.and_then(|seed| seed.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // tests fail by panicking
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ten_rows_are_recommended_and_all_are_in_the_whole_table() {
+        let all: Vec<&str> = ALL_CODECS.split(';').map(str::trim).collect();
+        for (role, dim) in [(Role::Keys, 128), (Role::Keys, 96), (Role::Values, 128), (Role::Values, 96)] {
+            let shown: Vec<_> = all.iter().filter(|spec| is_recommended(role, spec, dim)).collect();
+            assert_eq!(shown.len(), 10, "{shown:?}");
+            assert!(shown.iter().all(|spec| is_for(role, spec)), "{shown:?}");
+            for spec in shown {
+                build(spec, parse_spec(spec).unwrap(), dim, Backend::SCALAR).unwrap();
+            }
+        }
+        for dim in [96, 128] {
+            let [keys, values] = recommended(dim);
+            assert!(is_recommended(Role::Keys, keys, dim) && is_recommended(Role::Values, values, dim));
+        }
+    }
+
+    #[test]
+    fn people_read_bits_and_bytes_keep_their_canonical_names() {
+        for (given, shown, canonical) in [
+            ("trellis:bits=2", "trellis:bits=2", "trellis:m=2"),
+            ("trellis:bits=4,seed=7", "trellis:bits=4,seed=7", "trellis:m=8,seed=7"),
+            ("trellis:m=16", "trellis:bits=5", "trellis:m=16"),
+            ("trellis:m=6", "trellis:m=6", "trellis:m=6"),
+            ("trellis:bits=3", "trellis", "trellis"),
+            ("int:bits=3", "int:bits=3", "int:bits=3"),
+        ] {
+            let spec = parse_spec(given).unwrap();
+            assert_eq!((&*shown_spec(spec), &*spec.to_string()), (shown, canonical));
+            assert_eq!(parse_spec(&shown_spec(spec)).unwrap(), spec);
+        }
+    }
 }

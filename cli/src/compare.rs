@@ -1,9 +1,15 @@
-//! `compare`: every codec on the same keys, values and queries; a table, and files for machines and for browsers.
+//! `compare`: codecs on the same keys, values and queries; a table, and files for machines and for browsers. With
+//! `--cache` a whole cache in their place.
 
+mod cache;
 #[cfg(feature = "gpu")]
 mod card;
 
-use crate::codecs::{DEFAULT_CODECS, build, is_float, is_for, parse_budget, parse_specs};
+use crate::advice::{Advice, USUAL_BITS};
+use crate::codecs::{
+    ALL_CODECS, build, is_float, is_for, is_recommended, parse_budget, parse_specs, shown_spec,
+};
+use crate::columns::F16;
 use crate::console::{Console, page_note, wrap};
 use crate::device::Device;
 use crate::failure::{At, Failure, Result, fail};
@@ -28,22 +34,31 @@ use std::time::Duration;
 const HELP: &str = "\
 Examples:
   octaplex compare --input kv.safetensors
-  octaplex compare --codecs \"trellis; int:bits=4,group=32\" --json -
+  octaplex compare --all --wide
+  octaplex compare --codecs \"trellis:bits=2; int:bits=4,group=32\" --json -
   octaplex compare --budget 3
+  octaplex compare --cache --k graded:bits=3 --v trellis:bits=3
   octaplex compare --input kv.safetensors --reconstructed other.safetensors \\
       --reconstructed-bits 4.25 --reconstructed-name other
   octaplex compare --device cuda --codecs \"turboquant; trellis\"
 
-Input: tensors k, v [layers, kv_heads, tokens, width] and q [layers, q_heads,
-queries, width] in f16, bf16 or f32, and q_pos, the token of each query
-(without it: the last tokens); query head h uses key/value head
-h / (q_heads / kv_heads). An .npy array [..., width] is plain vectors, taken as
-keys and as values; it has no queries, so no figures of scores and attention.
+Input: a safetensors file with tensors in f16, bf16, f32 or f64, which
+`octaplex capture` and `python -m octaplex.capture` write from a model:
+  k, v   keys (after the rotary embedding) and values:
+         [layers, kv_heads, tokens, width], [tokens, kv_heads, width] of one
+         layer, or [tokens, width] of one head
+  q      queries of the same number of dimensions and the same width: heads and
+         queries in the places of kv_heads and tokens. Query head h uses
+         key/value head h / (q_heads / kv_heads). Without q the table has
+         distortion alone
+  q_pos  the token of each query, I32 or I64; without it, the last tokens
+An .npy array [..., width] is plain vectors, taken as keys and as values.
 
-Keys are measured as the cache stores them, every token in a page (but for
-those that fill none): the balance is decided from the first 256 tokens and
-every second query, and both KL columns are over the other queries.
+Keys are measured as the cache stores them, every token in a page (except those
+that fill none). The first 256 tokens and every second query decide the balance;
+both KL columns are over the other queries.
 
+The legend below the table explains its columns. The JSON has more digits:
 bits_per_value    everything stored counted: centres, balance, page headers
 distortion        sum of |x-x^|^2 / sum of |x|^2
 cosine            mean over vectors
@@ -57,9 +72,13 @@ output_error      sum of |o-o^|^2 / sum of |o|^2 over a head's queries, mean
 *_ns              per vector on one core: encode in pages of 64, decode one by
                   one, one query's scores, one output's sum
 
+With --cache each key/value head gets a cache. Tokens are appended in order, and
+the queries at a token attend as soon as it is there. bits_per_value is then of
+the whole cache at the end, exact tokens included.
+
 With --device cuda (a build with --features cuda), or hip (with hip), a second
-table has output_error by a card, keys and values of each codec that it takes
-in pages, beside the CPU's on the same pages; everything above is the CPU's.";
+table has output_error by a GPU, keys and values of each codec that it takes in
+pages, beside the CPU's on the same pages; everything above is the CPU's.";
 
 /// Arguments of `compare`.
 #[derive(Args)]
@@ -71,41 +90,51 @@ pub(crate) struct Compare {
     /// The codecs, as "SPEC;SPEC"
     #[arg(long, value_name = "SPECS")]
     codecs: Option<String>,
+    /// Every codec, in place of the ten rows that matter
+    #[arg(long, conflicts_with = "codecs")]
+    all: bool,
     #[command(flatten)]
     keys: KeyOptions,
     /// Tokens of a page: 64, 128 or 256
     #[arg(long, value_name = "TOKENS", default_value_t = 64, value_parser = parse_page)]
     page: usize,
     /// Keys and values (tensors k and v, or .npy [2, ...]) that another program decoded: a row; may be repeated
-    #[arg(long, value_name = "FILE", requires = "reconstructed_bits")]
+    #[arg(
+        help_heading = "Beside another program",
+        long,
+        value_name = "FILE",
+        requires = "reconstructed_bits"
+    )]
     reconstructed: Vec<PathBuf>,
     /// Bits a value that it stored, everything counted: 4.25, or 4.25/3.5 for keys/values; one for each file
-    #[arg(long, value_name = "BITS", requires = "reconstructed", value_parser = parse_bits)]
+    #[arg(help_heading = "Beside another program", long, value_name = "BITS", requires = "reconstructed", value_parser = parse_bits)]
     reconstructed_bits: Vec<(f64, f64)>,
     /// What to call it; by default its file's name
-    #[arg(long, value_name = "NAME", requires = "reconstructed")]
+    #[arg(help_heading = "Beside another program", long, value_name = "NAME", requires = "reconstructed")]
     reconstructed_name: Vec<String>,
-    /// Say which codecs of keys and values are the most accurate with at most so many bits a value in a cache's pages
+    /// Bits a value that the advice is for; also says what the library takes for so many in a cache's pages [default: 3.2]
     #[arg(long, value_name = "BITS", value_parser = parse_budget)]
     budget: Option<f64>,
     /// Show all columns, however wide the terminal is
     #[arg(long)]
     wide: bool,
     /// Write the rows as JSON; - is standard output
-    #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = "Files to write", long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Write a page with the plots
-    #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = "Files to write", long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// One plot of the values' rate and distortion, as a picture
-    #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = "Files to write", long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Instructions to use; `octaplex backends` lists them
-    #[arg(long, value_name = "NAME", value_parser = crate::backend::parse)]
+    /// Instructions to use; `octaplex info` lists them
+    #[arg(help_heading = "This machine", long, value_name = "NAME", value_parser = crate::backend::parse)]
     backend: Option<Backend>,
     /// What attends beside the CPU
-    #[arg(long, value_enum, default_value_t = Device::Cpu)]
+    #[arg(help_heading = "This machine", long, value_enum, default_value_t = Device::Cpu)]
     device: Device,
+    #[command(flatten)]
+    cache: cache::CacheOptions,
 }
 
 /// Time given to each operation of each row.
@@ -129,6 +158,11 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
     arguments.device.check()?;
     let backend = arguments.backend.unwrap_or_else(Backend::detect);
     let sample = Sample::load(arguments.input.as_deref())?;
+    if arguments.cache.cache {
+        let keys = arguments.keys.keys()?;
+        let setup = cache::Setup { sample: &sample, keys, page: arguments.page, backend, console };
+        return cache::run(&arguments.cache, &setup, arguments.json.as_deref());
+    }
     if arguments.device != Device::Cpu && sample.queries.is_none() {
         fail!(
             "--device {}: {} has no queries, so nothing attends: tensors k, v and q are expected",
@@ -138,12 +172,15 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
     }
     let (specs, left_out) = specs(arguments, &sample, backend)?;
     let others = reconstructed(arguments, &sample)?;
-    // Without queries nothing attends, and plain vectors may be anything.
-    let is_plain = sample.queries.is_none() && !arguments.keys.are_given();
+    // Plain vectors may be anything.
+    let is_plain = sample.is_plain() && !arguments.keys.are_given();
     let keys = if is_plain { Keys::RAW } else { arguments.keys.keys()? };
 
     let roles = [Role::Keys, Role::Values];
-    let is_shown = |role: Role, text: &str| arguments.codecs.is_some() || is_for(role, text);
+    let is_shown = |role: Role, text: &str| {
+        arguments.codecs.is_some()
+            || is_for(role, text) && (arguments.all || is_recommended(role, text, sample.dim))
+    };
     let shown = |role| specs.iter().filter(move |(text, _)| is_shown(role, text));
     let mut progress = Progress::shown(roles.into_iter().flat_map(shown).count() + 1);
     progress.doing("exact attention", 1);
@@ -183,17 +220,27 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
     if let Some(path) = &arguments.svg {
         files::write(path, report::chart(&sample, &rows).as_bytes())?;
     }
+    let advice = Advice::within(arguments.budget.unwrap_or(USUAL_BITS), &rows);
+    let sentence = match &advice {
+        Some(advice) => advice.sentence(),
+        None if arguments.codecs.is_some() => String::new(),
+        None => "No codecs here have so few bits a value: ask for more with --budget BITS.".into(),
+    };
     if let Some(path) = &arguments.html {
-        files::write(path, report::page(&sample, &rows, backend).as_bytes())?;
+        let page = report::page(&sample, &rows, keys, backend, &sentence);
+        files::write(path, page.as_bytes())?;
     }
     let mut notes = String::new();
-    if !left_out.is_empty() {
+    if arguments.codecs.is_none() && !arguments.all {
+        notes += &format!("The rows that matter; all {} codecs: add --all\n", specs.len());
+    }
+    if !left_out.is_empty() && arguments.all {
         notes += &format!("Not offered at width {}, so left out: {}\n", sample.dim, left_out.join("; "));
     }
     let unpaged = if keys == Keys::RAW { 0 } else { sample.tokens % arguments.page };
     if unpaged > 0 {
         notes += &format!(
-            "The last {unpaged} of {} tokens fill no page of {}: their keys stay in f16, as in the cache\n",
+            "The last {unpaged} of {} tokens fill no page of {}: their keys and values stay in f16, as in the cache\n",
             sample.tokens, arguments.page
         );
     }
@@ -202,20 +249,45 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
     }
     let text = comparison::text(&sample, &rows, keys, backend, arguments.wide);
     let page = page_note(arguments.html.as_deref());
-    console.say(&format!("{text}\n{card_text}{}{page}\n", wrap(&notes)))
+    let next = next_step(arguments, &sample, advice.as_ref());
+    let last = wrap(&format!("{notes}{page}\n\n{sentence}{}", if sentence.is_empty() { "" } else { "\n" }));
+    // A command is copied: its line is not broken.
+    console.say(&format!("{text}\n{card_text}{last}Next: {next}\n"))
+}
+
+/// What to do now.
+fn next_step(arguments: &Compare, sample: &Sample, advice: Option<&Advice>) -> String {
+    let Some(path) = &arguments.input else {
+        return "octaplex compare --input your.safetensors\n\
+            (octaplex capture, or python -m octaplex.capture, writes one from your model)"
+            .into();
+    };
+    if sample.queries.is_none() {
+        return match sample.is_plain() {
+            true => "tensors k, v and q in a safetensors file: then the table has KL and output error".into(),
+            false => "add queries, the tensor q: then the table has KL and output error".into(),
+        };
+    }
+    let rows = advice.map(|advice| [advice.keys, advice.values]);
+    let codecs = match rows.filter(|rows| rows.iter().all(|row| row.spec.is_some())) {
+        Some([keys, values]) => format!(" --k {} --v {}", keys.codec, values.codec),
+        None => String::new(),
+    };
+    format!("octaplex compare --cache --input {}{codecs}", path.display())
 }
 
 /// What the library chooses for so many bits, in words.
 fn within_budget(bits: f64, dim: usize) -> Result<String> {
     let config = CacheConfig::new(100, 1, dim, 1000).for_bits(bits).at("--budget")?;
-    let finer = config
-        .finer
-        .map(|Finer { layers, keys, values }| format!(", in {layers} of 100 layers {keys} and {values}"));
+    let finer = config.finer.map(|Finer { layers, keys, values }| {
+        let (keys, values) = (shown_spec(keys), shown_spec(values));
+        format!(", in {layers} of 100 layers {keys} and {values}")
+    });
     Ok(format!(
         "Within {bits} bits a value: {} for keys and {} for values{}, {:.3} bits in pages; of what was measured on whole models, \
          the most accurate that fits (docs/accuracy.md)\n",
-        config.each.keys,
-        config.each.values,
+        shown_spec(config.each.keys),
+        shown_spec(config.each.values),
         finer.unwrap_or_default(),
         config.page_bits()
     ))
@@ -225,7 +297,7 @@ type Specs = Vec<(String, CodecSpec)>;
 
 /// The codecs, and those of the default ones that do not exist at this width.
 fn specs(arguments: &Compare, sample: &Sample, backend: Backend) -> Result<(Specs, Vec<String>)> {
-    let specs = parse_specs(arguments.codecs.as_deref().unwrap_or(DEFAULT_CODECS))?;
+    let specs = parse_specs(arguments.codecs.as_deref().unwrap_or(ALL_CODECS))?;
     if arguments.codecs.is_some() {
         return Ok((specs, Vec::new()));
     }
@@ -305,6 +377,17 @@ impl Bench<'_> {
             .collect()
     }
 
+    /// Bits a value without the tokens that fill no page, which are in f16.
+    fn paged_bits(&self, spec: CodecSpec, bits: f64) -> f64 {
+        let tokens = self.sample.tokens;
+        let unpaged = if self.keys == Keys::RAW || is_float(spec) { 0 } else { tokens % self.page };
+        if unpaged == tokens {
+            return bits;
+        }
+        let share = unpaged as f64 / tokens as f64;
+        (bits - F16 * share) / (1.0 - share)
+    }
+
     fn row(&self, text: &str, spec: CodecSpec, role: Role) -> Result<Row> {
         let Self { sample, exact, backend, page, .. } = *self;
         let codec = build(text, spec, sample.dim, backend)?;
@@ -332,6 +415,7 @@ impl Bench<'_> {
             role,
             keys,
             page,
+            paged_bits: self.paged_bits(spec, metrics.bits_per_value),
             metrics,
             kl_raw,
             dim: sample.dim,
@@ -358,6 +442,7 @@ impl Bench<'_> {
             role,
             keys: Keys::RAW,
             page: self.page,
+            paged_bits: bits,
             metrics: Metrics { bits_per_value: bits, ..metrics },
             kl_raw: None,
             dim: sample.dim,

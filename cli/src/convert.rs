@@ -17,7 +17,7 @@ pub(crate) struct Coding {
     /// Width of a vector; an .npy file of rows tells its own
     #[arg(long, value_name = "D")]
     dim: Option<usize>,
-    /// Instructions to use; `octaplex backends` lists them
+    /// Instructions to use; `octaplex info` lists them
     #[arg(long, value_name = "NAME", value_parser = crate::backend::parse)]
     backend: Option<Backend>,
 }

@@ -6,9 +6,9 @@ use crate::failure::{Result, fail};
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Device {
     Cpu,
-    /// The first NVIDIA card; needs a build with the feature cuda
+    /// The first NVIDIA GPU; needs a build with the feature cuda
     Cuda,
-    /// The first AMD card, which this has never run on; needs a build with the feature hip
+    /// The first AMD GPU, which this has never run on; needs a build with the feature hip
     Hip,
 }
 

@@ -1,7 +1,8 @@
-//! What a spec means, which codecs there are, and which backends.
+//! What a spec means; or this CPU's backends and the codecs that there are.
 
+use crate::backend::cpu;
 use crate::codecs::{build, parse_spec};
-use crate::console::COLUMNS;
+use crate::console::{COLUMNS, wrap};
 use crate::failure::Result;
 use octaplex::{Backend, CodecSpec, LayerConfig};
 use serde_json::json;
@@ -54,8 +55,8 @@ pub(crate) fn spec(text: &str, dim: usize, as_json: bool) -> Result<String> {
     Ok(out)
 }
 
-/// The list of codecs.
-pub(crate) fn codecs(as_json: bool) -> String {
+/// This CPU's backends, fastest first, and the list of codecs.
+pub(crate) fn all(as_json: bool) -> String {
     if as_json {
         let codecs: Vec<_> = CodecSpec::all()
             .iter()
@@ -68,9 +69,21 @@ pub(crate) fn codecs(as_json: bool) -> String {
             .iter()
             .map(|(name, codec, keys)| json!({"name": name, "spec": format!("{codec}:{keys}")}))
             .collect();
-        return format!("{:#}\n", json!({"codecs": codecs, "aliases": aliases}));
+        return format!(
+            "{:#}\n",
+            json!({
+                "cpu": cpu(), "backends": Backend::available().map(Backend::name).collect::<Vec<_>>(),
+                "codecs": codecs, "aliases": aliases,
+            })
+        );
     }
-    let mut out = String::new();
+    let name = |backend: Backend| {
+        let note = if backend == Backend::detect() { " (default)" } else { "" };
+        format!("{}{note}", backend.name())
+    };
+    let names: Vec<_> = Backend::available().map(name).collect();
+    let about = format!("CPU: {}\nBackends, fastest first: {}\n", cpu(), names.join(", "));
+    let mut out = format!("{}\nCodecs, and the keys of their specs\n", wrap(&about));
     for codec in CodecSpec::all() {
         let options = textwrap::Options::new(COLUMNS).subsequent_indent("               ");
         let _ = writeln!(out, "{}", textwrap::fill(&format!("{:14} {}", codec.name, codec.summary), options));
@@ -81,21 +94,14 @@ pub(crate) fn codecs(as_json: bool) -> String {
     for (name, codec, keys) in CodecSpec::aliases() {
         let _ = writeln!(out, "{name:14} another name of {codec}:{keys}");
     }
-    out.push_str("\nA spec is name:key=value,key=value; keys left out have their defaults.\n");
+    out.push_str(
+        "\nA spec is name:key=value,key=value; keys left out have their defaults.\n\
+         bits= is the rate; the other keys are for experts.\n",
+    );
     let _ = writeln!(
         out,
-        "Widths: {:?}.\nOne in full: octaplex info trellis:m=2 --dim 64",
+        "Widths: {:?}.\nOne in full: octaplex info trellis:bits=2 --dim 64",
         octaplex::codebook::WIDTHS
     );
     out
-}
-
-/// The backends of this CPU, fastest first.
-pub(crate) fn backends() -> String {
-    let default = Backend::detect();
-    let line = |backend: Backend| {
-        let note = if backend == default { "  (default)" } else { "" };
-        format!("{}{note}\n", backend.name())
-    };
-    Backend::available().map(line).collect()
 }

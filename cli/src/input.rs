@@ -1,10 +1,10 @@
 //! Keys, values and queries to measure on: from a safetensors file, an `.npy` file, or the bundled sample.
 
-use crate::failure::{At, Failure, Result, fail, shown};
+use crate::failure::{At, Failure, Result, fail, first_line, shown};
 use crate::{files, npy};
 use half::{bf16, f16};
 use octaplex::codecs::Role;
-use safetensors::{Dtype, SafeTensors, tensor::TensorView};
+use safetensors::{Dtype, SafeTensorError, SafeTensors, tensor::TensorView};
 use std::path::Path;
 
 /// Cut from a real model's cache; see `cli/data/README.txt`.
@@ -22,6 +22,8 @@ pub(crate) struct Sample {
     pub(crate) tokens: usize,
     /// Of keys: \[layers, heads, tokens, width].
     pub(crate) shape: [usize; 4],
+    /// Of keys, as the file has it.
+    pub(crate) given: Vec<usize>,
     keys: Vec<Vec<f32>>,
     /// None for plain vectors, which serve as both.
     values: Option<Vec<Vec<f32>>>,
@@ -48,6 +50,11 @@ impl Sample {
         }
     }
 
+    /// Whether its vectors are of no known kind: they are taken as keys and as values.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.values.is_none()
+    }
+
     /// One line about the sample.
     pub(crate) fn describe(&self) -> String {
         let (heads, tokens, dim) = (self.keys.len(), self.tokens, self.dim);
@@ -57,9 +64,14 @@ impl Sample {
                 self.name,
                 queries.heads.len() * queries.positions.len()
             ),
+            None if self.is_plain() => format!(
+                "{}: {tokens} plain vectors of width {dim}, taken as keys and as values; no queries, so no KL and no \
+                 attention output",
+                self.name
+            ),
             None => format!(
-                "{}: {tokens} plain vectors of width {dim}, taken as keys and as values; no queries, so no attention \
-                 columns",
+                "{}: {heads} key/value heads of {tokens} tokens, width {dim}; no queries (tensor q), so distortion alone: \
+                 no KL and no attention output",
                 self.name
             ),
         }
@@ -95,55 +107,48 @@ impl Sample {
         }
         let tokens = values.len() / dim;
         let shape = [1, 1, tokens, dim];
-        Ok(Self { name, origin: None, dim, tokens, shape, keys: vec![values], values: None, queries: None })
+        Ok(Self {
+            name,
+            origin: None,
+            dim,
+            tokens,
+            shape,
+            given: shape.to_vec(),
+            keys: vec![values],
+            values: None,
+            queries: None,
+        })
     }
 
-    /// Tensors k and v \[layers, kv_heads, T, D] and q \[layers, q_heads, queries, D], with or without q_pos.
+    /// Tensors k and v, \[layers, kv_heads, tokens, width] or as [`Grid`] has it, with or without q and q_pos.
     fn from_safetensors(name: String, bytes: &[u8]) -> Result<Self> {
-        let Ok(file) = SafeTensors::deserialize(bytes) else {
-            fail!(
-                "neither a safetensors file with tensors k, v and q nor an .npy array of vectors{}",
-                guess(bytes)
-            );
+        let file = match SafeTensors::deserialize(bytes) {
+            Ok(file) => file,
+            Err(error) => fail!(
+                "neither a safetensors file with tensors k, v and q nor an .npy array of vectors; {}",
+                guess(bytes, &error)
+            ),
         };
         let tensor = |name: &str| {
             file.tensor(name).map_err(|_| {
                 let mut names: Vec<_> = file.names().into_iter().collect();
                 names.sort_unstable();
                 let names = shown(&names.join(", "));
-                Failure(format!("no tensor {name}; k, v and q are needed, the file has {names}"))
+                Failure(format!(
+                    "no tensor {name}; k and v are needed, and q for attention; the file has {names}"
+                ))
             })
         };
-        let (k, v, q) = (tensor("k")?, tensor("v")?, tensor("q")?);
-        let shape = |name: &str, tensor: &TensorView| match *tensor.shape() {
-            [a, b, c, d] if a * b * c * d > 0 => Ok([a, b, c, d]),
-            ref other => {
-                Err(Failure(format!("{name} has shape {other:?}; [layers, heads, tokens, width] is needed")))
-            }
-        };
-        let [layers, kv_heads, tokens, dim] = shape("k", &k)?;
+        let (k, v) = (tensor("k")?, tensor("v")?);
+        let grid = Grid::of("k", "tokens", k.shape())?;
+        let Grid { layers, heads: kv_heads, rows: tokens, dim, .. } = grid;
         if v.shape() != k.shape() {
             fail!("v has shape {:?}, k has {:?}; they must be the same", v.shape(), k.shape());
         }
-        let [q_layers, q_heads, count, q_dim] = shape("q", &q)?;
-        if (q_layers, q_dim) != (layers, dim) {
-            let (q, k) = (q.shape(), k.shape());
-            fail!(
-                "q has shape {q:?}, k {k:?}: [{layers}, heads, queries, {dim}] is expected, the same layers and width"
-            );
-        }
-        if !q_heads.is_multiple_of(kv_heads) {
-            fail!(
-                "{q_heads} query heads (q) do not divide into {kv_heads} key/value heads (k): a multiple is expected"
-            );
-        }
-        let positions = match file.tensor("q_pos") {
-            Ok(positions) => read_positions(&positions, count, tokens)?,
-            Err(_) if count <= tokens => (tokens - count..tokens).collect(),
-            Err(_) => fail!("{count} queries for {tokens} tokens, and no q_pos that says where they are"),
+        let queries = match file.tensor("q") {
+            Ok(q) => Some(read_queries(&file, &q, k.shape(), grid)?),
+            Err(_) => None,
         };
-        let queries =
-            Queries { positions, heads: read_heads("q", &q, count * dim)?, group: q_heads / kv_heads };
         let metadata =
             SafeTensors::read_metadata(bytes).ok().and_then(|(_, metadata)| metadata.metadata().clone());
         let origin = metadata.and_then(|metadata| {
@@ -157,22 +162,92 @@ impl Sample {
             dim,
             tokens,
             shape: [layers, kv_heads, tokens, dim],
-            keys: read_heads("k", &k, tokens * dim)?,
-            values: Some(read_heads("v", &v, tokens * dim)?),
-            queries: Some(queries),
+            given: k.shape().to_vec(),
+            keys: read_heads("k", &k, grid)?,
+            values: Some(read_heads("v", &v, grid)?),
+            queries,
         })
     }
 }
 
-/// What a file is that was taken for keys and values.
-fn guess(bytes: &[u8]) -> &'static str {
-    match bytes {
-        [] => "; it is empty",
-        [b'G', b'G', b'U', b'F', ..] => "; it is a GGUF model, which `octaplex perplexity --model` takes",
-        [b'P', b'K', 3, 4, ..] => {
-            "; it is a zip archive (.npz or .pt): save the arrays one by one, or as safetensors"
+/// How a tensor's vectors lie: \[layers, heads, rows, width], \[rows, heads, width] as engines have a layer, or
+/// \[rows, width] of one head.
+#[derive(Clone, Copy)]
+pub(crate) struct Grid {
+    layers: usize,
+    heads: usize,
+    rows: usize,
+    dim: usize,
+    /// Whether the heads of a row are beside each other.
+    rows_first: bool,
+}
+
+impl Grid {
+    /// `rows`: what they are called.
+    pub(crate) fn of(name: &str, rows: &str, shape: &[usize]) -> Result<Self> {
+        let grid = match *shape {
+            [layers, heads, rows, dim] => Self { layers, heads, rows, dim, rows_first: false },
+            [rows, heads, dim] => Self { layers: 1, heads, rows, dim, rows_first: true },
+            [rows, dim] => Self { layers: 1, heads: 1, rows, dim, rows_first: true },
+            _ => fail!(
+                "{name} has shape {shape:?}; [layers, heads, {rows}, width] is needed, or [{rows}, heads, width] of a layer"
+            ),
+        };
+        if shape.contains(&0) {
+            fail!("{name} has shape {shape:?}: it is empty");
         }
-        _ => "; it may be damaged",
+        Ok(grid)
+    }
+
+    /// Where the row of a head begins.
+    fn at(self, head: usize, row: usize) -> usize {
+        self.dim * if self.rows_first { row * self.heads + head } else { head * self.rows + row }
+    }
+}
+
+fn read_queries(file: &SafeTensors, q: &TensorView, k: &[usize], keys: Grid) -> Result<Queries> {
+    let Grid { layers, heads: kv_heads, rows: tokens, dim, .. } = keys;
+    let grid = Grid::of("q", "queries", q.shape())?;
+    let (q_heads, count) = (grid.heads, grid.rows);
+    if (grid.layers, grid.dim, q.shape().len()) != (layers, dim, k.len()) {
+        let expected = match k.len() {
+            4 => format!("[{layers}, heads, queries, {dim}]"),
+            3 => format!("[queries, heads, {dim}]"),
+            _ => format!("[queries, {dim}]"),
+        };
+        fail!("q has shape {:?}, k {k:?}: {expected} is expected, the same layers and width", q.shape());
+    }
+    if !q_heads.is_multiple_of(kv_heads) {
+        let hint = if keys.rows_first && kv_heads > tokens {
+            format!(
+                "; k of three dimensions is [tokens, heads, width]: make it [1, {tokens}, {kv_heads}, {dim}] if heads come first"
+            )
+        } else {
+            String::new()
+        };
+        fail!(
+            "{q_heads} query heads (q) do not divide into {kv_heads} key/value heads (k): a multiple is expected{hint}"
+        );
+    }
+    let positions = match file.tensor("q_pos") {
+        Ok(positions) => read_positions(&positions, count, tokens)?,
+        Err(_) if count <= tokens => (tokens - count..tokens).collect(),
+        Err(_) => fail!("{count} queries for {tokens} tokens, and no q_pos that says where they are"),
+    };
+    Ok(Queries { positions, heads: read_heads("q", q, grid)?, group: q_heads / kv_heads })
+}
+
+/// What a file is that was taken for keys and values.
+fn guess(bytes: &[u8], error: &SafeTensorError) -> String {
+    match bytes {
+        [] => "it is empty".into(),
+        [b'G', b'G', b'U', b'F', ..] => {
+            "it is a GGUF model, of which `octaplex capture --model` writes such a file".into()
+        }
+        [b'P', b'K', 3, 4, ..] => {
+            "it is a zip archive (.npz or .pt): save the arrays one by one, or as safetensors".into()
+        }
+        _ => format!("as safetensors it is damaged: {}", first_line(error)),
     }
 }
 
@@ -193,26 +268,33 @@ fn read_positions(tensor: &TensorView, count: usize, tokens: usize) -> Result<Ve
     checked.collect()
 }
 
-/// The rows of each head, `size` values of a head.
-pub(crate) fn read_heads(name: &str, tensor: &TensorView, size: usize) -> Result<Vec<Vec<f32>>> {
+/// The rows of each head, layer after layer.
+pub(crate) fn read_heads(name: &str, tensor: &TensorView, grid: Grid) -> Result<Vec<Vec<f32>>> {
     let data = tensor.data();
     let values: Vec<f32> = match tensor.dtype() {
         Dtype::F16 => data.as_chunks().0.iter().map(|b| f16::from_le_bytes(*b).to_f32()).collect(),
         Dtype::BF16 => data.as_chunks().0.iter().map(|b| bf16::from_le_bytes(*b).to_f32()).collect(),
         Dtype::F32 => data.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect(),
-        other => fail!("{name} is {other:?}; F16, BF16 and F32 are read"),
+        Dtype::F64 => data.as_chunks().0.iter().map(|b| f64::from_le_bytes(*b) as f32).collect(),
+        other => fail!("{name} is {other:?}; F16, BF16, F32 and F64 are read"),
     };
-    if let Some(index) = values.iter().position(|value| !value.is_finite()) {
-        let &[_, heads, rows, dim] = tensor.shape() else { fail!("{name} has no four dimensions") };
-        let (row, column) = (index / dim, index % dim);
-        let (head, row) = (row / rows, row % rows);
-        fail!(
-            "{name}, layer {}, head {}, row {row}, column {column} is NaN or infinite",
-            head / heads,
-            head % heads
-        );
+    let Grid { layers, heads, rows, dim, .. } = grid;
+    let mut all = Vec::with_capacity(layers * heads);
+    for head in 0..layers * heads {
+        let mut of_head = Vec::with_capacity(rows * dim);
+        for row in 0..rows {
+            let vector = &values[grid.at(head, row)..][..dim];
+            if let Some(column) = vector.iter().position(|value| !value.is_finite()) {
+                let (layer, head) = (head / heads, head % heads);
+                fail!(
+                    "{name}, layer {layer}, head {head}, row {row}, column {column} is NaN or infinite in f32"
+                );
+            }
+            of_head.extend_from_slice(vector);
+        }
+        all.push(of_head);
     }
-    Ok(values.chunks_exact(size).map(<[f32]>::to_vec).collect())
+    Ok(all)
 }
 
 /// For people and file fields.

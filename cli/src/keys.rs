@@ -36,13 +36,13 @@ impl Keys {
 #[derive(Args, Clone, Copy)]
 pub(crate) struct KeyOptions {
     /// Keys as the cache stores them (centred page by page and balanced), or raw
-    #[arg(long, value_name = "HOW", default_value = "cache")]
+    #[arg(help_heading = "Keys", long, value_name = "HOW", default_value = "cache")]
     keys: How,
     /// Subtract from keys: off, prefix (one mean of the first 128 tokens) or page (each page's own) [default: page]
-    #[arg(long, value_name = "WHAT", value_parser = parse_center)]
+    #[arg(help_heading = "Keys", long, value_name = "WHAT", value_parser = parse_center)]
     center: Option<Center>,
     /// Balance the channels of keys; --balance=false leaves them [default: true, false with --center off]
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    #[arg(help_heading = "Keys", long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     balance: Option<bool>,
 }
 

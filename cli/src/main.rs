@@ -1,10 +1,11 @@
 //! `octaplex`: compares codecs of key/value caches on real data, and encodes, decodes, scores and benchmarks.
 #![forbid(unsafe_code)]
 
-mod attend;
+mod advice;
 mod backend;
 mod bench;
 mod codecs;
+mod columns;
 mod compare;
 mod comparison;
 mod console;
@@ -28,6 +29,7 @@ mod npy;
 mod plot;
 mod progress;
 mod provenance;
+#[cfg(any(test, feature = "models"))]
 mod rates;
 mod reconstructed;
 mod report;
@@ -38,7 +40,7 @@ mod table;
 mod timing;
 mod verify;
 
-use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind};
 use convert::Coding;
 use failure::{Result, fail};
 use std::path::{Path, PathBuf};
@@ -46,11 +48,22 @@ use std::process::ExitCode;
 
 /// Where to begin.
 const HELP: &str = "\
+Without a command the options are those of compare; besides:
+  -h, --help     Print help; octaplex COMMAND --help has a command's options
+  -V, --version  Print version
+
 Examples:
-  octaplex                          every codec on the bundled sample
-  octaplex --input kv.safetensors   on your own keys, values and queries
-  octaplex info                     the codecs, and what they can be told
-  octaplex compare --help           what the figures mean";
+  octaplex                         codecs on the bundled sample: which to take
+  octaplex --input kv.safetensors  the same on your keys, values and queries
+  octaplex compare --cache         a whole cache, token by token
+  octaplex info trellis:bits=3     what a codec's bytes are";
+
+/// The commands of the help, by what they are about.
+const GROUPS: [(&str, &[&str]); 3] = [
+    ("Codecs", &["compare", "info", "encode", "decode", "score"]),
+    ("Models", &["capture", "perplexity", "generate", "needle", "sweep"]),
+    ("This machine", &["bench", "verify", "completions", "man"]),
+];
 
 /// Compress the key/value cache of transformers. Without a command: compare
 #[derive(Parser)]
@@ -64,44 +77,9 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Compare codecs on keys, values and queries: a table, a page with plots, JSON
-    Compare(compare::Compare),
-    /// Attention through a whole cache (sinks, pages, exact window), token by token, beside exact attention
-    Attend(attend::AttendArguments),
-    /// Encode f32 rows (raw little-endian or .npy) into raw blocks, one after the other, without a header
-    #[command(after_help = "Example:\n  octaplex encode trellis keys.npy keys.blocks")]
-    Encode {
-        #[command(flatten)]
-        coding: Coding,
-        /// Rows to encode; - is standard input
-        input: PathBuf,
-        /// Where the blocks go; - is standard output
-        output: PathBuf,
-    },
-    /// Decode raw blocks into f32 rows: raw little-endian, or .npy if the name ends so
-    #[command(after_help = "Example:\n  octaplex decode trellis --dim 128 keys.blocks keys.npy")]
-    Decode {
-        #[command(flatten)]
-        coding: Coding,
-        /// Blocks to decode; - is standard input
-        input: PathBuf,
-        /// Where the rows go; - is standard output
-        output: PathBuf,
-    },
-    /// Score every query with every block: f32, queries × rows, raw or .npy
-    #[command(after_help = "Example:\n  octaplex score trellis --query queries.npy keys.blocks scores.npy")]
-    Score {
-        #[command(flatten)]
-        coding: Coding,
-        /// Queries, f32 rows (raw little-endian or .npy)
-        #[arg(long, value_name = "FILE")]
-        query: PathBuf,
-        /// Blocks; - is standard input
-        input: PathBuf,
-        /// Where the scores go; - is standard output
-        output: PathBuf,
-    },
-    /// What a spec means and what its bytes are; without a spec, the codecs and their keys
+    /// Compare codecs on keys, values and queries: which to take
+    Compare(Box<compare::Compare>),
+    /// A codec's bytes; or this CPU's backends and all codecs
     #[command(after_help = "Example:\n  octaplex info turboquant:bits=3 --dim 64")]
     Info {
         /// For example turboquant:bits=3
@@ -113,39 +91,49 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// The instruction sets of this CPU that have kernels
-    Backends,
-    /// Draw rate and KL divergence of rows that `sweep --csv` wrote, as a picture
-    #[command(after_help = "Example:\n  octaplex plot rows.csv rows.svg")]
-    Plot(rates::Plot),
-    /// Checksums of every codec's bytes and results, which are the same on every machine
-    Verify(verify::Verify),
-    /// Nanoseconds per vector, in cache and in memory, beside an f16 dot product
+    /// Encode f32 rows (raw or .npy) into raw blocks
+    #[command(
+        after_help = "Blocks lie one after the other, without a header.\n\nExample:\n  octaplex encode trellis:bits=3 keys.npy keys.blocks"
+    )]
+    Encode {
+        #[command(flatten)]
+        coding: Coding,
+        /// Rows to encode; - is standard input
+        input: PathBuf,
+        /// Where the blocks go; - is standard output
+        output: PathBuf,
+    },
+    /// Decode raw blocks into f32 rows (raw, or .npy)
+    #[command(after_help = "Example:\n  octaplex decode trellis:bits=3 --dim 128 keys.blocks keys.npy")]
+    Decode {
+        #[command(flatten)]
+        coding: Coding,
+        /// Blocks to decode; - is standard input
+        input: PathBuf,
+        /// Where the rows go: .npy if the name ends so, else raw; - is standard output
+        output: PathBuf,
+    },
+    /// Score queries with blocks: f32 [queries, rows], raw or .npy
+    #[command(
+        after_help = "Example:\n  octaplex score trellis:bits=3 --query queries.npy keys.blocks scores.npy"
+    )]
+    Score {
+        #[command(flatten)]
+        coding: Coding,
+        /// Queries, f32 rows (raw little-endian or .npy)
+        #[arg(long, value_name = "FILE")]
+        query: PathBuf,
+        /// Blocks; - is standard input
+        input: PathBuf,
+        /// Where the scores go; - is standard output
+        output: PathBuf,
+    },
+    #[command(flatten)]
+    Model(ModelCommand),
+    /// Time codecs: nanoseconds a vector, beside an f16 dot product
     Bench(bench::Bench),
-    /// A language model reads a text with a compressed cache: perplexity, KL divergence, bytes, beside f16
-    #[cfg(feature = "models")]
-    Perplexity(models::perplexity::Perplexity),
-    /// A language model writes with a compressed cache: speed, and bytes as they grow
-    #[cfg(feature = "models")]
-    Generate(models::generate::Generate),
-    /// A language model finds values hidden in a long text, with a compressed cache
-    #[cfg(feature = "models")]
-    Needle(models::needle::Needle),
-    /// Perplexity and KL divergence of many codecs: a table, a page with plots; resumable
-    #[cfg(feature = "models")]
-    Sweep(models::sweep::Sweep),
-    /// A language model reads a text with a compressed cache (needs a build with the feature models)
-    #[cfg(not(feature = "models"))]
-    Perplexity(NeedsModels),
-    /// A language model writes with a compressed cache (needs a build with the feature models)
-    #[cfg(not(feature = "models"))]
-    Generate(NeedsModels),
-    /// A language model finds values hidden in a long text (needs a build with the feature models)
-    #[cfg(not(feature = "models"))]
-    Needle(NeedsModels),
-    /// Perplexity of many codecs (needs a build with the feature models)
-    #[cfg(not(feature = "models"))]
-    Sweep(NeedsModels),
+    /// Check that this machine computes what every other one does
+    Verify(verify::Verify),
     /// Completions for a shell, to standard output
     #[command(
         after_help = "Example:\n  octaplex completions bash > ~/.local/share/bash-completion/completions/octaplex"
@@ -162,6 +150,31 @@ enum Command {
     },
 }
 
+/// Commands that run a language model, from a GGUF file.
+#[derive(Subcommand)]
+enum ModelCommand {
+    /// Write a model's keys, values and queries on a text, for compare
+    Capture(models::Capture),
+    /// Perplexity and KL with a compressed cache, beside f16
+    Perplexity(models::Perplexity),
+    /// Write text with a compressed cache: speed and bytes
+    Generate(models::Generate),
+    /// Find values hidden in a long text, with a compressed cache
+    Needle(models::Needle),
+    /// Perplexity of many codecs: a table, a page, a picture; resumable
+    Sweep(models::Sweep),
+}
+
+/// The arguments of these commands in a build without them.
+#[cfg(not(feature = "models"))]
+mod models {
+    pub(crate) type Capture = super::NeedsModels;
+    pub(crate) type Perplexity = super::NeedsModels;
+    pub(crate) type Generate = super::NeedsModels;
+    pub(crate) type Needle = super::NeedsModels;
+    pub(crate) type Sweep = super::NeedsModels;
+}
+
 /// Arguments of a command that this build has not.
 #[cfg(not(feature = "models"))]
 #[derive(clap::Args)]
@@ -171,8 +184,29 @@ struct NeedsModels {
     arguments: Vec<std::ffi::OsString>,
 }
 
+/// The commands, with their help in groups.
+fn command() -> clap::Command {
+    let command = Cli::command();
+    let styles = command.get_styles();
+    let (header, literal) = (*styles.get_header(), *styles.get_literal());
+    let mut groups = String::new();
+    for (title, names) in GROUPS {
+        let missing = title == "Models" && !cfg!(feature = "models");
+        let note =
+            if missing { " (not in this build: cargo install --path cli --features models)" } else { "" };
+        groups += &format!("\n{header}{title}{header:#}{note}\n");
+        for name in names {
+            let about = command.find_subcommand(name).and_then(clap::Command::get_about);
+            let about = about.map(ToString::to_string).unwrap_or_default();
+            groups += &format!("  {literal}{name:12}{literal:#} {about}\n");
+        }
+    }
+    command
+        .help_template(format!("{{about-with-newline}}\n{{usage-heading}} {{usage}}\n{groups}{{after-help}}"))
+}
+
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
@@ -189,16 +223,9 @@ fn exit_code(result: Result<ExitCode>) -> ExitCode {
 }
 
 fn run(cli: Cli) -> Result<ExitCode> {
-    #[cfg(feature = "models")]
-    if let Some(Command::Perplexity(_) | Command::Generate(_) | Command::Needle(_) | Command::Sweep(_)) =
-        cli.command
-    {
-        models::threads::settle();
-    }
     let done = match cli.command {
         Some(Command::Verify(arguments)) => return verify::run(&arguments),
         None => compare::run(&cli.compare),
-        Some(Command::Attend(arguments)) => attend::run(&arguments),
         Some(Command::Compare(compare)) => compare::run(&compare),
         Some(Command::Encode { coding, input, output }) => convert::encode(&coding, &input, &output),
         Some(Command::Decode { coding, input, output }) => convert::decode(&coding, &input, &output),
@@ -206,26 +233,9 @@ fn run(cli: Cli) -> Result<ExitCode> {
             convert::score(&coding, &query, &input, &output)
         }
         Some(Command::Info { spec: Some(spec), dim, json }) => console::say(&info::spec(&spec, dim, json)?),
-        Some(Command::Info { spec: None, json, .. }) => console::say(&info::codecs(json)),
-        Some(Command::Backends) => console::say(&info::backends()),
-        Some(Command::Plot(plot)) => rates::run(&plot),
+        Some(Command::Info { spec: None, json, .. }) => console::say(&info::all(json)),
         Some(Command::Bench(bench)) => bench::run(&bench),
-        #[cfg(feature = "models")]
-        Some(Command::Perplexity(perplexity)) => models::perplexity::run(&perplexity),
-        #[cfg(feature = "models")]
-        Some(Command::Generate(generate)) => models::generate::run(&generate),
-        #[cfg(feature = "models")]
-        Some(Command::Needle(needle)) => models::needle::run(&needle),
-        #[cfg(feature = "models")]
-        Some(Command::Sweep(sweep)) => models::sweep::run(&sweep),
-        #[cfg(not(feature = "models"))]
-        Some(Command::Perplexity(needs)) => needs_models("perplexity", &needs),
-        #[cfg(not(feature = "models"))]
-        Some(Command::Generate(needs)) => needs_models("generate", &needs),
-        #[cfg(not(feature = "models"))]
-        Some(Command::Needle(needs)) => needs_models("needle", &needs),
-        #[cfg(not(feature = "models"))]
-        Some(Command::Sweep(needs)) => needs_models("sweep", &needs),
+        Some(Command::Model(command)) => run_model(&command),
         Some(Command::Completions { shell }) => {
             let mut text = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "octaplex", &mut text);
@@ -236,9 +246,28 @@ fn run(cli: Cli) -> Result<ExitCode> {
     done.map(|()| ExitCode::SUCCESS)
 }
 
+#[cfg(feature = "models")]
+fn run_model(command: &ModelCommand) -> Result<()> {
+    models::threads::settle();
+    match command {
+        ModelCommand::Capture(capture) => models::capture::run(capture),
+        ModelCommand::Perplexity(perplexity) => models::perplexity::run(perplexity),
+        ModelCommand::Generate(generate) => models::generate::run(generate),
+        ModelCommand::Needle(needle) => models::needle::run(needle),
+        ModelCommand::Sweep(sweep) => models::sweep::run(sweep),
+    }
+}
+
 /// How to get what this build has not.
 #[cfg(not(feature = "models"))]
-fn needs_models(command: &str, needs: &NeedsModels) -> Result<()> {
+fn run_model(command: &ModelCommand) -> Result<()> {
+    let (command, needs) = match command {
+        ModelCommand::Capture(needs) => ("capture", needs),
+        ModelCommand::Perplexity(needs) => ("perplexity", needs),
+        ModelCommand::Generate(needs) => ("generate", needs),
+        ModelCommand::Needle(needs) => ("needle", needs),
+        ModelCommand::Sweep(needs) => ("sweep", needs),
+    };
     let arguments: Vec<_> = needs.arguments.iter().map(|argument| argument.to_string_lossy()).collect();
     fail!(
         "{command} runs language models, which this build leaves out: cargo run --release -p octaplex-cli --features \

@@ -1,6 +1,7 @@
 //! Language models with the cache in their loop: how well they predict, write and remember on compressed bytes.
 
 mod attention;
+pub(crate) mod capture;
 #[cfg(feature = "gpu")]
 mod card;
 mod forward;
@@ -19,3 +20,9 @@ mod shape;
 pub(crate) mod sweep;
 mod text;
 pub(crate) mod threads;
+
+pub(crate) use capture::Capture;
+pub(crate) use generate::Generate;
+pub(crate) use needle::Needle;
+pub(crate) use perplexity::Perplexity;
+pub(crate) use sweep::Sweep;

@@ -1,13 +1,11 @@
 //! What caches cost a language model, row by row, as CSV beside the pictures in `docs/plots/`; and the picture of such
-//! rows, which `sweep --svg` and `plot` draw.
+//! rows, which `sweep --svg` draws.
 
-use crate::failure::{Failure, Result, fail, first_line};
+use crate::failure::{Failure, Result};
 use crate::plot::{Chart, Key, Point, picture};
+use crate::series;
 use crate::table::number;
-use crate::{files, series};
-use clap::Args;
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
 
 /// Rates that pictures show.
 const WIDEST: f64 = 10.0;
@@ -46,18 +44,10 @@ impl Rate {
 }
 
 /// The rows as CSV.
-#[cfg(any(test, feature = "models"))]
 pub(crate) fn write(rows: &[Rate]) -> Result<Vec<u8>> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     rows.iter().try_for_each(|row| writer.serialize(row)).map_err(|error| Failure(error.to_string()))?;
     writer.into_inner().map_err(|error| Failure(error.to_string()))
-}
-
-fn read(text: &[u8]) -> Result<Vec<Rate>> {
-    csv::Reader::from_reader(text)
-        .deserialize()
-        .collect::<std::result::Result<_, _>>()
-        .map_err(|error| Failure(first_line(&error)))
 }
 
 /// Rate in pages and mean KL: filled marks for keys centred page by page and balanced, hollow ones for keys as they are.
@@ -97,39 +87,23 @@ pub(crate) fn chart(model: &str, rows: &[Rate]) -> String {
     picture(&chart, &keys)
 }
 
-/// Arguments of `plot`.
-#[derive(Args)]
-pub(crate) struct Plot {
-    /// Rows that `sweep --csv` wrote
-    csv: PathBuf,
-    /// Where the picture goes; - is standard output
-    svg: PathBuf,
-}
-
-pub(crate) fn run(plot: &Plot) -> Result<()> {
-    let rows = read(&files::read(&plot.csv)?)
-        .map_err(|Failure(why)| Failure(format!("{}: {why}", plot.csv.display())))?;
-    let name = plot.csv.file_stem().unwrap_or_default().to_string_lossy();
-    let picture = chart(&name, &rows);
-    if picture.is_empty() {
-        fail!("{}: no row has at most {WIDEST} bits and a positive KL divergence", plot.csv.display());
-    }
-    files::write(&plot.svg, picture.as_bytes())
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // tests fail by panicking
 mod tests {
     use super::*;
     use std::path::Path;
 
-    /// The pictures of the documentation are those of the rows beside them.
+    fn read(text: &[u8]) -> Vec<Rate> {
+        csv::Reader::from_reader(text).deserialize().collect::<std::result::Result<_, _>>().unwrap()
+    }
+
+    /// The pictures of the documentation are those of the rows beside them. `OCTAPLEX_BLESS=1` draws them again.
     #[test]
     fn the_pictures_are_those_of_their_rows() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/plots");
         for model in ["smollm2", "qwen05", "qwen15"] {
             let text = std::fs::read(folder.join(model).with_extension("csv")).unwrap();
-            let rows = read(&text).unwrap();
+            let rows = read(&text);
             assert!(rows.len() > 40, "{model}");
             let again = write(&rows).unwrap();
             assert_eq!(
@@ -137,10 +111,13 @@ mod tests {
                 String::from_utf8(text).unwrap(),
                 "{model}.csv, written again"
             );
-            let picture = std::fs::read_to_string(folder.join(model).with_extension("svg")).unwrap();
+            let (path, drawn) = (folder.join(model).with_extension("svg"), chart(model, &rows));
+            if std::env::var_os("OCTAPLEX_BLESS").is_some() {
+                std::fs::write(&path, &drawn).unwrap();
+            }
             assert!(
-                picture == chart(model, &rows),
-                "octaplex plot docs/plots/{model}.csv docs/plots/{model}.svg"
+                std::fs::read_to_string(&path).unwrap() == drawn,
+                "docs/plots/{model}.svg is of other rows"
             );
         }
     }

@@ -1,7 +1,7 @@
 //! What another program decoded: keys and values beside the codecs', with the bits that it says it stored.
 
 use crate::failure::{At, Failure, Result, fail};
-use crate::input::{Sample, read_heads};
+use crate::input::{Grid, Sample, read_heads};
 use crate::{files, npy};
 use octaplex::codecs::Role;
 use safetensors::SafeTensors;
@@ -65,10 +65,10 @@ fn from_safetensors(bytes: &[u8], sample: &Sample) -> Result<(Heads, Heads)> {
     };
     let heads = |name: &str| -> Result<Heads> {
         let Ok(tensor) = file.tensor(name) else { return Ok(None) };
-        if tensor.shape() != sample.shape {
-            fail!("{name} has shape {:?}; the input's is {:?}", tensor.shape(), sample.shape);
+        if tensor.shape() != sample.given {
+            fail!("{name} has shape {:?}; the input's is {:?}", tensor.shape(), sample.given);
         }
-        Ok(Some(read_heads(name, &tensor, sample.tokens * sample.dim)?))
+        Ok(Some(read_heads(name, &tensor, Grid::of(name, "tokens", tensor.shape())?)?))
     };
     match (heads("k")?, heads("v")?) {
         (None, None) => Err(Failure("neither a tensor k nor v; decoded k and v are expected".into())),
@@ -84,15 +84,15 @@ fn from_npy(shape: &[usize], rows: &[f32], sample: &Sample) -> Result<(Heads, He
     }
     let heads = |rows: &[f32]| Some(rows.chunks_exact(sample.tokens * dim).map(<[f32]>::to_vec).collect());
     let count: usize = sample.shape.iter().product();
-    if shape.last() == Some(&dim) && sample.queries.is_none() && rows.len() == count {
+    if shape.last() == Some(&dim) && sample.is_plain() && rows.len() == count {
         return Ok((heads(rows), heads(rows)));
     }
     if shape.last() == Some(&dim) && shape.first() == Some(&2) && rows.len() == 2 * count {
         return Ok((heads(&rows[..count]), heads(&rows[count..])));
     }
-    let expected = match sample.queries {
-        None => format!("{} vectors of width {dim}", sample.tokens),
-        Some(_) => format!("keys, then values, [2, {}]", sample.shape.map(|n| n.to_string()).join(", ")),
+    let expected = match sample.is_plain() {
+        true => format!("{} vectors of width {dim}", sample.tokens),
+        false => format!("keys, then values, [2, {}]", sample.shape.map(|n| n.to_string()).join(", ")),
     };
     fail!("the array has shape {shape:?}; expected {expected}")
 }

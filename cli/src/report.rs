@@ -1,34 +1,45 @@
 //! The page of `compare`: one HTML file with plots and tables, nothing loaded from elsewhere.
 
+use crate::columns::{columns, legend, mark};
 use crate::input::Sample;
 use crate::keys::Keys;
 use crate::metrics::AttentionMetrics;
 use crate::plot::{Chart, Key, Point, escape, picture, shape, svg};
 use crate::row::Row;
 use crate::series;
-use crate::table::{number, time};
+use crate::table::number;
 use octaplex::Backend;
 use octaplex::codecs::Role;
 use std::fmt::Write;
 
 const STYLE: &str = include_str!("report.css");
+/// Of what the page begins with.
+const ADVICE: &str = include_str!("advice.css");
 
 /// Rates that the plots show; wider formats are in the tables.
 const WIDEST: f64 = 10.0;
 
-/// The whole page.
-pub(crate) fn page(sample: &Sample, rows: &[Row], backend: Backend) -> String {
-    let legend = series::legend(rows.iter().filter(|row| is_plotted(row)).map(|row| &*row.codec));
+/// The whole page: what to take, what the columns mean, then plots and tables.
+pub(crate) fn page(sample: &Sample, rows: &[Row], keys: Keys, backend: Backend, advice: &str) -> String {
+    let attends = sample.queries.is_some();
+    let marks = series::legend(rows.iter().filter(|row| is_plotted(row)).map(|row| &*row.codec));
     let mut out = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>octaplex: {title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
-         <h1>Compressed keys and values</h1>\n<p>{about}</p>\n<p class=\"soft\">{origin}</p>\n<div class=\"legend\">",
+         <title>octaplex: {title}</title>\n<style>\n{STYLE}{ADVICE}</style>\n</head>\n<body>\n\
+         <h1>Compressed keys and values</h1>\n<p class=\"advice\">{advice}</p>\n<p>{about}</p>\n<p class=\"soft\">{origin}</p>\n\
+         <dl>\n<dt>★<dd>{mark}\n",
+        advice = escape(advice),
+        mark = escape(&mark(attends)),
         title = escape(&sample.name),
         about = escape(&sample.describe()),
         origin = escape(sample.origin.as_deref().unwrap_or("")),
     );
-    for (series, name) in legend {
+    for (name, means) in legend(attends, keys == Keys::RAW, true) {
+        let _ = writeln!(out, "<dt>{}<dd>{}", escape(&name), escape(means));
+    }
+    out.push_str("</dl>\n<div class=\"legend\">");
+    for (series, name) in marks {
         let mark = shape(series, 8.0, 8.0);
         let _ = write!(
             out,
@@ -39,18 +50,14 @@ pub(crate) fn page(sample: &Sample, rows: &[Row], backend: Backend) -> String {
     out.push_str("</div>\n");
     for role in [Role::Keys, Role::Values] {
         let rows: Vec<&Row> = rows.iter().filter(|row| row.role == role).collect();
-        section(&mut out, role, &rows, sample.queries.is_some());
+        section(&mut out, role, &rows, attends);
     }
     let _ = write!(
         out,
         "<footer>\n\
-         <p><b>Bits per value</b> count every stored byte. <b>Distortion</b> is Σ‖x-x̂‖²/Σ‖x‖²; <b>cosine</b> is the mean \
-         over vectors. <b>Score error</b> is the mean |q·k - score|, q·k unscaled, the score computed on compressed bytes.</p>\n\
-         <p><b>KL</b> is that of the attention weights from the exact ones, in nats: the mean over layers, query heads and \
-         queries, each over the tokens up to its own. <b>Output error</b> is Σ‖o-ô‖²/Σ‖o‖² over a head's queries, \
-         the mean over layers and query heads; for keys with exact values, for values with exact weights.</p>\n\
-         <p>Times are nanoseconds per vector on one core with {backend}; vectors are encoded in pages, scores are of one \
-         query. Curves join the rates of a codec; the broad line joins the codecs that no other beats at their rate. The dashed \
+         <p>Times are on one core with {backend}. KL is the mean over layers, query heads and queries, each over the tokens up \
+         to its own; output errors are the mean over layers and query heads, for keys with exact values, for values with exact \
+         weights. Curves join the rates of a codec; the broad line joins the codecs that no other beats at their rate. The dashed \
          line is 2<sup>-2·bits</sup>, the least distortion that any code of Gaussian vectors can have: values are close to \
          Gaussian, keys with large constant channels are not. Formats of more than {WIDEST} bits are in the tables only.</p>\n\
          <p>octaplex {version}</p>\n</footer>\n</body>\n</html>\n",
@@ -102,7 +109,7 @@ fn section(out: &mut String, role: Role, rows: &[&Row], attention: bool) {
         chart("Rate and attention output", "output error", false, &of(|attention| attention.output_error));
     }
     out.push_str("</div>\n");
-    table(out, role, rows);
+    table(out, role, rows, attention);
 }
 
 fn point(row: &Row, y: f64) -> Point {
@@ -117,32 +124,16 @@ fn point(row: &Row, y: f64) -> Point {
     }
 }
 
-fn table(out: &mut String, role: Role, rows: &[&Row]) {
-    let columns = match role {
-        Role::Keys => "<th>score error<th>KL<th>KL raw<th>output error<th>encode<th>decode<th>score",
-        Role::Values => "<th>output error<th>encode<th>decode<th>accumulate",
-    };
-    let _ = writeln!(
-        out,
-        "<div class=\"scroll\"><table><thead><tr><th>codec<th>bits<th>distortion<th>cosine{columns}</tr></thead><tbody>"
-    );
+fn table(out: &mut String, role: Role, rows: &[&Row], attends: bool) {
+    let is_raw = rows.iter().all(|row| row.keys == Keys::RAW);
+    let columns = columns(role, attends, is_raw, true);
+    let heads = columns.iter().map(|column| format!("<th>{}<br>{}", column.name, column.unit));
+    let heads: String = heads.collect();
+    let _ = writeln!(out, "<div class=\"scroll\"><table><thead><tr><th>codec{heads}</tr></thead><tbody>");
     for row in rows {
-        let metrics = &row.metrics;
-        let mut cells = vec![
-            escape(&row.codec),
-            format!("{:.3}", metrics.bits_per_value),
-            number(metrics.distortion),
-            format!("{:.5}", metrics.cosine),
-        ];
-        let of = |get: fn(&AttentionMetrics) -> f64| {
-            metrics.attention.as_ref().map_or("-".into(), |attention| number(get(attention)))
-        };
-        if role == Role::Keys {
-            cells.extend([of(|attention| attention.score_error), of(|attention| attention.kl)]);
-            cells.push(row.kl_raw.map_or("-".into(), number));
-        }
-        cells.extend([of(|attention| attention.output_error), time(row.encode_ns), time(row.decode_ns)]);
-        cells.push(time(if role == Role::Keys { row.score_ns } else { row.accumulate_ns }));
+        let star = if row.leads(rows.iter().copied()) { " ★" } else { "" };
+        let mut cells = vec![format!("{}{star}", escape(&row.codec))];
+        cells.extend(columns.iter().map(|column| escape(&(column.cell)(row))));
         let _ = writeln!(out, "<tr><td>{}</tr>", cells.join("<td>"));
     }
     out.push_str("</tbody></table></div>\n");

@@ -19,6 +19,8 @@ pub(crate) struct Row {
     /// Tokens of a page, where keys are prepared.
     pub(crate) page: usize,
     pub(crate) metrics: Metrics,
+    /// Bits a value without the tokens that fill no page: what a long context tends to.
+    pub(crate) paged_bits: f64,
     /// KL divergence with raw keys, where `metrics` has that of prepared ones.
     pub(crate) kl_raw: Option<f64>,
     pub(crate) dim: usize,
@@ -40,10 +42,10 @@ impl Row {
     }
 
     /// Whether no other row of the same role has as few bits and as small an error.
-    pub(crate) fn leads(&self, rows: &[Self]) -> bool {
+    pub(crate) fn leads<'a>(&self, rows: impl IntoIterator<Item = &'a Self>) -> bool {
         let of = |row: &Self| (row.metrics.bits_per_value, row.error());
         let (bits, error) = of(self);
-        !rows.iter().filter(|row| row.role == self.role).any(|row| {
+        !rows.into_iter().filter(|row| row.role == self.role).any(|row| {
             let other = of(row);
             other.0 <= bits && other.1 <= error && other != (bits, error)
         })
@@ -55,6 +57,7 @@ impl Row {
             "codec": self.codec,
             "role": role_name(self.role),
             "bits_per_value": metrics.bits_per_value,
+            "bits_per_value_pages": self.paged_bits,
             "distortion": metrics.distortion,
             "cosine": metrics.cosine,
             "score_error": attention.map(|attention| attention.score_error),

@@ -8,6 +8,8 @@ const NAME: usize = 24;
 
 pub(crate) struct Table {
     head: String,
+    /// A second line of heads, if any.
+    units: String,
     widths: Vec<usize>,
     body: String,
 }
@@ -19,7 +21,14 @@ impl Table {
         let head = columns
             .iter()
             .fold(format!("{title:NAME$} "), |head, (name, width)| format!("{head}{name:>width$}"));
-        Self { head, widths, body: String::new() }
+        Self { head, units: String::new(), widths, body: String::new() }
+    }
+
+    /// The same with a unit below each name.
+    pub(crate) fn with_units(title: &str, columns: &[(&str, &str, usize)]) -> Self {
+        let names: Vec<_> = columns.iter().map(|(name, _, width)| (*name, *width)).collect();
+        let units: Vec<_> = columns.iter().map(|(_, unit, width)| (*unit, *width)).collect();
+        Self { units: Self::new("", &units).head, ..Self::new(title, &names) }
     }
 
     /// Adds a row; one that leads is marked.
@@ -40,7 +49,20 @@ impl Table {
 
     pub(crate) fn text(&self) -> String {
         let line = "─".repeat(self.head.chars().count());
-        format!("{}\n{line}\n{}", paint(BOLD, &self.head), self.body)
+        let units = if self.units.is_empty() { String::new() } else { format!("{}\n", self.units) };
+        format!("{}\n{units}{line}\n{}", paint(BOLD, &self.head), self.body)
+    }
+}
+
+/// Five decimals, the same in a whole column; fewer for what is large, so that seven characters are enough.
+pub(crate) fn fixed(value: f64) -> String {
+    match value {
+        0.0 => "0".into(),
+        v if v < 0.000_005 => "<1e-5".into(),
+        v if v < 9.999_995 => format!("{v:.5}"),
+        v if v < 99.999_95 => format!("{v:.4}"),
+        v if v < 999.9995 => format!("{v:.3}"),
+        v => format!("{v:.0}"),
     }
 }
 
@@ -64,5 +86,38 @@ pub(crate) fn time(ns: impl Into<Option<f64>>) -> String {
         None => "-".into(),
         Some(ns) if ns < 99.95 => format!("{ns:.1}"),
         Some(ns) => format!("{ns:.0}"),
+    }
+}
+
+/// A number of bytes in words: 6.6 MB.
+#[cfg(feature = "models")]
+pub(crate) fn bytes(count: usize) -> String {
+    let count = count as f64;
+    match count {
+        c if c < 1e3 => format!("{c} bytes"),
+        c if c < 999_950.0 => format!("{:.1} kB", c / 1e3),
+        c if c < 999_950_000.0 => format!("{:.1} MB", c / 1e6),
+        c => format!("{:.2} GB", c / 1e9),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fixed;
+
+    #[test]
+    fn numbers_have_one_format() {
+        let shown = [0.0, 1e-12, 6e-6, 0.009_34, 0.745, 2.49, 12.5, 123.456, 1234.5].map(fixed);
+        let expected =
+            ["0", "<1e-5", "0.00001", "0.00934", "0.74500", "2.49000", "12.5000", "123.456", "1234"];
+        assert_eq!(shown, expected);
+        assert!(shown.iter().all(|text| text.len() <= 7));
+    }
+
+    #[cfg(feature = "models")]
+    #[test]
+    fn bytes_are_words() {
+        let shown = [0, 999, 1000, 31_234_567, 999_949_999, 999_950_000, 12_345_678_901].map(super::bytes);
+        assert_eq!(shown, ["0 bytes", "999 bytes", "1.0 kB", "31.2 MB", "999.9 MB", "1.00 GB", "12.35 GB"]);
     }
 }

@@ -13,7 +13,7 @@ use std::process::ExitCode;
     after_help = "Exit code 1 where a checksum is another one.\n\nExample:\n  octaplex verify --backend scalar"
 )]
 pub(crate) struct Verify {
-    /// Instructions to use; `octaplex backends` lists them
+    /// Instructions to use; `octaplex info` lists them
     #[arg(long, value_name = "NAME", value_parser = crate::backend::parse)]
     backend: Option<Backend>,
     /// These codecs alone

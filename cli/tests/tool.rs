@@ -3,6 +3,7 @@
 
 mod common;
 mod messages;
+mod samples;
 
 use common::{fails, folder, octaplex, octaplex_with, succeeds};
 use serde_json::Value;
@@ -40,7 +41,7 @@ fn compare_on_the_bundled_sample() {
     let text = succeeds(&folder, &options);
     assert!(text.contains("KEYS") && text.contains("VALUES") && text.contains("page.html"), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
-    assert!(text.contains("KL raw") && text.contains("* 32.000"), "{text}");
+    assert!(text.contains("KL raw") && text.contains("*  32.000"), "{text}");
 
     let page = std::fs::read_to_string(folder.join("page.html")).unwrap();
     assert!(page.contains("<svg") && page.contains("group=32") && !page.contains("<script"));
@@ -79,21 +80,93 @@ fn compare_on_the_bundled_sample() {
     assert!(exact["attention_kl"].as_f64().unwrap() < 1e-9 && exact["distortion"] == 0.0);
 }
 
+/// A line of a table, in its cells.
+fn cells<'a>(text: &'a str, table: &str, codec: &str) -> Vec<&'a str> {
+    let table = text.lines().skip_while(|line| !line.starts_with(table)).skip(1);
+    let mut cells =
+        table.filter(|line| !line.is_empty()).map(|line| line.split_whitespace().collect::<Vec<_>>());
+    cells.find(|cells| cells.first() == Some(&codec)).unwrap_or_else(|| panic!("{codec}: {text}"))
+}
+
+/// Ten rows, the rate first, a line about each column, and what to take and do, with the figures of the rows.
+#[test]
+fn the_default_table_is_short_explained_and_ends_with_advice() {
+    let folder = folder("default");
+    let text = succeeds(&folder, &["--html", "page.html", "--json", "rows.json"]);
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    let json: Value = serde_json::from_slice(&std::fs::read(folder.join("rows.json")).unwrap()).unwrap();
+    let rows = json["rows"].as_array().unwrap();
+    let of = |role: &str, codec: &str| {
+        rows.iter().find(|row| row["role"] == role && row["codec"] == codec).unwrap().clone()
+    };
+    for role in ["keys", "values"] {
+        assert_eq!(rows.iter().filter(|row| row["role"] == role).count(), 10);
+    }
+    for (table, role, codec) in [("KEYS", "keys", "graded:bits=3"), ("VALUES", "values", "trellis:bits=3")] {
+        let (cells, row) = (cells(&text, table, codec), of(role, codec));
+        let bits = row["bits_per_value"].as_f64().unwrap();
+        assert_eq!(cells[1..4], ["*", &*format!("{bits:.3}"), &*format!("{:.1}x", 16.0 / bits)], "{text}");
+    }
+    assert!(text.contains("a value than f16    nats"), "{text}");
+    for line in
+        ["\nbits a value ", "\nsmaller than f16 ", "\nKL nats ", "\noutput error ", "\nencode ns ", "\n* "]
+    {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    let (keys, values) = (of("keys", "graded:bits=3"), of("values", "trellis:bits=3"));
+    let number = |row: &Value, name: &str| row[name].as_f64().unwrap();
+    let bits = (number(&keys, "bits_per_value") + number(&values, "bits_per_value")) / 2.0;
+    let advice = format!(
+        "For {bits:.1} bits a value take graded:bits=3 keys and trellis:bits=3 values: {:.1}x smaller than f16, KL {:.3} nats.",
+        16.0 / bits,
+        number(&keys, "attention_kl")
+    );
+    let last = text.rsplit("\n\n").next().unwrap().replace('\n', " ");
+    assert!(last.starts_with(&advice), "{last}");
+    assert!(
+        last.contains("Next: octaplex compare --input your.safetensors") && last.contains("capture"),
+        "{last}"
+    );
+    // The page begins with the same, and explains its columns before it draws them.
+    let page = std::fs::read_to_string(folder.join("page.html")).unwrap();
+    let at = |words: &str| page.find(words).unwrap_or_else(|| panic!("{words}: {page}"));
+    assert!(at(&advice) < at("<dt>bits a value<dd>") && at("<dt>score error<dd>") < at("<svg"), "{page}");
+    // A budget is what the advice is for; where nothing fits there is none.
+    let text = succeeds(&folder, &["--budget", "2.2", "--codecs", "trellis:bits=2; q8_0"]);
+    assert!(text.contains("For 2.1 bits a value take trellis:bits=2 for both: 7.5x smaller"), "{text}");
+    assert!(!succeeds(&folder, &["--codecs", "q8_0"]).contains("take"));
+    // Tokens that fill no page stay in f16, and say nothing of a longer text.
+    let text = succeeds(&folder, &["--page", "256", "--codecs", "trellis:bits=3", "--json", "rows.json"]);
+    assert!(text.contains("For 3.1 bits a value take trellis:bits=3 for both"), "{text}");
+    assert!(text.contains("The last 128 of 384 tokens fill no page of 256"), "{text}");
+    let json: Value = serde_json::from_slice(&std::fs::read(folder.join("rows.json")).unwrap()).unwrap();
+    let row = &json["rows"][0];
+    assert!(number(row, "bits_per_value") > 7.0 && number(row, "bits_per_value_pages") < 3.3, "{row}");
+    // All codecs, and names as experts write them.
+    let all = succeeds(&folder, &["compare", "--all"]);
+    assert!(all.lines().filter(|line| line.contains(".")).count() > 70 && !all.contains("--all"), "{all}");
+    for codec in ["octopus:split=even", "trellis:bits=5", "tq3_0:variant=3bit"] {
+        cells(&all, "KEYS", codec);
+    }
+    cells(&succeeds(&folder, &["--codecs", "trellis:m=6"]), "VALUES", "trellis:m=6");
+    fails(&folder, &["compare", "--all", "--codecs", "int"], &["--all", "--codecs"]);
+}
+
 /// What the library chooses; nothing where nothing fits.
 #[test]
 fn compare_within_a_budget() {
     let folder = folder("budget");
-    let codecs = ["compare", "--html", "page.html", "--codecs", "trellis:m=2"];
+    let codecs = ["compare", "--html", "page.html", "--codecs", "trellis:bits=2"];
     let text = |bits| succeeds(&folder, &[&codecs[..], &["--budget", bits]].concat()).replace('\n', " ");
     for (bits, chosen) in [
         (
             "3.5",
             "graded for keys and trellis for values, in 76 of 100 layers graded:fine=16,coarse=4 and trellis, 3.500",
         ),
-        ("3", "graded for keys and trellis:m=2 for values, in 76 of 100 layers graded and trellis, 3.000"),
+        ("3", "graded for keys and trellis:bits=2 for values, in 76 of 100 layers graded and trellis, 3.000"),
         (
             "2.1",
-            "trellis:m=2 for keys and trellis:m=2 for values, in 24 of 100 layers graded:fine=4,coarse=1 and trellis:m=2, 2.100",
+            "trellis:bits=2 for keys and trellis:bits=2 for values, in 24 of 100 layers graded:fine=4,coarse=1 and trellis:bits=2, 2.100",
         ),
     ] {
         assert!(text(bits).contains(&format!("Within {bits} bits a value: {chosen}")), "{}", text(bits));
@@ -137,12 +210,24 @@ fn centred_and_balanced_keys() {
     let paid = bits(&rows[2]) - (bits(&rows[0]) - 16.0 / 128.0);
     assert!((paid - LEAN_PAGE - 16.0 / 384.0).abs() < 1e-9, "{paid}");
 
-    let text = succeeds(&folder, &["attend", "--k", "trellis", "--v", "trellis", "--json", "a.json"]);
+    let cache = ["compare", "--cache", "--k", "trellis:bits=3"];
+    let text = succeeds(&folder, &[&cache[..], &["--v", "trellis", "--json", "a.json"]].concat());
     let json: Value = serde_json::from_slice(&std::fs::read(folder.join("a.json")).unwrap()).unwrap();
-    assert!(text.contains("attention KL") && kl(&json) > 0.0 && kl(&json) < kl(&rows[3]), "{text}");
+    assert!(text.contains("KL, nats ") && kl(&json) > 0.0 && kl(&json) < kl(&rows[3]), "{text}");
     assert!(json["output_error"].as_f64().unwrap() < 0.05);
-    fails(&folder, &["attend", "--k", "trellis", "--v", "nothing"], &["nothing"]);
-    fails(&folder, &["attend", "--k", "trellis", "--v", "f16", "--page", "65"], &["65"]);
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    // Without codecs those that are recommended; without sinks and window more is in pages.
+    let usual = succeeds(&folder, &["compare", "--cache", "--json", "b.json"]);
+    assert!(usual.contains("keys graded,") && usual.contains("values trellis;"), "{usual}");
+    succeeds(&folder, &[&cache[..], &["--sinks", "0", "--window", "0", "--json", "c.json"]].concat());
+    let read =
+        |name: &str| -> Value { serde_json::from_slice(&std::fs::read(folder.join(name)).unwrap()).unwrap() };
+    assert!(kl(&read("b.json")) < kl(&json) && bits(&read("c.json")) < bits(&json) - 3.0);
+    fails(&folder, &[&cache[..], &["--v", "nothing"]].concat(), &["nothing"]);
+    fails(&folder, &[&cache[..], &["--v", "f16", "--page", "65"]].concat(), &["65"]);
+    fails(&folder, &["compare", "--k", "trellis"], &["--cache"]);
+    fails(&folder, &["compare", "--sinks", "8"], &["--cache"]);
+    fails(&folder, &[&cache[..], &["--html", "page.html"]].concat(), &["--cache", "--html"]);
 }
 
 #[test]
@@ -193,7 +278,8 @@ fn compare_on_plain_vectors() {
     let folder = folder("plain");
     std::fs::write(folder.join("x.npy"), npy("<f4", "(2, 8, 64)", &values(1024))).unwrap();
     let text = succeeds(&folder, &["compare", "--input", "x.npy", "--codecs", "int", "--json", "rows.json"]);
-    assert!(text.contains("16 plain vectors of width 64"), "{text}");
+    assert!(text.contains("16 plain vectors of width 64") && !text.contains("KL raw"), "{text}");
+    fails(&folder, &["compare", "--cache", "--input", "x.npy"], &["--cache", "no queries", "k, v and q"]);
     let json: Value = serde_json::from_slice(&std::fs::read(folder.join("rows.json")).unwrap()).unwrap();
     for row in json["rows"].as_array().unwrap() {
         assert!(
@@ -209,9 +295,11 @@ fn files_are_the_same_with_every_backend() {
     write_f32(&folder.join("x.f32"), &values(300 * 96));
     write_f32(&folder.join("q.f32"), &values(5 * 96));
     std::fs::write(folder.join("x.npy"), npy("<f4", "(300, 96)", &values(300 * 96))).unwrap();
-    let backends = succeeds(&folder, &["backends"]);
-    let names: Vec<_> = backends.lines().filter_map(|line| line.split(' ').next()).collect();
+    let info: Value = serde_json::from_str(&succeeds(&folder, &["info", "--json"])).unwrap();
+    let names: Vec<_> =
+        info["backends"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
     let first = names[0];
+    assert_eq!(names.last(), Some(&"scalar"));
     for spec in ["turboquant:levels=6", "int:bits=3,group=32,rotate=true", "f16"] {
         for name in &names {
             let common = [spec, "--dim", "96", "--backend", name];
@@ -261,24 +349,10 @@ fn info_says_what_the_bytes_are() {
         list.contains("another name of int:bits=8") && list.contains("rotate=none, keys, values"),
         "{list}"
     );
+    assert!(list.starts_with("CPU: ") && list.contains("\nBackends, fastest first: "), "{list}");
+    assert!(list.contains(" (default), ") && list.contains("scalar\n\nCodecs"), "{list}");
     let list: Value = serde_json::from_str(&succeeds(&folder, &["info", "--json"])).unwrap();
     assert_eq!(list["aliases"][0], serde_json::json!({"name": "int8", "spec": "int:bits=8"}));
-}
-
-#[test]
-fn plot_draws_rows_and_says_what_is_wrong_with_them() {
-    let folder = folder("plot");
-    let head = "keys,values,prepared,bits,bits_in_pages,perplexity,perplexity_f16,kl_mean,kl_p99,top1\n";
-    let row = "\"hqmq:s=24,r=3\",trellis,balanced,4.5,3.5,21.0,20.0,0.01,0.1,0.95\n";
-    std::fs::write(folder.join("rows.csv"), head.to_owned() + row).unwrap();
-    succeeds(&folder, &["plot", "rows.csv", "rows.svg"]);
-    let plot = std::fs::read_to_string(folder.join("rows.svg")).unwrap();
-    assert!(plot.contains(">hqmq:s=24,r=3/trellis</text>") && plot.contains("in pages"), "{plot}");
-    std::fs::write(folder.join("rows.csv"), head.to_owned() + "trellis,trellis,balanced,four\n").unwrap();
-    fails(&folder, &["plot", "rows.csv", "bad.svg"], &["rows.csv"]);
-    std::fs::write(folder.join("rows.csv"), head).unwrap();
-    fails(&folder, &["plot", "rows.csv", "bad.svg"], &["rows.csv", "no row"]);
-    assert!(!folder.join("bad.svg").exists());
 }
 
 #[test]
@@ -316,7 +390,7 @@ fn errors_are_one_line_and_leave_no_file() {
     let score = ["score", "f32", "--dim", "64", "--query", "nan.f32", "x.f32", "out"];
     fails(&folder, &score, &["nan.f32", "row 2, column 5"]);
     fails(&folder, &["compare", "--backend", "sse9"], &["'sse9'", "scalar"]);
-    fails(&folder, &["--input", "text.safetensors"], &["text.safetensors", "neither"]);
+    fails(&folder, &["--input", "text.safetensors"], &["text.safetensors", "neither", "damaged: "]);
     fails(&folder, &["--input", "nan.npy"], &["nan.npy", "row 2, column 5"]);
     fails(&folder, &["--input", "wide.npy"], &["width 100"]);
     fails(&folder, &["--codecs", ";"], &["--codecs"]);
@@ -324,173 +398,11 @@ fn errors_are_one_line_and_leave_no_file() {
     fails(&folder, &["info", "int:bits=4,bits=3"], &["at \"bits=3\"", "twice"]);
     std::fs::write(folder.join("model.gguf"), "GGUF").unwrap();
     std::fs::write(folder.join("kv.npz"), "PK\x03\x04").unwrap();
-    fails(&folder, &["--input", "model.gguf"], &["model.gguf", "k, v and q", "octaplex perplexity"]);
+    fails(&folder, &["--input", "model.gguf"], &["model.gguf", "k, v and q", "octaplex capture"]);
     fails(&folder, &["--input", "kv.npz"], &["kv.npz", "zip archive", "safetensors"]);
     fails(&folder, &["decode"], &["<SPEC>", "required"]);
     fails(&folder, &["frobnicate"], &["frobnicate"]);
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 9, "no file was left");
-}
-
-/// A safetensors file of tensors (name, dtype, shape, bytes).
-fn safetensors(tensors: &[(&str, &str, Vec<usize>, Vec<u8>)]) -> Vec<u8> {
-    let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
-    for (name, dtype, shape, bytes) in tensors {
-        let offsets = [data.len(), data.len() + bytes.len()];
-        header.insert(
-            (*name).into(),
-            serde_json::json!({"dtype": dtype, "shape": shape, "data_offsets": offsets}),
-        );
-        data.extend(bytes);
-    }
-    let mut header = serde_json::to_vec(&header).unwrap();
-    header.resize(header.len().next_multiple_of(8), b' ');
-    [(header.len() as u64).to_le_bytes().to_vec(), header, data].concat()
-}
-
-#[test]
-fn compare_on_files_of_other_shapes() {
-    let folder = folder("shapes");
-    let f32s = |count| values(count).iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
-    let bf16s = |count| {
-        values(count)
-            .iter()
-            .flat_map(|value| (value.to_bits() >> 16).to_le_bytes()[..2].to_vec())
-            .collect::<Vec<u8>>()
-    };
-    let k = ("k", "F32", vec![1, 2, 8, 32], f32s(512));
-    let v = ("v", "BF16", vec![1, 2, 8, 32], bf16s(512));
-    let q = ("q", "F32", vec![1, 4, 8, 32], f32s(1024));
-    let write = |tensors: &[(&str, &str, Vec<usize>, Vec<u8>)]| {
-        std::fs::write(folder.join("x.safetensors"), safetensors(tensors)).unwrap();
-    };
-    let compare = ["--input", "x.safetensors", "--codecs", "f32", "--json", "x.json"];
-    write(&[k.clone(), v.clone(), q.clone()]);
-    let text = succeeds(&folder, &compare);
-    assert!(text.contains("2 key/value heads of 8 tokens, width 32, 32 queries"), "{text}");
-    let json: Value = serde_json::from_slice(&std::fs::read(folder.join("x.json")).unwrap()).unwrap();
-    assert!(json["rows"].as_array().unwrap().iter().all(|row| row["output_error"].as_f64().unwrap() < 1e-9));
-
-    let wide = ("q", "F32", vec![1, 4, 4, 64], f32s(1024));
-    write(&[k.clone(), v.clone(), wide]);
-    fails(&folder, &compare, &["q has shape [1, 4, 4, 64]", "[1, heads, queries, 32]"]);
-
-    // Eight tokens fill no page, and the table says so.
-    write(&[k.clone(), v.clone(), q.clone()]);
-    let text = succeeds(&folder, &["--input", "x.safetensors", "--codecs", "int"]);
-    assert!(text.contains("The last 8 of 8 tokens fill no page of 64"), "{text}");
-
-    let positions = |last: i32| ("q_pos", "I32", vec![2], [0, last].map(i32::to_le_bytes).concat());
-    let two = ("q", "F32", vec![1, 4, 2, 32], f32s(256));
-    write(&[k.clone(), v.clone(), two.clone(), positions(7)]);
-    assert!(succeeds(&folder, &compare).contains("8 queries"));
-    write(&[k.clone(), v.clone(), two, positions(8)]);
-    fails(&folder, &compare, &["q_pos 8", "8 tokens"]);
-    write(&[k.clone(), v.clone(), q.clone(), positions(7)]);
-    fails(&folder, &compare, &["q_pos", "8 queries"]);
-    write(&[k.clone(), q.clone()]);
-    fails(&folder, &compare, &["no tensor v", "k, q"]);
-    write(&[k.clone(), v.clone(), ("q", "F32", vec![1, 3, 8, 32], f32s(768))]);
-    fails(&folder, &compare, &["3 query heads", "2 key/value heads", "multiple"]);
-    write(&[k, ("v", "F32", vec![1, 2, 4, 64], f32s(512)), q]);
-    fails(&folder, &compare, &["v has shape [1, 2, 4, 64]"]);
-}
-
-fn rows_of(path: &Path) -> Vec<Value> {
-    let json: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
-    json["rows"].as_array().unwrap().clone()
-}
-
-/// Another program's decoded vectors get the figures that this library's own would.
-#[test]
-fn reconstructed_vectors_are_a_row() {
-    // A codec whose scores are those of the decoded rows: queries of others are rounded.
-    let folder = folder("reconstructed");
-    fn tensor(name: &'static str, values: &[f32]) -> (&'static str, &'static str, Vec<usize>, Vec<u8>) {
-        (
-            name,
-            "F32",
-            vec![1, 2, 8, 32],
-            values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>(),
-        )
-    }
-    let (k, v, q) = (values(512), values(1024)[512..].to_vec(), values(1536)[1024..].to_vec());
-    let file = safetensors(&[tensor("k", &k), tensor("v", &v), tensor("q", &q)]);
-    std::fs::write(folder.join("x.safetensors"), file).unwrap();
-    let decoded = |name: &str, rows: &[f32]| {
-        std::fs::write(folder.join(name), npy("<f4", "(16, 32)", rows)).unwrap();
-        succeeds(&folder, &["encode", "q4_0", name, "blocks"]);
-        succeeds(&folder, &["decode", "q4_0", "--dim", "32", "blocks", "rows.npy"]);
-        let file = std::fs::read(folder.join("rows.npy")).unwrap();
-        let header = 10 + usize::from(u16::from_le_bytes([file[8], file[9]]));
-        assert_eq!((header % 64, file[header - 1]), (0, b'\n'));
-        file[header..].as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect::<Vec<_>>()
-    };
-    let (decoded_k, decoded_v) = (decoded("k.npy", &k), decoded("v.npy", &v));
-    let theirs = safetensors(&[tensor("k", &decoded_k), tensor("v", &decoded_v)]);
-    std::fs::write(folder.join("theirs.safetensors"), theirs).unwrap();
-    let both = npy("<f4", "(2, 1, 2, 8, 32)", &[decoded_k.clone(), decoded_v].concat());
-    std::fs::write(folder.join("both.npy"), both).unwrap();
-    let compare = ["--input", "x.safetensors", "--codecs", "q4_0", "--keys", "raw", "--json", "rows.json"];
-    fn with<'a>(first: &[&'a str], more: &[&'a str]) -> Vec<&'a str> {
-        [first, more].concat()
-    }
-    let text = succeeds(
-        &folder,
-        &with(
-            &compare,
-            &[
-                "--reconstructed",
-                "theirs.safetensors",
-                "--reconstructed-bits",
-                "3.5/4",
-                "--reconstructed-name",
-                "their q4_0",
-                "--reconstructed",
-                "both.npy",
-                "--reconstructed-bits",
-                "5",
-                "--reconstructed-name",
-                "array",
-            ],
-        ),
-    );
-    assert!(text.contains("their q4_0") && text.contains("array"), "{text}");
-    let rows = rows_of(&folder.join("rows.json"));
-    assert_eq!(rows.len(), 6);
-    for (role, bits) in [("keys", 3.5), ("values", 4.0)] {
-        let find =
-            |codec: &str| rows.iter().find(|row| row["codec"] == codec && row["role"] == role).unwrap();
-        let (ours, theirs) = (find("q4_0"), find("their q4_0"));
-        assert_eq!((&theirs["bits_per_value"], &theirs["encode_ns"]), (&bits.into(), &Value::Null));
-        assert_eq!(find("array")["bits_per_value"], 5.0);
-        for figure in ["distortion", "cosine", "score_error", "attention_kl", "output_error"] {
-            let number = |row: &Value| row[figure].as_f64().unwrap();
-            let (a, b) = (number(ours), number(theirs));
-            assert!((a - b).abs() <= 1e-3 * a.abs(), "{role}, {figure}: {a} and {b}");
-            assert_eq!(number(find("array")), b);
-        }
-    }
-
-    std::fs::write(folder.join("k.safetensors"), safetensors(&[tensor("k", &k)])).unwrap();
-    succeeds(&folder, &with(&compare, &["--reconstructed", "k.safetensors", "--reconstructed-bits", "32"]));
-    let rows = rows_of(&folder.join("rows.json"));
-    let exact: Vec<_> = rows.iter().filter(|row| row["codec"] == "k").collect();
-    assert_eq!((exact.len(), &exact[0]["distortion"], &exact[0]["role"]), (1, &0.0.into(), &"keys".into()));
-    assert!(exact[0]["attention_kl"].as_f64().unwrap() < 1e-9);
-
-    let refused = |file: &str, bits: &[&str], words: &[&str]| {
-        fails(&folder, &with(&compare, &[&["--reconstructed", file], bits].concat()), words);
-    };
-    std::fs::write(folder.join("q.safetensors"), safetensors(&[tensor("q", &q)])).unwrap();
-    let short = ("k", "F32", vec![1, 2, 4, 32], vec![0; 1024]);
-    std::fs::write(folder.join("short.safetensors"), safetensors(&[short])).unwrap();
-    let four = ["--reconstructed-bits", "4"];
-    refused("q.safetensors", &four, &["q.safetensors", "k and v are expected"]);
-    refused("short.safetensors", &four, &["k has shape [1, 2, 4, 32]", "[1, 2, 8, 32]"]);
-    refused("k.npy", &four, &["shape [16, 32]", "[2, 1, 2, 8, 32]"]);
-    refused("k.safetensors", &["--reconstructed-bits", "many"], &["'many'", "4.25/3.5"]);
-    refused("k.safetensors", &[&four[..], &four[..]].concat(), &["1 --reconstructed files", "one for each"]);
-    refused("k.safetensors", &[], &["--reconstructed-bits"]);
 }
 
 /// A comparison leaves no file behind that nobody asked for.
@@ -519,8 +431,8 @@ fn a_dash_is_standard_output_and_json_says_where_it_comes_from() {
     );
     assert!(run["input"].as_str().unwrap().contains("bundled sample"), "{run}");
     assert!(!run["cpu"].as_str().unwrap().is_empty(), "{run}");
-    let default = succeeds(&folder, &["backends"]);
-    assert!(default.starts_with(run["backend"].as_str().unwrap()), "{run}");
+    let info: Value = serde_json::from_str(&succeeds(&folder, &["info", "--json"])).unwrap();
+    assert_eq!((&info["backends"][0], &info["cpu"]), (&run["backend"], &run["cpu"]));
     let table = String::from_utf8(output.stderr).unwrap();
     assert!(
         output.status.success() && table.contains("KEYS") && table.contains("--html report.html"),
@@ -529,7 +441,7 @@ fn a_dash_is_standard_output_and_json_says_where_it_comes_from() {
 
     let output = octaplex(&folder, &["--codecs", "int", "--html", "-"]);
     assert!(output.stdout.starts_with(b"<!doctype html>"));
-    let output = octaplex(&folder, &["attend", "--k", "int", "--v", "int", "--json", "-"]);
+    let output = octaplex(&folder, &["compare", "--cache", "--k", "int", "--v", "int", "--json", "-"]);
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(json["attention_kl"].is_f64() && json["run"]["cpu"].is_string(), "{json}");
     fails(&folder, &["--json", "-", "--svg", "-"], &["two files", "standard output"]);
@@ -570,12 +482,20 @@ fn help_fits_the_terminal() {
         text
     };
     let commands = help(&[]);
-    for command in ["compare", "attend", "encode", "decode", "score", "info", "bench", "completions", "man"] {
+    for command in ["compare", "encode", "decode", "score", "info", "bench", "verify", "completions", "man"] {
         assert!(commands.contains(&format!("\n  {command} ")), "{commands}");
         let text = help(&[command]);
         assert!(text.contains(&format!("\n  octaplex {command} ")), "{command} has no example: {text}");
         // Man pages and completions are of the same commands.
         assert!(succeeds(&folder, &["man", command]).contains(&format!(".SH NAME\noctaplex\\-{command}")));
+    }
+    // In groups, and what was folded into others is gone.
+    let at = |words: &str| commands.find(words).unwrap_or_else(|| panic!("{words}: {commands}"));
+    assert!(at("\nCodecs\n  compare ") < at("\n  score ") && at("\n  score ") < at("\nModels"));
+    assert!(at("\n  capture ") < at("\n  sweep ") && at("\n  sweep ") < at("\nThis machine\n  bench "));
+    assert_eq!(commands.contains("--features models"), cfg!(not(feature = "models")));
+    for gone in ["attend", "plot", "backends"] {
+        fails(&folder, &[gone], &[gone]);
     }
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
         assert!(succeeds(&folder, &["completions", shell]).contains("reconstructed-bits"), "{shell}");
@@ -646,7 +566,7 @@ fn compare_on(device: &str) {
 #[test]
 fn a_command_of_a_missing_feature_says_how_to_get_it() {
     let folder = folder("missing");
-    for command in ["perplexity", "generate", "needle", "sweep"] {
+    for command in ["capture", "perplexity", "generate", "needle", "sweep"] {
         let words = ["--features models", command, "--model x.gguf"];
         fails(&folder, &[command, "--model", "x.gguf", "--help"], &words);
     }

@@ -23,13 +23,13 @@ PROMPT, NEW = 250, 40  # pages of 64 and of 128 close while it writes
 #: Options of the tool, and the same of OctaplexCache.
 SETTINGS = {
     "f16": (["--k", "f16", "--v", "f16"], dict(keys="f16", values="f16")),
-    "defaults": ([], {}),
+    "turboquant": (["--k", "turboquant", "--v", "turboquant"], dict(keys="turboquant", values="turboquant")),
     "trellis": (
         ["--k", "trellis:seed=7", "--v", "trellis:bits=2", "--page", "128", "--sinks", "2", "--window", "30"],
         dict(keys="trellis:seed=7", values="trellis:bits=2", page=128, sink_tokens=2, recent_window=30),
     ),
     "budget": (["--budget", "3.2", "--boundary", "1"], dict(bits=3.2, boundary_layers=1)),
-    "uncentred": (["--center", "off", "--v", "int"], dict(center="off", balance=False, values="int")),
+    "uncentred": (["--center", "off", "--k", "turboquant", "--v", "int"], dict(center="off", balance=False, keys="turboquant", values="int")),
 }
 
 

@@ -7,6 +7,7 @@ use super::rope::{Rope, Scaling};
 use super::shape::{self, Local, Shape};
 use super::text::Text;
 use crate::failure::{Failure, Result, fail, first_line, shown};
+use candle_core::quantized::GgmlDType;
 use candle_core::{Device, Tensor};
 use rayon::prelude::*;
 use std::path::Path;
@@ -42,6 +43,8 @@ pub(crate) struct Model {
     pub(crate) bytes: u64,
     /// Of its header and weights.
     pub(crate) checksum: u32,
+    /// The type of most weights.
+    pub(crate) weights: GgmlDType,
     pub(crate) shape: Shape,
     pub(crate) text: Text,
     embedding: Matrix,
@@ -115,6 +118,7 @@ impl Model {
             name,
             bytes: gguf.bytes,
             checksum: gguf.checksum(),
+            weights: gguf.weight_type(),
             shape,
             text,
             embedding,

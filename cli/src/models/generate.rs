@@ -8,6 +8,8 @@ use crate::console::{Console, wrap};
 use crate::failure::{Result, fail};
 use crate::files;
 use crate::progress::Progress;
+use crate::table::bytes as words;
+use candle_core::quantized::GgmlDType;
 use clap::Args;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -15,13 +17,15 @@ use std::time::{Duration, Instant};
 
 /// What is written where.
 const HELP: &str = "\
-Example:
+Examples:
+  octaplex generate --model smollm2.gguf --text story.txt --tokens 1024
   octaplex generate --model smollm2.gguf --prompt \"The capital of France is\" \\
-      --v turboquant:bits=3
+      --k trellis:bits=4 --v turboquant:bits=3
 
 Always the likeliest token, so the same text every time. It goes to standard
-output as it is written; then come its speed and the bytes of the cache as they
-grew. With --beside-f16 a second cache in f16 takes the same tokens in turn, so
+output as it is written; then come its speed and the bytes of the cache, and how
+these grew in the JSON. The first 132 tokens of a text stay exact: a longer
+prompt shows what is saved. With --beside-f16 a second cache in f16 takes the same tokens in turn, so
 that both times are of the same minutes: decoding only, the prompt is not in
 them.
 
@@ -107,6 +111,11 @@ impl Run {
         Ok((Self { cache, tokens, kept, first, in_cache: Vec::new(), whole: Vec::new() }, logits))
     }
 
+    /// Tokens of the prompt.
+    fn prompt(&self) -> usize {
+        self.tokens.len() - self.whole.len()
+    }
+
     /// Logits after one more token.
     fn step(&mut self, model: &Model, token: u32) -> Result<Vec<f32>> {
         let (start, before) = (Instant::now(), self.cache.time());
@@ -139,7 +148,7 @@ pub(crate) fn run(arguments: &Generate) -> Result<()> {
     let console = Console::beside(&[arguments.json.as_deref()])?;
     let codecs = arguments.codecs.codecs()?;
     let model = arguments.model.load()?;
-    let codecs = arguments.model.within_budget(&model, codecs)?;
+    let codecs = arguments.model.settled(&model, codecs)?;
     let prompt = match (&arguments.prompt, &arguments.text, arguments.tokens) {
         (Some(prompt), _, _) => model.text.encode(prompt)?,
         (None, Some(text), Some(tokens)) => model.text.of_file(text, tokens)?,
@@ -250,15 +259,56 @@ impl Size {
         Self { tokens: stats.tokens, bytes: stats.bytes, in_f16, has_pages }
     }
 
-    fn line(&self) -> String {
-        let Self { tokens, bytes, in_f16, has_pages } = self;
-        // Exact tokens alone take a little more than they would in f16, for what a head has once.
-        let note = match has_pages {
-            true => format!("{:.2} times smaller", *in_f16 as f64 / *bytes as f64),
-            false => "no page has closed yet: all tokens are exact".into(),
-        };
-        format!("{tokens:>10} {bytes:>12} {in_f16:>11}   {note}\n")
+    /// In words.
+    fn sentence(&self) -> String {
+        let Self { tokens, bytes, in_f16, has_pages } = *self;
+        let (held, exact) = (words(bytes), words(in_f16));
+        match has_pages {
+            true => {
+                let times = in_f16 as f64 / bytes as f64;
+                format!(
+                    "The cache holds {tokens} tokens in {held}: {times:.1}x smaller than f16, which takes {exact}."
+                )
+            }
+            // Exact tokens alone take a little more than they would in f16, for what a head has once.
+            false => format!(
+                "The cache holds {tokens} tokens in {held}, as f16 would: no page has closed yet, so all tokens are exact. A longer \
+                 prompt shows the saving."
+            ),
+        }
     }
+}
+
+/// How long a token took, in words.
+fn speed(run: &Run) -> String {
+    let (whole, in_cache) = (median(&run.whole), median(&run.in_cache));
+    let in_model = whole - in_cache;
+    format!(
+        "{:.1} tokens a second: {whole:.2} ms a token (median), {in_cache:.2} in the cache and {in_model:.2} in the model's weights",
+        1e3 / whole
+    )
+}
+
+/// What to do about the weights, where they take the time.
+fn about_weights(run: &Run, weights: GgmlDType) -> String {
+    let (whole, in_cache) = (median(&run.whole), median(&run.in_cache));
+    let share = 100.0 * (whole - in_cache) / whole.max(f64::MIN_POSITIVE);
+    if run.whole.is_empty() || share < 50.0 {
+        return String::new();
+    }
+    let note = match weights {
+        GgmlDType::F32 | GgmlDType::F16 | GgmlDType::BF16 => {
+            "multiplied in f32, 4 bytes a weight: a quantised file of this model is faster (Q4_0, Q8_0, Q4_K_M)"
+        }
+        GgmlDType::Q4_1 => "multiplied as Q4_0, which has vector instructions",
+        GgmlDType::Q5_0 | GgmlDType::Q5_1 => {
+            "multiplied as Q8_0, a byte a weight: Q4_0 and Q4_K_M are smaller, and have vector instructions too"
+        }
+        _ => "multiplied by vector instructions, the fast case (Q4_0, Q8_0 and K types)",
+    };
+    format!(
+        "The weights take {share:.0}% of the time, whatever the cache does. They are {weights:?}, {note}.\n"
+    )
 }
 
 /// What it took, for people, and for machines in a file.
@@ -272,20 +322,15 @@ fn finish(
     session: Value,
 ) -> Result<String> {
     let about = format!("{}\n{}; {}", model.describe(), codecs.describe(), arguments.model.describe());
-    let mut text = format!("\n\n{}\n\n    tokens     KV bytes      in f16\n", wrap(&about));
-    growth.iter().for_each(|size| text += &size.line());
-    let speed = |name: &str, run: &Run| {
-        let (whole, in_cache) = (median(&run.whole), median(&run.in_cache));
-        format!(
-            "{name}{:.1} tokens/s, {whole:.2} ms a token (median): {in_cache:.2} in the cache, {:.2} in the model\n",
-            1e3 / whole,
-            whole - in_cache
-        )
-    };
+    let mut said =
+        format!("The prompt of {} tokens took {:.1} s.\n", main.prompt(), main.first.as_secs_f64());
     if !main.whole.is_empty() {
-        text += &format!("\n{}", speed("", main));
-        text += &beside.map_or(String::new(), |beside| speed("f16 cache: ", beside));
+        said += &format!("Wrote {} tokens, {}.\n", main.whole.len(), speed(main));
+        said += &beside.map_or(String::new(), |beside| format!("With an f16 cache {}.\n", speed(beside)));
     }
+    said += &growth.last().map_or(String::new(), |size| format!("{}\n", size.sentence()));
+    said += &about_weights(main, model.weights);
+    let text = format!("\n\n{}\n\n{}", wrap(&about), wrap(&said));
     if let Some(path) = &arguments.json {
         let times =
             |run: &Run| json!({"ms_per_token": median(&run.whole), "ms_in_cache": median(&run.in_cache)});
@@ -294,7 +339,7 @@ fn finish(
         });
         let mut json = arguments.model.json_with_run(model, codecs);
         json["growth"] = rows.collect();
-        let (prompt, written) = main.tokens.split_at(main.tokens.len() - main.whole.len());
+        let (prompt, written) = main.tokens.split_at(main.prompt());
         json["written"] = written.len().into();
         json["tokens"] = json!({ "prompt": prompt, "written": written });
         json["session"] = session;

@@ -6,8 +6,8 @@ use super::matrix::Matrix;
 use crate::failure::{Failure, Result, fail, first_line, shown};
 use crate::files;
 use candle_core::Device;
-use candle_core::quantized::QTensor;
 use candle_core::quantized::gguf_file::{Content, TensorInfo, Value};
+use candle_core::quantized::{GgmlDType, QTensor};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom};
@@ -24,6 +24,8 @@ pub(crate) struct Gguf {
     tensors: HashMap<String, Place>,
     /// Of all that has been read so far.
     checksum: crc32fast::Hasher,
+    /// Types of the matrices that have been read, each with the number of its weights.
+    types: Vec<(GgmlDType, usize)>,
 }
 
 /// An open file.
@@ -53,6 +55,7 @@ impl Gguf {
             content,
             tensors: HashMap::new(),
             checksum,
+            types: Vec::new(),
         };
         let first = std::mem::take(&mut gguf.content.tensor_infos);
         gguf.add(0, first)?;
@@ -105,6 +108,11 @@ impl Gguf {
     /// Of the headers and the tensors that were read: what tells two models of the same sizes apart.
     pub(crate) fn checksum(&self) -> u32 {
         self.checksum.clone().finalize()
+    }
+
+    /// The type of most of the weights that were read.
+    pub(crate) fn weight_type(&self) -> GgmlDType {
+        self.types.iter().max_by_key(|(_, count)| *count).map_or(GgmlDType::F32, |(dtype, _)| *dtype)
     }
 
     /// The same failure, with the file's name before it.
@@ -273,6 +281,10 @@ impl Gguf {
     /// A matrix that maps `inputs` values to `outputs`.
     pub(crate) fn matrix(&mut self, name: &str, outputs: usize, inputs: usize) -> Result<Matrix> {
         let weight = self.tensor(name, &[outputs, inputs])?;
+        match self.types.iter_mut().find(|(dtype, _)| *dtype == weight.dtype()) {
+            Some((_, count)) => *count += outputs * inputs,
+            None => self.types.push((weight.dtype(), outputs * inputs)),
+        }
         Matrix::new(weight, inputs).or_else(|error| self.refuse(format!("{name}: {}", first_line(&error))))
     }
 }

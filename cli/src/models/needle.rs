@@ -138,7 +138,7 @@ pub(crate) fn run(arguments: &Needle) -> Result<()> {
     let console = Console::beside(&[arguments.json.as_deref()])?;
     let codecs = arguments.codecs.codecs()?;
     let model = options.load()?;
-    let codecs = options.within_budget(&model, codecs)?;
+    let codecs = options.settled(&model, codecs)?;
     let longest = arguments.tokens.iter().copied().max().unwrap_or(0);
     if arguments.texts == 0 || arguments.tokens.iter().any(|tokens| *tokens < 256) {
         fail!("--tokens and --texts: at least 256 tokens and one text");

@@ -3,7 +3,7 @@
 use super::attention::Cached;
 use super::forward::Model;
 use super::shape::Shape;
-use crate::codecs::{is_float, parse_budget, parse_spec};
+use crate::codecs::{is_float, parse_budget, parse_spec, recommended, shown_spec};
 use crate::failure::{At, Result, first_line};
 use crate::keys::{KeyOptions, Keys, center_name, parse_page};
 use crate::provenance;
@@ -42,7 +42,7 @@ pub(crate) struct ModelOptions {
     /// First tokens of a prompt whose keys and queries decide the balance; 0: the first page decides, from keys alone
     #[arg(long, value_name = "TOKENS", default_value_t = CALIBRATION)]
     calibrate: usize,
-    /// Instructions to use; `octaplex backends` lists them
+    /// Instructions to use; `octaplex info` lists them
     #[arg(long, value_name = "NAME", value_parser = crate::backend::parse)]
     backend: Option<Backend>,
 }
@@ -50,12 +50,12 @@ pub(crate) struct ModelOptions {
 /// The arguments of a cache's codecs.
 #[derive(Args)]
 pub(crate) struct CodecOptions {
-    /// Codec of keys
-    #[arg(long, value_name = "SPEC", default_value = "turboquant", value_parser = spec)]
-    k: CodecSpec,
-    /// Codec of values
-    #[arg(long, value_name = "SPEC", default_value = "turboquant", value_parser = spec)]
-    v: CodecSpec,
+    /// Codec of keys [default: graded:bits=3, or trellis:bits=3 where the model's width has no grades]
+    #[arg(long, value_name = "SPEC", value_parser = spec)]
+    k: Option<CodecSpec>,
+    /// Codec of values [default: trellis:bits=3]
+    #[arg(long, value_name = "SPEC", value_parser = spec)]
+    v: Option<CodecSpec>,
     /// Instead of codecs: the most accurate that take at most so many bits a value in pages
     #[arg(long, value_name = "BITS", conflicts_with_all = ["k", "v"], value_parser = parse_budget)]
     budget: Option<f64>,
@@ -69,8 +69,15 @@ fn spec(text: &str) -> std::result::Result<CodecSpec, String> {
 
 impl CodecOptions {
     pub(crate) fn codecs(&self) -> Result<Codecs> {
-        let keys = self.keys.keys()?;
-        Ok(Codecs { k: self.k, v: self.v, finer: None, budget: self.budget, keys })
+        let (f16, keys) = (Codecs::f16(), self.keys.keys()?);
+        Ok(Codecs {
+            k: self.k.unwrap_or(f16.k),
+            v: self.v.unwrap_or(f16.v),
+            open: [self.k.is_none(), self.v.is_none()],
+            finer: None,
+            budget: self.budget,
+            keys,
+        })
     }
 }
 
@@ -79,9 +86,11 @@ impl CodecOptions {
 pub(crate) struct Codecs {
     pub(crate) k: CodecSpec,
     pub(crate) v: CodecSpec,
+    /// Whether those of keys and of values are the recommended ones, once the model is known: [`ModelOptions::settled`].
+    open: [bool; 2],
     /// Layers that have others.
     finer: Option<Finer>,
-    /// Bits that decide all three, once the model is known: [`ModelOptions::within_budget`].
+    /// Bits that decide all three, likewise.
     budget: Option<f64>,
     pub(crate) keys: Keys,
 }
@@ -95,7 +104,7 @@ impl Codecs {
 
     /// These in all layers.
     pub(crate) fn of(k: CodecSpec, v: CodecSpec, keys: Keys) -> Self {
-        Self { k, v, finer: None, budget: None, keys }
+        Self { k, v, open: [false; 2], finer: None, budget: None, keys }
     }
 
     /// The most accurate within so many bits a value.
@@ -104,19 +113,22 @@ impl Codecs {
     }
 
     pub(crate) fn is_f16(&self) -> bool {
-        self.budget.is_none() && [self.k, self.v].iter().all(|spec| matches!(spec, CodecSpec::F16(_)))
+        self.budget.is_none()
+            && self.open == [false; 2]
+            && [self.k, self.v].iter().all(|spec| matches!(spec, CodecSpec::F16(_)))
     }
 
     /// In a line.
     pub(crate) fn describe(&self) -> String {
+        let (k, v) = (shown_spec(self.k), shown_spec(self.v));
         let all = match (self.is_f16(), is_float(self.k)) {
             (true, _) => "keys and values f16".into(),
-            (false, true) => format!("keys {}; values {}", self.k, self.v),
-            (false, false) => format!("keys {}, {}; values {}", self.k, self.keys.describe(), self.v),
+            (false, true) => format!("keys {k}; values {v}"),
+            (false, false) => format!("keys {k}, {}; values {v}", self.keys.describe()),
         };
-        let finer = self
-            .finer
-            .map(|Finer { layers, keys, values }| format!("; in {layers} layers {keys} and {values}"));
+        let finer = self.finer.map(|Finer { layers, keys, values }| {
+            format!("; in {layers} layers {} and {}", shown_spec(keys), shown_spec(values))
+        });
         all + &finer.unwrap_or_default()
     }
 
@@ -138,15 +150,25 @@ impl ModelOptions {
         Model::load(&self.model)
     }
 
-    /// The codecs that a budget stands for in this model; others as they are.
-    pub(crate) fn within_budget(&self, model: &Model, codecs: Codecs) -> Result<Codecs> {
-        let Some(bits) = codecs.budget else { return Ok(codecs) };
+    /// The codecs that a budget, or nothing, stands for in this model; others as they are.
+    pub(crate) fn settled(&self, model: &Model, codecs: Codecs) -> Result<Codecs> {
+        let Some(bits) = codecs.budget else {
+            let [k, v] = recommended(model.shape.head_dim).map(parse_spec);
+            let of = |open, usual: Result<CodecSpec>, given| if open { usual } else { Ok(given) };
+            let [open_k, open_v] = codecs.open;
+            return Ok(Codecs {
+                k: of(open_k, k, codecs.k)?,
+                v: of(open_v, v, codecs.v)?,
+                open: [false; 2],
+                ..codecs
+            });
+        };
         let Shape { layers, kv_heads, head_dim, .. } = model.shape;
         let config = CacheConfig::new(layers, kv_heads, head_dim, 1 << 20).boundary_layers(self.boundary);
         let each = config.each.page(self.page);
         let config = config.each(each).for_bits(bits).at("--budget")?;
         let CacheConfig { each, finer, .. } = config;
-        Ok(Codecs { k: each.keys, v: each.values, finer, budget: None, ..codecs })
+        Ok(Codecs { k: each.keys, v: each.values, open: [false; 2], finer, budget: None, ..codecs })
     }
 
     /// An empty cache for so many tokens.

@@ -82,7 +82,7 @@ pub(crate) fn run(arguments: &Perplexity) -> Result<()> {
     device.check()?;
     let start = Instant::now();
     let model = options.load()?;
-    let codecs = options.within_budget(&model, codecs)?;
+    let codecs = options.settled(&model, codecs)?;
     check_windows(&model, *tokens, *windows)?;
     let words = model.text.of_file(text, tokens * windows)?;
     if let Some(path) = &arguments.write_tokens {

@@ -24,8 +24,8 @@ use std::io::Write;
 use std::path::PathBuf;
 
 /// What runs when `--codecs` is not given.
-const DEFAULT_CODECS: &str = "f16; trellis:m=2; trellis; trellis:m=8; graded:bits=2/trellis:m=2; graded/trellis; \
-    graded:bits=4/trellis:m=8; turboquant:bits=2; turboquant:bits=3; turboquant; \
+const DEFAULT_CODECS: &str = "f16; trellis:bits=2; trellis:bits=3; trellis:bits=4; graded:bits=2/trellis:bits=2; \
+    graded:bits=3/trellis:bits=3; graded:bits=4/trellis:bits=4; turboquant:bits=2; turboquant:bits=3; turboquant:bits=4; \
     turboquant-qjl:bits=4; octopus:bits=2; octopus; octopus:bits=4; octopus-qjl; polarquant:bits=3; polarquant; \
     hqmq:s=24,r=3; hqmq; hqmq:r=6,med=3/hqmq; tq3_0; tq3_0:variant=3bit; int:bits=3; int; int:asymmetric=true; \
     int:bits=3,group=32; int:group=32; int:group=32,asymmetric=true; int8; q8_0; q5_0; q4_0; \
@@ -35,7 +35,7 @@ const DEFAULT_CODECS: &str = "f16; trellis:m=2; trellis; trellis:m=8; graded:bit
 const HELP: &str = "\
 Example:
   octaplex sweep --model qwen.gguf --text wikitext2_raw_test.txt \\
-      --codecs \"trellis; turboquant; trellis/trellis:m=2\"
+      --codecs \"trellis:bits=3; graded:bits=3/trellis:bits=2\"
 
 Every codec with every way to prepare keys, on the same windows of the text: see
 `octaplex perplexity --help` for the numbers. The f16 cache runs once. Each
@@ -73,7 +73,7 @@ pub(crate) struct Sweep {
     /// One plot of rate and KL, as a picture
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// The rows as CSV, from which `octaplex plot` draws that picture
+    /// The rows as CSV
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
 }
@@ -117,7 +117,7 @@ pub(crate) fn run(sweep: &Sweep) -> Result<()> {
     let mut cases = cases(sweep)?;
     let model = options.load()?;
     for case in &mut cases {
-        case.2 = options.within_budget(&model, case.2)?;
+        case.2 = options.settled(&model, case.2)?;
     }
     check_windows(&model, *tokens, *windows)?;
     let words = model.text.of_file(text, tokens * windows)?;
@@ -271,10 +271,20 @@ fn outcome_of(row: &Value, key: &Value) -> Option<Outcome> {
 
 fn keep(sweep: &Sweep, row: &Value) -> Result<()> {
     let place = sweep.rows.display();
+    let before = if sweep.rows.exists() { files::read(&sweep.rows)? } else { Vec::new() };
+    let (whole, last) =
+        before.split_at(before.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1));
+    let start = match serde_json::from_slice::<Value>(last) {
+        Ok(_) => "\n",
+        // An interrupted sweep leaves a part of a line.
+        Err(_) => {
+            if !last.is_empty() {
+                files::write(&sweep.rows, whole)?;
+            }
+            ""
+        }
+    };
     let mut file = OpenOptions::new().create(true).append(true).open(&sweep.rows).at(&place)?;
-    // On a line of its own, whatever an interrupted sweep left.
-    let before = files::read(&sweep.rows)?;
-    let start = if before.is_empty() || before.ends_with(b"\n") { "" } else { "\n" };
     file.write_all(format!("{start}{row}\n").as_bytes()).at(&place)
 }
 
@@ -287,8 +297,19 @@ fn table(about: &str, rows: &[Row]) -> String {
         let [cells @ .., _, _] = cells(&row.outcome);
         table.row(&row.codec, false, &[&[row.keys.name().to_owned()], &cells[..]].concat());
     }
-    format!("{}\n\n{}", wrap(about), table.text())
+    format!("{}\n\n{}\n{LEGEND}", wrap(about), table.text())
 }
+
+/// A line for each column of the table.
+const LEGEND: &str = "\
+keys    how they are prepared: plain, page (centred by page), balanced (both)
+bits    a value of the whole cache, everything counted
+pages   the same without the exact tokens: what a long context tends to
+perpl.  perplexity; lower is better
+change  of the perplexity from that with an f16 cache
+KL      of the next token's distribution from that with an f16 cache, mean nats
+paged   the same where pages are read: the first positions see exact tokens only
+";
 
 #[cfg(test)]
 mod tests {
@@ -313,8 +334,12 @@ mod tests {
         for outcome in [outcome(627.528, 0.00191), outcome(27.9, 9.0e-4), outcome(1e7, 12.3)] {
             let row = Row { codec: "turboquant-qjl:bits=8".into(), keys: Preparation::Balanced, outcome };
             let table = table("", &[row]);
-            let line = table.lines().last().unwrap_or_default();
+            let line =
+                table.lines().find(|line| line.starts_with("turboquant-qjl:bits=8 ")).unwrap_or_default();
             assert!(line.split_whitespace().count() == 8 && line.chars().count() <= 80, "{line}");
+            for name in ["keys", "bits", "pages", "perpl.", "change", "KL", "paged"] {
+                assert!(table.contains(&format!("\n{name} ")), "{name} has no line in the legend");
+            }
         }
     }
 

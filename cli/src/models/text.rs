@@ -88,13 +88,19 @@ impl Text {
 
     /// The first `count` tokens of a file.
     pub(crate) fn of_file(&self, path: &Path, count: usize) -> Result<Vec<u32>> {
-        let bytes = crate::files::read(path)?;
-        let Ok(text) = String::from_utf8(bytes) else { fail!("{}: not text in UTF-8", path.display()) };
-        let mut tokens = self.encode(&text)?;
+        let tokens = self.start_of_file(path, count)?;
         if tokens.len() < count {
             fail!("{}: {} tokens, but {count} are needed", path.display(), tokens.len());
         }
-        tokens.truncate(count);
+        Ok(tokens)
+    }
+
+    /// The first `most` tokens of a file, or all of a shorter one.
+    pub(crate) fn start_of_file(&self, path: &Path, most: usize) -> Result<Vec<u32>> {
+        let bytes = crate::files::read(path)?;
+        let Ok(text) = String::from_utf8(bytes) else { fail!("{}: not text in UTF-8", path.display()) };
+        let mut tokens = self.encode(&text)?;
+        tokens.truncate(most);
         Ok(tokens)
     }
 }

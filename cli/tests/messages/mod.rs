@@ -1,7 +1,8 @@
 //! What the tool says of mistakes, and of files that are not to be trusted.
 
 use crate::common::{fails, folder, octaplex, succeeds};
-use crate::{npy, safetensors, values};
+use crate::samples::safetensors;
+use crate::{npy, values};
 use serde_json::Value;
 use std::path::Path;
 
@@ -34,14 +35,11 @@ fn a_file_does_not_drive_the_terminal() {
     std::fs::write(folder.join("type.npy"), npy(&name[..60_000], "(2, 64)", &values(128))).unwrap();
     let shape = format!("({})", "1,".repeat(25_000));
     std::fs::write(folder.join("shape.npy"), npy("<f4", &shape, &values(64))).unwrap();
-    let head = "keys,values,prepared,bits,bits_in_pages,perplexity,perplexity_f16,kl_mean,kl_p99,top1\n";
-    std::fs::write(folder.join("rows.csv"), format!("{head}a,b,c,{name}\n")).unwrap();
     std::fs::write(folder.join("sums.txt"), format!("int {name} {name}\n")).unwrap();
     for run in [
         &["--input", "names.safetensors"][..],
         &["--input", "type.npy"],
         &["--input", "shape.npy"],
-        &["plot", "rows.csv", "rows.svg"],
         &["verify", "--only", "int", "--against", "sums.txt"],
         &["info", &name[..10_000]],
     ] {

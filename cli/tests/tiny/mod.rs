@@ -4,6 +4,9 @@ use half::f16;
 use std::path::Path;
 
 const WIDTH: usize = 64;
+/// Vectors, token by token.
+pub(crate) type Rows = Vec<Vec<f64>>;
+
 const HEADS: usize = 4;
 const KV_HEADS: usize = 2;
 const FEED: usize = 96;
@@ -387,15 +390,20 @@ impl Tiny {
 
     /// Logits after each token.
     pub(crate) fn logits(&self, tokens: &[u8]) -> Vec<Vec<f64>> {
+        self.run(tokens).0
+    }
+
+    /// The same, and each layer's keys, values and queries, token by token.
+    pub(crate) fn run(&self, tokens: &[u8]) -> (Rows, Vec<[Rows; 3]>) {
         let gemma = self.architecture == "gemma3";
-        let mut caches = vec![(Vec::<Vec<f64>>::new(), Vec::<Vec<f64>>::new()); self.layers];
+        let mut caches = vec![[const { Vec::<Vec<f64>>::new() }; 3]; self.layers];
         let logits = tokens.iter().enumerate().map(|(position, &token)| {
             let embedding = self.vector("token_embd.weight");
             let mut x = embedding[usize::from(token) * WIDTH..][..WIDTH].to_vec();
             if gemma {
                 x.iter_mut().for_each(|x| *x *= (WIDTH as f64).sqrt());
             }
-            for (layer, (keys, values)) in caches.iter_mut().enumerate() {
+            for (layer, [keys, values, all_queries]) in caches.iter_mut().enumerate() {
                 let name = |part: &str| format!("blk.{layer}.{part}");
                 let (window, base) = match gemma {
                     true if layer % 6 == 5 => (usize::MAX, (GLOBAL_BASE, self.scaling)),
@@ -410,6 +418,7 @@ impl Tiny {
                 let key = self.product(&name("attn_k"), &normed);
                 keys.push(self.turned(key, &name("attn_k_norm.weight"), position, base));
                 values.push(self.product(&name("attn_v"), &normed));
+                all_queries.push(queries.clone());
                 let first = (position + 1).saturating_sub(window);
                 let (keys, values) = (&keys[first..], &values[first..]);
                 let mut mixed = Vec::new();
@@ -438,7 +447,7 @@ impl Tiny {
             let output = if self.find("output.weight").is_some() { "output" } else { "token_embd" };
             self.product(output, &x)
         });
-        logits.collect()
+        (logits.collect(), caches)
     }
 
     /// exp of the mean loss of all tokens but the first.

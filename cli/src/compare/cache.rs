@@ -1,11 +1,13 @@
-//! `attend`: a whole cache as an engine runs it, token by token, beside exact attention.
+//! `compare --cache`: a whole cache as an engine runs it, token by token, beside exact attention.
 
-use crate::codecs::parse_spec;
+use crate::codecs::{parse_spec, recommended, shown_spec};
+use crate::columns::F16;
 use crate::console::{Console, wrap};
 use crate::failure::{At, Result, fail};
 use crate::input::Sample;
-use crate::keys::{KeyOptions, center_name, parse_page};
+use crate::keys::{Keys, center_name};
 use crate::metrics::Exact;
+use crate::table::fixed;
 use crate::{files, provenance};
 use clap::Args;
 use octaplex::cache::SharedLayer;
@@ -13,72 +15,66 @@ use octaplex::codecs::Role;
 use octaplex::{Backend, LayerConfig, Stats};
 use octaplex_metrics::relative_error;
 use serde_json::json;
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Instant;
 
-/// What the numbers mean.
-const HELP: &str = "\
-Examples:
-  octaplex attend --k trellis --v trellis
-  octaplex attend --input kv.safetensors --k int --v int:bits=3 --keys raw
-
-Each key/value head of the sample gets a cache; tokens are appended in order,
-and the queries at a token attend as soon as it is there.
-
-attention_kl    nats, the mean over layers, query heads and queries
-output_error    sum of |o-o^|^2 / sum of |o|^2 over a head's queries, the mean
-                over layers and query heads
-bits_per_value  of the full cache at the end: exact rows, centres, headers of
-                pages and balance counted";
-
-/// Arguments of `attend`.
+/// Arguments of `compare --cache`.
 #[derive(Args)]
-#[command(after_help = HELP)]
-pub(crate) struct AttendArguments {
-    /// Codec of keys
-    #[arg(long, value_name = "SPEC")]
-    k: String,
-    /// Codec of values
-    #[arg(long, value_name = "SPEC")]
-    v: String,
-    /// Tensors k, v and q in a safetensors file; without it, the bundled sample
-    #[arg(long, value_name = "FILE")]
-    input: Option<PathBuf>,
-    #[command(flatten)]
-    keys: KeyOptions,
-    /// Tokens of a page: 64, 128 or 256
-    #[arg(long, value_name = "TOKENS", default_value_t = 64, value_parser = parse_page)]
-    page: usize,
-    /// First tokens that stay exact
-    #[arg(long, value_name = "TOKENS", default_value_t = 4)]
+pub(super) struct CacheOptions {
+    /// Measure one whole cache, token by token as an engine runs it: the first and newest tokens exact, the others in pages
+    #[arg(help_heading = "A whole cache", long, conflicts_with_all = ["codecs", "all", "wide", "html", "svg", "budget", "reconstructed", "device"])]
+    pub(super) cache: bool,
+    /// Codec of the cache's keys [default: graded:bits=3, or trellis:bits=3 where the width has no grades]
+    #[arg(help_heading = "A whole cache", long, value_name = "SPEC", requires = "cache")]
+    k: Option<String>,
+    /// Codec of its values [default: trellis:bits=3]
+    #[arg(help_heading = "A whole cache", long, value_name = "SPEC", requires = "cache")]
+    v: Option<String>,
+    /// First tokens that stay exact, with --cache
+    #[arg(
+        help_heading = "A whole cache",
+        long,
+        value_name = "TOKENS",
+        default_value_t = 4,
+        requires = "cache"
+    )]
     sinks: usize,
-    /// Newest tokens that stay exact
-    #[arg(long, value_name = "TOKENS", default_value_t = 64)]
+    /// Newest tokens that stay exact, with --cache
+    #[arg(
+        help_heading = "A whole cache",
+        long,
+        value_name = "TOKENS",
+        default_value_t = 64,
+        requires = "cache"
+    )]
     window: usize,
-    /// Write the numbers as JSON; - is standard output
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Instructions to use; `octaplex backends` lists them
-    #[arg(long, value_name = "NAME", value_parser = crate::backend::parse)]
-    backend: Option<Backend>,
 }
 
-pub(crate) fn run(arguments: &AttendArguments) -> Result<()> {
-    let console = Console::beside(&[arguments.json.as_deref()])?;
-    let backend = arguments.backend.unwrap_or_else(Backend::detect);
-    let keys = arguments.keys.keys()?;
-    let sample = Sample::load(arguments.input.as_deref())?;
-    let (Some(queries), Some(exact)) = (&sample.queries, Exact::new(&sample)?) else {
-        fail!("{} has no queries, so nothing attends: tensors k, v and q are expected", sample.name);
+/// What it runs on.
+pub(super) struct Setup<'a> {
+    pub(super) sample: &'a Sample,
+    pub(super) keys: Keys,
+    pub(super) page: usize,
+    pub(super) backend: Backend,
+    pub(super) console: Console,
+}
+
+pub(super) fn run(options: &CacheOptions, setup: &Setup, json: Option<&Path>) -> Result<()> {
+    let Setup { sample, keys, page, backend, console } = *setup;
+    let (Some(queries), Some(exact)) = (&sample.queries, Exact::new(sample)?) else {
+        fail!("--cache: {} has no queries, so nothing attends: tensors k, v and q are expected", sample.name);
     };
+    let [key_spec, value_spec] = recommended(sample.dim);
+    let (key_spec, value_spec) =
+        (options.k.as_deref().unwrap_or(key_spec), options.v.as_deref().unwrap_or(value_spec));
     let (dim, tokens) = (sample.dim, sample.tokens);
-    let kept = arguments.sinks.saturating_add(arguments.window);
-    let config = LayerConfig::new(1, dim, tokens.max(kept.saturating_add(arguments.page)))
-        .keys(parse_spec(&arguments.k)?)
-        .values(parse_spec(&arguments.v)?)
-        .page(arguments.page)
-        .sink_tokens(arguments.sinks)
-        .recent_window(arguments.window)
+    let kept = options.sinks.saturating_add(options.window);
+    let config = LayerConfig::new(1, dim, tokens.max(kept.saturating_add(page)))
+        .keys(parse_spec(key_spec)?)
+        .values(parse_spec(value_spec)?)
+        .page(page)
+        .sink_tokens(options.sinks)
+        .recent_window(options.window)
         .center(keys.center)
         .balance(keys.balance);
     let mut scratch = vec![0.0; config.scratch_len(queries.group)];
@@ -130,7 +126,7 @@ pub(crate) fn run(arguments: &AttendArguments) -> Result<()> {
     let (error, kl) = (error / count as f64, kl / queries as f64);
     let bits = 8.0 * bytes as f64 / values as f64;
     let ns = seconds * 1e9 / queries as f64;
-    if let Some(path) = &arguments.json {
+    if let Some(path) = json {
         let row = json!({
             "k": config.keys.to_string(), "v": config.values.to_string(), "center": center_name(keys.center),
             "page": config.page, "balance": config.balance, "sinks": config.sink_tokens,
@@ -141,20 +137,28 @@ pub(crate) fn run(arguments: &AttendArguments) -> Result<()> {
         files::write(path, format!("{row:#}\n").as_bytes())?;
     }
     let about = format!(
-        "{}\nkeys {}, {}; values {}; pages of {}, {} sinks, window {}",
+        "{}\nkeys {}, {}; values {}; pages of {}, the first {} and the newest {} tokens exact",
         sample.describe(),
-        config.keys,
+        shown_spec(config.keys),
         keys.describe(),
-        config.values,
+        shown_spec(config.values),
         config.page,
         config.sink_tokens,
         config.recent_window,
     );
     console.say(&format!(
-        "{}\n\nbits per value   {bits:.3}  (sinks, window, centres, balance, headers counted)\n\
-         attention KL     {kl:.3e} nats\noutput error     {error:.3e}\n\
-         time             {:.1} us a query head and query, {}\n",
+        "{}\n\n\
+         bits a value    {bits:8.3}  everything counted, exact tokens too\n\
+         in pages        {:8.3}  without the exact tokens: what a long context tends to\n\
+         smaller         {:>8}  than f16, all in all\n\
+         KL, nats        {:>8}  of attention's weights from the exact ones\n\
+         output error    {:>8}  of attention's output: sum of |o-o^|^2 / sum of |o|^2\n\
+         attention, us   {:8.1}  a query of one head, {}\n",
         wrap(&about),
+        config.page_bits(),
+        format!("{:.1}x", F16 / bits),
+        fixed(kl),
+        fixed(error),
         ns / 1000.0,
         backend.name(),
     ))

@@ -1,0 +1,106 @@
+//! What the rows of `compare` say to take, in a sentence.
+
+use crate::row::Row;
+use octaplex::codecs::Role;
+
+/// Bits a value that the advice is for where nobody says otherwise.
+pub(crate) const USUAL_BITS: f64 = 3.2;
+
+/// The pair of rows, keys and values, that has the least error in at most so many bits a value.
+pub(crate) struct Advice<'a> {
+    pub(crate) keys: &'a Row,
+    pub(crate) values: &'a Row,
+}
+
+impl<'a> Advice<'a> {
+    /// None where no pair has so few bits.
+    pub(crate) fn within(bits: f64, rows: &'a [Row]) -> Option<Self> {
+        // Both errors are of attention's output, so that they add up.
+        let error =
+            |row: &Row| row.metrics.attention.map_or(row.metrics.distortion, |found| found.output_error);
+        let of = |role| rows.iter().filter(move |row: &&Row| row.role == role);
+        let pairs = of(Role::Keys).flat_map(|keys| of(Role::Values).map(move |values| Self { keys, values }));
+        // As it is shown: to a tenth.
+        pairs.filter(|pair| pair.bits() < bits + 0.05).min_by(|a, b| {
+            let sum = |pair: &Self| error(pair.keys) + error(pair.values);
+            sum(a).total_cmp(&sum(b))
+        })
+    }
+
+    /// Bits a value in pages, keys and values together.
+    fn bits(&self) -> f64 {
+        (self.keys.paged_bits + self.values.paged_bits) / 2.0
+    }
+
+    /// For people, with the rows' figures.
+    pub(crate) fn sentence(&self) -> String {
+        let bits = self.bits();
+        let (keys, values) = (&self.keys.codec, &self.values.codec);
+        let error = match self.keys.metrics.attention {
+            Some(attention) => format!("KL {:.3} nats", attention.kl),
+            None => format!("distortion {:.3}", self.keys.metrics.distortion),
+        };
+        let smaller = crate::columns::F16 / bits;
+        let what = if keys == values {
+            format!("{keys} for both")
+        } else {
+            format!("{keys} keys and {values} values")
+        };
+        format!("For {bits:.1} bits a value take {what}: {smaller:.1}x smaller than f16, {error}.")
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // tests fail by panicking
+mod tests {
+    use super::*;
+    use crate::keys::Keys;
+    use crate::metrics::{AttentionMetrics, Metrics};
+
+    fn row(codec: &str, role: Role, bits: f64, error: f64) -> Row {
+        let attention = Some(AttentionMetrics { score_error: 0.0, kl: 2.0 * error, output_error: error });
+        let metrics =
+            Metrics { stored_bytes: 1, bits_per_value: bits, distortion: error, cosine: 1.0, attention };
+        Row {
+            codec: codec.into(),
+            spec: None,
+            role,
+            keys: Keys::RAW,
+            page: 64,
+            metrics,
+            paged_bits: bits,
+            kl_raw: None,
+            dim: 128,
+            encode_ns: None,
+            decode_ns: None,
+            score_ns: None,
+            accumulate_ns: None,
+        }
+    }
+
+    #[test]
+    fn figures_are_the_rows_own() {
+        let rows = [
+            row("a", Role::Keys, 4.0, 0.001),
+            row("b", Role::Keys, 3.3, 0.0046),
+            row("c", Role::Keys, 2.0, 0.5),
+            row("a", Role::Values, 3.1, 0.01),
+            row("b", Role::Values, 2.0, 0.03),
+        ];
+        let sentence = |bits| Advice::within(bits, &rows).map(|advice| advice.sentence());
+        assert_eq!(
+            sentence(3.2).unwrap(),
+            "For 3.2 bits a value take b keys and a values: 5.0x smaller than f16, KL 0.009 nats."
+        );
+        assert!(sentence(8.0).unwrap().starts_with("For 3.5 bits a value take a for both: 4.5x smaller"));
+        assert!(sentence(2.0).unwrap().contains("c keys and b values"));
+        assert!(sentence(1.9).is_none() && Advice::within(9.0, &rows[..3]).is_none());
+    }
+
+    #[test]
+    fn without_queries_distortion_decides() {
+        let mut rows = [row("a", Role::Keys, 3.0, 0.02), row("a", Role::Values, 3.0, 0.02)];
+        rows.iter_mut().for_each(|row| row.metrics.attention = None);
+        assert!(Advice::within(3.0, &rows).unwrap().sentence().ends_with("than f16, distortion 0.020."));
+    }
+}
