@@ -5,12 +5,13 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${OCTAPLEX_GPU_PYTHON:-python3}
-missing=0
+missing=0 failed=0
 lack() { echo "ci/gpu.sh: $1"; missing=1; }
+fail() { echo "ci/gpu.sh: $1" >&2; failed=1; }
 
 if command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null; then :; else lack "no NVIDIA GPU: nvidia-smi does not list one"; fi
 if command -v cargo >/dev/null; then
-  cargo test -p octaplex --features cuda --test gpu --locked -- --nocapture 2>&1 | grep -vE '^test .* ok$' || lack "Rust's tests failed"
+  cargo test -p octaplex --features cuda --test gpu --locked -- --nocapture 2>&1 | grep -vE '^test .* ok$' || fail "Rust's tests failed"
 else
   lack "no cargo: Rust's tests do not run"
 fi
@@ -26,7 +27,8 @@ else
   cp target/python/release/lib_octaplex.so "$target/octaplex/_octaplex.abi3.so"
   (cd bindings/python && PYTHONPATH=$target "$python" -m pytest -q -rs -p no:cacheprovider tests/test_gpu.py tests/test_transformers_gpu.py) || {
     rc=$?
-    [[ $rc == 5 ]] || lack "Python's tests failed" # 5: all were skipped, with their reasons
+    [[ $rc == 5 ]] || fail "Python's tests failed" # 5: all were skipped, with their reasons
   }
 fi
+if ((failed)); then exit 1; fi
 if ((missing)) && [[ -n ${OCTAPLEX_REQUIRE:-} ]]; then exit 1; fi

@@ -11,7 +11,7 @@ import time
 import octaplex
 import torch
 import transformers
-from octaplex.transformers import OctaplexCache
+from octaplex.transformers import DecodeGraph, OctaplexCache
 from transformers import DynamicCache, Qwen2Config, Qwen2ForCausalLM, StaticCache
 
 PIECE, STEPS = 2048, 24
@@ -37,22 +37,30 @@ def measure(model, name, make, implementation, tokens, batch=1, compiled=False):
     for at in range(0, tokens, PIECE):
         found = model(ids[:, at : at + PIECE], past_key_values=cache, use_cache=True, logits_to_keep=1)
     torch.cuda.synchronize()
-    prompt, logits, times = time.perf_counter() - start, found.logits[0, -1].float(), []
+    prompt, logits = time.perf_counter() - start, found.logits[0, -1].float()
     forward = torch.compile(model.forward, mode="reduce-overhead") if compiled else model.forward
-    token = found.logits[:, -1:].argmax(-1).clone()
-    for _ in range(STEPS + 6):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        token = forward(token, past_key_values=cache, use_cache=True).logits[:, -1:].argmax(-1).clone()
-        torch.cuda.synchronize()
-        times.append(time.perf_counter() - start)
-    step = 1e3 * sorted(times[6:])[STEPS // 2]
-    print(f"{name:44s} {tokens:7d} x{batch}  prompt {prompt:6.2f} s  step {step:7.2f} ms  memory {used() - before:6.2f} GB", end="", flush=True)
+    first = found.logits[:, -1:].argmax(-1).clone()
+    step = steps(lambda token: forward(token, past_key_values=cache, use_cache=True).logits, first)
+    print(f"{name:36s} {tokens:7d} x{batch}  prompt {prompt:6.2f} s  step {step:7.2f} ms  memory {used() - before:6.2f} GB", end="", flush=True)
     if isinstance(cache, OctaplexCache):
         stats = cache.stats()
         print(f"  cache {stats.bytes / 1e9:.3f} GB, {stats.bits_per_value:.2f} bits a value", end="")
+        graph = steps(DecodeGraph(model, cache), first)
+        print(f"  in one graph {graph:7.2f} ms, memory {used() - before:6.2f} GB", end="")
     print(flush=True)
     return logits
+
+
+def steps(forward, token):
+    """The median of steps, in ms."""
+    times = []
+    for _ in range(STEPS + 6):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        token = forward(token)[:, -1:].argmax(-1).clone()
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - start)
+    return 1e3 * sorted(times[6:])[STEPS // 2]
 
 
 def ours(tokens, **options):
@@ -90,6 +98,7 @@ def main():
     print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, transformers {transformers.__version__}", flush=True)
     for tokens in map(int, sys.argv[1:] or (16384, 131072)):
         calls(model, tokens)
+        wanted = []
         for name, make, implementation, compiled in (
             ("OctaplexCache turboquant", ours(tokens), "octaplex", False),
             ("OctaplexCache trellis", ours(tokens, keys="trellis", values="trellis"), "octaplex", False),
@@ -97,7 +106,12 @@ def main():
             ("StaticCache, sdpa, torch.compile", lambda: StaticCache(config=CONFIG, max_cache_len=tokens + 256), "sdpa", True),
         ):
             try:
-                measure(model, name, make, implementation, tokens, compiled=compiled)
+                found = measure(model, name, make, implementation, tokens, compiled=compiled)
+                if implementation == "octaplex":
+                    wanted.append((name, found))
+                for other, logits in wanted if name.startswith("Dynamic") else ():
+                    log = torch.log_softmax(found, -1)
+                    print(f"    KL of the prompt's last logits from bf16's, {other}: {float((log.exp() * (log - torch.log_softmax(logits, -1))).sum()):.2e} nats")
             except Exception as error:  # out of memory, or what compiling says
                 print(f"{name:44s} {tokens:7d}  failed: {str(error)[:300]}", flush=True)
     for name, make, implementation in (("OctaplexCache turboquant", ours(16384), "octaplex"), ("DynamicCache, sdpa", lambda: DynamicCache(config=CONFIG), "sdpa")):

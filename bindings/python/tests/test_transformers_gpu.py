@@ -210,3 +210,60 @@ def test_layers_on_several_gpus():
         model.cpu(), {"model.embed_tokens": 0, "model.layers.0": 0, "model.layers.1": 1, "model.layers.2": 1, "model.norm": 1, "model.rotary_emb": 0, "lm_head": 1}
     )
     assert_close(model(tokens, past_key_values=OctaplexCache(model.config, **FINE)).logits.cpu(), wanted.cpu())
+
+
+def test_steps_wait_for_nothing_and_pages_close():
+    model, tokens = model_of("gemma3"), tokens_of(2, 330)
+    at_once, stepwise = (OctaplexCache(model.config, **FINE) for _ in range(2))
+    model(tokens[:, :200], past_key_values=stepwise)
+    found = [model(tokens[:, i : i + 1], past_key_values=stepwise).logits for i in range(200, 330)]
+    model(tokens, past_key_values=at_once)
+    assert at_once.stats() == stepwise.stats()
+    assert_close(torch.cat(found, 1), eager(model, tokens, use_cache=False).logits[:, 200:])
+    stepwise.crop(-20)
+    at_once.crop(-20)
+    after = tokens_of(2, 1, seed=9)
+    assert_close(*(model(after, past_key_values=cache).logits for cache in (at_once, stepwise)))
+
+
+@pytest.mark.skipif(gpu.STAND_IN, reason="the stand-in has no graphs of PyTorch")
+@pytest.mark.parametrize("name", ["llama", "gemma2", "mistral"])
+def test_a_graph_of_steps(name):
+    from octaplex.transformers import DecodeGraph
+
+    model, tokens = model_of(name), tokens_of(2, 500)
+    cache, other = (OctaplexCache(model.config, capacity=700, **FINE) for _ in range(2))
+    for each in (cache, other):
+        model(tokens[:, :250], past_key_values=each)
+    step = DecodeGraph(model, cache)
+    for i in range(250, 450):
+        found, wanted = step(tokens[:, i : i + 1]), model(tokens[:, i : i + 1], past_key_values=other).logits
+        assert_close(found, wanted, 1e-3)
+    assert cache.get_seq_length() == other.get_seq_length() == 450 and cache.stats() == other.stats()
+    for each in (cache, other):
+        each.crop(-30)
+        model(tokens[:, 420:440], past_key_values=each)
+    found, wanted = step(tokens[:, 440:441]), model(tokens[:, 440:441], past_key_values=other).logits
+    assert_close(found, wanted, 1e-3)
+    cache.reset()
+    model(tokens[:, :250], past_key_values=cache)
+    with pytest.raises(octaplex.Error, match="another DecodeGraph"):
+        step(tokens[:, :1])
+
+
+@pytest.mark.skipif(gpu.STAND_IN, reason="the stand-in has no graphs of PyTorch")
+def test_a_graph_of_padded_sequences():
+    from octaplex.transformers import DecodeGraph
+
+    model, tokens = model_of("llama"), tokens_of(2, 300)
+    mask = torch.ones_like(tokens[:, :250])
+    mask[0, :37] = 0
+    positions = (mask.cumsum(1) - 1).clamp(0)
+    cache = OctaplexCache(model.config, capacity=600, **FINE)
+    model(tokens[:, :250], attention_mask=mask, position_ids=positions, past_key_values=cache)
+    step = DecodeGraph(model, cache)
+    found = torch.cat([step(tokens[:, i : i + 1]).clone() for i in range(250, 300)], 1)
+    mask = torch.cat([mask, torch.ones_like(tokens[:, 250:])], 1)
+    positions = (mask.cumsum(1) - 1).clamp(0)
+    wanted = eager(model, tokens, use_cache=False, attention_mask=mask, position_ids=positions).logits[:, 250:]
+    assert_close(found, wanted)

@@ -141,6 +141,7 @@ class Cache:
             return self
         cache = self._cache if self._gpu is None else self._gpu.download()
         if number is not None:
+            _gpu.find_compiler()
             made = _gpu.retried(lambda: _octaplex.DeviceCache.like(number, cache, 1 + forks))
             return Cache.__new__(Cache)._own(_gpu.Sequence(_gpu.Pool(made, number, 1 + forks)).upload(cache))
         return Cache.__new__(Cache)._own(cache)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import glob
+import importlib.util
 import re
 import sys
 import threading
@@ -175,10 +179,8 @@ def empty_like(shape: tuple[int, ...], tensor: Tensor) -> Any:
     raise Error(f"the result of a {type(tensor).__name__} needs memory: pass out")
 
 
-def host(tensor: Optional[Tensor], what: str) -> Optional[Floats]:
+def host(tensor: Tensor, what: str) -> Floats:
     """What goes through the host: sink logits, biases, rows for the balance."""
-    if tensor is None:
-        return None
     if _tensors.is_torch(tensor):
         tensor = tensor.detach().float().cpu().contiguous()
     elif is_on_gpu(tensor) and hasattr(tensor, "get"):  # CuPy's
@@ -198,9 +200,31 @@ def retried(call: Callable[[], T]) -> T:
     return call()
 
 
-def check_gpu(number: int) -> None:
-    """An :class:`Error` that says what is missing, if this GPU cannot be used."""
-    _octaplex.gpu(number)
+@functools.cache
+def find_compiler() -> None:
+    """Loads the NVRTC of PyTorch's wheels, where libraries are not looked for, unless there is another one."""
+    if not sys.platform.startswith("linux"):
+        return
+    for name in ("libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12"):
+        try:
+            ctypes.CDLL(name)
+            return
+        except OSError:
+            continue
+    found = importlib.util.find_spec("nvidia")
+    for folder in (found.submodule_search_locations or []) if found is not None else []:
+        for path in sorted(glob.glob(f"{glob.escape(folder)}/*/lib/libnvrtc.so.1[23]"), reverse=True):
+            try:
+                ctypes.CDLL(path, ctypes.RTLD_GLOBAL)
+                return
+            except OSError:
+                continue
+
+
+def made(number: int, size: tuple[int, int, int, int], settings: dict[str, Any], sequences: int, only: Optional[int] = None) -> _octaplex.DeviceCache:
+    """Empty layers on a GPU: all of that size, or one of them."""
+    find_compiler()
+    return retried(lambda: _octaplex.DeviceCache(number, size, settings, sequences, only))
 
 
 class Pool:
@@ -243,8 +267,7 @@ class Sequence:
     @staticmethod
     def empty(number: int, size: tuple[int, int, int, int], settings: dict[str, Any], forks: int) -> Sequence:
         """An empty cache with room for so many forks."""
-        make = lambda: _octaplex.DeviceCache(number, size, settings, 1 + forks, None)  # noqa: E731
-        return Sequence(Pool(retried(make), number, 1 + forks))
+        return Sequence(Pool(made(number, size, settings, 1 + forks), number, 1 + forks))
 
     def append(self, layer: int, keys: Tensor, values: Tensor) -> None:
         """Tokens from the GPU, or from the host."""
@@ -262,8 +285,7 @@ class Sequence:
         for what, tensor in (("keys", keys), ("queries", queries)):
             if len(tensor.shape) != 3 or tensor.shape[2] != self.head_dim:
                 raise Error(f"{what} has the shape {list(tensor.shape)}: pass [heads, tokens, {self.head_dim}]")
-        given = [host(tensor, what) for tensor, what in ((keys, "keys"), (queries, "queries"))]
-        self.cache.calibrate(layer, self.number, *given)
+        self.cache.calibrate(layer, self.number, host(keys, "keys"), host(queries, "queries"))
 
     def attend(
         self, layer: int, queries: Tensor, options: dict[str, Any], sink_logits: Optional[Tensor], bias: Optional[Tensor], out: Optional[Tensor]
@@ -284,8 +306,8 @@ class Sequence:
         if target.address < end and start < target.address + target.extent * _WIDTHS[target.dtype]:
             raise Error("out shares memory with queries: pass another tensor")
         options = {**options, "queries": shape[1] if len(shape) == 3 else 1}
-        more = host(sink_logits, "sink_logits"), host(bias, "bias")
-        retried(lambda: self.cache.attend(layer, (self.number, 1), found.given, options, *more, target.given, found.stream))
+        more = [None if x is None else host(x, what) for x, what in ((sink_logits, "sink_logits"), (bias, "bias"))]
+        retried(lambda: self.cache.attend(layer, (self.number, 1), found.given, options, more[0], more[1], target.given, found.stream))
         del kept
         return out
 

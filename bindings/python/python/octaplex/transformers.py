@@ -33,7 +33,7 @@ except ImportError as error:
     version = getattr(transformers, "__version__", "of unknown version")
     raise Error(f"transformers {version} has moved its caches ({error}): pip install 'transformers=={KNOWN}.*'") from error
 
-__all__ = ["KNOWN", "OctaplexCache"]
+__all__ = ["KNOWN", "DecodeGraph", "OctaplexCache"]
 
 #: First tokens of a prompt that decide the balance, as in ``octaplex generate``.
 _CALIBRATION = 256
@@ -47,6 +47,8 @@ _DEFAULTS = {
 #: Tokens of a prompt that are appended and attended to at once on a GPU. They see each other as they are stored: those of pages that
 #: close within the block are compressed already.
 _BLOCK = 2048
+#: How many steps are left, before that is asked.
+_UNKNOWN = -1
 _TYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
 
@@ -111,13 +113,19 @@ class _OnGpu:
         held = None if self.window is None else self.window + _BLOCK
         settings = settings_of(**owner.options, sliding_window=held)
         size = (len(owner.layers), *shape, owner.capacity)
-        # A sequence more than there are is what `pick` works with.
-        self.make = lambda count: _gpu.retried(lambda: _octaplex.DeviceCache(number, size, settings, count + 1, layer.number))
-        self.cache = self.make(batch)
-        self.shape = shape
+        self.made_of = (number, size, settings)
+        self.cache = self._made(batch)
         self.sink_logits: tuple[Any, Any] = (None, None)
+        #: Tokens of each sequence that the GPU has counted by itself since it was last asked, and how many more it takes, where that is known.
+        self.pending, self.left = 0, _UNKNOWN
+
+    def _made(self, count: int) -> _octaplex.DeviceCache:
+        """An empty cache of so many sequences, and one more, which `pick` works with."""
+        number, size, settings = self.made_of
+        return _gpu.made(number, size, settings, count + 1, self.layer)
 
     def __deepcopy__(self, memo: Any) -> _OnGpu:
+        self.settle()
         copy = _OnGpu.__new__(_OnGpu)
         copy.__dict__.update(self.__dict__)
         copy.cache = self._moved(list(range(self.batch)))
@@ -125,7 +133,7 @@ class _OnGpu:
 
     def _moved(self, indices: list[int]) -> _octaplex.DeviceCache:
         """A cache of these sequences. They go through the host, each once; sequences that are there again share its pages."""
-        cache = self.make(len(indices))
+        cache = self._made(len(indices))
         for number, index in enumerate(indices):
             if index in indices[:number]:
                 cache.fork(indices.index(index), number)
@@ -136,6 +144,7 @@ class _OnGpu:
 
     def pick(self, indices: list[int]) -> None:
         """Sequences by number; one that is there again is a fork, which shares the pages."""
+        self.settle()
         if len(indices) < self.cache.sequences():
             self.cache.pick(indices)
             for number in range(len(indices), self.batch):
@@ -146,22 +155,63 @@ class _OnGpu:
 
     def next_position(self, number: int) -> int:
         """Of a sequence."""
-        return self.cache.next_position(0, number)
+        return self.cache.next_position(0, number) + self.pending
 
     def truncate(self, number: int, position: int) -> None:
         """A sequence."""
+        self.settle()
         self.cache.truncate(number, position)
 
     def check_truncate(self, number: int, position: int) -> None:
         """An error where `truncate` would be one."""
+        self.settle()
         self.cache.check_truncate(number, position)
+
+    def settle(self) -> None:
+        """Learns what the GPU has counted, and closes pages."""
+        self.left = _UNKNOWN
+        if self.pending:
+            self.pending = 0
+            _gpu.retried(lambda: self.cache.settle(0, _stream(self.number)))
+
+    def reserve(self, capacity: int) -> None:
+        """Room for so many tokens of each sequence, so that memory does not move any more."""
+        _gpu.retried(lambda: self.cache.reserve(capacity))
+
+    def step(self, keys: torch.Tensor, values: torch.Tensor, stream: int, captured: bool) -> bool:
+        """Appends a token of each sequence [sequences, kv_heads, 1, head_dim], and waits for nothing. False where that cannot be."""
+        if self.left == _UNKNOWN or self.left == 0:
+            if self.left == 0 and not captured:
+                self.settle()
+            left = self.cache.steps_left(0, (0, self.batch))
+            self.left = 0 if left is None else left
+            if not self.left:
+                self.left = _UNKNOWN
+                return False
+        if keys.stride() != values.stride() or keys.stride(3) != 1:
+            keys, values = keys.contiguous(), values.contiguous()
+        sequence, head = keys.stride()[:2]
+        length = (keys.shape[0] - 1) * sequence + (keys.shape[1] - 1) * head + keys.shape[3]
+        name = _TYPES[keys.dtype]
+        rows = (keys.data_ptr(), length, name), (values.data_ptr(), length, _TYPES[values.dtype]), keys.shape[0], sequence, head
+        self.cache.append_step(0, (0, self.batch), rows, stream)
+        if not captured:
+            self.count()
+        return True
+
+    def count(self) -> None:
+        """The GPU has appended a token to each sequence."""
+        self.pending += 1
+        self.left -= 1
 
     def stats(self) -> list[Stats]:
         """Of each sequence."""
+        self.settle()
         return [Stats(*self.cache.stats(number)) for number in range(self.batch)]
 
     def append(self, number: int, keys: torch.Tensor, values: torch.Tensor, stream: int) -> None:
         """Tokens [kv_heads, tokens, head_dim] of a sequence, read where they lie."""
+        self.settle()
         if keys.stride() != values.stride() or keys.stride(2) != 1:
             keys, values = keys.contiguous(), values.contiguous()
         head, token, _ = keys.stride()
@@ -248,7 +298,8 @@ class _Layer(CacheLayerMixin):
         if mask is not None and tuple(mask.shape) != (len(keys), total):
             raise Error(f"attention_mask has the shape {list(mask.shape)}: pass [{len(keys)}, {total}], what is cached included")
         padding = [0] * len(keys) if mask is None else self.owner._padding_of(mask)
-        for number, padded in enumerate(padding):
+        captured = _is_captured(keys)  # a graph goes by what the GPU counts
+        for number, padded in enumerate(() if captured or self.owner.stepping else padding):
             held = self.sequences.next_position(number)
             if held != max(self.length - padded, 0):
                 raise Error(
@@ -256,8 +307,8 @@ class _Layer(CacheLayerMixin):
                     "pass the mask of the tokens before as well, or call reset()"
                 )
         if isinstance(self.sequences, _OnGpu):
-            found = self._on_gpu(self.sequences, keys, values, queries, padding, options)
-            self.length = total
+            found = self._on_gpu(self.sequences, keys, values, queries, padding, options, captured)
+            self.length = self.length if captured else total
             return found.transpose(1, 2)
         out = torch.zeros(queries.shape, dtype=torch.float32)
         for number, (cache, padded) in enumerate(zip(self.sequences.caches, padding)):
@@ -269,10 +320,21 @@ class _Layer(CacheLayerMixin):
         return out.transpose(1, 2).contiguous().to(queries.dtype)
 
     def _on_gpu(
-        self, on: _OnGpu, keys: torch.Tensor, values: torch.Tensor, queries: torch.Tensor, padding: list[int], options: dict[str, Any]
+        self,
+        on: _OnGpu,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        queries: torch.Tensor,
+        padding: list[int],
+        options: dict[str, Any],
+        captured: bool,
     ) -> torch.Tensor:
-        tokens = keys.shape[2]
-        stream = torch.cuda.current_stream(on.number).cuda_stream if keys.is_cuda else 0
+        tokens, stream = keys.shape[2], _stream(on.number)
+        if tokens == 1 and (captured or max(padding) <= self.length):
+            if on.step(keys, values, stream, captured):
+                return on.attend(0, queries, options, stream)
+        if captured:
+            raise Error("only single tokens go into a graph, before a page closes: see octaplex.transformers.DecodeGraph")
         starts = [max(padded - self.length, 0) for padded in padding]
         for number, start in enumerate(starts):
             if start < tokens:
@@ -302,8 +364,8 @@ class _Layer(CacheLayerMixin):
         options = self.owner.options
         closes = keys.shape[1] >= options["sink_tokens"] + options["recent_window"] + options["page"]
         if options["balance"] and closes and on.next_position(number) == 0:
-            given = [_gpu.host(states[:, :_CALIBRATION], what) for states, what in ((keys, "keys"), (queries, "queries"))]
-            on.cache.calibrate(0, number, *given)
+            k, q = (states[:, :_CALIBRATION] for states in (keys, queries))
+            on.cache.calibrate(0, number, _gpu.host(k, "keys"), _gpu.host(q, "queries"))
 
     def _append_attend(
         self, cache: Cache, keys: torch.Tensor, values: torch.Tensor, queries: torch.Tensor, options: dict[str, Any]
@@ -378,6 +440,8 @@ class OctaplexCache(_Base):
         self.capacity = config.max_position_embeddings if capacity is None else capacity
         self._groups: dict[tuple[Any, ...], Union[_Sequences, _OnGpu]] = {}
         self._padding: tuple[Any, list[int]] = (None, [])
+        #: Whether a DecodeGraph is at work, which has no mask: sequences go on behind their own tokens.
+        self.stepping = False
         super().__init__(layers=[_Layer(self, number, each.get("sliding_window")) for number, each in enumerate(settings)])
 
     def _sequences_of(self, batch: int, heads: int, width: int, layer: _Layer, device: Any) -> Union[_Sequences, _OnGpu]:
@@ -444,6 +508,13 @@ class OctaplexCache(_Base):
             if layer.is_initialized:
                 layer.batch_size = len(indices)
 
+    def on_gpus(self) -> list[_OnGpu]:
+        """The layers' caches, where all are on GPUs; an :class:`Error` otherwise."""
+        found = [sequences for sequences in self._groups.values() if isinstance(sequences, _OnGpu)]
+        if len(found) < len(self.layers):
+            raise Error("not every layer has tokens on a GPU: call the model with a prompt first, on CUDA")
+        return found
+
     def stats(self) -> Stats:
         """What all sequences hold together; ``next_position`` is the longest one's."""
         every = [stats for sequences in self._groups.values() for stats in sequences.stats()]
@@ -451,9 +522,96 @@ class OctaplexCache(_Base):
         return together._replace(next_position=max((stats.next_position for stats in every), default=0))
 
 
+def _stream(number: int) -> int:
+    """PyTorch's current stream of a GPU."""
+    return int(torch.cuda.current_stream(number).cuda_stream) if torch.cuda.is_available() else 0
+
+
+def _is_captured(states: torch.Tensor) -> bool:
+    return bool(states.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
 def _next_page(position: int, first: int, page: int) -> int:
     """The end of the page that ``position`` is in, where the first one starts at ``first``."""
     return int(first + ((position - first) // page + 1) * page)
+
+
+class DecodeGraph:
+    """Decode steps of a model in one CUDA graph: a token of each sequence in, logits out.
+
+    >>> step = DecodeGraph(model, cache)  # doctest: +SKIP
+    >>> logits = model(prompt, past_key_values=cache, logits_to_keep=1).logits  # doctest: +SKIP
+    >>> for _ in range(100):  # doctest: +SKIP
+    ...     logits = step(logits[:, -1:].argmax(-1))
+
+    The first calls run as usual, the third is captured. The cache then takes memory for its whole capacity, as a graph's memory does not
+    move: make it with ``capacity``. The model and the cache are on one GPU. Between steps the cache may be cropped, and the model called
+    with other tokens: the graph goes on behind them. ``reset`` and other batches need a new graph."""
+
+    #: Calls before the capture, in which kernels are compiled and libraries take their memory.
+    WARM_UP = 2
+
+    def __init__(self, model: Any, cache: OctaplexCache) -> None:
+        self.model, self.cache, self.calls = model, cache, 0
+        self.graph: Any = None
+
+    def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Logits [batch, 1, vocabulary] of the tokens [batch, 1]. The next call overwrites them."""
+        with torch.no_grad():
+            return self._step(tokens)
+
+    def _step(self, tokens: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        layers = self.cache.on_gpus()
+        positions = [layers[0].next_position(number) for number in range(layers[0].batch)]
+        if tokens.shape != (len(positions), 1):
+            raise Error(f"tokens has the shape {list(tokens.shape)}: pass [{len(positions)}, 1]")
+        if self.graph is None:
+            self.tokens = tokens.clone()
+            self.positions = torch.tensor(positions, device=tokens.device)[:, None]
+            self.expected = positions
+            if self.calls <= self.WARM_UP:
+                return self._logits()
+            for layer in layers:
+                layer.reserve(self.cache.capacity)
+                self._ready(layer)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                self.logits = self._logits()
+            self.graph, self.layers = graph, layers
+        if any(mine is not theirs for mine, theirs in zip(self.layers, layers)):
+            raise Error("the cache was reset since the graph was captured: make another DecodeGraph")
+        for layer in layers:
+            self._ready(layer)
+        if positions != self.expected:
+            self.positions.copy_(torch.tensor(positions, device=tokens.device)[:, None])
+        self.tokens.copy_(tokens)
+        self.graph.replay()
+        self.positions.add_(1)
+        self.expected = [position + 1 for position in positions]
+        for layer in layers:
+            layer.count()
+        for each in self.cache.layers:
+            each.length += 1
+        return self.logits
+
+    def _logits(self) -> torch.Tensor:
+        self.cache.stepping = True
+        try:
+            found = self.model(self.tokens, past_key_values=self.cache, position_ids=self.positions, use_cache=True)
+        finally:
+            self.cache.stepping = False
+        logits: torch.Tensor = found.logits
+        return logits
+
+    @staticmethod
+    def _ready(layer: _OnGpu) -> None:
+        """There is a step left, after pages are closed that are full."""
+        if layer.left <= 0:
+            layer.settle()
+            layer.left = layer.cache.steps_left(0, (0, layer.batch)) or 0
+        if layer.left == 0:
+            raise Error("the cache is full, or has fewer tokens than its sinks: make it with a larger capacity, or a longer prompt")
 
 
 def _number_of(device: Any) -> Optional[int]:
