@@ -80,9 +80,9 @@ class _Sequences:
         """How many."""
         return len(self.caches)
 
-    def next_position(self, number: int) -> int:
-        """Of a sequence."""
-        return self.caches[number].next_position(self.layer)
+    def next_position(self, number: int, layer: Optional[int] = None) -> int:
+        """Of a sequence, in a layer: by default in the first of the group."""
+        return self.caches[number].next_position(self.layer if layer is None else layer)
 
     def truncate(self, number: int, position: int) -> None:
         """A sequence."""
@@ -153,8 +153,8 @@ class _OnGpu:
             self.cache = self._moved(indices)
         self.batch = len(indices)
 
-    def next_position(self, number: int) -> int:
-        """Of a sequence."""
+    def next_position(self, number: int, layer: Optional[int] = None) -> int:
+        """Of a sequence, in the one layer that there is."""
         return self.cache.next_position(0, number) + self.pending
 
     def truncate(self, number: int, position: int) -> None:
@@ -300,7 +300,7 @@ class _Layer(CacheLayerMixin):
         padding = [0] * len(keys) if mask is None else self.owner._padding_of(mask)
         captured = _is_captured(keys)  # a graph goes by what the GPU counts
         for number, padded in enumerate(() if captured or self.owner.stepping else padding):
-            held = self.sequences.next_position(number)
+            held = self.sequences.next_position(number, self.number)
             if held != max(self.length - padded, 0):
                 raise Error(
                     f"sequence {number} has {held} tokens in the cache, and attention_mask leaves {max(self.length - padded, 0)}: "
