@@ -436,6 +436,8 @@ class OctaplexCache(_Base):
         kinds, settings = get_layer_types_and_kwargs(config)
         if other := sorted(set(kinds) - {"full_attention", "sliding_attention"}):
             raise Error(f"the model has layers of {', '.join(other)}: OctaplexCache takes full_attention and sliding_attention")
+        if isinstance(settings, dict):  # 5.17 has one for all layers
+            settings = [settings if kind == "sliding_attention" else {} for kind in kinds]
         self.options = _DEFAULTS | options
         self.capacity = config.max_position_embeddings if capacity is None else capacity
         self._groups: dict[tuple[Any, ...], Union[_Sequences, _OnGpu]] = {}
