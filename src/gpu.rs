@@ -40,6 +40,8 @@ mod block;
 mod engine;
 mod exchange;
 mod outliers;
+mod size;
+mod step;
 mod tables;
 
 use crate::backend::Kernels;
@@ -54,8 +56,10 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
+use core::ops::Range;
 use octaplex_arch::device::{Attention, Paged, Queries, Sequence, Shape, WIDTHS};
 use outliers::Apart;
+use step::Stepped;
 
 pub use octaplex_arch::Float;
 pub use octaplex_arch::device::{CallerStream, Device, DeviceRows, DeviceSlice, Failure, Maker, Step};
@@ -113,6 +117,9 @@ impl From<crate::Error> for Error {
     }
 }
 
+/// Pages of a sequence that a table has room for at most, where the layer has no more at first: 64 million tokens.
+const MOST_EACH: usize = 1 << 20;
+
 /// Whether it is more than a decode step.
 fn is_block(options: &Attend) -> bool {
     options.queries.is_some_and(|queries| queries != 1) || options.position.is_some()
@@ -136,7 +143,13 @@ pub struct Layer {
     sequences: Vec<Held>,
     /// Of each page of the pool, how many sequences have it.
     owners: Vec<u32>,
+    /// Pages of one sequence at most.
+    pages_each: usize,
     query_heads: usize,
+    /// Whether the card may have counted tokens that are not known here.
+    stepped: Stepped,
+    /// Of each sequence, tokens that it was given by steps since it was last asked.
+    pending: Vec<usize>,
 }
 
 /// A sequence, and what is needed to give it to another one, and to go on with it.
@@ -235,6 +248,8 @@ impl Layer {
         if pages.max(pages_each) > 1 << 28 {
             return refuse("at most 2^28 pages on a card");
         }
+        // A sequence's table has room for all that the layer may grow to, within reason.
+        let pages_each = pages_each.min(pages.max(MOST_EACH));
         let shape = Shape {
             dim: config.key_dim,
             kv_heads: config.kv_heads,
@@ -242,7 +257,7 @@ impl Layer {
             centres: layout.centre_bytes > 0,
             sequences,
             pages,
-            pages_each: pages_each.min(pages),
+            pages_each,
             exact: config.sink_tokens + config.recent_window + config.page,
             sinks: config.sink_tokens,
             ring: layout.ring,
@@ -261,7 +276,10 @@ impl Layer {
             paged,
             sequences: vec![Held::empty(&layout); sequences],
             owners: vec![0; pages],
+            pages_each,
             query_heads: 0,
+            stepped: Stepped::Never,
+            pending: vec![0; sequences],
         };
         (0..sequences).try_for_each(|number| layer.clear(number))?;
         Ok(layer)
@@ -329,6 +347,7 @@ impl Layer {
     pub fn fork(&mut self, from: usize, to: usize) -> Result<(), Error> {
         self.sequence(to)?;
         self.sequence(from)?;
+        self.settle()?;
         self.paged.copy_exact(from, to)?;
         self.place(to, self.sequences[from].clone())
     }
@@ -339,6 +358,7 @@ impl Layer {
     /// [`crate::Error::Missing`], [`Error::Card`].
     pub fn clear(&mut self, sequence: usize) -> Result<(), Error> {
         self.sequence(sequence)?;
+        self.settle_without(Some(sequence))?;
         self.place(sequence, Held::empty(&self.layout))
     }
 
@@ -410,37 +430,38 @@ impl Layer {
     }
 
     /// Checks queries that the host has, and that there is anything to attend to.
-    fn check_queries(&self, queries: Queries, options: &Attend) -> Result<(), Error> {
+    fn check_queries(&self, queries: Queries, options: &Attend, of: Range<usize>) -> Result<(), Error> {
         let scale = options.scale.unwrap_or(1.0).abs();
         let limit = crate::cache::view::MAX_QUERY;
         if let Queries::Host(queries) = queries {
             check_values(queries, if scale > 1.0 { limit / scale } else { limit })?;
         }
-        if self.sequences.iter().all(|held| held.sequence.exact == 0 && held.sequence.pages.is_empty()) {
+        if self.sequences[of].iter().all(|held| held.sequence.exact == 0 && held.sequence.pages.is_empty()) {
             return Err(crate::Error::Empty.into());
         }
         Ok(())
     }
 
-    /// Checks what a step reads, and sets sink logits and biases.
-    fn check_step(&mut self, queries: Queries, options: &Attend) -> Result<(), Error> {
+    /// Checks what a step of some sequences reads, and sets sink logits and biases.
+    fn check_step(&mut self, queries: Queries, options: &Attend, of: Range<usize>) -> Result<(), Error> {
         if self.query_heads == 0 {
             return refuse("a step comes after `reserve`, which says of how many query heads");
         }
         let (dim, heads) = (self.config.key_dim, self.query_heads);
-        crate::Error::expect_length("values of queries", self.sequences.len() * heads * dim, queries.len())?;
-        self.check_queries(queries, options)?;
+        crate::Error::expect_length("values of queries", of.len() * heads * dim, queries.len())?;
+        self.check_queries(queries, options, of.clone())?;
         if !options.sink_logits.is_empty() {
             crate::Error::expect_length("sink logits", heads, options.sink_logits.len())?;
             check_values(options.sink_logits, f32::INFINITY)?;
             self.paged.set_sink_logits(options.sink_logits)?;
         }
-        self.set_bias(options, heads)
+        self.set_bias(options, heads, of)
     }
 
     /// The same of queries of the host's, and sets them.
     fn set(&mut self, queries: &[f32], options: &Attend) -> Result<(), Error> {
-        self.check_step(Queries::Host(queries), options)?;
+        let all = 0..self.sequences.len();
+        self.check_step(Queries::Host(queries), options, all)?;
         Ok(self.paged.set_queries(queries)?)
     }
 
@@ -466,6 +487,7 @@ impl Layer {
     /// do that among themselves, and calls for one layer follow each other; what [`Layer::attend`](crate::cache::Layer::attend) refuses;
     /// [`Error::Card`]. The output is then unspecified.
     pub fn attend(&mut self, queries: &[f32], options: &Attend, output: &mut [f32]) -> Result<(), Error> {
+        self.settle()?;
         if is_block(options) {
             return self.attend_block(queries, options, output);
         }

@@ -6,9 +6,10 @@ use super::held::Biases;
 use super::layout::Bias;
 use super::paged::{Attention, Paged};
 use alloc::vec::Vec;
+use core::ops::Range;
 
 impl Paged {
-    /// Biases of the next call: of each sequence as many rows as there are query heads, or one for all of them, each as long as the
+    /// Biases of the next call, which is of some sequences: of each as many rows as there are query heads, or one for all of them, each as long as the
     /// sequence has positions now.
     ///
     /// # Errors
@@ -16,16 +17,17 @@ impl Paged {
     ///
     /// # Panics
     /// For another length.
-    pub fn set_bias(&mut self, values: &[f32], rows: usize) -> Result<(), Failure> {
+    pub fn set_bias(&mut self, values: &[f32], rows: usize, of: Range<usize>) -> Result<(), Failure> {
         let mut next = 0;
-        let starts = self.positions.iter().map(|count| {
+        let starts = self.positions[of.clone()].iter().map(|count| {
             let start = next;
             next += rows as u64 * count;
             start
         });
         let starts: Vec<u64> = starts.collect();
         assert!(rows > 0 && values.len() as u64 == next);
-        let fits = |held: &&mut Biases| held.values.len() >= values.len();
+        let fits =
+            |held: &&mut Biases| held.values.len() >= values.len() && held.starts.len() >= starts.len();
         let held = match self.bias.as_mut().filter(fits) {
             Some(held) => held,
             None => self.bias.insert(Biases {
@@ -39,18 +41,18 @@ impl Paged {
         held.positions.clear();
         held.values.write(0, values)?;
         held.starts.write(0, &starts)?;
-        (held.positions, held.rows) = (self.positions.clone(), rows);
+        (held.positions, held.rows) = (self.positions[of].to_vec(), rows);
         Ok(())
     }
 
-    /// What a call of so many query heads reads: nothing, or what was set for its positions.
-    pub(super) fn bias(&self, attention: &Attention, query_heads: usize) -> Bias {
+    /// What a call of so many query heads on some sequences reads: nothing, or what was set for their positions.
+    pub(super) fn bias(&self, attention: &Attention, query_heads: usize, of: &Range<usize>) -> Bias {
         let held = self.bias.as_ref().filter(|_| attention.biased);
         let Some(held) = held else {
             assert!(!attention.biased, "biases come before a call that reads them");
             return Bias { values: 0, starts: 0, of_heads: 0 };
         };
-        assert!(held.positions == self.positions && (held.rows == 1 || held.rows == query_heads));
+        assert!(held.positions == self.positions[of.clone()] && (held.rows == 1 || held.rows == query_heads));
         Bias {
             values: held.values.address(),
             starts: held.starts.address(),

@@ -53,6 +53,8 @@ impl Queries<'_> {
 /// Queries of all sequences.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked<'a> {
+    /// Which sequences: the first, and how many.
+    pub of: (usize, usize),
     /// \[sequences]\[query heads]\[queries]\[width].
     pub queries: Queries<'a>,
     /// Of each sequence.
@@ -123,7 +125,7 @@ impl Paged {
             Queries::Host(queries) => queries,
             Queries::Card(_) => &[],
         };
-        let units = shape.sequences * shape.kv_heads;
+        let units = asked.of.1 * shape.kv_heads;
         let padded = (asked.each * asked.query_heads / shape.kv_heads).next_multiple_of(ROWS);
         let room = (TOKEN_BYTES / self.tile_bytes() / units).max(1);
         let at_once = asked.tiles.clamp(1, TILES_AT_ONCE.min(room));
@@ -134,7 +136,7 @@ impl Paged {
             output: Buffer::new(device, of_host.len())?,
             sink_logits: Buffer::new(device, asked.sink_logits.len())?,
             tokens: Buffer::new(device, units * at_once * self.tile_bytes())?,
-            tiles: Buffer::new(device, shape.sequences * at_once * 4)?,
+            tiles: Buffer::new(device, asked.of.1 * at_once * 4)?,
             asked: Buffer::new(device, rows * self.row())?,
             units: Buffer::new(device, 2 * rows)?,
             scales: Buffer::new(device, 2 * units)?,
@@ -227,8 +229,10 @@ impl Paged {
                 (queries.address(), queries.number())
             }
         };
-        let (shape, held) = (&self.shape, &self.held);
-        let (heads, sequences) = (shape.kv_heads, shape.sequences);
+        let shape = &self.shape;
+        let (heads, sequences) = (shape.kv_heads, asked.of.1);
+        let of = asked.of.0..asked.of.0 + sequences;
+        let held = self.held_of(&of);
         assert!(asked.query_heads.is_multiple_of(heads) && asked.query_heads > 0);
         assert_eq!(asked.queries.len(), sequences * asked.query_heads * asked.each * shape.dim);
         assert!(asked.tiles > 0 && work.padded < 1 << 31);
@@ -237,11 +241,11 @@ impl Paged {
         let params = Block {
             queries,
             output: output.map_or(work.output.address(), |output| output.address()),
-            pool: held.pool.address(),
-            table: held.table.address(),
-            sequences: held.sequences.address(),
-            exact: held.exact.address(),
-            fronts: held.fronts.address(),
+            pool: held.pool,
+            table: held.table,
+            sequences: held.sequences,
+            exact: held.exact,
+            fronts: held.fronts,
             sink_logits: if attention.sink_logits { work.sink_logits.address() } else { 0 },
             tokens: work.tokens.address(),
             tiles: work.tiles.address(),
@@ -251,7 +255,7 @@ impl Paged {
             means: work.means.address(),
             parts: work.parts.address(),
             sums: work.sums.address(),
-            entries: held.entries.address(),
+            entries: held.entries,
             window: attention.window,
             position: asked.position.unwrap_or(u64::MAX),
             query_heads: asked.query_heads as u32,
@@ -278,7 +282,7 @@ impl Paged {
             value_signs: self.values.signs,
             key_centroids: self.keys.centroids,
             value_centroids: self.values.centroids,
-            bias: self.bias(attention, asked.query_heads),
+            bias: self.bias(attention, asked.query_heads, &of),
         };
         let launch = |kernel: usize, width: usize, threads: usize, first_tile: usize| {
             let params = Block { first_tile: first_tile as u32, ..params };

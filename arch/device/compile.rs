@@ -18,7 +18,7 @@ pub(super) enum Source {
     Attend,
     /// `encode_keys`, `encode_values`: float operations as they are written.
     Encode,
-    /// `check`, `take`, `widen`.
+    /// `check`, `take`, `widen`, `step`.
     Rows,
     /// `measure`, `ask`, `unfold`, `block`, `finish`.
     Block,

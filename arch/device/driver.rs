@@ -58,6 +58,10 @@ pub(super) trait Driver: fmt::Debug + Send + Sync {
     unsafe fn close(&self, card: &Card);
     /// Makes it the one that this thread's calls are for.
     fn enter(&self, card: &Card) -> Result<(), Failure>;
+    /// What this thread's calls are for: a handle, or a number as one.
+    fn current(&self) -> Result<Handle, Failure>;
+    /// Makes it that again: what [`current`](Self::current) said on this thread.
+    unsafe fn restore(&self, current: Handle) -> Result<(), Failure>;
 
     /// A stream that does not wait for the default one.
     fn stream(&self) -> Result<Handle, Failure>;
@@ -192,8 +196,14 @@ impl Device {
         if ordinal >= count {
             return Err(Failure::NoCard { ordinal, count });
         }
+        let before = driver.current()?;
         let card = driver.open(ordinal)?;
-        match driver.stream() {
+        let stream = driver.stream();
+        if !before.is_null() {
+            // SAFETY: the driver said so on this thread. Who uses another GPU here goes on with it.
+            let _ = unsafe { driver.restore(before) };
+        }
+        match stream {
             Ok(stream) => Ok(Self(Arc::new(Inner { driver, maker, card, stream }))),
             Err(failure) => {
                 // SAFETY: opened above, and used by nobody.
@@ -241,6 +251,20 @@ impl Device {
     fn enter(&self) -> Result<&'static dyn Driver, Failure> {
         self.0.driver.enter(&self.0.card)?;
         Ok(self.0.driver)
+    }
+
+    /// Runs `work`, then makes the calling thread's current GPU what it was before. Calls of this library change it, and
+    /// other libraries in the process, such as PyTorch, go by it.
+    ///
+    /// # Errors
+    /// [`Failure::Driver`], where the driver does not say which GPU is current. `work` has not run then.
+    pub fn keep_current<T>(&self, work: impl FnOnce() -> T) -> Result<T, Failure> {
+        let driver = self.0.driver;
+        let current = driver.current()?;
+        let done = work();
+        // SAFETY: the driver said so on this thread. A context that was destroyed meanwhile is refused, and stays left.
+        let _ = unsafe { driver.restore(current) };
+        Ok(done)
     }
 
     /// Waits until everything asked for is done.

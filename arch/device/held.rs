@@ -49,6 +49,8 @@ pub(super) struct Incoming {
 pub(super) struct Taking {
     pub(super) kernels: Kernels,
     pub(super) doubtful: Buffer<u32>,
+    /// Of each sequence, why it takes no more steps: 0 where it does.
+    pub(super) flags: Buffer<u32>,
 }
 
 /// Biases of all sequences on the card.
@@ -57,7 +59,7 @@ pub(super) struct Biases {
     pub(super) values: Buffer<f32>,
     /// Of each sequence, where its first value is.
     pub(super) starts: Buffer<u64>,
-    /// Positions of each sequence when they were set.
+    /// Positions of each of these sequences when they were set.
     pub(super) positions: Vec<u64>,
     /// 1, or one for each query head.
     pub(super) rows: usize,

@@ -157,6 +157,25 @@ pub(super) struct Given {
 /// As the kernels take it.
 #[repr(C)]
 #[derive(Clone, Copy)]
+pub(super) struct Steps {
+    pub(super) sides: [u64; 2],
+    pub(super) exact: u64,
+    pub(super) sequences: u64,
+    pub(super) flags: u64,
+    pub(super) token_stride: u64,
+    pub(super) head_stride: u64,
+    pub(super) exact_stride: u32,
+    pub(super) ring: u32,
+    pub(super) most: u32,
+    pub(super) kv_heads: u32,
+    pub(super) dim: u32,
+    pub(super) float: u32,
+    pub(super) bounds: [f32; 2],
+}
+
+/// As the kernels take it.
+#[repr(C)]
+#[derive(Clone, Copy)]
 pub(super) struct Encode {
     pub(super) rows: u64,
     pub(super) pool: u64,

@@ -105,6 +105,13 @@ impl Lists {
         Self { free: Vec::new(), runs: (0..pages).map(|_| None).collect(), each }
     }
 
+    /// The pool has so many pages now.
+    pub(super) fn grow(&mut self, pages: usize) {
+        if !self.runs.is_empty() {
+            self.runs.resize_with(pages, || None);
+        }
+    }
+
     /// A piece with room for so many.
     pub(super) fn add(&mut self, count: usize) {
         self.free.push(core::iter::once(0..count).collect());

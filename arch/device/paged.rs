@@ -74,6 +74,16 @@ pub struct Step {
     used: Vec<(Arc<Held>, Arc<Kernels>, Arc<Work>)>,
 }
 
+/// Where kernels find what sequences hold.
+pub(super) struct Addresses {
+    pub(super) pool: u64,
+    pub(super) table: u64,
+    pub(super) sequences: u64,
+    pub(super) exact: u64,
+    pub(super) fronts: u64,
+    pub(super) entries: u64,
+}
+
 /// Pages of one layer on a card.
 #[derive(Debug)]
 pub struct Paged {
@@ -216,6 +226,22 @@ impl Paged {
         let kernels = Arc::new(kernels);
         self.kernels[options] = Some(kernels.clone());
         Ok(kernels)
+    }
+
+    /// Where kernels find what some sequences hold. They count sequences from the first of these.
+    pub(super) fn held_of(&self, of: &Range<usize>) -> Addresses {
+        let (shape, held, first) = (&self.shape, &self.held, of.start as u64);
+        assert!(of.start < of.end && of.end <= shape.sequences, "{of:?} of {} sequences", shape.sequences);
+        let slots = (shape.pages_each * shape.slots_of_page()) as u64;
+        let exact = (shape.exact_places() * shape.token_values()) as u64;
+        Addresses {
+            pool: held.pool.address(),
+            table: held.table.address() + 4 * first * slots,
+            sequences: held.sequences.address() + 4 * 8 * first,
+            exact: held.exact.address() + 2 * first * exact,
+            fronts: held.fronts.address() + 4 * first * shape.front_values() as u64,
+            entries: held.entries.address(),
+        }
     }
 
     /// The numbers that all kernels are compiled with.
@@ -383,31 +409,33 @@ impl Paged {
     }
 
     fn step(&self, stream: Stream, kernels: &Kernels, attention: &Attention) -> Result<(), Failure> {
-        self.step_on(stream, kernels, attention, None)
+        self.step_on(stream, kernels, attention, None, 0..self.shape.sequences)
     }
 
-    /// On a caller's queries, and to their output, or on the queries last set.
+    /// Of some sequences; on a caller's queries, and to their output, or on the queries last set.
     pub(super) fn step_on(
         &self,
         stream: Stream,
         kernels: &Kernels,
         attention: &Attention,
         callers: Option<[DeviceSlice; 2]>,
+        of: Range<usize>,
     ) -> Result<(), Failure> {
-        let (shape, held, work) = (&self.shape, &self.held, self.work());
+        let (shape, work) = (&self.shape, self.work());
+        let held = self.held_of(&of);
         let log2e = core::f32::consts::LOG2_E;
         let params = Params {
             queries: callers.map_or(work.queries.address(), |[queries, _]| queries.address()),
             output: callers.map_or(work.output.address(), |[_, output]| output.address()),
-            pool: held.pool.address(),
-            table: held.table.address(),
-            sequences: held.sequences.address(),
-            exact: held.exact.address(),
-            fronts: held.fronts.address(),
+            pool: held.pool,
+            table: held.table,
+            sequences: held.sequences,
+            exact: held.exact,
+            fronts: held.fronts,
             sink_logits: if attention.sink_logits { work.sink_logits.address() } else { 0 },
             parts: work.parts.address(),
             sums: work.sums.address(),
-            entries: held.entries.address(),
+            entries: held.entries,
             window: attention.window,
             query_heads: work.query_heads as u32,
             kv_heads: shape.kv_heads as u32,
@@ -433,11 +461,11 @@ impl Paged {
             value_signs: self.values.signs,
             key_table: self.keys.words,
             value_table: self.values.words,
-            bias: self.bias(attention, work.query_heads),
+            bias: self.bias(attention, work.query_heads, &of),
         };
         let units = shape.kv_heads * (work.query_heads / shape.kv_heads).div_ceil(HEADS);
         let own = if work.together { 0 } else { work.exact_splits };
-        let grid = [own + work.splits, units, shape.sequences];
+        let grid = [own + work.splits, units, of.len()];
         let few = work.splits + work.exact_splits <= FEW;
         let (combine, threads) =
             if few { (COMBINE_FEW, COMBINE_FEW_THREADS) } else { (COMBINE, COMBINE_THREADS) };
@@ -452,8 +480,30 @@ impl Paged {
         // what who made its `CallerStream` has promised.
         unsafe {
             kernels.launch(stream, ATTEND, grid, THREADS, early, &params)?;
-            kernels.launch(stream, combine, [work.query_heads, shape.sequences, 1], threads, early, &params)
+            kernels.launch(stream, combine, [work.query_heads, of.len(), 1], threads, early, &params)
         }
+    }
+
+    /// Makes room for so many pages. Those that there are stay where they are in the pool, which moves.
+    ///
+    /// # Errors
+    /// [`Failure::Memory`], and what the driver refuses: nothing has changed then. `false` while a captured [`Step`] uses the pool.
+    ///
+    /// # Panics
+    /// For fewer pages than there are, and more than 2³¹ slots.
+    pub fn grow(&mut self, pages: usize) -> Result<bool, Failure> {
+        let slots = pages.saturating_mul(self.shape.slots_of_page());
+        assert!(pages >= self.shape.pages && slots < 1 << 31);
+        let bytes = pages.saturating_mul(self.card_page_bytes());
+        let Some(held) = Arc::get_mut(&mut self.held) else { return Ok(false) };
+        let pool = Buffer::new(&self.device, bytes)?;
+        pool.copy(0, &held.pool, 0, held.pool.len())?;
+        // The old pool is freed below: what reads it on any stream is waited for then.
+        self.device.synchronize()?;
+        held.pool = pool;
+        self.shape.pages = pages;
+        self.lists.grow(pages);
+        Ok(true)
     }
 
     /// A step of each of these, one after the other, to be launched again and again: on the queries, pages and exact tokens that

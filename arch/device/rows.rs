@@ -5,17 +5,19 @@ use super::driver::{Buffer, CallerStream};
 use super::failure::Failure;
 use super::given::{DeviceRows, DeviceSlice, Input, Rows};
 use super::held::Taking;
-use super::layout::Given;
+use super::layout::{Given, Steps};
 use super::paged::{Attention, Paged};
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-const NAMES: [&core::ffi::CStr; 3] = [c"check", c"take", c"widen"];
+const NAMES: [&core::ffi::CStr; 4] = [c"check", c"take", c"widen", c"step"];
 const CHECK: usize = 0;
 const TAKE: usize = 1;
 const WIDEN: usize = 2;
+const STEP: usize = 3;
+const STEP_THREADS: usize = 256;
 const THREADS: usize = 128;
 /// Rows of a block of threads.
 const EACH: usize = THREADS / 32;
@@ -26,7 +28,10 @@ impl Paged {
             return Ok(taking.clone());
         }
         let kernels = load(&self.device, Source::Rows, &self.target, &[], &NAMES)?;
-        let taking = Arc::new(Taking { kernels, doubtful: Buffer::new(&self.device, 1)? });
+        let flags = Buffer::new(&self.device, self.shape.sequences)?;
+        let taking = Arc::new(Taking { kernels, doubtful: Buffer::new(&self.device, 1)?, flags });
+        // Steps read these zeros on streams of the caller's.
+        self.device.synchronize()?;
         self.taking = Some(taking.clone());
         Ok(taking)
     }
@@ -85,6 +90,88 @@ impl Paged {
             taking.doubtful.write(0, &[0])?;
         }
         Ok(doubtful[0] == 0)
+    }
+
+    /// Asks a caller's stream to give each of some sequences one token, whose rows are those of as many tokens here. Squares of norms are below
+    /// these bounds and the window has room for so many tokens, or the sequence stops: [`stepped`](Self::stepped) says so. Unless the
+    /// stream is captured, this comes after what has been asked here, and what is asked here next comes after it.
+    ///
+    /// # Errors
+    /// What compiling and the driver refuse; `false` for a captured stream before the kernels are there.
+    ///
+    /// # Panics
+    /// For rows beyond their memory, another number of tokens, and sequences that there are not.
+    pub fn step_rows(
+        &mut self,
+        of: Range<usize>,
+        rows: &DeviceRows,
+        bounds: [f32; 2],
+        window: usize,
+        caller: CallerStream,
+    ) -> Result<bool, Failure> {
+        let shape = self.shape;
+        assert!(rows.tokens == of.len() && rows.fits(shape.kv_heads, shape.dim));
+        assert!(window <= shape.ring && window <= shape.exact - shape.sinks);
+        let captured = self.is_captured(caller)?;
+        if captured && self.taking.is_none() {
+            return Ok(false);
+        }
+        let (taking, held) = (self.taking()?, self.held_of(&of));
+        let steps = Steps {
+            sides: [rows.keys.address(), rows.values.address()],
+            exact: held.exact,
+            sequences: held.sequences,
+            flags: taking.flags.address() + 4 * of.start as u64,
+            token_stride: rows.token_stride as u64,
+            head_stride: rows.head_stride as u64,
+            exact_stride: shape.exact_places() as u32,
+            ring: shape.ring as u32,
+            most: window as u32,
+            kv_heads: shape.kv_heads as u32,
+            dim: shape.dim as u32,
+            float: rows.keys.number(),
+            bounds,
+        };
+        if !captured {
+            self.before(caller)?;
+        }
+        // SAFETY: Steps is what this kernel takes; rows lie within what was promised of the caller's memory and places within the ring,
+        // as asserted above; sequences' words were checked when they were written, and the kernel keeps to the window's bound.
+        unsafe {
+            taking.kernels.launch(caller.stream(), STEP, [of.len(), 1, 1], STEP_THREADS, false, &steps)?;
+        }
+        if !captured {
+            self.after(caller)?;
+        }
+        Ok(true)
+    }
+
+    /// Of each sequence the position of its next token, as the card has counted it, and why it has stopped: 0 where it has not.
+    /// What stopped goes on.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub fn stepped(&mut self) -> Result<Vec<(u64, u32)>, Failure> {
+        let Some(taking) = self.taking.clone() else {
+            return Ok(self.positions.iter().map(|next| (*next, 0)).collect());
+        };
+        let count = self.shape.sequences;
+        let (mut words, mut flags) = (vec![0; 8 * count], vec![0; count]);
+        self.held.sequences.read(0, &mut words)?;
+        taking.flags.read(0, &mut flags)?;
+        if flags.iter().any(|flag| *flag != 0) {
+            taking.flags.write(0, &vec![0; count])?;
+        }
+        let next = |words: &[u32]| u64::from(words[4]) | u64::from(words[5]) << 32;
+        Ok(words.chunks_exact(8).map(next).zip(flags).collect())
+    }
+
+    /// The card has counted so far by itself.
+    ///
+    /// # Panics
+    /// For a sequence that there is not.
+    pub fn count(&mut self, sequence: usize, next: u64) {
+        self.positions[sequence] = next;
     }
 
     /// A caller's keys and values, \[kv heads]\[tokens]\[width], on the host.
@@ -249,7 +336,7 @@ impl Paged {
         self.event.before(caller)
     }
 
-    /// Asks a caller's stream for a step on queries that lie on the card, \[sequences]\[query heads]\[width]. Unless it is captured, the step comes
+    /// Asks a caller's stream for a step of some sequences on queries that lie on the card, \[sequences]\[query heads]\[width]. Unless it is captured, the step comes
     /// after what has been asked here, and what is asked here next comes after it.
     ///
     /// # Errors
@@ -263,16 +350,18 @@ impl Paged {
         queries: DeviceSlice,
         output: DeviceSlice,
         caller: CallerStream,
+        of: Range<usize>,
     ) -> Result<(), Failure> {
         let kernels = self.kernels(attention.options())?;
-        assert!(queries.len() == self.work().queries.len() && queries.len() == output.len());
+        let each = self.work().query_heads * self.shape.dim;
+        assert!(queries.len() == of.len() * each && queries.len() == output.len());
         assert!(queries.is_aligned() && output.is_aligned());
         // A captured stream and another cannot wait for each other but as parts of one graph.
         let alone = self.is_captured(caller)?;
         if !alone {
             self.before(caller)?;
         }
-        let asked = self.step_on(caller.stream(), &kernels, attention, Some([queries, output]));
+        let asked = self.step_on(caller.stream(), &kernels, attention, Some([queries, output]), of);
         if alone {
             return asked;
         }

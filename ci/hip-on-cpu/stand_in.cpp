@@ -448,6 +448,11 @@ int hipSetDevice(int device) {
     UNLESS_LOST;
     return device ? DEVICE : OK;
 }
+int hipGetDevice(int *device) {
+    UNLESS_LOST;
+    *device = 0;
+    return OK;
+}
 int hipDeviceSynchronize() { return lost; }
 
 int hipStreamCreateWithFlags(handle *stream, unsigned) {

@@ -34,6 +34,7 @@ impl Layer {
         keys: impl Into<Floats<'a>>,
         values: impl Into<Floats<'a>>,
     ) -> Result<(), Error> {
+        self.settle()?;
         let rows = self.incoming(sequence, [keys.into(), values.into()])?;
         self.add(sequence, Input::Host(&rows), rows.len() / self.paged.token_values())
     }
@@ -158,7 +159,7 @@ impl Layer {
     }
 
     /// Takes the tokens that come.
-    fn take(&mut self, number: usize, plan: &Plan, input: Input) -> Result<(), Error> {
+    pub(super) fn take(&mut self, number: usize, plan: &Plan, input: Input) -> Result<(), Error> {
         let page = self.config.page;
         let (before, sinks) = (self.sequences[number].state, plan.next.min(self.layout.sinks));
         let old = before.next;
@@ -166,6 +167,10 @@ impl Layer {
         let first = before.start + plan.skipped * page;
         if plan.closing > 0 {
             let decided = self.decide(number, input)?;
+            let held = self.sequences[number].sequence.pages.len() - plan.evicted;
+            if held + plan.closing - plan.skipped > self.pages_each {
+                return refuse("a sequence has more pages than its table: make the layer with more tokens");
+            }
             places = self.free(plan.closing - plan.skipped)?;
             let rows = self.rows(number, first..first + places.len() * page, input, &decided);
             self.encode(&places, &rows)?;
@@ -300,6 +305,7 @@ impl Layer {
     /// [`Error::Card`] the sequence is to be [cleared](Self::clear).
     pub fn truncate(&mut self, sequence: usize, position: usize) -> Result<(), Error> {
         self.sequence(sequence)?;
+        self.settle()?;
         let mut held = self.sequences[sequence].clone();
         let Some(cut) = held.standing(&self.config, |standing| standing.cut(position))? else {
             return Ok(());
@@ -342,6 +348,7 @@ impl Layer {
     /// [`crate::Error::Missing`], [`Error::Card`].
     pub fn evict(&mut self, sequence: usize, positions: Range<usize>) -> Result<usize, Error> {
         self.sequence(sequence)?;
+        self.settle()?;
         let mut held = self.sequences[sequence].clone();
         let (pages, end) = held.standing(&self.config, |standing| standing.within(positions));
         let tokens = pages.len() * self.config.page;

@@ -3,21 +3,27 @@
 use super::{Error, Layer, refuse};
 use crate::Attend;
 use alloc::vec::Vec;
+use core::ops::Range;
 
 impl Layer {
-    /// Checks biases of so many query heads, and sets them: those of each sequence, one after the other, as
+    /// Checks biases of so many query heads on some sequences, and sets them: those of each sequence, one after the other, as
     /// [`Layer::attend`](crate::cache::Layer::attend) has them.
-    pub(super) fn set_bias(&mut self, options: &Attend, query_heads: usize) -> Result<(), Error> {
+    pub(super) fn set_bias(
+        &mut self,
+        options: &Attend,
+        query_heads: usize,
+        of: Range<usize>,
+    ) -> Result<(), Error> {
         let bias = options.bias;
         if bias.is_empty() {
             return Ok(());
         }
-        let positions: Vec<usize> = self.sequences.iter().map(|held| held.state.next).collect();
+        let positions: Vec<usize> = self.sequences[of.clone()].iter().map(|held| held.state.next).collect();
         let rows = check(bias, &positions, query_heads, self.config.layer)?;
         if bias.len() >= 1 << 32 {
             return refuse("a card takes less than 2^32 biases");
         }
-        Ok(self.paged.set_bias(bias, rows)?)
+        Ok(self.paged.set_bias(bias, rows, of)?)
     }
 }
 

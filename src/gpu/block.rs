@@ -5,13 +5,19 @@ use crate::Attend;
 use crate::cache::State;
 use crate::codec::check_values;
 use alloc::vec::Vec;
+use core::ops::Range;
 use octaplex_arch::device::{Asked, Attention, CallerStream, DeviceSlice, Queries};
 
 impl Layer {
-    /// Checked queries of all sequences, \[sequences]\[query heads]\[queries]\[width].
-    fn asked<'a>(&self, queries: Queries<'a>, options: &Attend<'a>) -> Result<(Attention, Asked<'a>), Error> {
+    /// Checked queries of some sequences, \[sequences]\[query heads]\[queries]\[width].
+    fn asked<'a>(
+        &self,
+        queries: Queries<'a>,
+        options: &Attend<'a>,
+        of: Range<usize>,
+    ) -> Result<(Attention, Asked<'a>), Error> {
         let attention = self.attention(options)?;
-        let (dim, kv_heads, count) = (self.config.key_dim, self.config.kv_heads, self.sequences.len());
+        let (dim, kv_heads, count) = (self.config.key_dim, self.config.kv_heads, of.len());
         let each = options.queries.unwrap_or(1);
         if each == 0 {
             return Err(crate::Error::Unsupported { why: "a block has at least 1 query a head" }.into());
@@ -29,13 +35,13 @@ impl Layer {
             return refuse("a block has at most 1,024 query heads on a card");
         }
         crate::Error::expect_length("values of queries", query_heads * row, queries.len())?;
-        self.check_queries(queries, options)?;
+        self.check_queries(queries, options, of.clone())?;
         if attention.sink_logits {
             crate::Error::expect_length("sink logits", query_heads, options.sink_logits.len())?;
             check_values(options.sink_logits, f32::INFINITY)?;
         }
         let sinks = self.layout.sinks;
-        for held in self.sequences.iter().filter(|held| held.state.next > 0) {
+        for held in self.sequences[of.clone()].iter().filter(|held| held.state.next > 0) {
             let State { next, start, floor, .. } = held.state;
             if options.position.is_none() && each > next {
                 let what = "queries, at most";
@@ -50,7 +56,7 @@ impl Layer {
                 State::check_held(visible, floor.min(start), next.saturating_sub(end))?;
             }
         }
-        let tiles = self.sequences.iter().map(|held| {
+        let tiles = self.sequences[of.clone()].iter().map(|held| {
             let Sizes { pages, sinks, window } = Sizes::of(held);
             pages * self.config.page / 64 + sinks.div_ceil(64) + window.div_ceil(64)
         });
@@ -58,7 +64,8 @@ impl Layer {
         // Kernels count in 63 bits. From far behind the newest token, all is seen that a window does not hide.
         let position = options.position.map(|position| (position as u64).min(1 << 62));
         let sink_logits = options.sink_logits;
-        Ok((attention, Asked { queries, query_heads, each, position, sink_logits, tiles }))
+        let of = (of.start, of.len());
+        Ok((attention, Asked { of, queries, query_heads, each, position, sink_logits, tiles }))
     }
 
     pub(super) fn attend_block(
@@ -67,21 +74,23 @@ impl Layer {
         options: &Attend,
         output: &mut [f32],
     ) -> Result<(), Error> {
-        let (attention, asked) = self.asked(Queries::Host(queries), options)?;
+        let all = 0..self.sequences.len();
+        let (attention, asked) = self.asked(Queries::Host(queries), options, all.clone())?;
         crate::Error::expect_length("values of the output", queries.len(), output.len())?;
-        self.set_bias(options, asked.query_heads)?;
+        self.set_bias(options, asked.query_heads, all)?;
         Ok(self.paged.attend_block(&attention, &asked, output)?)
     }
 
     pub(super) fn attend_block_on(
         &mut self,
+        of: Range<usize>,
         queries: DeviceSlice,
         options: &Attend,
         output: DeviceSlice,
         stream: CallerStream,
     ) -> Result<(), Error> {
-        let (attention, asked) = self.asked(Queries::Card(queries), options)?;
-        self.set_bias(options, asked.query_heads)?;
+        let (attention, asked) = self.asked(Queries::Card(queries), options, of.clone())?;
+        self.set_bias(options, asked.query_heads, of)?;
         Ok(self.paged.attend_block_on(&attention, &asked, output, stream)?)
     }
 
@@ -90,8 +99,9 @@ impl Layer {
     /// # Errors
     /// As [`attend`](Self::attend).
     pub fn time_block(&mut self, queries: &[f32], options: &Attend, times: usize) -> Result<Vec<f32>, Error> {
-        let (attention, asked) = self.asked(Queries::Host(queries), options)?;
-        self.set_bias(options, asked.query_heads)?;
+        let all = 0..self.sequences.len();
+        let (attention, asked) = self.asked(Queries::Host(queries), options, all.clone())?;
+        self.set_bias(options, asked.query_heads, all)?;
         Ok(self.paged.time_block(&attention, &asked, times)?)
     }
 }

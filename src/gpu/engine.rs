@@ -4,7 +4,28 @@ use super::{Error, Layer, is_block, refuse};
 use crate::Attend;
 use crate::cache::Center;
 use crate::cache::window::surely_short;
+use core::ops::Range;
 use octaplex_arch::device::{CallerStream, DeviceRows, DeviceSlice, Input, Queries};
+
+/// Rows that lie within their memory, and that kernels can read.
+pub(super) fn check_rows(rows: &DeviceRows, heads: usize, dim: usize) -> Result<(), Error> {
+    let extent = rows.extent(heads, dim).unwrap_or(usize::MAX);
+    for (what, side) in [("values of keys", rows.keys), ("values of values", rows.values)] {
+        if side.len() < extent {
+            return Err(crate::Error::Length { what, expected: extent, actual: side.len() }.into());
+        }
+    }
+    if !rows.is_of_one_type() {
+        return refuse("keys and values on the card are of one type of floats");
+    }
+    if !rows.keys.is_at_a_float() || !rows.values.is_at_a_float() {
+        return refuse("keys and values on the card begin at multiples of their floats' bytes");
+    }
+    if rows.tokens.saturating_mul(heads) >= 1 << 31 {
+        return refuse("one call takes less than 2^31 rows: append in pieces");
+    }
+    Ok(())
+}
 
 impl Layer {
     /// [`append`](Self::append) of tokens that lie on the card: the same bytes, without a copy through the host. What is read comes
@@ -27,27 +48,14 @@ impl Layer {
     ) -> Result<(), Error> {
         self.sequence(sequence)?;
         let (heads, dim) = (self.config.kv_heads, self.config.key_dim);
-        let extent = rows.extent(heads, dim).unwrap_or(usize::MAX);
-        for (what, side) in [("values of keys", rows.keys), ("values of values", rows.values)] {
-            if side.len() < extent {
-                return Err(crate::Error::Length { what, expected: extent, actual: side.len() }.into());
-            }
-        }
-        if !rows.is_of_one_type() {
-            return refuse("keys and values on the card are of one type of floats");
-        }
-        if !rows.keys.is_at_a_float() || !rows.values.is_at_a_float() {
-            return refuse("keys and values on the card begin at multiples of their floats' bytes");
-        }
-        if rows.tokens.saturating_mul(heads) >= 1 << 31 {
-            return refuse("one call takes less than 2^31 rows: append in pieces");
-        }
+        check_rows(rows, heads, dim)?;
         if self.paged.is_captured(stream)? {
             return refuse("tokens are not appended while the stream is captured");
         }
         if rows.tokens == 0 {
             return Ok(());
         }
+        self.settle_on(stream)?;
         // More are refused below, before anything is asked.
         self.plan(&self.sequences[sequence], rows.tokens)?;
         self.paged.after(stream)?;
@@ -57,14 +65,19 @@ impl Layer {
         Ok(ordered?)
     }
 
-    fn take_on(&mut self, sequence: usize, rows: &DeviceRows) -> Result<(), Error> {
-        let held = &self.sequences[sequence];
-        let leasts = held.balances(self.config.key_dim).map(|(_, least)| least);
+    /// Squares of norms of keys and of values below which some sequences take a row for sure.
+    pub(super) fn bounds(&self, of: Range<usize>) -> [f32; 2] {
+        let dim = self.config.key_dim;
+        let leasts = self.sequences[of].iter().flat_map(|held| held.balances(dim).map(|(_, least)| least));
         let least = leasts.fold(f32::INFINITY, f32::min);
         let centred = self.config.centers() != Center::Off;
         // Sums in another order: a hundredth is far more than that.
-        let bounds = [surely_short(centred, least), surely_short(false, 1.0)];
-        if self.paged.check_rows(rows, bounds.map(|bound| 0.99 * bound))? {
+        [surely_short(centred, least), surely_short(false, 1.0)].map(|bound| 0.99 * bound)
+    }
+
+    fn take_on(&mut self, sequence: usize, rows: &DeviceRows) -> Result<(), Error> {
+        let bounds = self.bounds(sequence..sequence + 1);
+        if self.paged.check_rows(rows, bounds)? {
             return self.add(sequence, Input::Card(rows), rows.tokens);
         }
         let [keys, values] = self.paged.widen(rows)?;
@@ -96,6 +109,43 @@ impl Layer {
         stream: CallerStream,
     ) -> Result<(), Error> {
         crate::Error::expect_length("values of the output", queries.len(), output.len())?;
+        let all = 0..self.sequences.len();
+        self.attend_sequences_on(all, queries, options, output, stream)
+    }
+
+    /// [`attend_on`](Self::attend_on) of some sequences, which follow each other: `queries` and `output` are theirs alone. So sequences that come and
+    /// go share a layer, and one of them is asked without the others. The bits are those of `attend_on`.
+    ///
+    /// ```no_run
+    /// use octaplex::gpu::{CallerStream, Device, DeviceSlice, Float, Layer};
+    /// use octaplex::{Attend, LayerConfig};
+    ///
+    /// # fn engine(stream: usize, queries: u64, output: u64) -> Result<(), octaplex::gpu::Error> {
+    /// let mut layer = Layer::new(&Device::new(0)?, &LayerConfig::new(1, 64, 4096), 8, 8 * 4096)?;
+    /// layer.append(3, &[0.5; 100 * 64], &[0.5; 100 * 64])?;
+    /// layer.reserve(4)?;
+    /// // SAFETY: of this GPU's primary context, four rows of 64 each, alive until the stream is done.
+    /// let (stream, row) = unsafe { (CallerStream::new(stream), |at| DeviceSlice::new(at, 4 * 64, Float::Bf16)) };
+    /// layer.attend_sequences_on(3..4, row(queries), &Attend::default(), row(output), stream)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`attend_on`](Self::attend_on); [`crate::Error::Missing`] for sequences that there are not, [`Error::Unsupported`] for none.
+    pub fn attend_sequences_on(
+        &mut self,
+        sequences: Range<usize>,
+        queries: DeviceSlice,
+        options: &Attend,
+        output: DeviceSlice,
+        stream: CallerStream,
+    ) -> Result<(), Error> {
+        crate::Error::expect_length("values of the output", queries.len(), output.len())?;
+        if sequences.is_empty() {
+            return refuse("a call is for at least one sequence");
+        }
+        self.sequence(sequences.end - 1)?;
         if !queries.is_aligned() || !output.is_aligned() {
             return refuse("queries and outputs on the card begin at multiples of 16 bytes");
         }
@@ -105,11 +155,14 @@ impl Layer {
                 "only decode steps without sink logits and biases go into a captured stream's graph",
             );
         }
+        if more {
+            self.settle_on(stream)?;
+        }
         if is_block(options) {
-            return self.attend_block_on(queries, options, output, stream);
+            return self.attend_block_on(sequences, queries, options, output, stream);
         }
         let attention = self.attention(options)?;
-        self.check_step(Queries::Card(queries), options)?;
-        Ok(self.paged.attend_on(&attention, queries, output, stream)?)
+        self.check_step(Queries::Card(queries), options, sequences.clone())?;
+        Ok(self.paged.attend_on(&attention, queries, output, stream, sequences)?)
     }
 }

@@ -34,6 +34,7 @@ impl Layer {
         layer: &crate::cache::Layer<K, V, S>,
     ) -> Result<(), Error> {
         self.sequence(sequence)?;
+        self.settle_without(Some(sequence))?;
         let alike = LayerConfig {
             capacity: self.config.capacity,
             query_heads: self.config.query_heads,
@@ -47,7 +48,7 @@ impl Layer {
         let (pages, exact) = (layer.store.pages(), view.exact());
         if exact > layout.sinks + self.config.recent_window + layout.page
             || exact + pages * layout.page > self.config.capacity
-            || pages > layout.most_pages(&self.config)
+            || pages > layout.most_pages(&self.config).min(self.pages_each)
         {
             return refuse(
                 "the layer holds more than the capacity or the sliding window of the one on the card",
@@ -108,6 +109,8 @@ impl Layer {
     /// # Errors
     /// [`crate::Error::Missing`], [`Error::Card`].
     pub fn download(&mut self, sequence: usize) -> Result<SharedLayer, Error> {
+        self.sequence(sequence)?;
+        self.settle()?;
         let pages = self.sequence(sequence)?.pages.len();
         self.download_some(sequence, 0..pages)
     }

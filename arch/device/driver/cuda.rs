@@ -83,6 +83,18 @@ impl Driver for Cuda {
         said("cuCtxSetCurrent", unsafe { result::ctx::set_current(card.context.cast()) })
     }
 
+    fn current(&self) -> Result<Handle, Failure> {
+        let mut context = core::ptr::null_mut();
+        // SAFETY: writes a handle.
+        said("cuCtxGetCurrent", unsafe { sys::cuCtxGetCurrent(&mut context) }.result())?;
+        Ok(context.cast())
+    }
+
+    unsafe fn restore(&self, current: Handle) -> Result<(), Failure> {
+        // SAFETY: the caller's.
+        said("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(current.cast()) }.result())
+    }
+
     fn stream(&self) -> Result<Handle, Failure> {
         let stream = result::stream::create(result::stream::StreamKind::NonBlocking);
         Ok(said("cuStreamCreate", stream)?.cast())

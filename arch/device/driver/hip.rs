@@ -50,6 +50,7 @@ calls! { Hip {
     hipGetDeviceCount(*mut c_int) -> c_int;
     hipGetDevicePropertiesR0600(*mut Properties, c_int) -> c_int;
     hipSetDevice(c_int) -> c_int;
+    hipGetDevice(*mut c_int) -> c_int;
     hipStreamCreateWithFlags(*mut Handle, c_uint) -> c_int;
     hipStreamDestroy(Handle) -> c_int;
     hipStreamSynchronize(Handle) -> c_int;
@@ -230,6 +231,18 @@ impl Driver for Hip {
     fn enter(&self, card: &Card) -> Result<(), Failure> {
         // SAFETY: any number may be asked for.
         self.said("hipSetDevice", unsafe { (self.hipSetDevice)(card.number) })
+    }
+
+    fn current(&self) -> Result<Handle, Failure> {
+        let mut number = 0;
+        // SAFETY: writes a number.
+        self.said("hipGetDevice", unsafe { (self.hipGetDevice)(&mut number) })?;
+        Ok(core::ptr::without_provenance_mut(number as usize))
+    }
+
+    unsafe fn restore(&self, current: Handle) -> Result<(), Failure> {
+        // SAFETY: any number may be asked for.
+        self.said("hipSetDevice", unsafe { (self.hipSetDevice)(current.addr() as c_int) })
     }
 
     fn stream(&self) -> Result<Handle, Failure> {

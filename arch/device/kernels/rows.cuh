@@ -58,3 +58,50 @@ extern "C" __global__ void widen(const __grid_constant__ Given g) {
     float *to = g.wide + (((u64)row.side * g.kv_heads + row.head) * g.count + row.token) * g.dim;
     for (u32 c = threadIdx.x % 32; c < g.dim; c += 32) to[c] = at(g.sides[row.side], row.from + c, g.type);
 }
+
+// One token of each sequence, counted by the sequence itself: so a graph can be launched again and again.
+struct Steps {
+    const void *sides[2];           // keys, values
+    u16 *exact;                     // f16 [sequences][a ring, then sinks: exact_stride][kv heads][keys, values][dim]
+    u32 *sequences;                 // eight words each: slots, exact, sinks, place, next, ...
+    u32 *flags;                     // of each sequence, why it stopped: 1: a row that the host is to look at, 2: no room
+    u64 token_stride, head_stride;  // in values; a token a sequence
+    u32 exact_stride, ring, most;   // most: tokens of a full window
+    u32 kv_heads, dim, type;
+    float bounds[2];                // squares of norms, as above
+};
+
+// A block of threads a sequence. A token that is refused changes nothing, nor do those that follow it.
+extern "C" __global__ void __launch_bounds__(256) step(const __grid_constant__ Steps g) {
+    __shared__ u32 refused;
+    const u32 lane = threadIdx.x % 32, rows = 2 * g.kv_heads;
+    u32 *words = g.sequences + 8 * blockIdx.x;
+    const u32 window = words[1] - words[2], at_ring = words[3] + window;
+    if (threadIdx.x == 0) refused = g.flags[blockIdx.x] ? g.flags[blockIdx.x] : window >= g.most ? 2 : 0;
+    __syncthreads();
+    const u64 token = blockIdx.x * g.token_stride;
+    for (u32 row = threadIdx.x / 32; row < rows; row += blockDim.x / 32) {
+        float squares = 0;
+        bool fit = true;
+        for (u32 c = lane; c < g.dim; c += 32) {
+            const float x = at(g.sides[row % 2], token + row / 2 * g.head_stride + c, g.type);
+            fit &= fabsf(x) < 65520.0f; // not a number: not fit
+            squares = fmaf(x, x, squares);
+        }
+        for (int s = 16; s; s /= 2) squares += __shfl_xor_sync(~0u, squares, s);
+        if ((!fit || !(squares < g.bounds[row % 2])) && refused == 0) refused = 1;
+    }
+    __syncthreads();
+    if (refused) {
+        if (threadIdx.x == 0) g.flags[blockIdx.x] = refused;
+        return;
+    }
+    const u32 place = at_ring < g.ring ? at_ring : at_ring - g.ring;
+    u16 *to = g.exact + ((u64)blockIdx.x * g.exact_stride + place) * rows * g.dim;
+    for (u32 row = threadIdx.x / 32; row < rows; row += blockDim.x / 32)
+        for (u32 c = lane; c < g.dim; c += 32) to[row * g.dim + c] = (u16)to_f16(at(g.sides[row % 2], token + row / 2 * g.head_stride + c, g.type));
+    if (threadIdx.x == 0) {
+        words[1]++;
+        if (++words[4] == 0) words[5]++;
+    }
+}

@@ -5,7 +5,7 @@ use crate::work::work;
 use crate::{Error, OrRaise, Result, os_error, spec};
 use numpy::PyReadonlyArray1;
 use octaplex::cache::Center;
-use octaplex::{Attend, Backend, CacheConfig, KvCache, LayerConfig, FloatsMut as TensorMut};
+use octaplex::{Attend, Backend, CacheConfig, FloatsMut as TensorMut, KvCache, LayerConfig, Stats};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::fs::File;
@@ -26,12 +26,12 @@ pub(crate) fn center(name: &str) -> Result<Center> {
 }
 
 impl Cache {
-    fn of(cache: KvCache) -> Self {
+    pub(crate) fn of(cache: KvCache) -> Self {
         Self(Box::new(RwLock::new(cache)))
     }
 
     /// Without the interpreter's lock, which others need who hold this one.
-    fn read<T: Send>(&self, py: Python, call: impl FnOnce(&KvCache) -> T + Send) -> Result<T> {
+    pub(crate) fn read<T: Send>(&self, py: Python, call: impl FnOnce(&KvCache) -> T + Send) -> Result<T> {
         work(py, || call(&self.0.read().unwrap_or_else(PoisonError::into_inner)))
     }
 
@@ -40,9 +40,12 @@ impl Cache {
     }
 }
 
+/// The most layers of a cache.
+const MOST_LAYERS: usize = 1 << 16;
+
 /// Options of attention.
 #[derive(FromPyObject)]
-struct Options {
+pub(crate) struct Options {
     #[pyo3(item)]
     queries: usize,
     #[pyo3(item)]
@@ -59,13 +62,13 @@ struct Options {
 
 /// What a cache is of, beside its size.
 #[derive(FromPyObject)]
-struct Settings {
+pub(crate) struct Settings {
     #[pyo3(item)]
     keys: String,
     #[pyo3(item)]
     values: String,
     #[pyo3(item)]
-    bits: Option<f64>,
+    pub(crate) bits: Option<f64>,
     #[pyo3(item)]
     page: usize,
     #[pyo3(item)]
@@ -84,6 +87,51 @@ struct Settings {
     boundary_layers: usize,
 }
 
+impl Settings {
+    /// The layers of a cache of that size.
+    pub(crate) fn layers(
+        &self,
+        layers: usize,
+        (kv_heads, head_dim): (usize, usize),
+        capacity: usize,
+    ) -> Result<Vec<LayerConfig>> {
+        let mut each = LayerConfig::new(kv_heads, head_dim, capacity)
+            .keys(spec(&self.keys)?)
+            .values(spec(&self.values)?)
+            .page(self.page)
+            .sink_tokens(self.sink_tokens)
+            .recent_window(self.recent_window)
+            .max_rollback(self.max_rollback)
+            .center(center(&self.center)?)
+            .balance(self.balance);
+        each.sliding_window = self.sliding_window;
+        let mut config = CacheConfig::new(layers, kv_heads, head_dim, capacity)
+            .each(each)
+            .boundary_layers(self.boundary_layers);
+        if let Some(bits) = self.bits {
+            config = config.for_bits(bits).or_raise()?;
+        }
+        // More than a cache can have is refused where it is made.
+        Ok(config.layers().take(MOST_LAYERS + 1).collect())
+    }
+}
+
+impl Options {
+    /// Whether it is one query a head, at the newest token.
+    pub(crate) fn is_step(&self) -> bool {
+        self.queries == 1 && self.position.is_none()
+    }
+
+    /// As the library has them.
+    pub(crate) fn attend<'a>(&self, sink_logits: &'a [f32], bias: &'a [f32]) -> Attend<'a> {
+        let mut attend = Attend::default().queries(self.queries).keep_sinks(self.keep_sinks);
+        attend.scale = self.scale.map(|scale| scale as f32); // here, where it is rounded to nearest
+        attend.soft_cap = self.soft_cap.map(|cap| cap as f32);
+        (attend.window, attend.position) = (self.window, self.position);
+        attend.sink_logits(sink_logits).bias(bias)
+    }
+}
+
 #[pymethods]
 impl Cache {
     #[new]
@@ -95,26 +143,11 @@ impl Cache {
         capacity: usize,
         settings: Settings,
     ) -> Result<Self> {
-        let mut each = LayerConfig::new(kv_heads, head_dim, capacity)
-            .keys(spec(&settings.keys)?)
-            .values(spec(&settings.values)?)
-            .page(settings.page)
-            .sink_tokens(settings.sink_tokens)
-            .recent_window(settings.recent_window)
-            .max_rollback(settings.max_rollback)
-            .center(center(&settings.center)?)
-            .balance(settings.balance);
-        each.sliding_window = settings.sliding_window;
-        let mut config = CacheConfig::new(layers, kv_heads, head_dim, capacity)
-            .each(each)
-            .boundary_layers(settings.boundary_layers);
         let new = || {
-            if let Some(bits) = settings.bits {
-                config = config.for_bits(bits)?;
-            }
-            KvCache::new(config.layers(), Backend::detect())
+            let layers = settings.layers(layers, (kv_heads, head_dim), capacity)?;
+            KvCache::new(layers, Backend::detect()).or_raise()
         };
-        Ok(Self::of(work(py, new)?.or_raise()?))
+        Ok(Self::of(work(py, new)??))
     }
 
     /// (layers, key/value heads, width) and the specs of keys and values, of the first layer.
@@ -170,11 +203,7 @@ impl Cache {
         };
         let (sink_logits, bias) = (more(&sink_logits)?.unwrap_or_default(), more(&bias)?.unwrap_or_default());
         let attend = |cache: &KvCache| {
-            let mut attend = Attend::default().queries(options.queries).keep_sinks(options.keep_sinks);
-            attend.scale = options.scale.map(|scale| scale as f32); // here, where it is rounded to nearest
-            attend.soft_cap = options.soft_cap.map(|cap| cap as f32);
-            (attend.window, attend.position) = (options.window, options.position);
-            let attend = attend.sink_logits(&sink_logits).bias(&bias);
+            let attend = options.attend(&sink_logits, &bias);
             cache.attend(layer, &floats(queries), &attend, output)
         };
         self.read(py, attend)?.or_raise()
@@ -234,19 +263,23 @@ impl Cache {
 
     /// In the order of the Python class's fields.
     fn stats(&self, py: Python) -> Result<Vec<usize>> {
-        let stats = self.read(py, KvCache::stats)?;
-        Ok(vec![
-            stats.tokens,
-            stats.paged_tokens,
-            stats.exact_tokens,
-            stats.next_position,
-            stats.evicted_tokens,
-            stats.decoded_tokens,
-            stats.bytes,
-            stats.paged_bytes,
-            stats.shared_bytes,
-            stats.values,
-            stats.balanced_heads,
-        ])
+        Ok(numbers(&self.read(py, KvCache::stats)?))
     }
+}
+
+/// In the order of the Python class's fields.
+pub(crate) fn numbers(stats: &Stats) -> Vec<usize> {
+    vec![
+        stats.tokens,
+        stats.paged_tokens,
+        stats.exact_tokens,
+        stats.next_position,
+        stats.evicted_tokens,
+        stats.decoded_tokens,
+        stats.bytes,
+        stats.paged_bytes,
+        stats.shared_bytes,
+        stats.values,
+        stats.balanced_heads,
+    ]
 }

@@ -5,8 +5,8 @@ use crate::given::{Floats, FloatsMut, bytes};
 use crate::work::work;
 use crate::{Error, OrRaise, Result, spec};
 use numpy::{PyReadonlyArray1, PyReadwriteArray1};
-use octaplex::chunk::{ChunkConfig, ChunkInfo, ChunkLayout, Dtype};
 use octaplex::Backend;
+use octaplex::chunk::{ChunkConfig, ChunkInfo, ChunkLayout, Dtype};
 use pyo3::prelude::*;
 
 #[pyclass(frozen, module = "octaplex._octaplex")]

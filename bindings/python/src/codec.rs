@@ -4,8 +4,8 @@ use crate::given::{Floats, bytes, floats};
 use crate::work::work;
 use crate::{OrRaise, Result, spec};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
-use octaplex::codecs::{Role, Stream};
 use octaplex::Backend;
+use octaplex::codecs::{Role, Stream};
 use pyo3::prelude::*;
 
 #[pyclass(frozen, module = "octaplex._octaplex")]

@@ -4,6 +4,7 @@ use crate::{Error, Result};
 use half::slice::HalfBitsSliceExt;
 use half::{bf16, f16};
 use numpy::{PyReadonlyArray1, PyReadwriteArray1};
+use octaplex::gpu::{CallerStream, DeviceRows, DeviceSlice, Float};
 use octaplex::{Floats as Tensor, FloatsMut as TensorMut};
 use pyo3::prelude::*;
 use std::borrow::Cow;
@@ -70,4 +71,52 @@ pub(crate) fn floats<'a>(tensor: Tensor<'a>) -> Cow<'a, [f32]> {
 
 pub(crate) fn bytes<'a>(array: &'a PyReadonlyArray1<u8>) -> Result<&'a [u8]> {
     contiguous(array.as_slice())
+}
+
+/// Floats in a GPU's memory: their address, how many, and the name of their type.
+#[derive(FromPyObject)]
+pub(crate) struct OnDevice(u64, usize, String);
+
+impl OnDevice {
+    #[allow(unsafe_code)]
+    pub(crate) fn slice(&self) -> Result<DeviceSlice> {
+        let Self(address, len, name) = self;
+        let float = match &**name {
+            "float32" => Float::F32,
+            "float16" => Float::F16,
+            "bfloat16" => Float::Bf16,
+            other => {
+                let said = format!("a tensor is of {other}: pass float32, float16 or bfloat16");
+                return Err(Error::new_err(said));
+            }
+        };
+        // SAFETY: `_gpu.py` says where a tensor of this GPU lies and how long it is. It holds the tensor during the call, and
+        // who frees it does so in the order of the stream that it names.
+        Ok(unsafe { DeviceSlice::new(*address, *len, float) })
+    }
+}
+
+/// Keys and values of tokens in a GPU's memory, tokens, floats from a token and from a head to the next.
+#[derive(FromPyObject)]
+pub(crate) struct RowsOnDevice(OnDevice, OnDevice, usize, usize, usize);
+
+impl RowsOnDevice {
+    pub(crate) fn rows(&self) -> Result<DeviceRows> {
+        let Self(keys, values, tokens, token_stride, head_stride) = self;
+        let (keys, values) = (keys.slice()?, values.slice()?);
+        Ok(DeviceRows {
+            keys,
+            values,
+            tokens: *tokens,
+            token_stride: *token_stride,
+            head_stride: *head_stride,
+        })
+    }
+}
+
+/// The stream of that handle.
+#[allow(unsafe_code)]
+pub(crate) fn stream(handle: usize) -> CallerStream {
+    // SAFETY: `_gpu.py` takes it from who has the tensors: PyTorch's current stream of their GPU, or the one that they name.
+    unsafe { CallerStream::new(handle) }
 }

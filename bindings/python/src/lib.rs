@@ -4,6 +4,7 @@
 mod cache;
 mod chunk;
 mod codec;
+mod device;
 mod given;
 mod work;
 
@@ -13,6 +14,12 @@ use pyo3::prelude::*;
 use std::path::Path;
 
 pyo3::create_exception!(octaplex, Error, pyo3::exceptions::PyValueError, "What was wrong, and what to do.");
+pyo3::create_exception!(
+    octaplex,
+    OutOfMemory,
+    Error,
+    "A GPU has not enough free memory. The cache is as it was."
+);
 
 /// What every call returns.
 pub(crate) type Result<T> = PyResult<T>;
@@ -79,13 +86,16 @@ fn checksums(py: Python) -> Result<(Vec<Line>, String)> {
 #[pymodule]
 fn _octaplex(module: &Bound<PyModule>) -> Result<()> {
     module.add("Error", module.py().get_type::<Error>())?;
+    module.add("OutOfMemory", module.py().get_type::<OutOfMemory>())?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<codec::Codec>()?;
     module.add_class::<cache::Cache>()?;
     module.add_class::<chunk::ChunkCodec>()?;
+    module.add_class::<device::DeviceCache>()?;
     module.add_function(wrap_pyfunction!(codecs, module)?)?;
     module.add_function(wrap_pyfunction!(backend, module)?)?;
     module.add_function(wrap_pyfunction!(checksums, module)?)?;
+    module.add_function(wrap_pyfunction!(device::gpu_name, module)?)?;
     module.add_function(wrap_pyfunction!(work::before_fork, module)?)?;
     module.add_function(wrap_pyfunction!(work::after_fork, module)?)?;
     module.add_function(wrap_pyfunction!(work::after_fork_in_child, module)?)?;

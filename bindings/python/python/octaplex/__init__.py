@@ -13,7 +13,7 @@ from . import _octaplex
 from ._cache import Cache, Stats
 from ._chunk import ChunkCodec, ChunkInfo, chunk_info
 from ._codec import Codec
-from ._octaplex import Error, __version__, backend, codecs
+from ._octaplex import Error, OutOfMemory, __version__, backend, codecs
 
 __all__ = [
     "Cache",
@@ -21,6 +21,7 @@ __all__ = [
     "ChunkInfo",
     "Codec",
     "Error",
+    "OutOfMemory",
     "Stats",
     "__version__",
     "backend",

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, Optional, Union
 
 import numpy as np
 
-from . import _octaplex, _options, _tensors
+from . import _gpu, _octaplex, _options, _tensors
 from ._octaplex import Error
 from ._tensors import Buffer, Tensor
 
@@ -44,6 +44,25 @@ class Stats(NamedTuple):
         return 8 * self.bytes / max(self.values, 1)
 
 
+def settings_of(*, keys: Any, values: Any, bits: Any, **more: Any) -> dict[str, Any]:
+    """Settings as the extension takes them."""
+    if bits is not None and (keys is not None or values is not None):
+        raise Error("bits chooses the codecs itself: pass either bits, or keys and values")
+    return {
+        "keys": _options.text("turboquant" if keys is None else keys, "keys"),
+        "values": _options.text("turboquant" if values is None else values, "values"),
+        "bits": _options.real_or_none(bits, "bits"),
+        "page": _options.whole(more["page"], "page"),
+        "sink_tokens": _options.whole(more["sink_tokens"], "sink_tokens"),
+        "recent_window": _options.whole(more["recent_window"], "recent_window"),
+        "max_rollback": _options.whole(more["max_rollback"], "max_rollback"),
+        "sliding_window": _options.whole_or_none(more["sliding_window"], "sliding_window"),
+        "center": _options.text(more["center"], "center"),
+        "balance": _options.flag(more["balance"], "balance"),
+        "boundary_layers": _options.whole(more["boundary_layers"], "boundary_layers"),
+    }
+
+
 class Cache:
     """Keys and values of a model's layers, compressed; attention reads the compressed bytes.
 
@@ -75,60 +94,87 @@ class Cache:
         center: Literal["off", "prefix", "page"] = "page",
         balance: bool = True,
         boundary_layers: int = 0,
+        device: Any = "cpu",
+        forks: int = 0,
     ) -> None:
         """An empty cache for ``capacity`` tokens.
 
         ``keys`` and ``values`` are codecs, ``"turboquant"`` by default. ``bits`` instead takes the most accurate codecs of so many
         bits a value in pages. The first
         ``sink_tokens`` and the newest ``recent_window`` tokens stay exact; ``max_rollback`` tokens can be taken back without a
-        trace; the first and the last ``boundary_layers`` layers are f16."""
-        if bits is not None and (keys is not None or values is not None):
-            raise Error("bits chooses the codecs itself: pass either bits, or keys and values")
-        settings: dict[str, Any] = {
-            "keys": _options.text("turboquant" if keys is None else keys, "keys"),
-            "values": _options.text("turboquant" if values is None else values, "values"),
-            "bits": _options.real_or_none(bits, "bits"),
-            "page": _options.whole(page, "page"),
-            "sink_tokens": _options.whole(sink_tokens, "sink_tokens"),
-            "recent_window": _options.whole(recent_window, "recent_window"),
-            "max_rollback": _options.whole(max_rollback, "max_rollback"),
-            "sliding_window": _options.whole_or_none(sliding_window, "sliding_window"),
-            "center": _options.text(center, "center"),
-            "balance": _options.flag(balance, "balance"),
-            "boundary_layers": _options.whole(boundary_layers, "boundary_layers"),
-        }
+        trace; the first and the last ``boundary_layers`` layers are f16.
+
+        ``device`` is ``"cpu"``, ``"cuda"`` or ``"cuda:1"`` and the like. On a GPU, tensors are those of that GPU, and results are
+        there too. Memory grows with the tokens. ``forks`` says how many forks of the cache may live at once; they share its
+        memory. ``bits`` takes other keys than on the CPU, as GPUs have no kernels for ``graded``: ``trellis`` of as many bits."""
+        settings = settings_of(
+            keys=keys, values=values, bits=bits, page=page, sink_tokens=sink_tokens, recent_window=recent_window, max_rollback=max_rollback,
+            sliding_window=sliding_window, center=center, balance=balance, boundary_layers=boundary_layers,
+        )
         sizes = {"layers": layers, "kv_heads": kv_heads, "head_dim": head_dim, "capacity": capacity}
         layers, kv_heads, head_dim, capacity = (_options.whole(size, what) for what, size in sizes.items())
-        self._own(_octaplex.Cache(layers, kv_heads, head_dim, capacity, settings))
+        number, forks = _gpu.number_of(device), _options.whole(forks, "forks")
+        if number is None:
+            self._own(_octaplex.Cache(layers, kv_heads, head_dim, capacity, settings))
+        else:
+            self._own(_gpu.Sequence.empty(number, (layers, kv_heads, head_dim, capacity), settings, forks))
 
-    def _own(self, cache: _octaplex.Cache) -> Cache:
-        self._cache = cache
-        self.layers, self.kv_heads, self.head_dim = cache.shape()
+    def _own(self, cache: Union[_octaplex.Cache, _gpu.Sequence]) -> Cache:
+        self._gpu = cache if isinstance(cache, _gpu.Sequence) else None
+        self._any = cache
+        if isinstance(cache, _gpu.Sequence):
+            self.layers, self.kv_heads, self.head_dim = cache.layers, cache.kv_heads, cache.head_dim
+        else:
+            self._cache = cache
+            self.layers, self.kv_heads, self.head_dim = cache.shape()
         return self
+
+    @property
+    def device(self) -> str:
+        """Where the cache is: "cpu", "cuda:0" and the like."""
+        return "cpu" if self._gpu is None else f"cuda:{self._gpu.pool.number}"
+
+    def to(self, device: Any, *, forks: int = 0) -> Cache:
+        """The same tokens on another device; the cache itself where it is there already. Pages cross as they are."""
+        number, forks = _gpu.number_of(device), _options.whole(forks, "forks")
+        if number == (None if self._gpu is None else self._gpu.pool.number):
+            return self
+        cache = self._cache if self._gpu is None else self._gpu.download()
+        if number is not None:
+            _gpu.find_compiler()
+            made = _gpu.retried(lambda: _octaplex.DeviceCache.like(number, cache, 1 + forks))
+            return Cache.__new__(Cache)._own(_gpu.Sequence(_gpu.Pool(made, number, 1 + forks)).upload(cache))
+        return Cache.__new__(Cache)._own(cache)
 
     @property
     def specs(self) -> list[tuple[str, str]]:
         """The codecs of each layer's keys and values."""
-        return self._cache.specs()
+        return self._any.specs()
 
     def append(self, layer: int, keys: Tensor, values: Tensor) -> None:
         """Adds tokens to a layer: keys and values [kv_heads, tokens, head_dim], with their rotary embedding. Read where they lie; on
-        an error the cache is as it was."""
+        an error the cache is as it was. On a GPU they may have gaps between tokens or heads, as views of a model's states have."""
+        if self._gpu is not None:
+            return self._gpu.append(_options.whole(layer, "layer"), keys, values)
         shape = (self.kv_heads, "tokens", self.head_dim)
         layer = _options.whole(layer, "layer")
-        self._cache.append(layer, _tensors.shaped(keys, "keys", shape), _tensors.shaped(values, "values", shape))
+        return self._cache.append(layer, _tensors.shaped(keys, "keys", shape), _tensors.shaped(values, "values", shape))
 
     def append_chunk(self, blob: Buffer) -> None:
         """Adds a chunk's full pages without decoding them, where layers, codecs, page, centre and balance agree and the exact window
-        is empty; otherwise an error says which does not: decode the chunk then, and append its rows."""
+        is empty; otherwise an error says which does not: decode the chunk then, and append its rows. On the CPU alone."""
+        if self._gpu is not None:
+            raise Error("chunks are appended on the CPU: make the cache there, append, and call to(\"cuda\")")
         self._cache.append_chunk(_tensors.buffer(blob, "blob"))
 
     def calibrate(self, layer: int, keys: Tensor, queries: Tensor) -> None:
         """Decides a layer's balance from a prompt's keys [kv_heads, tokens, head_dim] and queries [query_heads, queries, head_dim],
         before they are appended: better than from keys alone."""
+        if self._gpu is not None:
+            return self._gpu.calibrate(_options.whole(layer, "layer"), keys, queries)
         found = _tensors.shaped(keys, "keys", (self.kv_heads, "tokens", self.head_dim))
         layer = _options.whole(layer, "layer")
-        self._cache.calibrate(layer, found, _tensors.shaped(queries, "queries", ("query_heads", "queries", self.head_dim)))
+        return self._cache.calibrate(layer, found, _tensors.shaped(queries, "queries", ("query_heads", "queries", self.head_dim)))
 
     def attend(
         self,
@@ -149,21 +195,26 @@ class Cache:
         queries it is a PyTorch tensor, otherwise a NumPy array.
 
         logit = ``scale``·q·k (1/√head_dim by default), then ``soft_cap``·tanh(logit/``soft_cap``), then ``bias`` ([positions] or
-        [query_heads, positions]); a query sees ``window`` positions; ``sink_logits`` [query_heads] take weight and give nothing."""
-        found, shape = _tensors.floats(queries, "queries")
-        if len(shape) not in (2, 3) or shape[-1] != self.head_dim:
-            raise Error(f"queries has the shape {list(shape)}: pass [query_heads, {self.head_dim}] or [query_heads, queries, {self.head_dim}]")
-        layer = _options.whole(layer, "layer")
-        if out is None:
-            out = _tensors.like(np.empty(shape, np.float32), queries)
+        [query_heads, positions]); a query sees ``window`` positions; ``sink_logits`` [query_heads] take weight and give nothing.
+
+        On a GPU queries are a tensor of that GPU and the result lies there; ``out`` may be float16 or bfloat16. The call waits for
+        nothing with one query a head. Queries are not checked: a non-finite one makes the output of its own head meaningless."""
         options: dict[str, Any] = {
-            "queries": shape[1] if len(shape) == 3 else 1,
             "scale": _options.real_or_none(scale, "scale"),
             "soft_cap": _options.real_or_none(soft_cap, "soft_cap"),
             "window": _options.whole_or_none(window, "window"),
             "keep_sinks": _options.flag(keep_sinks, "keep_sinks"),
             "position": _options.whole_or_none(position, "position"),
         }
+        if self._gpu is not None:
+            return self._gpu.attend(_options.whole(layer, "layer"), queries, options, sink_logits, bias, out)
+        found, shape = _tensors.floats(queries, "queries")
+        if len(shape) not in (2, 3) or shape[-1] != self.head_dim:
+            raise Error(f"queries has the shape {list(shape)}: pass [query_heads, {self.head_dim}] or [query_heads, queries, {self.head_dim}]")
+        layer = _options.whole(layer, "layer")
+        if out is None:
+            out = _tensors.like(np.empty(shape, np.float32), queries)
+        options["queries"] = shape[1] if len(shape) == 3 else 1
         more = [None if x is None else _tensors.floats(x, what)[0] for x, what in ((sink_logits, "sink_logits"), (bias, "bias"))]
         target = _tensors.shaped(out, "out", shape, writable=True)
         _tensors.apart(target, queries=found, sink_logits=more[0], bias=more[1])
@@ -172,19 +223,20 @@ class Cache:
 
     def truncate(self, position: int) -> None:
         """Forgets the tokens from ``position`` on in every layer, as after rejected drafts."""
-        self._cache.truncate(_options.whole(position, "position"))
+        self._any.truncate(_options.whole(position, "position"))
 
     def evict(self, start: int, end: int) -> int:
         """Drops the whole pages within positions ``start`` to ``end`` in every layer; returns how many tokens that were."""
-        return self._cache.evict(_options.whole(start, "start"), _options.whole(end, "end"))
+        return self._any.evict(_options.whole(start, "start"), _options.whole(end, "end"))
 
     def clear(self) -> None:
         """Forgets everything."""
-        self._cache.clear()
+        self._any.clear()
 
     def fork(self) -> Cache:
-        """A second cache with the same tokens, which goes its own way and shares the pages."""
-        return Cache.__new__(Cache)._own(self._cache.fork())
+        """A second cache with the same tokens, which goes its own way and shares the pages. On a GPU there are as many as the cache
+        was made for."""
+        return Cache.__new__(Cache)._own(self._any.fork())
 
     def __copy__(self) -> Cache:
         return self.fork()
@@ -193,33 +245,36 @@ class Cache:
         return self.fork()  # what forks share never changes
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Cache.load, (self.save(),)
+        return Cache.load, (self.save(),)  # on the CPU, wherever it was
 
     def save(self, path: Union[str, os.PathLike[str], None] = None) -> Optional[bytes]:
         """A snapshot as bytes; or, with a path, into that file: whole or not at all. Its mode stays, links are followed, devices are
         written directly. Pickling a cache takes the same bytes."""
+        cache = self._cache if self._gpu is None else self._gpu.download()
         if path is None:
-            return self._cache.save()
-        self._cache.save_file(os.fsdecode(path))
+            return cache.save()
+        cache.save_file(os.fsdecode(path))
         return None
 
     @staticmethod
-    def load(snapshot: Union[Buffer, str, os.PathLike[str]]) -> Cache:
-        """The cache of a snapshot: bytes, or a path. Any bytes may come: damaged ones are an error."""
+    def load(snapshot: Union[Buffer, str, os.PathLike[str]], *, device: Any = "cpu", forks: int = 0) -> Cache:
+        """The cache of a snapshot: bytes, or a path. Any bytes may come: damaged ones are an error. Snapshots of a GPU and of a CPU
+        are the same."""
         if isinstance(snapshot, (str, os.PathLike)):
             loaded = _octaplex.Cache.load_file(os.fsdecode(snapshot))
         else:
             loaded = _octaplex.Cache.load(_tensors.buffer(snapshot, "snapshot"))
-        return Cache.__new__(Cache)._own(loaded)
+        return Cache.__new__(Cache)._own(loaded).to(device, forks=forks)
 
     def next_position(self, layer: int = 0) -> int:
         """The position of a layer's next token."""
-        return self._cache.next_position(_options.whole(layer, "layer"))
+        return self._any.next_position(_options.whole(layer, "layer"))
 
     def stats(self) -> Stats:
         """What the cache holds."""
-        return Stats(*self._cache.stats())
+        return Stats(*self._any.stats())
 
     def __repr__(self) -> str:
         stats = self.stats()
-        return f"<Cache: {self.layers} layers, {stats.next_position} tokens, {stats.bytes} bytes>"
+        where = "" if self._gpu is None else f" on {self.device}"
+        return f"<Cache{where}: {self.layers} layers, {stats.next_position} tokens, {stats.bytes} bytes>"

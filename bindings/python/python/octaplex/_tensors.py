@@ -29,7 +29,7 @@ def array(tensor: Tensor, what: str) -> tuple[NDArray[Any], str]:
         found, name = np.asarray(tensor), tensor.dtype.name
         if name == "bfloat16":
             found = _contiguous(found, what).view(np.uint16)
-    elif _is_torch(tensor):
+    elif is_torch(tensor):
         try:
             found, name = _torch(tensor, what)
         except (NotImplementedError, RuntimeError, TypeError) as error:  # sparse, masked, conjugated and the like
@@ -48,13 +48,14 @@ def array(tensor: Tensor, what: str) -> tuple[NDArray[Any], str]:
     return _contiguous(found, what), name
 
 
-def _is_torch(tensor: Tensor) -> bool:
+def is_torch(tensor: Tensor) -> bool:
+    """Whether it is PyTorch's."""
     return type(tensor).__module__.partition(".")[0] == "torch"
 
 
 def like(result: NDArray[Any], tensor: Tensor) -> Any:
     """A result as the kind of tensor that was passed: PyTorch's, or an array."""
-    return sys.modules["torch"].from_numpy(result) if _is_torch(tensor) else result
+    return sys.modules["torch"].from_numpy(result) if is_torch(tensor) else result
 
 
 def _contiguous(found: NDArray[Any], what: str) -> NDArray[Any]:
@@ -67,7 +68,7 @@ def _contiguous(found: NDArray[Any], what: str) -> NDArray[Any]:
 
 def _torch(tensor: Any, what: str) -> tuple[NDArray[Any], str]:
     if tensor.device.type != "cpu":
-        raise Error(f"{what}: the tensor is on {tensor.device}: pass x.cpu()")
+        raise Error(f"{what}: the tensor is on {tensor.device}: pass x.cpu(), or make the cache with device=\"{tensor.device}\"")
     if not tensor.is_contiguous():
         raise Error(f"{what}: the tensor is not contiguous: pass x.contiguous() or numpy.ascontiguousarray(x)")
     name, tensor = str(tensor.dtype).partition(".")[2], tensor.detach()

@@ -4,19 +4,20 @@
 >>> model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="octaplex")  # doctest: +SKIP
 >>> model.generate(**inputs, past_key_values=OctaplexCache(model.config, bits=4.2))  # doctest: +SKIP
 
-Importing this module registers the attention, which runs on the CPU and reads the compressed bytes. Written for transformers 5.23
-(KNOWN), whose seam it is: ``update`` takes a layer's new keys and values, and its result goes to the attention function.
+Importing this module registers the attention, which reads the compressed bytes on the device of the model: the CPU, or a GPU of
+NVIDIA's. Each layer's cache is where its keys are. Written for transformers 5.17 to 5.23 (KNOWN), whose seam it is: ``update`` takes a layer's new keys and values, and its result goes to the attention function.
 """
 
 from __future__ import annotations
 
 import inspect
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
-from ._cache import Cache, Stats
+from . import _gpu, _octaplex
+from ._cache import Cache, Stats, settings_of
 from ._octaplex import Error
 
-#: The version of transformers that this is written for and tested with.
+#: The newest version of transformers that this is written for and tested with.
 KNOWN = "5.23"
 
 try:
@@ -24,7 +25,7 @@ try:
     import transformers
     from transformers.cache_utils import Cache as _Base
     from transformers.cache_utils import CacheLayerMixin, get_layer_types_and_kwargs
-    from transformers.masking_utils import AttentionMaskInterface, causal_mask_function, sdpa_mask
+    from transformers.masking_utils import AttentionMaskInterface, causal_mask_function, sdpa_mask, sliding_window_causal_mask_function
     from transformers.modeling_utils import AttentionInterface
 except ImportError as error:
     if error.name in ("torch", "transformers"):
@@ -32,7 +33,7 @@ except ImportError as error:
     version = getattr(transformers, "__version__", "of unknown version")
     raise Error(f"transformers {version} has moved its caches ({error}): pip install 'transformers=={KNOWN}.*'") from error
 
-__all__ = ["KNOWN", "OctaplexCache"]
+__all__ = ["KNOWN", "DecodeGraph", "OctaplexCache"]
 
 #: First tokens of a prompt that decide the balance, as in ``octaplex generate``.
 _CALIBRATION = 256
@@ -41,8 +42,14 @@ _MASK_ROWS = 256
 _DEFAULTS = {
     name: parameter.default
     for name, parameter in inspect.signature(Cache).parameters.items()
-    if parameter.kind is inspect.Parameter.KEYWORD_ONLY and name != "sliding_window"
+    if parameter.kind is inspect.Parameter.KEYWORD_ONLY and name not in ("sliding_window", "device", "forks")
 }
+#: Tokens of a prompt that are appended and attended to at once on a GPU. They see each other as they are stored: those of pages that
+#: close within the block are compressed already.
+_BLOCK = 2048
+#: How many steps are left, before that is asked.
+_UNKNOWN = -1
+_TYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
 
 class _States(torch.Tensor):
@@ -68,6 +75,23 @@ class _Sequences:
     def __init__(self, caches: list[Cache], layer: int) -> None:
         self.caches, self.layer = caches, layer
 
+    @property
+    def batch(self) -> int:
+        """How many."""
+        return len(self.caches)
+
+    def next_position(self, number: int, layer: Optional[int] = None) -> int:
+        """Of a sequence, in a layer: by default in the first of the group."""
+        return self.caches[number].next_position(self.layer if layer is None else layer)
+
+    def truncate(self, number: int, position: int) -> None:
+        """A sequence."""
+        self.caches[number].truncate(position)
+
+    def stats(self) -> list[Stats]:
+        """Of each sequence."""
+        return [cache.stats() for cache in self.caches]
+
     def __deepcopy__(self, memo: Any) -> _Sequences:
         return _Sequences([cache.fork() for cache in self.caches], self.layer)
 
@@ -77,6 +101,153 @@ class _Sequences:
         for number, index in enumerate(indices):
             picked.append(self.caches[index].fork() if index in indices[:number] else self.caches[index])
         self.caches = picked
+
+
+class _OnGpu:
+    """The sequences of a batch on a GPU, in one layer: one call answers the queries of all."""
+
+    def __init__(self, owner: OctaplexCache, layer: _Layer, batch: int, shape: tuple[int, int], number: int) -> None:
+        self.layer, self.batch, self.number = layer.number, batch, number
+        # The first query of a block sees as far back as its window, when the newest token is a block further on.
+        self.window = layer.window
+        held = None if self.window is None else self.window + _BLOCK
+        settings = settings_of(**owner.options, sliding_window=held)
+        size = (len(owner.layers), *shape, owner.capacity)
+        self.made_of = (number, size, settings)
+        self.cache = self._made(batch)
+        self.sink_logits: tuple[Any, Any] = (None, None)
+        #: Tokens of each sequence that the GPU has counted by itself since it was last asked, and how many more it takes, where that is known.
+        self.pending, self.left = 0, _UNKNOWN
+
+    def _made(self, count: int) -> _octaplex.DeviceCache:
+        """An empty cache of so many sequences, and one more, which `pick` works with."""
+        number, size, settings = self.made_of
+        return _gpu.made(number, size, settings, count + 1, self.layer)
+
+    def __deepcopy__(self, memo: Any) -> _OnGpu:
+        self.settle()
+        copy = _OnGpu.__new__(_OnGpu)
+        copy.__dict__.update(self.__dict__)
+        copy.cache = self._moved(list(range(self.batch)))
+        return copy
+
+    def _moved(self, indices: list[int]) -> _octaplex.DeviceCache:
+        """A cache of these sequences. They go through the host, each once; sequences that are there again share its pages."""
+        cache = self._made(len(indices))
+        for number, index in enumerate(indices):
+            if index in indices[:number]:
+                cache.fork(indices.index(index), number)
+            else:
+                held = self.cache.download(index)
+                _gpu.retried(lambda held=held, number=number: cache.upload(number, held))  # type: ignore[misc]
+        return cache
+
+    def pick(self, indices: list[int]) -> None:
+        """Sequences by number; one that is there again is a fork, which shares the pages."""
+        self.settle()
+        if len(indices) < self.cache.sequences():
+            self.cache.pick(indices)
+            for number in range(len(indices), self.batch):
+                self.cache.clear(number)
+        else:
+            self.cache = self._moved(indices)
+        self.batch = len(indices)
+
+    def next_position(self, number: int, layer: Optional[int] = None) -> int:
+        """Of a sequence, in the one layer that there is."""
+        return self.cache.next_position(0, number) + self.pending
+
+    def truncate(self, number: int, position: int) -> None:
+        """A sequence."""
+        self.settle()
+        self.cache.truncate(number, position)
+
+    def check_truncate(self, number: int, position: int) -> None:
+        """An error where `truncate` would be one."""
+        self.settle()
+        self.cache.check_truncate(number, position)
+
+    def settle(self) -> None:
+        """Learns what the GPU has counted, and closes pages."""
+        self.left = _UNKNOWN
+        if self.pending:
+            self.pending = 0
+            _gpu.retried(lambda: self.cache.settle(0, _stream(self.number)))
+
+    def reserve(self, capacity: int) -> None:
+        """Room for so many tokens of each sequence, so that memory does not move any more."""
+        _gpu.retried(lambda: self.cache.reserve(capacity))
+
+    def step(self, keys: torch.Tensor, values: torch.Tensor, stream: int, captured: bool) -> bool:
+        """Appends a token of each sequence [sequences, kv_heads, 1, head_dim], and waits for nothing. False where that cannot be."""
+        if self.left == _UNKNOWN or self.left == 0:
+            if self.left == 0 and not captured:
+                self.settle()
+            left = self.cache.steps_left(0, (0, self.batch))
+            self.left = 0 if left is None else left
+            if not self.left:
+                self.left = _UNKNOWN
+                return False
+        if keys.stride() != values.stride() or keys.stride(3) != 1:
+            keys, values = keys.contiguous(), values.contiguous()
+        sequence, head = keys.stride()[:2]
+        length = (keys.shape[0] - 1) * sequence + (keys.shape[1] - 1) * head + keys.shape[3]
+        name = _TYPES[keys.dtype]
+        rows = (keys.data_ptr(), length, name), (values.data_ptr(), length, _TYPES[values.dtype]), keys.shape[0], sequence, head
+        self.cache.append_step(0, (0, self.batch), rows, stream)
+        if not captured:
+            self.count()
+        return True
+
+    def count(self) -> None:
+        """The GPU has appended a token to each sequence."""
+        self.pending += 1
+        self.left -= 1
+
+    def stats(self) -> list[Stats]:
+        """Of each sequence."""
+        self.settle()
+        return [Stats(*self.cache.stats(number)) for number in range(self.batch)]
+
+    def append(self, number: int, keys: torch.Tensor, values: torch.Tensor, stream: int) -> None:
+        """Tokens [kv_heads, tokens, head_dim] of a sequence, read where they lie."""
+        self.settle()
+        if keys.stride() != values.stride() or keys.stride(2) != 1:
+            keys, values = keys.contiguous(), values.contiguous()
+        head, token, _ = keys.stride()
+        length = (keys.shape[0] - 1) * head + (keys.shape[1] - 1) * token + keys.shape[2]
+        name = _TYPES[keys.dtype]
+        rows = (keys.data_ptr(), length, name), (values.data_ptr(), length, _TYPES[values.dtype]), keys.shape[1], token, head
+        _gpu.retried(lambda: self.cache.append(0, number, rows, stream))
+
+    def attend(self, first: int, queries: torch.Tensor, options: dict[str, Any], stream: int) -> torch.Tensor:
+        """Queries [sequences, heads, tokens, head_dim] of sequences from ``first`` on, at their newest tokens."""
+        queries = queries.contiguous()
+        if queries.data_ptr() % 16:
+            queries = queries.clone()
+        out = torch.empty_like(queries)
+        name, count = _TYPES[queries.dtype], queries.numel()
+        given, target = (queries.data_ptr(), count, name), (out.data_ptr(), count, name)
+        asked = {
+            "queries": queries.shape[2],
+            "scale": options["scale"],
+            "soft_cap": options["soft_cap"],
+            "window": self.window,
+            "keep_sinks": False,
+            "position": None,
+        }
+        logits = self._logits(options.get("sink_logits"))
+        _gpu.retried(lambda: self.cache.attend(0, (first, len(queries)), given, asked, logits, None, target, stream))
+        return out
+
+    def _logits(self, logits: Optional[torch.Tensor]) -> Any:
+        """On the host; they are parameters of the model, and brought there once."""
+        if logits is None:
+            return None
+        seen = (logits.data_ptr(), logits._version, logits.shape)
+        if self.sink_logits[0] != seen:
+            self.sink_logits = (seen, _gpu.host(logits, "sink_logits"))
+        return self.sink_logits[1]
 
 
 class _Layer(CacheLayerMixin):
@@ -93,7 +264,7 @@ class _Layer(CacheLayerMixin):
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """The batch's caches, where no layer before has made them."""
         batch, heads, _, width = key_states.shape
-        self.sequences = self.owner._sequences_of(batch, heads, width, self)
+        self.sequences = self.owner._sequences_of(batch, heads, width, self, key_states.device)
         self.batch_size, self.dtype, self.device = batch, key_states.dtype, key_states.device
         self.is_initialized = True
 
@@ -108,8 +279,10 @@ class _Layer(CacheLayerMixin):
             raise Error(f"keys and values have the shapes {shapes}: models whose values have another width are not supported")
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        elif key_states.shape[0] != len(self.sequences.caches):
-            raise Error(f"a batch of {key_states.shape[0]}, and the cache has one of {len(self.sequences.caches)}: call reset() first")
+        elif key_states.shape[0] != self.sequences.batch:
+            raise Error(f"a batch of {key_states.shape[0]}, and the cache has one of {self.sequences.batch}: call reset() first")
+        elif key_states.device != self.device:
+            raise Error(f"keys are on {key_states.device}, and layer {self.number} of the cache is on {self.device}: call reset() first")
         self.pending = (key_states.detach(), value_states.detach())
         keys, values = (torch.Tensor._make_subclass(_States, states) for states in self.pending)
         keys.layer = values.layer = self
@@ -124,21 +297,75 @@ class _Layer(CacheLayerMixin):
         total = self.length + tokens
         if mask is not None and tuple(mask.shape) != (len(keys), total):
             raise Error(f"attention_mask has the shape {list(mask.shape)}: pass [{len(keys)}, {total}], what is cached included")
-        padding = [0] * len(keys) if mask is None else (total - mask.sum(1)).tolist()
-        out = torch.zeros(queries.shape, dtype=torch.float32)
-        for number, (cache, padded) in enumerate(zip(self.sequences.caches, padding)):
-            held = cache.next_position(self.number)
+        padding = [0] * len(keys) if mask is None else self.owner._padding_of(mask)
+        captured = _is_captured(keys)  # a graph goes by what the GPU counts
+        for number, padded in enumerate(() if captured or self.owner.stepping else padding):
+            held = self.sequences.next_position(number, self.number)
             if held != max(self.length - padded, 0):
                 raise Error(
                     f"sequence {number} has {held} tokens in the cache, and attention_mask leaves {max(self.length - padded, 0)}: "
                     "pass the mask of the tokens before as well, or call reset()"
                 )
+        if isinstance(self.sequences, _OnGpu):
+            found = self._on_gpu(self.sequences, keys, values, queries, padding, options, captured)
+            self.length = self.length if captured else total
+            return found.transpose(1, 2)
+        out = torch.zeros(queries.shape, dtype=torch.float32)
+        for number, (cache, padded) in enumerate(zip(self.sequences.caches, padding)):
             new = slice(max(padded - self.length, 0), tokens)  # padding is not appended; its queries get zeros
             if new.start < tokens:
                 k, v, q = (states[number, :, new] for states in (keys, values, queries))
                 out[number, :, new] = self._append_attend(cache, k, v, q, options)
         self.length = total
         return out.transpose(1, 2).contiguous().to(queries.dtype)
+
+    def _on_gpu(
+        self,
+        on: _OnGpu,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        queries: torch.Tensor,
+        padding: list[int],
+        options: dict[str, Any],
+        captured: bool,
+    ) -> torch.Tensor:
+        tokens, stream = keys.shape[2], _stream(on.number)
+        if tokens == 1 and (captured or max(padding) <= self.length):
+            if on.step(keys, values, stream, captured):
+                return on.attend(0, queries, options, stream)
+        if captured:
+            raise Error("only single tokens go into a graph, before a page closes: see octaplex.transformers.DecodeGraph")
+        starts = [max(padded - self.length, 0) for padded in padding]
+        for number, start in enumerate(starts):
+            if start < tokens:
+                self._calibrate_on(on, number, keys[number, :, start:], queries[number, :, start:])
+        if not any(starts):
+            if tokens <= _BLOCK:
+                for number in range(len(keys)):
+                    on.append(number, keys[number], values[number], stream)
+                return on.attend(0, queries, options, stream)
+            parts = []
+            for start in range(0, tokens, _BLOCK):
+                for number in range(len(keys)):
+                    k, v = (states[number, :, start : start + _BLOCK] for states in (keys, values))
+                    on.append(number, k, v, stream)
+                parts.append(on.attend(0, queries[:, :, start : start + _BLOCK], options, stream))
+            return torch.cat(parts, 2)
+        out = torch.zeros_like(queries)  # padding is not appended; its queries get zeros
+        for number, first in enumerate(starts):
+            for start in range(first, tokens, _BLOCK):
+                block = slice(start, start + _BLOCK)
+                on.append(number, keys[number, :, block], values[number, :, block], stream)
+                out[number, :, block] = on.attend(number, queries[number : number + 1, :, block], options, stream)[0]
+        return out
+
+    def _calibrate_on(self, on: _OnGpu, number: int, keys: torch.Tensor, queries: torch.Tensor) -> None:
+        """Decides the balance where the first page closes within this prompt."""
+        options = self.owner.options
+        closes = keys.shape[1] >= options["sink_tokens"] + options["recent_window"] + options["page"]
+        if options["balance"] and closes and on.next_position(number) == 0:
+            k, q = (states[:, :_CALIBRATION] for states in (keys, queries))
+            on.cache.calibrate(0, number, _gpu.host(k, "keys"), _gpu.host(q, "queries"))
 
     def _append_attend(
         self, cache: Cache, keys: torch.Tensor, values: torch.Tensor, queries: torch.Tensor, options: dict[str, Any]
@@ -194,7 +421,7 @@ class _Layer(CacheLayerMixin):
 
 
 class OctaplexCache(_Base):
-    """A model's keys and values, compressed; read by ``attn_implementation="octaplex"`` on the CPU.
+    """A model's keys and values, compressed; read by ``attn_implementation="octaplex"`` where the model is: on the CPU or a GPU.
 
     Full and sliding-window layers as the config has them, each sequence of a batch by itself, left padding left out. What is in a
     page is encoded once. After an error in a forward pass, call ``reset()``: the layers before have its tokens already.
@@ -209,15 +436,25 @@ class OctaplexCache(_Base):
         kinds, settings = get_layer_types_and_kwargs(config)
         if other := sorted(set(kinds) - {"full_attention", "sliding_attention"}):
             raise Error(f"the model has layers of {', '.join(other)}: OctaplexCache takes full_attention and sliding_attention")
+        if isinstance(settings, dict):  # 5.17 has one for all layers
+            settings = [settings if kind == "sliding_attention" else {} for kind in kinds]
         self.options = _DEFAULTS | options
         self.capacity = config.max_position_embeddings if capacity is None else capacity
-        self._groups: dict[tuple[int, int, Optional[int]], _Sequences] = {}
+        self._groups: dict[tuple[Any, ...], Union[_Sequences, _OnGpu]] = {}
+        self._padding: tuple[Any, list[int]] = (None, [])
+        #: Whether a DecodeGraph is at work, which has no mask: sequences go on behind their own tokens.
+        self.stepping = False
         super().__init__(layers=[_Layer(self, number, each.get("sliding_window")) for number, each in enumerate(settings)])
 
-    def _sequences_of(self, batch: int, heads: int, width: int, layer: _Layer) -> _Sequences:
-        """Those of all layers of this shape and window, as a Cache of several layers has one of each."""
-        group = (heads, width, layer.window)
-        if group not in self._groups:
+    def _sequences_of(self, batch: int, heads: int, width: int, layer: _Layer, device: Any) -> Union[_Sequences, _OnGpu]:
+        """On the CPU those of all layers of this shape and window, as a Cache of several layers has one of each. On a GPU the layer's."""
+        group: tuple[Any, ...] = (heads, width, layer.window)
+        number = _number_of(device)
+        if number is not None:
+            group = (*group, layer.number)
+            if group not in self._groups:
+                self._groups[group] = _OnGpu(self, layer, batch, (heads, width), number)
+        elif group not in self._groups:
             shape = (len(self.layers), heads, width, self.capacity)
             caches = [Cache(*shape, sliding_window=layer.window, **self.options) for _ in range(batch)]
             self._groups[group] = _Sequences(caches, layer.number)
@@ -226,17 +463,31 @@ class OctaplexCache(_Base):
     def reset(self) -> None:
         """Forgets everything."""
         self._groups.clear()
+        self._padding = (None, [])
         super().reset()
+
+    def _padding_of(self, mask: torch.Tensor) -> list[int]:
+        """Tokens of padding of each sequence. Layers get the same mask: what is on a GPU is brought here once."""
+        if self._padding[0] is not mask:
+            self._padding = (mask, (mask.shape[1] - mask.sum(1)).tolist())
+        return self._padding[1]
 
     def crop(self, tokens_to_remove: int) -> None:
         """Forgets the last ``-tokens_to_remove`` tokens: without a trace up to ``max_rollback``, beyond which a sliding window may have
         dropped what it would show: an error then."""
         if tokens_to_remove > 0:
             raise Error(f"crop({tokens_to_remove}): pass a negative number, of tokens to remove")
+        def ends(sequences: Union[_Sequences, _OnGpu]) -> list[tuple[int, int]]:
+            return [(number, max(sequences.next_position(number) + tokens_to_remove, 0)) for number in range(sequences.batch)]
+
+        for sequences in self._groups.values():
+            if isinstance(sequences, _OnGpu):
+                for end in ends(sequences):
+                    sequences.check_truncate(*end)
         for group in sorted(self._groups, key=lambda group: group[2] is None):  # sliding first: they may refuse
             sequences = self._groups[group]
-            for cache in sequences.caches:
-                cache.truncate(max(cache.next_position(sequences.layer) + tokens_to_remove, 0))
+            for end in ends(sequences):
+                sequences.truncate(*end)
         for layer in self.layers:
             layer.length = max(layer.length + tokens_to_remove, 0)
 
@@ -259,11 +510,27 @@ class OctaplexCache(_Base):
             if layer.is_initialized:
                 layer.batch_size = len(indices)
 
+    def on_gpus(self) -> list[_OnGpu]:
+        """The layers' caches, where all are on GPUs; an :class:`Error` otherwise."""
+        found = [sequences for sequences in self._groups.values() if isinstance(sequences, _OnGpu)]
+        if len(found) < len(self.layers):
+            raise Error("not every layer has tokens on a GPU: call the model with a prompt first, on CUDA")
+        return found
+
     def stats(self) -> Stats:
         """What all sequences hold together; ``next_position`` is the longest one's."""
-        every = [cache.stats() for sequences in self._groups.values() for cache in sequences.caches]
+        every = [stats for sequences in self._groups.values() for stats in sequences.stats()]
         together = Stats(*map(sum, zip(*every))) if every else Stats(*[0] * len(Stats._fields))
         return together._replace(next_position=max((stats.next_position for stats in every), default=0))
+
+
+def _stream(number: int) -> int:
+    """PyTorch's current stream of a GPU."""
+    return int(torch.cuda.current_stream(number).cuda_stream) if torch.cuda.is_available() else 0
+
+
+def _is_captured(states: torch.Tensor) -> bool:
+    return bool(states.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 def _next_page(position: int, first: int, page: int) -> int:
@@ -271,9 +538,92 @@ def _next_page(position: int, first: int, page: int) -> int:
     return int(first + ((position - first) // page + 1) * page)
 
 
+class DecodeGraph:
+    """Decode steps of a model in one CUDA graph: a token of each sequence in, logits out.
+
+    >>> step = DecodeGraph(model, cache)  # doctest: +SKIP
+    >>> logits = model(prompt, past_key_values=cache, logits_to_keep=1).logits  # doctest: +SKIP
+    >>> for _ in range(100):  # doctest: +SKIP
+    ...     logits = step(logits[:, -1:].argmax(-1))
+
+    The first calls run as usual, the third is captured. The cache then takes memory for its whole capacity, as a graph's memory does not
+    move: make it with ``capacity``. The model and the cache are on one GPU. Between steps the cache may be cropped, and the model called
+    with other tokens: the graph goes on behind them. ``reset`` and other batches need a new graph."""
+
+    #: Calls before the capture, in which kernels are compiled and libraries take their memory.
+    WARM_UP = 2
+
+    def __init__(self, model: Any, cache: OctaplexCache) -> None:
+        self.model, self.cache, self.calls = model, cache, 0
+        self.graph: Any = None
+
+    def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Logits [batch, 1, vocabulary] of the tokens [batch, 1]. The next call overwrites them."""
+        with torch.no_grad():
+            return self._step(tokens)
+
+    def _step(self, tokens: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        layers = self.cache.on_gpus()
+        positions = [layers[0].next_position(number) for number in range(layers[0].batch)]
+        if tokens.shape != (len(positions), 1):
+            raise Error(f"tokens has the shape {list(tokens.shape)}: pass [{len(positions)}, 1]")
+        if self.graph is None:
+            self.tokens = tokens.clone()
+            self.positions = torch.tensor(positions, device=tokens.device)[:, None]
+            self.expected = positions
+            if self.calls <= self.WARM_UP:
+                return self._logits()
+            for layer in layers:
+                layer.reserve(self.cache.capacity)
+                self._ready(layer)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                self.logits = self._logits()
+            self.graph, self.layers = graph, layers
+        if any(mine is not theirs for mine, theirs in zip(self.layers, layers)):
+            raise Error("the cache was reset since the graph was captured: make another DecodeGraph")
+        for layer in layers:
+            self._ready(layer)
+        if positions != self.expected:
+            self.positions.copy_(torch.tensor(positions, device=tokens.device)[:, None])
+        self.tokens.copy_(tokens)
+        self.graph.replay()
+        self.positions.add_(1)
+        self.expected = [position + 1 for position in positions]
+        for layer in layers:
+            layer.count()
+        for each in self.cache.layers:
+            each.length += 1
+        return self.logits
+
+    def _logits(self) -> torch.Tensor:
+        self.cache.stepping = True
+        try:
+            found = self.model(self.tokens, past_key_values=self.cache, position_ids=self.positions, use_cache=True)
+        finally:
+            self.cache.stepping = False
+        logits: torch.Tensor = found.logits
+        return logits
+
+    @staticmethod
+    def _ready(layer: _OnGpu) -> None:
+        """There is a step left, after pages are closed that are full."""
+        if layer.left <= 0:
+            layer.settle()
+            layer.left = layer.cache.steps_left(0, (0, layer.batch)) or 0
+        if layer.left == 0:
+            raise Error("the cache is full, or has fewer tokens than its sinks: make it with a larger capacity, or a longer prompt")
+
+
+def _number_of(device: Any) -> Optional[int]:
+    """The GPU of a device; None for the CPU."""
+    return int(device.index or 0) if device.type == "cuda" else None
+
+
 def _check(states: torch.Tensor, what: str) -> None:
-    if states.device.type != "cpu":
-        raise Error(f"{what} are on {states.device}, and octaplex attention runs on the CPU: call model.to('cpu')")
+    if states.device.type not in ("cpu", "cuda"):
+        raise Error(f"{what} are on {states.device}, and octaplex attention runs on CPUs and CUDA's GPUs: call model.to('cpu') or model.to('cuda')")
     if states.dtype not in (torch.float32, torch.float16, torch.bfloat16):
         raise Error(f"{what} are of {states.dtype}: load the model in float32, float16 or bfloat16")
 
@@ -312,6 +662,18 @@ def _attention(
     return layer.attend(query.detach(), attention_mask, options), None
 
 
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two functions are the same code over the same values: masks of known patterns need no look at their elements."""
+    if isinstance(one, (tuple, list)) and isinstance(other, (tuple, list)):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    if not inspect.isfunction(one) or not inspect.isfunction(other):
+        return type(one) is type(other) and isinstance(one, (int, float, str, type(None))) and bool(one == other)
+    if one is other:
+        return True
+    cells = [[cell.cell_contents for cell in function.__closure__ or ()] for function in (one, other)]
+    return one.__code__ is other.__code__ and one.__defaults__ == other.__defaults__ and _is_same(*cells)
+
+
 def _mask(
     batch_size: int,
     q_length: int,
@@ -327,8 +689,9 @@ def _mask(
 ) -> Optional[torch.Tensor]:
     """The mask that a model's layers get: None, or which tokens are not padding [batch, tokens]. Attention here is causal, with a
     window or without: another pattern (chunks, images that see themselves whole) is an error, and not quietly the causal one."""
+    usual = causal_mask_function if local_size is None else sliding_window_causal_mask_function(local_size)
     columns = torch.arange(kv_length, device=device) + kv_offset
-    for start in range(0, q_length, _MASK_ROWS):
+    for start in range(0, 0 if _is_same(mask_function, usual) else q_length, _MASK_ROWS):
         count = min(_MASK_ROWS, q_length - start)
         shape = {"batch_size": batch_size, "q_length": count, "kv_length": kv_length, "q_offset": q_offset + start, "kv_offset": kv_offset}
         asked = sdpa_mask(**shape, mask_function=mask_function, allow_is_causal_skip=False, use_vmap=use_vmap, device=device)

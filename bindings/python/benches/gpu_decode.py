@@ -1,0 +1,122 @@
+"""A model of 7B's shape with random weights on a GPU: prompt, decode step and memory with transformers' caches and with OctaplexCache.
+
+    python gpu_decode.py [TOKENS ...]      16384 131072 by default
+
+The prompt goes in pieces of 2,048 tokens. A step is the median of 24, by the host's clock, with the GPU waited for around each."""
+
+import gc
+import sys
+import time
+
+import octaplex
+import torch
+import transformers
+from octaplex.transformers import DecodeGraph, OctaplexCache
+from transformers import DynamicCache, Qwen2Config, Qwen2ForCausalLM, StaticCache
+
+PIECE, STEPS = 2048, 24
+CONFIG = Qwen2Config(
+    vocab_size=32000, hidden_size=3584, intermediate_size=18944, num_hidden_layers=28, num_attention_heads=28, num_key_value_heads=4,
+    max_position_embeddings=262144,
+)
+
+
+def used():
+    free, total = torch.cuda.mem_get_info()
+    return (total - free) / 1e9
+
+
+def measure(model, name, make, implementation, tokens, batch=1, compiled=False):
+    gc.collect()
+    torch.cuda.empty_cache()
+    model.set_attn_implementation(implementation)
+    before, cache = used(), make()
+    ids = torch.randint(0, 32000, (batch, tokens), device="cuda", generator=torch.Generator("cuda").manual_seed(1))
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for at in range(0, tokens, PIECE):
+        found = model(ids[:, at : at + PIECE], past_key_values=cache, use_cache=True, logits_to_keep=1)
+    torch.cuda.synchronize()
+    prompt, logits = time.perf_counter() - start, found.logits[0, -1].float()
+    forward = torch.compile(model.forward, mode="reduce-overhead") if compiled else model.forward
+    first = found.logits[:, -1:].argmax(-1).clone()
+    step = steps(lambda token: forward(token, past_key_values=cache, use_cache=True).logits, first)
+    print(f"{name:36s} {tokens:7d} x{batch}  prompt {prompt:6.2f} s  step {step:7.2f} ms  memory {used() - before:6.2f} GB", end="", flush=True)
+    if isinstance(cache, OctaplexCache):
+        stats = cache.stats()
+        print(f"  cache {stats.bytes / 1e9:.3f} GB, {stats.bits_per_value:.2f} bits a value", end="")
+        graph = steps(DecodeGraph(model, cache), first)
+        print(f"  in one graph {graph:7.2f} ms, memory {used() - before:6.2f} GB", end="")
+    print(flush=True)
+    return logits
+
+
+def steps(forward, token):
+    """The median of steps, in ms."""
+    times = []
+    for _ in range(STEPS + 6):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        token = forward(token)[:, -1:].argmax(-1).clone()
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - start)
+    return 1e3 * sorted(times[6:])[STEPS // 2]
+
+
+def ours(tokens, **options):
+    return lambda: OctaplexCache(CONFIG, capacity=tokens + 256, **options)
+
+
+def calls(model, tokens):
+    """Host's time of the two calls of a step, without the model."""
+    for codec in ("turboquant", "trellis"):
+        cache = octaplex.Cache(1, 4, 128, tokens + 4096, keys=codec, values=codec, device="cuda")
+        rows = torch.randn(4, tokens, 128, device="cuda", dtype=torch.bfloat16)
+        cache.append(0, rows, rows)
+        row, queries = rows[:, :1], torch.randn(28, 128, device="cuda", dtype=torch.bfloat16)
+        out = torch.empty_like(queries)
+        for what, call in (("append", lambda: cache.append(0, row, row)), ("attend", lambda: cache.attend(0, queries, out=out))):
+            for _ in range(10):
+                call()
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            for _ in range(100):
+                call()
+            host = time.perf_counter() - start
+            torch.cuda.synchronize()
+            both = time.perf_counter() - start
+            print(f"{what} of {codec}, {tokens} tokens: {1e4 * host:.1f} us a call, {1e4 * both:.1f} with the GPU", flush=True)
+        del cache
+
+
+@torch.no_grad()
+def main():
+    torch.manual_seed(0)
+    torch.set_default_dtype(torch.bfloat16)
+    with torch.device("cuda"):
+        model = Qwen2ForCausalLM(CONFIG).eval()
+    print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, transformers {transformers.__version__}", flush=True)
+    for tokens in map(int, sys.argv[1:] or (16384, 131072)):
+        calls(model, tokens)
+        wanted = []
+        for name, make, implementation, compiled in (
+            ("OctaplexCache turboquant", ours(tokens), "octaplex", False),
+            ("OctaplexCache trellis", ours(tokens, keys="trellis", values="trellis"), "octaplex", False),
+            ("DynamicCache, sdpa", lambda: DynamicCache(config=CONFIG), "sdpa", False),
+            ("StaticCache, sdpa, torch.compile", lambda: StaticCache(config=CONFIG, max_cache_len=tokens + 256), "sdpa", True),
+        ):
+            try:
+                found = measure(model, name, make, implementation, tokens, compiled=compiled)
+                if implementation == "octaplex":
+                    wanted.append((name, found))
+                for other, logits in wanted if name.startswith("Dynamic") else ():
+                    log = torch.log_softmax(found, -1)
+                    print(f"    KL of the prompt's last logits from bf16's, {other}: {float((log.exp() * (log - torch.log_softmax(logits, -1))).sum()):.2e} nats")
+            except Exception as error:  # out of memory, or what compiling says
+                print(f"{name:44s} {tokens:7d}  failed: {str(error)[:300]}", flush=True)
+    for name, make, implementation in (("OctaplexCache turboquant", ours(16384), "octaplex"), ("DynamicCache, sdpa", lambda: DynamicCache(config=CONFIG), "sdpa")):
+        measure(model, name, make, implementation, 16384, batch=4)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,351 @@
+"""Caches on a GPU: tensors that lie there, read and written where they are, on the stream of who has them."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import glob
+import importlib.util
+import re
+import sys
+import threading
+from typing import Any, Callable, NamedTuple, Optional, TypeVar
+
+import numpy as np
+
+from . import _octaplex, _tensors
+from ._octaplex import Error
+from ._tensors import Floats, Tensor
+
+T = TypeVar("T")
+#: How `__cuda_array_interface__` names floats.
+_TYPES = {"<f4": "float32", "<f2": "float16", "=f4": "float32", "=f2": "float16"}
+_WIDTHS = {"float32": 4, "float16": 2, "bfloat16": 2}
+#: CUDA's legacy default stream.
+_DEFAULT_STREAM = 0
+
+
+class View(NamedTuple):
+    """Where a tensor lies on a GPU."""
+
+    address: int
+    shape: tuple[int, ...]
+    #: In floats, not in bytes.
+    strides: tuple[int, ...]
+    dtype: str
+    #: The GPU, where the tensor says it.
+    number: Optional[int]
+    stream: int
+    writable: bool
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether its floats follow each other."""
+        expected = 1
+        for size, stride in zip(reversed(self.shape), reversed(self.strides)):
+            if size != 1 and stride != expected:
+                return False
+            expected *= size
+        return True
+
+    @property
+    def extent(self) -> int:
+        """Floats from the first to the last."""
+        if 0 in self.shape:
+            return 0
+        return 1 + sum((size - 1) * stride for size, stride in zip(self.shape, self.strides))
+
+    @property
+    def given(self) -> tuple[int, int, str]:
+        """What the extension takes."""
+        return self.address, self.extent, self.dtype
+
+
+def number_of(device: Any) -> Optional[int]:
+    """The GPU that a device is: "cuda", "cuda:1", a torch.device. None for the CPU."""
+    words = str(device)
+    found = re.fullmatch(r"cuda(?::(\d+))?", words)
+    if found is None:
+        if words == "cpu":
+            return None
+        raise Error(f'device is "{words}": pass "cpu", "cuda", or "cuda:1" and the like')
+    if found[1] is not None:
+        return int(found[1])
+    torch = sys.modules.get("torch")
+    return int(torch.cuda.current_device()) if torch is not None and torch.cuda.is_available() else 0
+
+
+def is_on_gpu(tensor: Tensor) -> bool:
+    """Whether a tensor lies on a GPU."""
+    if _tensors.is_torch(tensor):
+        return bool(tensor.device.type == "cuda")
+    return not isinstance(tensor, np.ndarray) and hasattr(tensor, "__cuda_array_interface__")
+
+
+def view(tensor: Tensor, what: str, number: Optional[int], writable: bool = False) -> View:
+    """Where a tensor of this GPU lies; an :class:`Error` for one that lies elsewhere or is of something else."""
+    if not is_on_gpu(tensor):
+        where = f"on {tensor.device}" if hasattr(tensor, "device") else f"a {type(tensor).__name__}"
+        raise Error(f"{what} is {where}, and the cache is on cuda:{number}: pass a tensor of that GPU")
+    found = _of_torch(tensor) if _tensors.is_torch(tensor) else _of_interface(tensor, what)
+    if number is not None and found.number is not None and found.number != number:
+        raise Error(f"{what} is on cuda:{found.number}, and the cache is on cuda:{number}: pass a tensor of that GPU")
+    if found.dtype not in _WIDTHS:
+        raise Error(f"{what} is of {found.dtype}: pass float32, float16 or bfloat16")
+    if writable and not found.writable:
+        raise Error(f"{what} cannot be written to: pass a tensor of your own")
+    return found
+
+
+def _of_torch(tensor: Any) -> View:
+    number = tensor.device.index
+    stream = sys.modules["torch"].cuda.current_stream(number).cuda_stream
+    name = str(tensor.dtype)[6:]
+    return View(tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), name, number, stream, True)
+
+
+def _of_interface(tensor: Any, what: str) -> View:
+    interface = tensor.__cuda_array_interface__
+    if interface.get("mask") is not None:
+        raise Error(f"{what} is a masked array, whose mask nothing here reads: pass one without")
+    shape, dtype = tuple(interface["shape"]), _TYPES.get(interface["typestr"], interface["typestr"])
+    address, read_only = interface["data"]
+    width = _WIDTHS.get(dtype, 1)
+    strides = interface.get("strides")
+    if strides is None:
+        strides = tuple(int(np.prod(shape[axis + 1 :], dtype=np.int64)) for axis in range(len(shape)))
+    elif any(stride < 0 or stride % width for stride in strides):
+        raise Error(f"{what} has the strides {list(strides)} in bytes: pass a contiguous array")
+    else:
+        strides = tuple(stride // width for stride in strides)
+    number = getattr(getattr(tensor, "device", None), "id", None)
+    stream = interface.get("stream")
+    return View(int(address), shape, strides, dtype, number, _DEFAULT_STREAM if stream is None else int(stream), not read_only)
+
+
+def rows(keys: Tensor, values: Tensor, shape: tuple[int, int], number: int) -> tuple[tuple[Any, ...], int, list[Any]]:
+    """Keys and values [kv_heads, tokens, head_dim] as the extension takes them, their stream, and what is to be kept meanwhile. Copies
+    are made only where a row is not contiguous or keys and values lie differently."""
+    found = []
+    for what, tensor in (("keys", keys), ("values", values)):
+        seen = view(tensor, what, number)
+        heads, dim = shape
+        if len(seen.shape) != 3 or (seen.shape[0], seen.shape[2]) != (heads, dim):
+            raise Error(f"{what} has the shape {list(seen.shape)}: pass [{heads}, tokens, {dim}]")
+        found.append(seen)
+    if found[0].shape != found[1].shape:
+        raise Error(f"keys has {found[0].shape[1]} tokens and values has {found[1].shape[1]}: pass as many of both")
+    if found[0].dtype != found[1].dtype:
+        raise Error(f"keys is of {found[0].dtype} and values of {found[1].dtype}: pass both of one type")
+    held = [keys, values]
+    if found[0].strides != found[1].strides or found[0].strides[2] != 1:
+        held = [contiguous(keys, "keys"), contiguous(values, "values")]
+        found = [view(tensor, what, number) for what, tensor in zip(("keys", "values"), held)]
+    (head, token, _), tokens = found[0].strides, found[0].shape[1]
+    return (found[0].given, found[1].given, tokens, token, head), found[0].stream, held
+
+
+def contiguous(tensor: Any, what: str) -> Any:
+    """A contiguous copy by who has the tensor."""
+    if _tensors.is_torch(tensor):
+        return tensor.contiguous()
+    if hasattr(tensor, "copy"):
+        return tensor.copy()
+    raise Error(f"{what} is not contiguous: pass a contiguous array")
+
+
+def ready(tensor: Tensor, what: str, number: int) -> tuple[View, Any]:
+    """A tensor whose floats follow each other from a multiple of 16 bytes on: itself, or a copy."""
+    found = view(tensor, what, number)
+    if not found.contiguous:
+        tensor = contiguous(tensor, what)
+        found = view(tensor, what, number)
+    if found.address % 16:
+        if not _tensors.is_torch(tensor):
+            raise Error(f"{what} begins at an address that 16 does not divide: pass a copy")
+        tensor = tensor.clone()
+        found = view(tensor, what, number)
+    return found, tensor
+
+
+def empty_like(shape: tuple[int, ...], tensor: Tensor) -> Any:
+    """float32 of this shape where a tensor is."""
+    if _tensors.is_torch(tensor):
+        torch = sys.modules["torch"]
+        return torch.empty(shape, dtype=torch.float32, device=tensor.device)
+    package = sys.modules.get(type(tensor).__module__.partition(".")[0])
+    if package is not None and hasattr(package, "empty") and hasattr(package, "float32"):
+        return package.empty(shape, dtype=package.float32)
+    raise Error(f"the result of a {type(tensor).__name__} needs memory: pass out")
+
+
+def host(tensor: Tensor, what: str) -> Floats:
+    """What goes through the host: sink logits, biases, rows for the balance."""
+    if _tensors.is_torch(tensor):
+        tensor = tensor.detach().float().cpu().contiguous()
+    elif is_on_gpu(tensor) and hasattr(tensor, "get"):  # CuPy's
+        tensor = tensor.get()
+    return _tensors.floats(tensor, what)[0]
+
+
+def retried(call: Callable[[], T]) -> T:
+    """Calls again where the GPU's memory was full and PyTorch keeps some that nobody uses."""
+    try:
+        return call()
+    except _octaplex.OutOfMemory:
+        torch = sys.modules.get("torch")
+        if torch is None or not torch.cuda.is_initialized():
+            raise
+        torch.cuda.empty_cache()
+    return call()
+
+
+@functools.cache
+def find_compiler() -> None:
+    """Loads the NVRTC of PyTorch's wheels, where libraries are not looked for, unless there is another one."""
+    if not sys.platform.startswith("linux"):
+        return
+    for name in ("libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12"):
+        try:
+            ctypes.CDLL(name)
+            return
+        except OSError:
+            continue
+    found = importlib.util.find_spec("nvidia")
+    for folder in (found.submodule_search_locations or []) if found is not None else []:
+        for path in sorted(glob.glob(f"{glob.escape(folder)}/*/lib/libnvrtc.so.1[23]"), reverse=True):
+            try:
+                ctypes.CDLL(path, ctypes.RTLD_GLOBAL)
+                return
+            except OSError:
+                continue
+
+
+def made(number: int, size: tuple[int, int, int, int], settings: dict[str, Any], sequences: int, only: Optional[int] = None) -> _octaplex.DeviceCache:
+    """Empty layers on a GPU: all of that size, or one of them."""
+    find_compiler()
+    return retried(lambda: _octaplex.DeviceCache(number, size, settings, sequences, only))
+
+
+class Pool:
+    """Layers on a GPU, and which of their sequences are free. Forks share one."""
+
+    def __init__(self, cache: _octaplex.DeviceCache, number: int, sequences: int) -> None:
+        self.cache, self.number, self.lock = cache, number, threading.Lock()
+        self.free = list(range(sequences - 1, -1, -1))
+
+    def take(self) -> int:
+        """A free sequence."""
+        with self.lock:
+            if not self.free:
+                count = self.cache.sequences()
+                raise Error(f"the cache and its {count - 1} forks are all in use: make it with forks={count} or more")
+            return self.free.pop()
+
+    def give(self, sequence: int) -> None:
+        """It is free, and its pages as well."""
+        try:
+            self.cache.clear(sequence)
+        except Error:  # the GPU is lost, or the process ends
+            return
+        with self.lock:
+            self.free.append(sequence)
+
+
+class Sequence:
+    """One sequence of a pool: what :class:`octaplex.Cache` does on a GPU."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool, self.number = pool, pool.take()
+        self.cache = pool.cache
+        self.layers, self.kv_heads, self.head_dim = self.cache.shape()
+
+    def __del__(self) -> None:
+        if hasattr(self, "number"):
+            self.pool.give(self.number)
+
+    @staticmethod
+    def empty(number: int, size: tuple[int, int, int, int], settings: dict[str, Any], forks: int) -> Sequence:
+        """An empty cache with room for so many forks."""
+        return Sequence(Pool(made(number, size, settings, 1 + forks), number, 1 + forks))
+
+    def append(self, layer: int, keys: Tensor, values: Tensor) -> None:
+        """Tokens from the GPU, or from the host."""
+        if not is_on_gpu(keys) and not is_on_gpu(values):
+            shape = (self.kv_heads, "tokens", self.head_dim)
+            given = [_tensors.shaped(x, what, shape) for x, what in ((keys, "keys"), (values, "values"))]
+            return retried(lambda: self.cache.append_host(layer, self.number, *given))
+        found, stream, held = rows(keys, values, (self.kv_heads, self.head_dim), self.pool.number)
+        retried(lambda: self.cache.append(layer, self.number, found, stream))
+        del held
+        return None
+
+    def calibrate(self, layer: int, keys: Tensor, queries: Tensor) -> None:
+        """From rows that go through the host."""
+        for what, tensor in (("keys", keys), ("queries", queries)):
+            if len(tensor.shape) != 3 or tensor.shape[2] != self.head_dim:
+                raise Error(f"{what} has the shape {list(tensor.shape)}: pass [heads, tokens, {self.head_dim}]")
+        self.cache.calibrate(layer, self.number, host(keys, "keys"), host(queries, "queries"))
+
+    def attend(
+        self, layer: int, queries: Tensor, options: dict[str, Any], sink_logits: Optional[Tensor], bias: Optional[Tensor], out: Optional[Tensor]
+    ) -> Any:
+        """The output, where the queries are."""
+        found, kept = ready(queries, "queries", self.pool.number)
+        shape = found.shape
+        if len(shape) not in (2, 3) or shape[-1] != self.head_dim:
+            raise Error(f"queries has the shape {list(shape)}: pass [query_heads, {self.head_dim}] or [query_heads, queries, {self.head_dim}]")
+        if out is None:
+            out = empty_like(shape, queries)
+        target = view(out, "out", self.pool.number, writable=True)
+        if target.shape != shape:
+            raise Error(f"out has the shape {list(target.shape)}: pass {list(shape)}")
+        if not target.contiguous or target.address % 16:
+            raise Error("out is not contiguous from a multiple of 16 bytes on: pass a tensor of its own memory")
+        start, end = found.address, found.address + found.extent * _WIDTHS[found.dtype]
+        if target.address < end and start < target.address + target.extent * _WIDTHS[target.dtype]:
+            raise Error("out shares memory with queries: pass another tensor")
+        options = {**options, "queries": shape[1] if len(shape) == 3 else 1}
+        more = [None if x is None else host(x, what) for x, what in ((sink_logits, "sink_logits"), (bias, "bias"))]
+        retried(lambda: self.cache.attend(layer, (self.number, 1), found.given, options, more[0], more[1], target.given, found.stream))
+        del kept
+        return out
+
+    def truncate(self, position: int) -> None:
+        """As on the CPU."""
+        self.cache.truncate(self.number, position)
+
+    def evict(self, start: int, end: int) -> int:
+        """As on the CPU."""
+        return self.cache.evict(self.number, start, end)
+
+    def clear(self) -> None:
+        """As on the CPU."""
+        self.cache.clear(self.number)
+
+    def fork(self) -> Sequence:
+        """Another sequence of the pool, which shares the pages."""
+        fork = Sequence(self.pool)
+        self.cache.fork(self.number, fork.number)
+        return fork
+
+    def download(self) -> _octaplex.Cache:
+        """The same on the CPU."""
+        return self.cache.download(self.number)
+
+    def upload(self, cache: _octaplex.Cache) -> Sequence:
+        """Is what a cache on the CPU is, from now on."""
+        retried(lambda: self.cache.upload(self.number, cache))
+        return self
+
+    def next_position(self, layer: int) -> int:
+        """As on the CPU."""
+        return self.cache.next_position(layer, self.number)
+
+    def stats(self) -> list[int]:
+        """As on the CPU; bytes are the GPU's."""
+        return self.cache.stats(self.number)
+
+    def specs(self) -> list[tuple[str, str]]:
+        """As on the CPU."""
+        return self.cache.specs()

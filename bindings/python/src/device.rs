@@ -1,0 +1,381 @@
+//! Caches on a GPU: layers of several sequences. The Python classes say which sequence is whose.
+
+use crate::cache::{Cache, Options, Settings, numbers};
+use crate::given::{Floats, OnDevice, RowsOnDevice, floats, stream};
+use crate::work::work;
+use crate::{Error, OrRaise, OutOfMemory, Result};
+use octaplex::codecs::TrellisSpec;
+use octaplex::gpu::{self, Device, Failure, Layer};
+use octaplex::{CodecSpec, KvCache, LayerConfig, Stats, Tensor};
+use pyo3::prelude::*;
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Tokens in pages that a layer has room for at first.
+const FIRST: usize = 4096;
+
+/// One for each GPU that has been asked for: its caches share a stream.
+static DEVICES: Mutex<Option<HashMap<usize, Device>>> = Mutex::new(None);
+
+impl<T> OrRaise<T> for core::result::Result<T, gpu::Error> {
+    fn or_raise(self) -> Result<T> {
+        self.map_err(|error| match error {
+            gpu::Error::Card(Failure::Memory { .. }) => OutOfMemory::new_err(error.to_string()),
+            error => Error::new_err(error.to_string()),
+        })
+    }
+}
+
+fn device(number: usize) -> Result<Device> {
+    let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
+    let devices = devices.get_or_insert_default();
+    if let Some(device) = devices.get(&number) {
+        return Ok(device.clone());
+    }
+    let device = Device::new(number).map_err(gpu::Error::from).or_raise()?;
+    devices.insert(number, device.clone());
+    Ok(device)
+}
+
+/// The name of a GPU, and what kernels are compiled for.
+#[pyfunction(name = "gpu")]
+pub(crate) fn gpu_name(py: Python, number: usize) -> Result<(String, String)> {
+    let device = work(py, || device(number))??;
+    Ok((device.name().into(), device.architecture().into()))
+}
+
+/// Layers on a GPU, each of the same sequences.
+#[pyclass(frozen, module = "octaplex._octaplex")]
+pub(crate) struct DeviceCache {
+    device: Device,
+    layers: Vec<Mutex<Layer>>,
+}
+
+/// Makes room where there is too little, a quarter more than there is if the GPU has that, and tries again.
+fn with_room<T>(
+    layer: &mut Layer,
+    work: impl Fn(&mut Layer) -> core::result::Result<T, gpu::Error>,
+) -> core::result::Result<T, gpu::Error> {
+    let (needed, free) = match work(layer) {
+        Err(gpu::Error::Full { needed, free }) => (needed, free),
+        done => return done,
+    };
+    let room = layer.room();
+    let least = room + needed.saturating_sub(free) * layer.config().page;
+    if layer.grow(least.max(room + room / 4)).is_err() {
+        layer.grow(least)?;
+    }
+    work(layer)
+}
+
+/// Makes sequence number i what sequence `from[i]` was. `spare` is a sequence that is in nobody's use.
+fn pick(layer: &mut Layer, from: &[usize], spare: usize) -> core::result::Result<(), gpu::Error> {
+    let mut left: Vec<(usize, usize)> =
+        from.iter().copied().enumerate().filter(|(to, from)| to != from).collect();
+    while let Some((to, source)) = left.first().copied() {
+        match left.iter().position(|(to, _)| left.iter().all(|(_, from)| from != to)) {
+            Some(free) => {
+                let (to, source) = left.swap_remove(free);
+                layer.fork(source, to)?;
+            }
+            None => {
+                // A circle: what the first place holds is kept aside, and the place is then nobody's source.
+                layer.fork(to, spare)?;
+                layer.fork(source, to)?;
+                left.swap_remove(0);
+                left.iter_mut().filter(|(_, from)| *from == to).for_each(|(_, from)| *from = spare);
+            }
+        }
+    }
+    layer.clear(spare)
+}
+
+fn widened(tensor: &Option<Floats>) -> Result<Vec<f32>> {
+    let Some(tensor) = tensor else { return Ok(Vec::new()) };
+    Ok(floats(tensor.tensor()?).into_owned())
+}
+
+impl DeviceCache {
+    fn layer(&self, layer: usize) -> Result<MutexGuard<'_, Layer>> {
+        let count = self.layers.len();
+        let missing = octaplex::Error::Missing { what: "layer", number: layer, count };
+        let found = self.layers.get(layer).ok_or(missing).or_raise()?;
+        Ok(found.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Without the interpreter's lock; other libraries of this thread find their GPU current afterwards.
+    fn work<T: Send>(&self, py: Python, call: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+        work(py, || self.device.keep_current(call).map_err(gpu::Error::from).or_raise()?)?
+    }
+
+    /// All layers, one after the other.
+    fn each<T>(
+        &self,
+        mut call: impl FnMut(&mut Layer) -> core::result::Result<T, gpu::Error>,
+    ) -> Result<Vec<T>> {
+        (0..self.layers.len()).map(|number| call(&mut *self.layer(number)?).or_raise()).collect()
+    }
+}
+
+#[pymethods]
+impl DeviceCache {
+    /// Of all layers of a cache of that size, or of one of them.
+    #[new]
+    fn new(
+        py: Python,
+        number: usize,
+        size: (usize, usize, usize, usize),
+        settings: Settings,
+        sequences: usize,
+        only: Option<usize>,
+    ) -> Result<Self> {
+        let (layers, kv_heads, head_dim, capacity) = size;
+        work(py, || {
+            let device = device(number)?;
+            let mut configs = settings.layers(layers, (kv_heads, head_dim), capacity)?;
+            if configs.is_empty() || configs.len() < layers {
+                return Err(Error::new_err("a cache has 1 to 65,536 layers"));
+            }
+            if settings.bits.is_some() {
+                configs.iter_mut().for_each(without_grades);
+            }
+            let made = device.keep_current(|| {
+                let mine = configs.iter().enumerate().filter(|(n, _)| only.is_none_or(|only| only == *n));
+                let make = |(_, config)| {
+                    let tokens = FIRST.min(capacity).max(1);
+                    Layer::new(&device, config, sequences, tokens).map(Mutex::new).or_raise()
+                };
+                mine.map(make).collect::<Result<_>>()
+            });
+            let layers = made.map_err(gpu::Error::from).or_raise()??;
+            Ok(Self { device, layers })
+        })?
+    }
+
+    /// With the layers of a cache on the CPU, and empty.
+    #[staticmethod]
+    fn like(py: Python, number: usize, cache: &Cache, sequences: usize) -> Result<Self> {
+        let device = work(py, || device(number))??;
+        let make = |cache: &KvCache| {
+            let make = |layer: &octaplex::cache::SharedLayer| {
+                let tokens = FIRST.min(layer.config().capacity).max(1);
+                Layer::new(&device, layer.config(), sequences, tokens).map(Mutex::new).or_raise()
+            };
+            cache.layers().iter().map(make).collect::<Result<Vec<_>>>()
+        };
+        let made = cache.read(py, |cache| device.keep_current(|| make(cache)))?;
+        let layers = made.map_err(gpu::Error::from).or_raise()??;
+        Ok(Self { device, layers })
+    }
+
+    /// (layers, key/value heads, width).
+    fn shape(&self, py: Python) -> Result<(usize, usize, usize)> {
+        self.work(py, || {
+            let config = *self.layer(0)?.config();
+            Ok((self.layers.len(), config.kv_heads, config.key_dim))
+        })
+    }
+
+    /// The specs of each layer's keys and values.
+    fn specs(&self, py: Python) -> Result<Vec<(String, String)>> {
+        let specs =
+            |layer: &mut Layer| Ok((layer.config().keys.to_string(), layer.config().values.to_string()));
+        self.work(py, || self.each(specs))
+    }
+
+    /// How many sequences there are.
+    fn sequences(&self, py: Python) -> Result<usize> {
+        self.work(py, || Ok(self.layer(0)?.sequences()))
+    }
+
+    /// Tokens that lie on the GPU.
+    fn append(&self, py: Python, layer: usize, sequence: usize, rows: RowsOnDevice, on: usize) -> Result<()> {
+        let (rows, on) = (rows.rows()?, stream(on));
+        self.work(py, || {
+            with_room(&mut *self.layer(layer)?, |layer| layer.append_on(sequence, &rows, on)).or_raise()
+        })
+    }
+
+    /// One token of each of some sequences, which the GPU counts by itself.
+    fn append_step(
+        &self,
+        py: Python,
+        layer: usize,
+        sequences: (usize, usize),
+        rows: RowsOnDevice,
+        on: usize,
+    ) -> Result<()> {
+        let (rows, on) = (rows.rows()?, stream(on));
+        let sequences = sequences.0..sequences.0 + sequences.1;
+        self.work(py, || self.layer(layer)?.append_step_on(sequences, &rows, on).or_raise())
+    }
+
+    /// How many such tokens there may be before `settle`; None where a sequence has not its sinks yet.
+    fn steps_left(&self, py: Python, layer: usize, sequences: (usize, usize)) -> Result<Option<usize>> {
+        self.work(py, || {
+            let layer = self.layer(layer)?;
+            let (sinks, mut numbers) = (layer.config().sink_tokens, sequences.0..sequences.0 + sequences.1);
+            let has_sinks = |number| layer.next_position(number).is_ok_and(|next| next >= sinks);
+            let left = numbers.clone().all(has_sinks).then(|| layer.steps_left(sequences.0..numbers.end));
+            Ok(numbers.next().and(left))
+        })
+    }
+
+    /// Learns what the GPU has counted, and closes pages.
+    fn settle(&self, py: Python, layer: usize, on: usize) -> Result<()> {
+        let on = stream(on);
+        self.work(py, || with_room(&mut *self.layer(layer)?, |layer| layer.settle_on(on)).or_raise())
+    }
+
+    /// Makes room for so many tokens in pages of each sequence.
+    fn reserve(&self, py: Python, tokens: usize) -> Result<()> {
+        let reserve = |layer: &mut Layer| layer.grow(tokens.saturating_mul(layer.sequences()));
+        self.work(py, || self.each(reserve).map(drop))
+    }
+
+    /// Tokens that lie on the host.
+    fn append_host(
+        &self,
+        py: Python,
+        layer: usize,
+        sequence: usize,
+        keys: Floats,
+        values: Floats,
+    ) -> Result<()> {
+        let (keys, values): (Tensor, Tensor) = (keys.tensor()?, values.tensor()?);
+        self.work(py, || {
+            with_room(&mut *self.layer(layer)?, |layer| layer.append(sequence, keys, values)).or_raise()
+        })
+    }
+
+    fn calibrate(
+        &self,
+        py: Python,
+        layer: usize,
+        sequence: usize,
+        keys: Floats,
+        queries: Floats,
+    ) -> Result<()> {
+        let (keys, queries): (Cow<[f32]>, Cow<[f32]>) = (floats(keys.tensor()?), floats(queries.tensor()?));
+        self.work(py, || self.layer(layer)?.calibrate(sequence, &keys, &queries).or_raise())
+    }
+
+    /// Of sequences `first` to `first + count`: queries [sequences, query heads, queries, width].
+    #[allow(clippy::too_many_arguments)] // Python's keywords
+    fn attend(
+        &self,
+        py: Python,
+        layer: usize,
+        sequences: (usize, usize),
+        queries: OnDevice,
+        options: Options,
+        sink_logits: Option<Floats>,
+        bias: Option<Floats>,
+        output: OnDevice,
+        on: usize,
+    ) -> Result<()> {
+        let (queries, output, on) = (queries.slice()?, output.slice()?, stream(on));
+        let (sink_logits, bias) = (widened(&sink_logits)?, widened(&bias)?);
+        self.work(py, || {
+            let mut layer = self.layer(layer)?;
+            let attend = options.attend(&sink_logits, &bias);
+            if options.is_step() {
+                // Allocates once, and then only for another number of query heads.
+                let heads = queries.len() / (sequences.1 * layer.config().key_dim).max(1);
+                layer.reserve(heads).or_raise()?;
+            }
+            let sequences = sequences.0..sequences.0 + sequences.1;
+            layer.attend_sequences_on(sequences, queries, &attend, output, on).or_raise()
+        })
+    }
+
+    /// In every layer, or in none where one refuses.
+    fn truncate(&self, py: Python, sequence: usize, position: usize) -> Result<()> {
+        self.work(py, || {
+            self.each(|layer| layer.check_truncate(sequence, position))?;
+            self.each(|layer| layer.truncate(sequence, position)).map(drop)
+        })
+    }
+
+    /// `Ok` if `truncate` would do its work.
+    fn check_truncate(&self, py: Python, sequence: usize, position: usize) -> Result<()> {
+        self.work(py, || self.each(|layer| layer.check_truncate(sequence, position)).map(drop))
+    }
+
+    fn evict(&self, py: Python, sequence: usize, start: usize, end: usize) -> Result<usize> {
+        self.work(py, || Ok(self.each(|layer| layer.evict(sequence, start..end))?.iter().sum()))
+    }
+
+    fn clear(&self, py: Python, sequence: usize) -> Result<()> {
+        self.work(py, || self.each(|layer| layer.clear(sequence)).map(drop))
+    }
+
+    fn fork(&self, py: Python, from: usize, to: usize) -> Result<()> {
+        self.work(py, || self.each(|layer| layer.fork(from, to)).map(drop))
+    }
+
+    /// Makes sequence number i what sequence `from[i]` was. The last sequence is emptied.
+    fn pick(&self, py: Python, from: Vec<usize>) -> Result<()> {
+        self.work(py, || {
+            let refused = |layer: &mut Layer| {
+                let spare = layer.sequences() - 1;
+                let number = from.iter().copied().chain([from.len().saturating_sub(1)]).find(|n| *n >= spare);
+                let missing = |number| octaplex::Error::Missing { what: "sequence", number, count: spare };
+                number.map_or(Ok(()), |number| Err(gpu::Error::Library(missing(number))))
+            };
+            self.each(refused)?;
+            self.each(|layer| pick(layer, &from, layer.sequences() - 1)).map(drop)
+        })
+    }
+
+    /// A sequence as a cache on the CPU.
+    fn download(&self, py: Python, sequence: usize) -> Result<Cache> {
+        self.work(py, || Ok(Cache::of(KvCache::from_layers(self.each(|layer| layer.download(sequence))?))))
+    }
+
+    /// Makes a sequence what a cache on the CPU is.
+    fn upload(&self, py: Python, sequence: usize, cache: &Cache) -> Result<()> {
+        let upload = |cache: &KvCache| {
+            let (count, mine) = (cache.layers().len(), self.layers.len());
+            if count != mine {
+                return Err(Error::new_err(format!("expected a cache of {mine} layers, got {count}")));
+            }
+            for (number, from) in cache.layers().iter().enumerate() {
+                with_room(&mut *self.layer(number)?, |layer| layer.upload(sequence, from)).or_raise()?;
+            }
+            Ok(())
+        };
+        cache.read(py, |cache| {
+            self.device.keep_current(|| upload(cache)).map_err(gpu::Error::from).or_raise()?
+        })?
+    }
+
+    fn next_position(&self, py: Python, layer: usize, sequence: usize) -> Result<usize> {
+        self.work(py, || self.layer(layer)?.next_position(sequence).or_raise())
+    }
+
+    /// Of all layers, in the order of the Python class's fields.
+    fn stats(&self, py: Python, sequence: usize) -> Result<Vec<usize>> {
+        self.work(py, || {
+            let all = self.each(|layer| layer.stats(sequence))?;
+            Ok(numbers(&all.into_iter().sum::<Stats>()))
+        })
+    }
+
+    /// Bytes that all layers' pages take on the GPU, with those that are free.
+    fn page_bytes(&self, py: Python) -> Result<usize> {
+        let bytes = |layer: &mut Layer| Ok(layer.room() / layer.config().page * layer.card_page_bytes());
+        self.work(py, || Ok(self.each(bytes)?.iter().sum()))
+    }
+}
+
+/// GPUs have no kernels for `graded`: keys of `trellis` of as many bits take its place where the number of bits chose it.
+fn without_grades(config: &mut LayerConfig) {
+    if let CodecSpec::Graded(spec) = config.keys {
+        let both = u32::from(spec.fine) * u32::from(spec.coarse);
+        let levels = [1u8, 2, 3, 4, 6, 8, 12, 16];
+        let m = levels.into_iter().rev().find(|m| u32::from(*m) * u32::from(*m) <= both);
+        config.keys = CodecSpec::Trellis(TrellisSpec::new(m.unwrap_or(1), spec.states));
+    }
+}

@@ -1,0 +1,266 @@
+"""Caches on a GPU beside caches on the CPU: the same bytes, and outputs as near as their queries' bits let them be."""
+
+import gc
+import pickle
+
+import gpu
+import numpy as np
+import octaplex
+import pytest
+
+gpu.need()
+
+SIZE = dict(layers=2, kv_heads=2, head_dim=64, capacity=20_000)
+RNG = np.random.default_rng(7)
+
+
+def rows(tokens, heads=2, dim=64, seed=1):
+    return np.random.default_rng(seed).standard_normal((heads, tokens, dim)).astype(np.float32)
+
+
+def both(**options):
+    """A cache on the CPU, and one on the GPU."""
+    return octaplex.Cache(**{**SIZE, **options}), octaplex.Cache(**{**SIZE, **options}, device="cuda:0")
+
+
+def fill(caches, tokens, seed=1):
+    """The same tokens to all layers of all caches."""
+    for layer in range(SIZE["layers"]):
+        keys, values = rows(tokens, seed=10 * seed + layer), rows(tokens, seed=100 * seed + layer)
+        for cache in caches:
+            at = gpu.put if cache.device != "cpu" else np.copy
+            cache.append(layer, at(keys), at(values))
+
+
+def near(found, wanted, tolerance=0.02):
+    assert found.shape == wanted.shape
+    assert np.linalg.norm(found - wanted) <= tolerance * np.linalg.norm(wanted)
+
+
+@pytest.mark.parametrize("codecs", [("turboquant", "turboquant"), ("trellis", "trellis:m=2"), ("int", "int:bits=8")])
+def test_the_bytes_are_the_cpus_and_outputs_near(codecs):
+    cpu, card = both(keys=codecs[0], values=codecs[1])
+    for seed, tokens in enumerate((1, 200, 63, 64)):
+        fill([cpu, card], tokens, seed + 1)
+        assert card.save() == cpu.save()
+    assert (card.device, cpu.device, card.specs, card.next_position(1)) == ("cuda:0", "cpu", cpu.specs, 328)
+    assert card.stats()[:4] == cpu.stats()[:4]
+    for queries in (rows(1, heads=4, seed=5)[:, 0], rows(9, heads=4, seed=6)):
+        for options in ({}, dict(scale=0.2, soft_cap=3.0), dict(window=70)):
+            found = card.attend(1, gpu.put(queries), **options)
+            near(gpu.get(found), cpu.attend(1, queries, **options))
+
+
+def test_sinks_logits_and_biases():
+    cpu, card = both()
+    fill([cpu, card], 300)
+    queries, logits, bias = rows(1, heads=4, seed=3)[:, 0], np.array([0.1, -2, 3, 1], np.float32), rows(300, heads=4, dim=1, seed=4)[..., 0]
+    options = dict(sink_logits=logits, bias=bias)
+    near(gpu.get(card.attend(0, gpu.put(queries), **options)), cpu.attend(0, queries, **options))
+
+
+def test_views_are_read_where_they_lie_and_results_written_where_asked():
+    cpu, card = both()
+    mixed = RNG.standard_normal((100, 2, 2, 64)).astype(np.float32)  # [tokens, keys and values, heads, width]
+    tensor = gpu.permuted(gpu.put(mixed), 1, 2, 0, 3)
+    card.append(0, tensor[0], tensor[1])
+    cpu.append(0, *(np.ascontiguousarray(mixed.transpose(1, 2, 0, 3)[i]) for i in range(2)))
+    assert card.save() == cpu.save()
+    # Keys and values that lie differently are copied first.
+    keys = gpu.permuted(gpu.put(rows(5).transpose(1, 0, 2)), 1, 0, 2)
+    card.append(0, keys, gpu.put(rows(5, seed=2)))
+    cpu.append(0, rows(5), rows(5, seed=2))
+    assert card.save() == cpu.save()
+    for dtype in (np.float32, np.float16):
+        out = gpu.empty((4, 64), dtype)
+        queries = rows(1, heads=4)[:, 0].astype(dtype)
+        assert card.attend(0, gpu.put(queries), out=out) is out
+        near(gpu.get(out), cpu.attend(0, queries))
+
+
+def test_rows_of_the_host_are_taken_as_well():
+    cpu, card = both()
+    for cache in (cpu, card):
+        cache.append(0, rows(150), rows(150, seed=2))
+    assert card.save() == cpu.save()
+
+
+def test_forks_share_and_go_their_own_way():
+    cpu, card = both(forks=0)[0], octaplex.Cache(**SIZE, device="cuda", forks=2)
+    fill([cpu, card], 500)
+    fork, other = card.fork(), cpu.fork()
+    assert card.stats().shared_bytes == card.stats().paged_bytes > 0
+    fill([fork, other], 100, seed=9)
+    assert fork.save() == other.save() and card.save() == cpu.save()
+    third = card.fork()
+    with pytest.raises(octaplex.Error, match="forks=3"):
+        card.fork()
+    del third
+    gc.collect()
+    third = card.__copy__()
+    assert third.save() == cpu.save()
+    queries = rows(1, heads=4)[:, 0]
+    for mine, theirs in ((card, cpu), (fork, other)):
+        near(gpu.get(mine.attend(1, gpu.put(queries))), theirs.attend(1, queries))
+
+
+def test_tokens_are_taken_back_evicted_and_forgotten():
+    cpu, card = both()
+    caches = [cpu, card]
+    fill(caches, 700)
+    for position in (690, 300):
+        for cache in caches:
+            cache.truncate(position)
+        assert card.save() == cpu.save()
+    fill(caches, 400, seed=3)
+    assert len({cache.evict(100, 500) for cache in caches}) == 1
+    assert card.save() == cpu.save()
+    for cache in caches:
+        cache.clear()
+    assert card.save() == cpu.save() and card.stats().tokens == 0
+
+
+def test_snapshots_cross(tmp_path):
+    cpu, card = both(keys="trellis")
+    fill([cpu, card], 333)
+    snapshot = cpu.save()
+    again = octaplex.Cache.load(snapshot, device="cuda:0", forks=1)
+    assert again.device == "cuda:0" and again.save() == snapshot
+    card.save(tmp_path / "file")
+    assert octaplex.Cache.load(tmp_path / "file").save() == snapshot
+    assert card.to("cpu").save() == cpu.to("cuda:0").save() == snapshot and card.to("cuda:0") is card
+    assert pickle.loads(pickle.dumps(card)).save() == snapshot
+
+
+def test_the_balance_of_a_prompt_is_the_cpus():
+    cpu, card = both()
+    keys, queries = rows(256) * np.geomspace(0.1, 8, 64, dtype=np.float32), rows(256, heads=4, seed=8)
+    for cache in (cpu, card):
+        cache.calibrate(0, keys, queries)
+        cache.append(0, keys, rows(256, seed=2))
+    assert card.save() == cpu.save() and card.stats().balanced_heads == 2
+    with pytest.raises(octaplex.Error, match="before the first page closes"):
+        card.calibrate(0, keys, queries)
+
+
+def test_memory_grows_with_the_tokens():
+    card = octaplex.Cache(1, 1, 64, 20_000, device="cuda:0")
+    cpu = octaplex.Cache(1, 1, 64, 20_000)
+    for seed in range(3):
+        for cache in (cpu, card):
+            cache.append(0, rows(6000, 1, seed=seed), rows(6000, 1, seed=seed + 9))
+    assert card.save() == cpu.save()
+    queries = rows(1, heads=1)[:, 0]
+    near(gpu.get(card.attend(0, gpu.put(queries))), cpu.attend(0, queries))
+    with pytest.raises(octaplex.Error):
+        card.append(0, rows(6000, 1), rows(6000, 1))
+    assert card.save() == cpu.save()
+
+
+def test_bits_choose_codecs_that_gpus_have():
+    for bits, keys in ((2.2, "trellis:m=2"), (3.2, "trellis"), (4.2, "trellis:m=8"), (8.5, "turboquant:bits=8")):
+        cache = octaplex.Cache(1, 2, 128, 1000, bits=bits, device="cuda:0")
+        assert cache.specs[0][0] == keys, bits
+
+
+def test_mistakes_change_nothing():
+    cpu, card = both()
+    fill([cpu, card], 300)
+    before = card.save()
+
+    def refused(match, call):
+        with pytest.raises(octaplex.Error, match=match) as raised:
+            call()
+        assert "\n" not in str(raised.value)
+        assert card.save() == before
+
+    good, bad = rows(70), rows(70)
+    bad[1, 33, 7] = np.nan
+    refused("head 1|not finite", lambda: card.append(0, gpu.put(bad), gpu.put(good)))
+    refused("head 1|not finite", lambda: card.append(0, gpu.put(good), gpu.put(bad)))
+    refused(r"\[2, tokens, 64\]", lambda: card.append(0, gpu.put(rows(5, heads=3)), gpu.put(rows(5, heads=3))))
+    refused("as many of both", lambda: card.append(0, gpu.put(rows(5)), gpu.put(rows(6))))
+    refused("of one type", lambda: card.append(0, gpu.put(rows(5)), gpu.put(rows(5).astype(np.float16))))
+    refused("float64", lambda: card.append(0, *[gpu.put(rows(5).astype(np.float64))] * 2)) if not gpu.STAND_IN else None
+    refused("pass a tensor of that GPU", lambda: card.append(0, gpu.put(rows(5)), rows(5)))
+    refused("pass a tensor of that GPU", lambda: card.attend(0, rows(1, heads=4)[:, 0]))
+    refused("layer", lambda: card.append(2, gpu.put(good), gpu.put(good)))
+    refused("query_heads", lambda: card.attend(0, gpu.put(rows(1)[:, 0, :32])))
+    refused("heads", lambda: card.attend(0, gpu.put(rows(1, heads=3)[:, 0])))
+    refused("pass", lambda: card.attend(0, gpu.put(rows(1)[:, 0]), out=gpu.empty((2, 32))))
+    queries = gpu.put(rows(1)[:, 0])
+    refused("shares memory", lambda: card.attend(0, queries, out=queries))
+    refused("on the CPU", lambda: card.append_chunk(b""))
+    refused("device", lambda: octaplex.Cache(**SIZE, device="metal"))
+    refused("no card 99|99", lambda: octaplex.Cache(**SIZE, device="cuda:99"))
+    refused("take", lambda: octaplex.Cache(**SIZE, keys="graded", device="cuda:0"))
+    refused("width", lambda: octaplex.Cache(**{**SIZE, "head_dim": 32}, device="cuda:0"))
+    with pytest.raises(octaplex.Error, match="no token|empty"):
+        octaplex.Cache(**SIZE, device="cuda:0").attend(0, queries)
+
+
+def test_a_gpu_whose_memory_is_full_says_so():
+    try:
+        octaplex.Cache(64, 64, 256, 1 << 28, recent_window=16_384, device="cuda:0", forks=4000)
+    except octaplex.Error as error:
+        assert isinstance(error, octaplex.OutOfMemory) and "bytes" in str(error)
+    else:
+        pytest.fail("petabytes")
+
+
+torch = None if gpu.STAND_IN else pytest.importorskip("torch")
+
+
+@pytest.mark.skipif(gpu.STAND_IN, reason="the stand-in's tensors are not PyTorch's")
+def test_pytorch_streams_types_and_devices():
+    cpu, card = both()
+    side = torch.cuda.Stream()
+    keys, values = (torch.from_numpy(rows(300, seed=seed)).cuda().bfloat16() for seed in (1, 2))
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(20):
+            keys = keys * 1.0
+        card.append(0, keys, values)
+        queries = torch.from_numpy(rows(1, heads=4)[:, 0]).cuda().bfloat16()
+        out = card.attend(0, queries, out=torch.empty_like(queries))
+        result = out.float()
+    torch.cuda.current_stream().wait_stream(side)
+    cpu.append(0, keys.cpu(), values.cpu())
+    assert card.save() == cpu.save() and out.dtype == torch.bfloat16
+    near(result.cpu().numpy(), cpu.attend(0, queries.cpu()).numpy())
+    assert torch.cuda.current_device() == 0
+    with pytest.raises(octaplex.Error, match="on cpu"):
+        card.attend(0, queries.cpu())
+    with pytest.raises(octaplex.Error, match="make the cache with device"):
+        cpu.append(0, keys, values)
+
+
+@pytest.mark.skipif(gpu.STAND_IN, reason="the stand-in's tensors are not PyTorch's")
+def test_a_step_is_captured_into_a_graph_of_pytorch():
+    _, card = both()
+    fill([card], 500)
+    queries = torch.from_numpy(rows(1, heads=4)[:, 0]).cuda()
+    out = torch.empty_like(queries)
+    for _ in range(3):
+        card.attend(0, queries, out=out)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        card.attend(0, queries, out=out)
+        with pytest.raises(octaplex.Error, match="captured"):
+            card.append(0, gpu.put(rows(1)), gpu.put(rows(1)))
+    card.append(0, gpu.put(rows(9, seed=4)), gpu.put(rows(9, seed=4)))
+    queries.copy_(torch.from_numpy(rows(1, heads=4, seed=77)[:, 0]))
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(out, card.attend(0, queries))
+
+
+@pytest.mark.skipif(gpu.STAND_IN or torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_tensors_of_another_gpu_are_refused():
+    _, card = both()
+    with pytest.raises(octaplex.Error, match="cuda:1"):
+        card.append(0, *[torch.zeros(2, 3, 64, device="cuda:1")] * 2)
+    other = octaplex.Cache(**SIZE, device="cuda:1")
+    other.append(0, *[torch.ones(2, 3, 64, device="cuda:1")] * 2)
+    assert torch.cuda.current_device() == 0 and other.device == "cuda:1"
