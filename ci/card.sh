@@ -27,6 +27,7 @@ tests=(
   bias::large_ones_and_nothing bias::what_is_refused
   block::what_is_refused
   engine::an_engines_graph engine::calls_keep_their_place_in_a_stream engine::what_an_engine_is_refused
+  steps::steps_are_what_append_makes steps::an_engines_graph_appends steps::room_grows
   snapshot::damaged_snapshots_change_nothing snapshot::pages_of_a_fork_stay_when_the_other_evicts snapshot::snapshots_are_the_cpus
 )
 card --exact "${tests[@]}" | tee "$folder/said"

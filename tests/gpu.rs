@@ -14,6 +14,8 @@ mod bias;
 
 #[path = "gpu/engine.rs"]
 mod engine;
+#[path = "gpu/steps.rs"]
+mod steps;
 
 #[path = "gpu/extremes.rs"]
 mod extremes;

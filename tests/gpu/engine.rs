@@ -1,6 +1,5 @@
 //! An engine beside the library: memory and streams of its own, by the driver's own calls.
 
-use super::vectors::Random;
 use super::{Case, WIDTHS, case, device, each_width, page_bytes};
 use octaplex::cache::SharedLayer;
 use octaplex::gpu::{CallerStream, DeviceRows, DeviceSlice, Error, Float, Layer, Maker};
@@ -8,12 +7,12 @@ use octaplex::{Attend, Backend, Floats, LayerConfig, bf16, f16};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
 unsafe extern "C" {
-    fn dlopen(name: *const c_char, flags: c_int) -> *mut c_void;
-    fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
+    pub(super) fn dlopen(name: *const c_char, flags: c_int) -> *mut c_void;
+    pub(super) fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
 }
 
 /// A call of the driver's by CUDA's name, of so many words, which succeeds.
-fn call(name: &CStr, words: &[u64]) {
+pub(super) fn call(name: &CStr, words: &[u64]) {
     assert_eq!(answer(name, words), 0, "{name:?}");
 }
 
@@ -48,14 +47,14 @@ fn answer(name: &CStr, words: &[u64]) -> c_int {
 }
 
 /// Whose address a call writes to.
-fn out(word: &mut u64) -> u64 {
+pub(super) fn out(word: &mut u64) -> u64 {
     std::ptr::from_mut(word) as u64
 }
 
 /// Memory of the card.
 pub(super) struct Memory {
     address: u64,
-    bytes: usize,
+    pub(super) bytes: usize,
 }
 
 impl Memory {
@@ -74,13 +73,13 @@ impl Memory {
         memory
     }
 
-    fn write(&self, bytes: &[u8]) {
+    pub(super) fn write(&self, bytes: &[u8]) {
         call(c"cuMemcpyHtoD_v2", &[self.address, bytes.as_ptr() as u64, bytes.len() as u64]);
         // Streams that do not wait for the default one begin behind it.
         call(c"cuCtxSynchronize", &[]);
     }
 
-    fn read(&self) -> Vec<u8> {
+    pub(super) fn read(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.bytes];
         call(c"cuMemcpyDtoH_v2", &[bytes.as_mut_ptr() as u64, self.address, self.bytes as u64]);
         bytes
@@ -91,10 +90,19 @@ impl Memory {
         self.at_byte(from * float.bytes(), float)
     }
 
-    fn at_byte(&self, from: usize, float: Float) -> DeviceSlice {
+    pub(super) fn at_byte(&self, from: usize, float: Float) -> DeviceSlice {
         let len = (self.bytes - from) / float.bytes();
         // SAFETY: the memory is this one's, which tests keep until they are done with the layer and have waited for the stream.
         unsafe { DeviceSlice::new(self.address + from as u64, len, float) }
+    }
+}
+
+impl Memory {
+    /// The second `count` floats.
+    pub(super) fn second(&self, count: usize, float: Float) -> DeviceSlice {
+        assert!(2 * count * float.bytes() <= self.bytes);
+        // SAFETY: as `at_byte`, and within the memory.
+        unsafe { DeviceSlice::new(self.address + (count * float.bytes()) as u64, count, float) }
     }
 }
 
@@ -108,7 +116,7 @@ impl Drop for Memory {
 const TRAP: &CStr =
     c".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry lost()\n{\n    trap;\n    ret;\n}\n";
 
-pub(super) struct Stream(u64);
+pub(super) struct Stream(pub(super) u64);
 
 impl Stream {
     pub(super) fn new() -> Self {
@@ -122,7 +130,7 @@ impl Stream {
         unsafe { CallerStream::new(self.0 as usize) }
     }
 
-    fn wait(&self) {
+    pub(super) fn wait(&self) {
         assert!(self.is_well());
     }
 
@@ -141,17 +149,17 @@ impl Stream {
     }
 
     /// Asks for a while of nothing.
-    fn nap(&self) {
+    pub(super) fn nap(&self) {
         call(c"cuLaunchHostFunc", &[self.0, nap as *const () as u64, 0]);
     }
 
     /// Asks for a copy.
-    fn copy(&self, to: &Memory, from: &Memory) {
+    pub(super) fn copy(&self, to: &Memory, from: &Memory) {
         call(c"cuMemcpyDtoDAsync_v2", &[to.address, from.address, to.bytes as u64, self.0]);
     }
 
     /// Asks for bytes that are no numbers.
-    fn spoil(&self, memory: &Memory) {
+    pub(super) fn spoil(&self, memory: &Memory) {
         call(c"cuMemsetD8Async", &[memory.address, 0xff, memory.bytes as u64, self.0]);
     }
 }
@@ -160,7 +168,7 @@ extern "C" fn nap(_: *mut c_void) {
     std::thread::sleep(std::time::Duration::from_millis(40));
 }
 
-fn bytes_of(values: &[f32], float: Float) -> Vec<u8> {
+pub(super) fn bytes_of(values: &[f32], float: Float) -> Vec<u8> {
     let each = |x: &f32| match float {
         Float::F32 => x.to_le_bytes().to_vec(),
         Float::F16 => f16::from_f32(*x).to_le_bytes().to_vec(),
@@ -170,7 +178,7 @@ fn bytes_of(values: &[f32], float: Float) -> Vec<u8> {
 }
 
 /// As a type of floats has them.
-fn rounded(values: &[f32], float: Float) -> Vec<f32> {
+pub(super) fn rounded(values: &[f32], float: Float) -> Vec<f32> {
     let each = |x: &f32| match float {
         Float::F32 => *x,
         Float::F16 => f16::from_f32(*x).to_f32(),
@@ -179,17 +187,23 @@ fn rounded(values: &[f32], float: Float) -> Vec<f32> {
     values.iter().map(each).collect()
 }
 
-const FLOATS: [Float; 3] = [Float::F32, Float::F16, Float::Bf16];
+pub(super) const FLOATS: [Float; 3] = [Float::F32, Float::F16, Float::Bf16];
 
 /// Tokens `first` on of \[heads]\[tokens]\[width].
-fn piece(rows: &[f32], config: &LayerConfig, tokens: usize, first: usize, count: usize) -> Vec<f32> {
+pub(super) fn piece(
+    rows: &[f32],
+    config: &LayerConfig,
+    tokens: usize,
+    first: usize,
+    count: usize,
+) -> Vec<f32> {
     let dim = config.key_dim;
     let head = |head| rows[(head * tokens + first) * dim..][..count * dim].iter().copied();
     (0..config.kv_heads).flat_map(head).collect()
 }
 
 /// \[heads]\[tokens]\[width] as \[tokens]\[keys, values]\[heads]\[width], as an engine has them.
-fn by_token(sides: &[Vec<f32>; 2], config: &LayerConfig, count: usize) -> Vec<f32> {
+pub(super) fn by_token(sides: &[Vec<f32>; 2], config: &LayerConfig, count: usize) -> Vec<f32> {
     let (heads, dim) = (config.kv_heads, config.key_dim);
     let mut all = Vec::new();
     for token in 0..count {
@@ -201,7 +215,7 @@ fn by_token(sides: &[Vec<f32>; 2], config: &LayerConfig, count: usize) -> Vec<f3
 }
 
 /// Appends rows from the card's memory, in one of two orders.
-fn append(
+pub(super) fn append(
     card: &mut Layer,
     sides: &[Vec<f32>; 2],
     count: usize,
@@ -247,7 +261,7 @@ fn compare(card: &mut Layer, cpu: &SharedLayer) {
 }
 
 /// The host's entry on queries and output as this type has them, against the card's.
-fn attend(card: &mut Layer, case: &Case, options: &Attend, float: Float, stream: &Stream) {
+pub(super) fn attend(card: &mut Layer, case: &Case, options: &Attend, float: Float, stream: &Stream) {
     let queries = rounded(&case.block(options.queries.unwrap_or(1)), float);
     let mut expected = vec![f32::NAN; queries.len()];
     card.attend(&queries, options, &mut expected).unwrap();
@@ -480,237 +494,4 @@ fn what_an_engine_is_refused() {
     {
         assert!(card.attend_on(queries, &Attend::default(), output, stream.callers()).is_err());
     }
-}
-
-/// Tokens of some sequences for one step, \[sequences]\[keys, values]\[heads]\[width].
-fn one_each(random: &mut Random, config: &LayerConfig, sequences: usize, float: Float) -> Memory {
-    Memory::of(&random.gaussians(sequences * 2 * config.kv_heads * config.key_dim), float)
-}
-
-/// As rows of a step, or of one sequence of it.
-fn rows_of(memory: &Memory, config: &LayerConfig, of: std::ops::Range<usize>, float: Float) -> DeviceRows {
-    let (dim, side) = (config.key_dim, config.kv_heads * config.key_dim);
-    let first = of.start * 2 * side;
-    DeviceRows {
-        keys: memory.slice(first, float),
-        values: memory.slice(first + side, float),
-        tokens: of.len(),
-        token_stride: 2 * side,
-        head_stride: dim,
-    }
-}
-
-fn saved(layer: &mut Layer, sequence: usize) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    layer.save(sequence, &mut |piece| bytes.extend_from_slice(piece)).unwrap();
-    bytes
-}
-
-/// Steps, captured and not, against `append_on`, a token a call: the same sequences, and attention between.
-#[test]
-fn steps_are_what_append_makes() {
-    let Some(device) = device() else { return };
-    for (number, float) in FLOATS.into_iter().enumerate() {
-        let mut case = case("turboquant", "trellis", 64, (4, 2), 900);
-        case.config = case.config.page([64, 128, 64][number]);
-        if number == 2 {
-            case.config = case.config.sliding_window(150);
-        }
-        let config = case.config;
-        let new = || {
-            let mut layer = Layer::new(&device, &config, 4, 4 * 900).unwrap();
-            layer.reserve(4).unwrap();
-            layer
-        };
-        let (mut card, mut other, stream) = (new(), new(), Stream::new());
-        let mut random = Random::new(9 + number as u64);
-        for sequence in 0..3 {
-            let sides = [(); 2].map(|()| random.gaussians(2 * (70 + 40 * sequence) * 64));
-            let count = sides[0].len() / 128;
-            let memory = sides.map(|side| Memory::of(&side, float));
-            let [keys, values] = [memory[0].slice(0, float), memory[1].slice(0, float)];
-            let rows = DeviceRows { keys, values, tokens: count, token_stride: 64, head_stride: 64 * count };
-            card.append_on(sequence, &rows, stream.callers()).unwrap();
-            other.append_on(sequence, &rows, stream.callers()).unwrap();
-        }
-        let queries = Memory::of(&random.gaussians(3 * 4 * 64), float);
-        let outputs = [(); 2].map(|()| Memory::new(queries.bytes));
-        let ask = |layer: &mut Layer, output: &Memory| {
-            let (asked, to) = (queries.slice(0, float), output.slice(0, float));
-            layer.attend_sequences_on(0..3, asked, &Attend::default(), to, stream.callers()).unwrap();
-        };
-        let (mut steps, mut compared) = (0, 0);
-        for round in 0..330 {
-            let tokens = one_each(&mut random, &config, 3, float);
-            if card.steps_left(0..3) == 0 {
-                card.settle_on(stream.callers()).unwrap();
-                steps += 1;
-            }
-            card.append_step_on(0..3, &rows_of(&tokens, &config, 0..3, float), stream.callers()).unwrap();
-            for sequence in 0..3 {
-                let row = rows_of(&tokens, &config, sequence..sequence + 1, float);
-                other.append_on(sequence, &row, stream.callers()).unwrap();
-            }
-            // As many pages, as many sums: a page that no query sees goes when steps are settled.
-            let pages = |layer: &Layer| [0, 1, 2].map(|sequence| layer.pages(sequence).unwrap());
-            if round % 37 == 5 && pages(&card) == pages(&other) {
-                compared += 1;
-                ask(&mut card, &outputs[0]);
-                ask(&mut other, &outputs[1]);
-                stream.wait();
-                assert!(outputs[0].read() == outputs[1].read(), "{float:?}, round {round}");
-            }
-            stream.wait();
-        }
-        assert!(steps >= 4 && compared >= 3, "{steps}, {compared}");
-        (0..3).for_each(|sequence| assert!(saved(&mut card, sequence) == saved(&mut other, sequence)));
-        assert_eq!(card.next_position(1), other.next_position(1));
-
-        // One of several sequences is asked alone.
-        ask(&mut card, &outputs[0]);
-        let row = 4 * 64;
-        let (asked, to) = (cut(&queries, row, float), cut(&outputs[1], row, float));
-        card.attend_sequences_on(1..2, asked, &Attend::default(), to, stream.callers()).unwrap();
-        stream.wait();
-        let bytes = row * float.bytes()..2 * row * float.bytes();
-        assert!(outputs[0].read()[bytes.clone()] == outputs[1].read()[bytes]);
-
-        // A token that is no number stops its sequence alone, and the next call says so.
-        card.settle_on(stream.callers()).unwrap();
-        let before = [0, 1, 2].map(|sequence| card.next_position(sequence).unwrap());
-        let mut values = random.gaussians(3 * 256);
-        values[256 + 70] = f32::NAN;
-        for values in [&values, &random.gaussians(3 * 256)] {
-            let tokens = Memory::of(values, float);
-            card.append_step_on(0..3, &rows_of(&tokens, &config, 0..3, float), stream.callers()).unwrap();
-            stream.wait();
-        }
-        let refused = card.settle_on(stream.callers());
-        assert!(
-            matches!(refused, Err(Error::Unsupported { why }) if why.contains("not finite")),
-            "{refused:?}"
-        );
-        let after = [0, 1, 2].map(|sequence| card.next_position(sequence).unwrap());
-        assert_eq!(after, [before[0] + 2, before[1], before[2] + 2]);
-        assert!(saved(&mut card, 1) == saved(&mut other, 1));
-        card.settle_on(stream.callers()).unwrap();
-    }
-}
-
-/// The second `count` floats of the memory.
-fn cut(memory: &Memory, count: usize, float: Float) -> DeviceSlice {
-    // SAFETY: as `at_byte`; the tests' rows are as many.
-    unsafe { DeviceSlice::new(memory.address + (count * float.bytes()) as u64, count, float) }
-}
-
-/// A graph that appends and attends, launched again and again.
-#[test]
-fn an_engines_graph_appends() {
-    let Some(device) = device() else { return };
-    let (case, float) = (case("trellis", "turboquant", 64, (4, 2), 900), Float::Bf16);
-    let config = case.config;
-    let new = || {
-        let mut layer = Layer::new(&device, &config, 2, 2 * 900).unwrap();
-        layer.reserve(4).unwrap();
-        layer
-    };
-    let (mut card, mut other, stream) = (new(), new(), Stream::new());
-    let mut random = Random::new(5);
-    let first = one_each(&mut random, &config, 2, float);
-    let refused = card.append_step_on(0..2, &rows_of(&first, &config, 0..2, float), stream.callers());
-    assert!(matches!(refused, Err(Error::Unsupported { why }) if why.contains("sink")), "{refused:?}");
-    for _ in 0..100 {
-        let tokens = one_each(&mut random, &config, 2, float);
-        for layer in [&mut card, &mut other] {
-            for sequence in 0..2 {
-                let row = rows_of(&tokens, &config, sequence..sequence + 1, float);
-                layer.append_on(sequence, &row, stream.callers()).unwrap();
-            }
-        }
-    }
-    let queries = Memory::of(&random.gaussians(2 * 4 * 64), float);
-    let (tokens, outputs) =
-        (one_each(&mut random, &config, 2, float), [(); 2].map(|()| Memory::new(queries.bytes)));
-    let (asked, to) = (queries.slice(0, float), outputs.each_ref().map(|output| output.slice(0, float)));
-    let [mut graph, mut executable] = [0; 2];
-    call(c"cuStreamBeginCapture_v2", &[stream.0, 1]);
-    let done = card
-        .append_step_on(0..2, &rows_of(&tokens, &config, 0..2, float), stream.callers())
-        .and_then(|()| card.attend_on(asked, &Attend::default(), to[0], stream.callers()));
-    call(c"cuStreamEndCapture", &[stream.0, out(&mut graph)]);
-    done.unwrap();
-    call(c"cuGraphInstantiateWithFlags", &[out(&mut executable), graph, 0]);
-    let mut left = card.steps_left(0..2);
-    for round in 0..200 {
-        if left == 0 {
-            card.settle_on(stream.callers()).unwrap();
-            left = card.steps_left(0..2);
-        }
-        let new = random.gaussians(2 * 256);
-        tokens.write(&bytes_of(&new, float));
-        call(c"cuGraphLaunch", &[executable, stream.0]);
-        left -= 1;
-        stream.wait();
-        for sequence in 0..2 {
-            let row = rows_of(&tokens, &config, sequence..sequence + 1, float);
-            other.append_on(sequence, &row, stream.callers()).unwrap();
-        }
-        if left > 0 {
-            other.attend_on(asked, &Attend::default(), to[1], stream.callers()).unwrap();
-            stream.wait();
-            assert!(outputs[0].read() == outputs[1].read(), "round {round}");
-        }
-    }
-    // Once more than there is room: the sequences keep what they have, and it is said.
-    (0..=left).for_each(|_| call(c"cuGraphLaunch", &[executable, stream.0]));
-    stream.wait();
-    let refused = card.settle_on(stream.callers());
-    assert!(matches!(refused, Err(Error::Unsupported { why }) if why.contains("no room")), "{refused:?}");
-    for _ in 0..left {
-        for sequence in 0..2 {
-            let row = rows_of(&tokens, &config, sequence..sequence + 1, float);
-            other.append_on(sequence, &row, stream.callers()).unwrap();
-        }
-    }
-    assert!(saved(&mut card, 1) == saved(&mut other, 1));
-    // Other calls settle by themselves.
-    card.truncate(0, 300).unwrap();
-    other.truncate(0, 300).unwrap();
-    assert!(saved(&mut card, 0) == saved(&mut other, 0));
-    call(c"cuGraphExecDestroy", &[executable]);
-    call(c"cuGraphDestroy", &[graph]);
-}
-
-/// Room that grows: the sequences stay what they are.
-#[test]
-fn room_grows() {
-    let Some(device) = device() else { return };
-    let mut case = case("int:med=3", "turboquant", 64, (4, 2), 900);
-    case.config = case.config.recent_window(0);
-    let (mut card, mut other) = (
-        Layer::new(&device, &case.config, 2, 192).unwrap(),
-        Layer::new(&device, &case.config, 2, 2000).unwrap(),
-    );
-    let [keys, values] = case.rows();
-    for sequence in 0..2 {
-        other.append(sequence, &keys, &values).unwrap();
-        let refused = card.append(sequence, &keys, &values);
-        assert!(matches!(refused, Err(Error::Full { .. })), "{refused:?}");
-        card.grow(if sequence == 0 { 1000 } else { 1900 }).unwrap();
-        card.append(sequence, &keys, &values).unwrap();
-    }
-    assert_eq!(card.room(), 1920);
-    (0..2).for_each(|sequence| assert!(saved(&mut card, sequence) == saved(&mut other, sequence)));
-    card.reserve(4).unwrap();
-    other.reserve(4).unwrap();
-    let queries = [case.queries(), case.queries()].concat();
-    let mut outputs = [vec![0.0; queries.len()], vec![1.0; queries.len()]];
-    card.attend(&queries, &Attend::default(), &mut outputs[0]).unwrap();
-    other.attend(&queries, &Attend::default(), &mut outputs[1]).unwrap();
-    assert_eq!(outputs[0], outputs[1]);
-    let step = card.capture(&Attend::default()).unwrap();
-    let refused = card.grow(4000);
-    assert!(matches!(refused, Err(Error::Unsupported { why }) if why.contains("captured")), "{refused:?}");
-    drop(step);
-    card.grow(4000).unwrap();
 }
