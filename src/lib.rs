@@ -126,4 +126,6 @@ pub use octaplex_arch::with_default_floats;
 #[cfg(all(doctest, feature = "alloc"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
-pub use rows::{Floats, FloatsMut, Rows, RowsMut};
+pub use rows::{Floats, Rows};
+#[cfg(feature = "alloc")]
+pub use rows::{FloatsMut, RowsMut};

@@ -18,6 +18,7 @@ pub enum Floats<'a> {
 }
 
 /// Floats to write: a mutable slice of f32, f16 or bf16 turns into this.
+#[cfg(feature = "alloc")]
 #[derive(Debug)]
 pub enum FloatsMut<'a> {
     /// In f32.
@@ -63,6 +64,7 @@ pub struct Rows<'a> {
 }
 
 /// Outputs of all query heads, to write: floats and their order, as in [`Rows`].
+#[cfg(feature = "alloc")]
 #[derive(Debug)]
 pub struct RowsMut<'a> {
     floats: FloatsMut<'a>,
@@ -148,6 +150,7 @@ impl<'a> Rows<'a> {
     }
 }
 
+#[cfg(feature = "alloc")]
 impl<'a> RowsMut<'a> {
     /// Rows in the order \[heads]\[tokens]\[width].
     #[must_use]
@@ -337,12 +340,14 @@ macro_rules! conversions {
             }
         }
 
+        #[cfg(feature = "alloc")]
         impl<'a> From<&'a mut [$float]> for FloatsMut<'a> {
             fn from(values: &'a mut [$float]) -> Self {
                 Self::$variant(values)
             }
         }
 
+        #[cfg(feature = "alloc")]
         impl<'a, const N: usize> From<&'a mut [$float; N]> for FloatsMut<'a> {
             fn from(values: &'a mut [$float; N]) -> Self {
                 Self::$variant(values)
@@ -375,12 +380,14 @@ macro_rules! conversions {
             }
         }
 
+        #[cfg(feature = "alloc")]
         impl<'a> From<&'a mut [$float]> for RowsMut<'a> {
             fn from(values: &'a mut [$float]) -> Self {
                 Self::heads_first(values)
             }
         }
 
+        #[cfg(feature = "alloc")]
         impl<'a, const N: usize> From<&'a mut [$float; N]> for RowsMut<'a> {
             fn from(values: &'a mut [$float; N]) -> Self {
                 Self::heads_first(values)

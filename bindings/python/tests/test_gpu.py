@@ -240,7 +240,7 @@ def test_a_step_is_captured_into_a_graph_of_pytorch():
     _, card = both()
     fill([card], 500)
     queries = torch.from_numpy(rows(1, heads=4)[:, 0]).cuda()
-    out = torch.empty_like(queries)
+    out, row = torch.empty_like(queries), gpu.put(rows(1))
     for _ in range(3):
         card.attend(0, queries, out=out)
     torch.cuda.synchronize()
@@ -248,7 +248,7 @@ def test_a_step_is_captured_into_a_graph_of_pytorch():
     with torch.cuda.graph(graph):
         card.attend(0, queries, out=out)
         with pytest.raises(octaplex.Error, match="captured"):
-            card.append(0, gpu.put(rows(1)), gpu.put(rows(1)))
+            card.append(0, row, row)
     card.append(0, gpu.put(rows(9, seed=4)), gpu.put(rows(9, seed=4)))
     queries.copy_(torch.from_numpy(rows(1, heads=4, seed=77)[:, 0]))
     graph.replay()

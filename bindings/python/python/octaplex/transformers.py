@@ -237,6 +237,8 @@ class _OnGpu:
             "position": None,
         }
         logits = self._logits(options.get("sink_logits"))
+        if logits is not None or queries.shape[2] > 1:
+            self.settle()  # the call waits for the GPU and counts what it has: so do we
         _gpu.retried(lambda: self.cache.attend(0, (first, len(queries)), given, asked, logits, None, target, stream))
         return out
 
