@@ -27,7 +27,7 @@
 //!              ◄── floor: dropped behind a sliding window
 //! ```
 //!
-//! `start` follows from `kept` and `next` alone ([`LayerConfig::closed`]), so that going back to a position finds the
+//! `start` follows from `kept` and `next` alone (`LayerConfig::closed`), so that going back to a position finds the
 //! pages closed that were closed there. The first page that closes decides the balance and the prefix centre; opened
 //! again, it takes them back. Positions never change: keys carry their rotary embedding.
 

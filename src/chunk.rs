@@ -48,7 +48,7 @@ pub enum Dtype {
 }
 
 /// Configures a [`ChunkCodec`]: the shape of the tensor, and how it is encoded. Fields that
-/// [`LayerConfig`](crate::LayerConfig) has too mean the same.
+/// [`LayerConfig`] has too mean the same.
 ///
 /// ```
 /// use octaplex::chunk::{ChunkConfig, ChunkLayout};

@@ -95,7 +95,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     /// `weights` are \[outputs]\[[`tokens`](Self::tokens)] and `output` is \[outputs]\[width].
     ///
     /// # Errors
-    /// [`Error::Row`] for weights that are not at most [`MAX_WEIGHT`](crate::codecs::MAX_WEIGHT); [`Error::Missing`],
+    /// [`Error::Row`] for weights that are not at most [`MAX_WEIGHT`]; [`Error::Missing`],
     /// [`Error::Length`]; [`Error::Corrupt`], whose block is counted over all pages.
     pub fn accumulate(
         &self,
