@@ -232,3 +232,14 @@ def test_the_package_itself_needs_neither_and_another_version_is_said(tmp_path):
     path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
     found = subprocess.run([sys.executable, "-c", "import octaplex.transformers"], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
     assert "octaplex.Error" in found.stderr and "transformers 9.1" in found.stderr and "5.23" in found.stderr
+
+
+@pytest.mark.parametrize("capacity", [None, 1024])
+def test_models_that_cannot_be_served_are_refused_by_name(capacity):
+    bloom = transformers.BloomConfig(vocab_size=97, hidden_size=128, n_head=4, n_layer=2)
+    with pytest.raises(octaplex.Error, match="bloom.*transformers' attention functions" if capacity else "bloom.*pass capacity"):
+        model = transformers.AutoModelForCausalLM.from_config(bloom, attn_implementation="octaplex").eval()
+        model(torch.arange(2, 90)[None], past_key_values=OctaplexCache(model.config, capacity=capacity))
+    latent = transformers.DeepseekV3Config(vocab_size=97, hidden_size=128, num_hidden_layers=2, num_attention_heads=4, kv_lora_rank=32)
+    with pytest.raises(octaplex.Error, match=r"deepseek_v3.*\(MLA\)"):
+        OctaplexCache(latent, capacity=capacity)

@@ -63,6 +63,12 @@ class _States(torch.Tensor):
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(function, "__name__", "") == "__get__":  # shape, dtype, device
             return super().__torch_function__(function, types, args, kwargs or {})
+        layer = next((each.layer for each in args if isinstance(each, _States) and hasattr(each, "layer")), None)
+        if layer is not None and layer.owner.config._attn_implementation == "octaplex":
+            raise Error(
+                f"the model ({layer.owner.config.model_type}) computes on its keys and values apart from transformers' attention functions, "
+                "so it cannot read what OctaplexCache holds: use a cache of transformers for it"
+            )
         raise Error(
             "the model's attention would not see what OctaplexCache holds: call model.set_attn_implementation('octaplex'), "
             "or load the model with attn_implementation='octaplex'"
@@ -435,13 +441,22 @@ class OctaplexCache(_Base):
         if unknown := sorted(options.keys() - _DEFAULTS):
             raise Error(f"{', '.join(unknown)}: no option here (windows and shapes come from the model): pass {', '.join(_DEFAULTS)}")
         config = config.get_text_config(decoder=True)
+        if getattr(config, "kv_lora_rank", None):
+            raise Error(
+                f"the model ({config.model_type}) has multi-head latent attention (MLA): keys and values come from one latent, which "
+                "OctaplexCache does not hold: use a cache of transformers for it"
+            )
         kinds, settings = get_layer_types_and_kwargs(config)
         if other := sorted(set(kinds) - {"full_attention", "sliding_attention"}):
             raise Error(f"the model has layers of {', '.join(other)}: OctaplexCache takes full_attention and sliding_attention")
         if isinstance(settings, dict):  # 5.17 has one for all layers
             settings = [settings if kind == "sliding_attention" else {} for kind in kinds]
         self.options = _DEFAULTS | options
-        self.capacity = config.max_position_embeddings if capacity is None else capacity
+        if capacity is None:
+            capacity = getattr(config, "max_position_embeddings", None)
+        if capacity is None:
+            raise Error(f"the model ({config.model_type}) does not say how many tokens it takes: pass capacity")
+        self.config, self.capacity = config, capacity
         self._groups: dict[tuple[Any, ...], Union[_Sequences, _OnGpu]] = {}
         self._padding: tuple[Any, list[int]] = (None, [])
         #: Whether a DecodeGraph is at work, which has no mask: sequences go on behind their own tokens.
