@@ -13,7 +13,7 @@ for name in octaplex-arch octaplex octaplex-metrics octaplex-files octaplex-cli 
     grep -qx "$file" <<<"$list" || { echo "$name has no $file" >&2; exit 1; }
   done
   # What only the repository can run or needs stays there.
-  if grep -E '(^|/)(tests|benches|fuzz|ci|golden)/|house\.md' <<<"$list"; then
+  if grep -E '(^|/)(tests|benches|fuzz|ci|golden)/|architecture\.md' <<<"$list"; then
     echo "$name: these do not belong into a package" >&2
     exit 1
   fi

@@ -1,4 +1,4 @@
-//! Everything has its room: greps that keep `docs/house.md` true.
+//! Everything has its room: greps that keep `docs/architecture.md` true.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
 use octaplex::CodecSpec;
@@ -198,7 +198,7 @@ fn one_minimum_of_rust() {
     let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
     let declared =
         manifest.split("\nrust-version = \"").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
-    for (file, words) in [("README.md", "A clone needs Rust "), ("docs/house.md", "**MSRV ")] {
+    for (file, words) in [("README.md", "A clone needs Rust "), ("docs/architecture.md", "**MSRV ")] {
         let text = fs::read_to_string(root().join(file)).unwrap();
         let named = text.split(words).nth(1).unwrap();
         let digits = named.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap();
@@ -206,7 +206,7 @@ fn one_minimum_of_rust() {
     }
 }
 
-/// One room, one file: a new one in src/ is a decision, and is written here and in docs/house.md.
+/// One room, one file: a new one in src/ is a decision, and is written here and in docs/architecture.md.
 #[test]
 fn the_rooms_of_src() {
     const ROOMS: &[&str] = &[

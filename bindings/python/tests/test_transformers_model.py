@@ -17,7 +17,7 @@ import torch  # noqa: E402
 import transformers  # noqa: E402
 from octaplex.transformers import OctaplexCache  # noqa: E402
 
-TEXT = pathlib.Path(__file__).parents[3] / "docs/house.md"
+TEXT = pathlib.Path(__file__).parents[3] / "docs/architecture.md"
 PROMPT, NEW = 250, 40  # pages of 64 and of 128 close while it writes
 
 #: Options of the tool, and the same of OctaplexCache.
