@@ -22,9 +22,7 @@ use crate::codebook::{Codebook, WIDTHS, lloyd_max, octahedral_coordinates, tripl
 use crate::codec::turboquant::Gain;
 use crate::rotation::Rotation;
 use crate::spec::{Key, Sample, Spec, Value, builders, one_of, parse_int};
-use crate::stream::Purpose;
-use crate::stream::Stream;
-use crate::typed::Typed;
+use crate::stream::{Purpose, Stream};
 use crate::{Backend, Error};
 use octaplex_arch::{Float, Rows, Search, TripletLayout};
 
@@ -313,7 +311,7 @@ impl Spec for OctopusSpec {
 /// assert!(decoded.iter().all(|x| (x - 0.5).abs() < 0.4));
 /// # Ok::<(), Error>(())
 /// ```
-pub type Octopus<const D: usize> = Typed<Core, D>;
+pub type Octopus<const D: usize> = crate::typed::Typed<Core, D>;
 
 /// The codec at a width known at run time.
 #[derive(Clone, Debug)]
