@@ -1,6 +1,7 @@
-//! The cache: keys and values over time, compressed, and attention on them.
+//! The cache of one attention layer, and of a whole model: keys and values, compressed, and attention on them.
 //!
-//! One [`Layer`] holds the tokens of one attention layer, all key/value heads of it. The life of a token:
+//! A [`Layer`] holds the tokens of all key/value heads of one attention layer. [`LayerCache`] is one in memory that you
+//! bring, and `SharedLayer` one on the heap. The life of a token:
 //!
 //! ```text
 //!  append ─┬─► sinks          the first 4 tokens, f16, for ever

@@ -1,7 +1,7 @@
-//! A cache of cells: rows at any index, in any order, for engines that decide themselves which token lies where.
+//! Pages of cells that are written at any index and in any order, for engines that place tokens themselves.
 //!
-//! [`KvCache`](crate::KvCache) knows tokens by their position and appends them. Engines such as llama.cpp have *cells*: a
-//! token takes any free one, a cell is freed and written again without notice, and a mask says which query sees which cell.
+//! [`KvCache`](crate::KvCache) knows tokens by their position and appends them. Engines such as llama.cpp have *cells*. A
+//! token takes any free cell, and a cell is freed and written again without notice. A mask says which query sees which cell.
 //!
 //! ```text
 //! page     64 consecutive cells of all heads, whoever's tokens they are

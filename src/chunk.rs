@@ -1,7 +1,7 @@
-//! Chunks: keys and values of a stack of layers as bytes that stand for themselves, to be stored and sent.
+//! Chunks: the keys and values of all layers for some tokens, as one blob that describes itself.
 //!
-//! A chunk is what stores of caches hold: so many tokens of so many layers, in a tensor of one of two layouts. Its pages are
-//! those of a cache, the last one as long as the tokens make it; what a cache decides over time (balance, prefix centre) is
+//! Stores of caches hold chunks: a number of tokens of a number of layers, in a tensor of one of two layouts. A blob has the
+//! pages of a cache, the last one as long as the tokens make it; what a cache decides over time (balance, prefix centre) is
 //! decided from the chunk's own keys. `docs/formats.md` has the table.
 //!
 //! ```text

@@ -1,4 +1,4 @@
-//! Lloyd-Max codebooks for one coordinate of a random unit vector.
+//! Codebooks that codecs share: Lloyd-Max quantisers for one coordinate of a random unit vector.
 //!
 //! A vector that was normalised and then rotated at random is uniform on the unit sphere, so each of its
 //! `dim` coordinates has the density `f(x) ∝ (1 - x²)^((dim - 3) / 2)` on `[-1, 1]`, whatever the data were.

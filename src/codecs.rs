@@ -1,5 +1,24 @@
-//! Which codecs there are: the list of all of them, once (`codecs!` at the end of this file); specs of any, and codecs
-//! chosen at run time.
+//! All codecs: each by its own type, and any of them by its spec.
+//!
+//! * [`CodecSpec`](crate::CodecSpec) names a codec with its parameters, and parses and prints it: `"turboquant:bits=3"`.
+//! * [`TurboQuant<D>`](TurboQuant), [`Trellis<D>`](Trellis) and the others are codecs whose width the compiler knows.
+//! * [`AnyCodec`] is any codec, chosen at run time without a heap. `CodecSpec::build_dyn` puts one on the heap.
+//! * [`Codec`] is the trait that all of them implement. Implement it to use your own codec in a cache.
+//! * [`Stream`] says which head of which layer a codec serves, as heads are rotated differently.
+//!
+//! ```
+//! use octaplex::Error;
+//! use octaplex::codecs::TurboQuant;
+//!
+//! let codec = TurboQuant::<64>::new(4)?; // 4 bits, on the fastest instructions of this CPU
+//! let mut block = vec![0; codec.block_bytes()];
+//! codec.encode(&[0.5; 64], &mut block)?;
+//! let mut decoded = [0.0; 64];
+//! codec.decode(&block, &mut decoded)?;
+//! assert!(decoded.iter().all(|x| (x - 0.5).abs() < 0.1));
+//! # Ok::<(), Error>(())
+//! ```
+// The list of all codecs is `codecs!` at the end of this file.
 
 pub use crate::codec::additive::{Additive, AdditiveSpec};
 pub use crate::codec::float::{Bf16Spec, F16Spec, F32Spec, FloatRows};

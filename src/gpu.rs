@@ -1,22 +1,39 @@
-//! A cache on cards, and attention on it: NVIDIA's with the feature `cuda`, AMD's with `hip`. Pages are those of the CPU, byte by byte, and go both ways.
+//! Caches on GPUs and attention on them: NVIDIA's with the feature `cuda`, AMD's with `hip`.
 //!
-//! Nothing of CUDA or ROCm is needed to build. The driver and its run-time compiler, NVRTC or hipRTC, are looked for when a [`Device`] is made and its kernels are first used, and
-//! [`Failure`] says what is missing. Kernels are compiled for the card that is found, some seconds the first time, and kept in the
-//! user's cache folder (`OCTAPLEX_CACHE`, else the system's).
+//! Pages are those of the CPU, byte by byte, and go both ways. Attention is close to the CPU's, and not bit-exact.
 //!
-//! It has never run on an AMD card: the kernels compile for gfx900 and later, and what the host does was tried over stand-ins for AMD's
-//! libraries, on NVIDIA's cards and on a CPU. Those cards have 64 KB of shared memory a block of threads: codecs and widths whose decode steps need more, a width of
-//! 256 among them, are [`Failure::SharedMemory`].
+//! Nothing of CUDA or ROCm is needed to build. The driver and its run-time compiler, NVRTC or hipRTC, are looked for when a
+//! [`Device`] is made and its kernels are first used, and [`Failure`] says what is missing. Kernels are compiled for the GPU
+//! that is found, which takes some seconds the first time. They are kept in the user's cache folder (`OCTAPLEX_CACHE`, else
+//! the system's).
 //!
-//! What is here is a beginning: tokens are appended ([`Layer::append`]) or uploaded from a layer on the CPU ([`Layer::upload`]),
-//! taken back ([`Layer::truncate`]) and evicted ([`Layer::evict`]); sequences go back to the CPU ([`Layer::download`]) and into
-//! snapshots, which are the CPU's ([`Layer::save`], [`Layer::load`]); decode steps, and blocks of queries, on [`turboquant`](crate::codecs::TurboQuantSpec) of
-//! every number of levels (rotation=wht) and [`trellis`](crate::codecs::TrellisSpec), keys and values, as well as
-//! [`int`](crate::codecs::IntSpec) of all bits, with a scale, or a scale and a zero, a token or a group, and keys of [`octopus`](crate::codecs::OctopusSpec) with bdir up to 5, of [`tq3_0`](crate::codecs::Tq3Spec) (not at 80) and of
-//! [`hqmq`](crate::codecs::HqmqSpec), with outliers or without, at widths of 64, 80, 96, 128, 192 and 256. Other codecs
-//! and widths are an [`Error::Unsupported`]. Pages with outliers are encoded by the CPU, also of tokens that lie on the card; their outliers take 12 bytes
-//! each there, and no flags. A layer begins with room for one in 32 of all chunks of such a side (.75 bits a value), and takes as much more, when a
-//! page that comes finds none: [`Failure::Memory`] where the card has none left, with the layer as it was. Captured steps go on. Engines with memory and streams of their own on the card: [`Layer::append_on`], [`Layer::attend_on`].
+//! | you want | call |
+//! |---|---|
+//! | add tokens from the host | [`Layer::append`] |
+//! | add tokens that lie on the GPU | [`Layer::append_on`], and [`Layer::append_step_on`], which waits for nothing |
+//! | move a sequence from or to a layer on the CPU | [`Layer::upload`], [`Layer::download`] |
+//! | take tokens back, drop old ones | [`Layer::truncate`], [`Layer::evict`] |
+//! | snapshots, which are the CPU's | [`Layer::save`], [`Layer::load`] |
+//! | attention | [`Layer::attend`], [`Layer::attend_on`], [`Layer::attend_sequences_on`] |
+//!
+//! | codec | keys | values |
+//! |---|---|---|
+//! | [`turboquant`](crate::codecs::TurboQuantSpec), every number of levels, `rotation=wht` | yes | yes |
+//! | [`trellis`](crate::codecs::TrellisSpec) | yes | yes |
+//! | [`int`](crate::codecs::IntSpec), all bits, a token or a group, also asymmetric and with outliers | yes | yes |
+//! | [`octopus`](crate::codecs::OctopusSpec) with `bdir` up to 5 | yes | no |
+//! | [`tq3_0`](crate::codecs::Tq3Spec), not at a width of 80 | yes | no |
+//! | [`hqmq`](crate::codecs::HqmqSpec), also with outliers | yes | no |
+//!
+//! Widths are 64, 80, 96, 128, 192 and 256. Other codecs and widths are an [`Error::Unsupported`].
+//!
+//! The CPU encodes pages with outliers, also of tokens that lie on the GPU. An outlier takes 12 bytes on the GPU. A layer
+//! begins with room for one in 32 of all chunks of such a side (0.75 bits a value), and takes more when a page finds none:
+//! [`Failure::Memory`] if the GPU has none left, with the layer as it was.
+//!
+//! AMD: it has never run on an AMD GPU. The kernels compile for gfx900 and later, and the host's side was tried over
+//! stand-ins for AMD's libraries, on NVIDIA's GPUs and on a CPU. Those GPUs have 64 KB of shared memory for a block of threads.
+//! Codecs and widths whose decode steps need more, such as a width of 256, are [`Failure::SharedMemory`].
 //!
 //! ```no_run
 //! use octaplex::{Attend, LayerConfig, gpu};

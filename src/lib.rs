@@ -8,7 +8,8 @@
 //! ```
 //! use octaplex::{Error, KvCache};
 //!
-//! let mut cache = KvCache::builder(2, 8, 128, 32_768).query_heads(32).build()?; // layers, key/value heads, width, tokens
+//! // Layers, key/value heads, width, tokens; 32 query heads.
+//! let mut cache = KvCache::builder(2, 8, 128, 32_768).query_heads(32).build()?;
 //! let prompt = vec![0.5; 8 * 100 * 128]; // [heads][tokens][width], in f32, f16 or bf16
 //! cache.append(0, &prompt, &prompt)?;
 //! let mut output = vec![0.0; 32 * 128];
@@ -61,8 +62,8 @@
 //! const CONFIG: LayerConfig = LayerConfig::new(1, 64, 1000); // heads, width, tokens
 //! let mut memory = [0; CONFIG.required_bytes()];
 //! let mut scratch = [0.0; CONFIG.scratch_len(1)];
-//! let backend = Backend::detect();
-//! let mut cache = LayerCache::<TurboQuant<64>, TurboQuant<64>, _>::new(&CONFIG, backend, &mut memory[..])?;
+//! type Codec = TurboQuant<64>;
+//! let mut cache = LayerCache::<Codec, Codec, _>::new(&CONFIG, Backend::detect(), &mut memory[..])?;
 //! cache.append(&[0.5; 64], &[0.25; 64], &mut scratch)?;
 //! let mut output = [0.0; 64];
 //! cache.attend(&[1.0; 64], &mut output, &mut scratch)?;
@@ -114,8 +115,11 @@ pub mod verify;
 pub use attention::Attend;
 pub use backend::Backend;
 #[cfg(feature = "alloc")]
+#[doc(inline)]
 pub use cache::KvCache;
+#[doc(inline)]
 pub use cache::{CacheConfig, LayerConfig, Stats};
+#[doc(inline)]
 pub use codecs::CodecSpec;
 pub use error::{Error, ErrorKind};
 /// Half-precision floats, which caches take and codecs store; the crate `half`'s.

@@ -1,8 +1,8 @@
-//! Whether this build, on this machine, computes what every other one does: codecs and caches work on fixed inputs, and all
-//! bytes and all bits of their results are folded into checksums. The table `verify/expected.txt` says what they must be.
+//! Checks that this build computes on this machine what every other one computes.
 //!
-//! Nothing here needs a heap or a file, so that a board without either can tell: [`codec`] and [`layer`] for the one codec
-//! that a firmware links, [`check`] for any by its name.
+//! Codecs and caches work on fixed inputs, and a checksum takes in all bytes and bits of their results. The table
+//! `verify/expected.txt` says what the checksums must be. Nothing here needs a heap or a file: [`codec`] and [`layer`] check
+//! the one codec that a firmware links, and [`check`] checks any codec by its name.
 //!
 //! ```
 //! use octaplex::{Backend, verify};

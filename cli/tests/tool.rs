@@ -373,7 +373,7 @@ fn errors_are_one_line_and_leave_no_file() {
         assert!(!folder.join("out").exists());
     };
     encode("turboqant", "64", "x.f32", &["\"turboqant\"", "turboquant", "int"]);
-    encode("turboquant:bits=0", "64", "x.f32", &["at \"0\"", "bits takes 1..=8"]);
+    encode("turboquant:bits=0", "64", "x.f32", &["at \"0\"", "invalid value for bits: expected 1..=8"]);
     encode("int:gruop=32", "64", "x.f32", &["at \"gruop=32\"", "group="]);
     encode("turboquant", "100", "x.f32", &["width 100", "96", "128"]);
     encode("turboquant", "sixty", "x.f32", &["'sixty'", "--dim"]);
