@@ -1,7 +1,7 @@
 //! All codecs: each by its own type, and any of them by its spec.
 //!
-//! * [`CodecSpec`](crate::CodecSpec) names a codec with its parameters, and parses and prints it: `"turboquant:bits=3"`.
-//! * [`TurboQuant<D>`](TurboQuant), [`Trellis<D>`](Trellis) and the others are codecs whose width the compiler knows.
+//! * [`CodecSpec`] names a codec with its parameters, and parses and prints it: `"turboquant:bits=3"`.
+//! * [`TurboQuant`], [`Trellis`] and the others are codecs whose width the compiler knows.
 //! * [`AnyCodec`] is any codec, chosen at run time without a heap. `CodecSpec::build_dyn` puts one on the heap.
 //! * [`Codec`] is the trait that all of them implement. Implement it to use your own codec in a cache.
 //! * [`Stream`] says which head of which layer a codec serves, as heads are rotated differently.
