@@ -356,7 +356,7 @@ static void options(void) {
     each[1].heads = 2;
     FAILS(octaplex_cache_attend(cache, 0, queries, QUERIES, &each[1], output, QUERIES, &error), MISSING, "key/value head");
     FAILS(octaplex_cache_attend(cache, 0, queries, QUERIES, NULL, output, QUERIES - 1, &error), LENGTH, "output");
-    FAILS(octaplex_cache_attend(cache, 0, queries, WIDTH, NULL, output, WIDTH, &error), LENGTH, "6 heads of width 64 with 1 rows");
+    FAILS(octaplex_cache_attend(cache, 0, queries, WIDTH, NULL, output, WIDTH, &error), LENGTH, "6 heads of width 64");
     FAILS(octaplex_cache_attend(cache, 9, queries, QUERIES, NULL, output, QUERIES, &error), MISSING, "layer 9");
     FAILS(octaplex_cache_attend(NULL, 0, queries, QUERIES, NULL, output, QUERIES, &error), POINTER, "null");
     each[0].scale = NAN;

@@ -204,7 +204,7 @@ impl Cache {
         let (sink_logits, bias) = (more(&sink_logits)?.unwrap_or_default(), more(&bias)?.unwrap_or_default());
         let attend = |cache: &KvCache| {
             let attend = options.attend(&sink_logits, &bias);
-            cache.attend(layer, &floats(queries), &attend, output)
+            cache.attend_with(layer, &*floats(queries), &attend, output)
         };
         self.read(py, attend)?.or_raise()
     }

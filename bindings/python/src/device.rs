@@ -6,7 +6,7 @@ use crate::work::work;
 use crate::{Error, OrRaise, OutOfMemory, Result};
 use octaplex::codecs::TrellisSpec;
 use octaplex::gpu::{self, Device, Failure, Layer};
-use octaplex::{CodecSpec, KvCache, LayerConfig, Stats, Tensor};
+use octaplex::{CodecSpec, Floats as Tensor, KvCache, LayerConfig, Stats};
 use pyo3::prelude::*;
 use std::borrow::Cow;
 use std::collections::HashMap;

@@ -7,7 +7,9 @@ use alloc::boxed::Box;
 use core::fmt;
 use octaplex::cache::Center;
 use octaplex::codecs::Stream;
-use octaplex::{Attend, Backend, CacheConfig, CodecSpec, Error, KvCache, LayerConfig, Stats, Floats, bf16, f16};
+use octaplex::{
+    Attend, Backend, CacheConfig, CodecSpec, Error, Floats, KvCache, LayerConfig, Stats, bf16, f16,
+};
 
 pub struct Cache {
     cache: KvCache,
@@ -125,7 +127,7 @@ impl Cache {
             return Err(Error::Unsupported { why: NO_QUERY_HEADS }.into());
         }
         self.reserve(layer, queries.len() / config.key_dim)?;
-        self.cache.attend_with(layer, queries, options, out)?;
+        self.cache.attend_with(layer, queries, options, &mut *out)?;
         Ok(out.len())
     }
 
@@ -295,7 +297,7 @@ pub unsafe extern "C" fn cache_attend(
             attend.bias = input(options.bias, options.bias_length);
             attend.sink_logits = input(options.sink_logits, options.sink_logits_length);
         }
-        answer((*cache).attend_with(layer, input(queries, queries_length), &attend, output(out, out_length)))
+        answer((*cache).attend(layer, input(queries, queries_length), &attend, output(out, out_length)))
     }
 }
 

@@ -1,14 +1,14 @@
 //! Whether this build computes what every other one does.
 
-use crate::memory::expect_room;
 use crate::codec::built;
+use crate::memory::expect_room;
 use crate::text::write;
 use crate::{Failure, answer};
 use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
-use octaplex::verify::{Checksums, MEMORY, check, expected, together};
 use octaplex::Backend;
+use octaplex::verify::{Checksums, MEMORY, check, expected, together};
 
 /// What each codec of this build gave.
 struct Table(Vec<(&'static str, Checksums)>);
