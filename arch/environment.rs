@@ -96,7 +96,7 @@ mod control {
 mod control {
     pub(super) type Word = u32;
     pub(super) const DEFAULT: Word = 0;
-    pub(super) const MEANT: Word = 0;
+    pub(super) const MEANT: Word = !0;
 
     pub(super) fn read() -> Word {
         DEFAULT
