@@ -108,7 +108,6 @@ impl Layer {
         output: DeviceSlice,
         stream: CallerStream,
     ) -> Result<(), Error> {
-        crate::Error::expect_length("values of the output", queries.len(), output.len())?;
         let all = 0..self.sequences.len();
         self.attend_sequences_on(all, queries, options, output, stream)
     }
