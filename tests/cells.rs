@@ -160,7 +160,12 @@ fn check_attention(sides: &[Side; 2], rows: [&[f16]; 2], random: &mut Random, to
             page = end;
         }
         let mut output = vec![9.0; GROUP * queries * dims[1]];
+        let mut sum = parts[0].clone();
+        parts[1..].iter().for_each(|part| sum.add(&sides[1].pages, part).unwrap());
         Partial::merge(&mut parts, &sides[1].pages, sinks, &mut output).unwrap();
+        let mut one_by_one = vec![9.0; output.len()];
+        Partial::merge(&mut [sum], &sides[1].pages, sinks, &mut one_by_one).unwrap();
+        assert_eq!(one_by_one, output, "parts added one by one");
         for (row, (query, output)) in
             rows_of_queries.chunks_exact(dims[0]).zip(output.chunks_exact(dims[1])).enumerate()
         {

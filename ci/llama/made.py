@@ -1,10 +1,12 @@
 """Makes small models with random weights, in GGUF: what is tested on them needs no download and no sense.
 
-usage: made.py KIND OUT.gguf
+usage: made.py KIND OUT.gguf [LAYERS]
 
 KIND: llama    grouped-query attention, heads of width 64
       gemma2   sliding windows in every other layer, soft caps, heads of width 128
       mpt      ALiBi instead of rotary embeddings, heads of width 80
+      qwen15   for speed: LAYERS (4) of the 28 layers of Qwen2.5-1.5B and as large a share of its vocabulary, in Q4_0:
+               the work for a token has the proportions of the whole model
 """
 
 import sys
@@ -12,14 +14,15 @@ import sys
 import gguf
 import numpy as np
 
-kind, out = sys.argv[1:]
+kind, out = sys.argv[1:3]
+layers = int(sys.argv[3]) if len(sys.argv) > 3 else 4
 rng = np.random.default_rng(7)
-VOCABULARY, LAYERS, TRAINED = 512, 3, 4096
-heads, groups, width = {"llama": (6, 3, 64), "gemma2": (4, 2, 128), "mpt": (4, 1, 80)}[kind]
-embedding = heads * width if kind == "mpt" else 192
-hidden = 2 * embedding
+VOCABULARY, LAYERS, TRAINED = (151_936 * layers // 28 // 64 * 64, layers, 131_072) if kind == "qwen15" else (512, 3, 4096)
+heads, groups, width = {"llama": (6, 3, 64), "gemma2": (4, 2, 128), "mpt": (4, 1, 80), "qwen15": (12, 6, 128)}[kind]
+embedding = heads * width if kind in ("mpt", "qwen15") else 192
+hidden = 8960 if kind == "qwen15" else 2 * embedding
 
-writer = gguf.GGUFWriter(out, kind)
+writer = gguf.GGUFWriter(out, "llama" if kind == "qwen15" else kind)
 writer.add_name(f"made {kind}")
 writer.add_context_length(TRAINED)
 writer.add_embedding_length(embedding)
@@ -54,7 +57,11 @@ if kind == "gemma2":
 
 def tensor(name, *shape, scale=None):
     scale = scale or shape[-1] ** -0.5
-    writer.add_tensor(name, (scale * rng.standard_normal(shape)).astype(np.float32))
+    weights = (scale * rng.standard_normal(shape)).astype(np.float32)
+    if kind != "qwen15":
+        return writer.add_tensor(name, weights)
+    q4_0 = gguf.GGMLQuantizationType.Q4_0
+    writer.add_tensor(name, gguf.quants.quantize(weights, q4_0), raw_dtype=q4_0)
 
 
 def norm(name):

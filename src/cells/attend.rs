@@ -215,7 +215,7 @@ impl Partial {
         for (row, output) in output.chunks_exact_mut(dim).enumerate() {
             let of_row = row * dim..(row + 1) * dim;
             for other in &*others {
-                first.add(backend, row, other);
+                first.add_row(backend, row, other);
             }
             let scale = first.totals[row].scale(backend, sink_logits.get(row).copied());
             let coded = &mut first.coded[of_row.clone()];
@@ -226,8 +226,20 @@ impl Partial {
         Ok(())
     }
 
+    /// Adds a part of the same queries. Adding parts one by one, in their order, and then [merging](Self::merge) the result
+    /// alone gives the same bits as merging them all, in the memory of two parts.
+    ///
+    /// # Errors
+    /// [`Error::Length`] for parts of different queries or widths.
+    pub fn add(&mut self, values: &CellPages, other: &Self) -> Result<(), Error> {
+        Error::expect_length("rows of a part", self.totals.len(), other.totals.len())?;
+        Error::expect_length("width of a part", self.dim, other.dim)?;
+        (0..self.totals.len()).for_each(|row| self.add_row(values.backend, row, other));
+        Ok(())
+    }
+
     /// Adds another part's row.
-    fn add(&mut self, backend: Kernels, row: usize, other: &Self) {
+    fn add_row(&mut self, backend: Kernels, row: usize, other: &Self) {
         let of_row = row * self.dim..(row + 1) * self.dim;
         let coded = (&mut self.coded[of_row.clone()], &other.coded[of_row.clone()]);
         let exact = (&mut self.exact[of_row.clone()], &other.exact[of_row]);

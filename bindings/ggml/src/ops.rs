@@ -7,7 +7,7 @@ use core::ffi::c_int;
 use core::ops::Range;
 use octaplex::cells::{CellAttend, CellPages, Partial};
 use octaplex::{Error, f16};
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 
 /// Pages that one task attends to. Parts are what results are made of: this number does not depend on threads.
 const PART: usize = 16;
@@ -240,36 +240,47 @@ impl<'a> Call<'a> {
 
     fn run(&self, instance: &Instance, keys: &CellPages, values: &CellPages) -> Result<(), Error> {
         let blocks = self.count.div_ceil(self.block);
-        let (units, parts) = (self.streams * self.heads * blocks, self.cells.div_ceil(64).div_ceil(PART));
-        let results: Vec<Mutex<Vec<Partial>>> =
-            (0..units).map(|_| Mutex::new(vec![Partial::default(); parts])).collect();
+        let (units, parts) = (self.streams * self.heads * blocks, self.cells.div_ceil(64 * PART).max(1));
         let failed: Mutex<Option<Error>> = Mutex::new(None);
-        let fail = |error: Error| {
-            lock(&failed).get_or_insert(error);
-        };
-        instance.team.run(units * parts, &|task| {
-            let (unit, part) = (task / parts, task % parts);
-            let mut result = core::mem::take(&mut lock(&results[unit])[part]);
-            match self.attend_part(keys, values, unit, part, &mut result) {
-                Ok(()) => lock(&results[unit])[part] = result,
-                Err(error) => fail(error),
-            }
-        });
-        if let Some(error) = *lock(&failed) {
-            return Err(error);
-        }
-        let merge = |unit: usize| {
-            if let Err(error) = self.merge(values, unit, &mut lock(&results[unit])) {
-                fail(error);
+        let check = |result: Result<(), Error>| {
+            if let Err(error) = result {
+                lock(&failed).get_or_insert(error);
             }
         };
-        // Few rows are merged sooner than a thread wakes.
-        if self.count > 8 {
-            instance.team.run(units, &merge)
+        if units >= 2 * instance.team.threads() {
+            // A prompt keeps every thread busy without parts, which would all have to be kept until they are merged.
+            instance.team.run(units, &|unit| check(self.attend_unit(keys, values, unit, parts)));
         } else {
-            (0..units).for_each(merge)
+            let results: Vec<Mutex<Partial>> = (0..units * parts).map(|_| Mutex::default()).collect();
+            instance.team.run(units * parts, &|task| {
+                check(self.attend_part(keys, values, task / parts, task % parts, &mut lock(&results[task])));
+            });
+            let mut results: Vec<Partial> = results
+                .into_iter()
+                .map(|part| part.into_inner().unwrap_or_else(PoisonError::into_inner))
+                .collect();
+            for (unit, parts) in results.chunks_exact_mut(parts).enumerate() {
+                check(self.merge(values, unit, parts));
+            }
         }
         lock(&failed).map_or(Ok(()), Err)
+    }
+
+    /// Attends to all parts, one after the other.
+    fn attend_unit(
+        &self,
+        keys: &CellPages,
+        values: &CellPages,
+        unit: usize,
+        parts: usize,
+    ) -> Result<(), Error> {
+        let (mut sum, mut next) = (Partial::default(), Partial::default());
+        self.attend_part(keys, values, unit, 0, &mut sum)?;
+        for part in 1..parts {
+            self.attend_part(keys, values, unit, part, &mut next)?;
+            sum.add(values, &next)?;
+        }
+        self.merge(values, unit, core::slice::from_mut(&mut sum))
     }
 
     /// A unit's stream, key/value head, and queries.
