@@ -129,7 +129,8 @@ def summary():
 
 def main():
     wrong = [("docs/SUMMARY.md", *found) for found in summary()]
-    for name in (names := tracked()):
+    names = tracked()
+    for name in names:
         text = (ROOT / name).read_text()
         checks = [links(name, text), paths(name, text), widths(text)]
         if not name.startswith(NOT_PUBLIC):
@@ -137,7 +138,9 @@ def main():
         wrong += [(name, *found) for check in checks for found in check]
     for name, line, what in wrong:
         print(f"{name}:{line}: {what}")
-    sys.exit(f"{len(wrong)} mistakes in the documentation" if wrong else print(f"{len(names)} pages of Markdown are in order"))
+    if wrong:
+        sys.exit(f"{len(wrong)} mistakes in the documentation")
+    print(f"{len(names)} Markdown files are in order")
 
 
 if __name__ == "__main__":
