@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+"""Checks the Markdown files of the repository:
+
+* relative links lead to files, and anchors to headings;
+* paths in the repository that stand in backquotes exist;
+* docs/SUMMARY.md has every page of docs/;
+* lines end at 120 characters, except in tables, code blocks, and links that cannot be broken;
+* public pages use the field's words: WORDS has those that this project once used for them.
+
+    ci/docs.py      prints FILE:LINE: what is wrong, and fails if anything is"""
+import re
+import subprocess
+import sys
+from functools import lru_cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+WIDTH = 120
+# Pages for people who work on the code, and what is not ours to word.
+NOT_PUBLIC = ("CHANGELOG.md", "docs/notes/")
+# Words that this project must not use for something else, as whole words outside code, and what to write.
+WORDS = {
+    r"(?<!model )cards?": "GPU",
+    r"(?<!ARM )boards?": "microcontroller, or bare metal",
+    r"twins?": "bit-exact",
+    r"rooms?|houses?|inhabitants?": "module, architecture, type, space",
+    r"texts? (of|for) (the |a |all )?(kernels?|registers)|portable texts?": "implementation",
+    r"so many": "n",
+    r"of which": "two sentences",
+    r"but for": "except",
+    r"(?<!clone )beside": "compared with, next to, with",
+    r"save that": "except that",
+    r"(is|are) asked": "requires, takes; name who does it",
+    r"what (is|are) there": "name the thing",
+    r"what [a-z]+ (has|have|brings)": "name the thing",
+}
+# What starts with one of these folders is a path, if it has no space or placeholder.
+FOLDERS = "src|arch|cli|docs|tests|ci|bindings|fuzz|benches|examples|metrics|files"
+PATH = re.compile(rf"(?:{FOLDERS})/[\w./*-]+")
+
+
+def tracked():
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"]
+    names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    return [name for name in names if (ROOT / name).exists()]
+
+
+def without_blocks(text):
+    """The lines, with those of code blocks empty."""
+    inside = False
+    for line in text.split("\n"):
+        fence = line.lstrip().startswith("```")
+        yield "" if fence or inside else line
+        inside ^= fence
+
+
+@lru_cache(None)
+def anchors(path):
+    """What a forge makes of each heading; of equal ones the second ends in -1."""
+    found = set()
+    for line in without_blocks(path.read_text()):
+        if heading := re.match(r"#+ (.+)", line):
+            words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading[1].strip()).lower()
+            slug = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
+            count = 0
+            while (name := slug + (f"-{count}" if count else "")) in found:
+                count += 1
+            found.add(name)
+    return found
+
+
+def links(name, text):
+    """Of whole pages: a link's name may be on two lines."""
+    lines = list(without_blocks(text))
+    page = "\n".join(re.sub(r"`[^`]*`", lambda code: " " * len(code[0]), line) for line in lines)
+    for link in re.finditer(r"\]\(([^()\s]+(?:\([^()\s]*\))?)\)", page):
+        line = page.count("\n", 0, link.start()) + 1
+        target, _, anchor = link[1].partition("#")
+        if re.match(r"[a-z]+:", target):
+            continue
+        file = (ROOT / name).parent / target if target else ROOT / name
+        if not file.exists():
+            yield line, f"no file {target}"
+        elif anchor and file.suffix == ".md" and anchor not in anchors(file.resolve()):
+            yield line, f"{target or name} has no heading #{anchor}"
+
+
+def paths(name, text):
+    folders = (ROOT, (ROOT / name).parent)
+    for number, line in enumerate(without_blocks(text), 1):
+        for code in re.findall(r"`([^`]+)`", line):
+            path = PATH.fullmatch(code.split(" ")[0])
+            # Without an extension it may be a module. NAME.rs is for the reader to fill in.
+            if not path or "." not in path[0].rsplit("/", 1)[-1] or re.search(r"[A-Z]{4}.*\.(?!md)", path[0]):
+                continue
+            if not any(found for folder in folders for found in folder.glob(path[0].rstrip("."))):
+                yield number, f"no file {path[0]}"
+
+
+def widths(text):
+    for number, line in enumerate(without_blocks(text), 1):
+        if len(line) > WIDTH and not line.startswith("|"):
+            breaks = re.sub(r"`[^`]*`|\]\([^)]*\)", lambda whole: "x" * len(whole[0]), line.lstrip())
+            if " " in breaks[:WIDTH].removeprefix("- ").removeprefix("* "):
+                yield number, f"{len(line)} characters; lines end at {WIDTH}"
+
+
+def words(text):
+    plain = "\n".join(without_blocks(text))
+    plain = re.sub(r"`[^`]*`", "``", plain)
+    plain = re.sub(r"\]\([^)\n]*\)", "]", plain)
+    for pattern, instead in WORDS.items():
+        # A phrase may go on in the next line.
+        for found in re.finditer(rf"\b(?:{pattern})\b".replace(" ", r"\s"), plain, re.IGNORECASE):
+            said = " ".join(found[0].split())
+            yield plain.count("\n", 0, found.start()) + 1, f'"{said}": write {instead}'
+    for number, line in enumerate(plain.split("\n"), 1):
+        if found := re.search(r"(?<![\w.)])\.\d+", line):
+            yield number, f"write 0{found[0]}, not {found[0]}"
+
+
+def summary():
+    listed = {link for link in re.findall(r"\]\(([^)]+)\)", (ROOT / "docs/SUMMARY.md").read_text())}
+    for page in sorted((ROOT / "docs").rglob("*.md")):
+        name = page.relative_to(ROOT / "docs").as_posix()
+        if name not in listed and name != "SUMMARY.md":
+            yield 1, f"lacks {name}"
+
+
+def main():
+    wrong = [("docs/SUMMARY.md", *found) for found in summary()]
+    names = tracked()
+    for name in names:
+        text = (ROOT / name).read_text()
+        checks = [links(name, text), paths(name, text), widths(text)]
+        if not name.startswith(NOT_PUBLIC):
+            checks.append(words(text))
+        wrong += [(name, *found) for check in checks for found in check]
+    for name, line, what in wrong:
+        print(f"{name}:{line}: {what}")
+    if wrong:
+        sys.exit(f"{len(wrong)} mistakes in the documentation")
+    print(f"{len(names)} Markdown files are in order")
+
+
+if __name__ == "__main__":
+    main()
