@@ -65,4 +65,4 @@ cp "$CARGO_TARGET_DIR/one.wasm" .
 node one.mjs
 node browser.mjs "$project" package.html
 # The page, from a static file server.
-CHROMIUM=$(command -v "${CHROMIUM:-chromium}") SITE=$room/site ACCURACY=$root/docs/accuracy.md node --test demo.test.mjs
+CHROMIUM=$(command -v "${CHROMIUM:-chromium}") SITE=$room/site MEASURED=$root/docs/plots/sample.txt node --test demo.test.mjs

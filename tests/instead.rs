@@ -81,12 +81,13 @@ fn the_specs_of_the_page_parse() {
     assert!(specs >= 10, "{specs}");
 }
 
-/// "What to take": a row's bits are the library's, and its other figures are those of docs/accuracy.md, which prints one digit more.
+/// "What to take": a row's bits are the library's, and its other figures are those of docs/plots/sample.txt, which has one
+/// digit more.
 #[test]
-fn the_rows_of_what_to_take_are_those_of_accuracy() {
+fn the_rows_of_what_to_take_are_those_of_the_sample() {
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/instead.md")).unwrap();
-    let accuracy = include_str!("../docs/accuracy.md");
-    let (keys, values) = accuracy.split_once("\nKEYS ").unwrap().1.split_once("\nVALUES ").unwrap();
+    let sample = include_str!("../docs/plots/sample.txt");
+    let (keys, values) = sample.split_once("\nKEYS ").unwrap().1.split_once("\nVALUES ").unwrap();
     let figures = |table: &'static str, spec: &str| -> Option<Vec<f64>> {
         let row = table.lines().find(|line| line.split(' ').next() == Some(spec))?;
         row.split_whitespace().skip(1).filter(|cell| *cell != "*").map(|cell| cell.parse().ok()).collect()
@@ -105,10 +106,10 @@ fn the_rows_of_what_to_take_are_those_of_accuracy() {
         {
             assert!(
                 (said / printed - 1.0).abs() < 0.06,
-                "{line}: {said}, and docs/accuracy.md has {printed}"
+                "{line}: {said}, and docs/plots/sample.txt has {printed}"
             );
         }
         count += 1;
     }
-    assert!(count >= 12, "{count} rows are in docs/accuracy.md");
+    assert!(count >= 12, "{count} rows are in docs/plots/sample.txt");
 }

@@ -10,6 +10,7 @@ const CODECS: &str = include_str!("../docs/codecs.md");
 const PERFORMANCE: &str = include_str!("../docs/performance.md");
 const INSTEAD: &str = include_str!("../docs/instead.md");
 const ACCURACY: &str = include_str!("../docs/accuracy.md");
+const SAMPLE: &str = include_str!("../docs/plots/sample.txt");
 const FORMATS: &str = include_str!("../docs/formats.md");
 
 /// Bytes of a page, by what a cache says that it needs for one more.
@@ -165,24 +166,49 @@ fn the_table_of_codecs() {
     assert!(wrong.is_empty(), "docs/codecs.md:\n{}", wrong.join("\n"));
 }
 
+/// The rows of `docs/plots/sample.txt` below a title: a codec, and its cells without the mark of the Pareto front.
+fn measured(title: &str) -> Vec<(&'static str, Vec<&'static str>)> {
+    let (_, rest) = SAMPLE.split_once(title).unwrap();
+    let lines = rest.lines().skip(2).take_while(|line| !line.is_empty());
+    let row = |line: &'static str| {
+        let (name, cells) = line.split_at(line.find([' ', '*']).unwrap());
+        (name, cells.split([' ', '*']).filter(|cell| !cell.is_empty()).collect())
+    };
+    lines.map(row).collect()
+}
+
 #[test]
 fn the_measurements_of_the_sample() {
     let mut rows = 0;
     for (title, role) in [("\nKEYS ", Role::Keys), ("\nVALUES ", Role::Values)] {
-        let (_, rest) = ACCURACY.split_once(title).unwrap();
-        for line in rest.lines().skip(2).take_while(|line| !line.is_empty() && *line != "```") {
-            let (name, columns) = line.split_at(line.find([' ', '*']).unwrap());
-            let stated = columns.trim_start_matches([' ', '*']).split(' ').next().unwrap();
-            let exact = cached(name, role);
+        for (name, cells) in measured(title) {
             if has_outliers(name) {
-                assert!(stated.parse::<f64>().unwrap() > bits(name, 128), "docs/accuracy.md: {line}");
+                assert!(cells[0].parse::<f64>().unwrap() > bits(name, 128), "docs/plots/sample.txt: {name}");
             } else {
-                check("docs/accuracy.md", line, stated, exact);
+                check("docs/plots/sample.txt", name, cells[0], cached(name, role));
             }
             rows += 1;
         }
     }
     assert!(rows > 60, "{rows} rows");
+}
+
+/// The page shows some of the file's rows and columns.
+#[test]
+fn the_rows_of_the_sample_in_accuracy() {
+    let (keys, values) = (measured("\nKEYS "), measured("\nVALUES "));
+    let rows = table(ACCURACY, "\n## The bundled sample\n");
+    assert!(rows.len() >= 10);
+    for row in rows {
+        let name = quoted(row[0]).next().unwrap();
+        let find = |rows: &[(&str, Vec<&'static str>)]| {
+            rows.iter().find(|(codec, _)| *codec == name).map(|(_, cells)| cells.clone())
+        };
+        let key = find(&keys).unwrap_or_else(|| panic!("docs/plots/sample.txt has no {name}"));
+        let value = find(&values).map_or(["-", "-"], |value| [value[0], value[3]]);
+        let expected = [key[0], key[2], key[3], key[4], value[0], value[1]];
+        assert_eq!(row[1..], expected, "docs/accuracy.md: {name}");
+    }
 }
 
 /// A number as a page of results has it, with the zero that the README has in front of it.

@@ -8,7 +8,7 @@ import { serve } from "./serve.mjs";
 
 const require = createRequire(import.meta.url);
 const site = process.env.SITE;
-const accuracy = await readFile(process.env.ACCURACY, "utf8"); // with the table of `octaplex compare` on the same sample
+const measuredRows = await readFile(process.env.MEASURED, "utf8"); // what `octaplex compare --all` measured on the same sample
 const WIDE = { width: 1280, height: 900 };
 const PHONE = { width: 380, height: 780 };
 
@@ -67,7 +67,7 @@ test("the page computes what the repository states, and nothing else is asked of
   const names = new Set(measured.map(([spec]) => spec.split(":")[0]));
   for (const [name] of stated) assert.ok(names.has(name), `${name} is not on the page`);
   // Bits and errors are those that `octaplex compare` prints.
-  const keys = accuracy.slice(accuracy.indexOf("KEYS  "), accuracy.indexOf("VALUES  ")).split("\n");
+  const keys = measuredRows.slice(measuredRows.indexOf("KEYS  "), measuredRows.indexOf("VALUES  ")).split("\n");
   const table = new Map(keys.slice(2).map((line) => line.replace("*", " ").trim().split(/\s+/)).filter((row) => row.length === 8).map(([spec, ...row]) => [spec, row]));
   const rounded = (x) => Number(Number(x).toPrecision(2));
   let compared = 0;
@@ -78,7 +78,7 @@ test("the page computes what the repository states, and nothing else is asked of
     for (const [mine, theirs] of [[kl, row[2]], [raw, row[3]]]) assert.ok(Math.abs(rounded(mine) - Number(theirs)) <= 0.051 * Number(theirs), `${spec}: ${mine}, ${theirs}`);
     compared++;
   }
-  assert.ok(compared > 30, `${compared} rows of docs/accuracy.md`);
+  assert.ok(compared > 30, `${compared} rows of docs/plots/sample.txt`);
   assert.match(await text(page, "fast"), /^[\d.]+ ns a key/);
   assert.deepEqual(wrong, []);
   await page.close();
