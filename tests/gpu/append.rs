@@ -4,7 +4,7 @@ use super::indexed::LEVELS;
 use super::vectors::Random;
 use super::{CODECS, Case, WIDTHS, case, device, each_width, others, page_bytes};
 use octaplex::cache::{Center, SharedLayer};
-use octaplex::{Attend, Backend, CodecSpec, Error, LayerConfig, gpu};
+use octaplex::{Backend, CodecSpec, Error, LayerConfig, gpu};
 
 /// A layer on the CPU, and one on the card, that are given the same.
 pub(super) struct Both {
@@ -71,7 +71,7 @@ impl Both {
         let outputs = [&mut self.card, &mut other].map(|layer| {
             let mut output = vec![f32::NAN; queries.len()];
             layer.reserve(case.heads).unwrap();
-            layer.attend(&queries, &Attend::default(), &mut output).unwrap();
+            layer.attend(&queries, &mut output).unwrap();
             output
         });
         assert_eq!(outputs[0], outputs[1]);
