@@ -130,6 +130,12 @@ struct Case {
     seed: u64,
 }
 
+/// With `turboquant` keys and values, for tests of what lies around a codec.
+fn four_bits(config: LayerConfig) -> LayerConfig {
+    let codec = "turboquant".parse().unwrap();
+    config.keys(codec).values(codec)
+}
+
 fn case(keys: &str, values: &str, dim: usize, heads: (usize, usize), tokens: usize) -> Case {
     let spec = |text: &str| text.parse::<CodecSpec>().unwrap();
     let config = LayerConfig::new(heads.1, dim, tokens.max(256) + 256).keys(spec(keys)).values(spec(values));
@@ -524,7 +530,7 @@ fn exact_tokens_beside_pages() {
 #[test]
 fn what_is_refused() {
     let Some(device) = device() else { return };
-    let config = LayerConfig::new(2, 128, 1000);
+    let config = four_bits(LayerConfig::new(2, 128, 1000));
     let refused = |config: LayerConfig| match gpu::Layer::new(&device, &config, 1, 1000) {
         Err(gpu::Error::Unsupported { why }) => why,
         other => panic!("{other:?}"),
@@ -537,11 +543,11 @@ fn what_is_refused() {
     }
     let haar = refused(config.values("turboquant:levels=12,rotation=haar".parse().unwrap()));
     assert!(haar.contains("rotation=wht") && haar.contains("leave rotation=haar out"), "{haar}");
-    assert!(refused(LayerConfig::new(2, 112, 1000)).contains("width"));
-    let groups = LayerConfig::new(2, 80, 1000).values("int:group=32".parse().unwrap());
+    assert!(refused(four_bits(LayerConfig::new(2, 112, 1000))).contains("width"));
+    let groups = four_bits(LayerConfig::new(2, 80, 1000)).values("int:group=32".parse().unwrap());
     let odd = gpu::Layer::new(&device, &groups, 1, 1000);
     assert!(matches!(odd, Err(gpu::Error::Library(Error::Unsupported { .. }))), "{odd:?}");
-    let huge = gpu::Layer::new(&device, &LayerConfig::new(1024, 128, 1 << 30), 1, 1 << 30);
+    let huge = gpu::Layer::new(&device, &four_bits(LayerConfig::new(1024, 128, 1 << 30)), 1, 1 << 30);
     assert!(matches!(huge, Err(gpu::Error::Card(gpu::Failure::Memory { .. }))), "{huge:?}");
 
     let case = case("turboquant", "turboquant", 128, (4, 2), 500);

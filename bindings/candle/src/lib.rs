@@ -21,7 +21,7 @@
 //! cache.append(&random(2, 4)?, &random(2, 4)?)?;
 //! cache.attend(&random(8, 4)?)?;
 //! cache.truncate(303)?;
-//! assert!(cache.stats().bits_per_value() < 16.0); // 4.2 in pages; sinks and the newest tokens are exact
+//! assert!(cache.stats().bits_per_value() < 16.0); // 3.2 in pages; sinks and the newest tokens are exact
 //! # Ok::<(), candle_core::Error>(())
 //! ```
 //!
@@ -47,7 +47,7 @@ pub struct KvCache {
     empty: SharedLayer,
     /// A layer for each sequence of the batch, as many as the first tokens were of.
     sequences: octaplex::KvCache,
-    block: Option<usize>,
+    max_append: Option<usize>,
     calibration: usize,
 }
 
@@ -82,15 +82,15 @@ impl KvCache {
     pub fn with_backend(config: &LayerConfig, backend: Backend) -> Result<Self> {
         let empty = SharedLayer::on_heap(config, backend).map_err(Error::wrap)?;
         let sequences = octaplex::KvCache::from_layers(Vec::new());
-        Ok(Self { empty, sequences, block: None, calibration: CALIBRATION })
+        Ok(Self { empty, sequences, max_append: None, calibration: CALIBRATION })
     }
 
-    /// Appends at most so many tokens at once in [`append_attend`](Self::append_attend). By default blocks end where a page
-    /// closes, so that every query sees what it would see if tokens came one by one; with larger blocks, early queries
-    /// see more of what is compressed.
+    /// Sets how many tokens [`append_attend`](Self::append_attend) appends at once, at most. By default it stops where a page
+    /// closes, so that every query sees what it would see if tokens came one by one. With a larger number, early queries see
+    /// more of what is compressed.
     #[must_use]
-    pub fn block(self, tokens: usize) -> Self {
-        Self { block: Some(tokens.max(1)), ..self }
+    pub fn max_append(self, tokens: usize) -> Self {
+        Self { max_append: Some(tokens.max(1)), ..self }
     }
 
     /// The first tokens of a prompt whose keys and queries decide the balance of keys in
@@ -306,8 +306,8 @@ impl KvCache {
     fn block_end(&self, from: usize) -> usize {
         let config = self.config();
         let first = config.sink_tokens + config.recent_window + config.page - 1;
-        let end = match self.block {
-            Some(block) => from.saturating_add(block),
+        let end = match self.max_append {
+            Some(tokens) => from.saturating_add(tokens),
             None if from < first => first,
             None => next_page(from, first, config.page),
         };

@@ -130,7 +130,7 @@ fn blocks_change_nothing() {
         assert!(same(&whole, &outputs(&[1; 220], 0)));
         assert!(same(&whole, &outputs(&[7, 140, 3, 70], 0)));
         assert!(same(&outputs(&[220], 256), &outputs(&[190, 1, 29], 256)));
-        let mut all_at_once = KvCache::new(&config).unwrap().calibration(0).block(220);
+        let mut all_at_once = KvCache::new(&config).unwrap().calibration(0).max_append(220);
         let [q, k, v] = &all;
         let output = all_at_once.append_attend(q, k, v).unwrap();
         // Early queries see pages; and a sliding window ends blocks before it drops what they see.
@@ -307,7 +307,7 @@ fn another_attention_may_fail() {
     let all = tokens(1, 401, 91);
     let [[q, k, v], [q1, k1, v1]] = [narrow(&all, 0, 400), narrow(&all, 400, 1)];
     let (mut cache, mut never) =
-        (KvCache::new(&config()).unwrap().block(100), KvCache::new(&config()).unwrap().block(100));
+        (KvCache::new(&config()).unwrap().max_append(100), KvCache::new(&config()).unwrap().max_append(100));
     let save = |cache: &KvCache| {
         let mut bytes = Vec::new();
         cache.sequences()[0].save(&mut |piece: &[u8]| bytes.extend_from_slice(piece));
