@@ -129,7 +129,7 @@ fn main() {
             let queries = rows(sequences * heads * dim(), 3);
             let mut output = vec![0.0; queries.len()];
             for layer in &mut layers {
-                layer.attend(&queries, &Attend::default(), &mut output).unwrap();
+                layer.attend(&queries, &mut output).unwrap();
             }
             let step =
                 gpu::Layer::capture_all(&mut layers.iter_mut().collect::<Vec<_>>(), &Attend::default())

@@ -30,7 +30,7 @@ fn step(cache: &mut KvCache, tokens: std::ops::Range<usize>, output: &mut Vec<f3
 
 fn main() -> Result<(), Error> {
     let builder = KvCache::builder(LAYERS, KV_HEADS, WIDTH, 8192).query_heads(QUERY_HEADS);
-    let mut cache = builder.bits(3.2).sliding_window(4096).build()?;
+    let mut cache = builder.sliding_window(4096).build()?;
     let mut output = Vec::new();
     step(&mut cache, 0..1000, &mut output)?; // the prompt
     let prompt = cache.fork(); // shares every closed page
@@ -46,9 +46,7 @@ fn main() -> Result<(), Error> {
     println!("the prompt alone has {} tokens", prompt.stats().tokens);
 
     let mut loaded = KvCache::load(&cache.save(), Backend::detect())?;
-    for layer in 0..LAYERS {
-        loaded.layer_mut(layer)?.set_query_heads(QUERY_HEADS)?;
-    }
+    loaded.set_query_heads(QUERY_HEADS)?; // snapshots do not hold it
     let mut again = Vec::new();
     step(&mut cache, 1093..1094, &mut output)?;
     step(&mut loaded, 1093..1094, &mut again)?;

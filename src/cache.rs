@@ -79,7 +79,8 @@ pub use {
 /// use octaplex::codecs::TurboQuant;
 /// use octaplex::{Backend, Error, LayerConfig};
 ///
-/// let config = LayerConfig::new(1, 64, 1000); // one head of width 64, 1,000 tokens
+/// // One head of width 64, 1,000 tokens.
+/// let config = LayerConfig::new(1, 64, 1000).keys("turboquant".parse()?).values("turboquant".parse()?);
 /// let mut memory = vec![0; config.required_bytes()];
 /// let mut scratch = vec![0.0; config.scratch_len(1)];
 /// type Codec = TurboQuant<64>;
@@ -419,7 +420,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     }
 
     /// Sets the number of query heads of the layer. Use it after loading a snapshot, which does not hold
-    /// [`query_heads`](field@LayerConfig::query_heads).
+    /// [`query_heads`](field@LayerConfig::query_heads). `KvCache::set_query_heads` does so for all layers.
     ///
     /// ```
     /// use octaplex::{Backend, Error, KvCache, LayerConfig};

@@ -288,8 +288,9 @@ pub trait Build: Codec + Sized {
     fn from_spec(spec: CodecSpec, dim: usize, backend: Backend, stream: Stream) -> Result<Self, Error>;
 }
 
-const ANOTHER_CODEC: Error =
-    Error::Unsupported { why: "the spec is another codec's than the type; name AnyCodec for any" };
+const ANOTHER_CODEC: Error = Error::Unsupported {
+    why: "the configuration names another codec than the type: set its keys and values, or use AnyCodec",
+};
 
 impl<C: Build, const D: usize> Typed<C, D> {
     /// The codec of a spec, for one head.

@@ -14,7 +14,7 @@
 //! | move a sequence from or to a layer on the CPU | [`Layer::upload`], [`Layer::download`] |
 //! | take tokens back, drop old ones | [`Layer::truncate`], [`Layer::evict`] |
 //! | snapshots, which are the CPU's | [`Layer::save`], [`Layer::load`] |
-//! | attention | [`Layer::attend`], [`Layer::attend_on`], [`Layer::attend_sequences_on`] |
+//! | attention | [`Layer::attend`], [`Layer::attend_with`], [`Layer::attend_on`], [`Layer::attend_sequences_on`] |
 //!
 //! | codec | keys | values |
 //! |---|---|---|
@@ -36,7 +36,7 @@
 //! Codecs and widths whose decode steps need more, such as a width of 256, are [`Failure::SharedMemory`].
 //!
 //! ```no_run
-//! use octaplex::{Attend, LayerConfig, gpu};
+//! use octaplex::{LayerConfig, gpu};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let config = LayerConfig::new(2, 128, 4096);
@@ -46,7 +46,7 @@
 //! layer.append(0, &rows, &rows)?;
 //! layer.reserve(8)?; // query heads; steps allocate nothing from here on
 //! let mut output = [0.0; 8 * 128];
-//! layer.attend(&[0.1; 8 * 128], &Attend::default(), &mut output)?;
+//! layer.attend(&[0.1; 8 * 128], &mut output)?;
 //! # Ok(())
 //! # }
 //! ```
@@ -482,28 +482,44 @@ impl Layer {
         Ok(self.paged.set_queries(queries)?)
     }
 
-    /// A decode step: `queries` and `output` \[sequences]\[query heads]\[width], the query of a sequence at its newest token. A
-    /// sequence that holds nothing gives zeros.
+    /// Computes attention of one query for each query head of each sequence, at the sequence's newest token.
     ///
-    /// With [`queries`](Attend::queries) of more than one or a [`position`](Attend::position) it is a block, as
-    /// [`Layer::attend`](crate::cache::Layer::attend) has it, \[sequences]\[query heads]\[queries]\[width], of all sequences alike: tokens are
-    /// unfolded to f16, 64 to 32,768 of a sequence at a time (the more heads and sequences, the fewer), and multiplied with all
-    /// queries. What that takes is allocated for the while, and needs no [`reserve`](Self::reserve). Queries, keys, values and weights are rounded to f16 there, and sums are f32: the output
-    /// is within 2.7·10⁻³ of f64 as below, at the default scale.
-    ///
-    /// [`bias`](Attend::bias) has one row of positions for each sequence, or one for each of its query heads, sequence after sequence,
-    /// each as long as that sequence has positions; one from -7·10²⁹ down hides a token as -∞ does. Steps with biases allocate memory for
-    /// them when there are more than before.
+    /// `queries` and `output` are \[sequences]\[query heads]\[width]. A sequence that holds nothing gives zeros.
+    /// [`attend_with`](Self::attend_with) has options and blocks of queries.
     ///
     /// The output is within 3·10⁻⁴ of attention in f64 on what the pages decode to, relative to a head's norm: closer than
-    /// [`Layer::attend`](crate::cache::Layer::attend), whose queries have 8 bits, these 16. It is the same bits at each call on one card, not
-    /// the CPU's, and not those of a card with more or fewer multiprocessors.
+    /// [`Layer::attend`](crate::cache::Layer::attend), whose queries have 8 bits, these 16. It is the same bits at each call on
+    /// one GPU. It differs from the CPU's, and from that of a GPU with more or fewer multiprocessors.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for `first_head` and `heads`, which let a CPU's threads share the heads of one token: a card's blocks of threads
-    /// do that among themselves, and calls for one layer follow each other; what [`Layer::attend`](crate::cache::Layer::attend) refuses;
-    /// [`Error::Card`]. The output is then unspecified.
-    pub fn attend(&mut self, queries: &[f32], options: &Attend, output: &mut [f32]) -> Result<(), Error> {
+    /// [`Error::Unsupported`] before [`reserve`](Self::reserve); [`Error::Library`] for what
+    /// [`Layer::attend`](crate::cache::Layer::attend) refuses; [`Error::Card`]. The output is then unspecified.
+    pub fn attend(&mut self, queries: &[f32], output: &mut [f32]) -> Result<(), Error> {
+        self.attend_with(queries, &Attend::default(), output)
+    }
+
+    /// [`attend`](Self::attend) with options: a scale, a soft cap, a window, biases, sink logits, blocks of queries.
+    ///
+    /// With [`queries`](Attend::queries) of more than one or a [`position`](Attend::position) it is a block, as
+    /// [`Layer::attend_with`](crate::cache::Layer::attend_with) has it: \[sequences]\[query heads]\[queries]\[width], of all
+    /// sequences alike. Tokens are decoded to f16, 64 to 32,768 of a sequence at a time (the more heads and sequences, the
+    /// fewer), and multiplied with all queries. A block allocates its memory for the duration of the call, and needs no
+    /// [`reserve`](Self::reserve). It rounds queries, keys, values and weights to f16, and sums are f32: the output is within
+    /// 2.7·10⁻³ of f64, at the default scale.
+    ///
+    /// [`bias`](Attend::bias) has one row of positions for each sequence, or one for each of its query heads, sequence after
+    /// sequence. Each row is as long as that sequence has positions. A bias of -7·10²⁹ or less hides a token as -∞ does. Steps
+    /// with biases allocate memory for them when there are more than before.
+    ///
+    /// # Errors
+    /// As [`attend`](Self::attend). [`Error::Unsupported`] for `first_head` and `heads`, which let a CPU's threads share the
+    /// heads of one token: a GPU's blocks of threads do that among themselves.
+    pub fn attend_with(
+        &mut self,
+        queries: &[f32],
+        options: &Attend,
+        output: &mut [f32],
+    ) -> Result<(), Error> {
         self.settle()?;
         if is_block(options) {
             return self.attend_block(queries, options, output);
@@ -519,7 +535,7 @@ impl Layer {
     /// exact tokens there are then.
     ///
     /// # Errors
-    /// As [`attend`](Self::attend); [`Error::Unsupported`] for blocks of queries and for a bias.
+    /// As [`attend_with`](Self::attend_with); [`Error::Unsupported`] for blocks of queries and for a bias.
     pub fn capture(&mut self, options: &Attend) -> Result<Step, Error> {
         Self::capture_all(&mut [self], options)
     }
@@ -527,7 +543,7 @@ impl Layer {
     /// The same of several layers, one after the other in one graph.
     ///
     /// # Errors
-    /// As [`attend`](Self::attend); [`Error::Unsupported`] for layers that would attend otherwise than the first, or on different devices.
+    /// As [`attend_with`](Self::attend_with); [`Error::Unsupported`] for layers that would attend otherwise than the first, or on different devices.
     pub fn capture_all(layers: &mut [&mut Self], options: &Attend) -> Result<Step, Error> {
         if is_block(options) {
             return refuse("a graph is of decode steps: one query a head, at the newest token");

@@ -56,10 +56,11 @@
 //!
 //! ```
 //! use octaplex::cache::LayerCache;
-//! use octaplex::codecs::TurboQuant;
-//! use octaplex::{Backend, Error, LayerConfig};
+//! use octaplex::codecs::{TurboQuant, TurboQuantSpec};
+//! use octaplex::{Backend, CodecSpec, Error, LayerConfig};
 //!
-//! const CONFIG: LayerConfig = LayerConfig::new(1, 64, 1000); // heads, width, tokens
+//! const FOUR_BITS: CodecSpec = CodecSpec::TurboQuant(TurboQuantSpec::new(4));
+//! const CONFIG: LayerConfig = LayerConfig::new(1, 64, 1000).keys(FOUR_BITS).values(FOUR_BITS); // heads, width, tokens
 //! let mut memory = [0; CONFIG.required_bytes()];
 //! let mut scratch = [0.0; CONFIG.scratch_len(1)];
 //! type Codec = TurboQuant<64>;

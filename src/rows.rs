@@ -404,6 +404,13 @@ macro_rules! conversions {
 }
 conversions!(F32(f32), F16(f16), Bf16(bf16));
 
+#[cfg(feature = "alloc")]
+impl<'a> From<FloatsMut<'a>> for RowsMut<'a> {
+    fn from(floats: FloatsMut<'a>) -> Self {
+        Self::heads_first(floats)
+    }
+}
+
 impl<'a> From<Floats<'a>> for Rows<'a> {
     fn from(floats: Floats<'a>) -> Self {
         Self::heads_first(floats)

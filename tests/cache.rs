@@ -17,7 +17,7 @@ mod refused;
 mod rollback;
 mod threads;
 
-use crate::common::{Any, Random, bits};
+use crate::common::{Any, Random, bits, four_bits};
 use crate::model::{Model, distance, dot, softmax};
 use octaplex::cache::{Center, LayerCache};
 use octaplex::{Attend, Backend, CacheConfig, CodecSpec, Error, Floats, KvCache, LayerConfig, f16};
@@ -364,7 +364,7 @@ fn centre_and_balance_are_counted_and_help() {
         }
         (sum, cache.stats().bytes)
     };
-    let base = LayerConfig::new(1, 64, 1000).balance(false);
+    let base = four_bits(LayerConfig::new(1, 64, 1000)).balance(false);
     let (plain, plain_bytes) = error(base.center(Center::Off));
     let (prefix, prefix_bytes) = error(base.center(Center::Prefix));
     let (page, page_bytes) = error(base);
@@ -393,7 +393,7 @@ fn calibration() {
     cache.append(0, &rows, &rows).unwrap();
     assert!(matches!(cache.calibrate(0, &rows, &rows), Err(Error::Unsupported { .. })));
     assert!(cache.calibrate(1, &rows, &rows).is_err());
-    let plain = LayerConfig::new(1, 64, 1000).balance(false);
+    let plain = four_bits(LayerConfig::new(1, 64, 1000)).balance(false);
     let mut plain = KvCache::new([plain], Backend::detect()).unwrap();
     assert!(plain.calibrate(0, &rows, &rows).is_err());
 }
@@ -402,7 +402,7 @@ fn calibration() {
 fn boundary_layers_are_exact() {
     let config = CacheConfig::new(4, 1, 64, 1000).boundary_layers(1);
     let specs: Vec<String> = config.layers().map(|layer| layer.keys.to_string()).collect();
-    assert_eq!(specs, ["f16", "turboquant", "turboquant", "f16"]);
+    assert_eq!(specs, ["f16", "graded", "graded", "f16"]);
 }
 
 #[test]
@@ -425,7 +425,7 @@ fn extreme_arguments_are_no_panic() {
 
 #[test]
 fn a_sliding_layer_keeps_no_more_pages_than_it_shows() {
-    let from = LayerConfig::new(1, 32, 4000).recent_window(0).sink_tokens(0);
+    let from = four_bits(LayerConfig::new(1, 32, 4000)).recent_window(0).sink_tokens(0);
     let to = from.sliding_window(128).max_rollback(0);
     let mut from = KvCache::new([from], Backend::detect()).unwrap();
     from.append(0, &[0.5; 640 * 32], &[0.5; 640 * 32]).unwrap();

@@ -130,6 +130,12 @@ struct Case {
     seed: u64,
 }
 
+/// With `turboquant` keys and values, for tests of what lies around a codec.
+fn four_bits(config: LayerConfig) -> LayerConfig {
+    let codec = "turboquant".parse().unwrap();
+    config.keys(codec).values(codec)
+}
+
 fn case(keys: &str, values: &str, dim: usize, heads: (usize, usize), tokens: usize) -> Case {
     let spec = |text: &str| text.parse::<CodecSpec>().unwrap();
     let config = LayerConfig::new(heads.1, dim, tokens.max(256) + 256).keys(spec(keys)).values(spec(values));
@@ -244,7 +250,7 @@ impl Case {
         let layer = self.layer();
         let (mut card, queries) = (self.on_card(device, &layer), self.block(options.queries.unwrap_or(1)));
         let mut output = vec![f32::NAN; queries.len()];
-        card.attend(&queries, options, &mut output).unwrap();
+        card.attend_with(&queries, options, &mut output).unwrap();
         let exact = self.in_f64(&layer, &queries, options);
         let cpu: Vec<f64> = self.on_cpu(&layer, &queries, options).iter().map(|x| f64::from(*x)).collect();
         let dim = self.config.key_dim;
@@ -435,7 +441,7 @@ fn sequences_forks_and_graphs() {
     let width = 8 * 128;
     let queries: Vec<f32> = (0..4).flat_map(|number| cases[number % 3].queries()).collect();
     let mut output = vec![f32::NAN; 4 * width];
-    card.attend(&queries, &Attend::default(), &mut output).unwrap();
+    card.attend(&queries, &mut output).unwrap();
     let check = |output: &[f32], number: usize, layer: &SharedLayer, case: &Case| {
         let mine = number * width..(number + 1) * width;
         let exact = case.in_f64(layer, &queries[mine.clone()], &Attend::default());
@@ -467,7 +473,7 @@ fn sequences_forks_and_graphs() {
 
     // Nothing is allocated by steps.
     let allocated = allocation_counter::measure(|| {
-        card.attend(&queries, &Attend::default(), &mut output).unwrap();
+        card.attend(&queries, &mut output).unwrap();
         card.launch(&step, &queries, &mut again).unwrap();
     });
     assert_eq!((allocated.count_total, &output), (0, &again));
@@ -510,7 +516,7 @@ fn exact_tokens_beside_pages() {
         let width = 24 * dim;
         let queries: Vec<f32> = cases.iter().flat_map(Case::queries).collect();
         let mut output = vec![f32::NAN; 3 * width];
-        card.attend(&queries, &Attend::default(), &mut output).unwrap();
+        card.attend(&queries, &mut output).unwrap();
         for (number, (case, layer)) in cases.iter().zip(&layers).enumerate() {
             let mine = number * width..(number + 1) * width;
             let exact = case.in_f64(layer, &queries[mine.clone()], &Attend::default());
@@ -524,7 +530,7 @@ fn exact_tokens_beside_pages() {
 #[test]
 fn what_is_refused() {
     let Some(device) = device() else { return };
-    let config = LayerConfig::new(2, 128, 1000);
+    let config = four_bits(LayerConfig::new(2, 128, 1000));
     let refused = |config: LayerConfig| match gpu::Layer::new(&device, &config, 1, 1000) {
         Err(gpu::Error::Unsupported { why }) => why,
         other => panic!("{other:?}"),
@@ -537,41 +543,35 @@ fn what_is_refused() {
     }
     let haar = refused(config.values("turboquant:levels=12,rotation=haar".parse().unwrap()));
     assert!(haar.contains("rotation=wht") && haar.contains("leave rotation=haar out"), "{haar}");
-    assert!(refused(LayerConfig::new(2, 112, 1000)).contains("width"));
-    let groups = LayerConfig::new(2, 80, 1000).values("int:group=32".parse().unwrap());
+    assert!(refused(four_bits(LayerConfig::new(2, 112, 1000))).contains("width"));
+    let groups = four_bits(LayerConfig::new(2, 80, 1000)).values("int:group=32".parse().unwrap());
     let odd = gpu::Layer::new(&device, &groups, 1, 1000);
     assert!(matches!(odd, Err(gpu::Error::Library(Error::Unsupported { .. }))), "{odd:?}");
-    let huge = gpu::Layer::new(&device, &LayerConfig::new(1024, 128, 1 << 30), 1, 1 << 30);
+    let huge = gpu::Layer::new(&device, &four_bits(LayerConfig::new(1024, 128, 1 << 30)), 1, 1 << 30);
     assert!(matches!(huge, Err(gpu::Error::Card(gpu::Failure::Memory { .. }))), "{huge:?}");
 
     let case = case("turboquant", "turboquant", 128, (4, 2), 500);
     let (layer, queries) = (case.layer(), case.queries());
     let mut card = gpu::Layer::new(&device, &case.config, 1, 1000).unwrap();
     let mut output = vec![0.0; queries.len()];
-    assert!(matches!(
-        card.attend(&queries, &Attend::default(), &mut output),
-        Err(gpu::Error::Unsupported { .. })
-    ));
+    assert!(matches!(card.attend(&queries, &mut output), Err(gpu::Error::Unsupported { .. })));
     assert!(matches!(card.reserve(3), Err(gpu::Error::Library(Error::Heads { .. }))));
     card.reserve(4).unwrap();
-    assert_eq!(
-        card.attend(&queries, &Attend::default(), &mut output),
-        Err(gpu::Error::Library(Error::Empty))
-    );
+    assert_eq!(card.attend(&queries, &mut output), Err(gpu::Error::Library(Error::Empty)));
     card.upload(0, &layer).unwrap();
     let refused = card.capture(&Attend::default().queries(2));
     assert!(matches!(refused, Err(gpu::Error::Unsupported { .. })), "{refused:?}");
     let mut bad = queries.clone();
     bad[77] = f32::NAN;
-    let refused = card.attend(&bad, &Attend::default(), &mut output);
+    let refused = card.attend(&bad, &mut output);
     assert_eq!(refused, Err(gpu::Error::Library(Error::NonFinite { index: 77 })));
-    assert!(card.attend(&queries[1..], &Attend::default(), &mut output).is_err());
-    assert!(card.attend(&queries, &Attend::default().window(0), &mut output).is_err());
+    assert!(card.attend(&queries[1..], &mut output).is_err());
+    assert!(card.attend_with(&queries, &Attend::default().window(0), &mut output).is_err());
     let other = Case { config: case.config.sink_tokens(5), ..case }.layer();
     assert!(matches!(card.upload(0, &other), Err(gpu::Error::Unsupported { .. })));
     assert!(matches!(card.upload(1, &layer), Err(gpu::Error::Library(Error::Missing { .. }))));
     assert!(matches!(card.page(0, 99, &mut []), Err(gpu::Error::Library(Error::Missing { .. }))));
-    card.attend(&queries, &Attend::default(), &mut output).unwrap();
+    card.attend(&queries, &mut output).unwrap();
     let exact = case.in_f64(&layer, &queries, &Attend::default());
     assert!(error(&output, &exact, 128) < TOLERANCE, "as it was");
 }

@@ -1,6 +1,6 @@
 //! A codec that is none of the library's: int8 with an f32 scale, through the trait, a typed face, and caches.
 
-use crate::common::{Random, Steps, bits};
+use crate::common::{Random, Steps, bits, four_bits};
 use octaplex::cache::LayerCache;
 use octaplex::codecs::{Codec, Typed};
 use octaplex::{Backend, Error, LayerConfig};
@@ -188,7 +188,7 @@ fn a_typed_face_takes_arrays() {
 /// A layer with keys in one and values in the other; what it answers is what exact attention does, nearly.
 #[test]
 fn a_cache_in_given_bytes_takes_it() {
-    let config = LayerConfig::new(2, 32, 400);
+    let config = four_bits(LayerConfig::new(2, 32, 400));
     let [keys, values] = codecs(32);
     let bytes = config.required_bytes_with(&*keys, &*values).unwrap();
     assert!(bytes > config.required_bytes(), "eight bits take more than four");

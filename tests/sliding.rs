@@ -3,7 +3,7 @@
 #![cfg(feature = "alloc")]
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
-use crate::common::{Random, bits};
+use crate::common::{Random, bits, four_bits};
 use octaplex::cache::{Center, LayerCache, SharedLayer};
 use octaplex::chunk::{ChunkCodec, ChunkConfig};
 use octaplex::codecs::AnyCodec;
@@ -12,12 +12,14 @@ use octaplex::{Attend, Backend, Error, KvCache, LayerConfig};
 const DIM: usize = 64;
 
 fn config(page: usize) -> LayerConfig {
-    let config = LayerConfig::new(1, DIM, 1 << 20).page(page).center(Center::Off).balance(false);
+    let config = four_bits(LayerConfig::new(1, DIM, 1 << 20)).page(page).center(Center::Off).balance(false);
     config.sink_tokens(0).recent_window(0).max_rollback(0)
 }
 
 fn chunks(page: usize) -> ChunkCodec {
-    let config = ChunkConfig::new(1, 1, DIM).page(page).center(Center::Off).balance(false);
+    let LayerConfig { keys, values, .. } = config(page);
+    let config = ChunkConfig::new(1, 1, DIM).keys(keys).values(values);
+    let config = config.page(page).center(Center::Off).balance(false);
     ChunkCodec::new(config, Backend::detect()).unwrap()
 }
 

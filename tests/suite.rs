@@ -2,6 +2,7 @@
 //! runs one file's.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
+mod advice;
 mod allocation;
 mod angles;
 mod backends;

@@ -2,6 +2,7 @@
 //! `OCTAPLEX_BLESS=1 cargo test --test suite verify` rewrites `src/verify/expected.txt`, which the build reads: run the
 //! test once more behind it. A changed number says that bytes or results are others than before.
 
+use crate::common::four_bits;
 use octaplex::cache::LayerCache;
 use octaplex::codecs::{AnyCodec, Codec, Stream, TurboQuant};
 use octaplex::verify::{
@@ -180,7 +181,7 @@ fn too_little_memory_and_room_are_refused() {
     };
     let most = CodecSpec::all().iter().map(|codec| needs(codec.name)).max().unwrap();
     assert!(most <= MEMORY && most > MEMORY / 2, "{most}");
-    let config = LayerConfig::new(1, 32, 140);
+    let config = four_bits(LayerConfig::new(1, 32, 140));
     let mut bytes = vec![0; config.required_bytes()];
     let mut cache =
         LayerCache::<TurboQuant<32>, TurboQuant<32>, _>::new(&config, Backend::SCALAR, &mut bytes).unwrap();

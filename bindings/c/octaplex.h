@@ -116,9 +116,9 @@ typedef struct {
     size_t value_dim;
     // Tokens that a layer holds at most.
     size_t capacity;
-    // Spec of the keys' codec, `"trellis:m=4"`; null: `"turboquant"`, 4 bits.
+    // Spec of the keys' codec, `"trellis:m=4"`; null: `"graded"`, or `"trellis"` at the widths 32, 80, 96, 112 and 576.
     const char *keys;
-    // Spec of the values' codec, likewise.
+    // Spec of the values' codec; null: `"trellis"`.
     const char *values;
     // Name of a backend; null: the fastest of this CPU. All give the same bits.
     const char *backend;
@@ -523,8 +523,8 @@ octaplex_status octaplex_codec_finish(const octaplex_codec *codec,
                                       size_t sums_length,
                                       octaplex_error *error);
 
-// Fills in the defaults: four bits for keys and values, pages of 64, four sinks, 64 recent tokens, rollbacks of 64, keys
-// centred page by page and balanced. `size` is `sizeof(octaplex_config)`.
+// Fills in the defaults: `graded` keys and `trellis` values (3.2 bits a value), pages of 64, four sinks, 64 recent tokens,
+// rollbacks of 64, keys centred page by page and balanced. `size` is `sizeof(octaplex_config)`.
 //
 // The caller's part:
 // `config` has `size` bytes.

@@ -18,15 +18,12 @@ pub struct KvCacheBuilder {
     error: Option<Error>,
 }
 
-/// Bits a value in pages where nothing else is asked for: `graded` keys and `trellis` values, which hardly show.
-const RECOMMENDED_BITS: f64 = 3.25;
-
 impl KvCache {
     /// Begins a cache for a model of `layers` attention layers, each with `kv_heads` key/value heads of `head_dim` values, and
     /// room for `capacity` tokens. Memory grows with the tokens that come; `capacity` is where it ends.
     ///
-    /// The default is what the README recommends: `graded` keys and `trellis` values, 3.2 bits a value. At widths without grades
-    /// (32, 80, 96, 112, 576) keys are `trellis`.
+    /// The default is `graded` keys and `trellis` values, 3.2 bits a value; [`LayerConfig::new`] says which codecs take their
+    /// place at other widths.
     ///
     /// ```
     /// use octaplex::{Error, KvCache};
@@ -124,11 +121,11 @@ impl KvCacheBuilder {
                 let why = "bits chooses the codecs of keys and values: give bits, or codecs, not both";
                 return Err(Error::Unsupported { why });
             }
-            (bits, None, None) => self.config.for_bits(bits.unwrap_or(RECOMMENDED_BITS))?,
+            (Some(bits), None, None) => self.config.for_bits(bits)?,
             (None, keys, values) => {
-                // What is not named is what is recommended.
-                let rest = self.config.for_bits(RECOMMENDED_BITS)?.each;
-                let each = rest.keys(keys.unwrap_or(rest.keys)).values(values.unwrap_or(rest.values));
+                let default = self.config.each;
+                let each =
+                    default.keys(keys.unwrap_or(default.keys)).values(values.unwrap_or(default.values));
                 self.config.each(each)
             }
         };

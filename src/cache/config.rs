@@ -44,7 +44,7 @@ pub struct LayerConfig {
     /// Query heads, a multiple of the key/value heads. Where it is known, attention counts the queries of a block, and refuses
     /// queries of another number of heads. Without it, a block of queries whose [`queries`](crate::Attend::queries) was
     /// forgotten is taken for more heads.
-    /// Snapshots do not hold it; see [`Layer::set_query_heads`](crate::cache::Layer::set_query_heads).
+    /// Snapshots do not hold it; see `KvCache::set_query_heads`.
     pub query_heads: Option<usize>,
     /// Width of a key.
     pub key_dim: usize,
@@ -79,21 +79,38 @@ pub struct LayerConfig {
 }
 
 impl LayerConfig {
-    /// Creates the default configuration: `turboquant` with 4 bits for keys and values, pages of 64 tokens, 4 sinks, 64 recent
-    /// tokens, rollbacks of 64 tokens; keys centred page by page and balanced.
+    /// Creates the default configuration: pages of 64 tokens, 4 sinks, 64 recent tokens, rollbacks of 64 tokens; keys centred
+    /// page by page and balanced.
     ///
-    /// `head_dim` is the width of keys and values, and `capacity` counts tokens. `KvCache::builder` chooses better codecs.
+    /// `head_dim` is the width of keys and values, and `capacity` counts tokens. The codecs are those that every face of the
+    /// library takes when none are named:
+    ///
+    /// | | keys | values |
+    /// |---|---|---|
+    /// | widths 64, 128, 160, 192, 256, 512 | `graded` | `trellis` |
+    /// | other widths | `trellis` | `trellis` |
+    /// | builds without the feature `trellis` | `turboquant` | `turboquant` |
+    ///
+    /// ```
+    /// use octaplex::LayerConfig;
+    ///
+    /// let specs = |config: LayerConfig| (config.keys.to_string(), config.values.to_string());
+    /// # if cfg!(feature = "trellis") {
+    /// assert_eq!(specs(LayerConfig::new(8, 128, 4096)), ("graded".into(), "trellis".into()));
+    /// assert_eq!(specs(LayerConfig::new(8, 80, 4096)), ("trellis".into(), "trellis".into()));
+    /// # }
+    /// ```
     #[must_use]
     pub const fn new(kv_heads: usize, head_dim: usize, capacity: usize) -> Self {
-        let four_bits = CodecSpec::TurboQuant(TurboQuantSpec::new(4));
+        let (keys, values) = recommended(head_dim);
         Self {
             layer: 0,
             kv_heads,
             query_heads: None,
             key_dim: head_dim,
             value_dim: head_dim,
-            keys: four_bits,
-            values: four_bits,
+            keys,
+            values,
             page: 64,
             sink_tokens: 4,
             recent_window: 64,
@@ -244,6 +261,16 @@ const WITHOUT_GRADES: [Pair; 8] = [
     (trellis(4), trellis(2)),
     (trellis(2), trellis(2)),
 ];
+
+/// The codecs of keys and values where none are named; [`LayerConfig::new`] has the table.
+const fn recommended(head_dim: usize) -> Pair {
+    if !cfg!(feature = "trellis") {
+        return (turboquant(4), turboquant(4));
+    }
+    let keys = GradedSpec::new(8, 2);
+    let has_grades = keys.block_bytes(head_dim) > 0;
+    (if has_grades { CodecSpec::Graded(keys) } else { trellis(4) }, trellis(4))
+}
 
 const fn graded(fine: u8, coarse: u8) -> CodecSpec {
     CodecSpec::Graded(GradedSpec::new(fine, coarse))

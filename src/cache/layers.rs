@@ -179,6 +179,32 @@ impl KvCache {
         self.layers.get(layer).ok_or(Error::Missing { what: "layer", number: layer, count })
     }
 
+    /// Sets the number of query heads of every layer. Use it after loading a snapshot, which does not hold it.
+    ///
+    /// # Errors
+    /// [`Error::Heads`] unless it is a multiple of each layer's key/value heads; all layers are then as they were.
+    ///
+    /// ```
+    /// use octaplex::{Backend, Error, KvCache};
+    ///
+    /// let mut cache = KvCache::builder(2, 2, 64, 1000).query_heads(8).build()?;
+    /// let rows = [0.5; 2 * 10 * 64];
+    /// (0..2).try_for_each(|layer| cache.append(layer, &rows, &rows))?;
+    /// let mut loaded = KvCache::load(&cache.save(), Backend::detect())?;
+    /// loaded.set_query_heads(8)?;
+    /// let (queries, mut output) = ([0.1; 8 * 5 * 64], [0.0; 8 * 5 * 64]); // eight heads, five queries each
+    /// loaded.attend(1, &queries, &mut output)?;
+    /// assert_eq!(loaded.set_query_heads(3), Err(Error::Heads { queries: 3, kv_heads: 2 }));
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn set_query_heads(&mut self, query_heads: usize) -> Result<(), Error> {
+        for layer in &self.layers {
+            layer.config.query_heads(query_heads).check()?;
+        }
+        // What can fail has been tried in every layer.
+        self.layers.iter_mut().try_for_each(|layer| layer.set_query_heads(query_heads))
+    }
+
     /// Preallocates scratch memory for `queries` rows (query heads · queries of a block), so that later calls do not allocate.
     ///
     /// Without it the first call allocates, and so does the first call of each further thread.

@@ -1,7 +1,7 @@
 //! What the balance is decided from, and what it cannot do: cost anything where channels are alike.
 
 use super::{attend, spec};
-use crate::common::{Random, bits};
+use crate::common::{Random, bits, four_bits};
 use octaplex::cache::Center;
 use octaplex::{Attend, Backend, CodecSpec, KvCache, LayerConfig, f16};
 
@@ -66,7 +66,8 @@ fn equal_channels_are_as_they_were_without_it() {
 #[test]
 fn a_large_channel_is_balanced() {
     let error = |balance: bool, calibrated: bool| {
-        let config = LayerConfig::new(2, DIM, 1000).balance(balance).sink_tokens(0).recent_window(0);
+        let config =
+            four_bits(LayerConfig::new(2, DIM, 1000)).balance(balance).sink_tokens(0).recent_window(0);
         let keys = keys(|channel| if channel == 7 { 40.0 } else { 1.0 }, 3);
         let mut cache = KvCache::new([config], Backend::detect()).unwrap();
         let query = Random::new(5).gaussians(DIM);
@@ -95,7 +96,7 @@ fn alternating(size: impl Fn(usize) -> f32, rows: usize) -> Vec<f32> {
 
 /// The balance of the first head.
 fn balance(keys: &[f32], queries: &[f32]) -> Vec<f32> {
-    let config = LayerConfig::new(2, DIM, 1000);
+    let config = four_bits(LayerConfig::new(2, DIM, 1000));
     let mut cache = KvCache::new([config], Backend::detect()).unwrap();
     if !queries.is_empty() {
         cache.calibrate(0, keys, queries).unwrap();
@@ -135,7 +136,7 @@ fn small_differences_are_left_alone() {
 #[test]
 fn it_is_decided_from_the_sequence_alone() {
     let keys = keys(|channel| 1.0 + channel as f32, 4);
-    let config = LayerConfig::new(2, DIM, 1000).center(Center::Prefix);
+    let config = four_bits(LayerConfig::new(2, DIM, 1000)).center(Center::Prefix);
     let whole = filled(config, &keys);
     for step in [1, 7, 64, 131, 133] {
         let mut cache = KvCache::new([config], Backend::detect()).unwrap();
@@ -157,7 +158,7 @@ fn it_is_decided_from_the_sequence_alone() {
 #[test]
 fn thirty_two_queries_are_enough() {
     let keys = keys(|channel| 1.0 + channel as f32, 5);
-    let config = LayerConfig::new(2, DIM, 1000);
+    let config = four_bits(LayerConfig::new(2, DIM, 1000));
     let calibrated = |queries: usize| {
         let mut cache = KvCache::new([config], Backend::detect()).unwrap();
         cache.calibrate(0, &keys, &Random::new(8).gaussians(2 * queries * DIM)).unwrap();

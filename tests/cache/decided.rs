@@ -2,7 +2,7 @@
 //! a rollback which opens that page again leaves nothing of it.
 
 use super::{attend, spec};
-use crate::common::{Random, bits};
+use crate::common::{Random, bits, four_bits};
 use octaplex::cache::Center;
 use octaplex::{Attend, Backend, KvCache, LayerConfig, f16};
 
@@ -10,7 +10,7 @@ const DIM: usize = 64;
 
 /// One head whose pages close at once, with nothing exact.
 fn config() -> LayerConfig {
-    LayerConfig::new(1, DIM, 2000).sink_tokens(0).recent_window(0).max_rollback(0)
+    four_bits(LayerConfig::new(1, DIM, 2000)).sink_tokens(0).recent_window(0).max_rollback(0)
 }
 
 /// Balance and prefix centre of a cache of one head that has no exact tokens: all that its front section then holds.

@@ -1,7 +1,7 @@
 //! What a cache refuses, when, and that it is then as it was.
 
 use super::{attend, spec};
-use crate::common::{Any, Random, bits};
+use crate::common::{Any, Random, bits, four_bits};
 use octaplex::cache::{Center, LayerCache, SharedLayer};
 use octaplex::codecs::{Codec, Stream};
 use octaplex::{Attend, Backend, CacheConfig, Error, KvCache, LayerConfig, f16};
@@ -134,7 +134,7 @@ fn keys_are_refused_when_they_come_or_never() {
 #[test]
 fn a_refused_page_leaves_a_full_sliding_layer_as_it_was() {
     // Four pages see all of the window, and there is no room for a fifth.
-    let config = LayerConfig::new(1, 32, 319)
+    let config = four_bits(LayerConfig::new(1, 32, 319))
         .layer(7)
         .recent_window(0)
         .sink_tokens(0)

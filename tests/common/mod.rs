@@ -10,7 +10,7 @@ pub use vectors::{Random, adversarial};
 use chacha20::ChaCha8Rng;
 use octaplex::codebook::WIDTHS;
 use octaplex::codecs::{AnyCodec, Codec, Stream, Typed};
-use octaplex::{Backend, CodecSpec, Error};
+use octaplex::{Backend, CodecSpec, Error, LayerConfig};
 use rand_core::{Rng, SeedableRng};
 
 /// Specs that reach every branch of every codec whose pages are its blocks and nothing else. `tests/outliers.rs` has the others. Dense rotations are a matter of `tests/rotation.rs` and the golden files: they
@@ -22,6 +22,12 @@ pub fn specs() -> Vec<CodecSpec> {
         .filter(|(spec, dim)| spec.page_bytes_max(*dim, 1) == spec.block_bytes(*dim))
         .map(|(spec, _)| spec)
         .collect()
+}
+
+/// With `turboquant` keys and values, for tests of what lies around a codec: keys keep the order of their channels.
+pub fn four_bits(config: LayerConfig) -> LayerConfig {
+    let codec = "turboquant".parse().unwrap();
+    config.keys(codec).values(codec)
 }
 
 /// The name of a spec's codec.

@@ -2,9 +2,9 @@
 
 use super::indexed::LEVELS;
 use super::vectors::Random;
-use super::{CODECS, Case, WIDTHS, case, device, each_width, others, page_bytes};
+use super::{CODECS, Case, WIDTHS, case, device, each_width, four_bits, others, page_bytes};
 use octaplex::cache::{Center, SharedLayer};
-use octaplex::{Attend, Backend, CodecSpec, Error, LayerConfig, gpu};
+use octaplex::{Backend, CodecSpec, Error, LayerConfig, gpu};
 
 /// A layer on the CPU, and one on the card, that are given the same.
 pub(super) struct Both {
@@ -71,7 +71,7 @@ impl Both {
         let outputs = [&mut self.card, &mut other].map(|layer| {
             let mut output = vec![f32::NAN; queries.len()];
             layer.reserve(case.heads).unwrap();
-            layer.attend(&queries, &Attend::default(), &mut output).unwrap();
+            layer.attend(&queries, &mut output).unwrap();
             output
         });
         assert_eq!(outputs[0], outputs[1]);
@@ -404,7 +404,7 @@ fn what_append_refuses() {
                 codec => format!("{}gain={gain}", if codec.contains(':') { "," } else { ":" }),
             };
             let spec: CodecSpec = format!("{codec}{gain}").parse().unwrap();
-            let config = LayerConfig::new(1, 64, 900).keys(spec).balance(false);
+            let config = four_bits(LayerConfig::new(1, 64, 900)).keys(spec).balance(false);
             let mut card = gpu::Layer::new(&device, &config, 1, 960).unwrap();
             let mut cpu = SharedLayer::on_heap(&config, Backend::detect()).unwrap();
             let mut scratch = vec![0.0; config.scratch_len(1)];
@@ -423,7 +423,7 @@ fn what_append_refuses() {
 
     // What is full under a sliding window depends on neither the pieces nor the machine.
     for (capacity, window, rollback) in [(64, 64, 0), (126, 64, 0), (127, 64, 0), (140, 70, 10)] {
-        let config = LayerConfig::new(1, 64, capacity).sink_tokens(0).recent_window(0);
+        let config = four_bits(LayerConfig::new(1, 64, capacity)).sink_tokens(0).recent_window(0);
         let config = config.sliding_window(window).max_rollback(rollback);
         for count in (1..330).step_by(3) {
             let mut card = gpu::Layer::new(&device, &config, 1, 704).unwrap();
@@ -435,13 +435,13 @@ fn what_append_refuses() {
     }
 
     // Pages that the kernels do not make are not timed.
-    let several = LayerConfig::new(1, 64, 1000).values("trellis:scales=3".parse().unwrap());
+    let several = four_bits(LayerConfig::new(1, 64, 1000)).values("trellis:scales=3".parse().unwrap());
     let mut card = gpu::Layer::new(&device, &several, 1, 640).unwrap();
     let refused = card.time_append(&[0.5; 64 * 64], &[0.5; 64 * 64], 1);
     assert!(matches!(refused, Err(gpu::Error::Unsupported { .. })), "{refused:?}");
 
     // More than the capacity, and no room in the pool.
-    let config = LayerConfig::new(1, 64, 1000);
+    let config = four_bits(LayerConfig::new(1, 64, 1000));
     let mut card = gpu::Layer::new(&device, &config, 2, 640).unwrap();
     let short = card.time_append(&[0.5; 64 * 63], &[0.5; 64 * 63], 1);
     assert!(matches!(short, Err(gpu::Error::Unsupported { .. })), "{short:?}");

@@ -102,7 +102,7 @@ fn large_ones_and_nothing() {
         let options = options.bias(&bias);
         let queries = case.block(options.queries.unwrap_or(1));
         let mut output = vec![f32::NAN; queries.len()];
-        card.attend(&queries, &options, &mut output).unwrap();
+        card.attend_with(&queries, &options, &mut output).unwrap();
         let each = output.len() / 4;
         for (head, output) in output.chunks_exact(each).enumerate() {
             assert_eq!(head == 1, output.iter().all(|x| *x == 0.0), "head {head}");
@@ -137,9 +137,9 @@ fn of_several_sequences() {
         let asked = [0, 0, 1, 2].map(|number| cases[number].block(count)).concat();
         let own = lengths.map(|tokens| biases(rows, tokens));
         let mut plain = vec![f32::NAN; 4 * each];
-        card.attend(&asked, &options, &mut plain).unwrap();
+        card.attend_with(&asked, &options, &mut plain).unwrap();
         let (bias, mut output) = (own.concat(), vec![f32::NAN; 4 * each]);
-        card.attend(&asked, &options.bias(&bias), &mut output).unwrap();
+        card.attend_with(&asked, &options.bias(&bias), &mut output).unwrap();
         assert!(output[each..2 * each].iter().all(|x| *x == 0.0), "a sequence that holds nothing");
         for (number, place) in [0, 2, 3].into_iter().enumerate() {
             let mine = place * each..(place + 1) * each;
@@ -149,7 +149,7 @@ fn of_several_sequences() {
             assert!(wrong < TOLERANCES[usize::from(count > 1)], "{} tokens: {wrong:e}", lengths[number]);
         }
         let mut again = vec![f32::NAN; 4 * each];
-        card.attend(&asked, &options, &mut again).unwrap();
+        card.attend_with(&asked, &options, &mut again).unwrap();
         assert!(plain == again, "without biases as if there had been none");
     }
 }
@@ -164,14 +164,14 @@ fn what_is_refused() {
     for options in [Attend::default(), Attend::default().queries(1).position(499)] {
         for len in [1, 499, 501, 1000, 1999, 2001] {
             let bias = vec![0.0; len];
-            let refused = card.attend(&queries, &options.bias(&bias), &mut output);
+            let refused = card.attend_with(&queries, &options.bias(&bias), &mut output);
             let expected = Error::Length { what: "bias values", expected: 2000, actual: len };
             assert_eq!(refused, Err(gpu::Error::Library(expected)));
         }
         for value in [f32::NAN, f32::INFINITY, 8.6e37] {
             let mut bias = vec![0.0; 2000];
             bias[777] = value;
-            let refused = card.attend(&queries, &options.bias(&bias), &mut output);
+            let refused = card.attend_with(&queries, &options.bias(&bias), &mut output);
             let layer = case.layer();
             let mut scratch = vec![0.0; case.config.scratch_len(4)];
             let cpus = layer.attend_with(&queries, &options.bias(&bias), &mut output, &mut scratch);
@@ -181,5 +181,5 @@ fn what_is_refused() {
     }
     let refused = card.capture(&Attend::default().bias(&[0.0; 500]));
     assert!(matches!(refused, Err(gpu::Error::Unsupported { .. })), "{refused:?}");
-    card.attend(&queries, &Attend::default().bias(&[0.0; 500]), &mut output).unwrap();
+    card.attend_with(&queries, &Attend::default().bias(&[0.0; 500]), &mut output).unwrap();
 }

@@ -122,7 +122,7 @@ fn large_and_small_rows() {
         let options = Attend::default().queries(30).scale(0.08 / size);
         let (mut card, queries) = (case.on_card(&device, &layer), case.block(30));
         let mut output = vec![f32::NAN; queries.len()];
-        card.attend(&queries, &options, &mut output).unwrap();
+        card.attend_with(&queries, &options, &mut output).unwrap();
         let wrong = error(&output, &case.in_f64(&layer, &queries, &options), 128);
         // Exact tokens are f16 in the layer: below 6e-5 they have few bits, here as there.
         println!("rows times {size:e}: {wrong:.1e}");
@@ -151,7 +151,7 @@ fn large_constant_channels() {
         layer.append(&keys_of, &values, &mut vec![0.0; case.config.scratch_len(4)]).unwrap();
         let (mut card, queries) = (case.on_card(&device, &layer), case.block(30));
         let (options, mut output) = (Attend::default().queries(30), vec![f32::NAN; queries.len()]);
-        card.attend(&queries, &options, &mut output).unwrap();
+        card.attend_with(&queries, &options, &mut output).unwrap();
         let wrong = error(&output, &case.in_f64(&layer, &queries, &options), 128);
         println!("{keys}, {center:?}, {tokens} tokens: {wrong:.1e}");
         assert!(wrong < BLOCK_TOLERANCE, "{keys}, {center:?}, {tokens} tokens: {wrong:e}");
@@ -178,7 +178,7 @@ fn parts_and_sequences() {
         let width = 2 * 130 * 64;
         let queries: Vec<f32> = (0..4).flat_map(|number| cases[number % 3].block(130)).collect();
         let mut output = vec![f32::NAN; 4 * width];
-        card.attend(&queries, &options, &mut output).unwrap();
+        card.attend_with(&queries, &options, &mut output).unwrap();
         for (number, (case, layer)) in cases.iter().zip(&layers).enumerate() {
             let mine = number * width..(number + 1) * width;
             let wrong = error(&output[mine.clone()], &case.in_f64(layer, &queries[mine], &options), 64);
@@ -187,7 +187,7 @@ fn parts_and_sequences() {
         }
         assert!(output[3 * width..].iter().all(|x| *x == 0.0), "a sequence that holds nothing");
         let mut again = vec![f32::NAN; 4 * width];
-        card.attend(&queries, &options, &mut again).unwrap();
+        card.attend_with(&queries, &options, &mut again).unwrap();
         assert_eq!(output, again, "the same bits at each call");
     }
 }
@@ -210,24 +210,27 @@ fn what_is_refused() {
     let mut card = gpu::Layer::new(&device, &case.config, 1, 1000).unwrap();
     let (block, mut output) = (case.block(8), vec![0.0; 8 * 4 * 128]);
     let options = Attend::default().queries(8);
-    assert_eq!(card.attend(&block, &options, &mut output), Err(gpu::Error::Library(octaplex::Error::Empty)));
+    assert_eq!(
+        card.attend_with(&block, &options, &mut output),
+        Err(gpu::Error::Library(octaplex::Error::Empty))
+    );
     card.upload(0, &case.layer()).unwrap();
-    assert!(card.attend(&block, &Attend::default().queries(0), &mut output).is_err());
-    assert!(card.attend(&block[1..], &options, &mut output).is_err());
-    assert!(card.attend(&block, &options, &mut output[1..]).is_err());
+    assert!(card.attend_with(&block, &Attend::default().queries(0), &mut output).is_err());
+    assert!(card.attend_with(&block[1..], &options, &mut output).is_err());
+    assert!(card.attend_with(&block, &options, &mut output[1..]).is_err());
     assert!(matches!(
-        card.attend(&case.block(501), &Attend::default().queries(501), &mut vec![0.0; 501 * 512]),
+        card.attend_with(&case.block(501), &Attend::default().queries(501), &mut vec![0.0; 501 * 512]),
         Err(gpu::Error::Library(octaplex::Error::Length { expected: 500, actual: 501, .. }))
     ));
     let mut bad = block.clone();
     bad[1000] = f32::INFINITY;
-    let refused = card.attend(&bad, &options, &mut output);
+    let refused = card.attend_with(&bad, &options, &mut output);
     assert_eq!(refused, Err(gpu::Error::Library(octaplex::Error::NonFinite { index: 1000 })));
-    assert!(card.attend(&block, &options.sink_logits(&[0.0; 3]), &mut output).is_err());
-    card.attend(&block, &options, &mut output).unwrap();
+    assert!(card.attend_with(&block, &options.sink_logits(&[0.0; 3]), &mut output).is_err());
+    card.attend_with(&block, &options, &mut output).unwrap();
 
     for options in [options.heads(1), options.first_head(1)] {
-        let refused = card.attend(&block, &options, &mut output);
+        let refused = card.attend_with(&block, &options, &mut output);
         assert!(matches!(refused, Err(gpu::Error::Unsupported { .. })), "{refused:?}");
     }
 }

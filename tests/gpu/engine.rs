@@ -264,7 +264,7 @@ fn compare(card: &mut Layer, cpu: &SharedLayer) {
 pub(super) fn attend(card: &mut Layer, case: &Case, options: &Attend, float: Float, stream: &Stream) {
     let queries = rounded(&case.block(options.queries.unwrap_or(1)), float);
     let mut expected = vec![f32::NAN; queries.len()];
-    card.attend(&queries, options, &mut expected).unwrap();
+    card.attend_with(&queries, options, &mut expected).unwrap();
     let (asked, output) = (Memory::of(&queries, float), Memory::new(queries.len() * float.bytes()));
     card.attend_on(asked.slice(0, float), options, output.slice(0, float), stream.callers()).unwrap();
     stream.wait();
@@ -317,7 +317,7 @@ fn tokens_queries_and_outputs_of_an_engine() {
             other.reserve(6).unwrap();
             let mut outputs = [vec![0.0; 6 * dim], vec![1.0; 6 * dim]];
             for (layer, output) in [card, other].iter_mut().zip(&mut outputs) {
-                layer.attend(&case.queries(), &Attend::default(), output).unwrap();
+                layer.attend(&case.queries(), output).unwrap();
             }
             assert_eq!(outputs[0], outputs[1]);
         }
@@ -376,7 +376,7 @@ fn an_engines_graph() {
         call(c"cuGraphLaunch", &[executable, stream.0]);
         stream.wait();
         let mut expected = vec![f32::NAN; values.len()];
-        card.attend(&values, &Attend::default(), &mut expected).unwrap();
+        card.attend(&values, &mut expected).unwrap();
         assert!(sink.read() == bytes_of(&expected, float), "round {round}");
     }
     call(c"cuGraphExecDestroy", &[executable]);
@@ -407,7 +407,7 @@ fn calls_keep_their_place_in_a_stream() {
             other.upload(0, &cpu).unwrap();
             other.reserve(4).unwrap();
             let mut expected = vec![f32::NAN; values.len()];
-            other.attend(&values, &options, &mut expected).unwrap();
+            other.attend_with(&values, &options, &mut expected).unwrap();
 
             // Tokens that come after a while, and go at once; queries and an output likewise.
             let tokens = Memory::of(&by_token(&sides, &case.config, count), float);

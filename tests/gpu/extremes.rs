@@ -22,7 +22,7 @@ fn tiny_queries() {
             }
             let options = Attend::default().scale(scale);
             let mut output = vec![f32::NAN; queries.len()];
-            card.attend(&queries, &options, &mut output).unwrap();
+            card.attend_with(&queries, &options, &mut output).unwrap();
             let exact = case.in_f64(&layer, &queries, &options);
             let wrong = error(&output, &exact, dim);
             println!("{keys}, scale {scale:e}: {wrong:.1e}");
@@ -31,7 +31,7 @@ fn tiny_queries() {
         let queries = case.queries();
         for scale in [1_099_511_627_776.0, 1e36] {
             let refused =
-                card.attend(&queries, &Attend::default().scale(scale), &mut vec![0.0; queries.len()]);
+                card.attend_with(&queries, &Attend::default().scale(scale), &mut vec![0.0; queries.len()]);
             assert!(matches!(refused, Err(gpu::Error::Library(_))), "{refused:?}");
         }
     }

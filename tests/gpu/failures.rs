@@ -88,7 +88,7 @@ fn kernels_that_need_more_shared_memory_than_there_is() {
         }
         brought.unwrap();
         let mut output = vec![f32::NAN; queries.len()];
-        card.attend(&queries, &options, &mut output).unwrap();
+        card.attend_with(&queries, &options, &mut output).unwrap();
         let wrong = error(&output, &case.in_f64(&layer, &queries, &options), dim);
         assert!(wrong < BLOCK_TOLERANCE, "{dim}: {wrong:e}");
     }
@@ -149,7 +149,7 @@ impl Asked {
     fn attend(&mut self, options: &Attend) -> Result<(), gpu::Error> {
         let count = HEADS * options.queries.unwrap_or(1) * DIM;
         let mut output = vec![0.0; 2 * count];
-        self.card.attend(&vec![0.25; 2 * count], options, &mut output)
+        self.card.attend_with(&vec![0.25; 2 * count], options, &mut output)
     }
 
     fn attend_on(&mut self) -> Result<(), gpu::Error> {

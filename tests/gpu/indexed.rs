@@ -138,7 +138,7 @@ fn sums_of_the_largest_centroids() {
         card.reserve_splits(2, Some(1)).unwrap();
         let queries = case.queries();
         let mut output = vec![f32::NAN; queries.len()];
-        card.attend(&queries, &Attend::default(), &mut output).unwrap();
+        card.attend(&queries, &mut output).unwrap();
         let wrong = error(&output, &case.in_f64(&layer, &queries, &Attend::default()), dim);
         println!("{values}: {wrong:.1e}");
         assert!(wrong < TOLERANCE, "{values}: {wrong:e}");

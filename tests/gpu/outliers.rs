@@ -70,7 +70,7 @@ fn check_pages(card: &mut gpu::Layer, sequence: usize, layer: &SharedLayer) -> u
 fn wrong(case: &Case, card: &mut gpu::Layer, layer: &SharedLayer, options: &Attend) -> f64 {
     let queries = case.block(options.queries.unwrap_or(1));
     let mut output = vec![f32::NAN; queries.len()];
-    card.attend(&queries, options, &mut output).unwrap();
+    card.attend_with(&queries, options, &mut output).unwrap();
     error(&output, &case.in_f64(layer, &queries, options), case.config.key_dim)
 }
 
@@ -184,7 +184,7 @@ fn outliers_as_large_as_f16() {
             for (options, tolerance) in [(step, TOLERANCE), (step.queries(20), BLOCK_TOLERANCE)] {
                 let queries = case.block(options.queries.unwrap_or(1));
                 let mut output = vec![f32::NAN; queries.len()];
-                card.attend(&queries, &options, &mut output).unwrap();
+                card.attend_with(&queries, &options, &mut output).unwrap();
                 let exact = case.in_f64(&layer, &queries, &options);
                 let all = error(&output, &exact, dim);
                 let small: Vec<f32> = output.chunks_exact(dim).flat_map(|row| row[4..].to_vec()).collect();

@@ -65,7 +65,7 @@ fn outputs(device: &octaplex::gpu::Device) -> Vec<Vec<f32>> {
         options().map(|options| {
             let queries = case.block(options.queries.unwrap_or(1));
             let mut output = vec![f32::NAN; queries.len()];
-            card.attend(&queries, &options, &mut output).unwrap();
+            card.attend_with(&queries, &options, &mut output).unwrap();
             output
         })
     };

@@ -202,7 +202,7 @@ fn check_attention(both: &mut Both, case: &Case, options: &Attend) {
     both.card.clear(0).unwrap();
     both.card.reserve(case.heads).unwrap();
     let mut output = vec![f32::NAN; 2 * queries.len()];
-    both.card.attend(&[&queries[..], &queries].concat(), options, &mut output).unwrap();
+    both.card.attend_with(&[&queries[..], &queries].concat(), options, &mut output).unwrap();
     let exact = case.in_f64(&both.cpu, &queries, options);
     let wrong = error(&output[queries.len()..], &exact, case.config.key_dim);
     // Queries, keys, values and weights of blocks are f16.

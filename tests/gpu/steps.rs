@@ -223,8 +223,8 @@ fn room_grows() {
     other.reserve(4).unwrap();
     let queries = [case.queries(), case.queries()].concat();
     let mut outputs = [vec![0.0; queries.len()], vec![1.0; queries.len()]];
-    card.attend(&queries, &Attend::default(), &mut outputs[0]).unwrap();
-    other.attend(&queries, &Attend::default(), &mut outputs[1]).unwrap();
+    card.attend(&queries, &mut outputs[0]).unwrap();
+    other.attend(&queries, &mut outputs[1]).unwrap();
     assert_eq!(outputs[0], outputs[1]);
     let step = card.capture(&Attend::default()).unwrap();
     let refused = card.grow(4000);

@@ -33,9 +33,9 @@ pub struct octaplex_config {
     pub value_dim: usize,
     /// Tokens that a layer holds at most.
     pub capacity: usize,
-    /// Spec of the keys' codec, `"trellis:m=4"`; null: `"turboquant"`, 4 bits.
+    /// Spec of the keys' codec, `"trellis:m=4"`; null: `"graded"`, or `"trellis"` at the widths 32, 80, 96, 112 and 576.
     pub keys: *const c_char,
-    /// Spec of the values' codec, likewise.
+    /// Spec of the values' codec; null: `"trellis"`.
     pub values: *const c_char,
     /// Name of a backend; null: the fastest of this CPU. All give the same bits.
     pub backend: *const c_char,
@@ -65,8 +65,8 @@ pub struct octaplex_config {
 /// What the first version of the struct had: less is no `octaplex_config`.
 const CONFIG_LEAST: usize = offset_of!(octaplex_config, query_heads);
 
-/// Fills in the defaults: four bits for keys and values, pages of 64, four sinks, 64 recent tokens, rollbacks of 64, keys
-/// centred page by page and balanced. `size` is `sizeof(octaplex_config)`.
+/// Fills in the defaults: `graded` keys and `trellis` values (3.2 bits a value), pages of 64, four sinks, 64 recent tokens,
+/// rollbacks of 64, keys centred page by page and balanced. `size` is `sizeof(octaplex_config)`.
 ///
 /// # Safety
 /// `config` has `size` bytes.

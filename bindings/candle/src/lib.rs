@@ -8,20 +8,20 @@
 //!
 //! ```
 //! use candle_core::{Device, Tensor};
-//! use octaplex_candle::{Attend, KvCache, LayerConfig};
+//! use octaplex_candle::{KvCache, LayerConfig};
 //!
 //! // A layer of 2 key/value heads of width 64, for 4,096 tokens; 8 query heads.
 //! let mut cache = KvCache::new(&LayerConfig::new(2, 64, 4096))?;
 //! let random = |heads, tokens| Tensor::randn(0f32, 1.0, (1, heads, tokens, 64), &Device::Cpu);
-//! let prompt = cache.append_attend(&random(8, 300)?, &random(2, 300)?, &random(2, 300)?, &Attend::default())?;
+//! let prompt = cache.append_attend(&random(8, 300)?, &random(2, 300)?, &random(2, 300)?)?;
 //! assert_eq!(prompt.dims(), [1, 8, 300, 64]); // each query sees the tokens up to its own
-//! let token = cache.append_attend(&random(8, 1)?, &random(2, 1)?, &random(2, 1)?, &Attend::default())?;
+//! let token = cache.append_attend(&random(8, 1)?, &random(2, 1)?, &random(2, 1)?)?;
 //! assert_eq!((token.dims(), cache.current_seq_len()), (&[1, 8, 1, 64][..], 301));
 //! // Drafts: append them, look at them, take the rejected ones back.
 //! cache.append(&random(2, 4)?, &random(2, 4)?)?;
-//! cache.attend(&random(8, 4)?, &Attend::default())?;
+//! cache.attend(&random(8, 4)?)?;
 //! cache.truncate(303)?;
-//! assert!(cache.stats().bits_per_value() < 16.0); // 4.2 in pages; sinks and the newest tokens are exact
+//! assert!(cache.stats().bits_per_value() < 16.0); // 3.2 in pages; sinks and the newest tokens are exact
 //! # Ok::<(), candle_core::Error>(())
 //! ```
 //!
@@ -47,7 +47,7 @@ pub struct KvCache {
     empty: SharedLayer,
     /// A layer for each sequence of the batch, as many as the first tokens were of.
     sequences: octaplex::KvCache,
-    block: Option<usize>,
+    max_append: Option<usize>,
     calibration: usize,
 }
 
@@ -82,15 +82,15 @@ impl KvCache {
     pub fn with_backend(config: &LayerConfig, backend: Backend) -> Result<Self> {
         let empty = SharedLayer::on_heap(config, backend).map_err(Error::wrap)?;
         let sequences = octaplex::KvCache::from_layers(Vec::new());
-        Ok(Self { empty, sequences, block: None, calibration: CALIBRATION })
+        Ok(Self { empty, sequences, max_append: None, calibration: CALIBRATION })
     }
 
-    /// Appends at most so many tokens at once in [`append_attend`](Self::append_attend). By default blocks end where a page
-    /// closes, so that every query sees what it would see if tokens came one by one; with larger blocks, early queries
-    /// see more of what is compressed.
+    /// Sets how many tokens [`append_attend`](Self::append_attend) appends at once, at most. By default it stops where a page
+    /// closes, so that every query sees what it would see if tokens came one by one. With a larger number, early queries see
+    /// more of what is compressed.
     #[must_use]
-    pub fn block(self, tokens: usize) -> Self {
-        Self { block: Some(tokens.max(1)), ..self }
+    pub fn max_append(self, tokens: usize) -> Self {
+        Self { max_append: Some(tokens.max(1)), ..self }
     }
 
     /// The first tokens of a prompt whose keys and queries decide the balance of keys in
@@ -163,14 +163,24 @@ impl KvCache {
         self.change(batch, batch > 1, |cache| cache.append_block(keys, values))
     }
 
-    /// Attention of queries, \[batch]\[query heads]\[queries]\[key width], to what the cache holds: as many rows of
-    /// \[value width], in the queries' type. Query heads are a multiple of key/value heads and share them in order. The last
-    /// query has the position of the newest token, those before it the positions before, and none sees a later token:
-    /// no mask is needed. `options` has scale, soft cap, sliding window and the rest; its `queries` is the tensor's.
+    /// Computes attention of queries to what the cache holds.
+    ///
+    /// `queries` are \[batch]\[query heads]\[queries]\[key width]. The result has as many rows of \[value width], in the
+    /// queries' type. Query heads are a multiple of key/value heads and share them in order. The last query has the position of
+    /// the newest token, those before it the positions before, and none sees a later token: no mask is needed.
+    /// [`attend_with`](Self::attend_with) has options.
     ///
     /// # Errors
     /// Another device, type or shape, another batch than the cache's, queries that are NaN or infinite, an empty cache.
-    pub fn attend(&self, queries: &Tensor, options: &Attend) -> Result<Tensor> {
+    pub fn attend(&self, queries: &Tensor) -> Result<Tensor> {
+        self.attend_with(queries, &Attend::default())
+    }
+
+    /// [`attend`](Self::attend) with options: scale, soft cap, sliding window and the rest. Their `queries` is the tensor's.
+    ///
+    /// # Errors
+    /// As [`attend`](Self::attend).
+    pub fn attend_with(&self, queries: &Tensor, options: &Attend) -> Result<Tensor> {
         let width = self.config().value_dim;
         let rows = Rows::queries(self.config(), queries)?;
         self.check_batch(rows.batch())?;
@@ -187,14 +197,23 @@ impl KvCache {
         Tensor::from_vec(outputs, shape, queries.device())?.to_dtype(queries.dtype())
     }
 
-    /// [`append`](Self::append), then [`attend`](Self::attend), for as many queries as there are new tokens: what a model's
-    /// layer does. A prompt goes in by blocks, so that its tokens see what they would see one by one, and its beginning
-    /// decides the balance ([`calibration`](Self::calibration)).
+    /// Appends the tokens and computes attention of as many queries, as a model's layer does.
+    ///
+    /// A prompt goes in by blocks, so that its tokens see what they would see one by one. Its beginning decides the balance
+    /// ([`calibration`](Self::calibration)). [`append_attend_with`](Self::append_attend_with) has options.
     ///
     /// # Errors
-    /// As there; also options with a bias or a position, which have no meaning for blocks. The cache is then as it was (where
-    /// `max_rollback` is 0: but for a page that has closed with the last token).
-    pub fn append_attend(
+    /// As [`append`](Self::append) and [`attend`](Self::attend). The cache is then as it was. With a `max_rollback` of 0, a page
+    /// that closed with the last token stays closed.
+    pub fn append_attend(&mut self, queries: &Tensor, keys: &Tensor, values: &Tensor) -> Result<Tensor> {
+        self.append_attend_with(queries, keys, values, &Attend::default())
+    }
+
+    /// [`append_attend`](Self::append_attend) with options.
+    ///
+    /// # Errors
+    /// As [`append_attend`](Self::append_attend), and for options with a bias or a position, which have no meaning for blocks.
+    pub fn append_attend_with(
         &mut self,
         queries: &Tensor,
         keys: &Tensor,
@@ -202,17 +221,20 @@ impl KvCache {
         options: &Attend,
     ) -> Result<Tensor> {
         if options.position.is_some() || !options.bias.is_empty() {
-            bail!("options with a position or a bias: call append, then attend");
+            bail!("options with a position or a bias: call append, then attend_with");
         }
-        self.append_attend_with(queries, keys, values, |cache, queries| cache.attend(queries, options))
+        self.append_attend_by(queries, keys, values, |cache, queries| cache.attend_with(queries, options))
     }
 
-    /// The same where something else attends, such as a card that has the pages ([`sequences`](Self::sequences)): `attend` is called
-    /// after each block's tokens are in, with their queries, and gives \[batch]\[query heads]\[queries]\[value width].
+    /// [`append_attend`](Self::append_attend) with your own attention, such as that of a GPU that has the pages
+    /// ([`sequences`](Self::sequences)).
+    ///
+    /// It calls `attend` after it appended each block, with the block's queries. `attend` returns
+    /// \[batch]\[query heads]\[queries]\[value width].
     ///
     /// # Errors
-    /// As there, and what `attend` fails with; the cache is then as there.
-    pub fn append_attend_with(
+    /// As [`append_attend`](Self::append_attend), and what `attend` returns.
+    pub fn append_attend_by(
         &mut self,
         queries: &Tensor,
         keys: &Tensor,
@@ -284,8 +306,8 @@ impl KvCache {
     fn block_end(&self, from: usize) -> usize {
         let config = self.config();
         let first = config.sink_tokens + config.recent_window + config.page - 1;
-        let end = match self.block {
-            Some(block) => from.saturating_add(block),
+        let end = match self.max_append {
+            Some(tokens) => from.saturating_add(tokens),
             None if from < first => first,
             None => next_page(from, first, config.page),
         };

@@ -76,7 +76,7 @@ fn outputs_are_those_of_exact_attention() {
         let mut outputs = Vec::new();
         for (from, count) in [(0, 250), (250, 1), (251, 1), (252, 148)] {
             let [q, k, v] = narrow(&all, from, count);
-            let output = cache.append_attend(&q, &k, &v, &Attend::default()).unwrap();
+            let output = cache.append_attend(&q, &k, &v).unwrap();
             assert_eq!(output.dims(), [2, 6, count, DIM]);
             outputs.push(output);
         }
@@ -95,7 +95,7 @@ fn bits_are_the_librarys() {
     cache.append(&all[1], &all[2]).unwrap();
     let last = all[0].narrow(2, 290, 10).unwrap();
     let options = Attend::default().window(200).soft_cap(20.0).scale(0.1);
-    let found = cache.attend(&last, &options).unwrap();
+    let found = cache.attend_with(&last, &options).unwrap();
     let mut expected = Vec::new();
     for sequence in 0..2 {
         let rows = |tensor: &Tensor| floats(&tensor.narrow(0, sequence, 1).unwrap());
@@ -119,7 +119,7 @@ fn blocks_change_nothing() {
             let (mut from, mut outputs) = (0, Vec::new());
             for &count in pieces {
                 let [q, k, v] = narrow(&all, from, count);
-                outputs.push(cache.append_attend(&q, &k, &v, &Attend::default()).unwrap());
+                outputs.push(cache.append_attend(&q, &k, &v).unwrap());
                 from += count;
             }
             Tensor::cat(&outputs, 2).unwrap()
@@ -130,9 +130,9 @@ fn blocks_change_nothing() {
         assert!(same(&whole, &outputs(&[1; 220], 0)));
         assert!(same(&whole, &outputs(&[7, 140, 3, 70], 0)));
         assert!(same(&outputs(&[220], 256), &outputs(&[190, 1, 29], 256)));
-        let mut all_at_once = KvCache::new(&config).unwrap().calibration(0).block(220);
+        let mut all_at_once = KvCache::new(&config).unwrap().calibration(0).max_append(220);
         let [q, k, v] = &all;
-        let output = all_at_once.append_attend(q, k, v, &Attend::default()).unwrap();
+        let output = all_at_once.append_attend(q, k, v).unwrap();
         // Early queries see pages; and a sliding window ends blocks before it drops what they see.
         assert!(!same(&output, &whole) && error(&output, &whole) < 0.1);
     }
@@ -146,7 +146,7 @@ fn the_prompts_queries_decide_the_balance() {
     let k = k.broadcast_mul(&Tensor::from_vec(scales, DIM, &Device::Cpu).unwrap()).unwrap();
     let outputs = |calibration| {
         let mut cache = KvCache::new(&config()).unwrap().calibration(calibration);
-        let output = floats(&cache.append_attend(&q, &k, &v, &Attend::default()).unwrap());
+        let output = floats(&cache.append_attend(&q, &k, &v).unwrap());
         assert_eq!(cache.stats().balanced_heads, 2);
         output
     };
@@ -168,7 +168,7 @@ fn types_and_strides_are_taken() {
     let outputs = |dtype| {
         let [q, k, v] = [&q, &k, &v].map(|tensor| tensor.to_dtype(dtype).unwrap());
         let mut cache = KvCache::new(&config()).unwrap();
-        let output = cache.append_attend(&q, &k, &v, &Attend::default()).unwrap();
+        let output = cache.append_attend(&q, &k, &v).unwrap();
         assert_eq!(output.dtype(), dtype);
         output
     };
@@ -186,7 +186,7 @@ fn types_and_strides_are_taken() {
     assert!(strided.iter().all(|tensor| !tensor.is_contiguous()));
     let mut cache = KvCache::new(&config()).unwrap();
     let [q, k, v] = &strided;
-    let output = cache.append_attend(q, k, v, &Attend::default()).unwrap();
+    let output = cache.append_attend(q, k, v).unwrap();
     assert!(floats(&output) == floats(&expected));
 }
 
@@ -195,7 +195,7 @@ fn drafts_are_taken_back() {
     let all = tokens(2, 400, 6);
     let step = |cache: &mut KvCache, from, count| {
         let [q, k, v] = narrow(&all, from, count);
-        floats(&cache.append_attend(&q, &k, &v, &Attend::default()).unwrap())
+        floats(&cache.append_attend(&q, &k, &v).unwrap())
     };
     let mut cache = KvCache::new(&config()).unwrap();
     step(&mut cache, 0, 250);
@@ -209,7 +209,7 @@ fn drafts_are_taken_back() {
     cache.reset();
     assert_eq!((cache.current_seq_len(), cache.stats().bytes, drafted.current_seq_len()), (0, 0, 400));
     let [q, k, v] = narrow(&all, 0, 5).map(|tensor| tensor.narrow(0, 0, 1).unwrap());
-    cache.append_attend(&q, &k, &v, &Attend::default()).unwrap(); // another batch
+    cache.append_attend(&q, &k, &v).unwrap(); // another batch
     assert_eq!(cache.sequences().len(), 1);
     // What a sliding window has dropped does not come back.
     let mut sliding = KvCache::new(&config().sliding_window(64)).unwrap();
@@ -228,7 +228,7 @@ fn snapshots_of_a_sequence() {
     cache.sequences()[0].save(&mut |piece| bytes.extend_from_slice(piece));
     let mut loaded = KvCache::new(&config()).unwrap();
     loaded.load(&bytes).unwrap();
-    let attend = |cache: &KvCache| floats(&cache.attend(&all[0], &Attend::default()).unwrap());
+    let attend = |cache: &KvCache| floats(&cache.attend(&all[0]).unwrap());
     assert!(attend(&loaded) == attend(&cache));
     assert!(loaded.load(&bytes[1..]).unwrap_err().to_string().contains("snapshot"));
     assert!(attend(&loaded) == attend(&cache));
@@ -239,12 +239,12 @@ fn snapshots_of_a_sequence() {
 fn what_does_not_fit_is_refused() {
     let all = tokens(2, 300, 8);
     let mut cache = KvCache::new(&config().capacity(320)).unwrap();
-    let empty = cache.attend(&all[0], &Attend::default()).unwrap_err().to_string();
+    let empty = cache.attend(&all[0]).unwrap_err().to_string();
     assert!(empty.contains("no tokens yet"), "{empty}");
     let [q, k, v] = narrow(&all, 0, 200);
-    cache.append_attend(&q, &k, &v, &Attend::default()).unwrap();
+    cache.append_attend(&q, &k, &v).unwrap();
     let (stats, newest) = (cache.stats(), q.narrow(2, 199, 1).unwrap());
-    let before = floats(&cache.attend(&newest, &Attend::default()).unwrap());
+    let before = floats(&cache.attend(&newest).unwrap());
     let one = |seed| tokens(2, 1, seed);
     let put = |tensor: &Tensor, at: usize, value: f32| {
         let mut values = floats(tensor);
@@ -275,15 +275,15 @@ fn what_does_not_fit_is_refused() {
         (tokens(2, 121, 11), &["320", "321"]),
     ];
     for ([q, k, v], words) in cases {
-        let Err(error) = cache.append_attend(&q, &k, &v, &options) else { panic!("{words:?}") };
+        let Err(error) = cache.append_attend_with(&q, &k, &v, &options) else { panic!("{words:?}") };
         let error = error.to_string();
         assert!(words.iter().all(|word| error.contains(word)), "{error}");
         assert_eq!(cache.stats(), stats, "{error}");
-        assert!(floats(&cache.attend(&newest, &options).unwrap()) == before, "{error}");
+        assert!(floats(&cache.attend_with(&newest, &options).unwrap()) == before, "{error}");
     }
     let bias = [0.0; 201];
     for options in [Attend::default().bias(&bias), Attend::default().position(3)] {
-        let error = cache.append_attend(&q1, &k1, &v1, &options).unwrap_err().to_string();
+        let error = cache.append_attend_with(&q1, &k1, &v1, &options).unwrap_err().to_string();
         assert!(error.contains("call append, then attend"), "{error}");
     }
     // One sequence, one token: nothing is kept for the case, and the token is taken back.
@@ -292,7 +292,7 @@ fn what_does_not_fit_is_refused() {
     single.append(&first(&all[1]), &first(&all[2])).unwrap();
     let stats = single.stats();
     let query = put(&first(&q1), 3, f32::NAN);
-    single.append_attend(&query, &first(&k1), &first(&v1), &options).unwrap_err();
+    single.append_attend_with(&query, &first(&k1), &first(&v1), &options).unwrap_err();
     assert_eq!(single.stats(), stats);
     // A first prompt that fails leaves no size of a batch.
     let mut fresh = KvCache::new(&config()).unwrap();
@@ -307,7 +307,7 @@ fn another_attention_may_fail() {
     let all = tokens(1, 401, 91);
     let [[q, k, v], [q1, k1, v1]] = [narrow(&all, 0, 400), narrow(&all, 400, 1)];
     let (mut cache, mut never) =
-        (KvCache::new(&config()).unwrap().block(100), KvCache::new(&config()).unwrap().block(100));
+        (KvCache::new(&config()).unwrap().max_append(100), KvCache::new(&config()).unwrap().max_append(100));
     let save = |cache: &KvCache| {
         let mut bytes = Vec::new();
         cache.sequences()[0].save(&mut |piece: &[u8]| bytes.extend_from_slice(piece));
@@ -316,14 +316,14 @@ fn another_attention_may_fail() {
     let mut blocks = 0;
     let second_fails = |cache: &KvCache, queries: &Tensor| {
         blocks += 1;
-        if blocks == 2 { candle_core::bail!("no card") } else { cache.attend(queries, &Attend::default()) }
+        if blocks == 2 { candle_core::bail!("no card") } else { cache.attend(queries) }
     };
-    let error = cache.append_attend_with(&q, &k, &v, second_fails).unwrap_err();
+    let error = cache.append_attend_by(&q, &k, &v, second_fails).unwrap_err();
     assert!(error.to_string().contains("no card") && cache.current_seq_len() == 0, "{error}");
     // The same bits as by its own attention, block by block.
-    let by = |cache: &KvCache, queries: &Tensor| cache.attend(queries, &Attend::default());
-    let output = cache.append_attend_with(&q, &k, &v, by).unwrap();
-    assert_eq!(floats(&output), floats(&never.append_attend(&q, &k, &v, &Attend::default()).unwrap()));
-    cache.append_attend_with(&q1, &k1, &v1, |_, _| candle_core::bail!("no card")).unwrap_err();
+    let by = |cache: &KvCache, queries: &Tensor| cache.attend(queries);
+    let output = cache.append_attend_by(&q, &k, &v, by).unwrap();
+    assert_eq!(floats(&output), floats(&never.append_attend(&q, &k, &v).unwrap()));
+    cache.append_attend_by(&q1, &k1, &v1, |_, _| candle_core::bail!("no card")).unwrap_err();
     assert_eq!((cache.current_seq_len(), save(&cache)), (400, save(&never)));
 }

@@ -1,7 +1,7 @@
 //! What environment variables say.
 
-use octaplex::codecs::{F16Spec, GradedSpec, Role, TrellisSpec};
-use octaplex::{CacheConfig, CodecSpec};
+use octaplex::codecs::{F16Spec, Role};
+use octaplex::{CacheConfig, CodecSpec, LayerConfig};
 use std::env;
 
 /// How caches are kept.
@@ -62,10 +62,8 @@ impl Settings {
             return Ok(codec);
         }
         let Some(bits) = self.bits else {
-            // What the README recommends for any model.
-            let graded = CodecSpec::from(GradedSpec::default());
-            let has_grades = graded.block_bytes(dim) > 0;
-            return Ok(if role == Role::Keys && has_grades { graded } else { TrellisSpec::default().into() });
+            let default = LayerConfig::new(heads, dim, 4096);
+            return Ok(if role == Role::Keys { default.keys } else { default.values });
         };
         if bits >= 16.0 {
             return Ok(CodecSpec::F16(F16Spec));

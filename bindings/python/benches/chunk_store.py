@@ -120,7 +120,7 @@ ROWS = {
     "LMCache's `fp8`": Serde(Fp8QuantizationSerializer(), Fp8QuantizationDeserializer()),
     "zstd, level 1": Zstd(1, False),
     "zstd, level 1, low and high bytes apart": Zstd(1, True),
-    "`turboquant` (the default)": octaplex_serde(),
+    "`turboquant`": octaplex_serde(keys="turboquant", values="turboquant"),
     "`trellis`": octaplex_serde(keys="trellis", values="trellis"),
     "`trellis:bits=2`": octaplex_serde(keys="trellis:bits=2", values="trellis:bits=2"),
 }

@@ -2,7 +2,7 @@
 
 use crate::given::{Floats, FloatsMut, bytes, floats};
 use crate::work::work;
-use crate::{Error, OrRaise, Result, os_error, spec};
+use crate::{Error, OrRaise, Result, os_error, spec_or};
 use numpy::PyReadonlyArray1;
 use octaplex::cache::Center;
 use octaplex::{Attend, Backend, CacheConfig, FloatsMut as TensorMut, KvCache, LayerConfig, Stats};
@@ -64,9 +64,9 @@ pub(crate) struct Options {
 #[derive(FromPyObject)]
 pub(crate) struct Settings {
     #[pyo3(item)]
-    keys: String,
+    pub(crate) keys: Option<String>,
     #[pyo3(item)]
-    values: String,
+    values: Option<String>,
     #[pyo3(item)]
     pub(crate) bits: Option<f64>,
     #[pyo3(item)]
@@ -95,9 +95,10 @@ impl Settings {
         (kv_heads, head_dim): (usize, usize),
         capacity: usize,
     ) -> Result<Vec<LayerConfig>> {
-        let mut each = LayerConfig::new(kv_heads, head_dim, capacity)
-            .keys(spec(&self.keys)?)
-            .values(spec(&self.values)?)
+        let default = LayerConfig::new(kv_heads, head_dim, capacity);
+        let mut each = default
+            .keys(spec_or(self.keys.as_deref(), default.keys)?)
+            .values(spec_or(self.values.as_deref(), default.values)?)
             .page(self.page)
             .sink_tokens(self.sink_tokens)
             .recent_window(self.recent_window)

@@ -3,7 +3,7 @@
 use crate::cache::center;
 use crate::given::{Floats, FloatsMut, bytes};
 use crate::work::work;
-use crate::{Error, OrRaise, Result, spec};
+use crate::{Error, OrRaise, Result, spec_or};
 use numpy::{PyReadonlyArray1, PyReadwriteArray1};
 use octaplex::Backend;
 use octaplex::chunk::{ChunkConfig, ChunkInfo, ChunkLayout, Dtype};
@@ -24,9 +24,9 @@ fn layout(name: &str) -> Result<ChunkLayout> {
 #[derive(FromPyObject)]
 struct Settings {
     #[pyo3(item)]
-    keys: String,
+    keys: Option<String>,
     #[pyo3(item)]
-    values: String,
+    values: Option<String>,
     #[pyo3(item)]
     layout: String,
     #[pyo3(item)]
@@ -70,9 +70,10 @@ pub(crate) fn chunk_info(blob: PyReadonlyArray1<u8>) -> Result<Info> {
 impl ChunkCodec {
     #[new]
     fn new(py: Python, layers: usize, kv_heads: usize, head_dim: usize, settings: Settings) -> Result<Self> {
-        let config = ChunkConfig::new(layers, kv_heads, head_dim)
-            .keys(spec(&settings.keys)?)
-            .values(spec(&settings.values)?)
+        let default = ChunkConfig::new(layers, kv_heads, head_dim);
+        let config = default
+            .keys(spec_or(settings.keys.as_deref(), default.keys)?)
+            .values(spec_or(settings.values.as_deref(), default.values)?)
             .layout(layout(&settings.layout)?)
             .first_layer(settings.first_layer)
             .page(settings.page)

@@ -137,7 +137,7 @@ impl DeviceCache {
             if configs.is_empty() || configs.len() < layers {
                 return Err(Error::new_err("a cache has 1 to 65,536 layers"));
             }
-            if settings.bits.is_some() {
+            if settings.keys.is_none() {
                 configs.iter_mut().for_each(without_grades);
             }
             let made = device.keep_current(|| {
@@ -370,7 +370,7 @@ impl DeviceCache {
     }
 }
 
-/// GPUs have no kernels for `graded`: keys of `trellis` of as many bits take its place where the number of bits chose it.
+/// Replaces `graded` keys, which GPUs have no kernels for, by `trellis` of as many bits. For keys that no one named.
 fn without_grades(config: &mut LayerConfig) {
     if let CodecSpec::Graded(spec) = config.keys {
         let both = u32::from(spec.fine) * u32::from(spec.coarse);

@@ -52,6 +52,11 @@ pub(crate) fn spec(text: &str) -> Result<CodecSpec> {
     text.parse().map_err(|error: octaplex::Error| Error::new_err(format!("\"{text}\": {error}")))
 }
 
+/// The spec of a text, or the default where none is named.
+pub(crate) fn spec_or(text: Option<&str>, default: CodecSpec) -> Result<CodecSpec> {
+    text.map_or(Ok(default), spec)
+}
+
 /// The names of all codecs.
 #[pyfunction]
 fn codecs() -> Vec<&'static str> {

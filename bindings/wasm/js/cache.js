@@ -229,7 +229,7 @@ function spec(config, name, alias) {
   const [given, other] = [config[name], config[alias]];
   if (given !== undefined && other !== undefined && given !== other)
     throw new OctaplexError("Conflict", `${name} and ${alias} are the same option, and say different things`);
-  return given ?? other ?? "turboquant";
+  return given ?? other ?? ""; // the library's default
 }
 
 function run(memory, call) {

@@ -94,7 +94,10 @@ export interface CacheOptions {
   valueDim?: number;
   /** Tokens that a layer holds at most. */
   capacity: number;
-  /** Specs: `turboquant` (4 bits) by default; llama.cpp's `f16`, `q8_0`, `q4_0` … have its bytes without its rotation. */
+  /**
+   * Specs. The default is `graded` keys and `trellis` values, 3.2 bits a value; keys are `trellis` at the widths 32, 80, 96,
+   * 112 and 576. llama.cpp's `f16`, `q8_0`, `q4_0` … have its bytes without its rotation.
+   */
   keys?: string;
   values?: string;
   /** llama.cpp's names of these two. */

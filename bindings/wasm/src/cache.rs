@@ -63,10 +63,13 @@ impl Cache {
             rollback,
             query_heads,
         ] = numbers.map(|number| number as usize);
-        let mut each = LayerConfig::new(heads, key_dim, capacity)
+        let default = LayerConfig::new(heads, key_dim, capacity);
+        // No text: none was named.
+        let codec = |text: &str, default| if text.is_empty() { Ok(default) } else { text.parse() };
+        let mut each = default
             .value_dim(value_dim)
-            .keys(keys.parse()?)
-            .values(values.parse()?)
+            .keys(codec(keys, default.keys)?)
+            .values(codec(values, default.values)?)
             .center([Center::Off, Center::Prefix, Center::Page][center.min(2)])
             .balance(balance != 0);
         let or = |number: usize, default| given(number as u32).unwrap_or(default);

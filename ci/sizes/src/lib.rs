@@ -19,13 +19,12 @@ type Values = Keys;
 
 #[cfg(not(feature = "codec"))]
 const CONFIG: LayerConfig = {
-    #[allow(unused_mut)]
-    let mut config = LayerConfig::new(1, 32, 512);
+    let four_bits = octaplex::CodecSpec::TurboQuant(octaplex::codecs::TurboQuantSpec::new(4));
     #[cfg(feature = "two")]
-    {
-        config.keys = octaplex::CodecSpec::Trellis(octaplex::codecs::TrellisSpec::new(4, 8));
-    }
-    config
+    let keys = octaplex::CodecSpec::Trellis(octaplex::codecs::TrellisSpec::new(4, 8));
+    #[cfg(not(feature = "two"))]
+    let keys = four_bits;
+    LayerConfig::new(1, 32, 512).keys(keys).values(four_bits)
 };
 
 /// Appends rows and attends, or encodes them and scores.

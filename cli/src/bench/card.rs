@@ -81,7 +81,7 @@ fn times(
     let (count, queries) = (layers.len(), &few[..HEADS * dim]);
     let mut output = vec![0.0; queries.len()];
     for layer in &mut layers {
-        layer.attend(queries, &Attend::default(), &mut output)?;
+        layer.attend(queries, &mut output)?;
     }
     let step = gpu::Layer::capture_all(&mut layers.iter_mut().collect::<Vec<_>>(), &Attend::default())?;
     layers[0].time(&step, 10)?;

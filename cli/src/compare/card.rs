@@ -136,7 +136,7 @@ fn measure(
                 of_heads.flat_map(|rows| &rows[query * dim..(query + 1) * dim]).copied().collect();
             let options = Attend::default().position(queries.positions[query]);
             let [mut on_card, mut on_cpu] = [vec![0.0; rows.len()], vec![0.0; rows.len()]];
-            card.attend(&rows, &options, &mut on_card)?;
+            card.attend_with(&rows, &options, &mut on_card)?;
             cpu.attend_with(&rows, &options, &mut on_cpu, &mut scratch)?;
             for (head, outputs) in outputs.iter_mut().enumerate() {
                 let mine = |rows: &[f32]| {

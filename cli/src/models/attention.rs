@@ -4,7 +4,7 @@ use super::shape::Shape;
 use crate::device::Device;
 use crate::failure::{Failure, Result, fail, first_line};
 use candle_core::Tensor;
-use octaplex_candle::{Attend, KvCache, Stats};
+use octaplex_candle::{KvCache, Stats};
 use std::time::{Duration, Instant};
 
 /// Attention with a memory. Tensors are \[1]\[heads]\[tokens]\[width], after the rotary embedding.
@@ -143,12 +143,12 @@ impl Attention for Cached {
     fn attend(&mut self, layer: usize, queries: &Tensor, keys: &Tensor, values: &Tensor) -> Result<Tensor> {
         let start = Instant::now();
         let cache = &mut self.layers[layer];
-        let output = cache.append_attend_with(queries, keys, values, |cache, queries| {
+        let output = cache.append_attend_by(queries, keys, values, |cache, queries| {
             #[cfg(feature = "gpu")]
             if let Some(card) = &mut self.card {
                 return card.attend(layer, cache, queries);
             }
-            cache.attend(queries, &Attend::default())
+            cache.attend(queries)
         });
         self.time += start.elapsed();
         output.map_err(|error| Failure(format!("cache, layer {layer}: {}", first_line(&error))))

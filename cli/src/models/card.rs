@@ -33,7 +33,7 @@ impl Card {
         let mut output = vec![0.0; rows.len()];
         let mut attend = || {
             card.upload(0, &cache.sequences()[0])?;
-            card.attend(&rows, &Attend::default().queries(count), &mut output)
+            card.attend_with(&rows, &Attend::default().queries(count), &mut output)
         };
         attend().map_err(candle_core::Error::wrap)?;
         Tensor::from_vec(output, queries.shape(), queries.device())

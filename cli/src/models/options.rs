@@ -196,7 +196,7 @@ impl ModelOptions {
         let layers = layers.map(|layer| {
             let cache = KvCache::with_backend(&layer, self.backend())?.calibration(self.calibrate);
             Ok(match block {
-                Some(block) => cache.block(block),
+                Some(block) => cache.max_append(block),
                 None => cache,
             })
         });

@@ -4,14 +4,15 @@ use crate::sensor::{CHANNELS, Sample};
 use core::fmt::Write;
 use heapless::String;
 use octaplex::cache::LayerCache;
-use octaplex::codecs::TurboQuant;
-use octaplex::{Backend, Error, LayerConfig, verify};
+use octaplex::codecs::{TurboQuant, TurboQuantSpec};
+use octaplex::{Backend, CodecSpec, Error, LayerConfig, verify};
 
 /// The codec of keys and of values: the only one that is linked.
 type Codec = TurboQuant<CHANNELS>;
+const FOUR_BITS: CodecSpec = CodecSpec::TurboQuant(TurboQuantSpec::new(4));
 
 /// 512 moments in four bits a value.
-const CONFIG: LayerConfig = LayerConfig::new(1, CHANNELS, 512);
+const CONFIG: LayerConfig = LayerConfig::new(1, CHANNELS, 512).keys(FOUR_BITS).values(FOUR_BITS);
 const BYTES: usize = CONFIG.required_bytes();
 /// What attention of one query, and the checksum at the end, work in.
 const SCRATCH: usize = 5184;

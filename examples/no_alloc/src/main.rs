@@ -4,16 +4,17 @@
 #![cfg_attr(target_os = "none", no_main)]
 
 use octaplex::cache::LayerCache;
-use octaplex::codecs::TurboQuant;
-use octaplex::{Backend, Error, LayerConfig};
+use octaplex::codecs::{TurboQuant, TurboQuantSpec};
+use octaplex::{Backend, CodecSpec, Error, LayerConfig};
 
 const D: usize = 32;
 
 /// The codec of keys and of values: the only one that is linked.
 type Codec = TurboQuant<D>;
+const FOUR_BITS: CodecSpec = CodecSpec::TurboQuant(TurboQuantSpec::new(4));
 
 /// One layer of one head, 512 tokens, four bits a value; sizes are known when the firmware is built.
-const CONFIG: LayerConfig = LayerConfig::new(1, D, 512);
+const CONFIG: LayerConfig = LayerConfig::new(1, D, 512).keys(FOUR_BITS).values(FOUR_BITS);
 const BYTES: usize = CONFIG.required_bytes();
 const SCRATCH: usize = CONFIG.scratch_len(1);
 

@@ -19,7 +19,7 @@
 use candle_core as candle;
 use candle_transformers::utils::{build_causal_mask, repeat_kv};
 use candle_transformers::quantized_nn::RmsNorm;
-use octaplex_candle::{Attend, CacheConfig, KvCache, LayerConfig, Stats};
+use octaplex_candle::{CacheConfig, KvCache, LayerConfig, Stats};
 use candle::{
     quantized::{gguf_file, QMatMul},
     DType, Device, IndexOp, Result, Tensor,
@@ -123,7 +123,7 @@ impl LayerWeights {
             if index_pos == 0 {
                 cache.reset();
             }
-            let y = cache.append_attend(&q, &k, &v, &Attend::default())?;
+            let y = cache.append_attend(&q, &k, &v)?;
             let y = y.transpose(1, 2)?.reshape(&[b_sz, seq_len, n_embd])?;
             return self.attention_wo.forward(&y);
         }

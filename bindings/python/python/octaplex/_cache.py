@@ -49,8 +49,8 @@ def settings_of(*, keys: Any, values: Any, bits: Any, **more: Any) -> dict[str, 
     if bits is not None and (keys is not None or values is not None):
         raise Error("bits chooses the codecs itself: pass either bits, or keys and values")
     return {
-        "keys": _options.text("turboquant" if keys is None else keys, "keys"),
-        "values": _options.text("turboquant" if values is None else values, "values"),
+        "keys": _options.text_or_none(keys, "keys"),
+        "values": _options.text_or_none(values, "values"),
         "bits": _options.real_or_none(bits, "bits"),
         "page": _options.whole(more["page"], "page"),
         "sink_tokens": _options.whole(more["sink_tokens"], "sink_tokens"),
@@ -69,7 +69,7 @@ class Cache:
     Threads may share one: reads run at once, changes take turns.
 
     >>> import numpy, octaplex
-    >>> cache = octaplex.Cache(layers=2, kv_heads=8, head_dim=128, capacity=4096, keys="trellis", values="trellis")
+    >>> cache = octaplex.Cache(layers=2, kv_heads=8, head_dim=128, capacity=4096)
     >>> rows = numpy.full((8, 300, 128), 0.5, numpy.float32)
     >>> cache.append(0, rows, rows)
     >>> cache.attend(0, numpy.ones((32, 128), numpy.float32)).shape
@@ -99,14 +99,14 @@ class Cache:
     ) -> None:
         """An empty cache for ``capacity`` tokens.
 
-        ``keys`` and ``values`` are codecs, ``"turboquant"`` by default. ``bits`` instead takes the most accurate codecs of so many
-        bits a value in pages. The first
-        ``sink_tokens`` and the newest ``recent_window`` tokens stay exact; ``max_rollback`` tokens can be taken back without a
+        ``keys`` and ``values`` are codecs. By default they are ``"graded"`` and ``"trellis"``, 3.2 bits a value; keys are
+        ``"trellis"`` at the widths 32, 80, 96, 112 and 576, and on GPUs, which have no kernels for ``graded``. ``bits`` instead
+        takes the most accurate codecs of so many bits a value in pages. The first ``sink_tokens`` and the newest ``recent_window`` tokens stay exact; ``max_rollback`` tokens can be taken back without a
         trace; the first and the last ``boundary_layers`` layers are f16.
 
         ``device`` is ``"cpu"``, ``"cuda"`` or ``"cuda:1"`` and the like. On a GPU, tensors are those of that GPU, and results are
         there too. Memory grows with the tokens. ``forks`` says how many forks of the cache may live at once; they share its
-        memory. ``bits`` takes other keys than on the CPU, as GPUs have no kernels for ``graded``: ``trellis`` of as many bits."""
+        memory."""
         settings = settings_of(
             keys=keys, values=values, bits=bits, page=page, sink_tokens=sink_tokens, recent_window=recent_window, max_rollback=max_rollback,
             sliding_window=sliding_window, center=center, balance=balance, boundary_layers=boundary_layers,

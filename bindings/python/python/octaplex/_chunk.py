@@ -69,18 +69,18 @@ class ChunkCodec:
         kv_heads: int,
         head_dim: int,
         *,
-        keys: str = "turboquant",
-        values: str = "turboquant",
+        keys: Optional[str] = None,
+        values: Optional[str] = None,
         layout: Literal["split", "fused"] = "split",
         first_layer: int = 0,
         page: Literal[64, 128, 256] = 64,
         center: Literal["off", "prefix", "page"] = "page",
         balance: bool = True,
     ) -> None:
-        """``first_layer`` is the number of the stack's first layer in its model: layers are rotated differently."""
+        """``keys`` and ``values`` are codecs; by default ``"trellis"``. ``first_layer`` is the number of the stack's first layer in its model: layers are rotated differently."""
         settings: dict[str, Any] = {
-            "keys": _options.text(keys, "keys"),
-            "values": _options.text(values, "values"),
+            "keys": _options.text_or_none(keys, "keys"),
+            "values": _options.text_or_none(values, "values"),
             "layout": _options.text(layout, "layout"),
             "first_layer": _options.whole(first_layer, "first_layer", 2**32 - 1),
             "page": _options.whole(page, "page"),

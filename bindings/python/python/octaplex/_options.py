@@ -46,6 +46,11 @@ def text(value: Any, what: str) -> str:
     return value
 
 
+def text_or_none(value: Any, what: str) -> Optional[str]:
+    """The same, or None."""
+    return None if value is None else text(value, what)
+
+
 def whole_or_none(value: Any, what: str) -> Optional[int]:
     """The same, or None."""
     return None if value is None else whole(value, what)

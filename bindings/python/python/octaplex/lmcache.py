@@ -13,7 +13,7 @@ import inspect
 import math
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import Any
+from typing import Any, Optional
 
 from ._chunk import ChunkCodec, chunk_info
 from ._octaplex import Error
@@ -80,8 +80,8 @@ class Settings:
     wrong one would mix heads, or keys with values, and lose accuracy without a word. The others are :class:`octaplex.ChunkCodec`'s."""
 
     head_dim: int
-    keys: str = "turboquant"
-    values: str = "turboquant"
+    keys: Optional[str] = None
+    values: Optional[str] = None
     page: int = 64
     center: str = "page"
     balance: bool = True
