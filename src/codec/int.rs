@@ -7,6 +7,10 @@
 //!
 //! A block: f16 scale (and zero) of each group, then one stream of codes, then with `med` a plane of flags.
 
+mod spec;
+
+pub use spec::IntSpec;
+
 use super::outliers::{Chunked, LONE_BLOCK, Outliers, WithChunks};
 use super::planes::rows_of;
 use super::query::{Body, QUERY_BATCH, QueryFormat, each_batch};
@@ -18,7 +22,6 @@ use super::{
 use crate::backend::Kernels;
 use crate::codebook::WIDTHS;
 use crate::rotation::Rotation;
-use crate::spec::{Key, Sample, Spec, Value, builders, describe_planes, parse_flag, parse_int};
 use crate::stream::Purpose;
 use crate::stream::Stream;
 use crate::typed::Typed;
@@ -26,155 +29,7 @@ use crate::{Backend, Error};
 use core::ops::Range;
 use half::f16;
 use octaplex_arch::{Affine, Float, IntQuery, Rows};
-
-/// `int:bits=4,group=token,asymmetric=false,med=0,rotate=false,seed=0`
-/// A block of D values: an f16 scale (and an f16 zero) for each group, then ⌈D·bits/8⌉ bytes of integers; with `med`, ⌈D/32⌉ bytes
-/// of flags, and the outliers behind the page. 2.125 to 10 bits a value at D = 128, without outliers.
-///
-/// ```
-/// use octaplex::codecs::IntSpec;
-/// use octaplex::CodecSpec;
-///
-/// assert_eq!(IntSpec::new(4).block_bytes(128), 2 + 64);
-/// let grouped: CodecSpec = "int:group=32,asymmetric=true".parse()?;
-/// assert_eq!(grouped.bits_per_value(128), 5.0); // not 4.5: four groups of 32, a scale and a zero each
-/// # Ok::<(), octaplex::Error>(())
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub struct IntSpec {
-    /// Bits of a code, 2 to 8.
-    pub bits: u8,
-    /// Values that share a scale: 16, 32 or 64; `None` for all of a token.
-    pub group: Option<u8>,
-    /// Whether a group has a zero as well.
-    pub asymmetric: bool,
-    /// Chunks of four values whose norm is above this many times the page's median stay exact; 0: none.
-    pub med: u8,
-    /// Whether vectors are rotated first (seeded signs and Hadamard transform, one round).
-    pub rotate: bool,
-    /// Seed of the rotation.
-    pub seed: u64,
-}
-
-impl Default for IntSpec {
-    fn default() -> Self {
-        Self::new(4)
-    }
-}
-
-impl IntSpec {
-    /// `bits` bits a value, 2 to 8, everything else by default.
-    #[must_use]
-    pub const fn new(bits: u8) -> Self {
-        Self { bits, group: None, asymmetric: false, med: 0, rotate: false, seed: 0 }
-    }
-
-    builders! {
-        group: Option<u8>;
-        asymmetric: bool;
-        med: u8;
-        rotate: bool;
-        seed: u64;
-    }
-
-    /// Bytes of a block of `dim` values; 0 for impossible bits, or where the group does not divide `dim`.
-    #[must_use]
-    pub const fn block_bytes(&self, dim: usize) -> usize {
-        match self.affine(dim) {
-            Some(affine) => affine.row_bytes() + self.flag_bytes(dim),
-            None => 0,
-        }
-    }
-
-    /// Bytes of a flag for each chunk of four values.
-    const fn flag_bytes(&self, dim: usize) -> usize {
-        if self.med == 0 { 0 } else { dim.div_ceil(32) }
-    }
-
-    const fn affine(&self, dim: usize) -> Option<Affine> {
-        let group = match self.group {
-            Some(group @ (16 | 32 | 64)) => group as usize,
-            Some(_) => return None,
-            None => dim,
-        };
-        if group == 0 || !dim.is_multiple_of(group) || self.bits < 2 || self.bits > 8 {
-            return None;
-        }
-        let offset = if self.asymmetric { 0 } else { 1 << (self.bits - 1) };
-        Some(Affine { dim, group, bits: self.bits, asymmetric: self.asymmetric, offset })
-    }
-}
-
-const BITS: Key = Key::new("bits", "2..=8");
-const GROUP: Key = Key::new("group", "token, 16, 32, 64");
-
-impl Spec for IntSpec {
-    const NAME: &'static str = "int";
-    const SAMPLES: &'static [Sample] = &[
-        ("int", 128),
-        ("int:bits=2", 80),
-        ("int:bits=3", 112),
-        ("int:bits=5,group=16", 64),
-        ("int:bits=8", 576),
-        ("int:bits=2,group=32,asymmetric=true", 96),
-        ("int:group=16,asymmetric=true", 128),
-        ("int:bits=6,asymmetric=true", 64),
-        ("int:bits=7,group=64", 64),
-        ("int:bits=8,asymmetric=true,rotate=true", 80),
-        ("int:rotate=true,seed=3", 96),
-        ("int:bits=3,group=16,med=1,rotate=true", 80),
-    ];
-    const SUMMARY: &'static str = "integers with an f16 scale for each token or group";
-    const KEYS: &'static [Key] = &[
-        BITS,
-        GROUP,
-        Key::new("asymmetric", "false, true"),
-        Key::new("med", "0..=255"),
-        Key::new("rotate", "false, true"),
-        Key::new("seed", "0..2^64"),
-    ];
-
-    fn set(&mut self, key: usize, value: &str) -> Option<()> {
-        match key {
-            0 => self.bits = parse_int(value, 2..=8)? as u8,
-            1 => {
-                self.group = match value {
-                    "token" => None,
-                    "16" | "32" | "64" => value.parse().ok(),
-                    _ => return None,
-                }
-            }
-            2 => self.asymmetric = parse_flag(value)?,
-            3 => self.med = parse_int(value, 0..=255)? as u8,
-            4 => self.rotate = parse_flag(value)?,
-            _ => self.seed = parse_int(value, 0..=u64::MAX)?,
-        }
-        Some(())
-    }
-
-    fn get(&self, key: usize) -> Value {
-        match key {
-            0 => Value::Int(self.bits.into()),
-            1 => self.group.map_or(Value::Word("token"), |group| Value::Int(group.into())),
-            2 => Value::flag(self.asymmetric),
-            3 => Value::Int(self.med.into()),
-            4 => Value::flag(self.rotate),
-            _ => Value::Int(self.seed),
-        }
-    }
-
-    fn layout(&self, dim: usize, line: &mut dyn FnMut(usize, &str)) {
-        let Some(affine) = self.affine(dim) else { return };
-        let header =
-            if self.asymmetric { "f16 scale and f16 zero of each group" } else { "f16 scale of each group" };
-        line(affine.header_bytes(), header);
-        describe_planes(affine.packing(), dim, line);
-        if self.med > 0 {
-            line(self.flag_bytes(dim), "flags, 1 bit a chunk of four; 8 bytes an outlier behind the page");
-        }
-    }
-}
+use spec::{BITS, GROUP};
 
 /// Plain integers for vectors of `D` values; keys: [`IntSpec`]. State: 2.3 KiB.
 ///
