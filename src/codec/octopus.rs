@@ -1,12 +1,23 @@
-//! OCTOPUS: norm, random rotation, triplets of coordinates as an octahedral direction and a radius.
+//! The codec `octopus`: norm, random rotation, then triplets of coordinates as an octahedral
+//! direction and a radius.
 //!
-//! OCTOPUS (Boss, Voleti, Donné, Vainer), Algorithm 1. Deviations: the norm is f16 by default and carries the
-//! least-squares gain (`norm=f32,gain=norm` is the published one); codebooks come from the closed-form marginals, not
-//! from samples; `local2` tries the centroids that bracket a coordinate, four candidates instead of the published nine
-//! with the same choices; coordinates left over by D mod 3 are coded on their own (`tail=paper` fills up a triplet);
-//! the published split (b+1, b-1) spends 3b+1 bits a triplet, `split=even`, (b+1, b), is better at its own rate.
+//! The method is OCTOPUS (Boss, Voleti, Donné, Vainer), Algorithm 1. Deviations:
 //!
-//! A block: the norm, then one bit stream of ⌈D/3⌉ fields; see [`octaplex_arch::TripletLayout`].
+//! * The norm is f16 by default and carries the least-squares gain. `norm=f32,gain=norm` is the
+//!   published norm.
+//! * Codebooks come from the closed-form marginals, not from samples.
+//! * `local2` tries the centroids that bracket a coordinate. It chooses as the published nine
+//!   candidates do, with four.
+//! * Coordinates left over by D mod 3 are coded on their own. `tail=paper` fills up a triplet.
+//! * `split=even`, (b+1, b), is offered. At its rate it is better than the published split (b+1,
+//!   b-1), which takes 3b+1 bits a triplet.
+//!
+//! ```text
+//! block   norm │ field of triplet 0 │ field of triplet 1 │ …      one bit stream of ⌈D/3⌉ fields
+//! field   ξ code, bdir bits │ η code, bdir bits │ radius code, bnrm bits
+//! ```
+//!
+//! [`octaplex_arch::TripletLayout`] has the order of the bits.
 
 mod spec;
 
@@ -31,12 +42,13 @@ use crate::{Backend, Error};
 use octaplex_arch::{Float, Rows, TripletLayout};
 use spec::{BDIR, BNRM, ROUNDS};
 
-/// OCTOPUS for vectors of `D` values; keys: [`OctopusSpec`]. State: 2.3 KiB of signs
-/// and 768 bytes of centroids.
+/// OCTOPUS for vectors of `D` values. [`OctopusSpec`] has the parameters. The state is 2.3 KiB of
+/// signs and 768 bytes of centroids.
 ///
-/// Encoding and decoding are O(D log D), a score O(D) in integers. The method is OCTOPUS (Boss, Voleti, Donné, Vainer,
-/// Algorithm 1) with an f16 norm that carries the least-squares gain, and codebooks from the closed-form marginals;
-/// `docs/octopus.md` has every deviation. The true rate is about bits + 1/3 + 16/D bits a value: see
+/// Encoding and decoding take O(D log D), scoring O(D) in integers. The method is OCTOPUS (Boss,
+/// Voleti, Donné, Vainer, Algorithm 1) with an f16 norm that carries the least-squares gain, and
+/// codebooks from the closed-form marginals. `docs/octopus.md` lists every deviation. The rate is
+/// about bits + 1/3 + 16/D bits a value: see
 /// [`CodecSpec::bits_per_value`](crate::CodecSpec::bits_per_value).
 ///
 /// ```
@@ -69,11 +81,11 @@ pub struct Core {
 const QUERY_LIMIT: i16 = 127;
 
 impl<const D: usize> Octopus<D> {
-    /// The published split for `bits` bits, (bits+1, bits-1), everything else by default, on the fastest backend of
-    /// this CPU.
+    /// Creates a codec with the published split for `bits` bits, (bits+1, bits-1), other parameters
+    /// by default, on the fastest backend of this CPU.
     ///
     /// # Errors
-    /// [`Error::Value`] unless `bits` is 1 to 5, [`Error::Width`] unless `D` is one of [`WIDTHS`].
+    /// [`Error::Value`] unless `bits` is 1 to 5; [`Error::Width`] unless `D` is one of [`WIDTHS`].
     pub fn new(bits: u8) -> Result<Self, Error> {
         if !(1..=5).contains(&bits) {
             return Err(OctopusSpec::KEYS[0].error(0));
@@ -83,10 +95,11 @@ impl<const D: usize> Octopus<D> {
 }
 
 impl Core {
-    /// The codec of a spec, for one head.
+    /// Builds the codec of a spec for one head.
     ///
     /// # Errors
-    /// [`Error::Value`] for bits or rounds outside their range, [`Error::Width`] unless `dim` is one of [`WIDTHS`].
+    /// [`Error::Value`] for bits or rounds out of range; [`Error::Width`] unless `dim` is one of
+    /// [`WIDTHS`].
     pub(crate) fn build(
         spec: OctopusSpec,
         dim: usize,
@@ -121,6 +134,7 @@ impl Core {
         Ok(Self { spec, backend: backend.kernels(), rotation, centre, directions, coordinates, radii, rest })
     }
 
+    /// Returns the layout of a row and its codebooks, as kernels take them.
     pub(crate) fn shape(&self) -> TripletLayout<'_> {
         TripletLayout {
             dim: self.dim(),
@@ -138,12 +152,12 @@ impl Core {
         }
     }
 
-    /// Whether scores are sums of integers.
+    /// Returns whether scores are sums of integers.
     fn is_int(&self) -> bool {
         !self.directions.directions.is_empty()
     }
 
-    /// Writes the norm at the head of a block; gives it as it reads back.
+    /// Writes the norm to the front of a block, and returns it as it will be read.
     fn write_norm(&self, norm: f32, block: &mut [u8]) -> Result<f32, Error> {
         match self.spec.norm {
             NormFormat::F16 => {
@@ -159,7 +173,7 @@ impl Core {
         }
     }
 
-    /// `Ok` if the norm at the head of every row is one that `encode` could have written.
+    /// Checks that the norm of every row is one that `encode` writes.
     fn check_block_norms(&self, rows: &[u8], stride: usize) -> Result<(), Error> {
         if self.spec.norm == NormFormat::F16 {
             return check_scales(rows, stride, 1);
@@ -225,7 +239,7 @@ impl Rotated for Core {
 }
 
 impl Coarse for Core {
-    /// A unit vector's residual is about as long as the vector at most: norms stay below 16.
+    /// A unit vector's residual is at most about as long as the vector, so its norm stays below 16.
     const RESIDUALS_BELOW: u8 = 0x4c;
 
     fn norm_format(&self) -> Float {
@@ -236,7 +250,7 @@ impl Coarse for Core {
         if self.spec.norm == NormFormat::F16 { read_f16(block).to_f32() } else { read_f32(block) }
     }
 
-    /// The residual is in units of the stored norm.
+    /// The residual is relative to the stored norm.
     fn encode_with_residual(
         &self,
         x: &[f32],
@@ -265,13 +279,14 @@ impl Coarse for Core {
                 gain => {
                     let correlation = self.backend.dot(z, decoded) / norm;
                     let stored = gain.stored(norm, correlation, self.backend.dot(decoded, decoded));
-                    // In units of a much smaller norm the residual would be longer than its field may say.
+                    // Relative to a much smaller norm, the residual would be too long for its
+                    // field.
                     if residual.is_some() && stored < norm / 8.0 { norm } else { stored }
                 }
             };
             let stored = self.write_norm(stored, block)?;
             if stored == 0.0 {
-                block.fill(0); // the sign of the zero as well
+                block.fill(0); // clears the sign of a negative zero too
                 zero = true;
                 return Ok(());
             }

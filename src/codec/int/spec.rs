@@ -3,9 +3,12 @@
 use crate::spec::{Key, Sample, Spec, Value, builders, describe_planes, parse_flag, parse_int};
 use octaplex_arch::Affine;
 
-/// `int:bits=4,group=token,asymmetric=false,med=0,rotate=false,seed=0`
-/// A block of D values: an f16 scale (and an f16 zero) for each group, then ⌈D·bits/8⌉ bytes of integers; with `med`, ⌈D/32⌉ bytes
-/// of flags, and the outliers behind the page. 2.125 to 10 bits a value at D = 128, without outliers.
+/// Parameters of [`Int`](crate::codecs::Int):
+/// `int:bits=4,group=token,asymmetric=false,med=0,rotate=false,seed=0`.
+///
+/// A block of D values has an f16 scale (and an f16 zero) for each group, then ⌈D·bits/8⌉ bytes of
+/// integers. `med` adds ⌈D/32⌉ bytes of flags, and outliers behind the page. That is 2.125 to 10
+/// bits a value at D = 128, without outliers.
 ///
 /// ```
 /// use octaplex::codecs::IntSpec;
@@ -21,13 +24,14 @@ use octaplex_arch::Affine;
 pub struct IntSpec {
     /// Bits of a code, 2 to 8.
     pub bits: u8,
-    /// Values that share a scale: 16, 32 or 64; `None` for all of a token.
+    /// Values that share a scale: 16, 32 or 64. `None` for all values of a token.
     pub group: Option<u8>,
-    /// Whether a group has a zero as well.
+    /// Whether a group has a zero in addition to its scale.
     pub asymmetric: bool,
-    /// Chunks of four values whose norm is above this many times the page's median stay exact; 0: none.
+    /// Chunks of four values whose norm is above `med` times the page's median stay exact. 0 for
+    /// none.
     pub med: u8,
-    /// Whether vectors are rotated first (seeded signs and Hadamard transform, one round).
+    /// Whether vectors are first rotated by one round of seeded signs and Hadamard transform.
     pub rotate: bool,
     /// Seed of the rotation.
     pub seed: u64,
@@ -40,7 +44,7 @@ impl Default for IntSpec {
 }
 
 impl IntSpec {
-    /// `bits` bits a value, 2 to 8, everything else by default.
+    /// Creates parameters with `bits` bits a value, 2 to 8. Others are defaults.
     #[must_use]
     pub const fn new(bits: u8) -> Self {
         Self { bits, group: None, asymmetric: false, med: 0, rotate: false, seed: 0 }
@@ -54,7 +58,8 @@ impl IntSpec {
         seed: u64;
     }
 
-    /// Bytes of a block of `dim` values; 0 for impossible bits, or where the group does not divide `dim`.
+    /// Returns the bytes of a block of `dim` values. 0 for impossible bits, and unless the group
+    /// divides `dim`.
     #[must_use]
     pub const fn block_bytes(&self, dim: usize) -> usize {
         match self.affine(dim) {
@@ -63,11 +68,12 @@ impl IntSpec {
         }
     }
 
-    /// Bytes of a flag for each chunk of four values.
+    /// Returns the bytes of the flags, one bit for each chunk of four values.
     pub(super) const fn flag_bytes(&self, dim: usize) -> usize {
         if self.med == 0 { 0 } else { dim.div_ceil(32) }
     }
 
+    /// Returns the layout of a row, or `None` if the parameters are invalid.
     pub(super) const fn affine(&self, dim: usize) -> Option<Affine> {
         let group = match self.group {
             Some(group @ (16 | 32 | 64)) => group as usize,

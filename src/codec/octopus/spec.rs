@@ -5,17 +5,20 @@ use crate::codec::turboquant::Gain;
 use crate::spec::{Key, Sample, Spec, Value, builders, one_of, parse_int};
 use octaplex_arch::{Float, Search};
 
-/// Which directions the encoder tries for a triplet. All decode alike.
+/// The directions that the encoder tries for a triplet. The choice does not change how blocks are
+/// decoded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Rounding {
-    /// The centroids that bracket each coordinate, at most four: chooses as `Local3` does, in half the time.
+    /// The centroids that bracket each coordinate, at most four directions. It chooses as `Local3`
+    /// does, in half the time.
     #[default]
     Local2,
-    /// Each coordinate's nearest centroid and its neighbours, nine: the published encoder.
+    /// The nearest centroid of each coordinate and its neighbours, nine directions. The published
+    /// encoder.
     Local3,
-    /// Each coordinate's nearest centroid, and the triplet's own radius.
+    /// The nearest centroid of each coordinate, with the radius of the triplet itself.
     Scalar,
-    /// Every direction: 4^bdir candidates.
+    /// Every direction, 4^bdir candidates.
     Full,
 }
 
@@ -33,13 +36,14 @@ impl Rounding {
     }
 }
 
-/// What becomes of the one or two coordinates that are left over where D is no multiple of three.
+/// The code of the one or two coordinates that are left over unless three divides D.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Tail {
-    /// TurboQuant's codebook for each, ⌈(2·bdir + bnrm)/3⌉ bits.
+    /// The Lloyd-Max codebook for each, with ⌈(2·bdir + bnrm)/3⌉ bits.
     #[default]
     Scalar,
-    /// A triplet filled up with zeros, as published: five to seven times the distortion for D mod 3 = 1.
+    /// A triplet filled up with zeros, as published. For D mod 3 = 1 it has five to seven times the
+    /// distortion.
     Paper,
 }
 
@@ -47,13 +51,13 @@ impl Tail {
     const NAMES: [(&'static str, Self); 2] = [("scalar", Self::Scalar), ("paper", Self::Paper)];
 }
 
-/// How a block stores its norm.
+/// The type of the norm in a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum NormFormat {
-    /// Two bytes.
+    /// f16, two bytes.
     #[default]
     F16,
-    /// Four bytes, as published.
+    /// f32, four bytes, as published.
     F32,
 }
 
@@ -72,8 +76,11 @@ impl NormFormat {
     }
 }
 
-/// `octopus:bits=3,split=paper,bdir=…,bnrm=…,rounding=local2,tail=scalar,norm=f16,gain=mse,rounds=1,seed=0`
-/// A block of D values: the norm, then ⌈D/3⌉ fields of 2·`bdir` + `bnrm` bits in one stream. 0.8125 to 6.875 bits a value at D = 128.
+/// Parameters of [`Octopus`](crate::codecs::Octopus):
+/// `octopus:bits=3,split=paper,bdir=…,bnrm=…,rounding=local2,tail=scalar,norm=f16,gain=mse,rounds=1,seed=0`.
+///
+/// A block of D values has the norm, then ⌈D/3⌉ fields of 2·`bdir` + `bnrm` bits in one stream.
+/// That is 0.8125 to 6.875 bits a value at D = 128.
 ///
 /// ```
 /// let spec = octaplex::codecs::OctopusSpec::new(3); // 4 bits for each of a direction's coordinates, 2 for its radius
@@ -82,17 +89,17 @@ impl NormFormat {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct OctopusSpec {
-    /// Bits of each of a direction's two coordinates, 1 to 7; `bits=b` is b+1.
+    /// Bits of each of the two coordinates of a direction, 1 to 7. `bits=b` sets it to b+1.
     pub bdir: u8,
-    /// Bits of a triplet's radius, 0 to 6; `bits=b` is b-1, with `split=even` b.
+    /// Bits of a triplet's radius, 0 to 6. `bits=b` sets it to b-1, and with `split=even` to b.
     pub bnrm: u8,
-    /// Which directions the encoder tries.
+    /// The directions that the encoder tries.
     pub rounding: Rounding,
-    /// Coordinates left over.
+    /// The code of coordinates that are left over.
     pub tail: Tail,
-    /// How the norm is stored.
+    /// The type of the stored norm.
     pub norm: NormFormat,
-    /// What the stored norm is.
+    /// The kind of norm to store.
     pub gain: Gain,
     /// Rounds of signs and Hadamard transform, 1 to 3.
     pub rounds: u8,
@@ -112,7 +119,8 @@ pub(super) const ROUNDS: Key = Key::new("rounds", "1..=3");
 const SPLITS: [(&str, u8); 2] = [("paper", 2), ("even", 1)];
 
 impl OctopusSpec {
-    /// The published split for `bits` bits, 1 to 5, (bits+1, bits-1); everything else by default.
+    /// Creates parameters with the published split for `bits` bits, 1 to 5: (bits+1, bits-1).
+    /// Others are defaults.
     #[must_use]
     pub const fn new(bits: u8) -> Self {
         Self {
@@ -127,7 +135,8 @@ impl OctopusSpec {
         }
     }
 
-    /// The same with `bdir` bits for each coordinate of a direction, 1 to 7, and `bnrm` for a radius, 0 to 6.
+    /// Returns these parameters with `bdir` bits for each coordinate of a direction, 1 to 7, and
+    /// `bnrm` bits for a radius, 0 to 6.
     #[must_use]
     pub const fn split_bits(self, bdir: u8, bnrm: u8) -> Self {
         Self { bdir, bnrm, ..self }
@@ -142,16 +151,17 @@ impl OctopusSpec {
         seed: u64;
     }
 
+    /// Returns whether all numbers of bits are in range.
     pub(in crate::codec) const fn is_valid(&self) -> bool {
         self.bdir >= 1 && self.bdir <= 7 && self.bnrm <= 6
     }
 
-    /// Bits of a triplet.
+    /// Returns the bits of a triplet.
     pub(crate) const fn field_bits(&self) -> usize {
         2 * self.bdir as usize + self.bnrm as usize
     }
 
-    /// Bytes of a block of `dim` values; 0 for impossible numbers of bits.
+    /// Returns the bytes of a block of `dim` values. 0 for impossible numbers of bits.
     #[must_use]
     pub const fn block_bytes(&self, dim: usize) -> usize {
         if !self.is_valid() {
@@ -160,7 +170,8 @@ impl OctopusSpec {
         self.norm.bytes() + (dim.div_ceil(3) * self.field_bits()).div_ceil(8)
     }
 
-    /// Bytes of a block without its norm, where a page may keep norms apart; else 0. Scores are sums of integers up to 5 bits.
+    /// Returns the bytes of a block without its norm, if a page may keep norms apart, and otherwise
+    /// 0. That needs scores in integers, which exist up to 5 bits a coordinate.
     pub(crate) const fn plane_bytes(&self, dim: usize) -> usize {
         match self.norm {
             NormFormat::F16 if self.bdir <= 5 => self.block_bytes(dim).saturating_sub(LEAD),
@@ -168,7 +179,7 @@ impl OctopusSpec {
         }
     }
 
-    /// bdir - bnrm, where `bits` and `split` say both.
+    /// Returns bdir - bnrm if `bits` and `split` can express both.
     fn split(&self) -> Option<u8> {
         let split = self.bdir.checked_sub(self.bnrm).filter(|split| (1..=2).contains(split));
         split.filter(|_| (2..=6).contains(&self.bdir))
@@ -242,7 +253,8 @@ impl Spec for OctopusSpec {
     }
 
     fn is_default(&self, key: usize) -> bool {
-        // One of `bdir` and `bnrm` alone leaves the other as in the default (4, 2), which itself prints as `bits`.
+        // A spec with only one of `bdir` and `bnrm` keeps the other from the default (4, 2), which
+        // itself prints as `bits`.
         match key {
             2 => self.bdir == Self::default().bdir,
             3 => self.bnrm == Self::default().bnrm,
