@@ -1,8 +1,9 @@
-//! Rows of codes in plain Rust, for CPUs without vector instructions of ours: those that LLVM vectorises for by itself
-//! (SSE2), and those that have none.
+//! Rows of codes in plain Rust, for CPUs for which there are no vector kernels. Those are CPUs for
+//! which LLVM vectorises (SSE2), and CPUs without vectors.
 //!
-//! Bits are the specification's, because sums are exact integers. A row becomes `i16` centroids once for all queries
-//! that share it, by a table of two or four codes at a time; what is left are products of `i16`.
+//! The bits are the specification's, because sums are exact integers. A row becomes `i16` centroids
+//! once for all queries that share it, through a table of two codes at a time. What remains are
+//! products of `i16`.
 
 use super::layout::Codebook;
 use super::scalar::{PAGE, finish_sums, quantize_products, unpack, weight_limit};
@@ -16,14 +17,22 @@ const QUERIES: usize = 8;
 const COLUMNS: usize = 128;
 const ROWS: usize = 4;
 
-/// Whether two queries, or two coordinates of one, share a product, in the halves of an `i64`: where a product of 64 bits
-/// takes as long as one of 32, and there are no vectors.
+/// Whether two queries, or two coordinates of one query, share a multiplication in the halves of an
+/// `i64`.
+///
+/// ```text
+/// i64       b·2³² + a                              two factors
+/// · c       (b·c)·2³² + a·c                        one product, two results
+/// ```
+///
+/// This pays off where a product of 64 bits takes as long as one of 32, and where there are no
+/// vectors.
 const TWINS: bool = cfg!(any(
     all(target_arch = "wasm32", not(target_feature = "simd128")),
     all(target_arch = "riscv64", not(target_feature = "v")),
 ));
 
-/// score\[query]\[row], as [`scalar::score_codes`](super::scalar::score_codes).
+/// Implements [`scalar::score_codes`](super::scalar::score_codes).
 pub(crate) fn score_codes(book: &Codebook, rows: &Rows, queries: &[IntQuery], scores: &mut [f32]) {
     let Codebook { packing, centroids, scale } = *book;
     if TWINS
@@ -42,8 +51,7 @@ pub(crate) fn score_codes(book: &Codebook, rows: &Rows, queries: &[IntQuery], sc
     score_rows(rows, scale, queries, scores, |row, out| book.read(rows, row, 0, out));
 }
 
-/// acc\[query] += Σ weight·row scale·`scale`·centroid, as
-/// [`scalar::accumulate_codes`](super::scalar::accumulate_codes).
+/// Implements [`scalar::accumulate_codes`](super::scalar::accumulate_codes).
 pub(crate) fn accumulate_codes(book: &Codebook, rows: &Rows, weights: &[f32], acc: &mut [f32]) {
     let Codebook { packing, centroids, scale } = *book;
     let book = Book::new(packing, centroids);
@@ -52,7 +60,7 @@ pub(crate) fn accumulate_codes(book: &Codebook, rows: &Rows, weights: &[f32], ac
     });
 }
 
-/// Scores of rows that `read` turns into centroids.
+/// Scores rows that `read` turns into centroids.
 #[inline(always)]
 pub(crate) fn score_rows(
     rows: &Rows,
@@ -94,7 +102,10 @@ pub(crate) fn score_rows(
     }
 }
 
-/// One query, whose coordinates share products in pairs: (a + b·2³²)·(q + p·2³²) has ap + bq above aq, and nothing else in 64 bits.
+/// Scores one query, whose coordinates share products in pairs.
+///
+/// In (a + b·2³²)·(q + p·2³²) the upper half is ap + bq, if p and q are the two coordinates of the
+/// query in reverse order. The term bp·2⁶⁴ falls out of 64 bits. The lower half, aq, is not used.
 fn score_one<const BITS: usize>(
     rows: &Rows,
     centroids: &[i16],
@@ -108,7 +119,7 @@ fn score_one<const BITS: usize>(
             *pair = twin_of(*first, *second);
         }
     }
-    // Zeros behind the last.
+    // The query's pairs, with zeros behind the last.
     let mut crossed = [[0; 4]; MAX_DIM / 8];
     let crossed = &mut crossed[..rows.dim.div_ceil(8)];
     for (crossed, pair) in crossed.as_flattened_mut().iter_mut().zip(query.values.chunks(2)) {
@@ -128,26 +139,27 @@ fn score_one<const BITS: usize>(
     }
 }
 
-/// Σ aᵢ·bᵢ, exact.
+/// Returns Σ aᵢ·bᵢ, which is exact.
 #[inline(always)]
 fn dot(a: &[i16], b: &[i16]) -> i32 {
     a.iter().zip(b).fold(0i32, |sum, (a, b)| sum.wrapping_add(i32::from(*a) * i32::from(*b)))
 }
 
-/// Two integers in one. Sums of their products with a third are the two sums in one, as long as these fit an `i32`.
+/// Packs two integers into one. Sums of its products with other integers hold both sums, if each
+/// fits an `i32`.
 #[inline(always)]
 fn twin_of(low: i16, high: i16) -> i64 {
     (i64::from(high) << 32) + i64::from(low)
 }
 
-/// The two sums.
+/// Splits a packed sum into its two sums.
 #[inline(always)]
 fn parted(sum: i64) -> [i32; 2] {
     let low = sum as i32;
     [low, (sum.wrapping_sub(i64::from(low)) >> 32) as i32]
 }
 
-/// Both sums Σ aᵢ·bᵢ, exact.
+/// Returns both sums Σ aᵢ·bᵢ of packed factors. They are exact.
 #[inline(always)]
 fn dot_twins(a: &[i16], twins: &[i64]) -> [i32; 2] {
     parted(
@@ -155,7 +167,8 @@ fn dot_twins(a: &[i16], twins: &[i64]) -> [i32; 2] {
     )
 }
 
-/// Weighted sums of rows of which `read` turns any coordinates, from a multiple of [`COLUMNS`] on, into centroids.
+/// Adds weighted rows. `read` turns the coordinates of a row from a multiple of [`COLUMNS`] on into
+/// centroids.
 #[inline(always)]
 pub(crate) fn accumulate_rows(
     rows: &Rows,
@@ -191,7 +204,7 @@ pub(crate) fn accumulate_rows(
                     for (centroids, r) in centroids.iter_mut().zip(ROWS * block..page.count()) {
                         read(page.row(r), start, &mut centroids[..width]);
                     }
-                    // Rows behind the last have no weight.
+                    // Rows behind the last one have a weight of 0.
                     let weights = |q: usize| -> &[i16; ROWS] { &ints[q].as_chunks().0[block] };
                     for (q, sums) in sums.iter_mut().enumerate().take(queries) {
                         add_rows(weights(q), &centroids, &mut sums[..width]);
@@ -218,7 +231,7 @@ pub(crate) fn accumulate_rows(
     }
 }
 
-/// sums += Σ weight·centroids.
+/// Adds Σ weight·centroids of four rows to the sums.
 #[inline(always)]
 fn add_rows(weights: &[i16; ROWS], centroids: &[[i16; COLUMNS]; ROWS], sums: &mut [i32]) {
     let [a, b, c, d] = centroids;
@@ -229,7 +242,7 @@ fn add_rows(weights: &[i16; ROWS], centroids: &[[i16; COLUMNS]; ROWS], sums: &mu
     }
 }
 
-/// The same for two queries.
+/// Adds Σ weight·centroids of four rows for two queries, whose weights are packed.
 #[inline(always)]
 fn add_twins([wa, wb, wc, wd]: [i64; ROWS], centroids: &[[i16; COLUMNS]; ROWS], sums: &mut [i64]) {
     let [a, b, c, d] = centroids;
@@ -240,15 +253,16 @@ fn add_twins([wa, wb, wc, wd]: [i64; ROWS], centroids: &[[i16; COLUMNS]; ROWS], 
     }
 }
 
-/// The centroids of every value that a few neighbouring codes can have, and how codes are packed.
+/// A codebook as a table of neighbouring codes, and how codes are packed.
 struct Book<'a> {
     packing: Packing,
     centroids: &'a [i16],
-    /// Two codes of up to four bits.
+    /// The centroids of two codes of up to four bits, for each value that both have together.
     pairs: [[i16; 2]; 256],
 }
 
 impl<'a> Book<'a> {
+    /// Builds the table of pairs, if codes have up to four bits.
     fn new(packing: Packing, centroids: &'a [i16]) -> Self {
         let mut pairs = [[0; 2]; 256];
         if packing.radix() == 1 && packing.raw_bits() <= 4 {
@@ -261,7 +275,7 @@ impl<'a> Book<'a> {
         Self { packing, centroids, pairs }
     }
 
-    /// The centroids of a row from coordinate `start` on, a multiple of eight.
+    /// Reads the centroids of a row from coordinate `start` on, a multiple of eight.
     fn read(&self, rows: &Rows, row: &[u8], start: usize, out: &mut [i16]) {
         let planes = &row[2..];
         match (self.packing.radix(), self.packing.raw_bits()) {
@@ -283,6 +297,7 @@ impl<'a> Book<'a> {
         }
     }
 
+    /// Reads centroids through the table of pairs.
     #[inline(always)]
     fn read_pairs<const BITS: usize>(&self, planes: &[u8], start: usize, out: &mut [i16]) {
         eights::<BITS>(planes, start, out, |codes, out| {
@@ -292,6 +307,7 @@ impl<'a> Book<'a> {
         });
     }
 
+    /// Reads centroids one by one.
     #[inline(always)]
     fn read_codes<const BITS: usize>(&self, planes: &[u8], start: usize, out: &mut [i16]) {
         let Some(centroids) = self.centroids.get(..1 << BITS) else { return };
@@ -303,8 +319,8 @@ impl<'a> Book<'a> {
     }
 }
 
-/// Hands out the codes of eight coordinates at a time, the first lowest, from coordinate `start` on, a multiple of
-/// eight.
+/// Passes the codes of eight coordinates at a time to `read`, the first in the lowest bits. Eight
+/// codes of `BITS` bits are exactly `BITS` bytes. `start` is a multiple of eight.
 #[inline(always)]
 pub(crate) fn eights<const BITS: usize>(
     plane: &[u8],
@@ -325,7 +341,7 @@ pub(crate) fn eights<const BITS: usize>(
     }
 }
 
-/// Up to eight bytes as a little-endian integer.
+/// Reads up to eight bytes as a little-endian integer.
 #[inline(always)]
 pub(crate) fn word(bytes: &[u8]) -> u64 {
     let mut word = [0; 8];
@@ -339,7 +355,8 @@ mod tests {
     use crate::codes::scalar;
     use std::vec::Vec;
 
-    /// The largest factors of either kind of codebook, in all signs, and sums that nearly fill an `i32`.
+    /// The largest factors of both kinds of codebook in all signs, so that sums nearly fill an
+    /// `i32`.
     #[test]
     fn two_sums_in_one_are_exact() {
         for (factor, centroid, count) in
@@ -364,7 +381,7 @@ mod tests {
         }
     }
 
-    /// Codes and queries of all signs, the largest among them, in rows that end anywhere.
+    /// Codes and queries of all signs, with the largest among them, in rows that end anywhere.
     #[test]
     fn one_query_is_the_specification() {
         fn check<const BITS: usize>(dim: usize) {

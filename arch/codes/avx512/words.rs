@@ -1,8 +1,10 @@
-//! Scores and weighted sums with codebooks of more than 16 centroids, which have 12 bits: words instead of bytes.
+//! Scores and weighted sums with codebooks of more than 16 centroids. Their centroids have 12 bits,
+//! so they are words and not bytes.
 //!
-//! Where centroids are the codes themselves, less an offset, nothing is looked up: on a Sapphire Rapids, eight bits, a score takes
-//! .33 of its time with look-ups, a sum .64 (128 coordinates, one query). Many queries meet words that were transposed for all of
-//! them: .5 to .6 with 32.
+//! If centroids are the codes minus an offset, nothing is looked up. On Sapphire Rapids with eight
+//! bits, 128 coordinates and one query, a score then takes 0.33 of its time with lookups, and a sum
+//! 0.64. With many queries the words are transposed once for all of them, which takes 0.5 to 0.6 of
+//! the time with 32 queries.
 
 use super::accumulate::{IntWeights, add, run_scales};
 use super::codebook::Words;
@@ -22,13 +24,14 @@ use core::mem::MaybeUninit;
 /// Queries in a pass.
 const QUERIES: usize = 8;
 
-/// From so many on, queries are scored [`FEW`] at a time with what is looked up once for all and transposed.
+/// The number of queries from which on they are scored [`FEW`] at a time, with transposed words
+/// that all share.
 const MANY: usize = 16;
 
 /// Queries whose sums are in registers.
 const FEW: usize = 8;
 
-/// The way from packed codes to words.
+/// Unpacks codes, and looks up words.
 struct Lookup {
     unpack: Unpack,
     words: Words,
@@ -37,6 +40,7 @@ struct Lookup {
 }
 
 impl Lookup {
+    /// Prepares rows of one packing.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn new(packing: Packing, rows: &Rows, centroids: &[i16]) -> Self {
@@ -50,7 +54,7 @@ impl Lookup {
     }
 }
 
-/// See `scalar::score_codes`.
+/// Implements `scalar::score_codes` for codebooks of more than 16 levels.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn score_codes(book: &Codebook, rows: &Rows, queries: &[IntQuery], scores: &mut [f32]) {
     let Codebook { packing, centroids, scale } = *book;
@@ -118,8 +122,9 @@ pub(crate) fn score_codes(book: &Codebook, rows: &Rows, queries: &[IntQuery], sc
     }
 }
 
-/// Rows of an even width for a number of queries that is a multiple of [`FEW`]: a lane is a row, and two words of it meet a query's,
-/// which are splat, so that no sum needs a reduction.
+/// Scores rows of an even width with a multiple of [`FEW`] queries. A lane is a row, and two words
+/// of it are multiplied with two words of a query, which all lanes share. So no sum needs a
+/// reduction.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn score_many<const OFFSET: bool>(
     lookup: &Lookup,
@@ -167,8 +172,8 @@ fn score_many<const OFFSET: bool>(
     }
 }
 
-/// One query where codes are the integers themselves, less an offset: bytes (with `WHOLE` as they lie in the row), of which the
-/// query has two for each coordinate.
+/// Scores one query if centroids are the codes minus an offset. Codes are bytes (with `WHOLE` as
+/// they lie in the row), and each coordinate of the query splits into two bytes.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn score_integers<const WHOLE: bool>(
     lookup: &Lookup,
@@ -182,7 +187,7 @@ fn score_integers<const WHOLE: bool>(
     for (values, query) in values.iter_mut().zip(query.values.chunks(CHUNK)) {
         let (low, high) = query.split_at(query.len().min(32));
         let (low, high) = (load_words(low), load_words(high));
-        // q = 128·upper + lower: of at most ±1023 both are signed bytes.
+        // q = 128·upper + lower. For q within ±1023 both are signed bytes.
         let lower = |x| _mm512_and_si512(x, _mm512_set1_epi16(0x7f));
         let upper = |x| _mm512_srai_epi16::<7>(x);
         *values = [narrow(lower(low), lower(high)), narrow(upper(low), upper(high))];
@@ -212,7 +217,8 @@ fn score_integers<const WHOLE: bool>(
     }
 }
 
-/// See `scalar::accumulate_codes`. Two rows' words lie side by side, and `vpdpwssd` adds both products.
+/// Implements `scalar::accumulate_codes` for codebooks of more than 16 levels. Words of two rows
+/// lie side by side, and `vpdpwssd` adds both products.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn accumulate_codes(book: &Codebook, rows: &Rows, weights: &[f32], acc: &mut [f32]) {
     let Codebook { packing, centroids, scale } = *book;
@@ -229,6 +235,7 @@ pub(crate) fn accumulate_codes(book: &Codebook, rows: &Rows, weights: &[f32], ac
     }
 }
 
+/// Adds weighted rows, run by run, for up to [`QUERIES`] queries at a time.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn accumulate<const OFFSET: bool>(
     lookup: &Lookup,
@@ -297,7 +304,8 @@ fn accumulate<const OFFSET: bool>(
                 for (sums, acc) in sums.iter().zip(acc.chunks_mut(CHUNK)) {
                     // SAFETY: as above; there are as many chunks of coordinates.
                     let [a, b, c, d] = unsafe { sums.assume_init() };
-                    // Unpacked: lane l of the first has coordinates 8·l …, of the second 8·l + 4 ….
+                    // Unpacking left lane l of the first register with coordinates 8·l …, and of
+                    // the second with 8·l + 4 ….
                     let lower = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
                     let upper = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
                     let ordered = [
@@ -325,6 +333,7 @@ fn add_products(totals: &mut [__m512i; 4], words: &[__m512i; 4], pair: &[i16; 2]
     }
 }
 
+/// Stores eight pairs of words.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn store_pairs(pairs: &mut [[i16; 2]; 8], words: __m256i) {
