@@ -93,14 +93,14 @@ impl ByteWeights {
         self.used.div_ceil(4)
     }
 
-    /// The lower bytes, of four rows each.
+    /// Returns the lower bytes, four rows at a time.
     #[inline]
     pub(crate) fn low(&self) -> &[[u8; 4]] {
         // SAFETY: only `set` makes `used` larger, and sets so many; a sixteen is four fours.
         unsafe { core::slice::from_raw_parts(self.low[..self.used].as_ptr().cast(), 4 * self.used) }
     }
 
-    /// The upper ones.
+    /// Returns the upper bytes, four rows at a time.
     #[inline]
     pub(crate) fn high(&self) -> &[[u8; 4]] {
         // SAFETY: as above.
@@ -121,19 +121,19 @@ impl ByteWeights {
             store_codes(high.write([0; 16]), _mm512_cvtepi32_epi8(_mm512_srli_epi32::<8>(weight)));
         }
         self.used = ints.count();
-        // Tiles take 64 at a time.
+        // Tiles take 64 weights at a time.
         for i in self.used..self.used.next_multiple_of(4) {
             (self.low[i], self.high[i]) = (MaybeUninit::new([0; 16]), MaybeUninit::new([0; 16]));
         }
     }
 }
 
-/// `scalar::quantize_weights` for a run of rows, 16 at a time.
+/// Quantises weights as `scalar::quantize_weights` does, 16 at a time.
 pub(crate) struct IntWeights<'a> {
     weights: &'a [f32],
     scales: &'a [__m512; PAGE / 16],
     factor: __m512,
-    /// Value of a weight's unit; 0 if the run adds nothing.
+    /// The value of one integer step, 0 if the run adds nothing.
     pub(crate) unit: f32,
     /// Whether any weight may be negative.
     negative: bool,
@@ -161,20 +161,21 @@ impl<'a> IntWeights<'a> {
         ints
     }
 
-    /// Registers of sixteen weights.
+    /// Returns the number of registers of sixteen weights.
     #[inline]
     pub(crate) fn count(&self) -> usize {
         self.weights.len().div_ceil(16)
     }
 
-    /// Behind the end weights are 0, and scales finite.
+    /// Returns sixteen products of weight and row scale. Behind the end weights are 0, and scales
+    /// are finite.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn product(&self, i: usize) -> __m512 {
         _mm512_mul_ps(load_some(&self.weights[16 * i..]), self.scales[i])
     }
 
-    /// The integers of weights 16·i and so on; below `count`.
+    /// Returns the integers of weights 16·i and so on. `i` is below `count`.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(crate) fn get(&self, i: usize) -> __m512i {
@@ -275,7 +276,7 @@ pub(crate) fn configure(tiles: Option<Tiles>, ints: &[ByteWeights]) -> Option<Co
     tiles.filter(|_| ints.len() == QUERIES).map(Tiles::configure)
 }
 
-/// The weights of a run, query after query.
+/// Quantises the weights of a run, query after query.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn byte_weights<'a, 'w>(

@@ -34,8 +34,9 @@ pub(crate) mod kind {
     /// 4 bits: 64 bytes are 128 codes. The first register of a pair takes the low halves (even
     /// coordinates), the second the high halves (odd ones). No bytes have to be moved.
     pub(crate) const NIBBLES: u8 = 0;
-    /// 1 to 3 bits: a byte gets a field of two codes, which is an index of at most six bits, all that `vpermb` looks
-    /// at; one table has the lower code's centroids, the other the upper one's. The order is that of nibbles.
+    /// 1 to 3 bits: each byte gets a field of two codes. It is an index of at most six bits, all
+    /// that `vpermb` uses. One table has the centroid of the lower code, another that of the upper
+    /// code. The order is that of nibbles.
     pub(crate) const PAIRS: u8 = 1;
     /// Only a raw plane, coordinates in order.
     pub(crate) const RAW: u8 = 2;
@@ -352,7 +353,8 @@ impl Words {
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(crate) fn lookup<const OFFSET: bool>(&self, codes: __m512i) -> [__m512i; 2] {
-        // `vpunpck` works in lanes of 128 bits; with the quadwords dealt out first, its results are in order.
+        // `vpunpck` works in lanes of 128 bits. With the quadwords distributed first, its results
+        // are in order.
         let codes = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7), codes);
         if OFFSET {
             let (zero, offset) = (_mm512_setzero_si512(), _mm512_set1_epi16(self.offset.unwrap_or(0).into()));
