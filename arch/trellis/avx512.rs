@@ -21,6 +21,7 @@
 //!
 //! A single query goes to `score_one.rs` where that is faster. The path search is in `search.rs`.
 
+mod lanes;
 mod score_one;
 mod search;
 
@@ -36,13 +37,14 @@ use crate::codes::avx512::unpack::{CHUNK, Chunk, MAX_CHUNKS, Masked, Place, Unpa
 use crate::codes::scalar::{PAGE, finish_sums};
 use crate::registers::amx::Tiles;
 use crate::registers::avx512::{
-    self, IDENTITY, add_four, add_lanes, in_order, interleave, load, load_array, load_codes, places, scales,
+    self, IDENTITY, add_four, add_lanes, in_order, interleave, load, load_array, load_codes, scales,
     store_first, to_array, transpose,
 };
 use crate::rows::{Block, Blocks, ROWS};
 use crate::{IntQuery, Rows};
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
+use lanes::{FOURS, GROUPS, LANES, NEIGHBOUR_SHIFTS, NEIGHBOURS, PATH_SHIFTS, RAW_SHIFTS, THREES};
 
 /// Centroids of the largest codebook.
 const MAX_CENTROIDS: usize = 2 * MAX_STATES * MAX_LEVELS;
@@ -84,61 +86,6 @@ struct Lookup {
     window_bits: __m512i,
 }
 
-/// For 0 to 4 raw bits: which eight coordinates each quadword lane has. Below is the inverse.
-static GROUPS: [[u64; 8]; 5] = [
-    [0, 1, 2, 3, 4, 5, 6, 7],
-    [0, 1, 2, 3, 4, 5, 6, 7],
-    [0, 4, 1, 5, 2, 6, 3, 7],
-    [0, 1, 2, 3, 4, 5, 6, 7],
-    [0, 2, 4, 6, 1, 3, 5, 7],
-];
-static LANES: [[u64; 8]; 5] = [
-    [0, 1, 2, 3, 4, 5, 6, 7],
-    [0, 1, 2, 3, 4, 5, 6, 7],
-    [0, 2, 4, 6, 1, 3, 5, 7],
-    [0, 1, 2, 3, 4, 5, 6, 7],
-    [0, 4, 1, 5, 2, 6, 3, 7],
-];
-
-/// For each position, the byte that `interleave` must find there so that its registers have
-/// coordinates in order.
-static FOURS: [[u8; CHUNK]; 5] = [fours(0), fours(1), fours(2), fours(3), fours(4)];
-
-/// Computes the positions for an order of lanes.
-const fn fours(order: usize) -> [u8; CHUNK] {
-    places!(i => 8 * LANES[order][codebook::FOURS[i] as usize / 8] as usize + codebook::FOURS[i] as usize % 8)
-}
-
-/// For each number of raw bits: the bit of the lane's quadword at which each byte's window ends
-/// (mod 64; one too many for the history). The lane of the first eight coordinates is shifted by a
-/// byte.
-static PATH_SHIFTS: [[u8; CHUNK]; 5] =
-    [path_shifts(0), path_shifts(1), path_shifts(2), path_shifts(3), path_shifts(4)];
-
-/// Computes the shifts of windows.
-const fn path_shifts(bits: usize) -> [u8; CHUNK] {
-    places!(i => 8 * GROUPS[bits][i / 8] as usize + i % 8 + if i < 8 { 8 } else { 0 })
-}
-
-/// The bits at which codes begin. For three bits, the lane's three bytes are brought into its
-/// quadword.
-static RAW_SHIFTS: [[u8; CHUNK]; 5] =
-    [[0; CHUNK], raw_shifts(1), raw_shifts(2), places!(i => 3 * (i % 8)), raw_shifts(4)];
-
-/// Computes the shifts of codes.
-const fn raw_shifts(bits: usize) -> [u8; CHUNK] {
-    places!(i => bits * (8 * GROUPS[bits][i / 8] as usize + i % 8) % 64)
-}
-
-/// For each lane, the bytes of eight codes of three bits.
-static THREES: [u8; CHUNK] = places!(i => 3 * (i / 8) + i % 8 % 3);
-
-/// Bytes k and k + 1 for lane k.
-static NEIGHBOURS: [u8; CHUNK] = places!(i => i / 8 + i % 2);
-
-/// Like [`PATH_SHIFTS`], if each lane has its own byte of the path plane and the one before.
-static NEIGHBOUR_SHIFTS: [u8; CHUNK] = places!(i => 8 + i % 8);
-
 /// Adds 128 to centroids by xor, so that they are unsigned operands.
 const BIAS: i8 = -128;
 
@@ -173,8 +120,8 @@ pub(crate) fn decode_trellis(book: &TrellisCodebook, row: &[u8], scale: f32, out
     for_kind!(lookup, decode(row, scale, out));
 }
 
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 /// Decodes a row.
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn decode<const KIND: usize, const RAW: usize>(lookup: &Lookup, row: &[u8], scale: f32, out: &mut [f32]) {
     let (scale, lanes) = (_mm512_set1_ps(scale), load(&LANES[order(KIND, RAW)]));
     let block = Block::one(row);

@@ -101,7 +101,7 @@ pub(crate) fn accumulate_trellis(
 /// ```text
 /// bits = old state << 1 | new bit
 ///
-/// old state         n >> 1        n >> 1 | top bit        8 states: 0b0ab and 0b1ab … lead to 0b?abx
+/// old state         n >> 1        n >> 1 | top bit
 ///                       ╲           ╱
 /// new state               n                               cost = min(cost + error) of the two
 /// ```

@@ -69,7 +69,7 @@ impl Shape {
         }
     }
 
-    /// The lowest bit of a code, or of its digit, in the byte that a look-up takes it from.
+    /// Returns the lowest bit of a code, or of its digit, in the byte from which a lookup takes it.
     const fn code_bit(self, look_up: usize) -> usize {
         match (self.digit, self.raw) {
             (true, _) => 2 * (look_up % 4),
