@@ -129,7 +129,7 @@ impl Backend {
         scores: &mut [f32],
     ) {
         check_rows(packing, rows, centroids);
-        let (book, rows) = (&Codebook { packing, centroids, scale }, &rows.ask(self));
+        let (book, rows) = (&Codebook { packing, centroids, scale }, &rows.prefetch(self));
         contract!(queries.iter().all(|query| query.values.len() == rows.dim));
         contract!(scores.len() == queries.len() * rows.count());
         dispatch!(
@@ -152,7 +152,7 @@ impl Backend {
         acc: &mut [f32],
     ) {
         check_rows(packing, rows, centroids);
-        let (book, rows) = (&Codebook { packing, centroids, scale }, &rows.ask(self));
+        let (book, rows) = (&Codebook { packing, centroids, scale }, &rows.prefetch(self));
         contract!(acc.len().is_multiple_of(rows.dim));
         contract!(weights.len() == acc.len() / rows.dim * rows.count());
         dispatch!(

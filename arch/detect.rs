@@ -79,7 +79,7 @@ impl Backend {
 
     /// Returns whether kernels on [`Rows`](crate::Rows) of codes prefetch what comes next block by
     /// block.
-    pub(crate) fn asks_by_blocks(self) -> bool {
+    pub(crate) fn prefetches_by_blocks(self) -> bool {
         #[cfg(target_arch = "x86_64")]
         return matches!(self.isa, Isa::Avx512 | Isa::Amx | Isa::Avx2 | Isa::AvxVnni);
         #[cfg(not(target_arch = "x86_64"))]

@@ -66,9 +66,9 @@ impl<'a> Rows<'a> {
     /// Kernels that prefetch block by block continue with the returned rows: without `ahead`, long
     /// rows prefetch their own later bytes. For other kernels it prefetches all of `ahead`.
     #[inline(always)]
-    pub(crate) fn ask(&self, backend: Backend) -> Self {
+    pub(crate) fn prefetch(&self, backend: Backend) -> Self {
         let mut rows = *self;
-        if !backend.asks_by_blocks() {
+        if !backend.prefetches_by_blocks() {
             prefetch(self.ahead);
         } else if self.ahead.is_empty() && self.bytes.len() > LONG {
             rows.ahead = &self.bytes[AHEAD..];
@@ -79,10 +79,10 @@ impl<'a> Rows<'a> {
     /// Prefetches `count` rows of `ahead`, from `first` on.
     #[cfg_attr(
         not(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128")),
-        allow(dead_code, reason = "what asks so is written for registers")
+        allow(dead_code, reason = "its callers are written for registers")
     )]
     #[inline(always)]
-    pub(crate) fn ask_some(&self, first: usize, count: usize) {
+    pub(crate) fn prefetch_some(&self, first: usize, count: usize) {
         let start = self.ahead.len().min(first * self.stride);
         prefetch(&self.ahead[start..self.ahead.len().min(start + count * self.stride)]);
     }
@@ -220,11 +220,11 @@ mod tests {
         let bytes = vec![0; 66 * (LONG / 66 + 1)];
         let of = |bytes, ahead| Rows { bytes, stride: 66, len: 66, dim: 128, scales: None, ahead };
         for backend in Backend::available() {
-            let asked = |bytes, ahead| of(bytes, ahead).ask(backend).ahead;
-            let own: &[u8] = if backend.asks_by_blocks() { &bytes[AHEAD..] } else { &[] };
-            assert_eq!(asked(&bytes, &[]).len(), own.len());
-            assert!(asked(&bytes[..66 * (LONG / 66)], &[]).is_empty());
-            assert_eq!(asked(&bytes, &bytes[..9]).len(), 9);
+            let ahead_of = |bytes, ahead| of(bytes, ahead).prefetch(backend).ahead;
+            let own: &[u8] = if backend.prefetches_by_blocks() { &bytes[AHEAD..] } else { &[] };
+            assert_eq!(ahead_of(&bytes, &[]).len(), own.len());
+            assert!(ahead_of(&bytes[..66 * (LONG / 66)], &[]).is_empty());
+            assert_eq!(ahead_of(&bytes, &bytes[..9]).len(), 9);
             let later = of(&bytes, &bytes[AHEAD..]).some(2, 3).ahead;
             assert_eq!(later.as_ptr(), bytes[AHEAD + 2 * 66..].as_ptr());
         }

@@ -40,7 +40,7 @@ impl Backend {
         scores: &mut [f32],
     ) {
         check_rows(book, rows);
-        let rows = &rows.ask(self);
+        let rows = &rows.prefetch(self);
         contract!(queries.iter().all(|query| query.values.len() == rows.dim));
         contract!(scores.len() == queries.len() * rows.count());
         dispatch!(
@@ -62,7 +62,7 @@ impl Backend {
         acc: &mut [f32],
     ) {
         check_rows(book, rows);
-        let rows = &rows.ask(self);
+        let rows = &rows.prefetch(self);
         contract!(acc.len().is_multiple_of(rows.dim));
         contract!(weights.len() == acc.len() / rows.dim * rows.count());
         dispatch!(

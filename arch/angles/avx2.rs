@@ -38,11 +38,11 @@ pub(crate) fn score_angles(tree: &AngleTree, bytes: &[u8], queries: &[&[f32]], s
         return wide::score_angles::<Avx2>(tree, bytes, queries, scores);
     }
     let count = bytes.len() / tree.row_bytes();
-    let (mut room, mut spare) = (Room::new(), [0; SPARE]);
+    let (mut buffers, mut spare) = (Buffers::new(), [0; SPARE]);
     let segments = segments(tree, bytes, &mut spare);
     let mut sums = [_mm256_setzero_ps(); MAX_DIM / 2];
     for first in (0..count).step_by(ROWS) {
-        let directions = room.look_up(tree, &segments, first);
+        let directions = buffers.look_up(tree, &segments, first);
         for (query, scores) in queries.iter().zip(scores.chunks_exact_mut(count)) {
             let (mut nodes, mut rest) = (tree.dim / 2, directions);
             for ((sum, pair), [cos, sin]) in sums.iter_mut().zip(query.as_chunks::<2>().0).zip(rest) {
@@ -79,11 +79,11 @@ pub(crate) fn accumulate_angles(tree: &AngleTree, bytes: &[u8], weights: &[f32],
         return wide::accumulate_angles::<Avx2>(tree, bytes, weights, acc);
     }
     let count = bytes.len() / tree.row_bytes();
-    let (mut room, mut spare) = (Room::new(), [0; SPARE]);
+    let (mut buffers, mut spare) = (Buffers::new(), [0; SPARE]);
     let segments = segments(tree, bytes, &mut spare);
     let mut values = [_mm256_setzero_ps(); MAX_DIM];
     for first in (0..count).step_by(ROWS) {
-        let directions = room.look_up(tree, &segments, first);
+        let directions = buffers.look_up(tree, &segments, first);
         let (mut nodes, mut done) = (tree.roots(), tree.codes());
         for (root, value) in values[..nodes].iter_mut().enumerate() {
             *value = halves_of_eight(bytes, tree.row_bytes(), first, 2 * root);
@@ -129,14 +129,14 @@ fn segments<'a>(tree: &AngleTree, bytes: &'a [u8], spare: &'a mut [u8; SPARE]) -
 
 /// Buffers that blocks of rows share. They are created once a call, because they are larger than
 /// what a block reads and writes.
-struct Room {
+struct Buffers {
     /// The codes of each node, one for each row.
     by_node: [[u8; ROWS]; MAX_CODES],
     /// The cosines and sines of each node.
     directions: [MaybeUninit<Direction>; MAX_DIM],
 }
 
-impl Room {
+impl Buffers {
     const fn new() -> Self {
         Self { by_node: [[0; ROWS]; MAX_CODES], directions: [const { MaybeUninit::uninit() }; MAX_DIM] }
     }

@@ -28,12 +28,12 @@ pub(crate) fn score_angles(tree: &AngleTree, bytes: &[u8], queries: &[&[f32]], s
     let row_bytes = tree.row_bytes();
     let count = bytes.len() / row_bytes;
     let mut padded = [0; ROWS * MAX_ROW];
-    let mut room = Room::new();
+    let mut buffers = Buffers::new();
     let mut sums = [_mm512_setzero_ps(); MAX_DIM / 2];
     for (first, rows) in bytes.chunks(ROWS * row_bytes).enumerate() {
         let rows = full(rows, row_bytes, &mut padded);
         let block = Block::of(rows, row_bytes);
-        let directions = room.look_up(tree, &block);
+        let directions = buffers.look_up(tree, &block);
         for (q, query) in queries.iter().enumerate() {
             let scores = &mut scores[q * count..(q + 1) * count];
             let end = count.min(ROWS * (first + 1));
@@ -67,13 +67,13 @@ pub(crate) fn accumulate_angles(tree: &AngleTree, bytes: &[u8], weights: &[f32],
     let row_bytes = tree.row_bytes();
     let count = bytes.len() / row_bytes;
     let mut padded = [0; ROWS * MAX_ROW];
-    let mut room = Room::new();
+    let mut buffers = Buffers::new();
     let mut values = [_mm512_setzero_ps(); MAX_DIM];
     for (first, rows) in bytes.chunks(ROWS * row_bytes).enumerate() {
         let range = ROWS * first..count.min(ROWS * (first + 1));
         let rows = full(rows, row_bytes, &mut padded);
         let block = Block::of(rows, row_bytes);
-        decode_rows(tree, &block, room.look_up(tree, &block), &mut values);
+        decode_rows(tree, &block, buffers.look_up(tree, &block), &mut values);
         for (chunk, values) in values[..tree.dim].as_chunks::<ROWS>().0.iter().enumerate() {
             let mut rows = [_mm512_setzero_si512(); ROWS];
             for (row, values) in rows.iter_mut().zip(values) {
@@ -172,14 +172,14 @@ fn decode_rows(tree: &AngleTree, block: &Block, directions: &[Direction], values
 type Direction = [__m512; 2];
 
 /// Buffers that blocks of rows share.
-struct Room {
+struct Buffers {
     /// The codes of each node, one for each row.
     by_node: [[u8; ROWS]; MAX_CODES],
     /// The cosines and sines of each node.
     directions: [MaybeUninit<Direction>; MAX_DIM],
 }
 
-impl Room {
+impl Buffers {
     /// Creates the buffers. Once a call, because they are larger than what a block of rows reads
     /// and writes.
     const fn new() -> Self {

@@ -27,7 +27,7 @@ const ROWS: usize = 4;
 ///
 /// This pays off where a product of 64 bits takes as long as one of 32, and where there are no
 /// vectors.
-const TWINS: bool = cfg!(any(
+const IN_PAIRS: bool = cfg!(any(
     all(target_arch = "wasm32", not(target_feature = "simd128")),
     all(target_arch = "riscv64", not(target_feature = "v")),
 ));
@@ -35,7 +35,7 @@ const TWINS: bool = cfg!(any(
 /// Implements [`scalar::score_codes`](super::scalar::score_codes).
 pub(crate) fn score_codes(book: &Codebook, rows: &Rows, queries: &[IntQuery], scores: &mut [f32]) {
     let Codebook { packing, centroids, scale } = *book;
-    if TWINS
+    if IN_PAIRS
         && let [query] = queries
         && packing.radix() == 1
     {
@@ -73,21 +73,21 @@ pub(crate) fn score_rows(
     let mut centroids = [0; MAX_DIM];
     let centroids = &mut centroids[..dim];
     for (queries, scores) in queries.chunks(QUERIES).zip(scores.chunks_mut((QUERIES * count).max(1))) {
-        let mut twins = [[0; MAX_DIM]; if TWINS { QUERIES / 2 } else { 0 }];
-        for (twins, pair) in twins.iter_mut().zip(queries.chunks(2)) {
+        let mut pairs = [[0; MAX_DIM]; if IN_PAIRS { QUERIES / 2 } else { 0 }];
+        for (pairs, pair) in pairs.iter_mut().zip(queries.chunks(2)) {
             let second = pair.get(1).unwrap_or(&pair[0]);
-            for ((twin, a), b) in twins.iter_mut().zip(pair[0].values).zip(second.values) {
-                *twin = twin_of(*a, *b);
+            for ((pair_value, a), b) in pairs.iter_mut().zip(pair[0].values).zip(second.values) {
+                *pair_value = packed(*a, *b);
             }
         }
         for (r, row) in rows.iter().enumerate() {
             read(row, centroids);
             let mut sums = [0; QUERIES];
-            if TWINS {
-                for (sums, twins) in
-                    sums.as_chunks_mut().0.iter_mut().zip(&twins).take(queries.len().div_ceil(2))
+            if IN_PAIRS {
+                for (sums, pairs) in
+                    sums.as_chunks_mut().0.iter_mut().zip(&pairs).take(queries.len().div_ceil(2))
                 {
-                    *sums = dot_twins(centroids, &twins[..dim]);
+                    *sums = dot_pairs(centroids, &pairs[..dim]);
                 }
             } else {
                 for (sum, query) in sums.iter_mut().zip(queries) {
@@ -116,14 +116,14 @@ fn score_one<const BITS: usize>(
     let mut pairs = [0; 256];
     for (pairs, second) in pairs.chunks_exact_mut(1 << BITS).zip(centroids) {
         for (pair, first) in pairs.iter_mut().zip(centroids) {
-            *pair = twin_of(*first, *second);
+            *pair = packed(*first, *second);
         }
     }
     // The query's pairs, with zeros behind the last.
     let mut crossed = [[0; 4]; MAX_DIM / 8];
     let crossed = &mut crossed[..rows.dim.div_ceil(8)];
     for (crossed, pair) in crossed.as_flattened_mut().iter_mut().zip(query.values.chunks(2)) {
-        *crossed = twin_of(pair.get(1).copied().unwrap_or(0), pair[0]);
+        *crossed = packed(pair.get(1).copied().unwrap_or(0), pair[0]);
     }
     let add = |sum: i64, codes: u64, crossed: &[i64; 4]| {
         crossed.iter().enumerate().fold(sum, |sum, (i, crossed)| {
@@ -148,7 +148,7 @@ fn dot(a: &[i16], b: &[i16]) -> i32 {
 /// Packs two integers into one. Sums of its products with other integers hold both sums, if each
 /// fits an `i32`.
 #[inline(always)]
-fn twin_of(low: i16, high: i16) -> i64 {
+fn packed(low: i16, high: i16) -> i64 {
     (i64::from(high) << 32) + i64::from(low)
 }
 
@@ -161,9 +161,11 @@ fn parted(sum: i64) -> [i32; 2] {
 
 /// Returns both sums Σ aᵢ·bᵢ of packed factors. They are exact.
 #[inline(always)]
-fn dot_twins(a: &[i16], twins: &[i64]) -> [i32; 2] {
+fn dot_pairs(a: &[i16], pairs: &[i64]) -> [i32; 2] {
     parted(
-        a.iter().zip(twins).fold(0i64, |sum, (a, twin)| sum.wrapping_add(i64::from(*a).wrapping_mul(*twin))),
+        a.iter()
+            .zip(pairs)
+            .fold(0i64, |sum, (a, pair_value)| sum.wrapping_add(i64::from(*a).wrapping_mul(*pair_value))),
     )
 }
 
@@ -197,8 +199,8 @@ pub(crate) fn accumulate_rows(
             let queries = acc.len() / dim;
             for start in (0..dim).step_by(COLUMNS) {
                 let width = COLUMNS.min(dim - start);
-                let mut sums = [[0i32; COLUMNS]; if TWINS { 0 } else { QUERIES }];
-                let mut twins = [[0i64; COLUMNS]; if TWINS { QUERIES / 2 } else { 0 }];
+                let mut sums = [[0i32; COLUMNS]; if IN_PAIRS { 0 } else { QUERIES }];
+                let mut pairs = [[0i64; COLUMNS]; if IN_PAIRS { QUERIES / 2 } else { 0 }];
                 let mut centroids = [[0; COLUMNS]; ROWS];
                 for block in 0..page.count().div_ceil(ROWS) {
                     for (centroids, r) in centroids.iter_mut().zip(ROWS * block..page.count()) {
@@ -209,17 +211,17 @@ pub(crate) fn accumulate_rows(
                     for (q, sums) in sums.iter_mut().enumerate().take(queries) {
                         add_rows(weights(q), &centroids, &mut sums[..width]);
                     }
-                    for (pair, sums) in twins.iter_mut().enumerate().take(queries.div_ceil(2)) {
+                    for (pair, sums) in pairs.iter_mut().enumerate().take(queries.div_ceil(2)) {
                         let weights =
-                            array::from_fn(|r| twin_of(weights(2 * pair)[r], weights(2 * pair + 1)[r]));
-                        add_twins(weights, &centroids, &mut sums[..width]);
+                            array::from_fn(|r| packed(weights(2 * pair)[r], weights(2 * pair + 1)[r]));
+                        add_pairs(weights, &centroids, &mut sums[..width]);
                     }
                 }
                 for (q, acc) in acc.chunks_exact_mut(dim).enumerate() {
                     let Some(unit) = units[q] else { continue };
                     let parts: [i32; COLUMNS];
-                    let sums = if TWINS {
-                        parts = twins[q / 2].map(|twin| parted(twin)[q % 2]);
+                    let sums = if IN_PAIRS {
+                        parts = pairs[q / 2].map(|pair_value| parted(pair_value)[q % 2]);
                         &parts
                     } else {
                         &sums[q]
@@ -244,7 +246,7 @@ fn add_rows(weights: &[i16; ROWS], centroids: &[[i16; COLUMNS]; ROWS], sums: &mu
 
 /// Adds Σ weight·centroids of four rows for two queries, whose weights are packed.
 #[inline(always)]
-fn add_twins([wa, wb, wc, wd]: [i64; ROWS], centroids: &[[i16; COLUMNS]; ROWS], sums: &mut [i64]) {
+fn add_pairs([wa, wb, wc, wd]: [i64; ROWS], centroids: &[[i16; COLUMNS]; ROWS], sums: &mut [i64]) {
     let [a, b, c, d] = centroids;
     let times = |centroid: &i16, weight: i64| i64::from(*centroid).wrapping_mul(weight);
     for ((((sum, a), b), c), d) in sums.iter_mut().zip(a).zip(b).zip(c).zip(d) {
@@ -366,15 +368,15 @@ mod tests {
                 let sign = |bit: i32| 1 - 2 * (signs >> bit & 1) as i16;
                 let (low, high, centroid) = (factor * sign(0), factor * sign(1), centroid * sign(2));
                 let sums = [low, high].map(|factor| i32::from(factor) * i32::from(centroid) * count as i32);
-                let (centroids, twins) = (std::vec![centroid; count], std::vec![twin_of(low, high); count]);
-                assert_eq!(dot_twins(&centroids, &twins), sums);
+                let (centroids, pairs) = (std::vec![centroid; count], std::vec![packed(low, high); count]);
+                assert_eq!(dot_pairs(&centroids, &pairs), sums);
                 assert_eq!(
                     [dot(&centroids, &std::vec![low; count]), dot(&centroids, &std::vec![high; count])],
                     sums
                 );
                 let mut sum = [0];
                 for _ in 0..count / ROWS {
-                    add_twins([twin_of(low, high); ROWS], &[[centroid; COLUMNS]; ROWS], &mut sum);
+                    add_pairs([packed(low, high); ROWS], &[[centroid; COLUMNS]; ROWS], &mut sum);
                 }
                 assert_eq!(parted(sum[0]), sums);
             }

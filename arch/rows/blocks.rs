@@ -79,18 +79,18 @@ impl<'a> Blocks<'a> {
 
     /// Prefetches one block of `ahead`. All blocks at once would wait for one another.
     #[inline(always)]
-    pub(crate) fn ask(&self, index: usize) {
-        self.rows.ask_some(index * ROWS, ROWS);
+    pub(crate) fn prefetch(&self, index: usize) {
+        self.rows.prefetch_some(index * ROWS, ROWS);
     }
 
-    /// Prefetches like [`ask`](Self::ask), but in a separate function, for loops that need all
+    /// Prefetches like [`prefetch`](Self::prefetch), but in a separate function, for loops that need all
     /// registers.
     #[inline(always)]
-    pub(crate) fn ask_apart(&self, index: usize) {
+    pub(crate) fn prefetch_apart(&self, index: usize) {
         #[cold]
         #[inline(never)]
         fn apart(rows: &Rows, index: usize) {
-            rows.ask_some(index * ROWS, ROWS);
+            rows.prefetch_some(index * ROWS, ROWS);
         }
         if !self.rows.ahead.is_empty() {
             apart(&self.rows, index);

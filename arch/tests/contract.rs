@@ -54,7 +54,7 @@ fn sign_rows(bytes: &[u8], stride: usize, dim: usize, at: usize) -> SignRows<'_>
 const TWO: Packing = Packing::bits(2);
 /// As many bytes as codes.
 const EIGHT: Packing = Packing::bits(8);
-/// 577 codes have 116 bytes, and are one more than a kernel has room for.
+/// 577 codes have 116 bytes, and are one more than a kernel has buffer for.
 const THREE: Packing = Packing::for_levels(3).unwrap();
 const BOOK: TrellisCodebook = TrellisCodebook::new(2, 2, &[0; 16]);
 const BLOCKS: BlockBook = BlockBook::TwoBits { centroids: [0.0; 4], thresholds: [0.0; 3] };

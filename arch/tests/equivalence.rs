@@ -3,9 +3,9 @@
 
 extern crate alloc;
 
+#[path = "buffers/painted.rs"]
+mod buffer;
 mod methods;
-#[path = "rooms/painted.rs"]
-mod room;
 mod suite;
 
 use octaplex_arch::Backend;

@@ -5,14 +5,14 @@
 #[cfg(unix)]
 extern crate alloc;
 #[cfg(unix)]
-#[path = "rooms/guarded.rs"]
-mod room;
+#[path = "buffers/guarded.rs"]
+mod buffer;
 #[cfg(unix)]
 mod suite;
 
 #[cfg(unix)]
 mod unix {
-    use crate::room::{Room, SIDE, Side};
+    use crate::buffer::{Buffer, SIDE, Side};
     use crate::suite;
     use octaplex_arch::Backend;
     use std::io::Write;
@@ -41,10 +41,10 @@ mod unix {
     fn the_guards_are_there() {
         for side in [Side::End, Side::Start] {
             SIDE.set(side);
-            let room = Room::new(&[1u8, 2, 3]);
+            let buffer = Buffer::new(&[1u8, 2, 3]);
             let (_reader, mut writer) = std::io::pipe().expect("a pipe");
-            let start = if side == Side::End { room.as_ptr() } else { room.as_ptr().wrapping_sub(1) };
-            assert_eq!(writer.write(&room).expect("a buffer can be read"), 3);
+            let start = if side == Side::End { buffer.as_ptr() } else { buffer.as_ptr().wrapping_sub(1) };
+            assert_eq!(writer.write(&buffer).expect("a buffer can be read"), 3);
             // SAFETY: the bytes are only passed to the system, which looks at them and answers EFAULT.
             let error = writer.write(unsafe { from_raw_parts(start, 4) });
             assert_eq!(error.ok().filter(|count| *count == 4), None, "{side:?}");

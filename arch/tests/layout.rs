@@ -201,29 +201,32 @@ fn every_width_of_every_packing_is_read_alike() {
             let (apart, scales) = ([&row[..2], &planes.repeat(count)].concat(), vec![0.75; count]);
             let inside = row.repeat(count);
             // Many queries, which some backends read otherwise, at few widths: the narrowest that they take to the widest.
-            let asked = if dim == 16 || dim.is_multiple_of(96) { 17 } else { 1 };
-            let values: Vec<i16> = (0..dim + asked).map(|i| (i * 37 % 255) as i16 - 127).collect();
-            let queries: Vec<_> =
-                values.windows(dim).take(asked).map(|values| IntQuery { values, scale: 0.5 }).collect();
-            let weights: Vec<f32> = (0..asked * count).map(|i| (i % 23) as f32 - 6.5).collect();
+            let queries_count = if dim == 16 || dim.is_multiple_of(96) { 17 } else { 1 };
+            let values: Vec<i16> = (0..dim + queries_count).map(|i| (i * 37 % 255) as i16 - 127).collect();
+            let queries: Vec<_> = values
+                .windows(dim)
+                .take(queries_count)
+                .map(|values| IntQuery { values, scale: 0.5 })
+                .collect();
+            let weights: Vec<f32> = (0..queries_count * count).map(|i| (i % 23) as f32 - 6.5).collect();
             // Two widths of each.
             let rows = if dim & 2 == 0 {
                 Rows { bytes: &inside, stride: len, len, dim, scales: None, ahead: &[] }
             } else {
                 Rows { bytes: &apart, stride: len - 2, len, dim, scales: Some(&scales), ahead: &[] }
             };
-            let ask = |backend: Backend| {
+            let run = |backend: Backend| {
                 let (mut scores, mut sums, mut read) =
-                    (vec![0.0; asked * count], vec![0.0; asked * dim], vec![0; dim]);
+                    (vec![0.0; queries_count * count], vec![0.0; queries_count * dim], vec![0; dim]);
                 backend.score_codes(packing, &rows, &centroids, 0.25, &queries, &mut scores);
                 backend.accumulate_codes(packing, &rows, &centroids, 0.25, &weights, &mut sums);
                 backend.unpack(packing, &planes, &mut read);
                 (bits(&scores), bits(&sums), read)
             };
-            let expected = ask(Backend::SCALAR);
+            let expected = run(Backend::SCALAR);
             assert_eq!(expected.2, codes);
             for backend in Backend::available().filter(|backend| *backend != Backend::SCALAR) {
-                assert!(ask(backend) == expected, "{packing:?} at {dim}, {}", backend.name());
+                assert!(run(backend) == expected, "{packing:?} at {dim}, {}", backend.name());
             }
         }
     }

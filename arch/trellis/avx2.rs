@@ -77,7 +77,7 @@ pub(crate) fn score_trellis<L: Integers<V = __m256i>>(
     scores: &mut [f32],
 ) {
     if rows.bytes.is_empty() || rows.len < LOAD && !lanes::takes(book, rows.dim) {
-        rows.ask_some(0, PAGE);
+        rows.prefetch_some(0, PAGE);
         return scalar::score_trellis(book, rows, scale, queries, scores);
     }
     if lanes::score::<L>(book, rows, scale, queries, scores) {
@@ -123,7 +123,7 @@ fn score<const KIND: u8, const Q: usize>(
     }
     let ones = _mm256_set1_epi16(1);
     for first in (0..count).step_by(ROWS) {
-        blocks.ask_apart(first / ROWS);
+        blocks.prefetch_apart(first / ROWS);
         let block = blocks.get(first / ROWS);
         let mut totals = [[0i32; ROWS]; Q];
         for four in 0..ROWS / 4 {
@@ -171,7 +171,7 @@ pub(crate) fn accumulate_trellis<L: Integers<V = __m256i>>(
     acc: &mut [f32],
 ) {
     if rows.bytes.is_empty() || rows.len < LOAD && !lanes::takes(book, rows.dim) {
-        rows.ask_some(0, PAGE);
+        rows.prefetch_some(0, PAGE);
         return scalar::accumulate_trellis(book, rows, scale, weights, acc);
     }
     let count = rows.count();
@@ -216,7 +216,7 @@ fn sum_page<const KIND: u8>(
         let mut sums = [[zero; 4]; QUERIES];
         for first in (0..rows.count()).step_by(ROWS) {
             if chunk == 0 {
-                blocks.ask_apart(first / ROWS);
+                blocks.prefetch_apart(first / ROWS);
             }
             let block = blocks.get(first / ROWS);
             let mut pairs = [[zero; 4]; ROWS / 2];

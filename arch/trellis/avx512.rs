@@ -29,7 +29,7 @@ pub(crate) use search::viterbi_encode;
 
 use super::layout::{MAX_LEVELS, MAX_STATES, TrellisCodebook};
 use crate::codes::avx512::accumulate::{ByteWeights, Sums, Tile, byte_weights, configure, four, run_scales};
-use crate::codes::avx512::codebook::{self, kind::RAW as NATURAL};
+use crate::codes::avx512::codebook::kind::RAW as NATURAL;
 use crate::codes::avx512::score::{ByteQuery, Many};
 use crate::codes::avx512::sums::{Columns, QUERIES, finish};
 use crate::codes::avx512::tiles::TileQueries;
@@ -177,7 +177,7 @@ fn score<const KIND: usize, const RAW: usize>(
     if let [query] = queries {
         let query = lookup.query::<KIND, RAW>(query, scale);
         for (i, scores) in scores.chunks_mut(ROWS).enumerate() {
-            blocks.ask(i);
+            blocks.prefetch(i);
             let block = blocks.get(i);
             let mut fours = [_mm512_setzero_si512(); ROWS / 4];
             for (i, four) in fours.iter_mut().enumerate() {
@@ -232,7 +232,7 @@ fn score_many<const KIND: usize, const RAW: usize, const Q: usize>(
     }
     let mut columns = [const { MaybeUninit::<Columns>::uninit() }; MAX_CHUNKS];
     for first in (0..count).step_by(ROWS) {
-        blocks.ask(first / ROWS);
+        blocks.prefetch(first / ROWS);
         let block = blocks.get(first / ROWS);
         lookup.columns::<KIND, RAW>(&block, &mut columns[..lookup.chunks]);
         // SAFETY: as many were written.
@@ -290,7 +290,7 @@ fn sum_page<const KIND: usize, const RAW: usize>(
         tile.clear();
         for block in 0..rows.count().div_ceil(ROWS) {
             if chunk == 0 {
-                blocks.ask(block);
+                blocks.prefetch(block);
             }
             let block = blocks.get(block);
             for first in (0..ROWS).step_by(4) {
@@ -322,7 +322,7 @@ fn sum_one<const KIND: usize, const RAW: usize>(
                 break;
             }
             if chunk == 0 && row.is_multiple_of(ROWS) {
-                blocks.ask(row / ROWS);
+                blocks.prefetch(row / ROWS);
             }
             let block = blocks.get(row / ROWS);
             let centroids = interleave(lookup.centroids::<KIND, RAW>(&block, chunk, row % ROWS));

@@ -462,7 +462,7 @@ mod tests {
     /// Values on the thresholds between centroids, and between two ways; one vector, half a batch,
     /// and more than a batch. Under Miri, fewer cases.
     #[test]
-    fn the_text_for_any_registers_equals_the_specification() {
+    fn the_search_for_any_registers_equals_the_specification() {
         let (shapes, counts) = if cfg!(miri) { (2, 1) } else { (6, 3) };
         for (history, levels) in [(2, 1), (3, 2), (3, 4), (4, 3), (5, 8), (6, 16)].into_iter().take(shapes) {
             let windows = 2 << history;
@@ -473,10 +473,10 @@ mod tests {
                 let z: Vec<f32> =
                     (0..count * 48).map(|i| ((i * i * 37 + 11 * i) % 401) as f32 / 2.0 - 100.0).collect();
                 let scales: Vec<f32> = (0..count).map(|i| [1.0, 0.5, 0.25][i % 3]).collect();
-                let run = |text: &dyn Fn(&mut [u8], &mut [Fit])| {
+                let run = |search: &dyn Fn(&mut [u8], &mut [Fit])| {
                     let mut bytes = std::vec![0u8; count * book.row_bytes(48)];
                     let mut fits = std::vec![Fit::default(); count];
-                    text(&mut bytes, &mut fits);
+                    search(&mut bytes, &mut fits);
                     (bytes, fits)
                 };
                 let expected =

@@ -310,8 +310,8 @@ impl Spread {
     }
 }
 
-/// The length of a row's copy. A power of two lets `index % ROOM` replace a bounds check.
-const ROOM: usize = MAX_DIM.next_power_of_two();
+/// The length of a row's copy. A power of two lets `index % PADDED_DIM` replace a bounds check.
+const PADDED_DIM: usize = MAX_DIM.next_power_of_two();
 
 /// Moves the channels with a positive balance to the front, in their order, and the others behind
 /// them.
@@ -322,10 +322,10 @@ const ROOM: usize = MAX_DIM.next_power_of_two();
 fn sort(rows: &mut [f32], balance: &[f32]) {
     let mut from = [0u16; MAX_DIM];
     places(balance).enumerate().for_each(|(channel, place)| from[place] = channel as u16);
-    let (mut unsorted, from) = ([0.0; ROOM], &from[..balance.len()]);
+    let (mut unsorted, from) = ([0.0; PADDED_DIM], &from[..balance.len()]);
     for row in rows.chunks_exact_mut(balance.len()) {
         unsorted[..row.len()].copy_from_slice(row);
-        row.iter_mut().zip(from).for_each(|(x, channel)| *x = unsorted[usize::from(*channel) % ROOM]);
+        row.iter_mut().zip(from).for_each(|(x, channel)| *x = unsorted[usize::from(*channel) % PADDED_DIM]);
     }
 }
 

@@ -53,9 +53,9 @@ pub(crate) fn taken(queries: usize, at_least: usize) -> usize {
 pub(crate) type Tile = [[__m256i; 2]];
 
 /// Memory for the largest possible number of values, of which only the used ones are written.
-pub(crate) struct Room<T, const N: usize>([MaybeUninit<T>; N]);
+pub(crate) struct Buffer<T, const N: usize>([MaybeUninit<T>; N]);
 
-impl<T: Copy, const N: usize> Room<T, N> {
+impl<T: Copy, const N: usize> Buffer<T, N> {
     pub(crate) const EMPTY: Self = Self([const { MaybeUninit::uninit() }; N]);
 
     /// Returns the first `count` values, filled with `value`.
@@ -86,10 +86,10 @@ pub(crate) fn score<L: Integers<V = __m256i>, const QUADS: bool>(
     scores: &mut [f32],
     coordinates: &mut dyn FnMut(usize, &mut Tile),
 ) {
-    let (count, each, mut room) = (rows.count(), rows.dim / 4, Room::<_, { MAX_DIM / 2 }>::EMPTY);
-    let tile = room.first(if QUADS { each } else { 2 * each }, [_mm256_setzero_si256(); 2]);
-    let mut room = Room::<[i8; 4], { QUERIES * MAX_DIM / 4 }>::EMPTY;
-    let quads = room.first(if QUADS { QUERIES.min(queries.len()) * each } else { 0 }, [0; 4]);
+    let (count, each, mut buffer) = (rows.count(), rows.dim / 4, Buffer::<_, { MAX_DIM / 2 }>::EMPTY);
+    let tile = buffer.first(if QUADS { each } else { 2 * each }, [_mm256_setzero_si256(); 2]);
+    let mut buffer = Buffer::<[i8; 4], { QUERIES * MAX_DIM / 4 }>::EMPTY;
+    let quads = buffer.first(if QUADS { QUERIES.min(queries.len()) * each } else { 0 }, [0; 4]);
     let together = if QUADS { QUERIES } else { queries.len() };
     for (queries, scores) in queries.chunks(together).zip(scores.chunks_mut(together * count)) {
         for (query, quads) in queries.iter().zip(quads.chunks_exact_mut(each)) {
@@ -98,7 +98,7 @@ pub(crate) fn score<L: Integers<V = __m256i>, const QUADS: bool>(
             }
         }
         for first in (0..count).step_by(ROWS) {
-            rows.ask_some(first, ROWS);
+            rows.prefetch_some(first, ROWS);
             coordinates(first, tile);
             let mut scales = [0.0; ROWS];
             rows.read_scales(first, &mut scales);
@@ -159,15 +159,15 @@ pub(crate) fn accumulate<L: Integers<V = __m256i>>(
     acc: &mut [f32],
     pairs: &mut dyn FnMut(Range<usize>, usize, &mut Tile),
 ) {
-    let (count, dim, mut room) = (rows.count(), rows.dim, Room::<_, { MAX_DIM / 2 }>::EMPTY);
-    let (stride, mut memory) = (count.min(PAGE).next_multiple_of(8), Room::<_, { QUERIES * PAGE }>::EMPTY);
+    let (count, dim, mut buffer) = (rows.count(), rows.dim, Buffer::<_, { MAX_DIM / 2 }>::EMPTY);
+    let (stride, mut memory) = (count.min(PAGE).next_multiple_of(8), Buffer::<_, { QUERIES * PAGE }>::EMPTY);
     let together = QUERIES.min(acc.len() / dim);
     let (ints, mut products) = (memory.first(together * stride, 0), [0.0; PAGE]);
     for (p, page) in rows.pages(PAGE).enumerate() {
         let range = p * PAGE..p * PAGE + page.count();
-        rows.ask_some(range.start, PAGE);
+        rows.prefetch_some(range.start, PAGE);
         // Four pairs for every eight rows.
-        let tile = room.first(4 * range.len().div_ceil(8), [_mm256_setzero_si256(); 2]);
+        let tile = buffer.first(4 * range.len().div_ceil(8), [_mm256_setzero_si256(); 2]);
         let mut scales = [0.0; PAGE];
         page.read_scales(0, &mut scales);
         for (weights, acc) in weights.chunks(QUERIES * count).zip(acc.chunks_mut(QUERIES * dim)) {

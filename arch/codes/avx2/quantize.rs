@@ -90,14 +90,14 @@ fn store(bytes: &mut [u8; 32], x: __m256i) {
 /// Searches more thresholds, for eight values at a time.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn halving<const BITS: usize, const ROOM: usize>(
+fn halving<const BITS: usize, const COUNT: usize>(
     x: &[f32],
     scale: f32,
     thresholds: &[f32],
     codes: &mut [u8],
 ) {
     // Missing thresholds are NaN: no value is at or above NaN.
-    let mut all = [f32::NAN; ROOM];
+    let mut all = [f32::NAN; COUNT];
     all[..thresholds.len()].copy_from_slice(thresholds);
     // Level l of the search has one threshold for each outcome of the levels before it. They are
     // 2^(BITS-l) apart.
@@ -122,7 +122,7 @@ fn halving<const BITS: usize, const ROOM: usize>(
                     let half = 1 << (BITS - l - 1);
                     let shift = _mm_cvtsi32_si128((BITS - l) as i32);
                     let at = _mm256_add_epi32(_mm256_sll_epi32(index, shift), _mm256_set1_epi32(half - 1));
-                    // SAFETY: an index of l bits times 2^(BITS-l), plus less than that, is below 2^BITS ≤ ROOM.
+                    // SAFETY: an index of l bits times 2^(BITS-l), plus less than that, is below 2^BITS ≤ COUNT.
                     unsafe { _mm256_i32gather_ps::<4>(all.as_ptr(), at) }
                 }
             };

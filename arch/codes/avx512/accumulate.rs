@@ -253,7 +253,7 @@ fn accumulate_many<const KIND: u8>(
         }
         for block in run.start / ROWS..run.end.div_ceil(ROWS) {
             if c == 0 {
-                blocks.ask(block);
+                blocks.prefetch(block);
             }
             let block = blocks.get(block);
             for first in [0, 4, 8, 12] {
@@ -456,7 +456,7 @@ fn accumulate_one<const KIND: u8>(
         let mut weights = ints.low().iter().zip(ints.high());
         for block in run.start / ROWS..run.end.div_ceil(ROWS) {
             if c == 0 {
-                blocks.ask(block);
+                blocks.prefetch(block);
             }
             let block = blocks.get(block);
             for (first, (l, h)) in [0, 4, 8, 12].into_iter().zip(&mut weights) {

@@ -68,7 +68,7 @@ fn score_units<const BITS: usize, const LOOK_UPS: usize, const UNITS: usize>(
     let mut padded = None;
     let blocks = Blocks::new(rows, &mut padded);
     for (i, scores) in scores.chunks_mut(ROWS).enumerate() {
-        blocks.ask(i);
+        blocks.prefetch(i);
         let block = blocks.get(i);
         let mut sums = [[_mm512_setzero_si512(); 4]; 2];
         for (half, sums) in sums.iter_mut().enumerate() {

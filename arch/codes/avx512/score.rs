@@ -128,7 +128,7 @@ fn score_bytes<const KIND: u8>(
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn score_one<const KIND: u8>(bytes: &Bytes, blocks: &Blocks, query: &ByteQuery, scores: &mut [f32]) {
     for (i, scores) in scores.chunks_mut(ROWS).enumerate() {
-        blocks.ask(i);
+        blocks.prefetch(i);
         let block = blocks.get(i);
         let mut fours = [_mm512_setzero_si512(); ROWS / 4];
         for (i, four) in fours.iter_mut().enumerate() {
@@ -167,7 +167,7 @@ fn score_many<const KIND: u8, const Q: usize>(
     }
     let mut columns = [const { MaybeUninit::uninit() }; MAX_CHUNKS];
     for i in 0..count.div_ceil(ROWS) {
-        blocks.ask(i);
+        blocks.prefetch(i);
         let block = blocks.get(i);
         if queries.len() <= Q {
             // Use what was looked up at once, without storing it: a fifth faster.

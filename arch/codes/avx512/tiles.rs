@@ -76,7 +76,7 @@ impl TileQueries {
                 for (block, columns) in (2 * pair..).zip(columns.chunks_exact_mut(self.chunks)) {
                     // Behind an odd last block, the block repeats.
                     let block = if block * ROWS < count { block } else { block - 1 };
-                    blocks.ask(block);
+                    blocks.prefetch(block);
                     decode(&blocks.get(block), columns);
                 }
                 let (tile, queries) = (size_of::<Columns>(), size_of::<[__m512i; QUERIES]>());

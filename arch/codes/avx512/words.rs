@@ -94,7 +94,7 @@ pub(crate) fn score_codes(book: &Codebook, rows: &Rows, queries: &[IntQuery], sc
         }
         let mut found = [[MaybeUninit::<[__m512i; 2]>::uninit(); ROWS]; MAX_CHUNKS];
         for i in 0..count.div_ceil(ROWS) {
-            blocks.ask(i);
+            blocks.prefetch(i);
             let block = blocks.get(i);
             for (chunk, found) in lookup.chunks[..lookup.count].iter().zip(&mut found) {
                 for (r, found) in found.iter_mut().enumerate() {
@@ -137,7 +137,7 @@ fn score_many<const OFFSET: bool>(
     let (count, pairs) = (rows.count(), rows.dim / 2);
     let mut columns = [[_mm512_setzero_si512(); ROWS]; 2 * MAX_CHUNKS];
     for i in 0..count.div_ceil(ROWS) {
-        blocks.ask(i);
+        blocks.prefetch(i);
         let block = blocks.get(i);
         for (chunk, columns) in lookup.chunks[..lookup.count].iter().zip(columns.as_chunks_mut::<2>().0) {
             let mut found = [[_mm512_setzero_si512(); ROWS]; 2];
@@ -196,7 +196,7 @@ fn score_integers<const WHOLE: bool>(
     let excess = _mm512_set1_epi32(i32::from(offset) * all);
     let factor = _mm512_set1_ps(query.scale * scale);
     for (i, scores) in scores.chunks_mut(ROWS).enumerate() {
-        blocks.ask(i);
+        blocks.prefetch(i);
         let block = blocks.get(i);
         let mut fours = [_mm512_setzero_si512(); ROWS / 4];
         for (i, four) in fours.iter_mut().enumerate() {
@@ -264,7 +264,7 @@ fn accumulate<const OFFSET: bool>(
                 sums[q][..lookup.count].fill(MaybeUninit::new(zero));
             }
             for (b, pairs) in (run / ROWS..end.div_ceil(ROWS)).zip((0..).step_by(ROWS / 2)) {
-                blocks.ask(b);
+                blocks.prefetch(b);
                 let block = blocks.get(b);
                 for (c, chunk) in lookup.chunks[..lookup.count].iter().enumerate() {
                     let words = |r| lookup.words.lookup::<OFFSET>(lookup.unpack.codes(chunk, &block, r));

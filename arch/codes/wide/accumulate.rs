@@ -133,7 +133,7 @@ impl<L: Integers, const KIND: u8> Pass<L, KIND> {
                 if L::LANES > 1 {
                     // Prefetch what comes next, a part with each register.
                     let each = rows.count().div_ceil(self.codes.registers());
-                    rows.ask_some(register * each, each);
+                    rows.prefetch_some(register * each, each);
                 }
                 let mut registers = [[L::splat(0); 4]; Q];
                 for (i, segment) in segments.iter().enumerate() {

@@ -232,7 +232,7 @@ impl<L: Integers, const KIND: u8> Pass<L, KIND> {
             for first in (0..count).step_by(N) {
                 let block = N.min(count - first);
                 if L::LANES > 1 && i == 0 {
-                    rows.ask_some(first, N);
+                    rows.prefetch_some(first, N);
                 }
                 // Read scales before the sums, which hide the latency.
                 let scales = L::read_scales(rows, first);

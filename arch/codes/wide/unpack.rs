@@ -311,7 +311,7 @@ impl<'a> Segment<'a> {
     #[inline(always)]
     pub(crate) fn both(rows: &Rows<'a>, reach: usize, spare: &'a mut [u8; SPARE]) -> [Self; 2] {
         let (bytes, stride, count) = (rows.bytes, rows.stride, rows.count());
-        let ready = bytes.len().checked_sub(reach).map_or(0, |room| count.min(room / stride + 1));
+        let ready = bytes.len().checked_sub(reach).map_or(0, |last| count.min(last / stride + 1));
         let rest = &bytes[ready * stride..];
         // With a stride of `reach` or more nothing is left. Otherwise less than `reach` + `stride`
         // is left.

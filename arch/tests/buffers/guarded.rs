@@ -40,13 +40,13 @@ fn map() -> *mut u8 {
     }
 }
 
-pub(crate) struct Room<T> {
+pub(crate) struct Buffer<T> {
     mapping: *mut u8,
     first: *mut T,
     len: usize,
 }
 
-impl<T: Bits> Room<T> {
+impl<T: Bits> Buffer<T> {
     pub(crate) fn new(values: &[T]) -> Self {
         let bytes = size_of_val(values);
         assert!(bytes <= BYTES);
@@ -55,9 +55,9 @@ impl<T: Bits> Room<T> {
         // SAFETY: `offset + bytes` is at most `BYTES`, and the mapping is this buffer's alone until it is dropped.
         // Both ends are a page's, and a size is a multiple of its alignment.
         let first = unsafe { mapping.add(offset) }.cast();
-        let mut room = Self { mapping, first, len: values.len() };
-        room.copy_from_slice(values);
-        room
+        let mut buffer = Self { mapping, first, len: values.len() };
+        buffer.copy_from_slice(values);
+        buffer
     }
 
     /// A kernel that touches what lies beside its buffers does not come back.
@@ -66,13 +66,13 @@ impl<T: Bits> Room<T> {
     }
 }
 
-impl<T> Drop for Room<T> {
+impl<T> Drop for Buffer<T> {
     fn drop(&mut self) {
         FREE.with_borrow_mut(|free| free.push(self.mapping));
     }
 }
 
-impl<T> Deref for Room<T> {
+impl<T> Deref for Buffer<T> {
     type Target = [T];
     fn deref(&self) -> &[T] {
         // SAFETY: see `new`; every byte of a mapping is initialised, and every pattern of bits is a `Bits`.
@@ -80,7 +80,7 @@ impl<T> Deref for Room<T> {
     }
 }
 
-impl<T> DerefMut for Room<T> {
+impl<T> DerefMut for Buffer<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         // SAFETY: as above.
         unsafe { from_raw_parts_mut(self.first, self.len) }

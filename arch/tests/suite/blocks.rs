@@ -2,7 +2,7 @@
 
 use super::paint::{Painter, STYLES, Style};
 use super::{Outcome, QUERY_COUNTS, ROW_COUNTS, same_changes, same_outputs};
-use crate::room::Room;
+use crate::buffer::Buffer;
 use alloc::format;
 use alloc::vec::Vec;
 use octaplex_arch::{BLOCK_BYTES, Backend, BlockBook};
@@ -52,7 +52,7 @@ impl PowiExact for f32 {
 }
 
 /// Blocks of hostile bytes with finite scales.
-fn small_blocks(painter: &mut Painter, blocks: usize) -> Room<u8> {
+fn small_blocks(painter: &mut Painter, blocks: usize) -> Buffer<u8> {
     let mut bytes = painter.bytes(BLOCK_BYTES * blocks);
     for block in bytes.chunks_exact_mut(BLOCK_BYTES) {
         block[12..].copy_from_slice(&painter.finite_f16());
@@ -107,7 +107,7 @@ pub(super) fn score_blocks(backends: &[Backend]) -> Outcome {
     for (book, dim, count, queries) in block_shapes() {
         let mut painter = Painter::new(&[dim, count, queries]);
         let bytes = small_blocks(&mut painter, dim / 32 * count);
-        let rows: Vec<Room<f32>> = (0..queries).map(|_| painter.floats(Style::Wide, dim)).collect();
+        let rows: Vec<Buffer<f32>> = (0..queries).map(|_| painter.floats(Style::Wide, dim)).collect();
         let rows: Vec<&[f32]> = rows.iter().map(|row| &row[..]).collect();
         let case = format_args!("dim {dim}, {count} rows, {queries} queries, {}", book.largest());
         same_outputs(backends, case, queries * count, |backend, scores| {

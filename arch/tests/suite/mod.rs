@@ -15,7 +15,7 @@ mod trellis;
 mod triplets;
 mod vectors;
 
-use crate::room::Room;
+use crate::buffer::Buffer;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -145,19 +145,19 @@ impl<const N: usize, T: Bits> Bits for [T; N] {
     }
 }
 
-impl<T: Bits> FromIterator<T> for Room<T> {
+impl<T: Bits> FromIterator<T> for Buffer<T> {
     fn from_iter<I: IntoIterator<Item = T>>(values: I) -> Self {
         Self::new(&values.into_iter().collect::<Vec<T>>())
     }
 }
 
-impl<T: Bits> Clone for Room<T> {
+impl<T: Bits> Clone for Buffer<T> {
     fn clone(&self) -> Self {
         Self::new(self)
     }
 }
 
-fn filled<T: Bits>(value: T, count: usize) -> Room<T> {
+fn filled<T: Bits>(value: T, count: usize) -> Buffer<T> {
     (0..count).map(|_| value).collect()
 }
 
@@ -193,10 +193,10 @@ fn same<T: Bits>(
     run: impl Fn(Backend, &mut [T]),
 ) -> Outcome {
     let result_of = |backend: Backend, start: &[T]| {
-        let mut room = Room::new(start);
-        run(backend, &mut room);
+        let mut buffer = Buffer::new(start);
+        run(backend, &mut buffer);
         let beside = || format!("{}, {case}: something was written beside the output", backend.name());
-        room.is_intact().then_some(room).ok_or_else(beside)
+        buffer.is_intact().then_some(buffer).ok_or_else(beside)
     };
     let expected = result_of(Backend::SCALAR, expected)?;
     for backend in backends.iter().filter(|backend| **backend != Backend::SCALAR || backends.len() == 1) {
@@ -217,7 +217,7 @@ fn quantize(backends: &[Backend]) -> Outcome {
     for count in [0i32, 1, 2, 3, 4, 5, 7, 8, 9, 11, 15, 16, 17, 19, 23, 31, 35, 63, 71, 127, 143, 255] {
         let mut painter = Painter::new(&[count as usize]);
         // Ascending, with zeros of both signs and equal neighbours among them.
-        let mut thresholds: Room<f32> = (0..count).map(|i| ((i - count / 2) / 2) as f32 / 8.0).collect();
+        let mut thresholds: Buffer<f32> = (0..count).map(|i| ((i - count / 2) / 2) as f32 / 8.0).collect();
         if let Some(zero) = thresholds.iter().position(|t| *t == 0.0) {
             thresholds[zero] = -0.0;
         }
@@ -264,7 +264,7 @@ fn lookup_packed(backends: &[Backend]) -> Outcome {
         // Norms of a page may be more than a row's coordinates.
         for n in lengths().chain((packing.radix() == 1).then_some(1300)) {
             let mut painter = Painter::new(&[packing.levels(), n]);
-            let codes: Room<u8> = (0..n).map(|_| painter.below(packing.levels()) as u8).collect();
+            let codes: Buffer<u8> = (0..n).map(|_| painter.below(packing.levels()) as u8).collect();
             let mut packed = filled(0u8, packing.bytes(n));
             Backend::SCALAR.pack(packing, &codes, &mut packed);
             for bytes in [packed, painter.bytes(packing.bytes(n))] {
@@ -285,7 +285,7 @@ fn pack(backends: &[Backend]) -> Outcome {
     for packing in packings() {
         for n in lengths() {
             let mut painter = Painter::new(&[packing.levels(), n]);
-            let random: Room<u8> = (0..n).map(|_| painter.below(packing.levels()) as u8).collect();
+            let random: Buffer<u8> = (0..n).map(|_| painter.below(packing.levels()) as u8).collect();
             let highest = filled((packing.levels() - 1) as u8, n);
             for codes in [random, highest] {
                 let case = format_args!("{n} codes of {} levels", packing.levels());
@@ -343,7 +343,7 @@ fn quantize_query(backends: &[Backend]) -> Outcome {
 struct Page {
     rows: Painted,
     packing: Packing,
-    centroids: Room<i16>,
+    centroids: Buffer<i16>,
 }
 
 impl Page {
@@ -393,7 +393,7 @@ fn score_codes(backends: &[Backend]) -> Outcome {
         let mut painter = Painter::new(&[packing.levels(), dim, count, queries]);
         let page = Page::new(&mut painter, packing, dim, count);
         let limit = if packing.levels() <= 16 { 127 } else { 1023 };
-        let values: Vec<Room<i16>> = (0..queries)
+        let values: Vec<Buffer<i16>> = (0..queries)
             .map(|_| match painter.below(6) {
                 0 => filled(limit, dim),
                 1 => filled(-limit, dim),
@@ -431,7 +431,7 @@ fn accumulate_codes(backends: &[Backend]) -> Outcome {
         if painter.below(2) == 0 {
             weights.iter_mut().for_each(|weight| *weight = weight.abs());
         }
-        let weights = Room::new(&weights);
+        let weights = Buffer::new(&weights);
         let acc = painter.floats(Style::Random, queries * dim);
         let case = format_args!("{} levels, dim {dim}, {count} rows, {queries} queries", packing.levels());
         same_changes(backends, case, &acc, |backend, acc| {
@@ -451,7 +451,7 @@ fn accumulate_codes(backends: &[Backend]) -> Outcome {
 const FORMATS: [Float; 3] = [Float::F16, Float::Bf16, Float::F32];
 
 /// Finite floats of a format, small enough that no sum of products overflows.
-fn float_bytes(painter: &mut Painter, format: Float, count: usize) -> Room<u8> {
+fn float_bytes(painter: &mut Painter, format: Float, count: usize) -> Buffer<u8> {
     let mut bytes = Vec::new();
     for _ in 0..count {
         let value = painter.floats(Style::Wide, 1)[0];
@@ -461,7 +461,7 @@ fn float_bytes(painter: &mut Painter, format: Float, count: usize) -> Room<u8> {
             Float::F32 => bytes.extend(value.to_le_bytes()),
         }
     }
-    Room::new(&bytes)
+    Buffer::new(&bytes)
 }
 
 fn decode_floats(backends: &[Backend]) -> Outcome {
@@ -475,7 +475,7 @@ fn decode_floats(backends: &[Backend]) -> Outcome {
     }
     // Every finite value of both short formats.
     for (format, exponent) in [(Float::F16, 0x7c00), (Float::Bf16, 0x7f80)] {
-        let all: Room<u8> = (0..=u16::MAX)
+        let all: Buffer<u8> = (0..=u16::MAX)
             .filter(|bits| bits & exponent != exponent)
             .flat_map(|bits| bits.to_le_bytes())
             .collect();
@@ -527,7 +527,7 @@ fn float_shapes() -> impl Iterator<Item = (usize, usize, usize)> {
     few.chain(many)
 }
 
-fn slices(values: &[Room<f32>]) -> Vec<&[f32]> {
+fn slices(values: &[Buffer<f32>]) -> Vec<&[f32]> {
     values.iter().map(|values| &values[..]).collect()
 }
 
@@ -536,7 +536,7 @@ fn score_floats(backends: &[Backend]) -> Outcome {
         for (dim, count, queries) in float_shapes() {
             let mut painter = Painter::new(&[dim, count, queries]);
             let bytes = float_bytes(&mut painter, format, dim * count);
-            let queries: Vec<Room<f32>> = (0..queries).map(|_| painter.floats(Style::Wide, dim)).collect();
+            let queries: Vec<Buffer<f32>> = (0..queries).map(|_| painter.floats(Style::Wide, dim)).collect();
             let queries = slices(&queries);
             let case = format_args!("{format:?}, dim {dim}, {count} rows, {} queries", queries.len());
             same_outputs(backends, case, queries.len() * count, |backend, scores| {
@@ -599,14 +599,14 @@ fn affine_layouts() -> impl Iterator<Item = Affine> {
 }
 
 /// Rows of hostile codes with finite scales and zeros.
-fn affine_bytes(painter: &mut Painter, layout: &Affine, count: usize) -> Room<u8> {
+fn affine_bytes(painter: &mut Painter, layout: &Affine, count: usize) -> Buffer<u8> {
     let mut bytes = painter.bytes(count * layout.row_bytes());
     for row in bytes.chunks_exact_mut(layout.row_bytes()) {
         for scale in row[..layout.header_bytes()].as_chunks_mut::<2>().0 {
             *scale = painter.finite_f16();
         }
     }
-    Room::new(&bytes)
+    Buffer::new(&bytes)
 }
 
 fn decode_affine(backends: &[Backend]) -> Outcome {

@@ -1,6 +1,6 @@
 //! Inputs that a wrong kernel cannot get right by luck: every element is different from its neighbours.
 
-use crate::room::Room;
+use crate::buffer::Buffer;
 
 /// What fills a vector of floats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +62,7 @@ impl Painter {
         f32::from_bits((bits & 0x807f_ffff) | ((exponent + 127) as u32) << 23)
     }
 
-    pub(crate) fn floats(&mut self, style: Style, count: usize) -> Room<f32> {
+    pub(crate) fn floats(&mut self, style: Style, count: usize) -> Buffer<f32> {
         let (constant, hot) = (self.float() * 3.0, self.below(count.max(1)));
         (0..count)
             .map(|i| match style {
@@ -77,11 +77,11 @@ impl Painter {
             .collect()
     }
 
-    pub(crate) fn bytes(&mut self, count: usize) -> Room<u8> {
+    pub(crate) fn bytes(&mut self, count: usize) -> Buffer<u8> {
         (0..count).map(|_| self.next() as u8).collect()
     }
 
-    pub(crate) fn integers(&mut self, limit: i16, count: usize) -> Room<i16> {
+    pub(crate) fn integers(&mut self, limit: i16, count: usize) -> Buffer<i16> {
         (0..count).map(|_| self.integer(limit)).collect()
     }
 

@@ -2,7 +2,7 @@
 
 use super::paint::{Painter, STYLES, Style};
 use super::{Outcome, QUERY_COUNTS, ROW_COUNTS, filled, same_changes, same_outputs, slices};
-use crate::room::Room;
+use crate::buffer::Buffer;
 use alloc::vec::Vec;
 use octaplex_arch::Backend;
 use octaplex_arch::quaternion::{
@@ -27,8 +27,8 @@ pub(super) fn chunk_norms(backends: &[Backend]) -> Outcome {
 
 /// Unit quaternions (to f32's precision), with twins, opposites and neighbours in the group among them: ties.
 struct Set {
-    members: Room<[f32; 4]>,
-    ints: Room<[i8; 4]>,
+    members: Buffer<[f32; 4]>,
+    ints: Buffer<[i8; 4]>,
 }
 
 impl Set {
@@ -56,7 +56,7 @@ impl Set {
             }
             members.push(q);
         }
-        Self { ints: members.iter().map(|q| quaternion_ints(*q)).collect(), members: Room::new(&members) }
+        Self { ints: members.iter().map(|q| quaternion_ints(*q)).collect(), members: Buffer::new(&members) }
     }
 
     fn view(&self) -> QuaternionSet<'_> {
@@ -64,7 +64,7 @@ impl Set {
     }
 
     /// Lists of an index that says nothing: every cell has all members.
-    fn every_member(&self) -> Room<u8> {
+    fn every_member(&self) -> Buffer<u8> {
         let all = (0..self.members.len()).map(|s| s as u8);
         all.chain([0; INDEX_PADDING]).collect()
     }
@@ -150,11 +150,11 @@ fn layouts() -> impl Iterator<Item = ChunkLayout> {
 pub(super) fn pack_chunks(backends: &[Backend]) -> Outcome {
     for layout in layouts() {
         let mut painter = Painter::new(&[layout.chunks, layout.members.into()]);
-        let random: Room<u16> =
+        let random: Buffer<u16> =
             (0..layout.chunks).map(|_| painter.below(layout.codes() as usize) as u16).collect();
         let highest = filled((layout.codes() - 1) as u16, layout.chunks);
         for codes in [random, highest] {
-            let radii: Room<u8> =
+            let radii: Buffer<u8> =
                 painter.bytes(layout.chunks).iter().map(|radius| radius & layout.radius_limit()).collect();
             let start = painter.bytes(layout.row_bytes());
             same_changes(backends, format_args!("{layout:?}"), &start, |backend, row| {
@@ -166,7 +166,7 @@ pub(super) fn pack_chunks(backends: &[Backend]) -> Outcome {
 }
 
 /// Rows of hostile bytes with finite scales.
-fn rows(painter: &mut Painter, layout: &ChunkLayout, count: usize) -> Room<u8> {
+fn rows(painter: &mut Painter, layout: &ChunkLayout, count: usize) -> Buffer<u8> {
     let mut bytes = painter.bytes(count * layout.row_bytes());
     for row in bytes.chunks_exact_mut(layout.row_bytes()) {
         row[..2].copy_from_slice(&painter.finite_f16());
@@ -211,7 +211,7 @@ pub(super) fn score_quaternions(backends: &[Backend]) -> Outcome {
         let set = Set::new(&mut painter, layout.members.into());
         let bytes = rows(&mut painter, &layout, count);
         let width = 4 * layout.chunks;
-        let queries: Vec<Room<f32>> = (0..queries)
+        let queries: Vec<Buffer<f32>> = (0..queries)
             .map(|i| {
                 painter.floats([Style::Random, Style::Wide, Style::Subnormal, Style::OneHot][i % 4], width)
             })

@@ -1,16 +1,16 @@
 //! Rows of hostile bytes with finite scales, in all the ways that rows may lie.
 
 use super::paint::{Painter, Style};
-use crate::room::Room;
+use crate::buffer::Buffer;
 use octaplex_arch::{Float, Rows};
 
 /// Rows of `len` bytes, in them or apart their scales.
 pub(super) struct Painted {
-    pub(super) bytes: Room<u8>,
+    pub(super) bytes: Buffer<u8>,
     stride: usize,
     len: usize,
     dim: usize,
-    scales: Option<Room<f32>>,
+    scales: Option<Buffer<f32>>,
 }
 
 impl Painted {

@@ -2,7 +2,7 @@
 
 use super::paint::{Painter, STYLES, Style};
 use super::{Outcome, lengths, same_changes, same_outputs};
-use crate::room::Room;
+use crate::buffer::Buffer;
 use alloc::format;
 use alloc::vec::Vec;
 use octaplex_arch::{Backend, Float};
@@ -15,7 +15,7 @@ fn same_both(backends: &[Backend], start: &[f32], run: impl Fn(Backend, &mut [f3
     same_changes(backends, case, start, |backend, x| {
         let _ = run(backend, x);
     })?;
-    same_outputs(backends, case, 1, |backend, out| out[0] = run(backend, &mut Room::new(start)))
+    same_outputs(backends, case, 1, |backend, out| out[0] = run(backend, &mut Buffer::new(start)))
 }
 
 pub(super) fn scale_logits(backends: &[Backend]) -> Outcome {

@@ -4,7 +4,7 @@ use super::rows::Painted;
 use super::{
     Bits, Outcome, Painter, QUERY_COUNTS, ROW_COUNTS, Style, WIDTHS, filled, same, same_changes, same_outputs,
 };
-use crate::room::Room;
+use crate::buffer::Buffer;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt::Arguments;
@@ -14,11 +14,11 @@ const HISTORIES: [u32; 5] = [2, 3, 4, 5, 6];
 const LEVELS: [usize; 8] = [1, 2, 3, 4, 6, 8, 12, 16];
 
 /// Codebooks of random centroids (extremes, and equal ones, among them).
-fn codebook(painter: &mut Painter, history: u32, levels: usize) -> Room<i8> {
+fn codebook(painter: &mut Painter, history: u32, levels: usize) -> Buffer<i8> {
     let windows = 2 << history;
     let mut centroids = filled(0, windows * levels);
     for window in 0..windows {
-        let mut row: Room<i8> = painter
+        let mut row: Buffer<i8> = painter
             .integers(if window % 3 == 0 { 12 } else { 127 }, levels)
             .iter()
             .map(|c| *c as i8)
@@ -78,7 +78,7 @@ fn pages(mut check: impl FnMut(&TrellisCodebook, usize, usize, usize, &mut Paint
 pub(super) fn score_trellis(backends: &[Backend]) -> Outcome {
     pages(|book, dim, count, queries, painter| {
         let rows = Painted::new(painter, (book.row_bytes(dim), dim), Float::F16, count);
-        let values: Vec<Room<i16>> = (0..queries).map(|_| painter.integers(127, dim)).collect();
+        let values: Vec<Buffer<i16>> = (0..queries).map(|_| painter.integers(127, dim)).collect();
         let queries: Vec<IntQuery> =
             values.iter().map(|values| IntQuery { values, scale: painter.float() }).collect();
         let case = format_args!(
@@ -117,7 +117,7 @@ pub(super) fn accumulate_trellis(backends: &[Backend]) -> Outcome {
 }
 
 /// One vector of z, in units of integer centroids.
-fn vector(painter: &mut Painter, kind: usize, dim: usize) -> Room<f32> {
+fn vector(painter: &mut Painter, kind: usize, dim: usize) -> Buffer<f32> {
     match kind {
         // Ties: halves and whole numbers lie on thresholds and midway between paths.
         0 => painter.integers(254, dim).iter().map(|y| f32::from(*y) / 2.0).collect(),
@@ -142,7 +142,7 @@ fn same_paths(
     scales: &[f32],
     case: Arguments,
 ) -> Outcome {
-    let (z, scales) = (Room::new(z), Room::new(scales));
+    let (z, scales) = (Buffer::new(z), Buffer::new(scales));
     let run = |backend: Backend, bytes: &mut [u8], fits: &mut [Fit]| {
         backend.viterbi_encode(book, dim, &z, &scales, bytes, fits);
     };

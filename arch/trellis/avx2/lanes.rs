@@ -169,7 +169,7 @@ fn score_one<L: Integers<V = __m256i>, const BITS: usize, const FIVE: bool, cons
     for (i, scores) in scores.chunks_mut(8).enumerate() {
         let (block, r) = (blocks.get(i / (ROWS / 8)), i % (ROWS / 8) * 8);
         if r == 0 {
-            blocks.ask_apart(i / (ROWS / 8));
+            blocks.prefetch_apart(i / (ROWS / 8));
         }
         // Load all planes first: from memory to a window takes as long as the lookups of a pair.
         let planes = all_planes::<BITS, DIM>(&block, r);
@@ -199,7 +199,7 @@ fn score_some<L: Integers<V = __m256i>, const BITS: usize, const FIVE: bool, con
     for first in (0..count).step_by(8) {
         let (block, r) = (blocks.get(first / ROWS), first % ROWS);
         if r == 0 {
-            blocks.ask_apart(first / ROWS);
+            blocks.prefetch_apart(first / ROWS);
         }
         let mut sums = [[_mm256_setzero_si256(); 4]; QUERIES];
         for (i, planes) in all_planes::<BITS, DIM>(&block, r)[..DIM / 32].iter().enumerate() {
@@ -235,7 +235,7 @@ fn sum_as<L: Integers<V = __m256i>, const BITS: usize, const FIVE: bool, const D
     for first in (0..rows.count()).step_by(8) {
         let (block, r) = (blocks.get(first / ROWS), first % ROWS);
         if r == 0 {
-            blocks.ask_apart(first / ROWS);
+            blocks.prefetch_apart(first / ROWS);
         }
         let mut pairs = [[[zero; 2]; EACH]; 4];
         for (pairs, planes) in pairs.iter_mut().zip(&all_planes::<BITS, DIM>(&block, r)[..DIM / 32]) {

@@ -71,8 +71,8 @@ fn encode<const M: usize>(
     bytes: &mut [u8],
     fits: &mut [Fit],
 ) {
-    let mut room = Centroids::ROOM;
-    let columns = Centroids::new(book, |window| window, &mut room);
+    let mut buffer = Centroids::BUFFER;
+    let columns = Centroids::new(book, |window| window, &mut buffer);
     let row_bytes = book.row_bytes(dim);
     let batches = z.chunks(BATCH * dim).zip(scales.chunks(BATCH)).zip(bytes.chunks_mut(BATCH * row_bytes));
     for (((z, scales), bytes), fits) in batches.zip(fits.chunks_mut(BATCH)) {
@@ -95,7 +95,7 @@ fn encode<const M: usize>(
 }
 
 /// Memory for the centroids of the largest codebook.
-type Room = [MaybeUninit<__m512>; MAX_LEVELS * 2 * MAX_STATES / 16];
+type Buffer = [MaybeUninit<__m512>; MAX_LEVELS * 2 * MAX_STATES / 16];
 
 /// The centroids as floats, code by code, with windows in a given order.
 struct Centroids<'a> {
@@ -105,16 +105,16 @@ struct Centroids<'a> {
 }
 
 impl<'a> Centroids<'a> {
-    const ROOM: Room = [MaybeUninit::uninit(); MAX_LEVELS * 2 * MAX_STATES / 16];
+    const BUFFER: Buffer = [MaybeUninit::uninit(); MAX_LEVELS * 2 * MAX_STATES / 16];
 
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     /// Loads the centroids of a codebook.
-    fn new(book: &TrellisCodebook, order: impl Fn(usize) -> usize, room: &'a mut Room) -> Self {
+    fn new(book: &TrellisCodebook, order: impl Fn(usize) -> usize, buffer: &'a mut Buffer) -> Self {
         let windows = book.windows();
         let registers = windows.div_ceil(16);
-        let room = &mut room[..book.levels() * registers];
+        let buffer = &mut buffer[..book.levels() * registers];
         for (column, centroids) in
-            room.chunks_exact_mut(registers).zip(book.centroids().chunks_exact(windows))
+            buffer.chunks_exact_mut(registers).zip(book.centroids().chunks_exact(windows))
         {
             for (g, register) in column.iter_mut().enumerate() {
                 let mut values = [0.0; 16];
@@ -125,7 +125,7 @@ impl<'a> Centroids<'a> {
             }
         }
         // SAFETY: the loop above has written each register: there are as many columns of centroids.
-        let all = unsafe { core::slice::from_raw_parts(room.as_ptr().cast(), room.len()) };
+        let all = unsafe { core::slice::from_raw_parts(buffer.as_ptr().cast(), buffer.len()) };
         Self { all, registers }
     }
 
@@ -416,8 +416,8 @@ fn search_few(
     scales: &[f32],
     paths: &mut [[u16; MAX_DIM / WORD]; BATCH],
 ) {
-    let mut room = Centroids::ROOM;
-    let columns = Centroids::new(book, |window| book.window(window), &mut room);
+    let mut buffer = Centroids::BUFFER;
+    let columns = Centroids::new(book, |window| book.window(window), &mut buffer);
     match columns.registers {
         1 => search_one::<1>(book, &columns, dim, z, scales, paths),
         2 => search_one::<2>(book, &columns, dim, z, scales, paths),

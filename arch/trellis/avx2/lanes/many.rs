@@ -15,7 +15,7 @@
 //! 0.57 to 0.65. With eight queries, sums take 0.94 to 0.98, but scores 1.14 to 1.27.
 
 use super::{EACH, LANE, TABLES, all_planes, centroids, tables};
-use crate::codes::avx2::many::{self, Eight, Room, turn_coordinates, turn_pairs, turn_quads};
+use crate::codes::avx2::many::{self, Buffer, Eight, turn_coordinates, turn_pairs, turn_quads};
 use crate::codes::scalar::PAGE;
 use crate::registers::Integers;
 use crate::registers::avx2::Ymm;
@@ -75,8 +75,8 @@ pub(super) fn sum_tiles<L: Integers<V = __m256i>, const BITS: usize, const FIVE:
 ) {
     let (tables, mut padded) = (tables::<L, BITS, FIVE>(book, 0), None);
     let blocks = Blocks::new(rows, &mut padded);
-    let mut room = Room::<Bytes, { PAGE / 8 }>::EMPTY;
-    let of_page = room.first(rows.count().min(PAGE).div_ceil(8), [[_mm256_setzero_si256(); EACH]; 4]);
+    let mut buffer = Buffer::<Bytes, { PAGE / 8 }>::EMPTY;
+    let of_page = buffer.first(rows.count().min(PAGE).div_ceil(8), [[_mm256_setzero_si256(); EACH]; 4]);
     many::accumulate::<L>(rows, book.levels(), scale, weights, acc, &mut |page, register, tile| {
         if register == 0 {
             for (first, eight) in page.step_by(8).zip(of_page.iter_mut()) {
