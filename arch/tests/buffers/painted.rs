@@ -1,4 +1,4 @@
-//! Buffers off alignment, in the middle of paint: a kernel that writes beside its output changes the paint.
+//! Unaligned buffers between known values. A kernel that writes next to its output changes these.
 
 use crate::suite::Bits;
 use alloc::vec::Vec;
@@ -17,7 +17,7 @@ impl<T: Bits> Buffer<T> {
         Self(buffer)
     }
 
-    /// Whether nothing beside the values changed.
+    /// Returns whether the values next to the buffer are unchanged.
     pub(crate) fn is_intact(&self) -> bool {
         let is_paint = |(i, value): (usize, &T)| value.bits() == paint::<T>(i).bits();
         let (before, rest) = self.0.split_at(PAINT);

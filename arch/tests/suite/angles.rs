@@ -10,7 +10,7 @@ use octaplex_arch::{AngleTree, Angles, Backend};
 /// Bits, directions, tangents.
 type Book = (u8, Buffer<[f32; 2]>, Buffer<f32>);
 
-/// Codebooks of some bits for each level, of numbers that need not be cosines.
+/// Codebooks of some bits for each level. The numbers need not be cosines.
 struct Tree {
     dim: usize,
     books: Vec<Book>,
@@ -58,7 +58,7 @@ pub(super) fn quantize_angles(backends: &[Backend]) -> Outcome {
                 x.iter_mut().step_by(2).for_each(|x| *x = (*x * 4.0) as i32 as f32);
                 x.iter_mut().skip(1).step_by(4).for_each(|x| *x = -((*x * 4.0) as i32 as f32));
             }
-            // Squares of a page's values fit f32.
+            // Squares of a page's values fit into f32.
             x.iter_mut().for_each(|x| *x = (*x).clamp(-1e15, 1e15));
             tree.run(|tree| {
                 let case = format_args!("dim {dim}, bits {bits:?}, {style:?}");

@@ -40,7 +40,7 @@ pub(super) fn quantize_blocks(backends: &[Backend]) -> Outcome {
     Ok(())
 }
 
-/// Powers of two without std.
+/// Returns powers of two without std.
 trait PowiExact {
     fn powi_exact(self, exponent: i32) -> f32;
 }
@@ -60,7 +60,7 @@ fn small_blocks(painter: &mut Painter, blocks: usize) -> Buffer<u8> {
     bytes
 }
 
-/// One scale that is not finite, anywhere; and other bytes that only look like it.
+/// One scale that is not finite, at any place. Other bytes that look like it are allowed.
 pub(super) fn blocks_are_finite(backends: &[Backend]) -> Outcome {
     for blocks in [0, 1, 2, 31, 32, 33, 64, 100] {
         let clean = small_blocks(&mut Painter::new(&[blocks]), blocks);

@@ -1,7 +1,7 @@
 //! Every kernel of a backend against the specification, bit for bit.
 //!
-//! One text for all machines: `equivalence.rs` runs it natively and under emulators, `ci/portable` runs it in
-//! WebAssembly. It needs `alloc`, and the including crate declares that.
+//! All machines run the same suite. `equivalence.rs` runs it natively and under emulators, and
+//! `ci/portable` in WebAssembly. It needs `alloc`, which the including crate must declare.
 
 mod angles;
 mod blocks;
@@ -25,13 +25,13 @@ use octaplex_arch::{Affine, Backend, Float, IntQuery, MAX_WEIGHT, Packing};
 use paint::{Painter, STYLES, Style};
 use rows::Painted;
 
-/// The first mismatch, in words.
+/// The first mismatch, as a message.
 pub(crate) type Outcome = Result<(), String>;
 
 /// Compares backends with the specification on the edge inputs of one kernel.
 pub(crate) type Check = fn(&[Backend]) -> Outcome;
 
-/// Every kernel by the name of its method, and its check.
+/// Every kernel by the name of its method, with its check.
 pub(crate) const KERNELS: &[(&str, Check)] = &[
     ("dot", vectors::dot),
     ("sqrt", softmax::sqrt),
@@ -89,7 +89,7 @@ pub(crate) const KERNELS: &[(&str, Check)] = &[
     ("accumulate_quaternions", quaternions::accumulate_quaternions),
 ];
 
-/// Every kernel, and every constant.
+/// Checks every kernel and every constant.
 pub(crate) fn checks() -> impl Iterator<Item = &'static (&'static str, Check)> {
     KERNELS.iter().chain(CONSTANTS)
 }
@@ -107,7 +107,7 @@ fn packings() -> impl Iterator<Item = Packing> {
     (2..=256).filter_map(Packing::for_levels)
 }
 
-/// What buffers hold.
+/// Element types of buffers.
 pub(crate) trait Bits: Copy {
     fn bits(self) -> u32;
     fn from_paint(paint: u64) -> Self;
@@ -161,7 +161,8 @@ fn filled<T: Bits>(value: T, count: usize) -> Buffer<T> {
     (0..count).map(|_| value).collect()
 }
 
-/// Runs a kernel that writes `count` outputs, into buffers that hold different rubbish.
+/// Runs a kernel that writes `count` outputs. The buffers of different backends start with
+/// different values.
 fn same_outputs<T: Bits>(
     backends: &[Backend],
     case: Arguments,
@@ -183,8 +184,8 @@ fn same_changes<T: Bits>(
     same(backends, case, start, start, run)
 }
 
-/// Runs the specification once, and every backend; alone, the specification is held against itself. What lies beside the outputs must
-/// survive.
+/// Runs the specification once, then every backend. Without backends, the specification is compared
+/// with itself. Memory next to the outputs must not change.
 fn same<T: Bits>(
     backends: &[Backend],
     case: Arguments,
@@ -216,7 +217,7 @@ fn same<T: Bits>(
 fn quantize(backends: &[Backend]) -> Outcome {
     for count in [0i32, 1, 2, 3, 4, 5, 7, 8, 9, 11, 15, 16, 17, 19, 23, 31, 35, 63, 71, 127, 143, 255] {
         let mut painter = Painter::new(&[count as usize]);
-        // Ascending, with zeros of both signs and equal neighbours among them.
+        // Ascending, including zeros of both signs and equal neighbours.
         let mut thresholds: Buffer<f32> = (0..count).map(|i| ((i - count / 2) / 2) as f32 / 8.0).collect();
         if let Some(zero) = thresholds.iter().position(|t| *t == 0.0) {
             thresholds[zero] = -0.0;
@@ -261,7 +262,7 @@ fn lookup(backends: &[Backend]) -> Outcome {
 
 fn lookup_packed(backends: &[Backend]) -> Outcome {
     for packing in packings() {
-        // Norms of a page may be more than a row's coordinates.
+        // A page may have more norms than a row has coordinates.
         for n in lengths().chain((packing.radix() == 1).then_some(1300)) {
             let mut painter = Painter::new(&[packing.levels(), n]);
             let codes: Buffer<u8> = (0..n).map(|_| painter.below(packing.levels()) as u8).collect();
@@ -351,15 +352,16 @@ impl Page {
         let rows = Painted::new(painter, (2 + packing.bytes(dim), dim), Float::F16, count);
         let limit = if packing.levels() <= 16 { 127 } else { 2047 };
         let mut centroids = painter.integers(limit, packing.levels());
-        // The extremes: with them, sums come as near to the end of i32 as the contract allows.
+        // Extreme values bring sums as near to the limit of i32 as the contract allows.
         (centroids[0], centroids[packing.levels() - 1]) = (-limit, limit);
-        // Codes themselves, or less half their number, which some texts do not look up.
+        // Values of the codes themselves, or minus half their number. Some kernels compute these
+        // without a lookup.
         match painter.below(6) {
             half @ 0..2 => {
                 let offset = half as i16 * (packing.levels() / 2) as i16;
                 centroids.iter_mut().zip(0..).for_each(|(centroid, code)| *centroid = code - offset);
             }
-            // The upper half against the lower: some texts put a query's signs on the codes.
+            // The upper half mirrors the lower: some kernels apply a query's signs to the codes.
             2..4 => {
                 let half = packing.levels() / 2;
                 let (lower, upper) = centroids.split_at_mut(half);
@@ -371,7 +373,8 @@ impl Page {
     }
 }
 
-/// (packing, dim, rows, queries): every packing and width with a few rows, then every count for some of them.
+/// (packing, dim, rows, queries): every packing and width with a few rows, then every count for
+/// some of them.
 fn page_shapes() -> impl Iterator<Item = (Packing, usize, usize, usize)> {
     let few = packings()
         .flat_map(|packing| lengths().filter(|dim| *dim > 0).map(move |dim| (packing, dim, 3, 1 + dim % 3)));
@@ -383,7 +386,7 @@ fn page_shapes() -> impl Iterator<Item = (Packing, usize, usize, usize)> {
                 })
             })
         });
-    // One query, for which there are kernels of their own, at other widths of whole registers.
+    // One query, for which separate kernels exist, at other widths of whole registers.
     let one = [4, 8, 16].into_iter().filter_map(Packing::for_levels);
     few.chain(many).chain(one.flat_map(|packing| [64, 256, 512].map(|dim| (packing, dim, 19, 1))))
 }
@@ -423,7 +426,7 @@ fn accumulate_codes(backends: &[Backend]) -> Outcome {
                 2 => weights.extend(painter.floats(Style::Random, count).iter().map(|w| w * MAX_WEIGHT)),
                 // Products around 2⁻¹⁰⁰, below which a run adds nothing.
                 3 => weights.extend(painter.floats(Style::Random, count).iter().map(|w| w * 1e-34)),
-                // As attention's are; of some queries, of all of them, or of none.
+                // Like weights of attention: of some queries, of all of them, or of none.
                 4 => weights.extend(painter.floats(Style::Random, count).iter().map(|w| w.abs())),
                 _ => weights.extend_from_slice(&painter.floats(Style::Random, count)),
             }
@@ -450,7 +453,7 @@ fn accumulate_codes(backends: &[Backend]) -> Outcome {
 
 const FORMATS: [Float; 3] = [Float::F16, Float::Bf16, Float::F32];
 
-/// Finite floats of a format, small enough that no sum of products overflows.
+/// Finite floats of a format, so small that no sum of products overflows.
 fn float_bytes(painter: &mut Painter, format: Float, count: usize) -> Buffer<u8> {
     let mut bytes = Vec::new();
     for _ in 0..count {
@@ -497,7 +500,8 @@ fn encode_floats(backends: &[Backend]) -> Outcome {
                 })?;
             }
         }
-        // Around every finite value of the short formats: on it, on the tie above it, a step to either side of both.
+        // Around every finite value of the short formats: on it, on the tie above it, and one step
+        // to either side of both.
         for shift in [13, 16] {
             let mut x = Vec::new();
             for bits in (0..u32::MAX >> shift).step_by(if shift == 13 { 7 } else { 1 }) {

@@ -25,7 +25,8 @@ pub(super) fn chunk_norms(backends: &[Backend]) -> Outcome {
     Ok(())
 }
 
-/// Unit quaternions (to f32's precision), with twins, opposites and neighbours in the group among them: ties.
+/// Unit quaternions (to f32's precision). Equal ones, opposites and neighbours in the group give
+/// ties.
 struct Set {
     members: Buffer<[f32; 4]>,
     ints: Buffer<[i8; 4]>,
@@ -40,7 +41,7 @@ impl Set {
             if !(0.01..=1.0).contains(&square) {
                 continue;
             }
-            // Newton's step for 1/sqrt: no square root in core.
+            // Newton's step for 1/sqrt: core has no square root.
             let mut scale = 1.0;
             for _ in 0..12 {
                 scale *= 1.5 - 0.5 * square * scale * scale;
@@ -63,7 +64,7 @@ impl Set {
         QuaternionSet { members: &self.members, ints: &self.ints, index: None }
     }
 
-    /// Lists of an index that says nothing: every cell has all members.
+    /// Lists of an index that excludes nothing: every cell has all members.
     fn every_member(&self) -> Buffer<u8> {
         let all = (0..self.members.len()).map(|s| s as u8);
         all.chain([0; INDEX_PADDING]).collect()
@@ -80,7 +81,7 @@ pub(super) fn encode_quaternions(backends: &[Backend]) -> Outcome {
             for (style, index) in STYLES.into_iter().zip([None, Some(index)].into_iter().cycle()) {
                 let mut x = painter.floats(style, 4 * chunks);
                 for chunk in x.as_chunks_mut::<4>().0 {
-                    // A product itself, the middle of two members, a plane of symmetry, nothing.
+                    // A product itself, the middle of two members, a plane of symmetry, or zeros.
                     let (a, b) = (set.members[painter.below(members)], set.members[painter.below(members)]);
                     match painter.below(12) {
                         0 => *chunk = a,
@@ -124,7 +125,8 @@ pub(super) fn encode_quaternions(backends: &[Backend]) -> Outcome {
     Ok(())
 }
 
-/// Numbers of members of all kinds, every packing and radius with a few chunks, and all chunk counts for some.
+/// All kinds of member counts, every packing and radius with a few chunks, and every number of
+/// chunks for some.
 fn layouts() -> impl Iterator<Item = ChunkLayout> {
     let all = MEMBERS.into_iter().flat_map(|members| {
         [5, 17, 32].into_iter().flat_map(move |chunks| {

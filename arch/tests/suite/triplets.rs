@@ -8,7 +8,7 @@ use alloc::format;
 use alloc::vec::Vec;
 use octaplex_arch::{Backend, Float, IntQuery, MAX_WEIGHT, Search, TripletLayout};
 
-/// A codebook of random centroids, and what follows from it.
+/// A codebook of random centroids, and the tables that follow from it.
 struct Codebook {
     dim: usize,
     scale: Float,
@@ -34,7 +34,8 @@ impl Codebook {
             let folded = [(1.0 - eta.abs()).copysign(xi), (1.0 - xi.abs()).copysign(eta), z];
             if z < 0.0 { folded } else { [xi, eta, z] }
         };
-        // 1/√(x² + y² + z²) by Newton's method, or nearly: it only has to be the same for all backends.
+        // 1/√(x² + y² + z²) by Newton's method, approximately. It only has to be the same for all
+        // backends.
         let length = |[x, y, z]: [f32; 3]| {
             (0..6).fold(1.3f32, |length, _| {
                 length * (1.5 - 0.5 * ((x * x + y * y) + z * z) * (length * length))
@@ -172,7 +173,8 @@ pub(super) fn decode_triplets(backends: &[Backend]) -> Outcome {
     Ok(())
 }
 
-/// (direction bits, radius bits, dim, rows, queries): all bits and widths with a few rows, then every count for some.
+/// (direction bits, radius bits, dim, rows, queries): all bits and widths with a few rows, then
+/// every count for some.
 fn shapes(highest: u8) -> impl Iterator<Item = (u8, u8, usize, usize, usize)> {
     let bits = move || all_bits().filter(move |(direction, _)| *direction <= highest);
     let few = bits()
