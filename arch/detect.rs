@@ -153,7 +153,7 @@ impl Backend {
     /// Returns the backend with this name, or `None` if this CPU or this build lacks it.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
-        // Compare names first, so that the system is not asked for tiles that nobody wants.
+        // Compare names first, so that the system is asked for tiles only if they are wanted.
         KNOWN
             .iter()
             .map(|&isa| Self { isa })
@@ -259,7 +259,8 @@ mod x86_64 {
             return false;
         }
         let palette = leaf(0x1d, 1);
-        // SAFETY: a system that lets AVX-512 be used has set the register, and `xgetbv` is permitted then.
+        // SAFETY: a system that permits AVX-512 has set the register, and then `xgetbv` is
+        // permitted.
         let state = unsafe { core::arch::x86_64::_xgetbv(0) };
         state & STATE == STATE && palette.ebx == 8 << 16 | 64 && palette.ecx & 0xffff == 16
     }
@@ -270,8 +271,9 @@ mod x86_64 {
 
     #[allow(unused_unsafe)] // an unsafe function before Rust 1.95
     fn leaf(number: u32, part: u32) -> core::arch::x86_64::CpuidResult {
-        // SAFETY: x86-64 without SGX has `cpuid`, and a CPU with AVX2, which callers have found, has leaf 7; of
-        // one that is not there (AMX's) it says something else, which callers compare.
+        // SAFETY: x86-64 without SGX has `cpuid`, and a CPU with AVX2, which callers have detected,
+        // has leaf 7. For a leaf that is missing, like that of AMX, the result differs, and callers
+        // compare it.
         unsafe { core::arch::x86_64::__cpuid_count(number, part) }
     }
 }

@@ -104,8 +104,8 @@ macro_rules! enter {
         fn enter($($argument: $kind),*) -> $result {
             $call
         }
-        // SAFETY: tokens of an ISA are only made by `detect.rs`, after the CPU was asked for its instructions, and the system to
-        // permit tiles where it has them.
+        // SAFETY: only `detect.rs` creates tokens of an ISA. It has detected the CPU's instructions
+        // first, and for tiles the permission of the system.
         unsafe { enter($($argument),*) }
     }};
 }

@@ -34,7 +34,8 @@ impl Restores {
 impl Drop for Restores {
     fn drop(&mut self) {
         if let Some(word) = self.0 {
-            // SAFETY: the word was read from this thread's own register, whose owner counts on it.
+            // SAFETY: the word was read from this thread's own register, and its owner relies on
+            // it.
             unsafe { control::write(word) };
         }
     }
@@ -61,8 +62,9 @@ mod control {
     /// # Safety
     /// `word` was read from MXCSR, or is the default: reserved bits fault.
     pub(super) unsafe fn write(word: Word) {
-        // SAFETY: the caller's promise. The instruction loads four bytes at the address of `word`. It may change memory for all that
-        // the compiler knows, so that loads, and arithmetic on what they give, stay on their side of it.
+        // SAFETY: the caller promises it. The instruction loads four bytes at the address of
+        // `word`. The compiler must assume that it changes memory, so loads, and arithmetic on
+        // loaded values, are not moved across it.
         unsafe { asm!("ldmxcsr [{}]", in(reg) &raw const word, options(nostack, preserves_flags)) };
     }
 }
@@ -88,8 +90,8 @@ mod control {
     /// # Safety
     /// `word` was read from FPCR, or is the default.
     pub(super) unsafe fn write(word: Word) {
-        // SAFETY: the caller's promise. It may change memory for all that the compiler knows, so that loads, and arithmetic on
-        // what they give, stay on their side of it.
+        // SAFETY: the caller promises it. The compiler must assume that it changes memory, so
+        // loads, and arithmetic on loaded values, are not moved across it.
         unsafe { asm!("msr fpcr, {}", in(reg) word, options(nostack, preserves_flags)) };
     }
 }
@@ -129,7 +131,7 @@ mod tests {
     #[test]
     fn a_thread_s_own_environment_comes_back() {
         let before = control::read();
-        // SAFETY: the word is valid; it is reset below, and nothing but the checks runs meanwhile.
+        // SAFETY: the word is valid. It is reset below, and only the checks run meanwhile.
         unsafe { control::write(OTHER) };
         let (outside, inside) = (is_default(), with_default_floats(is_default));
         let panicked = std::panic::catch_unwind(|| {

@@ -25,7 +25,8 @@ pub(crate) fn prefetch(bytes: &[u8]) {
 /// Prefetches the line of an address. The address need not be valid.
 #[inline(always)]
 pub(crate) fn prefetch_line(line: *const u8) {
-    // SAFETY: SSE is part of every x86-64 target, and a prefetch neither reads nor writes for the program, whatever the address.
+    // SAFETY: SSE is part of every x86-64 target. A prefetch of any address has no effect that a
+    // program can see.
     #[cfg(target_arch = "x86_64")]
     unsafe {
         core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(line.cast());

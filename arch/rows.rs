@@ -127,7 +127,8 @@ impl<'a> Rows<'a> {
         contract!(whole);
         let count = if whole { count } else { 0 };
         for (half, r) in halves[..count].iter_mut().zip(first..) {
-            // SAFETY: they are whole: so many bytes are there, up to the last of these rows and two of its own.
+            // SAFETY: the check above: two bytes of the last of these rows, and so of every row,
+            // are inside `bytes`.
             *half = u16::from_le_bytes(unsafe {
                 self.bytes.as_ptr().add(r * self.stride).cast::<[u8; 2]>().read()
             });
@@ -148,7 +149,7 @@ impl<'a> Rows<'a> {
             return None;
         }
         let mut halves = [0; N];
-        // SAFETY: the last one's ends in the bytes.
+        // SAFETY: the check above: the last row's f16 ends inside `bytes`.
         let start = unsafe { self.bytes.as_ptr().add(first * self.stride) };
         for (r, half) in halves.iter_mut().enumerate() {
             // SAFETY: as above.

@@ -181,7 +181,7 @@ fn turn([a, b, c, d]: [__m256i; 4], by_node: &mut [[u8; ROWS]; 16]) {
         let fours = [_mm256_unpacklo_epi16(ab[half], cd[half]), _mm256_unpackhi_epi16(ab[half], cd[half])];
         for (four, by_node) in fours.into_iter().zip(by_node.as_chunks_mut::<4>().0) {
             let turned = _mm256_permutevar8x32_epi32(four, rows_together);
-            // SAFETY: four nodes' codes of eight rows are the 32 bytes that are written.
+            // SAFETY: the codes of four nodes for eight rows are the 32 bytes that are written.
             unsafe { _mm256_storeu_si256(by_node.as_mut_ptr().cast(), turned) };
         }
     }
@@ -233,7 +233,7 @@ impl<'a> Tables<'a> {
                 let last = _mm256_set1_epi32(directions.len() as i32 - 2);
                 let cos = _mm256_min_epu32(_mm256_slli_epi32::<1>(codes), last);
                 let sin = _mm256_add_epi32(cos, _mm256_set1_epi32(1));
-                // SAFETY: a cosine's place is at most the last one's, and a sine is behind each.
+                // SAFETY: no cosine lies behind the last one, and a sine follows each.
                 unsafe {
                     [
                         _mm256_i32gather_ps::<4>(directions.as_ptr(), cos),

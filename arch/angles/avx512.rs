@@ -134,7 +134,7 @@ pub(crate) fn decode_angles(tree: &AngleTree, row: &[u8], out: &mut [f32]) {
             let directions = match flat.len() {
                 ..=16 => _mm512_permutexvar_ps(places, low),
                 17..=32 => _mm512_permutex2var_ps(low, places, high),
-                // SAFETY: a place is at most the last one's.
+                // SAFETY: no position lies behind the last one.
                 _ => unsafe { _mm512_i32gather_ps::<4>(_mm512_min_epu32(places, last), flat.as_ptr()) },
             };
             let radii = _mm512_castps256_ps512(avx2::load_ps(&out.as_chunks().0[k]));
@@ -271,7 +271,7 @@ impl<'a> Tables<'a> {
                 let last = _mm512_set1_epi32(directions.len() as i32 - 2);
                 let cos = _mm512_min_epu32(codes, last);
                 let sin = _mm512_add_epi32(cos, _mm512_set1_epi32(1));
-                // SAFETY: a cosine's place is at most the last one's, and a sine is behind each.
+                // SAFETY: no cosine lies behind the last one, and a sine follows each.
                 unsafe {
                     [
                         _mm512_i32gather_ps::<4>(cos, directions.as_ptr()),

@@ -52,7 +52,8 @@ impl Tiles {
     /// a time. It takes about 140 cycles.
     #[inline]
     pub(crate) fn configure(self) -> Configured {
-        // SAFETY: `self` says that there are tiles; 64 bytes are read.
+        // SAFETY: `self` proves that the CPU has tiles. The instruction reads the 64 bytes of
+        // `CONFIG`.
         unsafe { asm!("ldtilecfg [{}]", in(reg) &CONFIG, options(nostack, readonly, preserves_flags)) }
         Configured(PhantomData)
     }
@@ -64,7 +65,7 @@ pub(crate) struct Configured(PhantomData<*const ()>);
 impl Drop for Configured {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: tiles are there, and nobody needs them any longer.
+        // SAFETY: the CPU has tiles, and nothing uses them after this value.
         unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) }
     }
 }
@@ -95,8 +96,8 @@ macro_rules! products {
         #[inline]
         pub(crate) unsafe fn $name(&self, a: Pairs, b: Pairs, count: usize, sums: &mut Products) {
             assert!(count > 0);
-            // SAFETY: tiles are configured; the caller vouches for what is read, and `sums` has room for four tiles whose
-            // rows are `STRIDE` apart.
+            // SAFETY: tiles are configured, and the caller vouches for what is read. `sums` holds
+            // four tiles whose rows are `STRIDE` apart.
             unsafe {
                 asm!(
                     "tilezero tmm0",
@@ -165,7 +166,7 @@ pub(crate) fn permitted() -> bool {
     static ANSWER: AtomicU8 = AtomicU8::new(0);
     if ANSWER.load(Ordering::Relaxed) == 0 {
         let result: isize;
-        // SAFETY: the call takes two numbers, and touches no memory of ours.
+        // SAFETY: the system call takes two numbers, and does not touch the program's memory.
         unsafe {
             asm!(
                 "syscall",

@@ -14,7 +14,7 @@ use core::arch::x86_64::*;
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn load<T: Lanes + ?Sized>(values: &T) -> __m256i {
     assert!(size_of_val(values) >= 32);
-    // SAFETY: the values are as many bytes as are read, and `Lanes` have no padding.
+    // SAFETY: the values have as many bytes as are read, and `Lanes` have no padding.
     unsafe { _mm256_loadu_si256(core::ptr::from_ref(values).cast()) }
 }
 
@@ -109,7 +109,8 @@ pub(crate) fn load_first(values: &[f32]) -> __m256 {
 pub(crate) fn load_few(values: &[f32]) -> __m256 {
     let lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     let mask = _mm256_cmpgt_epi32(_mm256_set1_epi32(values.len() as i32), lanes);
-    // SAFETY: a masked load touches no value whose mask is clear, and those that are set are inside `values`.
+    // SAFETY: a masked load does not touch values whose mask is clear. The others are inside
+    // `values`.
     unsafe { _mm256_maskload_ps(values.as_ptr(), mask) }
 }
 
@@ -175,7 +176,8 @@ pub(crate) struct Vnni;
 /// Calls intrinsics in trait methods, which cannot carry `#[target_feature]`.
 macro_rules! avx2 {
     ($($body:tt)*) => {{
-        // SAFETY: whoever names `Avx2` has asked the CPU for AVX2. Loads and stores have arrays of their size.
+        // SAFETY: `Avx2` is only used where AVX2 was detected. Loads and stores take arrays of
+        // their size.
         unsafe { $($body)* }
     }};
 }

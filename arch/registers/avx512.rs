@@ -81,7 +81,8 @@ pub(crate) fn load<T: Lanes>(values: &T) -> __m512i {
 #[target_feature(enable = "avx512f")]
 pub(crate) fn to_array<T: Lanes>(x: __m512i) -> T {
     let mut array = MaybeUninit::<T>::uninit();
-    // SAFETY: `Lanes` are plain numbers of 64 bytes in all; all are written, and any bits are valid.
+    // SAFETY: `Lanes` are plain numbers of 64 bytes in all. All bytes are written, and any bits are
+    // valid.
     unsafe {
         _mm512_storeu_si512(array.as_mut_ptr().cast(), x);
         array.assume_init()
@@ -171,7 +172,8 @@ pub(crate) fn load_bytes(bytes: &[u8]) -> __m512i {
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn load_array<const N: usize>(bytes: &[u8; N]) -> __m512i {
     const { assert!(N <= 64) };
-    // SAFETY: the array has the bytes that are loaded; masks have a bit for each of them and touch no others.
+    // SAFETY: the array has the bytes that are loaded. Masks have a bit for each byte inside, and
+    // touch no others.
     unsafe {
         match N {
             16 => _mm512_zextsi128_si512(_mm_loadu_si128(bytes.as_ptr().cast())),
@@ -354,7 +356,7 @@ pub(crate) fn rint(x: __m512) -> __m512 {
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn mulhi(a: __m512i, b: __m512i) -> __m512i {
     let product;
-    // SAFETY: AVX-512BW, which this function enables, has the instruction; it touches registers only.
+    // SAFETY: AVX-512BW, which this function enables, has the instruction. It only uses registers.
     unsafe {
         core::arch::asm!(
             "vpmulhuw {}, {}, {}",

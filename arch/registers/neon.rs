@@ -12,7 +12,8 @@ pub(crate) struct Neon<const DOT: bool>;
 /// Calls intrinsics in trait methods, which cannot carry `#[target_feature]`.
 macro_rules! neon {
     ($($body:tt)*) => {{
-        // SAFETY: NEON is part of every aarch64 target with floats. Loads and stores have arrays of their size.
+        // SAFETY: NEON is part of every aarch64 target with floats. Loads and stores take arrays of
+        // their size.
         unsafe { $($body)* }
     }};
 }
@@ -57,7 +58,7 @@ impl<const DOT: bool> Integers for Neon<DOT> {
 
     #[inline(always)]
     unsafe fn load_pointers([bytes, _]: [*const u8; 2]) -> Self::V {
-        // SAFETY: the caller's; NEON is there as above.
+        // SAFETY: the caller promises it. NEON is available as above.
         unsafe { vld1q_u8(bytes) }
     }
 
@@ -109,7 +110,8 @@ impl<const DOT: bool> Integers for Neon<DOT> {
     fn dot_bytes(total: Self::V, a: Self::V, b: Self::V) -> Self::V {
         if DOT {
             let mut total = total;
-            // SAFETY: whoever names `Neon<true>` has asked the CPU for this instruction, which only works on registers.
+            // SAFETY: `Neon<true>` is only used where this instruction was detected. It only uses
+            // registers.
             unsafe {
                 asm!(
                     ".arch_extension dotprod",
@@ -285,7 +287,8 @@ impl<const DOT: bool> Registers for Neon<DOT> {
         for (bytes, out) in chunks.iter().zip(out) {
             let halves = Self::load(bytes);
             let (low, high): (uint8x16_t, Self::V);
-            // SAFETY: both instructions are base NEON's (the intrinsics are not stable) and work on registers.
+            // SAFETY: both instructions are part of base NEON and only use registers. Their
+            // intrinsics are not stable.
             unsafe {
                 asm!(
                     "fcvtl {a:v}.4s, {h:v}.4h",
@@ -316,7 +319,8 @@ impl<const DOT: bool> Registers for Neon<DOT> {
             let half = |i: usize| <Self as Registers>::load_floats(x[i..].first_chunk().unwrap_or(&[0.0; 4]));
             let (low, high) = (half(0), half(4));
             let narrow: uint8x16_t;
-            // SAFETY: both instructions are base NEON's and work on registers; rounding is to nearest even, as Rust has it.
+            // SAFETY: both instructions are part of base NEON and only use registers. They round to
+            // nearest even, like Rust.
             unsafe {
                 asm!(
                     "fcvtn {n:v}.4h, {a:v}.4s",
@@ -360,7 +364,7 @@ impl<const DOT: bool> Registers for Neon<DOT> {
 
     #[inline(always)]
     fn load_four(words: [u32; 4]) -> Self::V {
-        // SAFETY: NEON is part of every aarch64 target with floats; `words` are 16 bytes.
+        // SAFETY: NEON is part of every aarch64 target with floats. `words` has 16 bytes.
         unsafe { vreinterpretq_u8_u32(vld1q_u32(words.as_ptr())) }
     }
 }

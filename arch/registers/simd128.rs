@@ -60,7 +60,7 @@ impl Integers for Simd128 {
 
     #[inline(always)]
     unsafe fn load_pointers([bytes, _]: [*const u8; 2]) -> v128 {
-        // SAFETY: the caller's.
+        // SAFETY: the caller promises it.
         unsafe { v128_load(bytes.cast()) }
     }
 

@@ -112,7 +112,7 @@ impl<'a> Window<'a> {
     #[inline]
     pub(crate) fn row(&self, r: usize) -> *const u8 {
         assert!(r < ROWS);
-        // SAFETY: `Block::window` checked that the bytes are there for each of `ROWS` rows.
+        // SAFETY: `Block::window` checked these bytes for each of `ROWS` rows.
         unsafe { self.bytes.as_ptr().add(r * self.stride) }
     }
 
@@ -120,8 +120,9 @@ impl<'a> Window<'a> {
     #[inline]
     pub(crate) fn word_in_place(&self, r: usize) -> &'a [u8; 16] {
         assert!(r < ROWS && self.length >= 2 && self.stride >= 2);
-        // SAFETY: the rows before have two bytes each, and so have those behind, up to the window of the last, of which
-        // `Block::window` checked two.
+        // SAFETY: the bytes before belong to up to seven earlier rows of at least two bytes each.
+        // The bytes behind lie before the end of the last row's window, where `Block::window`
+        // checked two bytes.
         unsafe { &*self.bytes.as_ptr().add(r * self.stride - 2 * (r % 8)).cast::<[u8; 16]>() }
     }
 
@@ -129,7 +130,7 @@ impl<'a> Window<'a> {
     #[inline]
     pub(crate) fn word(&self, r: usize) -> i16 {
         assert!(self.length >= 2);
-        // SAFETY: two bytes are there.
+        // SAFETY: the window has two bytes.
         unsafe { self.row(r).cast::<i16>().read_unaligned() }
     }
 
@@ -137,7 +138,7 @@ impl<'a> Window<'a> {
     #[inline]
     pub(crate) fn first<const N: usize>(&self, r: usize) -> &'a [u8; N] {
         assert!(self.length >= N);
-        // SAFETY: so many bytes are there, as long as the rows are borrowed.
+        // SAFETY: the window has `N` bytes, which stay borrowed as long as the rows.
         unsafe { &*self.row(r).cast::<[u8; N]>() }
     }
 
@@ -145,7 +146,7 @@ impl<'a> Window<'a> {
     #[inline]
     pub(crate) fn quad(&self, r: usize) -> u64 {
         assert!(self.length >= 8);
-        // SAFETY: eight bytes are there.
+        // SAFETY: the window has eight bytes.
         unsafe { self.row(r).cast::<u64>().read_unaligned() }
     }
 }

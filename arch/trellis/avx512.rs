@@ -201,7 +201,7 @@ fn score<const KIND: usize, const RAW: usize>(
             let ByteQuery { values, excess, factor } = lookup.query::<KIND, RAW>(query, scale);
             tiled.push(&values, excess, factor);
         }
-        // SAFETY: `columns` sets all that it is given.
+        // SAFETY: `columns` sets all of its output.
         unsafe {
             tiled.score(tiles, blocks, count, scores, |block, columns| {
                 lookup.columns::<KIND, RAW>(block, columns)
@@ -235,7 +235,7 @@ fn score_many<const KIND: usize, const RAW: usize, const Q: usize>(
         blocks.prefetch(first / ROWS);
         let block = blocks.get(first / ROWS);
         lookup.columns::<KIND, RAW>(&block, &mut columns[..lookup.chunks]);
-        // SAFETY: as many were written.
+        // SAFETY: as many were written above.
         let columns = unsafe { core::slice::from_raw_parts(columns.as_ptr().cast(), lookup.chunks) };
         many.score(columns, scales(&block), count, first, scores);
     }

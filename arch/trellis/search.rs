@@ -292,7 +292,8 @@ fn search_many<T: Floats, const M: usize>(
             decisions[1].write(step::<T, M>(&y[1], rows, &new, &mut old));
         }
     }
-    // SAFETY: the loop above has written each element: it goes by 2 or 8, and `dim` is a multiple of 16.
+    // SAFETY: the loop above has written each element: its step is 2 or 8, and `dim` is a multiple
+    // of 16.
     let decisions = unsafe { core::slice::from_raw_parts(decisions.as_ptr().cast::<Decisions<T>>(), dim) };
     let mut state = T::cheapest(&old[..states]);
     for (word, decisions) in decisions.as_chunks::<WORD>().0.iter().enumerate().rev() {

@@ -74,7 +74,8 @@ fn sixteen<const BITS: usize>(x: &[f32], scale: f32, thresholds: &[f32], codes: 
 fn load_or_nan(values: &[f32]) -> __m256 {
     let places = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     let there = _mm256_cmpgt_epi32(_mm256_set1_epi32(values.len().min(8) as i32), places);
-    // SAFETY: a masked load touches nothing whose mask is zero, and as many are set as there are values.
+    // SAFETY: a masked load does not touch values whose mask is zero, and the mask has one lane for
+    // each value.
     let values = unsafe { _mm256_maskload_ps(values.as_ptr(), there) };
     _mm256_blendv_ps(_mm256_set1_ps(f32::NAN), values, _mm256_castsi256_ps(there))
 }

@@ -78,7 +78,8 @@ impl ByteWeights {
     #[inline]
     fn none(memory: &mut MaybeUninit<Self>) -> &mut Self {
         let memory = memory.as_mut_ptr();
-        // SAFETY: a place for all fields, of which these are set here; the others need not be.
+        // SAFETY: the memory holds all fields. These three are set here, and the others may stay
+        // uninitialised.
         unsafe {
             (&raw mut (*memory).used).write(0);
             (&raw mut (*memory).offset).write(0);
@@ -96,7 +97,8 @@ impl ByteWeights {
     /// Returns the lower bytes, four rows at a time.
     #[inline]
     pub(crate) fn low(&self) -> &[[u8; 4]] {
-        // SAFETY: only `set` makes `used` larger, and sets so many; a sixteen is four fours.
+        // SAFETY: only `set` increases `used`, after it has set `used` groups of 16 weights, each
+        // four times four.
         unsafe { core::slice::from_raw_parts(self.low[..self.used].as_ptr().cast(), 4 * self.used) }
     }
 
@@ -289,7 +291,7 @@ pub(crate) fn byte_weights<'a, 'w>(
         ByteWeights::none(ints).set(weights, scales);
         used += 1;
     }
-    // SAFETY: as many were written.
+    // SAFETY: the loop above has written `used` elements.
     unsafe { core::slice::from_raw_parts(memory.as_ptr().cast(), used) }
 }
 
@@ -356,7 +358,7 @@ impl Tile {
     /// Returns the rows, four at a time.
     #[inline]
     fn fours(&self) -> &[Sums] {
-        // SAFETY: only `push` makes `used` larger, behind what it sets.
+        // SAFETY: only `push` increases `used`, after it has set the new element.
         unsafe { core::slice::from_raw_parts(self.fours[..self.used].as_ptr().cast(), self.used) }
     }
 

@@ -121,7 +121,7 @@ impl Bytes {
     #[inline]
     fn chunk(&self, c: usize) -> &Chunk {
         assert!(self.unpack.packing.radix() > 1);
-        // SAFETY: `new` set the first `count`, as there are digits.
+        // SAFETY: `new` set the first `count` if the packing has digits.
         unsafe { self.chunks[..self.count][c].assume_init_ref() }
     }
 

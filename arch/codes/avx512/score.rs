@@ -284,7 +284,7 @@ impl<const Q: usize> Many<Q> {
         let dwords = &self.dwords[chunk][group..group + Q];
         for (at, column) in columns.iter().enumerate() {
             for (sum, dwords) in sums.iter_mut().zip(dwords) {
-                // SAFETY: `push` sets a group as a whole, of each of its chunks.
+                // SAFETY: `push` sets each group with all its chunks.
                 let dword = unsafe { dwords.assume_init_ref() }[at];
                 *sum = _mm512_dpbusd_epi32(*sum, *column, _mm512_set1_epi32(dword));
             }
@@ -305,7 +305,7 @@ impl<const Q: usize> Many<Q> {
     ) {
         let ends = &self.ends[group..self.len];
         for ((sum, end), scores) in sums.into_iter().zip(ends).zip(scores.chunks_exact_mut(count)) {
-            // SAFETY: set by `push`, as it is below `len`.
+            // SAFETY: `push` has set it, because it is below `len`.
             let (excess, factor) = unsafe { end.assume_init() };
             store_first(finish(sum, excess, factor, scales), &mut scores[first..]);
         }

@@ -92,7 +92,8 @@ impl TileQueries {
                     stride: CHUNK,
                     step: tile,
                 };
-                // SAFETY: all queries were pushed with so many chunks; the caller vouches for `decode`.
+                // SAFETY: every query was pushed with `chunks` chunks, and the caller vouches for
+                // `decode`.
                 unsafe { configured.signed(a, b, self.chunks, &mut sums[pair % 2]) }
             }
             if pair > 0 {
@@ -109,7 +110,7 @@ impl TileQueries {
         let next = if rows.len() > ROWS { block + 1 } else { block };
         let scales = [scales(&blocks.get(block)), scales(&blocks.get(next))];
         for (query, scores) in scores.chunks_exact_mut(count).enumerate() {
-            // SAFETY: tiles were stored there, and all queries pushed.
+            // SAFETY: `score` stored tiles there, and all queries were pushed.
             let (sums, (excess, factor)) = unsafe {
                 (sums[query % ROWS].assume_init_ref()[query / ROWS], self.ends[query].assume_init())
             };
@@ -151,14 +152,15 @@ impl Tile {
                     stride: 256,
                     step: 16 * 256,
                 };
-                // SAFETY: `set` set the bytes of all weights, `filled` those of the rows, of as many whole tiles.
+                // SAFETY: `set` has set the bytes of all weights, and `filled` those of the rows,
+                // both in whole tiles.
                 unsafe { configured.unsigned(a, b, count, &mut sums[part % 2]) }
             }
             let Some(part) = part.checked_sub(1) else { continue };
             let (queries, k) = (part / 2 * ROWS, part % 2 * 2);
             let acc = acc[queries * width..].chunks_exact_mut(width);
             for ((sums, ints), acc) in sums[part % 2].iter().zip(&ints[queries..]).zip(acc) {
-                // SAFETY: tiles were stored there.
+                // SAFETY: the products were stored there in the pass before.
                 let [low, high] = unsafe { sums.assume_init_ref() };
                 let acc = acc[first..].chunks_mut(16).skip(k);
                 for (j, acc) in acc.take(2).enumerate() {

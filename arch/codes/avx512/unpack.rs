@@ -47,7 +47,7 @@ impl<'a> Masked<'a> {
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(crate) fn load(&self, r: usize) -> __m512i {
-        // SAFETY: `Place::new` gave the mask a bit for each byte of the window.
+        // SAFETY: the mask from `Place::new` has one bit for each byte of the window.
         unsafe { _mm512_maskz_loadu_epi8(self.mask, self.window.row(r).cast()) }
     }
 

@@ -105,7 +105,8 @@ pub(crate) fn score_codes(book: &Codebook, rows: &Rows, queries: &[IntQuery], sc
             for ((query, values), scores) in queries.iter().zip(&values).zip(scores.chunks_exact_mut(count)) {
                 let mut sums = [_mm512_setzero_si512(); ROWS];
                 for (values, found) in values.iter().zip(&found[..lookup.count]) {
-                    // SAFETY: written above for each query and its chunks, of which `lookup` has as many.
+                    // SAFETY: written above for each query and its chunks, which are
+                    // `lookup.count`.
                     let values = unsafe { values.assume_init() };
                     for (sum, found) in sums.iter_mut().zip(found) {
                         // SAFETY: written above for these chunks and all rows.
@@ -302,7 +303,7 @@ fn accumulate<const OFFSET: bool>(
                     continue;
                 }
                 for (sums, acc) in sums.iter().zip(acc.chunks_mut(CHUNK)) {
-                    // SAFETY: as above; there are as many chunks of coordinates.
+                    // SAFETY: as above. There are as many chunks of coordinates.
                     let [a, b, c, d] = unsafe { sums.assume_init() };
                     // Unpacking left lane l of the first register with coordinates 8·l …, and of
                     // the second with 8·l + 4 ….

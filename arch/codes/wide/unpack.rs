@@ -213,7 +213,7 @@ impl<L: Integers> Codes<L> {
         let mut fours = [L::splat(0); 4];
         for (i, fours) in fours.iter_mut().enumerate() {
             let at = self.start + 48 * unit + 12 * i;
-            // SAFETY: as in `load`: the last one begins twelve bytes before the end of the plane.
+            // SAFETY: as in `load`. The last one begins twelve bytes before the end of the plane.
             *fours = unsafe { L::load_pointers([first.add(at), second.add(at)]) };
         }
         L::thirds(fours)

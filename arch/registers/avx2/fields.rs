@@ -51,7 +51,7 @@ impl Fields {
 pub(crate) unsafe fn load_some<const READY: bool>(bytes: &[u8], at: usize) -> __m128i {
     if READY {
         debug_assert!(at + 16 <= bytes.len());
-        // SAFETY: the caller's.
+        // SAFETY: the caller promises it.
         unsafe { _mm_loadu_si128(bytes.as_ptr().add(at).cast()) }
     } else {
         load_from(bytes, at)

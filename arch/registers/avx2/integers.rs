@@ -16,7 +16,8 @@ macro_rules! upper_products {
         #[target_feature(enable = "avx2")]
         pub(crate) fn upper_products(a: V, b: V) -> V {
             let product;
-            // SAFETY: AVX2, which this function enables, has the instruction; it touches registers only.
+            // SAFETY: AVX2, which this function enables, has the instruction. It only uses
+            // registers.
             unsafe {
                 core::arch::asm!(
                     "vpmulhuw {}, {}, {}",
@@ -214,7 +215,7 @@ integers! { Avx2, xmm, 1 lanes:
 
     #[inline(always)]
     unsafe fn load_pointers([bytes, _]: [*const u8; 2]) -> __m128i {
-        // SAFETY: the caller's; AVX2 is there as above.
+        // SAFETY: the caller promises it. AVX2 is enabled as above.
         unsafe { _mm_loadu_si128(bytes.cast()) }
     }
 
@@ -250,7 +251,7 @@ impl Vnni {
 #[inline]
 #[target_feature(enable = "avx2")]
 fn kept(mut x: __m256i) -> __m256i {
-    // SAFETY: nothing is done.
+    // SAFETY: the assembly has no instruction.
     unsafe {
         core::arch::asm!("/* {} */", inout(ymm_reg) x, options(pure, nomem, nostack, preserves_flags));
     }
@@ -280,7 +281,7 @@ macro_rules! two_lanes {
 
         #[inline(always)]
         unsafe fn load_pointers([lower, upper]: [*const u8; 2]) -> __m256i {
-            // SAFETY: the caller's; AVX2 is there as above.
+            // SAFETY: the caller promises it. AVX2 is enabled as above.
             unsafe { _mm256_loadu2_m128i(upper.cast(), lower.cast()) }
         }
 
@@ -338,7 +339,8 @@ macro_rules! with_vnni {
         #[inline]
         #[target_feature(enable = "avx2")]
         fn $name(mut sums: __m256i, a: __m256i, b: __m256i) -> __m256i {
-            // SAFETY: whoever names `Vnni` has asked the CPU for AVX-VNNI; the instruction touches registers only.
+            // SAFETY: `Vnni` is only used where AVX-VNNI was detected. The instruction only uses
+            // registers.
             unsafe {
                 core::arch::asm!(
                     concat!("{{vex}} ", $instruction, " {}, {}, {}"),

@@ -10,7 +10,8 @@ pub(crate) struct Zmm;
 /// Calls intrinsics in trait methods, which cannot carry `#[target_feature]`.
 macro_rules! avx512 {
     ($($body:tt)*) => {{
-        // SAFETY: whoever names `Zmm` has asked the CPU for AVX-512. Loads and stores have slices of their size.
+        // SAFETY: `Zmm` is only used where AVX-512 was detected. Loads and stores take slices of
+        // their size.
         unsafe { $($body)* }
     }};
 }

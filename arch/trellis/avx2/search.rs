@@ -34,7 +34,8 @@ pub(crate) fn viterbi_encode(
 /// Intrinsics in a place that cannot carry `#[target_feature]`, a trait.
 macro_rules! avx2 {
     ($($body:tt)*) => {{
-        // SAFETY: whoever names `Avx2` has asked the CPU for AVX2. Loads and stores have as many elements as a register.
+        // SAFETY: `Avx2` is only used where AVX2 was detected. Loads and stores take as many
+        // elements as a register has.
         unsafe { $($body)* }
     }};
 }

@@ -178,7 +178,7 @@ impl Unpack {
     #[inline]
     pub(super) fn windows<'a, const KIND: u8>(&'a self, block: &Block<'a>, c: usize) -> Windows<'a> {
         let place = &self.places[..self.set][c];
-        // SAFETY: `with_places` has set this many.
+        // SAFETY: `with_places` has set the first `set` elements.
         Windows::at::<KIND>(unsafe { place.assume_init_ref() }, block)
     }
 
@@ -227,7 +227,7 @@ fn digit_plane(packing: Packing, dim: usize, head: usize) -> (usize, u8) {
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn load_16(window: &Window, r: usize) -> __m128i {
-    // SAFETY: the windows that `Unpack::windows` makes have `LOAD` bytes.
+    // SAFETY: windows from `Unpack::windows` have `LOAD` bytes.
     unsafe { _mm_loadu_si128(window.row(r).cast()) }
 }
 

@@ -124,7 +124,8 @@ impl<'a> Centroids<'a> {
                 register.write(load_ps(&values));
             }
         }
-        // SAFETY: the loop above has written each register: there are as many columns of centroids.
+        // SAFETY: the loop above has written each register, because there are as many columns of
+        // centroids.
         let all = unsafe { core::slice::from_raw_parts(buffer.as_ptr().cast(), buffer.len()) };
         Self { all, registers }
     }

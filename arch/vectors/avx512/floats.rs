@@ -87,7 +87,8 @@ fn score<const FORMAT: u8>(dim: usize, bytes: &[u8], queries: &[&[f32]], scores:
             let mut sums = [_mm512_setzero_ps(); ROWS];
             for (row, sum) in decoded[..rows.len() / row_bytes].iter().zip(&mut sums) {
                 for (query, x) in query.iter().zip(row) {
-                    // SAFETY: `decode_rows` wrote these rows, and as many registers of each as the query has.
+                    // SAFETY: `decode_rows` wrote these rows, each with as many registers as the
+                    // query has.
                     *sum = _mm512_add_ps(*sum, _mm512_mul_ps(load_ps(query), unsafe { x.assume_init() }));
                 }
                 if !tail.is_empty() {
@@ -174,7 +175,7 @@ pub(crate) unsafe fn add_rows(rows: &Decoded, weights: &[f32], acc: &mut [f32]) 
         for (weight, row) in weights.iter().zip(rows) {
             let row = &row[8 * i..8 * i + 8];
             for (sum, x) in sums.iter_mut().zip(row) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller promises it.
                 let x = unsafe { x.assume_init() };
                 *sum = _mm512_add_ps(*sum, _mm512_mul_ps(_mm512_set1_ps(*weight), x));
             }
@@ -186,7 +187,7 @@ pub(crate) unsafe fn add_rows(rows: &Decoded, weights: &[f32], acc: &mut [f32]) 
     for (i, acc) in rest.chunks_mut(16).enumerate() {
         let mut sum = load_tail(acc);
         for (weight, row) in weights.iter().zip(rows) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises it.
             let x = unsafe { row[after + i].assume_init() };
             sum = _mm512_add_ps(sum, _mm512_mul_ps(_mm512_set1_ps(*weight), x));
         }

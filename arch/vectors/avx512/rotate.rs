@@ -180,7 +180,7 @@ fn store_lanes(x: &mut [f32], v: __m512) {
     }
     let mut last = _mm512_castps512_ps128(v);
     if x.len() == 12 {
-        // SAFETY: there are twelve values, and eight of them are written.
+        // SAFETY: of twelve values, eight are written.
         unsafe { _mm256_storeu_ps(x.as_mut_ptr(), _mm512_castps512_ps256(v)) }
         last = _mm512_extractf32x4_ps::<2>(v);
     }

@@ -176,7 +176,7 @@ fn on_top((bytes, bit): (__m256i, usize)) -> __m256i {
 #[target_feature(enable = "avx2,fma,f16c")]
 fn twice(bytes: __m256i) -> __m256i {
     let sums;
-    // SAFETY: AVX2, which this function enables, has the instruction; it touches registers only.
+    // SAFETY: AVX2, which this function enables, has the instruction. It only uses registers.
     unsafe {
         asm!(
             "vpaddb {}, {}, {}",
@@ -193,7 +193,7 @@ fn twice(bytes: __m256i) -> __m256i {
 #[target_feature(enable = "avx2,fma,f16c")]
 fn shift_left<const BITS: usize>(words: __m256i) -> __m256i {
     let shifted;
-    // SAFETY: AVX2, which this function enables, has the instruction; it touches registers only.
+    // SAFETY: AVX2, which this function enables, has the instruction. It only uses registers.
     unsafe {
         asm!(
             "vpsllw {}, {}, {}",
